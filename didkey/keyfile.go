@@ -1,0 +1,84 @@
+package didkey
+
+import (
+	"crypto/ed25519"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"runtime"
+)
+
+// keyFile is a private JSON Web Key (RFC 8037, kty OKP) whose key id is the did:key.
+type keyFile struct {
+	Kty string `json:"kty"`
+	Crv string `json:"crv"`
+	Kid string `json:"kid"`
+	X   string `json:"x"` // public key, base64url
+	D   string `json:"d"` // seed, base64url
+}
+
+// Save writes k to a new file at path, readable by its owner only. It never overwrites: a lost key is a lost identity.
+func Save(path string, k Key) (err error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("%s exists and is not overwritten; choose another name, or move it away if you are sure", path)
+	}
+	if err != nil {
+		return err
+	}
+	defer func() {
+		err = errors.Join(err, f.Close())
+		if err != nil {
+			err = errors.Join(err, os.Remove(path))
+		}
+	}()
+	text, err := json.MarshalIndent(keyFile{
+		Kty: "OKP", Crv: "Ed25519", Kid: string(k.did),
+		X: base64.RawURLEncoding.EncodeToString(k.private.Public().(ed25519.PublicKey)),
+		D: base64.RawURLEncoding.EncodeToString(k.private.Seed()),
+	}, "", "  ")
+	if err != nil {
+		return err
+	}
+	if _, err := f.Write(append(text, '\n')); err != nil {
+		return err
+	}
+	return f.Sync()
+}
+
+// Load reads a key written by Save. It refuses a file that others than its owner can open, and one whose public
+// parts do not belong to its private one.
+func Load(path string) (Key, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return Key{}, err
+	}
+	if mode := info.Mode().Perm(); mode&0o077 != 0 && runtime.GOOS != "windows" {
+		return Key{}, fmt.Errorf("key file %s has mode %#o, so others can read it; run: chmod 600 %s", path, mode, path)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return Key{}, err
+	}
+	var file keyFile
+	// The parser's own message may quote the file, and the file is a secret.
+	if json.Unmarshal(text, &file) != nil || file.Kty != "OKP" || file.Crv != "Ed25519" {
+		return Key{}, fmt.Errorf("%s is not an Ed25519 key file (a JSON Web Key with kty OKP); make one with: agora keygen", path)
+	}
+	seed, err := base64.RawURLEncoding.DecodeString(file.D)
+	if err != nil {
+		return Key{}, fmt.Errorf("key file %s: member d is not base64url", path)
+	}
+	k, err := FromSeed(seed)
+	if err != nil {
+		return Key{}, fmt.Errorf("key file %s: %w", path, err)
+	}
+	public := base64.RawURLEncoding.EncodeToString(k.private.Public().(ed25519.PublicKey))
+	if string(k.did) != file.Kid || public != file.X {
+		return Key{}, fmt.Errorf("key file %s is damaged: its private key belongs to %s, not to %s", path, k.did, file.Kid)
+	}
+	return k, nil
+}

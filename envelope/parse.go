@@ -1,0 +1,305 @@
+package envelope
+
+import (
+	"math"
+	"strings"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+)
+
+// maxTTL is the longest ttl whose seconds fit a time.Duration.
+const maxTTL = math.MaxInt64 / int64(time.Second)
+
+// Parse reads a body as posted or delivered: an envelope, or {"envelope": …} around one. maxBytes bounds the body and
+// the canonical form, which can be longer (1e20 becomes 21 digits); 0 means DefaultMaxBytes.
+// It checks everything in PROTOCOL §1 that needs neither a clock nor a key, and has no side effect.
+// Errors: CodePayloadTooLarge, CodeInvalidRequest, CodeUnsupportedVersion, CodeInvalidDID.
+func Parse(body []byte, maxBytes int) (*Envelope, error) {
+	if maxBytes <= 0 {
+		maxBytes = DefaultMaxBytes
+	}
+	if len(body) > maxBytes {
+		return nil, tooLarge(maxBytes)
+	}
+	if depth(body) > MaxDepth {
+		return nil, Errorf(CodeInvalidRequest, "the JSON nests deeper than %d levels", MaxDepth)
+	}
+	canonical, err := Canonicalize(body)
+	if err != nil {
+		return nil, err
+	}
+	if !isObject(canonical) {
+		return nil, Errorf(CodeInvalidRequest, "the body must be one JSON object, an envelope")
+	}
+	if inner, ok := unwrap(canonical); ok {
+		canonical = inner
+	}
+	if len(canonical) > maxBytes {
+		return nil, tooLarge(maxBytes)
+	}
+	return decode(canonical)
+}
+
+func tooLarge(maxBytes int) *Error {
+	return &Error{CodePayloadTooLarge, "the envelope is too large; put big data elsewhere and send a reference to it",
+		map[string]any{"maxBytes": maxBytes}}
+}
+
+// unwrap returns the envelope in {"envelope": …}, the form existing SDKs post. An object with other members beside it
+// is an envelope itself, with one unknown member.
+func unwrap(canonical []byte) (inner []byte, ok bool) {
+	count := 0
+	for name, value := range members(canonical) {
+		count++
+		if name == "envelope" && isObject(value) {
+			inner, ok = value, true
+		}
+	}
+	return inner, ok && count == 1
+}
+
+// wire holds the members of an envelope as they stand in the canonical text; nil: absent.
+type wire struct {
+	version, id, ts, typ, sender, recipient, payload, thread, meta, sig []byte
+}
+
+func (w *wire) member(name string) *[]byte {
+	switch name {
+	case "version":
+		return &w.version
+	case "id":
+		return &w.id
+	case "ts":
+		return &w.ts
+	case "type":
+		return &w.typ
+	case "sender":
+		return &w.sender
+	case "recipient":
+		return &w.recipient
+	case "payload":
+		return &w.payload
+	case "thread":
+		return &w.thread
+	case "meta":
+		return &w.meta
+	case "sig":
+		return &w.sig
+	}
+	return nil
+}
+
+var knownNames = []string{"version", "id", "ts", "type", "sender", "recipient", "payload", "thread", "meta", "sig"}
+
+func decode(canonical []byte) (*Envelope, error) {
+	var w wire
+	for name, value := range members(canonical) {
+		if field := w.member(name); field != nil {
+			*field = value
+			continue
+		}
+		for _, known := range knownNames {
+			if strings.EqualFold(name, known) {
+				return nil, Errorf(CodeInvalidRequest, "a member's name differs from %q only in case; "+
+					"some parsers would take one for the other", known)
+			}
+		}
+	}
+	e := &Envelope{canonical: canonical, TTL: DefaultTTL}
+	for _, step := range []func(*wire) error{
+		e.decodeHead, e.decodeParties, e.decodePayload, e.decodeThread, e.decodeMeta,
+	} {
+		if err := step(&w); err != nil {
+			return nil, err
+		}
+	}
+	e.sig, _ = stringValue(w.sig) // anything but a string is refused with the other malformed signatures, by Verify
+	return e, nil
+}
+
+func (e *Envelope) decodeHead(w *wire) error {
+	if version, ok := stringValue(w.version); !ok || version != Version {
+		return Errorf(CodeUnsupportedVersion, `version must be the string %q`, Version)
+	}
+	var ok bool
+	if e.ID, ok = stringValue(w.id); !ok || !ValidID(e.ID) {
+		return Errorf(CodeInvalidRequest, "id %s", idRule)
+	}
+	typ, _ := stringValue(w.typ)
+	if e.Type = Type(typ); !e.Type.Known() {
+		return Errorf(CodeInvalidRequest, "type must be one of REQUEST, OFFER, ACCEPT, RESULT, ERROR, CANCEL, MANIFEST")
+	}
+	ts, _ := stringValue(w.ts)
+	if e.TS, ok = ParseTime(ts); !ok {
+		return Errorf(CodeInvalidRequest, "ts must be an RFC 3339 date-time such as 2026-02-02T15:30:00.000Z, "+
+			"with T and Z in upper case and at most 9 fraction digits")
+	}
+	return nil
+}
+
+func (e *Envelope) decodeParties(w *wire) error {
+	id, ok := stringValue(member(w.sender, "id"))
+	if !isObject(w.sender) || !ok {
+		return Errorf(CodeInvalidDID, "sender must be an object whose id is a did:key")
+	}
+	e.Sender.ID = didkey.DID(id)
+	for name, field := range map[string]*string{"name": &e.Sender.Name, "url": &e.Sender.URL} {
+		if value := member(w.sender, name); value != nil {
+			if *field, ok = stringValue(value); !ok {
+				return Errorf(CodeInvalidRequest, "sender.%s must be a string", name)
+			}
+		}
+	}
+	if w.recipient == nil {
+		return nil
+	}
+	id, ok = stringValue(member(w.recipient, "id"))
+	if !isObject(w.recipient) || !ok || id == "" {
+		return Errorf(CodeInvalidDID, "recipient must be an object whose id is a did:key; leave it out to broadcast")
+	}
+	e.Recipient = didkey.DID(id)
+	return nil
+}
+
+func (e *Envelope) decodePayload(w *wire) error {
+	if !isObject(w.payload) {
+		return Errorf(CodeInvalidRequest, "payload must be an object")
+	}
+	e.Payload = w.payload
+	if value := member(w.payload, "request_id"); value != nil && e.Type != TypeManifest {
+		var ok bool
+		if e.RequestID, ok = stringValue(value); !ok {
+			return Errorf(CodeInvalidRequest, "payload.request_id must be a string")
+		}
+	}
+	return nil
+}
+
+func (e *Envelope) decodeThread(w *wire) error {
+	if e.Type == TypeManifest {
+		if w.thread != nil {
+			return Errorf(CodeInvalidRequest, "a MANIFEST belongs to no thread; leave thread out")
+		}
+		return nil
+	}
+	if w.thread == nil {
+		if e.Thread = e.RequestID; !ValidID(e.Thread) {
+			return Errorf(CodeInvalidRequest, "give thread.id, or else a payload.request_id, that %s", idRule)
+		}
+		return nil
+	}
+	var ok bool
+	if e.Thread, ok = stringValue(member(w.thread, "id")); !isObject(w.thread) || !ok || !ValidID(e.Thread) {
+		return Errorf(CodeInvalidRequest, "thread must be an object whose id %s", idRule)
+	}
+	return nil
+}
+
+func (e *Envelope) decodeMeta(w *wire) error {
+	if w.meta == nil {
+		return nil
+	}
+	if !isObject(w.meta) {
+		return Errorf(CodeInvalidRequest, "meta must be an object")
+	}
+	for name, value := range members(w.meta) {
+		switch name {
+		case "ttl":
+			seconds, ok := wholeNumber(value, maxTTL)
+			if !ok || seconds < 1 {
+				return Errorf(CodeInvalidRequest, "meta.ttl must be a whole number of seconds from 1 to %d", maxTTL)
+			}
+			e.TTL = time.Duration(seconds) * time.Second
+		case "hop":
+			hop, ok := wholeNumber(value, MaxHop)
+			if !ok {
+				return Errorf(CodeInvalidRequest, "meta.hop must be a whole number from 0 to %d", MaxHop)
+			}
+			e.Hop = int(hop)
+		case "relay":
+			var ok bool
+			if e.Relays, ok = origins(value); !ok {
+				return Errorf(CodeInvalidRequest, "meta.relay must be an origin such as https://relay.example, or a list of them")
+			}
+		}
+	}
+	return nil
+}
+
+// origins reads meta.relay. The result is never nil if ok: an empty list means no relay at all.
+func origins(value []byte) (list []string, ok bool) {
+	if text, ok := stringValue(value); ok {
+		return []string{text}, true
+	}
+	if len(value) == 0 || value[0] != '[' {
+		return nil, false
+	}
+	list = []string{}
+	for element := range elements(value) {
+		text, ok := stringValue(element)
+		if !ok {
+			return nil, false
+		}
+		list = append(list, text)
+	}
+	return list, true
+}
+
+const idRule = "must be 1 to 128 letters, digits or ._:~- and start with a letter or a digit"
+
+// ValidID reports whether s may be a message's or a thread's id: ^[A-Za-z0-9][A-Za-z0-9._:~-]{0,127}$.
+func ValidID(s string) bool {
+	if len(s) < 1 || len(s) > 128 {
+		return false
+	}
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		switch {
+		case c >= '0' && c <= '9', c >= 'A' && c <= 'Z', c >= 'a' && c <= 'z':
+		case i > 0 && strings.IndexByte("._:~-", c) >= 0:
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// ParseTime reads an RFC 3339 date-time. Go's own parser also takes a comma before the fraction, a one-digit hour,
+// an offset of 24 hours and any number of fraction digits, so the shape is checked first.
+func ParseTime(s string) (time.Time, bool) {
+	const form = "0000-00-00T00:00:00"
+	if len(s) <= len(form) || !matches(s[:len(form)], form) {
+		return time.Time{}, false
+	}
+	rest := s[len(form):]
+	if rest[0] == '.' {
+		digits := 1
+		for digits < len(rest) && rest[digits] >= '0' && rest[digits] <= '9' {
+			digits++
+		}
+		if digits == 1 || digits > 1+9 {
+			return time.Time{}, false
+		}
+		rest = rest[digits:]
+	}
+	offset := matches(rest, "+00:00") || matches(rest, "-00:00")
+	if rest != "Z" && (!offset || rest[1:3] > "23" || rest[4:6] > "59") {
+		return time.Time{}, false
+	}
+	t, err := time.Parse(time.RFC3339Nano, s)
+	return t, err == nil
+}
+
+// matches reports whether s has the form's length, a digit wherever the form has 0, and its other characters as they are.
+func matches(s, form string) bool {
+	if len(s) != len(form) {
+		return false
+	}
+	for i := range len(s) {
+		if form[i] == '0' && (s[i] < '0' || s[i] > '9') || form[i] != '0' && s[i] != form[i] {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,121 @@
+package envelope
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Payload is a payload this package can build: it says which type of message carries it.
+type Payload interface{ messageType() Type }
+
+// Request asks for a service (REQUEST). RequestID may be left empty in a Draft, which then makes one.
+type Request struct {
+	RequestID   string          `json:"request_id,omitempty"`
+	Intent      string          `json:"intent"`
+	Title       string          `json:"title,omitempty"`
+	Description string          `json:"description,omitempty"`
+	Params      json.RawMessage `json:"params,omitempty"`
+	Constraints *Constraints    `json:"constraints,omitempty"`
+}
+
+// Constraints bound what the client will accept; agents and clients check them, relays do not.
+type Constraints struct {
+	MaxCostUSD   *float64   `json:"max_cost_usd,omitempty"`
+	MaxLatencyMS int64      `json:"max_latency_ms,omitempty"` // milliseconds
+	Deadline     *time.Time `json:"deadline,omitempty"`
+}
+
+// Offer proposes a price and a plan (OFFER).
+type Offer struct {
+	RequestID  string     `json:"request_id,omitempty"`
+	Plan       string     `json:"plan,omitempty"`
+	Price      *Price     `json:"price,omitempty"`
+	ETASeconds float64    `json:"eta_seconds,omitempty"`
+	ValidUntil *time.Time `json:"valid_until,omitempty"`
+}
+
+// Price is an amount of money.
+type Price struct {
+	Amount   float64 `json:"amount"`
+	Currency string  `json:"currency"` // ISO 4217
+}
+
+// Accept takes an offer (ACCEPT).
+type Accept struct {
+	RequestID  string     `json:"request_id,omitempty"`
+	AcceptedAt *time.Time `json:"accepted_at,omitempty"`
+	Terms      *Terms     `json:"terms,omitempty"`
+}
+
+// Terms are what the client agreed to.
+type Terms struct {
+	PriceUSD *float64   `json:"price_usd,omitempty"`
+	Deadline *time.Time `json:"deadline,omitempty"`
+}
+
+// Result delivers (RESULT). Status is required, "success" by convention.
+type Result struct {
+	RequestID string          `json:"request_id,omitempty"`
+	Status    string          `json:"status"`
+	Output    json.RawMessage `json:"output,omitempty"`
+	Artifacts json.RawMessage `json:"artifacts,omitempty"`
+	Metrics   json.RawMessage `json:"metrics,omitempty"`
+}
+
+// Failure ends a thread (ERROR). Code and Message are required.
+type Failure struct {
+	RequestID string          `json:"request_id,omitempty"`
+	Code      AgentCode       `json:"code"`
+	Message   string          `json:"message"`
+	Details   json.RawMessage `json:"details,omitempty"`
+}
+
+// Cancel takes a request back (CANCEL).
+type Cancel struct {
+	RequestID string `json:"request_id,omitempty"`
+	Reason    string `json:"reason,omitempty"`
+}
+
+// Manifest declares an agent's capabilities (MANIFEST; Agora v1.0 "Capability Manifest").
+type Manifest struct {
+	ID                 string   `json:"id"`
+	Name               string   `json:"name,omitempty"`
+	Description        string   `json:"description,omitempty"`
+	Version            string   `json:"version,omitempty"`
+	Intents            []Intent `json:"intents"`
+	Pricing            *Pricing `json:"pricing,omitempty"`
+	PrivacyPolicy      string   `json:"privacy_policy,omitempty"`
+	SupportedLanguages []string `json:"supported_languages,omitempty"`
+	Auth               *Auth    `json:"auth,omitempty"`
+}
+
+// Intent is one service of a Manifest; the schemas are JSON Schemas.
+type Intent struct {
+	ID           string          `json:"id"`
+	Name         string          `json:"name,omitempty"`
+	InputSchema  json.RawMessage `json:"input_schema,omitempty"`
+	OutputSchema json.RawMessage `json:"output_schema,omitempty"`
+}
+
+// Pricing is the cost model of a Manifest: free, fixed, metered or subscription.
+type Pricing struct {
+	Model       string  `json:"model"`
+	Currency    string  `json:"currency,omitempty"`
+	FixedPrice  float64 `json:"fixed_price,omitempty"`
+	MeteredUnit string  `json:"metered_unit,omitempty"`
+	MeteredRate float64 `json:"metered_rate,omitempty"`
+}
+
+// Auth names the sender's own key, see didkey.DID.Multibase.
+type Auth struct {
+	Methods   []string `json:"methods,omitempty"`
+	PublicKey string   `json:"public_key,omitempty"`
+}
+
+func (Request) messageType() Type  { return TypeRequest }
+func (Offer) messageType() Type    { return TypeOffer }
+func (Accept) messageType() Type   { return TypeAccept }
+func (Result) messageType() Type   { return TypeResult }
+func (Failure) messageType() Type  { return TypeError }
+func (Cancel) messageType() Type   { return TypeCancel }
+func (Manifest) messageType() Type { return TypeManifest }
