@@ -1,0 +1,38 @@
+# make run and make test need Go and nothing else; the rest says in ci/install what it needs.
+STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
+FUZZTIME ?= 10s
+
+# Test packages run in folders of their own, so a relative path is made absolute here.
+ifdef AGORA_VECTORS
+export AGORA_VECTORS := $(abspath $(AGORA_VECTORS))
+endif
+
+.PHONY: run test check build fmt fuzz
+run:
+	go run ./cmd/agora serve
+
+build:
+	go build -trimpath -o bin/agora ./cmd/agora
+
+test:
+	go test ./...
+
+check:
+	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "run make fmt for: $$unformatted"; exit 1; }
+	go vet ./...
+	go run $(STATICCHECK) ./...
+	go mod tidy -diff
+	go mod verify
+	go test -race ./...
+	$(MAKE) fuzz FUZZTIME=$(FUZZTIME)
+
+# Every fuzz target, one after the other: go test takes one at a time.
+fuzz:
+	@set -e; for package in $$(go list ./...); do \
+	  for target in $$(go test -list '^Fuzz' $$package | grep '^Fuzz' || true); do \
+	    echo "fuzz $$package $$target"; go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$package; \
+	  done; \
+	done
+
+fmt:
+	gofmt -w .

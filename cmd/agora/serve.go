@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/httpapi"
+	"github.com/agora-relay/agora/replay"
+	"github.com/agora-relay/agora/store/sqlite"
+	"github.com/agora-relay/agora/thread"
+)
+
+type serveCmd struct {
+	Addr            string        `default:"127.0.0.1:8789" placeholder:"HOST:PORT" help:"Where to listen (default: ${default})."`
+	Data            string        `default:"./agora-data" placeholder:"FOLDER" help:"Where the database and the relay's key live (default: ${default})."`
+	Demo            bool          `help:"Open POST /seed to everybody, not to this machine only."`
+	PublicURL       string        `placeholder:"URL" help:"The address others reach this relay at, behind a proxy say. Messages bound to a relay by meta.relay are checked against it."`
+	MaxBody         int           `default:"131072" placeholder:"BYTES" help:"Largest body taken (default: ${default})."`
+	MaxTTL          time.Duration `default:"720h" placeholder:"DURATION" help:"Longest time a message is kept, whatever its ttl says (default: ${default})."`
+	PendingTimeout  time.Duration `default:"5m" placeholder:"DURATION" help:"How long a thread waits for an ACCEPT after its REQUEST or last OFFER (default: ${default})."`
+	ActiveTimeout   time.Duration `default:"1h" placeholder:"DURATION" help:"How long a thread waits for its RESULT (default: ${default})."`
+	ThreadRetention time.Duration `default:"24h" placeholder:"DURATION" help:"How long a thread's record outlives its messages (default: ${default})."`
+	LogLevel        slog.Level    `default:"info" placeholder:"LEVEL" help:"debug, info, warn or error (default: ${default})."`
+}
+
+func (serveCmd) Help() string {
+	return "Runs until interrupted, then answers the waiting polls and closes its database. Logs go to standard error as JSON.\n\n" +
+		"Examples:\n  agora serve\n  agora serve --addr :8789 --data /var/lib/agora --public-url https://relay.example"
+}
+
+func (c serveCmd) Validate() error {
+	for name, d := range map[string]time.Duration{"--max-ttl": c.MaxTTL, "--pending-timeout": c.PendingTimeout,
+		"--active-timeout": c.ActiveTimeout, "--thread-retention": c.ThreadRetention} {
+		if d < time.Second {
+			return fmt.Errorf("%s must be at least 1s", name)
+		}
+	}
+	if c.MaxBody < 1024 {
+		return fmt.Errorf("--max-body must be at least 1024 bytes")
+	}
+	if c.PublicURL != "" {
+		if _, err := originOf(c.PublicURL); err != nil {
+			return fmt.Errorf("--public-url: %w", err)
+		}
+	}
+	return nil
+}
+
+// shutdownTime is how long requests under way may take once the relay was told to stop.
+const shutdownTime = 4 * time.Second
+
+func (c serveCmd) Run(env environment) (err error) {
+	log := slog.New(slog.NewJSONHandler(env.stderr, &slog.HandlerOptions{Level: c.LogLevel}))
+	if err := os.MkdirAll(c.Data, 0o700); err != nil {
+		return err
+	}
+	policy := relay.Policy{
+		Window:          replay.Window{MaxTTL: c.MaxTTL},
+		Rules:           thread.Rules{PendingTimeout: c.PendingTimeout, ActiveTimeout: c.ActiveTimeout},
+		ThreadRetention: c.ThreadRetention,
+	}
+	// The database comes first: its lock makes the whole folder this process's.
+	store, err := sqlite.Open(env.ctx, filepath.Join(c.Data, "agora.db"), policy)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	key, err := relayKey(filepath.Join(c.Data, "relay.key"))
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", c.Addr)
+	if err != nil {
+		return err
+	}
+	origin := "http://" + listener.Addr().String()
+	if c.PublicURL != "" {
+		if origin, err = originOf(c.PublicURL); err != nil {
+			return errors.Join(err, listener.Close())
+		}
+	}
+	r, err := relay.New(env.ctx, relay.Config{Policy: policy, Store: store, Key: key, Origin: origin, MaxBody: c.MaxBody, Log: log})
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	server := httpapi.NewServer(r, httpapi.Options{Build: build(), Demo: c.Demo, Public: c.PublicURL != "", Log: log})
+	if _, err := fmt.Fprintf(env.stdout, "Agora relay %s\nlistening on %s\n", key.DID(), "http://"+listener.Addr().String()); err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	log.Info("listening", "addr", listener.Addr().String(), "origin", origin, "did", key.DID(), "data", c.Data, "build", build())
+	return serve(env.ctx, r, server, listener, log)
+}
+
+// serve runs the relay and its server until ctx ends or one of them fails, and returns when both have ended.
+func serve(ctx context.Context, r *relay.Relay, server *http.Server, listener net.Listener, log *slog.Logger) error {
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	relayEnded, serverEnded := make(chan error, 1), make(chan error, 1)
+	go func() { relayEnded <- r.Run(running) }()
+	go func() { serverEnded <- server.Serve(listener) }()
+
+	var failed error
+	select {
+	case <-ctx.Done():
+		log.Info("stopping", "waiting", r.Waiting())
+	case failed = <-relayEnded:
+		relayEnded <- nil
+	case failed = <-serverEnded:
+		serverEnded <- nil
+	}
+	r.Drain()
+	deadline, cancel := context.WithTimeout(running, shutdownTime)
+	defer cancel()
+	if err := server.Shutdown(deadline); err != nil {
+		log.Warn("requests were cut off", "err", err)
+		failed = errors.Join(failed, server.Close())
+	}
+	stop()
+	failed = errors.Join(failed, <-relayEnded)
+	if err := <-serverEnded; !errors.Is(err, http.ErrServerClosed) {
+		failed = errors.Join(failed, err)
+	}
+	log.Info("stopped")
+	return failed
+}
+
+// relayKey loads the relay's own key, making it at the first start.
+func relayKey(path string) (didkey.Key, error) {
+	key, err := didkey.Load(path)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return key, err
+	}
+	if key, err = didkey.Generate(); err != nil {
+		return didkey.Key{}, err
+	}
+	return key, didkey.Save(path, key)
+}
+
+// originOf returns the origin of a URL as meta.relay has it: scheme and host in lower case, no default port, no path.
+func originOf(text string) (string, error) {
+	u, err := url.Parse(text)
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" || u.User != nil ||
+		strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" {
+		return "", fmt.Errorf("want an origin such as https://relay.example, without a path")
+	}
+	host := strings.ToLower(u.Host)
+	if u.Scheme == "http" {
+		host = strings.TrimSuffix(host, ":80")
+	} else {
+		host = strings.TrimSuffix(host, ":443")
+	}
+	return u.Scheme + "://" + host, nil
+}

@@ -1,0 +1,63 @@
+package relay
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+)
+
+// OnlineWithin is how recently an agent was heard from if it counts as online (PROTOCOL §6).
+const OnlineWithin = 5 * time.Minute
+
+// list checks a MANIFEST and returns what the directory needs of it.
+// Errors: CodeInvalidRequest.
+func list(e *envelope.Envelope) (*Listing, error) {
+	var m envelope.Manifest
+	if err := e.DecodePayload(&m); err != nil {
+		return nil, envelope.Errorf(envelope.CodeInvalidRequest, "the payload is not a capability manifest; "+
+			"its members must have the types of the protocol's section \"Capability Manifest\"")
+	}
+	if !envelope.ValidID(m.ID) {
+		return nil, envelope.Errorf(envelope.CodeInvalidRequest, "a MANIFEST needs payload.id, 1 to 128 letters, digits or ._:~-")
+	}
+	if m.Auth != nil && m.Auth.PublicKey != "" && m.Auth.PublicKey != e.Sender.ID.Multibase() && m.Auth.PublicKey != string(e.Sender.ID) {
+		return nil, envelope.Errorf(envelope.CodeInvalidRequest, "payload.auth.public_key is not the sender's own key; nobody announces another's")
+	}
+	l := &Listing{ID: m.ID, Intents: []string{}}
+	words := []string{m.ID, m.Name, m.Description, e.Sender.Name}
+	for _, intent := range m.Intents {
+		if intent.ID == "" {
+			return nil, envelope.Errorf(envelope.CodeInvalidRequest, "each of payload.intents needs an id")
+		}
+		l.Intents = append(l.Intents, intent.ID)
+		words = append(words, intent.ID, intent.Name)
+	}
+	l.Text = strings.ToLower(strings.Join(words, "\n"))
+	return l, nil
+}
+
+// Agents searches the directory as of now; see AgentQuery, whose Now is set here.
+func (r *Relay) Agents(ctx context.Context, q AgentQuery) (AgentPage, error) {
+	if err := r.draining(); err != nil {
+		return AgentPage{}, err
+	}
+	q.Now = r.Now()
+	q.Text = strings.ToLower(q.Text)
+	return r.Store.Agents(ctx, q)
+}
+
+// Online reports whether a was heard from lately enough to count as online.
+func (r *Relay) Online(a Agent) bool { return a.LastSeen.After(r.Now().Add(-OnlineWithin)) }
+
+// Agent returns all manifests of one agent.
+// Errors: CodeAgentNotFound.
+func (r *Relay) Agent(ctx context.Context, did didkey.DID) ([]Agent, error) {
+	page, err := r.Agents(ctx, AgentQuery{DID: did, Limit: 1000})
+	if err == nil && len(page.Agents) == 0 {
+		err = envelope.Errorf(envelope.CodeAgentNotFound, "no unexpired MANIFEST of this agent is here; an agent announces itself by posting one")
+	}
+	return page.Agents, err
+}

@@ -1,0 +1,95 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/agora-relay/agora/envelope"
+)
+
+// status is the one table from codes to HTTP statuses (PROTOCOL §5); a test walks all codes through it.
+func status(code envelope.Code) int {
+	switch code {
+	case envelope.CodeInvalidRequest, envelope.CodeUnsupportedVersion, envelope.CodeInvalidDID,
+		envelope.CodeStaleTimestamp, envelope.CodeExpired:
+		return http.StatusBadRequest
+	case envelope.CodeUnauthorized:
+		return http.StatusUnauthorized
+	case envelope.CodeInvalidSignature, envelope.CodeForbidden:
+		return http.StatusForbidden
+	case envelope.CodeThreadNotFound, envelope.CodeAgentNotFound, envelope.CodeNotFound:
+		return http.StatusNotFound
+	case envelope.CodeMethodNotAllowed:
+		return http.StatusMethodNotAllowed
+	case envelope.CodeDuplicateID, envelope.CodeInvalidTransition:
+		return http.StatusConflict
+	case envelope.CodePayloadTooLarge:
+		return http.StatusRequestEntityTooLarge
+	case envelope.CodeUnsupportedMedia:
+		return http.StatusUnsupportedMediaType
+	case envelope.CodeRateLimited:
+		return http.StatusTooManyRequests
+	case envelope.CodeUnavailable:
+		return http.StatusServiceUnavailable
+	}
+	return http.StatusInternalServerError
+}
+
+const retryAfter = 1 // seconds, where nothing better is known
+
+type errorAnswer struct {
+	OK        bool           `json:"ok"` // false
+	Error     envelope.Code  `json:"error"`
+	Message   string         `json:"message"`
+	Retryable bool           `json:"retryable"`
+	Details   map[string]any `json:"details,omitempty"`
+}
+
+// answerError writes err as the protocol has it. An error without a code is the relay's own trouble: it is logged, and
+// the client learns no more than that.
+func (s *server) answerError(w http.ResponseWriter, r *http.Request, err error) {
+	if errors.Is(err, context.Canceled) && r.Context().Err() != nil {
+		return // the client has gone
+	}
+	var e *envelope.Error
+	if !errors.As(err, &e) {
+		s.log.Error("request failed", "method", r.Method, "path", r.URL.Path, "err", err)
+		e = envelope.Errorf(envelope.CodeInternal, "the relay could not do this; the reason is in its log")
+	}
+	if code := status(e.Code); code == http.StatusTooManyRequests || code == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", strconv.Itoa(retryAfter))
+	}
+	s.answer(w, status(e.Code), errorAnswer{false, e.Code, e.Message, e.Code.Retryable(), e.Details})
+}
+
+// answer writes v as JSON.
+func (s *server) answer(w http.ResponseWriter, status int, v any) {
+	var body bytes.Buffer
+	encoder := json.NewEncoder(&body)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(v); err != nil {
+		s.log.Error("answer cannot be written as JSON", "err", err)
+		http.Error(w, `{"ok":false,"error":"INTERNAL_ERROR","message":"the relay could not write its answer","retryable":true}`, http.StatusInternalServerError)
+		return
+	}
+	s.write(w, status, body.Bytes())
+}
+
+// write sends a finished answer. Envelopes in it are the canonical bytes that were signed, never encoded again.
+func (s *server) write(w http.ResponseWriter, status int, body []byte) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // see handle
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
+	if _, err := w.Write(body); err != nil {
+		s.log.Debug("client left before its answer", "err", err)
+	}
+}

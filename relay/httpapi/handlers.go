@@ -1,0 +1,253 @@
+package httpapi
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/gorilla/mux"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/thread"
+)
+
+type receiptAnswer struct {
+	OK        bool       `json:"ok"`
+	ID        string     `json:"id"`
+	Cursor    string     `json:"cursor"`
+	Duplicate bool       `json:"duplicate"`
+	ExpiresAt time.Time  `json:"expiresAt"`
+	Thread    *threadRef `json:"thread,omitempty"`
+}
+
+type threadRef struct {
+	ID     string       `json:"id"`
+	Client didkey.DID   `json:"client"`
+	State  thread.State `json:"state"`
+}
+
+func (s *server) postEvent(w http.ResponseWriter, r *http.Request) error {
+	if err := noParams(r); err != nil {
+		return err
+	}
+	body, err := s.readBody(w, r)
+	if err != nil {
+		return err
+	}
+	receipt, err := s.relay.Post(r.Context(), body)
+	if err != nil {
+		return err
+	}
+	a := receiptAnswer{OK: true, ID: receipt.ID, Cursor: receipt.Cursor.String(), Duplicate: receipt.Duplicate, ExpiresAt: receipt.ExpiresAt.UTC()}
+	if receipt.Thread.ID != "" {
+		a.Thread = &threadRef{receipt.Thread.ID, receipt.Thread.Client, receipt.State}
+	}
+	s.answer(w, http.StatusOK, a)
+	return nil
+}
+
+// readBody reads a body that is not encoded and not larger than the relay takes. Its Content-Type is the client's
+// business: a plain curl -d works.
+func (s *server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	if encoding := r.Header.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
+		return nil, envelope.Errorf(envelope.CodeUnsupportedMedia, "the body must come without Content-Encoding")
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, int64(s.relay.MaxBody)))
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		return nil, &envelope.Error{Code: envelope.CodePayloadTooLarge, Details: map[string]any{"maxBytes": s.relay.MaxBody},
+			Message: "the body is too large; put big data elsewhere and send a reference to it"}
+	case err != nil:
+		return nil, envelope.Errorf(envelope.CodeInvalidRequest, "the body broke off or came too slowly")
+	}
+	return body, nil
+}
+
+func (s *server) getEvents(w http.ResponseWriter, r *http.Request) error {
+	poll, since, err := parsePoll(r)
+	if err != nil {
+		return err
+	}
+	// The deadline for reading the request must not cut the wait, during which the connection is read to learn
+	// whether the client is still there.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // see handle
+	page, err := s.relay.Events(r.Context(), poll)
+	if err != nil {
+		return err
+	}
+	lastTS := since // what the loops of existing clients go on with after an empty answer
+	if n := len(page.Events); n > 0 {
+		lastTS = page.Events[n-1].TS.UTC().Format(time.RFC3339Nano)
+	}
+	tail, err := json.Marshal(struct {
+		HasMore bool   `json:"hasMore"`
+		Cursor  string `json:"cursor"`
+		LastTS  string `json:"lastTs,omitempty"`
+	}{page.More, page.Cursor.String(), lastTS})
+	if err != nil {
+		return err
+	}
+	var body bytes.Buffer
+	body.WriteString(`{"ok":true,"events":`)
+	writeEvents(&body, page.Events)
+	body.WriteByte(',')
+	body.Write(tail[1:])
+	s.write(w, http.StatusOK, body.Bytes())
+	return nil
+}
+
+func writeEvents(b *bytes.Buffer, events []relay.Event) {
+	size := 2
+	for _, e := range events {
+		size += len(e.Body) + 1
+	}
+	b.Grow(size)
+	b.WriteByte('[')
+	for i, e := range events {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.Write(e.Body)
+	}
+	b.WriteByte(']')
+}
+
+func (s *server) getThread(w http.ResponseWriter, r *http.Request) error {
+	p, err := parseParams(r, "client")
+	if err != nil {
+		return err
+	}
+	client, err := p.did("client")
+	if err != nil {
+		return err
+	}
+	view, err := s.relay.Thread(r.Context(), thread.Key{ID: mux.Vars(r)["id"], Client: client})
+	if err != nil {
+		return err
+	}
+	record := struct {
+		thread.Thread
+		Deadline *time.Time `json:"deadline,omitempty"`
+	}{Thread: view.Thread}
+	if !view.Deadline.IsZero() {
+		record.Deadline = &view.Deadline
+	}
+	head, err := json.Marshal(map[string]any{"thread": record, "expired": view.Expired})
+	if err != nil {
+		return err
+	}
+	var body bytes.Buffer
+	body.WriteString(`{"ok":true,"events":`)
+	writeEvents(&body, view.Events)
+	body.WriteByte(',')
+	body.Write(head[1:])
+	s.write(w, http.StatusOK, body.Bytes())
+	return nil
+}
+
+type agentRow struct {
+	ID       didkey.DID      `json:"id"`
+	Online   bool            `json:"online"`
+	LastSeen time.Time       `json:"lastSeen"`
+	Envelope json.RawMessage `json:"envelope"`
+}
+
+func (s *server) getAgents(w http.ResponseWriter, r *http.Request) error {
+	q, err := s.parseAgentQuery(r)
+	if err != nil {
+		return err
+	}
+	page, err := s.relay.Agents(r.Context(), q)
+	if err != nil {
+		return err
+	}
+	rows := make([]agentRow, len(page.Agents))
+	for i, a := range page.Agents {
+		rows[i] = agentRow{a.DID, s.relay.Online(a), a.LastSeen, a.Manifest}
+	}
+	s.answer(w, http.StatusOK, struct {
+		OK      bool       `json:"ok"`
+		Agents  []agentRow `json:"agents"`
+		HasMore bool       `json:"hasMore"`
+		Cursor  string     `json:"cursor"`
+	}{true, rows, page.More, agentCursor(page.Next)})
+	return nil
+}
+
+func (s *server) getAgent(w http.ResponseWriter, r *http.Request) error {
+	if err := noParams(r); err != nil {
+		return err
+	}
+	did, err := didkey.Parse(mux.Vars(r)["did"])
+	if err != nil {
+		return envelope.Errorf(envelope.CodeInvalidDID, "the path must end in a did:key: %v", err)
+	}
+	found, err := s.relay.Agent(r.Context(), did)
+	if err != nil {
+		return err
+	}
+	manifests := make([]json.RawMessage, len(found))
+	for i, a := range found {
+		manifests[i] = a.Manifest
+	}
+	s.answer(w, http.StatusOK, map[string]any{"ok": true, "agent": map[string]any{
+		"id": did, "online": s.relay.Online(found[0]), "lastSeen": found[0].LastSeen, "manifests": manifests,
+	}})
+	return nil
+}
+
+func (s *server) getHealth(w http.ResponseWriter, r *http.Request) error {
+	s.answer(w, http.StatusOK, struct {
+		OK      bool      `json:"ok"`
+		Version string    `json:"version"`
+		Build   string    `json:"build"`
+		Now     time.Time `json:"now"`
+	}{true, protocolVersion, s.options.Build, s.relay.Now().UTC()})
+	return nil
+}
+
+// protocolVersion is what the protocol's health check shows.
+const protocolVersion = "1.0.0"
+
+func (s *server) getWellKnown(w http.ResponseWriter, r *http.Request) error {
+	policy := s.relay.Policy
+	s.answer(w, http.StatusOK, map[string]any{
+		"ok": true, "version": protocolVersion, "build": s.options.Build,
+		"did": s.relay.Key.DID(), "url": s.relay.Origin, "reads": "open",
+		"features": []string{"cursor", "broadcast", "threads", "agents", "duplicate-receipts"},
+		"limits": map[string]any{
+			"bodyBytes": s.relay.MaxBody, "depth": envelope.MaxDepth, "hop": envelope.MaxHop,
+			"pageEvents": relay.MaxPage, "pageBytes": relay.PageBytes, "offersPerThread": policy.Rules.MaxOffers,
+		},
+		"seconds": map[string]any{
+			"skew": policy.Window.Skew.Seconds(), "idMemory": policy.Window.Memory.Seconds(),
+			"defaultTtl": envelope.DefaultTTL.Seconds(), "maxTtl": policy.Window.MaxTTL.Seconds(),
+			"pendingTimeout": policy.Rules.PendingTimeout.Seconds(), "activeTimeout": policy.Rules.ActiveTimeout.Seconds(),
+			"threadRetention": policy.ThreadRetention.Seconds(),
+			"pollDefault":     relay.DefaultWait.Seconds(), "pollMax": relay.MaxWait.Seconds(),
+		},
+	})
+	return nil
+}
+
+func (s *server) postSeed(w http.ResponseWriter, r *http.Request) error {
+	if !s.options.Demo && !s.local(r) {
+		return envelope.Errorf(envelope.CodeNotFound, "demonstration data is made for requests from this machine only; "+
+			"the operator can open it with --demo")
+	}
+	count, err := s.relay.Seed(r.Context())
+	if err != nil {
+		return err
+	}
+	s.answer(w, http.StatusOK, struct {
+		OK    bool `json:"ok"`
+		Count int  `json:"count"`
+	}{true, count})
+	return nil
+}

@@ -1,0 +1,130 @@
+// Package httpapi is the relay's HTTP wire: routes, one JSON shape for every answer, one table from codes to statuses.
+//
+// A handler reads, calls the relay, and maps; it holds no rules. Deadlines are set per request, because a long poll
+// lives longer than anything else may.
+package httpapi
+
+import (
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gorilla/mux"
+
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+)
+
+// Options are what the wire needs beyond the relay. The zero value works.
+type Options struct {
+	Build  string // the program's version, for /health and the well-known document
+	Demo   bool   // open POST /seed to everybody
+	Public bool   // a public URL was configured, so no request counts as local
+	Log    *slog.Logger
+}
+
+type server struct {
+	relay   *relay.Relay
+	options Options
+	log     *slog.Logger
+}
+
+// Time limits of one request. A long poll may wait beyond them; reading a body and writing an answer may not.
+const (
+	readHeaderTimeout = 5 * time.Second
+	readBodyTimeout   = 10 * time.Second
+	writeTimeout      = 30 * time.Second
+	idleTimeout       = 75 * time.Second
+	maxHeaderBytes    = 16 << 10
+)
+
+// NewServer returns an HTTP server for r. The caller sets its listener and shuts it down: first Relay.Drain, so that
+// waiting polls are answered, then Server.Shutdown.
+func NewServer(r *relay.Relay, o Options) *http.Server {
+	log := o.Log
+	if log == nil {
+		log = slog.Default()
+	}
+	return &http.Server{
+		Handler:           New(r, o),
+		ReadHeaderTimeout: readHeaderTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+}
+
+// New returns the routes of r as a handler.
+func New(r *relay.Relay, o Options) http.Handler {
+	s := &server{relay: r, options: o, log: o.Log}
+	if s.log == nil {
+		s.log = slog.Default()
+	}
+	// SkipClean: the router would redirect //events to /events, and a client repeats a redirected POST as a GET.
+	router := mux.NewRouter().SkipClean(true)
+	for path, allowed := range map[string]methods{
+		"/events":                 {http.MethodGet: s.getEvents, http.MethodPost: s.postEvent},
+		"/threads/{id}":           {http.MethodGet: s.getThread},
+		"/agents":                 {http.MethodGet: s.getAgents},
+		"/agents/{did}":           {http.MethodGet: s.getAgent},
+		"/health":                 {http.MethodGet: s.getHealth},
+		"/.well-known/agora.json": {http.MethodGet: s.getWellKnown},
+		"/seed":                   {http.MethodPost: s.postSeed},
+		// Names that clients written before this relay use.
+		"/v1/messages":     {http.MethodGet: s.getEvents, http.MethodPost: s.postEvent},
+		"/v1/agents":       {http.MethodGet: s.getAgents},
+		"/v1/agents/{did}": {http.MethodGet: s.getAgent},
+	} {
+		router.Handle(path, allowed.handler(s))
+	}
+	router.NotFoundHandler = s.handle(func(http.ResponseWriter, *http.Request) error {
+		return envelope.Errorf(envelope.CodeNotFound, "there is nothing at this path; mind trailing and double slashes. "+
+			"The relay answers at /events, /threads/{id}, /agents, /health and /.well-known/agora.json")
+	})
+	return router
+}
+
+// handler is one route's work; an error it returns becomes the answer.
+type handler func(http.ResponseWriter, *http.Request) error
+
+// methods are the handlers of one path. gorilla/mux answers 405 without the Allow header that RFC 9110 asks for.
+type methods map[string]handler
+
+func (m methods) handler(s *server) http.Handler {
+	var names []string
+	for name := range m {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	allow := strings.Join(names, ", ")
+	return s.handle(func(w http.ResponseWriter, r *http.Request) error {
+		if h, ok := m[r.Method]; ok {
+			return h(w, r)
+		}
+		w.Header().Set("Allow", allow)
+		return envelope.Errorf(envelope.CodeMethodNotAllowed, "this path takes %s", allow)
+	})
+}
+
+// handle sets the deadlines of a request, answers its errors and survives its panics.
+func (s *server) handle(h handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		started := time.Now()
+		defer func() {
+			if p := recover(); p != nil {
+				s.log.Error("panic", "value", p, "path", r.URL.Path, "stack", string(debug.Stack()))
+				s.answerError(w, r, envelope.Errorf(envelope.CodeInternal, "the relay failed at this request; it has been logged"))
+			}
+		}()
+		control := http.NewResponseController(w)
+		// A wire that cannot set deadlines (a test's recorder) has no slow client either.
+		_ = control.SetReadDeadline(started.Add(readBodyTimeout))
+		if err := h(w, r); err != nil {
+			s.answerError(w, r, err)
+		}
+		s.log.Debug("request", "method", r.Method, "path", r.URL.Path, "took", time.Since(started))
+	})
+}

@@ -1,0 +1,206 @@
+package httpapi
+
+import (
+	"math"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+)
+
+// params are a request's query parameters, each given once and each known: one that was dropped in silence, such as a
+// misspelt recipient, would show the reader everybody's mail.
+type params map[string]string
+
+func parseParams(r *http.Request, known ...string) (params, error) {
+	values, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, invalid("the query string is malformed; separate parameters with & and percent-encode their values")
+	}
+	p := params{}
+	for name, list := range values {
+		if !slices.Contains(known, name) {
+			if len(known) == 0 {
+				return nil, invalid("this path takes no query parameters")
+			}
+			return nil, invalid("a query parameter is not known here; known are %s", strings.Join(known, ", "))
+		}
+		if len(list) != 1 {
+			return nil, invalid("%s is given more than once", name)
+		}
+		p[name] = list[0]
+	}
+	return p, nil
+}
+
+func noParams(r *http.Request) error {
+	_, err := parseParams(r)
+	return err
+}
+
+func invalid(format string, args ...any) error {
+	return envelope.Errorf(envelope.CodeInvalidRequest, format, args...)
+}
+
+// parsePoll reads the parameters of GET /events. since is the parameter as it stands.
+func parsePoll(r *http.Request) (poll relay.Poll, since string, err error) {
+	p, err := parseParams(r, "since", "cursor", "recipient", "sender", "type", "thread", "broadcast", "timeout", "limit")
+	if err != nil {
+		return poll, "", err
+	}
+	for _, step := range []func(params, *relay.Poll) error{place, parties, subject, patience} {
+		if err := step(p, &poll); err != nil {
+			return poll, "", err
+		}
+	}
+	return poll, p["since"], nil
+}
+
+// place reads where to go on reading.
+func place(p params, poll *relay.Poll) (err error) {
+	since, hasSince := p["since"]
+	cursor, hasCursor := p["cursor"]
+	switch {
+	case hasSince == hasCursor:
+		return invalid("give either since, an RFC 3339 time, or cursor, from an earlier answer (0: everything still stored)")
+	case hasCursor:
+		poll.Cursor, err = relay.ParseCursor(cursor)
+		return err
+	}
+	t, ok := envelope.ParseTime(since)
+	if !ok {
+		hint := ""
+		if strings.Contains(since, " ") {
+			hint = "; a + in a query string means a space, write %2B"
+		}
+		return invalid("since must be an RFC 3339 date-time such as 2026-02-02T15:30:00.000Z%s", hint)
+	}
+	poll.Since = t
+	if t.Before(time.Unix(1, 0)) {
+		poll.Since = time.Unix(1, 0) // long before any event; and the zero time would mean no since
+	}
+	return nil
+}
+
+func parties(p params, poll *relay.Poll) (err error) {
+	if poll.Recipient, err = p.did("recipient"); err != nil {
+		return err
+	}
+	if poll.Sender, err = p.did("sender"); err != nil {
+		return err
+	}
+	poll.Broadcast, _, err = p.bool("broadcast")
+	return err
+}
+
+func subject(p params, poll *relay.Poll) error {
+	if typ, ok := p["type"]; ok {
+		if poll.Type = envelope.Type(typ); !poll.Type.Known() {
+			return invalid("type must be one of REQUEST, OFFER, ACCEPT, RESULT, ERROR, CANCEL, MANIFEST")
+		}
+	}
+	if thread, ok := p["thread"]; ok {
+		if poll.Thread = thread; !envelope.ValidID(thread) {
+			return invalid("thread must be a thread's id, 1 to 128 letters, digits or ._:~-")
+		}
+	}
+	return nil
+}
+
+func patience(p params, poll *relay.Poll) (err error) {
+	poll.Wait = relay.DefaultWait
+	if text, ok := p["timeout"]; ok {
+		seconds, err := strconv.ParseFloat(text, 64)
+		if err != nil || math.IsNaN(seconds) || seconds < 0 || strings.ContainsAny(text, "xXpPiI_") {
+			return invalid("timeout must be a number of seconds from 0 (answer at once) to 60")
+		}
+		poll.Wait = time.Duration(min(seconds, relay.MaxWait.Seconds()) * float64(time.Second))
+	}
+	poll.Limit, err = p.limit(relay.DefaultPage)
+	return err
+}
+
+func (p params) did(name string) (didkey.DID, error) {
+	text, ok := p[name]
+	if !ok {
+		return "", nil
+	}
+	did, err := didkey.Parse(text)
+	if err != nil {
+		return "", envelope.Errorf(envelope.CodeInvalidDID, "%s: %v", name, err)
+	}
+	return did, nil
+}
+
+func (p params) bool(name string) (value, given bool, err error) {
+	text, given := p[name]
+	if given && text != "true" && text != "false" {
+		return false, true, invalid("%s must be true or false", name)
+	}
+	return text == "true", given, nil
+}
+
+func (p params) limit(otherwise int) (int, error) {
+	text, ok := p["limit"]
+	if !ok {
+		return otherwise, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > relay.MaxPage {
+		return 0, invalid("limit must be a whole number from 1 to %d", relay.MaxPage)
+	}
+	return n, nil
+}
+
+func (s *server) parseAgentQuery(r *http.Request) (relay.AgentQuery, error) {
+	p, err := parseParams(r, "intent", "q", "online", "limit", "cursor")
+	if err != nil {
+		return relay.AgentQuery{}, err
+	}
+	q := relay.AgentQuery{Intent: p["intent"], Text: p["q"]}
+	if online, given, err := p.bool("online"); err != nil {
+		return q, err
+	} else if given {
+		q.OnlineSince, q.OfflineOnly = s.relay.Now().Add(-relay.OnlineWithin), !online
+	}
+	if cursor, ok := p["cursor"]; ok {
+		if q.After, err = strconv.ParseInt(cursor, 10, 64); err != nil || q.After < 0 {
+			return q, invalid("cursor must be one from an earlier answer")
+		}
+	}
+	q.Limit, err = p.limit(relay.DefaultPage)
+	return q, err
+}
+
+func agentCursor(next int64) string { return strconv.FormatInt(next, 10) }
+
+// local reports whether a request certainly comes from this machine: over loopback, to a loopback name, not passed on
+// by a proxy, at a relay that has no public address (PROTOCOL §5). A web page elsewhere cannot fake the Host.
+func (s *server) local(r *http.Request) bool {
+	peer, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil || !peer.Addr().Unmap().IsLoopback() || s.options.Public {
+		return false
+	}
+	for name := range r.Header {
+		if name == "Forwarded" || strings.HasPrefix(name, "X-Forwarded-") {
+			return false
+		}
+	}
+	host := r.Host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	addr, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return err == nil && addr.IsLoopback()
+}

@@ -1,0 +1,124 @@
+// Package relay is the relay without wires: it takes envelopes in, keeps threads honest, and hands events to those who
+// wait for them.
+//
+// Post is the only way in, for every wire and gateway; Events, Thread and Agents are the ways out. Storage is behind
+// the interface Store, which this package declares; it knows neither HTTP nor SQL. The time comes from Config.Now.
+package relay
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+)
+
+// Config is what a Relay is made of. Store and Key are required.
+type Config struct {
+	Policy
+	Store   Store
+	Key     didkey.Key       // the relay's own, signs the notices of timeouts
+	Origin  string           // the public URL's origin; messages bound to other relays by meta.relay are refused
+	MaxBody int              // bytes of a body; 0: envelope.DefaultMaxBytes
+	Now     func() time.Time // nil: time.Now
+	Log     *slog.Logger     // nil: slog.Default
+}
+
+// Relay is one node. Run must be running while it is used; any number of goroutines may call the other methods.
+type Relay struct {
+	Config
+	hub     *hub
+	start   Cursor // the store's end when the relay was made; Run watches from here
+	drained chan struct{}
+	drain   sync.Once
+	polls   atomic.Int64
+}
+
+// New returns a relay over c.Store.
+func New(ctx context.Context, c Config) (*Relay, error) {
+	c.Policy = c.Policy.WithDefaults()
+	if c.MaxBody <= 0 {
+		c.MaxBody = envelope.DefaultMaxBytes
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	end, err := c.Store.Read(ctx, Query{})
+	if err != nil {
+		return nil, err
+	}
+	return &Relay{Config: c, hub: newHub(), start: end.Cursor, drained: make(chan struct{})}, nil
+}
+
+// Run wakes waiting polls and sweeps what is due, until ctx ends or the store fails. It blocks; when it returns, its
+// goroutines have ended.
+func (r *Relay) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var tasks sync.WaitGroup
+	tasks.Go(func() { cancel(r.Store.Watch(ctx, r.start, r.hub.publish)) })
+	tasks.Go(func() { r.sweep(ctx) })
+	tasks.Wait()
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// Drain answers every waiting poll with what it has, nothing, and refuses what comes after with CodeUnavailable. It
+// is the first step of a shutdown, while answers can still be sent.
+func (r *Relay) Drain() { r.drain.Do(func() { close(r.drained) }) }
+
+func (r *Relay) draining() error {
+	select {
+	case <-r.drained:
+		return envelope.Errorf(envelope.CodeUnavailable, "the relay is shutting down; try again in a moment")
+	default:
+		return nil
+	}
+}
+
+// Waiting returns how many polls wait at the moment.
+func (r *Relay) Waiting() int { return int(r.polls.Load()) }
+
+// Post checks a body and stores the envelope in it. What is returned without an error is on disk and will be
+// delivered until Receipt.ExpiresAt. Cheap checks come before costly ones, and nothing has an effect before the
+// signature holds (PROTOCOL §1).
+func (r *Relay) Post(ctx context.Context, body []byte) (Receipt, error) {
+	if err := r.draining(); err != nil {
+		return Receipt{}, err
+	}
+	e, err := envelope.Parse(body, r.MaxBody)
+	if err != nil {
+		return Receipt{}, err
+	}
+	now := r.Now()
+	if err := r.Window.Check(e.TS, e.TTL, now); err != nil {
+		return Receipt{}, err
+	}
+	if e.Relays != nil && !slices.ContainsFunc(e.Relays, r.isOrigin) {
+		return Receipt{}, envelope.Errorf(envelope.CodeForbidden, "meta.relay binds this message to other relays than this one")
+	}
+	if err := e.Verify(); err != nil {
+		return Receipt{}, err
+	}
+	entry := Entry{Envelope: e, Received: now}
+	if e.Type == envelope.TypeManifest {
+		if entry.Listing, err = list(e); err != nil {
+			return Receipt{}, err
+		}
+	}
+	return r.Store.Append(ctx, entry)
+}
+
+func (r *Relay) isOrigin(origin string) bool {
+	return origin == r.Origin || origin == r.Origin+"/"
+}

@@ -1,0 +1,74 @@
+package relay
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+)
+
+// seedStory is one demonstration thread.
+type seedStory struct {
+	intent, title, params, plan, output string
+	price                               float64
+	eta                                 float64
+}
+
+var seedStories = []seedStory{
+	{"translation.en_zh", "Translate a greeting", `{"text":"Hello, world"}`, "Translate, keeping the tone",
+		`{"translation":"你好，世界","confidence":0.99}`, 0.005, 2},
+	{"summary.text", "Summarize a page", `{"url":"https://example.com/report","max_words":30}`, "Read it and write three sentences",
+		`{"summary":"Sales rose in the north. Costs fell. The outlook is steady."}`, 0.02, 8},
+	{"image.caption", "Caption a picture", `{"image":"https://example.com/cat.png"}`, "One line, plain words",
+		`{"caption":"A grey cat asleep on a keyboard"}`, 0.001, 1},
+}
+
+// Seed posts finished threads between made-up agents, each REQUEST → OFFER → ACCEPT → RESULT, through Post like
+// anybody's. It returns how many envelopes that were.
+func (r *Relay) Seed(ctx context.Context) (count int, err error) {
+	for _, story := range seedStories {
+		client, err := didkey.Generate()
+		if err != nil {
+			return count, err
+		}
+		agent, err := didkey.Generate()
+		if err != nil {
+			return count, err
+		}
+		posted, err := r.tell(ctx, story, client, agent)
+		count += posted
+		if err != nil {
+			return count, err
+		}
+	}
+	return count, nil
+}
+
+func (r *Relay) tell(ctx context.Context, story seedStory, client, agent didkey.Key) (posted int, err error) {
+	now := r.Now()
+	thread, request := envelope.NewID("thread", now), envelope.NewID("req", now)
+	validUntil := now.Add(r.Rules.PendingTimeout)
+	steps := []struct {
+		from, to didkey.Key
+		name     string
+		payload  envelope.Payload
+	}{
+		{client, agent, "Demo client", envelope.Request{RequestID: request, Intent: story.intent, Title: story.title, Params: json.RawMessage(story.params)}},
+		{agent, client, "Demo agent", envelope.Offer{RequestID: request, Plan: story.plan, ETASeconds: story.eta,
+			Price: &envelope.Price{Amount: story.price, Currency: "USD"}, ValidUntil: &validUntil}},
+		{client, agent, "Demo client", envelope.Accept{RequestID: request, AcceptedAt: &now, Terms: &envelope.Terms{PriceUSD: &story.price}}},
+		{agent, client, "Demo agent", envelope.Result{RequestID: request, Status: "success", Output: json.RawMessage(story.output)}},
+	}
+	for _, step := range steps {
+		e, err := envelope.Draft{Payload: step.payload, Thread: thread, Recipient: step.to.DID(), SenderName: step.name}.Sign(step.from, r.Now())
+		if err != nil {
+			return posted, err
+		}
+		if _, err := r.Post(ctx, e.Canonical()); err != nil {
+			return posted, err
+		}
+		posted++
+	}
+	return posted, nil
+}

@@ -1,0 +1,156 @@
+package relay
+
+import (
+	"context"
+	"time"
+)
+
+// The protocol's own client polls with since = the ts of the last event it got. Taken literally, as "ts > since", that
+// loses every message whose sender's clock is behind another's, and all but one of those that share a ts. So a since
+// that is the ts of an event is read as a bookmark in the relay's own order (PROTOCOL §7 "since"): behind the first
+// event with that instant, so that nothing is lost, and answered without delay only if something came after the last
+// one, so that an idle client does not spin.
+
+const (
+	// settleAfter is how old the latest holder of a bookmark's instant must be before its siblings are delivered
+	// without other news: they may still be arriving.
+	settleAfter = time.Second
+	// lookAhead bounds how many events behind a bookmark are examined for one page. It exceeds a full inbox; only
+	// polls without recipient meet it, and they are promised less.
+	lookAhead = 20_000
+)
+
+// outlook is what a since poll would get at the moment.
+type outlook struct {
+	bookmark bool      // the poll's since is the ts of an event
+	pending  []Event   // headers, in order
+	cut      int       // how many of them make the page
+	news     bool      // some came after the latest holder of the bookmark's instant
+	settles  time.Time // when that holder is settleAfter old
+	query    Query     // selects pending, without a bound above
+	end      Cursor    // of the store, as of this look
+}
+
+func (r *Relay) since(ctx context.Context, p Poll, w *waiter) (Page, error) {
+	deadline := time.NewTimer(p.Wait)
+	defer deadline.Stop()
+	settle := time.NewTimer(p.Wait)
+	defer settle.Stop()
+
+	first, err := r.Store.Read(ctx, Query{Filter: p.Filter, TS: p.Since, Expired: true, Headers: true, Limit: 1})
+	if err != nil {
+		return Page{}, err
+	}
+	isLast, settled := p.Wait == 0, false
+	for {
+		o, err := r.look(ctx, p, first)
+		if err != nil {
+			return Page{}, err
+		}
+		if o.news || isLast || settled && len(o.pending) > 0 {
+			return r.deliver(ctx, o)
+		}
+		if rest := o.settles.Sub(r.Now()); rest > 0 {
+			settle.Reset(rest)
+		}
+		select {
+		case <-w.woken:
+			r.hub.take(w) // only the wake-up counts: which events are pending is asked of the store
+			settled = false
+		case <-settle.C:
+			settled = true
+		case <-deadline.C:
+			isLast = true
+		case <-r.drained:
+			return Page{Cursor: o.resume()}, nil
+		case <-ctx.Done():
+			return Page{}, ctx.Err()
+		}
+	}
+}
+
+// resume is the cursor from which nothing pending is missed.
+func (o outlook) resume() Cursor {
+	if len(o.pending) > 0 {
+		return Cursor{o.end.Epoch, o.pending[0].Seq - 1}
+	}
+	return o.end
+}
+
+// look says what a poll would get now. first holds the first event with the instant p.Since as of the poll's start, or
+// nothing: then p.Since is no bookmark, for the whole of this poll.
+func (r *Relay) look(ctx context.Context, p Poll, first Page) (outlook, error) {
+	now := r.Now()
+	o := outlook{bookmark: len(first.Events) > 0, query: Query{Filter: p.Filter, Now: now, Limit: lookAhead}}
+	if o.bookmark {
+		o.query.After = Cursor{first.Cursor.Epoch, first.Events[0].Seq - 1}
+	} else {
+		o.query.NewerThan = p.Since
+	}
+	q := o.query
+	q.Headers, q.Expired = true, true
+	page, err := r.Store.Read(ctx, q)
+	if err != nil {
+		return o, err
+	}
+	o.end = page.Cursor
+	var latest Seq
+	if o.bookmark {
+		for _, e := range page.Events {
+			if e.TS.Equal(p.Since) {
+				latest, o.settles = e.Seq, e.Received.Add(settleAfter)
+			}
+		}
+	}
+	lastHolder := map[int64]Seq{}
+	for i, e := range page.Events {
+		lastHolder[e.TS.UnixNano()] = e.Seq
+		if e.Expires.After(now) && !(o.bookmark && i == 0) {
+			o.pending = append(o.pending, e)
+			o.news = o.news || e.Seq > latest
+		}
+	}
+	if !o.news {
+		latest = 0 // nothing after it is asked of the page's end
+	}
+	o.cut = cut(o.pending, lastHolder, latest, p.Limit)
+	return o, nil
+}
+
+// cut returns how many of the pending events make a page. The page ends at an event that is the latest holder of its
+// ts and came after the sequence number behind, so that as a bookmark it moves the reader on. Of the ends that fit
+// the limits it takes the last; if none fits, the first that does not.
+func cut(pending []Event, lastHolder map[int64]Seq, behind Seq, limit int) int {
+	best, size := 0, 0
+	for i, e := range pending {
+		size += e.Size
+		fits := i < limit && (i == 0 || size <= PageBytes)
+		if !fits && best > 0 {
+			return best
+		}
+		if e.Seq > behind && lastHolder[e.TS.UnixNano()] == e.Seq {
+			best = i + 1
+		}
+	}
+	if best == 0 {
+		return len(pending)
+	}
+	return best
+}
+
+// deliver reads the page that o found.
+func (r *Relay) deliver(ctx context.Context, o outlook) (Page, error) {
+	if o.cut == 0 {
+		return Page{Cursor: o.end}, nil
+	}
+	q := o.query
+	q.After = o.resume()
+	q.Until = o.pending[o.cut-1].Seq
+	page, err := r.Store.Read(ctx, q)
+	if err != nil {
+		return Page{}, err
+	}
+	page.More = o.cut < len(o.pending)
+	page.Cursor = Cursor{o.end.Epoch, q.Until}
+	return page, nil
+}

@@ -1,0 +1,212 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/replay"
+	"github.com/agora-relay/agora/thread"
+)
+
+// Store keeps accepted envelopes. Implementations pass storetest.Test; all methods may be called concurrently.
+//
+// The contract in words: what Append acknowledged is on disk, is read in the order of its sequence numbers by every
+// later Read, is handed to every Watch in that order, and is never handed out again under another number, also after
+// it was removed and the process restarted. Refusals are *envelope.Error and change nothing; any other error means
+// the store itself failed, and the caller cannot know whether the step took place.
+type Store interface {
+	// Append makes e durable in one atomic step: its (sender, id) is new, the thread moves as thread.Rules.Apply says,
+	// the next sequence number is taken. All of it or nothing. The same envelope again is answered with the first
+	// one's receipt, marked as a duplicate, before any thread rule is asked.
+	// Refusals: CodeDuplicateID, those of thread.Rules.Apply, CodeUnavailable (disk full, shutting down).
+	Append(ctx context.Context, e Entry) (Receipt, error)
+
+	// Read returns matching events in sequence order, and where to go on reading.
+	// Refusals: CodeInvalidRequest for a Query.After that this store did not make.
+	Read(ctx context.Context, q Query) (Page, error)
+
+	// Thread returns a thread as it stands at now; without k.Client the oldest with k.ID.
+	// Refusals: CodeThreadNotFound.
+	Thread(ctx context.Context, k thread.Key, now time.Time) (thread.Thread, error)
+
+	// Agents returns unexpired manifests, each sender's newest by manifest id.
+	Agents(ctx context.Context, q AgentQuery) (AgentPage, error)
+
+	// Expire does what is due at now: threads past their deadline end and get the envelopes that notices returns, in
+	// one step, once; events, ids, threads and manifests past their time are removed.
+	Expire(ctx context.Context, now time.Time, notices func(thread.Thread) ([]*envelope.Envelope, error)) error
+
+	// Watch calls f with every event after the given place, in order, in groups that became durable together, from
+	// whichever node appended them, until ctx ends. It returns ctx's error. f must not block.
+	Watch(ctx context.Context, after Cursor, f func([]Posted)) error
+}
+
+// Policy is what a relay has decided about time and threads; its store decides by the same.
+type Policy struct {
+	Window          replay.Window
+	Rules           thread.Rules
+	ThreadRetention time.Duration // how long a thread's record outlives its envelopes; 0: 24 hours
+}
+
+// DefaultThreadRetention is the zero Policy's.
+const DefaultThreadRetention = 24 * time.Hour
+
+// WithDefaults returns p with its zero fields replaced.
+func (p Policy) WithDefaults() Policy {
+	p.Window, p.Rules = p.Window.WithDefaults(), p.Rules.WithDefaults()
+	if p.ThreadRetention == 0 {
+		p.ThreadRetention = DefaultThreadRetention
+	}
+	return p
+}
+
+// Seq numbers events in the order of their storage, from 1. A number is never used twice.
+type Seq int64
+
+// Cursor is a place in one store's sequence: behind the event Seq. The zero Cursor is before the first event.
+type Cursor struct {
+	Epoch uint32 // random, of the database; a cursor of a database that was lost is recognized by it
+	Seq   Seq
+}
+
+// String returns the form that clients keep, opaque to them; "0" for the zero Cursor.
+func (c Cursor) String() string {
+	if c == (Cursor{}) {
+		return "0"
+	}
+	return fmt.Sprintf("%08x-%d", c.Epoch, c.Seq)
+}
+
+// ParseCursor reads what String returned.
+func ParseCursor(s string) (Cursor, error) {
+	if s == "0" {
+		return Cursor{}, nil
+	}
+	epoch, seq, _ := strings.Cut(s, "-")
+	e, err := strconv.ParseUint(epoch, 16, 32)
+	n, err2 := strconv.ParseInt(seq, 10, 64)
+	c := Cursor{uint32(e), Seq(n)}
+	if err != nil || err2 != nil || c.String() != s || n < 0 {
+		return Cursor{}, envelope.Errorf(envelope.CodeInvalidRequest, "cursor is not one this relay handed out; use the "+
+			"cursor member of an earlier answer, or 0 for everything that is still stored")
+	}
+	return c, nil
+}
+
+// ErrUnknownCursor refuses a cursor of another database.
+var ErrUnknownCursor = &envelope.Error{Code: envelope.CodeInvalidRequest,
+	Message: "the cursor belongs to another database than this relay's (it was replaced, or restored from a copy); " +
+		"start again with cursor=0 or with since",
+	Details: map[string]any{"reason": "unknown_cursor"}}
+
+// Entry is an envelope that was parsed and verified, ready to be stored.
+type Entry struct {
+	Envelope *envelope.Envelope
+	Received time.Time
+	Listing  *Listing // for a MANIFEST
+}
+
+// Listing is what the directory knows of a manifest without reading it.
+type Listing struct {
+	ID      string   // the manifest's
+	Intents []string // their ids
+	Text    string   // what a search looks through, in lower case
+}
+
+// Receipt says what became of a posted envelope.
+type Receipt struct {
+	ID        string
+	Cursor    Cursor
+	Duplicate bool // it was here before; the rest is the first one's
+	ExpiresAt time.Time
+	Thread    thread.Key   // zero for a MANIFEST
+	State     thread.State // of that thread now
+}
+
+// Event is a stored envelope.
+type Event struct {
+	Seq      Seq
+	ID       string
+	TS       time.Time // the sender's claim
+	Received time.Time
+	Expires  time.Time
+	Size     int    // bytes of Body
+	Body     []byte // canonical JSON; nil if Query.Headers
+}
+
+// Posted is an event that has just been stored.
+type Posted struct {
+	Event
+	Envelope *envelope.Envelope
+}
+
+// Filter selects events; its fields are exact and all must hold. The zero Filter selects everything.
+type Filter struct {
+	Recipient didkey.DID
+	Broadcast bool // with Recipient: events for nobody in particular too
+	Sender    didkey.DID
+	Type      envelope.Type
+	Thread    string
+	Client    didkey.DID // with Thread: the one that belongs to this client
+}
+
+// Match reports whether f selects e, of a thread of the given client.
+func (f Filter) Match(e *envelope.Envelope) bool {
+	return (f.Recipient == "" || f.Recipient == e.Recipient || f.Broadcast && e.Recipient == "") &&
+		(f.Sender == "" || f.Sender == e.Sender.ID) &&
+		(f.Type == "" || f.Type == e.Type) &&
+		(f.Thread == "" || f.Thread == e.Thread)
+}
+
+// Query asks a Store for events.
+type Query struct {
+	Filter
+	Now       time.Time // events that expired by then are left out
+	Expired   bool      // … or not, as long as their ids are remembered
+	After     Cursor    // only behind it
+	Until     Seq       // only up to it; 0: no bound
+	TS        time.Time // only with exactly this instant; zero: any
+	NewerThan time.Time // only with a ts or an arrival after it; zero: any
+	Headers   bool      // leave Body out
+	Limit     int       // at most so many events; 0: none, just the Cursor
+	MaxBytes  int       // end the page before it has more bytes of Body, but not before one event; 0: no bound
+}
+
+// Page is an answer to a Query.
+type Page struct {
+	Events []Event
+	More   bool // there are matching events behind the last one
+	// Cursor is behind the last event, or behind everything the store held when it looked if nothing more matched.
+	Cursor Cursor
+}
+
+// AgentQuery asks for manifests; the zero value for all, from the first.
+type AgentQuery struct {
+	DID         didkey.DID // of one agent
+	Intent      string     // one of the manifest's intents, exactly
+	Text        string     // in its name, description, id or intents, without regard to case
+	OnlineSince time.Time  // heard from since then; zero: or not
+	OfflineOnly bool       // with OnlineSince: not heard from since then
+	Now         time.Time
+	After       int64 // AgentPage.Next of the page before
+	Limit       int
+}
+
+// Agent is a row of the directory.
+type Agent struct {
+	DID      didkey.DID
+	LastSeen time.Time
+	Manifest []byte // the signed envelope, canonical
+}
+
+// AgentPage is an answer to an AgentQuery.
+type AgentPage struct {
+	Agents []Agent
+	More   bool
+	Next   int64
+}

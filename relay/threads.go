@@ -1,0 +1,96 @@
+package relay
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/thread"
+)
+
+// ThreadView is a thread as it stands now.
+type ThreadView struct {
+	thread.Thread
+	Deadline time.Time // when the clock will end it; zero if it has ended
+	Events   []Event   // its unexpired envelopes, notices of a timeout included
+	Expired  int       // how many of its envelopes have expired
+}
+
+// Thread returns the thread k; without k.Client the oldest with k.ID.
+// Errors: CodeThreadNotFound.
+func (r *Relay) Thread(ctx context.Context, k thread.Key) (ThreadView, error) {
+	if err := r.draining(); err != nil {
+		return ThreadView{}, err
+	}
+	now := r.Now()
+	t, err := r.Store.Thread(ctx, k, now)
+	if err != nil {
+		return ThreadView{}, err
+	}
+	page, err := r.Store.Read(ctx, Query{Filter: Filter{Thread: t.ID, Client: t.Client}, Now: now, Limit: 10_000})
+	if err != nil {
+		return ThreadView{}, err
+	}
+	v := ThreadView{Thread: t, Events: page.Events}
+	v.Deadline, _ = r.Rules.Deadline(t)
+	unexpired := map[string]int{}
+	for _, e := range page.Events {
+		unexpired[e.ID]++
+	}
+	for _, step := range t.Transitions {
+		if step.ID == "" {
+			continue
+		}
+		if unexpired[step.ID]--; unexpired[step.ID] < 0 {
+			v.Expired++
+		}
+	}
+	return v, nil
+}
+
+const sweepEvery = time.Second
+
+// sweep lets the store do what is due, until ctx ends.
+func (r *Relay) sweep(ctx context.Context) {
+	tick := time.NewTicker(sweepEvery)
+	defer tick.Stop()
+	for {
+		if err := r.Store.Expire(ctx, r.Now(), r.timeoutNotices); err != nil && ctx.Err() == nil {
+			r.Log.Error("sweep failed; it is tried again", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// timeoutNotices returns the ERROR envelopes that tell each party of t, which the clock has ended. Their ids are
+// derived from thread and party, so each exists once whoever makes it.
+func (r *Relay) timeoutNotices(t thread.Thread) ([]*envelope.Envelope, error) {
+	var notices []*envelope.Envelope
+	details, err := json.Marshal(map[string]any{"client": t.Client, "from": t.Transitions[len(t.Transitions)-1].From})
+	if err != nil {
+		return nil, err
+	}
+	for _, party := range append([]didkey.DID{t.Client}, t.Agents()...) {
+		hash := sha256.Sum256([]byte(string(t.Client) + "\n" + t.ID + "\n" + string(party)))
+		notice, err := envelope.Draft{
+			ID:        "timeout_" + hex.EncodeToString(hash[:16]),
+			Recipient: party,
+			Thread:    t.ID,
+			Payload: envelope.Failure{RequestID: t.RequestID, Code: envelope.AgentTimeout, Details: details,
+				Message: "the thread's time was up; the relay ended it"},
+		}.Sign(r.Key, r.Now())
+		if err != nil {
+			return nil, err
+		}
+		notices = append(notices, notice)
+	}
+	return notices, nil
+}

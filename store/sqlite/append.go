@@ -1,0 +1,263 @@
+package sqlite
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/thread"
+)
+
+// Append implements relay.Store.
+func (s *Store) Append(ctx context.Context, e relay.Entry) (relay.Receipt, error) {
+	return s.do(ctx, s.appends, job{entry: e})
+}
+
+// record is a row of the table thread.
+type record struct {
+	n    int64 // 0: not stored yet
+	keep int64
+	thread.Thread
+}
+
+// append stores one entry within the transaction that is open. Everything is decided before the first write, so a
+// refusal leaves nothing behind for the others of the group.
+func (w *writer) append(e relay.Entry) (relay.Receipt, *relay.Posted, error) {
+	m := e.Envelope
+	sender, err := w.party(m.Sender.ID)
+	if err != nil {
+		return relay.Receipt{}, nil, err
+	}
+	if sender != 0 {
+		if receipt, found, err := w.duplicate(sender, e); found || err != nil {
+			return receipt, nil, err
+		}
+	}
+	var moved record
+	if m.Type != envelope.TypeManifest {
+		candidates, err := w.candidates(sender, m)
+		if err != nil {
+			return relay.Receipt{}, nil, err
+		}
+		threads := make([]thread.Thread, len(candidates))
+		for i, c := range candidates {
+			threads[i] = c.Thread
+		}
+		next, chosen, err := w.store.policy.Rules.Apply(threads, m, e.Received)
+		if err != nil {
+			return relay.Receipt{}, nil, err
+		}
+		if chosen >= 0 {
+			moved = candidates[chosen]
+		}
+		moved.Thread = next
+	}
+	if moved.n, err = w.saveThread(moved, w.expires(m), e.Received); err != nil {
+		return relay.Receipt{}, nil, err
+	}
+	posted, err := w.insert(e, moved.n)
+	if err != nil {
+		return relay.Receipt{}, nil, err
+	}
+	return relay.Receipt{
+		ID: m.ID, Cursor: w.store.cursor(posted.Seq), ExpiresAt: posted.Expires, Thread: moved.Key(), State: moved.State,
+	}, &posted, nil
+}
+
+func (w *writer) expires(m *envelope.Envelope) time.Time {
+	return w.store.policy.Window.Expires(m.TS, m.TTL)
+}
+
+// insert adds the event, and the manifest if it is one.
+func (w *writer) insert(e relay.Entry, threadN int64) (relay.Posted, error) {
+	m := e.Envelope
+	sender, err := w.intern(m.Sender.ID)
+	if err != nil {
+		return relay.Posted{}, err
+	}
+	recipient, err := w.intern(m.Recipient)
+	if err != nil {
+		return relay.Posted{}, err
+	}
+	expires := w.expires(m)
+	forget := w.store.policy.Window.RememberUntil(e.Received, expires)
+	result, err := w.stmts.addEvent.Exec(sender, m.ID, recipient, slices.Index(envelope.Types(), m.Type), threadN,
+		nanos(m.TS), nanos(e.Received), nanos(expires), nanos(forget), m.Canonical())
+	if err != nil {
+		return relay.Posted{}, err
+	}
+	seq, err := result.LastInsertId()
+	if err != nil {
+		return relay.Posted{}, err
+	}
+	if e.Listing != nil {
+		intents, err := json.Marshal(e.Listing.Intents)
+		if err != nil {
+			return relay.Posted{}, err
+		}
+		if _, err := w.stmts.addManifest.Exec(sender, e.Listing.ID, seq, nanos(m.TS), nanos(expires), string(intents), e.Listing.Text); err != nil {
+			return relay.Posted{}, err
+		}
+		w.agents[sender] = struct{}{}
+	}
+	if _, ok := w.agents[sender]; ok {
+		if _, err := w.stmts.seen.Exec(nanos(e.Received), sender); err != nil {
+			return relay.Posted{}, err
+		}
+	}
+	return relay.Posted{Envelope: m, Event: relay.Event{Seq: relay.Seq(seq), ID: m.ID, TS: m.TS, Received: e.Received,
+		Expires: expires, Size: len(m.Canonical()), Body: m.Canonical()}}, nil
+}
+
+// duplicate answers for an envelope that is here already: with its receipt if it is the same to the byte.
+func (w *writer) duplicate(sender int64, e relay.Entry) (r relay.Receipt, found bool, err error) {
+	var seq, expires, n int64
+	var body sql.RawBytes
+	m := e.Envelope
+	err = w.each(func(scan scanner) error {
+		found = true
+		if err := scan(&seq, &expires, &n, &body); err != nil {
+			return err
+		}
+		if !bytes.Equal(body, m.Canonical()) {
+			return envelope.Errorf(envelope.CodeDuplicateID, "you have used this id for another message; give each message its own")
+		}
+		return nil
+	}, func() (*sql.Rows, error) { return w.stmts.known.Query(sender, m.ID) })
+	if err != nil || !found {
+		return relay.Receipt{}, found, err
+	}
+	r = relay.Receipt{ID: m.ID, Cursor: w.store.cursor(relay.Seq(seq)), Duplicate: true, ExpiresAt: instant(expires)}
+	if n == 0 {
+		return r, true, nil
+	}
+	var text []byte
+	var t thread.Thread
+	err = w.conn.QueryRowContext(context.Background(), "SELECT record FROM thread WHERE n = ?", n).Scan(&text)
+	if errors.Is(err, sql.ErrNoRows) {
+		return r, true, nil // the record has gone before the memory of the id
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &t)
+	}
+	r.Thread, r.State = t.Key(), w.store.policy.Rules.At(t, e.Received).State
+	return r, true, err
+}
+
+// maxCandidates bounds how many threads with one id are looked at for a message. Ids are random where nobody means
+// harm; those who copy one come later, and the oldest are looked at first.
+const maxCandidates = 64
+
+// candidates returns the threads m may mean, oldest first. One of a message's two ends is always the client, which
+// narrows the search wherever both are known.
+func (w *writer) candidates(sender int64, m *envelope.Envelope) ([]record, error) {
+	if m.Type == envelope.TypeRequest {
+		return w.records(w.stmts.ownThread, m.Thread, sender)
+	}
+	if m.Recipient != "" {
+		recipient, err := w.party(m.Recipient)
+		if err != nil {
+			return nil, err
+		}
+		found, err := w.records(w.stmts.threadsOf, m.Thread, sender, recipient)
+		if err != nil || len(found) > 0 {
+			return found, err
+		}
+	}
+	return w.records(w.stmts.threadsWith, m.Thread)
+}
+
+func (w *writer) records(stmt *sql.Stmt, args ...any) (found []record, err error) {
+	err = w.each(func(scan scanner) error {
+		var r record
+		var text []byte
+		if err := scan(&r.n, &r.keep, &text); err != nil {
+			return err
+		}
+		found = append(found, r)
+		return json.Unmarshal(text, &found[len(found)-1].Thread)
+	}, func() (*sql.Rows, error) { return stmt.Query(args...) })
+	return found, err
+}
+
+// saveThread writes r, whose newest envelope expires as given, and returns its number. A thread without an id is none.
+func (w *writer) saveThread(r record, expires, now time.Time) (int64, error) {
+	if r.ID == "" {
+		return 0, nil
+	}
+	text, err := json.Marshal(r.Thread)
+	if err != nil {
+		return 0, err
+	}
+	r.keep = max(r.keep, nanos(expires))
+	policy := w.store.policy
+	due, alive := policy.Rules.Deadline(r.Thread)
+	if !alive {
+		// The record outlives the rows of its events, which refer to it.
+		due = instant(r.keep).Add(policy.ThreadRetention)
+		if rows := now.Add(policy.Window.Memory); due.Before(rows) {
+			due = rows
+		}
+	}
+	if r.n != 0 {
+		_, err := w.stmts.updateThread.Exec(nanos(due), r.keep, string(text), r.n)
+		return r.n, err
+	}
+	client, err := w.intern(r.Client)
+	if err != nil {
+		return 0, err
+	}
+	result, err := w.stmts.addThread.Exec(r.ID, client, nanos(due), r.keep, string(text))
+	if err != nil {
+		return 0, err
+	}
+	return result.LastInsertId()
+}
+
+// party returns the number of an identity, 0 if it has none.
+func (w *writer) party(did didkey.DID) (id int64, err error) {
+	if id, ok := w.parties[did]; ok {
+		return id, nil
+	}
+	err = w.stmts.party.QueryRow(string(did)).Scan(&id)
+	if errors.Is(err, sql.ErrNoRows) {
+		return 0, nil
+	}
+	if err == nil {
+		w.cache(did, id)
+	}
+	return id, err
+}
+
+// intern returns the number of an identity and gives it one if needed; nobody is 0.
+func (w *writer) intern(did didkey.DID) (int64, error) {
+	if did == "" {
+		return 0, nil
+	}
+	if id, err := w.party(did); id != 0 || err != nil {
+		return id, err
+	}
+	result, err := w.stmts.addParty.Exec(string(did))
+	if err != nil {
+		return 0, err
+	}
+	id, err := result.LastInsertId()
+	if err == nil {
+		w.cache(did, id)
+	}
+	return id, err
+}
+
+func (w *writer) cache(did didkey.DID, id int64) {
+	if len(w.parties) >= maxParties {
+		clear(w.parties)
+	}
+	w.parties[did] = id
+}

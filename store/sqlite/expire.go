@@ -1,0 +1,85 @@
+package sqlite
+
+import (
+	"context"
+	"time"
+
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/thread"
+)
+
+// How much one transaction of Expire does at most, so that posts do not wait long behind it.
+const (
+	expireEvents  = 1000
+	expireThreads = 100
+)
+
+// Expire implements relay.Store.
+func (s *Store) Expire(ctx context.Context, now time.Time, notices func(thread.Thread) ([]*envelope.Envelope, error)) error {
+	for again := true; again && ctx.Err() == nil; {
+		_, err := s.do(ctx, s.tasks, job{task: func(w *writer) (posted []relay.Posted, err error) {
+			posted, again, err = w.expire(now, notices)
+			return posted, err
+		}})
+		if err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// expire does some of what is due at now; again says that there may be more.
+func (w *writer) expire(now time.Time, notices func(thread.Thread) ([]*envelope.Envelope, error)) (posted []relay.Posted, again bool, err error) {
+	due, err := w.records(w.stmts.dueThreads, nanos(now))
+	if err != nil {
+		return nil, false, err
+	}
+	for _, r := range due {
+		ended := w.store.policy.Rules.At(r.Thread, now)
+		if ended.State == r.State {
+			// It had ended before, so this is its removal.
+			if _, err := w.stmts.dropThread.Exec(r.n); err != nil {
+				return nil, false, err
+			}
+			continue
+		}
+		r.Thread = ended
+		told, err := w.announce(r, now, notices)
+		if err != nil {
+			return nil, false, err
+		}
+		posted = append(posted, told...)
+	}
+	result, err := w.stmts.dropEvents.Exec(nanos(now))
+	if err != nil {
+		return nil, false, err
+	}
+	dropped, err := result.RowsAffected()
+	if err != nil {
+		return nil, false, err
+	}
+	if _, err := w.stmts.dropManifests.Exec(nanos(now)); err != nil {
+		return nil, false, err
+	}
+	return posted, dropped == expireEvents || len(due) == expireThreads, nil
+}
+
+// announce stores that the clock has ended r, with the relay's notices of it.
+func (w *writer) announce(r record, now time.Time, notices func(thread.Thread) ([]*envelope.Envelope, error)) (posted []relay.Posted, err error) {
+	messages, err := notices(r.Thread)
+	if err != nil {
+		return nil, err
+	}
+	last := now
+	for _, m := range messages {
+		p, err := w.insert(relay.Entry{Envelope: m, Received: now}, r.n)
+		if err != nil {
+			return nil, err
+		}
+		last = p.Expires
+		posted = append(posted, p)
+	}
+	_, err = w.saveThread(r, last, now)
+	return posted, err
+}

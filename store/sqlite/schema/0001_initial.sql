@@ -1,0 +1,59 @@
+-- Times are nanoseconds since 1970, UTC. Identities and threads are interned as small integers, because the same few
+-- stand in millions of rows and in every index.
+
+-- What belongs to the database as a whole: its epoch, see relay.Cursor.
+CREATE TABLE meta (
+	name  TEXT PRIMARY KEY,
+	value TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE party (
+	id   INTEGER PRIMARY KEY, -- 0 is nobody: the recipient of a broadcast
+	did  TEXT NOT NULL UNIQUE,
+	seen INTEGER NOT NULL DEFAULT 0 -- kept for parties with a manifest
+) STRICT;
+
+-- One row is the stored event and the memory of its id; it stays until `forget`, which is never before `expires`.
+-- AUTOINCREMENT: a number is not used again after the table was purged empty.
+CREATE TABLE event (
+	seq       INTEGER PRIMARY KEY AUTOINCREMENT,
+	sender    INTEGER NOT NULL,
+	id        TEXT    NOT NULL,
+	recipient INTEGER NOT NULL,
+	type      INTEGER NOT NULL, -- position in envelope.Types()
+	thread    INTEGER NOT NULL, -- thread.n; 0: none
+	ts        INTEGER NOT NULL,
+	received  INTEGER NOT NULL,
+	expires   INTEGER NOT NULL,
+	forget    INTEGER NOT NULL,
+	body      BLOB    NOT NULL, -- canonical JSON
+	UNIQUE (sender, id)
+) STRICT;
+CREATE INDEX event_by_recipient ON event (recipient); -- and seq, as every index ends in the row's key
+CREATE INDEX event_by_thread ON event (thread);
+CREATE INDEX event_by_ts ON event (ts, recipient);
+CREATE INDEX event_by_forget ON event (forget);
+
+CREATE TABLE thread (
+	n      INTEGER PRIMARY KEY, -- in the order of their REQUESTs
+	id     TEXT    NOT NULL,
+	client INTEGER NOT NULL,
+	due    INTEGER NOT NULL, -- when the clock moves it next: its deadline while it lives, then its removal
+	keep   INTEGER NOT NULL, -- when its last envelope expires
+	record TEXT    NOT NULL, -- JSON of thread.Thread
+	UNIQUE (id, client)
+) STRICT;
+CREATE INDEX thread_by_due ON thread (due);
+
+-- Each sender's newest manifest by the manifest's own id; the signed envelope is the event.
+CREATE TABLE manifest (
+	n       INTEGER PRIMARY KEY,
+	sender  INTEGER NOT NULL,
+	id      TEXT    NOT NULL,
+	seq     INTEGER NOT NULL,
+	ts      INTEGER NOT NULL,
+	expires INTEGER NOT NULL,
+	intents TEXT    NOT NULL, -- JSON array of their ids
+	text    TEXT    NOT NULL, -- what a search looks through, in lower case
+	UNIQUE (sender, id)
+) STRICT;
