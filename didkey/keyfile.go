@@ -22,6 +22,9 @@ type keyFile struct {
 
 // Save writes k to a new file at path, readable by its owner only. It never overwrites: a lost key is a lost identity.
 func Save(path string, k Key) (err error) {
+	if k.private == nil {
+		return errors.New("didkey: saving the zero Key")
+	}
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("%s exists and is not overwritten; choose another name, or move it away if you are sure", path)
@@ -78,7 +81,7 @@ func Load(path string) (Key, error) {
 	}
 	public := base64.RawURLEncoding.EncodeToString(k.private.Public().(ed25519.PublicKey))
 	if string(k.did) != file.Kid || public != file.X {
-		return Key{}, fmt.Errorf("key file %s is damaged: its private key belongs to %s, not to %s", path, k.did, file.Kid)
+		return Key{}, fmt.Errorf("key file %s is damaged: its private key belongs to %s, which is not what its kid and x say", path, k.did)
 	}
 	return k, nil
 }

@@ -46,6 +46,9 @@ func (d Draft) Sign(signer Signer, now time.Time) (*Envelope, error) {
 	if d.TTL%time.Second != 0 {
 		return nil, Errorf(CodeInvalidRequest, "a TTL is a whole number of seconds, not %v", d.TTL)
 	}
+	if pointer, ok := d.Payload.(*Request); ok {
+		d.Payload = *pointer
+	}
 	if request, ok := d.Payload.(Request); ok {
 		if request.RequestID == "" {
 			request.RequestID = NewID("req", now)

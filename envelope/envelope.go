@@ -133,6 +133,10 @@ func (e *Envelope) Verify() error {
 		return err
 	}
 	if !ed25519.Verify(pub, e.signedPart(), sig) {
+		// Decode left one check of the key to Verify, which does not say why it refused.
+		if _, err := didkey.Parse(string(e.Sender.ID)); err != nil {
+			return Errorf(CodeInvalidDID, "sender.id: %v", err)
+		}
 		return Errorf(CodeInvalidSignature, "the signature does not verify under sender.id; "+
 			"sign the RFC 8785 form of the envelope without its sig member")
 	}

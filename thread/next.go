@@ -115,7 +115,7 @@ func (t Thread) checkRole(m *envelope.Envelope) error {
 	case envelope.TypeResult:
 		may = !client && t.IsParty(sender)
 	case envelope.TypeError:
-		may = client || t.IsParty(sender) || sender == t.Recipient || t.Offered(sender)
+		may = t.IsParty(sender) || t.Offered(sender)
 	}
 	if !may {
 		return envelope.Errorf(envelope.CodeForbidden, "thread %s is not yours to move with %s", t.ID, m.Type)

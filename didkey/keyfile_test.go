@@ -1,0 +1,175 @@
+package didkey_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/agora-relay/agora/didkey"
+)
+
+func newKeyFile(t *testing.T) (didkey.Key, string) {
+	t.Helper()
+	key, err := didkey.Generate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "key.json")
+	if err := didkey.Save(path, key); err != nil {
+		t.Fatal(err)
+	}
+	return key, path
+}
+
+func TestSaveLoad(t *testing.T) {
+	key, path := newKeyFile(t)
+	loaded, err := didkey.Load(path)
+	if err != nil || loaded.DID() != key.DID() {
+		t.Fatalf("Load = %s, %v; want %s", loaded.DID(), err, key.DID())
+	}
+	a, _ := key.Sign([]byte("m"))
+	b, err := loaded.Sign([]byte("m"))
+	if err != nil || string(a) != string(b) {
+		t.Errorf("the loaded key signs otherwise: %v", err)
+	}
+	if info, err := os.Stat(path); err != nil || runtime.GOOS != "windows" && info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v; want 0600", info.Mode(), err)
+	}
+}
+
+func TestSaveNeverOverwrites(t *testing.T) {
+	_, path := newKeyFile(t)
+	before, _ := os.ReadFile(path)
+	other, _ := didkey.Generate()
+	err := didkey.Save(path, other)
+	if err == nil || !strings.Contains(err.Error(), "not overwritten") {
+		t.Errorf("Save onto a key: %v", err)
+	}
+	if after, _ := os.ReadFile(path); string(after) != string(before) {
+		t.Error("the key file has changed")
+	}
+}
+
+func TestSaveFailures(t *testing.T) {
+	key, _ := didkey.Generate()
+	if err := didkey.Save(filepath.Join(t.TempDir(), "missing", "key.json"), key); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Save into a missing folder: %v", err)
+	}
+	path := filepath.Join(t.TempDir(), "key.json")
+	if err := didkey.Save(path, didkey.Key{}); err == nil {
+		t.Error("the zero Key was saved")
+	}
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("saving the zero Key left a file: %v", err)
+	}
+	if _, err := didkey.Load(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Load of a missing file: %v", err)
+	}
+}
+
+func TestLoadRefusesLooseModes(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		return // no such modes
+	}
+	_, path := newKeyFile(t)
+	for mode, ok := range map[fs.FileMode]bool{
+		0o600: true, 0o400: true, 0o700: true,
+		0o640: false, 0o620: false, 0o610: false, 0o604: false, 0o602: false, 0o601: false, 0o644: false, 0o666: false,
+	} {
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+		_, err := didkey.Load(path)
+		if (err == nil) != ok {
+			t.Errorf("mode %#o: %v", mode, err)
+		}
+		if err != nil && !strings.Contains(err.Error(), "chmod 600 "+path) {
+			t.Errorf("mode %#o: the message does not say what to run: %v", mode, err)
+		}
+	}
+}
+
+// A damaged file is refused, and whatever stands in it, in whichever member, is no part of the message.
+func TestLoadRefusesDamage(t *testing.T) {
+	const secret = "TopSecretTopSecretTopSecretTopSecretTopSecr" // 43 characters of base64url, as a seed has
+	_, path := newKeyFile(t)
+	_, otherPath := newKeyFile(t)
+	good, other := readMembers(t, path), readMembers(t, otherPath)
+	files := map[string]string{
+		"empty": "", "not JSON": secret, "truncated": `{"kty":"OKP","d":"` + secret, "bad escape": `{"d":"\` + secret + `"}`,
+		"a list": `["` + secret + `"]`, "trailing data": encodeMembers(t, good) + secret,
+	}
+	for name, change := range map[string]map[string]any{
+		"no kty":             {"kty": nil},
+		"other kty":          {"kty": secret},
+		"other crv":          {"crv": secret},
+		"d no string":        {"d": 5},
+		"d missing":          {"d": nil},
+		"d not base64url":    {"d": secret[:42] + "!"},
+		"d too short":        {"d": secret[:42]},
+		"d too long":         {"d": secret + "AA"},
+		"d of nobody":        {"d": secret},
+		"d of another":       {"d": other["d"]},
+		"x of another":       {"x": other["x"]},
+		"x missing":          {"x": nil},
+		"kid of another":     {"kid": other["kid"]},
+		"kid missing":        {"kid": nil},
+		"the secret in kid":  {"kid": secret},
+		"the secret in x":    {"x": secret},
+		"d and kid swapped":  {"d": good["kid"], "kid": good["d"]},
+		"padded public part": {"x": good["x"].(string) + "="},
+	} {
+		members := map[string]any{}
+		for member, value := range good {
+			members[member] = value
+		}
+		for member, value := range change {
+			members[member] = value
+		}
+		files[name] = encodeMembers(t, members)
+	}
+	for name, text := range files {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		key, err := didkey.Load(path)
+		if err == nil || key.DID() != "" {
+			t.Errorf("%s: Load = %s, %v; want a refusal", name, key.DID(), err)
+			continue
+		}
+		for _, hidden := range []string{secret[:20], good["d"].(string), other["d"].(string)} {
+			if strings.Contains(err.Error(), hidden) {
+				t.Errorf("%s: the message quotes the file: %v", name, err)
+			}
+		}
+		if !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: the message does not name the file: %v", name, err)
+		}
+	}
+}
+
+func readMembers(t *testing.T, path string) (members map[string]any) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, &members); err != nil {
+		t.Fatal(err)
+	}
+	return members
+}
+
+func encodeMembers(t *testing.T, members map[string]any) string {
+	t.Helper()
+	text, err := json.Marshal(members)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}

@@ -1,0 +1,128 @@
+package didkey
+
+import (
+	"encoding/hex"
+	"math/big"
+	"slices"
+	"testing"
+
+	"github.com/mr-tron/base58"
+)
+
+var (
+	p, _ = new(big.Int).SetString("7fffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffed", 16)
+	// d of the curve equation -x² + y² = 1 + d·x²·y² (RFC 8032, section 5.1)
+	d, _ = new(big.Int).SetString("37095705934669439343138083508754565189542113879843219016388785533085940283555", 10)
+)
+
+// encode writes y and a sign bit as RFC 8032 encodes points.
+func encode(y *big.Int, sign byte) []byte {
+	raw := y.FillBytes(make([]byte, 32))
+	slices.Reverse(raw)
+	raw[31] |= sign << 7
+	return raw
+}
+
+// squareX reports by the curve equation whether some x belongs to y: whether (y²-1)/(d·y²+1) is a square.
+func squareX(y *big.Int) bool {
+	yy := new(big.Int).Mul(y, y)
+	over := new(big.Int).Mul(d, yy)
+	over.ModInverse(over.Add(over, big.NewInt(1)).Mod(over, p), p)
+	xx := yy.Mul(yy.Sub(yy, big.NewInt(1)), over)
+	return big.Jacobi(xx.Mod(xx, p), p) >= 0
+}
+
+// onCurve reads the standard library's error messages. This test holds apart the two it relies on, and compares the
+// verdict with the curve equation on 200 coordinates, half of which belong to no point.
+func TestOnCurve(t *testing.T) {
+	offCurve := encode(big.NewInt(2), 0)
+	if verifyNothing(offCurve) == notSigned {
+		t.Fatalf("the standard library says %q of a point and of no point alike", notSigned)
+	}
+	points := 0
+	for y := int64(2); y < 202; y++ {
+		want := squareX(big.NewInt(y))
+		if want {
+			points++
+		}
+		for sign := range byte(2) {
+			if got := onCurve(encode(big.NewInt(y), sign)); got != want {
+				t.Errorf("y = %d, sign %d: onCurve = %v, want %v", y, sign, got, want)
+			}
+		}
+	}
+	if points < 50 || points > 150 {
+		t.Errorf("%d of 200 coordinates belong to points; the equation in this test is wrong", points)
+	}
+}
+
+// The point check of Parse is the one thing Decode leaves to ed25519.Verify.
+func TestOffCurveIsRefusedByParseOnly(t *testing.T) {
+	text := "did:key:z" + base58.Encode(append(codec[:], encode(big.NewInt(2), 0)...))
+	if did, err := Parse(text); err != errNoPoint || did != "" {
+		t.Errorf("Parse = %q, %v; want %v", did, err, errNoPoint)
+	}
+	if _, err := Decode(text); err != nil {
+		t.Errorf("Decode: %v", err)
+	}
+}
+
+// The y coordinates of the points of order 1, 2, 4 and 8, little-endian, from the literature (for instance the README
+// of the CCTV Ed25519 vectors).
+var smallOrder = []string{
+	"0000000000000000000000000000000000000000000000000000000000000000",
+	"0100000000000000000000000000000000000000000000000000000000000000",
+	"ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+	"26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+	"c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+}
+
+func TestLowOrderPoints(t *testing.T) {
+	for _, text := range smallOrder {
+		for sign := range byte(2) {
+			raw, err := hex.DecodeString(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			raw[31] |= sign << 7
+			refused(t, raw, errLowOrder)
+		}
+	}
+}
+
+// There are 19 values of 255 bits from p on. Each would be a second name for a small y.
+func TestNonCanonicalPoints(t *testing.T) {
+	for above := range int64(19) {
+		for sign := range byte(2) {
+			refused(t, encode(new(big.Int).Add(p, big.NewInt(above)), sign), errEncoding)
+		}
+	}
+	for below := int64(2); below < 40; below++ {
+		y := new(big.Int).Sub(p, big.NewInt(below))
+		if _, err := FromPublicKey(encode(y, 1)); (err == nil) != squareX(y) {
+			t.Errorf("y = p-%d: %v, though it is canonical", below, err)
+		}
+	}
+	// Each byte decides: one off the top anywhere is below p.
+	for i := 1; i < 32; i++ {
+		raw := encode(p, 0)
+		raw[i]--
+		if err := checkPoint(raw); err != nil {
+			t.Errorf("p less one in byte %d: %v", i, err)
+		}
+	}
+}
+
+func refused(t *testing.T, raw []byte, want error) {
+	t.Helper()
+	text := "did:key:z" + base58.Encode(append(codec[:], raw...))
+	if did, err := Parse(text); err != want || did != "" {
+		t.Errorf("Parse of key %x = %q, %v; want %v", raw, did, err, want)
+	}
+	if _, err := Decode(text); err != want {
+		t.Errorf("Decode of key %x: %v; want %v", raw, err, want)
+	}
+	if did, err := FromPublicKey(raw); err != want || did != "" {
+		t.Errorf("FromPublicKey(%x) = %q, %v; want %v", raw, did, err, want)
+	}
+}

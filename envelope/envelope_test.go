@@ -1,0 +1,200 @@
+package envelope_test
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+)
+
+var noon = time.Date(2026, 2, 2, 12, 0, 0, 0, time.UTC)
+
+// testKey returns the same key for the same byte, always.
+func testKey(t testing.TB, seed byte) didkey.Key {
+	t.Helper()
+	key, err := didkey.FromSeed(bytes.Repeat([]byte{seed}, 32))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+// body returns an envelope in JSON that is right but for its signature, after changes: pairs of a member's name and its
+// raw value, "" to leave it out. A name is written as it is given, so it may hold escapes.
+func body(t testing.TB, changes ...string) string {
+	t.Helper()
+	members := []string{
+		"version", `"1.0"`, "id", `"msg_1"`, "ts", `"2026-02-02T12:00:00Z"`, "type", `"REQUEST"`,
+		"sender", `{"id":"` + string(testKey(t, 1).DID()) + `"}`, "recipient", `{"id":"` + string(testKey(t, 2).DID()) + `"}`,
+		"payload", `{"intent":"x","request_id":"req_1"}`, "thread", `{"id":"thread_1"}`, "meta", `{"hop":0,"ttl":300}`,
+		"sig", `"` + strings.Repeat("A", 86) + `"`,
+	}
+	for i := 0; i < len(changes); i += 2 {
+		at := 0
+		for at < len(members) && members[at] != changes[i] {
+			at += 2
+		}
+		if at == len(members) {
+			members = append(members, changes[i], "")
+		}
+		members[at+1] = changes[i+1]
+	}
+	var text []string
+	for i := 0; i < len(members); i += 2 {
+		if members[i+1] != "" {
+			text = append(text, `"`+members[i]+`":`+members[i+1])
+		}
+	}
+	return "{" + strings.Join(text, ",") + "}"
+}
+
+// sign returns text, an envelope in JSON without sig, with the signature of the first test key as its first member.
+func sign(t testing.TB, text string) string {
+	t.Helper()
+	canonical, err := envelope.Canonicalize([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sig, err := testKey(t, 1).Sign(canonical)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return `{"sig":"` + base64.RawURLEncoding.EncodeToString(sig) + `",` + text[1:]
+}
+
+func parse(t testing.TB, text string) *envelope.Envelope {
+	t.Helper()
+	e, err := envelope.Parse([]byte(text), 0)
+	if err != nil {
+		t.Fatalf("%v: %.200s", err, text)
+	}
+	return e
+}
+
+func codeOf(t testing.TB, err error) envelope.Code {
+	t.Helper()
+	if err == nil {
+		return ""
+	}
+	var refusal *envelope.Error
+	if !errors.As(err, &refusal) {
+		t.Fatalf("not an *envelope.Error: %v", err)
+	}
+	return refusal.Code
+}
+
+func TestParsedFields(t *testing.T) {
+	text := body(t, "sender", `{"id":"`+string(testKey(t, 1).DID())+`","name":"N \"q\" é","url":"https://a.example","x":1}`,
+		"meta", `{"hop":16,"ttl":7e1,"relay":["https://a.example","https://b.example"]}`, "extra", `{"b":[2.50],"a":null}`)
+	e := parse(t, text)
+	if e.ID != "msg_1" || !e.TS.Equal(noon) || e.Type != envelope.TypeRequest || e.Thread != "thread_1" || e.RequestID != "req_1" {
+		t.Errorf("head: %+v", e)
+	}
+	if want := (envelope.Party{ID: testKey(t, 1).DID(), Name: `N "q" é`, URL: "https://a.example"}); e.Sender != want {
+		t.Errorf("Sender = %+v", e.Sender)
+	}
+	if e.Recipient != testKey(t, 2).DID() || string(e.Payload) != `{"intent":"x","request_id":"req_1"}` {
+		t.Errorf("Recipient = %s, Payload = %s", e.Recipient, e.Payload)
+	}
+	if e.TTL != 70*time.Second || e.Hop != 16 || strings.Join(e.Relays, " ") != "https://a.example https://b.example" {
+		t.Errorf("TTL = %v, Hop = %d, Relays = %v", e.TTL, e.Hop, e.Relays)
+	}
+	if !e.ExpiresAt().Equal(noon.Add(70 * time.Second)) {
+		t.Errorf("ExpiresAt = %v", e.ExpiresAt())
+	}
+	if !bytes.Contains(e.Canonical(), []byte(`"extra":{"a":null,"b":[2.5]}`)) {
+		t.Errorf("the unknown member was not kept: %s", e.Canonical())
+	}
+	marshalled, err := json.Marshal(map[string]any{"e": e})
+	if err != nil || string(marshalled) != `{"e":`+string(e.Canonical())+`}` {
+		t.Errorf("as JSON it is %s, %v", marshalled, err)
+	}
+	if parse(t, string(e.Canonical())).Hash() != e.Hash() || parse(t, body(t)).Hash() == e.Hash() {
+		t.Error("Hash does not follow the canonical form")
+	}
+	var payload envelope.Request
+	if err := e.DecodePayload(&payload); err != nil || payload.Intent != "x" || payload.RequestID != "req_1" {
+		t.Errorf("DecodePayload: %+v, %v", payload, err)
+	}
+	if e.PayloadString("intent") != "x" || e.PayloadString("Intent") != "" || e.PayloadString("nothing") != "" {
+		t.Error("PayloadString does not read members by their exact names")
+	}
+}
+
+func TestDefaults(t *testing.T) {
+	e := parse(t, body(t, "recipient", "", "thread", "", "meta", ""))
+	if e.TTL != 300*time.Second || e.Hop != 0 || e.Relays != nil || e.Recipient != "" || e.Thread != "req_1" {
+		t.Errorf("got %+v", e)
+	}
+	if e := parse(t, body(t, "meta", `{}`)); e.TTL != 300*time.Second {
+		t.Errorf("TTL = %v", e.TTL)
+	}
+	if e := parse(t, body(t, "type", `"MANIFEST"`, "thread", "", "payload", `{"request_id":5}`)); e.Thread != "" || e.RequestID != "" {
+		t.Errorf("a MANIFEST is in thread %q, request %q", e.Thread, e.RequestID)
+	}
+}
+
+// What a refusal says goes over the wire and into logs, so it may not carry what was refused.
+func TestErrorsDoNotQuoteTheInput(t *testing.T) {
+	const mark = "XYZZY"
+	texts := []string{mark, `"` + mark, `{"` + mark + `":}`, "\xff" + mark, "\ufeff" + mark, `{"` + mark + `":1,"` + mark + `":2}`,
+		`["` + mark + `"]`, body(t, "id", `"`+mark+`!"`), body(t, "payload", `{"request_id":["`+mark+`"]}`)}
+	for _, member := range []string{"version", "ts", "type", "sender", "recipient", "payload", "thread", "meta", "sig"} {
+		texts = append(texts, body(t, member, `"`+mark+`"`), body(t, member, `{"id":"`+mark+`"}`), body(t, member, `["`+mark+`"]`))
+	}
+	refused := 0
+	for _, text := range texts {
+		e, err := envelope.Parse([]byte(text), 0)
+		if err == nil {
+			err = e.Verify()
+		}
+		if err != nil {
+			refused++
+		}
+		if codeOf(t, err) != "" && strings.Contains(err.Error(), mark) {
+			t.Errorf("%q quotes its input: %v", text, err)
+		}
+	}
+	if refused != len(texts) {
+		t.Errorf("only %d of %d were refused", refused, len(texts))
+	}
+}
+
+// PROTOCOL §5: the codes, their statuses (here as comments) and which of them may be tried again unchanged.
+func TestCodes(t *testing.T) {
+	retryable := map[string]bool{
+		"INVALID_REQUEST": false, "UNSUPPORTED_VERSION": false, "INVALID_DID": false, "STALE_TIMESTAMP": false, "EXPIRED": false, // 400
+		"INVALID_SIGNATURE": false, "FORBIDDEN": false, // 403
+		"UNAUTHORIZED":     false,                                               // 401
+		"THREAD_NOT_FOUND": false, "AGENT_NOT_FOUND": false, "NOT_FOUND": false, // 404
+		"METHOD_NOT_ALLOWED": false,                              // 405
+		"DUPLICATE_ID":       false, "INVALID_TRANSITION": false, // 409
+		"PAYLOAD_TOO_LARGE": false, "UNSUPPORTED_MEDIA_TYPE": false, // 413, 415
+		"RATE_LIMITED": true, "INTERNAL_ERROR": true, "UNAVAILABLE": true, // 429, 500, 503
+	}
+	seen := map[envelope.Code]bool{}
+	for _, code := range envelope.Codes() {
+		if want, known := retryable[string(code)]; !known || seen[code] || code.Retryable() != want {
+			t.Errorf("%s: known %v, twice %v, retryable %v", code, known, seen[code], code.Retryable())
+		}
+		seen[code] = true
+	}
+	if len(seen) != len(retryable) {
+		t.Errorf("%d codes, want %d", len(seen), len(retryable))
+	}
+	for code, want := range map[envelope.AgentCode]bool{ // the specification's table
+		envelope.AgentInvalidRequest: false, envelope.AgentIntentNotSupported: false, envelope.AgentInsufficientBudget: true,
+		envelope.AgentTimeout: true, envelope.AgentUnavailable: true, envelope.AgentForbidden: false,
+		envelope.AgentInternal: true, "SOMETHING_ELSE": false,
+	} {
+		if code.Retryable() != want {
+			t.Errorf("agents' %s: retryable %v", code, !want)
+		}
+	}
+}

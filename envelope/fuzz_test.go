@@ -1,0 +1,106 @@
+package envelope
+
+import (
+	"bytes"
+	"encoding/json"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+)
+
+// fuzzKey signs for the fuzz tests.
+func fuzzKey(t testing.TB) didkey.Key {
+	t.Helper()
+	key, err := didkey.FromSeed(bytes.Repeat([]byte{1}, 32))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+func fuzzDraft(t testing.TB, text string) *Envelope {
+	t.Helper()
+	e, err := Draft{Payload: Request{RequestID: "r", Intent: "i", Title: text}, ID: "m", Thread: "t"}.Sign(fuzzKey(t), time.UnixMilli(1770033600000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func FuzzParse(f *testing.F) {
+	whole := string(fuzzDraft(f, "\x1f\"\\é").canonical)
+	f.Add([]byte(whole))
+	f.Add([]byte(`{"envelope":` + whole + `}`))
+	f.Add([]byte(strings.Replace(whole, `"id"`, `"extra":[1e20,{"\u0000":null}],"id"`, 1)))
+	f.Add([]byte(strings.Replace(whole, `"sig"`, `"ſig":1,"sig"`, 1)))
+	f.Add([]byte(strings.Replace(whole, `"ttl"`, `"relay":["a","b"],"hop":3,"ttl"`, 1)))
+	f.Add([]byte(strings.Replace(whole, `"type":"REQUEST"`, `"type":"MANIFEST"`, 1)))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		e, err := Parse(body, 0)
+		if err != nil {
+			if _, ok := err.(*Error); !ok {
+				t.Errorf("not an *Error: %v", err)
+			}
+			return
+		}
+		again, err := Canonicalize(e.canonical)
+		if err != nil || !bytes.Equal(again, e.canonical) || !json.Valid(e.canonical) || len(e.canonical) > DefaultMaxBytes {
+			t.Errorf("canonical form %s becomes %s, %v", e.canonical, again, err)
+		}
+		agreesWithDecoder(t, e.canonical)
+		for name := range members(e.canonical) {
+			for _, known := range knownNames {
+				if name != known && strings.EqualFold(name, known) {
+					t.Errorf("a member is called %q", name)
+				}
+			}
+		}
+		if !e.Type.Known() || !ValidID(e.ID) || (e.Type == TypeManifest) != (e.Thread == "") || e.Thread != "" && !ValidID(e.Thread) ||
+			e.TTL < time.Second || e.Hop < 0 || e.Hop > MaxHop {
+			t.Errorf("accepted %+v", e)
+		}
+	})
+}
+
+var strictTime = regexp.MustCompile(`^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])T([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?` +
+	`(Z|[+-]([01]\d|2[0-3]):[0-5]\d)$`)
+
+func FuzzParseTime(f *testing.F) {
+	for _, text := range []string{"2026-02-02T12:00:00Z", "2026-02-02T12:00:00.123456789+08:00", "2026-02-02T12:00:00,5Z",
+		"2026-02-29T24:00:60+24:60", "0000-01-01T00:00:00-00:00"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		at, ok := ParseTime(text)
+		if ok && !strictTime.MatchString(text) {
+			t.Errorf("%q was accepted", text)
+		}
+		if parsed, err := time.Parse(time.RFC3339Nano, text); (err == nil && strictTime.MatchString(text)) != ok || ok && !parsed.Equal(at) {
+			t.Errorf("%q: %v, %v", text, at, ok)
+		}
+	})
+}
+
+func FuzzVerify(f *testing.F) {
+	f.Add("plain", uint(10), byte(1))
+	f.Add("\x1f", uint(200), byte(0x20))
+	f.Add("\"\\é<&>\u2028", uint(300), byte(0x80))
+	f.Fuzz(func(t *testing.T, text string, position uint, mask byte) {
+		if mask == 0 || len(text) > 1000 {
+			return
+		}
+		e := fuzzDraft(t, text)
+		if err := e.Verify(); err != nil {
+			t.Fatalf("%s: %v", e.canonical, err)
+		}
+		changed := bytes.Clone(e.canonical)
+		changed[position%uint(len(changed))] ^= mask
+		other, err := Parse(changed, 0)
+		if err == nil && other.Verify() == nil && !bytes.Equal(other.canonical, e.canonical) { // \u001F is \u001f
+			t.Errorf("%s verifies as %s", e.canonical, changed)
+		}
+	})
+}

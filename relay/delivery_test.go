@@ -1,0 +1,167 @@
+package relay_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/thread"
+)
+
+// setting is one world in which messages are delivered: how wrong the senders' clocks are, how coarse their
+// timestamps, how small the reader's pages and how long he dawdles between polls.
+type setting struct {
+	skew, grain, pause time.Duration
+	limit              int
+}
+
+func (s setting) String() string {
+	return fmt.Sprintf("skew=%v,grain=%v,pause=%v,limit=%d", s.skew, s.grain, s.pause, s.limit)
+}
+
+func settings() (all []setting) {
+	for _, skew := range []time.Duration{0, 500 * time.Millisecond, 5 * time.Second, 240 * time.Second} {
+		for _, grain := range []time.Duration{time.Millisecond, time.Second} {
+			for _, pause := range []time.Duration{0, 2 * time.Second, 10 * time.Second} {
+				for _, limit := range []int{1, 3, 100} {
+					all = append(all, setting{skew, grain, pause, limit})
+				}
+			}
+		}
+	}
+	return all
+}
+
+// TestDelivery is the judge of PROTOCOL §7: five senders, three messages a second. The protocol's own client, which
+// goes on with since = ts of the last event, gets every message and is never answered in a hot loop; a client that
+// goes on with the cursor gets each exactly once, in the relay's order.
+func TestDelivery(t *testing.T) {
+	for _, s := range settings() {
+		t.Run(s.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { deliver(t, s) })
+		})
+	}
+}
+
+const (
+	sending = 60 * time.Second
+	senders = 5
+	perSec  = 3
+)
+
+func deliver(t *testing.T, s setting) {
+	// The threads outlast the test: notices of their timeouts would be mail nobody counted.
+	r := start(t, relay.Config{Policy: relay.Policy{Rules: thread.Rules{PendingTimeout: 24 * time.Hour}}})
+	random := rand.New(rand.NewPCG(1, uint64(s.skew)^uint64(s.grain)^uint64(s.pause)^uint64(s.limit)))
+	me := key(t)
+	var keys [senders]didkey.Key
+	var skews [senders]time.Duration
+	for i := range keys {
+		keys[i] = key(t)
+		skews[i] = time.Duration((random.Float64()*2 - 1) * float64(s.skew))
+	}
+	time.Sleep(time.Duration(random.IntN(int(time.Second)))) // not at the start of a second
+	// Long enough for the slowest reader to come to the last message, and to be idle after it.
+	lasts := sending + 90*time.Second + time.Duration(sending.Seconds()*perSec)*s.pause/time.Duration(s.limit)
+	end := time.Now().Add(lasts)
+
+	sent := map[string]bool{}
+	go func() {
+		for n := range int(sending.Seconds()) * perSec {
+			time.Sleep(time.Duration(random.IntN(int(2*time.Second/perSec)) + 1))
+			i := random.IntN(senders)
+			id := fmt.Sprintf("m%d", n)
+			e := sign(t, keys[i], envelope.Draft{ID: id, Payload: request, Thread: id, Recipient: me.DID(),
+				TS: time.Now().Add(skews[i]).Truncate(s.grain)})
+			post(t, r, e)
+			sent[id] = true
+		}
+	}()
+
+	bySince := make(chan account)
+	byCursor := make(chan account)
+	go func() { bySince <- followSince(t, r, me.DID(), s, end) }()
+	go func() { byCursor <- followCursor(t, r, me.DID(), s, end) }()
+	since, cursor := <-bySince, <-byCursor
+
+	for id := range sent {
+		if since.got[id] == 0 {
+			t.Errorf("%s never reached the since client", id)
+		}
+		if cursor.got[id] != 1 {
+			t.Errorf("%s reached the cursor client %d times", id, cursor.got[id])
+		}
+	}
+	// An answer without news is worth a wait: no more than about one a second, however coarse the clocks.
+	if most := int(lasts.Seconds()); since.idle > most {
+		t.Errorf("the since client got %d answers without anything new, more than one a second", since.idle)
+	}
+	if s.grain == time.Millisecond && since.repeats > len(sent)/8 {
+		t.Errorf("with millisecond timestamps the since client got %d repeats of %d events", since.repeats, len(sent))
+	}
+}
+
+// account is what a reader got.
+type account struct {
+	got           map[string]int
+	idle, repeats int
+}
+
+// add counts a page and reports whether anything in it was new.
+func (a *account) add(page relay.Page) {
+	fresh := false
+	for _, e := range page.Events {
+		if a.got[e.ID]++; a.got[e.ID] == 1 {
+			fresh = true
+		} else {
+			a.repeats++
+		}
+	}
+	if !fresh {
+		a.idle++
+	}
+}
+
+// followSince is the loop printed in the protocol's section "Client Subscription Loop".
+func followSince(t *testing.T, r *relay.Relay, me didkey.DID, s setting, end time.Time) account {
+	a := account{got: map[string]int{}}
+	since := time.Now().Truncate(time.Millisecond)
+	for time.Now().Before(end) && a.idle < 10_000 { // in a hot loop no time passes
+		page := poll(t, r, relay.Poll{Filter: relay.Filter{Recipient: me}, Since: since, Wait: 30 * time.Second, Limit: s.limit})
+		a.add(page)
+		if n := len(page.Events); n > 0 {
+			since = page.Events[n-1].TS
+		}
+		time.Sleep(s.pause)
+	}
+	return a
+}
+
+func followCursor(t *testing.T, r *relay.Relay, me didkey.DID, s setting, end time.Time) account {
+	a := account{got: map[string]int{}}
+	var cursor relay.Cursor
+	var last relay.Seq
+	for time.Now().Before(end) {
+		page := poll(t, r, relay.Poll{Filter: relay.Filter{Recipient: me}, Cursor: cursor, Wait: 30 * time.Second, Limit: s.limit})
+		a.add(page)
+		for _, e := range page.Events {
+			if e.Seq <= last {
+				t.Errorf("event %d after %d", e.Seq, last)
+			}
+			last = e.Seq
+		}
+		cursor = page.Cursor
+		if len(page.Events) > s.limit {
+			t.Errorf("a page of %d events, limit %d", len(page.Events), s.limit)
+		}
+		if !page.More {
+			time.Sleep(s.pause)
+		}
+	}
+	return a
+}

@@ -1,0 +1,463 @@
+package relay_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/sqlite"
+	"github.com/agora-relay/agora/thread"
+)
+
+// start runs a relay over a new database until the test ends.
+func start(t *testing.T, c relay.Config) *relay.Relay {
+	t.Helper()
+	return startAt(t, filepath.Join(t.TempDir(), "agora.db"), c)
+}
+
+func startAt(t *testing.T, path string, c relay.Config) *relay.Relay {
+	t.Helper()
+	r, stop := runAt(t, path, c)
+	t.Cleanup(stop)
+	return r
+}
+
+// runAt runs a relay over the database at path until stop is called.
+func runAt(t *testing.T, path string, c relay.Config) (r *relay.Relay, stop func()) {
+	t.Helper()
+	store, err := sqlite.Open(t.Context(), path, c.Policy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Store, c.Log = store, slog.New(slog.DiscardHandler)
+	if c.Key.DID() == "" {
+		c.Key = key(t)
+	}
+	if r, err = relay.New(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	return r, func() {
+		cancel()
+		if err := errors.Join(<-ended, store.Close()); err != nil {
+			t.Errorf("stopping: %v", err)
+		}
+	}
+}
+
+func key(t *testing.T) didkey.Key {
+	t.Helper()
+	k, err := didkey.Generate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+func sign(t *testing.T, k didkey.Key, d envelope.Draft) *envelope.Envelope {
+	t.Helper()
+	e, err := d.Sign(k, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func post(t *testing.T, r *relay.Relay, e *envelope.Envelope) relay.Receipt {
+	t.Helper()
+	receipt, err := r.Post(t.Context(), e.Canonical())
+	if err != nil {
+		t.Fatalf("post %s %s: %v", e.Type, e.ID, err)
+	}
+	return receipt
+}
+
+func wantCode(t *testing.T, err error, code envelope.Code) *envelope.Error {
+	t.Helper()
+	var e *envelope.Error
+	if !errors.As(err, &e) || e.Code != code {
+		t.Fatalf("got error %v, want %s", err, code)
+	}
+	return e
+}
+
+func poll(t *testing.T, r *relay.Relay, p relay.Poll) relay.Page {
+	t.Helper()
+	page, err := r.Events(t.Context(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return page
+}
+
+var request = envelope.Request{RequestID: "r1", Intent: "echo"}
+
+// converse posts a thread up to and with the message of the given type and returns its id.
+func converse(t *testing.T, r *relay.Relay, client, agent didkey.Key, upTo envelope.Type) string {
+	t.Helper()
+	id := envelope.NewID("thread", time.Now())
+	for _, step := range []struct {
+		from, to didkey.Key
+		typ      envelope.Type
+		payload  envelope.Payload
+	}{
+		{client, agent, envelope.TypeRequest, request},
+		{agent, client, envelope.TypeOffer, envelope.Offer{RequestID: "r1"}},
+		{client, agent, envelope.TypeAccept, envelope.Accept{RequestID: "r1"}},
+		{agent, client, envelope.TypeResult, envelope.Result{RequestID: "r1", Status: "success"}},
+	} {
+		post(t, r, sign(t, step.from, envelope.Draft{Payload: step.payload, Thread: id, Recipient: step.to.DID()}))
+		if step.typ == upTo {
+			break
+		}
+	}
+	return id
+}
+
+func TestPostChecksBeforeItStores(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, relay.Config{Origin: "https://here.example"})
+		client, other := key(t), key(t)
+		now := time.Now()
+		good := envelope.Draft{Payload: request, Thread: "t1"}
+		tampered := sign(t, client, good)
+		body := []byte(string(tampered.Canonical()))
+		body[len(body)/2] ^= 1
+
+		early := good
+		early.TS = now.Add(5 * time.Minute)
+		expired := good
+		expired.TS, expired.TTL = now.Add(-2*time.Second), time.Second
+		elsewhere := good
+		elsewhere.Relays = []string{"https://there.example"}
+		nowhere := good
+		nowhere.Relays = []string{}
+		for name, c := range map[string]struct {
+			draft envelope.Draft
+			code  envelope.Code
+		}{
+			"too early":           {early, envelope.CodeStaleTimestamp},
+			"expired on arrival":  {expired, envelope.CodeExpired},
+			"for another relay":   {elsewhere, envelope.CodeForbidden},
+			"for no relay at all": {nowhere, envelope.CodeForbidden},
+			"no such thread":      {envelope.Draft{Payload: envelope.Offer{RequestID: "r1"}, Thread: "t1"}, envelope.CodeThreadNotFound},
+			"no intent":           {envelope.Draft{Payload: envelope.Request{RequestID: "r1"}, Thread: "t1"}, envelope.CodeInvalidRequest},
+			"another's key": {envelope.Draft{Payload: envelope.Manifest{ID: "m", Auth: &envelope.Auth{PublicKey: other.DID().Multibase()}}},
+				envelope.CodeInvalidRequest},
+		} {
+			_, err := r.Post(t.Context(), sign(t, client, c.draft).Canonical())
+			t.Log(name)
+			wantCode(t, err, c.code)
+		}
+		if _, err := r.Post(t.Context(), body); err == nil {
+			t.Error("a tampered body was accepted")
+		}
+		if page := poll(t, r, relay.Poll{Limit: 10}); len(page.Events) != 0 {
+			t.Errorf("refused messages left %d events", len(page.Events))
+		}
+		bound := good
+		bound.Relays = []string{"https://there.example", "https://here.example"}
+		post(t, r, sign(t, client, bound))
+	})
+}
+
+func TestReplay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "agora.db")
+		store, err := sqlite.Open(t.Context(), path, relay.Policy{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var clockBack time.Duration
+		r, err := relay.New(t.Context(), relay.Config{Store: store, Key: key(t), Now: func() time.Time { return time.Now().Add(-clockBack) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		client := key(t)
+		// The worst case for the memory: dated to the window's far edge, and short-lived.
+		e := sign(t, client, envelope.Draft{Payload: request, Thread: "t1", TS: time.Now().Add(5*time.Minute - time.Millisecond), TTL: time.Second})
+		first := post(t, r, e)
+		again := post(t, r, e)
+		if !again.Duplicate || again.Cursor != first.Cursor || again.Thread != first.Thread || again.State != thread.Pending {
+			t.Errorf("the repeated post got %+v, the first %+v", again, first)
+		}
+		expire := func() {
+			if err := store.Expire(t.Context(), time.Now(), func(thread.Thread) ([]*envelope.Envelope, error) { return nil, nil }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		deliveries := func() int { return len(poll(t, r, relay.Poll{Limit: 10}).Events) }
+		if n := deliveries(); n != 1 {
+			t.Fatalf("stored %d times", n)
+		}
+		for range 60 {
+			time.Sleep(time.Minute)
+			expire()
+			for _, clockBack = range []time.Duration{0, 15 * time.Minute} {
+				receipt, err := r.Post(t.Context(), e.Canonical())
+				if err == nil && !receipt.Duplicate {
+					t.Fatalf("accepted again with the clock set back by %v", clockBack)
+				}
+			}
+			clockBack = 0
+			if n := deliveries(); n != 0 && time.Since(e.TS) > time.Second {
+				t.Fatalf("delivered %d times after its expiry", n)
+			}
+		}
+		if err := store.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestPollIsWokenByItsOwnEventsOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, relay.Config{})
+		client, agent, stranger := key(t), key(t), key(t)
+		began := time.Now()
+		filters := map[string]relay.Filter{
+			"recipient":           {Recipient: agent.DID()},
+			"recipient+broadcast": {Recipient: agent.DID(), Broadcast: true},
+			"sender":              {Sender: client.DID()},
+			"thread":              {Thread: "t1"},
+			"type":                {Type: envelope.TypeRequest},
+			"none":                {},
+		}
+		woken := make(chan string, len(filters)+1)
+		wait := func(name string, f relay.Filter) {
+			go func() {
+				page, err := r.Events(t.Context(), relay.Poll{Filter: f, Wait: time.Minute, Limit: 10})
+				if err == nil && len(page.Events) == 1 {
+					woken <- name
+				}
+			}()
+		}
+		for name, f := range filters {
+			wait(name, f)
+		}
+		wait("another's", relay.Filter{Recipient: stranger.DID()})
+		synctest.Wait()
+		if n := r.Waiting(); n != len(filters)+1 {
+			t.Fatalf("%d polls wait", n)
+		}
+		time.Sleep(time.Second)
+		post(t, r, sign(t, client, envelope.Draft{Payload: request, Thread: "t1", Recipient: agent.DID()}))
+		got := map[string]bool{}
+		for range filters {
+			got[<-woken] = true
+		}
+		if since := time.Since(began); since != time.Second {
+			t.Errorf("polls were answered after %v, the event came after 1s", since)
+		}
+		for name := range filters {
+			if !got[name] {
+				t.Errorf("%s was not woken", name)
+			}
+		}
+		synctest.Wait()
+		if n := r.Waiting(); n != 1 {
+			t.Errorf("%d polls wait still, want the stranger's", n)
+		}
+		r.Drain()
+	})
+}
+
+func TestPollEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, relay.Config{})
+		began := time.Now()
+		for _, p := range []relay.Poll{{Wait: 7 * time.Second, Limit: 1}, {Since: began, Wait: 7 * time.Second, Limit: 1}} {
+			before := time.Now()
+			if page := poll(t, r, p); len(page.Events) != 0 || time.Since(before) != 7*time.Second {
+				t.Errorf("%+v: %d events after %v", p, len(page.Events), time.Since(before))
+			}
+			gone, leave := context.WithCancel(t.Context())
+			go func() {
+				time.Sleep(time.Second)
+				leave()
+			}()
+			if _, err := r.Events(gone, p); !errors.Is(err, context.Canceled) || r.Waiting() != 0 {
+				t.Errorf("a poll whose client left ended with %v, %d wait", err, r.Waiting())
+			}
+		}
+		answered := make(chan relay.Page, 2)
+		for _, p := range []relay.Poll{{Wait: time.Minute, Limit: 1}, {Since: began, Wait: time.Minute, Limit: 1}} {
+			go func() {
+				page, err := r.Events(t.Context(), p)
+				if err != nil {
+					t.Errorf("drained poll: %v", err)
+				}
+				answered <- page
+			}()
+		}
+		synctest.Wait()
+		before := time.Now()
+		r.Drain()
+		for range 2 {
+			if page := <-answered; len(page.Events) != 0 {
+				t.Errorf("a drained poll got %d events", len(page.Events))
+			}
+		}
+		if waited := time.Since(before); waited != 0 {
+			t.Errorf("draining took %v", waited)
+		}
+		_, err := r.Events(t.Context(), relay.Poll{})
+		wantCode(t, err, envelope.CodeUnavailable)
+		_, err = r.Post(t.Context(), sign(t, key(t), envelope.Draft{Payload: request}).Canonical())
+		wantCode(t, err, envelope.CodeUnavailable)
+	})
+}
+
+func TestTimeoutIsAnnouncedOnceToEachParty(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "agora.db")
+		relayKey := key(t)
+		client, agent := key(t), key(t)
+		var ids []string
+		func() {
+			r, stop := runAt(t, path, relay.Config{Key: relayKey})
+			defer stop()
+			pending := converse(t, r, client, agent, envelope.TypeOffer)
+			active := converse(t, r, client, agent, envelope.TypeAccept)
+			ids = []string{pending, active}
+			time.Sleep(thread.DefaultPendingTimeout - time.Nanosecond)
+			if v, err := r.Thread(t.Context(), thread.Key{ID: pending}); err != nil || v.State != thread.Pending {
+				t.Fatalf("just before its deadline: %v %v", v.State, err)
+			}
+			time.Sleep(time.Nanosecond)
+			// By the clock alone, before any sweep: the read says so, and a message is too late.
+			if v, err := r.Thread(t.Context(), thread.Key{ID: pending}); err != nil || v.State != thread.Failed || !v.TimedOut() {
+				t.Fatalf("at its deadline: %v %v", v.State, err)
+			}
+			_, err := r.Post(t.Context(), sign(t, client, envelope.Draft{Payload: envelope.Accept{RequestID: "r1"}, Thread: pending}).Canonical())
+			if e := wantCode(t, err, envelope.CodeInvalidTransition); e.Details["state"] != thread.Failed {
+				t.Errorf("details %v", e.Details)
+			}
+			time.Sleep(thread.DefaultActiveTimeout)
+		}()
+		r := startAt(t, path, relay.Config{Key: relayKey})
+		time.Sleep(time.Hour)
+		for _, did := range []didkey.DID{client.DID(), agent.DID()} {
+			page := poll(t, r, relay.Poll{Filter: relay.Filter{Recipient: did, Sender: relayKey.DID()}, Limit: 100})
+			told := map[string]int{}
+			for _, event := range page.Events {
+				e, err := envelope.Parse(event.Body, 0)
+				if err == nil {
+					err = e.Verify()
+				}
+				if err != nil || e.PayloadString("code") != string(envelope.AgentTimeout) || e.RequestID != "r1" {
+					t.Errorf("notice %s: %v", event.Body, err)
+				}
+				told[e.Thread]++
+			}
+			for _, id := range ids {
+				if told[id] != 1 || len(told) != len(ids) {
+					t.Errorf("%s was told of %v, want once of each of %v", did, told, ids)
+				}
+			}
+		}
+	})
+}
+
+func TestThreadView(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, relay.Config{})
+		client, agent := key(t), key(t)
+		post(t, r, sign(t, client, envelope.Draft{Payload: request, Thread: "t1", TTL: 10 * time.Second}))
+		post(t, r, sign(t, agent, envelope.Draft{Payload: envelope.Offer{RequestID: "r1"}, Thread: "t1"}))
+		// A stranger's thread with the same id is another thread, and the older one is shown.
+		post(t, r, sign(t, key(t), envelope.Draft{Payload: request, Thread: "t1"}))
+		time.Sleep(11 * time.Second)
+		v, err := r.Thread(t.Context(), thread.Key{ID: "t1"})
+		if err != nil || v.Client != client.DID() || len(v.Events) != 1 || v.Expired != 1 || !v.Offered(agent.DID()) {
+			t.Errorf("%+v %v", v, err)
+		}
+		if want := v.Transitions[1].At.Add(thread.DefaultPendingTimeout); !v.Deadline.Equal(want) {
+			t.Errorf("deadline %v, want %v", v.Deadline, want)
+		}
+		_, err = r.Thread(t.Context(), thread.Key{ID: "t1", Client: agent.DID()})
+		wantCode(t, err, envelope.CodeThreadNotFound)
+	})
+}
+
+func TestDirectory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, relay.Config{})
+		agent := key(t)
+		announce := func(name string, ts time.Time) {
+			post(t, r, sign(t, agent, envelope.Draft{TS: ts, Payload: envelope.Manifest{ID: "cap", Name: name,
+				Intents: []envelope.Intent{{ID: "translation.en_zh"}}, Auth: &envelope.Auth{PublicKey: agent.DID().Multibase()}}}))
+		}
+		announce("Zweite Fassung", time.Now())
+		announce("first draft", time.Now().Add(-time.Minute)) // arrives late and replaces nothing
+		search := func(q relay.AgentQuery) int {
+			q.Limit = 10
+			page, err := r.Agents(t.Context(), q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(page.Agents)
+		}
+		for name, c := range map[string]struct {
+			q    relay.AgentQuery
+			want int
+		}{
+			"all":            {relay.AgentQuery{}, 1},
+			"intent":         {relay.AgentQuery{Intent: "translation.en_zh"}, 1},
+			"part of intent": {relay.AgentQuery{Intent: "translation"}, 0},
+			"text":           {relay.AgentQuery{Text: "ZWEITE"}, 1},
+			"older's text":   {relay.AgentQuery{Text: "draft"}, 0},
+			"stranger":       {relay.AgentQuery{DID: key(t).DID()}, 0},
+		} {
+			if got := search(c.q); got != c.want {
+				t.Errorf("%s: %d agents, want %d", name, got, c.want)
+			}
+		}
+		found, err := r.Agent(t.Context(), agent.DID())
+		if err != nil || len(found) != 1 || !r.Online(found[0]) {
+			t.Fatalf("%+v %v", found, err)
+		}
+		time.Sleep(relay.OnlineWithin)
+		if r.Online(found[0]) {
+			t.Error("online five minutes after it was heard from")
+		}
+		converse(t, r, key(t), agent, envelope.TypeOffer)
+		if found, err := r.Agent(t.Context(), agent.DID()); err != nil || !r.Online(found[0]) {
+			t.Errorf("its OFFER did not bring it online: %v", err)
+		}
+		time.Sleep(24 * time.Hour)
+		_, err = r.Agent(t.Context(), agent.DID())
+		wantCode(t, err, envelope.CodeAgentNotFound)
+	})
+}
+
+func TestSeed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, relay.Config{})
+		if n, err := r.Seed(t.Context()); n != 12 || err != nil {
+			t.Fatalf("%d %v", n, err)
+		}
+		page := poll(t, r, relay.Poll{Limit: 100, Filter: relay.Filter{Type: envelope.TypeResult}})
+		if len(page.Events) != 3 {
+			t.Fatalf("%d results", len(page.Events))
+		}
+		for _, event := range page.Events {
+			e, err := envelope.Parse(event.Body, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if v, err := r.Thread(t.Context(), thread.Key{ID: e.Thread}); err != nil || v.State != thread.Completed || len(v.Events) != 4 {
+				t.Errorf("%+v %v", v, err)
+			}
+		}
+	})
+}
