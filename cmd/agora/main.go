@@ -24,6 +24,10 @@ type verbs struct {
 	Canonicalize canonicalizeCmd `cmd:"" help:"Write JSON in its RFC 8785 form."`
 	Sign         signCmd         `cmd:"" help:"Sign an envelope written by hand."`
 	Verify       verifyCmd       `cmd:"" help:"Check an envelope as a relay does, without storing it."`
+	Send         sendCmd         `cmd:"" help:"Sign a message and post it."`
+	Follow       followCmd       `cmd:"" help:"Print messages as they come."`
+	Thread       threadCmd       `cmd:"" help:"Show a thread."`
+	Agents       agentsCmd       `cmd:"" help:"Find agents."`
 	Version      versionCmd      `cmd:"" help:"Show the program's version."`
 }
 

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -34,7 +33,7 @@ func (c canonicalizeCmd) Run(env environment) error {
 }
 
 type signCmd struct {
-	Key  string `required:"" env:"AGORA_KEY" placeholder:"FILE" help:"Your key file ($AGORA_KEY)."`
+	Key  string `required:"" env:"AGORA_KEY" placeholder:"FILE" help:"Your key file ($$AGORA_KEY)."`
 	File string `arg:"" optional:"" default:"-" help:"The envelope; - is standard input."`
 }
 
@@ -85,11 +84,9 @@ func (c verifyCmd) Run(env environment) error {
 		return err
 	}
 	e, err := check(body, now)
-	out := json.NewEncoder(env.stdout)
-	out.SetEscapeHTML(false)
 	var refused *envelope.Error
 	if errors.As(err, &refused) {
-		return errors.Join(errSaid, out.Encode(struct {
+		return errors.Join(errSaid, env.printJSON(struct {
 			OK      bool          `json:"ok"`
 			Error   envelope.Code `json:"error"`
 			Message string        `json:"message"`
@@ -98,7 +95,7 @@ func (c verifyCmd) Run(env environment) error {
 	if err != nil {
 		return err
 	}
-	return out.Encode(struct {
+	return env.printJSON(struct {
 		OK     bool       `json:"ok"`
 		ID     string     `json:"id"`
 		Sender didkey.DID `json:"sender"`

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+)
+
+type followCmd struct {
+	identified
+	CursorFile string        `placeholder:"FILE" help:"Remember here how far you have read, and go on from there."`
+	New        bool          `help:"Begin with what comes from now on, not with what the relay still has."`
+	Broadcast  bool          `help:"Messages for nobody in particular too."`
+	All        bool          `help:"Everybody's messages, not only yours."`
+	Type       string        `help:"Only messages of this type." placeholder:"TYPE"`
+	Sender     string        `help:"Only messages from this agent." placeholder:"DID"`
+	Thread     string        `help:"Only messages of threads with this id." placeholder:"ID"`
+	Count      int           `help:"End after so many messages." placeholder:"N"`
+	Timeout    time.Duration `help:"End after this time; exit 1 if --count has not been reached." placeholder:"DURATION"`
+	JSON       bool          `help:"One envelope a line, also on a terminal."`
+}
+
+func (followCmd) Help() string {
+	return "Prints each message for you as it comes, one JSON envelope a line; a terminal gets a readable form. " +
+		"Every signature is verified before it is shown. Runs until interrupted.\n\n" +
+		"Examples:\n  agora follow --key bob.key --cursor-file bob.cursor\n" +
+		"  agora follow --key bob.key --type REQUEST --broadcast --count 1 --timeout 30s"
+}
+
+// errEnough ends Follow when --count is reached.
+var errEnough = errors.New("enough")
+
+func (c followCmd) Run(env environment) error {
+	relay, me, err := c.client(env)
+	if err != nil {
+		return err
+	}
+	opts := client.FollowOptions{
+		Filter: client.Filter{Recipient: me, Broadcast: c.Broadcast, Type: envelope.Type(c.Type),
+			Sender: didkey.DID(c.Sender), Thread: c.Thread},
+		FromOldest: !c.New,
+	}
+	if c.All {
+		opts.Recipient, opts.Broadcast = "", false
+	}
+	if c.CursorFile != "" {
+		opts.Cursor = client.FileCursor(c.CursorFile)
+	}
+	if c.Count > 0 {
+		opts.Page = 1 // so that the cursor never stands behind a message that was not printed
+	}
+	ctx := env.ctx
+	if c.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, c.Timeout)
+		defer cancel()
+	}
+	show := showJSON
+	if !c.JSON && isTerminal(env.stdout) {
+		show = showText
+	}
+	printed := 0
+	err = relay.Follow(ctx, opts, func(_ context.Context, e *envelope.Envelope) error {
+		if c.Count > 0 && printed == c.Count {
+			return errEnough
+		}
+		printed++
+		return show(env.stdout, e)
+	})
+	switch {
+	case errors.Is(err, errEnough), env.ctx.Err() != nil:
+		return nil
+	case errors.Is(err, context.DeadlineExceeded):
+		if c.Count > printed {
+			return fmt.Errorf("%d of %d messages came within %v", printed, c.Count, c.Timeout)
+		}
+		return nil
+	}
+	return err
+}
+
+func showJSON(w io.Writer, e *envelope.Envelope) error {
+	_, err := fmt.Fprintf(w, "%s\n", e.Canonical())
+	return err
+}
+
+// showText is for people. The payload stays JSON, in which control characters that would move a terminal's cursor are
+// escaped; so do the sender's own words, by %q.
+func showText(w io.Writer, e *envelope.Envelope) error {
+	from, to := string(e.Sender.ID), "everybody"
+	if e.Sender.Name != "" {
+		from = fmt.Sprintf("%q %s", e.Sender.Name, e.Sender.ID)
+	}
+	if e.Recipient != "" {
+		to = string(e.Recipient)
+	}
+	thread := ""
+	if e.Thread != "" {
+		thread = "\n  thread  " + e.Thread
+	}
+	_, err := fmt.Fprintf(w, "%s  %s  (signature verified)\n  from    %s\n  to      %s%s\n  payload %s\n\n",
+		e.TS.Local().Format(time.DateTime), e.Type, from, to, thread, printable(e.Payload))
+	return err
+}
+
+// printable replaces what canonical JSON leaves unescaped but a terminal might obey: the C1 control characters.
+func printable(canonical []byte) string {
+	out := make([]rune, 0, len(canonical))
+	for _, r := range string(canonical) {
+		if r >= 0x7f && r < 0xa0 {
+			r = '\uFFFD'
+		}
+		out = append(out, r)
+	}
+	return string(out)
+}
+
+// isTerminal reports whether w is a character device, which a pipe and a file are not.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}

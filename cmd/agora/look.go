@@ -1,0 +1,138 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/thread"
+)
+
+type threadCmd struct {
+	remote
+	ID     string `arg:"" help:"The thread's id."`
+	Client string `placeholder:"DID" help:"Whose thread, if several have this id (default: the oldest)."`
+	JSON   bool   `help:"The record and its envelopes as one line of JSON, also on a terminal."`
+}
+
+func (threadCmd) Help() string {
+	return "Shows a thread's state, its parties, every transition with its time, and the messages that have not expired, " +
+		"their signatures verified.\n\nExample:\n  agora thread thread_01m7wge1pwtpq86hase50257b1"
+}
+
+func (c threadCmd) Run(env environment) error {
+	relay, err := c.client(env)
+	if err != nil {
+		return err
+	}
+	t, err := relay.Thread(env.ctx, c.ID, didkey.DID(c.Client))
+	if err != nil {
+		return err
+	}
+	if c.JSON || !isTerminal(env.stdout) {
+		return env.printJSON(struct {
+			Thread   thread.Thread        `json:"thread"`
+			Deadline *time.Time           `json:"deadline,omitempty"`
+			Events   []*envelope.Envelope `json:"events"`
+			Expired  int                  `json:"expired"`
+		}{t.Thread, deadline(t), t.Events, t.Expired})
+	}
+	if _, err := fmt.Fprintf(env.stdout, "%s  %s\n  client  %s\n  agent   %s\n\n", t.ID, t.State, t.Client, orNobody(t.Agent)); err != nil {
+		return err
+	}
+	for _, step := range t.Transitions {
+		if _, err := fmt.Fprintf(env.stdout, "%s  %s → %s  %s  %s\n", step.At.Local().Format(time.DateTime), step.From, step.To, step.Type, step.By); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintln(env.stdout)
+	for _, e := range t.Events {
+		if err := showText(env.stdout, e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func deadline(t *client.Thread) *time.Time {
+	if t.Deadline.IsZero() {
+		return nil
+	}
+	return &t.Deadline
+}
+
+func orNobody(did didkey.DID) string {
+	if did == "" {
+		return "nobody yet"
+	}
+	return string(did)
+}
+
+type agentsCmd struct {
+	remote
+	DID    string `arg:"" name:"did" optional:"" help:"One agent, with all its manifests."`
+	Intent string `placeholder:"INTENT" help:"Only those who offer this intent."`
+	Search string `short:"q" placeholder:"TEXT" help:"Only those with this in their name, description or intents."`
+	Online bool   `help:"Only those heard from in the last five minutes."`
+}
+
+func (agentsCmd) Help() string {
+	return "Finds agents by the manifests they have announced, one line of JSON each, their signatures verified.\n\n" +
+		"Example:\n  agora agents --intent translation.en_zh --online"
+}
+
+type agentLine struct {
+	ID       didkey.DID      `json:"id"`
+	Online   bool            `json:"online"`
+	LastSeen time.Time       `json:"lastSeen"`
+	Manifest json.RawMessage `json:"manifest"`
+}
+
+func (c agentsCmd) Run(env environment) error {
+	relay, err := c.client(env)
+	if err != nil {
+		return err
+	}
+	if c.DID != "" {
+		a, err := relay.Agent(env.ctx, didkey.DID(c.DID))
+		if err != nil {
+			return err
+		}
+		return printAgent(env, a)
+	}
+	q := client.AgentQuery{Intent: c.Intent, Text: c.Search, Online: c.Online}
+	for {
+		page, err := agentsPage(env.ctx, relay, q)
+		if err != nil {
+			return err
+		}
+		for _, a := range page.Agents {
+			if err := printAgent(env, a); err != nil {
+				return err
+			}
+		}
+		if !page.HasMore {
+			return nil
+		}
+		q.Cursor = page.Cursor
+	}
+}
+
+func agentsPage(ctx context.Context, relay *client.Client, q client.AgentQuery) (client.AgentPage, error) {
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	return relay.Agents(ctx, q)
+}
+
+func printAgent(env environment, a client.Agent) error {
+	for _, m := range a.Manifests {
+		if err := env.printJSON(agentLine{a.ID, a.Online, a.LastSeen, m.Payload}); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,386 @@
+package httpapi_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/httpapi"
+	"github.com/agora-relay/agora/store/sqlite"
+)
+
+// start runs a relay over a new database until the test ends.
+func start(t *testing.T) *relay.Relay {
+	t.Helper()
+	return startOver(t, func(s relay.Store) relay.Store { return s })
+}
+
+// startOver runs a relay over what wrap makes of a new database.
+func startOver(t *testing.T, wrap func(relay.Store) relay.Store) *relay.Relay {
+	t.Helper()
+	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "agora.db"), relay.Policy{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := relay.New(t.Context(), relay.Config{Store: wrap(store), Key: key(t), Log: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := errors.Join(<-ended, store.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+var quiet = slog.New(slog.DiscardHandler)
+
+func key(t *testing.T) didkey.Key {
+	t.Helper()
+	k, err := didkey.Generate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+func sign(t *testing.T, k didkey.Key, d envelope.Draft) *envelope.Envelope {
+	t.Helper()
+	e, err := d.Sign(k, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// answer is any answer of the relay.
+type answer struct {
+	status int
+	header http.Header
+	body   []byte
+
+	OK        *bool             `json:"ok"`
+	Error     envelope.Code     `json:"error"`
+	Message   string            `json:"message"`
+	Retryable *bool             `json:"retryable"`
+	Details   map[string]any    `json:"details"`
+	ID        string            `json:"id"`
+	Cursor    string            `json:"cursor"`
+	Duplicate bool              `json:"duplicate"`
+	Events    []json.RawMessage `json:"events"`
+	HasMore   bool              `json:"hasMore"`
+	LastTS    string            `json:"lastTs"`
+	Count     int               `json:"count"`
+	Expired   *int              `json:"expired"`
+	Agents    []json.RawMessage `json:"agents"`
+}
+
+func call(t *testing.T, h http.Handler, req *http.Request) answer {
+	t.Helper()
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, req)
+	a := answer{status: w.Code, header: w.Header(), body: w.Body.Bytes()}
+	if err := json.Unmarshal(a.body, &a); err != nil || a.OK == nil {
+		t.Fatalf("%s %s: not the relay's JSON: %q", req.Method, req.URL, a.body)
+	}
+	if got := a.header.Get("Content-Type"); got != "application/json" {
+		t.Errorf("%s %s: Content-Type %q", req.Method, req.URL, got)
+	}
+	if *a.OK != (a.status == 200) || !*a.OK && (a.Error == "" || a.Message == "" || a.Retryable == nil) {
+		t.Errorf("%s %s: status %d with %s", req.Method, req.URL, a.status, a.body)
+	}
+	return a
+}
+
+func get(t *testing.T, h http.Handler, target string) answer {
+	t.Helper()
+	return call(t, h, httptest.NewRequest("GET", target, nil))
+}
+
+func post(t *testing.T, h http.Handler, target string, body []byte) answer {
+	t.Helper()
+	return call(t, h, httptest.NewRequest("POST", target, bytes.NewReader(body)))
+}
+
+func (a answer) want(t *testing.T, status int, code envelope.Code) {
+	t.Helper()
+	if a.status != status || a.Error != code {
+		t.Errorf("got %d %s (%s), want %d %s", a.status, a.Error, a.Message, status, code)
+	}
+}
+
+func TestPostAndRead(t *testing.T) {
+	h := httpapi.New(start(t), httpapi.Options{})
+	client, agent := key(t), key(t)
+	e := sign(t, client, envelope.Draft{Thread: "t1", Recipient: agent.DID(),
+		Payload: envelope.Request{RequestID: "r1", Intent: "echo", Params: json.RawMessage(`{"html":"<b>&</b>","n":1e3}`)}})
+
+	var pretty bytes.Buffer
+	if err := json.Indent(&pretty, e.Canonical(), "", "\t"); err != nil {
+		t.Fatal(err)
+	}
+	wrapped := fmt.Appendf(nil, `{"envelope":%s}`, e.Canonical())
+	for i, c := range []struct {
+		path string
+		body []byte
+	}{{"/events", pretty.Bytes()}, {"/events", e.Canonical()}, {"/v1/messages", wrapped}} {
+		a := post(t, h, c.path, c.body)
+		a.want(t, 200, "")
+		if a.ID != e.ID || a.Duplicate != (i > 0) || !strings.HasSuffix(a.Cursor, "-1") || !bytes.Contains(a.body, []byte(`"state":"PENDING"`)) {
+			t.Errorf("post %d: %s", i, a.body)
+		}
+	}
+	for _, path := range []string{"/events", "/v1/messages"} {
+		a := get(t, h, path+"?cursor=0&timeout=0&recipient="+string(agent.DID()))
+		a.want(t, 200, "")
+		if len(a.Events) != 1 || !bytes.Equal(a.Events[0], e.Canonical()) || !bytes.Contains(a.body, e.Canonical()) {
+			t.Errorf("delivered %s, signed %s", a.body, e.Canonical())
+		}
+		if a.LastTS != e.TS.UTC().Format(time.RFC3339Nano) || a.HasMore {
+			t.Errorf("%s", a.body)
+		}
+	}
+	since := "2026-01-01T00:00:00+08:00"
+	a := get(t, h, "/events?timeout=0&recipient="+string(client.DID())+"&since="+url.QueryEscape(since))
+	a.want(t, 200, "")
+	if len(a.Events) != 0 || a.LastTS != since || !bytes.Contains(a.body, []byte(`"events":[]`)) {
+		t.Errorf("an empty answer goes on with the reader's own since: %s", a.body)
+	}
+	a = get(t, h, "/threads/t1?client="+string(client.DID()))
+	a.want(t, 200, "")
+	if len(a.Events) != 1 || a.Expired == nil || !bytes.Contains(a.body, []byte(`"deadline":"20`)) {
+		t.Errorf("%s", a.body)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	h := httpapi.New(start(t), httpapi.Options{})
+	did := string(key(t).DID())
+	for _, c := range []struct {
+		method, target, body string
+		status               int
+		code                 envelope.Code
+	}{
+		{"POST", "/events", "", 400, envelope.CodeInvalidRequest},
+		{"POST", "/events", "[]", 400, envelope.CodeInvalidRequest},
+		{"POST", "/events", "{}", 400, envelope.CodeUnsupportedVersion},
+		{"POST", "/events", strings.Repeat("[", 100), 400, envelope.CodeInvalidRequest},
+		{"POST", "/events", strings.Repeat(" ", 128<<10+1), 413, envelope.CodePayloadTooLarge},
+		{"POST", "/events?x=1", "{}", 400, envelope.CodeInvalidRequest},
+		{"PUT", "/events", "", 405, envelope.CodeMethodNotAllowed},
+		{"OPTIONS", "/events", "", 405, envelope.CodeMethodNotAllowed},
+		{"POST", "//events", "{}", 404, envelope.CodeNotFound},
+		{"POST", "/events/", "{}", 404, envelope.CodeNotFound},
+		{"POST", "/x/../events", "{}", 404, envelope.CodeNotFound},
+		{"GET", "/", "", 404, envelope.CodeNotFound},
+		{"GET", "/events", "", 400, envelope.CodeInvalidRequest},
+		{"GET", "/events?cursor=0&since=2026-01-01T00:00:00Z", "", 400, envelope.CodeInvalidRequest},
+		{"GET", "/events?cursor=", "", 400, envelope.CodeInvalidRequest},
+		{"GET", "/events?cursor=00000001-1", "", 400, envelope.CodeInvalidRequest},
+		{"GET", "/events?cursor=0&cursor=0", "", 400, envelope.CodeInvalidRequest},
+		{"GET", "/events?cursor=0&recipent=" + did, "", 400, envelope.CodeInvalidRequest},
+		{"GET", "/events?cursor=0&recipient=" + did + ";x", "", 400, envelope.CodeInvalidRequest},
+		{"GET", "/events?cursor=0&recipient=", "", 400, envelope.CodeInvalidDID},
+		{"GET", "/events?cursor=0&sender=did:web:x", "", 400, envelope.CodeInvalidDID},
+		{"GET", "/events?cursor=0&type=request", "", 400, envelope.CodeInvalidRequest},
+		{"GET", "/events?cursor=0&thread=a%20b", "", 400, envelope.CodeInvalidRequest},
+		{"GET", "/events?cursor=0&broadcast=yes", "", 400, envelope.CodeInvalidRequest},
+		{"GET", "/events?cursor=0&timeout=-1", "", 400, envelope.CodeInvalidRequest},
+		{"GET", "/events?cursor=0&timeout=NaN", "", 400, envelope.CodeInvalidRequest},
+		{"GET", "/events?cursor=0&timeout=1s", "", 400, envelope.CodeInvalidRequest},
+		{"GET", "/events?cursor=0&limit=0", "", 400, envelope.CodeInvalidRequest},
+		{"GET", "/events?cursor=0&limit=1001", "", 400, envelope.CodeInvalidRequest},
+		{"GET", "/events?since=2026-01-01", "", 400, envelope.CodeInvalidRequest},
+		{"GET", "/events?since=2026-01-01T00:00:00+08:00", "", 400, envelope.CodeInvalidRequest},
+		{"GET", "/threads/nope", "", 404, envelope.CodeThreadNotFound},
+		{"GET", "/threads/nope?client=x", "", 400, envelope.CodeInvalidDID},
+		{"GET", "/agents?online=1", "", 400, envelope.CodeInvalidRequest},
+		{"GET", "/agents?cursor=x", "", 400, envelope.CodeInvalidRequest},
+		{"GET", "/agents/" + did, "", 404, envelope.CodeAgentNotFound},
+		{"GET", "/agents/nobody", "", 400, envelope.CodeInvalidDID},
+	} {
+		t.Run(c.method+" "+c.target, func(t *testing.T) {
+			a := call(t, h, httptest.NewRequest(c.method, c.target, strings.NewReader(c.body)))
+			a.want(t, c.status, c.code)
+			if a.status == 405 && a.header.Get("Allow") != "GET, POST" {
+				t.Errorf("Allow: %q", a.header.Get("Allow"))
+			}
+		})
+	}
+	t.Run("Content-Encoding", func(t *testing.T) {
+		req := httptest.NewRequest("POST", "/events", strings.NewReader("{}"))
+		req.Header.Set("Content-Encoding", "gzip")
+		call(t, h, req).want(t, 415, envelope.CodeUnsupportedMedia)
+	})
+	t.Run("a + that became a space is explained", func(t *testing.T) {
+		if a := get(t, h, "/events?since=2026-01-01T00:00:00+08:00"); !strings.Contains(a.Message, "%2B") {
+			t.Errorf("%s", a.Message)
+		}
+	})
+}
+
+func TestPlacesOutsideEveryCalendar(t *testing.T) {
+	r := start(t)
+	h := httpapi.New(r, httpapi.Options{})
+	post(t, h, "/events", sign(t, key(t), envelope.Draft{Payload: envelope.Request{Intent: "echo"}}).Canonical()).want(t, 200, "")
+	for since, want := range map[string]int{"0001-01-01T00:00:00Z": 1, "1677-01-01T00:00:00Z": 1, "9999-12-31T23:59:59Z": 0} {
+		a := get(t, h, "/events?timeout=0&since="+since)
+		a.want(t, 200, "")
+		if len(a.Events) != want {
+			t.Errorf("since %s: %d events, want %d", since, len(a.Events), want)
+		}
+	}
+}
+
+func TestEveryCodeHasItsStatus(t *testing.T) {
+	want := map[int]string{
+		400: "INVALID_REQUEST UNSUPPORTED_VERSION INVALID_DID STALE_TIMESTAMP EXPIRED", 401: "UNAUTHORIZED",
+		403: "INVALID_SIGNATURE FORBIDDEN", 404: "THREAD_NOT_FOUND AGENT_NOT_FOUND NOT_FOUND", 405: "METHOD_NOT_ALLOWED",
+		409: "DUPLICATE_ID INVALID_TRANSITION", 413: "PAYLOAD_TOO_LARGE", 415: "UNSUPPORTED_MEDIA_TYPE",
+		429: "RATE_LIMITED", 500: "INTERNAL_ERROR", 503: "UNAVAILABLE",
+	}
+	got := map[int][]string{}
+	for _, code := range envelope.Codes() {
+		got[httpapi.Status(code)] = append(got[httpapi.Status(code)], string(code))
+	}
+	for status, codes := range want {
+		if have := strings.Join(got[status], " "); have != codes {
+			t.Errorf("%d: %s, want %s", status, have, codes)
+		}
+	}
+	if len(got) != len(want) {
+		t.Errorf("statuses %v", got)
+	}
+}
+
+func TestSeedIsLocal(t *testing.T) {
+	r := start(t)
+	for name, c := range map[string]struct {
+		options            httpapi.Options
+		peer, host, header string
+		want               int
+	}{
+		"loopback":            {peer: "127.0.0.1:9", host: "localhost:8789", want: 200},
+		"loopback 6":          {peer: "[::1]:9", host: "[::1]:8789", want: 200},
+		"another host's name": {peer: "127.0.0.1:9", host: "evil.example", want: 404},
+		"another machine":     {peer: "192.0.2.1:9", host: "localhost", want: 404},
+		"through a proxy":     {peer: "127.0.0.1:9", host: "localhost", header: "X-Forwarded-For", want: 404},
+		"forwarded":           {peer: "127.0.0.1:9", host: "localhost", header: "Forwarded", want: 404},
+		"public relay":        {options: httpapi.Options{Public: true}, peer: "127.0.0.1:9", host: "localhost", want: 404},
+		"demo":                {options: httpapi.Options{Public: true, Demo: true}, peer: "192.0.2.1:9", host: "relay.example", want: 200},
+	} {
+		t.Run(name, func(t *testing.T) {
+			req := httptest.NewRequest("POST", "/seed", nil)
+			req.RemoteAddr, req.Host = c.peer, c.host
+			if c.header != "" {
+				req.Header.Set(c.header, "for=192.0.2.1")
+			}
+			a := call(t, httpapi.New(r, c.options), req)
+			if a.status != c.want || a.status == 200 && a.Count != 12 {
+				t.Errorf("%d %s", a.status, a.body)
+			}
+		})
+	}
+}
+
+func TestInternalTroubleStaysInside(t *testing.T) {
+	var log bytes.Buffer
+	r := startOver(t, func(s relay.Store) relay.Store { return failing{s} })
+	h := httpapi.New(r, httpapi.Options{Log: slog.New(slog.NewJSONHandler(&log, nil))})
+	a := post(t, h, "/events", sign(t, key(t), envelope.Draft{Payload: envelope.Request{Intent: "echo"}}).Canonical())
+	a.want(t, 500, envelope.CodeInternal)
+	if !*a.Retryable || bytes.Contains(a.body, []byte("secret")) || !strings.Contains(log.String(), "secret") {
+		t.Errorf("answer %s, log %s", a.body, log.String())
+	}
+	get(t, h, "/health").want(t, 200, "")
+	r.Drain()
+	a = get(t, h, "/events?cursor=0")
+	a.want(t, 503, envelope.CodeUnavailable)
+	if a.header.Get("Retry-After") == "" {
+		t.Error("503 without Retry-After")
+	}
+}
+
+type failing struct{ relay.Store }
+
+func (failing) Append(context.Context, relay.Entry) (relay.Receipt, error) {
+	return relay.Receipt{}, errors.New("secret of the store")
+}
+
+func TestPanicIsAnAnswer(t *testing.T) {
+	r := startOver(t, func(s relay.Store) relay.Store { return panicking{s} })
+	a := get(t, httpapi.New(r, httpapi.Options{Log: quiet}), "/agents")
+	a.want(t, 500, envelope.CodeInternal)
+}
+
+type panicking struct{ relay.Store }
+
+func (panicking) Agents(context.Context, relay.AgentQuery) (relay.AgentPage, error) { panic("boom") }
+
+// listen serves r on a pipe instead of a socket, so that time can be the test's.
+type pipeListener struct {
+	conns  chan net.Conn
+	closed chan struct{}
+}
+
+func (l *pipeListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *pipeListener) Close() error   { close(l.closed); return nil }
+func (l *pipeListener) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
+
+func (l *pipeListener) dial() net.Conn {
+	ours, theirs := net.Pipe()
+	l.conns <- theirs
+	return ours
+}
+
+func serve(t *testing.T, r *relay.Relay) (*pipeListener, *http.Server) {
+	t.Helper()
+	l := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
+	server := httpapi.NewServer(r, httpapi.Options{Log: quiet})
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(l) }()
+	t.Cleanup(func() {
+		if err := server.Close(); err != nil {
+			t.Error(err)
+		}
+		<-ended
+	})
+	return l, server
+}
+
+func readAll(t *testing.T, c net.Conn) string {
+	t.Helper()
+	text, err := io.ReadAll(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
