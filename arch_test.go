@@ -1,0 +1,176 @@
+// Package agora holds no code: the tests here keep the layout that the README describes.
+package agora
+
+import (
+	"fmt"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/agora-relay/agora/"
+
+// may says which packages of this module each package may import; all packages are named. Tests are free.
+var may = map[string][]string{
+	"didkey":          {},
+	"envelope":        {"didkey"},
+	"replay":          {"didkey", "envelope"},
+	"thread":          {"didkey", "envelope"},
+	"relay":           {"didkey", "envelope", "replay", "thread"},
+	"relay/httpapi":   {"didkey", "envelope", "replay", "thread", "relay"},
+	"store/sqlite":    {"didkey", "envelope", "replay", "thread", "relay"},
+	"store/storetest": {"didkey", "envelope", "replay", "thread", "relay"},
+	"client":          {"didkey", "envelope", "thread"},
+	"testvectors":     {},
+	"cmd/agora":       {"didkey", "envelope", "replay", "thread", "relay", "relay/httpapi", "store/sqlite", "client"},
+}
+
+// never says which packages from elsewhere a package must do without: a wire, a database or a clock of its own there
+// would be a rule in the wrong place.
+var never = map[string][]string{
+	"relay":  {"net/http", "database/sql"},
+	"thread": {"os", "net", "net/http", "database/sql", "io"},
+	"replay": {"os", "net", "net/http", "database/sql", "io"},
+}
+
+// imports returns the imports of a package's files, tests aside, and whether one of them has a package comment.
+func imports(t *testing.T, dir string) (paths []string, commented bool) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ImportsOnly|parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		commented = commented || file.Doc != nil
+		for _, i := range file.Imports {
+			paths = append(paths, strings.Trim(i.Path.Value, `"`))
+		}
+	}
+	return paths, commented
+}
+
+func packages(t *testing.T) (dirs []string) {
+	t.Helper()
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && path != "." && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata" || d.Name() == "node_modules") {
+			return fs.SkipDir
+		}
+		if strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") {
+			if dir := filepath.ToSlash(filepath.Dir(path)); !slices.Contains(dirs, dir) {
+				dirs = append(dirs, dir)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dirs
+}
+
+func TestImportDirections(t *testing.T) {
+	for _, dir := range packages(t) {
+		allowed, known := may[dir]
+		if !known {
+			t.Errorf("%s: a new package; say in this test what it may import, and add it to the README's map", dir)
+		}
+		paths, commented := imports(t, dir)
+		if !commented {
+			t.Errorf("%s has no package comment", dir)
+		}
+		for _, path := range paths {
+			if own, ok := strings.CutPrefix(path, module); ok && !slices.Contains(allowed, own) {
+				t.Errorf("%s imports %s, against the layout", dir, own)
+			}
+			if slices.Contains(never[dir], path) {
+				t.Errorf("%s imports %s, which its rule excludes", dir, path)
+			}
+		}
+	}
+}
+
+// TestNoOwnClock holds that the pure packages are told the time.
+func TestNoOwnClock(t *testing.T) {
+	for _, dir := range []string{"thread", "replay", "envelope"} {
+		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s: %v", dir, err)
+		}
+		for _, name := range files {
+			if strings.HasSuffix(name, "_test.go") {
+				continue
+			}
+			text, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(string(text), "time.Now") {
+				t.Errorf("%s asks the clock", name)
+			}
+		}
+	}
+}
+
+// TestClientIsLight holds what a program takes on with the Go client: the libraries of the protocol itself.
+func TestClientIsLight(t *testing.T) {
+	allowed := []string{"github.com/agora-relay/agora", "github.com/gowebpki/jcs", "github.com/mr-tron/base58",
+		"github.com/multiformats/go-multibase", "github.com/multiformats/go-base32", "github.com/multiformats/go-base36"}
+	out, err := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}", "./client").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path := range strings.FieldsSeq(string(out)) {
+		if !slices.Contains(allowed, path) {
+			t.Errorf("client depends on %s", path)
+		}
+	}
+}
+
+// TestVersionFloors holds the libraries whose older versions are dangerous (jcs crashes, base58 panics, SQLite's
+// write-ahead log can be corrupted) at or above the versions that are not.
+func TestVersionFloors(t *testing.T) {
+	for path, floor := range map[string][3]int{
+		"github.com/gowebpki/jcs": {1, 0, 2}, "github.com/mr-tron/base58": {1, 3, 0}, "modernc.org/sqlite": {1, 46, 2},
+	} {
+		out, err := exec.Command("go", "list", "-m", "-f", "{{.Version}}", path).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var have [3]int
+		if n, err := fmt.Sscanf(string(out), "v%d.%d.%d", &have[0], &have[1], &have[2]); n != 3 || err != nil {
+			t.Fatalf("%s has version %q", path, out)
+		}
+		if slices.Compare(have[:], floor[:]) < 0 {
+			t.Errorf("%s is %v, below %v", path, have, floor)
+		}
+	}
+}
+
+// TestReadmeNamesEveryFolder keeps the README's map whole.
+func TestReadmeNamesEveryFolder(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range packages(t) {
+		if !strings.Contains(string(readme), dir) {
+			t.Errorf("README.md does not name %s", dir)
+		}
+	}
+}

@@ -1,0 +1,22 @@
+package client
+
+import "testing"
+
+func TestRecentForgetsTheOldest(t *testing.T) {
+	r := newRecent[int, string](3)
+	for i, test := range []struct {
+		key   int
+		isNew bool
+	}{{1, true}, {2, true}, {1, false}, {3, true}, {4, true}, {3, false}, {2, false}, {1, true}, {2, true}, {4, false}} {
+		if got := r.add(test.key, "x"); got != test.isNew {
+			t.Errorf("step %d: %d is new: %v", i, test.key, got)
+		}
+	}
+	if len(r.values) != 3 || len(r.order) != 3 {
+		t.Errorf("kept %d values and %d keys of at most 3", len(r.values), len(r.order))
+	}
+	r.add(4, "y")
+	if value, ok := r.get(4); !ok || value != "y" {
+		t.Errorf("got %q, %v; a known key takes the newer value", value, ok)
+	}
+}

@@ -1,0 +1,306 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/thread"
+)
+
+// ServeOptions of an agent. Intents is required.
+type ServeOptions struct {
+	// Intents are what the agent does. One identity runs one Serve: a second one with other intents would refuse the
+	// first one's requests.
+	Intents []string
+	// Cursor remembers the place across restarts; nil: a restart misses what came meanwhile.
+	Cursor CursorStore
+	// Manifest is announced at the start and again before it expires; nil: nothing is.
+	Manifest *envelope.Manifest
+	// Concurrency bounds how many calls of Quote, of Work, and of Client.Thread for them, run at once; 0: 8.
+	Concurrency int
+}
+
+const (
+	defaultConcurrency = 8
+	maxWaiting         = 1024 // events in hand; beyond it Serve stops reading, and so learns of a CANCEL later
+)
+
+// Job is what a Handler is asked for.
+type Job struct {
+	Request  envelope.Request   // the payload
+	Envelope *envelope.Envelope // the client's verified REQUEST: Sender.ID is the client, Thread the thread
+}
+
+// Handler is what an agent does. Work is required.
+//
+// An error becomes an ERROR to the client: an *AgentError as it is; any other as INTERNAL_ERROR in general words, for
+// it may tell what is not the client's business, while the log gets it in full. A panic counts as an error.
+type Handler struct {
+	// Quote makes the offer; request_id is filled in. nil: every job is free. For a broadcast REQUEST an error means
+	// only that no offer is made.
+	Quote func(ctx context.Context, job Job) (envelope.Offer, error)
+	// Work does the job once the offer is accepted; request_id and, where empty, the status "success" are filled in.
+	// ctx ends when the client takes the job back, when the relay will long have ended the thread, and when Serve ends.
+	Work func(ctx context.Context, job Job) (envelope.Result, error)
+}
+
+// Serve runs an agent until ctx ends: it offers on REQUESTs for its intents, works when an offer is accepted, and
+// posts the RESULT or an ERROR. A directed REQUEST for anything else is answered INTENT_NOT_SUPPORTED, one whose
+// budget is below the quote INSUFFICIENT_BUDGET; a broadcast one is ignored in both cases.
+//
+// Work is done at least once, and its RESULT counts once. The agent keeps no state but the cursor: for every event it
+// asks the relay how the thread stands, and does what is due. A crash between ACCEPT and RESULT leaves the cursor
+// before the ACCEPT, so the work is done again after the restart; and of two RESULTs the relay's thread rules take
+// one. The cursor is saved up to the oldest event that is not dealt with.
+//
+// Without a saved cursor it begins with the REQUESTs of the last five minutes, which may still wait for an offer.
+// Serve returns when all its handlers have. Errors: ctx's; the CursorStore's; an *envelope.Error if the relay refuses
+// the agent's polls for good.
+func (c *Client) Serve(ctx context.Context, opts ServeOptions, handler Handler) error {
+	me, err := c.me()
+	if err != nil {
+		return err
+	}
+	if len(opts.Intents) == 0 || handler.Work == nil {
+		return errors.New("client: Serve needs at least one intent, and Handler.Work")
+	}
+	if opts.Concurrency <= 0 {
+		opts.Concurrency = defaultConcurrency
+	}
+	if handler.Quote == nil {
+		handler.Quote = free
+	}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	a := &agent{
+		client: c, me: me, opts: opts, handler: handler, stop: stop,
+		progress: progress{store: opts.Cursor},
+		waiting:  make(chan struct{}, maxWaiting),
+		reads:    make(chan struct{}, opts.Concurrency),
+		quotes:   make(chan struct{}, opts.Concurrency),
+		works:    make(chan struct{}, opts.Concurrency),
+		running:  map[thread.Key]*run{},
+		requests: newRecent[thread.Key, *envelope.Envelope](maxWaiting),
+	}
+	if opts.Manifest != nil {
+		a.tasks.Go(func() { a.announce(ctx) })
+	}
+	f := follower{client: c, page: a.page, opts: FollowOptions{
+		Filter: Filter{Recipient: me, Broadcast: true}, Cursor: opts.Cursor, Since: c.now().Add(-thread.DefaultPendingTimeout),
+	}}
+	stop(f.run(ctx))
+	a.tasks.Wait()
+	return context.Cause(ctx)
+}
+
+func free(context.Context, Job) (envelope.Offer, error) {
+	return envelope.Offer{Price: &envelope.Price{Currency: "USD"}}, nil
+}
+
+// agent is one call of Serve. The goroutine of Serve reads events and gives each that matters one of its own.
+type agent struct {
+	client   *Client
+	me       didkey.DID
+	opts     ServeOptions
+	handler  Handler
+	stop     context.CancelCauseFunc
+	tasks    sync.WaitGroup
+	progress progress
+	waiting  chan struct{} // holds a token for each event in hand
+	reads    chan struct{} // for each question how a thread stands: a long backlog does not fall upon the relay at once
+	quotes   chan struct{} // for each call of Handler.Quote
+	works    chan struct{} // for each call of Handler.Work
+
+	mu       sync.Mutex
+	running  map[thread.Key]*run // the threads being dealt with
+	requests *recent[thread.Key, *envelope.Envelope]
+}
+
+// page takes a page of events and gets the ones that matter going.
+func (a *agent) page(ctx context.Context, events []*envelope.Envelope, cursor string) error {
+	p := a.progress.begin(cursor)
+	for _, e := range events {
+		if e.Sender.ID == a.me {
+			continue
+		}
+		key := thread.Key{Client: e.Sender.ID, ID: e.Thread}
+		switch e.Type {
+		case envelope.TypeCancel, envelope.TypeError:
+			a.cancel(key)
+			continue
+		case envelope.TypeRequest:
+			if e.Recipient == "" && !a.serves(e) {
+				continue
+			}
+		case envelope.TypeAccept:
+		default:
+			continue
+		}
+		if err := take(ctx, a.waiting); err != nil {
+			return err
+		}
+		a.progress.hold(p)
+		a.tasks.Go(func() {
+			defer func() { <-a.waiting }()
+			if a.deal(ctx, key, e) {
+				a.release(ctx, p)
+			}
+		})
+	}
+	a.release(ctx, p)
+	return nil
+}
+
+// release takes back a hold on a page, and ends Serve if the cursor cannot be saved.
+func (a *agent) release(ctx context.Context, p *heldPage) {
+	if err := a.progress.release(ctx, p); err != nil {
+		a.stop(err)
+	}
+}
+
+// cancel ends the work on a thread whose client has ended it.
+func (a *agent) cancel(key thread.Key) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if r := a.running[key]; r != nil {
+		r.cancel(ErrCancelled)
+	}
+}
+
+// deal does what e makes due in its thread, insisting until it is done; false if ctx ended first. Of two events of one
+// thread the second waits for the first, and then finds nothing left to do.
+func (a *agent) deal(ctx context.Context, key thread.Key, e *envelope.Envelope) bool {
+	r := &run{agent: a, key: key, event: e, ended: make(chan struct{})}
+	r.ctx, r.cancel = context.WithCancelCause(ctx)
+	defer r.cancel(nil)
+	if !a.register(ctx, r) {
+		return false
+	}
+	defer a.unregister(r)
+	var pause backoff
+	for {
+		err := r.step()
+		switch {
+		case ctx.Err() != nil:
+			return false
+		case err == nil:
+			return true
+		case r.ctx.Err() != nil, definite(err):
+			a.client.log.Info("a thread is left as it is", "thread", key.ID, "client", key.Client, "reason", err)
+			return true
+		}
+		a.client.log.Warn("a thread could not be dealt with, will be repeated", "thread", key.ID, "client", key.Client, "error", err)
+		if pause.wait(r.ctx, 0, maxPause) != nil {
+			return ctx.Err() == nil
+		}
+	}
+}
+
+func (a *agent) register(ctx context.Context, r *run) bool {
+	for {
+		a.mu.Lock()
+		other := a.running[r.key]
+		if other == nil {
+			a.running[r.key] = r
+			a.mu.Unlock()
+			return true
+		}
+		a.mu.Unlock()
+		select {
+		case <-other.ended:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+func (a *agent) unregister(r *run) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.running, r.key)
+	close(r.ended)
+}
+
+// announce posts the manifest, and again when half its life in the relay is over.
+func (a *agent) announce(ctx context.Context) {
+	var pause backoff
+	for {
+		_, receipt, err := a.client.Post(ctx, envelope.Draft{Payload: *a.opts.Manifest})
+		var next time.Duration
+		switch {
+		case ctx.Err() != nil:
+			return
+		case definite(err):
+			a.client.log.Error("the relay refused the manifest", "error", err)
+			return
+		case err != nil:
+			a.client.log.Warn("announcing the manifest failed, will be repeated", "error", err)
+		default:
+			pause.reset()
+			next = max(receipt.ExpiresAt.Sub(a.client.now())/2, time.Minute)
+		}
+		if pause.wait(ctx, next, maxPause) != nil {
+			return
+		}
+	}
+}
+
+// progress knows up to where all events have been dealt with. Pages finish in any order; a cursor is saved when its
+// page and all before it have.
+type progress struct {
+	store CursorStore
+
+	mu    sync.Mutex
+	pages []*heldPage // in the relay's order; a finished one is merged into a finished one before it
+}
+
+// heldPage is a page some of whose events may not be dealt with yet.
+type heldPage struct {
+	cursor string
+	holds  int
+}
+
+// begin adds a page, held once by the caller.
+func (p *progress) begin(cursor string) *heldPage {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	page := &heldPage{cursor: cursor, holds: 1}
+	p.pages = append(p.pages, page)
+	return page
+}
+
+func (p *progress) hold(page *heldPage) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	page.holds++
+}
+
+func (p *progress) release(ctx context.Context, page *heldPage) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if page.holds--; page.holds > 0 {
+		return nil
+	}
+	kept := p.pages[:0]
+	for _, next := range p.pages {
+		if n := len(kept); n > 0 && kept[n-1].holds == 0 && next.holds == 0 {
+			kept[n-1] = next
+		} else {
+			kept = append(kept, next)
+		}
+	}
+	clear(p.pages[len(kept):])
+	p.pages = kept
+	if first := p.pages[0]; first.holds == 0 {
+		p.pages = p.pages[1:]
+		if err := saveCursor(ctx, p.store, first.cursor); err != nil {
+			return fmt.Errorf("client: %w", err)
+		}
+	}
+	return nil
+}

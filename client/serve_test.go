@@ -1,0 +1,531 @@
+package client_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/thread"
+)
+
+// serve runs the agent until the returned function is called, which returns how Serve ended.
+func (p *parties) serve(opts client.ServeOptions, handler client.Handler) (stop func() error) {
+	p.t.Helper()
+	if opts.Intents == nil {
+		opts.Intents = []string{"translate"}
+	}
+	if handler.Work == nil {
+		handler.Work = func(context.Context, client.Job) (envelope.Result, error) {
+			return envelope.Result{Output: json.RawMessage(`"done"`)}, nil
+		}
+	}
+	ctx, cancel := context.WithCancel(p.t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- p.byHand.Serve(ctx, opts, handler) }()
+	synctest.Wait() // it is polling
+	return func() error { cancel(); return <-ended }
+}
+
+// ask runs a call to its end.
+func (p *parties) ask(opts client.RequestOptions) (*client.Result, error) {
+	p.t.Helper()
+	call, _ := p.request(opts)
+	offer, err := firstOffer(p.t.Context(), call)
+	if err != nil {
+		return nil, err
+	}
+	if err := call.Accept(p.t.Context(), offer); err != nil {
+		return nil, err
+	}
+	return call.Result(p.t.Context())
+}
+
+// count returns how many messages of a type the relay has from the agent.
+func (p *parties) count(typ envelope.Type) (n int) {
+	for _, e := range p.relay.all() {
+		if e.Type == typ && e.Sender.ID == p.agent.DID() {
+			n++
+		}
+	}
+	return n
+}
+
+func TestServe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParties(t)
+		stop := p.serve(client.ServeOptions{}, client.Handler{
+			Work: func(_ context.Context, job client.Job) (envelope.Result, error) {
+				time.Sleep(20 * time.Minute)
+				return envelope.Result{Output: job.Request.Params}, nil
+			},
+		})
+		for _, opts := range []client.RequestOptions{{Params: 17}, {Params: 17, Recipient: p.agent.DID()}} {
+			result, err := p.ask(opts)
+			if err != nil || string(result.Output) != "17" || result.Status != "success" {
+				t.Errorf("got %v, %v", result, err)
+			}
+		}
+		if p.count(envelope.TypeOffer) != 2 || p.count(envelope.TypeResult) != 2 || p.count(envelope.TypeError) != 0 {
+			t.Errorf("the agent posted %d offers, %d results", p.count(envelope.TypeOffer), p.count(envelope.TypeResult))
+		}
+		if err := stop(); !errors.Is(err, context.Canceled) {
+			t.Errorf("Serve ended with %v", err)
+		}
+	})
+}
+
+// TestServeRefuses checks what a client is told when there is no offer or no result.
+func TestServeRefuses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		secret := errors.New("password of db.internal is wrong")
+		agentError := &client.AgentError{Code: "TOO_LONG", Message: "at most 100 words", Details: json.RawMessage(`{"words":100}`)}
+		fail := func(err error) client.Handler {
+			return client.Handler{Work: func(context.Context, client.Job) (envelope.Result, error) { return envelope.Result{}, err }}
+		}
+		quote := func(offer envelope.Offer, err error) client.Handler {
+			return client.Handler{Quote: func(context.Context, client.Job) (envelope.Offer, error) { return offer, err }}
+		}
+		budget := 0.001
+		dear := envelope.Offer{Price: &envelope.Price{Amount: 0.01, Currency: "USD"}}
+		for name, test := range map[string]struct {
+			intents []string
+			opts    client.RequestOptions
+			handler client.Handler
+			want    envelope.AgentCode
+			details string
+			early   bool // refused before an offer
+		}{
+			"another intent":   {intents: []string{"sing", "dance"}, want: envelope.AgentIntentNotSupported, early: true},
+			"above the budget": {opts: client.RequestOptions{Constraints: &envelope.Constraints{MaxCostUSD: &budget}}, handler: quote(dear, nil), want: envelope.AgentInsufficientBudget, details: `{"min_required":0.01,"provided":0.001}`, early: true},
+			"no quote":         {handler: quote(envelope.Offer{}, agentError), want: "TOO_LONG", details: `{"words":100}`, early: true},
+			"a quote fails":    {handler: quote(envelope.Offer{}, secret), want: envelope.AgentInternal, early: true},
+			"work fails":       {handler: fail(secret), want: envelope.AgentInternal},
+			"work refuses":     {handler: fail(fmt.Errorf("checking: %w", agentError)), want: "TOO_LONG", details: `{"words":100}`},
+			"an empty refusal": {handler: fail(&client.AgentError{Code: "NO"}), want: "NO"},
+			"no code":          {handler: fail(&client.AgentError{Message: "oh"}), want: envelope.AgentInternal},
+			"work panics":      {handler: client.Handler{Work: func(context.Context, client.Job) (envelope.Result, error) { panic(secret) }}, want: envelope.AgentInternal},
+			"result too large": {handler: client.Handler{Work: func(context.Context, client.Job) (envelope.Result, error) {
+				return envelope.Result{Output: json.RawMessage(`"` + strings.Repeat("x", 200_000) + `"`)}, nil
+			}}, want: envelope.AgentInternal},
+			"result is no JSON": {handler: client.Handler{Work: func(context.Context, client.Job) (envelope.Result, error) {
+				return envelope.Result{Output: json.RawMessage(`{`)}, nil
+			}}, want: envelope.AgentInternal},
+			"details no JSON": {handler: fail(&client.AgentError{Code: "NO", Message: "no", Details: json.RawMessage(`{`)}), want: envelope.AgentInternal},
+		} {
+			p := newParties(t)
+			stop := p.serve(client.ServeOptions{Intents: test.intents}, test.handler)
+			test.opts.Recipient = p.agent.DID()
+			_, err := p.ask(test.opts)
+			got, ok := errors.AsType[*client.AgentError](err)
+			if !ok || got.Code != test.want || got.Message == "" || test.details != "" && string(got.Details) != test.details || strings.Contains(got.Message, "password") {
+				t.Errorf("%s: got %v, want %s %s", name, err, test.want, test.details)
+			}
+			if test.early {
+				test.opts.Recipient = ""
+				if _, err := p.ask(test.opts); !errors.As(err, &got) || got.Code != envelope.AgentTimeout {
+					t.Errorf("%s, to everyone: got %v, want silence", name, err)
+				}
+			}
+			if p.count(envelope.TypeError) != 1 {
+				t.Errorf("%s: the agent posted %d ERRORs", name, p.count(envelope.TypeError))
+			}
+			stop()
+		}
+	})
+}
+
+func TestServeMalformedRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParties(t)
+		defer p.serve(client.ServeOptions{}, client.Handler{})()
+		body := `{"type":"REQUEST","recipient":{"id":"` + string(p.agent.DID()) + `"},"payload":{"request_id":"r1","intent":"translate","constraints":"cheap"}}`
+		e, err := envelope.SignJSON(p.me, []byte(body), time.Now())
+		if err == nil {
+			_, err = p.client.PostEnvelope(t.Context(), e)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		call, err := p.client.Resume(t.Context(), "r1")
+		if err == nil {
+			t.Errorf("resumed %v, whose REQUEST is malformed", call)
+		}
+		synctest.Wait()
+		last := p.relay.last()
+		if last.Type != envelope.TypeError || last.PayloadString("code") != "INVALID_REQUEST" || last.RequestID != "r1" {
+			t.Errorf("the agent answered %s", last.Canonical())
+		}
+	})
+}
+
+func TestServeCancel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, end := range []envelope.Payload{envelope.Cancel{}, envelope.Failure{Code: "X", Message: "no longer"}} {
+			p := newParties(t)
+			var cause error
+			stop := p.serve(client.ServeOptions{}, client.Handler{
+				Work: func(ctx context.Context, _ client.Job) (envelope.Result, error) {
+					<-ctx.Done()
+					cause = context.Cause(ctx)
+					return envelope.Result{}, ctx.Err()
+				},
+			})
+			call, _ := p.request(client.RequestOptions{Recipient: p.agent.DID()})
+			offer, err := firstOffer(t.Context(), call)
+			if err == nil {
+				err = call.Accept(t.Context(), offer)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			// A stranger's word, and the client's in another thread, cancel nothing.
+			p.relay.put(t, p.stranger, envelope.Draft{Payload: end, Thread: call.Thread, Recipient: p.agent.DID()})
+			p.relay.put(t, p.me, envelope.Draft{Payload: end, Thread: "other", Recipient: p.agent.DID()})
+			time.Sleep(time.Minute)
+			if cause != nil {
+				t.Errorf("a stranger cancelled the work")
+			}
+			p.post(p.client, call, envelope.Draft{Payload: end, Recipient: p.agent.DID()})
+			synctest.Wait()
+			if !errors.Is(cause, client.ErrCancelled) {
+				t.Errorf("%T: the work's context ended with %v", end, cause)
+			}
+			if p.count(envelope.TypeError)+p.count(envelope.TypeResult) != 0 {
+				t.Errorf("%T: the agent posted something after it", end)
+			}
+			stop()
+		}
+	})
+}
+
+func TestServeStopsWorkLongAfterTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParties(t)
+		began, took := time.Now(), time.Duration(0)
+		defer p.serve(client.ServeOptions{}, client.Handler{
+			Work: func(ctx context.Context, _ client.Job) (envelope.Result, error) {
+				<-ctx.Done()
+				took = time.Since(began)
+				return envelope.Result{}, ctx.Err()
+			},
+		})()
+		if _, err := p.ask(client.RequestOptions{}); err == nil {
+			t.Error("got a result")
+		}
+		time.Sleep(10 * time.Minute)
+		if took != 65*time.Minute {
+			t.Errorf("the work was stopped after %v; the thread ends after an hour, and clocks differ by up to 5m", took)
+		}
+	})
+}
+
+// TestServeCrash kills the agent between ACCEPT and RESULT; all the next process has is the cursor file.
+func TestServeCrash(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParties(t)
+		cursor := client.FileCursor(filepath.Join(t.TempDir(), "cursor"))
+		var works atomic.Int32
+		handler := client.Handler{Work: func(ctx context.Context, job client.Job) (envelope.Result, error) {
+			works.Add(1)
+			select {
+			case <-ctx.Done():
+				return envelope.Result{}, ctx.Err()
+			case <-time.After(10 * time.Minute):
+				return envelope.Result{Output: job.Request.Params}, nil
+			}
+		}}
+		stop := p.serve(client.ServeOptions{Cursor: cursor}, handler)
+		if _, err := p.ask(client.RequestOptions{Params: 1}); err != nil {
+			t.Fatal(err)
+		}
+		call, _ := p.request(client.RequestOptions{Params: 2})
+		offer, err := firstOffer(t.Context(), call)
+		if err == nil {
+			err = call.Accept(t.Context(), offer)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		idle, _ := p.request(client.RequestOptions{}) // an offer that is still open, behind the ACCEPT
+		if _, err := firstOffer(t.Context(), idle); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		stop()
+		if n := p.count(envelope.TypeResult); n != 1 || works.Load() != 2 {
+			t.Fatalf("before the crash: %d results, %d works", n, works.Load())
+		}
+		stop = p.serve(client.ServeOptions{Cursor: cursor}, handler)
+		if result, err := call.Result(t.Context()); err != nil || string(result.Output) != "2" {
+			t.Errorf("after the restart: %v, %v", result, err)
+		}
+		synctest.Wait()
+		stop()
+		stop = p.serve(client.ServeOptions{Cursor: cursor}, handler)
+		time.Sleep(time.Hour)
+		stop()
+		if works.Load() != 3 || p.count(envelope.TypeResult) != 2 || p.count(envelope.TypeOffer) != 3 || p.count(envelope.TypeError) != 0 {
+			t.Errorf("in all %d works, %d results, %d offers, %d errors", works.Load(), p.count(envelope.TypeResult), p.count(envelope.TypeOffer), p.count(envelope.TypeError))
+		}
+	})
+}
+
+// TestServeCursorWaits: a short job behind a long one does not move the cursor past the long one.
+func TestServeCursorWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParties(t)
+		cursor := client.FileCursor(filepath.Join(t.TempDir(), "cursor"))
+		saved := func() string {
+			text, err := cursor.Load(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return text
+		}
+		stop := p.serve(client.ServeOptions{Cursor: cursor}, client.Handler{
+			Work: func(_ context.Context, job client.Job) (envelope.Result, error) {
+				if string(job.Request.Params) == `"long"` {
+					time.Sleep(30 * time.Minute)
+				}
+				return envelope.Result{}, nil
+			},
+		})
+		call, _ := p.request(client.RequestOptions{Params: "long"})
+		offer, err := firstOffer(t.Context(), call)
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		before := saved()
+		if err := call.Accept(t.Context(), offer); err != nil {
+			t.Fatal(err)
+		}
+		for range 5 {
+			if _, err := p.ask(client.RequestOptions{Params: "short"}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Minute)
+		}
+		if got := saved(); got != before {
+			t.Errorf("the cursor went from %s to %s past a job in work", before, got)
+		}
+		if _, err := call.Result(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if got, want := saved(), p.relay.cursor(len(p.relay.all())); got != want {
+			t.Errorf("all is done, and the cursor stands at %s of %s", got, want)
+		}
+		stop()
+	})
+}
+
+// TestServeTrustsSignaturesOnly: the relay says that our offer was accepted, but the client has not signed it.
+func TestServeTrustsSignaturesOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParties(t)
+		defer p.serve(client.ServeOptions{}, client.Handler{
+			Work: func(context.Context, client.Job) (envelope.Result, error) {
+				t.Error("worked for nobody")
+				return envelope.Result{}, nil
+			},
+		})()
+		call, id := p.request(client.RequestOptions{Recipient: p.agent.DID()})
+		if _, err := firstOffer(t.Context(), call); err != nil {
+			t.Fatal(err)
+		}
+		p.relay.mu.Lock()
+		p.relay.threads[0].State, p.relay.threads[0].Agent = thread.Active, p.agent.DID()
+		p.relay.mu.Unlock()
+		p.relay.put(t, p.stranger, envelope.Draft{Payload: envelope.Accept{RequestID: id}, Thread: call.Thread, Recipient: p.agent.DID()})
+		p.relay.put(t, p.me, envelope.Draft{Payload: envelope.Accept{RequestID: "another"}, Thread: call.Thread, Recipient: p.agent.DID()})
+		p.relay.put(t, p.me, envelope.Draft{Payload: envelope.Accept{RequestID: id}, Thread: "another", Recipient: p.agent.DID()})
+		time.Sleep(time.Hour)
+	})
+}
+
+// TestServeShortRequest: the REQUEST lives ten seconds in the relay, the ACCEPT comes after a minute.
+func TestServeShortRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, restart := range []bool{false, true} {
+			p := newParties(t)
+			opts := client.ServeOptions{Cursor: client.FileCursor(filepath.Join(t.TempDir(), "cursor"))}
+			stop := p.serve(opts, client.Handler{})
+			call, _ := p.request(client.RequestOptions{TTL: 10 * time.Second})
+			offer, err := firstOffer(t.Context(), call)
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Minute)
+			if restart {
+				stop()
+				stop = p.serve(opts, client.Handler{})
+			}
+			if err := call.Accept(t.Context(), offer); err != nil {
+				t.Fatal(err)
+			}
+			_, err = call.Result(t.Context())
+			if got, _ := errors.AsType[*client.AgentError](err); restart != (err != nil) || restart && got.Code != envelope.AgentUnavailable {
+				t.Errorf("restarted %v: got %v", restart, err)
+			}
+			stop()
+		}
+	})
+}
+
+func TestServeConcurrency(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParties(t)
+		var now, most atomic.Int32
+		defer p.serve(client.ServeOptions{Concurrency: 3}, client.Handler{
+			Work: func(context.Context, client.Job) (envelope.Result, error) {
+				most.Store(max(most.Load(), now.Add(1)))
+				time.Sleep(time.Minute)
+				now.Add(-1)
+				return envelope.Result{}, nil
+			},
+		})()
+		began := time.Now()
+		var calls []*client.Call
+		for range 9 {
+			call, _ := p.request(client.RequestOptions{})
+			offer, err := firstOffer(t.Context(), call)
+			if err == nil {
+				err = call.Accept(t.Context(), offer)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			calls = append(calls, call)
+		}
+		for _, call := range calls {
+			if _, err := call.Result(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+		if took := time.Since(began); most.Load() != 3 || took != 3*time.Minute {
+			t.Errorf("%d at once, in %v; want 3, in 3m", most.Load(), took)
+		}
+	})
+}
+
+// TestServeThroughTrouble loses answers and fails reads for a long while; the work is done once and arrives once.
+func TestServeThroughTrouble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParties(t)
+		var works atomic.Int32
+		stop := p.serve(client.ServeOptions{}, client.Handler{
+			Work: func(context.Context, client.Job) (envelope.Result, error) {
+				works.Add(1)
+				began := time.Now()
+				var n atomic.Int32
+				p.relay.setHook(func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+					if time.Since(began) > 20*time.Minute {
+						return next.RoundTrip(r)
+					} else if n.Add(1)%7 == 0 && r.Method == http.MethodPost {
+						return lost(r, next)
+					}
+					return response(503, unavailable), nil
+				})
+				return envelope.Result{}, nil
+			},
+		})
+		if result, err := p.ask(client.RequestOptions{}); err != nil {
+			t.Errorf("got %v, %v", result, err)
+		}
+		time.Sleep(time.Hour)
+		if works.Load() != 1 || p.count(envelope.TypeResult) != 1 || p.count(envelope.TypeError) != 0 {
+			t.Errorf("%d works, %d results, %d errors", works.Load(), p.count(envelope.TypeResult), p.count(envelope.TypeError))
+		}
+		stop()
+	})
+}
+
+func TestServeAnnounces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParties(t)
+		manifest := &envelope.Manifest{ID: "cap", Intents: []envelope.Intent{{ID: "translate"}}}
+		script(p.relay, reset, reset, pass)
+		stop := p.serve(client.ServeOptions{Manifest: manifest}, client.Handler{})
+		time.Sleep(5 * time.Second)
+		if n := p.count(envelope.TypeManifest); n != 1 {
+			t.Errorf("announced %d times at the start", n)
+		}
+		p.relay.setHook(nil)
+		time.Sleep(72 * time.Hour)
+		if n := p.count(envelope.TypeManifest); n < 6 || n > 8 {
+			t.Errorf("announced %d times in three days; a manifest lives a day", n)
+		}
+		stop()
+	})
+}
+
+func TestServeEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParties(t)
+		broken := errors.New("the disk is full")
+		err := p.byHand.Serve(t.Context(), client.ServeOptions{Intents: []string{"translate"}, Cursor: brokenStore{save: broken}}, client.Handler{
+			Work: func(context.Context, client.Job) (envelope.Result, error) { return envelope.Result{}, nil },
+		})
+		if !errors.Is(err, broken) {
+			t.Errorf("the cursor cannot be saved, and Serve ended with %v", err)
+		}
+		if err := p.byHand.Serve(t.Context(), client.ServeOptions{}, client.Handler{}); err == nil {
+			t.Error("served without intent and handler")
+		}
+		p.relay.setHook(answering(401, `{"ok":false,"error":"UNAUTHORIZED","message":"sign your reads"}`))
+		stop := p.serve(client.ServeOptions{}, client.Handler{})
+		time.Sleep(time.Second)
+		if err := stop(); !hasCode(err, envelope.CodeUnauthorized) {
+			t.Errorf("refused for good, Serve ended with %v", err)
+		}
+	})
+}
+
+// TestServeAnswersEarlyRequest: a request that came while the agent was down for a minute, before its first start.
+func TestServeAnswersEarlyRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParties(t)
+		call, _ := p.request(client.RequestOptions{Recipient: p.agent.DID()})
+		time.Sleep(time.Minute)
+		defer p.serve(client.ServeOptions{}, client.Handler{})()
+		if _, err := firstOffer(t.Context(), call); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestServeBacklog: after a long absence an agent does not ask the relay about everything at once.
+func TestServeBacklog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParties(t)
+		for range 30 {
+			p.request(client.RequestOptions{})
+		}
+		var now, most atomic.Int32
+		p.relay.setHook(func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+			if strings.HasPrefix(r.URL.Path, "/threads/") {
+				most.Store(max(most.Load(), now.Add(1)))
+				defer now.Add(-1)
+				time.Sleep(time.Second)
+			}
+			return next.RoundTrip(r)
+		})
+		stop := p.serve(client.ServeOptions{Concurrency: 4}, client.Handler{})
+		time.Sleep(time.Minute)
+		if most.Load() != 4 || p.count(envelope.TypeOffer) != 30 {
+			t.Errorf("asked %d at once, and made %d offers; want 4 and 30", most.Load(), p.count(envelope.TypeOffer))
+		}
+		stop()
+	})
+}
