@@ -289,12 +289,13 @@ func TestFollowWipedRelay(t *testing.T) {
 		var got []string
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		for i := range 3 {
-			time.AfterFunc(time.Duration(i+1)*time.Minute, func() {
+		go func() {
+			for range 3 {
+				time.Sleep(time.Minute)
 				relay.wipe()
 				want = append(want, relay.put(t, key, envelope.Draft{}).ID, relay.put(t, key, envelope.Draft{}).ID)
-			})
-		}
+			}
+		}()
 		err := c.Follow(ctx, client.FollowOptions{}, func(_ context.Context, e *envelope.Envelope) error {
 			if got = append(got, e.ID); len(got) == 6 {
 				cancel()

@@ -70,10 +70,9 @@ func (r *run) accepted(record *Thread) bool {
 	})
 }
 
-// byClient reports whether e is the client's part in the thread, and meant for this agent among others.
+// byClient reports whether e, of this thread, is from its client and meant for this agent among others.
 func (r *run) byClient(e *envelope.Envelope, record *Thread) bool {
-	return e.Sender.ID == r.key.Client && e.Thread == r.key.ID && e.RequestID == record.RequestID &&
-		(e.Recipient == "" || e.Recipient == r.agent.me)
+	return e.Sender.ID == r.key.Client && e.RequestID == record.RequestID && (e.Recipient == "" || e.Recipient == r.agent.me)
 }
 
 // offer answers a REQUEST with an OFFER or, if it is directed, with an ERROR; a stranger's ERROR to a broadcast one

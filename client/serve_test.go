@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -132,8 +130,12 @@ func TestServeRefuses(t *testing.T) {
 			}
 			if test.early {
 				test.opts.Recipient = ""
+				posted := len(p.relay.posts)
 				if _, err := p.ask(test.opts); !errors.As(err, &got) || got.Code != envelope.AgentTimeout {
 					t.Errorf("%s, to everyone: got %v, want silence", name, err)
+				}
+				if n := len(p.relay.posts) - posted; n != 1 {
+					t.Errorf("%s, to everyone: %d posts, want the REQUEST alone", name, n)
 				}
 			}
 			if p.count(envelope.TypeError) != 1 {
@@ -212,121 +214,21 @@ func TestServeStopsWorkLongAfterTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)
 		began, took := time.Now(), time.Duration(0)
-		defer p.serve(client.ServeOptions{}, client.Handler{
+		stop := p.serve(client.ServeOptions{}, client.Handler{
 			Work: func(ctx context.Context, _ client.Job) (envelope.Result, error) {
 				<-ctx.Done()
 				took = time.Since(began)
 				return envelope.Result{}, ctx.Err()
 			},
-		})()
+		})
 		if _, err := p.ask(client.RequestOptions{}); err == nil {
 			t.Error("got a result")
 		}
 		time.Sleep(10 * time.Minute)
+		stop()
 		if took != 65*time.Minute {
 			t.Errorf("the work was stopped after %v; the thread ends after an hour, and clocks differ by up to 5m", took)
 		}
-	})
-}
-
-// TestServeCrash kills the agent between ACCEPT and RESULT; all the next process has is the cursor file.
-func TestServeCrash(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newParties(t)
-		cursor := client.FileCursor(filepath.Join(t.TempDir(), "cursor"))
-		var works atomic.Int32
-		handler := client.Handler{Work: func(ctx context.Context, job client.Job) (envelope.Result, error) {
-			works.Add(1)
-			select {
-			case <-ctx.Done():
-				return envelope.Result{}, ctx.Err()
-			case <-time.After(10 * time.Minute):
-				return envelope.Result{Output: job.Request.Params}, nil
-			}
-		}}
-		stop := p.serve(client.ServeOptions{Cursor: cursor}, handler)
-		if _, err := p.ask(client.RequestOptions{Params: 1}); err != nil {
-			t.Fatal(err)
-		}
-		call, _ := p.request(client.RequestOptions{Params: 2})
-		offer, err := firstOffer(t.Context(), call)
-		if err == nil {
-			err = call.Accept(t.Context(), offer)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		idle, _ := p.request(client.RequestOptions{}) // an offer that is still open, behind the ACCEPT
-		if _, err := firstOffer(t.Context(), idle); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Minute)
-		stop()
-		if n := p.count(envelope.TypeResult); n != 1 || works.Load() != 2 {
-			t.Fatalf("before the crash: %d results, %d works", n, works.Load())
-		}
-		stop = p.serve(client.ServeOptions{Cursor: cursor}, handler)
-		if result, err := call.Result(t.Context()); err != nil || string(result.Output) != "2" {
-			t.Errorf("after the restart: %v, %v", result, err)
-		}
-		synctest.Wait()
-		stop()
-		stop = p.serve(client.ServeOptions{Cursor: cursor}, handler)
-		time.Sleep(time.Hour)
-		stop()
-		if works.Load() != 3 || p.count(envelope.TypeResult) != 2 || p.count(envelope.TypeOffer) != 3 || p.count(envelope.TypeError) != 0 {
-			t.Errorf("in all %d works, %d results, %d offers, %d errors", works.Load(), p.count(envelope.TypeResult), p.count(envelope.TypeOffer), p.count(envelope.TypeError))
-		}
-	})
-}
-
-// TestServeCursorWaits: a short job behind a long one does not move the cursor past the long one.
-func TestServeCursorWaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newParties(t)
-		cursor := client.FileCursor(filepath.Join(t.TempDir(), "cursor"))
-		saved := func() string {
-			text, err := cursor.Load(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			return text
-		}
-		stop := p.serve(client.ServeOptions{Cursor: cursor}, client.Handler{
-			Work: func(_ context.Context, job client.Job) (envelope.Result, error) {
-				if string(job.Request.Params) == `"long"` {
-					time.Sleep(30 * time.Minute)
-				}
-				return envelope.Result{}, nil
-			},
-		})
-		call, _ := p.request(client.RequestOptions{Params: "long"})
-		offer, err := firstOffer(t.Context(), call)
-		if err != nil {
-			t.Fatal(err)
-		}
-		synctest.Wait()
-		before := saved()
-		if err := call.Accept(t.Context(), offer); err != nil {
-			t.Fatal(err)
-		}
-		for range 5 {
-			if _, err := p.ask(client.RequestOptions{Params: "short"}); err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(time.Minute)
-		}
-		if got := saved(); got != before {
-			t.Errorf("the cursor went from %s to %s past a job in work", before, got)
-		}
-		if _, err := call.Result(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Minute)
-		if got, want := saved(), p.relay.cursor(len(p.relay.all())); got != want {
-			t.Errorf("all is done, and the cursor stands at %s of %s", got, want)
-		}
-		stop()
 	})
 }
 
@@ -347,39 +249,17 @@ func TestServeTrustsSignaturesOnly(t *testing.T) {
 		p.relay.mu.Lock()
 		p.relay.threads[0].State, p.relay.threads[0].Agent = thread.Active, p.agent.DID()
 		p.relay.mu.Unlock()
-		p.relay.put(t, p.stranger, envelope.Draft{Payload: envelope.Accept{RequestID: id}, Thread: call.Thread, Recipient: p.agent.DID()})
-		p.relay.put(t, p.me, envelope.Draft{Payload: envelope.Accept{RequestID: "another"}, Thread: call.Thread, Recipient: p.agent.DID()})
-		p.relay.put(t, p.me, envelope.Draft{Payload: envelope.Accept{RequestID: id}, Thread: "another", Recipient: p.agent.DID()})
-		time.Sleep(time.Hour)
-	})
-}
-
-// TestServeShortRequest: the REQUEST lives ten seconds in the relay, the ACCEPT comes after a minute.
-func TestServeShortRequest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for _, restart := range []bool{false, true} {
-			p := newParties(t)
-			opts := client.ServeOptions{Cursor: client.FileCursor(filepath.Join(t.TempDir(), "cursor"))}
-			stop := p.serve(opts, client.Handler{})
-			call, _ := p.request(client.RequestOptions{TTL: 10 * time.Second})
-			offer, err := firstOffer(t.Context(), call)
-			if err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(time.Minute)
-			if restart {
-				stop()
-				stop = p.serve(opts, client.Handler{})
-			}
-			if err := call.Accept(t.Context(), offer); err != nil {
-				t.Fatal(err)
-			}
-			_, err = call.Result(t.Context())
-			if got, _ := errors.AsType[*client.AgentError](err); restart != (err != nil) || restart && got.Code != envelope.AgentUnavailable {
-				t.Errorf("restarted %v: got %v", restart, err)
-			}
-			stop()
+		forge := func(signer envelope.Signer, id, threadID string) {
+			e := p.relay.put(t, signer, envelope.Draft{Payload: envelope.Accept{RequestID: id}, Thread: threadID, Recipient: p.agent.DID()})
+			p.relay.mu.Lock() // and it shows up in the record
+			defer p.relay.mu.Unlock()
+			record := &p.relay.threads[0]
+			record.Transitions = append(record.Transitions, thread.Transition{Type: e.Type, By: e.Sender.ID, ID: e.ID, At: time.Now()})
 		}
+		forge(p.stranger, id, call.Thread)
+		forge(p.me, "another", call.Thread)
+		forge(p.me, id, "another")
+		time.Sleep(time.Hour)
 	})
 }
 
@@ -416,38 +296,6 @@ func TestServeConcurrency(t *testing.T) {
 		if took := time.Since(began); most.Load() != 3 || took != 3*time.Minute {
 			t.Errorf("%d at once, in %v; want 3, in 3m", most.Load(), took)
 		}
-	})
-}
-
-// TestServeThroughTrouble loses answers and fails reads for a long while; the work is done once and arrives once.
-func TestServeThroughTrouble(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newParties(t)
-		var works atomic.Int32
-		stop := p.serve(client.ServeOptions{}, client.Handler{
-			Work: func(context.Context, client.Job) (envelope.Result, error) {
-				works.Add(1)
-				began := time.Now()
-				var n atomic.Int32
-				p.relay.setHook(func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
-					if time.Since(began) > 20*time.Minute {
-						return next.RoundTrip(r)
-					} else if n.Add(1)%7 == 0 && r.Method == http.MethodPost {
-						return lost(r, next)
-					}
-					return response(503, unavailable), nil
-				})
-				return envelope.Result{}, nil
-			},
-		})
-		if result, err := p.ask(client.RequestOptions{}); err != nil {
-			t.Errorf("got %v, %v", result, err)
-		}
-		time.Sleep(time.Hour)
-		if works.Load() != 1 || p.count(envelope.TypeResult) != 1 || p.count(envelope.TypeError) != 0 {
-			t.Errorf("%d works, %d results, %d errors", works.Load(), p.count(envelope.TypeResult), p.count(envelope.TypeError))
-		}
-		stop()
 	})
 }
 
@@ -492,40 +340,27 @@ func TestServeEnds(t *testing.T) {
 	})
 }
 
-// TestServeAnswersEarlyRequest: a request that came while the agent was down for a minute, before its first start.
-func TestServeAnswersEarlyRequest(t *testing.T) {
+func TestServeWaitsForItsHandlers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)
-		call, _ := p.request(client.RequestOptions{Recipient: p.agent.DID()})
-		time.Sleep(time.Minute)
-		defer p.serve(client.ServeOptions{}, client.Handler{})()
-		if _, err := firstOffer(t.Context(), call); err != nil {
-			t.Error(err)
+		var ended atomic.Bool
+		stop := p.serve(client.ServeOptions{}, client.Handler{Work: func(ctx context.Context, _ client.Job) (envelope.Result, error) {
+			<-ctx.Done()
+			time.Sleep(time.Minute)
+			ended.Store(true)
+			return envelope.Result{}, nil
+		}})
+		call, _ := p.request(client.RequestOptions{})
+		offer, err := firstOffer(t.Context(), call)
+		if err == nil {
+			err = call.Accept(t.Context(), offer)
 		}
-	})
-}
-
-// TestServeBacklog: after a long absence an agent does not ask the relay about everything at once.
-func TestServeBacklog(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newParties(t)
-		for range 30 {
-			p.request(client.RequestOptions{})
+		if err != nil {
+			t.Fatal(err)
 		}
-		var now, most atomic.Int32
-		p.relay.setHook(func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
-			if strings.HasPrefix(r.URL.Path, "/threads/") {
-				most.Store(max(most.Load(), now.Add(1)))
-				defer now.Add(-1)
-				time.Sleep(time.Second)
-			}
-			return next.RoundTrip(r)
-		})
-		stop := p.serve(client.ServeOptions{Concurrency: 4}, client.Handler{})
-		time.Sleep(time.Minute)
-		if most.Load() != 4 || p.count(envelope.TypeOffer) != 30 {
-			t.Errorf("asked %d at once, and made %d offers; want 4 and 30", most.Load(), p.count(envelope.TypeOffer))
+		synctest.Wait()
+		if stop(); !ended.Load() {
+			t.Error("Serve left a handler behind")
 		}
-		stop()
 	})
 }

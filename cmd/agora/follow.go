@@ -37,6 +37,31 @@ func (followCmd) Help() string {
 // errEnough ends Follow when --count is reached.
 var errEnough = errors.New("enough")
 
+// countingCursor ends Follow with errEnough as soon as it is full and the cursor behind the last message is saved.
+type countingCursor struct {
+	client.CursorStore // nil: the place is not kept
+	full               func() bool
+}
+
+func (c countingCursor) Load(ctx context.Context) (string, error) {
+	if c.CursorStore == nil {
+		return "", nil
+	}
+	return c.CursorStore.Load(ctx)
+}
+
+func (c countingCursor) Save(ctx context.Context, cursor string) error {
+	if c.CursorStore != nil {
+		if err := c.CursorStore.Save(ctx, cursor); err != nil {
+			return err
+		}
+	}
+	if c.full() {
+		return errEnough
+	}
+	return nil
+}
+
 func (c followCmd) Run(env environment) error {
 	relay, me, err := c.client(env)
 	if err != nil {
@@ -53,8 +78,10 @@ func (c followCmd) Run(env environment) error {
 	if c.CursorFile != "" {
 		opts.Cursor = client.FileCursor(c.CursorFile)
 	}
+	printed := 0
 	if c.Count > 0 {
 		opts.Page = 1 // so that the cursor never stands behind a message that was not printed
+		opts.Cursor = countingCursor{opts.Cursor, func() bool { return printed == c.Count }}
 	}
 	ctx := env.ctx
 	if c.Timeout > 0 {
@@ -66,11 +93,7 @@ func (c followCmd) Run(env environment) error {
 	if !c.JSON && isTerminal(env.stdout) {
 		show = showText
 	}
-	printed := 0
 	err = relay.Follow(ctx, opts, func(_ context.Context, e *envelope.Envelope) error {
-		if c.Count > 0 && printed == c.Count {
-			return errEnough
-		}
 		printed++
 		return show(env.stdout, e)
 	})

@@ -30,8 +30,8 @@ func (c keygenCmd) Run(env environment) error {
 }
 
 type didCmd struct {
-	DID string `arg:"" name:"did" optional:"" help:"The identifier to check."`
-	Key string `help:"Show the identity of this key file instead." placeholder:"FILE"`
+	DID *string `arg:"" name:"did" optional:"" help:"The identifier to check."`
+	Key string  `help:"Show the identity of this key file instead." placeholder:"FILE"`
 }
 
 func (didCmd) Help() string {
@@ -40,22 +40,14 @@ func (didCmd) Help() string {
 }
 
 func (c didCmd) Validate() error {
-	if (c.DID == "") == (c.Key == "") {
+	if (c.DID == nil) == (c.Key == "") {
 		return fmt.Errorf("give either a did:key or --key FILE")
 	}
 	return nil
 }
 
 func (c didCmd) Run(env environment) error {
-	did := didkey.DID(c.DID)
-	if c.Key != "" {
-		key, err := didkey.Load(c.Key)
-		if err != nil {
-			return err
-		}
-		did = key.DID()
-	}
-	did, err := didkey.Parse(string(did))
+	did, err := c.did()
 	if err != nil {
 		return err
 	}
@@ -63,4 +55,12 @@ func (c didCmd) Run(env environment) error {
 		DID       didkey.DID `json:"did"`
 		PublicKey string     `json:"publicKeyHex"`
 	}{did, hex.EncodeToString(did.PublicKey())})
+}
+
+func (c didCmd) did() (didkey.DID, error) {
+	if c.Key == "" {
+		return didkey.Parse(*c.DID)
+	}
+	key, err := didkey.Load(c.Key)
+	return key.DID(), err
 }

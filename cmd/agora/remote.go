@@ -11,13 +11,13 @@ import (
 
 // remote are the flags of the verbs that talk to a relay.
 type remote struct {
-	Relay string `env:"AGORA_RELAY" default:"${relay}" placeholder:"URL" help:"The relay ($$AGORA_RELAY, default: ${relay})."`
+	Relay string `env:"AGORA_RELAY" default:"${relay}" placeholder:"URL" help:"The relay (default: ${relay})."`
 }
 
 // identified adds the flag of those that act as somebody.
 type identified struct {
 	remote
-	Key string `required:"" env:"AGORA_KEY" placeholder:"FILE" help:"Your key file ($$AGORA_KEY)."`
+	Key string `required:"" env:"AGORA_KEY" placeholder:"FILE" help:"Your key file."`
 }
 
 // client returns a client that is nobody and can only read.

@@ -33,6 +33,8 @@ func (sendCmd) Help() string {
 		"  agora sign --key alice.key draft.json | agora send"
 }
 
+const example = "Example:\n  "
+
 // wait bounds what a verb waits for a relay that does not answer.
 const wait = 30 * time.Second
 
@@ -85,6 +87,10 @@ type sendRequest struct {
 	MaxCost     *float64   `placeholder:"USD" help:"The most you would pay."`
 	Deadline    *time.Time `placeholder:"TIME" help:"When the result is no longer of use, RFC 3339."`
 	Thread      string     `placeholder:"ID" help:"The new thread's id (default: a new random one)."`
+}
+
+func (sendRequest) Help() string {
+	return example + `agora send request --key alice.key --intent translation.en_zh --params '{"text":"Hello"}' --max-cost 0.01`
 }
 
 func (c sendRequest) Run(env environment) error {
@@ -151,6 +157,10 @@ type sendOffer struct {
 	ValidFor *time.Duration `placeholder:"DURATION" help:"How long the offer stands."`
 }
 
+func (sendOffer) Help() string {
+	return example + `agora send offer --key bob.key --thread THREAD --price 0.005 --eta 2s --valid-for 5m`
+}
+
 func (c sendOffer) Run(env environment) error {
 	return c.reply(env, func(id string) envelope.Payload {
 		o := envelope.Offer{RequestID: id, Plan: c.Plan, ETASeconds: c.ETA.Seconds()}
@@ -168,6 +178,10 @@ func (c sendOffer) Run(env environment) error {
 type sendAccept struct {
 	threaded
 	Agent string `placeholder:"DID" help:"Whose offer; needed only where several agents have offered."`
+}
+
+func (sendAccept) Help() string {
+	return example + `agora send accept --key alice.key --thread THREAD`
 }
 
 func (c sendAccept) Run(env environment) error {
@@ -193,6 +207,10 @@ type sendResult struct {
 	Status string `default:"success" help:"How it went (default: ${default})."`
 }
 
+func (sendResult) Help() string {
+	return example + `agora send result --key bob.key --thread THREAD --output '{"translation":"你好"}'`
+}
+
 func (c sendResult) Run(env environment) error {
 	return c.reply(env, func(id string) envelope.Payload {
 		return envelope.Result{RequestID: id, Status: c.Status, Output: rawJSON(c.Output)}
@@ -203,6 +221,10 @@ type sendError struct {
 	threaded
 	Code    string `required:"" help:"Such as INTENT_NOT_SUPPORTED, INSUFFICIENT_BUDGET, TIMEOUT or INTERNAL_ERROR."`
 	Message string `required:"" help:"A sentence for people."`
+}
+
+func (sendError) Help() string {
+	return example + `agora send error --key bob.key --thread THREAD --code UNAVAILABLE --message 'Back at nine'`
 }
 
 func (c sendError) Run(env environment) error {
@@ -216,6 +238,10 @@ type sendCancel struct {
 	Reason string `help:"Why."`
 }
 
+func (sendCancel) Help() string {
+	return example + `agora send cancel --key alice.key --thread THREAD --reason 'found it myself'`
+}
+
 func (c sendCancel) Run(env environment) error {
 	return c.reply(env, func(id string) envelope.Payload { return envelope.Cancel{RequestID: id, Reason: c.Reason} })
 }
@@ -223,6 +249,10 @@ func (c sendCancel) Run(env environment) error {
 type sendManifest struct {
 	sender
 	File string `arg:"" optional:"" default:"-" help:"The capability manifest as JSON; - is standard input."`
+}
+
+func (sendManifest) Help() string {
+	return example + `agora send manifest --key bob.key manifest.json`
 }
 
 func (c sendManifest) Run(env environment) error {
@@ -242,6 +272,10 @@ func (c sendManifest) Run(env environment) error {
 type sendRaw struct {
 	remote
 	File string `arg:"" optional:"" default:"-" help:"The signed envelope; - is standard input."`
+}
+
+func (sendRaw) Help() string {
+	return example + `agora send signed.json`
 }
 
 func (c sendRaw) Run(env environment) error {

@@ -33,7 +33,7 @@ func (c canonicalizeCmd) Run(env environment) error {
 }
 
 type signCmd struct {
-	Key  string `required:"" env:"AGORA_KEY" placeholder:"FILE" help:"Your key file ($$AGORA_KEY)."`
+	Key  string `required:"" env:"AGORA_KEY" placeholder:"FILE" help:"Your key file."`
 	File string `arg:"" optional:"" default:"-" help:"The envelope; - is standard input."`
 }
 
@@ -71,13 +71,17 @@ func (verifyCmd) Help() string {
 		"Example:\n  agora verify --now 2026-02-02T15:31:00Z message.json"
 }
 
+func (c verifyCmd) Validate() error {
+	if _, ok := envelope.ParseTime(c.Now); c.Now != "" && !ok {
+		return fmt.Errorf("--now must be an RFC 3339 time such as 2026-02-02T15:31:00Z")
+	}
+	return nil
+}
+
 func (c verifyCmd) Run(env environment) error {
-	now := time.Now()
-	if c.Now != "" {
-		var ok bool
-		if now, ok = envelope.ParseTime(c.Now); !ok {
-			return fmt.Errorf("--now must be an RFC 3339 time such as 2026-02-02T15:31:00Z")
-		}
+	now, ok := envelope.ParseTime(c.Now)
+	if !ok {
+		now = time.Now()
 	}
 	body, err := env.input(c.File)
 	if err != nil {

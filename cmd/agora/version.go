@@ -8,6 +8,8 @@ import (
 
 type versionCmd struct{}
 
+func (versionCmd) Help() string { return example + "agora version" }
+
 func (versionCmd) Run(env environment) error {
 	_, err := fmt.Fprintf(env.stdout, "agora %s, protocol 1.0, %s %s/%s\n", build(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 	return err

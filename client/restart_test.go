@@ -1,0 +1,261 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/envelope"
+)
+
+// TestServeCrash kills the agent between ACCEPT and RESULT; all the next process has is the cursor file.
+func TestServeCrash(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParties(t)
+		cursor := client.FileCursor(filepath.Join(t.TempDir(), "cursor"))
+		var works atomic.Int32
+		handler := client.Handler{Work: func(ctx context.Context, job client.Job) (envelope.Result, error) {
+			works.Add(1)
+			select {
+			case <-ctx.Done():
+				return envelope.Result{}, ctx.Err()
+			case <-time.After(10 * time.Minute):
+				return envelope.Result{Output: job.Request.Params}, nil
+			}
+		}}
+		stop := p.serve(client.ServeOptions{Cursor: cursor}, handler)
+		if _, err := p.ask(client.RequestOptions{Params: 1}); err != nil {
+			t.Fatal(err)
+		}
+		call, _ := p.request(client.RequestOptions{Params: 2})
+		offer, err := firstOffer(t.Context(), call)
+		if err == nil {
+			err = call.Accept(t.Context(), offer)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		idle, _ := p.request(client.RequestOptions{}) // an offer that is still open, behind the ACCEPT
+		if _, err := firstOffer(t.Context(), idle); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		stop()
+		if n := p.count(envelope.TypeResult); n != 1 || works.Load() != 2 {
+			t.Fatalf("before the crash: %d results, %d works", n, works.Load())
+		}
+		stop = p.serve(client.ServeOptions{Cursor: cursor}, handler)
+		if result, err := call.Result(t.Context()); err != nil || string(result.Output) != "2" {
+			t.Errorf("after the restart: %v, %v", result, err)
+		}
+		synctest.Wait()
+		stop()
+		stop = p.serve(client.ServeOptions{Cursor: cursor}, handler)
+		time.Sleep(time.Hour)
+		stop()
+		if works.Load() != 3 || p.count(envelope.TypeResult) != 2 || p.count(envelope.TypeOffer) != 3 || p.count(envelope.TypeError) != 0 {
+			t.Errorf("in all %d works, %d results, %d offers, %d errors", works.Load(), p.count(envelope.TypeResult), p.count(envelope.TypeOffer), p.count(envelope.TypeError))
+		}
+	})
+}
+
+// TestServeCursorWaits: a short job behind a long one does not move the cursor past the long one.
+func TestServeCursorWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParties(t)
+		cursor := client.FileCursor(filepath.Join(t.TempDir(), "cursor"))
+		saved := func() string {
+			text, err := cursor.Load(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return text
+		}
+		stop := p.serve(client.ServeOptions{Cursor: cursor}, client.Handler{
+			Work: func(_ context.Context, job client.Job) (envelope.Result, error) {
+				if string(job.Request.Params) == `"long"` {
+					time.Sleep(30 * time.Minute)
+				}
+				return envelope.Result{}, nil
+			},
+		})
+		call, _ := p.request(client.RequestOptions{Params: "long"})
+		offer, err := firstOffer(t.Context(), call)
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		before := saved()
+		if err := call.Accept(t.Context(), offer); err != nil {
+			t.Fatal(err)
+		}
+		for range 5 {
+			if _, err := p.ask(client.RequestOptions{Params: "short"}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Minute)
+		}
+		if got := saved(); got != before {
+			t.Errorf("the cursor went from %s to %s past a job in work", before, got)
+		}
+		if _, err := call.Result(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if got, want := saved(), p.relay.cursor(len(p.relay.all())); got != want {
+			t.Errorf("all is done, and the cursor stands at %s of %s", got, want)
+		}
+		stop()
+	})
+}
+
+// TestServeShortRequest: the REQUEST lives ten seconds in the relay, the ACCEPT comes after a minute.
+func TestServeShortRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, restart := range []bool{false, true} {
+			p := newParties(t)
+			opts := client.ServeOptions{Cursor: client.FileCursor(filepath.Join(t.TempDir(), "cursor"))}
+			stop := p.serve(opts, client.Handler{})
+			call, _ := p.request(client.RequestOptions{TTL: 10 * time.Second})
+			offer, err := firstOffer(t.Context(), call)
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Minute)
+			if restart {
+				stop()
+				stop = p.serve(opts, client.Handler{})
+			}
+			if err := call.Accept(t.Context(), offer); err != nil {
+				t.Fatal(err)
+			}
+			_, err = call.Result(t.Context())
+			if got, _ := errors.AsType[*client.AgentError](err); restart != (err != nil) || restart && got.Code != envelope.AgentUnavailable {
+				t.Errorf("restarted %v: got %v", restart, err)
+			}
+			stop()
+		}
+	})
+}
+
+// TestServeThroughTrouble fails what the agent asks and posts for a long while; the work is done once and arrives once.
+func TestServeThroughTrouble(t *testing.T) {
+	for name, trouble := range map[string]func(n int32, r *http.Request, next http.RoundTripper) (*http.Response, error){
+		"everything fails, some answers are lost": func(n int32, r *http.Request, next http.RoundTripper) (*http.Response, error) {
+			if n%7 == 0 && r.Method == http.MethodPost {
+				return lost(r, next)
+			}
+			return response(503, unavailable), nil
+		},
+		"posts fail": func(_ int32, r *http.Request, next http.RoundTripper) (*http.Response, error) {
+			if r.Method == http.MethodPost {
+				return response(503, unavailable), nil
+			}
+			return next.RoundTrip(r)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newParties(t)
+				var works, n atomic.Int32
+				stop := p.serve(client.ServeOptions{}, client.Handler{
+					Work: func(context.Context, client.Job) (envelope.Result, error) {
+						works.Add(1)
+						began := time.Now()
+						p.relay.setHook(func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+							if time.Since(began) > 20*time.Minute {
+								return next.RoundTrip(r)
+							}
+							return trouble(n.Add(1), r, next)
+						})
+						return envelope.Result{}, nil
+					},
+				})
+				if result, err := p.ask(client.RequestOptions{}); err != nil {
+					t.Errorf("got %v, %v", result, err)
+				}
+				time.Sleep(time.Hour)
+				if works.Load() != 1 || p.count(envelope.TypeResult) != 1 || p.count(envelope.TypeError) != 0 {
+					t.Errorf("%d works, %d results, %d errors", works.Load(), p.count(envelope.TypeResult), p.count(envelope.TypeError))
+				}
+				stop()
+			})
+		})
+	}
+}
+
+// TestServeOneThreadAtATime: after a restart the REQUEST and the ACCEPT of one thread come together.
+func TestServeOneThreadAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParties(t)
+		stop := p.serve(client.ServeOptions{}, client.Handler{})
+		call, _ := p.request(client.RequestOptions{})
+		offer, err := firstOffer(t.Context(), call)
+		stop()
+		if err == nil {
+			err = call.Accept(t.Context(), offer)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		var works atomic.Int32
+		stop = p.serve(client.ServeOptions{}, client.Handler{Work: func(context.Context, client.Job) (envelope.Result, error) {
+			works.Add(1)
+			time.Sleep(time.Minute)
+			return envelope.Result{}, nil
+		}})
+		if _, err := call.Result(t.Context()); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(10 * time.Minute)
+		if works.Load() != 1 {
+			t.Errorf("worked %d times", works.Load())
+		}
+		stop()
+	})
+}
+
+// TestServeAnswersEarlyRequest: a request that came while the agent was down for a minute, before its first start.
+func TestServeAnswersEarlyRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParties(t)
+		call, _ := p.request(client.RequestOptions{Recipient: p.agent.DID()})
+		time.Sleep(time.Minute)
+		defer p.serve(client.ServeOptions{}, client.Handler{})()
+		if _, err := firstOffer(t.Context(), call); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestServeBacklog: after a long absence an agent does not ask the relay about everything at once.
+func TestServeBacklog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParties(t)
+		for range 30 {
+			p.request(client.RequestOptions{})
+		}
+		var now, most atomic.Int32
+		p.relay.setHook(func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+			if strings.HasPrefix(r.URL.Path, "/threads/") {
+				most.Store(max(most.Load(), now.Add(1)))
+				defer now.Add(-1)
+				time.Sleep(time.Second)
+			}
+			return next.RoundTrip(r)
+		})
+		stop := p.serve(client.ServeOptions{Concurrency: 4}, client.Handler{})
+		time.Sleep(time.Minute)
+		if most.Load() != 4 || p.count(envelope.TypeOffer) != 30 {
+			t.Errorf("asked %d at once, and made %d offers; want 4 and 30", most.Load(), p.count(envelope.TypeOffer))
+		}
+		stop()
+	})
+}

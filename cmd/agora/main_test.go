@@ -1,0 +1,31 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+)
+
+// TestEveryVerbHasAnExample asks each verb for help as a user would.
+func TestEveryVerbHasAnExample(t *testing.T) {
+	verbs := "serve|keygen|did|canonicalize|sign|verify|send|send request|send offer|send accept|send result|send error|" +
+		"send cancel|send manifest|send raw|follow|thread|agents|version"
+	for verb := range strings.SplitSeq(verbs, "|") {
+		var stdout, stderr bytes.Buffer
+		env := environment{t.Context(), strings.NewReader(""), &stdout, &stderr}
+		if code := run(env, append(strings.Fields(verb), "--help")); code != exitOK || !strings.Contains(stdout.String(), "Example") {
+			t.Errorf("agora %s --help ended with %d:\n%s%s", verb, code, stdout.String(), stderr.String())
+		}
+	}
+	var stdout, stderr bytes.Buffer
+	if code := run(environment{t.Context(), nil, &stdout, &stderr}, []string{"--help"}); code != exitOK {
+		t.Fatal(code)
+	}
+	for line := range strings.Lines(stdout.String()) {
+		if name, found := strings.CutPrefix(line, "  "); found && !strings.HasPrefix(name, "-") {
+			if name = strings.TrimSpace(strings.SplitN(name, "  ", 2)[0]); !strings.Contains(verbs, name) {
+				t.Errorf("this test does not know the verb %q", name)
+			}
+		}
+	}
+}

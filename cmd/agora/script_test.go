@@ -1,0 +1,162 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"agora": main})
+}
+
+// TestScripts runs the archives of testdata, which read like a session at a terminal. Beside testscript's commands:
+//
+//	relay start [FLAG...]   starts agora serve on a free port, with the data it had before, and sets AGORA_RELAY
+//	relay kill              ends it without warning
+//	relay stop              asks it to end, and fails unless it does so with success
+//	curl [-d FILE] PATH     makes a request of the relay; the answer is stdout
+//	exitcode N COMMAND...   runs a command that must end with N
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata",
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"relay": relayCommand, "curl": curlCommand, "exitcode": exitcodeCommand,
+		},
+		Setup: func(env *testscript.Env) error {
+			env.Values[relayValue{}] = &relayProcess{}
+			env.Defer(func() {
+				if p := env.Values[relayValue{}].(*relayProcess); p.cmd != nil {
+					p.end(os.Kill)
+				}
+			})
+			return nil
+		},
+	})
+}
+
+func exitcodeCommand(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exitcode N COMMAND...")
+	}
+	code := 0
+	if err := ts.Exec(args[1], args[2:]...); err != nil {
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) {
+			ts.Fatalf("%v", err)
+		}
+		code = exit.ExitCode()
+	}
+	if want := args[0]; strconv.Itoa(code) != want {
+		ts.Fatalf("exit code %d, want %s", code, want)
+	}
+}
+
+type relayValue struct{}
+
+// relayProcess is a script's relay; cmd is nil while none runs.
+type relayProcess struct {
+	cmd *exec.Cmd
+	log bytes.Buffer
+}
+
+func (p *relayProcess) end(signal os.Signal) error {
+	err := p.cmd.Process.Signal(signal)
+	if err == nil {
+		err = p.cmd.Wait()
+	}
+	p.cmd = nil
+	return err
+}
+
+func relayCommand(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) == 0 {
+		ts.Fatalf("usage: relay start|kill|stop")
+	}
+	p := ts.Value(relayValue{}).(*relayProcess)
+	switch args[0] {
+	case "start":
+		p.start(ts, args[1:])
+	case "kill":
+		_ = p.end(os.Kill) // it reports the signal as an error
+	case "stop":
+		if err := p.end(os.Interrupt); err != nil {
+			ts.Fatalf("the relay ended with %v\n%s", err, p.log.String())
+		}
+	default:
+		ts.Fatalf("relay %s is unknown", args[0])
+	}
+}
+
+func (p *relayProcess) start(ts *testscript.TestScript, flags []string) {
+	p.cmd = exec.Command("agora", append([]string{"serve", "--addr", "127.0.0.1:0", "--data", ts.MkAbs("agora-data")}, flags...)...)
+	p.cmd.Path = lookPath(ts)
+	p.cmd.Err = nil
+	p.cmd.Stderr = &p.log
+	stdout, err := p.cmd.StdoutPipe()
+	ts.Check(err)
+	ts.Check(p.cmd.Start())
+	lines := bufio.NewScanner(stdout)
+	for lines.Scan() {
+		if url, ok := strings.CutPrefix(lines.Text(), "listening on "); ok {
+			ts.Setenv("AGORA_RELAY", url)
+			return
+		}
+	}
+	_ = p.end(os.Kill)
+	ts.Fatalf("the relay did not start:\n%s", p.log.String())
+}
+
+// lookPath finds the agora that testscript has put into the script's PATH.
+func lookPath(ts *testscript.TestScript) string {
+	for _, dir := range filepath.SplitList(ts.Getenv("PATH")) {
+		path := filepath.Join(dir, "agora")
+		if _, err := os.Stat(path); err == nil {
+			return path
+		}
+	}
+	ts.Fatalf("no agora in PATH")
+	return ""
+}
+
+// TestReadmeWalkThrough holds that each agora command of the README's walk-through is run, as it stands there, by the
+// script of that name.
+func TestReadmeWalkThrough(t *testing.T) {
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	script, err := os.ReadFile("testdata/walkthrough.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(readme), "## Five minutes")
+	section, _, ok := strings.Cut(rest, "## The Go client")
+	if !ok {
+		t.Fatal("the README has lost its walk-through")
+	}
+	commands := 0
+	for line := range strings.Lines(section) {
+		line = strings.TrimSpace(line)
+		if !strings.HasPrefix(line, "agora ") {
+			continue
+		}
+		commands++
+		// What runs until interrupted is ended by the script, and a file takes the place of a redirection.
+		line, _, _ = strings.Cut(line, " > ")
+		if !strings.Contains(string(script), "exec "+line) {
+			t.Errorf("testdata/walkthrough.txtar does not run: %s", line)
+		}
+	}
+	if commands < 10 {
+		t.Errorf("only %d commands found in the README", commands)
+	}
+}
