@@ -13,6 +13,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
+	"reflect"
 	"slices"
 	"time"
 
@@ -90,8 +91,11 @@ func (e *Envelope) PayloadString(name string) string {
 	return text
 }
 
-// DecodePayload fills v, one of this package's payload types or any other, from the payload.
-func (e *Envelope) DecodePayload(v any) error { return json.Unmarshal(e.Payload, v) }
+// DecodePayload fills v, one of this package's payload types or any other, from the payload. Members are known by
+// their exact names, so that what was signed means the same to readers in every language.
+func (e *Envelope) DecodePayload(v any) error {
+	return json.Unmarshal(exactly(e.Payload, reflect.TypeOf(v)), v)
+}
 
 // ExpiresAt is when the sender wants the message forgotten: ts + ttl.
 func (e *Envelope) ExpiresAt() time.Time { return e.TS.Add(e.TTL) }

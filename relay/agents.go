@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"time"
 
@@ -16,14 +17,19 @@ const OnlineWithin = 5 * time.Minute
 // Errors: CodeInvalidRequest.
 func list(e *envelope.Envelope) (*Listing, error) {
 	var m envelope.Manifest
-	if err := e.DecodePayload(&m); err != nil {
+	var own struct {
+		Auth struct {
+			PublicKey *string `json:"public_key"` // present and empty is not absent
+		} `json:"auth"`
+	}
+	if errors.Join(e.DecodePayload(&m), e.DecodePayload(&own)) != nil {
 		return nil, envelope.Errorf(envelope.CodeInvalidRequest, "the payload is not a capability manifest; "+
 			"its members must have the types of the protocol's section \"Capability Manifest\"")
 	}
 	if !envelope.ValidID(m.ID) {
 		return nil, envelope.Errorf(envelope.CodeInvalidRequest, "a MANIFEST needs payload.id, 1 to 128 letters, digits or ._:~-")
 	}
-	if m.Auth != nil && m.Auth.PublicKey != "" && m.Auth.PublicKey != e.Sender.ID.Multibase() && m.Auth.PublicKey != string(e.Sender.ID) {
+	if k := own.Auth.PublicKey; k != nil && *k != e.Sender.ID.Multibase() && *k != string(e.Sender.ID) {
 		return nil, envelope.Errorf(envelope.CodeInvalidRequest, "payload.auth.public_key is not the sender's own key; nobody announces another's")
 	}
 	l := &Listing{ID: m.ID, Intents: []string{}}

@@ -24,7 +24,7 @@ type Poll struct {
 }
 
 // Events answers a poll: at once if there is something to deliver, else as soon as there is, else with an empty page
-// when p.Wait is over or the relay shuts down. A poll whose ctx ends gives up its place at once.
+// when p.Wait is over or the relay shuts down. A poll whose ctx ends while it waits gives up its place at once.
 func (r *Relay) Events(ctx context.Context, p Poll) (Page, error) {
 	if err := r.draining(); err != nil {
 		return Page{}, err
@@ -42,7 +42,7 @@ func (r *Relay) Events(ctx context.Context, p Poll) (Page, error) {
 }
 
 func (r *Relay) fromCursor(ctx context.Context, p Poll, w *waiter) (Page, error) {
-	page, err := r.Store.Read(ctx, Query{Filter: p.Filter, Now: r.Now(), After: p.Cursor, Limit: p.Limit, MaxBytes: PageBytes})
+	page, err := r.Store.Read(context.WithoutCancel(ctx), Query{Filter: p.Filter, Now: r.Now(), After: p.Cursor, Limit: p.Limit, MaxBytes: PageBytes})
 	if err != nil || len(page.Events) > 0 {
 		return page, err
 	}

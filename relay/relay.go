@@ -8,8 +8,11 @@ package relay
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -119,6 +122,24 @@ func (r *Relay) Post(ctx context.Context, body []byte) (Receipt, error) {
 	return r.Store.Append(ctx, entry)
 }
 
-func (r *Relay) isOrigin(origin string) bool {
-	return origin == r.Origin || origin == r.Origin+"/"
+func (r *Relay) isOrigin(text string) bool {
+	origin, err := ParseOrigin(text)
+	return err == nil && origin == r.Origin
+}
+
+// ParseOrigin returns the origin of a URL in its one form: scheme and host in lower case, no default port, no path
+// (RFC 6454). Config.Origin has this form.
+func ParseOrigin(text string) (string, error) {
+	u, err := url.Parse(text)
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" || u.User != nil ||
+		strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" {
+		return "", fmt.Errorf("want an origin such as https://relay.example, without a path")
+	}
+	host := strings.ToLower(u.Host)
+	if u.Scheme == "http" {
+		host = strings.TrimSuffix(host, ":80")
+	} else {
+		host = strings.TrimSuffix(host, ":443")
+	}
+	return u.Scheme + "://" + host, nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/replay"
 	"github.com/agora-relay/agora/store/sqlite"
 	"github.com/agora-relay/agora/thread"
 )
@@ -167,6 +168,27 @@ func TestPostChecksBeforeItStores(t *testing.T) {
 		bound := good
 		bound.Relays = []string{"https://there.example", "https://here.example"}
 		post(t, r, sign(t, client, bound))
+	})
+}
+
+func TestShortestKeepingDecidesWhatHasExpired(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, relay.Config{Policy: relay.Policy{Window: replay.Window{MaxTTL: 10 * time.Second}}})
+		e := sign(t, key(t), envelope.Draft{Payload: request, TS: time.Now().Add(-20 * time.Second)})
+		_, err := r.Post(t.Context(), e.Canonical())
+		wantCode(t, err, envelope.CodeExpired)
+	})
+}
+
+func TestRequestToOneselfTimesOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, relay.Config{})
+		lonely := key(t)
+		post(t, r, sign(t, lonely, envelope.Draft{Payload: request, Recipient: lonely.DID()}))
+		time.Sleep(thread.DefaultPendingTimeout + 2*time.Second)
+		if page := poll(t, r, relay.Poll{Filter: relay.Filter{Recipient: lonely.DID(), Type: envelope.TypeError}, Limit: 10}); len(page.Events) != 1 {
+			t.Errorf("%d notices, want one", len(page.Events))
+		}
 	})
 }
 

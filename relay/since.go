@@ -37,18 +37,19 @@ func (r *Relay) since(ctx context.Context, p Poll, w *waiter) (Page, error) {
 	settle := time.NewTimer(p.Wait)
 	defer settle.Stop()
 
-	first, err := r.Store.Read(ctx, Query{Filter: p.Filter, TS: p.Since, Expired: true, Headers: true, Limit: 1})
+	look := context.WithoutCancel(ctx) // only the wait is given up
+	first, err := r.Store.Read(look, Query{Filter: p.Filter, TS: p.Since, Expired: true, Headers: true, Limit: 1})
 	if err != nil {
 		return Page{}, err
 	}
 	isLast, settled := p.Wait == 0, false
 	for {
-		o, err := r.look(ctx, p, first)
+		o, err := r.look(look, p, first)
 		if err != nil {
 			return Page{}, err
 		}
 		if o.news || isLast || settled && len(o.pending) > 0 {
-			return r.deliver(ctx, o)
+			return r.deliver(look, o)
 		}
 		if rest := o.settles.Sub(r.Now()); rest > 0 {
 			settle.Reset(rest)
@@ -110,22 +111,37 @@ func (r *Relay) look(ctx context.Context, p Poll, first Page) (outlook, error) {
 			o.news = o.news || e.Seq > latest
 		}
 	}
-	if !o.news {
-		latest = 0 // nothing after it is asked of the page's end
+	switch {
+	case p.Recipient == "":
+		o.cut = fitting(o.pending, p.Limit) // more is not promised: such a poll may match the whole store
+	case o.news:
+		o.cut = cut(o.pending, lastHolder, latest, p.Limit)
+	default:
+		// Siblings of the bookmark, most likely delivered before. All of them at once: a page that ended earlier would
+		// make a bookmark with news behind it, and an idle reader would go round and round.
+		o.cut = len(o.pending)
 	}
-	o.cut = cut(o.pending, lastHolder, latest, p.Limit)
 	return o, nil
+}
+
+// fitting returns how many of the pending events the limits admit.
+func fitting(pending []Event, limit int) int {
+	size := 0
+	for i, e := range pending {
+		if size += e.Size; i == limit || i > 0 && size > PageBytes {
+			return i
+		}
+	}
+	return len(pending)
 }
 
 // cut returns how many of the pending events make a page. The page ends at an event that is the latest holder of its
 // ts and came after the sequence number behind, so that as a bookmark it moves the reader on. Of the ends that fit
 // the limits it takes the last; if none fits, the first that does not.
 func cut(pending []Event, lastHolder map[int64]Seq, behind Seq, limit int) int {
-	best, size := 0, 0
+	best, fit := 0, fitting(pending, limit)
 	for i, e := range pending {
-		size += e.Size
-		fits := i < limit && (i == 0 || size <= PageBytes)
-		if !fits && best > 0 {
+		if i >= fit && best > 0 {
 			return best
 		}
 		if e.Seq > behind && lastHolder[e.TS.UnixNano()] == e.Seq {

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"slices"
 	"time"
 
 	"github.com/agora-relay/agora/didkey"
@@ -78,7 +79,9 @@ func (r *Relay) timeoutNotices(t thread.Thread) ([]*envelope.Envelope, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, party := range append([]didkey.DID{t.Client}, t.Agents()...) {
+	parties := append([]didkey.DID{t.Client}, t.Agents()...)
+	slices.Sort(parties) // a client may have asked itself
+	for _, party := range slices.Compact(parties) {
 		hash := sha256.Sum256([]byte(string(t.Client) + "\n" + t.ID + "\n" + string(party)))
 		notice, err := envelope.Draft{
 			ID:        "timeout_" + hex.EncodeToString(hash[:16]),

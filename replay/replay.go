@@ -51,9 +51,9 @@ func (w Window) Check(ts time.Time, ttl time.Duration, now time.Time) error {
 		return &envelope.Error{Code: envelope.CodeStaleTimestamp, Details: clock,
 			Message: "ts is not within " + w.Skew.String() + " of the relay's clock; set your clock by details.now and sign again"}
 	}
-	if !now.Before(ts.Add(ttl)) {
+	if !now.Before(w.Expires(ts, ttl)) {
 		return &envelope.Error{Code: envelope.CodeExpired, Details: clock,
-			Message: "the message had expired (ts + meta.ttl) when it arrived; send it sooner or sign it with a longer ttl"}
+			Message: "the message had expired (ts + meta.ttl, as far as the relay keeps messages) when it arrived; send it sooner or sign it with a longer ttl"}
 	}
 	return nil
 }

@@ -57,7 +57,8 @@ func (r Rules) begin(m *envelope.Envelope, now time.Time) (Thread, error) {
 	if err := checkPayload(m); err != nil {
 		return Thread{}, err
 	}
-	t := Thread{ID: m.Thread, Client: m.Sender.ID, State: Open, RequestID: m.RequestID, Recipient: m.Recipient}
+	t := Thread{ID: m.Thread, Client: m.Sender.ID, State: Open, RequestID: m.RequestID,
+		Recipient: m.Recipient, Offers: []Offer{}}
 	return t.step(Pending, transitionOf(m, now)), nil
 }
 

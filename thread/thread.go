@@ -40,7 +40,7 @@ type Thread struct {
 	RequestID   string       `json:"requestId,omitempty"`
 	Recipient   didkey.DID   `json:"recipient,omitempty"` // whom the REQUEST named: the only one who may offer
 	Agent       didkey.DID   `json:"agent,omitempty"`     // whose offer was accepted
-	Offers      []Offer      `json:"offers,omitempty"`    // standing ones, oldest first
+	Offers      []Offer      `json:"offers"`              // standing ones, oldest first; never nil
 	OffersMade  int          `json:"offersMade,omitempty"`
 	Transitions []Transition `json:"transitions"`
 }

@@ -8,10 +8,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/agora-relay/agora/didkey"
@@ -51,7 +49,7 @@ func (c serveCmd) Validate() error {
 		return fmt.Errorf("--max-body must be at least 1024 bytes")
 	}
 	if c.PublicURL != "" {
-		if _, err := originOf(c.PublicURL); err != nil {
+		if _, err := relay.ParseOrigin(c.PublicURL); err != nil {
 			return fmt.Errorf("--public-url: %w", err)
 		}
 	}
@@ -87,7 +85,7 @@ func (c serveCmd) Run(env environment) (err error) {
 	}
 	origin := "http://" + listener.Addr().String()
 	if c.PublicURL != "" {
-		if origin, err = originOf(c.PublicURL); err != nil {
+		if origin, err = relay.ParseOrigin(c.PublicURL); err != nil {
 			return errors.Join(err, listener.Close())
 		}
 	}
@@ -104,7 +102,7 @@ func (c serveCmd) Run(env environment) (err error) {
 }
 
 // serve runs the relay and its server until ctx ends or one of them fails, and returns when both have ended.
-func serve(ctx context.Context, r *relay.Relay, server *http.Server, listener net.Listener, log *slog.Logger) error {
+func serve(ctx context.Context, r *relay.Relay, server *httpapi.Server, listener net.Listener, log *slog.Logger) error {
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	relayEnded, serverEnded := make(chan error, 1), make(chan error, 1)
@@ -120,12 +118,10 @@ func serve(ctx context.Context, r *relay.Relay, server *http.Server, listener ne
 	case failed = <-serverEnded:
 		serverEnded <- nil
 	}
-	r.Drain()
 	deadline, cancel := context.WithTimeout(running, shutdownTime)
 	defer cancel()
 	if err := server.Shutdown(deadline); err != nil {
 		log.Warn("requests were cut off", "err", err)
-		failed = errors.Join(failed, server.Close())
 	}
 	stop()
 	failed = errors.Join(failed, <-relayEnded)
@@ -146,20 +142,4 @@ func relayKey(path string) (didkey.Key, error) {
 		return didkey.Key{}, err
 	}
 	return key, didkey.Save(path, key)
-}
-
-// originOf returns the origin of a URL as meta.relay has it: scheme and host in lower case, no default port, no path.
-func originOf(text string) (string, error) {
-	u, err := url.Parse(text)
-	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" || u.User != nil ||
-		strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" {
-		return "", fmt.Errorf("want an origin such as https://relay.example, without a path")
-	}
-	host := strings.ToLower(u.Host)
-	if u.Scheme == "http" {
-		host = strings.TrimSuffix(host, ":80")
-	} else {
-		host = strings.TrimSuffix(host, ":443")
-	}
-	return u.Scheme + "://" + host, nil
 }

@@ -54,7 +54,8 @@ type errorAnswer struct {
 // the client learns no more than that.
 func (s *server) answerError(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(err, context.Canceled) && r.Context().Err() != nil {
-		return // the client has gone
+		// The client has left, or only closed its sending side and listens still: silence would be sent as a 200.
+		err = envelope.Errorf(envelope.CodeUnavailable, "the wait was given up, as the client closed its side of the connection")
 	}
 	var e *envelope.Error
 	if !errors.As(err, &e) {
@@ -89,7 +90,11 @@ func (s *server) write(w http.ResponseWriter, status int, body []byte) {
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
-	if _, err := w.Write(body); err != nil {
+	_, err := w.Write(body)
+	if err == nil {
+		err = http.NewResponseController(w).Flush() // so that a handler that has returned has answered, see Shutdown
+	}
+	if err != nil {
 		s.log.Debug("client left before its answer", "err", err)
 	}
 }

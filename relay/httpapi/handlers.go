@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -39,7 +40,8 @@ func (s *server) postEvent(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	receipt, err := s.relay.Post(r.Context(), body)
+	// A client that closes its side does not take back what it has sent: it is stored, and the receipt written.
+	receipt, err := s.relay.Post(context.WithoutCancel(r.Context()), body)
 	if err != nil {
 		return err
 	}
@@ -54,15 +56,19 @@ func (s *server) postEvent(w http.ResponseWriter, r *http.Request) error {
 // readBody reads a body that is not encoded and not larger than the relay takes. Its Content-Type is the client's
 // business: a plain curl -d works.
 func (s *server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	if encoding := r.Header.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
+	if r.Header.Get("Content-Encoding") != "" {
 		return nil, envelope.Errorf(envelope.CodeUnsupportedMedia, "the body must come without Content-Encoding")
+	}
+	bodyTooLarge := &envelope.Error{Code: envelope.CodePayloadTooLarge, Details: map[string]any{"maxBytes": s.relay.MaxBody},
+		Message: "the body is too large; put big data elsewhere and send a reference to it"}
+	if r.ContentLength > int64(s.relay.MaxBody) {
+		return nil, bodyTooLarge // before a byte of it is asked for
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, int64(s.relay.MaxBody)))
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
-		return nil, &envelope.Error{Code: envelope.CodePayloadTooLarge, Details: map[string]any{"maxBytes": s.relay.MaxBody},
-			Message: "the body is too large; put big data elsewhere and send a reference to it"}
+		return nil, bodyTooLarge
 	case err != nil:
 		return nil, envelope.Errorf(envelope.CodeInvalidRequest, "the body broke off or came too slowly")
 	}
@@ -70,6 +76,8 @@ func (s *server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error
 }
 
 func (s *server) getEvents(w http.ResponseWriter, r *http.Request) error {
+	s.polls.Add(1)
+	defer s.polls.Done()
 	poll, since, err := parsePoll(r)
 	if err != nil {
 		return err
@@ -127,7 +135,7 @@ func (s *server) getThread(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	view, err := s.relay.Thread(r.Context(), thread.Key{ID: mux.Vars(r)["id"], Client: client})
+	view, err := s.relay.Thread(context.WithoutCancel(r.Context()), thread.Key{ID: mux.Vars(r)["id"], Client: client})
 	if err != nil {
 		return err
 	}
@@ -163,7 +171,7 @@ func (s *server) getAgents(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	page, err := s.relay.Agents(r.Context(), q)
+	page, err := s.relay.Agents(context.WithoutCancel(r.Context()), q)
 	if err != nil {
 		return err
 	}
@@ -188,7 +196,7 @@ func (s *server) getAgent(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return envelope.Errorf(envelope.CodeInvalidDID, "the path must end in a did:key: %v", err)
 	}
-	found, err := s.relay.Agent(r.Context(), did)
+	found, err := s.relay.Agent(context.WithoutCancel(r.Context()), did)
 	if err != nil {
 		return err
 	}
@@ -241,7 +249,7 @@ func (s *server) postSeed(w http.ResponseWriter, r *http.Request) error {
 		return envelope.Errorf(envelope.CodeNotFound, "demonstration data is made for requests from this machine only; "+
 			"the operator can open it with --demo")
 	}
-	count, err := s.relay.Seed(r.Context())
+	count, err := s.relay.Seed(context.WithoutCancel(r.Context()))
 	if err != nil {
 		return err
 	}

@@ -5,11 +5,14 @@
 package httpapi
 
 import (
+	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/gorilla/mux"
@@ -30,6 +33,13 @@ type server struct {
 	relay   *relay.Relay
 	options Options
 	log     *slog.Logger
+	polls   sync.WaitGroup // those that have not been answered yet
+}
+
+// Server serves a relay. Give Serve a listener, and end it with Shutdown.
+type Server struct {
+	http.Server
+	api *server
 }
 
 // Time limits of one request. A long poll may wait beyond them; reading a body and writing an answer may not.
@@ -41,28 +51,49 @@ const (
 	maxHeaderBytes    = 16 << 10
 )
 
-// NewServer returns an HTTP server for r. The caller sets its listener and shuts it down: first Relay.Drain, so that
-// waiting polls are answered, then Server.Shutdown.
-func NewServer(r *relay.Relay, o Options) *http.Server {
-	log := o.Log
-	if log == nil {
-		log = slog.Default()
-	}
-	return &http.Server{
-		Handler:           New(r, o),
+// NewServer returns an HTTP server for r.
+func NewServer(r *relay.Relay, o Options) *Server {
+	api := newAPI(r, o)
+	return &Server{api: api, Server: http.Server{
+		Handler:           api.routes(),
 		ReadHeaderTimeout: readHeaderTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		ErrorLog:          slog.NewLogLogger(api.log.Handler(), slog.LevelDebug),
+	}}
+}
+
+// Shutdown drains the relay, so that every waiting poll is answered while the listener is still open, and then closes
+// the server as http.Server.Shutdown does. If ctx ends first, requests are cut off and its error is returned.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.api.relay.Drain()
+	answered := make(chan struct{})
+	go func() { // ends with the last poll, which its write deadline bounds
+		s.api.polls.Wait()
+		close(answered)
+	}()
+	select {
+	case <-answered:
+	case <-ctx.Done():
 	}
+	if err := s.Server.Shutdown(ctx); err != nil {
+		return errors.Join(err, s.Close())
+	}
+	return nil
 }
 
 // New returns the routes of r as a handler.
-func New(r *relay.Relay, o Options) http.Handler {
+func New(r *relay.Relay, o Options) http.Handler { return newAPI(r, o).routes() }
+
+func newAPI(r *relay.Relay, o Options) *server {
 	s := &server{relay: r, options: o, log: o.Log}
 	if s.log == nil {
 		s.log = slog.Default()
 	}
+	return s
+}
+
+func (s *server) routes() http.Handler {
 	// SkipClean: the router would redirect //events to /events, and a client repeats a redirected POST as a GET.
 	router := mux.NewRouter().SkipClean(true)
 	for path, allowed := range map[string]methods{
@@ -70,7 +101,7 @@ func New(r *relay.Relay, o Options) http.Handler {
 		"/threads/{id}":           {http.MethodGet: s.getThread},
 		"/agents":                 {http.MethodGet: s.getAgents},
 		"/agents/{did}":           {http.MethodGet: s.getAgent},
-		"/health":                 {http.MethodGet: s.getHealth},
+		"/health":                 {http.MethodGet: s.getHealth, http.MethodHead: s.getHealth},
 		"/.well-known/agora.json": {http.MethodGet: s.getWellKnown},
 		"/seed":                   {http.MethodPost: s.postSeed},
 		// Names that clients written before this relay use.

@@ -188,6 +188,8 @@ func TestRefusals(t *testing.T) {
 		{"POST", "/events", strings.Repeat(" ", 128<<10+1), 413, envelope.CodePayloadTooLarge},
 		{"POST", "/events?x=1", "{}", 400, envelope.CodeInvalidRequest},
 		{"PUT", "/events", "", 405, envelope.CodeMethodNotAllowed},
+		{"HEAD", "/events", "", 405, envelope.CodeMethodNotAllowed},
+		{"GET", "/events?cursor=0&limit=%2B5", "", 400, envelope.CodeInvalidRequest},
 		{"OPTIONS", "/events", "", 405, envelope.CodeMethodNotAllowed},
 		{"POST", "//events", "{}", 404, envelope.CodeNotFound},
 		{"POST", "/events/", "{}", 404, envelope.CodeNotFound},
@@ -286,6 +288,7 @@ func TestSeedIsLocal(t *testing.T) {
 		"another machine":     {peer: "192.0.2.1:9", host: "localhost", want: 404},
 		"through a proxy":     {peer: "127.0.0.1:9", host: "localhost", header: "X-Forwarded-For", want: 404},
 		"forwarded":           {peer: "127.0.0.1:9", host: "localhost", header: "Forwarded", want: 404},
+		"a web page":          {peer: "127.0.0.1:9", host: "localhost", header: "Origin", want: 404},
 		"public relay":        {options: httpapi.Options{Public: true}, peer: "127.0.0.1:9", host: "localhost", want: 404},
 		"demo":                {options: httpapi.Options{Public: true, Demo: true}, peer: "192.0.2.1:9", host: "relay.example", want: 200},
 	} {
@@ -361,7 +364,7 @@ func (l *pipeListener) dial() net.Conn {
 	return ours
 }
 
-func serve(t *testing.T, r *relay.Relay) (*pipeListener, *http.Server) {
+func serve(t *testing.T, r *relay.Relay) (*pipeListener, *httpapi.Server) {
 	t.Helper()
 	l := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
 	server := httpapi.NewServer(r, httpapi.Options{Log: quiet})

@@ -153,11 +153,11 @@ func (p params) limit(otherwise int) (int, error) {
 	if !ok {
 		return otherwise, nil
 	}
-	n, err := strconv.Atoi(text)
+	n, err := strconv.ParseUint(text, 10, 16) // no sign
 	if err != nil || n < 1 || n > relay.MaxPage {
 		return 0, invalid("limit must be a whole number from 1 to %d", relay.MaxPage)
 	}
-	return n, nil
+	return int(n), nil
 }
 
 func (s *server) parseAgentQuery(r *http.Request) (relay.AgentQuery, error) {
@@ -182,15 +182,19 @@ func (s *server) parseAgentQuery(r *http.Request) (relay.AgentQuery, error) {
 
 func agentCursor(next int64) string { return strconv.FormatInt(next, 10) }
 
+// passedOn are further headers that a proxy or a browser adds.
+var passedOn = []string{"Via", "X-Real-Ip", "Origin", "Sec-Fetch-Site"}
+
 // local reports whether a request certainly comes from this machine: over loopback, to a loopback name, not passed on
-// by a proxy, at a relay that has no public address (PROTOCOL §5). A web page elsewhere cannot fake the Host.
+// by a proxy, not sent by a web page, at a relay that has no public address (PROTOCOL §5). The Host keeps out pages
+// that have rebound their own name to this machine.
 func (s *server) local(r *http.Request) bool {
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil || !peer.Addr().Unmap().IsLoopback() || s.options.Public {
 		return false
 	}
 	for name := range r.Header {
-		if name == "Forwarded" || strings.HasPrefix(name, "X-Forwarded-") {
+		if name == "Forwarded" || strings.HasPrefix(name, "X-Forwarded-") || slices.Contains(passedOn, name) {
 			return false
 		}
 	}

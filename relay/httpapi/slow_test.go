@@ -2,14 +2,19 @@ package httpapi_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/agora-relay/agora/envelope"
 )
 
 // The deadlines of a connection, on a clock that only moves while everybody waits.
@@ -98,6 +103,49 @@ func TestReaderThatNeverReadsIsCut(t *testing.T) {
 	})
 }
 
+// halfClosed is a connection whose client has closed its sending side and reads on, as nc -N does: the server reads to
+// the end of what was sent, and its answers go to a buffer.
+type halfClosed struct {
+	net.Conn
+	sent   io.Reader
+	answer bytes.Buffer
+	once   sync.Once
+	closed chan struct{}
+}
+
+func (c *halfClosed) Read(b []byte) (int, error)      { return c.sent.Read(b) }
+func (c *halfClosed) Write(b []byte) (int, error)     { return c.answer.Write(b) }
+func (c *halfClosed) Close() error                    { c.once.Do(func() { close(c.closed) }); return nil }
+func (c *halfClosed) LocalAddr() net.Addr             { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
+func (c *halfClosed) RemoteAddr() net.Addr            { return c.LocalAddr() }
+func (c *halfClosed) SetDeadline(time.Time) error     { return nil }
+func (c *halfClosed) SetReadDeadline(time.Time) error { return nil }
+func (c *halfClosed) SetWriteDeadline(time.Time) error {
+	return nil
+}
+
+// TestHalfClosedClientGetsItsAnswer holds that no request is answered with an empty 200, which an early end of the
+// request's context once led to, and that a receipt is written for what was stored.
+func TestHalfClosedClientGetsItsAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t)
+		l, _ := serve(t, r)
+		e := sign(t, key(t), envelope.Draft{Payload: envelope.Request{Intent: "echo"}})
+		for request, want := range map[string]string{
+			fmt.Sprintf("POST /events HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(e.Canonical()), e.Canonical()): `{"ok":true,"id":"` + e.ID,
+			"GET /events?cursor=0&timeout=5&type=RESULT HTTP/1.1\r\nHost: x\r\n\r\n":                                           `{"ok":false,"error":"UNAVAILABLE"`,
+			"GET /agents HTTP/1.1\r\nHost: x\r\n\r\n":                                                                          `{"ok":true,"agents":[]`,
+		} {
+			c := &halfClosed{sent: strings.NewReader(request), closed: make(chan struct{})}
+			l.conns <- c
+			<-c.closed
+			if text := c.answer.String(); !strings.Contains(text, want) {
+				t.Errorf("%.30s: answered %s", request, text)
+			}
+		}
+	})
+}
+
 func TestShutdownAnswersWaitingPolls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
@@ -106,7 +154,14 @@ func TestShutdownAnswersWaitingPolls(t *testing.T) {
 		fmt.Fprint(c, "GET /events?cursor=0&timeout=60 HTTP/1.1\r\nHost: x\r\n\r\n")
 		synctest.Wait()
 		began := time.Now()
-		r.Drain()
+		ended := make(chan error, 1)
+		go func() { ended <- server.Shutdown(t.Context()) }()
+		synctest.Wait()
+		select {
+		case <-l.closed:
+			t.Error("the listener was closed before the poll was answered")
+		default:
+		}
 		response, err := http.ReadResponse(bufio.NewReader(c), nil)
 		if err != nil {
 			t.Fatal(err)
@@ -115,7 +170,7 @@ func TestShutdownAnswersWaitingPolls(t *testing.T) {
 		if err != nil || response.StatusCode != 200 || !strings.Contains(string(body), `"events":[]`) {
 			t.Errorf("%d %s %v", response.StatusCode, body, err)
 		}
-		if err := server.Shutdown(t.Context()); err != nil {
+		if err := <-ended; err != nil {
 			t.Error(err)
 		}
 		if took := time.Since(began); took > time.Second {

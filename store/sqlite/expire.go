@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"database/sql"
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
@@ -37,6 +38,13 @@ func (w *writer) expire(now time.Time, notices func(thread.Thread) ([]*envelope.
 	}
 	for _, r := range due {
 		ended := w.store.policy.Rules.At(r.Thread, now)
+		if _, alive := w.store.policy.Rules.Deadline(ended); alive {
+			// Timeouts were shorter when its deadline was written down.
+			if _, err := w.saveThread(r, instant(r.keep), now); err != nil {
+				return nil, false, err
+			}
+			continue
+		}
 		if ended.State == r.State {
 			// It had ended before, so this is its removal.
 			if _, err := w.stmts.dropThread.Exec(r.n); err != nil {
@@ -65,7 +73,8 @@ func (w *writer) expire(now time.Time, notices func(thread.Thread) ([]*envelope.
 	return posted, dropped == expireEvents || len(due) == expireThreads, nil
 }
 
-// announce stores that the clock has ended r, with the relay's notices of it.
+// announce stores that the clock has ended r, with the relay's notices of it. A notice that is here already, by its id,
+// is left out: parties may coincide, and one refused by the table would stop all sweeping.
 func (w *writer) announce(r record, now time.Time, notices func(thread.Thread) ([]*envelope.Envelope, error)) (posted []relay.Posted, err error) {
 	messages, err := notices(r.Thread)
 	if err != nil {
@@ -73,6 +82,11 @@ func (w *writer) announce(r record, now time.Time, notices func(thread.Thread) (
 	}
 	last := now
 	for _, m := range messages {
+		if known, err := w.knows(m); err != nil {
+			return nil, err
+		} else if known {
+			continue
+		}
 		p, err := w.insert(relay.Entry{Envelope: m, Received: now}, r.n)
 		if err != nil {
 			return nil, err
@@ -82,4 +96,17 @@ func (w *writer) announce(r record, now time.Time, notices func(thread.Thread) (
 	}
 	_, err = w.saveThread(r, last, now)
 	return posted, err
+}
+
+// knows reports whether the sender of m has used its id.
+func (w *writer) knows(m *envelope.Envelope) (known bool, err error) {
+	sender, err := w.party(m.Sender.ID)
+	if sender == 0 || err != nil {
+		return false, err
+	}
+	err = w.each(func(scanner) error {
+		known = true
+		return nil
+	}, func() (*sql.Rows, error) { return w.stmts.known.Query(sender, m.ID) })
+	return known, err
 }

@@ -18,16 +18,20 @@ func (s *Store) cursor(seq relay.Seq) relay.Cursor { return relay.Cursor{Epoch: 
 
 // Read implements relay.Store.
 func (s *Store) Read(ctx context.Context, q relay.Query) (relay.Page, error) {
-	// Taken before the query, which therefore sees everything up to it.
+	// Taken before the query, which therefore sees everything up to it. It may see more, committed but not announced
+	// yet; that is left out, so that no cursor is handed out that a Read right behind it would not know.
 	head := relay.Seq(s.head.Load())
 	if q.After != (relay.Cursor{}) && (q.After.Epoch != s.epoch || q.After.Seq > head) {
 		return relay.Page{}, relay.ErrUnknownCursor
 	}
-	page := relay.Page{Cursor: s.cursor(max(head, q.After.Seq))}
+	page := relay.Page{Cursor: s.cursor(head)}
 	if q.Limit <= 0 {
 		return page, nil
 	}
-	text, args := selectEvents(q)
+	if q.Until <= 0 || q.Until > head {
+		q.Until = head
+	}
+	text, args := selectEvents(q, s.policy.Window.Skew)
 	rows, err := s.query(ctx, text, args)
 	if err != nil {
 		return relay.Page{}, err
@@ -48,18 +52,18 @@ func (s *Store) Read(ctx context.Context, q relay.Query) (relay.Page, error) {
 		e.TS, e.Received, e.Expires = instant(ts), instant(received), instant(expires)
 		page.Events = append(page.Events, e)
 	}
-	if n := len(page.Events); n > 0 && (page.More || page.Events[n-1].Seq > head) {
-		page.Cursor.Seq = page.Events[n-1].Seq
+	if page.More {
+		page.Cursor.Seq = page.Events[len(page.Events)-1].Seq
 	}
 	return page, rows.Err()
 }
 
 // steppedBack is how far the relay's clock may have been set back with Read's lower bound for Query.NewerThan holding.
-const steppedBack = 30 * time.Minute
+const steppedBack = 20 * time.Minute
 
 // selectEvents writes the statement for q. One condition drives it through an index; the others are kept from the
-// planner with a plus sign, because it has no statistics to choose by.
-func selectEvents(q relay.Query) (text string, args []any) {
+// planner with a plus sign, because it has no statistics to choose by. skew is the policy's.
+func selectEvents(q relay.Query, skew time.Duration) (text string, args []any) {
 	var where []string
 	add := func(condition string, values ...any) {
 		where = append(where, condition)
@@ -100,13 +104,12 @@ func selectEvents(q relay.Query) (text string, args []any) {
 	if q.After.Seq > 0 {
 		add("seq > ?", q.After.Seq)
 	}
-	if q.Until > 0 {
-		add("seq <= ?", q.Until)
-	}
+	add("seq <= ?", q.Until)
 	if !q.NewerThan.IsZero() {
 		// A message that arrived after NewerThan, or claims to have been sent after it, was stored behind any that was
-		// sent so long before.
-		add("seq > ifnull((SELECT seq FROM event WHERE ts <= ? ORDER BY ts DESC LIMIT 1), 0)", nanos(q.NewerThan.Add(-steppedBack)))
+		// sent so long before: either's clock is off by less than skew.
+		add("seq > ifnull((SELECT seq FROM event WHERE ts <= ? ORDER BY ts DESC LIMIT 1), 0)",
+			nanos(q.NewerThan.Add(-2*skew-steppedBack)))
 		add("(+ts > ? OR +received > ?)", nanos(q.NewerThan), nanos(q.NewerThan))
 	}
 	if !q.Expired {
@@ -115,9 +118,6 @@ func selectEvents(q relay.Query) (text string, args []any) {
 	body := "body"
 	if q.Headers {
 		body = "NULL"
-	}
-	if len(where) == 0 {
-		where = []string{"true"}
 	}
 	limit := q.Limit + 1
 	one := func(where []string) string {

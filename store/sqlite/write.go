@@ -37,6 +37,7 @@ type writer struct {
 	store   *Store
 	conn    *sql.Conn
 	stmts   statements
+	made    []*sql.Stmt          // all of stmts
 	parties map[didkey.DID]int64 // a cache of the table party
 	agents  map[int64]struct{}   // the parties with a manifest
 }
@@ -85,13 +86,24 @@ func newWriter(ctx context.Context, s *Store) (*writer, error) {
 		{&w.stmts.dropManifests, "DELETE FROM manifest WHERE expires <= ?"},
 	} {
 		if *p.stmt, err = w.conn.PrepareContext(ctx, p.text); err != nil {
-			return nil, errors.Join(fmt.Errorf("prepare %q: %w", p.text, err), w.conn.Close())
+			return nil, errors.Join(fmt.Errorf("prepare %q: %w", p.text, err), w.close())
 		}
+		w.made = append(w.made, *p.stmt)
 	}
 	if err := w.load(ctx); err != nil {
-		return nil, errors.Join(err, w.conn.Close())
+		return nil, errors.Join(err, w.close())
 	}
 	return w, nil
+}
+
+// close gives the connection back. Its statements are closed first: database/sql leaves those of a sql.Conn alone, and
+// with one of them open SQLite keeps the connection, its files and the write-ahead log.
+func (w *writer) close() error {
+	var errs []error
+	for _, stmt := range w.made {
+		errs = append(errs, stmt.Close())
+	}
+	return errors.Join(append(errs, w.conn.Close())...)
 }
 
 // load reads what the store and its writer keep in memory.
@@ -126,7 +138,7 @@ func (w *writer) run() {
 		select {
 		case <-w.store.stop:
 			// A failing close loses nothing: everything acknowledged is in the write-ahead log.
-			_ = w.conn.Close()
+			_ = w.close()
 			return
 		case j := <-w.store.appends:
 			w.appendGroup(w.group(j))

@@ -1,0 +1,145 @@
+package sqlite
+
+import (
+	"context"
+	"fmt"
+	"math/rand"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/thread"
+)
+
+// appendForever is a child that holds conversations, several at a time, and prints each receipt once it has it. It
+// ends by being killed.
+func appendForever(path string) error {
+	ctx := context.Background()
+	s, err := Open(ctx, path, relay.Policy{})
+	if err != nil {
+		return err
+	}
+	failed := make(chan error)
+	for n := range 4 {
+		go func() {
+			for {
+				if err := converse(ctx, s, 2*n); err != nil {
+					failed <- err
+				}
+			}
+		}()
+	}
+	return <-failed
+}
+
+// converse takes one thread from its REQUEST to its RESULT.
+func converse(ctx context.Context, s *Store, n int) error {
+	client, agent := key(n), key(n+1)
+	id, now := envelope.NewID("thread", time.Now()), time.Now()
+	for i, d := range []envelope.Draft{
+		{Recipient: agent.DID(), Payload: envelope.Request{RequestID: "r", Intent: "translate"}},
+		{Recipient: client.DID(), Payload: envelope.Offer{RequestID: "r"}},
+		{Recipient: agent.DID(), Payload: envelope.Accept{RequestID: "r"}},
+		{Recipient: client.DID(), Payload: envelope.Result{RequestID: "r", Status: "success"}},
+	} {
+		by := client
+		if i%2 == 1 {
+			by = agent
+		}
+		d.Thread = id
+		m, err := d.Sign(by, now)
+		if err != nil {
+			return err
+		}
+		receipt, err := s.Append(ctx, relay.Entry{Envelope: m, Received: now})
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(os.Stdout, "%d %s\n", receipt.Cursor.Seq, receipt.ID) // in one write, so a line is whole or not there
+	}
+	return nil
+}
+
+// What was acknowledged before the process was killed is there when the database is opened again, once, and each
+// thread stands where its events have brought it.
+func TestKill(t *testing.T) {
+	const rounds = 10
+	path := filepath.Join(t.TempDir(), "agora.db")
+	acknowledged := map[relay.Seq]string{}
+	var before relay.Cursor
+	for range rounds {
+		child := start(t, "append", path)
+		for range 20 + rand.Intn(150) {
+			var seq relay.Seq
+			var id string
+			if _, err := fmt.Fscanln(child.lines, &seq, &id); err != nil {
+				t.Fatalf("the child's receipt: %v; it says %q", err, child.errors.String())
+			}
+			acknowledged[seq] = id
+		}
+		must(t, child.Process.Kill())
+		out, _ := child.rest() // ends with an error, having been killed
+		for line := range strings.Lines(out) {
+			var seq relay.Seq
+			var id string
+			if _, err := fmt.Sscanln(line, &seq, &id); err != nil {
+				t.Fatalf("the child's receipt %q: %v", line, err)
+			}
+			acknowledged[seq] = id
+		}
+
+		s := openAt(t, path)
+		there := map[relay.Seq]string{}
+		ids := map[string]bool{}
+		for _, e := range events(t, s) {
+			there[e.Seq] = e.ID
+			if ids[e.ID] {
+				t.Errorf("%s is there twice", e.ID)
+			}
+			ids[e.ID] = true
+		}
+		for seq, id := range acknowledged {
+			if there[seq] != id {
+				t.Errorf("event %d was acknowledged as %q and is %q", seq, id, there[seq])
+			}
+		}
+		before = checkThreads(t, s, before)
+		must(t, s.Close())
+	}
+	t.Logf("%d receipts", len(acknowledged))
+}
+
+// checkThreads compares the threads of the events behind a place with those events, and returns the end.
+func checkThreads(t *testing.T, s *Store, after relay.Cursor) relay.Cursor {
+	t.Helper()
+	page, err := s.Read(t.Context(), relay.Query{After: after, Expired: true, Limit: 1 << 20})
+	must(t, err)
+	steps := map[thread.Key][]string{}
+	for _, e := range page.Events {
+		m, err := envelope.Parse(e.Body, 0)
+		must(t, err)
+		k := thread.Key{ID: m.Thread, Client: m.Sender.ID}
+		if m.Type == envelope.TypeOffer || m.Type == envelope.TypeResult {
+			k.Client = m.Recipient
+		}
+		steps[k] = append(steps[k], m.ID)
+	}
+	states := []thread.State{thread.Pending, thread.Pending, thread.Active, thread.Completed}
+	for k, ids := range steps {
+		got, err := s.Thread(t.Context(), k, time.Now())
+		must(t, err)
+		var recorded []string
+		for _, step := range got.Transitions {
+			recorded = append(recorded, step.ID)
+		}
+		if !slices.Equal(recorded, ids) || got.State != states[len(ids)-1] {
+			t.Errorf("thread %s is %s after %q, its events are %q", k.ID, got.State, recorded, ids)
+		}
+	}
+	return page.Cursor
+}

@@ -1,0 +1,175 @@
+package sqlite
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+)
+
+// The test binary started with this variable set is one of children, not the tests.
+const childVariable = "AGORA_SQLITE_TEST_CHILD"
+
+var children = map[string]func(path string) error{"open": openOnly, "append": appendForever}
+
+func TestMain(m *testing.M) {
+	child, ok := children[os.Getenv(childVariable)]
+	if !ok {
+		os.Exit(m.Run())
+	}
+	if err := child(os.Args[1]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// openOnly is a child that opens a database and says whether it could.
+func openOnly(path string) error {
+	s, err := Open(context.Background(), path, relay.Policy{})
+	if err != nil {
+		return err
+	}
+	return s.Close()
+}
+
+// process is a child that runs. It ends with the test at the latest.
+type process struct {
+	*exec.Cmd
+	lines  *bufio.Reader // its standard output
+	errors bytes.Buffer
+}
+
+func start(t *testing.T, child, path string) *process {
+	t.Helper()
+	binary, err := os.Executable()
+	must(t, err)
+	p := &process{Cmd: exec.CommandContext(t.Context(), binary, path)}
+	p.Env = append(os.Environ(), childVariable+"="+child)
+	p.Stderr = &p.errors
+	out, err := p.StdoutPipe()
+	must(t, err)
+	p.lines = bufio.NewReader(out)
+	must(t, p.Start())
+	return p
+}
+
+// key makes the same identity of the same number every time.
+func key(n int) didkey.Key {
+	k, err := didkey.FromSeed(bytes.Repeat([]byte{byte(n), byte(n >> 8)}, 16))
+	if err != nil {
+		panic(err) // 32 bytes are a seed
+	}
+	return k
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func openAt(t testing.TB, path string) *Store {
+	t.Helper()
+	s, err := Open(t.Context(), path, relay.Policy{})
+	must(t, err)
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return s
+}
+
+func openNew(t testing.TB) *Store {
+	t.Helper()
+	return openAt(t, filepath.Join(t.TempDir(), "agora.db"))
+}
+
+// request is a message that opens a thread of its own.
+func request(t testing.TB, by didkey.Key, to didkey.DID) relay.Entry {
+	t.Helper()
+	return signed(t, by, envelope.Draft{Recipient: to, Payload: envelope.Request{Intent: "translate"}})
+}
+
+func signed(t testing.TB, by didkey.Key, d envelope.Draft) relay.Entry {
+	t.Helper()
+	now := time.Now()
+	m, err := d.Sign(by, now)
+	must(t, err)
+	return relay.Entry{Envelope: m, Received: now}
+}
+
+func events(t testing.TB, s *Store) []relay.Event {
+	t.Helper()
+	page, err := s.Read(t.Context(), relay.Query{Expired: true, Limit: 1 << 20})
+	must(t, err)
+	return page.Events
+}
+
+// write gives f the writer, within a transaction.
+func write(t testing.TB, s *Store, f func(*writer) error) {
+	t.Helper()
+	_, err := s.do(t.Context(), s.tasks, job{task: func(w *writer) ([]relay.Posted, error) { return nil, f(w) }})
+	must(t, err)
+}
+
+func execute(t testing.TB, s *Store, text string) {
+	t.Helper()
+	write(t, s, func(w *writer) error {
+		_, err := w.conn.ExecContext(context.Background(), text)
+		return err
+	})
+}
+
+// together appends the entries as one group: the writer is kept busy until all of them wait.
+func together(t testing.TB, s *Store, entries []relay.Entry) []error {
+	t.Helper()
+	if len(entries) > cap(s.appends) {
+		t.Fatalf("%d entries cannot wait together, only %d", len(entries), cap(s.appends))
+	}
+	busy, release := make(chan struct{}), make(chan struct{})
+	errs := make([]error, len(entries))
+	var callers sync.WaitGroup
+	callers.Go(func() {
+		write(t, s, func(*writer) error {
+			close(busy)
+			<-release
+			return nil
+		})
+	})
+	<-busy
+	for i, e := range entries {
+		callers.Go(func() { _, errs[i] = s.Append(t.Context(), e) })
+	}
+	for len(s.appends) < len(entries) {
+		runtime.Gosched()
+	}
+	close(release)
+	callers.Wait()
+	return errs
+}
+
+func isCode(err error, code envelope.Code) bool {
+	var refusal *envelope.Error
+	return errors.As(err, &refusal) && refusal.Code == code
+}
+
+// rest reads what a child still has to say and waits for its end.
+func (p *process) rest() (out string, err error) {
+	text, err := io.ReadAll(p.lines)
+	return string(text), errors.Join(err, p.Wait())
+}

@@ -1,0 +1,163 @@
+package sqlite
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	sqlite "modernc.org/sqlite"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/thread"
+)
+
+// requests are n messages of n senders whom the store may not have met.
+func requests(t testing.TB, n int) []relay.Entry {
+	t.Helper()
+	entries := make([]relay.Entry, n)
+	for i := range entries {
+		entries[i] = request(t, key(i+1), "")
+	}
+	return entries
+}
+
+func TestGroupCommit(t *testing.T) {
+	s := openNew(t)
+	var commits atomic.Int64
+	write(t, s, func(w *writer) error {
+		return w.conn.Raw(func(driver any) error {
+			driver.(sqlite.HookRegisterer).RegisterCommitHook(func() int32 {
+				commits.Add(1)
+				return 0
+			})
+			return nil
+		})
+	})
+	for _, size := range []int{1, 2, maxGroup} {
+		before, stored := commits.Load(), len(events(t, s))
+		for _, err := range together(t, s, requests(t, size)) {
+			must(t, err)
+		}
+		// One is the commit of what kept the writer busy meanwhile.
+		if got := commits.Load() - before - 1; got != 1 {
+			t.Errorf("%d events that waited together took %d commits", size, got)
+		}
+		if got := len(events(t, s)) - stored; got != size {
+			t.Errorf("%d of %d events are there", got, size)
+		}
+	}
+}
+
+// A refusal is its caller's alone; the others of the group are stored.
+func TestRefusalWithinGroup(t *testing.T) {
+	s := openNew(t)
+	entries := requests(t, 3)
+	entries[1] = signed(t, key(9), envelope.Draft{Thread: "nowhere", Payload: envelope.Cancel{}})
+	for i, err := range together(t, s, entries) {
+		if i == 1 && !isCode(err, envelope.CodeThreadNotFound) || i != 1 && err != nil {
+			t.Errorf("caller %d: %v", i, err)
+		}
+	}
+	if n := len(events(t, s)); n != 2 {
+		t.Errorf("%d events", n)
+	}
+}
+
+// Where the database itself fails, nothing of the group is stored, every caller is told, and the next group is fine.
+func TestFailingGroup(t *testing.T) {
+	s := openNew(t)
+	entries := requests(t, 5)
+	execute(t, s, fmt.Sprintf("CREATE TRIGGER fail BEFORE INSERT ON event WHEN new.id = '%s' BEGIN SELECT RAISE(ABORT, 'broken'); END",
+		entries[3].Envelope.ID))
+	for i, err := range together(t, s, entries) {
+		if err == nil || !strings.Contains(err.Error(), "broken") {
+			t.Errorf("caller %d is told %v", i, err)
+		}
+	}
+	if got := events(t, s); len(got) != 0 {
+		t.Errorf("%d events were stored", len(got))
+	}
+	execute(t, s, "DROP TRIGGER fail")
+	for i, err := range together(t, s, entries) {
+		if err != nil {
+			t.Errorf("caller %d, trying again: %v", i, err)
+		}
+	}
+	// What the writer remembers of the parties is from this time, not from the one undone.
+	for _, e := range entries {
+		page, err := s.Read(t.Context(), relay.Query{Filter: relay.Filter{Sender: e.Envelope.Sender.ID}, Expired: true, Limit: 9})
+		if err != nil || len(page.Events) != 1 || page.Events[0].ID != e.Envelope.ID {
+			t.Errorf("of %s are stored: %+v, %v", e.Envelope.Sender.ID, page.Events, err)
+		}
+	}
+}
+
+func TestDiskFull(t *testing.T) {
+	s := openNew(t)
+	var kept []relay.Entry
+	limit := func(pages string) { execute(t, s, "PRAGMA max_page_count = "+pages) }
+	limit(pragma(t, s.readDB, "page_count")) // not a page more
+	for full := false; !full; {
+		e := request(t, key(len(kept)), "")
+		_, err := s.Append(t.Context(), e)
+		if full = isCode(err, envelope.CodeUnavailable); !full {
+			must(t, err)
+			kept = append(kept, e)
+		}
+		if len(kept) > 10_000 {
+			t.Fatal("the limit does not take hold")
+		}
+	}
+	same := func() {
+		t.Helper()
+		if !slices.EqualFunc(events(t, s), kept, func(e relay.Event, k relay.Entry) bool { return e.ID == k.Envelope.ID }) {
+			t.Errorf("%d events are not the %d acknowledged", len(events(t, s)), len(kept))
+		}
+	}
+	same()
+	late := requests(t, 8)
+	for i, err := range together(t, s, late) {
+		if !isCode(err, envelope.CodeUnavailable) {
+			t.Errorf("caller %d of a full disk: %v", i, err)
+		}
+	}
+	same()
+	// What is there is still known: a retry is answered, as it writes nothing.
+	if receipt, err := s.Append(t.Context(), kept[0]); err != nil || !receipt.Duplicate {
+		t.Errorf("a retry on a full disk: %+v, %v", receipt, err)
+	}
+
+	limit("1000000")
+	for _, e := range late {
+		receipt, err := s.Append(t.Context(), e)
+		if err != nil || receipt.Duplicate || receipt.State != thread.Pending {
+			t.Fatalf("with space again: %+v, %v", receipt, err)
+		}
+		kept = append(kept, e)
+	}
+	same()
+}
+
+// A cursor that a reader holds is known to the next Read, also between a commit and its announcement.
+func TestReadStaysBehindTheAnnouncement(t *testing.T) {
+	s := openNew(t)
+	for _, e := range requests(t, 3) {
+		_, err := s.Append(t.Context(), e)
+		must(t, err)
+	}
+	s.head.Store(2) // as if the third had just been committed
+	for _, q := range []relay.Query{{Limit: 1}, {Limit: 3}, {Limit: 9}, {Limit: 9, Filter: relay.Filter{Recipient: didkey.DID("x"), Broadcast: true}}} {
+		page, err := s.Read(t.Context(), q)
+		must(t, err)
+		if want := min(2, q.Limit); len(page.Events) != want || page.Cursor.Seq != relay.Seq(want) || page.More != (want < 2) {
+			t.Errorf("limit %d: %d events, more %v, cursor %v", q.Limit, len(page.Events), page.More, page.Cursor)
+		}
+		if _, err := s.Read(t.Context(), relay.Query{After: page.Cursor}); err != nil {
+			t.Errorf("reading on: %v", err)
+		}
+	}
+}

@@ -1,0 +1,174 @@
+package storetest
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+)
+
+// list posts a manifest as the relay does: with the words a search may find it by.
+func (f *fixture) list(by didkey.Key, d envelope.Draft, name string, intents ...string) *envelope.Envelope {
+	f.Helper()
+	m := d.Payload.(envelope.Manifest)
+	m.Name = name
+	for _, intent := range intents {
+		m.Intents = append(m.Intents, envelope.Intent{ID: intent})
+	}
+	d.Payload = m
+	e := f.entry(by, d)
+	words := append([]string{m.ID, name}, intents...)
+	e.Listing = &relay.Listing{ID: m.ID, Intents: append([]string{}, intents...), Text: strings.ToLower(strings.Join(words, "\n"))}
+	f.append(e)
+	return e.Envelope
+}
+
+// directory asks for agents as of now and checks that the answer is exactly these manifests.
+func (f *fixture) directory(q relay.AgentQuery, want ...*envelope.Envelope) {
+	f.Helper()
+	q.Now, q.Limit = f.now, 100
+	page, err := f.Agents(f.Context(), q)
+	f.must(err)
+	if page.More {
+		f.Errorf("%+v: more than %d", q, len(page.Agents))
+	}
+	f.equal(fmt.Sprintf("%+v", q), manifests(page.Agents), bodies(want))
+}
+
+func manifests(agents []relay.Agent) []string {
+	list := []string{}
+	for _, a := range agents {
+		list = append(list, string(a.DID)+" "+string(a.Manifest))
+	}
+	return list
+}
+
+func bodies(messages []*envelope.Envelope) []string {
+	list := []string{}
+	for _, m := range messages {
+		list = append(list, string(m.Sender.ID)+" "+string(m.Canonical()))
+	}
+	return list
+}
+
+func testAgents(t *testing.T, open Opener) {
+	t.Run("search", func(t *testing.T) {
+		f := newFixture(t, open, relay.Policy{})
+		polyglot := f.list(alice, manifest("polyglot"), "Ärzte-Übersetzer 50%", "translate", "explain")
+		painter := f.list(alice, manifest("painter"), "Colours", "draw")
+		f.pass(time.Minute)
+		clerk := f.list(bob, manifest("clerk"), "Files & forms", "translate_forms", `say "hi"`)
+		f.post(carol, in("t", request)) // is nobody's manifest
+
+		for name, c := range map[string]struct {
+			q    relay.AgentQuery
+			want []*envelope.Envelope
+		}{
+			"all":                     {relay.AgentQuery{}, []*envelope.Envelope{polyglot, painter, clerk}},
+			"of one":                  {relay.AgentQuery{DID: alice.DID()}, []*envelope.Envelope{polyglot, painter}},
+			"of one without":          {relay.AgentQuery{DID: carol.DID()}, nil},
+			"of a stranger":           {relay.AgentQuery{DID: dave.DID()}, nil},
+			"an intent":               {relay.AgentQuery{Intent: "translate"}, []*envelope.Envelope{polyglot}},
+			"an intent's beginning":   {relay.AgentQuery{Intent: "tran"}, nil},
+			"an intent with quotes":   {relay.AgentQuery{Intent: `say "hi"`}, []*envelope.Envelope{clerk}},
+			"text":                    {relay.AgentQuery{Text: "translate"}, []*envelope.Envelope{polyglot, clerk}},
+			"text beyond ASCII":       {relay.AgentQuery{Text: "ärzte-ü"}, []*envelope.Envelope{polyglot}},
+			"a wildcard is a letter":  {relay.AgentQuery{Text: "50%"}, []*envelope.Envelope{polyglot}},
+			"and nothing more":        {relay.AgentQuery{Text: "c%s"}, nil},
+			"text and intent":         {relay.AgentQuery{Text: "colours", Intent: "translate"}, nil},
+			"text and intent and who": {relay.AgentQuery{DID: bob.DID(), Text: "forms", Intent: "translate_forms"}, []*envelope.Envelope{clerk}},
+		} {
+			t.Run(name, func(t *testing.T) {
+				f := *f
+				f.tb = t
+				f.directory(c.q, c.want...)
+			})
+		}
+	})
+
+	t.Run("the newest of each", func(t *testing.T) {
+		f := newFixture(t, open, relay.Policy{})
+		first := f.list(alice, manifest("m"), "first", "old")
+		others := f.list(bob, manifest("m"), "of another", "old")
+		f.pass(time.Minute)
+		newest := f.list(alice, manifest("m"), "newest", "new")
+		f.directory(relay.AgentQuery{}, newest, others)
+		late := manifest("m")
+		late.TS = first.TS.Add(time.Second)
+		f.pass(time.Minute)
+		f.list(alice, late, "sent before, arrives after", "old")
+		f.directory(relay.AgentQuery{}, newest, others)
+		f.directory(relay.AgentQuery{Intent: "old"}, others)
+		f.directory(relay.AgentQuery{Text: "newest"}, newest)
+		f.reopen()
+		f.directory(relay.AgentQuery{}, newest, others)
+	})
+
+	t.Run("until it expires", func(t *testing.T) {
+		f := newFixture(t, open, relay.Policy{})
+		short := f.list(alice, lasting(time.Hour, manifest("short")), "")
+		long := f.list(alice, lasting(2*time.Hour, manifest("long")), "")
+		f.pass(time.Hour - 1)
+		f.directory(relay.AgentQuery{}, short, long)
+		f.pass(1)
+		f.directory(relay.AgentQuery{}, long)
+	})
+
+	t.Run("online", func(t *testing.T) {
+		f := newFixture(t, open, relay.Policy{})
+		quiet := f.list(alice, manifest("m"), "")
+		busy := f.list(bob, manifest("m"), "")
+		f.pass(time.Hour)
+		f.post(bob, in("t", request)) // any post is a sign of life
+		f.reopen()
+		f.post(carol, in("t", request))
+		for _, c := range []struct {
+			since   time.Time
+			online  []*envelope.Envelope
+			offline []*envelope.Envelope
+		}{
+			{noon.Add(-1), []*envelope.Envelope{quiet, busy}, nil},
+			{noon, []*envelope.Envelope{busy}, []*envelope.Envelope{quiet}},
+			{f.now, nil, []*envelope.Envelope{quiet, busy}},
+		} {
+			f.directory(relay.AgentQuery{OnlineSince: c.since}, c.online...)
+			f.directory(relay.AgentQuery{OnlineSince: c.since, OfflineOnly: true}, c.offline...)
+		}
+		page, err := f.Agents(t.Context(), relay.AgentQuery{DID: bob.DID(), Now: f.now, Limit: 1})
+		f.must(err)
+		if got := page.Agents[0].LastSeen; !got.Equal(f.now) {
+			t.Errorf("bob was seen at %v, want %v", got, f.now)
+		}
+		f.pass(time.Minute)
+		f.post(bob, in("u", request))
+		f.reopen()
+		f.directory(relay.AgentQuery{OnlineSince: noon.Add(time.Hour)}, busy)
+	})
+
+	t.Run("page by page", func(t *testing.T) {
+		f := newFixture(t, open, relay.Policy{})
+		var all []*envelope.Envelope
+		for i := range 5 {
+			all = append(all, f.list(alice, manifest(fmt.Sprint("m", i)), "", "a"))
+			f.list(alice, manifest(fmt.Sprint("n", i)), "", "b")
+		}
+		for limit := 1; limit <= 6; limit++ {
+			var seen []relay.Agent
+			q := relay.AgentQuery{Intent: "a", Now: f.now, Limit: limit}
+			for more := true; more; {
+				page, err := f.Agents(t.Context(), q)
+				f.must(err)
+				if len(page.Agents) > limit || page.More && len(page.Agents) < limit {
+					t.Errorf("limit %d: %d agents, more %v", limit, len(page.Agents), page.More)
+				}
+				seen = append(seen, page.Agents...)
+				q.After, more = page.Next, page.More
+			}
+			f.equal(fmt.Sprint("limit ", limit), manifests(seen), bodies(all))
+		}
+	})
+}

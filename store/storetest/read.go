@@ -1,0 +1,156 @@
+package storetest
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/replay"
+)
+
+// testRead checks what Read says of places in the sequence; which events it selects is testReadModel's.
+func testRead(t *testing.T, open Opener) {
+	t.Run("the end", func(t *testing.T) {
+		f := newFixture(t, open, relay.Policy{})
+		empty := f.end()
+		if empty.Epoch == 0 || empty.Seq != 0 {
+			t.Errorf("an empty store ends at %v", empty)
+		}
+		last := f.post(alice, manifest("m")).Cursor
+		for name, q := range map[string]relay.Query{
+			"no limit is none":    {},
+			"all":                 {Limit: 1},
+			"behind it":           {After: last, Limit: 1},
+			"nothing to be found": {Filter: relay.Filter{Sender: bob.DID()}, Limit: 1},
+		} {
+			if page := f.read(q); page.Cursor != last || page.More {
+				t.Errorf("%s: cursor %v, more %v; want %v", name, page.Cursor, page.More, last)
+			}
+		}
+		f.equal("from the beginning", f.read(relay.Query{After: empty, Limit: 9}), f.read(relay.Query{Limit: 9}))
+	})
+
+	t.Run("places it does not know", func(t *testing.T) {
+		f := newFixture(t, open, relay.Policy{})
+		last := f.post(alice, manifest("m")).Cursor
+		for name, after := range map[string]relay.Cursor{
+			"beyond the end":   {Epoch: last.Epoch, Seq: last.Seq + 1},
+			"another epoch":    {Epoch: last.Epoch + 1, Seq: last.Seq},
+			"another's start":  {Epoch: last.Epoch + 1},
+			"no epoch":         {Seq: last.Seq},
+			"of another store": newFixture(t, open, relay.Policy{}).end(),
+		} {
+			for _, limit := range []int{0, 1} {
+				if page, err := f.Read(t.Context(), relay.Query{After: after, Limit: limit}); !errors.Is(err, relay.ErrUnknownCursor) {
+					t.Errorf("%s, limit %d: %+v, %v", name, limit, page, err)
+				}
+			}
+		}
+	})
+
+	t.Run("bytes of a page", func(t *testing.T) {
+		f := newFixture(t, open, relay.Policy{})
+		for _, id := range []string{"a", "b", "c"} {
+			f.post(alice, named(id, manifest("m")))
+		}
+		size := f.stored(relay.Filter{})[0].Size
+		for _, c := range []struct{ maxBytes, want int }{
+			{1, 1}, {size, 1}, {2*size - 1, 1}, {2 * size, 2}, {3*size - 1, 2}, {3 * size, 3}, {0, 3},
+		} {
+			page := f.read(relay.Query{Limit: 9, MaxBytes: c.maxBytes})
+			if len(page.Events) != c.want || page.More != (c.want < 3) {
+				t.Errorf("%d events of %d bytes for %d, more %v", len(page.Events), size, c.maxBytes, page.More)
+			}
+		}
+	})
+
+	t.Run("newer, where clocks may be far off", func(t *testing.T) {
+		f := newFixture(t, open, relay.Policy{Window: replay.Window{Skew: 3 * time.Hour}})
+		ahead, behind := manifest("m"), manifest("m")
+		ahead.TS, behind.TS = noon.Add(2*time.Hour), noon.Add(-2*time.Hour)
+		want := f.post(alice, ahead).ID
+		f.post(bob, behind)
+		page := f.read(relay.Query{NewerThan: noon.Add(time.Hour), Limit: 9})
+		if len(page.Events) != 1 || page.Events[0].ID != want {
+			t.Errorf("%+v", page)
+		}
+	})
+
+	t.Run("pages while others append", func(t *testing.T) {
+		f := newFixture(t, open, relay.Policy{})
+		const each, posters = 100, 2
+		filters := map[string]relay.Filter{
+			"everything": {},
+			"one inbox":  {Recipient: carol.DID()},
+			"broadcasts": {Recipient: carol.DID(), Broadcast: true},
+			"one sender": {Sender: bob.DID()},
+			"one type":   {Type: envelope.TypeManifest},
+		}
+		var posting, reading sync.WaitGroup
+		var done atomic.Bool
+		for _, by := range []didkey.Key{alice, bob} {
+			posting.Go(func() {
+				for i := range each {
+					d := manifest(fmt.Sprint("m", i))
+					if i%3 > 0 {
+						d = to([]didkey.Key{carol, dave}[i%2], d)
+					}
+					if _, err := f.Append(f.Context(), f.entry(by, d)); err != nil {
+						f.Errorf("append: %v", err)
+					}
+				}
+			})
+		}
+		seen := map[string][]relay.Seq{}
+		var mu sync.Mutex
+		for name, filter := range filters {
+			reading.Go(func() {
+				mine := follow(f, relay.Query{Filter: filter, Limit: 3}, &done)
+				mu.Lock()
+				defer mu.Unlock()
+				seen[name] = mine
+			})
+		}
+		posting.Wait()
+		done.Store(true)
+		reading.Wait()
+		for name, filter := range filters {
+			f.equal(name, seen[name], numbers(f.stored(filter)))
+		}
+		if n := len(seen["everything"]); n != each*posters {
+			t.Errorf("%d events seen", n)
+		}
+	})
+}
+
+// follow reads page after page from where the one before left off, until nothing is left after done.
+func follow(f *fixture, q relay.Query, done *atomic.Bool) []relay.Seq {
+	seen := []relay.Seq{}
+	for {
+		last := done.Load()
+		page, err := f.Read(f.Context(), q)
+		if err != nil {
+			f.Errorf("read after %v: %v", q.After, err)
+			return seen
+		}
+		seen = append(seen, numbers(page.Events)...)
+		q.After = page.Cursor
+		if last && !page.More {
+			return seen
+		}
+	}
+}
+
+func numbers(events []relay.Event) []relay.Seq {
+	list := []relay.Seq{}
+	for _, e := range events {
+		list = append(list, e.Seq)
+	}
+	return list
+}

@@ -1,0 +1,60 @@
+package storetest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/thread"
+)
+
+// testThreads checks which thread Thread finds and that the clock ends it without anybody's help.
+func testThreads(t *testing.T, open Opener) {
+	f := newFixture(t, open, relay.Policy{})
+	f.post(alice, in("t", request))
+	f.post(bob, to(carol, in("t", request)))
+	f.pass(time.Minute)
+	f.post(carol, to(bob, in("t", offer)))
+
+	for _, c := range []struct {
+		name   string
+		key    thread.Key
+		after  time.Duration
+		client didkey.Key
+		state  thread.State
+	}{
+		{"by key", thread.Key{Client: bob.DID(), ID: "t"}, 0, bob, thread.Pending},
+		{"the oldest", thread.Key{ID: "t"}, 0, alice, thread.Pending},
+		{"just before its deadline", thread.Key{ID: "t"}, thread.DefaultPendingTimeout - time.Minute - 1, alice, thread.Pending},
+		{"at its deadline", thread.Key{ID: "t"}, thread.DefaultPendingTimeout - time.Minute, alice, thread.Failed},
+		{"an offer moves the deadline", thread.Key{Client: bob.DID(), ID: "t"}, thread.DefaultPendingTimeout - 1, bob, thread.Pending},
+		{"but not for ever", thread.Key{Client: bob.DID(), ID: "t"}, thread.DefaultPendingTimeout, bob, thread.Failed},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := f.Thread(t.Context(), c.key, f.now.Add(c.after))
+			if err != nil || got.Client != c.client.DID() || got.State != c.state {
+				t.Errorf("%+v, %v; want %s's, %s", got, err, c.client.DID(), c.state)
+			}
+		})
+	}
+	for _, key := range []thread.Key{{ID: "else"}, {Client: carol.DID(), ID: "t"}, {Client: dave.DID(), ID: "t"}, {}} {
+		if got, err := f.Thread(t.Context(), key, f.now); codeOf(err) != envelope.CodeThreadNotFound {
+			t.Errorf("%v: %+v, %v", key, got, err)
+		}
+	}
+	t.Run("the whole record", func(t *testing.T) {
+		want := thread.Thread{ID: "t", Client: bob.DID(), State: thread.Pending, RequestID: "req", Recipient: carol.DID(), OffersMade: 1}
+		asked := f.stored(relay.Filter{Sender: bob.DID()})[0]
+		offered := f.stored(relay.Filter{Sender: carol.DID()})[0]
+		want.Offers = []thread.Offer{{Agent: carol.DID(), ID: offered.ID, At: offered.Received}}
+		want.Transitions = []thread.Transition{
+			{From: thread.Open, To: thread.Pending, Type: envelope.TypeRequest, By: bob.DID(), ID: asked.ID, At: asked.Received},
+			{From: thread.Pending, To: thread.Pending, Type: envelope.TypeOffer, By: carol.DID(), ID: offered.ID, At: offered.Received},
+		}
+		got, err := f.Thread(t.Context(), thread.Key{Client: bob.DID(), ID: "t"}, f.now)
+		f.must(err)
+		f.equal("record", got, want)
+	})
+}
