@@ -11,9 +11,6 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// startRelay starts a relay for an example.
-func startRelay() *fakeRelay { return newFakeRelay() }
-
 func ExampleClient_Post() {
 	relay := startRelay()
 	defer relay.Close()
@@ -149,7 +146,7 @@ func ExampleClient_Serve() {
 }
 
 // startTranslator runs an agent that does translation.en_zh until ctx ends; the channel is closed when it has stopped.
-func startTranslator(ctx context.Context, relay *fakeRelay) <-chan struct{} {
+func startTranslator(ctx context.Context, relay *realRelay) <-chan struct{} {
 	key, err := didkey.Generate()
 	if err != nil {
 		log.Fatal(err)
@@ -177,7 +174,7 @@ func startTranslator(ctx context.Context, relay *fakeRelay) <-chan struct{} {
 }
 
 // ask requests an intent of one agent, takes its first offer and prints the result.
-func ask(ctx context.Context, relay *fakeRelay, agent didkey.DID, intent string) {
+func ask(ctx context.Context, relay *realRelay, agent didkey.DID, intent string) {
 	key, err := didkey.Generate()
 	if err != nil {
 		log.Fatal(err)

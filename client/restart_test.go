@@ -15,11 +15,15 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// TestServeCrash kills the agent between ACCEPT and RESULT; all the next process has is the cursor file.
+// TestServeCrash kills the agent between ACCEPT and RESULT; all the next process has is the cursor file, or nothing.
 func TestServeCrash(t *testing.T) {
+	t.Run("cursor file", func(t *testing.T) { testServeCrash(t, client.FileCursor(filepath.Join(t.TempDir(), "cursor"))) })
+	t.Run("nothing", func(t *testing.T) { testServeCrash(t, nil) })
+}
+
+func testServeCrash(t *testing.T, cursor client.CursorStore) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)
-		cursor := client.FileCursor(filepath.Join(t.TempDir(), "cursor"))
 		var works atomic.Int32
 		handler := client.Handler{Work: func(ctx context.Context, job client.Job) (envelope.Result, error) {
 			works.Add(1)

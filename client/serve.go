@@ -17,7 +17,7 @@ type ServeOptions struct {
 	// Intents are what the agent does. One identity runs one Serve: a second one with other intents would refuse the
 	// first one's requests.
 	Intents []string
-	// Cursor remembers the place across restarts; nil: a restart misses what came meanwhile.
+	// Cursor remembers the place across restarts; nil: a restart reads again all that the relay still has.
 	Cursor CursorStore
 	// Manifest is announced at the start and again before it expires; nil: nothing is.
 	Manifest *envelope.Manifest
@@ -58,8 +58,8 @@ type Handler struct {
 // before the ACCEPT, so the work is done again after the restart; and of two RESULTs the relay's thread rules take
 // one. The cursor is saved up to the oldest event that is not dealt with.
 //
-// Without a saved cursor it begins with the REQUESTs of the last five minutes, which may still wait for an offer.
-// Serve returns when all its handlers have. Errors: ctx's; the CursorStore's; an *envelope.Error if the relay refuses
+// Without a saved cursor it begins with the oldest message the relay has, which costs time and loses nothing: what was
+// dealt with is seen in its thread's record. Serve returns when all its handlers have. Errors: ctx's; the CursorStore's; an *envelope.Error if the relay refuses
 // the agent's polls for good.
 func (c *Client) Serve(ctx context.Context, opts ServeOptions, handler Handler) error {
 	me, err := c.me()
@@ -91,7 +91,7 @@ func (c *Client) Serve(ctx context.Context, opts ServeOptions, handler Handler) 
 		a.tasks.Go(func() { a.announce(ctx) })
 	}
 	f := follower{client: c, page: a.page, opts: FollowOptions{
-		Filter: Filter{Recipient: me, Broadcast: true}, Cursor: opts.Cursor, Since: c.now().Add(-thread.DefaultPendingTimeout),
+		Filter: Filter{Recipient: me, Broadcast: true}, Cursor: opts.Cursor, FromOldest: true,
 	}}
 	stop(f.run(ctx))
 	a.tasks.Wait()

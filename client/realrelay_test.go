@@ -1,0 +1,71 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"log"
+	"log/slog"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/httpapi"
+	"github.com/agora-relay/agora/store/sqlite"
+)
+
+// realRelay is a whole relay on a loopback socket, for the examples: what they show works against the real thing. The
+// tests beside them use the fake one, which can be made to fail in every way.
+type realRelay struct {
+	*httptest.Server
+	stop func() error
+}
+
+// startRelay starts a relay for an example.
+func startRelay() *realRelay {
+	r, err := newRealRelay()
+	if err != nil {
+		log.Fatal(err)
+	}
+	return r
+}
+
+func newRealRelay() (*realRelay, error) {
+	folder, err := os.MkdirTemp("", "agora")
+	if err != nil {
+		return nil, err
+	}
+	store, err := sqlite.Open(context.Background(), filepath.Join(folder, "agora.db"), relay.Policy{})
+	if err != nil {
+		return nil, err
+	}
+	key, err := didkey.Generate()
+	if err != nil {
+		return nil, err
+	}
+	quiet := slog.New(slog.DiscardHandler)
+	r, err := relay.New(context.Background(), relay.Config{Store: store, Key: key, Log: quiet})
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	return &realRelay{
+		Server: httptest.NewServer(httpapi.New(r, httpapi.Options{Log: quiet})),
+		stop: func() error {
+			r.Drain()
+			cancel()
+			return errors.Join(<-ended, store.Close(), os.RemoveAll(folder))
+		},
+	}, nil
+}
+
+// Close answers the waiting polls, stops the relay and removes its data.
+func (r *realRelay) Close() {
+	if err := r.stop(); err != nil {
+		log.Fatal(err)
+	}
+	r.Server.Close()
+}
