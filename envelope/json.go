@@ -69,9 +69,10 @@ func depth(text []byte) (deepest int) {
 // exact bytes, never folded (encoding/json takes "Sender" and "ſender" for "sender").
 
 // members yields the members of a canonical object in order: the name as it stands between its quotes, and the value.
+// Any other value has none.
 func members(object []byte) iter.Seq2[string, []byte] {
 	return func(yield func(string, []byte) bool) {
-		for i := 1; i < len(object) && object[i] == '"'; {
+		for i := 1; isObject(object) && i < len(object) && object[i] == '"'; {
 			nameEnd := valueEnd(object, i)
 			end := valueEnd(object, nameEnd+1)
 			if !yield(string(object[i+1:nameEnd-1]), object[nameEnd+1:end]) {

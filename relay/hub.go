@@ -101,16 +101,3 @@ func (h *hub) take(w *waiter) []Posted {
 	w.events = nil
 	return events
 }
-
-// count returns how many polls wait.
-func (h *hub) count() int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	seen := map[*waiter]struct{}{}
-	for _, set := range h.waiters {
-		for w := range set {
-			seen[w] = struct{}{}
-		}
-	}
-	return len(seen)
-}

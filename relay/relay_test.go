@@ -416,7 +416,7 @@ func TestDirectory(t *testing.T) {
 		r := start(t, relay.Config{})
 		agent := key(t)
 		announce := func(name string, ts time.Time) {
-			post(t, r, sign(t, agent, envelope.Draft{TS: ts, Payload: envelope.Manifest{ID: "cap", Name: name,
+			post(t, r, sign(t, agent, envelope.Draft{TS: ts, TTL: 20 * time.Minute, Payload: envelope.Manifest{ID: "cap", Name: name,
 				Intents: []envelope.Intent{{ID: "translation.en_zh"}}, Auth: &envelope.Auth{PublicKey: agent.DID().Multibase()}}}))
 		}
 		announce("Zweite Fassung", time.Now())
@@ -456,7 +456,7 @@ func TestDirectory(t *testing.T) {
 		if found, err := r.Agent(t.Context(), agent.DID()); err != nil || !r.Online(found[0]) {
 			t.Errorf("its OFFER did not bring it online: %v", err)
 		}
-		time.Sleep(24 * time.Hour)
+		time.Sleep(20 * time.Minute)
 		_, err = r.Agent(t.Context(), agent.DID())
 		wantCode(t, err, envelope.CodeAgentNotFound)
 	})
