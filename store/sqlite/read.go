@@ -5,8 +5,6 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
@@ -56,83 +54,6 @@ func (s *Store) Read(ctx context.Context, q relay.Query) (relay.Page, error) {
 		page.Cursor.Seq = page.Events[len(page.Events)-1].Seq
 	}
 	return page, rows.Err()
-}
-
-// steppedBack is how far the relay's clock may have been set back with Read's lower bound for Query.NewerThan holding.
-const steppedBack = 20 * time.Minute
-
-// selectEvents writes the statement for q. One condition drives it through an index; the others are kept from the
-// planner with a plus sign, because it has no statistics to choose by. skew is the policy's.
-func selectEvents(q relay.Query, skew time.Duration) (text string, args []any) {
-	var where []string
-	add := func(condition string, values ...any) {
-		where = append(where, condition)
-		args = append(args, values...)
-	}
-	const party, threads = "(SELECT id FROM party WHERE did = ?)", "(SELECT n FROM thread WHERE id = ?)"
-	from, driven := "event", false
-	drive := func(column string) string {
-		if driven {
-			return "+" + column
-		}
-		driven = true
-		return column
-	}
-	if !q.TS.IsZero() {
-		add(drive("ts")+" = ?", nanos(q.TS))
-		driven = q.Recipient == "" // the index on ts goes on with the recipient
-	}
-	recipient := -1 // where in args it stands
-	if q.Recipient != "" {
-		add(drive("recipient")+" = "+party, string(q.Recipient))
-		recipient = len(where) - 1
-	}
-	if q.Thread != "" && q.Client != "" {
-		add(drive("thread")+" = (SELECT n FROM thread WHERE id = ? AND client = "+party+")", q.Thread, string(q.Client))
-	} else if q.Thread != "" {
-		add(drive("thread")+" IN "+threads, q.Thread)
-	}
-	if q.Sender != "" {
-		if !driven {
-			from = "event INDEXED BY sqlite_autoindex_event_1" // UNIQUE (sender, id)
-		}
-		add(drive("sender")+" = "+party, string(q.Sender))
-	}
-	if q.Type != "" {
-		add("+type = ?", slices.Index(envelope.Types(), q.Type))
-	}
-	if q.After.Seq > 0 {
-		add("seq > ?", q.After.Seq)
-	}
-	add("seq <= ?", q.Until)
-	if !q.NewerThan.IsZero() {
-		// A message that arrived after NewerThan, or claims to have been sent after it, was stored behind any that was
-		// sent so long before: either's clock is off by less than skew.
-		add("seq > ifnull((SELECT seq FROM event WHERE ts <= ? ORDER BY ts DESC LIMIT 1), 0)",
-			nanos(q.NewerThan.Add(-2*skew-steppedBack)))
-		add("(+ts > ? OR +received > ?)", nanos(q.NewerThan), nanos(q.NewerThan))
-	}
-	if !q.Expired {
-		add("+expires > ?", nanos(q.Now))
-	}
-	body := "body"
-	if q.Headers {
-		body = "NULL"
-	}
-	limit := q.Limit + 1
-	one := func(where []string) string {
-		return "SELECT seq, id, ts, received, expires, length(body), " + body + " FROM " + from +
-			" WHERE " + strings.Join(where, " AND ") + " ORDER BY seq LIMIT ?"
-	}
-	if q.Recipient == "" || !q.Broadcast {
-		return one(where), append(args, limit)
-	}
-	// Two inboxes, each in its own order through the index, then merged.
-	directed, everybody := where, slices.Clone(where)
-	everybody[recipient] = strings.Replace(everybody[recipient], party, "0", 1)
-	rest := slices.Delete(slices.Clone(args), recipient, recipient+1)
-	args = slices.Concat(args, []any{limit}, rest, []any{limit, limit})
-	return "SELECT * FROM (" + one(directed) + ") UNION ALL SELECT * FROM (" + one(everybody) + ") ORDER BY 1 LIMIT ?", args
 }
 
 // query runs a statement of readDB, prepared once. The texts are few: they vary by which fields of a query are set.
