@@ -8,11 +8,11 @@ export AGORA_VECTORS := $(abspath $(AGORA_VECTORS))
 endif
 
 .PHONY: run test check build fmt fuzz
-run:
-	go run ./cmd/agora serve
+run: build
+	@exec bin/agora serve
 
 build:
-	go build -trimpath -o bin/agora ./cmd/agora
+	@go build -trimpath -o bin/agora ./cmd/agora
 
 test:
 	go test ./...

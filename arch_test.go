@@ -18,17 +18,20 @@ const module = "github.com/agora-relay/agora/"
 
 // may says which packages of this module each package may import; all packages are named. Tests are free.
 var may = map[string][]string{
-	"didkey":          {},
-	"envelope":        {"didkey"},
-	"replay":          {"didkey", "envelope"},
-	"thread":          {"didkey", "envelope"},
-	"relay":           {"didkey", "envelope", "replay", "thread"},
-	"relay/httpapi":   {"didkey", "envelope", "replay", "thread", "relay"},
-	"store/sqlite":    {"didkey", "envelope", "replay", "thread", "relay"},
-	"store/storetest": {"didkey", "envelope", "replay", "thread", "relay"},
-	"client":          {"didkey", "envelope", "thread"},
-	"testvectors":     {},
-	"cmd/agora":       {"didkey", "envelope", "replay", "thread", "relay", "relay/httpapi", "store/sqlite", "client"},
+	"didkey":                  {},
+	"envelope":                {"didkey"},
+	"replay":                  {"didkey", "envelope"},
+	"thread":                  {"didkey", "envelope"},
+	"relay":                   {"didkey", "envelope", "replay", "thread"},
+	"relay/httpapi":           {"didkey", "envelope", "replay", "thread", "relay"},
+	"store/sqlite":            {"didkey", "envelope", "replay", "thread", "relay"},
+	"store/storetest":         {"didkey", "envelope", "replay", "thread", "relay"},
+	"client":                  {"didkey", "envelope", "thread"},
+	"conformance":             {"didkey", "envelope", "thread", "testvectors"},
+	"testvectors":             {},
+	"testvectors/generate":    {"didkey", "envelope", "testvectors"},
+	"testvectors/interop/run": {"didkey", "envelope", "client", "thread"},
+	"cmd/agora":               {"conformance", "didkey", "envelope", "replay", "thread", "relay", "relay/httpapi", "store/sqlite", "client"},
 }
 
 // never says which packages from elsewhere a package must do without: a wire, a database or a clock of its own there

@@ -172,10 +172,22 @@ func (call *Call) offer(e *envelope.Envelope) (Offer, bool) {
 //
 // Errors: ErrUnacceptable with the reason; those of Post. After ErrUnknownOutcome, Resume tells what has happened.
 func (call *Call) Accept(ctx context.Context, offer Offer) error {
-	if err := call.check(offer, call.client.now()); err != nil {
-		return fmt.Errorf("%w: %w", ErrUnacceptable, err)
+	draft, err := call.Acceptance(offer)
+	if err != nil {
+		return err
 	}
+	if _, _, err = call.client.Post(ctx, draft); err == nil {
+		call.agent = offer.Agent
+	}
+	return err
+}
+
+// Acceptance checks an offer as Accept does and returns the ACCEPT without posting it. Errors: ErrUnacceptable.
+func (call *Call) Acceptance(offer Offer) (envelope.Draft, error) {
 	now := call.client.now()
+	if err := call.check(offer, now); err != nil {
+		return envelope.Draft{}, fmt.Errorf("%w: %w", ErrUnacceptable, err)
+	}
 	accept := envelope.Accept{RequestID: call.requestID, AcceptedAt: &now, Terms: &envelope.Terms{}}
 	if price := offer.Price; price != nil && inUSD(*price) {
 		accept.Terms.PriceUSD = &price.Amount
@@ -183,11 +195,7 @@ func (call *Call) Accept(ctx context.Context, offer Offer) error {
 	if limits := call.request.Constraints; limits != nil {
 		accept.Terms.Deadline = limits.Deadline
 	}
-	_, _, err := call.client.Post(ctx, envelope.Draft{Payload: accept, Recipient: offer.Agent, Thread: call.Thread})
-	if err == nil {
-		call.agent = offer.Agent
-	}
-	return err
+	return envelope.Draft{Payload: accept, Recipient: offer.Agent, Thread: call.Thread}, nil
 }
 
 // check says why an offer cannot be accepted at now.

@@ -56,11 +56,11 @@ func Save(path string, k Key) (err error) {
 // parts do not belong to its private one.
 func Load(path string) (Key, error) {
 	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Key{}, fmt.Errorf("there is no key file %s; make one with: agora keygen %s (%w)", path, path, fs.ErrNotExist)
+	}
 	if err != nil {
 		return Key{}, err
-	}
-	if mode := info.Mode().Perm(); mode&0o077 != 0 && runtime.GOOS != "windows" {
-		return Key{}, fmt.Errorf("key file %s has mode %#o, so others can read it; run: chmod 600 %s", path, mode, path)
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -70,6 +70,9 @@ func Load(path string) (Key, error) {
 	// The parser's own message may quote the file, and the file is a secret.
 	if json.Unmarshal(text, &file) != nil || file.Kty != "OKP" || file.Crv != "Ed25519" {
 		return Key{}, fmt.Errorf("%s is not an Ed25519 key file (a JSON Web Key with kty OKP); make one with: agora keygen", path)
+	}
+	if mode := info.Mode().Perm(); mode&0o077 != 0 && runtime.GOOS != "windows" {
+		return Key{}, fmt.Errorf("key file %s has mode %#o, so others can read it; run: chmod 600 %s", path, mode, path)
 	}
 	seed, err := base64.RawURLEncoding.DecodeString(file.D)
 	if err != nil {

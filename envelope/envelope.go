@@ -15,6 +15,7 @@ import (
 	"encoding/json"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/agora-relay/agora/didkey"
@@ -45,6 +46,15 @@ const (
 // Types returns every Type.
 func Types() []Type {
 	return []Type{TypeRequest, TypeOffer, TypeAccept, TypeResult, TypeError, TypeCancel, TypeManifest}
+}
+
+// TypeNames lists the types for people.
+func TypeNames() string {
+	var names []string
+	for _, t := range Types() {
+		names = append(names, string(t))
+	}
+	return strings.Join(names, ", ")
 }
 
 // Known reports whether t is one of Types.

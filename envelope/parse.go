@@ -120,7 +120,7 @@ func decode(canonical []byte) (*Envelope, error) {
 
 func (e *Envelope) decodeHead(w *wire) error {
 	if version, ok := stringValue(w.version); !ok || version != Version {
-		return Errorf(CodeUnsupportedVersion, `version must be the string %q`, Version)
+		return Errorf(CodeUnsupportedVersion, `version must be the string %q; if the body is no signed envelope yet, sign it first (agora sign)`, Version)
 	}
 	var ok bool
 	if e.ID, ok = stringValue(w.id); !ok || !ValidID(e.ID) {
@@ -128,7 +128,7 @@ func (e *Envelope) decodeHead(w *wire) error {
 	}
 	typ, _ := stringValue(w.typ)
 	if e.Type = Type(typ); !e.Type.Known() {
-		return Errorf(CodeInvalidRequest, "type must be one of REQUEST, OFFER, ACCEPT, RESULT, ERROR, CANCEL, MANIFEST")
+		return Errorf(CodeInvalidRequest, "type must be one of %s", TypeNames())
 	}
 	ts, _ := stringValue(w.ts)
 	if e.TS, ok = ParseTime(ts); !ok {

@@ -112,6 +112,16 @@ type Auth struct {
 	PublicKey string   `json:"public_key,omitempty"`
 }
 
+// Raw is a payload written by hand, signed with every member it has.
+type Raw struct {
+	Type Type
+	JSON json.RawMessage
+}
+
+// MarshalJSON returns r.JSON.
+func (r Raw) MarshalJSON() ([]byte, error) { return r.JSON, nil }
+
+func (r Raw) messageType() Type    { return r.Type }
 func (Request) messageType() Type  { return TypeRequest }
 func (Offer) messageType() Type    { return TypeOffer }
 func (Accept) messageType() Type   { return TypeAccept }

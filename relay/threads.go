@@ -21,6 +21,9 @@ type ThreadView struct {
 	Expired  int       // how many of its envelopes have expired
 }
 
+// maxThreadEvents is more than the rules let a thread have: a REQUEST, 100 offers, as many withdrawals, an end, notices.
+const maxThreadEvents = 1000
+
 // Thread returns the thread k; without k.Client the oldest with k.ID.
 // Errors: CodeThreadNotFound.
 func (r *Relay) Thread(ctx context.Context, k thread.Key) (ThreadView, error) {
@@ -32,7 +35,7 @@ func (r *Relay) Thread(ctx context.Context, k thread.Key) (ThreadView, error) {
 	if err != nil {
 		return ThreadView{}, err
 	}
-	page, err := r.Store.Read(ctx, Query{Filter: Filter{Thread: t.ID, Client: t.Client}, Now: now, Limit: 10_000})
+	page, err := r.Store.Read(ctx, Query{Filter: Filter{Thread: t.ID, Client: t.Client}, Now: now, Limit: maxThreadEvents})
 	if err != nil {
 		return ThreadView{}, err
 	}

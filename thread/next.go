@@ -36,9 +36,12 @@ func (r Rules) Apply(candidates []Thread, m *envelope.Envelope, now time.Time) (
 		next, err = r.begin(m, now)
 		return next, -1, err
 	}
-	return Thread{}, -1, envelope.Errorf(envelope.CodeThreadNotFound, "there is no thread %s here; "+
-		"a thread begins with a REQUEST and is forgotten some time after its last message", m.Thread)
+	return Thread{}, -1, ErrNotFound
 }
+
+// ErrNotFound refuses what needs a thread that is not there.
+var ErrNotFound = envelope.Errorf(envelope.CodeThreadNotFound, "there is no such thread here; "+
+	"a thread begins with a REQUEST and is forgotten some time after its last message")
 
 func closeness(refusal error) int {
 	var e *envelope.Error
@@ -119,7 +122,7 @@ func (t Thread) checkRole(m *envelope.Envelope) error {
 		may = t.IsParty(sender) || t.Offered(sender)
 	}
 	if !may {
-		return envelope.Errorf(envelope.CodeForbidden, "thread %s is not yours to move with %s", t.ID, m.Type)
+		return envelope.Errorf(envelope.CodeForbidden, "thread %s is not yours to move with %s: %s may", t.ID, m.Type, whoMay(m.Type))
 	}
 	if m.Recipient != "" && m.Type != envelope.TypeRequest && !t.counterpart(client, m.Recipient) {
 		// The client is at home here: an agent that made no offer is a matter of the state, for ACCEPT.
@@ -129,6 +132,18 @@ func (t Thread) checkRole(m *envelope.Envelope) error {
 		return envelope.Errorf(envelope.CodeForbidden, "recipient.id is not your counterpart in thread %s", t.ID)
 	}
 	return nil
+}
+
+func whoMay(typ envelope.Type) string {
+	switch typ {
+	case envelope.TypeOffer:
+		return "any agent but the client, or only the one the REQUEST names,"
+	case envelope.TypeResult:
+		return "only the agent whose offer was accepted"
+	case envelope.TypeError:
+		return "only its parties"
+	}
+	return "only its client"
 }
 
 func (t Thread) counterpart(ofClient bool, did didkey.DID) bool {

@@ -73,7 +73,7 @@ func (t Thread) Offered(agent didkey.DID) bool {
 	return slices.ContainsFunc(t.Offers, func(o Offer) bool { return o.Agent == agent })
 }
 
-// IsParty reports whether did takes part: the client, the accepted agent, else the named recipient and those who offered.
+// IsParty reports whether did takes part: as the client, or as one of Agents.
 func (t Thread) IsParty(did didkey.DID) bool {
 	return did == t.Client || slices.Contains(t.Agents(), did)
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"time"
+	"unicode"
 
 	"github.com/agora-relay/agora/client"
 	"github.com/agora-relay/agora/didkey"
@@ -19,12 +20,19 @@ type followCmd struct {
 	New        bool          `help:"Begin with what comes from now on, not with what the relay still has."`
 	Broadcast  bool          `help:"Messages for nobody in particular too."`
 	All        bool          `help:"Everybody's messages, not only yours."`
-	Type       string        `help:"Only messages of this type." placeholder:"TYPE"`
-	Sender     string        `help:"Only messages from this agent." placeholder:"DID"`
-	Thread     string        `help:"Only messages of threads with this id." placeholder:"ID"`
+	Type       typeText      `help:"Only messages of this type." placeholder:"TYPE"`
+	Sender     didText       `help:"Only messages from this agent." placeholder:"DID"`
+	Thread     idText        `help:"Only messages of threads with this id." placeholder:"ID"`
 	Count      int           `help:"End after so many messages." placeholder:"N"`
 	Timeout    time.Duration `help:"End after this time; exit 1 if --count has not been reached." placeholder:"DURATION"`
 	JSON       bool          `help:"One envelope a line, also on a terminal."`
+}
+
+func (c followCmd) Validate() error {
+	if c.Count < 0 || c.Timeout < 0 {
+		return fmt.Errorf("--count and --timeout must not be negative")
+	}
+	return nil
 }
 
 func (followCmd) Help() string {
@@ -69,7 +77,7 @@ func (c followCmd) Run(env environment) error {
 	}
 	opts := client.FollowOptions{
 		Filter: client.Filter{Recipient: me, Broadcast: c.Broadcast, Type: envelope.Type(c.Type),
-			Sender: didkey.DID(c.Sender), Thread: c.Thread},
+			Sender: didkey.DID(c.Sender), Thread: string(c.Thread)},
 		FromOldest: !c.New,
 	}
 	if c.All {
@@ -133,11 +141,12 @@ func showText(w io.Writer, e *envelope.Envelope) error {
 	return err
 }
 
-// printable replaces what canonical JSON leaves unescaped but a terminal might obey: the C1 control characters.
+// printable replaces what canonical JSON leaves unescaped but a terminal might obey: control characters, and those
+// that turn the direction of writing around.
 func printable(canonical []byte) string {
 	out := make([]rune, 0, len(canonical))
 	for _, r := range string(canonical) {
-		if r >= 0x7f && r < 0xa0 {
+		if unicode.In(r, unicode.Cc, unicode.Bidi_Control) {
 			r = '\uFFFD'
 		}
 		out = append(out, r)

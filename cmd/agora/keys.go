@@ -25,6 +25,8 @@ func (c keygenCmd) Run(env environment) error {
 	if err := didkey.Save(c.File, key); err != nil {
 		return err
 	}
+	// The name goes to standard error, so that standard output is the identity and nothing else.
+	fmt.Fprintf(env.stderr, "The private key is in %s; keep it, and keep it to yourself. The identity is:\n", c.File)
 	_, err = fmt.Fprintln(env.stdout, key.DID())
 	return err
 }

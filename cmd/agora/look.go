@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/agora-relay/agora/client"
@@ -14,9 +16,9 @@ import (
 
 type threadCmd struct {
 	remote
-	ID     string `arg:"" help:"The thread's id."`
-	Client string `placeholder:"DID" help:"Whose thread, if several have this id (default: the oldest)."`
-	JSON   bool   `help:"The record and its envelopes as one line of JSON, also on a terminal."`
+	ID     idText  `arg:"" help:"The thread's id."`
+	Client didText `placeholder:"DID" help:"Whose thread, if several have this id (default: the oldest)."`
+	JSON   bool    `help:"The record and its envelopes as one line of JSON, also on a terminal."`
 }
 
 func (threadCmd) Help() string {
@@ -29,7 +31,7 @@ func (c threadCmd) Run(env environment) error {
 	if err != nil {
 		return err
 	}
-	t, err := relay.Thread(env.ctx, c.ID, didkey.DID(c.Client))
+	t, err := relay.Thread(env.ctx, string(c.ID), didkey.DID(c.Client))
 	if err != nil {
 		return err
 	}
@@ -41,21 +43,32 @@ func (c threadCmd) Run(env environment) error {
 			Expired  int                  `json:"expired"`
 		}{t.Thread, deadline(t), t.Events, t.Expired})
 	}
-	if _, err := fmt.Fprintf(env.stdout, "%s  %s\n  client  %s\n  agent   %s\n\n", t.ID, t.State, t.Client, orNobody(t.Agent)); err != nil {
-		return err
+	return showThread(env.stdout, t)
+}
+
+// showThread is for people.
+func showThread(w io.Writer, t *client.Thread) error {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "%s  %s\n  client  %s\n  agent   %s\n", t.ID, t.State, t.Client, orElse(t.Agent, "nobody yet"))
+	if !t.Deadline.IsZero() {
+		fmt.Fprintf(&b, "  ends    %s, if nothing happens\n", t.Deadline.Local().Format(time.DateTime))
 	}
+	if t.Expired > 0 {
+		fmt.Fprintf(&b, "  expired %d messages\n", t.Expired)
+	}
+	b.WriteByte('\n')
 	for _, step := range t.Transitions {
-		if _, err := fmt.Fprintf(env.stdout, "%s  %s → %s  %s  %s\n", step.At.Local().Format(time.DateTime), step.From, step.To, step.Type, step.By); err != nil {
-			return err
-		}
+		fmt.Fprintf(&b, "%s  %-7s → %-9s  %-8s %s\n", step.At.Local().Format(time.DateTime), step.From, step.To, step.Type,
+			orElse(step.By, "the relay's clock"))
 	}
-	fmt.Fprintln(env.stdout)
+	b.WriteByte('\n')
 	for _, e := range t.Events {
-		if err := showText(env.stdout, e); err != nil {
+		if err := showText(&b, e); err != nil {
 			return err
 		}
 	}
-	return nil
+	_, err := w.Write(b.Bytes())
+	return err
 }
 
 func deadline(t *client.Thread) *time.Time {
@@ -65,19 +78,19 @@ func deadline(t *client.Thread) *time.Time {
 	return &t.Deadline
 }
 
-func orNobody(did didkey.DID) string {
+func orElse(did didkey.DID, words string) string {
 	if did == "" {
-		return "nobody yet"
+		return words
 	}
 	return string(did)
 }
 
 type agentsCmd struct {
 	remote
-	DID    string `arg:"" name:"did" optional:"" help:"One agent, with all its manifests."`
-	Intent string `placeholder:"INTENT" help:"Only those who offer this intent."`
-	Search string `short:"q" placeholder:"TEXT" help:"Only those with this in their name, description or intents."`
-	Online bool   `help:"Only those heard from in the last five minutes."`
+	DID    didText `arg:"" name:"did" optional:"" help:"One agent, with all its manifests."`
+	Intent string  `placeholder:"INTENT" help:"Only those who offer this intent."`
+	Search string  `short:"q" placeholder:"TEXT" help:"Only those with this in their name, description or intents."`
+	Online bool    `help:"Only those heard from in the last five minutes."`
 }
 
 func (agentsCmd) Help() string {

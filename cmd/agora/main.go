@@ -7,8 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/url"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/alecthomas/kong"
@@ -86,7 +89,7 @@ func run(env environment, args []string) (code int) {
 		verb := ""
 		var misuse *kong.ParseError
 		if errors.As(err, &misuse) && misuse.Context != nil && misuse.Context.Command() != "" {
-			verb = " " + misuse.Context.Selected().Name
+			verb = strings.TrimPrefix(misuse.Context.Selected().FullPath(), "agora")
 		}
 		fmt.Fprintf(env.stderr, "agora: %v\nTry: agora%s --help\n", err, verb)
 		return exitMisuse
@@ -97,13 +100,24 @@ func run(env environment, args []string) (code int) {
 	case errors.Is(err, errSaid):
 		return exitFailed
 	default:
-		fmt.Fprintln(env.stderr, "agora:", err)
+		fmt.Fprintln(env.stderr, "agora:", inWords(err))
 		var refused *envelope.Error
 		if errors.As(err, &refused) && refused.Code.Retryable() {
 			fmt.Fprintln(env.stderr, "agora: the same command may succeed later")
 		}
 		return exitFailed
 	}
+}
+
+// inWords explains the commonest trouble, a relay that is not there, and leaves other errors as they are.
+func inWords(err error) error {
+	var request *url.Error
+	var dial *net.OpError
+	if !errors.As(err, &request) || !errors.As(err, &dial) || dial.Op != "dial" {
+		return err
+	}
+	address, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(request.URL, "http://"), "https://"), "/")
+	return fmt.Errorf("no relay answers at %s (%v); start one with agora serve, or name another with --relay or AGORA_RELAY", address, dial.Err)
 }
 
 // input reads a verb's FILE argument; - is standard input.

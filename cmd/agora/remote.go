@@ -11,7 +11,7 @@ import (
 
 // remote are the flags of the verbs that talk to a relay.
 type remote struct {
-	Relay string `env:"AGORA_RELAY" default:"${relay}" placeholder:"URL" help:"The relay (default: ${relay})."`
+	Relay urlText `env:"AGORA_RELAY" default:"${relay}" placeholder:"URL" help:"The relay (default: ${relay})."`
 }
 
 // identified adds the flag of those that act as somebody.
@@ -21,20 +21,25 @@ type identified struct {
 }
 
 // client returns a client that is nobody and can only read.
-func (r remote) client(env environment) (*client.Client, error) { return connect(env, r.Relay, nil) }
+func (r remote) client(env environment) (*client.Client, error) {
+	return connect(env, string(r.Relay), nil)
+}
 
 func (i identified) client(env environment) (*client.Client, didkey.DID, error) {
 	key, err := didkey.Load(i.Key)
 	if err != nil {
 		return nil, "", err
 	}
-	c, err := connect(env, i.Relay, key)
+	c, err := connect(env, string(i.Relay), key)
 	return c, key.DID(), err
 }
 
+// attempts is how often a post is tried; somebody waits at a terminal.
+const attempts = 4
+
 func connect(env environment, relay string, signer envelope.Signer) (*client.Client, error) {
 	log := slog.New(slog.NewTextHandler(env.stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	return client.New(relay, signer, client.Options{Logger: log})
+	return client.New(relay, signer, client.Options{Logger: log, Attempts: attempts})
 }
 
 // printJSON writes v as one line.

@@ -10,6 +10,7 @@ import (
 	"github.com/agora-relay/agora/client"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/thread"
 )
 
 // sendCmd posts one message. Each kind of message is a verb below it.
@@ -41,7 +42,7 @@ const wait = 30 * time.Second
 // sender are the flags of every message that is made here.
 type sender struct {
 	identified
-	TTL time.Duration `default:"24h" placeholder:"DURATION" help:"How long the relay shall keep it (default: ${default})."`
+	TTL lifetime `default:"24h" placeholder:"DURATION" help:"How long the relay shall keep it (default: ${default})."`
 }
 
 // post signs and posts a message and prints its receipt.
@@ -56,7 +57,7 @@ func (s sender) post(env environment, draft func(context.Context, *client.Client
 	if err != nil {
 		return err
 	}
-	d.TTL = s.TTL
+	d.TTL = time.Duration(s.TTL)
 	e, receipt, err := c.Post(ctx, d)
 	return report(env, e, receipt, err)
 }
@@ -79,14 +80,21 @@ func report(env environment, e *envelope.Envelope, receipt client.Receipt, err e
 
 type sendRequest struct {
 	sender
-	Intent      string     `required:"" help:"The service wanted, such as translation.en_zh."`
-	To          string     `placeholder:"DID" help:"The only agent who may offer; leave it out to ask everybody."`
-	Params      string     `placeholder:"JSON" help:"What the service works on."`
-	Title       string     `help:"A line for people."`
-	Description string     `help:"More for people."`
-	MaxCost     *float64   `placeholder:"USD" help:"The most you would pay."`
-	Deadline    *time.Time `placeholder:"TIME" help:"When the result is no longer of use, RFC 3339."`
-	Thread      string     `placeholder:"ID" help:"The new thread's id (default: a new random one)."`
+	Intent      string   `required:"" help:"The service wanted, such as translation.en_zh."`
+	To          didText  `placeholder:"DID" help:"The only agent who may offer; leave it out to ask everybody."`
+	Params      jsonText `placeholder:"JSON" help:"What the service works on."`
+	Title       string   `help:"A line for people."`
+	Description string   `help:"More for people."`
+	MaxCost     *float64 `placeholder:"USD" help:"The most you would pay."`
+	Deadline    *moment  `placeholder:"TIME" help:"When the result is no longer of use, RFC 3339."`
+	Thread      idText   `placeholder:"ID" help:"The new thread's id (default: a new random one)."`
+}
+
+func (c sendRequest) Validate() error {
+	if c.Intent == "" || c.MaxCost != nil && *c.MaxCost < 0 {
+		return fmt.Errorf("--intent must not be empty, nor --max-cost negative")
+	}
+	return nil
 }
 
 func (sendRequest) Help() string {
@@ -95,26 +103,19 @@ func (sendRequest) Help() string {
 
 func (c sendRequest) Run(env environment) error {
 	return c.post(env, func(context.Context, *client.Client, didkey.DID) (envelope.Draft, error) {
-		r := envelope.Request{Intent: c.Intent, Title: c.Title, Description: c.Description, Params: rawJSON(c.Params)}
+		r := envelope.Request{Intent: c.Intent, Title: c.Title, Description: c.Description, Params: json.RawMessage(c.Params)}
 		if c.MaxCost != nil || c.Deadline != nil {
-			r.Constraints = &envelope.Constraints{MaxCostUSD: c.MaxCost, Deadline: c.Deadline}
+			r.Constraints = &envelope.Constraints{MaxCostUSD: c.MaxCost, Deadline: (*time.Time)(c.Deadline)}
 		}
-		return envelope.Draft{Payload: r, Recipient: didkey.DID(c.To), Thread: c.Thread}, nil
+		return envelope.Draft{Payload: r, Recipient: didkey.DID(c.To), Thread: string(c.Thread)}, nil
 	})
-}
-
-func rawJSON(text string) json.RawMessage {
-	if text == "" {
-		return nil
-	}
-	return json.RawMessage(text)
 }
 
 // threaded are the flags of a message within a thread.
 type threaded struct {
 	sender
-	Thread string `required:"" placeholder:"ID" help:"The thread's id."`
-	Client string `placeholder:"DID" help:"Whose thread, if several have this id (default: yours, or the oldest)."`
+	Thread idText  `required:"" placeholder:"ID" help:"The thread's id."`
+	Client didText `placeholder:"DID" help:"Whose thread, if several have this id (default: yours, or the oldest)."`
 }
 
 // reply drafts a message for the thread: payload gets its request_id, and the recipient is the counterpart where
@@ -125,7 +126,7 @@ func (t threaded) reply(env environment, payload func(requestID string) envelope
 		if err != nil {
 			return envelope.Draft{}, err
 		}
-		d := envelope.Draft{Payload: payload(record.RequestID), Thread: t.Thread, Recipient: record.Client}
+		d := envelope.Draft{Payload: payload(record.RequestID), Thread: string(t.Thread), Recipient: record.Client}
 		if me == record.Client {
 			d.Recipient = ""
 			if agents := record.Agents(); len(agents) == 1 {
@@ -138,23 +139,30 @@ func (t threaded) reply(env environment, payload func(requestID string) envelope
 
 func (t threaded) find(ctx context.Context, c *client.Client, me didkey.DID) (*client.Thread, error) {
 	if t.Client != "" {
-		return c.Thread(ctx, t.Thread, didkey.DID(t.Client))
+		return c.Thread(ctx, string(t.Thread), didkey.DID(t.Client))
 	}
-	record, err := c.Thread(ctx, t.Thread, me)
+	record, err := c.Thread(ctx, string(t.Thread), me)
 	var refused *envelope.Error
 	if errors.As(err, &refused) && refused.Code == envelope.CodeThreadNotFound {
-		return c.Thread(ctx, t.Thread, "")
+		return c.Thread(ctx, string(t.Thread), "")
 	}
 	return record, err
 }
 
 type sendOffer struct {
 	threaded
-	Price    *float64       `placeholder:"AMOUNT" help:"What it costs."`
-	Currency string         `default:"USD" help:"ISO 4217 (default: ${default})."`
-	Plan     string         `help:"How you would do it."`
-	ETA      time.Duration  `placeholder:"DURATION" help:"How long it will take."`
-	ValidFor *time.Duration `placeholder:"DURATION" help:"How long the offer stands."`
+	Price    *float64      `placeholder:"AMOUNT" help:"What it costs."`
+	Currency string        `default:"USD" help:"ISO 4217 (default: ${default})."`
+	Plan     string        `help:"How you would do it."`
+	ETA      time.Duration `placeholder:"DURATION" help:"How long it will take."`
+	ValidFor *lifetime     `placeholder:"DURATION" help:"How long the offer stands."`
+}
+
+func (c sendOffer) Validate() error {
+	if c.Price != nil && *c.Price < 0 || c.ETA < 0 {
+		return fmt.Errorf("--price and --eta must not be negative")
+	}
+	return nil
 }
 
 func (sendOffer) Help() string {
@@ -168,7 +176,7 @@ func (c sendOffer) Run(env environment) error {
 			o.Price = &envelope.Price{Amount: *c.Price, Currency: c.Currency}
 		}
 		if c.ValidFor != nil {
-			until := time.Now().Add(*c.ValidFor)
+			until := time.Now().Add(time.Duration(*c.ValidFor))
 			o.ValidUntil = &until
 		}
 		return o
@@ -177,7 +185,7 @@ func (c sendOffer) Run(env environment) error {
 
 type sendAccept struct {
 	threaded
-	Agent string `placeholder:"DID" help:"Whose offer; needed only where several agents have offered."`
+	Agent didText `placeholder:"DID" help:"Whose offer; needed only where several agents have offered."`
 }
 
 func (sendAccept) Help() string {
@@ -186,25 +194,60 @@ func (sendAccept) Help() string {
 
 func (c sendAccept) Run(env environment) error {
 	return c.post(env, func(ctx context.Context, relay *client.Client, me didkey.DID) (envelope.Draft, error) {
-		record, err := relay.Thread(ctx, c.Thread, me)
+		record, err := c.find(ctx, relay, me)
 		if err != nil {
 			return envelope.Draft{}, err
 		}
-		agent := didkey.DID(c.Agent)
-		if agents := record.Agents(); agent == "" && len(agents) == 1 {
-			agent = agents[0]
-		} else if agent == "" && len(agents) > 1 {
-			return envelope.Draft{}, fmt.Errorf("%d agents have offered; choose one with --agent (agora thread %s shows them)", len(agents), c.Thread)
+		if record.Client != me {
+			return envelope.Draft{}, fmt.Errorf("only %s, who asked, accepts offers in thread %s", record.Client, c.Thread)
 		}
-		now := time.Now()
-		return envelope.Draft{Payload: envelope.Accept{RequestID: record.RequestID, AcceptedAt: &now}, Thread: c.Thread, Recipient: agent}, nil
+		standing, err := c.choose(record)
+		if err != nil {
+			return envelope.Draft{}, err
+		}
+		call, err := relay.Resume(ctx, record.ID)
+		if err != nil {
+			return envelope.Draft{}, err
+		}
+		for offer, err := range call.Offers(ctx) {
+			if err != nil {
+				return envelope.Draft{}, err
+			}
+			if offer.Agent == standing.Agent && offer.Envelope.ID == standing.ID {
+				return call.Acceptance(offer)
+			}
+		}
+		return envelope.Draft{}, fmt.Errorf("thread %s has an accepted offer already", c.Thread)
 	})
+}
+
+// choose returns the newest standing offer of the agent that is meant.
+func (c sendAccept) choose(record *client.Thread) (thread.Offer, error) {
+	if record.State != thread.Pending {
+		return thread.Offer{}, fmt.Errorf("thread %s is %s; offers are accepted while it is PENDING", c.Thread, record.State)
+	}
+	agents := map[didkey.DID]thread.Offer{}
+	for _, o := range record.Offers {
+		agents[o.Agent] = o
+	}
+	if standing, ok := agents[didkey.DID(c.Agent)]; ok {
+		return standing, nil
+	}
+	switch {
+	case c.Agent != "":
+		return thread.Offer{}, fmt.Errorf("no offer of %s stands in thread %s", c.Agent, c.Thread)
+	case len(agents) == 0:
+		return thread.Offer{}, fmt.Errorf("nobody has offered in thread %s yet", c.Thread)
+	case len(agents) > 1:
+		return thread.Offer{}, fmt.Errorf("%d agents have offered; choose one with --agent (agora thread %s shows them)", len(agents), c.Thread)
+	}
+	return record.Offers[len(record.Offers)-1], nil
 }
 
 type sendResult struct {
 	threaded
-	Output string `placeholder:"JSON" help:"What was made."`
-	Status string `default:"success" help:"How it went (default: ${default})."`
+	Output jsonText `placeholder:"JSON" help:"What was made."`
+	Status string   `default:"success" help:"How it went (default: ${default})."`
 }
 
 func (sendResult) Help() string {
@@ -213,7 +256,7 @@ func (sendResult) Help() string {
 
 func (c sendResult) Run(env environment) error {
 	return c.reply(env, func(id string) envelope.Payload {
-		return envelope.Result{RequestID: id, Status: c.Status, Output: rawJSON(c.Output)}
+		return envelope.Result{RequestID: id, Status: c.Status, Output: json.RawMessage(c.Output)}
 	})
 }
 
@@ -261,11 +304,7 @@ func (c sendManifest) Run(env environment) error {
 		return err
 	}
 	return c.post(env, func(context.Context, *client.Client, didkey.DID) (envelope.Draft, error) {
-		var m envelope.Manifest
-		if err := json.Unmarshal(text, &m); err != nil {
-			return envelope.Draft{}, fmt.Errorf("the manifest is not the JSON object that the protocol describes: %w", err)
-		}
-		return envelope.Draft{Payload: m}, nil
+		return envelope.Draft{Payload: envelope.Raw{Type: envelope.TypeManifest, JSON: text}}, nil
 	})
 }
 

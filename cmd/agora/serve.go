@@ -21,7 +21,7 @@ import (
 )
 
 type serveCmd struct {
-	Addr            string        `default:"127.0.0.1:8789" placeholder:"HOST:PORT" help:"Where to listen (default: ${default})."`
+	Addr            listenAddress `default:"127.0.0.1:8789" placeholder:"HOST:PORT" help:"Where to listen (default: ${default})."`
 	Data            string        `default:"./agora-data" placeholder:"FOLDER" help:"Where the database and the relay's key live (default: ${default})."`
 	Demo            bool          `help:"Open POST /seed to everybody, not to this machine only."`
 	PublicURL       string        `placeholder:"URL" help:"The address others reach this relay at, behind a proxy say. Messages bound to a relay by meta.relay are checked against it."`
@@ -44,6 +44,9 @@ func (c serveCmd) Validate() error {
 		if d < time.Second {
 			return fmt.Errorf("%s must be at least 1s", name)
 		}
+	}
+	if c.Data == "" {
+		return fmt.Errorf("--data must name a folder")
 	}
 	if c.MaxBody < 1024 {
 		return fmt.Errorf("--max-body must be at least 1024 bytes")
@@ -79,9 +82,9 @@ func (c serveCmd) Run(env environment) (err error) {
 	if err != nil {
 		return err
 	}
-	listener, err := net.Listen("tcp", c.Addr)
+	listener, err := net.Listen("tcp", string(c.Addr))
 	if err != nil {
-		return err
+		return fmt.Errorf("cannot listen on %s: %w; choose another with --addr, or stop what listens there", c.Addr, err)
 	}
 	origin := "http://" + listener.Addr().String()
 	if c.PublicURL != "" {

@@ -106,6 +106,7 @@ func (s *server) getEvents(w http.ResponseWriter, r *http.Request) error {
 	writeEvents(&body, page.Events)
 	body.WriteByte(',')
 	body.Write(tail[1:])
+	body.WriteByte('\n')
 	s.write(w, http.StatusOK, body.Bytes())
 	return nil
 }
@@ -155,6 +156,7 @@ func (s *server) getThread(w http.ResponseWriter, r *http.Request) error {
 	writeEvents(&body, view.Events)
 	body.WriteByte(',')
 	body.Write(head[1:])
+	body.WriteByte('\n')
 	s.write(w, http.StatusOK, body.Bytes())
 	return nil
 }

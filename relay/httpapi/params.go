@@ -31,7 +31,10 @@ func parseParams(r *http.Request, known ...string) (params, error) {
 			if len(known) == 0 {
 				return nil, invalid("this path takes no query parameters")
 			}
-			return nil, invalid("a query parameter is not known here; known are %s", strings.Join(known, ", "))
+			if !envelope.ValidID(name) {
+				name = "one" // not fit to be repeated
+			}
+			return nil, invalid("query parameter %s is not known here; known are %s", name, strings.Join(known, ", "))
 		}
 		if len(list) != 1 {
 			return nil, invalid("%s is given more than once", name)
@@ -56,7 +59,7 @@ func parsePoll(r *http.Request) (poll relay.Poll, since string, err error) {
 	if err != nil {
 		return poll, "", err
 	}
-	for _, step := range []func(params, *relay.Poll) error{place, parties, subject, patience} {
+	for _, step := range []func(params, *relay.Poll) error{parsePlace, parseParties, parseSubject, parsePatience} {
 		if err := step(p, &poll); err != nil {
 			return poll, "", err
 		}
@@ -64,8 +67,8 @@ func parsePoll(r *http.Request) (poll relay.Poll, since string, err error) {
 	return poll, p["since"], nil
 }
 
-// place reads where to go on reading.
-func place(p params, poll *relay.Poll) (err error) {
+// parsePlace reads where to go on reading.
+func parsePlace(p params, poll *relay.Poll) (err error) {
 	since, hasSince := p["since"]
 	cursor, hasCursor := p["cursor"]
 	switch {
@@ -90,7 +93,7 @@ func place(p params, poll *relay.Poll) (err error) {
 	return nil
 }
 
-func parties(p params, poll *relay.Poll) (err error) {
+func parseParties(p params, poll *relay.Poll) (err error) {
 	if poll.Recipient, err = p.did("recipient"); err != nil {
 		return err
 	}
@@ -101,10 +104,10 @@ func parties(p params, poll *relay.Poll) (err error) {
 	return err
 }
 
-func subject(p params, poll *relay.Poll) error {
+func parseSubject(p params, poll *relay.Poll) error {
 	if typ, ok := p["type"]; ok {
 		if poll.Type = envelope.Type(typ); !poll.Type.Known() {
-			return invalid("type must be one of REQUEST, OFFER, ACCEPT, RESULT, ERROR, CANCEL, MANIFEST")
+			return invalid("type must be one of %s", envelope.TypeNames())
 		}
 	}
 	if thread, ok := p["thread"]; ok {
@@ -115,12 +118,12 @@ func subject(p params, poll *relay.Poll) error {
 	return nil
 }
 
-func patience(p params, poll *relay.Poll) (err error) {
+func parsePatience(p params, poll *relay.Poll) (err error) {
 	poll.Wait = relay.DefaultWait
 	if text, ok := p["timeout"]; ok {
 		seconds, err := strconv.ParseFloat(text, 64)
 		if err != nil || math.IsNaN(seconds) || seconds < 0 || strings.ContainsAny(text, "xXpPiI_") {
-			return invalid("timeout must be a number of seconds from 0 (answer at once) to 60")
+			return invalid("timeout must be a number of seconds; 0 answers at once, and more than %v count as that", relay.MaxWait.Seconds())
 		}
 		poll.Wait = time.Duration(min(seconds, relay.MaxWait.Seconds()) * float64(time.Second))
 	}

@@ -6,7 +6,6 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/agora-relay/agora/didkey"
@@ -88,7 +87,7 @@ func (w *writer) insert(e relay.Entry, threadN int64) (relay.Posted, error) {
 	}
 	expires := w.expires(m)
 	forget := w.store.policy.Window.RememberUntil(e.Received, expires)
-	result, err := w.stmts.addEvent.Exec(sender, m.ID, recipient, slices.Index(envelope.Types(), m.Type), threadN,
+	result, err := w.stmts.addEvent.Exec(sender, m.ID, recipient, string(m.Type), threadN,
 		nanos(m.TS), nanos(e.Received), nanos(expires), nanos(forget), m.Canonical())
 	if err != nil {
 		return relay.Posted{}, err

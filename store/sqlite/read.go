@@ -7,7 +7,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/thread"
 )
@@ -91,8 +90,7 @@ func (s *Store) Thread(ctx context.Context, k thread.Key, now time.Time) (thread
 	var record []byte
 	err := s.readDB.QueryRowContext(ctx, text+" ORDER BY n LIMIT 1", args...).Scan(&record)
 	if errors.Is(err, sql.ErrNoRows) {
-		return thread.Thread{}, envelope.Errorf(envelope.CodeThreadNotFound, "there is no such thread here; "+
-			"a thread begins with a REQUEST and is forgotten some time after its last message")
+		return thread.Thread{}, thread.ErrNotFound
 	}
 	var t thread.Thread
 	if err == nil {

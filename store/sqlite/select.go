@@ -5,7 +5,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
 )
 
@@ -84,7 +83,7 @@ func (s *selection) filter(q relay.Query) {
 		s.add(s.column("sender")+" = "+partyNumber, string(q.Sender))
 	}
 	if q.Type != "" {
-		s.add("+type = ?", slices.Index(envelope.Types(), q.Type))
+		s.add("+type = ?", string(q.Type))
 	}
 }
 

@@ -20,7 +20,7 @@ CREATE TABLE event (
 	sender    INTEGER NOT NULL,
 	id        TEXT    NOT NULL,
 	recipient INTEGER NOT NULL,
-	type      INTEGER NOT NULL, -- position in envelope.Types()
+	type      TEXT    NOT NULL,
 	thread    INTEGER NOT NULL, -- thread.n; 0: none
 	ts        INTEGER NOT NULL,
 	received  INTEGER NOT NULL,

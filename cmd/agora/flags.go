@@ -1,0 +1,103 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+)
+
+// Values of flags and arguments that are checked as they are read, so that a mistake is misuse (exit 2) and names its
+// flag. Each is the empty value where the flag was not given.
+
+type didText didkey.DID
+
+func (d *didText) UnmarshalText(text []byte) error {
+	did, err := didkey.Parse(string(text))
+	*d = didText(did)
+	return err
+}
+
+type idText string
+
+func (i *idText) UnmarshalText(text []byte) error {
+	if !envelope.ValidID(string(text)) {
+		return fmt.Errorf("want 1 to 128 letters, digits or ._:~-, the first a letter or a digit")
+	}
+	*i = idText(text)
+	return nil
+}
+
+type typeText envelope.Type
+
+func (t *typeText) UnmarshalText(text []byte) error {
+	if *t = typeText(text); !envelope.Type(text).Known() {
+		return fmt.Errorf("want one of %s", envelope.TypeNames())
+	}
+	return nil
+}
+
+type jsonText json.RawMessage
+
+func (j *jsonText) UnmarshalText(text []byte) error {
+	if _, err := envelope.Canonicalize(text); err != nil {
+		return fmt.Errorf("want JSON, with strings in double quotes: %w", err)
+	}
+	*j = jsonText(text)
+	return nil
+}
+
+// lifetime is a whole number of seconds.
+type lifetime time.Duration
+
+func (l *lifetime) UnmarshalText(text []byte) error {
+	d, err := time.ParseDuration(string(text))
+	if err != nil || d < time.Second || d%time.Second != 0 {
+		return fmt.Errorf("want whole seconds, at least one, such as 30s, 5m or 24h")
+	}
+	*l = lifetime(d)
+	return nil
+}
+
+// moment is a time to come.
+type moment time.Time
+
+func (m *moment) UnmarshalText(text []byte) error {
+	t, ok := envelope.ParseTime(string(text))
+	if !ok || t.Before(time.Now()) {
+		return fmt.Errorf("want a time to come, such as 2030-02-02T15:30:00Z")
+	}
+	*m = moment(t)
+	return nil
+}
+
+type urlText string
+
+func (u *urlText) UnmarshalText(text []byte) error {
+	parsed, err := url.Parse(string(text))
+	if err != nil || parsed.Scheme != "http" && parsed.Scheme != "https" || parsed.Host == "" {
+		return fmt.Errorf("want the relay's URL, such as http://127.0.0.1:8789")
+	}
+	*u = urlText(text)
+	return nil
+}
+
+// listenAddress names its port; an empty one would open the relay to everybody on a random port.
+type listenAddress string
+
+func (a *listenAddress) UnmarshalText(text []byte) error {
+	_, port, err := net.SplitHostPort(string(text))
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if err != nil {
+		return fmt.Errorf("want HOST:PORT, such as 127.0.0.1:8789, or :8789 for every interface")
+	}
+	*a = listenAddress(text)
+	return nil
+}
