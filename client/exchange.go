@@ -51,10 +51,12 @@ func (f *failure) temporary() bool {
 // proves nothing: a gateway's 502 may hide a 200, and the relay's own 500 may follow a commit whose answer it lost.
 func (f *failure) refused() bool { return f.unsent || f.status >= 400 && f.status < 500 }
 
-// definite reports whether err is a refusal, by the relay or before anything was sent, that would come again.
+// definite reports whether err is a refusal, by the relay or before anything was sent, that would come again. One by
+// the clock would not: the next try is signed at another time, and a wrong clock may be set right.
 func definite(err error) bool {
 	refusal, ok := errors.AsType[*envelope.Error](err)
-	return ok && !refusal.Code.Retryable() && !errors.Is(err, ErrUnknownOutcome)
+	return ok && !refusal.Code.Retryable() && !errors.Is(err, ErrUnknownOutcome) &&
+		refusal.Code != envelope.CodeStaleTimestamp && refusal.Code != envelope.CodeExpired
 }
 
 // answer is what every answer of a relay has (PROTOCOL §5).

@@ -2,16 +2,21 @@ package envelope
 
 import (
 	"bytes"
+	"encoding/json"
+	"maps"
 	"reflect"
 	"strings"
 )
 
 // exactly returns a canonical value without the members that encoding/json would store in a t under a name that
 // differs in case: it folds "Price" and "PRICE" onto "price", and the last one wins. Members that t does not know
-// are left out with them. Only what t is made of without maps, interfaces and embedding is looked into.
+// are left out with them. A type that decodes itself gets its value as it stands.
 func exactly(value []byte, t reflect.Type) []byte {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
+	}
+	if reflect.PointerTo(t).Implements(decoder) {
+		return value
 	}
 	switch {
 	case t.Kind() == reflect.Struct && isObject(value):
@@ -33,12 +38,17 @@ func exactly(value []byte, t reflect.Type) []byte {
 	return value
 }
 
-// fieldTypes returns the types of a struct's fields by their names in JSON. A type that decodes itself, such as
-// time.Time, comes from a string and is never asked.
+var decoder = reflect.TypeFor[json.Unmarshaler]()
+
+// fieldTypes returns the types of a struct's fields by their names in JSON, those of embedded structs among them.
 func fieldTypes(t reflect.Type) map[string]reflect.Type {
 	fields := map[string]reflect.Type{}
 	for field := range t.Fields() {
 		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		if field.Anonymous && name == "" && field.Type.Kind() == reflect.Struct {
+			maps.Copy(fields, fieldTypes(field.Type))
+			continue
+		}
 		if name == "" {
 			name = field.Name
 		}

@@ -7,6 +7,11 @@ import (
 	"time"
 )
 
+type extended struct {
+	Request
+	More int `json:"more"`
+}
+
 func TestDecodePayloadKnowsExactNamesOnly(t *testing.T) {
 	deadline := time.Date(2026, 2, 2, 15, 36, 0, 0, time.UTC)
 	cost := 1.0
@@ -22,6 +27,8 @@ func TestDecodePayloadKnowsExactNamesOnly(t *testing.T) {
 		"folded alone": {`{"PRICE":{"amount":1},"Request_id":"b"}`, new(Offer), &Offer{}},
 		"in a list": {`{"id":"m","intents":[{"ID":"evil","id":"echo"},{"Id":"evil"}],"unknown":[{}]}`,
 			new(Manifest), &Manifest{ID: "m", Intents: []Intent{{ID: "echo"}, {}}}},
+		"embedded":        {`{"constraints":{},"intent":"echo","more":1}`, new(extended), &extended{Request: Request{Intent: "echo", Constraints: &Constraints{}}, More: 1}},
+		"decodes itself":  {`{"A":1}`, new(json.RawMessage), (*json.RawMessage)(new([]byte(`{"A":1}`)))},
 		"a map takes all": {`{"A":1,"a":2}`, new(map[string]int), &map[string]int{"A": 1, "a": 2}},
 	} {
 		canonical, err := Canonicalize([]byte(c.payload))

@@ -162,6 +162,9 @@ func (e *Envelope) decodeParties(w *wire) error {
 	return nil
 }
 
+// maxRequestID bounds in bytes what stands in every record and notice of a thread.
+const maxRequestID = 128
+
 func (e *Envelope) decodePayload(w *wire) error {
 	if !isObject(w.payload) {
 		return Errorf(CodeInvalidRequest, "payload must be an object")
@@ -169,8 +172,8 @@ func (e *Envelope) decodePayload(w *wire) error {
 	e.Payload = w.payload
 	if value := member(w.payload, "request_id"); value != nil && e.Type != TypeManifest {
 		var ok bool
-		if e.RequestID, ok = stringValue(value); !ok {
-			return Errorf(CodeInvalidRequest, "payload.request_id must be a string")
+		if e.RequestID, ok = stringValue(value); !ok || len(e.RequestID) > maxRequestID {
+			return Errorf(CodeInvalidRequest, "payload.request_id must be a string of at most %d bytes", maxRequestID)
 		}
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -36,7 +37,8 @@ type Config struct {
 type Relay struct {
 	Config
 	hub     *hub
-	start   Cursor // the store's end when the relay was made; Run watches from here
+	start   Cursor        // the store's end when the relay was made; Run watches from here
+	parsing chan struct{} // holds a token for each body being parsed and verified, which takes a hundred times its size
 	drained chan struct{}
 	drain   sync.Once
 	polls   atomic.Int64
@@ -58,7 +60,7 @@ func New(ctx context.Context, c Config) (*Relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Relay{Config: c, hub: newHub(), start: end.Cursor, drained: make(chan struct{})}, nil
+	return &Relay{Config: c, hub: newHub(), start: end.Cursor, parsing: make(chan struct{}, 4*runtime.GOMAXPROCS(0)), drained: make(chan struct{})}, nil
 }
 
 // Run wakes waiting polls and sweeps what is due, until ctx ends or the store fails. It blocks; when it returns, its
@@ -99,27 +101,38 @@ func (r *Relay) Post(ctx context.Context, body []byte) (Receipt, error) {
 	if err := r.draining(); err != nil {
 		return Receipt{}, err
 	}
-	e, err := envelope.Parse(body, r.MaxBody)
+	entry, err := r.check(body)
 	if err != nil {
 		return Receipt{}, err
 	}
+	return r.Store.Append(ctx, entry)
+}
+
+// check does what Post does before it stores.
+func (r *Relay) check(body []byte) (Entry, error) {
+	r.parsing <- struct{}{}
+	defer func() { <-r.parsing }()
+	e, err := envelope.Parse(body, r.MaxBody)
+	if err != nil {
+		return Entry{}, err
+	}
 	now := r.Now()
 	if err := r.Window.Check(e.TS, e.TTL, now); err != nil {
-		return Receipt{}, err
+		return Entry{}, err
 	}
 	if e.Relays != nil && !slices.ContainsFunc(e.Relays, r.isOrigin) {
-		return Receipt{}, envelope.Errorf(envelope.CodeForbidden, "meta.relay binds this message to other relays than this one")
+		return Entry{}, envelope.Errorf(envelope.CodeForbidden, "meta.relay binds this message to other relays than this one")
 	}
 	if err := e.Verify(); err != nil {
-		return Receipt{}, err
+		return Entry{}, err
 	}
 	entry := Entry{Envelope: e, Received: now}
 	if e.Type == envelope.TypeManifest {
 		if entry.Listing, err = list(e); err != nil {
-			return Receipt{}, err
+			return Entry{}, err
 		}
 	}
-	return r.Store.Append(ctx, entry)
+	return entry, nil
 }
 
 func (r *Relay) isOrigin(text string) bool {

@@ -39,7 +39,7 @@ type Store interface {
 
 	// Expire does what is due at now: threads past their deadline end and get the envelopes that notices returns, in
 	// one step, once; events, ids, threads and manifests past their time are removed.
-	Expire(ctx context.Context, now time.Time, notices func(thread.Thread) ([]*envelope.Envelope, error)) error
+	Expire(ctx context.Context, now time.Time, notices func(thread.Thread) []*envelope.Envelope) error
 
 	// Watch calls f with every event after the given place, in order, in groups that became durable together, from
 	// whichever node appended them, until ctx ends. It returns ctx's error. f must not block.
@@ -155,7 +155,7 @@ type Filter struct {
 	Client    didkey.DID // with Thread: the one that belongs to this client
 }
 
-// Match reports whether f selects e, of a thread of the given client.
+// Match reports whether f selects e; whose thread e belongs to, and so Client, only a store can tell.
 func (f Filter) Match(e *envelope.Envelope) bool {
 	return (f.Recipient == "" || f.Recipient == e.Recipient || f.Broadcast && e.Recipient == "") &&
 		(f.Sender == "" || f.Sender == e.Sender.ID) &&

@@ -4,7 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
+	"fmt"
 	"slices"
 	"time"
 
@@ -76,12 +76,9 @@ func (r *Relay) sweep(ctx context.Context) {
 
 // timeoutNotices returns the ERROR envelopes that tell each party of t, which the clock has ended. Their ids are
 // derived from thread and party, so each exists once whoever makes it.
-func (r *Relay) timeoutNotices(t thread.Thread) ([]*envelope.Envelope, error) {
+func (r *Relay) timeoutNotices(t thread.Thread) []*envelope.Envelope {
 	var notices []*envelope.Envelope
-	details, err := json.Marshal(map[string]any{"client": t.Client, "from": t.Transitions[len(t.Transitions)-1].From})
-	if err != nil {
-		return nil, err
-	}
+	details := fmt.Appendf(nil, `{"client":%q,"from":%q}`, t.Client, t.Transitions[len(t.Transitions)-1].From)
 	parties := append([]didkey.DID{t.Client}, t.Agents()...)
 	slices.Sort(parties) // a client may have asked itself
 	for _, party := range slices.Compact(parties) {
@@ -94,9 +91,11 @@ func (r *Relay) timeoutNotices(t thread.Thread) ([]*envelope.Envelope, error) {
 				Message: "the thread's time was up; the relay ended it"},
 		}.Sign(r.Key, r.Now())
 		if err != nil {
-			return nil, err
+			// A party that is not told is better than a relay that ends no thread any more.
+			r.Log.Error("no notice of a thread's timeout", "thread", t.ID, "party", party, "err", err)
+			continue
 		}
 		notices = append(notices, notice)
 	}
-	return notices, nil
+	return notices
 }

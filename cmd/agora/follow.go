@@ -89,7 +89,7 @@ func (c followCmd) Run(env environment) error {
 	printed := 0
 	if c.Count > 0 {
 		opts.Page = 1 // so that the cursor never stands behind a message that was not printed
-		opts.Cursor = countingCursor{opts.Cursor, func() bool { return printed == c.Count }}
+		opts.Cursor = countingCursor{opts.Cursor, func() bool { return printed >= c.Count }}
 	}
 	ctx := env.ctx
 	if c.Timeout > 0 {
@@ -102,6 +102,9 @@ func (c followCmd) Run(env environment) error {
 		show = showText
 	}
 	err = relay.Follow(ctx, opts, func(_ context.Context, e *envelope.Envelope) error {
+		if c.Count > 0 && printed >= c.Count {
+			return errEnough // the first page of --new may hold more than was asked for
+		}
 		printed++
 		return show(env.stdout, e)
 	})

@@ -44,6 +44,7 @@ type environment struct {
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	code := run(environment{ctx, os.Stdin, os.Stdout, os.Stderr}, os.Args[1:])
 	stop()
 	os.Exit(code)
@@ -122,8 +123,22 @@ func inWords(err error) error {
 
 // input reads a verb's FILE argument; - is standard input.
 func (env environment) input(name string) ([]byte, error) {
-	if name == "-" {
-		return io.ReadAll(env.stdin)
+	if name != "-" {
+		return os.ReadFile(name)
 	}
-	return os.ReadFile(name)
+	type input struct {
+		text []byte
+		err  error
+	}
+	read := make(chan input, 1)
+	go func() { // ends with the input, or with the process
+		text, err := io.ReadAll(env.stdin)
+		read <- input{text, err}
+	}()
+	select {
+	case in := <-read:
+		return in.text, in.err
+	case <-env.ctx.Done():
+		return nil, errors.New("interrupted before the input ended")
+	}
 }

@@ -76,8 +76,7 @@ func (s *server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error
 }
 
 func (s *server) getEvents(w http.ResponseWriter, r *http.Request) error {
-	s.polls.Add(1)
-	defer s.polls.Done()
+	defer s.enter()()
 	poll, since, err := parsePoll(r)
 	if err != nil {
 		return err

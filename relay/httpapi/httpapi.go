@@ -33,7 +33,28 @@ type server struct {
 	relay   *relay.Relay
 	options Options
 	log     *slog.Logger
-	polls   sync.WaitGroup // those that have not been answered yet
+
+	mu       sync.Mutex
+	stopping bool           // from then on polls are not counted: they are refused at once
+	polls    sync.WaitGroup // those that have not been answered yet; must not be added to while it is waited for
+}
+
+// enter counts a poll until leave is called.
+func (s *server) enter() (leave func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopping {
+		return func() {}
+	}
+	s.polls.Add(1)
+	return s.polls.Done
+}
+
+func (s *server) stop() {
+	s.relay.Drain()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stopping = true
 }
 
 // Server serves a relay. Give Serve a listener, and end it with Shutdown.
@@ -59,14 +80,16 @@ func NewServer(r *relay.Relay, o Options) *Server {
 		ReadHeaderTimeout: readHeaderTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
-		ErrorLog:          slog.NewLogLogger(api.log.Handler(), slog.LevelDebug),
+
+		DisableGeneralOptionsHandler: true, // it would answer OPTIONS * with an empty 200
+		ErrorLog:                     slog.NewLogLogger(api.log.Handler(), slog.LevelDebug),
 	}}
 }
 
 // Shutdown drains the relay, so that every waiting poll is answered while the listener is still open, and then closes
 // the server as http.Server.Shutdown does. If ctx ends first, requests are cut off and its error is returned.
 func (s *Server) Shutdown(ctx context.Context) error {
-	s.api.relay.Drain()
+	s.api.stop()
 	answered := make(chan struct{})
 	go func() { // ends with the last poll, which its write deadline bounds
 		s.api.polls.Wait()

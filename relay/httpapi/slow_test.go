@@ -178,3 +178,37 @@ func TestShutdownAnswersWaitingPolls(t *testing.T) {
 		}
 	})
 }
+
+// TestShutdownAmidPolls ends servers whose pollers ask again as soon as they are answered.
+func TestShutdownAmidPolls(t *testing.T) {
+	for range 30 {
+		synctest.Test(t, func(t *testing.T) {
+			r := start(t)
+			l, server := serve(t, r)
+			var pollers sync.WaitGroup
+			for range 32 {
+				c := l.dial()
+				pollers.Go(func() {
+					reader := bufio.NewReader(c)
+					for {
+						if _, err := fmt.Fprint(c, "GET /events?cursor=0&timeout=30 HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+							return
+						}
+						response, err := http.ReadResponse(reader, nil)
+						if err != nil {
+							return
+						}
+						if _, err := io.Copy(io.Discard, response.Body); err != nil {
+							return
+						}
+					}
+				})
+			}
+			synctest.Wait()
+			if err := server.Shutdown(t.Context()); err != nil {
+				t.Error(err)
+			}
+			pollers.Wait()
+		})
+	}
+}

@@ -2,10 +2,12 @@ package sqlite
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/agora-relay/agora/didkey"
@@ -152,14 +154,31 @@ func (w *writer) duplicate(sender int64, e relay.Entry) (r relay.Receipt, found 
 
 // maxCandidates bounds how many threads with one id are looked at for a message. Ids are random where nobody means
 // harm; those who copy one come later, and the oldest are looked at first.
-const maxCandidates = 64
+const maxCandidates = 16
 
 // candidates returns the threads m may mean, oldest first. One of a message's two ends is always the client, which
 // narrows the search wherever both are known.
 func (w *writer) candidates(sender int64, m *envelope.Envelope) ([]record, error) {
-	if m.Type == envelope.TypeRequest {
+	switch m.Type {
+	case envelope.TypeRequest:
 		return w.records(w.stmts.ownThread, m.Thread, sender)
+	case envelope.TypeAccept, envelope.TypeCancel, envelope.TypeError:
+		// The client's own: no number of copies made before may stand in its way.
+		found, err := w.records(w.stmts.ownThread, m.Thread, sender)
+		if err != nil || len(found) > 0 && m.Type != envelope.TypeError {
+			return found, err
+		}
+		others, err := w.candidatesOf(sender, m)
+		own := func(r record) bool { return r.Client == m.Sender.ID }
+		found = append(found, slices.DeleteFunc(others, own)...)
+		slices.SortFunc(found, func(a, b record) int { return cmp.Compare(a.n, b.n) })
+		return found, err
 	}
+	return w.candidatesOf(sender, m)
+}
+
+// candidatesOf returns the threads of m's two ends if there are any, else the oldest.
+func (w *writer) candidatesOf(sender int64, m *envelope.Envelope) ([]record, error) {
 	if m.Recipient != "" {
 		recipient, err := w.party(m.Recipient)
 		if err != nil {

@@ -14,10 +14,11 @@ import (
 const (
 	expireEvents  = 1000
 	expireThreads = 100
+	expireNotices = 100
 )
 
 // Expire implements relay.Store.
-func (s *Store) Expire(ctx context.Context, now time.Time, notices func(thread.Thread) ([]*envelope.Envelope, error)) error {
+func (s *Store) Expire(ctx context.Context, now time.Time, notices func(thread.Thread) []*envelope.Envelope) error {
 	for again := true; again && ctx.Err() == nil; {
 		_, err := s.do(ctx, s.tasks, job{task: func(w *writer) (posted []relay.Posted, err error) {
 			posted, again, err = w.expire(now, notices)
@@ -31,12 +32,15 @@ func (s *Store) Expire(ctx context.Context, now time.Time, notices func(thread.T
 }
 
 // expire does some of what is due at now; again says that there may be more.
-func (w *writer) expire(now time.Time, notices func(thread.Thread) ([]*envelope.Envelope, error)) (posted []relay.Posted, again bool, err error) {
+func (w *writer) expire(now time.Time, notices func(thread.Thread) []*envelope.Envelope) (posted []relay.Posted, again bool, err error) {
 	due, err := w.records(w.stmts.dueThreads, nanos(now))
 	if err != nil {
 		return nil, false, err
 	}
 	for _, r := range due {
+		if again = len(posted) >= expireNotices; again {
+			break
+		}
 		ended := w.store.policy.Rules.At(r.Thread, now)
 		if _, alive := w.store.policy.Rules.Deadline(ended); alive {
 			// Timeouts were shorter when its deadline was written down.
@@ -70,18 +74,14 @@ func (w *writer) expire(now time.Time, notices func(thread.Thread) ([]*envelope.
 	if _, err := w.stmts.dropManifests.Exec(nanos(now)); err != nil {
 		return nil, false, err
 	}
-	return posted, dropped == expireEvents || len(due) == expireThreads, nil
+	return posted, again || dropped == expireEvents || len(due) == expireThreads, nil
 }
 
 // announce stores that the clock has ended r, with the relay's notices of it. A notice that is here already, by its id,
 // is left out: parties may coincide, and one refused by the table would stop all sweeping.
-func (w *writer) announce(r record, now time.Time, notices func(thread.Thread) ([]*envelope.Envelope, error)) (posted []relay.Posted, err error) {
-	messages, err := notices(r.Thread)
-	if err != nil {
-		return nil, err
-	}
+func (w *writer) announce(r record, now time.Time, notices func(thread.Thread) []*envelope.Envelope) (posted []relay.Posted, err error) {
 	last := now
-	for _, m := range messages {
+	for _, m := range notices(r.Thread) {
 		if known, err := w.knows(m); err != nil {
 			return nil, err
 		} else if known {

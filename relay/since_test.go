@@ -1,0 +1,114 @@
+package relay_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/thread"
+)
+
+// ids lists what a page holds.
+func ids(page relay.Page) string {
+	var all []string
+	for _, e := range page.Events {
+		all = append(all, e.ID)
+	}
+	return strings.Join(all, " ")
+}
+
+// mail posts a REQUEST to somebody.
+func mail(t *testing.T, r *relay.Relay, to didkey.DID, id string, ts time.Time, ttl time.Duration) {
+	t.Helper()
+	post(t, r, sign(t, key(t), envelope.Draft{ID: id, Payload: request, Thread: id, Recipient: to, TS: ts, TTL: ttl}))
+}
+
+func TestSinceThatIsAnExpiredEventIsABookmarkStill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, relay.Config{})
+		me := key(t).DID()
+		ahead := time.Now().Add(2 * time.Minute)
+		mail(t, r, me, "short", ahead, time.Second)
+		mail(t, r, me, "long", time.Now(), time.Hour) // dated before the bookmark, and arrived before it too
+		time.Sleep(3 * time.Minute)
+		page := poll(t, r, relay.Poll{Filter: relay.Filter{Recipient: me}, Since: ahead, Limit: 10})
+		if ids(page) != "long" {
+			t.Errorf("got %q", ids(page))
+		}
+	})
+}
+
+func TestSiblingsOfABookmarkSettle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, relay.Config{})
+		me := key(t).DID()
+		ts := time.Now()
+		began := time.Now()
+		mail(t, r, me, "a", ts, time.Hour)
+		go func() {
+			time.Sleep(300 * time.Millisecond)
+			mail(t, r, me, "b", ts, time.Hour)
+			time.Sleep(500 * time.Millisecond)
+			mail(t, r, me, "c", ts, time.Hour)
+		}()
+		// b is one second old at 1.3 s, but by then c has come; its second is over at 1.8 s.
+		page := poll(t, r, relay.Poll{Filter: relay.Filter{Recipient: me}, Since: ts, Wait: time.Minute, Limit: 1})
+		if took := time.Since(began); ids(page) != "b c" || took != 1800*time.Millisecond {
+			t.Errorf("got %q after %v", ids(page), took)
+		}
+		// Nothing new: they come again when the wait is over, all at once, and not sooner.
+		began = time.Now()
+		page = poll(t, r, relay.Poll{Filter: relay.Filter{Recipient: me}, Since: ts, Wait: time.Minute, Limit: 1})
+		if took := time.Since(began); ids(page) != "b c" || took != time.Minute {
+			t.Errorf("then got %q after %v", ids(page), took)
+		}
+	})
+}
+
+func TestBroadcastsWakeThoseWhoWantThem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, relay.Config{})
+		me := key(t).DID()
+		for _, bySince := range []bool{false, true} {
+			p := relay.Poll{Filter: relay.Filter{Recipient: me, Broadcast: true}, Wait: time.Minute, Limit: 10}
+			if bySince {
+				p.Since = time.Now()
+			}
+			id := fmt.Sprint("news-", bySince)
+			go func() {
+				time.Sleep(3 * time.Second)
+				post(t, r, sign(t, key(t), envelope.Draft{ID: id, Payload: request, Thread: id}))
+			}()
+			began := time.Now()
+			page := poll(t, r, p)
+			if took := time.Since(began); ids(page) != id || took != 3*time.Second {
+				t.Errorf("by since %v: got %q after %v", bySince, ids(page), took)
+			}
+		}
+	})
+}
+
+func TestHostileThreadsStopNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, relay.Config{})
+		_, err := r.Post(t.Context(), sign(t, key(t), envelope.Draft{Thread: "big", Payload: envelope.Request{RequestID: strings.Repeat("x", 128), Intent: "e"}}).Canonical())
+		if err != nil {
+			t.Errorf("a request_id of 128 bytes: %v", err)
+		}
+		// Sixty-five strangers were there before with the same id; Alice's own messages find her thread all the same.
+		alice := key(t)
+		for range 65 {
+			post(t, r, sign(t, key(t), envelope.Draft{Thread: "req-1", Payload: envelope.Request{RequestID: "req-1", Intent: "e"}}))
+		}
+		post(t, r, sign(t, alice, envelope.Draft{Thread: "req-1", Payload: envelope.Request{RequestID: "req-1", Intent: "e"}}))
+		receipt := post(t, r, sign(t, alice, envelope.Draft{Thread: "req-1", Payload: envelope.Cancel{}}))
+		if receipt.Thread.Client != alice.DID() || receipt.State != thread.Failed {
+			t.Errorf("her CANCEL moved %+v to %s", receipt.Thread, receipt.State)
+		}
+	})
+}
