@@ -158,6 +158,13 @@ func TestServeThroughTrouble(t *testing.T) {
 			}
 			return response(503, unavailable), nil
 		},
+		"the clock is two days off": func(_ int32, r *http.Request, next http.RoundTripper) (*http.Response, error) {
+			if r.Method == http.MethodPost {
+				return response(http.StatusBadRequest, `{"ok":false,"error":"STALE_TIMESTAMP","message":"stale","details":{"now":"`+
+					envelope.FormatTime(time.Now().Add(48*time.Hour))+`"}}`), nil
+			}
+			return next.RoundTrip(r)
+		},
 		"posts fail": func(_ int32, r *http.Request, next http.RoundTripper) (*http.Response, error) {
 			if r.Method == http.MethodPost {
 				return response(503, unavailable), nil

@@ -71,6 +71,10 @@ func TestRefusalWithinGroup(t *testing.T) {
 func TestFailingGroup(t *testing.T) {
 	s := openNew(t)
 	entries := requests(t, 5)
+	watching := &watcher{woken: make(chan struct{}, 1)}
+	s.mu.Lock()
+	s.watchers[watching] = struct{}{}
+	s.mu.Unlock()
 	execute(t, s, fmt.Sprintf("CREATE TRIGGER fail BEFORE INSERT ON event WHEN new.id = '%s' BEGIN SELECT RAISE(ABORT, 'broken'); END",
 		entries[3].Envelope.ID))
 	for i, err := range together(t, s, entries) {
@@ -80,6 +84,9 @@ func TestFailingGroup(t *testing.T) {
 	}
 	if got := events(t, s); len(got) != 0 {
 		t.Errorf("%d events were stored", len(got))
+	}
+	if s.head.Load() != 0 || len(watching.queue) != 0 {
+		t.Errorf("the end is at %d, %d events were published", s.head.Load(), len(watching.queue))
 	}
 	execute(t, s, "DROP TRIGGER fail")
 	for i, err := range together(t, s, entries) {
