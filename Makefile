@@ -7,7 +7,7 @@ ifdef AGORA_VECTORS
 export AGORA_VECTORS := $(abspath $(AGORA_VECTORS))
 endif
 
-.PHONY: run test check build fmt fuzz
+.PHONY: run test check build fmt fuzz interop
 run: build
 	@exec bin/agora serve
 
@@ -32,6 +32,10 @@ fuzz:
 	    echo "fuzz $$package $$target"; go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$package; \
 	  done; \
 	done
+
+# Clients in other languages against the vectors and a relay; needs what ci/install brings.
+interop:
+	go run ./testvectors/interop/run -timeout 2m
 
 fmt:
 	gofmt -w .

@@ -30,7 +30,7 @@ var may = map[string][]string{
 	"conformance":             {"didkey", "envelope", "thread", "testvectors"},
 	"testvectors":             {},
 	"testvectors/generate":    {"didkey", "envelope", "testvectors"},
-	"testvectors/interop/run": {"didkey", "envelope", "client", "thread"},
+	"testvectors/interop/run": {"didkey", "envelope", "client"},
 	"cmd/agora":               {"conformance", "didkey", "envelope", "replay", "thread", "relay", "relay/httpapi", "store/sqlite", "client"},
 }
 

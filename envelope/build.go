@@ -27,7 +27,7 @@ type Draft struct {
 	SenderName string
 	SenderURL  string
 	Recipient  didkey.DID    // empty: broadcast
-	Thread     string        // empty: a new "thread_" id for a Request, else the payload's request_id decides
+	Thread     string        // empty: for a Request, its request_id; else the payload's request_id decides
 	TTL        time.Duration // whole seconds; 0: 24 h, so that a reader may be away for a night
 	Relays     []string      // origins of the relays it is meant for; nil: any
 }
@@ -55,7 +55,10 @@ func (d Draft) Sign(signer Signer, now time.Time) (*Envelope, error) {
 			d.Payload = request
 		}
 		if d.Thread == "" {
-			d.Thread = NewID("thread", now)
+			// One id for both, because there are agents that leave the thread out and answer by request_id alone.
+			if d.Thread = request.RequestID; !ValidID(d.Thread) {
+				d.Thread = NewID("thread", now)
+			}
 		}
 	}
 	if d.ID == "" {

@@ -82,9 +82,12 @@ func TestDraftFields(t *testing.T) {
 		t.Errorf("got %+v", full)
 	}
 	bare := signed(t, envelope.Draft{Payload: envelope.Request{Intent: "i"}})
-	if !strings.HasPrefix(bare.ID, "msg_") || !bare.TS.Equal(noon) || !strings.HasPrefix(bare.Thread, "thread_") ||
+	if !strings.HasPrefix(bare.ID, "msg_") || !bare.TS.Equal(noon) || bare.Thread != bare.RequestID ||
 		!strings.HasPrefix(bare.RequestID, "req_") || bare.TTL != 24*time.Hour || bare.Recipient != "" || bare.Relays != nil {
 		t.Errorf("got %+v", bare)
+	}
+	if e := signed(t, envelope.Draft{Payload: envelope.Request{RequestID: "no id", Intent: "i"}}); !strings.HasPrefix(e.Thread, "thread_") {
+		t.Errorf("thread %q", e.Thread)
 	}
 	if none := signed(t, envelope.Draft{Payload: envelope.Request{Intent: "i"}, Relays: []string{}}); none.Relays == nil {
 		t.Error("an empty list of relays became none, which means any")

@@ -14,7 +14,7 @@ const maxTTL = math.MaxInt64 / int64(time.Second)
 // Parse reads a body as posted or delivered: an envelope, or {"envelope": …} around one. maxBytes bounds the body and
 // the canonical form, which can be longer (1e20 becomes 21 digits); 0 means DefaultMaxBytes.
 // It checks everything in PROTOCOL §1 that needs neither a clock nor a key, and has no side effect.
-// Errors: CodePayloadTooLarge, CodeInvalidRequest, CodeUnsupportedVersion, CodeInvalidDID.
+// Errors: CodePayloadTooLarge, CodeInvalidRequest, CodeUnsupportedVersion, CodeInvalidDID, CodeForbidden (meta.relay).
 func Parse(body []byte, maxBytes int) (*Envelope, error) {
 	if maxBytes <= 0 {
 		maxBytes = DefaultMaxBytes
@@ -147,7 +147,7 @@ func (e *Envelope) decodeParties(w *wire) error {
 	for name, field := range map[string]*string{"name": &e.Sender.Name, "url": &e.Sender.URL} {
 		if value := member(w.sender, name); value != nil {
 			if *field, ok = stringValue(value); !ok {
-				return Errorf(CodeInvalidRequest, "sender.%s must be a string", name)
+				return Errorf(CodeInvalidDID, "sender.%s must be a string", name)
 			}
 		}
 	}
@@ -223,7 +223,7 @@ func (e *Envelope) decodeMeta(w *wire) error {
 		case "relay":
 			var ok bool
 			if e.Relays, ok = origins(value); !ok {
-				return Errorf(CodeInvalidRequest, "meta.relay must be an origin such as https://relay.example, or a list of them")
+				return Errorf(CodeForbidden, "meta.relay must be an origin such as https://relay.example, or a list of them")
 			}
 		}
 	}

@@ -42,7 +42,7 @@ func TestMembers(t *testing.T) {
 
 		{"sender", ok, []string{`{"id":` + did + `}`, `{"id":` + did + `,"name":"","url":"x","more":[]}`, `{"id":"not looked at yet"}`}},
 		{"sender", badDID, []string{"", "null", did, `[]`, `[` + did + `]`, `{}`, `{"id":null}`, `{"id":5}`, `{"id":[]}`, `{"ID":` + did + `}`}},
-		{"sender", rejected, []string{`{"id":` + did + `,"name":null}`, `{"id":` + did + `,"name":1}`,
+		{"sender", envelope.CodeInvalidDID, []string{`{"id":` + did + `,"name":null}`, `{"id":` + did + `,"name":1}`,
 			`{"id":` + did + `,"url":null}`, `{"id":` + did + `,"url":["x"]}`}},
 
 		{"recipient", ok, []string{"", `{"id":` + did + `}`, `{"id":` + did + `,"name":5}`}},
@@ -103,7 +103,7 @@ func TestMeta(t *testing.T) {
 	} {
 		e, err := envelope.Parse([]byte(body(t, "meta", `{"relay":`+value+`}`)), 0)
 		if want == "-" {
-			if codeOf(t, err) != rejected {
+			if codeOf(t, err) != envelope.CodeForbidden {
 				t.Errorf("relay %s: %v", value, err)
 			}
 		} else if err != nil || e.Relays == nil || strings.Join(e.Relays, " ") != want {

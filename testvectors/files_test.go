@@ -1,0 +1,136 @@
+package testvectors_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/testvectors"
+)
+
+// The fewest vectors each file may have: a set that shrinks is a change somebody has to make here too.
+var atLeast = map[string]int{
+	"didkey.json": 169, "canonicalize.json": 199, "sign.json": 18, "verify.json": 378, "window.json": 54, "threads.json": 468,
+	"conversations.json": 28,
+}
+
+// vector is what vectors of all files, and steps of conversations, have in common.
+type vector struct {
+	Name, Code, Reason string
+	Expect             testvectors.Expect
+	Steps              []vector
+}
+
+func TestFiles(t *testing.T) {
+	found, err := filepath.Glob("*.json")
+	if err != nil || len(found) != len(atLeast) {
+		t.Fatalf("%d vector files (%v), want %d", len(found), err, len(atLeast))
+	}
+	for name, fewest := range atLeast {
+		text, err := os.ReadFile(name)
+		var file testvectors.File[vector]
+		if err == nil {
+			err = json.Unmarshal(text, &file)
+		}
+		if err != nil || file.Description == "" || len(file.Vectors) < fewest {
+			t.Errorf("%s: %d vectors, %v; want %d", name, len(file.Vectors), err, fewest)
+		}
+		names, verdicts := map[string]bool{}, map[testvectors.Expect]int{}
+		for _, v := range file.Vectors {
+			if v.Name == "" || names[v.Name] {
+				t.Errorf("%s: the name %q is empty or stands twice", name, v.Name)
+			}
+			names[v.Name] = true
+			if v.Steps == nil {
+				v.Steps = []vector{v}
+			}
+			for _, step := range v.Steps {
+				verdicts[step.Expect]++
+				checkVerdict(t, name+": "+v.Name, step)
+			}
+		}
+		if verdicts[testvectors.Accept] == 0 || verdicts[testvectors.Reject] == 0 && name != "sign.json" {
+			t.Errorf("%s: verdicts %v", name, verdicts)
+		}
+	}
+}
+
+// One sentence, told apart from the dots of 1.0 and thread.id by the end of a word.
+var sentences = regexp.MustCompile(`[a-z)][.!?]( |$)`)
+
+func checkVerdict(t *testing.T, name string, v vector) {
+	t.Helper()
+	switch v.Expect {
+	case testvectors.Accept:
+		if v.Code != "" || v.Reason != "" {
+			t.Errorf("%s is to be accepted and has a code or a reason", name)
+		}
+	case testvectors.Reject:
+		if !strings.HasSuffix(v.Reason, ".") || len(sentences.FindAllString(v.Reason, -1)) > 1 {
+			t.Errorf("%s: its reason is not one sentence: %q", name, v.Reason)
+		}
+		if v.Code != "" && !slices.Contains(envelope.Codes(), envelope.Code(v.Code)) {
+			t.Errorf("%s: there is no code %s", name, v.Code)
+		}
+	default:
+		t.Errorf("%s expects %q", name, v.Expect)
+	}
+}
+
+// TestCodesAreMet holds that each refusal a post can meet, rate limits of senders aside, is met by a vector.
+func TestCodesAreMet(t *testing.T) {
+	met := map[string]bool{}
+	for _, v := range testvectors.Verify() {
+		met[v.Code] = true
+	}
+	for _, v := range testvectors.Threads() {
+		met[v.Code] = true
+	}
+	for _, c := range testvectors.Conversations() {
+		for _, step := range c.Steps {
+			met[step.Code] = true
+		}
+	}
+	for _, code := range []envelope.Code{envelope.CodeInvalidRequest, envelope.CodeUnsupportedVersion, envelope.CodeInvalidDID,
+		envelope.CodeStaleTimestamp, envelope.CodeExpired, envelope.CodeInvalidSignature, envelope.CodeForbidden,
+		envelope.CodeThreadNotFound, envelope.CodeDuplicateID, envelope.CodeInvalidTransition, envelope.CodePayloadTooLarge,
+		envelope.CodeRateLimited} {
+		if !met[string(code)] {
+			t.Errorf("no vector is refused with %s", code)
+		}
+	}
+}
+
+// TestReadmeNamesEveryFile keeps the README complete, its counts included.
+func TestReadmeNamesEveryFile(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	schemas, err := filepath.Glob("schema/*.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range schemas {
+		if !bytes.Contains(readme, []byte(filepath.Base(name))) {
+			t.Errorf("README.md does not name %s", name)
+		}
+	}
+	for name, count := range atLeast {
+		if !strings.Contains(string(readme), "| `"+name+"` | "+strconv.Itoa(count)+" |") {
+			t.Errorf("README.md does not say that %s has %d vectors", name, count)
+		}
+	}
+	for _, suite := range publicSuites {
+		if !strings.Contains(string(readme), "| "+suite.name+" | "+strconv.Itoa(suite.vectors)+" |") {
+			t.Errorf("README.md does not say that %s has %d vectors", suite.name, suite.vectors)
+		}
+	}
+}

@@ -1,0 +1,59 @@
+// Command generate writes the vector files of package testvectors. Run it with go generate ./testvectors.
+//
+// What is expected stands in the tables here, written out from the protocol. Only bytes are computed: keys, signatures
+// and canonical forms, by code of this package and the standard library and by none of the code that the vectors are
+// to test. Keys come from fixed seeds and times are fixed, so that the files come out the same every time.
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"path/filepath"
+
+	"github.com/agora-relay/agora/testvectors"
+)
+
+func main() {
+	log.SetFlags(0)
+	dir := flag.String("dir", ".", "folder to write the files to")
+	flag.Parse()
+	if err := writeAll(*dir); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// writeAll writes every vector file to dir.
+func writeAll(dir string) error {
+	for _, write := range []func(string) error{
+		writeFile("didkey.json", "Identifiers: is this text the one accepted spelling of a usable Ed25519 key?", didkeys),
+		writeFile("canonicalize.json", "Canonicalization: the RFC 8785 form of an I-JSON text, or a refusal.", canonicalizations),
+		writeFile("sign.json", "Signing: the exact bytes, signature and canonical envelope for a key and a text.", signings),
+		writeFile("verify.json", "Verification: everything a relay checks of one body before it asks its store.", verifications),
+		writeFile("window.json", "Freshness: is a message with this ts and ttl taken now, and until when is it kept?", windows),
+		writeFile("threads.json", "The thread table: who may send what in which state, and what comes of it.", threads),
+		writeFile("conversations.json", "Whole conversations: posts, one after the other, to a relay that starts empty.", conversations),
+	} {
+		if err := write(dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeFile returns what writes one file, each member of a vector on a line of its own.
+func writeFile[T any](name, description string, vectors func() []T) func(dir string) error {
+	return func(dir string) error {
+		var text bytes.Buffer
+		encoder := json.NewEncoder(&text)
+		encoder.SetEscapeHTML(false)
+		encoder.SetIndent("", "  ")
+		if err := encoder.Encode(testvectors.File[T]{Description: description, Vectors: vectors()}); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		return os.WriteFile(filepath.Join(dir, name), text.Bytes(), 0o644)
+	}
+}

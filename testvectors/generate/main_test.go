@@ -1,0 +1,45 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// TestFilesAreFresh writes the files once more and compares them with those that lie in the repository.
+func TestFilesAreFresh(t *testing.T) {
+	dir := t.TempDir()
+	if err := writeAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	written, err := os.ReadDir(dir)
+	if err != nil || len(written) != 7 {
+		t.Fatalf("%d files, %v; want 7", len(written), err)
+	}
+	for _, file := range written {
+		fresh, errFresh := os.ReadFile(filepath.Join(dir, file.Name()))
+		kept, errKept := os.ReadFile(filepath.Join("..", file.Name()))
+		if errFresh != nil || errKept != nil || !bytes.Equal(fresh, kept) {
+			t.Errorf("%s is not what this program writes (%v, %v); run go generate ./testvectors", file.Name(), errFresh, errKept)
+		}
+	}
+}
+
+// The second canonicalizer is held against RFC 8785's own example and its lenient side.
+func TestCanonical(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"numbers":[333333333.33333329,1E30,4.50,2e-3,0.000000000000000000000000001],` +
+			`"string":"\u20ac$\u000F\u000aA'\u0042\u0022\u005c\\\"\/","literals":[null,true,false]}`: `{"literals":[null,true,false],` +
+			`"numbers":[333333333.3333333,1e+30,4.5,0.002,1e-27],"string":"` + "\u20ac" + `$\u000f\nA'B\"\\\\\"/"}`,
+		`{"a":1,"a":2}`: `{"a":2}`,
+		`"\ud800"`:      "\"\ufffd\"",
+		"\"\xff\"":      "\"\ufffd\"",
+		"1e400":         "null",
+		"-0":            "0",
+	} {
+		if got := string(canonical([]byte(text))); got != want {
+			t.Errorf("%q became %q, want %q", text, got, want)
+		}
+	}
+}

@@ -1,0 +1,168 @@
+package main
+
+import "strings"
+
+const bodyLimit = 131072
+
+// bodyForms say the envelope in different ways.
+var bodyForms = []bodyCase{
+	{"body-white-space", "", "", func(d draft) string { return " \t\r\n" + strings.ReplaceAll(d.signed(), `,"`, " ,\n\t\"") + "\n" }},
+	{"body-canonical", "", "", func(d draft) string { return string(canonical([]byte(d.signed()))) }},
+	{"body-escaped-names", "", "", func(d draft) string {
+		return strings.NewReplacer(`"sig"`, `"\u0073ig"`, `"type"`, `"\u0074\u0079pe"`).Replace(d.signed())
+	}},
+	{"body-escaped-values", "", "", func(d draft) string {
+		return strings.NewReplacer(`"REQUEST"`, `"\u0052EQUEST"`, `"echo"`, `"\u0065cho"`).Replace(d.signed())
+	}},
+	{"body-numbers-respelled", "", "", func(d draft) string { return strings.Replace(d.signed(), `"ttl":300`, `"ttl":3.00e+2`, 1) }},
+	{"body-wrapped", "", "", func(d draft) string { return wrapped(d.signed()) }},
+	{"body-wrapped-spaced-escaped", "", "", func(d draft) string { return "{ \"\\u0065nvelope\" :\n" + d.signed() + " }" }},
+	{"body-wrapped-twice", badVersion, "What is in the wrapper is a wrapper, and no envelope.", func(d draft) string { return wrapped(wrapped(d.signed())) }},
+	{"body-wrapped-beside-another-member", badVersion, "With another member beside it, it is no wrapper; and this object has no version.",
+		func(d draft) string { return `{"envelope":` + d.signed() + `,"x":1}` }},
+	{"body-wrapped-in-upper-case", badVersion, "Names are exact: Envelope is no wrapper.", func(d draft) string { return `{"Envelope":` + d.signed() + `}` }},
+	{"body-wrapped-in-a-string", badVersion, "The wrapper holds no object.", func(d draft) string { return `{"envelope":"{}"}` }},
+	{"body-empty", badRequest, "There is no JSON.", func(draft) string { return "" }},
+	{"body-only-white-space", badRequest, "There is no JSON.", func(draft) string { return " \n" }},
+	{"body-null", badRequest, "The body is no object.", func(draft) string { return "null" }},
+	{"body-list", badRequest, "The body is no object.", func(d draft) string { return "[" + d.signed() + "]" }},
+	{"body-string", badRequest, "The body is no object.", func(draft) string { return `"{}"` }},
+	{"body-number", badRequest, "The body is no object.", func(draft) string { return "5" }},
+	{"body-byte-order-mark", badRequest, "A byte order mark stands in front.", func(d draft) string { return "\ufeff" + d.signed() }},
+	{"body-cut", badRequest, "The end is missing.", func(d draft) string { return strings.TrimSuffix(d.signed(), "}") }},
+	{"body-twice", badRequest, "A second object follows.", func(d draft) string { return d.signed() + d.signed() }},
+	{"body-trailing-comma", badRequest, "A comma stands before the end.", func(d draft) string { return strings.TrimSuffix(d.signed(), "}") + ",}" }},
+	{"body-trailing-nul", badRequest, "A NUL follows.", func(d draft) string { return d.signed() + "\x00" }},
+	{"body-form-encoded", badRequest, "The body is a web form.", func(d draft) string { return "envelope=" + d.signed() }},
+
+	{"size-at-the-limit", "", "", func(d draft) string { return padded(d, bodyLimit) }},
+	{"size-one-byte-over", tooLarge, "The body has 131073 bytes.", func(d draft) string { return padded(d, bodyLimit+1) }},
+	{"depth-64", "", "", func(d draft) string { return deep(d, 64).signed() }},
+	{"depth-65", badRequest, "The JSON nests 65 deep.", func(d draft) string { return deep(d, 65).signed() }},
+	{"depth-64-with-the-wrapper", "", "", func(d draft) string { return wrapped(deep(d, 63).signed()) }},
+	{"depth-65-with-the-wrapper", badRequest, "With its wrapper the JSON nests 65 deep.", func(d draft) string { return wrapped(deep(d, 64).signed()) }},
+	{"depth-brackets-in-strings", "", "", func(d draft) string { return d.with("x", quote(strings.Repeat("[{", 100))).signed() }},
+	{"depth-65-behind-brackets-in-strings", badRequest, "The JSON nests 65 deep.",
+		func(d draft) string { return deep(d.with("x", `"]]]]}}}}\""`), 65).signed() }},
+	{"depth-many-in-a-row", "", "", func(d draft) string { return d.with("x", "["+strings.Repeat("[],", 100)+"[]]").signed() }},
+
+	{"noncharacters", "", "", func(d draft) string { return d.with("x", "\"\\uffff\\ufdd0\uffff\"").signed() }},
+	{"other-scripts", "", "", func(d draft) string {
+		return d.with("payload", "{\"request_id\":\"req_1\",\"intent\":\"echo\",\"\uff61\":1,\"\U0001f600\":2,\"\u8bd1\":\"\u6587\"}").signed()
+	}},
+	{"numbers-beyond-precision", "", "", func(d draft) string {
+		return d.with("x", "[9007199254740993,0.1000000000000000055511151231257827]").signed()
+	}},
+	{"numbers-signed-as-canonical", "", "", func(d draft) string { return d.with("x", "[1.0,-0,1e21,1E-7,4.50]").signed() }},
+}
+
+// padded returns the signed envelope behind so much white space that it has n bytes.
+func padded(d draft, n int) string {
+	text := d.signed()
+	return strings.Repeat(" ", n-len(text)) + text
+}
+
+// deep returns d nesting so many levels, the envelope itself being the first.
+func deep(d draft, levels int) draft {
+	return d.with("deep", strings.Repeat("[", levels-1)+strings.Repeat("]", levels-1))
+}
+
+// notIJSON is signed as a lenient parser reads it: the last of two members, U+FFFD for what is broken.
+var notIJSON = []bodyCase{
+	unfit("duplicate-id", `"id":"msg_other"`, "The id stands twice."),
+	unfit("duplicate-escaped", `"\u0069d":"msg_other"`, "The id stands twice, once with an escape."),
+	unfit("duplicate-type", `"type":"REQUEST"`, "The type stands twice, the same both times."),
+	unfit("duplicate-unknown", `"x":1,"x":1`, "An unknown member stands twice."),
+	unfit("duplicate-nested", `"x":[{"y":{"a":1,"a":2}}]`, "A name stands twice, far down."),
+	unfit("duplicate-nested-escaped", `"x":{"a":1,"\u0061":2}`, "A name stands twice, once with an escape."),
+	{"duplicate-sig", badRequest, "The signature stands twice, the same both times.", func(d draft) string {
+		sig := `,"sig":` + quote(d.sig())
+		return strings.TrimSuffix(d.text(), "}") + sig + sig + "}"
+	}},
+	{"duplicate-in-the-wrapper", badRequest, "The wrapper holds the envelope twice.",
+		func(d draft) string { return `{"envelope":` + d.signed() + `,"envelope":` + d.signed() + `}` }},
+	unfit("surrogate-alone", `"x":"\ud800"`, "Half of a surrogate pair."),
+	unfit("surrogate-alone-in-name", `"\udc00":1`, "Half of a surrogate pair in a name."),
+	unfit("surrogates-swapped", `"x":"\udc00\ud800"`, "Two halves in the wrong order."),
+	unfit("utf-8-invalid", "\"x\":\"\xff\"", "Invalid UTF-8."),
+	unfit("utf-8-overlong", "\"x\":\"\xc0\xaf\"", "Invalid UTF-8: an overlong form."),
+	unfit("utf-8-surrogate", "\"x\":\"\xed\xa0\x80\"", "Invalid UTF-8: a surrogate."),
+	unfit("utf-8-invalid-in-name", "\"x\xfe\":1", "Invalid UTF-8 in a name."),
+	unfit("number-1e400", `"x":1e400`, "The number is beyond a double."),
+	unfit("number-minus-1e400-nested", `"x":[{"y":-1e400}]`, "The number is beyond a double."),
+	spoilt("number-leading-zero", "01", "A leading zero."),
+	spoilt("number-plus", "+1", "A plus sign in front."),
+	spoilt("number-nan", "NaN", "NaN is no JSON."),
+	spoilt("literal-upper-case", "TRUE", "Literals are in lower case."),
+	spoilt("string-raw-line-feed", "\"a\nb\"", "A control character that is not escaped."),
+	spoilt("string-unknown-escape", `"\x41"`, "There is no such escape."),
+	spoilt("comment", "1/* one */", "JSON has no comments."),
+}
+
+// unfit adds members that a lenient parser takes, and signs what it makes of them.
+func unfit(name, members, reason string) bodyCase {
+	return bodyCase{name, badRequest, reason, func(d draft) string {
+		text := strings.TrimSuffix(d.text(), "}") + "," + members + "}"
+		return strings.TrimSuffix(text, "}") + `,"sig":` + quote(signatureOf(d.key, canonical([]byte(text)))) + "}"
+	}}
+}
+
+// spoilt puts text that is no JSON in the place of a value, in an envelope that was signed with 1 there.
+func spoilt(name, text, reason string) bodyCase {
+	return bodyCase{name, badRequest, reason, func(d draft) string {
+		return strings.Replace(d.with("x", "1").signed(), `"x":1`, `"x":`+text, 1)
+	}}
+}
+
+// threadForms say which thread a message belongs to.
+var threadForms = []bodyCase{
+	{"request-id-names-the-thread", "", "", func(d draft) string {
+		return d.with("thread", "").with("payload", `{"request_id":"req_names_thread","intent":"echo"}`).signed()
+	}},
+	{"request-id-any-text-beside-a-thread", "", "", func(d draft) string {
+		return d.with("payload", `{"request_id":"no id at all","intent":"echo"}`).signed()
+	}},
+	{"request-id-missing-beside-a-thread", "", "", func(d draft) string { return d.with("payload", `{"intent":"echo"}`).signed() }},
+	{"request-id-128-bytes", "", "", func(d draft) string { return d.with("payload", requestID(quote(strings.Repeat("r", 128)))).signed() }},
+	{"request-id-126-bytes-of-42-characters", "", "", func(d draft) string {
+		return d.with("payload", requestID(quote(strings.Repeat("\u4f60", 42)))).signed()
+	}},
+	badRequestID("request-id-129-bytes", quote(strings.Repeat("r", 129)), "The request_id has 129 bytes."),
+	badRequestID("request-id-129-bytes-of-43-characters", quote(strings.Repeat("\u4f60", 43)), "The request_id has 129 bytes."),
+	badRequestID("request-id-number-beside-a-thread", "5", "The request_id is no string."),
+	badRequestID("request-id-null-beside-a-thread", "null", "The request_id is no string."),
+	badRequestID("request-id-list-beside-a-thread", `["req_1"]`, "The request_id is no string."),
+	noThread("thread-and-request-id-missing", `{"intent":"echo"}`, "Neither thread.id nor payload.request_id names a thread."),
+	noThread("request-id-no-id", `{"request_id":"no id at all","intent":"echo"}`, "The request_id is to name the thread and is no id."),
+	noThread("request-id-empty", `{"request_id":"","intent":"echo"}`, "The request_id is to name the thread and is empty."),
+	noThread("request-id-number", `{"request_id":5,"intent":"echo"}`, "The request_id is to name the thread and is no string."),
+	noThread("request-id-null", `{"request_id":null,"intent":"echo"}`, "The request_id is to name the thread and is no string."),
+	noThread("request-id-upper-case-name", `{"Request_Id":"req_1","intent":"echo"}`, "Names are exact: Request_Id is not request_id."),
+	ofType("type-offer", "OFFER"), ofType("type-accept", "ACCEPT"), ofType("type-result", "RESULT"), ofType("type-error", "ERROR"),
+	ofType("type-cancel", "CANCEL"),
+	{"type-manifest", "", "", func(d draft) string {
+		return d.with("type", `"MANIFEST"`).with("thread", "").with("payload", manifest).signed()
+	}},
+	{"type-manifest-in-a-thread", badRequest, "A MANIFEST belongs to no thread.", func(d draft) string {
+		return d.with("type", `"MANIFEST"`).with("payload", manifest).signed()
+	}},
+}
+
+const manifest = `{"id":"cap_echo","name":"Echo","intents":[{"id":"echo"}],"auth":{"methods":["ed25519"]}}`
+
+func requestID(value string) string { return `{"request_id":` + value + `,"intent":"echo"}` }
+
+func badRequestID(name, value, reason string) bodyCase {
+	return bodyCase{name, badRequest, reason, func(d draft) string { return d.with("payload", requestID(value)).signed() }}
+}
+
+func noThread(name, payload, reason string) bodyCase {
+	return bodyCase{name, badRequest, reason, func(d draft) string { return d.with("thread", "").with("payload", payload).signed() }}
+}
+
+// ofType returns a message of a type, its payload whole. A relay accepts it as far as verify.json goes.
+func ofType(name, typ string) bodyCase {
+	return bodyCase{name: name, body: func(d draft) string {
+		return d.with("type", quote(typ)).with("payload", `{"request_id":"req_1","status":"success","code":"UNAVAILABLE","message":"later"}`).signed()
+	}}
+}

@@ -1,0 +1,230 @@
+// Agora v1.0 for Node: identities, strict reading, signing, and the relay's HTTP API. Copy it, it is meant for that.
+// The rule: what comes from elsewhere is read strictly and verified before anything is done with it.
+import { createHash, randomUUID } from 'node:crypto';
+import { setTimeout as pause } from 'node:timers/promises';
+import * as ed from '@noble/ed25519';
+import jcs from 'canonicalize';
+import { base58btc } from 'multiformats/bases/base58';
+
+const sha512 = (...parts) => parts.reduce((h, part) => h.update(part), createHash('sha512')).digest();
+ed.hashes.sha512 = (message) => new Uint8Array(sha512(message));
+
+/** A refusal, by this code or by the relay; code is one of the protocol's. */
+export class Refused extends Error {
+  constructor(code, message) { super(`${code}: ${message}`); this.code = code; }
+}
+const must = (ok, code, message) => { if (!ok) throw new Refused(code, message); };
+const isObject = (v) => typeof v === 'object' && v !== null && !Array.isArray(v);
+
+// --- Identities: did:key of an Ed25519 key (PROTOCOL §2)
+
+/** The identity of a 32-byte seed; without one, a new identity. Keep the seed secret: it is the identity. */
+export function identity(seed = ed.utils.randomSecretKey()) {
+  return { seed, did: didOf(ed.getPublicKey(seed)) };
+}
+
+export const didOf = (key) => 'did:key:' + base58btc.encode(Uint8Array.of(0xed, 0x01, ...key));
+
+/** The 32 key bytes of a did:key. Its one accepted spelling is checked before base58, which takes quadratic time. */
+export function keyOf(did) {
+  const form = typeof did === 'string' && /^did:key:z6Mk[1-9A-HJ-NP-Za-km-z]{44}$/.test(did);
+  must(form, 'INVALID_DID', 'not a did:key of Ed25519');
+  let key, point;
+  try {
+    key = base58btc.decode(did.slice('did:key:'.length)).slice(2);
+    point = ed.Point.fromBytes(key); // refuses y ≥ p, and what is no point
+  } catch { throw new Refused('INVALID_DID', 'not the encoding of a point'); }
+  must(!point.isSmallOrder(), 'INVALID_DID', 'a key under which anybody can sign');
+  must(didOf(key) === did, 'INVALID_DID', 'not the spelling of its own key');
+  return key;
+}
+
+// --- JSON: only I-JSON has one meaning, so only that is read (PROTOCOL §1)
+
+/** Reads bytes as one I-JSON value. */
+export function parse(bytes) {
+  let text, value;
+  try {
+    // ignoreBOM leaves a byte order mark in the text, where JSON.parse refuses it.
+    text = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(bytes);
+    value = JSON.parse(text);
+    jcs(value); // throws for half surrogate pairs, and for 1e400, which JSON.parse makes Infinity
+  } catch { throw new Refused('INVALID_REQUEST', 'not I-JSON in UTF-8'); }
+  must(!hasDuplicates(text), 'INVALID_REQUEST', 'a member occurs twice in one object');
+  return value;
+}
+
+/** The RFC 8785 form of a value. */
+export const canonicalize = (value) => Buffer.from(jcs(value));
+
+// JSON.parse silently takes the last of two equal names. text is known to be JSON, so names are all we look for.
+function hasDuplicates(text) {
+  const open = []; // the names so far of each object around us
+  let last;
+  for (const [token] of text.matchAll(/"[^"\\]*(?:\\.[^"\\]*)*"|[{}:]/g)) {
+    if (token === '{') open.push(new Set());
+    else if (token === '}') open.pop();
+    else if (token !== ':') last = token;
+    else {
+      const names = open.at(-1), name = JSON.parse(last);
+      if (names.has(name)) return true;
+      names.add(name);
+    }
+  }
+  return false;
+}
+
+function depth(bytes) {
+  let level = 0, deepest = 0;
+  for (const [token] of bytes.toString('latin1').matchAll(/"[^"\\]*(?:\\.[^"\\]*)*"?|[{}[\]]/gs)) {
+    if (token === '{' || token === '[') deepest = Math.max(deepest, ++level);
+    else if (token === '}' || token === ']') level--;
+  }
+  return deepest;
+}
+
+// --- Envelopes
+
+const FIELDS = ['version', 'id', 'ts', 'type', 'sender', 'recipient', 'payload', 'thread', 'meta', 'sig'];
+const FOLDED = new RegExp(`^(${FIELDS.join('|')})$`, 'iu'); // i and u together fold as Unicode has it: ſig is sig
+const TYPES = ['REQUEST', 'OFFER', 'ACCEPT', 'RESULT', 'ERROR', 'CANCEL', 'MANIFEST'];
+const MAX_BYTES = 128 * 1024, MAX_DEPTH = 64, MAX_TTL = 9223372036; // MAX_TTL: what fits 64 bits of nanoseconds
+const isId = (v) => typeof v === 'string' && /^[A-Za-z0-9][A-Za-z0-9._:~-]{0,127}$/.test(v);
+const isOptional = (v, type) => v === undefined || typeof v === type;
+const isWhole = (v, min, max) => Number.isInteger(v) && v >= min && v <= max;
+
+/** Reads a body, an envelope or {"envelope": …} around one, as far as that needs neither clock nor key. */
+export function readEnvelope(body) {
+  must(body.length <= MAX_BYTES, 'PAYLOAD_TOO_LARGE', 'too many bytes');
+  must(depth(Buffer.from(body)) <= MAX_DEPTH, 'INVALID_REQUEST', 'nested too deep');
+  let e = parse(body);
+  must(isObject(e), 'INVALID_REQUEST', 'no JSON object');
+  if (isObject(e.envelope) && Object.keys(e).length === 1) e = e.envelope;
+  must(canonicalize(e).length <= MAX_BYTES, 'PAYLOAD_TOO_LARGE', 'too many bytes');
+  checkFields(e);
+  return e;
+}
+
+function checkFields(e) {
+  const valid = (ok, what) => must(ok, 'INVALID_REQUEST', what);
+  valid(isObject(e), 'no JSON object');
+  for (const name of Object.keys(e)) valid(FIELDS.includes(name) || !FOLDED.test(name), 'a name differs only in case');
+  must(e.version === '1.0', 'UNSUPPORTED_VERSION', 'version');
+  valid(isId(e.id), 'id');
+  valid(TYPES.includes(e.type), 'type');
+  instant(e.ts);
+  must(isObject(e.sender) && typeof e.sender.id === 'string', 'INVALID_DID', 'sender');
+  must(isOptional(e.sender.name, 'string') && isOptional(e.sender.url, 'string'), 'INVALID_DID', 'sender');
+  must(e.recipient === undefined || isObject(e.recipient) && typeof e.recipient.id === 'string', 'INVALID_DID', 'recipient');
+  valid(isObject(e.payload), 'payload');
+  if (e.type === 'MANIFEST') valid(e.thread === undefined, 'thread');
+  else {
+    const { request_id = '' } = e.payload;
+    valid(typeof request_id === 'string' && Buffer.byteLength(request_id) <= 128, 'payload.request_id');
+    valid(e.thread === undefined || isObject(e.thread), 'thread');
+    valid(isId(threadOf(e)), 'thread.id');
+  }
+  const meta = e.meta === undefined ? {} : e.meta;
+  valid(isObject(meta), 'meta');
+  valid(meta.ttl === undefined || isWhole(meta.ttl, 1, MAX_TTL), 'meta.ttl');
+  valid(meta.hop === undefined || isWhole(meta.hop, 0, 16), 'meta.hop');
+}
+
+/** The thread a message belongs to: some clients leave thread out, then request_id is its name. */
+export const threadOf = (e) => e.thread === undefined ? e.payload.request_id : e.thread.id;
+
+/** An RFC 3339 date-time as nanoseconds since 1970: Date stops at milliseconds, and takes much that is no date. */
+export function instant(text) {
+  const time = '([01]\\d|2[0-3]):([0-5]\\d)';
+  const form = new RegExp(`^(\\d{4})-(\\d\\d)-(\\d\\d)T${time}:([0-5]\\d)(?:\\.(\\d{1,9}))?(?:Z|([+-])${time})$`);
+  const [, year, month, day, h, m, s, fraction = '', sign, oh = 0, om = 0] = form.exec(text) ?? [];
+  const date = new Date(0);
+  date.setUTCFullYear(year, month - 1, day); // moves into the next month if there is no such day
+  must(typeof text === 'string' && date.getUTCMonth() === month - 1 && date.getUTCDate() === +day, 'INVALID_REQUEST', 'ts');
+  const offset = (oh * 60 + +om) * (sign === '-' ? -60 : 60);
+  return BigInt(date.getTime() / 1000 + h * 3600 + m * 60 + +s - offset) * 1_000_000_000n + BigInt(fraction.padEnd(9, '0'));
+}
+
+/** What a signature covers: the canonical form without sig. */
+export function covered({ sig, ...rest }) { return canonicalize(rest); }
+
+export function sign(envelope, { seed }) {
+  return { ...envelope, sig: Buffer.from(ed.sign(covered(envelope), seed)).toString('base64url') };
+}
+
+/** Throws unless the parties are did:keys and the sender has signed. */
+export function verify(e) {
+  const key = keyOf(e.sender.id);
+  if (e.recipient !== undefined) keyOf(e.recipient.id);
+  const sig = Buffer.from(typeof e.sig === 'string' ? e.sig : '', 'base64url'); // ignores what it cannot read
+  must(sig.length === 64 && sig.toString('base64url') === e.sig, 'INVALID_SIGNATURE', 'sig is not 86 characters of base64url');
+  must(verifies(sig, covered(e), key), 'INVALID_SIGNATURE', 'not signed by its sender');
+}
+
+// noble's equation is multiplied by 8; Go's and OpenSSL's is not, and takes R by its bytes. The two differ for keys and
+// signatures built for that, and then one reader would see a message that another does not.
+function verifies(sig, message, key) {
+  if (!ed.verify(sig, message, key, { zip215: false })) return false;
+  const number = (bytes) => BigInt('0x' + Buffer.from(bytes).reverse().toString('hex'));
+  const R = sig.subarray(0, 32), k = number(sha512(R, key, message)) % ed.Point.CURVE().n;
+  const kA = ed.Point.fromBytes(key).multiply(k, false), sB = ed.Point.BASE.multiply(number(sig.subarray(32)), false);
+  return R.equals(sB.subtract(kA).toBytes());
+}
+
+// --- The relay
+
+export class Relay {
+  constructor(url, me = identity()) { this.url = url.replace(/\/$/, ''); this.me = me; }
+
+  /** Signs and posts a message; to and thread may be left out. Repeats the same bytes, which is safe, if no answer comes. */
+  async post(type, payload, { to, thread, ttl = 86400 } = {}) {
+    const e = sign({
+      version: '1.0', id: `msg_${randomUUID()}`, ts: new Date().toISOString(), type, payload, meta: { ttl },
+      sender: { id: this.me.did }, ...(to && { recipient: { id: to } }), ...(thread && { thread: { id: thread } }),
+    }, this.me);
+    for (let attempt = 1; ; attempt++) {
+      try { return await this.call('/events', canonicalize(e)); } catch (err) {
+        if (err.final || attempt === 5) throw err;
+        await pause(250 * 2 ** attempt);
+      }
+    }
+  }
+
+  /** Yields events that match filter (recipient, sender, type, thread, broadcast), verified, and waits for more.
+   *  place.cursor moves on when a page is done with: keep it and the next process goes on there. */
+  async *follow(filter, place = { cursor: '0' }) {
+    for (;;) {
+      const query = new URLSearchParams({ ...filter, cursor: place.cursor, timeout: 30 });
+      let page;
+      try { page = await this.call(`/events?${query}`); } catch (err) {
+        if (err.final) throw err;
+        await pause(2000);
+        continue;
+      }
+      for (const event of page.events) {
+        try { checkFields(event); verify(event); } catch (err) {
+          console.error('an event was left out:', err.message);
+          continue;
+        }
+        yield event;
+      }
+      place.cursor = page.cursor;
+    }
+  }
+
+  /** The place behind all there is now, to follow only what is new. */
+  async newest(filter) {
+    const query = new URLSearchParams({ ...filter, since: new Date().toISOString(), timeout: 0 });
+    return { cursor: (await this.call(`/events?${query}`)).cursor };
+  }
+
+  async call(path, body) {
+    const response = await fetch(this.url + path, {
+      method: body ? 'POST' : 'GET', body, headers: body && { 'content-type': 'application/json' },
+      redirect: 'error', signal: AbortSignal.timeout(60_000),
+    });
+    const answer = parse(await response.arrayBuffer());
+    if (answer.ok === true) return answer;
+    throw Object.assign(new Refused(answer.error, answer.message), { final: !answer.retryable });
+  }
+}

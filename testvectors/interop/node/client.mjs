@@ -1,0 +1,28 @@
+// A client: asks for a service, takes the first offer it can afford, and prints the result.
+//   node client.mjs RELAY INTENT PARAMS [AGENT]
+import { randomUUID } from 'node:crypto';
+import { Relay, canonicalize, parse } from './agora.mjs';
+
+const [url, intent, params, agent] = process.argv.slice(2);
+const relay = new Relay(url);
+const max_cost_usd = 0.01;
+
+// Thread and request have one name, so that an agent that sends only request_id is understood as well.
+const thread = `req_${randomUUID()}`, request_id = thread;
+const request = { request_id, intent, params: parse(Buffer.from(params)), constraints: { max_cost_usd } };
+await relay.post('REQUEST', request, { to: agent, thread });
+
+let chosen; // the agent whose offer was accepted
+for await (const e of relay.follow({ thread })) {
+  const from = e.sender.id, { payload } = e;
+  if (from === relay.me.did || e.recipient && e.recipient.id !== relay.me.did) continue; // ours, or a copy of our thread
+  if (e.type === 'ERROR' && from === (chosen ?? agent)) throw new Error(`${payload.code}: ${payload.message}`);
+  if (payload.request_id !== request_id || agent && from !== agent) continue;
+  if (e.type === 'OFFER' && !chosen && (payload.price?.amount ?? 0) <= max_cost_usd) {
+    await relay.post('ACCEPT', { request_id }, { to: from, thread });
+    chosen = from;
+  } else if (e.type === 'RESULT' && from === chosen) {
+    process.stdout.write(canonicalize(payload.output));
+    break;
+  }
+}

@@ -1,0 +1,315 @@
+"""Agora v1.0 for Python: identities, strict reading, signing, and the relay's HTTP API. Copy it, it is meant for that.
+
+It needs Python 3.11 and the package cryptography (Debian: python3-cryptography) for Ed25519; the rest is here.
+The rule: what comes from elsewhere is read strictly and verified before anything is done with it.
+"""
+import base64
+import datetime
+import http.client
+import json
+import math
+import os
+import re
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+import uuid
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+
+class Refused(Exception):
+    """A refusal, by this code or by the relay; code is one of the protocol's."""
+
+    def __init__(self, code, message, retryable=False):
+        super().__init__(f"{code}: {message}")
+        self.code, self.retryable = code, retryable
+
+
+def must(ok, code, message):
+    if not ok:
+        raise Refused(code, message)
+
+
+# --- Identities: did:key of an Ed25519 key (PROTOCOL §2)
+
+P = 2**255 - 19
+D = -121665 * pow(121666, -1, P) % P
+ALPHABET = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+
+
+class Identity:
+    """The identity of a 32-byte seed; without one, a new identity. Keep the seed secret: it is the identity."""
+
+    def __init__(self, seed=None):
+        self.key = Ed25519PrivateKey.from_private_bytes(seed or os.urandom(32))
+        self.did = did_of(self.key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw))
+
+
+def did_of(key):
+    number, text = int.from_bytes(b"\xed\x01" + key, "big"), ""
+    while number:
+        number, digit = divmod(number, 58)
+        text = ALPHABET[digit] + text
+    return "did:key:z" + text
+
+
+def key_of(did):
+    """The 32 key bytes of a did:key. Its one accepted spelling is checked before base58, which takes quadratic time."""
+    form = isinstance(did, str) and re.fullmatch(f"did:key:z(6Mk[{ALPHABET}]{{44}})", did)
+    must(form, "INVALID_DID", "not a did:key of Ed25519")
+    number = 0
+    for char in form[1]:
+        number = number * 58 + ALPHABET.index(char)
+    must(number < 2**272, "INVALID_DID", "not 34 bytes")
+    key = number.to_bytes(34, "big")[2:]
+    must(did_of(key) == did, "INVALID_DID", "not the spelling of its own key")
+    y = int.from_bytes(key, "little") % 2**255  # without the sign of x
+    must(y < P, "INVALID_DID", "a second encoding of a key")
+    # Points of order 1, 2 and 4 have y = ±1 or 0; those of order 8 double to y = 0, so y² = -x² there.
+    low_order = y in (0, 1, P - 1) or (D * y**4 + 2 * y * y - 1) % P == 0
+    must(not low_order, "INVALID_DID", "a key under which anybody can sign")
+    # On the curve, x² = (y² - 1) / (D y² + 1); a product is a square exactly where the quotient is (Euler's criterion).
+    must(pow((y * y - 1) * (D * y * y + 1), (P - 1) // 2, P) == 1, "INVALID_DID", "not a point")
+    return key
+
+
+# --- JSON: only I-JSON has one meaning, so only that is read (PROTOCOL §1); RFC 8785 writes it in one way
+
+
+def parse(body):
+    """Reads bytes as one I-JSON value. All its numbers are floats, as in the languages that JSON comes from."""
+
+    def members(pairs):
+        must(len(dict(pairs)) == len(pairs), "INVALID_REQUEST", "a member occurs twice in one object")
+        return dict(pairs)
+
+    try:
+        value = json.loads(bytes(body).decode(), object_pairs_hook=members, parse_int=float, parse_constant=float)
+        canonicalize(value)  # refuses half surrogate pairs; 1e400, which float makes inf; NaN, which is no JSON
+    except (ValueError, RecursionError):
+        raise Refused("INVALID_REQUEST", "not I-JSON in UTF-8") from None
+    return value
+
+
+def canonicalize(value):
+    """The RFC 8785 form of a value, in bytes. ValueError if it has none."""
+    return jcs(value).encode()
+
+
+def jcs(value):
+    if isinstance(value, dict):  # in the order of UTF-16 code units, which is not that of code points
+        names = sorted(value, key=lambda name: name.encode("utf-16-be"))
+        return "{" + ",".join(jcs(name) + ":" + jcs(value[name]) for name in names) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ",".join(map(jcs, value)) + "]"
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return number(float(value))
+    return json.dumps(value, ensure_ascii=False)  # strings, true, false, null: Python's form is the canonical one
+
+
+def number(x):
+    """A number as ECMAScript writes it. repr has the same shortest digits, and puts the point elsewhere."""
+    if not math.isfinite(x):
+        raise ValueError("not a finite number")
+    mantissa, _, exponent = repr(abs(x)).partition("e")
+    whole, _, fraction = mantissa.partition(".")
+    digits = (whole + fraction).lstrip("0")
+    point = len(digits) - len(fraction) + int(exponent or 0)  # x = 0.digits × 10^point
+    digits = digits.rstrip("0")
+    sign = "-" if x < 0 else ""
+    if not digits:
+        return "0"
+    if len(digits) <= point <= 21:
+        return sign + digits.ljust(point, "0")
+    if 0 < point <= 21:
+        return f"{sign}{digits[:point]}.{digits[point:]}"
+    if -6 < point <= 0:
+        return sign + "0." + "0" * -point + digits
+    return sign + digits[0] + ("." + digits[1:] if digits[1:] else "") + f"e{point - 1:+d}"
+
+
+def depth(body):
+    level = deepest = 0
+    for token in re.findall(rb'"[^"\\]*(?:\\.[^"\\]*)*"?|[{}[\]]', body, re.DOTALL):
+        level += {b"{": 1, b"[": 1, b"}": -1, b"]": -1}.get(token, 0)
+        deepest = max(deepest, level)
+    return deepest
+
+
+# --- Envelopes
+
+FIELDS = {"version", "id", "ts", "type", "sender", "recipient", "payload", "thread", "meta", "sig"}
+TYPES = {"REQUEST", "OFFER", "ACCEPT", "RESULT", "ERROR", "CANCEL", "MANIFEST"}
+MAX_BYTES, MAX_DEPTH, MAX_TTL = 128 * 1024, 64, 9223372036  # MAX_TTL: what fits 64 bits of nanoseconds
+SECOND = 1_000_000_000  # times are nanoseconds since 1970
+EPOCH = datetime.date(1970, 1, 1).toordinal()
+ABSENT = object()  # null is a value
+
+
+def read_envelope(body):
+    """Reads a body, an envelope or {"envelope": …} around one, as far as that needs neither clock nor key."""
+    must(len(body) <= MAX_BYTES, "PAYLOAD_TOO_LARGE", "too many bytes")
+    must(depth(body) <= MAX_DEPTH, "INVALID_REQUEST", "nested too deep")
+    e = parse(body)
+    if isinstance(e, dict) and len(e) == 1 and isinstance(e.get("envelope"), dict):
+        e = e["envelope"]
+    must(len(canonicalize(e)) <= MAX_BYTES, "PAYLOAD_TOO_LARGE", "too many bytes")
+    check_fields(e)
+    return e
+
+
+def check_fields(e):
+    def valid(ok, what):
+        must(ok, "INVALID_REQUEST", what)
+
+    def is_id(value):
+        return isinstance(value, str) and re.fullmatch("[A-Za-z0-9][A-Za-z0-9._:~-]{0,127}", value)
+
+    def is_whole(value, low, high):
+        return isinstance(value, float) and value.is_integer() and low <= value <= high
+
+    valid(isinstance(e, dict), "no JSON object")
+    for name in e:
+        valid(name in FIELDS or name.casefold() not in FIELDS, "a name differs only in case")
+    must(e.get("version") == "1.0", "UNSUPPORTED_VERSION", "version")
+    valid(is_id(e.get("id")), "id")
+    valid(isinstance(e.get("type"), str) and e["type"] in TYPES, "type")
+    instant(e.get("ts"))
+    sender, recipient, payload = e.get("sender"), e.get("recipient", ABSENT), e.get("payload")
+    must(isinstance(sender, dict) and isinstance(sender.get("id"), str), "INVALID_DID", "sender")
+    must(all(isinstance(sender.get(name, ""), str) for name in ("name", "url")), "INVALID_DID", "sender")
+    must(recipient is ABSENT or isinstance(recipient, dict) and isinstance(recipient.get("id"), str), "INVALID_DID", "recipient")
+    valid(isinstance(payload, dict), "payload")
+    if e["type"] == "MANIFEST":
+        valid("thread" not in e, "thread")
+    else:
+        request_id = payload.get("request_id", "")
+        valid(isinstance(request_id, str) and len(request_id.encode()) <= 128, "payload.request_id")
+        valid("thread" not in e or isinstance(e["thread"], dict), "thread")
+        valid(is_id(thread_of(e)), "thread.id")
+    meta = e.get("meta", {})
+    valid(isinstance(meta, dict), "meta")
+    valid(is_whole(meta.get("ttl", 1.0), 1, MAX_TTL), "meta.ttl")
+    valid(is_whole(meta.get("hop", 0.0), 0, 16), "meta.hop")
+
+
+def thread_of(e):
+    """The thread a message belongs to: some clients leave thread out, then request_id is its name."""
+    return e["thread"].get("id") if "thread" in e else e["payload"].get("request_id")
+
+
+def instant(text):
+    """An RFC 3339 date-time as nanoseconds since 1970: datetime stops at microseconds, and at the year 1."""
+    form = r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([01][0-9]|2[0-3]):([0-5][0-9]):([0-5][0-9])(?:\.([0-9]{1,9}))?"
+    match = isinstance(text, str) and re.fullmatch(form + "(?:Z|([+-])([01][0-9]|2[0-3]):([0-5][0-9]))", text)
+    must(match, "INVALID_REQUEST", "ts")
+    year, month, day, hour, minute, second = map(int, match.groups()[:6])
+    fraction, sign, offset_hours, offset_minutes = match.groups()[6:]
+    era = 400 if year == 0 else 0  # the calendar repeats after 400 years, which are 146097 days
+    try:
+        days = datetime.date(year + era, month, day).toordinal() - EPOCH - era // 400 * 146097
+    except ValueError:
+        raise Refused("INVALID_REQUEST", "ts is no date") from None
+    offset = (int(offset_hours or 0) * 3600 + int(offset_minutes or 0) * 60) * (-1 if sign == "-" else 1)
+    return (days * 86400 + hour * 3600 + minute * 60 + second - offset) * SECOND + int((fraction or "").ljust(9, "0"))
+
+
+def covered(e):
+    """What a signature covers: the canonical form without sig."""
+    return canonicalize({name: value for name, value in e.items() if name != "sig"})
+
+
+def sign(e, identity):
+    return e | {"sig": base64.urlsafe_b64encode(identity.key.sign(covered(e))).decode().rstrip("=")}
+
+
+def verify(e):
+    """Raises Refused unless the parties are did:keys and the sender has signed."""
+    key = key_of(e["sender"]["id"])
+    if "recipient" in e:
+        key_of(e["recipient"]["id"])
+    sig = e.get("sig")
+    # 86 characters are 516 bits: the last four must be zero, or one signature would have sixteen spellings.
+    form = isinstance(sig, str) and re.fullmatch("[A-Za-z0-9_-]{85}[AQgw]", sig)
+    must(form, "INVALID_SIGNATURE", "sig is not 86 characters of base64url")
+    try:
+        Ed25519PublicKey.from_public_bytes(key).verify(base64.urlsafe_b64decode(sig + "=="), covered(e))
+    except InvalidSignature:
+        raise Refused("INVALID_SIGNATURE", "not signed by its sender") from None
+
+
+# --- The relay
+
+
+class Relay:
+    def __init__(self, url, me=None):
+        self.url, self.me = url.rstrip("/"), me or Identity()
+
+    def post(self, type, payload, to=None, thread=None, ttl=86400):
+        """Signs and posts a message. Repeats the same bytes, which is safe, if no answer comes."""
+        now = datetime.datetime.now(datetime.timezone.utc)
+        e = {
+            "version": "1.0", "id": f"msg_{uuid.uuid4()}", "ts": now.isoformat(timespec="milliseconds")[:-6] + "Z",
+            "type": type, "sender": {"id": self.me.did}, "payload": payload, "meta": {"ttl": ttl},
+        }
+        if to:
+            e["recipient"] = {"id": to}
+        if thread:
+            e["thread"] = {"id": thread}
+        body = canonicalize(sign(e, self.me))
+        for attempt in range(1, 6):
+            try:
+                return self.call("/events", body)
+            except (Refused, OSError) as err:
+                if isinstance(err, Refused) and not err.retryable or attempt == 5:
+                    raise
+                time.sleep(0.25 * 2**attempt)
+
+    def follow(self, place=None, **filter):
+        """Yields events that match filter (recipient, sender, type, thread, broadcast), verified, and waits for more.
+
+        place["cursor"] moves on when a page is done with: keep it and the next process goes on there.
+        """
+        place = place if place is not None else {"cursor": "0"}
+        while True:
+            try:
+                page = self.call("/events?" + urllib.parse.urlencode(filter | {"cursor": place["cursor"], "timeout": 30}))
+            except (Refused, OSError) as err:
+                if isinstance(err, Refused) and not err.retryable:
+                    raise
+                time.sleep(2)
+                continue
+            for event in page["events"]:
+                try:
+                    check_fields(event)
+                    verify(event)
+                except Refused as err:
+                    print("an event was left out:", err, file=sys.stderr)
+                    continue
+                yield event
+            place["cursor"] = page["cursor"]
+
+    def newest(self, **filter):
+        """The place behind all there is now, to follow only what is new."""
+        since = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return {"cursor": self.call("/events?" + urllib.parse.urlencode(filter | {"since": since, "timeout": 0}))["cursor"]}
+
+    def call(self, path, body=None):
+        request = urllib.request.Request(self.url + path, body, {"Content-Type": "application/json"})
+        try:
+            try:
+                response = urllib.request.urlopen(request, timeout=60)
+            except urllib.error.HTTPError as err:
+                response = err  # its body says why
+            with response:
+                answer = parse(response.read())
+        except (Refused, http.client.HTTPException):  # cut off, or a gateway's page
+            raise Refused("UNAVAILABLE", "not an answer of a relay", retryable=True) from None
+        if answer.get("ok") is True:
+            return answer
+        raise Refused(answer.get("error"), answer.get("message"), answer.get("retryable") is True)

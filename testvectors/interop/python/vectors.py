@@ -1,0 +1,140 @@
+"""Runs this project's test vectors.
+
+    python3 vectors.py FOLDER
+
+Prints "file passed failed" for each file; what failed, and how, goes to standard error.
+"""
+import base64
+import hashlib
+import json
+import pathlib
+import sys
+
+from agora import SECOND, Identity, Refused, canonicalize, covered, instant, key_of, parse, read_envelope, sign, verify
+from rules import Ledger, check_fresh, check_meant, expiry
+
+
+class Disagreement(Exception):
+    pass
+
+
+def equal(have, want):
+    if have != want:
+        raise Disagreement(f"have {have!r}, want {want!r}")
+
+
+def receive(body, now):
+    e = read_envelope(body)
+    check_meant(e, "https://relay.example", instant(now))  # the vectors' relay
+    verify(e)
+    return e
+
+
+# Each function runs one vector, raises Refused where the implementation says no, and returns what it has come to
+# beside what the vector says of that.
+
+
+def didkey(v):
+    key = key_of(v["did"]).hex()
+    if "seedHex" in v:
+        equal(Identity(bytes.fromhex(v["seedHex"])).did, v["did"])
+    return key, v.get("publicKeyHex")
+
+
+def canonical(v):
+    return canonicalize(parse(base64.b64decode(v["input"]))), base64.b64decode(v.get("output", ""))
+
+
+def signing(v):
+    e = parse(base64.b64decode(v["input"]))
+    signed = sign(e, Identity(bytes.fromhex(v["seedHex"])))
+    text = canonicalize(signed)
+    return (
+        (covered(e), signed["sig"], text, hashlib.sha256(text).hexdigest()),
+        (base64.b64decode(v["signed"]), v["sig"], base64.b64decode(v["envelope"]), v["sha256"]),
+    )
+
+
+def verifying(v):
+    e = receive(base64.b64decode(v["body"]), v["now"])
+    return (
+        (e["id"], e["sender"]["id"], canonicalize(e)),
+        (v.get("id"), v.get("sender"), base64.b64decode(v.get("canonical", ""))),
+    )
+
+
+def window(v):
+    ts = instant(v["ts"])
+    check_fresh(ts, v["ttl"], instant(v["now"]))
+    return expiry(ts, v["ttl"]), instant(v.get("expiresAt"))
+
+
+def threads(v):
+    ledger = Ledger()
+
+    def post(number, m, now):
+        e = {"id": f"m{number}", "type": m["type"], "sender": {"id": m["by"]}, "thread": {"id": "t"}, "payload": {}}
+        if m.get("to"):
+            e["recipient"] = {"id": m["to"]}
+        if m.get("requestId") != "none":
+            e["payload"]["request_id"] = m.get("requestId") or "r"
+        if m.get("payload") != "incomplete":
+            e["payload"] |= {"intent": "i", "status": "s", "code": "c", "message": "m"}
+        return ledger.take(e, now)
+
+    for number, m in enumerate(v["history"]):
+        post(number, m, 0)
+    state, _, _ = post("last", v["message"], v.get("elapsed", 0) * SECOND)
+    return state, v.get("state_after")
+
+
+def conversation(v):
+    ledger = Ledger()
+    for number, step in enumerate(v["steps"], 1):
+        def act():
+            state, client, duplicate = ledger.take(receive(base64.b64decode(step["body"]), step["now"]), instant(step["now"]))
+            return (
+                (state if "state" in step else None, client if "client" in step else None, duplicate),
+                (step.get("state"), step.get("client"), step.get("duplicate", False)),
+            )
+        check(f"step {number}", step, act)
+    return None, None
+
+
+def check(name, v, act):
+    """Holds one outcome against a vector or a step; a conversation has no outcome but its steps'."""
+    try:
+        have, want = act()
+    except Refused as err:
+        if v.get("expect") != "reject":
+            raise Disagreement(f"{name}: refused with {err}") from None
+        if v.get("code", err.code) != err.code:
+            raise Disagreement(f"{name}: refused with {err}, not {v['code']}: {v['reason']}") from None
+        return
+    if v.get("expect") == "reject":
+        raise Disagreement(f"{name}: accepted, though: {v['reason']}")
+    equal(have, want)
+
+
+RUN = {
+    "didkey.json": didkey, "canonicalize.json": canonical, "sign.json": signing, "verify.json": verifying,
+    "window.json": window, "threads.json": threads, "conversations.json": conversation,
+}
+
+folder = pathlib.Path(sys.argv[1])
+names = sorted(path.name for path in folder.glob("*.json"))
+if names != sorted(RUN):
+    sys.exit(f"the vector files are not those known here: {names}")
+broken = False
+for name in names:
+    vectors = json.loads((folder / name).read_bytes())["vectors"]
+    failed = 0
+    for v in vectors:
+        try:
+            check(v["name"], v, lambda: RUN[name](v))
+        except Disagreement as err:
+            failed += 1
+            print(f"{name}: {v['name']}: {err}", file=sys.stderr)
+    broken = broken or failed > 0 or not vectors
+    print(name, len(vectors) - failed, failed)
+sys.exit(broken)

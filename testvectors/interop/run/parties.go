@@ -1,0 +1,164 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+)
+
+// params is what every client sends and every agent returns: what canonicalizers and parsers disagree about most.
+const params = `{"text":"Hello, \u4e16\u754c \ud83c\udf0d",` +
+	`"numbers":[0.1,1E21,1e20,1e-7,0.000001,5e-324,-0,333333333.33333329,9007199254740993],` +
+	`"order":{"\ud83d\ude00":"by UTF-16 before","\ufb33":"this","\u20ac":1,"\r":2,"1":3,"\u0080":4},` +
+	`"escapes":"\u2028\u0001\u007f\"\\\/\b","\u005f_proto__":{"constructor":null},"empty":[{},[],""],"true":true}`
+
+// party is one kind of participant. serve starts an agent for an intent and returns its DID; ask has a client ask for
+// the intent, of the named agent if did is not empty, and returns the output of the RESULT.
+type party struct {
+	name  string
+	names bool // as a client it can name the agent
+	serve func(ctx context.Context, running *sync.WaitGroup, relay, intent string) (did string, err error)
+	ask   func(ctx context.Context, relay, intent, did string) ([]byte, error)
+}
+
+// sdkPolling is the SDK's client polling for what names it, with which it cannot see the offers of another SDK's agent.
+const sdkPolling = "sdk, recipient="
+
+func (p party) sees(agent party) bool { return p.name != sdkPolling || agent.name != "sdk" }
+
+// parties returns the kinds that can take part here.
+func parties(languages []language) []party {
+	all := []party{{name: "go", names: true, serve: serveGo, ask: askGo}}
+	for _, l := range languages {
+		all = append(all, party{name: l.name, names: true,
+			serve: func(ctx context.Context, running *sync.WaitGroup, relay, intent string) (string, error) {
+				return l.start(ctx, running, "agent", relay, intent)
+			},
+			ask: func(ctx context.Context, relay, intent, did string) ([]byte, error) {
+				args := []string{relay, intent, params}
+				if did != "" {
+					args = append(args, did)
+				}
+				out := l.run(ctx, "client", args...)
+				return []byte(out.text), out.err
+			},
+		})
+		if l.name == "node" {
+			all = append(all, sdk(l)...)
+		}
+	}
+	return all
+}
+
+// sdk returns the stand-in for the ecosystem's SDK, and its client once more with the other way to poll.
+func sdk(node language) []party {
+	ask := func(more ...string) func(context.Context, string, string, string) ([]byte, error) {
+		return func(ctx context.Context, relay, intent, _ string) ([]byte, error) {
+			out := node.run(ctx, "sdk", append([]string{"client", relay, intent, params}, more...)...)
+			return []byte(out.text), out.err
+		}
+	}
+	serve := func(ctx context.Context, running *sync.WaitGroup, relay, intent string) (string, error) {
+		return node.start(ctx, running, "sdk", "agent", relay, intent)
+	}
+	return []party{{name: "sdk", serve: serve, ask: ask()}, {name: sdkPolling, ask: ask("--recipient")}}
+}
+
+// converse holds the conversation and checks what came back, byte by byte.
+func (p pair) converse(ctx context.Context, relay string) error {
+	did := ""
+	if p.named {
+		did = p.did
+	}
+	output, err := p.client.ask(ctx, relay, "interop."+p.agent.name, did)
+	if err != nil {
+		return err
+	}
+	have, err := envelope.Canonicalize(output)
+	if err != nil {
+		return fmt.Errorf("the output %q: %w", output, err)
+	}
+	want, err := envelope.Canonicalize([]byte(echo(p.agent.name, params)))
+	if err == nil && !bytes.Equal(have, want) {
+		err = fmt.Errorf("the output is\n%s, not\n%s", have, want)
+	}
+	return err
+}
+
+// echo is what an agent works out.
+func echo(by, params string) string { return fmt.Sprintf(`{"by":%q,"echo":%s}`, by, params) }
+
+func newClient(relay string) (*client.Client, didkey.DID, error) {
+	key, err := didkey.Generate()
+	if err != nil {
+		return nil, "", err
+	}
+	c, err := client.New(relay, key, client.Options{})
+	return c, key.DID(), err
+}
+
+// serveGo is an agent on the Go client.
+func serveGo(ctx context.Context, running *sync.WaitGroup, relay, intent string) (string, error) {
+	c, did, err := newClient(relay)
+	if err != nil {
+		return "", err
+	}
+	// It begins with the oldest message there is, so nothing can come too early for it.
+	running.Go(func() {
+		err := c.Serve(ctx, client.ServeOptions{Intents: []string{intent}}, client.Handler{
+			Quote: func(context.Context, client.Job) (envelope.Offer, error) {
+				return envelope.Offer{Price: &envelope.Price{Amount: 0.001, Currency: "USD"}, ETASeconds: 1}, nil
+			},
+			Work: func(_ context.Context, job client.Job) (envelope.Result, error) {
+				return envelope.Result{Output: json.RawMessage(echo("go", string(job.Request.Params)))}, nil
+			},
+		})
+		if ctx.Err() == nil {
+			fmt.Println("the go agent ended:", err) // its conversations will fail
+		}
+	})
+	return string(did), nil
+}
+
+// askGo is a client on the Go client. It lets its thread have the REQUEST's request_id for a name: the SDK's agents
+// send only that, and would not be understood in a thread of another name.
+func askGo(ctx context.Context, relay, intent, agent string) ([]byte, error) {
+	c, _, err := newClient(relay)
+	if err != nil {
+		return nil, err
+	}
+	budget := 0.01
+	id := envelope.NewID("req", time.Now())
+	_, _, err = c.Post(ctx, envelope.Draft{Thread: id, Recipient: didkey.DID(agent), Payload: envelope.Request{
+		RequestID: id, Intent: intent, Params: json.RawMessage(params), Constraints: &envelope.Constraints{MaxCostUSD: &budget},
+	}})
+	if err != nil {
+		return nil, err
+	}
+	call, err := c.Resume(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	for offer, err := range call.Offers(ctx) {
+		if err != nil {
+			return nil, err
+		}
+		if err := call.Accept(ctx, offer); err != nil {
+			return nil, err
+		}
+		result, err := call.Result(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return result.Output, nil
+	}
+	return nil, errors.New("no offer came")
+}

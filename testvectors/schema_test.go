@@ -1,0 +1,173 @@
+package testvectors_test
+
+import (
+	"bytes"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/agora-relay/agora/testvectors"
+)
+
+// where is the folder of the schemas' names; nothing is fetched from there.
+const where = "https://github.com/agora-relay/agora/testvectors/schema/"
+
+// schemas compiles every schema and returns them by their file names.
+func schemas(t *testing.T) map[string]*jsonschema.Schema {
+	t.Helper()
+	compiler := jsonschema.NewCompiler()
+	names, err := fs.Glob(testvectors.Files(), "schema/*.json")
+	if err != nil || len(names) != 15 {
+		t.Fatalf("%d schemas, %v; want 15", len(names), err)
+	}
+	for _, name := range names {
+		text, err := fs.ReadFile(testvectors.Files(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		document, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if object := document.(map[string]any); object["$id"] != where+path.Base(name) ||
+			object["$schema"] != "https://json-schema.org/draft/2020-12/schema" {
+			t.Errorf("%s: $id or $schema is wrong", name)
+		}
+		if err := compiler.AddResource(where+path.Base(name), document); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+	}
+	compiled := map[string]*jsonschema.Schema{}
+	for _, name := range names {
+		base := path.Base(name)
+		if compiled[base], err = compiler.Compile(where + base); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+	}
+	return compiled
+}
+
+func TestVectorFilesHaveTheirForm(t *testing.T) {
+	all := schemas(t)
+	for name := range atLeast {
+		text, err := fs.ReadFile(testvectors.Files(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		document, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := all["vectors-"+name].Validate(document); err != nil {
+			t.Errorf("%s: %.2000v", name, err)
+		}
+	}
+}
+
+// beyondSchemas are the rejected vectors of verify.json that envelope.json cannot tell from good ones, by the reason.
+var beyondSchemas = map[string]string{
+	"the JSON text, which a schema does not see": "duplicate-id duplicate-escaped duplicate-type duplicate-unknown duplicate-nested duplicate-nested-escaped duplicate-sig " +
+		"duplicate-in-the-wrapper surrogate-alone surrogate-alone-in-name surrogates-swapped utf-8-invalid utf-8-overlong " +
+		"utf-8-surrogate utf-8-invalid-in-name number-1e400 number-minus-1e400-nested",
+	"size and depth": "size-one-byte-over depth-65 depth-65-with-the-wrapper depth-65-behind-brackets-in-strings",
+	"the calendar":   "ts-february-29",
+	"bytes":          "request-id-129-bytes-of-43-characters",
+	"the clock": "window-past-edge window-past-outside window-past-edge-offset window-future-edge window-future-outside " +
+		"window-clock-moved-on window-year-9999 window-year-0001 expired-edge expired-a-millisecond-after expired-long-ago " +
+		"expired-with-ttl-spelled-1e1",
+	"which relay is asked": "meta-relay-other meta-relay-list-of-others meta-relay-none meta-relay-prefix meta-relay-other-scheme " +
+		"meta-relay-other-port",
+	"which keys are good": "recipient-identity-point recipient-y-above-p recipient-off-curve sender-off-curve sender-low-order-order-4 " +
+		"sender-low-order-identity sender-low-order-order-2 sender-low-order-order-8 sender-low-order-order-8-other " +
+		"sender-low-order-order-4-sign sender-low-order-identity-sign sender-low-order-order-2-sign sender-low-order-order-8-sign " +
+		"sender-low-order-order-8-other-sign sender-p-plus-0 sender-p-plus-1 sender-p-plus-0-sign sender-p-plus-1-sign",
+	"what was signed": "sig-zeros sig-malleated sig-first-bit sig-s-bit sig-halves-swapped signed-by-another signed-something-else " +
+		"signed-before-a-member-was-changed signed-before-a-member-was-added signed-before-a-member-was-lost " +
+		"signed-before-ts-was-respelled signed-before-hop-was-raised signed-with-sig-empty signed-with-wrapper signed-as-spelled " +
+		"signed-with-line-feed signed-html-escaped signed-prehash signed-with-context",
+}
+
+func TestEnvelopeSchema(t *testing.T) {
+	schema := schemas(t)["envelope.json"]
+	var beyond []string
+	for _, names := range beyondSchemas {
+		beyond = append(beyond, strings.Fields(names)...)
+	}
+	for _, v := range testvectors.Verify() {
+		document, err := jsonschema.UnmarshalJSON(bytes.NewReader(v.Body))
+		if err == nil {
+			err = schema.Validate(envelopeIn(document))
+		}
+		valid := err == nil
+		listed := slices.Index(beyond, v.Name)
+		switch {
+		case v.Expect == testvectors.Accept && !valid:
+			t.Errorf("%s is to be accepted: %v", v.Name, err)
+		case v.Expect == testvectors.Reject && valid != (listed >= 0):
+			t.Errorf("%s is to be refused (%s): valid %v, beyond schemas %v", v.Name, v.Reason, valid, listed >= 0)
+		}
+		if listed >= 0 {
+			beyond = slices.Delete(beyond, listed, listed+1)
+		}
+	}
+	if len(beyond) > 0 {
+		t.Errorf("no vectors, or twice in the list: %v", beyond)
+	}
+}
+
+// envelopeIn takes the wrapper off, if the document is one.
+func envelopeIn(document any) any {
+	if object, ok := document.(map[string]any); ok && len(object) == 1 {
+		if inner, ok := object["envelope"].(map[string]any); ok {
+			return inner
+		}
+	}
+	return document
+}
+
+// Each payload's schema takes the message it belongs to in sign.json, and refuses one without what relays ask for or
+// with a member of the wrong kind.
+func TestPayloadSchemas(t *testing.T) {
+	all := schemas(t)
+	for _, c := range []struct {
+		schema string
+		good   []string
+		bad    []string
+	}{
+		{"request.json", []string{`{"intent":"i"}`, `{"intent":"i","params":null,"x":1}`},
+			[]string{`{}`, `{"intent":""}`, `{"intent":5}`, `[]`, `{"intent":"i","request_id":5}`, `{"intent":"i","constraints":{"max_cost_usd":"1"}}`}},
+		{"offer.json", []string{`{}`, `{"price":{"amount":0,"currency":"USD"}}`},
+			[]string{`null`, `{"price":{"amount":1}}`, `{"valid_until":"tomorrow"}`, `{"eta_seconds":-1}`}},
+		{"accept.json", []string{`{}`, `{"terms":{"price_usd":1}}`}, []string{`""`, `{"terms":[]}`, `{"accepted_at":"2026-02-30T00:00:00Z"}`}},
+		{"result.json", []string{`{"status":"success"}`}, []string{`{}`, `{"status":""}`, `{"status":"x","artifacts":{}}`}},
+		{"error.json", []string{`{"code":"OWN","message":"m"}`}, []string{`{"code":"C"}`, `{"message":"m"}`, `{"code":"","message":"m"}`}},
+		{"cancel.json", []string{`{}`, `{"reason":""}`}, []string{`{"reason":1}`, `5`}},
+		{"manifest.json", []string{`{"id":"m"}`, `{"id":"m","intents":[],"pricing":{"model":"free"}}`},
+			[]string{`{}`, `{"id":"a b"}`, `{"id":"m","intents":[{}]}`, `{"id":"m","pricing":{"model":"gift"}}`, `{"id":"m","auth":{"public_key":"x"}}`}},
+	} {
+		for want, texts := range map[bool][]string{true: c.good, false: c.bad} {
+			for _, text := range texts {
+				document, err := jsonschema.UnmarshalJSON(strings.NewReader(text))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := all[c.schema].Validate(document); (err == nil) != want {
+					t.Errorf("%s: %s: %v", c.schema, text, err)
+				}
+			}
+		}
+	}
+	for _, v := range testvectors.Sign() {
+		document, err := jsonschema.UnmarshalJSON(bytes.NewReader(v.Envelope))
+		if err == nil {
+			err = all["envelope.json"].Validate(document)
+		}
+		if err != nil {
+			t.Errorf("sign.json: %s: %v", v.Name, err)
+		}
+	}
+}
