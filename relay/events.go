@@ -35,10 +35,14 @@ func (r *Relay) Events(ctx context.Context, p Poll) (Page, error) {
 	// then seen twice, by its number, and never missed.
 	w := r.hub.add(p.Filter)
 	defer r.hub.remove(w)
-	if p.Since.IsZero() {
-		return r.fromCursor(ctx, p, w)
+	if !p.Since.IsZero() {
+		return r.since(ctx, p, w)
 	}
-	return r.since(ctx, p, w)
+	page, err := r.fromCursor(ctx, p, w)
+	if n := len(page.Events); n > 0 {
+		page.LastTS = page.Events[n-1].TS
+	}
+	return page, err
 }
 
 func (r *Relay) fromCursor(ctx context.Context, p Poll, w *waiter) (Page, error) {

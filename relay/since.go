@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"iter"
 	"time"
 )
 
@@ -154,19 +155,38 @@ func cut(pending []Event, lastHolder map[int64]Seq, behind Seq, limit int) int {
 	return best
 }
 
-// deliver reads the page that o found.
+// deliver reads the page that o found: the first PageBytes of it now, the rest as it is asked for, because rule 3 sets
+// no bound to a page.
 func (r *Relay) deliver(ctx context.Context, o outlook) (Page, error) {
 	if o.cut == 0 {
 		return Page{Cursor: o.end}, nil
 	}
+	last := o.pending[o.cut-1]
 	q := o.query
-	q.After = o.resume()
-	q.Until = o.pending[o.cut-1].Seq
+	q.After, q.Until, q.MaxBytes = o.resume(), last.Seq, PageBytes
 	page, err := r.Store.Read(ctx, q)
 	if err != nil {
 		return Page{}, err
 	}
+	if page.More {
+		q.After = page.Cursor
+		page.Rest = r.pieces(ctx, q)
+	}
 	page.More = o.cut < len(o.pending)
-	page.Cursor = Cursor{o.end.Epoch, q.Until}
+	page.Cursor = Cursor{o.end.Epoch, last.Seq}
+	page.LastTS = last.TS
 	return page, nil
+}
+
+// pieces reads all that q selects, a page at a time.
+func (r *Relay) pieces(ctx context.Context, q Query) iter.Seq2[[]Event, error] {
+	return func(yield func([]Event, error) bool) {
+		for more := true; more; {
+			page, err := r.Store.Read(ctx, q)
+			if !yield(page.Events, err) || err != nil {
+				return
+			}
+			q.After, more = page.Cursor, page.More
+		}
+	}
 }

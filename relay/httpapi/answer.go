@@ -5,11 +5,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"iter"
 	"net/http"
 	"strconv"
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
 )
 
 // status is the one table from codes to HTTP statuses (PROTOCOL §5); a test walks all codes through it.
@@ -81,20 +83,86 @@ func (s *server) answer(w http.ResponseWriter, status int, v any) {
 	s.write(w, status, body.Bytes())
 }
 
-// write sends a finished answer. Envelopes in it are the canonical bytes that were signed, never encoded again.
+// write sends a finished answer.
 func (s *server) write(w http.ResponseWriter, status int, body []byte) {
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // see handle
+	s.setHeader(w)
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
+	s.send(w, body)
+}
+
+// setHeader sets what all answers have in common, and the time to write this one.
+func (s *server) setHeader(w http.ResponseWriter) {
+	s.extend(w)
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
-	h.Set("Content-Length", strconv.Itoa(len(body)))
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")
-	w.WriteHeader(status)
+}
+
+// extend gives the client the full time again to read what comes next.
+func (s *server) extend(w http.ResponseWriter) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // see handle
+}
+
+// send writes the end of an answer, and sees it off: a handler that has returned has answered, see Shutdown.
+func (s *server) send(w http.ResponseWriter, body []byte) {
 	_, err := w.Write(body)
 	if err == nil {
-		err = http.NewResponseController(w).Flush() // so that a handler that has returned has answered, see Shutdown
+		err = http.NewResponseController(w).Flush()
 	}
 	if err != nil {
 		s.log.Debug("client left before its answer", "err", err)
+	}
+}
+
+// answerEvents writes events, the rest behind them as it comes, and the members of last, an object. Envelopes are the
+// canonical bytes that were signed, never encoded again.
+func (s *server) answerEvents(w http.ResponseWriter, events []relay.Event, rest iter.Seq2[[]relay.Event, error], last any) error {
+	tail, err := json.Marshal(last)
+	if err != nil {
+		return err
+	}
+	var body bytes.Buffer
+	body.WriteString(`{"ok":true,"events":[`)
+	appendEvents(&body, events)
+	if rest == nil {
+		body.WriteString("],")
+		body.Write(tail[1:])
+		body.WriteByte('\n')
+		s.write(w, http.StatusOK, body.Bytes())
+		return nil
+	}
+	// Without its length, so that no more than a piece is held at once.
+	s.setHeader(w)
+	for piece, err := range rest {
+		if err != nil {
+			s.log.Error("a page broke off", "err", err)
+			panic(http.ErrAbortHandler) // the client sees a broken answer, not a short one
+		}
+		if len(piece) == 0 {
+			continue // what was to come has expired meanwhile
+		}
+		if _, err := w.Write(body.Bytes()); err != nil {
+			return nil // the client has gone
+		}
+		body.Reset()
+		body.WriteByte(',')
+		appendEvents(&body, piece)
+		s.extend(w)
+	}
+	body.WriteString("],")
+	body.Write(tail[1:])
+	body.WriteByte('\n')
+	s.send(w, body.Bytes())
+	return nil
+}
+
+func appendEvents(b *bytes.Buffer, events []relay.Event) {
+	for i, e := range events {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.Write(e.Body)
 	}
 }

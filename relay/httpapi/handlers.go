@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -89,41 +88,14 @@ func (s *server) getEvents(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	lastTS := since // what the loops of existing clients go on with after an empty answer
-	if n := len(page.Events); n > 0 {
-		lastTS = page.Events[n-1].TS.UTC().Format(time.RFC3339Nano)
+	if !page.LastTS.IsZero() {
+		lastTS = page.LastTS.UTC().Format(time.RFC3339Nano)
 	}
-	tail, err := json.Marshal(struct {
+	return s.answerEvents(w, page.Events, page.Rest, struct {
 		HasMore bool   `json:"hasMore"`
 		Cursor  string `json:"cursor"`
 		LastTS  string `json:"lastTs,omitempty"`
 	}{page.More, page.Cursor.String(), lastTS})
-	if err != nil {
-		return err
-	}
-	var body bytes.Buffer
-	body.WriteString(`{"ok":true,"events":`)
-	writeEvents(&body, page.Events)
-	body.WriteByte(',')
-	body.Write(tail[1:])
-	body.WriteByte('\n')
-	s.write(w, http.StatusOK, body.Bytes())
-	return nil
-}
-
-func writeEvents(b *bytes.Buffer, events []relay.Event) {
-	size := 2
-	for _, e := range events {
-		size += len(e.Body) + 1
-	}
-	b.Grow(size)
-	b.WriteByte('[')
-	for i, e := range events {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		b.Write(e.Body)
-	}
-	b.WriteByte(']')
 }
 
 func (s *server) getThread(w http.ResponseWriter, r *http.Request) error {
@@ -146,18 +118,7 @@ func (s *server) getThread(w http.ResponseWriter, r *http.Request) error {
 	if !view.Deadline.IsZero() {
 		record.Deadline = &view.Deadline
 	}
-	head, err := json.Marshal(map[string]any{"thread": record, "expired": view.Expired})
-	if err != nil {
-		return err
-	}
-	var body bytes.Buffer
-	body.WriteString(`{"ok":true,"events":`)
-	writeEvents(&body, view.Events)
-	body.WriteByte(',')
-	body.Write(head[1:])
-	body.WriteByte('\n')
-	s.write(w, http.StatusOK, body.Bytes())
-	return nil
+	return s.answerEvents(w, view.Events, nil, map[string]any{"thread": record, "expired": view.Expired})
 }
 
 type agentRow struct {

@@ -168,7 +168,9 @@ func (s *server) handle(h handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		started := time.Now()
 		defer func() {
-			if p := recover(); p != nil {
+			if p := recover(); p == http.ErrAbortHandler {
+				panic(p)
+			} else if p != nil {
 				s.log.Error("panic", "value", p, "path", r.URL.Path, "stack", string(debug.Stack()))
 				s.answerError(w, r, envelope.Errorf(envelope.CodeInternal, "the relay failed at this request; it has been logged"))
 			}

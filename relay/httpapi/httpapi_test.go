@@ -387,3 +387,27 @@ func readAll(t *testing.T, c net.Conn) string {
 	}
 	return string(text)
 }
+
+// TestOversizedPage holds that a page of equal timestamps, which rule 3 of since does not let end, comes whole and in
+// pieces, the limit and the 4 MiB of other pages notwithstanding.
+func TestOversizedPage(t *testing.T) {
+	h := httpapi.New(start(t), httpapi.Options{})
+	me, ts := key(t).DID(), time.Now()
+	big := json.RawMessage(`"` + strings.Repeat("x", 120<<10) + `"`)
+	const count = 80
+	for range count {
+		e := sign(t, key(t), envelope.Draft{TS: ts, Recipient: me, Payload: envelope.Request{Intent: "echo", Params: big}})
+		post(t, h, "/events", e.Canonical()).want(t, 200, "")
+	}
+	a := get(t, h, "/events?timeout=0&limit=1&recipient="+string(me)+"&since=2026-01-01T00:00:00Z")
+	if len(a.Events) != count || a.HasMore || a.LastTS == "" || !strings.HasSuffix(a.Cursor, fmt.Sprint("-", count)) {
+		t.Errorf("%d events of %d bytes, more %v, cursor %s", len(a.Events), len(a.body), a.HasMore, a.Cursor)
+	}
+	if a.header.Get("Content-Length") != "" {
+		t.Error("the answer was held whole to be measured")
+	}
+	a = get(t, h, "/events?timeout=0&recipient="+string(me)+"&cursor=0")
+	if len(a.body) > 5<<20 || !a.HasMore {
+		t.Errorf("a page by cursor has %d bytes", len(a.body))
+	}
+}
