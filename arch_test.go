@@ -29,7 +29,7 @@ var may = map[string][]string{
 	"client":                  {"didkey", "envelope", "thread"},
 	"conformance":             {"didkey", "envelope", "thread", "testvectors"},
 	"testvectors":             {},
-	"testvectors/generate":    {"didkey", "envelope", "testvectors"},
+	"testvectors/generate":    {"testvectors"},
 	"testvectors/interop/run": {"didkey", "envelope", "client"},
 	"cmd/agora":               {"conformance", "didkey", "envelope", "replay", "thread", "relay", "relay/httpapi", "store/sqlite", "client"},
 }

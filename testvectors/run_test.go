@@ -16,7 +16,7 @@ import (
 )
 
 // These tests put every vector to the package it is about. The loader refuses an empty file, so none can pass unrun;
-// TestCounts holds how many there are at least.
+// TestFiles holds how many there are at least.
 
 func TestDIDKey(t *testing.T) {
 	for _, v := range testvectors.DIDKey() {
