@@ -59,8 +59,8 @@ type Handler struct {
 // one. The cursor is saved up to the oldest event that is not dealt with.
 //
 // Without a saved cursor it begins with the oldest message the relay has, which costs time and loses nothing: what was
-// dealt with is seen in its thread's record. Serve returns when all its handlers have. Errors: ctx's; the CursorStore's; an *envelope.Error if the relay refuses
-// the agent's polls for good.
+// dealt with is seen in its thread's record. Serve returns when all its handlers have. Errors: ctx's; the
+// CursorStore's; an *envelope.Error if the relay refuses the agent's polls for good.
 func (c *Client) Serve(ctx context.Context, opts ServeOptions, handler Handler) error {
 	me, err := c.me()
 	if err != nil {

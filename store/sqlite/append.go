@@ -59,9 +59,9 @@ func (w *writer) append(e relay.Entry) (relay.Receipt, *relay.Posted, error) {
 			moved = candidates[chosen]
 		}
 		moved.Thread = next
-	}
-	if moved.n, err = w.saveThread(moved, w.expires(m), e.Received); err != nil {
-		return relay.Receipt{}, nil, err
+		if moved.n, err = w.saveThread(moved, w.expires(m), e.Received); err != nil {
+			return relay.Receipt{}, nil, err
+		}
 	}
 	posted, err := w.insert(e, moved.n)
 	if err != nil {
@@ -205,11 +205,8 @@ func (w *writer) records(stmt *sql.Stmt, args ...any) (found []record, err error
 	return found, err
 }
 
-// saveThread writes r, whose newest envelope expires as given, and returns its number. A thread without an id is none.
+// saveThread writes r, whose newest envelope expires as given, and returns its number.
 func (w *writer) saveThread(r record, expires, now time.Time) (int64, error) {
-	if r.ID == "" {
-		return 0, nil
-	}
 	text, err := json.Marshal(r.Thread)
 	if err != nil {
 		return 0, err
