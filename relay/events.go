@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"iter"
 	"time"
 )
 
@@ -23,11 +24,18 @@ type Poll struct {
 	Limit  int
 }
 
+// Delivery is the answer to a poll: a page, and what of an oversized one comes behind Page.Events.
+type Delivery struct {
+	Page
+	LastTS time.Time                 // the ts of the last event of all; zero: there is none
+	Rest   iter.Seq2[[]Event, error] // read from the store piece by piece, as it is asked for; nil: nothing
+}
+
 // Events answers a poll: at once if there is something to deliver, else as soon as there is, else with an empty page
 // when p.Wait is over or the relay shuts down. A poll whose ctx ends while it waits gives up its place at once.
-func (r *Relay) Events(ctx context.Context, p Poll) (Page, error) {
+func (r *Relay) Events(ctx context.Context, p Poll) (Delivery, error) {
 	if err := r.draining(); err != nil {
-		return Page{}, err
+		return Delivery{}, err
 	}
 	r.polls.Add(1)
 	defer r.polls.Add(-1)
@@ -39,10 +47,11 @@ func (r *Relay) Events(ctx context.Context, p Poll) (Page, error) {
 		return r.since(ctx, p, w)
 	}
 	page, err := r.fromCursor(ctx, p, w)
+	d := Delivery{Page: page}
 	if n := len(page.Events); n > 0 {
-		page.LastTS = page.Events[n-1].TS
+		d.LastTS = page.Events[n-1].TS
 	}
-	return page, err
+	return d, err
 }
 
 func (r *Relay) fromCursor(ctx context.Context, p Poll, w *waiter) (Page, error) {

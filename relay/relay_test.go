@@ -93,11 +93,11 @@ func wantCode(t *testing.T, err error, code envelope.Code) *envelope.Error {
 
 func poll(t *testing.T, r *relay.Relay, p relay.Poll) relay.Page {
 	t.Helper()
-	page, err := r.Events(t.Context(), p)
+	d, err := r.Events(t.Context(), p)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return page
+	return d.Page
 }
 
 var request = envelope.Request{RequestID: "r1", Intent: "echo"}
@@ -318,7 +318,7 @@ func TestPollEnds(t *testing.T) {
 				if err != nil {
 					t.Errorf("drained poll: %v", err)
 				}
-				answered <- page
+				answered <- page.Page
 			}()
 		}
 		synctest.Wait()

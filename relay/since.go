@@ -32,7 +32,7 @@ type outlook struct {
 	end      Cursor    // of the store, as of this look
 }
 
-func (r *Relay) since(ctx context.Context, p Poll, w *waiter) (Page, error) {
+func (r *Relay) since(ctx context.Context, p Poll, w *waiter) (Delivery, error) {
 	deadline := time.NewTimer(p.Wait)
 	defer deadline.Stop()
 	settle := time.NewTimer(p.Wait)
@@ -41,13 +41,13 @@ func (r *Relay) since(ctx context.Context, p Poll, w *waiter) (Page, error) {
 	look := context.WithoutCancel(ctx) // only the wait is given up
 	first, err := r.Store.Read(look, Query{Filter: p.Filter, TS: p.Since, Expired: true, Headers: true, Limit: 1})
 	if err != nil {
-		return Page{}, err
+		return Delivery{}, err
 	}
 	isLast, settled := p.Wait == 0, false
 	for {
 		o, err := r.look(look, p, first)
 		if err != nil {
-			return Page{}, err
+			return Delivery{}, err
 		}
 		if o.news || isLast || settled && len(o.pending) > 0 {
 			return r.deliver(look, o)
@@ -64,9 +64,9 @@ func (r *Relay) since(ctx context.Context, p Poll, w *waiter) (Page, error) {
 		case <-deadline.C:
 			isLast = true
 		case <-r.drained:
-			return Page{Cursor: o.resume()}, nil
+			return Delivery{Page: Page{Cursor: o.resume()}}, nil
 		case <-ctx.Done():
-			return Page{}, ctx.Err()
+			return Delivery{}, ctx.Err()
 		}
 	}
 }
@@ -157,25 +157,25 @@ func cut(pending []Event, lastHolder map[int64]Seq, behind Seq, limit int) int {
 
 // deliver reads the page that o found: the first PageBytes of it now, the rest as it is asked for, because rule 3 sets
 // no bound to a page.
-func (r *Relay) deliver(ctx context.Context, o outlook) (Page, error) {
+func (r *Relay) deliver(ctx context.Context, o outlook) (Delivery, error) {
 	if o.cut == 0 {
-		return Page{Cursor: o.end}, nil
+		return Delivery{Page: Page{Cursor: o.end}}, nil
 	}
 	last := o.pending[o.cut-1]
 	q := o.query
 	q.After, q.Until, q.MaxBytes = o.resume(), last.Seq, PageBytes
 	page, err := r.Store.Read(ctx, q)
 	if err != nil {
-		return Page{}, err
+		return Delivery{}, err
 	}
+	d := Delivery{Page: page, LastTS: last.TS}
 	if page.More {
 		q.After = page.Cursor
-		page.Rest = r.pieces(ctx, q)
+		d.Rest = r.pieces(ctx, q)
 	}
-	page.More = o.cut < len(o.pending)
-	page.Cursor = Cursor{o.end.Epoch, last.Seq}
-	page.LastTS = last.TS
-	return page, nil
+	d.More = o.cut < len(o.pending)
+	d.Cursor = Cursor{o.end.Epoch, last.Seq}
+	return d, nil
 }
 
 // pieces reads all that q selects, a page at a time.

@@ -3,7 +3,6 @@ package relay
 import (
 	"context"
 	"fmt"
-	"iter"
 	"strconv"
 	"strings"
 	"time"
@@ -184,11 +183,6 @@ type Page struct {
 	More   bool // there are matching events behind the last one
 	// Cursor is behind the last event, or behind everything the store held when it looked if nothing more matched.
 	Cursor Cursor
-
-	// Relay.Events sets these too: the ts of the page's last event, and what of an oversized page comes behind Events,
-	// read from the store piece by piece as it is asked for; nil: nothing.
-	LastTS time.Time
-	Rest   iter.Seq2[[]Event, error]
 }
 
 // AgentQuery asks for manifests; the zero value for all, from the first.
