@@ -31,6 +31,7 @@ type verbs struct {
 	Follow       followCmd       `cmd:"" help:"Print messages as they come."`
 	Thread       threadCmd       `cmd:"" help:"Show a thread."`
 	Agents       agentsCmd       `cmd:"" help:"Find agents."`
+	Conformance  conformanceCmd  `cmd:"" help:"Ask any relay whether it keeps the protocol."`
 	Version      versionCmd      `cmd:"" help:"Show the program's version."`
 }
 

@@ -1,0 +1,217 @@
+package conformance_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/xml"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agora-relay/agora/conformance"
+)
+
+var update = flag.Bool("update", false, "write the table of docs/CONFORMANCE.md anew")
+
+// TestNumbers holds that a number names one check, that numbers have no gaps, and that every check says what it is about.
+func TestNumbers(t *testing.T) {
+	seen, next := map[string]bool{}, map[conformance.Level]int{}
+	letters := map[conformance.Level]string{conformance.Core: "C", conformance.Strict: "S", conformance.Extensions: "X"}
+	for _, c := range conformance.Checks() {
+		next[c.Level()]++
+		if want := fmt.Sprintf("%s-%d", letters[c.Level()], next[c.Level()]); c.Number != want || seen[c.Number] {
+			t.Errorf("%q is numbered %s, want %s", c.Title, c.Number, want)
+		}
+		seen[c.Number] = true
+		if c.Title == "" || c.Cites == "" || c.Theme == "" {
+			t.Errorf("%s lacks its title, its citation or its theme", c.Number)
+		}
+		if strings.HasPrefix(c.Cites, "spec") != (c.Level() == conformance.Core) {
+			t.Errorf("%s of level %s cites %q", c.Number, c.Level(), c.Cites)
+		}
+	}
+}
+
+// TestDocumentation holds that the table of the documentation is the tables of the code.
+func TestDocumentation(t *testing.T) {
+	const name = "../docs/CONFORMANCE.md"
+	const from, to = "<!-- checks: written by go test ./conformance -run Documentation -update -->\n", "<!-- end of checks -->"
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, rest, ok := strings.Cut(string(text), from)
+	old, tail, ok2 := strings.Cut(rest, to)
+	if !ok || !ok2 {
+		t.Fatalf("%s has lost its marks", name)
+	}
+	var b strings.Builder
+	theme := ""
+	for _, c := range conformance.Checks() {
+		if c.Theme != theme {
+			theme = c.Theme
+			fmt.Fprintf(&b, "\n### %s\n\n| MUST | cited | check | vectors |\n|---|---|---|---|\n", theme)
+		}
+		vectors := "–"
+		if c.Vectors != "" {
+			vectors = "`" + c.Vectors + "`"
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", c.Title, c.Cites, c.Number, vectors)
+	}
+	b.WriteString("\n")
+	if *update {
+		if err := os.WriteFile(name, []byte(head+from+b.String()+to+tail), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if old != b.String() {
+		t.Errorf("%s does not have the checks of the code; go test ./conformance -run Documentation -update writes them", name)
+	}
+	for _, c := range conformance.Checks() {
+		if n := len(regexp.MustCompile(`\| `+c.Number+` \|`).FindAllString(b.String(), -1)); n != 1 {
+			t.Errorf("%s stands %d times in the table", c.Number, n)
+		}
+	}
+}
+
+// TestVectorFiles holds that the vector files that checks name exist.
+func TestVectorFiles(t *testing.T) {
+	for _, c := range conformance.Checks() {
+		if c.Vectors == "" {
+			continue
+		}
+		if _, err := os.Stat(filepath.Join("../testvectors", c.Vectors)); err != nil {
+			t.Errorf("%s names vectors that are not there: %v", c.Number, err)
+		}
+	}
+}
+
+func TestMisuse(t *testing.T) {
+	for _, o := range []conformance.Options{{Level: "all"}, {Only: []string{"C-0"}}} {
+		if _, err := conformance.Run(t.Context(), "http://127.0.0.1:1", o); err == nil || o.Check("http://127.0.0.1:1") == nil {
+			t.Errorf("%+v is taken", o)
+		}
+	}
+	for _, url := range []string{"", "127.0.0.1:8789", "ftp://relay.example", "http://", "http://relay.example?x=1"} {
+		if (conformance.Options{}).Check(url) == nil {
+			t.Errorf("%q is taken for a relay's address", url)
+		}
+	}
+}
+
+// TestNoRelay holds that a wrong address is said at once.
+func TestNoRelay(t *testing.T) {
+	t.Parallel()
+	site := httptest.NewServer(http.NotFoundHandler())
+	defer site.Close()
+	gone := httptest.NewServer(http.NotFoundHandler())
+	gone.Close()
+	mute := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	defer mute.Close()
+	for url, want := range map[string]string{site.URL: "is no Agora relay", gone.URL: "no relay answers", mute.URL: "no answer within"} {
+		started := time.Now()
+		_, err := conformance.Run(t.Context(), url, conformance.Options{})
+		if err == nil || !strings.Contains(err.Error(), want) || time.Since(started) > 8*time.Second {
+			t.Errorf("after %v: %v, want %q", time.Since(started), err, want)
+		}
+	}
+}
+
+// TestGarbage runs every check against servers that talk nonsense behind a good health check: each fails, none breaks
+// the kit, and the run is short.
+func TestGarbage(t *testing.T) {
+	t.Parallel()
+	nonsense := []string{"", "null", "[]", "{}", `{"ok":1}`, `{"ok":true}`, `{"ok":true,"events":{}}`, `{"ok":true,"events":null,"hasMore":false}`,
+		`{"ok":true,"id":7,"events":[null,1,"x",[],{}],"hasMore":false,"cursor":"x","agents":[null],"thread":[],"details":3}`,
+		`{"ok":false,"error":{"code":1}}`, "\xff\xfe", strings.Repeat("[", 1_000_000), `{"ok":true,"events":[{"id":"a","ts":"` + strings.Repeat("z", 100) + `"}],"hasMore":true}`}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/health" {
+			_, _ = w.Write([]byte(`{"ok":true}`))
+			return
+		}
+		if rand.IntN(10) == 0 {
+			panic(http.ErrAbortHandler)
+		}
+		w.Header().Set("Retry-After", "0")
+		w.WriteHeader([]int{200, 200, 200, 204, 301, 400, 429, 500}[rand.IntN(8)])
+		_, _ = w.Write([]byte(nonsense[rand.IntN(len(nonsense))]))
+	}))
+	defer server.Close()
+	for range 3 {
+		report, err := conformance.Run(t.Context(), server.URL, conformance.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		// A check or two may meet the very nonsense it hopes for.
+		if failed := report.Count(conformance.Failed); failed < len(report.Results)*9/10 || report.Took > 30*time.Second {
+			t.Errorf("%d of %d failed in %v", failed, len(report.Results), report.Took)
+		}
+		for _, r := range report.Results {
+			if r.Status == conformance.Failed && (r.Sent == "" || r.Expected == "" || r.Got == "") {
+				t.Errorf("%s failed without saying why: %+v", r.Number, r)
+			}
+		}
+	}
+}
+
+// TestStops holds that a run ends soon after its context or its time, and says what was not asked.
+func TestStops(t *testing.T) {
+	t.Parallel()
+	url := start(t, nil, nil)
+	only := []string{"C-2", "C-42", "C-43", "S-116"}
+	ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, errors.New("somebody pressed the key"))
+	defer cancel()
+	report, err := conformance.Run(ctx, url, conformance.Options{Only: only})
+	if err != nil || report.Took > 4*time.Second || report.Count(conformance.Passed) != 1 || report.Count(conformance.Skipped) != 3 || report.Holds() {
+		t.Errorf("%+v, %v", report, err)
+	}
+	if got := report.Results[1].Got; !strings.Contains(got, "pressed the key") {
+		t.Errorf("skipped, %q", got)
+	}
+	report, err = conformance.Run(t.Context(), url, conformance.Options{Only: only, Timeout: time.Second})
+	if err != nil || report.Took > 4*time.Second || report.Count(conformance.Skipped) != 3 {
+		t.Errorf("%+v, %v", report, err)
+	}
+}
+
+// TestReportForms holds that a report of every status is readable as text and as JUnit XML, whatever a relay said.
+func TestReportForms(t *testing.T) {
+	report := conformance.Report{URL: "http://relay.example", Level: conformance.Core, Results: []conformance.Result{
+		{Number: "C-1", Level: conformance.Core, Theme: "One", Title: "first", Status: conformance.Passed},
+		{Number: "C-2", Level: conformance.Core, Theme: "One", Title: "second", Status: conformance.Failed, Sent: "a\nb", Expected: "<x>", Got: "\x00]]>\xff"},
+		{Number: "C-3", Level: conformance.Core, Theme: "Two", Title: "third", Status: conformance.Skipped, Got: "no time"},
+	}}
+	var text, junit bytes.Buffer
+	if err := errors.Join(report.WriteText(&text), report.WriteJUnit(&junit)); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"1 passed, 1 failed, 1 skipped", "FAIL    C-2", "expected  <x>", "does not hold"} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("no %q in\n%s", want, text.String())
+		}
+	}
+	var suites struct {
+		Tests  int `xml:"tests,attr"`
+		Suites []struct {
+			Cases []struct {
+				Name    string    `xml:"name,attr"`
+				Failure *struct{} `xml:"failure"`
+				Skipped *struct{} `xml:"skipped"`
+			} `xml:"testcase"`
+		} `xml:"testsuite"`
+	}
+	if err := xml.Unmarshal(junit.Bytes(), &suites); err != nil {
+		t.Fatal(err)
+	}
+	if suites.Tests != 3 || len(suites.Suites) != 2 || suites.Suites[0].Cases[1].Failure == nil || suites.Suites[1].Cases[0].Skipped == nil {
+		t.Errorf("%s", junit.String())
+	}
+}

@@ -1,0 +1,419 @@
+package conformance_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+)
+
+// The doubles: wires and stores that wrap ours and have one fault each.
+
+// recorded is what a handler answered.
+func recorded(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+func send(w http.ResponseWriter, from *httptest.ResponseRecorder, body []byte) {
+	for name, values := range from.Header() {
+		if name != "Content-Length" {
+			w.Header()[name] = values
+		}
+	}
+	w.WriteHeader(from.Code)
+	_, _ = w.Write(body) // the kit may have left
+}
+
+func isPost(r *http.Request) bool { return r.Method == http.MethodPost && r.URL.Path == "/events" }
+func isPoll(r *http.Request) bool { return r.Method == http.MethodGet && r.URL.Path == "/events" }
+
+// readBody returns a request's body, which can be read again.
+func readBody(r *http.Request) []byte {
+	body, _ := io.ReadAll(r.Body) // what broke off is handed on as it is
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	return body
+}
+
+func decode(body []byte) map[string]any {
+	var v map[string]any
+	_ = json.Unmarshal(body, &v) // nil if it is no object
+	return v
+}
+
+func encode(v any) []byte {
+	body, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return body
+}
+
+// pretends is a wire that answers 200 where the relay refused for a certain reason.
+func pretends(when func(envelope, answer map[string]any) bool) func(http.Handler) http.Handler {
+	return func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !isPost(r) {
+				h.ServeHTTP(w, r)
+				return
+			}
+			e := decode(readBody(r))
+			answer := recorded(h, r)
+			if a := decode(answer.Body.Bytes()); a["ok"] == false && when(e, a) {
+				_, _ = w.Write(encode(map[string]any{"ok": true, "id": e["id"], "duplicate": false}))
+				return
+			}
+			send(w, answer, answer.Body.Bytes())
+		})
+	}
+}
+
+func refusedFor(code string) func(e, a map[string]any) bool {
+	return func(_, a map[string]any) bool { return a["error"] == code }
+}
+
+// rewritesEvents is a wire that changes what a poll gets.
+func rewritesEvents(change func(events []json.RawMessage) []json.RawMessage) func(http.Handler) http.Handler {
+	return func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !isPoll(r) {
+				h.ServeHTTP(w, r)
+				return
+			}
+			answer := recorded(h, r)
+			var page map[string]json.RawMessage
+			var events []json.RawMessage
+			body := answer.Body.Bytes()
+			if json.Unmarshal(body, &page) == nil && json.Unmarshal(page["events"], &events) == nil {
+				// Joined by hand: json.Marshal would change the bytes inside.
+				list := append([]byte("["), bytes.Join(rawBytes(change(events)), []byte(","))...)
+				delete(page, "events")
+				body = append(append([]byte(`{"events":`), append(list, "],"...)...), encode(page)[1:]...)
+			}
+			send(w, answer, body)
+		})
+	}
+}
+
+func rawBytes(events []json.RawMessage) [][]byte {
+	list := make([][]byte, len(events))
+	for i, e := range events {
+		list[i] = e
+	}
+	return list
+}
+
+func encodesAgain(events []json.RawMessage) []json.RawMessage {
+	for i, e := range events {
+		v := decode(e)
+		if payload, ok := v["payload"].(map[string]any); ok {
+			if params, ok := payload["params"].(map[string]any); ok && params["big"] != nil {
+				params["big"] = json.Number("1e+21")
+				params["tenth"] = float32(0.1)
+				params["long"] = json.Number("9007199254740991")
+			}
+		}
+		events[i] = encode(v) // escapes < and >, too
+	}
+	return events
+}
+
+func addsMember(events []json.RawMessage) []json.RawMessage {
+	for i, e := range events {
+		v := decode(e)
+		v["receivedAt"] = "2026-01-01T00:00:00Z"
+		events[i] = encode(v)
+	}
+	return events
+}
+
+func sortsByTS(events []json.RawMessage) []json.RawMessage {
+	slices.SortStableFunc(events, func(a, b json.RawMessage) int {
+		return strings.Compare(decode(a)["ts"].(string), decode(b)["ts"].(string))
+	})
+	return events
+}
+
+// deliversDuplicates acknowledges what was posted again as if it were new, and delivers it again.
+func deliversDuplicates(h http.Handler) http.Handler {
+	var mu sync.Mutex
+	times := map[string]int{}
+	posts := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !isPost(r) {
+			h.ServeHTTP(w, r)
+			return
+		}
+		e := decode(readBody(r))
+		id, _ := e["id"].(string)
+		answer := recorded(h, r)
+		a := decode(answer.Body.Bytes())
+		if a["ok"] == true || a["error"] == "DUPLICATE_ID" {
+			mu.Lock()
+			times[id]++
+			mu.Unlock()
+			_, _ = w.Write(encode(map[string]any{"ok": true, "id": id, "duplicate": false}))
+			return
+		}
+		send(w, answer, answer.Body.Bytes())
+	})
+	return rewritesEvents(func(events []json.RawMessage) (all []json.RawMessage) {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, e := range events {
+			id, _ := decode(e)["id"].(string)
+			for range max(1, times[id]) {
+				all = append(all, e)
+			}
+		}
+		return all
+	})(posts)
+}
+
+// withQuery changes the parameters of polls.
+func withQuery(change func(url.Values)) func(http.Handler) http.Handler {
+	return func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if isPoll(r) {
+				q := r.URL.Query()
+				change(q)
+				r.URL.RawQuery = q.Encode()
+			}
+			h.ServeHTTP(w, r)
+		})
+	}
+}
+
+func dropsParameter(name string) func(http.Handler) http.Handler {
+	return withQuery(func(q url.Values) { q.Del(name) })
+}
+
+func setsParameter(name, value string) func(http.Handler) http.Handler {
+	return withQuery(func(q url.Values) { q.Set(name, value) })
+}
+
+func keepsParameters(h http.Handler) http.Handler {
+	return withQuery(func(q url.Values) {
+		for name := range q {
+			if !slices.Contains([]string{"since", "cursor", "recipient", "sender", "type", "thread", "broadcast", "timeout", "limit"}, name) {
+				q.Del(name)
+			}
+		}
+	})(h)
+}
+
+// sinceInclusive is >= for >: the event with exactly the reader's since comes again.
+func sinceInclusive(h http.Handler) http.Handler {
+	return withQuery(func(q url.Values) {
+		if since, ok := envelope.ParseTime(q.Get("since")); ok {
+			q.Set("since", since.Add(-time.Nanosecond).Format(time.RFC3339Nano))
+		}
+	})(h)
+}
+
+// literalSince is ts > since and nothing else, as a careless reading of the specification has it.
+func literalSince(s relay.Store) relay.Store { return literal{s} }
+
+type literal struct{ relay.Store }
+
+func (l literal) Read(ctx context.Context, q relay.Query) (relay.Page, error) {
+	if !q.TS.IsZero() { // no bookmarks
+		return relay.Page{}, nil
+	}
+	newer := q.NewerThan
+	page, err := l.Store.Read(ctx, q)
+	if !newer.IsZero() {
+		page.Events = slices.DeleteFunc(page.Events, func(e relay.Event) bool { return !e.TS.After(newer) })
+	}
+	return page, err
+}
+
+// deaf never tells that something was stored.
+type deaf struct{ relay.Store }
+
+func (deaf) Watch(ctx context.Context, _ relay.Cursor, _ func([]relay.Posted)) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// ageless delivers what has expired.
+type ageless struct{ relay.Store }
+
+func (a ageless) Read(ctx context.Context, q relay.Query) (relay.Page, error) {
+	q.Expired = true
+	page, err := a.Store.Read(ctx, q)
+	for i := range page.Events {
+		page.Events[i].Expires = page.Events[i].Expires.Add(time.Hour)
+	}
+	return page, err
+}
+
+// knowsByID takes another sender's equal id for an id used twice.
+func knowsByID(h http.Handler) http.Handler {
+	var mu sync.Mutex
+	senders := map[any]any{}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if e := decode(readBody(r)); isPost(r) && e["id"] != nil {
+			sender := encode(e["sender"])
+			mu.Lock()
+			first, found := senders[e["id"]]
+			if !found {
+				senders[e["id"]] = string(sender)
+			}
+			mu.Unlock()
+			if found && first != string(sender) {
+				w.WriteHeader(http.StatusConflict)
+				_, _ = w.Write([]byte(`{"ok":false,"error":"DUPLICATE_ID","message":"taken","retryable":false}`))
+				return
+			}
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+func dropsUnknown(events []json.RawMessage) []json.RawMessage {
+	for i, e := range events {
+		v := decode(e)
+		delete(v, "x-trace")
+		delete(v, "extra")
+		events[i] = encode(v)
+	}
+	return events
+}
+
+func onePollAtATime(h http.Handler) http.Handler {
+	var mu sync.Mutex
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if isPoll(r) {
+			mu.Lock()
+			defer mu.Unlock()
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// withoutMember leaves a member out of every answer.
+func withoutMember(name string) func(http.Handler) http.Handler {
+	return func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			answer := recorded(h, r)
+			v := decode(answer.Body.Bytes())
+			delete(v, name)
+			send(w, answer, encode(v))
+		})
+	}
+}
+
+// sharesThreads has one thread for each id, whoever asks.
+func sharesThreads(h http.Handler) http.Handler {
+	var mu sync.Mutex
+	taken := map[string]any{}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if e := decode(readBody(r)); isPost(r) && e["type"] == "REQUEST" {
+			id := e["thread"].(map[string]any)["id"].(string)
+			sender := e["sender"].(map[string]any)["id"]
+			mu.Lock()
+			first, found := taken[id]
+			taken[id] = sender
+			mu.Unlock()
+			if found && first != sender {
+				w.WriteHeader(http.StatusConflict)
+				_, _ = w.Write([]byte(`{"ok":false,"error":"INVALID_TRANSITION","message":"taken","retryable":false}`))
+				return
+			}
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// foldsCase does not see that a second member differs from a known one by its case only.
+func foldsCase(h http.Handler) http.Handler {
+	return pretends(func(e, a map[string]any) bool {
+		for name := range e {
+			if slices.Contains([]string{"type", "sig", "sender", "ts", "thread"}, strings.ToLower(strings.ReplaceAll(name, "ſ", "s"))) &&
+				name != strings.ToLower(strings.ReplaceAll(name, "ſ", "s")) {
+				return true
+			}
+		}
+		return false
+	})(h)
+}
+
+func redirects(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.URL.Path, "//") {
+			http.Redirect(w, r, strings.ReplaceAll(r.URL.Path, "//", "/"), http.StatusMovedPermanently)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// losesEvery answers every nth post without storing it.
+func losesEvery(n int64) func(http.Handler) http.Handler {
+	return func(h http.Handler) http.Handler {
+		var posts atomic.Int64
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if isPost(r) && posts.Add(1)%n == 0 {
+				_, _ = w.Write(encode(map[string]any{"ok": true, "id": decode(readBody(r))["id"]}))
+				return
+			}
+			h.ServeHTTP(w, r)
+		})
+	}
+}
+
+func plainErrors(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		answer := recorded(h, r)
+		if answer.Code >= 400 {
+			http.Error(w, http.StatusText(answer.Code), answer.Code)
+			return
+		}
+		send(w, answer, answer.Body.Bytes())
+	})
+}
+
+func otherStatus(from, to int) func(http.Handler) http.Handler {
+	return func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			answer := recorded(h, r)
+			if answer.Code == from {
+				answer.Code = to
+			}
+			send(w, answer, answer.Body.Bytes())
+		})
+	}
+}
+
+// restartsSequence hands out the same cursor for ever, as a relay that counts from the beginning after every restart
+// would after one.
+func restartsSequence(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !isPoll(r) {
+			h.ServeHTTP(w, r)
+			return
+		}
+		if cursor := r.URL.Query().Get("cursor"); cursor == "fixed-1" {
+			_, _ = w.Write([]byte(`{"ok":true,"events":[],"hasMore":false,"cursor":"fixed-1"}`))
+			return
+		}
+		answer := recorded(h, r)
+		page := decode(answer.Body.Bytes())
+		if page["cursor"] != nil {
+			page["cursor"] = "fixed-1"
+		}
+		send(w, answer, encode(page))
+	})
+}

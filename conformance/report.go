@@ -1,0 +1,136 @@
+package conformance
+
+import (
+	"encoding/xml"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+)
+
+// WriteText writes the report for people: a line for each check, the findings in full behind, then the sum.
+func (r Report) WriteText(w io.Writer) error {
+	var b strings.Builder
+	theme := ""
+	for _, result := range r.Results {
+		if result.Theme != theme {
+			theme = result.Theme
+			fmt.Fprintf(&b, "\n%s\n", theme)
+		}
+		fmt.Fprintf(&b, "  %-7s %-6s %s\n", mark(result.Status), result.Number, result.Title)
+	}
+	for _, result := range r.Results {
+		if result.Status != Passed {
+			fmt.Fprintf(&b, "\n%s\n", result.Finding())
+		}
+	}
+	fmt.Fprintf(&b, "\n%s", r.summary())
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func mark(s Status) string {
+	switch s {
+	case Passed:
+		return "pass"
+	case Failed:
+		return "FAIL"
+	}
+	return "skipped"
+}
+
+// Finding says in full what a check found.
+func (r Result) Finding() string {
+	text := fmt.Sprintf("%s %s: %s\n  rule      %s\n", mark(r.Status), r.Number, r.Title, r.Cites)
+	for _, part := range [][2]string{{"sent", r.Sent}, {"expected", r.Expected}, {"got", r.Got}} {
+		if part[1] != "" {
+			text += fmt.Sprintf("  %-9s %s\n", part[0], strings.ReplaceAll(part[1], "\n", "\n            "))
+		}
+	}
+	return strings.TrimSuffix(text, "\n")
+}
+
+func (r Report) summary() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: %d passed, %d failed, %d skipped; %d requests in %v\n", r.URL, r.Count(Passed), r.Count(Failed), r.Count(Skipped),
+		r.Requests, r.Took.Round(time.Second/10))
+	if r.Clock != 0 {
+		fmt.Fprintf(&b, "The relay's clock is %v off ours; messages were dated by the relay's.\n", r.Clock.Round(time.Second))
+	}
+	for _, level := range Levels() {
+		passed, all := 0, 0
+		for _, result := range r.Results {
+			if result.Level == level {
+				all++
+				if result.Status == Passed {
+					passed++
+				}
+			}
+		}
+		if all > 0 {
+			fmt.Fprintf(&b, "  %-10s %d of %d\n", level, passed, all)
+		}
+	}
+	verdict := "holds"
+	if !r.Holds() {
+		verdict = "does not hold"
+	}
+	fmt.Fprintf(&b, "What was asked (%s) %s.\n", r.Level, verdict)
+	return b.String()
+}
+
+// WriteJUnit writes the report as JUnit XML, a test suite for each theme.
+func (r Report) WriteJUnit(w io.Writer) error {
+	type text struct {
+		Message string `xml:"message,attr"`
+		Body    string `xml:",chardata"`
+	}
+	type testCase struct {
+		Name    string `xml:"name,attr"`
+		Class   string `xml:"classname,attr"`
+		Time    string `xml:"time,attr"`
+		Failure *text  `xml:"failure"`
+		Skipped *text  `xml:"skipped"`
+	}
+	type suite struct {
+		Name     string     `xml:"name,attr"`
+		Tests    int        `xml:"tests,attr"`
+		Failures int        `xml:"failures,attr"`
+		Skipped  int        `xml:"skipped,attr"`
+		Cases    []testCase `xml:"testcase"`
+	}
+	report := struct {
+		XMLName  xml.Name `xml:"testsuites"`
+		Name     string   `xml:"name,attr"`
+		Tests    int      `xml:"tests,attr"`
+		Failures int      `xml:"failures,attr"`
+		Skipped  int      `xml:"skipped,attr"`
+		Time     string   `xml:"time,attr"`
+		Suites   []suite  `xml:"testsuite"`
+	}{Name: "agora conformance " + r.URL, Tests: len(r.Results), Failures: r.Count(Failed), Skipped: r.Count(Skipped), Time: seconds(r.Took)}
+	for _, result := range r.Results {
+		if n := len(report.Suites); n == 0 || report.Suites[n-1].Name != result.Theme {
+			report.Suites = append(report.Suites, suite{Name: result.Theme})
+		}
+		s := &report.Suites[len(report.Suites)-1]
+		c := testCase{Name: result.Number + " " + result.Title, Class: "agora." + string(result.Level), Time: seconds(result.Took)}
+		s.Tests++
+		switch result.Status {
+		case Failed:
+			s.Failures++
+			c.Failure = &text{result.Got, result.Finding()}
+		case Skipped:
+			s.Skipped++
+			c.Skipped = &text{result.Got, result.Finding()}
+		}
+		s.Cases = append(s.Cases, c)
+	}
+	out, err := xml.MarshalIndent(report, "", "  ") // replaces what XML cannot hold
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(w, "%s%s\n", xml.Header, out)
+	return err
+}
+
+func seconds(d time.Duration) string { return fmt.Sprintf("%.3f", d.Seconds()) }
