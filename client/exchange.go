@@ -52,11 +52,17 @@ func (f *failure) temporary() bool {
 func (f *failure) refused() bool { return f.unsent || f.status >= 400 && f.status < 500 }
 
 // definite reports whether err is a refusal, by the relay or before anything was sent, that would come again. One by
-// the clock would not: the next try is signed at another time, and a wrong clock may be set right.
+// the clock would not: the next try is signed at another time, and a wrong clock may be set right. One by a rate would
+// not either, unless it is the number of a thread's offers, which does not go down.
 func definite(err error) bool {
 	refusal, ok := errors.AsType[*envelope.Error](err)
-	return ok && !refusal.Code.Retryable() && !errors.Is(err, ErrUnknownOutcome) &&
-		refusal.Code != envelope.CodeStaleTimestamp && refusal.Code != envelope.CodeExpired
+	switch {
+	case !ok, errors.Is(err, ErrUnknownOutcome), refusal.Code == envelope.CodeStaleTimestamp, refusal.Code == envelope.CodeExpired:
+		return false
+	case refusal.Code == envelope.CodeRateLimited:
+		return refusal.Details["maxOffers"] != nil
+	}
+	return !refusal.Code.Retryable()
 }
 
 // answer is what every answer of a relay has (PROTOCOL §5).

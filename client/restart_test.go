@@ -270,3 +270,28 @@ func TestServeBacklog(t *testing.T) {
 		stop()
 	})
 }
+
+// TestServeFullThread: that a thread has all its offers does not change, so the agent asks no more.
+func TestServeFullThread(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParties(t)
+		stop := p.serve(client.ServeOptions{}, client.Handler{})
+		var offers atomic.Int32
+		p.request(client.RequestOptions{})
+		p.relay.setHook(func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+			if r.Method == http.MethodPost {
+				offers.Add(1)
+				return response(http.StatusTooManyRequests,
+					`{"ok":false,"error":"RATE_LIMITED","message":"full","retryable":true,"details":{"maxOffers":100}}`), nil
+			}
+			return next.RoundTrip(r)
+		})
+		time.Sleep(4 * time.Minute) // the thread still waits for offers
+		settled := offers.Load()
+		time.Sleep(50 * time.Second)
+		if n := offers.Load(); n == 0 || n != settled {
+			t.Errorf("%d posts in four minutes, %d in five", settled, n)
+		}
+		stop()
+	})
+}

@@ -11,8 +11,11 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
+	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/thread"
 )
 
 func TestSchemaIsBroughtUpToDate(t *testing.T) {
@@ -179,4 +182,21 @@ func TestCloseLeavesNoGoroutine(t *testing.T) {
 		}
 		must(t, s.Close())
 	})
+}
+
+// After Close every question is refused in the same words, whoever asks.
+func TestClosedStoreSaysSo(t *testing.T) {
+	s := openNew(t)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, appended := s.Append(t.Context(), requests(t, 1)[0])
+	_, read := s.Read(t.Context(), relay.Query{Limit: 1})
+	_, asked := s.Thread(t.Context(), thread.Key{ID: "t"}, time.Now())
+	_, agents := s.Agents(t.Context(), relay.AgentQuery{Limit: 1})
+	for name, err := range map[string]error{"Append": appended, "Read": read, "Thread": asked, "Agents": agents} {
+		if !isCode(err, envelope.CodeUnavailable) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }

@@ -15,6 +15,9 @@ func (s *Store) cursor(seq relay.Seq) relay.Cursor { return relay.Cursor{Epoch: 
 
 // Read implements relay.Store.
 func (s *Store) Read(ctx context.Context, q relay.Query) (relay.Page, error) {
+	if err := s.closed(); err != nil {
+		return relay.Page{}, err
+	}
 	// Taken before the query, which therefore sees everything up to it. It may see more, committed but not announced
 	// yet; that is left out, so that no cursor is handed out that a Read right behind it would not know.
 	head := relay.Seq(s.head.Load())
@@ -82,6 +85,9 @@ func (s *Store) query(ctx context.Context, text string, args []any) (*sql.Rows, 
 
 // Thread implements relay.Store.
 func (s *Store) Thread(ctx context.Context, k thread.Key, now time.Time) (thread.Thread, error) {
+	if err := s.closed(); err != nil {
+		return thread.Thread{}, err
+	}
 	text, args := "SELECT record FROM thread WHERE id = ?", []any{k.ID}
 	if k.Client != "" {
 		text += " AND client = (SELECT id FROM party WHERE did = ?)"
@@ -101,6 +107,9 @@ func (s *Store) Thread(ctx context.Context, k thread.Key, now time.Time) (thread
 
 // Agents implements relay.Store.
 func (s *Store) Agents(ctx context.Context, q relay.AgentQuery) (relay.AgentPage, error) {
+	if err := s.closed(); err != nil {
+		return relay.AgentPage{}, err
+	}
 	where, args := "m.expires > ? AND m.n > ?", []any{nanos(q.Now), q.After}
 	add := func(condition string, value any) {
 		where += " AND " + condition

@@ -170,6 +170,16 @@ func (s *Store) release() error {
 	return errors.Join(append(errs, s.lock.Unlock())...)
 }
 
+// closed returns errClosed once Close has been called.
+func (s *Store) closed() error {
+	select {
+	case <-s.stop:
+		return errClosed
+	default:
+		return nil
+	}
+}
+
 var errClosed = envelope.Errorf(envelope.CodeUnavailable, "the relay is shutting down; try again in a moment")
 
 // nanos returns t as the tables hold it. Instants that do not fit, centuries away, become the nearest that does.
