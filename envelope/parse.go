@@ -20,7 +20,7 @@ func Parse(body []byte, maxBytes int) (*Envelope, error) {
 		maxBytes = DefaultMaxBytes
 	}
 	if len(body) > maxBytes {
-		return nil, tooLarge(maxBytes)
+		return nil, TooLarge(maxBytes)
 	}
 	if depth(body) > MaxDepth {
 		return nil, Errorf(CodeInvalidRequest, "the JSON nests deeper than %d levels", MaxDepth)
@@ -36,13 +36,14 @@ func Parse(body []byte, maxBytes int) (*Envelope, error) {
 		canonical = inner
 	}
 	if len(canonical) > maxBytes {
-		return nil, tooLarge(maxBytes)
+		return nil, TooLarge(maxBytes)
 	}
 	return decode(canonical)
 }
 
-func tooLarge(maxBytes int) *Error {
-	return &Error{CodePayloadTooLarge, "the envelope is too large; put big data elsewhere and send a reference to it",
+// TooLarge refuses a body, or the canonical form of an envelope, of more than maxBytes.
+func TooLarge(maxBytes int) *Error {
+	return &Error{CodePayloadTooLarge, "the body is too large, as it came or in canonical form; put big data elsewhere and send a reference to it",
 		map[string]any{"maxBytes": maxBytes}}
 }
 

@@ -55,3 +55,18 @@ func TestPageOfEventsFromMemory(t *testing.T) {
 		}
 	}
 }
+
+func TestParseOrigin(t *testing.T) {
+	for text, want := range map[string]string{
+		"https://relay.example": "https://relay.example", "https://relay.example/": "https://relay.example",
+		"HTTPS://RELAY.example:443": "https://relay.example", "http://relay.example:80": "http://relay.example",
+		"https://relay.example:80": "https://relay.example:80", "http://[::1]:8789": "http://[::1]:8789",
+		"relay.example": "", "ftp://relay.example": "", "https://": "", "https://relay.example/path": "",
+		"https://relay.example?q": "", "https://relay.example#f": "", "https://u@relay.example": "", "": "",
+	} {
+		got, err := ParseOrigin(text)
+		if got != want || (err == nil) != (want != "") {
+			t.Errorf("%q: %q, %v; want %q", text, got, err, want)
+		}
+	}
+}

@@ -85,7 +85,7 @@ func (r *Relay) Drain() { r.drain.Do(func() { close(r.drained) }) }
 func (r *Relay) draining() error {
 	select {
 	case <-r.drained:
-		return envelope.Errorf(envelope.CodeUnavailable, "the relay is shutting down; try again in a moment")
+		return ErrShuttingDown
 	default:
 		return nil
 	}

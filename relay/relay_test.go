@@ -154,6 +154,8 @@ func TestPostChecksBeforeItStores(t *testing.T) {
 			"no intent":           {envelope.Draft{Payload: envelope.Request{RequestID: "r1"}, Thread: "t1"}, envelope.CodeInvalidRequest},
 			"another's key": {envelope.Draft{Payload: envelope.Manifest{ID: "m", Auth: &envelope.Auth{PublicKey: other.DID().Multibase()}}},
 				envelope.CodeInvalidRequest},
+			"an empty key": {envelope.Draft{Payload: envelope.Raw{Type: envelope.TypeManifest, JSON: []byte(`{"id":"m","auth":{"public_key":""}}`)}},
+				envelope.CodeInvalidRequest},
 		} {
 			_, err := r.Post(t.Context(), sign(t, client, c.draft).Canonical())
 			t.Log(name)

@@ -104,6 +104,9 @@ var ErrUnknownCursor = &envelope.Error{Code: envelope.CodeInvalidRequest,
 		"start again with cursor=0 or with since",
 	Details: map[string]any{"reason": "unknown_cursor"}}
 
+// ErrShuttingDown refuses what comes while a relay, or its store, is being closed.
+var ErrShuttingDown = envelope.Errorf(envelope.CodeUnavailable, "the relay is shutting down; try again in a moment")
+
 // Entry is an envelope that was parsed and verified, ready to be stored.
 type Entry struct {
 	Envelope *envelope.Envelope

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/agora-relay/agora/didkey"
@@ -75,13 +74,11 @@ func (r *Relay) sweep(ctx context.Context) {
 }
 
 // timeoutNotices returns the ERROR envelopes that tell each party of t, which the clock has ended. Their ids are
-// derived from thread and party, so each exists once whoever makes it.
+// derived from thread and party, so that the store keeps each once, whoever makes it and however often.
 func (r *Relay) timeoutNotices(t thread.Thread) []*envelope.Envelope {
 	var notices []*envelope.Envelope
 	details := fmt.Appendf(nil, `{"client":%q,"from":%q}`, t.Client, t.Transitions[len(t.Transitions)-1].From)
-	parties := append([]didkey.DID{t.Client}, t.Agents()...)
-	slices.Sort(parties) // a client may have asked itself
-	for _, party := range slices.Compact(parties) {
+	for _, party := range append([]didkey.DID{t.Client}, t.Agents()...) { // one twice, if a client has asked itself
 		hash := sha256.Sum256([]byte(string(t.Client) + "\n" + t.ID + "\n" + string(party)))
 		notice, err := envelope.Draft{
 			ID:        "timeout_" + hex.EncodeToString(hash[:16]),

@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"io"
 	"strings"
 	"testing"
 )
@@ -27,5 +29,18 @@ func TestEveryVerbHasAnExample(t *testing.T) {
 				t.Errorf("this test does not know the verb %q", name)
 			}
 		}
+	}
+}
+
+// TestInterruptEndsReading holds that a verb which waits for standard input ends with its context.
+func TestInterruptEndsReading(t *testing.T) {
+	stdin, typing := io.Pipe()
+	defer typing.Close()
+	ctx, interrupt := context.WithCancel(t.Context())
+	interrupt()
+	var stdout, stderr bytes.Buffer
+	code := run(environment{ctx, stdin, &stdout, &stderr}, []string{"canonicalize"})
+	if code != exitFailed || !strings.Contains(stderr.String(), "interrupted") || stdout.Len() > 0 {
+		t.Errorf("ended with %d: %s%s", code, stdout.String(), stderr.String())
 	}
 }

@@ -126,15 +126,14 @@ func (s *server) answerEvents(w http.ResponseWriter, events []relay.Event, rest 
 	var body bytes.Buffer
 	body.WriteString(`{"ok":true,"events":[`)
 	appendEvents(&body, events)
+	finish := func(body []byte) { s.write(w, http.StatusOK, body) }
 	if rest == nil {
-		body.WriteString("],")
-		body.Write(tail[1:])
-		body.WriteByte('\n')
-		s.write(w, http.StatusOK, body.Bytes())
-		return nil
+		rest = func(func([]relay.Event, error) bool) {}
+	} else {
+		// Without its length, so that no more than a piece is held at once.
+		s.setHeader(w)
+		finish = func(body []byte) { s.send(w, body) }
 	}
-	// Without its length, so that no more than a piece is held at once.
-	s.setHeader(w)
 	for piece, err := range rest {
 		if err != nil {
 			s.log.Error("a page broke off", "err", err)
@@ -154,7 +153,7 @@ func (s *server) answerEvents(w http.ResponseWriter, events []relay.Event, rest 
 	body.WriteString("],")
 	body.Write(tail[1:])
 	body.WriteByte('\n')
-	s.send(w, body.Bytes())
+	finish(body.Bytes())
 	return nil
 }
 

@@ -58,16 +58,14 @@ func (s *server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error
 	if r.Header.Get("Content-Encoding") != "" {
 		return nil, envelope.Errorf(envelope.CodeUnsupportedMedia, "the body must come without Content-Encoding")
 	}
-	bodyTooLarge := &envelope.Error{Code: envelope.CodePayloadTooLarge, Details: map[string]any{"maxBytes": s.relay.MaxBody},
-		Message: "the body is too large; put big data elsewhere and send a reference to it"}
 	if r.ContentLength > int64(s.relay.MaxBody) {
-		return nil, bodyTooLarge // before a byte of it is asked for
+		return nil, envelope.TooLarge(s.relay.MaxBody) // before a byte of it is asked for
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, int64(s.relay.MaxBody)))
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
-		return nil, bodyTooLarge
+		return nil, envelope.TooLarge(s.relay.MaxBody)
 	case err != nil:
 		return nil, envelope.Errorf(envelope.CodeInvalidRequest, "the body broke off or came too slowly")
 	}

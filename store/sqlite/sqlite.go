@@ -27,7 +27,6 @@ import (
 	"github.com/gofrs/flock"
 	_ "modernc.org/sqlite" // registers the driver
 
-	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
 )
 
@@ -170,17 +169,15 @@ func (s *Store) release() error {
 	return errors.Join(append(errs, s.lock.Unlock())...)
 }
 
-// closed returns errClosed once Close has been called.
+// closed returns relay.ErrShuttingDown once Close has been called.
 func (s *Store) closed() error {
 	select {
 	case <-s.stop:
-		return errClosed
+		return relay.ErrShuttingDown
 	default:
 		return nil
 	}
 }
-
-var errClosed = envelope.Errorf(envelope.CodeUnavailable, "the relay is shutting down; try again in a moment")
 
 // nanos returns t as the tables hold it. Instants that do not fit, centuries away, become the nearest that does.
 func nanos(t time.Time) int64 {

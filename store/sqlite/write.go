@@ -237,7 +237,7 @@ func (s *Store) do(ctx context.Context, queue chan<- job, j job) (relay.Receipt,
 	select {
 	case queue <- j:
 	case <-s.stop:
-		return relay.Receipt{}, errClosed
+		return relay.Receipt{}, relay.ErrShuttingDown
 	case <-ctx.Done():
 		return relay.Receipt{}, ctx.Err()
 	}
@@ -249,7 +249,7 @@ func (s *Store) do(ctx context.Context, queue chan<- job, j job) (relay.Receipt,
 		case o := <-j.done:
 			return o.receipt, o.err
 		default:
-			return relay.Receipt{}, errClosed
+			return relay.Receipt{}, relay.ErrShuttingDown
 		}
 	case <-ctx.Done():
 		return relay.Receipt{}, ctx.Err()
