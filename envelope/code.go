@@ -1,6 +1,9 @@
 package envelope
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // Code names why a relay refused something. The list is closed (PROTOCOL §5); each wire maps it to its own status.
 type Code string
@@ -68,9 +71,10 @@ func (c AgentCode) Retryable() bool {
 // Error is a refusal: a code for programs, a sentence for people that says how to mend it, and facts that help to.
 // It is what goes over the wire, so it never holds another library's words or the refused input.
 type Error struct {
-	Code    Code
-	Message string
-	Details map[string]any
+	Code       Code
+	Message    string
+	Details    map[string]any
+	RetryAfter time.Duration // when the same may succeed, where Code.Retryable; 0: not known, soon
 }
 
 func (e *Error) Error() string { return string(e.Code) + ": " + e.Message }

@@ -43,8 +43,8 @@ func Parse(body []byte, maxBytes int) (*Envelope, error) {
 
 // TooLarge refuses a body, or the canonical form of an envelope, of more than maxBytes.
 func TooLarge(maxBytes int) *Error {
-	return &Error{CodePayloadTooLarge, "the body is too large, as it came or in canonical form; put big data elsewhere and send a reference to it",
-		map[string]any{"maxBytes": maxBytes}}
+	return &Error{Code: CodePayloadTooLarge, Details: map[string]any{"maxBytes": maxBytes},
+		Message: "the body is too large, as it came or in canonical form; put big data elsewhere and send a reference to it"}
 }
 
 // unwrap returns the envelope in {"envelope": …}, the form existing SDKs post. An object with other members beside it

@@ -112,6 +112,7 @@ type Entry struct {
 	Envelope *envelope.Envelope
 	Received time.Time
 	Listing  *Listing // for a MANIFEST
+	Local    bool     // from the relay's own machine, and so not held to the quota of an inbox
 }
 
 // Listing is what the directory knows of a manifest without reading it.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"iter"
+	"math"
 	"net/http"
 	"strconv"
 	"time"
@@ -42,8 +43,6 @@ func status(code envelope.Code) int {
 	return http.StatusInternalServerError
 }
 
-const retryAfter = 1 // seconds, where nothing better is known
-
 type errorAnswer struct {
 	OK        bool           `json:"ok"` // false
 	Error     envelope.Code  `json:"error"`
@@ -65,7 +64,8 @@ func (s *server) answerError(w http.ResponseWriter, r *http.Request, err error) 
 		e = envelope.Errorf(envelope.CodeInternal, "the relay could not do this; the reason is in its log")
 	}
 	if code := status(e.Code); code == http.StatusTooManyRequests || code == http.StatusServiceUnavailable {
-		w.Header().Set("Retry-After", strconv.Itoa(retryAfter))
+		seconds := math.Ceil(max(e.RetryAfter, time.Second).Seconds())
+		w.Header().Set("Retry-After", strconv.Itoa(int(seconds)))
 	}
 	s.answer(w, status(e.Code), errorAnswer{false, e.Code, e.Message, e.Code.Retryable(), e.Details})
 }
