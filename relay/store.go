@@ -23,7 +23,8 @@ type Store interface {
 	// Append makes e durable in one atomic step: its (sender, id) is new, the thread moves as thread.Rules.Apply says,
 	// the next sequence number is taken. All of it or nothing. The same envelope again is answered with the first
 	// one's receipt, marked as a duplicate, before any thread rule is asked.
-	// Refusals: CodeDuplicateID, those of thread.Rules.Apply, CodeUnavailable (disk full, shutting down).
+	// Refusals: CodeDuplicateID, those of thread.Rules.Apply, CodeRateLimited (the recipient's inbox is full),
+	// CodeUnavailable (disk full, shutting down).
 	Append(ctx context.Context, e Entry) (Receipt, error)
 
 	// Read returns matching events in sequence order, and where to go on reading.
@@ -51,16 +52,34 @@ type Policy struct {
 	Window          replay.Window
 	Rules           thread.Rules
 	ThreadRetention time.Duration // how long a thread's record outlives its envelopes; 0: 24 hours
+	Inbox           Quota
 }
 
 // DefaultThreadRetention is the zero Policy's.
 const DefaultThreadRetention = 24 * time.Hour
+
+// Quota is how much may wait for one recipient, counting what has not expired. It refuses what nobody asked for, a
+// REQUEST or a MANIFEST; a message of a thread that is there is bounded by the thread's own rules, and a full inbox
+// must not keep out the RESULT its owner waits for.
+type Quota struct {
+	Events int   // 0: DefaultInbox's; negative: no bound
+	Bytes  int64 // likewise
+}
+
+// DefaultInbox is the zero Policy's.
+var DefaultInbox = Quota{Events: 10_000, Bytes: 64 << 20}
 
 // WithDefaults returns p with its zero fields replaced.
 func (p Policy) WithDefaults() Policy {
 	p.Window, p.Rules = p.Window.WithDefaults(), p.Rules.WithDefaults()
 	if p.ThreadRetention == 0 {
 		p.ThreadRetention = DefaultThreadRetention
+	}
+	if p.Inbox.Events == 0 {
+		p.Inbox.Events = DefaultInbox.Events
+	}
+	if p.Inbox.Bytes == 0 {
+		p.Inbox.Bytes = DefaultInbox.Bytes
 	}
 	return p
 }

@@ -59,6 +59,11 @@ func (w *writer) append(e relay.Entry) (relay.Receipt, *relay.Posted, error) {
 			moved = candidates[chosen]
 		}
 		moved.Thread = next
+	}
+	if err := w.admit(e); err != nil {
+		return relay.Receipt{}, nil, err
+	}
+	if m.Type != envelope.TypeManifest {
 		if moved.n, err = w.saveThread(moved, w.expires(m), e.Received); err != nil {
 			return relay.Receipt{}, nil, err
 		}
@@ -113,6 +118,7 @@ func (w *writer) insert(e relay.Entry, threadN int64) (relay.Posted, error) {
 			return relay.Posted{}, err
 		}
 	}
+	w.received(recipient, len(m.Canonical()), expires)
 	return relay.Posted{Envelope: m, Event: relay.Event{Seq: relay.Seq(seq), ID: m.ID, TS: m.TS, Received: e.Received,
 		Expires: expires, Size: len(m.Canonical()), Body: m.Canonical()}}, nil
 }

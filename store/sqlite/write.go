@@ -40,12 +40,13 @@ type writer struct {
 	made    []*sql.Stmt          // all of stmts
 	parties map[didkey.DID]int64 // a cache of the table party
 	agents  map[int64]struct{}   // the parties with a manifest
+	inboxes map[int64]inbox      // what waits for a party, for those that somebody has written to
 }
 
 type statements struct {
 	begin, commit, rollback                                    *sql.Stmt
 	party, addParty, seen                                      *sql.Stmt
-	known, addEvent, addManifest                               *sql.Stmt
+	known, addEvent, addManifest, waiting                      *sql.Stmt
 	ownThread, threadsOf, threadsWith, addThread, updateThread *sql.Stmt
 	dueThreads, dropThread, dropEvents, dropManifests          *sql.Stmt
 }
@@ -54,7 +55,7 @@ type statements struct {
 const maxParties = 200_000
 
 func newWriter(ctx context.Context, s *Store) (*writer, error) {
-	w := &writer{store: s, parties: map[didkey.DID]int64{}, agents: map[int64]struct{}{}}
+	w := &writer{store: s, parties: map[didkey.DID]int64{}, agents: map[int64]struct{}{}, inboxes: map[int64]inbox{}}
 	var err error
 	if w.conn, err = s.writeDB.Conn(ctx); err != nil {
 		return nil, err
@@ -75,6 +76,8 @@ func newWriter(ctx context.Context, s *Store) (*writer, error) {
 		{&w.stmts.addManifest, "INSERT INTO manifest (sender, id, seq, ts, expires, intents, text) VALUES (?, ?, ?, ?, ?, ?, ?) " +
 			"ON CONFLICT (sender, id) DO UPDATE SET seq = excluded.seq, ts = excluded.ts, expires = excluded.expires, " +
 			"intents = excluded.intents, text = excluded.text WHERE excluded.ts >= ts"},
+		{&w.stmts.waiting, "SELECT count(*), ifnull(sum(bytes), 0), min(expires) FROM (SELECT length(body) AS bytes, expires FROM event " +
+			"WHERE recipient = ? AND +expires > ? LIMIT ?)"},
 		{&w.stmts.ownThread, "SELECT n, keep, record FROM thread WHERE id = ? AND client = ?"},
 		{&w.stmts.threadsOf, "SELECT n, keep, record FROM thread WHERE id = ? AND client IN (?, ?) ORDER BY n"},
 		{&w.stmts.threadsWith, "SELECT n, keep, record FROM thread WHERE id = ? ORDER BY n LIMIT " + strconv.Itoa(maxCandidates)},
@@ -213,6 +216,7 @@ func (w *writer) transact(f func() error) (err error) {
 		}
 		if err != nil {
 			clear(w.parties) // some may not be there any more
+			clear(w.inboxes)
 			if _, failed := w.stmts.rollback.ExecContext(ctx); failed != nil {
 				err = fmt.Errorf("%w (and then rolling back: %v)", err, failed)
 			}

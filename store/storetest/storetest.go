@@ -34,6 +34,7 @@ func Test(t *testing.T, open Opener) {
 		{"Removal", testRemoval},
 		{"Timeouts", testTimeouts},
 		{"Watch", testWatch},
+		{"Quota", testQuota},
 		{"Agents", testAgents},
 		{"Durability", testDurability},
 		{"LifeModel", testLifeModel},

@@ -1,0 +1,87 @@
+package sqlite
+
+import (
+	"database/sql"
+	"time"
+
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+)
+
+// inbox is what waits for one recipient: never less than there is, because what has expired since it was counted is
+// still in it.
+type inbox struct {
+	events   int
+	bytes    int64
+	fullTill time.Time // before then nothing of it expires
+}
+
+// recountWithin bounds how long an inbox is taken for full without a look, whatever its events say.
+const recountWithin = time.Minute
+
+// maxInboxes bounds how many inboxes are counted in memory, some 20 MB.
+const maxInboxes = 200_000
+
+// admit refuses e if nobody asked for it and its recipient's inbox is full.
+func (w *writer) admit(e relay.Entry) error {
+	m, quota := e.Envelope, w.store.policy.Inbox
+	unasked := m.Type == envelope.TypeRequest || m.Type == envelope.TypeManifest
+	if e.Local || !unasked || m.Recipient == "" || quota.Events < 0 && quota.Bytes < 0 {
+		return nil
+	}
+	recipient, err := w.party(m.Recipient)
+	if recipient == 0 || err != nil {
+		return err // nobody has written to a party that has no number
+	}
+	size := int64(len(m.Canonical()))
+	full := func(b inbox) bool {
+		return quota.Events >= 0 && b.events >= quota.Events || quota.Bytes >= 0 && b.bytes+size > quota.Bytes
+	}
+	b, counted := w.inboxes[recipient]
+	if now := e.Received; !counted || full(b) && (!now.Before(b.fullTill) || b.fullTill.Sub(now) > recountWithin) {
+		if b, err = w.count(recipient, now, quota); err != nil {
+			return err
+		}
+		w.keep(recipient, b)
+	}
+	if !full(b) {
+		return nil
+	}
+	return &envelope.Error{Code: envelope.CodeRateLimited, Details: map[string]any{"limit": "inbox"},
+		Message:    "the recipient's inbox is full; try again when some of what waits there has expired",
+		RetryAfter: max(b.fullTill.Sub(e.Received), time.Second)}
+}
+
+// count looks at no more of an inbox than makes it full.
+func (w *writer) count(recipient int64, now time.Time, quota relay.Quota) (b inbox, err error) {
+	limit := -1
+	if quota.Events >= 0 {
+		limit = quota.Events
+	}
+	var expires sql.NullInt64
+	err = w.stmts.waiting.QueryRow(recipient, nanos(now), limit).Scan(&b.events, &b.bytes, &expires)
+	b.fullTill = now.Add(recountWithin)
+	if first := instant(expires.Int64); expires.Valid && first.Before(b.fullTill) {
+		b.fullTill = first
+	}
+	return b, err
+}
+
+// received adds an event to its recipient's inbox, if that is counted.
+func (w *writer) received(recipient int64, size int, expires time.Time) {
+	if b, ok := w.inboxes[recipient]; ok {
+		b.events++
+		b.bytes += int64(size)
+		if expires.Before(b.fullTill) {
+			b.fullTill = expires
+		}
+		w.inboxes[recipient] = b
+	}
+}
+
+func (w *writer) keep(recipient int64, b inbox) {
+	if len(w.inboxes) >= maxInboxes {
+		clear(w.inboxes)
+	}
+	w.inboxes[recipient] = b
+}

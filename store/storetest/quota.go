@@ -1,0 +1,158 @@
+package storetest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/thread"
+)
+
+// testQuota holds a store to relay.Quota: an inbox takes so much and no more, and only what nobody asked for is
+// refused.
+func testQuota(t *testing.T, open Opener) {
+	three := relay.Policy{Inbox: relay.Quota{Events: 3}}
+	// full is a store in which three REQUESTs wait for bob, one minute, two and three.
+	full := func(t *testing.T) *fixture {
+		f := newFixture(t, open, three)
+		for n := range 3 {
+			f.post(alice, to(bob, lasting(time.Duration(n+1)*time.Minute, in(fmt.Sprint("t", n), request))))
+		}
+		return f
+	}
+
+	t.Run("what nobody asked for is refused", func(t *testing.T) {
+		f := full(t)
+		before := f.snapshot("t3")
+		f.refused(f.entry(alice, to(bob, in("t3", request))), envelope.CodeRateLimited)
+		f.refused(f.entry(carol, to(bob, manifest("m"))), envelope.CodeRateLimited)
+		if after := f.snapshot("t3"); after != before {
+			t.Errorf("refused, and yet:\n got %s\nwant %s", after, before)
+		}
+		f.reopen()
+		f.refused(f.entry(alice, to(bob, in("t3", request))), envelope.CodeRateLimited)
+	})
+
+	t.Run("a thread goes on", func(t *testing.T) {
+		f := full(t)
+		f.post(bob, in("mine", request))
+		f.post(carol, to(bob, in("mine", offer)))
+		f.post(bob, to(carol, in("mine", accept)))
+		f.post(carol, to(bob, in("mine", result)))
+	})
+
+	t.Run("others are not concerned", func(t *testing.T) {
+		f := full(t)
+		f.post(alice, to(carol, in("t3", request)))
+		f.post(alice, in("t4", request))
+		e := f.entry(alice, to(bob, in("t5", request)))
+		e.Local = true
+		f.append(e)
+	})
+
+	t.Run("what was here is a duplicate still", func(t *testing.T) {
+		f := newFixture(t, open, three)
+		first := f.entry(alice, to(bob, in("t0", request)))
+		f.append(first)
+		f.post(alice, to(bob, in("t1", request)))
+		f.post(alice, to(bob, in("t2", request)))
+		if r := f.append(first); !r.Duplicate {
+			t.Errorf("receipt %+v", r)
+		}
+	})
+
+	t.Run("until something has expired", func(t *testing.T) {
+		f := full(t)
+		f.pass(10 * time.Second)
+		_, err := f.Append(f.Context(), f.entry(alice, to(bob, in("t3", request))))
+		var refusal *envelope.Error
+		if !errors.As(err, &refusal) || refusal.RetryAfter != 50*time.Second {
+			t.Fatalf("error %#v, want to be told to come again in 50s", err)
+		}
+		f.pass(50*time.Second - 1)
+		f.refused(f.entry(alice, to(bob, in("t3", request))), envelope.CodeRateLimited)
+		f.pass(1)
+		f.post(alice, to(bob, in("t3", request)))
+		f.refused(f.entry(alice, to(bob, in("t4", request))), envelope.CodeRateLimited)
+	})
+
+	t.Run("a clock set back keeps nobody waiting", func(t *testing.T) {
+		f := newFixture(t, open, three)
+		for n := range 3 {
+			f.post(alice, to(bob, lasting(time.Hour, in(fmt.Sprint("t", n), request))))
+		}
+		f.refused(f.entry(alice, to(bob, in("t3", request))), envelope.CodeRateLimited)
+		f.pass(-15 * time.Minute)
+		_, err := f.Append(f.Context(), f.entry(alice, to(bob, in("t3", request))))
+		var refusal *envelope.Error
+		if !errors.As(err, &refusal) || refusal.RetryAfter > time.Minute {
+			t.Fatalf("error %#v, want to be told to come again within a minute", err)
+		}
+	})
+
+	t.Run("bytes", func(t *testing.T) {
+		f := newFixture(t, open, relay.Policy{})
+		size := len(f.entry(alice, to(bob, in("t0", request))).Envelope.Canonical())
+		f.policy.Inbox.Bytes = int64(3*size + size/2)
+		f.reopen()
+		for n := range 3 {
+			f.post(alice, to(bob, in(fmt.Sprint("t", n), request)))
+		}
+		f.refused(f.entry(alice, to(bob, in("t3", request))), envelope.CodeRateLimited)
+	})
+
+	t.Run("none", func(t *testing.T) {
+		f := newFixture(t, open, relay.Policy{Inbox: relay.Quota{Events: -1, Bytes: -1}})
+		for n := range 20 {
+			f.post(alice, to(bob, in(fmt.Sprint("t", n), request)))
+		}
+	})
+
+	t.Run("model", func(t *testing.T) { testQuotaModel(t, open) })
+}
+
+// testQuotaModel lets REQUESTs of random lives come to two inboxes, and compares with a list of what waits.
+func testQuotaModel(t *testing.T, open Opener) {
+	dir, runs := t.TempDir(), 0
+	rapid.Check(t, func(rt *rapid.T) {
+		runs++
+		place := filepath.Join(dir, strconv.Itoa(runs))
+		if err := os.Mkdir(place, 0o700); err != nil {
+			rt.Fatal(err)
+		}
+		quota := rapid.IntRange(1, 5).Draw(rt, "quota")
+		f := fixtureAt(rt, open, place, relay.Policy{Inbox: relay.Quota{Events: quota}})
+		waiting := map[didkey.DID][]time.Time{} // until when
+		for n := range 60 {
+			f.pass(rapid.SampledFrom([]time.Duration{0, time.Millisecond, time.Second, time.Minute}).Draw(rt, "later"))
+			if rapid.IntRange(0, 9).Draw(rt, "sweep") == 0 {
+				f.must(f.Expire(f.Context(), f.now, func(thread.Thread) []*envelope.Envelope { return nil }))
+			}
+			whom := rapid.SampledFrom([]didkey.Key{bob, carol}).Draw(rt, "to")
+			e := f.entry(alice, to(whom, lasting(time.Duration(rapid.IntRange(1, 300).Draw(rt, "ttl"))*time.Second,
+				in(fmt.Sprint("t", n), request))))
+			e.Local = rapid.IntRange(0, 9).Draw(rt, "local") == 0
+			count := 0
+			for _, until := range waiting[whom.DID()] {
+				if until.After(f.now) {
+					count++
+				}
+			}
+			if count >= quota && !e.Local {
+				f.refused(e, envelope.CodeRateLimited)
+				continue
+			}
+			receipt := f.append(e)
+			waiting[whom.DID()] = append(waiting[whom.DID()], receipt.ExpiresAt)
+		}
+	})
+}
