@@ -61,8 +61,10 @@ const sweepEvery = time.Second
 func (r *Relay) sweep(ctx context.Context) {
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
+	var due horizon
 	for {
-		if err := r.Store.Expire(ctx, r.Now(), r.timeoutNotices); err != nil && ctx.Err() == nil {
+		now := due.look(r.Now(), time.Now())
+		if err := r.Store.Expire(ctx, now, r.timeoutNotices); err != nil && ctx.Err() == nil {
 			r.Log.Error("sweep failed; it is tried again", "err", err)
 		}
 		select {

@@ -1,0 +1,90 @@
+package relay_test
+
+import (
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/thread"
+)
+
+// stepped is a wall clock that can be set.
+type stepped struct{ offset atomic.Int64 }
+
+func (c *stepped) now() time.Time       { return time.Now().Add(time.Duration(c.offset.Load())).Round(0) }
+func (c *stepped) set(by time.Duration) { c.offset.Store(int64(by)) }
+
+// sign signs a message dated by the relay's clock.
+func (c *stepped) sign(t *testing.T, d envelope.Draft) *envelope.Envelope {
+	d.TS = c.now()
+	return sign(t, key(t), d)
+}
+
+// A clock that is wrong for a while costs nothing: what was accepted is delivered once it is right again, no thread has
+// ended, and nothing that was accepted is accepted again.
+func TestClockStepsCostNothing(t *testing.T) {
+	for _, step := range []time.Duration{15 * time.Minute, time.Hour, 40 * 24 * time.Hour, -15 * time.Minute} {
+		t.Run(step.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var clock stepped
+				r := start(t, relay.Config{Now: clock.now})
+				me := key(t).DID()
+				mail := clock.sign(t, envelope.Draft{ID: "mail", Payload: request, Thread: "t1", Recipient: me, TTL: 10 * time.Minute})
+				post(t, r, mail)
+				time.Sleep(30 * time.Second)
+				clock.set(step)
+				time.Sleep(4 * time.Minute)
+				clock.set(0)
+				time.Sleep(20 * time.Second) // the thread has ten seconds left
+				page := poll(t, r, relay.Poll{Filter: relay.Filter{Recipient: me}, Limit: 10})
+				if ids(page) != "mail" {
+					t.Errorf("delivered %q", ids(page))
+				}
+				if v, err := r.Thread(t.Context(), thread.Key{ID: "t1"}); err != nil || v.State != thread.Pending {
+					t.Errorf("the thread is %s, %v", v.State, err)
+				}
+				if receipt := post(t, r, mail); !receipt.Duplicate {
+					t.Error("a copy was taken for another message")
+				}
+			})
+		})
+	}
+}
+
+// A correction that lasts is followed: five minutes later the clock's new time is the time.
+func TestLastingStepIsBelieved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var clock stepped
+		r := start(t, relay.Config{Now: clock.now, Policy: relay.Policy{Rules: thread.Rules{PendingTimeout: 30 * time.Minute}}})
+		client := key(t)
+		post(t, r, sign(t, client, envelope.Draft{Payload: request, Thread: "t1"}))
+		clock.set(time.Hour)
+		began := time.Now()
+		page := poll(t, r, relay.Poll{Filter: relay.Filter{Recipient: client.DID()}, Wait: 10 * time.Minute, Limit: 1})
+		if len(page.Events) != 1 {
+			t.Fatal("no notice of the thread's end")
+		}
+		// The sweep first sees it a second later at most, and again five minutes later.
+		if took := time.Since(began); took < 5*time.Minute || took > 5*time.Minute+2*time.Second {
+			t.Errorf("the notice came after %v", took)
+		}
+	})
+}
+
+// A clock that creeps ahead of the monotonic one, as a slewed clock does, is followed all along.
+func TestSlewedClockIsFollowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		fast := func() time.Time { return time.Now().Add(time.Since(began) / 2).Round(0) }
+		r := start(t, relay.Config{Now: fast})
+		client := key(t)
+		post(t, r, sign(t, client, envelope.Draft{Payload: request, Thread: "t1"}))
+		page := poll(t, r, relay.Poll{Filter: relay.Filter{Recipient: client.DID()}, Wait: 10 * time.Minute, Limit: 1})
+		if took := time.Since(began); len(page.Events) != 1 || took > 3*time.Minute+22*time.Second {
+			t.Errorf("%d notices after %v, want one at 3m20s, when the relay's clock shows five minutes", len(page.Events), took)
+		}
+	})
+}
