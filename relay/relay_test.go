@@ -37,7 +37,12 @@ func runAt(t *testing.T, path string, c relay.Config) (r *relay.Relay, stop func
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Store, c.Log = store, slog.New(slog.DiscardHandler)
+	if outer, ok := c.Store.(*counting); ok {
+		outer.Store = store
+	} else {
+		c.Store = store
+	}
+	c.Log = slog.New(slog.DiscardHandler)
 	if c.Key.DID() == "" {
 		c.Key = key(t)
 	}

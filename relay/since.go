@@ -55,20 +55,41 @@ func (r *Relay) since(ctx context.Context, p Poll, w *waiter) (Delivery, error) 
 		if rest := o.settles.Sub(r.Now()); rest > 0 {
 			settle.Reset(rest)
 		}
-		select {
-		case <-w.woken:
-			r.hub.take(w) // only the wake-up counts: which events are pending is asked of the store
-			settled = false
-		case <-settle.C:
-			settled = true
-		case <-deadline.C:
-			isLast = true
-		case <-r.drained:
-			return Delivery{Page: Page{Cursor: o.resume()}}, nil
-		case <-ctx.Done():
-			return Delivery{}, ctx.Err()
+		settled = false
+		for again := false; !again; {
+			select {
+			case <-w.woken:
+				var sibling time.Time
+				if again, sibling = o.isNews(r.hub.take(w), p.Since); !sibling.IsZero() {
+					settle.Reset(sibling.Add(settleAfter).Sub(r.Now()))
+				}
+			case <-settle.C:
+				again, settled = true, true
+			case <-deadline.C:
+				again, isLast = true, true
+			case <-r.drained:
+				return Delivery{Page: Page{Cursor: o.resume()}}, nil
+			case <-ctx.Done():
+				return Delivery{}, ctx.Err()
+			}
 		}
 	}
+}
+
+// isNews reports whether events that have come since this look are worth another: a look costs as much as there is
+// behind the bookmark, and whoever sends equal timestamps must not make every reader look at each of them. sibling is
+// when the last event arrived that only shares the bookmark's instant; zero: none did.
+func (o outlook) isNews(events []Posted, since time.Time) (news bool, sibling time.Time) {
+	for _, e := range events {
+		switch {
+		case e.Seq <= o.end.Seq: // this look has seen it
+		case o.bookmark && e.TS.Equal(since):
+			sibling = e.Received
+		case o.bookmark || e.TS.After(since) || e.Received.After(since):
+			return true, time.Time{}
+		}
+	}
+	return false, sibling
 }
 
 // resume is the cursor from which nothing pending is missed.

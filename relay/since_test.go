@@ -1,8 +1,11 @@
 package relay_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -110,5 +113,43 @@ func TestHostileThreadsStopNobody(t *testing.T) {
 		if receipt.Thread.Client != alice.DID() || receipt.State != thread.Failed {
 			t.Errorf("her CANCEL moved %+v to %s", receipt.Thread, receipt.State)
 		}
+	})
+}
+
+// counting is a store that counts what is read from it.
+type counting struct {
+	relay.Store
+	reads atomic.Int64
+}
+
+func (s *counting) Read(ctx context.Context, q relay.Query) (relay.Page, error) {
+	s.reads.Add(1)
+	return s.Store.Read(ctx, q)
+}
+
+// A flood of messages with the bookmark's own timestamp holds a poll up until its time is over, but does not make it
+// search the store for each.
+func TestEqualTimestampsAreNotSearchedEach(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var store counting
+		r := start(t, relay.Config{Store: &store})
+		me, ts := key(t).DID(), time.Now()
+		mail(t, r, me, "first", ts, time.Hour)
+		var flood sync.WaitGroup
+		flood.Go(func() {
+			for n := range 100 {
+				time.Sleep(100 * time.Millisecond)
+				mail(t, r, me, fmt.Sprint("copy-", n), ts, time.Hour)
+			}
+		})
+		store.reads.Store(0)
+		page := poll(t, r, relay.Poll{Filter: relay.Filter{Recipient: me}, Since: ts, Wait: 30 * time.Second, Limit: 1000})
+		if took := time.Since(ts); len(page.Events) != 100 || took != 11*time.Second {
+			t.Errorf("%d events after %v, want 100 when the last is a second old", len(page.Events), took)
+		}
+		if n := store.reads.Load(); n > 5 {
+			t.Errorf("the store was asked %d times", n)
+		}
+		flood.Wait()
 	})
 }
