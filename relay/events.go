@@ -11,6 +11,7 @@ const (
 	MaxPage     = 1000
 	DefaultPage = 100
 	PageBytes   = 4 << 20
+	pieceBytes  = 256 << 10 // of a page, how much is in memory at once
 	MaxWait     = 60 * time.Second
 	DefaultWait = 30 * time.Second
 )
@@ -24,11 +25,30 @@ type Poll struct {
 	Limit  int
 }
 
-// Delivery is the answer to a poll: a page, and what of an oversized one comes behind Page.Events.
+// Delivery is a page of which only the beginning is in memory: Page.Events, and Rest behind it. Page.More and
+// Page.Cursor are those of the whole.
 type Delivery struct {
 	Page
 	LastTS time.Time                 // the ts of the last event of all; zero: there is none
-	Rest   iter.Seq2[[]Event, error] // read from the store piece by piece, as it is asked for; nil: nothing
+	Rest   iter.Seq2[[]Event, error] // the others, read from the store as they are asked for; nil: none
+}
+
+// Pieces yields the events of the page, a part at a time. An error ends it.
+func (d Delivery) Pieces() iter.Seq2[[]Event, error] {
+	return func(yield func([]Event, error) bool) {
+		if yield(d.Events, nil) && d.Rest != nil {
+			d.Rest(yield)
+		}
+	}
+}
+
+// whole is the delivery of a page that is in memory.
+func whole(p Page) Delivery {
+	d := Delivery{Page: p}
+	if n := len(p.Events); n > 0 {
+		d.LastTS = p.Events[n-1].TS
+	}
+	return d
 }
 
 // Events answers a poll: at once if there is something to deliver, else as soon as there is, else with an empty page
@@ -46,33 +66,69 @@ func (r *Relay) Events(ctx context.Context, p Poll) (Delivery, error) {
 	if !p.Since.IsZero() {
 		return r.since(ctx, p, w)
 	}
-	page, err := r.fromCursor(ctx, p, w)
-	d := Delivery{Page: page}
-	if n := len(page.Events); n > 0 {
-		d.LastTS = page.Events[n-1].TS
-	}
-	return d, err
+	return r.fromCursor(ctx, p, w)
 }
 
-func (r *Relay) fromCursor(ctx context.Context, p Poll, w *waiter) (Page, error) {
-	page, err := r.Store.Read(context.WithoutCancel(ctx), Query{Filter: p.Filter, Now: r.Now(), After: p.Cursor, Limit: p.Limit, MaxBytes: PageBytes})
-	if err != nil || len(page.Events) > 0 {
-		return page, err
+func (r *Relay) fromCursor(ctx context.Context, p Poll, w *waiter) (Delivery, error) {
+	d, err := r.read(context.WithoutCancel(ctx), Query{Filter: p.Filter, Now: r.Now(), After: p.Cursor, Limit: p.Limit, MaxBytes: PageBytes})
+	if err != nil || len(d.Events) > 0 {
+		return d, err
 	}
 	deadline := time.NewTimer(p.Wait)
 	defer deadline.Stop()
 	for {
 		select {
 		case <-w.woken:
-			if fresh := pageOf(r.hub.take(w), page.Cursor, p.Limit); len(fresh.Events) > 0 {
-				return fresh, nil
+			if fresh := pageOf(r.hub.take(w), d.Cursor, p.Limit); len(fresh.Events) > 0 {
+				return whole(fresh), nil
 			}
 		case <-deadline.C:
-			return page, nil
+			return d, nil
 		case <-r.drained:
-			return page, nil
+			return d, nil
 		case <-ctx.Done():
-			return Page{}, ctx.Err()
+			return Delivery{}, ctx.Err()
+		}
+	}
+}
+
+// read answers q, of whose page no more is held in memory than a slow reader may keep there.
+func (r *Relay) read(ctx context.Context, q Query) (Delivery, error) {
+	rest := q
+	q.MaxBytes = pieceBytes
+	first, err := r.Store.Read(ctx, q)
+	d := whole(first)
+	if err != nil || !first.More || len(first.Events) == q.Limit {
+		return d, err
+	}
+	// There is more than a piece: where the page ends is looked up without the bodies.
+	rest.After, rest.Headers = first.Cursor, true
+	rest.Limit -= len(first.Events)
+	for _, e := range first.Events {
+		rest.MaxBytes -= e.Size
+	}
+	if rest.MaxBytes <= 0 {
+		return d, nil // a single event of that size
+	}
+	end, err := r.Store.Read(ctx, rest)
+	if err != nil || len(end.Events) == 0 || end.Events[0].Size > rest.MaxBytes {
+		return d, err
+	}
+	d.More, d.Cursor, d.LastTS = end.More, end.Cursor, end.Events[len(end.Events)-1].TS
+	q.After, q.Until = first.Cursor, end.Events[len(end.Events)-1].Seq
+	d.Rest = r.pieces(ctx, q)
+	return d, nil
+}
+
+// pieces reads all that q selects, a piece at a time.
+func (r *Relay) pieces(ctx context.Context, q Query) iter.Seq2[[]Event, error] {
+	return func(yield func([]Event, error) bool) {
+		for more := true; more; {
+			page, err := r.Store.Read(ctx, q)
+			if !yield(page.Events, err) || err != nil {
+				return
+			}
+			q.After, more = page.Cursor, page.More
 		}
 	}
 }

@@ -2,7 +2,6 @@ package relay
 
 import (
 	"context"
-	"iter"
 	"time"
 )
 
@@ -176,15 +175,14 @@ func cut(pending []Event, lastHolder map[int64]Seq, behind Seq, limit int) int {
 	return best
 }
 
-// deliver reads the page that o found: the first PageBytes of it now, the rest as it is asked for, because rule 3 sets
-// no bound to a page.
+// deliver reads the page that o found: a piece of it now, the rest as it is asked for.
 func (r *Relay) deliver(ctx context.Context, o outlook) (Delivery, error) {
 	if o.cut == 0 {
 		return Delivery{Page: Page{Cursor: o.end}}, nil
 	}
 	last := o.pending[o.cut-1]
 	q := o.query
-	q.After, q.Until, q.MaxBytes = o.resume(), last.Seq, PageBytes
+	q.After, q.Until, q.MaxBytes = o.resume(), last.Seq, pieceBytes
 	page, err := r.Store.Read(ctx, q)
 	if err != nil {
 		return Delivery{}, err
@@ -197,17 +195,4 @@ func (r *Relay) deliver(ctx context.Context, o outlook) (Delivery, error) {
 	d.More = o.cut < len(o.pending)
 	d.Cursor = Cursor{o.end.Epoch, last.Seq}
 	return d, nil
-}
-
-// pieces reads all that q selects, a page at a time.
-func (r *Relay) pieces(ctx context.Context, q Query) iter.Seq2[[]Event, error] {
-	return func(yield func([]Event, error) bool) {
-		for more := true; more; {
-			page, err := r.Store.Read(ctx, q)
-			if !yield(page.Events, err) || err != nil {
-				return
-			}
-			q.After, more = page.Cursor, page.More
-		}
-	}
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/agora-relay/agora/didkey"
@@ -15,8 +16,8 @@ import (
 // ThreadView is a thread as it stands now.
 type ThreadView struct {
 	thread.Thread
+	Delivery           // its unexpired envelopes, notices of a timeout included
 	Deadline time.Time // when the clock will end it; zero if it has ended
-	Events   []Event   // its unexpired envelopes, notices of a timeout included
 	Expired  int       // how many of its envelopes have expired
 }
 
@@ -34,14 +35,15 @@ func (r *Relay) Thread(ctx context.Context, k thread.Key) (ThreadView, error) {
 	if err != nil {
 		return ThreadView{}, err
 	}
-	page, err := r.Store.Read(ctx, Query{Filter: Filter{Thread: t.ID, Client: t.Client}, Now: now, Limit: maxThreadEvents})
+	q := Query{Filter: Filter{Thread: t.ID, Client: t.Client}, Now: now, Headers: true, Limit: maxThreadEvents}
+	all, err := r.Store.Read(ctx, q)
 	if err != nil {
 		return ThreadView{}, err
 	}
-	v := ThreadView{Thread: t, Events: page.Events}
+	v := ThreadView{Thread: t}
 	v.Deadline, _ = r.Rules.Deadline(t)
 	unexpired := map[string]int{}
-	for _, e := range page.Events {
+	for _, e := range all.Events {
 		unexpired[e.ID]++
 	}
 	for _, step := range t.Transitions {
@@ -52,7 +54,9 @@ func (r *Relay) Thread(ctx context.Context, k thread.Key) (ThreadView, error) {
 			v.Expired++
 		}
 	}
-	return v, nil
+	q.Headers, q.MaxBytes, q.Until = false, math.MaxInt, all.Cursor.Seq
+	v.Delivery, err = r.read(ctx, q)
+	return v, err
 }
 
 const sweepEvery = time.Second

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"iter"
 	"math"
 	"net/http"
 	"strconv"
@@ -116,52 +115,54 @@ func (s *server) send(w http.ResponseWriter, body []byte) {
 	}
 }
 
-// answerEvents writes events, the rest behind them as it comes, and the members of last, an object. Envelopes are the
-// canonical bytes that were signed, never encoded again.
-func (s *server) answerEvents(w http.ResponseWriter, events []relay.Event, rest iter.Seq2[[]relay.Event, error], last any) error {
+// sendBytes is how much of an answer is gathered before it is sent.
+const sendBytes = 64 << 10
+
+// answerEvents writes the events of d and the members of last, an object. Envelopes are the canonical bytes that were
+// signed, never encoded again. A long answer is sent as it is made, without its length, so that a reader who takes
+// his time keeps little of it in memory.
+func (s *server) answerEvents(w http.ResponseWriter, d relay.Delivery, last any) error {
 	tail, err := json.Marshal(last)
 	if err != nil {
 		return err
 	}
 	var body bytes.Buffer
 	body.WriteString(`{"ok":true,"events":[`)
-	appendEvents(&body, events)
-	finish := func(body []byte) { s.write(w, http.StatusOK, body) }
-	if rest == nil {
-		rest = func(func([]relay.Event, error) bool) {}
-	} else {
-		// Without its length, so that no more than a piece is held at once.
-		s.setHeader(w)
-		finish = func(body []byte) { s.send(w, body) }
-	}
-	for piece, err := range rest {
+	begun, sent := false, false
+	for events, err := range d.Pieces() {
 		if err != nil {
 			s.log.Error("a page broke off", "err", err)
 			panic(http.ErrAbortHandler) // the client sees a broken answer, not a short one
 		}
-		if len(piece) == 0 {
-			continue // what was to come has expired meanwhile
+		for _, e := range events {
+			if begun {
+				body.WriteByte(',')
+			}
+			body.Write(e.Body)
+			begun = true
+			if body.Len() < sendBytes {
+				continue
+			}
+			if sent {
+				s.extend(w)
+			} else {
+				s.setHeader(w)
+				sent = true
+			}
+			if _, err := w.Write(body.Bytes()); err != nil {
+				return nil // the client has gone
+			}
+			body.Reset()
 		}
-		if _, err := w.Write(body.Bytes()); err != nil {
-			return nil // the client has gone
-		}
-		body.Reset()
-		body.WriteByte(',')
-		appendEvents(&body, piece)
-		s.extend(w)
 	}
 	body.WriteString("],")
 	body.Write(tail[1:])
 	body.WriteByte('\n')
-	finish(body.Bytes())
-	return nil
-}
-
-func appendEvents(b *bytes.Buffer, events []relay.Event) {
-	for i, e := range events {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		b.Write(e.Body)
+	if sent {
+		s.extend(w)
+		s.send(w, body.Bytes())
+	} else {
+		s.write(w, http.StatusOK, body.Bytes())
 	}
+	return nil
 }

@@ -81,19 +81,19 @@ func (s *server) getEvents(w http.ResponseWriter, r *http.Request) error {
 	// The deadline for reading the request must not cut the wait, during which the connection is read to learn
 	// whether the client is still there.
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // see handle
-	page, err := s.relay.Events(r.Context(), poll)
+	d, err := s.relay.Events(r.Context(), poll)
 	if err != nil {
 		return err
 	}
 	lastTS := since // what the loops of existing clients go on with after an empty answer
-	if !page.LastTS.IsZero() {
-		lastTS = page.LastTS.UTC().Format(time.RFC3339Nano)
+	if !d.LastTS.IsZero() {
+		lastTS = d.LastTS.UTC().Format(time.RFC3339Nano)
 	}
-	return s.answerEvents(w, page.Events, page.Rest, struct {
+	return s.answerEvents(w, d, struct {
 		HasMore bool   `json:"hasMore"`
 		Cursor  string `json:"cursor"`
 		LastTS  string `json:"lastTs,omitempty"`
-	}{page.More, page.Cursor.String(), lastTS})
+	}{d.More, d.Cursor.String(), lastTS})
 }
 
 func (s *server) getThread(w http.ResponseWriter, r *http.Request) error {
@@ -116,7 +116,7 @@ func (s *server) getThread(w http.ResponseWriter, r *http.Request) error {
 	if !view.Deadline.IsZero() {
 		record.Deadline = &view.Deadline
 	}
-	return s.answerEvents(w, view.Events, nil, map[string]any{"thread": record, "expired": view.Expired})
+	return s.answerEvents(w, view.Delivery, map[string]any{"thread": record, "expired": view.Expired})
 }
 
 type agentRow struct {

@@ -1,0 +1,95 @@
+package relay_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/thread"
+)
+
+// memoryBytes is what a reader may keep in memory by not reading: a piece of its page.
+const memoryBytes = 256 << 10
+
+// weigh returns the ids of a delivery, how many bytes they have, and the most that was in memory at once.
+func weigh(t *testing.T, d relay.Delivery) (ids []string, size, most int) {
+	t.Helper()
+	for events, err := range d.Pieces() {
+		if err != nil {
+			t.Fatal(err)
+		}
+		piece := 0
+		for _, e := range events {
+			ids = append(ids, e.ID)
+			piece += len(e.Body)
+		}
+		size += piece
+		most = max(most, piece)
+	}
+	return ids, size, most
+}
+
+// However large a page is, little of it is in memory at once; and page after page holds everything once, in order.
+func TestLargePagesAreReadInPieces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, relay.Config{})
+		me, began := key(t).DID(), time.Now()
+		var posted []string
+		for n := range 90 {
+			e := sign(t, key(t), envelope.Draft{Thread: "t", Recipient: me, TTL: time.Hour,
+				Payload: envelope.Request{Intent: "echo", Title: strings.Repeat("x", n%3*50_000)}})
+			post(t, r, e)
+			posted = append(posted, e.ID)
+		}
+		for name, limit := range map[string]int{"as much as a page holds": 1000, "a few": 7, "one": 1} {
+			var got []string
+			p := relay.Poll{Filter: relay.Filter{Recipient: me}, Limit: limit}
+			for more := true; more; {
+				d, err := r.Events(t.Context(), p)
+				if err != nil {
+					t.Fatal(err)
+				}
+				ids, size, most := weigh(t, d)
+				if len(ids) > limit || size > relay.PageBytes || most > memoryBytes || len(ids) == 0 {
+					t.Fatalf("%s: a page of %d events, %d bytes, %d of them at once", name, len(ids), size, most)
+				}
+				got = append(got, ids...)
+				p.Cursor, more = d.Cursor, d.More
+			}
+			if !slices.Equal(got, posted) {
+				t.Errorf("%s: %d events in all, want the %d posted, in their order", name, len(got), len(posted))
+			}
+		}
+		d, err := r.Events(t.Context(), relay.Poll{Filter: relay.Filter{Recipient: me}, Since: began.Add(-time.Second), Limit: 1000})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, most := weigh(t, d); most > memoryBytes {
+			t.Errorf("since: %d bytes at once", most)
+		}
+	})
+}
+
+func TestLargeThreadIsReadInPieces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, relay.Config{})
+		client := key(t)
+		post(t, r, sign(t, client, envelope.Draft{Thread: "t", Payload: request}))
+		for range 20 {
+			post(t, r, sign(t, key(t), envelope.Draft{Thread: "t", Recipient: client.DID(),
+				Payload: envelope.Offer{RequestID: "r1", Plan: strings.Repeat("x", 100_000)}}))
+		}
+		view, err := r.Thread(t.Context(), thread.Key{ID: "t"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids, size, most := weigh(t, view.Delivery)
+		if len(ids) != 21 || size < 2_000_000 || most > memoryBytes {
+			t.Errorf("%d events, %d bytes, %d of them at once", len(ids), size, most)
+		}
+	})
+}
