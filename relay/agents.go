@@ -45,13 +45,16 @@ func list(e *envelope.Envelope) (*Listing, error) {
 	return l, nil
 }
 
+// directoryBytes is how many bytes of manifests a page of the directory has.
+const directoryBytes = 1 << 20
+
 // Agents searches the directory as of now; see AgentQuery, whose Now is set here.
 func (r *Relay) Agents(ctx context.Context, q AgentQuery) (AgentPage, error) {
 	if err := r.draining(); err != nil {
 		return AgentPage{}, err
 	}
 	q.Now = r.Now()
-	q.Text = strings.ToLower(q.Text)
+	q.Text, q.MaxBytes = strings.ToLower(q.Text), directoryBytes
 	return r.Store.Agents(ctx, q)
 }
 
@@ -61,7 +64,10 @@ func (r *Relay) Online(a Agent) bool { return a.LastSeen.After(r.Now().Add(-Onli
 // Agent returns all manifests of one agent.
 // Errors: CodeAgentNotFound.
 func (r *Relay) Agent(ctx context.Context, did didkey.DID) ([]Agent, error) {
-	page, err := r.Agents(ctx, AgentQuery{DID: did, Limit: 1000})
+	if err := r.draining(); err != nil {
+		return nil, err
+	}
+	page, err := r.Store.Agents(ctx, AgentQuery{DID: did, Now: r.Now(), Limit: MaxManifests})
 	if err == nil && len(page.Agents) == 0 {
 		err = envelope.Errorf(envelope.CodeAgentNotFound, "no unexpired MANIFEST of this agent is here; an agent announces itself by posting one")
 	}

@@ -23,7 +23,8 @@ type Store interface {
 	// Append makes e durable in one atomic step: its (sender, id) is new, the thread moves as thread.Rules.Apply says,
 	// the next sequence number is taken. All of it or nothing. The same envelope again is answered with the first
 	// one's receipt, marked as a duplicate, before any thread rule is asked.
-	// Refusals: CodeDuplicateID, those of thread.Rules.Apply, CodeRateLimited (the recipient's inbox is full),
+	// Refusals: CodeDuplicateID, those of thread.Rules.Apply, CodeRateLimited (the recipient's inbox is full, or the
+	// agent has MaxManifests),
 	// CodeUnavailable (disk full, shutting down).
 	Append(ctx context.Context, e Entry) (Receipt, error)
 
@@ -126,6 +127,9 @@ var ErrUnknownCursor = &envelope.Error{Code: envelope.CodeInvalidRequest,
 // ErrShuttingDown refuses what comes while a relay, or its store, is being closed.
 var ErrShuttingDown = envelope.Errorf(envelope.CodeUnavailable, "the relay is shutting down; try again in a moment")
 
+// MaxManifests is how many unexpired manifests a directory keeps of one agent.
+const MaxManifests = 16
+
 // Entry is an envelope that was parsed and verified, ready to be stored.
 type Entry struct {
 	Envelope *envelope.Envelope
@@ -218,6 +222,7 @@ type AgentQuery struct {
 	Now         time.Time
 	After       int64 // AgentPage.Next of the page before
 	Limit       int
+	MaxBytes    int // end the page before it has more bytes of Manifest, but not before one; 0: no bound
 }
 
 // Agent is a row of the directory.

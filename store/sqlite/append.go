@@ -60,7 +60,7 @@ func (w *writer) append(e relay.Entry) (relay.Receipt, *relay.Posted, error) {
 		}
 		moved.Thread = next
 	}
-	if err := w.admit(e); err != nil {
+	if err := w.admit(sender, e); err != nil {
 		return relay.Receipt{}, nil, err
 	}
 	if m.Type != envelope.TypeManifest {

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"database/sql"
+	"strconv"
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
@@ -16,14 +17,35 @@ type inbox struct {
 	fullTill time.Time // before then nothing of it expires
 }
 
-// recountWithin bounds how long an inbox is taken for full without a look, whatever its events say.
-const recountWithin = time.Minute
+// comeAgain is the longest that who was refused is told to wait, and that an inbox is taken for full without a look.
+const comeAgain = time.Minute
 
 // maxInboxes bounds how many inboxes are counted in memory, some 20 MB.
 const maxInboxes = 200_000
 
-// admit refuses e if nobody asked for it and its recipient's inbox is full.
-func (w *writer) admit(e relay.Entry) error {
+// admit refuses e if there is no room for it: its recipient's inbox is full and nobody asked for it, or its sender has
+// as many manifests as an agent may.
+func (w *writer) admit(sender int64, e relay.Entry) error {
+	if err := w.admitListing(sender, e); err != nil {
+		return err
+	}
+	return w.admitMail(e)
+}
+
+func (w *writer) admitListing(sender int64, e relay.Entry) error {
+	if e.Listing == nil || sender == 0 {
+		return nil
+	}
+	var others int
+	err := w.stmts.manifests.QueryRow(sender, e.Listing.ID, nanos(e.Received)).Scan(&others)
+	if err != nil || others < relay.MaxManifests {
+		return err
+	}
+	return &envelope.Error{Code: envelope.CodeRateLimited, Details: map[string]any{"limit": "manifestsPerAgent"}, RetryAfter: comeAgain,
+		Message: "the directory has " + strconv.Itoa(others) + " manifests of this agent, and keeps no more; replace one by using its id again"}
+}
+
+func (w *writer) admitMail(e relay.Entry) error {
 	m, quota := e.Envelope, w.store.policy.Inbox
 	unasked := m.Type == envelope.TypeRequest || m.Type == envelope.TypeManifest
 	if e.Local || !unasked || m.Recipient == "" || quota.Events < 0 && quota.Bytes < 0 {
@@ -38,7 +60,7 @@ func (w *writer) admit(e relay.Entry) error {
 		return quota.Events >= 0 && b.events >= quota.Events || quota.Bytes >= 0 && b.bytes+size > quota.Bytes
 	}
 	b, counted := w.inboxes[recipient]
-	if now := e.Received; !counted || full(b) && (!now.Before(b.fullTill) || b.fullTill.Sub(now) > recountWithin) {
+	if now := e.Received; !counted || full(b) && (!now.Before(b.fullTill) || b.fullTill.Sub(now) > comeAgain) {
 		if b, err = w.count(recipient, now, quota); err != nil {
 			return err
 		}
@@ -60,7 +82,7 @@ func (w *writer) count(recipient int64, now time.Time, quota relay.Quota) (b inb
 	}
 	var expires sql.NullInt64
 	err = w.stmts.waiting.QueryRow(recipient, nanos(now), limit).Scan(&b.events, &b.bytes, &expires)
-	b.fullTill = now.Add(recountWithin)
+	b.fullTill = now.Add(comeAgain)
 	if first := instant(expires.Int64); expires.Valid && first.Before(b.fullTill) {
 		b.fullTill = first
 	}

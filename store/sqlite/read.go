@@ -137,18 +137,19 @@ func (s *Store) Agents(ctx context.Context, q relay.AgentQuery) (relay.AgentPage
 		return relay.AgentPage{}, err
 	}
 	defer rows.Close()
-	page := relay.AgentPage{Next: q.After}
+	page, size := relay.AgentPage{Next: q.After}, 0
 	for rows.Next() {
-		if len(page.Agents) == q.Limit {
+		var a relay.Agent
+		var n, seen int64
+		if err := rows.Scan(&n, &a.DID, &seen, &a.Manifest); err != nil {
+			return relay.AgentPage{}, err
+		}
+		size += len(a.Manifest)
+		if len(page.Agents) == q.Limit || q.MaxBytes > 0 && len(page.Agents) > 0 && size > q.MaxBytes {
 			page.More = true
 			break
 		}
-		var a relay.Agent
-		var seen int64
-		if err := rows.Scan(&page.Next, &a.DID, &seen, &a.Manifest); err != nil {
-			return relay.AgentPage{}, err
-		}
-		a.LastSeen = instant(seen)
+		page.Next, a.LastSeen = n, instant(seen)
 		page.Agents = append(page.Agents, a)
 	}
 	return page, rows.Err()

@@ -46,7 +46,7 @@ type writer struct {
 type statements struct {
 	begin, commit, rollback                                    *sql.Stmt
 	party, addParty, seen                                      *sql.Stmt
-	known, addEvent, addManifest, waiting                      *sql.Stmt
+	known, addEvent, addManifest, manifests, waiting           *sql.Stmt
 	ownThread, threadsOf, threadsWith, addThread, updateThread *sql.Stmt
 	dueThreads, dropThread, dropEvents, dropManifests          *sql.Stmt
 }
@@ -76,6 +76,7 @@ func newWriter(ctx context.Context, s *Store) (*writer, error) {
 		{&w.stmts.addManifest, "INSERT INTO manifest (sender, id, seq, ts, expires, intents, text) VALUES (?, ?, ?, ?, ?, ?, ?) " +
 			"ON CONFLICT (sender, id) DO UPDATE SET seq = excluded.seq, ts = excluded.ts, expires = excluded.expires, " +
 			"intents = excluded.intents, text = excluded.text WHERE excluded.ts >= ts"},
+		{&w.stmts.manifests, "SELECT count(*) FROM manifest WHERE sender = ? AND id <> ? AND expires > ?"},
 		{&w.stmts.waiting, "SELECT count(*), ifnull(sum(bytes), 0), min(expires) FROM (SELECT length(body) AS bytes, expires FROM event " +
 			"WHERE recipient = ? AND +expires > ? LIMIT ?)"},
 		{&w.stmts.ownThread, "SELECT n, keep, record FROM thread WHERE id = ? AND client = ?"},

@@ -108,6 +108,51 @@ func testAgents(t *testing.T, open Opener) {
 		f.directory(relay.AgentQuery{}, newest, others)
 	})
 
+	t.Run("so many of each", func(t *testing.T) {
+		f := newFixture(t, open, relay.Policy{})
+		var all []*envelope.Envelope
+		for n := range relay.MaxManifests {
+			all = append(all, f.list(alice, lasting(time.Hour, manifest(fmt.Sprint("m", n))), ""))
+		}
+		more := f.entry(alice, manifest("more"))
+		more.Listing = &relay.Listing{ID: "more", Intents: []string{}}
+		f.refused(more, envelope.CodeRateLimited)
+		f.directory(relay.AgentQuery{}, all...)
+		others := f.list(bob, manifest("more"), "")
+		f.pass(time.Minute)
+		all[3] = f.list(alice, lasting(time.Hour, manifest("m3")), "in its place")
+		f.directory(relay.AgentQuery{}, append(all, others)...)
+		f.pass(time.Hour - time.Minute)
+		f.list(alice, manifest("more"), "")
+	})
+
+	t.Run("pages by size", func(t *testing.T) {
+		f := newFixture(t, open, relay.Policy{})
+		var want []string
+		size := 0
+		for n := range 10 {
+			e := f.list(alice, manifest(fmt.Sprint("m", n)), strings.Repeat("x", n*100))
+			want = append(want, string(alice.DID())+" "+string(e.Canonical()))
+			size = max(size, len(e.Canonical()))
+		}
+		var got []string
+		q := relay.AgentQuery{Now: f.now, Limit: 100, MaxBytes: 2*size - 1}
+		for more := true; more; {
+			page, err := f.Agents(f.Context(), q)
+			f.must(err)
+			bytes := 0
+			for _, a := range page.Agents {
+				bytes += len(a.Manifest)
+			}
+			if bytes > q.MaxBytes || len(page.Agents) == 0 {
+				t.Fatalf("a page of %d manifests and %d bytes", len(page.Agents), bytes)
+			}
+			got = append(got, manifests(page.Agents)...)
+			q.After, more = page.Next, page.More
+		}
+		f.equal("page by page", got, want)
+	})
+
 	t.Run("until it expires", func(t *testing.T) {
 		f := newFixture(t, open, relay.Policy{})
 		short := f.list(alice, lasting(time.Hour, manifest("short")), "")
