@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"runtime"
 )
 
@@ -21,23 +22,11 @@ type keyFile struct {
 }
 
 // Save writes k to a new file at path, readable by its owner only. It never overwrites: a lost key is a lost identity.
+// The file is there whole or not at all, whenever the process or the machine ends.
 func Save(path string, k Key) (err error) {
 	if k.private == nil {
 		return errors.New("didkey: saving the zero Key")
 	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("%s exists and is not overwritten; choose another name, or move it away if you are sure", path)
-	}
-	if err != nil {
-		return err
-	}
-	defer func() {
-		err = errors.Join(err, f.Close())
-		if err != nil {
-			err = errors.Join(err, os.Remove(path))
-		}
-	}()
 	text, err := json.MarshalIndent(keyFile{
 		Kty: "OKP", Crv: "Ed25519", Kid: string(k.did),
 		X: base64.RawURLEncoding.EncodeToString(k.private.Public().(ed25519.PublicKey)),
@@ -46,10 +35,23 @@ func Save(path string, k Key) (err error) {
 	if err != nil {
 		return err
 	}
-	if _, err := f.Write(append(text, '\n')); err != nil {
+	draft, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp") // mode 0600
+	if err != nil {
 		return err
 	}
-	return f.Sync()
+	defer func() { err = errors.Join(err, os.Remove(draft.Name())) }()
+	_, err = draft.Write(append(text, '\n'))
+	if err == nil {
+		err = draft.Sync()
+	}
+	if err = errors.Join(err, draft.Close()); err != nil {
+		return err
+	}
+	err = os.Link(draft.Name(), path) // which, unlike a rename, replaces nothing
+	if errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("%s exists and is not overwritten; choose another name, or move it away if you are sure", path)
+	}
+	return err
 }
 
 // Load reads a key written by Save. It refuses a file that others than its owner can open, and one whose public

@@ -53,6 +53,9 @@ func TestSaveNeverOverwrites(t *testing.T) {
 	if after, _ := os.ReadFile(path); string(after) != string(before) {
 		t.Error("the key file has changed")
 	}
+	if files, err := os.ReadDir(filepath.Dir(path)); err != nil || len(files) != 1 {
+		t.Errorf("%d files, %v; want the key alone, and no draft of one", len(files), err)
+	}
 }
 
 func TestSaveFailures(t *testing.T) {
