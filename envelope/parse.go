@@ -13,7 +13,8 @@ const maxTTL = math.MaxInt64 / int64(time.Second)
 
 // Parse reads a body as posted or delivered: an envelope, or {"envelope": …} around one. maxBytes bounds the body and
 // the canonical form, which can be longer (1e20 becomes 21 digits); 0 means DefaultMaxBytes.
-// It checks everything in PROTOCOL §1 that needs neither a clock nor a key, and has no side effect.
+// It checks everything in PROTOCOL §1 that needs neither a clock nor a key, and has no side effect. The envelope may keep
+// body, which is not to be changed afterwards.
 // Errors: CodePayloadTooLarge, CodeInvalidRequest, CodeUnsupportedVersion, CodeInvalidDID, CodeForbidden (meta.relay).
 func Parse(body []byte, maxBytes int) (*Envelope, error) {
 	if maxBytes <= 0 {
@@ -22,12 +23,15 @@ func Parse(body []byte, maxBytes int) (*Envelope, error) {
 	if len(body) > maxBytes {
 		return nil, TooLarge(maxBytes)
 	}
-	if depth(body) > MaxDepth {
-		return nil, Errorf(CodeInvalidRequest, "the JSON nests deeper than %d levels", MaxDepth)
-	}
-	canonical, err := Canonicalize(body)
-	if err != nil {
-		return nil, err
+	canonical := body
+	if !isCanonical(body) {
+		if depth(body) > MaxDepth {
+			return nil, Errorf(CodeInvalidRequest, "the JSON nests deeper than %d levels", MaxDepth)
+		}
+		var err error
+		if canonical, err = Canonicalize(body); err != nil {
+			return nil, err
+		}
 	}
 	if !isObject(canonical) {
 		return nil, Errorf(CodeInvalidRequest, "the body must be one JSON object, an envelope")

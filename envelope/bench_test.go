@@ -1,0 +1,73 @@
+package envelope
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+)
+
+// typical is a signed REQUEST of some 730 bytes.
+func typical(tb testing.TB) *Envelope {
+	tb.Helper()
+	key, err := didkey.FromSeed(bytes.Repeat([]byte{7}, 32))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	other, err := didkey.FromSeed(bytes.Repeat([]byte{8}, 32))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	e, err := Draft{Recipient: other.DID(), Thread: "thread_01JKWXYZ", TTL: 86400 * time.Second, Payload: Request{
+		RequestID: "req_01JKWXYZ", Intent: "translation.en_zh", Title: "Translate a page",
+		Params: json.RawMessage(fmt.Sprintf(`{"text":%q,"max_words":30}`, strings.Repeat("Hello, world. ", 12))),
+	}}.Sign(key, time.Date(2026, 2, 2, 15, 30, 0, 0, time.UTC))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return e
+}
+
+func BenchmarkParse(b *testing.B) {
+	canonical := typical(b).Canonical()
+	var pretty bytes.Buffer
+	if err := json.Indent(&pretty, canonical, "", "  "); err != nil {
+		b.Fatal(err)
+	}
+	for name, body := range map[string][]byte{"canonical": canonical, "pretty": pretty.Bytes()} {
+		b.Run(name, func(b *testing.B) {
+			b.SetBytes(int64(len(body)))
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := Parse(body, 0); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkIsCanonical(b *testing.B) {
+	body := typical(b).Canonical()
+	b.SetBytes(int64(len(body)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if !isCanonical(body) {
+			b.Fatal("not canonical")
+		}
+	}
+}
+
+func BenchmarkVerify(b *testing.B) {
+	e := typical(b)
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := e.Verify(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
