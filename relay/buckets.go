@@ -8,8 +8,8 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// maxGeneration bounds a generation of buckets, each about 200 bytes with its place in the map: two generations of the
-// three kinds take less than 100 MB, however many addresses and keys there are in the world.
+// maxGeneration bounds a generation of buckets, each about 160 bytes with its place in the map: two generations of the
+// three kinds take 60 MB at most, however many addresses and identities there are in the world.
 const maxGeneration = 1 << 16
 
 // buckets holds a token bucket for each key that was used lately. A bucket untouched for as long as it takes to fill

@@ -167,8 +167,9 @@ func TestLocalAndUnlimited(t *testing.T) {
 			limits relay.Limits
 			peer   relay.Peer
 		}{
-			"local":     {peer: relay.Peer{Addr: netip.MustParseAddr("127.0.0.1"), Local: true}},
-			"unlimited": {relay.Limits{none, none, none, relay.Unlimited, relay.Unlimited}, from("192.0.2.1")},
+			"local": {peer: relay.Peer{Addr: netip.MustParseAddr("127.0.0.1"), Local: true}},
+			"unlimited": {relay.Limits{PostsPerAddress: none, ReadsPerAddress: none, PostsPerAgent: none,
+				PollsPerAddress: relay.Unlimited, Polls: relay.Unlimited}, from("192.0.2.1")},
 		} {
 			r := start(t, relay.Config{Limits: c.limits})
 			alice := key(t)
