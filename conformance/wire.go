@@ -234,11 +234,11 @@ func (w *wire) ask(ctx context.Context, r request, again func(answer) bool) answ
 		a := w.do(bounded, r.method, r.target, r.header, r.body)
 		cancel()
 		seconds, err := strconv.Atoi(a.header.Get("Retry-After"))
-		pause := time.Duration(seconds)*time.Second + rand.N(time.Second)
+		pause := time.Duration(seconds) * time.Second
 		if !again(a) || err != nil || pause > longestLimit || time.Now().Add(pause).After(until) {
 			return a
 		}
-		timer := time.NewTimer(pause)
+		timer := time.NewTimer(pause + rand.N(time.Second))
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
