@@ -94,7 +94,7 @@ func TestFollowAndLimits(t *testing.T) {
 		t.Run(asked.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				relay, key := newFakeRelay(), newKey(t)
-				id := relay.put(t, key, envelope.Draft{TTL: 24 * time.Hour}).ID
+				id := relay.put(t, key, envelope.Draft{TTL: 1000 * time.Hour}).ID
 				began, polls := time.Now(), 0
 				relay.setHook(func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
 					if polls++; polls == 1 {

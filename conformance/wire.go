@@ -24,7 +24,6 @@ const (
 	maxAnswer    = 16 << 20         // bytes read of an answer
 
 	limitPatience = 20 * time.Second // with a relay that limits our rate, for one request
-	longestLimit  = 10 * time.Second // a Retry-After beyond this is no matter of rate
 )
 
 // wire is the HTTP side of a run.
@@ -235,7 +234,7 @@ func (w *wire) ask(ctx context.Context, r request, again func(answer) bool) answ
 		cancel()
 		seconds, err := strconv.Atoi(a.header.Get("Retry-After"))
 		pause := time.Duration(seconds) * time.Second
-		if !again(a) || err != nil || pause > longestLimit || time.Now().Add(pause).After(until) {
+		if !again(a) || err != nil || time.Now().Add(pause).After(until) {
 			return a
 		}
 		timer := time.NewTimer(pause + rand.N(time.Second))

@@ -130,7 +130,7 @@ func tooFast(limit string, wait time.Duration, who string, allowed Rate) error {
 func network(a netip.Addr) netip.Addr {
 	a = a.Unmap()
 	if a.Is6() {
-		prefix, err := a.WithZone("").Prefix(64)
+		prefix, err := a.Prefix(64)
 		if err == nil { // as it is for every IPv6 address
 			return prefix.Addr()
 		}

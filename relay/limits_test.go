@@ -1,6 +1,7 @@
 package relay_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -144,13 +145,10 @@ func TestForgeriesSpendNobodysAllowance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, relay.Config{})
 		alice := key(t)
-		forged := sign(t, alice, envelope.Draft{Payload: asking}).Canonical()
-		at := len(forged) - 20 // in the signature or a value: no longer what she signed
-		forged[at] ^= 1
+		forged := bytes.Replace(sign(t, alice, envelope.Draft{Payload: asking}).Canonical(), []byte("echo"), []byte("evil"), 1)
 		for range 500 {
-			if _, err := r.Post(t.Context(), from("192.0.2.66"), forged); err == nil {
-				t.Fatal("a forgery was taken")
-			}
+			_, err := r.Post(t.Context(), from("192.0.2.66"), forged)
+			wantCode(t, err, envelope.CodeInvalidSignature)
 		}
 		for i := range 40 {
 			if _, err := r.Post(t.Context(), from("192.0.2.1"), sign(t, alice, envelope.Draft{Payload: asking}).Canonical()); err != nil {

@@ -103,6 +103,11 @@ func TestWaitingPollsOverHTTP(t *testing.T) {
 		synctest.Wait()
 		get(t, h, "/events?cursor=0").wantLimit(t, relay.PollsPerAddress, "5")
 		get(t, h, "/events?cursor=0&timeout=0").want(t, 200, "")
+		for _, other := range [][2]string{{"192.0.2.2:9", "relay.example"}, {"127.0.0.1:9", "localhost"}} {
+			req := httptest.NewRequest("GET", "/events?cursor=0&timeout=1", nil)
+			req.RemoteAddr, req.Host = other[0], other[1]
+			call(t, h, req).want(t, 200, "")
+		}
 		r.Drain()
 	})
 }

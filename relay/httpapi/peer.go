@@ -68,9 +68,6 @@ func (s *server) client(r *http.Request) netip.Addr {
 		return netip.Addr{}
 	}
 	addr := connection.Addr().Unmap().WithZone("")
-	if !s.trusts(addr) {
-		return addr
-	}
 	chain := strings.Join(r.Header.Values("X-Forwarded-For"), ",")
 	for more := chain != ""; more && s.trusts(addr); {
 		var last string
