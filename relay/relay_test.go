@@ -17,6 +17,9 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
+// local is the peer of tests that are not about limits.
+var local = relay.Peer{Local: true}
+
 // start runs a relay over a new database until the test ends.
 func start(t *testing.T, c relay.Config) *relay.Relay {
 	t.Helper()
@@ -80,7 +83,7 @@ func sign(t *testing.T, k didkey.Key, d envelope.Draft) *envelope.Envelope {
 
 func post(t *testing.T, r *relay.Relay, e *envelope.Envelope) relay.Receipt {
 	t.Helper()
-	receipt, err := r.Post(t.Context(), e.Canonical())
+	receipt, err := r.Post(t.Context(), local, e.Canonical())
 	if err != nil {
 		t.Fatalf("post %s %s: %v", e.Type, e.ID, err)
 	}
@@ -162,11 +165,11 @@ func TestPostChecksBeforeItStores(t *testing.T) {
 			"an empty key": {envelope.Draft{Payload: envelope.Raw{Type: envelope.TypeManifest, JSON: []byte(`{"id":"m","auth":{"public_key":""}}`)}},
 				envelope.CodeInvalidRequest},
 		} {
-			_, err := r.Post(t.Context(), sign(t, client, c.draft).Canonical())
+			_, err := r.Post(t.Context(), local, sign(t, client, c.draft).Canonical())
 			t.Log(name)
 			wantCode(t, err, c.code)
 		}
-		if _, err := r.Post(t.Context(), body); err == nil {
+		if _, err := r.Post(t.Context(), local, body); err == nil {
 			t.Error("a tampered body was accepted")
 		}
 		if page := poll(t, r, relay.Poll{Limit: 10}); len(page.Events) != 0 {
@@ -182,7 +185,7 @@ func TestShortestKeepingDecidesWhatHasExpired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, relay.Config{Policy: relay.Policy{Window: replay.Window{MaxTTL: 10 * time.Second}}})
 		e := sign(t, key(t), envelope.Draft{Payload: request, TS: time.Now().Add(-20 * time.Second)})
-		_, err := r.Post(t.Context(), e.Canonical())
+		_, err := r.Post(t.Context(), local, e.Canonical())
 		wantCode(t, err, envelope.CodeExpired)
 	})
 }
@@ -232,7 +235,7 @@ func TestReplay(t *testing.T) {
 			time.Sleep(time.Minute)
 			expire()
 			for _, clockBack = range []time.Duration{0, 15 * time.Minute} {
-				receipt, err := r.Post(t.Context(), e.Canonical())
+				receipt, err := r.Post(t.Context(), local, e.Canonical())
 				if err == nil && !receipt.Duplicate {
 					t.Fatalf("accepted again with the clock set back by %v", clockBack)
 				}
@@ -341,7 +344,7 @@ func TestPollEnds(t *testing.T) {
 		}
 		_, err := r.Events(t.Context(), relay.Poll{})
 		wantCode(t, err, envelope.CodeUnavailable)
-		_, err = r.Post(t.Context(), sign(t, key(t), envelope.Draft{Payload: request}).Canonical())
+		_, err = r.Post(t.Context(), local, sign(t, key(t), envelope.Draft{Payload: request}).Canonical())
 		wantCode(t, err, envelope.CodeUnavailable)
 	})
 }
@@ -367,7 +370,7 @@ func TestTimeoutIsAnnouncedOnceToEachParty(t *testing.T) {
 			if v, err := r.Thread(t.Context(), thread.Key{ID: pending}); err != nil || v.State != thread.Failed || !v.TimedOut() {
 				t.Fatalf("at its deadline: %v %v", v.State, err)
 			}
-			_, err := r.Post(t.Context(), sign(t, client, envelope.Draft{Payload: envelope.Accept{RequestID: "r1"}, Thread: pending}).Canonical())
+			_, err := r.Post(t.Context(), local, sign(t, client, envelope.Draft{Payload: envelope.Accept{RequestID: "r1"}, Thread: pending}).Canonical())
 			if e := wantCode(t, err, envelope.CodeInvalidTransition); e.Details["state"] != thread.Failed {
 				t.Errorf("details %v", e.Details)
 			}

@@ -99,7 +99,7 @@ func TestBroadcastsWakeThoseWhoWantThem(t *testing.T) {
 func TestHostileThreadsStopNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, relay.Config{})
-		_, err := r.Post(t.Context(), sign(t, key(t), envelope.Draft{Thread: "big", Payload: envelope.Request{RequestID: strings.Repeat("x", 128), Intent: "e"}}).Canonical())
+		_, err := r.Post(t.Context(), local, sign(t, key(t), envelope.Draft{Thread: "big", Payload: envelope.Request{RequestID: strings.Repeat("x", 128), Intent: "e"}}).Canonical())
 		if err != nil {
 			t.Errorf("a request_id of 128 bytes: %v", err)
 		}

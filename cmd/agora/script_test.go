@@ -23,7 +23,8 @@ func TestMain(m *testing.M) {
 //	relay start [FLAG...]   starts agora serve on a free port, with the data it had before, and sets AGORA_RELAY
 //	relay kill              ends it without warning
 //	relay stop              asks it to end, and fails unless it does so with success
-//	curl [-d FILE] PATH     makes a request of the relay; the answer is stdout
+//	curl [-H HEADER]... [-d FILE] PATH
+//	                        makes a request of the relay; the answer is stdout
 //	exitcode N COMMAND...   runs a command that must end with N
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{

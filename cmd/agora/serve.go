@@ -30,12 +30,15 @@ type serveCmd struct {
 	PendingTimeout  time.Duration `default:"5m" placeholder:"DURATION" help:"How long a thread waits for an ACCEPT after its REQUEST or last OFFER (default: ${default})."`
 	ActiveTimeout   time.Duration `default:"1h" placeholder:"DURATION" help:"How long a thread waits for its RESULT (default: ${default})."`
 	ThreadRetention time.Duration `default:"24h" placeholder:"DURATION" help:"How long a thread's record outlives its messages (default: ${default})."`
+	Limits          limitFlags    `embed:"" group:"Limits and who may ask"`
 	LogLevel        slog.Level    `default:"info" placeholder:"LEVEL" help:"debug, info, warn or error (default: ${default})."`
 }
 
 func (serveCmd) Help() string {
 	return "Runs until interrupted, then answers the waiting polls and closes its database. Logs go to standard error as JSON.\n\n" +
-		"Examples:\n  agora serve\n  agora serve --addr :8789 --data /var/lib/agora --public-url https://relay.example"
+		"Examples:\n  agora serve\n  agora serve --addr :8789 --data /var/lib/agora --public-url https://relay.example\n" +
+		"  agora serve --public-url https://relay.example --trusted-proxy 127.0.0.1   (behind a proxy on this machine)\n" +
+		"  agora serve --cors-origin https://app.example --post-rate-ip 10 --polls-per-ip 4"
 }
 
 func (c serveCmd) Validate() error {
@@ -92,16 +95,24 @@ func (c serveCmd) Run(env environment) (err error) {
 			return errors.Join(err, listener.Close())
 		}
 	}
-	r, err := relay.New(env.ctx, relay.Config{Policy: policy, Store: store, Key: key, Origin: origin, MaxBody: c.MaxBody, Log: log})
+	r, err := relay.New(env.ctx, relay.Config{Policy: policy, Store: store, Key: key, Origin: origin, MaxBody: c.MaxBody, Log: log,
+		Limits: c.Limits.limits()})
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	server := httpapi.NewServer(r, httpapi.Options{Build: build(), Demo: c.Demo, Public: c.PublicURL != "", Log: log})
+	server := httpapi.NewServer(r, httpapi.Options{Build: build(), Demo: c.Demo, Public: c.PublicURL != "", Log: log,
+		Loopback: onLoopback(listener.Addr()), TrustedProxies: c.Limits.proxies(), Origins: c.Limits.origins()})
 	if _, err := fmt.Fprintf(env.stdout, "Agora relay %s\nlistening on %s\n", key.DID(), "http://"+listener.Addr().String()); err != nil {
 		return errors.Join(err, listener.Close())
 	}
 	log.Info("listening", "addr", listener.Addr().String(), "origin", origin, "did", key.DID(), "data", c.Data, "build", build())
 	return serve(env.ctx, r, server, listener, log)
+}
+
+// onLoopback reports whether only this machine can connect to a listener.
+func onLoopback(addr net.Addr) bool {
+	tcp, ok := addr.(*net.TCPAddr)
+	return ok && tcp.IP.IsLoopback()
 }
 
 // serve runs the relay and its server until ctx ends or one of them fails, and returns when both have ended.

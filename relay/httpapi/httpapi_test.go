@@ -33,11 +33,22 @@ func start(t *testing.T) *relay.Relay {
 // startOver runs a relay over what wrap makes of a new database.
 func startOver(t *testing.T, wrap func(relay.Store) relay.Store) *relay.Relay {
 	t.Helper()
+	return startWith(t, wrap, relay.Limits{})
+}
+
+// limited runs a relay with these limits.
+func limited(t *testing.T, l relay.Limits) *relay.Relay {
+	t.Helper()
+	return startWith(t, func(s relay.Store) relay.Store { return s }, l)
+}
+
+func startWith(t *testing.T, wrap func(relay.Store) relay.Store, l relay.Limits) *relay.Relay {
+	t.Helper()
 	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "agora.db"), relay.Policy{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := relay.New(t.Context(), relay.Config{Store: wrap(store), Key: key(t), Log: quiet})
+	r, err := relay.New(t.Context(), relay.Config{Store: wrap(store), Key: key(t), Log: quiet, Limits: l})
 	if err != nil {
 		t.Fatal(err)
 	}
