@@ -209,17 +209,21 @@ func (t storedThread) check(now time.Time) (findings []Finding) {
 	if _, alive := (thread.Rules{}).Deadline(r); !alive && t.due < t.keep {
 		wrong(t.where(), "its record would be removed before its last envelope expires")
 	}
-	steps := map[name]bool{}
+	steps := map[name]time.Time{}
 	for _, step := range r.Transitions {
 		n := name{step.By, step.ID}
-		steps[n] = true
+		steps[n] = step.At
 		if _, stored := envelopes[n]; !stored && step.Type != thread.TypeTimeout && now.Before(step.At.Add(replay.DefaultMemory)) {
 			wrong(t.where(), "its record has a step by the %s %q, which is not stored", step.Type, step.ID)
 		}
 	}
 	for _, e := range t.events {
+		at, known := steps[name{didkey.DID(e.sender), e.id}]
 		notice := r.TimedOut() && e.kind == string(envelope.TypeError) // the relay's, which moves nothing
-		if !steps[name{didkey.DID(e.sender), e.id}] && !notice {
+		if known && e.received != nanos(at) {
+			wrong(e.where(), "it moved its thread at another time than it was received")
+		}
+		if !known && !notice {
 			wrong(e.where(), "the record of its thread does not know it")
 		}
 	}
