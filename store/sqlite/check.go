@@ -128,8 +128,12 @@ func isDamage(err error) bool {
 	if !errors.As(err, &e) {
 		return errors.Is(err, errRow)
 	}
-	code := e.Code() & 0xff
-	return code == sqlite3.SQLITE_CORRUPT || code == sqlite3.SQLITE_NOTADB
+	switch e.Code() & 0xff {
+	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB,
+		sqlite3.SQLITE_ERROR: // the statements are right, so the tables are not
+		return true
+	}
+	return false
 }
 
 func (c *checker) damage(where string, err error) {
