@@ -52,6 +52,15 @@ func (c *checker) events(condition string, args ...any) (found []storedEvent, er
 	return found, err
 }
 
+// further returns where the next rows are read from. In a damaged table rows may be out of order, and going back would
+// have no end.
+func further(last, next int64) (int64, error) {
+	if next <= last {
+		return last, fmt.Errorf("%w: number %d comes after %d", errRow, next, last)
+	}
+	return next, nil
+}
+
 // check returns what is wrong with e by itself, and its envelope if that can be trusted.
 func (e storedEvent) check(now time.Time) (*envelope.Envelope, []Finding) {
 	wrong := func(format string, args ...any) []Finding {
@@ -128,8 +137,10 @@ func (c *checker) threads() error {
 			return err
 		}
 		first := some[0].n
-		last = some[len(some)-1].n
-		events, err := c.events("e.thread BETWEEN ? AND ? AND e.thread IN (SELECT n FROM thread) ORDER BY e.thread, e.seq", first, last)
+		if last, err = further(last, some[len(some)-1].n); err != nil {
+			return err
+		}
+		events, err := c.events("e.thread BETWEEN ? AND ? AND EXISTS (SELECT 1 FROM thread WHERE n = e.thread) ORDER BY e.thread, e.seq", first, last)
 		if err != nil {
 			return err
 		}
@@ -159,7 +170,9 @@ func (c *checker) otherEvents() error {
 		if err != nil || len(some) == 0 {
 			return err
 		}
-		last = some[len(some)-1].seq
+		if last, err = further(last, some[len(some)-1].seq); err != nil {
+			return err
+		}
 		inParallel(c, some, func(e storedEvent) []Finding {
 			_, findings := e.check(c.options.Now)
 			// A record outlives the rows that refer to it, but the two are not removed in one step.
@@ -328,7 +341,9 @@ func (c *checker) manifests() error {
 		if err != nil || len(some) == 0 {
 			return err
 		}
-		last = some[len(some)-1].n
+		if last, err = further(last, some[len(some)-1].n); err != nil {
+			return err
+		}
 		inParallel(c, some, storedManifest.check)
 		c.report.Manifests += int64(len(some))
 	}
