@@ -59,7 +59,7 @@ func (r *Relay) Events(ctx context.Context, p Poll) (Delivery, error) {
 	if err := r.draining(); err != nil {
 		return Delivery{}, err
 	}
-	leave, err := r.limiter.places.take(p)
+	leave, err := r.limiter.wait(p)
 	if err != nil {
 		return Delivery{}, err
 	}

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"math"
 	"net/netip"
 	"time"
@@ -21,8 +22,10 @@ type Limits struct {
 	PostsPerAddress Rate // requests that post, valid or not
 	ReadsPerAddress Rate // all others
 	PostsPerAgent   Rate // messages signed by one DID
-	PollsPerAddress int  // polls that wait, at a time; Unlimited: any number
-	Polls           int  // … of all addresses together
+	// What may go on at a time; Unlimited: any number.
+	RequestsPerAddress int
+	PollsPerAddress    int // those that wait
+	Polls              int // … of all addresses together
 }
 
 // Rate is how often something may be done: so many times a second, after Burst times at once.
@@ -47,12 +50,9 @@ func (l Limits) WithDefaults() Limits {
 			f.rate.Burst = int(math.Ceil(2 * f.rate.PerSecond))
 		}
 	}
-	if l.PollsPerAddress == 0 {
-		l.PollsPerAddress = 32
-	}
-	if l.Polls == 0 {
-		l.Polls = 10_000
-	}
+	l.RequestsPerAddress = cmp.Or(l.RequestsPerAddress, 64)
+	l.PollsPerAddress = cmp.Or(l.PollsPerAddress, 32)
+	l.Polls = cmp.Or(l.Polls, 10_000)
 	return l
 }
 
@@ -61,8 +61,10 @@ const (
 	PostsPerAddress = "postsPerAddress"
 	ReadsPerAddress = "readsPerAddress"
 	PostsPerAgent   = "postsPerAgent"
-	PollsPerAddress = "pollsPerAddress"
-	Polls           = "polls"
+
+	RequestsPerAddress = "requestsPerAddress"
+	PollsPerAddress    = "pollsPerAddress"
+	Polls              = "polls"
 )
 
 // Kind is what a request is about to do.
@@ -77,14 +79,15 @@ const (
 type limiter struct {
 	posts, reads *buckets[netip.Addr]
 	agents       *buckets[didkey.DID]
-	places       places
+
+	requests, polls *places
 }
 
 func newLimiter(l Limits) *limiter {
 	return &limiter{
 		posts: newBuckets[netip.Addr](l.PostsPerAddress), reads: newBuckets[netip.Addr](l.ReadsPerAddress),
-		agents: newBuckets[didkey.DID](l.PostsPerAgent),
-		places: places{perAddress: l.PollsPerAddress, all: l.Polls, taken: map[netip.Addr]int{}},
+		agents:   newBuckets[didkey.DID](l.PostsPerAgent),
+		requests: newPlaces(l.RequestsPerAddress, Unlimited), polls: newPlaces(l.PollsPerAddress, l.Polls),
 	}
 }
 

@@ -74,6 +74,7 @@ func (c serveCmd) Run(env environment) (err error) {
 		Window:          replay.Window{MaxTTL: c.MaxTTL},
 		Rules:           thread.Rules{PendingTimeout: c.PendingTimeout, ActiveTimeout: c.ActiveTimeout},
 		ThreadRetention: c.ThreadRetention,
+		Inbox:           c.Limits.inbox(),
 	}
 	// The database comes first: its lock makes the whole folder this process's.
 	store, err := sqlite.Open(env.ctx, filepath.Join(c.Data, "agora.db"), policy)

@@ -218,11 +218,16 @@ func (s *server) limits() map[string]any {
 	limits := map[string]any{
 		"bodyBytes": s.relay.MaxBody, "depth": envelope.MaxDepth, "hop": envelope.MaxHop,
 		"pageEvents": relay.MaxPage, "pageBytes": relay.PageBytes, "offersPerThread": s.relay.Rules.MaxOffers,
+		"manifestsPerAgent": relay.MaxManifests,
 	}
-	for name, n := range map[string]int{relay.PollsPerAddress: s.relay.Limits.PollsPerAddress, relay.Polls: s.relay.Limits.Polls} {
+	for name, n := range map[string]int{relay.RequestsPerAddress: s.relay.Limits.RequestsPerAddress,
+		relay.PollsPerAddress: s.relay.Limits.PollsPerAddress, relay.Polls: s.relay.Limits.Polls, "inboxEvents": s.relay.Inbox.Events} {
 		if n >= 0 {
 			limits[name] = n
 		}
+	}
+	if s.relay.Inbox.Bytes >= 0 {
+		limits["inboxBytes"] = s.relay.Inbox.Bytes
 	}
 	rates := map[string]rate{}
 	for name, r := range map[string]relay.Rate{relay.PostsPerAddress: s.relay.Limits.PostsPerAddress,

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -109,6 +110,35 @@ func TestWaitingPollsOverHTTP(t *testing.T) {
 			call(t, h, req).want(t, 200, "")
 		}
 		r.Drain()
+	})
+}
+
+// TestRequestsUnderWay lets an address send bodies that do not end, and panics among them: what ends in any way gives
+// its place back.
+func TestRequestsUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := startWith(t, func(s relay.Store) relay.Store { return panicking{s} }, relay.Limits{RequestsPerAddress: 3})
+		h := httpapi.New(r, httpapi.Options{Log: quiet})
+		for range 10 {
+			get(t, h, "/agents").want(t, 500, envelope.CodeInternal)
+			get(t, h, "/nothing").want(t, 404, envelope.CodeNotFound)
+		}
+		body, end := io.Pipe()
+		for range 3 {
+			go h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("POST", "/events", body))
+		}
+		synctest.Wait()
+		get(t, h, "/health").wantLimit(t, relay.RequestsPerAddress, "5")
+		for _, other := range [][2]string{{"192.0.2.2:9", "relay.example"}, {"127.0.0.1:9", "localhost"}} {
+			req := httptest.NewRequest("GET", "/health", nil)
+			req.RemoteAddr, req.Host = other[0], other[1]
+			call(t, h, req).want(t, 200, "")
+		}
+		if err := end.Close(); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		get(t, h, "/health").want(t, 200, "")
 	})
 }
 

@@ -22,9 +22,15 @@ func (s *server) admit(h handler) handler {
 		if r.Method == http.MethodPost {
 			kind = relay.Posts
 		}
-		if err := s.relay.Admit(s.peer(r), kind); err != nil {
+		peer := s.peer(r)
+		if err := s.relay.Admit(peer, kind); err != nil {
 			return err
 		}
+		leave, err := s.relay.Enter(peer)
+		if err != nil {
+			return err
+		}
+		defer leave()
 		if s.rebound(r) {
 			return envelope.Errorf(envelope.CodeForbidden, "this relay serves its own machine, and this web page reaches it under "+
 				"another machine's name; its operator can give it that name with --public-url")
