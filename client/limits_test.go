@@ -145,7 +145,7 @@ func TestReadsAndLimits(t *testing.T) {
 			"health": func(ctx context.Context) error { _, err := c.Health(ctx); return err },
 		} {
 			asked := 0
-			ask := func(ctx context.Context, faults ...fault) (error, time.Duration) {
+			ask := func(ctx context.Context, faults ...fault) (time.Duration, error) {
 				asked = 0
 				relay.setHook(func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
 					asked++
@@ -153,32 +153,32 @@ func TestReadsAndLimits(t *testing.T) {
 				})
 				began := time.Now()
 				err := ask(ctx)
-				return err, time.Since(began)
+				return time.Since(began), err
 			}
-			if err, took := ask(t.Context(), after(3), after(7), pass); err != nil || took < 10*time.Second || took > 12*time.Second || asked != 3 {
+			if took, err := ask(t.Context(), after(3), after(7), pass); err != nil || took < 10*time.Second || took > 12*time.Second || asked != 3 {
 				t.Errorf("%s: 3 and 7 seconds: %v after %v, asked %d times", name, err, took, asked)
 			}
-			err, took := ask(t.Context(), after(31), pass)
+			took, err := ask(t.Context(), after(31), pass)
 			if wantLimited(t, err, 31*time.Second); took != 0 || asked != 1 {
 				t.Errorf("%s: longer than a question may take: %v, asked %d times", name, took, asked)
 			}
-			err, took = ask(t.Context(), after(4))
+			took, err = ask(t.Context(), after(4))
 			if wantLimited(t, err, 4*time.Second); took < 20*time.Second || took > 30*time.Second || asked > 8 {
 				t.Errorf("%s: again and again: %v, asked %d times", name, took, asked)
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-			err, took = ask(ctx, after(4))
+			took, err = ask(ctx, after(4))
 			if wantLimited(t, err, 4*time.Second); took != 0 || asked != 1 {
 				t.Errorf("%s: longer than the caller waits: %v, asked %d times", name, took, asked)
 			}
 			cancel()
 			ctx, cancel = context.WithCancel(t.Context())
 			time.AfterFunc(2*time.Second, cancel)
-			err, took = ask(ctx, after(4))
+			took, err = ask(ctx, after(4))
 			if wantLimited(t, err, 4*time.Second); !errors.Is(err, context.Canceled) || took != 2*time.Second {
 				t.Errorf("%s: left: %v after %v", name, err, took)
 			}
-			if err, took := ask(t.Context(), answering(429, limited), pass); !hasCode(err, envelope.CodeRateLimited) || took != 0 {
+			if took, err := ask(t.Context(), answering(429, limited), pass); !hasCode(err, envelope.CodeRateLimited) || took != 0 {
 				t.Errorf("%s: no word of when: %v after %v", name, err, took)
 			}
 		}
