@@ -251,4 +251,7 @@ func (w *wire) ask(ctx context.Context, r request, again func(answer) bool) answ
 func isLimit(a answer) bool { return a.status == http.StatusTooManyRequests }
 
 // isOtherLimit is isLimit where 429 is the answer a rule wants: only the limits that our relay names as others count.
-func isOtherLimit(a answer) bool { return isLimit(a) && a.object("details").text("limit") != "" }
+func isOtherLimit(a answer) bool {
+	limit := a.object("details").text("limit")
+	return isLimit(a) && limit != "" && limit != "offersPerThread"
+}
