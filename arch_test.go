@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -176,4 +177,62 @@ func TestReadmeNamesEveryFolder(t *testing.T) {
 			t.Errorf("README.md does not name %s", dir)
 		}
 	}
+}
+
+// TestThreatsAreShown holds docs/SECURITY.md to its word: every threat has its row, and what a row names is there.
+func TestThreatsAreShown(t *testing.T) {
+	text, err := os.ReadFile("docs/SECURITY.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	makefile, err := os.ReadFile("Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := testNames(t)
+	number := 0
+	for line := range strings.Lines(string(text)) {
+		cells := strings.Split(line, "|")
+		if len(cells) != 6 || !strings.HasPrefix(cells[1], " T") {
+			continue
+		}
+		number++
+		if want := fmt.Sprintf(" T%d ", number); cells[1] != want {
+			t.Errorf("row %q, want%s", cells[1], want)
+		}
+		shown := regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(cells[4], -1)
+		if len(shown) == 0 && !strings.Contains(cells[3], "Not prevented") {
+			t.Errorf("nothing shows T%d", number)
+		}
+		for _, name := range shown {
+			target, isTarget := strings.CutPrefix(name[1], "make ")
+			if isTarget && !strings.Contains(string(makefile), "\n"+target+":") || !isTarget && !slices.Contains(tests, name[1]) {
+				t.Errorf("T%d is shown by %s, which is not there", number, name[1])
+			}
+		}
+	}
+	if number != 32 {
+		t.Errorf("%d threats, want 32", number)
+	}
+}
+
+// testNames returns the names of all tests of the module.
+func testNames(t *testing.T) (names []string) {
+	declared := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`)
+	for _, dir := range append(packages(t), ".", "faults") {
+		files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range declared.FindAllStringSubmatch(string(text), -1) {
+				names = append(names, m[1])
+			}
+		}
+	}
+	return names
 }
