@@ -78,7 +78,8 @@ func run(chosen string, list bool, timeout time.Duration) error {
 		began := time.Now()
 		killed, why, err := m.try(dir, timeout)
 		if err != nil {
-			return fmt.Errorf("%s: %w", m.name, err)
+			problems = append(problems, fmt.Errorf("%s: %w", m.name, err))
+			continue
 		}
 		verdict := "killed  "
 		if !killed {
@@ -88,7 +89,10 @@ func run(chosen string, list bool, timeout time.Duration) error {
 		fmt.Printf("%s %-45s %5.1fs %s\n", verdict, m.name, time.Since(began).Seconds(), why)
 	}
 	if survived > 0 {
-		return fmt.Errorf("%d of %d faults survived: no test notices them", survived, len(selected))
+		problems = append(problems, fmt.Errorf("%d of %d faults survived: no test notices them", survived, len(selected)))
+	}
+	if len(problems) > 0 {
+		return errors.Join(problems...)
 	}
 	fmt.Printf("all %d faults were noticed\n", len(selected))
 	return nil
