@@ -34,7 +34,7 @@ var mutants = []mutant{
 	{"id: may start with a dot", "envelope/parse.go", "case i > 0 && strings.IndexByte", "case strings.IndexByte", ofEnvelopes},
 	{"sig: is not part of what is cut out", "envelope/envelope.go", `if name == "sig" {`, `if name == "id" {`, ofEnvelopes},
 	{"sig: other spellings are allowed", "envelope/envelope.go", "base64.RawURLEncoding.Strict()", "base64.RawURLEncoding", ofEnvelopes},
-	{"sig: is not verified", "envelope/envelope.go", "if !ed25519.Verify(pub, e.signedPart(), sig) {", "if len(pub) == 0 {", ofEnvelopes},
+	{"sig: is not verified", "envelope/envelope.go", "if !ed25519.Verify(pub, e.signedPart(), sig) {", "if len(pub)+len(sig) == 0 {", ofEnvelopes},
 	{"recipient: need not be a key", "envelope/envelope.go", "if _, err := didkey.Parse(string(e.Recipient)); err != nil {", "if _, err := didkey.Parse(string(e.Recipient)); err != nil && false {", ofEnvelopes},
 
 	// The window and the memory (§1, §3).
@@ -46,7 +46,7 @@ var mutants = []mutant{
 	{"memory: a purge removes what has expired", "store/sqlite/write.go", "WHERE forget <= ? LIMIT", "WHERE expires <= ? LIMIT", "./relay -run NoSecond"},
 
 	// Threads (§4).
-	{"thread: the role is not checked", "thread/next.go", "	if !may {\n		return envelope", "	if false {\n		return envelope", ofThreads},
+	{"thread: the role is not checked", "thread/next.go", "	if !may {\n		return envelope", "	if !may && m == nil {\n		return envelope", ofThreads},
 	{"thread: a second ACCEPT", "thread/next.go", "func (t Thread) accept(m *envelope.Envelope, now time.Time) (Thread, error) {\n	if t.State != Pending {", "func (t Thread) accept(m *envelope.Envelope, now time.Time) (Thread, error) {\n	if t.State != Pending && t.State != Active {", ofThreads},
 	{"thread: a second ACCEPT, seen by racing clients", "thread/next.go", "func (t Thread) accept(m *envelope.Envelope, now time.Time) (Thread, error) {\n	if t.State != Pending {", "func (t Thread) accept(m *envelope.Envelope, now time.Time) (Thread, error) {\n	if t.State != Pending && t.State != Active {", "./relay -run Histories"},
 	{"thread: ACCEPT of one who did not offer", "thread/next.go", "} else if !t.Offered(agent) {", "} else if false {", ofThreads},
@@ -83,6 +83,7 @@ var mutants = []mutant{
 	{"relay: any number is parsed at once", "relay/relay.go", "make(chan struct{}, 4*runtime.GOMAXPROCS(0))", "make(chan struct{}, 4000)", ofRelays},
 	{"relay: bound to another relay, and taken", "relay/relay.go", "if e.Relays != nil && !slices", "if len(e.Relays) > 0 && !slices", ofRelays},
 	{"relay: the signature is not asked for", "relay/relay.go", "	if err := e.Verify(); err != nil {\n		return Entry{}, err\n	}\n", "", ofRelays},
+	{"relay: sweeps once in a while", "relay/threads.go", "const sweepEvery = time.Second", "const sweepEvery = 20 * time.Second", "./relay -run TimeoutIsTold"},
 	{"relay: takes posts while it shuts down", "relay/relay.go", "	if err := r.draining(); err != nil {\n		return Receipt{}, err\n	}\n", "", ofRelays},
 
 	// HTTP (§5).
@@ -94,6 +95,7 @@ var mutants = []mutant{
 	{"http: bodies without bound", "relay/httpapi/handlers.go", "http.MaxBytesReader(w, r.Body, int64(s.relay.MaxBody))", "r.Body", ofHTTP},
 	{"http: a panic ends the connection", "relay/httpapi/httpapi.go", "			} else if p != nil {\n", "			} else if p != nil {\n				panic(p)\n", ofHTTP},
 	{"http: no time limit for a body", "relay/httpapi/httpapi.go", "_ = control.SetReadDeadline(started.Add(readBodyTimeout))", "_ = control.SetReadDeadline(time.Time{})", ofHTTP},
+	{"http: a shutdown waits for everybody", "relay/httpapi/httpapi.go", "		return errors.Join(err, s.Close())", "		return err", ofHTTP},
 	{"http: no time limit for idling", "relay/httpapi/httpapi.go", "		IdleTimeout:       idleTimeout,\n", "", ofHTTP},
 	{"http: one time limit for a whole page", "relay/httpapi/answer.go", "		s.extend(w)\n	}\n	body.WriteString(\"],\")", "	}\n	body.WriteString(\"],\")", ofHTTP},
 	{"http: no time limit for an answer", "relay/httpapi/answer.go", "SetWriteDeadline(time.Now().Add(writeTimeout))", "SetWriteDeadline(time.Time{})", ofHTTP},
@@ -106,5 +108,7 @@ var mutants = []mutant{
 	{"client: takes events that do not verify", "client/follow.go", "	return e, e.Verify()", "	return e, nil", ofClients},
 	{"client: polls in a hot loop", "client/follow.go", "	return f.pause.wait(ctx, 0, maxPause)\n}\n\n// recover", "	return nil\n}\n\n// recover", ofClients + " -run Follow"},
 	{"client: waits for ever for an answer", "client/post.go", "context.WithTimeout(ctx, exchangeTimeout)", "context.WithCancel(ctx)", ofClients},
+	{"client: a poll may hang", "client/follow.go", "context.WithTimeout(ctx, pollTimeout+exchangeTimeout)", "context.WithCancel(ctx)", ofClients},
+	{"client: a question may hang", "client/read.go", "context.WithTimeout(ctx, exchangeTimeout)", "context.WithCancel(ctx)", ofClients},
 	{"client: believes any Retry-After", "client/exchange.go", "min(max(seconds, 0), int(maxRetryAfter/time.Second))", "max(seconds, 0)", ofClients},
 }
