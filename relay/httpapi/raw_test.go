@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay/httpapi"
 )
 
 // TestRawRequests sends what no HTTP library would. Nothing is stored unless the answer is 200, nothing is a redirect,
@@ -232,4 +234,28 @@ func TestStreamedPage(t *testing.T) {
 			}
 		}
 	})
+}
+
+// endless is a body without end that counts what is read of it.
+type endless struct{ read int }
+
+func (e *endless) Read(b []byte) (int, error) {
+	for i := range b {
+		b[i] = ' '
+	}
+	e.read += len(b)
+	if e.read > 64<<20 {
+		return 0, errors.New("nobody reads so much")
+	}
+	return len(b), nil
+}
+
+// TestEndlessBody holds that of a body without a length no more is read than may be stored.
+func TestEndlessBody(t *testing.T) {
+	body := &endless{}
+	a := call(t, httpapi.New(start(t), httpapi.Options{Log: quiet}), httptest.NewRequest("POST", "/events", body))
+	a.want(t, 413, envelope.CodePayloadTooLarge)
+	if body.read > 2*envelope.DefaultMaxBytes {
+		t.Errorf("%d bytes were read", body.read)
+	}
 }
