@@ -111,4 +111,15 @@ var mutants = []mutant{
 	{"client: a poll may hang", "client/follow.go", "context.WithTimeout(ctx, pollTimeout+exchangeTimeout)", "context.WithCancel(ctx)", ofClients},
 	{"client: a question may hang", "client/read.go", "context.WithTimeout(ctx, exchangeTimeout)", "context.WithCancel(ctx)", ofClients},
 	{"client: believes any Retry-After", "client/exchange.go", "min(max(seconds, 0), int(maxRetryAfter/time.Second))", "max(seconds, 0)", ofClients},
+
+	// Each fuzz target by itself, over the corpus that is kept.
+	{"fuzz: a low-order key", "didkey/point.go", "if y == lowOrderY[i] {", "if false && y == lowOrderY[i] {", "./didkey -run FuzzParse"},
+	{"fuzz: a name that is folded", "envelope/parse.go", "if strings.EqualFold(name, known) {", "if name == strings.ToUpper(known) {", "./envelope -run FuzzParse$"},
+	{"fuzz: an offset of 24 hours", "envelope/parse.go", `rest[1:3] > "23"`, `rest[1:3] > "25"`, "./envelope -run FuzzParseTime"},
+	{"fuzz: a signature that is not verified", "envelope/envelope.go", "if !ed25519.Verify(pub, e.signedPart(), sig) {", "if len(pub)+len(sig) == 0 {", "./envelope -run FuzzVerify"},
+	{"fuzz: a cursor's other spelling", "relay/store.go", "c.String() != s || ", "", "./relay -run FuzzCursor"},
+	{"fuzz: a second ACCEPT", "thread/next.go", "func (t Thread) accept(m *envelope.Envelope, now time.Time) (Thread, error) {\n	if t.State != Pending {", "func (t Thread) accept(m *envelope.Envelope, now time.Time) (Thread, error) {\n	if t.State != Pending && t.State != Active {", "./thread -run FuzzSteps"},
+	{"fuzz: a recipient that is dropped", "relay/httpapi/params.go", "	if err != nil {\n		return nil, invalid(\"the query string", "	if err != nil && len(values) == 0 {\n		return nil, invalid(\"the query string", "./relay/httpapi -run FuzzQuery"},
+	{"fuzz: events encoded again", "relay/httpapi/answer.go", "		b.Write(e.Body)", "		var v any\n		if json.Unmarshal(e.Body, &v) == nil {\n			_ = json.NewEncoder(b).Encode(v)\n		}", "./relay/httpapi -run FuzzPost"},
+	{"fuzz: a redirect", "relay/httpapi/httpapi.go", "mux.NewRouter().SkipClean(true)", "mux.NewRouter()", "./relay/httpapi -run FuzzConnection"},
 }
