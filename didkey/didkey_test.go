@@ -221,7 +221,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		began := time.Now()
 		did, err := didkey.Parse(text)
-		if took := time.Since(began); took > 100*time.Millisecond { // it takes some 20 µs; the machine may be busy
+		if took := time.Since(began); took > time.Second { // it takes some 20 µs; the machine may be busy
 			t.Errorf("%d characters took %v", len(text), took)
 		}
 		if err != nil {

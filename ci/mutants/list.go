@@ -8,7 +8,7 @@ const (
 	ofThreads   = "./thread"
 	ofStores    = "./store/sqlite"
 	ofReading   = "./relay -run Delivery|Poll|Since|Siblings|Broadcasts|Cut|Page"
-	ofRelays    = "./relay -run Post|Hostile|BlowUps|AtOnce|Timeout|Drain|NoSecond|Histories|View|Directory|Cursor|Poll"
+	ofRelays    = "./relay -run Signature|Post|Hostile|BlowUps|AtOnce|Timeout|Drain|NoSecond|Histories|View|Directory|Cursor|Poll"
 	ofHTTP      = "./relay/httpapi"
 	ofClients   = "./client"
 )
@@ -80,7 +80,7 @@ var mutants = []mutant{
 	{"cursor: other spellings", "relay/store.go", "c.String() != s || ", "", ofRelays},
 
 	// The relay.
-	{"relay: any number is parsed at once", "relay/relay.go", "make(chan struct{}, 4*runtime.GOMAXPROCS(0))", "make(chan struct{}, 4000)", ofRelays},
+	{"relay: any number is parsed at once", "relay/relay.go", "make(chan struct{}, 4*runtime.GOMAXPROCS(0))", "make(chan struct{}, 4000*runtime.GOMAXPROCS(0))", ofRelays},
 	{"relay: bound to another relay, and taken", "relay/relay.go", "if e.Relays != nil && !slices", "if len(e.Relays) > 0 && !slices", ofRelays},
 	{"relay: the signature is not asked for", "relay/relay.go", "	if err := e.Verify(); err != nil {\n		return Entry{}, err\n	}\n", "", ofRelays},
 	{"relay: sweeps once in a while", "relay/threads.go", "const sweepEvery = time.Second", "const sweepEvery = 20 * time.Second", "./relay -run TimeoutIsTold"},

@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/agora-relay/agora/envelope"
@@ -28,4 +29,17 @@ func FuzzCursor(f *testing.F) {
 			t.Errorf("%q was taken for %s", text, c)
 		}
 	})
+}
+
+// TestSignatureIsAskedFor: a word changed in a signed message, all else in order, and it is refused and not stored.
+func TestSignatureIsAskedFor(t *testing.T) {
+	r := start(t, relay.Config{})
+	e := sign(t, key(t), envelope.Draft{Payload: request})
+	changed := strings.Replace(string(e.Canonical()), `"intent":"echo"`, `"intent":"steal"`, 1)
+	_, err := r.Post(t.Context(), []byte(changed))
+	wantCode(t, err, envelope.CodeInvalidSignature)
+	if page := poll(t, r, relay.Poll{Limit: 1}); page.Cursor.Seq != 0 {
+		t.Error("it was stored")
+	}
+	post(t, r, e)
 }
