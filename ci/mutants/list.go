@@ -95,7 +95,7 @@ var mutants = []mutant{
 	{"http: bodies without bound", "relay/httpapi/handlers.go", "http.MaxBytesReader(w, r.Body, int64(s.relay.MaxBody))", "r.Body", ofHTTP},
 	{"http: a panic ends the connection", "relay/httpapi/httpapi.go", "			} else if p != nil {\n", "			} else if p != nil {\n				panic(p)\n", ofHTTP},
 	{"http: no time limit for a body", "relay/httpapi/httpapi.go", "_ = control.SetReadDeadline(started.Add(readBodyTimeout))", "_ = control.SetReadDeadline(time.Time{})", ofHTTP},
-	{"http: a shutdown waits for everybody", "relay/httpapi/httpapi.go", "		return errors.Join(err, s.Close())", "		return err", ofHTTP},
+	{"http: a shutdown waits for everybody", "relay/httpapi/httpapi.go", "		return errors.Join(err, s.Close())", "		return errors.Join(err)", ofHTTP},
 	{"http: no time limit for idling", "relay/httpapi/httpapi.go", "		IdleTimeout:       idleTimeout,\n", "", ofHTTP},
 	{"http: one time limit for a whole page", "relay/httpapi/answer.go", "		s.extend(w)\n	}\n	body.WriteString(\"],\")", "	}\n	body.WriteString(\"],\")", ofHTTP},
 	{"http: no time limit for an answer", "relay/httpapi/answer.go", "SetWriteDeadline(time.Now().Add(writeTimeout))", "SetWriteDeadline(time.Time{})", ofHTTP},
