@@ -2,6 +2,7 @@
 package agora
 
 import (
+	"encoding/json"
 	"fmt"
 	"go/parser"
 	"go/token"
@@ -19,6 +20,8 @@ const module = "github.com/agora-relay/agora/"
 
 // may says which packages of this module each package may import; all packages are named. Tests are free.
 var may = map[string][]string{
+	"ci/mutants":              {},
+	"ci/sbom":                 {},
 	"didkey":                  {},
 	"envelope":                {"didkey"},
 	"replay":                  {"didkey", "envelope"},
@@ -163,6 +166,52 @@ func TestVersionFloors(t *testing.T) {
 		if slices.Compare(have[:], floor[:]) < 0 {
 			t.Errorf("%s is %v, below %v", path, have, floor)
 		}
+	}
+}
+
+// TestReadmeNamesEveryDependency holds the README's table of direct dependencies and go.mod to each other.
+func TestReadmeNamesEveryDependency(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, found := strings.Cut(string(readme), "Direct dependencies, and why each:")
+	if !found {
+		t.Fatal("README.md has no table of direct dependencies")
+	}
+	table, _, _ = strings.Cut(table, "\n## ")
+	var named []string
+	for line := range strings.Lines(table) {
+		if cells := strings.Split(line, "|"); len(cells) == 4 && strings.ContainsAny(cells[1], "abcdefghijklmnopqrstuvwxyz") {
+			for name := range strings.SplitSeq(cells[1], ",") {
+				named = append(named, strings.TrimSpace(name))
+			}
+		}
+	}
+	out, err := exec.Command("go", "mod", "edit", "-json").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file struct {
+		Require []struct {
+			Path     string
+			Indirect bool
+		}
+	}
+	if err := json.Unmarshal(out, &file); err != nil {
+		t.Fatal(err)
+	}
+	major := regexp.MustCompile(`/v[0-9]+$`)
+	var direct []string
+	for _, r := range file.Require {
+		if !r.Indirect {
+			direct = append(direct, strings.TrimPrefix(major.ReplaceAllString(r.Path, ""), "github.com/"))
+		}
+	}
+	slices.Sort(named)
+	slices.Sort(direct)
+	if !slices.Equal(named, direct) {
+		t.Errorf("README.md names\n%v\ngo.mod requires\n%v", named, direct)
 	}
 }
 

@@ -99,6 +99,15 @@ func wantCode(t *testing.T, err error, code envelope.Code) *envelope.Error {
 	return e
 }
 
+// codeOf returns the code of a refusal, "" for another error and for none.
+func codeOf(err error) envelope.Code {
+	var e *envelope.Error
+	if !errors.As(err, &e) {
+		return ""
+	}
+	return e.Code
+}
+
 func poll(t *testing.T, r *relay.Relay, p relay.Poll) relay.Page {
 	t.Helper()
 	d, err := r.Events(t.Context(), p)

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,10 +13,23 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"agora": main})
+	testscript.Main(withoutLeaks{m}, map[string]func(){"agora": main})
+}
+
+// withoutLeaks fails if a goroutine outlives the tests.
+type withoutLeaks struct{ *testing.M }
+
+func (m withoutLeaks) Run() int {
+	code := m.M.Run()
+	if err := goleak.Find(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	return code
 }
 
 // TestScripts runs the archives of testdata, which read like a session at a terminal. Beside testscript's commands:

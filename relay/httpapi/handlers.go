@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/gorilla/mux"
@@ -55,7 +56,7 @@ func (s *server) postEvent(w http.ResponseWriter, r *http.Request) error {
 // readBody reads a body that is not encoded and not larger than the relay takes. Its Content-Type is the client's
 // business: a plain curl -d works.
 func (s *server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	if r.Header.Get("Content-Encoding") != "" {
+	if strings.Join(r.Header.Values("Content-Encoding"), "") != "" { // a second field counts like the first
 		return nil, envelope.Errorf(envelope.CodeUnsupportedMedia, "the body must come without Content-Encoding")
 	}
 	if r.ContentLength > int64(s.relay.MaxBody) {

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
@@ -28,7 +30,7 @@ var children = map[string]func(path string) error{"open": openOnly, "append": ap
 func TestMain(m *testing.M) {
 	child, ok := children[os.Getenv(childVariable)]
 	if !ok {
-		os.Exit(m.Run())
+		goleak.VerifyTestMain(m) // exits; no goroutine may outlive the tests
 	}
 	if err := child(os.Args[1]); err != nil {
 		fmt.Fprintln(os.Stderr, err)
