@@ -49,7 +49,7 @@ func FuzzQuery(f *testing.F) {
 		"since=0001-01-01T00:00:00Z&timeout=1e9", "cursor=0&recipient=%", "cursor=0&&limit=1", "cursor=0&timeout=-0"} {
 		f.Add(text)
 	}
-	h := httpapi.New(start(f), httpapi.Options{Log: quiet})
+	h := httpapi.New(unlimited(f), httpapi.Options{Log: quiet})
 	f.Fuzz(func(t *testing.T, text string) {
 		request := func(query string) *http.Request {
 			r := httptest.NewRequest("GET", "/events", nil)
@@ -123,7 +123,7 @@ func signedAs(t testing.TB, body []byte) []byte {
 	return whole
 }
 
-var postStatuses = []int{200, 400, 403, 404, 409, 413}
+var postStatuses = []int{200, 400, 403, 404, 409, 413, 429}
 
 // FuzzPost: whatever is posted, bare or signed, is answered with JSON and a status of the list, never a 5xx. After a 200
 // the event is there, as jcs writes it.
@@ -137,7 +137,7 @@ func FuzzPost(f *testing.F) {
 		f.Add([]byte(text), true)
 		f.Add([]byte(text), false)
 	}
-	h := httpapi.New(start(f), httpapi.Options{Log: quiet})
+	h := httpapi.New(unlimited(f), httpapi.Options{Log: quiet})
 	f.Fuzz(func(t *testing.T, body []byte, signed bool) {
 		if signed {
 			body = signedAs(t, body)
@@ -181,7 +181,7 @@ func overRaw(l *pipeListener, request []byte) []byte {
 var byServer = []int{400, 417, 431, 501, 505}
 
 // byRelay are the relay's own. 503 is a poll whose client has hung up.
-var byRelay = []int{200, 400, 403, 404, 405, 409, 413, 415, 503}
+var byRelay = []int{200, 400, 403, 404, 405, 409, 413, 415, 429, 503}
 
 // checkRaw looks at the first of the answers to raw bytes and returns its status; 0: there was none.
 func checkRaw(t testing.TB, request, answer []byte) int {
@@ -236,7 +236,7 @@ func FuzzConnection(f *testing.F) {
 		"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "\x16\x03\x01\x00"} {
 		f.Add([]byte(text))
 	}
-	r := start(f)
+	r := unlimited(f)
 	l, _ := serve(f, r)
 	before := 0
 	f.Fuzz(func(t *testing.T, request []byte) {

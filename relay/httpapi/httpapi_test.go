@@ -42,6 +42,14 @@ func limited(t *testing.T, l relay.Limits) *relay.Relay {
 	return startWith(t, func(s relay.Store) relay.Store { return s }, l)
 }
 
+// unlimited runs a relay that may be asked as often as a test likes.
+func unlimited(t testing.TB) *relay.Relay {
+	t.Helper()
+	none := relay.Rate{PerSecond: relay.Unlimited}
+	return startWith(t, func(s relay.Store) relay.Store { return s }, relay.Limits{PostsPerAddress: none, ReadsPerAddress: none, PostsPerAgent: none,
+		RequestsPerAddress: relay.Unlimited, PollsPerAddress: relay.Unlimited, Polls: relay.Unlimited})
+}
+
 func startWith(t testing.TB, wrap func(relay.Store) relay.Store, l relay.Limits) *relay.Relay {
 	t.Helper()
 	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "agora.db"), relay.Policy{})
