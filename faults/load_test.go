@@ -253,9 +253,11 @@ func (l *load) readCursor(name string, recipient didkey.DID, limit int) {
 	})
 }
 
-// readSince is the protocol's own loop: since is the ts of the last event.
+// readSince is the protocol's own loop: since is the ts of the last event. It begins with an instant that is no event's,
+// as that would be a bookmark behind the events stored before it.
 func (l *load) readSince(name string, recipient didkey.DID, limit int) {
-	a, since := newAccount(name, recipient, false), envelope.FormatTime(l.born)
+	a := newAccount(name, recipient, false)
+	since := l.born.Truncate(time.Millisecond).Add(-time.Nanosecond).UTC().Format(time.RFC3339Nano)
 	l.read(a, func() url.Values {
 		q := inbox(recipient)
 		q.Set("since", since)
