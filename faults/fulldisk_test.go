@@ -3,6 +3,7 @@
 package faults
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -28,7 +29,7 @@ func smallDisk(t *testing.T, megabytes int) (folder string) {
 const (
 	fillSize    = 8 << 10          // bytes of a message that fills
 	mostFill    = 4000             // messages, more than any of the disks here holds
-	recoverTime = 60 * time.Second // from the moment there is room
+	recoverTime = 30 * time.Second // from the moment there is room
 	shortTTL    = 8 * time.Second  // of what fills, where time is to make the room
 )
 
@@ -37,19 +38,22 @@ const (
 func TestFullDisk(t *testing.T) {
 	for _, megabytes := range []int{4, 8} {
 		t.Run(fmt.Sprintf("%d MB, messages expire", megabytes), func(t *testing.T) { fillAndRecover(t, megabytes, expiry) })
+		t.Run(fmt.Sprintf("%d MB, others fill it and messages expire", megabytes), func(t *testing.T) { fillAndRecover(t, megabytes, crowdedOut) })
 		t.Run(fmt.Sprintf("%d MB, the operator makes room", megabytes), func(t *testing.T) { fillAndRecover(t, megabytes, operator) })
 	}
 }
 
 // room says how the disk gets filled and how it gets room.
 type room struct {
-	ttl    time.Duration // of the messages
-	filler bool          // another's file takes most of the disk, and is removed
+	ttl     time.Duration // of the messages
+	before  int           // messages that are there before another's file takes all the rest of the disk; 0: it does not
+	removed bool          // another's file takes a quarter of the disk, and is removed
 }
 
 var (
-	expiry   = room{ttl: shortTTL}
-	operator = room{ttl: time.Hour, filler: true}
+	expiry     = room{ttl: shortTTL}
+	crowdedOut = room{ttl: shortTTL, before: 60}
+	operator   = room{ttl: time.Hour, removed: true}
 )
 
 func fillAndRecover(t *testing.T, megabytes int, by room) {
@@ -63,10 +67,21 @@ func fillAndRecover(t *testing.T, megabytes int, by room) {
 		kept[relay.mustTake(request(t, keys[0], keys[1].DID(), time.Hour, 500)).ID] = true
 	}
 	filler := filepath.Join(disk, "filler")
-	if by.filler {
+	switch {
+	case by.removed:
 		must(t, os.WriteFile(filler, make([]byte, megabytes<<20/4), 0o600))
+	case by.before > 0:
+		if refusal, n := fill(t, relay, by, kept, by.before); n < by.before {
+			t.Fatalf("full after %d messages: %s", n, refusal)
+		}
+		if err := os.WriteFile(filler, make([]byte, megabytes<<20), 0o600); !errors.Is(err, syscall.ENOSPC) {
+			t.Fatalf("the disk is not full: %v", err)
+		}
 	}
-	last, taken := fill(t, relay, by, kept)
+	last, taken := fill(t, relay, by, kept, mostFill)
+	if taken == mostFill {
+		t.Fatalf("%d messages of %d bytes were taken, and the disk is not full", mostFill, fillSize)
+	}
 	t.Logf("full after %d messages: %s", taken, last)
 	if last.Error != envelope.CodeUnavailable || last.retryAfter == "" || !last.Retryable {
 		t.Errorf("a full disk is told as %s, Retry-After %q, retryable=%t", last, last.retryAfter, last.Retryable)
@@ -78,7 +93,7 @@ func fillAndRecover(t *testing.T, megabytes int, by room) {
 		}
 	}
 	checkKept(t, relay, kept)
-	if by.filler {
+	if by.removed {
 		must(t, os.Remove(filler))
 	}
 	within(t, recoverTime, "messages are taken in again", func() bool {
@@ -97,11 +112,12 @@ func fillAndRecover(t *testing.T, megabytes int, by room) {
 	checkKept(t, relay, kept)
 }
 
-// fill posts until the relay refuses, and returns the refusal. What lives long it adds to kept.
-func fill(t *testing.T, relay *server, by room, kept map[string]bool) (refusal answer, taken int) {
+// fill posts until the relay refuses, and returns the refusal, or until it has posted most. What lives long it adds to
+// kept.
+func fill(t *testing.T, relay *server, by room, kept map[string]bool, most int) (refusal answer, taken int) {
 	t.Helper()
 	from, to := newKey(t), newKey(t).DID()
-	for n := range mostFill {
+	for n := range most {
 		e := request(t, from, to, by.ttl, fillSize)
 		a := relay.ask(http.MethodPost, "/events", e.Canonical())
 		if !a.OK {
@@ -111,8 +127,7 @@ func fill(t *testing.T, relay *server, by room, kept map[string]bool) (refusal a
 			kept[e.ID] = true
 		}
 	}
-	t.Fatalf("%d messages of %d bytes were taken, and the disk is not full", mostFill, fillSize)
-	return answer{}, 0
+	return answer{}, most
 }
 
 // checkKept checks that all of these are stored, once.
