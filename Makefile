@@ -2,13 +2,15 @@
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 FUZZTIME ?= 30s
 SHORTFUZZ ?= 5s
+# The tests that make faults adds to those of make test.
+FAULTS = ^Test(Fsync|FailingSyncs|FailingWrites|FailingStart|FullDisk|NoConnectionGoesOut)$$
 
 # Test packages run in folders of their own, so a relative path is made absolute here.
 ifdef AGORA_VECTORS
 export AGORA_VECTORS := $(abspath $(AGORA_VECTORS))
 endif
 
-.PHONY: run test check build fmt fuzz interop mutants reproducible sbom
+.PHONY: run test check build fmt fuzz interop faults mutants reproducible sbom
 run: build
 	@exec bin/agora serve
 
@@ -45,6 +47,11 @@ sbom: build
 # Clients in other languages against the vectors and a relay; needs what ci/install brings.
 interop:
 	go run ./testvectors/interop/run -timeout 2m
+
+# Failing system calls and a full disk, for the running binary; needs Linux, strace and the right to mount.
+faults:
+	go vet -tags faults ./faults
+	go test -tags faults -count=1 -timeout 5m -run '$(FAULTS)' ./faults
 
 fmt:
 	gofmt -w .

@@ -32,6 +32,7 @@ var may = map[string][]string{
 	"store/storetest":         {"didkey", "envelope", "replay", "thread", "relay"},
 	"client":                  {"didkey", "envelope", "thread"},
 	"conformance":             {"didkey", "envelope", "thread", "testvectors"},
+	"faults":                  {},
 	"testvectors":             {},
 	"testvectors/generate":    {"testvectors"},
 	"testvectors/interop/run": {"didkey", "envelope", "client"},
