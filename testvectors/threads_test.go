@@ -82,7 +82,7 @@ func (c *clock) now() time.Time { return time.Unix(0, c.nanos.Load()).UTC() }
 // waits on it and its sweeper is not needed, as timeouts are decided at every transition.
 func newRelay(t *testing.T) (*relay.Relay, *clock) {
 	t.Helper()
-	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "agora.db"), relay.Policy{})
+	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "agora.db"), sqlite.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,7 +33,7 @@ func start(t *testing.T) *relay.Relay {
 // startOver runs a relay over what wrap makes of a new database.
 func startOver(t *testing.T, wrap func(relay.Store) relay.Store) *relay.Relay {
 	t.Helper()
-	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "agora.db"), relay.Policy{})
+	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "agora.db"), sqlite.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ import (
 // ends by being killed.
 func appendForever(path string) error {
 	ctx := context.Background()
-	s, err := Open(ctx, path, relay.Policy{})
+	s, err := Open(ctx, path, Options{})
 	if err != nil {
 		return err
 	}
