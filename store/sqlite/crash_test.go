@@ -92,6 +92,13 @@ func TestKill(t *testing.T) {
 			}
 			acknowledged[seq] = id
 		}
+		text, err := os.ReadFile(path + markSuffix)
+		must(t, err)
+		for seq := range acknowledged {
+			if m, ok := parseMark(string(text)); !ok || m.seq < seq {
+				t.Errorf("event %d was acknowledged before the mark said so: %q", seq, text)
+			}
+		}
 
 		s := openAt(t, path)
 		there := map[relay.Seq]string{}

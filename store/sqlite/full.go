@@ -7,8 +7,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"time"
-
-	"github.com/agora-relay/agora/relay"
 )
 
 // logLimit returns how many pages the write-ahead log may grow by before it is copied: so few that, with forceAt, all
@@ -143,7 +141,7 @@ func (w *writer) purge(now time.Time) (again bool, err error) {
 		if _, err = w.stmts.dropManifests.Exec(nanos(now)); err != nil {
 			return err
 		}
-		again, err = w.cut(now, max(1, limit/4))
+		again, err = w.cut(now, max(1, limit/eventPages))
 		return err
 	})
 	if err != nil {
@@ -158,34 +156,42 @@ func (w *writer) purge(now time.Time) (again bool, err error) {
 // cut empties the bodies of events that have expired and whose ids are still remembered. Their time becomes none, so
 // that no clock that is set back delivers them. again says that there are more to look at.
 func (w *writer) cut(now time.Time, rows int64) (again bool, err error) {
-	var seqs []relay.Seq
-	var last relay.Seq
+	type row struct {
+		seq, sender, recipient, thread, ts, received, forget int64
+		id, kind                                             string
+	}
+	var found []row
 	var n int64
-	memory := now.Add(w.store.policy.Window.Memory)
+	after, seq := max(w.cutForget, nanos(now)), w.cutSeq
 	err = w.each(func(scan scanner) error {
-		var seq relay.Seq
+		var r row
 		var expired bool
-		err := scan(&seq, &w.cutForget, &expired)
-		if n, last = n+1, seq; expired {
-			seqs = append(seqs, seq)
+		err := scan(&r.seq, &r.sender, &r.id, &r.recipient, &r.kind, &r.thread, &r.ts, &r.received, &r.forget, &expired)
+		n, w.cutForget, w.cutSeq = n+1, r.forget, r.seq
+		if expired {
+			found = append(found, r)
 		}
 		return err
 	}, func() (*sql.Rows, error) {
-		return w.stmts.cuttable.Query(nanos(now), max(w.cutForget, nanos(now)), w.cutSeq, nanos(memory), rows)
+		return w.stmts.cuttable.Query(nanos(now), after, seq, nanos(now.Add(w.store.policy.Window.Memory)), rows)
 	})
-	w.cutSeq = last
-	for _, seq := range seqs {
+	// Removed and put in again: SQLite gives up no page whose rows only got shorter.
+	for _, r := range found {
 		if err == nil {
-			_, err = w.stmts.cut.Exec(seq)
+			_, err = w.stmts.dropEvent.Exec(r.seq)
 		}
+	}
+	for _, r := range found {
+		if err == nil {
+			_, err = w.stmts.addCut.Exec(r.seq, r.sender, r.id, r.recipient, r.kind, r.thread, r.ts, r.received, r.forget)
+		}
+	}
+	w.cutLooked += n
+	if again = n == rows && err == nil && w.cutLooked < cutRows; !again {
+		w.cutLooked = 0
 	}
 	if n < rows || err != nil {
 		w.cutForget, w.cutSeq = 0, 0
-		return false, err
 	}
-	w.cutLooked += n
-	if again = w.cutLooked < cutRows; !again {
-		w.cutLooked = 0
-	}
-	return again, nil
+	return again, err
 }

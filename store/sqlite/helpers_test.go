@@ -23,7 +23,7 @@ import (
 // The test binary started with this variable set is one of children, not the tests.
 const childVariable = "AGORA_SQLITE_TEST_CHILD"
 
-var children = map[string]func(path string) error{"open": openOnly, "append": appendForever}
+var children = map[string]func(path string) error{"open": openOnly, "append": appendForever, "converse": converseForever, "limited": appendLimited}
 
 func TestMain(m *testing.M) {
 	child, ok := children[os.Getenv(childVariable)]
@@ -149,11 +149,11 @@ func together(t testing.TB, s *Store, entries []relay.Entry) []error {
 	errs := make([]error, len(entries))
 	var callers sync.WaitGroup
 	callers.Go(func() {
-		write(t, s, func(*writer) error {
+		must(t, s.task(t.Context(), func(*writer) error {
 			close(busy)
 			<-release
 			return nil
-		})
+		}))
 	})
 	<-busy
 	for i, e := range entries {

@@ -41,9 +41,8 @@ type writer struct {
 	unseen int // pages changed at most since the length of the write-ahead log was looked at
 	forced int // that length when it was last made to begin again
 
-	cutForget int64     // how far the search for bodies to cut has come
-	cutSeq    relay.Seq // and among events with that time
-	cutLooked int64
+	cutForget, cutSeq int64 // how far the search for bodies to cut has come: an event's columns
+	cutLooked         int64 // at so many events in this recovery
 }
 
 type statements struct {
@@ -52,7 +51,7 @@ type statements struct {
 	known, addEvent, addManifest                               *sql.Stmt
 	ownThread, threadsOf, threadsWith, addThread, updateThread *sql.Stmt
 	dueThreads, dropThread, dropEvents, dropManifests          *sql.Stmt
-	cuttable, cut                                              *sql.Stmt
+	cuttable, dropEvent, addCut                                *sql.Stmt
 	lookAtLog, restartLog, truncateLog                         *sql.Stmt
 }
 
@@ -90,9 +89,11 @@ func newWriter(ctx context.Context, s *Store) (*writer, error) {
 		{&w.stmts.dropThread, "DELETE FROM thread WHERE n = ?"},
 		{&w.stmts.dropEvents, "DELETE FROM event WHERE seq IN (SELECT seq FROM event WHERE forget <= ? LIMIT ?)"},
 		{&w.stmts.dropManifests, "DELETE FROM manifest WHERE expires <= ?"},
-		{&w.stmts.cuttable, "SELECT seq, forget, expires <= ? AND length(body) > 0 FROM event " +
+		{&w.stmts.cuttable, "SELECT seq, sender, id, recipient, type, thread, ts, received, forget, expires <= ? AND length(body) > 0 FROM event " +
 			"WHERE (forget, seq) > (?, ?) AND forget <= ? ORDER BY forget, seq LIMIT ?"},
-		{&w.stmts.cut, "UPDATE event SET body = x'', expires = 0 WHERE seq = ?"},
+		{&w.stmts.dropEvent, "DELETE FROM event WHERE seq = ?"},
+		{&w.stmts.addCut, "INSERT INTO event (seq, sender, id, recipient, type, thread, ts, received, forget, expires, body) " +
+			"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0, x'')"},
 		{&w.stmts.lookAtLog, "PRAGMA wal_checkpoint(NOOP)"},
 		{&w.stmts.restartLog, "PRAGMA wal_checkpoint(RESTART)"},
 		{&w.stmts.truncateLog, "PRAGMA wal_checkpoint(TRUNCATE)"},
