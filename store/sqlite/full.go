@@ -35,6 +35,9 @@ func (s *Store) upkeep(ctx context.Context) error {
 	})
 }
 
+// leastRoom is how many pages make room enough on a small disk: one message of any size has to fit, with what it changes.
+const leastRoom = 64
+
 // limitSize sets how many pages the database may have: by Options.MaxBytes, and by what the disk has left once the
 // reserve stands and the write-ahead log is as long as it gets. So the database itself never fills the disk.
 // enough says that there is room for a while, in free pages or in new ones.
@@ -65,7 +68,7 @@ func (w *writer) limitSize(reserve int64) (enough bool, err error) {
 	if err := w.conn.QueryRowContext(ctx, "PRAGMA max_page_count = "+strconv.FormatInt(max(limit, 1), 10)).Scan(&set); err != nil {
 		return false, s.failed(err)
 	}
-	return limit-count+free >= min(max(limit/16, 16), log), nil
+	return limit-count+free >= max(min(limit/16, log), leastRoom), nil
 }
 
 // makeRoom makes room on a full disk and lets the store take in again. Errors: errDiskFull while there is not enough.

@@ -141,9 +141,9 @@ func (s *Store) open(ctx context.Context) (w *writer, err error) {
 		return nil, err
 	}
 	err = s.prepare(ctx)
-	switch codeOf(err) & 0xff {
-	case sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN:
-		// The disk may be full, which SQLite has several words for.
+	switch codeOf(err) {
+	case sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_CANTOPEN:
+		// The disk is full, which SQLite has several words for.
 		if released := s.reserve.release(); released != nil {
 			return nil, errors.Join(err, released)
 		}
