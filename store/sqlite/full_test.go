@@ -54,7 +54,11 @@ func sound(t testing.TB, s *Store, ids []string) {
 
 // A full store takes nothing in, goes on being read, and takes in again once what it holds has expired.
 func TestFull(t *testing.T) {
-	for _, size := range []int{100, 1000, 50_000} {
+	sizes := []int{100, 1000, 50_000}
+	if raceDetector {
+		sizes = sizes[2:]
+	}
+	for _, size := range sizes {
 		t.Run(fmt.Sprint(size, " bytes"), func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "agora.db")
 			o := Options{MaxBytes: 1 << 20, Reserve: 8 << 20, Log: slog.New(slog.DiscardHandler)}
@@ -181,6 +185,28 @@ func TestLogStaysShort(t *testing.T) {
 	must(t, err)
 	if most := 2 * forceAt * s.logLimit.Load() * logFrame; size > most {
 		t.Errorf("the log has %d bytes, at most %d were to be", size, most)
+	}
+}
+
+// A log that has grown is copied in the background, without the writer's making it begin again.
+func TestLogIsCopied(t *testing.T) {
+	s := openWith(t, filepath.Join(t.TempDir(), "agora.db"), Options{Reserve: 1 << 20})
+	limit := int(s.logLimit.Load())
+	length, copied := 0, 0
+	look := func() {
+		must(t, s.task(t.Context(), func(w *writer) (err error) {
+			_, length, copied, err = w.checkpoint(w.stmts.lookAtLog)
+			return err
+		}))
+	}
+	for n := 0; length < limit*3/2; n++ {
+		appendAll(t, s, []relay.Entry{request(t, key(n), "")})
+		look()
+	}
+	for end := time.Now().Add(20 * time.Second); copied == 0; look() {
+		if time.Now().After(end) {
+			t.Fatalf("none of %d pages is copied", length)
+		}
 	}
 }
 

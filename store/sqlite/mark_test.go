@@ -117,7 +117,7 @@ const logHeader, logFrame = 32, 24 + pageSize
 func TestCutLog(t *testing.T) {
 	receipts, every := 40, 1
 	if raceDetector {
-		receipts, every = 30, 5
+		receipts, every = 20, 8
 	}
 	r := killed(t, receipts)
 	log := r.files[logSuffix]
