@@ -162,7 +162,7 @@ func TestFlippedBits(t *testing.T) {
 }
 
 // logged returns what a store says that is opened with o.
-func logged(t *testing.T, path string, o Options) (s *Store, err error, text func() string) {
+func logged(t *testing.T, path string, o Options) (s *Store, text func() string, err error) {
 	t.Helper()
 	var out bytes.Buffer
 	o.Log = slog.New(slog.NewTextHandler(&out, nil))
@@ -170,7 +170,7 @@ func logged(t *testing.T, path string, o Options) (s *Store, err error, text fun
 	if err == nil {
 		t.Cleanup(func() { must(t, s.Close()) })
 	}
-	return s, err, out.String
+	return s, out.String, err
 }
 
 func copyFile(t *testing.T, from, to string) {
@@ -205,14 +205,14 @@ func TestOlderCopy(t *testing.T) {
 	copyFile(t, path+".copy", path)
 
 	for range 2 {
-		_, err, _ := logged(t, path, Options{})
+		_, _, err := logged(t, path, Options{})
 		for _, want := range []string{fmt.Sprintf(advice, 4, 9), path, "agora check --data " + filepath.Dir(path), "--accept-loss", "restore a backup"} {
 			if err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("open: %v; want %q", err, want)
 			}
 		}
 	}
-	s, err, text := logged(t, path, Options{AcceptLoss: true})
+	s, text, err := logged(t, path, Options{AcceptLoss: true})
 	must(t, err)
 	if !strings.Contains(text(), "level=ERROR") || !strings.Contains(text(), "loss is accepted") {
 		t.Errorf("accepting a loss is logged as %q", text())
@@ -225,7 +225,7 @@ func TestOlderCopy(t *testing.T) {
 	must(t, s.Close())
 
 	// Accepted where nothing is lost, it changes nothing.
-	s, err, text = logged(t, path, Options{AcceptLoss: true})
+	s, text, err = logged(t, path, Options{AcceptLoss: true})
 	must(t, err)
 	if s.epoch != epoch || text() != "" {
 		t.Errorf("epoch %08x after %08x; %q", s.epoch, epoch, text())
@@ -268,12 +268,12 @@ func TestMarkAtOpen(t *testing.T) {
 			}
 			must(t, os.WriteFile(path+markSuffix, []byte(c.text(m)), 0o600))
 
-			s, err, said := logged(t, path, Options{})
+			s, said, err := logged(t, path, Options{})
 			if c.lost != "" {
 				if !errors.Is(err, errLoss) || !strings.Contains(err.Error(), c.lost) {
 					t.Errorf("open: %v", err)
 				}
-				s, err, _ = logged(t, path, Options{AcceptLoss: true})
+				s, _, err = logged(t, path, Options{AcceptLoss: true})
 				must(t, err)
 			} else {
 				must(t, err)
