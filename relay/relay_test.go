@@ -36,7 +36,7 @@ func startAt(t *testing.T, path string, c relay.Config) *relay.Relay {
 // runAt runs a relay over the database at path until stop is called.
 func runAt(t *testing.T, path string, c relay.Config) (r *relay.Relay, stop func()) {
 	t.Helper()
-	store, err := sqlite.Open(t.Context(), path, c.Policy)
+	store, err := sqlite.Open(t.Context(), path, sqlite.Options{Policy: c.Policy})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,7 +214,7 @@ func TestRequestToOneselfTimesOut(t *testing.T) {
 func TestReplay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "agora.db")
-		store, err := sqlite.Open(t.Context(), path, relay.Policy{})
+		store, err := sqlite.Open(t.Context(), path, sqlite.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}

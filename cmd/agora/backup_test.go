@@ -18,7 +18,7 @@ import (
 func folderOf(t *testing.T) (folder string) {
 	t.Helper()
 	folder = t.TempDir()
-	store, err := sqlite.Open(t.Context(), filepath.Join(folder, databaseName), relay.Policy{})
+	store, err := sqlite.Open(t.Context(), filepath.Join(folder, databaseName), sqlite.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

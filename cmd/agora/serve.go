@@ -30,6 +30,8 @@ type serveCmd struct {
 	PendingTimeout  time.Duration `default:"5m" placeholder:"DURATION" help:"How long a thread waits for an ACCEPT after its REQUEST or last OFFER (default: ${default})."`
 	ActiveTimeout   time.Duration `default:"1h" placeholder:"DURATION" help:"How long a thread waits for its RESULT (default: ${default})."`
 	ThreadRetention time.Duration `default:"24h" placeholder:"DURATION" help:"How long a thread's record outlives its messages (default: ${default})."`
+	MaxDisk         int64         `default:"68719476736" placeholder:"BYTES" help:"Largest size of the database (default: ${default})."`
+	AcceptLoss      bool          `help:"Start also where acknowledged messages are missing from the database. Readers have to start again."`
 	Limits          limitFlags    `embed:"" group:"Limits and who may ask"`
 	LogLevel        slog.Level    `default:"info" placeholder:"LEVEL" help:"debug, info, warn or error (default: ${default})."`
 }
@@ -54,6 +56,9 @@ func (c serveCmd) Validate() error {
 	if c.MaxBody < 1024 {
 		return fmt.Errorf("--max-body must be at least 1024 bytes")
 	}
+	if c.MaxDisk < 1<<20 {
+		return fmt.Errorf("--max-disk must be at least 1048576 bytes")
+	}
 	if c.PublicURL != "" {
 		if _, err := relay.ParseOrigin(c.PublicURL); err != nil {
 			return fmt.Errorf("--public-url: %w", err)
@@ -77,7 +82,9 @@ func (c serveCmd) Run(env environment) (err error) {
 		Inbox:           c.Limits.inbox(),
 	}
 	// The database comes first: its lock makes the whole folder this process's.
-	store, err := sqlite.Open(env.ctx, filepath.Join(c.Data, "agora.db"), policy)
+	store, err := sqlite.Open(env.ctx, filepath.Join(c.Data, "agora.db"), sqlite.Options{
+		Policy: policy, MaxBytes: c.MaxDisk, AcceptLoss: c.AcceptLoss, Log: log,
+	})
 	if err != nil {
 		return err
 	}

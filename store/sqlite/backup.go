@@ -2,12 +2,9 @@ package sqlite
 
 import (
 	"context"
-	"crypto/rand"
 	"database/sql"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
 	"path/filepath"
 	"sync"
@@ -90,7 +87,7 @@ func copyInto(ctx context.Context, path, to string, progress func(done, total in
 
 // finishCopy makes the copy a database of its own and looks whether its pages hang together.
 func finishCopy(ctx context.Context, to string) (c Copied, err error) {
-	db, err := open(to, "immediate", []string{"synchronous(FULL)", "trusted_schema(OFF)"})
+	db, err := open(to, "immediate", []string{"synchronous(FULL)", "trusted_schema(OFF)"}, "rw")
 	if err != nil {
 		return c, err
 	}
@@ -119,13 +116,6 @@ func finishCopy(ctx context.Context, to string) (c Copied, err error) {
 	return c, err
 }
 
-// newEpoch returns a random epoch as the table meta holds it; not 0, which is the zero Cursor's.
-func newEpoch() string {
-	var random [4]byte
-	rand.Read(random[:]) // never fails (crypto/rand)
-	return fmt.Sprintf("%08x", binary.BigEndian.Uint32(random[:])|1)
-}
-
 // openReadOnly opens a database that may be another process's, and never changes it. Unlike query_only, mode=ro also
 // keeps the last connection from moving a killed relay's write-ahead log into the database, and makes no file where
 // there is none.
@@ -134,10 +124,7 @@ func openReadOnly(path string) (*sql.DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	dsn := url.URL{Scheme: "file", Path: filepath.ToSlash(path), RawQuery: url.Values{
-		"mode": {"ro"}, "_pragma": {"busy_timeout(5000)", "cache_size(-16384)", "trusted_schema(OFF)"},
-	}.Encode()}
-	return sql.Open("sqlite", dsn.String())
+	return open(path, "deferred", readPragmas, "ro")
 }
 
 // inWords says which file an error is about, and that ctx ended where that is the reason.

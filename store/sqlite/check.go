@@ -56,6 +56,8 @@ type checker struct {
 	ctx     context.Context
 	conn    *sql.Conn // within one read transaction
 	options CheckOptions
+	epoch   uint32
+	mark    mark // read before the transaction began, so that the database is never behind it
 	report  Report
 	checked atomic.Int64 // report.Events, for Progress
 }
@@ -76,6 +78,11 @@ func Check(ctx context.Context, path string, o CheckOptions) (_ Report, err erro
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
 	c := &checker{ctx: ctx, options: o}
+	if c.mark, err = readMark(path); errors.Is(err, errLoss) {
+		c.found(Finding{"mark", err.Error(), cureDamage})
+	} else if err != nil {
+		return Report{}, err
+	}
 	if err := c.run(db); err != nil {
 		return c.report, inWords(ctx, path, err)
 	}
@@ -211,13 +218,13 @@ type object struct{ kind, name string }
 
 func objects(ctx context.Context, conn *sql.Conn) (map[object]string, error) {
 	all := map[object]string{}
-	err := eachRow(func(scan scanner) error {
+	err := eachRow(damaged(func(scan scanner) error {
 		var o object
 		var text string
 		err := scan(&o.kind, &o.name, &text)
 		all[o] = text
 		return err
-	}, func() (*sql.Rows, error) {
+	}), func() (*sql.Rows, error) {
 		return conn.QueryContext(ctx, `SELECT type, name, COALESCE(sql, '') FROM sqlite_schema WHERE name NOT LIKE 'sqlite\_%' ESCAPE '\'`)
 	})
 	return all, err
@@ -242,7 +249,7 @@ func newObjects(ctx context.Context) (_ map[object]string, err error) {
 	return objects(ctx, conn)
 }
 
-// meta checks the epoch.
+// meta checks the epoch, which is the mark's too where there is one.
 func (c *checker) meta() error {
 	var epoch string
 	err := c.conn.QueryRowContext(c.ctx, "SELECT value FROM meta WHERE name = 'epoch'").Scan(&epoch)
@@ -251,6 +258,9 @@ func (c *checker) meta() error {
 	}
 	if n, err := strconv.ParseUint(epoch, 16, 32); err != nil || n == 0 || epoch != fmt.Sprintf("%08x", n) {
 		c.found(Finding{"meta", fmt.Sprintf("the epoch is %q, which is none", epoch), cureDamage})
+	} else if c.epoch = uint32(n); c.mark.epoch != 0 && c.mark.epoch != c.epoch {
+		c.found(Finding{"mark", "it is another database's, which was here before",
+			"if this one was put here on purpose, serve it once; else put the other back"})
 	}
 	return nil
 }
@@ -268,34 +278,30 @@ func (c *checker) sequence() error {
 		c.found(Finding{"sequence", fmt.Sprintf("there is an event %d, but numbers up to %d only were given; "+
 			"some would be given twice, and readers miss events", last, given), cureDamage})
 	}
+	if err := c.mark.missing(c.epoch, c.report.Seq); err != nil {
+		c.found(Finding{"mark", err.Error(), cureDamage})
+	}
 	return nil
 }
 
 // each calls f for every row of a query.
 func (c *checker) each(f func(scanner) error, text string, args ...any) error {
-	return eachRow(f, func() (*sql.Rows, error) { return c.conn.QueryContext(c.ctx, text, args...) })
+	return eachRow(damaged(f), func() (*sql.Rows, error) { return c.conn.QueryContext(c.ctx, text, args...) })
 }
 
 // errRow is damage that shows when a row is read.
 var errRow = errors.New("a row holds what its columns cannot")
 
-func eachRow(f func(scanner) error, query func() (*sql.Rows, error)) error {
-	rows, err := query()
-	if err != nil {
-		return err
-	}
-	for rows.Next() {
-		err := f(func(columns ...any) error {
-			if err := rows.Scan(columns...); err != nil {
+// damaged lets f scan rows that may hold anything.
+func damaged(f func(scanner) error) func(scanner) error {
+	return func(scan scanner) error {
+		return f(func(columns ...any) error {
+			if err := scan(columns...); err != nil {
 				return fmt.Errorf("%w: %v", errRow, err)
 			}
 			return nil
 		})
-		if err != nil {
-			return errors.Join(err, rows.Close())
-		}
 	}
-	return errors.Join(rows.Err(), rows.Close())
 }
 
 // watch reports how far the events are, until the function it returns is called.

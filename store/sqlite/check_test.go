@@ -55,7 +55,7 @@ func sample(t testing.TB) []byte {
 // spoil runs SQL on a database that no store has open, without the rules a store keeps.
 func spoil(t testing.TB, path, text string) {
 	t.Helper()
-	db, err := open(path, "immediate", []string{"writable_schema(ON)"})
+	db, err := open(path, "immediate", []string{"writable_schema(ON)"}, "rw")
 	must(t, err)
 	_, err = db.ExecContext(context.Background(), text)
 	must(t, errors.Join(err, db.Close()))
