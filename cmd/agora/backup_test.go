@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/agora-relay/agora/didkey"
-	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/sqlite"
 )
 

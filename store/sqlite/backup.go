@@ -124,8 +124,11 @@ func openReadOnly(path string) (*sql.DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	return open(path, "deferred", readPragmas, "ro")
+	return open(path, "deferred", strangerPragmas, "ro")
 }
+
+// strangerPragmas lack query_only, with which SQLite would not write a copy either.
+var strangerPragmas = []string{"busy_timeout(5000)", "cache_size(-16384)", "trusted_schema(OFF)"}
 
 // inWords says which file an error is about, and that ctx ended where that is the reason.
 func inWords(ctx context.Context, path string, err error) error {

@@ -115,7 +115,8 @@ func isConstant(e ast.Expr, constants map[string]bool) bool {
 	case *ast.Ident:
 		return constants[e.Name]
 	case *ast.CallExpr:
-		return types.ExprString(e.Fun) == "strconv.Itoa" || types.ExprString(e.Fun) == "s.column" && isConstant(e.Args[0], constants)
+		called := types.ExprString(e.Fun)
+		return called == "strconv.Itoa" || called == "strconv.FormatInt" || called == "s.column" && isConstant(e.Args[0], constants)
 	}
 	return false
 }
