@@ -290,3 +290,43 @@ func TestCheckWhileAppending(t *testing.T) {
 		t.Error("a file that is not there is clean")
 	}
 }
+
+// TestCheckAsksTheMark puts an older copy, another database and nonsense beside the mark of a database.
+func TestCheckAsksTheMark(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "agora.db")
+	write := func(n int) (database, mark []byte) {
+		s := openAt(t, path)
+		appendAll(t, s, requests(t, n))
+		must(t, s.Close())
+		database, err := os.ReadFile(path)
+		must(t, err)
+		mark, err = os.ReadFile(path + ".mark")
+		must(t, err)
+		return database, mark
+	}
+	older, _ := write(3)
+	newer, marked := write(2)
+	for name, c := range map[string]struct {
+		database, mark []byte
+		want           string
+	}{
+		"as they were":  {newer, marked, ""},
+		"no mark":       {newer, nil, ""},
+		"an older copy": {older, marked, "events 4 to 5 were acknowledged"},
+		"another's":     {newer, []byte(mark{epoch: 7, seq: 1}.String()), "another database's"},
+		"nonsense":      {newer, marked[1:], "damaged"},
+	} {
+		must(t, os.WriteFile(path, c.database, 0o600))
+		must(t, os.RemoveAll(path+".mark"))
+		if c.mark != nil {
+			must(t, os.WriteFile(path+".mark", c.mark, 0o600))
+		}
+		var found []string
+		_, err := Check(t.Context(), path, CheckOptions{Found: func(f Finding) { found = append(found, f.String()) }})
+		must(t, err)
+		if c.want == "" && len(found) > 0 || c.want != "" && (len(found) != 1 || !strings.Contains(found[0], c.want)) {
+			t.Errorf("%s: found %q, want %q", name, found, c.want)
+		}
+	}
+}
