@@ -79,6 +79,7 @@ type Store struct {
 
 	appends  chan job
 	tasks    chan job
+	reads    chan func()
 	stop     chan struct{} // closed by Close
 	stopped  chan struct{} // closed by the writer when it has ended
 	workers  sync.WaitGroup
@@ -112,7 +113,7 @@ func Open(ctx context.Context, path string, o Options) (_ *Store, err error) {
 	o = o.WithDefaults()
 	s := &Store{
 		path: path, options: o, policy: o.Policy, lock: flock.New(path + ".lock"),
-		appends: make(chan job, maxGroup), tasks: make(chan job), stop: make(chan struct{}), stopped: make(chan struct{}),
+		appends: make(chan job, maxGroup), tasks: make(chan job), reads: make(chan func()), stop: make(chan struct{}), stopped: make(chan struct{}),
 		logGrown: make(chan struct{}, 1), reserve: reserve{path: path + ".reserve", wanted: o.Reserve},
 		watchers: map[*watcher]struct{}{}, prepared: map[string]*sql.Stmt{},
 	}
@@ -130,6 +131,9 @@ func Open(ctx context.Context, path string, o Options) (_ *Store, err error) {
 	}
 	s.workers.Go(w.run)
 	s.workers.Go(s.checkpointer)
+	for range readers {
+		s.workers.Go(s.reader)
+	}
 	return s, nil
 }
 
