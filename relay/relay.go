@@ -44,6 +44,7 @@ type Relay struct {
 	drained chan struct{}
 	drain   sync.Once
 	polls   atomic.Int64
+	trouble atomic.Pointer[envelope.Error] // why the last sweep failed; nil: it did not
 }
 
 // New returns a relay over c.Store.
@@ -92,6 +93,14 @@ func (r *Relay) draining() error {
 	default:
 		return nil
 	}
+}
+
+// Health returns why the relay takes nothing in, as far as the last sweep could tell; nil if it does.
+func (r *Relay) Health() error {
+	if e := r.trouble.Load(); e != nil {
+		return e
+	}
+	return r.draining()
 }
 
 // Waiting returns how many polls wait at the moment.

@@ -173,6 +173,9 @@ func (s *server) getAgent(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *server) getHealth(w http.ResponseWriter, r *http.Request) error {
+	if err := s.relay.Health(); err != nil {
+		return err
+	}
 	s.answer(w, http.StatusOK, struct {
 		OK      bool      `json:"ok"`
 		Version string    `json:"version"`

@@ -341,6 +341,7 @@ func TestInternalTroubleStaysInside(t *testing.T) {
 	if a.header.Get("Retry-After") == "" {
 		t.Error("503 without Retry-After")
 	}
+	get(t, h, "/health").want(t, 503, envelope.CodeUnavailable)
 }
 
 type failing struct{ relay.Store }
