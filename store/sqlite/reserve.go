@@ -36,7 +36,7 @@ func fileSize(path string) (int64, error) {
 	return info.Size(), nil
 }
 
-// target returns how large the reserve is to be: as wanted, or a quarter of what there is on a small disk.
+// target returns how large the reserve is to be: as wanted, or an eighth of what there is on a small disk.
 func (r *reserve) target() (bytes int64, err error) {
 	have, err := fileSize(r.path)
 	if err != nil {
@@ -44,7 +44,7 @@ func (r *reserve) target() (bytes int64, err error) {
 	}
 	r.stood = max(r.stood, have)
 	if room, known := diskRoom(filepath.Dir(r.path)); known {
-		return max(have, min(r.wanted, (room+have)/4)), nil
+		return max(have, min(r.wanted, (room+have)/8)), nil
 	}
 	return r.wanted, nil
 }
