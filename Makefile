@@ -1,13 +1,16 @@
 # make run and make test need Go and nothing else; the rest says in ci/install what it needs.
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
-FUZZTIME ?= 10s
+FUZZTIME ?= 30s
+SHORTFUZZ ?= 5s
+# The tests that make faults adds to those of make test.
+FAULTS = ^Test(Fsync|FailingSyncs|FailingWrites|FailingStart|FullDisk|NoConnectionGoesOut)$$
 
 # Test packages run in folders of their own, so a relative path is made absolute here.
 ifdef AGORA_VECTORS
 export AGORA_VECTORS := $(abspath $(AGORA_VECTORS))
 endif
 
-.PHONY: run test check build fmt fuzz interop
+.PHONY: run test check build fmt fuzz interop faults mutants reproducible sbom
 run: build
 	@exec bin/agora serve
 
@@ -23,19 +26,32 @@ check:
 	go run $(STATICCHECK) ./...
 	go mod verify
 	go test -race ./...
-	$(MAKE) fuzz FUZZTIME=$(FUZZTIME)
+	$(MAKE) fuzz FUZZTIME=$(SHORTFUZZ)
 
-# Every fuzz target, one after the other: go test takes one at a time.
+# Every fuzz target, one after the other, each for FUZZTIME.
 fuzz:
-	@set -e; for package in $$(go list ./...); do \
-	  for target in $$(go test -list '^Fuzz' $$package | grep '^Fuzz' || true); do \
-	    echo "fuzz $$package $$target"; go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$package; \
-	  done; \
-	done
+	@FUZZTIME=$(FUZZTIME) bash ci/fuzz
+
+# Faults put into a copy of the source, one after the other: does a test notice each? Takes a quarter of an hour.
+mutants:
+	go run ./ci/mutants
+
+# Two builds in two folders must be the same to the byte.
+reproducible:
+	bash ci/reproducible
+
+# The bill of materials of bin/agora, CycloneDX JSON.
+sbom: build
+	go run ./ci/sbom bin/agora > bin/agora.cdx.json
 
 # Clients in other languages against the vectors and a relay; needs what ci/install brings.
 interop:
 	go run ./testvectors/interop/run -timeout 2m
+
+# Failing system calls and a full disk, for the running binary; needs Linux, strace and the right to mount.
+faults:
+	go vet -tags faults ./faults
+	go test -tags faults -count=1 -timeout 5m -run '$(FAULTS)' ./faults
 
 fmt:
 	gofmt -w .

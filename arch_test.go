@@ -2,6 +2,7 @@
 package agora
 
 import (
+	"encoding/json"
 	"fmt"
 	"go/parser"
 	"go/token"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -18,6 +20,8 @@ const module = "github.com/agora-relay/agora/"
 
 // may says which packages of this module each package may import; all packages are named. Tests are free.
 var may = map[string][]string{
+	"ci/mutants":              {},
+	"ci/sbom":                 {},
 	"didkey":                  {},
 	"envelope":                {"didkey"},
 	"replay":                  {"didkey", "envelope"},
@@ -28,6 +32,7 @@ var may = map[string][]string{
 	"store/storetest":         {"didkey", "envelope", "replay", "thread", "relay"},
 	"client":                  {"didkey", "envelope", "thread"},
 	"conformance":             {"didkey", "envelope", "thread", "testvectors"},
+	"faults":                  {},
 	"testvectors":             {},
 	"testvectors/generate":    {"testvectors"},
 	"testvectors/interop/run": {"didkey", "envelope", "client"},
@@ -165,6 +170,52 @@ func TestVersionFloors(t *testing.T) {
 	}
 }
 
+// TestReadmeNamesEveryDependency holds the README's table of direct dependencies and go.mod to each other.
+func TestReadmeNamesEveryDependency(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, found := strings.Cut(string(readme), "Direct dependencies, and why each:")
+	if !found {
+		t.Fatal("README.md has no table of direct dependencies")
+	}
+	table, _, _ = strings.Cut(table, "\n## ")
+	var named []string
+	for line := range strings.Lines(table) {
+		if cells := strings.Split(line, "|"); len(cells) == 4 && strings.ContainsAny(cells[1], "abcdefghijklmnopqrstuvwxyz") {
+			for name := range strings.SplitSeq(cells[1], ",") {
+				named = append(named, strings.TrimSpace(name))
+			}
+		}
+	}
+	out, err := exec.Command("go", "mod", "edit", "-json").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file struct {
+		Require []struct {
+			Path     string
+			Indirect bool
+		}
+	}
+	if err := json.Unmarshal(out, &file); err != nil {
+		t.Fatal(err)
+	}
+	major := regexp.MustCompile(`/v[0-9]+$`)
+	var direct []string
+	for _, r := range file.Require {
+		if !r.Indirect {
+			direct = append(direct, strings.TrimPrefix(major.ReplaceAllString(r.Path, ""), "github.com/"))
+		}
+	}
+	slices.Sort(named)
+	slices.Sort(direct)
+	if !slices.Equal(named, direct) {
+		t.Errorf("README.md names\n%v\ngo.mod requires\n%v", named, direct)
+	}
+}
+
 // TestReadmeNamesEveryFolder keeps the README's map whole.
 func TestReadmeNamesEveryFolder(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
@@ -176,4 +227,62 @@ func TestReadmeNamesEveryFolder(t *testing.T) {
 			t.Errorf("README.md does not name %s", dir)
 		}
 	}
+}
+
+// TestThreatsAreShown holds docs/SECURITY.md to its word: every threat has its row, and what a row names is there.
+func TestThreatsAreShown(t *testing.T) {
+	text, err := os.ReadFile("docs/SECURITY.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	makefile, err := os.ReadFile("Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := testNames(t)
+	number := 0
+	for line := range strings.Lines(string(text)) {
+		cells := strings.Split(line, "|")
+		if len(cells) != 6 || !strings.HasPrefix(cells[1], " T") {
+			continue
+		}
+		number++
+		if want := fmt.Sprintf(" T%d ", number); cells[1] != want {
+			t.Errorf("row %q, want%s", cells[1], want)
+		}
+		shown := regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(cells[4], -1)
+		if len(shown) == 0 && !strings.Contains(cells[3], "Not prevented") {
+			t.Errorf("nothing shows T%d", number)
+		}
+		for _, name := range shown {
+			target, isTarget := strings.CutPrefix(name[1], "make ")
+			if isTarget && !strings.Contains(string(makefile), "\n"+target+":") || !isTarget && !slices.Contains(tests, name[1]) {
+				t.Errorf("T%d is shown by %s, which is not there", number, name[1])
+			}
+		}
+	}
+	if number != 32 {
+		t.Errorf("%d threats, want 32", number)
+	}
+}
+
+// testNames returns the names of all tests of the module.
+func testNames(t *testing.T) (names []string) {
+	declared := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`)
+	for _, dir := range append(packages(t), ".", "faults") {
+		files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range declared.FindAllStringSubmatch(string(text), -1) {
+				names = append(names, m[1])
+			}
+		}
+	}
+	return names
 }

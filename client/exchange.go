@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -30,7 +31,7 @@ type failure struct {
 	err        error
 	status     int           // 0: no answer at all
 	unsent     bool          // no answer, and the request never left
-	retryAfter time.Duration // what the relay asked for, at most maxRetryAfter
+	retryAfter time.Duration // what the relay asked for; 0: nothing
 }
 
 func (f *failure) Error() string { return f.err.Error() }
@@ -111,7 +112,7 @@ func (c *Client) exchange(ctx context.Context, method, target string, body []byt
 	case err != nil || !head.OK && head.Error == "":
 		failed.err = fmt.Errorf("%s gave %s, which is not an answer of an Agora relay; check its URL", c.base, response.Status)
 	case !head.OK:
-		failed.err = &envelope.Error{Code: head.Error, Message: shorten(head.Message), Details: head.Details}
+		failed.err = &envelope.Error{Code: head.Error, Message: shorten(head.Message), Details: head.Details, RetryAfter: failed.retryAfter}
 	case response.StatusCode != http.StatusOK:
 		failed.err = fmt.Errorf("the relay says ok with status %s", response.Status)
 	default:
@@ -136,19 +137,31 @@ func neverLeft(err error) bool {
 	return badCertificate
 }
 
-// maxRetryAfter bounds how long a relay can make us wait, well below the age at which a message is stale.
-const maxRetryAfter = 2 * time.Minute
+// How long a relay can make us wait by asking for it.
+const (
+	postPatience = 2 * time.Minute // where there is something to post: well below the age at which a message is stale
+	readPatience = time.Hour       // where nothing is lost but time
+)
 
 // retryAfter reads Retry-After, seconds or a date (RFC 9110 §10.2.3); 0 if there is none.
 func (c *Client) retryAfter(header http.Header) time.Duration {
 	text := header.Get("Retry-After")
 	if seconds, err := strconv.Atoi(text); err == nil {
-		return time.Duration(min(max(seconds, 0), int(maxRetryAfter/time.Second))) * time.Second
+		return time.Duration(min(max(seconds, 0), math.MaxInt32)) * time.Second
 	}
 	if date, err := http.ParseTime(text); err == nil {
-		return min(max(date.Sub(c.now()), 0), maxRetryAfter)
+		return max(date.Sub(c.now()), 0)
 	}
 	return 0
+}
+
+// retryAfter returns what a refusal says of when to try again; 0 if nothing.
+func retryAfter(err error) time.Duration {
+	refusal, ok := errors.AsType[*envelope.Error](err)
+	if !ok {
+		return 0
+	}
+	return refusal.RetryAfter
 }
 
 // Pauses between attempts grow from minPause to maxPause.

@@ -64,7 +64,7 @@ type FollowOptions struct {
 //
 // An event comes at least once: the cursor is saved when handler has returned nil for a whole page (see FollowOptions.Page),
 // and what was not saved comes again in the next process. Within one call repeats are dropped, as far as the last 4096
-// events tell. Trouble with the network or the relay is logged and waited out. A relay that has lost its database
+// events tell. Trouble with the network or the relay is logged and waited out, as long as the relay asks (an hour at most). A relay that has lost its database
 // does not know the cursor any more; then Follow starts again from its oldest event.
 //
 // Errors: ctx's; handler's, as it is; the CursorStore's; an *envelope.Error if the relay refuses the request for good.
@@ -200,7 +200,7 @@ func (f *follower) recover(ctx context.Context, err error) error {
 	default:
 		f.client.log.Warn("polling failed, will be repeated", "error", err)
 	}
-	return f.pause.wait(ctx, failed.retryAfter, maxPause)
+	return f.pause.wait(ctx, min(failed.retryAfter, readPatience), maxPause)
 }
 
 // events is the answer to a poll (PROTOCOL §5).

@@ -377,3 +377,55 @@ func TestDirectory(t *testing.T) {
 		t.Errorf("got %v, %v", info, err)
 	}
 }
+
+// TestFollowHangingRelay holds a poll to its bound: what a relay may hold it, and as long again as any answer may take.
+func TestFollowHangingRelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		relay := newFakeRelay()
+		var asked []time.Time
+		relay.setHook(func(r *http.Request, _ http.RoundTripper) (*http.Response, error) {
+			asked = append(asked, time.Now())
+			<-r.Context().Done()
+			return nil, r.Context().Err()
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		err := newClient(t, relay, newKey(t), client.Options{}).Follow(ctx, client.FollowOptions{}, nil)
+		if !errors.Is(err, context.DeadlineExceeded) || len(asked) < 6 {
+			t.Fatalf("%d polls, then %v", len(asked), err)
+		}
+		for i, at := range asked[1:] {
+			if gap := at.Sub(asked[i]); gap < time.Minute || gap > time.Minute+30*time.Second {
+				t.Errorf("poll %d was given up after %v, want a minute and a pause", i, gap)
+			}
+		}
+	})
+}
+
+// TestReadsOfHangingRelay: each of the other questions is given up as soon as a post is.
+func TestReadsOfHangingRelay(t *testing.T) {
+	for name, ask := range map[string]func(context.Context, *client.Client) error{
+		"thread": func(ctx context.Context, c *client.Client) error { _, err := c.Thread(ctx, "t", ""); return err },
+		"agents": func(ctx context.Context, c *client.Client) error {
+			_, err := c.Agents(ctx, client.AgentQuery{})
+			return err
+		},
+		"info":   func(ctx context.Context, c *client.Client) error { _, err := c.Info(ctx); return err },
+		"health": func(ctx context.Context, c *client.Client) error { _, err := c.Health(ctx); return err },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			relay := newFakeRelay()
+			relay.setHook(func(r *http.Request, _ http.RoundTripper) (*http.Response, error) {
+				<-r.Context().Done()
+				return nil, r.Context().Err()
+			})
+			began := time.Now()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			defer cancel()
+			err := ask(ctx, newClient(t, relay, newKey(t), client.Options{}))
+			if took := time.Since(began); !errors.Is(err, context.DeadlineExceeded) || took != 30*time.Second {
+				t.Errorf("%s: %v after %v, want 30s", name, err, took)
+			}
+		})
+	}
+}

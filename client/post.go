@@ -35,7 +35,9 @@ type ThreadState struct {
 }
 
 // Post signs d and posts it. It repeats the same bytes after a failure that may pass (no connection, 429, 5xx), until
-// ctx ends or Options.Attempts are used up. If the relay's first definite answer is that the timestamp is stale, and
+// ctx ends or Options.Attempts are used up, and not before the time that the relay asks for (Retry-After). A relay that
+// is too busy or too full for more than two minutes is not waited for: its refusal is returned at once, with the time in
+// RetryAfter. If the relay's first definite answer is that the timestamp is stale, and
 // no earlier attempt may have been taken, it corrects the clock and signs once more, under the same id; not if d.TS
 // was given.
 //
@@ -87,10 +89,10 @@ func (c *Client) PostEnvelope(ctx context.Context, e *envelope.Envelope) (Receip
 			return receipt, nil
 		}
 		var err error = failed
-		if failed.temporary() && attempt < c.opts.Attempts {
+		if failed.temporary() && !failed.postponed() && attempt < c.opts.Attempts {
 			c.log.Debug("post failed, will be repeated", "id", e.ID, "attempt", attempt, "error", failed)
 			mayBeTaken = mayBeTaken || !failed.refused()
-			waiting := pause.wait(ctx, failed.retryAfter, maxPause)
+			waiting := pause.wait(ctx, min(failed.retryAfter, postPatience), maxPause)
 			if waiting == nil {
 				continue
 			}
@@ -102,6 +104,10 @@ func (c *Client) PostEnvelope(ctx context.Context, e *envelope.Envelope) (Receip
 		return Receipt{}, err
 	}
 }
+
+// postponed reports whether the relay has refused the message and asks for more patience than a signed message has. An
+// answer that is no refusal (a 5xx) is another matter: what became of the message is worth asking sooner.
+func (f *failure) postponed() bool { return f.refused() && f.retryAfter > postPatience }
 
 func (c *Client) postOnce(ctx context.Context, e *envelope.Envelope) (receipt Receipt, failed *failure) {
 	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)

@@ -3,7 +3,9 @@ package client
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net/http"
 	"net/url"
 	"strconv"
 	"time"
@@ -48,11 +50,23 @@ func (c *Client) Thread(ctx context.Context, id string, client didkey.DID) (*Thr
 	return t, nil
 }
 
-// read makes a GET that is not repeated; how long to insist is for the caller to say.
+// read makes a GET. It is repeated only where the relay refuses it for its rate, and only if the time that the relay
+// asks for (Retry-After) lies within exchangeTimeout and ctx's own; how long to insist otherwise is for the caller to say.
 func (c *Client) read(ctx context.Context, path string, query url.Values, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
 	defer cancel()
-	return c.get(ctx, path, query, out)
+	deadline, _ := ctx.Deadline()
+	var pause backoff
+	for {
+		err := c.get(ctx, path, query, out)
+		failed, ok := errors.AsType[*failure](err)
+		if !ok || failed.status != http.StatusTooManyRequests || failed.retryAfter == 0 || failed.retryAfter > time.Until(deadline) {
+			return err
+		}
+		if waiting := pause.wait(ctx, failed.retryAfter, maxPause); waiting != nil {
+			return fmt.Errorf("%w; given up: %w", err, waiting)
+		}
+	}
 }
 
 // verifiedAll returns the envelopes that verify and are wanted, and logs the others.

@@ -36,7 +36,7 @@ func newRealRelay() (*realRelay, error) {
 	if err != nil {
 		return nil, err
 	}
-	store, err := sqlite.Open(context.Background(), filepath.Join(folder, "agora.db"), relay.Policy{})
+	store, err := sqlite.Open(context.Background(), filepath.Join(folder, "agora.db"), sqlite.Options{})
 	if err != nil {
 		return nil, err
 	}

@@ -1,8 +1,10 @@
 package client_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -277,15 +279,15 @@ func TestServeFullThread(t *testing.T) {
 		p := newParties(t)
 		stop := p.serve(client.ServeOptions{}, client.Handler{})
 		var offers atomic.Int32
-		p.request(client.RequestOptions{})
 		p.relay.setHook(func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
-			if r.Method == http.MethodPost {
+			if r.Method == http.MethodPost && offering(t, r) {
 				offers.Add(1)
 				return response(http.StatusTooManyRequests,
 					`{"ok":false,"error":"RATE_LIMITED","message":"full","retryable":true,"details":{"maxOffers":100}}`), nil
 			}
 			return next.RoundTrip(r)
 		})
+		p.request(client.RequestOptions{})
 		time.Sleep(4 * time.Minute) // the thread still waits for offers
 		settled := offers.Load()
 		time.Sleep(50 * time.Second)
@@ -294,4 +296,14 @@ func TestServeFullThread(t *testing.T) {
 		}
 		stop()
 	})
+}
+
+// offering reports whether r posts an OFFER, and leaves it as it was.
+func offering(t *testing.T, r *http.Request) bool {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Error(err)
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	return bytes.Contains(body, []byte(`"type":"OFFER"`))
 }

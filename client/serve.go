@@ -195,7 +195,7 @@ func (a *agent) deal(ctx context.Context, key thread.Key, e *envelope.Envelope) 
 			return true
 		}
 		a.client.log.Warn("a thread could not be dealt with, will be repeated", "thread", key.ID, "client", key.Client, "error", err)
-		if pause.wait(r.ctx, 0, maxPause) != nil {
+		if pause.wait(r.ctx, min(retryAfter(err), postPatience), maxPause) != nil { // longer, and the thread may be over
 			return ctx.Err() == nil
 		}
 	}
@@ -231,7 +231,7 @@ func (a *agent) announce(ctx context.Context) {
 	var pause backoff
 	for {
 		_, receipt, err := a.client.Post(ctx, envelope.Draft{Payload: *a.opts.Manifest})
-		var next time.Duration
+		next := min(retryAfter(err), readPatience)
 		switch {
 		case ctx.Err() != nil:
 			return

@@ -106,6 +106,8 @@ func brokenRelays() []broken {
 		{name: "holds one poll after the other", wire: onePollAtATime, fails: map[string]string{"S-123": "came after"}},
 		{name: "has no lastTs", wire: withoutMember("lastTs"), fails: map[string]string{"X-13": "lastTs", "X-32": "no lastTs"}},
 		{name: "says never that there is more", wire: withoutMember("hasMore"), fails: map[string]string{"C-31": "status 200", "S-101": "status 200"}},
+		{name: "limits how often OFFERs come, and not how many", wire: limitsRateForNumber,
+			fails: map[string]string{"S-58": "it is accepted"}},
 		{name: "accepts two ACCEPTs", wire: pretends(func(e, a map[string]any) bool { return e["type"] == "ACCEPT" && a["error"] == "INVALID_TRANSITION" }),
 			fails: map[string]string{"C-22": "it is accepted", "S-57": "are accepted"}},
 	}

@@ -3,6 +3,7 @@ package conformance
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"sync"
 	"time"
 )
@@ -85,9 +86,7 @@ func (f *follower) poll(ctx context.Context, relay *wire, position string) (even
 	if f.limit != "" {
 		pairs = append(pairs, "limit", f.limit)
 	}
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second+patience)
-	defer cancel()
-	a := relay.do(ctx, "GET", "/events"+query(pairs...), nil, nil)
+	a := relay.ask(ctx, request{method: http.MethodGet, target: "/events" + query(pairs...), hold: 30 * time.Second}, isLimit)
 	events, isList := eventsOf(a)
 	if ok, _ := a.ok(); !ok || !isList {
 		return nil, "", "a poll was answered with " + a.String()

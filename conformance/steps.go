@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -87,7 +88,11 @@ func (p *probe) refused(a answer, want refusal) {
 
 // refuse posts a body that must be refused.
 func (p *probe) refuse(want refusal, what string, body []byte) answer {
-	a := p.post(what, body)
+	again := isLimit
+	if want.status == http.StatusTooManyRequests {
+		again = isOtherLimit
+	}
+	a := p.callUnless(again, what, http.MethodPost, "/events", nil, body, 0)
 	p.refused(a, want)
 	return a
 }

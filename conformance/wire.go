@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -21,6 +22,8 @@ const (
 	findPatience = 5 * time.Second  // for the first answer of all
 	promptly     = 3 * time.Second  // what "at once" may take over a slow network on a busy machine
 	maxAnswer    = 16 << 20         // bytes read of an answer
+
+	limitPatience = 20 * time.Second // with a relay that limits our rate, for one request
 )
 
 // wire is the HTTP side of a run.
@@ -198,6 +201,11 @@ func excerpt(text []byte, limit int) string {
 
 // call makes a request and notes it. A poll names the time it asks to be held in hold.
 func (p *probe) call(what, method, target string, header http.Header, body []byte, hold time.Duration) answer {
+	return p.callUnless(isLimit, what, method, target, header, body, hold)
+}
+
+// callUnless is call where again says which answers are not taken for one.
+func (p *probe) callUnless(again func(answer) bool, what, method, target string, header http.Header, body []byte, hold time.Duration) answer {
 	sent := method + " " + target
 	if what != "" {
 		sent += ": " + what
@@ -206,25 +214,44 @@ func (p *probe) call(what, method, target string, header http.Header, body []byt
 		sent += "\n" + excerpt(body, 700)
 	}
 	p.noteSent(sent)
-	for retries := 0; ; retries++ {
-		ctx, cancel := context.WithTimeoutCause(p.ctx, hold+patience, fmt.Errorf("none within %v", hold+patience))
-		a := p.relay.do(ctx, method, target, header, body)
+	return p.relay.ask(p.ctx, request{method, target, header, body, hold}, again)
+}
+
+// request is one that may be made again.
+type request struct {
+	method, target string
+	header         http.Header
+	body           []byte
+	hold           time.Duration // how long it asks to be held
+}
+
+// ask makes a request, and again where again says so of the answer: to keep a limit of rate is no fault of a relay's.
+// It then waits as long as the relay asks, and a little more, so that checks refused together do not come back together.
+func (w *wire) ask(ctx context.Context, r request, again func(answer) bool) answer {
+	for until := time.Now().Add(limitPatience); ; {
+		bounded, cancel := context.WithTimeoutCause(ctx, r.hold+patience, fmt.Errorf("none within %v", r.hold+patience))
+		a := w.do(bounded, r.method, r.target, r.header, r.body)
 		cancel()
-		// A limit of rate is no fault of the relay's, unless it is what a check is about (a code, and no short wait).
 		seconds, err := strconv.Atoi(a.header.Get("Retry-After"))
-		if a.status != http.StatusTooManyRequests || err != nil || seconds > 5 || retries == 2 || hold > 0 {
+		pause := time.Duration(seconds) * time.Second
+		if !again(a) || err != nil || time.Now().Add(pause).After(until) {
 			return a
 		}
-		p.pause(time.Duration(seconds) * time.Second)
+		timer := time.NewTimer(pause + rand.N(time.Second))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return a
+		}
 	}
 }
 
-// pause is sleep for goroutines beside the check's own.
-func (p *probe) pause(d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-p.ctx.Done():
-	}
+// isLimit reports whether an answer is about how often or how much the client asks.
+func isLimit(a answer) bool { return a.status == http.StatusTooManyRequests }
+
+// isOtherLimit is isLimit where 429 is the answer a rule wants: only the limits that our relay names as others count.
+func isOtherLimit(a answer) bool {
+	limit := a.object("details").text("limit")
+	return isLimit(a) && limit != "" && limit != "offersPerThread"
 }

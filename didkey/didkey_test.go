@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/mr-tron/base58"
 	"github.com/multiformats/go-multibase"
@@ -211,17 +212,52 @@ func TestPublicKeyOfAClaimPanics(t *testing.T) {
 	didkey.DID("did:key:z6Mk").PublicKey()
 }
 
+// FuzzParse: what is accepted is the one spelling of its key, 56 characters; nothing panics, and nothing takes long,
+// whatever its length.
 func FuzzParse(f *testing.F) {
 	for _, text := range []string{good, good[:55] + "q", "did:key:z6Mk", "did:web:example.org", spell(make([]byte, 32)), ""} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
+		began := time.Now()
 		did, err := didkey.Parse(text)
+		if took := time.Since(began); took > time.Second { // it takes some 20 µs; the machine may be busy
+			t.Errorf("%d characters took %v", len(text), took)
+		}
 		if err != nil {
+			if did != "" {
+				t.Errorf("%q was refused as %q", text, did)
+			}
 			return
+		}
+		if len(text) != 56 || !strings.HasPrefix(text, "did:key:z6Mk") || string(did) != text {
+			t.Errorf("accepted %q as %q", text, did)
 		}
 		if again, err := didkey.FromPublicKey(did.PublicKey()); string(again) != text || err != nil {
 			t.Errorf("%q was accepted, but its key is called %q (%v)", text, again, err)
 		}
+		// Under a key of order n one signature in n of these verifies, whatever the message says; n is 8 at most.
+		constant := append([]byte{1}, make([]byte, 63)...)
+		for message := range byte(64) {
+			if ed25519.Verify(did.PublicKey(), []byte{message}, constant) {
+				t.Fatalf("a constant signature verifies under %q", text)
+			}
+		}
 	})
+}
+
+// TestRefusingIsQuick holds the time that any text may cost, long or hard to decode: under a millisecond.
+func TestRefusingIsQuick(t *testing.T) {
+	for name, text := range map[string]string{
+		"60 KB": "did:key:z6Mk" + strings.Repeat("z", 60<<10), "good": good, "no point": spell(unhex(t, "02"+strings.Repeat("00", 31))),
+	} {
+		const times = 100
+		began := time.Now()
+		for range times {
+			didkey.Parse(text)
+		}
+		if took := time.Since(began) / times; took > time.Millisecond {
+			t.Errorf("%s: %v", name, took)
+		}
+	}
 }

@@ -19,6 +19,7 @@ const (
 // Poll asks for events, now or when they come.
 type Poll struct {
 	Filter
+	Peer   Peer      // who asks
 	Cursor Cursor    // resume exactly here; ignored if Since is set
 	Since  time.Time // the protocol's own way, see since.go; zero: use Cursor
 	Wait   time.Duration
@@ -52,11 +53,17 @@ func whole(p Page) Delivery {
 }
 
 // Events answers a poll: at once if there is something to deliver, else as soon as there is, else with an empty page
-// when p.Wait is over or the relay shuts down. A poll whose ctx ends while it waits gives up its place at once.
+// when p.Wait is over or the relay shuts down. A poll whose ctx ends while it waits gives up its place at once. One
+// that would wait and finds no place is refused with CodeRateLimited.
 func (r *Relay) Events(ctx context.Context, p Poll) (Delivery, error) {
 	if err := r.draining(); err != nil {
 		return Delivery{}, err
 	}
+	leave, err := r.limiter.wait(p)
+	if err != nil {
+		return Delivery{}, err
+	}
+	defer leave()
 	r.polls.Add(1)
 	defer r.polls.Add(-1)
 	// The place among the waiters comes first and the look into the store second: what is stored between the two is

@@ -25,6 +25,7 @@ import (
 // Config is what a Relay is made of. Store and Key are required.
 type Config struct {
 	Policy
+	Limits  Limits
 	Store   Store
 	Key     didkey.Key       // the relay's own, signs the notices of timeouts
 	Origin  string           // the public URL's origin; messages bound to other relays by meta.relay are refused
@@ -37,16 +38,18 @@ type Config struct {
 type Relay struct {
 	Config
 	hub     *hub
+	limiter *limiter
 	start   Cursor        // the store's end when the relay was made; Run watches from here
 	parsing chan struct{} // holds a token for each body being parsed and verified, which takes a hundred times its size
 	drained chan struct{}
 	drain   sync.Once
 	polls   atomic.Int64
+	trouble atomic.Pointer[envelope.Error] // why the last sweep failed; nil: it did not
 }
 
 // New returns a relay over c.Store.
 func New(ctx context.Context, c Config) (*Relay, error) {
-	c.Policy = c.Policy.WithDefaults()
+	c.Policy, c.Limits = c.Policy.WithDefaults(), c.Limits.WithDefaults()
 	if c.MaxBody <= 0 {
 		c.MaxBody = envelope.DefaultMaxBytes
 	}
@@ -60,7 +63,8 @@ func New(ctx context.Context, c Config) (*Relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Relay{Config: c, hub: newHub(), start: end.Cursor, parsing: make(chan struct{}, 4*runtime.GOMAXPROCS(0)), drained: make(chan struct{})}, nil
+	return &Relay{Config: c, hub: newHub(), limiter: newLimiter(c.Limits), start: end.Cursor,
+		parsing: make(chan struct{}, 4*runtime.GOMAXPROCS(0)), drained: make(chan struct{})}, nil
 }
 
 // Run wakes waiting polls and sweeps what is due, until ctx ends or the store fails. It blocks; when it returns, its
@@ -91,13 +95,21 @@ func (r *Relay) draining() error {
 	}
 }
 
+// Health returns why the relay takes nothing in, as far as the last sweep could tell; nil if it does.
+func (r *Relay) Health() error {
+	if e := r.trouble.Load(); e != nil {
+		return e
+	}
+	return r.draining()
+}
+
 // Waiting returns how many polls wait at the moment.
 func (r *Relay) Waiting() int { return int(r.polls.Load()) }
 
 // Post checks a body and stores the envelope in it. What is returned without an error is on disk and will be
 // delivered until Receipt.ExpiresAt. Cheap checks come before costly ones, and nothing has an effect before the
-// signature holds (PROTOCOL §1).
-func (r *Relay) Post(ctx context.Context, body []byte) (Receipt, error) {
+// signature holds (PROTOCOL §1). The wire has admitted the request, see Admit; its sender's allowance is counted here.
+func (r *Relay) Post(ctx context.Context, from Peer, body []byte) (Receipt, error) {
 	if err := r.draining(); err != nil {
 		return Receipt{}, err
 	}
@@ -105,6 +117,10 @@ func (r *Relay) Post(ctx context.Context, body []byte) (Receipt, error) {
 	if err != nil {
 		return Receipt{}, err
 	}
+	if err := r.admitAgent(from, entry.Envelope.Sender.ID); err != nil {
+		return Receipt{}, err
+	}
+	entry.Local = from.Local
 	return r.Store.Append(ctx, entry)
 }
 

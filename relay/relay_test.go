@@ -17,6 +17,9 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
+// local is the peer of tests that are not about limits.
+var local = relay.Peer{Local: true}
+
 // start runs a relay over a new database until the test ends.
 func start(t *testing.T, c relay.Config) *relay.Relay {
 	t.Helper()
@@ -33,7 +36,7 @@ func startAt(t *testing.T, path string, c relay.Config) *relay.Relay {
 // runAt runs a relay over the database at path until stop is called.
 func runAt(t *testing.T, path string, c relay.Config) (r *relay.Relay, stop func()) {
 	t.Helper()
-	store, err := sqlite.Open(t.Context(), path, c.Policy)
+	store, err := sqlite.Open(t.Context(), path, sqlite.Options{Policy: c.Policy, Reserve: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +83,7 @@ func sign(t *testing.T, k didkey.Key, d envelope.Draft) *envelope.Envelope {
 
 func post(t *testing.T, r *relay.Relay, e *envelope.Envelope) relay.Receipt {
 	t.Helper()
-	receipt, err := r.Post(t.Context(), e.Canonical())
+	receipt, err := r.Post(t.Context(), local, e.Canonical())
 	if err != nil {
 		t.Fatalf("post %s %s: %v", e.Type, e.ID, err)
 	}
@@ -94,6 +97,15 @@ func wantCode(t *testing.T, err error, code envelope.Code) *envelope.Error {
 		t.Fatalf("got error %v, want %s", err, code)
 	}
 	return e
+}
+
+// codeOf returns the code of a refusal, "" for another error and for none.
+func codeOf(err error) envelope.Code {
+	var e *envelope.Error
+	if !errors.As(err, &e) {
+		return ""
+	}
+	return e.Code
 }
 
 func poll(t *testing.T, r *relay.Relay, p relay.Poll) relay.Page {
@@ -162,11 +174,11 @@ func TestPostChecksBeforeItStores(t *testing.T) {
 			"an empty key": {envelope.Draft{Payload: envelope.Raw{Type: envelope.TypeManifest, JSON: []byte(`{"id":"m","auth":{"public_key":""}}`)}},
 				envelope.CodeInvalidRequest},
 		} {
-			_, err := r.Post(t.Context(), sign(t, client, c.draft).Canonical())
+			_, err := r.Post(t.Context(), local, sign(t, client, c.draft).Canonical())
 			t.Log(name)
 			wantCode(t, err, c.code)
 		}
-		if _, err := r.Post(t.Context(), body); err == nil {
+		if _, err := r.Post(t.Context(), local, body); err == nil {
 			t.Error("a tampered body was accepted")
 		}
 		if page := poll(t, r, relay.Poll{Limit: 10}); len(page.Events) != 0 {
@@ -182,7 +194,7 @@ func TestShortestKeepingDecidesWhatHasExpired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, relay.Config{Policy: relay.Policy{Window: replay.Window{MaxTTL: 10 * time.Second}}})
 		e := sign(t, key(t), envelope.Draft{Payload: request, TS: time.Now().Add(-20 * time.Second)})
-		_, err := r.Post(t.Context(), e.Canonical())
+		_, err := r.Post(t.Context(), local, e.Canonical())
 		wantCode(t, err, envelope.CodeExpired)
 	})
 }
@@ -202,7 +214,7 @@ func TestRequestToOneselfTimesOut(t *testing.T) {
 func TestReplay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "agora.db")
-		store, err := sqlite.Open(t.Context(), path, relay.Policy{})
+		store, err := sqlite.Open(t.Context(), path, sqlite.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -232,7 +244,7 @@ func TestReplay(t *testing.T) {
 			time.Sleep(time.Minute)
 			expire()
 			for _, clockBack = range []time.Duration{0, 15 * time.Minute} {
-				receipt, err := r.Post(t.Context(), e.Canonical())
+				receipt, err := r.Post(t.Context(), local, e.Canonical())
 				if err == nil && !receipt.Duplicate {
 					t.Fatalf("accepted again with the clock set back by %v", clockBack)
 				}
@@ -341,7 +353,7 @@ func TestPollEnds(t *testing.T) {
 		}
 		_, err := r.Events(t.Context(), relay.Poll{})
 		wantCode(t, err, envelope.CodeUnavailable)
-		_, err = r.Post(t.Context(), sign(t, key(t), envelope.Draft{Payload: request}).Canonical())
+		_, err = r.Post(t.Context(), local, sign(t, key(t), envelope.Draft{Payload: request}).Canonical())
 		wantCode(t, err, envelope.CodeUnavailable)
 	})
 }
@@ -367,7 +379,7 @@ func TestTimeoutIsAnnouncedOnceToEachParty(t *testing.T) {
 			if v, err := r.Thread(t.Context(), thread.Key{ID: pending}); err != nil || v.State != thread.Failed || !v.TimedOut() {
 				t.Fatalf("at its deadline: %v %v", v.State, err)
 			}
-			_, err := r.Post(t.Context(), sign(t, client, envelope.Draft{Payload: envelope.Accept{RequestID: "r1"}, Thread: pending}).Canonical())
+			_, err := r.Post(t.Context(), local, sign(t, client, envelope.Draft{Payload: envelope.Accept{RequestID: "r1"}, Thread: pending}).Canonical())
 			if e := wantCode(t, err, envelope.CodeInvalidTransition); e.Details["state"] != thread.Failed {
 				t.Errorf("details %v", e.Details)
 			}

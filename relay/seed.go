@@ -25,8 +25,8 @@ var seedStories = []seedStory{
 }
 
 // Seed posts finished threads between made-up agents, each REQUEST → OFFER → ACCEPT → RESULT, through Post like
-// anybody's. It returns how many envelopes that were.
-func (r *Relay) Seed(ctx context.Context) (count int, err error) {
+// anybody's, on behalf of from. It returns how many envelopes that were.
+func (r *Relay) Seed(ctx context.Context, from Peer) (count int, err error) {
 	for _, story := range seedStories {
 		client, err := didkey.Generate()
 		if err != nil {
@@ -36,7 +36,7 @@ func (r *Relay) Seed(ctx context.Context) (count int, err error) {
 		if err != nil {
 			return count, err
 		}
-		posted, err := r.tell(ctx, story, client, agent)
+		posted, err := r.tell(ctx, from, story, client, agent)
 		count += posted
 		if err != nil {
 			return count, err
@@ -45,7 +45,7 @@ func (r *Relay) Seed(ctx context.Context) (count int, err error) {
 	return count, nil
 }
 
-func (r *Relay) tell(ctx context.Context, story seedStory, client, agent didkey.Key) (posted int, err error) {
+func (r *Relay) tell(ctx context.Context, poster Peer, story seedStory, client, agent didkey.Key) (posted int, err error) {
 	now := r.Now()
 	thread, request := envelope.NewID("thread", now), envelope.NewID("req", now)
 	validUntil := now.Add(r.Rules.PendingTimeout)
@@ -65,7 +65,7 @@ func (r *Relay) tell(ctx context.Context, story seedStory, client, agent didkey.
 		if err != nil {
 			return posted, err
 		}
-		if _, err := r.Post(ctx, e.Canonical()); err != nil {
+		if _, err := r.Post(ctx, poster, e.Canonical()); err != nil {
 			return posted, err
 		}
 		posted++

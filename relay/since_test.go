@@ -99,7 +99,7 @@ func TestBroadcastsWakeThoseWhoWantThem(t *testing.T) {
 func TestHostileThreadsStopNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, relay.Config{})
-		_, err := r.Post(t.Context(), sign(t, key(t), envelope.Draft{Thread: "big", Payload: envelope.Request{RequestID: strings.Repeat("x", 128), Intent: "e"}}).Canonical())
+		_, err := r.Post(t.Context(), local, sign(t, key(t), envelope.Draft{Thread: "big", Payload: envelope.Request{RequestID: strings.Repeat("x", 128), Intent: "e"}}).Canonical())
 		if err != nil {
 			t.Errorf("a request_id of 128 bytes: %v", err)
 		}
@@ -151,5 +151,22 @@ func TestEqualTimestampsAreNotSearchedEach(t *testing.T) {
 			t.Errorf("the store was asked %d times", n)
 		}
 		flood.Wait()
+	})
+}
+
+// TestTimeoutIsTold holds how late a notice may be: one round of the sweeper.
+func TestTimeoutIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, relay.Config{})
+		time.Sleep(300 * time.Millisecond) // not when the sweeper comes
+		client := key(t)
+		began := time.Now()
+		posted := post(t, r, sign(t, client, envelope.Draft{Payload: request, Thread: "t1"}))
+		time.Sleep(thread.DefaultPendingTimeout - time.Minute/2)
+		page := poll(t, r, relay.Poll{Filter: relay.Filter{Recipient: client.DID()}, Cursor: posted.Cursor, Wait: time.Minute, Limit: 1})
+		late := time.Since(began) - thread.DefaultPendingTimeout
+		if len(page.Events) != 1 || late < 0 || late > time.Second {
+			t.Errorf("%d notices came %v after the thread's end, want one within a second", len(page.Events), late)
+		}
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -67,15 +68,30 @@ func (r *Relay) sweep(ctx context.Context) {
 	defer tick.Stop()
 	var due horizon
 	for {
-		now := due.look(r.Now(), time.Now())
-		if err := r.Store.Expire(ctx, now, r.timeoutNotices); err != nil && ctx.Err() == nil {
-			r.Log.Error("sweep failed; it is tried again", "err", err)
+		err := r.Store.Expire(ctx, due.look(r.Now(), time.Now()), r.timeoutNotices)
+		if ctx.Err() == nil {
+			r.noteSweep(err)
 		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
+	}
+}
+
+// noteSweep keeps how a sweep went. A failure is logged when it begins, and not again every second.
+func (r *Relay) noteSweep(err error) {
+	var trouble *envelope.Error
+	if err != nil && !errors.As(err, &trouble) {
+		trouble = envelope.Errorf(envelope.CodeUnavailable, "the relay's store fails; the reason is in its log")
+	}
+	before := r.trouble.Swap(trouble)
+	switch {
+	case err != nil && (before == nil || before.Message != trouble.Message):
+		r.Log.Error("sweeping fails; it is tried every second", "err", err)
+	case err == nil && before != nil:
+		r.Log.Info("sweeping succeeds again")
 	}
 }
 

@@ -85,7 +85,7 @@ func TestDirectory(t *testing.T) {
 func TestSeed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, relay.Config{})
-		if n, err := r.Seed(t.Context()); n != 12 || err != nil {
+		if n, err := r.Seed(t.Context(), local); n != 12 || err != nil {
 			t.Fatalf("%d %v", n, err)
 		}
 		page := poll(t, r, relay.Poll{Limit: 100, Filter: relay.Filter{Type: envelope.TypeResult}})

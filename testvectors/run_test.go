@@ -131,7 +131,7 @@ func TestVerifyThroughARelay(t *testing.T) {
 	for _, v := range testvectors.Verify() {
 		t.Run(v.Name, func(t *testing.T) {
 			clock.set(instant(t, v.Now))
-			receipt, err := r.Post(t.Context(), v.Body)
+			receipt, err := r.Post(t.Context(), local, v.Body)
 			if v.Expect == testvectors.Reject {
 				wantCode(t, err, v.Code)
 				return

@@ -22,6 +22,9 @@ type model struct {
 	deadline     time.Time
 }
 
+// people are those who speak in the model's runs.
+var people = []didkey.DID{client, named, "a", "b", stranger}
+
 const modelOffers = 6 // offers a thread may get in the model's runs
 
 // step moves the model, or says with which status m is refused.
@@ -99,7 +102,6 @@ func (s *model) step(m *envelope.Envelope, now time.Time) int {
 // Four agents and the client say anything to anybody at any time; the code and the model must always agree, and the
 // history the code writes must make sense by itself.
 func TestAgainstModel(t *testing.T) {
-	people := []didkey.DID{client, named, "a", "b", stranger}
 	anybody := rapid.SampledFrom(people)
 	maybe := rapid.SampledFrom(append([]didkey.DID{"", "", "", "", client, client}, people...))
 	types := rapid.SampledFrom([]envelope.Type{offer, offer, offer, accept, accept, result, result, failure, cancel, request})
@@ -119,30 +121,37 @@ func TestAgainstModel(t *testing.T) {
 			now = now.Add(pauses.Draw(t, "pause"))
 			said := message(anybody.Draw(t, "by"), types.Draw(t, "type"))
 			said = to(maybe.Draw(t, "to"), withRequestID(requestIDs.Draw(t, "request_id"), said))
-			want := m.step(said, now)
-			next, err := rules.Next(th, said, now)
-			if got := status(t, err); got != want {
-				t.Fatalf("%s by %s to %q: %v; the model says %d", said.Type, said.Sender.ID, said.Recipient, err, want)
-			}
-			if err == nil {
-				th = next
-			}
-			at := rules.At(th, now)
-			if at.State != m.state || at.Agent != m.agent || at.OffersMade != m.made {
-				t.Fatalf("%s, agent %q, %d offers; the model says %s, %q, %d", at.State, at.Agent, at.OffersMade, m.state, m.agent, m.made)
-			}
-			for _, did := range people {
-				if at.Offered(did) != m.standing[did] {
-					t.Fatalf("Offered(%s) = %v", did, at.Offered(did))
-				}
-			}
-			checkHistory(t, at)
+			th = agree(t, rules, th, &m, said, now)
 		}
 	})
 }
 
+// agree says a message to the code and to the model, and returns the thread as both then have it.
+func agree(t fataler, rules thread.Rules, th thread.Thread, m *model, said *envelope.Envelope, now time.Time) thread.Thread {
+	t.Helper()
+	want := m.step(said, now)
+	next, err := rules.Next(th, said, now)
+	if got := status(t, err); got != want {
+		t.Fatalf("%s by %s to %q: %v; the model says %d", said.Type, said.Sender.ID, said.Recipient, err, want)
+	}
+	if err == nil {
+		th = next
+	}
+	at := rules.At(th, now)
+	if at.State != m.state || at.Agent != m.agent || at.OffersMade != m.made {
+		t.Fatalf("%s, agent %q, %d offers; the model says %s, %q, %d", at.State, at.Agent, at.OffersMade, m.state, m.agent, m.made)
+	}
+	for _, did := range people {
+		if at.Offered(did) != m.standing[did] {
+			t.Fatalf("Offered(%s) = %v", did, at.Offered(did))
+		}
+	}
+	checkHistory(t, at)
+	return th
+}
+
 // checkHistory asks of a record what must hold of every record, whatever was said.
-func checkHistory(t *rapid.T, th thread.Thread) {
+func checkHistory(t fataler, th thread.Thread) {
 	state, accepts := thread.Open, 0
 	offers := map[didkey.DID]bool{}
 	var last time.Time

@@ -186,7 +186,7 @@ func (r Rules) offer(t Thread, m *envelope.Envelope, now time.Time) (Thread, err
 	}
 	if limit := r.WithDefaults().MaxOffers; t.OffersMade >= limit {
 		return Thread{}, &envelope.Error{Code: envelope.CodeRateLimited,
-			Message: "the thread has all the offers it may get", Details: map[string]any{"maxOffers": limit}}
+			Message: "the thread has all the offers it may get", Details: map[string]any{"limit": "offersPerThread", "maxOffers": limit}}
 	}
 	t = t.step(Pending, transitionOf(m, now))
 	t.OffersMade++

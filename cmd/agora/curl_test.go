@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -12,15 +13,22 @@ import (
 
 // curlCommand is as much of curl as the scripts need: it prints the status and the body.
 func curlCommand(ts *testscript.TestScript, neg bool, args []string) {
-	method, body := http.MethodGet, []byte(nil)
+	method, body, header := http.MethodGet, []byte(nil), http.Header{}
+	for len(args) > 2 && args[0] == "-H" {
+		name, value, _ := strings.Cut(args[1], ": ")
+		header.Add(name, value)
+		args = args[2:]
+	}
 	if len(args) == 3 && args[0] == "-d" {
 		method, body, args = http.MethodPost, []byte(ts.ReadFile(args[1])), args[2:]
 	}
 	if len(args) != 1 {
-		ts.Fatalf("usage: curl [-d FILE] PATH")
+		ts.Fatalf("usage: curl [-H HEADER]... [-d FILE] PATH")
 	}
 	request, err := http.NewRequest(method, ts.Getenv("AGORA_RELAY")+args[0], bytes.NewReader(body))
 	ts.Check(err)
+	request.Header = header
+	request.Host = header.Get("Host")
 	client := http.Client{Timeout: time.Minute}
 	response, err := client.Do(request)
 	ts.Check(err)

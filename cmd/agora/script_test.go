@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,10 +13,23 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"agora": main})
+	testscript.Main(withoutLeaks{m}, map[string]func(){"agora": main})
+}
+
+// withoutLeaks fails if a goroutine outlives the tests.
+type withoutLeaks struct{ *testing.M }
+
+func (m withoutLeaks) Run() int {
+	code := m.M.Run()
+	if err := goleak.Find(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	return code
 }
 
 // TestScripts runs the archives of testdata, which read like a session at a terminal. Beside testscript's commands:
@@ -23,7 +37,8 @@ func TestMain(m *testing.M) {
 //	relay start [FLAG...]   starts agora serve on a free port, with the data it had before, and sets AGORA_RELAY
 //	relay kill              ends it without warning
 //	relay stop              asks it to end, and fails unless it does so with success
-//	curl [-d FILE] PATH     makes a request of the relay; the answer is stdout
+//	curl [-H HEADER]... [-d FILE] PATH
+//	                        makes a request of the relay; the answer is stdout
 //	exitcode N COMMAND...   runs a command that must end with N
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{

@@ -30,12 +30,17 @@ type serveCmd struct {
 	PendingTimeout  time.Duration `default:"5m" placeholder:"DURATION" help:"How long a thread waits for an ACCEPT after its REQUEST or last OFFER (default: ${default})."`
 	ActiveTimeout   time.Duration `default:"1h" placeholder:"DURATION" help:"How long a thread waits for its RESULT (default: ${default})."`
 	ThreadRetention time.Duration `default:"24h" placeholder:"DURATION" help:"How long a thread's record outlives its messages (default: ${default})."`
+	MaxDisk         int64         `default:"68719476736" placeholder:"BYTES" help:"Largest size of the database (default: ${default})."`
+	AcceptLoss      bool          `help:"Start also where acknowledged messages are missing from the database. Readers have to start again."`
+	Limits          limitFlags    `embed:"" group:"Limits and who may ask"`
 	LogLevel        slog.Level    `default:"info" placeholder:"LEVEL" help:"debug, info, warn or error (default: ${default})."`
 }
 
 func (serveCmd) Help() string {
 	return "Runs until interrupted, then answers the waiting polls and closes its database. Logs go to standard error as JSON.\n\n" +
-		"Examples:\n  agora serve\n  agora serve --addr :8789 --data /var/lib/agora --public-url https://relay.example"
+		"Examples:\n  agora serve\n  agora serve --addr :8789 --data /var/lib/agora --public-url https://relay.example\n" +
+		"  agora serve --public-url https://relay.example --trusted-proxy 127.0.0.1   (behind a proxy on this machine)\n" +
+		"  agora serve --cors-origin https://app.example --post-rate-ip 10 --polls-per-ip 4"
 }
 
 func (c serveCmd) Validate() error {
@@ -50,6 +55,9 @@ func (c serveCmd) Validate() error {
 	}
 	if c.MaxBody < 1024 {
 		return fmt.Errorf("--max-body must be at least 1024 bytes")
+	}
+	if c.MaxDisk < 1<<20 {
+		return fmt.Errorf("--max-disk must be at least 1048576 bytes")
 	}
 	if c.PublicURL != "" {
 		if _, err := relay.ParseOrigin(c.PublicURL); err != nil {
@@ -71,9 +79,12 @@ func (c serveCmd) Run(env environment) (err error) {
 		Window:          replay.Window{MaxTTL: c.MaxTTL},
 		Rules:           thread.Rules{PendingTimeout: c.PendingTimeout, ActiveTimeout: c.ActiveTimeout},
 		ThreadRetention: c.ThreadRetention,
+		Inbox:           c.Limits.inbox(),
 	}
 	// The database comes first: its lock makes the whole folder this process's.
-	store, err := sqlite.Open(env.ctx, filepath.Join(c.Data, "agora.db"), policy)
+	store, err := sqlite.Open(env.ctx, filepath.Join(c.Data, "agora.db"), sqlite.Options{
+		Policy: policy, MaxBytes: c.MaxDisk, AcceptLoss: c.AcceptLoss, Log: log,
+	})
 	if err != nil {
 		return err
 	}
@@ -92,16 +103,24 @@ func (c serveCmd) Run(env environment) (err error) {
 			return errors.Join(err, listener.Close())
 		}
 	}
-	r, err := relay.New(env.ctx, relay.Config{Policy: policy, Store: store, Key: key, Origin: origin, MaxBody: c.MaxBody, Log: log})
+	r, err := relay.New(env.ctx, relay.Config{Policy: policy, Store: store, Key: key, Origin: origin, MaxBody: c.MaxBody, Log: log,
+		Limits: c.Limits.limits()})
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	server := httpapi.NewServer(r, httpapi.Options{Build: build(), Demo: c.Demo, Public: c.PublicURL != "", Log: log})
+	server := httpapi.NewServer(r, httpapi.Options{Build: build(), Demo: c.Demo, Public: c.PublicURL != "", Log: log,
+		Loopback: onLoopback(listener.Addr()), TrustedProxies: c.Limits.proxies(), Origins: c.Limits.origins()})
 	if _, err := fmt.Fprintf(env.stdout, "Agora relay %s\nlistening on %s\n", key.DID(), "http://"+listener.Addr().String()); err != nil {
 		return errors.Join(err, listener.Close())
 	}
 	log.Info("listening", "addr", listener.Addr().String(), "origin", origin, "did", key.DID(), "data", c.Data, "build", build())
 	return serve(env.ctx, r, server, listener, log)
+}
+
+// onLoopback reports whether only this machine can connect to a listener.
+func onLoopback(addr net.Addr) bool {
+	tcp, ok := addr.(*net.TCPAddr)
+	return ok && tcp.IP.IsLoopback()
 }
 
 // serve runs the relay and its server until ctx ends or one of them fails, and returns when both have ended.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/gorilla/mux"
@@ -40,7 +41,7 @@ func (s *server) postEvent(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	// A client that closes its side does not take back what it has sent: it is stored, and the receipt written.
-	receipt, err := s.relay.Post(context.WithoutCancel(r.Context()), body)
+	receipt, err := s.relay.Post(context.WithoutCancel(r.Context()), s.peer(r), body)
 	if err != nil {
 		return err
 	}
@@ -55,7 +56,7 @@ func (s *server) postEvent(w http.ResponseWriter, r *http.Request) error {
 // readBody reads a body that is not encoded and not larger than the relay takes. Its Content-Type is the client's
 // business: a plain curl -d works.
 func (s *server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	if r.Header.Get("Content-Encoding") != "" {
+	if strings.Join(r.Header.Values("Content-Encoding"), "") != "" { // a second field counts like the first
 		return nil, envelope.Errorf(envelope.CodeUnsupportedMedia, "the body must come without Content-Encoding")
 	}
 	if r.ContentLength > int64(s.relay.MaxBody) {
@@ -78,6 +79,7 @@ func (s *server) getEvents(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	poll.Peer = s.peer(r)
 	// The deadline for reading the request must not cut the wait, during which the connection is read to learn
 	// whether the client is still there.
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // see handle
@@ -171,6 +173,9 @@ func (s *server) getAgent(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *server) getHealth(w http.ResponseWriter, r *http.Request) error {
+	if err := s.relay.Health(); err != nil {
+		return err
+	}
 	s.answer(w, http.StatusOK, struct {
 		OK      bool      `json:"ok"`
 		Version string    `json:"version"`
@@ -188,11 +193,7 @@ func (s *server) getWellKnown(w http.ResponseWriter, r *http.Request) error {
 	s.answer(w, http.StatusOK, map[string]any{
 		"ok": true, "version": protocolVersion, "build": s.options.Build,
 		"did": s.relay.Key.DID(), "url": s.relay.Origin, "reads": "open",
-		"features": []string{"cursor", "broadcast", "threads", "agents", "duplicate-receipts"},
-		"limits": map[string]any{
-			"bodyBytes": s.relay.MaxBody, "depth": envelope.MaxDepth, "hop": envelope.MaxHop,
-			"pageEvents": relay.MaxPage, "pageBytes": relay.PageBytes, "offersPerThread": policy.Rules.MaxOffers,
-		},
+		"features": s.features(), "limits": s.limits(),
 		"seconds": map[string]any{
 			"skew": policy.Window.Skew.Seconds(), "idMemory": policy.Window.Memory.Seconds(),
 			"defaultTtl": envelope.DefaultTTL.Seconds(), "maxTtl": policy.Window.MaxTTL.Seconds(),
@@ -204,12 +205,53 @@ func (s *server) getWellKnown(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
+func (s *server) features() []string {
+	features := []string{"cursor", "broadcast", "threads", "agents", "duplicate-receipts"}
+	if s.cors != nil {
+		features = append(features, "cors")
+	}
+	return features
+}
+
+// limits says what the relay limits; what it does not is absent.
+func (s *server) limits() map[string]any {
+	type rate struct {
+		PerSecond float64 `json:"perSecond"`
+		Burst     int     `json:"burst"`
+	}
+	limits := map[string]any{
+		"bodyBytes": s.relay.MaxBody, "depth": envelope.MaxDepth, "hop": envelope.MaxHop,
+		"pageEvents": relay.MaxPage, "pageBytes": relay.PageBytes, "offersPerThread": s.relay.Rules.MaxOffers,
+		"manifestsPerAgent": relay.MaxManifests,
+	}
+	for name, n := range map[string]int{relay.RequestsPerAddress: s.relay.Limits.RequestsPerAddress,
+		relay.PollsPerAddress: s.relay.Limits.PollsPerAddress, relay.Polls: s.relay.Limits.Polls, "inboxEvents": s.relay.Inbox.Events} {
+		if n >= 0 {
+			limits[name] = n
+		}
+	}
+	if s.relay.Inbox.Bytes >= 0 {
+		limits["inboxBytes"] = s.relay.Inbox.Bytes
+	}
+	rates := map[string]rate{}
+	for name, r := range map[string]relay.Rate{relay.PostsPerAddress: s.relay.Limits.PostsPerAddress,
+		relay.ReadsPerAddress: s.relay.Limits.ReadsPerAddress, relay.PostsPerAgent: s.relay.Limits.PostsPerAgent} {
+		if r.PerSecond >= 0 {
+			rates[name] = rate(r)
+		}
+	}
+	if len(rates) > 0 {
+		limits["rates"] = rates
+	}
+	return limits
+}
+
 func (s *server) postSeed(w http.ResponseWriter, r *http.Request) error {
 	if !s.options.Demo && !s.local(r) {
 		return envelope.Errorf(envelope.CodeNotFound, "demonstration data is made for requests from this machine only; "+
 			"the operator can open it with --demo")
 	}
-	count, err := s.relay.Seed(context.WithoutCancel(r.Context()))
+	count, err := s.relay.Seed(context.WithoutCancel(r.Context()), s.peer(r))
 	if err != nil {
 		return err
 	}

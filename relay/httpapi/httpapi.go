@@ -9,6 +9,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"github.com/gorilla/mux"
+	"github.com/rs/cors"
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
@@ -23,16 +25,20 @@ import (
 
 // Options are what the wire needs beyond the relay. The zero value works.
 type Options struct {
-	Build  string // the program's version, for /health and the well-known document
-	Demo   bool   // open POST /seed to everybody
-	Public bool   // a public URL was configured, so no request counts as local
-	Log    *slog.Logger
+	Build          string         // the program's version, for /health and the well-known document
+	Demo           bool           // open POST /seed to everybody
+	Public         bool           // a public URL was configured, so no request counts as local
+	Loopback       bool           // nobody but this machine can connect
+	TrustedProxies []netip.Prefix // whose word, X-Forwarded-For, is taken for where a request comes from
+	Origins        []string       // web pages that may use the relay, in relay.ParseOrigin's form, or "*" for all; none: CORS is off
+	Log            *slog.Logger
 }
 
 type server struct {
 	relay   *relay.Relay
 	options Options
 	log     *slog.Logger
+	cors    *cors.Cors // nil: off
 
 	mu       sync.Mutex
 	stopping bool           // from then on polls are not counted: they are refused at once
@@ -113,6 +119,7 @@ func newAPI(r *relay.Relay, o Options) *server {
 	if s.log == nil {
 		s.log = slog.Default()
 	}
+	s.cors = newCORS(o.Origins)
 	return s
 }
 
@@ -138,6 +145,9 @@ func (s *server) routes() http.Handler {
 		return envelope.Errorf(envelope.CodeNotFound, "there is nothing at this path; mind trailing and double slashes. "+
 			"The relay answers at /events, /threads/{id}, /agents, /health and /.well-known/agora.json")
 	})
+	if s.cors != nil {
+		return s.cors.Handler(router)
+	}
 	return router
 }
 
@@ -163,7 +173,7 @@ func (m methods) handler(s *server) http.Handler {
 	})
 }
 
-// handle sets the deadlines of a request, answers its errors and survives its panics.
+// handle admits a request, sets its deadlines, answers its errors and survives its panics.
 func (s *server) handle(h handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		started := time.Now()
@@ -178,7 +188,7 @@ func (s *server) handle(h handler) http.Handler {
 		control := http.NewResponseController(w)
 		// A wire that cannot set deadlines (a test's recorder) has no slow client either.
 		_ = control.SetReadDeadline(started.Add(readBodyTimeout))
-		if err := h(w, r); err != nil {
+		if err := s.admit(h)(w, r); err != nil {
 			s.answerError(w, r, err)
 		}
 		s.log.Debug("request", "method", r.Method, "path", r.URL.Path, "took", time.Since(started))

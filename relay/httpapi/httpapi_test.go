@@ -25,19 +25,38 @@ import (
 )
 
 // start runs a relay over a new database until the test ends.
-func start(t *testing.T) *relay.Relay {
+func start(t testing.TB) *relay.Relay {
 	t.Helper()
 	return startOver(t, func(s relay.Store) relay.Store { return s })
 }
 
 // startOver runs a relay over what wrap makes of a new database.
-func startOver(t *testing.T, wrap func(relay.Store) relay.Store) *relay.Relay {
+func startOver(t testing.TB, wrap func(relay.Store) relay.Store) *relay.Relay {
 	t.Helper()
-	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "agora.db"), relay.Policy{})
+	return startWith(t, wrap, relay.Limits{})
+}
+
+// limited runs a relay with these limits.
+func limited(t *testing.T, l relay.Limits) *relay.Relay {
+	t.Helper()
+	return startWith(t, func(s relay.Store) relay.Store { return s }, l)
+}
+
+// unlimited runs a relay that may be asked as often as a test likes.
+func unlimited(t testing.TB) *relay.Relay {
+	t.Helper()
+	none := relay.Rate{PerSecond: relay.Unlimited}
+	return startWith(t, func(s relay.Store) relay.Store { return s }, relay.Limits{PostsPerAddress: none, ReadsPerAddress: none, PostsPerAgent: none,
+		RequestsPerAddress: relay.Unlimited, PollsPerAddress: relay.Unlimited, Polls: relay.Unlimited})
+}
+
+func startWith(t testing.TB, wrap func(relay.Store) relay.Store, l relay.Limits) *relay.Relay {
+	t.Helper()
+	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "agora.db"), sqlite.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := relay.New(t.Context(), relay.Config{Store: wrap(store), Key: key(t), Log: quiet})
+	r, err := relay.New(t.Context(), relay.Config{Store: wrap(store), Key: key(t), Log: quiet, Limits: l})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +74,7 @@ func startOver(t *testing.T, wrap func(relay.Store) relay.Store) *relay.Relay {
 
 var quiet = slog.New(slog.DiscardHandler)
 
-func key(t *testing.T) didkey.Key {
+func key(t testing.TB) didkey.Key {
 	t.Helper()
 	k, err := didkey.Generate()
 	if err != nil {
@@ -64,7 +83,7 @@ func key(t *testing.T) didkey.Key {
 	return k
 }
 
-func sign(t *testing.T, k didkey.Key, d envelope.Draft) *envelope.Envelope {
+func sign(t testing.TB, k didkey.Key, d envelope.Draft) *envelope.Envelope {
 	t.Helper()
 	e, err := d.Sign(k, time.Now())
 	if err != nil {
@@ -95,7 +114,7 @@ type answer struct {
 	Agents    []json.RawMessage `json:"agents"`
 }
 
-func call(t *testing.T, h http.Handler, req *http.Request) answer {
+func call(t testing.TB, h http.Handler, req *http.Request) answer {
 	t.Helper()
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, req)
@@ -112,17 +131,17 @@ func call(t *testing.T, h http.Handler, req *http.Request) answer {
 	return a
 }
 
-func get(t *testing.T, h http.Handler, target string) answer {
+func get(t testing.TB, h http.Handler, target string) answer {
 	t.Helper()
 	return call(t, h, httptest.NewRequest("GET", target, nil))
 }
 
-func post(t *testing.T, h http.Handler, target string, body []byte) answer {
+func post(t testing.TB, h http.Handler, target string, body []byte) answer {
 	t.Helper()
 	return call(t, h, httptest.NewRequest("POST", target, bytes.NewReader(body)))
 }
 
-func (a answer) want(t *testing.T, status int, code envelope.Code) {
+func (a answer) want(t testing.TB, status int, code envelope.Code) {
 	t.Helper()
 	if a.status != status || a.Error != code {
 		t.Errorf("got %d %s (%s), want %d %s", a.status, a.Error, a.Message, status, code)
@@ -322,6 +341,7 @@ func TestInternalTroubleStaysInside(t *testing.T) {
 	if a.header.Get("Retry-After") == "" {
 		t.Error("503 without Retry-After")
 	}
+	get(t, h, "/health").want(t, 503, envelope.CodeUnavailable)
 }
 
 type failing struct{ relay.Store }
@@ -364,7 +384,7 @@ func (l *pipeListener) dial() net.Conn {
 	return ours
 }
 
-func serve(t *testing.T, r *relay.Relay) (*pipeListener, *httpapi.Server) {
+func serve(t testing.TB, r *relay.Relay) (*pipeListener, *httpapi.Server) {
 	t.Helper()
 	l := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
 	server := httpapi.NewServer(r, httpapi.Options{Log: quiet})
@@ -379,7 +399,7 @@ func serve(t *testing.T, r *relay.Relay) (*pipeListener, *httpapi.Server) {
 	return l, server
 }
 
-func readAll(t *testing.T, c net.Conn) string {
+func readAll(t testing.TB, c net.Conn) string {
 	t.Helper()
 	text, err := io.ReadAll(c)
 	if err != nil {

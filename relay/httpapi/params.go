@@ -2,9 +2,7 @@ package httpapi
 
 import (
 	"math"
-	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"slices"
 	"strconv"
@@ -184,30 +182,3 @@ func (s *server) parseAgentQuery(r *http.Request) (relay.AgentQuery, error) {
 }
 
 func agentCursor(next int64) string { return strconv.FormatInt(next, 10) }
-
-// passedOn are further headers that a proxy or a browser adds.
-var passedOn = []string{"Via", "X-Real-Ip", "Origin", "Sec-Fetch-Site"}
-
-// local reports whether a request certainly comes from this machine: over loopback, to a loopback name, not passed on
-// by a proxy, not sent by a web page, at a relay that has no public address (PROTOCOL §5). The Host keeps out pages
-// that have rebound their own name to this machine.
-func (s *server) local(r *http.Request) bool {
-	peer, err := netip.ParseAddrPort(r.RemoteAddr)
-	if err != nil || !peer.Addr().Unmap().IsLoopback() || s.options.Public {
-		return false
-	}
-	for name := range r.Header {
-		if name == "Forwarded" || strings.HasPrefix(name, "X-Forwarded-") || slices.Contains(passedOn, name) {
-			return false
-		}
-	}
-	host := r.Host
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		host = h
-	}
-	if strings.EqualFold(host, "localhost") {
-		return true
-	}
-	addr, err := netip.ParseAddr(strings.Trim(host, "[]"))
-	return err == nil && addr.IsLoopback()
-}

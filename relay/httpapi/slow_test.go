@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -211,4 +212,26 @@ func TestShutdownAmidPolls(t *testing.T) {
 			pollers.Wait()
 		})
 	}
+}
+
+// TestShutdownCutsOffWhoHolds ends the server within the time it is given, though a client does not read its answer.
+func TestShutdownCutsOffWhoHolds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, server := serve(t, start(t))
+		c := l.dial()
+		fmt.Fprint(c, "GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+		synctest.Wait()
+		began := time.Now()
+		deadline, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+		defer cancel()
+		if err := server.Shutdown(deadline); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Shutdown: %v", err)
+		}
+		if took := time.Since(began); took != 4*time.Second {
+			t.Errorf("it took %v, want 4s", took)
+		}
+		if text, err := io.ReadAll(c); len(text) > 0 || err != nil {
+			t.Errorf("the connection is open still: %q, %v", text, err)
+		}
+	})
 }

@@ -128,7 +128,7 @@ func (w *writer) duplicate(sender int64, e relay.Entry) (r relay.Receipt, found 
 	var seq, expires, n int64
 	var body sql.RawBytes
 	m := e.Envelope
-	err = w.each(func(scan scanner) error {
+	err = eachRow(func(scan scanner) error {
 		found = true
 		if err := scan(&seq, &expires, &n, &body); err != nil {
 			return err
@@ -199,7 +199,7 @@ func (w *writer) candidatesOf(sender int64, m *envelope.Envelope) ([]record, err
 }
 
 func (w *writer) records(stmt *sql.Stmt, args ...any) (found []record, err error) {
-	err = w.each(func(scan scanner) error {
+	err = eachRow(func(scan scanner) error {
 		var r record
 		var text []byte
 		if err := scan(&r.n, &r.keep, &text); err != nil {

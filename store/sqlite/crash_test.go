@@ -20,7 +20,7 @@ import (
 // ends by being killed.
 func appendForever(path string) error {
 	ctx := context.Background()
-	s, err := Open(ctx, path, relay.Policy{})
+	s, err := Open(ctx, path, Options{})
 	if err != nil {
 		return err
 	}
@@ -91,6 +91,13 @@ func TestKill(t *testing.T) {
 				t.Fatalf("the child's receipt %q: %v", line, err)
 			}
 			acknowledged[seq] = id
+		}
+		text, err := os.ReadFile(path + markSuffix)
+		must(t, err)
+		for seq := range acknowledged {
+			if m, ok := parseMark(string(text)); !ok || m.seq < seq {
+				t.Errorf("event %d was acknowledged before the mark said so: %q", seq, text)
+			}
 		}
 
 		s := openAt(t, path)

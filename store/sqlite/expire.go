@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
@@ -17,18 +18,44 @@ const (
 	expireNotices = 100
 )
 
-// Expire implements relay.Store.
+// Expire implements relay.Store. It also keeps what is beside the database in order, and while the disk is full tries to
+// make room. Refusals: CodeUnavailable while the store takes nothing in.
 func (s *Store) Expire(ctx context.Context, now time.Time, notices func(thread.Thread) []*envelope.Envelope) error {
+	s.expiring.Lock()
+	defer s.expiring.Unlock()
+	if err := s.closed(); err != nil {
+		return err
+	}
+	if err := s.syncMark(); err != nil {
+		return err
+	}
+	if err := s.refusal(); errors.Is(err, errDiskFailed) {
+		return err
+	} else if err != nil {
+		if err := s.makeRoom(ctx, now); err != nil {
+			return err
+		}
+	}
 	for again := true; again && ctx.Err() == nil; {
-		_, err := s.do(ctx, s.tasks, job{task: func(w *writer) (posted []relay.Posted, err error) {
-			posted, again, err = w.expire(now, notices)
-			return posted, err
-		}})
+		err := s.task(ctx, func(w *writer) error {
+			var posted []relay.Posted
+			err := w.transact(func() (err error) {
+				posted, again, err = w.expire(now, notices)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			return errors.Join(w.committed(posted, now), w.store.failed(w.watchLog(expireEvents*eventPages)))
+		})
 		if err != nil {
 			return err
 		}
 	}
-	return ctx.Err()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return s.upkeep(ctx)
 }
 
 // expire does some of what is due at now; again says that there may be more.
@@ -63,7 +90,8 @@ func (w *writer) expire(now time.Time, notices func(thread.Thread) []*envelope.E
 		}
 		posted = append(posted, told...)
 	}
-	result, err := w.stmts.dropEvents.Exec(nanos(now))
+	rows := min(expireEvents, w.store.logLimit.Load()/eventPages+1)
+	result, err := w.stmts.dropEvents.Exec(nanos(now), rows)
 	if err != nil {
 		return nil, false, err
 	}
@@ -74,7 +102,7 @@ func (w *writer) expire(now time.Time, notices func(thread.Thread) []*envelope.E
 	if _, err := w.stmts.dropManifests.Exec(nanos(now)); err != nil {
 		return nil, false, err
 	}
-	return posted, again || dropped == expireEvents || len(due) == expireThreads, nil
+	return posted, again || dropped == rows || len(due) == expireThreads, nil
 }
 
 // announce stores that the clock has ended r, with the relay's notices of it. A notice that is here already, by its id,
@@ -104,7 +132,7 @@ func (w *writer) knows(m *envelope.Envelope) (known bool, err error) {
 	if sender == 0 || err != nil {
 		return false, err
 	}
-	err = w.each(func(scanner) error {
+	err = eachRow(func(scanner) error {
 		known = true
 		return nil
 	}, func() (*sql.Rows, error) { return w.stmts.known.Query(sender, m.ID) })

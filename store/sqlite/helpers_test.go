@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
@@ -23,12 +25,12 @@ import (
 // The test binary started with this variable set is one of children, not the tests.
 const childVariable = "AGORA_SQLITE_TEST_CHILD"
 
-var children = map[string]func(path string) error{"open": openOnly, "append": appendForever}
+var children = map[string]func(path string) error{"open": openOnly, "append": appendForever, "converse": converseForever, "limited": appendLimited}
 
 func TestMain(m *testing.M) {
 	child, ok := children[os.Getenv(childVariable)]
 	if !ok {
-		os.Exit(m.Run())
+		goleak.VerifyTestMain(m) // exits; no goroutine may outlive the tests
 	}
 	if err := child(os.Args[1]); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -38,7 +40,7 @@ func TestMain(m *testing.M) {
 
 // openOnly is a child that opens a database and says whether it could.
 func openOnly(path string) error {
-	s, err := Open(context.Background(), path, relay.Policy{})
+	s, err := Open(context.Background(), path, Options{})
 	if err != nil {
 		return err
 	}
@@ -84,7 +86,12 @@ func must(t testing.TB, err error) {
 
 func openAt(t testing.TB, path string) *Store {
 	t.Helper()
-	s, err := Open(t.Context(), path, relay.Policy{})
+	return openWith(t, path, Options{})
+}
+
+func openWith(t testing.TB, path string, o Options) *Store {
+	t.Helper()
+	s, err := Open(t.Context(), path, o)
 	must(t, err)
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
@@ -123,8 +130,7 @@ func events(t testing.TB, s *Store) []relay.Event {
 // write gives f the writer, within a transaction.
 func write(t testing.TB, s *Store, f func(*writer) error) {
 	t.Helper()
-	_, err := s.do(t.Context(), s.tasks, job{task: func(w *writer) ([]relay.Posted, error) { return nil, f(w) }})
-	must(t, err)
+	must(t, s.task(t.Context(), func(w *writer) error { return w.transact(func() error { return f(w) }) }))
 }
 
 func execute(t testing.TB, s *Store, text string) {
@@ -145,11 +151,11 @@ func together(t testing.TB, s *Store, entries []relay.Entry) []error {
 	errs := make([]error, len(entries))
 	var callers sync.WaitGroup
 	callers.Go(func() {
-		write(t, s, func(*writer) error {
+		must(t, s.task(t.Context(), func(*writer) error {
 			close(busy)
 			<-release
 			return nil
-		})
+		}))
 	})
 	<-busy
 	for i, e := range entries {

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -79,7 +80,7 @@ func TestOpenRefuses(t *testing.T) {
 			c.prepare(t, path)
 			before, _ := os.ReadFile(path)
 			for range 2 { // a failed Open holds nothing that would stand in the way of the next
-				s, err := Open(t.Context(), path, relay.Policy{})
+				s, err := Open(t.Context(), path, Options{})
 				if err == nil {
 					must(t, s.Close())
 				}
@@ -98,7 +99,7 @@ func TestOneProcessAtATime(t *testing.T) {
 	const cure = "stop the other one or choose another data folder"
 	path := filepath.Join(t.TempDir(), "agora.db")
 	s := openAt(t, path)
-	if _, err := Open(t.Context(), path, relay.Policy{}); err == nil || !strings.Contains(err.Error(), cure) {
+	if _, err := Open(t.Context(), path, Options{}); err == nil || !strings.Contains(err.Error(), cure) {
 		t.Errorf("a second open in the process: %v", err)
 	}
 	second := start(t, "open", path)
@@ -131,7 +132,7 @@ func TestFileNames(t *testing.T) {
 			for _, e := range entries {
 				got = append(got, e.Name())
 			}
-			if len(got) != 2 || got[0] != name || got[1] != name+".lock" {
+			if !slices.Equal(got, []string{name, name + ".lock", name + ".mark"}) {
 				t.Errorf("the folder holds %q", got)
 			}
 			if n := len(events(t, openAt(t, filepath.Join(dir, name)))); n != 1 {
@@ -152,7 +153,7 @@ func TestPragmasAreInForce(t *testing.T) {
 	}
 	t.Run("writer", func(t *testing.T) {
 		write(t, s, func(w *writer) error {
-			check(t, w.conn, map[string]string{"journal_mode": "wal", "synchronous": "2", "busy_timeout": "5000", "trusted_schema": "0"})
+			check(t, w.conn, map[string]string{"journal_mode": "wal", "synchronous": "2", "busy_timeout": "250", "wal_autocheckpoint": "0", "trusted_schema": "0"})
 			return nil
 		})
 	})
@@ -173,7 +174,7 @@ func TestPragmasAreInForce(t *testing.T) {
 func TestCloseLeavesNoGoroutine(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "agora.db")
 	synctest.Test(t, func(t *testing.T) {
-		s, err := Open(t.Context(), path, relay.Policy{})
+		s, err := Open(t.Context(), path, Options{})
 		must(t, err)
 		_, err = s.Append(t.Context(), request(t, key(1), ""))
 		must(t, err)

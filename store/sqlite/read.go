@@ -24,13 +24,46 @@ func (s *Store) Read(ctx context.Context, q relay.Query) (relay.Page, error) {
 	if q.After != (relay.Cursor{}) && (q.After.Epoch != s.epoch || q.After.Seq > head) {
 		return relay.Page{}, relay.ErrUnknownCursor
 	}
-	page := relay.Page{Cursor: s.cursor(head)}
 	if q.Limit <= 0 {
-		return page, nil
+		return relay.Page{Cursor: s.cursor(head)}, nil
 	}
 	if q.Until <= 0 || q.Until > head {
 		q.Until = head
 	}
+	var page relay.Page
+	var err error
+	if stopped := s.onReader(func() { page, err = s.read(ctx, q, head) }); stopped != nil {
+		return relay.Page{}, stopped
+	}
+	return page, err
+}
+
+// onReader has a reader run f: SQLite makes a stack grow to 32 KB, which the goroutine of a poll that waits would keep.
+func (s *Store) onReader(f func()) error {
+	done := make(chan struct{})
+	select {
+	case s.reads <- func() { f(); close(done) }:
+		<-done
+		return nil
+	case <-s.stop:
+		return relay.ErrShuttingDown
+	}
+}
+
+// reader runs what onReader is given, until the store is closed.
+func (s *Store) reader() {
+	for {
+		select {
+		case f := <-s.reads:
+			f()
+		case <-s.stop:
+			return
+		}
+	}
+}
+
+func (s *Store) read(ctx context.Context, q relay.Query, head relay.Seq) (relay.Page, error) {
+	page := relay.Page{Cursor: s.cursor(head)}
 	text, args := selectEvents(q, s.policy.Window.Skew)
 	rows, err := s.query(ctx, text, args)
 	if err != nil {

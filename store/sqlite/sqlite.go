@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net/url"
 	"path/filepath"
 	"strconv"
@@ -26,24 +27,72 @@ import (
 
 	"github.com/gofrs/flock"
 	_ "modernc.org/sqlite" // registers the driver
+	sqlite3 "modernc.org/sqlite/lib"
 
+	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
 )
 
-// Store is a relay.Store in one database file. Close it to end its goroutine and release its lock.
+// Options are what a store is opened with. The zero value works.
+type Options struct {
+	relay.Policy
+	MaxBytes   int64            // the database's size at most, its write-ahead log and reserve aside; 0: DefaultMaxBytes
+	Reserve    int64            // bytes held back for the time when the disk is full; 0: DefaultReserve
+	AcceptLoss bool             // open also what lacks acknowledged events, under a new epoch
+	Log        *slog.Logger     // nil: slog.Default
+	Now        func() time.Time // nil: time.Now
+}
+
+// The zero Options'.
+const (
+	DefaultMaxBytes = 64 << 30
+	DefaultReserve  = 64 << 20
+)
+
+// WithDefaults returns o with its zero fields replaced.
+func (o Options) WithDefaults() Options {
+	o.Policy = o.Policy.WithDefaults()
+	if o.MaxBytes == 0 {
+		o.MaxBytes = DefaultMaxBytes
+	}
+	if o.Reserve == 0 {
+		o.Reserve = DefaultReserve
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return o
+}
+
+// Store is a relay.Store in one database file. Close it to end its goroutines and release its lock.
 type Store struct {
-	policy  relay.Policy
+	path    string
+	options Options
+	policy  relay.Policy // the options'
 	lock    *flock.Flock
-	writeDB *sql.DB // one connection, used by the writer only
+	writeDB *sql.DB // two connections, the writer's and the checkpointer's
 	readDB  *sql.DB
 	epoch   uint32
 
-	appends chan job
-	tasks   chan job
-	stop    chan struct{} // closed by Close
-	stopped chan struct{} // closed by the writer when it has ended
-	closing sync.Once
-	head    atomic.Int64 // the last committed sequence number
+	appends  chan job
+	tasks    chan job
+	reads    chan func()
+	stop     chan struct{} // closed by Close
+	stopped  chan struct{} // closed by the writer when it has ended
+	workers  sync.WaitGroup
+	closing  sync.Once
+	head     atomic.Int64                   // the last committed sequence number
+	refusing atomic.Pointer[envelope.Error] // what appends are told; nil: they are taken
+	logLimit atomic.Int64                   // pages, see watchLog
+	logGrown chan struct{}                  // holds one; wakes the checkpointer
+	mark     *markFile                      // the writer's
+	unsynced atomic.Bool                    // the mark was written
+
+	expiring sync.Mutex // held by Expire, which owns the reserve
+	reserve  reserve
 
 	mu       sync.Mutex // guards what follows
 	watchers map[*watcher]struct{}
@@ -55,15 +104,17 @@ var _ relay.Store = (*Store)(nil)
 const readers = 4
 
 // Open opens the database at path, making it if it is not there, and brings its schema up to date.
-// It fails if another process has it open.
-func Open(ctx context.Context, path string, policy relay.Policy) (_ *Store, err error) {
+// It fails if another process has it open, and if it lacks events that it had acknowledged.
+func Open(ctx context.Context, path string, o Options) (_ *Store, err error) {
 	path, err = filepath.Abs(path)
 	if err != nil {
 		return nil, err
 	}
+	o = o.WithDefaults()
 	s := &Store{
-		policy: policy.WithDefaults(), lock: flock.New(path + ".lock"),
-		appends: make(chan job, maxGroup), tasks: make(chan job), stop: make(chan struct{}), stopped: make(chan struct{}),
+		path: path, options: o, policy: o.Policy, lock: flock.New(path + ".lock"),
+		appends: make(chan job, maxGroup), tasks: make(chan job), reads: make(chan func()), stop: make(chan struct{}), stopped: make(chan struct{}),
+		logGrown: make(chan struct{}, 1), reserve: reserve{path: path + ".reserve", wanted: o.Reserve},
 		watchers: map[*watcher]struct{}{}, prepared: map[string]*sql.Stmt{},
 	}
 	locked, err := s.lock.TryLock()
@@ -74,41 +125,111 @@ func Open(ctx context.Context, path string, policy relay.Policy) (_ *Store, err 
 		return nil, fmt.Errorf("%s is in use by another process; a database serves one relay at a time, "+
 			"so stop the other one or choose another data folder", path)
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, s.release())
-		}
-	}()
-	if s.writeDB, err = open(path, "immediate", writePragmas); err != nil {
+	w, err := s.open(ctx)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), s.release())
+	}
+	s.workers.Go(w.run)
+	s.workers.Go(s.checkpointer)
+	for range readers {
+		s.workers.Go(s.reader)
+	}
+	return s, nil
+}
+
+// open does what Open does once the lock is held.
+func (s *Store) open(ctx context.Context) (w *writer, err error) {
+	found, err := compare(ctx, s.path)
+	loss := errors.Is(err, errLoss)
+	switch {
+	case loss && !s.options.AcceptLoss:
+		return nil, fmt.Errorf("%w; %s", err, lossAdvice(s.path))
+	case err != nil && !loss:
 		return nil, err
 	}
-	s.writeDB.SetMaxOpenConns(1)
-	if err := migrate(ctx, s.writeDB); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+	err = s.prepare(ctx)
+	switch codeOf(err) {
+	case sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_CANTOPEN:
+		// The disk is full, which SQLite has several words for.
+		if released := s.reserve.release(); released != nil {
+			return nil, errors.Join(err, released)
+		}
+		err = s.prepare(ctx)
 	}
-	if s.readDB, err = open(path, "deferred", readPragmas); err != nil {
+	if err != nil {
+		return nil, err
+	}
+	if loss {
+		s.options.Log.Error("a loss is accepted: the database gets a new epoch, so that no reader takes what is stored from now on for what he has read",
+			"path", s.path, "last", found.seq)
+		if _, err := s.writeDB.ExecContext(ctx, "UPDATE meta SET value = ? WHERE name = 'epoch'", newEpoch()); err != nil {
+			return nil, err
+		}
+		found.epoch = 0
+	}
+	if s.readDB, err = open(s.path, "deferred", readPragmas, "rw"); err != nil {
 		return nil, err
 	}
 	s.readDB.SetMaxOpenConns(readers)
 	s.readDB.SetMaxIdleConns(readers)
-	w, err := newWriter(ctx, s)
+	epoch, head, err := identity(ctx, s.writeDB)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, err
 	}
-	go w.run()
-	return s, nil
+	s.epoch = epoch
+	s.head.Store(int64(head))
+	if err := s.takeUp(s.path, found); err != nil {
+		return nil, err
+	}
+	if w, err = newWriter(ctx, s); err != nil {
+		return nil, err
+	}
+	target, err := s.reserve.target()
+	if err == nil {
+		s.logLimit.Store(logLimit(target))
+		_, err = w.limitSize(target)
+	}
+	if err != nil {
+		return nil, errors.Join(err, w.close())
+	}
+	return w, nil
 }
 
+// prepare opens the connections that write and makes what they find durable: after a failed fsync, pages of the
+// write-ahead log may be readable and yet not on disk. Copied into the database they are.
+func (s *Store) prepare(ctx context.Context) (err error) {
+	if s.writeDB == nil {
+		if s.writeDB, err = open(s.path, "immediate", writePragmas, "rwc"); err != nil {
+			return err
+		}
+		s.writeDB.SetMaxOpenConns(2)
+	}
+	if err := migrate(ctx, s.writeDB); err != nil {
+		return err
+	}
+	var busy bool
+	var length, copied int
+	if err := s.writeDB.QueryRowContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)").Scan(&busy, &length, &copied); err != nil {
+		return err
+	}
+	if busy {
+		return errors.New("another program reads the database and stands in the way of the first checkpoint; try again when it has ended")
+	}
+	return nil
+}
+
+// Nobody else writes, so the writer's busy timeout is how long it waits for readers when it makes the log begin again.
 var writePragmas = []string{
-	"journal_mode(WAL)", "synchronous(FULL)", "busy_timeout(5000)", "wal_autocheckpoint(10000)",
+	"journal_mode(WAL)", "synchronous(FULL)", "busy_timeout(250)", "wal_autocheckpoint(0)",
 	"journal_size_limit(67108864)", "cache_size(-65536)", "temp_store(MEMORY)", "trusted_schema(OFF)",
 }
 
 var readPragmas = []string{"query_only(ON)", "busy_timeout(5000)", "cache_size(-16384)", "temp_store(MEMORY)", "trusted_schema(OFF)"}
 
-// open passes pragmas in the data source name, where they reach every connection of the pool.
-func open(path, txlock string, pragmas []string) (*sql.DB, error) {
-	dsn := url.URL{Scheme: "file", Path: filepath.ToSlash(path), RawQuery: url.Values{"_pragma": pragmas, "_txlock": {txlock}}.Encode()}
+// open passes pragmas in the data source name, where they reach every connection of the pool. The mode is SQLite's.
+func open(path, txlock string, pragmas []string, mode string) (*sql.DB, error) {
+	dsn := url.URL{Scheme: "file", Path: filepath.ToSlash(path),
+		RawQuery: url.Values{"_pragma": pragmas, "_txlock": {txlock}, "mode": {mode}}.Encode()}
 	return sql.Open("sqlite", dsn.String())
 }
 
@@ -144,19 +265,33 @@ func migrate(ctx context.Context, db *sql.DB) error {
 			return err
 		}
 	}
-	var random [4]byte
-	rand.Read(random[:]) // never fails (crypto/rand)
-	_, err = db.ExecContext(ctx, "INSERT INTO meta (name, value) VALUES ('epoch', ?) ON CONFLICT DO NOTHING",
-		fmt.Sprintf("%08x", binary.BigEndian.Uint32(random[:])|1)) // not 0, which is the zero Cursor's
+	_, err = db.ExecContext(ctx, "INSERT INTO meta (name, value) VALUES ('epoch', ?) ON CONFLICT DO NOTHING", newEpoch())
 	return err
 }
 
-// Close ends the writer after what it is doing, closes the files and releases the lock. Calls that come later, and
-// those still waiting, get CodeUnavailable.
+// newEpoch returns a random one as the database holds it; not 0, which is the zero Cursor's.
+func newEpoch() string {
+	var random [4]byte
+	rand.Read(random[:]) // never fails (crypto/rand)
+	return fmt.Sprintf("%08x", binary.BigEndian.Uint32(random[:])|1)
+}
+
+// Close ends the goroutines after what they are doing, closes the files and releases the lock. Calls that come later,
+// and those still waiting, get CodeUnavailable.
 func (s *Store) Close() error {
 	s.closing.Do(func() { close(s.stop) })
-	<-s.stopped
-	return s.release()
+	s.workers.Wait()
+	s.expiring.Lock() // an Expire still under way has been told
+	defer s.expiring.Unlock()
+	return errors.Join(s.syncMark(), s.release())
+}
+
+// syncMark has the mark on disk if it was written since.
+func (s *Store) syncMark() error {
+	if !s.unsynced.Swap(false) {
+		return nil
+	}
+	return s.failed(s.mark.file.Sync())
 }
 
 func (s *Store) release() error {
@@ -165,6 +300,10 @@ func (s *Store) release() error {
 		if db != nil {
 			errs = append(errs, db.Close())
 		}
+	}
+	if s.mark != nil {
+		errs = append(errs, s.mark.file.Close())
+		s.mark = nil
 	}
 	return errors.Join(append(errs, s.lock.Unlock())...)
 }

@@ -12,6 +12,6 @@ import (
 
 func TestStore(t *testing.T) {
 	storetest.Test(t, func(ctx context.Context, place string, policy relay.Policy) (relay.Store, error) {
-		return sqlite.Open(ctx, filepath.Join(place, "agora.db"), policy)
+		return sqlite.Open(ctx, filepath.Join(place, "agora.db"), sqlite.Options{Policy: policy, Reserve: 1 << 16})
 	})
 }

@@ -48,13 +48,16 @@ func (s *Store) Watch(ctx context.Context, after relay.Cursor, f func([]relay.Po
 		if err != nil {
 			return err
 		}
-		missed := make([]relay.Posted, len(page.Events))
-		for i, e := range page.Events {
+		missed := make([]relay.Posted, 0, len(page.Events))
+		for _, e := range page.Events {
+			if last = e.Seq; e.Size == 0 {
+				continue // cut when the disk was full: it had expired
+			}
 			m, err := envelope.Parse(e.Body, e.Size)
 			if err != nil {
 				return err
 			}
-			missed[i], last = relay.Posted{Event: e, Envelope: m}, e.Seq
+			missed = append(missed, relay.Posted{Event: e, Envelope: m})
 		}
 		if len(missed) > 0 {
 			f(missed)

@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-
-	sqlite "modernc.org/sqlite"
-	sqlite3 "modernc.org/sqlite/lib"
+	"time"
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
@@ -19,16 +17,15 @@ import (
 // in while the one before was being written.
 const maxGroup = 256
 
-// job is work for the writer: an envelope to append, or a task that gets a transaction of its own.
+// job is work for the writer: an envelope to append, or a task.
 type job struct {
 	entry relay.Entry
-	task  func(*writer) ([]relay.Posted, error)
+	task  func(*writer) error
 	done  chan outcome // holds one, so the writer never waits for a caller who left
 }
 
 type outcome struct {
 	receipt relay.Receipt
-	posted  *relay.Posted // nil for a duplicate
 	err     error
 }
 
@@ -41,6 +38,12 @@ type writer struct {
 	parties map[didkey.DID]int64 // a cache of the table party
 	agents  map[int64]struct{}   // the parties with a manifest
 	inboxes map[int64]inbox      // what waits for a party, for those that somebody has written to
+
+	unseen int // pages changed at most since the length of the write-ahead log was looked at
+	forced int // that length when it was last made to begin again
+
+	cutForget, cutSeq int64 // how far the search for bodies to cut has come: an event's columns
+	cutLooked         int64 // at so many events in this recovery
 }
 
 type statements struct {
@@ -49,6 +52,8 @@ type statements struct {
 	known, addEvent, addManifest, manifests, waiting           *sql.Stmt
 	ownThread, threadsOf, threadsWith, addThread, updateThread *sql.Stmt
 	dueThreads, dropThread, dropEvents, dropManifests          *sql.Stmt
+	cuttable, dropEvent, addCut                                *sql.Stmt
+	lookAtLog, restartLog, truncateLog                         *sql.Stmt
 }
 
 // maxParties bounds the cache of parties, some 20 MB.
@@ -86,8 +91,16 @@ func newWriter(ctx context.Context, s *Store) (*writer, error) {
 		{&w.stmts.updateThread, "UPDATE thread SET due = ?, keep = ?, record = ? WHERE n = ?"},
 		{&w.stmts.dueThreads, "SELECT n, keep, record FROM thread WHERE due <= ? ORDER BY due LIMIT " + strconv.Itoa(expireThreads)},
 		{&w.stmts.dropThread, "DELETE FROM thread WHERE n = ?"},
-		{&w.stmts.dropEvents, "DELETE FROM event WHERE seq IN (SELECT seq FROM event WHERE forget <= ? LIMIT " + strconv.Itoa(expireEvents) + ")"},
+		{&w.stmts.dropEvents, "DELETE FROM event WHERE seq IN (SELECT seq FROM event WHERE forget <= ? LIMIT ?)"},
 		{&w.stmts.dropManifests, "DELETE FROM manifest WHERE expires <= ?"},
+		{&w.stmts.cuttable, "SELECT seq, sender, id, recipient, type, thread, ts, received, forget, expires <= ? AND length(body) > 0 FROM event " +
+			"WHERE (forget, seq) > (?, ?) AND forget <= ? ORDER BY forget, seq LIMIT ?"},
+		{&w.stmts.dropEvent, "DELETE FROM event WHERE seq = ?"},
+		{&w.stmts.addCut, "INSERT INTO event (seq, sender, id, recipient, type, thread, ts, received, forget, expires, body) " +
+			"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0, x'')"},
+		{&w.stmts.lookAtLog, "PRAGMA wal_checkpoint(NOOP)"},
+		{&w.stmts.restartLog, "PRAGMA wal_checkpoint(RESTART)"},
+		{&w.stmts.truncateLog, "PRAGMA wal_checkpoint(TRUNCATE)"},
 	} {
 		if *p.stmt, err = w.conn.PrepareContext(ctx, p.text); err != nil {
 			return nil, errors.Join(fmt.Errorf("prepare %q: %w", p.text, err), w.close())
@@ -112,22 +125,7 @@ func (w *writer) close() error {
 
 // load reads what the store and its writer keep in memory.
 func (w *writer) load(ctx context.Context) error {
-	var epoch string
-	if err := w.conn.QueryRowContext(ctx, "SELECT value FROM meta WHERE name = 'epoch'").Scan(&epoch); err != nil {
-		return err
-	}
-	number, err := strconv.ParseUint(epoch, 16, 32)
-	if err != nil {
-		return fmt.Errorf("the database's epoch is damaged: %w", err)
-	}
-	w.store.epoch = uint32(number)
-	var head int64
-	err = w.conn.QueryRowContext(ctx, "SELECT seq FROM sqlite_sequence WHERE name = 'event'").Scan(&head)
-	if err != nil && !errors.Is(err, sql.ErrNoRows) {
-		return err
-	}
-	w.store.head.Store(head)
-	return w.each(func(scan scanner) error {
+	return eachRow(func(scan scanner) error {
 		var id int64
 		err := scan(&id)
 		w.agents[id] = struct{}{}
@@ -147,18 +145,19 @@ func (w *writer) run() {
 		case j := <-w.store.appends:
 			w.appendGroup(w.group(j))
 		case j := <-w.store.tasks:
-			w.runTask(j)
+			j.done <- outcome{err: j.task(w)}
 		}
 	}
 }
 
-// group returns first and what waits behind it.
+// group returns first and what waits behind it, as far as the write-ahead log takes it at once.
 func (w *writer) group(first job) []job {
-	group := []job{first}
-	for len(group) < maxGroup {
+	group, changed, most := []job{first}, pages(first.entry), int(w.store.logLimit.Load())
+	for len(group) < maxGroup && changed < most {
 		select {
 		case j := <-w.store.appends:
 			group = append(group, j)
+			changed += pages(j.entry)
 		default:
 			return group
 		}
@@ -170,74 +169,108 @@ func (w *writer) group(first job) []job {
 // itself fails, nothing of the group is stored and all are told.
 func (w *writer) appendGroup(group []job) {
 	outcomes := make([]outcome, len(group))
-	err := w.transact(func() error {
-		for i, j := range group {
-			receipt, posted, err := w.append(j.entry)
-			var refusal *envelope.Error
-			if err != nil && !errors.As(err, &refusal) {
-				return err
-			}
-			outcomes[i] = outcome{receipt, posted, err}
-		}
-		return nil
-	})
 	var posted []relay.Posted
-	for i := range outcomes {
+	changed := 0
+	err := w.store.refusal()
+	if err == nil {
+		err = w.transact(func() error {
+			for i, j := range group {
+				receipt, p, err := w.append(j.entry)
+				var refusal *envelope.Error
+				if err != nil && !errors.As(err, &refusal) {
+					return err
+				}
+				outcomes[i] = outcome{receipt, err}
+				if p != nil {
+					posted = append(posted, *p)
+				}
+				changed += pages(j.entry)
+			}
+			return nil
+		})
+	}
+	switch {
+	case err == nil:
+		// Where the mark cannot be written, what is stored is stored, and the store is closed to what comes next.
+		_ = w.committed(posted, time.Time{})
+	case len(group) > 1 && ofData(err):
+		// The others are none the worse for the one whose data no statement takes.
+		for i := range group {
+			w.appendGroup(group[i : i+1])
+		}
+		return
+	}
+	for i, j := range group {
 		if err != nil {
 			outcomes[i] = outcome{err: err}
-		} else if outcomes[i].posted != nil {
-			posted = append(posted, *outcomes[i].posted)
 		}
-	}
-	w.store.publish(posted)
-	for i, j := range group {
 		j.done <- outcomes[i]
+	}
+	if err == nil {
+		_ = w.store.failed(w.watchLog(changed)) // which notes it
 	}
 }
 
-func (w *writer) runTask(j job) {
-	var posted []relay.Posted
-	err := w.transact(func() (err error) {
-		posted, err = j.task(w)
-		return err
-	})
-	if err == nil {
-		w.store.publish(posted)
+// committed notes in the mark what is on disk now, and tells the watchers. swept is the time if a sweep did it.
+// Errors: those of Store.failed.
+func (w *writer) committed(posted []relay.Posted, swept time.Time) error {
+	s := w.store
+	next := s.mark.mark
+	if len(posted) > 0 {
+		next.seq = posted[len(posted)-1].Seq
 	}
-	j.done <- outcome{err: err}
+	if !swept.IsZero() && swept.Sub(instant(next.swept)).Abs() >= sweptEvery {
+		next.swept = nanos(swept)
+	}
+	var err error
+	if next != s.mark.mark {
+		err = s.failed(s.mark.write(next))
+		s.unsynced.Store(true)
+	}
+	s.publish(posted)
+	return err
 }
 
 // transact runs f in an immediate transaction. The caller's context plays no part: a commit that was given up half-way
-// would leave him not knowing.
-func (w *writer) transact(f func() error) (err error) {
+// would leave him not knowing. Errors: those of Store.failed; as they are, those that come of f's data.
+func (w *writer) transact(f func() error) error {
 	ctx := context.Background()
-	if _, err = w.stmts.begin.ExecContext(ctx); err == nil {
-		if err = f(); err == nil {
-			_, err = w.stmts.commit.ExecContext(ctx)
-		}
-		if err != nil {
-			clear(w.parties) // some may not be there any more
-			clear(w.inboxes)
-			if _, failed := w.stmts.rollback.ExecContext(ctx); failed != nil {
-				err = fmt.Errorf("%w (and then rolling back: %v)", err, failed)
-			}
-		}
+	if _, err := w.stmts.begin.ExecContext(ctx); err != nil {
+		return w.store.failed(err)
 	}
-	return unavailable(err)
+	err := f()
+	harmless := err != nil && ofData(err)
+	if err == nil {
+		_, err = w.stmts.commit.ExecContext(ctx)
+	}
+	if err == nil {
+		return nil
+	}
+	clear(w.parties) // some may not be there any more
+	clear(w.inboxes)
+	if _, failed := w.stmts.rollback.ExecContext(ctx); failed != nil {
+		// Of a full or failing disk SQLite has rolled back by itself.
+		err = fmt.Errorf("%w (and then rolling back: %v)", err, failed)
+		harmless = false
+	}
+	if harmless {
+		return err
+	}
+	return w.store.failed(err)
 }
 
-// unavailable turns a full disk into the refusal it is; the caller may try again.
-func unavailable(err error) error {
-	var e *sqlite.Error
-	if errors.As(err, &e) && e.Code()&0xff == sqlite3.SQLITE_FULL {
-		return envelope.Errorf(envelope.CodeUnavailable, "the relay's disk is full; nothing was stored, try again later")
-	}
+// task has the writer run f and waits for it.
+func (s *Store) task(ctx context.Context, f func(*writer) error) error {
+	_, err := s.do(ctx, s.tasks, job{task: f})
 	return err
 }
 
 // do hands a job to the writer and waits for its outcome. If ctx ends first the outcome is unknown, and ctx's error
 // says so.
 func (s *Store) do(ctx context.Context, queue chan<- job, j job) (relay.Receipt, error) {
+	if err := s.refusal(); err != nil && j.task == nil {
+		return relay.Receipt{}, err
+	}
 	j.done = make(chan outcome, 1)
 	select {
 	case queue <- j:
@@ -263,8 +296,8 @@ func (s *Store) do(ctx context.Context, queue chan<- job, j job) (relay.Receipt,
 
 type scanner func(...any) error
 
-// each calls f for every row of a query.
-func (w *writer) each(f func(scanner) error, query func() (*sql.Rows, error)) error {
+// eachRow calls f for every row of a query.
+func eachRow(f func(scanner) error, query func() (*sql.Rows, error)) error {
 	rows, err := query()
 	if err != nil {
 		return err

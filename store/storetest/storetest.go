@@ -28,6 +28,7 @@ func Test(t *testing.T, open Opener) {
 		{"Refusals", testRefusals},
 		{"Duplicates", testDuplicates},
 		{"Races", testRaces},
+		{"Histories", testHistories},
 		{"Read", testRead},
 		{"ReadModel", testReadModel},
 		{"Threads", testThreads},

@@ -57,3 +57,4 @@ CREATE TABLE manifest (
 	text    TEXT    NOT NULL, -- what a search looks through, in lower case
 	UNIQUE (sender, id)
 ) STRICT;
+CREATE INDEX manifest_by_expires ON manifest (expires);

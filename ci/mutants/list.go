@@ -1,0 +1,125 @@
+package main
+
+// Where the tests of a fault are.
+const (
+	ofDIDs      = "./didkey"
+	ofEnvelopes = "./envelope"
+	ofTime      = "./replay ./relay -run Replay|Check|NoSecond|Window|Remember|Post"
+	ofThreads   = "./thread"
+	ofStores    = "./store/sqlite"
+	ofReading   = "./relay -run Delivery|Poll|Since|Siblings|Broadcasts|Cut|Page"
+	ofRelays    = "./relay -run Signature|Post|Hostile|BlowUps|AtOnce|Timeout|Drain|NoSecond|Histories|View|Directory|Cursor|Poll"
+	ofHTTP      = "./relay/httpapi"
+	ofClients   = "./client"
+)
+
+// mutants are the faults, by what they break. Each is one that relays of this kind have had or could.
+var mutants = []mutant{
+	// Identities (PROTOCOL §2).
+	{"did: low-order keys are allowed", "didkey/point.go", "if y == lowOrderY[i] {", "if false && y == lowOrderY[i] {", ofDIDs},
+	{"did: non-canonical keys are allowed", "didkey/point.go", "if !belowP(y) {", "if false && !belowP(y) {", ofDIDs},
+	{"did: points off the curve are allowed", "didkey/didkey.go", "	if !onCurve(pub) {\n		return \"\", errNoPoint\n	}\n	return DID(s), nil", "	_ = pub\n	return DID(s), nil", ofDIDs},
+	{"did: the length is not looked at", "didkey/didkey.go", "len(s) != length || ", "", ofDIDs},
+	{"did: any codec", "didkey/didkey.go", " || [2]byte(raw) != codec", "", ofDIDs + " ./envelope"},
+
+	// Envelopes (§1).
+	{"json: folded names are allowed", "envelope/parse.go", "if strings.EqualFold(name, known) {", "if name == strings.ToUpper(known) {", ofEnvelopes},
+	{"json: depth is not bounded", "envelope/parse.go", "if depth(body) > MaxDepth {", "if depth(body) > 100*MaxDepth {", ofEnvelopes},
+	{"json: the canonical form may be too large", "envelope/parse.go", "if len(canonical) > maxBytes {", "if len(canonical) > 5*maxBytes {", ofEnvelopes},
+	{"time: any day from 1 to 31 of any month", "envelope/parse.go", "	t, err := time.Parse(time.RFC3339Nano, s)\n	return t, err == nil", "	t, err := time.Parse(time.RFC3339Nano, s)\n	if err != nil {\n		t, err = time.Parse(time.RFC3339Nano, s[:8]+\"01\"+s[10:])\n	}\n	return t, err == nil", ofEnvelopes},
+	{"time: ten digits of a second", "envelope/parse.go", "digits > 1+9", "digits > 1+10", ofEnvelopes},
+	{"time: an offset of 24 hours", "envelope/parse.go", `rest[1:3] > "23"`, `rest[1:3] > "24"`, ofEnvelopes},
+	{"ttl: overflows", "envelope/parse.go", "const maxTTL = math.MaxInt64 / int64(time.Second)", "const maxTTL = math.MaxInt64 / 10", ofEnvelopes},
+	{"ttl: 0 is allowed", "envelope/parse.go", "!ok || seconds < 1", "!ok || seconds < 0", ofEnvelopes},
+	{"id: may start with a dot", "envelope/parse.go", "case i > 0 && strings.IndexByte", "case strings.IndexByte", ofEnvelopes},
+	{"sig: is not part of what is cut out", "envelope/envelope.go", `if name == "sig" {`, `if name == "id" {`, ofEnvelopes},
+	{"sig: other spellings are allowed", "envelope/envelope.go", "base64.RawURLEncoding.Strict()", "base64.RawURLEncoding", ofEnvelopes},
+	{"sig: is not verified", "envelope/envelope.go", "if !ed25519.Verify(pub, e.signedPart(), sig) {", "if len(pub)+len(sig) == 0 {", ofEnvelopes},
+	{"recipient: need not be a key", "envelope/envelope.go", "if _, err := didkey.Parse(string(e.Recipient)); err != nil {", "if _, err := didkey.Parse(string(e.Recipient)); err != nil && false {", ofEnvelopes},
+
+	// The window and the memory (§1, §3).
+	{"window: its edge is inside", "replay/replay.go", "!ts.After(now.Add(-w.Skew)) ||", "ts.Before(now.Add(-w.Skew)) ||", ofTime},
+	{"window: a difference instead of a comparison", "replay/replay.go", "if !ts.After(now.Add(-w.Skew)) || !ts.Before(now.Add(w.Skew)) {", "if d := now.Sub(ts); max(d, -d) >= w.Skew {", ofTime},
+	{"window: expired on arrival is taken", "replay/replay.go", "if !now.Before(w.Expires(ts, ttl)) {", "if false {", ofTime},
+	{"memory: ten minutes", "replay/replay.go", "DefaultMemory = 30 * time.Minute", "DefaultMemory = 10 * time.Minute", "./relay -run NoSecond"},
+	{"memory: ends with the ttl", "replay/replay.go", "	if expires.After(remember) {\n		return expires\n	}\n	return remember", "	_ = remember\n	return expires", "./relay -run NoSecond"},
+	{"memory: a purge removes what has expired", "store/sqlite/write.go", "WHERE forget <= ? LIMIT", "WHERE expires <= ? LIMIT", "./relay -run NoSecond"},
+
+	// Threads (§4).
+	{"thread: the role is not checked", "thread/next.go", "	if !may {\n		return envelope", "	if !may && m == nil {\n		return envelope", ofThreads},
+	{"thread: a second ACCEPT", "thread/next.go", "func (t Thread) accept(m *envelope.Envelope, now time.Time) (Thread, error) {\n	if t.State != Pending {", "func (t Thread) accept(m *envelope.Envelope, now time.Time) (Thread, error) {\n	if t.State != Pending && t.State != Active {", ofThreads},
+	{"thread: a second ACCEPT, seen by racing clients", "thread/next.go", "func (t Thread) accept(m *envelope.Envelope, now time.Time) (Thread, error) {\n	if t.State != Pending {", "func (t Thread) accept(m *envelope.Envelope, now time.Time) (Thread, error) {\n	if t.State != Pending && t.State != Active {", "./relay -run Histories"},
+	{"thread: ACCEPT of one who did not offer", "thread/next.go", "} else if !t.Offered(agent) {", "} else if false {", ofThreads},
+	{"thread: RESULT before ACCEPT", "thread/next.go", "		if t.State == Active {\n			return t.step(Completed", "		if t.State == Active || t.State == Pending {\n			return t.step(Completed", ofThreads},
+	{"thread: any agent's ERROR ends it", "thread/next.go", "if sender == t.Client || sender == t.Agent || sender == t.Recipient {", "if sender != \"\" {", ofThreads},
+	{"thread: a copy may take a message", "thread/next.go", "!t.counterpart(client, m.Recipient)", "false", ofThreads},
+	{"thread: the request_id is not compared", "thread/next.go", "if m.RequestID == t.RequestID || ", "if true || ", ofThreads},
+	{"thread: a deadline's instant is still in time", "thread/thread.go", "if !ok || now.Before(deadline) {", "if !ok || !now.After(deadline) {", ofThreads},
+	{"thread: offers without end", "thread/next.go", "t.OffersMade >= limit", "t.OffersMade > limit", ofThreads},
+
+	// The store.
+	{"store: no AUTOINCREMENT", "store/sqlite/schema/0001_initial.sql", "seq       INTEGER PRIMARY KEY AUTOINCREMENT", "seq       INTEGER PRIMARY KEY", ofStores},
+	{"store: ids without their sender", "store/sqlite/schema/0001_initial.sql", "	UNIQUE (sender, id)\n) STRICT;\nCREATE INDEX event_by_recipient", "	UNIQUE (id)\n) STRICT;\nCREATE INDEX event_by_recipient", ofStores},
+	{"store: a duplicate is not looked for by sender", "store/sqlite/write.go", "FROM event WHERE sender = ? AND id = ?\"", "FROM event WHERE ?1 <> 0 AND id = ?2\"", ofStores},
+	{"store: other content under a known id", "store/sqlite/append.go", "if !bytes.Equal(body, m.Canonical()) {", "if false && !bytes.Equal(body, m.Canonical()) {", ofStores},
+	{"store: thread rules before duplicates", "store/sqlite/append.go", "	if sender != 0 {\n		if receipt", "	if sender != 0 && m.Type != envelope.TypeAccept {\n		if receipt", ofStores},
+	{"store: told before the commit", "store/sqlite/write.go", "			outcomes[i] = outcome{receipt, posted, err}\n		}\n		return nil\n	})\n	var posted []relay.Posted\n", "			outcomes[i] = outcome{receipt, posted, err}\n			if posted != nil {\n				w.store.publish([]relay.Posted{*posted})\n			}\n		}\n		return nil\n	})\n	var posted []relay.Posted\n", ofStores},
+	{"store: published after the answer", "store/sqlite/write.go", "	w.store.publish(posted)\n	for i, j := range group {\n		j.done <- outcomes[i]\n	}", "	for i, j := range group {\n		j.done <- outcomes[i]\n	}\n	w.store.publish(posted)", ofStores},
+	{"store: no fsync", "store/sqlite/sqlite.go", "\"synchronous(FULL)\"", "\"synchronous(OFF)\"", ofStores},
+	{"store: no lock", "store/sqlite/sqlite.go", "	if !locked {\n", "	if false && !locked {\n", ofStores},
+	{"store: a cursor of another database", "store/sqlite/read.go", "q.After.Epoch != s.epoch || ", "", ofStores},
+	{"store: an expired event is read", "store/sqlite/select.go", "s.add(\"+expires > ?\", nanos(q.Now))", "s.add(\"+expires > ? - 1000000000000\", nanos(q.Now))", ofStores},
+	{"store: the threads' notices come twice", "store/sqlite/expire.go", "		if known, err := w.knows(m); err != nil {\n			return nil, err\n		} else if known {\n			continue\n		}\n", "", ofStores},
+
+	// Reading (§7).
+	{"poll: the waiter comes after the query", "relay/events.go", "	w := r.hub.add(p.Filter)\n	defer r.hub.remove(w)\n	if !p.Since.IsZero() {", "	w := &waiter{filter: p.Filter, woken: make(chan struct{}, 1)}\n	go func() { time.Sleep(time.Second); r.hub.mu.Lock(); defer r.hub.mu.Unlock(); r.hub.waiters[p.Filter.keys()[0]] = map[*waiter]struct{}{w: {}} }()\n	defer r.hub.remove(w)\n	if !p.Since.IsZero() {", ofReading},
+	{"poll: everybody is woken by everything", "relay/hub.go", "if !w.filter.Match(e.Envelope) {", "if false {", ofReading},
+	{"since: is only ts > since", "relay/since.go", "o := outlook{bookmark: len(first.Events) > 0,", "o := outlook{bookmark: false,", ofReading},
+	{"since: a page may end anywhere", "relay/since.go", "		o.cut = cut(o.pending, lastHolder, latest, p.Limit)", "		o.cut = fitting(o.pending, p.Limit)", ofReading},
+	{"since: siblings do not settle", "relay/since.go", "settleAfter = time.Second", "settleAfter = 0", ofReading},
+	{"cursor: other spellings", "relay/store.go", "c.String() != s || ", "", ofRelays},
+
+	// The relay.
+	{"relay: any number is parsed at once", "relay/relay.go", "make(chan struct{}, 4*runtime.GOMAXPROCS(0))", "make(chan struct{}, 4000*runtime.GOMAXPROCS(0))", ofRelays},
+	{"relay: bound to another relay, and taken", "relay/relay.go", "if e.Relays != nil && !slices", "if len(e.Relays) > 0 && !slices", ofRelays},
+	{"relay: the signature is not asked for", "relay/relay.go", "	if err := e.Verify(); err != nil {\n		return Entry{}, err\n	}\n", "", ofRelays},
+	{"relay: sweeps once in a while", "relay/threads.go", "const sweepEvery = time.Second", "const sweepEvery = 20 * time.Second", "./relay -run TimeoutIsTold"},
+	{"relay: takes posts while it shuts down", "relay/relay.go", "	if err := r.draining(); err != nil {\n		return Receipt{}, err\n	}\n", "", ofRelays},
+
+	// HTTP (§5).
+	{"http: redirects double slashes", "relay/httpapi/httpapi.go", "mux.NewRouter().SkipClean(true)", "mux.NewRouter()", ofHTTP},
+	{"http: a malformed query is cut short", "relay/httpapi/params.go", "	if err != nil {\n		return nil, invalid(\"the query string", "	if err != nil && len(values) == 0 {\n		return nil, invalid(\"the query string", ofHTTP},
+	{"http: parameters may come twice", "relay/httpapi/params.go", "if len(list) != 1 {", "if len(list) < 1 {", ofHTTP},
+	{"http: unknown parameters are ignored", "relay/httpapi/params.go", "		if !slices.Contains(known, name) {\n", "		if !slices.Contains(known, name) && len(known) > 0 {\n			continue\n		}\n		if !slices.Contains(known, name) {\n", ofHTTP},
+	{"http: the first Content-Encoding only", "relay/httpapi/handlers.go", "strings.Join(r.Header.Values(\"Content-Encoding\"), \"\") != \"\"", "strings.Join(r.Header.Values(\"Content-Encoding\")[:min(1, len(r.Header.Values(\"Content-Encoding\")))], \"\") != \"\"", ofHTTP},
+	{"http: bodies without bound", "relay/httpapi/handlers.go", "http.MaxBytesReader(w, r.Body, int64(s.relay.MaxBody))", "r.Body", ofHTTP},
+	{"http: a panic ends the connection", "relay/httpapi/httpapi.go", "			} else if p != nil {\n", "			} else if p != nil {\n				panic(p)\n", ofHTTP},
+	{"http: no time limit for a body", "relay/httpapi/httpapi.go", "_ = control.SetReadDeadline(started.Add(readBodyTimeout))", "_ = control.SetReadDeadline(time.Time{})", ofHTTP},
+	{"http: a shutdown waits for everybody", "relay/httpapi/httpapi.go", "		return errors.Join(err, s.Close())", "		return errors.Join(err)", ofHTTP},
+	{"http: no time limit for idling", "relay/httpapi/httpapi.go", "		IdleTimeout:       idleTimeout,\n", "", ofHTTP},
+	{"http: one time limit for a whole page", "relay/httpapi/answer.go", "		s.extend(w)\n	}\n	body.WriteString(\"],\")", "	}\n	body.WriteString(\"],\")", ofHTTP},
+	{"http: no time limit for an answer", "relay/httpapi/answer.go", "SetWriteDeadline(time.Now().Add(writeTimeout))", "SetWriteDeadline(time.Time{})", ofHTTP},
+	{"http: the log tells queries", "relay/httpapi/httpapi.go", "s.log.Debug(\"request\", \"method\", r.Method, \"path\", r.URL.Path,", "s.log.Debug(\"request\", \"method\", r.Method, \"path\", r.URL.String(),", ofHTTP},
+	{"http: the log tells tokens", "relay/httpapi/httpapi.go", "s.log.Debug(\"request\", \"method\", r.Method,", "s.log.Debug(\"request\", \"headers\", r.Header, \"method\", r.Method,", ofHTTP},
+	{"http: /seed for everybody", "relay/httpapi/handlers.go", "if !s.options.Demo && !s.local(r) {", "if false {", ofHTTP},
+	{"http: events are encoded again", "relay/httpapi/answer.go", "		b.Write(e.Body)", "		var v any\n		if json.Unmarshal(e.Body, &v) == nil {\n			_ = json.NewEncoder(b).Encode(v)\n		}", ofHTTP},
+
+	// The client.
+	{"client: takes events that do not verify", "client/follow.go", "	return e, e.Verify()", "	return e, nil", ofClients},
+	{"client: polls in a hot loop", "client/follow.go", "	return f.pause.wait(ctx, 0, maxPause)\n}\n\n// recover", "	return nil\n}\n\n// recover", ofClients + " -run Follow"},
+	{"client: waits for ever for an answer", "client/post.go", "context.WithTimeout(ctx, exchangeTimeout)", "context.WithCancel(ctx)", ofClients},
+	{"client: a poll may hang", "client/follow.go", "context.WithTimeout(ctx, pollTimeout+exchangeTimeout)", "context.WithCancel(ctx)", ofClients},
+	{"client: a question may hang", "client/read.go", "context.WithTimeout(ctx, exchangeTimeout)", "context.WithCancel(ctx)", ofClients},
+	{"client: believes any Retry-After", "client/exchange.go", "min(max(seconds, 0), int(maxRetryAfter/time.Second))", "max(seconds, 0)", ofClients},
+
+	// Each fuzz target by itself, over the corpus that is kept.
+	{"fuzz: a low-order key", "didkey/point.go", "if y == lowOrderY[i] {", "if false && y == lowOrderY[i] {", "./didkey -run FuzzParse"},
+	{"fuzz: a name that is folded", "envelope/parse.go", "if strings.EqualFold(name, known) {", "if name == strings.ToUpper(known) {", "./envelope -run FuzzParse$"},
+	{"fuzz: an offset of 24 hours", "envelope/parse.go", `rest[1:3] > "23"`, `rest[1:3] > "25"`, "./envelope -run FuzzParseTime"},
+	{"fuzz: a signature that is not verified", "envelope/envelope.go", "if !ed25519.Verify(pub, e.signedPart(), sig) {", "if len(pub)+len(sig) == 0 {", "./envelope -run FuzzVerify"},
+	{"fuzz: a cursor's other spelling", "relay/store.go", "c.String() != s || ", "", "./relay -run FuzzCursor"},
+	{"fuzz: a second ACCEPT", "thread/next.go", "func (t Thread) accept(m *envelope.Envelope, now time.Time) (Thread, error) {\n	if t.State != Pending {", "func (t Thread) accept(m *envelope.Envelope, now time.Time) (Thread, error) {\n	if t.State != Pending && t.State != Active {", "./thread -run FuzzSteps"},
+	{"fuzz: a recipient that is dropped", "relay/httpapi/params.go", "	if err != nil {\n		return nil, invalid(\"the query string", "	if err != nil && len(values) == 0 {\n		return nil, invalid(\"the query string", "./relay/httpapi -run FuzzQuery"},
+	{"fuzz: events encoded again", "relay/httpapi/answer.go", "		b.Write(e.Body)", "		var v any\n		if json.Unmarshal(e.Body, &v) == nil {\n			_ = json.NewEncoder(b).Encode(v)\n		}", "./relay/httpapi -run FuzzPost"},
+	{"fuzz: a redirect", "relay/httpapi/httpapi.go", "mux.NewRouter().SkipClean(true)", "mux.NewRouter()", "./relay/httpapi -run FuzzConnection"},
+}

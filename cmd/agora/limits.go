@@ -1,0 +1,114 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/agora-relay/agora/relay"
+)
+
+// limitFlags are the settings of serve that say how much others may ask of the relay, and who they are. 0 means no limit.
+type limitFlags struct {
+	PostRateIP    float64     `name:"post-rate-ip" default:"50" placeholder:"N" help:"Posts a second from one address (an IPv6 /64 counts as one), after twice as many at once; 0: any number (default: ${default})."`
+	ReadRateIP    float64     `name:"read-rate-ip" default:"100" placeholder:"N" help:"Other requests a second from one address, likewise (default: ${default})."`
+	PostRateDID   float64     `name:"post-rate-did" default:"20" placeholder:"N" help:"Messages a second signed by one identity, likewise (default: ${default})."`
+	RequestsPerIP int         `name:"requests-per-ip" default:"64" placeholder:"N" help:"Requests of one address that may be under way at a time, waiting polls included; 0: any number (default: ${default})."`
+	PollsPerIP    int         `name:"polls-per-ip" default:"32" placeholder:"N" help:"Polls of one address that may wait at a time; 0: any number (default: ${default})."`
+	MaxPolls      int         `default:"10000" placeholder:"N" help:"Polls that may wait at a time, of all addresses together; 0: any number (default: ${default})."`
+	InboxEvents   int         `default:"10000" placeholder:"N" help:"Unexpired messages that may wait for one recipient; then what he has not asked for is refused; 0: any number (default: ${default})."`
+	InboxBytes    int64       `default:"67108864" placeholder:"BYTES" help:"How large they may be together; 0: any size (default: ${default})."`
+	TrustedProxy  []proxyText `placeholder:"CIDR" sep:"none" help:"A proxy whose X-Forwarded-For says where requests come from, as an address or a network. May be repeated. Without it all who come through a proxy count as one address."`
+	CORSOrigin    []webOrigin `name:"cors-origin" placeholder:"ORIGIN" sep:"none" help:"Let web pages of this origin, such as https://app.example, use the relay; * for all pages. May be repeated. Without it no page may read answers."`
+}
+
+func (f limitFlags) Validate() error {
+	for name, perSecond := range map[string]float64{"--post-rate-ip": f.PostRateIP, "--read-rate-ip": f.ReadRateIP, "--post-rate-did": f.PostRateDID} {
+		if perSecond != 0 && !(perSecond >= 0.01 && perSecond <= 1e6) { // said so that NaN is out, too
+			return fmt.Errorf("%s must be from 0.01 to 1000000 a second, or 0 for no limit", name)
+		}
+	}
+	for name, n := range map[string]int64{"--requests-per-ip": int64(f.RequestsPerIP), "--polls-per-ip": int64(f.PollsPerIP), "--max-polls": int64(f.MaxPolls),
+		"--inbox-events": int64(f.InboxEvents), "--inbox-bytes": f.InboxBytes} {
+		if n < 0 {
+			return fmt.Errorf("%s must be a whole number, or 0 for no limit", name)
+		}
+	}
+	if slices.Contains(f.CORSOrigin, "*") && len(f.CORSOrigin) > 1 {
+		return fmt.Errorf("--cors-origin '*' admits every page; give either it or the origins that may")
+	}
+	return nil
+}
+
+func (f limitFlags) limits() relay.Limits {
+	rate := func(perSecond float64) relay.Rate {
+		if perSecond == 0 {
+			perSecond = relay.Unlimited
+		}
+		return relay.Rate{PerSecond: perSecond}
+	}
+	return relay.Limits{
+		PostsPerAddress: rate(f.PostRateIP), ReadsPerAddress: rate(f.ReadRateIP), PostsPerAgent: rate(f.PostRateDID),
+		RequestsPerAddress: orUnlimited(f.RequestsPerIP), PollsPerAddress: orUnlimited(f.PollsPerIP), Polls: orUnlimited(f.MaxPolls),
+	}
+}
+
+func (f limitFlags) inbox() relay.Quota {
+	return relay.Quota{Events: orUnlimited(f.InboxEvents), Bytes: orUnlimited(f.InboxBytes)}
+}
+
+// orUnlimited returns n, of which 0 means no limit on the command line.
+func orUnlimited[N int | int64](n N) N {
+	if n == 0 {
+		return relay.Unlimited
+	}
+	return n
+}
+
+func (f limitFlags) proxies() (prefixes []netip.Prefix) {
+	for _, p := range f.TrustedProxy {
+		prefixes = append(prefixes, netip.Prefix(p))
+	}
+	return prefixes
+}
+
+func (f limitFlags) origins() (origins []string) {
+	for _, o := range f.CORSOrigin {
+		origins = append(origins, string(o))
+	}
+	return origins
+}
+
+// proxyText is a network, or an address as a network of its own.
+type proxyText netip.Prefix
+
+func (p *proxyText) UnmarshalText(text []byte) error {
+	prefix, err := netip.ParsePrefix(string(text))
+	if err != nil {
+		var addr netip.Addr
+		if addr, err = netip.ParseAddr(string(text)); err == nil {
+			prefix, err = addr.Unmap().Prefix(addr.Unmap().BitLen())
+		}
+	}
+	if err != nil || prefix.Addr().Is4In6() || prefix.Addr().Zone() != "" {
+		return fmt.Errorf("want the proxy's address or network, such as 127.0.0.1, 10.0.0.0/8 or fd00::/8")
+	}
+	*p = proxyText(prefix.Masked())
+	return nil
+}
+
+// webOrigin is the origin of web pages, or * for every one.
+type webOrigin string
+
+func (o *webOrigin) UnmarshalText(text []byte) error {
+	if string(text) == "*" {
+		*o = "*"
+		return nil
+	}
+	origin, err := relay.ParseOrigin(string(text))
+	if err == nil && slices.Contains(text, '*') {
+		err = fmt.Errorf("want whole origins such as https://app.example, or * alone for every page")
+	}
+	*o = webOrigin(origin)
+	return err
+}

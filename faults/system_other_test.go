@@ -1,0 +1,23 @@
+//go:build !linux
+
+package faults
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"testing"
+)
+
+func tether(*exec.Cmd) {}
+
+func killAll(cmd *exec.Cmd) error {
+	if err := cmd.Process.Kill(); !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	return nil
+}
+
+func residentBytes(testing.TB, int) (int, bool) { return 0, false }
+
+func openFiles(testing.TB, int) (int, bool) { return 0, false }

@@ -1,0 +1,160 @@
+package relay
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+	"time"
+)
+
+// clock is a time that moves when it is told to.
+type clock struct{ at time.Time }
+
+func (c *clock) now() time.Time { return c.at }
+
+func newClock() *clock { return &clock{time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)} }
+
+func v4(i int) netip.Addr {
+	return netip.AddrFrom4([4]byte{byte(i >> 24), byte(i >> 16), byte(i >> 8), byte(i)})
+}
+
+// TestBucketsForgetNothingThatCounts compares buckets with ones that remember every key for ever, under random use.
+func TestBucketsForgetNothingThatCounts(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	c := newClock()
+	forgetful := newBuckets[int](Rate{PerSecond: 7, Burst: 10})
+	var faithful [20]*buckets[int] // one key each, so nothing turns it out but its own idleness
+	for i := range faithful {
+		faithful[i] = newBuckets[int](Rate{PerSecond: 7, Burst: 10})
+		faithful[i].refill = 1000 * time.Hour
+	}
+	refused := 0
+	for range 50_000 {
+		c.at = c.at.Add(time.Duration(random.ExpFloat64() * float64(20*time.Millisecond)))
+		if random.IntN(500) == 0 {
+			c.at = c.at.Add(time.Duration(random.IntN(4000)) * time.Millisecond)
+		}
+		k := random.IntN(len(faithful)) * random.IntN(2) // one key is asked for half of the time
+		got, want := forgetful.take(k, c.now), faithful[k].take(k, c.now)
+		if got != want {
+			t.Fatalf("key %d waits %v, and %v where nothing is forgotten", k, got, want)
+		}
+		if got > 0 {
+			refused++
+		}
+	}
+	if refused < 1000 {
+		t.Errorf("only %d refusals in all", refused)
+	}
+	if n := len(forgetful.fresh) + len(forgetful.old); n > 2*len(faithful) {
+		t.Errorf("%d buckets", n)
+	}
+}
+
+// TestBucketsAreBounded lets a million addresses ask once each, and one all the time.
+func TestBucketsAreBounded(t *testing.T) {
+	c := newClock()
+	b := newBuckets[netip.Addr](Rate{PerSecond: 50, Burst: 100})
+	greedy := netip.MustParseAddr("192.0.2.1")
+	admitted := 0
+	for i := range 1_000_000 {
+		c.at = c.at.Add(time.Microsecond) // the million within a second
+		if wait := b.take(v4(i), c.now); wait != 0 {
+			t.Fatalf("address %d, which asks for the first time, waits %v", i, wait)
+		}
+		if i%10 == 0 && b.take(greedy, c.now) == 0 {
+			admitted++
+		}
+		if len(b.fresh) > maxGeneration || len(b.old) > maxGeneration {
+			t.Fatalf("generations of %d and %d buckets", len(b.fresh), len(b.old))
+		}
+	}
+	if admitted < 149 || admitted > 150 {
+		t.Errorf("the greedy address was admitted %d times, want the burst of 100 and 50 a second", admitted)
+	}
+	c.at = c.at.Add(3 * time.Second)
+	b.take(greedy, c.now)
+	c.at = c.at.Add(3 * time.Second)
+	b.take(greedy, c.now)
+	if len(b.fresh)+len(b.old) > 2 {
+		t.Errorf("%d and %d buckets are left when all but one are full again", len(b.fresh), len(b.old))
+	}
+}
+
+// TestBucketsOutliveAClockSetBack holds that nobody is shut out until the old time comes again.
+func TestBucketsOutliveAClockSetBack(t *testing.T) {
+	c := newClock()
+	b := newBuckets[int](Rate{PerSecond: 1, Burst: 2})
+	for range 2 {
+		b.take(1, c.now)
+	}
+	c.at = c.at.Add(-time.Hour)
+	for i, want := range []time.Duration{0, 0, time.Second} {
+		if wait := b.take(1, c.now); wait != want {
+			t.Errorf("number %d waits %v, want %v", i+1, wait, want)
+		}
+	}
+}
+
+func TestNetwork(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		same bool
+	}{
+		{"192.0.2.1", "192.0.2.1", true},
+		{"192.0.2.1", "192.0.2.2", false},
+		{"192.0.2.1", "::ffff:192.0.2.1", true},
+		{"2001:db8:1:2::1", "2001:db8:1:2:ffff:ffff:ffff:ffff", true},
+		{"2001:db8:1:2::1", "2001:db8:1:3::1", false},
+		{"fe80::1%eth0", "fe80::2%eth1", true},
+		{"fe80::1%eth0", "fe80::1", true},
+		{"::1", "127.0.0.1", false},
+	} {
+		if got := network(netip.MustParseAddr(c.a)) == network(netip.MustParseAddr(c.b)); got != c.same {
+			t.Errorf("%s and %s count together: %v", c.a, c.b, got)
+		}
+	}
+	if network(netip.Addr{}).IsValid() {
+		t.Error("nobody's address has become somebody's")
+	}
+}
+
+func BenchmarkAdmit(b *testing.B) {
+	r := &Relay{Config: Config{Limits: Limits{PostsPerAddress: Rate{PerSecond: 1e9, Burst: 1e9}}.WithDefaults(), Now: time.Now}}
+	r.limiter = newLimiter(r.Limits)
+	off := &Relay{Config: Config{Limits: Limits{PostsPerAddress: Rate{PerSecond: Unlimited}}.WithDefaults(), Now: time.Now}}
+	off.limiter = newLimiter(off.Limits)
+	bench := func(name string, r *Relay, peer func(int) Peer) {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				if err := r.Admit(peer(i), Posts); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+	bench("local", r, func(int) Peer { return Peer{Local: true} })
+	bench("off", off, func(int) Peer { return Peer{Addr: v4(1)} })
+	bench("one address", r, func(int) Peer { return Peer{Addr: v4(1)} })
+	bench("one IPv6 network", r, func(int) Peer { return Peer{Addr: netip.IPv6LinkLocalAllNodes()} })
+	bench("a thousand addresses", r, func(i int) Peer { return Peer{Addr: v4(i % 1000)} })
+	bench("new addresses", r, func(i int) Peer { return Peer{Addr: v4(i)} })
+	b.Run("refused", func(b *testing.B) {
+		b.ReportAllocs()
+		r := &Relay{Config: Config{Limits: Limits{PostsPerAddress: Rate{PerSecond: 0.01, Burst: 1}}.WithDefaults(), Now: time.Now}}
+		r.limiter = newLimiter(r.Limits)
+		for b.Loop() {
+			_ = r.Admit(Peer{Addr: v4(1)}, Posts)
+		}
+	})
+	b.Run("one address, parallel", func(b *testing.B) {
+		b.RunParallel(func(pb *testing.PB) {
+			for pb.Next() {
+				if err := r.Admit(Peer{Addr: v4(1)}, Posts); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	})
+}

@@ -1,0 +1,76 @@
+package relay_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/thread"
+)
+
+// sweeping is a store whose sweeps end as told. A sweep happens every second, so the test waits one after each word.
+type sweeping struct {
+	relay.Store
+	err error
+}
+
+func (*sweeping) Read(context.Context, relay.Query) (relay.Page, error) { return relay.Page{}, nil }
+func (s *sweeping) Expire(context.Context, time.Time, func(thread.Thread) []*envelope.Envelope) error {
+	return s.err
+}
+func (*sweeping) Watch(ctx context.Context, _ relay.Cursor, _ func([]relay.Posted)) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func TestHealth(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var store sweeping
+		var log bytes.Buffer
+		r, err := relay.New(t.Context(), relay.Config{Store: &store, Key: key(t), Log: slog.New(slog.NewTextHandler(&log, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- r.Run(ctx) }()
+		full := envelope.Errorf(envelope.CodeUnavailable, "the disk is full")
+		for _, c := range []struct {
+			err   error
+			want  string
+			lines int // of the log, so far
+		}{
+			{nil, "", 0},
+			{full, "the disk is full", 1},
+			{full, "the disk is full", 1},
+			{errors.New("secret /path"), "the reason is in its log", 2},
+			{nil, "", 3},
+			{full, "the disk is full", 4},
+		} {
+			synctest.Wait()
+			store.err = c.err
+			time.Sleep(time.Second)
+			synctest.Wait()
+			switch err := r.Health(); {
+			case c.want == "" && err != nil:
+				t.Errorf("unhealthy: %v", err)
+			case c.want != "" && !strings.Contains(wantCode(t, err, envelope.CodeUnavailable).Message, c.want):
+				t.Errorf("%v, want %q", err, c.want)
+			}
+			if n := strings.Count(log.String(), "\n"); n != c.lines {
+				t.Errorf("after %v the log has %d lines, want %d", c.err, n, c.lines)
+			}
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,28 @@
+package relay_test
+
+import (
+	"flag"
+	"testing"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/storetest"
+)
+
+var histories = flag.Int("histories", 3, "how many histories of racing messages are recorded and checked; 50 for a long look")
+
+// TestHistories holds the whole relay to PROTOCOL §4 while messages race for the same threads.
+func TestHistories(t *testing.T) {
+	for seed := range *histories {
+		r := start(t, relay.Config{})
+		storetest.Histories(t, uint64(seed), func(by didkey.Key, d envelope.Draft) error {
+			e, err := d.Sign(by, time.Now())
+			if err == nil {
+				_, err = r.Post(t.Context(), local, e.Canonical())
+			}
+			return err
+		})
+	}
+}

@@ -1,0 +1,259 @@
+package httpapi_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/httpapi"
+)
+
+func (a answer) wantLimit(t *testing.T, limit, retryAfter string) {
+	t.Helper()
+	a.want(t, 429, envelope.CodeRateLimited)
+	if a.Details["limit"] != limit || a.header.Get("Retry-After") != retryAfter || a.Retryable == nil || !*a.Retryable {
+		t.Errorf("%s with Retry-After %q; want %s and %q", a.body, a.header.Get("Retry-After"), limit, retryAfter)
+	}
+}
+
+// unread is a body that nobody may read.
+type unread struct{ t *testing.T }
+
+func (u unread) Read([]byte) (int, error) {
+	u.t.Error("the body was read")
+	return 0, errors.New("unread")
+}
+
+// TestAdmittedBeforeAnythingIsRead asks everything of relays that admit one request, which has been made.
+func TestAdmittedBeforeAnythingIsRead(t *testing.T) {
+	once := relay.Rate{PerSecond: 0.5, Burst: 1}
+	for _, asked := range []string{
+		"POST /events", "POST /v1/messages", "POST /events?nonsense", "POST /nowhere", "POST //events", "POST /seed", "POST /health",
+		"GET /events?cursor=0&timeout=0", "GET /events", "GET /v1/messages", "GET /threads/x", "GET /agents", "GET /agents/x", "GET /v1/agents",
+		"GET /health", "HEAD /health", "GET /.well-known/agora.json", "GET /nowhere", "GET /events/", "PUT /events", "DELETE /x", "OPTIONS /events",
+	} {
+		t.Run(asked, func(t *testing.T) {
+			h := httpapi.New(limited(t, relay.Limits{PostsPerAddress: once, ReadsPerAddress: once}), httpapi.Options{Log: quiet, Demo: true})
+			method, target, _ := strings.Cut(asked, " ")
+			first, other, limit := "GET", "POST", relay.ReadsPerAddress
+			if method == "POST" {
+				first, other, limit = other, first, relay.PostsPerAddress
+			}
+			call(t, h, httptest.NewRequest(first, "/nowhere", nil)).want(t, 404, envelope.CodeNotFound)
+			call(t, h, httptest.NewRequest(method, target, unread{t})).wantLimit(t, limit, "2")
+			call(t, h, httptest.NewRequest(other, "/nowhere", nil)).want(t, 404, envelope.CodeNotFound) // the other rate is another
+		})
+	}
+}
+
+func TestDefaultRatesOverHTTP(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := httpapi.New(start(t), httpapi.Options{Log: quiet})
+		for range 100 {
+			post(t, h, "/events", []byte("{}")).want(t, 400, envelope.CodeUnsupportedVersion)
+		}
+		post(t, h, "/events", []byte("{}")).wantLimit(t, relay.PostsPerAddress, "1")
+		for range 200 {
+			get(t, h, "/health").want(t, 200, "")
+		}
+		get(t, h, "/health").wantLimit(t, relay.ReadsPerAddress, "1")
+
+		h = httpapi.New(limited(t, relay.Limits{PostsPerAddress: relay.Rate{PerSecond: relay.Unlimited}}), httpapi.Options{Log: quiet})
+		alice := key(t)
+		message := func() []byte {
+			return sign(t, alice, envelope.Draft{Payload: envelope.Request{Intent: "echo"}}).Canonical()
+		}
+		for range 40 {
+			post(t, h, "/events", message()).want(t, 200, "")
+		}
+		post(t, h, "/events", message()).wantLimit(t, relay.PostsPerAgent, "1")
+	})
+}
+
+func TestLocalRequestsAreSpared(t *testing.T) {
+	r := limited(t, relay.Limits{PostsPerAddress: relay.Rate{PerSecond: 1}, ReadsPerAddress: relay.Rate{PerSecond: 1},
+		PostsPerAgent: relay.Rate{PerSecond: 1}})
+	h := httpapi.New(r, httpapi.Options{Log: quiet})
+	alice := key(t)
+	for range 50 {
+		body := sign(t, alice, envelope.Draft{Payload: envelope.Request{Intent: "echo"}}).Canonical()
+		for _, req := range []*http.Request{httptest.NewRequest("POST", "/events", bytes.NewReader(body)), httptest.NewRequest("GET", "/health", nil)} {
+			req.RemoteAddr, req.Host = "127.0.0.1:9", "localhost:8789"
+			call(t, h, req).want(t, 200, "")
+		}
+	}
+}
+
+func TestWaitingPollsOverHTTP(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := limited(t, relay.Limits{PollsPerAddress: 3})
+		h := httpapi.New(r, httpapi.Options{Log: quiet})
+		for range 3 {
+			go h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/events?cursor=0", nil))
+		}
+		synctest.Wait()
+		get(t, h, "/events?cursor=0").wantLimit(t, relay.PollsPerAddress, "5")
+		get(t, h, "/events?cursor=0&timeout=0").want(t, 200, "")
+		for _, other := range [][2]string{{"192.0.2.2:9", "relay.example"}, {"127.0.0.1:9", "localhost"}} {
+			req := httptest.NewRequest("GET", "/events?cursor=0&timeout=1", nil)
+			req.RemoteAddr, req.Host = other[0], other[1]
+			call(t, h, req).want(t, 200, "")
+		}
+		r.Drain()
+	})
+}
+
+// TestRequestsUnderWay lets an address send bodies that do not end, and panics among them: what ends in any way gives
+// its place back.
+func TestRequestsUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := startWith(t, func(s relay.Store) relay.Store { return panicking{s} }, relay.Limits{RequestsPerAddress: 3})
+		h := httpapi.New(r, httpapi.Options{Log: quiet})
+		for range 10 {
+			get(t, h, "/agents").want(t, 500, envelope.CodeInternal)
+			get(t, h, "/nothing").want(t, 404, envelope.CodeNotFound)
+		}
+		body, end := io.Pipe()
+		for range 3 {
+			go h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("POST", "/events", body))
+		}
+		synctest.Wait()
+		get(t, h, "/health").wantLimit(t, relay.RequestsPerAddress, "5")
+		for _, other := range [][2]string{{"192.0.2.2:9", "relay.example"}, {"127.0.0.1:9", "localhost"}} {
+			req := httptest.NewRequest("GET", "/health", nil)
+			req.RemoteAddr, req.Host = other[0], other[1]
+			call(t, h, req).want(t, 200, "")
+		}
+		if err := end.Close(); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		get(t, h, "/health").want(t, 200, "")
+	})
+}
+
+// TestClientAddress holds whom a request is taken to be from.
+func TestClientAddress(t *testing.T) {
+	proxies := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("2001:db8:aa::/48"), netip.MustParsePrefix("127.0.0.1/32")}
+	for name, c := range map[string]struct {
+		connection string
+		forwarded  []string // X-Forwarded-For headers
+		want       string
+	}{
+		"nobody between":              {"192.0.2.1:9", nil, "192.0.2.1"},
+		"a stranger's word":           {"192.0.2.1:9", []string{"198.51.100.1"}, "192.0.2.1"},
+		"a proxy":                     {"10.0.0.1:9", []string{"198.51.100.1"}, "198.51.100.1"},
+		"a proxy, mapped":             {"[::ffff:10.0.0.1]:9", []string{"198.51.100.1"}, "198.51.100.1"},
+		"a proxy of this machine":     {"127.0.0.1:9", []string{"198.51.100.1"}, "198.51.100.1"},
+		"another on this machine":     {"[::1]:9", []string{"198.51.100.1"}, "::1"},
+		"a proxy that says nothing":   {"10.0.0.1:9", nil, "10.0.0.1"},
+		"what the client added":       {"10.0.0.1:9", []string{"203.0.113.7, 198.51.100.1"}, "198.51.100.1"},
+		"in a header of its own":      {"10.0.0.1:9", []string{"203.0.113.7", "198.51.100.1"}, "198.51.100.1"},
+		"two proxies":                 {"10.0.0.1:9", []string{"203.0.113.7, 198.51.100.1, 2001:db8:aa::1"}, "198.51.100.1"},
+		"two proxies, two headers":    {"10.0.0.1:9", []string{"203.0.113.7,198.51.100.1", "2001:db8:aa::1"}, "198.51.100.1"},
+		"from a proxy itself":         {"10.0.0.1:9", []string{"10.0.0.3, 10.0.0.2"}, "10.0.0.3"},
+		"garbage":                     {"10.0.0.1:9", []string{"198.51.100.1, garbage"}, "10.0.0.1"},
+		"garbage behind a proxy":      {"10.0.0.1:9", []string{"198.51.100.1, unknown, 10.0.0.2"}, "10.0.0.2"},
+		"empty":                       {"10.0.0.1:9", []string{""}, "10.0.0.1"},
+		"an empty entry":              {"10.0.0.1:9", []string{"198.51.100.1,"}, "10.0.0.1"},
+		"with ports":                  {"10.0.0.1:9", []string{"198.51.100.1:4711"}, "198.51.100.1"},
+		"IPv6":                        {"10.0.0.1:9", []string{"2001:db8::7"}, "2001:db8::7"},
+		"IPv6 in brackets":            {"10.0.0.1:9", []string{"[2001:db8::7]"}, "2001:db8::7"},
+		"IPv6 with a port":            {"10.0.0.1:9", []string{"[2001:db8::7]:4711"}, "2001:db8::7"},
+		"mapped by the proxy":         {"10.0.0.1:9", []string{"::ffff:198.51.100.1"}, "198.51.100.1"},
+		"a zone":                      {"[fe80::1%eth0]:9", nil, "fe80::1"},
+		"not an address":              {"@", []string{"198.51.100.1"}, "invalid IP"},
+		"spaces":                      {"10.0.0.1:9", []string{"  198.51.100.1 ,\t10.0.0.2 "}, "198.51.100.1"},
+		"a name that looks trusted":   {"10.0.0.1:9", []string{"10.0.0.2.example"}, "10.0.0.1"},
+		"an octet too many":           {"10.0.0.1:9", []string{"198.51.100.1, 10.0.0.1.2"}, "10.0.0.1"},
+		"Forwarded is not understood": {"10.0.0.1:9", nil, "10.0.0.1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			req := httptest.NewRequest("GET", "/health", nil)
+			req.RemoteAddr = c.connection
+			req.Header["X-Forwarded-For"] = c.forwarded
+			req.Header.Set("Forwarded", "for=203.0.113.9")
+			if got := httpapi.Peer(httpapi.Options{TrustedProxies: proxies}, req); got.Addr.String() != c.want || got.Local {
+				t.Errorf("%v, want %s", got, c.want)
+			}
+		})
+	}
+}
+
+// TestForwardedForChangesNothingUnasked holds that nobody escapes a rate by inventing addresses, and that behind a
+// trusted proxy everybody has an allowance.
+func TestForwardedForChangesNothingUnasked(t *testing.T) {
+	r := limited(t, relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: 0.01, Burst: 10}})
+	h := httpapi.New(r, httpapi.Options{Log: quiet, TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.1/32")}})
+	ask := func(connection, forwarded string) answer {
+		req := httptest.NewRequest("GET", "/health", nil)
+		req.RemoteAddr = connection
+		req.Header.Set("X-Forwarded-For", forwarded)
+		return call(t, h, req)
+	}
+	served := func(n int, ask func(i int) answer) {
+		t.Helper()
+		got := 0
+		for i := range 50 {
+			if ask(i).status == 200 {
+				got++
+			}
+		}
+		if got != n {
+			t.Errorf("%d requests were served, want %d", got, n)
+		}
+	}
+	served(10, func(i int) answer { return ask("192.0.2.66:9", fmt.Sprint("198.51.100.", i)) })
+	served(10, func(i int) answer { return ask("10.0.0.1:9", fmt.Sprintf("198.51.100.%d, 192.0.2.77", i)) })
+	served(50, func(i int) answer { return ask("10.0.0.1:9", fmt.Sprint("203.0.113.", i)) })
+	served(10, func(i int) answer { return ask("10.0.0.1:9", fmt.Sprintf("2001:db8::%x", i+1)) })
+	served(10, func(i int) answer { return ask(fmt.Sprintf("[2001:db8:1::%x]:9", i+1), "") })
+}
+
+func TestWellKnownNamesTheLimits(t *testing.T) {
+	ask := func(r *relay.Relay, o httpapi.Options) (limits map[string]json.RawMessage, features string) {
+		t.Helper()
+		var document struct {
+			Limits   map[string]json.RawMessage `json:"limits"`
+			Features []string                   `json:"features"`
+		}
+		a := get(t, httpapi.New(r, o), "/.well-known/agora.json")
+		if err := json.Unmarshal(a.body, &document); err != nil {
+			t.Fatal(err)
+		}
+		return document.Limits, strings.Join(document.Features, " ")
+	}
+	limits, features := ask(start(t), httpapi.Options{})
+	for name, want := range map[string]string{"pollsPerAddress": "32", "polls": "10000",
+		"rates": `{"postsPerAddress":{"perSecond":50,"burst":100},"postsPerAgent":{"perSecond":20,"burst":40},"readsPerAddress":{"perSecond":100,"burst":200}}`} {
+		if string(limits[name]) != want {
+			t.Errorf("%s is %s, want %s", name, limits[name], want)
+		}
+	}
+	if strings.Contains(features, "cors") {
+		t.Error(features)
+	}
+	none := relay.Rate{PerSecond: relay.Unlimited}
+	limits, features = ask(limited(t, relay.Limits{PostsPerAddress: none, ReadsPerAddress: none, PostsPerAgent: relay.Rate{PerSecond: 0.5},
+		PollsPerAddress: relay.Unlimited, Polls: relay.Unlimited}), httpapi.Options{Origins: []string{"*"}})
+	if _, named := limits["polls"]; named || string(limits["rates"]) != `{"postsPerAgent":{"perSecond":0.5,"burst":1}}` || limits["pollsPerAddress"] != nil {
+		t.Errorf("%s", limits)
+	}
+	if !strings.HasSuffix(features, " cors") {
+		t.Error(features)
+	}
+	limits, _ = ask(limited(t, relay.Limits{PostsPerAddress: none, ReadsPerAddress: none, PostsPerAgent: none}), httpapi.Options{})
+	if limits["rates"] != nil {
+		t.Errorf("rates: %s", limits["rates"])
+	}
+}

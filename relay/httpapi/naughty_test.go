@@ -1,0 +1,185 @@
+package httpapi_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay/httpapi"
+)
+
+// naughty are texts that have broken logs, databases, terminals, templates and parsers.
+var naughty = []string{
+	"a\r\n{\"level\":\"ERROR\",\"msg\":\"forged\"}", "a\nb", "\x1b[2J\x1b]0;title\x07", "a\x00b", "\u202edrow\u2069\u200b", "\ufeffbom", "\u2028\u2029\u0085",
+	"'; DROP TABLE event; --", "\" OR 1=1 --", "') UNION SELECT value FROM meta --", "%' ESCAPE '%", "a;b", "?1", ":id", "@p", "$1", "[event]", "`event`", "/*", "x'00'",
+	"${jndi:ldap://127.0.0.1:1/a}", "{{7*7}}", "<script>alert(1)</script>", "&amp;", "%s%n%x%d%!v(BADINDEX)", "%00", "%2e%2e/", "../../etc/passwd", "..\\..", "$(id)", "|id", "`id`",
+	"NULL", "null", "undefined", "true", "NaN", "Infinity", "-1", "1e400", "0x10", "١٢٣", "__proto__", "constructor", "ı İ ß ﬁ K ſ", "\U0001f468\u200d\U0001f469\u200d\U0001f467", "Z͑ͫ̓ͪ̂ͫ̽͏̴̙̤̞͉͚̯̞̠͍A̴̵̜̰͔ͫ͗͢", "\\", "\\u0000", "\"", "'", "",
+	" ", "\t", "\x7f", "\uffff", "did:key:z6Mk", "Authorization: Bearer x", strings.Repeat("long ", 4000),
+}
+
+// logTo is a logger for everything, and what it has written.
+func logTo() (*slog.Logger, func() string) {
+	var w lockedBuffer
+	return slog.New(slog.NewJSONHandler(&w, &slog.HandlerOptions{Level: slog.LevelDebug})), w.text
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (w *lockedBuffer) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.b.Write(p)
+}
+
+func (w *lockedBuffer) text() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.b.String()
+}
+
+const (
+	inBody  = "SECRETINTHEBODY"
+	inToken = "SECRETTOKEN"
+	inQuery = "SECRETINTHEQUERY"
+)
+
+// checkLog holds that every line is one JSON object, none of them made by a client, and none tells a body, a token or
+// a query.
+func checkLog(t *testing.T, text string) {
+	t.Helper()
+	lines := 0
+	for line := range strings.Lines(text) {
+		lines++
+		var object map[string]any
+		if err := json.Unmarshal([]byte(line), &object); err != nil || object["time"] == nil || object["msg"] == "forged" {
+			t.Errorf("a line of the log is %q (%v)", line, err)
+		}
+		for _, secret := range []string{inBody, inToken, inQuery} {
+			if strings.Contains(line, secret) {
+				t.Errorf("%s stands in the log: %.200s", secret, line)
+			}
+		}
+		if object["level"] == "ERROR" {
+			t.Errorf("an error was logged: %.300s", line)
+		}
+	}
+	if lines == 0 {
+		t.Error("nothing was logged")
+	}
+}
+
+// TestNaughtyStrings puts each of them in every field, path, parameter and header: never a 5xx, an answer in JSON, and
+// a log that stays one.
+func TestNaughtyStrings(t *testing.T) {
+	log, logged := logTo()
+	h := httpapi.New(start(t), httpapi.Options{Log: log, Build: "b"})
+	try := func(r *http.Request) {
+		t.Helper()
+		r.Header.Set("Authorization", "Agora "+inToken)
+		if a := call(t, h, r); a.status >= 500 || a.status >= 300 && a.status < 400 {
+			t.Errorf("%s %q: %d %s", r.Method, r.URL, a.status, a.body)
+		}
+	}
+	for _, text := range naughty {
+		path, query := url.PathEscape(text), url.QueryEscape(text)
+		targets := []string{"/" + path, "/threads/" + path, "/agents/" + path, "/v1/agents/" + path, "/events?x" + query + "=" + inQuery,
+			"/threads/a?client=" + query, "/threads/" + path + "?client=" + inQuery, "/agents?intent=" + query, "/agents?q=" + query,
+			"/agents?cursor=" + query, "/agents?limit=" + query, "/agents?online=" + query}
+		for _, name := range []string{"cursor", "since"} {
+			targets = append(targets, "/events?timeout=0&"+name+"="+query)
+		}
+		for _, name := range []string{"recipient", "sender", "type", "thread", "broadcast", "timeout", "limit"} {
+			targets = append(targets, "/events?cursor=x"+inQuery+"&"+name+"="+query)
+		}
+		for _, target := range targets {
+			try(httptest.NewRequest("GET", target, nil))
+		}
+		for _, name := range []string{"User-Agent", "Content-Type", "X-Forwarded-For", "Forwarded", "Origin", "Host", "X-Request-Id", "Content-Encoding"} {
+			r := httptest.NewRequest("POST", "/events", strings.NewReader(inBody+text))
+			r.Header[name] = []string{text}
+			try(r)
+		}
+		r := httptest.NewRequest("GET", "/health", nil)
+		r.Method, r.Host = "GET"+text, text
+		try(r)
+		for _, body := range naughtyBodies(t, text) {
+			try(httptest.NewRequest("POST", "/events", bytes.NewReader(body)))
+		}
+	}
+	checkLog(t, logged())
+}
+
+// naughtyBodies returns bodies with text in each place of an envelope, signed where it can be.
+func naughtyBodies(t *testing.T, text string) (bodies [][]byte) {
+	t.Helper()
+	quoted, err := json.Marshal(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, form := range []string{
+		`{"type":"REQUEST","id":%s,"thread":{"id":"t"},"payload":{"intent":"i"}}`, `{"type":%s,"id":"a","payload":{}}`,
+		`{"type":"REQUEST","id":"b","thread":{"id":%s},"payload":{"intent":"i"}}`, `{"type":"REQUEST","id":"c","thread":{"id":"t"},"payload":{"intent":%s,"note":"` + inBody + `"}}`,
+		`{"type":"REQUEST","id":"d","thread":{"id":"t"},"payload":{"intent":"i","request_id":%s}}`, `{"type":"REQUEST","id":"e","payload":{"intent":"i","request_id":%s}}`,
+		`{"type":"REQUEST","id":"f","thread":{"id":"t"},"payload":{"intent":"i"},"recipient":{"id":%s}}`, `{"type":"REQUEST","id":"g","thread":{"id":"t"},"payload":{"intent":"i"},"meta":{"relay":%s,"ttl":60}}`,
+		`{"type":"MANIFEST","id":"h","payload":{"id":"m","name":%s,"description":%[1]s,"intents":[{"id":%[1]s,"name":%[1]s}]}}`, `{"type":"MANIFEST","id":"i","payload":{"id":%s,"intents":[]}}`,
+		`{"type":"REQUEST","id":"j","thread":{"id":"t"},"payload":{"intent":"i"},%s:"` + inBody + `"}`, `{"type":"ERROR","id":"k","thread":{"id":"t"},"payload":{"code":%s,"message":%[1]s}}`,
+	} {
+		body := fmt.Sprintf(form, quoted)
+		bodies = append(bodies, []byte(body), signedAs(t, []byte(body)))
+	}
+	return bodies
+}
+
+// TestNaughtyStringsAreKept holds that what may be stored is given back to the byte, by reads and by searches, and that
+// a search for one finds that one.
+func TestNaughtyStringsAreKept(t *testing.T) {
+	h := httpapi.New(start(t), httpapi.Options{Log: quiet})
+	var sent [][]byte
+	for i, text := range naughty {
+		if text == "" {
+			continue // an intent has a name
+		}
+		by := key(t)
+		e := sign(t, by, envelope.Draft{ID: fmt.Sprint("n", i), SenderName: text, Recipient: by.DID(),
+			Payload: envelope.Request{RequestID: text[:min(len(text), 20)], Intent: text, Title: text}, Thread: fmt.Sprint("t", i)})
+		post(t, h, "/events", e.Canonical()).want(t, 200, "")
+		sent = append(sent, e.Canonical())
+		a := get(t, h, "/events?cursor=0&timeout=0&recipient="+string(by.DID()))
+		if len(a.Events) != 1 || !bytes.Equal(a.Events[0], e.Canonical()) {
+			t.Errorf("%q: the inbox has %s", text, a.Events)
+		}
+		a = get(t, h, "/threads/"+e.Thread)
+		if len(a.Events) != 1 || !bytes.Equal(a.Events[0], e.Canonical()) {
+			t.Errorf("%q: the thread has %s", text, a.Events)
+		}
+		m := sign(t, by, envelope.Draft{Payload: envelope.Manifest{ID: "m", Name: text, Intents: []envelope.Intent{{ID: text}}}})
+		post(t, h, "/events", m.Canonical()).want(t, 200, "")
+		if a = get(t, h, "/agents?intent="+url.QueryEscape(text)); len(a.Agents) != 1 || !bytes.Contains(a.Agents[0], m.Canonical()) {
+			t.Errorf("%q: as an intent it finds %s", text, a.Agents)
+		}
+		if a = get(t, h, "/agents?limit=1000&q="+url.QueryEscape(text)); !slices.ContainsFunc(a.Agents, func(row json.RawMessage) bool { return bytes.Contains(row, m.Canonical()) }) {
+			t.Errorf("%q: a search does not find it", text)
+		}
+	}
+	a := get(t, h, "/events?cursor=0&timeout=0&limit=1000&type=REQUEST")
+	if len(a.Events) != len(sent) {
+		t.Fatalf("%d events of %d are left", len(a.Events), len(sent))
+	}
+	for i := range sent {
+		if !bytes.Equal(a.Events[i], sent[i]) {
+			t.Errorf("event %d is %s, want %s", i, a.Events[i], sent[i])
+		}
+	}
+}

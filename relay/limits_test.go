@@ -1,0 +1,360 @@
+package relay_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+)
+
+func from(addr string) relay.Peer { return relay.Peer{Addr: netip.MustParseAddr(addr)} }
+
+// asking opens a thread of its own each time.
+var asking = envelope.Request{Intent: "echo"}
+
+// wantLimit checks a refusal by the limit of this name and returns when to try again.
+func wantLimit(t *testing.T, err error, limit string) time.Duration {
+	t.Helper()
+	e := wantCode(t, err, envelope.CodeRateLimited)
+	if e.Details["limit"] != limit || e.RetryAfter <= 0 {
+		t.Fatalf("refused by %v, again after %v; want %s", e.Details["limit"], e.RetryAfter, limit)
+	}
+	return e.RetryAfter
+}
+
+func TestRatesAreExact(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, relay.Config{})
+		alice := key(t)
+		posted := 0
+		for _, c := range []struct {
+			limit string
+			burst int
+			gap   time.Duration // between two tokens
+			ask   func() error
+		}{
+			{relay.PostsPerAddress, 100, time.Second / 50, func() error { return r.Admit(from("192.0.2.1"), relay.Posts) }},
+			{relay.ReadsPerAddress, 200, time.Second / 100, func() error { return r.Admit(from("192.0.2.1"), relay.Reads) }},
+			{relay.PostsPerAgent, 40, time.Second / 20, func() error {
+				posted++
+				_, err := r.Post(t.Context(), from(fmt.Sprint("192.0.2.", posted)), sign(t, alice, envelope.Draft{Payload: asking}).Canonical())
+				return err
+			}},
+		} {
+			for i := range c.burst {
+				if err := c.ask(); err != nil {
+					t.Fatalf("%s: number %d at once: %v", c.limit, i+1, err)
+				}
+			}
+			for range 3 {
+				wait := wantLimit(t, c.ask(), c.limit)
+				if wait != c.gap {
+					t.Errorf("%s: again after %v, want %v", c.limit, wait, c.gap)
+				}
+				time.Sleep(wait - time.Millisecond)
+				if wait := wantLimit(t, c.ask(), c.limit); wait > 2*time.Millisecond {
+					t.Errorf("%s: a millisecond before its time again after %v", c.limit, wait)
+				}
+				time.Sleep(time.Millisecond)
+				if err := c.ask(); err != nil {
+					t.Errorf("%s: after the wait: %v", c.limit, err)
+				}
+			}
+			time.Sleep(time.Hour)
+			for range c.burst {
+				if err := c.ask(); err != nil {
+					t.Fatalf("%s: after an hour: %v", c.limit, err)
+				}
+			}
+			wantLimit(t, c.ask(), c.limit)
+		}
+	})
+}
+
+func TestARefusedMessageLeavesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, relay.Config{Limits: relay.Limits{PostsPerAgent: relay.Rate{PerSecond: 1, Burst: 1}}})
+		alice := key(t)
+		post := func(e *envelope.Envelope) (relay.Receipt, error) {
+			return r.Post(t.Context(), from("192.0.2.1"), e.Canonical())
+		}
+		if _, err := post(sign(t, alice, envelope.Draft{Payload: asking})); err != nil {
+			t.Fatal(err)
+		}
+		second := sign(t, alice, envelope.Draft{Payload: asking})
+		_, err := post(second)
+		wait := wantLimit(t, err, relay.PostsPerAgent)
+		if page := poll(t, r, relay.Poll{Limit: 10}); len(page.Events) != 1 {
+			t.Errorf("%d events", len(page.Events))
+		}
+		time.Sleep(wait)
+		if receipt, err := post(second); err != nil || receipt.Duplicate {
+			t.Errorf("the refused message, again: %+v, %v", receipt, err)
+		}
+	})
+}
+
+// TestAFloodHurtsNobodyElse lets one address ask a thousand times a second, and another one as an honest agent does.
+func TestAFloodHurtsNobodyElse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, relay.Config{})
+		mallory, alice := key(t), key(t)
+		flood, honest := from("192.0.2.66"), from("192.0.2.1")
+		admitted, posted := 0, 0
+		for i := range 10_000 {
+			for _, k := range []relay.Kind{relay.Posts, relay.Reads} {
+				if r.Admit(flood, k) == nil {
+					admitted++
+				}
+			}
+			if i%10 == 0 { // the same by a sender who comes from many addresses
+				if _, err := r.Post(t.Context(), relay.Peer{}, sign(t, mallory, envelope.Draft{Payload: asking}).Canonical()); err == nil {
+					posted++
+				}
+			}
+			if i%100 == 0 {
+				if err := errors.Join(r.Admit(honest, relay.Posts), r.Admit(honest, relay.Reads)); err != nil {
+					t.Fatalf("the honest agent's request %d: %v", i/100, err)
+				}
+				if _, err := r.Post(t.Context(), honest, sign(t, alice, envelope.Draft{Payload: asking}).Canonical()); err != nil {
+					t.Fatalf("the honest agent's message %d: %v", i/100, err)
+				}
+			}
+			time.Sleep(time.Millisecond)
+		}
+		if admitted < 100+200+1490 || admitted > 100+200+1510 {
+			t.Errorf("%d of the flood were admitted, want the bursts and 150 a second", admitted)
+		}
+		if posted < 235 || posted > 245 {
+			t.Errorf("%d messages of the flooding sender were taken, want the burst of 40 and 20 a second", posted)
+		}
+	})
+}
+
+// TestForgeriesSpendNobodysAllowance posts in Alice's name without her key.
+func TestForgeriesSpendNobodysAllowance(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, relay.Config{})
+		alice := key(t)
+		forged := bytes.Replace(sign(t, alice, envelope.Draft{Payload: asking}).Canonical(), []byte("echo"), []byte("evil"), 1)
+		for range 500 {
+			_, err := r.Post(t.Context(), from("192.0.2.66"), forged)
+			wantCode(t, err, envelope.CodeInvalidSignature)
+		}
+		for i := range 40 {
+			if _, err := r.Post(t.Context(), from("192.0.2.1"), sign(t, alice, envelope.Draft{Payload: asking}).Canonical()); err != nil {
+				t.Fatalf("Alice's message %d: %v", i+1, err)
+			}
+		}
+	})
+}
+
+func TestLocalAndUnlimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		none := relay.Rate{PerSecond: relay.Unlimited}
+		for name, c := range map[string]struct {
+			limits relay.Limits
+			peer   relay.Peer
+		}{
+			"local": {peer: relay.Peer{Addr: netip.MustParseAddr("127.0.0.1"), Local: true}},
+			"unlimited": {relay.Limits{PostsPerAddress: none, ReadsPerAddress: none, PostsPerAgent: none,
+				PollsPerAddress: relay.Unlimited, Polls: relay.Unlimited}, from("192.0.2.1")},
+		} {
+			r := start(t, relay.Config{Limits: c.limits})
+			alice := key(t)
+			for i := range 300 {
+				err := errors.Join(r.Admit(c.peer, relay.Posts), r.Admit(c.peer, relay.Reads))
+				if i < 100 {
+					_, posted := r.Post(t.Context(), c.peer, sign(t, alice, envelope.Draft{Payload: asking}).Canonical())
+					err = errors.Join(err, posted)
+				}
+				if err != nil {
+					t.Fatalf("%s: %v", name, err)
+				}
+			}
+			for range 11_000 {
+				go r.Events(t.Context(), relay.Poll{Peer: c.peer, Filter: relay.Filter{Thread: "quiet"}, Wait: time.Minute, Limit: 1})
+			}
+			synctest.Wait()
+			if n := r.Waiting(); n != 11_000 {
+				t.Errorf("%s: %d polls wait", name, n)
+			}
+			r.Drain()
+		}
+	})
+	r := start(t, relay.Config{})
+	if n := testing.AllocsPerRun(100, func() { _ = r.Admit(local, relay.Posts) }); n != 0 {
+		t.Errorf("admitting a local request allocates %v times", n)
+	}
+}
+
+// TestLocalReachesTheStore holds what the store's own limits go by.
+func TestLocalReachesTheStore(t *testing.T) {
+	seen := &entries{}
+	r, err := relay.New(t.Context(), relay.Config{Store: seen, Key: key(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, peer := range []relay.Peer{local, from("192.0.2.1"), {}} {
+		if _, err := r.Post(t.Context(), peer, sign(t, key(t), envelope.Draft{Payload: asking}).Canonical()); err != nil {
+			t.Fatal(err)
+		}
+		if got := seen.last.Local; got != peer.Local {
+			t.Errorf("%+v arrives with Local %v", peer, got)
+		}
+	}
+}
+
+// entries is a store that remembers the last entry only.
+type entries struct {
+	relay.Store
+	last relay.Entry
+}
+
+func (s *entries) Append(_ context.Context, e relay.Entry) (relay.Receipt, error) {
+	s.last = e
+	return relay.Receipt{}, nil
+}
+
+func (s *entries) Read(context.Context, relay.Query) (relay.Page, error) { return relay.Page{}, nil }
+
+// TestPlacesForPolls takes all places of an address, and gives them back in each way a poll can end.
+func TestPlacesForPolls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, since := range []time.Time{{}, time.Now()} {
+			r := start(t, relay.Config{})
+			agent := key(t)
+			var ended sync.WaitGroup
+			wait := func(ctx context.Context, addr string, n int) {
+				for range n {
+					ended.Go(func() {
+						_, err := r.Events(ctx, relay.Poll{Peer: from(addr), Filter: relay.Filter{Recipient: agent.DID()}, Since: since, Wait: time.Minute, Limit: 1})
+						if err != nil && ctx.Err() == nil {
+							t.Error(err)
+						}
+					})
+				}
+				synctest.Wait()
+			}
+			full := func(when string) {
+				t.Helper()
+				before := time.Now()
+				_, err := r.Events(t.Context(), relay.Poll{Peer: from("2001:db8::2"), Since: since, Wait: time.Minute, Limit: 1})
+				wantLimit(t, err, relay.PollsPerAddress)
+				if !time.Now().Equal(before) {
+					t.Errorf("%s: refused after %v", when, time.Since(before))
+				}
+				if n := r.Waiting(); n != 32 {
+					t.Fatalf("%s: %d polls wait", when, n)
+				}
+			}
+			wait(t.Context(), "2001:db8::1", 32)
+			full("at the start")
+			for _, p := range []relay.Poll{{Peer: from("2001:db8::1")}, {Peer: from("2001:db8:0:1::1"), Wait: time.Second}, {Peer: local, Wait: time.Second}} {
+				p.Since, p.Limit = since, 1
+				poll(t, r, p)
+			}
+
+			time.Sleep(time.Minute) // their time is over
+			ended.Wait()
+			ctx, leave := context.WithCancel(t.Context())
+			wait(ctx, "2001:db8::1", 32)
+			full("after the first have ended")
+			leave()
+			ended.Wait()
+			wait(t.Context(), "2001:db8::1", 32)
+			full("after their clients have left")
+			post(t, r, sign(t, key(t), envelope.Draft{Payload: asking, Recipient: agent.DID()}))
+			ended.Wait() // all have been answered
+			agent = key(t)
+			wait(t.Context(), "2001:db8::1", 32)
+			full("after they have been answered")
+			r.Drain()
+			ended.Wait()
+			if n := r.Waiting(); n != 0 {
+				t.Errorf("%d polls wait after the end", n)
+			}
+		}
+	})
+}
+
+func TestPlacesOfAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, relay.Config{Limits: relay.Limits{PollsPerAddress: 2, Polls: 5}})
+		for i := range 5 {
+			go r.Events(t.Context(), relay.Poll{Peer: from(fmt.Sprint("192.0.2.", i/2)), Wait: time.Duration(i+1) * time.Second, Limit: 1})
+		}
+		synctest.Wait()
+		ask := func() error {
+			_, err := r.Events(t.Context(), relay.Poll{Peer: from("192.0.2.9"), Wait: time.Second, Limit: 1})
+			return err
+		}
+		wantLimit(t, ask(), relay.Polls)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if err := ask(); err != nil {
+			t.Errorf("when one has ended: %v", err)
+		}
+		r.Drain()
+	})
+}
+
+// TestAFailingPollGivesItsPlaceBack lets the store fail more often than an address has places.
+func TestAFailingPollGivesItsPlaceBack(t *testing.T) {
+	broken := &broken{}
+	r, err := relay.New(t.Context(), relay.Config{Store: broken, Key: key(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	broken.err = errors.New("broken")
+	for i := range 100 {
+		if _, err := r.Events(t.Context(), relay.Poll{Peer: from("192.0.2.1"), Wait: time.Second, Limit: 1}); !errors.Is(err, broken.err) {
+			t.Fatalf("poll %d: %v", i, err)
+		}
+	}
+}
+
+type broken struct {
+	relay.Store
+	err error
+}
+
+func (s *broken) Read(context.Context, relay.Query) (relay.Page, error) { return relay.Page{}, s.err }
+
+// TestManyAtOnce asks from many goroutines while the clock stands still.
+func TestManyAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, relay.Config{})
+		var admitted, waiting atomic.Int32
+		var tasks sync.WaitGroup
+		for range 16 {
+			tasks.Go(func() {
+				for range 50 {
+					if r.Admit(from("192.0.2.1"), relay.Posts) == nil {
+						admitted.Add(1)
+					}
+				}
+			})
+			for range 4 {
+				tasks.Go(func() {
+					if _, err := r.Events(t.Context(), relay.Poll{Peer: from("192.0.2.1"), Wait: time.Minute, Limit: 1}); err == nil {
+						waiting.Add(1)
+					}
+				})
+			}
+		}
+		tasks.Wait()
+		if admitted.Load() != 100 || waiting.Load() != 32 {
+			t.Errorf("%d requests admitted and %d polls held, want 100 and 32", admitted.Load(), waiting.Load())
+		}
+	})
+}

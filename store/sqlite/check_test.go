@@ -1,0 +1,332 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/thread"
+)
+
+// sample returns a database in one file. Events 1 to 4 are a finished thread, 5 to 7 one whose offer was taken back, 8 and
+// 9 a cancelled one, 10 is a manifest, 11 a REQUEST nobody answered in time, 12 the notice of that. Threads: 1 to 4.
+func sample(t testing.TB) []byte {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "agora.db")
+	s := openAt(t, path)
+	client, agent, clock := key(1), key(2), key(3)
+	must(t, talk(t.Context(), s, 1, func(relay.Receipt) {}))
+	add := func(e relay.Entry) {
+		t.Helper()
+		_, err := s.Append(t.Context(), e)
+		must(t, err)
+	}
+	add(signed(t, client, envelope.Draft{Thread: "two", Payload: envelope.Request{RequestID: "r", Intent: "translate"}}))
+	add(signed(t, agent, envelope.Draft{Thread: "two", Payload: envelope.Offer{RequestID: "r"}}))
+	add(signed(t, agent, envelope.Draft{Thread: "two", Payload: envelope.Failure{RequestID: "r", Code: "BUSY", Message: "no"}}))
+	add(signed(t, client, envelope.Draft{Thread: "three", Payload: envelope.Request{RequestID: "r", Intent: "translate"}}))
+	add(signed(t, client, envelope.Draft{Thread: "three", TTL: 25 * time.Hour, Payload: envelope.Cancel{RequestID: "r"}}))
+	listed := signed(t, agent, envelope.Draft{Payload: envelope.Manifest{ID: "cap", Intents: []envelope.Intent{{ID: "translate"}}}})
+	listed.Listing = &relay.Listing{ID: "cap", Intents: []string{"translate"}}
+	add(listed)
+	waiting := request(t, client, "")
+	waiting.Received = waiting.Received.Add(-time.Hour)
+	add(waiting)
+	must(t, s.Expire(t.Context(), time.Now(), func(r thread.Thread) []*envelope.Envelope {
+		return []*envelope.Envelope{signed(t, clock, envelope.Draft{Recipient: client.DID(), Thread: r.ID, TTL: 25 * time.Hour,
+			Payload: envelope.Failure{RequestID: r.RequestID, Code: envelope.AgentTimeout, Message: "time was up"}}).Envelope}
+	}))
+	must(t, s.Close())
+	content, err := os.ReadFile(path)
+	must(t, err)
+	return content
+}
+
+// spoil runs SQL on a database that no store has open, without the rules a store keeps.
+func spoil(t testing.TB, path, text string) {
+	t.Helper()
+	db, err := open(path, "immediate", []string{"writable_schema(ON)"}, "rw")
+	must(t, err)
+	_, err = db.ExecContext(context.Background(), text)
+	must(t, errors.Join(err, db.Close()))
+}
+
+func TestCheck(t *testing.T) {
+	intact := sample(t)
+	path := filepath.Join(t.TempDir(), "agora.db")
+	for _, c := range []struct {
+		name  string
+		spoil string        // SQL
+		later time.Duration // when it is checked
+		want  string        // in the findings; empty: there is none
+	}{
+		{"as it was made", "", 0, ""},
+		{"long after", "", 100 * 24 * time.Hour, ""},
+		{"an expired event without its body", "UPDATE event SET body = x''", 48 * time.Hour, ""},
+		{"a forgotten event", "DELETE FROM event WHERE seq IN (1, 6)", time.Hour, ""},
+		{"a thread removed when its events were", "DELETE FROM thread WHERE n = 1", 48 * time.Hour, ""},
+		{"a thread whose events have all gone", "DELETE FROM event WHERE thread = 1", 48 * time.Hour, ""},
+
+		{"an event without its body", "UPDATE event SET body = x'' WHERE seq = 1", 0, "event 1 (\"msg_"},
+		{"a changed body", "UPDATE event SET body = CAST(replace(CAST(body AS TEXT), 'translate', 'translete') AS BLOB) WHERE seq = 5", 0,
+			"signature does not hold"},
+		{"a body in another form", "UPDATE event SET body = CAST(' ' || body AS BLOB) WHERE seq = 5", 0, "not in canonical form"},
+		{"a body wrapped", "UPDATE event SET body = CAST('{\"envelope\":' || body || '}' AS BLOB) WHERE seq = 5", 0, "not in canonical form"},
+		{"a body cut short", "UPDATE event SET body = substr(body, 1, 100) WHERE seq = 5", 0, "its body is no envelope"},
+		{"another's event", "UPDATE event SET sender = (SELECT id FROM party WHERE did = '" + string(key(3).DID()) + "') WHERE seq = 10", 0, "another sender than"},
+		{"no one's event", "UPDATE event SET sender = 99 WHERE seq = 10", 0, "another sender than"},
+		{"another id", "UPDATE event SET id = 'msg_x' WHERE seq = 10", 0, "another id than"},
+		{"another recipient", "UPDATE event SET recipient = 0 WHERE seq = 1", 0, "another recipient than"},
+		{"a recipient who is not there", "UPDATE event SET recipient = 99 WHERE seq = 10", 0, "another recipient than"},
+		{"another type", "UPDATE event SET type = 'CANCEL' WHERE seq = 5", 0, "another type than"},
+		{"another time", "UPDATE event SET ts = ts + 1 WHERE seq = 5", 0, "another ts than"},
+		{"a longer life", "UPDATE event SET expires = expires + 1, forget = forget + 1 WHERE seq = 5", 0, "another expires than"},
+		{"no life", "UPDATE event SET expires = received WHERE seq = 5", 0, "another expires than"},
+		{"a shorter memory", "UPDATE event SET forget = expires - 1 WHERE seq = 5", 0, "another forget than"},
+		{"no thread", "UPDATE event SET thread = 0 WHERE seq = 12", 0, "another thread than"},
+		{"a manifest in a thread", "UPDATE event SET thread = 1 WHERE seq = 10", 0, "another thread than"},
+		{"another thread", "UPDATE event SET thread = 3 WHERE seq = 5", 0, "the signed envelope says \"two\""},
+		{"an event its thread does not know", "UPDATE thread SET record = (SELECT record FROM thread WHERE n = 3), id = 'three', client = 99 WHERE n = 2", 0, "does not know it"},
+
+		{"a missing thread", "DELETE FROM thread WHERE n = 2", 0, "event 5 (\"msg_"},
+		{"a missing event", "DELETE FROM event WHERE seq = 6", 0, "step by the OFFER"},
+		{"the event that lives longest missing", "DELETE FROM event WHERE seq = 9", time.Hour, "its last envelope expires at"},
+		{"a notice missing", "DELETE FROM event WHERE seq = 12", time.Hour, "its last envelope expires at"},
+		{"a record kept too short", "UPDATE thread SET due = keep - 1 WHERE n = 1", 0, "would be removed before"},
+		{"a keep too short", "UPDATE thread SET keep = keep - 1 WHERE n = 1", 0, "its last envelope expires at"},
+		{"no record", "UPDATE thread SET record = '{' WHERE n = 1", 0, "its record cannot be read"},
+		{"an empty record", "UPDATE thread SET record = '{}' WHERE n = 1", 0, "is that of thread"},
+		{"another thread's record", "UPDATE thread SET record = (SELECT record FROM thread WHERE n = 2) WHERE n = 3", 0, "is that of thread \"two\""},
+		{"a state", "UPDATE thread SET record = json_set(record, '$.state', 'ACTIVE') WHERE n = 1", 0, "it says \"ACTIVE\", its steps lead to COMPLETED"},
+		{"another agent", "UPDATE thread SET record = json_set(record, '$.agent', '" + string(key(3).DID()) + "') WHERE n = 1", 0, "it should be {"},
+		{"an offer put back", "UPDATE thread SET record = json_set(record, '$.offers', json('[{\"agent\":\"x\",\"id\":\"y\",\"at\":\"2026-01-01T00:00:00Z\"}]')) WHERE n = 2", 0, "it should be {"},
+		{"a step dropped", "UPDATE thread SET record = json_set(json_remove(record, '$.transitions[3]'), '$.state', 'ACTIVE') WHERE n = 1", 0, "does not know it"},
+		{"a step in between dropped", "UPDATE thread SET record = json_remove(record, '$.transitions[2]') WHERE n = 1", 0, "is from ACTIVE, the one before led to PENDING"},
+		{"a step at another time", "UPDATE thread SET record = json_set(record, '$.transitions[0].at', '2026-01-01T00:00:00Z') WHERE n = 1", 0, "at another time than"},
+		{"a step by another", "UPDATE thread SET record = json_set(record, '$.transitions[1].by', 'x') WHERE n = 2", 0, "step by the OFFER"},
+		{"another beginning", "UPDATE thread SET record = json_set(record, '$.transitions[0].type', 'OFFER') WHERE n = 2", 0, "does not begin with its client's REQUEST"},
+		{"another step", "UPDATE thread SET record = json_set(record, '$.transitions[1].type', 'ERROR') WHERE n = 3", 0, "it should be {"},
+		{"a timeout in a thread that had ended", "UPDATE thread SET record = json_insert(record, '$.transitions[#]', json('{\"from\":\"ERROR\",\"to\":\"ERROR\",\"type\":\"TIMEOUT\",\"at\":\"2099-01-01T00:00:00Z\"}')) WHERE n = 3", 0, "no time was up"},
+
+		{"a manifest of no event", "UPDATE manifest SET seq = 99", 0, "no MANIFEST that is stored"},
+		{"a manifest of another's", "UPDATE manifest SET sender = sender + 1", 0, "listed with another sender"},
+		{"a manifest with other intents", "UPDATE manifest SET intents = '[]'", 0, "other intents"},
+
+		{"numbers that will be given again", "UPDATE sqlite_sequence SET seq = seq - 1", 0, "there is an event 12, but numbers up to 11"},
+		{"numbers forgotten", "DELETE FROM sqlite_sequence", 0, "there is an event 12, but numbers up to 0"},
+		{"no epoch", "DELETE FROM meta", 0, "the epoch is"},
+		{"an epoch that is none", "UPDATE meta SET value = '00000000'", 0, "the epoch is"},
+		{"no schema", "PRAGMA user_version = 0", 0, "no relay wrote this database"},
+		{"a newer schema", "PRAGMA user_version = 99", 0, "or a newer one"},
+		{"an index dropped", "DROP INDEX event_by_ts", 0, "index event_by_ts is missing"},
+		{"a table too many", "CREATE TABLE mine (x)", 0, "table \"mine\" is none of a relay's"},
+		{"a table dropped", "DROP TABLE manifest", 0, "table manifest is missing"},
+		{"an index without its row", "UPDATE sqlite_schema SET rootpage = (SELECT rootpage FROM sqlite_schema WHERE name = 'thread_by_due') WHERE name = 'event_by_forget'", 0, "database: "},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			must(t, os.WriteFile(path, intact, 0o600))
+			if c.spoil != "" {
+				spoil(t, path, c.spoil)
+			}
+			found, r := findings(t, path, time.Now().Add(c.later))
+			var text strings.Builder
+			for _, f := range found {
+				text.WriteString(f.String() + "\n")
+			}
+			if (c.want == "") != (len(found) == 0) || !strings.Contains(text.String(), c.want) {
+				t.Errorf("want %q, found (%+v):\n%s", c.want, r, text.String())
+			}
+		})
+	}
+}
+
+func TestCheckCounts(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "agora.db")
+	must(t, os.WriteFile(path, sample(t), 0o600))
+	spoil(t, path, "UPDATE event SET body = x'' WHERE seq IN (2, 10)")
+	_, r := findings(t, path, time.Now().Add(48*time.Hour))
+	if want := (Report{Events: 12, Cut: 2, Threads: 4, Manifests: 1, Seq: 12}); r != want {
+		t.Errorf("counted %+v, want %+v", r, want)
+	}
+}
+
+// flip returns content with one bit of one byte changed.
+func flip(content []byte, at int, bit byte) []byte {
+	spoiled := slices.Clone(content)
+	spoiled[at] ^= bit
+	return spoiled
+}
+
+func TestCheckFindsDamageOfTheFile(t *testing.T) {
+	intact := sample(t)
+	path := filepath.Join(t.TempDir(), "agora.db")
+	const page = 4096
+	for name, content := range map[string][]byte{
+		"no database":                  []byte(strings.Repeat("not a database\n", 1000)),
+		"the end missing":              intact[:len(intact)-page],
+		"half a page":                  intact[:len(intact)-page/2],
+		"a flipped page in the middle": flip(intact, len(intact)/page/2*page, 0x01),
+		"the first page gone":          slices.Concat(make([]byte, page), intact[page:]),
+	} {
+		t.Run(name, func(t *testing.T) {
+			must(t, os.WriteFile(path, content, 0o600))
+			if found, _ := findings(t, path, time.Now()); len(found) == 0 {
+				t.Error("nothing was found")
+			}
+		})
+	}
+}
+
+// A bit flipped anywhere is found, or has not changed what the envelopes, their order and the threads are.
+func TestCheckFindsFlippedBits(t *testing.T) {
+	intact := sample(t)
+	path := filepath.Join(t.TempDir(), "agora.db")
+	must(t, os.WriteFile(path, intact, 0o600))
+	want := contents(t, path)
+	flips, noticed := 0, 0
+	try := func(at int, bit byte) {
+		flips++
+		must(t, os.WriteFile(path, flip(intact, at, bit), 0o600))
+		if found, _ := findings(t, path, time.Now()); len(found) > 0 {
+			noticed++
+			return
+		}
+		got := contents(t, path)
+		for i := range max(len(got), len(want)) {
+			if i >= len(got) || i >= len(want) || got[i] != want[i] {
+				t.Fatalf("bit %#x of byte %d was not noticed and changes, from line %d on,\n%q\ninto\n%q", bit, at, i, want[i:], got[i:])
+			}
+		}
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	for flips < 300 {
+		if at := random.IntN(len(intact)); intact[at] != 0 { // most zeros are free space
+			try(at, 1<<random.IntN(8))
+		}
+	}
+	// Among these is the number of the manifest's event, which makes it an 8 behind a 9.
+	for at, b := range intact {
+		if b == 10 {
+			try(at, 2)
+		}
+	}
+	if noticed < flips/2 {
+		t.Errorf("only %d of %d were noticed", noticed, flips)
+	}
+	t.Logf("%d of %d were noticed", noticed, flips)
+}
+
+// contents returns all that matters to those who read. When the clock ended a thread is left out: that depends on the
+// relay's settings, which a database does not have.
+func contents(t testing.TB, path string) (lines []string) {
+	t.Helper()
+	db, err := openReadOnly(path)
+	must(t, err)
+	defer db.Close()
+	add := func(text string) {
+		must(t, eachRow(func(scan scanner) error {
+			var line string
+			err := scan(&line)
+			lines = append(lines, line)
+			return err
+		}, func() (*sql.Rows, error) { return db.QueryContext(t.Context(), text) }))
+	}
+	add("SELECT record FROM thread ORDER BY n")
+	for i, record := range lines {
+		var r thread.Thread
+		must(t, json.Unmarshal([]byte(record), &r))
+		if r.TimedOut() {
+			r.Transitions[len(r.Transitions)-1].At = time.Time{}
+		}
+		text, err := json.Marshal(r)
+		must(t, err)
+		lines[i] = string(text)
+	}
+	add("SELECT concat_ws('|', n, id, client, keep) FROM thread ORDER BY n")
+	add("SELECT concat_ws('|', seq, sender, id, recipient, type, thread, ts, body) FROM event ORDER BY seq")
+	add("SELECT concat_ws('|', id, did) FROM party ORDER BY id")
+	return lines
+}
+
+// A check reads one moment of a database whose store goes on, and is ended by its context.
+func TestCheckWhileAppending(t *testing.T) {
+	s := openNew(t)
+	for range 20 {
+		must(t, talk(t.Context(), s, 1, func(relay.Receipt) {}))
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		for ctx.Err() == nil {
+			if err := talk(ctx, s, 3, func(relay.Receipt) {}); err != nil && ctx.Err() == nil {
+				ended <- err
+				return
+			}
+		}
+		ended <- nil
+	}()
+	for range 10 {
+		found, r := findings(t, databasePath(t, s), time.Now())
+		if len(found) > 0 || r.Events < 80 || r.Events != int64(r.Seq) {
+			t.Errorf("%+v: %v", r, found)
+		}
+	}
+	stop()
+	must(t, <-ended)
+	if _, err := Check(ctx, databasePath(t, s), CheckOptions{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("after its context: %v", err)
+	}
+	if _, err := Check(t.Context(), filepath.Join(t.TempDir(), "none.db"), CheckOptions{}); err == nil {
+		t.Error("a file that is not there is clean")
+	}
+}
+
+// TestCheckAsksTheMark puts an older copy, another database and nonsense beside the mark of a database.
+func TestCheckAsksTheMark(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "agora.db")
+	write := func(n int) (database, mark []byte) {
+		s := openAt(t, path)
+		appendAll(t, s, requests(t, n))
+		must(t, s.Close())
+		database, err := os.ReadFile(path)
+		must(t, err)
+		mark, err = os.ReadFile(path + ".mark")
+		must(t, err)
+		return database, mark
+	}
+	older, _ := write(3)
+	newer, marked := write(2)
+	for name, c := range map[string]struct {
+		database, mark []byte
+		want           string
+	}{
+		"as they were":  {newer, marked, ""},
+		"no mark":       {newer, nil, ""},
+		"an older copy": {older, marked, "events 4 to 5 were acknowledged"},
+		"another's":     {newer, []byte(mark{epoch: 7, seq: 1}.String()), "another database's"},
+		"nonsense":      {newer, marked[1:], "damaged"},
+	} {
+		must(t, os.WriteFile(path, c.database, 0o600))
+		must(t, os.RemoveAll(path+".mark"))
+		if c.mark != nil {
+			must(t, os.WriteFile(path+".mark", c.mark, 0o600))
+		}
+		var found []string
+		_, err := Check(t.Context(), path, CheckOptions{Found: func(f Finding) { found = append(found, f.String()) }})
+		must(t, err)
+		if c.want == "" && len(found) > 0 || c.want != "" && (len(found) != 1 || !strings.Contains(found[0], c.want)) {
+			t.Errorf("%s: found %q, want %q", name, found, c.want)
+		}
+	}
+}

@@ -1,0 +1,76 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+
+	"github.com/agora-relay/agora/relay"
+)
+
+const pageSize = 4096 // SQLite's default
+
+// eventPages is how many pages an event changes at most, its body aside: of its table and the five indexes, of its
+// thread's, of its parties', each with a share of the splits.
+const eventPages = 12
+
+// pages returns how many pages e changes at most.
+func pages(e relay.Entry) int { return eventPages + len(e.Envelope.Canonical())/pageSize }
+
+// The write-ahead log is copied into the database in the background whenever it has grown by Store.logLimit pages. It
+// begins again at its start when all of it was copied and nobody reads it; as neither happens under load, the writer
+// makes it so once it is four times as long.
+const forceAt = 4
+
+// checkpointer copies the log when the writer asks for it, until the store is closed.
+func (s *Store) checkpointer() {
+	for {
+		select {
+		case <-s.stop:
+			return
+		case <-s.logGrown:
+			// On a connection of its own, past which the writer goes on.
+			_, err := s.writeDB.ExecContext(context.Background(), "PRAGMA wal_checkpoint(PASSIVE)")
+			_ = s.failed(err) // which notes it
+		}
+	}
+}
+
+// watchLog is called after a commit that changed so many pages at most.
+func (w *writer) watchLog(changed int) error {
+	limit := int(w.store.logLimit.Load())
+	if w.unseen += changed; w.unseen < limit/4 {
+		return nil
+	}
+	w.unseen = 0
+	_, length, copied, err := w.checkpoint(w.stmts.lookAtLog)
+	if err != nil {
+		return err
+	}
+	if length < w.forced {
+		w.forced = 0 // it has begun again
+	}
+	switch {
+	case length >= forceAt*limit && length >= w.forced+limit:
+		// Where someone reads for long this fails after the busy timeout, and is tried again that much later.
+		w.forced = length
+		_, _, _, err = w.checkpoint(w.stmts.restartLog)
+	case length >= copied+limit:
+		select {
+		case w.store.logGrown <- struct{}{}:
+		default: // it has been asked for
+		}
+	}
+	return err
+}
+
+// truncateLog copies all of the log and leaves its file empty; done is false if a reader was in the way.
+func (w *writer) truncateLog() (done bool, err error) {
+	busy, _, _, err := w.checkpoint(w.stmts.truncateLog)
+	return !busy, err
+}
+
+// checkpoint runs one of the statements for it and returns how many pages the log holds and how many of them are copied.
+func (w *writer) checkpoint(stmt *sql.Stmt) (busy bool, length, copied int, err error) {
+	err = stmt.QueryRowContext(context.Background()).Scan(&busy, &length, &copied)
+	return busy, length, copied, err
+}

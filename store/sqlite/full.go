@@ -1,0 +1,200 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"path/filepath"
+	"strconv"
+	"time"
+)
+
+// logLimit returns how many pages the write-ahead log may grow by before it is copied: so few that, with forceAt, all
+// of it fits the reserve.
+func logLimit(reserve int64) int64 { return min(max(reserve/pageSize/forceAt, 16), 10_000) }
+
+// upkeep makes the reserve as large as it is to be and the database's limit what the disk allows.
+func (s *Store) upkeep(ctx context.Context) error {
+	target, err := s.reserve.target()
+	if err != nil {
+		return err
+	}
+	have, err := fileSize(s.reserve.path)
+	if err != nil {
+		return err
+	}
+	s.logLimit.Store(logLimit(target))
+	if have < target {
+		if err := s.reserve.grow(min(target, have+reserveStep)); err != nil {
+			return s.failed(err)
+		}
+	}
+	return s.task(ctx, func(w *writer) error {
+		_, err := w.limitSize(target)
+		return err
+	})
+}
+
+// leastRoom is how many pages make room enough on a small disk: one message of any size has to fit, with what it changes.
+const leastRoom = 64
+
+// limitSize sets how many pages the database may have: by Options.MaxBytes, and by what the disk has left once the
+// reserve stands and the write-ahead log is as long as it gets. So the database itself never fills the disk.
+// enough says that there is room for a while, in free pages or in new ones.
+func (w *writer) limitSize(reserve int64) (enough bool, err error) {
+	s := w.store
+	var count, free int64
+	ctx := context.Background()
+	if err := w.conn.QueryRowContext(ctx, "PRAGMA page_count").Scan(&count); err != nil {
+		return false, s.failed(err)
+	}
+	if err := w.conn.QueryRowContext(ctx, "PRAGMA freelist_count").Scan(&free); err != nil {
+		return false, s.failed(err)
+	}
+	limit, log := s.options.MaxBytes/pageSize, s.logLimit.Load()
+	if room, known := diskRoom(filepath.Dir(s.path)); known {
+		var sizes [3]int64
+		for i, suffix := range []string{"", "-wal", ".reserve"} {
+			if sizes[i], err = fileSize(s.path + suffix); err != nil {
+				return false, err
+			}
+		}
+		room -= count*pageSize - sizes[0]                 // growth that is in the log still
+		room -= max(0, (forceAt+1)*log*pageSize-sizes[1]) // the log at its longest, and a group
+		room -= max(0, reserve-sizes[2])
+		limit = min(limit, count+max(0, room)/pageSize)
+	}
+	var set int64
+	if err := w.conn.QueryRowContext(ctx, "PRAGMA max_page_count = "+strconv.FormatInt(max(limit, 1), 10)).Scan(&set); err != nil {
+		return false, s.failed(err)
+	}
+	return limit-count+free >= max(min(limit/16, log), leastRoom), nil
+}
+
+// makeRoom makes room on a full disk and lets the store take in again. Errors: errDiskFull while there is not enough.
+func (s *Store) makeRoom(ctx context.Context, now time.Time) error {
+	err := s.purge(ctx, now)
+	if errors.Is(err, errDiskFull) {
+		if err := s.reserve.release(); err != nil {
+			return err
+		}
+		err = s.purge(ctx, now)
+	}
+	if err == nil {
+		err = s.reserve.restore()
+	}
+	if err != nil {
+		return s.failed(err)
+	}
+	stands, err := fileSize(s.reserve.path)
+	if err != nil {
+		return err
+	}
+	s.logLimit.Store(logLimit(stands))
+	enough := false
+	err = s.task(ctx, func(w *writer) (err error) {
+		enough, err = w.limitSize(stands)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if enough && s.refusing.CompareAndSwap(errDiskFull, nil) {
+		s.options.Log.Info("there is room on the disk again; messages are taken in")
+	}
+	return s.refusal()
+}
+
+// purge removes what is forgotten and cuts what has expired, in transactions so small that the log stays within the
+// reserve, each copied into the database before the next.
+func (s *Store) purge(ctx context.Context, now time.Time) error {
+	for again := true; again; {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		err := s.task(ctx, func(w *writer) (err error) {
+			again, err = w.purge(now)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// cutRows is how many events one recovery looks at for bodies to cut; the next goes on behind them.
+const cutRows = 10_000
+
+// purge is one transaction of Store.purge.
+func (w *writer) purge(now time.Time) (again bool, err error) {
+	if _, err := w.truncateLog(); err != nil {
+		return false, w.store.failed(err)
+	}
+	limit := w.store.logLimit.Load()
+	dropped := int64(0)
+	err = w.transact(func() error {
+		result, err := w.stmts.dropEvents.Exec(nanos(now), max(1, limit/eventPages))
+		if err != nil {
+			return err
+		}
+		if dropped, err = result.RowsAffected(); err != nil || dropped > 0 {
+			return err
+		}
+		if _, err = w.stmts.dropManifests.Exec(nanos(now)); err != nil {
+			return err
+		}
+		again, err = w.cut(now, max(1, limit/eventPages))
+		return err
+	})
+	if err != nil {
+		return false, err
+	}
+	if done, err := w.truncateLog(); err != nil || !done {
+		return false, w.store.failed(err)
+	}
+	return again || dropped > 0, nil
+}
+
+// cut empties the bodies of events that have expired and whose ids are still remembered. Their time becomes none, so
+// that no clock that is set back delivers them. again says that there are more to look at.
+func (w *writer) cut(now time.Time, rows int64) (again bool, err error) {
+	type row struct {
+		seq, sender, recipient, thread, ts, received, forget int64
+		id, kind                                             string
+	}
+	var found []row
+	var n int64
+	after, seq := max(w.cutForget, nanos(now)), w.cutSeq
+	err = eachRow(func(scan scanner) error {
+		var r row
+		var expired bool
+		err := scan(&r.seq, &r.sender, &r.id, &r.recipient, &r.kind, &r.thread, &r.ts, &r.received, &r.forget, &expired)
+		n, w.cutForget, w.cutSeq = n+1, r.forget, r.seq
+		if expired {
+			found = append(found, r)
+		}
+		return err
+	}, func() (*sql.Rows, error) {
+		return w.stmts.cuttable.Query(nanos(now), after, seq, nanos(now.Add(w.store.policy.Window.Memory)), rows)
+	})
+	// Removed and put in again: SQLite gives up no page whose rows only got shorter.
+	for _, r := range found {
+		if err == nil {
+			_, err = w.stmts.dropEvent.Exec(r.seq)
+		}
+	}
+	for _, r := range found {
+		if err == nil {
+			_, err = w.stmts.addCut.Exec(r.seq, r.sender, r.id, r.recipient, r.kind, r.thread, r.ts, r.received, r.forget)
+		}
+	}
+	w.cutLooked += n
+	if again = n == rows && err == nil && w.cutLooked < cutRows; !again {
+		w.cutLooked = 0
+	}
+	if n < rows || err != nil {
+		w.cutForget, w.cutSeq = 0, 0
+	}
+	return again, err
+}

@@ -1,0 +1,234 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/replay"
+)
+
+// sized is a message of that many bytes or so, sent at a time and kept for a minute.
+func sized(t testing.TB, n, size int, at time.Time) relay.Entry {
+	t.Helper()
+	m, err := envelope.Draft{TTL: time.Minute, Payload: envelope.Manifest{ID: "m", Description: strings.Repeat("x", size)}}.Sign(key(n), at)
+	must(t, err)
+	return relay.Entry{Envelope: m, Received: at}
+}
+
+// fill appends messages until the store is full and returns their ids.
+func fill(t testing.TB, s *Store, size int, at time.Time) (ids []string) {
+	t.Helper()
+	for n := range 100_000 {
+		e := sized(t, n%50, size, at)
+		_, err := s.Append(t.Context(), e)
+		if errors.Is(err, errDiskFull) {
+			return ids
+		}
+		must(t, err)
+		ids = append(ids, e.Envelope.ID)
+	}
+	t.Fatal("it does not get full")
+	return nil
+}
+
+func sound(t testing.TB, s *Store, ids []string) {
+	t.Helper()
+	if !slices.EqualFunc(events(t, s), ids, func(e relay.Event, id string) bool { return e.ID == id }) {
+		t.Errorf("%d events are not the %d acknowledged", len(events(t, s)), len(ids))
+	}
+	if got := pragma(t, s.readDB, "integrity_check"); got != "ok" {
+		t.Errorf("integrity: %s", got)
+	}
+}
+
+// A full store takes nothing in, goes on being read, and takes in again once what it holds has expired.
+func TestFull(t *testing.T) {
+	sizes := []int{100, 1000, 50_000}
+	if raceDetector {
+		sizes = sizes[2:]
+	}
+	for _, size := range sizes {
+		t.Run(fmt.Sprint(size, " bytes"), func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "agora.db")
+			o := Options{MaxBytes: 1 << 20, Reserve: 8 << 20, Log: slog.New(slog.DiscardHandler)}
+			s := openWith(t, path, o)
+			now := time.Now().Truncate(time.Millisecond)
+			must(t, s.Expire(t.Context(), now, nil))
+			ids := fill(t, s, size, now)
+			if info, err := os.Stat(path); err != nil || info.Size() > o.MaxBytes {
+				t.Errorf("the file has %d bytes, %v", info.Size(), err)
+			}
+			sound(t, s, ids)
+			// It is full until something has expired, however often it is asked, and says so at the door.
+			for range 3 {
+				if err := s.Expire(t.Context(), now.Add(time.Minute-1), nil); !errors.Is(err, errDiskFull) {
+					t.Errorf("expire of a full store: %v", err)
+				}
+				if _, err := s.Append(t.Context(), sized(t, 1, 1, now)); !errors.Is(err, errDiskFull) {
+					t.Errorf("append to a full store: %v", err)
+				}
+			}
+			sound(t, s, ids)
+			if page, err := s.Read(t.Context(), relay.Query{Now: now, Limit: 1 << 20}); err != nil || len(page.Events) != len(ids) || slices.ContainsFunc(page.Events, func(e relay.Event) bool { return e.Size < size }) {
+				t.Errorf("of %d events %d are delivered, %v", len(ids), len(page.Events), err)
+			}
+
+			// What has expired gives its bodies; their ids are remembered, and no clock set back delivers them.
+			now = now.Add(time.Minute)
+			must(t, s.Expire(t.Context(), now, nil))
+			sound(t, s, ids)
+			late := sized(t, 1, size, now)
+			appendAll(t, s, []relay.Entry{late})
+			page, err := s.Read(t.Context(), relay.Query{Now: now.Add(-time.Hour), Limit: 1 << 20})
+			if err != nil || len(page.Events) != 1 || page.Events[0].ID != late.Envelope.ID {
+				t.Errorf("%d events are delivered, %v", len(page.Events), err)
+			}
+			var watched []string
+			ctx, cancel := context.WithCancel(t.Context())
+			err = s.Watch(ctx, relay.Cursor{}, func(posted []relay.Posted) {
+				for _, p := range posted {
+					watched = append(watched, p.ID)
+				}
+				cancel()
+			})
+			if !errors.Is(err, context.Canceled) || !slices.Equal(watched, []string{late.Envelope.ID}) {
+				t.Errorf("watched %q, %v", watched, err)
+			}
+
+			// Full again it is with what it holds now; half an hour later nothing of that is left.
+			ids = append(append(ids, late.Envelope.ID), fill(t, s, size, now)...)
+			sound(t, s, ids)
+			must(t, s.Close())
+			s = openWith(t, path, o)
+			sound(t, s, ids)
+			now = now.Add(replay.DefaultMemory)
+			must(t, s.Expire(t.Context(), now, nil))
+			ids = fill(t, s, size, now)
+			sound(t, s, ids)
+		})
+	}
+}
+
+// Room that is there counts only if there is enough of it, so that a store does not go in and out with every message.
+func TestFullUntilThereIsEnough(t *testing.T) {
+	s := openWith(t, filepath.Join(t.TempDir(), "agora.db"), Options{MaxBytes: 1 << 20, Reserve: 8 << 20, Log: slog.New(slog.DiscardHandler)})
+	now := time.Now().Truncate(time.Millisecond)
+	must(t, s.Expire(t.Context(), now, nil))
+	appendAll(t, s, []relay.Entry{sized(t, 1, 30_000, now.Add(-30*time.Second))})
+	fill(t, s, 1000, now)
+	if err := s.Expire(t.Context(), now.Add(30*time.Second), nil); !errors.Is(err, errDiskFull) {
+		t.Errorf("with the room of one message: %v", err)
+	}
+	must(t, s.Expire(t.Context(), now.Add(time.Minute), nil))
+}
+
+// The reserve grows to what it is to be, stays over a restart, and is made anew as large as it was.
+func TestReserve(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "agora.db")
+	o := Options{Reserve: reserveStep + 1<<20}
+	s := openWith(t, path, o)
+	size := func(want int64) {
+		t.Helper()
+		if got, err := fileSize(path + ".reserve"); err != nil || got != want {
+			t.Errorf("the reserve has %d bytes, want %d, %v", got, want, err)
+		}
+	}
+	size(0)
+	for _, want := range []int64{reserveStep, o.Reserve, o.Reserve} {
+		must(t, s.Expire(t.Context(), time.Now(), nil))
+		size(want)
+	}
+	must(t, s.Close())
+	s = openWith(t, path, o)
+	size(o.Reserve)
+	must(t, s.Expire(t.Context(), time.Now(), nil))
+	must(t, s.reserve.release())
+	size(0)
+	must(t, s.reserve.restore())
+	size(o.Reserve)
+	s.refusing.Store(errDiskFull)
+	must(t, s.Expire(t.Context(), time.Now(), nil))
+	size(o.Reserve)
+	appendAll(t, s, requests(t, 1))
+}
+
+// The log is copied while the writer goes on, and does not grow without end, though there is always someone reading.
+func TestLogStaysShort(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "agora.db")
+	s := openWith(t, path, Options{Reserve: 1 << 20})
+	ctx, cancel := context.WithCancel(t.Context())
+	var reading sync.WaitGroup
+	defer reading.Wait()
+	defer cancel()
+	for range 2 {
+		reading.Go(func() {
+			for ctx.Err() == nil {
+				if _, err := s.Read(t.Context(), relay.Query{Expired: true, Limit: 100}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	appendAll(t, s, requests(t, 400))
+	size, err := fileSize(path + logSuffix)
+	must(t, err)
+	if most := 4 * forceAt * s.logLimit.Load() * logFrame; size > most { // a reader may be in the way of the writer some times
+		t.Errorf("the log has %d bytes, at most %d were to be", size, most)
+	}
+}
+
+// A log that has grown is copied in the background, without the writer's making it begin again.
+func TestLogIsCopied(t *testing.T) {
+	s := openWith(t, filepath.Join(t.TempDir(), "agora.db"), Options{Reserve: 1 << 20})
+	limit := int(s.logLimit.Load())
+	length, copied := 0, 0
+	look := func() {
+		must(t, s.task(t.Context(), func(w *writer) (err error) {
+			_, length, copied, err = w.checkpoint(w.stmts.lookAtLog)
+			return err
+		}))
+	}
+	for n := 0; length < limit*3/2; n++ {
+		appendAll(t, s, []relay.Entry{request(t, key(n), "")})
+		look()
+	}
+	for end := time.Now().Add(20 * time.Second); copied == 0; look() {
+		if time.Now().After(end) {
+			t.Fatalf("none of %d pages is copied", length)
+		}
+	}
+}
+
+// Neither index is scanned by what Expire asks each second.
+func TestExpirePlans(t *testing.T) {
+	s := openNew(t)
+	for text, want := range map[string]string{
+		"DELETE FROM manifest WHERE expires <= 1":                                                 "manifest_by_expires (expires<?)",
+		"SELECT seq FROM event WHERE (forget, seq) > (1, 1) AND forget <= 2 ORDER BY forget, seq": "event_by_forget (forget>? AND forget<?)",
+	} {
+		rows, err := s.readDB.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+text)
+		must(t, err)
+		var plan string
+		for rows.Next() {
+			var id, parent, unused int
+			var detail string
+			must(t, rows.Scan(&id, &parent, &unused, &detail))
+			plan += detail + "\n"
+		}
+		must(t, rows.Close())
+		if !strings.Contains(plan, want) || strings.Contains(plan, sorts) || strings.Contains(plan, "SCAN") {
+			t.Errorf("%s: %s", text, plan)
+		}
+	}
+}

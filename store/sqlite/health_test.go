@@ -1,0 +1,115 @@
+package sqlite
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+)
+
+// appendLimited is a child whose files may not grow beyond some size, so that a write to the log fails as on a broken
+// disk. It prints its receipts, what the failing append and those after it say, and how many events can be read.
+func appendLimited(path string) error {
+	ctx := context.Background()
+	s, err := Open(ctx, path, Options{})
+	if err != nil {
+		return err
+	}
+	signal.Ignore(syscall.SIGXFSZ)
+	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 1 << 20, Max: 1 << 20}); err != nil {
+		return err
+	}
+	for err == nil {
+		err = converse(ctx, s, 0)
+	}
+	fmt.Println("failed:", err)
+	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 1 << 19, Max: 1 << 19}); err != nil {
+		return err
+	}
+	fmt.Println("again:", converse(ctx, s, 0))
+	fmt.Println("expire:", s.Expire(ctx, time.Now(), nil))
+	page, err := s.Read(ctx, relay.Query{Expired: true, Limit: 1 << 20})
+	fmt.Println("read:", len(page.Events), err)
+	return nil
+}
+
+// After a failed write nothing more is taken in, though the disk may say that all is well again; reads go on. Opened
+// anew, the database has what was acknowledged.
+func TestFailedWrite(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "agora.db")
+	child := start(t, "limited", path)
+	out, err := child.rest()
+	must(t, err)
+	var receipts []string
+	for line := range strings.Lines(out) {
+		if !strings.Contains(line, ":") {
+			receipts = append(receipts, strings.Fields(line)[1])
+		}
+	}
+	for _, want := range []string{"failed: ", "again: ", "expire: "} {
+		if !strings.Contains(out, want+errDiskFailed.Error()+"\n") {
+			t.Errorf("no %q in %q", want+errDiskFailed.Error(), out)
+		}
+	}
+	if !strings.Contains(out, fmt.Sprintf("read: %d <nil>\n", len(receipts))) || len(receipts) == 0 {
+		t.Errorf("%d receipts, and %q", len(receipts), out)
+	}
+	if said := child.errors.String(); strings.Count(said, "the database failed") != 1 || !strings.Contains(said, "disk I/O error") {
+		t.Errorf("logged: %q", said)
+	}
+	s := openAt(t, path)
+	stored := events(t, s)
+	for i, id := range receipts {
+		if i >= len(stored) || stored[i].ID != id {
+			t.Fatalf("event %d was acknowledged as %s; %d events are there", i+1, id, len(stored))
+		}
+	}
+	checkThreads(t, s, relay.Cursor{})
+	must(t, func() error { _, err := s.Append(t.Context(), request(t, key(1), "")); return err }())
+}
+
+// A connection that is gone is a failure too, also for a group; one refusal in it is not taken for the reason.
+func TestFailedConnection(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "agora.db")
+	s := openAt(t, path)
+	entries := requests(t, 4)
+	appendAll(t, s, entries[:1])
+	must(t, s.task(t.Context(), func(w *writer) error { return w.conn.Close() }))
+	for i, err := range together(t, s, entries) {
+		if !isCode(err, envelope.CodeUnavailable) || err.(*envelope.Error).RetryAfter != 30*time.Second {
+			t.Errorf("caller %d is told %v", i, err)
+		}
+	}
+	for name, err := range map[string]error{
+		"Expire": s.Expire(t.Context(), time.Now(), nil),
+		"Append": func() error { _, err := s.Append(t.Context(), entries[1]); return err }(),
+	} {
+		if err == nil || err.Error() != errDiskFailed.Error() {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if n := len(events(t, s)); n != 1 {
+		t.Errorf("%d events can be read", n)
+	}
+	if _, err := s.Agents(t.Context(), relay.AgentQuery{Limit: 1}); err != nil {
+		t.Errorf("the directory: %v", err)
+	}
+	must(t, s.Close())
+	if _, err := os.Stat(path); err != nil {
+		t.Error(err)
+	}
+	s = openAt(t, path)
+	appendAll(t, s, entries)
+	if page, err := s.Read(t.Context(), relay.Query{Filter: relay.Filter{Recipient: didkey.DID("x")}, Limit: 1}); err != nil || len(page.Events) != 0 {
+		t.Errorf("%+v, %v", page, err)
+	}
+}
