@@ -312,3 +312,30 @@ func TestMarkOfSweeps(t *testing.T) {
 		t.Error("the mark is not on disk")
 	}
 }
+
+// A database that is gone, or cut to nothing, is not begun anew in silence, and what its log holds is left as it is.
+func TestDatabaseThatIsGone(t *testing.T) {
+	for name, take := range map[string]func(path string) error{
+		"removed": os.Remove, "emptied": func(path string) error { return os.Truncate(path, 0) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "agora.db")
+			s := openAt(t, path)
+			appendAll(t, s, requests(t, 3))
+			must(t, s.Close())
+			must(t, take(path))
+			must(t, os.WriteFile(path+logSuffix, []byte("a log"), 0o600))
+
+			_, _, err := logged(t, path, Options{})
+			if !errors.Is(err, errLoss) || !strings.Contains(err.Error(), fmt.Sprintf(advice, 1, 3)) {
+				t.Errorf("open: %v", err)
+			}
+			if log, err := os.ReadFile(path + logSuffix); err != nil || string(log) != "a log" {
+				t.Errorf("the refusal left %q of the log, %v", log, err)
+			}
+			s, _, err = logged(t, path, Options{AcceptLoss: true})
+			must(t, err)
+			appendAll(t, s, requests(t, 1))
+		})
+	}
+}
