@@ -1,7 +1,9 @@
 package sqlite
 
 import (
+	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -98,6 +100,28 @@ func TestFailingEntry(t *testing.T) {
 		if err != nil || len(page.Events) != 1 || page.Events[0].ID != e.Envelope.ID {
 			t.Errorf("of %s are stored: %+v, %v", e.Envelope.Sender.ID, page.Events, err)
 		}
+	}
+}
+
+// What was undone does not wait in an inbox: there is room for as many as before.
+func TestUndoneEntryFillsNoInbox(t *testing.T) {
+	o := Options{}
+	o.Inbox.Events = 2
+	s := openWith(t, filepath.Join(t.TempDir(), "agora.db"), o)
+	bob, undone := key(9).DID(), errors.New("undone")
+	appendAll(t, s, []relay.Entry{request(t, key(1), bob)})
+	err := s.task(t.Context(), func(w *writer) error {
+		return w.transact(func() error {
+			_, _, err := w.append(request(t, key(2), bob))
+			return errors.Join(err, undone)
+		})
+	})
+	if !errors.Is(err, undone) {
+		t.Fatal(err)
+	}
+	appendAll(t, s, []relay.Entry{request(t, key(3), bob)})
+	if _, err := s.Append(t.Context(), request(t, key(4), bob)); !isCode(err, envelope.CodeRateLimited) {
+		t.Errorf("a third: %v", err)
 	}
 }
 
