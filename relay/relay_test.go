@@ -214,7 +214,7 @@ func TestRequestToOneselfTimesOut(t *testing.T) {
 func TestReplay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "agora.db")
-		store, err := sqlite.Open(t.Context(), path, sqlite.Options{})
+		store, err := sqlite.Open(t.Context(), path, sqlite.Options{Reserve: 1 << 20})
 		if err != nil {
 			t.Fatal(err)
 		}
