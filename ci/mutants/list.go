@@ -8,7 +8,7 @@ const (
 	ofThreads   = "./thread"
 	ofStores    = "./store/sqlite"
 	ofWriting   = "./store/sqlite -run Store|Group|Failing"
-	ofInboxes   = "./store/sqlite -run Store/Quota|Undone"
+	ofInboxes   = "./store/sqlite -run Store/Quota|Undone|FullInbox"
 	ofMarks     = "./store/sqlite -run Mark|Gone|Copy|Fail|CutLog"
 	ofReading   = "./relay -run Delivery|Poll|Since|Siblings|Broadcasts|Cut|Page|EqualTimestamps"
 	ofRelays    = "./relay -run Signature|Post|Hostile|BlowUps|AtOnce|Timeout|Drain|NoSecond|Histories|View|Directory|Cursor|Poll"
@@ -86,6 +86,7 @@ var mutants = []mutant{
 	{"quota: not enforced", "store/sqlite/quota.go", "	if !full(b) {", "	if b.events >= 0 {", ofInboxes},
 	{"quota: counts what has expired", "store/sqlite/write.go", "AND +expires > ? LIMIT ?)", "AND +expires > ? - 1000000000000 LIMIT ?)", ofInboxes},
 	{"quota: what was undone is counted", "store/sqlite/write.go", "	clear(w.inboxes)\n	if _, failed", "	if _, failed", ofInboxes},
+	{"quota: a full inbox is counted for each post", "store/sqlite/quota.go", " || now.Sub(b.counted).Abs() < countEvery", "", ofInboxes},
 	{"quota: keeps out a thread's own", "store/sqlite/quota.go", "if e.Local || !unasked ||", "if e.Local || !unasked && m.Type == envelope.TypeError ||", ofInboxes},
 
 	// Reading (§7).
@@ -138,7 +139,7 @@ var mutants = []mutant{
 	{"client: a question may hang", "client/read.go", "context.WithTimeout(ctx, exchangeTimeout)", "context.WithCancel(ctx)", ofClients},
 	{"client: believes any Retry-After", "client/follow.go", "min(failed.retryAfter, readPatience)", "failed.retryAfter", ofClients},
 	{"client: posts what is no longer fresh", "client/post.go", "min(failed.retryAfter, postPatience)", "failed.retryAfter", ofClients},
-	{"client: a Retry-After that overflows", "client/exchange.go", "min(max(seconds, 0), math.MaxInt32)", "max(seconds, 0)", ofClients},
+	{"client: a Retry-After that overflows", "client/exchange.go", "min(max(seconds, 0), math.MaxInt32)", "min(max(seconds, 0), math.MaxInt)", ofClients},
 
 	// Each fuzz target by itself, over the corpus that is kept.
 	{"fuzz: a low-order key", "didkey/point.go", "if y == lowOrderY[i] {", "if false && y == lowOrderY[i] {", "./didkey -run FuzzParse"},
