@@ -24,8 +24,7 @@ type Store interface {
 	// the next sequence number is taken. All of it or nothing. The same envelope again is answered with the first
 	// one's receipt, marked as a duplicate, before any thread rule is asked.
 	// Refusals: CodeDuplicateID, those of thread.Rules.Apply, CodeRateLimited (the recipient's inbox is full, or the
-	// agent has MaxManifests),
-	// CodeUnavailable (disk full, shutting down).
+	// agent has MaxManifests), CodeUnavailable (the disk is full or has failed, shutting down).
 	Append(ctx context.Context, e Entry) (Receipt, error)
 
 	// Read returns matching events in sequence order, and where to go on reading.
