@@ -86,7 +86,7 @@ func must(t testing.TB, err error) {
 
 func openAt(t testing.TB, path string) *Store {
 	t.Helper()
-	return openWith(t, path, Options{Reserve: 1 << 20})
+	return openWith(t, path, Options{})
 }
 
 func openWith(t testing.TB, path string, o Options) *Store {
