@@ -36,7 +36,7 @@ func startAt(t *testing.T, path string, c relay.Config) *relay.Relay {
 // runAt runs a relay over the database at path until stop is called.
 func runAt(t *testing.T, path string, c relay.Config) (r *relay.Relay, stop func()) {
 	t.Helper()
-	store, err := sqlite.Open(t.Context(), path, sqlite.Options{Policy: c.Policy, Reserve: 1 << 20})
+	store, err := sqlite.Open(t.Context(), path, sqlite.Options{Policy: c.Policy, Reserve: 1 << 22})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,7 +214,7 @@ func TestRequestToOneselfTimesOut(t *testing.T) {
 func TestReplay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "agora.db")
-		store, err := sqlite.Open(t.Context(), path, sqlite.Options{})
+		store, err := sqlite.Open(t.Context(), path, sqlite.Options{Reserve: 1 << 20})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -55,6 +55,8 @@ func (r *Relay) since(ctx context.Context, p Poll, w *waiter) (Delivery, error) 
 			settle.Reset(rest)
 		}
 		settled = false
+		resume := o.resume()
+		o.pending = nil // as much as an inbox holds; the next look finds it again
 		for again := false; !again; {
 			select {
 			case <-w.woken:
@@ -67,7 +69,7 @@ func (r *Relay) since(ctx context.Context, p Poll, w *waiter) (Delivery, error) 
 			case <-deadline.C:
 				again, isLast = true, true
 			case <-r.drained:
-				return Delivery{Page: Page{Cursor: o.resume()}}, nil
+				return Delivery{Page: Page{Cursor: resume}}, nil
 			case <-ctx.Done():
 				return Delivery{}, ctx.Err()
 			}

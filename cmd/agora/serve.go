@@ -30,8 +30,8 @@ type serveCmd struct {
 	PendingTimeout  time.Duration `default:"5m" placeholder:"DURATION" help:"How long a thread waits for an ACCEPT after its REQUEST or last OFFER (default: ${default})."`
 	ActiveTimeout   time.Duration `default:"1h" placeholder:"DURATION" help:"How long a thread waits for its RESULT (default: ${default})."`
 	ThreadRetention time.Duration `default:"24h" placeholder:"DURATION" help:"How long a thread's record outlives its messages (default: ${default})."`
-	MaxDisk         int64         `default:"68719476736" placeholder:"BYTES" help:"Largest size of the database (default: ${default})."`
-	AcceptLoss      bool          `help:"Start also where acknowledged messages are missing from the database. Readers have to start again."`
+	MaxDisk         int64         `default:"68719476736" placeholder:"BYTES" help:"Largest size of the database; then messages are refused until some have expired (default: ${default})."`
+	AcceptLoss      bool          `help:"Start although acknowledged messages are missing from the database, which a start refuses otherwise. Readers have to start again."`
 	Limits          limitFlags    `embed:"" group:"Limits and who may ask"`
 	LogLevel        slog.Level    `default:"info" placeholder:"LEVEL" help:"debug, info, warn or error (default: ${default})."`
 }

@@ -52,7 +52,7 @@ func unlimited(t testing.TB) *relay.Relay {
 
 func startWith(t testing.TB, wrap func(relay.Store) relay.Store, l relay.Limits) *relay.Relay {
 	t.Helper()
-	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "agora.db"), sqlite.Options{})
+	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "agora.db"), sqlite.Options{Reserve: 1 << 22})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -94,6 +94,19 @@ func TestLocalRequestsAreSpared(t *testing.T) {
 	}
 }
 
+// TestProxyOnThisMachineIsNotSpared holds that a trusted proxy which adds no header and asks for a loopback name, as
+// some do unless told otherwise, does not make local requests of everybody's.
+func TestProxyOnThisMachineIsNotSpared(t *testing.T) {
+	req := httptest.NewRequest("GET", "/health", nil)
+	req.RemoteAddr, req.Host = "127.0.0.1:9", "127.0.0.1:8789"
+	for proxy, local := range map[string]bool{"127.0.0.0/8": false, "10.0.0.1/32": true} {
+		o := httpapi.Options{TrustedProxies: []netip.Prefix{netip.MustParsePrefix(proxy)}}
+		if got := httpapi.Peer(o, req); got.Local != local {
+			t.Errorf("with the proxy %s a request over loopback is local: %v", proxy, got.Local)
+		}
+	}
+}
+
 func TestWaitingPollsOverHTTP(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := limited(t, relay.Limits{PollsPerAddress: 3})

@@ -113,10 +113,10 @@ var passedOn = []string{"Via", "X-Real-Ip", "Origin", "Sec-Fetch-Site"}
 
 // local reports whether a request certainly comes from this machine: over loopback, to a loopback name, not passed on
 // by a proxy, not sent by a web page, at a relay that has no public address (PROTOCOL §5). The Host keeps out pages
-// that have rebound their own name to this machine.
+// that have rebound their own name to this machine. What a trusted proxy sends is passed on, whatever headers it has.
 func (s *server) local(r *http.Request) bool {
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
-	if err != nil || !peer.Addr().Unmap().IsLoopback() || s.options.Public {
+	if err != nil || !peer.Addr().Unmap().IsLoopback() || s.options.Public || s.trusts(peer.Addr().Unmap()) {
 		return false
 	}
 	for name := range r.Header {

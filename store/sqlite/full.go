@@ -80,6 +80,9 @@ func (s *Store) makeRoom(ctx context.Context, now time.Time) error {
 		}
 		err = s.purge(ctx, now)
 	}
+	if ctx.Err() != nil {
+		return ctx.Err() // which says nothing about the disk
+	}
 	if err == nil {
 		err = s.reserve.restore()
 	}

@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"cmp"
 	"database/sql"
 	"database/sql/driver"
 	"errors"
@@ -47,7 +48,7 @@ func (s *Store) failed(err error) error {
 		if s.refusing.CompareAndSwap(nil, errDiskFull) {
 			s.options.Log.Error("the disk is full, or the database as large as it may get; nothing is taken in until there is room", "err", err)
 		}
-		return s.refusing.Load()
+		return cmp.Or(s.refusing.Load(), errDiskFull) // a failed one, if that came first
 	case code&0xff == sqlite3.SQLITE_BUSY, code&0xff == sqlite3.SQLITE_LOCKED:
 		return errBusy
 	}

@@ -15,10 +15,20 @@ type inbox struct {
 	events   int
 	bytes    int64
 	fullTill time.Time // before then nothing of it expires
+	counted  time.Time
+}
+
+// isFull reports whether b may be taken for full at now without a look, if it was when it was counted.
+func (b inbox) isFull(now time.Time) bool {
+	return now.Before(b.fullTill) && b.fullTill.Sub(now) <= comeAgain || now.Sub(b.counted).Abs() < countEvery
 }
 
 // comeAgain is the longest that who was refused is told to wait, and that an inbox is taken for full without a look.
 const comeAgain = time.Minute
+
+// countEvery is how often a full inbox is counted at most. The writer needs some ten milliseconds for ten thousand
+// events, and whoever lets one of them expire every now and then must not cost it that for each of his posts.
+const countEvery = time.Second
 
 // maxInboxes bounds how many inboxes are counted in memory, some 20 MB.
 const maxInboxes = 200_000
@@ -60,7 +70,7 @@ func (w *writer) admitMail(e relay.Entry) error {
 		return quota.Events >= 0 && b.events >= quota.Events || quota.Bytes >= 0 && b.bytes+size > quota.Bytes
 	}
 	b, counted := w.inboxes[recipient]
-	if now := e.Received; !counted || full(b) && (!now.Before(b.fullTill) || b.fullTill.Sub(now) > comeAgain) {
+	if now := e.Received; !counted || full(b) && !b.isFull(now) {
 		if b, err = w.count(recipient, now, quota); err != nil {
 			return err
 		}
@@ -71,7 +81,7 @@ func (w *writer) admitMail(e relay.Entry) error {
 	}
 	return &envelope.Error{Code: envelope.CodeRateLimited, Details: map[string]any{"limit": "inbox"},
 		Message:    "the recipient's inbox is full; try again when some of what waits there has expired",
-		RetryAfter: max(b.fullTill.Sub(e.Received), time.Second)}
+		RetryAfter: max(b.fullTill.Sub(e.Received), countEvery)}
 }
 
 // count looks at no more of an inbox than makes it full.
@@ -82,7 +92,7 @@ func (w *writer) count(recipient int64, now time.Time, quota relay.Quota) (b inb
 	}
 	var expires sql.NullInt64
 	err = w.stmts.waiting.QueryRow(recipient, nanos(now), limit).Scan(&b.events, &b.bytes, &expires)
-	b.fullTill = now.Add(comeAgain)
+	b.counted, b.fullTill = now, now.Add(comeAgain)
 	if first := instant(expires.Int64); expires.Valid && first.Before(b.fullTill) {
 		b.fullTill = first
 	}

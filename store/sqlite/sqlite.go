@@ -88,6 +88,7 @@ type Store struct {
 	refusing atomic.Pointer[envelope.Error] // what appends are told; nil: they are taken
 	logLimit atomic.Int64                   // pages, see watchLog
 	logGrown chan struct{}                  // holds one; wakes the checkpointer
+	copying  sync.Mutex                     // held while all of the log is copied, or as much as nobody reads
 	mark     *markFile                      // the writer's
 	unsynced atomic.Bool                    // the mark was written
 
