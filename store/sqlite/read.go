@@ -39,11 +39,17 @@ func (s *Store) Read(ctx context.Context, q relay.Query) (relay.Page, error) {
 }
 
 // onReader has a reader run f: SQLite makes a stack grow to 32 KB, which the goroutine of a poll that waits would keep.
+// If f panics, so does its caller.
 func (s *Store) onReader(f func()) error {
-	done := make(chan struct{})
+	done := make(chan any)
 	select {
-	case s.reads <- func() { f(); close(done) }:
-		<-done
+	case s.reads <- func() {
+		defer func() { done <- recover() }()
+		f()
+	}:
+		if panicked := <-done; panicked != nil {
+			panic(panicked)
+		}
 		return nil
 	case <-s.stop:
 		return relay.ErrShuttingDown
