@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -30,6 +31,12 @@ var children = map[string]func(path string) error{"open": openOnly, "append": ap
 func TestMain(m *testing.M) {
 	child, ok := children[os.Getenv(childVariable)]
 	if !ok {
+		if raceDetector {
+			// Races show in few runs of a model; what the models look for is looked for without the detector.
+			if err := flag.Set("rapid.checks", "25"); err != nil {
+				panic(err) // rapid has renamed it
+			}
+		}
 		goleak.VerifyTestMain(m) // exits; no goroutine may outlive the tests
 	}
 	if err := child(os.Args[1]); err != nil {
