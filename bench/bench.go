@@ -60,6 +60,8 @@ type Options struct {
 	Foreign     bool          // allow a relay that is not on this machine's loopback interface
 	PID         int           // of the relay, on this machine; 0: found by the port it listens on, if it can be
 	Progress    func(Progress)
+
+	calibration time.Duration // of std, each time; 0: a second
 }
 
 // Progress is told once a second.
@@ -79,6 +81,7 @@ const (
 
 func (o Options) withDefaults() Options {
 	o.Mode = cmp.Or(o.Mode, Post)
+	o.calibration = cmp.Or(o.calibration, time.Second)
 	o.Connections = cmp.Or(o.Connections, 32)
 	o.Senders = cmp.Or(o.Senders, 256)
 	o.Body = cmp.Or(o.Body, 730)

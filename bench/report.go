@@ -65,6 +65,7 @@ type Std struct {
 	Before float64 `json:"before"`
 	After  float64 `json:"after"`
 	Mean   float64 `json:"mean"`
+	CPU    float64 `json:"cpu,omitempty"` // microseconds of CPU time of one, the mean of both; Linux only
 	Cores  int     `json:"cores"`
 }
 
@@ -82,7 +83,7 @@ type Latency struct {
 type Usage struct {
 	PID           int     `json:"pid,omitempty"`
 	CPUPerEvent   float64 `json:"cpuPerEvent"`              // microseconds
-	Verifications float64 `json:"verifications"`            // the same, in verifications of crypto/ed25519 by one core
+	Verifications float64 `json:"verifications"`            // the same, in verifications of crypto/ed25519, by Std.CPU
 	RSSBefore     int64   `json:"rssBefore,omitempty"`      // bytes
 	RSSAfter      int64   `json:"rssAfter,omitempty"`       // bytes
 	RSSPerIdle    int64   `json:"rssPerIdlePoll,omitempty"` // bytes
@@ -103,9 +104,7 @@ func (r Report) Holds() bool {
 func (r *run) newReport(b books) Report {
 	std := b.std
 	std.Mean, std.Cores = (std.Before+std.After)/2, runtime.GOMAXPROCS(0)
-	if std.Before == 0 || std.After == 0 {
-		std.Mean = std.Before + std.After
-	}
+	std.CPU = float64((b.verifyCPU[0] + b.verifyCPU[1]).Nanoseconds()) / 2e3
 	m := b.measured
 	report := Report{
 		URL: r.to.url, Mode: r.Mode, Started: r.began, Connections: r.Connections, Senders: r.Senders, Pollers: r.Pollers, Idle: r.Idle,
@@ -131,7 +130,7 @@ func (r *run) newReport(b books) Report {
 	}
 	usage := func(cpu time.Duration) *Usage {
 		us := ratio(float64(cpu.Nanoseconds())/1e3, float64(events))
-		return &Usage{CPUPerEvent: us, Verifications: us * std.Mean / float64(std.Cores) / 1e6}
+		return &Usage{CPUPerEvent: us, Verifications: ratio(us, std.CPU)}
 	}
 	if of.ownCPU > 0 {
 		report.Generator = usage(of.ownCPU)
@@ -183,7 +182,7 @@ func (r Report) WriteText(w io.Writer) error {
 			line(l.name, "p50 %.2f  p90 %.2f  p99 %.2f  p99.9 %.2f  max %.2f ms %s", l.P50, l.P90, l.P99, l.P999, l.Max, l.hint)
 		}
 	}
-	line("std", "%.0f/s before, %.0f/s after: verifications by crypto/ed25519 on %d cores", r.Std.Before, r.Std.After, r.Std.Cores)
+	line("std", "%.0f/s before, %.0f/s after: verifications by crypto/ed25519 on %d cores, %.1f µs CPU each", r.Std.Before, r.Std.After, r.Std.Cores, r.Std.CPU)
 	if u := r.Relay; u != nil {
 		line("relay", "%.1f µs CPU an event = %.2f verifications; RSS %.1f MB before, %.1f MB after; process %d",
 			u.CPUPerEvent, u.Verifications, float64(u.RSSBefore)/1e6, float64(u.RSSAfter)/1e6, u.PID)

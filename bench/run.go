@@ -45,7 +45,7 @@ func (r *run) do(ctx context.Context) (Report, error) {
 		reporting.Go(func() { r.report(linger) })
 	}
 	var b books
-	b.std.Before = r.calibrate(ctx)
+	b.std.Before, b.verifyCPU[0] = r.calibrate(ctx)
 	if err := r.prepare(ctx, linger); err != nil {
 		if ctx.Err() != nil {
 			err = errors.New("interrupted before anything was measured")
@@ -69,7 +69,7 @@ func (r *run) do(ctx context.Context) (Report, error) {
 	b.reading = newStats()
 	b.complete = r.readBack(reading, b.reading)
 	r.settleAccounts(&b)
-	b.std.After = r.calibrate(linger)
+	b.std.After, b.verifyCPU[1] = r.calibrate(linger)
 	b.interrupted = ctx.Err() != nil
 	return r.newReport(b), nil
 }

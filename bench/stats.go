@@ -62,6 +62,7 @@ func (h *histogram) latency() *Latency {
 // books are what a run found.
 type books struct {
 	std                     Std
+	verifyCPU               [2]time.Duration // of one verification, before and after
 	warm, measured, reading *stats
 	rssBefore, rssAfter     int64
 	idleGrowth              int64
@@ -98,14 +99,12 @@ func (f *faults) all() []Mismatch {
 	return slices.Clone(f.list)
 }
 
-// calibrationTime is how long each calibration takes.
-const calibrationTime = time.Second
-
-// calibrate returns how many signatures crypto/ed25519 verifies a second on all cores.
-func (r *run) calibrate(ctx context.Context) float64 {
+// calibrate returns how many signatures crypto/ed25519 verifies a second on all cores, and the CPU time of one, which
+// means the same on a machine that is busy with other things; 0: not known.
+func (r *run) calibrate(ctx context.Context) (perSecond float64, cpu time.Duration) {
 	verified := new(atomic.Int64)
 	r.begin("calibrating", verified)
-	began := time.Now()
+	own, began := ownCPU(), time.Now()
 	var working sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
 		working.Go(func() {
@@ -116,7 +115,7 @@ func (r *run) calibrate(ctx context.Context) float64 {
 			message := make([]byte, 640) // what the signature of an envelope of usual size covers
 			_, _ = rand.Read(message)    // never fails
 			sig := ed25519.Sign(private, message)
-			for ctx.Err() == nil && time.Since(began) < calibrationTime {
+			for ctx.Err() == nil && time.Since(began) < r.calibration {
 				if !ed25519.Verify(public, message, sig) {
 					panic("bench: crypto/ed25519 refuses its own signature")
 				}
@@ -125,5 +124,6 @@ func (r *run) calibrate(ctx context.Context) float64 {
 		})
 	}
 	working.Wait()
-	return float64(verified.Load()) / time.Since(began).Seconds()
+	n := max(verified.Load(), 1)
+	return float64(n) / time.Since(began).Seconds(), (ownCPU() - own) / time.Duration(n)
 }
