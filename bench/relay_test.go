@@ -172,7 +172,7 @@ func isPost(r *http.Request) bool { return r.Method == http.MethodPost }
 func isWait(r *http.Request) bool { return r.URL.Query().Get("recipient") != "" }
 func isRead(r *http.Request) bool { return r.URL.Query().Get("timeout") == "0" }
 
-// once lets only one request of those that match be changed, the second one: the first is the run's trial.
+// second picks the second of the requests that match; the first post is the run's trial.
 func second(match func(*http.Request) bool) func(*http.Request) bool {
 	var n atomic.Int64
 	return func(r *http.Request) bool { return match(r) && n.Add(1) == 2 }
