@@ -61,7 +61,7 @@ func start(t *testing.T, wire func(http.Handler) http.Handler) string {
 
 // small is a run of a few posts.
 func small(m Mode) Options {
-	o := Options{Mode: m, Connections: 4, Senders: 8, Count: 60, Duration: 20 * time.Second, calibration: 20 * time.Millisecond}
+	o := Options{Mode: m, Connections: 4, Senders: 8, Count: 60, Duration: time.Minute, calibration: 20 * time.Millisecond}
 	if o.delivers() {
 		o.Pollers = 5
 	}

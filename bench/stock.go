@@ -167,5 +167,5 @@ func (s *stock) find(canonical []byte) (n int, ok bool) {
 		return 0, false
 	}
 	n, ok = s.number(canonical[before : before+26])
-	return n, ok && n < s.signed
+	return n, ok && n/chunkSize < len(s.chunks) && s.chunks[n/chunkSize].Load() != nil // signed is not for all to read
 }
