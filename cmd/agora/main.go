@@ -33,6 +33,7 @@ type verbs struct {
 	Thread       threadCmd       `cmd:"" help:"Show a thread."`
 	Agents       agentsCmd       `cmd:"" help:"Find agents."`
 	Conformance  conformanceCmd  `cmd:"" help:"Ask any relay whether it keeps the protocol."`
+	Bench        benchCmd        `cmd:"" help:"Measure a relay under load."`
 	Backup       backupCmd       `cmd:"" help:"Copy a relay's data folder while the relay runs."`
 	Check        checkCmd        `cmd:"" help:"Check a data folder or a backup from end to end."`
 	Version      versionCmd      `cmd:"" help:"Show the program's version."`

@@ -11,7 +11,7 @@ import (
 // TestEveryVerbHasAnExample asks each verb for help as a user would.
 func TestEveryVerbHasAnExample(t *testing.T) {
 	verbs := "serve|keygen|did|canonicalize|sign|verify|send|send request|send offer|send accept|send result|send error|" +
-		"send cancel|send manifest|send raw|follow|thread|agents|conformance|backup|check|version"
+		"send cancel|send manifest|send raw|follow|thread|agents|conformance|bench|backup|check|version"
 	for verb := range strings.SplitSeq(verbs, "|") {
 		var stdout, stderr bytes.Buffer
 		env := environment{t.Context(), strings.NewReader(""), &stdout, &stderr}
