@@ -15,9 +15,9 @@ const (
 	// settleAfter is how old the latest holder of a bookmark's instant must be before its siblings are delivered
 	// without other news: they may still be arriving.
 	settleAfter = time.Second
-	// lookAhead bounds how many events behind a bookmark are examined for one page. It exceeds a full inbox; only
-	// polls without recipient meet it, and they are promised less.
-	lookAhead = 20_000
+	// lookAhead bounds how many unexpired events behind a bookmark are examined for one page. Polls without recipient
+	// may meet it, and are promised less; inboxAhead is far more than an inbox may hold.
+	lookAhead, inboxAhead = 20_000, 200_000
 )
 
 // outlook is what a since poll would get at the moment.
@@ -104,32 +104,36 @@ func (o outlook) resume() Cursor {
 // look says what a poll would get now. first holds the first event with the instant p.Since as of the poll's start, or
 // nothing: then p.Since is no bookmark, for the whole of this poll.
 func (r *Relay) look(ctx context.Context, p Poll, first Page) (outlook, error) {
-	now := r.Now()
-	o := outlook{bookmark: len(first.Events) > 0, query: Query{Filter: p.Filter, Now: now, Limit: lookAhead}}
-	if o.bookmark {
-		o.query.After = Cursor{first.Cursor.Epoch, first.Events[0].Seq - 1}
+	o := outlook{query: Query{Filter: p.Filter, Now: r.Now(), Limit: inboxAhead}}
+	if p.Recipient == "" {
+		o.query.Limit = lookAhead
+	}
+	var bookmark, latest Seq // the first and the last holder of its instant
+	if o.bookmark = len(first.Events) > 0; o.bookmark {
+		bookmark = first.Events[0].Seq
+		o.query.After = Cursor{first.Cursor.Epoch, bookmark - 1}
+		// Expired holders count too: the reader may have got them. Other expired events do not, however many there are.
+		holders, err := r.Store.Read(ctx, Query{Filter: p.Filter, TS: p.Since, Expired: true, Headers: true, Limit: lookAhead})
+		if err != nil {
+			return o, err
+		}
+		for _, e := range holders.Events {
+			latest, o.settles = e.Seq, e.Received.Add(settleAfter)
+		}
 	} else {
 		o.query.NewerThan = p.Since
 	}
 	q := o.query
-	q.Headers, q.Expired = true, true
+	q.Headers = true
 	page, err := r.Store.Read(ctx, q)
 	if err != nil {
 		return o, err
 	}
 	o.end = page.Cursor
-	var latest Seq
-	if o.bookmark {
-		for _, e := range page.Events {
-			if e.TS.Equal(p.Since) {
-				latest, o.settles = e.Seq, e.Received.Add(settleAfter)
-			}
-		}
-	}
 	lastHolder := map[int64]Seq{}
-	for i, e := range page.Events {
-		lastHolder[e.TS.UnixNano()] = e.Seq
-		if e.Expires.After(now) && !(o.bookmark && i == 0) {
+	for _, e := range page.Events {
+		if e.Seq != bookmark {
+			lastHolder[e.TS.UnixNano()] = e.Seq
 			o.pending = append(o.pending, e)
 			o.news = o.news || e.Seq > latest
 		}
