@@ -158,3 +158,18 @@ func BenchmarkAdmit(b *testing.B) {
 		})
 	})
 }
+
+// A debt is not forgotten by being left alone.
+func TestBucketsRememberDebts(t *testing.T) {
+	c := newClock()
+	b := newBuckets[netip.Addr](Rate{PerSecond: 50, Burst: 100})
+	greedy := v4(1)
+	b.charge(greedy, c.now, 1100) // 20 seconds' worth, on top of what it had
+	for range 19 {
+		c.at = c.at.Add(time.Second)
+		b.take(v4(2), c.now)
+	}
+	if wait := b.take(greedy, c.now); wait < 900*time.Millisecond || wait > 1100*time.Millisecond {
+		t.Errorf("after 19 seconds it waits %v, want one more", wait)
+	}
+}

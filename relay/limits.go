@@ -121,6 +121,26 @@ func (r *Relay) admitAgent(p Peer, sender didkey.DID) error {
 	return nil
 }
 
+// What is dear counts as more than one request: each postUnit of a body, each readUnit that the store worked on a read.
+const (
+	postUnit = 8 << 10 // bytes
+	readUnit = 5 * time.Millisecond
+)
+
+// chargePost counts a body against its address, which could fill a disk with few posts otherwise.
+func (r *Relay) chargePost(p Peer, size int) {
+	if !p.Local {
+		r.limiter.posts.charge(network(p.Addr), r.Now, size/postUnit)
+	}
+}
+
+// chargeRead counts a read against its address by the store's time, of which all readers have one share.
+func (r *Relay) chargeRead(p Peer, took time.Duration) {
+	if !p.Local {
+		r.limiter.reads.charge(network(p.Addr), r.Now, int(took/readUnit))
+	}
+}
+
 func tooFast(limit string, wait time.Duration, who string, allowed Rate) error {
 	e := envelope.Errorf(envelope.CodeRateLimited, "%s faster than this relay allows, %v a second after %d at once; "+
 		"wait as long as Retry-After says", who, allowed.PerSecond, allowed.Burst)

@@ -371,12 +371,12 @@ func TestTimeoutIsAnnouncedOnceToEachParty(t *testing.T) {
 			active := converse(t, r, client, agent, envelope.TypeAccept)
 			ids = []string{pending, active}
 			time.Sleep(thread.DefaultPendingTimeout - time.Nanosecond)
-			if v, err := r.Thread(t.Context(), thread.Key{ID: pending}); err != nil || v.State != thread.Pending {
+			if v, err := r.Thread(t.Context(), local, thread.Key{ID: pending}); err != nil || v.State != thread.Pending {
 				t.Fatalf("just before its deadline: %v %v", v.State, err)
 			}
 			time.Sleep(time.Nanosecond)
 			// By the clock alone, before any sweep: the read says so, and a message is too late.
-			if v, err := r.Thread(t.Context(), thread.Key{ID: pending}); err != nil || v.State != thread.Failed || !v.TimedOut() {
+			if v, err := r.Thread(t.Context(), local, thread.Key{ID: pending}); err != nil || v.State != thread.Failed || !v.TimedOut() {
 				t.Fatalf("at its deadline: %v %v", v.State, err)
 			}
 			_, err := r.Post(t.Context(), local, sign(t, client, envelope.Draft{Payload: envelope.Accept{RequestID: "r1"}, Thread: pending}).Canonical())

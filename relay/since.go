@@ -38,7 +38,7 @@ func (r *Relay) since(ctx context.Context, p Poll, w *waiter) (Delivery, error) 
 	defer settle.Stop()
 
 	look := context.WithoutCancel(ctx) // only the wait is given up
-	first, err := r.Store.Read(look, Query{Filter: p.Filter, TS: p.Since, Expired: true, Headers: true, Limit: 1})
+	first, err := r.ask(look, p.Peer, Query{Filter: p.Filter, TS: p.Since, Expired: true, Headers: true, Limit: 1})
 	if err != nil {
 		return Delivery{}, err
 	}
@@ -49,7 +49,7 @@ func (r *Relay) since(ctx context.Context, p Poll, w *waiter) (Delivery, error) 
 			return Delivery{}, err
 		}
 		if o.news || isLast || settled && len(o.pending) > 0 {
-			return r.deliver(look, o)
+			return r.deliver(look, p.Peer, o)
 		}
 		if rest := o.settles.Sub(r.Now()); rest > 0 {
 			settle.Reset(rest)
@@ -113,7 +113,7 @@ func (r *Relay) look(ctx context.Context, p Poll, first Page) (outlook, error) {
 		bookmark = first.Events[0].Seq
 		o.query.After = Cursor{first.Cursor.Epoch, bookmark - 1}
 		// Expired holders count too: the reader may have got them. Other expired events do not, however many there are.
-		holders, err := r.Store.Read(ctx, Query{Filter: p.Filter, TS: p.Since, Expired: true, Headers: true, Limit: lookAhead})
+		holders, err := r.ask(ctx, p.Peer, Query{Filter: p.Filter, TS: p.Since, Expired: true, Headers: true, Limit: lookAhead})
 		if err != nil {
 			return o, err
 		}
@@ -125,7 +125,7 @@ func (r *Relay) look(ctx context.Context, p Poll, first Page) (outlook, error) {
 	}
 	q := o.query
 	q.Headers = true
-	page, err := r.Store.Read(ctx, q)
+	page, err := r.ask(ctx, p.Peer, q)
 	if err != nil {
 		return o, err
 	}
@@ -182,21 +182,21 @@ func cut(pending []Event, lastHolder map[int64]Seq, behind Seq, limit int) int {
 }
 
 // deliver reads the page that o found: a piece of it now, the rest as it is asked for.
-func (r *Relay) deliver(ctx context.Context, o outlook) (Delivery, error) {
+func (r *Relay) deliver(ctx context.Context, p Peer, o outlook) (Delivery, error) {
 	if o.cut == 0 {
 		return Delivery{Page: Page{Cursor: o.end}}, nil
 	}
 	last := o.pending[o.cut-1]
 	q := o.query
 	q.After, q.Until, q.MaxBytes = o.resume(), last.Seq, pieceBytes
-	page, err := r.Store.Read(ctx, q)
+	page, err := r.ask(ctx, p, q)
 	if err != nil {
 		return Delivery{}, err
 	}
 	d := Delivery{Page: page, LastTS: last.TS}
 	if page.More {
 		q.After = page.Cursor
-		d.Rest = r.pieces(ctx, q)
+		d.Rest = r.pieces(ctx, p, q)
 	}
 	d.More = o.cut < len(o.pending)
 	d.Cursor = Cursor{o.end.Epoch, last.Seq}

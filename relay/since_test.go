@@ -121,6 +121,14 @@ type counting struct {
 	relay.Store
 	reads atomic.Int64
 	ofAll atomic.Int64 // of them: of what has expired too, whatever its ts
+
+	took time.Duration // that it says it worked on each
+}
+
+func (s *counting) Agents(ctx context.Context, q relay.AgentQuery) (relay.AgentPage, error) {
+	page, err := s.Store.Agents(ctx, q)
+	page.Took = s.took
+	return page, err
 }
 
 func (s *counting) Read(ctx context.Context, q relay.Query) (relay.Page, error) {
@@ -128,7 +136,9 @@ func (s *counting) Read(ctx context.Context, q relay.Query) (relay.Page, error) 
 	if q.Expired && q.TS.IsZero() {
 		s.ofAll.Add(1)
 	}
-	return s.Store.Read(ctx, q)
+	page, err := s.Store.Read(ctx, q)
+	page.Took = s.took
+	return page, err
 }
 
 // A flood of messages with the bookmark's own timestamp holds a poll up until its time is over, but does not make it
@@ -197,6 +207,39 @@ func TestExpiredMailHidesNothing(t *testing.T) {
 		}
 		if n := store.ofAll.Load(); n > 0 {
 			t.Errorf("%d looks counted what has expired", n)
+		}
+	})
+}
+
+// Strangers who copied the id of a thread before it began, forty of them naming the agent too, keep nobody from saying
+// what belongs to it, whether he names his counterpart or not.
+func TestCopiesOfAnIDShadowNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, relay.Config{})
+		alice, bob := key(t), key(t)
+		for n := range 40 {
+			d := envelope.Draft{Thread: "job-1", Payload: request}
+			if n%2 == 0 {
+				d.Recipient = bob.DID()
+			} else {
+				d.Recipient = key(t).DID()
+			}
+			post(t, r, sign(t, key(t), d))
+		}
+		for _, step := range []struct {
+			by didkey.Key
+			d  envelope.Draft
+		}{
+			{alice, envelope.Draft{Payload: request}},
+			{bob, envelope.Draft{Payload: envelope.Offer{RequestID: "r1"}, Recipient: alice.DID()}},
+			{alice, envelope.Draft{Payload: envelope.Accept{RequestID: "r1"}, Recipient: bob.DID()}},
+			{bob, envelope.Draft{Payload: envelope.Result{RequestID: "r1", Status: "success"}}},
+		} {
+			step.d.Thread = "job-1"
+			receipt := post(t, r, sign(t, step.by, step.d))
+			if receipt.Thread.Client != alice.DID() {
+				t.Errorf("%T moved the thread of %s", step.d.Payload, receipt.Thread.Client)
+			}
 		}
 	})
 }

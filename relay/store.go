@@ -209,6 +209,7 @@ type Page struct {
 	More   bool // there are matching events behind the last one
 	// Cursor is behind the last event, or behind everything the store held when it looked if nothing more matched.
 	Cursor Cursor
+	Took   time.Duration `json:"-"` // how long the store worked on it, waiting aside
 }
 
 // AgentQuery asks for manifests; the zero value for all, from the first.
@@ -236,4 +237,5 @@ type AgentPage struct {
 	Agents []Agent
 	More   bool
 	Next   int64
+	Took   time.Duration `json:"-"` // as Page.Took
 }

@@ -107,7 +107,7 @@ func (s *server) getThread(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	view, err := s.relay.Thread(context.WithoutCancel(r.Context()), thread.Key{ID: mux.Vars(r)["id"], Client: client})
+	view, err := s.relay.Thread(context.WithoutCancel(r.Context()), s.peer(r), thread.Key{ID: mux.Vars(r)["id"], Client: client})
 	if err != nil {
 		return err
 	}
@@ -133,7 +133,7 @@ func (s *server) getAgents(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	page, err := s.relay.Agents(context.WithoutCancel(r.Context()), q)
+	page, err := s.relay.Agents(context.WithoutCancel(r.Context()), s.peer(r), q)
 	if err != nil {
 		return err
 	}

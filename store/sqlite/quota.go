@@ -55,10 +55,15 @@ func (w *writer) admitListing(sender int64, e relay.Entry) error {
 		Message: "the directory has " + strconv.Itoa(others) + " manifests of this agent, and keeps no more; replace one by using its id again"}
 }
 
+// unasked reports whether nobody asked for m. Only such mail counts: a thread's is bounded by the thread's rules, and
+// the relay's own notices of ended threads must not fill an inbox.
+func unasked(m *envelope.Envelope) bool {
+	return m.Type == envelope.TypeRequest || m.Type == envelope.TypeManifest
+}
+
 func (w *writer) admitMail(e relay.Entry) error {
 	m, quota := e.Envelope, w.store.policy.Inbox
-	unasked := m.Type == envelope.TypeRequest || m.Type == envelope.TypeManifest
-	if e.Local || !unasked || m.Recipient == "" || quota.Events < 0 && quota.Bytes < 0 {
+	if e.Local || !unasked(m) || m.Recipient == "" || quota.Events < 0 && quota.Bytes < 0 {
 		return nil
 	}
 	recipient, err := w.party(m.Recipient)
@@ -100,10 +105,10 @@ func (w *writer) count(recipient int64, now time.Time, quota relay.Quota) (b inb
 }
 
 // received adds an event to its recipient's inbox, if that is counted.
-func (w *writer) received(recipient int64, size int, expires time.Time) {
-	if b, ok := w.inboxes[recipient]; ok {
+func (w *writer) received(recipient int64, m *envelope.Envelope, expires time.Time) {
+	if b, ok := w.inboxes[recipient]; ok && unasked(m) {
 		b.events++
-		b.bytes += int64(size)
+		b.bytes += int64(len(m.Canonical()))
 		if expires.Before(b.fullTill) {
 			b.fullTill = expires
 		}

@@ -32,7 +32,11 @@ func (s *Store) Read(ctx context.Context, q relay.Query) (relay.Page, error) {
 	}
 	var page relay.Page
 	var err error
-	if stopped := s.onReader(func() { page, err = s.read(ctx, q, head) }); stopped != nil {
+	if stopped := s.onReader(func() {
+		began := time.Now()
+		page, err = s.read(ctx, q, head)
+		page.Took = time.Since(began)
+	}); stopped != nil {
 		return relay.Page{}, stopped
 	}
 	return page, err
@@ -145,10 +149,18 @@ func (s *Store) Thread(ctx context.Context, k thread.Key, now time.Time) (thread
 }
 
 // Agents implements relay.Store.
-func (s *Store) Agents(ctx context.Context, q relay.AgentQuery) (relay.AgentPage, error) {
-	if err := s.closed(); err != nil {
-		return relay.AgentPage{}, err
+func (s *Store) Agents(ctx context.Context, q relay.AgentQuery) (page relay.AgentPage, err error) {
+	if stopped := s.onReader(func() {
+		began := time.Now()
+		page, err = s.directory(ctx, q)
+		page.Took = time.Since(began)
+	}); stopped != nil {
+		return relay.AgentPage{}, stopped
 	}
+	return page, err
+}
+
+func (s *Store) directory(ctx context.Context, q relay.AgentQuery) (relay.AgentPage, error) {
 	where, args := "m.expires > ? AND m.n > ?", []any{nanos(q.Now), q.After}
 	add := func(condition string, value any) {
 		where += " AND " + condition

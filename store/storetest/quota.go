@@ -47,6 +47,21 @@ func testQuota(t *testing.T, open Opener) {
 		f.post(carol, to(bob, in("mine", result)))
 	})
 
+	t.Run("and counts for nothing", func(t *testing.T) {
+		f := newFixture(t, open, three)
+		f.post(bob, in("mine", request))
+		for n := range 5 {
+			f.post(carol, to(bob, named(fmt.Sprint("offer-", n), in("mine", offer))))
+		}
+		for n := range 3 {
+			f.post(alice, to(bob, in(fmt.Sprint("t", n), request)))
+		}
+		f.refused(f.entry(alice, to(bob, in("t3", request))), envelope.CodeRateLimited)
+		f.reopen()
+		f.refused(f.entry(alice, to(bob, in("t3", request))), envelope.CodeRateLimited)
+		f.post(carol, to(bob, named("offer-5", in("mine", offer))))
+	})
+
 	t.Run("others are not concerned", func(t *testing.T) {
 		f := full(t)
 		f.post(alice, to(carol, in("t3", request)))
