@@ -224,8 +224,9 @@ func (s *server) limits() map[string]any {
 		"pageEvents": relay.MaxPage, "pageBytes": relay.PageBytes, "offersPerThread": s.relay.Rules.MaxOffers,
 		"manifestsPerAgent": relay.MaxManifests,
 	}
-	for name, n := range map[string]int{relay.RequestsPerAddress: s.relay.Limits.RequestsPerAddress,
-		relay.PollsPerAddress: s.relay.Limits.PollsPerAddress, relay.Polls: s.relay.Limits.Polls, "inboxEvents": s.relay.Inbox.Events} {
+	for name, n := range map[string]int{relay.ConnectionsPerAddress: s.relay.Limits.ConnectionsPerAddress,
+		relay.RequestsPerAddress: s.relay.Limits.RequestsPerAddress,
+		relay.PollsPerAddress:    s.relay.Limits.PollsPerAddress, relay.Polls: s.relay.Limits.Polls, "inboxEvents": s.relay.Inbox.Events} {
 		if n >= 0 {
 			limits[name] = n
 		}

@@ -247,7 +247,7 @@ func TestWellKnownNamesTheLimits(t *testing.T) {
 		return document.Limits, strings.Join(document.Features, " ")
 	}
 	limits, features := ask(start(t), httpapi.Options{})
-	for name, want := range map[string]string{"pollsPerAddress": "32", "polls": "10000",
+	for name, want := range map[string]string{"connectionsPerAddress": "256", "pollsPerAddress": "32", "polls": "10000",
 		"rates": `{"postsPerAddress":{"perSecond":50,"burst":100},"postsPerAgent":{"perSecond":20,"burst":40},"readsPerAddress":{"perSecond":100,"burst":200}}`} {
 		if string(limits[name]) != want {
 			t.Errorf("%s is %s, want %s", name, limits[name], want)
