@@ -35,7 +35,7 @@ func (s *Store) Read(ctx context.Context, q relay.Query) (relay.Page, error) {
 	if stopped := s.onReader(func() { page, err = s.read(ctx, q, head) }); stopped != nil {
 		return relay.Page{}, stopped
 	}
-	return page, err
+	return page, s.readFailed(err)
 }
 
 // onReader has a reader run f: SQLite makes a stack grow to 32 KB, which the goroutine of a poll that waits would keep.
@@ -137,6 +137,7 @@ func (s *Store) Thread(ctx context.Context, k thread.Key, now time.Time) (thread
 	if errors.Is(err, sql.ErrNoRows) {
 		return thread.Thread{}, thread.ErrNotFound
 	}
+	err = s.readFailed(err)
 	var t thread.Thread
 	if err == nil {
 		err = json.Unmarshal(record, &t)
@@ -145,10 +146,11 @@ func (s *Store) Thread(ctx context.Context, k thread.Key, now time.Time) (thread
 }
 
 // Agents implements relay.Store.
-func (s *Store) Agents(ctx context.Context, q relay.AgentQuery) (relay.AgentPage, error) {
+func (s *Store) Agents(ctx context.Context, q relay.AgentQuery) (_ relay.AgentPage, err error) {
 	if err := s.closed(); err != nil {
 		return relay.AgentPage{}, err
 	}
+	defer func() { err = s.readFailed(err) }()
 	where, args := "m.expires > ? AND m.n > ?", []any{nanos(q.Now), q.After}
 	add := func(condition string, value any) {
 		where += " AND " + condition
