@@ -51,7 +51,18 @@ func crowded(path string) error {
 	}
 	_, err = s.writeDB.ExecContext(ctx, "PRAGMA wal_checkpoint(PASSIVE)")
 	fmt.Println("checkpointer:", err)
+	var limit int
+	inWriter := func(query string) error {
+		return s.task(ctx, func(w *writer) error { return w.conn.QueryRowContext(ctx, query).Scan(&limit) })
+	}
+	if err := inWriter("PRAGMA max_page_count = 100"); err != nil {
+		return err
+	}
 	fmt.Println("expire:", s.Expire(ctx, time.Now(), nil))
+	if err := inWriter("PRAGMA max_page_count"); err != nil {
+		return err
+	}
+	fmt.Println("limit set:", limit > 100)
 	fmt.Println("append:", converse(ctx, s, 0))
 	for _, c := range taken {
 		if err := c.Close(); err != nil {
@@ -69,7 +80,7 @@ func TestWithoutDescriptors(t *testing.T) {
 	out, err := start(t, "crowded", filepath.Join(t.TempDir(), "agora.db")).rest()
 	must(t, err)
 	for want, n := range map[string]int{
-		"reader: <nil>\n": readers, "checkpointer: <nil>\n": 1, "expire: " + errBusy.Error() + "\n": 1, "append: <nil>\n": 1,
+		"reader: <nil>\n": readers, "checkpointer: <nil>\n": 1, "expire: " + errBusy.Error() + "\n": 1, "append: <nil>\n": 1, "limit set: true\n": 1,
 		"expire later: <nil>\n": 1, fmt.Sprintf("reserve later: %d <nil>\n", 1<<20): 1,
 	} {
 		if strings.Count(out, want) != n {

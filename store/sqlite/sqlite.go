@@ -243,7 +243,7 @@ func open(path, txlock string, pragmas []string, mode string) (*sql.DB, error) {
 	return sql.Open("sqlite", dsn.String())
 }
 
-// openAll opens n connections and lets each read, which is when SQLite opens the write-ahead log for it. They stay open:
+// openAll opens n connections, and with their pragmas, which read the database, also its write-ahead log. They stay open:
 // one opened later, when somebody needs it, would fail once the process has no file descriptors left.
 func openAll(ctx context.Context, db *sql.DB, n int) (err error) {
 	db.SetMaxOpenConns(n)
@@ -254,10 +254,6 @@ func openAll(ctx context.Context, db *sql.DB, n int) (err error) {
 			return failed
 		}
 		defer func() { err = errors.Join(err, conn.Close()) }() // back to the pool, when all are open
-		var rows int
-		if err := conn.QueryRowContext(ctx, "SELECT count(*) FROM meta").Scan(&rows); err != nil {
-			return err
-		}
 	}
 	return nil
 }
