@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -24,15 +25,18 @@ func (s *Store) upkeep(ctx context.Context) error {
 		return err
 	}
 	s.logLimit.Store(logLimit(target))
+	var grown error
 	if have < target {
-		if err := s.reserve.grow(min(target, have+reserveStep)); err != nil {
-			return s.failed(err)
+		grown = s.failed(s.reserve.grow(min(target, have+reserveStep)))
+		if grown != nil && !errors.Is(grown, errBusy) { // busy: the next Expire tries again, the limit is set all the same
+			return grown
 		}
 	}
-	return s.task(ctx, func(w *writer) error {
+	err = s.task(ctx, func(w *writer) error {
 		_, err := w.limitSize(target)
 		return err
 	})
+	return cmp.Or(err, grown)
 }
 
 // leastRoom is how many pages make room enough on a small disk: one message of any size has to fit, with what it changes.

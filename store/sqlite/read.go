@@ -39,7 +39,7 @@ func (s *Store) Read(ctx context.Context, q relay.Query) (relay.Page, error) {
 	}); stopped != nil {
 		return relay.Page{}, stopped
 	}
-	return page, err
+	return page, s.readFailed(err)
 }
 
 // onReader has a reader run f: SQLite makes a stack grow to 32 KB, which the goroutine of a poll that waits would keep.
@@ -141,6 +141,7 @@ func (s *Store) Thread(ctx context.Context, k thread.Key, now time.Time) (thread
 	if errors.Is(err, sql.ErrNoRows) {
 		return thread.Thread{}, thread.ErrNotFound
 	}
+	err = s.readFailed(err)
 	var t thread.Thread
 	if err == nil {
 		err = json.Unmarshal(record, &t)
@@ -157,7 +158,7 @@ func (s *Store) Agents(ctx context.Context, q relay.AgentQuery) (page relay.Agen
 	}); stopped != nil {
 		return relay.AgentPage{}, stopped
 	}
-	return page, err
+	return page, s.readFailed(err)
 }
 
 func (s *Store) directory(ctx context.Context, q relay.AgentQuery) (relay.AgentPage, error) {
