@@ -84,15 +84,19 @@ var mutants = []mutant{
 
 	// Inboxes.
 	{"quota: not enforced", "store/sqlite/quota.go", "	if !full(b) {", "	if b.events >= 0 {", ofInboxes},
-	{"quota: counts what has expired", "store/sqlite/write.go", "AND +expires > ? LIMIT ?)", "AND +expires > ? - 1000000000000 LIMIT ?)", ofInboxes},
+	{"quota: counts what has expired", "store/sqlite/write.go", "AND +expires > ? AND type", "AND +expires > ? - 1000000000000 AND type", ofInboxes},
 	{"quota: what was undone is counted", "store/sqlite/write.go", "	clear(w.inboxes)\n	if _, failed", "	if _, failed", ofInboxes},
 	{"quota: a full inbox is counted for each post", "store/sqlite/quota.go", " || now.Sub(b.counted).Abs() < countEvery", "", ofInboxes},
-	{"quota: keeps out a thread's own", "store/sqlite/quota.go", "if e.Local || !unasked ||", "if e.Local || !unasked && m.Type == envelope.TypeError ||", ofInboxes},
+	{"quota: keeps out a thread's own", "store/sqlite/quota.go", "if e.Local || !unasked(m) ||", "if e.Local || !unasked(m) && m.Type == envelope.TypeError ||", ofInboxes},
 
 	// Reading (§7).
 	{"poll: the waiter comes after the query", "relay/events.go", "	w := r.hub.add(p.Filter)\n	defer r.hub.remove(w)\n	if !p.Since.IsZero() {", "	w := &waiter{filter: p.Filter, woken: make(chan struct{}, 1)}\n	go func() { time.Sleep(time.Second); r.hub.mu.Lock(); defer r.hub.mu.Unlock(); r.hub.waiters[p.Filter.keys()[0]] = map[*waiter]struct{}{w: {}} }()\n	defer r.hub.remove(w)\n	if !p.Since.IsZero() {", ofReading},
 	{"poll: everybody is woken by everything", "relay/hub.go", "if !w.filter.Match(e.Envelope) {", "if false {", ofReading},
-	{"since: is only ts > since", "relay/since.go", "o := outlook{bookmark: len(first.Events) > 0,", "o := outlook{bookmark: false,", ofReading},
+	{"since: counts what has expired", "relay/since.go", "	q.Headers = true\n	page, err", "	q.Headers, q.Expired = true, true\n	page, err", "./relay -run ExpiredMail"},
+	{"limits: copies spend the sender's", "relay/relay.go", "if receipt.Duplicate && !from.Local {", "if receipt.Duplicate && from.Local {", "./relay -run Copies"},
+	{"limits: debts are forgotten", "relay/buckets.go", "if bucket.TokensAt(now) < 0 &&", "if bucket.TokensAt(now) < -1e9 &&", "./relay -run Debts"},
+	{"threads: copies of an id shadow", "store/sqlite/append.go", "w.records(w.stmts.threadsFor, m.Thread, string(m.Sender.ID))", "w.records(w.stmts.threadsWith, m.Thread)", "./relay -run CopiesOf"},
+	{"since: is only ts > since", "relay/since.go", "if o.bookmark = len(first.Events) > 0; o.bookmark {", "if o.bookmark = false; o.bookmark {", ofReading},
 	{"since: a page may end anywhere", "relay/since.go", "		o.cut = cut(o.pending, lastHolder, latest, p.Limit)", "		o.cut = fitting(o.pending, p.Limit)", ofReading},
 	{"since: siblings do not settle", "relay/since.go", "settleAfter = time.Second", "settleAfter = 0", ofReading},
 	{"since: reads again for each sibling", "relay/since.go", "			sibling = e.Received", "			return true, e.Received", ofReading},
