@@ -33,10 +33,11 @@ var may = map[string][]string{
 	"client":                  {"didkey", "envelope", "thread"},
 	"conformance":             {"didkey", "envelope", "thread", "testvectors"},
 	"faults":                  {},
+	"bench":                   {"didkey", "envelope"},
 	"testvectors":             {},
 	"testvectors/generate":    {"testvectors"},
 	"testvectors/interop/run": {"didkey", "envelope", "client"},
-	"cmd/agora":               {"conformance", "didkey", "envelope", "replay", "thread", "relay", "relay/httpapi", "store/sqlite", "client"},
+	"cmd/agora":               {"bench", "conformance", "didkey", "envelope", "replay", "thread", "relay", "relay/httpapi", "store/sqlite", "client"},
 }
 
 // never says which packages from elsewhere a package must do without: a wire, a database or a clock of its own there

@@ -64,8 +64,9 @@ type FollowOptions struct {
 //
 // An event comes at least once: the cursor is saved when handler has returned nil for a whole page (see FollowOptions.Page),
 // and what was not saved comes again in the next process. Within one call repeats are dropped, as far as the last 4096
-// events tell. Trouble with the network or the relay is logged and waited out, as long as the relay asks (an hour at most). A relay that has lost its database
-// does not know the cursor any more; then Follow starts again from its oldest event.
+// events tell. Trouble with the network or the relay is logged and waited out, as long as the relay asks (an hour at
+// most). A relay that has lost its database does not know the cursor any more; then Follow starts again from its oldest
+// event.
 //
 // Errors: ctx's; handler's, as it is; the CursorStore's; an *envelope.Error if the relay refuses the request for good.
 func (c *Client) Follow(ctx context.Context, opts FollowOptions, handler func(context.Context, *envelope.Envelope) error) error {

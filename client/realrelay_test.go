@@ -36,7 +36,7 @@ func newRealRelay() (*realRelay, error) {
 	if err != nil {
 		return nil, err
 	}
-	store, err := sqlite.Open(context.Background(), filepath.Join(folder, "agora.db"), sqlite.Options{})
+	store, err := sqlite.Open(context.Background(), filepath.Join(folder, "agora.db"), sqlite.Options{Reserve: 1 << 20})
 	if err != nil {
 		return nil, err
 	}

@@ -24,7 +24,7 @@ var quiet = slog.New(slog.DiscardHandler)
 // start runs our relay with its store and its wire wrapped, until the test ends, and returns its address.
 func start(t *testing.T, store func(relay.Store) relay.Store, wire func(http.Handler) http.Handler) string {
 	t.Helper()
-	db, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "agora.db"), sqlite.Options{})
+	db, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "agora.db"), sqlite.Options{Reserve: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -49,13 +49,15 @@ func list(e *envelope.Envelope) (*Listing, error) {
 const directoryBytes = 1 << 20
 
 // Agents searches the directory as of now; see AgentQuery, whose Now is set here.
-func (r *Relay) Agents(ctx context.Context, q AgentQuery) (AgentPage, error) {
+func (r *Relay) Agents(ctx context.Context, p Peer, q AgentQuery) (AgentPage, error) {
 	if err := r.draining(); err != nil {
 		return AgentPage{}, err
 	}
 	q.Now = r.Now()
 	q.Text, q.MaxBytes = strings.ToLower(q.Text), directoryBytes
-	return r.Store.Agents(ctx, q)
+	page, err := r.Store.Agents(ctx, q)
+	r.chargeRead(p, page.Took)
+	return page, err
 }
 
 // Online reports whether a was heard from lately enough to count as online.

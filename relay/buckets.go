@@ -52,13 +52,45 @@ func (b *buckets[K]) take(k K, clock func() time.Time) (wait time.Duration) {
 	return time.Duration(math.Ceil(missing*1000)) * time.Millisecond // whole ones, so that it is never a hair too short
 }
 
+// charge takes more of k's bucket for what turned out to be dear. A bucket may come
+// to owe; until it has paid, nothing is given from it.
+func (b *buckets[K]) charge(k K, clock func() time.Time, n int) {
+	if b == nil || n <= 0 {
+		return
+	}
+	now := clock()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	bucket := b.of(k, now)
+	for ; n > 0; n -= b.Burst {
+		bucket.ReserveN(now, min(n, b.Burst))
+	}
+}
+
+// giveBack puts a token back that was taken for nothing.
+func (b *buckets[K]) giveBack(k K, clock func() time.Time) {
+	if b == nil {
+		return
+	}
+	now := clock()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.of(k, now).AllowN(now, -1) // more than a full bucket holds is lost
+}
+
 // of returns k's bucket as a member of the fresh generation.
 func (b *buckets[K]) of(k K, now time.Time) *rate.Limiter {
 	switch {
 	case now.Before(b.turned): // the clock was set back, and by it the buckets would stay empty until now
 		b.fresh, b.old, b.turned = map[K]*rate.Limiter{}, nil, now
 	case now.Sub(b.turned) >= b.refill, len(b.fresh) >= maxGeneration:
-		b.fresh, b.old, b.turned = map[K]*rate.Limiter{}, b.fresh, now
+		owing := map[K]*rate.Limiter{}
+		for k, bucket := range b.old {
+			if bucket.TokensAt(now) < 0 && len(owing) < maxGeneration/2 {
+				owing[k] = bucket // see charge; any other is full again, or soon
+			}
+		}
+		b.fresh, b.old, b.turned = owing, b.fresh, now
 	}
 	bucket := b.fresh[k]
 	if bucket == nil {

@@ -51,14 +51,14 @@ func TestBucketsForgetNothingThatCounts(t *testing.T) {
 	}
 }
 
-// TestBucketsAreBounded lets a million addresses ask once each, and one all the time.
+// TestBucketsAreBounded lets more addresses ask once each than two generations hold, and one all the time.
 func TestBucketsAreBounded(t *testing.T) {
 	c := newClock()
 	b := newBuckets[netip.Addr](Rate{PerSecond: 50, Burst: 100})
 	greedy := netip.MustParseAddr("192.0.2.1")
-	admitted := 0
-	for i := range 1_000_000 {
-		c.at = c.at.Add(time.Microsecond) // the million within a second
+	admitted, addresses := 0, 3*maxGeneration
+	for i := range addresses {
+		c.at = c.at.Add(time.Second / time.Duration(addresses)) // all of them within a second
 		if wait := b.take(v4(i), c.now); wait != 0 {
 			t.Fatalf("address %d, which asks for the first time, waits %v", i, wait)
 		}
@@ -157,4 +157,19 @@ func BenchmarkAdmit(b *testing.B) {
 			}
 		})
 	})
+}
+
+// A debt is not forgotten by being left alone.
+func TestBucketsRememberDebts(t *testing.T) {
+	c := newClock()
+	b := newBuckets[netip.Addr](Rate{PerSecond: 50, Burst: 100})
+	greedy := v4(1)
+	b.charge(greedy, c.now, 1100) // 20 seconds' worth, on top of what it had
+	for range 19 {
+		c.at = c.at.Add(time.Second)
+		b.take(v4(2), c.now)
+	}
+	if wait := b.take(greedy, c.now); wait < 900*time.Millisecond || wait > 1100*time.Millisecond {
+		t.Errorf("after 19 seconds it waits %v, want one more", wait)
+	}
 }

@@ -20,6 +20,8 @@ type horizon struct {
 
 // look returns the horizon for what both clocks show.
 func (h *horizon) look(wall, monotonic time.Time) time.Time {
+	// What time.Now returns shows both clocks, and comparing two such times would compare the monotonic one with itself.
+	wall = wall.Round(0)
 	passed := h.now.Add(monotonic.Sub(h.looked))
 	switch {
 	case h.looked.IsZero() || !wall.After(passed.Add(clockJitter)):

@@ -43,7 +43,7 @@ func TestClockStepsCostNothing(t *testing.T) {
 				if ids(page) != "mail" {
 					t.Errorf("delivered %q", ids(page))
 				}
-				if v, err := r.Thread(t.Context(), thread.Key{ID: "t1"}); err != nil || v.State != thread.Pending {
+				if v, err := r.Thread(t.Context(), local, thread.Key{ID: "t1"}); err != nil || v.State != thread.Pending {
 					t.Errorf("the thread is %s, %v", v.State, err)
 				}
 				if receipt := post(t, r, mail); !receipt.Duplicate {

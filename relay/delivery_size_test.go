@@ -83,7 +83,7 @@ func TestLargeThreadIsReadInPieces(t *testing.T) {
 			post(t, r, sign(t, key(t), envelope.Draft{Thread: "t", Recipient: client.DID(),
 				Payload: envelope.Offer{RequestID: "r1", Plan: strings.Repeat("x", 100_000)}}))
 		}
-		view, err := r.Thread(t.Context(), thread.Key{ID: "t"})
+		view, err := r.Thread(t.Context(), local, thread.Key{ID: "t"})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -77,7 +77,7 @@ func (r *Relay) Events(ctx context.Context, p Poll) (Delivery, error) {
 }
 
 func (r *Relay) fromCursor(ctx context.Context, p Poll, w *waiter) (Delivery, error) {
-	d, err := r.read(context.WithoutCancel(ctx), Query{Filter: p.Filter, Now: r.Now(), After: p.Cursor, Limit: p.Limit, MaxBytes: PageBytes})
+	d, err := r.read(context.WithoutCancel(ctx), p.Peer, Query{Filter: p.Filter, Now: r.Now(), After: p.Cursor, Limit: p.Limit, MaxBytes: PageBytes})
 	if err != nil || len(d.Events) > 0 {
 		return d, err
 	}
@@ -100,10 +100,10 @@ func (r *Relay) fromCursor(ctx context.Context, p Poll, w *waiter) (Delivery, er
 }
 
 // read answers q, of whose page no more is held in memory than a slow reader may keep there.
-func (r *Relay) read(ctx context.Context, q Query) (Delivery, error) {
+func (r *Relay) read(ctx context.Context, p Peer, q Query) (Delivery, error) {
 	rest := q
 	q.MaxBytes = pieceBytes
-	first, err := r.Store.Read(ctx, q)
+	first, err := r.ask(ctx, p, q)
 	d := whole(first)
 	if err != nil || !first.More || len(first.Events) == q.Limit {
 		return d, err
@@ -117,21 +117,28 @@ func (r *Relay) read(ctx context.Context, q Query) (Delivery, error) {
 	if rest.MaxBytes <= 0 {
 		return d, nil // a single event of that size
 	}
-	end, err := r.Store.Read(ctx, rest)
+	end, err := r.ask(ctx, p, rest)
 	if err != nil || len(end.Events) == 0 || end.Events[0].Size > rest.MaxBytes {
 		return d, err
 	}
 	d.More, d.Cursor, d.LastTS = end.More, end.Cursor, end.Events[len(end.Events)-1].TS
 	q.After, q.Until = first.Cursor, end.Events[len(end.Events)-1].Seq
-	d.Rest = r.pieces(ctx, q)
+	d.Rest = r.pieces(ctx, p, q)
 	return d, nil
 }
 
+// ask reads a page for p, at the expense of its allowance.
+func (r *Relay) ask(ctx context.Context, p Peer, q Query) (Page, error) {
+	page, err := r.Store.Read(ctx, q)
+	r.chargeRead(p, page.Took)
+	return page, err
+}
+
 // pieces reads all that q selects, a piece at a time.
-func (r *Relay) pieces(ctx context.Context, q Query) iter.Seq2[[]Event, error] {
+func (r *Relay) pieces(ctx context.Context, p Peer, q Query) iter.Seq2[[]Event, error] {
 	return func(yield func([]Event, error) bool) {
 		for more := true; more; {
-			page, err := r.Store.Read(ctx, q)
+			page, err := r.ask(ctx, p, q)
 			if !yield(page.Events, err) || err != nil {
 				return
 			}

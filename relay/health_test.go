@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,22 +19,31 @@ import (
 // sweeping is a store whose sweeps end as told. A sweep happens every second, so the test waits one after each word.
 type sweeping struct {
 	relay.Store
-	err error
+	err atomic.Pointer[error]
 }
 
 func (*sweeping) Read(context.Context, relay.Query) (relay.Page, error) { return relay.Page{}, nil }
 func (s *sweeping) Expire(context.Context, time.Time, func(thread.Thread) []*envelope.Envelope) error {
-	return s.err
+	return *s.err.Load()
 }
 func (*sweeping) Watch(ctx context.Context, _ relay.Cursor, _ func([]relay.Posted)) error {
 	<-ctx.Done()
 	return ctx.Err()
 }
 
+// lines counts what is written to it.
+type lines struct{ atomic.Int64 }
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.Add(int64(bytes.Count(p, []byte("\n"))))
+	return len(p), nil
+}
+
 func TestHealth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var store sweeping
-		var log bytes.Buffer
+		store.err.Store(new(error))
+		var log lines
 		r, err := relay.New(t.Context(), relay.Config{Store: &store, Key: key(t), Log: slog.New(slog.NewTextHandler(&log, nil))})
 		if err != nil {
 			t.Fatal(err)
@@ -55,7 +65,7 @@ func TestHealth(t *testing.T) {
 			{full, "the disk is full", 4},
 		} {
 			synctest.Wait()
-			store.err = c.err
+			store.err.Store(&c.err)
 			time.Sleep(time.Second)
 			synctest.Wait()
 			switch err := r.Health(); {
@@ -64,7 +74,7 @@ func TestHealth(t *testing.T) {
 			case c.want != "" && !strings.Contains(wantCode(t, err, envelope.CodeUnavailable).Message, c.want):
 				t.Errorf("%v, want %q", err, c.want)
 			}
-			if n := strings.Count(log.String(), "\n"); n != c.lines {
+			if n := int(log.Load()); n != c.lines {
 				t.Errorf("after %v the log has %d lines, want %d", c.err, n, c.lines)
 			}
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/agora-relay/agora/store/storetest"
 )
 
-var histories = flag.Int("histories", 3, "how many histories of racing messages are recorded and checked; 50 for a long look")
+var histories = flag.Int("histories", usualHistories, "how many histories of racing messages are recorded and checked; 50 for a long look")
 
 // TestHistories holds the whole relay to PROTOCOL §4 while messages race for the same threads.
 func TestHistories(t *testing.T) {

@@ -23,9 +23,10 @@ type Limits struct {
 	ReadsPerAddress Rate // all others
 	PostsPerAgent   Rate // messages signed by one DID
 	// What may go on at a time; Unlimited: any number.
-	RequestsPerAddress int
-	PollsPerAddress    int // those that wait
-	Polls              int // … of all addresses together
+	ConnectionsPerAddress int // idle ones too
+	RequestsPerAddress    int
+	PollsPerAddress       int // those that wait
+	Polls                 int // … of all addresses together
 }
 
 // Rate is how often something may be done: so many times a second, after Burst times at once.
@@ -50,6 +51,7 @@ func (l Limits) WithDefaults() Limits {
 			f.rate.Burst = int(math.Ceil(2 * f.rate.PerSecond))
 		}
 	}
+	l.ConnectionsPerAddress = cmp.Or(l.ConnectionsPerAddress, 256)
 	l.RequestsPerAddress = cmp.Or(l.RequestsPerAddress, 64)
 	l.PollsPerAddress = cmp.Or(l.PollsPerAddress, 32)
 	l.Polls = cmp.Or(l.Polls, 10_000)
@@ -62,9 +64,10 @@ const (
 	ReadsPerAddress = "readsPerAddress"
 	PostsPerAgent   = "postsPerAgent"
 
-	RequestsPerAddress = "requestsPerAddress"
-	PollsPerAddress    = "pollsPerAddress"
-	Polls              = "polls"
+	ConnectionsPerAddress = "connectionsPerAddress"
+	RequestsPerAddress    = "requestsPerAddress"
+	PollsPerAddress       = "pollsPerAddress"
+	Polls                 = "polls"
 )
 
 // Kind is what a request is about to do.
@@ -80,14 +83,15 @@ type limiter struct {
 	posts, reads *buckets[netip.Addr]
 	agents       *buckets[didkey.DID]
 
-	requests, polls *places
+	connections, requests, polls *places
 }
 
 func newLimiter(l Limits) *limiter {
 	return &limiter{
 		posts: newBuckets[netip.Addr](l.PostsPerAddress), reads: newBuckets[netip.Addr](l.ReadsPerAddress),
-		agents:   newBuckets[didkey.DID](l.PostsPerAgent),
-		requests: newPlaces(l.RequestsPerAddress, Unlimited), polls: newPlaces(l.PollsPerAddress, l.Polls),
+		agents:      newBuckets[didkey.DID](l.PostsPerAgent),
+		connections: newPlaces(l.ConnectionsPerAddress, Unlimited),
+		requests:    newPlaces(l.RequestsPerAddress, Unlimited), polls: newPlaces(l.PollsPerAddress, l.Polls),
 	}
 }
 
@@ -119,6 +123,26 @@ func (r *Relay) admitAgent(p Peer, sender didkey.DID) error {
 		return tooFast(PostsPerAgent, wait, "this sender posts", r.Limits.PostsPerAgent)
 	}
 	return nil
+}
+
+// What is dear counts as more than one request: each postUnit of a body, each readUnit that the store worked on a read.
+const (
+	postUnit = 8 << 10 // bytes
+	readUnit = 5 * time.Millisecond
+)
+
+// chargePost counts a body against its address, which could fill a disk with few posts otherwise.
+func (r *Relay) chargePost(p Peer, size int) {
+	if !p.Local {
+		r.limiter.posts.charge(network(p.Addr), r.Now, size/postUnit)
+	}
+}
+
+// chargeRead counts a read against its address by the store's time, of which all readers have one share.
+func (r *Relay) chargeRead(p Peer, took time.Duration) {
+	if !p.Local {
+		r.limiter.reads.charge(network(p.Addr), r.Now, int(took/readUnit))
+	}
 }
 
 func tooFast(limit string, wait time.Duration, who string, allowed Rate) error {

@@ -358,3 +358,62 @@ func TestManyAtOnce(t *testing.T) {
 		}
 	})
 }
+
+// Whoever posts Alice's messages again gets her receipts, and uses up nothing of hers.
+func TestCopiesSpendNobodysAllowance(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, relay.Config{})
+		alice := key(t)
+		first := sign(t, alice, envelope.Draft{Payload: asking}).Canonical()
+		if _, err := r.Post(t.Context(), from("192.0.2.1"), first); err != nil {
+			t.Fatal(err)
+		}
+		for range 100 {
+			if receipt, err := r.Post(t.Context(), from("192.0.2.66"), first); err != nil || !receipt.Duplicate {
+				t.Fatalf("%+v %v", receipt, err)
+			}
+		}
+		for n := range 39 {
+			if _, err := r.Post(t.Context(), from("192.0.2.1"), sign(t, alice, envelope.Draft{Payload: asking}).Canonical()); err != nil {
+				t.Fatalf("message %d of her own: %v", n+2, err)
+			}
+		}
+		_, err := r.Post(t.Context(), from("192.0.2.1"), sign(t, alice, envelope.Draft{Payload: asking}).Canonical())
+		wantLimit(t, err, relay.PostsPerAgent)
+	})
+}
+
+// What is dear counts for more than one: large bodies, and reads that the store works on for long.
+func TestDearRequestsCountForMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &counting{took: 2 * time.Second}
+		r := start(t, relay.Config{Store: store})
+		large := bytes.Repeat([]byte("x"), 128<<10) // invalid, and 16 posts' worth
+		for n := range 6 {
+			if err := r.Admit(from("192.0.2.1"), relay.Posts); err != nil {
+				t.Fatalf("large body %d: %v", n+1, err)
+			}
+			_, err := r.Post(t.Context(), from("192.0.2.1"), large)
+			wantCode(t, err, envelope.CodeInvalidRequest)
+		}
+		// 6 admissions and 96 for their size, of 100: one is there again when two and a bit have come in.
+		if wait := wantLimit(t, r.Admit(from("192.0.2.1"), relay.Posts), relay.PostsPerAddress); wait != 60*time.Millisecond {
+			t.Errorf("again after %v, want 60ms", wait)
+		}
+		for name, read := range map[string]func(p relay.Peer) error{
+			"192.0.2.2": func(p relay.Peer) error { _, err := r.Events(t.Context(), relay.Poll{Peer: p, Limit: 1}); return err },
+			"192.0.2.3": func(p relay.Peer) error { _, err := r.Agents(t.Context(), p, relay.AgentQuery{Limit: 1}); return err },
+		} {
+			if err := read(from(name)); err != nil {
+				t.Fatal(err)
+			}
+			// 400 of 200: one is there again after two seconds.
+			if wait := wantLimit(t, r.Admit(from(name), relay.Reads), relay.ReadsPerAddress); wait < 2*time.Second || wait > 2100*time.Millisecond {
+				t.Errorf("%s may read again after %v, want two seconds", name, wait)
+			}
+		}
+		if err := r.Admit(from("192.0.2.4"), relay.Reads); err != nil {
+			t.Errorf("somebody else: %v", err)
+		}
+	})
+}

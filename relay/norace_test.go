@@ -3,3 +3,5 @@
 package relay_test
 
 const raceDetector = false
+
+const usualHistories = 3

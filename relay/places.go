@@ -53,6 +53,16 @@ func (s *places) leave(from netip.Addr) {
 	}
 }
 
+// Connect takes a place for a connection until leave is called, which is when it has ended: each holds one of the few
+// files that the process may have open, whether it asks for anything or not. Refusals: CodeRateLimited, at once.
+func (r *Relay) Connect(p Peer) (leave func(), err error) {
+	if leave, _ = r.limiter.connections.take(p); leave != nil {
+		return leave, nil
+	}
+	return nil, noPlace(ConnectionsPerAddress, "%d connections of this address are open, and no more may be; use those",
+		r.Limits.ConnectionsPerAddress)
+}
+
 // Enter takes a place for a request of p until leave is called: whoever is slow to send or to read holds memory as long
 // as that goes on, and may hold so much and no more. Refusals: CodeRateLimited, at once.
 func (r *Relay) Enter(p Peer) (leave func(), err error) {

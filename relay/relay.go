@@ -113,6 +113,7 @@ func (r *Relay) Post(ctx context.Context, from Peer, body []byte) (Receipt, erro
 	if err := r.draining(); err != nil {
 		return Receipt{}, err
 	}
+	r.chargePost(from, len(body))
 	entry, err := r.check(body)
 	if err != nil {
 		return Receipt{}, err
@@ -121,7 +122,12 @@ func (r *Relay) Post(ctx context.Context, from Peer, body []byte) (Receipt, erro
 		return Receipt{}, err
 	}
 	entry.Local = from.Local
-	return r.Store.Append(ctx, entry)
+	receipt, err := r.Store.Append(ctx, entry)
+	if receipt.Duplicate && !from.Local {
+		// Anybody may post a sender's messages again, and must not use up the sender's allowance by it.
+		r.limiter.agents.giveBack(entry.Envelope.Sender.ID, r.Now)
+	}
+	return receipt, err
 }
 
 // check does what Post does before it stores.

@@ -36,7 +36,7 @@ func startAt(t *testing.T, path string, c relay.Config) *relay.Relay {
 // runAt runs a relay over the database at path until stop is called.
 func runAt(t *testing.T, path string, c relay.Config) (r *relay.Relay, stop func()) {
 	t.Helper()
-	store, err := sqlite.Open(t.Context(), path, sqlite.Options{Policy: c.Policy, Reserve: 1 << 20})
+	store, err := sqlite.Open(t.Context(), path, sqlite.Options{Policy: c.Policy, Reserve: 1 << 22})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,7 +214,7 @@ func TestRequestToOneselfTimesOut(t *testing.T) {
 func TestReplay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "agora.db")
-		store, err := sqlite.Open(t.Context(), path, sqlite.Options{})
+		store, err := sqlite.Open(t.Context(), path, sqlite.Options{Reserve: 1 << 20})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -371,12 +371,12 @@ func TestTimeoutIsAnnouncedOnceToEachParty(t *testing.T) {
 			active := converse(t, r, client, agent, envelope.TypeAccept)
 			ids = []string{pending, active}
 			time.Sleep(thread.DefaultPendingTimeout - time.Nanosecond)
-			if v, err := r.Thread(t.Context(), thread.Key{ID: pending}); err != nil || v.State != thread.Pending {
+			if v, err := r.Thread(t.Context(), local, thread.Key{ID: pending}); err != nil || v.State != thread.Pending {
 				t.Fatalf("just before its deadline: %v %v", v.State, err)
 			}
 			time.Sleep(time.Nanosecond)
 			// By the clock alone, before any sweep: the read says so, and a message is too late.
-			if v, err := r.Thread(t.Context(), thread.Key{ID: pending}); err != nil || v.State != thread.Failed || !v.TimedOut() {
+			if v, err := r.Thread(t.Context(), local, thread.Key{ID: pending}); err != nil || v.State != thread.Failed || !v.TimedOut() {
 				t.Fatalf("at its deadline: %v %v", v.State, err)
 			}
 			_, err := r.Post(t.Context(), local, sign(t, client, envelope.Draft{Payload: envelope.Accept{RequestID: "r1"}, Thread: pending}).Canonical())

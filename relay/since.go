@@ -15,9 +15,9 @@ const (
 	// settleAfter is how old the latest holder of a bookmark's instant must be before its siblings are delivered
 	// without other news: they may still be arriving.
 	settleAfter = time.Second
-	// lookAhead bounds how many events behind a bookmark are examined for one page. It exceeds a full inbox; only
-	// polls without recipient meet it, and they are promised less.
-	lookAhead = 20_000
+	// lookAhead bounds how many unexpired events behind a bookmark are examined for one page. Polls without recipient
+	// may meet it, and are promised less; inboxAhead is far more than an inbox may hold.
+	lookAhead, inboxAhead = 20_000, 200_000
 )
 
 // outlook is what a since poll would get at the moment.
@@ -38,7 +38,7 @@ func (r *Relay) since(ctx context.Context, p Poll, w *waiter) (Delivery, error) 
 	defer settle.Stop()
 
 	look := context.WithoutCancel(ctx) // only the wait is given up
-	first, err := r.Store.Read(look, Query{Filter: p.Filter, TS: p.Since, Expired: true, Headers: true, Limit: 1})
+	first, err := r.ask(look, p.Peer, Query{Filter: p.Filter, TS: p.Since, Expired: true, Headers: true, Limit: 1})
 	if err != nil {
 		return Delivery{}, err
 	}
@@ -49,12 +49,14 @@ func (r *Relay) since(ctx context.Context, p Poll, w *waiter) (Delivery, error) 
 			return Delivery{}, err
 		}
 		if o.news || isLast || settled && len(o.pending) > 0 {
-			return r.deliver(look, o)
+			return r.deliver(look, p.Peer, o)
 		}
 		if rest := o.settles.Sub(r.Now()); rest > 0 {
 			settle.Reset(rest)
 		}
 		settled = false
+		resume := o.resume()
+		o.pending = nil // as much as an inbox holds; the next look finds it again
 		for again := false; !again; {
 			select {
 			case <-w.woken:
@@ -67,7 +69,7 @@ func (r *Relay) since(ctx context.Context, p Poll, w *waiter) (Delivery, error) 
 			case <-deadline.C:
 				again, isLast = true, true
 			case <-r.drained:
-				return Delivery{Page: Page{Cursor: o.resume()}}, nil
+				return Delivery{Page: Page{Cursor: resume}}, nil
 			case <-ctx.Done():
 				return Delivery{}, ctx.Err()
 			}
@@ -102,32 +104,36 @@ func (o outlook) resume() Cursor {
 // look says what a poll would get now. first holds the first event with the instant p.Since as of the poll's start, or
 // nothing: then p.Since is no bookmark, for the whole of this poll.
 func (r *Relay) look(ctx context.Context, p Poll, first Page) (outlook, error) {
-	now := r.Now()
-	o := outlook{bookmark: len(first.Events) > 0, query: Query{Filter: p.Filter, Now: now, Limit: lookAhead}}
-	if o.bookmark {
-		o.query.After = Cursor{first.Cursor.Epoch, first.Events[0].Seq - 1}
+	o := outlook{query: Query{Filter: p.Filter, Now: r.Now(), Limit: inboxAhead}}
+	if p.Recipient == "" {
+		o.query.Limit = lookAhead
+	}
+	var bookmark, latest Seq // the first and the last holder of its instant
+	if o.bookmark = len(first.Events) > 0; o.bookmark {
+		bookmark = first.Events[0].Seq
+		o.query.After = Cursor{first.Cursor.Epoch, bookmark - 1}
+		// Expired holders count too: the reader may have got them. Other expired events do not, however many there are.
+		holders, err := r.ask(ctx, p.Peer, Query{Filter: p.Filter, TS: p.Since, Expired: true, Headers: true, Limit: lookAhead})
+		if err != nil {
+			return o, err
+		}
+		for _, e := range holders.Events {
+			latest, o.settles = e.Seq, e.Received.Add(settleAfter)
+		}
 	} else {
 		o.query.NewerThan = p.Since
 	}
 	q := o.query
-	q.Headers, q.Expired = true, true
-	page, err := r.Store.Read(ctx, q)
+	q.Headers = true
+	page, err := r.ask(ctx, p.Peer, q)
 	if err != nil {
 		return o, err
 	}
 	o.end = page.Cursor
-	var latest Seq
-	if o.bookmark {
-		for _, e := range page.Events {
-			if e.TS.Equal(p.Since) {
-				latest, o.settles = e.Seq, e.Received.Add(settleAfter)
-			}
-		}
-	}
 	lastHolder := map[int64]Seq{}
-	for i, e := range page.Events {
-		lastHolder[e.TS.UnixNano()] = e.Seq
-		if e.Expires.After(now) && !(o.bookmark && i == 0) {
+	for _, e := range page.Events {
+		if e.Seq != bookmark {
+			lastHolder[e.TS.UnixNano()] = e.Seq
 			o.pending = append(o.pending, e)
 			o.news = o.news || e.Seq > latest
 		}
@@ -176,21 +182,21 @@ func cut(pending []Event, lastHolder map[int64]Seq, behind Seq, limit int) int {
 }
 
 // deliver reads the page that o found: a piece of it now, the rest as it is asked for.
-func (r *Relay) deliver(ctx context.Context, o outlook) (Delivery, error) {
+func (r *Relay) deliver(ctx context.Context, p Peer, o outlook) (Delivery, error) {
 	if o.cut == 0 {
 		return Delivery{Page: Page{Cursor: o.end}}, nil
 	}
 	last := o.pending[o.cut-1]
 	q := o.query
 	q.After, q.Until, q.MaxBytes = o.resume(), last.Seq, pieceBytes
-	page, err := r.Store.Read(ctx, q)
+	page, err := r.ask(ctx, p, q)
 	if err != nil {
 		return Delivery{}, err
 	}
 	d := Delivery{Page: page, LastTS: last.TS}
 	if page.More {
 		q.After = page.Cursor
-		d.Rest = r.pieces(ctx, q)
+		d.Rest = r.pieces(ctx, p, q)
 	}
 	d.More = o.cut < len(o.pending)
 	d.Cursor = Cursor{o.end.Epoch, last.Seq}

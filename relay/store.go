@@ -24,8 +24,7 @@ type Store interface {
 	// the next sequence number is taken. All of it or nothing. The same envelope again is answered with the first
 	// one's receipt, marked as a duplicate, before any thread rule is asked.
 	// Refusals: CodeDuplicateID, those of thread.Rules.Apply, CodeRateLimited (the recipient's inbox is full, or the
-	// agent has MaxManifests),
-	// CodeUnavailable (disk full, shutting down).
+	// agent has MaxManifests), CodeUnavailable (the disk is full or has failed, shutting down).
 	Append(ctx context.Context, e Entry) (Receipt, error)
 
 	// Read returns matching events in sequence order, and where to go on reading.
@@ -61,7 +60,7 @@ const DefaultThreadRetention = 24 * time.Hour
 
 // Quota is how much may wait for one recipient, counting what has not expired. It refuses what nobody asked for, a
 // REQUEST or a MANIFEST; a message of a thread that is there is bounded by the thread's own rules, and a full inbox
-// must not keep out the RESULT its owner waits for.
+// must not keep out the RESULT its owner waits for. A store may take an inbox that was full for full a second longer.
 type Quota struct {
 	Events int   // 0: DefaultInbox's; negative: no bound
 	Bytes  int64 // likewise
@@ -210,6 +209,7 @@ type Page struct {
 	More   bool // there are matching events behind the last one
 	// Cursor is behind the last event, or behind everything the store held when it looked if nothing more matched.
 	Cursor Cursor
+	Took   time.Duration `json:"-"` // how long the store worked on it, waiting aside
 }
 
 // AgentQuery asks for manifests; the zero value for all, from the first.
@@ -237,4 +237,5 @@ type AgentPage struct {
 	Agents []Agent
 	More   bool
 	Next   int64
+	Took   time.Duration `json:"-"` // as Page.Took
 }

@@ -27,7 +27,7 @@ const maxThreadEvents = 1000
 
 // Thread returns the thread k; without k.Client the oldest with k.ID.
 // Errors: CodeThreadNotFound.
-func (r *Relay) Thread(ctx context.Context, k thread.Key) (ThreadView, error) {
+func (r *Relay) Thread(ctx context.Context, p Peer, k thread.Key) (ThreadView, error) {
 	if err := r.draining(); err != nil {
 		return ThreadView{}, err
 	}
@@ -37,7 +37,7 @@ func (r *Relay) Thread(ctx context.Context, k thread.Key) (ThreadView, error) {
 		return ThreadView{}, err
 	}
 	q := Query{Filter: Filter{Thread: t.ID, Client: t.Client}, Now: now, Headers: true, Limit: maxThreadEvents}
-	all, err := r.Store.Read(ctx, q)
+	all, err := r.ask(ctx, p, q)
 	if err != nil {
 		return ThreadView{}, err
 	}
@@ -56,7 +56,7 @@ func (r *Relay) Thread(ctx context.Context, k thread.Key) (ThreadView, error) {
 		}
 	}
 	q.Headers, q.MaxBytes, q.Until = false, math.MaxInt, all.Cursor.Seq
-	v.Delivery, err = r.read(ctx, q)
+	v.Delivery, err = r.read(ctx, p, q)
 	return v, err
 }
 

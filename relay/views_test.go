@@ -19,14 +19,14 @@ func TestThreadView(t *testing.T) {
 		// A stranger's thread with the same id is another thread, and the older one is shown.
 		post(t, r, sign(t, key(t), envelope.Draft{Payload: request, Thread: "t1"}))
 		time.Sleep(11 * time.Second)
-		v, err := r.Thread(t.Context(), thread.Key{ID: "t1"})
+		v, err := r.Thread(t.Context(), local, thread.Key{ID: "t1"})
 		if err != nil || v.Client != client.DID() || len(v.Events) != 1 || v.Expired != 1 || !v.Offered(agent.DID()) {
 			t.Errorf("%+v %v", v, err)
 		}
 		if want := v.Transitions[1].At.Add(thread.DefaultPendingTimeout); !v.Deadline.Equal(want) {
 			t.Errorf("deadline %v, want %v", v.Deadline, want)
 		}
-		_, err = r.Thread(t.Context(), thread.Key{ID: "t1", Client: agent.DID()})
+		_, err = r.Thread(t.Context(), local, thread.Key{ID: "t1", Client: agent.DID()})
 		wantCode(t, err, envelope.CodeThreadNotFound)
 	})
 }
@@ -43,7 +43,7 @@ func TestDirectory(t *testing.T) {
 		announce("first draft", time.Now().Add(-time.Minute)) // arrives late and replaces nothing
 		search := func(q relay.AgentQuery) int {
 			q.Limit = 10
-			page, err := r.Agents(t.Context(), q)
+			page, err := r.Agents(t.Context(), local, q)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -97,7 +97,7 @@ func TestSeed(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if v, err := r.Thread(t.Context(), thread.Key{ID: e.Thread}); err != nil || v.State != thread.Completed || len(v.Events) != 4 {
+			if v, err := r.Thread(t.Context(), local, thread.Key{ID: e.Thread}); err != nil || v.State != thread.Completed || len(v.Events) != 4 {
 				t.Errorf("%+v %v", v, err)
 			}
 		}

@@ -85,7 +85,7 @@ var local = relay.Peer{Local: true}
 // waits on it and its sweeper is not needed, as timeouts are decided at every transition.
 func newRelay(t *testing.T) (*relay.Relay, *clock) {
 	t.Helper()
-	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "agora.db"), sqlite.Options{})
+	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "agora.db"), sqlite.Options{Reserve: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}

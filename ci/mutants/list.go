@@ -7,8 +7,12 @@ const (
 	ofTime      = "./replay ./relay -run Replay|Check|NoSecond|Window|Remember|Post"
 	ofThreads   = "./thread"
 	ofStores    = "./store/sqlite"
-	ofReading   = "./relay -run Delivery|Poll|Since|Siblings|Broadcasts|Cut|Page"
+	ofWriting   = "./store/sqlite -run Store|Group|Failing"
+	ofInboxes   = "./store/sqlite -run Store/Quota|Undone|FullInbox"
+	ofMarks     = "./store/sqlite -run Mark|Gone|Copy|Fail|CutLog"
+	ofReading   = "./relay -run Delivery|Poll|Since|Siblings|Broadcasts|Cut|Page|EqualTimestamps"
 	ofRelays    = "./relay -run Signature|Post|Hostile|BlowUps|AtOnce|Timeout|Drain|NoSecond|Histories|View|Directory|Cursor|Poll"
+	ofClocks    = "./relay -run Clock|Step"
 	ofHTTP      = "./relay/httpapi"
 	ofClients   = "./client"
 )
@@ -63,21 +67,46 @@ var mutants = []mutant{
 	{"store: a duplicate is not looked for by sender", "store/sqlite/write.go", "FROM event WHERE sender = ? AND id = ?\"", "FROM event WHERE ?1 <> 0 AND id = ?2\"", ofStores},
 	{"store: other content under a known id", "store/sqlite/append.go", "if !bytes.Equal(body, m.Canonical()) {", "if false && !bytes.Equal(body, m.Canonical()) {", ofStores},
 	{"store: thread rules before duplicates", "store/sqlite/append.go", "	if sender != 0 {\n		if receipt", "	if sender != 0 && m.Type != envelope.TypeAccept {\n		if receipt", ofStores},
-	{"store: told before the commit", "store/sqlite/write.go", "			outcomes[i] = outcome{receipt, posted, err}\n		}\n		return nil\n	})\n	var posted []relay.Posted\n", "			outcomes[i] = outcome{receipt, posted, err}\n			if posted != nil {\n				w.store.publish([]relay.Posted{*posted})\n			}\n		}\n		return nil\n	})\n	var posted []relay.Posted\n", ofStores},
-	{"store: published after the answer", "store/sqlite/write.go", "	w.store.publish(posted)\n	for i, j := range group {\n		j.done <- outcomes[i]\n	}", "	for i, j := range group {\n		j.done <- outcomes[i]\n	}\n	w.store.publish(posted)", ofStores},
+	{"store: told before the commit", "store/sqlite/write.go", "					posted = append(posted, *p)\n", "					posted = append(posted, *p)\n					w.store.publish([]relay.Posted{*p})\n", ofWriting},
+	{"store: published after the answer", "store/sqlite/write.go", "		_ = w.committed(posted, time.Time{})", "		defer w.committed(posted, time.Time{})", ofWriting},
 	{"store: no fsync", "store/sqlite/sqlite.go", "\"synchronous(FULL)\"", "\"synchronous(OFF)\"", ofStores},
 	{"store: no lock", "store/sqlite/sqlite.go", "	if !locked {\n", "	if false && !locked {\n", ofStores},
 	{"store: a cursor of another database", "store/sqlite/read.go", "q.After.Epoch != s.epoch || ", "", ofStores},
 	{"store: an expired event is read", "store/sqlite/select.go", "s.add(\"+expires > ?\", nanos(q.Now))", "s.add(\"+expires > ? - 1000000000000\", nanos(q.Now))", ofStores},
 	{"store: the threads' notices come twice", "store/sqlite/expire.go", "		if known, err := w.knows(m); err != nil {\n			return nil, err\n		} else if known {\n			continue\n		}\n", "", ofStores},
 
+	// The mark, the latch and the check.
+	{"mark: written before the commit", "store/sqlite/write.go", "				changed += pages(j.entry)\n			}\n			return nil", "				changed += pages(j.entry)\n			}\n			if n := len(posted); n > 0 {\n				next := w.store.mark.mark\n				next.seq = posted[n-1].Seq\n				return w.store.mark.write(next)\n			}\n			return nil", ofMarks},
+	{"mark: not written", "store/sqlite/write.go", "	if next != s.mark.mark {", "	if next.swept != s.mark.swept {", ofMarks},
+	{"mark: a database that is gone", "store/sqlite/mark.go", "		return m, errors.Join(err, m.missing(m.epoch, 0))", "		return m, err", ofMarks},
+	{"mark: agora check does not ask it", "store/sqlite/check.go", "if err := c.mark.missing(c.epoch, c.report.Seq); err != nil {", "if err := c.mark.missing(c.epoch, c.report.Seq); err != nil && c.epoch == 0 {", ofMarks},
+	{"disk: one that failed is tried again", "store/sqlite/health.go", "	if s.refusing.Swap(errDiskFailed) != errDiskFailed {", "	if s.refusing.Load() != errDiskFailed {", ofMarks},
+
+	// Inboxes.
+	{"quota: not enforced", "store/sqlite/quota.go", "	if !full(b) {", "	if b.events >= 0 {", ofInboxes},
+	{"quota: counts what has expired", "store/sqlite/write.go", "AND +expires > ? AND type", "AND +expires > ? - 1000000000000 AND type", ofInboxes},
+	{"quota: what was undone is counted", "store/sqlite/write.go", "	clear(w.inboxes)\n	if _, failed", "	if _, failed", ofInboxes},
+	{"quota: a full inbox is counted for each post", "store/sqlite/quota.go", " || now.Sub(b.counted).Abs() < countEvery", "", ofInboxes},
+	{"quota: keeps out a thread's own", "store/sqlite/quota.go", "if e.Local || !unasked(m) ||", "if e.Local || !unasked(m) && m.Type == envelope.TypeError ||", ofInboxes},
+
 	// Reading (§7).
 	{"poll: the waiter comes after the query", "relay/events.go", "	w := r.hub.add(p.Filter)\n	defer r.hub.remove(w)\n	if !p.Since.IsZero() {", "	w := &waiter{filter: p.Filter, woken: make(chan struct{}, 1)}\n	go func() { time.Sleep(time.Second); r.hub.mu.Lock(); defer r.hub.mu.Unlock(); r.hub.waiters[p.Filter.keys()[0]] = map[*waiter]struct{}{w: {}} }()\n	defer r.hub.remove(w)\n	if !p.Since.IsZero() {", ofReading},
 	{"poll: everybody is woken by everything", "relay/hub.go", "if !w.filter.Match(e.Envelope) {", "if false {", ofReading},
-	{"since: is only ts > since", "relay/since.go", "o := outlook{bookmark: len(first.Events) > 0,", "o := outlook{bookmark: false,", ofReading},
+	{"since: counts what has expired", "relay/since.go", "	q.Headers = true\n	page, err", "	q.Headers, q.Expired = true, true\n	page, err", "./relay -run ExpiredMail"},
+	{"limits: copies spend the sender's", "relay/relay.go", "if receipt.Duplicate && !from.Local {", "if receipt.Duplicate && from.Local {", "./relay -run Copies"},
+	{"limits: debts are forgotten", "relay/buckets.go", "if bucket.TokensAt(now) < 0 &&", "if bucket.TokensAt(now) < -1e9 &&", "./relay -run Debts"},
+	{"threads: copies of an id shadow", "store/sqlite/append.go", "w.records(w.stmts.threadsFor, m.Thread, string(m.Sender.ID))", "w.records(w.stmts.threadsWith, m.Thread)", "./relay -run CopiesOf"},
+	{"since: is only ts > since", "relay/since.go", "if o.bookmark = len(first.Events) > 0; o.bookmark {", "if o.bookmark = false; o.bookmark {", ofReading},
 	{"since: a page may end anywhere", "relay/since.go", "		o.cut = cut(o.pending, lastHolder, latest, p.Limit)", "		o.cut = fitting(o.pending, p.Limit)", ofReading},
 	{"since: siblings do not settle", "relay/since.go", "settleAfter = time.Second", "settleAfter = 0", ofReading},
+	{"since: reads again for each sibling", "relay/since.go", "			sibling = e.Received", "			return true, e.Received", ofReading},
+	{"page: all of it in memory", "relay/events.go", "pieceBytes  = 256 << 10", "pieceBytes  = 256 << 20", ofReading},
 	{"cursor: other spellings", "relay/store.go", "c.String() != s || ", "", ofRelays},
+
+	// The clock for what cannot be undone.
+	{"clock: a step is believed at once", "relay/clock.go", "		h.now, h.ahead = passed, monotonic", "		h.now, h.ahead = wall, monotonic", ofClocks},
+	{"clock: a step is never believed", "relay/clock.go", "	default:\n		h.now, h.ahead = wall, time.Time{}", "	default:\n		h.now = passed", ofClocks},
+	{"clock: the machine's own is compared with itself", "relay/clock.go", "	wall = wall.Round(0)\n", "", ofClocks},
 
 	// The relay.
 	{"relay: any number is parsed at once", "relay/relay.go", "make(chan struct{}, 4*runtime.GOMAXPROCS(0))", "make(chan struct{}, 4000*runtime.GOMAXPROCS(0))", ofRelays},
@@ -97,12 +126,14 @@ var mutants = []mutant{
 	{"http: no time limit for a body", "relay/httpapi/httpapi.go", "_ = control.SetReadDeadline(started.Add(readBodyTimeout))", "_ = control.SetReadDeadline(time.Time{})", ofHTTP},
 	{"http: a shutdown waits for everybody", "relay/httpapi/httpapi.go", "		return errors.Join(err, s.Close())", "		return errors.Join(err)", ofHTTP},
 	{"http: no time limit for idling", "relay/httpapi/httpapi.go", "		IdleTimeout:       idleTimeout,\n", "", ofHTTP},
-	{"http: one time limit for a whole page", "relay/httpapi/answer.go", "		s.extend(w)\n	}\n	body.WriteString(\"],\")", "	}\n	body.WriteString(\"],\")", ofHTTP},
+	{"http: one time limit for a whole page", "relay/httpapi/answer.go", "			if sent {\n				s.extend(w)\n			} else {", "			if !sent {", ofHTTP},
 	{"http: no time limit for an answer", "relay/httpapi/answer.go", "SetWriteDeadline(time.Now().Add(writeTimeout))", "SetWriteDeadline(time.Time{})", ofHTTP},
 	{"http: the log tells queries", "relay/httpapi/httpapi.go", "s.log.Debug(\"request\", \"method\", r.Method, \"path\", r.URL.Path,", "s.log.Debug(\"request\", \"method\", r.Method, \"path\", r.URL.String(),", ofHTTP},
 	{"http: the log tells tokens", "relay/httpapi/httpapi.go", "s.log.Debug(\"request\", \"method\", r.Method,", "s.log.Debug(\"request\", \"headers\", r.Header, \"method\", r.Method,", ofHTTP},
 	{"http: /seed for everybody", "relay/httpapi/handlers.go", "if !s.options.Demo && !s.local(r) {", "if false {", ofHTTP},
-	{"http: events are encoded again", "relay/httpapi/answer.go", "		b.Write(e.Body)", "		var v any\n		if json.Unmarshal(e.Body, &v) == nil {\n			_ = json.NewEncoder(b).Encode(v)\n		}", ofHTTP},
+	{"http: a request's place is not given back", "relay/httpapi/peer.go", "		defer leave()\n", "		_ = leave\n", ofHTTP},
+	{"http: anybody's X-Forwarded-For", "relay/httpapi/peer.go", "more && s.trusts(addr)", "more", ofHTTP},
+	{"http: events are encoded again", "relay/httpapi/answer.go", "			body.Write(e.Body)", "			var v any\n			if json.Unmarshal(e.Body, &v) == nil {\n				_ = json.NewEncoder(&body).Encode(v)\n			}", ofHTTP},
 
 	// The client.
 	{"client: takes events that do not verify", "client/follow.go", "	return e, e.Verify()", "	return e, nil", ofClients},
@@ -110,7 +141,9 @@ var mutants = []mutant{
 	{"client: waits for ever for an answer", "client/post.go", "context.WithTimeout(ctx, exchangeTimeout)", "context.WithCancel(ctx)", ofClients},
 	{"client: a poll may hang", "client/follow.go", "context.WithTimeout(ctx, pollTimeout+exchangeTimeout)", "context.WithCancel(ctx)", ofClients},
 	{"client: a question may hang", "client/read.go", "context.WithTimeout(ctx, exchangeTimeout)", "context.WithCancel(ctx)", ofClients},
-	{"client: believes any Retry-After", "client/exchange.go", "min(max(seconds, 0), int(maxRetryAfter/time.Second))", "max(seconds, 0)", ofClients},
+	{"client: believes any Retry-After", "client/follow.go", "min(failed.retryAfter, readPatience)", "failed.retryAfter", ofClients},
+	{"client: posts what is no longer fresh", "client/post.go", "min(failed.retryAfter, postPatience)", "failed.retryAfter", ofClients},
+	{"client: a Retry-After that overflows", "client/exchange.go", "min(max(seconds, 0), math.MaxInt32)", "min(max(seconds, 0), math.MaxInt)", ofClients},
 
 	// Each fuzz target by itself, over the corpus that is kept.
 	{"fuzz: a low-order key", "didkey/point.go", "if y == lowOrderY[i] {", "if false && y == lowOrderY[i] {", "./didkey -run FuzzParse"},
@@ -120,6 +153,6 @@ var mutants = []mutant{
 	{"fuzz: a cursor's other spelling", "relay/store.go", "c.String() != s || ", "", "./relay -run FuzzCursor"},
 	{"fuzz: a second ACCEPT", "thread/next.go", "func (t Thread) accept(m *envelope.Envelope, now time.Time) (Thread, error) {\n	if t.State != Pending {", "func (t Thread) accept(m *envelope.Envelope, now time.Time) (Thread, error) {\n	if t.State != Pending && t.State != Active {", "./thread -run FuzzSteps"},
 	{"fuzz: a recipient that is dropped", "relay/httpapi/params.go", "	if err != nil {\n		return nil, invalid(\"the query string", "	if err != nil && len(values) == 0 {\n		return nil, invalid(\"the query string", "./relay/httpapi -run FuzzQuery"},
-	{"fuzz: events encoded again", "relay/httpapi/answer.go", "		b.Write(e.Body)", "		var v any\n		if json.Unmarshal(e.Body, &v) == nil {\n			_ = json.NewEncoder(b).Encode(v)\n		}", "./relay/httpapi -run FuzzPost"},
+	{"fuzz: events encoded again", "relay/httpapi/answer.go", "			body.Write(e.Body)", "			var v any\n			if json.Unmarshal(e.Body, &v) == nil {\n				_ = json.NewEncoder(&body).Encode(v)\n			}", "./relay/httpapi -run FuzzPost"},
 	{"fuzz: a redirect", "relay/httpapi/httpapi.go", "mux.NewRouter().SkipClean(true)", "mux.NewRouter()", "./relay/httpapi -run FuzzConnection"},
 }

@@ -17,7 +17,7 @@ import (
 func folderOf(t *testing.T) (folder string) {
 	t.Helper()
 	folder = t.TempDir()
-	store, err := sqlite.Open(t.Context(), filepath.Join(folder, databaseName), sqlite.Options{})
+	store, err := sqlite.Open(t.Context(), filepath.Join(folder, databaseName), sqlite.Options{Reserve: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,16 +10,17 @@ import (
 
 // limitFlags are the settings of serve that say how much others may ask of the relay, and who they are. 0 means no limit.
 type limitFlags struct {
-	PostRateIP    float64     `name:"post-rate-ip" default:"50" placeholder:"N" help:"Posts a second from one address (an IPv6 /64 counts as one), after twice as many at once; 0: any number (default: ${default})."`
-	ReadRateIP    float64     `name:"read-rate-ip" default:"100" placeholder:"N" help:"Other requests a second from one address, likewise (default: ${default})."`
-	PostRateDID   float64     `name:"post-rate-did" default:"20" placeholder:"N" help:"Messages a second signed by one identity, likewise (default: ${default})."`
-	RequestsPerIP int         `name:"requests-per-ip" default:"64" placeholder:"N" help:"Requests of one address that may be under way at a time, waiting polls included; 0: any number (default: ${default})."`
-	PollsPerIP    int         `name:"polls-per-ip" default:"32" placeholder:"N" help:"Polls of one address that may wait at a time; 0: any number (default: ${default})."`
-	MaxPolls      int         `default:"10000" placeholder:"N" help:"Polls that may wait at a time, of all addresses together; 0: any number (default: ${default})."`
-	InboxEvents   int         `default:"10000" placeholder:"N" help:"Unexpired messages that may wait for one recipient; then what he has not asked for is refused; 0: any number (default: ${default})."`
-	InboxBytes    int64       `default:"67108864" placeholder:"BYTES" help:"How large they may be together; 0: any size (default: ${default})."`
-	TrustedProxy  []proxyText `placeholder:"CIDR" sep:"none" help:"A proxy whose X-Forwarded-For says where requests come from, as an address or a network. May be repeated. Without it all who come through a proxy count as one address."`
-	CORSOrigin    []webOrigin `name:"cors-origin" placeholder:"ORIGIN" sep:"none" help:"Let web pages of this origin, such as https://app.example, use the relay; * for all pages. May be repeated. Without it no page may read answers."`
+	PostRateIP       float64     `name:"post-rate-ip" default:"50" placeholder:"N" help:"Posts a second from one address (an IPv6 /64 counts as one), after twice as many at once; 0: any number (default: ${default})."`
+	ReadRateIP       float64     `name:"read-rate-ip" default:"100" placeholder:"N" help:"Other requests a second from one address, likewise (default: ${default})."`
+	PostRateDID      float64     `name:"post-rate-did" default:"20" placeholder:"N" help:"Messages a second signed by one identity, likewise (default: ${default})."`
+	ConnectionsPerIP int         `name:"connections-per-ip" default:"256" placeholder:"N" help:"Connections of one address that may be open at a time, idle ones included; 0: any number (default: ${default})."`
+	RequestsPerIP    int         `name:"requests-per-ip" default:"64" placeholder:"N" help:"Requests of one address that may be under way at a time, waiting polls included; 0: any number (default: ${default})."`
+	PollsPerIP       int         `name:"polls-per-ip" default:"32" placeholder:"N" help:"Polls of one address that may wait at a time; 0: any number (default: ${default})."`
+	MaxPolls         int         `default:"10000" placeholder:"N" help:"Polls that may wait at a time, of all addresses together; 0: any number (default: ${default})."`
+	InboxEvents      int         `default:"10000" placeholder:"N" help:"Unexpired messages that may wait for one recipient; then what he has not asked for is refused; 0: any number (default: ${default})."`
+	InboxBytes       int64       `default:"67108864" placeholder:"BYTES" help:"How large they may be together; 0: any size (default: ${default})."`
+	TrustedProxy     []proxyText `placeholder:"CIDR" sep:"none" help:"A proxy whose X-Forwarded-For says where requests come from, as an address or a network. May be repeated. Without it all who come through a proxy count as one address."`
+	CORSOrigin       []webOrigin `name:"cors-origin" placeholder:"ORIGIN" sep:"none" help:"Let web pages of this origin, such as https://app.example, use the relay; * for all pages. May be repeated. Without it no page may read answers."`
 }
 
 func (f limitFlags) Validate() error {
@@ -28,8 +29,8 @@ func (f limitFlags) Validate() error {
 			return fmt.Errorf("%s must be from 0.01 to 1000000 a second, or 0 for no limit", name)
 		}
 	}
-	for name, n := range map[string]int64{"--requests-per-ip": int64(f.RequestsPerIP), "--polls-per-ip": int64(f.PollsPerIP), "--max-polls": int64(f.MaxPolls),
-		"--inbox-events": int64(f.InboxEvents), "--inbox-bytes": f.InboxBytes} {
+	for name, n := range map[string]int64{"--connections-per-ip": int64(f.ConnectionsPerIP), "--requests-per-ip": int64(f.RequestsPerIP),
+		"--polls-per-ip": int64(f.PollsPerIP), "--max-polls": int64(f.MaxPolls), "--inbox-events": int64(f.InboxEvents), "--inbox-bytes": f.InboxBytes} {
 		if n < 0 {
 			return fmt.Errorf("%s must be a whole number, or 0 for no limit", name)
 		}
@@ -49,7 +50,8 @@ func (f limitFlags) limits() relay.Limits {
 	}
 	return relay.Limits{
 		PostsPerAddress: rate(f.PostRateIP), ReadsPerAddress: rate(f.ReadRateIP), PostsPerAgent: rate(f.PostRateDID),
-		RequestsPerAddress: orUnlimited(f.RequestsPerIP), PollsPerAddress: orUnlimited(f.PollsPerIP), Polls: orUnlimited(f.MaxPolls),
+		ConnectionsPerAddress: orUnlimited(f.ConnectionsPerIP),
+		RequestsPerAddress:    orUnlimited(f.RequestsPerIP), PollsPerAddress: orUnlimited(f.PollsPerIP), Polls: orUnlimited(f.MaxPolls),
 	}
 }
 

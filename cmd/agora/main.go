@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/alecthomas/kong"
 
@@ -32,6 +33,7 @@ type verbs struct {
 	Thread       threadCmd       `cmd:"" help:"Show a thread."`
 	Agents       agentsCmd       `cmd:"" help:"Find agents."`
 	Conformance  conformanceCmd  `cmd:"" help:"Ask any relay whether it keeps the protocol."`
+	Bench        benchCmd        `cmd:"" help:"Measure a relay under load."`
 	Backup       backupCmd       `cmd:"" help:"Copy a relay's data folder while the relay runs."`
 	Check        checkCmd        `cmd:"" help:"Check a data folder or a backup from end to end."`
 	Version      versionCmd      `cmd:"" help:"Show the program's version."`
@@ -107,10 +109,18 @@ func run(env environment, args []string) (code int) {
 		fmt.Fprintln(env.stderr, "agora:", inWords(err))
 		var refused *envelope.Error
 		if errors.As(err, &refused) && refused.Code.Retryable() {
-			fmt.Fprintln(env.stderr, "agora: the same command may succeed later")
+			fmt.Fprintln(env.stderr, "agora: the same command may succeed", later(refused.RetryAfter))
 		}
 		return exitFailed
 	}
+}
+
+// later says when to try again what was refused with a Retry-After, 0 if the relay did not say.
+func later(after time.Duration) string {
+	if after <= 0 {
+		return "later"
+	}
+	return "in " + max(after.Round(time.Second), time.Second).String()
 }
 
 // inWords explains the commonest trouble, a relay that is not there, and leaves other errors as they are.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -11,7 +12,7 @@ import (
 // TestEveryVerbHasAnExample asks each verb for help as a user would.
 func TestEveryVerbHasAnExample(t *testing.T) {
 	verbs := "serve|keygen|did|canonicalize|sign|verify|send|send request|send offer|send accept|send result|send error|" +
-		"send cancel|send manifest|send raw|follow|thread|agents|conformance|backup|check|version"
+		"send cancel|send manifest|send raw|follow|thread|agents|conformance|bench|backup|check|version"
 	for verb := range strings.SplitSeq(verbs, "|") {
 		var stdout, stderr bytes.Buffer
 		env := environment{t.Context(), strings.NewReader(""), &stdout, &stderr}
@@ -41,6 +42,17 @@ func TestInterruptEndsReading(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	code := run(environment{ctx, stdin, &stdout, &stderr}, []string{"canonicalize"})
 	if code != exitFailed || !strings.Contains(stderr.String(), "interrupted") || stdout.Len() > 0 {
+		t.Errorf("ended with %d: %s%s", code, stdout.String(), stderr.String())
+	}
+}
+
+// TestStopDuringStart holds that a relay which is told to stop before it listens ends as quietly as a running one.
+func TestStopDuringStart(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	var stdout, stderr bytes.Buffer
+	code := run(environment{ctx, nil, &stdout, &stderr}, []string{"serve", "--addr", "127.0.0.1:0", "--data", filepath.Join(t.TempDir(), "data")})
+	if code != exitOK || !strings.Contains(stderr.String(), `"msg":"stopping"`) || strings.Contains(stderr.String(), "agora: ") || stdout.Len() > 0 {
 		t.Errorf("ended with %d: %s%s", code, stdout.String(), stderr.String())
 	}
 }

@@ -30,8 +30,8 @@ type serveCmd struct {
 	PendingTimeout  time.Duration `default:"5m" placeholder:"DURATION" help:"How long a thread waits for an ACCEPT after its REQUEST or last OFFER (default: ${default})."`
 	ActiveTimeout   time.Duration `default:"1h" placeholder:"DURATION" help:"How long a thread waits for its RESULT (default: ${default})."`
 	ThreadRetention time.Duration `default:"24h" placeholder:"DURATION" help:"How long a thread's record outlives its messages (default: ${default})."`
-	MaxDisk         int64         `default:"68719476736" placeholder:"BYTES" help:"Largest size of the database (default: ${default})."`
-	AcceptLoss      bool          `help:"Start also where acknowledged messages are missing from the database. Readers have to start again."`
+	MaxDisk         int64         `default:"68719476736" placeholder:"BYTES" help:"Largest size of the database; then messages are refused until some have expired (default: ${default})."`
+	AcceptLoss      bool          `help:"Start although acknowledged messages are missing from the database, which a start refuses otherwise. Readers have to start again."`
 	Limits          limitFlags    `embed:"" group:"Limits and who may ask"`
 	LogLevel        slog.Level    `default:"info" placeholder:"LEVEL" help:"debug, info, warn or error (default: ${default})."`
 }
@@ -86,7 +86,7 @@ func (c serveCmd) Run(env environment) (err error) {
 		Policy: policy, MaxBytes: c.MaxDisk, AcceptLoss: c.AcceptLoss, Log: log,
 	})
 	if err != nil {
-		return err
+		return unlessStopped(env.ctx, err, log)
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
 	key, err := relayKey(filepath.Join(c.Data, "relay.key"))
@@ -106,7 +106,7 @@ func (c serveCmd) Run(env environment) (err error) {
 	r, err := relay.New(env.ctx, relay.Config{Policy: policy, Store: store, Key: key, Origin: origin, MaxBody: c.MaxBody, Log: log,
 		Limits: c.Limits.limits()})
 	if err != nil {
-		return errors.Join(err, listener.Close())
+		return errors.Join(unlessStopped(env.ctx, err, log), listener.Close())
 	}
 	server := httpapi.NewServer(r, httpapi.Options{Build: build(), Demo: c.Demo, Public: c.PublicURL != "", Log: log,
 		Loopback: onLoopback(listener.Addr()), TrustedProxies: c.Limits.proxies(), Origins: c.Limits.origins()})
@@ -115,6 +115,15 @@ func (c serveCmd) Run(env environment) (err error) {
 	}
 	log.Info("listening", "addr", listener.Addr().String(), "origin", origin, "did", key.DID(), "data", c.Data, "build", build())
 	return serve(env.ctx, r, server, listener, log)
+}
+
+// unlessStopped returns the error that ended a start, nil if that is only that the relay was told to stop meanwhile.
+func unlessStopped(ctx context.Context, err error, log *slog.Logger) error {
+	if ctx.Err() == nil || !errors.Is(err, ctx.Err()) {
+		return err
+	}
+	log.Info("stopping", "err", err)
+	return nil
 }
 
 // onLoopback reports whether only this machine can connect to a listener.

@@ -107,7 +107,7 @@ func (s *server) getThread(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	view, err := s.relay.Thread(context.WithoutCancel(r.Context()), thread.Key{ID: mux.Vars(r)["id"], Client: client})
+	view, err := s.relay.Thread(context.WithoutCancel(r.Context()), s.peer(r), thread.Key{ID: mux.Vars(r)["id"], Client: client})
 	if err != nil {
 		return err
 	}
@@ -133,7 +133,7 @@ func (s *server) getAgents(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	page, err := s.relay.Agents(context.WithoutCancel(r.Context()), q)
+	page, err := s.relay.Agents(context.WithoutCancel(r.Context()), s.peer(r), q)
 	if err != nil {
 		return err
 	}
@@ -224,8 +224,9 @@ func (s *server) limits() map[string]any {
 		"pageEvents": relay.MaxPage, "pageBytes": relay.PageBytes, "offersPerThread": s.relay.Rules.MaxOffers,
 		"manifestsPerAgent": relay.MaxManifests,
 	}
-	for name, n := range map[string]int{relay.RequestsPerAddress: s.relay.Limits.RequestsPerAddress,
-		relay.PollsPerAddress: s.relay.Limits.PollsPerAddress, relay.Polls: s.relay.Limits.Polls, "inboxEvents": s.relay.Inbox.Events} {
+	for name, n := range map[string]int{relay.ConnectionsPerAddress: s.relay.Limits.ConnectionsPerAddress,
+		relay.RequestsPerAddress: s.relay.Limits.RequestsPerAddress,
+		relay.PollsPerAddress:    s.relay.Limits.PollsPerAddress, relay.Polls: s.relay.Limits.Polls, "inboxEvents": s.relay.Inbox.Events} {
 		if n >= 0 {
 			limits[name] = n
 		}

@@ -86,6 +86,7 @@ func NewServer(r *relay.Relay, o Options) *Server {
 		ReadHeaderTimeout: readHeaderTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
+		ConnState:         newConnections(api).changed,
 
 		DisableGeneralOptionsHandler: true, // it would answer OPTIONS * with an empty 200
 		ErrorLog:                     slog.NewLogLogger(api.log.Handler(), slog.LevelDebug),

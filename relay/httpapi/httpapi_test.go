@@ -47,12 +47,12 @@ func unlimited(t testing.TB) *relay.Relay {
 	t.Helper()
 	none := relay.Rate{PerSecond: relay.Unlimited}
 	return startWith(t, func(s relay.Store) relay.Store { return s }, relay.Limits{PostsPerAddress: none, ReadsPerAddress: none, PostsPerAgent: none,
-		RequestsPerAddress: relay.Unlimited, PollsPerAddress: relay.Unlimited, Polls: relay.Unlimited})
+		ConnectionsPerAddress: relay.Unlimited, RequestsPerAddress: relay.Unlimited, PollsPerAddress: relay.Unlimited, Polls: relay.Unlimited})
 }
 
 func startWith(t testing.TB, wrap func(relay.Store) relay.Store, l relay.Limits) *relay.Relay {
 	t.Helper()
-	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "agora.db"), sqlite.Options{})
+	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "agora.db"), sqlite.Options{Reserve: 1 << 22})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -386,8 +386,13 @@ func (l *pipeListener) dial() net.Conn {
 
 func serve(t testing.TB, r *relay.Relay) (*pipeListener, *httpapi.Server) {
 	t.Helper()
+	return serveWith(t, r, httpapi.Options{Log: quiet})
+}
+
+func serveWith(t testing.TB, r *relay.Relay, o httpapi.Options) (*pipeListener, *httpapi.Server) {
+	t.Helper()
 	l := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
-	server := httpapi.NewServer(r, httpapi.Options{Log: quiet})
+	server := httpapi.NewServer(r, o)
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(l) }()
 	t.Cleanup(func() {
@@ -411,7 +416,7 @@ func readAll(t testing.TB, c net.Conn) string {
 // TestOversizedPage holds that a page of equal timestamps, which rule 3 of since does not let end, comes whole and in
 // pieces, the limit and the 4 MiB of other pages notwithstanding.
 func TestOversizedPage(t *testing.T) {
-	h := httpapi.New(start(t), httpapi.Options{})
+	h := httpapi.New(unlimited(t), httpapi.Options{})
 	me, ts := key(t).DID(), time.Now()
 	big := json.RawMessage(`"` + strings.Repeat("x", 120<<10) + `"`)
 	const count = 80

@@ -94,6 +94,19 @@ func TestLocalRequestsAreSpared(t *testing.T) {
 	}
 }
 
+// TestProxyOnThisMachineIsNotSpared holds that a trusted proxy which adds no header and asks for a loopback name, as
+// some do unless told otherwise, does not make local requests of everybody's.
+func TestProxyOnThisMachineIsNotSpared(t *testing.T) {
+	req := httptest.NewRequest("GET", "/health", nil)
+	req.RemoteAddr, req.Host = "127.0.0.1:9", "127.0.0.1:8789"
+	for proxy, local := range map[string]bool{"127.0.0.0/8": false, "10.0.0.1/32": true} {
+		o := httpapi.Options{TrustedProxies: []netip.Prefix{netip.MustParsePrefix(proxy)}}
+		if got := httpapi.Peer(o, req); got.Local != local {
+			t.Errorf("with the proxy %s a request over loopback is local: %v", proxy, got.Local)
+		}
+	}
+}
+
 func TestWaitingPollsOverHTTP(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := limited(t, relay.Limits{PollsPerAddress: 3})
@@ -234,7 +247,7 @@ func TestWellKnownNamesTheLimits(t *testing.T) {
 		return document.Limits, strings.Join(document.Features, " ")
 	}
 	limits, features := ask(start(t), httpapi.Options{})
-	for name, want := range map[string]string{"pollsPerAddress": "32", "polls": "10000",
+	for name, want := range map[string]string{"connectionsPerAddress": "256", "pollsPerAddress": "32", "polls": "10000",
 		"rates": `{"postsPerAddress":{"perSecond":50,"burst":100},"postsPerAgent":{"perSecond":20,"burst":40},"readsPerAddress":{"perSecond":100,"burst":200}}`} {
 		if string(limits[name]) != want {
 			t.Errorf("%s is %s, want %s", name, limits[name], want)

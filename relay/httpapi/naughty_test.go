@@ -145,7 +145,7 @@ func naughtyBodies(t *testing.T, text string) (bodies [][]byte) {
 // TestNaughtyStringsAreKept holds that what may be stored is given back to the byte, by reads and by searches, and that
 // a search for one finds that one.
 func TestNaughtyStringsAreKept(t *testing.T) {
-	h := httpapi.New(start(t), httpapi.Options{Log: quiet})
+	h := httpapi.New(unlimited(t), httpapi.Options{Log: quiet})
 	var sent [][]byte
 	for i, text := range naughty {
 		if text == "" {

@@ -69,11 +69,7 @@ func (s *server) peer(r *http.Request) relay.Peer {
 // address that the proxy says it has the request from, and so on through other trusted ones. What stands left of that
 // in X-Forwarded-For is anybody's invention.
 func (s *server) client(r *http.Request) netip.Addr {
-	connection, err := netip.ParseAddrPort(r.RemoteAddr)
-	if err != nil {
-		return netip.Addr{}
-	}
-	addr := connection.Addr().Unmap().WithZone("")
+	addr := connected(r.RemoteAddr)
 	chain := strings.Join(r.Header.Values("X-Forwarded-For"), ",")
 	for more := chain != ""; more && s.trusts(addr); {
 		var last string
@@ -89,6 +85,15 @@ func (s *server) client(r *http.Request) netip.Addr {
 		addr = next
 	}
 	return addr
+}
+
+// connected returns the address at the other end of a connection, the zero Addr where there is none.
+func connected(remote string) netip.Addr {
+	connection, err := netip.ParseAddrPort(remote)
+	if err != nil {
+		return netip.Addr{}
+	}
+	return connection.Addr().Unmap().WithZone("")
 }
 
 // parseHop reads an entry of X-Forwarded-For, which some proxies write with a port.
@@ -113,10 +118,10 @@ var passedOn = []string{"Via", "X-Real-Ip", "Origin", "Sec-Fetch-Site"}
 
 // local reports whether a request certainly comes from this machine: over loopback, to a loopback name, not passed on
 // by a proxy, not sent by a web page, at a relay that has no public address (PROTOCOL §5). The Host keeps out pages
-// that have rebound their own name to this machine.
+// that have rebound their own name to this machine. What a trusted proxy sends is passed on, whatever headers it has.
 func (s *server) local(r *http.Request) bool {
-	peer, err := netip.ParseAddrPort(r.RemoteAddr)
-	if err != nil || !peer.Addr().Unmap().IsLoopback() || s.options.Public {
+	addr := connected(r.RemoteAddr)
+	if !addr.IsLoopback() || s.options.Public || s.trusts(addr) {
 		return false
 	}
 	for name := range r.Header {

@@ -118,7 +118,7 @@ func (w *writer) insert(e relay.Entry, threadN int64) (relay.Posted, error) {
 			return relay.Posted{}, err
 		}
 	}
-	w.received(recipient, len(m.Canonical()), expires)
+	w.received(recipient, m, expires)
 	return relay.Posted{Envelope: m, Event: relay.Event{Seq: relay.Seq(seq), ID: m.ID, TS: m.TS, Received: e.Received,
 		Expires: expires, Size: len(m.Canonical()), Body: m.Canonical()}}, nil
 }
@@ -183,7 +183,8 @@ func (w *writer) candidates(sender int64, m *envelope.Envelope) ([]record, error
 	return w.candidatesOf(sender, m)
 }
 
-// candidatesOf returns the threads of m's two ends if there are any, else the oldest.
+// candidatesOf returns the threads of m's two ends if there are any, else those the sender may have a part in, else the
+// oldest.
 func (w *writer) candidatesOf(sender int64, m *envelope.Envelope) ([]record, error) {
 	if m.Recipient != "" {
 		recipient, err := w.party(m.Recipient)
@@ -194,6 +195,11 @@ func (w *writer) candidatesOf(sender int64, m *envelope.Envelope) ([]record, err
 		if err != nil || len(found) > 0 {
 			return found, err
 		}
+	}
+	// Whoever copies the id cannot make the sender the agent of his threads, so the one he works in is always found.
+	found, err := w.records(w.stmts.threadsFor, m.Thread, string(m.Sender.ID))
+	if err != nil || len(found) > 0 {
+		return found, err
 	}
 	return w.records(w.stmts.threadsWith, m.Thread)
 }

@@ -209,7 +209,11 @@ func TestCheckFindsFlippedBits(t *testing.T) {
 		}
 	}
 	random := rand.New(rand.NewPCG(1, 2))
-	for flips < 300 {
+	most := 300
+	if raceDetector {
+		most = 60
+	}
+	for flips < most {
 		if at := random.IntN(len(intact)); intact[at] != 0 { // most zeros are free space
 			try(at, 1<<random.IntN(8))
 		}

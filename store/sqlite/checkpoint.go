@@ -29,7 +29,9 @@ func (s *Store) checkpointer() {
 			return
 		case <-s.logGrown:
 			// On a connection of its own, past which the writer goes on.
+			s.copying.Lock()
 			_, err := s.writeDB.ExecContext(context.Background(), "PRAGMA wal_checkpoint(PASSIVE)")
+			s.copying.Unlock()
 			_ = s.failed(err) // which notes it
 		}
 	}
@@ -63,8 +65,11 @@ func (w *writer) watchLog(changed int) error {
 	return err
 }
 
-// truncateLog copies all of the log and leaves its file empty; done is false if a reader was in the way.
+// truncateLog copies all of the log and leaves its file empty; done is false if a reader was in the way. For the
+// checkpointer it waits: who frees a full disk must not give up for one slow fsync.
 func (w *writer) truncateLog() (done bool, err error) {
+	w.store.copying.Lock()
+	defer w.store.copying.Unlock()
 	busy, _, _, err := w.checkpoint(w.stmts.truncateLog)
 	return !busy, err
 }

@@ -18,12 +18,15 @@ const (
 	expireNotices = 100
 )
 
-// Expire implements relay.Store. It also keeps what is beside the database in order, and while the disk is full tries to
-// make room. Refusals: CodeUnavailable while the store takes nothing in.
+// Expire implements relay.Store. It also looks whether the database's files are where they were, keeps what is beside
+// them in order, and while the disk is full tries to make room. Refusals: CodeUnavailable while the store takes nothing in.
 func (s *Store) Expire(ctx context.Context, now time.Time, notices func(thread.Thread) []*envelope.Envelope) error {
 	s.expiring.Lock()
 	defer s.expiring.Unlock()
 	if err := s.closed(); err != nil {
+		return err
+	}
+	if err := s.failed(s.misplaced()); err != nil {
 		return err
 	}
 	if err := s.syncMark(); err != nil {

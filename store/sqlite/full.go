@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -24,15 +25,18 @@ func (s *Store) upkeep(ctx context.Context) error {
 		return err
 	}
 	s.logLimit.Store(logLimit(target))
+	var grown error
 	if have < target {
-		if err := s.reserve.grow(min(target, have+reserveStep)); err != nil {
-			return s.failed(err)
+		grown = s.failed(s.reserve.grow(min(target, have+reserveStep)))
+		if grown != nil && !errors.Is(grown, errBusy) { // busy: the next Expire tries again, the limit is set all the same
+			return grown
 		}
 	}
-	return s.task(ctx, func(w *writer) error {
+	err = s.task(ctx, func(w *writer) error {
 		_, err := w.limitSize(target)
 		return err
 	})
+	return cmp.Or(err, grown)
 }
 
 // leastRoom is how many pages make room enough on a small disk: one message of any size has to fit, with what it changes.
@@ -79,6 +83,9 @@ func (s *Store) makeRoom(ctx context.Context, now time.Time) error {
 			return err
 		}
 		err = s.purge(ctx, now)
+	}
+	if ctx.Err() != nil {
+		return ctx.Err() // which says nothing about the disk
 	}
 	if err == nil {
 		err = s.reserve.restore()

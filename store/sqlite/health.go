@@ -1,9 +1,13 @@
 package sqlite
 
 import (
+	"cmp"
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"fmt"
+	"io/fs"
+	"os"
 	"syscall"
 	"time"
 
@@ -47,8 +51,11 @@ func (s *Store) failed(err error) error {
 		if s.refusing.CompareAndSwap(nil, errDiskFull) {
 			s.options.Log.Error("the disk is full, or the database as large as it may get; nothing is taken in until there is room", "err", err)
 		}
-		return s.refusing.Load()
+		return cmp.Or(s.refusing.Load(), errDiskFull) // a failed one, if that came first
 	case code&0xff == sqlite3.SQLITE_BUSY, code&0xff == sqlite3.SQLITE_LOCKED:
+		return errBusy
+	case code&0xff == sqlite3.SQLITE_CANTOPEN, errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
+		// No file descriptors are left. No file was written to, and descriptors come back when connections go.
 		return errBusy
 	}
 	if s.refusing.Swap(errDiskFailed) != errDiskFailed {
@@ -56,6 +63,46 @@ func (s *Store) failed(err error) error {
 			"Look after the disk first, then at the database with `agora check`", "err", err)
 	}
 	return errDiskFailed
+}
+
+// readFailed notes what an error of a read means for the store and returns it as it is. A damaged database closes the
+// store too: what is acknowledged into one may never be read.
+func (s *Store) readFailed(err error) error {
+	switch codeOf(err) & 0xff {
+	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR:
+		_ = s.failed(err) // which notes it
+	}
+	return err
+}
+
+// rememberFiles notes which files the connections have open. SQLite keeps both from its first read to its last Close,
+// also where it makes the log begin again or leaves it empty.
+func (s *Store) rememberFiles() error {
+	s.files = map[string]os.FileInfo{}
+	for _, path := range []string{s.path, s.path + "-wal"} {
+		info, err := os.Stat(path)
+		if err != nil {
+			return err
+		}
+		s.files[path] = info
+	}
+	return nil
+}
+
+// misplaced returns which of the files is not where it was, nil if none: what is written to it then, nobody finds again.
+// It opens nothing.
+func (s *Store) misplaced() error {
+	for path, opened := range s.files {
+		switch found, err := os.Stat(path); {
+		case errors.Is(err, fs.ErrNotExist):
+			return fmt.Errorf("%s was moved or removed while the relay has it open; stop the relay and put it back", path)
+		case err != nil:
+			return err
+		case !os.SameFile(opened, found):
+			return fmt.Errorf("%s is another file than the one the relay has open; stop the relay and put that one back", path)
+		}
+	}
+	return nil
 }
 
 // ofData reports whether a statement failed for what it was given, which says nothing about the disk.

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -25,11 +26,17 @@ import (
 // The test binary started with this variable set is one of children, not the tests.
 const childVariable = "AGORA_SQLITE_TEST_CHILD"
 
-var children = map[string]func(path string) error{"open": openOnly, "append": appendForever, "converse": converseForever, "limited": appendLimited}
+var children = map[string]func(path string) error{"open": openOnly, "append": appendForever, "converse": converseForever, "limited": appendLimited, "crowded": crowded}
 
 func TestMain(m *testing.M) {
 	child, ok := children[os.Getenv(childVariable)]
 	if !ok {
+		if raceDetector {
+			// Races show in few runs of a model; what the models look for is looked for without the detector.
+			if err := flag.Set("rapid.checks", "25"); err != nil {
+				panic(err) // rapid has renamed it
+			}
+		}
 		goleak.VerifyTestMain(m) // exits; no goroutine may outlive the tests
 	}
 	if err := child(os.Args[1]); err != nil {

@@ -100,8 +100,8 @@ func (m mark) missing(epoch uint32, head relay.Seq) error {
 	if epoch != m.epoch || head >= m.seq {
 		return nil
 	}
-	return fmt.Errorf("%w: events %d to %d were acknowledged and are not in the database, which was damaged, or "+
-		"replaced by an older copy", errLoss, head+1, m.seq)
+	return fmt.Errorf("%w: events %d to %d were acknowledged and are not in the database, which was damaged, "+
+		"removed, or replaced by an older copy", errLoss, head+1, m.seq)
 }
 
 // compare holds the database against its mark, before anything is done to it that a look at the damage would miss.
@@ -111,8 +111,9 @@ func compare(ctx context.Context, path string) (m mark, err error) {
 	if m.epoch == 0 || err != nil {
 		return m, err
 	}
-	if info, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
-		return m, nil
+	// A start has a database before it has a mark. Of an empty one SQLite would remove the write-ahead log.
+	if size, err := fileSize(path); size == 0 || err != nil {
+		return m, errors.Join(err, m.missing(m.epoch, 0))
 	}
 	// A connection that cannot write leaves the write-ahead log as it is when it closes.
 	db, err := open(path, "deferred", readPragmas, "ro")

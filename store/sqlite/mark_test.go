@@ -115,9 +115,9 @@ const logHeader, logFrame = 32, 24 + pageSize
 
 // A write-ahead log that ends anywhere leaves a prefix of what was acknowledged, whole, and the mark tells what is missing.
 func TestCutLog(t *testing.T) {
-	receipts, every := 40, 1
+	receipts, every, others := 40, 1, 60
 	if raceDetector {
-		receipts, every = 20, 8
+		receipts, every, others = 20, 8, 20
 	}
 	r := killed(t, receipts)
 	log := r.files[logSuffix]
@@ -126,7 +126,7 @@ func TestCutLog(t *testing.T) {
 		cuts = append(cuts, end)
 	}
 	frames := len(cuts)
-	for range 60 {
+	for range others {
 		cuts = append(cuts, rand.Intn(len(log)))
 	}
 	slices.Sort(cuts)
@@ -141,15 +141,18 @@ func TestCutLog(t *testing.T) {
 	if before < len(r.acks) {
 		t.Errorf("uncut, it holds %d events of %d", before, len(r.acks))
 	}
-	t.Logf("%d receipts, cut at %d frames and 60 other places", len(r.acks), frames)
+	t.Logf("%d receipts, cut at %d frames and %d other places", len(r.acks), frames, others)
 }
 
 // SQLite takes a damaged log for one that ends there. Nothing acknowledged is missing without a word.
 func TestFlippedBits(t *testing.T) {
 	r := killed(t, 40)
 	log := r.files[logSuffix]
-	short := 0
-	for range 60 {
+	short, flips := 0, 60
+	if raceDetector {
+		flips = 20
+	}
+	for range flips {
 		damaged := bytes.Clone(log)
 		damaged[rand.Intn(len(log))] ^= 1 << rand.Intn(8)
 		if r.reopen(t, r.put(t, damaged), damaged) < len(r.acks) {
@@ -310,5 +313,32 @@ func TestMarkOfSweeps(t *testing.T) {
 	must(t, s.Expire(t.Context(), now, nil))
 	if s.unsynced.Load() {
 		t.Error("the mark is not on disk")
+	}
+}
+
+// A database that is gone, or cut to nothing, is not begun anew in silence, and what its log holds is left as it is.
+func TestDatabaseThatIsGone(t *testing.T) {
+	for name, take := range map[string]func(path string) error{
+		"removed": os.Remove, "emptied": func(path string) error { return os.Truncate(path, 0) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "agora.db")
+			s := openAt(t, path)
+			appendAll(t, s, requests(t, 3))
+			must(t, s.Close())
+			must(t, take(path))
+			must(t, os.WriteFile(path+logSuffix, []byte("a log"), 0o600))
+
+			_, _, err := logged(t, path, Options{})
+			if !errors.Is(err, errLoss) || !strings.Contains(err.Error(), fmt.Sprintf(advice, 1, 3)) {
+				t.Errorf("open: %v", err)
+			}
+			if log, err := os.ReadFile(path + logSuffix); err != nil || string(log) != "a log" {
+				t.Errorf("the refusal left %q of the log, %v", log, err)
+			}
+			s, _, err = logged(t, path, Options{AcceptLoss: true})
+			must(t, err)
+			appendAll(t, s, requests(t, 1))
+		})
 	}
 }

@@ -201,3 +201,17 @@ func TestClosedStoreSaysSo(t *testing.T) {
 		}
 	}
 }
+
+// A read that panics is its caller's trouble, who can survive it, and not the process's.
+func TestPanicOfARead(t *testing.T) {
+	s := openNew(t)
+	func() {
+		defer func() {
+			if p := recover(); p != "boom" {
+				t.Errorf("recovered %v", p)
+			}
+		}()
+		_ = s.onReader(func() { panic("boom") }) // does not return
+	}()
+	must(t, s.onReader(func() {}))
+}

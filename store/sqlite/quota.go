@@ -15,10 +15,20 @@ type inbox struct {
 	events   int
 	bytes    int64
 	fullTill time.Time // before then nothing of it expires
+	counted  time.Time
+}
+
+// isFull reports whether b may be taken for full at now without a look, if it was when it was counted.
+func (b inbox) isFull(now time.Time) bool {
+	return now.Before(b.fullTill) && b.fullTill.Sub(now) <= comeAgain || now.Sub(b.counted).Abs() < countEvery
 }
 
 // comeAgain is the longest that who was refused is told to wait, and that an inbox is taken for full without a look.
 const comeAgain = time.Minute
+
+// countEvery is how often a full inbox is counted at most. The writer needs some ten milliseconds for ten thousand
+// events, and whoever lets one of them expire every now and then must not cost it that for each of his posts.
+const countEvery = time.Second
 
 // maxInboxes bounds how many inboxes are counted in memory, some 20 MB.
 const maxInboxes = 200_000
@@ -45,10 +55,15 @@ func (w *writer) admitListing(sender int64, e relay.Entry) error {
 		Message: "the directory has " + strconv.Itoa(others) + " manifests of this agent, and keeps no more; replace one by using its id again"}
 }
 
+// unasked reports whether nobody asked for m. Only such mail counts: a thread's is bounded by the thread's rules, and
+// the relay's own notices of ended threads must not fill an inbox.
+func unasked(m *envelope.Envelope) bool {
+	return m.Type == envelope.TypeRequest || m.Type == envelope.TypeManifest
+}
+
 func (w *writer) admitMail(e relay.Entry) error {
 	m, quota := e.Envelope, w.store.policy.Inbox
-	unasked := m.Type == envelope.TypeRequest || m.Type == envelope.TypeManifest
-	if e.Local || !unasked || m.Recipient == "" || quota.Events < 0 && quota.Bytes < 0 {
+	if e.Local || !unasked(m) || m.Recipient == "" || quota.Events < 0 && quota.Bytes < 0 {
 		return nil
 	}
 	recipient, err := w.party(m.Recipient)
@@ -60,7 +75,7 @@ func (w *writer) admitMail(e relay.Entry) error {
 		return quota.Events >= 0 && b.events >= quota.Events || quota.Bytes >= 0 && b.bytes+size > quota.Bytes
 	}
 	b, counted := w.inboxes[recipient]
-	if now := e.Received; !counted || full(b) && (!now.Before(b.fullTill) || b.fullTill.Sub(now) > comeAgain) {
+	if now := e.Received; !counted || full(b) && !b.isFull(now) {
 		if b, err = w.count(recipient, now, quota); err != nil {
 			return err
 		}
@@ -71,7 +86,7 @@ func (w *writer) admitMail(e relay.Entry) error {
 	}
 	return &envelope.Error{Code: envelope.CodeRateLimited, Details: map[string]any{"limit": "inbox"},
 		Message:    "the recipient's inbox is full; try again when some of what waits there has expired",
-		RetryAfter: max(b.fullTill.Sub(e.Received), time.Second)}
+		RetryAfter: max(b.fullTill.Sub(e.Received), countEvery)}
 }
 
 // count looks at no more of an inbox than makes it full.
@@ -82,7 +97,7 @@ func (w *writer) count(recipient int64, now time.Time, quota relay.Quota) (b inb
 	}
 	var expires sql.NullInt64
 	err = w.stmts.waiting.QueryRow(recipient, nanos(now), limit).Scan(&b.events, &b.bytes, &expires)
-	b.fullTill = now.Add(comeAgain)
+	b.counted, b.fullTill = now, now.Add(comeAgain)
 	if first := instant(expires.Int64); expires.Valid && first.Before(b.fullTill) {
 		b.fullTill = first
 	}
@@ -90,10 +105,10 @@ func (w *writer) count(recipient int64, now time.Time, quota relay.Quota) (b inb
 }
 
 // received adds an event to its recipient's inbox, if that is counted.
-func (w *writer) received(recipient int64, size int, expires time.Time) {
-	if b, ok := w.inboxes[recipient]; ok {
+func (w *writer) received(recipient int64, m *envelope.Envelope, expires time.Time) {
+	if b, ok := w.inboxes[recipient]; ok && unasked(m) {
 		b.events++
-		b.bytes += int64(size)
+		b.bytes += int64(len(m.Canonical()))
 		if expires.Before(b.fullTill) {
 			b.fullTill = expires
 		}

@@ -32,18 +32,28 @@ func (s *Store) Read(ctx context.Context, q relay.Query) (relay.Page, error) {
 	}
 	var page relay.Page
 	var err error
-	if stopped := s.onReader(func() { page, err = s.read(ctx, q, head) }); stopped != nil {
+	if stopped := s.onReader(func() {
+		began := time.Now()
+		page, err = s.read(ctx, q, head)
+		page.Took = time.Since(began)
+	}); stopped != nil {
 		return relay.Page{}, stopped
 	}
-	return page, err
+	return page, s.readFailed(err)
 }
 
 // onReader has a reader run f: SQLite makes a stack grow to 32 KB, which the goroutine of a poll that waits would keep.
+// If f panics, so does its caller.
 func (s *Store) onReader(f func()) error {
-	done := make(chan struct{})
+	done := make(chan any)
 	select {
-	case s.reads <- func() { f(); close(done) }:
-		<-done
+	case s.reads <- func() {
+		defer func() { done <- recover() }()
+		f()
+	}:
+		if panicked := <-done; panicked != nil {
+			panic(panicked)
+		}
 		return nil
 	case <-s.stop:
 		return relay.ErrShuttingDown
@@ -131,6 +141,7 @@ func (s *Store) Thread(ctx context.Context, k thread.Key, now time.Time) (thread
 	if errors.Is(err, sql.ErrNoRows) {
 		return thread.Thread{}, thread.ErrNotFound
 	}
+	err = s.readFailed(err)
 	var t thread.Thread
 	if err == nil {
 		err = json.Unmarshal(record, &t)
@@ -139,10 +150,18 @@ func (s *Store) Thread(ctx context.Context, k thread.Key, now time.Time) (thread
 }
 
 // Agents implements relay.Store.
-func (s *Store) Agents(ctx context.Context, q relay.AgentQuery) (relay.AgentPage, error) {
-	if err := s.closed(); err != nil {
-		return relay.AgentPage{}, err
+func (s *Store) Agents(ctx context.Context, q relay.AgentQuery) (page relay.AgentPage, err error) {
+	if stopped := s.onReader(func() {
+		began := time.Now()
+		page, err = s.directory(ctx, q)
+		page.Took = time.Since(began)
+	}); stopped != nil {
+		return relay.AgentPage{}, stopped
 	}
+	return page, s.readFailed(err)
+}
+
+func (s *Store) directory(ctx context.Context, q relay.AgentQuery) (relay.AgentPage, error) {
 	where, args := "m.expires > ? AND m.n > ?", []any{nanos(q.Now), q.After}
 	add := func(condition string, value any) {
 		where += " AND " + condition

@@ -80,7 +80,8 @@ func (r *reserve) release() error {
 	return nil
 }
 
-// restore makes the reserve as large as it stood, or as much smaller as leaves the same again for the write-ahead log. Errors: errDiskFull if even the least does not fit.
+// restore makes the reserve as large as it stood, or as much smaller as leaves the same again for the write-ahead log.
+// Errors: errDiskFull if even the least does not fit.
 func (r *reserve) restore() error {
 	have, err := fileSize(r.path)
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -73,7 +74,7 @@ type Store struct {
 	options Options
 	policy  relay.Policy // the options'
 	lock    *flock.Flock
-	writeDB *sql.DB // two connections, the writer's and the checkpointer's
+	writeDB *sql.DB // as many connections as writers
 	readDB  *sql.DB
 	epoch   uint32
 
@@ -88,11 +89,13 @@ type Store struct {
 	refusing atomic.Pointer[envelope.Error] // what appends are told; nil: they are taken
 	logLimit atomic.Int64                   // pages, see watchLog
 	logGrown chan struct{}                  // holds one; wakes the checkpointer
+	copying  sync.Mutex                     // held while all of the log is copied, or as much as nobody reads
 	mark     *markFile                      // the writer's
 	unsynced atomic.Bool                    // the mark was written
 
 	expiring sync.Mutex // held by Expire, which owns the reserve
 	reserve  reserve
+	files    map[string]os.FileInfo // the database and its write-ahead log as Open found them, by their paths
 
 	mu       sync.Mutex // guards what follows
 	watchers map[*watcher]struct{}
@@ -101,7 +104,11 @@ type Store struct {
 
 var _ relay.Store = (*Store)(nil)
 
-const readers = 4
+// How many connections there are: of the writer and the checkpointer, and of those who read.
+const (
+	writers = 2
+	readers = 4
+)
 
 // Open opens the database at path, making it if it is not there, and brings its schema up to date.
 // It fails if another process has it open, and if it lacks events that it had acknowledged.
@@ -170,8 +177,9 @@ func (s *Store) open(ctx context.Context) (w *writer, err error) {
 	if s.readDB, err = open(s.path, "deferred", readPragmas, "rw"); err != nil {
 		return nil, err
 	}
-	s.readDB.SetMaxOpenConns(readers)
-	s.readDB.SetMaxIdleConns(readers)
+	if err := errors.Join(openAll(ctx, s.writeDB, writers), openAll(ctx, s.readDB, readers)); err != nil {
+		return nil, err
+	}
 	epoch, head, err := identity(ctx, s.writeDB)
 	if err != nil {
 		return nil, err
@@ -189,6 +197,9 @@ func (s *Store) open(ctx context.Context) (w *writer, err error) {
 		s.logLimit.Store(logLimit(target))
 		_, err = w.limitSize(target)
 	}
+	if err == nil {
+		err = s.rememberFiles()
+	}
 	if err != nil {
 		return nil, errors.Join(err, w.close())
 	}
@@ -202,7 +213,6 @@ func (s *Store) prepare(ctx context.Context) (err error) {
 		if s.writeDB, err = open(s.path, "immediate", writePragmas, "rwc"); err != nil {
 			return err
 		}
-		s.writeDB.SetMaxOpenConns(2)
 	}
 	if err := migrate(ctx, s.writeDB); err != nil {
 		return err
@@ -231,6 +241,21 @@ func open(path, txlock string, pragmas []string, mode string) (*sql.DB, error) {
 	dsn := url.URL{Scheme: "file", Path: filepath.ToSlash(path),
 		RawQuery: url.Values{"_pragma": pragmas, "_txlock": {txlock}, "mode": {mode}}.Encode()}
 	return sql.Open("sqlite", dsn.String())
+}
+
+// openAll opens n connections, and with their pragmas, which read the database, also its write-ahead log. They stay open:
+// one opened later, when somebody needs it, would fail once the process has no file descriptors left.
+func openAll(ctx context.Context, db *sql.DB, n int) (err error) {
+	db.SetMaxOpenConns(n)
+	db.SetMaxIdleConns(n)
+	for range n {
+		conn, failed := db.Conn(ctx)
+		if failed != nil {
+			return failed
+		}
+		defer func() { err = errors.Join(err, conn.Close()) }() // back to the pool, when all are open
+	}
+	return nil
 }
 
 //go:embed schema/*.sql

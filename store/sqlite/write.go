@@ -47,13 +47,14 @@ type writer struct {
 }
 
 type statements struct {
-	begin, commit, rollback                                    *sql.Stmt
-	party, addParty, seen                                      *sql.Stmt
-	known, addEvent, addManifest, manifests, waiting           *sql.Stmt
-	ownThread, threadsOf, threadsWith, addThread, updateThread *sql.Stmt
-	dueThreads, dropThread, dropEvents, dropManifests          *sql.Stmt
-	cuttable, dropEvent, addCut                                *sql.Stmt
-	lookAtLog, restartLog, truncateLog                         *sql.Stmt
+	begin, commit, rollback                           *sql.Stmt
+	party, addParty, seen                             *sql.Stmt
+	known, addEvent, addManifest, manifests, waiting  *sql.Stmt
+	ownThread, threadsOf, threadsFor, threadsWith     *sql.Stmt
+	addThread, updateThread                           *sql.Stmt
+	dueThreads, dropThread, dropEvents, dropManifests *sql.Stmt
+	cuttable, dropEvent, addCut                       *sql.Stmt
+	lookAtLog, restartLog, truncateLog                *sql.Stmt
 }
 
 // maxParties bounds the cache of parties, some 20 MB.
@@ -83,9 +84,12 @@ func newWriter(ctx context.Context, s *Store) (*writer, error) {
 			"intents = excluded.intents, text = excluded.text WHERE excluded.ts >= ts"},
 		{&w.stmts.manifests, "SELECT count(*) FROM manifest WHERE sender = ? AND id <> ? AND expires > ?"},
 		{&w.stmts.waiting, "SELECT count(*), ifnull(sum(bytes), 0), min(expires) FROM (SELECT length(body) AS bytes, expires FROM event " +
-			"WHERE recipient = ? AND +expires > ? LIMIT ?)"},
+			"WHERE recipient = ? AND +expires > ? AND type IN ('REQUEST', 'MANIFEST') LIMIT ?)"},
 		{&w.stmts.ownThread, "SELECT n, keep, record FROM thread WHERE id = ? AND client = ?"},
 		{&w.stmts.threadsOf, "SELECT n, keep, record FROM thread WHERE id = ? AND client IN (?, ?) ORDER BY n"},
+		{&w.stmts.threadsFor, "SELECT n, keep, record FROM (SELECT n, keep, record FROM thread WHERE id = ?1 AND " +
+			"(instr(record, ?2) > 0 OR json_extract(record, '$.recipient') IS NULL) " +
+			"ORDER BY json_extract(record, '$.agent') = ?2 DESC, n LIMIT " + strconv.Itoa(maxCandidates) + ") ORDER BY n"},
 		{&w.stmts.threadsWith, "SELECT n, keep, record FROM thread WHERE id = ? ORDER BY n LIMIT " + strconv.Itoa(maxCandidates)},
 		{&w.stmts.addThread, "INSERT INTO thread (id, client, due, keep, record) VALUES (?, ?, ?, ?, ?)"},
 		{&w.stmts.updateThread, "UPDATE thread SET due = ?, keep = ?, record = ? WHERE n = ?"},

@@ -1,10 +1,13 @@
 package sqlite
 
 import (
+	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	sqlite "modernc.org/sqlite"
 
@@ -97,6 +100,52 @@ func TestFailingEntry(t *testing.T) {
 		page, err := s.Read(t.Context(), relay.Query{Filter: relay.Filter{Sender: e.Envelope.Sender.ID}, Expired: true, Limit: 9})
 		if err != nil || len(page.Events) != 1 || page.Events[0].ID != e.Envelope.ID {
 			t.Errorf("of %s are stored: %+v, %v", e.Envelope.Sender.ID, page.Events, err)
+		}
+	}
+}
+
+// What was undone does not wait in an inbox: there is room for as many as before.
+func TestUndoneEntryFillsNoInbox(t *testing.T) {
+	o := Options{}
+	o.Inbox.Events = 2
+	s := openWith(t, filepath.Join(t.TempDir(), "agora.db"), o)
+	bob, undone := key(9).DID(), errors.New("undone")
+	appendAll(t, s, []relay.Entry{request(t, key(1), bob)})
+	err := s.task(t.Context(), func(w *writer) error {
+		return w.transact(func() error {
+			_, _, err := w.append(request(t, key(2), bob))
+			return errors.Join(err, undone)
+		})
+	})
+	if !errors.Is(err, undone) {
+		t.Fatal(err)
+	}
+	appendAll(t, s, []relay.Entry{request(t, key(3), bob)})
+	if _, err := s.Append(t.Context(), request(t, key(4), bob)); !isCode(err, envelope.CodeRateLimited) {
+		t.Errorf("a third: %v", err)
+	}
+}
+
+// Who lets one message after the other expire in a full inbox has it counted once a second, not for each post.
+func TestFullInboxIsCountedNowAndThen(t *testing.T) {
+	o := Options{}
+	o.Inbox.Events = 2
+	s := openWith(t, filepath.Join(t.TempDir(), "agora.db"), o)
+	bob, start := key(9).DID(), time.Now().Truncate(time.Second)
+	post := func(after time.Duration) error {
+		now := start.Add(after)
+		m, err := envelope.Draft{Recipient: bob, TS: now, TTL: time.Second, Payload: envelope.Request{Intent: "translate"}}.Sign(key(1), now)
+		must(t, err)
+		_, err = s.Append(t.Context(), relay.Entry{Envelope: m, Received: now})
+		return err
+	}
+	for _, c := range []struct {
+		after time.Duration
+		full  bool
+	}{{0, false}, {100, false}, {900, true}, {1000, true}, {1099, true}, {1100, false}, {1101, false}, {1102, true}, {2099, true}, {2100, false}} {
+		err := post(c.after * time.Millisecond)
+		if full := isCode(err, envelope.CodeRateLimited); full != c.full || err != nil && err.(*envelope.Error).RetryAfter < time.Second {
+			t.Errorf("after %d ms: %v, want it full: %v", c.after, err, c.full)
 		}
 	}
 }

@@ -1,0 +1,289 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/httpapi"
+	"github.com/agora-relay/agora/store/sqlite"
+)
+
+// start runs a real relay with its wire wrapped, until the test ends, and returns its address.
+func start(t *testing.T, wire func(http.Handler) http.Handler) string {
+	t.Helper()
+	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "agora.db"), sqlite.Options{Reserve: 4 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := didkey.Generate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	quiet := slog.New(slog.DiscardHandler)
+	r, err := relay.New(t.Context(), relay.Config{Store: store, Key: key, Log: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	handler := httpapi.New(r, httpapi.Options{Log: quiet})
+	if wire != nil {
+		handler = wire(handler)
+	}
+	server := httptest.NewServer(handler)
+	t.Cleanup(func() {
+		r.Drain()
+		server.Close()
+		stop()
+		if err := errors.Join(<-ended, store.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return server.URL
+}
+
+// small is a run of a few posts.
+func small(m Mode) Options {
+	o := Options{Mode: m, Connections: 4, Senders: 8, Count: 60, Duration: time.Minute, calibration: 20 * time.Millisecond}
+	if o.delivers() {
+		o.Pollers = 5
+	}
+	if m == Deliver {
+		o.Rate = 400
+	}
+	return o
+}
+
+func bench(t *testing.T, url string, o Options) Report {
+	t.Helper()
+	report, err := Run(t.Context(), url, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return report
+}
+
+func TestModes(t *testing.T) {
+	t.Parallel()
+	for _, mode := range Modes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			o := small(mode)
+			o.Pretty, o.Idle, o.Body = true, 3, 900
+			if mode != CatchUp {
+				o.WarmUp = 100 * time.Millisecond
+			}
+			o.calibration = 1100 * time.Millisecond // so that there is progress to tell
+			var told atomic.Int64
+			o.Progress = func(Progress) { told.Add(1) }
+			r := bench(t, start(t, nil), o)
+			if !r.Holds() || r.Accepted != 60 || r.Stored < 60 || r.Refused != 0 || r.BodyBytes != 900 {
+				t.Errorf("%+v", r)
+			}
+			if mode != CatchUp && r.Stored == 60 {
+				t.Error("the warm-up posted nothing")
+			}
+			if r.Rate <= 0 || r.RateRatio <= 0 || r.Std.Before <= 0 || r.Std.After <= 0 || told.Load() == 0 {
+				t.Errorf("%+v, progress was told %d times", r, told.Load())
+			}
+			if r.Ack == nil || r.Ack.Count != 60 || (r.Delivery != nil) != o.delivers() || (r.AckFromSending != nil) != (mode == Deliver) {
+				t.Errorf("latencies of %s: %+v", mode, r)
+			}
+			if o.delivers() && (r.Delivered != 60 || r.Delivery.Count != 60 || r.DeliveredRatio <= 0) {
+				t.Errorf("%d delivered, %+v", r.Delivered, r.Delivery)
+			}
+			if mode == CatchUp && (r.Read != 60 || r.ReadRatio <= 0 || r.Page == nil) {
+				t.Errorf("%d read", r.Read)
+			}
+			checkForms(t, r)
+		})
+	}
+}
+
+// checkForms holds that a report can be read by programs and people.
+func checkForms(t *testing.T, r Report) {
+	t.Helper()
+	text, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var members map[string]any
+	if err := json.Unmarshal(text, &members); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"url", "mode", "rate", "rateRatio", "std", "ack", "accepted", "stored", "complete", "interrupted", "refused"} {
+		if members[name] == nil {
+			t.Errorf("%s is not in %s", name, text)
+		}
+	}
+	if list, ok := members["mismatches"].([]any); !ok || len(list) != 0 {
+		t.Errorf("mismatches are %v, want an empty list", members["mismatches"])
+	}
+	var people strings.Builder
+	if err := r.WriteText(&people); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"accepted    60 in", "× std", "p99.9", "verified"} {
+		if !strings.Contains(people.String(), want) {
+			t.Errorf("%q is not in\n%s", want, people.String())
+		}
+	}
+	if strings.Contains(people.String(), "WRONG") {
+		t.Error(people.String())
+	}
+}
+
+// rewrite passes requests that match on to the relay and changes its answer.
+func rewrite(match func(*http.Request) bool, change func(body string, status int) (string, int)) func(http.Handler) http.Handler {
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !match(r) {
+				next.ServeHTTP(w, r)
+				return
+			}
+			recorded := httptest.NewRecorder()
+			next.ServeHTTP(recorded, r)
+			body, status := change(recorded.Body.String(), recorded.Code)
+			w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+			w.WriteHeader(status)
+			_, _ = io.WriteString(w, body) // a client that left is the test's end
+		})
+	}
+}
+
+func isPost(r *http.Request) bool { return r.Method == http.MethodPost }
+func isWait(r *http.Request) bool { return r.URL.Query().Get("recipient") != "" }
+func isRead(r *http.Request) bool { return r.URL.Query().Get("timeout") == "0" }
+
+// second picks the second of the requests that match; the first post is the run's trial.
+func second(match func(*http.Request) bool) func(*http.Request) bool {
+	var n atomic.Int64
+	return func(r *http.Request) bool { return match(r) && n.Add(1) == 2 }
+}
+
+func doubled(body string, status int) (string, int) {
+	p, err := parsePage([]byte(body), page{})
+	if err != nil || len(p.events) == 0 {
+		return body, status
+	}
+	return strings.Replace(body, `"events":[`, `"events":[`+string(p.events[0])+",", 1), status
+}
+
+func changed(body string, status int) (string, int) {
+	return strings.Replace(body, "Translate", "Translatf", 1), status
+}
+
+func emptied(body string, status int) (string, int) {
+	from, to := strings.Index(body, "["), strings.LastIndex(body, "]")
+	if from < 0 || to < from {
+		return body, status
+	}
+	return body[:from+1] + body[to:], status
+}
+
+func swallow(match func(*http.Request) bool) func(http.Handler) http.Handler {
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !match(r) {
+				next.ServeHTTP(w, r)
+				return
+			}
+			var e struct {
+				ID string `json:"id"`
+			}
+			body, _ := io.ReadAll(r.Body) // our own generator's
+			if json.NewDecoder(bytes.NewReader(body)).Decode(&e) == nil {
+				_, _ = io.WriteString(w, `{"ok": true, "duplicate": false, "id": "`+e.ID+`"}`)
+			}
+		})
+	}
+}
+
+// TestLies holds that a relay that lies is found out, in each mode that can.
+func TestLies(t *testing.T) {
+	t.Parallel()
+	all, delivering := Modes(), []Mode{Deliver, Mixed}
+	for _, lie := range []struct {
+		name  string
+		wire  func() func(http.Handler) http.Handler
+		modes []Mode
+		want  string
+	}{
+		{"swallowed", func() func(http.Handler) http.Handler { return swallow(second(isPost)) }, all, "accepted, but not there afterwards"},
+		{"swallowed from polls", func() func(http.Handler) http.Handler { return swallow(second(isPost)) }, delivering, "accepted, but not delivered to its poll"},
+		{"another id", func() func(http.Handler) http.Handler {
+			return rewrite(second(isPost), func(body string, status int) (string, int) {
+				return strings.Replace(body, `"id":"msg_`, `"id":"msg_x`, 1), status
+			})
+		}, all, "answered 200 with another id"},
+		{"a duplicate", func() func(http.Handler) http.Handler {
+			return rewrite(second(isPost), func(body string, status int) (string, int) {
+				return strings.Replace(body, `"duplicate":false`, `"duplicate":true`, 1), status
+			})
+		}, all, "answered as a duplicate at its first post"},
+		{"an error", func() func(http.Handler) http.Handler {
+			return rewrite(second(isPost), func(body string, _ int) (string, int) { return body, 500 })
+		}, all, "answered with status 500"},
+		{"refused and stored", func() func(http.Handler) http.Handler {
+			return rewrite(second(isPost), func(body string, _ int) (string, int) { return body, 429 })
+		}, all, "refused, and stored all the same"},
+		{"doubled", func() func(http.Handler) http.Handler { return rewrite(isRead, doubled) }, all, "handed out twice by cursor"},
+		{"changed", func() func(http.Handler) http.Handler { return rewrite(isRead, changed) }, all, "stored with other bytes than its canonical form"},
+		{"dropped", func() func(http.Handler) http.Handler { return rewrite(isRead, emptied) }, all, "accepted, but not there afterwards"},
+		{"doubled to a poll", func() func(http.Handler) http.Handler { return rewrite(isWait, doubled) }, delivering, "delivered twice"},
+		{"changed to a poll", func() func(http.Handler) http.Handler { return rewrite(isWait, changed) }, delivering, "delivered with other bytes than its canonical form"},
+		{"dropped to a poll", func() func(http.Handler) http.Handler { return rewrite(isWait, emptied) }, delivering, "accepted, but not delivered to its poll"},
+		{"to everybody", func() func(http.Handler) http.Handler { return everybody }, delivering, "delivered to another inbox than its own"},
+	} {
+		for _, mode := range lie.modes {
+			t.Run(lie.name+" "+string(mode), func(t *testing.T) {
+				t.Parallel()
+				r := bench(t, start(t, lie.wire()), small(mode))
+				found := false
+				for _, m := range r.Mismatches {
+					found = found || m.What == lie.want && m.Count > 0
+				}
+				var people strings.Builder
+				if err := r.WriteText(&people); err != nil || r.Holds() || !found || !strings.Contains(people.String(), lie.want) {
+					t.Errorf("not noticed: %+v\n%s", r.Mismatches, people.String())
+				}
+			})
+		}
+	}
+}
+
+// everybody forgets whose polls they are.
+func everybody(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		q := r.URL.Query()
+		q.Del("recipient")
+		r.URL.RawQuery = q.Encode()
+		next.ServeHTTP(w, r)
+	})
+}
+
+// TestMain lets all tests run side by side, because most of their time is waiting.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", "16"); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}

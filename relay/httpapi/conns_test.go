@@ -1,0 +1,112 @@
+package httpapi_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/httpapi"
+)
+
+// from is a connection that comes from the address it names.
+type from struct {
+	net.Conn
+	addr netip.AddrPort
+}
+
+func (c *from) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(c.addr) }
+
+func (l *pipeListener) dialFrom(addr string) net.Conn {
+	ours, theirs := net.Pipe()
+	l.conns <- &from{theirs, netip.MustParseAddrPort(addr)}
+	return ours
+}
+
+// served reports whether the relay answers on a connection; where it does not, the connection must have been closed.
+func served(t *testing.T, c net.Conn) bool {
+	t.Helper()
+	if _, err := fmt.Fprint(c, "GET /health HTTP/1.1\r\nHost: x\r\n\r\n"); err == io.ErrClosedPipe {
+		return false
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(io.Discard, response.Body); err != nil || response.StatusCode != http.StatusOK {
+		t.Fatalf("%d %v", response.StatusCode, err)
+	}
+	return true
+}
+
+// TestConnectionsPerAddress opens connections that stay: one too many is closed, whatever has been asked on the others,
+// and whatever ends in any way gives its place back.
+func TestConnectionsPerAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, _ := serve(t, limited(t, relay.Limits{ConnectionsPerAddress: 3}))
+		var open []net.Conn
+		for i := range 3 {
+			c := l.dialFrom(fmt.Sprintf("[2001:db8::%x]:9", i+1)) // a /64 is one address
+			if i > 0 && !served(t, c) {
+				t.Fatalf("connection %d of 3 is closed", i+1)
+			}
+			open = append(open, c)
+		}
+		for range 10 { // what was not counted gives no place back
+			if served(t, l.dialFrom("[2001:db8::ffff]:9")) {
+				t.Fatal("a fourth connection is served")
+			}
+			synctest.Wait()
+		}
+		for _, other := range []string{"192.0.2.1:9", "[2001:db8:0:1::1]:9"} {
+			if !served(t, l.dialFrom(other)) {
+				t.Errorf("the connections of another address close those of %s", other)
+			}
+		}
+		for i, c := range open {
+			if err := c.Close(); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			if !served(t, l.dialFrom("[2001:db8::5]:9")) {
+				t.Errorf("connection %d has ended and its place is not free", i+1)
+			}
+			if served(t, l.dialFrom("[2001:db8::5]:9")) {
+				t.Errorf("the end of connection %d gave back more than its place", i+1)
+			}
+		}
+	})
+}
+
+// TestConnectionsSpared opens more than the limit from addresses that are not counted, and from some that look like them.
+func TestConnectionsSpared(t *testing.T) {
+	for _, c := range []struct {
+		addr   string
+		public bool
+		spared bool
+	}{
+		{"127.0.0.1:9", false, true}, {"[::1]:9", false, true}, {"[::ffff:127.0.0.1]:9", false, true},
+		{"127.0.0.1:9", true, false}, {"[::1]:9", true, false},
+		{"10.1.2.3:9", true, true}, {"10.1.2.3:9", false, true}, {"[::ffff:10.1.2.3]:9", true, true},
+		{"11.1.2.3:9", true, false}, {"192.0.2.1:9", false, false},
+	} {
+		t.Run(fmt.Sprint(c.addr, " ", c.public), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l, _ := serveWith(t, limited(t, relay.Limits{ConnectionsPerAddress: 1}), httpapi.Options{Log: quiet, Public: c.public,
+					TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
+				for i := range 4 {
+					if got, want := served(t, l.dialFrom(c.addr)), c.spared || i == 0; got != want {
+						t.Errorf("connection %d is served: %v, want %v", i+1, got, want)
+					}
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,208 @@
+package sqlite
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/thread"
+)
+
+// crowded is a child that has taken every file descriptor when it comes to use its store. It prints what every
+// connection says, what an append and Expire say, and what these say when descriptors are there again.
+func crowded(path string) error {
+	ctx := context.Background()
+	s, err := Open(ctx, path, Options{Reserve: 1 << 20})
+	if err != nil {
+		return err
+	}
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 64, Max: 64}); err != nil {
+		return err
+	}
+	var taken []io.Closer
+	for err == nil {
+		var file *os.File
+		if file, err = os.Open(os.DevNull); err == nil {
+			taken = append(taken, file)
+		}
+	}
+	if !errors.Is(err, syscall.EMFILE) {
+		return err
+	}
+	for range readers { // each is kept, so the next is another
+		conn, err := s.readDB.Conn(ctx)
+		if err == nil {
+			err = conn.QueryRowContext(ctx, "SELECT count(*) FROM event").Scan(new(int))
+			taken = append(taken, conn)
+		}
+		fmt.Println("reader:", err)
+	}
+	_, err = s.writeDB.ExecContext(ctx, "PRAGMA wal_checkpoint(PASSIVE)")
+	fmt.Println("checkpointer:", err)
+	var limit int
+	inWriter := func(query string) error {
+		return s.task(ctx, func(w *writer) error { return w.conn.QueryRowContext(ctx, query).Scan(&limit) })
+	}
+	if err := inWriter("PRAGMA max_page_count = 100"); err != nil {
+		return err
+	}
+	fmt.Println("expire:", s.Expire(ctx, time.Now(), nil))
+	if err := inWriter("PRAGMA max_page_count"); err != nil {
+		return err
+	}
+	fmt.Println("limit set:", limit > 100)
+	fmt.Println("append:", converse(ctx, s, 0))
+	for _, c := range taken {
+		if err := c.Close(); err != nil {
+			return err
+		}
+	}
+	fmt.Println("expire later:", s.Expire(ctx, time.Now(), nil))
+	size, err := fileSize(s.reserve.path)
+	fmt.Println("reserve later:", size, err)
+	return s.Close()
+}
+
+// A crowd that holds every file descriptor is in nobody's way who posts or reads; only the reserve waits to grow.
+func TestWithoutDescriptors(t *testing.T) {
+	out, err := start(t, "crowded", filepath.Join(t.TempDir(), "agora.db")).rest()
+	must(t, err)
+	for want, n := range map[string]int{
+		"reader: <nil>\n": readers, "checkpointer: <nil>\n": 1, "expire: " + errBusy.Error() + "\n": 1, "append: <nil>\n": 1, "limit set: true\n": 1,
+		"expire later: <nil>\n": 1, fmt.Sprintf("reserve later: %d <nil>\n", 1<<20): 1,
+	} {
+		if strings.Count(out, want) != n {
+			t.Errorf("not %d times %q in\n%s", n, want, out)
+		}
+	}
+}
+
+// codeError makes SQLite say that it cannot open a file, or that a file is no database.
+func codeError(t *testing.T, text string) error {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "x.db")
+	if text != "" {
+		must(t, os.WriteFile(path, []byte(text), 0o600))
+	}
+	db, err := openReadOnly(path)
+	must(t, err)
+	defer db.Close()
+	if err = db.QueryRow("SELECT * FROM sqlite_schema").Scan(); err == nil || errors.Is(err, sql.ErrNoRows) {
+		t.Fatal("it can be opened")
+	}
+	return err
+}
+
+// What may pass leaves the store open, in a write and in a read; what does not closes it.
+func TestWhatClosesTheStore(t *testing.T) {
+	cannotOpen, noDatabase := codeError(t, ""), codeError(t, strings.Repeat("no database ", 1000))
+	for _, c := range []struct {
+		err         error
+		write, read error // why the store is closed after it
+	}{
+		{&os.PathError{Op: "open", Err: syscall.EMFILE}, nil, nil},
+		{fmt.Errorf("reserve: %w", syscall.ENFILE), nil, nil},
+		{cannotOpen, nil, nil},
+		{noDatabase, errDiskFailed, errDiskFailed},
+		{&os.PathError{Op: "open", Err: syscall.EIO}, errDiskFailed, nil},
+		{context.Canceled, errDiskFailed, nil},
+	} {
+		s := &Store{options: Options{Log: slog.New(slog.DiscardHandler)}}
+		if told := s.failed(c.err); !errors.Is(s.refusal(), c.write) || !errors.Is(told, errBusy) && c.write == nil {
+			t.Errorf("a write that fails with %q: %v, its caller is told %v", c.err, s.refusal(), told)
+		}
+		s.refusing.Store(nil)
+		if told := s.readFailed(c.err); !errors.Is(s.refusal(), c.read) || !errors.Is(told, c.err) {
+			t.Errorf("a read that fails with %q: %v, its caller is told %v", c.err, s.refusal(), told)
+		}
+	}
+}
+
+// Nothing is taken into a file that nobody will find again, and the log says which.
+func TestMisplacedFiles(t *testing.T) {
+	replace := func(path string) error {
+		if err := os.Rename(path, path+".old"); err != nil {
+			return err
+		}
+		return os.WriteFile(path, nil, 0o600)
+	}
+	for name, c := range map[string]struct {
+		suffix string
+		change func(path string) error
+		said   string
+	}{
+		"database removed":  {"", os.Remove, "was moved or removed"},
+		"database moved":    {"", func(path string) error { return os.Rename(path, path+".old") }, "was moved or removed"},
+		"database replaced": {"", replace, "is another file"},
+		"log removed":       {logSuffix, os.Remove, "was moved or removed"},
+		"log replaced":      {logSuffix, replace, "is another file"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log bytes.Buffer
+			path := filepath.Join(t.TempDir(), "agora.db")
+			s := openWith(t, path, Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+			// SQLite itself replaces neither, whatever it does to the log.
+			for range 3 {
+				appendAll(t, s, requests(t, 2))
+				must(t, s.task(t.Context(), func(w *writer) error { _, err := w.truncateLog(); return err }))
+				must(t, s.Expire(t.Context(), time.Now(), nil))
+			}
+			must(t, c.change(path+c.suffix))
+			for range 2 {
+				if err := s.Expire(t.Context(), time.Now(), nil); !errors.Is(err, errDiskFailed) {
+					t.Errorf("Expire: %v", err)
+				}
+			}
+			if _, err := s.Append(t.Context(), requests(t, 1)[0]); !errors.Is(err, errDiskFailed) {
+				t.Errorf("Append: %v", err)
+			}
+			if want := path + c.suffix + " " + c.said; strings.Count(log.String(), want) != 1 {
+				t.Errorf("not once %q in %s", want, log.String())
+			}
+		})
+	}
+}
+
+// Whoever reads first that the database is damaged closes it to posts, and is told the error.
+func TestReadsOfADamagedDatabase(t *testing.T) {
+	for name, read := range map[string]func(*Store, envelope.Envelope) error{
+		"Read": func(s *Store, _ envelope.Envelope) error {
+			_, err := s.Read(t.Context(), relay.Query{Expired: true, Limit: 1})
+			return err
+		},
+		"Thread": func(s *Store, m envelope.Envelope) error {
+			_, err := s.Thread(t.Context(), thread.Key{ID: m.Thread, Client: m.Sender.ID}, m.TS)
+			return err
+		},
+		"Agents": func(s *Store, m envelope.Envelope) error {
+			_, err := s.Agents(t.Context(), relay.AgentQuery{Now: m.TS, Limit: 1})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := openWith(t, filepath.Join(t.TempDir(), "agora.db"), Options{Log: slog.New(slog.DiscardHandler)})
+			e := request(t, key(1), "")
+			appendAll(t, s, []relay.Entry{e, sized(t, 1, 100, time.Now())})
+			must(t, s.task(t.Context(), func(w *writer) error { _, err := w.truncateLog(); return err }))
+			must(t, os.Truncate(s.path, pageSize)) // opens nothing, so SQLite's locks stay
+			if err := read(s, *e.Envelope); err == nil || errors.Is(err, errDiskFailed) {
+				t.Errorf("it says %v", err)
+			}
+			if _, err := s.Append(t.Context(), e); !errors.Is(err, errDiskFailed) {
+				t.Errorf("Append: %v", err)
+			}
+		})
+	}
+}
