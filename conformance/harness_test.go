@@ -70,7 +70,8 @@ func TestMain(m *testing.M) {
 }
 
 // TestOurRelayHolds asks everything of our own relay, from another address than its own, so that its limits hold for the
-// kit. The one check that takes a minute is left to CI.
+// kit; but not under the race detector, where reads take so long that the kit would wait for its allowance and find the
+// answers late. The one check that takes a minute is left to CI.
 func TestOurRelayHolds(t *testing.T) {
 	t.Parallel()
 	var only []string
@@ -79,7 +80,11 @@ func TestOurRelayHolds(t *testing.T) {
 			only = append(only, c.Number)
 		}
 	}
-	report, err := conformance.Run(t.Context(), start(t, nil, fromAfar), conformance.Options{Only: only, Progress: func(r conformance.Result) {
+	var wire func(http.Handler) http.Handler
+	if !raceDetector {
+		wire = fromAfar
+	}
+	report, err := conformance.Run(t.Context(), start(t, nil, wire), conformance.Options{Only: only, Progress: func(r conformance.Result) {
 		if r.Status != conformance.Passed {
 			t.Errorf("%s %s %s\nsent %s\nexpected %s\ngot %s", r.Number, r.Status, r.Title, r.Sent, r.Expected, r.Got)
 		}

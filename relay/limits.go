@@ -128,7 +128,7 @@ func (r *Relay) admitAgent(p Peer, sender didkey.DID) error {
 // What is dear counts as more than one request: each postUnit of a body, each readUnit that the store worked on a read.
 const (
 	postUnit = 8 << 10 // bytes
-	readUnit = 5 * time.Millisecond
+	readUnit = 10 * time.Millisecond
 )
 
 // chargePost counts a body against its address, which could fill a disk with few posts otherwise.

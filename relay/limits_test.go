@@ -386,7 +386,7 @@ func TestCopiesSpendNobodysAllowance(t *testing.T) {
 // What is dear counts for more than one: large bodies, and reads that the store works on for long.
 func TestDearRequestsCountForMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &counting{took: 2 * time.Second}
+		store := &counting{took: 4 * time.Second}
 		r := start(t, relay.Config{Store: store})
 		large := bytes.Repeat([]byte("x"), 128<<10) // invalid, and 16 posts' worth
 		for n := range 6 {
