@@ -65,11 +65,12 @@ func (r *Relay) Online(a Agent) bool { return a.LastSeen.After(r.Now().Add(-Onli
 
 // Agent returns all manifests of one agent.
 // Errors: CodeAgentNotFound.
-func (r *Relay) Agent(ctx context.Context, did didkey.DID) ([]Agent, error) {
+func (r *Relay) Agent(ctx context.Context, p Peer, did didkey.DID) ([]Agent, error) {
 	if err := r.draining(); err != nil {
 		return nil, err
 	}
 	page, err := r.Store.Agents(ctx, AgentQuery{DID: did, Now: r.Now(), Limit: MaxManifests})
+	r.chargeRead(p, page.Took)
 	if err == nil && len(page.Agents) == 0 {
 		err = envelope.Errorf(envelope.CodeAgentNotFound, "no unexpired MANIFEST of this agent is here; an agent announces itself by posting one")
 	}

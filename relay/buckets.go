@@ -52,8 +52,8 @@ func (b *buckets[K]) take(k K, clock func() time.Time) (wait time.Duration) {
 	return time.Duration(math.Ceil(missing*1000)) * time.Millisecond // whole ones, so that it is never a hair too short
 }
 
-// charge takes more of k's bucket for what turned out to be dear. A bucket may come
-// to owe; until it has paid, nothing is given from it.
+// charge takes more of k's bucket for what turned out to be dear. A bucket may come to owe; until it has paid, nothing
+// is given from it.
 func (b *buckets[K]) charge(k K, clock func() time.Time, n int) {
 	if b == nil || n <= 0 {
 		return

@@ -58,8 +58,8 @@ type Policy struct {
 // DefaultThreadRetention is the zero Policy's.
 const DefaultThreadRetention = 24 * time.Hour
 
-// Quota is how much may wait for one recipient, counting what has not expired. It refuses what nobody asked for, a
-// REQUEST or a MANIFEST; a message of a thread that is there is bounded by the thread's own rules, and a full inbox
+// Quota is how much of what nobody asked for, REQUESTs and MANIFESTs that have not expired, may wait for one recipient.
+// The mail of a thread that is there is neither counted nor refused: the thread's own rules bound it, and a full inbox
 // must not keep out the RESULT its owner waits for. A store may take an inbox that was full for full a second longer.
 type Quota struct {
 	Events int   // 0: DefaultInbox's; negative: no bound

@@ -158,7 +158,7 @@ func (s *server) getAgent(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return envelope.Errorf(envelope.CodeInvalidDID, "the path must end in a did:key: %v", err)
 	}
-	found, err := s.relay.Agent(context.WithoutCancel(r.Context()), did)
+	found, err := s.relay.Agent(context.WithoutCancel(r.Context()), s.peer(r), did)
 	if err != nil {
 		return err
 	}

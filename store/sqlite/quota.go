@@ -9,7 +9,7 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// inbox is what waits for one recipient: never less than there is, because what has expired since it was counted is
+// inbox is what waits for one recipient unasked, see relay.Quota: never less than there is, because what has expired since it was counted is
 // still in it.
 type inbox struct {
 	events   int
@@ -30,7 +30,7 @@ const comeAgain = time.Minute
 // events, and whoever lets one of them expire every now and then must not cost it that for each of his posts.
 const countEvery = time.Second
 
-// maxInboxes bounds how many inboxes are counted in memory, some 20 MB.
+// maxInboxes bounds how many inboxes are counted in memory, some 30 MB.
 const maxInboxes = 200_000
 
 // admit refuses e if there is no room for it: its recipient's inbox is full and nobody asked for it, or its sender has
