@@ -95,6 +95,7 @@ var mutants = []mutant{
 	{"since: counts what has expired", "relay/since.go", "	q.Headers = true\n	page, err", "	q.Headers, q.Expired = true, true\n	page, err", "./relay -run ExpiredMail"},
 	{"limits: copies spend the sender's", "relay/relay.go", "if receipt.Duplicate && !from.Local {", "if receipt.Duplicate && from.Local {", "./relay -run Copies"},
 	{"limits: debts are forgotten", "relay/buckets.go", "if bucket.TokensAt(now) < 0 &&", "if bucket.TokensAt(now) < -1e9 &&", "./relay -run Debts"},
+	{"check: threads are not played again", "store/sqlite/check_rows.go", "if err == nil && !bytes.Equal(got, want) {", "if err == nil && len(got)+len(want) == 0 {", "./store/sqlite -run Check"},
 	{"threads: copies of an id shadow", "store/sqlite/append.go", "w.records(w.stmts.threadsFor, m.Thread, string(m.Sender.ID))", "w.records(w.stmts.threadsWith, m.Thread)", "./relay -run CopiesOf"},
 	{"since: is only ts > since", "relay/since.go", "if o.bookmark = len(first.Events) > 0; o.bookmark {", "if o.bookmark = false; o.bookmark {", ofReading},
 	{"since: a page may end anywhere", "relay/since.go", "		o.cut = cut(o.pending, lastHolder, latest, p.Limit)", "		o.cut = fitting(o.pending, p.Limit)", ofReading},

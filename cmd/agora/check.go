@@ -14,7 +14,7 @@ type checkCmd struct {
 
 func (checkCmd) Help() string {
 	return "Reads a whole database, of a relay that runs or of a backup, and changes nothing: its pages and indexes hang together, its schema and its " +
-		"numbering are those of a relay, every envelope is signed by its sender and filed under what it says, and every thread's record is " +
+		"numbering are those of a relay, it has come as far as its mark says, every envelope is signed by its sender and filed under what it says, and every thread's record is " +
 		"what its envelopes make of it. Each finding is a line that says how to go on. Nothing is repaired.\n\n" +
 		"Ends with 0 if there is nothing to find, with 1 if there is or if the check could not end, with 2 if the folder holds no database.\n\n" +
 		"Examples:\n  agora check\n  agora check --data backups/monday\n  agora check --data /var/lib/agora --json"

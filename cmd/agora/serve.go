@@ -82,14 +82,14 @@ func (c serveCmd) Run(env environment) (err error) {
 		Inbox:           c.Limits.inbox(),
 	}
 	// The database comes first: its lock makes the whole folder this process's.
-	store, err := sqlite.Open(env.ctx, filepath.Join(c.Data, "agora.db"), sqlite.Options{
+	store, err := sqlite.Open(env.ctx, filepath.Join(c.Data, databaseName), sqlite.Options{
 		Policy: policy, MaxBytes: c.MaxDisk, AcceptLoss: c.AcceptLoss, Log: log,
 	})
 	if err != nil {
 		return unlessStopped(env.ctx, err, log)
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	key, err := relayKey(filepath.Join(c.Data, "relay.key"))
+	key, err := relayKey(filepath.Join(c.Data, keyName))
 	if err != nil {
 		return err
 	}
