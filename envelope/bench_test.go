@@ -2,6 +2,7 @@ package envelope
 
 import (
 	"bytes"
+	"crypto/ed25519"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -38,12 +39,15 @@ func BenchmarkParse(b *testing.B) {
 	if err := json.Indent(&pretty, canonical, "", "  "); err != nil {
 		b.Fatal(err)
 	}
-	for name, body := range map[string][]byte{"canonical": canonical, "pretty": pretty.Bytes()} {
-		b.Run(name, func(b *testing.B) {
-			b.SetBytes(int64(len(body)))
+	for _, form := range []struct {
+		name string
+		body []byte
+	}{{"canonical", canonical}, {"pretty", pretty.Bytes()}} {
+		b.Run(form.name, func(b *testing.B) {
+			b.SetBytes(int64(len(form.body)))
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := Parse(body, 0); err != nil {
+				if _, err := Parse(form.body, 0); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -68,6 +72,27 @@ func BenchmarkVerify(b *testing.B) {
 	for b.Loop() {
 		if err := e.Verify(); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkStdVerify is the yardstick: crypto/ed25519 alone, over the bytes that typical's signature covers. All other
+// stages are given as ratios to it (make bench-guard, docs/PERFORMANCE.md).
+func BenchmarkStdVerify(b *testing.B) {
+	e := typical(b)
+	did, err := didkey.Parse(string(e.Sender.ID))
+	if err != nil {
+		b.Fatal(err)
+	}
+	sig, err := decodeSig(e.sig)
+	if err != nil {
+		b.Fatal(err)
+	}
+	public, signed := did.PublicKey(), e.signedPart()
+	b.ReportAllocs()
+	for b.Loop() {
+		if !ed25519.Verify(public, signed, sig) {
+			b.Fatal("refused")
 		}
 	}
 }

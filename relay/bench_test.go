@@ -1,0 +1,189 @@
+package relay_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/sqlite"
+	"github.com/agora-relay/agora/thread"
+)
+
+// pulpit is an empty store that announces what it is given, so that waking is all that happens.
+type pulpit struct {
+	relay.Store
+	listening chan func([]relay.Posted)
+	reads     atomic.Int64 // each poll's look into the store, which comes after it has taken its place among the waiters
+}
+
+func (p *pulpit) Read(context.Context, relay.Query) (relay.Page, error) {
+	p.reads.Add(1)
+	return relay.Page{}, nil
+}
+
+func (p *pulpit) Expire(context.Context, time.Time, func(thread.Thread) []*envelope.Envelope) error {
+	return nil
+}
+
+func (p *pulpit) Watch(ctx context.Context, _ relay.Cursor, publish func([]relay.Posted)) error {
+	p.listening <- publish
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// crowd runs a relay where so many polls wait, each for an inbox of its own that gets nothing, and returns what
+// publishes to them.
+func crowd(tb testing.TB, waiters int) (r *relay.Relay, store *pulpit, publish func([]relay.Posted)) {
+	tb.Helper()
+	store = &pulpit{listening: make(chan func([]relay.Posted), 1)}
+	r, err := relay.New(tb.Context(), relay.Config{Store: store, Key: newKey(tb), Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = r.Run(ctx) }) // ends with ctx
+	for i := range waiters {
+		running.Go(func() {
+			_, err := r.Events(ctx, relay.Poll{Peer: local, Filter: relay.Filter{Recipient: didkey.DID(fmt.Sprintf("did:key:z%d", i))}, Wait: time.Hour, Limit: 1})
+			if !errors.Is(err, context.Canceled) {
+				tb.Errorf("a poll for nothing ended with %v", err)
+			}
+		})
+	}
+	tb.Cleanup(func() {
+		cancel()
+		running.Wait()
+	})
+	publish = <-store.listening
+	for store.reads.Load() < int64(1+waiters) { // the first was the relay's own
+		runtime.Gosched()
+	}
+	return r, store, publish
+}
+
+// newKey is key for benchmarks too.
+func newKey(tb testing.TB) didkey.Key {
+	tb.Helper()
+	k, err := didkey.Generate()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return k
+}
+
+// BenchmarkWake publishes an event that one poll waits for, among so many that wait for others, and waits until that
+// poll has been answered and waits again.
+func BenchmarkWake(b *testing.B) {
+	for _, waiters := range []int{10, 1000, 5000} {
+		b.Run(fmt.Sprintf("waiters=%d", waiters), func(b *testing.B) {
+			r, store, publish := crowd(b, waiters)
+			to := newKey(b).DID()
+			event := []relay.Posted{{Event: relay.Event{Size: 730}, Envelope: &envelope.Envelope{Type: envelope.TypeRequest, Recipient: to, Thread: "t"}}}
+			poll := relay.Poll{Peer: local, Filter: relay.Filter{Recipient: to}, Wait: time.Hour, Limit: 1}
+			b.ReportAllocs()
+			for b.Loop() {
+				looks, answered := store.reads.Load(), make(chan error, 1)
+				go func() {
+					d, err := r.Events(b.Context(), poll)
+					if err == nil && len(d.Events) != 1 {
+						err = fmt.Errorf("%d events", len(d.Events))
+					}
+					answered <- err
+				}()
+				for store.reads.Load() == looks {
+					runtime.Gosched()
+				}
+				event[0].Seq++
+				publish(event)
+				if err := <-answered; err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// bodies returns n signed REQUESTs of 256 senders by turns, each to a recipient of its own, and when they were signed.
+func bodies(b *testing.B, n int) (list [][]byte, signed time.Time) {
+	const senders = 256
+	var keys [2 * senders]didkey.Key
+	for i := range keys {
+		keys[i] = newKey(b)
+	}
+	asked := envelope.Request{Intent: "translate", Params: json.RawMessage(`{"text":"` + strings.Repeat("Hello, world. ", 16) + `"}`)} // 730 bytes in all
+	list, signed = make([][]byte, n), time.Now()
+	var next atomic.Int64
+	var signing sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		signing.Go(func() {
+			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+				e, err := envelope.Draft{Recipient: keys[senders+i%senders].DID(), Payload: asked}.Sign(keys[i%senders], signed)
+				if err != nil {
+					b.Error(err)
+					return
+				}
+				list[i] = e.Canonical()
+			}
+		})
+	}
+	signing.Wait()
+	return list, signed
+}
+
+// BenchmarkPost is the whole relay without its wire: parse, verify, append, announce. Signing is outside of the time.
+func BenchmarkPost(b *testing.B) {
+	for _, callers := range []int{32, 256} {
+		b.Run(fmt.Sprintf("callers=%d", callers), func(b *testing.B) {
+			store, err := sqlite.Open(b.Context(), filepath.Join(b.TempDir(), "agora.db"), sqlite.Options{Reserve: 1 << 22})
+			if err != nil {
+				b.Fatal(err)
+			}
+			list, signed := bodies(b, b.N)
+			r, err := relay.New(b.Context(), relay.Config{Store: store, Key: newKey(b), Log: slog.New(slog.DiscardHandler),
+				Now: func() time.Time { return signed }})
+			if err != nil {
+				b.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(context.Background())
+			ended := make(chan error, 1)
+			go func() { ended <- r.Run(ctx) }()
+			cpu := cpuTime()
+			b.ResetTimer()
+			var next atomic.Int64
+			var posting sync.WaitGroup
+			for range callers {
+				posting.Go(func() {
+					for i := int(next.Add(1)) - 1; i < b.N; i = int(next.Add(1)) - 1 {
+						if _, err := r.Post(b.Context(), local, list[i]); err != nil {
+							b.Error(err)
+							return
+						}
+					}
+				})
+			}
+			posting.Wait()
+			b.StopTimer()
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "events/s")
+			if cpu > 0 {
+				b.ReportMetric(float64(cpuTime()-cpu)/float64(b.N), "cpu-ns/op")
+			}
+			cancel()
+			if err := errors.Join(<-ended, store.Close()); err != nil {
+				b.Error(err)
+			}
+		})
+	}
+}

@@ -1,0 +1,148 @@
+package httpapi_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/httpapi"
+	"github.com/agora-relay/agora/store/sqlite"
+)
+
+// requests returns n HTTP requests that post signed REQUESTs of 256 senders by turns, and when they were signed.
+func requests(b *testing.B, n int) (list [][]byte, signed time.Time) {
+	const senders = 256
+	var keys [2 * senders]didkey.Key
+	for i := range keys {
+		keys[i] = key(b)
+	}
+	asked := envelope.Request{Intent: "translate", Params: json.RawMessage(`{"text":"` + strings.Repeat("Hello, world. ", 16) + `"}`)} // 730 bytes in all
+	list, signed = make([][]byte, n), time.Now()
+	var next atomic.Int64
+	var signing sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		signing.Go(func() {
+			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+				e, err := envelope.Draft{Recipient: keys[senders+i%senders].DID(), Payload: asked}.Sign(keys[i%senders], signed)
+				if err != nil {
+					b.Error(err)
+					return
+				}
+				body := e.Canonical()
+				list[i] = fmt.Appendf(nil, "POST /events HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+			}
+		})
+	}
+	signing.Wait()
+	return list, signed
+}
+
+// poster is the client of BenchmarkPost; make profile knows its part by this name.
+type poster struct {
+	conn net.Conn
+	in   *bufio.Reader
+}
+
+func (p poster) post(request []byte) error {
+	if _, err := p.conn.Write(request); err != nil {
+		return err
+	}
+	answer, err := http.ReadResponse(p.in, nil)
+	if err != nil {
+		return err
+	}
+	body, err := io.ReadAll(answer.Body)
+	if err == nil && answer.StatusCode != 200 {
+		err = fmt.Errorf("status %d: %s", answer.StatusCode, body)
+	}
+	return err
+}
+
+// BenchmarkPost is the relay as it is served, over connections of its own machine. The client's share is in its times;
+// make profile tells it from the relay's.
+func BenchmarkPost(b *testing.B) {
+	for _, connections := range []int{32, 256} {
+		b.Run(fmt.Sprintf("connections=%d", connections), func(b *testing.B) {
+			list, signed := requests(b, b.N)
+			address := serveAt(b, signed)
+			posters := make([]poster, connections)
+			for i := range posters {
+				conn, err := net.Dial("tcp", address)
+				if err != nil {
+					b.Fatal(err)
+				}
+				defer conn.Close()
+				posters[i] = poster{conn, bufio.NewReader(conn)}
+			}
+			cpu := cpuTime()
+			b.ResetTimer()
+			var next atomic.Int64
+			var posting sync.WaitGroup
+			for _, p := range posters {
+				posting.Go(func() {
+					for i := int(next.Add(1)) - 1; i < b.N; i = int(next.Add(1)) - 1 {
+						if err := p.post(list[i]); err != nil {
+							b.Error(err)
+							return
+						}
+					}
+				})
+			}
+			posting.Wait()
+			b.StopTimer()
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "events/s")
+			if cpu > 0 {
+				b.ReportMetric(float64(cpuTime()-cpu)/float64(b.N), "cpu-ns/op")
+			}
+		})
+	}
+}
+
+// serveAt runs a relay whose clock stands at now until the benchmark ends, and returns its address.
+func serveAt(b *testing.B, now time.Time) string {
+	b.Helper()
+	store, err := sqlite.Open(b.Context(), filepath.Join(b.TempDir(), "agora.db"), sqlite.Options{Reserve: 1 << 22})
+	if err != nil {
+		b.Fatal(err)
+	}
+	r, err := relay.New(b.Context(), relay.Config{Store: store, Key: key(b), Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return now }})
+	if err != nil {
+		b.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	server := httpapi.NewServer(r, httpapi.Options{Loopback: true, Log: slog.New(slog.DiscardHandler)})
+	ctx, cancel := context.WithCancel(context.Background())
+	ended, closed := make(chan error, 1), make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	go func() { closed <- server.Serve(listener) }()
+	b.Cleanup(func() {
+		err := server.Close()
+		cancel()
+		if served := <-closed; !errors.Is(served, http.ErrServerClosed) {
+			err = errors.Join(err, served)
+		}
+		if err = errors.Join(err, <-ended, store.Close()); err != nil {
+			b.Error(err)
+		}
+	})
+	return listener.Addr().String()
+}
