@@ -128,7 +128,7 @@ func checkForms(t *testing.T, r Report) {
 	if err := json.Unmarshal(text, &members); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"url", "mode", "rate", "rateRatio", "std", "ack", "accepted", "stored", "complete", "interrupted", "refused"} {
+	for _, name := range []string{"url", "mode", "cursor", "rate", "rateRatio", "std", "ack", "accepted", "stored", "complete", "interrupted", "refused"} {
 		if members[name] == nil {
 			t.Errorf("%s is not in %s", name, text)
 		}

@@ -14,6 +14,7 @@ type Report struct {
 	URL     string    `json:"url"`
 	Mode    Mode      `json:"mode"`
 	Started time.Time `json:"started"`
+	Cursor  string    `json:"cursor"` // behind which all that the run posted is
 
 	Connections int     `json:"connections"`
 	Senders     int     `json:"senders"`
@@ -107,7 +108,7 @@ func (r *run) newReport(b books) Report {
 	std.CPU = float64((b.verifyCPU[0] + b.verifyCPU[1]).Nanoseconds()) / 2e3
 	m := b.measured
 	report := Report{
-		URL: r.to.url, Mode: r.Mode, Started: r.began, Connections: r.Connections, Senders: r.Senders, Pollers: r.Pollers, Idle: r.Idle,
+		URL: r.to.url, Mode: r.Mode, Started: r.began, Cursor: r.start, Connections: r.Connections, Senders: r.Senders, Pollers: r.Pollers, Idle: r.Idle,
 		BodyBytes: len(r.stock.canonical.bytes), Pretty: r.Pretty, AskedRate: r.Rate, Std: std,
 		Accepted: m.accepted.Load(), Seconds: m.posting.Seconds(), Refused: m.refused.Load() + r.refused.Load(), Failed: m.failed.Load() + b.warm.failed.Load(),
 		Broken: r.broken.Load(), Ack: m.ack.latency(), Delivery: m.delivery.latency(), Delivered: m.delivered.Load(),

@@ -21,7 +21,7 @@ func TestWakingNobodyAllocatesNothing(t *testing.T) {
 
 // TestAdmissionAllocatesNothing holds that admitting one who is known costs no memory, be it from here or from afar.
 func TestAdmissionAllocatesNothing(t *testing.T) {
-	r, err := relay.New(t.Context(), relay.Config{Store: &pulpit{}, Key: newKey(t), Log: slog.New(slog.DiscardHandler),
+	r, err := relay.New(t.Context(), relay.Config{Store: newPulpit(), Key: newKey(t), Log: slog.New(slog.DiscardHandler),
 		Limits: relay.Limits{PostsPerAddress: relay.Rate{PerSecond: 1e6}, ReadsPerAddress: relay.Rate{PerSecond: 1e6}}})
 	if err != nil {
 		t.Fatal(err)

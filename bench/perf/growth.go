@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/agora-relay/agora/bench"
+)
+
+// The relay that grows: where it is looked at first, how many events a look posts, and to how many inboxes.
+const (
+	firstLevel   = 10_000
+	probeEvents  = 20_000
+	probeInboxes = 64
+	probeReads   = 1000 // of a page of readRows each
+	readRows     = 100
+)
+
+// stored fills one relay and looks at some sizes how fast it takes and gives, and at the end how soon it starts.
+func (p *perf) stored(ctx context.Context) error {
+	return p.withNode(ctx, func(n *node) error {
+		var points []point
+		var memory []float64
+		total := 0
+		for _, level := range []int{firstLevel, p.settings.stored / 10, p.settings.stored * 3 / 10, p.settings.stored} {
+			if level > total {
+				r, err := p.load(ctx, n, bench.Options{Connections: 32, Senders: probeInboxes, Count: level - total})
+				if err != nil {
+					return err
+				}
+				total = level
+				memory = append(memory, float64(r.Relay.RSSAfter))
+			}
+			at, posted, err := p.look(ctx, n)
+			if err != nil {
+				return err
+			}
+			at.At = level
+			points = append(points, at)
+			total += posted
+		}
+		first, last := points[0], points[len(points)-1]
+		p.results.Stored = points
+		p.results.add("growth", last.Std, []float64{last.Ratio / first.Ratio})
+		p.results.add("growthRead", last.Std, []float64{first.Read50 * first.Std / (last.Read50 * last.Std)})
+		p.results.add("memory", last.Std, []float64{memory[len(memory)-1] / memory[0]})
+		p.results.Figures.Memory = memory[len(memory)-1]
+		return p.starts(ctx, n, total, last.Std)
+	})
+}
+
+// look posts probeEvents p.runs times, and then reads pages of what was posted last. At is left to the caller.
+func (p *perf) look(ctx context.Context, n *node) (at point, posted int, err error) {
+	all, err := p.repeat(ctx, n, bench.Options{Connections: 32, Senders: probeInboxes, Count: probeEvents})
+	if err != nil {
+		return at, 0, err
+	}
+	at = point{Rate: median(all[0], func(r bench.Report) float64 { return r.Rate }), Ratio: median(all[0], rateRatio), Std: median(all[0], std),
+		P50: median(all[0], func(r bench.Report) float64 { return r.Ack.P50 }), P99: median(all[0], func(r bench.Report) float64 { return r.Ack.P99 }),
+		CPU: median(all[0], func(r bench.Report) float64 { return r.Relay.CPUPerEvent })}
+	at.Read50, at.Read99, err = readInboxes(n, all[0][len(all[0])-1].Cursor)
+	fmt.Fprintf(os.Stderr, "   a page of %d: p50 %.3f p99 %.3f ms\n", readRows, at.Read50, at.Read99)
+	return at, p.runs * probeEvents, err
+}
+
+// readInboxes reads the first page behind cursor of many inboxes, one after the other, and returns how long one takes, in
+// milliseconds.
+func readInboxes(n *node, cursor string) (p50, p99 float64, err error) {
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1}, Timeout: time.Minute}
+	defer client.CloseIdleConnections()
+	body, err := n.get(client, "/events?cursor="+cursor+"&limit=1000&timeout=0")
+	if err != nil {
+		return 0, 0, err
+	}
+	var page struct {
+		Events []struct {
+			Recipient struct{ ID string }
+		}
+	}
+	if err := json.Unmarshal(body, &page); err != nil || len(page.Events) == 0 {
+		return 0, 0, fmt.Errorf("no events behind %s: %w", cursor, err)
+	}
+	var took []float64
+	for i := range probeReads {
+		to := page.Events[i%len(page.Events)].Recipient.ID
+		began := time.Now()
+		body, err := n.get(client, fmt.Sprintf("/events?recipient=%s&cursor=%s&limit=%d&timeout=0", to, cursor, readRows))
+		took = append(took, float64(time.Since(began).Microseconds())/1e3)
+		if err != nil {
+			return 0, 0, err
+		}
+		if i == 0 {
+			var first struct{ Events []json.RawMessage }
+			if err := json.Unmarshal(body, &first); err != nil || len(first.Events) != readRows {
+				return 0, 0, fmt.Errorf("%d events of an inbox, want %d: %w", len(first.Events), readRows, err)
+			}
+		}
+	}
+	slices.Sort(took)
+	return took[len(took)/2], took[len(took)*99/100], nil
+}
+
+// starts kills the relay and starts it again, then twice more after an orderly end; the slowest counts.
+func (p *perf) starts(ctx context.Context, n *node, events int, std float64) (err error) {
+	var took []float64
+	for i := range 3 {
+		end := n.stop
+		if i == 0 {
+			end = n.kill
+		}
+		if err := end(); err != nil {
+			return err
+		}
+		again, err := startNode(ctx, p.agora, n.data)
+		if err != nil {
+			return err
+		}
+		*n = *again
+		took = append(took, n.took.Seconds())
+	}
+	p.results.add("start", std, []float64{slices.Max(took)})
+	if err := n.stop(); err != nil {
+		return err
+	}
+	p.results.Figures.LargeEvents = int64(events)
+	p.results.Figures.LargeBytes, err = n.size()
+	return err
+}

@@ -1,0 +1,205 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/agora-relay/agora/bench"
+)
+
+// perf measures.
+type perf struct {
+	settings
+	results *results
+}
+
+// load runs o against n and returns its report, all of which must hold.
+func (p *perf) load(ctx context.Context, n *node, o bench.Options) (bench.Report, error) {
+	o.PID = n.pid()
+	o.Progress = func(g bench.Progress) {
+		fmt.Fprintf(os.Stderr, "   %-13s %9d  %9.0f/s\r", g.Doing, g.Events, g.Rate)
+	}
+	r, err := bench.Run(ctx, n.url, o)
+	if err != nil {
+		return r, err
+	}
+	if !r.Holds() || r.Interrupted {
+		return r, fmt.Errorf("the run does not hold: %+v", r)
+	}
+	if r.Relay == nil {
+		return r, fmt.Errorf("the relay's process cannot be looked into; this needs Linux")
+	}
+	fmt.Fprintf(os.Stderr, "   %6.0f/s = %.3f × std (%.0f/s), ack p50 %.2f p99 %.2f ms, relay %.1f µs = %.2f verifications, generator %.1f µs\n",
+		r.Rate, r.RateRatio, r.Std.Mean, r.Ack.P50, r.Ack.P99, r.Relay.CPUPerEvent, r.Relay.Verifications, r.Generator.CPUPerEvent)
+	return r, nil
+}
+
+// flatOut is a run that posts as fast as it can.
+func (p *perf) flatOut(connections, senders int) bench.Options {
+	return bench.Options{Connections: connections, Senders: senders, Duration: p.duration, WarmUp: min(p.duration, time.Second)}
+}
+
+// repeat loads n with the options in turn, p.runs times, and returns the reports of each.
+func (p *perf) repeat(ctx context.Context, n *node, options ...bench.Options) ([][]bench.Report, error) {
+	reports := make([][]bench.Report, len(options))
+	for range p.runs {
+		for i, o := range options {
+			r, err := p.load(ctx, n, o)
+			if err != nil {
+				return nil, err
+			}
+			reports[i] = append(reports[i], r)
+		}
+	}
+	return reports, nil
+}
+
+// median returns the median of what f says of the reports.
+func median(reports []bench.Report, f func(bench.Report) float64) float64 {
+	return middle(each(reports, f))
+}
+
+func each(reports []bench.Report, f func(bench.Report) float64) (values []float64) {
+	for _, r := range reports {
+		values = append(values, f(r))
+	}
+	return values
+}
+
+func middle(values []float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	return (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
+}
+
+func rateRatio(r bench.Report) float64 { return r.RateRatio }
+func std(r bench.Report) float64       { return r.Std.Mean }
+
+// pairs returns what f says of each report of the second kind divided by what it says of the first kind's.
+func pairs(reports [][]bench.Report, f func(bench.Report) float64) (ratios []float64) {
+	for i, first := range reports[0] {
+		ratios = append(ratios, f(reports[1][i])/f(first))
+	}
+	return ratios
+}
+
+// posting measures how many events are accepted. With 32 connections and 256 senders it also looks at what they cost
+// and how even the answers come.
+func posting(id string, connections, senders int) func(context.Context, *perf) error {
+	return func(ctx context.Context, p *perf) error {
+		return p.withNode(ctx, func(n *node) error {
+			all, err := p.repeat(ctx, n, p.flatOut(connections, senders))
+			if err != nil {
+				return err
+			}
+			p.results.add(id, median(all[0], std), each(all[0], rateRatio))
+			if id == "post32" {
+				p.results.add("cpu", median(all[0], std), each(all[0], func(r bench.Report) float64 { return r.Relay.Verifications }))
+				p.results.add("tail", median(all[0], std), each(all[0], func(r bench.Report) float64 { return r.Ack.P99 / r.Ack.P50 }))
+			}
+			return nil
+		})
+	}
+}
+
+func (p *perf) pretty(ctx context.Context) error {
+	return p.withNode(ctx, func(n *node) error {
+		odd := p.flatOut(32, 256)
+		odd.Pretty = true
+		all, err := p.repeat(ctx, n, p.flatOut(32, 256), odd)
+		if err != nil {
+			return err
+		}
+		p.results.add("pretty", median(all[0], std), pairs(all, rateRatio))
+		return nil
+	})
+}
+
+func (p *perf) deliver(ctx context.Context) error {
+	return p.withNode(ctx, func(n *node) error {
+		o := bench.Options{Mode: bench.Deliver, Pollers: 1000, Rate: 200, Duration: 2 * p.duration, WarmUp: time.Second}
+		all, err := p.repeat(ctx, n, o)
+		if err != nil {
+			return err
+		}
+		p.results.add("deliver50", median(all[0], std), each(all[0], func(r bench.Report) float64 { return r.DeliveryFromSending.P50 }))
+		p.results.add("deliver99", median(all[0], std), each(all[0], func(r bench.Report) float64 { return r.DeliveryFromSending.P99 }))
+		return nil
+	})
+}
+
+// idlePolls is how many polls wait beside the posts of the row idle.
+const idlePolls = 5000
+
+func (p *perf) idle(ctx context.Context) error {
+	return p.withNode(ctx, func(n *node) error {
+		beside := p.flatOut(32, 256)
+		beside.Idle = idlePolls
+		all, err := p.repeat(ctx, n, p.flatOut(32, 256), beside)
+		if err != nil {
+			return err
+		}
+		p.results.add("idle", median(all[0], std), pairs(all, rateRatio))
+		return nil
+	})
+}
+
+// rss holds 10 000 polls, and on another relay half as many, by which the model is checked.
+func (p *perf) rss(ctx context.Context) error {
+	var grown [2]float64
+	for i, polls := range []int{10_000, idlePolls} {
+		err := p.withNode(ctx, func(n *node) error {
+			r, err := p.load(ctx, n, bench.Options{Idle: polls, Connections: 1, Rate: 20, Duration: time.Second})
+			if err == nil {
+				grown[i] = float64(r.Relay.RSSPerIdle)
+				if i == 0 {
+					p.results.add("rss", r.Std.Mean, []float64{grown[i] / 1e3})
+				}
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	p.results.Figures.BytesPerPoll, p.results.Figures.BytesPerPollAtHalf = grown[0], grown[1]
+	return nil
+}
+
+func (p *perf) catchUp(ctx context.Context) error {
+	return p.withNode(ctx, func(n *node) error {
+		r, err := p.load(ctx, n, bench.Options{Mode: bench.CatchUp, Connections: 64})
+		if err != nil {
+			return err
+		}
+		p.results.add("catchup", r.Std.Mean, []float64{r.ReadRatio})
+		if err := n.stop(); err != nil {
+			return err
+		}
+		size, err := n.size()
+		p.results.Figures.SmallEvents, p.results.Figures.SmallBytes = r.Accepted, size
+		return err
+	})
+}
+
+// curve measures the rate and the latency over the number of connections.
+func (p *perf) curve(ctx context.Context) error {
+	var points []point
+	err := p.withNode(ctx, func(n *node) error {
+		for connections := 1; connections <= 512; connections *= 2 {
+			r, err := p.load(ctx, n, p.flatOut(connections, 256))
+			if err != nil {
+				return err
+			}
+			points = append(points, point{At: connections, Rate: r.Rate, Ratio: r.RateRatio, Std: r.Std.Mean, P50: r.Ack.P50, P99: r.Ack.P99,
+				CPU: r.Relay.CPUPerEvent, GeneratorCPU: r.Generator.CPUPerEvent})
+		}
+		return nil
+	})
+	if err == nil {
+		p.results.Connections = points
+	}
+	return err
+}
