@@ -178,8 +178,8 @@ func (p *perf) catchUp(ctx context.Context) error {
 		if err := n.stop(); err != nil {
 			return err
 		}
-		size, err := n.size()
-		p.results.Figures.SmallEvents, p.results.Figures.SmallBytes = r.Accepted, size
+		f := &p.results.Figures
+		f.EventBytes, f.ThreadBytes, err = n.bytesEach(ctx)
 		return err
 	})
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	_ "modernc.org/sqlite" // registers the driver
 )
 
 // node is a running relay.
@@ -100,6 +103,20 @@ func (n *node) size() (int64, error) {
 		return 0, err
 	}
 	return info.Size(), nil
+}
+
+// bytesEach returns what an event and a thread take in the database of a relay that has ended, indexes included.
+func (n *node) bytesEach(ctx context.Context) (event, thread float64, err error) {
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(n.data, "agora.db")+"?mode=ro")
+	if err != nil {
+		return 0, 0, err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	const each = "SELECT (SELECT sum(pgsize) FROM dbstat WHERE name IN (SELECT name FROM sqlite_schema WHERE tbl_name = ?1)) * 1.0 / "
+	err = errors.Join(
+		db.QueryRowContext(ctx, each+"(SELECT count(*) FROM event)", "event").Scan(&event),
+		db.QueryRowContext(ctx, each+"(SELECT count(*) FROM thread)", "thread").Scan(&thread))
+	return event, thread, err
 }
 
 // withNode runs f with a relay over a new folder, which is removed afterwards.
