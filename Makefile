@@ -8,7 +8,7 @@ ifdef AGORA_VECTORS
 export AGORA_VECTORS := $(abspath $(AGORA_VECTORS))
 endif
 
-.PHONY: run test check build fmt fuzz interop faults mutants reproducible sbom
+.PHONY: run test check build fmt fuzz interop faults mutants reproducible sbom perf profile bench-guard
 run: build
 	@exec bin/agora serve
 
@@ -50,6 +50,20 @@ interop:
 faults:
 	go vet -tags faults ./faults
 	go test -tags faults -count=1 -timeout 5m -run "^($$(grep -l '^//go:build faults' faults/*_test.go | xargs grep -ho '^func Test\w*' | cut -c6- | paste -sd'|'))$$" ./faults
+
+# Every figure of docs/PERFORMANCE.md and docs/SCALING.md, measured and written there; wants a quiet machine for a quarter
+# of an hour. ROWS=post32,deliver measures some, ROWS=none makes tables and graphs of the last results.
+perf: build
+	go run ./bench/perf -agora bin/agora -rows '$(ROWS)'
+
+# Where the CPU time of a post goes, for docs/PERFORMANCE.md.
+profile:
+	go run ./bench/perf -profile
+
+# Has a stage become slower, as a ratio to a signature? STRICT=1 fails if so, UPDATE=1 makes this run what is compared with.
+ROUNDS ?= 3
+bench-guard:
+	@STRICT=$(STRICT) go run ./ci/benchguard -rounds $(ROUNDS) $(if $(UPDATE),-update)
 
 fmt:
 	gofmt -w .

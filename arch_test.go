@@ -20,6 +20,7 @@ const module = "github.com/agora-relay/agora/"
 
 // may says which packages of this module each package may import; all packages are named. Tests are free.
 var may = map[string][]string{
+	"ci/benchguard":           {},
 	"ci/mutants":              {},
 	"ci/sbom":                 {},
 	"didkey":                  {},
@@ -34,6 +35,7 @@ var may = map[string][]string{
 	"conformance":             {"didkey", "envelope", "thread", "testvectors"},
 	"faults":                  {},
 	"bench":                   {"didkey", "envelope"},
+	"bench/perf":              {"bench"},
 	"testvectors":             {},
 	"testvectors/generate":    {"testvectors"},
 	"testvectors/interop/run": {"didkey", "envelope", "client"},

@@ -32,8 +32,8 @@ func (p *perf) load(ctx context.Context, n *node, o bench.Options) (bench.Report
 	if r.Relay == nil {
 		return r, fmt.Errorf("the relay's process cannot be looked into; this needs Linux")
 	}
-	fmt.Fprintf(os.Stderr, "   %6.0f/s = %.3f × std (%.0f/s), ack p50 %.2f p99 %.2f ms, relay %.1f µs = %.2f verifications, generator %.1f µs\n",
-		r.Rate, r.RateRatio, r.Std.Mean, r.Ack.P50, r.Ack.P99, r.Relay.CPUPerEvent, r.Relay.Verifications, r.Generator.CPUPerEvent)
+	fmt.Fprintf(os.Stderr, "   %6.0f/s = %.3f × std (%.0f/s), ack p50 %.2f p99 %.2f ms, relay %.1f µs = %.2f verifications, %.0f MB, generator %.1f µs\n",
+		r.Rate, r.RateRatio, r.Std.Mean, r.Ack.P50, r.Ack.P99, r.Relay.CPUPerEvent, r.Relay.Verifications, float64(r.Relay.RSSAfter)/1e6, r.Generator.CPUPerEvent)
 	return r, nil
 }
 

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"testing"
+)
+
+func TestChoose(t *testing.T) {
+	for rows, want := range map[string]int{"": len(measurements), "none": 0, "deliver": 1, "deliver, rss": 2} {
+		if got, err := choose(rows); err != nil || len(got) != want {
+			t.Errorf("%q: %d measurements, %v", rows, len(got), err)
+		}
+	}
+	if got, err := choose("deliver,nonsense"); err == nil {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestEveryRowHasItsGoal: what is added under an id that no goal has would be measured and never shown, and a goal that
+// nothing adds to would stand there empty.
+func TestEveryRowHasItsGoal(t *testing.T) {
+	added := map[string]bool{}
+	for _, file := range []string{"main.go", "measure.go", "growth.go"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`(?:results\.add|posting)\("(\w+)"`).FindAllStringSubmatch(string(text), -1) {
+			added[m[1]] = true
+		}
+	}
+	for _, g := range goals {
+		if !added[g.id] {
+			t.Errorf("nothing measures %s", g.id)
+		}
+	}
+	for id := range added {
+		if !slices.ContainsFunc(goals, func(g goal) bool { return g.id == id }) {
+			t.Errorf("%s has no goal", id)
+		}
+	}
+}
+
+func TestReached(t *testing.T) {
+	for _, c := range []struct {
+		goal  goal
+		value float64
+		want  string
+	}{
+		{goal{least: true, must: .25, aim: .32}, .32, "aim"},
+		{goal{least: true, must: .25, aim: .32}, .31, "must"},
+		{goal{least: true, must: .25, aim: .32}, .24, "**missed**"},
+		{goal{must: 8, aim: 4}, 4, "aim"},
+		{goal{must: 8, aim: 4}, 8, "must"},
+		{goal{must: 8, aim: 4}, 8.1, "**missed**"},
+	} {
+		if got := c.goal.reached(c.value); got != c.want {
+			t.Errorf("%+v: %g is %s, want %s", c.goal, c.value, got, c.want)
+		}
+	}
+}
+
+const traces = `File: httpapi.test
+Type: cpu
+Duration: 41.10s, Total samples = 40s
+-----------+-------------------------------------------------------
+     1.20s   crypto/internal/fips140/edwards25519/field.feMul
+             crypto/internal/fips140/edwards25519.(*Point).VarTimeDoubleScalarBaseMult
+             crypto/ed25519.Verify (inline)
+             github.com/agora-relay/agora/envelope.(*Envelope).Verify
+             github.com/agora-relay/agora/relay.(*Relay).check
+             net/http.(*conn).serve
+-----------+-------------------------------------------------------
+     400ms   crypto/internal/fips140/edwards25519/field.feMul
+             crypto/ed25519.Sign
+             github.com/agora-relay/agora/relay/httpapi_test.requests.func1
+-----------+-------------------------------------------------------
+     300ms   encoding/base64.(*Encoding).decodeQuantum
+             github.com/agora-relay/agora/envelope.(*Envelope).Verify
+             net/http.(*conn).serve
+-----------+-------------------------------------------------------
+     500ms   internal/runtime/syscall.Syscall6
+             syscall.Fsync
+             modernc.org/sqlite/lib._unixSync
+             github.com/agora-relay/agora/store/sqlite.(*writer).run
+-----------+-------------------------------------------------------
+   1.5mins   runtime.futex
+             runtime.schedule
+`
+
+func TestSortStacks(t *testing.T) {
+	got, err := sortStacks(traces, 1000)
+	want := []share{{"Go's scheduler and network poller", 90_000}, {"signature: crypto/ed25519", 1200}, {"store: fsync", 500}, {"signature: the rest", 300}}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("%+v, %v\nwant %+v", got, err, want)
+	}
+	for _, wrong := range []string{"", "File: x\n", "-----------+---\n   soon  runtime.futex\n"} {
+		if got, err := sortStacks(wrong, 1); err == nil {
+			t.Errorf("%q was taken for %+v", wrong, got)
+		}
+	}
+}

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// docs copies the two pages of this project to a folder of the test's.
+func docs(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range []string{"PERFORMANCE.md", "SCALING.md"} {
+		text, err := os.ReadFile(filepath.Join("..", "..", "docs", name))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), text, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func read(t *testing.T, parts ...string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(parts...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// TestSave writes everything over what was there, twice, and reads it again.
+func TestSave(t *testing.T) {
+	dir := docs(t)
+	r := measured()
+	r.Profile = []share{{"store: fsync", 30}, {"signature", 10}}
+	r.add("post32", 50_000, []float64{.31, .29, .33})
+	r.add("post32", 50_000, []float64{.30, .28, .26})
+	r.add("tail", 50_000, []float64{5})
+	r.add("start", 50_000, []float64{2.5})
+	for range 2 {
+		if err := r.save(dir); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		if r, err = load(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	page := read(t, dir, "PERFORMANCE.md")
+	for _, want := range []string{
+		"256 senders | 0.280 (0.260–0.300) | ≥ 0.25 | ≥ 0.32 | must | 50000 |", "| 5.0 | ≤ 8 | ≤ 4 | must |", "| 2.50 s | ≤ 2 | ≤ 0.3 | **missed** |",
+		"| store: fsync | 30.0 | 75 % |", "| – | |", "## Measure it again",
+	} {
+		if strings.Count(page, want) < 1 {
+			t.Errorf("%q is not in\n%s", want, page)
+		}
+	}
+	if strings.Count(page, "256 senders | 0.2") != 1 {
+		t.Error("a row stands there twice")
+	}
+	scaling := read(t, dir, "SCALING.md")
+	for _, want := range []string{"| 19802/s |", "| MB on disk of 1000000 events | 1500 | 1200 | +25 % |", "## Past one node"} {
+		if !strings.Contains(scaling, want) {
+			t.Errorf("%q is not in\n%s", want, scaling)
+		}
+	}
+	var again results
+	if err := json.Unmarshal([]byte(read(t, dir, "perf", "results.json")), &again); err != nil || len(again.Model) == 0 {
+		t.Errorf("%d predictions, %v", len(again.Model), err)
+	}
+}
+
+// TestUnmeasuredStays: a page keeps what is not measured this time, and one without a place is not written to.
+func TestUnmeasuredStays(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "page.md")
+	const page = "a\n<!-- x -->\nold\n<!-- /x -->\nb\n"
+	if err := os.WriteFile(path, []byte(page), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := fillIn(path, map[string]string{"x": ""}); err != nil || read(t, path) != page {
+		t.Errorf("%v\n%s", err, read(t, path))
+	}
+	if err := fillIn(path, map[string]string{"y": "new\n"}); err == nil || read(t, path) != page {
+		t.Errorf("%v\n%s", err, read(t, path))
+	}
+	if err := fillIn(path, map[string]string{"x": "new\n"}); err != nil || read(t, path) != strings.Replace(page, "old", "new", 1) {
+		t.Errorf("%v\n%s", err, read(t, path))
+	}
+}
+
+// TestGraphs: each measured place has its dot in each line, and the text is XML.
+func TestGraphs(t *testing.T) {
+	r := measured()
+	for name, svg := range map[string]string{"connections": r.connectionsGraph(), "stored": r.storedGraph()} {
+		decoder := xml.NewDecoder(strings.NewReader(svg))
+		dots := 0
+		for {
+			token, err := decoder.Token()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatalf("%s: %v\n%s", name, err, svg)
+			}
+			if element, ok := token.(xml.StartElement); ok && element.Name.Local == "circle" {
+				dots++
+			}
+		}
+		if want := map[string]int{"connections": 4 * 5, "stored": 4 * 2}[name]; dots != want {
+			t.Errorf("%s: %d dots, want %d", name, dots, want)
+		}
+		if strings.Contains(svg, "NaN") || strings.Contains(svg, "Inf") {
+			t.Errorf("%s: %s", name, svg)
+		}
+	}
+	for highest, want := range map[float64]float64{.31: .05, 8: 1, 9.5: 2, 17: 5, 40: 5, 41: 10, 0: 1} {
+		if got := tick(highest); !near(got, want) {
+			t.Errorf("steps of %g up to %g, want %g", got, highest, want)
+		}
+	}
+	for n, want := range map[int]string{512: "512", 10_000: "10k", 1_000_000: "1M", 1234: "1234", 300_000: "300k"} {
+		if got := short(n); got != want {
+			t.Errorf("%d is written %s", n, got)
+		}
+	}
+}
