@@ -25,16 +25,13 @@ const (
 func (p *perf) stored(ctx context.Context) error {
 	return p.withNode(ctx, func(n *node) error {
 		var points []point
-		var memory []float64
 		total := 0
 		for _, level := range []int{firstLevel, p.settings.stored / 10, p.settings.stored * 3 / 10, p.settings.stored} {
 			if level > total {
-				r, err := p.load(ctx, n, bench.Options{Connections: 32, Senders: probeInboxes, Count: level - total})
-				if err != nil {
+				if _, err := p.load(ctx, n, bench.Options{Connections: 32, Senders: probeInboxes, Count: level - total}); err != nil {
 					return err
 				}
 				total = level
-				memory = append(memory, float64(r.Relay.RSSAfter))
 			}
 			at, posted, err := p.look(ctx, n)
 			if err != nil {
@@ -48,13 +45,13 @@ func (p *perf) stored(ctx context.Context) error {
 		p.results.Stored = points
 		p.results.add("growth", last.Std, []float64{last.Ratio / first.Ratio})
 		p.results.add("growthRead", last.Std, []float64{first.Read50 * first.Std / (last.Read50 * last.Std)})
-		p.results.add("memory", last.Std, []float64{memory[len(memory)-1] / memory[0]})
-		p.results.Figures.Memory = memory[len(memory)-1]
+		p.results.add("memory", last.Std, []float64{float64(last.RSS) / float64(first.RSS)})
+		p.results.Figures.Memory = float64(last.RSS)
 		return p.starts(ctx, n, total, last.Std)
 	})
 }
 
-// look posts probeEvents p.runs times, and then reads pages of what was posted last. At is left to the caller.
+// look takes the memory as it is when all has been posted and read once, posts probeEvents p.runs times, and then reads pages of what was posted last. At is left to the caller.
 func (p *perf) look(ctx context.Context, n *node) (at point, posted int, err error) {
 	all, err := p.repeat(ctx, n, bench.Options{Connections: 32, Senders: probeInboxes, Count: probeEvents})
 	if err != nil {
@@ -62,7 +59,7 @@ func (p *perf) look(ctx context.Context, n *node) (at point, posted int, err err
 	}
 	at = point{Rate: median(all[0], func(r bench.Report) float64 { return r.Rate }), Ratio: median(all[0], rateRatio), Std: median(all[0], std),
 		P50: median(all[0], func(r bench.Report) float64 { return r.Ack.P50 }), P99: median(all[0], func(r bench.Report) float64 { return r.Ack.P99 }),
-		CPU: median(all[0], func(r bench.Report) float64 { return r.Relay.CPUPerEvent })}
+		CPU: median(all[0], func(r bench.Report) float64 { return r.Relay.CPUPerEvent }), RSS: all[0][0].Relay.RSSBefore}
 	at.Read50, at.Read99, err = readInboxes(n, all[0][len(all[0])-1].Cursor)
 	fmt.Fprintf(os.Stderr, "   a page of %d: p50 %.3f p99 %.3f ms\n", readRows, at.Read50, at.Read99)
 	return at, p.runs * probeEvents, err

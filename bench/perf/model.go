@@ -8,14 +8,32 @@ const day = 24 * 60 * 60 // seconds
 type model struct {
 	Cores     float64
 	Latency   float64 // seconds from a post to its answer when nobody else posts: one group with its fsync
-	Event     float64 // seconds of the relay's CPU an event costs for itself
-	Group     float64 // … and a group, whatever is in it: the transaction, the fsync, waking the writer
-	Generator float64 // seconds of the load generator's CPU an event
+	Relay     cost
+	Generator cost
 	Base      float64 // bytes of memory without polls
 	Poll      float64 // … and a poll that waits
 	Row       float64 // bytes on disk an event, with its part of the indexes
 	Thread    float64 // … and the record of a thread
 }
+
+// cost is what a process spends on posts, in seconds of CPU time.
+type cost struct {
+	Event float64 // each
+	Group float64 // whatever is in it: the transaction, the fsync, waking up
+}
+
+// fit returns the cost of which each(1) and each(256) are what was measured, in microseconds.
+func fit(one, many float64) cost {
+	group := (one - many) / (1 - 1/groupOf(256))
+	return cost{Event: (one - group) / 1e6, Group: group / 1e6}
+}
+
+// each is the cost of one of the events that n connections post.
+func (c cost) each(n int) float64 { return c.Event + c.Group/groupOf(n) }
+
+// groupOf is how many events n connections bring into a group. They form two crowds: while the posts of one are being
+// written, those of the other wait for their turn.
+func groupOf(n int) float64 { return min(max(1, float64(n)/2), 256) }
 
 // newModel fits the constants to the ends of the curve over connections and to the small database; false: not all of
 // them have been measured.
@@ -26,11 +44,9 @@ func newModel(r *results) (m model, ok bool) {
 	if !fitted || !also || f.EventBytes == 0 || f.BytesPerPoll == 0 || f.Memory == 0 {
 		return model{}, false
 	}
-	// cpu(n) = Event + Group/n, known at n = 1 and n = 256.
-	group := (one.CPU - many.CPU) / (1 - 1./256)
 	return model{
-		Cores: float64(r.Cores), Latency: 1 / one.Rate, Group: group / 1e6, Event: (one.CPU - group) / 1e6,
-		Generator: many.GeneratorCPU / 1e6, Base: f.Memory, Poll: f.BytesPerPoll, Row: f.EventBytes, Thread: f.ThreadBytes,
+		Cores: float64(r.Cores), Latency: 1 / one.Rate, Relay: fit(one.CPU, many.CPU), Generator: fit(one.GeneratorCPU, many.GeneratorCPU),
+		Base: f.Memory, Poll: f.BytesPerPoll, Row: f.EventBytes, Thread: f.ThreadBytes,
 	}, true
 }
 
@@ -44,17 +60,13 @@ func at(curve []point, where int) (point, bool) {
 }
 
 // rate is how many events a second are accepted on n connections that post one after the other, with the load generator
-// on the same cores. There is no more than either bound allows: each connection waits for its own answer, and the cores
-// have so much time.
+// on the same cores: no more than either bound allows. Groups come one after the other, and the cores have so much time.
 func (m model) rate(n int) float64 {
-	return min(float64(n)/m.Latency, m.Cores/(m.cpu(n)+m.Generator))
+	return min(groupOf(n)/m.Latency, m.Cores/(m.Relay.each(n)+m.Generator.each(n)))
 }
 
 // alone is the same with the load generator elsewhere.
-func (m model) alone(n int) float64 { return min(float64(n)/m.Latency, m.Cores/m.cpu(n)) }
-
-// cpu is the relay's CPU time an event, in seconds, where n connections make groups of n, of 256 at most.
-func (m model) cpu(n int) float64 { return m.Event + m.Group/float64(min(n, 256)) }
+func (m model) alone(n int) float64 { return min(groupOf(n)/m.Latency, m.Cores/m.Relay.each(n)) }
 
 // memory is the bytes with so many polls that wait.
 func (m model) memory(polls int) float64 { return m.Base + float64(polls)*m.Poll }
@@ -111,7 +123,7 @@ func predict(r *results) (list []prediction) {
 	}
 	for _, p := range r.Connections {
 		if p.At != 1 && p.At != 256 {
-			add(fmt.Sprintf("µs of the relay's CPU an event on %d connections", p.At), 1e6*m.cpu(p.At), p.CPU)
+			add(fmt.Sprintf("µs of the relay's CPU an event on %d connections", p.At), 1e6*m.Relay.each(p.At), p.CPU)
 		}
 	}
 	add(fmt.Sprintf("MB of memory that %d polls add", idlePolls), (m.memory(idlePolls)-m.Base)/1e6, idlePolls*r.Figures.BytesPerPollAtHalf/1e6)

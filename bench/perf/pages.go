@@ -100,14 +100,15 @@ func (r *results) nodeTable() string {
 	if !ok {
 		return ""
 	}
-	rate := m.rate(256)
+	many, _ := at(r.Connections, 256) // newModel has looked
+	rate := many.Rate
 	var t strings.Builder
 	fmt.Fprintln(&t, "| | |\n|---|---|")
 	line := func(what, format string, values ...any) {
 		fmt.Fprintf(&t, "| %s | "+format+" |\n", append([]any{what}, values...)...)
 	}
 	line("posts, 256 connections, the load generator on the same cores", "%.0f/s, %.0f million a day", rate, rate*day/1e6)
-	line("… if the relay had the cores to itself", "%.0f/s", m.alone(256))
+	line("… if the relay had the cores to itself, by the model", "%.0f/s", m.alone(256))
 	line("polls that wait, in 1 GiB of memory", "%.0f", m.polls(1<<30))
 	line("disk an event of 730 bytes, indexes included; a thread's record", "%.0f; %.0f bytes", m.Row, m.Thread)
 	line("posted a day at that rate", "%.0f GB of events", rate*day*730/1e9)

@@ -67,7 +67,7 @@ func TestSave(t *testing.T) {
 		t.Error("a row stands there twice")
 	}
 	scaling := read(t, dir, "SCALING.md")
-	for _, want := range []string{"| 19802/s |", "| MB on disk of 1000000 events | 1500 | 1200 | +25 % |", "## Past one node"} {
+	for _, want := range []string{"| 20000/s, 1728 million a day |", "| 19608/s |", "| MB on disk of 1000000 events | 1500 | 1200 | +25 % |", "## Past one node"} {
 		if !strings.Contains(scaling, want) {
 			t.Errorf("%q is not in\n%s", want, scaling)
 		}

@@ -43,7 +43,8 @@ type point struct {
 	P99          float64 `json:"p99"`
 	CPU          float64 `json:"cpu"`
 	GeneratorCPU float64 `json:"generatorCPU,omitempty"`
-	Read50       float64 `json:"read50,omitempty"`
+	RSS          int64   `json:"rss,omitempty"`    // bytes
+	Read50       float64 `json:"read50,omitempty"` // a page of 100 events of an inbox
 	Read99       float64 `json:"read99,omitempty"`
 }
 
@@ -80,7 +81,7 @@ var goals = []goal{
 	{"rss", "memory (RSS) an idle poll, 10,000 held", false, 20, 17, "%.1f KB"},
 	{"growth", "rate at 1,000,000 stored events ÷ at 10,000", true, .85, .95, "%.3f"},
 	{"growthRead", "speed of reading 100 events of an inbox, likewise", true, .85, .95, "%.3f"},
-	{"memory", "RSS after 1,000,000 posts ÷ after 10,000", false, 1.5, 1.2, "%.2f"},
+	{"memory", "RSS after 1,000,000 posts, all of them read once, ÷ after 10,000", false, 1.5, 1.2, "%.2f"},
 	{"catchup", "a reader 100,000 events behind: events/s ÷ std", true, 1, 3, "%.2f"},
 	{"start", "start with 1,000,000 stored events until the first 200 (the slowest of three, one after a kill)", false, 2, .3, "%.2f s"},
 }

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// built returns the binary that is measured.
+func built(t *testing.T) string {
+	t.Helper()
+	agora := filepath.Join(t.TempDir(), "agora")
+	if out, err := exec.Command("go", "build", "-o", agora, "../../cmd/agora").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return agora
+}
+
+// TestOneRow measures a row with a relay that runs, for a moment, and writes all of it.
+func TestOneRow(t *testing.T) {
+	t.Parallel()
+	agora := built(t)
+	s := settings{agora: agora, rows: "post32", docs: docs(t), runs: 1, duration: 100 * time.Millisecond, stored: 10 * firstLevel, temp: t.TempDir()}
+	if err := run(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	r, err := load(s.docs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"post32", "cpu", "tail"} {
+		if row, ok := r.row(id); !ok || row.Value <= 0 || row.Std <= 0 || len(row.Samples) != 1 {
+			t.Errorf("%s: %+v", id, row)
+		}
+	}
+	if left, err := filepath.Glob(filepath.Join(s.temp, "*")); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// TestStarts reads inboxes, kills a relay and starts it again.
+func TestStarts(t *testing.T) {
+	t.Parallel()
+	agora := built(t)
+	p := &perf{settings: settings{agora: agora, temp: t.TempDir(), runs: 1}, results: &results{}}
+	if err := p.withNode(t.Context(), func(n *node) error {
+		at, posted, err := p.look(t.Context(), n)
+		if err != nil || posted != probeEvents || at.Read50 <= 0 || at.Read99 < at.Read50 || at.Ratio <= 0 {
+			t.Errorf("%d posted, %+v", posted, at)
+		}
+		first := n.pid()
+		if err == nil {
+			if err = p.starts(t.Context(), n, posted, at.Std); n.pid() == first {
+				t.Error("it is still the first process")
+			}
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	f := p.results.Figures
+	if row, ok := p.results.row("start"); !ok || row.Value <= 0 || f.LargeEvents != probeEvents || f.LargeBytes < 700*probeEvents {
+		t.Errorf("%+v, %+v", row, f)
+	}
+}
