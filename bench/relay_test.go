@@ -94,7 +94,7 @@ func TestModes(t *testing.T) {
 			var told atomic.Int64
 			o.Progress = func(Progress) { told.Add(1) }
 			r := bench(t, start(t, nil), o)
-			if !r.Holds() || r.Accepted != 60 || r.Stored < 60 || r.Refused != 0 || r.BodyBytes != 900 {
+			if !r.Holds() || r.Accepted != 60 || r.Stored < 60 || r.Refused != 0 || r.BodyBytes != 900 || r.Cursor == "" {
 				t.Errorf("%+v", r)
 			}
 			if mode != CatchUp && r.Stored == 60 {

@@ -47,7 +47,14 @@ func (p *perf) stored(ctx context.Context) error {
 		p.results.add("growthRead", last.Std, []float64{first.Read50 * first.Std / (last.Read50 * last.Std)})
 		p.results.add("memory", last.Std, []float64{float64(last.RSS) / float64(first.RSS)})
 		p.results.Figures.Memory = float64(last.RSS)
-		return p.starts(ctx, n, total, last.Std)
+		took, err := p.starts(ctx, n)
+		if err != nil {
+			return err
+		}
+		p.results.add("start", last.Std, []float64{slices.Max(took)})
+		p.results.Figures.LargeEvents = int64(total)
+		p.results.Figures.LargeBytes, err = n.size()
+		return err
 	})
 }
 
@@ -102,29 +109,23 @@ func readInboxes(n *node, cursor string) (p50, p99 float64, err error) {
 	return took[len(took)/2], took[len(took)*99/100], nil
 }
 
-// starts kills the relay and starts it again, then twice more after an orderly end; the slowest counts.
-func (p *perf) starts(ctx context.Context, n *node, events int, std float64) (err error) {
-	var took []float64
+// starts kills the relay and starts it again, then twice more after an orderly end, and ends it. It returns how long each
+// took until the first 200, in seconds.
+func (p *perf) starts(ctx context.Context, n *node) (took []float64, err error) {
 	for i := range 3 {
 		end := n.stop
 		if i == 0 {
 			end = n.kill
 		}
 		if err := end(); err != nil {
-			return err
+			return nil, err
 		}
 		again, err := startNode(ctx, p.agora, n.data)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		*n = *again
 		took = append(took, n.took.Seconds())
 	}
-	p.results.add("start", std, []float64{slices.Max(took)})
-	if err := n.stop(); err != nil {
-		return err
-	}
-	p.results.Figures.LargeEvents = int64(events)
-	p.results.Figures.LargeBytes, err = n.size()
-	return err
+	return took, n.stop()
 }

@@ -121,7 +121,7 @@ func TestGraphs(t *testing.T) {
 			t.Errorf("%s: %s", name, svg)
 		}
 	}
-	for highest, want := range map[float64]float64{.31: .05, 8: 1, 9.5: 2, 17: 5, 40: 5, 41: 10, 0: 1} {
+	for highest, want := range map[float64]float64{.31: .05, 1.5: .2, 8: 1, 9.5: 2, 17: 5, 40: 5, 41: 10, 0: 1} {
 		if got := tick(highest); !near(got, want) {
 			t.Errorf("steps of %g up to %g, want %g", got, highest, want)
 		}

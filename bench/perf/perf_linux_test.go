@@ -3,6 +3,7 @@ package main
 import (
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 )
@@ -49,18 +50,22 @@ func TestStarts(t *testing.T) {
 		if err != nil || posted != probeEvents || at.Read50 <= 0 || at.Read99 < at.Read50 || at.Ratio <= 0 {
 			t.Errorf("%d posted, %+v", posted, at)
 		}
+		if err != nil {
+			return err
+		}
 		first := n.pid()
-		if err == nil {
-			if err = p.starts(t.Context(), n, posted, at.Std); n.pid() == first {
-				t.Error("it is still the first process")
-			}
+		took, err := p.starts(t.Context(), n)
+		if n.pid() == first || len(took) != 3 || slices.Min(took) <= 0 {
+			t.Errorf("starts took %v, process %d and then %d", took, first, n.pid())
+		}
+		if size, err := n.size(); err != nil || size < 700*probeEvents {
+			t.Errorf("%d bytes, %v", size, err)
+		}
+		if event, thread, err := n.bytesEach(t.Context()); err != nil || event < 700 || event > 2000 || thread < 100 || thread > 2000 {
+			t.Errorf("%f and %f bytes, %v", event, thread, err)
 		}
 		return err
 	}); err != nil {
 		t.Fatal(err)
-	}
-	f := p.results.Figures
-	if row, ok := p.results.row("start"); !ok || row.Value <= 0 || f.LargeEvents != probeEvents || f.LargeBytes < 700*probeEvents {
-		t.Errorf("%+v, %+v", row, f)
 	}
 }
