@@ -13,64 +13,47 @@ import (
 
 // stage is what one benchmark costs, in verifications by crypto/ed25519.
 type stage struct {
-	Ratio  float64 `json:"ratio"`  // the median of the rounds
-	Spread float64 `json:"spread"` // the largest less the smallest, as a part of the median
-}
-
-// sample is one line of the benchmarks' output.
-type sample struct {
-	name string
-	ns   float64
+	Ratio  float64 `json:"ratio"`  // the fastest round to the fastest verification; others only add to the time
+	Spread float64 `json:"spread"` // how much more the second fastest took, and the second fastest verification, as parts
 }
 
 const (
-	module       = "github.com/agora-relay/agora/"
-	standardName = "envelope StdVerify"
+	module    = "github.com/agora-relay/agora/"
+	yardstick = "envelope StdVerify"
 )
 
 // parse returns the stages in a transcript: the output of test binaries, one after the other, the yardstick among them.
-// A sample's yardstick is the mean of the last before and the first after it.
 func parse(transcript string) (map[string]stage, error) {
 	samples, err := samplesOf(transcript)
 	if err != nil {
 		return nil, err
 	}
-	ratios := map[string][]float64{}
-	for i, s := range samples {
-		if s.name == standardName {
-			continue
-		}
-		isStandard := func(s sample) bool { return s.name == standardName }
-		var std []float64
-		if before := slices.Clone(samples[:i]); len(before) > 0 {
-			slices.Reverse(before)
-			if at := slices.IndexFunc(before, isStandard); at >= 0 {
-				std = append(std, before[at].ns)
-			}
-		}
-		if at := slices.IndexFunc(samples[i:], isStandard); at >= 0 {
-			std = append(std, samples[i+at].ns)
-		}
-		if len(std) == 0 {
-			return nil, fmt.Errorf("%s was measured, and %s was not", s.name, standardName)
-		}
-		ratios[s.name] = append(ratios[s.name], s.ns/mean(std))
-	}
-	if len(ratios) == 0 {
-		return nil, fmt.Errorf("no benchmark was run")
+	std, known := samples[yardstick]
+	if !known || len(samples) == 1 {
+		return nil, fmt.Errorf("there are no times of %s, or of nothing else", yardstick)
 	}
 	stages := map[string]stage{}
-	for name, list := range ratios {
-		slices.Sort(list)
-		middle := (list[(len(list)-1)/2] + list[len(list)/2]) / 2
-		stages[name] = stage{Ratio: round(middle), Spread: round((list[len(list)-1] - list[0]) / middle)}
+	for name, list := range samples {
+		if name != yardstick {
+			stages[name] = stage{Ratio: round(slices.Min(list) / slices.Min(std)), Spread: round(spread(list) + spread(std))}
+		}
 	}
 	return stages, nil
 }
 
-// samplesOf reads the lines of benchmarks. CPU time counts where a benchmark gives it: its own times hold the waiting too.
-func samplesOf(transcript string) (samples []sample, err error) {
+// spread says how much slower the second fastest is: how far chance alone may move the fastest.
+func spread(list []float64) float64 {
+	if len(list) < 2 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(list))
+	return sorted[1]/sorted[0] - 1
+}
+
+// samplesOf reads the lines of benchmarks: the nanoseconds of each, by name. CPU time counts where a benchmark gives it: its own times hold the waiting too.
+func samplesOf(transcript string) (samples map[string][]float64, err error) {
 	pkg := ""
+	samples = map[string][]float64{}
 	for line := range strings.Lines(transcript) {
 		fields := strings.Fields(line)
 		if len(fields) == 2 && fields[0] == "pkg:" {
@@ -93,30 +76,20 @@ func samplesOf(transcript string) (samples []sample, err error) {
 		if !(ns > 0) {
 			return nil, fmt.Errorf("a benchmark's line without a time: %q", line)
 		}
-		samples = append(samples, sample{pkg + " " + name, ns})
+		name = pkg + " " + name
+		samples[name] = append(samples[name], ns)
 	}
 	return samples, nil
 }
 
-func mean(list []float64) float64 {
-	sum := 0.0
-	for _, v := range list {
-		sum += v
-	}
-	return sum / float64(len(list))
-}
-
 func round(v float64) float64 { return math.Round(v*1e4) / 1e4 }
 
-// What is no noise: more than the smallest change that is worth a word, and more than so many times the spread.
-const (
-	least  = 0.25
-	beyond = 1.5
-)
+// least is the smallest change that is worth a word, beyond what chance may do.
+const least = 0.25
 
 // judge says how now stands to before, and by how much it may differ.
 func judge(before, now stage) (verdict string, bound float64) {
-	bound = max(least, beyond*before.Spread, beyond*now.Spread)
+	bound = least + before.Spread + now.Spread
 	switch change := now.Ratio / before.Ratio; {
 	case change > 1+bound:
 		return "REGRESSION", bound
@@ -129,7 +102,7 @@ func judge(before, now stage) (verdict string, bound float64) {
 // report writes a table for people and returns how many stages have a regression.
 func report(w io.Writer, base baseline, now map[string]stage) (regressions int) {
 	fmt.Fprintf(w, "stages in verifications by crypto/ed25519; the baseline is of %s (%s)\n", base.Date, base.Machine)
-	fmt.Fprintf(w, "%-36s %10s %10s %8s %8s\n", "", "baseline", "now", "change", "noise")
+	fmt.Fprintf(w, "%-36s %10s %10s %8s %8s\n", "", "baseline", "now", "change", "allowed")
 	for _, name := range slices.Sorted(maps.Keys(now)) {
 		n := now[name]
 		before, known := base.Stages[name]

@@ -51,9 +51,10 @@ func TestJudge(t *testing.T) {
 		"the same":                      {stage{1, 0}, stage{1, 0}, ""},
 		"within a quarter":              {stage{1, 0}, stage{1.24, 0}, ""},
 		"beyond a quarter":              {stage{1, 0}, stage{1.26, 0}, "REGRESSION"},
-		"within this run's noise":       {stage{1, 0}, stage{1.7, 0.5}, ""},
-		"within the baseline's noise":   {stage{1, 0.5}, stage{1.7, 0}, ""},
-		"beyond the noise":              {stage{1, 0.5}, stage{1.8, 0.3}, "REGRESSION"},
+		"within this run's noise":       {stage{1, 0}, stage{1.5, 0.3}, ""},
+		"within the baseline's noise":   {stage{1, 0.3}, stage{1.5, 0}, ""},
+		"within both":                   {stage{1, 0.3}, stage{1.8, 0.3}, ""},
+		"beyond the noise":              {stage{1, 0.2}, stage{1.7, 0.2}, "REGRESSION"},
 		"a fifth less is not yet much":  {stage{1, 0}, stage{0.81, 0}, ""},
 		"as much faster as would count": {stage{1, 0}, stage{0.79, 0}, "faster"},
 	} {
@@ -75,14 +76,14 @@ BenchmarkStdVerify-2   	    1652	     60000 ns/op	       0 B/op	       0 allocs/
 BenchmarkVerify-2   	    1652	     90000 ns/op	     976 B/op	       8 allocs/op
 `
 
-// TestParse: CPU time goes before time, the yardstick is that of the neighbours, and a stage has its package's name.
+// TestParse: CPU time goes before time, the fastest count, and a stage has its package's name.
 func TestParse(t *testing.T) {
 	got, err := parse(output + strings.ReplaceAll(output, "80000 cpu", "96000 cpu"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Append: 80/50 and 96/50 with the neighbours 40 and 60. Verify: 90/50 between 60 and 40, 90/60 at the end.
-	want := map[string]stage{"store/sqlite Append/callers=16": {1.76, round(0.32 / 1.76)}, "envelope Verify": {1.65, round(0.3 / 1.65)}}
+	// The yardstick took 40, 60, 40, 60; Append 80, 96; Verify 90, 90.
+	want := map[string]stage{"store/sqlite Append/callers=16": {2, 0.2}, "envelope Verify": {2.25, 0}}
 	for name, w := range want {
 		if g := got[name]; math.Abs(g.Ratio-w.Ratio) > 1e-9 || math.Abs(g.Spread-w.Spread) > 1e-9 {
 			t.Errorf("%s: %+v, want %+v", name, g, w)
