@@ -96,11 +96,15 @@ func BenchmarkRead(b *testing.B) {
 			q := inbox
 			q.After = relay.Cursor{Epoch: all.Cursor.Epoch, Seq: all.Events[len(all.Events)-1-n].Seq}
 			b.ReportAllocs()
+			cpu := cpuTime()
 			for b.Loop() {
 				page, err := s.Read(b.Context(), q)
 				if err != nil || len(page.Events) != n {
 					b.Fatalf("%d rows, %v", len(page.Events), err)
 				}
+			}
+			if cpu > 0 {
+				b.ReportMetric(float64(cpuTime()-cpu)/float64(b.N), "cpu-ns/op")
 			}
 		})
 	}
