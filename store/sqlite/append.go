@@ -28,47 +28,63 @@ type record struct {
 	thread.Thread
 }
 
-// append stores one entry within the transaction that is open. Everything is decided before the first write, so a
-// refusal leaves nothing behind for the others of the group.
+// errTaken is why put wrote nothing: a unique index has the event, or the thread it would begin, already.
+var errTaken = errors.New("taken")
+
+// append stores one entry within the transaction that is open. A refusal leaves nothing behind for the others of the
+// group.
 func (w *writer) append(e relay.Entry) (relay.Receipt, *relay.Posted, error) {
+	if e.Envelope.Type == envelope.TypeRequest {
+		// Nearly every REQUEST is new and begins a thread. Neither is looked up before the unique indexes, or the
+		// rules, have objected.
+		if receipt, posted, err := w.put(e, true); err == nil || !isRefusal(err) {
+			return receipt, posted, err
+		}
+	}
+	if receipt, found, err := w.duplicate(e); found || err != nil {
+		return receipt, nil, err
+	}
+	return w.put(e, false)
+}
+
+func isRefusal(err error) bool {
+	var refusal *envelope.Error
+	return errors.Is(err, errTaken) || errors.As(err, &refusal)
+}
+
+// put stores e. begins says that e is taken for the beginning of a thread without a look at the threads there are.
+// Refusals: errTaken, and those of the rules and quotas.
+func (w *writer) put(e relay.Entry, begins bool) (relay.Receipt, *relay.Posted, error) {
 	m := e.Envelope
 	sender, err := w.party(m.Sender.ID)
 	if err != nil {
 		return relay.Receipt{}, nil, err
 	}
-	if sender != 0 {
-		if receipt, found, err := w.duplicate(sender, e); found || err != nil {
-			return receipt, nil, err
-		}
-	}
 	var moved record
 	if m.Type != envelope.TypeManifest {
-		candidates, err := w.candidates(sender, m)
-		if err != nil {
+		if moved, err = w.move(sender, e, begins); err != nil {
 			return relay.Receipt{}, nil, err
 		}
-		threads := make([]thread.Thread, len(candidates))
-		for i, c := range candidates {
-			threads[i] = c.Thread
-		}
-		next, chosen, err := w.store.policy.Rules.Apply(threads, m, e.Received)
-		if err != nil {
-			return relay.Receipt{}, nil, err
-		}
-		if chosen >= 0 {
-			moved = candidates[chosen]
-		}
-		moved.Thread = next
 	}
 	if err := w.admit(sender, e); err != nil {
 		return relay.Receipt{}, nil, err
 	}
-	if m.Type != envelope.TypeManifest {
-		if moved.n, err = w.saveThread(moved, w.expires(m), e.Received); err != nil {
+	isNew := m.Type != envelope.TypeManifest && moved.n == 0
+	if isNew {
+		if moved.n, err = w.addThread(moved, w.expires(m), e.Received); err != nil {
 			return relay.Receipt{}, nil, err
 		}
 	}
 	posted, err := w.insert(e, moved.n)
+	switch {
+	case err == nil && moved.n != 0 && !isNew:
+		err = w.updateThread(moved, w.expires(m), e.Received)
+	case errors.Is(err, errTaken) && isNew:
+		// The event was here, and its thread had gone.
+		if _, failed := w.stmts.dropThread.Exec(moved.n); failed != nil {
+			err = failed
+		}
+	}
 	if err != nil {
 		return relay.Receipt{}, nil, err
 	}
@@ -77,11 +93,45 @@ func (w *writer) append(e relay.Entry) (relay.Receipt, *relay.Posted, error) {
 	}, &posted, nil
 }
 
+// move returns the thread that e moves or begins, as e leaves it.
+func (w *writer) move(sender int64, e relay.Entry, begins bool) (moved record, err error) {
+	var candidates []record
+	if !begins {
+		if candidates, err = w.candidates(sender, e.Envelope); err != nil {
+			return record{}, err
+		}
+	}
+	threads := make([]thread.Thread, len(candidates))
+	for i, c := range candidates {
+		threads[i] = c.Thread
+	}
+	next, chosen, err := w.store.policy.Rules.Apply(threads, e.Envelope, e.Received)
+	if err != nil {
+		return record{}, err
+	}
+	if chosen >= 0 {
+		moved = candidates[chosen]
+	}
+	moved.Thread = next
+	return moved, nil
+}
+
 func (w *writer) expires(m *envelope.Envelope) time.Time {
 	return w.store.policy.Window.Expires(m.TS, m.TTL)
 }
 
-// insert adds the event, and the manifest if it is one.
+// added returns the number of the row that an INSERT has made, errTaken if it has made none.
+func added(result sql.Result, err error) (int64, error) {
+	if err != nil {
+		return 0, err
+	}
+	if rows, err := result.RowsAffected(); err != nil || rows == 0 {
+		return 0, cmp.Or(err, errTaken)
+	}
+	return result.LastInsertId()
+}
+
+// insert adds the event, and the manifest if it is one. Refusals: errTaken.
 func (w *writer) insert(e relay.Entry, threadN int64) (relay.Posted, error) {
 	m := e.Envelope
 	sender, err := w.intern(m.Sender.ID)
@@ -94,12 +144,8 @@ func (w *writer) insert(e relay.Entry, threadN int64) (relay.Posted, error) {
 	}
 	expires := w.expires(m)
 	forget := w.store.policy.Window.RememberUntil(e.Received, expires)
-	result, err := w.stmts.addEvent.Exec(sender, m.ID, recipient, string(m.Type), threadN,
-		nanos(m.TS), nanos(e.Received), nanos(expires), nanos(forget), m.Canonical())
-	if err != nil {
-		return relay.Posted{}, err
-	}
-	seq, err := result.LastInsertId()
+	seq, err := added(w.stmts.addEvent.Exec(sender, m.ID, recipient, string(m.Type), threadN,
+		nanos(m.TS), nanos(e.Received), nanos(expires), nanos(forget), m.Canonical()))
 	if err != nil {
 		return relay.Posted{}, err
 	}
@@ -124,10 +170,14 @@ func (w *writer) insert(e relay.Entry, threadN int64) (relay.Posted, error) {
 }
 
 // duplicate answers for an envelope that is here already: with its receipt if it is the same to the byte.
-func (w *writer) duplicate(sender int64, e relay.Entry) (r relay.Receipt, found bool, err error) {
+func (w *writer) duplicate(e relay.Entry) (r relay.Receipt, found bool, err error) {
 	var seq, expires, n int64
 	var body sql.RawBytes
 	m := e.Envelope
+	sender, err := w.party(m.Sender.ID)
+	if sender == 0 || err != nil {
+		return relay.Receipt{}, false, err
+	}
 	err = eachRow(func(scan scanner) error {
 		found = true
 		if err := scan(&seq, &expires, &n, &body); err != nil {
@@ -217,35 +267,45 @@ func (w *writer) records(stmt *sql.Stmt, args ...any) (found []record, err error
 	return found, err
 }
 
-// saveThread writes r, whose newest envelope expires as given, and returns its number.
-func (w *writer) saveThread(r record, expires, now time.Time) (int64, error) {
-	text, err := json.Marshal(r.Thread)
+// updateThread writes r, whose newest envelope expires as given.
+func (w *writer) updateThread(r record, expires, now time.Time) error {
+	due, keep, text, err := w.row(r, expires, now)
+	if err == nil {
+		_, err = w.stmts.updateThread.Exec(due, keep, text, r.n)
+	}
+	return err
+}
+
+// addThread writes r for the first time and returns its number. Refusals: errTaken.
+func (w *writer) addThread(r record, expires, now time.Time) (int64, error) {
+	due, keep, text, err := w.row(r, expires, now)
 	if err != nil {
 		return 0, err
-	}
-	r.keep = max(r.keep, nanos(expires))
-	policy := w.store.policy
-	due, alive := policy.Rules.Deadline(r.Thread)
-	if !alive {
-		// The record outlives the rows of its events, which refer to it.
-		due = instant(r.keep).Add(policy.ThreadRetention)
-		if rows := now.Add(policy.Window.Memory); due.Before(rows) {
-			due = rows
-		}
-	}
-	if r.n != 0 {
-		_, err := w.stmts.updateThread.Exec(nanos(due), r.keep, string(text), r.n)
-		return r.n, err
 	}
 	client, err := w.intern(r.Client)
 	if err != nil {
 		return 0, err
 	}
-	result, err := w.stmts.addThread.Exec(r.ID, client, nanos(due), r.keep, string(text))
+	return added(w.stmts.addThread.Exec(r.ID, client, due, keep, text))
+}
+
+// row returns the columns of r that change.
+func (w *writer) row(r record, expires, now time.Time) (due, keep int64, text string, err error) {
+	record, err := json.Marshal(r.Thread)
 	if err != nil {
-		return 0, err
+		return 0, 0, "", err
 	}
-	return result.LastInsertId()
+	keep = max(r.keep, nanos(expires))
+	policy := w.store.policy
+	at, alive := policy.Rules.Deadline(r.Thread)
+	if !alive {
+		// The record outlives the rows of its events, which refer to it.
+		at = instant(keep).Add(policy.ThreadRetention)
+		if rows := now.Add(policy.Window.Memory); at.Before(rows) {
+			at = rows
+		}
+	}
+	return nanos(at), keep, string(record), nil
 }
 
 // party returns the number of an identity, 0 if it has none.

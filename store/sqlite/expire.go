@@ -74,7 +74,7 @@ func (w *writer) expire(now time.Time, notices func(thread.Thread) []*envelope.E
 		ended := w.store.policy.Rules.At(r.Thread, now)
 		if _, alive := w.store.policy.Rules.Deadline(ended); alive {
 			// Timeouts were shorter when its deadline was written down.
-			if _, err := w.saveThread(r, instant(r.keep), now); err != nil {
+			if err := w.updateThread(r, instant(r.keep), now); err != nil {
 				return nil, false, err
 			}
 			continue
@@ -125,7 +125,7 @@ func (w *writer) announce(r record, now time.Time, notices func(thread.Thread) [
 		last = p.Expires
 		posted = append(posted, p)
 	}
-	_, err = w.saveThread(r, last, now)
+	err = w.updateThread(r, last, now)
 	return posted, err
 }
 

@@ -5,16 +5,16 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"runtime"
 	"strconv"
 	"time"
 
 	"github.com/agora-relay/agora/didkey"
-	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
 )
 
 // maxGroup is how many envelopes share a transaction at most. Nobody waits for a group to fill: it is what has come
-// in while the one before was being written.
+// in while the one before was being written, and what those who could run meanwhile bring.
 const maxGroup = 256
 
 // job is work for the writer: an envelope to append, or a task.
@@ -78,7 +78,7 @@ func newWriter(ctx context.Context, s *Store) (*writer, error) {
 		{&w.stmts.seen, "UPDATE party SET seen = max(seen, ?) WHERE id = ?"},
 		{&w.stmts.known, "SELECT seq, expires, thread, body FROM event WHERE sender = ? AND id = ?"},
 		{&w.stmts.addEvent, "INSERT INTO event (sender, id, recipient, type, thread, ts, received, expires, forget, body) " +
-			"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"},
+			"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (sender, id) DO NOTHING"},
 		{&w.stmts.addManifest, "INSERT INTO manifest (sender, id, seq, ts, expires, intents, text) VALUES (?, ?, ?, ?, ?, ?, ?) " +
 			"ON CONFLICT (sender, id) DO UPDATE SET seq = excluded.seq, ts = excluded.ts, expires = excluded.expires, " +
 			"intents = excluded.intents, text = excluded.text WHERE excluded.ts >= ts"},
@@ -91,7 +91,7 @@ func newWriter(ctx context.Context, s *Store) (*writer, error) {
 			"(instr(record, ?2) > 0 OR json_extract(record, '$.recipient') IS NULL) " +
 			"ORDER BY json_extract(record, '$.agent') = ?2 DESC, n LIMIT " + strconv.Itoa(maxCandidates) + ") ORDER BY n"},
 		{&w.stmts.threadsWith, "SELECT n, keep, record FROM thread WHERE id = ? ORDER BY n LIMIT " + strconv.Itoa(maxCandidates)},
-		{&w.stmts.addThread, "INSERT INTO thread (id, client, due, keep, record) VALUES (?, ?, ?, ?, ?)"},
+		{&w.stmts.addThread, "INSERT INTO thread (id, client, due, keep, record) VALUES (?, ?, ?, ?, ?) ON CONFLICT (id, client) DO NOTHING"},
 		{&w.stmts.updateThread, "UPDATE thread SET due = ?, keep = ?, record = ? WHERE n = ?"},
 		{&w.stmts.dueThreads, "SELECT n, keep, record FROM thread WHERE due <= ? ORDER BY due LIMIT " + strconv.Itoa(expireThreads)},
 		{&w.stmts.dropThread, "DELETE FROM thread WHERE n = ?"},
@@ -157,13 +157,20 @@ func (w *writer) run() {
 // group returns first and what waits behind it, as far as the write-ahead log takes it at once.
 func (w *writer) group(first job) []job {
 	group, changed, most := []job{first}, pages(first.entry), int(w.store.logLimit.Load())
-	for len(group) < maxGroup && changed < most {
+	for yielded := false; len(group) < maxGroup && changed < most; {
 		select {
 		case j := <-w.store.appends:
 			group = append(group, j)
 			changed += pages(j.entry)
+			yielded = false
 		default:
-			return group
+			if yielded {
+				return group
+			}
+			// A commit costs as much as writing many envelopes, so whoever is about to hand one over comes first.
+			// If nobody can run, this takes no time.
+			runtime.Gosched()
+			yielded = true
 		}
 	}
 	return group
@@ -180,8 +187,7 @@ func (w *writer) appendGroup(group []job) {
 		err = w.transact(func() error {
 			for i, j := range group {
 				receipt, p, err := w.append(j.entry)
-				var refusal *envelope.Error
-				if err != nil && !errors.As(err, &refusal) {
+				if err != nil && !isRefusal(err) {
 					return err
 				}
 				outcomes[i] = outcome{receipt, err}
