@@ -112,14 +112,10 @@ func valueEnd(text []byte, i int) int {
 	for ; i < len(text); i++ {
 		switch text[i] {
 		case '"':
-			for i++; text[i] != '"'; i++ {
-				if text[i] == '\\' {
-					i++
-				}
+			if i = stringEnd(text, i); level == 0 {
+				return i
 			}
-			if level == 0 {
-				return i + 1
-			}
+			i--
 		case '{', '[':
 			level++
 		case '}', ']':
@@ -136,6 +132,20 @@ func valueEnd(text []byte, i int) int {
 		}
 	}
 	return i
+}
+
+// stringEnd returns the index behind the string whose opening quote is at i.
+func stringEnd(text []byte, i int) int {
+	for i++; ; i++ {
+		i += bytes.IndexByte(text[i:], '"')
+		slashes := 0
+		for text[i-1-slashes] == '\\' {
+			slashes++
+		}
+		if slashes%2 == 0 { // of an odd number, the last escapes the quote
+			return i + 1
+		}
+	}
 }
 
 func isObject(value []byte) bool { return len(value) > 0 && value[0] == '{' }

@@ -1,6 +1,7 @@
 package envelope
 
 import (
+	"bytes"
 	"math"
 	"strings"
 	"time"
@@ -23,15 +24,9 @@ func Parse(body []byte, maxBytes int) (*Envelope, error) {
 	if len(body) > maxBytes {
 		return nil, TooLarge(maxBytes)
 	}
-	canonical := body
-	if !isCanonical(body) {
-		if depth(body) > MaxDepth {
-			return nil, Errorf(CodeInvalidRequest, "the JSON nests deeper than %d levels", MaxDepth)
-		}
-		var err error
-		if canonical, err = Canonicalize(body); err != nil {
-			return nil, err
-		}
+	canonical, err := canonicalize(body)
+	if err != nil {
+		return nil, err
 	}
 	if !isObject(canonical) {
 		return nil, Errorf(CodeInvalidRequest, "the body must be one JSON object, an envelope")
@@ -45,6 +40,20 @@ func Parse(body []byte, maxBytes int) (*Envelope, error) {
 	return decode(canonical)
 }
 
+// canonicalize returns the RFC 8785 form of body. Most bodies have it, or nearly; see isCanonical and arrange.
+func canonicalize(body []byte) ([]byte, error) {
+	if isCanonical(body) {
+		return body, nil
+	}
+	if canonical, ok := arrange(body); ok {
+		return canonical, nil
+	}
+	if depth(body) > MaxDepth {
+		return nil, Errorf(CodeInvalidRequest, "the JSON nests deeper than %d levels", MaxDepth)
+	}
+	return Canonicalize(body)
+}
+
 // TooLarge refuses a body, or the canonical form of an envelope, of more than maxBytes.
 func TooLarge(maxBytes int) *Error {
 	return &Error{Code: CodePayloadTooLarge, Details: map[string]any{"maxBytes": maxBytes},
@@ -54,14 +63,13 @@ func TooLarge(maxBytes int) *Error {
 // unwrap returns the envelope in {"envelope": …}, the form existing SDKs post. An object with other members beside it
 // is an envelope itself, with one unknown member.
 func unwrap(canonical []byte) (inner []byte, ok bool) {
-	count := 0
-	for name, value := range members(canonical) {
-		count++
-		if name == "envelope" && isObject(value) {
-			inner, ok = value, true
-		}
+	const head = `{"envelope":`
+	if !bytes.HasPrefix(canonical, []byte(head)) {
+		return nil, false // or "envelope" is not alone: names are sorted
 	}
-	return inner, ok && count == 1
+	end := valueEnd(canonical, len(head))
+	inner = canonical[len(head):end]
+	return inner, isObject(inner) && end == len(canonical)-1
 }
 
 // wire holds the members of an envelope as they stand in the canonical text; nil: absent.
@@ -149,11 +157,18 @@ func (e *Envelope) decodeParties(w *wire) error {
 		return Errorf(CodeInvalidDID, "sender must be an object whose id is a did:key")
 	}
 	e.Sender.ID = didkey.DID(id)
-	for name, field := range map[string]*string{"name": &e.Sender.Name, "url": &e.Sender.URL} {
-		if value := member(w.sender, name); value != nil {
-			if *field, ok = stringValue(value); !ok {
-				return Errorf(CodeInvalidDID, "sender.%s must be a string", name)
-			}
+	for name, value := range members(w.sender) {
+		var field *string
+		switch name {
+		case "name":
+			field = &e.Sender.Name
+		case "url":
+			field = &e.Sender.URL
+		default:
+			continue
+		}
+		if *field, ok = stringValue(value); !ok {
+			return Errorf(CodeInvalidDID, "sender.%s must be a string", name)
 		}
 	}
 	if w.recipient == nil {
