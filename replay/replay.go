@@ -46,16 +46,19 @@ func (w Window) WithDefaults() Window {
 // Errors: CodeStaleTimestamp with the relay's now in the details, CodeExpired.
 func (w Window) Check(ts time.Time, ttl time.Duration, now time.Time) error {
 	w = w.WithDefaults()
-	clock := map[string]any{"now": envelope.FormatTime(now)}
 	if !ts.After(now.Add(-w.Skew)) || !ts.Before(now.Add(w.Skew)) {
-		return &envelope.Error{Code: envelope.CodeStaleTimestamp, Details: clock,
-			Message: "ts is not within " + w.Skew.String() + " of the relay's clock; set your clock by details.now and sign again"}
+		return refuse(envelope.CodeStaleTimestamp, now,
+			"ts is not within "+w.Skew.String()+" of the relay's clock; set your clock by details.now and sign again")
 	}
 	if !now.Before(w.Expires(ts, ttl)) {
-		return &envelope.Error{Code: envelope.CodeExpired, Details: clock,
-			Message: "the message had expired (ts + meta.ttl, as far as the relay keeps messages) when it arrived; send it sooner or sign it with a longer ttl"}
+		return refuse(envelope.CodeExpired, now,
+			"the message had expired (ts + meta.ttl, as far as the relay keeps messages) when it arrived; send it sooner or sign it with a longer ttl")
 	}
 	return nil
+}
+
+func refuse(code envelope.Code, now time.Time, message string) error {
+	return &envelope.Error{Code: code, Message: message, Details: map[string]any{"now": envelope.FormatTime(now)}}
 }
 
 // Expires returns until when a message is delivered: min(ts+ttl, ts+MaxTTL).

@@ -101,7 +101,7 @@ func (s *server) setHeader(w http.ResponseWriter) {
 
 // extend gives the client the full time again to read what comes next.
 func (s *server) extend(w http.ResponseWriter) {
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // see handle
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // see getEvents
 }
 
 // send writes the end of an answer, and sees it off: a handler that has returned has answered, see Shutdown.

@@ -43,6 +43,9 @@ func parseParams(r *http.Request, known ...string) (params, error) {
 }
 
 func noParams(r *http.Request) error {
+	if r.URL.RawQuery == "" {
+		return nil
+	}
 	_, err := parseParams(r)
 	return err
 }
