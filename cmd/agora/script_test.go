@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -40,11 +41,14 @@ func (m withoutLeaks) Run() int {
 //	curl [-H HEADER]... [-d FILE] PATH
 //	                        makes a request of the relay; the answer is stdout
 //	exitcode N COMMAND...   runs a command that must end with N
+//	keep NAME REGEXP        sets a variable to what the group matches in the last command's output
+//	expand FILE             puts variables into a file, where it has $NAME
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata",
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"relay": relayCommand, "curl": curlCommand, "exitcode": exitcodeCommand,
+			"keep": keepCommand, "expand": expandCommand,
 		},
 		Setup: func(env *testscript.Env) error {
 			env.Values[relayValue{}] = &relayProcess{}
@@ -73,6 +77,26 @@ func exitcodeCommand(ts *testscript.TestScript, neg bool, args []string) {
 	if want := args[0]; strconv.Itoa(code) != want {
 		ts.Fatalf("exit code %d, want %s", code, want)
 	}
+}
+
+func keepCommand(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: keep NAME REGEXP")
+	}
+	expression, err := regexp.Compile(args[1])
+	ts.Check(err)
+	match := expression.FindStringSubmatch(ts.ReadFile("stdout"))
+	if len(match) != 2 {
+		ts.Fatalf("%s finds %q in the output, not one group", args[1], match)
+	}
+	ts.Setenv(args[0], match[1])
+}
+
+func expandCommand(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: expand FILE")
+	}
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(os.Expand(ts.ReadFile(args[0]), ts.Getenv)), 0o600))
 }
 
 type relayValue struct{}
