@@ -6,6 +6,7 @@ import (
 	"crypto/hpke"
 	"encoding/base64"
 	"encoding/hex"
+	"os"
 	"strings"
 	"testing"
 
@@ -120,4 +121,36 @@ func sealedBytes(e *envelope.Envelope) (raw []byte, ok bool) {
 	text, ok := strings.CutPrefix(e.PayloadString("sealed"), "v1.")
 	raw, err := base64.RawURLEncoding.DecodeString(text)
 	return raw, ok && err == nil && len(raw) > 32
+}
+
+// TestSealingExample holds the example of docs/SEALING.md to the vector it is.
+func TestSealingExample(t *testing.T) {
+	text, err := os.ReadFile("../docs/SEALING.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	document := strings.ReplaceAll(string(text), "\n", "")
+	vectors := map[string]testvectors.SealingVector{}
+	for _, v := range testvectors.Sealing() {
+		vectors[v.Name] = v
+	}
+	v, bob := vectors["request"], vectors["key-of-seed-02"]
+	e, err := envelope.Parse(v.Envelope, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, ok := sealedBytes(e)
+	if !ok {
+		t.Fatal("the vector is not sealed")
+	}
+	for name, part := range map[string]string{
+		"Bob": bob.DID, "private key": bob.PrivateHex, "public key": bob.PublicHex, "ephemeral key": v.EphemeralHex,
+		"shared secret": v.SharedSecretHex, "key": v.KeyHex, "nonce": v.NonceHex, "info": string(v.Info), "payload": string(v.Payload),
+		"plaintext": strings.TrimRight(string(v.Plaintext), " "), "envelope": string(v.Envelope), "sealed": e.PayloadString("sealed"),
+		"enc": hex.EncodeToString(raw[:32]), "ciphertext": hex.EncodeToString(raw[32:]),
+	} {
+		if part == "" || !strings.Contains(document, part) {
+			t.Errorf("the document does not have the %s %s", name, part)
+		}
+	}
 }

@@ -167,20 +167,26 @@ func lookPath(ts *testscript.TestScript) string {
 }
 
 // TestReadmeWalkThrough holds that each agora command of the README's walk-through is run, as it stands there, by the
-// script of that name.
+// script of that name; and likewise those on sealed payloads, where DID is Bob's.
 func TestReadmeWalkThrough(t *testing.T) {
+	checkReadme(t, "walkthrough.txtar", "## Five minutes", "## The Go client", 10)
+	checkReadme(t, "seal.txtar", "## Sealed payloads", "## What the relay promises", 6)
+}
+
+func checkReadme(t *testing.T, name, from, to string, fewest int) {
+	t.Helper()
 	readme, err := os.ReadFile("../../README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	script, err := os.ReadFile("testdata/walkthrough.txtar")
+	script, err := os.ReadFile(filepath.Join("testdata", name))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, _ := strings.Cut(string(readme), "## Five minutes")
-	section, _, ok := strings.Cut(rest, "## The Go client")
+	_, rest, _ := strings.Cut(string(readme), from)
+	section, _, ok := strings.Cut(rest, to)
 	if !ok {
-		t.Fatal("the README has lost its walk-through")
+		t.Fatalf("the README has lost what stands from %s to %s", from, to)
 	}
 	commands := 0
 	for line := range strings.Lines(section) {
@@ -191,11 +197,12 @@ func TestReadmeWalkThrough(t *testing.T) {
 		commands++
 		// What runs until interrupted is ended by the script, and a file takes the place of a redirection.
 		line, _, _ = strings.Cut(line, " > ")
+		line = strings.Replace(line, " DID ", " $BOB ", 1)
 		if !strings.Contains(string(script), "exec "+line) {
-			t.Errorf("testdata/walkthrough.txtar does not run: %s", line)
+			t.Errorf("testdata/%s does not run: %s", name, line)
 		}
 	}
-	if commands < 10 {
+	if commands < fewest {
 		t.Errorf("only %d commands found in the README", commands)
 	}
 }
