@@ -16,8 +16,9 @@ func FuzzOpen(f *testing.F) {
 		f.Add([]byte(plaintext), byte(0), "v1.AAAA")
 		f.Add([]byte(plaintext), byte(4), "v1."+strings.Repeat("A", 100))
 	}
+	f.Add([]byte(`{"request_id":"r"}`), byte(5), "") // a CANCEL, whose clear part has none
 	alice, bob := seedKey(f, 1), seedKey(f, 2)
-	clears := map[Type]string{TypeRequest: `{"intent":"i","request_id":"r"}`, TypeResult: `{"status":"s"}`, TypeError: `{"code":"C","message":"sealed"}`}
+	clears := map[Type]string{TypeRequest: `{"intent":"i","request_id":"r"}`, TypeResult: `{"status":"s"}`, TypeError: `{"code":"C","message":"sealed"}`, TypeCancel: `{}`}
 	f.Fuzz(func(t *testing.T, plaintext []byte, kind byte, text string) {
 		typ := Types()[int(kind)%(len(Types())-1)] // MANIFEST is the last
 		clear := clears[typ]
@@ -67,6 +68,11 @@ func checkOpened(t *testing.T, opened *Envelope, clear string, plaintext []byte)
 	for name, value := range members([]byte(clear)) {
 		if name != "message" && !bytes.Equal(member(opened.Payload, name), value) {
 			t.Errorf("%q changes %s: %s", plaintext, name, opened.Payload)
+		}
+	}
+	for _, name := range clearMembers(opened.Type) {
+		if member([]byte(clear), name) == nil && member(opened.Payload, name) != nil {
+			t.Errorf("%q brings a %s that was not to be seen", plaintext, name)
 		}
 	}
 	if depth(opened.Payload) > MaxDepth {

@@ -105,6 +105,8 @@ func placeRefusals(add func(sealingCase)) {
 			finish: with("recipient", party(carol.did))},
 		{name: "another-recipient-for-the-first", reason: "It is sent to Carol, so Bob does not open it.", opener: &bob,
 			finish: with("recipient", party(carol.did))},
+		{name: "sealed-to-another-key-than-the-recipients", reason: "It is sealed to Bob's key and meant for Carol.", opener: &bob,
+			begin: with("recipient", party(carol.did))},
 		{name: "no-recipient", reason: "A broadcast is sealed to nobody.", finish: without("recipient")},
 		{name: "another-request-id", reason: "The request_id is not the one it was sealed for.",
 			finish: func(d draft) draft { return d.with("payload", payload.Replace(d.value("payload"))) }},
