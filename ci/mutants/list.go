@@ -180,7 +180,7 @@ var mutants = []mutant{
 	{"seal: a CANCEL goes out plain", "client/call.go", "Thread: call.Thread, Seal: call.Seal,\n", "Thread: call.Thread,\n", ofClients + " -run Seal"},
 	{"seal: agora answers plain", "cmd/agora/send.go", "d.Seal = t.Seal || sealedThread(record)", "d.Seal = t.Seal", "./cmd/agora -run Scripts/seal"},
 	{"seal: agora shows plain answers", "cmd/agora/seal.go", "return agent != \"\" && e.Sender.ID == agent", "return agent != \"\" && e.Sender.ID == p.me", "./cmd/agora -run Scripts/seal"},
-	{"seal: agora accepts without limits", "cmd/agora/seal.go", "case sealed && c.MaxCost == nil:", "case sealed && c.MaxCost == nil && c.Agent != \"\":", "./cmd/agora -run Scripts/seal"},
+	{"seal: agora accepts without limits", "cmd/agora/seal.go", "case call.Seal && c.MaxCost == nil:", "case call.Seal && c.MaxCost == nil && c.Agent != \"\":", "./cmd/agora -run Scripts/seal"},
 
 	// Each fuzz target by itself, over the corpus that is kept.
 	{"fuzz: a low-order key", "didkey/point.go", "if y == lowOrderY[i] {", "if false && y == lowOrderY[i] {", "./didkey -run FuzzParse"},

@@ -21,14 +21,13 @@ func sealedThread(record *client.Thread) bool {
 // prepare tells a resumed call what the flags say of sealing. The limits of a sealed REQUEST are asked for again: only
 // the agent can read them there.
 func (c sendAccept) prepare(call *client.Call) error {
-	sealed := call.Seal
-	call.Seal, call.AllowPlain = sealed || c.Seal, c.AllowPlain
+	call.AllowPlain = c.AllowPlain
 	switch {
-	case !sealed && (c.MaxCost != nil || c.Deadline != nil):
+	case !call.Seal && (c.MaxCost != nil || c.Deadline != nil):
 		return errors.New("--max-cost and --deadline are for sealed requests; this one says itself what you would take")
-	case sealed && c.MaxCost == nil:
+	case call.Seal && c.MaxCost == nil:
 		return errors.New("your REQUEST is sealed, so its limits cannot be read back; say with --max-cost what you would pay at most")
-	case sealed:
+	case call.Seal:
 		call.Limit(&envelope.Constraints{MaxCostUSD: c.MaxCost, Deadline: (*time.Time)(c.Deadline)})
 	}
 	return nil

@@ -226,7 +226,9 @@ func (c sendAccept) Run(env environment) error {
 				return envelope.Draft{}, err
 			}
 			if offer.Agent == standing.Agent && offer.Envelope.ID == standing.ID {
-				return call.Acceptance(offer)
+				d, err := call.Acceptance(offer)
+				d.Seal = d.Seal || c.Seal
+				return d, err
 			}
 		}
 		return envelope.Draft{}, fmt.Errorf("thread %s has an accepted offer already", c.Thread)
