@@ -243,29 +243,32 @@ func TestThreatsAreShown(t *testing.T) {
 		t.Fatal(err)
 	}
 	tests := testNames(t)
-	number := 0
+	family := regexp.MustCompile(`^ ([TS])\d+ $`) // of the relay, of sealed payloads
+	number := map[string]int{}
 	for line := range strings.Lines(string(text)) {
 		cells := strings.Split(line, "|")
-		if len(cells) != 6 || !strings.HasPrefix(cells[1], " T") {
+		if len(cells) != 6 || !family.MatchString(cells[1]) {
 			continue
 		}
-		number++
-		if want := fmt.Sprintf(" T%d ", number); cells[1] != want {
-			t.Errorf("row %q, want%s", cells[1], want)
+		letter := family.FindStringSubmatch(cells[1])[1]
+		number[letter]++
+		row := fmt.Sprintf("%s%d", letter, number[letter])
+		if cells[1] != " "+row+" " {
+			t.Errorf("row %q, want %s", cells[1], row)
 		}
 		shown := regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(cells[4], -1)
 		if len(shown) == 0 && !strings.Contains(cells[3], "Not prevented") {
-			t.Errorf("nothing shows T%d", number)
+			t.Errorf("nothing shows %s", row)
 		}
 		for _, name := range shown {
 			target, isTarget := strings.CutPrefix(name[1], "make ")
 			if isTarget && !strings.Contains(string(makefile), "\n"+target+":") || !isTarget && !slices.Contains(tests, name[1]) {
-				t.Errorf("T%d is shown by %s, which is not there", number, name[1])
+				t.Errorf("%s is shown by %s, which is not there", row, name[1])
 			}
 		}
 	}
-	if number != 32 {
-		t.Errorf("%d threats, want 32", number)
+	if number["T"] != 32 || number["S"] != 9 {
+		t.Errorf("%v threats, want 32 and 9", number)
 	}
 }
 

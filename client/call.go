@@ -22,6 +22,8 @@ type RequestOptions struct {
 	Description string
 	Constraints *envelope.Constraints // Accept holds offers against them
 	Recipient   didkey.DID            // the only agent who may offer; empty: any
+	Seal        bool                  // only Recipient can read the REQUEST and what follows; intent stays clear
+	AllowPlain  bool                  // with Seal: take plain answers too
 	TTL         time.Duration         // whole seconds for which the relay keeps the REQUEST; 0: 24 h
 }
 
@@ -29,6 +31,10 @@ type RequestOptions struct {
 // another process is its Thread, see Client.Resume.
 type Call struct {
 	Thread string // the thread's id
+	// Seal has what is sent sealed, and answers refused that are not. Request sets it as RequestOptions has it, Resume
+	// where the REQUEST is sealed; a relay that hides the REQUEST hides that too.
+	Seal       bool
+	AllowPlain bool // take plain answers to a sealed request
 
 	client    *Client
 	me        didkey.DID
@@ -84,11 +90,12 @@ func (c *Client) Request(ctx context.Context, opts RequestOptions) (*Call, error
 		}
 		payload.Params = params
 	}
-	e, _, err := c.Post(ctx, envelope.Draft{Payload: payload, Recipient: opts.Recipient, TTL: opts.TTL})
+	e, _, err := c.Post(ctx, envelope.Draft{Payload: payload, Recipient: opts.Recipient, TTL: opts.TTL, Seal: opts.Seal})
 	if err != nil && !errors.Is(err, ErrUnknownOutcome) {
 		return nil, err
 	}
-	call := &Call{Thread: e.Thread, client: c, me: e.Sender.ID, requestID: e.RequestID, recipient: opts.Recipient, request: &payload}
+	call := &Call{Thread: e.Thread, Seal: opts.Seal, AllowPlain: opts.AllowPlain,
+		client: c, me: e.Sender.ID, requestID: e.RequestID, recipient: opts.Recipient, request: &payload}
 	return call, err
 }
 
@@ -108,11 +115,14 @@ func (c *Client) Resume(ctx context.Context, threadID string) (*Call, error) {
 		switch {
 		case e.Sender.ID != me || e.RequestID != record.RequestID:
 		case e.Type == envelope.TypeRequest:
+			call.recipient = e.Recipient
+			if call.Seal = e.Sealed(); closed(e) {
+				continue // see Limit
+			}
 			call.request = new(envelope.Request)
 			if err := e.DecodePayload(call.request); err != nil {
 				return nil, fmt.Errorf("client: the REQUEST of thread %s: %w", threadID, err)
 			}
-			call.recipient = e.Recipient
 		case e.Type == envelope.TypeAccept:
 			// Whose offer was accepted is taken from our own signed word; only where it names nobody, because there
 			// was but one offer, from the relay's.
@@ -126,17 +136,18 @@ func (c *Client) Resume(ctx context.Context, threadID string) (*Call, error) {
 
 // Offers yields each offer once, those already made first, then others as they arrive. It ends without an error when
 // the caller breaks off or an offer has been accepted; else with one error: ctx's; *AgentError if the named recipient
-// refused, or the relay ended the thread (TIMEOUT); ErrCancelled; or what Follow returns.
+// refused, or the relay ended the thread (TIMEOUT); ErrCancelled; ErrPlain, ErrClosed; or what Follow returns.
 func (call *Call) Offers(ctx context.Context) iter.Seq2[Offer, error] {
 	return func(yield func(Offer, error) bool) {
 		err := call.watch(ctx, func(e *envelope.Envelope) error {
 			if e.Type == envelope.TypeAccept && e.Sender.ID == call.me && e.RequestID == call.requestID {
 				return errDone
 			}
-			if offer, ok := call.offer(e); ok && !yield(offer, nil) {
+			offer, ok, err := call.offer(e)
+			if ok && !yield(offer, nil) {
 				return errDone
 			}
-			return nil
+			return err
 		}, func(state thread.State) error {
 			if state == thread.Active || state == thread.Completed {
 				return errDone
@@ -155,16 +166,24 @@ func (call *Call) forMe(e *envelope.Envelope) bool {
 	return e.Sender.ID != call.me && e.RequestID == call.requestID && (e.Recipient == "" || e.Recipient == call.me)
 }
 
-func (call *Call) offer(e *envelope.Envelope) (Offer, bool) {
+// offer reads an OFFER to the call. One that cannot be read is left out, as anybody may send it; the only agent asked
+// by a sealed REQUEST will send no other, so err tells of his.
+func (call *Call) offer(e *envelope.Envelope) (offer Offer, ok bool, err error) {
 	if e.Type != envelope.TypeOffer || !call.forMe(e) || call.recipient != "" && e.Sender.ID != call.recipient {
-		return Offer{}, false
+		return Offer{}, false, nil
 	}
-	offer := Offer{Agent: e.Sender.ID, Envelope: e}
+	if err := call.checkSeal(e); err != nil && call.Seal {
+		return Offer{}, false, err
+	} else if err != nil {
+		call.client.log.Warn("an offer was left out", "agent", e.Sender.ID, "error", err)
+		return Offer{}, false, nil
+	}
+	offer = Offer{Agent: e.Sender.ID, Envelope: e}
 	if err := e.DecodePayload(&offer.Offer); err != nil {
 		call.client.log.Warn("an offer was left out: its payload is malformed", "agent", e.Sender.ID, "error", err)
-		return Offer{}, false
+		return Offer{}, false, nil
 	}
-	return offer, true
+	return offer, true, nil
 }
 
 // Accept takes an offer, if it still stands, costs no more than max_cost_usd and can meet the deadline; it fixes the
@@ -195,7 +214,7 @@ func (call *Call) Acceptance(offer Offer) (envelope.Draft, error) {
 	if limits := call.request.Constraints; limits != nil {
 		accept.Terms.Deadline = limits.Deadline
 	}
-	return envelope.Draft{Payload: accept, Recipient: offer.Agent, Thread: call.Thread}, nil
+	return envelope.Draft{Payload: accept, Recipient: offer.Agent, Thread: call.Thread, Seal: call.Seal}, nil
 }
 
 // check says why an offer cannot be accepted at now.
@@ -203,6 +222,8 @@ func (call *Call) check(offer Offer, now time.Time) error {
 	switch {
 	case offer.RequestID != call.requestID || offer.Agent == "":
 		return errors.New("it belongs to another request")
+	case call.request == nil && call.Seal:
+		return errors.New("the REQUEST is sealed, so its constraints are unknown to a call that was resumed; give them to Limit")
 	case call.request == nil:
 		return errors.New("the relay no longer has the REQUEST, so its constraints are unknown")
 	case offer.ValidUntil != nil && !now.Before(*offer.ValidUntil):
@@ -230,7 +251,8 @@ func (call *Call) check(offer Offer, now time.Time) error {
 func inUSD(p envelope.Price) bool { return strings.EqualFold(p.Currency, "USD") || p.Amount == 0 }
 
 // Result waits for what the accepted agent delivers. Errors: *AgentError if the agent reports failure, or the relay
-// has ended the thread (TIMEOUT); ErrCancelled; ctx's; or what Follow returns.
+// has ended the thread (TIMEOUT), with ErrPlain if a sealed request failed in plain words; ErrPlain or ErrClosed for a
+// RESULT that is not taken; ErrCancelled; ctx's; or what Follow returns.
 func (call *Call) Result(ctx context.Context) (*Result, error) {
 	if call.agent == "" {
 		return nil, errors.New("client: no offer has been accepted, so there is no result to wait for")
@@ -239,6 +261,9 @@ func (call *Call) Result(ctx context.Context) (*Result, error) {
 	err := call.watch(ctx, func(e *envelope.Envelope) error {
 		if e.Type != envelope.TypeResult || e.Sender.ID != call.agent || !call.forMe(e) {
 			return nil
+		}
+		if err := call.checkSeal(e); err != nil {
+			return err
 		}
 		result = &Result{Agent: e.Sender.ID, Envelope: e}
 		if err := e.DecodePayload(&result.Result); err != nil {
@@ -265,7 +290,7 @@ func (call *Call) Cancel(ctx context.Context, reason string) error {
 		recipient = call.recipient // empty: whoever has offered hears a broadcast
 	}
 	_, _, err := call.client.Post(ctx, envelope.Draft{
-		Payload: envelope.Cancel{RequestID: call.requestID, Reason: reason}, Recipient: recipient, Thread: call.Thread,
+		Payload: envelope.Cancel{RequestID: call.requestID, Reason: reason}, Recipient: recipient, Thread: call.Thread, Seal: call.Seal,
 	})
 	return err
 }
@@ -337,11 +362,18 @@ func (call *Call) ending(ctx context.Context, record *Thread) error {
 		if e.ID != last.ID || e.Sender.ID != last.By || e.Type != envelope.TypeError || e.Recipient != "" && e.Recipient != call.me {
 			continue
 		}
+		if closed(e) {
+			return call.checkSeal(e)
+		}
 		var failure envelope.Failure
 		if err := e.DecodePayload(&failure); err != nil {
 			return fmt.Errorf("client: the agent's ERROR is malformed: %w", err)
 		}
-		return &AgentError{Code: failure.Code, Message: failure.Message, Details: failure.Details, From: e.Sender.ID}
+		failed := &AgentError{Code: failure.Code, Message: failure.Message, Details: failure.Details, From: e.Sender.ID}
+		if refused := call.checkSeal(e); refused != nil {
+			return fmt.Errorf("%w: %w", refused, failed)
+		}
+		return failed
 	}
 	return errGone
 }

@@ -60,7 +60,8 @@ type FollowOptions struct {
 
 // Follow hands each event that matches the filter to handler, in the relay's order, and waits for more, until ctx
 // ends or handler fails. Only verified envelopes are handed over; what does not verify, or was not asked for, is
-// logged and left out.
+// logged and left out. A payload that is sealed to the client's own key comes opened (envelope.Envelope.Opened), or the
+// event is left out; what others can open, also what the client itself has sealed, comes as it is.
 //
 // An event comes at least once: the cursor is saved when handler has returned nil for a whole page (see FollowOptions.Page),
 // and what was not saved comes again in the next process. Within one call repeats are dropped, as far as the last 4096
@@ -73,7 +74,7 @@ func (c *Client) Follow(ctx context.Context, opts FollowOptions, handler func(co
 	f := follower{client: c, opts: opts}
 	f.page = func(ctx context.Context, events []*envelope.Envelope, cursor string) error {
 		for _, e := range events {
-			if err := handler(ctx, e); err != nil {
+			if err := c.readable(handler)(ctx, e); err != nil {
 				return err
 			}
 		}
@@ -244,7 +245,7 @@ func (f *follower) accept(raw []json.RawMessage) []*envelope.Envelope {
 		case !f.isNew(e):
 			f.client.log.Debug("an event was left out: it came before", "id", e.ID, "sender", e.Sender.ID)
 		default:
-			accepted = append(accepted, e)
+			accepted = append(accepted, f.client.open(e))
 		}
 	}
 	return accepted

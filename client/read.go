@@ -19,7 +19,7 @@ import (
 type Thread struct {
 	thread.Thread
 	Deadline time.Time            // by the relay's clock, when it will end the thread; zero if it has ended
-	Events   []*envelope.Envelope // of this thread, in the relay's order, those that do not verify left out
+	Events   []*envelope.Envelope // of this thread, in the relay's order, those that do not verify left out; see Follow for Opened
 	Expired  int                  // how many more there were
 }
 
@@ -78,7 +78,7 @@ func (c *Client) verifiedAll(raw []json.RawMessage, wanted func(*envelope.Envelo
 			c.log.Warn("an envelope was left out: it does not verify, or does not belong to the answer", "error", err)
 			continue
 		}
-		all = append(all, e)
+		all = append(all, c.open(e))
 	}
 	return all
 }

@@ -24,6 +24,7 @@ type run struct {
 	cancel  context.CancelCauseFunc
 	ended   chan struct{}
 	outcome envelope.Payload // of Handler.Work; kept, so that a failing post does not repeat the work
+	seal    bool             // the answers, as the client does
 }
 
 // step asks how the thread stands and does what is due now. nil means that nothing is left to do.
@@ -37,11 +38,18 @@ func (r *run) step() error {
 		return err
 	}
 	request := r.request(record)
+	r.seal = r.sealed(record, request)
 	switch {
 	case record.State == thread.Pending && request != nil && !record.Offered(r.agent.me):
 		return r.offer(request)
-	case record.State == thread.Active && record.Agent == r.agent.me && r.accepted(record):
-		return r.work(request, record.Deadline)
+	case record.State == thread.Active && record.Agent == r.agent.me:
+		switch accept := r.acceptance(record); {
+		case accept == nil:
+		case closed(accept):
+			return r.post(notOpened.payload(record.RequestID))
+		default:
+			return r.work(request, record.Deadline)
+		}
 	}
 	return nil
 }
@@ -62,12 +70,15 @@ func (r *run) request(record *Thread) *envelope.Envelope {
 	return known
 }
 
-// accepted reports whether the client's own signature says that our offer is accepted: the relay's word is not enough
-// to work for.
-func (r *run) accepted(record *Thread) bool {
-	return slices.ContainsFunc(append(record.Events, r.event), func(e *envelope.Envelope) bool {
-		return e.Type == envelope.TypeAccept && r.byClient(e, record)
-	})
+// acceptance returns the client's own signed word that our offer is accepted, nil if there is none: the relay's is not
+// enough to work for.
+func (r *run) acceptance(record *Thread) *envelope.Envelope {
+	for _, e := range append(record.Events, r.event) {
+		if e.Type == envelope.TypeAccept && r.byClient(e, record) {
+			return e
+		}
+	}
+	return nil
 }
 
 // byClient reports whether e, of this thread, is from its client and meant for this agent among others.
@@ -120,6 +131,9 @@ func (a *agent) serves(request *envelope.Envelope) bool {
 
 func jobOf(request *envelope.Envelope) (Job, *AgentError) {
 	job := Job{Envelope: request}
+	if closed(request) {
+		return job, &notOpened
+	}
 	if err := request.DecodePayload(&job.Request); err != nil {
 		return job, &AgentError{Code: envelope.AgentInvalidRequest, Message: "the REQUEST's payload is not as the protocol has it"}
 	}
@@ -184,7 +198,7 @@ func raced(err error) bool {
 
 // post sends a message to the client of the thread.
 func (r *run) post(payload envelope.Payload) error {
-	_, _, err := r.agent.client.Post(r.ctx, envelope.Draft{Payload: payload, Recipient: r.key.Client, Thread: r.key.ID})
+	_, _, err := r.agent.client.Post(r.ctx, envelope.Draft{Payload: payload, Recipient: r.key.Client, Thread: r.key.ID, Seal: r.seal})
 	return err
 }
 

@@ -51,7 +51,8 @@ type Handler struct {
 
 // Serve runs an agent until ctx ends: it offers on REQUESTs for its intents, works when an offer is accepted, and
 // posts the RESULT or an ERROR. A directed REQUEST for anything else is answered INTENT_NOT_SUPPORTED, one whose
-// budget is below the quote INSUFFICIENT_BUDGET; a broadcast one is ignored in both cases.
+// budget is below the quote INSUFFICIENT_BUDGET; a broadcast one is ignored in both cases. A client that seals gets
+// sealed answers, and INVALID_REQUEST, always in the same words, if what it has sealed does not open.
 //
 // Work is done at least once, and its RESULT counts once. The agent keeps no state but the cursor: for every event it
 // asks the relay how the thread stands, and does what is due. A crash between ACCEPT and RESULT leaves the cursor

@@ -96,3 +96,29 @@ func BenchmarkStdVerify(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkSeal is what Draft.Seal adds to signing: the conversion of the recipient's key, and HPKE.
+func BenchmarkSeal(b *testing.B) {
+	e := typical(b)
+	b.SetBytes(int64(len(e.Payload)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := e.seal(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkOpen verifies and opens.
+func BenchmarkOpen(b *testing.B) {
+	plain := typical(b)
+	key := seedKey(b, 8)
+	e := sealedBy(b, seedKey(b, 7), Draft{ID: plain.ID, Thread: plain.Thread, Recipient: key.DID(), Payload: Raw{plain.Type, plain.Payload}})
+	b.SetBytes(int64(len(e.Payload)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := e.Open(key); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -30,6 +30,7 @@ type Draft struct {
 	Thread     string        // empty: for a Request, its request_id; else the payload's request_id decides
 	TTL        time.Duration // whole seconds; 0: 24 h, so that a reader may be away for a night
 	Relays     []string      // origins of the relays it is meant for; nil: any
+	Seal       bool          // only the recipient can read the payload (docs/SEALING.md); it is never signed plain then
 }
 
 // DraftTTL is the lifetime Sign gives a Draft that names none.
@@ -88,7 +89,27 @@ func (d Draft) Sign(signer Signer, now time.Time) (*Envelope, error) {
 	if d.Thread != "" {
 		message["thread"] = map[string]any{"id": d.Thread}
 	}
+	if d.Seal {
+		if err := seal(message); err != nil {
+			return nil, err
+		}
+	}
 	return sign(signer, message)
+}
+
+// seal puts a sealed payload in the place of the plain one.
+func seal(message map[string]any) error {
+	text, err := canonicalOf(message)
+	if err != nil {
+		return err
+	}
+	plain, err := decode(text)
+	if err != nil {
+		return err
+	}
+	sealed, err := plain.seal()
+	message["payload"] = json.RawMessage(sealed)
+	return err
 }
 
 // SignJSON signs an envelope written by hand: it fills version, id, ts and sender where they are absent and replaces

@@ -78,6 +78,7 @@ type Envelope struct {
 	Thread    string
 	RequestID string // payload.request_id, if any
 	Payload   []byte // canonical JSON object
+	Opened    bool   // Payload is what was sealed (see Open); the canonical form has it sealed still
 	TTL       time.Duration
 	Hop       int
 	Relays    []string // meta.relay: the origins this message is meant for; nil: any

@@ -9,7 +9,7 @@ import (
 
 //go:generate go run ./generate
 
-//go:embed didkey.json canonicalize.json sign.json verify.json window.json threads.json conversations.json schema/*.json
+//go:embed didkey.json canonicalize.json sign.json verify.json window.json threads.json conversations.json sealing.json schema/*.json
 var files embed.FS
 
 // Files returns this project's own vectors and, in the folder schema, the JSON Schemas of them and of the protocol's
@@ -127,6 +127,27 @@ type ConversationStep struct {
 	Duplicate bool   `json:"duplicate,omitempty"` // accepted as a repetition, stored once
 }
 
+// SealingVector is an identity's key for X25519 or, with Envelope, a message to be opened with it (sealing.json).
+type SealingVector struct {
+	Name       string `json:"name"`
+	DID        string `json:"did,omitempty"`        // without Envelope: the identity
+	SeedHex    string `json:"seedHex,omitempty"`    // RFC 8032 private key of who opens
+	PrivateHex string `json:"privateHex,omitempty"` // X25519 private key of that seed
+	PublicHex  string `json:"publicHex,omitempty"`  // X25519 public key of DID, if accepted
+	Envelope   []byte `json:"envelope,omitempty"`   // canonical, signed
+	Expect     Expect `json:"expect"`
+	Reason     string `json:"reason,omitempty"` // if rejected
+
+	// If accepted: how it was sealed, and what opens.
+	EphemeralHex    string `json:"ephemeralHex,omitempty"` // X25519 private key
+	Info            []byte `json:"info,omitempty"`
+	SharedSecretHex string `json:"sharedSecretHex,omitempty"`
+	KeyHex          string `json:"keyHex,omitempty"`
+	NonceHex        string `json:"nonceHex,omitempty"`
+	Plaintext       []byte `json:"plaintext,omitempty"`
+	Payload         []byte `json:"payload,omitempty"` // canonical
+}
+
 // DIDKey returns the vectors of didkey.json, Canonicalize those of canonicalize.json, and so on. They panic only if
 // the embedded files are not what they are tested to be.
 func DIDKey() []DIDKeyVector { return load[DIDKeyVector]("didkey.json") }
@@ -142,6 +163,8 @@ func Window() []WindowVector { return load[WindowVector]("window.json") }
 func Threads() []ThreadVector { return load[ThreadVector]("threads.json") }
 
 func Conversations() []Conversation { return load[Conversation]("conversations.json") }
+
+func Sealing() []SealingVector { return load[SealingVector]("sealing.json") }
 
 func load[T any](name string) []T {
 	data, err := files.ReadFile(name)

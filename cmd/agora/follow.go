@@ -26,6 +26,7 @@ type followCmd struct {
 	Count      int           `help:"End after so many messages." placeholder:"N"`
 	Timeout    time.Duration `help:"End after this time; exit 1 if --count has not been reached." placeholder:"DURATION"`
 	JSON       bool          `help:"One envelope a line, also on a terminal."`
+	AllowPlain bool          `help:"Plain answers to what you have asked sealed too."`
 }
 
 func (c followCmd) Validate() error {
@@ -37,7 +38,8 @@ func (c followCmd) Validate() error {
 
 func (followCmd) Help() string {
 	return "Prints each message for you as it comes, one JSON envelope a line; a terminal gets a readable form. " +
-		"Every signature is verified before it is shown. Runs until interrupted.\n\n" +
+		"Every signature is verified before it is shown. A payload that is sealed to your key is opened: such a line is " +
+		"{\"envelope\":…,\"opened\":…}, the message as it came and its payload. Runs until interrupted.\n\n" +
 		"Examples:\n  agora follow --key bob.key --cursor-file bob.cursor\n" +
 		"  agora follow --key bob.key --type REQUEST --broadcast --count 1 --timeout 30s"
 }
@@ -101,9 +103,14 @@ func (c followCmd) Run(env environment) error {
 	if !c.JSON && isTerminal(env.stdout) {
 		show = showText
 	}
-	err = relay.Follow(ctx, opts, func(_ context.Context, e *envelope.Envelope) error {
+	plain := plainAnswers{relay: relay, me: me, sealed: map[string]didkey.DID{}}
+	err = relay.Follow(ctx, opts, func(ctx context.Context, e *envelope.Envelope) error {
 		if c.Count > 0 && printed >= c.Count {
 			return errEnough // the first page of --new may hold more than was asked for
+		}
+		if !c.AllowPlain && plain.refused(ctx, e) {
+			fmt.Fprintf(env.stderr, "agora: left out %s %s: a plain answer to a sealed request; --allow-plain shows it\n", e.Type, e.ID)
+			return nil
 		}
 		printed++
 		return show(env.stdout, e)
@@ -121,6 +128,10 @@ func (c followCmd) Run(env environment) error {
 }
 
 func showJSON(w io.Writer, e *envelope.Envelope) error {
+	if e.Opened {
+		_, err := fmt.Fprintf(w, "{\"envelope\":%s,\"opened\":%s}\n", e.Canonical(), e.Payload)
+		return err
+	}
 	_, err := fmt.Fprintf(w, "%s\n", e.Canonical())
 	return err
 }
@@ -139,8 +150,8 @@ func showText(w io.Writer, e *envelope.Envelope) error {
 	if e.Thread != "" {
 		thread = "\n  thread  " + e.Thread
 	}
-	_, err := fmt.Fprintf(w, "%s  %s  (signature verified)\n  from    %s\n  to      %s%s\n  payload %s\n\n",
-		e.TS.Local().Format(time.DateTime), e.Type, from, to, thread, printable(e.Payload))
+	_, err := fmt.Fprintf(w, "%s  %s  (signature verified%s)\n  from    %s\n  to      %s%s\n  payload %s\n\n",
+		e.TS.Local().Format(time.DateTime), e.Type, seal(e), from, to, thread, printable(e.Payload))
 	return err
 }
 

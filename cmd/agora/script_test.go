@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -40,11 +41,14 @@ func (m withoutLeaks) Run() int {
 //	curl [-H HEADER]... [-d FILE] PATH
 //	                        makes a request of the relay; the answer is stdout
 //	exitcode N COMMAND...   runs a command that must end with N
+//	keep NAME REGEXP        sets a variable to what the group matches in the last command's output
+//	expand FILE             puts variables into a file, where it has $NAME
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata",
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"relay": relayCommand, "curl": curlCommand, "exitcode": exitcodeCommand,
+			"keep": keepCommand, "expand": expandCommand,
 		},
 		Setup: func(env *testscript.Env) error {
 			env.Values[relayValue{}] = &relayProcess{}
@@ -73,6 +77,26 @@ func exitcodeCommand(ts *testscript.TestScript, neg bool, args []string) {
 	if want := args[0]; strconv.Itoa(code) != want {
 		ts.Fatalf("exit code %d, want %s", code, want)
 	}
+}
+
+func keepCommand(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: keep NAME REGEXP")
+	}
+	expression, err := regexp.Compile(args[1])
+	ts.Check(err)
+	match := expression.FindStringSubmatch(ts.ReadFile("stdout"))
+	if len(match) != 2 {
+		ts.Fatalf("%s finds %q in the output, not one group", args[1], match)
+	}
+	ts.Setenv(args[0], match[1])
+}
+
+func expandCommand(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: expand FILE")
+	}
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(os.Expand(ts.ReadFile(args[0]), ts.Getenv)), 0o600))
 }
 
 type relayValue struct{}
@@ -143,20 +167,26 @@ func lookPath(ts *testscript.TestScript) string {
 }
 
 // TestReadmeWalkThrough holds that each agora command of the README's walk-through is run, as it stands there, by the
-// script of that name.
+// script of that name; and likewise those on sealed payloads, where DID is Bob's.
 func TestReadmeWalkThrough(t *testing.T) {
+	checkReadme(t, "walkthrough.txtar", "## Five minutes", "## The Go client", 10)
+	checkReadme(t, "seal.txtar", "## Sealed payloads", "## What the relay promises", 6)
+}
+
+func checkReadme(t *testing.T, name, from, to string, fewest int) {
+	t.Helper()
 	readme, err := os.ReadFile("../../README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	script, err := os.ReadFile("testdata/walkthrough.txtar")
+	script, err := os.ReadFile(filepath.Join("testdata", name))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, _ := strings.Cut(string(readme), "## Five minutes")
-	section, _, ok := strings.Cut(rest, "## The Go client")
+	_, rest, _ := strings.Cut(string(readme), from)
+	section, _, ok := strings.Cut(rest, to)
 	if !ok {
-		t.Fatal("the README has lost its walk-through")
+		t.Fatalf("the README has lost what stands from %s to %s", from, to)
 	}
 	commands := 0
 	for line := range strings.Lines(section) {
@@ -167,11 +197,12 @@ func TestReadmeWalkThrough(t *testing.T) {
 		commands++
 		// What runs until interrupted is ended by the script, and a file takes the place of a redirection.
 		line, _, _ = strings.Cut(line, " > ")
+		line = strings.Replace(line, " DID ", " $BOB ", 1)
 		if !strings.Contains(string(script), "exec "+line) {
-			t.Errorf("testdata/walkthrough.txtar does not run: %s", line)
+			t.Errorf("testdata/%s does not run: %s", name, line)
 		}
 	}
-	if commands < 10 {
+	if commands < fewest {
 		t.Errorf("only %d commands found in the README", commands)
 	}
 }

@@ -88,11 +88,15 @@ type sendRequest struct {
 	MaxCost     *float64 `placeholder:"USD" help:"The most you would pay."`
 	Deadline    *moment  `placeholder:"TIME" help:"When the result is no longer of use, RFC 3339."`
 	Thread      idText   `placeholder:"ID" help:"The new thread's id (default: a new random one)."`
+	Seal        bool     `help:"Only --to can read the payload, its intent aside; see docs/SEALING.md."`
 }
 
 func (c sendRequest) Validate() error {
 	if c.Intent == "" || c.MaxCost != nil && *c.MaxCost < 0 {
 		return fmt.Errorf("--intent must not be empty, nor --max-cost negative")
+	}
+	if c.Seal && c.To == "" {
+		return fmt.Errorf("--seal needs --to DID: the payload is encrypted to that agent's key")
 	}
 	return nil
 }
@@ -107,7 +111,7 @@ func (c sendRequest) Run(env environment) error {
 		if c.MaxCost != nil || c.Deadline != nil {
 			r.Constraints = &envelope.Constraints{MaxCostUSD: c.MaxCost, Deadline: (*time.Time)(c.Deadline)}
 		}
-		return envelope.Draft{Payload: r, Recipient: didkey.DID(c.To), Thread: string(c.Thread)}, nil
+		return envelope.Draft{Payload: r, Recipient: didkey.DID(c.To), Thread: string(c.Thread), Seal: c.Seal}, nil
 	})
 }
 
@@ -116,6 +120,7 @@ type threaded struct {
 	sender
 	Thread idText  `required:"" placeholder:"ID" help:"The thread's id."`
 	Client didText `placeholder:"DID" help:"Whose thread, if several have this id (default: yours, or the oldest)."`
+	Seal   bool    `help:"Only the recipient can read the payload. In a thread whose REQUEST is sealed, every message is."`
 }
 
 // reply drafts a message for the thread: payload gets its request_id, and the recipient is the counterpart where
@@ -133,6 +138,7 @@ func (t threaded) reply(env environment, payload func(requestID string) envelope
 				d.Recipient = agents[0]
 			}
 		}
+		d.Seal = t.Seal || sealedThread(record)
 		return d, nil
 	})
 }
@@ -185,7 +191,10 @@ func (c sendOffer) Run(env environment) error {
 
 type sendAccept struct {
 	threaded
-	Agent didText `placeholder:"DID" help:"Whose offer; needed only where several agents have offered."`
+	Agent      didText  `placeholder:"DID" help:"Whose offer; needed only where several agents have offered."`
+	MaxCost    *float64 `placeholder:"USD" help:"Of a sealed REQUEST, which cannot be read back: the most you would pay."`
+	Deadline   *moment  `placeholder:"TIME" help:"Likewise: when the result is no longer of use, RFC 3339."`
+	AllowPlain bool     `help:"A plain offer to a sealed REQUEST too."`
 }
 
 func (sendAccept) Help() string {
@@ -209,12 +218,17 @@ func (c sendAccept) Run(env environment) error {
 		if err != nil {
 			return envelope.Draft{}, err
 		}
+		if err := c.prepare(call); err != nil {
+			return envelope.Draft{}, err
+		}
 		for offer, err := range call.Offers(ctx) {
 			if err != nil {
 				return envelope.Draft{}, err
 			}
 			if offer.Agent == standing.Agent && offer.Envelope.ID == standing.ID {
-				return call.Acceptance(offer)
+				d, err := call.Acceptance(offer)
+				d.Seal = d.Seal || c.Seal
+				return d, err
 			}
 		}
 		return envelope.Draft{}, fmt.Errorf("thread %s has an accepted offer already", c.Thread)

@@ -44,6 +44,11 @@ func (d draft) with(name, value string) draft {
 	return d
 }
 
+// value returns a member as it is spelled.
+func (d draft) value(name string) string {
+	return d.members[slices.IndexFunc(d.members, func(m member) bool { return m.name == name })].value
+}
+
 // text returns the envelope without a signature.
 func (d draft) text() string {
 	var parts []string

@@ -74,7 +74,8 @@ function hasDuplicates(text) {
   return false;
 }
 
-function depth(bytes) {
+/** How deep arrays and objects nest in bytes. */
+export function depth(bytes) {
   let level = 0, deepest = 0;
   for (const [token] of bytes.toString('latin1').matchAll(/"[^"\\]*(?:\\.[^"\\]*)*"?|[{}[\]]/gs)) {
     if (token === '{' || token === '[') deepest = Math.max(deepest, ++level);

@@ -7,6 +7,7 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { canonicalize, covered, identity, instant, keyOf, parse, readEnvelope, Refused, sign, verify } from './agora.mjs';
 import { checkFresh, checkMeant, expiry, Ledger } from './rules.mjs';
+import { convert, open, place, scalarOf, seal } from './sealing.mjs';
 
 const bytes = (base64) => Buffer.from(base64, 'base64');
 
@@ -56,6 +57,21 @@ const run = {
     for (const m of v.history) post(m, 0n);
     const { state } = post(v.message, BigInt(v.elapsed ?? 0) * 1_000_000_000n);
     return () => assert.equal(state, v.state_after);
+  },
+  'sealing.json'(v) {
+    if (!v.envelope) {
+      const hex = Buffer.from(convert(keyOf(v.did))).toString('hex');
+      if (v.seedHex) assert.equal(scalarOf(Buffer.from(v.seedHex, 'hex')).toString('hex'), v.privateHex);
+      return () => assert.equal(hex, v.publicHex);
+    }
+    const e = readEnvelope(bytes(v.envelope)), payload = open(e, identity(Buffer.from(v.seedHex, 'hex')));
+    return () => {
+      assert.equal(canonicalize(payload).toString(), bytes(v.payload).toString());
+      assert.equal(place(e).toString(), bytes(v.info).toString());
+      // Sealing it again comes to the same where the plaintext is what a sealer makes.
+      const again = seal({ ...e, payload }, Buffer.from(v.ephemeralHex, 'hex')).payload;
+      if (bytes(v.plaintext).length % 256 === 0) assert.deepEqual(again, e.payload);
+    };
   },
   'conversations.json'(v) {
     const ledger = new Ledger();

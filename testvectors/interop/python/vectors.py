@@ -12,6 +12,7 @@ import sys
 
 from agora import SECOND, Identity, Refused, canonicalize, covered, instant, key_of, parse, read_envelope, sign, verify
 from rules import Ledger, check_fresh, check_meant, expiry
+from sealing import convert, open_payload, place, scalar_of, seal
 
 
 class Disagreement(Exception):
@@ -88,6 +89,20 @@ def threads(v):
     return state, v.get("state_after")
 
 
+def sealing(v):
+    if "envelope" not in v:
+        if "seedHex" in v:
+            equal(scalar_of(bytes.fromhex(v["seedHex"])).hex(), v["privateHex"])
+        return convert(key_of(v["did"])).hex(), v.get("publicHex")
+    e = read_envelope(base64.b64decode(v["envelope"]))
+    payload = open_payload(e, Identity(bytes.fromhex(v["seedHex"])))
+    have, want = (canonicalize(payload), place(e)), (base64.b64decode(v.get("payload", "")), base64.b64decode(v.get("info", "")))
+    if v["expect"] == "accept" and len(base64.b64decode(v["plaintext"])) % 256 == 0:
+        # Sealing it again comes to the same where the plaintext is what a sealer makes.
+        equal(seal(e | {"payload": payload}, bytes.fromhex(v["ephemeralHex"]))["payload"], e["payload"])
+    return have, want
+
+
 def conversation(v):
     ledger = Ledger()
     for number, step in enumerate(v["steps"], 1):
@@ -118,7 +133,7 @@ def check(name, v, act):
 
 RUN = {
     "didkey.json": didkey, "canonicalize.json": canonical, "sign.json": signing, "verify.json": verifying,
-    "window.json": window, "threads.json": threads, "conversations.json": conversation,
+    "window.json": window, "threads.json": threads, "conversations.json": conversation, "sealing.json": sealing,
 }
 
 folder = pathlib.Path(sys.argv[1])

@@ -1,0 +1,78 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/agora-relay/agora/envelope"
+)
+
+// Sealed payloads (docs/SEALING.md). What is sealed to the client's own key is opened as it comes in, so that the rest
+// of the package reads it like any message. What does not open stays closed, and is never read as if it were plain.
+
+var (
+	// ErrPlain is in the error of Offers and Result if the agent answered a sealed request with a plain message.
+	ErrPlain = errors.New("client: the agent has answered a sealed request in plain; allow that to take its answers")
+	// ErrClosed is in the error of Offers and Result if an answer is sealed and cannot be opened with the client's key.
+	ErrClosed = errors.New("client: the agent's answer is sealed and does not open with this key")
+)
+
+// open returns e opened if it is sealed to the client, and as it came otherwise or if it does not open.
+func (c *Client) open(e *envelope.Envelope) *envelope.Envelope {
+	opener, able := c.signer.(envelope.Opener)
+	if !e.Sealed() || c.signer == nil || e.Recipient != c.signer.DID() {
+		return e
+	}
+	if able {
+		if opened, err := e.Open(opener); err == nil {
+			return opened
+		}
+	}
+	c.log.Warn("a sealed message does not open with our key", "id", e.ID, "sender", e.Sender.ID)
+	return e
+}
+
+// closed reports whether the payload is sealed still.
+func closed(e *envelope.Envelope) bool { return e.Sealed() && !e.Opened }
+
+// readable returns handler for the messages that are not sealed to the client, or have opened.
+func (c *Client) readable(handler func(context.Context, *envelope.Envelope) error) func(context.Context, *envelope.Envelope) error {
+	return func(ctx context.Context, e *envelope.Envelope) error {
+		if closed(e) && c.signer != nil && e.Recipient == c.signer.DID() {
+			return nil
+		}
+		return handler(ctx, e)
+	}
+}
+
+// checkSeal says why an answer of the agent's is not taken, nil if it is.
+func (call *Call) checkSeal(e *envelope.Envelope) error {
+	switch {
+	case closed(e):
+		return fmt.Errorf("%w: %s %s", ErrClosed, e.Type, e.ID)
+	case call.Seal && !call.AllowPlain && !e.Sealed():
+		return fmt.Errorf("%w: %s %s", ErrPlain, e.Type, e.ID)
+	}
+	return nil
+}
+
+// Limit tells a resumed call what its REQUEST asked for, where the relay cannot: a sealed REQUEST does not open for its
+// own sender. Accept holds offers against constraints; nil sets no bounds.
+func (call *Call) Limit(constraints *envelope.Constraints) {
+	call.request = &envelope.Request{Constraints: constraints}
+}
+
+// notOpened is what every client is told whose message does not open, whatever the reason.
+var notOpened = AgentError{Code: envelope.AgentInvalidRequest,
+	Message: "the sealed payload cannot be opened; seal it to this agent's key as docs/SEALING.md has it, or send it plain"}
+
+// sealed reports whether the client of the thread has sealed any message of it: then the answers are sealed too.
+func (r *run) sealed(record *Thread, request *envelope.Envelope) bool {
+	for _, e := range append(record.Events, r.event, request) {
+		if e != nil && r.byClient(e, record) && e.Sealed() {
+			return true
+		}
+	}
+	return false
+}

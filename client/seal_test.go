@@ -1,0 +1,361 @@
+package client_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/envelope"
+)
+
+// misplaced returns a draft that carries what d has sealed, in a message where it does not open: under another id.
+func (p *parties) misplaced(as envelope.Signer, d envelope.Draft) envelope.Draft {
+	p.t.Helper()
+	d.Seal = true
+	e, err := d.Sign(as, time.Now())
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	d.Seal, d.Thread, d.Payload = false, e.Thread, envelope.Raw{Type: e.Type, JSON: e.Payload}
+	return d
+}
+
+// wire returns the payloads of a thread as they came to the relay, and whether each was sealed.
+func (p *parties) wire(thread string) (text string, sealed []bool) {
+	for _, e := range p.relay.all() {
+		if e.Thread == thread {
+			text += string(e.Canonical()) + "\n"
+			sealed = append(sealed, e.Sealed())
+		}
+	}
+	return text, sealed
+}
+
+// TestSealedCall plays a whole thread through an agent: what is sealed reaches the other side as if it had been plain,
+// and nothing of it passes the relay.
+func TestSealedCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParties(t)
+		stop := p.serve(client.ServeOptions{}, client.Handler{
+			Quote: func(_ context.Context, job client.Job) (envelope.Offer, error) {
+				return envelope.Offer{Plan: "read the secret " + string(job.Request.Params), Price: &envelope.Price{Amount: 2, Currency: "USD"}}, nil
+			},
+			Work: func(_ context.Context, job client.Job) (envelope.Result, error) {
+				if job.Request.Title == "fail" {
+					return envelope.Result{}, &client.AgentError{Code: "C", Message: "the secret is not good", Details: json.RawMessage(`["secret"]`)}
+				}
+				return envelope.Result{Output: job.Request.Params}, nil
+			},
+		})
+		budget := 3.0
+		opts := client.RequestOptions{Params: "secret", Recipient: p.agent.DID(), Seal: true,
+			Constraints: &envelope.Constraints{MaxCostUSD: &budget}}
+		result, err := p.ask(opts)
+		if err != nil || string(result.Output) != `"secret"` || !result.Envelope.Opened {
+			t.Fatalf("got %+v, %v", result, err)
+		}
+		text, sealed := p.wire(result.Envelope.Thread)
+		if strings.Contains(text, "secret") || strings.Contains(text, "max_cost") || !slices.Equal(sealed, []bool{true, true, true, true}) {
+			t.Errorf("sealed %v; the relay sees\n%s", sealed, text)
+		}
+		// Refusals are sealed too: at work, and before the offer.
+		opts.Title = "fail"
+		_, err = p.ask(opts)
+		if failed, ok := errors.AsType[*client.AgentError](err); !ok || failed.Message != "the secret is not good" || string(failed.Details) != `["secret"]` {
+			t.Errorf("got %v", err)
+		}
+		budget = 1
+		_, err = p.ask(opts)
+		if failed, ok := errors.AsType[*client.AgentError](err); !ok || failed.Code != envelope.AgentInsufficientBudget {
+			t.Errorf("got %v", err)
+		}
+		for _, e := range p.relay.all() {
+			if !e.Sealed() || e.Type == envelope.TypeError && e.PayloadString("message") != "sealed" {
+				t.Errorf("%s %s came plain", e.Type, e.Payload)
+			}
+		}
+		// A plain request is answered plain, as ever.
+		opts.Seal, opts.Title, budget = false, "", 3
+		result, err = p.ask(opts)
+		if _, sealed := p.wire(result.Envelope.Thread); err != nil || slices.Contains(sealed, true) {
+			t.Errorf("sealed %v, %v", sealed, err)
+		}
+		if err := stop(); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+}
+
+// TestSealedNeverPlain holds that what is to be sealed is not sent at all where it cannot be, and is still sealed when
+// it is signed once more for a clock that was wrong.
+func TestSealedNeverPlain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParties(t)
+		_, err := p.client.Request(t.Context(), client.RequestOptions{Intent: "i", Title: "secret", Seal: true})
+		if err == nil || !strings.Contains(err.Error(), "broadcast") || len(p.relay.all()) > 0 {
+			t.Errorf("got %v, %d events", err, len(p.relay.all()))
+		}
+		p.relay.skew = time.Hour
+		call, err := p.client.Request(t.Context(), client.RequestOptions{Intent: "i", Title: "secret", Seal: true, Recipient: p.agent.DID()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := call.Cancel(t.Context(), "secret"); err != nil {
+			t.Fatal(err)
+		}
+		if text, sealed := p.wire(call.Thread); !slices.Equal(sealed, []bool{true, true}) || strings.Contains(text, "secret") {
+			t.Errorf("sealed %v: %s", sealed, text)
+		}
+	})
+}
+
+// TestPlainAnswers plays an agent that answers a sealed request in plain.
+func TestPlainAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParties(t)
+		ask := client.RequestOptions{Recipient: p.agent.DID(), Seal: true}
+		plain := func(payload envelope.Payload) envelope.Draft {
+			return envelope.Draft{Payload: payload, Recipient: p.me.DID()}
+		}
+		sealed := func(payload envelope.Payload) envelope.Draft {
+			return envelope.Draft{Payload: payload, Recipient: p.me.DID(), Seal: true}
+		}
+		call, id := p.request(ask)
+		p.post(p.byHand, call, plain(envelope.Offer{RequestID: id}))
+		if offer, err := firstOffer(t.Context(), call); !errors.Is(err, client.ErrPlain) || offer.Envelope != nil {
+			t.Errorf("a plain offer: %+v, %v", offer, err)
+		}
+		call.AllowPlain = true
+		if _, err := firstOffer(t.Context(), call); err != nil {
+			t.Errorf("a plain offer that is allowed: %v", err)
+		}
+
+		call, id = p.request(ask)
+		p.post(p.byHand, call, sealed(envelope.Offer{RequestID: id}))
+		offer, err := firstOffer(t.Context(), call)
+		if err == nil {
+			err = call.Accept(t.Context(), offer)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.post(p.byHand, call, plain(envelope.Result{RequestID: id, Status: "success"}))
+		if result, err := call.Result(t.Context()); !errors.Is(err, client.ErrPlain) || result != nil {
+			t.Errorf("a plain result: %+v, %v", result, err)
+		}
+		call.AllowPlain = true
+		if result, err := call.Result(t.Context()); err != nil || result.Status != "success" {
+			t.Errorf("a plain result that is allowed: %v", err)
+		}
+
+		call, id = p.request(ask)
+		p.post(p.byHand, call, plain(envelope.Failure{RequestID: id, Code: "C", Message: "m"}))
+		_, err = firstOffer(t.Context(), call)
+		if failed, ok := errors.AsType[*client.AgentError](err); !errors.Is(err, client.ErrPlain) || !ok || failed.Code != "C" {
+			t.Errorf("a plain refusal: %v", err)
+		}
+		call.AllowPlain = true
+		if _, err = firstOffer(t.Context(), call); errors.Is(err, client.ErrPlain) {
+			t.Errorf("a plain refusal that is allowed: %v", err)
+		}
+
+		// What the relay says is plain, and understood.
+		call, _ = p.request(ask)
+		time.Sleep(time.Hour)
+		_, err = firstOffer(t.Context(), call)
+		if failed, ok := errors.AsType[*client.AgentError](err); !ok || failed.Code != envelope.AgentTimeout || errors.Is(err, client.ErrPlain) {
+			t.Errorf("after the timeout: %v", err)
+		}
+	})
+}
+
+// TestClosedAnswers plays an agent whose answers do not open.
+func TestClosedAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParties(t)
+		answer := func(call *client.Call, payload envelope.Payload) {
+			p.post(p.byHand, call, p.misplaced(p.agent, envelope.Draft{Payload: payload, Recipient: p.me.DID(), Thread: call.Thread}))
+		}
+		call, id := p.request(client.RequestOptions{Recipient: p.agent.DID(), Seal: true, AllowPlain: true})
+		answer(call, envelope.Offer{RequestID: id})
+		if offer, err := firstOffer(t.Context(), call); !errors.Is(err, client.ErrClosed) || offer.Envelope != nil {
+			t.Errorf("an offer: %+v, %v", offer, err)
+		}
+		call, id = p.accepted()
+		answer(call, envelope.Result{RequestID: id, Status: "success"})
+		if result, err := call.Result(t.Context()); !errors.Is(err, client.ErrClosed) || result != nil {
+			t.Errorf("a result: %+v, %v", result, err)
+		}
+		call, id = p.accepted()
+		answer(call, envelope.Failure{RequestID: id, Code: "C", Message: "m"})
+		if _, err := call.Result(t.Context()); !errors.Is(err, client.ErrClosed) {
+			t.Errorf("a refusal: %v", err)
+		}
+		// To a request for all, an offer that nobody can read is one offer less.
+		call, id = p.request(client.RequestOptions{})
+		p.post(p.theirs, call, p.misplaced(p.stranger, envelope.Draft{Payload: envelope.Offer{RequestID: id}, Recipient: p.me.DID(), Thread: call.Thread}))
+		p.post(p.byHand, call, envelope.Draft{Payload: envelope.Offer{RequestID: id}, Recipient: p.me.DID(), Seal: true})
+		if offer, err := firstOffer(t.Context(), call); err != nil || offer.Agent != p.agent.DID() {
+			t.Errorf("got %+v, %v", offer, err)
+		}
+	})
+}
+
+// TestServeTellsNoReason sends an agent what does not open, for many reasons: each gets the same answer, sealed, and
+// the handler sees none.
+func TestServeTellsNoReason(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParties(t)
+		stop := p.serve(client.ServeOptions{}, client.Handler{
+			Quote: func(_ context.Context, job client.Job) (envelope.Offer, error) {
+				if job.Request.Title != "good" {
+					t.Errorf("the handler was asked for %s", job.Envelope.Payload)
+				}
+				return envelope.Offer{}, nil
+			},
+			Work: func(_ context.Context, job client.Job) (envelope.Result, error) {
+				t.Errorf("work was done for %s", job.Envelope.Payload)
+				return envelope.Result{}, nil
+			},
+		})
+		answers := func(call string) (texts []string) {
+			for _, e := range p.relay.all() {
+				if e.Thread != call || e.Sender.ID != p.agent.DID() || e.Type != envelope.TypeError {
+					continue
+				}
+				opened, err := e.Open(p.me)
+				if err != nil {
+					t.Fatalf("%s: %v", e.Payload, err)
+				}
+				texts = append(texts, strings.ReplaceAll(string(opened.Payload), e.RequestID, "*"))
+			}
+			return texts
+		}
+		const want = `{"code":"INVALID_REQUEST","message":"the sealed payload cannot be opened; ` +
+			`seal it to this agent's key as docs/SEALING.md has it, or send it plain","request_id":"*"}`
+		request := envelope.Draft{Payload: envelope.Request{Intent: "translate", Title: "secret"}, Recipient: p.agent.DID()}
+		moved := p.misplaced(p.me, request)
+		elsewhere := request
+		elsewhere.Recipient = p.stranger.DID()
+		other := p.misplaced(p.me, elsewhere)
+		other.Recipient = p.agent.DID()
+		raw := func(sealed string) envelope.Draft {
+			id := envelope.NewID("req", time.Now())
+			return envelope.Draft{Recipient: p.agent.DID(), Thread: id,
+				Payload: envelope.Raw{Type: envelope.TypeRequest, JSON: []byte(`{"intent":"translate","request_id":"` + id + `","sealed":` + sealed + `}`)}}
+		}
+		for _, d := range []envelope.Draft{moved, other, raw(`"v1."`), raw(`"v9.AAAA"`), raw(`null`), raw(`{"title":"good"}`), raw(`"v1.` + strings.Repeat("A", 100) + `"`)} {
+			e, _, err := p.client.Post(t.Context(), d)
+			if err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			if got := answers(e.Thread); !slices.Equal(got, []string{want}) {
+				t.Errorf("%s is answered with %s", e.Payload, got)
+			}
+		}
+		// An ACCEPT that does not open is no word to work on.
+		call, id := p.request(client.RequestOptions{Recipient: p.agent.DID(), Seal: true, Title: "good"})
+		synctest.Wait()
+		p.post(p.client, call, p.misplaced(p.me, envelope.Draft{Payload: envelope.Accept{RequestID: id}, Recipient: p.agent.DID(), Thread: call.Thread}))
+		synctest.Wait()
+		if got := answers(call.Thread); !slices.Equal(got, []string{want}) {
+			t.Errorf("the ACCEPT is answered with %s", got)
+		}
+		if err := stop(); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+}
+
+// TestFollowOpens follows as the recipient, as the sender and as nobody.
+func TestFollowOpens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParties(t)
+		draft := envelope.Draft{Payload: envelope.Request{Intent: "i", Title: "secret"}, Recipient: p.agent.DID(), Seal: true}
+		p.relay.put(t, p.me, p.misplaced(p.me, draft))
+		p.relay.put(t, p.me, draft)
+		p.relay.put(t, p.me, envelope.Draft{Payload: envelope.Request{Intent: "plain"}, Recipient: p.agent.DID()})
+		nobody, err := client.New(p.relay.URL, nil, client.Options{HTTPClient: p.relay.Client()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		// A signer that cannot open is one that signs elsewhere.
+		signs, err := client.New(p.relay.URL, struct{ envelope.Signer }{p.agent}, client.Options{HTTPClient: p.relay.Client()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, c := range map[string]struct {
+			reader *client.Client
+			want   []string
+		}{
+			"the recipient":       {p.byHand, []string{"opened secret", "plain "}},
+			"the sender":          {p.client, []string{"sealed ", "sealed ", "plain "}},
+			"nobody":              {nobody, []string{"sealed ", "sealed ", "plain "}},
+			"who can only sign":   {signs, []string{"plain "}},
+			"somebody else's key": {p.theirs, []string{"sealed ", "sealed ", "plain "}},
+		} {
+			var got []string
+			err := c.reader.Follow(t.Context(), client.FollowOptions{FromOldest: true}, func(_ context.Context, e *envelope.Envelope) error {
+				kind := "plain "
+				if e.Opened {
+					kind = "opened "
+				} else if e.Sealed() {
+					kind = "sealed "
+				}
+				got = append(got, kind+e.PayloadString("title"))
+				if parsed, err := envelope.Parse(e.Canonical(), 0); err != nil || parsed.Verify() != nil || bytes.Contains(e.Canonical(), []byte("secret")) {
+					t.Errorf("the canonical form is not what was sent: %v", err)
+				}
+				if e.PayloadString("intent") == "plain" {
+					return errStop
+				}
+				return nil
+			})
+			if err != errStop || !slices.Equal(got, c.want) {
+				t.Errorf("%s sees %q, %v; want %q", name, got, err, c.want)
+			}
+		}
+	})
+}
+
+var errStop = errors.New("stop")
+
+// TestResumeSealed goes on with a sealed request in another process, which cannot read what the first one has asked.
+func TestResumeSealed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParties(t)
+		first, id := p.request(client.RequestOptions{Recipient: p.agent.DID(), Seal: true})
+		p.post(p.byHand, first, envelope.Draft{Payload: envelope.Offer{RequestID: id, Price: &envelope.Price{Amount: 2, Currency: "USD"}}, Recipient: p.me.DID(), Seal: true})
+		call, err := p.client.Resume(t.Context(), first.Thread)
+		if err != nil || !call.Seal || call.AllowPlain {
+			t.Fatalf("resumed as %+v, %v", call, err)
+		}
+		offer, err := firstOffer(t.Context(), call)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := call.Accept(t.Context(), offer); !errors.Is(err, client.ErrUnacceptable) || !strings.Contains(err.Error(), "sealed") {
+			t.Errorf("accepted without knowing the limits: %v", err)
+		}
+		budget := 1.0
+		call.Limit(&envelope.Constraints{MaxCostUSD: &budget})
+		if err := call.Accept(t.Context(), offer); !errors.Is(err, client.ErrUnacceptable) {
+			t.Errorf("accepted above the limit: %v", err)
+		}
+		call.Limit(nil)
+		if err := call.Accept(t.Context(), offer); err != nil {
+			t.Error(err)
+		}
+		if _, sealed := p.wire(call.Thread); !slices.Equal(sealed, []bool{true, true, true}) {
+			t.Errorf("sealed %v", sealed)
+		}
+	})
+}

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+)
+
+// sealedThread reports whether the client of a thread has sealed any message of it that the relay still has.
+func sealedThread(record *client.Thread) bool {
+	return slices.ContainsFunc(record.Events, func(e *envelope.Envelope) bool {
+		return e.Sender.ID == record.Client && e.RequestID == record.RequestID && e.Sealed()
+	})
+}
+
+// prepare tells a resumed call what the flags say of sealing. The limits of a sealed REQUEST are asked for again: only
+// the agent can read them there.
+func (c sendAccept) prepare(call *client.Call) error {
+	call.AllowPlain = c.AllowPlain
+	switch {
+	case !call.Seal && (c.MaxCost != nil || c.Deadline != nil):
+		return errors.New("--max-cost and --deadline are for sealed requests; this one says itself what you would take")
+	case call.Seal && c.MaxCost == nil:
+		return errors.New("your REQUEST is sealed, so its limits cannot be read back; say with --max-cost what you would pay at most")
+	case call.Seal:
+		call.Limit(&envelope.Constraints{MaxCostUSD: c.MaxCost, Deadline: (*time.Time)(c.Deadline)})
+	}
+	return nil
+}
+
+// plainAnswers finds the plain answers to sealed requests among the messages that come for me.
+type plainAnswers struct {
+	relay  *client.Client
+	me     didkey.DID
+	sealed map[string]didkey.DID // by thread, the agent that I have asked sealed; empty: I have not
+}
+
+// refused reports whether e is a plain answer of the agent whom I have asked sealed. The relay, whose notices are plain,
+// is not that agent. Where it does not tell of the request, the message is shown: the agent has signed it as it is.
+func (p plainAnswers) refused(ctx context.Context, e *envelope.Envelope) bool {
+	answers := []envelope.Type{envelope.TypeOffer, envelope.TypeResult, envelope.TypeError}
+	if e.Sealed() || e.Recipient != p.me || e.Sender.ID == p.me || !slices.Contains(answers, e.Type) {
+		return false
+	}
+	agent, known := p.sealed[e.Thread]
+	if !known {
+		record, err := p.relay.Thread(ctx, e.Thread, p.me)
+		if err == nil && sealedThread(record) {
+			agent = record.Recipient
+		}
+		p.sealed[e.Thread] = agent
+	}
+	return agent != "" && e.Sender.ID == agent
+}
+
+// seal says for people how the payload of a verified message travelled.
+func seal(e *envelope.Envelope) string {
+	switch {
+	case e.Opened:
+		return ", opened"
+	case e.Sealed():
+		return ", sealed"
+	}
+	return ""
+}
