@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -45,7 +46,7 @@ func (s *server) postEvent(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	a := receiptAnswer{OK: true, ID: receipt.ID, Cursor: receipt.Cursor.String(), Duplicate: receipt.Duplicate, ExpiresAt: receipt.ExpiresAt.UTC()}
+	a := receiptAnswer{OK: true, ID: receipt.ID, Cursor: s.relay.FormatCursor(receipt.Cursor), Duplicate: receipt.Duplicate, ExpiresAt: receipt.ExpiresAt.UTC()}
 	if receipt.Thread.ID != "" {
 		a.Thread = &threadRef{receipt.Thread.ID, receipt.Thread.Client, receipt.State}
 	}
@@ -75,7 +76,7 @@ func (s *server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error
 
 func (s *server) getEvents(w http.ResponseWriter, r *http.Request) error {
 	defer s.enter()()
-	poll, since, err := parsePoll(r)
+	poll, since, err := s.parsePoll(r)
 	if err != nil {
 		return err
 	}
@@ -95,7 +96,7 @@ func (s *server) getEvents(w http.ResponseWriter, r *http.Request) error {
 		HasMore bool   `json:"hasMore"`
 		Cursor  string `json:"cursor"`
 		LastTS  string `json:"lastTs,omitempty"`
-	}{d.More, d.Cursor.String(), lastTS})
+	}{d.More, s.relay.FormatCursor(d.Cursor), lastTS})
 }
 
 func (s *server) getThread(w http.ResponseWriter, r *http.Request) error {
@@ -146,7 +147,7 @@ func (s *server) getAgents(w http.ResponseWriter, r *http.Request) error {
 		Agents  []agentRow `json:"agents"`
 		HasMore bool       `json:"hasMore"`
 		Cursor  string     `json:"cursor"`
-	}{true, rows, page.More, agentCursor(page.Next)})
+	}{true, rows, page.More, s.formatAgentCursor(page.Next)})
 	return nil
 }
 
@@ -192,7 +193,7 @@ func (s *server) getWellKnown(w http.ResponseWriter, r *http.Request) error {
 	policy := s.relay.Policy
 	s.answer(w, http.StatusOK, map[string]any{
 		"ok": true, "version": protocolVersion, "build": s.options.Build,
-		"did": s.relay.Key.DID(), "url": s.relay.Origin, "reads": "open",
+		"did": s.relay.Key.DID(), "url": s.relay.Origin, "reads": s.visibility(),
 		"features": s.features(), "limits": s.limits(),
 		"seconds": map[string]any{
 			"skew": policy.Window.Skew.Seconds(), "idMemory": policy.Window.Memory.Seconds(),
@@ -204,6 +205,8 @@ func (s *server) getWellKnown(w http.ResponseWriter, r *http.Request) error {
 	})
 	return nil
 }
+
+func (s *server) visibility() relay.Visibility { return cmp.Or(s.relay.Reads, relay.ToAll) }
 
 func (s *server) features() []string {
 	features := []string{"cursor", "broadcast", "threads", "agents", "duplicate-receipts"}
