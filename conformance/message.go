@@ -27,6 +27,7 @@ func (p *probe) actor(name string) actor {
 	if err != nil {
 		p.end(Skipped, "no key could be made: %v", err)
 	}
+	p.relay.signing.knows(key)
 	return actor{name, key}
 }
 

@@ -32,6 +32,7 @@ type wire struct {
 	client   *http.Client
 	requests atomic.Int64
 	ahead    time.Duration // of the relay's clock before ours; set by find
+	signing  signing
 }
 
 func newWire(base string) (*wire, error) {
@@ -72,8 +73,15 @@ func (w *wire) find(ctx context.Context) error {
 			w.ahead = ahead
 		}
 	}
+	document := w.do(ctx, http.MethodGet, "/.well-known/agora.json", nil, nil)
+	if document.text("reads") == "parties" {
+		w.signing.audience = document.text("url")
+	}
 	return nil
 }
+
+// now is the time by the relay's clock, as far as it can be known.
+func (w *wire) now() time.Time { return time.Now().Add(w.ahead) }
 
 // do makes one request. It does not fail: an answer that did not come says so.
 func (w *wire) do(ctx context.Context, method, target string, header http.Header, body []byte) answer {
@@ -98,6 +106,9 @@ func (w *wire) exchange(ctx context.Context, method, target string, header http.
 	}
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
+	}
+	if err := w.signing.sign(w.now(), req, body); err != nil {
+		return answer{err: err}
 	}
 	for name, values := range header {
 		req.Header[name] = values

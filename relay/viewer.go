@@ -119,8 +119,7 @@ func outOfTime(now time.Time) error {
 }
 
 // cursorCipher hides what a cursor says: how many events there are is nobody's business where one sees few of them.
-// Each is one block of AES under a key that only the relay has: epoch, number, and random bits, so that two cursors of
-// one place do not show that nothing came between.
+// Each is one block of AES under a key that only the relay has.
 func cursorCipher(key didkey.Key) (cipher.Block, error) {
 	// A signature is the one secret that any signer can give. What is signed is no JSON, hence no message.
 	secret, err := key.Sign([]byte("agora cursor key"))
@@ -131,23 +130,36 @@ func cursorCipher(key didkey.Key) (cipher.Block, error) {
 	return aes.NewCipher(hash[:])
 }
 
-// The block of a sealed cursor: epoch, number, random bits, and zeros that a block made up by somebody hardly has.
-const (
-	sealedSeq, sealedRandom, sealedZeros = 4, 12, 14
-	sealedLength                         = 2 * aes.BlockSize
-)
+// Where in the block of a sealed cursor what begins: the epoch, the number with 48 bits, random bits, and zeros, which a
+// block that somebody has made up hardly has.
+const sealedSeq, sealedSalt, sealedZeros = 4, 10, 14
 
-// FormatCursor returns c as readers get it; see Cursor.String for a relay that shows everything.
+func (r *Relay) seal(c Cursor, salt [sealedZeros - sealedSalt]byte) string {
+	var block [aes.BlockSize]byte
+	binary.BigEndian.PutUint64(block[sealedSalt-8:], uint64(c.Seq))
+	binary.BigEndian.PutUint32(block[:], c.Epoch)
+	copy(block[sealedSalt:], salt[:])
+	r.cursors.Encrypt(block[:], block[:])
+	return hex.EncodeToString(block[:])
+}
+
+// FormatCursor returns the cursor of an answer as readers get it; see Cursor.String for a relay that shows everything.
+// Two of one place differ, or equal ones would show that nothing came between, and different ones that something did.
 func (r *Relay) FormatCursor(c Cursor) string {
 	if r.Reads != ToParties || c == (Cursor{}) {
 		return c.String()
 	}
-	var block [aes.BlockSize]byte
-	binary.BigEndian.PutUint32(block[:], c.Epoch)
-	binary.BigEndian.PutUint64(block[sealedSeq:], uint64(c.Seq))
-	rand.Read(block[sealedRandom:sealedZeros]) // never fails (crypto/rand)
-	r.cursors.Encrypt(block[:], block[:])
-	return hex.EncodeToString(block[:])
+	var salt [sealedZeros - sealedSalt]byte
+	rand.Read(salt[:]) // never fails (crypto/rand)
+	return r.seal(c, salt)
+}
+
+// FormatReceipt returns the cursor of a receipt, which is the same for a duplicate.
+func (r *Relay) FormatReceipt(c Cursor) string {
+	if r.Reads != ToParties {
+		return c.String()
+	}
+	return r.seal(c, [sealedZeros - sealedSalt]byte{})
 }
 
 // ParseCursor reads what FormatCursor returned. One that was handed out while the relay showed everything, or by
@@ -164,11 +176,12 @@ func (r *Relay) ParseCursor(text string) (Cursor, error) {
 		return Cursor{}, ErrUnknownCursor
 	}
 	r.cursors.Decrypt(block, block)
-	c := Cursor{binary.BigEndian.Uint32(block), Seq(binary.BigEndian.Uint64(block[sealedSeq:]))}
-	if block[sealedZeros] != 0 || block[sealedZeros+1] != 0 || c.Seq < 0 {
+	if block[sealedZeros] != 0 || block[sealedZeros+1] != 0 {
 		return Cursor{}, ErrUnknownCursor
 	}
-	return c, nil
+	epoch := binary.BigEndian.Uint32(block)
+	copy(block, []byte{sealedSeq - 1: 0}) // the number's upper bytes
+	return Cursor{epoch, Seq(binary.BigEndian.Uint64(block[sealedSalt-8:]))}, nil
 }
 
 // hideThread makes a refusal by the rules of a thread that its sender has no part in the same as for a thread that is

@@ -326,7 +326,7 @@ func (c sendRaw) Run(env environment) error {
 	if err != nil {
 		return err
 	}
-	relay, err := c.client(env)
+	relay, err := c.connect(env, nil)
 	if err != nil {
 		return err
 	}

@@ -46,7 +46,7 @@ func (s *server) postEvent(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	a := receiptAnswer{OK: true, ID: receipt.ID, Cursor: s.relay.FormatCursor(receipt.Cursor), Duplicate: receipt.Duplicate, ExpiresAt: receipt.ExpiresAt.UTC()}
+	a := receiptAnswer{OK: true, ID: receipt.ID, Cursor: s.relay.FormatReceipt(receipt.Cursor), Duplicate: receipt.Duplicate, ExpiresAt: receipt.ExpiresAt.UTC()}
 	if receipt.Thread.ID != "" {
 		a.Thread = &threadRef{receipt.Thread.ID, receipt.Thread.Client, receipt.State}
 	}
