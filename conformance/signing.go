@@ -19,16 +19,13 @@ type signing struct {
 
 	mu      sync.Mutex
 	keys    map[string]didkey.Key
-	clients map[string]string // by thread, the first to post a REQUEST
+	threads map[string][2]string // by id: who opens it, and whom that one names
 }
 
 // knows adds an identity.
 func (s *signing) knows(key didkey.Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.keys == nil {
-		s.keys, s.clients = map[string]didkey.Key{}, map[string]string{}
-	}
 	s.keys[string(key.DID())] = key
 }
 
@@ -55,24 +52,62 @@ func (s *signing) sign(now time.Time, r *http.Request, body []byte) error {
 	return nil
 }
 
+// note remembers who opens a thread, from what is posted.
 func (s *signing) note(body []byte) {
-	var m struct {
-		Type    string
-		Sender  struct{ ID string }
-		Thread  struct{ ID string }
-		Payload struct {
-			RequestID string `json:"request_id"`
-		}
+	if m := sketchOf(body); m.Type == "REQUEST" {
+		s.opens(m.thread(), m.Sender.ID, m.Recipient.ID)
 	}
-	if json.Unmarshal(body, &m) != nil || m.Type != "REQUEST" {
-		return // whatever it is, it opens no thread
+}
+
+// opens remembers the client of a thread, and whom its REQUEST names; the first that opens it is meant.
+func (s *signing) opens(thread, client, recipient string) {
+	if _, known := s.threads[thread]; !known {
+		s.threads[thread] = [2]string{client, recipient}
 	}
+}
+
+// willOpen is opens for a REQUEST that is not posted yet: a poll may wait for it.
+func (s *signing) willOpen(thread, client, recipient string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.opens(thread, client, recipient)
+}
+
+// sketch is what matters here of a message.
+type sketch struct {
+	Type              string
+	Sender, Recipient struct{ ID string }
+	Thread            struct{ ID string }
+	Payload           struct {
+		RequestID string `json:"request_id"`
+	}
+}
+
+// sketchOf reads what may be anything; of what is no message little is filled.
+func sketchOf(body []byte) (m sketch) {
+	_ = json.Unmarshal(body, &m)
+	return m
+}
+
+func (m sketch) thread() string {
 	if m.Thread.ID == "" {
-		m.Thread.ID = m.Payload.RequestID
+		return m.Payload.RequestID
 	}
-	if _, known := s.clients[m.Thread.ID]; !known {
-		s.clients[m.Thread.ID] = m.Sender.ID
+	return m.Thread.ID
+}
+
+// hidden adds to how a message is to be refused that its thread is not there: where messages are shown to their parties
+// only, so are threads, and whoever has no part in one is not told more by posting.
+func (s *signing) hidden(want refusal, body []byte) refusal {
+	if s.audience == "" || want.status != http.StatusForbidden && want.status != http.StatusConflict {
+		return want
 	}
+	m := sketchOf(body)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	parties, known := s.threads[m.thread()]
+	want.hidden = known && m.Sender.ID != parties[0] && m.Sender.ID != parties[1]
+	return want
 }
 
 // reader returns who would ask for target.
@@ -82,12 +117,12 @@ func (s *signing) reader(target *url.URL) string {
 		if client := q.Get("client"); client != "" {
 			return client
 		}
-		return s.clients[id]
+		return s.threads[id][0]
 	}
 	for _, name := range []string{"recipient", "sender"} {
 		if did := q.Get(name); did != "" {
 			return did
 		}
 	}
-	return s.clients[q.Get("thread")]
+	return s.threads[q.Get("thread")][0]
 }

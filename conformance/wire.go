@@ -15,6 +15,8 @@ import (
 	"sync/atomic"
 	"time"
 	"unicode/utf8"
+
+	"github.com/agora-relay/agora/didkey"
 )
 
 const (
@@ -43,7 +45,7 @@ func newWire(base string) (*wire, error) {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConnsPerHost = 2 * waitingAtOnce
 	transport.DisableCompression = true
-	return &wire{base: base, client: &http.Client{
+	return &wire{base: base, signing: signing{keys: map[string]didkey.Key{}, threads: map[string][2]string{}}, client: &http.Client{
 		Transport: transport,
 		// A redirect is an answer like any other here, and mostly a wrong one.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

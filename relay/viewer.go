@@ -184,8 +184,8 @@ func (r *Relay) ParseCursor(text string) (Cursor, error) {
 	return Cursor{epoch, Seq(binary.BigEndian.Uint64(block[sealedSalt-8:]))}, nil
 }
 
-// hideThread makes a refusal by the rules of a thread that its sender has no part in the same as for a thread that is
-// not there. It asks the store in either case, so that neither is answered sooner.
+// hideThread makes a refusal by the rules of threads what it were if those that its sender has no part in were not
+// there. It asks the store whatever the refusal was, so that none is answered sooner.
 func (r *Relay) hideThread(ctx context.Context, err error, entry Entry) error {
 	var refused *envelope.Error
 	e := entry.Envelope
@@ -201,9 +201,8 @@ func (r *Relay) hideThread(ctx context.Context, err error, entry Entry) error {
 	if failed != nil {
 		return failed
 	}
-	asAgent := e.Type == envelope.TypeOffer || e.Type == envelope.TypeResult
-	if slices.ContainsFunc(own, func(t thread.Thread) bool { return !asAgent || t.Client != e.Sender.ID }) {
-		return err
+	if _, _, refusal := r.Rules.Apply(own, e, entry.Received); refusal != nil {
+		return refusal
 	}
-	return thread.ErrNotFound
+	return thread.ErrNotFound // one of them would have admitted it, but another was meant
 }
