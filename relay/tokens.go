@@ -20,7 +20,7 @@ const (
 // tokens remembers which signed reads were taken. What was remembered is never forgotten early to make room: whoever
 // fills the memory keeps others from reading for two minutes at most, and never makes a used token fresh again.
 type tokens struct {
-	started time.Time
+	started time.Time // to the millisecond, as clients write times
 	max     int // of a generation
 
 	mu         sync.Mutex
@@ -30,11 +30,11 @@ type tokens struct {
 }
 
 func newTokens(now time.Time) *tokens {
-	return &tokens{started: now, latest: now, max: maxTokens, fresh: map[[16]byte]struct{}{}, turned: now}
+	return &tokens{started: now.Truncate(time.Millisecond), latest: now, max: maxTokens, fresh: map[[16]byte]struct{}{}, turned: now}
 }
 
-// isFresh reports whether a token of this ts could be one that was never used: within ReadSkew of now, and later than
-// the start, because what was used before it is not known any more.
+// isFresh reports whether a token of this ts could be one that was never used: within ReadSkew of now, and not before
+// the start, because what was used until then is not known any more.
 func (t *tokens) isFresh(ts, now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -48,7 +48,7 @@ func (t *tokens) within(ts, now time.Time) bool {
 	if now.After(t.latest) || now.Before(t.latest.Add(-maxStepBack)) {
 		t.latest = now
 	}
-	return ts.After(t.started) && ts.After(t.latest.Add(-ReadSkew)) && ts.Before(now.Add(ReadSkew))
+	return !ts.Before(t.started) && ts.After(t.latest.Add(-ReadSkew)) && ts.Before(now.Add(ReadSkew))
 }
 
 // use remembers a token whose signature has been verified, by the hash of its reader and nonce.

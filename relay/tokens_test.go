@@ -48,7 +48,7 @@ func TestTokensThroughTime(t *testing.T) {
 		"once": {{1, 1, 1, ""}, {1, 1, 2, used}, {1, time.Second, time.Second, used}, {2, 1, 2, ""}},
 		"a minute either way": {{1, 10 * time.Minute, 11*time.Minute - 1, ""}, {2, 10 * time.Minute, 11 * time.Minute, untimed},
 			{3, 12 * time.Minute, 11*time.Minute + 1, ""}, {4, 12*time.Minute + 2, 11*time.Minute + 1, untimed}},
-		"what was signed before the start": {{1, 0, 1, untimed}, {2, -1, 1, untimed}, {3, 1, 1, ""}},
+		"what was signed before the start": {{1, -1, 1, untimed}, {2, -time.Minute + 2, 1, untimed}, {3, 0, 1, ""}},
 		"as long as it could be used": {{1, 11 * time.Minute, 10*time.Minute + 1, ""}, {2, 10*time.Minute + 30*time.Second, 11 * time.Minute, ""},
 			{1, 11 * time.Minute, 12*time.Minute - 1, used}, {1, 11 * time.Minute, 12 * time.Minute, untimed}},
 		"the clock is set back": {{1, 10 * time.Minute, 10 * time.Minute, ""}, {2, 15 * time.Minute, 15 * time.Minute, ""}, {3, 18 * time.Minute, 18 * time.Minute, ""},
