@@ -21,7 +21,7 @@ const (
 // fills the memory keeps others from reading for two minutes at most, and never makes a used token fresh again.
 type tokens struct {
 	started time.Time // to the millisecond, as clients write times
-	max     int // of a generation
+	max     int       // of a generation
 
 	mu         sync.Mutex
 	latest     time.Time // that the clock has shown

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -50,8 +49,7 @@ func (c threadCmd) Run(env environment) error {
 
 // explain says what else it may mean that there is no such thread: the relay answers so for those that are not ours.
 func (c threadCmd) explain(env environment, relay *client.Client, err error) error {
-	var refused *envelope.Error
-	if !errors.As(err, &refused) || refused.Code != envelope.CodeThreadNotFound {
+	if !isCode(err, envelope.CodeThreadNotFound) {
 		return err
 	}
 	info, failed := relay.Info(env.ctx)
