@@ -262,8 +262,8 @@ func TestThreatsAreShown(t *testing.T) {
 			}
 		}
 	}
-	if number != 32 {
-		t.Errorf("%d threats, want 32", number)
+	if number != 38 {
+		t.Errorf("%d threats, want 38", number)
 	}
 }
 
