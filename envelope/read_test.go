@@ -2,6 +2,7 @@ package envelope_test
 
 import (
 	"encoding/base64"
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -65,6 +66,38 @@ func broken(t testing.TB, change func(string) string) string {
 	return base64.RawURLEncoding.EncodeToString([]byte(change(string(text))))
 }
 
+// signedAgain is broken where the change comes before the signature, as far as the change leaves something to sign.
+func signedAgain(t testing.TB, change func(string) string) string {
+	t.Helper()
+	text, err := base64.RawURLEncoding.DecodeString(broken(t, change))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var token map[string]any
+	if canonical, err := envelope.Canonicalize(text); err != nil || json.Unmarshal(canonical, &token) != nil {
+		return base64.RawURLEncoding.EncodeToString(text)
+	}
+	if sig, _ := token["sig"].(string); len(sig) == 86 {
+		delete(token, "sig")
+		unsigned, err := json.Marshal(token)
+		if err == nil {
+			unsigned, err = envelope.Canonicalize(unsigned)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		signature, err := readKey(t).Sign(unsigned)
+		if err != nil {
+			t.Fatal(err)
+		}
+		token["sig"] = base64.RawURLEncoding.EncodeToString(signature)
+	}
+	if text, err = json.Marshal(token); err != nil {
+		t.Fatal(err)
+	}
+	return base64.RawURLEncoding.EncodeToString(text)
+}
+
 func replaced(old, new string) func(string) string {
 	return func(s string) string {
 		if !strings.Contains(s, old) {
@@ -97,8 +130,6 @@ func TestReadsAreStrict(t *testing.T) {
 		"a nonce with a dot":    replaced(`0123456789-_abcdXYZ`, `0123456789-_abcd.`),
 		"a ts with a comma":     replaced(`12:00:00.000Z`, `12:00:00,000Z`),
 		"a ts in words":         replaced(`2026-02-02T12:00:00.000Z`, `today`),
-		"another target":        replaced(`since=a`, `since=b`),
-		"another audience":      replaced(`https://relay.example`, `https://relay.invalid`),
 		"no did:key":            replaced(`did:key:z6Mk`, `did:web:z6Mk`),
 		"a did with a fragment": replaced(`","method"`, `#x","method"`),
 		"a padded sig":          replaced(`","target"`, `==","target"`),
@@ -108,15 +139,30 @@ func TestReadsAreStrict(t *testing.T) {
 		"deep":                  func(string) string { return strings.Repeat("[", 5000) },
 		"invalid UTF-8":         replaced(`since=a`, "since=\xff"),
 	} {
+		for _, token := range []string{broken(t, change), signedAgain(t, change)} {
+			if err := refusedRead(token); codeOf(t, err) != envelope.CodeUnauthorized {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+	for _, change := range []func(string) string{replaced(`since=a`, `since=b`), replaced(`https://relay.example`, `https://relay.invalid`)} {
 		if err := refusedRead(broken(t, change)); codeOf(t, err) != envelope.CodeUnauthorized {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("a changed token: %v", err)
+		}
+		if err := refusedRead(signedAgain(t, change)); err != nil {
+			t.Errorf("another token: %v", err)
 		}
 	}
 	good := broken(t, func(s string) string { return s })
+	spaced := broken(t, func(s string) string { return s + strings.Repeat(" ", 3-(len(s)+2)%3) }) // one byte over
+	trailing := spaced[:len(spaced)-1] + string(rune(spaced[len(spaced)-1]+1))
+	if len(spaced)%4 != 2 || refusedRead(spaced) != nil {
+		t.Fatalf("%s: %v", spaced, refusedRead(spaced))
+	}
 	for name, token := range map[string]string{
 		"padding": good + "=", "a line break": good[:8] + "\n" + good[8:], "a line break at the end": good + "\r\n", "a space": " " + good,
 		"the other alphabet": strings.ReplaceAll(broken(t, replaced("since=a", "since=\u00ff\u00fe??>>")), "_", "/") + "/",
-		"empty": "", "trailing bits": good[:len(good)-1] + "-",
+		"empty": "", "trailing bits": trailing,
 	} {
 		if err := refusedRead(token); codeOf(t, err) != envelope.CodeUnauthorized {
 			t.Errorf("%s: %v", name, err)
