@@ -39,7 +39,7 @@ var mutants = []mutant{
 	{"reads: a token for any target", "relay/viewer.go", "if read.Method != method || read.Target != target {", "if read.Method != method {", ofPrivacy},
 	{"reads: a token for any method", "relay/viewer.go", "if read.Method != method || read.Target != target {", "if read.Target != target {", ofPrivacy},
 	{"reads: a token is taken again", "relay/tokens.go", "if isFresh || isOld {", "if isFresh && isOld {", ofPrivacy},
-	{"reads: the older generation is not asked", "relay/tokens.go", "if isFresh || isOld {", "if isFresh {", ofPrivacy},
+	{"reads: the older generation is not asked", "relay/tokens.go", "_, isOld := t.old[id]", "_, isOld := t.fresh[id]", ofPrivacy},
 	{"reads: nonces are forgotten to make room", "relay/tokens.go", "if len(t.fresh) >= t.max {", "if len(t.fresh) >= t.max {\n		clear(t.fresh)\n	}\n	if len(t.fresh) > t.max {", ofPrivacy},
 	{"reads: tokens of before the start", "relay/tokens.go", "!ts.Before(t.started) && ", "", ofPrivacy},
 	{"reads: a clock set back brings tokens back", "relay/tokens.go", "ts.After(t.latest.Add(-ReadSkew))", "ts.After(now.Add(-ReadSkew))", ofPrivacy},
