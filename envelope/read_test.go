@@ -162,7 +162,7 @@ func TestReadsAreStrict(t *testing.T) {
 	for name, token := range map[string]string{
 		"padding": good + "=", "a line break": good[:8] + "\n" + good[8:], "a line break at the end": good + "\r\n", "a space": " " + good,
 		"the other alphabet": strings.ReplaceAll(broken(t, replaced("since=a", "since=\u00ff\u00fe??>>")), "_", "/") + "/",
-		"empty": "", "trailing bits": trailing,
+		"empty":              "", "trailing bits": trailing,
 	} {
 		if err := refusedRead(token); codeOf(t, err) != envelope.CodeUnauthorized {
 			t.Errorf("%s: %v", name, err)

@@ -57,7 +57,7 @@ var mutants = []mutant{
 	{"reads: two headers", "relay/httpapi/reading.go", "len(headers) > 1 || ", "", ofHTTP},
 	{"reads: a broken token is nobody's", "relay/httpapi/reading.go", "		if err != nil {\n			return err\n		}\n		return h(w, r.WithContext", "		if err != nil {\n			return h(w, r)\n		}\n		return h(w, r.WithContext", ofHTTP},
 	{"reads: no challenge", "relay/httpapi/answer.go", "w.Header().Set(\"WWW-Authenticate\", authScheme)", "_ = authScheme", ofHTTP},
-	{"reads: an open relay looks at tokens", "relay/httpapi/reading.go", "if s.relay.Reads != relay.ToParties {", "if s.relay.Reads == \"\" && s.relay.Origin == \"\" {", ofHTTP},
+	{"reads: an open relay looks at tokens", "relay/httpapi/reading.go", "if s.relay.Reads != relay.ToParties {", `if s.relay.Reads == relay.Visibility("never") {`, ofHTTP},
 	{"reads: a client signs for whom the relay names", "client/reads.go", "case !sameOrigin(document.URL, c.base):", "case document.URL == \"\":", ofClients},
 	{"reads: a client forgets that it signs", "client/reads.go", "if c.reading.audience != \"\" || ", "if ", ofClients},
 	{"reads: an open relay is good enough", "client/reads.go", "if c.opts.RequireParties {\n			return", "if c.opts.RequireParties && failed != nil {\n			return", ofClients},
