@@ -267,8 +267,8 @@ func TestThreatsAreShown(t *testing.T) {
 			}
 		}
 	}
-	if number["T"] != 32 || number["S"] != 9 {
-		t.Errorf("%v threats, want 32 and 9", number)
+	if number["T"] != 38 || number["S"] != 9 {
+		t.Errorf("%v threats, want 38 and 9", number)
 	}
 }
 

@@ -35,7 +35,11 @@ type Options struct {
 	// and said what time it is, the client corrects its readings by the difference, unless that is more than a day.
 	Now func() time.Time
 	// Logger is told of what is skipped, repeated or given up; nil: nobody is.
-	Logger     *slog.Logger
+	Logger *slog.Logger
+	// RequireParties keeps to relays that show directed messages to their parties only (PROTOCOL §8): nothing is read
+	// from another, nor posted to it.
+	RequireParties bool
+
 	SenderName string // sender.name of drafts that have none
 	SenderURL  string // sender.url likewise
 	Attempts   int    // how often Post sends a message before it gives up; 0: 8, which takes about 30 s of pauses
@@ -57,6 +61,7 @@ type Client struct {
 	log        *slog.Logger
 	opts       Options
 	relay      atomic.Pointer[didkey.DID] // the relay's own identity, once it was asked for
+	reading    reading
 }
 
 // errReadOnly is what posting without a signer gives.

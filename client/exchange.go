@@ -30,6 +30,7 @@ const (
 type failure struct {
 	err        error
 	status     int           // 0: no answer at all
+	challenged bool          // the relay asks for a signed read
 	unsent     bool          // no answer, and the request never left
 	retryAfter time.Duration // what the relay asked for; 0: nothing
 }
@@ -78,20 +79,34 @@ func (c *Client) get(ctx context.Context, path string, query url.Values, out any
 	if len(query) > 0 {
 		path += "?" + query.Encode()
 	}
-	if failed := c.exchange(ctx, http.MethodGet, path, nil, out); failed != nil {
-		return failed
+	for attempt := 1; ; attempt++ {
+		token, failed := c.token(ctx, path)
+		if failed == nil {
+			failed = c.exchange(ctx, http.MethodGet, path, token, nil, out)
+		}
+		if failed == nil {
+			return nil
+		}
+		if attempt == readAttempts || !c.mend(failed, token != "") {
+			return failed
+		}
 	}
-	return nil
 }
 
-// exchange makes one request and decodes a good answer into out.
-func (c *Client) exchange(ctx context.Context, method, target string, body []byte, out any) *failure {
+// readAttempts is how often a read that is refused for its token is made: unsigned, by a wrong clock, and once more.
+const readAttempts = 3
+
+// exchange makes one request, with this Authorization if it is not empty, and decodes a good answer into out.
+func (c *Client) exchange(ctx context.Context, method, target, authorization string, body []byte, out any) *failure {
 	request, err := http.NewRequestWithContext(ctx, method, c.base+target, bytes.NewReader(body))
 	if err != nil {
 		return &failure{err: err, unsent: true}
 	}
 	request.Header.Set("Accept", "application/json")
 	request.Header.Set("User-Agent", "agora-client/"+envelope.Version)
+	if authorization != "" {
+		request.Header.Set("Authorization", authorization)
+	}
 	if body != nil {
 		request.Header.Set("Content-Type", "application/json")
 	}
@@ -106,7 +121,7 @@ func (c *Client) exchange(ctx context.Context, method, target string, body []byt
 	if len(text) > maxAnswer {
 		return &failure{err: errors.New("the answer is too long"), status: response.StatusCode}
 	}
-	failed := &failure{status: response.StatusCode, retryAfter: c.retryAfter(response.Header)}
+	failed := &failure{status: response.StatusCode, challenged: challenge(response.Header), retryAfter: c.retryAfter(response.Header)}
 	var head answer
 	switch err := json.Unmarshal(text, &head); {
 	case err != nil || !head.OK && head.Error == "":

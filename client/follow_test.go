@@ -415,6 +415,7 @@ func TestReadsOfHangingRelay(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			relay := newFakeRelay()
+			relay.hookDocument = true
 			relay.setHook(func(r *http.Request, _ http.RoundTripper) (*http.Response, error) {
 				<-r.Context().Done()
 				return nil, r.Context().Err()

@@ -144,6 +144,7 @@ func TestReadsAndLimits(t *testing.T) {
 			"info":   func(ctx context.Context) error { _, err := c.Info(ctx); return err },
 			"health": func(ctx context.Context) error { _, err := c.Health(ctx); return err },
 		} {
+			relay.hookDocument = name == "info"
 			asked := 0
 			ask := func(ctx context.Context, faults ...fault) (time.Duration, error) {
 				asked = 0

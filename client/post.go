@@ -81,6 +81,9 @@ func (c *Client) PostEnvelope(ctx context.Context, e *envelope.Envelope) (Receip
 	if err := ctx.Err(); err != nil {
 		return Receipt{}, err
 	}
+	if err := c.assureParties(ctx); err != nil {
+		return Receipt{}, err
+	}
 	var pause backoff
 	mayBeTaken := false // by an attempt before the present one
 	for attempt := 1; ; attempt++ {
@@ -112,7 +115,7 @@ func (f *failure) postponed() bool { return f.refused() && f.retryAfter > postPa
 func (c *Client) postOnce(ctx context.Context, e *envelope.Envelope) (receipt Receipt, failed *failure) {
 	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
 	defer cancel()
-	failed = c.exchange(ctx, http.MethodPost, "/events", e.Canonical(), &receipt)
+	failed = c.exchange(ctx, http.MethodPost, "/events", "", e.Canonical(), &receipt)
 	if failed == nil && receipt.ID != e.ID {
 		failed = &failure{err: errors.New("the relay's receipt is for another message"), status: http.StatusOK}
 	}

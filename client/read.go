@@ -176,7 +176,7 @@ type Info struct {
 // Info asks the relay who it is.
 func (c *Client) Info(ctx context.Context) (Info, error) {
 	var info Info
-	if err := c.read(ctx, "/.well-known/agora.json", nil, &info.JSON); err != nil {
+	if err := c.read(ctx, wellKnown, nil, &info.JSON); err != nil {
 		return Info{}, err
 	}
 	var named struct {
@@ -197,6 +197,6 @@ func (c *Client) Health(ctx context.Context) (version string, err error) {
 	var answer struct {
 		Version string `json:"version"`
 	}
-	err = c.read(ctx, "/health", nil, &answer)
+	err = c.read(ctx, health, nil, &answer)
 	return answer.Version, err
 }

@@ -24,14 +24,15 @@ type realRelay struct {
 
 // startRelay starts a relay for an example.
 func startRelay() *realRelay {
-	r, err := newRealRelay()
+	r, err := newRealRelay(relay.ToAll)
 	if err != nil {
 		log.Fatal(err)
 	}
 	return r
 }
 
-func newRealRelay() (*realRelay, error) {
+// newRealRelay returns a relay that shows directed messages to these.
+func newRealRelay(reads relay.Visibility) (*realRelay, error) {
 	folder, err := os.MkdirTemp("", "agora")
 	if err != nil {
 		return nil, err
@@ -45,15 +46,19 @@ func newRealRelay() (*realRelay, error) {
 		return nil, err
 	}
 	quiet := slog.New(slog.DiscardHandler)
-	r, err := relay.New(context.Background(), relay.Config{Store: store, Key: key, Log: quiet})
+	server := httptest.NewUnstartedServer(nil)
+	r, err := relay.New(context.Background(), relay.Config{Store: store, Key: key, Log: quiet, Reads: reads,
+		Origin: "http://" + server.Listener.Addr().String()})
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()
+	server.Config.Handler = httpapi.New(r, httpapi.Options{Log: quiet})
+	server.Start()
 	return &realRelay{
-		Server: httptest.NewServer(httpapi.New(r, httpapi.Options{Log: quiet})),
+		Server: server,
 		stop: func() error {
 			r.Drain()
 			cancel()

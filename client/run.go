@@ -34,6 +34,10 @@ func (r *run) step() error {
 	}
 	record, err := r.agent.client.Thread(r.ctx, r.key.ID, r.key.Client)
 	<-r.agent.reads
+	if refusal, ok := errors.AsType[*envelope.Error](err); ok && refusal.Code == envelope.CodeThreadNotFound && r.invited() {
+		// Where reads are signed, the record is there for those only who have a part in the thread, beginning with an offer.
+		record, err = &Thread{Thread: thread.Thread{ID: r.key.ID, Client: r.key.Client, State: thread.Pending, RequestID: r.event.RequestID}}, nil
+	}
 	if err != nil {
 		return err
 	}
@@ -52,6 +56,11 @@ func (r *run) step() error {
 		}
 	}
 	return nil
+}
+
+// invited reports whether the event is a REQUEST to everybody, whose record the relay may not show us yet.
+func (r *run) invited() bool {
+	return r.event.Type == envelope.TypeRequest && r.event.Recipient == "" && r.agent.client.reading.signed()
 }
 
 // request returns the client's REQUEST. The relay forgets it when its ttl is over, which may be before the offer is

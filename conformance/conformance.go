@@ -87,6 +87,7 @@ func themes() []theme {
 		{"Thread records", "", recordChecks},
 		{"Directory", "", directoryChecks},
 		{"Existing clients", "", clientChecks},
+		{"Private reads", "reads.json", privateChecks},
 	}
 }
 

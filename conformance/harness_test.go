@@ -24,6 +24,12 @@ var quiet = slog.New(slog.DiscardHandler)
 // start runs our relay with its store and its wire wrapped, until the test ends, and returns its address.
 func start(t *testing.T, store func(relay.Store) relay.Store, wire func(http.Handler) http.Handler) string {
 	t.Helper()
+	return startReads(t, relay.ToAll, store, wire)
+}
+
+// startReads is start with a relay that shows directed messages to these.
+func startReads(t *testing.T, reads relay.Visibility, store func(relay.Store) relay.Store, wire func(http.Handler) http.Handler) string {
+	t.Helper()
 	db, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "agora.db"), sqlite.Options{Reserve: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
@@ -37,7 +43,7 @@ func start(t *testing.T, store func(relay.Store) relay.Store, wire func(http.Han
 		s = store(s)
 	}
 	server := httptest.NewUnstartedServer(nil)
-	r, err := relay.New(t.Context(), relay.Config{Store: s, Key: key, Log: quiet, Origin: "http://" + server.Listener.Addr().String()})
+	r, err := relay.New(t.Context(), relay.Config{Store: s, Key: key, Log: quiet, Reads: reads, Origin: "http://" + server.Listener.Addr().String()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +79,15 @@ func TestMain(m *testing.M) {
 // kit; but not under the race detector, where reads take so long that the kit would wait for its allowance and find the
 // answers late. The one check that takes a minute is left to CI.
 func TestOurRelayHolds(t *testing.T) {
-	t.Parallel()
+	for _, reads := range []relay.Visibility{relay.ToAll, relay.ToParties} {
+		t.Run(string(reads), func(t *testing.T) {
+			t.Parallel()
+			holds(t, reads)
+		})
+	}
+}
+
+func holds(t *testing.T, reads relay.Visibility) {
 	var only []string
 	for _, c := range conformance.Checks() {
 		if c.Number != "C-43" || os.Getenv("CI") == "true" {
@@ -84,7 +98,7 @@ func TestOurRelayHolds(t *testing.T) {
 	if !raceDetector {
 		wire = fromAfar
 	}
-	report, err := conformance.Run(t.Context(), start(t, nil, wire), conformance.Options{Only: only, Progress: func(r conformance.Result) {
+	report, err := conformance.Run(t.Context(), startReads(t, reads, nil, wire), conformance.Options{Only: only, Progress: func(r conformance.Result) {
 		if r.Status != conformance.Passed {
 			t.Errorf("%s %s %s\nsent %s\nexpected %s\ngot %s", r.Number, r.Status, r.Title, r.Sent, r.Expected, r.Got)
 		}
@@ -95,7 +109,7 @@ func TestOurRelayHolds(t *testing.T) {
 	if n := len(report.Results); n != len(only) || report.Requests > 3000 || report.Took > 80*time.Second {
 		t.Errorf("%d results of %d", n, len(only))
 	}
-	t.Logf("%d checks in %v with %d requests", len(report.Results), report.Took, report.Requests)
+	t.Logf("%s: %d checks in %v with %d requests", reads, len(report.Results), report.Took, report.Requests)
 }
 
 // TestCoreIsTheSpecification holds that the core level asks for no more than the specification says: a relay passes it

@@ -27,10 +27,18 @@ func (p *probe) actor(name string) actor {
 	if err != nil {
 		p.end(Skipped, "no key could be made: %v", err)
 	}
+	p.relay.signing.knows(key)
 	return actor{name, key}
 }
 
 func (a actor) did() string { return string(a.key.DID()) }
+
+func (a actor) didOrNone() string {
+	if a.name == "" {
+		return ""
+	}
+	return a.did()
+}
 
 // message is an envelope before it is signed, open to every mistake.
 type message map[string]any
@@ -47,6 +55,9 @@ func (p *probe) message(typ string, from, to actor, thread, request string) mess
 		"version": "1.0", "id": newID("msg"), "ts": stamp(p.now()), "type": typ,
 		"sender": map[string]any{"id": from.did()}, "payload": payload(typ, request),
 		"meta": map[string]any{"ttl": lifetime}, "thread": map[string]any{"id": thread},
+	}
+	if typ == "REQUEST" {
+		p.relay.signing.willOpen(thread, from.did(), to.didOrNone())
 	}
 	if to.name != "" {
 		m["recipient"] = map[string]any{"id": to.did()}

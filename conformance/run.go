@@ -205,7 +205,7 @@ func (p *probe) sleep(d time.Duration) {
 }
 
 // now is the time by the relay's clock, as far as it can be known.
-func (p *probe) now() time.Time { return time.Now().Add(p.relay.ahead) }
+func (p *probe) now() time.Time { return p.relay.now() }
 
 // parseBase checks the address of a relay: a URL that paths can be appended to.
 func parseBase(text string) (string, error) {

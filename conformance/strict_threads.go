@@ -129,7 +129,7 @@ func namesState(p *probe) {
 	for after, state := range map[string]string{"c.REQUEST a.OFFER": "PENDING", "c.REQUEST a.OFFER c.ACCEPT>a a.RESULT": "COMPLETED", "c.REQUEST a.OFFER a.OFFER c.ERROR": "ERROR"} {
 		t := p.talk()
 		t.play(after)
-		a := p.refuse(refusal{409, []envelope.Code{envelope.CodeInvalidTransition}}, "a RESULT that comes at the wrong time, after "+after, t.letter("a.RESULT").body)
+		a := p.refuse(refused(409, envelope.CodeInvalidTransition), "a RESULT that comes at the wrong time, after "+after, t.letter("a.RESULT").body)
 		p.expect("details.state is %s", state)
 		if got := a.object("details").text("state"); got != state {
 			p.failf("%s", a)

@@ -15,6 +15,8 @@ import (
 	"sync/atomic"
 	"time"
 	"unicode/utf8"
+
+	"github.com/agora-relay/agora/didkey"
 )
 
 const (
@@ -32,6 +34,7 @@ type wire struct {
 	client   *http.Client
 	requests atomic.Int64
 	ahead    time.Duration // of the relay's clock before ours; set by find
+	signing  signing
 }
 
 func newWire(base string) (*wire, error) {
@@ -42,7 +45,7 @@ func newWire(base string) (*wire, error) {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConnsPerHost = 2 * waitingAtOnce
 	transport.DisableCompression = true
-	return &wire{base: base, client: &http.Client{
+	return &wire{base: base, signing: signing{keys: map[string]didkey.Key{}, threads: map[string][2]string{}}, client: &http.Client{
 		Transport: transport,
 		// A redirect is an answer like any other here, and mostly a wrong one.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -72,8 +75,15 @@ func (w *wire) find(ctx context.Context) error {
 			w.ahead = ahead
 		}
 	}
+	document := w.do(ctx, http.MethodGet, "/.well-known/agora.json", nil, nil)
+	if document.text("reads") == "parties" {
+		w.signing.audience = document.text("url")
+	}
 	return nil
 }
+
+// now is the time by the relay's clock, as far as it can be known.
+func (w *wire) now() time.Time { return time.Now().Add(w.ahead) }
 
 // do makes one request. It does not fail: an answer that did not come says so.
 func (w *wire) do(ctx context.Context, method, target string, header http.Header, body []byte) answer {
@@ -98,6 +108,9 @@ func (w *wire) exchange(ctx context.Context, method, target string, header http.
 	}
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
+	}
+	if err := w.signing.sign(w.now(), req, body); err != nil {
+		return answer{err: err}
 	}
 	for name, values := range header {
 		req.Header[name] = values

@@ -144,6 +144,15 @@ func SignJSON(signer Signer, body []byte, now time.Time) (*Envelope, error) {
 }
 
 func sign(signer Signer, message map[string]any) (*Envelope, error) {
+	signed, err := signedJSON(signer, message)
+	if err != nil {
+		return nil, err
+	}
+	return Parse(signed, 0)
+}
+
+// signedJSON returns the RFC 8785 form of message with the signature over it as its member sig.
+func signedJSON(signer Signer, message map[string]any) ([]byte, error) {
 	delete(message, "sig")
 	unsigned, err := canonicalOf(message)
 	if err != nil {
@@ -154,11 +163,7 @@ func sign(signer Signer, message map[string]any) (*Envelope, error) {
 		return nil, fmt.Errorf("signing: %w", err)
 	}
 	message["sig"] = base64.RawURLEncoding.EncodeToString(sig)
-	signed, err := canonicalOf(message)
-	if err != nil {
-		return nil, err
-	}
-	return Parse(signed, 0)
+	return canonicalOf(message)
 }
 
 func canonicalOf(message map[string]any) ([]byte, error) {

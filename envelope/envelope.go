@@ -111,23 +111,26 @@ func (e *Envelope) DecodePayload(v any) error {
 // ExpiresAt is when the sender wants the message forgotten: ts + ttl.
 func (e *Envelope) ExpiresAt() time.Time { return e.TS.Add(e.TTL) }
 
-// signedPart returns what the signature covers: the canonical form without the member sig. Members are sorted, so
-// cutting one out leaves canonical text.
-func (e *Envelope) signedPart() []byte {
+// signedPart returns what the signature covers.
+func (e *Envelope) signedPart() []byte { return withoutSig(e.canonical) }
+
+// withoutSig returns a canonical object without its member sig. Members are sorted, so cutting one out leaves
+// canonical text.
+func withoutSig(canonical []byte) []byte {
 	start := 1
-	for name, value := range members(e.canonical) {
+	for name, value := range members(canonical) {
 		end := start + len(`"":`) + len(name) + len(value)
 		if name == "sig" {
-			if end < len(e.canonical)-1 {
+			if end < len(canonical)-1 {
 				end++ // the comma behind
 			} else if start > 1 {
 				start-- // or the one before
 			}
-			return slices.Concat(e.canonical[:start], e.canonical[end:])
+			return slices.Concat(canonical[:start], canonical[end:])
 		}
 		start = end + 1
 	}
-	return e.canonical
+	return canonical
 }
 
 // Verify checks the parties' identifiers and the signature (PROTOCOL §1 "Signature", §2). It accepts exactly what

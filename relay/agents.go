@@ -55,9 +55,23 @@ func (r *Relay) Agents(ctx context.Context, p Peer, q AgentQuery) (AgentPage, er
 	}
 	q.Now = r.Now()
 	q.Text, q.MaxBytes = strings.ToLower(q.Text), directoryBytes
+	q.Viewer = r.viewer(p)
+	if !q.OnlineSince.IsZero() {
+		q.Online = r.presence.since(q.OnlineSince)
+	}
 	page, err := r.Store.Agents(ctx, q)
 	r.chargeRead(p, page.Took)
+	r.heard(page.Agents)
 	return page, err
+}
+
+// heard adds what signed reads tell to what the store knows of agents.
+func (r *Relay) heard(agents []Agent) {
+	for i := range agents {
+		if at := r.presence.last(agents[i].DID); at.After(agents[i].LastSeen) {
+			agents[i].LastSeen = at
+		}
+	}
 }
 
 // Online reports whether a was heard from lately enough to count as online.
@@ -69,8 +83,9 @@ func (r *Relay) Agent(ctx context.Context, p Peer, did didkey.DID) ([]Agent, err
 	if err := r.draining(); err != nil {
 		return nil, err
 	}
-	page, err := r.Store.Agents(ctx, AgentQuery{DID: did, Now: r.Now(), Limit: MaxManifests})
+	page, err := r.Store.Agents(ctx, AgentQuery{DID: did, Now: r.Now(), Limit: MaxManifests, Viewer: r.viewer(p)})
 	r.chargeRead(p, page.Took)
+	r.heard(page.Agents)
 	if err == nil && len(page.Agents) == 0 {
 		err = envelope.Errorf(envelope.CodeAgentNotFound, "no unexpired MANIFEST of this agent is here; an agent announces itself by posting one")
 	}

@@ -59,6 +59,10 @@ func (r *Relay) Events(ctx context.Context, p Poll) (Delivery, error) {
 	if err := r.draining(); err != nil {
 		return Delivery{}, err
 	}
+	if err := r.mayPoll(p); err != nil {
+		return Delivery{}, err
+	}
+	p.Viewer = r.viewer(p.Peer)
 	leave, err := r.limiter.wait(p)
 	if err != nil {
 		return Delivery{}, err

@@ -15,6 +15,8 @@ import (
 type Peer struct {
 	Addr  netip.Addr
 	Local bool // certainly the relay's own machine, which no rate and no limit of polls holds (PROTOCOL §5)
+
+	Reader didkey.DID // who has signed the read, see Relay.VerifyRead; empty: nobody
 }
 
 // Limits bound what one party may ask of a relay (PROTOCOL §5). A field that is zero means its default.

@@ -7,6 +7,7 @@ package relay
 
 import (
 	"context"
+	"crypto/cipher"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -29,6 +30,7 @@ type Config struct {
 	Store   Store
 	Key     didkey.Key       // the relay's own, signs the notices of timeouts
 	Origin  string           // the public URL's origin; messages bound to other relays by meta.relay are refused
+	Reads   Visibility       // to whom directed messages are shown; needs an Origin if not to all
 	MaxBody int              // bytes of a body; 0: envelope.DefaultMaxBytes
 	Now     func() time.Time // nil: time.Now
 	Log     *slog.Logger     // nil: slog.Default
@@ -39,12 +41,16 @@ type Relay struct {
 	Config
 	hub     *hub
 	limiter *limiter
-	start   Cursor        // the store's end when the relay was made; Run watches from here
-	parsing chan struct{} // holds a token for each body being parsed and verified, which takes a hundred times its size
-	drained chan struct{}
-	drain   sync.Once
-	polls   atomic.Int64
-	trouble atomic.Pointer[envelope.Error] // why the last sweep failed; nil: it did not
+	cursors cipher.Block // see FormatCursor
+	tokens  *tokens
+
+	presence presence
+	start    Cursor        // the store's end when the relay was made; Run watches from here
+	parsing  chan struct{} // holds a token for each body being parsed and verified, which takes a hundred times its size
+	drained  chan struct{}
+	drain    sync.Once
+	polls    atomic.Int64
+	trouble  atomic.Pointer[envelope.Error] // why the last sweep failed; nil: it did not
 }
 
 // New returns a relay over c.Store.
@@ -63,7 +69,14 @@ func New(ctx context.Context, c Config) (*Relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Relay{Config: c, hub: newHub(), limiter: newLimiter(c.Limits), start: end.Cursor,
+	if c.Reads == ToParties && c.Origin == "" {
+		return nil, errors.New("a relay that asks for signed reads needs an origin, which they name")
+	}
+	cursors, err := cursorCipher(c.Key)
+	if err != nil {
+		return nil, err
+	}
+	return &Relay{Config: c, hub: newHub(), limiter: newLimiter(c.Limits), cursors: cursors, tokens: newTokens(c.Now()), start: end.Cursor,
 		parsing: make(chan struct{}, 4*runtime.GOMAXPROCS(0)), drained: make(chan struct{})}, nil
 }
 
@@ -122,12 +135,14 @@ func (r *Relay) Post(ctx context.Context, from Peer, body []byte) (Receipt, erro
 		return Receipt{}, err
 	}
 	entry.Local = from.Local
+	// Presence must not tell of what only its parties see.
+	entry.Unseen = r.Reads == ToParties && entry.Envelope.Recipient != ""
 	receipt, err := r.Store.Append(ctx, entry)
 	if receipt.Duplicate && !from.Local {
 		// Anybody may post a sender's messages again, and must not use up the sender's allowance by it.
 		r.limiter.agents.giveBack(entry.Envelope.Sender.ID, r.Now)
 	}
-	return receipt, err
+	return receipt, r.hideThread(ctx, err, entry)
 }
 
 // check does what Post does before it stores.

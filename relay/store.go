@@ -35,6 +35,10 @@ type Store interface {
 	// Refusals: CodeThreadNotFound.
 	Thread(ctx context.Context, k thread.Key, now time.Time) (thread.Thread, error)
 
+	// ThreadsOf returns threads with k.ID, of k.Client if that is given, of which party is a party at now, the oldest first.
+	// It looks at no more than a few, at the oldest first. An unknown thread is no error.
+	ThreadsOf(ctx context.Context, k thread.Key, party didkey.DID, now time.Time) ([]thread.Thread, error)
+
 	// Agents returns unexpired manifests, each sender's newest by manifest id.
 	Agents(ctx context.Context, q AgentQuery) (AgentPage, error)
 
@@ -135,6 +139,7 @@ type Entry struct {
 	Received time.Time
 	Listing  *Listing // for a MANIFEST
 	Local    bool     // from the relay's own machine, and so not held to the quota of an inbox
+	Unseen   bool     // the directory does not show that its sender was heard from
 }
 
 // Listing is what the directory knows of a manifest without reading it.
@@ -179,6 +184,7 @@ type Filter struct {
 	Type      envelope.Type
 	Thread    string
 	Client    didkey.DID // with Thread: the one that belongs to this client
+	Viewer    Viewer     // and only what this one may see
 }
 
 // Match reports whether f selects e; whose thread e belongs to, and so Client, only a store can tell.
@@ -186,7 +192,8 @@ func (f Filter) Match(e *envelope.Envelope) bool {
 	return (f.Recipient == "" || f.Recipient == e.Recipient || f.Broadcast && e.Recipient == "") &&
 		(f.Sender == "" || f.Sender == e.Sender.ID) &&
 		(f.Type == "" || f.Type == e.Type) &&
-		(f.Thread == "" || f.Thread == e.Thread)
+		(f.Thread == "" || f.Thread == e.Thread) &&
+		f.Viewer.Sees(e.Sender.ID, e.Recipient)
 }
 
 // Query asks a Store for events.
@@ -214,11 +221,13 @@ type Page struct {
 
 // AgentQuery asks for manifests; the zero value for all, from the first.
 type AgentQuery struct {
-	DID         didkey.DID // of one agent
-	Intent      string     // one of the manifest's intents, exactly
-	Text        string     // in its name, description, id or intents, without regard to case
-	OnlineSince time.Time  // heard from since then; zero: or not
-	OfflineOnly bool       // with OnlineSince: not heard from since then
+	DID         didkey.DID   // of one agent
+	Intent      string       // one of the manifest's intents, exactly
+	Text        string       // in its name, description, id or intents, without regard to case
+	OnlineSince time.Time    // heard from since then; zero: or not
+	OfflineOnly bool         // with OnlineSince: not heard from since then
+	Online      []didkey.DID // with OnlineSince: heard from since then, whatever the store knows
+	Viewer      Viewer       // only manifests that this one may see
 	Now         time.Time
 	After       int64 // AgentPage.Next of the page before
 	Limit       int

@@ -32,11 +32,11 @@ func (r *Relay) Thread(ctx context.Context, p Peer, k thread.Key) (ThreadView, e
 		return ThreadView{}, err
 	}
 	now := r.Now()
-	t, err := r.Store.Thread(ctx, k, now)
+	t, err := r.threadFor(ctx, r.viewer(p), k, now)
 	if err != nil {
 		return ThreadView{}, err
 	}
-	q := Query{Filter: Filter{Thread: t.ID, Client: t.Client}, Now: now, Headers: true, Limit: maxThreadEvents}
+	q := Query{Filter: Filter{Thread: t.ID, Client: t.Client, Viewer: r.viewer(p)}, Now: now, Headers: true, Limit: maxThreadEvents}
 	all, err := r.ask(ctx, p, q)
 	if err != nil {
 		return ThreadView{}, err
@@ -58,6 +58,21 @@ func (r *Relay) Thread(ctx context.Context, p Peer, k thread.Key) (ThreadView, e
 	q.Headers, q.MaxBytes, q.Until = false, math.MaxInt, all.Cursor.Seq
 	v.Delivery, err = r.read(ctx, p, q)
 	return v, err
+}
+
+// threadFor returns the thread k as v may see it; one that v may not see is not there.
+func (r *Relay) threadFor(ctx context.Context, v Viewer, k thread.Key, now time.Time) (thread.Thread, error) {
+	if !v.Limited {
+		return r.Store.Thread(ctx, k, now)
+	}
+	found, err := r.Store.ThreadsOf(ctx, k, v.DID, now)
+	if err == nil && len(found) == 0 {
+		err = thread.ErrNotFound
+	}
+	if err != nil {
+		return thread.Thread{}, err
+	}
+	return v.record(found[0]), nil
 }
 
 const sweepEvery = time.Second

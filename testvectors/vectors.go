@@ -9,7 +9,8 @@ import (
 
 //go:generate go run ./generate
 
-//go:embed didkey.json canonicalize.json sign.json verify.json window.json threads.json conversations.json sealing.json schema/*.json
+//go:embed didkey.json canonicalize.json sign.json verify.json window.json threads.json conversations.json
+//go:embed reads.json sealing.json schema/*.json
 var files embed.FS
 
 // Files returns this project's own vectors and, in the folder schema, the JSON Schemas of them and of the protocol's
@@ -100,6 +101,23 @@ type ThreadVector struct {
 	Reason     string          `json:"reason,omitempty"`      // if rejected
 }
 
+// ReadVector asks whether a token is good for a request (reads.json).
+type ReadVector struct {
+	Name    string `json:"name"`
+	Now     string `json:"now"`    // the relay's clock, RFC 3339
+	Origin  string `json:"origin"` // the relay's
+	Method  string `json:"method"`
+	Target  string `json:"target"` // as sent
+	Token   string `json:"token"`  // what follows "Agora " in Authorization
+	Expect  Expect `json:"expect"`
+	SeedHex string `json:"seedHex,omitempty"` // if accepted: RFC 8032 private key
+	DID     string `json:"did,omitempty"`     // if accepted: the reader
+	Signed  []byte `json:"signed,omitempty"`  // if accepted: what the signature covers
+	Code    string `json:"code,omitempty"`    // if rejected
+	Detail  string `json:"detail,omitempty"`  // if rejected: details.reason of the answer
+	Reason  string `json:"reason,omitempty"`  // if rejected
+}
+
 // ThreadMessage is a message of a ThreadVector; By and To are roles: client, agent, rival, withdrawn, stranger.
 type ThreadMessage struct {
 	By        string `json:"by"`
@@ -165,6 +183,8 @@ func Threads() []ThreadVector { return load[ThreadVector]("threads.json") }
 func Conversations() []Conversation { return load[Conversation]("conversations.json") }
 
 func Sealing() []SealingVector { return load[SealingVector]("sealing.json") }
+
+func Reads() []ReadVector      { return load[ReadVector]("reads.json") }
 
 func load[T any](name string) []T {
 	data, err := files.ReadFile(name)

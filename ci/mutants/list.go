@@ -13,6 +13,7 @@ const (
 	ofReading   = "./relay -run Delivery|Poll|Since|Siblings|Broadcasts|Cut|Page|EqualTimestamps"
 	ofRelays    = "./relay -run Signature|Post|Hostile|BlowUps|AtOnce|Timeout|Drain|NoSecond|Histories|View|Directory|Cursor|Poll"
 	ofClocks    = "./relay -run Clock|Step"
+	ofPrivacy   = "./relay -run Part|Invisible|Index|Token|Cursors|Presence|Private"
 	ofHTTP      = "./relay/httpapi"
 	ofClients   = "./client"
 )
@@ -25,6 +26,42 @@ var mutants = []mutant{
 	{"did: points off the curve are allowed", "didkey/didkey.go", "	if !onCurve(pub) {\n		return \"\", errNoPoint\n	}\n	return DID(s), nil", "	_ = pub\n	return DID(s), nil", ofDIDs},
 	{"did: the length is not looked at", "didkey/didkey.go", "len(s) != length || ", "", ofDIDs},
 	{"did: any codec", "didkey/didkey.go", " || [2]byte(raw) != codec", "", ofDIDs + " ./envelope"},
+
+	// Private reads (§8).
+	{"reads: any member is taken", "envelope/read.go", "		if field == nil {\n			return badRead(", "		if field == nil {\n			continue\n		}\n		if field == nil {\n			return badRead(", ofEnvelopes},
+	{"reads: a member may be missing", "envelope/read.go", "if count != len(fields) {", "if false && count != len(fields) {", ofEnvelopes},
+	{"reads: any typ", "envelope/read.go", "case typ != ReadType:", "case typ == \"\":", ofEnvelopes},
+	{"reads: line breaks in the base64url", "envelope/read.go", `strings.ContainsAny(token, "\r\n")`, `strings.ContainsAny(token, "")`, ofEnvelopes},
+	{"reads: other spellings of the base64url", "envelope/read.go", "base64.RawURLEncoding.Strict()", "base64.RawURLEncoding", ofEnvelopes},
+	{"reads: the signature is not verified", "envelope/read.go", "if !ed25519.Verify(pub, withoutSig(r.canonical), sig) {", "if !ed25519.Verify(pub, withoutSig(r.canonical), sig) && len(sig) == 0 {", ofEnvelopes},
+	{"reads: a token's length is not bounded", "envelope/read.go", "if len(token) > MaxReadToken {", "if len(token) > 100*MaxReadToken {", ofEnvelopes},
+	{"reads: a token for any relay", "relay/viewer.go", "if read.Audience != r.Origin {", "if read.Audience == \"\" {", ofPrivacy},
+	{"reads: a token for any target", "relay/viewer.go", "if read.Method != method || read.Target != target {", "if read.Method != method {", ofPrivacy},
+	{"reads: a token for any method", "relay/viewer.go", "if read.Method != method || read.Target != target {", "if read.Target != target {", ofPrivacy},
+	{"reads: a token is taken again", "relay/tokens.go", "if isFresh || isOld {", "if isFresh && isOld {", ofPrivacy},
+	{"reads: the older generation is not asked", "relay/tokens.go", "_, isOld := t.old[id]", "_, isOld := t.fresh[id]", ofPrivacy},
+	{"reads: nonces are forgotten to make room", "relay/tokens.go", "if len(t.fresh) >= t.max {", "if len(t.fresh) >= t.max {\n		clear(t.fresh)\n	}\n	if len(t.fresh) > t.max {", ofPrivacy},
+	{"reads: tokens of before the start", "relay/tokens.go", "!ts.Before(t.started) && ", "", ofPrivacy},
+	{"reads: a clock set back brings tokens back", "relay/tokens.go", "ts.After(t.latest.Add(-ReadSkew))", "ts.After(now.Add(-ReadSkew))", ofPrivacy},
+	{"reads: remembered before it is verified", "relay/viewer.go", "	if err := read.Verify(); err != nil {\n		return \"\", err\n	}\n	if err := r.tokens.use(sha256.Sum256(read.Once()), read.TS, now); err != nil {\n		return \"\", err\n	}", "	if err := r.tokens.use(sha256.Sum256(read.Once()), read.TS, now); err != nil {\n		return \"\", err\n	}\n	if err := read.Verify(); err != nil {\n		return \"\", err\n	}", ofPrivacy},
+	{"reads: another's inbox", "relay/viewer.go", "p.Recipient == \"\" || p.Recipient == v.DID", "p.Recipient == \"\" || v.DID != \"\"", ofPrivacy},
+	{"reads: nobody sees what nobody sent", "relay/viewer.go", "recipient == \"\" || v.DID != \"\" && (v.DID == sender || v.DID == recipient)", "recipient == \"\" || v.DID != \"\"", ofPrivacy},
+	{"reads: the index wakes everybody", "relay/store.go", " &&\n		f.Viewer.Sees(e.Sender.ID, e.Recipient)", "", ofPrivacy},
+	{"reads: storage shows everything", "store/sqlite/viewer.go", "	case !v.Limited:\n	case", "	case true:\n	case", ofPrivacy + " ./store/sqlite"},
+	{"reads: any thread's record", "relay/threads.go", "	if !v.Limited {\n		return r.Store.Thread", "	if v.DID != \"\" || !v.Limited {\n		return r.Store.Thread", ofPrivacy},
+	{"reads: others' offers are shown", "relay/viewer.go", "if !v.Limited || v.DID == t.Client || v.DID == t.Recipient {", "if true || v.DID == t.Client {", ofPrivacy},
+	{"reads: posts tell of hidden threads", "relay/relay.go", "return receipt, r.hideThread(ctx, err, entry)", "return receipt, err", ofPrivacy},
+	{"reads: cursors of one place are equal", "relay/viewer.go", "	rand.Read(salt[:]) // never fails (crypto/rand)\n", "	if salt[0] != 0 {\n		rand.Read(salt[:])\n	}\n", ofPrivacy},
+	{"reads: a private message shows its sender online", "relay/relay.go", "r.Reads == ToParties && entry.Envelope.Recipient != \"\"", "false", ofPrivacy},
+	{"reads: a directed manifest is everybody's", "store/sqlite/read.go", "if v := q.Viewer; v.Limited {", "if v := q.Viewer; v.Limited && v.DID == q.DID {", ofPrivacy},
+	{"reads: two headers", "relay/httpapi/reading.go", "len(headers) > 1 || ", "", ofHTTP},
+	{"reads: a broken token is nobody's", "relay/httpapi/reading.go", "		if err != nil {\n			return err\n		}\n		return h(w, r.WithContext", "		if err != nil {\n			return h(w, r)\n		}\n		return h(w, r.WithContext", ofHTTP},
+	{"reads: no challenge", "relay/httpapi/answer.go", "w.Header().Set(\"WWW-Authenticate\", authScheme)", "_ = authScheme", ofHTTP},
+	{"reads: an open relay looks at tokens", "relay/httpapi/reading.go", "if s.relay.Reads != relay.ToParties {", `if s.relay.Reads == relay.Visibility("never") {`, ofHTTP},
+	{"reads: a client signs for whom the relay names", "client/reads.go", "case !sameOrigin(document.URL, c.base):", "case document.URL == \"\":", ofClients},
+	{"reads: a client forgets that it signs", "client/reads.go", "if c.reading.audience != \"\" || ", "if ", ofClients},
+	{"reads: an open relay is good enough", "client/reads.go", "if c.opts.RequireParties {\n			return", "if c.opts.RequireParties && failed != nil {\n			return", ofClients},
+	{"reads: a used token is not mended", "client/reads.go", "return reason == envelope.ReadUsed", "return reason == \"\"", ofClients},
 
 	// Envelopes (§1).
 	{"json: folded names are allowed", "envelope/parse.go", "if strings.EqualFold(name, known) {", "if name == strings.ToUpper(known) {", ofEnvelopes},

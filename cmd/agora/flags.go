@@ -101,3 +101,10 @@ func (a *listenAddress) UnmarshalText(text []byte) error {
 	*a = listenAddress(text)
 	return nil
 }
+
+// isLoopback reports whether only this machine can connect, as far as the text tells.
+func (a listenAddress) isLoopback() bool {
+	host, _, err := net.SplitHostPort(string(a))
+	ip := net.ParseIP(host)
+	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
+}

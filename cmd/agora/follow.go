@@ -19,7 +19,7 @@ type followCmd struct {
 	CursorFile string        `placeholder:"FILE" help:"Remember here how far you have read, and go on from there."`
 	New        bool          `help:"Begin with what comes from now on, not with what the relay still has."`
 	Broadcast  bool          `help:"Messages for nobody in particular too."`
-	All        bool          `help:"Everybody's messages, not only yours."`
+	All        bool          `help:"Everybody's messages, not only yours; where the relay shows messages to their parties only, broadcasts and yours."`
 	Type       typeText      `help:"Only messages of this type." placeholder:"TYPE"`
 	Sender     didText       `help:"Only messages from this agent." placeholder:"DID"`
 	Thread     idText        `help:"Only messages of threads with this id." placeholder:"ID"`

@@ -15,7 +15,7 @@ import (
 )
 
 type threadCmd struct {
-	remote
+	reader
 	ID     idText  `arg:"" help:"The thread's id."`
 	Client didText `placeholder:"DID" help:"Whose thread, if several have this id (default: the oldest)."`
 	JSON   bool    `help:"The record and its envelopes as one line of JSON, also on a terminal."`
@@ -23,7 +23,8 @@ type threadCmd struct {
 
 func (threadCmd) Help() string {
 	return "Shows a thread's state, its parties, every transition with its time, and the messages that have not expired, " +
-		"their signatures verified.\n\nExample:\n  agora thread thread_01m7wge1pwtpq86hase50257b1"
+		"their signatures verified. A relay may show a thread to its parties only; then give a party's --key.\n\n" +
+		"Examples:\n  agora thread thread_01m7wge1pwtpq86hase50257b1\n  agora thread --key bob.key thread_01m7wge1pwtpq86hase50257b1"
 }
 
 func (c threadCmd) Run(env environment) error {
@@ -33,7 +34,7 @@ func (c threadCmd) Run(env environment) error {
 	}
 	t, err := relay.Thread(env.ctx, string(c.ID), didkey.DID(c.Client))
 	if err != nil {
-		return err
+		return c.explain(env, relay, err)
 	}
 	if c.JSON || !isTerminal(env.stdout) {
 		return env.printJSON(struct {
@@ -44,6 +45,21 @@ func (c threadCmd) Run(env environment) error {
 		}{t.Thread, deadline(t), t.Events, t.Expired})
 	}
 	return showThread(env.stdout, t)
+}
+
+// explain says what else it may mean that there is no such thread: the relay answers so for those that are not ours.
+func (c threadCmd) explain(env environment, relay *client.Client, err error) error {
+	if !isCode(err, envelope.CodeThreadNotFound) {
+		return err
+	}
+	info, failed := relay.Info(env.ctx)
+	switch {
+	case failed != nil || !info.Private():
+		return err
+	case c.Key == "":
+		return fmt.Errorf("%w; this relay shows a thread to its parties only: give --key or AGORA_KEY", err)
+	}
+	return fmt.Errorf("%w; this relay shows a thread to its parties only, and %s may be none", err, c.Key)
 }
 
 // showThread is for people.
@@ -86,7 +102,7 @@ func orElse(did didkey.DID, words string) string {
 }
 
 type agentsCmd struct {
-	remote
+	reader
 	DID    didText `arg:"" name:"did" optional:"" help:"One agent, with all its manifests."`
 	Intent string  `placeholder:"INTENT" help:"Only those who offer this intent."`
 	Search string  `short:"q" placeholder:"TEXT" help:"Only those with this in their name, description or intents."`

@@ -11,7 +11,14 @@ import (
 
 // remote are the flags of the verbs that talk to a relay.
 type remote struct {
-	Relay urlText `env:"AGORA_RELAY" default:"${relay}" placeholder:"URL" help:"The relay (default: ${relay})."`
+	Relay   urlText `env:"AGORA_RELAY" default:"${relay}" placeholder:"URL" help:"The relay (default: ${relay})."`
+	Private bool    `env:"AGORA_PRIVATE" help:"Only talk to a relay that shows messages to their sender and recipient only."`
+}
+
+// reader adds the flag of those that may act as somebody: some relays show a thread to its parties only.
+type reader struct {
+	remote
+	Key string `env:"AGORA_KEY" placeholder:"FILE" help:"Your key file, where the relay asks who reads."`
 }
 
 // identified adds the flag of those that act as somebody.
@@ -20,9 +27,16 @@ type identified struct {
 	Key string `required:"" env:"AGORA_KEY" placeholder:"FILE" help:"Your key file."`
 }
 
-// client returns a client that is nobody and can only read.
-func (r remote) client(env environment) (*client.Client, error) {
-	return connect(env, string(r.Relay), nil)
+// client returns a client that can only read, as nobody without a key.
+func (r reader) client(env environment) (*client.Client, error) {
+	if r.Key == "" {
+		return r.connect(env, nil)
+	}
+	key, err := didkey.Load(r.Key)
+	if err != nil {
+		return nil, err
+	}
+	return r.connect(env, key)
 }
 
 func (i identified) client(env environment) (*client.Client, didkey.DID, error) {
@@ -30,16 +44,16 @@ func (i identified) client(env environment) (*client.Client, didkey.DID, error) 
 	if err != nil {
 		return nil, "", err
 	}
-	c, err := connect(env, string(i.Relay), key)
+	c, err := i.connect(env, key)
 	return c, key.DID(), err
 }
 
 // attempts is how often a post is tried; somebody waits at a terminal.
 const attempts = 4
 
-func connect(env environment, relay string, signer envelope.Signer) (*client.Client, error) {
+func (r remote) connect(env environment, signer envelope.Signer) (*client.Client, error) {
 	log := slog.New(slog.NewTextHandler(env.stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	return client.New(relay, signer, client.Options{Logger: log, Attempts: attempts})
+	return client.New(string(r.Relay), signer, client.Options{Logger: log, Attempts: attempts, RequireParties: r.Private})
 }
 
 // printJSON writes v as one line.

@@ -143,13 +143,30 @@ func (t threaded) reply(env environment, payload func(requestID string) envelope
 	})
 }
 
+// find returns the relay's record of the thread, or what is known of it to those whom its REQUEST only invites.
 func (t threaded) find(ctx context.Context, c *client.Client, me didkey.DID) (*client.Thread, error) {
+	record, err := t.record(ctx, c, me)
+	if !isCode(err, envelope.CodeThreadNotFound) {
+		return record, err
+	}
+	request, none := c.Invitation(ctx, string(t.Thread), didkey.DID(t.Client))
+	if none != nil {
+		return nil, err
+	}
+	return &client.Thread{Thread: thread.Thread{ID: request.Thread, Client: request.Sender.ID, RequestID: request.RequestID}}, nil
+}
+
+func isCode(err error, code envelope.Code) bool {
+	var refused *envelope.Error
+	return errors.As(err, &refused) && refused.Code == code
+}
+
+func (t threaded) record(ctx context.Context, c *client.Client, me didkey.DID) (*client.Thread, error) {
 	if t.Client != "" {
 		return c.Thread(ctx, string(t.Thread), didkey.DID(t.Client))
 	}
 	record, err := c.Thread(ctx, string(t.Thread), me)
-	var refused *envelope.Error
-	if errors.As(err, &refused) && refused.Code == envelope.CodeThreadNotFound {
+	if isCode(err, envelope.CodeThreadNotFound) {
 		return c.Thread(ctx, string(t.Thread), "")
 	}
 	return record, err
@@ -340,7 +357,7 @@ func (c sendRaw) Run(env environment) error {
 	if err != nil {
 		return err
 	}
-	relay, err := c.client(env)
+	relay, err := c.connect(env, nil)
 	if err != nil {
 		return err
 	}

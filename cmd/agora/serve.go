@@ -21,26 +21,28 @@ import (
 )
 
 type serveCmd struct {
-	Addr            listenAddress `default:"127.0.0.1:8789" placeholder:"HOST:PORT" help:"Where to listen (default: ${default})."`
-	Data            string        `default:"./agora-data" placeholder:"FOLDER" help:"Where the database and the relay's key live (default: ${default})."`
-	Demo            bool          `help:"Open POST /seed to everybody, not to this machine only."`
-	PublicURL       string        `placeholder:"URL" help:"The address others reach this relay at, behind a proxy say. Messages bound to a relay by meta.relay are checked against it."`
-	MaxBody         int           `default:"131072" placeholder:"BYTES" help:"Largest body taken (default: ${default})."`
-	MaxTTL          time.Duration `default:"720h" placeholder:"DURATION" help:"Longest time a message is kept, whatever its ttl says (default: ${default})."`
-	PendingTimeout  time.Duration `default:"5m" placeholder:"DURATION" help:"How long a thread waits for an ACCEPT after its REQUEST or last OFFER (default: ${default})."`
-	ActiveTimeout   time.Duration `default:"1h" placeholder:"DURATION" help:"How long a thread waits for its RESULT (default: ${default})."`
-	ThreadRetention time.Duration `default:"24h" placeholder:"DURATION" help:"How long a thread's record outlives its messages (default: ${default})."`
-	MaxDisk         int64         `default:"68719476736" placeholder:"BYTES" help:"Largest size of the database; then messages are refused until some have expired (default: ${default})."`
-	AcceptLoss      bool          `help:"Start although acknowledged messages are missing from the database, which a start refuses otherwise. Readers have to start again."`
-	Limits          limitFlags    `embed:"" group:"Limits and who may ask"`
-	LogLevel        slog.Level    `default:"info" placeholder:"LEVEL" help:"debug, info, warn or error (default: ${default})."`
+	Addr            listenAddress    `default:"127.0.0.1:8789" placeholder:"HOST:PORT" help:"Where to listen (default: ${default})."`
+	Data            string           `default:"./agora-data" placeholder:"FOLDER" help:"Where the database and the relay's key live (default: ${default})."`
+	Demo            bool             `help:"Open POST /seed to everybody, not to this machine only."`
+	PublicURL       string           `placeholder:"URL" help:"The address others reach this relay at, behind a proxy say. Messages bound to a relay by meta.relay are checked against it."`
+	Reads           relay.Visibility `default:"open" enum:"open,parties" placeholder:"open|parties" help:"Who may read a message that has a recipient: everybody (open, the default), or its sender and its recipient, who sign their reads (parties)."`
+	MaxBody         int              `default:"131072" placeholder:"BYTES" help:"Largest body taken (default: ${default})."`
+	MaxTTL          time.Duration    `default:"720h" placeholder:"DURATION" help:"Longest time a message is kept, whatever its ttl says (default: ${default})."`
+	PendingTimeout  time.Duration    `default:"5m" placeholder:"DURATION" help:"How long a thread waits for an ACCEPT after its REQUEST or last OFFER (default: ${default})."`
+	ActiveTimeout   time.Duration    `default:"1h" placeholder:"DURATION" help:"How long a thread waits for its RESULT (default: ${default})."`
+	ThreadRetention time.Duration    `default:"24h" placeholder:"DURATION" help:"How long a thread's record outlives its messages (default: ${default})."`
+	MaxDisk         int64            `default:"68719476736" placeholder:"BYTES" help:"Largest size of the database; then messages are refused until some have expired (default: ${default})."`
+	AcceptLoss      bool             `help:"Start although acknowledged messages are missing from the database, which a start refuses otherwise. Readers have to start again."`
+	Limits          limitFlags       `embed:"" group:"Limits and who may ask"`
+	LogLevel        slog.Level       `default:"info" placeholder:"LEVEL" help:"debug, info, warn or error (default: ${default})."`
 }
 
 func (serveCmd) Help() string {
 	return "Runs until interrupted, then answers the waiting polls and closes its database. Logs go to standard error as JSON.\n\n" +
 		"Examples:\n  agora serve\n  agora serve --addr :8789 --data /var/lib/agora --public-url https://relay.example\n" +
 		"  agora serve --public-url https://relay.example --trusted-proxy 127.0.0.1   (behind a proxy on this machine)\n" +
-		"  agora serve --cors-origin https://app.example --post-rate-ip 10 --polls-per-ip 4"
+		"  agora serve --cors-origin https://app.example --post-rate-ip 10 --polls-per-ip 4\n" +
+		"  agora serve --public-url https://relay.example --reads parties   (messages are shown to sender and recipient only)"
 }
 
 func (c serveCmd) Validate() error {
@@ -63,6 +65,9 @@ func (c serveCmd) Validate() error {
 		if _, err := relay.ParseOrigin(c.PublicURL); err != nil {
 			return fmt.Errorf("--public-url: %w", err)
 		}
+	}
+	if c.Reads == relay.ToParties && c.PublicURL == "" && !c.Addr.isLoopback() {
+		return fmt.Errorf("--reads parties: signed reads name the relay's address, which others cannot know from --addr %s; give it with --public-url", c.Addr)
 	}
 	return nil
 }
@@ -103,7 +108,7 @@ func (c serveCmd) Run(env environment) (err error) {
 			return errors.Join(err, listener.Close())
 		}
 	}
-	r, err := relay.New(env.ctx, relay.Config{Policy: policy, Store: store, Key: key, Origin: origin, MaxBody: c.MaxBody, Log: log,
+	r, err := relay.New(env.ctx, relay.Config{Policy: policy, Store: store, Key: key, Origin: origin, Reads: c.Reads, MaxBody: c.MaxBody, Log: log,
 		Limits: c.Limits.limits()})
 	if err != nil {
 		return errors.Join(unlessStopped(env.ctx, err, log), listener.Close())
@@ -113,7 +118,7 @@ func (c serveCmd) Run(env environment) (err error) {
 	if _, err := fmt.Fprintf(env.stdout, "Agora relay %s\nlistening on %s\n", key.DID(), "http://"+listener.Addr().String()); err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	log.Info("listening", "addr", listener.Addr().String(), "origin", origin, "did", key.DID(), "data", c.Data, "build", build())
+	log.Info("listening", "addr", listener.Addr().String(), "origin", origin, "reads", c.Reads, "did", key.DID(), "data", c.Data, "build", build())
 	return serve(env.ctx, r, server, listener, log)
 }
 

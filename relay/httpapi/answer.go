@@ -66,6 +66,9 @@ func (s *server) answerError(w http.ResponseWriter, r *http.Request, err error) 
 		seconds := math.Ceil(max(e.RetryAfter, time.Second).Seconds())
 		w.Header().Set("Retry-After", strconv.Itoa(int(seconds)))
 	}
+	if e.Code == envelope.CodeUnauthorized {
+		w.Header().Set("WWW-Authenticate", authScheme)
+	}
 	s.answer(w, status(e.Code), errorAnswer{false, e.Code, e.Message, e.Code.Retryable(), e.Details})
 }
 

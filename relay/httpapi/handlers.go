@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -45,7 +46,7 @@ func (s *server) postEvent(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	a := receiptAnswer{OK: true, ID: receipt.ID, Cursor: receipt.Cursor.String(), Duplicate: receipt.Duplicate, ExpiresAt: receipt.ExpiresAt.UTC()}
+	a := receiptAnswer{OK: true, ID: receipt.ID, Cursor: s.relay.FormatReceipt(receipt.Cursor), Duplicate: receipt.Duplicate, ExpiresAt: receipt.ExpiresAt.UTC()}
 	if receipt.Thread.ID != "" {
 		a.Thread = &threadRef{receipt.Thread.ID, receipt.Thread.Client, receipt.State}
 	}
@@ -79,7 +80,7 @@ func (s *server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error
 
 func (s *server) getEvents(w http.ResponseWriter, r *http.Request) error {
 	defer s.enter()()
-	poll, since, err := parsePoll(r)
+	poll, since, err := s.parsePoll(r)
 	if err != nil {
 		return err
 	}
@@ -99,7 +100,7 @@ func (s *server) getEvents(w http.ResponseWriter, r *http.Request) error {
 		HasMore bool   `json:"hasMore"`
 		Cursor  string `json:"cursor"`
 		LastTS  string `json:"lastTs,omitempty"`
-	}{d.More, d.Cursor.String(), lastTS})
+	}{d.More, s.relay.FormatCursor(d.Cursor), lastTS})
 }
 
 func (s *server) getThread(w http.ResponseWriter, r *http.Request) error {
@@ -150,7 +151,7 @@ func (s *server) getAgents(w http.ResponseWriter, r *http.Request) error {
 		Agents  []agentRow `json:"agents"`
 		HasMore bool       `json:"hasMore"`
 		Cursor  string     `json:"cursor"`
-	}{true, rows, page.More, agentCursor(page.Next)})
+	}{true, rows, page.More, s.formatAgentCursor(page.Next)})
 	return nil
 }
 
@@ -196,7 +197,7 @@ func (s *server) getWellKnown(w http.ResponseWriter, r *http.Request) error {
 	policy := s.relay.Policy
 	s.answer(w, http.StatusOK, map[string]any{
 		"ok": true, "version": protocolVersion, "build": s.options.Build,
-		"did": s.relay.Key.DID(), "url": s.relay.Origin, "reads": "open",
+		"did": s.relay.Key.DID(), "url": s.relay.Origin, "reads": s.visibility(),
 		"features": s.features(), "limits": s.limits(),
 		"seconds": map[string]any{
 			"skew": policy.Window.Skew.Seconds(), "idMemory": policy.Window.Memory.Seconds(),
@@ -208,6 +209,8 @@ func (s *server) getWellKnown(w http.ResponseWriter, r *http.Request) error {
 	})
 	return nil
 }
+
+func (s *server) visibility() relay.Visibility { return cmp.Or(s.relay.Reads, relay.ToAll) }
 
 func (s *server) features() []string {
 	features := []string{"cursor", "broadcast", "threads", "agents", "duplicate-receipts"}

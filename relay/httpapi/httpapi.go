@@ -129,17 +129,17 @@ func (s *server) routes() http.Handler {
 	// SkipClean: the router would redirect //events to /events, and a client repeats a redirected POST as a GET.
 	router := mux.NewRouter().SkipClean(true)
 	for path, allowed := range map[string]methods{
-		"/events":                 {http.MethodGet: s.getEvents, http.MethodPost: s.postEvent},
-		"/threads/{id}":           {http.MethodGet: s.getThread},
-		"/agents":                 {http.MethodGet: s.getAgents},
-		"/agents/{did}":           {http.MethodGet: s.getAgent},
+		"/events":                 {http.MethodGet: s.reading(s.getEvents), http.MethodPost: s.postEvent},
+		"/threads/{id}":           {http.MethodGet: s.reading(s.getThread)},
+		"/agents":                 {http.MethodGet: s.reading(s.getAgents)},
+		"/agents/{did}":           {http.MethodGet: s.reading(s.getAgent)},
 		"/health":                 {http.MethodGet: s.getHealth, http.MethodHead: s.getHealth},
 		"/.well-known/agora.json": {http.MethodGet: s.getWellKnown},
 		"/seed":                   {http.MethodPost: s.postSeed},
 		// Names that clients written before this relay use.
-		"/v1/messages":     {http.MethodGet: s.getEvents, http.MethodPost: s.postEvent},
-		"/v1/agents":       {http.MethodGet: s.getAgents},
-		"/v1/agents/{did}": {http.MethodGet: s.getAgent},
+		"/v1/messages":     {http.MethodGet: s.reading(s.getEvents), http.MethodPost: s.postEvent},
+		"/v1/agents":       {http.MethodGet: s.reading(s.getAgents)},
+		"/v1/agents/{did}": {http.MethodGet: s.reading(s.getAgent)},
 	} {
 		router.Handle(path, allowed.handler(s))
 	}

@@ -55,12 +55,12 @@ func invalid(format string, args ...any) error {
 }
 
 // parsePoll reads the parameters of GET /events. since is the parameter as it stands.
-func parsePoll(r *http.Request) (poll relay.Poll, since string, err error) {
+func (s *server) parsePoll(r *http.Request) (poll relay.Poll, since string, err error) {
 	p, err := parseParams(r, "since", "cursor", "recipient", "sender", "type", "thread", "broadcast", "timeout", "limit")
 	if err != nil {
 		return poll, "", err
 	}
-	for _, step := range []func(params, *relay.Poll) error{parsePlace, parseParties, parseSubject, parsePatience} {
+	for _, step := range []func(params, *relay.Poll) error{s.parsePlace, parseParties, parseSubject, parsePatience} {
 		if err := step(p, &poll); err != nil {
 			return poll, "", err
 		}
@@ -69,14 +69,14 @@ func parsePoll(r *http.Request) (poll relay.Poll, since string, err error) {
 }
 
 // parsePlace reads where to go on reading.
-func parsePlace(p params, poll *relay.Poll) (err error) {
+func (s *server) parsePlace(p params, poll *relay.Poll) (err error) {
 	since, hasSince := p["since"]
 	cursor, hasCursor := p["cursor"]
 	switch {
 	case hasSince == hasCursor:
 		return invalid("give either since, an RFC 3339 time, or cursor, from an earlier answer (0: everything still stored)")
 	case hasCursor:
-		poll.Cursor, err = relay.ParseCursor(cursor)
+		poll.Cursor, err = s.relay.ParseCursor(cursor)
 		return err
 	}
 	t, ok := envelope.ParseTime(since)
@@ -176,12 +176,33 @@ func (s *server) parseAgentQuery(r *http.Request) (relay.AgentQuery, error) {
 		q.OnlineSince, q.OfflineOnly = s.relay.Now().Add(-relay.OnlineWithin), !online
 	}
 	if cursor, ok := p["cursor"]; ok {
-		if q.After, err = strconv.ParseInt(cursor, 10, 64); err != nil || q.After < 0 {
-			return q, invalid("cursor must be one from an earlier answer")
+		if q.After, err = s.parseAgentCursor(cursor); err != nil {
+			return q, err
 		}
 	}
 	q.Limit, err = p.limit(relay.DefaultPage)
 	return q, err
 }
 
-func agentCursor(next int64) string { return strconv.FormatInt(next, 10) }
+// A place in the directory is a number. Like that of an event it is sealed where one may not count by it.
+func (s *server) formatAgentCursor(next int64) string {
+	if s.relay.Reads == relay.ToParties {
+		return s.relay.FormatCursor(relay.Cursor{Seq: relay.Seq(next)})
+	}
+	return strconv.FormatInt(next, 10)
+}
+
+func (s *server) parseAgentCursor(text string) (int64, error) {
+	if s.relay.Reads == relay.ToParties {
+		c, err := s.relay.ParseCursor(text)
+		if err == nil && c.Epoch != 0 {
+			err = relay.ErrUnknownCursor
+		}
+		return int64(c.Seq), err
+	}
+	next, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || next < 0 {
+		return 0, invalid("cursor must be one from an earlier answer")
+	}
+	return next, nil
+}

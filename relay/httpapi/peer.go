@@ -62,7 +62,7 @@ func newCORS(origins []string) *cors.Cors {
 }
 
 func (s *server) peer(r *http.Request) relay.Peer {
-	return relay.Peer{Addr: s.client(r), Local: s.local(r)}
+	return relay.Peer{Addr: s.client(r), Local: s.local(r), Reader: reader(r)}
 }
 
 // client returns the address a request comes from: the connection's, unless that is a trusted proxy's. Then it is the

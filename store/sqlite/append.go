@@ -159,7 +159,7 @@ func (w *writer) insert(e relay.Entry, threadN int64) (relay.Posted, error) {
 		}
 		w.agents[sender] = struct{}{}
 	}
-	if _, ok := w.agents[sender]; ok {
+	if _, ok := w.agents[sender]; ok && !e.Unseen {
 		if _, err := w.stmts.seen.Exec(nanos(e.Received), sender); err != nil {
 			return relay.Posted{}, err
 		}

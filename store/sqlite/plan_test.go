@@ -72,6 +72,19 @@ func TestPlans(t *testing.T) {
 			}
 		})
 	}
+	// Who may not see everything is led past the mail of others, not through it.
+	t.Run("what everybody may see", func(t *testing.T) {
+		got := plan(t, s, relay.Query{After: after, Filter: relay.Filter{Viewer: relay.Viewer{Limited: true}, Type: envelope.TypeOffer}})
+		if strings.Count(got, inbox) != 1 || strings.Contains(got, scans) || strings.Contains(got, sorts) || strings.Contains(got, sequence) {
+			t.Errorf("want %q:\n%s", inbox, got)
+		}
+	})
+	t.Run("what one reader may see", func(t *testing.T) {
+		got := plan(t, s, relay.Query{After: after, Filter: relay.Filter{Viewer: relay.Viewer{Limited: true, DID: alice}}})
+		if strings.Count(got, inbox) != 2 || strings.Count(got, "sqlite_autoindex_event_1 (sender=?)") != 1 || strings.Contains(got, scans) || strings.Contains(got, sequence) {
+			t.Errorf("want %q twice:\n%s", inbox, got)
+		}
+	})
 	t.Run("recipient and broadcasts", func(t *testing.T) {
 		got := plan(t, s, relay.Query{After: after, Filter: relay.Filter{Recipient: alice, Broadcast: true}})
 		if strings.Count(got, inbox) != 2 || strings.Contains(got, scans) {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/thread"
 )
@@ -176,12 +177,16 @@ func (s *Store) directory(ctx context.Context, q relay.AgentQuery) (relay.AgentP
 	if q.Text != "" {
 		add("instr(m.text, ?) > 0", q.Text)
 	}
-	switch {
-	case q.OnlineSince.IsZero():
-	case q.OfflineOnly:
-		add("p.seen <= ?", nanos(q.OnlineSince))
-	default:
-		add("p.seen > ?", nanos(q.OnlineSince))
+	if v := q.Viewer; v.Limited {
+		add("(e.recipient = 0 OR ? IN (p.did, (SELECT did FROM party WHERE id = e.recipient)))", string(v.DID))
+	}
+	if !q.OnlineSince.IsZero() {
+		online, err := json.Marshal(append([]didkey.DID{}, q.Online...)) // never null
+		if err != nil {
+			return relay.AgentPage{}, err
+		}
+		add("(p.seen > ? OR p.did IN (SELECT value FROM json_each(?))) = ?", nanos(q.OnlineSince))
+		args = append(args, string(online), !q.OfflineOnly)
 	}
 	rows, err := s.query(ctx, "SELECT m.n, p.did, p.seen, e.body FROM manifest m JOIN party p ON p.id = m.sender "+
 		"JOIN event e ON e.seq = m.seq WHERE "+where+" ORDER BY m.n LIMIT ?", append(args, q.Limit+1))

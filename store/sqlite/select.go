@@ -38,6 +38,11 @@ const (
 	ownThread     = "(SELECT n FROM thread WHERE id = ? AND client = " + partyNumber + ")"
 )
 
+// bySender reaches a sender's events in no order.
+const bySender = "event INDEXED BY sqlite_autoindex_event_1" // UNIQUE (sender, id)
+
+const unionAll = ") UNION ALL SELECT * FROM ("
+
 // selectEvents writes the statement for q. skew is the policy's.
 func selectEvents(q relay.Query, skew time.Duration) (text string, args []any) {
 	s := selection{from: "event"}
@@ -45,27 +50,32 @@ func selectEvents(q relay.Query, skew time.Duration) (text string, args []any) {
 		s.add(s.column("ts")+" = ?", nanos(q.TS))
 		s.driven = q.Recipient == "" // the index on ts goes on with the recipient
 	}
-	if q.Recipient == "" {
-		s.filter(q)
-		s.place(q, skew)
-		return s.text(q), append(s.args, q.Limit+1)
+	var ways []func(*selection) // each in its own order through its index, then merged
+	switch {
+	case q.Recipient != "":
+		ways = append(ways, func(s *selection) { s.add(s.column("recipient")+" = "+partyNumber, string(q.Recipient)) })
+		if q.Broadcast {
+			ways = append(ways, func(s *selection) { s.add(s.column("recipient") + " = 0") })
+		}
+	case q.Viewer.Limited && !s.driven && q.Thread == "" && q.Sender == "":
+		ways = audiences(q.Viewer)
+	default:
+		ways = append(ways, func(*selection) {})
 	}
-	column := s.column("recipient")
-	inbox := s
-	inbox.add(column+" = "+partyNumber, string(q.Recipient))
-	inbox.filter(q)
-	inbox.place(q, skew)
-	if !q.Broadcast {
-		return inbox.text(q), append(inbox.args, q.Limit+1)
+	var texts []string
+	for _, way := range ways {
+		one := s
+		one.where, one.args = slices.Clone(s.where), slices.Clone(s.args)
+		way(&one)
+		one.filter(q)
+		one.place(q, skew)
+		texts = append(texts, one.text(q))
+		args = append(args, append(one.args, q.Limit+1)...)
 	}
-	// Two inboxes, each in its own order through the index, then merged.
-	everybody := s
-	everybody.where, everybody.args = slices.Clone(s.where), slices.Clone(s.args)
-	everybody.add(column + " = 0")
-	everybody.filter(q)
-	everybody.place(q, skew)
-	return "SELECT * FROM (" + inbox.text(q) + ") UNION ALL SELECT * FROM (" + everybody.text(q) + ") ORDER BY 1 LIMIT ?",
-		slices.Concat(inbox.args, []any{q.Limit + 1}, everybody.args, []any{q.Limit + 1, q.Limit + 1})
+	if len(texts) == 1 {
+		return texts[0], args
+	}
+	return "SELECT * FROM (" + strings.Join(texts, unionAll) + ") ORDER BY 1 LIMIT ?", append(args, q.Limit+1)
 }
 
 // filter adds the conditions of q.Filter, but for the recipient's.
@@ -78,13 +88,14 @@ func (s *selection) filter(q relay.Query) {
 	}
 	if q.Sender != "" {
 		if !s.driven {
-			s.from = "event INDEXED BY sqlite_autoindex_event_1" // UNIQUE (sender, id)
+			s.from = bySender
 		}
 		s.add(s.column("sender")+" = "+partyNumber, string(q.Sender))
 	}
 	if q.Type != "" {
 		s.add("+type = ?", string(q.Type))
 	}
+	s.visible(q.Viewer)
 }
 
 // steppedBack is how far the relay's clock may have been set back with the lower bound for Query.NewerThan holding.

@@ -192,6 +192,27 @@ func testAgents(t *testing.T, open Opener) {
 		f.post(bob, in("u", request))
 		f.reopen()
 		f.directory(relay.AgentQuery{OnlineSince: noon.Add(time.Hour)}, busy)
+
+		// What is not to be seen of an agent is none, and others may know more.
+		f.pass(time.Hour)
+		unseen := f.entry(bob, in("v", request))
+		unseen.Unseen = true
+		f.append(unseen)
+		since := f.now.Add(-time.Minute)
+		f.directory(relay.AgentQuery{OnlineSince: since})
+		heard := []didkey.DID{carol.DID(), quiet.Sender.ID}
+		f.directory(relay.AgentQuery{OnlineSince: since, Online: heard}, quiet)
+		f.directory(relay.AgentQuery{OnlineSince: since, Online: heard, OfflineOnly: true}, busy)
+	})
+
+	t.Run("for whom it is", func(t *testing.T) {
+		f := newFixture(t, open, relay.Policy{})
+		public := f.list(alice, manifest("m"), "Alice")
+		hidden := f.list(bob, to(carol, manifest("m")), "Bob")
+		for reader, sees := range map[didkey.DID][]*envelope.Envelope{"": {public}, alice.DID(): {public}, bob.DID(): {public, hidden}, carol.DID(): {public, hidden}} {
+			f.directory(relay.AgentQuery{Viewer: relay.Viewer{Limited: true, DID: reader}}, sees...)
+		}
+		f.directory(relay.AgentQuery{}, public, hidden)
 	})
 
 	t.Run("page by page", func(t *testing.T) {

@@ -44,6 +44,7 @@ func (k kept) matches(q relay.Query) bool {
 		q.Type != "" && k.Type != q.Type,
 		q.Thread != "" && k.Thread != q.Thread,
 		q.Thread != "" && q.Client != "" && k.client != q.Client,
+		q.Viewer.Limited && k.Recipient != "" && k.Recipient != q.Viewer.DID && k.Sender.ID != q.Viewer.DID,
 		!q.Expired && !k.Expires.After(q.Now),
 		k.Seq <= q.After.Seq,
 		q.Until > 0 && k.Seq > q.Until,
@@ -135,6 +136,10 @@ func drawQuery(t *rapid.T, list []kept, end relay.Cursor) (q relay.Query) {
 	maybe("thread", func() {
 		q.Thread = rapid.SampledFrom([]string{"t0", "t1", "t2", "nowhere"}).Draw(t, "thread")
 		maybe("client", func() { q.Client = someone.Draw(t, "client") })
+	})
+	maybe("limited", func() {
+		q.Viewer.Limited = true
+		q.Viewer.DID = rapid.SampledFrom([]didkey.DID{"", alice.DID(), bob.DID(), node.DID()}).Draw(t, "viewer")
 	})
 	q.Now = some().Expires.Add(offset())
 	maybe("expired", func() { q.Expired = true })

@@ -1,5 +1,5 @@
 // Package storetest is the one suite that every relay.Store passes. It holds a store to the words of relay.Store's
-// contract through its six methods alone, so it says nothing about tables, files or processes.
+// contract through its seven methods alone, so it says nothing about tables, files or processes.
 //
 // Time is an argument of those methods, and here a clock that only the test moves: nothing sleeps, and an hour of the
 // store's life takes no time. What Append promises about a crash of the machine cannot be seen from inside a process;

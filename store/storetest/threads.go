@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -44,6 +45,35 @@ func testThreads(t *testing.T, open Opener) {
 			t.Errorf("%v: %+v, %v", key, got, err)
 		}
 	}
+	t.Run("of a party", func(t *testing.T) {
+		f.post(dave, to(carol, in("t", request)))
+		for _, c := range []struct {
+			key    thread.Key
+			party  didkey.DID
+			after  time.Duration
+			owners []didkey.DID
+		}{
+			{thread.Key{ID: "t"}, alice.DID(), 0, []didkey.DID{alice.DID()}},
+			{thread.Key{ID: "t"}, carol.DID(), 0, []didkey.DID{bob.DID(), dave.DID()}},
+			{thread.Key{ID: "t", Client: dave.DID()}, carol.DID(), 0, []didkey.DID{dave.DID()}},
+			{thread.Key{ID: "t", Client: alice.DID()}, carol.DID(), 0, nil},
+			{thread.Key{ID: "t"}, node.DID(), 0, nil},
+			{thread.Key{ID: "t"}, "", 0, nil},
+			{thread.Key{ID: "else"}, carol.DID(), 0, nil},
+			{thread.Key{ID: "t"}, bob.DID(), time.Hour, []didkey.DID{bob.DID()}},
+		} {
+			got, err := f.ThreadsOf(t.Context(), c.key, c.party, f.now.Add(c.after))
+			f.must(err)
+			var owners []didkey.DID
+			for _, one := range got {
+				owners = append(owners, one.Client)
+				if ended := one.State == thread.Failed; ended != (c.after > 0) {
+					t.Errorf("%v stands at %s", c.key, one.State)
+				}
+			}
+			f.equal(fmt.Sprint(c.key, " of ", c.party), owners, c.owners)
+		}
+	})
 	t.Run("the whole record", func(t *testing.T) {
 		want := thread.Thread{ID: "t", Client: bob.DID(), State: thread.Pending, RequestID: "req", Recipient: carol.DID(), OffersMade: 1}
 		asked := f.stored(relay.Filter{Sender: bob.DID()})[0]

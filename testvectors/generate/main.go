@@ -35,6 +35,7 @@ func writeAll(dir string) error {
 		writeFile("verify.json", "Verification: everything a relay checks of one body before it asks its store.", verifications),
 		writeFile("window.json", "Freshness: is a message with this ts and ttl taken now, and until when is it kept?", windows),
 		writeFile("threads.json", "The thread table: who may send what in which state, and what comes of it.", threads),
+		writeFile("reads.json", "Signed reads: is this token good for this request to this relay at this time?", reads),
 		writeFile("conversations.json", "Whole conversations: posts, one after the other, to a relay that starts empty.", conversations),
 		writeFile("sealing.json", "Sealing: keys for X25519, and messages whose payload only their recipient opens.", sealings),
 	} {

@@ -1,6 +1,6 @@
 // Agora v1.0 for Node: identities, strict reading, signing, and the relay's HTTP API. Copy it, it is meant for that.
 // The rule: what comes from elsewhere is read strictly and verified before anything is done with it.
-import { createHash, randomUUID } from 'node:crypto';
+import { createHash, randomBytes, randomUUID } from 'node:crypto';
 import { setTimeout as pause } from 'node:timers/promises';
 import * as ed from '@noble/ed25519';
 import jcs from 'canonicalize';
@@ -154,12 +154,12 @@ export function sign(envelope, { seed }) {
 }
 
 /** Throws unless the parties are did:keys and the sender has signed. */
-export function verify(e) {
+export function verify(e, signed = e) {
   const key = keyOf(e.sender.id);
   if (e.recipient !== undefined) keyOf(e.recipient.id);
   const sig = Buffer.from(typeof e.sig === 'string' ? e.sig : '', 'base64url'); // ignores what it cannot read
   must(sig.length === 64 && sig.toString('base64url') === e.sig, 'INVALID_SIGNATURE', 'sig is not 86 characters of base64url');
-  must(verifies(sig, covered(e), key), 'INVALID_SIGNATURE', 'not signed by its sender');
+  must(verifies(sig, covered(signed), key), 'INVALID_SIGNATURE', 'not signed by its sender');
 }
 
 // noble's equation is multiplied by 8; Go's and OpenSSL's is not, and takes R by its bytes. The two differ for keys and
@@ -171,6 +171,36 @@ function verifies(sig, message, key) {
   const kA = ed.Point.fromBytes(key).multiply(k, false), sB = ed.Point.BASE.multiply(number(sig.subarray(32)), false);
   return R.equals(sB.subtract(kA).toBytes());
 }
+
+// --- Signed reads (PROTOCOL §8)
+
+/** A token for one GET of target (path and query as sent) from the relay whose origin is aud. */
+export function readToken(aud, target, me, ts = new Date().toISOString(), nonce = randomBytes(16).toString('base64url')) {
+  return canonicalize(sign({ typ: 'agora-read', did: me.did, aud, method: 'GET', target, ts, nonce }, me)).toString('base64url');
+}
+
+const MEMBERS = 'aud,did,method,nonce,sig,target,ts,typ';
+
+/** Who has signed a token for this request. now is in nanoseconds, as instant has it. That it is used once is for a relay. */
+export function checkRead(token, { origin, method, target }, now) {
+  const valid = (ok, what) => must(ok, 'UNAUTHORIZED', what);
+  valid(token.length <= 8192 && Buffer.from(token, 'base64url').toString('base64url') === token, 'not one spelling of base64url');
+  try {
+    const t = parse(Buffer.from(token, 'base64url'));
+    valid(isObject(t) && Object.keys(t).sort().join() === MEMBERS && Object.values(t).every((v) => typeof v === 'string'), 'members');
+    valid(t.typ === 'agora-read' && /^[A-Za-z0-9_-]{16,64}$/.test(t.nonce), 'typ or nonce');
+    valid(t.aud === origin && t.method === method && t.target === target, 'for another relay or request');
+    const age = now - instant(t.ts), minute = 60_000_000_000n;
+    valid(-minute < age && age < minute, 'ts');
+    verify({ ...t, sender: { id: t.did } }, t);
+    return t.did;
+  } catch (err) {
+    throw err instanceof Refused ? new Refused('UNAUTHORIZED', err.message) : err;
+  }
+}
+
+// Names of this machine are one.
+const place = ({ protocol, hostname, port }) => [protocol, /^(localhost|127\..*|\[::1\])$/.test(hostname) ? 'here' : hostname, port].join();
 
 // --- The relay
 
@@ -219,9 +249,23 @@ export class Relay {
     return { cursor: (await this.call(`/events?${query}`)).cursor };
   }
 
+  /** Asks the relay once to whom it shows messages; if to their parties only, reads are signed from then on. A token is
+   *  for where we are, not for where a relay says it is. */
+  async authorization(path) {
+    this.about ??= await this.exchange('/.well-known/agora.json');
+    const { reads, url } = this.about, here = new URL(this.url + path);
+    if (reads !== 'parties') return {};
+    must(place(new URL(url)) === place(here), 'UNAUTHORIZED', `this relay is to be reached at ${url}`);
+    return { authorization: `Agora ${readToken(url, here.pathname + here.search, this.me)}` };
+  }
+
   async call(path, body) {
+    return this.exchange(path, body, body ? { 'content-type': 'application/json' } : await this.authorization(path));
+  }
+
+  async exchange(path, body, headers) {
     const response = await fetch(this.url + path, {
-      method: body ? 'POST' : 'GET', body, headers: body && { 'content-type': 'application/json' },
+      method: body ? 'POST' : 'GET', body, headers,
       redirect: 'error', signal: AbortSignal.timeout(60_000),
     });
     const answer = parse(await response.arrayBuffer());

@@ -5,7 +5,7 @@ import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { canonicalize, covered, identity, instant, keyOf, parse, readEnvelope, Refused, sign, verify } from './agora.mjs';
+import { canonicalize, checkRead, covered, identity, instant, keyOf, parse, readEnvelope, readToken, Refused, sign, verify } from './agora.mjs';
 import { checkFresh, checkMeant, expiry, Ledger } from './rules.mjs';
 import { convert, open, place, scalarOf, seal } from './sealing.mjs';
 
@@ -43,6 +43,15 @@ const run = {
     const ts = instant(v.ts);
     checkFresh(ts, v.ttl, instant(v.now));
     return () => assert.equal(expiry(ts, v.ttl), instant(v.expiresAt));
+  },
+  'reads.json'(v) {
+    const did = checkRead(v.token, v, instant(v.now));
+    return () => {
+      assert.equal(did, v.did);
+      const me = identity(Buffer.from(v.seedHex, 'hex')), { sig, ...t } = parse(Buffer.from(v.token, 'base64url'));
+      assert.equal(canonicalize(t).toString(), bytes(v.signed).toString());
+      assert.equal(parse(Buffer.from(readToken(t.aud, t.target, me, t.ts, t.nonce), 'base64url')).sig, sig);
+    };
   },
   'threads.json'(v) {
     const ledger = new Ledger();

@@ -230,10 +230,13 @@ def sign(e, identity):
 
 def verify(e):
     """Raises Refused unless the parties are did:keys and the sender has signed."""
-    key = key_of(e["sender"]["id"])
     if "recipient" in e:
         key_of(e["recipient"]["id"])
-    sig = e.get("sig")
+    verify_by(e["sender"]["id"], e)
+
+
+def verify_by(did, e):
+    key, sig = key_of(did), e.get("sig")
     # 86 characters are 516 bits: the last four must be zero, or one signature would have sixteen spellings.
     form = isinstance(sig, str) and re.fullmatch("[A-Za-z0-9_-]{85}[AQgw]", sig)
     must(form, "INVALID_SIGNATURE", "sig is not 86 characters of base64url")
@@ -243,12 +246,53 @@ def verify(e):
         raise Refused("INVALID_SIGNATURE", "not signed by its sender") from None
 
 
+# --- Signed reads (PROTOCOL §8)
+
+
+def read_token(aud, target, me, ts=None, nonce=None):
+    """A token for one GET of target (path and query as sent) from the relay whose origin is aud."""
+    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")[:-6] + "Z"
+    token = {
+        "typ": "agora-read", "did": me.did, "aud": aud, "method": "GET", "target": target,
+        "ts": ts or now, "nonce": nonce or uuid.uuid4().hex,
+    }
+    return base64.urlsafe_b64encode(canonicalize(sign(token, me))).decode().rstrip("=")
+
+
+def check_read(token, origin, method, target, now):
+    """Returns who has signed a token for this request. That it is used once is for a relay."""
+
+    def valid(ok, what):
+        must(ok, "UNAUTHORIZED", what)
+
+    text = base64.urlsafe_b64decode(re.sub("[^A-Za-z0-9_-]", "", token[:8192]) + "===")
+    valid(base64.urlsafe_b64encode(text).decode().rstrip("=") == token, "not one spelling of base64url, or too long")
+    try:
+        t = parse(text)
+        valid(isinstance(t, dict) and sorted(t) == ["aud", "did", "method", "nonce", "sig", "target", "ts", "typ"], "members")
+        valid(all(isinstance(value, str) for value in t.values()), "a member is no text")
+        valid(t["typ"] == "agora-read" and re.fullmatch("[A-Za-z0-9_-]{16,64}", t["nonce"]), "typ or nonce")
+        valid((t["aud"], t["method"], t["target"]) == (origin, method, target), "for another relay or request")
+        valid(-60 * SECOND < now - instant(t["ts"]) < 60 * SECOND, "ts")
+        verify_by(t["did"], t)
+    except Refused as err:
+        raise Refused("UNAUTHORIZED", str(err)) from None
+    return t["did"]
+
+
+def place(url):
+    """Where a URL leads; names of this machine are one."""
+    parts = urllib.parse.urlsplit(url)
+    here = re.fullmatch(r"localhost|127\..*|::1", parts.hostname or "")
+    return parts.scheme, "here" if here else parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+
+
 # --- The relay
 
 
 class Relay:
     def __init__(self, url, me=None):
-        self.url, self.me = url.rstrip("/"), me or Identity()
+        self.url, self.me, self.about = url.rstrip("/"), me or Identity(), None
 
     def post(self, type, payload, to=None, thread=None, ttl=86400):
         """Signs and posts a message. Repeats the same bytes, which is safe, if no answer comes."""
@@ -300,7 +344,24 @@ class Relay:
         return {"cursor": self.call("/events?" + urllib.parse.urlencode(filter | {"since": since, "timeout": 0}))["cursor"]}
 
     def call(self, path, body=None):
-        request = urllib.request.Request(self.url + path, body, {"Content-Type": "application/json"})
+        return self.exchange(path, body, {"Content-Type": "application/json"} if body else self.authorization(path))
+
+    def authorization(self, path):
+        """Asks the relay once to whom it shows messages; if to their parties only, reads are signed from then on.
+
+        A token is for where we are, not for where a relay says it is.
+        """
+        if self.about is None:
+            self.about = self.exchange("/.well-known/agora.json", None, {})
+        if self.about.get("reads") != "parties":
+            return {}
+        url = self.about["url"]
+        must(place(url) == place(self.url), "UNAUTHORIZED", f"this relay is to be reached at {url}")
+        target = urllib.request.Request(self.url + path).selector
+        return {"Authorization": "Agora " + read_token(url, target, self.me)}
+
+    def exchange(self, path, body, headers):
+        request = urllib.request.Request(self.url + path, body, headers)
         try:
             try:
                 response = urllib.request.urlopen(request, timeout=60)

@@ -10,7 +10,9 @@ import json
 import pathlib
 import sys
 
-from agora import SECOND, Identity, Refused, canonicalize, covered, instant, key_of, parse, read_envelope, sign, verify
+from agora import (
+    SECOND, Identity, Refused, canonicalize, check_read, covered, instant, key_of, parse, read_envelope, read_token, sign, verify,
+)
 from rules import Ledger, check_fresh, check_meant, expiry
 from sealing import convert, open_payload, place, scalar_of, seal
 
@@ -116,6 +118,16 @@ def conversation(v):
     return None, None
 
 
+def reading(v):
+    did = check_read(v["token"], v["origin"], v["method"], v["target"], instant(v["now"]))
+    t = parse(base64.urlsafe_b64decode(v["token"] + "==="))
+    again = read_token(t["aud"], t["target"], Identity(bytes.fromhex(v.get("seedHex", ""))), t["ts"], t["nonce"])
+    return (
+        (did, covered(t), parse(base64.urlsafe_b64decode(again + "==="))["sig"]),
+        (v.get("did"), base64.b64decode(v.get("signed", "")), t["sig"]),
+    )
+
+
 def check(name, v, act):
     """Holds one outcome against a vector or a step; a conversation has no outcome but its steps'."""
     try:
@@ -133,7 +145,8 @@ def check(name, v, act):
 
 RUN = {
     "didkey.json": didkey, "canonicalize.json": canonical, "sign.json": signing, "verify.json": verifying,
-    "window.json": window, "threads.json": threads, "conversations.json": conversation, "sealing.json": sealing,
+    "window.json": window, "threads.json": threads, "conversations.json": conversation, "reads.json": reading,
+    "sealing.json": sealing,
 }
 
 folder = pathlib.Path(sys.argv[1])

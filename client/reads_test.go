@@ -1,0 +1,250 @@
+package client_test
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+)
+
+// watcher is a transport that sees what a client asks, and may change what it is told about the relay.
+type watcher struct {
+	mu       sync.Mutex
+	document map[string]any // in place of the relay's own, if not nil
+	asked    []*http.Request
+}
+
+func (w *watcher) RoundTrip(r *http.Request) (*http.Response, error) {
+	w.mu.Lock()
+	w.asked = append(w.asked, r)
+	document := w.document
+	w.mu.Unlock()
+	if document != nil && r.URL.Path == "/.well-known/agora.json" {
+		document["ok"] = true
+		text, err := json.Marshal(document)
+		return response(200, string(text)), err
+	}
+	return http.DefaultTransport.RoundTrip(r)
+}
+
+func (w *watcher) say(document map[string]any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.document = document
+}
+
+// tokens returns the Authorization of all requests but for the document, "" for none.
+func (w *watcher) tokens() (all []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, r := range w.asked {
+		if r.URL.Path != "/.well-known/agora.json" {
+			all = append(all, r.Header.Get("Authorization"))
+		}
+	}
+	return all
+}
+
+func startPrivate(t *testing.T) *realRelay {
+	t.Helper()
+	r, err := newRealRelay(relay.ToParties)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	return r
+}
+
+func clientOf(t *testing.T, url string, key envelope.Signer, o client.Options) (*client.Client, *watcher) {
+	t.Helper()
+	w := &watcher{}
+	o.HTTPClient = &http.Client{Transport: w}
+	c, err := client.New(url, key, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, w
+}
+
+// TestPrivateCall goes through a whole call at a relay that shows threads to their parties only: neither side does
+// anything for it.
+func TestPrivateCall(t *testing.T) {
+	r := startPrivate(t)
+	alice, bob, eve := newKey(t), newKey(t), newKey(t)
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		agent, _ := clientOf(t, r.URL, bob, client.Options{RequireParties: true})
+		err := agent.Serve(ctx, client.ServeOptions{Intents: []string{"echo"}}, client.Handler{Work: func(_ context.Context, job client.Job) (envelope.Result, error) {
+			return envelope.Result{Output: job.Request.Params}, nil
+		}})
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("the agent ended: %v", err)
+		}
+	})
+	c, _ := clientOf(t, r.URL, alice, client.Options{RequireParties: true})
+	call, err := c.Request(ctx, client.RequestOptions{Intent: "echo", Params: "hello"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for offer, err := range call.Offers(ctx) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := call.Accept(ctx, offer); err != nil {
+			t.Fatal(err)
+		}
+		break
+	}
+	result, err := call.Result(ctx)
+	if err != nil || string(result.Output) != `"hello"` {
+		t.Fatalf("%+v, %v", result, err)
+	}
+	if record, err := c.Thread(ctx, call.Thread, ""); err != nil || len(record.Events) != 4 {
+		t.Errorf("%+v, %v", record, err)
+	}
+	stranger, _ := clientOf(t, r.URL, eve, client.Options{})
+	nobody, seen := clientOf(t, r.URL, nil, client.Options{})
+	for name, c := range map[string]*client.Client{"a stranger": stranger, "nobody": nobody} {
+		if _, err := c.Thread(ctx, call.Thread, alice.DID()); !hasCode(err, envelope.CodeThreadNotFound) {
+			t.Errorf("%s sees the thread: %v", name, err)
+		}
+		err := c.Follow(ctx, client.FollowOptions{Filter: client.Filter{Recipient: alice.DID()}, FromOldest: true}, nil)
+		if !hasCode(err, envelope.CodeUnauthorized) {
+			t.Errorf("%s follows another's inbox: %v", name, err)
+		}
+	}
+	for _, token := range seen.tokens() {
+		if token != "" {
+			t.Errorf("nobody signs: %s", token)
+		}
+	}
+	stop()
+	serving.Wait()
+}
+
+// TestTokensGoToTheRelayThatWasMeant: whoever poses as a relay, or as an open one, gets no token that another takes.
+func TestTokensGoToTheRelayThatWasMeant(t *testing.T) {
+	r := startPrivate(t)
+	key := newKey(t)
+	read := func(c *client.Client) error {
+		_, err := c.Agents(t.Context(), client.AgentQuery{})
+		return err
+	}
+	for name, document := range map[string]map[string]any{
+		"another relay": {"reads": "parties", "url": "https://relay.example"}, "another port": {"reads": "parties", "url": "http://127.0.0.1:1"},
+		"another scheme": {"reads": "parties", "url": strings.Replace(r.URL, "http", "https", 1)}, "a path": {"reads": "parties", "url": r.URL + "/x"},
+		"no url": {"reads": "parties"},
+	} {
+		c, seen := clientOf(t, r.URL, key, client.Options{})
+		seen.say(document)
+		if err := read(c); !hasCode(err, envelope.CodeUnauthorized) || len(seen.tokens()) != 0 {
+			t.Errorf("%s: %v, asked %q", name, err, seen.tokens())
+		}
+	}
+	for name, document := range map[string]map[string]any{"open": {"reads": "open", "url": r.URL}, "no word": {"did": key.DID()}, "another word": {"reads": "Parties", "url": r.URL}} {
+		c, seen := clientOf(t, r.URL, key, client.Options{})
+		seen.say(document)
+		if err := read(c); err != nil || len(seen.tokens()) != 1 || seen.tokens()[0] != "" {
+			t.Errorf("%s: %v, %q", name, err, seen.tokens())
+		}
+		c, seen = clientOf(t, r.URL, key, client.Options{RequireParties: true})
+		seen.say(document)
+		_, _, posting := c.Post(t.Context(), envelope.Draft{Payload: envelope.Request{Intent: "secret"}})
+		if err := read(c); !errors.Is(err, client.ErrOpenReads) || !errors.Is(posting, client.ErrOpenReads) || len(seen.tokens()) != 0 {
+			t.Errorf("%s, where parties are required: %v, %v, asked %q", name, err, posting, seen.tokens())
+		}
+	}
+	// Once it has signed, a client goes on signing.
+	c, seen := clientOf(t, strings.Replace(r.URL, "127.0.0.1", "localhost", 1), key, client.Options{})
+	if err := read(c); err != nil {
+		t.Fatal(err)
+	}
+	seen.say(map[string]any{"reads": "open", "url": r.URL})
+	if err := read(c); err != nil {
+		t.Fatal(err)
+	}
+	tokens := seen.tokens()
+	for i, token := range tokens {
+		text, err := base64.RawURLEncoding.DecodeString(strings.TrimPrefix(token, "Agora "))
+		if err != nil || !strings.Contains(string(text), `"aud":"`+r.URL+`"`) || i > 0 && token == tokens[0] {
+			t.Errorf("%s, %v", text, err)
+		}
+	}
+	if len(tokens) != 2 {
+		t.Errorf("%d reads", len(tokens))
+	}
+}
+
+// TestRefusedTokensAreMended: a wrong clock is set right, a token that the connection doubled is signed anew, and a relay
+// that was open when it was asked is asked again.
+func TestRefusedTokensAreMended(t *testing.T) {
+	r := startPrivate(t)
+	key := newKey(t)
+	inbox := func(c *client.Client) error {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		enough := errors.New("enough")
+		if _, _, err := c.Post(ctx, envelope.Draft{Payload: envelope.Request{Intent: "echo"}, Recipient: key.DID()}); err != nil {
+			return err
+		}
+		err := c.Follow(ctx, client.FollowOptions{Filter: client.Filter{Recipient: key.DID()}, FromOldest: true},
+			func(context.Context, *envelope.Envelope) error { return enough })
+		if errors.Is(err, enough) {
+			return nil
+		}
+		return err
+	}
+	c, seen := clientOf(t, r.URL, key, client.Options{Now: func() time.Time { return time.Now().Add(-7 * time.Hour) }})
+	if _, err := c.Agents(t.Context(), client.AgentQuery{}); err != nil || len(seen.tokens()) != 2 {
+		t.Errorf("a clock seven hours behind: %v, asked %d times", err, len(seen.tokens()))
+	}
+	c, seen = clientOf(t, r.URL, key, client.Options{Now: func() time.Time { return time.Now().Add(48 * time.Hour) }})
+	if _, err := c.Agents(t.Context(), client.AgentQuery{}); !hasCode(err, envelope.CodeUnauthorized) || len(seen.tokens()) != 1 {
+		t.Errorf("a clock two days ahead: %v, asked %d times", err, len(seen.tokens()))
+	}
+	c, seen = clientOf(t, r.URL, key, client.Options{})
+	seen.say(map[string]any{"reads": "open"})
+	if _, err := c.Agents(t.Context(), client.AgentQuery{}); err != nil {
+		t.Fatal(err)
+	}
+	seen.say(nil)
+	if err := inbox(c); err != nil {
+		t.Errorf("a relay that was open: %v", err)
+	}
+	doubled := &doubling{}
+	c, err := client.New(r.URL, key, client.Options{HTTPClient: &http.Client{Transport: doubled}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := inbox(c); err != nil || doubled.lost != 1 {
+		t.Errorf("a lost answer: %v, %d lost", err, doubled.lost)
+	}
+}
+
+// doubling loses the first answer to a read of events and sends the request again, as a transport may do by itself.
+type doubling struct{ lost int }
+
+func (d *doubling) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Path == "/events" && r.Method == http.MethodGet && d.lost == 0 {
+		d.lost++
+		lost, err := http.DefaultTransport.RoundTrip(r.Clone(r.Context()))
+		if err != nil {
+			return nil, err
+		}
+		if err := lost.Body.Close(); err != nil {
+			return nil, err
+		}
+	}
+	return http.DefaultTransport.RoundTrip(r)
+}

@@ -1,0 +1,252 @@
+package envelope_test
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+)
+
+func readKey(t testing.TB) didkey.Key {
+	t.Helper()
+	key, err := didkey.FromSeed([]byte(strings.Repeat("r", 32)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+var goodRead = envelope.Read{Audience: "https://relay.example", Method: "GET", Target: "/events?since=a&recipient=b%20<c>",
+	TS: time.Date(2026, 2, 2, 12, 0, 0, 0, time.UTC), Nonce: "0123456789-_abcdXYZ"}
+
+func TestRead(t *testing.T) {
+	key := readKey(t)
+	token, err := goodRead.Sign(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read, err := envelope.ParseRead(token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := read.Verify(); err != nil {
+		t.Fatal(err)
+	}
+	if read.Reader != key.DID() || read.Audience != goodRead.Audience || read.Method != "GET" || read.Target != goodRead.Target ||
+		!read.TS.Equal(goodRead.TS) || read.Nonce != goodRead.Nonce || string(read.Once()) != string(key.DID())+"\n"+goodRead.Nonce {
+		t.Errorf("%+v", read)
+	}
+	fresh := goodRead
+	fresh.Nonce = ""
+	one, err := fresh.Sign(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := fresh.Sign(key)
+	if err != nil || one == other {
+		t.Errorf("two reads have one token: %v", err)
+	}
+}
+
+// broken returns the text of a token with one thing changed after it was signed, or before.
+func broken(t testing.TB, change func(string) string) string {
+	t.Helper()
+	token, err := goodRead.Sign(readKey(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := base64.RawURLEncoding.DecodeString(token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return base64.RawURLEncoding.EncodeToString([]byte(change(string(text))))
+}
+
+// signedAgain is broken where the change comes before the signature, as far as the change leaves something to sign.
+func signedAgain(t testing.TB, change func(string) string) string {
+	t.Helper()
+	text, err := base64.RawURLEncoding.DecodeString(broken(t, change))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var token map[string]any
+	if canonical, err := envelope.Canonicalize(text); err != nil || json.Unmarshal(canonical, &token) != nil {
+		return base64.RawURLEncoding.EncodeToString(text)
+	}
+	if sig, _ := token["sig"].(string); len(sig) == 86 {
+		delete(token, "sig")
+		unsigned, err := json.Marshal(token)
+		if err == nil {
+			unsigned, err = envelope.Canonicalize(unsigned)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		signature, err := readKey(t).Sign(unsigned)
+		if err != nil {
+			t.Fatal(err)
+		}
+		token["sig"] = base64.RawURLEncoding.EncodeToString(signature)
+	}
+	if text, err = json.Marshal(token); err != nil {
+		t.Fatal(err)
+	}
+	return base64.RawURLEncoding.EncodeToString(text)
+}
+
+func replaced(old, new string) func(string) string {
+	return func(s string) string {
+		if !strings.Contains(s, old) {
+			panic(old + " is not in " + s)
+		}
+		return strings.Replace(s, old, new, 1)
+	}
+}
+
+// refusedRead returns what is wrong with a token, nil if nothing is.
+func refusedRead(token string) error {
+	read, err := envelope.ParseRead(token)
+	if err != nil {
+		return err
+	}
+	return read.Verify()
+}
+
+func TestReadsAreStrict(t *testing.T) {
+	for name, change := range map[string]func(string) string{
+		"another typ":           replaced(`"typ":"agora-read"`, `"typ":"agora-write"`),
+		"an unknown member":     replaced(`{"aud"`, `{"about":"me","aud"`),
+		"a type":                replaced(`"typ"`, `"type":"REQUEST","typ"`),
+		"a member twice":        replaced(`{"aud"`, `{"aud":"https://relay.example","aud"`),
+		"a folded member":       replaced(`"nonce"`, `"Nonce"`),
+		"a member missing":      replaced(`"method":"GET",`, ``),
+		"a number":              replaced(`"nonce":"0123456789-_abcdXYZ"`, `"nonce":1234567890123456`),
+		"a short nonce":         replaced(`0123456789-_abcdXYZ`, `0123456789-_abc`),
+		"a long nonce":          replaced(`0123456789-_abcdXYZ`, strings.Repeat("a", 65)),
+		"a nonce with a dot":    replaced(`0123456789-_abcdXYZ`, `0123456789-_abcd.`),
+		"a ts with a comma":     replaced(`12:00:00.000Z`, `12:00:00,000Z`),
+		"a ts in words":         replaced(`2026-02-02T12:00:00.000Z`, `today`),
+		"no did:key":            replaced(`did:key:z6Mk`, `did:web:z6Mk`),
+		"a did with a fragment": replaced(`","method"`, `#x","method"`),
+		"a padded sig":          replaced(`","target"`, `==","target"`),
+		"an array":              func(s string) string { return "[" + s + "]" },
+		"two objects":           func(s string) string { return s + s },
+		"nothing":               func(string) string { return "" },
+		"deep":                  func(string) string { return strings.Repeat("[", 5000) },
+		"invalid UTF-8":         replaced(`since=a`, "since=\xff"),
+	} {
+		for _, token := range []string{broken(t, change), signedAgain(t, change)} {
+			if err := refusedRead(token); codeOf(t, err) != envelope.CodeUnauthorized {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+	for _, change := range []func(string) string{replaced(`since=a`, `since=b`), replaced(`https://relay.example`, `https://relay.invalid`)} {
+		if err := refusedRead(broken(t, change)); codeOf(t, err) != envelope.CodeUnauthorized {
+			t.Errorf("a changed token: %v", err)
+		}
+		if err := refusedRead(signedAgain(t, change)); err != nil {
+			t.Errorf("another token: %v", err)
+		}
+	}
+	good := broken(t, func(s string) string { return s })
+	spaced := broken(t, func(s string) string { return s + strings.Repeat(" ", 3-(len(s)+2)%3) }) // one byte over
+	trailing := spaced[:len(spaced)-1] + string(rune(spaced[len(spaced)-1]+1))
+	if len(spaced)%4 != 2 || refusedRead(spaced) != nil {
+		t.Fatalf("%s: %v", spaced, refusedRead(spaced))
+	}
+	for name, token := range map[string]string{
+		"padding": good + "=", "a line break": good[:8] + "\n" + good[8:], "a line break at the end": good + "\r\n", "a space": " " + good,
+		"the other alphabet": strings.ReplaceAll(broken(t, replaced("since=a", "since=\u00ff\u00fe??>>")), "_", "/") + "/",
+		"empty":              "", "trailing bits": trailing,
+	} {
+		if err := refusedRead(token); codeOf(t, err) != envelope.CodeUnauthorized {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	long := goodRead
+	long.Target = "/" + strings.Repeat("x", envelope.MaxReadToken)
+	token, err := long.Sign(readKey(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := refusedRead(token); codeOf(t, err) != envelope.CodeUnauthorized {
+		t.Errorf("too long: %v", err)
+	}
+	// How the JSON is written is the reader's business: its RFC 8785 form is what is signed.
+	if err := refusedRead(broken(t, replaced(`{"aud"`, "{ \n\"aud\""))); err != nil {
+		t.Errorf("with white space: %v", err)
+	}
+}
+
+// TestReadsAreNoMessages holds that neither passes as the other, whoever signed it.
+func TestReadsAreNoMessages(t *testing.T) {
+	key := readKey(t)
+	token, err := goodRead.Sign(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := base64.RawURLEncoding.DecodeString(token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := envelope.Parse(text, 0); err == nil {
+		t.Error("a token is taken for a message")
+	}
+	e, err := envelope.SignJSON(key, []byte(`{"type":"REQUEST","typ":"agora-read","payload":{"intent":"x","request_id":"r"},`+
+		`"did":"`+string(key.DID())+`","aud":"https://relay.example","method":"GET","target":"/","nonce":"0123456789abcdef"}`), goodRead.TS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Verify(); err != nil {
+		t.Fatal(err)
+	}
+	if err := refusedRead(base64.RawURLEncoding.EncodeToString(e.Canonical())); codeOf(t, err) != envelope.CodeUnauthorized {
+		t.Errorf("a message is taken for a token: %v", err)
+	}
+}
+
+// FuzzParseRead holds that whatever is taken for a token has one meaning: what it is encoded to again is taken, too, and
+// means the same.
+func FuzzParseRead(f *testing.F) {
+	for _, change := range []func(string) string{
+		func(s string) string { return s }, replaced("{", "{ "), replaced(`"nonce"`, `"no\u006ece"`), replaced(`"typ"`, `"Typ"`),
+		replaced("T12", "T24"), func(s string) string { return s + "\n" },
+	} {
+		f.Add(broken(f, change))
+	}
+	f.Add("")
+	f.Add("e30")
+	f.Fuzz(func(t *testing.T, token string) {
+		read, err := envelope.ParseRead(token)
+		if err != nil {
+			if codeOf(t, err) != envelope.CodeUnauthorized {
+				t.Errorf("%v", err)
+			}
+			return
+		}
+		text, err := base64.RawURLEncoding.DecodeString(token)
+		if err != nil || base64.RawURLEncoding.EncodeToString(text) != token {
+			t.Fatalf("%q is another spelling of %q", token, text)
+		}
+		canonical, err := envelope.Canonicalize(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := envelope.ParseRead(base64.RawURLEncoding.EncodeToString(canonical))
+		if err != nil && len(token) < envelope.MaxReadToken/4 {
+			t.Fatalf("%s is refused in canonical form: %v", text, err)
+		}
+		if err == nil && (again.Reader != read.Reader || again.Target != read.Target || again.Method != read.Method || again.Audience != read.Audience ||
+			!again.TS.Equal(read.TS) || again.Nonce != read.Nonce || (again.Verify() == nil) != (read.Verify() == nil)) {
+			t.Errorf("%+v and %+v", read, again)
+		}
+		if _, err := envelope.Parse(text, 0); err == nil {
+			t.Errorf("%s is a message, too", text)
+		}
+	})
+}

@@ -1,0 +1,232 @@
+package httpapi_test
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/httpapi"
+)
+
+const origin = "https://relay.example"
+
+// private returns the wire of a relay that shows directed messages to their parties.
+func private(t *testing.T) http.Handler {
+	t.Helper()
+	r := start(t)
+	r.Origin, r.Reads = origin, relay.ToParties // as New would have it: nothing has been asked yet
+	return httpapi.New(r, httpapi.Options{Log: quiet})
+}
+
+// authorization returns the header of a read by k.
+func authorization(t testing.TB, k didkey.Key, target string) string {
+	t.Helper()
+	token, err := envelope.Read{Audience: origin, Method: "GET", Target: target, TS: time.Now()}.Sign(k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return "Agora " + token
+}
+
+// getWith asks with these Authorization headers.
+func getWith(t testing.TB, h http.Handler, target string, headers ...string) answer {
+	t.Helper()
+	req := httptest.NewRequest("GET", target, nil)
+	for _, value := range headers {
+		req.Header.Add("Authorization", value)
+	}
+	return call(t, h, req)
+}
+
+// getAs signs a read.
+func getAs(t testing.TB, h http.Handler, k didkey.Key, target string) answer {
+	t.Helper()
+	return getWith(t, h, target, authorization(t, k, target))
+}
+
+// unauthorized holds a 401 to its shape.
+func unauthorized(t *testing.T, name string, a answer, reason string) {
+	t.Helper()
+	if a.status != 401 || a.Error != envelope.CodeUnauthorized || a.OK == nil || *a.OK || a.Message == "" || a.Retryable == nil || *a.Retryable ||
+		a.Details["reason"] != reason || a.header.Get("WWW-Authenticate") != "Agora" || a.header.Get("Cache-Control") != "no-store" ||
+		a.header.Get("Content-Type") != "application/json" {
+		t.Errorf("%s: want 401 for %q, got %d %v %s", name, reason, a.status, a.header, a.body)
+	}
+}
+
+func TestSignedReads(t *testing.T) {
+	h := private(t)
+	alice, bob, eve := key(t), key(t), key(t)
+	e := sign(t, alice, envelope.Draft{Payload: envelope.Request{Intent: "echo"}, Recipient: bob.DID()})
+	post(t, h, "/events", e.Canonical())
+	for _, path := range []string{"/events", "/v1/messages"} {
+		inbox := path + "?cursor=0&timeout=0&recipient=" + url.QueryEscape(string(bob.DID()))
+		if a := getAs(t, h, bob, inbox); a.status != 200 || len(a.Events) != 1 || a.header.Get("WWW-Authenticate") != "" {
+			t.Errorf("bob's inbox: %d %s", a.status, a.body)
+		}
+		all := path + "?timeout=0&since=2026-01-01T00:00:00Z"
+		if a := getAs(t, h, alice, all); a.status != 200 || len(a.Events) != 1 {
+			t.Errorf("what alice sent: %d %s", a.status, a.body)
+		}
+		for name, a := range map[string]answer{"nobody": get(t, h, all), "eve": getAs(t, h, eve, all)} {
+			if a.status != 200 || len(a.Events) != 0 {
+				t.Errorf("%s sees %s", name, a.body)
+			}
+		}
+		unauthorized(t, "nobody", get(t, h, inbox), envelope.ReadUnsigned)
+		unauthorized(t, "eve", getAs(t, h, eve, inbox), envelope.ReadUnsigned)
+		good := authorization(t, bob, inbox)
+		// What is wrong is refused also where a read without a token would be answered.
+		for target, headers := range map[string][]string{inbox: {good, good}, all: {good}} {
+			reason := envelope.ReadMalformed
+			if len(headers) == 1 {
+				reason = envelope.ReadRequest
+			}
+			unauthorized(t, "another target, or twice", getWith(t, h, target, headers...), reason)
+		}
+		for name, header := range map[string]string{"no scheme": good[6:], "another scheme": "Bearer " + good[6:], "nothing": "", "only the scheme": "Agora",
+			"no token": "Agora ", "two tokens": good + " " + good[6:], "two, with a comma": good + ", " + good, "text": "Agora !"} {
+			unauthorized(t, name, getWith(t, h, all, header), envelope.ReadMalformed)
+		}
+		unauthorized(t, "the query in another order", getWith(t, h, strings.Replace(inbox, "cursor=0&timeout=0", "timeout=0&cursor=0", 1), good), envelope.ReadRequest)
+		if a := getWith(t, h, inbox, strings.Replace(good, "Agora", "agora", 1)); a.status != 200 {
+			t.Errorf("the scheme in lower case: %s", a.body)
+		}
+		unauthorized(t, "again", getWith(t, h, inbox, good), envelope.ReadUsed)
+	}
+	for _, path := range []string{"/agents", "/v1/agents", "/agents/" + string(bob.DID()), "/threads/" + e.Thread} {
+		unauthorized(t, path, getWith(t, h, path, "Agora x"), envelope.ReadMalformed)
+	}
+	for _, path := range []string{"/health", "/.well-known/agora.json"} { // by these a client finds out what is wrong
+		if a := getWith(t, h, path, "Agora x"); a.status != 200 {
+			t.Errorf("%s: %s", path, a.body)
+		}
+	}
+	if a := get(t, h, "/.well-known/agora.json"); !bytes.Contains(a.body, []byte(`"reads":"parties"`)) {
+		t.Errorf("%s", a.body)
+	}
+	stale, err := envelope.Read{Audience: origin, Method: "GET", Target: "/agents", TS: time.Now().Add(-2 * time.Minute)}.Sign(bob)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := getWith(t, h, "/agents", "Agora "+stale)
+	now, ok := envelope.ParseTime(fmt.Sprint(a.Details["now"]))
+	if unauthorized(t, "stale", a, envelope.ReadTime); !ok || time.Since(now).Abs() > time.Minute {
+		t.Errorf("the relay's clock is not told: %s", a.body)
+	}
+}
+
+// TestHiddenThreadIsNone: what one may not see and what is not there have one answer, to the byte.
+func TestHiddenThreadIsNone(t *testing.T) {
+	h := private(t)
+	alice, bob, eve := key(t), key(t), key(t)
+	e := sign(t, alice, envelope.Draft{Payload: envelope.Request{RequestID: "r1", Intent: "echo"}, Thread: "there", Recipient: bob.DID()})
+	post(t, h, "/events", e.Canonical())
+	for _, who := range []didkey.Key{alice, bob} {
+		if a := getAs(t, h, who, "/threads/there"); a.status != 200 || len(a.Events) != 1 {
+			t.Errorf("%d %s", a.status, a.body)
+		}
+	}
+	for _, query := range []string{"", "?client=" + string(alice.DID()), "?client=" + string(bob.DID())} {
+		for name, ask := range map[string]func(id string) answer{
+			"nobody": func(id string) answer { return get(t, h, "/threads/"+id+query) },
+			"eve":    func(id string) answer { return getAs(t, h, eve, "/threads/"+id+query) },
+		} {
+			hidden, none := ask("there"), ask("nowhere")
+			if hidden.status != 404 || !bytes.Equal(hidden.body, none.body) || !reflect.DeepEqual(hidden.header, none.header) {
+				t.Errorf("%s%s: %v %s\nand %v %s", name, query, hidden.header, hidden.body, none.header, none.body)
+			}
+		}
+	}
+	for _, payload := range []envelope.Payload{envelope.Offer{RequestID: "r1"}, envelope.Result{RequestID: "r1", Status: "success"}, envelope.Cancel{RequestID: "r1"}} {
+		try := func(id string) answer {
+			return post(t, h, "/events", sign(t, eve, envelope.Draft{Payload: payload, Thread: id, Recipient: alice.DID()}).Canonical())
+		}
+		if hidden, none := try("there"), try("nowhere"); hidden.status != 404 || !bytes.Equal(hidden.body, none.body) || !reflect.DeepEqual(hidden.header, none.header) {
+			t.Errorf("%T: %s\nand %s", payload, hidden.body, none.body)
+		}
+	}
+}
+
+// TestOpenRelayIgnoresTokens: a relay that shows everything answers to the byte as if there were no Authorization,
+// whatever stands in it.
+func TestOpenRelayIgnoresTokens(t *testing.T) {
+	r := start(t)
+	r.Origin = origin
+	h := httpapi.New(r, httpapi.Options{Log: quiet})
+	alice, bob := key(t), key(t)
+	e := sign(t, alice, envelope.Draft{Payload: envelope.Request{Intent: "echo"}, Recipient: bob.DID()})
+	receipt := post(t, h, "/events", e.Canonical())
+	if want := receipt.Cursor; want[8] != '-' {
+		t.Errorf("a receipt's cursor is %s", want)
+	}
+	post(t, h, "/events", sign(t, bob, envelope.Draft{Payload: envelope.Manifest{ID: "m", Intents: []envelope.Intent{}}}).Canonical())
+	for _, target := range []string{
+		"/events?cursor=0&timeout=0&recipient=" + string(bob.DID()), "/events?since=2026-01-01T00:00:00Z&timeout=0", "/v1/messages?cursor=0&timeout=0",
+		"/events?cursor=" + receipt.Cursor + "&timeout=0", "/threads/" + e.Thread, "/threads/nowhere", "/agents", "/v1/agents", "/agents?online=true",
+		"/agents/" + string(bob.DID()), "/events", "/.well-known/agora.json", "/nowhere",
+	} {
+		plain := get(t, h, target)
+		if plain.header.Get("WWW-Authenticate") != "" {
+			t.Errorf("%s: %v", target, plain.header)
+		}
+		for _, headers := range [][]string{{authorization(t, alice, target)}, {"Agora x"}, {"Bearer x", "Basic y"}, {""}} {
+			if a := getWith(t, h, target, headers...); a.status != plain.status || !bytes.Equal(a.body, plain.body) || !reflect.DeepEqual(a.header, plain.header) {
+				t.Errorf("%s with %q: %d %s\nwithout: %d %s", target, headers, a.status, a.body, plain.status, plain.body)
+			}
+		}
+	}
+	if a := get(t, h, "/.well-known/agora.json"); !bytes.Contains(a.body, []byte(`"reads":"open"`)) {
+		t.Errorf("%s", a.body)
+	}
+}
+
+// TestTokensAreNotLogged looks for what a reader sent in all that the relay says, at its most talkative.
+func TestTokensAreNotLogged(t *testing.T) {
+	var log bytes.Buffer
+	r := start(t)
+	r.Origin, r.Reads = origin, relay.ToParties
+	h := httpapi.New(r, httpapi.Options{Log: slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+	bob := key(t)
+	target := "/events?cursor=0&timeout=0&recipient=" + string(bob.DID())
+	good := authorization(t, bob, target)
+	getWith(t, h, target, good)
+	getWith(t, h, target, good)
+	getWith(t, h, target, "Agora secret-secret")
+	for _, secret := range []string{good[6:60], "secret", string(bob.DID()), "cursor=0"} {
+		if strings.Contains(log.String(), secret) {
+			t.Errorf("%q is in the log: %s", secret, log.String())
+		}
+	}
+	if !strings.Contains(log.String(), "/events") {
+		t.Error("nothing was logged at all")
+	}
+}
+
+// TestTokensAreChargedFirst: an address that has used up its allowance has no signature verified, and none used up.
+func TestTokensAreChargedFirst(t *testing.T) {
+	r := limited(t, relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: 0.001, Burst: 1}})
+	r.Origin, r.Reads = origin, relay.ToParties
+	h := httpapi.New(r, httpapi.Options{Log: quiet})
+	bob := key(t)
+	if a := getWith(t, h, "/agents", "Agora x"); a.status != 401 {
+		t.Errorf("the first: %d", a.status)
+	}
+	good := authorization(t, bob, "/agents")
+	if a := getWith(t, h, "/agents", good); a.status != 429 {
+		t.Errorf("the second: %d", a.status)
+	}
+	if _, err := r.VerifyRead(good[6:], "GET", "/agents"); err != nil {
+		t.Errorf("what was refused is used: %v", err)
+	}
+}

@@ -1,0 +1,39 @@
+package relay
+
+import (
+	"testing"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+)
+
+// TestTheIndexTellsNobodyElse looks at the waiters themselves: one that may not see an event is neither woken nor handed
+// it, whatever it waits for.
+func TestTheIndexTellsNobodyElse(t *testing.T) {
+	var people [3]didkey.Key
+	for i := range people {
+		var err error
+		if people[i], err = didkey.Generate(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	alice, bob, eve := people[0], people[1], people[2]
+	e, err := envelope.Draft{Payload: envelope.Request{RequestID: "r", Intent: "echo"}, Thread: "t", Recipient: bob.DID()}.Sign(alice, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := newHub()
+	for _, f := range []Filter{{}, {Thread: "t"}, {Sender: alice.DID()}, {Type: envelope.TypeRequest}, {Recipient: bob.DID()},
+		{Recipient: bob.DID(), Broadcast: true}} {
+		for reader, sees := range map[didkey.DID]bool{"": false, eve.DID(): false, alice.DID(): true, bob.DID(): true} {
+			f.Viewer = Viewer{Limited: true, DID: reader}
+			w := h.add(f)
+			h.publish([]Posted{{Envelope: e}})
+			if woken := len(w.woken) > 0; woken != sees || len(w.events) > 0 != sees {
+				t.Errorf("%+v: woken %v with %d events", f, woken, len(w.events))
+			}
+			h.remove(w)
+		}
+	}
+}

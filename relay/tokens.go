@@ -1,0 +1,127 @@
+package relay
+
+import (
+	"sync"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+)
+
+const (
+	// tokenMemory is how long a token is remembered at least: from its use, a minute early, until it is a minute old.
+	tokenMemory = 2 * ReadSkew
+	// maxTokens bounds a generation of used tokens, of which there are two: 40 MB. It is 4369 reads a second.
+	maxTokens = 1 << 19
+	// maxStepBack is how far the clock may be set back with no token being taken twice; see tokens.oldest.
+	maxStepBack = 20 * time.Minute
+)
+
+// tokens remembers which signed reads were taken. What was remembered is never forgotten early to make room: whoever
+// fills the memory keeps others from reading for two minutes at most, and never makes a used token fresh again.
+type tokens struct {
+	started time.Time // to the millisecond, as clients write times
+	max     int       // of a generation
+
+	mu         sync.Mutex
+	latest     time.Time // that the clock has shown
+	fresh, old map[[16]byte]struct{}
+	turned     time.Time // when fresh was begun
+}
+
+func newTokens(now time.Time) *tokens {
+	return &tokens{started: now.Truncate(time.Millisecond), latest: now, max: maxTokens, fresh: map[[16]byte]struct{}{}, turned: now}
+}
+
+// isFresh reports whether a token of this ts could be one that was never used: within ReadSkew of now, and not before
+// the start, because what was used until then is not known any more.
+func (t *tokens) isFresh(ts, now time.Time) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.within(ts, now)
+}
+
+// within compares instants, as a difference saturates. The oldest is a minute before the latest time the clock has
+// shown: what was forgotten was used two minutes before that, so a clock that is set back brings none of it back. One
+// that was ahead by more than maxStepBack is taken to have been wrong, or nobody could read until it is reached again.
+func (t *tokens) within(ts, now time.Time) bool {
+	if now.After(t.latest) || now.Before(t.latest.Add(-maxStepBack)) {
+		t.latest = now
+	}
+	return !ts.Before(t.started) && ts.After(t.latest.Add(-ReadSkew)) && ts.Before(now.Add(ReadSkew))
+}
+
+// use remembers a token whose signature has been verified, by the hash of its reader and nonce.
+// Refusals: CodeUnauthorized if it was used before; CodeUnavailable if there is no room to remember it.
+func (t *tokens) use(hash [32]byte, ts, now time.Time) error {
+	id := [16]byte(hash[:16])
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.within(ts, now) { // a request that was parsed before others, which are forgotten by now
+		return outOfTime(now)
+	}
+	if rest := t.latest.Sub(t.turned); rest >= tokenMemory || rest < 0 {
+		t.fresh, t.old, t.turned = map[[16]byte]struct{}{}, t.fresh, t.latest
+	}
+	_, isFresh := t.fresh[id]
+	_, isOld := t.old[id]
+	if isFresh || isOld {
+		return unauthorized(envelope.ReadUsed, "a token of this reader with this nonce was used before; sign each read anew")
+	}
+	if len(t.fresh) >= t.max {
+		e := envelope.Errorf(envelope.CodeUnavailable, "the relay remembers as many signed reads as it can, and takes no other until it may forget some")
+		e.RetryAfter = t.turned.Add(tokenMemory).Sub(t.latest)
+		return e
+	}
+	t.fresh[id] = struct{}{}
+	return nil
+}
+
+// maxPresent bounds a generation of readers, of which there are two.
+const maxPresent = 1 << 14
+
+// presence knows who has signed a read in the last minutes: such agents are online (PROTOCOL §6). It is kept in memory,
+// and after a restart an agent is online again with its next poll. Where more sign than it holds, some of them are not
+// counted; they are only shown as offline.
+type presence struct {
+	mu         sync.Mutex
+	fresh, old map[didkey.DID]time.Time
+	turned     time.Time
+}
+
+// note keeps the minute of a read: the poll behind a message that only its parties see must not date it.
+func (p *presence) note(reader didkey.DID, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if age := now.Sub(p.turned); p.fresh == nil || age >= OnlineWithin || age < 0 {
+		p.fresh, p.old, p.turned = map[didkey.DID]time.Time{}, p.fresh, now
+	}
+	if _, known := p.fresh[reader]; known || len(p.fresh) < maxPresent {
+		p.fresh[reader] = now.Truncate(time.Minute)
+	}
+}
+
+// last returns when reader has signed a read last; zero: not lately.
+func (p *presence) last(reader didkey.DID) time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if at, ok := p.fresh[reader]; ok {
+		return at
+	}
+	return p.old[reader]
+}
+
+// since returns who has signed a read after then.
+func (p *presence) since(then time.Time) []didkey.DID {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var all []didkey.DID
+	for _, generation := range []map[didkey.DID]time.Time{p.fresh, p.old} {
+		for reader, at := range generation {
+			if at.After(then) && !p.fresh[reader].After(at) {
+				all = append(all, reader)
+			}
+		}
+	}
+	return all
+}

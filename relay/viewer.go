@@ -1,0 +1,208 @@
+package relay
+
+import (
+	"context"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/thread"
+)
+
+// Who may see what (PROTOCOL §8). One rule decides for storage, for waiting polls and for records: Viewer.Sees.
+
+// Visibility is to whom a relay shows what has a recipient.
+type Visibility string
+
+const (
+	ToAll     Visibility = "open"    // to everybody; the zero value means it too
+	ToParties Visibility = "parties" // to its sender and its recipient, who prove themselves by signed reads
+)
+
+// Viewer is who reads. The zero Viewer sees everything.
+type Viewer struct {
+	Limited bool       // to broadcasts and
+	DID     didkey.DID // what this one has sent or is to get; empty: nobody's
+}
+
+// Sees reports whether v may see a message.
+func (v Viewer) Sees(sender, recipient didkey.DID) bool {
+	return !v.Limited || recipient == "" || v.DID != "" && (v.DID == sender || v.DID == recipient)
+}
+
+// IsParty reports whether v may see the record of t.
+func (v Viewer) IsParty(t thread.Thread) bool { return !v.Limited || v.DID != "" && t.IsParty(v.DID) }
+
+// record returns what v, a party of t, may see of it. An agent sees its own steps and its client's: what others offered
+// is between them and the client.
+func (v Viewer) record(t thread.Thread) thread.Thread {
+	if !v.Limited || v.DID == t.Client || v.DID == t.Recipient {
+		return t
+	}
+	t.Offers = slices.DeleteFunc(slices.Clone(t.Offers), func(o thread.Offer) bool { return o.Agent != v.DID })
+	t.Transitions = slices.DeleteFunc(slices.Clone(t.Transitions), func(s thread.Transition) bool {
+		return s.By != "" && s.By != v.DID && s.By != t.Client
+	})
+	t.OffersMade = 0
+	for _, s := range t.Transitions {
+		if s.Type == envelope.TypeOffer {
+			t.OffersMade++
+		}
+	}
+	return t
+}
+
+// viewer returns what p may see.
+func (r *Relay) viewer(p Peer) Viewer { return Viewer{Limited: r.Reads == ToParties, DID: p.Reader} }
+
+// mayPoll refuses a poll on an inbox that is not p's own. An empty answer would tell its reader that there is nothing.
+func (r *Relay) mayPoll(p Poll) error {
+	v := r.viewer(p.Peer)
+	if !v.Limited || p.Recipient == "" || p.Recipient == v.DID {
+		return nil
+	}
+	return unauthorized(envelope.ReadUnsigned, "this relay shows an inbox to its owner only; sign the read with the "+
+		"recipient's key (PROTOCOL §8), or leave recipient out for broadcasts")
+}
+
+func unauthorized(reason, message string) *envelope.Error {
+	e := envelope.Errorf(envelope.CodeUnauthorized, "%s", message)
+	e.Details = map[string]any{"reason": reason}
+	return e
+}
+
+// ReadSkew is how far a token's ts may be from the relay's clock.
+const ReadSkew = time.Minute
+
+// VerifyRead returns who signed a token, once: whether it is meant for this relay, this request and this time comes
+// first, its signature second, and only then is it remembered. The wire has admitted the request.
+// Refusals: CodeUnauthorized; CodeUnavailable if no more tokens can be remembered for now.
+func (r *Relay) VerifyRead(token, method, target string) (didkey.DID, error) {
+	read, err := envelope.ParseRead(token)
+	if err != nil {
+		return "", err
+	}
+	if read.Audience != r.Origin {
+		e := unauthorized(envelope.ReadAudience, "the token is for another relay; its aud must be this one's public origin, as /.well-known/agora.json has it in url")
+		e.Details["aud"] = r.Origin
+		return "", e
+	}
+	if read.Method != method || read.Target != target {
+		return "", unauthorized(envelope.ReadRequest, "the token is for another request; its method and target must be this one's, path and query as sent")
+	}
+	now := r.Now()
+	if !r.tokens.isFresh(read.TS, now) {
+		return "", outOfTime(now)
+	}
+	if err := read.Verify(); err != nil {
+		return "", err
+	}
+	if err := r.tokens.use(sha256.Sum256(read.Once()), read.TS, now); err != nil {
+		return "", err
+	}
+	r.presence.note(read.Reader, now)
+	return read.Reader, nil
+}
+
+func outOfTime(now time.Time) error {
+	e := unauthorized(envelope.ReadTime, "the token's ts is not within a minute of the relay's clock, or before the relay was started; sign anew, and compare clocks")
+	e.Details["now"] = envelope.FormatTime(now)
+	return e
+}
+
+// cursorCipher hides what a cursor says: how many events there are is nobody's business where one sees few of them.
+// Each is one block of AES under a key that only the relay has.
+func cursorCipher(key didkey.Key) (cipher.Block, error) {
+	// A signature is the one secret that any signer can give. What is signed is no JSON, hence no message.
+	secret, err := key.Sign([]byte("agora cursor key"))
+	if err != nil {
+		return nil, err
+	}
+	hash := sha256.Sum256(secret)
+	return aes.NewCipher(hash[:])
+}
+
+// Where in the block of a sealed cursor what begins: the epoch, the number with 48 bits, random bits, and zeros, which a
+// block that somebody has made up hardly has.
+const sealedSeq, sealedSalt, sealedZeros = 4, 10, 14
+
+func (r *Relay) seal(c Cursor, salt [sealedZeros - sealedSalt]byte) string {
+	var block [aes.BlockSize]byte
+	binary.BigEndian.PutUint64(block[sealedSalt-8:], uint64(c.Seq))
+	binary.BigEndian.PutUint32(block[:], c.Epoch)
+	copy(block[sealedSalt:], salt[:])
+	r.cursors.Encrypt(block[:], block[:])
+	return hex.EncodeToString(block[:])
+}
+
+// FormatCursor returns the cursor of an answer as readers get it; see Cursor.String for a relay that shows everything.
+// Two of one place differ, or equal ones would show that nothing came between, and different ones that something did.
+func (r *Relay) FormatCursor(c Cursor) string {
+	if r.Reads != ToParties || c == (Cursor{}) {
+		return c.String()
+	}
+	var salt [sealedZeros - sealedSalt]byte
+	rand.Read(salt[:]) // never fails (crypto/rand)
+	return r.seal(c, salt)
+}
+
+// FormatReceipt returns the cursor of a receipt, which is the same for a duplicate.
+func (r *Relay) FormatReceipt(c Cursor) string {
+	if r.Reads != ToParties {
+		return c.String()
+	}
+	return r.seal(c, [sealedZeros - sealedSalt]byte{})
+}
+
+// ParseCursor reads what FormatCursor returned. One that was handed out while the relay showed everything, or by
+// another relay, is refused like one of another database: by its number one could count.
+func (r *Relay) ParseCursor(text string) (Cursor, error) {
+	if r.Reads != ToParties || text == "0" {
+		return ParseCursor(text)
+	}
+	block, err := hex.DecodeString(text)
+	if err != nil || len(block) != aes.BlockSize || hex.EncodeToString(block) != text {
+		if _, err := ParseCursor(text); err != nil {
+			return Cursor{}, err
+		}
+		return Cursor{}, ErrUnknownCursor
+	}
+	r.cursors.Decrypt(block, block)
+	if block[sealedZeros] != 0 || block[sealedZeros+1] != 0 {
+		return Cursor{}, ErrUnknownCursor
+	}
+	epoch := binary.BigEndian.Uint32(block)
+	copy(block, []byte{sealedSeq - 1: 0}) // the number's upper bytes
+	return Cursor{epoch, Seq(binary.BigEndian.Uint64(block[sealedSalt-8:]))}, nil
+}
+
+// hideThread makes a refusal by the rules of threads what it were if those that its sender has no part in were not
+// there. It asks the store whatever the refusal was, so that none is answered sooner.
+func (r *Relay) hideThread(ctx context.Context, err error, entry Entry) error {
+	var refused *envelope.Error
+	e := entry.Envelope
+	if r.Reads != ToParties || !errors.As(err, &refused) || e.Type == envelope.TypeRequest || e.Type == envelope.TypeManifest {
+		return err
+	}
+	switch refused.Code {
+	case envelope.CodeThreadNotFound, envelope.CodeForbidden, envelope.CodeInvalidTransition, envelope.CodeInvalidRequest:
+	default:
+		return err
+	}
+	own, failed := r.Store.ThreadsOf(ctx, thread.Key{ID: e.Thread}, e.Sender.ID, entry.Received)
+	if failed != nil {
+		return failed
+	}
+	if _, _, refusal := r.Rules.Apply(own, e, entry.Received); refusal != nil {
+		return refusal
+	}
+	return thread.ErrNotFound // one of them would have admitted it, but another was meant
+}

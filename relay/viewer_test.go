@@ -1,0 +1,379 @@
+package relay_test
+
+import (
+	"cmp"
+	"encoding/base64"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/thread"
+)
+
+const here = "https://here.example"
+
+// private is a relay that shows directed messages to their parties.
+var private = relay.Config{Origin: here, Reads: relay.ToParties}
+
+// as is a peer who has signed; the zero key is nobody.
+func as(k didkey.Key) relay.Peer { return relay.Peer{Local: true, Reader: k.DID()} }
+
+// idsOf returns the ids of a page's events.
+func idsOf(events []relay.Event) []string {
+	all := []string{}
+	for _, e := range events {
+		all = append(all, e.ID)
+	}
+	return all
+}
+
+// TestPartiesSeeTheirOwn holds each way to ask for events to one rule, for each of those who may ask.
+func TestPartiesSeeTheirOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, private)
+		alice, bob, eve := key(t), key(t), key(t)
+		ids := map[string]string{}
+		post := func(name string, by didkey.Key, d envelope.Draft) {
+			e := sign(t, by, d)
+			post(t, r, e)
+			ids[name] = e.ID
+		}
+		began := time.Now()
+		time.Sleep(time.Second)
+		post("toBob", alice, envelope.Draft{Payload: request, Thread: "t", Recipient: bob.DID()})
+		post("toAlice", bob, envelope.Draft{Payload: envelope.Offer{RequestID: "r1"}, Thread: "t", Recipient: alice.DID()})
+		post("toAll", alice, envelope.Draft{Payload: envelope.Request{RequestID: "r2", Intent: "echo"}, Thread: "u"})
+		post("eves", eve, envelope.Draft{Payload: envelope.Request{RequestID: "r3", Intent: "echo"}, Thread: "v", Recipient: bob.DID()})
+		synctest.Wait()
+		ts := time.Now()
+		for _, c := range []struct {
+			name   string
+			reader didkey.Key
+			filter relay.Filter
+			want   string // names, in order; "401": refused
+		}{
+			{"nobody", didkey.Key{}, relay.Filter{}, "toAll"},
+			{"nobody, a thread", didkey.Key{}, relay.Filter{Thread: "t"}, ""},
+			{"nobody, a public thread", didkey.Key{}, relay.Filter{Thread: "u"}, "toAll"},
+			{"nobody, a sender", didkey.Key{}, relay.Filter{Sender: alice.DID()}, "toAll"},
+			{"nobody, a type", didkey.Key{}, relay.Filter{Type: envelope.TypeOffer}, ""},
+			{"nobody, an inbox", didkey.Key{}, relay.Filter{Recipient: bob.DID()}, "401"},
+			{"nobody, an inbox and broadcasts", didkey.Key{}, relay.Filter{Recipient: bob.DID(), Broadcast: true}, "401"},
+			{"eve, bob's inbox", eve, relay.Filter{Recipient: bob.DID()}, "401"},
+			{"eve, what she sent bob", eve, relay.Filter{Recipient: bob.DID(), Sender: eve.DID()}, "401"},
+			{"eve", eve, relay.Filter{}, "toAll eves"},
+			{"eve, a thread", eve, relay.Filter{Thread: "t"}, ""},
+			{"eve, a thread's client", eve, relay.Filter{Thread: "t", Client: alice.DID()}, ""},
+			{"eve, a sender", eve, relay.Filter{Sender: alice.DID()}, "toAll"},
+			{"eve, a type", eve, relay.Filter{Type: envelope.TypeRequest}, "toAll eves"},
+			{"eve, her inbox", eve, relay.Filter{Recipient: eve.DID()}, ""},
+			{"alice", alice, relay.Filter{}, "toBob toAlice toAll"},
+			{"alice, her inbox", alice, relay.Filter{Recipient: alice.DID()}, "toAlice"},
+			{"alice, and broadcasts", alice, relay.Filter{Recipient: alice.DID(), Broadcast: true}, "toAlice toAll"},
+			{"bob", bob, relay.Filter{}, "toBob toAlice toAll eves"},
+			{"bob, a sender", bob, relay.Filter{Sender: alice.DID()}, "toBob toAll"},
+		} {
+			var want []string
+			for name := range strings.FieldsSeq(c.want) {
+				want = append(want, ids[name])
+			}
+			for way, p := range map[string]relay.Poll{"cursor": {}, "since, before it all": {Since: began}, "since, a bookmark": {Since: ts}} {
+				p.Peer, p.Filter, p.Limit = as(c.reader), c.filter, 9
+				d, err := r.Events(t.Context(), p)
+				if c.want == "401" {
+					if e := wantCode(t, err, envelope.CodeUnauthorized); e.Details["reason"] != envelope.ReadUnsigned {
+						t.Errorf("%s by %s: %v", c.name, way, e.Details)
+					}
+					continue
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				if way == "since, a bookmark" && len(want) > 0 {
+					want := want[1:] // the first is the bookmark
+					if got := idsOf(d.Events); !slices.Equal(got, want) {
+						t.Errorf("%s by %s: %v, want %v", c.name, way, got, want)
+					}
+				} else if got := idsOf(d.Events); !slices.Equal(got, want) {
+					t.Errorf("%s by %s: %v, want %v of %v", c.name, way, got, want, ids)
+				}
+			}
+		}
+	})
+}
+
+// TestInvisibleEventsWakeNobody holds that a poll is not disturbed by what it may not see, from the inside and from
+// the outside: it ends when its time is over.
+func TestInvisibleEventsWakeNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner := &counting{}
+		c := private
+		c.Store = inner
+		r := start(t, c)
+		alice, bob, eve := key(t), key(t), key(t)
+		began := time.Now()
+		ended := make(chan time.Duration, 16)
+		for _, f := range []relay.Filter{{}, {Thread: "t"}, {Sender: alice.DID()}, {Type: envelope.TypeRequest}} {
+			for _, reader := range []didkey.Key{{}, eve} {
+				for _, p := range []relay.Poll{{}, {Since: began}} {
+					p.Peer, p.Filter, p.Wait, p.Limit = as(reader), f, 20*time.Second, 9
+					go func() {
+						d, err := r.Events(t.Context(), p)
+						if err != nil || len(d.Events) > 0 {
+							t.Errorf("%+v: %d events, %v", p, len(d.Events), err)
+						}
+						ended <- time.Since(began)
+					}()
+				}
+			}
+		}
+		synctest.Wait()
+		before := inner.reads.Load()
+		for i := range 5 {
+			time.Sleep(time.Second)
+			id := fmt.Sprint("t", i)
+			if i == 0 {
+				id = "t"
+			}
+			post(t, r, sign(t, alice, envelope.Draft{Payload: request, Thread: id, Recipient: bob.DID()}))
+		}
+		synctest.Wait()
+		if n := inner.reads.Load() - before; n != 0 {
+			t.Errorf("the polls looked %d times because of what they may not see", n)
+		}
+		for range cap(ended) {
+			if took := <-ended; took != 20*time.Second {
+				t.Errorf("a poll ended after %v", took)
+			}
+		}
+	})
+}
+
+// TestAThreadIsItsParties: for others it is not there, whatever they ask, and whatever they post to it.
+func TestAThreadIsItsParties(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, private)
+		client, agent, loser, eve := key(t), key(t), key(t), key(t)
+		post(t, r, sign(t, client, envelope.Draft{Payload: request, Thread: "t"}))
+		for _, by := range []didkey.Key{agent, loser} {
+			time.Sleep(time.Minute)
+			post(t, r, sign(t, by, envelope.Draft{Payload: envelope.Offer{RequestID: "r1"}, Thread: "t", Recipient: client.DID()}))
+		}
+		view := func(who didkey.Key) (relay.ThreadView, error) {
+			return r.Thread(t.Context(), as(who), thread.Key{ID: "t"})
+		}
+		for who, offers := range map[didkey.DID]int{client.DID(): 2, agent.DID(): 1, loser.DID(): 1} {
+			v, err := r.Thread(t.Context(), relay.Peer{Local: true, Reader: who}, thread.Key{ID: "t", Client: client.DID()})
+			if err != nil || len(v.Offers) != offers || v.OffersMade != offers || len(v.Transitions) != 1+offers || len(v.Events) != 1+offers || v.Expired != 0 {
+				t.Errorf("%s: %+v, %v", who, v, err)
+			}
+		}
+		for _, who := range []didkey.Key{{}, eve} {
+			if _, err := view(who); err != thread.ErrNotFound {
+				t.Errorf("a stranger: %v", err)
+			}
+		}
+		post(t, r, sign(t, client, envelope.Draft{Payload: envelope.Accept{RequestID: "r1"}, Thread: "t", Recipient: agent.DID()}))
+		if _, err := view(loser); err != thread.ErrNotFound {
+			t.Errorf("who was not chosen: %v", err)
+		}
+		if v, err := view(agent); err != nil || v.State != thread.Active || len(v.Offers) != 1 || len(v.Events) != 3 {
+			t.Errorf("who was: %+v, %v", v, err)
+		}
+		// An older thread with this id does not hide the reader's own.
+		post(t, r, sign(t, eve, envelope.Draft{Payload: request, Thread: "t", Recipient: loser.DID()}))
+		if v, err := view(eve); err != nil || v.Client != eve.DID() {
+			t.Errorf("%+v, %v", v, err)
+		}
+		post(t, r, sign(t, client, envelope.Draft{Payload: request, Thread: "directed", Recipient: agent.DID()}))
+
+		for _, id := range []string{"t", "directed", "nowhere"} {
+			for _, by := range []didkey.Key{eve, loser} {
+				for _, payload := range []envelope.Payload{envelope.Offer{RequestID: "r1"}, envelope.Offer{RequestID: "other"}, envelope.Accept{RequestID: "r1"},
+					envelope.Result{RequestID: "r1", Status: "success"}, envelope.Failure{RequestID: "r1", Code: "X", Message: "x"}, envelope.Cancel{RequestID: "r1"}} {
+					for _, to := range []didkey.DID{"", client.DID(), agent.DID()} {
+						_, err := r.Post(t.Context(), local, sign(t, by, envelope.Draft{Payload: payload, Thread: id, Recipient: to}).Canonical())
+						// With a thread of one's own one hears of that one, as a stranger to it or as its client.
+						own := id == "t"
+						if err == nil && own {
+							continue
+						}
+						if e := codeOf(err); err == nil || e != envelope.CodeThreadNotFound && !own {
+							t.Errorf("%T to %s: %v", payload, id, err)
+						}
+						if strings.Contains(err.Error(), string(thread.Active)) {
+							t.Errorf("%T to %s tells its state: %v", payload, id, err)
+						}
+					}
+				}
+			}
+		}
+		// Parties are told what is wrong.
+		_, err := r.Post(t.Context(), local, sign(t, agent, envelope.Draft{Payload: envelope.Offer{RequestID: "r1"}, Thread: "t", Recipient: client.DID()}).Canonical())
+		wantCode(t, err, envelope.CodeInvalidTransition)
+	})
+}
+
+// TestCursorsTellNothing: by a cursor nobody counts what he may not see, and nobody makes one up.
+func TestCursorsTellNothing(t *testing.T) {
+	r := start(t, private)
+	alice, bob := key(t), key(t)
+	empty := poll(t, r, relay.Poll{Limit: 9})
+	first, again := r.FormatCursor(empty.Cursor), r.FormatCursor(empty.Cursor)
+	if len(first) != 32 || first == again {
+		t.Errorf("the end is shown as %s and %s", first, again)
+	}
+	receipt := post(t, r, sign(t, alice, envelope.Draft{Payload: request, Thread: "t", Recipient: bob.DID()}))
+	if a := r.FormatReceipt(receipt.Cursor); a != r.FormatReceipt(receipt.Cursor) || a == r.FormatCursor(receipt.Cursor) {
+		t.Error("a receipt's cursor changes")
+	}
+	for _, text := range []string{first, again, r.FormatReceipt(receipt.Cursor), "0"} {
+		c, err := r.ParseCursor(text)
+		if err != nil || text != "0" && c.Epoch != receipt.Cursor.Epoch || text == r.FormatReceipt(receipt.Cursor) && c != receipt.Cursor {
+			t.Errorf("%s is %v, %v", text, c, err)
+		}
+	}
+	for _, text := range []string{receipt.Cursor.String(), strings.Repeat("00", 16), strings.ToUpper(first), first[:30], first + "00", "1", ""} {
+		c, err := r.ParseCursor(text)
+		if err == nil {
+			_, err = r.Events(t.Context(), relay.Poll{Cursor: c, Limit: 9})
+		}
+		if codeOf(err) != envelope.CodeInvalidRequest {
+			t.Errorf("%q is taken: %v", text, err)
+		}
+	}
+	other := start(t, private)
+	if _, err := other.ParseCursor(first); err != relay.ErrUnknownCursor {
+		t.Errorf("another relay's cursor: %v", err)
+	}
+	open := start(t, relay.Config{Origin: here})
+	if got := open.FormatCursor(receipt.Cursor) + open.FormatReceipt(receipt.Cursor); got != strings.Repeat(receipt.Cursor.String(), 2) {
+		t.Errorf("an open relay's: %s", got)
+	}
+}
+
+// TestPresenceTellsOfNoMessage: in the directory, who is online is who has said something to all, or signs reads.
+func TestPresenceTellsOfNoMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, private)
+		agent, bob := key(t), key(t)
+		post(t, r, sign(t, agent, envelope.Draft{Payload: envelope.Manifest{ID: "m", Intents: []envelope.Intent{}}}))
+		hidden := sign(t, bob, envelope.Draft{Payload: envelope.Manifest{ID: "m", Intents: []envelope.Intent{}}, Recipient: agent.DID()})
+		post(t, r, hidden)
+		announced := time.Now()
+		time.Sleep(10 * time.Minute)
+		post(t, r, sign(t, agent, envelope.Draft{Payload: request, Thread: "t", Recipient: bob.DID()}))
+		row := func(q relay.AgentQuery, by relay.Peer) []relay.Agent {
+			t.Helper()
+			q.Limit = 9
+			page, err := r.Agents(t.Context(), by, q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return page.Agents
+		}
+		if all := row(relay.AgentQuery{}, local); len(all) != 1 || r.Online(all[0]) || !all[0].LastSeen.Equal(announced) {
+			t.Errorf("%+v, announced at %v", all, announced)
+		}
+		if all := row(relay.AgentQuery{}, as(agent)); len(all) != 2 {
+			t.Errorf("a manifest's recipient does not see it: %+v", all)
+		}
+		if _, err := r.Agent(t.Context(), local, bob.DID()); codeOf(err) != envelope.CodeAgentNotFound {
+			t.Errorf("a manifest for one reader: %v", err)
+		}
+		token := tokenFor(t, agent, envelope.Read{})
+		if _, err := r.VerifyRead(token, "GET", "/events"); err != nil {
+			t.Fatal(err)
+		}
+		since := time.Now().Add(-relay.OnlineWithin)
+		all := row(relay.AgentQuery{OnlineSince: since}, local)
+		if len(all) != 1 || !r.Online(all[0]) || all[0].LastSeen != all[0].LastSeen.Truncate(time.Minute) {
+			t.Errorf("%+v", all)
+		}
+		if off := row(relay.AgentQuery{OnlineSince: since, OfflineOnly: true}, local); len(off) != 0 {
+			t.Errorf("offline: %+v", off)
+		}
+		time.Sleep(11 * time.Minute)
+		if all := row(relay.AgentQuery{OnlineSince: time.Now().Add(-relay.OnlineWithin)}, local); len(all) != 0 {
+			t.Errorf("long after: %+v", all)
+		}
+	})
+}
+
+// tokenFor signs a read of /events here and now, but for what r has.
+func tokenFor(t *testing.T, k didkey.Key, r envelope.Read) string {
+	t.Helper()
+	r.Audience, r.Method, r.Target = cmp.Or(r.Audience, here), cmp.Or(r.Method, "GET"), cmp.Or(r.Target, "/events")
+	if r.TS.IsZero() {
+		r.TS = time.Now()
+	}
+	token, err := r.Sign(k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return token
+}
+
+// TestTokensAreForOneRead: a token is worth something at one relay, for one request, within its minute, once; and one
+// that is refused uses up nothing.
+func TestTokensAreForOneRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, private)
+		time.Sleep(10 * time.Minute)
+		k, eve := key(t), key(t)
+		now := time.Now()
+		const nonce = "one-and-the-same-nonce"
+		verify := func(who didkey.Key, read envelope.Read) (didkey.DID, error) {
+			read.Nonce = nonce
+			return r.VerifyRead(tokenFor(t, who, read), "GET", "/events")
+		}
+		for name, c := range map[string]struct {
+			read   envelope.Read
+			reason string
+		}{
+			"another relay":                 {envelope.Read{Audience: "https://there.example"}, envelope.ReadAudience},
+			"this relay, written otherwise": {envelope.Read{Audience: here + "/"}, envelope.ReadAudience},
+			"another target":                {envelope.Read{Target: "/events?"}, envelope.ReadRequest},
+			"another method":                {envelope.Read{Method: "HEAD"}, envelope.ReadRequest},
+			"too old":                       {envelope.Read{TS: now.Add(-relay.ReadSkew)}, envelope.ReadTime},
+			"too new":                       {envelope.Read{TS: now.Add(relay.ReadSkew)}, envelope.ReadTime},
+		} {
+			if _, err := verify(k, c.read); wantCode(t, err, envelope.CodeUnauthorized).Details["reason"] != c.reason {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		token := tokenFor(t, k, envelope.Read{Nonce: nonce})
+		text, err := base64.RawURLEncoding.DecodeString(token)
+		if err != nil {
+			t.Fatal(err)
+		}
+		forged := base64.RawURLEncoding.EncodeToString([]byte(strings.Replace(string(text), string(k.DID()), string(eve.DID()), 1)))
+		if _, err := r.VerifyRead(forged, "GET", "/events"); wantCode(t, err, envelope.CodeUnauthorized).Details["reason"] != envelope.ReadMalformed {
+			t.Errorf("forged: %v", err)
+		}
+		if did, err := r.VerifyRead(token, "GET", "/events"); err != nil || did != k.DID() {
+			t.Fatalf("%s, %v", did, err)
+		}
+		if _, err := r.VerifyRead(token, "GET", "/events"); wantCode(t, err, envelope.CodeUnauthorized).Details["reason"] != envelope.ReadUsed {
+			t.Errorf("again: %v", err)
+		}
+		if _, err := verify(k, envelope.Read{TS: now.Add(time.Second)}); wantCode(t, err, envelope.CodeUnauthorized).Details["reason"] != envelope.ReadUsed {
+			t.Errorf("its nonce again: %v", err)
+		}
+		if did, err := verify(eve, envelope.Read{}); err != nil || did != eve.DID() {
+			t.Errorf("another reader's: %v", err)
+		}
+	})
+}
+
+func TestPrivateNeedsAnOrigin(t *testing.T) {
+	if _, err := relay.New(t.Context(), relay.Config{Reads: relay.ToParties, Store: start(t, relay.Config{}).Store, Key: key(t)}); err == nil {
+		t.Error("a relay without an origin asks for signed reads")
+	}
+}

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"encoding/base64"
+	"encoding/hex"
+	"strings"
+
+	"github.com/agora-relay/agora/testvectors"
+)
+
+// What a token is held against, unless a table says otherwise.
+const (
+	readOrigin = "https://relay.example"
+	readTarget = "/events?cursor=0&recipient=RECIPIENT&timeout=30"
+)
+
+// newRead returns a token's object that is in order, by Alice for her inbox.
+func newRead() draft {
+	return draft{key: alice, members: []member{
+		{"typ", `"agora-read"`}, {"did", quote(alice.did)}, {"aud", quote(readOrigin)}, {"method", `"GET"`}, {"target", quote(target(readTarget))},
+		{"ts", quote(noon)}, {"nonce", `"Zm9ydHktdHdvIGJ5dGVz"`},
+	}}
+}
+
+func target(text string) string { return strings.ReplaceAll(text, "RECIPIENT", alice.did) }
+
+func encoded(text string) string { return base64.RawURLEncoding.EncodeToString([]byte(text)) }
+
+// set changes a member before the token is signed.
+func set(name, value string) func(draft) string {
+	return func(d draft) string { return encoded(d.with(name, value).signed()) }
+}
+
+// spelled changes the signed JSON; wrapping is of the whole token.
+func spelled(old, new string) func(draft) string {
+	return func(d draft) string {
+		text := d.signed()
+		if !strings.Contains(text, old) {
+			panic(old + " is not in " + text)
+		}
+		return encoded(strings.Replace(text, old, new, 1))
+	}
+}
+
+func reads() (vectors []testvectors.ReadVector) {
+	for _, c := range readTable {
+		d := newRead()
+		v := testvectors.ReadVector{Name: c.name, Now: noon, Origin: readOrigin, Method: "GET", Target: target(readTarget), Token: c.token(d),
+			Expect: testvectors.Reject, Code: "UNAUTHORIZED", Detail: c.detail, Reason: c.reason}
+		if c.reason == "" {
+			v.Expect, v.Code, v.DID, v.SeedHex = testvectors.Accept, "", alice.did, hex.EncodeToString(alice.seed)
+			v.Signed = c.signed(d)
+		}
+		vectors = append(vectors, v)
+	}
+	return vectors
+}
+
+// signed returns what the signature of an accepted token covers, found from the token itself.
+func (c readCase) signed(d draft) []byte {
+	text, err := base64.RawURLEncoding.DecodeString(c.token(d))
+	if err != nil {
+		panic(err)
+	}
+	form := string(canonical(text))
+	before, rest, _ := strings.Cut(form, `"sig":"`)
+	_, after, _ := strings.Cut(rest, `",`)
+	return []byte(before + after)
+}
+
+type readCase struct {
+	name           string
+	token          func(draft) string
+	detail, reason string // if rejected
+}
+
+const (
+	noToken = "malformed"
+	notBy   = "The signature is not by the key in did over these members."
+)
+
+var readTable = []readCase{
+	{"plain", func(d draft) string { return encoded(d.signed()) }, "", ""},
+	{"canonical", func(d draft) string { return encoded(string(canonical([]byte(d.signed())))) }, "", ""},
+	{"white-space", spelled(`{"typ"`, "{ \n\"typ\""), "", ""},
+	{"escapes", spelled(`"nonce"`, `"no\u006ece"`), "", ""},
+	{"ts-59s-old", set("ts", `"2026-02-02T11:59:01Z"`), "", ""},
+	{"ts-59s-ahead", set("ts", `"2026-02-02T12:00:59Z"`), "", ""},
+	{"ts-other-offset", set("ts", `"2026-02-02T20:00:00.123+08:00"`), "", ""},
+	{"nonce-16", set("nonce", `"0123456789abcdef"`), "", ""},
+	{"nonce-64", set("nonce", quote(strings.Repeat("aZ-_", 16))), "", ""},
+
+	{"aud-other", set("aud", `"https://other.example"`), "audience", "It is for another relay."},
+	{"aud-with-slash", set("aud", `"https://relay.example/"`), "audience", "The origin is compared as text and has no slash at its end."},
+	{"aud-with-port", set("aud", `"https://relay.example:443"`), "audience", "The origin has no port where it is the scheme's own."},
+	{"method-other", set("method", `"POST"`), "request", "It is for another method."},
+	{"method-lower-case", set("method", `"get"`), "request", "Methods are compared as text."},
+	{"target-other-path", set("target", `"/v1/messages"`), "request", "It is for another path."},
+	{"target-without-query", set("target", `"/events"`), "request", "It is for less than what is asked."},
+	{"target-other-order", set("target", quote(target("/events?recipient=RECIPIENT&cursor=0&timeout=30"))), "request", "The query is compared as it is sent, and not by its parameters."},
+	{"target-escaped", set("target", quote(strings.ReplaceAll(target(readTarget), ":", "%3A"))), "request", "The target is compared as it is sent."},
+	{"target-absolute", set("target", quote(readOrigin+target(readTarget))), "request", "The target is path and query, without an origin."},
+	{"ts-60s-old", set("ts", `"2026-02-02T11:59:00Z"`), "time", "A minute is too old, to the nanosecond."},
+	{"ts-60s-ahead", set("ts", `"2026-02-02T12:01:00Z"`), "time", "A minute is too early, to the nanosecond."},
+	{"ts-year-9999", set("ts", `"9999-12-31T23:59:59Z"`), "time", "A difference that saturates must not let the last year pass."},
+
+	{"ts-no-time", set("ts", `"now"`), noToken, "The ts is no RFC 3339 date-time."},
+	{"ts-number", set("ts", `1770033600`), noToken, "All members are strings."},
+	{"typ-other", set("typ", `"agora-write"`), noToken, "The typ is another."},
+	{"typ-absent", set("typ", ""), noToken, "The typ is missing."},
+	{"nonce-15", set("nonce", `"0123456789abcde"`), noToken, "The nonce is too short."},
+	{"nonce-65", set("nonce", quote(strings.Repeat("a", 65))), noToken, "The nonce is too long."},
+	{"nonce-plus", set("nonce", `"0123456789abcde+"`), noToken, "The nonce has a character that is none of A-Z, a-z, 0-9, - and _."},
+	{"nonce-absent", set("nonce", ""), noToken, "The nonce is missing."},
+	{"member-more", set("version", `"1.0"`), noToken, "It has a member that a token does not have."},
+	{"member-type", set("type", `"REQUEST"`), noToken, "It has a member that only messages have."},
+	{"member-folded", spelled(`"nonce"`, `"Nonce"`), noToken, "The names of members are exact."},
+	{"member-twice", spelled(`{"typ"`, `{"typ":"agora-read","typ"`), noToken, "A member stands twice."},
+	{"array", func(d draft) string { return encoded("[" + d.signed() + "]") }, noToken, "It is no object."},
+	{"two-objects", func(d draft) string { return encoded(d.signed() + d.signed()) }, noToken, "Something follows the object."},
+	{"no-json", func(draft) string { return encoded("agora-read") }, noToken, "It is no JSON."},
+	{"empty", func(draft) string { return "" }, noToken, "There is nothing."},
+	{"padded", func(d draft) string {
+		return base64.URLEncoding.EncodeToString([]byte(d.signed() + strings.Repeat(" ", 2-(len(d.signed())+1)%3)))
+	}, noToken, "The base64url has padding."},
+	{"line-break", func(d draft) string { return encoded(d.signed())[:20] + "\n" + encoded(d.signed())[20:] }, noToken, "The base64url has a line break."},
+	{"too-long", func(d draft) string { return encoded(d.signed() + strings.Repeat(" ", 6200)) }, noToken, "It is longer than 8192 characters."},
+	{"did-other", func(d draft) string {
+		return encoded(strings.Replace(d.signed(), quote(alice.did)+`,"aud"`, quote(bob.did)+`,"aud"`, 1))
+	}, noToken, notBy},
+	{"did-no-key", func(d draft) string { return encoded(strings.Replace(d.signed(), `"did:key:z6Mk`, `"did:web:z6Mk`, 1)) }, noToken, "The did is no did:key of Ed25519."},
+	{"sig-of-another-nonce", spelled(`Zm9ydHktdHdvIGJ5dGVz`, `Zm9ydHktdHdvIGJ5dGVa`), noToken, notBy},
+	{"sig-padded", func(d draft) string { return encoded(d.withSig(quote(d.sig() + "=="))) }, noToken, "The sig has padding."},
+	{"sig-absent", func(d draft) string { return encoded(d.text()) }, noToken, "There is no sig."},
+	{"message", func(draft) string { return encoded(newDraft("read").signed()) }, noToken, "It is a message."},
+}

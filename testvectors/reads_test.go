@@ -1,0 +1,80 @@
+package testvectors_test
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/sqlite"
+	"github.com/agora-relay/agora/testvectors"
+)
+
+// TestReads puts the tokens to a relay that asks for them.
+func TestReads(t *testing.T) {
+	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "agora.db"), sqlite.Options{Reserve: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := store.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	key, err := didkey.Generate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range testvectors.Reads() {
+		t.Run(v.Name, func(t *testing.T) {
+			now := instant(t, v.Now).Add(-time.Hour) // the relay has run for a while
+			r, err := relay.New(t.Context(), relay.Config{Store: store, Key: key, Origin: v.Origin, Reads: relay.ToParties,
+				Now: func() time.Time { return now }, Log: slog.New(slog.DiscardHandler)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			now = instant(t, v.Now)
+			did, err := r.VerifyRead(v.Token, v.Method, v.Target)
+			if wantCode(t, err, v.Code); err != nil {
+				var refusal *envelope.Error
+				if errors.As(err, &refusal); refusal.Details["reason"] != v.Detail {
+					t.Errorf("refused for %v, want %s", refusal.Details["reason"], v.Detail)
+				}
+				return
+			}
+			if string(did) != v.DID {
+				t.Errorf("by %s", did)
+			}
+			signsTheSame(t, v)
+		})
+	}
+}
+
+// signsTheSame holds that the key's signature over signed is the token's.
+func signsTheSame(t *testing.T, v testvectors.ReadVector) {
+	t.Helper()
+	text, err := base64.RawURLEncoding.DecodeString(v.Token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var token struct{ Sig string }
+	if err := json.Unmarshal(text, &token); err != nil {
+		t.Fatal(err)
+	}
+	sig := ed25519.Sign(ed25519.NewKeyFromSeed(unhex(t, v.SeedHex)), v.Signed)
+	if base64.RawURLEncoding.EncodeToString(sig) != token.Sig {
+		t.Errorf("signed is not what %s covers", token.Sig)
+	}
+	if form, err := envelope.Canonicalize(v.Signed); err != nil || !bytes.Equal(form, v.Signed) || strings.Contains(string(form), `"sig"`) {
+		t.Errorf("signed is %s, %v", v.Signed, err)
+	}
+}
