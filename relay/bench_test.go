@@ -62,7 +62,7 @@ func crowd(tb testing.TB, waiters int) (r *relay.Relay, store *pulpit, publish f
 	running.Go(func() { _ = r.Run(ctx) }) // ends with ctx
 	for i := range waiters {
 		running.Go(func() {
-			_, err := r.Events(ctx, relay.Poll{Peer: local, Filter: relay.Filter{Recipient: didkey.DID(fmt.Sprintf("did:key:z%d", i))}, Wait: time.Hour, Limit: 1})
+			_, err := r.Events(ctx, &relay.Poll{Peer: local, Filter: relay.Filter{Recipient: didkey.DID(fmt.Sprintf("did:key:z%d", i))}, Wait: time.Hour, Limit: 1})
 			if !errors.Is(err, context.Canceled) {
 				tb.Errorf("a poll for nothing ended with %v", err)
 			}
@@ -103,7 +103,7 @@ func BenchmarkWake(b *testing.B) {
 			for b.Loop() {
 				answered := make(chan error, 1)
 				go func() {
-					d, err := r.Events(b.Context(), poll)
+					d, err := r.Events(b.Context(), &poll)
 					if err == nil && len(d.Events) != 1 {
 						err = fmt.Errorf("%d events", len(d.Events))
 					}

@@ -49,7 +49,7 @@ func TestLargePagesAreReadInPieces(t *testing.T) {
 			var got []string
 			p := relay.Poll{Filter: relay.Filter{Recipient: me}, Limit: limit}
 			for more := true; more; {
-				d, err := r.Events(t.Context(), p)
+				d, err := r.Events(t.Context(), &p)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -64,7 +64,7 @@ func TestLargePagesAreReadInPieces(t *testing.T) {
 				t.Errorf("%s: %d events in all, want the %d posted, in their order", name, len(got), len(posted))
 			}
 		}
-		d, err := r.Events(t.Context(), relay.Poll{Filter: relay.Filter{Recipient: me}, Since: began.Add(-time.Second), Limit: 1000})
+		d, err := r.Events(t.Context(), &relay.Poll{Filter: relay.Filter{Recipient: me}, Since: began.Add(-time.Second), Limit: 1000})
 		if err != nil {
 			t.Fatal(err)
 		}

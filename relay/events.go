@@ -54,8 +54,8 @@ func whole(p Page) Delivery {
 
 // Events answers a poll: at once if there is something to deliver, else as soon as there is, else with an empty page
 // when p.Wait is over or the relay shuts down. A poll whose ctx ends while it waits gives up its place at once. One
-// that would wait and finds no place is refused with CodeRateLimited.
-func (r *Relay) Events(ctx context.Context, p Poll) (Delivery, error) {
+// that would wait and finds no place is refused with CodeRateLimited. p is the relay's until it returns.
+func (r *Relay) Events(ctx context.Context, p *Poll) (Delivery, error) {
 	if err := r.draining(); err != nil {
 		return Delivery{}, err
 	}
@@ -80,32 +80,41 @@ func (r *Relay) Events(ctx context.Context, p Poll) (Delivery, error) {
 	return r.fromCursor(ctx, p, w)
 }
 
-func (r *Relay) fromCursor(ctx context.Context, p Poll, w *waiter) (Delivery, error) {
-	d, err := r.read(context.WithoutCancel(ctx), p.Peer, Query{Filter: p.Filter, Now: r.Now(), After: p.Cursor, Limit: p.Limit, MaxBytes: PageBytes})
+// fromCursor answers a poll with a cursor. Large values are passed by reference, here and below: a stack that has grown
+// for them stays as large while its goroutine waits, and thousands do.
+func (r *Relay) fromCursor(ctx context.Context, p *Poll, w *waiter) (Delivery, error) {
+	d, err := r.read(context.WithoutCancel(ctx), p.Peer,
+		&Query{Filter: p.Filter, Now: r.Now(), After: p.Cursor, Limit: p.Limit, MaxBytes: PageBytes})
 	if err != nil || len(d.Events) > 0 {
 		return d, err
 	}
+	fresh, err := r.await(ctx, p, w, d.Cursor)
+	return whole(fresh), err
+}
+
+// await returns what is handed over to w beyond seen, or nothing once the wait is over.
+func (r *Relay) await(ctx context.Context, p *Poll, w *waiter, seen Cursor) (Page, error) {
 	deadline := time.NewTimer(p.Wait)
 	defer deadline.Stop()
 	for {
 		select {
 		case <-w.woken:
-			if fresh := pageOf(r.hub.take(w), d.Cursor, p.Limit); len(fresh.Events) > 0 {
-				return whole(fresh), nil
+			if fresh := pageOf(r.hub.take(w), seen, p.Limit); len(fresh.Events) > 0 {
+				return fresh, nil
 			}
 		case <-deadline.C:
-			return d, nil
+			return Page{Cursor: seen}, nil
 		case <-r.drained:
-			return d, nil
+			return Page{Cursor: seen}, nil
 		case <-ctx.Done():
-			return Delivery{}, ctx.Err()
+			return Page{}, ctx.Err()
 		}
 	}
 }
 
 // read answers q, of whose page no more is held in memory than a slow reader may keep there.
-func (r *Relay) read(ctx context.Context, p Peer, q Query) (Delivery, error) {
-	rest := q
+func (r *Relay) read(ctx context.Context, p Peer, q *Query) (Delivery, error) {
+	rest := *q
 	q.MaxBytes = pieceBytes
 	first, err := r.ask(ctx, p, q)
 	d := whole(first)
@@ -121,7 +130,7 @@ func (r *Relay) read(ctx context.Context, p Peer, q Query) (Delivery, error) {
 	if rest.MaxBytes <= 0 {
 		return d, nil // a single event of that size
 	}
-	end, err := r.ask(ctx, p, rest)
+	end, err := r.ask(ctx, p, &rest)
 	if err != nil || len(end.Events) == 0 || end.Events[0].Size > rest.MaxBytes {
 		return d, err
 	}
@@ -132,14 +141,14 @@ func (r *Relay) read(ctx context.Context, p Peer, q Query) (Delivery, error) {
 }
 
 // ask reads a page for p, at the expense of its allowance.
-func (r *Relay) ask(ctx context.Context, p Peer, q Query) (Page, error) {
-	page, err := r.Store.Read(ctx, q)
+func (r *Relay) ask(ctx context.Context, p Peer, q *Query) (Page, error) {
+	page, err := r.Store.Read(ctx, *q)
 	r.chargeRead(p, page.Took)
 	return page, err
 }
 
 // pieces reads all that q selects, a piece at a time.
-func (r *Relay) pieces(ctx context.Context, p Peer, q Query) iter.Seq2[[]Event, error] {
+func (r *Relay) pieces(ctx context.Context, p Peer, q *Query) iter.Seq2[[]Event, error] {
 	return func(yield func([]Event, error) bool) {
 		for more := true; more; {
 			page, err := r.ask(ctx, p, q)

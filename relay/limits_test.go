@@ -182,7 +182,7 @@ func TestLocalAndUnlimited(t *testing.T) {
 				}
 			}
 			for range 11_000 {
-				go r.Events(t.Context(), relay.Poll{Peer: c.peer, Filter: relay.Filter{Thread: "quiet"}, Wait: time.Minute, Limit: 1})
+				go r.Events(t.Context(), &relay.Poll{Peer: c.peer, Filter: relay.Filter{Thread: "quiet"}, Wait: time.Minute, Limit: 1})
 			}
 			synctest.Wait()
 			if n := r.Waiting(); n != 11_000 {
@@ -237,7 +237,7 @@ func TestPlacesForPolls(t *testing.T) {
 			wait := func(ctx context.Context, addr string, n int) {
 				for range n {
 					ended.Go(func() {
-						_, err := r.Events(ctx, relay.Poll{Peer: from(addr), Filter: relay.Filter{Recipient: agent.DID()}, Since: since, Wait: time.Minute, Limit: 1})
+						_, err := r.Events(ctx, &relay.Poll{Peer: from(addr), Filter: relay.Filter{Recipient: agent.DID()}, Since: since, Wait: time.Minute, Limit: 1})
 						if err != nil && ctx.Err() == nil {
 							t.Error(err)
 						}
@@ -248,7 +248,7 @@ func TestPlacesForPolls(t *testing.T) {
 			full := func(when string) {
 				t.Helper()
 				before := time.Now()
-				_, err := r.Events(t.Context(), relay.Poll{Peer: from("2001:db8::2"), Since: since, Wait: time.Minute, Limit: 1})
+				_, err := r.Events(t.Context(), &relay.Poll{Peer: from("2001:db8::2"), Since: since, Wait: time.Minute, Limit: 1})
 				wantLimit(t, err, relay.PollsPerAddress)
 				if !time.Now().Equal(before) {
 					t.Errorf("%s: refused after %v", when, time.Since(before))
@@ -291,11 +291,11 @@ func TestPlacesOfAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, relay.Config{Limits: relay.Limits{PollsPerAddress: 2, Polls: 5}})
 		for i := range 5 {
-			go r.Events(t.Context(), relay.Poll{Peer: from(fmt.Sprint("192.0.2.", i/2)), Wait: time.Duration(i+1) * time.Second, Limit: 1})
+			go r.Events(t.Context(), &relay.Poll{Peer: from(fmt.Sprint("192.0.2.", i/2)), Wait: time.Duration(i+1) * time.Second, Limit: 1})
 		}
 		synctest.Wait()
 		ask := func() error {
-			_, err := r.Events(t.Context(), relay.Poll{Peer: from("192.0.2.9"), Wait: time.Second, Limit: 1})
+			_, err := r.Events(t.Context(), &relay.Poll{Peer: from("192.0.2.9"), Wait: time.Second, Limit: 1})
 			return err
 		}
 		wantLimit(t, ask(), relay.Polls)
@@ -317,7 +317,7 @@ func TestAFailingPollGivesItsPlaceBack(t *testing.T) {
 	}
 	broken.err = errors.New("broken")
 	for i := range 100 {
-		if _, err := r.Events(t.Context(), relay.Poll{Peer: from("192.0.2.1"), Wait: time.Second, Limit: 1}); !errors.Is(err, broken.err) {
+		if _, err := r.Events(t.Context(), &relay.Poll{Peer: from("192.0.2.1"), Wait: time.Second, Limit: 1}); !errors.Is(err, broken.err) {
 			t.Fatalf("poll %d: %v", i, err)
 		}
 	}
@@ -346,7 +346,7 @@ func TestManyAtOnce(t *testing.T) {
 			})
 			for range 4 {
 				tasks.Go(func() {
-					if _, err := r.Events(t.Context(), relay.Poll{Peer: from("192.0.2.1"), Wait: time.Minute, Limit: 1}); err == nil {
+					if _, err := r.Events(t.Context(), &relay.Poll{Peer: from("192.0.2.1"), Wait: time.Minute, Limit: 1}); err == nil {
 						waiting.Add(1)
 					}
 				})
@@ -401,7 +401,7 @@ func TestDearRequestsCountForMore(t *testing.T) {
 			t.Errorf("again after %v, want 60ms", wait)
 		}
 		for name, read := range map[string]func(p relay.Peer) error{
-			"192.0.2.2": func(p relay.Peer) error { _, err := r.Events(t.Context(), relay.Poll{Peer: p, Limit: 1}); return err },
+			"192.0.2.2": func(p relay.Peer) error { _, err := r.Events(t.Context(), &relay.Poll{Peer: p, Limit: 1}); return err },
 			"192.0.2.5": func(p relay.Peer) error {
 				_, err := r.Agent(t.Context(), p, key(t).DID())
 				wantCode(t, err, envelope.CodeAgentNotFound)

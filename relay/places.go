@@ -74,7 +74,7 @@ func (r *Relay) Enter(p Peer) (leave func(), err error) {
 }
 
 // wait takes a place for a poll that will wait. Refusals: CodeRateLimited, at once.
-func (l *limiter) wait(p Poll) (leave func(), err error) {
+func (l *limiter) wait(p *Poll) (leave func(), err error) {
 	if p.Wait <= 0 {
 		return func() {}, nil
 	}

@@ -110,7 +110,7 @@ func codeOf(err error) envelope.Code {
 
 func poll(t *testing.T, r *relay.Relay, p relay.Poll) relay.Page {
 	t.Helper()
-	d, err := r.Events(t.Context(), p)
+	d, err := r.Events(t.Context(), &p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -276,7 +276,7 @@ func TestPollIsWokenByItsOwnEventsOnly(t *testing.T) {
 		woken := make(chan string, len(filters)+1)
 		wait := func(name string, f relay.Filter) {
 			go func() {
-				page, err := r.Events(t.Context(), relay.Poll{Filter: f, Wait: time.Minute, Limit: 10})
+				page, err := r.Events(t.Context(), &relay.Poll{Filter: f, Wait: time.Minute, Limit: 10})
 				if err == nil && len(page.Events) == 1 {
 					woken <- name
 				}
@@ -326,14 +326,14 @@ func TestPollEnds(t *testing.T) {
 				time.Sleep(time.Second)
 				leave()
 			}()
-			if _, err := r.Events(gone, p); !errors.Is(err, context.Canceled) || r.Waiting() != 0 {
+			if _, err := r.Events(gone, &p); !errors.Is(err, context.Canceled) || r.Waiting() != 0 {
 				t.Errorf("a poll whose client left ended with %v, %d wait", err, r.Waiting())
 			}
 		}
 		answered := make(chan relay.Page, 2)
 		for _, p := range []relay.Poll{{Wait: time.Minute, Limit: 1}, {Since: began, Wait: time.Minute, Limit: 1}} {
 			go func() {
-				page, err := r.Events(t.Context(), p)
+				page, err := r.Events(t.Context(), &p)
 				if err != nil {
 					t.Errorf("drained poll: %v", err)
 				}
@@ -351,7 +351,7 @@ func TestPollEnds(t *testing.T) {
 		if waited := time.Since(before); waited != 0 {
 			t.Errorf("draining took %v", waited)
 		}
-		_, err := r.Events(t.Context(), relay.Poll{})
+		_, err := r.Events(t.Context(), &relay.Poll{})
 		wantCode(t, err, envelope.CodeUnavailable)
 		_, err = r.Post(t.Context(), local, sign(t, key(t), envelope.Draft{Payload: request}).Canonical())
 		wantCode(t, err, envelope.CodeUnavailable)

@@ -31,14 +31,14 @@ type outlook struct {
 	end      Cursor    // of the store, as of this look
 }
 
-func (r *Relay) since(ctx context.Context, p Poll, w *waiter) (Delivery, error) {
+func (r *Relay) since(ctx context.Context, p *Poll, w *waiter) (Delivery, error) {
 	deadline := time.NewTimer(p.Wait)
 	defer deadline.Stop()
 	settle := time.NewTimer(p.Wait)
 	defer settle.Stop()
 
 	look := context.WithoutCancel(ctx) // only the wait is given up
-	first, err := r.ask(look, p.Peer, Query{Filter: p.Filter, TS: p.Since, Expired: true, Headers: true, Limit: 1})
+	first, err := r.ask(look, p.Peer, &Query{Filter: p.Filter, TS: p.Since, Expired: true, Headers: true, Limit: 1})
 	if err != nil {
 		return Delivery{}, err
 	}
@@ -80,7 +80,7 @@ func (r *Relay) since(ctx context.Context, p Poll, w *waiter) (Delivery, error) 
 // isNews reports whether events that have come since this look are worth another: a look costs as much as there is
 // behind the bookmark, and whoever sends equal timestamps must not make every reader look at each of them. sibling is
 // when the last event arrived that only shares the bookmark's instant; zero: none did.
-func (o outlook) isNews(events []Posted, since time.Time) (news bool, sibling time.Time) {
+func (o *outlook) isNews(events []Posted, since time.Time) (news bool, sibling time.Time) {
 	for _, e := range events {
 		switch {
 		case e.Seq <= o.end.Seq: // this look has seen it
@@ -94,7 +94,7 @@ func (o outlook) isNews(events []Posted, since time.Time) (news bool, sibling ti
 }
 
 // resume is the cursor from which nothing pending is missed.
-func (o outlook) resume() Cursor {
+func (o *outlook) resume() Cursor {
 	if len(o.pending) > 0 {
 		return Cursor{o.end.Epoch, o.pending[0].Seq - 1}
 	}
@@ -103,8 +103,8 @@ func (o outlook) resume() Cursor {
 
 // look says what a poll would get now. first holds the first event with the instant p.Since as of the poll's start, or
 // nothing: then p.Since is no bookmark, for the whole of this poll.
-func (r *Relay) look(ctx context.Context, p Poll, first Page) (outlook, error) {
-	o := outlook{query: Query{Filter: p.Filter, Now: r.Now(), Limit: inboxAhead}}
+func (r *Relay) look(ctx context.Context, p *Poll, first Page) (*outlook, error) {
+	o := &outlook{query: Query{Filter: p.Filter, Now: r.Now(), Limit: inboxAhead}}
 	if p.Recipient == "" {
 		o.query.Limit = lookAhead
 	}
@@ -113,7 +113,7 @@ func (r *Relay) look(ctx context.Context, p Poll, first Page) (outlook, error) {
 		bookmark = first.Events[0].Seq
 		o.query.After = Cursor{first.Cursor.Epoch, bookmark - 1}
 		// Expired holders count too: the reader may have got them. Other expired events do not, however many there are.
-		holders, err := r.ask(ctx, p.Peer, Query{Filter: p.Filter, TS: p.Since, Expired: true, Headers: true, Limit: lookAhead})
+		holders, err := r.ask(ctx, p.Peer, &Query{Filter: p.Filter, TS: p.Since, Expired: true, Headers: true, Limit: lookAhead})
 		if err != nil {
 			return o, err
 		}
@@ -125,7 +125,7 @@ func (r *Relay) look(ctx context.Context, p Poll, first Page) (outlook, error) {
 	}
 	q := o.query
 	q.Headers = true
-	page, err := r.ask(ctx, p.Peer, q)
+	page, err := r.ask(ctx, p.Peer, &q)
 	if err != nil {
 		return o, err
 	}
@@ -182,21 +182,21 @@ func cut(pending []Event, lastHolder map[int64]Seq, behind Seq, limit int) int {
 }
 
 // deliver reads the page that o found: a piece of it now, the rest as it is asked for.
-func (r *Relay) deliver(ctx context.Context, p Peer, o outlook) (Delivery, error) {
+func (r *Relay) deliver(ctx context.Context, p Peer, o *outlook) (Delivery, error) {
 	if o.cut == 0 {
 		return Delivery{Page: Page{Cursor: o.end}}, nil
 	}
 	last := o.pending[o.cut-1]
 	q := o.query
 	q.After, q.Until, q.MaxBytes = o.resume(), last.Seq, pieceBytes
-	page, err := r.ask(ctx, p, q)
+	page, err := r.ask(ctx, p, &q)
 	if err != nil {
 		return Delivery{}, err
 	}
 	d := Delivery{Page: page, LastTS: last.TS}
 	if page.More {
 		q.After = page.Cursor
-		d.Rest = r.pieces(ctx, p, q)
+		d.Rest = r.pieces(ctx, p, &q)
 	}
 	d.More = o.cut < len(o.pending)
 	d.Cursor = Cursor{o.end.Epoch, last.Seq}

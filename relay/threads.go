@@ -37,7 +37,7 @@ func (r *Relay) Thread(ctx context.Context, p Peer, k thread.Key) (ThreadView, e
 		return ThreadView{}, err
 	}
 	q := Query{Filter: Filter{Thread: t.ID, Client: t.Client, Viewer: r.viewer(p)}, Now: now, Headers: true, Limit: maxThreadEvents}
-	all, err := r.ask(ctx, p, q)
+	all, err := r.ask(ctx, p, &q)
 	if err != nil {
 		return ThreadView{}, err
 	}
@@ -56,7 +56,7 @@ func (r *Relay) Thread(ctx context.Context, p Peer, k thread.Key) (ThreadView, e
 		}
 	}
 	q.Headers, q.MaxBytes, q.Until = false, math.MaxInt, all.Cursor.Seq
-	v.Delivery, err = r.read(ctx, p, q)
+	v.Delivery, err = r.read(ctx, p, &q)
 	return v, err
 }
 

@@ -64,7 +64,7 @@ func (v Viewer) record(t thread.Thread) thread.Thread {
 func (r *Relay) viewer(p Peer) Viewer { return Viewer{Limited: r.Reads == ToParties, DID: p.Reader} }
 
 // mayPoll refuses a poll on an inbox that is not p's own. An empty answer would tell its reader that there is nothing.
-func (r *Relay) mayPoll(p Poll) error {
+func (r *Relay) mayPoll(p *Poll) error {
 	v := r.viewer(p.Peer)
 	if !v.Limited || p.Recipient == "" || p.Recipient == v.DID {
 		return nil

@@ -85,7 +85,7 @@ func TestPartiesSeeTheirOwn(t *testing.T) {
 			}
 			for way, p := range map[string]relay.Poll{"cursor": {}, "since, before it all": {Since: began}, "since, a bookmark": {Since: ts}} {
 				p.Peer, p.Filter, p.Limit = as(c.reader), c.filter, 9
-				d, err := r.Events(t.Context(), p)
+				d, err := r.Events(t.Context(), &p)
 				if c.want == "401" {
 					if e := wantCode(t, err, envelope.CodeUnauthorized); e.Details["reason"] != envelope.ReadUnsigned {
 						t.Errorf("%s by %s: %v", c.name, way, e.Details)
@@ -124,7 +124,7 @@ func TestInvisibleEventsWakeNobody(t *testing.T) {
 				for _, p := range []relay.Poll{{}, {Since: began}} {
 					p.Peer, p.Filter, p.Wait, p.Limit = as(reader), f, 20*time.Second, 9
 					go func() {
-						d, err := r.Events(t.Context(), p)
+						d, err := r.Events(t.Context(), &p)
 						if err != nil || len(d.Events) > 0 {
 							t.Errorf("%+v: %d events, %v", p, len(d.Events), err)
 						}
@@ -242,7 +242,7 @@ func TestCursorsTellNothing(t *testing.T) {
 	for _, text := range []string{receipt.Cursor.String(), strings.Repeat("00", 16), strings.ToUpper(first), first[:30], first + "00", "1", ""} {
 		c, err := r.ParseCursor(text)
 		if err == nil {
-			_, err = r.Events(t.Context(), relay.Poll{Cursor: c, Limit: 9})
+			_, err = r.Events(t.Context(), &relay.Poll{Cursor: c, Limit: 9})
 		}
 		if codeOf(err) != envelope.CodeInvalidRequest {
 			t.Errorf("%q is taken: %v", text, err)

@@ -63,12 +63,12 @@ func FuzzQuery(f *testing.F) {
 			}
 			return
 		}
-		again, _, err := httpapi.ParsePoll(request(reencode(poll)))
+		again, _, err := httpapi.ParsePoll(request(reencode(*poll)))
 		if d := again.Wait - poll.Wait; err != nil || d < -1 || d > 1 { // a double holds a nanosecond of 60 s, but not always the same
-			t.Fatalf("%q becomes %q: %v, %v", text, reencode(poll), again, err)
+			t.Fatalf("%q becomes %q: %v, %v", text, reencode(*poll), again, err)
 		}
 		if again.Wait = poll.Wait; !again.Since.Equal(poll.Since) || again.Filter != poll.Filter || again.Cursor != poll.Cursor || again.Limit != poll.Limit {
-			t.Errorf("%q is %+v, and %q is %+v", text, poll, reencode(poll), again)
+			t.Errorf("%q is %+v, and %q is %+v", text, poll, reencode(*poll), again)
 		}
 		if poll.Limit < 1 || poll.Limit > relay.MaxPage || poll.Wait < 0 || poll.Wait > relay.MaxWait || (poll.Cursor != relay.Cursor{}) && !poll.Since.IsZero() {
 			t.Errorf("%q: %+v", text, poll)

@@ -55,14 +55,15 @@ func invalid(format string, args ...any) error {
 }
 
 // parsePoll reads the parameters of GET /events. since is the parameter as it stands.
-func (s *server) parsePoll(r *http.Request) (poll relay.Poll, since string, err error) {
+func (s *server) parsePoll(r *http.Request) (poll *relay.Poll, since string, err error) {
 	p, err := parseParams(r, "since", "cursor", "recipient", "sender", "type", "thread", "broadcast", "timeout", "limit")
 	if err != nil {
-		return poll, "", err
+		return nil, "", err
 	}
+	poll = &relay.Poll{}
 	for _, step := range []func(params, *relay.Poll) error{s.parsePlace, parseParties, parseSubject, parsePatience} {
-		if err := step(p, &poll); err != nil {
-			return poll, "", err
+		if err := step(p, poll); err != nil {
+			return nil, "", err
 		}
 	}
 	return poll, p["since"], nil
