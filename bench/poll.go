@@ -38,7 +38,7 @@ func (r *run) openPolls(ctx, linger context.Context, b *books) *polls {
 	opened := new(atomic.Int64)
 	r.begin("opening polls", opened)
 	places := make(chan struct{}, opening)
-	open := func(inbox didkey.DID, buffer int, deliver func([][]byte, time.Time)) {
+	open := func(inbox didkey.Key, buffer int, deliver func([][]byte, time.Time)) {
 		places <- struct{}{}
 		p.running.Go(func() {
 			first := sync.OnceFunc(func() {
@@ -54,15 +54,15 @@ func (r *run) openPolls(ctx, linger context.Context, b *books) *polls {
 		before := r.process.rss()
 		for _, key := range keys {
 			if ctx.Err() == nil {
-				open(key.DID(), 512, func(events [][]byte, _ time.Time) { r.faults.add("delivered to a poll that matches nothing", nil) })
+				open(key, 512, func(events [][]byte, _ time.Time) { r.faults.add("delivered to a poll that matches nothing", nil) })
 			}
 		}
 		r.settle(ctx)
 		b.idleGrowth = r.process.rss() - before
 	}
-	for inbox, did := range r.stock.inboxes {
+	for inbox, key := range r.stock.readers {
 		if r.delivers() && ctx.Err() == nil {
-			open(did, 4096, func(events [][]byte, now time.Time) { r.deliver(inbox, events, now) })
+			open(key, 4096, func(events [][]byte, now time.Time) { r.deliver(inbox, events, now) })
 		}
 	}
 	for range opening { // all that opened have sent their first request
@@ -87,16 +87,19 @@ func (r *run) settle(ctx context.Context) {
 }
 
 // wait polls one inbox until ctx ends; first is called when the first poll has been sent.
-func (r *run) wait(ctx context.Context, inbox didkey.DID, buffer int, first func(), deliver func([][]byte, time.Time)) {
+func (r *run) wait(ctx context.Context, inbox didkey.Key, buffer int, first func(), deliver func([][]byte, time.Time)) {
 	c := r.connect(ctx, buffer)
 	defer c.close()
 	cursor := r.start
 	var p page
 	for ctx.Err() == nil && !r.lost.Load() {
 		hold := longestPoll - rand.N(longestPoll/4) // or all would come back at once
-		request := r.to.request("GET", fmt.Sprintf("/events?recipient=%s&cursor=%s&limit=%d&timeout=%.3f",
-			inbox, cursor, pageSize, hold.Seconds()), nil)
-		a, err := answer{}, c.send(request, hold, time.Now())
+		var a answer
+		request, err := r.to.read(fmt.Sprintf("/events?recipient=%s&cursor=%s&limit=%d&timeout=%.3f",
+			inbox.DID(), cursor, pageSize, hold.Seconds()), inbox)
+		if err == nil {
+			err = c.send(request, hold, time.Now())
+		}
 		first()
 		if err == nil {
 			a, err = c.receive()
@@ -166,8 +169,8 @@ func (r *run) deliver(inbox int, events [][]byte, now time.Time) {
 // idOf returns as much of an event as shows which it is.
 func idOf(event []byte) []byte { return event[:min(len(event), 60)] }
 
-// readBack reads everything since the start with one cursor, as a reader does who was away, and marks what is there. It
-// reports whether it came to the end.
+// readBack reads everything since the start, as a reader does who was away, and marks what is there: with one cursor, or
+// with one for each inbox if the relay shows it to its owner only. It reports whether it came to the end.
 func (r *run) readBack(ctx context.Context, s *stats) (complete bool) {
 	r.begin("reading back", &s.accepted)
 	c := r.connect(ctx, 64<<10)
@@ -176,13 +179,27 @@ func (r *run) readBack(ctx context.Context, s *stats) (complete bool) {
 	defer func() {
 		s.posting, s.ownCPU, s.relayCPU = time.Since(began), ownCPU()-own, r.process.cpu()-relay
 	}()
+	if r.to.origin == "" {
+		return r.readAll(ctx, s, c, "/events?", didkey.Key{})
+	}
+	for _, reader := range r.stock.readers {
+		if !r.readAll(ctx, s, c, "/events?recipient="+string(reader.DID())+"&", reader) {
+			return false
+		}
+	}
+	return true
+}
+
+// readAll reads with one cursor.
+func (r *run) readAll(ctx context.Context, s *stats, c *conn, path string, reader didkey.Key) (complete bool) {
 	var p page
-	var v values
-	var text []byte
 	for cursor, failures := r.start, 0; ctx.Err() == nil && failures < 5; {
 		asked := time.Now()
-		request := r.to.request("GET", fmt.Sprintf("/events?cursor=%s&limit=%d&timeout=0", cursor, pageSize), nil)
-		a, err := answer{}, c.send(request, 0, asked)
+		var a answer
+		request, err := r.to.read(fmt.Sprintf("%scursor=%s&limit=%d&timeout=0", path, cursor, pageSize), reader)
+		if err == nil {
+			err = c.send(request, 0, asked)
+		}
 		if err == nil {
 			a, err = c.receive()
 		}
@@ -195,25 +212,32 @@ func (r *run) readBack(ctx context.Context, s *stats) (complete bool) {
 			continue
 		}
 		s.ack.add(time.Since(asked))
-		for _, event := range p.events {
-			s.accepted.Add(1)
-			n, ok := r.stock.find(event)
-			if !ok {
-				continue // other traffic; if it was ours it will be missed
-			}
-			text = r.stock.canonical.fill(text, r.stock.values(n, &v))
-			if string(event) != string(text) {
-				r.faults.add("stored with other bytes than its canonical form", v[partID])
-			}
-			if record := r.stock.at(n); record.stored < 3 {
-				record.stored++
-			}
-		}
+		r.found(p.events, s)
 		if cursor = p.cursor; !p.more {
 			return true
 		}
 	}
 	return false
+}
+
+// found marks what was read back.
+func (r *run) found(events [][]byte, s *stats) {
+	var v values
+	var text []byte
+	for _, event := range events {
+		s.accepted.Add(1)
+		n, ok := r.stock.find(event)
+		if !ok {
+			continue // other traffic; if it was ours it will be missed
+		}
+		text = r.stock.canonical.fill(text, r.stock.values(n, &v))
+		if string(event) != string(text) {
+			r.faults.add("stored with other bytes than its canonical form", v[partID])
+		}
+		if record := r.stock.at(n); record.stored < 3 {
+			record.stored++
+		}
+	}
 }
 
 // settleAccounts compares what was answered with what came back. It runs when nobody else does.

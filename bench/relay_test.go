@@ -25,7 +25,7 @@ import (
 )
 
 // start runs a real relay with its wire wrapped, until the test ends, and returns its address.
-func start(t *testing.T, wire func(http.Handler) http.Handler) string {
+func start(t *testing.T, wire func(http.Handler) http.Handler, settings ...func(*relay.Config)) string {
 	t.Helper()
 	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "agora.db"), sqlite.Options{Reserve: 4 << 20})
 	if err != nil {
@@ -36,7 +36,12 @@ func start(t *testing.T, wire func(http.Handler) http.Handler) string {
 		t.Fatal(err)
 	}
 	quiet := slog.New(slog.DiscardHandler)
-	r, err := relay.New(t.Context(), relay.Config{Store: store, Key: key, Log: quiet})
+	server := httptest.NewUnstartedServer(nil)
+	c := relay.Config{Store: store, Key: key, Log: quiet, Origin: "http://" + server.Listener.Addr().String()}
+	for _, set := range settings {
+		set(&c)
+	}
+	r, err := relay.New(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +52,8 @@ func start(t *testing.T, wire func(http.Handler) http.Handler) string {
 	if wire != nil {
 		handler = wire(handler)
 	}
-	server := httptest.NewServer(handler)
+	server.Config.Handler = handler
+	server.Start()
 	t.Cleanup(func() {
 		r.Drain()
 		server.Close()
@@ -114,6 +120,19 @@ func TestModes(t *testing.T) {
 			}
 			checkForms(t, r)
 		})
+	}
+}
+
+// A relay that shows mail to its parties only is measured like any other: the run's readers sign.
+func TestPrivateReads(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []Mode{Post, Deliver} {
+		o := small(mode)
+		o.Idle = 2
+		r := bench(t, start(t, nil, func(c *relay.Config) { c.Reads = relay.ToParties }), o)
+		if !r.Holds() || r.Accepted != 60 || r.Stored < 60 || o.delivers() && r.Delivered != 60 {
+			t.Errorf("%s: %+v", mode, r)
+		}
 	}
 }
 

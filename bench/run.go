@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
@@ -98,6 +99,23 @@ func (r *run) prepare(ctx, linger context.Context) (err error) {
 		return fmt.Errorf("%s does not take a post as an Agora relay with cursors does: status %d %.300q", r.to.url, a.status, a.body)
 	}
 	r.start = receipt.Cursor
+	return r.lookForRules(c)
+}
+
+// lookForRules asks the relay whether reads are to be signed. One that does not describe itself asks for nothing.
+func (r *run) lookForRules(c *conn) error {
+	err := c.send(r.to.request("GET", "/.well-known/agora.json", nil), 0, time.Now())
+	if err != nil {
+		return err
+	}
+	a, err := c.receive()
+	if err != nil || a.status != 200 {
+		return err
+	}
+	var rules struct{ Reads, URL string }
+	if json.Unmarshal(a.body, &rules) == nil && rules.Reads == "parties" {
+		r.to.origin = rules.URL
+	}
 	return nil
 }
 

@@ -40,7 +40,8 @@ type stock struct {
 	texts
 	names
 	senders []didkey.Key
-	inboxes []didkey.DID
+	readers []didkey.Key
+	inboxes []didkey.DID // the readers'
 
 	chunks [most/chunkSize + 16]atomic.Pointer[[chunkSize]record] // posters and polls look, sign adds
 	signed int                                                    // numbers below have a signature; sign's
@@ -55,11 +56,11 @@ func newStock(ctx context.Context, to target, o Options) (*stock, error) {
 		return nil, err
 	}
 	s.senders = newKeys(ctx, o.Senders)
-	inboxes := s.senders
+	s.readers = s.senders
 	if o.delivers() {
-		inboxes = newKeys(ctx, o.Pollers)
+		s.readers = newKeys(ctx, o.Pollers)
 	}
-	for _, key := range inboxes {
+	for _, key := range s.readers {
 		s.inboxes = append(s.inboxes, key.DID())
 	}
 	if err := ctx.Err(); err != nil {

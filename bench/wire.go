@@ -12,6 +12,9 @@ import (
 	"net/http/httputil"
 	"strconv"
 	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
 )
 
 // target is where a relay answers.
@@ -22,11 +25,28 @@ type target struct {
 	host    string
 	address string // to connect to
 	path    string // before /events; mostly empty
+	origin  string // what signed reads are for (PROTOCOL §8); empty: the relay asks for none
 }
 
 // request returns the bytes of a request.
 func (t target) request(method, path string, body []byte) []byte {
+	return t.requestBy("", method, path, body)
+}
+
+// read returns the bytes of a read by one who signs it if the relay asks for that.
+func (t target) read(path string, by didkey.Key) ([]byte, error) {
+	if t.origin == "" {
+		return t.request("GET", path, nil), nil
+	}
+	token, err := envelope.Read{Reader: by.DID(), Audience: t.origin, Method: "GET", Target: t.path + path, TS: time.Now()}.Sign(by)
+	return t.requestBy(token, "GET", path, nil), err
+}
+
+func (t target) requestBy(token, method, path string, body []byte) []byte {
 	b := fmt.Appendf(nil, "%s %s%s HTTP/1.1\r\nHost: %s\r\n", method, t.path, path, t.header)
+	if token != "" {
+		b = fmt.Appendf(b, "Authorization: Agora %s\r\n", token)
+	}
 	if body != nil {
 		b = fmt.Appendf(b, "Content-Type: application/json\r\nContent-Length: %d\r\n", len(body))
 	}
