@@ -113,7 +113,7 @@ var mutants = []mutant{
 	{"store: thread rules before duplicates", "store/sqlite/append.go", "	if receipt, found, err := w.duplicate(e); found || err != nil {", "	if receipt, found, err := w.duplicate(e); e.Envelope.Type != envelope.TypeAccept && (found || err != nil) {", ofStores},
 	{"store: a REQUEST is judged as if its thread were new", "store/sqlite/append.go", "return w.put(e, false)", "return w.put(e, e.Envelope.Type == envelope.TypeRequest)", ofStores},
 	{"store: what is taken is not looked at again", "store/sqlite/append.go", "return errors.Is(err, errTaken) || errors.As(err, &refusal)", "return errors.As(err, &refusal)", ofStores},
-	{"store: a thread stays without its REQUEST", "store/sqlite/append.go", "if _, failed := w.stmts.dropThread.Exec(moved.n); failed != nil {", "if failed := error(nil); failed != nil {", ofStores},
+	{"store: a thread stays without its REQUEST", "store/sqlite/append.go", "if _, failed := w.stmts.dropThread.Exec(moved.n); failed != nil {", "if failed := error(nil); failed != nil {", "./store/sqlite -run RepeatedRequest"},
 	{"store: a REQUEST again is stored again", "store/sqlite/write.go", " ON CONFLICT (sender, id) DO NOTHING", " ON CONFLICT (sender, id) DO UPDATE SET ts = excluded.ts", ofStores},
 	{"store: told before the commit", "store/sqlite/write.go", "					posted = append(posted, *p)\n", "					posted = append(posted, *p)\n					w.store.publish([]relay.Posted{*p})\n", ofWriting},
 	{"store: published after the answer", "store/sqlite/write.go", "		_ = w.committed(posted, time.Time{})", "		defer w.committed(posted, time.Time{})", ofWriting},

@@ -169,3 +169,22 @@ func TestReadStaysBehindTheAnnouncement(t *testing.T) {
 		}
 	}
 }
+
+// A REQUEST is taken for new before anything is looked up. One that is here already, though its thread has gone, leaves
+// no thread behind, which nobody could move and no sweep would announce.
+func TestRepeatedRequestLeavesNoThread(t *testing.T) {
+	s := openNew(t)
+	e := request(t, key(1), key(2).DID())
+	first, err := s.Append(t.Context(), e)
+	must(t, err)
+	execute(t, s, "DELETE FROM thread")
+	again, err := s.Append(t.Context(), e)
+	if err != nil || !again.Duplicate || again.Cursor != first.Cursor || again.ExpiresAt != first.ExpiresAt {
+		t.Errorf("%+v, %v; want the receipt %+v again", again, err, first)
+	}
+	var threads, events int
+	must(t, s.readDB.QueryRowContext(t.Context(), "SELECT (SELECT count(*) FROM thread), (SELECT count(*) FROM event)").Scan(&threads, &events))
+	if threads != 0 || events != 1 {
+		t.Errorf("%d threads and %d events; want none and one", threads, events)
+	}
+}
