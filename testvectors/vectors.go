@@ -184,7 +184,7 @@ func Conversations() []Conversation { return load[Conversation]("conversations.j
 
 func Sealing() []SealingVector { return load[SealingVector]("sealing.json") }
 
-func Reads() []ReadVector      { return load[ReadVector]("reads.json") }
+func Reads() []ReadVector { return load[ReadVector]("reads.json") }
 
 func load[T any](name string) []T {
 	data, err := files.ReadFile(name)

@@ -28,32 +28,28 @@ type record struct {
 	thread.Thread
 }
 
-// errTaken is why put wrote nothing: a unique index has the event, or the thread it would begin, already.
+// errTaken is why addThread wrote nothing: its client has a thread with this id.
 var errTaken = errors.New("taken")
 
-// append stores one entry within the transaction that is open. A refusal leaves nothing behind for the others of the
-// group.
+// append stores one entry within the transaction that is open. Everything is decided before the first write, so a
+// refusal leaves nothing behind for the others of the group.
 func (w *writer) append(e relay.Entry) (relay.Receipt, *relay.Posted, error) {
-	if e.Envelope.Type == envelope.TypeRequest {
-		// Nearly every REQUEST is new and begins a thread. Neither is looked up before the unique indexes, or the
-		// rules, have objected.
-		if receipt, posted, err := w.put(e, true); err == nil || !isRefusal(err) {
-			return receipt, posted, err
-		}
-	}
 	if receipt, found, err := w.duplicate(e); found || err != nil {
 		return receipt, nil, err
+	}
+	if e.Envelope.Type == envelope.TypeRequest {
+		// Nearly every REQUEST begins a thread, so none is looked up before the unique index, or the rules, object.
+		receipt, posted, err := w.put(e, true)
+		var refusal *envelope.Error
+		if !errors.Is(err, errTaken) && !errors.As(err, &refusal) {
+			return receipt, posted, err
+		}
 	}
 	return w.put(e, false)
 }
 
-func isRefusal(err error) bool {
-	var refusal *envelope.Error
-	return errors.Is(err, errTaken) || errors.As(err, &refusal)
-}
-
 // put stores e. begins says that e is taken for the beginning of a thread without a look at the threads there are.
-// Refusals: errTaken, and those of the rules and quotas.
+// Refusals: those of the rules and quotas; errTaken if e does not begin a thread.
 func (w *writer) put(e relay.Entry, begins bool) (relay.Receipt, *relay.Posted, error) {
 	m := e.Envelope
 	sender, err := w.party(m.Sender.ID)
@@ -69,22 +65,17 @@ func (w *writer) put(e relay.Entry, begins bool) (relay.Receipt, *relay.Posted, 
 	if err := w.admit(sender, e); err != nil {
 		return relay.Receipt{}, nil, err
 	}
-	isNew := m.Type != envelope.TypeManifest && moved.n == 0
-	if isNew {
-		if moved.n, err = w.addThread(moved, w.expires(m), e.Received); err != nil {
-			return relay.Receipt{}, nil, err
-		}
+	switch {
+	case m.Type == envelope.TypeManifest:
+	case moved.n == 0:
+		moved.n, err = w.addThread(moved, w.expires(m), e.Received)
+	default:
+		err = w.updateThread(moved, w.expires(m), e.Received)
+	}
+	if err != nil {
+		return relay.Receipt{}, nil, err
 	}
 	posted, err := w.insert(e, moved.n)
-	switch {
-	case err == nil && moved.n != 0 && !isNew:
-		err = w.updateThread(moved, w.expires(m), e.Received)
-	case errors.Is(err, errTaken) && isNew:
-		// The event was here, and its thread had gone.
-		if _, failed := w.stmts.dropThread.Exec(moved.n); failed != nil {
-			err = failed
-		}
-	}
 	if err != nil {
 		return relay.Receipt{}, nil, err
 	}
@@ -120,18 +111,7 @@ func (w *writer) expires(m *envelope.Envelope) time.Time {
 	return w.store.policy.Window.Expires(m.TS, m.TTL)
 }
 
-// added returns the number of the row that an INSERT has made, errTaken if it has made none.
-func added(result sql.Result, err error) (int64, error) {
-	if err != nil {
-		return 0, err
-	}
-	if rows, err := result.RowsAffected(); err != nil || rows == 0 {
-		return 0, cmp.Or(err, errTaken)
-	}
-	return result.LastInsertId()
-}
-
-// insert adds the event, and the manifest if it is one. Refusals: errTaken.
+// insert adds the event, and the manifest if it is one.
 func (w *writer) insert(e relay.Entry, threadN int64) (relay.Posted, error) {
 	m := e.Envelope
 	sender, err := w.intern(m.Sender.ID)
@@ -144,8 +124,12 @@ func (w *writer) insert(e relay.Entry, threadN int64) (relay.Posted, error) {
 	}
 	expires := w.expires(m)
 	forget := w.store.policy.Window.RememberUntil(e.Received, expires)
-	seq, err := added(w.stmts.addEvent.Exec(sender, m.ID, recipient, string(m.Type), threadN,
-		nanos(m.TS), nanos(e.Received), nanos(expires), nanos(forget), m.Canonical()))
+	result, err := w.stmts.addEvent.Exec(sender, m.ID, recipient, string(m.Type), threadN,
+		nanos(m.TS), nanos(e.Received), nanos(expires), nanos(forget), m.Canonical())
+	if err != nil {
+		return relay.Posted{}, err
+	}
+	seq, err := result.LastInsertId()
 	if err != nil {
 		return relay.Posted{}, err
 	}
@@ -286,7 +270,14 @@ func (w *writer) addThread(r record, expires, now time.Time) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return added(w.stmts.addThread.Exec(r.ID, client, due, keep, text))
+	result, err := w.stmts.addThread.Exec(r.ID, client, due, keep, text)
+	if err != nil {
+		return 0, err
+	}
+	if rows, err := result.RowsAffected(); err != nil || rows == 0 {
+		return 0, cmp.Or(err, errTaken)
+	}
+	return result.LastInsertId()
 }
 
 // row returns the columns of r that change.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
 )
 
@@ -78,7 +79,7 @@ func newWriter(ctx context.Context, s *Store) (*writer, error) {
 		{&w.stmts.seen, "UPDATE party SET seen = max(seen, ?) WHERE id = ?"},
 		{&w.stmts.known, "SELECT seq, expires, thread, body FROM event WHERE sender = ? AND id = ?"},
 		{&w.stmts.addEvent, "INSERT INTO event (sender, id, recipient, type, thread, ts, received, expires, forget, body) " +
-			"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (sender, id) DO NOTHING"},
+			"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"},
 		{&w.stmts.addManifest, "INSERT INTO manifest (sender, id, seq, ts, expires, intents, text) VALUES (?, ?, ?, ?, ?, ?, ?) " +
 			"ON CONFLICT (sender, id) DO UPDATE SET seq = excluded.seq, ts = excluded.ts, expires = excluded.expires, " +
 			"intents = excluded.intents, text = excluded.text WHERE excluded.ts >= ts"},
@@ -187,7 +188,8 @@ func (w *writer) appendGroup(group []job) {
 		err = w.transact(func() error {
 			for i, j := range group {
 				receipt, p, err := w.append(j.entry)
-				if err != nil && !isRefusal(err) {
+				var refusal *envelope.Error
+				if err != nil && !errors.As(err, &refusal) {
 					return err
 				}
 				outcomes[i] = outcome{receipt, err}

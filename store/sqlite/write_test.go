@@ -170,21 +170,39 @@ func TestReadStaysBehindTheAnnouncement(t *testing.T) {
 	}
 }
 
-// A REQUEST is taken for new before anything is looked up. One that is here already, though its thread has gone, leaves
-// no thread behind, which nobody could move and no sweep would announce.
-func TestRepeatedRequestLeavesNoThread(t *testing.T) {
+// A REQUEST that is here already, or is another's twin, leaves nothing behind: no thread, no party, no number.
+func TestRefusedRequestLeavesNothing(t *testing.T) {
 	s := openNew(t)
 	e := request(t, key(1), key(2).DID())
 	first, err := s.Append(t.Context(), e)
 	must(t, err)
+	count := func() (n [4]int) {
+		must(t, s.readDB.QueryRowContext(t.Context(), "SELECT (SELECT count(*) FROM thread), (SELECT count(*) FROM event), "+
+			"(SELECT count(*) FROM party), (SELECT seq FROM sqlite_sequence WHERE name = 'event')").Scan(&n[0], &n[1], &n[2], &n[3]))
+		return n
+	}
+	before := count()
+	other := signed(t, key(1), envelope.Draft{ID: e.Envelope.ID, Recipient: key(3).DID(), Thread: "another", Payload: envelope.Request{Intent: "translate"}})
+	if _, err := s.Append(t.Context(), other); codeOfRefusal(err) != envelope.CodeDuplicateID || count() != before {
+		t.Errorf("%v; threads, events, parties and numbers: %v, before %v", err, count(), before)
+	}
+	second := signed(t, key(1), envelope.Draft{Recipient: key(3).DID(), Thread: e.Envelope.Thread, Payload: envelope.Request{Intent: "translate"}})
+	if _, err := s.Append(t.Context(), second); codeOfRefusal(err) != envelope.CodeInvalidTransition || count() != before {
+		t.Errorf("%v; threads, events, parties and numbers: %v, before %v", err, count(), before)
+	}
 	execute(t, s, "DELETE FROM thread")
+	before[0] = 0
 	again, err := s.Append(t.Context(), e)
-	if err != nil || !again.Duplicate || again.Cursor != first.Cursor || again.ExpiresAt != first.ExpiresAt {
-		t.Errorf("%+v, %v; want the receipt %+v again", again, err, first)
+	if err != nil || !again.Duplicate || again.Cursor != first.Cursor || again.ExpiresAt != first.ExpiresAt || count() != before {
+		t.Errorf("%+v, %v; want the receipt %+v again; %v, before %v", again, err, first, count(), before)
 	}
-	var threads, events int
-	must(t, s.readDB.QueryRowContext(t.Context(), "SELECT (SELECT count(*) FROM thread), (SELECT count(*) FROM event)").Scan(&threads, &events))
-	if threads != 0 || events != 1 {
-		t.Errorf("%d threads and %d events; want none and one", threads, events)
+}
+
+func codeOfRefusal(err error) envelope.Code {
+	var refusal *envelope.Error
+	errors.As(err, &refusal)
+	if refusal == nil {
+		return ""
 	}
+	return refusal.Code
 }
