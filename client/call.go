@@ -32,7 +32,8 @@ type RequestOptions struct {
 type Call struct {
 	Thread string // the thread's id
 	// Seal has what is sent sealed, and answers refused that are not. Request sets it as RequestOptions has it, Resume
-	// where the REQUEST is sealed; a relay that hides the REQUEST hides that too.
+	// where the REQUEST is sealed or, if the relay does not show it, any other message of the two parties. Where nothing
+	// tells, ACCEPT and CANCEL go sealed, and plain answers are taken.
 	Seal       bool
 	AllowPlain bool // take plain answers to a sealed request
 
@@ -42,6 +43,7 @@ type Call struct {
 	recipient didkey.DID        // as RequestOptions has it
 	request   *envelope.Request // nil if the relay no longer had it when the call was resumed
 	agent     didkey.DID        // whose offer was accepted
+	private   bool              // what is sent to one agent is sealed, whatever Seal says
 }
 
 // Offer is an agent's verified OFFER to a Call.
@@ -116,7 +118,7 @@ func (c *Client) Resume(ctx context.Context, threadID string) (*Call, error) {
 		case e.Sender.ID != me || e.RequestID != record.RequestID:
 		case e.Type == envelope.TypeRequest:
 			call.recipient = e.Recipient
-			if call.Seal = e.Sealed(); closed(e) {
+			if closed(e) {
 				continue // see Limit
 			}
 			call.request = new(envelope.Request)
@@ -131,6 +133,7 @@ func (c *Client) Resume(ctx context.Context, threadID string) (*Call, error) {
 			}
 		}
 	}
+	call.resumeSeal(record)
 	return call, nil
 }
 
@@ -172,7 +175,7 @@ func (call *Call) offer(e *envelope.Envelope) (offer Offer, ok bool, err error) 
 	if e.Type != envelope.TypeOffer || !call.forMe(e) || call.recipient != "" && e.Sender.ID != call.recipient {
 		return Offer{}, false, nil
 	}
-	if err := call.checkSeal(e); err != nil && call.Seal {
+	if err := call.checkSeal(e); err != nil && call.Seal && call.recipient != "" {
 		return Offer{}, false, err
 	} else if err != nil {
 		call.client.log.Warn("an offer was left out", "agent", e.Sender.ID, "error", err)
@@ -195,13 +198,15 @@ func (call *Call) Accept(ctx context.Context, offer Offer) error {
 	if err != nil {
 		return err
 	}
+	call.private = draft.Seal
 	if _, _, err = call.client.Post(ctx, draft); err == nil {
 		call.agent = offer.Agent
 	}
 	return err
 }
 
-// Acceptance checks an offer as Accept does and returns the ACCEPT without posting it. Errors: ErrUnacceptable.
+// Acceptance checks an offer as Accept does and returns the ACCEPT without posting it. A sealed offer is accepted sealed.
+// Errors: ErrUnacceptable.
 func (call *Call) Acceptance(offer Offer) (envelope.Draft, error) {
 	now := call.client.now()
 	if err := call.check(offer, now); err != nil {
@@ -214,7 +219,8 @@ func (call *Call) Acceptance(offer Offer) (envelope.Draft, error) {
 	if limits := call.request.Constraints; limits != nil {
 		accept.Terms.Deadline = limits.Deadline
 	}
-	return envelope.Draft{Payload: accept, Recipient: offer.Agent, Thread: call.Thread, Seal: call.Seal}, nil
+	seal := call.Seal || call.private || offer.Envelope != nil && offer.Envelope.Sealed()
+	return envelope.Draft{Payload: accept, Recipient: offer.Agent, Thread: call.Thread, Seal: seal}, nil
 }
 
 // check says why an offer cannot be accepted at now.
@@ -225,7 +231,7 @@ func (call *Call) check(offer Offer, now time.Time) error {
 	case call.request == nil && call.Seal:
 		return errors.New("the REQUEST is sealed, so its constraints are unknown to a call that was resumed; give them to Limit")
 	case call.request == nil:
-		return errors.New("the relay no longer has the REQUEST, so its constraints are unknown")
+		return errors.New("the relay no longer has the REQUEST, so its constraints are unknown; give them to Limit")
 	case offer.ValidUntil != nil && !now.Before(*offer.ValidUntil):
 		return fmt.Errorf("it was valid until %s", envelope.FormatTime(*offer.ValidUntil))
 	}
@@ -282,15 +288,21 @@ func (call *Call) Result(ctx context.Context) (*Result, error) {
 	return nil, err
 }
 
-// Cancel takes the request back; reason is for the agent's eyes and may be empty. Errors are Post's:
-// CodeInvalidTransition if the thread has already ended.
+// Cancel takes the request back; reason is for the agent's eyes and may be empty. It is left out where the CANCEL goes to
+// everybody and the REQUEST, which the relay does not show, may have been sealed. Errors are Post's: CodeInvalidTransition
+// if the thread has already ended.
 func (call *Call) Cancel(ctx context.Context, reason string) error {
 	recipient := call.agent
 	if recipient == "" {
 		recipient = call.recipient // empty: whoever has offered hears a broadcast
 	}
+	seal := call.Seal || call.private && recipient != ""
+	if call.private && !seal && reason != "" {
+		call.client.log.Warn("a CANCEL goes to everybody without its reason, as the thread may be sealed", "thread", call.Thread)
+		reason = ""
+	}
 	_, _, err := call.client.Post(ctx, envelope.Draft{
-		Payload: envelope.Cancel{RequestID: call.requestID, Reason: reason}, Recipient: recipient, Thread: call.Thread, Seal: call.Seal,
+		Payload: envelope.Cancel{RequestID: call.requestID, Reason: reason}, Recipient: recipient, Thread: call.Thread, Seal: seal,
 	})
 	return err
 }

@@ -62,6 +62,7 @@ type Client struct {
 	opts       Options
 	relay      atomic.Pointer[didkey.DID] // the relay's own identity, once it was asked for
 	reading    reading
+	unopened   once // sealed messages that did not open
 }
 
 // errReadOnly is what posting without a signer gives.

@@ -1,10 +1,14 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 
+	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 )
 
@@ -29,8 +33,56 @@ func (c *Client) open(e *envelope.Envelope) *envelope.Envelope {
 			return opened
 		}
 	}
-	c.log.Warn("a sealed message does not open with our key", "id", e.ID, "sender", e.Sender.ID)
+	if c.unopened.first(key{e.Sender.ID, e.ID}) {
+		c.log.Warn("a sealed message does not open with our key", "id", e.ID, "sender", e.Sender.ID)
+	}
 	return e
+}
+
+// once tells what is new from what was told before; for any number of goroutines.
+type once struct {
+	mu   sync.Mutex
+	told *recent[key, struct{}] // nil: nothing yet
+}
+
+func (o *once) first(k key) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.told == nil {
+		o.told = newRecent[key, struct{}](memory)
+	}
+	return o.told.add(k, struct{}{})
+}
+
+// Request returns the thread's REQUEST, nil if the relay does not show it: it has expired, or is hidden.
+func (t *Thread) Request() *envelope.Envelope {
+	for _, e := range t.Events {
+		if e.Type == envelope.TypeRequest && e.Sender.ID == t.Client && e.RequestID == t.RequestID {
+			return e
+		}
+	}
+	return nil
+}
+
+// Sealed reports whether the client and this agent have sealed anything to each other, as far as the relay shows it. Then
+// they go on so. Others who write into the thread do not matter.
+func (t *Thread) Sealed(agent didkey.DID) bool {
+	return slices.ContainsFunc(t.Events, func(e *envelope.Envelope) bool {
+		between := e.Sender.ID == t.Client && e.Recipient == agent || e.Sender.ID == agent && e.Recipient == t.Client
+		return between && e.RequestID == t.RequestID && e.Sealed()
+	})
+}
+
+// resumeSeal learns from the relay's record how a resumed call is to go on.
+func (call *Call) resumeSeal(record *Thread) {
+	agent := cmp.Or(call.agent, call.recipient)
+	if request := record.Request(); request != nil {
+		call.Seal = request.Sealed()
+		call.private = agent != "" && record.Sealed(agent)
+		return
+	}
+	call.Seal = agent != "" && record.Sealed(agent)
+	call.private = true
 }
 
 // closed reports whether the payload is sealed still.
@@ -57,8 +109,8 @@ func (call *Call) checkSeal(e *envelope.Envelope) error {
 	return nil
 }
 
-// Limit tells a resumed call what its REQUEST asked for, where the relay cannot: a sealed REQUEST does not open for its
-// own sender. Accept holds offers against constraints; nil sets no bounds.
+// Limit tells a resumed call what its REQUEST asked for, where the relay cannot: it no longer has the REQUEST, or that is
+// sealed and does not open for its own sender. Accept holds offers against constraints; nil sets no bounds.
 func (call *Call) Limit(constraints *envelope.Constraints) {
 	call.request = &envelope.Request{Constraints: constraints}
 }

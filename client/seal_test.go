@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +14,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 )
 
@@ -356,6 +359,141 @@ func TestResumeSealed(t *testing.T) {
 		}
 		if _, sealed := p.wire(call.Thread); !slices.Equal(sealed, []bool{true, true, true}) {
 			t.Errorf("sealed %v", sealed)
+		}
+	})
+}
+
+// TestSealedOffer has an agent seal its offer to a plain REQUEST, to everybody or to it: what it is told is sealed.
+func TestSealedOffer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParties(t)
+		for _, to := range []didkey.DID{"", p.agent.DID()} {
+			call, id := p.request(client.RequestOptions{Recipient: to})
+			p.post(p.byHand, call, envelope.Draft{Payload: envelope.Offer{RequestID: id}, Recipient: p.me.DID(), Seal: true})
+			offer, err := firstOffer(t.Context(), call)
+			if err == nil {
+				err = call.Accept(t.Context(), offer)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			resumed, err := p.client.Resume(t.Context(), call.Thread)
+			if err != nil || resumed.Seal {
+				t.Fatalf("resumed as %+v, %v", resumed, err)
+			}
+			for _, one := range []*client.Call{call, resumed} { // the second CANCEL is refused, so each is seen as it was posted
+				if err := one.Cancel(t.Context(), "secret"); err != nil && one == call {
+					t.Fatal(err)
+				}
+			}
+			if _, sealed := p.wire(call.Thread); !slices.Equal(sealed, []bool{false, true, true, true}) {
+				t.Errorf("sealed %v", sealed)
+			}
+		}
+	})
+}
+
+// hide has the relay leave the REQUEST out of its records of threads.
+func (p *parties) hide() {
+	p.relay.setHook(func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+		answer, err := next.RoundTrip(r)
+		if err != nil || !strings.HasPrefix(r.URL.Path, "/threads/") {
+			return answer, err
+		}
+		var record map[string]json.RawMessage
+		var events []*envelope.Envelope
+		if err := json.NewDecoder(answer.Body).Decode(&record); err != nil {
+			return nil, err
+		}
+		var raw []json.RawMessage
+		if err := json.Unmarshal(record["events"], &raw); err != nil {
+			return nil, err
+		}
+		for _, text := range raw {
+			if e, err := envelope.Parse(text, 0); err == nil && e.Type != envelope.TypeRequest {
+				events = append(events, e)
+			}
+		}
+		if record["events"], err = json.Marshal(events); err != nil {
+			return nil, err
+		}
+		text, err := json.Marshal(record)
+		return response(http.StatusOK, string(text)), err
+	})
+}
+
+// TestResumeHidden goes on with requests that the relay does not show: what may have been sealed is not told in plain.
+func TestResumeHidden(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParties(t)
+		p.hide()
+		resume := func(opts client.RequestOptions, offer *envelope.Draft) (*client.Call, string) {
+			first, id := p.request(opts)
+			if offer != nil {
+				offer.Payload, offer.Recipient = envelope.Offer{RequestID: id}, p.me.DID()
+				p.post(p.byHand, first, *offer)
+			}
+			call, err := p.client.Resume(t.Context(), first.Thread)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return call, id
+		}
+		call, _ := resume(client.RequestOptions{Recipient: p.agent.DID(), Seal: true}, nil)
+		if err := call.Cancel(t.Context(), "secret"); err != nil || !p.relay.last().Sealed() {
+			t.Errorf("%v: %s", err, p.relay.last().Payload)
+		}
+		call, _ = resume(client.RequestOptions{}, nil)
+		if err := call.Cancel(t.Context(), "secret"); err != nil || strings.Contains(string(p.relay.last().Payload), "secret") {
+			t.Errorf("%v: %s", err, p.relay.last().Payload)
+		}
+		call, _ = resume(client.RequestOptions{Recipient: p.agent.DID(), Seal: true}, &envelope.Draft{})
+		offer, err := firstOffer(t.Context(), call)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := call.Accept(t.Context(), offer); err == nil || !strings.Contains(err.Error(), "no longer has the REQUEST") {
+			t.Errorf("accepted without limits: %v", err)
+		}
+		call.Limit(nil)
+		if err := call.Accept(t.Context(), offer); err != nil || !p.relay.last().Sealed() {
+			t.Errorf("%v: %s", err, p.relay.last().Payload)
+		}
+		// A sealed offer of the agent that was asked stands for the REQUEST: now its plain answers are refused.
+		call, id := resume(client.RequestOptions{Recipient: p.agent.DID(), Seal: true}, &envelope.Draft{Seal: true})
+		if !call.Seal {
+			t.Error("a sealed offer tells nothing")
+		}
+		p.post(p.byHand, call, envelope.Draft{Payload: envelope.Failure{RequestID: id, Code: "C", Message: "m"}, Recipient: p.me.DID()})
+		if _, err := p.client.Resume(t.Context(), call.Thread); err != nil {
+			t.Fatal(err)
+		}
+		for _, failed := range call.Offers(t.Context()) {
+			err = failed
+		}
+		if !errors.Is(err, client.ErrPlain) {
+			t.Errorf("a plain refusal: %v", err)
+		}
+	})
+}
+
+// TestUnopenedIsToldOnce reads a message that does not open several times over.
+func TestUnopenedIsToldOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParties(t)
+		e, _, err := p.client.Post(t.Context(), p.misplaced(p.me, envelope.Draft{Payload: envelope.Request{Intent: "i"}, Recipient: p.agent.DID()}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var log bytes.Buffer
+		reader := newClient(t, p.relay, p.agent, client.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		for range 3 {
+			if _, err := reader.Thread(t.Context(), e.Thread, p.me.DID()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := strings.Count(log.String(), "does not open"); n != 1 {
+			t.Errorf("told %d times: %s", n, log.String())
 		}
 	})
 }

@@ -18,6 +18,31 @@ func sealedThread(record *client.Thread) bool {
 	})
 }
 
+// errUnknown is for who would answer in a thread without knowing whether it is sealed.
+var errUnknown = errors.New("the relay no longer has the REQUEST, so whether it was sealed is unknown; say --seal, or --plain if it was not")
+
+// sealing reports whether my message in the thread goes sealed. What its client says to one agent does where nobody knows:
+// that harms nobody, as its request_id stays clear.
+func (t threaded) sealing(record *client.Thread, me, recipient didkey.DID) (bool, error) {
+	agent := me
+	if me == record.Client {
+		agent = recipient
+	}
+	request := record.Request()
+	switch {
+	case sealedThread(record) || agent != "" && record.Sealed(agent):
+		if t.Plain {
+			return false, errors.New("the thread is sealed, so --plain is refused")
+		}
+		return true, nil
+	case request != nil || t.Seal || t.Plain:
+		return t.Seal, nil
+	case me == record.Client && recipient != "":
+		return true, nil
+	}
+	return false, errUnknown
+}
+
 // prepare tells a resumed call what the flags say of sealing. The limits of a sealed REQUEST are asked for again: only
 // the agent can read them there.
 func (c sendAccept) prepare(call *client.Call) error {

@@ -120,7 +120,8 @@ type threaded struct {
 	sender
 	Thread idText  `required:"" placeholder:"ID" help:"The thread's id."`
 	Client didText `placeholder:"DID" help:"Whose thread, if several have this id (default: yours, or the oldest)."`
-	Seal   bool    `help:"Only the recipient can read the payload. In a thread whose REQUEST is sealed, every message is."`
+	Seal   bool    `xor:"sealing" help:"Only the recipient can read the payload. In a sealed thread every message is."`
+	Plain  bool    `xor:"sealing" help:"The thread is not sealed: say so where the relay no longer has its REQUEST."`
 }
 
 // reply drafts a message for the thread: payload gets its request_id, and the recipient is the counterpart where
@@ -138,8 +139,8 @@ func (t threaded) reply(env environment, payload func(requestID string) envelope
 				d.Recipient = agents[0]
 			}
 		}
-		d.Seal = t.Seal || sealedThread(record)
-		return d, nil
+		d.Seal, err = t.sealing(record, me, d.Recipient)
+		return d, err
 	})
 }
 
@@ -153,7 +154,8 @@ func (t threaded) find(ctx context.Context, c *client.Client, me didkey.DID) (*c
 	if none != nil {
 		return nil, err
 	}
-	return &client.Thread{Thread: thread.Thread{ID: request.Thread, Client: request.Sender.ID, RequestID: request.RequestID}}, nil
+	return &client.Thread{Thread: thread.Thread{ID: request.Thread, Client: request.Sender.ID, RequestID: request.RequestID},
+		Events: []*envelope.Envelope{request}}, nil
 }
 
 func isCode(err error, code envelope.Code) bool {
