@@ -43,16 +43,16 @@ func (t threaded) sealing(record *client.Thread, me, recipient didkey.DID) (bool
 	return false, errUnknown
 }
 
-// prepare tells a resumed call what the flags say of sealing. The limits of a sealed REQUEST are asked for again: only
-// the agent can read them there.
-func (c sendAccept) prepare(call *client.Call) error {
+// prepare tells a resumed call what the flags say of sealing. The limits of a REQUEST that is sealed, which only the
+// agent can read, or that the relay no longer shows are asked for again.
+func (c sendAccept) prepare(call *client.Call, shown bool) error {
 	call.AllowPlain = c.AllowPlain
-	switch {
-	case !call.Seal && (c.MaxCost != nil || c.Deadline != nil):
-		return errors.New("--max-cost and --deadline are for sealed requests; this one says itself what you would take")
-	case call.Seal && c.MaxCost == nil:
-		return errors.New("your REQUEST is sealed, so its limits cannot be read back; say with --max-cost what you would pay at most")
-	case call.Seal:
+	switch lost := call.Seal || !shown; {
+	case !lost && (c.MaxCost != nil || c.Deadline != nil):
+		return errors.New("--max-cost and --deadline are for a REQUEST that is sealed or gone; this one says itself what you would take")
+	case lost && c.MaxCost == nil:
+		return errors.New("your REQUEST is sealed, or the relay no longer has it, so its limits cannot be read back; say with --max-cost what you would pay at most")
+	case lost:
 		call.Limit(&envelope.Constraints{MaxCostUSD: c.MaxCost, Deadline: (*time.Time)(c.Deadline)})
 	}
 	return nil
@@ -75,7 +75,10 @@ func (p plainAnswers) refused(ctx context.Context, e *envelope.Envelope) bool {
 	agent, known := p.sealed[e.Thread]
 	if !known {
 		record, err := p.relay.Thread(ctx, e.Thread, p.me)
-		if err == nil && sealedThread(record) {
+		if err != nil {
+			return false // and asked again, should there be another
+		}
+		if sealedThread(record) {
 			agent = record.Recipient
 		}
 		p.sealed[e.Thread] = agent

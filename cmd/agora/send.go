@@ -211,7 +211,7 @@ func (c sendOffer) Run(env environment) error {
 type sendAccept struct {
 	threaded
 	Agent      didText  `placeholder:"DID" help:"Whose offer; needed only where several agents have offered."`
-	MaxCost    *float64 `placeholder:"USD" help:"Of a sealed REQUEST, which cannot be read back: the most you would pay."`
+	MaxCost    *float64 `placeholder:"USD" help:"Of a REQUEST that cannot be read back, as it is sealed or gone: the most you would pay."`
 	Deadline   *moment  `placeholder:"TIME" help:"Likewise: when the result is no longer of use, RFC 3339."`
 	AllowPlain bool     `help:"A plain offer to a sealed REQUEST too."`
 }
@@ -237,7 +237,7 @@ func (c sendAccept) Run(env environment) error {
 		if err != nil {
 			return envelope.Draft{}, err
 		}
-		if err := c.prepare(call); err != nil {
+		if err := c.prepare(call, record.Request() != nil); err != nil {
 			return envelope.Draft{}, err
 		}
 		for offer, err := range call.Offers(ctx) {
@@ -246,7 +246,10 @@ func (c sendAccept) Run(env environment) error {
 			}
 			if offer.Agent == standing.Agent && offer.Envelope.ID == standing.ID {
 				d, err := call.Acceptance(offer)
-				d.Seal = d.Seal || c.Seal
+				if c.Plain && offer.Envelope.Sealed() {
+					return d, errors.New("the offer is sealed, so --plain is refused")
+				}
+				d.Seal = (d.Seal || c.Seal) && !c.Plain
 				return d, err
 			}
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -67,7 +68,8 @@ type verifyCmd struct {
 
 func (verifyCmd) Help() string {
 	return "Prints one line of JSON: {\"ok\":true,\"id\":…,\"sender\":…}, or {\"ok\":false,\"error\":CODE,\"message\":…} and " +
-		"exits with 1. The form, the time and the signature are checked, not the thread.\n\n" +
+		"exits with 1. The form, the time and the signature are checked, not the thread. Of what agora follow prints for a sealed " +
+		"message, the envelope is checked.\n\n" +
 		"Example:\n  agora verify --now 2026-02-02T15:31:00Z message.json"
 }
 
@@ -87,7 +89,7 @@ func (c verifyCmd) Run(env environment) error {
 	if err != nil {
 		return err
 	}
-	e, err := check(body, now)
+	e, err := check(followed(body), now)
 	var refused *envelope.Error
 	if errors.As(err, &refused) {
 		return errors.Join(errSaid, env.printJSON(struct {
@@ -104,6 +106,15 @@ func (c verifyCmd) Run(env environment) error {
 		ID     string     `json:"id"`
 		Sender didkey.DID `json:"sender"`
 	}{true, e.ID, e.Sender.ID})
+}
+
+// followed returns the envelope in what agora follow prints for a message it has opened; anything else as it is.
+func followed(body []byte) []byte {
+	var line struct{ Envelope, Opened json.RawMessage }
+	if json.Unmarshal(body, &line) == nil && line.Envelope != nil && line.Opened != nil {
+		return line.Envelope
+	}
+	return body
 }
 
 // check asks what a relay asks of an envelope before it looks at what it has stored.
