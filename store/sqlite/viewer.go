@@ -65,13 +65,15 @@ func (s *Store) ThreadsOf(ctx context.Context, k thread.Key, party didkey.DID, n
 		return nil, err // nobody takes part
 	}
 	// The record names all that take part; which of them are parties is the rules' word.
-	some, args := "SELECT * FROM (SELECT n FROM thread WHERE id = ? ORDER BY n LIMIT "+strconv.Itoa(maxCopies)+") UNION "+
-		"SELECT n FROM thread WHERE id = ? AND client = "+partyNumber, []any{k.ID, k.ID, string(party)}
+	text, args := "SELECT record FROM thread WHERE instr(record, ?) > 0 AND ", []any{string(party), k.ID}
 	if k.Client != "" {
-		some, args = "SELECT n FROM thread WHERE id = ? AND client = "+partyNumber, []any{k.ID, string(k.Client)}
+		text += "id = ? AND client = " + partyNumber
+		args = append(args, string(k.Client))
+	} else {
+		text += "n IN (SELECT * FROM (SELECT n FROM thread WHERE id = ? ORDER BY n LIMIT " + strconv.Itoa(maxCopies) + ") UNION " +
+			"SELECT n FROM thread WHERE id = ? AND client = " + partyNumber + ")"
+		args = append(args, k.ID, string(party))
 	}
-	text := "SELECT record FROM thread WHERE n IN (" + some + ") AND instr(record, ?) > 0"
-	args = append(args, string(party))
 	rows, err := s.query(ctx, text+" ORDER BY n LIMIT "+strconv.Itoa(maxCandidates), args)
 	if err != nil {
 		return nil, s.readFailed(err)
