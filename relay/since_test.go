@@ -131,6 +131,11 @@ func (s *counting) Agents(ctx context.Context, q relay.AgentQuery) (relay.AgentP
 	return page, err
 }
 
+func (s *counting) ThreadsOf(ctx context.Context, k thread.Key, party didkey.DID, now time.Time) ([]thread.Thread, error) {
+	time.Sleep(s.took) // by the test's clock: this one is timed by its caller
+	return s.Store.ThreadsOf(ctx, k, party, now)
+}
+
 func (s *counting) Read(ctx context.Context, q relay.Query) (relay.Page, error) {
 	s.reads.Add(1)
 	if q.Expired && q.TS.IsZero() {

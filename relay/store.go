@@ -36,7 +36,7 @@ type Store interface {
 	Thread(ctx context.Context, k thread.Key, now time.Time) (thread.Thread, error)
 
 	// ThreadsOf returns threads with k.ID, of k.Client if that is given, of which party is a party at now, the oldest first.
-	// It looks at no more than a few, at the oldest first. An unknown thread is no error.
+	// It looks at no more than a few, at party's own and then at the oldest. An unknown thread is no error.
 	ThreadsOf(ctx context.Context, k thread.Key, party didkey.DID, now time.Time) ([]thread.Thread, error)
 
 	// Agents returns unexpired manifests, each sender's newest by manifest id.

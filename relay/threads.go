@@ -32,7 +32,7 @@ func (r *Relay) Thread(ctx context.Context, p Peer, k thread.Key) (ThreadView, e
 		return ThreadView{}, err
 	}
 	now := r.Now()
-	t, err := r.threadFor(ctx, r.viewer(p), k, now)
+	t, err := r.threadFor(ctx, p, k, now)
 	if err != nil {
 		return ThreadView{}, err
 	}
@@ -60,12 +60,13 @@ func (r *Relay) Thread(ctx context.Context, p Peer, k thread.Key) (ThreadView, e
 	return v, err
 }
 
-// threadFor returns the thread k as v may see it; one that v may not see is not there.
-func (r *Relay) threadFor(ctx context.Context, v Viewer, k thread.Key, now time.Time) (thread.Thread, error) {
+// threadFor returns the thread k as p may see it; one that p may not see is not there.
+func (r *Relay) threadFor(ctx context.Context, p Peer, k thread.Key, now time.Time) (thread.Thread, error) {
+	v := r.viewer(p)
 	if !v.Limited {
 		return r.Store.Thread(ctx, k, now)
 	}
-	found, err := r.Store.ThreadsOf(ctx, k, v.DID, now)
+	found, err := r.threadsOf(ctx, p, k, v.DID, now)
 	if err == nil && len(found) == 0 {
 		err = thread.ErrNotFound
 	}
@@ -73,6 +74,13 @@ func (r *Relay) threadFor(ctx context.Context, v Viewer, k thread.Key, now time.
 		return thread.Thread{}, err
 	}
 	return v.record(found[0]), nil
+}
+
+// threadsOf asks the store, at the expense of p's allowance: whoever has no part in a thread pays for the search as well.
+func (r *Relay) threadsOf(ctx context.Context, p Peer, k thread.Key, party didkey.DID, now time.Time) ([]thread.Thread, error) {
+	began := time.Now()
+	defer func() { r.chargeRead(p, time.Since(began)) }()
+	return r.Store.ThreadsOf(ctx, k, party, now)
 }
 
 const sweepEvery = time.Second

@@ -186,7 +186,7 @@ func (r *Relay) ParseCursor(text string) (Cursor, error) {
 
 // hideThread makes a refusal by the rules of threads what it were if those that its sender has no part in were not
 // there. It asks the store whatever the refusal was, so that none is answered sooner.
-func (r *Relay) hideThread(ctx context.Context, err error, entry Entry) error {
+func (r *Relay) hideThread(ctx context.Context, p Peer, err error, entry Entry) error {
 	var refused *envelope.Error
 	e := entry.Envelope
 	if r.Reads != ToParties || !errors.As(err, &refused) || e.Type == envelope.TypeRequest || e.Type == envelope.TypeManifest {
@@ -197,7 +197,7 @@ func (r *Relay) hideThread(ctx context.Context, err error, entry Entry) error {
 	default:
 		return err
 	}
-	own, failed := r.Store.ThreadsOf(ctx, thread.Key{ID: e.Thread}, e.Sender.ID, entry.Received)
+	own, failed := r.threadsOf(ctx, p, thread.Key{ID: e.Thread}, e.Sender.ID, entry.Received)
 	if failed != nil {
 		return failed
 	}

@@ -220,6 +220,34 @@ func TestAThreadIsItsParties(t *testing.T) {
 	})
 }
 
+// TestSearchesForThreadsAreCharged: who looks for a hidden thread, or posts to it, pays for the search.
+func TestSearchesForThreadsAreCharged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner := &counting{took: 4 * time.Second}
+		c := private
+		c.Store = inner
+		r := start(t, c)
+		eve := key(t)
+		for addr, ask := range map[string]func(relay.Peer) error{
+			"192.0.2.1": func(p relay.Peer) error { _, err := r.Thread(t.Context(), p, thread.Key{ID: "t"}); return err },
+			"192.0.2.2": func(p relay.Peer) error {
+				_, err := r.Post(t.Context(), p, sign(t, eve, envelope.Draft{Payload: envelope.Result{RequestID: "r1", Status: "success"}, Thread: "t"}).Canonical())
+				return err
+			},
+		} {
+			p := from(addr)
+			p.Reader = eve.DID()
+			if err := ask(p); err != thread.ErrNotFound {
+				t.Errorf("%s: %v", addr, err)
+			}
+			// 400 of 200: one is there again after two seconds.
+			if wait := wantLimit(t, r.Admit(p, relay.Reads), relay.ReadsPerAddress); wait < 2*time.Second || wait > 2100*time.Millisecond {
+				t.Errorf("%s may read again after %v, want two seconds", addr, wait)
+			}
+		}
+	})
+}
+
 // TestCursorsTellNothing: by a cursor nobody counts what he may not see, and nobody makes one up.
 func TestCursorsTellNothing(t *testing.T) {
 	r := start(t, private)

@@ -85,6 +85,34 @@ func TestPlans(t *testing.T) {
 			t.Errorf("want %q twice:\n%s", inbox, got)
 		}
 	})
+	// Nor do a sender, a thread or a time lead through it: how long it took would tell how much there is.
+	mine := relay.Viewer{Limited: true, DID: alice}
+	const (
+		sent    = "sqlite_autoindex_event_1 (sender=?)"
+		instant = "SEARCH event USING INDEX event_by_ts (ts=? AND recipient=? AND rowid<?)"
+	)
+	for _, c := range []struct {
+		name           string
+		q              relay.Query
+		inboxes, sents int
+		instants       int
+	}{
+		{"a sender, to nobody", relay.Query{After: after, Filter: relay.Filter{Viewer: relay.Viewer{Limited: true}, Sender: bob}}, 1, 0, 0},
+		{"a thread, to nobody", relay.Query{After: after, Filter: relay.Filter{Viewer: relay.Viewer{Limited: true}, Thread: "t"}}, 1, 0, 0},
+		{"a time, to nobody", relay.Query{TS: at, Filter: relay.Filter{Viewer: relay.Viewer{Limited: true}, Sender: bob}}, 0, 0, 1},
+		{"a sender, to a reader", relay.Query{After: after, Filter: relay.Filter{Viewer: mine, Sender: bob, Thread: "t"}}, 2, 0, 0},
+		{"a thread, to a reader", relay.Query{After: after, Filter: relay.Filter{Viewer: mine, Thread: "t"}}, 2, 1, 0},
+		{"a time, to a reader", relay.Query{TS: at, Filter: relay.Filter{Viewer: mine}}, 0, 1, 2},
+		{"oneself", relay.Query{After: after, Filter: relay.Filter{Viewer: mine, Sender: alice, Thread: "t"}}, 0, 1, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := plan(t, s, c.q)
+			if strings.Count(got, inbox) != c.inboxes || strings.Count(got, sent) != c.sents || strings.Count(got, instant) != c.instants ||
+				strings.Count(got, "SEARCH event ") != c.inboxes+c.sents+c.instants || strings.Contains(got, scans) {
+				t.Errorf("want %d inboxes, %d senders, %d instants:\n%s", c.inboxes, c.sents, c.instants, got)
+			}
+		})
+	}
 	t.Run("recipient and broadcasts", func(t *testing.T) {
 		got := plan(t, s, relay.Query{After: after, Filter: relay.Filter{Recipient: alice, Broadcast: true}})
 		if strings.Count(got, inbox) != 2 || strings.Contains(got, scans) {

@@ -36,6 +36,8 @@ const (
 	partyNumber   = "(SELECT id FROM party WHERE did = ?)"
 	threadNumbers = "(SELECT n FROM thread WHERE id = ?)"
 	ownThread     = "(SELECT n FROM thread WHERE id = ? AND client = " + partyNumber + ")"
+	// Of an event that was found otherwise. It is looked up for each, so that copies of an id take no time.
+	threadID = "(SELECT id FROM thread WHERE n = event.thread)"
 )
 
 // bySender reaches a sender's events in no order.
@@ -48,7 +50,7 @@ func selectEvents(q relay.Query, skew time.Duration) (text string, args []any) {
 	s := selection{from: "event"}
 	if !q.TS.IsZero() {
 		s.add(s.column("ts")+" = ?", nanos(q.TS))
-		s.driven = q.Recipient == "" // the index on ts goes on with the recipient
+		s.driven = q.Recipient == "" && !byAudience(q) // the index on ts goes on with the recipient
 	}
 	var ways []func(*selection) // each in its own order through its index, then merged
 	switch {
@@ -57,8 +59,8 @@ func selectEvents(q relay.Query, skew time.Duration) (text string, args []any) {
 		if q.Broadcast {
 			ways = append(ways, func(s *selection) { s.add(s.column("recipient") + " = 0") })
 		}
-	case q.Viewer.Limited && !s.driven && q.Thread == "" && q.Sender == "":
-		ways = audiences(q.Viewer)
+	case byAudience(q):
+		ways = audiences(q)
 	default:
 		ways = append(ways, func(*selection) {})
 	}
@@ -83,6 +85,8 @@ func (s *selection) filter(q relay.Query) {
 	switch {
 	case q.Thread != "" && q.Client != "":
 		s.add(s.column("thread")+" = "+ownThread, q.Thread, string(q.Client))
+	case q.Thread != "" && byAudience(q):
+		s.add(threadID+" = ?", q.Thread)
 	case q.Thread != "":
 		s.add(s.column("thread")+" IN "+threadNumbers, q.Thread)
 	}

@@ -24,33 +24,55 @@ func (s *selection) visible(v relay.Viewer) {
 	}
 }
 
-// audiences returns a condition for each index through which what v may see is reached, so that no reader walks through
-// the mail of others. No event meets two of them.
-func audiences(v relay.Viewer) []func(*selection) {
+// byAudience reports whether audiences drive q. Its sender, its thread or its time would lead a reader through the mail
+// of others, and how long that took would tell how much there is. A thread by its client is asked for by the relay, for
+// those who take part; a recipient is the reader himself.
+func byAudience(q relay.Query) bool {
+	return q.Viewer.Limited && q.Recipient == "" && (q.Thread == "" || q.Client == "")
+}
+
+// audiences returns a condition for each index through which what q's viewer may see is reached, so that no reader walks
+// through the mail of others. No event meets two of them.
+func audiences(q relay.Query) []func(*selection) {
 	all := []func(*selection){func(s *selection) { s.add(s.column("recipient") + " = 0") }}
-	if v.DID == "" {
+	if q.Viewer.DID == "" {
 		return all
 	}
-	did := string(v.DID)
-	return append(all,
-		func(s *selection) { s.add(s.column("recipient")+" = "+partyNumber, did) },
-		func(s *selection) {
-			s.from, s.driven = bySender, true
-			s.add("sender = "+partyNumber, did)
-			s.add("+recipient NOT IN (0, ifnull("+partyNumber+", 0))", did)
-		})
+	did := string(q.Viewer.DID)
+	sent := func(s *selection) {
+		s.from, s.driven = bySender, true
+		s.add("sender = "+partyNumber, did)
+	}
+	if q.Sender == q.Viewer.DID {
+		return []func(*selection){sent}
+	}
+	all = append(all, func(s *selection) { s.add(s.column("recipient")+" = "+partyNumber, did) })
+	if q.Sender != "" {
+		return all // what another has sent
+	}
+	return append(all, func(s *selection) {
+		sent(s)
+		s.add("+recipient NOT IN (0, ifnull("+partyNumber+", 0))", did)
+	})
 }
+
+// maxCopies bounds how many threads with one id are searched for a party, its own aside; k.Client finds any.
+const maxCopies = 64
 
 // ThreadsOf implements relay.Store.
 func (s *Store) ThreadsOf(ctx context.Context, k thread.Key, party didkey.DID, now time.Time) ([]thread.Thread, error) {
-	if err := s.closed(); err != nil {
-		return nil, err
+	if err := s.closed(); err != nil || party == "" {
+		return nil, err // nobody takes part
 	}
 	// The record names all that take part; which of them are parties is the rules' word.
-	text, args := "SELECT record FROM thread WHERE id = ? AND instr(record, ?) > 0", []any{k.ID, string(party)}
+	text, args := "SELECT record FROM thread WHERE instr(record, ?) > 0 AND ", []any{string(party), k.ID}
 	if k.Client != "" {
-		text += " AND client = " + partyNumber
+		text += "id = ? AND client = " + partyNumber
 		args = append(args, string(k.Client))
+	} else {
+		text += "n IN (SELECT * FROM (SELECT n FROM thread WHERE id = ? ORDER BY n LIMIT " + strconv.Itoa(maxCopies) + ") UNION " +
+			"SELECT n FROM thread WHERE id = ? AND client = " + partyNumber + ")"
+		args = append(args, k.ID, string(party))
 	}
 	rows, err := s.query(ctx, text+" ORDER BY n LIMIT "+strconv.Itoa(maxCandidates), args)
 	if err != nil {
@@ -67,7 +89,7 @@ func (s *Store) ThreadsOf(ctx context.Context, k thread.Key, party didkey.DID, n
 		if err := json.Unmarshal(record, &t); err != nil {
 			return nil, err
 		}
-		if t = s.policy.Rules.At(t, now); party != "" && t.IsParty(party) {
+		if t = s.policy.Rules.At(t, now); t.IsParty(party) {
 			found = append(found, t)
 		}
 	}

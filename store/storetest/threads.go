@@ -74,6 +74,22 @@ func testThreads(t *testing.T, open Opener) {
 			f.equal(fmt.Sprint(c.key, " of ", c.party), owners, c.owners)
 		}
 	})
+	t.Run("of a party, among copies", func(t *testing.T) {
+		f := newFixture(t, open, relay.Policy{})
+		for range 70 {
+			stranger, err := didkey.Generate()
+			f.must(err)
+			f.post(stranger, to(dave, in("t", request)))
+		}
+		f.post(alice, to(bob, in("t", request)))
+		for key, party := range map[thread.Key]didkey.DID{{ID: "t"}: alice.DID(), {ID: "t", Client: alice.DID()}: bob.DID()} {
+			got, err := f.ThreadsOf(t.Context(), key, party, f.now)
+			f.must(err)
+			if len(got) != 1 || got[0].Client != alice.DID() {
+				t.Errorf("%v of %s: %d threads", key, party, len(got))
+			}
+		}
+	})
 	t.Run("the whole record", func(t *testing.T) {
 		want := thread.Thread{ID: "t", Client: bob.DID(), State: thread.Pending, RequestID: "req", Recipient: carol.DID(), OffersMade: 1}
 		asked := f.stored(relay.Filter{Sender: bob.DID()})[0]
