@@ -13,7 +13,7 @@ const (
 	ofReading   = "./relay -run Delivery|Poll|Since|Siblings|Broadcasts|Cut|Page|EqualTimestamps"
 	ofRelays    = "./relay -run Signature|Post|Hostile|BlowUps|AtOnce|Timeout|Drain|NoSecond|Histories|View|Directory|Cursor|Poll"
 	ofClocks    = "./relay -run Clock|Step"
-	ofPrivacy   = "./relay -run Part|Invisible|Index|Token|Cursors|Presence|Private"
+	ofPrivacy   = "./relay -run Part|Invisible|Index|Token|Cursors|Presence|Private|Bidders|Expired"
 	ofHTTP      = "./relay/httpapi"
 	ofClients   = "./client"
 )
@@ -50,6 +50,10 @@ var mutants = []mutant{
 	{"reads: storage shows everything", "store/sqlite/viewer.go", "	case !v.Limited:\n	case", "	case true:\n	case", ofPrivacy + " ./store/sqlite"},
 	{"reads: any thread's record", "relay/threads.go", "	if !v.Limited {\n		return r.Store.Thread", "	if v.DID != \"\" || !v.Limited {\n		return r.Store.Thread", ofPrivacy},
 	{"reads: others' offers are shown", "relay/viewer.go", "if !v.Limited || v.DID == t.Client || v.DID == t.Recipient {", "if true || v.DID == t.Client {", ofPrivacy},
+	{"reads: receipts tell everybody", "relay/viewer.go", "if v.Limited && (r.Duplicate || withdrawn) {", "if v.Limited && r.Duplicate && withdrawn {", ofPrivacy},
+	{"reads: others' offers keep a thread open", "relay/viewer.go", "	return rules.At(seen, now)\n", "	return t\n", ofPrivacy},
+	{"reads: expired counts what is hidden", "relay/threads.go", "if !q.Viewer.counts(t, step) {", "if step.ID == \"\" {", ofPrivacy},
+	{"reads: many strings are canonicalized", "envelope/read.go", "if depth(text) > 1 || stringsIn(text, maxReadStrings) > maxReadStrings {", "if depth(text) > MaxDepth {", ofEnvelopes},
 	{"reads: posts tell of hidden threads", "relay/relay.go", "return receipt, r.hideThread(ctx, err, entry)", "return receipt, err", ofPrivacy},
 	{"reads: cursors of one place are equal", "relay/viewer.go", "	rand.Read(salt[:]) // never fails (crypto/rand)\n", "	if salt[0] != 0 {\n		rand.Read(salt[:])\n	}\n", ofPrivacy},
 	{"reads: a private message shows its sender online", "relay/relay.go", "r.Reads == ToParties && entry.Envelope.Recipient != \"\"", "false", ofPrivacy},
