@@ -27,7 +27,8 @@ type Receipt struct {
 	Thread    *ThreadState `json:"thread,omitempty"` // nil for a MANIFEST
 }
 
-// ThreadState says where a message left its thread.
+// ThreadState says where a message left its thread. State is empty where the relay shows threads to their parties only
+// and the message was a duplicate, or an ERROR that took an offer back (PROTOCOL §8).
 type ThreadState struct {
 	ID     string       `json:"id"`
 	Client didkey.DID   `json:"client"`

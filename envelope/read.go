@@ -70,8 +70,9 @@ func ParseRead(token string) (*Read, error) {
 	if err != nil || strings.ContainsAny(token, "\r\n") {
 		return nil, badRead("it is no unpadded base64url")
 	}
-	if depth(text) > MaxDepth {
-		return nil, badRead("its JSON nests too deep")
+	// The canonical form costs ten times as much as all that a good token asks for, if the text is of many members.
+	if depth(text) > 1 || stringsIn(text, maxReadStrings) > maxReadStrings {
+		return nil, badRead("it must be a flat JSON object of typ, did, aud, method, target, ts, nonce and sig")
 	}
 	canonical, err := Canonicalize(text)
 	if err != nil || !isObject(canonical) {
@@ -79,6 +80,25 @@ func ParseRead(token string) (*Read, error) {
 	}
 	r := &Read{canonical: canonical}
 	return r, r.decode()
+}
+
+// maxReadStrings is how many strings the JSON of a token has: eight names and their values.
+const maxReadStrings = 16
+
+// stringsIn returns how many strings begin in a JSON text, counting no further than one behind limit.
+func stringsIn(text []byte, limit int) (count int) {
+	inString := false
+	for i := 0; i < len(text) && count <= limit; i++ {
+		switch {
+		case inString && text[i] == '\\':
+			i++
+		case text[i] == '"':
+			if inString = !inString; inString {
+				count++
+			}
+		}
+	}
+	return count
 }
 
 // decode takes exactly the members that a token has, all of them strings.

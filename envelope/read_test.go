@@ -183,6 +183,34 @@ func TestReadsAreStrict(t *testing.T) {
 	}
 }
 
+// TestBadReadsAreCheap: a text of more strings than a token has, or of other texts within, is refused before its
+// canonical form is made, which takes an allocation for each.
+func TestBadReadsAreCheap(t *testing.T) {
+	for name, text := range map[string]string{
+		"many members": "{" + strings.Repeat(`"a":"",`, 700) + `"a":""}`,
+		"a long list":  `{"aud":[` + strings.Repeat("0,", 2500) + "0]}",
+	} {
+		token := base64.RawURLEncoding.EncodeToString([]byte(text))
+		if allocs := testing.AllocsPerRun(5, func() {
+			if err := refusedRead(token); codeOf(t, err) != envelope.CodeUnauthorized {
+				t.Errorf("%s: %v", name, err)
+			}
+		}); allocs > 20 {
+			t.Errorf("%s: %v allocations", name, allocs)
+		}
+	}
+	// A quote within a value is no string.
+	quoted := goodRead
+	quoted.Target = "/events?" + strings.Repeat(`"`, 40)
+	token, err := quoted.Sign(readKey(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := refusedRead(token); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestReadsAreNoMessages holds that neither passes as the other, whoever signed it.
 func TestReadsAreNoMessages(t *testing.T) {
 	key := readKey(t)

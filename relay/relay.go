@@ -142,6 +142,7 @@ func (r *Relay) Post(ctx context.Context, from Peer, body []byte) (Receipt, erro
 		// Anybody may post a sender's messages again, and must not use up the sender's allowance by it.
 		r.limiter.agents.giveBack(entry.Envelope.Sender.ID, r.Now)
 	}
+	receipt = Viewer{Limited: r.Reads == ToParties}.receipt(receipt, entry.Envelope)
 	return receipt, r.hideThread(ctx, from, err, entry)
 }
 

@@ -156,7 +156,7 @@ type Receipt struct {
 	Duplicate bool // it was here before; the rest is the first one's
 	ExpiresAt time.Time
 	Thread    thread.Key   // zero for a MANIFEST
-	State     thread.State // of that thread now
+	State     thread.State // of that thread now; Post leaves it out where its sender may not see it
 }
 
 // Event is a stored envelope.

@@ -19,7 +19,7 @@ type ThreadView struct {
 	thread.Thread
 	Delivery           // its unexpired envelopes, notices of a timeout included
 	Deadline time.Time // when the clock will end it; zero if it has ended
-	Expired  int       // how many of its envelopes have expired
+	Expired  int       // how many of its envelopes that the viewer may see have expired
 }
 
 // maxThreadEvents is more than the rules let a thread have: a REQUEST, 100 offers, as many withdrawals, an end, notices.
@@ -48,7 +48,7 @@ func (r *Relay) Thread(ctx context.Context, p Peer, k thread.Key) (ThreadView, e
 		unexpired[e.ID]++
 	}
 	for _, step := range t.Transitions {
-		if step.ID == "" {
+		if !q.Viewer.counts(t, step) {
 			continue
 		}
 		if unexpired[step.ID]--; unexpired[step.ID] < 0 {
@@ -73,7 +73,7 @@ func (r *Relay) threadFor(ctx context.Context, p Peer, k thread.Key, now time.Ti
 	if err != nil {
 		return thread.Thread{}, err
 	}
-	return v.record(found[0]), nil
+	return v.record(r.Rules, found[0], now), nil
 }
 
 // threadsOf asks the store, at the expense of p's allowance: whoever has no part in a thread pays for the search as well.

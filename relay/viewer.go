@@ -41,23 +41,48 @@ func (v Viewer) Sees(sender, recipient didkey.DID) bool {
 // IsParty reports whether v may see the record of t.
 func (v Viewer) IsParty(t thread.Thread) bool { return !v.Limited || v.DID != "" && t.IsParty(v.DID) }
 
-// record returns what v, a party of t, may see of it. An agent sees its own steps and its client's: what others offered
-// is between them and the client.
-func (v Viewer) record(t thread.Thread) thread.Thread {
+// record returns what v, a party of t, may see of it at now. An agent sees its own steps and its client's, and the clock
+// as these alone would have moved it: what others offered, and when, is between them and the client.
+func (v Viewer) record(rules thread.Rules, t thread.Thread, now time.Time) thread.Thread {
 	if !v.Limited || v.DID == t.Client || v.DID == t.Recipient {
 		return t
 	}
-	t.Offers = slices.DeleteFunc(slices.Clone(t.Offers), func(o thread.Offer) bool { return o.Agent != v.DID })
-	t.Transitions = slices.DeleteFunc(slices.Clone(t.Transitions), func(s thread.Transition) bool {
-		return s.By != "" && s.By != v.DID && s.By != t.Client
-	})
-	t.OffersMade = 0
+	seen := t
+	seen.State, seen.OffersMade, seen.Transitions = thread.Open, 0, nil
+	seen.Offers = slices.DeleteFunc(slices.Clone(t.Offers), func(o thread.Offer) bool { return o.Agent != v.DID })
 	for _, s := range t.Transitions {
+		if s.By != "" && s.By != v.DID && s.By != t.Client {
+			continue
+		}
+		if s.From == thread.Pending && s.By != v.DID && s.Type != envelope.TypeAccept {
+			// What ends an open thread later than v's own deadline shows that others have offered.
+			if seen = rules.At(seen, s.At); seen.TimedOut() {
+				return seen
+			}
+		}
+		seen.State, seen.Transitions = s.To, append(seen.Transitions, s)
 		if s.Type == envelope.TypeOffer {
-			t.OffersMade++
+			seen.OffersMade++
 		}
 	}
-	return t
+	return rules.At(seen, now)
+}
+
+// counts reports whether v hears of the envelope of a step of the record t, which v sees. An open thread's client may
+// end it by a message to another agent; a record does not say to whom.
+func (v Viewer) counts(t thread.Thread, s thread.Transition) bool {
+	return s.ID != "" && (!v.Limited || v.DID == t.Client || v.DID == t.Recipient || v.DID == t.Agent ||
+		s.By == v.DID || s.Type == envelope.TypeRequest)
+}
+
+// receipt returns what the sender of e may know of its thread: the state that e has brought about, if he is one of its
+// parties then. Copies are anybody's, and who is not chosen and takes his offer back has no part in what came of it.
+func (v Viewer) receipt(r Receipt, e *envelope.Envelope) Receipt {
+	withdrawn := e.Type == envelope.TypeError && r.State != thread.Failed // an ERROR of a party ends the thread
+	if v.Limited && (r.Duplicate || withdrawn) {
+		r.State = ""
+	}
+	return r
 }
 
 // viewer returns what p may see.
@@ -144,7 +169,7 @@ func (r *Relay) seal(c Cursor, salt [sealedZeros - sealedSalt]byte) string {
 }
 
 // FormatCursor returns the cursor of an answer as readers get it; see Cursor.String for a relay that shows everything.
-// Two of one place differ, or equal ones would show that nothing came between, and different ones that something did.
+// Two of one place differ, but for one chance in 2³², or equal ones would show that nothing came between, and different ones that something did.
 func (r *Relay) FormatCursor(c Cursor) string {
 	if r.Reads != ToParties || c == (Cursor{}) {
 		return c.String()
@@ -185,7 +210,7 @@ func (r *Relay) ParseCursor(text string) (Cursor, error) {
 }
 
 // hideThread makes a refusal by the rules of threads what it were if those that its sender has no part in were not
-// there. It asks the store whatever the refusal was, so that none is answered sooner.
+// there, and the others as he sees them. It asks the store whatever the refusal was, so that none is answered sooner.
 func (r *Relay) hideThread(ctx context.Context, p Peer, err error, entry Entry) error {
 	var refused *envelope.Error
 	e := entry.Envelope
@@ -200,6 +225,9 @@ func (r *Relay) hideThread(ctx context.Context, p Peer, err error, entry Entry) 
 	own, failed := r.threadsOf(ctx, p, thread.Key{ID: e.Thread}, e.Sender.ID, entry.Received)
 	if failed != nil {
 		return failed
+	}
+	for i, t := range own {
+		own[i] = Viewer{Limited: true, DID: e.Sender.ID}.record(r.Rules, t, entry.Received)
 	}
 	if _, _, refusal := r.Rules.Apply(own, e, entry.Received); refusal != nil {
 		return refusal

@@ -13,7 +13,7 @@ const (
 	ofReading   = "./relay -run Delivery|Poll|Since|Siblings|Broadcasts|Cut|Page|EqualTimestamps"
 	ofRelays    = "./relay -run Signature|Post|Hostile|BlowUps|AtOnce|Timeout|Drain|NoSecond|Histories|View|Directory|Cursor|Poll"
 	ofClocks    = "./relay -run Clock|Step"
-	ofPrivacy   = "./relay -run Part|Invisible|Index|Token|Cursors|Presence|Private"
+	ofPrivacy   = "./relay -run Part|Invisible|Index|Token|Cursors|Presence|Private|Bidders|Expired"
 	ofHTTP      = "./relay/httpapi"
 	ofClients   = "./client"
 )
@@ -28,7 +28,6 @@ var mutants = []mutant{
 	{"did: any codec", "didkey/didkey.go", " || [2]byte(raw) != codec", "", ofDIDs + " ./envelope"},
 
 	// Private reads (§8).
-	{"reads: any member is taken", "envelope/read.go", "		if field == nil {\n			return badRead(", "		if field == nil {\n			continue\n		}\n		if field == nil {\n			return badRead(", ofEnvelopes},
 	{"reads: a member may be missing", "envelope/read.go", "if count != len(fields) {", "if false && count != len(fields) {", ofEnvelopes},
 	{"reads: any typ", "envelope/read.go", "case typ != ReadType:", "case typ == \"\":", ofEnvelopes},
 	{"reads: line breaks in the base64url", "envelope/read.go", `strings.ContainsAny(token, "\r\n")`, `strings.ContainsAny(token, "")`, ofEnvelopes},
@@ -52,6 +51,10 @@ var mutants = []mutant{
 	{"reads: any thread's record", "relay/threads.go", "	if !v.Limited {\n		return r.Store.Thread", "	if v.DID != \"\" || !v.Limited {\n		return r.Store.Thread", ofPrivacy},
 	{"reads: others' offers are shown", "relay/viewer.go", "if !v.Limited || v.DID == t.Client || v.DID == t.Recipient {", "if true || v.DID == t.Client {", ofPrivacy},
 	{"reads: posts tell of hidden threads", "relay/relay.go", "return receipt, r.hideThread(ctx, from, err, entry)", "return receipt, err", ofPrivacy},
+	{"reads: receipts tell everybody", "relay/viewer.go", "if v.Limited && (r.Duplicate || withdrawn) {", "if v.Limited && r.Duplicate && withdrawn {", ofPrivacy},
+	{"reads: others' offers keep a thread open", "relay/viewer.go", "	return rules.At(seen, now)\n", "	return t\n", ofPrivacy},
+	{"reads: expired counts what is hidden", "relay/threads.go", "if !q.Viewer.counts(t, step) {", "if step.ID == \"\" {", ofPrivacy},
+	{"reads: many strings are canonicalized", "envelope/read.go", "if depth(text) > 1 || stringsIn(text, maxReadStrings) > maxReadStrings {", "if depth(text) > MaxDepth {", ofEnvelopes},
 	{"reads: cursors of one place are equal", "relay/viewer.go", "	rand.Read(salt[:]) // never fails (crypto/rand)\n", "	if salt[0] != 0 {\n		rand.Read(salt[:])\n	}\n", ofPrivacy},
 	{"reads: a private message shows its sender online", "relay/relay.go", "r.Reads == ToParties && entry.Envelope.Recipient != \"\"", "false", ofPrivacy},
 	{"reads: a directed manifest is everybody's", "store/sqlite/read.go", "if v := q.Viewer; v.Limited {", "if v := q.Viewer; v.Limited && v.DID == q.DID {", ofPrivacy},

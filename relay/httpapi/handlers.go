@@ -30,7 +30,7 @@ type receiptAnswer struct {
 type threadRef struct {
 	ID     string       `json:"id"`
 	Client didkey.DID   `json:"client"`
-	State  thread.State `json:"state"`
+	State  thread.State `json:"state,omitempty"`
 }
 
 func (s *server) postEvent(w http.ResponseWriter, r *http.Request) error {

@@ -104,6 +104,9 @@ func TestSignedReads(t *testing.T) {
 		}
 		unauthorized(t, "again", getWith(t, h, inbox, good), envelope.ReadUsed)
 	}
+	if a := post(t, h, "/events", e.Canonical()); !bytes.Contains(a.body, []byte(`"thread":{"id":"`+e.Thread+`","client":"`+string(alice.DID())+`"}`)) {
+		t.Errorf("a copy's receipt: %s", a.body)
+	}
 	for _, path := range []string{"/agents", "/v1/agents", "/agents/" + string(bob.DID()), "/threads/" + e.Thread} {
 		unauthorized(t, path, getWith(t, h, path, "Agora x"), envelope.ReadMalformed)
 	}
