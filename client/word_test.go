@@ -49,7 +49,7 @@ func TestNoDocumentIsNoWord(t *testing.T) {
 		if _, _, err := c.Post(t.Context(), envelope.Draft{Payload: envelope.Request{Intent: "echo"}, Recipient: key.DID()}); err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		enough := errors.New("enough")
 		err := c.Follow(ctx, client.FollowOptions{FromOldest: true}, func(context.Context, *envelope.Envelope) error { return enough })
 		if cancel(); !errors.Is(err, enough) || asked != 2 {
