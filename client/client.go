@@ -62,7 +62,8 @@ type Client struct {
 	opts       Options
 	relay      atomic.Pointer[didkey.DID] // the relay's own identity, once it was asked for
 	reading    reading
-	unopened   once // sealed messages that did not open
+	unopened   once                   // sealed messages that did not open
+	own        atomic.Pointer[string] // the relay's own address in place of base, once it is known (§8)
 }
 
 // errReadOnly is what posting without a signer gives.

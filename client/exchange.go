@@ -87,7 +87,10 @@ func (c *Client) get(ctx context.Context, path string, query url.Values, out any
 		if failed == nil {
 			return nil
 		}
-		if attempt == readAttempts || !c.mend(failed, token != "") {
+		if attempt == readAttempts {
+			return failed
+		}
+		if failed = c.mend(failed, token != ""); failed != nil {
 			return failed
 		}
 	}
@@ -98,7 +101,12 @@ const readAttempts = 3
 
 // exchange makes one request, with this Authorization if it is not empty, and decodes a good answer into out.
 func (c *Client) exchange(ctx context.Context, method, target, authorization string, body []byte, out any) *failure {
-	request, err := http.NewRequestWithContext(ctx, method, c.base+target, bytes.NewReader(body))
+	return c.exchangeAt(ctx, c.at(), method, target, authorization, body, out)
+}
+
+// exchangeAt is exchange with the relay at base.
+func (c *Client) exchangeAt(ctx context.Context, base, method, target, authorization string, body []byte, out any) *failure {
+	request, err := http.NewRequestWithContext(ctx, method, base+target, bytes.NewReader(body))
 	if err != nil {
 		return &failure{err: err, unsent: true}
 	}
@@ -125,7 +133,7 @@ func (c *Client) exchange(ctx context.Context, method, target, authorization str
 	var head answer
 	switch err := json.Unmarshal(text, &head); {
 	case err != nil || !head.OK && head.Error == "":
-		failed.err = fmt.Errorf("%s gave %s, which is not an answer of an Agora relay; check its URL", c.base, response.Status)
+		failed.err = fmt.Errorf("%s gave %s, which is not an answer of an Agora relay; check its URL", base, response.Status)
 	case !head.OK:
 		failed.err = &envelope.Error{Code: head.Error, Message: shorten(head.Message), Details: head.Details, RetryAfter: failed.retryAfter}
 	case response.StatusCode != http.StatusOK:

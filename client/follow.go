@@ -197,6 +197,7 @@ func (f *follower) recover(ctx context.Context, err error) error {
 	case refused && refusal.Details["reason"] == "unknown_cursor":
 		f.client.log.Warn("the relay does not know our cursor, it must have lost its data; starting from its oldest event")
 		f.cursor = oldest
+		f.client.lookAgain() // or it has become a relay of the other kind
 	case refused && !failed.temporary():
 		return err
 	default:

@@ -82,9 +82,6 @@ func (c *Client) PostEnvelope(ctx context.Context, e *envelope.Envelope) (Receip
 	if err := ctx.Err(); err != nil {
 		return Receipt{}, err
 	}
-	if err := c.assureParties(ctx); err != nil {
-		return Receipt{}, err
-	}
 	var pause backoff
 	mayBeTaken := false // by an attempt before the present one
 	for attempt := 1; ; attempt++ {
@@ -116,6 +113,9 @@ func (f *failure) postponed() bool { return f.refused() && f.retryAfter > postPa
 func (c *Client) postOnce(ctx context.Context, e *envelope.Envelope) (receipt Receipt, failed *failure) {
 	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
 	defer cancel()
+	if failed := c.assureParties(ctx); failed != nil {
+		return Receipt{}, failed
+	}
 	failed = c.exchange(ctx, http.MethodPost, "/events", "", e.Canonical(), &receipt)
 	if failed == nil && receipt.ID != e.ID {
 		failed = &failure{err: errors.New("the relay's receipt is for another message"), status: http.StatusOK}

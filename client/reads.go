@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
@@ -41,6 +42,9 @@ type reading struct {
 	mu       sync.Mutex
 	asked    time.Time // zero: never
 	audience string    // of tokens; empty: reads are unsigned
+
+	correction time.Duration // of the clock, for tokens
+	corrected  time.Time     // zero: never
 }
 
 // signed reports whether reads are signed, as far as is known.
@@ -52,19 +56,19 @@ func (r *reading) signed() bool {
 
 // token returns what to put into Authorization for a GET of target; empty: nothing.
 func (c *Client) token(ctx context.Context, target string) (string, *failure) {
-	path, _, _ := strings.Cut(target, "?")
-	if path == wellKnown || path == health || c.signer == nil && !c.opts.RequireParties {
+	file, _, _ := strings.Cut(target, "?")
+	if file == wellKnown || file == health || c.signer == nil && !c.opts.RequireParties {
 		return "", nil
 	}
 	audience, failed := c.audience(ctx)
 	if failed != nil || audience == "" || c.signer == nil {
 		return "", failed
 	}
-	full, err := url.Parse(c.base + target)
+	full, err := url.Parse(c.at() + target)
 	if err != nil {
 		return "", &failure{err: err, unsent: true}
 	}
-	token, err := envelope.Read{Audience: audience, Method: http.MethodGet, Target: full.RequestURI(), TS: c.now()}.Sign(c.signer)
+	token, err := envelope.Read{Audience: audience, Method: http.MethodGet, Target: full.RequestURI(), TS: c.reading.now(c.rawNow())}.Sign(c.signer)
 	if err != nil {
 		return "", definitely(envelope.Errorf(envelope.CodeUnauthorized, "the read cannot be signed: %v", err))
 	}
@@ -76,47 +80,114 @@ func definitely(refusal *envelope.Error) *failure {
 	return &failure{err: refusal, status: http.StatusUnauthorized, unsent: true}
 }
 
-// audience returns whom tokens are for, empty if reads are not signed here. It asks the relay if that is not known.
+// audience returns whom tokens are for, empty if reads are not signed here. It asks the relay if that is not known, and
+// again after askAgain: who requires parties hears of a change, others go on signing whatever is said.
 func (c *Client) audience(ctx context.Context) (string, *failure) {
 	c.reading.mu.Lock()
 	defer c.reading.mu.Unlock()
-	if c.reading.audience != "" || !c.reading.asked.IsZero() && time.Since(c.reading.asked) < askAgain {
-		return c.reading.audience, nil
-	}
-	var document struct {
-		URL   string `json:"url"`
-		Reads string `json:"reads"`
+	r := &c.reading
+	if r.audience != "" && !c.opts.RequireParties || !r.asked.IsZero() && time.Since(r.asked) < askAgain {
+		return r.audience, nil
 	}
 	asked := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
 	defer cancel()
-	failed := c.exchange(ctx, http.MethodGet, wellKnown, "", nil, &document)
-	switch {
-	case failed != nil && failed.temporary() && failed.status != http.StatusOK:
-		return "", failed
-	case failed != nil || document.Reads != "parties": // other relays have no such document, and are open
-		if c.opts.RequireParties {
-			return "", definitely(ErrOpenReads)
-		}
-		c.reading.asked = asked
-		return "", nil
-	case !sameOrigin(document.URL, c.base):
-		return "", definitely(envelope.Errorf(envelope.CodeUnauthorized, "the relay's reads are signed for its address, which it says is %s, "+
-			"and it is reached at another; use its own", shorten(document.URL)))
+	base := c.at()
+	word, failed := c.ask(ctx, base)
+	if failed == nil && word.Reads == "parties" && elsewhere(word.URL, base) {
+		// Another name of this machine: another process may have it. Only what the relay says at its own counts.
+		base = word.URL + path(c.base)
+		word, failed = c.ask(ctx, base)
 	}
-	c.reading.audience = document.URL
-	return document.URL, nil
+	switch {
+	case failed != nil:
+		return "", failed
+	case word.Reads != "parties" && c.opts.RequireParties:
+		return "", definitely(ErrOpenReads)
+	case word.Reads != "parties" && word.Reads != "open" && word.Reads != "":
+		return "", definitely(envelope.Errorf(envelope.CodeUnauthorized, "the relay shows messages to %q, which this client does not know; "+
+			"use a newer one", shorten(word.Reads)))
+	case word.Reads != "parties":
+		r.asked = asked
+		return "", nil
+	case !sameOrigin(word.URL, base):
+		return "", definitely(envelope.Errorf(envelope.CodeUnauthorized, "the relay's reads are signed for its address, which it says is %s, "+
+			"and it is reached at another; use its own", shorten(word.URL)))
+	}
+	c.own.Store(&base)
+	r.asked, r.audience = asked, word.URL
+	return word.URL, nil
 }
 
-// sameOrigin reports whether a relay's own word for its address means the one it is reached at. All names of this
-// machine are one.
+// word is what the well-known document says of reads.
+type word struct {
+	URL   string `json:"url"`
+	Reads string `json:"reads"`
+}
+
+// ask asks the relay at base for its word. A relay without the document (404) is taken for open if it shows itself to
+// be: it answers an unsigned read of our own inbox. Whatever else is no document may pass, and is a temporary failure.
+// c.reading.mu is held.
+func (c *Client) ask(ctx context.Context, base string) (w word, failed *failure) {
+	failed = c.exchangeAt(ctx, base, http.MethodGet, wellKnown, "", nil, &w)
+	if failed == nil || failed.temporary() && failed.status != http.StatusOK {
+		return w, failed
+	}
+	refusal, refused := errors.AsType[*envelope.Error](failed)
+	switch {
+	case failed.status != http.StatusNotFound || c.reading.audience != "":
+	case c.signer == nil: // so RequireParties is set
+		if refused && refusal.Code == envelope.CodeNotFound {
+			return word{}, nil
+		}
+	default:
+		inbox := url.Values{"recipient": {string(c.signer.DID())}, "since": {envelope.FormatTime(c.now())}, "timeout": {"0"}}
+		probe := c.exchangeAt(ctx, base, http.MethodGet, "/events?"+inbox.Encode(), "", nil, new(events))
+		if probe == nil {
+			return word{}, nil
+		}
+		failed = probe
+	}
+	return word{}, &failure{err: fmt.Errorf("the relay does not say to whom it shows messages: %v", failed), unsent: true, retryAfter: failed.retryAfter}
+}
+
+// at is where the relay is reached: at its own address, once that is known.
+func (c *Client) at() string {
+	if own := c.own.Load(); own != nil {
+		return *own
+	}
+	return c.base
+}
+
+// path returns the path of a relay's URL.
+func path(base string) string {
+	u, err := url.Parse(base)
+	if err != nil {
+		return ""
+	}
+	return u.EscapedPath()
+}
+
+// elsewhere reports whether said is another address of this machine than base, to go to. A name is none: what it stands
+// for may be two addresses, of two processes.
+func elsewhere(said, base string) bool {
+	a, err := url.Parse(said)
+	b, err2 := url.Parse(base)
+	if err != nil || err2 != nil || a.Path != "" || a.RawQuery != "" || a.Fragment != "" || a.User != nil {
+		return false
+	}
+	addr, err := netip.ParseAddr(a.Hostname())
+	return err == nil && addr.IsLoopback() && loopback(b.Hostname()) && a.Hostname() != b.Hostname() && a.Scheme == b.Scheme && port(a) == port(b)
+}
+
+// sameOrigin reports whether a relay's own word for its address means the one it is reached at.
 func sameOrigin(said, base string) bool {
 	a, err := url.Parse(said)
 	b, err2 := url.Parse(base)
 	if err != nil || err2 != nil || a.Scheme != b.Scheme || a.Path != "" || a.RawQuery != "" || a.Fragment != "" || a.User != nil || port(a) != port(b) {
 		return false
 	}
-	return a.Hostname() != "" && strings.EqualFold(a.Hostname(), b.Hostname()) || loopback(a.Hostname()) && loopback(b.Hostname())
+	return a.Hostname() != "" && strings.EqualFold(a.Hostname(), b.Hostname())
 }
 
 func port(u *url.URL) string {
@@ -154,33 +225,64 @@ func (c *Client) Invitation(ctx context.Context, threadID string, client didkey.
 	return nil, envelope.Errorf(envelope.CodeThreadNotFound, "there is no REQUEST to everybody with the thread id %s", threadID)
 }
 
-// mend reports whether a read that was refused is worth another try, having done what it takes.
-func (c *Client) mend(failed *failure, signed bool) bool {
+// mend does what a read that was refused takes to be made again, and returns nil; else why not.
+func (c *Client) mend(failed *failure, signed bool) *failure {
 	refusal, ok := errors.AsType[*envelope.Error](failed)
 	if !ok || failed.status != http.StatusUnauthorized || !failed.challenged {
-		return false
-	}
-	switch reason := refusal.Details["reason"]; {
-	case signed && reason == envelope.ReadTime:
-		return c.correctClock(refusal)
-	case signed:
-		return reason == envelope.ReadUsed // by our own copy, which the connection lost
+		return failed
 	}
 	c.reading.mu.Lock()
 	defer c.reading.mu.Unlock()
+	switch reason := refusal.Details["reason"]; {
+	case signed && reason == envelope.ReadTime:
+		return c.reading.correct(refusal, failed, c.rawNow())
+	case signed && reason == envelope.ReadUsed: // by our own copy, which the connection lost
+		return nil
+	case signed || c.signer == nil:
+		return failed
+	}
 	c.reading.asked = time.Time{} // it was open when we asked
-	return c.signer != nil
+	return nil
+}
+
+// maxReadCorrection is how far from our clock a token may be dated. Who answers for the relay may ask for a date ahead,
+// and has a token that is good then.
+const maxReadCorrection = 5 * time.Minute
+
+// now is the time for tokens, where ours is raw.
+func (r *reading) now(raw time.Time) time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return raw.Add(r.correction)
+}
+
+// correct sets the clock for tokens by a refusal, by maxReadCorrection in all and once in askAgain, and returns nil; or
+// what to tell. r.mu is held.
+func (r *reading) correct(refusal *envelope.Error, failed *failure, raw time.Time) *failure {
+	text, _ := refusal.Details["now"].(string)
+	relayNow, ok := envelope.ParseTime(text)
+	if !ok {
+		return failed
+	}
+	off := relayNow.Sub(raw)
+	if off.Abs() > maxReadCorrection {
+		return definitely(envelope.Errorf(envelope.CodeUnauthorized, "the relay's clock, %s, and this machine's differ by %v; set this machine's clock: "+
+			"a signed read is corrected by %v at most", text, off.Abs().Round(time.Second), maxReadCorrection))
+	}
+	if !r.corrected.IsZero() && time.Since(r.corrected) < askAgain {
+		return &failure{err: fmt.Errorf("the clock was corrected less than %v ago, and the relay asks for another time again: %v", askAgain, failed), unsent: true}
+	}
+	r.correction, r.corrected = off, time.Now()
+	return nil
 }
 
 // assureParties returns ErrOpenReads if the relay is not what Options.RequireParties wants.
-func (c *Client) assureParties(ctx context.Context) error {
+func (c *Client) assureParties(ctx context.Context) *failure {
 	if !c.opts.RequireParties {
 		return nil
 	}
-	if _, failed := c.audience(ctx); failed != nil {
-		return failed
-	}
-	return nil
+	_, failed := c.audience(ctx)
+	return failed
 }
 
 // Private reports whether the relay shows directed messages to their parties only, by its own word.
@@ -199,4 +301,11 @@ func challenge(header http.Header) bool {
 		}
 	}
 	return false
+}
+
+// lookAgain has the next read ask anew to whom messages are shown.
+func (c *Client) lookAgain() {
+	c.reading.mu.Lock()
+	defer c.reading.mu.Unlock()
+	c.reading.asked = time.Time{}
 }

@@ -268,6 +268,8 @@ func invisibleNews(p *probe) {
 	p.sleep(second)
 	for _, l := range held {
 		p.waiting(l, "what came is not for everybody")
+	}
+	for _, l := range held {
 		p.delivers(p.page(l.wait()))
 	}
 }

@@ -62,10 +62,14 @@ var mutants = []mutant{
 	{"reads: a broken token is nobody's", "relay/httpapi/reading.go", "		if err != nil {\n			return err\n		}\n		return h(w, r.WithContext", "		if err != nil {\n			return h(w, r)\n		}\n		return h(w, r.WithContext", ofHTTP},
 	{"reads: no challenge", "relay/httpapi/answer.go", "w.Header().Set(\"WWW-Authenticate\", authScheme)", "_ = authScheme", ofHTTP},
 	{"reads: an open relay looks at tokens", "relay/httpapi/reading.go", "if s.relay.Reads != relay.ToParties {", `if s.relay.Reads == relay.Visibility("never") {`, ofHTTP},
-	{"reads: a client signs for whom the relay names", "client/reads.go", "case !sameOrigin(document.URL, c.base):", "case document.URL == \"\":", ofClients},
-	{"reads: a client forgets that it signs", "client/reads.go", "if c.reading.audience != \"\" || ", "if ", ofClients},
-	{"reads: an open relay is good enough", "client/reads.go", "if c.opts.RequireParties {\n			return", "if c.opts.RequireParties && failed != nil {\n			return", ofClients},
-	{"reads: a used token is not mended", "client/reads.go", "return reason == envelope.ReadUsed", "return reason == \"\"", ofClients},
+	{"reads: a client signs for whom the relay names", "client/reads.go", "case !sameOrigin(word.URL, base):", "case word.URL == \"\":", ofClients},
+	{"reads: a client forgets that it signs", "client/reads.go", "if r.audience != \"\" && !c.opts.RequireParties || ", "if ", ofClients},
+	{"reads: an open relay is good enough", "client/reads.go", "case word.Reads != \"parties\" && c.opts.RequireParties:", "case c.opts.RequireParties && failed != nil:", ofClients},
+	{"reads: a 404 is a word for open", "client/reads.go", "if probe == nil {", "if probe == nil || probe != nil {", ofClients},
+	{"reads: parties are asked for once", "client/reads.go", "if r.audience != \"\" && !c.opts.RequireParties || ", "if r.audience != \"\" || ", ofClients},
+	{"reads: tokens are dated ahead", "client/reads.go", "time.Since(r.corrected) < askAgain {", "time.Since(r.corrected) < 0 {", ofClients},
+	{"reads: a token goes to another name", "client/reads.go", "c.own.Store(&base)", "_ = base", ofClients},
+	{"reads: a used token is not mended", "client/reads.go", "case signed && reason == envelope.ReadUsed:", "case signed && reason == \"\":", ofClients},
 
 	// Envelopes (§1).
 	{"json: folded names are allowed", "envelope/parse.go", "if strings.EqualFold(name, known) {", "if name == strings.ToUpper(known) {", ofEnvelopes},

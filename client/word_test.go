@@ -1,0 +1,146 @@
+package client_test
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+)
+
+const document = "/.well-known/agora.json"
+
+func through(t *testing.T, url string, key envelope.Signer, transport roundTripFunc) *client.Client {
+	t.Helper()
+	c, err := client.New(url, key, client.Options{HTTPClient: &http.Client{Transport: transport}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// TestNoDocumentIsNoWord: one bad answer in place of the document does not make a private relay an open one, and a relay
+// that has none can be used.
+func TestNoDocumentIsNoWord(t *testing.T) {
+	refusal := `{"ok":false,"error":"NOT_FOUND","message":"no such path"}`
+	for name, bad := range map[string]func() *http.Response{
+		"a proxy's 404": func() *http.Response { return response(404, "not found") }, "404": func() *http.Response { return response(404, refusal) },
+		"403": func() *http.Response { return response(403, refusal) }, "400": func() *http.Response { return response(400, "{}") },
+		"half a document": func() *http.Response { return response(200, `{"ok":true,"reads":`) },
+	} {
+		r, key, asked := startPrivate(t), newKey(t), 0
+		c := through(t, r.URL, key, func(q *http.Request) (*http.Response, error) {
+			if q.URL.Path == document {
+				if asked++; asked == 1 {
+					return bad(), nil
+				}
+			}
+			return http.DefaultTransport.RoundTrip(q)
+		})
+		if _, _, err := c.Post(t.Context(), envelope.Draft{Payload: envelope.Request{Intent: "echo"}, Recipient: key.DID()}); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		enough := errors.New("enough")
+		err := c.Follow(ctx, client.FollowOptions{FromOldest: true}, func(context.Context, *envelope.Envelope) error { return enough })
+		if cancel(); !errors.Is(err, enough) || asked != 2 {
+			t.Errorf("%s: %v, asked %d times", name, err, asked)
+		}
+	}
+	r, err := newRealRelay(relay.ToAll)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	c := through(t, r.URL, newKey(t), func(q *http.Request) (*http.Response, error) {
+		if q.URL.Path == document {
+			return response(404, "not found"), nil
+		}
+		return http.DefaultTransport.RoundTrip(q)
+	})
+	if _, err := c.Agents(t.Context(), client.AgentQuery{}); err != nil {
+		t.Errorf("a relay without the document: %v", err)
+	}
+}
+
+// TestRequiredPartiesAreAskedForAgain: who requires parties posts nothing to a relay that has opened itself since.
+func TestRequiredPartiesAreAskedForAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake, reads := newFakeRelay(), "parties"
+		fake.hookDocument = true
+		fake.setHook(func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+			if r.URL.Path == document {
+				return response(200, fmt.Sprintf(`{"ok":true,"url":"http://relay.test","reads":%q}`, reads)), nil
+			}
+			return next.RoundTrip(r)
+		})
+		c := newClient(t, fake, newKey(t), client.Options{RequireParties: true})
+		if _, _, err := c.Post(t.Context(), request); err != nil {
+			t.Fatal(err)
+		}
+		reads = "open"
+		time.Sleep(6 * time.Minute)
+		if _, _, err := c.Post(t.Context(), request); !errors.Is(err, client.ErrOpenReads) || len(fake.posts) != 1 {
+			t.Errorf("%v, %d posts", err, len(fake.posts))
+		}
+	})
+}
+
+// TestTokensAreNotDatedAhead: a relay that asks for one time after the other gets tokens of one.
+func TestTokensAreNotDatedAhead(t *testing.T) {
+	r, asked, latest := startPrivate(t), 0, time.Duration(0)
+	c := through(t, r.URL, newKey(t), func(q *http.Request) (*http.Response, error) {
+		if q.URL.Path == document {
+			return http.DefaultTransport.RoundTrip(q)
+		}
+		text, err := base64.RawURLEncoding.DecodeString(strings.TrimPrefix(q.Header.Get("Authorization"), "Agora "))
+		var token struct{ TS time.Time }
+		if err = errors.Join(err, json.Unmarshal(text, &token)); err != nil {
+			return nil, err
+		}
+		latest = max(latest, time.Until(token.TS))
+		asked++
+		return response(401, fmt.Sprintf(`{"ok":false,"error":"UNAUTHORIZED","message":"time","details":{"reason":"time","now":%q}}`,
+			envelope.FormatTime(time.Now().Add(time.Duration(asked)*time.Minute))), "WWW-Authenticate", "Agora"), nil
+	})
+	for range 4 {
+		if _, err := c.Agents(t.Context(), client.AgentQuery{}); err == nil {
+			t.Error("no error")
+		}
+	}
+	if latest > time.Minute+time.Second {
+		t.Errorf("a token is dated %v ahead", latest)
+	}
+}
+
+// TestTokensGoToTheAddressTheyName: another process that has this machine's other name gets none.
+func TestTokensGoToTheAddressTheyName(t *testing.T) {
+	r, stolen := startPrivate(t), 0
+	c := through(t, strings.Replace(r.URL, "127.0.0.1", "localhost", 1), newKey(t), func(q *http.Request) (*http.Response, error) {
+		if q.URL.Hostname() == "localhost" && q.Header.Get("Authorization") != "" {
+			stolen++
+		}
+		return http.DefaultTransport.RoundTrip(q)
+	})
+	if _, err := c.Agents(t.Context(), client.AgentQuery{}); err != nil || stolen != 0 {
+		t.Errorf("%v, %d tokens to another name", err, stolen)
+	}
+	c = through(t, r.URL, newKey(t), func(q *http.Request) (*http.Response, error) {
+		if q.URL.Path == document {
+			return response(200, fmt.Sprintf(`{"ok":true,"reads":"parties","url":%q}`, strings.Replace(r.URL, "127.0.0.1", "localhost", 1))), nil
+		}
+		return http.DefaultTransport.RoundTrip(q)
+	})
+	if _, err := c.Agents(t.Context(), client.AgentQuery{}); !hasCode(err, envelope.CodeUnauthorized) {
+		t.Errorf("a name in place of an address: %v", err)
+	}
+}
