@@ -76,7 +76,8 @@ func New(relayURL string, signer envelope.Signer, opts Options) (*Client, error)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
 		return nil, fmt.Errorf("client: a relay's URL looks like https://relay.example, not like %q", relayURL)
 	}
-	c := &Client{base: strings.TrimRight(u.String(), "/"), signer: signer, rawNow: opts.Now, log: opts.Logger, opts: opts}
+	c := &Client{base: strings.TrimRight(u.String(), "/"), signer: signer, rawNow: opts.Now, log: opts.Logger, opts: opts,
+		reading: reading{asking: make(chan struct{}, 1)}}
 	c.http = new(http.Client)
 	if opts.HTTPClient != nil {
 		*c.http = *opts.HTTPClient

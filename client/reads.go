@@ -39,6 +39,8 @@ const askAgain = 5 * time.Minute
 
 // reading is what is known of the relay's word on reads.
 type reading struct {
+	asking chan struct{} // holds one while the relay is asked
+
 	mu       sync.Mutex
 	asked    time.Time // zero: never
 	audience string    // of tokens; empty: reads are unsigned
@@ -83,11 +85,18 @@ func definitely(refusal *envelope.Error) *failure {
 // audience returns whom tokens are for, empty if reads are not signed here. It asks the relay if that is not known, and
 // again after askAgain: who requires parties hears of a change, others go on signing whatever is said.
 func (c *Client) audience(ctx context.Context) (string, *failure) {
-	c.reading.mu.Lock()
-	defer c.reading.mu.Unlock()
 	r := &c.reading
-	if r.audience != "" && !c.opts.RequireParties || !r.asked.IsZero() && time.Since(r.asked) < askAgain {
-		return r.audience, nil
+	if audience, known := r.known(c.opts.RequireParties); known {
+		return audience, nil
+	}
+	select { // one asks; the others wait for him as long as their own contexts last
+	case r.asking <- struct{}{}:
+		defer func() { <-r.asking }()
+	case <-ctx.Done():
+		return "", &failure{err: ctx.Err(), unsent: true}
+	}
+	if audience, known := r.known(c.opts.RequireParties); known {
+		return audience, nil
 	}
 	asked := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
@@ -108,15 +117,28 @@ func (c *Client) audience(ctx context.Context) (string, *failure) {
 		return "", definitely(envelope.Errorf(envelope.CodeUnauthorized, "the relay shows messages to %q, which this client does not know; "+
 			"use a newer one", shorten(word.Reads)))
 	case word.Reads != "parties":
-		r.asked = asked
+		r.learn(asked, "")
 		return "", nil
 	case !sameOrigin(word.URL, base):
 		return "", definitely(envelope.Errorf(envelope.CodeUnauthorized, "the relay's reads are signed for its address, which it says is %s, "+
 			"and it is reached at another; use its own", shorten(word.URL)))
 	}
 	c.own.Store(&base)
-	r.asked, r.audience = asked, word.URL
+	r.learn(asked, word.URL)
 	return word.URL, nil
+}
+
+// known returns what was learned, as long as it counts.
+func (r *reading) known(again bool) (audience string, known bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.audience, r.audience != "" && !again || !r.asked.IsZero() && time.Since(r.asked) < askAgain
+}
+
+func (r *reading) learn(asked time.Time, audience string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asked, r.audience = asked, audience
 }
 
 // word is what the well-known document says of reads.
@@ -127,7 +149,6 @@ type word struct {
 
 // ask asks the relay at base for its word. A relay without the document (404) is taken for open if it shows itself to
 // be: it answers an unsigned read of our own inbox. Whatever else is no document may pass, and is a temporary failure.
-// c.reading.mu is held.
 func (c *Client) ask(ctx context.Context, base string) (w word, failed *failure) {
 	failed = c.exchangeAt(ctx, base, http.MethodGet, wellKnown, "", nil, &w)
 	if failed == nil || failed.temporary() && failed.status != http.StatusOK {
@@ -135,7 +156,7 @@ func (c *Client) ask(ctx context.Context, base string) (w word, failed *failure)
 	}
 	refusal, refused := errors.AsType[*envelope.Error](failed)
 	switch {
-	case failed.status != http.StatusNotFound || c.reading.audience != "":
+	case failed.status != http.StatusNotFound || c.reading.signed():
 	case c.signer == nil: // so RequireParties is set
 		if refused && refusal.Code == envelope.CodeNotFound {
 			return word{}, nil

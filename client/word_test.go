@@ -144,3 +144,30 @@ func TestTokensGoToTheAddressTheyName(t *testing.T) {
 		t.Errorf("a name in place of an address: %v", err)
 	}
 }
+
+// TestAReadWaitsForTheWordAsLongAsItMay: while a relay hangs that was asked for its word, other reads end by their own contexts.
+func TestAReadWaitsForTheWordAsLongAsItMay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := through(t, "http://relay.example", newKey(t), func(q *http.Request) (*http.Response, error) {
+			<-q.Context().Done()
+			return nil, q.Context().Err()
+		})
+		patient, cancel := context.WithCancel(t.Context())
+		first := make(chan error)
+		go func() {
+			_, err := c.Agents(patient, client.AgentQuery{})
+			first <- err
+		}()
+		synctest.Wait()
+		hasty, stop := context.WithTimeout(t.Context(), time.Second)
+		defer stop()
+		began := time.Now()
+		if _, err := c.Agents(hasty, client.AgentQuery{}); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
+			t.Errorf("%v after %v; want its deadline, after 1s", err, time.Since(began))
+		}
+		cancel()
+		if err := <-first; !errors.Is(err, context.Canceled) {
+			t.Errorf("the first read: %v", err)
+		}
+	})
+}
