@@ -127,3 +127,20 @@ func TestExpiredCountsWhatIsSeen(t *testing.T) {
 		}
 	})
 }
+
+// TestPartiesHearOfTheirOwnThread: a party that comes too early is told so, also if its thread moves while it is told.
+func TestPartiesHearOfTheirOwnThread(t *testing.T) {
+	inner := &counting{}
+	c := private
+	c.Store = inner
+	r := start(t, c)
+	agent := key(t)
+	client, _, offer := open(t, r)
+	offer(agent)
+	inner.refused = func() {
+		post(t, r, sign(t, client, envelope.Draft{Payload: envelope.Accept{RequestID: "r1"}, Thread: "t", Recipient: agent.DID()}))
+	}
+	_, err := r.Post(t.Context(), local, sign(t, agent, envelope.Draft{Payload: envelope.Result{RequestID: "r1", Status: "success"},
+		Thread: "t", Recipient: client.DID()}).Canonical())
+	wantCode(t, err, envelope.CodeInvalidTransition)
+}

@@ -123,6 +123,17 @@ type counting struct {
 	ofAll atomic.Int64 // of them: of what has expired too, whatever its ts
 
 	took time.Duration // that it says it worked on each
+
+	refused func() // called once, after a message was refused
+}
+
+func (s *counting) Append(ctx context.Context, e relay.Entry) (relay.Receipt, error) {
+	receipt, err := s.Store.Append(ctx, e)
+	if f := s.refused; err != nil && f != nil {
+		s.refused = nil
+		f()
+	}
+	return receipt, err
 }
 
 func (s *counting) Agents(ctx context.Context, q relay.AgentQuery) (relay.AgentPage, error) {

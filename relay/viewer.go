@@ -232,5 +232,8 @@ func (r *Relay) hideThread(ctx context.Context, p Peer, err error, entry Entry) 
 	if _, _, refusal := r.Rules.Apply(own, e, entry.Received); refusal != nil {
 		return refusal
 	}
-	return thread.ErrNotFound // one of them would have admitted it, but another was meant
+	if refused.Code == envelope.CodeInvalidTransition {
+		return err // one of his own admits it by now; when it came, it did not
+	}
+	return thread.ErrNotFound // one of his own admits it, but another was meant
 }
