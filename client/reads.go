@@ -192,23 +192,26 @@ func path(base string) string {
 // elsewhere reports whether said is another address of this machine than base, to go to. A name is none: what it stands
 // for may be two addresses, of two processes.
 func elsewhere(said, base string) bool {
-	a, err := url.Parse(said)
-	b, err2 := url.Parse(base)
-	if err != nil || err2 != nil || a.Path != "" || a.RawQuery != "" || a.Fragment != "" || a.User != nil {
-		return false
-	}
-	addr, err := netip.ParseAddr(a.Hostname())
-	return err == nil && addr.IsLoopback() && loopback(b.Hostname()) && a.Hostname() != b.Hostname() && a.Scheme == b.Scheme && port(a) == port(b)
+	a, b, ok := hosts(said, base)
+	addr, err := netip.ParseAddr(a)
+	return ok && err == nil && addr.IsLoopback() && loopback(b) && a != b
 }
 
 // sameOrigin reports whether a relay's own word for its address means the one it is reached at.
 func sameOrigin(said, base string) bool {
-	a, err := url.Parse(said)
-	b, err2 := url.Parse(base)
-	if err != nil || err2 != nil || a.Scheme != b.Scheme || a.Path != "" || a.RawQuery != "" || a.Fragment != "" || a.User != nil || port(a) != port(b) {
-		return false
+	a, b, ok := hosts(said, base)
+	return ok && a != "" && strings.EqualFold(a, b)
+}
+
+// hosts returns the hosts of an origin, as a relay has it, and of a URL; ok if all else of the origin is the URL's.
+func hosts(said, base string) (a, b string, ok bool) {
+	origin, err := url.Parse(said)
+	reached, err2 := url.Parse(base)
+	if err != nil || err2 != nil {
+		return "", "", false
 	}
-	return a.Hostname() != "" && strings.EqualFold(a.Hostname(), b.Hostname())
+	bare := origin.Path == "" && origin.RawQuery == "" && origin.Fragment == "" && origin.User == nil
+	return origin.Hostname(), reached.Hostname(), bare && origin.Scheme == reached.Scheme && port(origin) == port(reached)
 }
 
 func port(u *url.URL) string {
@@ -308,10 +311,8 @@ func (c *Client) assureParties(ctx context.Context) *failure {
 
 // Private reports whether the relay shows directed messages to their parties only, by its own word.
 func (i Info) Private() bool {
-	var document struct {
-		Reads string `json:"reads"`
-	}
-	return json.Unmarshal(i.JSON, &document) == nil && document.Reads == "parties"
+	var w word
+	return json.Unmarshal(i.JSON, &w) == nil && w.Reads == "parties"
 }
 
 // challenge reports whether an answer asks for a signed read.

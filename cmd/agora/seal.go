@@ -58,6 +58,9 @@ func (c sendAccept) prepare(call *client.Call, shown bool) error {
 	return nil
 }
 
+// maxThreads bounds of how many threads a follow keeps whether they are sealed; of others it asks again.
+const maxThreads = 10_000
+
 // plainAnswers finds the plain answers to sealed requests among the messages that come for me.
 type plainAnswers struct {
 	relay  *client.Client
@@ -80,6 +83,9 @@ func (p plainAnswers) refused(ctx context.Context, e *envelope.Envelope) bool {
 		}
 		if sealedThread(record) {
 			agent = record.Recipient
+		}
+		if len(p.sealed) >= maxThreads {
+			clear(p.sealed)
 		}
 		p.sealed[e.Thread] = agent
 	}
