@@ -34,6 +34,7 @@ var may = map[string][]string{
 	"client":                  {"didkey", "envelope", "thread"},
 	"conformance":             {"didkey", "envelope", "thread", "testvectors"},
 	"faults":                  {},
+	"bench/stage":             {"didkey", "envelope"},
 	"bench":                   {"didkey", "envelope"},
 	"bench/perf":              {"bench"},
 	"testvectors":             {},

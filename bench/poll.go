@@ -175,9 +175,9 @@ func (r *run) readBack(ctx context.Context, s *stats) (complete bool) {
 	r.begin("reading back", &s.accepted)
 	c := r.connect(ctx, 64<<10)
 	defer c.close()
-	own, relay, began := ownCPU(), r.process.cpu(), time.Now()
+	own, relay, began := OwnCPU(), r.process.cpu(), time.Now()
 	defer func() {
-		s.posting, s.ownCPU, s.relayCPU = time.Since(began), ownCPU()-own, r.process.cpu()-relay
+		s.posting, s.ownCPU, s.relayCPU = time.Since(began), OwnCPU()-own, r.process.cpu()-relay
 	}()
 	if r.to.origin == "" {
 		return r.readAll(ctx, s, c, "/events?", didkey.Key{})

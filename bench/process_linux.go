@@ -94,8 +94,9 @@ func (p *process) rss() int64 {
 	return 0
 }
 
-// ownCPU returns the CPU time this process has used.
-func ownCPU() time.Duration {
+// OwnCPU returns the CPU time this process has used, which means the same on a machine that is busy with other things; 0
+// where it is not known.
+func OwnCPU() time.Duration {
 	var use syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &use) != nil {
 		return 0

@@ -174,7 +174,7 @@ type round struct {
 
 // round lets all connections post, waits for the answers and the deliveries, and returns how long the posts took.
 func (r *run) round(ctx context.Context, posters []*conn, p *round, s *stats) time.Duration {
-	own, relay, delivered := ownCPU(), r.process.cpu(), s.delivered.Load()
+	own, relay, delivered := OwnCPU(), r.process.cpu(), s.delivered.Load()
 	accepted := s.accepted.Load()
 	p.start = time.Now()
 	p.end = p.start.Add(p.duration)
@@ -189,7 +189,7 @@ func (r *run) round(ctx context.Context, posters []*conn, p *round, s *stats) ti
 		missing := s.accepted.Load() - accepted + delivered
 		s.delivering += r.drain(s, missing, p.start)
 	}
-	s.ownCPU += ownCPU() - own
+	s.ownCPU += OwnCPU() - own
 	s.relayCPU += r.process.cpu() - relay
 	return took
 }

@@ -104,7 +104,7 @@ func (f *faults) all() []Mismatch {
 func (r *run) calibrate(ctx context.Context) (perSecond float64, cpu time.Duration) {
 	verified := new(atomic.Int64)
 	r.begin("calibrating", verified)
-	own, began := ownCPU(), time.Now()
+	own, began := OwnCPU(), time.Now()
 	var working sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
 		working.Go(func() {
@@ -125,5 +125,5 @@ func (r *run) calibrate(ctx context.Context) (perSecond float64, cpu time.Durati
 	}
 	working.Wait()
 	n := max(verified.Load(), 1)
-	return float64(n) / time.Since(began).Seconds(), (ownCPU() - own) / time.Duration(n)
+	return float64(n) / time.Since(began).Seconds(), (OwnCPU() - own) / time.Duration(n)
 }

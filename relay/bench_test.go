@@ -2,18 +2,17 @@ package relay_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
-	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/agora-relay/agora/bench"
+	"github.com/agora-relay/agora/bench/stage"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
@@ -99,7 +98,7 @@ func BenchmarkWake(b *testing.B) {
 			event := []relay.Posted{{Event: relay.Event{Size: 730}, Envelope: &envelope.Envelope{Type: envelope.TypeRequest, Recipient: to, Thread: "t"}}}
 			poll := relay.Poll{Peer: local, Filter: relay.Filter{Recipient: to}, Wait: time.Hour, Limit: 1}
 			b.ReportAllocs()
-			cpu := cpuTime()
+			cpu := bench.OwnCPU()
 			for b.Loop() {
 				answered := make(chan error, 1)
 				go func() {
@@ -117,37 +116,10 @@ func BenchmarkWake(b *testing.B) {
 				}
 			}
 			if cpu > 0 {
-				b.ReportMetric(float64(cpuTime()-cpu)/float64(b.N), "cpu-ns/op")
+				b.ReportMetric(float64(bench.OwnCPU()-cpu)/float64(b.N), "cpu-ns/op")
 			}
 		})
 	}
-}
-
-// bodies returns n signed REQUESTs of 256 senders by turns, each to a recipient of its own, and when they were signed.
-func bodies(b *testing.B, n int) (list [][]byte, signed time.Time) {
-	const senders = 256
-	var keys [2 * senders]didkey.Key
-	for i := range keys {
-		keys[i] = newKey(b)
-	}
-	asked := envelope.Request{Intent: "translate", Params: json.RawMessage(`{"text":"` + strings.Repeat("Hello, world. ", 16) + `"}`)} // 730 bytes in all
-	list, signed = make([][]byte, n), time.Now()
-	var next atomic.Int64
-	var signing sync.WaitGroup
-	for range runtime.GOMAXPROCS(0) {
-		signing.Go(func() {
-			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
-				e, err := envelope.Draft{Recipient: keys[senders+i%senders].DID(), Payload: asked}.Sign(keys[i%senders], signed)
-				if err != nil {
-					b.Error(err)
-					return
-				}
-				list[i] = e.Canonical()
-			}
-		})
-	}
-	signing.Wait()
-	return list, signed
 }
 
 // BenchmarkPost is the whole relay without its wire: parse, verify, append, announce. Signing is outside of the time.
@@ -158,7 +130,7 @@ func BenchmarkPost(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			list, signed := bodies(b, b.N)
+			list, signed := stage.Requests(b, b.N)
 			r, err := relay.New(b.Context(), relay.Config{Store: store, Key: newKey(b), Log: slog.New(slog.DiscardHandler),
 				Now: func() time.Time { return signed }})
 			if err != nil {
@@ -167,7 +139,7 @@ func BenchmarkPost(b *testing.B) {
 			ctx, cancel := context.WithCancel(context.Background())
 			ended := make(chan error, 1)
 			go func() { ended <- r.Run(ctx) }()
-			cpu := cpuTime()
+			cpu := bench.OwnCPU()
 			b.ResetTimer()
 			var next atomic.Int64
 			var posting sync.WaitGroup
@@ -185,7 +157,7 @@ func BenchmarkPost(b *testing.B) {
 			b.StopTimer()
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "events/s")
 			if cpu > 0 {
-				b.ReportMetric(float64(cpuTime()-cpu)/float64(b.N), "cpu-ns/op")
+				b.ReportMetric(float64(bench.OwnCPU()-cpu)/float64(b.N), "cpu-ns/op")
 			}
 			cancel()
 			if err := errors.Join(<-ended, store.Close()); err != nil {

@@ -43,6 +43,16 @@ func TestRegressionIsReported(t *testing.T) {
 	}
 }
 
+// TestAStageThatIsGoneIsReported: one that is not measured any more may have become as slow as it likes.
+func TestAStageThatIsGoneIsReported(t *testing.T) {
+	now := recorded(t, "again")
+	delete(now, "envelope Parse/canonical")
+	var out strings.Builder
+	if n := report(&out, baseline{Stages: recorded(t, "usual")}, now); n != 1 || strings.Contains(out.String(), "no regression") {
+		t.Errorf("%d regressions, want 1\n%s", n, out.String())
+	}
+}
+
 func TestJudge(t *testing.T) {
 	for name, c := range map[string]struct {
 		before, now stage

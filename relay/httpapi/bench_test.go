@@ -3,7 +3,6 @@ package httpapi_test
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,45 +10,24 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
-	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/agora-relay/agora/didkey"
-	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/bench"
+	"github.com/agora-relay/agora/bench/stage"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
 	"github.com/agora-relay/agora/store/sqlite"
 )
 
-// requests returns n HTTP requests that post signed REQUESTs of 256 senders by turns, and when they were signed.
+// requests returns n HTTP requests that post the messages of package stage, and when these were signed.
 func requests(b *testing.B, n int) (list [][]byte, signed time.Time) {
-	const senders = 256
-	var keys [2 * senders]didkey.Key
-	for i := range keys {
-		keys[i] = key(b)
+	list, signed = stage.Requests(b, n)
+	for i, body := range list {
+		list[i] = fmt.Appendf(nil, "POST /events HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 	}
-	asked := envelope.Request{Intent: "translate", Params: json.RawMessage(`{"text":"` + strings.Repeat("Hello, world. ", 16) + `"}`)} // 730 bytes in all
-	list, signed = make([][]byte, n), time.Now()
-	var next atomic.Int64
-	var signing sync.WaitGroup
-	for range runtime.GOMAXPROCS(0) {
-		signing.Go(func() {
-			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
-				e, err := envelope.Draft{Recipient: keys[senders+i%senders].DID(), Payload: asked}.Sign(keys[i%senders], signed)
-				if err != nil {
-					b.Error(err)
-					return
-				}
-				body := e.Canonical()
-				list[i] = fmt.Appendf(nil, "POST /events HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
-			}
-		})
-	}
-	signing.Wait()
 	return list, signed
 }
 
@@ -90,7 +68,7 @@ func BenchmarkPost(b *testing.B) {
 				defer conn.Close()
 				posters[i] = poster{conn, bufio.NewReader(conn)}
 			}
-			cpu := cpuTime()
+			cpu := bench.OwnCPU()
 			b.ResetTimer()
 			var next atomic.Int64
 			var posting sync.WaitGroup
@@ -108,7 +86,7 @@ func BenchmarkPost(b *testing.B) {
 			b.StopTimer()
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "events/s")
 			if cpu > 0 {
-				b.ReportMetric(float64(cpuTime()-cpu)/float64(b.N), "cpu-ns/op")
+				b.ReportMetric(float64(bench.OwnCPU()-cpu)/float64(b.N), "cpu-ns/op")
 			}
 		})
 	}
