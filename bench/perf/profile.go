@@ -31,7 +31,7 @@ const client = "client"
 
 // kinds go from what is inside to what is around it: a verification is part of a post, which is part of a request.
 var kinds = []kind{
-	{client, regexp.MustCompile(`httpapi_test\.`)},
+	{client, regexp.MustCompile(`httpapi_test\.|bench/stage\.`)},
 	{"garbage collector", regexp.MustCompile(`^runtime\.(gcBgMarkWorker|gcAssistAlloc|bgsweep|bgscavenge|gcStart)`)},
 	{"signature: crypto/ed25519", regexp.MustCompile(`^crypto/ed25519\.|/ed25519`)},
 	{"signature: the rest", regexp.MustCompile(`envelope\.\(\*Envelope\)\.Verify`)},
