@@ -132,3 +132,25 @@ func TestGraphs(t *testing.T) {
 		}
 	}
 }
+
+// TestPagesAreFilled: what the documents promise to have measured is there, and the graphs they show.
+func TestPagesAreFilled(t *testing.T) {
+	for page, marks := range map[string][]string{"PERFORMANCE.md": {"table", "profile"}, "SCALING.md": {"node", "model"}} {
+		text, err := os.ReadFile(filepath.Join("../../docs", page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, mark := range marks {
+			_, rest, _ := strings.Cut(string(text), "<!-- "+mark+" -->")
+			filled, _, ended := strings.Cut(rest, "<!-- /"+mark+" -->")
+			if !ended || strings.TrimSpace(filled) == "" {
+				t.Errorf("%s: nothing stands between the marks %q; make perf and make profile write it", page, mark)
+			}
+		}
+	}
+	for _, file := range []string{"results.json", "connections.svg", "stored.svg"} {
+		if _, err := os.Stat(filepath.Join("../../docs/perf", file)); err != nil {
+			t.Error(err)
+		}
+	}
+}
