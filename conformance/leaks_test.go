@@ -42,6 +42,17 @@ func takesNobody(h http.Handler) http.Handler {
 	})
 }
 
+// answersSoon holds no poll for longer than a second.
+func answersSoon(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if q := r.URL.Query(); q.Has("timeout") {
+			q.Set("timeout", "1")
+			r.URL.RawQuery = q.Encode()
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
 // TestTheKitNoticesLeaks is TestTheKitNotices for relays that show messages to their parties, or mean to.
 func TestTheKitNoticesLeaks(t *testing.T) {
 	t.Parallel()
@@ -52,6 +63,7 @@ func TestTheKitNoticesLeaks(t *testing.T) {
 			fails: map[string]string{"X-35": "does not belong here"}},
 		{name: "takes a broken token for none", wire: takesNobody,
 			fails: map[string]string{"X-41": "it is accepted", "X-42": "it is accepted"}},
+		{name: "answers soon", wire: answersSoon, fails: map[string]string{"X-43": "answered after 1"}},
 		{name: "forbids", wire: otherStatus(http.StatusUnauthorized, http.StatusForbidden),
 			fails: map[string]string{"X-33": "another way", "X-34": "another way", "X-39": "another way", "X-40": "another way"}},
 	} {
