@@ -38,7 +38,7 @@ func settings() (all []setting) {
 	if raceDetector {
 		// It makes each ten times slower, and looks for something else than lost messages.
 		all = slices.Collect(func(yield func(setting) bool) {
-			for i := 0; i < len(all) && yield(all[i]); i += 7 {
+			for i := 0; i < len(all) && yield(all[i]); i += 11 {
 			}
 		})
 	}
