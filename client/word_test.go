@@ -95,6 +95,31 @@ func TestRequiredPartiesAreAskedForAgain(t *testing.T) {
 	})
 }
 
+// TestSignersGoOnSigning: a relay that has asked for tokens once gets them for good, whatever is said of it later.
+func TestSignersGoOnSigning(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake, reads, signed := newFakeRelay(), "parties", 0
+		fake.hookDocument = true
+		fake.setHook(func(r *http.Request, _ http.RoundTripper) (*http.Response, error) {
+			if r.URL.Path == document {
+				return response(200, fmt.Sprintf(`{"ok":true,"url":"http://relay.test","reads":%q}`, reads)), nil
+			}
+			if strings.HasPrefix(r.Header.Get("Authorization"), "Agora ") {
+				signed++
+			}
+			return response(200, `{"ok":true,"agents":[],"hasMore":false}`), nil
+		})
+		c := newClient(t, fake, newKey(t), client.Options{})
+		for want := 1; want <= 2; want++ {
+			if _, err := c.Agents(t.Context(), client.AgentQuery{}); err != nil || signed != want {
+				t.Errorf("%v; %d of %d reads signed", err, signed, want)
+			}
+			reads = "open"
+			time.Sleep(6 * time.Minute)
+		}
+	})
+}
+
 // TestTokensAreNotDatedAhead: a relay that asks for one time after the other gets tokens of one.
 func TestTokensAreNotDatedAhead(t *testing.T) {
 	r, asked, latest := startPrivate(t), 0, time.Duration(0)

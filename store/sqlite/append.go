@@ -28,28 +28,46 @@ type record struct {
 	thread.Thread
 }
 
-// errTaken is why addThread wrote nothing: its client has a thread with this id.
-var errTaken = errors.New("taken")
+// Why nothing was written.
+var (
+	errTaken = errors.New("the client has a thread with this id")
+	errKnown = errors.New("the sender has used this id")
+)
 
-// append stores one entry within the transaction that is open. Everything is decided before the first write, so a
-// refusal leaves nothing behind for the others of the group.
+// append stores one entry within the transaction that is open. A refusal leaves nothing behind for the others of the
+// group. Nearly every envelope is new, and nearly every REQUEST begins a thread: neither is looked up before the unique
+// indexes, or the rules, object.
 func (w *writer) append(e relay.Entry) (relay.Receipt, *relay.Posted, error) {
+	refused := func(err error) bool {
+		var refusal *envelope.Error
+		return errors.Is(err, errTaken) || errors.Is(err, errKnown) || errors.As(err, &refusal)
+	}
+	if m := e.Envelope; m.Recipient != "" {
+		// Nobody gets a number, which stays, for a message that is not new.
+		if recipient, err := w.party(m.Recipient); err != nil {
+			return relay.Receipt{}, nil, err
+		} else if recipient == 0 {
+			if receipt, found, err := w.duplicate(e); found || err != nil {
+				return receipt, nil, err
+			}
+		}
+	}
+	begins := e.Envelope.Type == envelope.TypeRequest
+	receipt, posted, err := w.put(e, begins)
+	if begins && refused(err) && !errors.Is(err, errKnown) {
+		receipt, posted, err = w.put(e, false)
+	}
+	if !refused(err) {
+		return receipt, posted, err
+	}
 	if receipt, found, err := w.duplicate(e); found || err != nil {
 		return receipt, nil, err
 	}
-	if e.Envelope.Type == envelope.TypeRequest {
-		// Nearly every REQUEST begins a thread, so none is looked up before the unique index, or the rules, object.
-		receipt, posted, err := w.put(e, true)
-		var refusal *envelope.Error
-		if !errors.Is(err, errTaken) && !errors.As(err, &refusal) {
-			return receipt, posted, err
-		}
-	}
-	return w.put(e, false)
+	return relay.Receipt{}, nil, err
 }
 
 // put stores e. begins says that e is taken for the beginning of a thread without a look at the threads there are.
-// Refusals: those of the rules and quotas; errTaken if e does not begin a thread.
+// Refusals: those of the rules and quotas; errTaken if e does not begin a thread; errKnown.
 func (w *writer) put(e relay.Entry, begins bool) (relay.Receipt, *relay.Posted, error) {
 	m := e.Envelope
 	sender, err := w.party(m.Sender.ID)
@@ -65,23 +83,38 @@ func (w *writer) put(e relay.Entry, begins bool) (relay.Receipt, *relay.Posted, 
 	if err := w.admit(sender, e); err != nil {
 		return relay.Receipt{}, nil, err
 	}
-	switch {
-	case m.Type == envelope.TypeManifest:
-	case moved.n == 0:
-		moved.n, err = w.addThread(moved, w.expires(m), e.Received)
-	default:
-		err = w.updateThread(moved, w.expires(m), e.Received)
-	}
-	if err != nil {
-		return relay.Receipt{}, nil, err
-	}
-	posted, err := w.insert(e, moved.n)
+	posted, err := w.write(e, moved)
 	if err != nil {
 		return relay.Receipt{}, nil, err
 	}
 	return relay.Receipt{
 		ID: m.ID, Cursor: w.store.cursor(posted.Seq), ExpiresAt: posted.Expires, Thread: moved.Key(), State: moved.State,
 	}, &posted, nil
+}
+
+// write stores e and the thread as e leaves it. Refusals: errTaken, errKnown.
+func (w *writer) write(e relay.Entry, moved record) (posted relay.Posted, err error) {
+	expires := w.expires(e.Envelope)
+	if e.Envelope.Type == envelope.TypeManifest {
+		return w.insert(e, 0)
+	}
+	if moved.n != 0 {
+		if posted, err = w.insert(e, moved.n); err != nil {
+			return relay.Posted{}, err
+		}
+		return posted, w.updateThread(moved, expires, e.Received)
+	}
+	n, err := w.addThread(moved, expires, e.Received)
+	if err != nil {
+		return relay.Posted{}, err
+	}
+	posted, err = w.insert(e, n)
+	if errors.Is(err, errKnown) {
+		if _, failed := w.stmts.dropThread.Exec(n); failed != nil {
+			return relay.Posted{}, failed
+		}
+	}
+	return posted, err
 }
 
 // move returns the thread that e moves or begins, as e leaves it.
@@ -111,7 +144,7 @@ func (w *writer) expires(m *envelope.Envelope) time.Time {
 	return w.store.policy.Window.Expires(m.TS, m.TTL)
 }
 
-// insert adds the event, and the manifest if it is one.
+// insert adds the event, and the manifest if it is one. Refusals: errKnown.
 func (w *writer) insert(e relay.Entry, threadN int64) (relay.Posted, error) {
 	m := e.Envelope
 	sender, err := w.intern(m.Sender.ID)
@@ -124,15 +157,16 @@ func (w *writer) insert(e relay.Entry, threadN int64) (relay.Posted, error) {
 	}
 	expires := w.expires(m)
 	forget := w.store.policy.Window.RememberUntil(e.Received, expires)
-	result, err := w.stmts.addEvent.Exec(sender, m.ID, recipient, string(m.Type), threadN,
+	seq := w.last + 1
+	result, err := w.stmts.addEvent.Exec(seq, sender, m.ID, recipient, string(m.Type), threadN,
 		nanos(m.TS), nanos(e.Received), nanos(expires), nanos(forget), m.Canonical())
 	if err != nil {
 		return relay.Posted{}, err
 	}
-	seq, err := result.LastInsertId()
-	if err != nil {
-		return relay.Posted{}, err
+	if rows, err := result.RowsAffected(); err != nil || rows == 0 {
+		return relay.Posted{}, cmp.Or(err, errKnown)
 	}
+	w.last = seq
 	if e.Listing != nil {
 		intents, err := json.Marshal(e.Listing.Intents)
 		if err != nil {
@@ -149,7 +183,7 @@ func (w *writer) insert(e relay.Entry, threadN int64) (relay.Posted, error) {
 		}
 	}
 	w.received(recipient, m, expires)
-	return relay.Posted{Envelope: m, Event: relay.Event{Seq: relay.Seq(seq), ID: m.ID, TS: m.TS, Received: e.Received,
+	return relay.Posted{Envelope: m, Event: relay.Event{Seq: seq, ID: m.ID, TS: m.TS, Received: e.Received,
 		Expires: expires, Size: len(m.Canonical()), Body: m.Canonical()}}, nil
 }
 

@@ -109,11 +109,7 @@ func finishCopy(ctx context.Context, to string) (c Copied, err error) {
 	if err := db.QueryRowContext(ctx, "SELECT count(*) FROM event").Scan(&c.Events); err != nil {
 		return c, err
 	}
-	err = db.QueryRowContext(ctx, "SELECT seq FROM sqlite_sequence WHERE name = 'event'").Scan(&c.Seq)
-	if errors.Is(err, sql.ErrNoRows) {
-		err = nil // no event yet
-	}
-	return c, err
+	return c, db.QueryRowContext(ctx, lastNumber).Scan(&c.Seq)
 }
 
 // openReadOnly opens a database that may be another process's, and never changes it. Unlike query_only, mode=ro also

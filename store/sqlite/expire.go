@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"time"
 
@@ -94,11 +93,7 @@ func (w *writer) expire(now time.Time, notices func(thread.Thread) []*envelope.E
 		posted = append(posted, told...)
 	}
 	rows := min(expireEvents, w.store.logLimit.Load()/eventPages+1)
-	result, err := w.stmts.dropEvents.Exec(nanos(now), rows)
-	if err != nil {
-		return nil, false, err
-	}
-	dropped, err := result.RowsAffected()
+	dropped, err := w.drop(now, rows)
 	if err != nil {
 		return nil, false, err
 	}
@@ -108,17 +103,28 @@ func (w *writer) expire(now time.Time, notices func(thread.Thread) []*envelope.E
 	return posted, again || dropped == rows || len(due) == expireThreads, nil
 }
 
+// drop removes so many events at most that are forgotten at now, but remembers that their numbers were given.
+func (w *writer) drop(now time.Time, rows int64) (dropped int64, err error) {
+	result, err := w.stmts.dropEvents.Exec(nanos(now), rows)
+	if err != nil {
+		return 0, err
+	}
+	if dropped, err = result.RowsAffected(); err != nil || dropped == 0 {
+		return 0, err
+	}
+	_, err = w.stmts.keepLast.Exec(w.last)
+	return dropped, err
+}
+
 // announce stores that the clock has ended r, with the relay's notices of it. A notice that is here already, by its id,
-// is left out: parties may coincide, and one refused by the table would stop all sweeping.
+// is left out: parties may coincide.
 func (w *writer) announce(r record, now time.Time, notices func(thread.Thread) []*envelope.Envelope) (posted []relay.Posted, err error) {
 	last := now
 	for _, m := range notices(r.Thread) {
-		if known, err := w.knows(m); err != nil {
-			return nil, err
-		} else if known {
+		p, err := w.insert(relay.Entry{Envelope: m, Received: now}, r.n)
+		if errors.Is(err, errKnown) {
 			continue
 		}
-		p, err := w.insert(relay.Entry{Envelope: m, Received: now}, r.n)
 		if err != nil {
 			return nil, err
 		}
@@ -127,17 +133,4 @@ func (w *writer) announce(r record, now time.Time, notices func(thread.Thread) [
 	}
 	err = w.updateThread(r, last, now)
 	return posted, err
-}
-
-// knows reports whether the sender of m has used its id.
-func (w *writer) knows(m *envelope.Envelope) (known bool, err error) {
-	sender, err := w.party(m.Sender.ID)
-	if sender == 0 || err != nil {
-		return false, err
-	}
-	err = eachRow(func(scanner) error {
-		known = true
-		return nil
-	}, func() (*sql.Rows, error) { return w.stmts.known.Query(sender, m.ID) })
-	return known, err
 }

@@ -140,12 +140,8 @@ func (w *writer) purge(now time.Time) (again bool, err error) {
 	}
 	limit := w.store.logLimit.Load()
 	dropped := int64(0)
-	err = w.transact(func() error {
-		result, err := w.stmts.dropEvents.Exec(nanos(now), max(1, limit/eventPages))
-		if err != nil {
-			return err
-		}
-		if dropped, err = result.RowsAffected(); err != nil || dropped > 0 {
+	err = w.transact(func() (err error) {
+		if dropped, err = w.drop(now, max(1, limit/eventPages)); err != nil || dropped > 0 {
 			return err
 		}
 		if _, err = w.stmts.dropManifests.Exec(nanos(now)); err != nil {

@@ -146,12 +146,20 @@ func identity(ctx context.Context, db *sql.DB) (epoch uint32, head relay.Seq, er
 	if err != nil {
 		return 0, 0, fmt.Errorf("the database's epoch is damaged: %w", err)
 	}
-	err = db.QueryRowContext(ctx, "SELECT seq FROM sqlite_sequence WHERE name = 'event'").Scan(&head)
-	if errors.Is(err, sql.ErrNoRows) {
-		err = nil
+	query, version := lastNumber, 0
+	if err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version); err != nil {
+		return 0, 0, err
 	}
+	if version == 1 {
+		query = "SELECT ifnull(max(seq), 0) FROM sqlite_sequence"
+	}
+	err = db.QueryRowContext(ctx, query).Scan(&head)
 	return uint32(number), head, err
 }
+
+// lastNumber reads the number of the last event there ever was.
+const lastNumber = "SELECT ifnull(max(seq), 0) FROM (SELECT max(seq) AS seq FROM event " +
+	"UNION ALL SELECT CAST(value AS INTEGER) FROM meta WHERE name = 'last')"
 
 // takeUp goes on from the mark that was found: with it if it is this database's, else with a new one.
 func (s *Store) takeUp(path string, found mark) (err error) {

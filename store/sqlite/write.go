@@ -39,6 +39,7 @@ type writer struct {
 	parties map[didkey.DID]int64 // a cache of the table party
 	agents  map[int64]struct{}   // the parties with a manifest
 	inboxes map[int64]inbox      // what waits for a party, for those that somebody has written to
+	last    relay.Seq            // the last number given to an event
 
 	unseen int // pages changed at most since the length of the write-ahead log was looked at
 	forced int // that length when it was last made to begin again
@@ -54,6 +55,7 @@ type statements struct {
 	ownThread, threadsOf, threadsFor, threadsWith     *sql.Stmt
 	addThread, updateThread                           *sql.Stmt
 	dueThreads, dropThread, dropEvents, dropManifests *sql.Stmt
+	keepLast                                          *sql.Stmt
 	cuttable, dropEvent, addCut                       *sql.Stmt
 	lookAtLog, restartLog, truncateLog                *sql.Stmt
 }
@@ -62,7 +64,7 @@ type statements struct {
 const maxParties = 200_000
 
 func newWriter(ctx context.Context, s *Store) (*writer, error) {
-	w := &writer{store: s, parties: map[didkey.DID]int64{}, agents: map[int64]struct{}{}, inboxes: map[int64]inbox{}}
+	w := &writer{store: s, parties: map[didkey.DID]int64{}, agents: map[int64]struct{}{}, inboxes: map[int64]inbox{}, last: relay.Seq(s.head.Load())}
 	var err error
 	if w.conn, err = s.writeDB.Conn(ctx); err != nil {
 		return nil, err
@@ -78,8 +80,8 @@ func newWriter(ctx context.Context, s *Store) (*writer, error) {
 		{&w.stmts.addParty, "INSERT INTO party (did) VALUES (?)"},
 		{&w.stmts.seen, "UPDATE party SET seen = max(seen, ?) WHERE id = ?"},
 		{&w.stmts.known, "SELECT seq, expires, thread, body FROM event WHERE sender = ? AND id = ?"},
-		{&w.stmts.addEvent, "INSERT INTO event (sender, id, recipient, type, thread, ts, received, expires, forget, body) " +
-			"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"},
+		{&w.stmts.addEvent, "INSERT INTO event (seq, sender, id, recipient, type, thread, ts, received, expires, forget, body) " +
+			"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (sender, id) DO NOTHING"},
 		{&w.stmts.addManifest, "INSERT INTO manifest (sender, id, seq, ts, expires, intents, text) VALUES (?, ?, ?, ?, ?, ?, ?) " +
 			"ON CONFLICT (sender, id) DO UPDATE SET seq = excluded.seq, ts = excluded.ts, expires = excluded.expires, " +
 			"intents = excluded.intents, text = excluded.text WHERE excluded.ts >= ts"},
@@ -97,6 +99,8 @@ func newWriter(ctx context.Context, s *Store) (*writer, error) {
 		{&w.stmts.dueThreads, "SELECT n, keep, record FROM thread WHERE due <= ? ORDER BY due LIMIT " + strconv.Itoa(expireThreads)},
 		{&w.stmts.dropThread, "DELETE FROM thread WHERE n = ?"},
 		{&w.stmts.dropEvents, "DELETE FROM event WHERE seq IN (SELECT seq FROM event WHERE forget <= ? LIMIT ?)"},
+		{&w.stmts.keepLast, "INSERT INTO meta (name, value) SELECT 'last', ?1 WHERE NOT EXISTS (SELECT 1 FROM event WHERE seq = ?1) " +
+			"ON CONFLICT (name) DO UPDATE SET value = excluded.value"},
 		{&w.stmts.dropManifests, "DELETE FROM manifest WHERE expires <= ?"},
 		{&w.stmts.cuttable, "SELECT seq, sender, id, recipient, type, thread, ts, received, forget, expires <= ? AND length(body) > 0 FROM event " +
 			"WHERE (forget, seq) > (?, ?) AND forget <= ? ORDER BY forget, seq LIMIT ?"},
@@ -250,6 +254,7 @@ func (w *writer) transact(f func() error) error {
 	if _, err := w.stmts.begin.ExecContext(ctx); err != nil {
 		return w.store.failed(err)
 	}
+	last := w.last
 	err := f()
 	harmless := err != nil && ofData(err)
 	if err == nil {
@@ -260,6 +265,7 @@ func (w *writer) transact(f func() error) error {
 	}
 	clear(w.parties) // some may not be there any more
 	clear(w.inboxes)
+	w.last = last
 	if _, failed := w.stmts.rollback.ExecContext(ctx); failed != nil {
 		// Of a full or failing disk SQLite has rolled back by itself.
 		err = fmt.Errorf("%w (and then rolling back: %v)", err, failed)
