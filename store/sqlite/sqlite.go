@@ -231,10 +231,10 @@ func (s *Store) prepare(ctx context.Context) (err error) {
 // Nobody else writes, so the writer's busy timeout is how long it waits for readers when it makes the log begin again.
 var writePragmas = []string{
 	"journal_mode(WAL)", "synchronous(FULL)", "busy_timeout(250)", "wal_autocheckpoint(0)",
-	"journal_size_limit(67108864)", "cache_size(-8192)", "temp_store(MEMORY)", "trusted_schema(OFF)",
+	"journal_size_limit(67108864)", "cache_size(-4096)", "temp_store(MEMORY)", "trusted_schema(OFF)",
 }
 
-var readPragmas = []string{"query_only(ON)", "busy_timeout(5000)", "cache_size(-4096)", "temp_store(MEMORY)", "trusted_schema(OFF)"}
+var readPragmas = []string{"query_only(ON)", "busy_timeout(5000)", "cache_size(-1024)", "temp_store(MEMORY)", "trusted_schema(OFF)"}
 
 // open passes pragmas in the data source name, where they reach every connection of the pool. The mode is SQLite's.
 func open(path, txlock string, pragmas []string, mode string) (*sql.DB, error) {
