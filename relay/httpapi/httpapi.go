@@ -128,20 +128,23 @@ func newAPI(r *relay.Relay, o Options) *server {
 func (s *server) routes() http.Handler {
 	// SkipClean: the router would redirect //events to /events, and a client repeats a redirected POST as a GET.
 	router := mux.NewRouter().SkipClean(true)
-	for path, allowed := range map[string]methods{
-		"/events":                 {http.MethodGet: s.reading(s.getEvents), http.MethodPost: s.postEvent},
-		"/threads/{id}":           {http.MethodGet: s.reading(s.getThread)},
-		"/agents":                 {http.MethodGet: s.reading(s.getAgents)},
-		"/agents/{did}":           {http.MethodGet: s.reading(s.getAgent)},
-		"/health":                 {http.MethodGet: s.getHealth, http.MethodHead: s.getHealth},
-		"/.well-known/agora.json": {http.MethodGet: s.getWellKnown},
-		"/seed":                   {http.MethodPost: s.postSeed},
+	for _, route := range []struct {
+		path    string
+		allowed methods
+	}{ // tried in this order
+		{"/events", methods{http.MethodGet: s.reading(s.getEvents), http.MethodPost: s.postEvent}},
+		{"/threads/{id}", methods{http.MethodGet: s.reading(s.getThread)}},
+		{"/agents", methods{http.MethodGet: s.reading(s.getAgents)}},
+		{"/agents/{did}", methods{http.MethodGet: s.reading(s.getAgent)}},
+		{"/health", methods{http.MethodGet: s.getHealth, http.MethodHead: s.getHealth}},
+		{"/.well-known/agora.json", methods{http.MethodGet: s.getWellKnown}},
+		{"/seed", methods{http.MethodPost: s.postSeed}},
 		// Names that clients written before this relay use.
-		"/v1/messages":     {http.MethodGet: s.reading(s.getEvents), http.MethodPost: s.postEvent},
-		"/v1/agents":       {http.MethodGet: s.reading(s.getAgents)},
-		"/v1/agents/{did}": {http.MethodGet: s.reading(s.getAgent)},
+		{"/v1/messages", methods{http.MethodGet: s.reading(s.getEvents), http.MethodPost: s.postEvent}},
+		{"/v1/agents", methods{http.MethodGet: s.reading(s.getAgents)}},
+		{"/v1/agents/{did}", methods{http.MethodGet: s.reading(s.getAgent)}},
 	} {
-		router.Handle(path, allowed.handler(s))
+		router.Handle(route.path, route.allowed.handler(s))
 	}
 	router.NotFoundHandler = s.handle(func(http.ResponseWriter, *http.Request) error {
 		return envelope.Errorf(envelope.CodeNotFound, "there is nothing at this path; mind trailing and double slashes. "+
@@ -177,6 +180,7 @@ func (m methods) handler(s *server) http.Handler {
 
 // handle admits a request, answers its errors and survives its panics.
 func (s *server) handle(h handler) http.Handler {
+	admitted := s.admit(h)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		started := time.Now()
 		defer func() {
@@ -187,9 +191,11 @@ func (s *server) handle(h handler) http.Handler {
 				s.answerError(w, r, envelope.Errorf(envelope.CodeInternal, "the relay failed at this request; it has been logged"))
 			}
 		}()
-		if err := s.admit(h)(w, r); err != nil {
+		if err := admitted(w, r); err != nil {
 			s.answerError(w, r, err)
 		}
-		s.log.Debug("request", "method", r.Method, "path", r.URL.Path, "took", time.Since(started))
+		if s.log.Enabled(r.Context(), slog.LevelDebug) {
+			s.log.Debug("request", "method", r.Method, "path", r.URL.Path, "took", time.Since(started))
+		}
 	})
 }
