@@ -146,10 +146,11 @@ func identity(ctx context.Context, db *sql.DB) (epoch uint32, head relay.Seq, er
 	if err != nil {
 		return 0, 0, fmt.Errorf("the database's epoch is damaged: %w", err)
 	}
-	query, version := lastNumber, 0
-	if err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version); err != nil {
+	version, _, err := schemaOf(ctx, db)
+	if err != nil {
 		return 0, 0, err
 	}
+	query := lastNumber
 	if version == 1 {
 		query = "SELECT ifnull(max(seq), 0) FROM sqlite_sequence"
 	}

@@ -102,6 +102,13 @@ func TestOpenRefuses(t *testing.T) {
 			execute(t, s, "PRAGMA user_version = 999")
 			must(t, s.Close())
 		}, "written by a newer version, use that one"},
+		{"a newer schema that keeps its events elsewhere", func(t *testing.T, path string) {
+			s := openAt(t, path)
+			_, err := s.Append(t.Context(), request(t, key(1), ""))
+			must(t, err)
+			execute(t, s, "DELETE FROM event; PRAGMA user_version = 999")
+			must(t, s.Close())
+		}, "written by a newer version, use that one"},
 		{"a file that is no database", func(t *testing.T, path string) {
 			must(t, os.WriteFile(path, []byte(strings.Repeat("not a database\n", 100)), 0o600))
 		}, "not a database"},

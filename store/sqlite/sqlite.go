@@ -263,16 +263,9 @@ var schema embed.FS
 
 // migrate runs the schema files whose number is above the database's user_version, each in a transaction.
 func migrate(ctx context.Context, db *sql.DB) error {
-	var have int
-	if err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&have); err != nil {
-		return err
-	}
-	files, err := fs.Glob(schema, "schema/*.sql")
+	have, files, err := schemaOf(ctx, db)
 	if err != nil {
 		return err
-	}
-	if have > len(files) {
-		return fmt.Errorf("the database has schema %d, this program knows %d; it was written by a newer version, use that one", have, len(files))
 	}
 	for number := have + 1; number <= len(files); number++ {
 		text, err := schema.ReadFile(files[number-1])
@@ -292,6 +285,21 @@ func migrate(ctx context.Context, db *sql.DB) error {
 	}
 	_, err = db.ExecContext(ctx, "INSERT INTO meta (name, value) VALUES ('epoch', ?) ON CONFLICT DO NOTHING", newEpoch())
 	return err
+}
+
+// schemaOf returns a database's number of schema, 0 if it has none, and the files up to the newest. It fails if the
+// number is above these, for then nothing in the database need be what it seems.
+func schemaOf(ctx context.Context, db *sql.DB) (have int, files []string, err error) {
+	if err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&have); err != nil {
+		return 0, nil, err
+	}
+	if files, err = fs.Glob(schema, "schema/*.sql"); err != nil {
+		return 0, nil, err
+	}
+	if have > len(files) {
+		return 0, nil, fmt.Errorf("the database has schema %d, this program knows %d; it was written by a newer version, use that one", have, len(files))
+	}
+	return have, files, nil
 }
 
 // newEpoch returns a random one as the database holds it; not 0, which is the zero Cursor's.
