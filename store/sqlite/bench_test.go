@@ -3,6 +3,7 @@ package sqlite
 import (
 	"flag"
 	"fmt"
+	"path/filepath"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -81,7 +82,7 @@ func BenchmarkAppend(b *testing.B) {
 // BenchmarkRead reads the end of an inbox, in a database of -stored events in benchInboxes of them.
 func BenchmarkRead(b *testing.B) {
 	const stretch = 1 << 14
-	s := openNew(b)
+	s := openWith(b, filepath.Join(b.TempDir(), "agora.db"), Options{Policy: relay.Policy{Inbox: relay.Quota{Events: -1, Bytes: -1}}})
 	for n := 0; n < *stored; n += stretch {
 		appendBy(b, s, benchEntries(b, n, min(stretch, *stored-n), benchInboxes), 256)
 	}
