@@ -136,12 +136,9 @@ func TestGraphs(t *testing.T) {
 // TestPagesAreFilled: what the documents promise to have measured is there, and the graphs they show.
 func TestPagesAreFilled(t *testing.T) {
 	for page, marks := range map[string][]string{"PERFORMANCE.md": {"table", "profile"}, "SCALING.md": {"node", "model"}} {
-		text, err := os.ReadFile(filepath.Join("../../docs", page))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := read(t, "../../docs", page)
 		for _, mark := range marks {
-			_, rest, _ := strings.Cut(string(text), "<!-- "+mark+" -->")
+			_, rest, _ := strings.Cut(text, "<!-- "+mark+" -->")
 			filled, _, ended := strings.Cut(rest, "<!-- /"+mark+" -->")
 			if !ended || strings.TrimSpace(filled) == "" {
 				t.Errorf("%s: nothing stands between the marks %q; make perf and make profile write it", page, mark)
@@ -149,8 +146,8 @@ func TestPagesAreFilled(t *testing.T) {
 		}
 	}
 	for _, file := range []string{"results.json", "connections.svg", "stored.svg"} {
-		if _, err := os.Stat(filepath.Join("../../docs/perf", file)); err != nil {
-			t.Error(err)
+		if read(t, "../../docs/perf", file) == "" {
+			t.Errorf("%s is empty", file)
 		}
 	}
 }

@@ -38,10 +38,6 @@ var (
 // group. Nearly every envelope is new, and nearly every REQUEST begins a thread: neither is looked up before the unique
 // indexes, or the rules, object.
 func (w *writer) append(e relay.Entry) (relay.Receipt, *relay.Posted, error) {
-	refused := func(err error) bool {
-		var refusal *envelope.Error
-		return errors.Is(err, errTaken) || errors.Is(err, errKnown) || errors.As(err, &refusal)
-	}
 	if m := e.Envelope; m.Recipient != "" {
 		// Nobody gets a number, which stays, for a message that is not new.
 		if recipient, err := w.party(m.Recipient); err != nil {
@@ -54,16 +50,22 @@ func (w *writer) append(e relay.Entry) (relay.Receipt, *relay.Posted, error) {
 	}
 	begins := e.Envelope.Type == envelope.TypeRequest
 	receipt, posted, err := w.put(e, begins)
-	if begins && refused(err) && !errors.Is(err, errKnown) {
+	if begins && (errors.Is(err, errTaken) || isRefusal(err)) {
 		receipt, posted, err = w.put(e, false)
 	}
-	if !refused(err) {
+	if !errors.Is(err, errKnown) && !isRefusal(err) {
 		return receipt, posted, err
 	}
 	if receipt, found, err := w.duplicate(e); found || err != nil {
 		return receipt, nil, err
 	}
 	return relay.Receipt{}, nil, err
+}
+
+// isRefusal reports whether err is for the sender of a message, and harms no other.
+func isRefusal(err error) bool {
+	var refusal *envelope.Error
+	return errors.As(err, &refusal)
 }
 
 // put stores e. begins says that e is taken for the beginning of a thread without a look at the threads there are.

@@ -265,7 +265,7 @@ func (c *checker) meta() error {
 	return nil
 }
 
-// sequence checks that no number is given to an event twice.
+// sequence holds the last number given to an event against the mark, so that none is given twice.
 func (c *checker) sequence() error {
 	if err := c.conn.QueryRowContext(c.ctx, lastNumber).Scan(&c.report.Seq); err != nil {
 		return err

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/didkey"
-	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
 )
 
@@ -192,8 +191,7 @@ func (w *writer) appendGroup(group []job) {
 		err = w.transact(func() error {
 			for i, j := range group {
 				receipt, p, err := w.append(j.entry)
-				var refusal *envelope.Error
-				if err != nil && !errors.As(err, &refusal) {
+				if err != nil && !isRefusal(err) {
 					return err
 				}
 				outcomes[i] = outcome{receipt, err}

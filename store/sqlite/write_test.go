@@ -196,6 +196,10 @@ func TestRefusedRequestLeavesNothing(t *testing.T) {
 	if err != nil || !again.Duplicate || again.Cursor != first.Cursor || again.ExpiresAt != first.ExpiresAt || count() != before {
 		t.Errorf("%+v, %v; want the receipt %+v again; %v, before %v", again, err, first, count(), before)
 	}
+	next, err := s.Append(t.Context(), request(t, key(1), key(2).DID()))
+	if must(t, err); next.Cursor.Seq != first.Cursor.Seq+1 {
+		t.Errorf("the next has number %d", next.Cursor.Seq)
+	}
 }
 
 func codeOfRefusal(err error) envelope.Code {
