@@ -34,7 +34,9 @@ async function* subscribe(since) {
   }
 }
 
-const start = new Date().toISOString();
+// A second early: what has the very ts that we begin with is taken for the last we got (PROTOCOL §9), and may not follow
+// what is for us.
+const start = new Date(Date.now() - 1000).toISOString();
 if (role === 'agent') {
   await (await fetch(`${url}/health`)).json();
   console.log(me.did);

@@ -56,45 +56,47 @@ func run(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(temp)) }()
 
-	t := &table{}
+	t, said := &table{}, &journal{}
 	t.vectors(ctx, languages)
-	relay, err := startRelay(ctx, temp)
+	relay, err := startRelay(ctx, temp, said)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, relay.stop()) }()
-	if err := t.conversations(ctx, relay.url, languages); err != nil {
+	if err := t.conversations(ctx, relay.url, languages, said); err != nil {
 		return err
 	}
 	for _, err := range missing {
 		fmt.Println("not run:", err)
 	}
-	if t.failed > 0 {
-		return fmt.Errorf("%d of %d failed; the relay says:\n%s", t.failed, t.failed+t.passed, relay.log())
+	if len(t.failed) > 0 {
+		// Once more and last: of a long log people see the end.
+		return fmt.Errorf("%d of %d failed; the relay and the agents say:\n%s\nfailed:\n%s",
+			len(t.failed), len(t.failed)+t.passed, said, strings.Join(t.failed, "\n"))
 	}
 	fmt.Printf("all %d agree\n", t.passed)
 	return nil
 }
 
-// table prints outcomes and counts them. Its methods are for one goroutine.
-type table struct{ passed, failed int }
+// table prints outcomes and keeps those that are bad. Its methods are for one goroutine.
+type table struct {
+	passed int
+	failed []string
+}
 
 // add writes one row; why an outcome is bad comes on lines of its own.
 func (t *table) add(w *tabwriter.Writer, err error, columns ...any) {
-	outcome := "ok"
-	if err != nil {
-		outcome = "FAILED"
-		t.failed++
-	} else {
-		t.passed++
-	}
 	for _, column := range columns {
 		fmt.Fprintf(w, "%v\t", column)
 	}
-	fmt.Fprintln(w, outcome)
-	if err != nil {
-		fmt.Fprintln(w, "  "+strings.ReplaceAll(err.Error(), "\n", "\n  "))
+	if err == nil {
+		t.passed++
+		fmt.Fprintln(w, "ok")
+		return
 	}
+	why := "  " + strings.ReplaceAll(err.Error(), "\n", "\n  ")
+	fmt.Fprintf(w, "FAILED\n%s\n", why)
+	t.failed = append(t.failed, fmt.Sprintln(columns...)+why)
 }
 
 func newWriter() *tabwriter.Writer { return tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0) }
@@ -142,13 +144,13 @@ type pair struct {
 }
 
 // conversations starts one agent of each kind and lets each kind of client talk to each.
-func (t *table) conversations(ctx context.Context, relay string, languages []language) error {
+func (t *table) conversations(ctx context.Context, relay string, languages []language, said *journal) error {
 	ctx, stop := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	defer func() { stop(); running.Wait() }()
 
 	var pairs []pair
-	clients := parties(languages)
+	clients := parties(languages, said)
 	for _, agent := range clients {
 		if agent.serve == nil {
 			continue

@@ -34,13 +34,17 @@ const sdkPolling = "sdk, recipient="
 
 func (p party) sees(agent party) bool { return p.name != sdkPolling || agent.name != "sdk" }
 
-// parties returns the kinds that can take part here.
-func parties(languages []language) []party {
-	all := []party{{name: "go", names: true, serve: serveGo, ask: askGo}}
+// parties returns the kinds that can take part here. What their agents complain about goes to said.
+func parties(languages []language, said *journal) []party {
+	all := []party{{name: "go", names: true, ask: askGo,
+		serve: func(ctx context.Context, running *sync.WaitGroup, relay, intent string) (string, error) {
+			return serveGo(ctx, running, said, relay, intent)
+		},
+	}}
 	for _, l := range languages {
 		all = append(all, party{name: l.name, names: true,
 			serve: func(ctx context.Context, running *sync.WaitGroup, relay, intent string) (string, error) {
-				return l.start(ctx, running, "agent", relay, intent)
+				return l.start(ctx, running, said, "agent", relay, intent)
 			},
 			ask: func(ctx context.Context, relay, intent, did string) ([]byte, error) {
 				args := []string{relay, intent, params}
@@ -52,14 +56,14 @@ func parties(languages []language) []party {
 			},
 		})
 		if l.name == "node" {
-			all = append(all, sdk(l)...)
+			all = append(all, sdk(l, said)...)
 		}
 	}
 	return all
 }
 
 // sdk returns the stand-in for the ecosystem's SDK, and its client once more with the other way to poll.
-func sdk(node language) []party {
+func sdk(node language, said *journal) []party {
 	ask := func(more ...string) func(context.Context, string, string, string) ([]byte, error) {
 		return func(ctx context.Context, relay, intent, _ string) ([]byte, error) {
 			out := node.run(ctx, "sdk", append([]string{"client", relay, intent, params}, more...)...)
@@ -67,7 +71,7 @@ func sdk(node language) []party {
 		}
 	}
 	serve := func(ctx context.Context, running *sync.WaitGroup, relay, intent string) (string, error) {
-		return node.start(ctx, running, "sdk", "agent", relay, intent)
+		return node.start(ctx, running, said, "sdk", "agent", relay, intent)
 	}
 	return []party{{name: "sdk", serve: serve, ask: ask()}, {name: sdkPolling, ask: ask("--recipient")}}
 }
@@ -106,7 +110,7 @@ func newClient(relay string) (*client.Client, didkey.DID, error) {
 }
 
 // serveGo is an agent on the Go client.
-func serveGo(ctx context.Context, running *sync.WaitGroup, relay, intent string) (string, error) {
+func serveGo(ctx context.Context, running *sync.WaitGroup, said *journal, relay, intent string) (string, error) {
 	c, did, err := newClient(relay)
 	if err != nil {
 		return "", err
@@ -122,7 +126,7 @@ func serveGo(ctx context.Context, running *sync.WaitGroup, relay, intent string)
 			},
 		})
 		if ctx.Err() == nil {
-			fmt.Println("the go agent ended:", err) // its conversations will fail
+			fmt.Fprintln(said, "the go agent ended:", err) // its conversations will fail
 		}
 	})
 	return string(did), nil

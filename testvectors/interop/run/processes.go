@@ -44,14 +44,13 @@ func findLanguages(ctx context.Context) (found []language, missing []error) {
 	return found, append(missing, errors.New("python: install Python 3.11 or later with the package cryptography (Debian: python3-cryptography)"))
 }
 
-func (l language) program(ctx context.Context, name string, args ...string) (*exec.Cmd, *bytes.Buffer) {
+func (l language) program(ctx context.Context, stderr io.Writer, name string, args ...string) *exec.Cmd {
 	args = append([]string{filepath.Join(folder, l.name, name+l.extension)}, args...)
 	cmd := exec.CommandContext(ctx, l.command, args...)
 	cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1", "PYTHONUTF8=1", "no_proxy=127.0.0.1")
 	cmd.WaitDelay = time.Second
-	stderr := new(bytes.Buffer)
 	cmd.Stderr = stderr
-	return cmd, stderr
+	return cmd
 }
 
 // output is what a program printed; err holds what it complained about if it failed.
@@ -62,8 +61,8 @@ type output struct {
 
 // run runs a program of the language to its end.
 func (l language) run(ctx context.Context, name string, args ...string) output {
-	cmd, stderr := l.program(ctx, name, args...)
-	text, err := cmd.Output()
+	stderr := new(bytes.Buffer)
+	text, err := l.program(ctx, stderr, name, args...).Output()
 	if ctx.Err() != nil {
 		err = fmt.Errorf("given up: %w", ctx.Err())
 	}
@@ -74,11 +73,11 @@ func (l language) run(ctx context.Context, name string, args ...string) output {
 }
 
 // start starts an agent, which prints its DID once it is reading its inbox and ends with ctx.
-func (l language) start(ctx context.Context, running *sync.WaitGroup, name string, args ...string) (did string, err error) {
-	cmd, stderr := l.program(ctx, name, args...)
+func (l language) start(ctx context.Context, running *sync.WaitGroup, said *journal, name string, args ...string) (did string, err error) {
+	cmd := l.program(ctx, said, name, args...)
 	did, err = startReading(cmd, "did:key:")
 	if err != nil {
-		return "", fmt.Errorf("%w\n%s", err, stderr)
+		return "", fmt.Errorf("%w\n%s", err, said)
 	}
 	running.Go(func() { _ = cmd.Wait() }) // killed, which is how it is meant to end
 	return did, nil
@@ -106,26 +105,25 @@ func startReading(cmd *exec.Cmd, prefix string) (string, error) {
 
 // relayProcess is a relay of our own, on a port that was free.
 type relayProcess struct {
-	url    string
-	cmd    *exec.Cmd
-	stderr *bytes.Buffer
+	url string
+	cmd *exec.Cmd
 }
 
 // startRelay builds the relay into temp, so that it is the one that people run, and starts it there.
-func startRelay(ctx context.Context, temp string) (*relayProcess, error) {
+func startRelay(ctx context.Context, temp string, said *journal) (*relayProcess, error) {
 	binary := filepath.Join(temp, "agora")
 	if out, err := exec.CommandContext(ctx, "go", "build", "-o", binary, "./cmd/agora").CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("building the relay: %w\n%s", err, out)
 	}
-	r := &relayProcess{stderr: new(bytes.Buffer)}
+	r := &relayProcess{}
 	r.cmd = exec.CommandContext(ctx, binary, "serve", "--addr", "127.0.0.1:0", "--data", filepath.Join(temp, "data"),
 		"--log-level", "warn")
-	r.cmd.Stderr = r.stderr
+	r.cmd.Stderr = said
 	r.cmd.Cancel = func() error { return r.cmd.Process.Signal(syscall.SIGTERM) }
 	r.cmd.WaitDelay = 10 * time.Second
 	var err error
 	if r.url, err = startReading(r.cmd, "http://127.0.0.1:"); err != nil {
-		return nil, fmt.Errorf("starting the relay: %w\n%s", err, r.stderr)
+		return nil, fmt.Errorf("starting the relay: %w\n%s", err, said)
 	}
 	return r, nil
 }
@@ -138,4 +136,20 @@ func (r *relayProcess) stop() error {
 	return r.cmd.Wait()
 }
 
-func (r *relayProcess) log() string { return strings.TrimSpace(r.stderr.String()) }
+// journal keeps what running processes complain about, for all of them at once.
+type journal struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.Write(p)
+}
+
+func (j *journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return strings.TrimSpace(j.text.String())
+}
