@@ -46,6 +46,24 @@ func TestSinceThatIsAnExpiredEventIsABookmarkStill(t *testing.T) {
 	})
 }
 
+// A reader's clock reading is a bookmark too if somebody's ts is the same (PROTOCOL §9); begun a second early, it is none.
+func TestFirstSinceThatIsSomebodysTS(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, relay.Config{})
+		me, began := key(t).DID(), time.Now()
+		time.Sleep(10 * time.Millisecond)
+		mail(t, r, me, "first", time.Now(), time.Hour)
+		mail(t, r, me, "slow", began, time.Hour)
+		time.Sleep(10 * time.Millisecond)
+		mail(t, r, me, "last", time.Now(), time.Hour)
+		for since, want := range map[time.Time]string{began: "last", began.Add(-time.Second): "first slow last"} {
+			if page := poll(t, r, relay.Poll{Filter: relay.Filter{Recipient: me}, Since: since, Limit: 10}); ids(page) != want {
+				t.Errorf("since %v: got %q, want %q", since.Sub(began), ids(page), want)
+			}
+		}
+	})
+}
+
 func TestSiblingsOfABookmarkSettle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, relay.Config{})

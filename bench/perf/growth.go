@@ -58,7 +58,8 @@ func (p *perf) stored(ctx context.Context) error {
 	})
 }
 
-// look takes the memory as it is when all has been posted and read once, posts probeEvents p.runs times, and then reads pages of what was posted last. At is left to the caller.
+// look takes the memory as it is when all has been posted and read once, posts probeEvents p.runs times, and then reads
+// pages of what was posted last, as often. At is left to the caller.
 func (p *perf) look(ctx context.Context, n *node) (at point, posted int, err error) {
 	all, err := p.repeat(ctx, n, bench.Options{Connections: 32, Senders: probeInboxes, Count: probeEvents})
 	if err != nil {
@@ -68,7 +69,7 @@ func (p *perf) look(ctx context.Context, n *node) (at point, posted int, err err
 		P50: median(all[0], func(r bench.Report) float64 { return r.Ack.P50 }), P99: median(all[0], func(r bench.Report) float64 { return r.Ack.P99 }),
 		CPU: median(all[0], func(r bench.Report) float64 { return r.Relay.CPUPerEvent }), RSS: all[0][0].Relay.RSSBefore}
 	var p50, p99 []float64
-	for range max(p.runs, 3) {
+	for range p.runs {
 		a, b, err := readInboxes(n, all[0][len(all[0])-1].Cursor)
 		if err != nil {
 			return at, 0, err
@@ -77,7 +78,7 @@ func (p *perf) look(ctx context.Context, n *node) (at point, posted int, err err
 	}
 	at.Read50, at.Read99 = middle(p50), middle(p99)
 	fmt.Fprintf(os.Stderr, "   a page of %d: p50 %.3f p99 %.3f ms\n", readRows, at.Read50, at.Read99)
-	return at, p.runs * probeEvents, err
+	return at, p.runs * probeEvents, nil
 }
 
 // readInboxes reads the first page behind cursor of many inboxes, one after the other, and returns how long one takes, in

@@ -9,6 +9,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"flag"
@@ -56,7 +57,18 @@ func run(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(temp)) }()
 
-	t, said := &table{}, &journal{}
+	said, err := os.Create(filepath.Join(temp, "said")) // by the relay and the agents, when something is wrong
+	if err != nil {
+		return err
+	}
+	defer func() {
+		text, failed := os.ReadFile(said.Name())
+		if err = errors.Join(err, failed, said.Close()); err != nil && len(text) > 0 {
+			err = fmt.Errorf("the relay and the agents say:\n%s\n%w", bytes.TrimSpace(text), err)
+		}
+	}()
+
+	t := &table{}
 	t.vectors(ctx, languages)
 	relay, err := startRelay(ctx, temp, said)
 	if err != nil {
@@ -71,8 +83,7 @@ func run(ctx context.Context) (err error) {
 	}
 	if len(t.failed) > 0 {
 		// Once more and last: of a long log people see the end.
-		return fmt.Errorf("%d of %d failed; the relay and the agents say:\n%s\nfailed:\n%s",
-			len(t.failed), len(t.failed)+t.passed, said, strings.Join(t.failed, "\n"))
+		return fmt.Errorf("%d of %d failed:\n%s", len(t.failed), len(t.failed)+t.passed, strings.Join(t.failed, "\n"))
 	}
 	fmt.Printf("all %d agree\n", t.passed)
 	return nil
@@ -144,18 +155,18 @@ type pair struct {
 }
 
 // conversations starts one agent of each kind and lets each kind of client talk to each.
-func (t *table) conversations(ctx context.Context, relay string, languages []language, said *journal) error {
+func (t *table) conversations(ctx context.Context, relay string, languages []language, said *os.File) error {
 	ctx, stop := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	defer func() { stop(); running.Wait() }()
 
 	var pairs []pair
-	clients := parties(languages, said)
+	clients := parties(languages)
 	for _, agent := range clients {
 		if agent.serve == nil {
 			continue
 		}
-		did, err := agent.serve(ctx, &running, relay, "interop."+agent.name)
+		did, err := agent.serve(ctx, &running, said, relay, "interop."+agent.name)
 		if err != nil {
 			return fmt.Errorf("the %s agent: %w", agent.name, err)
 		}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"time"
 
@@ -20,12 +21,13 @@ const params = `{"text":"Hello, \u4e16\u754c \ud83c\udf0d",` +
 	`"order":{"\ud83d\ude00":"by UTF-16 before","\ufb33":"this","\u20ac":1,"\r":2,"1":3,"\u0080":4},` +
 	`"escapes":"\u2028\u0001\u007f\"\\\/\b","\u005f_proto__":{"constructor":null},"empty":[{},[],""],"true":true}`
 
-// party is one kind of participant. serve starts an agent for an intent and returns its DID; ask has a client ask for
-// the intent, of the named agent if did is not empty, and returns the output of the RESULT.
+// party is one kind of participant. serve starts an agent for an intent and returns its DID; what the agent complains
+// about goes to said. ask has a client ask for the intent, of the named agent if did is not empty, and returns the
+// output of the RESULT.
 type party struct {
 	name  string
 	names bool // as a client it can name the agent
-	serve func(ctx context.Context, running *sync.WaitGroup, relay, intent string) (did string, err error)
+	serve func(ctx context.Context, running *sync.WaitGroup, said *os.File, relay, intent string) (did string, err error)
 	ask   func(ctx context.Context, relay, intent, did string) ([]byte, error)
 }
 
@@ -34,16 +36,12 @@ const sdkPolling = "sdk, recipient="
 
 func (p party) sees(agent party) bool { return p.name != sdkPolling || agent.name != "sdk" }
 
-// parties returns the kinds that can take part here. What their agents complain about goes to said.
-func parties(languages []language, said *journal) []party {
-	all := []party{{name: "go", names: true, ask: askGo,
-		serve: func(ctx context.Context, running *sync.WaitGroup, relay, intent string) (string, error) {
-			return serveGo(ctx, running, said, relay, intent)
-		},
-	}}
+// parties returns the kinds that can take part here.
+func parties(languages []language) []party {
+	all := []party{{name: "go", names: true, serve: serveGo, ask: askGo}}
 	for _, l := range languages {
 		all = append(all, party{name: l.name, names: true,
-			serve: func(ctx context.Context, running *sync.WaitGroup, relay, intent string) (string, error) {
+			serve: func(ctx context.Context, running *sync.WaitGroup, said *os.File, relay, intent string) (string, error) {
 				return l.start(ctx, running, said, "agent", relay, intent)
 			},
 			ask: func(ctx context.Context, relay, intent, did string) ([]byte, error) {
@@ -56,21 +54,21 @@ func parties(languages []language, said *journal) []party {
 			},
 		})
 		if l.name == "node" {
-			all = append(all, sdk(l, said)...)
+			all = append(all, sdk(l)...)
 		}
 	}
 	return all
 }
 
 // sdk returns the stand-in for the ecosystem's SDK, and its client once more with the other way to poll.
-func sdk(node language, said *journal) []party {
+func sdk(node language) []party {
 	ask := func(more ...string) func(context.Context, string, string, string) ([]byte, error) {
 		return func(ctx context.Context, relay, intent, _ string) ([]byte, error) {
 			out := node.run(ctx, "sdk", append([]string{"client", relay, intent, params}, more...)...)
 			return []byte(out.text), out.err
 		}
 	}
-	serve := func(ctx context.Context, running *sync.WaitGroup, relay, intent string) (string, error) {
+	serve := func(ctx context.Context, running *sync.WaitGroup, said *os.File, relay, intent string) (string, error) {
 		return node.start(ctx, running, said, "sdk", "agent", relay, intent)
 	}
 	return []party{{name: "sdk", serve: serve, ask: ask()}, {name: sdkPolling, ask: ask("--recipient")}}
@@ -110,7 +108,7 @@ func newClient(relay string) (*client.Client, didkey.DID, error) {
 }
 
 // serveGo is an agent on the Go client.
-func serveGo(ctx context.Context, running *sync.WaitGroup, said *journal, relay, intent string) (string, error) {
+func serveGo(ctx context.Context, running *sync.WaitGroup, said *os.File, relay, intent string) (string, error) {
 	c, did, err := newClient(relay)
 	if err != nil {
 		return "", err

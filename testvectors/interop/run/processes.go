@@ -73,11 +73,10 @@ func (l language) run(ctx context.Context, name string, args ...string) output {
 }
 
 // start starts an agent, which prints its DID once it is reading its inbox and ends with ctx.
-func (l language) start(ctx context.Context, running *sync.WaitGroup, said *journal, name string, args ...string) (did string, err error) {
+func (l language) start(ctx context.Context, running *sync.WaitGroup, said *os.File, name string, args ...string) (did string, err error) {
 	cmd := l.program(ctx, said, name, args...)
-	did, err = startReading(cmd, "did:key:")
-	if err != nil {
-		return "", fmt.Errorf("%w\n%s", err, said)
+	if did, err = startReading(cmd, "did:key:"); err != nil {
+		return "", err
 	}
 	running.Go(func() { _ = cmd.Wait() }) // killed, which is how it is meant to end
 	return did, nil
@@ -110,7 +109,7 @@ type relayProcess struct {
 }
 
 // startRelay builds the relay into temp, so that it is the one that people run, and starts it there.
-func startRelay(ctx context.Context, temp string, said *journal) (*relayProcess, error) {
+func startRelay(ctx context.Context, temp string, said *os.File) (*relayProcess, error) {
 	binary := filepath.Join(temp, "agora")
 	if out, err := exec.CommandContext(ctx, "go", "build", "-o", binary, "./cmd/agora").CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("building the relay: %w\n%s", err, out)
@@ -123,7 +122,7 @@ func startRelay(ctx context.Context, temp string, said *journal) (*relayProcess,
 	r.cmd.WaitDelay = 10 * time.Second
 	var err error
 	if r.url, err = startReading(r.cmd, "http://127.0.0.1:"); err != nil {
-		return nil, fmt.Errorf("starting the relay: %w\n%s", err, said)
+		return nil, fmt.Errorf("starting the relay: %w", err)
 	}
 	return r, nil
 }
@@ -134,22 +133,4 @@ func (r *relayProcess) stop() error {
 		return err
 	}
 	return r.cmd.Wait()
-}
-
-// journal keeps what running processes complain about, for all of them at once.
-type journal struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (j *journal) Write(p []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.Write(p)
-}
-
-func (j *journal) String() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return strings.TrimSpace(j.text.String())
 }
