@@ -17,7 +17,6 @@ import (
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/sqlite"
-	"github.com/agora-relay/agora/thread"
 )
 
 // pulpit is an empty store that announces what it is given, so that waking is all that happens.
@@ -36,7 +35,7 @@ func (p *pulpit) Read(context.Context, relay.Query) (relay.Page, error) {
 	return relay.Page{}, nil
 }
 
-func (p *pulpit) Expire(context.Context, time.Time, func(thread.Thread) []*envelope.Envelope) error {
+func (p *pulpit) Expire(context.Context, time.Time, relay.Notices) error {
 	return nil
 }
 

@@ -13,7 +13,6 @@ import (
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
-	"github.com/agora-relay/agora/thread"
 )
 
 // sweeping is a store whose sweeps end as told. A sweep happens every second, so the test waits one after each word.
@@ -23,7 +22,7 @@ type sweeping struct {
 }
 
 func (*sweeping) Read(context.Context, relay.Query) (relay.Page, error) { return relay.Page{}, nil }
-func (s *sweeping) Expire(context.Context, time.Time, func(thread.Thread) []*envelope.Envelope) error {
+func (s *sweeping) Expire(context.Context, time.Time, relay.Notices) error {
 	return *s.err.Load()
 }
 func (*sweeping) Watch(ctx context.Context, _ relay.Cursor, _ func([]relay.Posted)) error {

@@ -131,12 +131,21 @@ func (r *Relay) admitAgent(p Peer, sender didkey.DID) error {
 const (
 	postUnit = 8 << 10 // bytes
 	readUnit = 10 * time.Millisecond
+	// appendUnit is far more than any post takes that does not search for its thread.
+	appendUnit = 2 * time.Millisecond
 )
 
 // chargePost counts a body against its address, which could fill a disk with few posts otherwise.
 func (r *Relay) chargePost(p Peer, size int) {
 	if !p.Local {
 		r.limiter.posts.charge(network(p.Addr), r.Now, size/postUnit)
+	}
+}
+
+// chargeAppend counts a post against its address by the time that it took the store's only writer.
+func (r *Relay) chargeAppend(p Peer, took time.Duration) {
+	if !p.Local {
+		r.limiter.posts.charge(network(p.Addr), r.Now, int(took/appendUnit))
 	}
 }
 

@@ -137,7 +137,9 @@ func (r *Relay) Post(ctx context.Context, from Peer, body []byte) (Receipt, erro
 	entry.Local = from.Local
 	// Presence must not tell of what only its parties see.
 	entry.Unseen = r.Reads == ToParties && entry.Envelope.Recipient != ""
+	entry.Network = r.networkTag(from)
 	receipt, err := r.Store.Append(ctx, entry)
+	r.chargeAppend(from, receipt.Took)
 	if receipt.Duplicate && !from.Local {
 		// Anybody may post a sender's messages again, and must not use up the sender's allowance by it.
 		r.limiter.agents.giveBack(entry.Envelope.Sender.ID, r.Now)

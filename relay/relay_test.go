@@ -232,7 +232,7 @@ func TestReplay(t *testing.T) {
 			t.Errorf("the repeated post got %+v, the first %+v", again, first)
 		}
 		expire := func() {
-			if err := store.Expire(t.Context(), time.Now(), func(thread.Thread) []*envelope.Envelope { return nil }); err != nil {
+			if err := store.Expire(t.Context(), time.Now(), nil); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -42,14 +42,19 @@ type Store interface {
 	// Agents returns unexpired manifests, each sender's newest by manifest id.
 	Agents(ctx context.Context, q AgentQuery) (AgentPage, error)
 
-	// Expire does what is due at now: threads past their deadline end and get the envelopes that notices returns, in
-	// one step, once; events, ids, threads and manifests past their time are removed.
-	Expire(ctx context.Context, now time.Time, notices func(thread.Thread) []*envelope.Envelope) error
+	// Expire does what is due at now. Threads past their deadline end and get the envelopes that notices returns, in one
+	// step, once; notices may be nil. Events, ids, threads, manifests and identities that nothing refers to any more are removed.
+	// A store that is short of room ends threads without notices.
+	Expire(ctx context.Context, now time.Time, notices Notices) error
 
 	// Watch calls f with every event after the given place, in order, in groups that became durable together, from
 	// whichever node appended them, until ctx ends. It returns ctx's error. f must not block.
 	Watch(ctx context.Context, after Cursor, f func([]Posted)) error
 }
+
+// Notices returns the envelopes that tell the parties of t that the clock has ended it. request is when the REQUEST of t
+// expires; the zero time if the store does not have it any more.
+type Notices func(t thread.Thread, request time.Time) []*envelope.Envelope
 
 // Policy is what a relay has decided about time and threads; its store decides by the same.
 type Policy struct {
@@ -62,12 +67,31 @@ type Policy struct {
 // DefaultThreadRetention is the zero Policy's.
 const DefaultThreadRetention = 24 * time.Hour
 
-// Quota is how much of what nobody asked for, REQUESTs and MANIFESTs that have not expired, may wait for one recipient.
-// The mail of a thread that is there is neither counted nor refused: the thread's own rules bound it, and a full inbox
-// must not keep out the RESULT its owner waits for. A store may take an inbox that was full for full a second longer.
+// Quota is how much of what its owner did not ask for may wait in one inbox, see thread.Thread.Unasked. Expired messages
+// do not count. What the parties of a thread send each other is neither counted nor refused: the thread's own rules
+// bound it, and a full inbox must not keep out the RESULT that its owner waits for. A REQUEST counts ClosingReserve
+// bytes more than it has. In return, a message of at most that size which ends its thread is always taken while the
+// REQUEST waits. A store may take an inbox that was full for full a second longer.
 type Quota struct {
 	Events int   // 0: DefaultInbox's; negative: no bound
 	Bytes  int64 // likewise
+}
+
+// ClosingReserve is how many bytes a REQUEST reserves in an inbox for the message that ends its thread.
+const ClosingReserve = 4 << 10
+
+// OfAll returns how much may wait in one inbox from all networks together, where q bounds what comes from one, see
+// Entry.Network. It is between two and four times q. spread, from 0 to 1, chooses where; who does not know it cannot
+// tell from a refusal how much of others waits.
+func (q Quota) OfAll(spread float64) Quota {
+	factor := 2 + 2*spread
+	if q.Events >= 0 {
+		q.Events = int(float64(q.Events) * factor)
+	}
+	if q.Bytes >= 0 {
+		q.Bytes = int64(float64(q.Bytes) * factor)
+	}
+	return q
 }
 
 // DefaultInbox is the zero Policy's.
@@ -140,6 +164,9 @@ type Entry struct {
 	Listing  *Listing // for a MANIFEST
 	Local    bool     // from the relay's own machine, and so not held to the quota of an inbox
 	Unseen   bool     // the directory does not show that its sender was heard from
+	// Network tells senders' networks apart in the quota of an inbox: what comes from others does not count for one.
+	// 0: they are not told apart.
+	Network int64
 }
 
 // Listing is what the directory knows of a manifest without reading it.
@@ -157,6 +184,8 @@ type Receipt struct {
 	ExpiresAt time.Time
 	Thread    thread.Key   // zero for a MANIFEST
 	State     thread.State // of that thread now; Post leaves it out where its sender may not see it
+
+	Took time.Duration `json:"-"` // how long the store worked on it, waiting aside; also with an error
 }
 
 // Event is a stored envelope.

@@ -118,20 +118,31 @@ func (r *Relay) noteSweep(err error) {
 	}
 }
 
-// timeoutNotices returns the ERROR envelopes that tell each party of t, which the clock has ended. Their ids are
-// derived from thread and party, so that the store keeps each once, whoever makes it and however often.
-func (r *Relay) timeoutNotices(t thread.Thread) []*envelope.Envelope {
+// How long a notice of a timeout lives at least and at most.
+const minNoticeTTL, maxNoticeTTL = time.Minute, 24 * time.Hour
+
+// timeoutNotices returns the ERROR envelopes that tell the parties of t that the clock has ended it. The agent that a
+// REQUEST names, and that has not offered, is told only while it can still read the REQUEST: afterwards it has nothing
+// to learn. A notice lives as long as the REQUEST. Its id is derived from thread and party, so that the store keeps each
+// notice once.
+func (r *Relay) timeoutNotices(t thread.Thread, request time.Time) []*envelope.Envelope {
 	var notices []*envelope.Envelope
+	now := r.Now()
+	ttl := min(max(request.Sub(now).Truncate(time.Second), minNoticeTTL), maxNoticeTTL)
 	details := fmt.Appendf(nil, `{"client":%q,"from":%q}`, t.Client, t.Transitions[len(t.Transitions)-1].From)
 	for _, party := range append([]didkey.DID{t.Client}, t.Agents()...) { // one twice, if a client has asked itself
+		if t.Unasked(party) && !now.Before(request) {
+			continue
+		}
 		hash := sha256.Sum256([]byte(string(t.Client) + "\n" + t.ID + "\n" + string(party)))
 		notice, err := envelope.Draft{
 			ID:        "timeout_" + hex.EncodeToString(hash[:16]),
 			Recipient: party,
 			Thread:    t.ID,
+			TTL:       ttl,
 			Payload: envelope.Failure{RequestID: t.RequestID, Code: envelope.AgentTimeout, Details: details,
 				Message: "the thread's time was up; the relay ended it"},
-		}.Sign(r.Key, r.Now())
+		}.Sign(r.Key, now)
 		if err != nil {
 			// A party that is not told is better than a relay that ends no thread any more.
 			r.Log.Error("no notice of a thread's timeout", "thread", t.ID, "party", party, "err", err)

@@ -155,6 +155,22 @@ func cursorCipher(key didkey.Key) (cipher.Block, error) {
 	return aes.NewCipher(hash[:])
 }
 
+// networkTag returns what tells p's network from others in the quota of an inbox: an IPv4 address or the /56 of an IPv6
+// one, encrypted, because nobody needs to know from the database who has posted. Only a relay that hides mail tells
+// networks apart: there a refusal must not depend on what others have sent. 0 for the relay's own machine.
+func (r *Relay) networkTag(p Peer) int64 {
+	if r.Reads != ToParties || p.Local {
+		return 0
+	}
+	addr := p.Addr.Unmap()
+	if prefix, err := addr.Prefix(min(addr.BitLen(), 56)); err == nil {
+		addr = prefix.Addr()
+	}
+	block := addr.As16()
+	r.cursors.Encrypt(block[:], block[:])
+	return int64(binary.BigEndian.Uint64(block[:])) | 1 // never 0
+}
+
 // Where in the block of a sealed cursor what begins: the epoch, the number with 48 bits, random bits, and zeros, which a
 // block that somebody has made up hardly has.
 const sealedSeq, sealedSalt, sealedZeros = 4, 10, 14

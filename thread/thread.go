@@ -78,6 +78,14 @@ func (t Thread) IsParty(did didkey.DID) bool {
 	return did == t.Client || slices.Contains(t.Agents(), did)
 }
 
+// Unasked reports whether mail of t is nothing that did asked for: did has not opened t, has not offered in it and was not
+// accepted.
+func (t Thread) Unasked(did didkey.DID) bool {
+	return did != t.Client && did != t.Agent && !slices.ContainsFunc(t.Transitions, func(s Transition) bool {
+		return s.Type == envelope.TypeOffer && s.By == did
+	})
+}
+
 // Agents returns the client's counterparts: the accepted agent, else the named recipient, else those who offered.
 func (t Thread) Agents() []didkey.DID {
 	if t.Agent != "" {

@@ -82,10 +82,11 @@ func (w *writer) put(e relay.Entry, begins bool) (relay.Receipt, *relay.Posted, 
 			return relay.Receipt{}, nil, err
 		}
 	}
-	if err := w.admit(sender, e); err != nil {
+	charge, err := w.admit(sender, e, moved.Thread)
+	if err != nil {
 		return relay.Receipt{}, nil, err
 	}
-	posted, err := w.write(e, moved)
+	posted, err := w.write(e, moved, charge)
 	if err != nil {
 		return relay.Receipt{}, nil, err
 	}
@@ -95,28 +96,59 @@ func (w *writer) put(e relay.Entry, begins bool) (relay.Receipt, *relay.Posted, 
 }
 
 // write stores e and the thread as e leaves it. Refusals: errTaken, errKnown.
-func (w *writer) write(e relay.Entry, moved record) (posted relay.Posted, err error) {
-	expires := w.expires(e.Envelope)
-	if e.Envelope.Type == envelope.TypeManifest {
-		return w.insert(e, 0)
+func (w *writer) write(e relay.Entry, moved record, charge int64) (posted relay.Posted, err error) {
+	m, expires := e.Envelope, w.expires(e.Envelope)
+	remember := w.store.policy.Window.RememberUntil(e.Received, expires)
+	if m.Type == envelope.TypeManifest {
+		return w.insert(e, 0, charge, remember)
 	}
-	if moved.n != 0 {
-		if posted, err = w.insert(e, moved.n); err != nil {
+	begins := moved.n == 0
+	if begins {
+		if moved.n, err = w.addThread(moved, expires, e.Received); err != nil {
 			return relay.Posted{}, err
 		}
-		return posted, w.updateThread(moved, expires, e.Received)
 	}
-	n, err := w.addThread(moved, expires, e.Received)
-	if err != nil {
-		return relay.Posted{}, err
-	}
-	posted, err = w.insert(e, n)
-	if errors.Is(err, errKnown) {
-		if _, failed := w.stmts.dropThread.Exec(n); failed != nil {
+	posted, err = w.insert(e, moved.n, charge, remember)
+	if begins && errors.Is(err, errKnown) {
+		if _, failed := w.stmts.dropThread.Exec(moved.n); failed != nil {
 			return relay.Posted{}, failed
 		}
 	}
-	return posted, err
+	if err != nil {
+		return relay.Posted{}, err
+	}
+	if !begins {
+		if err := w.updateThread(moved, expires, e.Received); err != nil {
+			return relay.Posted{}, err
+		}
+	}
+	return posted, w.enlist(m, moved)
+}
+
+// The ranks of participants. The thread in which an agent works comes first, so that no number of threads that name it
+// can hide that one.
+const rankAgent, rankOther = 0, 1
+
+// enlist adds the participant that m has brought into its thread.
+func (w *writer) enlist(m *envelope.Envelope, moved record) error {
+	var who didkey.DID
+	rank := rankOther
+	switch m.Type {
+	case envelope.TypeRequest:
+		who = moved.Recipient
+	case envelope.TypeOffer:
+		who = m.Sender.ID
+	case envelope.TypeAccept:
+		who, rank = moved.Agent, rankAgent
+	}
+	if who == "" {
+		return nil
+	}
+	party, err := w.intern(who)
+	if err == nil {
+		_, err = w.stmts.addParticipant.Exec(party, moved.ID, rank, moved.n)
+	}
+	return err
 }
 
 // move returns the thread that e moves or begins, as e leaves it.
@@ -146,8 +178,9 @@ func (w *writer) expires(m *envelope.Envelope) time.Time {
 	return w.store.policy.Window.Expires(m.TS, m.TTL)
 }
 
-// insert adds the event, and the manifest if it is one. Refusals: errKnown.
-func (w *writer) insert(e relay.Entry, threadN int64) (relay.Posted, error) {
+// insert adds the event, and the manifest if it is one. charge is what it counts against its recipient's inbox. The row
+// stays until remember. Refusals: errKnown.
+func (w *writer) insert(e relay.Entry, threadN, charge int64, remember time.Time) (relay.Posted, error) {
 	m := e.Envelope
 	sender, err := w.intern(m.Sender.ID)
 	if err != nil {
@@ -158,10 +191,9 @@ func (w *writer) insert(e relay.Entry, threadN int64) (relay.Posted, error) {
 		return relay.Posted{}, err
 	}
 	expires := w.expires(m)
-	forget := w.store.policy.Window.RememberUntil(e.Received, expires)
 	seq := w.last + 1
 	result, err := w.stmts.addEvent.Exec(seq, sender, m.ID, recipient, string(m.Type), threadN,
-		nanos(m.TS), nanos(e.Received), nanos(expires), nanos(forget), m.Canonical())
+		nanos(m.TS), nanos(e.Received), nanos(expires), nanos(remember), m.Canonical(), charge, e.Network)
 	if err != nil {
 		return relay.Posted{}, err
 	}
@@ -184,7 +216,7 @@ func (w *writer) insert(e relay.Entry, threadN int64) (relay.Posted, error) {
 			return relay.Posted{}, err
 		}
 	}
-	w.received(recipient, m, expires)
+	w.received(inboxKey{recipient, e.Network}, charge, expires)
 	return relay.Posted{Envelope: m, Event: relay.Event{Seq: seq, ID: m.ID, TS: m.TS, Received: e.Received,
 		Expires: expires, Size: len(m.Canonical()), Body: m.Canonical()}}, nil
 }
@@ -246,15 +278,18 @@ func (w *writer) candidates(sender int64, m *envelope.Envelope) ([]record, error
 		}
 		others, err := w.candidatesOf(sender, m)
 		own := func(r record) bool { return r.Client == m.Sender.ID }
-		found = append(found, slices.DeleteFunc(others, own)...)
-		slices.SortFunc(found, func(a, b record) int { return cmp.Compare(a.n, b.n) })
-		return found, err
+		return oldestFirst(append(found, slices.DeleteFunc(others, own)...)), err
 	}
 	return w.candidatesOf(sender, m)
 }
 
-// candidatesOf returns the threads of m's two ends if there are any, else those the sender may have a part in, else the
-// oldest.
+// threadsOfParticipant selects the numbers of the threads with an id in which a party takes part: those in which it
+// works first, and the oldest before the others.
+const threadsOfParticipant = "SELECT thread FROM participant WHERE id = ? AND party = ? ORDER BY rank, thread LIMIT ?"
+
+// candidatesOf returns the threads of m's two ends if there are any. Else it returns those in which the sender takes
+// part and, for an OFFER, those in which any agent may offer. Else it returns the oldest, from which the rules tell why
+// m is refused. Each search follows an index, however many threads have the same id.
 func (w *writer) candidatesOf(sender int64, m *envelope.Envelope) ([]record, error) {
 	if m.Recipient != "" {
 		recipient, err := w.party(m.Recipient)
@@ -266,12 +301,22 @@ func (w *writer) candidatesOf(sender int64, m *envelope.Envelope) ([]record, err
 			return found, err
 		}
 	}
-	// Whoever copies the id cannot make the sender the agent of his threads, so the one he works in is always found.
-	found, err := w.records(w.stmts.threadsFor, m.Thread, string(m.Sender.ID))
+	found, err := w.records(w.stmts.threadsFor, m.Thread, sender, maxCandidates)
+	if err == nil && m.Type == envelope.TypeOffer {
+		var open []record
+		open, err = w.records(w.stmts.openThreads, m.Thread)
+		found = oldestFirst(append(found, open...))
+	}
 	if err != nil || len(found) > 0 {
 		return found, err
 	}
 	return w.records(w.stmts.threadsWith, m.Thread)
+}
+
+// oldestFirst sorts records by age and leaves each in once.
+func oldestFirst(records []record) []record {
+	slices.SortFunc(records, func(a, b record) int { return cmp.Compare(a.n, b.n) })
+	return slices.CompactFunc(records, func(a, b record) bool { return a.n == b.n })
 }
 
 func (w *writer) records(stmt *sql.Stmt, args ...any) (found []record, err error) {
@@ -291,7 +336,7 @@ func (w *writer) records(stmt *sql.Stmt, args ...any) (found []record, err error
 func (w *writer) updateThread(r record, expires, now time.Time) error {
 	due, keep, text, err := w.row(r, expires, now)
 	if err == nil {
-		_, err = w.stmts.updateThread.Exec(due, keep, text, r.n)
+		_, err = w.stmts.updateThread.Exec(due, keep, text, w.open(r.Thread), r.n)
 	}
 	return err
 }
@@ -306,7 +351,7 @@ func (w *writer) addThread(r record, expires, now time.Time) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	result, err := w.stmts.addThread.Exec(r.ID, client, due, keep, text)
+	result, err := w.stmts.addThread.Exec(r.ID, client, due, keep, text, w.open(r.Thread))
 	if err != nil {
 		return 0, err
 	}
@@ -314,6 +359,11 @@ func (w *writer) addThread(r record, expires, now time.Time) (int64, error) {
 		return 0, cmp.Or(err, errTaken)
 	}
 	return result.LastInsertId()
+}
+
+// open reports whether any agent may offer in t.
+func (w *writer) open(t thread.Thread) bool {
+	return t.State == thread.Pending && t.Recipient == "" && t.OffersMade < w.store.policy.Rules.MaxOffers
 }
 
 // row returns the columns of r that change.

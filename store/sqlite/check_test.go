@@ -42,7 +42,7 @@ func sample(t testing.TB) []byte {
 	waiting := request(t, client, "")
 	waiting.Received = waiting.Received.Add(-time.Hour)
 	add(waiting)
-	must(t, s.Expire(t.Context(), time.Now(), func(r thread.Thread) []*envelope.Envelope {
+	must(t, s.Expire(t.Context(), time.Now(), func(r thread.Thread, _ time.Time) []*envelope.Envelope {
 		return []*envelope.Envelope{signed(t, clock, envelope.Draft{Recipient: client.DID(), Thread: r.ID, TTL: 25 * time.Hour,
 			Payload: envelope.Failure{RequestID: r.RequestID, Code: envelope.AgentTimeout, Message: "time was up"}}).Envelope}
 	}))

@@ -2,12 +2,14 @@ package sqlite
 
 import (
 	"context"
+	"database/sql"
 	"errors"
+	"slices"
 	"time"
 
+	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
-	"github.com/agora-relay/agora/thread"
 )
 
 // How much one transaction of Expire does at most, so that posts do not wait long behind it.
@@ -15,11 +17,12 @@ const (
 	expireEvents  = 1000
 	expireThreads = 100
 	expireNotices = 100
+	expireAgents  = 500 // those that take part in the threads that are removed
 )
 
 // Expire implements relay.Store. It also looks whether the database's files are where they were, keeps what is beside
 // them in order, and while the disk is full tries to make room. Refusals: CodeUnavailable while the store takes nothing in.
-func (s *Store) Expire(ctx context.Context, now time.Time, notices func(thread.Thread) []*envelope.Envelope) error {
+func (s *Store) Expire(ctx context.Context, now time.Time, notices relay.Notices) error {
 	s.expiring.Lock()
 	defer s.expiring.Unlock()
 	if err := s.closed(); err != nil {
@@ -61,13 +64,20 @@ func (s *Store) Expire(ctx context.Context, now time.Time, notices func(thread.T
 }
 
 // expire does some of what is due at now; again says that there may be more.
-func (w *writer) expire(now time.Time, notices func(thread.Thread) []*envelope.Envelope) (posted []relay.Posted, again bool, err error) {
+func (w *writer) expire(now time.Time, notices relay.Notices) (posted []relay.Posted, again bool, err error) {
 	due, err := w.records(w.stmts.dueThreads, nanos(now))
 	if err != nil {
 		return nil, false, err
 	}
+	all, free, err := w.pageCounts()
+	if err != nil {
+		return nil, false, err
+	}
+	spare := w.spare(all, free)
+	left := parties{}
+	agents := 0
 	for _, r := range due {
-		if again = len(posted) >= expireNotices; again {
+		if again = len(posted) >= expireNotices || agents >= expireAgents; again {
 			break
 		}
 		ended := w.store.policy.Rules.At(r.Thread, now)
@@ -80,55 +90,144 @@ func (w *writer) expire(now time.Time, notices func(thread.Thread) []*envelope.E
 		}
 		if ended.State == r.State {
 			// It had ended before, so this is its removal.
-			if _, err := w.stmts.dropThread.Exec(r.n); err != nil {
+			agents += len(r.Transitions)
+			if err := w.removeThread(r, left); err != nil {
 				return nil, false, err
 			}
 			continue
 		}
 		r.Thread = ended
+		if spare <= 0 {
+			notices = nil // the last room is for messages, and for removing things
+		}
 		told, err := w.announce(r, now, notices)
 		if err != nil {
 			return nil, false, err
 		}
+		for _, p := range told {
+			spare -= 1 + int64(p.Size/pageSize)
+		}
 		posted = append(posted, told...)
 	}
 	rows := min(expireEvents, w.store.logLimit.Load()/eventPages+1)
-	dropped, err := w.drop(now, rows)
-	if err != nil {
-		return nil, false, err
+	removed, err := w.drop(now, rows, left)
+	if err == nil {
+		err = w.removeParties(left)
 	}
-	if _, err := w.stmts.dropManifests.Exec(nanos(now)); err != nil {
-		return nil, false, err
-	}
-	return posted, again || dropped == rows || len(due) == expireThreads, nil
+	return posted, again || removed >= rows || len(due) == expireThreads, err
 }
 
-// drop removes so many events at most that are forgotten at now, but remembers that their numbers were given.
-func (w *writer) drop(now time.Time, rows int64) (dropped int64, err error) {
-	result, err := w.stmts.dropEvents.Exec(nanos(now), rows)
+// parties is a set of identities by their numbers.
+type parties map[int64]struct{}
+
+// removeThread removes the record of r, and adds those who took part to left.
+func (w *writer) removeThread(r record, left parties) error {
+	client, err := w.party(r.Client)
+	if err != nil {
+		return err
+	}
+	left[client] = struct{}{}
+	for _, did := range r.participants() {
+		agent, err := w.party(did)
+		if err != nil {
+			return err
+		}
+		left[agent] = struct{}{}
+		for _, rank := range [...]int{rankAgent, rankOther} {
+			if _, err := w.stmts.dropParticipant.Exec(agent, r.ID, rank, r.n); err != nil {
+				return err
+			}
+		}
+	}
+	_, err = w.stmts.dropThread.Exec(r.n)
+	return err
+}
+
+// participants returns whom enlist has added to r, each once.
+func (r record) participants() []didkey.DID {
+	all := []didkey.DID{r.Recipient}
+	for _, step := range r.Transitions {
+		if step.Type == envelope.TypeOffer {
+			all = append(all, step.By)
+		}
+	}
+	slices.Sort(all)
+	all = slices.Compact(all)
+	if all[0] == "" {
+		all = all[1:]
+	}
+	return all
+}
+
+// drop removes events that are forgotten at now and manifests that have expired, so many rows of each at most. It
+// remembers that the events' numbers were given. Who sent or was to get them is added to left.
+func (w *writer) drop(now time.Time, rows int64, left parties) (removed int64, err error) {
+	var dropped, unlisted int64
+	err = eachRow(func(scan scanner) error {
+		var sender, recipient int64
+		err := scan(&sender, &recipient)
+		left[sender], left[recipient] = struct{}{}, struct{}{}
+		dropped++
+		return err
+	}, func() (*sql.Rows, error) { return w.stmts.dropEvents.Query(nanos(now), rows) })
 	if err != nil {
 		return 0, err
 	}
-	if dropped, err = result.RowsAffected(); err != nil || dropped == 0 {
-		return 0, err
+	if dropped > 0 {
+		if _, err := w.stmts.keepLast.Exec(w.last); err != nil {
+			return 0, err
+		}
 	}
-	_, err = w.stmts.keepLast.Exec(w.last)
-	return dropped, err
+	err = eachRow(func(scan scanner) error {
+		var sender int64
+		err := scan(&sender)
+		left[sender] = struct{}{}
+		unlisted++
+		return err
+	}, func() (*sql.Rows, error) { return w.stmts.dropManifests.Query(nanos(now), rows) })
+	return max(dropped, unlisted), err
+}
+
+// removeParties removes those identities to which nothing refers any more. Each was the sender, the recipient or a party
+// of something that has just been removed; so an identity goes with the last thing that refers to it.
+func (w *writer) removeParties(some parties) error {
+	for id := range some {
+		err := eachRow(func(scan scanner) error {
+			var did didkey.DID
+			err := scan(&did)
+			delete(w.parties, did)
+			delete(w.agents, id)
+			return err
+		}, func() (*sql.Rows, error) { return w.stmts.dropParty.Query(id) })
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // announce stores that the clock has ended r, with the relay's notices of it. A notice that is here already, by its id,
-// is left out: parties may coincide.
-func (w *writer) announce(r record, now time.Time, notices func(thread.Thread) []*envelope.Envelope) (posted []relay.Posted, err error) {
+// is left out: parties may coincide. Nobody can post a notice, so its row goes when it expires.
+func (w *writer) announce(r record, now time.Time, notices relay.Notices) (posted []relay.Posted, err error) {
 	last := now
-	for _, m := range notices(r.Thread) {
-		p, err := w.insert(relay.Entry{Envelope: m, Received: now}, r.n)
+	if notices == nil {
+		return nil, w.updateThread(r, last, now)
+	}
+	request, err := w.requestExpires(r.Thread)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range notices(r.Thread, request) {
+		p, err := w.insert(relay.Entry{Envelope: m, Received: now}, r.n, charged(m, r.Thread), w.expires(m))
 		if errors.Is(err, errKnown) {
 			continue
 		}
 		if err != nil {
 			return nil, err
 		}
-		last = p.Expires
+		if p.Expires.After(last) {
+			last = p.Expires
+		}
 		posted = append(posted, p)
 	}
 	err = w.updateThread(r, last, now)

@@ -47,13 +47,9 @@ const leastRoom = 64
 // enough says that there is room for a while, in free pages or in new ones.
 func (w *writer) limitSize(reserve int64) (enough bool, err error) {
 	s := w.store
-	var count, free int64
-	ctx := context.Background()
-	if err := w.conn.QueryRowContext(ctx, "PRAGMA page_count").Scan(&count); err != nil {
-		return false, s.failed(err)
-	}
-	if err := w.conn.QueryRowContext(ctx, "PRAGMA freelist_count").Scan(&free); err != nil {
-		return false, s.failed(err)
+	count, free, err := w.pageCounts()
+	if err != nil {
+		return false, err
 	}
 	limit, log := s.options.MaxBytes/pageSize, s.logLimit.Load()
 	if room, known := diskRoom(filepath.Dir(s.path)); known {
@@ -69,10 +65,27 @@ func (w *writer) limitSize(reserve int64) (enough bool, err error) {
 		limit = min(limit, count+max(0, room)/pageSize)
 	}
 	var set int64
-	if err := w.conn.QueryRowContext(ctx, "PRAGMA max_page_count = "+strconv.FormatInt(max(limit, 1), 10)).Scan(&set); err != nil {
+	err = w.conn.QueryRowContext(context.Background(), "PRAGMA max_page_count = "+strconv.FormatInt(max(limit, 1), 10)).Scan(&set)
+	if err != nil {
 		return false, s.failed(err)
 	}
-	return limit-count+free >= max(min(limit/16, log), leastRoom), nil
+	w.mostPages = limit
+	return w.spare(count, free) >= 0, nil
+}
+
+// pageCounts returns how many pages the database has, and how many of them are free.
+func (w *writer) pageCounts() (all, free int64, err error) {
+	ctx := context.Background()
+	if err = w.conn.QueryRowContext(ctx, "PRAGMA page_count").Scan(&all); err == nil {
+		err = w.conn.QueryRowContext(ctx, "PRAGMA freelist_count").Scan(&free)
+	}
+	return all, free, w.store.failed(err)
+}
+
+// spare returns how many more pages a database may take, free ones or new ones, and still have room for a while;
+// negative if it has not.
+func (w *writer) spare(all, free int64) int64 {
+	return w.mostPages - all + free - max(min(w.mostPages/16, w.store.logLimit.Load()), leastRoom)
 }
 
 // makeRoom makes room on a full disk and lets the store take in again. Errors: errDiskFull while there is not enough.
@@ -139,12 +152,13 @@ func (w *writer) purge(now time.Time) (again bool, err error) {
 		return false, w.store.failed(err)
 	}
 	limit := w.store.logLimit.Load()
-	dropped := int64(0)
 	err = w.transact(func() (err error) {
-		if dropped, err = w.drop(now, max(1, limit/eventPages)); err != nil || dropped > 0 {
-			return err
+		left := parties{}
+		removed, err := w.drop(now, max(1, limit/eventPages), left)
+		if err == nil {
+			err = w.removeParties(left)
 		}
-		if _, err = w.stmts.dropManifests.Exec(nanos(now)); err != nil {
+		if again = removed > 0; again || err != nil {
 			return err
 		}
 		again, err = w.cut(now, max(1, limit/eventPages))
@@ -156,7 +170,7 @@ func (w *writer) purge(now time.Time) (again bool, err error) {
 	if done, err := w.truncateLog(); err != nil || !done {
 		return false, w.store.failed(err)
 	}
-	return again || dropped > 0, nil
+	return again, nil
 }
 
 // cut empties the bodies of events that have expired and whose ids are still remembered. Their time becomes none, so

@@ -146,15 +146,10 @@ func identity(ctx context.Context, db *sql.DB) (epoch uint32, head relay.Seq, er
 	if err != nil {
 		return 0, 0, fmt.Errorf("the database's epoch is damaged: %w", err)
 	}
-	version, _, err := schemaOf(ctx, db)
-	if err != nil {
+	if _, _, err := schemaOf(ctx, db); err != nil {
 		return 0, 0, err
 	}
-	query := lastNumber
-	if version == 1 {
-		query = "SELECT ifnull(max(seq), 0) FROM sqlite_sequence"
-	}
-	err = db.QueryRowContext(ctx, query).Scan(&head)
+	err = db.QueryRowContext(ctx, lastNumber).Scan(&head)
 	return uint32(number), head, err
 }
 

@@ -3,7 +3,6 @@ package sqlite
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -42,48 +41,6 @@ func TestSchemaIsBroughtUpToDate(t *testing.T) {
 				t.Errorf("the schema is %s of %d", got, len(files))
 			}
 		})
-	}
-}
-
-// A database of schema 1 goes on: with its events, and with its numbers, also where the last events have been removed.
-func TestNumbersGoOnFromSchema1(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "agora.db")
-	first, err := schema.ReadFile("schema/0001_initial.sql")
-	must(t, err)
-	db, err := open(path, "immediate", writePragmas, "rwc")
-	must(t, err)
-	_, err = db.ExecContext(t.Context(), string(first)+`
-		PRAGMA user_version = 1;
-		INSERT INTO meta VALUES ('epoch', '00000007');
-		INSERT INTO event (seq, sender, id, recipient, type, thread, ts, received, expires, forget, body)
-			VALUES (3, 1, 'a', 0, 'MANIFEST', 0, 1, 1, 9e18, 9e18, x'7b7d'), (8, 1, 'b', 0, 'MANIFEST', 0, 1, 1, 1, 1, x'7b7d');
-		DELETE FROM event WHERE seq = 8`)
-	must(t, errors.Join(err, db.Close()))
-	for want := relay.Seq(9); want <= 10; want++ {
-		s := openAt(t, path)
-		r, err := s.Append(t.Context(), request(t, key(1), ""))
-		must(t, err)
-		if r.Cursor != (relay.Cursor{Epoch: 7, Seq: want}) {
-			t.Errorf("cursor %+v, want number %d", r.Cursor, want)
-		}
-		page, err := s.Read(t.Context(), relay.Query{Limit: 9, Expired: true})
-		must(t, err)
-		if len(page.Events) != int(want)-7 || page.Events[0].ID != "a" {
-			t.Errorf("%d events, the first %q", len(page.Events), page.Events[0].ID)
-		}
-		if got := pragma(t, s.readDB, "integrity_check"); got != "ok" {
-			t.Error(got)
-		}
-		var counted int // by SQLite, until schema 2
-		must(t, s.readDB.QueryRowContext(t.Context(), "SELECT count(*) FROM sqlite_sequence").Scan(&counted))
-		if counted != 0 {
-			t.Error("SQLite still writes each number down")
-		}
-		must(t, s.Close())
-	}
-	spoil(t, path, "DELETE FROM event WHERE seq = 3") // it is no envelope
-	if found, _ := findings(t, path, time.Now()); len(found) > 0 {
-		t.Errorf("agora check: %v", found)
 	}
 }
 

@@ -18,6 +18,13 @@ const (
 func plan(t *testing.T, s *Store, q relay.Query) string {
 	t.Helper()
 	text, args := selectEvents(q, time.Minute)
+	return explain(t, s, text, args...)
+}
+
+// explain is what SQLite would do for a statement. Arguments that it has no place for are left out.
+func explain(t *testing.T, s *Store, text string, args ...any) string {
+	t.Helper()
+	args = args[:min(len(args), strings.Count(text, "?"))]
 	rows, err := s.readDB.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+text, args...)
 	must(t, err)
 	defer rows.Close()

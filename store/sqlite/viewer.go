@@ -3,7 +3,6 @@ package sqlite
 import (
 	"context"
 	"encoding/json"
-	"strconv"
 	"time"
 
 	"github.com/agora-relay/agora/didkey"
@@ -56,25 +55,18 @@ func audiences(q relay.Query) []func(*selection) {
 	})
 }
 
-// maxCopies bounds how many threads with one id are searched for a party, its own aside; k.Client finds any.
-const maxCopies = 64
-
 // ThreadsOf implements relay.Store.
 func (s *Store) ThreadsOf(ctx context.Context, k thread.Key, party didkey.DID, now time.Time) ([]thread.Thread, error) {
 	if err := s.closed(); err != nil || party == "" {
 		return nil, err // nobody takes part
 	}
-	// The record names all that take part; which of them are parties is the rules' word.
-	text, args := "SELECT record FROM thread WHERE instr(record, ?) > 0 AND ", []any{string(party), k.ID}
-	if k.Client != "" {
-		text += "id = ? AND client = " + partyNumber
-		args = append(args, string(k.Client))
-	} else {
-		text += "n IN (SELECT * FROM (SELECT n FROM thread WHERE id = ? ORDER BY n LIMIT " + strconv.Itoa(maxCopies) + ") UNION " +
-			"SELECT n FROM thread WHERE id = ? AND client = " + partyNumber + ")"
-		args = append(args, k.ID, string(party))
+	text, args := "SELECT record FROM thread WHERE id = ? AND client = "+partyNumber, []any{k.ID, string(k.Client)}
+	if k.Client == "" {
+		text = "SELECT record FROM thread WHERE n IN (SELECT n FROM thread WHERE id = ? AND client = " + partyNumber + ") OR n IN (" +
+			"SELECT thread FROM participant WHERE id = ? AND party = " + partyNumber + " ORDER BY rank, thread LIMIT ?) ORDER BY n"
+		args = []any{k.ID, string(party), k.ID, string(party), maxCandidates}
 	}
-	rows, err := s.query(ctx, text+" ORDER BY n LIMIT "+strconv.Itoa(maxCandidates), args)
+	rows, err := s.query(ctx, text, args)
 	if err != nil {
 		return nil, s.readFailed(err)
 	}

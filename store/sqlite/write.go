@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"runtime"
 	"strconv"
 	"time"
@@ -37,8 +38,11 @@ type writer struct {
 	made    []*sql.Stmt          // all of stmts
 	parties map[didkey.DID]int64 // a cache of the table party
 	agents  map[int64]struct{}   // the parties with a manifest
-	inboxes map[int64]inbox      // what waits for a party, for those that somebody has written to
+	inboxes map[inboxKey]inbox   // what waits for a party, for those that somebody has written to
+	seed    maphash.Seed         // of spread
 	last    relay.Seq            // the last number given to an event
+
+	mostPages int64 // that the database may have, see limitSize
 
 	unseen int // pages changed at most since the length of the write-ahead log was looked at
 	forced int // that length when it was last made to begin again
@@ -51,9 +55,13 @@ type statements struct {
 	begin, commit, rollback                           *sql.Stmt
 	party, addParty, seen                             *sql.Stmt
 	known, addEvent, addManifest, manifests, waiting  *sql.Stmt
-	ownThread, threadsOf, threadsFor, threadsWith     *sql.Stmt
+	waitingOfAll, expiryOf                            *sql.Stmt
+	ownThread, threadsOf, threadsFor                  *sql.Stmt
+	openThreads, threadsWith                          *sql.Stmt
 	addThread, updateThread                           *sql.Stmt
+	addParticipant, dropParticipant                   *sql.Stmt
 	dueThreads, dropThread, dropEvents, dropManifests *sql.Stmt
+	dropParty                                         *sql.Stmt
 	keepLast                                          *sql.Stmt
 	cuttable, dropEvent, addCut                       *sql.Stmt
 	lookAtLog, restartLog, truncateLog                *sql.Stmt
@@ -63,7 +71,7 @@ type statements struct {
 const maxParties = 200_000
 
 func newWriter(ctx context.Context, s *Store) (*writer, error) {
-	w := &writer{store: s, parties: map[didkey.DID]int64{}, agents: map[int64]struct{}{}, inboxes: map[int64]inbox{}, last: relay.Seq(s.head.Load())}
+	w := &writer{store: s, parties: map[didkey.DID]int64{}, agents: map[int64]struct{}{}, inboxes: map[inboxKey]inbox{}, seed: maphash.MakeSeed(), last: relay.Seq(s.head.Load())}
 	var err error
 	if w.conn, err = s.writeDB.Conn(ctx); err != nil {
 		return nil, err
@@ -79,33 +87,42 @@ func newWriter(ctx context.Context, s *Store) (*writer, error) {
 		{&w.stmts.addParty, "INSERT INTO party (did) VALUES (?)"},
 		{&w.stmts.seen, "UPDATE party SET seen = max(seen, ?) WHERE id = ?"},
 		{&w.stmts.known, "SELECT seq, expires, thread, body FROM event WHERE sender = ? AND id = ?"},
-		{&w.stmts.addEvent, "INSERT INTO event (seq, sender, id, recipient, type, thread, ts, received, expires, forget, body) " +
-			"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (sender, id) DO NOTHING"},
+		{&w.stmts.addEvent, "INSERT INTO event (seq, sender, id, recipient, type, thread, ts, received, expires, forget, body, charged, network) " +
+			"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (sender, id) DO NOTHING"},
 		{&w.stmts.addManifest, "INSERT INTO manifest (sender, id, seq, ts, expires, intents, text) VALUES (?, ?, ?, ?, ?, ?, ?) " +
 			"ON CONFLICT (sender, id) DO UPDATE SET seq = excluded.seq, ts = excluded.ts, expires = excluded.expires, " +
 			"intents = excluded.intents, text = excluded.text WHERE excluded.ts >= ts"},
 		{&w.stmts.manifests, "SELECT count(*) FROM manifest WHERE sender = ? AND id <> ? AND expires > ?"},
-		{&w.stmts.waiting, "SELECT count(*), ifnull(sum(bytes), 0), min(expires) FROM (SELECT length(body) AS bytes, expires FROM event " +
-			"WHERE recipient = ? AND +expires > ? AND type IN ('REQUEST', 'MANIFEST') LIMIT ?)"},
+		{&w.stmts.waiting, "SELECT count(*), ifnull(sum(charged), 0), min(expires) FROM (SELECT charged, expires FROM event " +
+			"INDEXED BY event_by_inbox WHERE recipient = ? AND network = ? AND expires > ? AND charged > 0 LIMIT ?)"},
+		{&w.stmts.waitingOfAll, "SELECT count(*), ifnull(sum(charged), 0), min(expires) FROM (SELECT charged, expires FROM event " +
+			"INDEXED BY event_by_inbox WHERE recipient = ? AND expires > ? AND charged > 0 LIMIT ?)"},
+		{&w.stmts.expiryOf, "SELECT expires FROM event WHERE sender = ? AND id = ?"},
 		{&w.stmts.ownThread, "SELECT n, keep, record FROM thread WHERE id = ? AND client = ?"},
 		{&w.stmts.threadsOf, "SELECT n, keep, record FROM thread WHERE id = ? AND client IN (?, ?) ORDER BY n"},
-		{&w.stmts.threadsFor, "SELECT n, keep, record FROM (SELECT n, keep, record FROM thread WHERE id = ?1 AND " +
-			"(instr(record, ?2) > 0 OR json_extract(record, '$.recipient') IS NULL) " +
-			"ORDER BY json_extract(record, '$.agent') = ?2 DESC, n LIMIT " + strconv.Itoa(maxCandidates) + ") ORDER BY n"},
+		{&w.stmts.threadsFor, "SELECT n, keep, record FROM thread WHERE n IN (" + threadsOfParticipant + ") ORDER BY n"},
+		{&w.stmts.openThreads, "SELECT n, keep, record FROM thread INDEXED BY thread_by_open WHERE id = ? AND open = 1 " +
+			"ORDER BY n LIMIT " + strconv.Itoa(maxCandidates)},
 		{&w.stmts.threadsWith, "SELECT n, keep, record FROM thread WHERE id = ? ORDER BY n LIMIT " + strconv.Itoa(maxCandidates)},
-		{&w.stmts.addThread, "INSERT INTO thread (id, client, due, keep, record) VALUES (?, ?, ?, ?, ?) ON CONFLICT (id, client) DO NOTHING"},
-		{&w.stmts.updateThread, "UPDATE thread SET due = ?, keep = ?, record = ? WHERE n = ?"},
+		{&w.stmts.addThread, "INSERT INTO thread (id, client, due, keep, record, open) VALUES (?, ?, ?, ?, ?, ?) " +
+			"ON CONFLICT (client, id) DO NOTHING"},
+		{&w.stmts.updateThread, "UPDATE thread SET due = ?, keep = ?, record = ?, open = ? WHERE n = ?"},
+		{&w.stmts.addParticipant, "INSERT INTO participant (party, id, rank, thread) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"},
+		{&w.stmts.dropParticipant, "DELETE FROM participant WHERE party = ? AND id = ? AND rank = ? AND thread = ?"},
 		{&w.stmts.dueThreads, "SELECT n, keep, record FROM thread WHERE due <= ? ORDER BY due LIMIT " + strconv.Itoa(expireThreads)},
 		{&w.stmts.dropThread, "DELETE FROM thread WHERE n = ?"},
-		{&w.stmts.dropEvents, "DELETE FROM event WHERE seq IN (SELECT seq FROM event WHERE forget <= ? LIMIT ?)"},
+		{&w.stmts.dropEvents, "DELETE FROM event WHERE seq IN (SELECT seq FROM event WHERE forget <= ? LIMIT ?) RETURNING sender, recipient"},
+		{&w.stmts.dropParty, "DELETE FROM party WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM event WHERE sender = ?1) " +
+			"AND NOT EXISTS (SELECT 1 FROM event WHERE recipient = ?1) AND NOT EXISTS (SELECT 1 FROM thread WHERE client = ?1) " +
+			"AND NOT EXISTS (SELECT 1 FROM participant WHERE party = ?1) AND NOT EXISTS (SELECT 1 FROM manifest WHERE sender = ?1) RETURNING did"},
 		{&w.stmts.keepLast, "INSERT INTO meta (name, value) SELECT 'last', ?1 WHERE NOT EXISTS (SELECT 1 FROM event WHERE seq = ?1) " +
 			"ON CONFLICT (name) DO UPDATE SET value = excluded.value"},
-		{&w.stmts.dropManifests, "DELETE FROM manifest WHERE expires <= ?"},
+		{&w.stmts.dropManifests, "DELETE FROM manifest WHERE n IN (SELECT n FROM manifest WHERE expires <= ? LIMIT ?) RETURNING sender"},
 		{&w.stmts.cuttable, "SELECT seq, sender, id, recipient, type, thread, ts, received, forget, expires <= ? AND length(body) > 0 FROM event " +
 			"WHERE (forget, seq) > (?, ?) AND forget <= ? ORDER BY forget, seq LIMIT ?"},
 		{&w.stmts.dropEvent, "DELETE FROM event WHERE seq = ?"},
-		{&w.stmts.addCut, "INSERT INTO event (seq, sender, id, recipient, type, thread, ts, received, forget, expires, body) " +
-			"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0, x'')"},
+		{&w.stmts.addCut, "INSERT INTO event (seq, sender, id, recipient, type, thread, ts, received, forget, expires, body, charged, network) " +
+			"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0, x'', 0, 0)"},
 		{&w.stmts.lookAtLog, "PRAGMA wal_checkpoint(NOOP)"},
 		{&w.stmts.restartLog, "PRAGMA wal_checkpoint(RESTART)"},
 		{&w.stmts.truncateLog, "PRAGMA wal_checkpoint(TRUNCATE)"},
@@ -190,7 +207,9 @@ func (w *writer) appendGroup(group []job) {
 	if err == nil {
 		err = w.transact(func() error {
 			for i, j := range group {
+				began := time.Now()
 				receipt, p, err := w.append(j.entry)
+				receipt.Took = time.Since(began)
 				if err != nil && !isRefusal(err) {
 					return err
 				}

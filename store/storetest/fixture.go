@@ -183,7 +183,7 @@ func (f *fixture) noThread(id string) {
 // expire lets the store do what is due now; no thread may end by it.
 func (f *fixture) expire() {
 	f.Helper()
-	f.must(f.Expire(f.Context(), f.now, func(t thread.Thread) []*envelope.Envelope {
+	f.must(f.Expire(f.Context(), f.now, func(t thread.Thread, _ time.Time) []*envelope.Envelope {
 		f.Errorf("notices asked for of thread %s", t.ID)
 		return nil
 	}))

@@ -3,6 +3,7 @@ package storetest
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,7 +12,6 @@ import (
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
-	"github.com/agora-relay/agora/thread"
 )
 
 // testQuota holds a store to relay.Quota: an inbox takes so much and no more, and only what nobody asked for is
@@ -113,13 +113,92 @@ func testQuota(t *testing.T, open Opener) {
 
 	t.Run("bytes", func(t *testing.T) {
 		f := newFixture(t, open, relay.Policy{})
-		size := len(f.entry(alice, to(bob, in("t0", request))).Envelope.Canonical())
+		size := len(f.entry(alice, to(bob, in("t0", request))).Envelope.Canonical()) + relay.ClosingReserve
 		f.policy.Inbox.Bytes = int64(3*size + size/2)
 		f.reopen()
 		for n := range 3 {
 			f.post(alice, to(bob, in(fmt.Sprint("t", n), request)))
 		}
 		f.refused(f.entry(alice, to(bob, in("t3", request))), envelope.CodeRateLimited)
+	})
+
+	// A CANCEL to somebody who has not offered is as unasked as the REQUEST was.
+	t.Run("what closes a thread counts", func(t *testing.T) {
+		f := newFixture(t, open, three)
+		for n := range 3 {
+			id := fmt.Sprint("t", n)
+			f.post(alice, to(bob, lasting(time.Second, in(id, request))))
+			f.post(alice, to(bob, lasting(time.Hour, in(id, cancel))))
+			f.pass(time.Second)
+		}
+		f.refused(f.entry(alice, to(bob, in("t3", request))), envelope.CodeRateLimited)
+		f.reopen()
+		f.refused(f.entry(alice, to(bob, in("t3", request))), envelope.CodeRateLimited)
+		f.pass(time.Hour)
+		f.post(alice, to(bob, in("t3", request)))
+	})
+
+	t.Run("a short message that closes a thread is taken", func(t *testing.T) {
+		f := full(t)
+		f.post(alice, to(bob, in("t0", cancel)))
+		f.post(alice, to(bob, in("t1", failure)))
+		long := cancel
+		long.Reason = strings.Repeat("x", relay.ClosingReserve)
+		f.refused(f.entry(alice, to(bob, in("t2", long))), envelope.CodeRateLimited)
+		f.post(alice, to(bob, in("t2", cancel)))
+	})
+
+	t.Run("but not when its REQUEST has gone", func(t *testing.T) {
+		f := newFixture(t, open, three)
+		f.post(alice, to(bob, lasting(time.Second, in("t0", request))))
+		f.pass(time.Second)
+		for n := range 3 {
+			f.post(alice, to(bob, in(fmt.Sprint("u", n), request)))
+		}
+		f.refused(f.entry(alice, to(bob, in("t0", cancel))), envelope.CodeRateLimited)
+	})
+
+	t.Run("who has offered has asked", func(t *testing.T) {
+		f := newFixture(t, open, three)
+		f.post(alice, in("mine", request))
+		f.post(bob, to(alice, in("mine", offer)))
+		for n := range 3 {
+			f.post(alice, to(bob, in(fmt.Sprint("t", n), request)))
+		}
+		long := cancel
+		long.Reason = strings.Repeat("x", relay.ClosingReserve)
+		f.post(alice, to(bob, in("mine", long)))
+	})
+
+	t.Run("a network meets its own mail only", func(t *testing.T) {
+		f := newFixture(t, open, three)
+		from := func(network int64, d envelope.Draft) relay.Entry {
+			e := f.entry(alice, to(bob, d))
+			e.Network = network
+			return e
+		}
+		for network := range int64(2) {
+			for n := range 3 {
+				f.append(from(network+1, in(fmt.Sprint("t", network, "-", n), request)))
+			}
+			f.refused(from(network+1, in("more", request)), envelope.CodeRateLimited)
+			f.reopen()
+			f.refused(from(network+1, in("more", request)), envelope.CodeRateLimited)
+		}
+		// All networks together meet a bound of their own: from six to twelve.
+		taken := 6
+		for ; taken <= 12; taken++ {
+			if _, err := f.Append(f.Context(), from(int64(taken), in(fmt.Sprint("u", taken), request))); err != nil {
+				var refusal *envelope.Error
+				if !errors.As(err, &refusal) || refusal.RetryAfter != time.Minute {
+					t.Errorf("error %#v, want to be told to come again in a minute", err)
+				}
+				break
+			}
+		}
+		if taken > 12 {
+			t.Error("an inbox takes any number from many networks")
+		}
 	})
 
 	t.Run("none", func(t *testing.T) {
@@ -151,7 +230,7 @@ func testQuotaModel(t *testing.T, open Opener) {
 			// A store may take an inbox for full a second longer than it is, so all that expires does so at whole ones.
 			f.pass(rapid.SampledFrom([]time.Duration{0, time.Second, time.Minute}).Draw(t, "later"))
 			if rapid.IntRange(0, 9).Draw(t, "sweep") == 0 {
-				f.must(f.Expire(f.Context(), f.now, func(thread.Thread) []*envelope.Envelope { return nil }))
+				f.must(f.Expire(f.Context(), f.now, nil))
 			}
 			whom := rapid.IntRange(0, 1).Draw(t, "to")
 			ttl := time.Duration(rapid.IntRange(1, 300).Draw(t, "ttl")) * time.Second

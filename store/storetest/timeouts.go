@@ -20,7 +20,7 @@ type sweeper struct {
 	silent bool // makes no notices
 }
 
-func (s *sweeper) notices(t thread.Thread) (messages []*envelope.Envelope) {
+func (s *sweeper) notices(t thread.Thread, _ time.Time) (messages []*envelope.Envelope) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked = append(s.asked, t)

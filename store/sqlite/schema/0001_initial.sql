@@ -1,7 +1,7 @@
 -- Times are nanoseconds since 1970, UTC. Identities and threads are interned as small integers, because the same few
 -- stand in millions of rows and in every index.
 
--- What belongs to the database as a whole: its epoch, see relay.Cursor.
+-- What belongs to the database as a whole: its epoch, see relay.Cursor, and the number of the last event there was.
 CREATE TABLE meta (
 	name  TEXT PRIMARY KEY,
 	value TEXT NOT NULL
@@ -14,9 +14,10 @@ CREATE TABLE party (
 ) STRICT;
 
 -- One row is the stored event and the memory of its id; it stays until `forget`, which is never before `expires`.
--- AUTOINCREMENT: a number is not used again after the table was purged empty.
+-- The writer numbers the events. When the newest event is removed, meta's 'last' keeps its number, so that no number is
+-- used again.
 CREATE TABLE event (
-	seq       INTEGER PRIMARY KEY AUTOINCREMENT,
+	seq       INTEGER PRIMARY KEY,
 	sender    INTEGER NOT NULL,
 	id        TEXT    NOT NULL,
 	recipient INTEGER NOT NULL,
@@ -27,12 +28,16 @@ CREATE TABLE event (
 	expires   INTEGER NOT NULL,
 	forget    INTEGER NOT NULL,
 	body      BLOB    NOT NULL, -- canonical JSON
+	charged   INTEGER NOT NULL, -- bytes that it counts against its recipient's inbox; 0: the recipient asked for it
+	network   INTEGER NOT NULL, -- relay.Entry.Network
 	UNIQUE (sender, id)
 ) STRICT;
 CREATE INDEX event_by_recipient ON event (recipient); -- and seq, as every index ends in the row's key
 CREATE INDEX event_by_thread ON event (thread);
 CREATE INDEX event_by_ts ON event (ts, recipient);
 CREATE INDEX event_by_forget ON event (forget);
+-- What counts against an inbox. The index has all that the count needs.
+CREATE INDEX event_by_inbox ON event (recipient, network, expires, charged) WHERE charged > 0;
 
 CREATE TABLE thread (
 	n      INTEGER PRIMARY KEY, -- in the order of their REQUESTs
@@ -41,9 +46,22 @@ CREATE TABLE thread (
 	due    INTEGER NOT NULL, -- when the clock moves it next: its deadline while it lives, then its removal
 	keep   INTEGER NOT NULL, -- when its last envelope expires
 	record TEXT    NOT NULL, -- JSON of thread.Thread
-	UNIQUE (id, client)
+	open   INTEGER NOT NULL, -- 1: any agent may offer
+	UNIQUE (client, id)
 ) STRICT;
 CREATE INDEX thread_by_due ON thread (due);
+CREATE INDEX thread_by_id ON thread (id); -- and n: the oldest first
+CREATE INDEX thread_by_open ON thread (id) WHERE open = 1;
+
+-- Who takes part in a thread besides its client: the agent that its REQUEST names, and each that has offered. It bounds
+-- the search for a sender's threads, however many others have the same id.
+CREATE TABLE participant (
+	party  INTEGER NOT NULL,
+	id     TEXT    NOT NULL, -- the thread's
+	rank   INTEGER NOT NULL, -- 0: the accepted agent; 1: another
+	thread INTEGER NOT NULL, -- thread.n
+	PRIMARY KEY (party, id, rank, thread)
+) STRICT, WITHOUT ROWID;
 
 -- Each sender's newest manifest by the manifest's own id; the signed envelope is the event.
 CREATE TABLE manifest (

@@ -1,0 +1,185 @@
+package sqlite
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/replay"
+	"github.com/agora-relay/agora/thread"
+)
+
+// known returns how many identities the database has, and how many rows say who takes part in threads.
+func known(t *testing.T, s *Store) (parties, participants int) {
+	t.Helper()
+	row := s.readDB.QueryRowContext(t.Context(), "SELECT (SELECT count(*) FROM party), (SELECT count(*) FROM participant)")
+	must(t, row.Scan(&parties, &participants))
+	return parties, participants
+}
+
+// An identity is removed with the last thing that refers to it, whatever that is.
+func TestIdentitiesGo(t *testing.T) {
+	alice, bob := key(1), key(2)
+	at := time.Now().Truncate(time.Millisecond)
+	entry := func(n int, ttl time.Duration, d envelope.Draft) relay.Entry {
+		d.TTL = ttl
+		m, err := d.Sign(key(n), at)
+		must(t, err)
+		return relay.Entry{Envelope: m, Received: at}
+	}
+	ask := envelope.Request{RequestID: "r", Intent: "echo"}
+	const retention = relay.DefaultThreadRetention
+	for _, c := range []struct {
+		name  string
+		posts []relay.Entry
+		until time.Duration // when the last of them is gone
+	}{
+		{"a manifest", []relay.Entry{func() relay.Entry {
+			e := entry(1, 2*time.Hour, envelope.Draft{Payload: envelope.Manifest{ID: "m", Intents: []envelope.Intent{}}})
+			e.Listing = &relay.Listing{ID: "m"}
+			return e
+		}()}, 2 * time.Hour},
+		{"a manifest for one", []relay.Entry{entry(1, time.Minute, envelope.Draft{Recipient: bob.DID(),
+			Payload: envelope.Manifest{ID: "m", Intents: []envelope.Intent{}}})}, replay.DefaultMemory},
+		{"a broadcast", []relay.Entry{entry(1, time.Hour, envelope.Draft{Thread: "t", Payload: ask})}, time.Hour + retention},
+		{"a thread", []relay.Entry{
+			entry(1, time.Hour, envelope.Draft{Thread: "t", Recipient: bob.DID(), Payload: ask}),
+			entry(2, time.Hour, envelope.Draft{Thread: "t", Recipient: alice.DID(), Payload: envelope.Offer{RequestID: "r"}}),
+			entry(1, time.Hour, envelope.Draft{Thread: "t", Recipient: bob.DID(), Payload: envelope.Accept{RequestID: "r"}}),
+			entry(2, time.Hour, envelope.Draft{Thread: "t", Recipient: alice.DID(), Payload: envelope.Result{RequestID: "r", Status: "success"}}),
+		}, time.Hour + retention},
+		{"an offer that was taken back", []relay.Entry{
+			entry(1, time.Hour, envelope.Draft{Thread: "t", Payload: ask}),
+			entry(2, time.Hour, envelope.Draft{Thread: "t", Recipient: alice.DID(), Payload: envelope.Offer{RequestID: "r"}}),
+			entry(2, time.Hour, envelope.Draft{Thread: "t", Recipient: alice.DID(), Payload: envelope.Failure{Code: "NO", Message: "no"}}),
+			entry(1, time.Hour, envelope.Draft{Thread: "t", Payload: envelope.Cancel{}}),
+		}, time.Hour + retention},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := openNew(t)
+			appendAll(t, s, c.posts)
+			before, _ := known(t, s)
+			silent := func(thread.Thread, time.Time) []*envelope.Envelope { return nil }
+			// The first sweep ends threads; from then on only removal is due.
+			must(t, s.Expire(t.Context(), at.Add(thread.DefaultPendingTimeout), silent))
+			must(t, s.Expire(t.Context(), at.Add(c.until-1), silent))
+			if after, _ := known(t, s); after != before {
+				t.Errorf("%d of %d identities are left while something refers to them", after, before)
+			}
+			must(t, s.Expire(t.Context(), at.Add(c.until), silent))
+			if parties, participants := known(t, s); parties != 0 || participants != 0 {
+				t.Errorf("%d identities and %d participants are left", parties, participants)
+			}
+			// They come back like anybody else.
+			later := at.Add(c.until)
+			for n := 1; n <= 2; n++ {
+				m, err := envelope.Draft{Recipient: key(3 - n).DID(), Payload: ask}.Sign(key(n), later)
+				must(t, err)
+				appendAll(t, s, []relay.Entry{{Envelope: m, Received: later}})
+			}
+			if got := len(events(t, s)); got != 2 {
+				t.Errorf("%d events, want 2", got)
+			}
+		})
+	}
+}
+
+// However many manifests expire at one instant, a transaction removes a bounded number.
+func TestManifestsGoInParts(t *testing.T) {
+	s := openNew(t)
+	const many = 2*expireEvents + 1
+	write(t, s, func(w *writer) error {
+		_, err := w.conn.ExecContext(context.Background(), fmt.Sprintf(`WITH RECURSIVE k (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM k WHERE n < %d)
+			INSERT INTO manifest (sender, id, seq, ts, expires, intents, text) SELECT n, 'm', n, 0, 1000, '[]', '' FROM k`, many))
+		return err
+	})
+	left := func() (n int) {
+		must(t, s.readDB.QueryRowContext(t.Context(), "SELECT count(*) FROM manifest").Scan(&n))
+		return n
+	}
+	var again bool
+	write(t, s, func(w *writer) (err error) {
+		_, again, err = w.expire(time.Now(), nil)
+		return err
+	})
+	if n := left(); n < many-expireEvents || n == many || !again {
+		t.Errorf("one transaction leaves %d of %d, more to do: %v", n, many, again)
+	}
+	must(t, s.Expire(t.Context(), time.Now(), nil))
+	if n := left(); n != 0 {
+		t.Errorf("%d manifests are left", n)
+	}
+}
+
+// Where room is short threads end without notices, which would take what messages and removal need.
+func TestNoticesLeaveTheLastRoom(t *testing.T) {
+	const pages = 600
+	s := openWith(t, filepath.Join(t.TempDir(), "agora.db"), Options{MaxBytes: pages * pageSize, Reserve: 1 << 20, Log: slog.New(slog.DiscardHandler)})
+	at := time.Now().Truncate(time.Millisecond)
+	free := func() (all, free int64) {
+		must(t, s.task(t.Context(), func(w *writer) (err error) { all, free, err = w.pageCounts(); return err }))
+		return all, free
+	}
+	room := func() int64 { all, free := free(); return pages - all + free }
+	n := 0
+	for ; room() > 2*leastRoom; n++ {
+		m, err := envelope.Draft{TTL: time.Hour, Payload: envelope.Request{Intent: "echo", Title: strings.Repeat("x", 5000)}}.Sign(key(n%50), at)
+		must(t, err)
+		appendAll(t, s, []relay.Entry{{Envelope: m, Received: at}})
+	}
+	told := 0
+	notices := func(r thread.Thread, _ time.Time) []*envelope.Envelope {
+		told++
+		m, err := envelope.Draft{ID: "timeout_" + r.ID, Thread: r.ID, Recipient: r.Client, TTL: time.Hour,
+			Payload: envelope.Failure{Code: "TIMEOUT", Message: strings.Repeat("x", 5000)}}.Sign(key(99), at)
+		must(t, err)
+		return []*envelope.Envelope{m}
+	}
+	must(t, s.Expire(t.Context(), at.Add(thread.DefaultPendingTimeout), notices))
+	if told == 0 || told == n {
+		t.Errorf("%d notices of %d threads: want those that there is room for", told, n)
+	}
+	// A transaction's notices may pass the bound, and what the ends of the others take.
+	if left := room(); left < leastRoom/4 {
+		t.Errorf("the notices left %d pages", left)
+	}
+	var alive int
+	must(t, s.readDB.QueryRowContext(t.Context(), "SELECT count(*) FROM thread WHERE open = 1").Scan(&alive))
+	if alive != 0 {
+		t.Errorf("%d threads have not ended", alive)
+	}
+}
+
+// The writer finds a sender's threads through an index, however many threads have the same id.
+func TestCandidatesAreIndexed(t *testing.T) {
+	s := openNew(t)
+	for name, c := range map[string]struct {
+		text  string
+		wants []string
+	}{
+		"a party's": {"SELECT n, keep, record FROM thread WHERE n IN (" + threadsOfParticipant + ") ORDER BY n",
+			[]string{"SEARCH participant USING PRIMARY KEY (party=? AND id=?)", "SEARCH thread USING INTEGER PRIMARY KEY (rowid=?)"}},
+		"open ones": {"SELECT n, keep, record FROM thread INDEXED BY thread_by_open WHERE id = ? AND open = 1 ORDER BY n LIMIT 16",
+			[]string{"SEARCH thread USING INDEX thread_by_open (id=?)"}},
+		"the oldest": {"SELECT record FROM thread WHERE id = ? ORDER BY n LIMIT 1", []string{"SEARCH thread USING INDEX thread_by_id (id=?)"}},
+		"one's own":  {"SELECT n, keep, record FROM thread WHERE id = ? AND client = ?", []string{"(client=? AND id=?)"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := explain(t, s, c.text, "x", "x", "x")
+			for _, want := range c.wants {
+				if !strings.Contains(got, want) {
+					t.Errorf("want %q:\n%s", want, got)
+				}
+			}
+			if strings.Contains(got, "SCAN") || strings.Contains(got, "TEMP B-TREE") {
+				t.Errorf("it walks more than it needs:\n%s", got)
+			}
+		})
+	}
+}
