@@ -79,6 +79,18 @@ type Error struct {
 
 func (e *Error) Error() string { return string(e.Code) + ": " + e.Message }
 
+// NotStored returns a CodeUnavailable that says in its details that nothing was stored (PROTOCOL §5): its receiver need
+// not wonder what became of the message.
+func NotStored(message string, retryAfter time.Duration) *Error {
+	return &Error{Code: CodeUnavailable, Message: message, RetryAfter: retryAfter, Details: map[string]any{"stored": false}}
+}
+
+// NothingStored reports whether the details of e say that nothing was stored.
+func (e *Error) NothingStored() bool {
+	stored, said := e.Details["stored"].(bool)
+	return said && !stored
+}
+
 // Errorf returns an Error without details.
 func Errorf(code Code, format string, args ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}

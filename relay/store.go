@@ -152,7 +152,7 @@ var ErrUnknownCursor = &envelope.Error{Code: envelope.CodeInvalidRequest,
 	Details: map[string]any{"reason": "unknown_cursor"}}
 
 // ErrShuttingDown refuses what comes while a relay, or its store, is being closed.
-var ErrShuttingDown = envelope.Errorf(envelope.CodeUnavailable, "the relay is shutting down; try again in a moment")
+var ErrShuttingDown = envelope.NotStored("the relay is shutting down; try again in a moment", 0)
 
 // MaxManifests is how many unexpired manifests a directory keeps of one agent.
 const MaxManifests = 16

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"path/filepath"
 	"strconv"
@@ -143,8 +144,49 @@ func (s *Store) purge(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// cutRows is how many events one recovery looks at for bodies to cut; the next goes on behind them.
+// cutRows is how many events one recovery looks at for bodies to cut, and how many threads for records to remove. The
+// next recovery goes on behind them.
 const cutRows = 10_000
+
+// trim removes records of threads that have ended and have no events left, however long they would be kept otherwise.
+// again says that there are more to look at.
+func (w *writer) trim(now time.Time, rows int64) (again bool, err error) {
+	var found []record
+	var looked int64
+	err = eachRow(func(scan scanner) error {
+		var r record
+		var text []byte
+		err := scan(&r.n, &r.keep, &text)
+		looked, w.trimAfter = looked+1, r.n
+		if err != nil || text == nil {
+			return err
+		}
+		if err := json.Unmarshal(text, &r.Thread); err != nil {
+			return err
+		}
+		if _, alive := w.store.policy.Rules.Deadline(w.store.policy.Rules.At(r.Thread, now)); !alive {
+			found = append(found, r)
+		}
+		return nil
+	}, func() (*sql.Rows, error) { return w.stmts.trimmable.Query(nanos(now), w.trimAfter, rows) })
+	left := parties{}
+	for _, r := range found {
+		if err == nil {
+			err = w.removeThread(r, left)
+		}
+	}
+	if err == nil {
+		err = w.removeParties(left)
+	}
+	w.trimLooked += looked
+	if again = looked == rows && err == nil && w.trimLooked < cutRows; !again {
+		w.trimLooked = 0
+	}
+	if looked < rows || err != nil {
+		w.trimAfter = 0
+	}
+	return again, err
+}
 
 // purge is one transaction of Store.purge.
 func (w *writer) purge(now time.Time) (again bool, err error) {
@@ -161,7 +203,10 @@ func (w *writer) purge(now time.Time) (again bool, err error) {
 		if again = removed > 0; again || err != nil {
 			return err
 		}
-		again, err = w.cut(now, max(1, limit/eventPages))
+		if again, err = w.cut(now, max(1, limit/eventPages)); again || err != nil {
+			return err
+		}
+		again, err = w.trim(now, max(1, limit/eventPages))
 		return err
 	})
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/replay"
+	"github.com/agora-relay/agora/thread"
 )
 
 // sized is a message of that many bytes or so, sent at a time and kept for a minute.
@@ -230,5 +231,44 @@ func TestExpirePlans(t *testing.T) {
 		if !strings.Contains(plan, want) || strings.Contains(plan, sorts) || strings.Contains(plan, "SCAN") {
 			t.Errorf("%s: %s", text, plan)
 		}
+	}
+}
+
+// A store that was filled with short-lived REQUESTs takes as many again once their ids are forgotten, long before the
+// records of their threads would go otherwise. Until then it takes in what the bodies have left.
+func TestRecovery(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "agora.db")
+	s := openWith(t, path, Options{MaxBytes: 2 << 20, Reserve: 8 << 20, Log: slog.New(slog.DiscardHandler)})
+	now := time.Now().Truncate(time.Millisecond)
+	notices := func(r thread.Thread, _ time.Time) []*envelope.Envelope {
+		m, err := envelope.Draft{ID: "timeout_" + r.ID, Thread: r.ID, Recipient: r.Client, TTL: time.Minute,
+			Payload: envelope.Failure{Code: "TIMEOUT", Message: "time was up"}}.Sign(key(99), now)
+		must(t, err)
+		return []*envelope.Envelope{m}
+	}
+	sweep := func() { _ = s.Expire(t.Context(), now, notices) } // a full store says so
+	fillThreads := func() (n int) {
+		for ; ; n++ {
+			m, err := envelope.Draft{TTL: 20 * time.Second, Payload: envelope.Request{Intent: "echo", Title: strings.Repeat("x", 1000)}}.Sign(key(n%50), now)
+			must(t, err)
+			_, err = s.Append(t.Context(), relay.Entry{Envelope: m, Received: now})
+			if errors.Is(err, errDiskFull) {
+				return n
+			}
+			must(t, err)
+		}
+	}
+	first := fillThreads()
+	now = now.Add(thread.DefaultPendingTimeout)
+	sweep()
+	second := fillThreads()
+	now = now.Add(replay.DefaultMemory)
+	sweep()
+	now = now.Add(replay.DefaultMemory)
+	sweep()
+	third := fillThreads()
+	t.Logf("%d REQUESTs, then %d after they have expired, then %d after they are forgotten", first, second, third)
+	if second < first/8 || third < first*9/10 {
+		t.Errorf("a store that took %d takes %d when they have expired, and %d when they are forgotten", first, second, third)
 	}
 }

@@ -17,14 +17,12 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// What a store says that takes nothing in; Store.refusing holds the first or the second. Reads go on.
+// Errors returned while writes are refused. Store.refusing holds the first or the second. Reads go on.
 var (
-	errDiskFull = &envelope.Error{Code: envelope.CodeUnavailable, RetryAfter: 5 * time.Second,
-		Message: "the relay's disk is full; nothing was stored, try again later"}
+	errDiskFull   = envelope.NotStored("the relay's disk is full; nothing was stored, try again later", 5*time.Second)
 	errDiskFailed = &envelope.Error{Code: envelope.CodeUnavailable, RetryAfter: 30 * time.Second,
 		Message: "the relay's disk failed; nothing more is taken in until its operator has restarted it"}
-	errBusy = &envelope.Error{Code: envelope.CodeUnavailable, RetryAfter: time.Second,
-		Message: "the relay's database is busy; nothing was stored, try again in a moment"}
+	errBusy = envelope.NotStored("the relay's database is busy; nothing was stored, try again in a moment", time.Second)
 )
 
 // refusal returns why the store takes nothing in, nil if it does.

@@ -49,6 +49,8 @@ type writer struct {
 
 	cutForget, cutSeq int64 // how far the search for bodies to cut has come: an event's columns
 	cutLooked         int64 // at so many events in this recovery
+	trimAfter         int64 // how far the search for records to remove has come: a thread's number
+	trimLooked        int64 // at so many threads in this recovery
 }
 
 type statements struct {
@@ -63,7 +65,7 @@ type statements struct {
 	dueThreads, dropThread, dropEvents, dropManifests *sql.Stmt
 	dropParty                                         *sql.Stmt
 	keepLast                                          *sql.Stmt
-	cuttable, dropEvent, addCut                       *sql.Stmt
+	cuttable, dropEvent, addCut, trimmable            *sql.Stmt
 	lookAtLog, restartLog, truncateLog                *sql.Stmt
 }
 
@@ -123,6 +125,8 @@ func newWriter(ctx context.Context, s *Store) (*writer, error) {
 		{&w.stmts.dropEvent, "DELETE FROM event WHERE seq = ?"},
 		{&w.stmts.addCut, "INSERT INTO event (seq, sender, id, recipient, type, thread, ts, received, forget, expires, body, charged, network) " +
 			"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0, x'', 0, 0)"},
+		{&w.stmts.trimmable, "SELECT n, keep, iif(keep <= ? AND NOT EXISTS (SELECT 1 FROM event WHERE event.thread = n), record, NULL) " +
+			"FROM thread WHERE n > ? ORDER BY n LIMIT ?"},
 		{&w.stmts.lookAtLog, "PRAGMA wal_checkpoint(NOOP)"},
 		{&w.stmts.restartLog, "PRAGMA wal_checkpoint(RESTART)"},
 		{&w.stmts.truncateLog, "PRAGMA wal_checkpoint(TRUNCATE)"},
