@@ -287,6 +287,11 @@ func (w *writer) candidates(sender int64, m *envelope.Envelope) ([]record, error
 // works first, and the oldest before the others.
 const threadsOfParticipant = "SELECT thread FROM participant WHERE id = ? AND party = ? ORDER BY rank, thread LIMIT ?"
 
+// oldestThreads selects the numbers of the oldest threads with an id, so many of those that are open to any agent and of
+// the others.
+const oldestThreads = "SELECT n FROM (SELECT n FROM thread WHERE id = ? AND open = 0 ORDER BY n LIMIT ?) " +
+	"UNION ALL SELECT n FROM (SELECT n FROM thread WHERE id = ? AND open = 1 ORDER BY n LIMIT ?)"
+
 // candidatesOf returns the threads of m's two ends if there are any. Else it returns those in which the sender takes
 // part and, for an OFFER, those in which any agent may offer. Else it returns the oldest, from which the rules tell why
 // m is refused. Each search follows an index, however many threads have the same id.
@@ -310,7 +315,7 @@ func (w *writer) candidatesOf(sender int64, m *envelope.Envelope) ([]record, err
 	if err != nil || len(found) > 0 {
 		return found, err
 	}
-	return w.records(w.stmts.threadsWith, m.Thread)
+	return w.records(w.stmts.threadsWith, m.Thread, maxCandidates, m.Thread, maxCandidates)
 }
 
 // oldestFirst sorts records by age and leaves each in once.

@@ -132,13 +132,12 @@ func (s *Store) Thread(ctx context.Context, k thread.Key, now time.Time) (thread
 	if err := s.closed(); err != nil {
 		return thread.Thread{}, err
 	}
-	text, args := "SELECT record FROM thread WHERE id = ?", []any{k.ID}
+	text, args := "SELECT record FROM thread WHERE n IN ("+oldestThreads+") ORDER BY n LIMIT 1", []any{k.ID, 1, k.ID, 1}
 	if k.Client != "" {
-		text += " AND client = (SELECT id FROM party WHERE did = ?)"
-		args = append(args, string(k.Client))
+		text, args = "SELECT record FROM thread WHERE id = ? AND client = "+partyNumber, []any{k.ID, string(k.Client)}
 	}
 	var record []byte
-	err := s.readDB.QueryRowContext(ctx, text+" ORDER BY n LIMIT 1", args...).Scan(&record)
+	err := s.readDB.QueryRowContext(ctx, text, args...).Scan(&record)
 	if errors.Is(err, sql.ErrNoRows) {
 		return thread.Thread{}, thread.ErrNotFound
 	}

@@ -103,9 +103,9 @@ func newWriter(ctx context.Context, s *Store) (*writer, error) {
 		{&w.stmts.ownThread, "SELECT n, keep, record FROM thread WHERE id = ? AND client = ?"},
 		{&w.stmts.threadsOf, "SELECT n, keep, record FROM thread WHERE id = ? AND client IN (?, ?) ORDER BY n"},
 		{&w.stmts.threadsFor, "SELECT n, keep, record FROM thread WHERE n IN (" + threadsOfParticipant + ") ORDER BY n"},
-		{&w.stmts.openThreads, "SELECT n, keep, record FROM thread INDEXED BY thread_by_open WHERE id = ? AND open = 1 " +
+		{&w.stmts.openThreads, "SELECT n, keep, record FROM thread WHERE id = ? AND open = 1 " +
 			"ORDER BY n LIMIT " + strconv.Itoa(maxCandidates)},
-		{&w.stmts.threadsWith, "SELECT n, keep, record FROM thread WHERE id = ? ORDER BY n LIMIT " + strconv.Itoa(maxCandidates)},
+		{&w.stmts.threadsWith, "SELECT n, keep, record FROM thread WHERE n IN (" + oldestThreads + ") ORDER BY n"},
 		{&w.stmts.addThread, "INSERT INTO thread (id, client, due, keep, record, open) VALUES (?, ?, ?, ?, ?, ?) " +
 			"ON CONFLICT (client, id) DO NOTHING"},
 		{&w.stmts.updateThread, "UPDATE thread SET due = ?, keep = ?, record = ?, open = ? WHERE n = ?"},

@@ -50,8 +50,7 @@ CREATE TABLE thread (
 	UNIQUE (client, id)
 ) STRICT;
 CREATE INDEX thread_by_due ON thread (due);
-CREATE INDEX thread_by_id ON thread (id); -- and n: the oldest first
-CREATE INDEX thread_by_open ON thread (id) WHERE open = 1;
+CREATE INDEX thread_by_id ON thread (id, open); -- and n: the oldest first
 
 -- Who takes part in a thread besides its client: the agent that its REQUEST names, and each that has offered. It bounds
 -- the search for a sender's threads, however many others have the same id.
