@@ -1,6 +1,7 @@
 package thread_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -108,6 +109,19 @@ func TestMovesAtTheDeadline(t *testing.T) {
 		if status(t, err) != 409 || err.(*envelope.Error).Details["state"] != thread.Failed {
 			t.Errorf("%s by %s at the deadline: %v", c.m.Type, c.m.Sender.ID, err)
 		}
+		said := "timed out at " + envelope.FormatTime(noon.Add(c.limit)) + " and is ERROR"
+		if !strings.Contains(err.Error(), said) || !strings.Contains(err.Error(), "ask again with a REQUEST in a new thread") {
+			t.Errorf("%s by %s at the deadline is told %q", c.m.Type, c.m.Sender.ID, err)
+		}
+	}
+}
+
+// An agent that was not chosen does not learn when the time of the one that was chosen was up.
+func TestTimeoutIsForThoseItConcerns(t *testing.T) {
+	chosen := play(t, message(client, request), message(offered, offer), message(accepted, offer), to(accepted, message(client, accept)))
+	_, err := (thread.Rules{}).Next(chosen, message(offered, offer), noon.Add(thread.DefaultActiveTimeout))
+	if status(t, err) != 409 || strings.Contains(err.Error(), "timed out") || !strings.Contains(err.Error(), " is ERROR") {
+		t.Errorf("told %v", err)
 	}
 }
 

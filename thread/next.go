@@ -227,8 +227,15 @@ func (t Thread) fail(m *envelope.Envelope, now time.Time) (Thread, error) {
 	return t, nil
 }
 
+// wrongState refuses a message that t's state does not admit. Of a thread that the clock has ended it says when that was
+// and how to go on, to those who wait for its end: all while it was PENDING, then its parties.
 func (t Thread) wrongState(m *envelope.Envelope, why string) error {
+	is := "is " + string(t.State)
+	if last := len(t.Transitions) - 1; t.TimedOut() && (t.Transitions[last].From == Pending || t.IsParty(m.Sender.ID)) {
+		is = "timed out at " + envelope.FormatTime(t.Transitions[last].At) + " and is " + string(t.State)
+		why += "; ask again with a REQUEST in a new thread"
+	}
 	return &envelope.Error{Code: envelope.CodeInvalidTransition,
-		Message: "thread " + t.ID + " is " + string(t.State) + ", which does not admit this " + string(m.Type) + why,
+		Message: "thread " + t.ID + " " + is + ", which does not admit this " + string(m.Type) + why,
 		Details: map[string]any{"state": t.State}}
 }
