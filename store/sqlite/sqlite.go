@@ -110,7 +110,8 @@ const (
 	readers = 4
 )
 
-// Open opens the database at path, making it if it is not there, and brings its schema up to date.
+// Open opens the database at path, making it if it is not there, and brings its schema up to date. Its files are for
+// their owner only, whatever the umask; those that others could read are changed. The folder is the caller's.
 // It fails if another process has it open, and if it lacks events that it had acknowledged.
 func Open(ctx context.Context, path string, o Options) (_ *Store, err error) {
 	path, err = filepath.Abs(path)
@@ -146,6 +147,9 @@ func Open(ctx context.Context, path string, o Options) (_ *Store, err error) {
 
 // open does what Open does once the lock is held.
 func (s *Store) open(ctx context.Context) (w *writer, err error) {
+	if err := makePrivate(s.path); err != nil {
+		return nil, err
+	}
 	found, err := compare(ctx, s.path)
 	loss := errors.Is(err, errLoss)
 	switch {
@@ -210,6 +214,9 @@ func (s *Store) open(ctx context.Context) (w *writer, err error) {
 // write-ahead log may be readable and yet not on disk. Copied into the database they are.
 func (s *Store) prepare(ctx context.Context) (err error) {
 	if s.writeDB == nil {
+		if err := createPrivate(s.path); err != nil {
+			return err
+		}
 		if s.writeDB, err = open(s.path, "immediate", writePragmas, "rwc"); err != nil {
 			return err
 		}
