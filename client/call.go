@@ -1,11 +1,13 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"strings"
 	"time"
 
@@ -101,40 +103,84 @@ func (c *Client) Request(ctx context.Context, opts RequestOptions) (*Call, error
 	return call, err
 }
 
+// Known is what a program has kept of a thread that it opened. Only Thread is required.
+type Known struct {
+	Thread string
+	// RequestID and Recipient are the REQUEST's. They are needed where the relay no longer shows it: what is not signed
+	// by this client's own identity is no proof of whom it has asked, and for what.
+	RequestID string
+	Recipient didkey.DID
+}
+
+// ErrUnproven is in the error of Resume where the relay shows neither the REQUEST nor the ACCEPT of this client, so that
+// only the relay's own word would say which request the thread is about. ResumeKnown takes it from its caller.
+var ErrUnproven = errors.New("client: the relay shows no message that this client has signed for the request")
+
 // Resume returns the Call of a thread that this client's identity has opened, as far as it has come.
-// Errors: *envelope.Error, CodeThreadNotFound above all.
+// Errors: *envelope.Error, CodeThreadNotFound above all; ErrUnproven.
 func (c *Client) Resume(ctx context.Context, threadID string) (*Call, error) {
+	return c.ResumeKnown(ctx, Known{Thread: threadID})
+}
+
+// ResumeKnown is Resume for a caller who knows more than the thread's id.
+func (c *Client) ResumeKnown(ctx context.Context, known Known) (*Call, error) {
 	me, err := c.me()
 	if err != nil {
 		return nil, err
 	}
-	record, err := c.Thread(ctx, threadID, me)
+	record, err := c.Thread(ctx, known.Thread, me)
 	if err != nil {
 		return nil, err
 	}
-	call := &Call{Thread: threadID, client: c, me: me, requestID: record.RequestID, recipient: record.Recipient}
+	// The record is not signed: it may choose among the requests that we have signed, and name no other.
+	record.RequestID = cmp.Or(known.RequestID, record.RequestID)
+	call := &Call{Thread: known.Thread, client: c, me: me, requestID: record.RequestID, recipient: known.Recipient}
+	proven := known.RequestID != ""
 	for _, e := range record.Events {
 		switch {
 		case e.Sender.ID != me || e.RequestID != record.RequestID:
 		case e.Type == envelope.TypeRequest:
+			proven = true
 			call.recipient = e.Recipient
 			if closed(e) {
 				continue // see Limit
 			}
 			call.request = new(envelope.Request)
 			if err := e.DecodePayload(call.request); err != nil {
-				return nil, fmt.Errorf("client: the REQUEST of thread %s: %w", threadID, err)
+				return nil, fmt.Errorf("client: the REQUEST of thread %s: %w", known.Thread, err)
 			}
 		case e.Type == envelope.TypeAccept:
-			// Whose offer was accepted is taken from our own signed word; only where it names nobody, because there
-			// was but one offer, from the relay's.
-			if call.agent = e.Recipient; call.agent == "" {
-				call.agent = record.Agent
+			proven = true
+			if call.agent = e.Recipient; call.agent == "" { // valid where one agent has offered
+				call.agent = call.onlyOffer(record.Events)
 			}
 		}
 	}
+	if !proven {
+		return nil, fmt.Errorf("%w: thread %s", ErrUnproven, known.Thread)
+	}
 	call.resumeSeal(record)
 	return call, nil
+}
+
+// onlyOffer returns the agent whose verified OFFER stands, if there is exactly one.
+func (call *Call) onlyOffer(events []*envelope.Envelope) didkey.DID {
+	var standing []didkey.DID
+	for _, e := range events {
+		sender := e.Sender.ID
+		switch {
+		case e.Type == envelope.TypeOffer && call.forMe(e) && (call.recipient == "" || sender == call.recipient):
+			if !slices.Contains(standing, sender) {
+				standing = append(standing, sender)
+			}
+		case e.Type == envelope.TypeError:
+			standing = slices.DeleteFunc(standing, func(agent didkey.DID) bool { return agent == sender })
+		}
+	}
+	if len(standing) != 1 {
+		return ""
+	}
+	return standing[0]
 }
 
 // Offers yields each offer once, those already made first, then others as they arrive. It ends without an error when

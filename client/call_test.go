@@ -389,6 +389,38 @@ func TestLyingRecord(t *testing.T) {
 	})
 }
 
+// TestResumeBelievesSignaturesOnly: a relay's record names a request that we have not made, and another agent than the one
+// that our ACCEPT, which names nobody, can only have meant.
+func TestResumeBelievesSignaturesOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParties(t)
+		call, id := p.request(client.RequestOptions{})
+		p.post(p.byHand, call, envelope.Draft{Payload: envelope.Offer{RequestID: id}, Recipient: p.me.DID()})
+		p.post(p.client, call, envelope.Draft{Payload: envelope.Accept{RequestID: id}})
+		p.relay.mu.Lock()
+		p.relay.threads[0].Agent = p.stranger.DID()
+		p.relay.mu.Unlock()
+		again, err := p.client.Resume(t.Context(), call.Thread)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := again.Cancel(t.Context(), "secret"); err == nil || p.relay.last().Recipient == p.stranger.DID() {
+			t.Errorf("the CANCEL was for %s, %v", p.relay.last().Recipient, err)
+		}
+		p.relay.put(t, p.stranger, envelope.Draft{Thread: call.Thread, Payload: envelope.Result{RequestID: id, Status: "forged"}})
+		p.relay.put(t, p.agent, envelope.Draft{Thread: call.Thread, Payload: envelope.Result{RequestID: id, Status: "success"}})
+		if result, err := again.Result(t.Context()); err != nil || result.Agent != p.agent.DID() {
+			t.Errorf("got %v, %v", result, err)
+		}
+		p.relay.mu.Lock()
+		p.relay.threads[0].RequestID = "another"
+		p.relay.mu.Unlock()
+		if _, err := p.client.Resume(t.Context(), call.Thread); !errors.Is(err, client.ErrUnproven) {
+			t.Errorf("resumed a request that nobody made: %v", err)
+		}
+	})
+}
+
 func TestRequestUnknownOutcome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)
