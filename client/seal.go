@@ -119,10 +119,11 @@ func (call *Call) Limit(constraints *envelope.Constraints) {
 var notOpened = AgentError{Code: envelope.AgentInvalidRequest,
 	Message: "the sealed payload cannot be opened; seal it to this agent's key as docs/SEALING.md has it, or send it plain"}
 
-// sealed reports whether the client of the thread has sealed any message of it: then the answers are sealed too.
+// sealed reports whether the client of the thread has sealed anything in it to this agent: then the answers are sealed
+// too. Which request it was about does not matter, as the relay's record of that is not signed.
 func (r *run) sealed(record *Thread, request *envelope.Envelope) bool {
 	for _, e := range append(record.Events, r.event, request) {
-		if e != nil && r.byClient(e, record) && e.Sealed() {
+		if e != nil && e.Sender.ID == r.key.Client && e.Recipient == r.agent.me && e.Sealed() {
 			return true
 		}
 	}

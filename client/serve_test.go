@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -361,6 +363,36 @@ func TestServeWaitsForItsHandlers(t *testing.T) {
 		synctest.Wait()
 		if stop(); !ended.Load() {
 			t.Error("Serve left a handler behind")
+		}
+	})
+}
+
+// TestServeSealsWhateverTheRecordSays: a relay's record names another request, and denies the offer that was made, so that
+// the agent might offer once more and in plain.
+func TestServeSealsWhateverTheRecordSays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParties(t)
+		defer p.serve(client.ServeOptions{}, client.Handler{})()
+		call, id := p.request(client.RequestOptions{Intent: "translate", Recipient: p.agent.DID(), Seal: true})
+		synctest.Wait()
+		if p.count(envelope.TypeOffer) != 1 {
+			t.Fatal("no offer")
+		}
+		p.relay.setHook(func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+			answer, err := next.RoundTrip(r)
+			if err != nil || !strings.HasPrefix(r.URL.Path, "/threads/") {
+				return answer, err
+			}
+			text, err := io.ReadAll(answer.Body)
+			return response(http.StatusOK, strings.NewReplacer(`"requestId":"`+id+`"`, `"requestId":"another"`,
+				string(p.agent.DID()), string(p.stranger.DID())).Replace(string(text))), err
+		})
+		p.relay.put(t, p.me, envelope.Draft{Thread: call.Thread, Recipient: p.agent.DID(), Payload: envelope.Accept{RequestID: id}})
+		time.Sleep(time.Minute)
+		for _, e := range p.relay.all() {
+			if e.Sender.ID == p.agent.DID() && !e.Sealed() {
+				t.Errorf("the agent answers in plain: %s", e.Canonical())
+			}
 		}
 	})
 }
