@@ -26,7 +26,7 @@ func makePrivate(path string) error {
 			err = os.Chmod(path+ending, info.Mode().Perm()&^0o077)
 		}
 		if err != nil {
-			return fmt.Errorf("other users can read %s, and its mode cannot be changed (%w); make it yours, or run as its owner: chmod 600 %q",
+			return fmt.Errorf("other users can read %s, and its mode cannot be changed (%w); run as its owner: chmod 600 %q",
 				path+ending, err, path+ending)
 		}
 	}
