@@ -13,7 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 )
 
@@ -228,25 +227,6 @@ func port(u *url.URL) string {
 func loopback(host string) bool {
 	addr, err := netip.ParseAddr(host)
 	return strings.EqualFold(host, "localhost") || err == nil && addr.IsLoopback()
-}
-
-// Invitation returns the REQUEST to everybody that opened a thread, the client's if that is given, else the oldest with
-// this id. It is there for those, too, who may not see the thread's record yet because they have made no offer.
-// Errors: *envelope.Error, CodeThreadNotFound above all.
-func (c *Client) Invitation(ctx context.Context, threadID string, client didkey.DID) (*envelope.Envelope, error) {
-	filter := Filter{Thread: threadID, Type: envelope.TypeRequest, Sender: client}
-	query := filter.values()
-	query.Set("cursor", oldest)
-	query.Set("timeout", "0")
-	var page events
-	if err := c.read(ctx, "/events", query, &page); err != nil {
-		return nil, err
-	}
-	wanted := func(e *envelope.Envelope) bool { return filter.match(e) && e.Recipient == "" }
-	if all := c.verifiedAll(page.Events, wanted); len(all) > 0 {
-		return all[0], nil
-	}
-	return nil, envelope.Errorf(envelope.CodeThreadNotFound, "there is no REQUEST to everybody with the thread id %s", threadID)
 }
 
 // mend does what a read that was refused takes to be made again, and returns nil; else why not.

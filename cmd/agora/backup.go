@@ -87,7 +87,7 @@ func (c backupCmd) Run(env environment) (err error) {
 	if err := moveInto(unfinished, dest); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(env.stdout, "%s: %s up to number %d, %s, in %s\n", c.Dest, count(copied.Events, "event"), copied.Seq,
+	_, err = fmt.Fprintf(env.stdout, "%s: %s up to number %d, %s, in %s\n", printable(c.Dest), count(copied.Events, "event"), copied.Seq,
 		megabytes(copied.Bytes), time.Since(began).Round(10*time.Millisecond))
 	return err
 }

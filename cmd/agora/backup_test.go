@@ -32,7 +32,7 @@ func folderOf(t *testing.T) (folder string) {
 
 func verb(ctx context.Context, args ...string) (code int, said string) {
 	var out bytes.Buffer
-	code = run(environment{ctx, nil, &out, &out}, args)
+	code = run(environment{ctx: ctx, stdin: nil, stdout: &out, stderr: &out}, args)
 	return code, out.String()
 }
 

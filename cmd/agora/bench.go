@@ -14,7 +14,7 @@ type benchCmd struct {
 	Senders     int           `default:"256" placeholder:"N" help:"Keys that sign (default: ${default})."`
 	Pollers     int           `placeholder:"N" help:"Polls that wait in deliver and mixed, each on an inbox of its own (default: 100)."`
 	Idle        int           `placeholder:"N" help:"Further polls that wait all the time for what never comes (default: 0)."`
-	Body        int           `default:"730" placeholder:"BYTES" help:"Size of an envelope (default: ${default})."`
+	Body        int           `type:"bytes" default:"730" placeholder:"SIZE" help:"Size of an envelope (default: ${default})."`
 	Pretty      bool          `help:"Post bodies that are not canonical: pretty-printed, members in any order."`
 	Rate        float64       `placeholder:"N" help:"Posts a second; 0: flat out, but 200 in deliver. Latencies then count from when a post was due."`
 	Duration    time.Duration `placeholder:"DURATION" help:"How long to measure (default: 10s, or with --count as long as it takes, 10m at most)."`

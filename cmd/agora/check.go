@@ -33,7 +33,7 @@ func (c checkCmd) Run(env environment) error {
 		Found: func(f sqlite.Finding) {
 			if c.JSON {
 				report.Findings = append(report.Findings, f)
-			} else if _, err := fmt.Fprintln(env.stdout, f); err != nil {
+			} else if _, err := fmt.Fprintln(env.stdout, printable(f.String())); err != nil {
 				failed = err
 			}
 		},
@@ -68,6 +68,6 @@ func (c checkCmd) summary(r sqlite.Report, took time.Duration) string {
 	if r.Cut > 0 {
 		cut = fmt.Sprintf(" (%d expired, without their bodies)", r.Cut)
 	}
-	return fmt.Sprintf("%s: %s; %s%s up to number %d, %s, %s checked in %s", c.Data, verdict, count(r.Events, "event"), cut, r.Seq,
+	return fmt.Sprintf("%s: %s; %s%s up to number %d, %s, %s checked in %s", printable(c.Data), verdict, count(r.Events, "event"), cut, r.Seq,
 		count(r.Threads, "thread"), count(r.Manifests, "manifest"), took.Round(10*time.Millisecond))
 }

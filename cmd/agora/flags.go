@@ -37,7 +37,11 @@ type typeText envelope.Type
 
 func (t *typeText) UnmarshalText(text []byte) error {
 	if *t = typeText(text); !envelope.Type(text).Known() {
-		return fmt.Errorf("want one of %s", envelope.TypeNames())
+		var names []string
+		for _, known := range envelope.Types() {
+			names = append(names, string(known))
+		}
+		return fmt.Errorf("%q is no type of message, want one of %s%s", text, envelope.TypeNames(), didYouMean(string(text), names))
 	}
 	return nil
 }
@@ -56,9 +60,9 @@ func (j *jsonText) UnmarshalText(text []byte) error {
 type lifetime time.Duration
 
 func (l *lifetime) UnmarshalText(text []byte) error {
-	d, err := time.ParseDuration(string(text))
+	d, err := parseDuration(string(text))
 	if err != nil || d < time.Second || d%time.Second != 0 {
-		return fmt.Errorf("want whole seconds, at least one, such as 30s, 5m or 24h")
+		return fmt.Errorf("want whole seconds, at least one, such as 30s, 5m, 24h or 30d")
 	}
 	*l = lifetime(d)
 	return nil

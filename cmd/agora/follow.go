@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"time"
-	"unicode"
 
 	"github.com/agora-relay/agora/client"
 	"github.com/agora-relay/agora/didkey"
@@ -25,7 +23,8 @@ type followCmd struct {
 	Thread     idText        `help:"Only messages of threads with this id." placeholder:"ID"`
 	Count      int           `help:"End after so many messages." placeholder:"N"`
 	Timeout    time.Duration `help:"End after this time; exit 1 if --count has not been reached." placeholder:"DURATION"`
-	JSON       bool          `help:"One envelope a line, also on a terminal."`
+	JSON       bool          `xor:"form" help:"One envelope a line, also on a terminal."`
+	Text       bool          `xor:"form" help:"The readable form, also where standard output is no terminal."`
 	AllowPlain bool          `help:"Plain answers to what you have asked sealed too."`
 }
 
@@ -100,10 +99,11 @@ func (c followCmd) Run(env environment) error {
 		defer cancel()
 	}
 	show := showJSON
-	if !c.JSON && isTerminal(env.stdout) {
+	if c.Text || !c.JSON && env.shown {
 		show = showText
 	}
-	plain := plainAnswers{relay: relay, me: me, sealed: map[string]didkey.DID{}}
+	c.announce(ctx, env, relay, me)
+	plain := plainAnswers{relay: relay, me: me, asked: map[string][]didkey.DID{}}
 	err = relay.Follow(ctx, opts, func(ctx context.Context, e *envelope.Envelope) error {
 		if c.Count > 0 && printed >= c.Count {
 			return errEnough // the first page of --new may hold more than was asked for
@@ -127,6 +127,31 @@ func (c followCmd) Run(env environment) error {
 	return err
 }
 
+// glance bounds a question to the relay that something more important waits for.
+const glance = 5 * time.Second
+
+// announce says what is being waited for, to who sees it happen, and to everybody that the thread asked for is not there.
+func (c followCmd) announce(ctx context.Context, env environment, relay *client.Client, me didkey.DID) {
+	if c.Thread != "" {
+		ctx, cancel := context.WithTimeout(ctx, glance)
+		defer cancel()
+		if _, err := relay.Thread(ctx, string(c.Thread), ""); isCode(err, envelope.CodeThreadNotFound) {
+			env.say("there is no thread %s here, or the relay does not show it to you; waiting for it to begin", c.Thread)
+		}
+	}
+	if !env.shown {
+		return
+	}
+	what := "messages to " + string(me)
+	switch {
+	case c.All:
+		what = "everybody's messages"
+	case c.Broadcast:
+		what += " and to everybody"
+	}
+	env.say("showing %s as they come; Ctrl-C ends it", what)
+}
+
 func showJSON(w io.Writer, e *envelope.Envelope) error {
 	if e.Opened {
 		_, err := fmt.Fprintf(w, "{\"envelope\":%s,\"opened\":%s}\n", e.Canonical(), e.Payload)
@@ -136,12 +161,11 @@ func showJSON(w io.Writer, e *envelope.Envelope) error {
 	return err
 }
 
-// showText is for people. The payload stays JSON, in which control characters that would move a terminal's cursor are
-// escaped; so do the sender's own words, by %q.
+// showText is for people.
 func showText(w io.Writer, e *envelope.Envelope) error {
 	from, to := string(e.Sender.ID), "everybody"
 	if e.Sender.Name != "" {
-		from = fmt.Sprintf("%q %s", e.Sender.Name, e.Sender.ID)
+		from = fmt.Sprintf("\"%s\" %s", printable(e.Sender.Name), e.Sender.ID)
 	}
 	if e.Recipient != "" {
 		to = string(e.Recipient)
@@ -153,27 +177,4 @@ func showText(w io.Writer, e *envelope.Envelope) error {
 	_, err := fmt.Fprintf(w, "%s  %s  (signature verified%s)\n  from    %s\n  to      %s%s\n  payload %s\n\n",
 		e.TS.Local().Format(time.DateTime), e.Type, seal(e), from, to, thread, printable(e.Payload))
 	return err
-}
-
-// printable replaces what canonical JSON leaves unescaped but a terminal might obey: control characters, and those
-// that turn the direction of writing around.
-func printable(canonical []byte) string {
-	out := make([]rune, 0, len(canonical))
-	for _, r := range string(canonical) {
-		if unicode.In(r, unicode.Cc, unicode.Bidi_Control) {
-			r = '\uFFFD'
-		}
-		out = append(out, r)
-	}
-	return string(out)
-}
-
-// isTerminal reports whether w is a character device, which a pipe and a file are not.
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }

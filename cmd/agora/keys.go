@@ -2,8 +2,9 @@ package main
 
 import (
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
+	"os"
+	"strings"
 
 	"github.com/agora-relay/agora/didkey"
 )
@@ -26,24 +27,24 @@ func (c keygenCmd) Run(env environment) error {
 		return err
 	}
 	// The name goes to standard error, so that standard output is the identity and nothing else.
-	fmt.Fprintf(env.stderr, "The private key is in %s; keep it, and keep it to yourself. The identity is:\n", c.File)
+	fmt.Fprintf(env.stderr, "The private key is in %s; keep it, and keep it to yourself. The identity is:\n", printable(c.File))
 	_, err = fmt.Fprintln(env.stdout, key.DID())
 	return err
 }
 
 type didCmd struct {
-	DID *string `arg:"" name:"did" optional:"" help:"The identifier to check."`
-	Key string  `help:"Show the identity of this key file instead." placeholder:"FILE"`
+	DID *string `arg:"" name:"did" optional:"" help:"The identifier to check, or a key file whose identity to show."`
+	Key string  `help:"Show the identity of this key file." placeholder:"FILE"`
 }
 
 func (didCmd) Help() string {
 	return "Prints one line of JSON with did and publicKeyHex, or says on standard error why the text is not accepted.\n\n" +
-		"Examples:\n  agora did did:key:z6MkiTBz1ymuepAQ4HEHYSF1H8quG5GLVVQR3djdX3mDooWp\n  agora did --key alice.key"
+		"Examples:\n  agora did alice.key\n  agora did did:key:z6MkiTBz1ymuepAQ4HEHYSF1H8quG5GLVVQR3djdX3mDooWp"
 }
 
 func (c didCmd) Validate() error {
 	if (c.DID == nil) == (c.Key == "") {
-		return fmt.Errorf("give either a did:key or --key FILE")
+		return fmt.Errorf("give either a did:key or a key file")
 	}
 	return nil
 }
@@ -53,16 +54,25 @@ func (c didCmd) Run(env environment) error {
 	if err != nil {
 		return err
 	}
-	return json.NewEncoder(env.stdout).Encode(struct {
+	return env.printJSON(struct {
 		DID       didkey.DID `json:"did"`
 		PublicKey string     `json:"publicKeyHex"`
 	}{did, hex.EncodeToString(did.PublicKey())})
 }
 
 func (c didCmd) did() (didkey.DID, error) {
-	if c.Key == "" {
-		return didkey.Parse(*c.DID)
+	file := c.Key
+	if c.DID != nil {
+		_, missing := os.Stat(*c.DID)
+		if missing != nil || strings.HasPrefix(*c.DID, "did:") {
+			did, err := didkey.Parse(*c.DID)
+			if err != nil && !strings.HasPrefix(*c.DID, "did:") {
+				err = fmt.Errorf("there is no key file %q, and it is no did:key: %w", *c.DID, err)
+			}
+			return did, err
+		}
+		file = *c.DID
 	}
-	key, err := didkey.Load(c.Key)
+	key, err := didkey.Load(file)
 	return key.DID(), err
 }

@@ -18,7 +18,7 @@ type limitFlags struct {
 	PollsPerIP       int         `name:"polls-per-ip" default:"32" placeholder:"N" help:"Polls of one address that may wait at a time; 0: any number (default: ${default})."`
 	MaxPolls         int         `default:"10000" placeholder:"N" help:"Polls that may wait at a time, of all addresses together; 0: any number (default: ${default})."`
 	InboxEvents      int         `default:"10000" placeholder:"N" help:"Unexpired REQUESTs and MANIFESTs that may wait for one recipient; the mail of threads is not counted; 0: any number (default: ${default})."`
-	InboxBytes       int64       `default:"67108864" placeholder:"BYTES" help:"How large they may be together; 0: any size (default: ${default})."`
+	InboxBytes       int64       `type:"bytes" default:"64MiB" placeholder:"SIZE" help:"How large they may be together; 0: any size (default: ${default})."`
 	TrustedProxy     []proxyText `placeholder:"CIDR" sep:"none" help:"A proxy whose X-Forwarded-For says where requests come from, as an address or a network. May be repeated. Without it all who come through a proxy count as one address."`
 	CORSOrigin       []webOrigin `name:"cors-origin" placeholder:"ORIGIN" sep:"none" help:"Let web pages of this origin, such as https://app.example, use the relay; * for all pages. May be repeated. Without it no page may read answers."`
 }

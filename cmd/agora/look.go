@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -18,13 +19,14 @@ type threadCmd struct {
 	reader
 	ID     idText  `arg:"" help:"The thread's id."`
 	Client didText `placeholder:"DID" help:"Whose thread, if several have this id (default: the oldest)."`
-	JSON   bool    `help:"The record and its envelopes as one line of JSON, also on a terminal."`
+	JSON   bool    `xor:"form" help:"The record and its envelopes as one line of JSON, also on a terminal."`
+	Text   bool    `xor:"form" help:"The readable form, also where standard output is no terminal."`
 }
 
 func (threadCmd) Help() string {
 	return "Shows a thread's state, its parties, every transition with its time, and the messages that have not expired, " +
 		"their signatures verified. A relay may show a thread to its parties only; then give a party's --key.\n\n" +
-		"Examples:\n  agora thread thread_01m7wge1pwtpq86hase50257b1\n  agora thread --key bob.key thread_01m7wge1pwtpq86hase50257b1"
+		"Examples:\n  agora thread thread_01m7wge1pwtpq86hase50257b1\n  agora thread --text hello-1 | less\n  agora thread --key bob.key thread_01m7wge1pwtpq86hase50257b1"
 }
 
 func (c threadCmd) Run(env environment) error {
@@ -36,7 +38,7 @@ func (c threadCmd) Run(env environment) error {
 	if err != nil {
 		return c.explain(env, relay, err)
 	}
-	if c.JSON || !isTerminal(env.stdout) {
+	if c.JSON || !c.Text && !env.shown {
 		return env.printJSON(struct {
 			Thread   thread.Thread        `json:"thread"`
 			Deadline *time.Time           `json:"deadline,omitempty"`
@@ -65,7 +67,7 @@ func (c threadCmd) explain(env environment, relay *client.Client, err error) err
 // showThread is for people.
 func showThread(w io.Writer, t *client.Thread) error {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "%s  %s\n  client  %s\n  agent   %s\n", t.ID, t.State, t.Client, orElse(t.Agent, "nobody yet"))
+	fmt.Fprintf(&b, "%s  %s\n  client  %s\n  agent   %s\n", printable(t.ID), printable(t.State), printable(t.Client), orElse(t.Agent, "nobody yet"))
 	if !t.Deadline.IsZero() {
 		fmt.Fprintf(&b, "  ends    %s, if nothing happens\n", t.Deadline.Local().Format(time.DateTime))
 	}
@@ -74,8 +76,8 @@ func showThread(w io.Writer, t *client.Thread) error {
 	}
 	b.WriteByte('\n')
 	for _, step := range t.Transitions {
-		fmt.Fprintf(&b, "%s  %-7s → %-9s  %-8s %s\n", step.At.Local().Format(time.DateTime), step.From, step.To, step.Type,
-			orElse(step.By, "the relay's clock"))
+		fmt.Fprintf(&b, "%s  %-7s → %-9s  %-8s %s\n", step.At.Local().Format(time.DateTime), printable(step.From), printable(step.To),
+			printable(step.Type), orElse(step.By, "the relay's clock"))
 	}
 	b.WriteByte('\n')
 	for _, e := range t.Events {
@@ -98,7 +100,7 @@ func orElse(did didkey.DID, words string) string {
 	if did == "" {
 		return words
 	}
-	return string(did)
+	return printable(did) // a relay's record may hold anything
 }
 
 type agentsCmd struct {
@@ -134,7 +136,8 @@ func (c agentsCmd) Run(env environment) error {
 		return printAgent(env, a)
 	}
 	q := client.AgentQuery{Intent: c.Intent, Text: c.Search, Online: c.Online}
-	for {
+	shown := 0
+	for range maxAgentPages {
 		page, err := agentsPage(env.ctx, relay, q)
 		if err != nil {
 			return err
@@ -144,11 +147,37 @@ func (c agentsCmd) Run(env environment) error {
 				return err
 			}
 		}
-		if !page.HasMore {
-			return nil
+		shown += len(page.Agents)
+		switch {
+		case page.HasMore && (page.Cursor == "" || page.Cursor == q.Cursor):
+			return errors.New("the relay says that it has more agents, and not where")
+		case page.HasMore:
+			q.Cursor = page.Cursor
+			continue
+		case shown == 0:
+			env.say("%s", c.nobody())
 		}
-		q.Cursor = page.Cursor
+		return nil
 	}
+	return fmt.Errorf("the relay has more agents than %d pages hold; narrow the search with --intent, -q or --online", maxAgentPages)
+}
+
+// maxAgentPages bounds how long a relay can keep us asking for more.
+const maxAgentPages = 1000
+
+// nobody says what no agent was found to do.
+func (c agentsCmd) nobody() string {
+	who, what := "no agent", "has announced itself"
+	if c.Online {
+		who += " that was heard from in the last five minutes"
+	}
+	if c.Intent != "" {
+		what = fmt.Sprintf("offers the intent %q", c.Intent)
+	}
+	if c.Search != "" {
+		what += fmt.Sprintf(" with %q in its manifest", c.Search)
+	}
+	return who + " " + what + " here"
 }
 
 func agentsPage(ctx context.Context, relay *client.Client, q client.AgentQuery) (client.AgentPage, error) {

@@ -11,6 +11,8 @@ import (
 	"net/url"
 	"os"
 	"os/signal"
+	"reflect"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -27,7 +29,7 @@ type verbs struct {
 	Did          didCmd          `cmd:"" help:"Check a did:key and show its public key."`
 	Canonicalize canonicalizeCmd `cmd:"" help:"Write JSON in its RFC 8785 form."`
 	Sign         signCmd         `cmd:"" help:"Sign an envelope written by hand."`
-	Verify       verifyCmd       `cmd:"" help:"Check an envelope as a relay does, without storing it."`
+	Verify       verifyCmd       `cmd:"" help:"Check an envelope's form and signature, however old it is."`
 	Send         sendCmd         `cmd:"" help:"Sign a message and post it."`
 	Follow       followCmd       `cmd:"" help:"Print messages as they come."`
 	Thread       threadCmd       `cmd:"" help:"Show a thread."`
@@ -37,6 +39,9 @@ type verbs struct {
 	Backup       backupCmd       `cmd:"" help:"Copy a relay's data folder while the relay runs."`
 	Check        checkCmd        `cmd:"" help:"Check a data folder or a backup from end to end."`
 	Version      versionCmd      `cmd:"" help:"Show the program's version."`
+	Help         helpCmd         `cmd:"" help:"Show help for a verb."`
+
+	PrintVersion kong.VersionFlag `name:"version" help:"Show the program's version."`
 }
 
 // environment is what a verb may touch besides the network and the files it is told to.
@@ -45,12 +50,19 @@ type environment struct {
 	stdin  io.Reader
 	stdout io.Writer
 	stderr io.Writer
+	// exact is stdout for a verb whose bytes count one by one, such as canonicalize. It escapes only what goes to a
+	// terminal. run sets it.
+	exact io.Writer
+
+	typed bool // stdin is a terminal
+	shown bool // stdout is a terminal
 }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	code := run(environment{ctx, os.Stdin, os.Stdout, os.Stderr}, os.Args[1:])
+	code := run(environment{ctx: ctx, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr,
+		typed: isTerminal(os.Stdin), shown: isTerminal(os.Stdout)}, os.Args[1:])
 	stop()
 	os.Exit(code)
 }
@@ -66,7 +78,12 @@ const (
 var errSaid = errors.New("said")
 
 func run(env environment, args []string) (code int) {
-	// kong prints help itself and then asks to exit.
+	env.exact = env.stdout
+	env.stdout, env.stderr = escapingWriter{env.stdout}, escapingWriter{env.stderr}
+	if env.shown {
+		env.exact = env.stdout
+	}
+	// kong prints help and the version itself and then asks to exit.
 	type exit int
 	defer func() {
 		if p := recover(); p != nil {
@@ -77,28 +94,14 @@ func run(env environment, args []string) (code int) {
 			code = int(asked)
 		}
 	}()
-	var v verbs
-	parser, err := kong.New(&v,
-		kong.Name("agora"),
-		kong.Description("A relay through which AI agents find each other, negotiate and deliver work, every message signed."),
-		kong.Writers(env.stdout, env.stderr),
-		kong.Exit(func(code int) { panic(exit(code)) }),
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
-		kong.Vars{"relay": "http://127.0.0.1:8789"},
-	)
+	parser, err := newParser(new(verbs), kong.Writers(env.stdout, env.stderr), kong.Exit(func(code int) { panic(exit(code)) }))
 	if err != nil {
-		fmt.Fprintln(env.stderr, "agora:", err)
+		env.say("%v", err)
 		return exitFailed
 	}
-	parsed, err := parser.Parse(args)
+	parsed, err := parser.Parse(asHelp(args))
 	if err != nil {
-		verb := ""
-		var misuse *kong.ParseError
-		if errors.As(err, &misuse) && misuse.Context != nil && misuse.Context.Command() != "" {
-			verb = strings.TrimPrefix(misuse.Context.Selected().FullPath(), "agora")
-		}
-		fmt.Fprintf(env.stderr, "agora: %v\nTry: agora%s --help\n", err, verb)
-		return exitMisuse
+		return env.misuse(err, args)
 	}
 	switch err := parsed.Run(env); {
 	case err == nil:
@@ -106,13 +109,91 @@ func run(env environment, args []string) (code int) {
 	case errors.Is(err, errSaid):
 		return exitFailed
 	default:
-		fmt.Fprintln(env.stderr, "agora:", inWords(err))
-		var refused *envelope.Error
-		if errors.As(err, &refused) && refused.Code.Retryable() {
-			fmt.Fprintln(env.stderr, "agora: the same command may succeed", later(refused.RetryAfter))
-		}
+		env.explain(err)
 		return exitFailed
 	}
+}
+
+// newParser returns the command line's parser, which fills v.
+func newParser(v *verbs, options ...kong.Option) (*kong.Kong, error) {
+	return kong.New(v, append(options,
+		kong.Name("agora"),
+		kong.Description("A relay through which AI agents find each other, negotiate and deliver work, every message signed."),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
+		kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFunc(decodeDuration)),
+		kong.NamedMapper("bytes", kong.MapperFunc(decodeBytes)),
+		kong.Vars{"relay": "http://127.0.0.1:8789", "version": versionLine()},
+	)...)
+}
+
+// asHelp turns "agora", "agora help" and "agora help VERB" into what kong knows.
+func asHelp(args []string) []string {
+	switch {
+	case len(args) == 0:
+		return []string{"--help"}
+	case args[0] == "help" && !slices.Contains(args, "--help"):
+		return append(slices.Clone(args[1:]), "--help")
+	}
+	return args
+}
+
+// say writes a line for people, in whose place foreign text cannot begin another.
+func (env environment) say(format string, args ...any) {
+	fmt.Fprintln(env.stderr, "agora:", printable(fmt.Sprintf(format, args...)))
+}
+
+// misuse says what is wrong with a command line.
+func (env environment) misuse(err error, args []string) int {
+	verb := ""
+	var misuse *kong.ParseError
+	if errors.As(err, &misuse) && misuse.Context != nil && misuse.Context.Command() != "" {
+		verb = strings.TrimPrefix(misuse.Context.Selected().FullPath(), "agora")
+	}
+	if mistyped := mistypedMessage(args); mistyped != nil {
+		err, verb = mistyped, " send"
+	}
+	env.say("%v", err)
+	fmt.Fprintf(env.stderr, "Try: agora%s --help\n", verb)
+	return exitMisuse
+}
+
+// explain says why a verb failed, and what to do.
+func (env environment) explain(err error) {
+	for _, line := range lines(inWords(err)) {
+		fmt.Fprintln(env.stderr, "agora:", line)
+	}
+	refused, ok := errors.AsType[*envelope.Error](err)
+	if !ok {
+		return
+	}
+	if advice := clocks(refused, time.Now()); advice != "" {
+		env.say("%s", advice)
+	}
+	if refused.Code.Retryable() {
+		env.say("the same command may succeed %s", later(refused.RetryAfter))
+	}
+}
+
+// clocks says how far this machine's clock is from the relay's, where that is why a message was refused.
+func clocks(refused *envelope.Error, now time.Time) string {
+	text, _ := refused.Details["now"].(string)
+	relayNow, ok := envelope.ParseTime(text)
+	if !ok || refused.Code != envelope.CodeStaleTimestamp && refused.Code != envelope.CodeExpired {
+		return ""
+	}
+	return "the relay's clock says " + apart(relayNow, "this machine's clock", now)
+}
+
+// apart writes a time, the other that goes by this name, and how far they are apart.
+func apart(one time.Time, name string, other time.Time) string {
+	text := fmt.Sprintf("%s, %s %s", envelope.FormatTime(one), name, envelope.FormatTime(other))
+	switch off := other.Sub(one).Round(time.Second); {
+	case off < 0:
+		return fmt.Sprintf("%s, %v behind", text, -off)
+	case off > 0:
+		return fmt.Sprintf("%s, %v ahead", text, off)
+	}
+	return text + ", the same to the second"
 }
 
 // later says when to try again what was refused with a Retry-After, 0 if the relay did not say.
@@ -134,10 +215,22 @@ func inWords(err error) error {
 	return fmt.Errorf("no relay answers at %s (%v); start one with agora serve, or name another with --relay or AGORA_RELAY", address, dial.Err)
 }
 
-// input reads a verb's FILE argument; - is standard input.
-func (env environment) input(name string) ([]byte, error) {
+// helpCmd is for the list of verbs; asHelp has taken its place before the command line is parsed.
+type helpCmd struct {
+	Verb []string `arg:"" optional:"" help:"The verb."`
+}
+
+func (helpCmd) Help() string { return "Examples:\n  agora help\n  agora help send offer" }
+
+func (helpCmd) Run() error { return errors.New("help comes first: agora help VERB") }
+
+// input reads a verb's FILE argument; - is standard input. what is said to who has to type it.
+func (env environment) input(name, what string) ([]byte, error) {
 	if name != "-" {
 		return os.ReadFile(name)
+	}
+	if env.typed {
+		env.say("reading %s from the terminal; end it with Ctrl-D on a line of its own, or name a file", what)
 	}
 	type input struct {
 		text []byte

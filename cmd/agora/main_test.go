@@ -3,33 +3,68 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"io"
+	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/agora-relay/agora/didkey"
 )
+
+// verbsOf returns the names of all verbs, such as "send offer", in the order of the help.
+func verbsOf(t *testing.T) (names []string) {
+	t.Helper()
+	parser, err := newParser(new(verbs))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, leaf := range parser.Model.Leaves(false) {
+		names = append(names, strings.TrimPrefix(leaf.FullPath(), "agora "))
+	}
+	if len(names) < 20 {
+		t.Fatalf("only the verbs %q", names)
+	}
+	return names
+}
 
 // TestEveryVerbHasAnExample asks each verb for help as a user would.
 func TestEveryVerbHasAnExample(t *testing.T) {
-	verbs := "serve|keygen|did|canonicalize|sign|verify|send|send request|send offer|send accept|send result|send error|" +
-		"send cancel|send manifest|send raw|follow|thread|agents|conformance|bench|backup|check|version"
-	for verb := range strings.SplitSeq(verbs, "|") {
-		var stdout, stderr bytes.Buffer
-		env := environment{t.Context(), strings.NewReader(""), &stdout, &stderr}
-		if code := run(env, append(strings.Fields(verb), "--help")); code != exitOK || !strings.Contains(stdout.String(), "Example") {
-			t.Errorf("agora %s --help ended with %d:\n%s%s", verb, code, stdout.String(), stderr.String())
-		}
-	}
-	var stdout, stderr bytes.Buffer
-	if code := run(environment{t.Context(), nil, &stdout, &stderr}, []string{"--help"}); code != exitOK {
-		t.Fatal(code)
-	}
-	for line := range strings.Lines(stdout.String()) {
-		if name, found := strings.CutPrefix(line, "  "); found && !strings.HasPrefix(name, "-") {
-			if name = strings.TrimSpace(strings.SplitN(name, "  ", 2)[0]); !strings.Contains(verbs, name) {
-				t.Errorf("this test does not know the verb %q", name)
+	for _, name := range append(verbsOf(t), "send") {
+		for _, args := range [][]string{append(strings.Fields(name), "--help"), append([]string{"help"}, strings.Fields(name)...)} {
+			var stdout, stderr bytes.Buffer
+			env := environment{ctx: t.Context(), stdin: strings.NewReader(""), stdout: &stdout, stderr: &stderr}
+			if code := run(env, args); code != exitOK || !strings.Contains(stdout.String(), "Example") {
+				t.Errorf("agora %q ended with %d:\n%s%s", args, code, stdout.String(), stderr.String())
 			}
 		}
+	}
+	for _, args := range [][]string{nil, {"help"}, {"--help"}} {
+		var stdout, stderr bytes.Buffer
+		code := run(environment{ctx: t.Context(), stdout: &stdout, stderr: &stderr}, args)
+		for _, name := range verbsOf(t) {
+			if verb, _, _ := strings.Cut(name, " "); code != exitOK || !strings.Contains(stdout.String(), "\n  "+verb+" ") {
+				t.Errorf("agora %q ends with %d and does not name %s", args, code, verb)
+			}
+		}
+	}
+}
+
+// TestEveryVerbOfSend holds that the list by which a mistyped message is told is whole.
+func TestEveryVerbOfSend(t *testing.T) {
+	var below []string
+	for _, name := range verbsOf(t) {
+		if message, found := strings.CutPrefix(name, "send "); found {
+			below = append(below, message)
+		}
+	}
+	if !slices.Equal(below, messages) {
+		t.Errorf("send has %q, told are %q", below, messages)
 	}
 }
 
@@ -40,7 +75,7 @@ func TestInterruptEndsReading(t *testing.T) {
 	ctx, interrupt := context.WithCancel(t.Context())
 	interrupt()
 	var stdout, stderr bytes.Buffer
-	code := run(environment{ctx, stdin, &stdout, &stderr}, []string{"canonicalize"})
+	code := run(environment{ctx: ctx, stdin: stdin, stdout: &stdout, stderr: &stderr}, []string{"canonicalize"})
 	if code != exitFailed || !strings.Contains(stderr.String(), "interrupted") || stdout.Len() > 0 {
 		t.Errorf("ended with %d: %s%s", code, stdout.String(), stderr.String())
 	}
@@ -51,8 +86,71 @@ func TestStopDuringStart(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
 	var stdout, stderr bytes.Buffer
-	code := run(environment{ctx, nil, &stdout, &stderr}, []string{"serve", "--addr", "127.0.0.1:0", "--data", filepath.Join(t.TempDir(), "data")})
+	code := run(environment{ctx: ctx, stdin: nil, stdout: &stdout, stderr: &stderr}, []string{"serve", "--addr", "127.0.0.1:0", "--data", filepath.Join(t.TempDir(), "data")})
 	if code != exitOK || !strings.Contains(stderr.String(), `"msg":"stopping"`) || strings.Contains(stderr.String(), "agora: ") || stdout.Len() > 0 {
 		t.Errorf("ended with %d: %s%s", code, stdout.String(), stderr.String())
+	}
+}
+
+// TestWaitingIsSaid holds that a verb which waits for somebody to type says so, and says nothing where nobody types.
+func TestWaitingIsSaid(t *testing.T) {
+	for _, typed := range []bool{true, false} {
+		for _, verb := range []string{"canonicalize", "verify", "send", "send raw", "send manifest --key KEY", "sign --key KEY"} {
+			file := filepath.Join(t.TempDir(), "key")
+			if err := didkey.Save(file, newKey(t)); err != nil {
+				t.Fatal(err)
+			}
+			var stdout, stderr bytes.Buffer
+			run(environment{ctx: t.Context(), stdin: strings.NewReader(""), stdout: &stdout, stderr: &stderr, typed: typed},
+				strings.Fields(strings.ReplaceAll(verb, "KEY", file)))
+			if said := strings.Contains(stderr.String(), "from the terminal; end it with Ctrl-D"); said != typed {
+				t.Errorf("agora %s, typed %v, says %q", verb, typed, stderr.String())
+			}
+		}
+	}
+}
+
+// TestReceipts holds that a receipt is JSON unless a person reads it, and names whom a message was sealed to.
+func TestReceipts(t *testing.T) {
+	bob, l := newKey(t).DID(), newLiar(t)
+	file := filepath.Join(t.TempDir(), "key")
+	if err := didkey.Save(file, newKey(t)); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		shown bool
+		flag  string
+		want  string
+	}{
+		"pipe": {false, "--seal", `"recipient":"` + string(bob) + `","sealed":true`}, "terminal with --json": {true, "--json", `{"ok":true,`},
+		"terminal": {true, "--seal", "\n  to      " + string(bob) + "  (sealed: nobody else can read it)\n"},
+	} {
+		var stdout, stderr bytes.Buffer
+		code := run(environment{ctx: t.Context(), stdout: &stdout, stderr: &stderr, shown: c.shown},
+			[]string{"send", "request", "--key", file, "--relay", l.URL, "--to", string(bob), "--intent", "i", c.flag})
+		if code != exitOK || !strings.Contains(stdout.String(), c.want) || json.Valid(stdout.Bytes()) != (name != "terminal") {
+			t.Errorf("%s: %d, %s%s", name, code, stdout.String(), stderr.String())
+		}
+	}
+}
+
+// TestClosedPipe holds that a reader who has seen enough, such as head, ends agora without a word.
+func TestClosedPipe(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		return
+	}
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := reader.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var stderr bytes.Buffer
+	agora := exec.Command("agora", "--help") // which testscript.Main has put into PATH
+	agora.Stdout, agora.Stderr = writer, &stderr
+	err = errors.Join(agora.Run(), writer.Close())
+	if err == nil || stderr.Len() > 0 {
+		t.Errorf("ended with %v, saying %q", err, stderr.String())
 	}
 }

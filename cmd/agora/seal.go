@@ -23,21 +23,21 @@ var errUnknown = errors.New("the relay no longer has the REQUEST, so whether it 
 
 // sealing reports whether my message in the thread goes sealed. What its client says to one agent does where nobody knows:
 // that harms nobody, as its request_id stays clear.
-func (t threaded) sealing(record *client.Thread, me, recipient didkey.DID) (bool, error) {
-	agent := me
-	if me == record.Client {
-		agent = recipient
+func (t threaded) sealing(p part) (bool, error) {
+	agent := p.me
+	if p.me == p.client {
+		agent = p.recipient
 	}
-	request := record.Request()
+	record := p.record()
 	switch {
 	case sealedThread(record) || agent != "" && record.Sealed(agent):
 		if t.Plain {
 			return false, errors.New("the thread is sealed, so --plain is refused")
 		}
 		return true, nil
-	case request != nil || t.Seal || t.Plain:
+	case record.Request() != nil || t.Seal || t.Plain:
 		return t.Seal, nil
-	case me == record.Client && recipient != "":
+	case p.me == p.client && p.recipient != "":
 		return true, nil
 	}
 	return false, errUnknown
@@ -63,33 +63,43 @@ const maxThreads = 10_000
 
 // plainAnswers finds the plain answers to sealed requests among the messages that come for me.
 type plainAnswers struct {
-	relay  *client.Client
-	me     didkey.DID
-	sealed map[string]didkey.DID // by thread, the agent that I have asked sealed; empty: I have not
+	relay *client.Client
+	me    didkey.DID
+	asked map[string][]didkey.DID // by thread id, the agents that I have asked sealed
 }
 
-// refused reports whether e is a plain answer of the agent whom I have asked sealed. The relay, whose notices are plain,
-// is not that agent. Where it does not tell of the request, the message is shown: the agent has signed it as it is.
+// refused reports whether e is a plain answer of an agent whom I have asked sealed. The relay, whose notices are plain, is
+// not that agent. Where it shows nothing that I have sent, the message is shown: the agent has signed it as it is.
 func (p plainAnswers) refused(ctx context.Context, e *envelope.Envelope) bool {
 	answers := []envelope.Type{envelope.TypeOffer, envelope.TypeResult, envelope.TypeError}
 	if e.Sealed() || e.Recipient != p.me || e.Sender.ID == p.me || !slices.Contains(answers, e.Type) {
 		return false
 	}
-	agent, known := p.sealed[e.Thread]
+	agents, known := p.asked[e.Thread]
 	if !known {
-		record, err := p.relay.Thread(ctx, e.Thread, p.me)
+		mine, _, err := p.relay.Stored(ctx, client.Filter{Thread: e.Thread, Sender: p.me})
 		if err != nil {
 			return false // and asked again, should there be another
 		}
-		if sealedThread(record) {
-			agent = record.Recipient
+		agents = askedSealed(mine)
+		if len(p.asked) >= maxThreads {
+			clear(p.asked)
 		}
-		if len(p.sealed) >= maxThreads {
-			clear(p.sealed)
-		}
-		p.sealed[e.Thread] = agent
+		p.asked[e.Thread] = agents
 	}
-	return agent != "" && e.Sender.ID == agent
+	return slices.Contains(agents, e.Sender.ID)
+}
+
+// askedSealed returns to whom a client's requests were sealed; where none is left, whom it has sealed anything to.
+func askedSealed(mine []*envelope.Envelope) (agents []didkey.DID) {
+	isRequest := func(e *envelope.Envelope) bool { return e.Type == envelope.TypeRequest }
+	left := slices.ContainsFunc(mine, isRequest)
+	for _, e := range mine {
+		if e.Sealed() && (isRequest(e) || !left) {
+			agents = append(agents, e.Recipient)
+		}
+	}
+	return agents
 }
 
 // seal says for people how the payload of a verified message travelled.

@@ -5,6 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/agora-relay/agora/client"
@@ -26,8 +30,10 @@ type sendCmd struct {
 }
 
 func (sendCmd) Help() string {
-	return "Signs one message, posts it and prints the relay's receipt as one line of JSON. Messages within a thread take " +
-		"its request_id and their recipient from the relay's record of it.\n\n" +
+	return "Signs one message, posts it and prints the relay's receipt: a readable form on a terminal, else one line of JSON. " +
+		"Messages within a thread take their recipient and the request_id from the signed messages that the relay still has: " +
+		"an OFFER from the REQUEST, an ACCEPT from your REQUEST and the OFFER, a RESULT from your OFFER and the ACCEPT. " +
+		"Where these are gone, or several threads have one id, flags say it.\n\n" +
 		"Examples:\n" +
 		"  agora send request --key alice.key --intent echo --params '{\"text\":\"hi\"}'\n" +
 		"  agora send offer --key bob.key --thread THREAD --price 0.01\n" +
@@ -42,6 +48,7 @@ const wait = 30 * time.Second
 // sender are the flags of every message that is made here.
 type sender struct {
 	identified
+	receiptFlags
 	TTL lifetime `default:"24h" placeholder:"DURATION" help:"How long the relay shall keep it (default: ${default})."`
 }
 
@@ -59,23 +66,7 @@ func (s sender) post(env environment, draft func(context.Context, *client.Client
 	}
 	d.TTL = time.Duration(s.TTL)
 	e, receipt, err := c.Post(ctx, d)
-	return report(env, e, receipt, err)
-}
-
-// report prints a receipt. Where nobody can say whether the relay took the message, it prints the envelope, so that it
-// can be posted again.
-func report(env environment, e *envelope.Envelope, receipt client.Receipt, err error) error {
-	if errors.Is(err, client.ErrUnknownOutcome) && e != nil {
-		return fmt.Errorf("%w; posting the same bytes again is safe: agora send <<'END'\n%s\nEND", err, e.Canonical())
-	}
-	if err != nil {
-		return err
-	}
-	return env.printJSON(struct {
-		OK bool `json:"ok"`
-		client.Receipt
-		RequestID string `json:"requestId,omitempty"`
-	}{true, receipt, e.RequestID})
+	return s.report(env, e, receipt, err)
 }
 
 type sendRequest struct {
@@ -118,60 +109,35 @@ func (c sendRequest) Run(env environment) error {
 // threaded are the flags of a message within a thread.
 type threaded struct {
 	sender
-	Thread idText  `required:"" placeholder:"ID" help:"The thread's id."`
-	Client didText `placeholder:"DID" help:"Whose thread, if several have this id (default: yours, or the oldest)."`
-	Seal   bool    `xor:"sealing" help:"Only the recipient can read the payload. In a sealed thread every message is."`
-	Plain  bool    `xor:"sealing" help:"The thread is not sealed: say so where the relay no longer has its REQUEST."`
+	Thread    idText  `required:"" placeholder:"ID" help:"The thread's id."`
+	Client    didText `placeholder:"DID" help:"Whose thread, if several have this id, or the relay no longer shows whose it is."`
+	RequestID idText  `name:"request-id" placeholder:"ID" help:"Which request, where the relay no longer shows it."`
+	Seal      bool    `xor:"sealing" help:"Only the recipient can read the payload. In a sealed thread every message is."`
+	Plain     bool    `xor:"sealing" help:"The thread is not sealed: say so where the relay no longer has its REQUEST."`
 }
 
-// reply drafts a message for the thread: payload gets its request_id, and the recipient is the counterpart where
-// there is only one.
-func (t threaded) reply(env environment, payload func(requestID string) envelope.Payload) error {
+// addressed adds the flag of messages that both sides of a thread may send.
+type addressed struct {
+	threaded
+	To didText `placeholder:"DID" help:"In a thread of your own: the agent it is for, where the relay no longer shows who was accepted."`
+}
+
+// reply posts a message of this type in the thread. agent is the one that a flag names, or "".
+func (t threaded) reply(env environment, typ envelope.Type, agent didText, payload func(requestID string) envelope.Payload) error {
 	return t.post(env, func(ctx context.Context, c *client.Client, me didkey.DID) (envelope.Draft, error) {
-		record, err := t.find(ctx, c, me)
+		p, err := t.find(ctx, c, me, typ, didkey.DID(agent))
 		if err != nil {
 			return envelope.Draft{}, err
 		}
-		d := envelope.Draft{Payload: payload(record.RequestID), Thread: string(t.Thread), Recipient: record.Client}
-		if me == record.Client {
-			d.Recipient = ""
-			if agents := record.Agents(); len(agents) == 1 {
-				d.Recipient = agents[0]
-			}
-		}
-		d.Seal, err = t.sealing(record, me, d.Recipient)
+		d := envelope.Draft{Payload: payload(p.requestID), Thread: string(t.Thread), Recipient: p.recipient}
+		d.Seal, err = t.sealing(p)
 		return d, err
 	})
-}
-
-// find returns the relay's record of the thread, or what is known of it to those whom its REQUEST only invites.
-func (t threaded) find(ctx context.Context, c *client.Client, me didkey.DID) (*client.Thread, error) {
-	record, err := t.record(ctx, c, me)
-	if !isCode(err, envelope.CodeThreadNotFound) {
-		return record, err
-	}
-	request, none := c.Invitation(ctx, string(t.Thread), didkey.DID(t.Client))
-	if none != nil {
-		return nil, err
-	}
-	return &client.Thread{Thread: thread.Thread{ID: request.Thread, Client: request.Sender.ID, RequestID: request.RequestID},
-		Events: []*envelope.Envelope{request}}, nil
 }
 
 func isCode(err error, code envelope.Code) bool {
 	var refused *envelope.Error
 	return errors.As(err, &refused) && refused.Code == code
-}
-
-func (t threaded) record(ctx context.Context, c *client.Client, me didkey.DID) (*client.Thread, error) {
-	if t.Client != "" {
-		return c.Thread(ctx, string(t.Thread), didkey.DID(t.Client))
-	}
-	record, err := c.Thread(ctx, string(t.Thread), me)
-	if isCode(err, envelope.CodeThreadNotFound) {
-		return c.Thread(ctx, string(t.Thread), "")
-	}
-	return record, err
 }
 
 type sendOffer struct {
@@ -195,7 +161,7 @@ func (sendOffer) Help() string {
 }
 
 func (c sendOffer) Run(env environment) error {
-	return c.reply(env, func(id string) envelope.Payload {
+	return c.reply(env, envelope.TypeOffer, "", func(id string) envelope.Payload {
 		o := envelope.Offer{RequestID: id, Plan: c.Plan, ETASeconds: c.ETA.Seconds()}
 		if c.Price != nil {
 			o.Price = &envelope.Price{Amount: *c.Price, Currency: c.Currency}
@@ -210,7 +176,7 @@ func (c sendOffer) Run(env environment) error {
 
 type sendAccept struct {
 	threaded
-	Agent      didText  `placeholder:"DID" help:"Whose offer; needed only where several agents have offered."`
+	Agent      didText  `placeholder:"DID" aliases:"to" help:"Whose offer; needed only where several agents have offered, or your REQUEST is gone."`
 	MaxCost    *float64 `placeholder:"USD" help:"Of a REQUEST that cannot be read back, as it is sealed or gone: the most you would pay."`
 	Deadline   *moment  `placeholder:"TIME" help:"Likewise: when the result is no longer of use, RFC 3339."`
 	AllowPlain bool     `help:"A plain offer to a sealed REQUEST too."`
@@ -222,29 +188,26 @@ func (sendAccept) Help() string {
 
 func (c sendAccept) Run(env environment) error {
 	return c.post(env, func(ctx context.Context, relay *client.Client, me didkey.DID) (envelope.Draft, error) {
-		record, err := c.find(ctx, relay, me)
+		p, err := c.find(ctx, relay, me, envelope.TypeAccept, didkey.DID(c.Agent))
 		if err != nil {
 			return envelope.Draft{}, err
 		}
-		if record.Client != me {
-			return envelope.Draft{}, fmt.Errorf("only %s, who asked, accepts offers in thread %s", record.Client, c.Thread)
-		}
-		standing, err := c.choose(record)
+		chosen, err := c.choose(ctx, relay, p)
 		if err != nil {
 			return envelope.Draft{}, err
 		}
-		call, err := relay.Resume(ctx, record.ID)
+		call, err := relay.ResumeKnown(ctx, client.Known{Thread: string(c.Thread), RequestID: p.requestID, Recipient: didkey.DID(c.Agent)})
 		if err != nil {
 			return envelope.Draft{}, err
 		}
-		if err := c.prepare(call, record.Request() != nil); err != nil {
+		if err := c.prepare(call, p.request() != nil); err != nil {
 			return envelope.Draft{}, err
 		}
 		for offer, err := range call.Offers(ctx) {
 			if err != nil {
 				return envelope.Draft{}, err
 			}
-			if offer.Agent == standing.Agent && offer.Envelope.ID == standing.ID {
+			if offer.Agent == chosen.Sender.ID && offer.Envelope.ID == chosen.ID {
 				d, err := call.Acceptance(offer)
 				if c.Plain && offer.Envelope.Sealed() {
 					return d, errors.New("the offer is sealed, so --plain is refused")
@@ -257,27 +220,39 @@ func (c sendAccept) Run(env environment) error {
 	})
 }
 
-// choose returns the newest standing offer of the agent that is meant.
-func (c sendAccept) choose(record *client.Thread) (thread.Offer, error) {
+// choose returns the newest standing OFFER of the agent that is meant.
+func (c sendAccept) choose(ctx context.Context, relay *client.Client, p part) (*envelope.Envelope, error) {
+	record, err := relay.Thread(ctx, string(c.Thread), p.me)
+	if err != nil {
+		return nil, err
+	}
+	if record.TimedOut() {
+		return nil, fmt.Errorf("thread %s timed out at %s; ask again with a new thread", c.Thread,
+			envelope.FormatTime(record.Transitions[len(record.Transitions)-1].At))
+	}
 	if record.State != thread.Pending {
-		return thread.Offer{}, fmt.Errorf("thread %s is %s; offers are accepted while it is PENDING", c.Thread, record.State)
+		return nil, fmt.Errorf("thread %s is %s; offers are accepted while it is PENDING", c.Thread, record.State)
 	}
-	agents := map[didkey.DID]thread.Offer{}
-	for _, o := range record.Offers {
-		agents[o.Agent] = o
-	}
-	if standing, ok := agents[didkey.DID(c.Agent)]; ok {
-		return standing, nil
-	}
+	f := finder{threaded: c.threaded, ctx: ctx, relay: relay, me: p.me}
+	offers, err := f.offers(p, didkey.DID(c.Agent))
 	switch {
-	case c.Agent != "":
-		return thread.Offer{}, fmt.Errorf("no offer of %s stands in thread %s", c.Agent, c.Thread)
-	case len(agents) == 0:
-		return thread.Offer{}, fmt.Errorf("nobody has offered in thread %s yet", c.Thread)
-	case len(agents) > 1:
-		return thread.Offer{}, fmt.Errorf("%d agents have offered; choose one with --agent (agora thread %s shows them)", len(agents), c.Thread)
+	case err != nil:
+		return nil, err
+	case len(offers) == 0 && c.Agent != "":
+		return nil, fmt.Errorf("no offer of %s stands in thread %s", c.Agent, c.Thread)
+	case len(offers) == 0:
+		return nil, fmt.Errorf("nobody has offered in thread %s yet", c.Thread)
+	case len(offers) > 1:
+		var agents []string
+		for _, offer := range offers {
+			agents = append(agents, string(offer.Sender.ID))
+		}
+		return nil, fmt.Errorf("%d agents have offered; choose one with --agent: %s (agora thread %s shows their offers)",
+			len(offers), strings.Join(agents, ", "), c.Thread)
+	case p.request() == nil && c.Agent == "":
+		return nil, f.missing(envelope.TypeAccept)
 	}
-	return record.Offers[len(record.Offers)-1], nil
+	return offers[0], nil
 }
 
 type sendResult struct {
@@ -291,13 +266,13 @@ func (sendResult) Help() string {
 }
 
 func (c sendResult) Run(env environment) error {
-	return c.reply(env, func(id string) envelope.Payload {
+	return c.reply(env, envelope.TypeResult, "", func(id string) envelope.Payload {
 		return envelope.Result{RequestID: id, Status: c.Status, Output: json.RawMessage(c.Output)}
 	})
 }
 
 type sendError struct {
-	threaded
+	addressed
 	Code    string `required:"" help:"Such as INTENT_NOT_SUPPORTED, INSUFFICIENT_BUDGET, TIMEOUT or INTERNAL_ERROR."`
 	Message string `required:"" help:"A sentence for people."`
 }
@@ -307,13 +282,13 @@ func (sendError) Help() string {
 }
 
 func (c sendError) Run(env environment) error {
-	return c.reply(env, func(id string) envelope.Payload {
+	return c.reply(env, envelope.TypeError, c.To, func(id string) envelope.Payload {
 		return envelope.Failure{RequestID: id, Code: envelope.AgentCode(c.Code), Message: c.Message}
 	})
 }
 
 type sendCancel struct {
-	threaded
+	addressed
 	Reason string `help:"Why."`
 }
 
@@ -322,7 +297,9 @@ func (sendCancel) Help() string {
 }
 
 func (c sendCancel) Run(env environment) error {
-	return c.reply(env, func(id string) envelope.Payload { return envelope.Cancel{RequestID: id, Reason: c.Reason} })
+	return c.reply(env, envelope.TypeCancel, c.To, func(id string) envelope.Payload {
+		return envelope.Cancel{RequestID: id, Reason: c.Reason}
+	})
 }
 
 type sendManifest struct {
@@ -335,7 +312,7 @@ func (sendManifest) Help() string {
 }
 
 func (c sendManifest) Run(env environment) error {
-	text, err := env.input(c.File)
+	text, err := env.input(c.File, "the manifest")
 	if err != nil {
 		return err
 	}
@@ -346,6 +323,7 @@ func (c sendManifest) Run(env environment) error {
 
 type sendRaw struct {
 	remote
+	receiptFlags
 	File string `arg:"" optional:"" default:"-" help:"The signed envelope; - is standard input."`
 }
 
@@ -354,7 +332,12 @@ func (sendRaw) Help() string {
 }
 
 func (c sendRaw) Run(env environment) error {
-	body, err := env.input(c.File)
+	body, err := env.input(c.File, "a signed envelope")
+	if errors.Is(err, fs.ErrNotExist) {
+		if mistyped := mistypedMessage([]string{"send", c.File}); mistyped != nil {
+			return mistyped
+		}
+	}
 	if err != nil {
 		return err
 	}
@@ -369,5 +352,27 @@ func (c sendRaw) Run(env environment) error {
 	ctx, cancel := context.WithTimeout(env.ctx, wait)
 	defer cancel()
 	receipt, err := relay.PostEnvelope(ctx, e)
-	return report(env, e, receipt, err)
+	return c.report(env, e, receipt, err)
+}
+
+// messages are the verbs below send.
+var messages = []string{"request", "offer", "accept", "result", "error", "cancel", "manifest", "raw"}
+
+// mistypedMessage returns what to say where the word behind send is no verb of it and no file either.
+func mistypedMessage(args []string) error {
+	if len(args) == 0 || args[0] != "send" {
+		return nil
+	}
+	for i, word := range args[1:] {
+		letters := strings.Trim(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") == ""
+		if word == "" || !letters || i > 0 && strings.HasPrefix(args[i], "-") { // the value of a flag
+			continue
+		}
+		if _, err := os.Stat(word); err == nil || slices.Contains(messages, word) {
+			return nil
+		}
+		return fmt.Errorf("there is no message %q, nor a file of that name; a message is one of %s%s", word, strings.Join(messages, ", "),
+			didYouMean(word, messages))
+	}
+	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"time"
 
 	"github.com/agora-relay/agora/didkey"
@@ -26,12 +27,12 @@ type serveCmd struct {
 	Demo            bool             `help:"Open POST /seed to everybody, not to this machine only."`
 	PublicURL       string           `placeholder:"URL" help:"The address others reach this relay at, behind a proxy say. Messages bound to a relay by meta.relay are checked against it."`
 	Reads           relay.Visibility `default:"open" enum:"open,parties" placeholder:"open|parties" help:"Who may read a message that has a recipient: everybody (open, the default), or its sender and its recipient, who sign their reads (parties)."`
-	MaxBody         int              `default:"131072" placeholder:"BYTES" help:"Largest body taken (default: ${default})."`
-	MaxTTL          time.Duration    `default:"720h" placeholder:"DURATION" help:"Longest time a message is kept, whatever its ttl says (default: ${default})."`
+	MaxBody         int              `type:"bytes" default:"128KiB" placeholder:"SIZE" help:"Largest body taken (default: ${default})."`
+	MaxTTL          time.Duration    `default:"30d" placeholder:"DURATION" help:"Longest time a message is kept, whatever its ttl says (default: ${default})."`
 	PendingTimeout  time.Duration    `default:"5m" placeholder:"DURATION" help:"How long a thread waits for an ACCEPT after its REQUEST or last OFFER (default: ${default})."`
 	ActiveTimeout   time.Duration    `default:"1h" placeholder:"DURATION" help:"How long a thread waits for its RESULT (default: ${default})."`
 	ThreadRetention time.Duration    `default:"24h" placeholder:"DURATION" help:"How long a thread's record outlives its messages (default: ${default})."`
-	MaxDisk         int64            `default:"68719476736" placeholder:"BYTES" help:"Largest size of the database; then messages are refused until some have expired (default: ${default})."`
+	MaxDisk         int64            `type:"bytes" default:"64GiB" placeholder:"SIZE" help:"Largest size of the database; then messages are refused until some have expired (default: ${default})."`
 	AcceptLoss      bool             `help:"Start although acknowledged messages are missing from the database, which a start refuses otherwise. Readers have to start again."`
 	Limits          limitFlags       `embed:"" group:"Limits and who may ask"`
 	LogLevel        slog.Level       `default:"info" placeholder:"LEVEL" help:"debug, info, warn or error (default: ${default})."`
@@ -56,10 +57,10 @@ func (c serveCmd) Validate() error {
 		return fmt.Errorf("--data must name a folder")
 	}
 	if c.MaxBody < 1024 {
-		return fmt.Errorf("--max-body must be at least 1024 bytes")
+		return fmt.Errorf("--max-body must be at least 1KiB")
 	}
 	if c.MaxDisk < 1<<20 {
-		return fmt.Errorf("--max-disk must be at least 1048576 bytes")
+		return fmt.Errorf("--max-disk must be at least 1MiB")
 	}
 	if c.PublicURL != "" {
 		if _, err := relay.ParseOrigin(c.PublicURL); err != nil {
@@ -77,7 +78,7 @@ const shutdownTime = 4 * time.Second
 
 func (c serveCmd) Run(env environment) (err error) {
 	log := slog.New(slog.NewJSONHandler(env.stderr, &slog.HandlerOptions{Level: c.LogLevel}))
-	if err := os.MkdirAll(c.Data, 0o700); err != nil {
+	if err := makeFolder(c.Data); err != nil {
 		return err
 	}
 	policy := relay.Policy{
@@ -120,6 +121,23 @@ func (c serveCmd) Run(env environment) (err error) {
 	}
 	log.Info("listening", "addr", listener.Addr().String(), "origin", origin, "reads", c.Reads, "did", key.DID(), "data", c.Data, "build", build())
 	return serve(env.ctx, r, server, listener, log)
+}
+
+// makeFolder makes the data folder, or refuses one that other users can enter: its files are private one by one, but who
+// may write to the folder can exchange them. The mode of a folder that is there is for its owner to change, as it may
+// hold other things.
+func makeFolder(path string) error {
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return err
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	if mode := info.Mode().Perm(); mode&0o077 != 0 && runtime.GOOS != "windows" {
+		return fmt.Errorf("other users can enter the data folder %s (mode %#o); run: chmod 700 %s", path, mode, quoted(path))
+	}
+	return nil
 }
 
 // unlessStopped returns the error that ended a start, nil if that is only that the relay was told to stop meanwhile.

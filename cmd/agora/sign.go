@@ -21,7 +21,7 @@ func (canonicalizeCmd) Help() string {
 }
 
 func (c canonicalizeCmd) Run(env environment) error {
-	text, err := env.input(c.File)
+	text, err := env.input(c.File, "JSON")
 	if err != nil {
 		return err
 	}
@@ -29,7 +29,7 @@ func (c canonicalizeCmd) Run(env environment) error {
 	if err != nil {
 		return err
 	}
-	_, err = env.stdout.Write(canonical)
+	_, err = env.exact.Write(canonical)
 	return err
 }
 
@@ -49,7 +49,7 @@ func (c signCmd) Run(env environment) error {
 	if err != nil {
 		return err
 	}
-	text, err := env.input(c.File)
+	text, err := env.input(c.File, "the envelope to sign")
 	if err != nil {
 		return err
 	}
@@ -57,20 +57,21 @@ func (c signCmd) Run(env environment) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(env.stdout, "%s\n", e.Canonical())
+	_, err = fmt.Fprintf(env.exact, "%s\n", e.Canonical())
 	return err
 }
 
 type verifyCmd struct {
-	Now  string `placeholder:"TIME" help:"Check as of this RFC 3339 time instead of the clock's."`
-	File string `arg:"" optional:"" default:"-" help:"The envelope; - is standard input."`
+	Fresh bool   `help:"Also ask whether a relay would take it now: its ts within five minutes of the clock, its ttl not over."`
+	Now   string `placeholder:"TIME" help:"Ask that as of this RFC 3339 time instead of the clock's."`
+	File  string `arg:"" optional:"" default:"-" help:"The envelope; - is standard input."`
 }
 
 func (verifyCmd) Help() string {
 	return "Prints one line of JSON: {\"ok\":true,\"id\":…,\"sender\":…}, or {\"ok\":false,\"error\":CODE,\"message\":…} and " +
-		"exits with 1. The form, the time and the signature are checked, not the thread. Of what agora follow prints for a sealed " +
-		"message, the envelope is checked.\n\n" +
-		"Example:\n  agora verify --now 2026-02-02T15:31:00Z message.json"
+		"exits with 1. The form and the signature are checked, however old the message is; the time only with --fresh or --now, " +
+		"and the thread never. Of what agora follow prints for a sealed message, the envelope is checked.\n\n" +
+		"Examples:\n  agora verify message.json\n  agora verify --fresh message.json\n  agora verify --now 2026-02-02T15:31:00Z message.json"
 }
 
 func (c verifyCmd) Validate() error {
@@ -81,17 +82,12 @@ func (c verifyCmd) Validate() error {
 }
 
 func (c verifyCmd) Run(env environment) error {
-	now, ok := envelope.ParseTime(c.Now)
-	if !ok {
-		now = time.Now()
-	}
-	body, err := env.input(c.File)
+	body, err := env.input(c.File, "the envelope to check")
 	if err != nil {
 		return err
 	}
-	e, err := check(followed(body), now)
-	var refused *envelope.Error
-	if errors.As(err, &refused) {
+	e, err := c.check(followed(body), time.Now())
+	if refused, ok := errors.AsType[*envelope.Error](err); ok {
 		return errors.Join(errSaid, env.printJSON(struct {
 			OK      bool          `json:"ok"`
 			Error   envelope.Code `json:"error"`
@@ -117,14 +113,33 @@ func followed(body []byte) []byte {
 	return body
 }
 
-// check asks what a relay asks of an envelope before it looks at what it has stored.
-func check(body []byte, now time.Time) (*envelope.Envelope, error) {
+// check asks what a relay asks of an envelope before it looks at what it has stored; of the time only if that is wanted.
+func (c verifyCmd) check(body []byte, now time.Time) (*envelope.Envelope, error) {
 	e, err := envelope.Parse(body, 0)
 	if err != nil {
 		return nil, err
 	}
-	if err := (replay.Window{}).Check(e.TS, e.TTL, now); err != nil {
-		return nil, err
+	clock := "this machine's clock"
+	if asOf, ok := envelope.ParseTime(c.Now); ok {
+		now, clock = asOf, "--now"
+	}
+	if c.Fresh || c.Now != "" {
+		if err := (replay.Window{}).Check(e.TS, e.TTL, now); err != nil {
+			return nil, outOfTime(err, e, clock, now)
+		}
 	}
 	return e, e.Verify()
+}
+
+// outOfTime says of a message that is not fresh when it was signed, what time it is, and how far these are apart.
+func outOfTime(err error, e *envelope.Envelope, clock string, now time.Time) error {
+	refused, ok := errors.AsType[*envelope.Error](err)
+	if !ok {
+		return err
+	}
+	what := "the message is not fresh"
+	if refused.Code == envelope.CodeExpired {
+		what = fmt.Sprintf("the message has expired, %v after its ts", e.TTL)
+	}
+	return envelope.Errorf(refused.Code, "%s: its ts is %s", what, apart(e.TS, clock, now))
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+
+	"github.com/agora-relay/agora/envelope"
 )
 
 type versionCmd struct{}
@@ -11,8 +13,12 @@ type versionCmd struct{}
 func (versionCmd) Help() string { return example + "agora version" }
 
 func (versionCmd) Run(env environment) error {
-	_, err := fmt.Fprintf(env.stdout, "agora %s, protocol 1.0, %s %s/%s\n", build(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	_, err := fmt.Fprintln(env.stdout, versionLine())
 	return err
+}
+
+func versionLine() string {
+	return fmt.Sprintf("agora %s, protocol %s, %s %s/%s", build(), envelope.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
 // build names the program's version as the Go toolchain recorded it.

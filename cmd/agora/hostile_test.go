@@ -1,0 +1,368 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+)
+
+// hostile is a text that colours, moves, hides and reverses what a terminal shows, and begins a line of its own:
+// ESC, a C1 control, DEL, bidi controls, separators, zero widths, a tag, and at the end a lone byte of C1.
+const hostile = "a\x1b[31m\u009b2J\x07\x7f\u202e\u2066\u200e\u2028\u2029\u200b\ufeff\u00ad\U000E0041\U000E0101\r\nagora: forged \"\\"
+
+// foundIn returns what a text must not show: characters that a terminal obeys, and the forged line.
+func foundIn(text string) (found []string) {
+	if !utf8.ValidString(text) {
+		found = append(found, "bytes that are not UTF-8")
+	}
+	for _, r := range text {
+		if r != '\n' && r != '\t' && obeyed(r) {
+			found = append(found, fmt.Sprintf("%U", r))
+		}
+	}
+	if strings.Contains("\n"+text, "\nagora: forged") {
+		found = append(found, "a forged line")
+	}
+	return found
+}
+
+// hostileRelay answers every request with the same bytes, made by the path.
+func hostileRelay(t *testing.T, answer func(r *http.Request) string) (url string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			serving.Go(func() {
+				defer conn.Close()
+				_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+				if r, err := http.ReadRequest(bufio.NewReader(conn)); err == nil {
+					_, _ = conn.Write([]byte(answer(r)))
+				}
+			})
+		}
+	})
+	t.Cleanup(func() {
+		_ = listener.Close()
+		serving.Wait()
+	})
+	return "http://" + listener.Addr().String()
+}
+
+func raw(head string, body []byte) string {
+	return fmt.Sprintf("HTTP/1.1 %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s", head, len(body), body)
+}
+
+// hostileRelays answer in the ways in which a relay can: with refusals, with a page of another program, with a redirect,
+// with what is no HTTP, and with good answers full of hostile text.
+func hostileRelays(t *testing.T, bob, eve didkey.Key) []func(*http.Request) string {
+	refusal := func(code string) []byte {
+		text, err := json.Marshal(map[string]any{"ok": false, "error": code, "message": hostile, "retryable": true,
+			"details": map[string]any{"reason": hostile, "now": hostile, "state": hostile, hostile: hostile}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	line := strings.NewReplacer("\r", "", "\n", "").Replace(hostile)
+	return []func(*http.Request) string{
+		func(*http.Request) string { return raw("400 Bad", refusal("INVALID_REQUEST")) },
+		func(*http.Request) string { return raw("429 "+line+"\r\nRetry-After: "+line, refusal(hostile)) },
+		func(*http.Request) string { return raw("429 Busy\r\nRetry-After: 3600", refusal("RATE_LIMITED")) },
+		func(*http.Request) string { return raw("400 Bad", refusal("STALE_TIMESTAMP")) },
+		func(*http.Request) string { return raw("401 No\r\nWWW-Authenticate: Agora", refusal("UNAUTHORIZED")) },
+		func(*http.Request) string { return raw("502 "+line, []byte(hostile+"\xff\x9b")) },
+		func(*http.Request) string { return raw("302 "+line+"\r\nLocation: http://x/"+line, nil) },
+		func(*http.Request) string { return hostile },
+		func(*http.Request) string { return "HTTP/1.1 200 OK\r\n" + line + "\r\n\r\n" },
+		func(r *http.Request) string { return raw("200 "+line, goodAnswer(t, r, bob, eve)) },
+	}
+}
+
+// goodAnswer is what a relay may say to a request, with hostile text wherever there is text. What is signed is signed by
+// eve, to bob.
+func goodAnswer(t *testing.T, r *http.Request, bob, eve didkey.Key) []byte {
+	sign := func(typ, extra string) json.RawMessage {
+		text, err := json.Marshal(hostile)
+		if err != nil {
+			t.Error(err)
+		}
+		e, err := envelope.SignJSON(eve, []byte(fmt.Sprintf(`{"type":%q,"recipient":{"id":%q},"sender":{"id":%q,"name":%s,"url":%s},`+
+			`%s"payload":{"request_id":%s,"intent":%s,"id":"cap",%s:%s}}`, typ, bob.DID(), eve.DID(), text, text, extra, text, text, text, text)), time.Now())
+		if err != nil {
+			t.Error(err)
+			return nil
+		}
+		return e.Canonical()
+	}
+	events := []json.RawMessage{sign("REQUEST", `"thread":{"id":"t1"},`), sign("OFFER", `"thread":{"id":"t1"},`)}
+	manifest := sign("MANIFEST", "")
+	body, err := envelope.Parse(events[0], 0)
+	if err != nil {
+		t.Error(err)
+	}
+	answer := map[string]any{"ok": true, "events": events, "hasMore": false, "cursor": hostile, "lastTs": hostile, "id": body.ID,
+		"expiresAt": time.Now(), "expired": 3, "did": hostile, "url": hostile, "reads": hostile, "build": hostile, "version": hostile, hostile: hostile}
+	switch {
+	case r.URL.Path == "/.well-known/agora.json":
+		delete(answer, "reads")
+		answer["did"] = eve.DID()
+	case strings.HasPrefix(r.URL.Path, "/threads/"):
+		step := map[string]any{"from": hostile, "to": hostile, "type": hostile, "by": hostile, "id": hostile, "at": time.Now()}
+		answer["thread"] = map[string]any{"id": "t1", "client": r.URL.Query().Get("client"), "state": hostile, "requestId": hostile, "agent": hostile,
+			"recipient": hostile, "offers": []any{map[string]any{"agent": hostile, "id": hostile}}, "transitions": []any{step, step}, "deadline": time.Now()}
+	case r.URL.Path == "/agents":
+		answer["agents"] = []any{map[string]any{"id": eve.DID(), "online": true, "lastSeen": time.Now(), "envelope": manifest}}
+	case strings.HasPrefix(r.URL.Path, "/agents/"):
+		answer["agent"] = map[string]any{"id": strings.TrimPrefix(r.URL.Path, "/agents/"), "manifests": []any{manifest}}
+	case r.Method == http.MethodPost:
+		sent, err := envelope.Parse(readAll(r), 0)
+		if err == nil {
+			answer["id"] = sent.ID
+		}
+		answer["thread"] = map[string]any{"id": hostile, "client": hostile, "state": hostile}
+	}
+	text, err := json.Marshal(answer)
+	if err != nil {
+		t.Error(err)
+	}
+	return text
+}
+
+func readAll(r *http.Request) []byte {
+	var b bytes.Buffer
+	_, _ = b.ReadFrom(r.Body)
+	return b.Bytes()
+}
+
+// hostileFolder is a data folder whose database says hostile things; its name is hostile, too.
+func hostileFolder(t *testing.T) (folder string) {
+	t.Helper()
+	folder = filepath.Join(t.TempDir(), strings.ReplaceAll(hostile, "/", ""))
+	if err := os.Rename(folderOf(t), folder); err != nil {
+		t.Fatal(err)
+	}
+	db, err := sql.Open("sqlite", filepath.Join(folder, databaseName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const late = int64(1) << 62
+	for _, row := range []struct {
+		statement string
+		args      []any
+	}{
+		{"INSERT INTO party (id, did) VALUES (7, ?)", []any{hostile}},
+		{"INSERT INTO event (seq, sender, id, recipient, type, thread, ts, received, expires, forget, body) VALUES (1, 7, ?1, 7, ?1, 1, 1, 1, ?2, ?2, CAST(?1 AS BLOB))",
+			[]any{hostile, late}},
+		{"INSERT INTO thread (n, id, client, due, keep, record) VALUES (1, ?1, 7, ?2, ?2, json_object('id', ?1, 'client', ?1, 'state', ?1, 'requestId', ?1, " +
+			"'offers', json_array(), 'transitions', json_array(json_object('from', ?1, 'to', ?1, 'type', ?1, 'by', ?1, 'id', ?1, 'at', '2026-01-01T00:00:00Z'))))",
+			[]any{hostile, late}},
+		{"INSERT INTO manifest (n, sender, id, seq, ts, expires, intents, text) VALUES (1, 7, ?1, 1, 1, ?2, ?1, ?1)", []any{hostile, late}},
+		{"INSERT INTO meta (name, value) VALUES (?1, ?1)", []any{hostile}},
+	} {
+		if _, err := db.Exec(row.statement, row.args...); err != nil {
+			t.Fatalf("%s: %v", row.statement, err)
+		}
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return folder
+}
+
+// hostileCalls are what each verb is called with. The words in capitals, and the names of files, are filled in; a line
+// with URL is run with each relay.
+func hostileCalls() map[string][]string {
+	const inThread = "--key KEY --relay URL --thread t1 --client EVE --request-id r1 --plain"
+	return map[string][]string{
+		"serve":        {"--addr 127.0.0.1:0 --data DATA", "--addr 127.0.0.1:0 --data FRESH"},
+		"keygen":       {"HOSTILE", "FRESH"},
+		"did":          {"HOSTILE", "DATA", "hostile.txt", "--key hostile.txt", "FRESHKEY"},
+		"canonicalize": {"hostile.txt", "hostile.json", "HOSTILE"},
+		"sign":         {"--key KEY hostile.txt", "--key KEY hostile.json", "--key hostile.txt hostile.json"},
+		"verify":       {"hostile.txt", "hostile.json", "signed.json", "HOSTILE", "--now HOSTILE"},
+		"send request": {"--key KEY --relay URL --intent HOSTILE --title HOSTILE", "--key KEY --relay URL --intent i --json",
+			"--key KEY --intent i --params HOSTILE"},
+		"send offer":    {inThread, inThread + " --json", "--key KEY --relay URL --thread t1", "--key KEY --relay URL --thread HOSTILE"},
+		"send accept":   {"--key KEY --relay URL --thread t1 --max-cost 1", "--key KEY --relay URL --thread t1 --request-id r1 --agent EVE"},
+		"send result":   {inThread, "--key KEY --relay URL --thread t1", "--key KEY --relay URL --thread t1 --status HOSTILE --client EVE"},
+		"send error":    {inThread + " --code HOSTILE --message HOSTILE", "--key KEY --relay URL --thread t1 --code C --message m"},
+		"send cancel":   {inThread + " --reason HOSTILE", "--key KEY --relay URL --thread t1"},
+		"send manifest": {"--key KEY --relay URL manifest.json", "--key KEY --relay URL hostile.txt"},
+		"send raw":      {"--relay URL signed.json", "--relay URL --json signed.json", "--relay URL hostile.txt", "HOSTILE"},
+		"follow": {"--key KEY --relay URL --count 1 --timeout 300ms --text", "--key KEY --relay URL --count 1 --timeout 300ms --json --all",
+			"--key KEY --relay URL --timeout 300ms --thread t1", "--key KEY --type HOSTILE",
+			"--key KEY --relay URL --count 1 --timeout 300ms --cursor-file hostile.txt"},
+		"thread":      {"t1 --relay URL", "t1 --relay URL --text --key KEY", "t1 --relay URL --json --client EVE", "HOSTILE"},
+		"agents":      {"--relay URL", "--relay URL --intent HOSTILE -q HOSTILE --online", "--relay URL EVE", "HOSTILE"},
+		"conformance": {"URL --timeout 500ms", "URL --timeout 500ms --json", "HOSTILE", "--list --only HOSTILE"},
+		"bench": {"URL --count 5 --warmup 0s --connections 1 --senders 1",
+			"URL --count 5 --warmup 0s --connections 1 --senders 1 --json", "HOSTILE"},
+		"backup":  {"--data DATA FRESH", "--data DATA DATA", "--data HOSTILE FRESH"},
+		"check":   {"--data DATA", "--data DATA --json", "--data HOSTILE"},
+		"version": {"", "HOSTILE"},
+		"help":    {"", "HOSTILE"},
+	}
+}
+
+// hostilePlace is a folder with keys and hostile files.
+type hostilePlace struct {
+	path, data string
+	eve        didkey.DID
+	fresh      int
+}
+
+func newHostilePlace(t *testing.T, bob, eve didkey.Key) *hostilePlace {
+	t.Helper()
+	p := &hostilePlace{path: t.TempDir(), data: hostileFolder(t), eve: eve.DID()}
+	t.Chdir(p.path) // for what is made by a hostile name
+	for _, key := range []string{"bob.key", strings.ReplaceAll(hostile, "/", "")} {
+		if err := didkey.Save(filepath.Join(p.path, key), bob); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := json.Marshal(hostile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, content := range map[string]string{
+		"hostile.txt": hostile + "\xff\x9b",
+		"hostile.json": fmt.Sprintf(`{%s:%s,"type":"REQUEST","thread":{"id":"t1"},"payload":{"request_id":"r1","intent":%s}}`,
+			text, text, text),
+		"manifest.json": fmt.Sprintf(`{"id":"cap","name":%s,"intents":[{"id":%s}]}`, text, text),
+		"signed.json":   string(signed(t, eve, envelope.Request{RequestID: hostile, Intent: hostile}, bob.DID())),
+	} {
+		if err := os.WriteFile(filepath.Join(p.path, file), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return p
+}
+
+// fill returns what a word of hostileCalls stands for.
+func (p *hostilePlace) fill(word, url string) string {
+	switch word {
+	case "URL":
+		return url
+	case "KEY":
+		return filepath.Join(p.path, "bob.key")
+	case "EVE":
+		return string(p.eve)
+	case "FRESHKEY":
+		return filepath.Join(p.path, strings.ReplaceAll(hostile, "/", ""))
+	case "DATA":
+		return p.data
+	case "FRESH":
+		p.fresh++
+		return filepath.Join(p.path, fmt.Sprintf("%d%s", p.fresh, strings.ReplaceAll(hostile, "/", "")))
+	}
+	if strings.HasSuffix(word, ".txt") || strings.HasSuffix(word, ".json") {
+		return filepath.Join(p.path, word)
+	}
+	return strings.ReplaceAll(word, "HOSTILE", hostile)
+}
+
+// tryHostile runs a verb, with standard output a terminal or not, and looks at what it shows.
+func tryHostile(t *testing.T, verb string, args []string, terminal bool) {
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	var stdout, stderr bytes.Buffer
+	code := run(environment{ctx: ctx, stdin: strings.NewReader(hostile), stdout: &stdout, stderr: &stderr,
+		shown: terminal, typed: terminal}, append(strings.Fields(verb), args...))
+	exact := !terminal && (verb == "canonicalize" || verb == "sign") // bytes to sign and to post
+	if found := foundIn(stdout.String()); len(found) > 0 && !exact {
+		t.Errorf("agora %s %q (%d) shows %q: %q", verb, args, code, found, stdout.String())
+	}
+	if found := foundIn(stderr.String()); len(found) > 0 {
+		t.Errorf("agora %s %q (%d) says %q: %q", verb, args, code, found, stderr.String())
+	}
+	if text := stdout.String(); strings.HasPrefix(text, "{") && !exact {
+		for line := range strings.Lines(text) {
+			if !json.Valid([]byte(line)) {
+				t.Errorf("agora %s %q prints no JSON: %q", verb, args, line)
+			}
+		}
+	}
+}
+
+// TestNothingHostileIsShown runs every verb with relays, databases, files and flags that hold what a terminal would
+// obey. None of it comes out, on a terminal or off it, as text or as JSON. A verb without lines here fails.
+func TestNothingHostileIsShown(t *testing.T) {
+	bob, eve := newKey(t), newKey(t)
+	place, calls := newHostilePlace(t, bob, eve), hostileCalls()
+	var urls []string
+	for _, answer := range hostileRelays(t, bob, eve) {
+		urls = append(urls, hostileRelay(t, answer))
+	}
+	for _, verb := range verbsOf(t) {
+		t.Run(verb, func(t *testing.T) {
+			if len(calls[verb]) == 0 {
+				t.Fatal("this test does not call the verb; say with what")
+			}
+			for _, line := range append(calls[verb], "--nonsense=HOSTILE", "HOSTILE HOSTILE HOSTILE") {
+				to := urls
+				if !strings.Contains(line, "URL") {
+					to = urls[:1]
+				}
+				var all sync.WaitGroup
+				for _, url := range to {
+					for _, terminal := range []bool{true, false} {
+						var args []string
+						for word := range strings.FieldsSeq(line) {
+							args = append(args, place.fill(word, url))
+						}
+						all.Go(func() { tryHostile(t, verb, args, terminal) })
+					}
+				}
+				all.Wait()
+			}
+		})
+	}
+}
+
+// TestEscapeKeepsJSON holds that what is escaped is JSON of the same value still, and that nothing is left to obey.
+func TestEscapeKeepsJSON(t *testing.T) {
+	for r := rune(0); r <= utf8.MaxRune; r++ {
+		if !utf8.ValidRune(r) {
+			continue
+		}
+		want := "\\" + string(r) + "\\\"" + string(r)
+		text, err := json.Marshal(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		escaped := escape(text, "")
+		var got string
+		if err := json.Unmarshal(escaped, &got); err != nil || got != want {
+			t.Fatalf("%U becomes %q: %v", r, escaped, err)
+		}
+		if bytes.ContainsFunc(escaped, obeyed) {
+			t.Fatalf("%U stays in %q", r, escaped)
+		}
+	}
+	if got := printable("a\xff\x9b\nb"); got != "a\uFFFD\uFFFD\\u000ab" {
+		t.Errorf("got %q", got)
+	}
+}

@@ -1,0 +1,165 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+)
+
+// liar is a relay whose record of a thread says what it likes, which shows the envelopes it likes to everybody, and takes
+// whatever is posted.
+type liar struct {
+	*httptest.Server
+	record map[string]any
+	shown  []json.RawMessage
+	posted []*envelope.Envelope
+}
+
+func newLiar(t *testing.T) *liar {
+	l := &liar{}
+	l.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		answer := map[string]any{"ok": true, "events": l.shown, "cursor": "c1", "hasMore": false, "thread": l.record, "did": newKey(t).DID()}
+		if r.Method == http.MethodPost {
+			body, err := io.ReadAll(r.Body)
+			if err != nil {
+				t.Error(err)
+			}
+			e, err := envelope.Parse(body, 0)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			l.posted = append(l.posted, e)
+			answer = map[string]any{"ok": true, "id": e.ID}
+		}
+		if err := json.NewEncoder(w).Encode(answer); err != nil {
+			t.Error(err)
+		}
+	}))
+	t.Cleanup(l.Close)
+	return l
+}
+
+func newKey(t *testing.T) didkey.Key {
+	t.Helper()
+	key, err := didkey.Generate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+func signed(t *testing.T, key didkey.Key, payload envelope.Payload, recipient didkey.DID) json.RawMessage {
+	t.Helper()
+	e, err := envelope.Draft{Payload: payload, Recipient: recipient, Thread: "t1", TTL: time.Hour}.Sign(key, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e.Canonical()
+}
+
+// TestWhoGetsAnAnswer lets a relay lie about who asked, who was accepted, and for which request, and withhold what says
+// otherwise. A message goes to the party of the envelopes that verify, or it is not sent.
+func TestWhoGetsAnAnswer(t *testing.T) {
+	alice, bob, eve := newKey(t), newKey(t), newKey(t)
+	request := signed(t, alice, envelope.Request{RequestID: "r1", Intent: "i"}, "")
+	named := signed(t, alice, envelope.Request{RequestID: "r1", Intent: "i"}, bob.DID())
+	offer := signed(t, bob, envelope.Offer{RequestID: "r1", Plan: "bob's"}, alice.DID())
+	accept := signed(t, alice, envelope.Accept{RequestID: "r1"}, bob.DID())
+	foreign := signed(t, eve, envelope.Request{RequestID: "r2", Intent: "i"}, "")
+	same := signed(t, eve, envelope.Request{RequestID: "r1", Intent: "i"}, "")
+	toBob := signed(t, eve, envelope.Accept{RequestID: "r1"}, bob.DID())
+	eves := signed(t, eve, envelope.Offer{RequestID: "r1", Plan: "eve's"}, alice.DID())
+	forged := json.RawMessage(strings.ReplaceAll(string(toBob), string(eve.DID()), string(alice.DID())))
+	for _, c := range []struct {
+		name   string
+		verb   string
+		as     didkey.Key
+		shown  []json.RawMessage
+		record map[string]any // of the thread, in place of one that names Eve everywhere
+		to     didkey.DID     // empty: not sent
+		says   string
+	}{
+		{"RESULT", "result --seal", bob, []json.RawMessage{foreign, toBob, same, request, offer, accept}, nil, alice.DID(), ""},
+		{"RESULT, the ACCEPT withheld", "result --seal", bob, []json.RawMessage{foreign, same, toBob, request, offer}, nil, "", "no ACCEPT of your offer by " + string(alice.DID())},
+		{"RESULT, the ACCEPT forged", "result --seal", bob, []json.RawMessage{same, request, offer, forged}, nil, "", "no ACCEPT"},
+		{"RESULT, the OFFER withheld", "result --seal", bob, []json.RawMessage{same, toBob, request, accept}, nil, "", "no OFFER of yours"},
+		{"RESULT to whom a flag names", "result --seal --request-id r1 --client " + string(alice.DID()), bob, []json.RawMessage{same, toBob}, nil, alice.DID(), ""},
+		{"OFFER", "offer --seal", bob, []json.RawMessage{foreign, named}, nil, "", "2 threads have the id t1"},
+		{"OFFER to one client of two", "offer --seal --client " + string(alice.DID()), bob, []json.RawMessage{foreign, named}, nil, alice.DID(), ""},
+		{"OFFER, the REQUEST withheld", "offer --seal --client " + string(alice.DID()), bob, []json.RawMessage{foreign}, nil, "", "no REQUEST that you could answer"},
+		{"ERROR", "error --seal --code C --message m", bob, []json.RawMessage{foreign, toBob, offer, accept}, nil, alice.DID(), ""},
+		{"ERROR without an OFFER", "error --seal --code C --message m", bob, []json.RawMessage{foreign, toBob}, nil, "", "--client DID --request-id ID"},
+		{"ERROR of the client", "error --seal --code C --message m", alice, []json.RawMessage{request, offer, accept, eves}, nil, bob.DID(), ""},
+		{"CANCEL", "cancel --seal", alice, []json.RawMessage{request, eves, accept}, nil, bob.DID(), ""},
+		{"CANCEL before an ACCEPT", "cancel --seal", alice, []json.RawMessage{named, eves}, nil, bob.DID(), ""},
+		{"CANCEL, the ACCEPT withheld", "cancel --seal", alice, []json.RawMessage{request, eves}, nil, "", "--to DID"},
+		{"CANCEL to whom a flag names", "cancel --seal --to " + string(bob.DID()), alice, []json.RawMessage{request, eves}, nil, bob.DID(), ""},
+		{"CANCEL, the REQUEST withheld", "cancel --seal", alice, []json.RawMessage{foreign}, nil, "", "no REQUEST of yours"},
+		{"ACCEPT", "accept", alice, []json.RawMessage{named, eves, offer}, map[string]any{"state": "PENDING"}, bob.DID(), ""},
+		{"ACCEPT of one of two", "accept", alice, []json.RawMessage{request, eves, offer}, map[string]any{"state": "PENDING"}, "", "2 agents have offered; choose one with --agent: " + string(eve.DID())},
+		{"ACCEPT, the REQUEST withheld", "accept --max-cost 1", alice, []json.RawMessage{eves}, map[string]any{"state": "PENDING"}, "", "--request-id ID --agent DID"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l := newLiar(t)
+			l.shown = c.shown
+			if l.record = c.record; l.record == nil {
+				l.record = map[string]any{"state": "ACTIVE", "agent": eve.DID()}
+			}
+			l.record["id"], l.record["requestId"] = "t1", "r2"
+			l.record["client"], l.record["recipient"] = c.as.DID(), eve.DID()
+			l.record["offers"] = []any{map[string]any{"agent": eve.DID(), "id": "msg_1"}}
+			if c.as.DID() == bob.DID() {
+				l.record["client"] = eve.DID()
+			}
+			file := filepath.Join(t.TempDir(), "key")
+			if err := didkey.Save(file, c.as); err != nil {
+				t.Fatal(err)
+			}
+			code, said := verb(t.Context(), append([]string{"send"}, append(strings.Fields(c.verb), "--relay", l.URL, "--key", file, "--thread", "t1")...)...)
+			if c.to == "" {
+				if code != exitFailed || len(l.posted) > 0 || !strings.Contains(said, c.says) {
+					t.Errorf("ended with %d, posted %d: %s", code, len(l.posted), said)
+				}
+				return
+			}
+			if code != exitOK || len(l.posted) != 1 || !strings.Contains(said, string(c.to)) {
+				t.Fatalf("ended with %d, posted %d: %s", code, len(l.posted), said)
+			}
+			sealed := strings.Contains(c.verb, "--seal")
+			if e := l.posted[0]; e.Recipient != c.to || e.RequestID != "r1" || e.Sealed() != sealed {
+				t.Errorf("posted %s", e.Canonical())
+			}
+		})
+	}
+}
+
+// TestPlainAnswersBySignatures lets a relay deny in its record that a request was sealed. Its plain answer is left out
+// all the same.
+func TestPlainAnswersBySignatures(t *testing.T) {
+	alice, bob := newKey(t), newKey(t)
+	sealed, err := envelope.Draft{Payload: envelope.Request{RequestID: "r1", Intent: "i"}, Recipient: bob.DID(), Thread: "t1", Seal: true}.
+		Sign(alice, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newLiar(t)
+	l.shown = []json.RawMessage{sealed.Canonical(), signed(t, bob, envelope.Result{RequestID: "r1", Status: "in plain"}, alice.DID())}
+	l.record = map[string]any{"id": "t1", "client": alice.DID(), "state": "COMPLETED", "requestId": "r2"}
+	file := filepath.Join(t.TempDir(), "key")
+	if err := didkey.Save(file, alice); err != nil {
+		t.Fatal(err)
+	}
+	code, said := verb(t.Context(), "follow", "--key", file, "--relay", l.URL, "--count", "1", "--timeout", "1s")
+	if code != exitFailed || strings.Contains(said, "in plain\"") || !strings.Contains(said, "left out RESULT") {
+		t.Errorf("ended with %d: %s", code, said)
+	}
+}

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+)
+
+// receiptFlags say how a receipt is printed.
+type receiptFlags struct {
+	JSON bool `help:"The receipt as one line of JSON, also on a terminal."`
+}
+
+// report prints a receipt. Where nobody can say whether the relay took the message, it prints the envelope, so that it
+// can be posted again.
+func (f receiptFlags) report(env environment, e *envelope.Envelope, receipt client.Receipt, err error) error {
+	if errors.Is(err, client.ErrUnknownOutcome) && e != nil {
+		env.explain(err)
+		fmt.Fprintf(env.stderr, "agora: posting the same bytes again is safe: agora send <<'END'\n%s\nEND\n", e.Canonical())
+		return errSaid
+	}
+	if err != nil {
+		return err
+	}
+	if env.shown && !f.JSON {
+		return showReceipt(env.stdout, e, receipt)
+	}
+	return env.printJSON(struct {
+		OK bool `json:"ok"`
+		client.Receipt
+		RequestID string     `json:"requestId,omitempty"`
+		Recipient didkey.DID `json:"recipient,omitempty"`
+		Sealed    bool       `json:"sealed,omitempty"`
+	}{true, receipt, e.RequestID, e.Recipient, e.Sealed()})
+}
+
+// showReceipt is for people.
+func showReceipt(w io.Writer, e *envelope.Envelope, r client.Receipt) error {
+	to := orElse(e.Recipient, "everybody")
+	if e.Sealed() {
+		to += "  (sealed: nobody else can read it)"
+	}
+	text := fmt.Sprintf("%s  %s\n  to      %s\n", e.Type, e.ID, to)
+	if r.Thread != nil {
+		text += fmt.Sprintf("  thread  %s  %s\n", printable(r.Thread.ID), printable(r.Thread.State))
+	}
+	if e.RequestID != "" {
+		text += fmt.Sprintf("  request %s\n", printable(e.RequestID)) // which the other side may have chosen
+	}
+	text += fmt.Sprintf("  kept    until %s\n", r.ExpiresAt.Local().Format(time.DateTime))
+	if r.Duplicate {
+		text += "  the relay had it already\n"
+	}
+	_, err := io.WriteString(w, text)
+	return err
+}

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// What others have written (a relay, an agent, a database, a file name) may hold characters that a terminal obeys,
+// hides, or that turn the direction of writing around. escape replaces them all, and it is the only place that does.
+//
+// Two things call it. run puts an escapingWriter around standard output and standard error, so that no verb can forget
+// it. printable is for foreign text within a line, where a line break would look like a line of our own.
+
+// obeyed reports whether a terminal might obey or hide r: control characters (C0, DEL, C1), format characters (bidi
+// controls, zero widths, the soft hyphen), line and paragraph separators, and the block of tags and selectors.
+func obeyed(r rune) bool {
+	return unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) || r >= 0xE0000 && r <= 0xE0FFF
+}
+
+// escape writes each character that a terminal might obey, but for those in keep, as \uXXXX, in UTF-16 as JSON has it.
+// In JSON such characters stand within strings only, so the text stays JSON of the same value. What is not UTF-8
+// becomes U+FFFD.
+func escape(text []byte, keep string) []byte {
+	unsafe := func(r rune) bool { return r == utf8.RuneError || obeyed(r) && !strings.ContainsRune(keep, r) }
+	if bytes.IndexFunc(text, unsafe) < 0 {
+		return text
+	}
+	out := make([]byte, 0, len(text)+len(text)/4)
+	for _, r := range string(text) {
+		if r == utf8.RuneError || !unsafe(r) {
+			out = utf8.AppendRune(out, r)
+			continue
+		}
+		for _, unit := range utf16.AppendRune(nil, r) {
+			out = fmt.Appendf(out, `\u%04x`, unit)
+		}
+	}
+	return out
+}
+
+// printable returns foreign text as a part of one line.
+func printable[T ~string | ~[]byte](text T) string { return string(escape([]byte(text), "")) }
+
+// escapingWriter escapes what is written to a terminal, or to where a terminal may show it later. Line breaks and tabs
+// are the program's own. Each Write must hold whole characters, as those of fmt, json, slog and kong do.
+type escapingWriter struct{ io.Writer }
+
+func (w escapingWriter) Write(p []byte) (int, error) {
+	if _, err := w.Writer.Write(escape(p, "\n\t")); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// isTerminal reports whether f is a terminal: a character device, which a pipe and a file are not, other than the null
+// device.
+func isTerminal(f *os.File) bool {
+	info, err := f.Stat()
+	if err != nil || info.Mode()&os.ModeCharDevice == 0 {
+		return false
+	}
+	null, err := os.Stat(os.DevNull)
+	return err != nil || !os.SameFile(info, null)
+}
+
+// quoted returns a file name as a shell takes it.
+func quoted(name string) string {
+	plain := func(r rune) bool {
+		return r < utf8.RuneSelf && (unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("/._-+@%", r))
+	}
+	if name != "" && name[0] != '-' && !strings.ContainsFunc(name, func(r rune) bool { return !plain(r) }) {
+		return name
+	}
+	return "'" + strings.ReplaceAll(name, "'", `'\''`) + "'"
+}
+
+// lines returns what an error says, each of several joined errors on a line of its own.
+func lines(err error) []string {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		var parts, all []string
+		for _, part := range joined.Unwrap() {
+			parts = append(parts, part.Error())
+			all = append(all, lines(part)...)
+		}
+		if err.Error() == strings.Join(parts, "\n") { // errors.Join, not fmt.Errorf
+			return all
+		}
+	}
+	return []string{printable(err.Error())}
+}
+
+// nearest returns the word that was probably meant, "" if none is close.
+func nearest(word string, known []string) string {
+	word = strings.ToLower(word)
+	best, most := "", 1+len(word)/3
+	for _, candidate := range known {
+		if d := distance(word, strings.ToLower(candidate)); d <= most {
+			best, most = candidate, d-1
+		}
+	}
+	return best
+}
+
+// distance counts the letters to add, remove, replace or swap that make b of a.
+func distance(a, b string) int {
+	before, above := make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range above {
+		above[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		row := make([]int, len(b)+1)
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			change := 1
+			if a[i-1] == b[j-1] {
+				change = 0
+			}
+			row[j] = min(above[j]+1, row[j-1]+1, above[j-1]+change)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				row[j] = min(row[j], before[j-2]+1)
+			}
+		}
+		before, above = above, slices.Clone(row)
+	}
+	return above[len(b)]
+}
+
+// didYouMean ends a refusal of a word.
+func didYouMean(word string, known []string) string {
+	if near := nearest(word, known); near != "" {
+		return fmt.Sprintf("; did you mean %q?", near)
+	}
+	return ""
+}
