@@ -9,13 +9,16 @@ export AGORA_VECTORS := $(abspath $(AGORA_VECTORS))
 endif
 
 .PHONY: run test check build fmt fuzz interop faults mutants reproducible sbom perf profile bench-guard
+# Threads wait a day here, so that the README can be followed at leisure.
 run: build
-	@exec bin/agora serve
+	@exec bin/agora serve --pending-timeout 24h --active-timeout 24h
 
 build:
+	@echo 'Building bin/agora. The first time takes a minute or two.'
 	@go build -trimpath -o bin/agora ./cmd/agora
 
 test:
+	@echo 'Running every test. That takes some minutes; each package says when it is done.'
 	go test ./...
 
 check:

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"go.uber.org/goleak"
@@ -204,5 +205,69 @@ func checkReadme(t *testing.T, name, from, to string, fewest int) {
 	}
 	if commands < fewest {
 		t.Errorf("only %d commands found in the README", commands)
+	}
+}
+
+// TestWalkThroughWaits holds that `make run`, with which the README begins, gives a slow reader time for each step, and
+// that the script runs the relay as it does.
+func TestWalkThroughWaits(t *testing.T) {
+	makefile, err := os.ReadFile("../../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	script, err := os.ReadFile("testdata/walkthrough.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(makefile), "exec bin/agora serve ")
+	flags, _, found := strings.Cut(rest, "\n")
+	if !found || !strings.Contains(string(script), "relay start "+flags+"\n") {
+		t.Errorf("the script does not start the relay with %q", flags)
+	}
+	var v verbs
+	parser, err := newParser(&v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := parser.Parse(append([]string{"serve"}, strings.Fields(flags)...)); err != nil {
+		t.Fatal(err)
+	}
+	if v.Serve.PendingTimeout < 12*time.Hour || v.Serve.ActiveTimeout < 12*time.Hour {
+		t.Errorf("threads wait %v and %v", v.Serve.PendingTimeout, v.Serve.ActiveTimeout)
+	}
+}
+
+// TestReadmeCommands holds that every agora command in the README's blocks is one: its verb and its flags are there.
+func TestReadmeCommands(t *testing.T) {
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	commands := 0
+	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(string(readme), -1) {
+		for line := range strings.Lines(block[1]) {
+			line, _, _ = strings.Cut(strings.TrimSpace(line), " > ")
+			if !strings.HasPrefix(line, "agora ") {
+				continue
+			}
+			commands++
+			var args []string
+			for _, word := range regexp.MustCompile(`'[^']*'|"[^"]*"|\S+`).FindAllString(strings.TrimSuffix(line, " &"), -1) {
+				if word = strings.Trim(word, `'"`); word == "DID" {
+					word = "did:key:z6MkiTBz1ymuepAQ4HEHYSF1H8quG5GLVVQR3djdX3mDooWp"
+				}
+				args = append(args, word)
+			}
+			parser, err := newParser(new(verbs))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := parser.Parse(args[1:]); err != nil && !strings.Contains(err.Error(), "there is no database") {
+				t.Errorf("%s: %v", line, err)
+			}
+		}
+	}
+	if commands < 25 {
+		t.Errorf("only %d commands found", commands)
 	}
 }
