@@ -19,7 +19,7 @@ import (
 func smallDisk(t *testing.T, megabytes int) (folder string) {
 	t.Helper()
 	folder = t.TempDir()
-	if err := syscall.Mount("tmpfs", folder, "tmpfs", 0, fmt.Sprintf("size=%dm", megabytes)); err != nil {
+	if err := syscall.Mount("tmpfs", folder, "tmpfs", 0, fmt.Sprintf("mode=0700,size=%dm", megabytes)); err != nil {
 		t.Fatalf("these tests need the right to mount: %v", err)
 	}
 	t.Cleanup(func() { must(t, syscall.Unmount(folder, syscall.MNT_DETACH)) })
