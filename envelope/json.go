@@ -11,17 +11,22 @@ import (
 )
 
 // Canonicalize returns the RFC 8785 form of text. It accepts I-JSON (RFC 7493) only: no duplicate member, no lone
-// surrogate, no invalid UTF-8, nothing after the value, and no number beyond a double's range.
+// surrogate, no invalid UTF-8, nothing after the value, and no number beyond a double's range. It refuses a text with
+// more than MaxCostlyNumbers costly numbers, which every implementation refuses.
 // The error is an *Error with CodeInvalidRequest that says what is wrong and, where it can, at which byte.
 func Canonicalize(text []byte) ([]byte, error) {
 	if len(text) == 0 {
 		return nil, Errorf(CodeInvalidRequest, "the body is empty; send one JSON object")
 	}
-	canonical, err := jcs.Transform(text)
+	plain, taken, err := takeCostly(text)
+	if err != nil {
+		return nil, err
+	}
+	canonical, err := jcs.Transform(plain)
 	if err != nil {
 		return nil, explain(text)
 	}
-	return canonical, nil
+	return putCostly(canonical, taken), nil
 }
 
 // explain finds words of our own for why text is not I-JSON; jcs's errors quote the input and give no position.
