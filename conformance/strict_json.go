@@ -63,9 +63,12 @@ var jsonChecks = []Check{
 		variant{what: "U+FFFF in a string", edit: set("payload.params.text", "\uffff")},
 		variant{what: "U+FDD0 and U+0000 in a string", edit: set("payload.params.text", "\ufdd0\u0000")},
 	)},
-	{Number: "S-10", Title: "A number that no finite double holds is refused", Cites: wireForm + "JSON", run: refuses(invalid,
+	{Number: "S-10", Title: "A number that no finite double holds, and more than 1,000 costly numbers, are refused", Cites: wireForm + "JSON; numbers", run: refuses(invalid,
 		variant{what: "1e400", edit: set("payload.params.n", 1), text: replace(`{"n":1}`, `{"n":1e400}`)},
 		variant{what: "-1e309", edit: set("payload.params.n", 1), text: replace(`{"n":1}`, `{"n":-1e309}`)},
+		variant{what: "1,001 numbers below 1e-307", edit: set("payload.params.n", make([]int, 1001)), text: replace(listed(1001, "0"), listed(1001, "1e-400"))},
+		variant{what: "1,001 numbers of 18 significant digits", edit: set("payload.params.n", json.RawMessage(listed(1001, "1"))),
+			text: replace(listed(1001, "1"), listed(1001, "1.00000000000000001"))},
 	)},
 	{Number: "S-11", Title: "JSON's grammar is kept", Cites: wireForm + "JSON", run: refuses(invalid,
 		variant{what: "a number with a leading zero", edit: set("payload.params.n", 1), text: replace(`{"n":1}`, `{"n":01}`)},
@@ -82,6 +85,9 @@ var jsonChecks = []Check{
 			variant{what: "0.1 with 30 digits", edit: set("payload.params.n", 0.1), text: replace(`0.1`, `0.100000000000000000000000000001`)},
 			variant{what: "2^53 written as 9007199254740993", edit: set("payload.params.n", 9007199254740992), text: replace(`9007199254740992`, `9007199254740993`)},
 			variant{what: "1e-400, which is 0", edit: set("payload.params.n", 0), text: replace(`{"n":0}`, `{"n":1e-400}`)},
+			variant{what: "1,000 numbers below 1e-307", edit: set("payload.params.n", make([]int, 1000)), text: replace(listed(1000, "0"), listed(1000, "1e-400"))},
+			variant{what: "2,000 numbers of 17 significant digits with zeros on both sides", edit: set("payload.params.n", json.RawMessage(listed(2000, "0.012345678901234567"))),
+				text: replace(listed(2000, "0.012345678901234567"), listed(2000, "0.01234567890123456700"))},
 		)},
 	{Number: "S-14", Title: "A body may nest 64 levels deep", Cites: wireForm + "body", run: accepts(
 		variant{what: "64 levels of arrays and objects", edit: set("payload.params", nested(62))})},
@@ -110,6 +116,11 @@ func always(body string) func(string) string { return func(string) string { retu
 // nested returns arrays in arrays, so many levels.
 func nested(levels int) json.RawMessage {
 	return json.RawMessage(strings.Repeat("[", levels) + strings.Repeat("]", levels))
+}
+
+// listed returns a list of so many equal numbers.
+func listed(count int, number string) string {
+	return "[" + strings.Repeat(number+",", count-1) + number + "]"
 }
 
 func deliveredCanonical(p *probe) {

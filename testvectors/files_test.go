@@ -17,7 +17,7 @@ import (
 
 // The fewest vectors each file may have: a set that shrinks is a change somebody has to make here too.
 var atLeast = map[string]int{
-	"didkey.json": 169, "canonicalize.json": 199, "sign.json": 18, "verify.json": 378, "window.json": 54, "threads.json": 468,
+	"didkey.json": 169, "canonicalize.json": 209, "sign.json": 18, "verify.json": 387, "window.json": 54, "threads.json": 468,
 	"conversations.json": 28, "reads.json": 47, "sealing.json": 118,
 }
 

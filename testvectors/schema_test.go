@@ -72,7 +72,9 @@ func TestVectorFilesHaveTheirForm(t *testing.T) {
 var beyondSchemas = map[string]string{
 	"the JSON text, which a schema does not see": "duplicate-id duplicate-escaped duplicate-type duplicate-unknown duplicate-nested duplicate-nested-escaped duplicate-sig " +
 		"duplicate-in-the-wrapper surrogate-alone surrogate-alone-in-name surrogates-swapped utf-8-invalid utf-8-overlong " +
-		"utf-8-surrogate utf-8-invalid-in-name number-1e400 number-minus-1e400-nested",
+		"utf-8-surrogate utf-8-invalid-in-name number-1e400 number-minus-1e400-nested " +
+		"numbers-costly-1001 numbers-costly-1001-just-below numbers-costly-1001-underflow numbers-costly-1001-digits " +
+		"numbers-costly-1001-zeros-within numbers-costly-1001-mixed",
 	"size and depth": "size-one-byte-over depth-65 depth-65-with-the-wrapper depth-65-behind-brackets-in-strings",
 	"the calendar":   "ts-february-29",
 	"bytes":          "request-id-129-bytes-of-43-characters",

@@ -227,7 +227,7 @@ func (s *server) limits() map[string]any {
 		Burst     int     `json:"burst"`
 	}
 	limits := map[string]any{
-		"bodyBytes": s.relay.MaxBody, "depth": envelope.MaxDepth, "hop": envelope.MaxHop,
+		"bodyBytes": s.relay.MaxBody, "depth": envelope.MaxDepth, "costlyNumbers": envelope.MaxCostlyNumbers, "hop": envelope.MaxHop,
 		"pageEvents": relay.MaxPage, "pageBytes": relay.PageBytes, "offersPerThread": s.relay.Rules.MaxOffers,
 		"manifestsPerAgent": relay.MaxManifests,
 	}

@@ -54,6 +54,31 @@ var bodyForms = []bodyCase{
 		return d.with("x", "[9007199254740993,0.1000000000000000055511151231257827]").signed()
 	}},
 	{"numbers-signed-as-canonical", "", "", func(d draft) string { return d.with("x", "[1.0,-0,1e21,1E-7,4.50]").signed() }},
+	{"numbers-costly-1000", "", "", func(d draft) string { return numbers(d, repeated(1000, "5e-324")) }},
+	{"numbers-costly-1000-and-cheap-ones", "", "", func(d draft) string {
+		return numbers(d, repeated(600, "9e-308"), repeated(400, "123456789012345678"), repeated(300, "1e-307"), repeated(300, "-0e-400"),
+			repeated(300, "0.0123456789012345670"))
+	}},
+	{"numbers-costly-in-strings", "", "", func(d draft) string { return d.with("x", quote(repeated(1001, "5e-324"))).signed() }},
+	tooCostly("numbers-costly-1001", "1001 numbers are below 1e-307.", repeated(1001, "5e-324")),
+	tooCostly("numbers-costly-1001-just-below", "1001 numbers are below 1e-307.", repeated(1001, "-9.9e-308")),
+	tooCostly("numbers-costly-1001-underflow", "1001 numbers are below 1e-307 and not zero.", repeated(1001, "1e-400")),
+	tooCostly("numbers-costly-1001-digits", "1001 numbers have 18 significant digits.", repeated(1001, "12345678901234567.8")),
+	tooCostly("numbers-costly-1001-zeros-within", "1001 numbers have 18 significant digits, most of them zeros.", repeated(1001, "100000000000000001")),
+	tooCostly("numbers-costly-1001-mixed", "501 numbers have 18 significant digits, and 500 others are below 1e-307.",
+		repeated(501, "0.00123456789012345678"), repeated(500, "0.1e-307")),
+}
+
+// repeated returns so many equal elements of a list.
+func repeated(count int, number string) string { return strings.Repeat(number+",", count-1) + number }
+
+// numbers returns the signed envelope with a list of numbers.
+func numbers(d draft, elements ...string) string {
+	return d.with("x", "["+strings.Join(elements, ",")+"]").signed()
+}
+
+func tooCostly(name, reason string, elements ...string) bodyCase {
+	return bodyCase{name, badRequest, reason, func(d draft) string { return numbers(d, elements...) }}
 }
 
 // padded returns the signed envelope behind so much white space that it has n bytes.

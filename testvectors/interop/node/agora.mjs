@@ -51,7 +51,20 @@ export function parse(bytes) {
     jcs(value); // throws for half surrogate pairs, and for 1e400, which JSON.parse makes Infinity
   } catch { throw new Refused('INVALID_REQUEST', 'not I-JSON in UTF-8'); }
   must(!hasDuplicates(text), 'INVALID_REQUEST', 'a member occurs twice in one object');
+  must(costlyNumbers(text) <= 1000, 'INVALID_REQUEST', 'too many numbers with many digits or below 1e-307');
   return value;
+}
+
+// How many numbers have more than 17 significant digits, or are not zero and below 1e-307. text is known to be JSON.
+function costlyNumbers(text) {
+  let count = 0;
+  for (const [, digits, exponent] of text.matchAll(/"(?:[^"\\]|\\.)*"|-?([0-9.]+)(?:[eE]([+-]?[0-9]+))?/g)) {
+    const significant = (digits ?? '').replace('.', '').replace(/^0+/, '').replace(/0+$/, '');
+    if (!significant) continue; // a string, or zero
+    const [whole, fraction = ''] = digits.split('.'), at = whole.replace(/^0+/, '').length || -fraction.search(/[1-9]/);
+    if (significant.length > 17 || Number(exponent ?? 0) + at - 1 < -307) count++;
+  }
+  return count;
 }
 
 /** The RFC 8785 form of a value. */

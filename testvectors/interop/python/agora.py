@@ -93,7 +93,24 @@ def parse(body):
         canonicalize(value)  # refuses half surrogate pairs; 1e400, which float makes inf; NaN, which is no JSON
     except (ValueError, RecursionError):
         raise Refused("INVALID_REQUEST", "not I-JSON in UTF-8") from None
+    must(costly_numbers(bytes(body).decode()) <= 1000, "INVALID_REQUEST", "too many numbers with many digits or below 1e-307")
     return value
+
+
+NUMBER = re.compile(r'"(?:[^"\\]|\\.)*"|-?([0-9.]+)(?:[eE]([+-]?[0-9]+))?')
+
+
+def costly_numbers(text):
+    """How many numbers of a JSON text have more than 17 significant digits, or are not zero and below 1e-307."""
+    count = 0
+    for digits, exponent in NUMBER.findall(text):
+        whole, _, fraction = digits.partition(".")
+        significant = (whole + fraction).strip("0")
+        if significant:  # else it is a string, or zero
+            whole = whole.lstrip("0")
+            first = len(whole) - 1 if whole else len(fraction.lstrip("0")) - len(fraction) - 1
+            count += len(significant) > 17 or float(exponent or 0) + first < -307
+    return count
 
 
 def canonicalize(value):
