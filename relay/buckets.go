@@ -8,8 +8,8 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// maxGeneration bounds a generation of buckets, each about 160 bytes with its place in the map: two generations of the
-// three kinds take 60 MB at most, however many addresses and identities there are in the world.
+// maxGeneration bounds a generation of buckets, each about 180 bytes with its place in the map: two generations of the
+// four kinds take 100 MB at most, however many addresses and identities there are in the world.
 const maxGeneration = 1 << 16
 
 // buckets holds a token bucket for each key that was used lately. A bucket untouched for as long as it takes to fill
@@ -20,6 +20,7 @@ const maxGeneration = 1 << 16
 // for each bucket he wants to have full again, which already allow him more.
 type buckets[K comparable] struct {
 	Rate
+	share  func(K) int // how many times Rate a key has; nil: once
 	refill time.Duration
 
 	mu         sync.Mutex
@@ -28,54 +29,86 @@ type buckets[K comparable] struct {
 }
 
 // newBuckets returns nil, which admits everything, where there is no limit.
-func newBuckets[K comparable](r Rate) *buckets[K] {
+func newBuckets[K comparable](r Rate, share func(K) int) *buckets[K] {
 	if r.PerSecond < 0 {
 		return nil
 	}
 	seconds := min(float64(r.Burst)/r.PerSecond, (24 * time.Hour).Seconds())
-	return &buckets[K]{Rate: r, refill: time.Duration(math.Ceil(seconds * float64(time.Second))), fresh: map[K]*rate.Limiter{}}
+	return &buckets[K]{Rate: r, share: share, refill: time.Duration(math.Ceil(seconds * float64(time.Second))), fresh: map[K]*rate.Limiter{}}
 }
 
-// take takes a token of k's bucket, or says how long it will be until there is one.
-func (b *buckets[K]) take(k K, clock func() time.Time) (wait time.Duration) {
+// take takes a token from the bucket of each key. If one has none, nothing is taken: take says how long it will be until
+// that one has a token, and which of keys it is.
+func (b *buckets[K]) take(clock func() time.Time, keys ...K) (wait time.Duration, short int) {
 	if b == nil {
-		return 0
+		return 0, 0
 	}
 	now := clock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	bucket := b.of(k, now)
-	if bucket.AllowN(now, 1) {
-		return 0
+	for i, k := range keys {
+		bucket := b.of(k, now)
+		if bucket.AllowN(now, 1) {
+			continue
+		}
+		for _, k := range keys[:i] {
+			b.of(k, now).AllowN(now, -1)
+		}
+		return until(bucket, 1, now), i
 	}
-	missing := (1 - bucket.TokensAt(now)) / b.PerSecond
-	return time.Duration(math.Ceil(missing*1000)) * time.Millisecond // whole ones, so that it is never a hair too short
+	return 0, 0
 }
 
-// charge takes more of k's bucket for what turned out to be dear. A bucket may come to owe; until it has paid, nothing
-// is given from it.
-func (b *buckets[K]) charge(k K, clock func() time.Time, n int) {
+// until returns when bucket will have so many tokens, rounded up to milliseconds.
+func until(bucket *rate.Limiter, tokens float64, now time.Time) time.Duration {
+	missing := (tokens - bucket.TokensAt(now)) / float64(bucket.Limit())
+	return time.Duration(math.Ceil(missing*1000)) * time.Millisecond
+}
+
+// charge takes more from the bucket of each key for what turned out to be costly. A bucket may come to owe; until it
+// has paid, nothing is given from it.
+func (b *buckets[K]) charge(clock func() time.Time, n int, keys ...K) {
 	if b == nil || n <= 0 {
 		return
 	}
 	now := clock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	bucket := b.of(k, now)
-	for ; n > 0; n -= b.Burst {
-		bucket.ReserveN(now, min(n, b.Burst))
+	for _, k := range keys {
+		bucket := b.of(k, now)
+		for left := n; left > 0; left -= bucket.Burst() {
+			bucket.ReserveN(now, min(left, bucket.Burst()))
+		}
 	}
 }
 
-// giveBack puts a token back that was taken for nothing.
-func (b *buckets[K]) giveBack(k K, clock func() time.Time) {
+// owes says how long it will be until no bucket of keys owes anything, and which of keys owes; 0 if none does.
+func (b *buckets[K]) owes(clock func() time.Time, keys ...K) (wait time.Duration, short int) {
+	if b == nil {
+		return 0, 0
+	}
+	now := clock()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i, k := range keys {
+		if bucket := b.of(k, now); bucket.TokensAt(now) < 0 {
+			return until(bucket, 0, now), i
+		}
+	}
+	return 0, 0
+}
+
+// giveBack puts back a token that was taken from the bucket of each key for nothing.
+func (b *buckets[K]) giveBack(clock func() time.Time, keys ...K) {
 	if b == nil {
 		return
 	}
 	now := clock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.of(k, now).AllowN(now, -1) // more than a full bucket holds is lost
+	for _, k := range keys {
+		b.of(k, now).AllowN(now, -1) // more than a full bucket holds is lost
+	}
 }
 
 // of returns k's bucket as a member of the fresh generation.
@@ -95,7 +128,11 @@ func (b *buckets[K]) of(k K, now time.Time) *rate.Limiter {
 	bucket := b.fresh[k]
 	if bucket == nil {
 		if bucket = b.old[k]; bucket == nil {
-			bucket = rate.NewLimiter(rate.Limit(b.PerSecond), b.Burst)
+			times := 1
+			if b.share != nil {
+				times = b.share(k)
+			}
+			bucket = rate.NewLimiter(rate.Limit(b.PerSecond*float64(times)), b.Burst*times)
 		}
 		b.fresh[k] = bucket
 	}

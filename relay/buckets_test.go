@@ -1,9 +1,13 @@
 package relay
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -22,10 +26,10 @@ func v4(i int) netip.Addr {
 func TestBucketsForgetNothingThatCounts(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	c := newClock()
-	forgetful := newBuckets[int](Rate{PerSecond: 7, Burst: 10})
+	forgetful := newBuckets[int](Rate{PerSecond: 7, Burst: 10}, nil)
 	var faithful [20]*buckets[int] // one key each, so nothing turns it out but its own idleness
 	for i := range faithful {
-		faithful[i] = newBuckets[int](Rate{PerSecond: 7, Burst: 10})
+		faithful[i] = newBuckets[int](Rate{PerSecond: 7, Burst: 10}, nil)
 		faithful[i].refill = 1000 * time.Hour
 	}
 	refused := 0
@@ -35,7 +39,8 @@ func TestBucketsForgetNothingThatCounts(t *testing.T) {
 			c.at = c.at.Add(time.Duration(random.IntN(4000)) * time.Millisecond)
 		}
 		k := random.IntN(len(faithful)) * random.IntN(2) // one key is asked for half of the time
-		got, want := forgetful.take(k, c.now), faithful[k].take(k, c.now)
+		got, _ := forgetful.take(c.now, k)
+		want, _ := faithful[k].take(c.now, k)
 		if got != want {
 			t.Fatalf("key %d waits %v, and %v where nothing is forgotten", k, got, want)
 		}
@@ -54,16 +59,18 @@ func TestBucketsForgetNothingThatCounts(t *testing.T) {
 // TestBucketsAreBounded lets more addresses ask once each than two generations hold, and one all the time.
 func TestBucketsAreBounded(t *testing.T) {
 	c := newClock()
-	b := newBuckets[netip.Addr](Rate{PerSecond: 50, Burst: 100})
+	b := newBuckets[netip.Addr](Rate{PerSecond: 50, Burst: 100}, nil)
 	greedy := netip.MustParseAddr("192.0.2.1")
 	admitted, addresses := 0, 3*maxGeneration
 	for i := range addresses {
 		c.at = c.at.Add(time.Second / time.Duration(addresses)) // all of them within a second
-		if wait := b.take(v4(i), c.now); wait != 0 {
+		if wait, _ := b.take(c.now, v4(i)); wait != 0 {
 			t.Fatalf("address %d, which asks for the first time, waits %v", i, wait)
 		}
-		if i%10 == 0 && b.take(greedy, c.now) == 0 {
-			admitted++
+		if i%10 == 0 {
+			if wait, _ := b.take(c.now, greedy); wait == 0 {
+				admitted++
+			}
 		}
 		if len(b.fresh) > maxGeneration || len(b.old) > maxGeneration {
 			t.Fatalf("generations of %d and %d buckets", len(b.fresh), len(b.old))
@@ -73,9 +80,9 @@ func TestBucketsAreBounded(t *testing.T) {
 		t.Errorf("the greedy address was admitted %d times, want the burst of 100 and 50 a second", admitted)
 	}
 	c.at = c.at.Add(3 * time.Second)
-	b.take(greedy, c.now)
+	b.take(c.now, greedy)
 	c.at = c.at.Add(3 * time.Second)
-	b.take(greedy, c.now)
+	b.take(c.now, greedy)
 	if len(b.fresh)+len(b.old) > 2 {
 		t.Errorf("%d and %d buckets are left when all but one are full again", len(b.fresh), len(b.old))
 	}
@@ -84,13 +91,13 @@ func TestBucketsAreBounded(t *testing.T) {
 // TestBucketsOutliveAClockSetBack holds that nobody is shut out until the old time comes again.
 func TestBucketsOutliveAClockSetBack(t *testing.T) {
 	c := newClock()
-	b := newBuckets[int](Rate{PerSecond: 1, Burst: 2})
+	b := newBuckets[int](Rate{PerSecond: 1, Burst: 2}, nil)
 	for range 2 {
-		b.take(1, c.now)
+		b.take(c.now, 1)
 	}
 	c.at = c.at.Add(-time.Hour)
 	for i, want := range []time.Duration{0, 0, time.Second} {
-		if wait := b.take(1, c.now); wait != want {
+		if wait, _ := b.take(c.now, 1); wait != want {
 			t.Errorf("number %d waits %v, want %v", i+1, wait, want)
 		}
 	}
@@ -114,9 +121,73 @@ func TestNetwork(t *testing.T) {
 			t.Errorf("%s and %s count together: %v", c.a, c.b, got)
 		}
 	}
-	if network(netip.Addr{}).IsValid() {
+	if network(netip.Addr{}).Addr().IsValid() || network(netip.Addr{}) != network(netip.Addr{}) {
 		t.Error("nobody's address has become somebody's")
 	}
+	var place [len(widths)]netip.Prefix
+	for addr, want := range map[string]string{
+		"192.0.2.1": "[192.0.2.1/32]", "::ffff:192.0.2.1": "[192.0.2.1/32]",
+		"2001:db8:1:2ff:3::1":  "[2001:db8:1::/48 2001:db8:1:200::/56 2001:db8:1:2ff::/64]",
+		"2001:db8:1:ffff::%e0": "[2001:db8:1::/48 2001:db8:1:ff00::/56 2001:db8:1:ffff::/64]",
+	} {
+		if got := fmt.Sprint(networks(netip.MustParseAddr(addr), &place)); got != want {
+			t.Errorf("%s is part of %s, want %s", addr, got, want)
+		}
+	}
+}
+
+// TestTurns lets two places come with a crowd each and a third with one: it waits for one of the others at most, and
+// nobody has more than half of the slots but who may.
+func TestTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		turns := newTurns[string](4)
+		working, order := map[string]int{}, []string{}
+		var mu sync.Mutex
+		work := func(k string, all bool) {
+			leave := turns.enter(k, all)
+			mu.Lock()
+			working[k]++
+			order = append(order, k)
+			if most := working[k]; !all && most > 2 {
+				t.Errorf("%d of %s work", most, k)
+			}
+			mu.Unlock()
+			time.Sleep(time.Second)
+			mu.Lock()
+			working[k]--
+			mu.Unlock()
+			leave()
+		}
+		for range 20 {
+			go work("a", false)
+		}
+		synctest.Wait()
+		if len(order) != 2 {
+			t.Errorf("%v work, want two of one place", order)
+		}
+		for range 20 {
+			go work("b", false)
+		}
+		synctest.Wait()
+		go work("c", false)
+		time.Sleep(1500 * time.Millisecond) // the second round has begun
+		if round := order[4:]; !slices.Contains(round, "c") || len(round) != 4 {
+			t.Errorf("the second round is %v", round)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(order) != 41 || len(turns.lines) != 0 || turns.free != 4 || len(turns.ring) != 0 {
+			t.Errorf("%d have worked; %+v is left", len(order), turns)
+		}
+		for range 4 {
+			go work("local", true)
+		}
+		synctest.Wait()
+		if working["local"] != 4 {
+			t.Errorf("%d local ones work", working["local"])
+		}
+		time.Sleep(time.Minute)
+	})
 }
 
 func BenchmarkAdmit(b *testing.B) {
@@ -162,14 +233,14 @@ func BenchmarkAdmit(b *testing.B) {
 // A debt is not forgotten by being left alone.
 func TestBucketsRememberDebts(t *testing.T) {
 	c := newClock()
-	b := newBuckets[netip.Addr](Rate{PerSecond: 50, Burst: 100})
+	b := newBuckets[netip.Addr](Rate{PerSecond: 50, Burst: 100}, nil)
 	greedy := v4(1)
-	b.charge(greedy, c.now, 1100) // 20 seconds' worth, on top of what it had
+	b.charge(c.now, 1100, greedy) // 20 seconds' worth, on top of what it had
 	for range 19 {
 		c.at = c.at.Add(time.Second)
-		b.take(v4(2), c.now)
+		b.take(c.now, v4(2))
 	}
-	if wait := b.take(greedy, c.now); wait < 900*time.Millisecond || wait > 1100*time.Millisecond {
+	if wait, _ := b.take(c.now, greedy); wait < 900*time.Millisecond || wait > 1100*time.Millisecond {
 		t.Errorf("after 19 seconds it waits %v, want one more", wait)
 	}
 }

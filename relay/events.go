@@ -63,7 +63,7 @@ func (r *Relay) Events(ctx context.Context, p *Poll) (Delivery, error) {
 		return Delivery{}, err
 	}
 	p.Viewer = r.viewer(p.Peer)
-	leave, err := r.limiter.wait(p)
+	leave, err := r.wait(p)
 	if err != nil {
 		return Delivery{}, err
 	}

@@ -120,7 +120,7 @@ func TestBodiesParsedAtOnce(t *testing.T) {
 		counting.Store(true)
 		defer counting.Store(false)
 		const crowd = 100
-		most := int32(4 * runtime.GOMAXPROCS(0))
+		most := int32(max(2, runtime.GOMAXPROCS(0)))
 		var posts sync.WaitGroup
 		var stored atomic.Int32
 		for range crowd {

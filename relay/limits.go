@@ -24,6 +24,8 @@ type Limits struct {
 	PostsPerAddress Rate // requests that post, valid or not
 	ReadsPerAddress Rate // all others
 	PostsPerAgent   Rate // messages signed by one DID
+	// Broadcast REQUESTs that one address posts: every agent that offers its service reads them all.
+	BroadcastsPerAddress Rate
 	// What may go on at a time; Unlimited: any number.
 	ConnectionsPerAddress int // idle ones too
 	RequestsPerAddress    int
@@ -34,7 +36,7 @@ type Limits struct {
 // Rate is how often something may be done: so many times a second, after Burst times at once.
 type Rate struct {
 	PerSecond float64 // Unlimited: any number
-	Burst     int     // 0: twice PerSecond
+	Burst     int     // 0: twice PerSecond, four times for BroadcastsPerAddress
 }
 
 // Unlimited takes the place of a number that does not limit.
@@ -43,14 +45,14 @@ const Unlimited = -1
 // WithDefaults returns l with its zero fields replaced.
 func (l Limits) WithDefaults() Limits {
 	for _, f := range []struct {
-		rate      *Rate
-		perSecond float64
-	}{{&l.PostsPerAddress, 50}, {&l.ReadsPerAddress, 100}, {&l.PostsPerAgent, 20}} {
+		rate             *Rate
+		perSecond, times float64
+	}{{&l.PostsPerAddress, 50, 2}, {&l.ReadsPerAddress, 100, 2}, {&l.PostsPerAgent, 20, 2}, {&l.BroadcastsPerAddress, 5, 4}} {
 		if f.rate.PerSecond == 0 {
 			f.rate.PerSecond = f.perSecond
 		}
 		if f.rate.Burst == 0 {
-			f.rate.Burst = int(math.Ceil(2 * f.rate.PerSecond))
+			f.rate.Burst = int(math.Ceil(f.times * f.rate.PerSecond))
 		}
 	}
 	l.ConnectionsPerAddress = cmp.Or(l.ConnectionsPerAddress, 256)
@@ -65,6 +67,8 @@ const (
 	PostsPerAddress = "postsPerAddress"
 	ReadsPerAddress = "readsPerAddress"
 	PostsPerAgent   = "postsPerAgent"
+
+	BroadcastsPerAddress = "broadcastsPerAddress"
 
 	ConnectionsPerAddress = "connectionsPerAddress"
 	RequestsPerAddress    = "requestsPerAddress"
@@ -82,18 +86,22 @@ const (
 
 // limiter is a relay's memory of what was asked of it lately.
 type limiter struct {
-	posts, reads *buckets[netip.Addr]
-	agents       *buckets[didkey.DID]
+	posts, reads, broadcasts *buckets[netip.Prefix]
+	agents                   *buckets[didkey.DID]
 
 	connections, requests, polls *places
 }
 
 func newLimiter(l Limits) *limiter {
 	return &limiter{
-		posts: newBuckets[netip.Addr](l.PostsPerAddress), reads: newBuckets[netip.Addr](l.ReadsPerAddress),
-		agents:      newBuckets[didkey.DID](l.PostsPerAgent),
-		connections: newPlaces(l.ConnectionsPerAddress, Unlimited),
-		requests:    newPlaces(l.RequestsPerAddress, Unlimited), polls: newPlaces(l.PollsPerAddress, l.Polls),
+		posts: newBuckets(l.PostsPerAddress, share), reads: newBuckets(l.ReadsPerAddress, share),
+		broadcasts: newBuckets(l.BroadcastsPerAddress, share), agents: newBuckets[didkey.DID](l.PostsPerAgent, nil),
+		connections: newPlaces(ConnectionsPerAddress, "%d connections of %s are open, and no more may be; use those",
+			l.ConnectionsPerAddress, Unlimited),
+		requests: newPlaces(RequestsPerAddress, "%d requests of %s are under way, and no more may be; wait for their answers",
+			l.RequestsPerAddress, Unlimited),
+		polls: newPlaces(PollsPerAddress, "%d polls of %s wait already, and no more may; end one, or ask with timeout=0",
+			l.PollsPerAddress, l.Polls),
 	}
 }
 
@@ -103,75 +111,105 @@ func (r *Relay) Admit(p Peer, k Kind) error {
 	if p.Local {
 		return nil
 	}
+	var err error
 	if k == Posts {
-		if wait := r.limiter.posts.take(network(p.Addr), r.Now); wait > 0 {
-			return tooFast(PostsPerAddress, wait, "this address posts", r.Limits.PostsPerAddress)
-		}
-		return nil
+		err = r.takeOfAddress(r.limiter.posts, PostsPerAddress, "posts", p)
+	} else {
+		err = r.takeOfAddress(r.limiter.reads, ReadsPerAddress, "asks", p)
 	}
-	if wait := r.limiter.reads.take(network(p.Addr), r.Now); wait > 0 {
-		return tooFast(ReadsPerAddress, wait, "this address asks", r.Limits.ReadsPerAddress)
-	}
-	return nil
+	r.noteRefusal(p, "", err)
+	return err
 }
 
-// admitAgent counts a message against its sender's allowance, once its signature has shown who that is: earlier,
-// anybody could use up another's.
-func (r *Relay) admitAgent(p Peer, sender didkey.DID) error {
+// takeOfAddress takes a token of each of p's networks. does says what p does too often if one has none.
+func (r *Relay) takeOfAddress(b *buckets[netip.Prefix], limit, does string, p Peer) error {
+	var array [len(widths)]netip.Prefix
+	of := networks(p.Addr, &array)
+	wait, short := b.take(r.Now, of...)
+	if wait == 0 {
+		return nil
+	}
+	return tooFast(limit, wait, named(of[short])+" "+does, b.Rate, share(of[short]))
+}
+
+// admitMessage counts a message against the allowances of its sender and, if it is a REQUEST to all, of p's address. Its
+// signature has shown who the sender is: earlier, anybody could use up another's allowance.
+func (r *Relay) admitMessage(p Peer, e *envelope.Envelope) error {
 	if p.Local {
 		return nil
 	}
-	if wait := r.limiter.agents.take(sender, r.Now); wait > 0 {
-		return tooFast(PostsPerAgent, wait, "this sender posts", r.Limits.PostsPerAgent)
+	if wait, _ := r.limiter.agents.take(r.Now, e.Sender.ID); wait > 0 {
+		return tooFast(PostsPerAgent, wait, "this sender posts", r.Limits.PostsPerAgent, 1)
 	}
+	if !toAll(e) {
+		return nil
+	}
+	err := r.takeOfAddress(r.limiter.broadcasts, BroadcastsPerAddress, "posts REQUESTs without a recipient", p)
+	if err != nil {
+		r.limiter.agents.giveBack(r.Now, e.Sender.ID)
+	}
+	return err
+}
+
+// toAll reports whether e asks all agents for a service.
+func toAll(e *envelope.Envelope) bool { return e.Type == envelope.TypeRequest && e.Recipient == "" }
+
+// giveBack takes back what admitMessage has counted, for a message that was here before: anybody may post it again.
+func (r *Relay) giveBack(p Peer, e *envelope.Envelope) {
+	if p.Local {
+		return
+	}
+	r.limiter.agents.giveBack(r.Now, e.Sender.ID)
+	if toAll(e) {
+		var array [len(widths)]netip.Prefix
+		r.limiter.broadcasts.giveBack(r.Now, networks(p.Addr, &array)...)
+	}
+}
+
+// What is costly counts as more than one request: each postUnit of a body, each workUnit that was spent on a body which
+// is then refused or that the store's writer worked on a post, each readUnit that the store worked on a read.
+const (
+	postUnit = 8 << 10 // bytes
+	workUnit = 2 * time.Millisecond
+	readUnit = 10 * time.Millisecond
+)
+
+// chargePost counts a body against its address, which could fill a disk with few posts otherwise. An address that owes
+// for large bodies already is refused: many of them may have been admitted before the first was charged.
+// Refusals: CodeRateLimited.
+func (r *Relay) chargePost(p Peer, size int) error {
+	n := size / postUnit
+	if p.Local || n == 0 {
+		return nil
+	}
+	var array [len(widths)]netip.Prefix
+	of := networks(p.Addr, &array)
+	if wait, short := r.limiter.posts.owes(r.Now, of...); wait > 0 {
+		return tooFast(PostsPerAddress, wait, named(of[short])+" posts", r.Limits.PostsPerAddress, share(of[short]))
+	}
+	r.limiter.posts.charge(r.Now, n, of...)
 	return nil
 }
 
-// What is dear counts as more than one request: each postUnit of a body, each readUnit that the store worked on a read.
-const (
-	postUnit = 8 << 10 // bytes
-	readUnit = 10 * time.Millisecond
-	// appendUnit is far more than any post takes that does not search for its thread.
-	appendUnit = 2 * time.Millisecond
-)
-
-// chargePost counts a body against its address, which could fill a disk with few posts otherwise.
-func (r *Relay) chargePost(p Peer, size int) {
+// chargeWork counts work on a post against its address: on a body that was refused, or of the store's only writer.
+func (r *Relay) chargeWork(p Peer, took time.Duration) {
 	if !p.Local {
-		r.limiter.posts.charge(network(p.Addr), r.Now, size/postUnit)
-	}
-}
-
-// chargeAppend counts a post against its address by the time that it took the store's only writer.
-func (r *Relay) chargeAppend(p Peer, took time.Duration) {
-	if !p.Local {
-		r.limiter.posts.charge(network(p.Addr), r.Now, int(took/appendUnit))
+		var array [len(widths)]netip.Prefix
+		r.limiter.posts.charge(r.Now, int(took/workUnit), networks(p.Addr, &array)...)
 	}
 }
 
 // chargeRead counts a read against its address by the store's time, of which all readers have one share.
 func (r *Relay) chargeRead(p Peer, took time.Duration) {
 	if !p.Local {
-		r.limiter.reads.charge(network(p.Addr), r.Now, int(took/readUnit))
+		var array [len(widths)]netip.Prefix
+		r.limiter.reads.charge(r.Now, int(took/readUnit), networks(p.Addr, &array)...)
 	}
 }
 
-func tooFast(limit string, wait time.Duration, who string, allowed Rate) error {
+func tooFast(limit string, wait time.Duration, who string, allowed Rate, times int) error {
 	e := envelope.Errorf(envelope.CodeRateLimited, "%s faster than this relay allows, %v a second after %d at once; "+
-		"wait as long as Retry-After says", who, allowed.PerSecond, allowed.Burst)
+		"wait as long as Retry-After says", who, allowed.PerSecond*float64(times), allowed.Burst*times)
 	e.RetryAfter, e.Details = wait, map[string]any{"limit": limit}
 	return e
-}
-
-// network returns what of an address is counted together: an IPv4 address, the /64 of an IPv6 one, because whoever has
-// one of its addresses has them all. The zero Addr stays what it is.
-func network(a netip.Addr) netip.Addr {
-	a = a.Unmap()
-	if a.Is6() {
-		prefix, err := a.Prefix(64)
-		if err == nil { // as it is for every IPv6 address
-			return prefix.Addr()
-		}
-	}
-	return a
 }

@@ -21,6 +21,9 @@ func from(addr string) relay.Peer { return relay.Peer{Addr: netip.MustParseAddr(
 // asking opens a thread of its own each time.
 var asking = envelope.Request{Intent: "echo"}
 
+// anyNumber is the limit of a test that is about another one.
+var anyNumber = relay.Rate{PerSecond: relay.Unlimited}
+
 // wantLimit checks a refusal by the limit of this name and returns when to try again.
 func wantLimit(t *testing.T, err error, limit string) time.Duration {
 	t.Helper()
@@ -106,7 +109,7 @@ func TestARefusedMessageLeavesNothing(t *testing.T) {
 // TestAFloodHurtsNobodyElse lets one address ask a thousand times a second, and another one as an honest agent does.
 func TestAFloodHurtsNobodyElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := start(t, relay.Config{})
+		r := start(t, relay.Config{Limits: relay.Limits{BroadcastsPerAddress: anyNumber}})
 		mallory, alice := key(t), key(t)
 		flood, honest := from("192.0.2.66"), from("192.0.2.1")
 		admitted, posted := 0, 0
@@ -143,7 +146,7 @@ func TestAFloodHurtsNobodyElse(t *testing.T) {
 // TestForgeriesSpendNobodysAllowance posts in Alice's name without her key.
 func TestForgeriesSpendNobodysAllowance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := start(t, relay.Config{})
+		r := start(t, relay.Config{Limits: relay.Limits{BroadcastsPerAddress: anyNumber}})
 		alice := key(t)
 		forged := bytes.Replace(sign(t, alice, envelope.Draft{Payload: asking}).Canonical(), []byte("echo"), []byte("evil"), 1)
 		for range 500 {
@@ -167,7 +170,7 @@ func TestLocalAndUnlimited(t *testing.T) {
 		}{
 			"local": {peer: relay.Peer{Addr: netip.MustParseAddr("127.0.0.1"), Local: true}},
 			"unlimited": {relay.Limits{PostsPerAddress: none, ReadsPerAddress: none, PostsPerAgent: none,
-				PollsPerAddress: relay.Unlimited, Polls: relay.Unlimited}, from("192.0.2.1")},
+				BroadcastsPerAddress: none, PollsPerAddress: relay.Unlimited, Polls: relay.Unlimited}, from("192.0.2.1")},
 		} {
 			r := start(t, relay.Config{Limits: c.limits})
 			alice := key(t)
@@ -362,7 +365,7 @@ func TestManyAtOnce(t *testing.T) {
 // Whoever posts Alice's messages again gets her receipts, and uses up nothing of hers.
 func TestCopiesSpendNobodysAllowance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := start(t, relay.Config{})
+		r := start(t, relay.Config{Limits: relay.Limits{BroadcastsPerAddress: anyNumber}})
 		alice := key(t)
 		first := sign(t, alice, envelope.Draft{Payload: asking}).Canonical()
 		if _, err := r.Post(t.Context(), from("192.0.2.1"), first); err != nil {

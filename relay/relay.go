@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"net/url"
 	"runtime"
 	"slices"
@@ -45,8 +46,9 @@ type Relay struct {
 	tokens  *tokens
 
 	presence presence
-	start    Cursor        // the store's end when the relay was made; Run watches from here
-	parsing  chan struct{} // holds a token for each body being parsed and verified, which takes a hundred times its size
+	start    Cursor         // the store's end when the relay was made; Run watches from here
+	parsing  *turns[origin] // for bodies that are parsed and verified, which takes a hundred times their size
+	refusals *refusals
 	drained  chan struct{}
 	drain    sync.Once
 	polls    atomic.Int64
@@ -77,7 +79,7 @@ func New(ctx context.Context, c Config) (*Relay, error) {
 		return nil, err
 	}
 	return &Relay{Config: c, hub: newHub(), limiter: newLimiter(c.Limits), cursors: cursors, tokens: newTokens(c.Now()), start: end.Cursor,
-		parsing: make(chan struct{}, 4*runtime.GOMAXPROCS(0)), drained: make(chan struct{})}, nil
+		parsing: newTurns[origin](max(2, runtime.GOMAXPROCS(0))), refusals: newRefusals(c.Log), drained: make(chan struct{})}, nil
 }
 
 // Run wakes waiting polls and sweeps what is due, until ctx ends or the store fails. It blocks; when it returns, its
@@ -88,6 +90,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	var tasks sync.WaitGroup
 	tasks.Go(func() { cancel(r.Store.Watch(ctx, r.start, r.hub.publish)) })
 	tasks.Go(func() { r.sweep(ctx) })
+	tasks.Go(func() { r.refusals.run(ctx) })
 	tasks.Wait()
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
 		return err
@@ -126,32 +129,60 @@ func (r *Relay) Post(ctx context.Context, from Peer, body []byte) (Receipt, erro
 	if err := r.draining(); err != nil {
 		return Receipt{}, err
 	}
-	r.chargePost(from, len(body))
-	entry, err := r.check(body)
+	entry, err := r.accept(from, body)
 	if err != nil {
 		return Receipt{}, err
 	}
-	if err := r.admitAgent(from, entry.Envelope.Sender.ID); err != nil {
-		return Receipt{}, err
-	}
-	entry.Local = from.Local
-	// Presence must not tell of what only its parties see.
-	entry.Unseen = r.Reads == ToParties && entry.Envelope.Recipient != ""
-	entry.Network = r.networkTag(from)
 	receipt, err := r.Store.Append(ctx, entry)
-	r.chargeAppend(from, receipt.Took)
-	if receipt.Duplicate && !from.Local {
-		// Anybody may post a sender's messages again, and must not use up the sender's allowance by it.
-		r.limiter.agents.giveBack(entry.Envelope.Sender.ID, r.Now)
+	r.chargeWork(from, receipt.Took)
+	r.noteRefusal(from, entry.Envelope.Sender.ID, err)
+	if receipt.Duplicate {
+		r.giveBack(from, entry.Envelope)
 	}
 	receipt = Viewer{Limited: r.Reads == ToParties}.receipt(receipt, entry.Envelope)
 	return receipt, r.hideThread(ctx, from, err, entry)
 }
 
-// check does what Post does before it stores.
+// accept does what Post does before it stores.
+func (r *Relay) accept(from Peer, body []byte) (Entry, error) {
+	if err := r.chargePost(from, len(body)); err != nil {
+		r.noteRefusal(from, "", err)
+		return Entry{}, err
+	}
+	entry, err := r.checkInTurn(from, body)
+	if err != nil {
+		return Entry{}, err
+	}
+	if err := r.admitMessage(from, entry.Envelope); err != nil {
+		r.noteRefusal(from, entry.Envelope.Sender.ID, err)
+		return Entry{}, err
+	}
+	entry.Local = from.Local
+	// Presence must not tell of what only its parties see.
+	entry.Unseen = r.Reads == ToParties && entry.Envelope.Recipient != ""
+	entry.Network = r.networkTag(from)
+	return entry, nil
+}
+
+// origin is where bodies come from that wait in one line.
+type origin struct {
+	site  netip.Prefix
+	local bool
+}
+
+// checkInTurn checks a body when it is from's turn. The time spent on a body that is refused is charged to from.
+func (r *Relay) checkInTurn(from Peer, body []byte) (Entry, error) {
+	defer r.parsing.enter(origin{site(from.Addr), from.Local}, from.Local)()
+	began := time.Now()
+	entry, err := r.check(body)
+	if err != nil {
+		r.chargeWork(from, time.Since(began))
+	}
+	return entry, err
+}
+
+// check parses and verifies a body.
 func (r *Relay) check(body []byte) (Entry, error) {
-	r.parsing <- struct{}{}
-	defer func() { <-r.parsing }()
 	e, err := envelope.Parse(body, r.MaxBody)
 	if err != nil {
 		return Entry{}, err

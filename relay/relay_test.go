@@ -45,7 +45,9 @@ func runAt(t *testing.T, path string, c relay.Config) (r *relay.Relay, stop func
 	} else {
 		c.Store = store
 	}
-	c.Log = slog.New(slog.DiscardHandler)
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
 	if c.Key.DID() == "" {
 		c.Key = key(t)
 	}

@@ -1,0 +1,339 @@
+package relay_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+)
+
+// in returns an address of 2001:db8:1::/48, in its /64 of this number.
+func in(n int) string { return fmt.Sprintf("2001:db8:1:%x::1", n) }
+
+// TestNetworksHaveAllowances asks from all 65,536 /64s of a /48: it gets what 16 of them may have, and not more. The
+// same for a /56, which gets what 4 may have.
+func TestNetworksHaveAllowances(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, c := range []struct {
+			name                      string
+			kind                      relay.Kind
+			perAddress, p56, p48      int
+			secondly, s56, secondly48 int
+		}{
+			{relay.PostsPerAddress, relay.Posts, 100, 400, 1600, 50, 200, 800},
+			{relay.ReadsPerAddress, relay.Reads, 200, 800, 3200, 100, 400, 1600},
+		} {
+			r := start(t, relay.Config{})
+			count := func(addresses func(yield func(string) bool)) (admitted int) {
+				for addr := range addresses {
+					if r.Admit(from(addr), c.kind) == nil {
+						admitted++
+					}
+				}
+				return admitted
+			}
+			subnets := func(from, to, times int) func(yield func(string) bool) {
+				return func(yield func(string) bool) {
+					for range times {
+						for n := from; n < to; n++ {
+							if !yield(in(n)) {
+								return
+							}
+						}
+					}
+				}
+			}
+			if got := count(subnets(0, 1, 1000)); got != c.perAddress {
+				t.Errorf("%s: a /64 gets %d at once, want %d", c.name, got, c.perAddress)
+			}
+			if got := count(subnets(0, 256, 100)); got != c.p56-c.perAddress {
+				t.Errorf("%s: the others of its /56 get %d, want %d", c.name, got, c.p56-c.perAddress)
+			}
+			if got := count(subnets(0, 65_536, 1)); got != c.p48-c.p56 {
+				t.Errorf("%s: the others of its /48 get %d, want %d", c.name, got, c.p48-c.p56)
+			}
+			wantLimit(t, r.Admit(from(in(0xffff)), c.kind), c.name)
+			if err := errors.Join(r.Admit(from("2001:db8:2::1"), c.kind), r.Admit(from("192.0.2.1"), c.kind)); err != nil {
+				t.Errorf("%s: others: %v", c.name, err)
+			}
+			time.Sleep(time.Second)
+			if got := count(subnets(0, 65_536, 1)); got != c.secondly48 {
+				t.Errorf("%s: after a second the /48 gets %d, want %d", c.name, got, c.secondly48)
+			}
+			time.Sleep(time.Second)
+			if got := count(subnets(256, 512, 100)); got != c.s56+c.secondly && got > c.p56 {
+				t.Errorf("%s: another /56 gets %d", c.name, got)
+			}
+		}
+	})
+}
+
+// TestNetworksHavePlaces takes places from many /64s of one /48, and gives them back.
+func TestNetworksHavePlaces(t *testing.T) {
+	r := start(t, relay.Config{Limits: relay.Limits{ConnectionsPerAddress: 5, RequestsPerAddress: 3}})
+	for _, c := range []struct {
+		limit string
+		one   int
+		take  func(relay.Peer) (func(), error)
+	}{{relay.ConnectionsPerAddress, 5, r.Connect}, {relay.RequestsPerAddress, 3, r.Enter}} {
+		for range 2 { // what is given back can be taken again
+			var leave []func()
+			take := func(subnets, times int) {
+				for n := range subnets {
+					for range times {
+						if l, err := c.take(from(in(n))); err == nil {
+							leave = append(leave, l)
+						} else {
+							wantLimit(t, err, c.limit)
+						}
+					}
+				}
+			}
+			take(1, 10)
+			if len(leave) != c.one {
+				t.Errorf("%s: a /64 has %d places, want %d", c.limit, len(leave), c.one)
+			}
+			take(256, 10)
+			if len(leave) != 4*c.one {
+				t.Errorf("%s: a /56 has %d places, want %d", c.limit, len(leave), 4*c.one)
+			}
+			take(65_536, 1)
+			if len(leave) != 16*c.one {
+				t.Errorf("%s: a /48 has %d places, want %d", c.limit, len(leave), 16*c.one)
+			}
+			if l, err := c.take(from("2001:db8:2::1")); err != nil {
+				t.Errorf("%s: another /48: %v", c.limit, err)
+			} else {
+				l()
+			}
+			for _, l := range leave {
+				l()
+			}
+		}
+	}
+}
+
+// TestBroadcastsPerAddress lets one address ask everybody with many keys.
+func TestBroadcastsPerAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, relay.Config{Limits: relay.Limits{PostsPerAddress: relay.Rate{PerSecond: relay.Unlimited}}})
+		agent := key(t)
+		flood := from("192.0.2.66")
+		post := func(p relay.Peer, d envelope.Draft) (*envelope.Envelope, error) {
+			e := sign(t, key(t), d)
+			receipt, err := r.Post(t.Context(), p, e.Canonical())
+			if err == nil && receipt.Duplicate {
+				t.Error("a duplicate")
+			}
+			return e, err
+		}
+		var first *envelope.Envelope
+		for n := range 20 {
+			e, err := post(flood, envelope.Draft{Payload: asking})
+			if err != nil {
+				t.Fatalf("broadcast %d: %v", n+1, err)
+			}
+			first = e
+		}
+		refused, err := post(flood, envelope.Draft{Payload: asking})
+		if wait := wantLimit(t, err, relay.BroadcastsPerAddress); wait != 200*time.Millisecond {
+			t.Errorf("again after %v", wait)
+		}
+		for n := range 100 { // neither counts what is known, nor what one agent is asked for, nor what is no REQUEST
+			if receipt, err := r.Post(t.Context(), flood, first.Canonical()); n < 5 && wantLimit(t, err, relay.BroadcastsPerAddress) <= 0 {
+				t.Errorf("%+v", receipt)
+			}
+			if _, err := post(flood, envelope.Draft{Payload: asking, Recipient: agent.DID()}); err != nil {
+				t.Fatalf("a REQUEST to one: %v", err)
+			}
+			if _, err := post(flood, envelope.Draft{Payload: envelope.Manifest{ID: "m", Intents: []envelope.Intent{{ID: "echo"}}}}); err != nil {
+				t.Fatalf("a MANIFEST: %v", err)
+			}
+		}
+		for _, p := range []relay.Peer{from("192.0.2.1"), local} {
+			for range 20 {
+				if _, err := post(p, envelope.Draft{Payload: asking}); err != nil {
+					t.Fatalf("from %v: %v", p, err)
+				}
+			}
+		}
+		if _, err := post(local, envelope.Draft{Payload: asking}); err != nil {
+			t.Errorf("local: %v", err)
+		}
+		time.Sleep(200 * time.Millisecond)
+		for range 10 { // a copy is answered and gives back what it took
+			if receipt, err := r.Post(t.Context(), flood, first.Canonical()); err != nil || !receipt.Duplicate {
+				t.Fatalf("%+v, %v", receipt, err)
+			}
+		}
+		if receipt, err := r.Post(t.Context(), flood, refused.Canonical()); err != nil || receipt.Duplicate {
+			t.Errorf("the refused one, again: %+v, %v", receipt, err)
+		}
+		_, err = post(flood, envelope.Draft{Payload: asking})
+		wantLimit(t, err, relay.BroadcastsPerAddress)
+	})
+}
+
+// TestRefusedBodiesAreCharged holds that the time spent on a body that is refused is its address's, and that on one that
+// is taken is not.
+func TestRefusedBodiesAreCharged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var slow atomic.Bool
+		now := func() time.Time { // is asked between parsing and verifying
+			if slow.Swap(false) {
+				time.Sleep(100 * time.Millisecond)
+			}
+			return time.Now()
+		}
+		r := start(t, relay.Config{Now: now})
+		synctest.Wait()
+		good := sign(t, key(t), envelope.Draft{Payload: asking}).Canonical()
+		forged := bytes.Replace(sign(t, key(t), envelope.Draft{Payload: asking}).Canonical(), []byte("echo"), []byte("evil"), 1)
+		for addr, body := range map[string][]byte{"192.0.2.1": good, "192.0.2.2": forged} {
+			for range 3 {
+				if err := r.Admit(from(addr), relay.Posts); err != nil {
+					t.Fatal(err)
+				}
+				slow.Store(true)
+				_, err := r.Post(t.Context(), from(addr), body)
+				if wantErr := addr == "192.0.2.2"; (err != nil) != wantErr {
+					t.Errorf("from %s: %v", addr, err)
+				}
+			}
+		}
+		if err := r.Admit(from("192.0.2.1"), relay.Posts); err != nil {
+			t.Errorf("good bodies are charged: %v", err)
+		}
+		// It had 100, and got 5 in each tenth of a second. It gave 1 for each post and 50 for each body.
+		if wait := wantLimit(t, r.Admit(from("192.0.2.2"), relay.Posts), relay.PostsPerAddress); wait < 500*time.Millisecond || wait > time.Second {
+			t.Errorf("again after %v", wait)
+		}
+	})
+}
+
+// TestLargeBodiesAtOnce holds that of many large bodies that were admitted together no more are parsed than the address
+// may post, whatever comes of them.
+func TestLargeBodiesAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, relay.Config{})
+		large := bytes.Repeat([]byte("x"), 128<<10)
+		for range 64 {
+			if err := r.Admit(from("192.0.2.1"), relay.Posts); err != nil {
+				t.Fatal(err)
+			}
+		}
+		parsed := 0
+		for range 64 {
+			_, err := r.Post(t.Context(), from("192.0.2.1"), large)
+			if codeOf(err) == envelope.CodeInvalidRequest {
+				parsed++
+				continue
+			}
+			wantLimit(t, err, relay.PostsPerAddress)
+		}
+		if parsed != 3 { // 36 are left, and each takes 16
+			t.Errorf("%d bodies were parsed, want 3", parsed)
+		}
+		if _, err := r.Post(t.Context(), from("192.0.2.1"), sign(t, key(t), envelope.Draft{Payload: asking}).Canonical()); err != nil {
+			t.Errorf("a small one that was admitted: %v", err)
+		}
+	})
+}
+
+// refusalLog is a log in memory.
+type refusalLog struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *refusalLog) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+// refusals returns what the log says of refusals since it was asked last.
+func (l *refusalLog) refusals(t *testing.T) (all []map[string]any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for line := range strings.Lines(l.text.String()) {
+		var fields map[string]any
+		if err := json.Unmarshal([]byte(line), &fields); err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasPrefix(fields["msg"].(string), "refused by") {
+			all = append(all, fields)
+		}
+	}
+	l.text.Reset()
+	return all
+}
+
+func TestRefusalsAreLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := &refusalLog{}
+		r := start(t, relay.Config{Log: slog.New(slog.NewJSONHandler(log, nil)), Limits: relay.Limits{
+			ReadsPerAddress: relay.Rate{PerSecond: 0.01, Burst: 1}, PostsPerAgent: relay.Rate{PerSecond: 0.01, Burst: 1}}})
+		ask := func(addr string, times int) {
+			for range times {
+				_ = r.Admit(from(addr), relay.Reads)
+			}
+		}
+		ask("192.0.2.1", 1)
+		if got := log.refusals(t); got != nil {
+			t.Errorf("nobody was refused: %v", got)
+		}
+		ask("192.0.2.1", 500)
+		got := log.refusals(t)
+		if len(got) != 1 || got[0]["limit"] != relay.ReadsPerAddress || got[0]["addr"] != "192.0.2.1" || got[0]["count"] != 1.0 {
+			t.Errorf("%v", got)
+		}
+		alice := key(t)
+		for range 3 {
+			_, _ = r.Post(t.Context(), from("2001:db8::7"), sign(t, alice, envelope.Draft{Payload: asking}).Canonical())
+		}
+		got = log.refusals(t)
+		if len(got) != 1 || got[0]["limit"] != relay.PostsPerAgent || got[0]["did"] != string(alice.DID()) || got[0]["network"] != "2001:db8::/64" {
+			t.Errorf("%v", got)
+		}
+		time.Sleep(59 * time.Second)
+		synctest.Wait()
+		if got := log.refusals(t); got != nil {
+			t.Errorf("within the minute: %v", got)
+		}
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		if got := log.refusals(t); len(got) != 2 || got[0]["count"].(float64)+got[1]["count"].(float64) != 499+1 {
+			t.Errorf("after a minute: %v", got)
+		}
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if got := log.refusals(t); got != nil {
+			t.Errorf("it goes on: %v", got)
+		}
+
+		// A crowd of addresses gets a bounded number of lines.
+		for i := range 10_000 {
+			ask(netip.AddrFrom4([4]byte{198, 51, byte(i >> 8), byte(i)}).String(), 2)
+		}
+		if got := log.refusals(t); len(got) != 256 {
+			t.Errorf("%d lines", len(got))
+		}
+		time.Sleep(3 * time.Minute)
+		synctest.Wait()
+		if got := log.refusals(t); len(got) != 1 || got[0]["count"] != 10_000.0-256 {
+			t.Errorf("of the others: %v", got)
+		}
+	})
+}
