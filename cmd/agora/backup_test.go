@@ -24,7 +24,11 @@ func folderOf(t *testing.T) (folder string) {
 	if err := store.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := relayKey(filepath.Join(folder, keyName)); err != nil {
+	key, err := didkey.Generate()
+	if err == nil {
+		err = didkey.Save(filepath.Join(folder, keyName), key)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	return folder

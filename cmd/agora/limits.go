@@ -10,9 +10,10 @@ import (
 
 // limitFlags are the settings of serve that say how much others may ask of the relay, and who they are. 0 means no limit.
 type limitFlags struct {
-	PostRateIP       float64     `name:"post-rate-ip" default:"50" placeholder:"N" help:"Posts a second from one address (an IPv6 /64 counts as one), after twice as many at once; 0: any number (default: ${default})."`
+	PostRateIP       float64     `name:"post-rate-ip" default:"50" placeholder:"N" help:"Posts a second from one address (an IPv6 /64 counts as one; a /56 has 4 times and a /48 16 times the limits of one), after twice as many at once; 0: any number (default: ${default})."`
 	ReadRateIP       float64     `name:"read-rate-ip" default:"100" placeholder:"N" help:"Other requests a second from one address, likewise (default: ${default})."`
 	PostRateDID      float64     `name:"post-rate-did" default:"20" placeholder:"N" help:"Messages a second signed by one identity, likewise (default: ${default})."`
+	BroadcastRateIP  float64     `name:"broadcast-rate-ip" default:"5" placeholder:"N" help:"REQUESTs without a recipient a second from one address, after four times as many at once; 0: any number (default: ${default})."`
 	ConnectionsPerIP int         `name:"connections-per-ip" default:"256" placeholder:"N" help:"Connections of one address that may be open at a time, idle ones included; 0: any number (default: ${default})."`
 	RequestsPerIP    int         `name:"requests-per-ip" default:"64" placeholder:"N" help:"Requests of one address that may be under way at a time, waiting polls included; 0: any number (default: ${default})."`
 	PollsPerIP       int         `name:"polls-per-ip" default:"32" placeholder:"N" help:"Polls of one address that may wait at a time; 0: any number (default: ${default})."`
@@ -20,11 +21,13 @@ type limitFlags struct {
 	InboxEvents      int         `default:"10000" placeholder:"N" help:"Unexpired REQUESTs and MANIFESTs that may wait for one recipient; the mail of threads is not counted; 0: any number (default: ${default})."`
 	InboxBytes       int64       `type:"bytes" default:"64MiB" placeholder:"SIZE" help:"How large they may be together; 0: any size (default: ${default})."`
 	TrustedProxy     []proxyText `placeholder:"CIDR" sep:"none" help:"A proxy whose X-Forwarded-For says where requests come from, as an address or a network. May be repeated. Without it all who come through a proxy count as one address."`
+	LimitLocal       bool        `help:"Limit requests of this machine like any others. Without it a relay that listens on loopback only, and has no --public-url, does not limit them."`
 	CORSOrigin       []webOrigin `name:"cors-origin" placeholder:"ORIGIN" sep:"none" help:"Let web pages of this origin, such as https://app.example, use the relay; * for all pages. May be repeated. Without it no page may read answers."`
 }
 
 func (f limitFlags) Validate() error {
-	for name, perSecond := range map[string]float64{"--post-rate-ip": f.PostRateIP, "--read-rate-ip": f.ReadRateIP, "--post-rate-did": f.PostRateDID} {
+	for name, perSecond := range map[string]float64{"--post-rate-ip": f.PostRateIP, "--read-rate-ip": f.ReadRateIP, "--post-rate-did": f.PostRateDID,
+		"--broadcast-rate-ip": f.BroadcastRateIP} {
 		if perSecond != 0 && !(perSecond >= 0.01 && perSecond <= 1e6) { // said so that NaN is out, too
 			return fmt.Errorf("%s must be from 0.01 to 1000000 a second, or 0 for no limit", name)
 		}
@@ -50,6 +53,7 @@ func (f limitFlags) limits() relay.Limits {
 	}
 	return relay.Limits{
 		PostsPerAddress: rate(f.PostRateIP), ReadsPerAddress: rate(f.ReadRateIP), PostsPerAgent: rate(f.PostRateDID),
+		BroadcastsPerAddress:  rate(f.BroadcastRateIP),
 		ConnectionsPerAddress: orUnlimited(f.ConnectionsPerIP),
 		RequestsPerAddress:    orUnlimited(f.RequestsPerIP), PollsPerAddress: orUnlimited(f.PollsPerIP), Polls: orUnlimited(f.MaxPolls),
 	}

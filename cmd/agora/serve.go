@@ -34,6 +34,7 @@ type serveCmd struct {
 	ThreadRetention time.Duration    `default:"24h" placeholder:"DURATION" help:"How long a thread's record outlives its messages (default: ${default})."`
 	MaxDisk         int64            `type:"bytes" default:"64GiB" placeholder:"SIZE" help:"Largest size of the database; then messages are refused until some have expired (default: ${default})."`
 	AcceptLoss      bool             `help:"Start although acknowledged messages are missing from the database, which a start refuses otherwise. Readers have to start again."`
+	NewIdentity     bool             `help:"Make a new identity for a database whose relay.key is missing, which a start refuses otherwise. Clients that know the relay by its did will not know it any more."`
 	Limits          limitFlags       `embed:"" group:"Limits and who may ask"`
 	LogLevel        slog.Level       `default:"info" placeholder:"LEVEL" help:"debug, info, warn or error (default: ${default})."`
 }
@@ -95,31 +96,35 @@ func (c serveCmd) Run(env environment) (err error) {
 		return unlessStopped(env.ctx, err, log)
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	key, err := relayKey(filepath.Join(c.Data, keyName))
+	key, err := c.key(env.ctx, store)
 	if err != nil {
-		return err
+		return unlessStopped(env.ctx, err, log)
 	}
 	listener, err := net.Listen("tcp", string(c.Addr))
 	if err != nil {
 		return fmt.Errorf("cannot listen on %s: %w; choose another with --addr, or stop what listens there", c.Addr, err)
 	}
-	origin := "http://" + listener.Addr().String()
+	origin, public := "http://"+listener.Addr().String(), ""
 	if c.PublicURL != "" {
-		if origin, err = relay.ParseOrigin(c.PublicURL); err != nil {
+		if public, err = relay.ParseOrigin(c.PublicURL); err != nil {
 			return errors.Join(err, listener.Close())
 		}
+		origin = public
 	}
 	r, err := relay.New(env.ctx, relay.Config{Policy: policy, Store: store, Key: key, Origin: origin, Reads: c.Reads, MaxBody: c.MaxBody, Log: log,
 		Limits: c.Limits.limits()})
 	if err != nil {
 		return errors.Join(unlessStopped(env.ctx, err, log), listener.Close())
 	}
-	server := httpapi.NewServer(r, httpapi.Options{Build: build(), Demo: c.Demo, Public: c.PublicURL != "", Log: log,
-		Loopback: onLoopback(listener.Addr()), TrustedProxies: c.Limits.proxies(), Origins: c.Limits.origins()})
+	server := httpapi.NewServer(r, httpapi.Options{Build: build(), Demo: c.Demo, PublicURL: public, Log: log,
+		Loopback: onLoopback(listener.Addr()), LimitLocal: c.Limits.LimitLocal, TrustedProxies: c.Limits.proxies(), Origins: c.Limits.origins()})
 	if _, err := fmt.Fprintf(env.stdout, "Agora relay %s\nlistening on %s\n", key.DID(), "http://"+listener.Addr().String()); err != nil {
 		return errors.Join(err, listener.Close())
 	}
 	log.Info("listening", "addr", listener.Addr().String(), "origin", origin, "reads", c.Reads, "did", key.DID(), "data", c.Data, "build", build())
+	for _, warning := range c.warnings(onLoopback(listener.Addr())) {
+		log.Warn(warning)
+	}
 	return serve(env.ctx, r, server, listener, log)
 }
 
@@ -186,11 +191,37 @@ func serve(ctx context.Context, r *relay.Relay, server *httpapi.Server, listener
 	return failed
 }
 
-// relayKey loads the relay's own key, making it at the first start.
-func relayKey(path string) (didkey.Key, error) {
+// warnings returns what an operator may have forgotten. home: only this machine can connect.
+func (c serveCmd) warnings(home bool) (all []string) {
+	switch proxied := len(c.Limits.TrustedProxy) > 0; {
+	case c.PublicURL != "" && !proxied:
+		all = append(all, "--public-url is given and --trusted-proxy is not: if a proxy passes requests on to this relay, all who come "+
+			"through it share the limits of one address; name the proxy with --trusted-proxy")
+	case c.PublicURL == "" && proxied && home:
+		all = append(all, "--trusted-proxy is given and --public-url is not: requests to the proxy's own name are refused, because "+
+			"a relay on a loopback address answers to loopback names only; give it the name with --public-url")
+	case c.PublicURL == "" && home && !c.Limits.LimitLocal:
+		all = append(all, "requests over loopback are not limited; if a proxy on this machine passes requests on to this relay, "+
+			"say so with --public-url and --trusted-proxy, or limit all alike with --limit-local")
+	}
+	return all
+}
+
+// key loads the relay's own key. It makes one for a database that has never held anything, and for another one only if
+// a new identity was asked for: a key that was lost by mistake is to be put back instead.
+func (c serveCmd) key(ctx context.Context, store relay.Store) (didkey.Key, error) {
+	path := filepath.Join(c.Data, keyName)
 	key, err := didkey.Load(path)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return key, err
+	}
+	page, err := store.Read(ctx, relay.Query{})
+	if err != nil {
+		return didkey.Key{}, err
+	}
+	if page.Cursor.Seq > 0 && !c.NewIdentity {
+		return didkey.Key{}, fmt.Errorf("%s is missing, and the database beside it was used with it; put it back from a copy, "+
+			"or start with --new-identity to give the relay another identity", path)
 	}
 	if key, err = didkey.Generate(); err != nil {
 		return didkey.Key{}, err

@@ -50,8 +50,7 @@ func (c *connections) changed(connection net.Conn, state http.ConnState) {
 }
 
 // spares reports whether connections from addr are not counted: those of a trusted proxy, which pass on the requests of
-// many, and those of this machine, unless the relay has a public address and so may have a proxy here that it does not
-// know.
+// many, and those of this machine where its requests may be without limits.
 func (s *server) spares(addr netip.Addr) bool {
-	return s.trusts(addr) || addr.IsLoopback() && !s.options.Public
+	return s.trusts(addr) || addr.IsLoopback() && s.sparesLoopback()
 }

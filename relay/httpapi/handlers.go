@@ -243,7 +243,8 @@ func (s *server) limits() map[string]any {
 	}
 	rates := map[string]rate{}
 	for name, r := range map[string]relay.Rate{relay.PostsPerAddress: s.relay.Limits.PostsPerAddress,
-		relay.ReadsPerAddress: s.relay.Limits.ReadsPerAddress, relay.PostsPerAgent: s.relay.Limits.PostsPerAgent} {
+		relay.ReadsPerAddress: s.relay.Limits.ReadsPerAddress, relay.PostsPerAgent: s.relay.Limits.PostsPerAgent,
+		relay.BroadcastsPerAddress: s.relay.Limits.BroadcastsPerAddress} {
 		if r.PerSecond >= 0 {
 			rates[name] = rate(r)
 		}

@@ -27,8 +27,9 @@ import (
 type Options struct {
 	Build          string         // the program's version, for /health and the well-known document
 	Demo           bool           // open POST /seed to everybody
-	Public         bool           // a public URL was configured, so no request counts as local
-	Loopback       bool           // nobody but this machine can connect
+	PublicURL      string         // the configured origin, in relay.ParseOrigin's form; if there is one, no request counts as local
+	Loopback       bool           // nobody but this machine can connect; else no request counts as local
+	LimitLocal     bool           // no request counts as local
 	TrustedProxies []netip.Prefix // whose word, X-Forwarded-For, is taken for where a request comes from
 	Origins        []string       // web pages that may use the relay, in relay.ParseOrigin's form, or "*" for all; none: CORS is off
 	Log            *slog.Logger
@@ -136,7 +137,7 @@ func (s *server) routes() http.Handler {
 		{"/threads/{id}", methods{http.MethodGet: s.reading(s.getThread)}},
 		{"/agents", methods{http.MethodGet: s.reading(s.getAgents)}},
 		{"/agents/{did}", methods{http.MethodGet: s.reading(s.getAgent)}},
-		{"/health", methods{http.MethodGet: s.getHealth, http.MethodHead: s.getHealth}},
+		{healthPath, methods{http.MethodGet: s.getHealth, http.MethodHead: s.getHealth}},
 		{"/.well-known/agora.json", methods{http.MethodGet: s.getWellKnown}},
 		{"/seed", methods{http.MethodPost: s.postSeed}},
 		// Names that clients written before this relay use.
@@ -155,6 +156,8 @@ func (s *server) routes() http.Handler {
 	}
 	return router
 }
+
+const healthPath = "/health"
 
 // handler is one route's work; an error it returns becomes the answer.
 type handler func(http.ResponseWriter, *http.Request) error

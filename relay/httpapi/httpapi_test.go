@@ -2,6 +2,7 @@ package httpapi_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"net/url"
 	"path/filepath"
 	"strings"
@@ -294,28 +296,55 @@ func TestEveryCodeHasItsStatus(t *testing.T) {
 	}
 }
 
+// TestSeedIsLocal holds which requests count as local, by what only these may do.
 func TestSeedIsLocal(t *testing.T) {
 	r := start(t)
-	for name, c := range map[string]struct {
-		options            httpapi.Options
-		peer, host, header string
-		want               int
-	}{
-		"loopback":            {peer: "127.0.0.1:9", host: "localhost:8789", want: 200},
-		"loopback 6":          {peer: "[::1]:9", host: "[::1]:8789", want: 200},
-		"another host's name": {peer: "127.0.0.1:9", host: "evil.example", want: 404},
-		"another machine":     {peer: "192.0.2.1:9", host: "localhost", want: 404},
-		"through a proxy":     {peer: "127.0.0.1:9", host: "localhost", header: "X-Forwarded-For", want: 404},
-		"forwarded":           {peer: "127.0.0.1:9", host: "localhost", header: "Forwarded", want: 404},
-		"a web page":          {peer: "127.0.0.1:9", host: "localhost", header: "Origin", want: 404},
-		"public relay":        {options: httpapi.Options{Public: true}, peer: "127.0.0.1:9", host: "localhost", want: 404},
-		"demo":                {options: httpapi.Options{Public: true, Demo: true}, peer: "192.0.2.1:9", host: "relay.example", want: 200},
-	} {
+	home := httpapi.Options{Log: quiet, Loopback: true}
+	public := httpapi.Options{Log: quiet, Loopback: true, PublicURL: "https://relay.example"}
+	demo := public
+	demo.Demo = true
+	trusting := httpapi.Options{Log: quiet, Loopback: true, TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}}
+	type test struct {
+		options      httpapi.Options
+		peer, host   string
+		header, text string
+		change       func(*http.Request)
+		want         int
+	}
+	tests := map[string]test{
+		"loopback":               {options: home, want: 200},
+		"loopback 6":             {options: home, peer: "[::1]:9", host: "[::1]:8789", want: 200},
+		"loopback, mapped":       {options: home, peer: "[::ffff:127.0.0.1]:9", want: 200},
+		"a browser's own":        {options: home, header: "User-Agent", text: "Mozilla/5.0", want: 200},
+		"kept alive":             {options: home, header: "Connection", text: "keep-alive", want: 200},
+		"another host's name":    {options: home, host: "evil.example", want: 403},
+		"no host's name":         {options: home, host: "-", want: 403},
+		"another machine":        {options: home, peer: "192.0.2.1:9", want: 404},
+		"open to the network":    {options: httpapi.Options{Log: quiet}, want: 404},
+		"told not to":            {options: httpapi.Options{Log: quiet, Loopback: true, LimitLocal: true}, want: 404},
+		"from a trusted proxy":   {options: trusting, want: 404},
+		"HTTP/1.0, as nginx has": {options: home, change: func(r *http.Request) { r.ProtoMinor = 0 }, want: 404},
+		"closed, as nginx has":   {options: home, change: func(r *http.Request) { r.Close = true }, want: 404},
+		"a web page":             {options: home, header: "Origin", text: "http://localhost:8789", want: 404},
+		"another's web page":     {options: home, header: "Origin", text: "http://evil.example", want: 403},
+		"a browser, typed":       {options: home, header: "Sec-Fetch-Site", text: "none", want: 404},
+		"public relay":           {options: public, want: 404},
+		"public relay, its name": {options: public, host: "relay.example", want: 404},
+		"demo":                   {options: demo, peer: "192.0.2.1:9", host: "relay.example", want: 200},
+	}
+	for _, header := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Anything", "Via", "X-Real-Ip", "X-Client-Ip",
+		"X-Cluster-Client-Ip", "True-Client-Ip", "Cf-Connecting-Ip", "Cdn-Loop", "Proxy-Connection", "X-Envoy-External-Address"} {
+		tests["with "+header] = test{options: home, header: header, text: "for=192.0.2.1", want: 404}
+	}
+	for name, c := range tests {
 		t.Run(name, func(t *testing.T) {
 			req := httptest.NewRequest("POST", "/seed", nil)
-			req.RemoteAddr, req.Host = c.peer, c.host
+			req.RemoteAddr, req.Host = cmp.Or(c.peer, "127.0.0.1:9"), strings.TrimPrefix(cmp.Or(c.host, "localhost:8789"), "-")
 			if c.header != "" {
-				req.Header.Set(c.header, "for=192.0.2.1")
+				req.Header.Set(c.header, c.text)
+			}
+			if c.change != nil {
+				c.change(req)
 			}
 			a := call(t, httpapi.New(r, c.options), req)
 			if a.status != c.want || a.status == 200 && a.Count != 12 {

@@ -40,7 +40,7 @@ func TestAdmittedBeforeAnythingIsRead(t *testing.T) {
 	for _, asked := range []string{
 		"POST /events", "POST /v1/messages", "POST /events?nonsense", "POST /nowhere", "POST //events", "POST /seed", "POST /health",
 		"GET /events?cursor=0&timeout=0", "GET /events", "GET /v1/messages", "GET /threads/x", "GET /agents", "GET /agents/x", "GET /v1/agents",
-		"GET /health", "HEAD /health", "GET /.well-known/agora.json", "GET /nowhere", "GET /events/", "PUT /events", "DELETE /x", "OPTIONS /events",
+		"GET /.well-known/agora.json", "GET /nowhere", "GET /events/", "PUT /events", "DELETE /x", "OPTIONS /events",
 	} {
 		t.Run(asked, func(t *testing.T) {
 			h := httpapi.New(limited(t, relay.Limits{PostsPerAddress: once, ReadsPerAddress: once}), httpapi.Options{Log: quiet, Demo: true})
@@ -56,6 +56,25 @@ func TestAdmittedBeforeAnythingIsRead(t *testing.T) {
 	}
 }
 
+// TestHealthIsAlwaysAnswered asks for the health of a relay that gives this address nothing else any more.
+func TestHealthIsAlwaysAnswered(t *testing.T) {
+	once := relay.Rate{PerSecond: 0.01, Burst: 1}
+	h := httpapi.New(limited(t, relay.Limits{PostsPerAddress: once, ReadsPerAddress: once}), httpapi.Options{Log: quiet})
+	for range 1000 {
+		get(t, h, "/health").want(t, 200, "")
+	}
+	if a := call(t, h, httptest.NewRequest("HEAD", "/health", nil)); a.status != 200 {
+		t.Errorf("HEAD: %d", a.status)
+	}
+	get(t, h, "/nowhere").want(t, 404, envelope.CodeNotFound)
+	for _, target := range []string{"/health/", "//health", "/nowhere", "/health%2f"} {
+		get(t, h, target).wantLimit(t, relay.ReadsPerAddress, "100")
+	}
+	call(t, h, httptest.NewRequest("PUT", "/health", nil)).wantLimit(t, relay.ReadsPerAddress, "100")
+	call(t, h, httptest.NewRequest("POST", "/health", nil)).want(t, 405, envelope.CodeMethodNotAllowed)
+	call(t, h, httptest.NewRequest("POST", "/health", nil)).wantLimit(t, relay.PostsPerAddress, "100")
+}
+
 func TestDefaultRatesOverHTTP(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := httpapi.New(start(t), httpapi.Options{Log: quiet})
@@ -64,11 +83,12 @@ func TestDefaultRatesOverHTTP(t *testing.T) {
 		}
 		post(t, h, "/events", []byte("{}")).wantLimit(t, relay.PostsPerAddress, "1")
 		for range 200 {
-			get(t, h, "/health").want(t, 200, "")
+			get(t, h, "/.well-known/agora.json").want(t, 200, "")
 		}
-		get(t, h, "/health").wantLimit(t, relay.ReadsPerAddress, "1")
+		get(t, h, "/.well-known/agora.json").wantLimit(t, relay.ReadsPerAddress, "1")
 
-		h = httpapi.New(limited(t, relay.Limits{PostsPerAddress: relay.Rate{PerSecond: relay.Unlimited}}), httpapi.Options{Log: quiet})
+		h = httpapi.New(limited(t, relay.Limits{PostsPerAddress: relay.Rate{PerSecond: relay.Unlimited},
+			BroadcastsPerAddress: relay.Rate{PerSecond: relay.Unlimited}}), httpapi.Options{Log: quiet})
 		alice := key(t)
 		message := func() []byte {
 			return sign(t, alice, envelope.Draft{Payload: envelope.Request{Intent: "echo"}}).Canonical()
@@ -83,11 +103,11 @@ func TestDefaultRatesOverHTTP(t *testing.T) {
 func TestLocalRequestsAreSpared(t *testing.T) {
 	r := limited(t, relay.Limits{PostsPerAddress: relay.Rate{PerSecond: 1}, ReadsPerAddress: relay.Rate{PerSecond: 1},
 		PostsPerAgent: relay.Rate{PerSecond: 1}})
-	h := httpapi.New(r, httpapi.Options{Log: quiet})
+	h := httpapi.New(r, httpapi.Options{Log: quiet, Loopback: true})
 	alice := key(t)
 	for range 50 {
 		body := sign(t, alice, envelope.Draft{Payload: envelope.Request{Intent: "echo"}}).Canonical()
-		for _, req := range []*http.Request{httptest.NewRequest("POST", "/events", bytes.NewReader(body)), httptest.NewRequest("GET", "/health", nil)} {
+		for _, req := range []*http.Request{httptest.NewRequest("POST", "/events", bytes.NewReader(body)), httptest.NewRequest("GET", "/.well-known/agora.json", nil)} {
 			req.RemoteAddr, req.Host = "127.0.0.1:9", "localhost:8789"
 			call(t, h, req).want(t, 200, "")
 		}
@@ -100,7 +120,7 @@ func TestProxyOnThisMachineIsNotSpared(t *testing.T) {
 	req := httptest.NewRequest("GET", "/health", nil)
 	req.RemoteAddr, req.Host = "127.0.0.1:9", "127.0.0.1:8789"
 	for proxy, local := range map[string]bool{"127.0.0.0/8": false, "10.0.0.1/32": true} {
-		o := httpapi.Options{TrustedProxies: []netip.Prefix{netip.MustParsePrefix(proxy)}}
+		o := httpapi.Options{Loopback: true, TrustedProxies: []netip.Prefix{netip.MustParsePrefix(proxy)}}
 		if got := httpapi.Peer(o, req); got.Local != local {
 			t.Errorf("with the proxy %s a request over loopback is local: %v", proxy, got.Local)
 		}
@@ -111,15 +131,16 @@ func TestWaitingPollsOverHTTP(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := limited(t, relay.Limits{PollsPerAddress: 3})
 		h := httpapi.New(r, httpapi.Options{Log: quiet})
+		home := httpapi.New(r, httpapi.Options{Log: quiet, Loopback: true})
 		for range 3 {
 			go h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/events?cursor=0", nil))
 		}
 		synctest.Wait()
 		get(t, h, "/events?cursor=0").wantLimit(t, relay.PollsPerAddress, "5")
 		get(t, h, "/events?cursor=0&timeout=0").want(t, 200, "")
-		for _, other := range [][2]string{{"192.0.2.2:9", "relay.example"}, {"127.0.0.1:9", "localhost"}} {
+		for addr, h := range map[string]http.Handler{"192.0.2.2:9": h, "127.0.0.1:9": home} {
 			req := httptest.NewRequest("GET", "/events?cursor=0&timeout=1", nil)
-			req.RemoteAddr, req.Host = other[0], other[1]
+			req.RemoteAddr, req.Host = addr, "localhost"
 			call(t, h, req).want(t, 200, "")
 		}
 		r.Drain()
@@ -132,6 +153,8 @@ func TestRequestsUnderWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := startWith(t, func(s relay.Store) relay.Store { return panicking{s} }, relay.Limits{RequestsPerAddress: 3})
 		h := httpapi.New(r, httpapi.Options{Log: quiet})
+		home := httpapi.New(r, httpapi.Options{Log: quiet, Loopback: true})
+		const document = "/.well-known/agora.json"
 		for range 10 {
 			get(t, h, "/agents").want(t, 500, envelope.CodeInternal)
 			get(t, h, "/nothing").want(t, 404, envelope.CodeNotFound)
@@ -141,17 +164,18 @@ func TestRequestsUnderWay(t *testing.T) {
 			go h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("POST", "/events", body))
 		}
 		synctest.Wait()
-		get(t, h, "/health").wantLimit(t, relay.RequestsPerAddress, "5")
-		for _, other := range [][2]string{{"192.0.2.2:9", "relay.example"}, {"127.0.0.1:9", "localhost"}} {
-			req := httptest.NewRequest("GET", "/health", nil)
-			req.RemoteAddr, req.Host = other[0], other[1]
+		get(t, h, document).wantLimit(t, relay.RequestsPerAddress, "5")
+		for addr, h := range map[string]http.Handler{"192.0.2.2:9": h, "127.0.0.1:9": home} {
+			req := httptest.NewRequest("GET", document, nil)
+			req.RemoteAddr, req.Host = addr, "localhost"
 			call(t, h, req).want(t, 200, "")
 		}
+		get(t, h, "/health").want(t, 200, "") // is not counted
 		if err := end.Close(); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		get(t, h, "/health").want(t, 200, "")
+		get(t, h, document).want(t, 200, "")
 	})
 }
 
@@ -209,7 +233,7 @@ func TestForwardedForChangesNothingUnasked(t *testing.T) {
 	r := limited(t, relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: 0.01, Burst: 10}})
 	h := httpapi.New(r, httpapi.Options{Log: quiet, TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.1/32")}})
 	ask := func(connection, forwarded string) answer {
-		req := httptest.NewRequest("GET", "/health", nil)
+		req := httptest.NewRequest("GET", "/.well-known/agora.json", nil)
 		req.RemoteAddr = connection
 		req.Header.Set("X-Forwarded-For", forwarded)
 		return call(t, h, req)
@@ -248,7 +272,8 @@ func TestWellKnownNamesTheLimits(t *testing.T) {
 	}
 	limits, features := ask(start(t), httpapi.Options{})
 	for name, want := range map[string]string{"connectionsPerAddress": "256", "pollsPerAddress": "32", "polls": "10000",
-		"rates": `{"postsPerAddress":{"perSecond":50,"burst":100},"postsPerAgent":{"perSecond":20,"burst":40},"readsPerAddress":{"perSecond":100,"burst":200}}`} {
+		"costlyNumbers": "1000",
+		"rates":         `{"broadcastsPerAddress":{"perSecond":5,"burst":20},"postsPerAddress":{"perSecond":50,"burst":100},"postsPerAgent":{"perSecond":20,"burst":40},"readsPerAddress":{"perSecond":100,"burst":200}}`} {
 		if string(limits[name]) != want {
 			t.Errorf("%s is %s, want %s", name, limits[name], want)
 		}
@@ -257,7 +282,7 @@ func TestWellKnownNamesTheLimits(t *testing.T) {
 		t.Error(features)
 	}
 	none := relay.Rate{PerSecond: relay.Unlimited}
-	limits, features = ask(limited(t, relay.Limits{PostsPerAddress: none, ReadsPerAddress: none, PostsPerAgent: relay.Rate{PerSecond: 0.5},
+	limits, features = ask(limited(t, relay.Limits{PostsPerAddress: none, ReadsPerAddress: none, PostsPerAgent: relay.Rate{PerSecond: 0.5}, BroadcastsPerAddress: none,
 		PollsPerAddress: relay.Unlimited, Polls: relay.Unlimited}), httpapi.Options{Origins: []string{"*"}})
 	if _, named := limits["polls"]; named || string(limits["rates"]) != `{"postsPerAgent":{"perSecond":0.5,"burst":1}}` || limits["pollsPerAddress"] != nil {
 		t.Errorf("%s", limits)
@@ -265,7 +290,7 @@ func TestWellKnownNamesTheLimits(t *testing.T) {
 	if !strings.HasSuffix(features, " cors") {
 		t.Error(features)
 	}
-	limits, _ = ask(limited(t, relay.Limits{PostsPerAddress: none, ReadsPerAddress: none, PostsPerAgent: none}), httpapi.Options{})
+	limits, _ = ask(limited(t, relay.Limits{PostsPerAddress: none, ReadsPerAddress: none, PostsPerAgent: none, BroadcastsPerAddress: none}), httpapi.Options{})
 	if limits["rates"] != nil {
 		t.Errorf("rates: %s", limits["rates"])
 	}

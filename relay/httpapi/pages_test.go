@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
 )
@@ -79,14 +78,14 @@ func TestPagesReadErrors(t *testing.T) {
 		req.Header.Set("Origin", origin)
 		return call(t, h, req)
 	}
-	r := limited(t, relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: 0.01, Burst: 4}})
+	r := limited(t, relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: 0.01, Burst: 3}})
 	h := httpapi.New(r, httpapi.Options{Log: quiet, Origins: []string{"https://app.example"}})
 	for _, c := range []struct {
 		method, path string
 		status       int
 	}{
 		{"GET", "/health", 200}, {"GET", "/nowhere", 404}, {"GET", "/events", 400}, {"POST", "/events", 400}, {"OPTIONS", "/events", 405},
-		{"GET", "/health", 429},
+		{"GET", "/events", 429},
 	} {
 		a := ask(h, c.method, c.path, "https://app.example")
 		if got := a.header.Get("Access-Control-Allow-Origin"); a.status != c.status || got != "https://app.example" {
@@ -125,57 +124,143 @@ func TestPreflightsCount(t *testing.T) {
 	}
 }
 
+// TestReboundPagesAreRefused holds which names a relay answers to that listens on its own machine only: whoever asks,
+// and whatever other headers say.
 func TestReboundPagesAreRefused(t *testing.T) {
-	r := limited(t, relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: relay.Unlimited}})
+	r := limited(t, relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: relay.Unlimited}, PostsPerAddress: relay.Rate{PerSecond: relay.Unlimited}})
 	home := httpapi.Options{Log: quiet, Loopback: true}
-	with := func(change func(*httpapi.Options)) httpapi.Options {
-		o := home
-		change(&o)
-		return o
-	}
+	public := httpapi.Options{Log: quiet, Loopback: true, PublicURL: "https://relay.example"}
+	odd := httpapi.Options{Log: quiet, Loopback: true, PublicURL: "http://relay.example:8080"}
+	trusting := httpapi.Options{Log: quiet, Loopback: true, TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}}
+	pages := httpapi.Options{Log: quiet, Loopback: true, Origins: []string{"*"}}
 	for name, c := range map[string]struct {
-		options             httpapi.Options
-		host, header, value string
-		refused             bool
+		options httpapi.Options
+		refused bool
+		hosts   []string
 	}{
-		"rebound, by script":     {home, "evil.example:8789", "Origin", "http://evil.example:8789", true},
-		"rebound, same origin":   {home, "evil.example:8789", "Sec-Fetch-Site", "same-origin", true},
-		"rebound, with referer":  {home, "evil.example:8789", "Referer", "http://evil.example:8789/", true},
-		"rebound, an old one":    {home, "evil.example:8789", "User-Agent", "Mozilla/5.0 (X11)", true},
-		"looks like localhost":   {home, "localhost.evil.example", "User-Agent", "Mozilla/5.0", true},
-		"an address not its own": {home, "192.0.2.1:8789", "User-Agent", "Mozilla/5.0", true},
-		"another's origin only":  {with(func(o *httpapi.Options) { o.Origins = []string{"https://app.example"} }), "evil.example", "Origin", "http://evil.example", true},
-		"listed, but no origin":  {with(func(o *httpapi.Options) { o.Origins = []string{"http://evil.example"} }), "evil.example", "Referer", "http://evil.example/", true},
+		"loopback names": {home, false, []string{"localhost", "LocalHost:8789", "127.0.0.1", "127.0.0.1:8789", "127.200.3.4:1", "[::1]", "[::1]:8789",
+			"[0:0::1]:8789", "[::ffff:127.0.0.1]:8789"}},
+		"other names": {home, true, []string{"", "evil.example", "evil.example:8789", "localhost.evil.example", "localhost.evil", "evil.localhost", "localhost.",
+			"127.0.0.1.", "127.0.0.1.evil.example", "127.1", "127.0.1", "2130706433", "0x7f000001", "0177.0.0.1", "0.0.0.0", "0.0.0.0:8789", "0", "[::]", "[::]:8789",
+			"::1", "192.0.2.1:8789", "10.0.0.1", "[fe80::1]", "[::1%25lo]:8789", "[::1%lo]", "[127.0.0.1]", "[localhost]", "localhost:", "localhost:x",
+			"localhost:99999", "localhost:80:80", "localhost@evil.example", "[::1", "::1]", "relay.example", "localhost,evil.example"}},
+		"the public name":                 {public, false, []string{"relay.example", "RELAY.example", "relay.example:443", "localhost:8789", "127.0.0.1"}},
+		"other names of a public one":     {public, true, []string{"", "evil.example", "relay.example.evil.example", "relay.example:8789", "relay.example.", "www.relay.example"}},
+		"a public name with a port":       {odd, false, []string{"relay.example:8080", "[::1]"}},
+		"… and without it":                {odd, true, []string{"relay.example", "relay.example:80", "relay.example:8789"}},
+		"behind a proxy that gives names": {trusting, true, []string{"relay.example"}},
+		"behind a proxy that does not":    {trusting, false, []string{"127.0.0.1:8789"}},
+		"pages that may read":             {pages, true, []string{"evil.example"}},
+		"open to the network":             {httpapi.Options{Log: quiet}, false, []string{"relay.internal", "192.0.2.1:8789"}},
+	} {
+		for _, host := range c.hosts {
+			for _, header := range [][2]string{{"User-Agent", "curl/8"}, {"User-Agent", "Mozilla/5.0"}, {"Origin", "http://" + host}, {"Sec-Fetch-Site", "same-origin"}, {"X-Forwarded-Host", "localhost"}} {
+				for _, target := range []string{"GET /health", "GET /events?cursor=0&timeout=0", "GET /nowhere", "OPTIONS /events", "POST /events"} {
+					method, path, _ := strings.Cut(target, " ")
+					req := httptest.NewRequest(method, path, strings.NewReader("{"))
+					req.RemoteAddr, req.Host = "127.0.0.1:9", host
+					req.Header.Set(header[0], header[1])
+					a := call(t, httpapi.New(r, c.options), req)
+					if (a.status == 403) != c.refused || c.refused && !strings.Contains(a.Message, "--public-url") {
+						t.Errorf("%s: %s with Host %q and %s %s: %d %s", name, target, host, header[0], header[1], a.status, a.body)
+					}
+				}
+			}
+		}
+	}
+}
 
-		"a browser at home":       {home, "localhost:8789", "User-Agent", "Mozilla/5.0", false},
-		"a browser at home, IPv4": {home, "127.0.0.1:8789", "Sec-Fetch-Site", "none", false},
-		"a browser at home, IPv6": {home, "[::1]:8789", "Sec-Fetch-Site", "none", false},
-		"no browser":              {home, "relay.internal:8789", "User-Agent", "curl/8", false},
-		"a listed page":           {with(func(o *httpapi.Options) { o.Origins = []string{"https://app.example"} }), "relay.internal", "Origin", "https://app.example", false},
-		"every page":              {with(func(o *httpapi.Options) { o.Origins = []string{"*"} }), "relay.internal", "Referer", "https://x.example/", false},
-		"a public relay":          {with(func(o *httpapi.Options) { o.Public = true }), "relay.example", "User-Agent", "Mozilla/5.0", false},
-		"behind a proxy":          {with(func(o *httpapi.Options) { o.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")} }), "relay.example", "User-Agent", "Mozilla/5.0", false},
-		"open to the network":     {httpapi.Options{Log: quiet}, "relay.internal", "User-Agent", "Mozilla/5.0", false},
+// TestForeignPagesDoNotPost holds from which pages posts are taken.
+func TestForeignPagesDoNotPost(t *testing.T) {
+	r := limited(t, relay.Limits{PostsPerAddress: relay.Rate{PerSecond: relay.Unlimited}, ReadsPerAddress: relay.Rate{PerSecond: relay.Unlimited}})
+	home := httpapi.Options{Log: quiet, Loopback: true}
+	listed := httpapi.Options{Log: quiet, Loopback: true, Origins: []string{"https://app.example"}}
+	all := httpapi.Options{Log: quiet, Loopback: true, Origins: []string{"*"}}
+	open := httpapi.Options{Log: quiet}
+	for name, c := range map[string]struct {
+		options httpapi.Options
+		origin  []string
+		site    string
+		refused bool
+	}{
+		"no page":                          {home, nil, "", false},
+		"its own page":                     {home, []string{"http://localhost:8789"}, "same-origin", false},
+		"its own page, older browser":      {home, []string{"http://LOCALHOST:8789"}, "", false},
+		"typed":                            {home, nil, "none", false},
+		"another page":                     {home, []string{"https://evil.example"}, "cross-site", true},
+		"another page, older browser":      {home, []string{"https://evil.example"}, "", true},
+		"another page, without an origin":  {home, nil, "cross-site", true},
+		"another port":                     {home, []string{"http://localhost:3000"}, "same-site", true},
+		"another port, older browser":      {home, []string{"http://localhost:3000"}, "", true},
+		"another name of this machine":     {home, []string{"http://127.0.0.1:8789"}, "cross-site", true},
+		"a page of no origin":              {home, []string{"null"}, "", true},
+		"an empty origin":                  {home, []string{""}, "", true},
+		"two origins":                      {home, []string{"http://localhost:8789", "https://evil.example"}, "", true},
+		"two of the same":                  {home, []string{"http://localhost:8789", "http://localhost:8789"}, "", true},
+		"a site nobody knows":              {home, nil, "elsewhere", true},
+		"a path behind it":                 {home, []string{"http://localhost:8789/x"}, "", true},
+		"a file":                           {home, []string{"file://"}, "", true},
+		"a listed page":                    {listed, []string{"https://app.example"}, "cross-site", false},
+		"one that is not listed":           {listed, []string{"https://evil.example"}, "cross-site", true},
+		"one that is not listed, null":     {listed, []string{"null"}, "cross-site", true},
+		"without an origin, though listed": {listed, nil, "cross-site", true},
+		"any page":                         {all, []string{"https://evil.example"}, "cross-site", false},
+		"any page, null":                   {all, []string{"null"}, "cross-site", false},
+		"another page, an open relay":      {open, []string{"https://evil.example"}, "cross-site", true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for _, target := range []string{"/health", "/events?cursor=0&timeout=0", "/seed"} {
-				req := httptest.NewRequest("GET", target, nil)
-				req.RemoteAddr, req.Host = "127.0.0.1:9", c.host
-				req.Header.Set(c.header, c.value)
-				if target == "/seed" {
-					req.Method = "POST"
+			for _, target := range []string{"/events", "/v1/messages", "/seed", "/nowhere"} {
+				req := httptest.NewRequest("POST", target, strings.NewReader("{}"))
+				req.RemoteAddr, req.Host = "127.0.0.1:9", "localhost:8789"
+				req.Header.Set("Content-Type", "text/plain")
+				if req.Header["Origin"] = c.origin; c.origin == nil {
+					delete(req.Header, "Origin")
+				}
+				if c.site != "" {
+					req.Header.Set("Sec-Fetch-Site", c.site)
 				}
 				a := call(t, httpapi.New(r, c.options), req)
-				switch {
-				case c.refused:
-					a.want(t, 403, envelope.CodeForbidden)
-					if !strings.Contains(a.Message, "--public-url") {
-						t.Error(a.Message)
-					}
-				case target != "/seed" && a.status != 200:
+				if (a.status == 403) != c.refused || c.refused && !strings.Contains(a.Message, "--cors-origin") {
 					t.Errorf("%s: %d %s", target, a.status, a.body)
 				}
 			}
+			req := httptest.NewRequest("GET", "/events?cursor=0&timeout=0", nil) // a page cannot read the answer
+			req.RemoteAddr, req.Host = "127.0.0.1:9", "localhost:8789"
+			if req.Header["Origin"] = c.origin; c.origin == nil {
+				delete(req.Header, "Origin")
+			}
+			call(t, httpapi.New(r, c.options), req).want(t, 200, "")
 		})
+	}
+}
+
+// TestReboundRawRequests sends to a relay that listens on its own machine what no HTTP library would.
+func TestReboundRawRequests(t *testing.T) {
+	r := limited(t, relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: relay.Unlimited}, PostsPerAddress: relay.Rate{PerSecond: relay.Unlimited}})
+	l, _ := serveWith(t, r, httpapi.Options{Log: quiet, Loopback: true})
+	const read = "/events?cursor=0&timeout=0"
+	for request, status := range map[string]int{
+		"GET " + read + " HTTP/1.1\r\nHost: localhost:8789\r\n\r\n":                                               200,
+		"GET " + read + " HTTP/1.0\r\nHost: localhost:8789\r\n\r\n":                                               200,
+		"GET " + read + " HTTP/1.1\r\nHost: evil.example\r\n\r\n":                                                 403,
+		"GET " + read + " HTTP/1.0\r\nHost: evil.example\r\n\r\n":                                                 403,
+		"GET " + read + " HTTP/1.0\r\n\r\n":                                                                       403,
+		"GET " + read + " HTTP/1.1\r\nHost:\r\n\r\n":                                                              403,
+		"GET " + read + " HTTP/1.1\r\n\r\n":                                                                       400,
+		"GET " + read + " HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n":                              400,
+		"GET http://evil.example" + read + " HTTP/1.1\r\nHost: localhost\r\n\r\n":                                 403,
+		"GET http://localhost:8789" + read + " HTTP/1.1\r\nHost: localhost:8789\r\n\r\n":                          200,
+		"GET http://localhost@evil.example" + read + " HTTP/1.1\r\nHost: localhost\r\n\r\n":                       403,
+		"GET //localhost" + read + " HTTP/1.1\r\nHost: evil.example\r\n\r\n":                                      403,
+		"CONNECT evil.example:80 HTTP/1.1\r\nHost: localhost\r\n\r\n":                                             403,
+		"OPTIONS * HTTP/1.1\r\nHost: evil.example\r\n\r\n":                                                        403,
+		"POST /events HTTP/1.1\r\nHost: localhost\r\nOrigin: null\r\nContent-Length: 2\r\n\r\n{}":                 403,
+		"POST /events HTTP/1.1\r\nHost: localhost\r\norigin: https://evil.example\r\nContent-Length: 2\r\n\r\n{}": 403,
+		"POST /events HTTP/1.0\r\nContent-Length: 2\r\n\r\n{}":                                                    403,
+		"POST /events HTTP/1.1\r\nHost: LOCALHOST\r\nContent-Length: 2\r\n\r\n{}":                                 400,
+	} {
+		if got := checkRaw(t, []byte(request), overRaw(l, []byte(request))); got != status {
+			t.Errorf("%q: %d, want %d", request, got, status)
+		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/rs/cors"
@@ -15,25 +16,26 @@ import (
 
 // Who a request comes from, and whether it is taken at all.
 
-// admit lets h see the requests that the rates allow, before anything else of them is read or judged.
+// admit lets h see the requests that the limits allow, before anything else of them is read or judged.
 func (s *server) admit(h handler) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
-		kind := relay.Reads
-		if r.Method == http.MethodPost {
-			kind = relay.Posts
+		if !probesHealth(r) {
+			kind := relay.Reads
+			if r.Method == http.MethodPost {
+				kind = relay.Posts
+			}
+			peer := s.peer(r)
+			if err := s.relay.Admit(peer, kind); err != nil {
+				return err
+			}
+			leave, err := s.relay.Enter(peer)
+			if err != nil {
+				return err
+			}
+			defer leave()
 		}
-		peer := s.peer(r)
-		if err := s.relay.Admit(peer, kind); err != nil {
+		if err := s.refuse(r); err != nil {
 			return err
-		}
-		leave, err := s.relay.Enter(peer)
-		if err != nil {
-			return err
-		}
-		defer leave()
-		if s.rebound(r) {
-			return envelope.Errorf(envelope.CodeForbidden, "this relay serves its own machine, and this web page reaches it under "+
-				"another machine's name; its operator can give it that name with --public-url")
 		}
 		if s.cors != nil && r.Method == http.MethodOptions && r.Header.Get("Access-Control-Request-Method") != "" {
 			s.extend(w)
@@ -42,6 +44,12 @@ func (s *server) admit(h handler) handler {
 		}
 		return h(w, r)
 	}
+}
+
+// probesHealth reports whether a request asks whether the relay lives. Such a one is not limited but by the connections
+// of its address: a relay under a flood, or a monitor that shares an address with one, must not look dead.
+func probesHealth(r *http.Request) bool {
+	return r.URL.Path == healthPath && (r.Method == http.MethodGet || r.Method == http.MethodHead)
 }
 
 // newCORS returns what writes the headers that let web pages of these origins read answers, errors among them; nil if
@@ -113,46 +121,105 @@ func (s *server) trusts(addr netip.Addr) bool {
 	return slices.ContainsFunc(s.options.TrustedProxies, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// passedOn are further headers that a proxy or a browser adds.
-var passedOn = []string{"Via", "X-Real-Ip", "Origin", "Sec-Fetch-Site"}
+// passedOn are headers that only proxies and browsers add, besides those that begin with X-Forwarded-.
+var passedOn = []string{"Forwarded", "Via", "X-Real-Ip", "X-Client-Ip", "X-Cluster-Client-Ip", "X-Original-Forwarded-For", "X-Original-Host",
+	"X-Proxyuser-Ip", "True-Client-Ip", "Client-Ip", "Cf-Connecting-Ip", "Cf-Ray", "Cdn-Loop", "Fastly-Client-Ip", "X-Amzn-Trace-Id",
+	"X-Envoy-External-Address", "X-Envoy-Internal", "Proxy-Connection", "Origin", "Sec-Fetch-Site", "Sec-Fetch-Mode"}
 
-// local reports whether a request certainly comes from this machine: over loopback, to a loopback name, not passed on
-// by a proxy, not sent by a web page, at a relay that has no public address (PROTOCOL §5). The Host keeps out pages
-// that have rebound their own name to this machine. What a trusted proxy sends is passed on, whatever headers it has.
+// local reports whether a request certainly comes from this machine: over loopback, to a loopback name, at a relay that
+// listens on loopback only and has no public address, and without a sign of a proxy or a web page (PROTOCOL §5). A proxy
+// on this machine that leaves no sign cannot be told from a client here; its operator has LimitLocal, PublicURL and
+// TrustedProxies.
 func (s *server) local(r *http.Request) bool {
 	addr := connected(r.RemoteAddr)
-	if !addr.IsLoopback() || s.options.Public || s.trusts(addr) {
+	if !s.sparesLoopback() || !addr.IsLoopback() || s.trusts(addr) || !loopbackName(r.Host) {
 		return false
 	}
+	if !r.ProtoAtLeast(1, 1) || r.Close {
+		return false // nginx asks so, unless it is told otherwise
+	}
 	for name := range r.Header {
-		if name == "Forwarded" || strings.HasPrefix(name, "X-Forwarded-") || slices.Contains(passedOn, name) {
+		if strings.HasPrefix(name, "X-Forwarded-") || slices.Contains(passedOn, name) {
 			return false
 		}
 	}
-	return loopbackName(r.Host)
+	return true
 }
 
-// loopbackName reports whether a Host header means the machine it is sent on.
-func loopbackName(host string) bool {
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		host = h
-	}
-	if strings.EqualFold(host, "localhost") {
-		return true
-	}
-	addr, err := netip.ParseAddr(strings.Trim(host, "[]"))
-	return err == nil && addr.IsLoopback()
+// sparesLoopback reports whether requests of this machine may be without limits at all. Where others can connect, or
+// know an address, a proxy may stand on this machine.
+func (s *server) sparesLoopback() bool {
+	return s.options.Loopback && s.options.PublicURL == "" && !s.options.LimitLocal
 }
 
-// rebound reports whether a request may be from a web page that has made its own name point to this machine, and so
-// reads the answers as its own (DNS rebinding). It is, if a browser sends it to a relay that only this machine reaches,
-// under a name that is neither this machine's nor the operator's.
-func (s *server) rebound(r *http.Request) bool {
-	if !s.options.Loopback || s.options.Public || len(s.options.TrustedProxies) > 0 || loopbackName(r.Host) {
+// refuse refuses what web pages must not send. They reach a relay that listens on this machine only by way of a browser
+// on it: under their own name, which they have made to point here (DNS rebinding), or by a POST to this machine's name
+// that needs nobody's permission.
+func (s *server) refuse(r *http.Request) error {
+	if s.options.Loopback && !s.ownName(r.Host) {
+		return envelope.Errorf(envelope.CodeForbidden, "this relay listens on its own machine only, and the request's Host names neither "+
+			"that nor the relay's public URL; its operator can give it a name with --public-url")
+	}
+	if r.Method == http.MethodPost && s.foreignPage(r) {
+		return envelope.Errorf(envelope.CodeForbidden, "a web page of another origin sends this, and the relay takes posts from such pages "+
+			"only if its operator names their origin with --cors-origin")
+	}
+	return nil
+}
+
+// ownName reports whether a Host header means this machine, or is that of the public URL.
+func (s *server) ownName(host string) bool {
+	return loopbackName(host) || s.options.PublicURL != "" && s.publicHost(host)
+}
+
+// publicHost reports whether host is that of the public URL. A port that the scheme implies may be left out.
+func (s *server) publicHost(host string) bool {
+	for _, scheme := range []string{"http", "https"} {
+		if origin, err := relay.ParseOrigin(scheme + "://" + host); err == nil && origin == s.options.PublicURL {
+			return true
+		}
+	}
+	return false
+}
+
+// foreignPage reports whether a web page sends r that neither is this relay's own nor of an origin that may use it.
+func (s *server) foreignPage(r *http.Request) bool {
+	origins, site := r.Header.Values("Origin"), r.Header.Values("Sec-Fetch-Site")
+	if len(origins) == 0 && len(site) == 0 || s.cors != nil && s.cors.OriginAllowed(r) {
 		return false
 	}
-	h := r.Header
-	browser := h.Get("Origin") != "" || h.Get("Sec-Fetch-Site") != "" || h.Get("Referer") != "" ||
-		strings.HasPrefix(h.Get("User-Agent"), "Mozilla/")
-	return browser && (s.cors == nil || !s.cors.OriginAllowed(r))
+	for _, value := range site {
+		if value != "same-origin" && value != "none" {
+			return true
+		}
+	}
+	for _, value := range origins {
+		origin, err := relay.ParseOrigin(value)
+		own := origin == s.relay.Origin || origin == "http://"+strings.ToLower(r.Host) || origin == "https://"+strings.ToLower(r.Host)
+		if err != nil || !own {
+			return true
+		}
+	}
+	return len(origins) > 1
+}
+
+// loopbackName reports whether a Host header means the machine it is sent on: localhost or a loopback address, each in
+// its usual spelling, and perhaps a port. Whatever else a resolver may take for loopback is no such name.
+func loopbackName(host string) bool {
+	name, port, err := net.SplitHostPort(host)
+	if err != nil {
+		name = host
+		if inner, found := strings.CutPrefix(host, "["); found {
+			if name, found = strings.CutSuffix(inner, "]"); !found {
+				return false
+			}
+		}
+	} else if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return false
+	}
+	if strings.EqualFold(name, "localhost") {
+		return !strings.HasPrefix(host, "[")
+	}
+	addr, err := netip.ParseAddr(name)
+	return err == nil && addr.IsLoopback() && addr.Zone() == "" && addr.Is6() == strings.HasPrefix(host, "[")
 }

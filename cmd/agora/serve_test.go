@@ -1,0 +1,33 @@
+package main
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+)
+
+func TestStartWarnings(t *testing.T) {
+	proxy := []proxyText{proxyText(netip.MustParsePrefix("127.0.0.1/32"))}
+	for name, c := range map[string]struct {
+		serve serveCmd
+		home  bool
+		want  string // a part of the only warning; empty: there is none
+	}{
+		"on loopback":                       {serveCmd{}, true, "over loopback are not limited"},
+		"on loopback, limited":              {serveCmd{Limits: limitFlags{LimitLocal: true}}, true, ""},
+		"on loopback, a name and no proxy":  {serveCmd{PublicURL: "https://relay.example"}, true, "--trusted-proxy is not"},
+		"on loopback, a proxy and no name":  {serveCmd{Limits: limitFlags{TrustedProxy: proxy}}, true, "--public-url is not"},
+		"on loopback, with both":            {serveCmd{PublicURL: "https://relay.example", Limits: limitFlags{TrustedProxy: proxy}}, true, ""},
+		"for all":                           {serveCmd{}, false, ""},
+		"for all, a name and no proxy":      {serveCmd{PublicURL: "https://relay.example"}, false, "--trusted-proxy is not"},
+		"for all, with both":                {serveCmd{PublicURL: "https://relay.example", Limits: limitFlags{TrustedProxy: proxy}}, false, ""},
+		"for all, a proxy and no name":      {serveCmd{Limits: limitFlags{TrustedProxy: proxy}}, false, ""},
+		"for all, limited as it would be":   {serveCmd{Limits: limitFlags{LimitLocal: true}}, false, ""},
+		"on loopback, limited, and a proxy": {serveCmd{Limits: limitFlags{LimitLocal: true, TrustedProxy: proxy}}, true, "--public-url is not"},
+	} {
+		got := c.serve.warnings(c.home)
+		if c.want == "" && got != nil || c.want != "" && (len(got) != 1 || !strings.Contains(got[0], c.want)) {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
