@@ -73,6 +73,9 @@ var mutants = []mutant{
 
 	// Envelopes (§1).
 	{"json: folded names are allowed", "envelope/parse.go", "if strings.EqualFold(name, known) {", "if name == strings.ToUpper(known) {", ofEnvelopes},
+	{"json: any number of costly numbers", "envelope/numbers.go", "if costly > MaxCostlyNumbers {", "if costly > 2*MaxCostlyNumbers {", ofEnvelopes},
+	{"json: zeros are significant", "envelope/numbers.go", "	n.digits = n.last - n.first + 1\n", "	n.digits = mantissa - whole\n", ofEnvelopes},
+	{"json: what is left of a quotient is forgotten", "envelope/numbers.go", "quotient.SetBit(quotient, 0, 1)", "quotient.SetBit(quotient, 0, 0)", ofEnvelopes},
 	{"json: depth is not bounded", "envelope/parse.go", "if depth(body) > MaxDepth {", "if depth(body) > 100*MaxDepth {", ofEnvelopes},
 	{"json: the canonical form may be too large", "envelope/parse.go", "if len(canonical) > maxBytes {", "if len(canonical) > 5*maxBytes {", ofEnvelopes},
 	{"arrange: members are not sorted", "envelope/arrange.go", "slices.SortFunc(members, byName)", "slices.Reverse(members)", ofEnvelopes},
@@ -167,6 +170,12 @@ var mutants = []mutant{
 	{"clock: the machine's own is compared with itself", "relay/clock.go", "	wall = wall.Round(0)\n", "", ofClocks},
 
 	// The relay.
+	{"limits: an IPv6 /48 is not counted", "relay/networks.go", "}{{48, 16}, {56, 4}, {64, 1}}", "}{{48, 1 << 20}, {56, 4}, {64, 1}}", "./relay -run Networks"},
+	{"limits: broadcasts are not counted", "relay/limits.go", "if !toAll(e) {", "if e.Type != \"\" {", "./relay -run Broadcasts"},
+	{"limits: refused bodies cost nothing", "relay/relay.go", "r.chargeRefused(from, time.Since(began))", "_ = began", "./relay -run Charged"},
+	{"limits: large bodies are parsed on credit", "relay/limits.go", "if wait, short := r.limiter.posts.owes(r.Now, of...); wait > 0 {", "if wait, short := r.limiter.posts.owes(r.Now, of...); wait > 0 && n == 0 {", "./relay -run LargeBodies"},
+	{"limits: each refusal has its line", "relay/refusals.go", "	case before != nil:\n", "	case before != nil && before.count > 1<<20:\n", "./relay -run RefusalsAre"},
+	{"relay: one place takes all slots", "relay/turns.go", "each: (slots + 1) / 2", "each: slots", "./relay -run Turns"},
 	{"relay: any number is parsed at once", "relay/relay.go", "newTurns[origin](max(2, runtime.GOMAXPROCS(0)))", "newTurns[origin](max(2000, runtime.GOMAXPROCS(0)))", ofRelays},
 	{"relay: bound to another relay, and taken", "relay/relay.go", "if e.Relays != nil && !slices", "if len(e.Relays) > 0 && !slices", ofRelays},
 	{"relay: the signature is not asked for", "relay/relay.go", "	if err := e.Verify(); err != nil {\n		return Entry{}, err\n	}\n", "", ofRelays},
@@ -190,6 +199,10 @@ var mutants = []mutant{
 	{"http: the log tells tokens", "relay/httpapi/httpapi.go", "s.log.Debug(\"request\", \"method\", r.Method,", "s.log.Debug(\"request\", \"headers\", r.Header, \"method\", r.Method,", ofHTTP},
 	{"http: /seed for everybody", "relay/httpapi/handlers.go", "if !s.options.Demo && !s.local(r) {", "if false {", ofHTTP},
 	{"http: a request's place is not given back", "relay/httpapi/peer.go", "		defer leave()\n", "		_ = leave\n", ofHTTP},
+	{"http: any Host on loopback", "relay/httpapi/peer.go", "if s.options.Loopback && !s.ownName(r.Host) {", "if s.options.Loopback && !s.ownName(r.Host) && r.Header.Get(\"Origin\") != \"\" {", ofHTTP},
+	{"http: foreign pages post", "relay/httpapi/peer.go", "if r.Method == http.MethodPost && s.foreignPage(r) {", "if r.Method == http.MethodPut && s.foreignPage(r) {", ofHTTP},
+	{"http: HTTP/1.0 is local", "relay/httpapi/peer.go", "if !r.ProtoAtLeast(1, 1) || r.Close {", "if r.Close {", ofHTTP},
+	{"http: /health is limited", "relay/httpapi/peer.go", "if !probesHealth(r) {", "if true || !probesHealth(r) {", ofHTTP},
 	{"http: anybody's X-Forwarded-For", "relay/httpapi/peer.go", "more && s.trusts(addr)", "more", ofHTTP},
 	{"http: events are encoded again", "relay/httpapi/answer.go", "			body.Write(e.Body)", "			var v any\n			if json.Unmarshal(e.Body, &v) == nil {\n				_ = json.NewEncoder(&body).Encode(v)\n			}", ofHTTP},
 
