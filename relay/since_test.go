@@ -110,6 +110,7 @@ func TestBroadcastsWakeThoseWhoWantThem(t *testing.T) {
 			if took := time.Since(began); ids(page) != id || took != 3*time.Second {
 				t.Errorf("by since %v: got %q after %v", bySince, ids(page), took)
 			}
+			synctest.Wait() // the poll can be answered before the post is
 		}
 	})
 }
