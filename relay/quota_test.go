@@ -143,7 +143,7 @@ func TestWritesAreCharged(t *testing.T) {
 					if r.Admit(from("203.0.113.7"), relay.Posts) != nil {
 						break
 					}
-					_, err := r.Post(t.Context(), from("203.0.113.7"), sign(t, key(t), envelope.Draft{Payload: request}).Canonical())
+					_, err := r.Post(t.Context(), from("203.0.113.7"), sign(t, key(t), envelope.Draft{Payload: request, Recipient: key(t).DID()}).Canonical())
 					if err != nil && !errors.Is(err, c.err) {
 						t.Fatal(err)
 					}
