@@ -28,8 +28,8 @@ import (
 
 // Options of a Client. The zero value works.
 type Options struct {
-	// HTTPClient sends the requests; nil: one with Go's defaults. Its Timeout is not used, as every exchange has a
-	// bound of its own, and it follows no redirect: a redirected POST would come back as a GET.
+	// HTTPClient sends the requests; nil: one with Go's defaults, and headers of at most 64 KiB. Its Timeout is not
+	// used, as every exchange has a bound of its own. It follows no redirect: a redirected POST would come back as a GET.
 	HTTPClient *http.Client
 	// Now is the clock for timestamps, deadlines and offers; nil: time.Now. Once a relay has refused a message as stale
 	// and said what time it is, the client corrects its readings by the difference, unless that is more than a day.
@@ -81,6 +81,9 @@ func New(relayURL string, signer envelope.Signer, opts Options) (*Client, error)
 	c.http = new(http.Client)
 	if opts.HTTPClient != nil {
 		*c.http = *opts.HTTPClient
+	}
+	if c.http.Transport == nil {
+		c.http.Transport = transport()
 	}
 	c.http.Timeout = 0
 	c.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }

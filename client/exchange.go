@@ -4,27 +4,19 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"math"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
 )
 
-const (
-	exchangeTimeout = 30 * time.Second // for one request and its answer, beyond what a long poll waits
-	maxAnswer       = 32 << 20         // bytes; a page of events ends at 4 MiB, a thread may hold 100 offers
-	maxMessage      = 1 << 10          // bytes of a refusal's message that are kept
-)
+// exchangeTimeout is for one request and its whole answer, beyond what a long poll waits.
+const exchangeTimeout = 30 * time.Second
 
 // failure is an exchange without a good answer. It unwraps to the relay's *envelope.Error where there is one.
 type failure struct {
@@ -67,22 +59,14 @@ func definite(err error) bool {
 	return !refusal.Code.Retryable()
 }
 
-// answer is what every answer of a relay has (PROTOCOL §5).
-type answer struct {
-	OK      bool           `json:"ok"`
-	Error   envelope.Code  `json:"error"`
-	Message string         `json:"message"`
-	Details map[string]any `json:"details"`
-}
-
-func (c *Client) get(ctx context.Context, path string, query url.Values, out any) error {
+func (c *Client) get(ctx context.Context, path string, query url.Values, good reply) error {
 	if len(query) > 0 {
 		path += "?" + query.Encode()
 	}
 	for attempt := 1; ; attempt++ {
 		token, failed := c.token(ctx, path)
 		if failed == nil {
-			failed = c.exchange(ctx, http.MethodGet, path, token, nil, out)
+			failed = c.exchange(ctx, http.MethodGet, path, token, nil, good)
 		}
 		if failed == nil {
 			return nil
@@ -99,18 +83,19 @@ func (c *Client) get(ctx context.Context, path string, query url.Values, out any
 // readAttempts is how often a read that is refused for its token is made: unsigned, by a wrong clock, and once more.
 const readAttempts = 3
 
-// exchange makes one request, with this Authorization if it is not empty, and decodes a good answer into out.
-func (c *Client) exchange(ctx context.Context, method, target, authorization string, body []byte, out any) *failure {
-	return c.exchangeAt(ctx, c.at(), method, target, authorization, body, out)
+// exchange makes one request, with this Authorization if it is not empty, and reads a good answer as good says.
+func (c *Client) exchange(ctx context.Context, method, target, authorization string, body []byte, good reply) *failure {
+	return c.exchangeAt(ctx, c.at(), method, target, authorization, body, good)
 }
 
 // exchangeAt is exchange with the relay at base.
-func (c *Client) exchangeAt(ctx context.Context, base, method, target, authorization string, body []byte, out any) *failure {
+func (c *Client) exchangeAt(ctx context.Context, base, method, target, authorization string, body []byte, good reply) (failed *failure) {
 	request, err := http.NewRequestWithContext(ctx, method, base+target, bytes.NewReader(body))
 	if err != nil {
 		return &failure{err: err, unsent: true}
 	}
 	request.Header.Set("Accept", "application/json")
+	request.Header.Set("Accept-Encoding", "identity") // or the transport asks for gzip, and unpacks it without bounds
 	request.Header.Set("User-Agent", "agora-client/"+envelope.Version)
 	if authorization != "" {
 		request.Header.Set("Authorization", authorization)
@@ -122,32 +107,12 @@ func (c *Client) exchangeAt(ctx context.Context, base, method, target, authoriza
 	if err != nil {
 		return &failure{err: err, unsent: neverLeft(err)}
 	}
-	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
-	if err = errors.Join(err, response.Body.Close()); err != nil {
-		return &failure{err: fmt.Errorf("reading the answer: %w", err)} // without status: it is as if none had come
-	}
-	if len(text) > maxAnswer {
-		return &failure{err: errors.New("the answer is too long"), status: response.StatusCode}
-	}
-	failed := &failure{status: response.StatusCode, challenged: challenge(response.Header), retryAfter: c.retryAfter(response.Header)}
-	var head answer
-	switch err := json.Unmarshal(text, &head); {
-	case err != nil || !head.OK && head.Error == "":
-		failed.err = fmt.Errorf("%s gave %s, which is not an answer of an Agora relay; check its URL", base, response.Status)
-	case !head.OK:
-		failed.err = &envelope.Error{Code: head.Error, Message: shorten(head.Message), Details: head.Details, RetryAfter: failed.retryAfter}
-	case response.StatusCode != http.StatusOK:
-		failed.err = fmt.Errorf("the relay says ok with status %s", response.Status)
-	default:
-		if failed.err = json.Unmarshal(text, out); failed.err == nil {
-			return nil
+	defer func() {
+		if err := response.Body.Close(); err != nil && failed == nil {
+			failed = &failure{err: fmt.Errorf("reading the answer: %w", err)}
 		}
-	}
-	return failed
-}
-
-func shorten(message string) string {
-	return strings.ToValidUTF8(message[:min(len(message), maxMessage)], "")
+	}()
+	return c.answer(base, response, good)
 }
 
 // neverLeft reports whether err proves that a request was not sent: there was no connection to send it on. Anything
@@ -165,27 +130,6 @@ const (
 	postPatience = 2 * time.Minute // where there is something to post: well below the age at which a message is stale
 	readPatience = time.Hour       // where nothing is lost but time
 )
-
-// retryAfter reads Retry-After, seconds or a date (RFC 9110 §10.2.3); 0 if there is none.
-func (c *Client) retryAfter(header http.Header) time.Duration {
-	text := header.Get("Retry-After")
-	if seconds, err := strconv.Atoi(text); err == nil {
-		return time.Duration(min(max(seconds, 0), math.MaxInt32)) * time.Second
-	}
-	if date, err := http.ParseTime(text); err == nil {
-		return max(date.Sub(c.now()), 0)
-	}
-	return 0
-}
-
-// retryAfter returns what a refusal says of when to try again; 0 if nothing.
-func retryAfter(err error) time.Duration {
-	refusal, ok := errors.AsType[*envelope.Error](err)
-	if !ok {
-		return 0
-	}
-	return refusal.RetryAfter
-}
 
 // Pauses between attempts grow from minPause to maxPause.
 const (

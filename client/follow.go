@@ -3,7 +3,6 @@ package client
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
@@ -160,7 +159,7 @@ func (f *follower) step(ctx context.Context) error {
 	if err != nil {
 		return f.recover(ctx, err)
 	}
-	events := f.accept(answer.Events)
+	events := f.accept(answer)
 	moved := answer.Cursor != f.cursor
 	if moved || len(events) > 0 {
 		if err := f.page(ctx, events, answer.Cursor); err != nil {
@@ -180,7 +179,7 @@ func (f *follower) step(ctx context.Context) error {
 	switch {
 	case first, !quick: // the first poll was not to wait
 		return nil
-	case moved && len(answer.Events) > 0: // old news, after a restart from the oldest event: slowly, but on
+	case moved && answer.count > 0: // old news, after a restart from the oldest event: slowly, but on
 		return f.pause.wait(ctx, 0, time.Second)
 	}
 	return f.pause.wait(ctx, 0, maxPause)
@@ -208,39 +207,43 @@ func (f *follower) recover(ctx context.Context, err error) error {
 
 // events is the answer to a poll (PROTOCOL §5).
 type events struct {
-	Events []json.RawMessage `json:"events"`
-	Cursor string            `json:"cursor"`
+	Cursor    string `json:"cursor"`
+	HasMore   bool   `json:"hasMore"`
+	envelopes `json:"-"`
 }
 
-func (f *follower) poll(ctx context.Context) (answer events, err error) {
+func (e *events) reply() reply { return reply{out: e, limit: maxPage, list: "events", take: e.take} }
+
+func (f *follower) poll(ctx context.Context) (*events, error) {
 	v := f.opts.values()
-	v.Set("limit", strconv.Itoa(cmp.Or(f.opts.Page, pageLimit)))
+	limit := cmp.Or(f.opts.Page, pageLimit)
+	v.Set("limit", strconv.Itoa(limit))
+	answer := &events{envelopes: envelopes{most: limit}}
 	if f.cursor == "" {
 		v.Set("since", envelope.FormatTime(f.opts.Since))
 		v.Set("timeout", "0")
+		answer.most = maxSinceBatch
 	} else {
 		v.Set("cursor", f.cursor)
 		v.Set("timeout", strconv.Itoa(int(pollTimeout/time.Second)))
 	}
 	ctx, cancel := context.WithTimeout(ctx, pollTimeout+exchangeTimeout)
 	defer cancel()
-	if err := f.client.get(ctx, "/events", v, &answer); err != nil {
-		return events{}, err
+	if err := f.client.get(ctx, "/events", v, answer.reply()); err != nil {
+		return nil, err
 	}
 	if answer.Cursor == "" || len(answer.Cursor) > maxCursor {
-		return events{}, &failure{err: errors.New("the relay's answer has no usable cursor")}
+		return nil, &failure{err: errors.New("the relay's answer has no usable cursor")}
 	}
 	return answer, nil
 }
 
 // accept returns the events that are genuine, asked for and new.
-func (f *follower) accept(raw []json.RawMessage) []*envelope.Envelope {
+func (f *follower) accept(answer *events) []*envelope.Envelope {
+	answer.log(f.client)
 	var accepted []*envelope.Envelope
-	for _, text := range raw {
-		e, err := verified(text)
+	for _, e := range answer.good {
 		switch {
-		case err != nil:
-			f.client.log.Warn("an event was left out: it does not verify", "error", err)
 		case !f.opts.match(e):
 			f.client.log.Warn("an event was left out: it was not asked for", "id", e.ID, "sender", e.Sender.ID)
 		case !f.isNew(e):
@@ -255,14 +258,4 @@ func (f *follower) accept(raw []json.RawMessage) []*envelope.Envelope {
 // isNew reports whether e comes for the first time, and remembers it.
 func (f *follower) isNew(e *envelope.Envelope) bool {
 	return f.seen.add(key{e.Sender.ID, e.ID}, struct{}{})
-}
-
-// verified parses and verifies an envelope as delivered. A relay may allow larger ones than the protocol's default, so
-// only the answer's size bounds them.
-func verified(text []byte) (*envelope.Envelope, error) {
-	e, err := envelope.Parse(text, maxAnswer)
-	if err != nil {
-		return nil, err
-	}
-	return e, e.Verify()
 }

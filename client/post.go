@@ -116,9 +116,12 @@ func (c *Client) postOnce(ctx context.Context, e *envelope.Envelope) (receipt Re
 	if failed := c.assureParties(ctx); failed != nil {
 		return Receipt{}, failed
 	}
-	failed = c.exchange(ctx, http.MethodPost, "/events", "", e.Canonical(), &receipt)
+	failed = c.exchange(ctx, http.MethodPost, "/events", "", e.Canonical(), reply{out: &receipt, limit: maxShort})
 	if failed == nil && receipt.ID != e.ID {
 		failed = &failure{err: errors.New("the relay's receipt is for another message"), status: http.StatusOK}
+	}
+	if receipt.ExpiresAt.After(e.ExpiresAt()) { // nothing is delivered for longer than its sender has signed
+		receipt.ExpiresAt = e.ExpiresAt()
 	}
 	return receipt, failed
 }

@@ -149,7 +149,7 @@ type word struct {
 // ask asks the relay at base for its word. A relay without the document (404) is taken for open if it shows itself to
 // be: it answers an unsigned read of our own inbox. Whatever else is no document may pass, and is a temporary failure.
 func (c *Client) ask(ctx context.Context, base string) (w word, failed *failure) {
-	failed = c.exchangeAt(ctx, base, http.MethodGet, wellKnown, "", nil, &w)
+	failed = c.exchangeAt(ctx, base, http.MethodGet, wellKnown, "", nil, reply{out: &w, limit: maxDocument})
 	if failed == nil || failed.temporary() && failed.status != http.StatusOK {
 		return w, failed
 	}
@@ -162,7 +162,8 @@ func (c *Client) ask(ctx context.Context, base string) (w word, failed *failure)
 		}
 	default:
 		inbox := url.Values{"recipient": {string(c.signer.DID())}, "since": {envelope.FormatTime(c.now())}, "timeout": {"0"}}
-		probe := c.exchangeAt(ctx, base, http.MethodGet, "/events?"+inbox.Encode(), "", nil, new(events))
+		page := events{envelopes: envelopes{most: maxSinceBatch}}
+		probe := c.exchangeAt(ctx, base, http.MethodGet, "/events?"+inbox.Encode(), "", nil, page.reply())
 		if probe == nil {
 			return word{}, nil
 		}

@@ -2,9 +2,7 @@ package client
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"net/url"
 	"strconv"
 
 	"github.com/agora-relay/agora/envelope"
@@ -26,32 +24,22 @@ func (c *Client) Stored(ctx context.Context, filter Filter) (found []*envelope.E
 	query.Set("limit", strconv.Itoa(maxStored))
 	cursor, read := oldest, 0
 	for range storedPages {
-		answer, err := c.storedPage(ctx, query, cursor)
-		if err != nil {
+		query.Set("cursor", cursor)
+		page := events{envelopes: envelopes{most: maxStored}}
+		if err := c.read(ctx, "/events", query, page.reply()); err != nil {
 			return nil, false, err
 		}
-		if read += len(answer.Events); read > maxStored {
+		if read += page.count; read > maxStored {
 			return found, false, nil
 		}
-		found = append(found, c.verifiedAll(answer.Events, filter.match)...)
-		if !answer.HasMore {
+		found = append(found, c.wanted(&page.envelopes, filter.match)...)
+		if !page.HasMore {
 			return found, true, nil
 		}
-		if answer.Cursor == cursor || answer.Cursor == "" || len(answer.Cursor) > maxCursor {
+		if page.Cursor == cursor || page.Cursor == "" || len(page.Cursor) > maxCursor {
 			return nil, false, errors.New("client: the relay says that it has more, and not where")
 		}
-		cursor = answer.Cursor
+		cursor = page.Cursor
 	}
 	return found, false, nil
-}
-
-type storedPage struct {
-	Events  []json.RawMessage `json:"events"`
-	HasMore bool              `json:"hasMore"`
-	Cursor  string            `json:"cursor"`
-}
-
-func (c *Client) storedPage(ctx context.Context, query url.Values, cursor string) (answer storedPage, err error) {
-	query.Set("cursor", cursor)
-	return answer, c.read(ctx, "/events", query, &answer)
 }

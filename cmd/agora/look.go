@@ -2,9 +2,7 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -137,33 +135,20 @@ func (c agentsCmd) Run(env environment) error {
 	}
 	q := client.AgentQuery{Intent: c.Intent, Text: c.Search, Online: c.Online}
 	shown := 0
-	for range maxAgentPages {
-		page, err := agentsPage(env.ctx, relay, q)
+	for a, err := range relay.Directory(env.ctx, q) {
 		if err != nil {
 			return err
 		}
-		for _, a := range page.Agents {
-			if err := printAgent(env, a); err != nil {
-				return err
-			}
+		if err := printAgent(env, a); err != nil {
+			return err
 		}
-		shown += len(page.Agents)
-		switch {
-		case page.HasMore && (page.Cursor == "" || page.Cursor == q.Cursor):
-			return errors.New("the relay says that it has more agents, and not where")
-		case page.HasMore:
-			q.Cursor = page.Cursor
-			continue
-		case shown == 0:
-			env.say("%s", c.nobody())
-		}
-		return nil
+		shown++
 	}
-	return fmt.Errorf("the relay has more agents than %d pages hold; narrow the search with --intent, -q or --online", maxAgentPages)
+	if shown == 0 {
+		env.say("%s", c.nobody())
+	}
+	return nil
 }
-
-// maxAgentPages bounds how long a relay can keep us asking for more.
-const maxAgentPages = 1000
 
 // nobody says what no agent was found to do.
 func (c agentsCmd) nobody() string {
@@ -178,12 +163,6 @@ func (c agentsCmd) nobody() string {
 		what += fmt.Sprintf(" with %q in its manifest", c.Search)
 	}
 	return who + " " + what + " here"
-}
-
-func agentsPage(ctx context.Context, relay *client.Client, q client.AgentQuery) (client.AgentPage, error) {
-	ctx, cancel := context.WithTimeout(ctx, wait)
-	defer cancel()
-	return relay.Agents(ctx, q)
 }
 
 func printAgent(env environment, a client.Agent) error {

@@ -1,0 +1,299 @@
+package client
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/agora-relay/agora/envelope"
+)
+
+// A relay may be hostile, or someone else may answer in its place. So each answer is bounded before it is read: its
+// headers, its bytes, the number of its events, and the size of each. Lists are read one element at a time, because a
+// list in memory is many times as large as its text. No answer is compressed: a small one could grow without end.
+
+// Bounds of an answer, in bytes.
+const (
+	maxHeaders   = 64 << 10
+	maxShort     = 64 << 10  // a refusal, a receipt
+	maxDocument  = 256 << 10 // the well-known document
+	maxDirectory = 8 << 20   // a page of agents; a relay's own end at 1 MiB
+	maxPage      = 32 << 20  // a page of events, which ends at 4 MiB, or a thread, which may hold 100 offers
+	maxElement   = 4 << 20   // an element of a list
+	maxEvent     = 1 << 20   // an event that is parsed; a larger one is left out
+	maxRest      = 512 << 10 // what an answer holds besides its list
+	maxText      = 1 << 10   // a message of the relay's, as it is kept
+)
+
+// How many elements a list may have.
+const (
+	maxRows       = 1000    // agents in a page, and events in the answer to a poll that sets no limit
+	maxThread     = 10_000  // events of a thread
+	maxSinceBatch = 100_000 // events after a time; a relay may have to exceed the limit there (PROTOCOL §7)
+)
+
+var errTooLong = errors.New("the answer is too long")
+
+// transport is for clients that bring none. They share it, and so share connections.
+var transport = sync.OnceValue(func() http.RoundTripper {
+	shared, ok := http.DefaultTransport.(*http.Transport)
+	if !ok {
+		return http.DefaultTransport
+	}
+	own := shared.Clone()
+	own.MaxResponseHeaderBytes = maxHeaders
+	return own
+})
+
+// reply says how a good answer is read.
+type reply struct {
+	out   any // what the answer is decoded into
+	limit int // bytes of the whole answer
+
+	// list is the name of the member whose elements go to take, one at a time, and not to out; empty: there is none.
+	// take may be called for an answer that turns out to be broken.
+	list string
+	take func(element []byte) error
+}
+
+// answer is what every answer of a relay has (PROTOCOL §5).
+type answer struct {
+	OK      bool           `json:"ok"`
+	Error   envelope.Code  `json:"error"`
+	Message string         `json:"message"`
+	Details map[string]any `json:"details"`
+}
+
+// answer reads the answer of the relay at base. failed is nil if it is a good one.
+func (c *Client) answer(base string, response *http.Response, good reply) *failure {
+	failed := &failure{status: response.StatusCode, challenged: challenge(response.Header), retryAfter: c.retryAfter(response.Header)}
+	if coding := response.Header.Get("Content-Encoding"); coding != "" && !strings.EqualFold(coding, "identity") {
+		failed.err = fmt.Errorf("the answer is compressed (%s), which was not asked for", shorten(coding))
+		return failed
+	}
+	if response.StatusCode != http.StatusOK {
+		good = reply{limit: maxShort, out: new(struct{})}
+	}
+	body := &meter{r: response.Body, whole: good.limit, left: good.limit}
+	text, err := good.text(body)
+	if body.err != nil {
+		return &failure{err: fmt.Errorf("reading the answer: %w", body.err)} // without status: it is as if none had come
+	}
+	if errors.Is(err, errTooLong) {
+		failed.err = err
+		return failed
+	}
+	var head answer
+	if err == nil {
+		err = json.Unmarshal(text, &head)
+	}
+	switch {
+	case err != nil || !head.OK && head.Error == "":
+		failed.err = fmt.Errorf("%s gave %s, which is not an answer of an Agora relay; check its URL", base, shorten(response.Status))
+	case !head.OK:
+		failed.err = &envelope.Error{Code: envelope.Code(shorten(string(head.Error))), Message: shorten(head.Message),
+			Details: head.Details, RetryAfter: failed.retryAfter}
+	case response.StatusCode != http.StatusOK:
+		failed.err = fmt.Errorf("the relay says ok with status %s", shorten(response.Status))
+	default:
+		if failed.err = json.Unmarshal(text, good.out); failed.err == nil {
+			return nil
+		}
+	}
+	return failed
+}
+
+// text returns the answer as one JSON object, without the list if there is one.
+// Errors: errTooLong; any other means that it is no JSON object.
+func (g reply) text(body *meter) ([]byte, error) {
+	if g.list == "" {
+		return io.ReadAll(body)
+	}
+	return split(body, g.list, g.take)
+}
+
+// split reads a JSON object. It gives each element of the list to take and returns the object without the list.
+func split(body *meter, list string, take func(element []byte) error) ([]byte, error) {
+	decoder := json.NewDecoder(body)
+	body.allow(maxRest)
+	if err := expect(decoder, '{'); err != nil {
+		return nil, err
+	}
+	rest := []byte{'{'}
+	for decoder.More() {
+		body.allow(maxRest)
+		name, err := decoder.Token()
+		if err != nil {
+			return nil, err
+		}
+		if name == list {
+			if err := elements(decoder, body, take); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		member, err := json.Marshal(name)
+		if err != nil {
+			return nil, err
+		}
+		var value json.RawMessage
+		if err := decoder.Decode(&value); err != nil {
+			return nil, err
+		}
+		if len(rest)+len(member)+len(value) > maxRest {
+			return nil, errTooLong
+		}
+		if len(rest) > 1 {
+			rest = append(rest, ',')
+		}
+		rest = append(append(append(rest, member...), ':'), value...)
+	}
+	body.allow(maxRest)
+	if err := expect(decoder, '}'); err != nil {
+		return nil, err
+	}
+	if _, err := decoder.Token(); err != io.EOF {
+		return nil, errors.Join(errors.New("there is more behind the answer"), err)
+	}
+	return append(rest, '}'), nil
+}
+
+// elements gives each element of the array that follows to take.
+func elements(decoder *json.Decoder, body *meter, take func(element []byte) error) error {
+	switch token, err := decoder.Token(); {
+	case err != nil:
+		return err
+	case token == nil: // null
+		return nil
+	case token != json.Delim('['):
+		return fmt.Errorf("%v where a list was expected", token)
+	}
+	for decoder.More() {
+		body.allow(maxElement)
+		var element json.RawMessage
+		if err := decoder.Decode(&element); err != nil {
+			return err
+		}
+		if err := take(element); err != nil {
+			return err
+		}
+	}
+	return expect(decoder, ']')
+}
+
+func expect(decoder *json.Decoder, want json.Delim) error {
+	token, err := decoder.Token()
+	if err == nil && token != want {
+		err = fmt.Errorf("%v where %v was expected", token, want)
+	}
+	return err
+}
+
+// meter bounds what is read of an answer: as a whole, and since the last call of allow.
+type meter struct {
+	r           io.Reader
+	whole, left int
+	err         error // of r, other than io.EOF
+}
+
+// allow lets n more bytes be read, if the whole still has them.
+func (m *meter) allow(n int) { m.left = min(n, m.whole) }
+
+func (m *meter) Read(p []byte) (int, error) {
+	if m.left <= 0 { // the answer may end just here
+		var one [1]byte
+		if n, err := m.r.Read(one[:]); n == 0 && err == io.EOF {
+			return 0, io.EOF
+		}
+		return 0, errTooLong
+	}
+	n, err := m.r.Read(p[:min(len(p), m.left)])
+	m.whole -= n
+	m.left -= n
+	if err != nil && err != io.EOF {
+		m.err = err
+	}
+	return n, err
+}
+
+// envelopes takes the events of an answer.
+type envelopes struct {
+	most  int                  // how many there may be
+	count int                  // how many there were
+	good  []*envelope.Envelope // those that verify
+	bad   int                  // how many do not
+	why   error                // the first of them does not
+}
+
+// take is for reply.take.
+func (e *envelopes) take(text []byte) error {
+	if e.count++; e.count > e.most {
+		return fmt.Errorf("%w: more than %d events", errTooLong, e.most)
+	}
+	event, err := verified(text)
+	if err == nil {
+		e.good = append(e.good, event)
+		return nil
+	}
+	if e.bad++; e.bad == 1 {
+		e.why = err
+	}
+	return nil
+}
+
+// log says what was left out.
+func (e *envelopes) log(c *Client) {
+	if e.bad > 0 {
+		c.log.Warn("events were left out: they do not verify", "events", e.bad, "first", e.why)
+	}
+}
+
+// verified parses and verifies an envelope as delivered. A relay may allow larger ones than the protocol's default.
+func verified(text []byte) (*envelope.Envelope, error) {
+	e, err := envelope.Parse(text, maxEvent)
+	if err != nil {
+		return nil, err
+	}
+	return e, e.Verify()
+}
+
+func shorten(message string) string {
+	return strings.ToValidUTF8(message[:min(len(message), maxText)], "")
+}
+
+// maxRetryAfter is the longest time that a relay is taken to ask for.
+const maxRetryAfter = math.MaxInt32 * time.Second
+
+// retryAfter reads Retry-After, seconds or a date (RFC 9110 §10.2.3); 0 if there is none.
+func (c *Client) retryAfter(header http.Header) time.Duration {
+	text := header.Get("Retry-After")
+	if seconds, err := strconv.Atoi(text); err == nil {
+		return time.Duration(min(max(seconds, 0), math.MaxInt32)) * time.Second
+	}
+	if date, err := http.ParseTime(text); err == nil {
+		return min(max(date.Sub(c.now()), 0), maxRetryAfter)
+	}
+	return 0
+}
+
+// retryAfter returns what a refusal says of when to try again; 0 if nothing.
+func retryAfter(err error) time.Duration {
+	refusal, ok := errors.AsType[*envelope.Error](err)
+	if !ok {
+		return 0
+	}
+	return refusal.RetryAfter
+}
+
+// members splits a JSON object that is in memory already; see split.
+func members(text []byte, list string, take func(element []byte) error) ([]byte, error) {
+	return split(&meter{r: bytes.NewReader(text), whole: len(text)}, list, take)
+}
