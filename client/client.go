@@ -61,6 +61,7 @@ type Client struct {
 	log        *slog.Logger
 	opts       Options
 	relay      atomic.Pointer[didkey.DID] // the relay's own identity, once it was asked for
+	rate       atomic.Pointer[postRate]   // how often this client may post, once the relay has said
 	reading    reading
 	unopened   once                   // sealed messages that did not open
 	own        atomic.Pointer[string] // the relay's own address in place of base, once it is known (§8)

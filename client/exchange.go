@@ -142,16 +142,21 @@ type backoff struct{ failures int }
 
 func (b *backoff) reset() { b.failures = 0 }
 
-// wait pauses for atLeast and a random part of a span that doubles each time, up to limit, so that clients which
-// failed together do not come back together. It returns ctx's error if that ends first.
-func (b *backoff) wait(ctx context.Context, atLeast, limit time.Duration) error {
+// next returns the next pause: atLeast, and a random part of a span that doubles each time, up to limit, so that clients
+// which failed together do not come back together.
+func (b *backoff) next(atLeast, limit time.Duration) time.Duration {
 	span := min(minPause<<min(b.failures, 10), limit)
 	b.failures++
 	pause := atLeast + rand.N(span/2+1)
 	if atLeast == 0 {
 		pause += span / 2
 	}
-	timer := time.NewTimer(pause)
+	return pause
+}
+
+// wait makes the next pause. It returns ctx's error if that ends first.
+func (b *backoff) wait(ctx context.Context, atLeast, limit time.Duration) error {
+	timer := time.NewTimer(b.next(atLeast, limit))
 	defer timer.Stop()
 	select {
 	case <-timer.C:

@@ -46,6 +46,11 @@ type ThreadState struct {
 // definite refusal (or Draft.Sign's); one with ErrUnknownOutcome says that it may have been taken; with any other, it
 // was not. All are for errors.Is and errors.As.
 func (c *Client) Post(ctx context.Context, d envelope.Draft) (*envelope.Envelope, Receipt, error) {
+	return c.post(ctx, d, true)
+}
+
+// post is Post. Unless it is to be patient, it returns a refusal by a limit (429) at once.
+func (c *Client) post(ctx context.Context, d envelope.Draft, patient bool) (*envelope.Envelope, Receipt, error) {
 	if c.signer == nil {
 		return nil, Receipt{}, errReadOnly
 	}
@@ -59,7 +64,7 @@ func (c *Client) Post(ctx context.Context, d envelope.Draft) (*envelope.Envelope
 	if err != nil {
 		return nil, Receipt{}, err
 	}
-	receipt, err := c.PostEnvelope(ctx, e)
+	receipt, err := c.postEnvelope(ctx, e, patient)
 	refusal, ok := errors.AsType[*envelope.Error](err)
 	if !ok || refusal.Code != envelope.CodeStaleTimestamp || errors.Is(err, ErrUnknownOutcome) ||
 		!d.TS.IsZero() || !c.correctClock(refusal) {
@@ -73,12 +78,16 @@ func (c *Client) Post(ctx context.Context, d envelope.Draft) (*envelope.Envelope
 	if e, err = d.Sign(c.signer, c.now()); err != nil {
 		return nil, Receipt{}, err
 	}
-	receipt, err = c.PostEnvelope(ctx, e)
+	receipt, err = c.postEnvelope(ctx, e, patient)
 	return e, receipt, err
 }
 
 // PostEnvelope posts an envelope that is signed already, repeating it as Post does. It never changes it.
 func (c *Client) PostEnvelope(ctx context.Context, e *envelope.Envelope) (Receipt, error) {
+	return c.postEnvelope(ctx, e, true)
+}
+
+func (c *Client) postEnvelope(ctx context.Context, e *envelope.Envelope, patient bool) (Receipt, error) {
 	if err := ctx.Err(); err != nil {
 		return Receipt{}, err
 	}
@@ -90,7 +99,8 @@ func (c *Client) PostEnvelope(ctx context.Context, e *envelope.Envelope) (Receip
 			return receipt, nil
 		}
 		var err error = failed
-		if failed.temporary() && !failed.postponed() && attempt < c.opts.Attempts {
+		repeat := failed.temporary() && !failed.postponed() && attempt < c.opts.Attempts
+		if repeat && (patient || failed.status != http.StatusTooManyRequests) {
 			c.log.Debug("post failed, will be repeated", "id", e.ID, "attempt", attempt, "error", failed)
 			mayBeTaken = mayBeTaken || !failed.refused()
 			waiting := pause.wait(ctx, min(failed.retryAfter, postPatience), maxPause)

@@ -23,17 +23,24 @@ type run struct {
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
 	ended   chan struct{}
+	quoted  *envelope.Offer  // by an earlier run whose offer could not be posted
+	posting bool             // something was posted, or tried to be
 	outcome envelope.Payload // of Handler.Work; kept, so that a failing post does not repeat the work
 	seal    bool             // the answers, as the client does
 }
 
 // step asks how the thread stands and does what is due now. nil means that nothing is left to do.
 func (r *run) step() error {
-	if err := take(r.ctx, r.agent.reads); err != nil {
-		return err
+	asked := r.event.Type == envelope.TypeRequest
+	if !asked {
+		if err := take(r.ctx, r.agent.reads); err != nil {
+			return err
+		}
 	}
 	record, err := r.agent.client.Thread(r.ctx, r.key.ID, r.key.Client)
-	<-r.agent.reads
+	if !asked {
+		<-r.agent.reads
+	}
 	if refusal, ok := errors.AsType[*envelope.Error](err); ok && refusal.Code == envelope.CodeThreadNotFound && r.invited() {
 		// Where reads are signed, the record is there for those only who have a part in the thread, beginning with an offer.
 		record, err = &Thread{Thread: thread.Thread{ID: r.key.ID, Client: r.key.Client, State: thread.Pending, RequestID: r.event.RequestID}}, nil
@@ -44,9 +51,9 @@ func (r *run) step() error {
 	request := r.request(record)
 	r.seal = r.sealed(record, request)
 	switch {
-	case record.State == thread.Pending && request != nil && !record.Offered(r.agent.me):
+	case asked && record.State == thread.Pending && request != nil && !record.Offered(r.agent.me):
 		return r.offer(request)
-	case record.State == thread.Active && record.Agent == r.agent.me:
+	case !asked && record.State == thread.Active && record.Agent == r.agent.me:
 		switch accept := r.acceptance(record); {
 		case accept == nil:
 		case closed(accept):
@@ -67,17 +74,30 @@ func (r *run) invited() bool {
 // accepted; so the agent remembers those it has seen. nil: lost, after a restart.
 func (r *run) request(record *Thread) *envelope.Envelope {
 	a := r.agent
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	for _, e := range append(record.Events, r.event) {
 		if e.Type == envelope.TypeRequest && r.byClient(e, record) {
-			a.requests.add(r.key, e)
+			a.remember(r.key, e)
 			return e
 		}
 	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	known, _ := a.requests.get(r.key)
 	return known
 }
+
+// remember keeps a client's REQUEST.
+func (a *agent) remember(key thread.Key, request *envelope.Envelope) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(request.Canonical()) <= maxRemembered {
+		a.requests.add(key, request)
+	}
+}
+
+// maxRemembered bounds the memory for REQUESTs, which are maxWaiting at most. A larger one must not expire before its
+// offer is accepted.
+const maxRemembered = 32 << 10
 
 // acceptance returns the client's own signed word that our offer is accepted, nil if there is none: the relay's is not
 // enough to work for.
@@ -103,6 +123,7 @@ func (r *run) offer(request *envelope.Envelope) error {
 	case err != nil:
 		return err
 	case failed == nil:
+		r.quoted = &offer
 		offer.RequestID = request.RequestID
 		return r.post(offer)
 	case request.Recipient == "":
@@ -122,7 +143,12 @@ func (r *run) quote(request *envelope.Envelope) (offer envelope.Offer, failed *A
 	if failed != nil {
 		return offer, failed, nil
 	}
-	if offer, failed, err = call(r, r.ctx, r.agent.quotes, r.agent.handler.Quote, job); failed != nil || err != nil {
+	if r.quoted != nil && (r.quoted.ValidUntil == nil || r.agent.client.now().Before(*r.quoted.ValidUntil)) {
+		return *r.quoted, nil, nil
+	}
+	ctx, cancel := context.WithTimeout(r.ctx, r.agent.opts.QuoteTimeout)
+	defer cancel()
+	if offer, failed, err = call(r, ctx, r.agent.handler.Quote, job); failed != nil || err != nil {
 		return offer, failed, err
 	}
 	limits, price := job.Request.Constraints, offer.Price
@@ -176,14 +202,20 @@ func (r *run) work(request *envelope.Envelope, deadline time.Time) error {
 func (r *run) perform(request *envelope.Envelope, deadline time.Time) error {
 	job, failed := jobOf(request)
 	if failed == nil {
+		a := r.agent
+		a.queue.earn(r.key.Client)
+		if err := a.works.take(r.ctx, r.key.Client); err != nil {
+			return err
+		}
+		defer a.works.give(r.key.Client)
 		ctx, cancel := r.ctx, context.CancelFunc(func() {})
 		if !deadline.IsZero() {
-			ctx, cancel = context.WithTimeout(ctx, deadline.Sub(r.agent.client.now())+clockSkew)
+			ctx, cancel = context.WithTimeout(ctx, deadline.Sub(a.client.now())+clockSkew)
 		}
 		defer cancel()
 		var result envelope.Result
 		var err error
-		if result, failed, err = call(r, ctx, r.agent.works, r.agent.handler.Work, job); err != nil {
+		if result, failed, err = call(r, ctx, a.handler.Work, job); err != nil {
 			return err
 		}
 		result.RequestID = request.RequestID
@@ -205,21 +237,24 @@ func raced(err error) bool {
 		envelope.CodeThreadNotFound, envelope.CodeDuplicateID}, refusal.Code)
 }
 
-// post sends a message to the client of the thread.
+// post sends a message to the client of the thread. The answer to a REQUEST is not repeated if the relay limits the
+// agent: another REQUEST may be more urgent by then. What ends work is.
 func (r *run) post(payload envelope.Payload) error {
-	_, _, err := r.agent.client.Post(r.ctx, envelope.Draft{Payload: payload, Recipient: r.key.Client, Thread: r.key.ID, Seal: r.seal})
+	r.posting = true
+	patient := r.event.Type != envelope.TypeRequest
+	if patient {
+		r.agent.pace.spend(time.Now())
+	}
+	draft := envelope.Draft{Payload: payload, Recipient: r.key.Client, Thread: r.key.ID, Seal: r.seal}
+	_, _, err := r.agent.client.post(r.ctx, draft, patient)
 	return err
 }
 
-// call runs a part of the handler as soon as there is a slot for it. failed is what to tell the client if it went
-// wrong; err means that the run's ctx has ended and nobody is to be told.
+// call runs a part of the handler. failed is what to tell the client if it went wrong; err means that the run's ctx has
+// ended and nobody is to be told.
 func call[T any](
-	r *run, ctx context.Context, slots chan struct{}, f func(context.Context, Job) (T, error), job Job,
+	r *run, ctx context.Context, f func(context.Context, Job) (T, error), job Job,
 ) (result T, failed *AgentError, err error) {
-	if err := take(r.ctx, slots); err != nil {
-		return result, nil, err
-	}
-	defer func() { <-slots }()
 	defer func() {
 		if p := recover(); p != nil {
 			r.agent.client.log.Error("the handler panicked", "thread", r.key.ID, "panic", p, "stack", string(debug.Stack()))

@@ -3,7 +3,6 @@ package client
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -21,13 +20,19 @@ type ServeOptions struct {
 	Cursor CursorStore
 	// Manifest is announced at the start and again before it expires; nil: nothing is.
 	Manifest *envelope.Manifest
-	// Concurrency bounds how many calls of Quote, of Work, and of Client.Thread for them, run at once; 0: 8.
+	// Concurrency bounds how many REQUESTs are answered at once, and how many calls of Work run at once; 0: 8.
 	Concurrency int
+	// QuoteTimeout is when the ctx of a call of Quote ends; 0: one minute.
+	QuoteTimeout time.Duration
+	// Dropped is told of each REQUEST that Serve gives up without having looked at its thread: too many waited, or it
+	// waited for longer than its ttl. The log counts them too. Dropped must return quickly; nil: only the log.
+	Dropped func(request *envelope.Envelope)
 }
 
 const (
-	defaultConcurrency = 8
-	maxWaiting         = 1024 // events in hand; beyond it Serve stops reading, and so learns of a CANCEL later
+	defaultConcurrency  = 8
+	defaultQuoteTimeout = time.Minute
+	maxWaiting          = 1024 // ACCEPTs in hand; beyond it Serve stops reading, and so learns of a CANCEL later
 )
 
 // Job is what a Handler is asked for.
@@ -42,7 +47,7 @@ type Job struct {
 // it may tell what is not the client's business, while the log gets it in full. A panic counts as an error.
 type Handler struct {
 	// Quote makes the offer; request_id is filled in. nil: every job is free. For a broadcast REQUEST an error means
-	// only that no offer is made.
+	// only that no offer is made. It may be called again if the offer cannot be posted at once.
 	Quote func(ctx context.Context, job Job) (envelope.Offer, error)
 	// Work does the job once the offer is accepted; request_id and, where empty, the status "success" are filled in.
 	// ctx ends when the client takes the job back, when the relay will long have ended the thread, and when Serve ends.
@@ -53,6 +58,14 @@ type Handler struct {
 // posts the RESULT or an ERROR. A directed REQUEST for anything else is answered INTENT_NOT_SUPPORTED, one whose
 // budget is below the quote INSUFFICIENT_BUDGET; a broadcast one is ignored in both cases. A client that seals gets
 // sealed answers, and INVALID_REQUEST, always in the same words, if what it has sealed does not open.
+//
+// When more REQUESTs come than the relay lets the agent answer, Serve chooses. A client for whom the agent has worked
+// comes first, then a REQUEST to this agent alone, then a broadcast; every fourth turn goes the other way round. Within
+// each group the client with the fewest turns in the last minute comes first, then one of the REQUESTs of the last
+// second, then the newest. So one key cannot keep others waiting. Keys cost nothing: of a flood of broadcasts from ever
+// new keys, and of strangers' broadcasts among them, as many are answered as the relay admits, within a second, and the
+// others late or never. A client that must not wait names the agent in its REQUEST. Work, once accepted, never waits for REQUESTs, and of the clients that
+// wait for work to begin the one with the least work under way is next.
 //
 // Work is done at least once, and its RESULT counts once. The agent keeps no state but the cursor: for every event it
 // asks the relay how the thread stands, and does what is due. A crash between ACCEPT and RESULT leaves the cursor
@@ -76,18 +89,23 @@ func (c *Client) Serve(ctx context.Context, opts ServeOptions, handler Handler) 
 	if handler.Quote == nil {
 		handler.Quote = free
 	}
+	if opts.QuoteTimeout <= 0 {
+		opts.QuoteTimeout = defaultQuoteTimeout
+	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	a := &agent{
 		client: c, me: me, opts: opts, handler: handler, stop: stop,
 		progress: progress{store: opts.Cursor},
+		queue:    newQueue(),
 		waiting:  make(chan struct{}, maxWaiting),
 		reads:    make(chan struct{}, opts.Concurrency),
-		quotes:   make(chan struct{}, opts.Concurrency),
-		works:    make(chan struct{}, opts.Concurrency),
+		answers:  make(chan struct{}, opts.Concurrency),
+		works:    turns{free: opts.Concurrency},
 		running:  map[thread.Key]*run{},
 		requests: newRecent[thread.Key, *envelope.Envelope](maxWaiting),
 	}
+	a.tasks.Go(func() { a.answerAll(ctx) })
 	if opts.Manifest != nil {
 		a.tasks.Go(func() { a.announce(ctx) })
 	}
@@ -103,7 +121,8 @@ func free(context.Context, Job) (envelope.Offer, error) {
 	return envelope.Offer{Price: &envelope.Price{Currency: "USD"}}, nil
 }
 
-// agent is one call of Serve. The goroutine of Serve reads events and gives each that matters one of its own.
+// agent is one call of Serve. The goroutine of Serve reads events. It puts REQUESTs into the queue, from which
+// answerAll takes them, and gives each ACCEPT a goroutine of its own.
 type agent struct {
 	client   *Client
 	me       didkey.DID
@@ -112,10 +131,13 @@ type agent struct {
 	stop     context.CancelCauseFunc
 	tasks    sync.WaitGroup
 	progress progress
-	waiting  chan struct{} // holds a token for each event in hand
-	reads    chan struct{} // for each question how a thread stands: a long backlog does not fall upon the relay at once
-	quotes   chan struct{} // for each call of Handler.Quote
-	works    chan struct{} // for each call of Handler.Work
+	queue    *queue        // the REQUESTs that wait
+	pace     pace          // of what is posted
+	waiting  chan struct{} // holds a token for each ACCEPT in hand
+	reads    chan struct{} // for each question how an accepted thread stands: a backlog does not ask all at once
+	answers  chan struct{} // for each REQUEST that is being answered
+	works    turns         // for each call of Handler.Work
+	dropped  dropped
 
 	mu       sync.Mutex
 	running  map[thread.Key]*run // the threads being dealt with
@@ -132,26 +154,27 @@ func (a *agent) page(ctx context.Context, events []*envelope.Envelope, cursor st
 		key := thread.Key{Client: e.Sender.ID, ID: e.Thread}
 		switch e.Type {
 		case envelope.TypeCancel, envelope.TypeError:
-			a.cancel(key)
-			continue
+			a.cancel(ctx, key)
 		case envelope.TypeRequest:
-			if e.Recipient == "" && !a.serves(e) {
-				continue
+			if e.Recipient != "" || a.serves(e) {
+				a.progress.hold(p)
+				a.enqueue(ctx, &waiting{key: key, event: e, page: p})
 			}
 		case envelope.TypeAccept:
-		default:
-			continue
-		}
-		if err := take(ctx, a.waiting); err != nil {
-			return err
-		}
-		a.progress.hold(p)
-		a.tasks.Go(func() {
-			defer func() { <-a.waiting }()
-			if a.deal(ctx, key, e) {
-				a.release(ctx, p)
+			if request := a.withdraw(ctx, key); request != nil {
+				a.remember(key, request)
 			}
-		})
+			if err := take(ctx, a.waiting); err != nil {
+				return err
+			}
+			a.progress.hold(p)
+			a.tasks.Go(func() {
+				defer func() { <-a.waiting }()
+				if a.deal(ctx, key, e) {
+					a.release(ctx, p)
+				}
+			})
+		}
 	}
 	a.release(ctx, p)
 	return nil
@@ -165,7 +188,8 @@ func (a *agent) release(ctx context.Context, p *heldPage) {
 }
 
 // cancel ends the work on a thread whose client has ended it.
-func (a *agent) cancel(key thread.Key) {
+func (a *agent) cancel(ctx context.Context, key thread.Key) {
+	a.withdraw(ctx, key)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if r := a.running[key]; r != nil {
@@ -173,8 +197,8 @@ func (a *agent) cancel(key thread.Key) {
 	}
 }
 
-// deal does what e makes due in its thread, insisting until it is done; false if ctx ended first. Of two events of one
-// thread the second waits for the first, and then finds nothing left to do.
+// deal does what the ACCEPT e makes due in its thread, insisting until it is done; false if ctx ended first. It waits
+// for what is under way in the thread already, and may then find nothing left to do.
 func (a *agent) deal(ctx context.Context, key thread.Key, e *envelope.Envelope) bool {
 	r := &run{agent: a, key: key, event: e, ended: make(chan struct{})}
 	r.ctx, r.cancel = context.WithCancelCause(ctx)
@@ -202,22 +226,29 @@ func (a *agent) deal(ctx context.Context, key thread.Key, e *envelope.Envelope) 
 	}
 }
 
+// register waits until nothing else is under way in the thread of r; false if ctx ended first.
 func (a *agent) register(ctx context.Context, r *run) bool {
 	for {
-		a.mu.Lock()
-		other := a.running[r.key]
+		other := a.tryRegister(r)
 		if other == nil {
-			a.running[r.key] = r
-			a.mu.Unlock()
 			return true
 		}
-		a.mu.Unlock()
 		select {
 		case <-other.ended:
 		case <-ctx.Done():
 			return false
 		}
 	}
+}
+
+// tryRegister returns the run that is under way in the thread of r; nil: none was, and now r is.
+func (a *agent) tryRegister(r *run) (other *run) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if other = a.running[r.key]; other == nil {
+		a.running[r.key] = r
+	}
+	return other
 }
 
 func (a *agent) unregister(r *run) {
@@ -231,6 +262,7 @@ func (a *agent) unregister(r *run) {
 func (a *agent) announce(ctx context.Context) {
 	var pause backoff
 	for {
+		a.pace.spend(time.Now())
 		_, receipt, err := a.client.Post(ctx, envelope.Draft{Payload: *a.opts.Manifest})
 		next := min(retryAfter(err), readPatience)
 		switch {
@@ -249,59 +281,4 @@ func (a *agent) announce(ctx context.Context) {
 			return
 		}
 	}
-}
-
-// progress knows up to where all events have been dealt with. Pages finish in any order; a cursor is saved when its
-// page and all before it have.
-type progress struct {
-	store CursorStore
-
-	mu    sync.Mutex
-	pages []*heldPage // in the relay's order; a finished one is merged into a finished one before it
-}
-
-// heldPage is a page some of whose events may not be dealt with yet.
-type heldPage struct {
-	cursor string
-	holds  int
-}
-
-// begin adds a page, held once by the caller.
-func (p *progress) begin(cursor string) *heldPage {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	page := &heldPage{cursor: cursor, holds: 1}
-	p.pages = append(p.pages, page)
-	return page
-}
-
-func (p *progress) hold(page *heldPage) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	page.holds++
-}
-
-func (p *progress) release(ctx context.Context, page *heldPage) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if page.holds--; page.holds > 0 {
-		return nil
-	}
-	kept := p.pages[:0]
-	for _, next := range p.pages {
-		if n := len(kept); n > 0 && kept[n-1].holds == 0 && next.holds == 0 {
-			kept[n-1] = next
-		} else {
-			kept = append(kept, next)
-		}
-	}
-	clear(p.pages[len(kept):])
-	p.pages = kept
-	if first := p.pages[0]; first.holds == 0 {
-		p.pages = p.pages[1:]
-		if err := saveCursor(ctx, p.store, first.cursor); err != nil {
-			return fmt.Errorf("client: %w", err)
-		}
-	}
-	return nil
 }

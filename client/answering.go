@@ -1,0 +1,154 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/thread"
+)
+
+// answerAll answers the REQUESTs of the queue, opts.Concurrency at a time, until ctx ends.
+func (a *agent) answerAll(ctx context.Context) {
+	for {
+		if take(ctx, a.answers) != nil {
+			return
+		}
+		w := a.next(ctx)
+		if w == nil {
+			return
+		}
+		a.tasks.Go(func() {
+			defer func() { <-a.answers }()
+			a.answer(ctx, w)
+		})
+	}
+}
+
+// next waits for the REQUEST that is to be answered next; nil if ctx ended first.
+func (a *agent) next(ctx context.Context) *waiting {
+	for {
+		w, late, wait := a.queue.next(time.Now(), &a.pace)
+		a.drop(ctx, late)
+		if w != nil {
+			return w
+		}
+		timer := time.NewTimer(wait)
+		if wait == 0 {
+			timer.Stop()
+		}
+		select {
+		case <-a.queue.woken:
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		if timer.Stop(); ctx.Err() != nil {
+			return nil
+		}
+	}
+}
+
+// enqueue puts a REQUEST into the queue. What does not fit is dropped.
+func (a *agent) enqueue(ctx context.Context, w *waiting) {
+	a.drop(ctx, a.queue.put(w, time.Now()))
+}
+
+// withdraw takes the REQUEST of a thread out of the queue and returns it; nil: it was not in.
+func (a *agent) withdraw(ctx context.Context, key thread.Key) *envelope.Envelope {
+	w := a.queue.withdraw(key)
+	if w == nil {
+		return nil
+	}
+	a.release(ctx, w.page)
+	return w.event
+}
+
+// answer asks how the thread of a REQUEST stands and makes an offer if one is due. If that fails for now, the REQUEST
+// goes back into the queue.
+func (a *agent) answer(ctx context.Context, w *waiting) {
+	r := &run{agent: a, key: w.key, event: w.event, quoted: w.quoted, ended: make(chan struct{})}
+	r.ctx, r.cancel = context.WithCancelCause(ctx)
+	defer r.cancel(nil)
+	var err error
+	if a.tryRegister(r) == nil { // else the thread is past its REQUEST
+		err = r.step()
+		a.unregister(r)
+	}
+	if !r.posting {
+		a.pace.refund(time.Now())
+	}
+	switch {
+	case ctx.Err() != nil: // the cursor stays in front of it
+		return
+	case err == nil:
+	case r.ctx.Err() != nil, definite(err):
+		a.client.log.Info("a thread is left as it is", "thread", w.key.ID, "client", w.key.Client, "reason", err)
+	default:
+		a.client.log.Warn("a REQUEST could not be answered, will be repeated",
+			"thread", w.key.ID, "client", w.key.Client, "error", err)
+		w.quoted = r.quoted
+		a.postpone(w, err, time.Now())
+		a.drop(ctx, a.queue.putBack(w))
+		return
+	}
+	a.release(ctx, w.page)
+}
+
+// postpone decides when a REQUEST is tried again, and whether others have to wait too: only where the relay limits this
+// agent, and not where it limits what one client gets.
+func (a *agent) postpone(w *waiting, err error, now time.Time) {
+	asked := min(retryAfter(err), postPatience) // longer, and the thread may be over
+	w.notBefore = now.Add(w.pause.next(asked, maxPause))
+	refusal, ok := errors.AsType[*envelope.Error](err)
+	if !ok || refusal.Code != envelope.CodeRateLimited {
+		return
+	}
+	switch refusal.Details["limit"] {
+	case "postsPerAgent":
+		a.pace.limited(a.client.postRate(), asked, now)
+	case "postsPerAddress", "readsPerAddress":
+		a.pace.close(asked, now)
+	case "inbox":
+		return
+	default: // another relay's limit, of whom it does not say
+		a.pace.close(min(asked, time.Second), now)
+		return
+	}
+	w.notBefore = time.Time{} // the pace decides
+}
+
+// drop gives up REQUESTs without an answer.
+func (a *agent) drop(ctx context.Context, all []*waiting) {
+	for _, w := range all {
+		if total, tell := a.dropped.count(time.Now()); tell {
+			a.client.log.Warn("REQUESTs were dropped without an answer: more come than can be answered", "dropped", total)
+		}
+		if a.opts.Dropped != nil {
+			a.opts.Dropped(w.event)
+		}
+		a.release(ctx, w.page)
+	}
+}
+
+// dropped counts the REQUESTs that were dropped.
+type dropped struct {
+	mu    sync.Mutex
+	total int
+	told  time.Time
+}
+
+// logEvery is how often the log is told at most of what was dropped.
+const logEvery = 10 * time.Second
+
+// count adds one. tell says that it is time to tell of all.
+func (d *dropped) count(now time.Time) (total int, tell bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.total++
+	if tell = now.Sub(d.told) >= logEvery; tell {
+		d.told = now
+	}
+	return d.total, tell
+}

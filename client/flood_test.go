@@ -1,0 +1,323 @@
+package client_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+)
+
+// limitAgent has the relay take 20 posts a second of one sender, after 40 at once, as PROTOCOL §5 has it.
+func (p *parties) limitAgent(who didkey.DID) {
+	var mu sync.Mutex
+	tokens, at := 40.0, time.Now()
+	take := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		now := time.Now()
+		tokens, at = min(40, tokens+now.Sub(at).Seconds()*20), now
+		if tokens < 1 {
+			return false
+		}
+		tokens--
+		return true
+	}
+	p.relay.setHook(func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+		if r.Method == http.MethodPost {
+			body, err := io.ReadAll(r.Body)
+			if err != nil {
+				return nil, err
+			}
+			r.Body = io.NopCloser(bytes.NewReader(body))
+			if e, err := envelope.Parse(body, 0); err == nil && e.Sender.ID == who && !take() {
+				return response(429, `{"ok":false,"error":"RATE_LIMITED","message":"slowly","details":{"limit":"postsPerAgent"}}`,
+					"Retry-After", "1"), nil
+			}
+		}
+		time.Sleep(2 * time.Millisecond) // the way there and back
+		return next.RoundTrip(r)
+	})
+}
+
+// flood posts so many REQUESTs a second, each by the next key, until the returned function is called. That returns how
+// many there were.
+func (p *parties) flood(perSecond int, recipient didkey.DID, key func() didkey.Key) (stop func() int) {
+	ended, posted := make(chan struct{}), make(chan int)
+	go func() {
+		for n := 0; ; n++ {
+			select {
+			case <-ended:
+				posted <- n
+				return
+			case <-time.After(time.Second / time.Duration(perSecond)):
+			}
+			e, err := envelope.Draft{Payload: envelope.Request{Intent: "translate"}, Recipient: recipient}.Sign(key(), time.Now())
+			if err != nil {
+				panic(err)
+			}
+			if status, answer := p.relay.post(e.Canonical()); status != 200 {
+				panic(answer)
+			}
+		}
+	}()
+	return func() int { close(ended); return <-posted }
+}
+
+// ever returns new keys.
+func ever() didkey.Key {
+	key, err := didkey.Generate()
+	if err != nil {
+		panic(err)
+	}
+	return key
+}
+
+// offerAfter opens a thread and returns how long its first offer takes, at most two seconds.
+func (p *parties) offerAfter(c *client.Client, opts client.RequestOptions) (*client.Call, client.Offer, time.Duration) {
+	p.t.Helper()
+	opts.Intent = "translate"
+	began := time.Now()
+	call, err := c.Request(p.t.Context(), opts)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(p.t.Context(), 2*time.Second)
+	defer cancel()
+	offer, err := firstOffer(ctx, call)
+	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		p.t.Fatal(err)
+	}
+	return call, offer, time.Since(began)
+}
+
+// TestServeThroughFloods floods an agent with broadcasts and measures how long others wait for an offer and a result.
+func TestServeThroughFloods(t *testing.T) {
+	one := ever()
+	for name, test := range map[string]struct {
+		keys     func() didkey.Key
+		flooded  bool // with REQUESTs to the agent alone
+		known    bool // the honest client has had work done
+		directed bool // it names the agent
+	}{
+		"fresh keys, a known client":                  {keys: ever, known: true},
+		"fresh keys name the agent, a known client":   {keys: ever, flooded: true, known: true},
+		"fresh keys, a stranger who names the agent":  {keys: ever, directed: true},
+		"one key, a stranger":                         {keys: func() didkey.Key { return one }},
+		"one key names the agent, a stranger who too": {keys: func() didkey.Key { return one }, flooded: true, directed: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newParties(t)
+				p.limitAgent(p.agent.DID())
+				stop := p.serve(client.ServeOptions{}, client.Handler{})
+				if test.known {
+					if _, err := p.ask(client.RequestOptions{}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				var recipient, victim didkey.DID
+				if test.flooded {
+					victim = p.agent.DID()
+				}
+				if test.directed {
+					recipient = p.agent.DID()
+				}
+				end := p.flood(49, victim, test.keys)
+				time.Sleep(15 * time.Second)
+				for range 6 {
+					call, offer, took := p.offerAfter(p.client, client.RequestOptions{Recipient: recipient})
+					if took > time.Second {
+						t.Errorf("the first offer came after %v", took)
+						continue
+					}
+					began := time.Now()
+					if err := call.Accept(t.Context(), offer); err != nil {
+						t.Fatal(err)
+					}
+					if _, err := call.Result(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					if took := time.Since(began); took > time.Second/2 {
+						t.Errorf("the result came after %v", took)
+					}
+					time.Sleep(2 * time.Second)
+				}
+				end()
+				stop()
+			})
+		})
+	}
+}
+
+// TestServeStrangersInAFlood: keys are free, so a stranger's broadcast among those of fresh keys is one of many. As many
+// of them are answered as the relay admits, 20 of 49, and those within a second.
+func TestServeStrangersInAFlood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParties(t)
+		p.limitAgent(p.agent.DID())
+		stop := p.serve(client.ServeOptions{}, client.Handler{})
+		end := p.flood(49, "", ever)
+		time.Sleep(20 * time.Second)
+		before := p.count(envelope.TypeOffer)
+		var took []time.Duration
+		for range 40 {
+			_, _, d := p.offerAfter(newClient(t, p.relay, ever(), client.Options{}), client.RequestOptions{})
+			took = append(took, d)
+		}
+		perSecond := float64(p.count(envelope.TypeOffer)-before) / sum(took).Seconds()
+		slices.Sort(took)
+		quick, _ := slices.BinarySearch(took, 1100*time.Millisecond)
+		t.Logf("%d of 40 strangers had an offer within a second; %.1f offers a second", quick, perSecond)
+		if quick < 4 || perSecond < 18 {
+			t.Errorf("%d of 40 strangers had an offer within a second, and there were %.1f offers a second: %v", quick, perSecond, took)
+		}
+		end()
+		stop()
+	})
+}
+
+func sum(all []time.Duration) (total time.Duration) {
+	for _, d := range all {
+		total += d
+	}
+	return total
+}
+
+// TestServeLosesNothingSilently: after a flood each REQUEST has its offer or was reported as dropped, and the cursor is
+// behind all of them.
+func TestServeLosesNothingSilently(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParties(t)
+		p.limitAgent(p.agent.DID())
+		var mu sync.Mutex
+		drops := map[string]int{}
+		cursor := client.FileCursor(t.TempDir() + "/cursor")
+		stop := p.serve(client.ServeOptions{Cursor: cursor, Dropped: func(e *envelope.Envelope) {
+			mu.Lock()
+			defer mu.Unlock()
+			drops[e.Thread]++
+		}}, client.Handler{})
+		end := p.flood(100, "", ever)
+		time.Sleep(30 * time.Second)
+		posted := end()
+		time.Sleep(5 * time.Minute)
+		stop()
+		offered := map[string]int{}
+		for _, e := range p.relay.all() {
+			if e.Type == envelope.TypeOffer {
+				offered[e.Thread]++
+			}
+		}
+		over := 0 // threads that had timed out when their turn came
+		for _, e := range p.relay.all() {
+			if e.Type != envelope.TypeRequest {
+				continue
+			}
+			if n := offered[e.Thread] + drops[e.Thread]; n == 0 {
+				over++
+			} else if n > 1 {
+				t.Errorf("%d offers, %d drops", offered[e.Thread], drops[e.Thread])
+			}
+		}
+		if over > 0 || len(drops) < 100 || len(offered)+len(drops) != posted {
+			t.Errorf("%d REQUESTs: %d offers, %d dropped, %d neither", posted, len(offered), len(drops), over)
+		}
+		at, err := cursor.Load(t.Context())
+		if want := "a." + strconv.Itoa(len(p.relay.all())); err != nil || at != want {
+			t.Errorf("the cursor stands at %s, %v; want %s", at, err, want)
+		}
+	})
+}
+
+// TestServeDropsByTheirTTL: a REQUEST that has waited for longer than its ttl gets no offer, and is reported.
+func TestServeDropsByTheirTTL(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParties(t)
+		var dropped []string
+		block := make(chan struct{})
+		stop := p.serve(client.ServeOptions{Concurrency: 1, Dropped: func(e *envelope.Envelope) { dropped = append(dropped, e.Thread) }},
+			client.Handler{Quote: func(context.Context, client.Job) (envelope.Offer, error) {
+				<-block
+				return envelope.Offer{}, nil
+			}})
+		p.request(client.RequestOptions{})
+		synctest.Wait()
+		short, _ := p.request(client.RequestOptions{TTL: 10 * time.Second})
+		long, _ := p.request(client.RequestOptions{TTL: time.Minute})
+		time.Sleep(20 * time.Second)
+		close(block)
+		if _, err := firstOffer(t.Context(), long); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if !slices.Equal(dropped, []string{short.Thread}) || p.count(envelope.TypeOffer) != 2 {
+			t.Errorf("dropped %q, %d offers", dropped, p.count(envelope.TypeOffer))
+		}
+		stop()
+	})
+}
+
+// TestServeSharesWork: a client that has many offers accepted does not keep another's work from being next.
+func TestServeSharesWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParties(t)
+		stop := p.serve(client.ServeOptions{Concurrency: 2}, client.Handler{Work: func(context.Context, client.Job) (envelope.Result, error) {
+			time.Sleep(time.Minute)
+			return envelope.Result{Output: json.RawMessage(`1`)}, nil
+		}})
+		accept := func(c *client.Client) *client.Call {
+			call, offer, _ := p.offerAfter(c, client.RequestOptions{})
+			if err := call.Accept(t.Context(), offer); err != nil {
+				t.Fatal(err)
+			}
+			return call
+		}
+		for range 20 {
+			accept(p.theirs)
+		}
+		began := time.Now()
+		if _, err := accept(p.client).Result(t.Context()); err != nil || time.Since(began) > 2*time.Minute+time.Second {
+			t.Errorf("%v after %v, want at most 2m", err, time.Since(began))
+		}
+		stop()
+	})
+}
+
+// TestServeEndsSlowQuotes: a quote that takes too long is called off, and the next REQUEST has its turn.
+func TestServeEndsSlowQuotes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParties(t)
+		stop := p.serve(client.ServeOptions{Concurrency: 1, QuoteTimeout: 5 * time.Second},
+			client.Handler{Quote: func(ctx context.Context, job client.Job) (envelope.Offer, error) {
+				if string(job.Request.Params) == `"slow"` {
+					<-ctx.Done()
+					return envelope.Offer{}, ctx.Err()
+				}
+				return envelope.Offer{}, nil
+			}})
+		began := time.Now()
+		slow, _ := p.request(client.RequestOptions{Params: "slow", Recipient: p.agent.DID()})
+		synctest.Wait()
+		quick, _ := p.request(client.RequestOptions{})
+		if _, err := firstOffer(t.Context(), quick); err != nil || time.Since(began) > 6*time.Second {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		_, err := firstOffer(t.Context(), slow)
+		if failed, _ := errors.AsType[*client.AgentError](err); failed == nil || failed.Code != envelope.AgentInternal {
+			t.Errorf("the slow one: %v", err)
+		}
+		stop()
+	})
+}
