@@ -137,7 +137,11 @@ func TestServeThroughFloods(t *testing.T) {
 				end := p.flood(49, victim, test.keys)
 				time.Sleep(15 * time.Second)
 				for range 6 {
-					call, offer, took := p.offerAfter(p.client, client.RequestOptions{Recipient: recipient})
+					c := p.client
+					if !test.known {
+						c = newClient(t, p.relay, ever(), client.Options{})
+					}
+					call, offer, took := p.offerAfter(c, client.RequestOptions{Recipient: recipient})
 					if took > time.Second {
 						t.Errorf("the first offer came after %v", took)
 						continue
