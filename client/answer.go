@@ -58,6 +58,8 @@ type reply struct {
 	out   any // what the answer is decoded into
 	limit int // bytes of the whole answer
 
+	present bool // the read is signed also where that only shows the reader to be present
+
 	// list is the name of the member whose elements go to take, one at a time, and not to out; empty: there is none.
 	// take may be called for an answer that turns out to be broken.
 	list string

@@ -62,6 +62,9 @@ type FollowOptions struct {
 // logged and left out. A payload that is sealed to the client's own key comes opened (envelope.Envelope.Opened), or the
 // event is left out; what others can open, also what the client itself has sealed, comes as it is.
 //
+// A client with a signer signs what it asks for (PROTOCOL §8). An open relay learns from that only that the identity is
+// online.
+//
 // An event comes at least once: the cursor is saved when handler has returned nil for a whole page (see FollowOptions.Page),
 // and what was not saved comes again in the next process. Within one call repeats are dropped, as far as the last 4096
 // events tell. Trouble with the network or the relay is logged and waited out, as long as the relay asks (an hour at
@@ -229,7 +232,9 @@ func (f *follower) poll(ctx context.Context) (*events, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, pollTimeout+exchangeTimeout)
 	defer cancel()
-	if err := f.client.get(ctx, "/events", v, answer.reply()); err != nil {
+	good := answer.reply()
+	good.present = true
+	if err := f.client.get(ctx, "/events", v, good); err != nil {
 		return nil, err
 	}
 	if answer.Cursor == "" || len(answer.Cursor) > maxCursor {

@@ -19,8 +19,11 @@ import (
 // Signed reads (PROTOCOL §8). A relay says in its well-known document whether it shows directed messages to their
 // parties only; then a client that has a signer signs what it reads, each request anew.
 //
-// A token is for the origin that this client itself was told to talk to, never for one that a relay names: whoever
-// poses as a relay gets nothing that another would take. A relay that poses as an open one gets unsigned reads.
+// At a relay that shows everything to everybody, only the polls of Follow, and of what is built like it, are signed.
+// There a token gives no access; it shows that its signer is online.
+//
+// A token is for the origin that this client itself was told to talk to, never for one that a relay names. So one who
+// poses as a relay gets nothing that another relay would take.
 
 // ErrOpenReads is what a client with Options.RequireParties gives instead of asking, or telling, a relay that shows
 // directed messages to everybody, or does not say to whom.
@@ -42,7 +45,9 @@ type reading struct {
 
 	mu       sync.Mutex
 	asked    time.Time // zero: never
-	audience string    // of tokens; empty: reads are unsigned
+	audience string    // of tokens; empty: the relay is open
+	open     string    // of tokens for an open relay; empty: reads are unsigned there
+	muted    time.Time // when a token was refused that only showed presence; zero: never
 
 	correction time.Duration // of the clock, for tokens
 	corrected  time.Time     // zero: never
@@ -55,16 +60,33 @@ func (r *reading) signed() bool {
 	return r.audience != ""
 }
 
-// token returns what to put into Authorization for a GET of target; empty: nothing.
-func (c *Client) token(ctx context.Context, target string) (string, *failure) {
+// token returns what to put into Authorization for a GET of target; empty: nothing. proves says that the relay shows by
+// it what others may not see. With present the read is signed also where it only shows that its signer is online.
+func (c *Client) token(ctx context.Context, target string, present bool) (token string, proves bool, failed *failure) {
 	file, _, _ := strings.Cut(target, "?")
 	if file == wellKnown || file == health || c.signer == nil && !c.opts.RequireParties {
-		return "", nil
+		return "", false, nil
 	}
 	audience, failed := c.audience(ctx)
-	if failed != nil || audience == "" || c.signer == nil {
-		return "", failed
+	if failed != nil || c.signer == nil {
+		return "", false, failed
 	}
+	proves = audience != ""
+	if !proves && present {
+		audience = c.reading.presence()
+	}
+	if audience == "" {
+		return "", false, nil
+	}
+	if token, failed = c.sign(audience, target); failed != nil && !proves {
+		c.log.Debug("a read was not signed", "error", failed)
+		return "", false, nil
+	}
+	return token, proves, failed
+}
+
+// sign returns the Authorization for a GET of target.
+func (c *Client) sign(audience, target string) (string, *failure) {
 	full, err := url.Parse(c.at() + target)
 	if err != nil {
 		return "", &failure{err: err, unsent: true}
@@ -116,14 +138,18 @@ func (c *Client) audience(ctx context.Context) (string, *failure) {
 		return "", definitely(envelope.Errorf(envelope.CodeUnauthorized, "the relay shows messages to %q, which this client does not know; "+
 			"use a newer one", shorten(word.Reads)))
 	case word.Reads != "parties":
-		r.learn(asked, "")
+		open := ""
+		if word.Reads == "open" && sameOrigin(word.URL, base) && !strings.Contains(base, "@") { // else the URL's user needs the header
+			open = word.URL
+		}
+		r.learn(asked, "", open)
 		return "", nil
 	case !sameOrigin(word.URL, base):
 		return "", definitely(envelope.Errorf(envelope.CodeUnauthorized, "the relay's reads are signed for its address, which it says is %s, "+
 			"and it is reached at another; use its own", shorten(word.URL)))
 	}
 	c.own.Store(&base)
-	r.learn(asked, word.URL)
+	r.learn(asked, word.URL, "")
 	return word.URL, nil
 }
 
@@ -134,10 +160,37 @@ func (r *reading) known(again bool) (audience string, known bool) {
 	return r.audience, r.audience != "" && !again || !r.asked.IsZero() && time.Since(r.asked) < askAgain
 }
 
-func (r *reading) learn(asked time.Time, audience string) {
+func (r *reading) learn(asked time.Time, audience, open string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.asked, r.audience = asked, audience
+	r.asked, r.audience, r.open = asked, audience, open
+}
+
+// presence returns the audience of tokens for an open relay; empty: its reads go unsigned.
+func (r *reading) presence() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.muted.IsZero() && time.Since(r.muted) < askAgain {
+		return ""
+	}
+	return r.open
+}
+
+// mute has reads of an open relay go unsigned for a while, if one may have been refused for its token: no relay should,
+// but a proxy in front of it may. It reports whether the read is worth repeating.
+func (r *reading) mute(failed *failure) bool {
+	switch failed.status {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestHeaderFieldsTooLarge:
+	default:
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.muted = time.Now()
+	if failed.challenged { // it shows things to their parties only by now
+		r.asked = time.Time{}
+	}
+	return true
 }
 
 // word is what the well-known document says of reads, and of how often one sender may post.

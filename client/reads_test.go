@@ -248,3 +248,72 @@ func (d *doubling) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	return http.DefaultTransport.RoundTrip(r)
 }
+
+// TestOpenRelaysGetTokensOfFollow: at an open relay the polls of Follow are signed, for that relay and for no other, and
+// nothing else is.
+func TestOpenRelaysGetTokensOfFollow(t *testing.T) {
+	r, err := newRealRelay(relay.ToAll)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	key := newKey(t)
+	if _, _, err := through(t, r.URL, key, http.DefaultTransport.RoundTrip).Post(t.Context(), request); err != nil {
+		t.Fatal(err)
+	}
+	follow := func(c *client.Client) error {
+		enough := errors.New("enough")
+		err := c.Follow(t.Context(), client.FollowOptions{FromOldest: true}, func(context.Context, *envelope.Envelope) error { return enough })
+		if errors.Is(err, enough) {
+			return nil
+		}
+		return err
+	}
+	c, seen := clientOf(t, r.URL, key, client.Options{})
+	if err := follow(c); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Agents(t.Context(), client.AgentQuery{}); err != nil {
+		t.Fatal(err)
+	}
+	tokens := seen.tokens()
+	if len(tokens) != 2 || tokens[1] != "" {
+		t.Fatalf("asked with %q", tokens)
+	}
+	text, err := base64.RawURLEncoding.DecodeString(strings.TrimPrefix(tokens[0], "Agora "))
+	if err != nil || !strings.Contains(string(text), `"aud":"`+r.URL+`"`) || !strings.Contains(string(text), string(key.DID())) {
+		t.Errorf("%s, %v", text, err)
+	}
+	withUser := strings.Replace(r.URL, "http://", "http://user:secret@", 1)
+	for name, test := range map[string]struct {
+		url      string
+		document map[string]any
+		key      envelope.Signer
+	}{
+		"another relay": {r.URL, map[string]any{"reads": "open", "url": "https://relay.example"}, key}, "no url": {r.URL, map[string]any{"reads": "open"}, key},
+		"no word": {r.URL, map[string]any{"url": r.URL}, key}, "another name": {strings.Replace(r.URL, "127.0.0.1", "localhost", 1), nil, key},
+		"a user in the URL": {withUser, nil, key}, "nobody": {r.URL, nil, nil},
+	} {
+		c, seen := clientOf(t, test.url, test.key, client.Options{})
+		seen.say(test.document)
+		if err := follow(c); err != nil || strings.Contains(strings.Join(seen.tokens(), " "), "Agora") {
+			t.Errorf("%s: %v, %q", name, err, seen.tokens())
+		}
+	}
+	// A proxy that refuses what it does not know in Authorization does not stop a reader.
+	for _, status := range []int{401, 403, 431} {
+		signed := 0
+		c := through(t, r.URL, key, func(q *http.Request) (*http.Response, error) {
+			if q.Header.Get("Authorization") != "" {
+				signed++
+				return response(status, `{"ok":false,"error":"UNAUTHORIZED","message":"who are you?"}`), nil
+			}
+			return http.DefaultTransport.RoundTrip(q)
+		})
+		for range 2 {
+			if err := follow(c); err != nil || signed != 1 {
+				t.Errorf("%d: %v, %d signed reads", status, err, signed)
+			}
+		}
+	}
+}

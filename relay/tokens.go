@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"net/netip"
 	"sync"
 	"time"
 
@@ -77,8 +78,11 @@ func (t *tokens) use(hash [32]byte, ts, now time.Time) error {
 	return nil
 }
 
-// maxPresent bounds a generation of readers, of which there are two.
-const maxPresent = 1 << 14
+// Bounds of a generation of readers, of which there are two: in all, and from one network at an open relay.
+const (
+	maxPresent     = 1 << 14
+	maxPresentFrom = 1 << 10
+)
 
 // presence knows who has signed a read in the last minutes: such agents are online (PROTOCOL §6). It is kept in memory,
 // and after a restart an agent is online again with its next poll. Where more sign than it holds, some of them are not
@@ -86,6 +90,7 @@ const maxPresent = 1 << 14
 type presence struct {
 	mu         sync.Mutex
 	fresh, old map[didkey.DID]time.Time
+	from       map[netip.Addr]int // how many of fresh came from a network
 	turned     time.Time
 }
 
@@ -93,12 +98,49 @@ type presence struct {
 func (p *presence) note(reader didkey.DID, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.turn(now)
+	p.add(reader, now)
+}
+
+// noteFrom is note for a reader in a network, which is counted.
+func (p *presence) noteFrom(reader didkey.DID, network netip.Addr, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.turn(now)
+	if p.admits(reader, network) && p.add(reader, now) {
+		p.from[network]++
+	}
+}
+
+// wants reports whether noteFrom would change anything.
+func (p *presence) wants(reader didkey.DID, network netip.Addr, now time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.turn(now)
+	return !p.fresh[reader].Equal(now.Truncate(time.Minute)) && p.admits(reader, network)
+}
+
+// turn begins a new generation when it is time. p.mu is held.
+func (p *presence) turn(now time.Time) {
 	if age := now.Sub(p.turned); p.fresh == nil || age >= OnlineWithin || age < 0 {
-		p.fresh, p.old, p.turned = map[didkey.DID]time.Time{}, p.fresh, now
+		p.fresh, p.old, p.from, p.turned = map[didkey.DID]time.Time{}, p.fresh, map[netip.Addr]int{}, now
 	}
-	if _, known := p.fresh[reader]; known || len(p.fresh) < maxPresent {
+}
+
+// admits reports whether a network may mark a reader as present. p.mu is held.
+func (p *presence) admits(reader didkey.DID, network netip.Addr) bool {
+	_, known := p.fresh[reader]
+	return known || p.from[network] < maxPresentFrom
+}
+
+// add notes a reader and reports whether it is new. p.mu is held.
+func (p *presence) add(reader didkey.DID, now time.Time) (isNew bool) {
+	_, known := p.fresh[reader]
+	if known || len(p.fresh) < maxPresent {
 		p.fresh[reader] = now.Truncate(time.Minute)
+		return !known
 	}
+	return false
 }
 
 // last returns when reader has signed a read last; zero: not lately.

@@ -111,21 +111,10 @@ const ReadSkew = time.Minute
 // first, its signature second, and only then is it remembered. The wire has admitted the request.
 // Refusals: CodeUnauthorized; CodeUnavailable if no more tokens can be remembered for now.
 func (r *Relay) VerifyRead(token, method, target string) (didkey.DID, error) {
-	read, err := envelope.ParseRead(token)
+	now := r.Now()
+	read, err := r.meant(token, method, target, now)
 	if err != nil {
 		return "", err
-	}
-	if read.Audience != r.Origin {
-		e := unauthorized(envelope.ReadAudience, "the token is for another relay; its aud must be this one's public origin, as /.well-known/agora.json has it in url")
-		e.Details["aud"] = r.Origin
-		return "", e
-	}
-	if read.Method != method || read.Target != target {
-		return "", unauthorized(envelope.ReadRequest, "the token is for another request; its method and target must be this one's, path and query as sent")
-	}
-	now := r.Now()
-	if !r.tokens.isFresh(read.TS, now) {
-		return "", outOfTime(now)
 	}
 	if err := read.Verify(); err != nil {
 		return "", err
@@ -135,6 +124,41 @@ func (r *Relay) VerifyRead(token, method, target string) (didkey.DID, error) {
 	}
 	r.presence.note(read.Reader, now)
 	return read.Reader, nil
+}
+
+// meant reads a token and checks that it is for this relay, this request and this time. Its signature is not checked.
+func (r *Relay) meant(token, method, target string, now time.Time) (*envelope.Read, error) {
+	read, err := envelope.ParseRead(token)
+	if err != nil {
+		return nil, err
+	}
+	if read.Audience != r.Origin {
+		e := unauthorized(envelope.ReadAudience, "the token is for another relay; its aud must be this one's public origin, "+
+			"as /.well-known/agora.json has it in url")
+		e.Details["aud"] = r.Origin
+		return nil, e
+	}
+	if read.Method != method || read.Target != target {
+		return nil, unauthorized(envelope.ReadRequest, "the token is for another request; its method and target must be this one's, "+
+			"path and query as sent")
+	}
+	if !r.tokens.isFresh(read.TS, now) {
+		return nil, outOfTime(now)
+	}
+	return read, nil
+}
+
+// MarkPresent notes that the signer of a token was here, at a relay that shows everything to everybody. A token that
+// does not hold does nothing. No token is remembered, so one may be used again within its minute; that only says again
+// what its signer has said. A signature is verified once a minute for each signer. One network marks 1024 signers at
+// most, so that nobody fills the memory alone. The wire has admitted the request.
+func (r *Relay) MarkPresent(p Peer, token, method, target string) {
+	now := r.Now()
+	read, err := r.meant(token, method, target, now)
+	if err != nil || !r.presence.wants(read.Reader, network(p.Addr), now) || read.Verify() != nil {
+		return
+	}
+	r.presence.noteFrom(read.Reader, network(p.Addr), now)
 }
 
 func outOfTime(now time.Time) error {

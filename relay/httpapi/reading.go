@@ -17,20 +17,20 @@ const authScheme = "Agora"
 
 type readerKey struct{}
 
-// reading lets h know who has signed a read, see peer. A read without a token is nobody's; one with a token that does
+// reading lets h know who has signed a read, see peer. A read without a token is nobody's. One with a token that does
 // not hold is refused, also where nobody's would be answered: its sender believes to be somebody. A relay that shows
-// everything does not look at the header.
+// everything refuses none, see present.
 func (s *server) reading(h handler) handler {
 	if s.relay.Reads != relay.ToParties {
-		return h
+		return s.present(h)
 	}
 	return func(w http.ResponseWriter, r *http.Request) error {
 		headers := r.Header.Values("Authorization")
 		if len(headers) == 0 {
 			return h(w, r)
 		}
-		scheme, token, found := strings.Cut(headers[0], " ")
-		if len(headers) > 1 || !found || !strings.EqualFold(scheme, authScheme) {
+		token, ok := tokenOf(headers)
+		if !ok {
 			e := envelope.Errorf(envelope.CodeUnauthorized, "Authorization must be given once, as %q and one token", authScheme)
 			e.Details = map[string]any{"reason": envelope.ReadMalformed}
 			return e
@@ -41,6 +41,28 @@ func (s *server) reading(h handler) handler {
 		}
 		return h(w, r.WithContext(context.WithValue(r.Context(), readerKey{}, reader)))
 	}
+}
+
+// present marks the signer of a read as present and lets h answer as if there were no Authorization.
+func (s *server) present(h handler) handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		if token, ok := tokenOf(r.Header.Values("Authorization")); ok {
+			s.relay.MarkPresent(s.peer(r), token, r.Method, r.RequestURI)
+		}
+		return h(w, r)
+	}
+}
+
+// tokenOf returns the token of a request's Authorization headers.
+func tokenOf(headers []string) (token string, ok bool) {
+	if len(headers) == 0 {
+		return "", false
+	}
+	scheme, token, found := strings.Cut(headers[0], " ")
+	if len(headers) > 1 || !found || !strings.EqualFold(scheme, authScheme) {
+		return "", false
+	}
+	return token, true
 }
 
 // reader returns who has signed r, empty for nobody.

@@ -161,9 +161,9 @@ func TestHiddenThreadIsNone(t *testing.T) {
 	}
 }
 
-// TestOpenRelayIgnoresTokens: a relay that shows everything answers to the byte as if there were no Authorization,
-// whatever stands in it.
-func TestOpenRelayIgnoresTokens(t *testing.T) {
+// TestOpenRelayRefusesNoToken: a relay that shows everything answers to the byte as if there were no Authorization,
+// whatever stands in it. A token that holds only shows its signer online.
+func TestOpenRelayRefusesNoToken(t *testing.T) {
 	r := start(t)
 	r.Origin = origin
 	h := httpapi.New(r, httpapi.Options{Log: quiet})
@@ -191,6 +191,46 @@ func TestOpenRelayIgnoresTokens(t *testing.T) {
 	}
 	if a := get(t, h, "/.well-known/agora.json"); !bytes.Contains(a.body, []byte(`"reads":"open"`)) {
 		t.Errorf("%s", a.body)
+	}
+	later := func() time.Time { return time.Now().Add(10 * time.Minute) }
+	r.Now = later
+	const target = "/events?since=2026-01-01T00:00:00Z&timeout=0"
+	token, err := envelope.Read{Audience: origin, Method: "GET", Target: target, TS: later()}.Sign(bob)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, headers := range [][]string{{"Agora x"}, {"Bearer " + token}, {"Agora " + token, "Agora " + token}, {authorization(t, bob, target)}, {"agora " + token}} {
+		if a := get(t, h, "/agents?online=true"); bytes.Contains(a.body, []byte(bob.DID())) {
+			t.Errorf("online before %q: %s", headers, a.body)
+		}
+		if a := getWith(t, h, target, headers...); a.status != 200 {
+			t.Errorf("%q: %d", headers, a.status)
+		}
+	}
+	if a := get(t, h, "/agents?online=true"); !bytes.Contains(a.body, []byte(bob.DID())) {
+		t.Errorf("a good token does not count: %s", a.body)
+	}
+}
+
+// TestTokensOfOpenRelaysAreChargedFirst: an address that has used up its allowance marks nobody as present.
+func TestTokensOfOpenRelaysAreChargedFirst(t *testing.T) {
+	r := limited(t, relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: 0.001, Burst: 1}})
+	r.Origin = origin
+	h := httpapi.New(r, httpapi.Options{Log: quiet})
+	bob := key(t)
+	post(t, h, "/events", sign(t, bob, envelope.Draft{Payload: envelope.Manifest{ID: "m", Intents: []envelope.Intent{}}}).Canonical())
+	later := func() time.Time { return time.Now().Add(10 * time.Minute) }
+	r.Now = later
+	token, err := envelope.Read{Audience: origin, Method: "GET", Target: "/events", TS: later()}.Sign(bob)
+	if err != nil {
+		t.Fatal(err)
+	}
+	get(t, h, "/nowhere")
+	if a := getWith(t, h, "/events", "Agora "+token); a.status != 429 {
+		t.Errorf("beyond the allowance: %d", a.status)
+	}
+	if all, err := r.Agent(t.Context(), relay.Peer{Local: true}, bob.DID()); err != nil || len(all) != 1 || r.Online(all[0]) {
+		t.Errorf("a refused read marks its signer: %v, %v", all, err)
 	}
 }
 
