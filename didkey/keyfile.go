@@ -49,9 +49,46 @@ func Save(path string, k Key) (err error) {
 	}
 	err = os.Link(draft.Name(), path) // which, unlike a rename, replaces nothing
 	if errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("%s exists and is not overwritten; choose another name, or move it away if you are sure", path)
+		return fmt.Errorf("%s exists and is not overwritten; choose another name, or move it away if you are sure (%w)",
+			path, fs.ErrExist)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return syncFolder(filepath.Dir(path))
+}
+
+// syncFolder makes a new file in folder last. Windows cannot sync a folder.
+func syncFolder(folder string) error {
+	if runtime.GOOS == "windows" {
+		return nil
+	}
+	f, err := os.Open(folder)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// LoadOrCreate reads the key at path, or makes one and saves it there if there is no file. Of several processes that do
+// so at once, one makes the key and all return it. The folder must exist; the file is readable by its owner only.
+// Errors: those of Load and Save. A file that cannot be read, or is damaged, is never replaced.
+func LoadOrCreate(path string) (Key, error) {
+	k, err := Load(path)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return k, err
+	}
+	if k, err = Generate(); err != nil {
+		return Key{}, err
+	}
+	err = Save(path, k)
+	if errors.Is(err, fs.ErrExist) { // another process was faster
+		return Load(path)
+	}
+	if err != nil {
+		return Key{}, err
+	}
+	return k, nil
 }
 
 // Load reads a key written by Save. It refuses a file that others than its owner can open, and one whose public

@@ -3,11 +3,14 @@ package didkey_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/agora-relay/agora/didkey"
@@ -175,4 +178,82 @@ func encodeMembers(t *testing.T, members map[string]any) string {
 		t.Fatal(err)
 	}
 	return string(text)
+}
+
+// TestLoadOrCreate has many goroutines and processes ask for one key at once: all get the same.
+func TestLoadOrCreate(t *testing.T) {
+	const file = "AGORA_TEST_KEY_FILE"
+	if path := os.Getenv(file); path != "" { // another process, see below
+		key, err := didkey.LoadOrCreate(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Printf("key %s\n", key.DID())
+		return
+	}
+	for range 5 {
+		path := filepath.Join(t.TempDir(), "key.json")
+		var mu sync.Mutex
+		seen := map[string]int{}
+		note := func(did string) {
+			mu.Lock()
+			defer mu.Unlock()
+			seen[did]++
+		}
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(func() {
+				other := exec.Command(os.Args[0], "-test.run=^TestLoadOrCreate$")
+				other.Env = append(os.Environ(), file+"="+path)
+				out, err := other.CombinedOutput()
+				did, _, found := strings.Cut(strings.TrimPrefix(string(out), "key "), "\n")
+				if err != nil || !found {
+					t.Errorf("%v: %s", err, out)
+				}
+				note(did)
+			})
+			all.Go(func() {
+				key, err := didkey.LoadOrCreate(path)
+				if err != nil {
+					t.Error(err)
+				}
+				note(string(key.DID()))
+			})
+		}
+		all.Wait()
+		key, err := didkey.Load(path)
+		if err != nil || len(seen) != 1 || seen[string(key.DID())] != 8 {
+			t.Errorf("%v of %s, %v", seen, key.DID(), err)
+		}
+		if info, err := os.Stat(path); err != nil || runtime.GOOS != "windows" && info.Mode().Perm() != 0o600 {
+			t.Errorf("mode %v, %v; want 0600", info.Mode(), err)
+		}
+		if files, err := os.ReadDir(filepath.Dir(path)); err != nil || len(files) != 1 {
+			t.Errorf("%d files, %v; want the key alone", len(files), err)
+		}
+	}
+}
+
+// TestLoadOrCreateReplacesNothing: what is there and is no key stays as it is.
+func TestLoadOrCreateReplacesNothing(t *testing.T) {
+	folder := t.TempDir()
+	broken := filepath.Join(folder, "broken.json")
+	if err := os.WriteFile(broken, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	dangling := filepath.Join(folder, "dangling.json")
+	if err := os.Symlink(filepath.Join(folder, "gone"), dangling); err != nil {
+		t.Fatal(err)
+	}
+	_, open := newKeyFile(t)
+	if err := os.Chmod(open, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{broken, dangling, open, folder, filepath.Join(folder, "no", "folder")} {
+		before, _ := os.ReadFile(path)
+		key, err := didkey.LoadOrCreate(path)
+		if after, _ := os.ReadFile(path); err == nil || key.DID() != "" || string(after) != string(before) {
+			t.Errorf("%s: %s, %v", path, key.DID(), err)
+		}
+	}
 }
