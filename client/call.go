@@ -1,13 +1,11 @@
 package client
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
-	"slices"
 	"strings"
 	"time"
 
@@ -15,19 +13,6 @@ import (
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/thread"
 )
-
-// RequestOptions describe a service that is wanted. Only Intent is required.
-type RequestOptions struct {
-	Intent      string
-	Params      any // written as JSON; a json.RawMessage goes as it is
-	Title       string
-	Description string
-	Constraints *envelope.Constraints // Accept holds offers against them
-	Recipient   didkey.DID            // the only agent who may offer; empty: any
-	Seal        bool                  // only Recipient can read the REQUEST and what follows; intent stays clear
-	AllowPlain  bool                  // with Seal: take plain answers too
-	TTL         time.Duration         // whole seconds for which the relay keeps the REQUEST; 0: 24 h
-}
 
 // Call is a thread seen from its client. It belongs to one goroutine at a time. All that is needed to go on with it in
 // another process is its Thread, see Client.Resume.
@@ -82,106 +67,6 @@ var (
 	errDone = errors.New("client: done") // ends a watch; never leaves the package
 	errGone = errors.New("client: the thread has ended with a message that the relay no longer has")
 )
-
-// Request opens a thread with a REQUEST. With ErrUnknownOutcome it returns the Call as well: should the relay have
-// taken the REQUEST, offers will come. Other errors are Post's.
-func (c *Client) Request(ctx context.Context, opts RequestOptions) (*Call, error) {
-	payload := envelope.Request{Intent: opts.Intent, Title: opts.Title, Description: opts.Description, Constraints: opts.Constraints}
-	if opts.Params != nil {
-		params, err := json.Marshal(opts.Params)
-		if err != nil {
-			return nil, fmt.Errorf("client: params: %w", err)
-		}
-		payload.Params = params
-	}
-	e, _, err := c.Post(ctx, envelope.Draft{Payload: payload, Recipient: opts.Recipient, TTL: opts.TTL, Seal: opts.Seal})
-	if err != nil && !errors.Is(err, ErrUnknownOutcome) {
-		return nil, err
-	}
-	call := &Call{Thread: e.Thread, Seal: opts.Seal, AllowPlain: opts.AllowPlain,
-		client: c, me: e.Sender.ID, requestID: e.RequestID, recipient: opts.Recipient, request: &payload}
-	return call, err
-}
-
-// Known is what a program has kept of a thread that it opened. Only Thread is required.
-type Known struct {
-	Thread string
-	// RequestID and Recipient are the REQUEST's. They are needed where the relay no longer shows it: what is not signed
-	// by this client's own identity is no proof of whom it has asked, and for what.
-	RequestID string
-	Recipient didkey.DID
-}
-
-// ErrUnproven is in the error of Resume where the relay shows neither the REQUEST nor the ACCEPT of this client, so that
-// only the relay's own word would say which request the thread is about. ResumeKnown takes it from its caller.
-var ErrUnproven = errors.New("client: the relay shows no message that this client has signed for the request")
-
-// Resume returns the Call of a thread that this client's identity has opened, as far as it has come.
-// Errors: *envelope.Error, CodeThreadNotFound above all; ErrUnproven.
-func (c *Client) Resume(ctx context.Context, threadID string) (*Call, error) {
-	return c.ResumeKnown(ctx, Known{Thread: threadID})
-}
-
-// ResumeKnown is Resume for a caller who knows more than the thread's id.
-func (c *Client) ResumeKnown(ctx context.Context, known Known) (*Call, error) {
-	me, err := c.me()
-	if err != nil {
-		return nil, err
-	}
-	record, err := c.Thread(ctx, known.Thread, me)
-	if err != nil {
-		return nil, err
-	}
-	// The record is not signed: it may choose among the requests that we have signed, and name no other.
-	record.RequestID = cmp.Or(known.RequestID, record.RequestID)
-	call := &Call{Thread: known.Thread, client: c, me: me, requestID: record.RequestID, recipient: known.Recipient}
-	proven := known.RequestID != ""
-	for _, e := range record.Events {
-		switch {
-		case e.Sender.ID != me || e.RequestID != record.RequestID:
-		case e.Type == envelope.TypeRequest:
-			proven = true
-			call.recipient = e.Recipient
-			if closed(e) {
-				continue // see Limit
-			}
-			call.request = new(envelope.Request)
-			if err := e.DecodePayload(call.request); err != nil {
-				return nil, fmt.Errorf("client: the REQUEST of thread %s: %w", known.Thread, err)
-			}
-		case e.Type == envelope.TypeAccept:
-			proven = true
-			if call.agent = e.Recipient; call.agent == "" { // valid where one agent has offered
-				call.agent = call.onlyOffer(record.Events)
-			}
-		}
-	}
-	if !proven {
-		return nil, fmt.Errorf("%w: thread %s", ErrUnproven, known.Thread)
-	}
-	call.resumeSeal(record)
-	return call, nil
-}
-
-// onlyOffer returns the agent whose verified OFFER stands, if there is exactly one.
-func (call *Call) onlyOffer(events []*envelope.Envelope) didkey.DID {
-	var standing []didkey.DID
-	for _, e := range events {
-		sender := e.Sender.ID
-		switch {
-		case e.Type == envelope.TypeOffer && call.forMe(e) && (call.recipient == "" || sender == call.recipient):
-			if !slices.Contains(standing, sender) {
-				standing = append(standing, sender)
-			}
-		case e.Type == envelope.TypeError:
-			standing = slices.DeleteFunc(standing, func(agent didkey.DID) bool { return agent == sender })
-		}
-	}
-	if len(standing) != 1 {
-		return ""
-	}
-	return standing[0]
-}
 
 // Offers yields each offer once, those already made first, then others as they arrive. It ends without an error when
 // the caller breaks off or an offer has been accepted; else with one error: ctx's; *AgentError if the named recipient

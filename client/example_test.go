@@ -1,10 +1,15 @@
 package client_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"log"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
 
 	"github.com/agora-relay/agora/client"
 	"github.com/agora-relay/agora/didkey"
@@ -14,7 +19,7 @@ import (
 func ExampleClient_Post() {
 	relay := startRelay()
 	defer relay.Close()
-	key, err := didkey.Generate() // didkey.Load reads one from a file
+	key, err := didkey.Generate() // didkey.LoadOrCreate keeps one in a file
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -109,6 +114,57 @@ func ExampleClient_Request() {
 	// Output:
 	// offered for 0.005 USD
 	// success {"translation":"你好"}
+}
+
+func ExampleCall_Collect() {
+	relay := startRelay()
+	defer relay.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	stopped := startTranslator(ctx, relay)
+	defer func() { cancel(); <-stopped }()
+
+	folder, err := os.MkdirTemp("", "agora")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(folder)
+	key, err := didkey.LoadOrCreate(filepath.Join(folder, "ann.key"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	c, err := client.New(relay.URL, key, client.Options{HTTPClient: relay.Client()})
+	if err != nil {
+		log.Fatal(err)
+	}
+	// Save the id before Request. After a crash, Request with the same id goes on with the thread.
+	id := client.NewThread()
+	call, err := c.Request(ctx, client.RequestOptions{Thread: id, Intent: "translation.en_zh", Params: map[string]string{"text": "Hello"}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	offers, err := call.Collect(ctx, 2*time.Second)
+	if err != nil || len(offers) == 0 {
+		log.Fatal("no offers: ", err)
+	}
+	price := func(o client.Offer) float64 {
+		if o.Price == nil {
+			return 0
+		}
+		return o.Price.Amount
+	}
+	cheapest := slices.MinFunc(offers, func(a, b client.Offer) int { return cmp.Compare(price(a), price(b)) })
+	if err := call.Accept(ctx, cheapest); err != nil {
+		log.Fatal(err)
+	}
+	if _, err := call.Result(ctx); err != nil {
+		log.Fatal(err)
+	}
+	state, err := call.State(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(len(offers), state.State, state.Agent == cheapest.Agent, state.Thread == id)
+	// Output: 1 COMPLETED true true
 }
 
 func ExampleClient_Serve() {

@@ -90,7 +90,7 @@ const (
 type presence struct {
 	mu         sync.Mutex
 	fresh, old map[didkey.DID]time.Time
-	from       map[netip.Addr]int // how many of fresh came from a network
+	from       map[netip.Prefix]int // how many of fresh came from a network
 	turned     time.Time
 }
 
@@ -103,7 +103,7 @@ func (p *presence) note(reader didkey.DID, now time.Time) {
 }
 
 // noteFrom is note for a reader in a network, which is counted.
-func (p *presence) noteFrom(reader didkey.DID, network netip.Addr, now time.Time) {
+func (p *presence) noteFrom(reader didkey.DID, network netip.Prefix, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.turn(now)
@@ -113,7 +113,7 @@ func (p *presence) noteFrom(reader didkey.DID, network netip.Addr, now time.Time
 }
 
 // wants reports whether noteFrom would change anything.
-func (p *presence) wants(reader didkey.DID, network netip.Addr, now time.Time) bool {
+func (p *presence) wants(reader didkey.DID, network netip.Prefix, now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.turn(now)
@@ -123,12 +123,12 @@ func (p *presence) wants(reader didkey.DID, network netip.Addr, now time.Time) b
 // turn begins a new generation when it is time. p.mu is held.
 func (p *presence) turn(now time.Time) {
 	if age := now.Sub(p.turned); p.fresh == nil || age >= OnlineWithin || age < 0 {
-		p.fresh, p.old, p.from, p.turned = map[didkey.DID]time.Time{}, p.fresh, map[netip.Addr]int{}, now
+		p.fresh, p.old, p.from, p.turned = map[didkey.DID]time.Time{}, p.fresh, map[netip.Prefix]int{}, now
 	}
 }
 
 // admits reports whether a network may mark a reader as present. p.mu is held.
-func (p *presence) admits(reader didkey.DID, network netip.Addr) bool {
+func (p *presence) admits(reader didkey.DID, network netip.Prefix) bool {
 	_, known := p.fresh[reader]
 	return known || p.from[network] < maxPresentFrom
 }

@@ -155,10 +155,10 @@ func (r *Relay) meant(token, method, target string, now time.Time) (*envelope.Re
 func (r *Relay) MarkPresent(p Peer, token, method, target string) {
 	now := r.Now()
 	read, err := r.meant(token, method, target, now)
-	if err != nil || !r.presence.wants(read.Reader, network(p.Addr), now) || read.Verify() != nil {
+	if err != nil || !r.presence.wants(read.Reader, site(p.Addr), now) || read.Verify() != nil {
 		return
 	}
-	r.presence.noteFrom(read.Reader, network(p.Addr), now)
+	r.presence.noteFrom(read.Reader, site(p.Addr), now)
 }
 
 func outOfTime(now time.Time) error {
