@@ -59,7 +59,7 @@ type FollowOptions struct {
 
 // Follow hands each event that matches the filter to handler, in the relay's order, and waits for more, until ctx
 // ends or handler fails. Only verified envelopes are handed over; what does not verify, or was not asked for, is
-// logged and left out. A payload that is sealed to the client's own key comes opened (envelope.Envelope.Opened), or the
+// logged and left out, and so is an event of more than 1 MiB. A payload that is sealed to the client's own key comes opened (envelope.Envelope.Opened), or the
 // event is left out; what others can open, also what the client itself has sealed, comes as it is.
 //
 // A client with a signer signs what it asks for (PROTOCOL §8). An open relay learns from that only that the identity is

@@ -274,3 +274,21 @@ func TestDirectoryEnds(t *testing.T) {
 		}
 	}
 }
+
+// TestCompressedAnswers: the client asks for none, and takes none.
+func TestCompressedAnswers(t *testing.T) {
+	asked := ""
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked = r.Header.Get("Accept-Encoding")
+		w.Header().Set("Content-Encoding", "gzip")
+		_, _ = io.WriteString(w, `{"ok":true,"version":"1.0"}`) // plain, so that only the header is wrong
+	}))
+	defer server.Close()
+	c, err := client.New(server.URL, nil, client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Health(t.Context()); err == nil || !strings.Contains(err.Error(), "compressed") || asked != "identity" {
+		t.Errorf("asked for %q: %v", asked, err)
+	}
+}

@@ -16,7 +16,7 @@ const privateReads = "PROTOCOL §8"
 
 // privateChecks are about reads that are signed. Where a relay is open, they ask that it stays so, whoever signs.
 var privateChecks = []Check{
-	{Number: "X-33", Title: "An open relay takes no notice of Authorization; another says 401 UNAUTHORIZED with WWW-Authenticate: Agora", Cites: privateReads, run: authorizationHeader},
+	{Number: "X-33", Title: "An open relay refuses no read for its Authorization; another says 401 UNAUTHORIZED with WWW-Authenticate: Agora", Cites: privateReads, run: authorizationHeader},
 	{Number: "X-34", Title: "An inbox is shown to its owner only", Cites: privateReads, run: whereSigned(ownInbox)},
 	{Number: "X-35", Title: "Without recipient one sees broadcasts, and what one has sent or is to get", Cites: privateReads, run: whereSigned(withoutRecipient)},
 	{Number: "X-36", Title: "A thread that one may not see answers like one that does not exist", Cites: privateReads, run: whereSigned(hiddenThread)},
