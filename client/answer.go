@@ -76,8 +76,9 @@ type answer struct {
 
 // answer reads the answer of the relay at base. failed is nil if it is a good one.
 func (c *Client) answer(base string, response *http.Response, good reply) *failure {
-	failed := &failure{status: response.StatusCode, challenged: challenge(response.Header), retryAfter: c.retryAfter(response.Header)}
-	if coding := response.Header.Get("Content-Encoding"); coding != "" && !strings.EqualFold(coding, "identity") {
+	header := response.Header
+	failed := &failure{status: response.StatusCode, challenged: challenge(header), retryAfter: c.retryAfter(header)}
+	if coding := header.Get("Content-Encoding"); coding != "" && !strings.EqualFold(coding, "identity") {
 		failed.err = fmt.Errorf("the answer is compressed (%s), which was not asked for", shorten(coding))
 		return failed
 	}
@@ -99,7 +100,8 @@ func (c *Client) answer(base string, response *http.Response, good reply) *failu
 	}
 	switch {
 	case err != nil || !head.OK && head.Error == "":
-		failed.err = fmt.Errorf("%s gave %s, which is not an answer of an Agora relay; check its URL", base, shorten(response.Status))
+		failed.err = fmt.Errorf("%s gave %s, which is not an answer of an Agora relay; check its URL",
+			base, shorten(response.Status))
 	case !head.OK:
 		failed.err = &envelope.Error{Code: envelope.Code(shorten(string(head.Error))), Message: shorten(head.Message),
 			Details: head.Details, RetryAfter: failed.retryAfter}

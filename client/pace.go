@@ -11,6 +11,23 @@ type postRate struct{ perSecond, burst float64 }
 // usualRate is what a relay is taken to allow that does not say (PROTOCOL §5).
 var usualRate = postRate{20, 40}
 
+// rate returns how often one sender may post; nil if the document does not say.
+func (w word) rate() *postRate {
+	said := w.Limits.Rates.PostsPerAgent
+	if said.PerSecond < 0.01 || said.PerSecond > 1e6 || said.Burst < 1 || said.Burst > 1e6 {
+		return nil
+	}
+	return &postRate{said.PerSecond, said.Burst}
+}
+
+// postRate returns how often the relay lets this client post, as far as it has said.
+func (c *Client) postRate() postRate {
+	if said := c.rate.Load(); said != nil {
+		return *said
+	}
+	return usualRate
+}
+
 // pace keeps an agent's offers below the rate that the relay allows it, so that a RESULT finds room whenever it comes.
 // It does so once the relay has refused a post for its rate: a relay on the same machine never does. It is the relay's
 // own count, kept here too. The zero pace is ready to use.

@@ -68,7 +68,8 @@ type queue struct {
 }
 
 func newQueue() *queue {
-	return &queue{woken: make(chan struct{}, 1), served: map[didkey.DID]int{}, credit: newRecent[didkey.DID, int](maxClients)}
+	return &queue{woken: make(chan struct{}, 1), served: map[didkey.DID]int{},
+		credit: newRecent[didkey.DID, int](maxClients)}
 }
 
 // earn notes that the agent has begun to work for a client.
@@ -235,8 +236,8 @@ func (q *queue) best(r rank, now time.Time) (best int, soonest time.Duration) {
 	return best, soonest
 }
 
-// turns are slots that go round among clients: the one that holds the fewest is next, of several the one that has waited
-// longest. The field free is set before first use.
+// turns are slots that go round among clients: the one that holds the fewest is next. Of several it is the one that has
+// waited longest. The field free is set before first use.
 type turns struct {
 	mu      sync.Mutex
 	free    int

@@ -207,23 +207,6 @@ type word struct {
 	} `json:"limits"`
 }
 
-// rate returns how often one sender may post; nil if the document does not say.
-func (w word) rate() *postRate {
-	said := w.Limits.Rates.PostsPerAgent
-	if said.PerSecond < 0.01 || said.PerSecond > 1e6 || said.Burst < 1 || said.Burst > 1e6 {
-		return nil
-	}
-	return &postRate{said.PerSecond, said.Burst}
-}
-
-// postRate returns how often the relay lets this client post, as far as it has said.
-func (c *Client) postRate() postRate {
-	if said := c.rate.Load(); said != nil {
-		return *said
-	}
-	return usualRate
-}
-
 // ask asks the relay at base for its word. A relay without the document (404) is taken for open if it shows itself to
 // be: it answers an unsigned read of our own inbox. Whatever else is no document may pass, and is a temporary failure.
 func (c *Client) ask(ctx context.Context, base string) (w word, failed *failure) {

@@ -138,7 +138,8 @@ func (c *Client) mine(ctx context.Context, threadID string) (*Thread, error) {
 // this client has signed: a record is not signed, so it may choose among our requests and name no other.
 func (c *Client) resume(record *Thread, known Known) (*Call, error) {
 	record.RequestID = cmp.Or(known.RequestID, record.RequestID)
-	call := &Call{Thread: record.ID, client: c, me: record.Client, requestID: record.RequestID, recipient: known.Recipient}
+	call := &Call{Thread: record.ID, client: c, me: record.Client,
+		requestID: record.RequestID, recipient: known.Recipient}
 	request := record.Request()
 	if request != nil {
 		call.recipient = request.Recipient

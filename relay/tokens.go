@@ -84,9 +84,8 @@ const (
 	maxPresentFrom = 1 << 10
 )
 
-// presence knows who has signed a read in the last minutes: such agents are online (PROTOCOL §6). It is kept in memory,
-// and after a restart an agent is online again with its next poll. Where more sign than it holds, some of them are not
-// counted; they are only shown as offline.
+// presence knows who has signed a read in the last minutes: such agents are online (PROTOCOL §6). It is kept in memory.
+// After a restart an agent is online again with its next poll. If more sign than it holds, some are shown as offline.
 type presence struct {
 	mu         sync.Mutex
 	fresh, old map[didkey.DID]time.Time
