@@ -74,7 +74,7 @@ func TestFollowersAreOnline(t *testing.T) {
 	agora := func(args ...string) string {
 		t.Helper()
 		var stdout, stderr bytes.Buffer
-		if code := run(environment{t.Context(), strings.NewReader(""), &stdout, &stderr}, args); code != exitOK {
+		if code := run(environment{ctx: t.Context(), stdin: strings.NewReader(""), stdout: &stdout, stderr: &stderr}, args); code != exitOK {
 			t.Fatalf("agora %v ended with %d: %s", args, code, stderr.String())
 		}
 		return stdout.String()
