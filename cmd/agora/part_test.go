@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -26,7 +27,14 @@ type liar struct {
 func newLiar(t *testing.T) *liar {
 	l := &liar{}
 	l.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		answer := map[string]any{"ok": true, "events": l.shown, "cursor": "c1", "hasMore": false, "thread": l.record, "did": newKey(t).DID()}
+		shown, from, limit := l.shown, 0, len(l.shown)
+		if r.Method == http.MethodGet && r.URL.Path == "/events" {
+			_, _ = fmt.Sscan(r.FormValue("cursor"), &from) // else from the beginning
+			_, _ = fmt.Sscan(r.FormValue("limit"), &limit)
+			from = min(from, len(shown))
+			shown = shown[from:min(from+limit, len(shown))]
+		}
+		answer := map[string]any{"ok": true, "events": shown, "cursor": fmt.Sprint(from + len(shown)), "hasMore": false, "thread": l.record, "did": newKey(t).DID()}
 		if r.Method == http.MethodPost {
 			body, err := io.ReadAll(r.Body)
 			if err != nil {
