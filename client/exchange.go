@@ -41,9 +41,13 @@ func (f *failure) temporary() bool {
 	return true // no answer, a broken 200, any 5xx
 }
 
-// refused reports whether this request provably had no effect: it never left, or it was answered with a 4xx. A 5xx
-// proves nothing: a gateway's 502 may hide a 200, and the relay's own 500 may follow a commit whose answer it lost.
-func (f *failure) refused() bool { return f.unsent || f.status >= 400 && f.status < 500 }
+// refused reports whether this request provably had no effect: it never left, it was answered with a 4xx, or the relay
+// says that nothing was stored. Any other 5xx proves nothing: a gateway's 502 may hide a 200, and the relay's own 500
+// may follow a commit whose answer it lost.
+func (f *failure) refused() bool {
+	refusal, ok := errors.AsType[*envelope.Error](f.err)
+	return f.unsent || f.status >= 400 && f.status < 500 || ok && refusal.NothingStored()
+}
 
 // definite reports whether err is a refusal, by the relay or before anything was sent, that would come again. One by
 // the clock would not: the next try is signed at another time, and a wrong clock may be set right. One by a rate would

@@ -68,6 +68,7 @@ func pass(r *http.Request, next http.RoundTripper) (*http.Response, error) { ret
 
 const (
 	unavailable = `{"ok":false,"error":"UNAVAILABLE","message":"shutting down","retryable":true}`
+	full        = `{"ok":false,"error":"UNAVAILABLE","message":"nothing was stored","details":{"stored":false},"retryable":true}`
 	wrongState  = `{"ok":false,"error":"INVALID_TRANSITION","message":"no","details":{"state":"ERROR"}}`
 )
 
@@ -121,6 +122,9 @@ func TestPostOutcome(t *testing.T) {
 		"cut off, refused by the thread":     {faults: []fault{reset, answering(409, wrongState)}, code: envelope.CodeInvalidTransition, posts: 2, signed: 1},
 		"always cut off":                     {faults: []fault{reset}, unknown: true, posts: 8, signed: 1},
 		"always unavailable":                 {faults: []fault{answering(503, unavailable)}, unknown: true, code: envelope.CodeUnavailable, posts: 8, signed: 1},
+		"always full":                        {faults: []fault{answering(503, full)}, code: envelope.CodeUnavailable, posts: 8, signed: 1},
+		"full, stale: signed anew":           {faults: []fault{answering(503, full), stale}, code: envelope.CodeStaleTimestamp, posts: 3, signed: 2},
+		"cut off, then full":                 {faults: []fault{reset, answering(503, full)}, unknown: true, code: envelope.CodeUnavailable, posts: 8, signed: 1},
 		"never a connection":                 {faults: []fault{noConnection}, posts: 8, signed: 1},
 		"cut off once, never again answered": {faults: []fault{reset, noConnection}, unknown: true, posts: 8, signed: 1},
 		"always limited":                     {faults: []fault{answering(429, limited)}, code: envelope.CodeRateLimited, posts: 8, signed: 1},
