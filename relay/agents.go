@@ -34,6 +34,10 @@ func list(e *envelope.Envelope) (*Listing, error) {
 	}
 	l := &Listing{ID: m.ID, Intents: []string{}}
 	words := []string{m.ID, m.Name, m.Description, e.Sender.Name}
+	if len(m.Intents) > MaxIntents {
+		return nil, envelope.Errorf(envelope.CodeInvalidRequest, "payload.intents has more than %d members; "+
+			"spread them over several manifests", MaxIntents)
+	}
 	for _, intent := range m.Intents {
 		if intent.ID == "" {
 			return nil, envelope.Errorf(envelope.CodeInvalidRequest, "each of payload.intents needs an id")
@@ -46,9 +50,10 @@ func list(e *envelope.Envelope) (*Listing, error) {
 }
 
 // directoryBytes is how many bytes of manifests a page of the directory has.
-const directoryBytes = 1 << 20
+const directoryBytes = 256 << 10
 
-// Agents searches the directory as of now; see AgentQuery, whose Now is set here.
+// Agents searches the directory as of now. It sets Now, MaxBytes, Online, Viewer and Look of q itself. The page may be
+// Partial, and then empty.
 func (r *Relay) Agents(ctx context.Context, p Peer, q AgentQuery) (AgentPage, error) {
 	if err := r.draining(); err != nil {
 		return AgentPage{}, err
@@ -56,13 +61,52 @@ func (r *Relay) Agents(ctx context.Context, p Peer, q AgentQuery) (AgentPage, er
 	q.Now = r.Now()
 	q.Text, q.MaxBytes = strings.ToLower(q.Text), directoryBytes
 	q.Viewer = r.viewer(p)
-	if !q.OnlineSince.IsZero() {
-		q.Online = r.presence.since(q.OnlineSince)
-	}
-	page, err := r.Store.Agents(ctx, q)
-	r.chargeRead(p, page.Took)
+	q.Online = func(did didkey.DID) bool { return r.presence.last(did).After(q.OnlineSince) }
+	page, err := r.search(ctx, &work{peer: p, look: firstAgentLook}, q)
 	r.heard(page.Agents)
 	return page, err
+}
+
+// search reads a page of the directory, slice by slice, as scan reads events.
+func (r *Relay) search(ctx context.Context, w *work, q AgentQuery) (AgentPage, error) {
+	var page AgentPage
+	for {
+		q.Look = w.look
+		slice, err := r.askAgents(ctx, w, q)
+		switch {
+		case err != nil && page.Partial && isRateLimit(err):
+			return page, nil // so far it is paid for
+		case err != nil:
+			return AgentPage{}, err
+		case len(page.Agents) > 0 && len(slice.Agents) > 0 && len(slice.Agents[0].Manifest) > q.MaxBytes:
+			page.More, page.Partial = true, false // a slice has one manifest at least, whatever its size
+			return page, nil
+		}
+		for _, a := range slice.Agents {
+			q.MaxBytes -= len(a.Manifest)
+		}
+		q.Limit -= len(slice.Agents)
+		q.After = slice.Next
+		if len(page.Agents) > 0 {
+			slice.Agents = append(page.Agents, slice.Agents...)
+		}
+		page = slice
+		if !page.Partial || q.Limit <= 0 || q.MaxBytes <= 0 {
+			return page, nil
+		}
+		if !w.goesOn(ctx, len(page.Agents) > 0, page.Took) {
+			return page, ctx.Err()
+		}
+	}
+}
+
+// askAgents does one slice of q for w.
+func (r *Relay) askAgents(ctx context.Context, w *work, q AgentQuery) (page AgentPage, err error) {
+	if err := r.begin(ctx, w); err != nil {
+		return AgentPage{}, err
+	}
+	defer func() { r.end(w, page.Took) }()
+	return r.Store.Agents(context.WithoutCancel(ctx), q)
 }
 
 // heard adds what signed reads tell to what the store knows of agents.
@@ -83,8 +127,8 @@ func (r *Relay) Agent(ctx context.Context, p Peer, did didkey.DID) ([]Agent, err
 	if err := r.draining(); err != nil {
 		return nil, err
 	}
-	page, err := r.Store.Agents(ctx, AgentQuery{DID: did, Now: r.Now(), Limit: MaxManifests, Viewer: r.viewer(p)})
-	r.chargeRead(p, page.Took)
+	q := AgentQuery{DID: did, Now: r.Now(), Limit: MaxManifests, Viewer: r.viewer(p)}
+	page, err := r.askAgents(ctx, &work{peer: p}, q)
 	r.heard(page.Agents)
 	if err == nil && len(page.Agents) == 0 {
 		err = envelope.Errorf(envelope.CodeAgentNotFound, "no unexpired MANIFEST of this agent is here; an agent announces itself by posting one")

@@ -165,3 +165,66 @@ func BenchmarkPost(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkPoll reads the last event of one inbox among many, through the relay, from here and from afar.
+func BenchmarkPoll(b *testing.B) {
+	const stored, inboxes = 10_000, 64
+	store, err := sqlite.Open(b.Context(), filepath.Join(b.TempDir(), "agora.db"), sqlite.Options{Reserve: 1 << 22})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() {
+		if err := store.Close(); err != nil {
+			b.Error(err)
+		}
+	}()
+	keys := make([]didkey.Key, inboxes)
+	for i := range keys {
+		keys[i] = newKey(b)
+	}
+	var before, last relay.Cursor // the places before and behind the last event of keys[0]
+	var appending sync.WaitGroup
+	var mu sync.Mutex
+	for i := range inboxes {
+		appending.Go(func() {
+			for range stored / inboxes {
+				e, err := envelope.Draft{Recipient: keys[i].DID(), Payload: envelope.Request{Intent: "echo"}}.Sign(keys[i], time.Now())
+				if err != nil {
+					b.Error(err)
+					return
+				}
+				receipt, err := store.Append(b.Context(), relay.Entry{Envelope: e, Received: time.Now()})
+				if err != nil {
+					b.Error(err)
+					return
+				}
+				if i == 0 {
+					mu.Lock()
+					before, last = last, receipt.Cursor
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	appending.Wait()
+	r, err := relay.New(b.Context(), relay.Config{Store: store, Key: newKey(b), Log: slog.New(slog.DiscardHandler),
+		Limits: relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: 1e9}}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for name, peer := range map[string]relay.Peer{"local": local, "remote": from("192.0.2.1")} {
+		for at, cursor := range map[string]relay.Cursor{"end": before, "start": {}} {
+			b.Run(name+"/"+at, func(b *testing.B) {
+				b.ReportAllocs()
+				cpu := bench.OwnCPU()
+				for b.Loop() {
+					d, err := r.Events(b.Context(), &relay.Poll{Peer: peer, Filter: relay.Filter{Recipient: keys[0].DID()}, Cursor: cursor, Limit: 1})
+					if err != nil || len(d.Events) != 1 {
+						b.Fatal(d, err)
+					}
+				}
+				b.ReportMetric(float64(bench.OwnCPU()-cpu)/float64(b.N), "cpu-ns/op")
+			})
+		}
+	}
+}

@@ -4,10 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"slices"
-	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -134,63 +131,6 @@ func TestNetwork(t *testing.T) {
 			t.Errorf("%s is part of %s, want %s", addr, got, want)
 		}
 	}
-}
-
-// TestTurns lets two places come with a crowd each and a third with one: it waits for one of the others at most, and
-// nobody has more than half of the slots but who may.
-func TestTurns(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		turns := newTurns[string](4)
-		working, order := map[string]int{}, []string{}
-		var mu sync.Mutex
-		work := func(k string, all bool) {
-			leave := turns.enter(k, all)
-			mu.Lock()
-			working[k]++
-			order = append(order, k)
-			if most := working[k]; !all && most > 2 {
-				t.Errorf("%d of %s work", most, k)
-			}
-			mu.Unlock()
-			time.Sleep(time.Second)
-			mu.Lock()
-			working[k]--
-			mu.Unlock()
-			leave()
-		}
-		worked := func() []string { // what order is, once all who can work do
-			synctest.Wait()
-			mu.Lock()
-			defer mu.Unlock()
-			return slices.Clone(order)
-		}
-		for range 20 {
-			go work("a", false)
-		}
-		if got := worked(); len(got) != 2 {
-			t.Errorf("%v work, want two of one place", got)
-		}
-		for range 20 {
-			go work("b", false)
-		}
-		synctest.Wait()
-		go work("c", false)
-		time.Sleep(1500 * time.Millisecond) // the second round has begun
-		if round := worked()[4:]; !slices.Contains(round, "c") || len(round) != 4 {
-			t.Errorf("the second round is %v", round)
-		}
-		time.Sleep(time.Minute)
-		if len(worked()) != 41 || len(turns.lines) != 0 || turns.free != 4 || len(turns.ring) != 0 {
-			t.Errorf("%v have worked; %d free of %d, %d lines", worked(), turns.free, turns.slots, len(turns.lines))
-		}
-		for range 4 {
-			go work("local", true)
-		}
-		if got := worked()[41:]; len(got) != 4 {
-			t.Errorf("%v work, want four who may", got)
-		}
-		time.Sleep(time.Minute)
-	})
 }
 
 func BenchmarkAdmit(b *testing.B) {

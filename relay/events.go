@@ -83,18 +83,33 @@ func (r *Relay) Events(ctx context.Context, p *Poll) (Delivery, error) {
 // fromCursor answers a poll with a cursor. Large values are passed by reference, here and below: a stack that has grown
 // for them stays as large while its goroutine waits, and thousands do.
 func (r *Relay) fromCursor(ctx context.Context, p *Poll, w *waiter) (Delivery, error) {
-	d, err := r.read(context.WithoutCancel(ctx), p.Peer,
-		&Query{Filter: p.Filter, Now: r.Now(), After: p.Cursor, Limit: p.Limit, MaxBytes: PageBytes})
-	if err != nil || len(d.Events) > 0 {
-		return d, err
+	until := time.Now().Add(p.Wait)
+	job := new(struct { // both live as long as the answer is read
+		work
+		Query
+	})
+	job.peer = p.Peer
+	job.look = firstLook
+	job.until = until
+	job.Filter = p.Filter
+	job.Now = r.Now()
+	job.After = p.Cursor
+	job.Limit = p.Limit
+	job.MaxBytes = pieceBytes
+	first, err := r.scan(ctx, &job.work, &job.Query)
+	switch {
+	case err != nil:
+		return Delivery{}, err
+	case len(first.Events) > 0 || first.More:
+		return r.complete(ctx, &job.work, &job.Query, first, PageBytes)
 	}
-	fresh, err := r.await(ctx, p, w, d.Cursor)
+	fresh, err := r.await(ctx, p, w, first.Cursor, until)
 	return whole(fresh), err
 }
 
-// await returns what is handed over to w beyond seen, or nothing once the wait is over.
-func (r *Relay) await(ctx context.Context, p *Poll, w *waiter, seen Cursor) (Page, error) {
-	deadline := time.NewTimer(p.Wait)
+// await returns what is handed over to w beyond seen, or nothing once it is until.
+func (r *Relay) await(ctx context.Context, p *Poll, w *waiter, seen Cursor, until time.Time) (Page, error) {
+	deadline := time.NewTimer(time.Until(until))
 	defer deadline.Stop()
 	for {
 		select {
@@ -112,46 +127,39 @@ func (r *Relay) await(ctx context.Context, p *Poll, w *waiter, seen Cursor) (Pag
 	}
 }
 
-// read answers q, of whose page no more is held in memory than a slow reader may keep there.
-func (r *Relay) read(ctx context.Context, p Peer, q *Query) (Delivery, error) {
-	rest := *q
-	q.MaxBytes = pieceBytes
-	first, err := r.ask(ctx, p, q)
-	d := whole(first)
-	if err != nil || !first.More || len(first.Events) == q.Limit {
-		return d, err
+// complete returns the page of q, of so many bytes, that first begins. No more of it is held in memory than a slow reader
+// may keep there: where the page ends is looked up without the bodies. The page may be Partial, and empty then: see work.
+func (r *Relay) complete(ctx context.Context, w *work, q *Query, first Page, maxBytes int) (Delivery, error) {
+	if !first.More || first.Partial || len(first.Events) == q.Limit {
+		return whole(first), nil
 	}
-	// There is more than a piece: where the page ends is looked up without the bodies.
+	d, rest := whole(first), *q
 	rest.After, rest.Headers = first.Cursor, true
 	rest.Limit -= len(first.Events)
-	for _, e := range first.Events {
-		rest.MaxBytes -= e.Size
-	}
-	if rest.MaxBytes <= 0 {
+	if rest.MaxBytes = maxBytes - size(first.Events); rest.MaxBytes <= 0 {
 		return d, nil // a single event of that size
 	}
-	end, err := r.ask(ctx, p, &rest)
+	w.until = time.Time{} // something was found
+	end, err := r.scan(ctx, w, &rest)
+	if !w.whole && isRateLimit(err) {
+		return d, nil // the piece is paid for
+	}
 	if err != nil || len(end.Events) == 0 || end.Events[0].Size > rest.MaxBytes {
 		return d, err
 	}
 	d.More, d.Cursor, d.LastTS = end.More, end.Cursor, end.Events[len(end.Events)-1].TS
 	q.After, q.Until = first.Cursor, end.Events[len(end.Events)-1].Seq
-	d.Rest = r.pieces(ctx, p, q)
+	d.Rest = r.pieces(ctx, w, q)
 	return d, nil
 }
 
-// ask reads a page for p, at the expense of its allowance.
-func (r *Relay) ask(ctx context.Context, p Peer, q *Query) (Page, error) {
-	page, err := r.Store.Read(ctx, *q)
-	r.chargeRead(p, page.Took)
-	return page, err
-}
-
-// pieces reads all that q selects, a piece at a time.
-func (r *Relay) pieces(ctx context.Context, p Peer, q *Query) iter.Seq2[[]Event, error] {
+// pieces reads all that q selects, a piece at a time. A reader who has left is noticed when the next is sent to him.
+func (r *Relay) pieces(ctx context.Context, w *work, q *Query) iter.Seq2[[]Event, error] {
+	ctx = context.WithoutCancel(ctx)
+	w.sent, q.Look = true, mostLook
 	return func(yield func([]Event, error) bool) {
 		for more := true; more; {
-			page, err := r.ask(ctx, p, q)
+			page, err := r.ask(ctx, w, q)
 			if !yield(page.Events, err) || err != nil {
 				return
 			}

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"cmp"
+	"errors"
 	"math"
 	"net/netip"
 	"time"
@@ -199,12 +200,10 @@ func (r *Relay) chargeWork(p Peer, took time.Duration) {
 	}
 }
 
-// chargeRead counts a read against its address by the store's time, of which all readers have one share.
-func (r *Relay) chargeRead(p Peer, took time.Duration) {
-	if !p.Local {
-		var array [len(widths)]netip.Prefix
-		r.limiter.reads.charge(r.Now, int(took/readUnit), networks(p.Addr, &array)...)
-	}
+// isRateLimit reports whether err is a refusal that a Rate has led to.
+func isRateLimit(err error) bool {
+	var refusal *envelope.Error
+	return errors.As(err, &refusal) && refusal.Code == envelope.CodeRateLimited
 }
 
 func tooFast(limit string, wait time.Duration, who string, allowed Rate, times int) error {

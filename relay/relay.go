@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"net/url"
 	"runtime"
 	"slices"
@@ -46,8 +45,9 @@ type Relay struct {
 	tokens  *tokens
 
 	presence presence
-	start    Cursor         // the store's end when the relay was made; Run watches from here
-	parsing  *turns[origin] // for bodies that are parsed and verified, which takes a hundred times their size
+	start    Cursor // the store's end when the relay was made; Run watches from here
+	reading  *turns // of the store
+	parsing  *turns // and verifying bodies, which takes a hundred times their size
 	refusals *refusals
 	drained  chan struct{}
 	drain    sync.Once
@@ -78,8 +78,10 @@ func New(ctx context.Context, c Config) (*Relay, error) {
 	if err != nil {
 		return nil, err
 	}
+	places := max(2, runtime.GOMAXPROCS(0))
 	return &Relay{Config: c, hub: newHub(), limiter: newLimiter(c.Limits), cursors: cursors, tokens: newTokens(c.Now()), start: end.Cursor,
-		parsing: newTurns[origin](max(2, runtime.GOMAXPROCS(0))), refusals: newRefusals(c.Log), drained: make(chan struct{})}, nil
+		reading: newTurns(readsAtOnce, 1), parsing: newTurns(places, (places+1)/2), refusals: newRefusals(c.Log),
+		drained: make(chan struct{})}, nil
 }
 
 // Run wakes waiting polls and sweeps what is due, until ctx ends or the store fails. It blocks; when it returns, its
@@ -164,15 +166,11 @@ func (r *Relay) accept(from Peer, body []byte) (Entry, error) {
 	return entry, nil
 }
 
-// origin is where bodies come from that wait in one line.
-type origin struct {
-	site  netip.Prefix
-	local bool
-}
-
 // checkInTurn checks a body when it is from's turn. The time spent on a body that is refused is charged to from.
 func (r *Relay) checkInTurn(from Peer, body []byte) (Entry, error) {
-	defer r.parsing.enter(origin{site(from.Addr), from.Local}, from.Local)()
+	turn := from.origin()
+	_ = r.parsing.take(context.Background(), turn) // which never ends
+	defer r.parsing.leave(turn)
 	began := time.Now()
 	entry, err := r.check(body)
 	if err != nil {

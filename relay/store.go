@@ -27,7 +27,8 @@ type Store interface {
 	// agent has MaxManifests), CodeUnavailable (the disk is full or has failed, shutting down).
 	Append(ctx context.Context, e Entry) (Receipt, error)
 
-	// Read returns matching events in sequence order, and where to go on reading.
+	// Read returns matching events in sequence order, and where to go on reading. With Query.Look its work is bounded
+	// whatever is stored, and whatever strangers have stored.
 	// Refusals: CodeInvalidRequest for a Query.After that this store did not make.
 	Read(ctx context.Context, q Query) (Page, error)
 
@@ -39,7 +40,7 @@ type Store interface {
 	// It looks at no more than a few, at party's own and then at the oldest. An unknown thread is no error.
 	ThreadsOf(ctx context.Context, k thread.Key, party didkey.DID, now time.Time) ([]thread.Thread, error)
 
-	// Agents returns unexpired manifests, each sender's newest by manifest id.
+	// Agents returns unexpired manifests, each sender's newest by manifest id. With AgentQuery.Look its work is bounded.
 	Agents(ctx context.Context, q AgentQuery) (AgentPage, error)
 
 	// Expire does what is due at now. Threads past their deadline end and get the envelopes that notices returns, in one
@@ -157,6 +158,9 @@ var ErrShuttingDown = envelope.NotStored("the relay is shutting down; try again 
 // MaxManifests is how many unexpired manifests a directory keeps of one agent.
 const MaxManifests = 16
 
+// MaxIntents is how many intents a manifest may list: the directory has an entry for each.
+const MaxIntents = 256
+
 // Entry is an envelope that was parsed and verified, ready to be stored.
 type Entry struct {
 	Envelope *envelope.Envelope
@@ -237,30 +241,40 @@ type Query struct {
 	Headers   bool      // leave Body out
 	Limit     int       // at most so many events; 0: none, just the Cursor
 	MaxBytes  int       // end the page before it has more bytes of Body, but not before one event; 0: no bound
+	Look      int       // end the page where so many stored events were looked at, matching or not, or a few times as many; 0: no bound
 }
 
 // Page is an answer to a Query.
 type Page struct {
 	Events []Event
-	More   bool // there are matching events behind the last one
-	// Cursor is behind the last event, or behind everything the store held when it looked if nothing more matched.
+	More   bool // there are matching events behind the last one, or Partial
+	// Partial says that the page ended because of Query.Look. It may be empty, and nobody has looked behind Cursor.
+	Partial bool
+	// Cursor is behind the last event; behind what was looked at if the page is Partial; behind everything the store
+	// held when it looked if nothing more matched.
 	Cursor Cursor
 	Took   time.Duration `json:"-"` // how long the store worked on it, waiting aside
 }
 
 // AgentQuery asks for manifests; the zero value for all, from the first.
 type AgentQuery struct {
-	DID         didkey.DID   // of one agent
-	Intent      string       // one of the manifest's intents, exactly
-	Text        string       // in its name, description, id or intents, without regard to case
-	OnlineSince time.Time    // heard from since then; zero: or not
-	OfflineOnly bool         // with OnlineSince: not heard from since then
-	Online      []didkey.DID // with OnlineSince: heard from since then, whatever the store knows
-	Viewer      Viewer       // only manifests that this one may see
+	DID         didkey.DID            // of one agent
+	Intent      string                // one of the manifest's intents, exactly
+	Text        string                // in its name, description, id or intents, in lower case
+	OnlineSince time.Time             // heard from since then; zero: or not
+	OfflineOnly bool                  // with OnlineSince: not heard from since then
+	Online      func(didkey.DID) bool // with OnlineSince: heard from since then, whatever the store knows; nil: of nobody
+	Viewer      Viewer                // only manifests that this one may see
 	Now         time.Time
 	After       int64 // AgentPage.Next of the page before
 	Limit       int
 	MaxBytes    int // end the page before it has more bytes of Manifest, but not before one; 0: no bound
+	Look        int // end the page where so many manifests were looked at; 0: no bound
+}
+
+// IsOnline reports whether a, as the store knows it, was heard from after q.OnlineSince.
+func (q AgentQuery) IsOnline(a Agent) bool {
+	return a.LastSeen.After(q.OnlineSince) || q.Online != nil && q.Online(a.DID)
 }
 
 // Agent is a row of the directory.
@@ -272,8 +286,9 @@ type Agent struct {
 
 // AgentPage is an answer to an AgentQuery.
 type AgentPage struct {
-	Agents []Agent
-	More   bool
-	Next   int64
-	Took   time.Duration `json:"-"` // as Page.Took
+	Agents  []Agent
+	More    bool // there are others behind Next, or Partial
+	Partial bool // the page ended because of AgentQuery.Look, and may be empty
+	Next    int64
+	Took    time.Duration `json:"-"` // as Page.Took
 }

@@ -31,13 +31,13 @@ func (r *Relay) Thread(ctx context.Context, p Peer, k thread.Key) (ThreadView, e
 	if err := r.draining(); err != nil {
 		return ThreadView{}, err
 	}
-	now := r.Now()
-	t, err := r.threadFor(ctx, p, k, now)
+	now, w := r.Now(), &work{peer: p, look: firstLook, whole: true}
+	t, err := r.threadFor(ctx, w, k, now)
 	if err != nil {
 		return ThreadView{}, err
 	}
 	q := Query{Filter: Filter{Thread: t.ID, Client: t.Client, Viewer: r.viewer(p)}, Now: now, Headers: true, Limit: maxThreadEvents}
-	all, err := r.ask(ctx, p, &q)
+	all, err := r.scan(ctx, w, &q)
 	if err != nil {
 		return ThreadView{}, err
 	}
@@ -55,18 +55,26 @@ func (r *Relay) Thread(ctx context.Context, p Peer, k thread.Key) (ThreadView, e
 			v.Expired++
 		}
 	}
-	q.Headers, q.MaxBytes, q.Until = false, math.MaxInt, all.Cursor.Seq
-	v.Delivery, err = r.read(ctx, p, &q)
+	q.Headers, q.MaxBytes, q.Until = false, pieceBytes, all.Cursor.Seq
+	first, err := r.scan(ctx, w, &q)
+	if err != nil {
+		return v, err
+	}
+	v.Delivery, err = r.complete(ctx, w, &q, first, math.MaxInt)
 	return v, err
 }
 
-// threadFor returns the thread k as p may see it; one that p may not see is not there.
-func (r *Relay) threadFor(ctx context.Context, p Peer, k thread.Key, now time.Time) (thread.Thread, error) {
-	v := r.viewer(p)
+// threadFor returns the thread k as w's peer may see it; one that it may not see is not there.
+func (r *Relay) threadFor(ctx context.Context, w *work, k thread.Key, now time.Time) (t thread.Thread, err error) {
+	v := r.viewer(w.peer)
 	if !v.Limited {
-		return r.Store.Thread(ctx, k, now)
+		err = r.timed(ctx, w, func(ctx context.Context) (err error) {
+			t, err = r.Store.Thread(ctx, k, now)
+			return err
+		})
+		return t, err
 	}
-	found, err := r.threadsOf(ctx, p, k, v.DID, now)
+	found, err := r.threadsOf(ctx, w, k, v.DID, now)
 	if err == nil && len(found) == 0 {
 		err = thread.ErrNotFound
 	}
@@ -76,11 +84,23 @@ func (r *Relay) threadFor(ctx context.Context, p Peer, k thread.Key, now time.Ti
 	return v.record(r.Rules, found[0], now), nil
 }
 
-// threadsOf asks the store, at the expense of p's allowance: whoever has no part in a thread pays for the search as well.
-func (r *Relay) threadsOf(ctx context.Context, p Peer, k thread.Key, party didkey.DID, now time.Time) ([]thread.Thread, error) {
+// threadsOf asks the store for w, also on behalf of somebody who has no part in a thread.
+func (r *Relay) threadsOf(ctx context.Context, w *work, k thread.Key, party didkey.DID, now time.Time) (found []thread.Thread, err error) {
+	err = r.timed(ctx, w, func(ctx context.Context) (err error) {
+		found, err = r.Store.ThreadsOf(ctx, k, party, now)
+		return err
+	})
+	return found, err
+}
+
+// timed does one slice of w that the store does not time.
+func (r *Relay) timed(ctx context.Context, w *work, slice func(context.Context) error) error {
+	if err := r.begin(ctx, w); err != nil {
+		return err
+	}
 	began := time.Now()
-	defer func() { r.chargeRead(p, time.Since(began)) }()
-	return r.Store.ThreadsOf(ctx, k, party, now)
+	defer func() { r.end(w, time.Since(began)) }()
+	return slice(context.WithoutCancel(ctx))
 }
 
 const sweepEvery = time.Second

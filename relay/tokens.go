@@ -151,18 +151,3 @@ func (p *presence) last(reader didkey.DID) time.Time {
 	}
 	return p.old[reader]
 }
-
-// since returns who has signed a read after then.
-func (p *presence) since(then time.Time) []didkey.DID {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	var all []didkey.DID
-	for _, generation := range []map[didkey.DID]time.Time{p.fresh, p.old} {
-		for reader, at := range generation {
-			if at.After(then) && !p.fresh[reader].After(at) {
-				all = append(all, reader)
-			}
-		}
-	}
-	return all
-}

@@ -109,8 +109,8 @@ func TestPresenceIsBounded(t *testing.T) {
 		t.Errorf("%d readers", len(p.fresh))
 	}
 	p.note(didText(0), now.Add(OnlineWithin))
-	if all := p.since(now.Add(time.Minute)); len(all) != 1 || len(p.old) != maxPresent {
-		t.Errorf("%d since, %d before", len(all), len(p.old))
+	if later := now.Add(time.Minute); !p.last(didText(0)).After(later) || p.last(didText(1)).After(later) || len(p.old) != maxPresent {
+		t.Errorf("last %v and %v, %d before", p.last(didText(0)), p.last(didText(1)), len(p.old))
 	}
 }
 

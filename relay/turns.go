@@ -1,86 +1,127 @@
 package relay
 
-import "sync"
+import (
+	"context"
+	"slices"
+	"sync"
+)
 
-// turns lets a few of many work at a time. Those who come from one place wait in one line, and the lines take turns, so
-// a crowd from one place delays the others by one of its members, not by all of them. One place never takes more than
-// half of the slots, unless it may.
-type turns[K comparable] struct {
-	slots, each int // at a time: of all places, of one place
+// readsAtOnce is how many reads the store works on at a time.
+const readsAtOnce = 4
+
+// origin is who takes turns: an IPv4 address or the /48 of an IPv6 one, or all local requests together. It is plain
+// bytes, which are hashed with little stack: that of a poll stays as large as it once was.
+type origin struct {
+	site  [16]byte
+	local bool
+}
+
+func (p Peer) origin() origin {
+	if p.Local {
+		return origin{local: true}
+	}
+	return origin{site: site(p.Addr).Addr().As16()}
+}
+
+// turns lets a few of many work at a time: reads in the store, or bodies that are parsed. If more wait, the origins take
+// turns, one piece of work each. So a crowd from one origin delays the others by one of its members, not by all of them.
+// One origin never takes all places, unless it is this machine.
+//
+// The work must be short for that. A long read is made of many that each look at a bounded number of events, see work.
+type turns struct {
+	each int // how many of one network may work at a time
 
 	mu    sync.Mutex
-	free  int
-	lines map[K]*line // of the places where somebody works or waits
-	ring  []*line     // those in which somebody waits and may work; the first is next
+	free  int             // how many more may begin
+	lines map[origin]line // of the origins that work or wait
+	next  []origin        // those that wait and may begin, in the order of their turns
 }
 
-// line is those of one place.
+// line is what one origin does.
 type line struct {
-	most    int // how many may work at a time
-	working int
-	waiting []chan struct{}
-	inRing  bool
+	running int
+	waiting []chan struct{} // closed when the turn comes, in order
+	queued  bool            // it is in turns.next
 }
 
-func newTurns[K comparable](slots int) *turns[K] {
-	return &turns[K]{slots: slots, each: (slots + 1) / 2, free: slots, lines: map[K]*line{}}
-}
+// newTurns has places for n at a time, and for so many of one network.
+func newTurns(n, each int) *turns { return &turns{free: n, each: each, lines: map[origin]line{}} }
 
-// enter waits for a slot for somebody from k, who leaves it by calling leave, once. all: k may take all slots.
-func (t *turns[K]) enter(k K, all bool) (leave func()) {
+// mayBegin reports whether another of o may begin while those of its line l go on.
+func (t *turns) mayBegin(o origin, l line) bool { return o.local || l.running < t.each }
+
+// take waits for a turn of o. The caller must call leave when its work has ended. If ctx ends first, its error is
+// returned and there is nothing to leave. A turn that is free at once is taken whatever ctx says.
+func (t *turns) take(ctx context.Context, o origin) error {
 	t.mu.Lock()
-	l := t.lines[k]
-	if l == nil {
-		l = &line{most: t.each}
-		if all {
-			l.most = t.slots
-		}
-		t.lines[k] = l
-	}
-	leave = func() { t.leave(k, l) }
-	if t.free > 0 && l.working < l.most { // then nobody waits who may work
+	l := t.lines[o]
+	if t.free > 0 && t.mayBegin(o, l) { // then nobody of o waits
 		t.free--
-		l.working++
+		l.running++
+		t.lines[o] = l
 		t.mu.Unlock()
-		return leave
+		return nil
 	}
-	mine := make(chan struct{})
-	l.waiting = append(l.waiting, mine)
-	t.line(l)
+	turn := make(chan struct{})
+	l.waiting = append(l.waiting, turn)
+	t.put(o, l)
 	t.mu.Unlock()
-	<-mine
-	return leave
+	select {
+	case <-turn:
+		return nil
+	case <-ctx.Done():
+		t.giveUp(o, turn)
+		return ctx.Err()
+	}
 }
 
-func (t *turns[K]) leave(k K, l *line) {
+// giveUp takes back the place in the line that turn is for, or the turn if it has come.
+func (t *turns) giveUp(o origin, turn chan struct{}) {
+	t.mu.Lock()
+	l := t.lines[o]
+	i := slices.Index(l.waiting, turn)
+	if i >= 0 {
+		l.waiting = slices.Delete(l.waiting, i, i+1)
+		t.put(o, l)
+	}
+	t.mu.Unlock()
+	if i < 0 {
+		t.leave(o)
+	}
+}
+
+// leave ends a turn and gives it to the next origin.
+func (t *turns) leave(o origin) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.free++
-	l.working--
-	if l.working == 0 && len(l.waiting) == 0 {
-		delete(t.lines, k)
+	l := t.lines[o]
+	l.running--
+	t.put(o, l)
+	for t.free > 0 && len(t.next) > 0 {
+		o := t.next[0]
+		t.next = t.next[1:]
+		l := t.lines[o]
+		l.queued = false
+		if len(l.waiting) > 0 { // all of them may have given up
+			t.free--
+			l.running++
+			close(l.waiting[0])
+			l.waiting = l.waiting[1:]
+		}
+		t.put(o, l)
 	}
-	t.line(l)
-	t.next()
 }
 
-// line puts l into the ring if it belongs there.
-func (t *turns[K]) line(l *line) {
-	if !l.inRing && len(l.waiting) > 0 && l.working < l.most {
-		l.inRing = true
-		t.ring = append(t.ring, l)
+// put stores the line of o, and queues o if one of those who wait may begin.
+func (t *turns) put(o origin, l line) {
+	if !l.queued && len(l.waiting) > 0 && t.mayBegin(o, l) {
+		l.queued = true
+		t.next = append(t.next, o)
 	}
-}
-
-// next gives the free slots to those whose turn it is.
-func (t *turns[K]) next() {
-	for t.free > 0 && len(t.ring) > 0 {
-		l := t.ring[0]
-		t.ring, l.inRing = t.ring[1:], false
-		close(l.waiting[0])
-		l.waiting = l.waiting[1:]
-		l.working++
-		t.free--
-		t.line(l)
+	if l.running == 0 && !l.queued {
+		delete(t.lines, o)
+		return
 	}
+	t.lines[o] = l
 }

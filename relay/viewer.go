@@ -262,7 +262,7 @@ func (r *Relay) hideThread(ctx context.Context, p Peer, err error, entry Entry) 
 	default:
 		return err
 	}
-	own, failed := r.threadsOf(ctx, p, thread.Key{ID: e.Thread}, e.Sender.ID, entry.Received)
+	own, failed := r.threadsOf(ctx, &work{peer: p}, thread.Key{ID: e.Thread}, e.Sender.ID, entry.Received)
 	if failed != nil {
 		return failed
 	}

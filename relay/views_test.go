@@ -1,6 +1,7 @@
 package relay_test
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -79,6 +80,25 @@ func TestDirectory(t *testing.T) {
 		time.Sleep(20 * time.Minute)
 		_, err = r.Agent(t.Context(), local, agent.DID())
 		wantCode(t, err, envelope.CodeAgentNotFound)
+	})
+}
+
+// The directory has an entry for each intent, so a manifest has only so many.
+func TestIntentsOfAManifest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, relay.Config{})
+		m := envelope.Manifest{ID: "m"}
+		for n := range relay.MaxIntents + 1 {
+			m.Intents = append(m.Intents, envelope.Intent{ID: fmt.Sprint("i", n)})
+		}
+		_, err := r.Post(t.Context(), local, sign(t, key(t), envelope.Draft{Payload: m}).Canonical())
+		wantCode(t, err, envelope.CodeInvalidRequest)
+		m.Intents = m.Intents[1:]
+		post(t, r, sign(t, key(t), envelope.Draft{Payload: m}))
+		page, err := r.Agents(t.Context(), local, relay.AgentQuery{Intent: fmt.Sprint("i", relay.MaxIntents), Limit: 10})
+		if err != nil || len(page.Agents) != 1 {
+			t.Errorf("%+v, %v", page, err)
+		}
 	})
 }
 

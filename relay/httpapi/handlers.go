@@ -112,7 +112,7 @@ func (s *server) getThread(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	view, err := s.relay.Thread(context.WithoutCancel(r.Context()), s.peer(r), thread.Key{ID: mux.Vars(r)["id"], Client: client})
+	view, err := s.relay.Thread(r.Context(), s.peer(r), thread.Key{ID: mux.Vars(r)["id"], Client: client})
 	if err != nil {
 		return err
 	}
@@ -138,7 +138,7 @@ func (s *server) getAgents(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	page, err := s.relay.Agents(context.WithoutCancel(r.Context()), s.peer(r), q)
+	page, err := s.relay.Agents(r.Context(), s.peer(r), q)
 	if err != nil {
 		return err
 	}
@@ -163,7 +163,7 @@ func (s *server) getAgent(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return envelope.Errorf(envelope.CodeInvalidDID, "the path must end in a did:key: %v", err)
 	}
-	found, err := s.relay.Agent(context.WithoutCancel(r.Context()), s.peer(r), did)
+	found, err := s.relay.Agent(r.Context(), s.peer(r), did)
 	if err != nil {
 		return err
 	}

@@ -323,6 +323,7 @@ type storedManifest struct {
 	id, intents string
 	kind        string // of the event; empty: there is none
 	same        bool   // sender and times are the event's
+	indexed     bool   // the search by intents finds it
 	body        []byte
 }
 
@@ -332,11 +333,14 @@ func (c *checker) manifests() error {
 		var some []storedManifest
 		err := c.each(func(scan scanner) error {
 			var m storedManifest
-			err := scan(&m.n, &m.seq, &m.id, &m.intents, &m.kind, &m.same, &m.body)
+			err := scan(&m.n, &m.seq, &m.id, &m.intents, &m.kind, &m.same, &m.indexed, &m.body)
 			some = append(some, m)
 			return err
 		}, "SELECT m.n, m.seq, m.id, m.intents, COALESCE(e.type, ''), "+
-			"COALESCE(m.sender = e.sender AND m.ts = e.ts AND m.expires = e.expires, 0), COALESCE(e.body, x'') "+
+			"COALESCE(m.sender = e.sender AND m.ts = e.ts AND m.expires = e.expires, 0), "+
+			// Whether the search by intents finds it.
+			"iif(json_valid(m.intents), NOT EXISTS (SELECT 1 FROM json_each(m.intents) WHERE NOT EXISTS "+
+			"(SELECT 1 FROM manifest_intent WHERE intent = value AND n = m.n)), 0), COALESCE(e.body, x'') "+
 			"FROM manifest m LEFT JOIN event e ON e.seq = m.seq WHERE m.n > ? ORDER BY m.n LIMIT "+strconv.Itoa(eventsAtOnce), last)
 		if err != nil || len(some) == 0 {
 			return err
@@ -355,6 +359,9 @@ func (m storedManifest) check() []Finding {
 	}
 	if m.kind != string(envelope.TypeManifest) {
 		return wrong("it is listed by event %d, which is no MANIFEST that is stored", m.seq)
+	}
+	if !m.indexed {
+		return wrong("it is not found by its intents")
 	}
 	if !m.same {
 		return wrong("it is listed with another sender or other times than event %d has", m.seq)

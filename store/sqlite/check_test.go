@@ -120,6 +120,7 @@ func TestCheck(t *testing.T) {
 
 		{"a manifest of no event", "UPDATE manifest SET seq = 99", 0, "no MANIFEST that is stored"},
 		{"a manifest of another's", "UPDATE manifest SET sender = sender + 1", 0, "listed with another sender"},
+		{"a manifest that its intents do not find", "DELETE FROM manifest_intent", 0, "not found by its intents"},
 		{"a manifest with other intents", "UPDATE manifest SET intents = '[]'", 0, "other intents"},
 
 		{"a last number that is none", "INSERT INTO meta (name, value) VALUES ('last', '12x')", 0, "the last number given to an event is"},

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/thread"
 )
@@ -75,7 +74,11 @@ func (s *Store) reader() {
 
 func (s *Store) read(ctx context.Context, q relay.Query, head relay.Seq) (relay.Page, error) {
 	page := relay.Page{Cursor: s.cursor(head)}
-	text, args := selectEvents(q, s.policy.Window.Skew)
+	wide, partial, err := s.bound(ctx, &q)
+	if err != nil {
+		return relay.Page{}, err
+	}
+	text, args := selectEvents(q, s.policy.Window.Skew, wide)
 	rows, err := s.query(ctx, text, args)
 	if err != nil {
 		return relay.Page{}, err
@@ -96,10 +99,45 @@ func (s *Store) read(ctx context.Context, q relay.Query, head relay.Seq) (relay.
 		e.TS, e.Received, e.Expires = instant(ts), instant(received), instant(expires)
 		page.Events = append(page.Events, e)
 	}
-	if page.More {
+	switch {
+	case page.More:
 		page.Cursor.Seq = page.Events[len(page.Events)-1].Seq
+	case partial:
+		page.More, page.Partial, page.Cursor.Seq = true, true, q.Until
 	}
 	return page, rows.Err()
+}
+
+// bound takes q.Until back to where q.Look events have been looked at. It reports whether it did, and which ways lead
+// there, see ways.
+func (s *Store) bound(ctx context.Context, q *relay.Query) (wide, partial bool, err error) {
+	if q.Look <= 0 {
+		return false, false, nil
+	}
+	if text, args := crowd(*q); text != "" {
+		n, err := s.number(ctx, text, args)
+		if err != nil || n <= int64(q.Look) {
+			return false, false, err
+		}
+		wide = true
+	}
+	if q.Until-q.After.Seq <= relay.Seq(q.Look) {
+		return wide, false, nil
+	}
+	text, args := selectHorizon(*q, s.policy.Window.Skew, wide)
+	n, err := s.number(ctx, text, args)
+	horizon := relay.Seq(n)
+	if err != nil || horizon == 0 || horizon == q.Until {
+		return wide, false, err
+	}
+	q.Until = horizon
+	return wide, true, nil
+}
+
+// number runs a query whose answer is one number.
+func (s *Store) number(ctx context.Context, text string, args []any) (n int64, err error) {
+	err = eachRow(func(scan scanner) error { return scan(&n) }, func() (*sql.Rows, error) { return s.query(ctx, text, args) })
+	return n, err
 }
 
 // query runs a statement of readDB, prepared once. The texts are few: they vary by which fields of a query are set.
@@ -161,17 +199,82 @@ func (s *Store) Agents(ctx context.Context, q relay.AgentQuery) (page relay.Agen
 	return page, s.readFailed(err)
 }
 
+// found is a manifest that a search has found.
+type found struct {
+	n, seq int64
+	relay.Agent
+}
+
+// directory looks for manifests first, without their bodies, and then reads those of the page.
 func (s *Store) directory(ctx context.Context, q relay.AgentQuery) (relay.AgentPage, error) {
-	where, args := "m.expires > ? AND m.n > ?", []any{nanos(q.Now), q.After}
-	add := func(condition string, value any) {
+	page := relay.AgentPage{Next: q.After}
+	until, err := s.directoryBound(ctx, q)
+	if err != nil {
+		return relay.AgentPage{}, err
+	}
+	list, err := s.search(ctx, q, until)
+	if err != nil {
+		return relay.AgentPage{}, err
+	}
+	size := 0
+	for _, f := range list {
+		if len(page.Agents) == q.Limit {
+			page.More = true
+			return page, nil
+		}
+		err := eachRow(func(scan scanner) error { return scan(&f.Manifest) }, func() (*sql.Rows, error) {
+			return s.query(ctx, "SELECT body FROM event WHERE seq = ?", []any{f.seq})
+		})
+		if err != nil {
+			return relay.AgentPage{}, err
+		}
+		size += len(f.Manifest)
+		if q.MaxBytes > 0 && len(page.Agents) > 0 && size > q.MaxBytes {
+			page.More = true
+			return page, nil
+		}
+		page.Next = f.n
+		if len(f.Manifest) > 0 { // else it has gone in the meantime
+			page.Agents = append(page.Agents, f.Agent)
+		}
+	}
+	switch {
+	case len(list) > q.Limit:
+		page.More = true
+	case until > 0:
+		page.More, page.Partial, page.Next = true, true, until
+	}
+	return page, nil
+}
+
+// directoryBound returns up to which manifest q looks at no more than q.Look; 0: all of them.
+func (s *Store) directoryBound(ctx context.Context, q relay.AgentQuery) (int64, error) {
+	text, args := "SELECT n FROM manifest WHERE ", []any{}
+	switch {
+	case q.Look <= 0 || q.DID != "": // an agent has few
+		return 0, nil
+	case q.Intent != "":
+		text, args = "SELECT n FROM manifest_intent WHERE intent = ? AND ", append(args, q.Intent)
+	}
+	return s.number(ctx, text+"n > ? ORDER BY n LIMIT 1 OFFSET ?", append(args, q.After, q.Look-1))
+}
+
+// search returns the manifests that q asks for, up to one more than its limit, in their order and without bodies.
+func (s *Store) search(ctx context.Context, q relay.AgentQuery, until int64) (list []found, err error) {
+	from, where, args := "manifest m", "m.n > ? AND m.expires > ?", []any{q.After, nanos(q.Now)}
+	add := func(condition string, values ...any) {
 		where += " AND " + condition
-		args = append(args, value)
+		args = append(args, values...)
 	}
 	if q.DID != "" {
-		add("p.did = ?", string(q.DID))
+		add("m.sender = "+partyNumber, string(q.DID))
 	}
 	if q.Intent != "" {
-		add("EXISTS (SELECT 1 FROM json_each(m.intents) WHERE value = ?)", q.Intent)
+		from = "manifest_intent i CROSS JOIN manifest m ON m.n = i.n"
+		add("i.intent = ? AND i.n > ?", q.Intent, q.After)
+	}
+	if until > 0 {
+		add("m.n <= ?", until)
 	}
 	if q.Text != "" {
 		add("instr(m.text, ?) > 0", q.Text)
@@ -179,34 +282,22 @@ func (s *Store) directory(ctx context.Context, q relay.AgentQuery) (relay.AgentP
 	if v := q.Viewer; v.Limited {
 		add("(e.recipient = 0 OR ? IN (p.did, (SELECT did FROM party WHERE id = e.recipient)))", string(v.DID))
 	}
-	if !q.OnlineSince.IsZero() {
-		online, err := json.Marshal(append([]didkey.DID{}, q.Online...)) // never null
-		if err != nil {
-			return relay.AgentPage{}, err
-		}
-		add("(p.seen > ? OR p.did IN (SELECT value FROM json_each(?))) = ?", nanos(q.OnlineSince))
-		args = append(args, string(online), !q.OfflineOnly)
-	}
-	rows, err := s.query(ctx, "SELECT m.n, p.did, p.seen, e.body FROM manifest m JOIN party p ON p.id = m.sender "+
-		"JOIN event e ON e.seq = m.seq WHERE "+where+" ORDER BY m.n LIMIT ?", append(args, q.Limit+1))
+	rows, err := s.query(ctx, "SELECT m.n, m.seq, p.did, p.seen FROM "+from+" CROSS JOIN party p ON p.id = m.sender "+
+		"CROSS JOIN event e ON e.seq = m.seq WHERE "+where+" ORDER BY m.n", args)
 	if err != nil {
-		return relay.AgentPage{}, err
+		return nil, err
 	}
 	defer rows.Close()
-	page, size := relay.AgentPage{Next: q.After}, 0
-	for rows.Next() {
-		var a relay.Agent
-		var n, seen int64
-		if err := rows.Scan(&n, &a.DID, &seen, &a.Manifest); err != nil {
-			return relay.AgentPage{}, err
+	for len(list) <= q.Limit && rows.Next() {
+		var f found
+		var seen int64
+		if err := rows.Scan(&f.n, &f.seq, &f.DID, &seen); err != nil {
+			return nil, err
 		}
-		size += len(a.Manifest)
-		if len(page.Agents) == q.Limit || q.MaxBytes > 0 && len(page.Agents) > 0 && size > q.MaxBytes {
-			page.More = true
-			break
+		f.LastSeen = instant(seen)
+		if q.OnlineSince.IsZero() || q.IsOnline(f.Agent) != q.OfflineOnly {
+			list = append(list, f)
 		}
-		page.Next, a.LastSeen = n, instant(seen)
-		page.Agents = append(page.Agents, a)
 	}
-	return page, rows.Err()
+	return list, rows.Err()
 }

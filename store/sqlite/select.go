@@ -1,111 +1,202 @@
 package sqlite
 
 import (
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/agora-relay/agora/relay"
 )
 
-// selection collects the conditions of a statement. One of them drives it through an index; the others' columns are
-// kept from the planner with a plus sign, because it has no statistics to choose by.
+// selection is one way to a query's events: through one index, in the order of the sequence. The conditions that the
+// index answers come first. The columns of the others have a plus sign, which keeps the planner, who has no statistics
+// to choose by, from using another index.
 type selection struct {
-	from   string
-	where  []string
-	args   []any // of the conditions, in their order
-	driven bool
+	from  string
+	where []string
+	args  []any // of the conditions, in their order
+	leads columns
+
+	indexed, indexedArgs int // how many of where and args the index answers
 }
+
+// columns is a set of the columns that an index begins with.
+type columns uint8
+
+const (
+	tsColumn columns = 1 << iota
+	recipientColumn
+	senderColumn
+	threadColumn
+)
 
 func (s *selection) add(condition string, values ...any) {
 	s.where = append(s.where, condition)
 	s.args = append(s.args, values...)
 }
 
-// column returns the column as a condition names it: the first may drive, later ones may not.
-func (s *selection) column(name string) string {
-	if s.driven {
-		return "+" + name
-	}
-	s.driven = true
-	return name
+// lead adds a condition on a column that the index begins with.
+func (s *selection) lead(c columns, condition string, values ...any) {
+	s.leads |= c
+	s.add(condition, values...)
 }
 
 // Identities and threads are compared by their numbers.
 const (
-	partyNumber   = "(SELECT id FROM party WHERE did = ?)"
-	threadNumbers = "(SELECT n FROM thread WHERE id = ?)"
-	ownThread     = "(SELECT n FROM thread WHERE id = ? AND client = " + partyNumber + ")"
+	partyNumber = "(SELECT id FROM party WHERE did = ?)"
+	ownThread   = "(SELECT n FROM thread WHERE id = ? AND client = " + partyNumber + ")"
 	// Of an event that was found otherwise. It is looked up for each, so that copies of an id take no time.
 	threadID = "(SELECT id FROM thread WHERE n = event.thread)"
+	// The index has a sender's events by their ids, so their numbers are sorted.
+	bySender = "seq IN (SELECT seq FROM " + sentEvents + ")"
+	// UNIQUE (sender, id) made the index.
+	sentEvents = "event INDEXED BY sqlite_autoindex_event_1 WHERE sender = " + partyNumber
 )
 
-// bySender reaches a sender's events in no order.
-const bySender = "event INDEXED BY sqlite_autoindex_event_1" // UNIQUE (sender, id)
+// byInstant has to be said: the planner would rather go through a stretch of a whole inbox.
+const byInstant = "event INDEXED BY event_by_ts"
 
 const unionAll = ") UNION ALL SELECT * FROM ("
 
-// selectEvents writes the statement for q. skew is the policy's.
-func selectEvents(q relay.Query, skew time.Duration) (text string, args []any) {
-	s := selection{from: "event"}
-	if !q.TS.IsZero() {
-		s.add(s.column("ts")+" = ?", nanos(q.TS))
-		s.driven = q.Recipient == "" && !byAudience(q) // the index on ts goes on with the recipient
+// selectEvents writes the statement for q. skew is the policy's; wide is as for ways. The statement reads each body only
+// when its row is asked for: where it has several ways it sorts the numbers of their events, not the events.
+func selectEvents(q relay.Query, skew time.Duration, wide bool) (text string, args []any) {
+	all := ways(q, skew, wide)
+	body := "body"
+	if q.Headers {
+		body = "NULL"
 	}
-	var ways []func(*selection) // each in its own order through its index, then merged
-	switch {
-	case q.Recipient != "":
-		ways = append(ways, func(s *selection) { s.add(s.column("recipient")+" = "+partyNumber, string(q.Recipient)) })
-		if q.Broadcast {
-			ways = append(ways, func(s *selection) { s.add(s.column("recipient") + " = 0") })
-		}
-	case byAudience(q):
-		ways = audiences(q)
-	default:
-		ways = append(ways, func(*selection) {})
+	text = "SELECT seq, id, ts, received, expires, length(body), " + body + " FROM "
+	if len(all) == 1 {
+		return text + all[0].from + " WHERE " + strings.Join(all[0].where, " AND ") + " ORDER BY seq LIMIT ?", append(all[0].args, q.Limit+1)
 	}
 	var texts []string
-	for _, way := range ways {
-		one := s
-		one.where, one.args = slices.Clone(s.where), slices.Clone(s.args)
-		way(&one)
-		one.filter(q)
-		one.place(q, skew)
-		texts = append(texts, one.text(q))
-		args = append(args, append(one.args, q.Limit+1)...)
+	for _, s := range all {
+		texts = append(texts, "SELECT seq FROM "+s.from+" WHERE "+strings.Join(s.where, " AND ")+" ORDER BY seq LIMIT ?")
+		args = append(args, append(s.args, q.Limit+1)...)
 	}
-	if len(texts) == 1 {
-		return texts[0], args
-	}
-	return "SELECT * FROM (" + strings.Join(texts, unionAll) + ") ORDER BY 1 LIMIT ?", append(args, q.Limit+1)
+	text += "event WHERE seq IN (SELECT * FROM (" + strings.Join(texts, unionAll) + ")) ORDER BY seq LIMIT ?"
+	return text, append(args, q.Limit+1)
 }
 
-// filter adds the conditions of q.Filter, but for the recipient's.
-func (s *selection) filter(q relay.Query) {
-	switch {
-	case q.Thread != "" && q.Client != "":
-		s.add(s.column("thread")+" = "+ownThread, q.Thread, string(q.Client))
-	case q.Thread != "" && byAudience(q):
-		s.add(threadID+" = ?", q.Thread)
-	case q.Thread != "":
-		s.add(s.column("thread")+" IN "+threadNumbers, q.Thread)
+// selectHorizon writes the statement that finds the event up to which q looks at no more than q.Look events on any of
+// its ways; 0: all of them. It reads an index only, or skips rows.
+func selectHorizon(q relay.Query, skew time.Duration, wide bool) (text string, args []any) {
+	var texts []string
+	for _, s := range ways(q, skew, wide) {
+		texts = append(texts, "SELECT seq FROM "+s.from+" WHERE "+strings.Join(s.where[:s.indexed], " AND ")+
+			" ORDER BY seq LIMIT 1 OFFSET ?")
+		args = append(args, append(s.args[:s.indexedArgs:s.indexedArgs], q.Look-1)...)
 	}
-	if q.Sender != "" {
-		if !s.driven {
-			s.from = bySender
+	return "SELECT ifnull(min(seq), 0) FROM (SELECT * FROM (" + strings.Join(texts, unionAll) + "))", args
+}
+
+// ways returns the ways to q's events. No event is on two of them. wide says that the events of q's instant, thread or
+// sender are too many to be sorted, see crowd: then there is one way, along the whole sequence.
+func ways(q relay.Query, skew time.Duration, wide bool) []selection {
+	var starts []func(*selection)
+	switch {
+	case q.Recipient != "":
+		starts = append(starts, func(s *selection) { s.inbox(q, partyNumber, string(q.Recipient)) })
+		if q.Broadcast {
+			starts = append(starts, func(s *selection) { s.inbox(q, "0") })
 		}
-		s.add(s.column("sender")+" = "+partyNumber, string(q.Sender))
+	case byAudience(q):
+		starts = audiences(q)
+	case wide:
+		starts = append(starts, func(*selection) {})
+	default:
+		starts = append(starts, func(s *selection) { s.any(q) })
+	}
+	all := make([]selection, len(starts))
+	for i, start := range starts {
+		s := &all[i]
+		s.from = "event"
+		start(s)
+		s.place(q, skew)
+		s.indexed, s.indexedArgs = len(s.where), len(s.args)
+		s.filter(q)
+	}
+	return all
+}
+
+// inbox leads through the events for one recipient.
+func (s *selection) inbox(q relay.Query, recipient string, values ...any) {
+	if !q.TS.IsZero() {
+		s.from = byInstant // which goes on with the recipient
+		s.lead(tsColumn, "ts = ?", nanos(q.TS))
+	}
+	s.lead(recipientColumn, "recipient = "+recipient, values...)
+}
+
+// any leads through the events of q, which names no recipient. The numbers of those of an instant, of a thread's id and
+// of a sender are sorted, see crowd.
+func (s *selection) any(q relay.Query) {
+	switch {
+	case !q.TS.IsZero():
+		s.lead(tsColumn, "seq IN (SELECT seq FROM event WHERE ts = ?)", nanos(q.TS))
+	case q.Thread != "" && q.Client != "":
+		s.lead(threadColumn, "thread = "+ownThread, q.Thread, string(q.Client))
+	case q.Thread != "":
+		s.lead(threadColumn, "seq IN (SELECT seq FROM event WHERE thread IN (SELECT n FROM thread WHERE id = ?))", q.Thread)
+	case q.Sender != "":
+		s.lead(senderColumn, bySender, string(q.Sender))
+	}
+}
+
+// crowd writes the statement that counts what q would have to sort, up to q.Look and one more; "" if nothing. Anybody
+// can copy an instant or a thread's id as often as he likes. What a reader who may not see everything has sent himself is
+// sorted however much it is: the whole sequence would tell him how much others have.
+func crowd(q relay.Query) (text string, args []any) {
+	most := q.Look + 1
+	switch {
+	case q.Recipient != "" || byAudience(q):
+	case !q.TS.IsZero():
+		return "SELECT count(*) FROM (SELECT 1 FROM event WHERE ts = ? LIMIT ?)", []any{nanos(q.TS), most}
+	case q.Thread != "" && q.Client == "":
+		return "SELECT max((SELECT count(*) FROM (SELECT 1 FROM thread WHERE id = ?1 LIMIT ?2)), " +
+			"(SELECT count(*) FROM (SELECT 1 FROM event WHERE thread IN (SELECT n FROM thread WHERE id = ?1 LIMIT ?2) " +
+			"LIMIT ?2)))", []any{q.Thread, most}
+	case q.Thread == "" && q.Sender != "":
+		return "SELECT count(*) FROM (SELECT 1 FROM " + sentEvents + " LIMIT ?)", []any{string(q.Sender), most}
+	}
+	return "", nil
+}
+
+// filter adds the conditions of q that its index does not answer.
+func (s *selection) filter(q relay.Query) {
+	if !q.TS.IsZero() && s.leads&tsColumn == 0 {
+		s.add("+ts = ?", nanos(q.TS))
+	}
+	switch {
+	case q.Thread == "" || s.leads&threadColumn != 0:
+	case q.Client != "":
+		s.add("+thread = "+ownThread, q.Thread, string(q.Client))
+	default:
+		s.add(threadID+" = ?", q.Thread)
+	}
+	if q.Sender != "" && s.leads&senderColumn == 0 {
+		s.add("+sender = "+partyNumber, string(q.Sender))
 	}
 	if q.Type != "" {
 		s.add("+type = ?", string(q.Type))
 	}
+	if s.leads&senderColumn != 0 && q.Sender == "" {
+		// Those are on the audience's other ways.
+		s.add("+recipient NOT IN (0, ifnull("+partyNumber+", 0))", string(q.Viewer.DID))
+	}
 	s.visible(q.Viewer)
+	if !q.NewerThan.IsZero() {
+		s.add("(+ts > ? OR +received > ?)", nanos(q.NewerThan), nanos(q.NewerThan))
+	}
+	if !q.Expired {
+		s.add("+expires > ?", nanos(q.Now))
+	}
 }
 
 // steppedBack is how far the relay's clock may have been set back with the lower bound for Query.NewerThan holding.
 const steppedBack = 20 * time.Minute
 
-// place adds the conditions of q's place in the sequence and in time.
+// place adds the conditions of q's place in the sequence.
 func (s *selection) place(q relay.Query, skew time.Duration) {
 	if q.After.Seq > 0 {
 		s.add("seq > ?", q.After.Seq)
@@ -116,19 +207,5 @@ func (s *selection) place(q relay.Query, skew time.Duration) {
 		// sent so long before: either's clock is off by less than skew.
 		s.add("seq > ifnull((SELECT seq FROM event WHERE ts <= ? ORDER BY ts DESC LIMIT 1), 0)",
 			nanos(q.NewerThan.Add(-2*skew-steppedBack)))
-		s.add("(+ts > ? OR +received > ?)", nanos(q.NewerThan), nanos(q.NewerThan))
 	}
-	if !q.Expired {
-		s.add("+expires > ?", nanos(q.Now))
-	}
-}
-
-// text returns the statement; its last argument is the limit.
-func (s *selection) text(q relay.Query) string {
-	body := "body"
-	if q.Headers {
-		body = "NULL"
-	}
-	return "SELECT seq, id, ts, received, expires, length(body), " + body + " FROM " + s.from +
-		" WHERE " + strings.Join(s.where, " AND ") + " ORDER BY seq LIMIT ?"
 }

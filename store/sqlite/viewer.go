@@ -30,29 +30,23 @@ func byAudience(q relay.Query) bool {
 	return q.Viewer.Limited && q.Recipient == "" && (q.Thread == "" || q.Client == "")
 }
 
-// audiences returns a condition for each index through which what q's viewer may see is reached, so that no reader walks
-// through the mail of others. No event meets two of them.
+// audiences returns where each way to what q's viewer may see begins, so that no reader walks through the mail of
+// others. No event is on two of them.
 func audiences(q relay.Query) []func(*selection) {
-	all := []func(*selection){func(s *selection) { s.add(s.column("recipient") + " = 0") }}
+	all := []func(*selection){func(s *selection) { s.inbox(q, "0") }}
 	if q.Viewer.DID == "" {
 		return all
 	}
 	did := string(q.Viewer.DID)
-	sent := func(s *selection) {
-		s.from, s.driven = bySender, true
-		s.add("sender = "+partyNumber, did)
-	}
+	sent := func(s *selection) { s.lead(senderColumn, bySender, did) }
 	if q.Sender == q.Viewer.DID {
 		return []func(*selection){sent}
 	}
-	all = append(all, func(s *selection) { s.add(s.column("recipient")+" = "+partyNumber, did) })
+	all = append(all, func(s *selection) { s.inbox(q, partyNumber, did) })
 	if q.Sender != "" {
 		return all // what another has sent
 	}
-	return append(all, func(s *selection) {
-		sent(s)
-		s.add("+recipient NOT IN (0, ifnull("+partyNumber+", 0))", did)
-	})
+	return append(all, sent) // without what is on the other two, see filter
 }
 
 // ThreadsOf implements relay.Store.

@@ -37,6 +37,20 @@ func (f *fixture) directory(q relay.AgentQuery, want ...*envelope.Envelope) {
 		f.Errorf("%+v: more than %d", q, len(page.Agents))
 	}
 	f.equal(fmt.Sprintf("%+v", q), manifests(page.Agents), bodies(want))
+	for q.Look = 1; q.Look < 4; q.Look++ {
+		got := []string{}
+		q.After = 0
+		for more := true; more; {
+			page, err := f.Agents(f.Context(), q)
+			f.must(err)
+			if len(page.Agents) > q.Look && q.DID == "" || page.Partial && (!page.More || page.Next <= q.After) {
+				f.Fatalf("%+v: %d agents, %+v", q, len(page.Agents), page)
+			}
+			got = append(got, manifests(page.Agents)...)
+			q.After, more = page.Next, page.More
+		}
+		f.equal(fmt.Sprintf("slice by slice, %+v", q), got, bodies(want))
+	}
 }
 
 func manifests(agents []relay.Agent) []string {
@@ -104,6 +118,7 @@ func testAgents(t *testing.T, open Opener) {
 		f.directory(relay.AgentQuery{}, newest, others)
 		f.directory(relay.AgentQuery{Intent: "old"}, others)
 		f.directory(relay.AgentQuery{Text: "newest"}, newest)
+		f.directory(relay.AgentQuery{Intent: "new"}, newest)
 		f.reopen()
 		f.directory(relay.AgentQuery{}, newest, others)
 	})
@@ -155,12 +170,15 @@ func testAgents(t *testing.T, open Opener) {
 
 	t.Run("until it expires", func(t *testing.T) {
 		f := newFixture(t, open, relay.Policy{})
-		short := f.list(alice, lasting(time.Hour, manifest("short")), "")
-		long := f.list(alice, lasting(2*time.Hour, manifest("long")), "")
+		short := f.list(alice, lasting(time.Hour, manifest("short")), "", "a", "a")
+		long := f.list(alice, lasting(2*time.Hour, manifest("long")), "", "a")
 		f.pass(time.Hour - 1)
 		f.directory(relay.AgentQuery{}, short, long)
 		f.pass(1)
 		f.directory(relay.AgentQuery{}, long)
+		f.directory(relay.AgentQuery{Intent: "a"}, long)
+		f.expire()
+		f.directory(relay.AgentQuery{Intent: "a"}, long)
 	})
 
 	t.Run("online", func(t *testing.T) {
@@ -200,7 +218,7 @@ func testAgents(t *testing.T, open Opener) {
 		f.append(unseen)
 		since := f.now.Add(-time.Minute)
 		f.directory(relay.AgentQuery{OnlineSince: since})
-		heard := []didkey.DID{carol.DID(), quiet.Sender.ID}
+		heard := func(did didkey.DID) bool { return did == carol.DID() || did == quiet.Sender.ID }
 		f.directory(relay.AgentQuery{OnlineSince: since, Online: heard}, quiet)
 		f.directory(relay.AgentQuery{OnlineSince: since, Online: heard, OfflineOnly: true}, busy)
 	})

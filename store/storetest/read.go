@@ -70,6 +70,47 @@ func testRead(t *testing.T, open Opener) {
 		}
 	})
 
+	t.Run("a bounded look", func(t *testing.T) {
+		f := newFixture(t, open, relay.Policy{})
+		const others = 50
+		for range others {
+			f.post(dave, to(carol, manifest("m")))
+		}
+		f.post(alice, in("t", request))
+		for n := range byte(others) {
+			f.post(person(100+n), in("t", request))
+		}
+		f.post(alice, in("t", cancel))
+		last := f.post(alice, to(bob, manifest("m"))).Cursor
+		for name, c := range map[string]struct {
+			q           relay.Query
+			want        int // events
+			least, most int // slices
+		}{
+			"what is there is reached at once": {relay.Query{Filter: relay.Filter{Recipient: bob.DID()}}, 1, 1, 1},
+			"of one sender":                    {relay.Query{Filter: relay.Filter{Sender: alice.DID()}}, 3, 1, 1},
+			"of one who sends much":            {relay.Query{Filter: relay.Filter{Sender: dave.DID(), Type: envelope.TypeCancel}}, 0, 3, 12},
+			"of one type":                      {relay.Query{Filter: relay.Filter{Type: envelope.TypeCancel}}, 1, 3, 12},
+			"of a thread that has many copies": {relay.Query{Filter: relay.Filter{Thread: "t", Sender: alice.DID()}}, 2, 3, 12},
+			"of an instant that many share":    {relay.Query{Filter: relay.Filter{Sender: alice.DID()}, TS: noon}, 3, 3, 12},
+			"for a reader who sees little":     {relay.Query{Filter: relay.Filter{Viewer: relay.Viewer{Limited: true, DID: bob.DID()}, Type: envelope.TypeCancel}}, 1, 3, 6},
+		} {
+			q, got, slices := c.q, 0, 0
+			q.Look, q.Limit, q.Now = 10, 100, f.now
+			for more := true; more; slices++ {
+				page := f.read(q)
+				if page.Partial && (!page.More || page.Cursor.Seq <= q.After.Seq) {
+					t.Fatalf("%s: a partial page from %v: %+v", name, q.After, page)
+				}
+				got += len(page.Events)
+				q.After, more = page.Cursor, page.More
+			}
+			if got != c.want || slices < c.least || slices > c.most || q.After != last {
+				t.Errorf("%s: %d events in %d slices, to %v of %v; want %d in %d to %d", name, got, slices, q.After, last, c.want, c.least, c.most)
+			}
+		}
+	})
+
 	t.Run("newer, where clocks may be far off", func(t *testing.T) {
 		f := newFixture(t, open, relay.Policy{Window: replay.Window{Skew: 3 * time.Hour}})
 		ahead, behind := manifest("m"), manifest("m")

@@ -177,6 +177,8 @@ func testReadModel(t *testing.T, open Opener) {
 			whole := q
 			whole.Limit, whole.MaxBytes = everything, 0
 			f.equal(fmt.Sprintf("page by page, %+v", q), follow(&f, q, &ended), numbers(naive(list, end, whole).Events))
+			q.Look = rapid.SampledFrom([]int{1, 2, 9, 100}).Draw(t, "look")
+			f.equal(fmt.Sprintf("slice by slice, %+v", q), follow(&f, q, &ended), numbers(naive(list, end, whole).Events))
 		}
 	})
 }

@@ -75,3 +75,20 @@ CREATE TABLE manifest (
 	UNIQUE (sender, id)
 ) STRICT;
 CREATE INDEX manifest_by_expires ON manifest (expires);
+
+-- Which manifests have an intent. It follows the table manifest by itself.
+CREATE TABLE manifest_intent (
+	intent TEXT    NOT NULL,
+	n      INTEGER NOT NULL, -- manifest.n
+	PRIMARY KEY (intent, n)
+) STRICT, WITHOUT ROWID;
+CREATE TRIGGER manifest_added AFTER INSERT ON manifest BEGIN
+	INSERT INTO manifest_intent SELECT DISTINCT value, new.n FROM json_each(new.intents);
+END;
+CREATE TRIGGER manifest_changed AFTER UPDATE OF intents ON manifest BEGIN
+	DELETE FROM manifest_intent WHERE n = old.n AND intent IN (SELECT value FROM json_each(old.intents));
+	INSERT INTO manifest_intent SELECT DISTINCT value, new.n FROM json_each(new.intents);
+END;
+CREATE TRIGGER manifest_removed AFTER DELETE ON manifest BEGIN
+	DELETE FROM manifest_intent WHERE n = old.n AND intent IN (SELECT value FROM json_each(old.intents));
+END;

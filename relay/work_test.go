@@ -1,0 +1,232 @@
+package relay_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/thread"
+)
+
+// haystack is a store of so many events, or manifests, of which the last is what everybody asks for. It works a
+// millisecond on each hundred that it looks at.
+type haystack struct {
+	relay.Store
+	size   int
+	slices atomic.Int64
+}
+
+const needleID = "needle"
+
+func (s *haystack) work(after, look int) (next int, took time.Duration) {
+	s.slices.Add(1)
+	next = min(after+look, s.size)
+	took = time.Duration(next-after) * time.Millisecond / 100
+	time.Sleep(took)
+	return next, took
+}
+
+func (s *haystack) Read(_ context.Context, q relay.Query) (relay.Page, error) {
+	if q.Limit == 0 {
+		return relay.Page{Cursor: relay.Cursor{Epoch: 1, Seq: relay.Seq(s.size)}}, nil
+	}
+	next, took := s.work(int(q.After.Seq), q.Look)
+	page := relay.Page{Cursor: relay.Cursor{Epoch: 1, Seq: relay.Seq(next)}, Took: took,
+		Partial: next < s.size, More: next < s.size}
+	if !page.Partial && int(q.After.Seq) < s.size {
+		page.Events = []relay.Event{{Seq: relay.Seq(next), ID: needleID}}
+	}
+	return page, nil
+}
+
+func (s *haystack) Agents(_ context.Context, q relay.AgentQuery) (relay.AgentPage, error) {
+	next, took := s.work(int(q.After), q.Look)
+	page := relay.AgentPage{Next: int64(next), Took: took, Partial: next < s.size, More: next < s.size}
+	if !page.Partial && int(q.After) < s.size {
+		page.Agents = []relay.Agent{{DID: needleID, Manifest: []byte("{}")}}
+	}
+	return page, nil
+}
+
+func (s *haystack) Thread(context.Context, thread.Key, time.Time) (thread.Thread, error) {
+	s.work(0, s.size)
+	return thread.Thread{}, thread.ErrNotFound
+}
+
+func search(t *testing.T, size int, reads relay.Rate) (*relay.Relay, *haystack) {
+	t.Helper()
+	store := &haystack{size: size}
+	r, err := relay.New(t.Context(), relay.Config{Store: store, Key: key(t), Log: slog.New(slog.DiscardHandler),
+		Limits: relay.Limits{ReadsPerAddress: reads}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, store
+}
+
+// A page ends where it is when the store has worked on it for long, and its cursor goes on behind that.
+func TestReadsAreSliced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, _ := search(t, 50_000, relay.Rate{}) // half a second's work
+		began := time.Now()
+		p := relay.Poll{Peer: from("192.0.2.1"), Limit: 10}
+		pages := 1
+		d, err := r.Events(t.Context(), &p)
+		for ; err == nil && d.More; pages++ {
+			took := time.Since(began) / time.Duration(pages)
+			if len(d.Events) > 0 || d.Cursor.Seq <= p.Cursor.Seq || took < 50*time.Millisecond || took > 80*time.Millisecond {
+				t.Fatalf("page %d after %v: %+v", pages, time.Since(began), d.Page)
+			}
+			p.Cursor = d.Cursor
+			d, err = r.Events(t.Context(), &p)
+		}
+		if err != nil || ids(d.Page) != needleID || pages < 5 {
+			t.Errorf("page %d: %+v, %v", pages, d.Page, err)
+		}
+
+		p = relay.Poll{Peer: from("192.0.2.2"), Limit: 10, Wait: time.Second}
+		if d, err := r.Events(t.Context(), &p); err != nil || ids(d.Page) != needleID || d.More {
+			t.Errorf("a poll that waits: %+v, %v", d.Page, err)
+		}
+		began = time.Now()
+		p = relay.Poll{Peer: from("192.0.2.3"), Limit: 10, Wait: 300 * time.Millisecond}
+		d, err = r.Events(t.Context(), &p)
+		took := time.Since(began)
+		if err != nil || len(d.Events) > 0 || !d.More || d.Cursor.Seq == 0 || took < p.Wait || took > p.Wait+30*time.Millisecond {
+			t.Errorf("a poll whose time is over after %v: %+v, %v", took, d.Page, err)
+		}
+
+		q := relay.AgentQuery{Limit: 10}
+		page, err := r.Agents(t.Context(), from("192.0.2.4"), q)
+		for pages = 1; err == nil && page.More; pages++ {
+			if len(page.Agents) > 0 || page.Next <= q.After {
+				t.Fatalf("%+v", page)
+			}
+			q.After = page.Next
+			page, err = r.Agents(t.Context(), from("192.0.2.4"), q)
+		}
+		if err != nil || len(page.Agents) != 1 || pages < 5 {
+			t.Errorf("page %d of the directory: %+v, %v", pages, page, err)
+		}
+
+		// Meanwhile another address comes in between.
+		var busy sync.WaitGroup
+		for range 16 {
+			busy.Go(func() {
+				_, _ = r.Events(t.Context(), &relay.Poll{Peer: from("192.0.2.5"), Limit: 10, Wait: time.Second})
+			})
+		}
+		synctest.Wait()
+		began = time.Now()
+		_, err = r.Agents(t.Context(), from("192.0.2.6"), relay.AgentQuery{Limit: 1, After: 49_999})
+		if took := time.Since(began); err != nil || took > 25*time.Millisecond {
+			t.Errorf("another's read took %v, %v", took, err)
+		}
+		busy.Wait()
+	})
+}
+
+// An address that owes for what it has asked for gets no more; what it has got by then is a page.
+func TestDebtEndsReads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, store := search(t, 1_000_000, relay.Rate{PerSecond: 10, Burst: 100}) // ten seconds' work, of which one is free
+		attacker := from("192.0.2.1")
+		var refused, partial atomic.Int64
+		ask := func(read func() (more bool, err error)) func() {
+			return func() {
+				switch more, err := read(); {
+				case err != nil:
+					wantLimit(t, err, relay.ReadsPerAddress)
+					refused.Add(1)
+				case more:
+					partial.Add(1)
+				}
+			}
+		}
+		began := time.Now()
+		var all sync.WaitGroup
+		for range 16 {
+			all.Go(ask(func() (bool, error) {
+				d, err := r.Events(t.Context(), &relay.Poll{Peer: attacker, Limit: 1, Wait: time.Minute})
+				return d.More, err
+			}))
+			all.Go(ask(func() (bool, error) {
+				d, err := r.Events(t.Context(), &relay.Poll{Peer: attacker, Limit: 1, Since: began})
+				return d.More, err
+			}))
+			all.Go(ask(func() (bool, error) {
+				page, err := r.Agents(t.Context(), attacker, relay.AgentQuery{Limit: 1})
+				return page.More, err
+			}))
+		}
+		all.Wait()
+		if took := time.Since(began); took > 5*time.Second || refused.Load() < 16 || partial.Load() < 16 {
+			t.Errorf("the store worked for %v in %d slices; %d reads refused, %d in part",
+				took, store.slices.Load(), refused.Load(), partial.Load())
+		}
+		_, err := r.Thread(t.Context(), attacker, thread.Key{ID: "t"})
+		wantLimit(t, err, relay.ReadsPerAddress)
+		_, err = r.Agent(t.Context(), attacker, key(t).DID())
+		wantLimit(t, err, relay.ReadsPerAddress)
+		time.Sleep(4 * time.Second)
+		if _, err = r.Agents(t.Context(), attacker, relay.AgentQuery{Limit: 1}); err != nil {
+			t.Errorf("when it has paid: %v", err)
+		}
+	})
+}
+
+// What a client has asked for before it left is not looked for any longer, and what waits for its turn never.
+func TestReadersWhoLeaveAreNotServed(t *testing.T) {
+	reads := map[string]func(context.Context, *relay.Relay) error{
+		"events": func(ctx context.Context, r *relay.Relay) error {
+			_, err := r.Events(ctx, &relay.Poll{Peer: from("192.0.2.1"), Limit: 1, Wait: time.Minute})
+			return err
+		},
+		"since": func(ctx context.Context, r *relay.Relay) error {
+			_, err := r.Events(ctx, &relay.Poll{Peer: from("192.0.2.1"), Limit: 1, Since: time.Now()})
+			return err
+		},
+		"agents": func(ctx context.Context, r *relay.Relay) error {
+			_, err := r.Agents(ctx, from("192.0.2.1"), relay.AgentQuery{Limit: 1})
+			return err
+		},
+		"one agent": func(ctx context.Context, r *relay.Relay) error {
+			_, err := r.Agent(ctx, from("192.0.2.1"), needleID)
+			return err
+		},
+		"a thread": func(ctx context.Context, r *relay.Relay) error {
+			_, err := r.Thread(ctx, from("192.0.2.1"), thread.Key{ID: "t"})
+			return err
+		},
+	}
+	for _, first := range []string{"events", "since", "agents"} {
+		synctest.Test(t, func(t *testing.T) {
+			r, store := search(t, 10_000_000, relay.Rate{})
+			ctx, leave := context.WithCancel(t.Context())
+			var all sync.WaitGroup
+			ask := func(name string) {
+				all.Go(func() {
+					if err := reads[name](ctx, r); !errors.Is(err, context.Canceled) {
+						t.Errorf("%s, after %s: %v", name, first, err)
+					}
+				})
+				synctest.Wait()
+			}
+			ask(first)
+			for name := range reads {
+				ask(name)
+			}
+			leave()
+			all.Wait()
+			if n := store.slices.Load(); n != 1 {
+				t.Errorf("%s: %d slices were done", first, n)
+			}
+		})
+	}
+}
