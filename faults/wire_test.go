@@ -39,15 +39,25 @@ func (a answer) String() string { return fmt.Sprintf("%d %s %q", a.status, a.Err
 // connections are those of all tests. A relay that was killed is answered by a new one at another address.
 var connections = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
 
+const forwardedFor = "X-Forwarded-For"
+
 const exchangeTime = 40 * time.Second
 
 // exchange sends one request. An error means that no whole answer came.
 func exchange(ctx context.Context, method, target string, body []byte) (a answer, err error) {
+	return exchangeFrom(ctx, "", method, target, body)
+}
+
+// exchangeFrom is exchange as a trusted proxy passes it on for a client with this address; "": nobody's.
+func exchangeFrom(ctx context.Context, address, method, target string, body []byte) (a answer, err error) {
 	ctx, cancel := context.WithTimeout(ctx, exchangeTime)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, method, target, bytes.NewReader(body))
 	if err != nil {
 		return answer{}, err
+	}
+	if address != "" {
+		request.Header.Set(forwardedFor, address)
 	}
 	response, err := connections.Do(request)
 	if err != nil {
