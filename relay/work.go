@@ -16,7 +16,7 @@ const (
 	// as large, one that took more than twice as much by one half as large.
 	sliceTime = 5 * time.Millisecond
 	// How many events a slice looks at, and manifests, whose words may be as long as a body.
-	firstLook, firstAgentLook = 2048, 64
+	firstLook, firstAgentLook = 1 << 13, 64
 	leastLook, mostLook       = 4, 1 << 14
 )
 

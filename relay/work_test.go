@@ -15,7 +15,7 @@ import (
 )
 
 // haystack is a store of so many events, or manifests, of which the last is what everybody asks for. It works a
-// millisecond on each hundred that it looks at.
+// millisecond on each 500 that it looks at.
 type haystack struct {
 	relay.Store
 	size   int
@@ -27,7 +27,7 @@ const needleID = "needle"
 func (s *haystack) work(after, look int) (next int, took time.Duration) {
 	s.slices.Add(1)
 	next = min(after+look, s.size)
-	took = time.Duration(next-after) * time.Millisecond / 100
+	took = time.Duration(next-after) * time.Millisecond / 500
 	time.Sleep(took)
 	return next, took
 }
@@ -73,7 +73,7 @@ func search(t *testing.T, size int, reads relay.Rate) (*relay.Relay, *haystack) 
 // A page ends where it is when the store has worked on it for long, and its cursor goes on behind that.
 func TestReadsAreSliced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, _ := search(t, 50_000, relay.Rate{}) // half a second's work
+		r, _ := search(t, 250_000, relay.Rate{}) // half a second's work
 		began := time.Now()
 		p := relay.Poll{Peer: from("192.0.2.1"), Limit: 10}
 		pages := 1
@@ -124,7 +124,7 @@ func TestReadsAreSliced(t *testing.T) {
 		}
 		synctest.Wait()
 		began = time.Now()
-		_, err = r.Agents(t.Context(), from("192.0.2.6"), relay.AgentQuery{Limit: 1, After: 49_999})
+		_, err = r.Agents(t.Context(), from("192.0.2.6"), relay.AgentQuery{Limit: 1, After: 249_999})
 		if took := time.Since(began); err != nil || took > 25*time.Millisecond {
 			t.Errorf("another's read took %v, %v", took, err)
 		}
@@ -135,7 +135,7 @@ func TestReadsAreSliced(t *testing.T) {
 // An address that owes for what it has asked for gets no more; what it has got by then is a page.
 func TestDebtEndsReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, store := search(t, 1_000_000, relay.Rate{PerSecond: 10, Burst: 100}) // ten seconds' work, of which one is free
+		r, store := search(t, 5_000_000, relay.Rate{PerSecond: 10, Burst: 100}) // ten seconds' work, of which one is free
 		attacker := from("192.0.2.1")
 		var refused, partial atomic.Int64
 		ask := func(read func() (more bool, err error)) func() {
@@ -207,7 +207,7 @@ func TestReadersWhoLeaveAreNotServed(t *testing.T) {
 	}
 	for _, first := range []string{"events", "since", "agents"} {
 		synctest.Test(t, func(t *testing.T) {
-			r, store := search(t, 10_000_000, relay.Rate{})
+			r, store := search(t, 50_000_000, relay.Rate{})
 			ctx, leave := context.WithCancel(t.Context())
 			var all sync.WaitGroup
 			ask := func(name string) {
