@@ -32,8 +32,8 @@ type hoard struct {
 	inbox, sender     didkey.DID // of all events
 }
 
-// fill makes a database on a folder, without a relay.
-func fill(t testing.TB, data string, h *hoard) {
+// fill makes a database in a folder, without a relay.
+func (h *hoard) fill(t testing.TB, data string) {
 	t.Helper()
 	must(t, os.MkdirAll(data, 0o700))
 	unbounded := relay.Policy{Inbox: relay.Quota{Events: -1, Bytes: -1}}
@@ -105,7 +105,7 @@ func TestReadersFromOneAddressDelayNoOther(t *testing.T) {
 	h := hoard{events: scaled(*hoardEvents), manifests: scaled(*hoardManifests)}
 	data := filepath.Join(t.TempDir(), "data")
 	began := time.Now()
-	fill(t, data, &h)
+	h.fill(t, data)
 	t.Logf("%d events and %d manifests stored in %s", h.events, h.manifests, time.Since(began).Round(time.Millisecond))
 	relay := serverOn(t, data, "--public-url", "https://relay.example", "--trusted-proxy", "127.0.0.1", "--pending-timeout", "24h")
 	relay.start()

@@ -18,6 +18,8 @@ const (
 	expireThreads = 100
 	expireNotices = 100
 	expireAgents  = 500 // those that take part in the threads that are removed
+
+	expireManifests = 50 // each may have 256 rows of intents
 )
 
 // Expire implements relay.Store. It also looks whether the database's files are where they were, keeps what is beside
@@ -110,11 +112,11 @@ func (w *writer) expire(now time.Time, notices relay.Notices) (posted []relay.Po
 		posted = append(posted, told...)
 	}
 	rows := min(expireEvents, w.store.logLimit.Load()/eventPages+1)
-	removed, err := w.drop(now, rows, left)
+	_, more, err := w.drop(now, rows, left)
 	if err == nil {
 		err = w.removeParties(left)
 	}
-	return posted, again || removed >= rows || len(due) == expireThreads, err
+	return posted, again || more || len(due) == expireThreads, err
 }
 
 // parties is a set of identities by their numbers.
@@ -159,10 +161,11 @@ func (r record) participants() []didkey.DID {
 	return all
 }
 
-// drop removes events that are forgotten at now and manifests that have expired, so many rows of each at most. It
-// remembers that the events' numbers were given. Who sent or was to get them is added to left.
-func (w *writer) drop(now time.Time, rows int64, left parties) (removed int64, err error) {
+// drop removes events that are forgotten at now and manifests that have expired, so many rows at most. It remembers that
+// the events' numbers were given, and adds to left who sent them or was to get them. more says that there may be more.
+func (w *writer) drop(now time.Time, rows int64, left parties) (removed int64, more bool, err error) {
 	var dropped, unlisted int64
+	lists := min(rows, expireManifests)
 	err = eachRow(func(scan scanner) error {
 		var sender, recipient int64
 		err := scan(&sender, &recipient)
@@ -171,11 +174,11 @@ func (w *writer) drop(now time.Time, rows int64, left parties) (removed int64, e
 		return err
 	}, func() (*sql.Rows, error) { return w.stmts.dropEvents.Query(nanos(now), rows) })
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	if dropped > 0 {
 		if _, err := w.stmts.keepLast.Exec(w.last); err != nil {
-			return 0, err
+			return 0, false, err
 		}
 	}
 	err = eachRow(func(scan scanner) error {
@@ -184,8 +187,8 @@ func (w *writer) drop(now time.Time, rows int64, left parties) (removed int64, e
 		left[sender] = struct{}{}
 		unlisted++
 		return err
-	}, func() (*sql.Rows, error) { return w.stmts.dropManifests.Query(nanos(now), rows) })
-	return max(dropped, unlisted), err
+	}, func() (*sql.Rows, error) { return w.stmts.dropManifests.Query(nanos(now), lists) })
+	return dropped + unlisted, dropped == rows || unlisted == lists, err
 }
 
 // removeParties removes those identities to which nothing refers any more. Each was the sender, the recipient or a party

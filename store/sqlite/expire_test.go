@@ -42,7 +42,7 @@ func TestIdentitiesGo(t *testing.T) {
 	}{
 		{"a manifest", []relay.Entry{func() relay.Entry {
 			e := entry(1, 2*time.Hour, envelope.Draft{Payload: envelope.Manifest{ID: "m", Intents: []envelope.Intent{}}})
-			e.Listing = &relay.Listing{ID: "m"}
+			e.Listing = &relay.Listing{ID: "m", Intents: []string{}}
 			return e
 		}()}, 2 * time.Hour},
 		{"a manifest for one", []relay.Entry{entry(1, time.Minute, envelope.Draft{Recipient: bob.DID(),
@@ -93,7 +93,7 @@ func TestIdentitiesGo(t *testing.T) {
 // However many manifests expire at one instant, a transaction removes a bounded number.
 func TestManifestsGoInParts(t *testing.T) {
 	s := openNew(t)
-	const many = 2*expireEvents + 1
+	const many = 2*expireManifests + 1
 	write(t, s, func(w *writer) error {
 		_, err := w.conn.ExecContext(context.Background(), fmt.Sprintf(`WITH RECURSIVE k (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM k WHERE n < %d)
 			INSERT INTO manifest (sender, id, seq, ts, expires, intents, text) SELECT n, 'm', n, 0, 1000, '[]', '' FROM k`, many))
@@ -108,7 +108,7 @@ func TestManifestsGoInParts(t *testing.T) {
 		_, again, err = w.expire(time.Now(), nil)
 		return err
 	})
-	if n := left(); n < many-expireEvents || n == many || !again {
+	if n := left(); n < many-expireManifests || n == many || !again {
 		t.Errorf("one transaction leaves %d of %d, more to do: %v", n, many, again)
 	}
 	must(t, s.Expire(t.Context(), time.Now(), nil))

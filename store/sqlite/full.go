@@ -196,7 +196,7 @@ func (w *writer) purge(now time.Time) (again bool, err error) {
 	limit := w.store.logLimit.Load()
 	err = w.transact(func() (err error) {
 		left := parties{}
-		removed, err := w.drop(now, max(1, limit/eventPages), left)
+		removed, _, err := w.drop(now, max(1, limit/eventPages), left)
 		if err == nil {
 			err = w.removeParties(left)
 		}
