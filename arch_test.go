@@ -268,8 +268,8 @@ func TestThreatsAreShown(t *testing.T) {
 			}
 		}
 	}
-	if number["T"] != 38 || number["S"] != 9 {
-		t.Errorf("%v threats, want 38 and 9", number)
+	if number["T"] != 45 || number["S"] != 9 {
+		t.Errorf("%v threats, want 45 and 9", number)
 	}
 }
 
