@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -131,7 +132,9 @@ func (c *tally) add(what string) int {
 // Over a network that cuts connections anywhere the Go client posts everything once, handles every event once, and
 // brings its conversations to their end.
 func TestFlakyNetwork(t *testing.T) {
-	relay := newServer(t, patient...)
+	// Each request has a connection of its own and says so, as proxies do, so the relay takes them for remote.
+	relay := newServer(t, append(slices.Clone(patient), "--post-rate-ip", "0", "--read-rate-ip", "0", "--post-rate-did", "0",
+		"--connections-per-ip", "0", "--requests-per-ip", "0")...)
 	relay.start()
 	p := newProxy(t, relay)
 	keys := newKeys(t, 3)

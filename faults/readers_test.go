@@ -32,10 +32,11 @@ type hoard struct {
 	inbox, sender     didkey.DID // of all events
 }
 
-// fill makes a database in a folder, without a relay.
+// fill makes a database in a folder, and the key of its relay.
 func (h *hoard) fill(t testing.TB, data string) {
 	t.Helper()
 	must(t, os.MkdirAll(data, 0o700))
+	must(t, didkey.Save(filepath.Join(data, "relay.key"), newKey(t)))
 	unbounded := relay.Policy{Inbox: relay.Quota{Events: -1, Bytes: -1}}
 	store, err := sqlite.Open(t.Context(), filepath.Join(data, "agora.db"), sqlite.Options{Policy: unbounded})
 	must(t, err)

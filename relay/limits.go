@@ -172,7 +172,7 @@ func (r *Relay) giveBack(p Peer, e *envelope.Envelope) {
 const (
 	postUnit = 8 << 10 // bytes
 	workUnit = 2 * time.Millisecond
-	readUnit = 10 * time.Millisecond
+	readUnit = 5 * time.Millisecond
 )
 
 // chargePost counts a body against its address, which could fill a disk with few posts otherwise. An address that owes

@@ -179,7 +179,7 @@ func hostileFolder(t *testing.T) (folder string) {
 		{"INSERT INTO thread (n, id, client, due, keep, open, record) VALUES (1, ?1, 7, ?2, ?2, 0, json_object('id', ?1, 'client', ?1, 'state', ?1, 'requestId', ?1, " +
 			"'offers', json_array(), 'transitions', json_array(json_object('from', ?1, 'to', ?1, 'type', ?1, 'by', ?1, 'id', ?1, 'at', '2026-01-01T00:00:00Z'))))",
 			[]any{hostile, late}},
-		{"INSERT INTO manifest (n, sender, id, seq, ts, expires, intents, text) VALUES (1, 7, ?1, 1, 1, ?2, json_array(?1), ?1)", []any{hostile, late}},
+		{"INSERT INTO manifest (n, sender, id, seq, ts, expires, intents, text, recipient) VALUES (1, 7, ?1, 1, 1, ?2, json_array(?1), ?1, 7)", []any{hostile, late}},
 		{"INSERT INTO meta (name, value) VALUES (?1, ?1)", []any{hostile}},
 	} {
 		if _, err := db.Exec(row.statement, row.args...); err != nil {

@@ -205,7 +205,7 @@ func (w *writer) insert(e relay.Entry, threadN, charge int64, remember time.Time
 		if err != nil {
 			return relay.Posted{}, err
 		}
-		if _, err := w.stmts.addManifest.Exec(sender, e.Listing.ID, seq, nanos(m.TS), nanos(expires), string(intents), e.Listing.Text); err != nil {
+		if _, err := w.stmts.addManifest.Exec(sender, e.Listing.ID, seq, nanos(m.TS), nanos(expires), string(intents), e.Listing.Text, recipient); err != nil {
 			return relay.Posted{}, err
 		}
 		w.agents[sender] = struct{}{}

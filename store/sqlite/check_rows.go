@@ -337,10 +337,10 @@ func (c *checker) manifests() error {
 			some = append(some, m)
 			return err
 		}, "SELECT m.n, m.seq, m.id, m.intents, COALESCE(e.type, ''), "+
-			"COALESCE(m.sender = e.sender AND m.ts = e.ts AND m.expires = e.expires, 0), "+
+			"COALESCE(m.sender = e.sender AND m.recipient = e.recipient AND m.ts = e.ts AND m.expires = e.expires, 0), "+
 			// Whether the search by intents finds it.
 			"iif(json_valid(m.intents), NOT EXISTS (SELECT 1 FROM json_each(m.intents) WHERE NOT EXISTS "+
-			"(SELECT 1 FROM manifest_intent WHERE intent = value AND n = m.n)), 0), COALESCE(e.body, x'') "+
+			"(SELECT 1 FROM manifest_intent i WHERE i.intent = value AND i.n = m.n AND i.recipient = m.recipient)), 0), COALESCE(e.body, x'') "+
 			"FROM manifest m LEFT JOIN event e ON e.seq = m.seq WHERE m.n > ? ORDER BY m.n LIMIT "+strconv.Itoa(eventsAtOnce), last)
 		if err != nil || len(some) == 0 {
 			return err
@@ -364,7 +364,7 @@ func (m storedManifest) check() []Finding {
 		return wrong("it is not found by its intents")
 	}
 	if !m.same {
-		return wrong("it is listed with another sender or other times than event %d has", m.seq)
+		return wrong("it is listed with another sender, another recipient or other times than event %d has", m.seq)
 	}
 	e, err := envelope.Parse(m.body, len(m.body))
 	if err != nil {

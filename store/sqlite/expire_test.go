@@ -96,7 +96,7 @@ func TestManifestsGoInParts(t *testing.T) {
 	const many = 2*expireManifests + 1
 	write(t, s, func(w *writer) error {
 		_, err := w.conn.ExecContext(context.Background(), fmt.Sprintf(`WITH RECURSIVE k (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM k WHERE n < %d)
-			INSERT INTO manifest (sender, id, seq, ts, expires, intents, text) SELECT n, 'm', n, 0, 1000, '[]', '' FROM k`, many))
+			INSERT INTO manifest (sender, id, seq, ts, expires, intents, text, recipient) SELECT n, 'm', n, 0, 1000, '[]', '', 0 FROM k`, many))
 		return err
 	})
 	left := func() (n int) {

@@ -23,7 +23,7 @@ var sqlWord = regexp.MustCompile(`\b(SELECT|INSERT|UPDATE|DELETE|REPLACE|CREATE|
 // columns and conditions are written out where they are passed, which TestStatementsHoldNoValues looks at from the
 // other side.
 var pieces = map[string]bool{
-	"condition": true, "where": true, "body": true, "from": true, "s.from": true, "all[0].from": true, "recipient": true, "strings.Join(s.where, \" AND \")": true,
+	"condition": true, "where": true, "body": true, "table": true, "audience": true, "numbers": true, "s.from": true, "all[0].from": true, "recipient": true, "strings.Join(s.where, \" AND \")": true,
 	"strings.Join(all[0].where, \" AND \")": true, "strings.Join(s.where[:s.indexed], \" AND \")": true,
 	"strings.Join(texts, unionAll)": true, "text": true, "string(text)": true,
 }

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
+	"math"
+	"strings"
 	"time"
 
 	"github.com/agora-relay/agora/relay"
@@ -249,29 +251,61 @@ func (s *Store) directory(ctx context.Context, q relay.AgentQuery) (relay.AgentP
 
 // directoryBound returns up to which manifest q looks at no more than q.Look; 0: all of them.
 func (s *Store) directoryBound(ctx context.Context, q relay.AgentQuery) (int64, error) {
-	text, args := "SELECT n FROM manifest WHERE ", []any{}
-	switch {
-	case q.Look <= 0 || q.DID != "": // an agent has few
+	if q.Look <= 0 || q.DID != "" { // an agent has few
 		return 0, nil
-	case q.Intent != "":
-		text, args = "SELECT n FROM manifest_intent WHERE intent = ? AND ", append(args, q.Intent)
 	}
-	return s.number(ctx, text+"n > ? ORDER BY n LIMIT 1 OFFSET ?", append(args, q.After, q.Look-1))
+	text, args := listed(q, q.Look)
+	return s.number(ctx, text+" ORDER BY 1 LIMIT 1 OFFSET ?", append(args, q.Look-1))
+}
+
+// ownListed selects an agent's own manifests, of which there are few, but for those that the others have.
+const ownListed = "n IN (SELECT n FROM manifest WHERE sender = " + partyNumber + ") AND " +
+	"recipient NOT IN (0, ifnull(" + partyNumber + ", 0)) AND "
+
+// listed selects the numbers of the manifests that q may show, so many for each audience at most: those with its intent,
+// or all. Each audience is reached through an index, so that a reader is not led through what it may not see.
+func listed(q relay.AgentQuery, limit int) (text string, args []any) {
+	table, first := "manifest WHERE ", []any{}
+	if q.Intent != "" {
+		table, first = "manifest_intent WHERE intent = ? AND ", []any{q.Intent}
+	}
+	var texts []string
+	add := func(audience string, of ...any) {
+		texts = append(texts, "SELECT n FROM "+table+audience+"n > ? ORDER BY n LIMIT ?")
+		args = append(append(append(args, first...), of...), q.After, limit)
+	}
+	if v := q.Viewer; !v.Limited {
+		add("")
+	} else {
+		add("recipient = 0 AND ")
+		if did := string(v.DID); did != "" {
+			add("recipient = "+partyNumber+" AND ", did)
+			add(ownListed, did, did)
+		}
+	}
+	return "SELECT * FROM (" + strings.Join(texts, unionAll) + ")", args
 }
 
 // search returns the manifests that q asks for, up to one more than its limit, in their order and without bodies.
 func (s *Store) search(ctx context.Context, q relay.AgentQuery, until int64) (list []found, err error) {
-	from, where, args := "manifest m", "m.n > ? AND m.expires > ?", []any{q.After, nanos(q.Now)}
+	where, args := "m.n > ? AND m.expires > ?", []any{q.After, nanos(q.Now)}
 	add := func(condition string, values ...any) {
 		where += " AND " + condition
 		args = append(args, values...)
 	}
-	if q.DID != "" {
+	switch {
+	case q.DID != "":
 		add("m.sender = "+partyNumber, string(q.DID))
-	}
-	if q.Intent != "" {
-		from = "manifest_intent i CROSS JOIN manifest m ON m.n = i.n"
-		add("i.intent = ? AND i.n > ?", q.Intent, q.After)
+		if v := q.Viewer; v.Limited {
+			add("(m.recipient = 0 OR m.recipient = "+partyNumber+" OR p.did = ?)", string(v.DID), string(v.DID))
+		}
+	case q.Intent != "" || q.Viewer.Limited:
+		limit := q.Look // until is 0 only if there are fewer
+		if limit <= 0 {
+			limit = math.MaxInt
+		}
+		numbers, of := listed(q, limit)
+		add("m.n IN ("+numbers+")", of...)
 	}
 	if until > 0 {
 		add("m.n <= ?", until)
@@ -279,11 +313,8 @@ func (s *Store) search(ctx context.Context, q relay.AgentQuery, until int64) (li
 	if q.Text != "" {
 		add("instr(m.text, ?) > 0", q.Text)
 	}
-	if v := q.Viewer; v.Limited {
-		add("(e.recipient = 0 OR ? IN (p.did, (SELECT did FROM party WHERE id = e.recipient)))", string(v.DID))
-	}
-	rows, err := s.query(ctx, "SELECT m.n, m.seq, p.did, p.seen FROM "+from+" CROSS JOIN party p ON p.id = m.sender "+
-		"CROSS JOIN event e ON e.seq = m.seq WHERE "+where+" ORDER BY m.n", args)
+	rows, err := s.query(ctx, "SELECT m.n, m.seq, p.did, p.seen FROM manifest m CROSS JOIN party p ON p.id = m.sender WHERE "+
+		where+" ORDER BY m.n", args)
 	if err != nil {
 		return nil, err
 	}

@@ -91,9 +91,9 @@ func newWriter(ctx context.Context, s *Store) (*writer, error) {
 		{&w.stmts.known, "SELECT seq, expires, thread, body FROM event WHERE sender = ? AND id = ?"},
 		{&w.stmts.addEvent, "INSERT INTO event (seq, sender, id, recipient, type, thread, ts, received, expires, forget, body, charged, network) " +
 			"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (sender, id) DO NOTHING"},
-		{&w.stmts.addManifest, "INSERT INTO manifest (sender, id, seq, ts, expires, intents, text) VALUES (?, ?, ?, ?, ?, ?, ?) " +
+		{&w.stmts.addManifest, "INSERT INTO manifest (sender, id, seq, ts, expires, intents, text, recipient) VALUES (?, ?, ?, ?, ?, ?, ?, ?) " +
 			"ON CONFLICT (sender, id) DO UPDATE SET seq = excluded.seq, ts = excluded.ts, expires = excluded.expires, " +
-			"intents = excluded.intents, text = excluded.text WHERE excluded.ts >= ts"},
+			"intents = excluded.intents, text = excluded.text, recipient = excluded.recipient WHERE excluded.ts >= ts"},
 		{&w.stmts.manifests, "SELECT count(*) FROM manifest WHERE sender = ? AND id <> ? AND expires > ?"},
 		{&w.stmts.waiting, "SELECT count(*), ifnull(sum(charged), 0), min(expires) FROM (SELECT charged, expires FROM event " +
 			"INDEXED BY event_by_inbox WHERE recipient = ? AND network = ? AND expires > ? AND charged > 0 LIMIT ?)"},

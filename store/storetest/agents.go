@@ -233,6 +233,28 @@ func testAgents(t *testing.T, open Opener) {
 		f.directory(relay.AgentQuery{}, public, hidden)
 	})
 
+	// However many manifests are for others, a reader's pages are what they were without them: a search that ends early
+	// says how far it looked.
+	t.Run("among many for others", func(t *testing.T) {
+		f := newFixture(t, open, relay.Policy{})
+		listing := func(by didkey.Key, d envelope.Draft) *envelope.Envelope { return f.list(by, d, "x", "a") }
+		first := listing(alice, manifest("first"))
+		for n := range 12 {
+			listing(bob, to(carol, manifest(fmt.Sprint("m", n))))
+		}
+		last := listing(alice, manifest("last"))
+		for _, intent := range []string{"", "a"} {
+			for reader, sees := range map[didkey.DID][]*envelope.Envelope{"": {first, last}, dave.DID(): {first, last}} {
+				q := relay.AgentQuery{Now: f.now, Limit: 10, Look: 3, Intent: intent, Viewer: relay.Viewer{Limited: true, DID: reader}}
+				page, err := f.Agents(f.Context(), q)
+				f.must(err)
+				if page.More || page.Partial || len(page.Agents) != len(sees) {
+					t.Errorf("%q sees %d, more %v, partial %v; want %d and no more", reader, len(page.Agents), page.More, page.Partial, len(sees))
+				}
+			}
+		}
+	})
+
 	t.Run("page by page", func(t *testing.T) {
 		f := newFixture(t, open, relay.Policy{})
 		var all []*envelope.Envelope

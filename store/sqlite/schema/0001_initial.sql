@@ -64,30 +64,34 @@ CREATE TABLE participant (
 
 -- Each sender's newest manifest by the manifest's own id; the signed envelope is the event.
 CREATE TABLE manifest (
-	n       INTEGER PRIMARY KEY,
-	sender  INTEGER NOT NULL,
-	id      TEXT    NOT NULL,
-	seq     INTEGER NOT NULL,
-	ts      INTEGER NOT NULL,
-	expires INTEGER NOT NULL,
-	intents TEXT    NOT NULL, -- JSON array of their ids
-	text    TEXT    NOT NULL, -- what a search looks through, in lower case
+	n         INTEGER PRIMARY KEY,
+	sender    INTEGER NOT NULL,
+	id        TEXT    NOT NULL,
+	seq       INTEGER NOT NULL,
+	ts        INTEGER NOT NULL,
+	expires   INTEGER NOT NULL,
+	intents   TEXT    NOT NULL, -- JSON array of their ids
+	text      TEXT    NOT NULL, -- what a search looks through, in lower case
+	recipient INTEGER NOT NULL, -- the event's
 	UNIQUE (sender, id)
 ) STRICT;
 CREATE INDEX manifest_by_expires ON manifest (expires);
+CREATE INDEX manifest_by_recipient ON manifest (recipient); -- and n: what a reader may see, without a look at the rest
 
 -- Which manifests have an intent. It follows the table manifest by itself.
 CREATE TABLE manifest_intent (
-	intent TEXT    NOT NULL,
-	n      INTEGER NOT NULL, -- manifest.n
+	intent    TEXT    NOT NULL,
+	n         INTEGER NOT NULL, -- manifest.n
+	recipient INTEGER NOT NULL, -- the manifest's
 	PRIMARY KEY (intent, n)
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX manifest_intent_by_recipient ON manifest_intent (intent, recipient); -- and n
 CREATE TRIGGER manifest_added AFTER INSERT ON manifest BEGIN
-	INSERT INTO manifest_intent SELECT DISTINCT value, new.n FROM json_each(new.intents);
+	INSERT INTO manifest_intent SELECT DISTINCT value, new.n, new.recipient FROM json_each(new.intents);
 END;
-CREATE TRIGGER manifest_changed AFTER UPDATE OF intents ON manifest BEGIN
+CREATE TRIGGER manifest_changed AFTER UPDATE OF intents, recipient ON manifest BEGIN
 	DELETE FROM manifest_intent WHERE n = old.n AND intent IN (SELECT value FROM json_each(old.intents));
-	INSERT INTO manifest_intent SELECT DISTINCT value, new.n FROM json_each(new.intents);
+	INSERT INTO manifest_intent SELECT DISTINCT value, new.n, new.recipient FROM json_each(new.intents);
 END;
 CREATE TRIGGER manifest_removed AFTER DELETE ON manifest BEGIN
 	DELETE FROM manifest_intent WHERE n = old.n AND intent IN (SELECT value FROM json_each(old.intents));
