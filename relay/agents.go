@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"errors"
+	"iter"
 	"strings"
 	"time"
 
@@ -46,8 +47,12 @@ func list(e *envelope.Envelope) (*Listing, error) {
 		words = append(words, intent.ID, intent.Name)
 	}
 	l.Text = strings.ToLower(strings.Join(words, "\n"))
+	l.Text = strings.ToValidUTF8(l.Text[:min(len(l.Text), searchedBytes)], "")
 	return l, nil
 }
+
+// searchedBytes is how much of a manifest's words a search looks through.
+const searchedBytes = 8 << 10
 
 // directoryBytes is how many bytes of manifests a page of the directory has.
 const directoryBytes = 256 << 10
@@ -62,7 +67,7 @@ func (r *Relay) Agents(ctx context.Context, p Peer, q AgentQuery) (AgentPage, er
 	q.Text, q.MaxBytes = strings.ToLower(q.Text), directoryBytes
 	q.Viewer = r.viewer(p)
 	q.Online = func(did didkey.DID) bool { return r.presence.last(did).After(q.OnlineSince) }
-	page, err := r.search(ctx, &work{peer: p, look: firstAgentLook}, q)
+	page, err := r.search(ctx, &work{peer: p, look: firstAgentLook, least: leastAgentLook}, q)
 	r.heard(page.Agents)
 	return page, err
 }
@@ -121,17 +126,30 @@ func (r *Relay) heard(agents []Agent) {
 // Online reports whether a was heard from lately enough to count as online.
 func (r *Relay) Online(a Agent) bool { return a.LastSeen.After(r.Now().Add(-OnlineWithin)) }
 
-// Agent returns all manifests of one agent.
+// Agent returns manifests of one agent: the first of them, and pieces of the rest, which are read as they are asked for,
+// because all together may be 16 times as large as a body.
 // Errors: CodeAgentNotFound.
-func (r *Relay) Agent(ctx context.Context, p Peer, did didkey.DID) ([]Agent, error) {
+func (r *Relay) Agent(ctx context.Context, p Peer, did didkey.DID) (first []Agent, rest iter.Seq2[[]Agent, error], err error) {
 	if err := r.draining(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	q := AgentQuery{DID: did, Now: r.Now(), Limit: MaxManifests, Viewer: r.viewer(p)}
-	page, err := r.askAgents(ctx, &work{peer: p}, q)
+	w := &work{peer: p}
+	q := AgentQuery{DID: did, Now: r.Now(), Limit: MaxManifests, MaxBytes: pieceBytes, Viewer: r.viewer(p)}
+	page, err := r.askAgents(ctx, w, q)
 	r.heard(page.Agents)
 	if err == nil && len(page.Agents) == 0 {
 		err = envelope.Errorf(envelope.CodeAgentNotFound, "no unexpired MANIFEST of this agent is here; an agent announces itself by posting one")
 	}
-	return page.Agents, err
+	if err != nil {
+		return nil, nil, err
+	}
+	return page.Agents, func(yield func([]Agent, error) bool) {
+		w.sent = true // the beginning of the answer is on its way
+		for page.More {
+			q.After = page.Next
+			if page, err = r.askAgents(ctx, w, q); !yield(page.Agents, err) || err != nil {
+				return
+			}
+		}
+	}, nil
 }

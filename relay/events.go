@@ -11,7 +11,7 @@ const (
 	MaxPage     = 1000
 	DefaultPage = 100
 	PageBytes   = 4 << 20
-	pieceBytes  = 256 << 10 // of a page, how much is in memory at once
+	pieceBytes  = 64 << 10 // of a page, how much is in memory at once
 	MaxWait     = 60 * time.Second
 	DefaultWait = 30 * time.Second
 )
@@ -89,7 +89,7 @@ func (r *Relay) fromCursor(ctx context.Context, p *Poll, w *waiter) (Delivery, e
 		Query
 	})
 	job.peer = p.Peer
-	job.look = firstLook
+	job.look, job.least = firstLook, leastLook
 	job.until = until
 	job.Filter = p.Filter
 	job.Now = r.Now()

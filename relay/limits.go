@@ -183,20 +183,34 @@ func (r *Relay) chargePost(p Peer, size int) error {
 	if p.Local || n == 0 {
 		return nil
 	}
-	var array [len(widths)]netip.Prefix
-	of := networks(p.Addr, &array)
-	if wait, short := r.limiter.posts.owes(r.Now, of...); wait > 0 {
-		return tooFast(PostsPerAddress, wait, named(of[short])+" posts", r.Limits.PostsPerAddress, share(of[short]))
+	if err := r.owesPosts(p); err != nil {
+		return err
 	}
-	r.limiter.posts.charge(r.Now, n, of...)
+	var array [len(widths)]netip.Prefix
+	r.limiter.posts.charge(r.Now, n, networks(p.Addr, &array)...)
 	return nil
 }
+
+// owesPosts refuses a post of an address that owes for others. Refusals: CodeRateLimited.
+func (r *Relay) owesPosts(p Peer) error {
+	var array [len(widths)]netip.Prefix
+	of := networks(p.Addr, &array)
+	wait, short := r.limiter.posts.owes(r.Now, of...)
+	if wait == 0 {
+		return nil
+	}
+	return tooFast(PostsPerAddress, wait, named(of[short])+" posts", r.Limits.PostsPerAddress, share(of[short]))
+}
+
+// writesAtOnce is how many messages of one address, or of one IPv6 /48, the store has to write at a time.
+const writesAtOnce = 4
 
 // chargeWork counts work on a post against its address: on a body that was refused, or of the store's only writer.
 func (r *Relay) chargeWork(p Peer, took time.Duration) {
 	if !p.Local {
 		var array [len(widths)]netip.Prefix
-		r.limiter.posts.charge(r.Now, int(took/workUnit), networks(p.Addr, &array)...)
+		units := int((took + workUnit/2) / workUnit) // rounded
+		r.limiter.posts.charge(r.Now, units, networks(p.Addr, &array)...)
 	}
 }
 

@@ -406,7 +406,7 @@ func TestDearRequestsCountForMore(t *testing.T) {
 		for name, read := range map[string]func(p relay.Peer) error{
 			"192.0.2.2": func(p relay.Peer) error { _, err := r.Events(t.Context(), &relay.Poll{Peer: p, Limit: 1}); return err },
 			"192.0.2.5": func(p relay.Peer) error {
-				_, err := r.Agent(t.Context(), p, key(t).DID())
+				_, _, err := r.Agent(t.Context(), p, key(t).DID())
 				wantCode(t, err, envelope.CodeAgentNotFound)
 				return nil
 			},

@@ -245,8 +245,11 @@ func TestLargeBodiesAtOnce(t *testing.T) {
 		if parsed != 3 { // 36 are left, and each takes 16
 			t.Errorf("%d bodies were parsed, want 3", parsed)
 		}
-		if _, err := r.Post(t.Context(), from("192.0.2.1"), sign(t, key(t), envelope.Draft{Payload: asking}).Canonical()); err != nil {
-			t.Errorf("a small one that was admitted: %v", err)
+		small := sign(t, key(t), envelope.Draft{Payload: asking}).Canonical()
+		_, err := r.Post(t.Context(), from("192.0.2.1"), small)
+		wantLimit(t, err, relay.PostsPerAddress) // nobody stores anything while it owes
+		if _, err := r.Post(t.Context(), from("192.0.2.2"), small); err != nil {
+			t.Errorf("a neighbour's: %v", err)
 		}
 	})
 }

@@ -26,7 +26,7 @@ func TestOpenRelaysMarkPresence(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			all, err := r.Agent(t.Context(), local, agent.DID())
+			all, _, err := r.Agent(t.Context(), local, agent.DID())
 			if err != nil || len(all) != 1 || r.Online(all[0]) != (len(found.Agents) == 1) {
 				t.Fatalf("%v, %v, found %v", all, err, found.Agents)
 			}

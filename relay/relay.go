@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/url"
 	"runtime"
 	"slices"
@@ -48,6 +49,7 @@ type Relay struct {
 	start    Cursor // the store's end when the relay was made; Run watches from here
 	reading  *turns // of the store
 	parsing  *turns // and verifying bodies, which takes a hundred times their size
+	writing  *turns // to the store
 	refusals *refusals
 	drained  chan struct{}
 	drain    sync.Once
@@ -80,7 +82,8 @@ func New(ctx context.Context, c Config) (*Relay, error) {
 	}
 	places := max(2, runtime.GOMAXPROCS(0))
 	return &Relay{Config: c, hub: newHub(), limiter: newLimiter(c.Limits), cursors: cursors, tokens: newTokens(c.Now()), start: end.Cursor,
-		reading: newTurns(readsAtOnce, 1), parsing: newTurns(places, (places+1)/2), refusals: newRefusals(c.Log),
+		reading: newTurns(readsAtOnce, 1), parsing: newTurns(places, (places+1)/2),
+		writing: newTurns(math.MaxInt, writesAtOnce), refusals: newRefusals(c.Log),
 		drained: make(chan struct{})}, nil
 }
 
@@ -135,8 +138,7 @@ func (r *Relay) Post(ctx context.Context, from Peer, body []byte) (Receipt, erro
 	if err != nil {
 		return Receipt{}, err
 	}
-	receipt, err := r.Store.Append(ctx, entry)
-	r.chargeWork(from, receipt.Took)
+	receipt, err := r.append(ctx, from, entry)
 	r.noteRefusal(from, entry.Envelope.Sender.ID, err)
 	if receipt.Duplicate {
 		r.giveBack(from, entry.Envelope)
@@ -164,6 +166,27 @@ func (r *Relay) accept(from Peer, body []byte) (Entry, error) {
 	entry.Unseen = r.Reads == ToParties && entry.Envelope.Recipient != ""
 	entry.Network = r.networkTag(from)
 	return entry, nil
+}
+
+// append stores an entry. The store has one writer, and takes what comes in its order. So an address may have few entries
+// waiting there, pays for each as soon as it is stored or refused, and gets no further while it owes.
+// Refusals: CodeRateLimited, those of Store.Append.
+func (r *Relay) append(ctx context.Context, from Peer, entry Entry) (Receipt, error) {
+	if from.Local {
+		return r.Store.Append(ctx, entry)
+	}
+	turn := from.origin()
+	if err := r.writing.take(ctx, turn); err != nil {
+		return Receipt{}, err
+	}
+	defer r.writing.leave(turn)
+	if err := r.owesPosts(from); err != nil {
+		r.giveBack(from, entry.Envelope)
+		return Receipt{}, err
+	}
+	receipt, err := r.Store.Append(ctx, entry)
+	r.chargeWork(from, receipt.Took)
+	return receipt, err
 }
 
 // checkInTurn checks a body when it is from's turn. The time spent on a body that is refused is charged to from.

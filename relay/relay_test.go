@@ -116,7 +116,15 @@ func poll(t *testing.T, r *relay.Relay, p relay.Poll) relay.Page {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return d.Page
+	page := d.Page
+	page.Events = nil
+	for piece, err := range d.Pieces() {
+		if err != nil {
+			t.Fatal(err)
+		}
+		page.Events = append(page.Events, piece...)
+	}
+	return page
 }
 
 var request = envelope.Request{RequestID: "r1", Intent: "echo"}

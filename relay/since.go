@@ -35,7 +35,7 @@ func (r *Relay) since(ctx context.Context, p *Poll, w *waiter) (Delivery, error)
 	settle := time.NewTimer(p.Wait)
 	defer settle.Stop()
 
-	work := &work{peer: p.Peer, look: firstLook, whole: true}
+	work := &work{peer: p.Peer, look: firstLook, least: leastLook, whole: true}
 	first, err := r.scan(ctx, work, &Query{Filter: p.Filter, TS: p.Since, Expired: true, Headers: true, Limit: 1})
 	if err != nil {
 		return Delivery{}, err

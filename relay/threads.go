@@ -31,7 +31,7 @@ func (r *Relay) Thread(ctx context.Context, p Peer, k thread.Key) (ThreadView, e
 	if err := r.draining(); err != nil {
 		return ThreadView{}, err
 	}
-	now, w := r.Now(), &work{peer: p, look: firstLook, whole: true}
+	now, w := r.Now(), &work{peer: p, look: firstLook, least: leastLook, whole: true}
 	t, err := r.threadFor(ctx, w, k, now)
 	if err != nil {
 		return ThreadView{}, err

@@ -312,7 +312,7 @@ func TestPresenceTellsOfNoMessage(t *testing.T) {
 		if all := row(relay.AgentQuery{}, as(agent)); len(all) != 2 {
 			t.Errorf("a manifest's recipient does not see it: %+v", all)
 		}
-		if _, err := r.Agent(t.Context(), local, bob.DID()); codeOf(err) != envelope.CodeAgentNotFound {
+		if _, _, err := r.Agent(t.Context(), local, bob.DID()); codeOf(err) != envelope.CodeAgentNotFound {
 			t.Errorf("a manifest for one reader: %v", err)
 		}
 		token := tokenFor(t, agent, envelope.Read{})

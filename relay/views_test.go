@@ -65,7 +65,7 @@ func TestDirectory(t *testing.T) {
 				t.Errorf("%s: %d agents, want %d", name, got, c.want)
 			}
 		}
-		found, err := r.Agent(t.Context(), local, agent.DID())
+		found, _, err := r.Agent(t.Context(), local, agent.DID())
 		if err != nil || len(found) != 1 || !r.Online(found[0]) {
 			t.Fatalf("%+v %v", found, err)
 		}
@@ -74,11 +74,11 @@ func TestDirectory(t *testing.T) {
 			t.Error("online five minutes after it was heard from")
 		}
 		converse(t, r, key(t), agent, envelope.TypeOffer)
-		if found, err := r.Agent(t.Context(), local, agent.DID()); err != nil || !r.Online(found[0]) {
+		if found, _, err := r.Agent(t.Context(), local, agent.DID()); err != nil || !r.Online(found[0]) {
 			t.Errorf("its OFFER did not bring it online: %v", err)
 		}
 		time.Sleep(20 * time.Minute)
-		_, err = r.Agent(t.Context(), local, agent.DID())
+		_, _, err = r.Agent(t.Context(), local, agent.DID())
 		wantCode(t, err, envelope.CodeAgentNotFound)
 	})
 }

@@ -17,7 +17,8 @@ const (
 	sliceTime = 5 * time.Millisecond
 	// How many events a slice looks at, and manifests, whose words may be as long as a body.
 	firstLook, firstAgentLook = 1 << 13, 64
-	leastLook, mostLook       = 4, 1 << 14
+	leastLook, leastAgentLook = 256, 4
+	mostLook                  = 1 << 14
 )
 
 // work is what one request has the store do. It belongs to the request's goroutine.
@@ -25,6 +26,7 @@ type work struct {
 	peer  Peer
 	spent time.Duration // by the store so far
 	look  int           // how many events the next slice looks at
+	least int           // and at the least
 	whole bool          // a page that ends early is of no use
 	sent  bool          // the beginning of the answer is on its way, so the rest is not refused
 	until time.Time     // while nothing is found, go on until then; zero: readBudget is all
@@ -76,7 +78,7 @@ func (w *work) goesOn(ctx context.Context, found bool, took time.Duration) bool 
 	case took < sliceTime/2:
 		w.look = min(2*w.look, mostLook)
 	case took > 2*sliceTime:
-		w.look = max(w.look/2, leastLook)
+		w.look = max(w.look/2, w.least)
 	}
 	switch {
 	case ctx.Err() != nil:

@@ -172,7 +172,7 @@ func TestDebtEndsReads(t *testing.T) {
 		}
 		_, err := r.Thread(t.Context(), attacker, thread.Key{ID: "t"})
 		wantLimit(t, err, relay.ReadsPerAddress)
-		_, err = r.Agent(t.Context(), attacker, key(t).DID())
+		_, _, err = r.Agent(t.Context(), attacker, key(t).DID())
 		wantLimit(t, err, relay.ReadsPerAddress)
 		time.Sleep(4 * time.Second)
 		if _, err = r.Agents(t.Context(), attacker, relay.AgentQuery{Limit: 1}); err != nil {
@@ -197,7 +197,7 @@ func TestReadersWhoLeaveAreNotServed(t *testing.T) {
 			return err
 		},
 		"one agent": func(ctx context.Context, r *relay.Relay) error {
-			_, err := r.Agent(ctx, from("192.0.2.1"), needleID)
+			_, _, err := r.Agent(ctx, from("192.0.2.1"), needleID)
 			return err
 		},
 		"a thread": func(ctx context.Context, r *relay.Relay) error {

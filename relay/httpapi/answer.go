@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"iter"
 	"math"
 	"net/http"
 	"strconv"
@@ -121,51 +122,67 @@ func (s *server) send(w http.ResponseWriter, body []byte) {
 // sendBytes is how much of an answer is gathered before it is sent.
 const sendBytes = 64 << 10
 
-// answerEvents writes the events of d and the members of last, an object. Envelopes are the canonical bytes that were
-// signed, never encoded again. A long answer is sent as it is made, without its length, so that a reader who takes
-// his time keeps little of it in memory.
+// list is an answer that has one long list: what stands before its elements and behind them.
+type list struct{ head, tail string }
+
+// answerEvents writes the events of d and the members of last, an object.
 func (s *server) answerEvents(w http.ResponseWriter, d relay.Delivery, last any) error {
 	tail, err := json.Marshal(last)
 	if err != nil {
 		return err
 	}
+	l := list{head: `{"ok":true,"events":[`, tail: "]," + string(tail[1:]) + "\n"}
+	s.answerList(w, l, func(yield func([]byte, error) bool) {
+		for events, err := range d.Pieces() {
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			for _, e := range events {
+				if !yield(e.Body, nil) {
+					return
+				}
+			}
+		}
+	})
+	return nil
+}
+
+// answerList writes a list of envelopes. They are the canonical bytes that were signed, never encoded again. A long
+// answer is sent as it is made, without its length, so that a slow reader keeps little of it in memory.
+func (s *server) answerList(w http.ResponseWriter, l list, envelopes iter.Seq2[[]byte, error]) {
 	var body bytes.Buffer
-	body.WriteString(`{"ok":true,"events":[`)
+	body.WriteString(l.head)
 	begun, sent := false, false
-	for events, err := range d.Pieces() {
+	for envelope, err := range envelopes {
 		if err != nil {
 			s.log.Error("a page broke off", "err", err)
 			panic(http.ErrAbortHandler) // the client sees a broken answer, not a short one
 		}
-		for _, e := range events {
-			if begun {
-				body.WriteByte(',')
-			}
-			body.Write(e.Body)
-			begun = true
-			if body.Len() < sendBytes {
-				continue
-			}
-			if sent {
-				s.extend(w)
-			} else {
-				s.setHeader(w)
-				sent = true
-			}
-			if _, err := w.Write(body.Bytes()); err != nil {
-				return nil // the client has gone
-			}
-			body.Reset()
+		if begun {
+			body.WriteByte(',')
 		}
+		body.Write(envelope)
+		begun = true
+		if body.Len() < sendBytes {
+			continue
+		}
+		if sent {
+			s.extend(w)
+		} else {
+			s.setHeader(w)
+			sent = true
+		}
+		if _, err := w.Write(body.Bytes()); err != nil {
+			return // the client has gone
+		}
+		body.Reset()
 	}
-	body.WriteString("],")
-	body.Write(tail[1:])
-	body.WriteByte('\n')
+	body.WriteString(l.tail)
 	if sent {
 		s.extend(w)
 		s.send(w, body.Bytes())
 	} else {
 		s.write(w, http.StatusOK, body.Bytes())
 	}
-	return nil
 }

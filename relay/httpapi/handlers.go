@@ -163,17 +163,33 @@ func (s *server) getAgent(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return envelope.Errorf(envelope.CodeInvalidDID, "the path must end in a did:key: %v", err)
 	}
-	found, err := s.relay.Agent(r.Context(), s.peer(r), did)
+	first, rest, err := s.relay.Agent(r.Context(), s.peer(r), did)
 	if err != nil {
 		return err
 	}
-	manifests := make([]json.RawMessage, len(found))
-	for i, a := range found {
-		manifests[i] = a.Manifest
+	head, err := json.Marshal(map[string]any{"id": did, "online": s.relay.Online(first[0]), "lastSeen": first[0].LastSeen})
+	if err != nil {
+		return err
 	}
-	s.answer(w, http.StatusOK, map[string]any{"ok": true, "agent": map[string]any{
-		"id": did, "online": s.relay.Online(found[0]), "lastSeen": found[0].LastSeen, "manifests": manifests,
-	}})
+	l := list{head: `{"ok":true,"agent":` + strings.TrimSuffix(string(head), "}") + `,"manifests":[`, tail: "]}}\n"}
+	s.answerList(w, l, func(yield func([]byte, error) bool) {
+		for _, a := range first {
+			if !yield(a.Manifest, nil) {
+				return
+			}
+		}
+		for piece, err := range rest {
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			for _, a := range piece {
+				if !yield(a.Manifest, nil) {
+					return
+				}
+			}
+		}
+	})
 	return nil
 }
 

@@ -169,7 +169,8 @@ func TestNaughtyStringsAreKept(t *testing.T) {
 		if a = get(t, h, "/agents?intent="+url.QueryEscape(text)); len(a.Agents) != 1 || !bytes.Contains(a.Agents[0], m.Canonical()) {
 			t.Errorf("%q: as an intent it finds %s", text, a.Agents)
 		}
-		if a = get(t, h, "/agents?limit=1000&q="+url.QueryEscape(text)); !slices.ContainsFunc(a.Agents, func(row json.RawMessage) bool { return bytes.Contains(row, m.Canonical()) }) {
+		searched := strings.ToValidUTF8(text[:min(len(text), 256)], "")
+		if a = get(t, h, "/agents?limit=1000&q="+url.QueryEscape(searched)); !slices.ContainsFunc(a.Agents, func(row json.RawMessage) bool { return bytes.Contains(row, m.Canonical()) }) {
 			t.Errorf("%q: a search does not find it", text)
 		}
 	}

@@ -165,12 +165,18 @@ func (p params) limit(otherwise int) (int, error) {
 	return int(n), nil
 }
 
+// maxSearch is how many bytes q may have: a search costs as much as q and the searched text together.
+const maxSearch = 256
+
 func (s *server) parseAgentQuery(r *http.Request) (relay.AgentQuery, error) {
 	p, err := parseParams(r, "intent", "q", "online", "limit", "cursor")
 	if err != nil {
 		return relay.AgentQuery{}, err
 	}
 	q := relay.AgentQuery{Intent: p["intent"], Text: p["q"]}
+	if len(q.Text) > maxSearch {
+		return q, invalid("q must have at most %d bytes", maxSearch)
+	}
 	if online, given, err := p.bool("online"); err != nil {
 		return q, err
 	} else if given {

@@ -229,7 +229,7 @@ func TestTokensOfOpenRelaysAreChargedFirst(t *testing.T) {
 	if a := getWith(t, h, "/events", "Agora "+token); a.status != 429 {
 		t.Errorf("beyond the allowance: %d", a.status)
 	}
-	if all, err := r.Agent(t.Context(), relay.Peer{Local: true}, bob.DID()); err != nil || len(all) != 1 || r.Online(all[0]) {
+	if all, _, err := r.Agent(t.Context(), relay.Peer{Local: true}, bob.DID()); err != nil || len(all) != 1 || r.Online(all[0]) {
 		t.Errorf("a refused read marks its signer: %v, %v", all, err)
 	}
 }

@@ -75,12 +75,20 @@ func oldestFirst(records []record) []record {
 	return slices.CompactFunc(records, func(a, b record) bool { return a.n == b.n })
 }
 
+// maxRecordBytes bounds the records that are read for one message. One with a hundred offers has some 60 KB.
+const maxRecordBytes = 256 << 10
+
+// records returns what stmt selects, up to maxRecordBytes but one record at least.
 func (w *writer) records(stmt *sql.Stmt, args ...any) (found []record, err error) {
+	size := 0
 	err = eachRow(func(scan scanner) error {
 		var r record
-		var text []byte
+		var text sql.RawBytes
 		if err := scan(&r.n, &r.keep, &text); err != nil {
 			return err
+		}
+		if size += len(text); size > maxRecordBytes && len(found) > 0 {
+			return nil
 		}
 		found = append(found, r)
 		return json.Unmarshal(text, &found[len(found)-1].Thread)
