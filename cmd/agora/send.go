@@ -83,8 +83,11 @@ type sendRequest struct {
 }
 
 func (c sendRequest) Validate() error {
-	if c.Intent == "" || c.MaxCost != nil && *c.MaxCost < 0 {
-		return fmt.Errorf("--intent must not be empty, nor --max-cost negative")
+	if c.Intent == "" {
+		return fmt.Errorf("--intent must not be empty")
+	}
+	if c.MaxCost != nil && *c.MaxCost < 0 {
+		return fmt.Errorf("--max-cost must not be negative")
 	}
 	if c.Seal && c.To == "" {
 		return fmt.Errorf("--seal needs --to DID: the payload is encrypted to that agent's key")
@@ -315,6 +318,9 @@ func (c sendManifest) Run(env environment) error {
 	text, err := env.input(c.File, "the manifest")
 	if err != nil {
 		return err
+	}
+	if _, err := envelope.Canonicalize(text); err != nil {
+		return fmt.Errorf("the manifest in %s is not JSON: %w", c.File, err)
 	}
 	return c.post(env, func(context.Context, *client.Client, didkey.DID) (envelope.Draft, error) {
 		return envelope.Draft{Payload: envelope.Raw{Type: envelope.TypeManifest, JSON: text}}, nil

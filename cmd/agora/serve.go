@@ -212,8 +212,12 @@ func (c serveCmd) warnings(home bool) (all []string) {
 func (c serveCmd) key(ctx context.Context, store relay.Store) (didkey.Key, error) {
 	path := filepath.Join(c.Data, keyName)
 	key, err := didkey.Load(path)
+	if err == nil {
+		return key, nil
+	}
 	if !errors.Is(err, fs.ErrNotExist) {
-		return key, err
+		return didkey.Key{}, fmt.Errorf("the relay's key: %w. Do not make a new one, which would make this another relay: "+
+			"put the file back from a backup", err)
 	}
 	page, err := store.Read(ctx, relay.Query{})
 	if err != nil {
