@@ -16,6 +16,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -29,36 +30,41 @@ import (
 // start runs a relay over a new database until the test ends.
 func start(t testing.TB) *relay.Relay {
 	t.Helper()
-	return startOver(t, func(s relay.Store) relay.Store { return s })
+	return startOver(t, asIs)
 }
 
 // startOver runs a relay over what wrap makes of a new database.
 func startOver(t testing.TB, wrap func(relay.Store) relay.Store) *relay.Relay {
 	t.Helper()
-	return startWith(t, wrap, relay.Limits{})
+	return startWith(t, wrap, relay.Config{})
 }
 
 // limited runs a relay with these limits.
 func limited(t *testing.T, l relay.Limits) *relay.Relay {
 	t.Helper()
-	return startWith(t, func(s relay.Store) relay.Store { return s }, l)
+	return startWith(t, asIs, relay.Config{Limits: l})
 }
 
 // unlimited runs a relay that may be asked as often as a test likes.
 func unlimited(t testing.TB) *relay.Relay {
 	t.Helper()
 	none := relay.Rate{PerSecond: relay.Unlimited}
-	return startWith(t, func(s relay.Store) relay.Store { return s }, relay.Limits{PostsPerAddress: none, ReadsPerAddress: none, PostsPerAgent: none,
-		ConnectionsPerAddress: relay.Unlimited, RequestsPerAddress: relay.Unlimited, PollsPerAddress: relay.Unlimited, Polls: relay.Unlimited})
+	return startWith(t, asIs, relay.Config{Limits: relay.Limits{PostsPerAddress: none, ReadsPerAddress: none, PostsPerAgent: none,
+		ConnectionsPerAddress: relay.Unlimited, RequestsPerAddress: relay.Unlimited, PollsPerAddress: relay.Unlimited, Polls: relay.Unlimited}})
 }
 
-func startWith(t testing.TB, wrap func(relay.Store) relay.Store, l relay.Limits) *relay.Relay {
+// asIs leaves a store unwrapped.
+func asIs(s relay.Store) relay.Store { return s }
+
+// startWith runs a relay with this configuration. It adds the store, a key and a logger.
+func startWith(t testing.TB, wrap func(relay.Store) relay.Store, c relay.Config) *relay.Relay {
 	t.Helper()
 	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "agora.db"), sqlite.Options{Reserve: 1 << 22})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := relay.New(t.Context(), relay.Config{Store: wrap(store), Key: key(t), Log: quiet, Limits: l})
+	c.Store, c.Key, c.Log = wrap(store), key(t), quiet
+	r, err := relay.New(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,6 +79,13 @@ func startWith(t testing.TB, wrap func(relay.Store) relay.Store, l relay.Limits)
 	})
 	return r
 }
+
+// clock is a relay's time: the real time and an offset that a test may change while the relay runs.
+type clock struct{ offset atomic.Int64 }
+
+func (c *clock) now() time.Time { return time.Now().Add(time.Duration(c.offset.Load())) }
+
+func (c *clock) advance(d time.Duration) { c.offset.Add(int64(d)) }
 
 var quiet = slog.New(slog.DiscardHandler)
 

@@ -151,7 +151,7 @@ func TestWaitingPollsOverHTTP(t *testing.T) {
 // its place back.
 func TestRequestsUnderWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := startWith(t, func(s relay.Store) relay.Store { return panicking{s} }, relay.Limits{RequestsPerAddress: 3})
+		r := startWith(t, func(s relay.Store) relay.Store { return panicking{s} }, relay.Config{Limits: relay.Limits{RequestsPerAddress: 3}})
 		h := httpapi.New(r, httpapi.Options{Log: quiet})
 		home := httpapi.New(r, httpapi.Options{Log: quiet, Loopback: true})
 		const document = "/.well-known/agora.json"

@@ -164,8 +164,8 @@ func TestHiddenThreadIsNone(t *testing.T) {
 // TestOpenRelayRefusesNoToken: a relay that shows everything answers to the byte as if there were no Authorization,
 // whatever stands in it. A token that holds only shows its signer online.
 func TestOpenRelayRefusesNoToken(t *testing.T) {
-	r := start(t)
-	r.Origin = origin
+	var c clock
+	r := startWith(t, asIs, relay.Config{Origin: origin, Now: c.now})
 	h := httpapi.New(r, httpapi.Options{Log: quiet})
 	alice, bob := key(t), key(t)
 	e := sign(t, alice, envelope.Draft{Payload: envelope.Request{Intent: "echo"}, Recipient: bob.DID()})
@@ -192,10 +192,9 @@ func TestOpenRelayRefusesNoToken(t *testing.T) {
 	if a := get(t, h, "/.well-known/agora.json"); !bytes.Contains(a.body, []byte(`"reads":"open"`)) {
 		t.Errorf("%s", a.body)
 	}
-	later := func() time.Time { return time.Now().Add(10 * time.Minute) }
-	r.Now = later
+	c.advance(10 * time.Minute)
 	const target = "/events?since=2026-01-01T00:00:00Z&timeout=0"
-	token, err := envelope.Read{Audience: origin, Method: "GET", Target: target, TS: later()}.Sign(bob)
+	token, err := envelope.Read{Audience: origin, Method: "GET", Target: target, TS: c.now()}.Sign(bob)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,14 +213,13 @@ func TestOpenRelayRefusesNoToken(t *testing.T) {
 
 // TestTokensOfOpenRelaysAreChargedFirst: an address that has used up its allowance marks nobody as present.
 func TestTokensOfOpenRelaysAreChargedFirst(t *testing.T) {
-	r := limited(t, relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: 0.001, Burst: 1}})
-	r.Origin = origin
+	var c clock
+	r := startWith(t, asIs, relay.Config{Origin: origin, Now: c.now, Limits: relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: 0.001, Burst: 1}}})
 	h := httpapi.New(r, httpapi.Options{Log: quiet})
 	bob := key(t)
 	post(t, h, "/events", sign(t, bob, envelope.Draft{Payload: envelope.Manifest{ID: "m", Intents: []envelope.Intent{}}}).Canonical())
-	later := func() time.Time { return time.Now().Add(10 * time.Minute) }
-	r.Now = later
-	token, err := envelope.Read{Audience: origin, Method: "GET", Target: "/events", TS: later()}.Sign(bob)
+	c.advance(10 * time.Minute)
+	token, err := envelope.Read{Audience: origin, Method: "GET", Target: "/events", TS: c.now()}.Sign(bob)
 	if err != nil {
 		t.Fatal(err)
 	}
