@@ -23,6 +23,7 @@ test:
 
 # SQLite's own C code, translated to Go, is compiled without race detection: it is not what these tests look for races in,
 # and it runs three times as fast without. Nothing wider than this package: code with sync/atomic types needs detection.
+# GORACE: a process with race detection otherwise sleeps a second before it ends, and the tests start hundreds.
 RACE = -race -gcflags=modernc.org/sqlite/lib=-race=false
 
 check:
@@ -30,7 +31,7 @@ check:
 	go vet ./...
 	go run $(STATICCHECK) ./...
 	go mod verify
-	go test $(RACE) ./...
+	GORACE=atexit_sleep_ms=10 go test $(RACE) ./...
 	$(MAKE) fuzz FUZZTIME=$(SHORTFUZZ)
 
 # Every fuzz target, one after the other, each for FUZZTIME.

@@ -53,6 +53,7 @@ func TestScripts(t *testing.T) {
 		},
 		Setup: func(env *testscript.Env) error {
 			env.Values[relayValue{}] = &relayProcess{}
+			env.Setenv("GORACE", os.Getenv("GORACE")) // see the Makefile
 			env.Defer(func() {
 				if p := env.Values[relayValue{}].(*relayProcess); p.cmd != nil {
 					p.end(os.Kill)
