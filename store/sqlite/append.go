@@ -38,7 +38,7 @@ var (
 // indexes, or the rules, object.
 func (w *writer) append(e relay.Entry) (relay.Receipt, *relay.Posted, error) {
 	if m := e.Envelope; m.Recipient != "" {
-		// Nobody gets a number, which stays, for a message that is not new.
+		// A message that is stored already gives its recipient no number: no sweep would remove the identity again.
 		if recipient, err := w.party(m.Recipient); err != nil {
 			return relay.Receipt{}, nil, err
 		} else if recipient == 0 {

@@ -20,10 +20,11 @@ const maxCandidates = 16
 func (w *writer) candidates(sender int64, m *envelope.Envelope) ([]record, error) {
 	switch m.Type {
 	case envelope.TypeRequest:
-		return w.records(w.stmts.ownThread, m.Thread, sender)
+		found, _, err := w.records(w.stmts.ownThread, m.Thread, sender)
+		return found, err
 	case envelope.TypeAccept, envelope.TypeCancel, envelope.TypeError:
 		// The client's own: no number of copies made before may stand in its way.
-		found, err := w.records(w.stmts.ownThread, m.Thread, sender)
+		found, _, err := w.records(w.stmts.ownThread, m.Thread, sender)
 		if err != nil || len(found) > 0 && m.Type != envelope.TypeError {
 			return found, err
 		}
@@ -34,9 +35,10 @@ func (w *writer) candidates(sender int64, m *envelope.Envelope) ([]record, error
 	return w.candidatesOf(sender, m)
 }
 
-// threadsOfParticipant selects the numbers of the threads with an id in which a party takes part: those in which it
-// works first, and the oldest before the others.
-const threadsOfParticipant = "SELECT thread FROM participant WHERE id = ? AND party = ? ORDER BY rank, thread LIMIT ?"
+// threadsOfParticipant selects the threads with an id in which a party takes part: those in which it works first, then
+// by age. The order matters because records cuts the list off.
+const threadsOfParticipant = "SELECT t.n, t.keep, t.record FROM participant p CROSS JOIN thread t ON t.n = p.thread " +
+	"WHERE p.id = ? AND p.party = ? ORDER BY p.rank, p.thread LIMIT ?"
 
 // oldestThreads selects the numbers of the oldest threads with an id, so many of those that are open to any agent and of
 // the others.
@@ -52,21 +54,21 @@ func (w *writer) candidatesOf(sender int64, m *envelope.Envelope) ([]record, err
 		if err != nil {
 			return nil, err
 		}
-		found, err := w.records(w.stmts.threadsOf, m.Thread, sender, recipient)
+		found, _, err := w.records(w.stmts.threadsOf, m.Thread, sender, recipient)
 		if err != nil || len(found) > 0 {
 			return found, err
 		}
 	}
-	found, err := w.records(w.stmts.threadsFor, m.Thread, sender, maxCandidates)
+	found, _, err := w.records(w.stmts.threadsFor, m.Thread, sender, maxCandidates)
 	if err == nil && m.Type == envelope.TypeOffer {
 		var open []record
-		open, err = w.records(w.stmts.openThreads, m.Thread)
-		found = oldestFirst(append(found, open...))
+		open, _, err = w.records(w.stmts.openThreads, m.Thread)
+		found = append(found, open...)
 	}
-	if err != nil || len(found) > 0 {
-		return found, err
+	if err == nil && len(found) == 0 {
+		found, _, err = w.records(w.stmts.threadsWith, m.Thread, maxCandidates, m.Thread, maxCandidates)
 	}
-	return w.records(w.stmts.threadsWith, m.Thread, maxCandidates, m.Thread, maxCandidates)
+	return oldestFirst(found), err
 }
 
 // oldestFirst sorts records by age and leaves each in once.
@@ -75,11 +77,12 @@ func oldestFirst(records []record) []record {
 	return slices.CompactFunc(records, func(a, b record) bool { return a.n == b.n })
 }
 
-// maxRecordBytes bounds the records that are read for one message. One with a hundred offers has some 60 KB.
+// maxRecordBytes bounds the records that are read at a time. One with a hundred offers has some 60 KB.
 const maxRecordBytes = 256 << 10
 
-// records returns what stmt selects, up to maxRecordBytes but one record at least.
-func (w *writer) records(stmt *sql.Stmt, args ...any) (found []record, err error) {
+// records returns the first of the records that stmt selects: as many as fit maxRecordBytes, but one at least. more says
+// that there are others.
+func (w *writer) records(stmt *sql.Stmt, args ...any) (found []record, more bool, err error) {
 	size := 0
 	err = eachRow(func(scan scanner) error {
 		var r record
@@ -87,11 +90,12 @@ func (w *writer) records(stmt *sql.Stmt, args ...any) (found []record, err error
 		if err := scan(&r.n, &r.keep, &text); err != nil {
 			return err
 		}
-		if size += len(text); size > maxRecordBytes && len(found) > 0 {
+		size += len(text)
+		if more = more || size > maxRecordBytes && len(found) > 0; more {
 			return nil
 		}
 		found = append(found, r)
 		return json.Unmarshal(text, &found[len(found)-1].Thread)
 	}, func() (*sql.Rows, error) { return stmt.Query(args...) })
-	return found, err
+	return found, more, err
 }

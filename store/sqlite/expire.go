@@ -67,7 +67,7 @@ func (s *Store) Expire(ctx context.Context, now time.Time, notices relay.Notices
 
 // expire does some of what is due at now; again says that there may be more.
 func (w *writer) expire(now time.Time, notices relay.Notices) (posted []relay.Posted, again bool, err error) {
-	due, err := w.records(w.stmts.dueThreads, nanos(now))
+	due, others, err := w.records(w.stmts.dueThreads, nanos(now))
 	if err != nil {
 		return nil, false, err
 	}
@@ -116,7 +116,7 @@ func (w *writer) expire(now time.Time, notices relay.Notices) (posted []relay.Po
 	if err == nil {
 		err = w.removeParties(left)
 	}
-	return posted, again || more || len(due) == expireThreads, err
+	return posted, again || more || others || len(due) == expireThreads, err
 }
 
 // parties is a set of identities by their numbers.
@@ -135,10 +135,8 @@ func (w *writer) removeThread(r record, left parties) error {
 			return err
 		}
 		left[agent] = struct{}{}
-		for _, rank := range [...]int{rankAgent, rankOther} {
-			if _, err := w.stmts.dropParticipant.Exec(agent, r.ID, rank, r.n); err != nil {
-				return err
-			}
+		if _, err := w.stmts.dropParticipant.Exec(agent, r.ID, r.n); err != nil {
+			return err
 		}
 	}
 	_, err = w.stmts.dropThread.Exec(r.n)

@@ -163,8 +163,8 @@ func TestCandidatesAreIndexed(t *testing.T) {
 		text  string
 		wants []string
 	}{
-		"a party's": {"SELECT n, keep, record FROM thread WHERE n IN (" + threadsOfParticipant + ") ORDER BY n",
-			[]string{"SEARCH participant USING PRIMARY KEY (party=? AND id=?)", "SEARCH thread USING INTEGER PRIMARY KEY (rowid=?)"}},
+		"a party's": {threadsOfParticipant,
+			[]string{"SEARCH p USING PRIMARY KEY (party=? AND id=?)", "SEARCH t USING INTEGER PRIMARY KEY (rowid=?)"}},
 		"open ones": {"SELECT n, keep, record FROM thread WHERE id = ? AND open = 1 ORDER BY n LIMIT 16",
 			[]string{"SEARCH thread USING INDEX thread_by_id (id=? AND open=?)"}},
 		"the oldest": {"SELECT record FROM thread WHERE n IN (" + oldestThreads + ") ORDER BY n LIMIT 1",
@@ -183,4 +183,44 @@ func TestCandidatesAreIndexed(t *testing.T) {
 			}
 		})
 	}
+}
+
+// fatten makes each thread's record so large that a few of them reach maxRecordBytes.
+func fatten(t *testing.T, s *Store) { execute(t, s, "UPDATE thread SET record = record || printf('%60000s', '')") }
+
+// One call of Expire ends all that is due, also when the records are too large to be read at once.
+func TestLargeRecordsExpireInOneCall(t *testing.T) {
+	s := openNew(t)
+	const threads = 12
+	for range threads {
+		_, err := s.Append(t.Context(), request(t, key(1), ""))
+		must(t, err)
+	}
+	fatten(t, s)
+	must(t, s.Expire(t.Context(), time.Now().Add(thread.DefaultPendingTimeout+time.Minute), nil))
+	var ended int
+	must(t, s.readDB.QueryRowContext(t.Context(), `SELECT count(*) FROM thread WHERE record LIKE '%"ERROR"%'`).Scan(&ended))
+	if ended != threads {
+		t.Errorf("%d of %d threads have ended", ended, threads)
+	}
+}
+
+// The thread in which an agent works is found, however many older ones with the same id and large records name it.
+func TestOwnWorkIsFoundBehindLargeCopies(t *testing.T) {
+	s := openNew(t)
+	alice, bob := key(1), key(2)
+	post := func(by int, d envelope.Draft) {
+		t.Helper()
+		d.Thread = "t"
+		_, err := s.Append(t.Context(), signed(t, key(by), d))
+		must(t, err)
+	}
+	for stranger := range maxCandidates - 1 {
+		post(10+stranger, envelope.Draft{Recipient: bob.DID(), Payload: envelope.Request{RequestID: "r", Intent: "echo"}})
+	}
+	post(1, envelope.Draft{Payload: envelope.Request{RequestID: "r", Intent: "echo"}})
+	post(2, envelope.Draft{Recipient: alice.DID(), Payload: envelope.Offer{RequestID: "r"}})
+	post(1, envelope.Draft{Recipient: bob.DID(), Payload: envelope.Accept{RequestID: "r"}})
+	fatten(t, s)
+	post(2, envelope.Draft{Payload: envelope.Result{RequestID: "r", Status: "success"}})
 }

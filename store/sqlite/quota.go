@@ -180,7 +180,7 @@ func (w *writer) received(k inboxKey, charge int64, expires time.Time) {
 	if charge == 0 {
 		return
 	}
-	for _, k := range [...]inboxKey{k, {k.recipient, allNetworks}} { // nobody counts those of network 0
+	for _, k := range [...]inboxKey{k, {k.recipient, allNetworks}} { // of network 0 nothing is counted but the whole
 		b, ok := w.inboxes[k]
 		if !ok {
 			continue

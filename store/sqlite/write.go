@@ -102,7 +102,7 @@ func newWriter(ctx context.Context, s *Store) (*writer, error) {
 		{&w.stmts.expiryOf, "SELECT expires FROM event WHERE sender = ? AND id = ?"},
 		{&w.stmts.ownThread, "SELECT n, keep, record FROM thread WHERE id = ? AND client = ?"},
 		{&w.stmts.threadsOf, "SELECT n, keep, record FROM thread WHERE id = ? AND client IN (?, ?) ORDER BY n"},
-		{&w.stmts.threadsFor, "SELECT n, keep, record FROM thread WHERE n IN (" + threadsOfParticipant + ") ORDER BY n"},
+		{&w.stmts.threadsFor, threadsOfParticipant},
 		{&w.stmts.openThreads, "SELECT n, keep, record FROM thread WHERE id = ? AND open = 1 " +
 			"ORDER BY n LIMIT " + strconv.Itoa(maxCandidates)},
 		{&w.stmts.threadsWith, "SELECT n, keep, record FROM thread WHERE n IN (" + oldestThreads + ") ORDER BY n"},
@@ -110,7 +110,7 @@ func newWriter(ctx context.Context, s *Store) (*writer, error) {
 			"ON CONFLICT (client, id) DO NOTHING"},
 		{&w.stmts.updateThread, "UPDATE thread SET due = ?, keep = ?, record = ?, open = ? WHERE n = ?"},
 		{&w.stmts.addParticipant, "INSERT INTO participant (party, id, rank, thread) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"},
-		{&w.stmts.dropParticipant, "DELETE FROM participant WHERE party = ? AND id = ? AND rank = ? AND thread = ?"},
+		{&w.stmts.dropParticipant, "DELETE FROM participant WHERE party = ? AND id = ? AND rank IN (0, 1) AND thread = ?"},
 		{&w.stmts.dueThreads, "SELECT n, keep, record FROM thread WHERE due <= ? ORDER BY due LIMIT " + strconv.Itoa(expireThreads)},
 		{&w.stmts.dropThread, "DELETE FROM thread WHERE n = ?"},
 		{&w.stmts.dropEvents, "DELETE FROM event WHERE seq IN (SELECT seq FROM event WHERE forget <= ? LIMIT ?) RETURNING sender, recipient"},
