@@ -14,6 +14,7 @@ import (
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/replay"
+	"github.com/agora-relay/agora/store/ledger"
 	"github.com/agora-relay/agora/thread"
 )
 
@@ -108,14 +109,11 @@ func (e storedEvent) check(now time.Time) (*envelope.Envelope, []Finding) {
 
 // storedThread is a row of the table thread and its events.
 type storedThread struct {
-	n          int64
-	id, client string
-	due, keep  int64
-	record     []byte
-	events     []storedEvent
+	ledger.Row
+	events []storedEvent
 }
 
-func (t storedThread) where() string { return fmt.Sprintf("thread %d (%q)", t.n, t.id) }
+func (t storedThread) where() string { return fmt.Sprintf("thread %d (%q)", t.Number, t.ID) }
 
 // threads checks each thread together with its events.
 func (c *checker) threads() error {
@@ -127,17 +125,16 @@ func (c *checker) threads() error {
 	for last := int64(0); ; {
 		var some []storedThread
 		err := c.each(func(scan scanner) error {
-			var t storedThread
-			err := scan(&t.n, &t.id, &t.client, &t.due, &t.keep, &t.record)
-			some = append(some, t)
+			row, err := scanThread(scan)
+			some = append(some, storedThread{Row: row})
 			return err
-		}, "SELECT t.n, t.id, COALESCE(p.did, ''), t.due, t.keep, t.record FROM thread t LEFT JOIN party p ON p.id = t.client "+
+		}, "SELECT t.n, t.id, COALESCE(p.did, ''), t.due, t.open, t.record FROM thread t LEFT JOIN party p ON p.id = t.client "+
 			"WHERE t.n > ? ORDER BY t.n LIMIT "+strconv.Itoa(threadsAtOnce), last)
 		if err != nil || len(some) == 0 {
 			return err
 		}
-		first := some[0].n
-		if last, err = further(last, some[len(some)-1].n); err != nil {
+		first := some[0].Number
+		if last, err = further(last, some[len(some)-1].Number); err != nil {
 			return err
 		}
 		events, err := c.events("e.thread BETWEEN ? AND ? AND EXISTS (SELECT 1 FROM thread WHERE n = e.thread) ORDER BY e.thread, e.seq", first, last)
@@ -146,7 +143,7 @@ func (c *checker) threads() error {
 		}
 		for i := range some {
 			n := 0
-			for n < len(events) && events[n].thread == some[i].n {
+			for n < len(events) && events[n].thread == some[i].Number {
 				n++
 			}
 			some[i].events, events = events[:n], events[n:]
@@ -201,26 +198,29 @@ func (t storedThread) check(now time.Time) (findings []Finding) {
 	for _, e := range t.events {
 		m, found := e.check(now)
 		findings = append(findings, found...)
-		if m != nil && m.Thread != t.id {
-			wrong(e.where(), "it is filed under thread %q, the signed envelope says %q", t.id, m.Thread)
+		if m != nil && m.Thread != t.ID {
+			wrong(e.where(), "it is filed under thread %q, the signed envelope says %q", t.ID, m.Thread)
 		}
 		envelopes[name{didkey.DID(e.sender), e.id}] = m
 		latest = max(latest, e.expires)
 	}
-	// An envelope may have gone once it has expired, the one that expires last is there until then.
-	if t.keep < latest || t.keep > latest && t.keep > nanos(now) {
-		wrong(t.where(), "its last envelope expires at %s, but at %s among those stored", envelope.FormatTime(instant(t.keep)), envelope.FormatTime(instant(latest)))
-	}
-	var r thread.Thread
-	if err := json.Unmarshal(t.record, &r); err != nil {
+	r, err := t.Decode()
+	if err != nil {
 		wrong(t.where(), "its record cannot be read (%v)", err)
 		return findings
 	}
-	if r.ID != t.id || string(r.Client) != t.client {
-		wrong(t.where(), "its record is that of thread %q of %q", r.ID, r.Client)
+	// An envelope may have gone once it has expired, the one that expires last is there until then.
+	if keep := nanos(r.Keep); keep < latest || keep > latest && r.Keep.After(now) {
+		wrong(t.where(), "its last envelope expires at %s, but at %s among those stored", envelope.FormatTime(r.Keep), envelope.FormatTime(instant(latest)))
 	}
-	if _, alive := (thread.Rules{}).Deadline(r); !alive && t.due < t.keep {
+	if _, alive := (thread.Rules{}).Deadline(r.Thread); !alive && t.Due.Before(r.Keep) {
 		wrong(t.where(), "its record would be removed before its last envelope expires")
+	}
+	begin := name{r.Transitions[0].By, r.Transitions[0].ID}
+	for _, e := range t.events {
+		if (name{didkey.DID(e.sender), e.id}) == begin && e.expires != 0 && e.expires != nanos(r.RequestExpires) {
+			wrong(t.where(), "its REQUEST expires at %s, its record says %s", envelope.FormatTime(instant(e.expires)), envelope.FormatTime(r.RequestExpires))
+		}
 	}
 	steps := map[name]time.Time{}
 	for _, step := range r.Transitions {
@@ -240,7 +240,7 @@ func (t storedThread) check(now time.Time) (findings []Finding) {
 			wrong(e.where(), "the record of its thread does not know it")
 		}
 	}
-	if err := plausible(r, envelopes); err != nil {
+	if err := plausible(r.Thread, envelopes); err != nil {
 		wrong(t.where(), "its record is not what its envelopes make of it (%v)", err)
 	}
 	return findings
@@ -250,15 +250,11 @@ func (t storedThread) check(now time.Time) (findings []Finding) {
 // gone on it only asks whether each step follows from the one before.
 func plausible(r thread.Thread, envelopes map[name]*envelope.Envelope) error {
 	var again thread.Thread
-	state, whole := thread.Open, true
+	whole := true
 	for i, step := range r.Transitions {
-		if step.From != state {
-			return fmt.Errorf("step %d is from %s, the one before led to %s", i+1, step.From, state)
-		}
 		if i == 0 && (step.Type != envelope.TypeRequest || step.By != r.Client) {
 			return errors.New("it does not begin with its client's REQUEST")
 		}
-		state = step.To
 		m := envelopes[name{step.By, step.ID}]
 		if whole = whole && (m != nil || step.Type == thread.TypeTimeout); !whole {
 			continue
@@ -267,9 +263,6 @@ func plausible(r thread.Thread, envelopes map[name]*envelope.Envelope) error {
 		if again, err = playStep(again, step, m); err != nil {
 			return fmt.Errorf("step %d: %w", i+1, err)
 		}
-	}
-	if state != r.State || len(r.Transitions) == 0 {
-		return fmt.Errorf("it says %q, its steps lead to %s", r.State, state)
 	}
 	if !whole {
 		return nil

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -15,11 +17,12 @@ import (
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/ledger"
 	"github.com/agora-relay/agora/thread"
 )
 
 // sample returns a database in one file. Events 1 to 4 are a finished thread, 5 to 7 one whose offer was taken back, 8 and
-// 9 a cancelled one, 10 is a manifest, 11 a REQUEST nobody answered in time, 12 the notice of that. Threads: 1 to 4.
+// 9 a cancelled one, 10 is a manifest, 11 a REQUEST nobody answered in time, 12 the notice of that. Threads: 1, 5, 8 and 11.
 func sample(t testing.TB) []byte {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "agora.db")
@@ -52,6 +55,33 @@ func sample(t testing.TB) []byte {
 	return content
 }
 
+// changeRecord returns the SQL that changes the record of a thread in a database with this content.
+func changeRecord(t *testing.T, content []byte, n int64, f func(*ledger.Thread)) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "agora.db")
+	must(t, os.WriteFile(path, content, 0o600))
+	row := rowsOf(t, path)[n]
+	r, err := row.Decode()
+	must(t, err)
+	f(r)
+	return fmt.Sprintf("UPDATE thread SET record = x'%x' WHERE n = %d", r.Encode(), n)
+}
+
+// rowsOf returns the threads of a database that no store has open, by their numbers.
+func rowsOf(t testing.TB, path string) map[int64]ledger.Row {
+	t.Helper()
+	db, err := openReadOnly(path)
+	must(t, err)
+	defer db.Close()
+	rows := map[int64]ledger.Row{}
+	must(t, eachRow(func(scan scanner) error {
+		row, err := scanThread(scan)
+		rows[row.Number] = row
+		return err
+	}, func() (*sql.Rows, error) { return db.QueryContext(t.Context(), anyThread+"true") }))
+	return rows
+}
+
 // spoil runs SQL on a database that no store has open, without the rules a store keeps.
 func spoil(t testing.TB, path, text string) {
 	t.Helper()
@@ -63,10 +93,11 @@ func spoil(t testing.TB, path, text string) {
 
 func TestCheck(t *testing.T) {
 	intact := sample(t)
+	change := func(n int64, f func(*ledger.Thread)) string { return changeRecord(t, intact, n, f) }
 	path := filepath.Join(t.TempDir(), "agora.db")
 	for _, c := range []struct {
 		name  string
-		spoil string        // SQL
+		spoil string        // SQL, or a call of change
 		later time.Duration // when it is checked
 		want  string        // in the findings; empty: there is none
 	}{
@@ -95,28 +126,33 @@ func TestCheck(t *testing.T) {
 		{"a shorter memory", "UPDATE event SET forget = expires - 1 WHERE seq = 5", 0, "another forget than"},
 		{"no thread", "UPDATE event SET thread = 0 WHERE seq = 12", 0, "another thread than"},
 		{"a manifest in a thread", "UPDATE event SET thread = 1 WHERE seq = 10", 0, "another thread than"},
-		{"another thread", "UPDATE event SET thread = 3 WHERE seq = 5", 0, "the signed envelope says \"two\""},
-		{"an event its thread does not know", "UPDATE thread SET record = (SELECT record FROM thread WHERE n = 3), id = 'three', client = 99 WHERE n = 2", 0, "does not know it"},
+		{"another thread", "UPDATE event SET thread = 8 WHERE seq = 5", 0, "the signed envelope says \"two\""},
+		{"an event its thread does not know", "UPDATE thread SET record = (SELECT record FROM thread WHERE n = 8), id = 'three', client = 99 WHERE n = 5", 0, "does not know it"},
 
-		{"a missing thread", "DELETE FROM thread WHERE n = 2", 0, "event 5 (\"msg_"},
+		{"a missing thread", "DELETE FROM thread WHERE n = 5", 0, "event 5 (\"msg_"},
 		{"a missing event", "DELETE FROM event WHERE seq = 6", 0, "step by the OFFER"},
 		{"the event that lives longest missing", "DELETE FROM event WHERE seq = 9", time.Hour, "its last envelope expires at"},
 		{"a notice missing", "DELETE FROM event WHERE seq = 12", time.Hour, "its last envelope expires at"},
-		{"a record kept too short", "UPDATE thread SET due = keep - 1 WHERE n = 1", 0, "would be removed before"},
-		{"a keep too short", "UPDATE thread SET keep = keep - 1 WHERE n = 1", 0, "its last envelope expires at"},
-		{"no record", "UPDATE thread SET record = '{' WHERE n = 1", 0, "its record cannot be read"},
-		{"an empty record", "UPDATE thread SET record = '{}' WHERE n = 1", 0, "is that of thread"},
-		{"another thread's record", "UPDATE thread SET record = (SELECT record FROM thread WHERE n = 2) WHERE n = 3", 0, "is that of thread \"two\""},
-		{"a state", "UPDATE thread SET record = json_set(record, '$.state', 'ACTIVE') WHERE n = 1", 0, "it says \"ACTIVE\", its steps lead to COMPLETED"},
-		{"another agent", "UPDATE thread SET record = json_set(record, '$.agent', '" + string(key(3).DID()) + "') WHERE n = 1", 0, "it should be {"},
-		{"an offer put back", "UPDATE thread SET record = json_set(record, '$.offers', json('[{\"agent\":\"x\",\"id\":\"y\",\"at\":\"2026-01-01T00:00:00Z\"}]')) WHERE n = 2", 0, "it should be {"},
-		{"a step dropped", "UPDATE thread SET record = json_set(json_remove(record, '$.transitions[3]'), '$.state', 'ACTIVE') WHERE n = 1", 0, "does not know it"},
-		{"a step in between dropped", "UPDATE thread SET record = json_remove(record, '$.transitions[2]') WHERE n = 1", 0, "is from ACTIVE, the one before led to PENDING"},
-		{"a step at another time", "UPDATE thread SET record = json_set(record, '$.transitions[0].at', '2026-01-01T00:00:00Z') WHERE n = 1", 0, "at another time than"},
-		{"a step by another", "UPDATE thread SET record = json_set(record, '$.transitions[1].by', 'x') WHERE n = 2", 0, "step by the OFFER"},
-		{"another beginning", "UPDATE thread SET record = json_set(record, '$.transitions[0].type', 'OFFER') WHERE n = 2", 0, "does not begin with its client's REQUEST"},
-		{"another step", "UPDATE thread SET record = json_set(record, '$.transitions[1].type', 'ERROR') WHERE n = 3", 0, "it should be {"},
-		{"a timeout in a thread that had ended", "UPDATE thread SET record = json_insert(record, '$.transitions[#]', json('{\"from\":\"ERROR\",\"to\":\"ERROR\",\"type\":\"TIMEOUT\",\"at\":\"2099-01-01T00:00:00Z\"}')) WHERE n = 3", 0, "no time was up"},
+		{"a record kept too short", "UPDATE thread SET due = 1 WHERE n = 1", 0, "would be removed before"},
+		{"a keep too short", change(1, func(r *ledger.Thread) { r.Keep = r.Keep.Add(-1) }), 0, "its last envelope expires at"},
+		{"a REQUEST that expires later", change(1, func(r *ledger.Thread) { r.RequestExpires = r.RequestExpires.Add(1) }), 0, "its REQUEST expires at"},
+		{"no record", "UPDATE thread SET record = x'' WHERE n = 1", 0, "its record cannot be read"},
+		{"a record of a later version", "UPDATE thread SET record = x'63' WHERE n = 1", 0, "has the form 99"},
+		{"another thread's record", "UPDATE thread SET record = (SELECT record FROM thread WHERE n = 5) WHERE n = 8", 0, "which is not stored"},
+		{"another agent", change(1, func(r *ledger.Thread) { r.Agent = key(3).DID() }), 0, "it should be {"},
+		{"an offer put back", change(5, func(r *ledger.Thread) {
+			r.Offers = []thread.Offer{{Agent: r.Transitions[1].By, ID: r.Transitions[1].ID}}
+		}), 0, "it should be {"},
+		{"a step dropped", change(1, func(r *ledger.Thread) { r.Transitions = r.Transitions[:3] }), 0, "does not know it"},
+		{"a step in between dropped", change(1, func(r *ledger.Thread) { r.Transitions = slices.Delete(r.Transitions, 2, 3) }), 0, "(step 3: "},
+		{"a step to another state", change(1, func(r *ledger.Thread) { r.Transitions[3].To = thread.Failed }), 0, "it should be {"},
+		{"a step at another time", change(1, func(r *ledger.Thread) { r.Transitions[0].At = time.Unix(0, 0) }), 0, "at another time than"},
+		{"a step by another", change(5, func(r *ledger.Thread) { r.Transitions[1].By = "x" }), 0, "step by the OFFER"},
+		{"another beginning", change(5, func(r *ledger.Thread) { r.Transitions[0].Type = envelope.TypeOffer }), 0, "does not begin with its client's REQUEST"},
+		{"another step", change(8, func(r *ledger.Thread) { r.Transitions[1].Type = envelope.TypeError }), 0, "it should be {"},
+		{"a timeout in a thread that had ended", change(8, func(r *ledger.Thread) {
+			r.Transitions = append(r.Transitions, thread.Transition{To: thread.Failed, Type: thread.TypeTimeout, At: time.Now().Add(time.Hour)})
+		}), 0, "no time was up"},
 
 		{"a manifest of no event", "UPDATE manifest SET seq = 99", 0, "no MANIFEST that is stored"},
 		{"a manifest of another's", "UPDATE manifest SET sender = sender + 1", 0, "listed with another sender"},
@@ -245,18 +281,17 @@ func contents(t testing.TB, path string) (lines []string) {
 			return err
 		}, func() (*sql.Rows, error) { return db.QueryContext(t.Context(), text) }))
 	}
-	add("SELECT record FROM thread ORDER BY n")
-	for i, record := range lines {
-		var r thread.Thread
-		must(t, json.Unmarshal([]byte(record), &r))
+	rows := rowsOf(t, path)
+	for _, n := range slices.Sorted(maps.Keys(rows)) {
+		r, err := rows[n].Decode()
+		must(t, err)
 		if r.TimedOut() {
 			r.Transitions[len(r.Transitions)-1].At = time.Time{}
 		}
 		text, err := json.Marshal(r)
 		must(t, err)
-		lines[i] = string(text)
+		lines = append(lines, string(text))
 	}
-	add("SELECT concat_ws('|', n, id, client, keep) FROM thread ORDER BY n")
 	add("SELECT concat_ws('|', seq, sender, id, recipient, type, thread, ts, body) FROM event ORDER BY seq")
 	add("SELECT concat_ws('|', id, did) FROM party ORDER BY id")
 	return lines

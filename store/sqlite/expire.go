@@ -4,21 +4,16 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/agora-relay/agora/didkey"
-	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/ledger"
 )
 
-// How much one transaction of Expire does at most, so that posts do not wait long behind it.
+// How many rows one transaction of Expire removes at most, so that posts do not wait long behind it.
 const (
-	expireEvents  = 1000
-	expireThreads = 100
-	expireNotices = 100
-	expireAgents  = 500 // those that take part in the threads that are removed
-
+	expireEvents    = 1000
 	expireManifests = 50 // each may have 256 rows of intents
 )
 
@@ -67,7 +62,7 @@ func (s *Store) Expire(ctx context.Context, now time.Time, notices relay.Notices
 
 // expire does some of what is due at now; again says that there may be more.
 func (w *writer) expire(now time.Time, notices relay.Notices) (posted []relay.Posted, again bool, err error) {
-	due, others, err := w.records(w.stmts.dueThreads, nanos(now))
+	due, others, err := w.rows(w.stmts.dueThreads, nanos(now), ledger.ExpireThreads)
 	if err != nil {
 		return nil, false, err
 	}
@@ -75,88 +70,17 @@ func (w *writer) expire(now time.Time, notices relay.Notices) (posted []relay.Po
 	if err != nil {
 		return nil, false, err
 	}
-	spare := w.spare(all, free)
-	left := parties{}
-	agents := 0
-	for _, r := range due {
-		if again = len(posted) >= expireNotices || agents >= expireAgents; again {
-			break
-		}
-		ended := w.store.policy.Rules.At(r.Thread, now)
-		if _, alive := w.store.policy.Rules.Deadline(ended); alive {
-			// Timeouts were shorter when its deadline was written down.
-			if err := w.updateThread(r, instant(r.keep), now); err != nil {
-				return nil, false, err
-			}
-			continue
-		}
-		if ended.State == r.State {
-			// It had ended before, so this is its removal.
-			agents += len(r.Transitions)
-			if err := w.removeThread(r, left); err != nil {
-				return nil, false, err
-			}
-			continue
-		}
-		r.Thread = ended
-		if spare <= 0 {
-			notices = nil // the last room is for messages, and for removing things
-		}
-		told, err := w.announce(r, now, notices)
-		if err != nil {
-			return nil, false, err
-		}
-		for _, p := range told {
-			spare -= 1 + int64(p.Size/pageSize)
-		}
-		posted = append(posted, told...)
+	done, posted, err := w.ledger.Expire(w, due, now, notices, w.spare(all, free)*pageSize)
+	if err != nil {
+		return nil, false, err
 	}
+	left := parties{}
 	rows := min(expireEvents, w.store.logLimit.Load()/eventPages+1)
 	_, more, err := w.drop(now, rows, left)
 	if err == nil {
 		err = w.removeParties(left)
 	}
-	return posted, again || more || others || len(due) == expireThreads, err
-}
-
-// parties is a set of identities by their numbers.
-type parties map[int64]struct{}
-
-// removeThread removes the record of r, and adds those who took part to left.
-func (w *writer) removeThread(r record, left parties) error {
-	client, err := w.party(r.Client)
-	if err != nil {
-		return err
-	}
-	left[client] = struct{}{}
-	for _, did := range r.participants() {
-		agent, err := w.party(did)
-		if err != nil {
-			return err
-		}
-		left[agent] = struct{}{}
-		if _, err := w.stmts.dropParticipant.Exec(agent, r.ID, r.n); err != nil {
-			return err
-		}
-	}
-	_, err = w.stmts.dropThread.Exec(r.n)
-	return err
-}
-
-// participants returns whom enlist has added to r, each once.
-func (r record) participants() []didkey.DID {
-	all := []didkey.DID{r.Recipient}
-	for _, step := range r.Transitions {
-		if step.Type == envelope.TypeOffer {
-			all = append(all, step.By)
-		}
-	}
-	slices.Sort(all)
-	all = slices.Compact(all)
-	if all[0] == "" {
-		all = all[1:]
-	}
-	return all
+	return posted, more || others || done < len(due) || len(due) == ledger.ExpireThreads, err
 }
 
 // drop removes events that are forgotten at now and manifests that have expired, so many rows at most. It remembers that
@@ -205,32 +129,4 @@ func (w *writer) removeParties(some parties) error {
 		}
 	}
 	return nil
-}
-
-// announce stores that the clock has ended r, with the relay's notices of it. A notice that is here already, by its id,
-// is left out: parties may coincide. Nobody can post a notice, so its row goes when it expires.
-func (w *writer) announce(r record, now time.Time, notices relay.Notices) (posted []relay.Posted, err error) {
-	last := now
-	if notices == nil {
-		return nil, w.updateThread(r, last, now)
-	}
-	request, err := w.requestExpires(r.Thread)
-	if err != nil {
-		return nil, err
-	}
-	for _, m := range notices(r.Thread, request) {
-		p, err := w.insert(relay.Entry{Envelope: m, Received: now}, r.n, charged(m, r.Thread), w.expires(m))
-		if errors.Is(err, errKnown) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		if p.Expires.After(last) {
-			last = p.Expires
-		}
-		posted = append(posted, p)
-	}
-	err = w.updateThread(r, last, now)
-	return posted, err
 }

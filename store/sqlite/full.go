@@ -4,11 +4,12 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"path/filepath"
 	"strconv"
 	"time"
+
+	"github.com/agora-relay/agora/store/ledger"
 )
 
 // logLimit returns how many pages the write-ahead log may grow by before it is copied: so few that, with forceAt, all
@@ -151,28 +152,25 @@ const cutRows = 10_000
 // trim removes records of threads that have ended and have no events left, however long they would be kept otherwise.
 // again says that there are more to look at.
 func (w *writer) trim(now time.Time, rows int64) (again bool, err error) {
-	var found []record
+	var found []ledger.Row
 	var looked int64
 	err = eachRow(func(scan scanner) error {
-		var r record
-		var text []byte
-		err := scan(&r.n, &r.keep, &text)
-		looked, w.trimAfter = looked+1, r.n
-		if err != nil || text == nil {
-			return err
+		row, err := scanThread(scan)
+		looked, w.trimAfter = looked+1, row.Number
+		if len(row.Record) > 0 { // else it has events
+			found = append(found, row)
 		}
-		if err := json.Unmarshal(text, &r.Thread); err != nil {
-			return err
-		}
-		if _, alive := w.store.policy.Rules.Deadline(w.store.policy.Rules.At(r.Thread, now)); !alive {
-			found = append(found, r)
-		}
-		return nil
-	}, func() (*sql.Rows, error) { return w.stmts.trimmable.Query(nanos(now), w.trimAfter, rows) })
+		return err
+	}, func() (*sql.Rows, error) { return w.stmts.trimmable.Query(w.trimAfter, rows) })
 	left := parties{}
-	for _, r := range found {
+	for _, row := range found {
+		var gone ledger.Removal
+		var ended bool
 		if err == nil {
-			err = w.removeThread(r, left)
+			gone, ended, err = w.ledger.HasEnded(row, now)
+		}
+		if ended && err == nil {
+			err = w.removeThread(gone, left)
 		}
 	}
 	if err == nil {

@@ -11,12 +11,15 @@ import (
 
 // party returns the number of an identity, 0 if it has none.
 func (w *writer) party(did didkey.DID) (id int64, err error) {
+	if did == "" {
+		return 0, nil
+	}
 	if id, ok := w.parties[did]; ok {
 		return id, nil
 	}
 	err = w.stmts.party.QueryRow(string(did)).Scan(&id)
 	if errors.Is(err, sql.ErrNoRows) {
-		return 0, nil
+		id, err = 0, nil
 	}
 	if err == nil {
 		w.cache(did, id)

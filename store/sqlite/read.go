@@ -3,13 +3,12 @@ package sqlite
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
-	"errors"
 	"math"
 	"strings"
 	"time"
 
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/ledger"
 	"github.com/agora-relay/agora/thread"
 )
 
@@ -172,21 +171,23 @@ func (s *Store) Thread(ctx context.Context, k thread.Key, now time.Time) (thread
 	if err := s.closed(); err != nil {
 		return thread.Thread{}, err
 	}
-	text, args := "SELECT record FROM thread WHERE n IN ("+oldestThreads+") ORDER BY n LIMIT 1", []any{k.ID, 1, k.ID, 1}
+	text, args := anyThread+"t.n IN ("+oldestNumbers+") ORDER BY t.n LIMIT 1", []any{k.ID, 1, k.ID, 1}
 	if k.Client != "" {
-		text, args = "SELECT record FROM thread WHERE id = ? AND client = "+partyNumber, []any{k.ID, string(k.Client)}
+		text, args = anyThread+"t.id = ? AND t.client = "+partyNumber, []any{k.ID, string(k.Client)}
 	}
-	var record []byte
-	err := s.readDB.QueryRowContext(ctx, text, args...).Scan(&record)
-	if errors.Is(err, sql.ErrNoRows) {
+	var found []ledger.Row
+	err := eachRow(func(scan scanner) error {
+		row, err := scanThread(scan)
+		found = append(found, row)
+		return err
+	}, func() (*sql.Rows, error) { return s.query(ctx, text, args) })
+	if err != nil {
+		return thread.Thread{}, s.readFailed(err)
+	}
+	if len(found) == 0 {
 		return thread.Thread{}, thread.ErrNotFound
 	}
-	err = s.readFailed(err)
-	var t thread.Thread
-	if err == nil {
-		err = json.Unmarshal(record, &t)
-	}
-	return s.policy.Rules.At(t, now), err
+	return ledger.At(found[0], s.policy.Rules, now)
 }
 
 // Agents implements relay.Store.

@@ -32,6 +32,7 @@ import (
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/ledger"
 )
 
 // Options are what a store is opened with. The zero value works.
@@ -358,15 +359,7 @@ func (s *Store) closed() error {
 	}
 }
 
-// nanos returns t as the tables hold it. Instants that do not fit, centuries away, become the nearest that does.
-func nanos(t time.Time) int64 {
-	switch year := t.Year(); {
-	case year < 1970:
-		return 0
-	case year > 2261:
-		return 1<<63 - 1
-	}
-	return t.UnixNano()
-}
+// nanos returns t as the tables hold it.
+func nanos(t time.Time) int64 { return ledger.Nanos(t) }
 
-func instant(nanos int64) time.Time { return time.Unix(0, nanos).UTC() }
+func instant(nanos int64) time.Time { return ledger.Instant(nanos) }

@@ -2,11 +2,12 @@ package sqlite
 
 import (
 	"context"
-	"encoding/json"
+	"database/sql"
 	"time"
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/ledger"
 	"github.com/agora-relay/agora/thread"
 )
 
@@ -54,30 +55,20 @@ func (s *Store) ThreadsOf(ctx context.Context, k thread.Key, party didkey.DID, n
 	if err := s.closed(); err != nil || party == "" {
 		return nil, err // nobody takes part
 	}
-	text, args := "SELECT record FROM thread WHERE id = ? AND client = "+partyNumber, []any{k.ID, string(k.Client)}
+	text, args := anyThread+"t.id = ? AND t.client = "+partyNumber, []any{k.ID, string(k.Client)}
 	if k.Client == "" {
-		text = "SELECT record FROM thread WHERE n IN (SELECT n FROM thread WHERE id = ? AND client = " + partyNumber + ") OR n IN (" +
-			"SELECT thread FROM participant WHERE id = ? AND party = " + partyNumber + " ORDER BY rank, thread LIMIT ?) ORDER BY n"
-		args = []any{k.ID, string(party), k.ID, string(party), maxCandidates}
+		text = anyThread + "t.n IN (SELECT n FROM thread WHERE id = ? AND client = " + partyNumber + ") OR t.n IN (" +
+			"SELECT thread FROM participant WHERE id = ? AND party = " + partyNumber + " ORDER BY rank, thread LIMIT ?) ORDER BY t.n"
+		args = []any{k.ID, string(party), k.ID, string(party), ledger.MaxCandidates}
 	}
-	rows, err := s.query(ctx, text, args)
+	var found []ledger.Row
+	err := eachRow(func(scan scanner) error {
+		row, err := scanThread(scan)
+		found = append(found, row)
+		return err
+	}, func() (*sql.Rows, error) { return s.query(ctx, text, args) })
 	if err != nil {
 		return nil, s.readFailed(err)
 	}
-	defer rows.Close()
-	var found []thread.Thread
-	for rows.Next() {
-		var record []byte
-		var t thread.Thread
-		if err := rows.Scan(&record); err != nil {
-			return nil, s.readFailed(err)
-		}
-		if err := json.Unmarshal(record, &t); err != nil {
-			return nil, err
-		}
-		if t = s.policy.Rules.At(t, now); t.IsParty(party) {
-			found = append(found, t)
-		}
-	}
-	return found, s.readFailed(rows.Err())
+	return ledger.OfParty(found, party, s.policy.Rules, now)
 }

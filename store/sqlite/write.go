@@ -5,13 +5,12 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"runtime"
-	"strconv"
 	"time"
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/ledger"
 )
 
 // maxGroup is how many envelopes share a transaction at most. Nobody waits for a group to fill: it is what has come
@@ -35,11 +34,9 @@ type writer struct {
 	store   *Store
 	conn    *sql.Conn
 	stmts   statements
-	made    []*sql.Stmt          // all of stmts
-	parties map[didkey.DID]int64 // a cache of the table party
+	ledger  *ledger.Ledger
+	parties map[didkey.DID]int64 // a cache of the table party; 0: it has no row
 	agents  map[int64]struct{}   // the parties with a manifest
-	inboxes map[inboxKey]inbox   // what waits for a party, for those that somebody has written to
-	seed    maphash.Seed         // of spread
 	last    relay.Seq            // the last number given to an event
 
 	mostPages int64 // that the database may have, see limitSize
@@ -53,88 +50,17 @@ type writer struct {
 	trimLooked        int64 // at so many threads in this recovery
 }
 
-type statements struct {
-	begin, commit, rollback                           *sql.Stmt
-	party, addParty, seen                             *sql.Stmt
-	known, addEvent, addManifest, manifests, waiting  *sql.Stmt
-	waitingOfAll, expiryOf                            *sql.Stmt
-	ownThread, threadsOf, threadsFor                  *sql.Stmt
-	openThreads, threadsWith                          *sql.Stmt
-	addThread, updateThread                           *sql.Stmt
-	addParticipant, dropParticipant                   *sql.Stmt
-	dueThreads, dropThread, dropEvents, dropManifests *sql.Stmt
-	dropParty                                         *sql.Stmt
-	keepLast                                          *sql.Stmt
-	cuttable, dropEvent, addCut, trimmable            *sql.Stmt
-	lookAtLog, restartLog, truncateLog                *sql.Stmt
-}
-
 // maxParties bounds the cache of parties, some 20 MB.
 const maxParties = 200_000
 
 func newWriter(ctx context.Context, s *Store) (*writer, error) {
-	w := &writer{store: s, parties: map[didkey.DID]int64{}, agents: map[int64]struct{}{}, inboxes: map[inboxKey]inbox{}, seed: maphash.MakeSeed(), last: relay.Seq(s.head.Load())}
+	w := &writer{store: s, parties: map[didkey.DID]int64{}, agents: map[int64]struct{}{}, ledger: ledger.New(s.policy), last: relay.Seq(s.head.Load())}
 	var err error
 	if w.conn, err = s.writeDB.Conn(ctx); err != nil {
 		return nil, err
 	}
-	for _, p := range []struct {
-		stmt **sql.Stmt
-		text string
-	}{
-		{&w.stmts.begin, "BEGIN IMMEDIATE"},
-		{&w.stmts.commit, "COMMIT"},
-		{&w.stmts.rollback, "ROLLBACK"},
-		{&w.stmts.party, "SELECT id FROM party WHERE did = ?"},
-		{&w.stmts.addParty, "INSERT INTO party (did) VALUES (?)"},
-		{&w.stmts.seen, "UPDATE party SET seen = max(seen, ?) WHERE id = ?"},
-		{&w.stmts.known, "SELECT seq, expires, thread, body FROM event WHERE sender = ? AND id = ?"},
-		{&w.stmts.addEvent, "INSERT INTO event (seq, sender, id, recipient, type, thread, ts, received, expires, forget, body, charged, network) " +
-			"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (sender, id) DO NOTHING"},
-		{&w.stmts.addManifest, "INSERT INTO manifest (sender, id, seq, ts, expires, intents, text, recipient) VALUES (?, ?, ?, ?, ?, ?, ?, ?) " +
-			"ON CONFLICT (sender, id) DO UPDATE SET seq = excluded.seq, ts = excluded.ts, expires = excluded.expires, " +
-			"intents = excluded.intents, text = excluded.text, recipient = excluded.recipient WHERE excluded.ts >= ts"},
-		{&w.stmts.manifests, "SELECT count(*) FROM manifest WHERE sender = ? AND id <> ? AND expires > ?"},
-		{&w.stmts.waiting, "SELECT count(*), ifnull(sum(charged), 0), min(expires) FROM (SELECT charged, expires FROM event " +
-			"INDEXED BY event_by_inbox WHERE recipient = ? AND network = ? AND expires > ? AND charged > 0 LIMIT ?)"},
-		{&w.stmts.waitingOfAll, "SELECT count(*), ifnull(sum(charged), 0), min(expires) FROM (SELECT charged, expires FROM event " +
-			"INDEXED BY event_by_inbox WHERE recipient = ? AND expires > ? AND charged > 0 LIMIT ?)"},
-		{&w.stmts.expiryOf, "SELECT expires FROM event WHERE sender = ? AND id = ?"},
-		{&w.stmts.ownThread, "SELECT n, keep, record FROM thread WHERE id = ? AND client = ?"},
-		{&w.stmts.threadsOf, "SELECT n, keep, record FROM thread WHERE id = ? AND client IN (?, ?) ORDER BY n"},
-		{&w.stmts.threadsFor, threadsOfParticipant},
-		{&w.stmts.openThreads, "SELECT n, keep, record FROM thread WHERE id = ? AND open = 1 " +
-			"ORDER BY n LIMIT " + strconv.Itoa(maxCandidates)},
-		{&w.stmts.threadsWith, "SELECT n, keep, record FROM thread WHERE n IN (" + oldestThreads + ") ORDER BY n"},
-		{&w.stmts.addThread, "INSERT INTO thread (id, client, due, keep, record, open) VALUES (?, ?, ?, ?, ?, ?) " +
-			"ON CONFLICT (client, id) DO NOTHING"},
-		{&w.stmts.updateThread, "UPDATE thread SET due = ?, keep = ?, record = ?, open = ? WHERE n = ?"},
-		{&w.stmts.addParticipant, "INSERT INTO participant (party, id, rank, thread) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"},
-		{&w.stmts.dropParticipant, "DELETE FROM participant WHERE party = ? AND id = ? AND rank IN (0, 1) AND thread = ?"},
-		{&w.stmts.dueThreads, "SELECT n, keep, record FROM thread WHERE due <= ? ORDER BY due LIMIT " + strconv.Itoa(expireThreads)},
-		{&w.stmts.dropThread, "DELETE FROM thread WHERE n = ?"},
-		{&w.stmts.dropEvents, "DELETE FROM event WHERE seq IN (SELECT seq FROM event WHERE forget <= ? LIMIT ?) RETURNING sender, recipient"},
-		{&w.stmts.dropParty, "DELETE FROM party WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM event WHERE sender = ?1) " +
-			"AND NOT EXISTS (SELECT 1 FROM event WHERE recipient = ?1) AND NOT EXISTS (SELECT 1 FROM thread WHERE client = ?1) " +
-			"AND NOT EXISTS (SELECT 1 FROM participant WHERE party = ?1) AND NOT EXISTS (SELECT 1 FROM manifest WHERE sender = ?1) RETURNING did"},
-		{&w.stmts.keepLast, "INSERT INTO meta (name, value) SELECT 'last', ?1 WHERE NOT EXISTS (SELECT 1 FROM event WHERE seq = ?1) " +
-			"ON CONFLICT (name) DO UPDATE SET value = excluded.value"},
-		{&w.stmts.dropManifests, "DELETE FROM manifest WHERE n IN (SELECT n FROM manifest WHERE expires <= ? LIMIT ?) RETURNING sender"},
-		{&w.stmts.cuttable, "SELECT seq, sender, id, recipient, type, thread, ts, received, forget, expires <= ? AND length(body) > 0 FROM event " +
-			"WHERE (forget, seq) > (?, ?) AND forget <= ? ORDER BY forget, seq LIMIT ?"},
-		{&w.stmts.dropEvent, "DELETE FROM event WHERE seq = ?"},
-		{&w.stmts.addCut, "INSERT INTO event (seq, sender, id, recipient, type, thread, ts, received, forget, expires, body, charged, network) " +
-			"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0, x'', 0, 0)"},
-		{&w.stmts.trimmable, "SELECT n, keep, iif(keep <= ? AND NOT EXISTS (SELECT 1 FROM event WHERE event.thread = n), record, NULL) " +
-			"FROM thread WHERE n > ? ORDER BY n LIMIT ?"},
-		{&w.stmts.lookAtLog, "PRAGMA wal_checkpoint(NOOP)"},
-		{&w.stmts.restartLog, "PRAGMA wal_checkpoint(RESTART)"},
-		{&w.stmts.truncateLog, "PRAGMA wal_checkpoint(TRUNCATE)"},
-	} {
-		if *p.stmt, err = w.conn.PrepareContext(ctx, p.text); err != nil {
-			return nil, errors.Join(fmt.Errorf("prepare %q: %w", p.text, err), w.close())
-		}
-		w.made = append(w.made, *p.stmt)
+	if err := w.stmts.prepare(ctx, w.conn); err != nil {
+		return nil, errors.Join(err, w.close())
 	}
 	if err := w.load(ctx); err != nil {
 		return nil, errors.Join(err, w.close())
@@ -145,11 +71,7 @@ func newWriter(ctx context.Context, s *Store) (*writer, error) {
 // close gives the connection back. Its statements are closed first: database/sql leaves those of a sql.Conn alone, and
 // with one of them open SQLite keeps the connection, its files and the write-ahead log.
 func (w *writer) close() error {
-	var errs []error
-	for _, stmt := range w.made {
-		errs = append(errs, stmt.Close())
-	}
-	return errors.Join(append(errs, w.conn.Close())...)
+	return errors.Join(append(w.stmts.close(), w.conn.Close())...)
 }
 
 // load reads what the store and its writer keep in memory.
@@ -206,24 +128,11 @@ func (w *writer) group(first job) []job {
 func (w *writer) appendGroup(group []job) {
 	outcomes := make([]outcome, len(group))
 	var posted []relay.Posted
-	changed := 0
 	err := w.store.refusal()
 	if err == nil {
-		err = w.transact(func() error {
-			for i, j := range group {
-				began := time.Now()
-				receipt, p, err := w.append(j.entry)
-				receipt.Took = time.Since(began)
-				if err != nil && !isRefusal(err) {
-					return err
-				}
-				outcomes[i] = outcome{receipt, err}
-				if p != nil {
-					posted = append(posted, *p)
-				}
-				changed += pages(j.entry)
-			}
-			return nil
+		err = w.transact(func() (err error) {
+			posted, err = w.appendEntries(group, outcomes)
+			return err
 		})
 	}
 	switch {
@@ -244,6 +153,10 @@ func (w *writer) appendGroup(group []job) {
 		j.done <- outcomes[i]
 	}
 	if err == nil {
+		changed := 0
+		for _, j := range group {
+			changed += pages(j.entry)
+		}
 		_ = w.store.failed(w.watchLog(changed)) // which notes it
 	}
 }
@@ -285,7 +198,7 @@ func (w *writer) transact(f func() error) error {
 		return nil
 	}
 	clear(w.parties) // some may not be there any more
-	clear(w.inboxes)
+	w.ledger.Forget()
 	w.last = last
 	if _, failed := w.stmts.rollback.ExecContext(ctx); failed != nil {
 		// Of a full or failing disk SQLite has rolled back by itself.

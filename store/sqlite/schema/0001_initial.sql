@@ -40,13 +40,12 @@ CREATE INDEX event_by_forget ON event (forget);
 CREATE INDEX event_by_inbox ON event (recipient, network, expires, charged) WHERE charged > 0;
 
 CREATE TABLE thread (
-	n      INTEGER PRIMARY KEY, -- in the order of their REQUESTs
+	n      INTEGER PRIMARY KEY, -- event.seq of its REQUEST
 	id     TEXT    NOT NULL,
 	client INTEGER NOT NULL,
 	due    INTEGER NOT NULL, -- when the clock moves it next: its deadline while it lives, then its removal
-	keep   INTEGER NOT NULL, -- when its last envelope expires
-	record TEXT    NOT NULL, -- JSON of thread.Thread
 	open   INTEGER NOT NULL, -- 1: any agent may offer
+	record BLOB    NOT NULL, -- ledger.Row.Record
 	UNIQUE (client, id)
 ) STRICT;
 CREATE INDEX thread_by_due ON thread (due);

@@ -1,0 +1,103 @@
+package ledger
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/thread"
+)
+
+// own returns the thread with an id that belongs to a client.
+func (g *group) own(client didkey.DID, id string) []*held {
+	if h := g.threads[thread.Key{Client: client, ID: id}]; h != nil && client != "" {
+		return []*held{h}
+	}
+	return nil
+}
+
+// namesThread reports whether the threads of m's two ends are all that m may mean. One of a message's two ends is
+// always the client.
+func (g *group) namesThread(m *envelope.Envelope) bool {
+	switch m.Type {
+	case envelope.TypeRequest:
+		return true
+	case envelope.TypeAccept, envelope.TypeCancel:
+		if len(g.own(m.Sender.ID, m.Thread)) > 0 {
+			return true
+		}
+	}
+	return len(g.ends(m)) > 0
+}
+
+// ends returns the threads of the sender and of the recipient, if m has one.
+func (g *group) ends(m *envelope.Envelope) []*held {
+	if m.Recipient == "" {
+		return nil
+	}
+	return append(g.own(m.Sender.ID, m.Thread), g.own(m.Recipient, m.Thread)...)
+}
+
+// candidates returns the threads that m may mean, oldest first: of a client its own; else those of m's two ends; else
+// those in which the sender takes part and, for an OFFER, those in which any agent may offer; else the oldest, from
+// which the rules tell why m is refused.
+func (g *group) candidates(m *envelope.Envelope) []*held {
+	own := g.own(m.Sender.ID, m.Thread)
+	switch m.Type {
+	case envelope.TypeRequest:
+		return own
+	case envelope.TypeAccept, envelope.TypeCancel:
+		// No number of copies made before may stand in its way.
+		if len(own) > 0 {
+			return own
+		}
+	case envelope.TypeError:
+		// Both a client and an agent send it.
+		return oldestFirst(append(own, g.others(m)...))
+	}
+	return oldestFirst(g.others(m))
+}
+
+func (g *group) others(m *envelope.Envelope) []*held {
+	if found := g.ends(m); len(found) > 0 {
+		return found
+	}
+	all := g.byID[m.Thread]
+	if found := take(all, func(h *held) bool {
+		return slices.Contains(h.participants(), m.Sender.ID) || m.Type == envelope.TypeOffer && g.isOpen(h.Thread.Thread)
+	}); len(found) > 0 {
+		return found
+	}
+	return slices.Clone(all)
+}
+
+func take(all []*held, f func(*held) bool) (some []*held) {
+	for _, h := range all {
+		if f(h) {
+			some = append(some, h)
+		}
+	}
+	return some
+}
+
+// oldestFirst sorts threads by age and leaves each in once.
+func oldestFirst(threads []*held) []*held {
+	slices.SortFunc(threads, func(a, b *held) int { return cmp.Compare(a.Number, b.Number) })
+	return slices.Compact(threads)
+}
+
+// participants returns who takes part in t besides its client, each once: the agent that the REQUEST names, and each
+// that has offered.
+func (t *Thread) participants() []didkey.DID {
+	var all []didkey.DID
+	if t.Recipient != "" {
+		all = append(all, t.Recipient)
+	}
+	for _, step := range t.Transitions {
+		if step.Type == envelope.TypeOffer && !slices.Contains(all, step.By) {
+			all = append(all, step.By)
+		}
+	}
+	return all
+}

@@ -1,0 +1,8 @@
+package ledger
+
+// Twin returns a new ledger with l's policy and secret.
+func (l *Ledger) Twin() *Ledger {
+	twin := New(l.policy)
+	twin.seed = l.seed
+	return twin
+}

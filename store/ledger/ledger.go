@@ -1,0 +1,178 @@
+// Package ledger holds the rules that every storage engine shares: which messages are new, which thread a message means
+// and how it moves, what an inbox and the directory have room for, and what the clock ends.
+//
+// It works on a group of messages at a time. A group costs an engine at most three calls of Tx.Load and one of Tx.Write,
+// however many messages it has; between them the ledger decides in memory, message by message, in their order. So an
+// engine over a network pays for a few round trips per group and none per message.
+//
+// An engine provides Tx. It also numbers identities if it likes, keeps indexes, makes commits durable and announces what
+// was committed; the ledger knows nothing of that. The package does no I/O, and the time is an argument.
+package ledger
+
+import (
+	"hash/maphash"
+	"math"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/thread"
+)
+
+// What a search for threads returns at most. Ids are random where nobody means harm; those who copy one come later, and
+// the oldest are looked at first.
+const (
+	MaxCandidates  = 16
+	MaxRecordBytes = 256 << 10 // of Row.Record in one list, but one row at least; one with a hundred offers has some 20 KB
+)
+
+// Tx is a transaction of an engine. The ledger calls its methods one after the other. An error of Tx is not a refusal:
+// it means that the engine failed, and the transaction must be rolled back.
+type Tx interface {
+	// Load returns what is stored of all that is wanted, in one round trip if the engine is behind a network.
+	Load(Wanted) (Found, error)
+
+	// Write stores changes. What it is given follows from what Load returned, so nothing in it can be refused.
+	Write(Changes) error
+}
+
+// MessageKey names a message. It is unique among all that are remembered.
+type MessageKey struct {
+	Sender didkey.DID
+	ID     string
+}
+
+// Wanted is what a group asks for. Each field is a list of questions; Found answers them.
+type Wanted struct {
+	Messages []MessageKey
+	Threads  []thread.Key
+	Of       []Participation // the threads with an id in which a party takes part
+	Open     []string        // the threads with an id in which any agent may offer
+	Oldest   []string        // the threads with an id, whoever takes part
+	Inboxes  []Inbox
+	Listings []Listings
+}
+
+// Participation asks for the threads with an id in which Party takes part other than as the client.
+type Participation struct {
+	ID    string // the thread's
+	Party didkey.DID
+}
+
+// Inbox asks how much waits for a recipient: messages with a Charge that have not expired at Now.
+type Inbox struct {
+	Recipient didkey.DID
+	Network   int64 // those with this Event.Network; AllNetworks: all
+	Now       time.Time
+	Most      int // count no further; negative: count all
+}
+
+// AllNetworks takes a network's place in an Inbox.
+const AllNetworks = math.MinInt64
+
+// Listings asks for an agent's manifests in the directory that have not expired at Now.
+type Listings struct {
+	Sender didkey.DID
+	Now    time.Time
+}
+
+// Found answers Wanted. The lists of lists have one list per question, in the order of the questions.
+type Found struct {
+	End      relay.Cursor // the last event's; with number 0 before the first
+	Messages []Message    // those of Wanted.Messages that are stored, in any order
+	Threads  []Row        // those of Wanted.Threads that are stored, in any order
+
+	Of     [][]Row // up to MaxCandidates each: those in which the party works first, then by Number
+	Open   [][]Row // up to MaxCandidates each, by Number
+	Oldest [][]Row // by Number: up to MaxCandidates of those that are open, and up to MaxCandidates of the others
+
+	Inboxes  []Count
+	Listings [][]Listed
+}
+
+// Message is a stored message that was asked for.
+type Message struct {
+	MessageKey
+	Seq     relay.Seq
+	Expires time.Time
+	Body    []byte // empty if it was given up for a full disk
+	Thread  *Row   // nil: it has none, or the record has gone before the message
+}
+
+// Count is how much waits in an inbox.
+type Count struct {
+	Events int
+	Bytes  int64     // their charges
+	First  time.Time // when the first of them expires; zero: none waits
+}
+
+// Listed is a manifest in the directory.
+type Listed struct {
+	ID          string // the manifest's
+	TS, Expires time.Time
+}
+
+// Row is a thread as an engine stores it. The engine needs the fields for its indexes; the rest is in Record.
+type Row struct {
+	Number int64 // the Seq of its REQUEST, so the order of numbers is the order of age
+	thread.Key
+	Due    time.Time // when the clock moves it next: its deadline while it lives, then its removal
+	Open   bool      // any agent may offer in it
+	Record []byte    // see Thread
+}
+
+// Changes is what a group writes. An engine may write it in any order.
+type Changes struct {
+	Events  []Event // with consecutive numbers, those behind Found.End
+	Threads []Change
+	Removed []Removal
+}
+
+// Change is a thread that is new or has moved.
+type Change struct {
+	Row
+	New    bool          // insert it; else replace Due, Open and Record
+	Joined []Participant // those who have come to take part since it was stored, or have begun to work in it
+}
+
+// Participant is one who takes part in a thread other than its client.
+type Participant struct {
+	DID   didkey.DID
+	Works bool // it is the agent whose offer was accepted; such a row is kept beside the one from before
+}
+
+// Removal is a thread whose record goes. Its messages have gone, or go soon.
+type Removal struct {
+	Number int64
+	thread.Key
+	Participants []didkey.DID // all that were in Change.Joined, each once
+}
+
+// Event is a message to be stored.
+type Event struct {
+	relay.Posted
+	Thread  int64          // Row.Number; 0: none
+	Forget  time.Time      // until when it is stored, and its MessageKey remembered
+	Charge  int64          // bytes that it counts in its recipient's inbox; 0: the recipient asked for it
+	Network int64          // relay.Entry.Network
+	Listing *relay.Listing // replaces the sender's manifest with Listing.ID in the directory; nil: it does not
+	Unseen  bool           // its sender is not to be shown as heard from at Received
+}
+
+// Ledger decides by one policy. It belongs to the one goroutine that writes: its methods are not to be called
+// concurrently. What it remembers between groups is a count of what waits in inboxes, so an engine that does not write
+// alone makes a new Ledger for each group.
+type Ledger struct {
+	policy  relay.Policy
+	inboxes map[inboxKey]inbox
+	seed    maphash.Seed // of spread
+}
+
+// New returns the ledger of a policy.
+func New(p relay.Policy) *Ledger {
+	return &Ledger{policy: p.WithDefaults(), inboxes: map[inboxKey]inbox{}, seed: maphash.MakeSeed()}
+}
+
+// Forget drops what the ledger remembers. An engine calls it when a transaction in which the ledger took part was
+// rolled back.
+func (l *Ledger) Forget() { clear(l.inboxes) }

@@ -1,0 +1,170 @@
+package ledger_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"reflect"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/ledger"
+	"github.com/agora-relay/agora/thread"
+)
+
+var noon = time.Date(2026, 2, 2, 12, 0, 0, 0, time.UTC)
+
+// people are those who speak in these tests.
+var people = []didkey.Key{person(1), person(2), person(3), person(4)}
+
+func person(n byte) didkey.Key {
+	key, err := didkey.FromSeed(bytes.Repeat([]byte{n}, 32))
+	if err != nil {
+		panic(err) // 32 bytes are a seed
+	}
+	return key
+}
+
+func newData() *data {
+	return &data{epoch: 7, seen: map[didkey.DID]time.Time{}, added: make(chan struct{})}
+}
+
+// drawEntry draws a message of any type, by anybody to anybody, in one of two threads. Some ids come twice.
+func drawEntry(t *rapid.T, now time.Time) relay.Entry {
+	by := rapid.SampledFrom(people).Draw(t, "by")
+	d := envelope.Draft{
+		ID:     fmt.Sprint("id", rapid.IntRange(0, 60).Draw(t, "id")),
+		Thread: rapid.SampledFrom([]string{"t", "t", "t", "u"}).Draw(t, "thread"),
+		TTL:    rapid.SampledFrom([]time.Duration{time.Second, time.Hour}).Draw(t, "ttl"),
+	}
+	if to := rapid.IntRange(-2, len(people)-1).Draw(t, "to"); to >= 0 {
+		d.Recipient = people[to].DID()
+	}
+	var listing *relay.Listing
+	switch rapid.IntRange(0, 6).Draw(t, "type") {
+	case 0:
+		d.Payload = envelope.Request{RequestID: "r", Intent: "echo"}
+	case 1, 2:
+		d.Payload = envelope.Offer{RequestID: "r"}
+	case 3:
+		d.Payload = envelope.Accept{RequestID: "r"}
+	case 4:
+		d.Payload = envelope.Result{RequestID: "r", Status: "success"}
+	case 5:
+		d.Payload = envelope.Failure{RequestID: "r", Code: "NO", Message: "no"}
+	case 6:
+		id := fmt.Sprint("m", rapid.IntRange(0, 1).Draw(t, "manifest"))
+		d.Thread, d.Payload = "", envelope.Manifest{ID: id, Intents: []envelope.Intent{}}
+		listing = &relay.Listing{ID: id, Intents: []string{}}
+	}
+	m, err := d.Sign(by, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return relay.Entry{Envelope: m, Received: now, Listing: listing, Network: rapid.Int64Range(0, 2).Draw(t, "network")}
+}
+
+// Each message of a group is judged as if it came alone, after those before it.
+func TestGroupsDecideAsOneByOne(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		policy := relay.Policy{Inbox: relay.Quota{Events: rapid.IntRange(1, 6).Draw(t, "quota")}, Rules: thread.Rules{MaxOffers: 4}}
+		together, single := newData(), newData()
+		a := ledger.New(policy)
+		b := a.Twin()
+		now := noon
+		for range rapid.IntRange(1, 6).Draw(t, "groups") {
+			var group []relay.Entry
+			for range rapid.IntRange(1, 12).Draw(t, "messages") {
+				group = append(group, drawEntry(t, now))
+			}
+			got, posted, err := a.Append(together, group)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, e := range group {
+				want, alone, err := b.Append(single, []relay.Entry{e})
+				if err != nil {
+					t.Fatal(err)
+				}
+				got[i], want[0] = exact(got[i]), exact(want[0])
+				if !reflect.DeepEqual(got[i], want[0]) {
+					t.Fatalf("message %d of %d, %s %s:\n in a group %+v\n alone      %+v", i, len(group), e.Envelope.Type, e.Envelope.ID, got[i], want[0])
+				}
+				if len(alone) > 0 {
+					if !reflect.DeepEqual(posted[0], alone[0]) {
+						t.Fatalf("posted in a group %+v, alone %+v", posted[0], alone[0])
+					}
+					posted = posted[1:]
+				}
+			}
+			now = now.Add(rapid.SampledFrom([]time.Duration{0, time.Second, 2 * time.Minute}).Draw(t, "pause"))
+		}
+		if !reflect.DeepEqual(together.events, single.events) || !reflect.DeepEqual(together.threads, single.threads) {
+			t.Fatalf("stored in groups:\n%+v\none by one:\n%+v", together.threads, single.threads)
+		}
+	})
+}
+
+// exact returns o without what is measured or guessed: Took, and when an inbox has room again.
+func exact(o ledger.Outcome) ledger.Outcome {
+	o.Receipt.Took = 0
+	if refusal, ok := o.Err.(*envelope.Error); ok && refusal.RetryAfter > 0 {
+		o.Err = &envelope.Error{Code: refusal.Code, Message: refusal.Message, Details: refusal.Details}
+	}
+	return o
+}
+
+// counting counts the round trips of an engine.
+type counting struct {
+	*data
+	loads, writes int
+}
+
+func (c *counting) Load(w ledger.Wanted) (ledger.Found, error) { c.loads++; return c.data.Load(w) }
+func (c *counting) Write(w ledger.Changes) error               { c.writes++; return c.data.Write(w) }
+
+// A group of any size costs three calls of Load at most, and one of Write.
+func TestRoundTripsOfAGroup(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l, tx := ledger.New(relay.Policy{}), &counting{data: newData()}
+		for range 3 {
+			tx.loads, tx.writes = 0, 0
+			group := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) relay.Entry { return drawEntry(t, noon) }), 1, 40).Draw(t, "group")
+			if _, _, err := l.Append(tx, group); err != nil || tx.loads > 3 || tx.writes > 1 {
+				t.Fatalf("%d messages: %d loads, %d writes, %v", len(group), tx.loads, tx.writes, err)
+			}
+		}
+	})
+}
+
+// What an engine could not do is no refusal, and nothing is acknowledged.
+func TestEngineFails(t *testing.T) {
+	m, err := envelope.Draft{Payload: envelope.Request{Intent: "echo"}}.Sign(people[0], noon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tx := range []ledger.Tx{failing{onLoad: true}, failing{}} {
+		outcomes, posted, err := ledger.New(relay.Policy{}).Append(tx, []relay.Entry{{Envelope: m, Received: noon}})
+		if !errors.Is(err, errBroken) || outcomes != nil || posted != nil {
+			t.Errorf("%+v: %v, %v, %v", tx, outcomes, posted, err)
+		}
+	}
+}
+
+var errBroken = errors.New("broken")
+
+type failing struct{ onLoad bool }
+
+func (f failing) Load(w ledger.Wanted) (ledger.Found, error) {
+	if f.onLoad {
+		return ledger.Found{}, errBroken
+	}
+	return newData().Load(w)
+}
+
+func (failing) Write(ledger.Changes) error { return errBroken }

@@ -1,0 +1,162 @@
+package ledger
+
+import (
+	"slices"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/thread"
+)
+
+// load asks tx for all that the entries of a group may touch, in three steps at most: what they name, then the threads
+// they may mean otherwise and the inboxes they go to, and last, for those that mean none, the threads that tell why.
+func (l *Ledger) load(tx Tx, entries []relay.Entry) (*group, error) {
+	g := l.empty(len(entries))
+	if err := g.loadNamed(tx, entries); err != nil {
+		return nil, err
+	}
+	lost, err := g.loadSearched(tx, entries)
+	if err == nil && len(lost) > 0 {
+		err = g.loadOldest(tx, entries, lost)
+	}
+	return g, err
+}
+
+// empty returns a group of so many entries before anything is known.
+func (l *Ledger) empty(entries int) *group {
+	return &group{Ledger: l, known: make(map[MessageKey]*known, entries), threads: map[thread.Key]*held{}, byID: map[string][]*held{},
+		listings: map[didkey.DID][]Listed{}, weights: make([]int, entries)}
+}
+
+// loadNamed loads the messages with the entries' ids, and the threads that belong to either end of an entry.
+func (g *group) loadNamed(tx Tx, entries []relay.Entry) error {
+	var w Wanted
+	for i, e := range entries {
+		m := e.Envelope
+		g.weights[i] = 1
+		w.Messages = append(w.Messages, MessageKey{m.Sender.ID, m.ID})
+		if m.Type == envelope.TypeManifest {
+			if e.Listing != nil {
+				w.Listings = append(w.Listings, Listings{m.Sender.ID, e.Received})
+			}
+			continue
+		}
+		w.Threads = append(w.Threads, thread.Key{Client: m.Sender.ID, ID: m.Thread})
+		if m.Recipient != "" && m.Type != envelope.TypeRequest {
+			w.Threads = append(w.Threads, thread.Key{Client: m.Recipient, ID: m.Thread})
+		}
+	}
+	found, err := tx.Load(w)
+	if err != nil {
+		return err
+	}
+	g.end = found.End
+	for _, row := range found.Threads {
+		if _, err := g.hold(row); err != nil {
+			return err
+		}
+	}
+	for _, m := range found.Messages {
+		k := &known{seq: m.Seq, expires: m.Expires, body: m.Body}
+		if m.Thread != nil {
+			if k.thread, err = g.hold(*m.Thread); err != nil {
+				return err
+			}
+		}
+		g.known[m.MessageKey] = k
+	}
+	for i, wanted := range w.Listings {
+		g.listings[wanted.Sender] = found.Listings[i]
+	}
+	return nil
+}
+
+// loadSearched loads the threads in which the senders of entries take part, where an entry names none, and counts what
+// waits in the inboxes that entries go to. It returns the numbers of the entries that no thread was found for.
+func (g *group) loadSearched(tx Tx, entries []relay.Entry) (lost []int, err error) {
+	var w Wanted
+	var searching, offering []int
+	for i, e := range entries {
+		m := e.Envelope
+		if m.Type == envelope.TypeManifest || g.known[MessageKey{m.Sender.ID, m.ID}] != nil || g.namesThread(m) {
+			continue
+		}
+		searching = append(searching, i)
+		w.Of = append(w.Of, Participation{m.Thread, m.Sender.ID})
+		if m.Type == envelope.TypeOffer {
+			offering = append(offering, i)
+			w.Open = append(w.Open, m.Thread)
+		}
+	}
+	counting := g.uncounted(entries, &w)
+	if len(searching) == 0 && len(w.Inboxes) == 0 {
+		return nil, nil
+	}
+	found, err := tx.Load(w)
+	if err != nil {
+		return nil, err
+	}
+	hits := make([]int, len(entries))
+	for j, i := range searching {
+		hits[i] = len(found.Of[j])
+		if err := g.holdAll(found.Of[j], i); err != nil {
+			return nil, err
+		}
+	}
+	for j, i := range offering {
+		hits[i] += len(found.Open[j])
+		if err := g.holdAll(found.Open[j], i); err != nil {
+			return nil, err
+		}
+	}
+	for j, i := range counting {
+		g.count(w.Inboxes[j], found.Inboxes[j])
+		g.weights[i] += found.Inboxes[j].Events / 32
+	}
+	return slices.DeleteFunc(searching, func(i int) bool { return hits[i] > 0 }), nil
+}
+
+// loadOldest loads the oldest threads with the ids of those entries.
+func (g *group) loadOldest(tx Tx, entries []relay.Entry, lost []int) error {
+	var w Wanted
+	for _, i := range lost {
+		w.Oldest = append(w.Oldest, entries[i].Envelope.Thread)
+	}
+	found, err := tx.Load(w)
+	if err != nil {
+		return err
+	}
+	for j, i := range lost {
+		if err := g.holdAll(found.Oldest[j], i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hold returns the thread of row, decoded once.
+func (g *group) hold(row Row) (*held, error) {
+	if h := g.threads[row.Key]; h != nil {
+		return h, nil
+	}
+	t, err := row.Decode()
+	if err != nil {
+		return nil, err
+	}
+	h := &held{Thread: t}
+	g.threads[row.Key] = h
+	g.byID[row.ID] = append(g.byID[row.ID], h)
+	return h, nil
+}
+
+// holdAll holds threads that a search for the entry i has found.
+func (g *group) holdAll(rows []Row, i int) error {
+	for _, row := range rows {
+		if _, err := g.hold(row); err != nil {
+			return err
+		}
+		g.weights[i] += 1 + len(row.Record)/512
+	}
+	return nil
+}
