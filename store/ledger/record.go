@@ -120,7 +120,7 @@ func (r Row) Decode() (*Thread, error) {
 	return t, nil
 }
 
-var errRecord = errors.New("its record cannot be read")
+var errRecord = errors.New("the record is damaged")
 
 // decoder reads a record. After the first error its methods return zeros.
 type decoder struct {

@@ -141,7 +141,8 @@ func TestCheck(t *testing.T) {
 		{"another thread's record", "UPDATE thread SET record = (SELECT record FROM thread WHERE n = 5) WHERE n = 8", 0, "which is not stored"},
 		{"another agent", change(1, func(r *ledger.Thread) { r.Agent = key(3).DID() }), 0, "it should be {"},
 		{"an offer put back", change(5, func(r *ledger.Thread) {
-			r.Offers = []thread.Offer{{Agent: r.Transitions[1].By, ID: r.Transitions[1].ID}}
+			s := r.Transitions[1]
+			r.Offers = []thread.Offer{{Agent: s.By, ID: s.ID, At: s.At}}
 		}), 0, "it should be {"},
 		{"a step dropped", change(1, func(r *ledger.Thread) { r.Transitions = r.Transitions[:3] }), 0, "does not know it"},
 		{"a step in between dropped", change(1, func(r *ledger.Thread) { r.Transitions = slices.Delete(r.Transitions, 2, 3) }), 0, "(step 3: "},
