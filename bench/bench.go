@@ -8,6 +8,12 @@
 // Every rate is also given as a ratio to std, how many signatures crypto/ed25519 verifies a second on all cores,
 // measured just before and just after: a figure from a busy or a small machine can be compared with others by it.
 //
+// A rate can also be given as a ratio to the floor: a bare net/http server that only verifies and answers, which is the
+// least that any relay on net/http must do. The floor is another process on this machine. The same client loads it in
+// turns with the relay, over as many connections, with the same envelopes, for as long. So what the machine, its kernel
+// and the client cost is in both rates, and the ratio can be compared between machines. The median of the turns' ratios
+// counts. See Options.Floor and ServeFloor.
+//
 // Signing costs nearly what verifying costs, so nothing is signed while the clock runs. Envelopes are signed in stocks
 // beforehand, and if a run outlasts its stock the clock stands still, and the posts with it, until the next is signed.
 // An envelope is kept as its number and its signature, 96 bytes; all the rest of it follows from the number, for the
@@ -59,6 +65,7 @@ type Options struct {
 	WarmUp      time.Duration // posts before the measurement that are verified and not measured
 	Foreign     bool          // allow a relay that is not on this machine's loopback interface
 	PID         int           // of the relay, on this machine; 0: found by the port it listens on, if it can be
+	Floor       []string      // command that runs ServeFloor, to load it in turns with the relay; nil: no floor
 	Progress    func(Progress)
 
 	calibration time.Duration // of std, each time; 0: a second
@@ -126,6 +133,9 @@ func (o Options) Check(baseURL string) error {
 	}
 	if (o.Mode == Mixed || o.Mode == CatchUp) && o.Rate != 0 {
 		return fmt.Errorf("--rate is for the modes post and deliver; mixed and catchup run flat out")
+	}
+	if len(o.Floor) > 0 && (o.Mode != Post || o.Rate != 0) {
+		return fmt.Errorf("--floor is for the mode post without --rate")
 	}
 	for _, f := range []struct {
 		name         string

@@ -30,9 +30,11 @@ type Report struct {
 	Seconds   float64 `json:"seconds"`  // the time that took, signing aside
 	Rate      float64 `json:"rate"`
 	RateRatio float64 `json:"rateRatio"`
-	Refused   int64   `json:"refused"` // posts answered 429 or 503, and polls, these in warm-up too
-	Failed    int64   `json:"failed"`  // posts without an answer, or with a wrong one
-	Broken    int64   `json:"broken"`  // connections that broke off, in warm-up too
+	// FloorRatio is the ratio to the floor: the median of Floor.Turns.
+	FloorRatio float64 `json:"floorRatio,omitempty"`
+	Refused    int64   `json:"refused"` // posts answered 429 or 503, and polls, these in warm-up too
+	Failed     int64   `json:"failed"`  // posts without an answer, or with a wrong one
+	Broken     int64   `json:"broken"`  // connections that broke off, in warm-up too
 
 	Delivered      int64   `json:"delivered,omitempty"` // of the accepted, to the polls that waited for them
 	DeliveredRate  float64 `json:"deliveredRate,omitempty"`
@@ -51,6 +53,7 @@ type Report struct {
 	DeliveryFromSending *Latency `json:"deliveryFromSending,omitempty"`
 	Page                *Latency `json:"page,omitempty"` // CatchUp: one page of 1000
 
+	Floor     *Floor `json:"floor,omitempty"`     // if the run has a floor
 	Generator *Usage `json:"generator,omitempty"` // this program's own use; Linux only
 	Relay     *Usage `json:"relay,omitempty"`     // the relay's, where its process can be looked into
 
@@ -68,6 +71,30 @@ type Std struct {
 	Mean   float64 `json:"mean"`
 	CPU    float64 `json:"cpu,omitempty"` // microseconds of CPU time of one, the mean of both; Linux only
 	Cores  int     `json:"cores"`
+}
+
+// Floor is what the floor reached in its turns.
+type Floor struct {
+	URL         string `json:"url"`         // on the machine of this program
+	PID         int    `json:"pid"`         // a process of its own
+	SameMachine bool   `json:"sameMachine"` // the relay's address is this machine's too
+
+	Accepted      int64    `json:"accepted"` // posts answered 200 with their own id, warm-up aside
+	Seconds       float64  `json:"seconds"`
+	Rate          float64  `json:"rate"`
+	RateRatio     float64  `json:"rateRatio"`
+	Ack           *Latency `json:"ack,omitempty"`
+	CPUPerEvent   float64  `json:"cpuPerEvent,omitempty"`   // microseconds; Linux only
+	Verifications float64  `json:"verifications,omitempty"` // the same, in verifications of crypto/ed25519
+
+	Turns []Turn `json:"turns"`
+}
+
+// Turn is one turn of the relay and the floor's turn after it. Both last equally long.
+type Turn struct {
+	Relay float64 `json:"relay"` // events a second
+	Floor float64 `json:"floor"` // events a second
+	Ratio float64 `json:"ratio"` // Relay ÷ Floor
 }
 
 // Latency are percentiles in milliseconds.
@@ -133,6 +160,11 @@ func (r *run) newReport(b books) Report {
 		us := ratio(float64(cpu.Nanoseconds())/1e3, float64(events))
 		return &Usage{CPUPerEvent: us, Verifications: ratio(us, std.CPU)}
 	}
+	if r.floor != nil {
+		report.Floor = r.floor.report(std, onLoopback(r.to.host))
+		report.FloorRatio = report.Floor.ratio()
+		report.Mismatches = append(report.Mismatches, r.floor.faults(b.interrupted)...)
+	}
 	if of.ownCPU > 0 {
 		report.Generator = usage(of.ownCPU)
 	}
@@ -168,7 +200,11 @@ func (r Report) WriteText(w io.Writer) error {
 	}
 	line(string(r.Mode), "%s: %d connections, %d senders, %d pollers, %d idle polls, bodies of %d bytes, %s, %s",
 		r.URL, r.Connections, r.Senders, r.Pollers, r.Idle, r.BodyBytes, form, pace)
-	line("accepted", "%d in %.2f s: %.0f/s = %.3f × std", r.Accepted, r.Seconds, r.Rate, r.RateRatio)
+	floor := ""
+	if r.FloorRatio > 0 {
+		floor = fmt.Sprintf(" = %.3f × floor", r.FloorRatio)
+	}
+	line("accepted", "%d in %.2f s: %.0f/s = %.3f × std%s", r.Accepted, r.Seconds, r.Rate, r.RateRatio, floor)
 	if r.DeliveredRate > 0 {
 		line("delivered", "%d: %.0f/s = %.3f × std", r.Delivered, r.DeliveredRate, r.DeliveredRatio)
 	}
@@ -184,6 +220,7 @@ func (r Report) WriteText(w io.Writer) error {
 		}
 	}
 	line("std", "%.0f/s before, %.0f/s after: verifications by crypto/ed25519 on %d cores, %.1f µs CPU each", r.Std.Before, r.Std.After, r.Std.Cores, r.Std.CPU)
+	r.writeFloor(line)
 	if u := r.Relay; u != nil {
 		line("relay", "%.1f µs CPU an event = %.2f verifications; RSS %.1f MB before, %.1f MB after; process %d",
 			u.CPUPerEvent, u.Verifications, float64(u.RSSBefore)/1e6, float64(u.RSSAfter)/1e6, u.PID)
@@ -203,6 +240,23 @@ func (r Report) WriteText(w io.Writer) error {
 	return err
 }
 
+func (r Report) writeFloor(line func(name, format string, args ...any)) {
+	f := r.Floor
+	if f == nil {
+		return
+	}
+	line("floor", "%.0f/s = %.3f × std, %.1f µs CPU an event: a bare net/http server that verifies, at %s, "+
+		"process %d on this machine", f.Rate, f.RateRatio, f.CPUPerEvent, f.URL, f.PID)
+	if ratios := f.ratios(); len(ratios) > 0 {
+		line("", "%d turns with the relay: × floor from %.3f to %.3f, the median counts",
+			len(ratios), ratios[0], ratios[len(ratios)-1])
+	}
+	if !f.SameMachine {
+		line("", "the relay has another address than this machine: "+
+			"× floor also compares two machines and the network between")
+	}
+}
+
 func (r Report) writeVerdict(line func(name, format string, args ...any)) {
 	if r.Interrupted {
 		line("interrupted", "the figures are those until then")
@@ -218,6 +272,10 @@ func (r Report) writeVerdict(line func(name, format string, args ...any)) {
 		line("WRONG", "nothing was accepted")
 	}
 	for _, m := range r.Mismatches {
-		line("WRONG", "%s: %d, such as %s", m.What, m.Count, strings.Join(m.Examples, ", "))
+		examples := ""
+		if len(m.Examples) > 0 {
+			examples = ", such as " + strings.Join(m.Examples, ", ")
+		}
+		line("WRONG", "%s: %d%s", m.What, m.Count, examples)
 	}
 }

@@ -19,6 +19,7 @@ type run struct {
 	stock   *stock
 	start   string   // the cursor behind which everything of the run is
 	process *process // the relay's; nil: not known
+	floor   *floor   // nil: none is asked for
 
 	now     atomic.Pointer[stats] // what is measured at the moment; for all
 	faults  faults                // for all
@@ -63,6 +64,9 @@ func (r *run) do(ctx context.Context) (Report, error) {
 	r.phase(ctx, linger, "posting", b.measured, guess, r.Duration, r.Count)
 	b.rssAfter = r.process.rss()
 	polls.stop()
+	if err := r.floor.stop(); err != nil {
+		r.faults.add("the floor ended badly: "+err.Error(), nil)
+	}
 
 	reading, cancel := context.WithTimeout(linger, verifyTime)
 	defer cancel()
@@ -75,8 +79,8 @@ func (r *run) do(ctx context.Context) (Report, error) {
 	return r.newReport(b), nil
 }
 
-// prepare signs and posts a first envelope, which shows that there is a relay that takes what this run posts, and gives
-// the cursor from which everything is read back.
+// prepare signs and posts a first envelope. It shows that there is a relay that takes what this run posts, and its
+// receipt has the cursor from which everything is read back. Then prepare starts the floor, if one is asked for.
 func (r *run) prepare(ctx, linger context.Context) (err error) {
 	r.begin("making keys", new(atomic.Int64))
 	if r.stock, err = newStock(ctx, r.to, r.Options); err != nil {
@@ -99,7 +103,11 @@ func (r *run) prepare(ctx, linger context.Context) (err error) {
 		return fmt.Errorf("%s does not take a post as an Agora relay with cursors does: status %d %.300q", r.to.url, a.status, a.body)
 	}
 	r.start = receipt.Cursor
-	return r.lookForRules(c)
+	if err := r.lookForRules(c); err != nil || len(r.Floor) == 0 {
+		return err
+	}
+	r.floor, err = r.startFloor(ctx, linger)
+	return err
 }
 
 // lookForRules asks the relay whether reads are to be signed. One that does not describe itself asks for nothing.
@@ -126,23 +134,24 @@ func (r *run) connect(ctx context.Context, buffer int) *conn {
 // maxStock is how many envelopes are signed at a time, some seconds' work.
 const maxStock = 1 << 18
 
-// phase posts until duration or count is reached, in rounds: what a round will need is signed before it. guess is how
-// many a second to expect at first; what it returns is a guess for the next phase. Few come to post that were signed in
-// vain: they serve the next round.
+// phase posts until duration or count is reached, in rounds. What a round needs is signed before it. What is left over
+// serves the next round. With a floor, each round is a turn, and the floor's turn follows it. guess is how many posts a
+// second to expect at first. phase returns a guess for the next phase.
 func (r *run) phase(ctx, linger context.Context, name string, s *stats, guess float64, duration time.Duration, count int) float64 {
 	s.from = int(r.stock.next.Load())
 	r.now.Store(s)
-	posters := make([]*conn, r.Connections)
-	for i := range posters {
-		posters[i] = r.connect(linger, 4096)
-		defer posters[i].close()
-	}
+	posters, disconnect := r.posters(linger)
+	defer disconnect()
+	disconnectFloor := r.floor.begin(linger, duration, count)
+	defer disconnectFloor()
 	for duration > 0 && count > 0 && ctx.Err() == nil && !r.lost.Load() {
-		p := round{duration: min(duration, fresh/2), rate: r.Rate, delivers: r.delivers()}
+		p := round{next: &r.stock.next, posts: r.stock.posts, rate: r.Rate, delivers: r.delivers()}
+		var most int
+		p.duration, most = r.floor.turnOf(min(duration, fresh/2), min(count, maxStock))
 		if r.Rate > 0 {
 			guess = r.Rate
 		}
-		want := min(count, maxStock, int(guess*p.duration.Seconds())+1)
+		want := min(most, int(guess*p.duration.Seconds())+1)
 		signed := new(atomic.Int64)
 		r.begin("signing", signed)
 		if r.stock.sign(ctx, want, signed) != nil || r.stock.next.Load() == int64(r.stock.signed) {
@@ -151,6 +160,7 @@ func (r *run) phase(ctx, linger context.Context, name string, s *stats, guess fl
 		p.first = int(r.stock.next.Load())
 		p.limit = min(p.first+want, r.stock.signed)
 		r.begin(name, &s.accepted)
+		before := s.accepted.Load()
 		took := r.round(ctx, posters, &p, s)
 		posted := min(int(r.stock.next.Load()), p.limit) - p.first
 		r.stock.next.Store(int64(p.first + posted))
@@ -159,17 +169,45 @@ func (r *run) phase(ctx, linger context.Context, name string, s *stats, guess fl
 		if r.Rate == 0 {
 			guess = max(1.2*float64(posted)/took.Seconds(), 100)
 		}
+		if r.floor != nil && ctx.Err() == nil {
+			r.begin("floor", &r.floor.stats.accepted)
+			r.floor.turn(ctx, &p, posted, took, s.accepted.Load()-before)
+		}
 	}
 	return guess
+}
+
+// posters returns the connections of a phase, and what closes them.
+func (r *run) posters(ctx context.Context) (conns []*conn, disconnect func()) {
+	for range r.Connections {
+		conns = append(conns, r.connect(ctx, 4096))
+	}
+	return conns, func() {
+		for _, c := range conns {
+			c.close()
+		}
+	}
 }
 
 // round is a stretch of posting without signing: the numbers from first to limit.
 type round struct {
 	first, limit int
+	next         *atomic.Int64 // the number to post next
+	again        bool          // after limit comes first again, and no record is changed: for the floor
+	posts        []text        // whole requests, to take turns
 	start, end   time.Time
 	duration     time.Duration
 	rate         float64
 	delivers     bool
+}
+
+// take returns the number to post next. It returns false if the round has no more.
+func (p *round) take() (n int, ok bool) {
+	n = int(p.next.Add(1) - 1)
+	if p.again {
+		n = p.first + (n-p.first)%(p.limit-p.first)
+	}
+	return n, n < p.limit
 }
 
 // round lets all connections post, waits for the answers and the deliveries, and returns how long the posts took.
@@ -216,12 +254,16 @@ func (p *round) due(n int) time.Time {
 func (r *run) post(ctx context.Context, c *conn, p *round, s *stats) {
 	var v values
 	var request []byte
+	var spare record
 	for ctx.Err() == nil && !r.lost.Load() {
-		n := int(r.stock.next.Add(1) - 1)
-		if n >= p.limit {
+		if p.rate == 0 && !time.Now().Before(p.end) {
+			return // before it takes a number, which would be lost for the count
+		}
+		n, ok := p.take()
+		if !ok {
 			return
 		}
-		form := r.stock.posts[n%len(r.stock.posts)]
+		form := p.posts[n%len(p.posts)]
 		request = form.fill(request, r.stock.values(n, &v))
 		now := time.Now()
 		due := now
@@ -230,10 +272,11 @@ func (r *run) post(ctx context.Context, c *conn, p *round, s *stats) {
 				return
 			}
 			now = time.Now()
-		} else if !now.Before(p.end) {
-			return
 		}
-		record := r.stock.at(n)
+		record := &spare
+		if !p.again {
+			record = r.stock.at(n)
+		}
 		record.outcome, record.due = unknown, int64(due.Sub(r.began))
 		record.sent.Store(int64(now.Sub(r.began)))
 		a, err := answer{}, c.send(request, 0, now)
