@@ -91,10 +91,10 @@ type measurement struct {
 }
 
 var measurements = []measurement{
-	{"post32", "accepted events, 32 connections, 256 senders", posting("post32", 32, 256)},
-	{"post32x10k", "32 connections, 10 000 senders", posting("post32x10k", 32, 10_000)},
-	{"post256", "256 connections, 256 senders", posting("post256", 256, 256)},
-	{"post256x10k", "256 connections, 10 000 senders", posting("post256x10k", 256, 10_000)},
+	{"post32", "accepted events, 32 connections, 256 senders", posting("post32", "floor32", 32, 256)},
+	{"post32x10k", "32 connections, 10 000 senders", posting("post32x10k", "floor32x10k", 32, 10_000)},
+	{"post256", "256 connections, 256 senders", posting("post256", "floor256", 256, 256)},
+	{"post256x10k", "256 connections, 10 000 senders", posting("post256x10k", "floor256x10k", 256, 10_000)},
 	{"pretty", "bodies that are not canonical, in turns with canonical ones", method((*perf).pretty)},
 	{"deliver", "delivery among 1 000 polls at 200 events/s", method((*perf).deliver)},
 	{"idle", "posting beside 5 000 idle polls, in turns with none", method((*perf).idle)},

@@ -32,6 +32,9 @@ func (p *perf) load(ctx context.Context, n *node, o bench.Options) (bench.Report
 	if r.Relay == nil {
 		return r, fmt.Errorf("the relay's process cannot be looked into; this needs Linux")
 	}
+	if r.Floor != nil {
+		fmt.Fprintf(os.Stderr, "   %.3f × floor (%.0f/s)\n", r.FloorRatio, r.Floor.Rate)
+	}
 	fmt.Fprintf(os.Stderr, "   %6.0f/s = %.3f × std (%.0f/s), ack p50 %.2f p99 %.2f ms, relay %.1f µs = %.2f verifications, %.0f MB, generator %.1f µs\n",
 		r.Rate, r.RateRatio, r.Std.Mean, r.Ack.P50, r.Ack.P99, r.Relay.CPUPerEvent, r.Relay.Verifications, float64(r.Relay.RSSAfter)/1e6, r.Generator.CPUPerEvent)
 	return r, nil
@@ -85,15 +88,18 @@ func pairs(reports [][]bench.Report, f func(bench.Report) float64) (ratios []flo
 	return ratios
 }
 
-// posting measures how many events are accepted. With 32 connections and 256 senders it also looks at what they cost
-// and how even the answers come.
-func posting(id string, connections, senders int) func(context.Context, *perf) error {
+// posting measures how many events are accepted, as a ratio to std in row id and to the floor in row floor. With 32
+// connections and 256 senders it also looks at what they cost and how even the answers come.
+func posting(id, floor string, connections, senders int) func(context.Context, *perf) error {
 	return func(ctx context.Context, p *perf) error {
 		return p.withNode(ctx, func(n *node) error {
-			all, err := p.repeat(ctx, n, p.flatOut(connections, senders))
+			o := p.flatOut(connections, senders)
+			o.Floor = bench.FloorCommand(p.agora)
+			all, err := p.repeat(ctx, n, o)
 			if err != nil {
 				return err
 			}
+			p.results.add(floor, median(all[0], std), each(all[0], func(r bench.Report) float64 { return r.FloorRatio }))
 			p.results.add(id, median(all[0], std), each(all[0], rateRatio))
 			if id == "post32" {
 				p.results.add("cpu", median(all[0], std), each(all[0], func(r bench.Report) float64 { return r.Relay.Verifications }))

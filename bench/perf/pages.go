@@ -42,12 +42,17 @@ func (r *results) table() string {
 			fmt.Fprintf(&t, "| %s | – | | | | | |\n", g.title)
 			continue
 		}
+		value := fmt.Sprintf(g.format+"%s", m.Value, spread(m.Samples, g.format))
+		if g.none() {
+			fmt.Fprintf(&t, "| %s | %s | – | – | – | %.0f | %s |\n", g.title, value, m.Std, m.Date)
+			continue
+		}
 		sign := "≤"
 		if g.least {
 			sign = "≥"
 		}
-		fmt.Fprintf(&t, "| %s | "+g.format+"%s | %s %g | %s %g | %s | %.0f | %s |\n",
-			g.title, m.Value, spread(m.Samples, g.format), sign, g.must, sign, g.aim, g.reached(m.Value), m.Std, m.Date)
+		fmt.Fprintf(&t, "| %s | %s | %s %g | %s %g | %s | %.0f | %s |\n",
+			g.title, value, sign, g.must, sign, g.aim, g.reached(m.Value), m.Std, m.Date)
 	}
 	return t.String()
 }

@@ -30,7 +30,7 @@ func TestOneRow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, id := range []string{"post32", "cpu", "tail"} {
+	for _, id := range []string{"post32", "floor32", "cpu", "tail"} {
 		if row, ok := r.row(id); !ok || row.Value <= 0 || row.Std <= 0 || len(row.Samples) != 1 {
 			t.Errorf("%s: %+v", id, row)
 		}

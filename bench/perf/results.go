@@ -62,16 +62,20 @@ type figures struct {
 // goal is what is wanted of a row.
 type goal struct {
 	id, title string
-	least     bool // must and aim are the least, not the most
-	must, aim float64
+	least     bool    // must and aim are the least, not the most
+	must, aim float64 // both 0: the row is measured for comparison only
 	format    string
 }
 
 var goals = []goal{
-	{"post32", "accepted events/s ÷ std, 32 connections, 256 senders", true, .25, .32, "%.3f"},
-	{"post32x10k", "… 32 connections, 10,000 senders", true, .25, .32, "%.3f"},
-	{"post256", "… 256 connections, 256 senders", true, .33, .42, "%.3f"},
-	{"post256x10k", "… 256 connections, 10,000 senders", true, .33, .42, "%.3f"},
+	{"floor32", "accepted events/s ÷ floor, 32 connections, 256 senders", true, .42, .55, "%.3f"},
+	{"floor32x10k", "… 32 connections, 10,000 senders", true, .42, .55, "%.3f"},
+	{"floor256", "… 256 connections, 256 senders", true, .52, .65, "%.3f"},
+	{"floor256x10k", "… 256 connections, 10,000 senders", true, .52, .65, "%.3f"},
+	{"post32", "accepted events/s ÷ std, 32 connections, 256 senders", true, 0, 0, "%.3f"},
+	{"post32x10k", "… 32 connections, 10,000 senders", true, 0, 0, "%.3f"},
+	{"post256", "… 256 connections, 256 senders", true, 0, 0, "%.3f"},
+	{"post256x10k", "… 256 connections, 10,000 senders", true, 0, 0, "%.3f"},
 	{"pretty", "bodies that are not canonical ÷ canonical ones", true, .85, .95, "%.3f"},
 	{"cpu", "server CPU an event ÷ one verification by crypto/ed25519, 32 connections", false, 2.4, 1.8, "%.2f"},
 	{"tail", "ack latency p99 ÷ p50, 32 connections", false, 8, 4, "%.1f"},
@@ -85,6 +89,9 @@ var goals = []goal{
 	{"catchup", "a reader 100,000 events behind: events/s ÷ std", true, 1, 3, "%.2f"},
 	{"start", "start with 1,000,000 stored events until the first 200 (the slowest of three, one after a kill)", false, 2, .3, "%.2f s"},
 }
+
+// none reports whether g asks for nothing.
+func (g goal) none() bool { return g.must == 0 && g.aim == 0 }
 
 // reached says which of a goal's two a value has: "aim", "must" or "missed".
 func (g goal) reached(value float64) string {
