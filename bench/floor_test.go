@@ -138,9 +138,14 @@ func checkFloorForms(t *testing.T, r Report) {
 			t.Errorf("%q is not in\n%s", want, people.String())
 		}
 	}
-	r.Floor.SameMachine = false
+	r.Floor.SameMachine = false // r.Floor is the caller's, which is done with it
 	people.Reset()
 	if err := r.WriteText(&people); err != nil || !strings.Contains(people.String(), "another address") {
+		t.Errorf("%v\n%s", err, people.String())
+	}
+	r.Floor.Turns = nil
+	people.Reset()
+	if err := r.WriteText(&people); err != nil || !strings.Contains(people.String(), "floor       no turn was measured\n") {
 		t.Errorf("%v\n%s", err, people.String())
 	}
 }

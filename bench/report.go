@@ -245,12 +245,15 @@ func (r Report) writeFloor(line func(name, format string, args ...any)) {
 	if f == nil {
 		return
 	}
+	ratios := f.ratios()
+	if len(ratios) == 0 {
+		line("floor", "no turn was measured")
+		return
+	}
 	line("floor", "%.0f/s = %.3f × std, %.1f µs CPU an event: a bare net/http server that verifies, at %s, "+
 		"process %d on this machine", f.Rate, f.RateRatio, f.CPUPerEvent, f.URL, f.PID)
-	if ratios := f.ratios(); len(ratios) > 0 {
-		line("", "%d turns with the relay: × floor from %.3f to %.3f, the median counts",
-			len(ratios), ratios[0], ratios[len(ratios)-1])
-	}
+	line("", "%d turns with the relay: × floor from %.3f to %.3f, the median counts",
+		len(ratios), ratios[0], ratios[len(ratios)-1])
 	if !f.SameMachine {
 		line("", "the relay has another address than this machine: "+
 			"× floor also compares two machines and the network between")
