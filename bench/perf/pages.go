@@ -37,24 +37,32 @@ func (r *results) table() string {
 	fmt.Fprintf(&t, "%s. `std` is how many signatures `crypto/ed25519` verifies a second on all cores, in the same runs.\n\n", r.Machine)
 	fmt.Fprintln(&t, "| | measured | must | aim | reached | std | date |\n|---|---|---|---|---|---|---|")
 	for _, g := range goals {
+		must, aim := g.bounds()
 		m, measured := r.row(g.id)
 		if !measured {
-			fmt.Fprintf(&t, "| %s | – | | | | | |\n", g.title)
+			fmt.Fprintf(&t, "| %s | – | %s | %s | | | |\n", g.title, must, aim)
 			continue
 		}
-		value := fmt.Sprintf(g.format+"%s", m.Value, spread(m.Samples, g.format))
+		reached := g.reached(m.Value)
 		if g.none() {
-			fmt.Fprintf(&t, "| %s | %s | – | – | – | %.0f | %s |\n", g.title, value, m.Std, m.Date)
-			continue
+			reached = "–"
 		}
-		sign := "≤"
-		if g.least {
-			sign = "≥"
-		}
-		fmt.Fprintf(&t, "| %s | %s | %s %g | %s %g | %s | %.0f | %s |\n",
-			g.title, value, sign, g.must, sign, g.aim, g.reached(m.Value), m.Std, m.Date)
+		fmt.Fprintf(&t, "| %s | "+g.format+"%s | %s | %s | %s | %.0f | %s |\n",
+			g.title, m.Value, spread(m.Samples, g.format), must, aim, reached, m.Std, m.Date)
 	}
 	return t.String()
+}
+
+// bounds returns what the table says of must and aim.
+func (g goal) bounds() (must, aim string) {
+	sign := "≤"
+	if g.least {
+		sign = "≥"
+	}
+	if g.none() {
+		return "–", "–"
+	}
+	return fmt.Sprintf("%s %g", sign, g.must), fmt.Sprintf("%s %g", sign, g.aim)
 }
 
 // spread says between which two values a row's runs were, if there were several.
