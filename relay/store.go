@@ -171,6 +171,7 @@ type Entry struct {
 	// Network tells senders' networks apart in the quota of an inbox: what comes from others does not count for one.
 	// 0: they are not told apart.
 	Network int64
+	Terms   thread.Terms // of the thread that the envelope opens, if it opens one
 }
 
 // Listing is what the directory knows of a manifest without reading it.

@@ -146,6 +146,9 @@ const minNoticeTTL, maxNoticeTTL = time.Minute, 24 * time.Hour
 // to learn. A notice lives as long as the REQUEST. Its id is derived from thread and party, so that the store keeps each
 // notice once.
 func (r *Relay) timeoutNotices(t thread.Thread, request time.Time) []*envelope.Envelope {
+	if t.Terms.Quiet {
+		return nil
+	}
 	var notices []*envelope.Envelope
 	now := r.Now()
 	ttl := min(max(request.Sub(now).Truncate(time.Second), minNoticeTTL), maxNoticeTTL)

@@ -87,6 +87,25 @@ func TestTimeouts(t *testing.T) {
 	}
 }
 
+// A thread's own terms come before the rules.
+func TestTerms(t *testing.T) {
+	th := play(t, message(client, request))
+	th.Terms = thread.Terms{PendingTimeout: time.Hour, ActiveTimeout: time.Minute}
+	if deadline, _ := (thread.Rules{}).Deadline(th); !deadline.Equal(noon.Add(time.Hour)) {
+		t.Errorf("pending until %v", deadline)
+	}
+	for _, m := range []*envelope.Envelope{message(offered, offer), message(client, accept)} {
+		next, err := (thread.Rules{}).Next(th, m, noon.Add(59*time.Minute))
+		if err != nil {
+			t.Fatal(err)
+		}
+		th = next
+	}
+	if deadline, _ := (thread.Rules{}).Deadline(th); !deadline.Equal(noon.Add(time.Hour)) {
+		t.Errorf("active until %v", deadline)
+	}
+}
+
 // Every transition asks the clock, whether a sweeper has come by or not.
 func TestMovesAtTheDeadline(t *testing.T) {
 	pending := play(t, message(client, request), message(offered, offer))

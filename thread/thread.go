@@ -8,6 +8,7 @@
 package thread
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -43,6 +44,15 @@ type Thread struct {
 	Offers      []Offer      `json:"offers"`              // standing ones, oldest first; never nil
 	OffersMade  int          `json:"offersMade,omitempty"`
 	Transitions []Transition `json:"transitions"`
+	Terms       Terms        `json:"-"` // known to the relay only
+}
+
+// Terms are what a part of the relay that opens a thread decides about it, in place of the Rules. The zero Terms leave
+// everything to the Rules.
+type Terms struct {
+	PendingTimeout time.Duration // 0: the Rules'
+	ActiveTimeout  time.Duration // 0: the Rules'
+	Quiet          bool          // the parties get no notice when the clock ends the thread
 }
 
 // Offer is an offer that stands: made and not withdrawn.
@@ -142,9 +152,9 @@ func (r Rules) Deadline(t Thread) (deadline time.Time, ok bool) {
 	for _, step := range slices.Backward(t.Transitions) {
 		switch {
 		case t.State == Pending && (step.Type == envelope.TypeRequest || step.Type == envelope.TypeOffer):
-			return step.At.Add(r.PendingTimeout), true
+			return step.At.Add(cmp.Or(t.Terms.PendingTimeout, r.PendingTimeout)), true
 		case t.State == Active && step.Type == envelope.TypeAccept:
-			return step.At.Add(r.ActiveTimeout), true
+			return step.At.Add(cmp.Or(t.Terms.ActiveTimeout, r.ActiveTimeout)), true
 		}
 	}
 	return time.Time{}, false

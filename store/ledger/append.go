@@ -135,6 +135,7 @@ func (g *group) move(e relay.Entry) (thread.Thread, *held, error) {
 	}
 	next, chosen, err := g.policy.Rules.Apply(threads, e.Envelope, e.Received)
 	if err != nil || chosen < 0 {
+		next.Terms = e.Terms
 		return next, nil, err
 	}
 	return next, candidates[chosen], nil

@@ -17,6 +17,7 @@ import (
 // since 1970, and an identity is written once.
 //
 //	version keep requestExpires requestID
+//	pendingTimeout activeTimeout quiet         Terms
 //	count (identity)...
 //	recipient agent                            numbers of identities: 0 is nobody, 1 the client
 //	count (type, to, by, id, at)...            Transitions
@@ -34,6 +35,7 @@ const recordVersion = 1
 var (
 	stepTypes = []envelope.Type{envelope.TypeRequest, envelope.TypeOffer, envelope.TypeAccept, envelope.TypeCancel,
 		envelope.TypeResult, envelope.TypeError, thread.TypeTimeout}
+	noYes  = []bool{false, true}
 	states = []thread.State{thread.Open, thread.Pending, thread.Active, thread.Completed, thread.Failed}
 )
 
@@ -72,6 +74,9 @@ func (t *Thread) Encode() []byte {
 	b = appendTime(b, t.Keep)
 	b = appendTime(b, t.RequestExpires)
 	b = appendText(b, t.RequestID)
+	b = binary.AppendUvarint(b, uint64(t.Terms.PendingTimeout))
+	b = binary.AppendUvarint(b, uint64(t.Terms.ActiveTimeout))
+	b = append(b, byte(slices.Index(noYes, t.Terms.Quiet)))
 	b = binary.AppendUvarint(b, uint64(len(identities)-1))
 	for _, did := range identities[1:] {
 		b = appendText(b, string(did))
@@ -87,6 +92,7 @@ func (r Row) Decode() (*Thread, error) {
 		return nil, fmt.Errorf("the record of thread %d has the form %d, and this program knows %d", r.Number, version, recordVersion)
 	}
 	t.Keep, t.RequestExpires, t.RequestID = d.time(), d.time(), d.text()
+	t.Terms = thread.Terms{PendingTimeout: time.Duration(d.uint()), ActiveTimeout: time.Duration(d.uint()), Quiet: pickByte(&d, noYes)}
 	identities := make([]didkey.DID, 2+d.count(1))
 	identities[1] = r.Client
 	for i := range identities[2:] {

@@ -43,6 +43,7 @@ func threads(t testing.TB) (all []*ledger.Thread) {
 		now = now.Add(time.Second)
 	}
 	ended := *all[len(all)-1]
+	ended.Terms = thread.Terms{PendingTimeout: time.Hour, ActiveTimeout: time.Minute, Quiet: true}
 	ended.Thread = thread.Rules{}.At(ended.Thread, now.AddDate(0, 1, 0))
 	return append(all, &ended)
 }
