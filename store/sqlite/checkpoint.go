@@ -3,8 +3,6 @@ package sqlite
 import (
 	"context"
 	"database/sql"
-
-	"github.com/agora-relay/agora/relay"
 )
 
 const pageSize = 4096 // SQLite's default
@@ -13,8 +11,13 @@ const pageSize = 4096 // SQLite's default
 // thread's, of its parties', each with a share of the splits.
 const eventPages = 12
 
-// pages returns how many pages e changes at most.
-func pages(e relay.Entry) int { return eventPages + len(e.Envelope.Canonical())/pageSize }
+// pages returns how many pages j changes at most, or about how many if it is an update.
+func (j job) pages() int {
+	if j.update != nil {
+		return updatePages
+	}
+	return eventPages + len(j.entry.Envelope.Canonical())/pageSize
+}
 
 // The write-ahead log is copied into the database in the background whenever it has grown by Store.logLimit pages. It
 // begins again at its start when all of it was copied and nobody reads it; as neither happens under load, the writer

@@ -38,8 +38,9 @@ import (
 // Options are what a store is opened with. The zero value works.
 type Options struct {
 	relay.Policy
-	MaxBytes   int64            // the database's size at most, its write-ahead log and reserve aside; 0: DefaultMaxBytes
-	Reserve    int64            // bytes held back for the time when the disk is full; 0: DefaultReserve
+	MaxBytes   int64 // the database's size at most, its write-ahead log and reserve aside; 0: DefaultMaxBytes
+	Reserve    int64 // bytes held back for the time when the disk is full; 0: DefaultReserve
+	Extensions []relay.Extension
 	AcceptLoss bool             // open also what lacks acknowledged events, under a new epoch
 	Log        *slog.Logger     // nil: slog.Default
 	Now        func() time.Time // nil: time.Now
@@ -103,7 +104,7 @@ type Store struct {
 	prepared map[string]*sql.Stmt // of readDB, by their text
 }
 
-var _ relay.Store = (*Store)(nil)
+var _ relay.Extender = (*Store)(nil)
 
 // How many connections there are: of the writer and the checkpointer, and of those who read.
 const (
@@ -225,6 +226,9 @@ func (s *Store) prepare(ctx context.Context) (err error) {
 	if err := migrate(ctx, s.writeDB); err != nil {
 		return err
 	}
+	if err := extend(ctx, s.writeDB, s.options.Extensions); err != nil {
+		return err
+	}
 	var busy bool
 	var length, copied int
 	if err := s.writeDB.QueryRowContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)").Scan(&busy, &length, &copied); err != nil {
@@ -280,15 +284,11 @@ func migrate(ctx context.Context, db *sql.DB) error {
 		if err != nil {
 			return err
 		}
-		tx, err := db.BeginTx(ctx, nil)
-		if err != nil {
+		if err := inTx(ctx, db, func(tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, string(text)+"\nPRAGMA user_version = "+strconv.Itoa(number))
 			return err
-		}
-		if _, err := tx.ExecContext(ctx, string(text)+"\nPRAGMA user_version = "+strconv.Itoa(number)); err != nil {
-			return errors.Join(fmt.Errorf("schema %d: %w", number, err), tx.Rollback())
-		}
-		if err := tx.Commit(); err != nil {
-			return err
+		}); err != nil {
+			return fmt.Errorf("schema %d: %w", number, err)
 		}
 	}
 	_, err = db.ExecContext(ctx, "INSERT INTO meta (name, value) VALUES ('epoch', ?) ON CONFLICT DO NOTHING", newEpoch())

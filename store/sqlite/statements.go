@@ -8,7 +8,8 @@ import (
 
 // statements are the writer's, prepared once.
 type statements struct {
-	begin, commit, rollback *sql.Stmt
+	begin, commit, rollback  *sql.Stmt
+	savepoint, undo, release *sql.Stmt
 
 	// Identities.
 	party, addParty, seen, dropParty *sql.Stmt
@@ -50,6 +51,10 @@ func (s *statements) all() map[**sql.Stmt]string {
 		&s.begin:    "BEGIN IMMEDIATE",
 		&s.commit:   "COMMIT",
 		&s.rollback: "ROLLBACK",
+
+		&s.savepoint: "SAVEPOINT step",
+		&s.undo:      "ROLLBACK TO step",
+		&s.release:   "RELEASE step",
 
 		&s.party:    "SELECT id FROM party WHERE did = ?",
 		&s.addParty: "INSERT INTO party (did) VALUES (?)",

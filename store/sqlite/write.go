@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/agora-relay/agora/didkey"
@@ -17,11 +18,12 @@ import (
 // in while the one before was being written, and what those who could run meanwhile bring.
 const maxGroup = 256
 
-// job is work for the writer: an envelope to append, or a task.
+// job is work for the writer: an envelope to append, an update, or a task.
 type job struct {
-	entry relay.Entry
-	task  func(*writer) error
-	done  chan outcome // holds one, so the writer never waits for a caller who left
+	entry  relay.Entry
+	update *update
+	task   func(*writer) error
+	done   chan outcome // holds one, so the writer never waits for a caller who left
 }
 
 type outcome struct {
@@ -103,12 +105,12 @@ func (w *writer) run() {
 
 // group returns first and what waits behind it, as far as the write-ahead log takes it at once.
 func (w *writer) group(first job) []job {
-	group, changed, most := []job{first}, pages(first.entry), int(w.store.logLimit.Load())
+	group, changed, most := []job{first}, first.pages(), int(w.store.logLimit.Load())
 	for yielded := false; len(group) < maxGroup && changed < most; {
 		select {
 		case j := <-w.store.appends:
 			group = append(group, j)
-			changed += pages(j.entry)
+			changed += j.pages()
 			yielded = false
 		default:
 			if yielded {
@@ -131,7 +133,7 @@ func (w *writer) appendGroup(group []job) {
 	err := w.store.refusal()
 	if err == nil {
 		err = w.transact(func() (err error) {
-			posted, err = w.appendEntries(group, outcomes)
+			posted, err = w.runGroup(group, outcomes)
 			return err
 		})
 	}
@@ -155,10 +157,34 @@ func (w *writer) appendGroup(group []job) {
 	if err == nil {
 		changed := 0
 		for _, j := range group {
-			changed += pages(j.entry)
+			changed += j.pages()
 		}
 		_ = w.store.failed(w.watchLog(changed)) // which notes it
 	}
+}
+
+// runGroup does the jobs of a group, in their order. Entries that follow each other are one group of the ledger.
+func (w *writer) runGroup(group []job, outcomes []outcome) (posted []relay.Posted, err error) {
+	for len(group) > 0 {
+		n := slices.IndexFunc(group, func(j job) bool { return j.update != nil })
+		var some []relay.Posted
+		switch n {
+		case 0:
+			n = 1
+			outcomes[0], some, err = w.runUpdate(group[0].update)
+		case -1:
+			n = len(group)
+			fallthrough
+		default:
+			some, err = w.appendEntries(group[:n], outcomes[:n])
+		}
+		if err != nil {
+			return nil, err
+		}
+		posted = append(posted, some...)
+		group, outcomes = group[n:], outcomes[n:]
+	}
+	return posted, nil
 }
 
 // committed notes in the mark what is on disk now, and tells the watchers. swept is the time if a sweep did it.
@@ -166,9 +192,7 @@ func (w *writer) appendGroup(group []job) {
 func (w *writer) committed(posted []relay.Posted, swept time.Time) error {
 	s := w.store
 	next := s.mark.mark
-	if len(posted) > 0 {
-		next.seq = posted[len(posted)-1].Seq
-	}
+	next.seq = w.last
 	if !swept.IsZero() && swept.Sub(instant(next.swept)).Abs() >= sweptEvery {
 		next.swept = nanos(swept)
 	}
@@ -197,9 +221,7 @@ func (w *writer) transact(f func() error) error {
 	if err == nil {
 		return nil
 	}
-	clear(w.parties) // some may not be there any more
-	w.ledger.Forget()
-	w.last = last
+	w.undo(last)
 	if _, failed := w.stmts.rollback.ExecContext(ctx); failed != nil {
 		// Of a full or failing disk SQLite has rolled back by itself.
 		err = fmt.Errorf("%w (and then rolling back: %v)", err, failed)

@@ -1,0 +1,317 @@
+package sqlite
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/agora-relay/agora/relay"
+)
+
+// updateTime is how long the function of an Update may keep the writer.
+const updateTime = time.Second
+
+// updatePages is how many pages an Update is taken to change, when the write-ahead log is watched.
+const updatePages = 64
+
+var (
+	errTooLong = fmt.Errorf("the update took longer than %v, which is all the time it may keep the store's writer; nothing of it is stored", updateTime)
+	errOver    = errors.New("the transaction is over")
+)
+
+// update is the function of a call of Update.
+type update struct {
+	f        func(relay.StoreTx) error
+	panicked any // what f panicked with
+}
+
+// Update implements relay.Extender.
+func (s *Store) Update(ctx context.Context, f func(relay.StoreTx) error) (time.Duration, error) {
+	u := &update{f: f}
+	receipt, err := s.do(ctx, s.appends, job{update: u})
+	if u.panicked != nil && err == errPanicked {
+		panic(u.panicked)
+	}
+	return receipt.Took, err
+}
+
+var errPanicked = errors.New("the update panicked")
+
+// runUpdate runs an update under a savepoint of the transaction that is open. Its outcome is what its caller is told; err
+// is for all, because the database has failed.
+func (w *writer) runUpdate(u *update) (o outcome, posted []relay.Posted, err error) {
+	began := time.Now()
+	last := w.last
+	if _, err := w.stmts.savepoint.Exec(); err != nil {
+		return outcome{}, nil, err
+	}
+	tx := &updateTx{w: w, until: began.Add(updateTime)}
+	o.err = tx.run(u)
+	if tx.failed != nil {
+		return outcome{}, nil, tx.failed
+	}
+	if o.err == nil && tx.wrote && len(tx.posted) == 0 {
+		// It takes a number, so that the mark tells when what it wrote is missing.
+		w.last++
+		_, o.err = w.stmts.keepLast.Exec(w.last)
+	}
+	if o.err != nil {
+		w.undo(last)
+		if _, err := w.stmts.undo.Exec(); err != nil {
+			return outcome{}, nil, err
+		}
+		tx.posted = nil
+	}
+	if _, err := w.stmts.release.Exec(); err != nil {
+		return outcome{}, nil, err
+	}
+	o.receipt.Took = time.Since(began)
+	return o, tx.posted, nil
+}
+
+// undo forgets what the writer has in memory of steps that are rolled back.
+func (w *writer) undo(last relay.Seq) {
+	clear(w.parties) // some may not be there any more
+	w.ledger.Forget()
+	w.last = last
+}
+
+// updateTx implements relay.StoreTx. The function that has it runs in a goroutine of its own, so that the writer can go
+// on when its time is over.
+type updateTx struct {
+	w      *writer
+	until  time.Time
+	mu     sync.Mutex // held while the connection is used
+	over   error      // why it can be used no more
+	failed error      // the first error that is not of what the function gave it
+	posted []relay.Posted
+	wrote  bool
+}
+
+// run calls u's function and waits until it returns, or its time is over.
+func (t *updateTx) run(u *update) error {
+	done := make(chan error, 1)
+	t.w.store.workers.Go(func() {
+		defer func() {
+			if p := recover(); p != nil {
+				u.panicked = p
+				t.w.store.options.Log.Error("an update panicked; nothing of it is stored", slog.Any("panic", p), "stack", string(debug.Stack()))
+				done <- errPanicked
+			}
+		}()
+		done <- u.f(t)
+	})
+	late := time.NewTimer(time.Until(t.until))
+	defer late.Stop()
+	var err error
+	over := errOver
+	select {
+	case err = <-done:
+	case <-late.C:
+		err, over = errTooLong, errTooLong
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.over = over
+	return err
+}
+
+// use lets f use the connection, unless the transaction is over.
+func (t *updateTx) use(f func() error) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := cmp.Or(t.over, t.failed); err != nil {
+		return err
+	}
+	if time.Now().After(t.until) {
+		return errTooLong
+	}
+	err := f()
+	if err != nil && !ofData(err) {
+		t.failed = err
+	}
+	return err
+}
+
+// Exec implements relay.StoreTx.
+func (t *updateTx) Exec(text string, args ...any) (rows int64, err error) {
+	if err := allowed(text); err != nil {
+		return 0, err
+	}
+	err = t.use(func() error {
+		result, err := t.w.conn.ExecContext(context.Background(), text, args...)
+		if err != nil {
+			return err
+		}
+		t.wrote = true
+		rows, err = result.RowsAffected()
+		return err
+	})
+	return rows, err
+}
+
+// Query implements relay.Querier.
+func (t *updateTx) Query(row func(func(...any) error) error, text string, args ...any) error {
+	if err := allowed(text); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithDeadline(context.Background(), t.until)
+	defer cancel()
+	var own error
+	err := t.use(func() error {
+		err := queryRows(ctx, t.w.conn, &own, row, text, args)
+		if ctx.Err() != nil {
+			own, err = errTooLong, nil // a SELECT that is interrupted leaves the transaction as it is
+		}
+		return err
+	})
+	return cmp.Or(own, err)
+}
+
+// Append implements relay.StoreTx.
+func (t *updateTx) Append(e relay.Entry) (receipt relay.Receipt, err error) {
+	err = t.use(func() error {
+		outcomes, posted, err := t.w.ledger.Append(t.w, []relay.Entry{e})
+		if err != nil {
+			return err
+		}
+		t.posted = append(t.posted, posted...)
+		receipt = outcomes[0].Receipt
+		return outcomes[0].Err
+	})
+	return receipt, err
+}
+
+// View implements relay.Extender.
+func (s *Store) View(ctx context.Context, f func(relay.Querier) error) (took time.Duration, err error) {
+	if err := s.closed(); err != nil {
+		return 0, err
+	}
+	if stopped := s.onReader(func() {
+		began := time.Now()
+		err = s.view(ctx, f)
+		took = time.Since(began)
+	}); stopped != nil {
+		return 0, stopped
+	}
+	return took, err
+}
+
+func (s *Store) view(ctx context.Context, f func(relay.Querier) error) (err error) {
+	conn, err := s.readDB.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	if _, err := conn.ExecContext(ctx, "BEGIN"); err != nil {
+		return s.readFailed(err)
+	}
+	defer func() {
+		_, failed := conn.ExecContext(context.Background(), "ROLLBACK") // which ends a transaction that has only read
+		err = errors.Join(err, failed)
+	}()
+	return f(&viewTx{ctx, conn, s})
+}
+
+// viewTx implements relay.Querier.
+type viewTx struct {
+	ctx   context.Context
+	conn  *sql.Conn
+	store *Store
+}
+
+func (t *viewTx) Query(row func(func(...any) error) error, text string, args ...any) error {
+	if err := allowed(text); err != nil {
+		return err
+	}
+	var own error
+	err := queryRows(t.ctx, t.conn, &own, row, text, args)
+	return cmp.Or(own, t.store.readFailed(err))
+}
+
+// queryRows calls row for each row of a query. own is row's error; what is returned is the database's.
+func queryRows(ctx context.Context, conn *sql.Conn, own *error, row func(func(...any) error) error, text string, args []any) error {
+	rows, err := conn.QueryContext(ctx, text, args...)
+	if err != nil {
+		return err
+	}
+	for *own == nil && rows.Next() {
+		*own = row(rows.Scan)
+	}
+	return errors.Join(rows.Err(), rows.Close())
+}
+
+// allowed refuses statements that would end the transaction or change the connection.
+func allowed(text string) error {
+	word, _, _ := strings.Cut(strings.TrimSpace(text), " ")
+	switch strings.ToUpper(word) {
+	case "SELECT", "INSERT", "UPDATE", "DELETE", "REPLACE", "WITH", "VALUES":
+		return nil
+	}
+	return fmt.Errorf("an extension's statement begins with SELECT, INSERT, UPDATE, DELETE, REPLACE, WITH or VALUES, not with %q", word)
+}
+
+// extend runs those migrations of the extensions that the database has not seen.
+func extend(ctx context.Context, db *sql.DB, all []relay.Extension) error {
+	if err := relay.ValidateExtensions(all); err != nil {
+		return err
+	}
+	for _, x := range all {
+		have, err := migrationOf(ctx, db, x.Name)
+		if err != nil {
+			return err
+		}
+		if have > len(x.Migrations) {
+			return fmt.Errorf("the tables of %s have form %d, this program knows %d; they were written by a newer version, use that one", x.Name, have, len(x.Migrations))
+		}
+		for i, text := range x.Migrations[have:] {
+			if err := inTx(ctx, db, func(tx *sql.Tx) error {
+				if _, err := tx.ExecContext(ctx, text); err != nil {
+					return fmt.Errorf("migration %d of %s: %w", have+i+1, x.Name, err)
+				}
+				_, err := tx.ExecContext(ctx, "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+					extensionPrefix+x.Name, strconv.Itoa(have+i+1))
+				return err
+			}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// extensionPrefix begins the names in meta under which the number of an extension's last migration stands.
+const extensionPrefix = "extension."
+
+// queryer is a *sql.DB or a *sql.Conn.
+type queryer interface {
+	QueryRowContext(ctx context.Context, text string, args ...any) *sql.Row
+}
+
+// migrationOf returns the number of an extension's last migration, 0 if there was none.
+func migrationOf(ctx context.Context, db queryer, name string) (number int, err error) {
+	err = db.QueryRowContext(ctx, "SELECT value FROM meta WHERE name = ?", extensionPrefix+name).Scan(&number)
+	if errors.Is(err, sql.ErrNoRows) {
+		return 0, nil
+	}
+	return number, err
+}
+
+func inTx(ctx context.Context, db *sql.DB, f func(*sql.Tx) error) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	if err := f(tx); err != nil {
+		return errors.Join(err, tx.Rollback())
+	}
+	return tx.Commit()
+}
