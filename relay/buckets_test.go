@@ -2,6 +2,7 @@ package relay
 
 import (
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"net/netip"
 	"testing"
@@ -157,7 +158,7 @@ func BenchmarkAdmit(b *testing.B) {
 	b.Run("refused", func(b *testing.B) {
 		b.ReportAllocs()
 		r := &Relay{Config: Config{Limits: Limits{PostsPerAddress: Rate{PerSecond: 0.01, Burst: 1}}.WithDefaults(), Now: time.Now}}
-		r.limiter = newLimiter(r.Limits)
+		r.limiter, r.refusals = newLimiter(r.Limits), newRefusals(slog.New(slog.DiscardHandler))
 		for b.Loop() {
 			_ = r.Admit(Peer{Addr: v4(1)}, Posts)
 		}
