@@ -1,11 +1,12 @@
 // Package replay decides, from the time alone, whether a message is fresh and how long it must be remembered.
 //
-// A message is known by its sender and id. A copy is harmless while that pair is remembered, and refused by its
-// timestamp once it is not; Window keeps the second span inside the first, also for a clock that is set back.
-// The package is pure: the time is an argument, remembering is the store's.
+// A message is known by its sender and id. A store recognizes a copy while it remembers that pair. After that, the
+// timestamp of the copy is stale. Window.Validate checks that the memory is long enough for this, also if the relay's
+// clock is set back by up to StepBack. The package is pure: the time is an argument, and the store remembers.
 package replay
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
@@ -19,8 +20,11 @@ type Window struct {
 	MaxTTL time.Duration // the longest a message is kept, from its ts; 0: 30 days
 }
 
-// The protocol's spans (Agora v1.0 "Replay Attack Prevention"; PROTOCOL §1, §3). 30 minutes cover the ten after which
-// the farthest future ts has left the window, and a clock stepping back by 15.
+// StepBack is how far a relay's clock may be set back without any rule about time failing: no message and no signed
+// read is taken twice, and no search by time misses an event (PROTOCOL §3, §8).
+const StepBack = 15 * time.Minute
+
+// The protocol's spans (Agora v1.0 "Replay Attack Prevention"; PROTOCOL §1, §3).
 const (
 	DefaultSkew   = 5 * time.Minute
 	DefaultMemory = 30 * time.Minute
@@ -39,6 +43,35 @@ func (w Window) WithDefaults() Window {
 		w.MaxTTL = DefaultMaxTTL
 	}
 	return w
+}
+
+// The bounds of MaxTTL, and the longest Memory. A store keeps instants as nanoseconds in 64 bits, which end in the
+// year 2262.
+const (
+	minSpan = time.Second
+	maxSpan = 100 * 365 * 24 * time.Hour
+)
+
+// Validate reports what is wrong with w, after WithDefaults, and how to correct it.
+//
+// A message may be dated almost Skew ahead of the clock on arrival, and is fresh until almost Skew after its date. The
+// clock may then be set back by StepBack. So Memory must be at least 2*Skew + StepBack, or a copy could be accepted.
+func (w Window) Validate() error {
+	w = w.WithDefaults()
+	for _, span := range []struct {
+		name  string
+		value time.Duration
+		min   time.Duration
+	}{{"Skew", w.Skew, 1}, {"Memory", w.Memory, 1}, {"MaxTTL", w.MaxTTL, minSpan}} {
+		if span.value < span.min || span.value > maxSpan {
+			return fmt.Errorf("window: %s is %v; set it to at least %v and at most %v", span.name, span.value, span.min, maxSpan)
+		}
+	}
+	if needed := 2*w.Skew + StepBack; w.Memory < needed {
+		return fmt.Errorf("window: Memory is %v, but a Skew of %v needs %v (2*Skew + %v for a clock that is set back); "+
+			"raise Memory to %v or lower Skew", w.Memory, w.Skew, needed, StepBack, needed)
+	}
+	return nil
 }
 
 // Check refuses a message whose ts is not strictly within the window around now, or that has already expired.

@@ -3,6 +3,7 @@ package replay_test
 import (
 	"errors"
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -128,8 +129,8 @@ func TestExpiresAndRememberUntil(t *testing.T) {
 	}
 }
 
-// PROTOCOL §3: the memory covers max(received+10m, ts+5m) with a clock that steps back 15 minutes. Whatever is accepted
-// once is refused at any reading of the clock after the memory has lapsed, less such a step.
+// TestNoReplayAfterTheMemory tests PROTOCOL §3. What was accepted once is refused after its id was forgotten, also if
+// the clock is then set back by up to StepBack.
 func TestNoReplayAfterTheMemory(t *testing.T) {
 	var w replay.Window
 	rapid.Check(t, func(t *rapid.T) {
@@ -146,27 +147,62 @@ func TestNoReplayAfterTheMemory(t *testing.T) {
 			t.Fatalf("remembered until %v only", until)
 		}
 		later := time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "later"))
-		back := time.Duration(rapid.Int64Range(0, int64(15*time.Minute)).Draw(t, "back"))
+		back := time.Duration(rapid.Int64Range(0, int64(replay.StepBack)).Draw(t, "back"))
 		if now := until.Add(later).Add(-back); w.Check(ts, ttl, now) == nil {
 			t.Fatalf("ts %v, received %v, forgotten at %v: accepted again at %v", ts, received, until, now)
 		}
 	})
 }
 
-// The same at the worst corner, where nothing is left to chance: the farthest ts, forgotten at once, the largest step.
+// TestNoReplayAtTheCorner tests the shortest valid memory and the farthest ts. The id is forgotten at the first moment
+// possible, and the clock is then set back.
 func TestNoReplayAtTheCorner(t *testing.T) {
-	var w replay.Window
-	ts := noon.Add(5*time.Minute - 1)
-	if err := w.Check(ts, time.Hour*20, noon); err != nil {
-		t.Fatal(err)
-	}
-	forgotten := w.RememberUntil(noon, noon)
-	for _, back := range []time.Duration{0, 15 * time.Minute, 20 * time.Minute} { // 20: what is left of the margin
-		if w.Check(ts, 20*time.Hour, forgotten.Add(-back)) == nil {
-			t.Errorf("accepted again after a step of %v", back)
+	for _, skew := range []time.Duration{time.Second, 5 * time.Minute, 3 * time.Hour} {
+		w := replay.Window{Skew: skew, Memory: 2*skew + replay.StepBack}
+		if err := w.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		ts := noon.Add(skew - 1)
+		if err := w.Check(ts, 20*time.Hour, noon); err != nil {
+			t.Fatal(err)
+		}
+		forgotten := w.RememberUntil(noon, noon)
+		for _, back := range []time.Duration{0, time.Minute, replay.StepBack} {
+			if w.Check(ts, 20*time.Hour, forgotten.Add(-back)) == nil {
+				t.Errorf("skew %v: accepted again after a step of %v", skew, back)
+			}
+		}
+		if err := w.Check(ts, 20*time.Hour, forgotten.Add(-replay.StepBack-2)); err != nil {
+			t.Errorf("skew %v: the step of %v is not the largest one: %v", skew, replay.StepBack, err)
 		}
 	}
-	if w.Check(ts, 20*time.Hour, forgotten.Add(-20*time.Minute-2)) != nil {
-		t.Error("the corner is not where this test thinks it is")
+}
+
+func TestValidate(t *testing.T) {
+	const year = 365 * 24 * time.Hour
+	for name, c := range map[string]struct {
+		w    replay.Window
+		want string // in the error; empty: there is none
+	}{
+		"the zero value":             {replay.Window{}, ""},
+		"just enough":                {replay.Window{Skew: 5 * time.Minute, Memory: 25 * time.Minute}, ""},
+		"1ns too little":             {replay.Window{Skew: 5 * time.Minute, Memory: 25*time.Minute - 1}, "raise Memory to 25m0s"},
+		"a skew that needs more":     {replay.Window{Skew: 3 * time.Hour}, "raise Memory to 6h15m0s"},
+		"no skew to speak of":        {replay.Window{Skew: 1, Memory: replay.StepBack + 2}, ""},
+		"less than a step back":      {replay.Window{Skew: 1, Memory: replay.StepBack}, "raise Memory"},
+		"a negative skew":            {replay.Window{Skew: -1}, "Skew is -1ns"},
+		"a negative memory":          {replay.Window{Memory: -1}, "Memory is -1ns"},
+		"a negative ttl":             {replay.Window{MaxTTL: -time.Hour}, "MaxTTL is -1h0m0s"},
+		"less than the shortest ttl": {replay.Window{MaxTTL: time.Second - 1}, "MaxTTL is 999.999999ms; set it to at least 1s"},
+		"the shortest ttl":           {replay.Window{MaxTTL: time.Second}, ""},
+		"a ttl of a century":         {replay.Window{MaxTTL: 100 * year}, ""},
+		"a ttl beyond it":            {replay.Window{MaxTTL: 100*year + 1}, "at most 876000h0m0s"},
+		"a skew that overflows":      {replay.Window{Skew: math.MaxInt64, Memory: math.MaxInt64}, "Skew is"},
+		"a memory that overflows":    {replay.Window{Memory: math.MaxInt64}, "Memory is"},
+	} {
+		err := c.w.Validate()
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
 	}
 }
