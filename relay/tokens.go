@@ -7,6 +7,7 @@ import (
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/replay"
 )
 
 const (
@@ -14,8 +15,6 @@ const (
 	tokenMemory = 2 * ReadSkew
 	// maxTokens bounds a generation of used tokens, of which there are two: 40 MB. It is 4369 reads a second.
 	maxTokens = 1 << 19
-	// maxStepBack is how far the clock may be set back with no token being taken twice; see tokens.oldest.
-	maxStepBack = 20 * time.Minute
 )
 
 // tokens remembers which signed reads were taken. What was remembered is never forgotten early to make room: whoever
@@ -43,10 +42,11 @@ func (t *tokens) isFresh(ts, now time.Time) bool {
 }
 
 // within compares instants, as a difference saturates. The oldest is a minute before the latest time the clock has
-// shown: what was forgotten was used two minutes before that, so a clock that is set back brings none of it back. One
-// that was ahead by more than maxStepBack is taken to have been wrong, or nobody could read until it is reached again.
+// shown: what was forgotten was used two minutes before that, so a clock that is set back brings none of it back. If the
+// clock is set back by more than replay.StepBack, the time before is taken to have been wrong. Otherwise nobody could
+// read until the clock shows it again.
 func (t *tokens) within(ts, now time.Time) bool {
-	if now.After(t.latest) || now.Before(t.latest.Add(-maxStepBack)) {
+	if now.After(t.latest) || now.Before(t.latest.Add(-replay.StepBack)) {
 		t.latest = now
 	}
 	return !ts.Before(t.started) && ts.After(t.latest.Add(-ReadSkew)) && ts.Before(now.Add(ReadSkew))

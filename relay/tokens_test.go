@@ -9,6 +9,7 @@ import (
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/replay"
 )
 
 func reasonOf(t *testing.T, err error) string {
@@ -53,8 +54,11 @@ func TestTokensThroughTime(t *testing.T) {
 			{1, 11 * time.Minute, 12*time.Minute - 1, used}, {1, 11 * time.Minute, 12 * time.Minute, untimed}},
 		"the clock is set back": {{1, 10 * time.Minute, 10 * time.Minute, ""}, {2, 15 * time.Minute, 15 * time.Minute, ""}, {3, 18 * time.Minute, 18 * time.Minute, ""},
 			{1, 10 * time.Minute, 10 * time.Minute, untimed}, {4, 17*time.Minute + time.Second, 17 * time.Minute, ""}, {3, 18 * time.Minute, 17*time.Minute + 30*time.Second, used}},
-		"the clock was a day ahead": {{1, 24 * time.Hour, 24 * time.Hour, ""}, {2, 2 * time.Hour, 2 * time.Hour, ""}},
-		"the end of all years":      {{1, 1 << 62, time.Minute, untimed}, {1, -1 << 62, time.Minute, untimed}},
+		"the clock is set back as far as it may be": {{1, time.Hour, time.Hour, ""}, {2, time.Hour - replay.StepBack, time.Hour - replay.StepBack, untimed},
+			{1, time.Hour, time.Hour, used}},
+		"the clock is set back farther": {{1, time.Hour, time.Hour, ""}, {2, time.Hour - replay.StepBack - 1, time.Hour - replay.StepBack - 1, ""}},
+		"the clock was a day ahead":     {{1, 24 * time.Hour, 24 * time.Hour, ""}, {2, 2 * time.Hour, 2 * time.Hour, ""}},
+		"the end of all years":          {{1, 1 << 62, time.Minute, untimed}, {1, -1 << 62, time.Minute, untimed}},
 	} {
 		tokens := newTokens(start)
 		for i, s := range steps {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/replay"
 )
 
 // selection is one way to a query's events: through one index, in the order of the sequence. The conditions that the
@@ -193,9 +194,6 @@ func (s *selection) filter(q relay.Query) {
 	}
 }
 
-// steppedBack is how far the relay's clock may have been set back with the lower bound for Query.NewerThan holding.
-const steppedBack = 20 * time.Minute
-
 // place adds the conditions of q's place in the sequence.
 func (s *selection) place(q relay.Query, skew time.Duration) {
 	if q.After.Seq > 0 {
@@ -203,9 +201,9 @@ func (s *selection) place(q relay.Query, skew time.Duration) {
 	}
 	s.add("seq <= ?", q.Until)
 	if !q.NewerThan.IsZero() {
-		// A message that arrived after NewerThan, or claims to have been sent after it, was stored behind any that was
-		// sent so long before: either's clock is off by less than skew.
+		// An event that is newer than NewerThan, by its arrival or by its ts, was stored behind every event with a ts so
+		// long before: each sender's clock is off by less than skew, the relay's was set back by StepBack at most.
 		s.add("seq > ifnull((SELECT seq FROM event WHERE ts <= ? ORDER BY ts DESC LIMIT 1), 0)",
-			nanos(q.NewerThan.Add(-2*skew-steppedBack)))
+			nanos(q.NewerThan.Add(-2*skew-replay.StepBack)))
 	}
 }

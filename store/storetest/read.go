@@ -111,8 +111,23 @@ func testRead(t *testing.T, open Opener) {
 		}
 	})
 
+	t.Run("newer, where the relay's clock was set back", func(t *testing.T) {
+		f := newFixture(t, open, relay.Policy{})
+		ahead, behind := manifest("m"), manifest("m")
+		edge := replay.DefaultSkew - time.Millisecond
+		ahead.TS = f.now.Add(edge)
+		want := f.post(alice, ahead).ID
+		f.pass(-replay.StepBack)
+		behind.TS = f.now.Add(-edge)
+		f.post(bob, behind)
+		page := f.read(relay.Query{NewerThan: ahead.TS.Add(-time.Millisecond), Limit: 9})
+		if len(page.Events) != 1 || page.Events[0].ID != want {
+			t.Errorf("%+v", page)
+		}
+	})
+
 	t.Run("newer, where clocks may be far off", func(t *testing.T) {
-		f := newFixture(t, open, relay.Policy{Window: replay.Window{Skew: 3 * time.Hour}})
+		f := newFixture(t, open, relay.Policy{Window: replay.Window{Skew: 3 * time.Hour, Memory: 7 * time.Hour}})
 		ahead, behind := manifest("m"), manifest("m")
 		ahead.TS, behind.TS = noon.Add(2*time.Hour), noon.Add(-2*time.Hour)
 		want := f.post(alice, ahead).ID
