@@ -45,12 +45,9 @@ func (w Window) WithDefaults() Window {
 	return w
 }
 
-// The bounds of MaxTTL, and the longest Memory. A store keeps instants as nanoseconds in 64 bits, which end in the
-// year 2262.
-const (
-	minSpan = time.Second
-	maxSpan = 100 * 365 * 24 * time.Hour
-)
+// MaxSpan is the longest time that a policy may name. A store keeps instants as nanoseconds in 64 bits, which end in
+// the year 2262.
+const MaxSpan = 100 * 365 * 24 * time.Hour
 
 // Validate reports what is wrong with w, after WithDefaults, and how to correct it.
 //
@@ -62,9 +59,9 @@ func (w Window) Validate() error {
 		name  string
 		value time.Duration
 		min   time.Duration
-	}{{"Skew", w.Skew, 1}, {"Memory", w.Memory, 1}, {"MaxTTL", w.MaxTTL, minSpan}} {
-		if span.value < span.min || span.value > maxSpan {
-			return fmt.Errorf("window: %s is %v; set it to at least %v and at most %v", span.name, span.value, span.min, maxSpan)
+	}{{"Skew", w.Skew, 1}, {"Memory", w.Memory, 1}, {"MaxTTL", w.MaxTTL, time.Second}} {
+		if span.value < span.min || span.value > MaxSpan {
+			return fmt.Errorf("window: %s is %v; set it to at least %v and at most %v", span.name, span.value, span.min, MaxSpan)
 		}
 	}
 	if needed := 2*w.Skew + StepBack; w.Memory < needed {
