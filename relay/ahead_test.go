@@ -21,6 +21,8 @@ type listed struct {
 	most   int // events in an answer
 }
 
+func (s *listed) Policy() Policy { return Policy{} }
+
 func (s *listed) Read(_ context.Context, q Query) (Page, error) {
 	page := Page{Cursor: Cursor{1, Seq(len(s.events))}}
 	if q.Limit == 0 {

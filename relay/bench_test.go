@@ -19,9 +19,14 @@ import (
 	"github.com/agora-relay/agora/store/sqlite"
 )
 
+// stub is a store with the default policy. What a test needs of the other methods, it adds.
+type stub struct{ relay.Store }
+
+func (stub) Policy() relay.Policy { return relay.Policy{} }
+
 // pulpit is an empty store that announces what it is given, so that waking is all that happens.
 type pulpit struct {
-	relay.Store
+	stub
 	listening chan func([]relay.Posted)
 	looks     chan struct{} // of polls into the store, each after it has taken its place among the waiters
 }

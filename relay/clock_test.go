@@ -58,7 +58,7 @@ func TestClockStepsCostNothing(t *testing.T) {
 func TestLastingStepIsBelieved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var clock stepped
-		r := start(t, relay.Config{Now: clock.now, Policy: relay.Policy{Rules: thread.Rules{PendingTimeout: 30 * time.Minute}}})
+		r := startWith(t, relay.Policy{Rules: thread.Rules{PendingTimeout: 30 * time.Minute}}, relay.Config{Now: clock.now})
 		client := key(t)
 		post(t, r, sign(t, client, envelope.Draft{Payload: request, Thread: "t1"}))
 		clock.set(time.Hour)

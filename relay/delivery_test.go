@@ -64,7 +64,7 @@ const (
 
 func deliver(t *testing.T, s setting) {
 	// The threads outlast the test: notices of their timeouts would be mail nobody counted.
-	r := start(t, relay.Config{Policy: relay.Policy{Rules: thread.Rules{PendingTimeout: 24 * time.Hour}}})
+	r := startWith(t, relay.Policy{Rules: thread.Rules{PendingTimeout: 24 * time.Hour}}, relay.Config{})
 	random := rand.New(rand.NewPCG(1, uint64(s.skew)^uint64(s.grain)^uint64(s.pause)^uint64(s.limit)))
 	me := key(t)
 	var keys [senders]didkey.Key

@@ -17,7 +17,7 @@ import (
 
 // sweeping is a store whose sweeps end as told. A sweep happens every second, so the test waits one after each word.
 type sweeping struct {
-	relay.Store
+	stub
 	err atomic.Pointer[error]
 }
 

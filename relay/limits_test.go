@@ -219,7 +219,7 @@ func TestLocalReachesTheStore(t *testing.T) {
 
 // entries is a store that remembers the last entry only.
 type entries struct {
-	relay.Store
+	stub
 	last relay.Entry
 }
 
@@ -327,7 +327,7 @@ func TestAFailingPollGivesItsPlaceBack(t *testing.T) {
 }
 
 type broken struct {
-	relay.Store
+	stub
 	err error
 }
 

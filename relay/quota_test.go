@@ -80,11 +80,9 @@ func TestQuotaTellsNothingOfHiddenMail(t *testing.T) {
 	for name, stranger := range map[string]string{"IPv4": "203.0.113.7", "IPv6": "2001:db8:7:7700::1"} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				config := private
-				config.Inbox = relay.Quota{Events: quota}
 				var answers []string
 				for _, hidden := range []int{0, 1, quota} {
-					r := start(t, config)
+					r := startWith(t, relay.Policy{Inbox: relay.Quota{Events: quota}}, private)
 					alice, bob, mallory := key(t), key(t), key(t)
 					for n := range hidden {
 						e := sign(t, alice, envelope.Draft{Payload: request, Thread: fmt.Sprint("a", n), Recipient: bob.DID(), TTL: time.Minute})
@@ -103,9 +101,7 @@ func TestQuotaTellsNothingOfHiddenMail(t *testing.T) {
 
 	t.Run("one network has one allowance", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			config := private
-			config.Inbox = relay.Quota{Events: quota}
-			r := start(t, config)
+			r := startWith(t, relay.Policy{Inbox: relay.Quota{Events: quota}}, private)
 			mallory, bob := key(t), key(t)
 			taken := 0
 			for n := range 4 * quota { // from as many /64s of one /56
@@ -158,7 +154,7 @@ func TestWritesAreCharged(t *testing.T) {
 
 // slowWriter takes a while to append.
 type slowWriter struct {
-	relay.Store
+	stub
 	took time.Duration
 	err  error
 }

@@ -24,9 +24,8 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// Config is what a Relay is made of. Store and Key are required.
+// Config is what a Relay is made of. Store and Key are required. The relay's Policy is the one its Store was opened with.
 type Config struct {
-	Policy
 	Limits  Limits
 	Store   Store
 	Key     didkey.Key       // the relay's own, signs the notices of timeouts
@@ -40,6 +39,7 @@ type Config struct {
 // Relay is one node. Run must be running while it is used; any number of goroutines may call the other methods.
 type Relay struct {
 	Config
+	Policy  // the store's
 	hub     *hub
 	limiter *limiter
 	cursors cipher.Block // see FormatCursor
@@ -57,9 +57,13 @@ type Relay struct {
 	trouble  atomic.Pointer[envelope.Error] // why the last sweep failed; nil: it did not
 }
 
-// New returns a relay over c.Store.
+// New returns a relay over c.Store. It fails if the store's Policy is not valid.
 func New(ctx context.Context, c Config) (*Relay, error) {
-	c.Policy, c.Limits = c.Policy.WithDefaults(), c.Limits.WithDefaults()
+	policy := c.Store.Policy().WithDefaults()
+	if err := policy.Validate(); err != nil {
+		return nil, fmt.Errorf("the store's policy: %w", err)
+	}
+	c.Limits = c.Limits.WithDefaults()
 	if c.MaxBody <= 0 {
 		c.MaxBody = envelope.DefaultMaxBytes
 	}
@@ -81,7 +85,7 @@ func New(ctx context.Context, c Config) (*Relay, error) {
 		return nil, err
 	}
 	places := max(2, runtime.GOMAXPROCS(0))
-	return &Relay{Config: c, hub: newHub(), limiter: newLimiter(c.Limits), cursors: cursors, tokens: newTokens(c.Now()), start: end.Cursor,
+	return &Relay{Config: c, Policy: policy, hub: newHub(), limiter: newLimiter(c.Limits), cursors: cursors, tokens: newTokens(c.Now()), start: end.Cursor,
 		reading: newTurns(readsAtOnce, 1), parsing: newTurns(places, (places+1)/2),
 		writing: newTurns(math.MaxInt, writesAtOnce), refusals: newRefusals(c.Log),
 		drained: make(chan struct{})}, nil

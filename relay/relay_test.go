@@ -26,6 +26,14 @@ func start(t *testing.T, c relay.Config) *relay.Relay {
 	return startAt(t, filepath.Join(t.TempDir(), "agora.db"), c)
 }
 
+// startWith is start with a store of this policy.
+func startWith(t *testing.T, policy relay.Policy, c relay.Config) *relay.Relay {
+	t.Helper()
+	r, stop := runWith(t, filepath.Join(t.TempDir(), "agora.db"), policy, c)
+	t.Cleanup(stop)
+	return r
+}
+
 func startAt(t *testing.T, path string, c relay.Config) *relay.Relay {
 	t.Helper()
 	r, stop := runAt(t, path, c)
@@ -36,7 +44,12 @@ func startAt(t *testing.T, path string, c relay.Config) *relay.Relay {
 // runAt runs a relay over the database at path until stop is called.
 func runAt(t *testing.T, path string, c relay.Config) (r *relay.Relay, stop func()) {
 	t.Helper()
-	store, err := sqlite.Open(t.Context(), path, sqlite.Options{Policy: c.Policy, Reserve: 1 << 22})
+	return runWith(t, path, relay.Policy{}, c)
+}
+
+func runWith(t *testing.T, path string, policy relay.Policy, c relay.Config) (r *relay.Relay, stop func()) {
+	t.Helper()
+	store, err := sqlite.Open(t.Context(), path, sqlite.Options{Policy: policy, Reserve: 1 << 22})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +215,7 @@ func TestPostChecksBeforeItStores(t *testing.T) {
 
 func TestShortestKeepingDecidesWhatHasExpired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := start(t, relay.Config{Policy: relay.Policy{Window: replay.Window{MaxTTL: 10 * time.Second}}})
+		r := startWith(t, relay.Policy{Window: replay.Window{MaxTTL: 10 * time.Second}}, relay.Config{})
 		e := sign(t, key(t), envelope.Draft{Payload: request, TS: time.Now().Add(-20 * time.Second)})
 		_, err := r.Post(t.Context(), local, e.Canonical())
 		wantCode(t, err, envelope.CodeExpired)

@@ -20,6 +20,10 @@ import (
 // it was removed and the process restarted. Refusals are *envelope.Error and change nothing; any other error means
 // the store itself failed, and the caller cannot know whether the step took place.
 type Store interface {
+	// Policy returns what the store was opened with, after WithDefaults. It never changes. The relay takes its own policy
+	// from here, so that both decide by the same one.
+	Policy() Policy
+
 	// Append makes e durable in one atomic step: its (sender, id) is new, the thread moves as thread.Rules.Apply says,
 	// the next sequence number is taken. All of it or nothing. The same envelope again is answered with the first
 	// one's receipt, marked as a duplicate, before any thread rule is asked.
@@ -57,7 +61,8 @@ type Store interface {
 // expires; the zero time if the store does not have it any more.
 type Notices func(t thread.Thread, request time.Time) []*envelope.Envelope
 
-// Policy is what a relay has decided about time and threads; its store decides by the same.
+// Policy is what a relay decides by about time, threads and inboxes. A store is opened with it, and the relay asks the
+// store for it.
 type Policy struct {
 	Window          replay.Window
 	Rules           thread.Rules
@@ -111,6 +116,30 @@ func (p Policy) WithDefaults() Policy {
 		p.Inbox.Bytes = DefaultInbox.Bytes
 	}
 	return p
+}
+
+// Validate reports what is wrong with p, after WithDefaults, and how to correct it. A store that is opened calls it.
+func (p Policy) Validate() error {
+	p = p.WithDefaults()
+	for _, span := range []struct {
+		name  string
+		value time.Duration
+	}{
+		{"Rules.PendingTimeout", p.Rules.PendingTimeout}, {"Rules.ActiveTimeout", p.Rules.ActiveTimeout},
+		{"ThreadRetention", p.ThreadRetention},
+	} {
+		if span.value < 0 || span.value > replay.MaxSpan {
+			return fmt.Errorf("policy: %s is %v; set it above 0 and to at most %v, or to 0 for the default",
+				span.name, span.value, replay.MaxSpan)
+		}
+	}
+	if p.Rules.MaxOffers < 0 {
+		return fmt.Errorf("policy: Rules.MaxOffers is %d; set it to at least 1, or to 0 for the default", p.Rules.MaxOffers)
+	}
+	if err := p.Window.Validate(); err != nil {
+		return fmt.Errorf("policy: %w", err)
+	}
+	return nil
 }
 
 // Seq numbers events in the order of their storage, from 1. A number is never used twice.

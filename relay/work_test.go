@@ -17,7 +17,7 @@ import (
 // haystack is a store of so many events, or manifests, of which the last is what everybody asks for. It works a
 // millisecond on each 500 that it looks at.
 type haystack struct {
-	relay.Store
+	stub
 	size   int
 	slices atomic.Int64
 }

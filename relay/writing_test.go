@@ -14,7 +14,7 @@ import (
 
 // queue is a store whose writer takes a second for each message, one after the other.
 type queue struct {
-	relay.Store
+	stub
 	writer  chan struct{} // holds one while it works; a mutex would stop the clock of the bubble
 	waiting atomic.Int32
 	most    atomic.Int32

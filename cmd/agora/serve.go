@@ -53,6 +53,9 @@ func (c serveCmd) Validate() error {
 		if d < time.Second {
 			return fmt.Errorf("%s must be at least 1s", name)
 		}
+		if d > replay.MaxSpan {
+			return fmt.Errorf("%s must be at most %v", name, replay.MaxSpan)
+		}
 	}
 	if c.Data == "" {
 		return fmt.Errorf("--data must name a folder")
@@ -74,6 +77,16 @@ func (c serveCmd) Validate() error {
 	return nil
 }
 
+// policy is what the store is opened with. The relay asks the store for it.
+func (c serveCmd) policy() relay.Policy {
+	return relay.Policy{
+		Window:          replay.Window{MaxTTL: c.MaxTTL},
+		Rules:           thread.Rules{PendingTimeout: c.PendingTimeout, ActiveTimeout: c.ActiveTimeout},
+		ThreadRetention: c.ThreadRetention,
+		Inbox:           c.Limits.inbox(),
+	}
+}
+
 // shutdownTime is how long requests under way may take once the relay was told to stop.
 const shutdownTime = 4 * time.Second
 
@@ -82,15 +95,9 @@ func (c serveCmd) Run(env environment) (err error) {
 	if err := makeFolder(c.Data); err != nil {
 		return err
 	}
-	policy := relay.Policy{
-		Window:          replay.Window{MaxTTL: c.MaxTTL},
-		Rules:           thread.Rules{PendingTimeout: c.PendingTimeout, ActiveTimeout: c.ActiveTimeout},
-		ThreadRetention: c.ThreadRetention,
-		Inbox:           c.Limits.inbox(),
-	}
 	// The database comes first: its lock makes the whole folder this process's.
 	store, err := sqlite.Open(env.ctx, filepath.Join(c.Data, databaseName), sqlite.Options{
-		Policy: policy, MaxBytes: c.MaxDisk, AcceptLoss: c.AcceptLoss, Log: log,
+		Policy: c.policy(), MaxBytes: c.MaxDisk, AcceptLoss: c.AcceptLoss, Log: log,
 	})
 	if err != nil {
 		return unlessStopped(env.ctx, err, log)
@@ -111,7 +118,7 @@ func (c serveCmd) Run(env environment) (err error) {
 		}
 		origin = public
 	}
-	r, err := relay.New(env.ctx, relay.Config{Policy: policy, Store: store, Key: key, Origin: origin, Reads: c.Reads, MaxBody: c.MaxBody, Log: log,
+	r, err := relay.New(env.ctx, relay.Config{Store: store, Key: key, Origin: origin, Reads: c.Reads, MaxBody: c.MaxBody, Log: log,
 		Limits: c.Limits.limits()})
 	if err != nil {
 		return errors.Join(unlessStopped(env.ctx, err, log), listener.Close())

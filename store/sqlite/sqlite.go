@@ -121,6 +121,9 @@ func Open(ctx context.Context, path string, o Options) (_ *Store, err error) {
 		return nil, err
 	}
 	o = o.WithDefaults()
+	if err := o.Policy.Validate(); err != nil {
+		return nil, err
+	}
 	s := &Store{
 		path: path, options: o, policy: o.Policy, lock: flock.New(path + ".lock"),
 		appends: make(chan job, maxGroup), tasks: make(chan job), reads: make(chan func()), stop: make(chan struct{}), stopped: make(chan struct{}),
@@ -316,6 +319,9 @@ func newEpoch() string {
 	rand.Read(random[:]) // never fails (crypto/rand)
 	return fmt.Sprintf("%08x", binary.BigEndian.Uint32(random[:])|1)
 }
+
+// Policy returns what the store was opened with.
+func (s *Store) Policy() relay.Policy { return s.policy }
 
 // Close ends the goroutines after what they are doing, closes the files and releases the lock. Calls that come later,
 // and those still waiting, get CodeUnavailable.

@@ -1,5 +1,5 @@
 // Package storetest is the one suite that every relay.Store passes. It holds a store to the words of relay.Store's
-// contract through its seven methods alone, so it says nothing about tables, files or processes.
+// contract through its eight methods alone, so it says nothing about tables, files or processes.
 //
 // Time is an argument of those methods, and here a clock that only the test moves: nothing sleeps, and an hour of the
 // store's life takes no time. What Append promises about a crash of the machine cannot be seen from inside a process;
@@ -24,6 +24,7 @@ func Test(t *testing.T, open Opener) {
 		name string
 		run  func(*testing.T, Opener)
 	}{
+		{"Policy", testPolicy},
 		{"Append", testAppend},
 		{"Refusals", testRefusals},
 		{"Duplicates", testDuplicates},

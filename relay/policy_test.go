@@ -1,0 +1,86 @@
+package relay_test
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/replay"
+	"github.com/agora-relay/agora/store/sqlite"
+	"github.com/agora-relay/agora/thread"
+)
+
+// TestPolicyIsTheStores: the relay decides by the policy that its store was opened with. There is no other one.
+func TestPolicyIsTheStores(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		given := relay.Policy{
+			Window: replay.Window{Skew: time.Minute, Memory: 20 * time.Minute, MaxTTL: time.Hour},
+			Rules:  thread.Rules{PendingTimeout: time.Minute, ActiveTimeout: 2 * time.Minute, MaxOffers: 3},
+			Inbox:  relay.Quota{Events: 7, Bytes: 1 << 20}, ThreadRetention: time.Minute,
+		}
+		r := startWith(t, given, relay.Config{})
+		if r.Policy != given || r.Store.Policy() != given {
+			t.Errorf("the relay has %+v, the store %+v; want %+v", r.Policy, r.Store.Policy(), given)
+		}
+		late := sign(t, key(t), envelope.Draft{Payload: request, TS: time.Now().Add(-2 * time.Minute)})
+		_, err := r.Post(t.Context(), local, late.Canonical())
+		wantCode(t, err, envelope.CodeStaleTimestamp)
+		if r := start(t, relay.Config{}); r.Policy != (relay.Policy{}).WithDefaults() {
+			t.Errorf("by default: %+v", r.Policy)
+		}
+	})
+}
+
+// decided is a store of some policy.
+type decided struct {
+	stub
+	policy relay.Policy
+}
+
+func (d decided) Policy() relay.Policy { return d.policy }
+
+func (d decided) Read(context.Context, relay.Query) (relay.Page, error) { return relay.Page{}, nil }
+
+// TestPolicyIsValidated: neither a relay nor a store starts with a policy under which a rule about time would fail.
+func TestPolicyIsValidated(t *testing.T) {
+	for name, c := range map[string]struct {
+		policy relay.Policy
+		want   string // in the error; empty: there is none
+	}{
+		"the zero value":          {relay.Policy{}, ""},
+		"no bound of inboxes":     {relay.Policy{Inbox: relay.Quota{Events: -1, Bytes: -1}}, ""},
+		"a memory too short":      {relay.Policy{Window: replay.Window{Memory: 20 * time.Minute}}, "policy: window: Memory is 20m0s"},
+		"a memory of nothing":     {relay.Policy{Window: replay.Window{Memory: -1}}, "window: Memory"},
+		"a skew too large":        {relay.Policy{Window: replay.Window{Skew: 10 * time.Minute}}, "raise Memory to 35m0s or lower Skew"},
+		"messages without a life": {relay.Policy{Window: replay.Window{MaxTTL: -time.Second}}, "window: MaxTTL"},
+		"no time for an ACCEPT":   {relay.Policy{Rules: thread.Rules{PendingTimeout: -1}}, "policy: Rules.PendingTimeout"},
+		"no time for a RESULT":    {relay.Policy{Rules: thread.Rules{ActiveTimeout: -1}}, "policy: Rules.ActiveTimeout"},
+		"no OFFER":                {relay.Policy{Rules: thread.Rules{MaxOffers: -1}}, "policy: Rules.MaxOffers"},
+		"no retention":            {relay.Policy{ThreadRetention: -1}, "policy: ThreadRetention"},
+		"a retention for ever":    {relay.Policy{ThreadRetention: 1<<63 - 1}, "policy: ThreadRetention"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			check := func(who string, err error) {
+				t.Helper()
+				if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+					t.Errorf("%s: %v, want %q", who, err, c.want)
+				}
+			}
+			_, err := relay.New(t.Context(), relay.Config{Store: decided{policy: c.policy}, Key: key(t), Log: slog.New(slog.DiscardHandler)})
+			check("the relay", err)
+			store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "agora.db"), sqlite.Options{Policy: c.policy, Reserve: 1 << 16})
+			check("the store", err)
+			if err == nil {
+				if err := store.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}

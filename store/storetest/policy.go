@@ -1,0 +1,30 @@
+package storetest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/replay"
+	"github.com/agora-relay/agora/thread"
+)
+
+func testPolicy(t *testing.T, open Opener) {
+	given := relay.Policy{
+		Window: replay.Window{Skew: time.Minute, Memory: time.Hour, MaxTTL: 2 * time.Hour}, ThreadRetention: 3 * time.Hour,
+		Rules: thread.Rules{PendingTimeout: time.Minute, ActiveTimeout: 2 * time.Minute, MaxOffers: 3}, Inbox: relay.Quota{Events: -1, Bytes: 7},
+	}
+	for name, policy := range map[string]relay.Policy{"given": given, "by default": {}} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, open, policy)
+			if got, want := f.Policy(), policy.WithDefaults(); got != want {
+				t.Errorf("Policy() = %+v, want %+v", got, want)
+			}
+		})
+	}
+	t.Run("not valid", func(t *testing.T) {
+		if _, err := open(t.Context(), t.TempDir(), relay.Policy{Window: replay.Window{Memory: 20 * time.Minute}}); err == nil {
+			t.Error("a store opens with a memory that a clock set back outlasts")
+		}
+	})
+}
