@@ -26,6 +26,7 @@ type buckets[K comparable] struct {
 	mu         sync.Mutex
 	fresh, old map[K]*rate.Limiter
 	turned     time.Time // when fresh was begun
+	spent      map[K]int // tokens taken since the last report; nil: nobody asks
 }
 
 // newBuckets returns nil, which admits everything, where there is no limit.
@@ -56,6 +57,7 @@ func (b *buckets[K]) take(clock func() time.Time, keys ...K) (wait time.Duration
 		}
 		return until(bucket, 1, now), i
 	}
+	b.count(1, keys)
 	return 0, 0
 }
 
@@ -75,10 +77,57 @@ func (b *buckets[K]) charge(clock func() time.Time, n int, keys ...K) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, k := range keys {
-		bucket := b.of(k, now)
-		for left := n; left > 0; left -= bucket.Burst() {
-			bucket.ReserveN(now, min(left, bucket.Burst()))
+		debit(b.of(k, now), n, now)
+	}
+	b.count(n, keys)
+}
+
+// debit takes n tokens from bucket, also if it has fewer.
+func debit(bucket *rate.Limiter, n int, now time.Time) {
+	for left := n; left > 0; left -= bucket.Burst() {
+		bucket.ReserveN(now, min(left, bucket.Burst()))
+	}
+}
+
+// count notes n tokens of each key for the next report. b.mu is held.
+func (b *buckets[K]) count(n int, keys []K) {
+	if b.spent == nil {
+		return
+	}
+	for _, k := range keys {
+		if _, known := b.spent[k]; known || len(b.spent) < maxReported {
+			b.spent[k] += n
 		}
+	}
+}
+
+// report returns how many tokens were taken since the last report. The first call begins to count them.
+func (b *buckets[K]) report() (spent map[K]int) {
+	if b == nil {
+		return nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.spent == nil || len(b.spent) > 0 {
+		spent, b.spent = b.spent, map[K]int{}
+	}
+	return spent
+}
+
+// hear takes the tokens that siblings have given. A bucket may come to owe, as with charge.
+func (b *buckets[K]) hear(clock func() time.Time, others map[K]int) {
+	if b == nil || len(others) == 0 {
+		return
+	}
+	now := clock()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for k, n := range others {
+		bucket := b.of(k, now)
+		if n < 0 {
+			bucket.AllowN(now, n)
+		}
+		debit(bucket, n, now)
 	}
 }
 
@@ -109,6 +158,7 @@ func (b *buckets[K]) giveBack(clock func() time.Time, keys ...K) {
 	for _, k := range keys {
 		b.of(k, now).AllowN(now, -1) // more than a full bucket holds is lost
 	}
+	b.count(-1, keys)
 }
 
 // of returns k's bucket as a member of the fresh generation.

@@ -3,6 +3,7 @@ package relay
 import (
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"testing"
@@ -186,5 +187,44 @@ func TestBucketsRememberDebts(t *testing.T) {
 	}
 	if wait, _ := b.take(c.now, greedy); wait < 900*time.Millisecond || wait > 1100*time.Millisecond {
 		t.Errorf("after 19 seconds it waits %v, want one more", wait)
+	}
+}
+
+// TestBucketsReport: a report has what was taken since the last one, and is bounded.
+func TestBucketsReport(t *testing.T) {
+	c := newClock()
+	b := newBuckets[int](Rate{PerSecond: 10, Burst: 10}, nil)
+	b.take(c.now, 1)
+	if got := b.report(); got != nil {
+		t.Errorf("before anybody has asked: %v", got)
+	}
+	b.take(c.now, 1, 2)
+	b.charge(c.now, 5, 2)
+	b.giveBack(c.now, 1)
+	b.giveBack(c.now, 3)
+	b.hear(c.now, map[int]int{1: 7, 4: 8, 5: -2})
+	if got := b.report(); !maps.Equal(got, map[int]int{1: 0, 2: 6, 3: -1}) {
+		t.Errorf("reported %v", got)
+	}
+	if got := b.report(); len(got) != 0 {
+		t.Errorf("reported twice: %v", got)
+	}
+	for k, want := range map[int]int{1: 2, 2: 4, 3: 10, 4: 2, 5: 10} { // what is left
+		for n := range want + 1 {
+			if wait, _ := b.take(c.now, k); (wait > 0) != (n == want) {
+				t.Errorf("token %d of key %d, want %d: waits %v", n+1, k, want, wait)
+			}
+		}
+	}
+	for k := range 2 * maxReported {
+		b.take(c.now, k)
+	}
+	if got := b.report(); len(got) != maxReported {
+		t.Errorf("%d keys in a report", len(got))
+	}
+	var off *buckets[int]
+	off.hear(c.now, map[int]int{1: 1})
+	if off.report() != nil {
+		t.Error("a limit that does not limit reports something")
 	}
 }

@@ -34,6 +34,10 @@ type Config struct {
 	MaxBody int              // bytes of a body; 0: envelope.DefaultMaxBytes
 	Now     func() time.Time // nil: time.Now
 	Log     *slog.Logger     // nil: slog.Default
+
+	// Of a relay that runs as several nodes.
+	Nonces   Nonces   // nil: this process remembers which signed reads were used
+	Siblings Siblings // nil: there are no other nodes
 }
 
 // Relay is one node. Run must be running while it is used; any number of goroutines may call the other methods.
@@ -43,18 +47,20 @@ type Relay struct {
 	hub     *hub
 	limiter *limiter
 	cursors cipher.Block // see FormatCursor
-	tokens  *tokens
+	tokens  *tokens      // by which the times of signed reads are checked
+	nonces  Nonces       // tokens, if there are no others
 
-	presence presence
-	start    Cursor // the store's end when the relay was made; Run watches from here
-	reading  *turns // of the store
-	parsing  *turns // and verifying bodies, which takes a hundred times their size
-	writing  *turns // to the store
-	refusals *refusals
-	drained  chan struct{}
-	drain    sync.Once
-	polls    atomic.Int64
-	trouble  atomic.Pointer[envelope.Error] // why the last sweep failed; nil: it did not
+	nonceless outage // of nonces
+	presence  presence
+	start     Cursor // the store's end when the relay was made; Run watches from here
+	reading   *turns // of the store
+	parsing   *turns // and verifying bodies, which takes a hundred times their size
+	writing   *turns // to the store
+	refusals  *refusals
+	drained   chan struct{}
+	drain     sync.Once
+	polls     atomic.Int64
+	trouble   atomic.Pointer[envelope.Error] // why the last sweep failed; nil: it did not
 }
 
 // New returns a relay over c.Store. It fails if the store's Policy is not valid.
@@ -84,14 +90,20 @@ func New(ctx context.Context, c Config) (*Relay, error) {
 	if err != nil {
 		return nil, err
 	}
+	tokens := newTokens(c.Now())
+	var nonces Nonces = tokens
+	if c.Nonces != nil {
+		nonces = inTime{c.Nonces}
+	}
 	places := max(2, runtime.GOMAXPROCS(0))
-	return &Relay{Config: c, Policy: policy, hub: newHub(), limiter: newLimiter(c.Limits), cursors: cursors, tokens: newTokens(c.Now()), start: end.Cursor,
+	return &Relay{Config: c, Policy: policy, hub: newHub(), limiter: newLimiter(c.Limits), cursors: cursors, start: end.Cursor,
+		tokens: tokens, nonces: nonces, nonceless: outage{what: "signed reads are refused: the memory of their nonces fails"},
 		reading: newTurns(readsAtOnce, 1), parsing: newTurns(places, (places+1)/2),
 		writing: newTurns(math.MaxInt, writesAtOnce), refusals: newRefusals(c.Log),
 		drained: make(chan struct{})}, nil
 }
 
-// Run wakes waiting polls and sweeps what is due, until ctx ends or the store fails. It blocks; when it returns, its
+// Run wakes waiting polls, sweeps what is due and exchanges reports with siblings, until ctx ends or the store fails. It blocks; when it returns, its
 // goroutines have ended.
 func (r *Relay) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -100,6 +112,9 @@ func (r *Relay) Run(ctx context.Context) error {
 	tasks.Go(func() { cancel(r.Store.Watch(ctx, r.start, r.hub.publish)) })
 	tasks.Go(func() { r.sweep(ctx) })
 	tasks.Go(func() { r.refusals.run(ctx) })
+	if r.Siblings != nil {
+		tasks.Go(func() { r.exchange(ctx) })
+	}
 	tasks.Wait()
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
 		return err

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"context"
 	"net/netip"
 	"sync"
 	"time"
@@ -17,8 +18,9 @@ const (
 	maxTokens = 1 << 19
 )
 
-// tokens remembers which signed reads were taken. What was remembered is never forgotten early to make room: whoever
-// fills the memory keeps others from reading for two minutes at most, and never makes a used token fresh again.
+// tokens is Nonces in this process's memory. What was remembered is never forgotten early to make room: whoever
+// fills the memory keeps others from reading for two minutes at most, and never makes a used token fresh again. A relay
+// with other Nonces still checks times by tokens of its own.
 type tokens struct {
 	started time.Time // to the millisecond, as clients write times
 	max     int       // of a generation
@@ -52,14 +54,12 @@ func (t *tokens) within(ts, now time.Time) bool {
 	return !ts.Before(t.started) && ts.After(t.latest.Add(-ReadSkew)) && ts.Before(now.Add(ReadSkew))
 }
 
-// use remembers a token whose signature has been verified, by the hash of its reader and nonce.
-// Refusals: CodeUnauthorized if it was used before; CodeUnavailable if there is no room to remember it.
-func (t *tokens) use(hash [32]byte, ts, now time.Time) error {
-	id := [16]byte(hash[:16])
+// Use is that of Nonces. It refuses with CodeUnavailable if there is no room to remember id.
+func (t *tokens) Use(_ context.Context, id [16]byte, ts, now time.Time) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.within(ts, now) { // a request that was parsed before others, which are forgotten by now
-		return outOfTime(now)
+		return ErrReadTime
 	}
 	if rest := t.latest.Sub(t.turned); rest >= tokenMemory || rest < 0 {
 		t.fresh, t.old, t.turned = map[[16]byte]struct{}{}, t.fresh, t.latest
@@ -67,7 +67,7 @@ func (t *tokens) use(hash [32]byte, ts, now time.Time) error {
 	_, isFresh := t.fresh[id]
 	_, isOld := t.old[id]
 	if isFresh || isOld {
-		return unauthorized(envelope.ReadUsed, "a token of this reader with this nonce was used before; sign each read anew")
+		return ErrReadUsed
 	}
 	if len(t.fresh) >= t.max {
 		e := envelope.Errorf(envelope.CodeUnavailable, "the relay remembers as many signed reads as it can, and takes no other until it may forget some")
@@ -91,6 +91,7 @@ type presence struct {
 	fresh, old map[didkey.DID]time.Time
 	from       map[netip.Prefix]int // how many of fresh came from a network
 	turned     time.Time
+	unsent     map[didkey.DID]time.Time // since the last report; nil: nobody asks
 }
 
 // note keeps the minute of a read: the poll behind a message that only its parties see must not date it.
@@ -134,12 +135,43 @@ func (p *presence) admits(reader didkey.DID, network netip.Prefix) bool {
 
 // add notes a reader and reports whether it is new. p.mu is held.
 func (p *presence) add(reader didkey.DID, now time.Time) (isNew bool) {
-	_, known := p.fresh[reader]
-	if known || len(p.fresh) < maxPresent {
-		p.fresh[reader] = now.Truncate(time.Minute)
-		return !known
+	minute := now.Truncate(time.Minute)
+	before, known := p.fresh[reader]
+	if !known && len(p.fresh) >= maxPresent {
+		return false
 	}
-	return false
+	p.fresh[reader] = minute
+	if p.unsent != nil && !before.Equal(minute) && len(p.unsent) < maxReported {
+		p.unsent[reader] = minute
+	}
+	return !known
+}
+
+// report returns who was noted since the last report. The first call begins to collect.
+func (p *presence) report() (seen map[didkey.DID]time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.unsent == nil || len(p.unsent) > 0 {
+		seen, p.unsent = p.unsent, map[didkey.DID]time.Time{}
+	}
+	return seen
+}
+
+// hear notes who was seen by siblings. They have counted their networks.
+func (p *presence) hear(seen map[didkey.DID]time.Time, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.turn(now)
+	for reader, at := range seen {
+		if at.After(now) { // by a clock that is ahead of this node's
+			at = now
+		}
+		at = at.Truncate(time.Minute)
+		before, known := p.fresh[reader]
+		if at.After(before) && (known || len(p.fresh) < maxPresent) {
+			p.fresh[reader] = at
+		}
+	}
 }
 
 // last returns when reader has signed a read last; zero: not lately.

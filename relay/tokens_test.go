@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"context"
 	"crypto/sha256"
 	"fmt"
 	"testing"
@@ -30,7 +31,8 @@ func (t *tokens) try(nonce int, ts, now time.Time) error {
 	if !t.isFresh(ts, now) {
 		return outOfTime(now)
 	}
-	return t.use(sha256.Sum256(fmt.Append(nil, nonce)), ts, now)
+	r := &Relay{nonces: t}
+	return r.useRead(context.Background(), sha256.Sum256(fmt.Append(nil, nonce)), ts, now)
 }
 
 const (
@@ -119,3 +121,39 @@ func TestPresenceIsBounded(t *testing.T) {
 }
 
 func didText(i int) didkey.DID { return didkey.DID(fmt.Sprint("did:key:", i)) }
+
+// TestPresenceReport: a report has who was noted here, once a minute, and is bounded, like what is heard of others.
+func TestPresenceReport(t *testing.T) {
+	var p presence
+	noon := time.Date(2026, 2, 2, 12, 0, 30, 0, time.UTC)
+	minute := noon.Truncate(time.Minute)
+	if p.note(didText(0), noon); p.report() != nil {
+		t.Error("somebody is reported before anybody has asked")
+	}
+	p.note(didText(1), noon)
+	p.hear(map[didkey.DID]time.Time{didText(2): minute, didText(3): minute.Add(time.Hour), didText(1): minute.Add(-time.Hour)}, noon)
+	if got := p.report(); len(got) != 1 || !got[didText(1)].Equal(minute) {
+		t.Errorf("reported %v", got)
+	}
+	if p.note(didText(1), noon.Add(time.Second)); len(p.report()) != 0 {
+		t.Error("the same minute is reported twice")
+	}
+	for i, want := range []time.Time{minute, minute, minute, minute} {
+		if got := p.last(didText(i)); !got.Equal(want) {
+			t.Errorf("%d was seen at %v, want %v", i, got, want)
+		}
+	}
+	for i := range 2 * maxReported {
+		p.note(didText(i), noon.Add(time.Minute))
+	}
+	if n := len(p.report()); n != maxReported {
+		t.Errorf("%d readers in a report", n)
+	}
+	others := map[didkey.DID]time.Time{}
+	for i := range 2 * maxPresent {
+		others[didText(i)] = noon
+	}
+	if p.hear(others, noon); len(p.fresh) != maxPresent {
+		t.Errorf("%d readers are known of", len(p.fresh))
+	}
+}

@@ -109,8 +109,8 @@ const ReadSkew = time.Minute
 
 // VerifyRead returns who signed a token, once: whether it is meant for this relay, this request and this time comes
 // first, its signature second, and only then is it remembered. The wire has admitted the request.
-// Refusals: CodeUnauthorized; CodeUnavailable if no more tokens can be remembered for now.
-func (r *Relay) VerifyRead(token, method, target string) (didkey.DID, error) {
+// Refusals: CodeUnauthorized; CodeUnavailable if the token cannot be remembered for now.
+func (r *Relay) VerifyRead(ctx context.Context, token, method, target string) (didkey.DID, error) {
 	now := r.Now()
 	read, err := r.meant(token, method, target, now)
 	if err != nil {
@@ -119,7 +119,7 @@ func (r *Relay) VerifyRead(token, method, target string) (didkey.DID, error) {
 	if err := read.Verify(); err != nil {
 		return "", err
 	}
-	if err := r.tokens.use(sha256.Sum256(read.Once()), read.TS, now); err != nil {
+	if err := r.useRead(ctx, sha256.Sum256(read.Once()), read.TS, now); err != nil {
 		return "", err
 	}
 	r.presence.note(read.Reader, now)

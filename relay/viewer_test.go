@@ -316,7 +316,7 @@ func TestPresenceTellsOfNoMessage(t *testing.T) {
 			t.Errorf("a manifest for one reader: %v", err)
 		}
 		token := tokenFor(t, agent, envelope.Read{})
-		if _, err := r.VerifyRead(token, "GET", "/events"); err != nil {
+		if _, err := r.VerifyRead(t.Context(), token, "GET", "/events"); err != nil {
 			t.Fatal(err)
 		}
 		since := time.Now().Add(-relay.OnlineWithin)
@@ -359,7 +359,7 @@ func TestTokensAreForOneRead(t *testing.T) {
 		const nonce = "one-and-the-same-nonce"
 		verify := func(who didkey.Key, read envelope.Read) (didkey.DID, error) {
 			read.Nonce = nonce
-			return r.VerifyRead(tokenFor(t, who, read), "GET", "/events")
+			return r.VerifyRead(t.Context(), tokenFor(t, who, read), "GET", "/events")
 		}
 		for name, c := range map[string]struct {
 			read   envelope.Read
@@ -382,13 +382,13 @@ func TestTokensAreForOneRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		forged := base64.RawURLEncoding.EncodeToString([]byte(strings.Replace(string(text), string(k.DID()), string(eve.DID()), 1)))
-		if _, err := r.VerifyRead(forged, "GET", "/events"); wantCode(t, err, envelope.CodeUnauthorized).Details["reason"] != envelope.ReadMalformed {
+		if _, err := r.VerifyRead(t.Context(), forged, "GET", "/events"); wantCode(t, err, envelope.CodeUnauthorized).Details["reason"] != envelope.ReadMalformed {
 			t.Errorf("forged: %v", err)
 		}
-		if did, err := r.VerifyRead(token, "GET", "/events"); err != nil || did != k.DID() {
+		if did, err := r.VerifyRead(t.Context(), token, "GET", "/events"); err != nil || did != k.DID() {
 			t.Fatalf("%s, %v", did, err)
 		}
-		if _, err := r.VerifyRead(token, "GET", "/events"); wantCode(t, err, envelope.CodeUnauthorized).Details["reason"] != envelope.ReadUsed {
+		if _, err := r.VerifyRead(t.Context(), token, "GET", "/events"); wantCode(t, err, envelope.CodeUnauthorized).Details["reason"] != envelope.ReadUsed {
 			t.Errorf("again: %v", err)
 		}
 		if _, err := verify(k, envelope.Read{TS: now.Add(time.Second)}); wantCode(t, err, envelope.CodeUnauthorized).Details["reason"] != envelope.ReadUsed {

@@ -43,7 +43,7 @@ func TestReads(t *testing.T) {
 				t.Fatal(err)
 			}
 			now = instant(t, v.Now)
-			did, err := r.VerifyRead(v.Token, v.Method, v.Target)
+			did, err := r.VerifyRead(t.Context(), v.Token, v.Method, v.Target)
 			if wantCode(t, err, v.Code); err != nil {
 				var refusal *envelope.Error
 				if errors.As(err, &refusal); refusal.Details["reason"] != v.Detail {

@@ -43,7 +43,7 @@ var mutants = []mutant{
 	{"reads: nonces are forgotten to make room", "relay/tokens.go", "if len(t.fresh) >= t.max {", "if len(t.fresh) >= t.max {\n		clear(t.fresh)\n	}\n	if len(t.fresh) > t.max {", ofPrivacy},
 	{"reads: tokens of before the start", "relay/tokens.go", "!ts.Before(t.started) && ", "", ofPrivacy},
 	{"reads: a clock set back brings tokens back", "relay/tokens.go", "ts.After(t.latest.Add(-ReadSkew))", "ts.After(now.Add(-ReadSkew))", ofPrivacy},
-	{"reads: remembered before it is verified", "relay/viewer.go", "	if err := read.Verify(); err != nil {\n		return \"\", err\n	}\n	if err := r.tokens.use(sha256.Sum256(read.Once()), read.TS, now); err != nil {\n		return \"\", err\n	}", "	if err := r.tokens.use(sha256.Sum256(read.Once()), read.TS, now); err != nil {\n		return \"\", err\n	}\n	if err := read.Verify(); err != nil {\n		return \"\", err\n	}", ofPrivacy},
+	{"reads: remembered before it is verified", "relay/viewer.go", "	if err := read.Verify(); err != nil {\n		return \"\", err\n	}\n	if err := r.useRead(ctx, sha256.Sum256(read.Once()), read.TS, now); err != nil {\n		return \"\", err\n	}", "	if err := r.useRead(ctx, sha256.Sum256(read.Once()), read.TS, now); err != nil {\n		return \"\", err\n	}\n	if err := read.Verify(); err != nil {\n		return \"\", err\n	}", ofPrivacy},
 	{"reads: another's inbox", "relay/viewer.go", "p.Recipient == \"\" || p.Recipient == v.DID", "p.Recipient == \"\" || v.DID != \"\"", ofPrivacy},
 	{"reads: nobody sees what nobody sent", "relay/viewer.go", "recipient == \"\" || v.DID != \"\" && (v.DID == sender || v.DID == recipient)", "recipient == \"\" || v.DID != \"\"", ofPrivacy},
 	{"reads: the index wakes everybody", "relay/store.go", " &&\n		f.Viewer.Sees(e.Sender.ID, e.Recipient)", "", ofPrivacy},

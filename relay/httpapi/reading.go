@@ -35,7 +35,7 @@ func (s *server) reading(h handler) handler {
 			e.Details = map[string]any{"reason": envelope.ReadMalformed}
 			return e
 		}
-		reader, err := s.relay.VerifyRead(token, r.Method, r.RequestURI)
+		reader, err := s.relay.VerifyRead(r.Context(), token, r.Method, r.RequestURI)
 		if err != nil {
 			return err
 		}

@@ -267,7 +267,7 @@ func TestTokensAreChargedFirst(t *testing.T) {
 	if a := getWith(t, h, "/agents", good); a.status != 429 {
 		t.Errorf("the second: %d", a.status)
 	}
-	if _, err := r.VerifyRead(good[6:], "GET", "/agents"); err != nil {
+	if _, err := r.VerifyRead(t.Context(), good[6:], "GET", "/agents"); err != nil {
 		t.Errorf("what was refused is used: %v", err)
 	}
 }
