@@ -183,7 +183,7 @@ var mutants = []mutant{
 	{"since: a page may end anywhere", "relay/since.go", "o.endAt(page, cut(page.Events, latest, p.Limit))", "o.endAt(page, fitting(page.Events, p.Limit))", ofReading},
 	{"since: siblings do not settle", "relay/since.go", "settleAfter = time.Second", "settleAfter = 0", ofReading},
 	{"since: reads again for each sibling", "relay/since.go", "			sibling = e.Received", "			return true, e.Received", ofReading},
-	{"page: all of it in memory", "relay/events.go", "pieceBytes  = 256 << 10", "pieceBytes  = 256 << 20", ofReading},
+	{"page: all of it in memory", "relay/events.go", "pieceBytes  = 64 << 10", "pieceBytes  = 64 << 20", ofReading},
 	{"cursor: other spellings", "relay/store.go", "c.String() != s || ", "", ofRelays},
 
 	// The clock for what cannot be undone.
@@ -195,7 +195,7 @@ var mutants = []mutant{
 	{"limits: an IPv6 /48 is not counted", "relay/networks.go", "}{{48, 16}, {56, 4}, {64, 1}}", "}{{48, 1 << 20}, {56, 4}, {64, 1}}", "./relay -run Networks"},
 	{"limits: broadcasts are not counted", "relay/limits.go", "if !toAll(e) {", "if e.Type != \"\" {", "./relay -run Broadcasts"},
 	{"limits: refused bodies cost nothing", "relay/relay.go", "r.chargeWork(from, time.Since(began))", "_ = began", "./relay -run Charged"},
-	{"limits: large bodies are parsed on credit", "relay/limits.go", "if wait, short := r.limiter.posts.owes(r.Now, of...); wait > 0 {", "if wait, short := r.limiter.posts.owes(r.Now, of...); wait > 0 && n == 0 {", "./relay -run LargeBodies"},
+	{"limits: large bodies are parsed on credit", "relay/limits.go", "	if err := r.owesPosts(p); err != nil {", "	if err := r.owesPosts(p); err != nil && n == 0 {", "./relay -run LargeBodies"},
 	{"limits: each refusal has its line", "relay/refusals.go", "	case before != nil:\n", "	case before != nil && before.count > 1<<20:\n", "./relay -run RefusalsAre"},
 	{"relay: one place takes all slots", "relay/relay.go", "newTurns(places, (places+1)/2)", "newTurns(places, places)", "./relay -run Parsed|Turns|Crowd"},
 	{"relay: any number is parsed at once", "relay/relay.go", "places := max(2, runtime.GOMAXPROCS(0))", "places := max(2000, runtime.GOMAXPROCS(0))", ofRelays},
@@ -215,7 +215,7 @@ var mutants = []mutant{
 	{"http: no time limit for a body", "relay/httpapi/httpapi.go", "		ReadTimeout:       readTimeout,\n", "", ofHTTP},
 	{"http: a shutdown waits for everybody", "relay/httpapi/httpapi.go", "		return errors.Join(err, s.Close())", "		return errors.Join(err)", ofHTTP},
 	{"http: no time limit for idling", "relay/httpapi/httpapi.go", "		IdleTimeout:       idleTimeout,\n", "", ofHTTP},
-	{"http: one time limit for a whole page", "relay/httpapi/answer.go", "			if sent {\n				s.extend(w)\n			} else {", "			if !sent {", ofHTTP},
+	{"http: one time limit for a whole page", "relay/httpapi/answer.go", "		if sent {\n			s.extend(w)\n		} else {", "		if !sent {", ofHTTP},
 	{"http: no time limit for an answer", "relay/httpapi/answer.go", "SetWriteDeadline(time.Now().Add(writeTimeout))", "SetWriteDeadline(time.Time{})", ofHTTP},
 	{"http: the log tells queries", "relay/httpapi/httpapi.go", "s.log.Debug(\"request\", \"method\", r.Method, \"path\", r.URL.Path,", "s.log.Debug(\"request\", \"method\", r.Method, \"path\", r.URL.String(),", ofHTTP},
 	{"http: the log tells tokens", "relay/httpapi/httpapi.go", "s.log.Debug(\"request\", \"method\", r.Method,", "s.log.Debug(\"request\", \"headers\", r.Header, \"method\", r.Method,", ofHTTP},
@@ -226,7 +226,7 @@ var mutants = []mutant{
 	{"http: HTTP/1.0 is local", "relay/httpapi/peer.go", "if !r.ProtoAtLeast(1, 1) || r.Close {", "if r.Close {", ofHTTP},
 	{"http: /health is limited", "relay/httpapi/peer.go", "if !probesHealth(r) {", "if true || !probesHealth(r) {", ofHTTP},
 	{"http: anybody's X-Forwarded-For", "relay/httpapi/peer.go", "more && s.trusts(addr)", "more", ofHTTP},
-	{"http: events are encoded again", "relay/httpapi/answer.go", "			body.Write(e.Body)", "			var v any\n			if json.Unmarshal(e.Body, &v) == nil {\n				_ = json.NewEncoder(&body).Encode(v)\n			}", ofHTTP},
+	{"http: events are encoded again", "relay/httpapi/answer.go", "		body.Write(envelope)", "		var v any\n		if json.Unmarshal(envelope, &v) == nil {\n			_ = json.NewEncoder(&body).Encode(v)\n		}", ofHTTP},
 
 	// The client.
 	{"client: takes events that do not verify", "client/answer.go", "	return e, e.Verify()", "	return e, nil", ofClients},
@@ -300,6 +300,6 @@ var mutants = []mutant{
 	{"fuzz: a cursor's other spelling", "relay/store.go", "c.String() != s || ", "", "./relay -run FuzzCursor"},
 	{"fuzz: a second ACCEPT", "thread/next.go", "func (t Thread) accept(m *envelope.Envelope, now time.Time) (Thread, error) {\n	if t.State != Pending {", "func (t Thread) accept(m *envelope.Envelope, now time.Time) (Thread, error) {\n	if t.State != Pending && t.State != Active {", "./thread -run FuzzSteps"},
 	{"fuzz: a recipient that is dropped", "relay/httpapi/params.go", "	if err != nil {\n		return nil, invalid(\"the query string", "	if err != nil && len(values) == 0 {\n		return nil, invalid(\"the query string", "./relay/httpapi -run FuzzQuery"},
-	{"fuzz: events encoded again", "relay/httpapi/answer.go", "			body.Write(e.Body)", "			var v any\n			if json.Unmarshal(e.Body, &v) == nil {\n				_ = json.NewEncoder(&body).Encode(v)\n			}", "./relay/httpapi -run FuzzPost"},
+	{"fuzz: events encoded again", "relay/httpapi/answer.go", "		body.Write(envelope)", "		var v any\n		if json.Unmarshal(envelope, &v) == nil {\n			_ = json.NewEncoder(&body).Encode(v)\n		}", "./relay/httpapi -run FuzzPost"},
 	{"fuzz: a redirect", "relay/httpapi/httpapi.go", "mux.NewRouter().SkipClean(true)", "mux.NewRouter()", "./relay/httpapi -run FuzzConnection"},
 }
