@@ -25,12 +25,12 @@ const (
 	maxHeaders   = 64 << 10
 	maxShort     = 64 << 10  // a refusal, a receipt
 	maxDocument  = 256 << 10 // the well-known document
-	maxDirectory = 8 << 20   // a page of agents; a relay's own end at 1 MiB
+	maxDirectory = 8 << 20   // a page of agents, which a relay ends at 256 KiB; or all manifests of one agent
 	maxPage      = 32 << 20  // a page of events, which ends at 4 MiB, or a thread, which may hold 100 offers
 	maxElement   = 4 << 20   // an element of a list
 	maxEvent     = 1 << 20   // an event that is parsed; a larger one is left out
 	maxRest      = 512 << 10 // what an answer holds besides its list
-	maxText      = 1 << 10   // a message of the relay's, as it is kept
+	maxText      = 1 << 10   // a message of the relay; the rest is cut off
 )
 
 // How many elements a list may have.
@@ -42,7 +42,7 @@ const (
 
 var errTooLong = errors.New("the answer is too long")
 
-// transport is for clients that bring none. They share it, and so share connections.
+// transport is shared by all clients that were not given one, so that they also share connections.
 var transport = sync.OnceValue(func() http.RoundTripper {
 	shared, ok := http.DefaultTransport.(*http.Transport)
 	if !ok {
@@ -53,15 +53,15 @@ var transport = sync.OnceValue(func() http.RoundTripper {
 	return own
 })
 
-// reply says how a good answer is read.
+// reply says how to read a successful answer.
 type reply struct {
 	out   any // what the answer is decoded into
 	limit int // bytes of the whole answer
 
-	present bool // the read is signed also where that only shows the reader to be present
+	present bool // sign the read also at an open relay, where that only shows that the reader is online
 
-	// list is the name of the member whose elements go to take, one at a time, and not to out; empty: there is none.
-	// take may be called for an answer that turns out to be broken.
+	// list names the member whose elements are passed to take, one at a time, instead of being decoded into out. Empty:
+	// the answer has no such member. take may have been called before the answer turns out to be broken.
 	list string
 	take func(element []byte) error
 }
@@ -74,7 +74,7 @@ type answer struct {
 	Details map[string]any `json:"details"`
 }
 
-// answer reads the answer of the relay at base. failed is nil if it is a good one.
+// answer reads the answer of the relay at base. It returns nil if the answer is a success.
 func (c *Client) answer(base string, response *http.Response, good reply) *failure {
 	header := response.Header
 	failed := &failure{status: response.StatusCode, challenged: challenge(header), retryAfter: c.retryAfter(header)}
@@ -88,7 +88,7 @@ func (c *Client) answer(base string, response *http.Response, good reply) *failu
 	body := &meter{r: response.Body, whole: good.limit, left: good.limit}
 	text, err := good.text(body)
 	if body.err != nil {
-		return &failure{err: fmt.Errorf("reading the answer: %w", body.err)} // without status: it is as if none had come
+		return &failure{err: fmt.Errorf("reading the answer: %w", body.err)} // no status: the same as no answer
 	}
 	if errors.Is(err, errTooLong) {
 		failed.err = err
@@ -115,8 +115,8 @@ func (c *Client) answer(base string, response *http.Response, good reply) *failu
 	return failed
 }
 
-// text returns the answer as one JSON object, without the list if there is one.
-// Errors: errTooLong; any other means that it is no JSON object.
+// text returns the answer as one JSON object, without its list.
+// Errors: errTooLong; any other error means that the answer is not a JSON object.
 func (g reply) text(body *meter) ([]byte, error) {
 	if g.list == "" {
 		return io.ReadAll(body)
@@ -165,12 +165,12 @@ func split(body *meter, list string, take func(element []byte) error) ([]byte, e
 		return nil, err
 	}
 	if _, err := decoder.Token(); err != io.EOF {
-		return nil, errors.Join(errors.New("there is more behind the answer"), err)
+		return nil, errors.Join(errors.New("there is more text after the answer"), err)
 	}
 	return append(rest, '}'), nil
 }
 
-// elements gives each element of the array that follows to take.
+// elements reads an array and passes each element to take.
 func elements(decoder *json.Decoder, body *meter, take func(element []byte) error) error {
 	switch token, err := decoder.Token(); {
 	case err != nil:
@@ -201,18 +201,18 @@ func expect(decoder *json.Decoder, want json.Delim) error {
 	return err
 }
 
-// meter bounds what is read of an answer: as a whole, and since the last call of allow.
+// meter limits how many bytes of an answer are read: in total, and since the last call of allow.
 type meter struct {
 	r           io.Reader
 	whole, left int
-	err         error // of r, other than io.EOF
+	err         error // an error of r other than io.EOF
 }
 
-// allow lets n more bytes be read, if the whole still has them.
+// allow permits the next n bytes, within the total.
 func (m *meter) allow(n int) { m.left = min(n, m.whole) }
 
 func (m *meter) Read(p []byte) (int, error) {
-	if m.left <= 0 { // the answer may end just here
+	if m.left <= 0 { // the answer may end exactly here
 		var one [1]byte
 		if n, err := m.r.Read(one[:]); n == 0 && err == io.EOF {
 			return 0, io.EOF
@@ -228,16 +228,16 @@ func (m *meter) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// envelopes takes the events of an answer.
+// envelopes collects the events of an answer.
 type envelopes struct {
-	most  int                  // how many there may be
-	count int                  // how many there were
+	most  int                  // the highest allowed number of events
+	count int                  // how many were received
 	good  []*envelope.Envelope // those that verify
-	bad   int                  // how many do not
-	why   error                // the first of them does not
+	bad   int                  // how many do not verify
+	why   error                // why the first of those does not
 }
 
-// take is for reply.take.
+// take parses and verifies one event. It is used as reply.take.
 func (e *envelopes) take(text []byte) error {
 	if e.count++; e.count > e.most {
 		return fmt.Errorf("%w: more than %d events", errTooLong, e.most)
@@ -253,14 +253,15 @@ func (e *envelopes) take(text []byte) error {
 	return nil
 }
 
-// log says what was left out.
+// log reports the events that were left out.
 func (e *envelopes) log(c *Client) {
 	if e.bad > 0 {
 		c.log.Warn("events were left out: they do not verify", "events", e.bad, "first", e.why)
 	}
 }
 
-// verified parses and verifies an envelope as delivered. A relay may allow larger ones than the protocol's default.
+// verified parses and verifies a delivered envelope. It accepts larger ones than the protocol's default, as a relay
+// may.
 func verified(text []byte) (*envelope.Envelope, error) {
 	e, err := envelope.Parse(text, maxEvent)
 	if err != nil {
@@ -269,11 +270,12 @@ func verified(text []byte) (*envelope.Envelope, error) {
 	return e, e.Verify()
 }
 
+// shorten cuts a relay's text to maxText bytes.
 func shorten(message string) string {
 	return strings.ToValidUTF8(message[:min(len(message), maxText)], "")
 }
 
-// maxRetryAfter is the longest time that a relay is taken to ask for.
+// maxRetryAfter is the longest accepted Retry-After.
 const maxRetryAfter = math.MaxInt32 * time.Second
 
 // retryAfter reads Retry-After, seconds or a date (RFC 9110 §10.2.3); 0 if there is none.
@@ -288,7 +290,7 @@ func (c *Client) retryAfter(header http.Header) time.Duration {
 	return 0
 }
 
-// retryAfter returns what a refusal says of when to try again; 0 if nothing.
+// retryAfter returns how long a refusal asks to wait; 0: it does not say.
 func retryAfter(err error) time.Duration {
 	refusal, ok := errors.AsType[*envelope.Error](err)
 	if !ok {
@@ -297,7 +299,7 @@ func retryAfter(err error) time.Duration {
 	return refusal.RetryAfter
 }
 
-// members splits a JSON object that is in memory already; see split.
+// members is split for a JSON object that is already in memory.
 func members(text []byte, list string, take func(element []byte) error) ([]byte, error) {
 	return split(&meter{r: bytes.NewReader(text), whole: len(text)}, list, take)
 }

@@ -27,7 +27,7 @@ func (a *agent) answerAll(ctx context.Context) {
 	}
 }
 
-// next waits for the REQUEST that is to be answered next; nil if ctx ended first.
+// next waits for the next REQUEST to answer; nil if ctx ended first.
 func (a *agent) next(ctx context.Context) *waiting {
 	for {
 		w, late, wait := a.queue.next(time.Now(), &a.pace)
@@ -55,7 +55,7 @@ func (a *agent) enqueue(ctx context.Context, w *waiting) {
 	a.drop(ctx, a.queue.put(w, time.Now()))
 }
 
-// withdraw takes the REQUEST of a thread out of the queue and returns it; nil: it was not in.
+// withdraw removes the REQUEST of a thread from the queue and returns it; nil: the queue does not have it.
 func (a *agent) withdraw(ctx context.Context, key thread.Key) *envelope.Envelope {
 	w := a.queue.withdraw(key)
 	if w == nil {
@@ -65,14 +65,14 @@ func (a *agent) withdraw(ctx context.Context, key thread.Key) *envelope.Envelope
 	return w.event
 }
 
-// answer asks how the thread of a REQUEST stands and makes an offer if one is due. If that fails for now, the REQUEST
-// goes back into the queue.
+// answer reads the state of a REQUEST's thread and makes an offer if one is expected. After a temporary failure the
+// REQUEST goes back into the queue.
 func (a *agent) answer(ctx context.Context, w *waiting) {
 	r := &run{agent: a, key: w.key, event: w.event, quoted: w.quoted, ended: make(chan struct{})}
 	r.ctx, r.cancel = context.WithCancelCause(ctx)
 	defer r.cancel(nil)
 	var err error
-	if a.tryRegister(r) == nil { // else the thread is past its REQUEST
+	if a.tryRegister(r) == nil { // otherwise the thread has gone on to a later message
 		err = r.step()
 		a.unregister(r)
 	}
@@ -80,13 +80,13 @@ func (a *agent) answer(ctx context.Context, w *waiting) {
 		a.pace.refund(time.Now())
 	}
 	switch {
-	case ctx.Err() != nil: // the cursor stays in front of it
+	case ctx.Err() != nil: // the cursor stays before this REQUEST, so it is read again after a restart
 		return
 	case err == nil:
 	case r.ctx.Err() != nil, definite(err):
 		a.client.log.Info("a thread is left as it is", "thread", w.key.ID, "client", w.key.Client, "reason", err)
 	default:
-		a.client.log.Warn("a REQUEST could not be answered, will be repeated",
+		a.client.log.Warn("a REQUEST could not be answered, will be retried",
 			"thread", w.key.ID, "client", w.key.Client, "error", err)
 		w.quoted = r.quoted
 		a.postpone(w, err, time.Now())
@@ -96,10 +96,10 @@ func (a *agent) answer(ctx context.Context, w *waiting) {
 	a.release(ctx, w.page)
 }
 
-// postpone decides when a REQUEST is tried again, and whether others have to wait too: only where the relay limits this
-// agent, and not where it limits what one client gets.
+// postpone decides when to retry a REQUEST. If the relay limits this agent, the other REQUESTs wait too. If it limits
+// only the inbox of one client, they do not.
 func (a *agent) postpone(w *waiting, err error, now time.Time) {
-	asked := min(retryAfter(err), postPatience) // longer, and the thread may be over
+	asked := min(retryAfter(err), postPatience) // after a longer pause the thread may have ended
 	w.notBefore = now.Add(w.pause.next(asked, maxPause))
 	refusal, ok := errors.AsType[*envelope.Error](err)
 	if !ok || refusal.Code != envelope.CodeRateLimited {
@@ -112,14 +112,14 @@ func (a *agent) postpone(w *waiting, err error, now time.Time) {
 		a.pace.close(asked, now)
 	case "inbox":
 		return
-	default: // another relay's limit, of whom it does not say
+	default: // a limit that this client does not know
 		a.pace.close(min(asked, time.Second), now)
 		return
 	}
-	w.notBefore = time.Time{} // the pace decides
+	w.notBefore = time.Time{} // the pace decides when
 }
 
-// drop gives up REQUESTs without an answer.
+// drop gives up REQUESTs without answering them, and reports them.
 func (a *agent) drop(ctx context.Context, all []*waiting) {
 	for _, w := range all {
 		if total, tell := a.dropped.count(time.Now()); tell {
@@ -136,13 +136,13 @@ func (a *agent) drop(ctx context.Context, all []*waiting) {
 type dropped struct {
 	mu    sync.Mutex
 	total int
-	told  time.Time
+	told  time.Time // when the log was last told
 }
 
-// logEvery is how often the log is told at most of what was dropped.
+// logEvery is the shortest time between two log lines about dropped REQUESTs.
 const logEvery = 10 * time.Second
 
-// count adds one. tell says that it is time to tell of all.
+// count adds one dropped REQUEST. tell reports whether a log line is due.
 func (d *dropped) count(now time.Time) (total int, tell bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -19,8 +19,8 @@ import (
 type Call struct {
 	Thread string // the thread's id
 	// Seal has what is sent sealed, and answers refused that are not. Request sets it as RequestOptions has it, Resume
-	// where the REQUEST is sealed or, if the relay does not show it, any other message of the two parties. Where nothing
-	// tells, ACCEPT and CANCEL go sealed, and plain answers are taken.
+	// where the REQUEST is sealed or, if the relay does not show it, any other message of the two parties. Where
+	// nothing tells, ACCEPT and CANCEL go sealed, and plain answers are taken.
 	Seal       bool
 	AllowPlain bool // take plain answers to a sealed request
 
@@ -136,8 +136,8 @@ func (call *Call) Accept(ctx context.Context, offer Offer) error {
 	return err
 }
 
-// Acceptance checks an offer as Accept does and returns the ACCEPT without posting it. A sealed offer is accepted sealed.
-// Errors: ErrUnacceptable.
+// Acceptance checks an offer as Accept does and returns the ACCEPT without posting it. A sealed offer is accepted
+// sealed. Errors: ErrUnacceptable.
 func (call *Call) Acceptance(offer Offer) (envelope.Draft, error) {
 	now := call.client.now()
 	if err := call.check(offer, now); err != nil {
@@ -219,9 +219,9 @@ func (call *Call) Result(ctx context.Context) (*Result, error) {
 	return nil, err
 }
 
-// Cancel takes the request back; reason is for the agent's eyes and may be empty. It is left out where the CANCEL goes to
-// everybody and the REQUEST, which the relay does not show, may have been sealed. Errors are Post's: CodeInvalidTransition
-// if the thread has already ended.
+// Cancel takes the request back; reason is for the agent's eyes and may be empty. It is left out where the CANCEL goes
+// to everybody and the REQUEST, which the relay does not show, may have been sealed. Errors are Post's:
+// CodeInvalidTransition if the thread has already ended.
 func (call *Call) Cancel(ctx context.Context, reason string) error {
 	recipient := call.agent
 	if recipient == "" {
@@ -253,7 +253,7 @@ func (call *Call) watch(ctx context.Context, f func(*envelope.Envelope) error, s
 			return err
 		}
 		if err != nil {
-			call.client.log.Warn("asking for the thread failed, will be repeated", "thread", call.Thread, "error", err)
+			call.client.log.Warn("asking for the thread failed, will be retried", "thread", call.Thread, "error", err)
 			return nil
 		}
 		for _, e := range record.Events {

@@ -322,7 +322,7 @@ func TestResume(t *testing.T) {
 		p := newParties(t)
 		budget := 0.01
 		call, id := p.request(client.RequestOptions{Recipient: p.agent.DID(), Constraints: &envelope.Constraints{MaxCostUSD: &budget}})
-		p.post(p.byHand, call, envelope.Draft{Payload: envelope.Offer{RequestID: id, Plan: "dear", Price: &envelope.Price{Amount: 1, Currency: "USD"}}})
+		p.post(p.byHand, call, envelope.Draft{Payload: envelope.Offer{RequestID: id, Plan: "expensive", Price: &envelope.Price{Amount: 1, Currency: "USD"}}})
 		p.post(p.byHand, call, envelope.Draft{Payload: envelope.Offer{RequestID: id, Plan: "cheap"}})
 		resume := func() *client.Call {
 			again, err := newClient(t, p.relay, p.me, client.Options{}).Resume(t.Context(), call.Thread)
@@ -337,7 +337,7 @@ func TestResume(t *testing.T) {
 				t.Fatal(err)
 			}
 			err = again.Accept(t.Context(), offer)
-			if dear := offer.Plan == "dear"; dear != errors.Is(err, client.ErrUnacceptable) || !dear && err != nil {
+			if expensive := offer.Plan == "expensive"; expensive != errors.Is(err, client.ErrUnacceptable) || !expensive && err != nil {
 				t.Errorf("accepting the %s offer: %v", offer.Plan, err)
 			}
 		}
@@ -389,8 +389,8 @@ func TestLyingRecord(t *testing.T) {
 	})
 }
 
-// TestResumeBelievesSignaturesOnly: a relay's record names a request that we have not made, and another agent than the one
-// that our ACCEPT, which names nobody, can only have meant.
+// TestResumeBelievesSignaturesOnly: a relay's record names a request that the client did not make, and an agent that
+// has not offered. The client's ACCEPT has no recipient, so it can only mean the one agent that has.
 func TestResumeBelievesSignaturesOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)

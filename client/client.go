@@ -28,13 +28,14 @@ import (
 
 // Options of a Client. The zero value works.
 type Options struct {
-	// HTTPClient sends the requests; nil: one with Go's defaults, and headers of at most 64 KiB. Its Timeout is not
-	// used, as every exchange has a bound of its own. It follows no redirect: a redirected POST would come back as a GET.
+	// HTTPClient sends the requests. nil: a client with Go's defaults that reads at most 64 KiB of headers. Its Timeout
+	// is not used, because every exchange has its own. Redirects are not followed: a redirected POST would become a
+	// GET.
 	HTTPClient *http.Client
 	// Now is the clock for timestamps, deadlines and offers; nil: time.Now. Once a relay has refused a message as stale
 	// and said what time it is, the client corrects its readings by the difference, unless that is more than a day.
 	Now func() time.Time
-	// Logger is told of what is skipped, repeated or given up; nil: nobody is.
+	// Logger is told of what is skipped, repeated or given up; nil: nothing is logged.
 	Logger *slog.Logger
 	// RequireParties keeps to relays that show directed messages to their parties only (PROTOCOL §8): nothing is read
 	// from another, nor posted to it.
@@ -61,7 +62,7 @@ type Client struct {
 	log        *slog.Logger
 	opts       Options
 	relay      atomic.Pointer[didkey.DID] // the relay's own identity, once it was asked for
-	rate       atomic.Pointer[postRate]   // how often this client may post, once the relay has said
+	rate       atomic.Pointer[postRate]   // how often this client may post; nil: the relay has not said so yet
 	reading    reading
 	unopened   once                   // sealed messages that did not open
 	own        atomic.Pointer[string] // the relay's own address in place of base, once it is known (§8)

@@ -14,24 +14,24 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// AgentQuery finds agents in the relay's directory (PROTOCOL §6); empty fields do not matter.
+// AgentQuery selects agents of the relay's directory (PROTOCOL §6). Empty fields select nothing.
 type AgentQuery struct {
-	Intent string // of one of the agent's manifests
-	Text   string // that occurs in one of them
+	Intent string // one of the agent's manifests has this intent
+	Text   string // one of the agent's manifests contains this text
 	Online bool   // only agents heard from in the last five minutes
-	Limit  int    // of a page, at most 1000; 0: the relay's default
-	Cursor string // of the page before
+	Limit  int    // agents in a page, at most 1000; 0: the relay's default
+	Cursor string // AgentPage.Cursor of the previous page
 }
 
-// AgentPage is a part of the directory; Cursor asks for the next where HasMore.
+// AgentPage is one page of the directory. If HasMore, Cursor asks for the next page.
 type AgentPage struct {
 	Agents  []Agent
 	HasMore bool
 	Cursor  string
 }
 
-// Agent is a row of the directory. Online and LastSeen are the relay's word. The MANIFEST envelopes are verified and
-// the agent's own. A row of an AgentPage has one; Client.Agent returns all that the agent has announced.
+// Agent is a row of the directory. Online and LastSeen are unsigned claims of the relay. The MANIFEST envelopes are
+// verified: the agent signed them. In an AgentPage each row has one; Client.Agent returns all manifests of an agent.
 type Agent struct {
 	ID        didkey.DID
 	Online    bool
@@ -82,7 +82,8 @@ func (c *Client) Agents(ctx context.Context, q AgentQuery) (AgentPage, error) {
 			manifest, err = verified(row.Envelope)
 		}
 		if err != nil || !row.owns(manifest) {
-			c.log.Warn("a row of the directory was left out: its manifest does not verify, or is another's", "error", err)
+			c.log.Warn("a row of the directory was left out: its manifest does not verify, or belongs to another agent",
+				"error", err)
 			return nil
 		}
 		page.Agents = append(page.Agents, Agent{ID: row.ID, Online: row.Online, LastSeen: row.LastSeen,
@@ -100,16 +101,16 @@ func (c *Client) Agents(ctx context.Context, q AgentQuery) (AgentPage, error) {
 	return page, nil
 }
 
-// ErrEndless is the error of Directory if the relay says that there is more and shows nothing new.
-var ErrEndless = errors.New("client: the relay's directory does not end: it promises more agents and shows none")
+// ErrEndless is the error of Directory if the relay keeps saying that there is more but sends nothing new.
+var ErrEndless = errors.New("client: the relay's directory does not end: the relay promises more agents but sends none")
 
 const (
-	maxIdlePages = 100     // pages in a row without an agent that is new
+	maxIdlePages = 100     // pages in a row without a new agent
 	maxPages     = 100_000 // pages in all
 )
 
 // Directory yields the agents that q finds, from the page that q.Cursor asks for to the last one. It ends with an
-// error if a page cannot be read (see Agents), or with ErrEndless.
+// error if a page cannot be read (see Agents), and with ErrEndless if the pages do not end.
 func (c *Client) Directory(ctx context.Context, q AgentQuery) iter.Seq2[Agent, error] {
 	return func(yield func(Agent, error) bool) {
 		seen := newRecent[key, struct{}](1 << 16)
@@ -141,7 +142,7 @@ func (c *Client) Directory(ctx context.Context, q AgentQuery) iter.Seq2[Agent, e
 	}
 }
 
-// Agent returns one agent with all its manifests. Errors: *envelope.Error, CodeAgentNotFound above all.
+// Agent returns one agent with all its manifests. Errors: *envelope.Error, most often CodeAgentNotFound.
 func (c *Client) Agent(ctx context.Context, id didkey.DID) (Agent, error) {
 	var answer struct {
 		Agent json.RawMessage `json:"agent"`

@@ -15,7 +15,7 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// exchangeTimeout is for one request and its whole answer, beyond what a long poll waits.
+// exchangeTimeout limits one request and its whole answer, not counting the time that a long poll waits.
 const exchangeTimeout = 30 * time.Second
 
 // failure is an exchange without a good answer. It unwraps to the relay's *envelope.Error where there is one.
@@ -41,17 +41,17 @@ func (f *failure) temporary() bool {
 	return true // no answer, a broken 200, any 5xx
 }
 
-// refused reports whether this request provably had no effect: it never left, it was answered with a 4xx, or the relay
-// says that nothing was stored. Any other 5xx proves nothing: a gateway's 502 may hide a 200, and the relay's own 500
-// may follow a commit whose answer it lost.
+// refused reports whether this request certainly had no effect: it was never sent, it was answered with a 4xx, or the
+// relay says that nothing was stored. Any other 5xx leaves it open: a gateway's 502 may hide a 200, and the relay's own
+// 500 may follow a commit.
 func (f *failure) refused() bool {
 	refusal, ok := errors.AsType[*envelope.Error](f.err)
 	return f.unsent || f.status >= 400 && f.status < 500 || ok && refusal.NothingStored()
 }
 
-// definite reports whether err is a refusal, by the relay or before anything was sent, that would come again. One by
-// the clock would not: the next try is signed at another time, and a wrong clock may be set right. One by a rate would
-// not either, unless it is the number of a thread's offers, which does not go down.
+// definite reports whether err is a refusal that a retry would get again, by the relay or before anything was sent. A
+// refusal because of the clock is not: the next try has another timestamp, and a wrong clock may be corrected. A rate
+// limit is not either, except for the number of offers in a thread, which never goes down.
 func definite(err error) bool {
 	refusal, ok := errors.AsType[*envelope.Error](err)
 	switch {
@@ -63,6 +63,7 @@ func definite(err error) bool {
 	return !refusal.Code.Retryable()
 }
 
+// get makes a GET. If the relay refuses its token, get tries again as the refusal allows.
 func (c *Client) get(ctx context.Context, path string, query url.Values, good reply) error {
 	if len(query) > 0 {
 		path += "?" + query.Encode()
@@ -81,28 +82,31 @@ func (c *Client) get(ctx context.Context, path string, query url.Values, good re
 		if token != "" && !proves && c.reading.mute(failed) {
 			continue
 		}
-		if failed = c.mend(failed, proves); failed != nil {
+		if failed = c.prepareRetry(failed, proves); failed != nil {
 			return failed
 		}
 	}
 }
 
-// readAttempts is how often a read that is refused for its token is made: unsigned, by a wrong clock, and once more.
+// readAttempts is how often a read is tried: without a token, with a token from a wrong clock, and corrected.
 const readAttempts = 3
 
-// exchange makes one request, with this Authorization if it is not empty, and reads a good answer as good says.
+// exchange makes one request, with this Authorization unless it is empty. good says how to read a successful answer.
 func (c *Client) exchange(ctx context.Context, method, target, authorization string, body []byte, good reply) *failure {
 	return c.exchangeAt(ctx, c.at(), method, target, authorization, body, good)
 }
 
 // exchangeAt is exchange with the relay at base.
-func (c *Client) exchangeAt(ctx context.Context, base, method, target, authorization string, body []byte, good reply) (failed *failure) {
+func (c *Client) exchangeAt(
+	ctx context.Context, base, method, target, authorization string, body []byte, good reply,
+) (failed *failure) {
 	request, err := http.NewRequestWithContext(ctx, method, base+target, bytes.NewReader(body))
 	if err != nil {
 		return &failure{err: err, unsent: true}
 	}
 	request.Header.Set("Accept", "application/json")
-	request.Header.Set("Accept-Encoding", "identity") // or the transport asks for gzip, and unpacks it without bounds
+	// Without this the transport asks for gzip and unpacks it without a limit.
+	request.Header.Set("Accept-Encoding", "identity")
 	request.Header.Set("User-Agent", "agora-client/"+envelope.Version)
 	if authorization != "" {
 		request.Header.Set("Authorization", authorization)
@@ -132,7 +136,7 @@ func neverLeft(err error) bool {
 	return badCertificate
 }
 
-// How long a relay can make us wait by asking for it.
+// The longest Retry-After that is obeyed.
 const (
 	postPatience = 2 * time.Minute // where there is something to post: well below the age at which a message is stale
 	readPatience = time.Hour       // where nothing is lost but time
@@ -149,8 +153,8 @@ type backoff struct{ failures int }
 
 func (b *backoff) reset() { b.failures = 0 }
 
-// next returns the next pause: atLeast, and a random part of a span that doubles each time, up to limit, so that clients
-// which failed together do not come back together.
+// next returns the next pause: atLeast plus a random time. The random time doubles with each failure, up to limit, so
+// that clients which failed at the same moment do not retry at the same moment.
 func (b *backoff) next(atLeast, limit time.Duration) time.Duration {
 	span := min(minPause<<min(b.failures, 10), limit)
 	b.failures++
@@ -161,7 +165,7 @@ func (b *backoff) next(atLeast, limit time.Duration) time.Duration {
 	return pause
 }
 
-// wait makes the next pause. It returns ctx's error if that ends first.
+// wait sleeps for the next pause. It returns ctx's error if ctx ends first.
 func (b *backoff) wait(ctx context.Context, atLeast, limit time.Duration) error {
 	timer := time.NewTimer(b.next(atLeast, limit))
 	defer timer.Stop()

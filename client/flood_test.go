@@ -19,7 +19,7 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// limitAgent has the relay take 20 posts a second of one sender, after 40 at once, as PROTOCOL §5 has it.
+// limitAgent makes the relay limit one sender as PROTOCOL §5 does: 20 posts a second, after 40 at once.
 func (p *parties) limitAgent(who didkey.DID) {
 	var mu sync.Mutex
 	tokens, at := 40.0, time.Now()
@@ -46,13 +46,13 @@ func (p *parties) limitAgent(who didkey.DID) {
 					"Retry-After", "1"), nil
 			}
 		}
-		time.Sleep(2 * time.Millisecond) // the way there and back
+		time.Sleep(2 * time.Millisecond) // a round trip
 		return next.RoundTrip(r)
 	})
 }
 
-// flood posts so many REQUESTs a second, each by the next key, until the returned function is called. That returns how
-// many there were.
+// flood posts perSecond REQUESTs a second, each signed by the next key, until stop is called. stop returns how many
+// were posted.
 func (p *parties) flood(perSecond int, recipient didkey.DID, key func() didkey.Key) (stop func() int) {
 	ended, posted := make(chan struct{}), make(chan int)
 	go func() {
@@ -75,8 +75,8 @@ func (p *parties) flood(perSecond int, recipient didkey.DID, key func() didkey.K
 	return func() int { close(ended); return <-posted }
 }
 
-// ever returns new keys.
-func ever() didkey.Key {
+// freshKey returns a new key at each call.
+func freshKey() didkey.Key {
 	key, err := didkey.Generate()
 	if err != nil {
 		panic(err)
@@ -84,7 +84,7 @@ func ever() didkey.Key {
 	return key
 }
 
-// offerAfter opens a thread and returns how long its first offer takes, at most two seconds.
+// offerAfter opens a thread, waits at most two seconds for its first offer, and returns how long that took.
 func (p *parties) offerAfter(c *client.Client, opts client.RequestOptions) (*client.Call, client.Offer, time.Duration) {
 	p.t.Helper()
 	opts.Intent = "translate"
@@ -102,20 +102,20 @@ func (p *parties) offerAfter(c *client.Client, opts client.RequestOptions) (*cli
 	return call, offer, time.Since(began)
 }
 
-// TestServeThroughFloods floods an agent with broadcasts and measures how long others wait for an offer and a result.
+// TestServeThroughFloods floods an agent with REQUESTs and measures how long others wait for an offer and a result.
 func TestServeThroughFloods(t *testing.T) {
-	one := ever()
+	one := freshKey()
 	for name, test := range map[string]struct {
 		keys     func() didkey.Key
-		flooded  bool // with REQUESTs to the agent alone
-		known    bool // the honest client has had work done
-		directed bool // it names the agent
+		flooded  bool // the flood names the agent
+		known    bool // the agent has worked for the honest client
+		directed bool // the honest client names the agent
 	}{
-		"fresh keys, a known client":                  {keys: ever, known: true},
-		"fresh keys name the agent, a known client":   {keys: ever, flooded: true, known: true},
-		"fresh keys, a stranger who names the agent":  {keys: ever, directed: true},
-		"one key, a stranger":                         {keys: func() didkey.Key { return one }},
-		"one key names the agent, a stranger who too": {keys: func() didkey.Key { return one }, flooded: true, directed: true},
+		"fresh keys, a known client":                            {keys: freshKey, known: true},
+		"fresh keys that name the agent, a known client":        {keys: freshKey, flooded: true, known: true},
+		"fresh keys, a stranger who names the agent":            {keys: freshKey, directed: true},
+		"one key, a stranger":                                   {keys: func() didkey.Key { return one }},
+		"one key that names the agent, a stranger who does too": {keys: func() didkey.Key { return one }, flooded: true, directed: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -139,7 +139,7 @@ func TestServeThroughFloods(t *testing.T) {
 				for range 6 {
 					c := p.client
 					if !test.known {
-						c = newClient(t, p.relay, ever(), client.Options{})
+						c = newClient(t, p.relay, freshKey(), client.Options{})
 					}
 					call, offer, took := p.offerAfter(c, client.RequestOptions{Recipient: recipient})
 					if took > time.Second {
@@ -165,19 +165,19 @@ func TestServeThroughFloods(t *testing.T) {
 	}
 }
 
-// TestServeStrangersInAFlood: keys are free, so a stranger's broadcast among those of fresh keys is one of many. As many
-// of them are answered as the relay admits, 20 of 49, and those within a second.
+// TestServeStrangersInAFlood: in a flood from fresh keys, a stranger's broadcast is one of many. The agent answers as
+// many as the relay's rate allows, 20 of 49 in a second, and answers these within a second.
 func TestServeStrangersInAFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)
 		p.limitAgent(p.agent.DID())
 		stop := p.serve(client.ServeOptions{}, client.Handler{})
-		end := p.flood(49, "", ever)
+		end := p.flood(49, "", freshKey)
 		time.Sleep(20 * time.Second)
 		before := p.count(envelope.TypeOffer)
 		var took []time.Duration
 		for range 40 {
-			_, _, d := p.offerAfter(newClient(t, p.relay, ever(), client.Options{}), client.RequestOptions{})
+			_, _, d := p.offerAfter(newClient(t, p.relay, freshKey(), client.Options{}), client.RequestOptions{})
 			took = append(took, d)
 		}
 		perSecond := float64(p.count(envelope.TypeOffer)-before) / sum(took).Seconds()
@@ -199,8 +199,8 @@ func sum(all []time.Duration) (total time.Duration) {
 	return total
 }
 
-// TestServeLosesNothingSilently: after a flood each REQUEST has its offer or was reported as dropped, and the cursor is
-// behind all of them.
+// TestServeLosesNothingSilently: after a flood each REQUEST has an offer or was reported as dropped, and the cursor is
+// after the last REQUEST.
 func TestServeLosesNothingSilently(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)
@@ -213,7 +213,7 @@ func TestServeLosesNothingSilently(t *testing.T) {
 			defer mu.Unlock()
 			drops[e.Thread]++
 		}}, client.Handler{})
-		end := p.flood(100, "", ever)
+		end := p.flood(100, "", freshKey)
 		time.Sleep(30 * time.Second)
 		posted := end()
 		time.Sleep(5 * time.Minute)
@@ -224,19 +224,19 @@ func TestServeLosesNothingSilently(t *testing.T) {
 				offered[e.Thread]++
 			}
 		}
-		over := 0 // threads that had timed out when their turn came
+		unanswered := 0 // threads with neither
 		for _, e := range p.relay.all() {
 			if e.Type != envelope.TypeRequest {
 				continue
 			}
 			if n := offered[e.Thread] + drops[e.Thread]; n == 0 {
-				over++
+				unanswered++
 			} else if n > 1 {
 				t.Errorf("%d offers, %d drops", offered[e.Thread], drops[e.Thread])
 			}
 		}
-		if over > 0 || len(drops) < 100 || len(offered)+len(drops) != posted {
-			t.Errorf("%d REQUESTs: %d offers, %d dropped, %d neither", posted, len(offered), len(drops), over)
+		if unanswered > 0 || len(drops) < 100 || len(offered)+len(drops) != posted {
+			t.Errorf("%d REQUESTs: %d offers, %d dropped, %d neither", posted, len(offered), len(drops), unanswered)
 		}
 		at, err := cursor.Load(t.Context())
 		if want := "a." + strconv.Itoa(len(p.relay.all())); err != nil || at != want {
@@ -245,7 +245,7 @@ func TestServeLosesNothingSilently(t *testing.T) {
 	})
 }
 
-// TestServeDropsByTheirTTL: a REQUEST that has waited for longer than its ttl gets no offer, and is reported.
+// TestServeDropsByTheirTTL: a REQUEST that waited for longer than its ttl gets no offer and is reported as dropped.
 func TestServeDropsByTheirTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)
@@ -273,7 +273,7 @@ func TestServeDropsByTheirTTL(t *testing.T) {
 	})
 }
 
-// TestServeSharesWork: a client that has many offers accepted does not keep another's work from being next.
+// TestServeSharesWork: a client with many accepted offers does not delay another client's work.
 func TestServeSharesWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)
@@ -299,7 +299,7 @@ func TestServeSharesWork(t *testing.T) {
 	})
 }
 
-// TestServeEndsSlowQuotes: a quote that takes too long is called off, and the next REQUEST has its turn.
+// TestServeEndsSlowQuotes: a quote that takes too long is cancelled, and the next REQUEST is answered.
 func TestServeEndsSlowQuotes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)

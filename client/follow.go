@@ -57,22 +57,24 @@ type FollowOptions struct {
 	Page int
 }
 
-// Follow hands each event that matches the filter to handler, in the relay's order, and waits for more, until ctx
-// ends or handler fails. Only verified envelopes are handed over; what does not verify, or was not asked for, is
-// logged and left out, and so is an event of more than 1 MiB. A payload that is sealed to the client's own key comes opened (envelope.Envelope.Opened), or the
-// event is left out; what others can open, also what the client itself has sealed, comes as it is.
+// Follow hands each event that matches the filter to handler, in the relay's order, and waits for more, until ctx ends
+// or handler fails. Only verified envelopes are handed over; what does not verify, or was not asked for, is logged and
+// left out. So is an event of more than 1 MiB. A payload that is sealed to the client's own key arrives opened
+// (envelope.Envelope.Opened); if it does not open, the event is left out. What is sealed to others stays sealed, also
+// what the client itself sealed.
 //
-// A client with a signer signs what it asks for (PROTOCOL §8). An open relay learns from that only that the identity is
-// online.
+// A client with a signer signs its polls (PROTOCOL §8). To an open relay that only shows that the identity is online.
 //
-// An event comes at least once: the cursor is saved when handler has returned nil for a whole page (see FollowOptions.Page),
-// and what was not saved comes again in the next process. Within one call repeats are dropped, as far as the last 4096
-// events tell. Trouble with the network or the relay is logged and waited out, as long as the relay asks (an hour at
-// most). A relay that has lost its database does not know the cursor any more; then Follow starts again from its oldest
-// event.
+// An event is delivered at least once. The cursor is saved when handler has returned nil for a whole page (see
+// FollowOptions.Page); events after the saved cursor come again in the next process. Within one call repeats among the
+// last 4096 events are dropped. Failures of the network or the relay are logged and retried, after the time that the
+// relay asks for (an hour at most). A relay that has lost its database does not know the cursor; then Follow starts
+// again from the relay's oldest event.
 //
 // Errors: ctx's; handler's, as it is; the CursorStore's; an *envelope.Error if the relay refuses the request for good.
-func (c *Client) Follow(ctx context.Context, opts FollowOptions, handler func(context.Context, *envelope.Envelope) error) error {
+func (c *Client) Follow(
+	ctx context.Context, opts FollowOptions, handler func(context.Context, *envelope.Envelope) error,
+) error {
 	f := follower{client: c, opts: opts}
 	f.page = func(ctx context.Context, events []*envelope.Envelope, cursor string) error {
 		for _, e := range events {
@@ -180,9 +182,9 @@ func (f *follower) step(ctx context.Context) error {
 		}
 	}
 	switch {
-	case first, !quick: // the first poll was not to wait
+	case first, !quick: // the first poll does not wait
 		return nil
-	case moved && answer.count > 0: // old news, after a restart from the oldest event: slowly, but on
+	case moved && answer.count > 0: // known events, read again from the oldest one: go on, with pauses
 		return f.pause.wait(ctx, 0, time.Second)
 	}
 	return f.pause.wait(ctx, 0, maxPause)
@@ -203,7 +205,7 @@ func (f *follower) recover(ctx context.Context, err error) error {
 	case refused && !failed.temporary():
 		return err
 	default:
-		f.client.log.Warn("polling failed, will be repeated", "error", err)
+		f.client.log.Warn("polling failed, will be retried", "error", err)
 	}
 	return f.pause.wait(ctx, min(failed.retryAfter, readPatience), maxPause)
 }

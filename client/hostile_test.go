@@ -23,7 +23,7 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// methods are all that a client can ask of a relay. Each is given a context and returns how it ended.
+// methods are all calls of a client that talk to a relay.
 func methods(c *client.Client, key envelope.Signer) map[string]func(context.Context) error {
 	ignore := func(context.Context, *envelope.Envelope) error { return nil }
 	work := func(context.Context, client.Job) (envelope.Result, error) { return envelope.Result{}, nil }
@@ -58,7 +58,7 @@ func methods(c *client.Client, key envelope.Signer) map[string]func(context.Cont
 	}
 }
 
-// endless writes head and then unit for ever.
+// endless writes head and then repeats unit until the client leaves.
 func endless(head, unit string) http.HandlerFunc {
 	many := []byte(strings.Repeat(unit, 1+(64<<10)/len(unit)))
 	return func(w http.ResponseWriter, _ *http.Request) {
@@ -98,7 +98,7 @@ func says(status int, header, value, body string) http.HandlerFunc {
 	}
 }
 
-// TestHostileRelay asks everything of relays that answer as badly as they can. No answer takes much memory or time.
+// TestHostileRelay makes every call to relays with hostile answers. None takes much memory or time.
 func TestHostileRelay(t *testing.T) {
 	const refusal = `{"ok":false,"error":"UNAVAILABLE","message":"no"}`
 	list := func(name string) string { return `{"ok":true,"cursor":"1","` + name + `":[` }
@@ -115,7 +115,7 @@ func TestHostileRelay(t *testing.T) {
 		"an endless name":      endless(`{"`, "a"),
 		"an endless number":    endless(`{"ok":`, "1"),
 		"endless space":        endless(`{"ok":true,`, " "),
-		"space behind it":      endless(`{"ok":true,"cursor":"1","events":[]}`, " "),
+		"endless space after":  endless(`{"ok":true,"cursor":"1","events":[]}`, " "),
 		"endless depth":        endless(list("events"), "["),
 		"large events":         endless(list("events"), `{"a":"`+strings.Repeat("é", 1<<19)+`"},`),
 		"a large cursor":       says(200, "X", "", `{"ok":true,"hasMore":true,"events":[],"agents":[],"cursor":"`+strings.Repeat("a", 60<<10)+`"}`),
@@ -159,7 +159,7 @@ func TestHostileRelay(t *testing.T) {
 	}
 }
 
-// watchHeap returns a function that ends the watch and says by how many bytes the heap has grown at most.
+// watchHeap measures the heap until grown is called. grown returns by how many bytes the heap grew at most.
 func watchHeap() (grown func() int64) {
 	var m runtime.MemStats
 	runtime.GC()
@@ -182,7 +182,7 @@ func watchHeap() (grown func() int64) {
 	return func() int64 { close(ended); watching.Wait(); return most.Load() }
 }
 
-// TestSlowRelay asks everything of relays that do not answer, or never come to an end.
+// TestSlowRelay makes every call to relays that do not answer, or whose answers never end.
 func TestSlowRelay(t *testing.T) {
 	for name, speak := range map[string]func(w io.Writer) error{
 		"silence":       func(io.Writer) error { return nil },
@@ -201,7 +201,7 @@ func TestSlowRelay(t *testing.T) {
 						if _, err := http.ReadRequest(bufio.NewReader(theirs)); err != nil || speak(theirs) != nil {
 							return
 						}
-						_, _ = io.Copy(io.Discard, theirs) // until the client leaves
+						_, _ = io.Copy(io.Discard, theirs) // ends when the client leaves
 					})
 					return mine, nil
 				}}
@@ -214,9 +214,9 @@ func TestSlowRelay(t *testing.T) {
 					ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 					began := time.Now()
 					err := ask(ctx)
-					most := 3 * time.Minute // the document first, then two attempts
+					most := 3 * time.Minute // for the document and two attempts
 					if name == "Follow" || name == "Follow since" || name == "Serve" {
-						most = 10 * time.Minute // they go on asking
+						most = 10 * time.Minute // they retry until ctx ends
 					}
 					if took := time.Since(began); err == nil || took > most {
 						t.Errorf("%s: %v after %v", name, err, took)
@@ -240,7 +240,7 @@ func drip(w io.Writer, head, unit string) error {
 	return err
 }
 
-// TestDirectoryEnds reads directories whose pages promise more for ever.
+// TestDirectoryEnds reads directories whose every page says that there is more.
 func TestDirectoryEnds(t *testing.T) {
 	relay, key := newFakeRelay(), newKey(t)
 	manifest := relay.put(t, key, envelope.Draft{Payload: envelope.Manifest{ID: "m", Intents: []envelope.Intent{{ID: "translate"}}}})
@@ -275,7 +275,7 @@ func TestDirectoryEnds(t *testing.T) {
 	}
 }
 
-// TestCompressedAnswers: the client asks for none, and takes none.
+// TestCompressedAnswers: the client asks for uncompressed answers and refuses compressed ones.
 func TestCompressedAnswers(t *testing.T) {
 	asked := ""
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -8,19 +8,19 @@ import (
 // postRate is how often a relay lets one sender post: perSecond, after burst at once.
 type postRate struct{ perSecond, burst float64 }
 
-// usualRate is what a relay is taken to allow that does not say (PROTOCOL §5).
+// usualRate is assumed for a relay that does not state its rate: the default of PROTOCOL §5.
 var usualRate = postRate{20, 40}
 
 // rate returns how often one sender may post; nil if the document does not say.
-func (w word) rate() *postRate {
-	said := w.Limits.Rates.PostsPerAgent
+func (d document) rate() *postRate {
+	said := d.Limits.Rates.PostsPerAgent
 	if said.PerSecond < 0.01 || said.PerSecond > 1e6 || said.Burst < 1 || said.Burst > 1e6 {
 		return nil
 	}
 	return &postRate{said.PerSecond, said.Burst}
 }
 
-// postRate returns how often the relay lets this client post, as far as it has said.
+// postRate returns how often the relay lets this client post: as stated, else usualRate.
 func (c *Client) postRate() postRate {
 	if said := c.rate.Load(); said != nil {
 		return *said
@@ -28,15 +28,15 @@ func (c *Client) postRate() postRate {
 	return usualRate
 }
 
-// pace keeps an agent's offers below the rate that the relay allows it, so that a RESULT finds room whenever it comes.
-// It does so once the relay has refused a post for its rate: a relay on the same machine never does. It is the relay's
-// own count, kept here too. The zero pace is ready to use.
+// pace keeps an agent's offers below the rate that the relay allows, so that there is always room to post a RESULT. It
+// is a copy of the relay's own token bucket. It starts to count when the relay has refused a post because of the rate,
+// which a relay on the same machine never does. The zero pace is ready to use.
 type pace struct {
-	mu     sync.Mutex
-	rate   postRate  // zero: nothing was refused yet
-	tokens float64   // posts that the relay would take at once, at the time counted
-	count  time.Time // when tokens was right
-	closed time.Time // no offers before
+	mu      sync.Mutex
+	rate    postRate  // zero: nothing was refused yet
+	tokens  float64   // how many posts the relay would have accepted at once, at the time counted
+	counted time.Time // when tokens was computed
+	closed  time.Time // no offers before this time
 }
 
 // limited notes that the relay has refused a post because the agent posts too often.
@@ -44,11 +44,11 @@ func (p *pace) limited(rate postRate, retryAfter time.Duration, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.refill(now)
-	p.rate, p.tokens, p.count = rate, min(p.tokens, 0), now
+	p.rate, p.tokens, p.counted = rate, min(p.tokens, 0), now
 	p.closed = now.Add(retryAfter)
 }
 
-// close lets nothing be offered for a while.
+// close stops all offers for this time.
 func (p *pace) close(d time.Duration, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -57,8 +57,8 @@ func (p *pace) close(d time.Duration, now time.Time) {
 	}
 }
 
-// until returns how long a REQUEST of this rank has to wait; 0: it may be answered now. Strangers' leave a quarter of
-// the burst to others, known clients' an eighth.
+// until returns how long a REQUEST of this rank has to wait; 0: it may be answered now. A stranger's REQUEST may not
+// use the last quarter of the burst, and one of a known client may not use the last eighth.
 func (p *pace) until(r rank, now time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -78,10 +78,10 @@ func (p *pace) until(r rank, now time.Time) time.Duration {
 	return wait
 }
 
-// spend notes a post.
+// spend counts a post.
 func (p *pace) spend(now time.Time) { p.add(-1, now) }
 
-// refund notes that a post was not made after all.
+// refund takes back a spend: the post was not made.
 func (p *pace) refund(now time.Time) { p.add(1, now) }
 
 func (p *pace) add(n float64, now time.Time) {
@@ -91,8 +91,8 @@ func (p *pace) add(n float64, now time.Time) {
 	p.tokens = max(p.tokens+n, -p.rate.burst)
 }
 
-// refill adds what has come since. p.mu is held.
+// refill adds the tokens of the time since the last call. p.mu is held.
 func (p *pace) refill(now time.Time) {
-	p.tokens = min(p.tokens+max(now.Sub(p.count).Seconds(), 0)*p.rate.perSecond, p.rate.burst)
-	p.count = now
+	p.tokens = min(p.tokens+max(now.Sub(p.counted).Seconds(), 0)*p.rate.perSecond, p.rate.burst)
+	p.counted = now
 }

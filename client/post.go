@@ -18,7 +18,7 @@ import (
 // knows its duplicates; signing a new one may do the thing twice.
 var ErrUnknownOutcome = errors.New("it is unknown whether the relay took the message")
 
-// Receipt is the relay's word that a message is on disk and will be delivered until ExpiresAt (PROTOCOL §5).
+// Receipt is the relay's confirmation that a message is on disk and will be delivered until ExpiresAt (PROTOCOL §5).
 type Receipt struct {
 	ID        string       `json:"id"`
 	Cursor    string       `json:"cursor"`
@@ -37,10 +37,9 @@ type ThreadState struct {
 
 // Post signs d and posts it. It repeats the same bytes after a failure that may pass (no connection, 429, 5xx), until
 // ctx ends or Options.Attempts are used up, and not before the time that the relay asks for (Retry-After). A relay that
-// is too busy or too full for more than two minutes is not waited for: its refusal is returned at once, with the time in
-// RetryAfter. If the relay's first definite answer is that the timestamp is stale, and
-// no earlier attempt may have been taken, it corrects the clock and signs once more, under the same id; not if d.TS
-// was given.
+// is too busy or too full for more than two minutes is not waited for: its refusal is returned at once, with the time
+// in RetryAfter. If the relay's first definite answer is that the timestamp is stale, and no earlier attempt may have
+// been taken, it corrects the clock and signs once more, under the same id; not if d.TS was given.
 //
 // The envelope is returned with every error that came after it was signed. Errors: an *envelope.Error is the relay's
 // definite refusal (or Draft.Sign's); one with ErrUnknownOutcome says that it may have been taken; with any other, it
@@ -49,8 +48,8 @@ func (c *Client) Post(ctx context.Context, d envelope.Draft) (*envelope.Envelope
 	return c.post(ctx, d, true)
 }
 
-// post is Post. Unless it is to be patient, it returns a refusal by a limit (429) at once.
-func (c *Client) post(ctx context.Context, d envelope.Draft, patient bool) (*envelope.Envelope, Receipt, error) {
+// post is Post. Unless retryLimited, it does not retry a post that the relay refuses because of a limit (429).
+func (c *Client) post(ctx context.Context, d envelope.Draft, retryLimited bool) (*envelope.Envelope, Receipt, error) {
 	if c.signer == nil {
 		return nil, Receipt{}, errReadOnly
 	}
@@ -64,7 +63,7 @@ func (c *Client) post(ctx context.Context, d envelope.Draft, patient bool) (*env
 	if err != nil {
 		return nil, Receipt{}, err
 	}
-	receipt, err := c.postEnvelope(ctx, e, patient)
+	receipt, err := c.postEnvelope(ctx, e, retryLimited)
 	refusal, ok := errors.AsType[*envelope.Error](err)
 	if !ok || refusal.Code != envelope.CodeStaleTimestamp || errors.Is(err, ErrUnknownOutcome) ||
 		!d.TS.IsZero() || !c.correctClock(refusal) {
@@ -78,7 +77,7 @@ func (c *Client) post(ctx context.Context, d envelope.Draft, patient bool) (*env
 	if e, err = d.Sign(c.signer, c.now()); err != nil {
 		return nil, Receipt{}, err
 	}
-	receipt, err = c.postEnvelope(ctx, e, patient)
+	receipt, err = c.postEnvelope(ctx, e, retryLimited)
 	return e, receipt, err
 }
 
@@ -87,7 +86,7 @@ func (c *Client) PostEnvelope(ctx context.Context, e *envelope.Envelope) (Receip
 	return c.postEnvelope(ctx, e, true)
 }
 
-func (c *Client) postEnvelope(ctx context.Context, e *envelope.Envelope, patient bool) (Receipt, error) {
+func (c *Client) postEnvelope(ctx context.Context, e *envelope.Envelope, retryLimited bool) (Receipt, error) {
 	if err := ctx.Err(); err != nil {
 		return Receipt{}, err
 	}
@@ -99,9 +98,9 @@ func (c *Client) postEnvelope(ctx context.Context, e *envelope.Envelope, patient
 			return receipt, nil
 		}
 		var err error = failed
-		repeat := failed.temporary() && !failed.postponed() && attempt < c.opts.Attempts
-		if repeat && (patient || failed.status != http.StatusTooManyRequests) {
-			c.log.Debug("post failed, will be repeated", "id", e.ID, "attempt", attempt, "error", failed)
+		retry := failed.temporary() && !failed.postponed() && attempt < c.opts.Attempts
+		if retry && (retryLimited || failed.status != http.StatusTooManyRequests) {
+			c.log.Debug("post failed, will be retried", "id", e.ID, "attempt", attempt, "error", failed)
 			mayBeTaken = mayBeTaken || !failed.refused()
 			waiting := pause.wait(ctx, min(failed.retryAfter, postPatience), maxPause)
 			if waiting == nil {
@@ -130,7 +129,7 @@ func (c *Client) postOnce(ctx context.Context, e *envelope.Envelope) (receipt Re
 	if failed == nil && receipt.ID != e.ID {
 		failed = &failure{err: errors.New("the relay's receipt is for another message"), status: http.StatusOK}
 	}
-	if receipt.ExpiresAt.After(e.ExpiresAt()) { // nothing is delivered for longer than its sender has signed
+	if receipt.ExpiresAt.After(e.ExpiresAt()) { // no message outlives the ttl that its sender signed
 		receipt.ExpiresAt = e.ExpiresAt()
 	}
 	return receipt, failed

@@ -6,22 +6,22 @@ import (
 	"sync"
 )
 
-// progress knows up to where all events have been dealt with. Pages finish in any order; a cursor is saved when its
-// page and all before it have.
+// progress saves the cursor up to which all events are handled. Pages finish in any order. A cursor is saved when its
+// page and all earlier pages are finished.
 type progress struct {
 	store CursorStore
 
 	mu    sync.Mutex
-	pages []*heldPage // in the relay's order; a finished one is merged into a finished one before it
+	pages []*heldPage // in the relay's order; neighbours that are both finished are merged
 }
 
-// heldPage is a page some of whose events may not be dealt with yet.
+// heldPage is a page of events. It is finished when holds is 0.
 type heldPage struct {
 	cursor string
-	holds  int
+	holds  int // events that are not handled yet
 }
 
-// begin adds a page, held once by the caller.
+// begin adds a page with one hold, which the caller releases.
 func (p *progress) begin(cursor string) *heldPage {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -30,12 +30,14 @@ func (p *progress) begin(cursor string) *heldPage {
 	return page
 }
 
+// hold keeps a page unfinished until release is called once more.
 func (p *progress) hold(page *heldPage) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	page.holds++
 }
 
+// release takes back a hold, and saves the cursor if it can move on.
 func (p *progress) release(ctx context.Context, page *heldPage) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

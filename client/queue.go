@@ -12,18 +12,18 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// rank is the first thing that decides which REQUEST is answered next.
+// rank is the first criterion for which REQUEST is answered next. A lower rank comes first.
 type rank int
 
 const (
 	known     rank = iota // from a client for whom the agent has worked
-	directed              // to this agent alone
-	broadcast             // to everybody
-	ranks
+	directed              // its recipient is this agent
+	broadcast             // without a recipient
+	ranks                 // how many ranks there are
 )
 
-// Bounds of a queue, for each rank. At the 20 offers a second that a relay admits by default, what does not fit would
-// wait for more than a minute and a half behind newer REQUESTs.
+// Bounds of a queue, for each rank. A relay accepts 20 offers a second by default. At that rate a REQUEST that does not
+// fit would have to wait for more than a minute and a half.
 const (
 	queueLength = 2048
 	queueBytes  = 8 << 20
@@ -31,10 +31,10 @@ const (
 
 const (
 	turnMemory  = time.Minute // how long a client's turns count
-	maxClients  = 4096        // whose turns are counted, and for whom the agent has worked
-	workCredit  = 8           // REQUESTs that come first for each job the agent has begun for their client
-	maxCredit   = 64          // of them, for one client
-	reverseTurn = 4           // each fourth turn goes to the ranks in reverse order
+	maxClients  = 4096        // clients whose turns are counted, and clients with credit
+	workCredit  = 8           // each job begun for a client lets so many of its REQUESTs rank as known
+	maxCredit   = 64          // the most credit of one client
+	reverseTurn = 4           // each fourth turn takes the ranks in reverse order
 	lottery     = time.Second // how long a REQUEST counts as new
 )
 
@@ -45,26 +45,26 @@ type waiting struct {
 	page  *heldPage
 
 	rank      rank
-	number    int       // of its arrival
+	number    int       // the place in the order of arrival
 	came      time.Time // when it arrived
-	until     time.Time // when its ttl will be over, counted from its arrival
-	notBefore time.Time // after a failure
+	until     time.Time // when its ttl ends, counted from its arrival
+	notBefore time.Time // set after a failure
 	pause     backoff
-	quoted    *envelope.Offer // that could not be posted
+	quoted    *envelope.Offer // made already, but not posted yet
 }
 
-// queue holds the REQUESTs that wait and says which is next. Any number of goroutines may use it.
+// queue holds the REQUESTs that wait for an answer and decides which is next. It is safe for concurrent use.
 type queue struct {
-	woken chan struct{} // holds one after something was put in
+	woken chan struct{} // holds a token after a REQUEST was added
 
 	mu       sync.Mutex
 	lists    [ranks][]*waiting
 	bytes    [ranks]int
 	arrivals int
-	turns    int                // taken so far
-	served   map[didkey.DID]int // turns by client
-	counted  time.Time          // since when
-	credit   *recent[didkey.DID, int]
+	turns    int                // turns taken so far
+	served   map[didkey.DID]int // turns by client, since counted
+	counted  time.Time
+	credit   *recent[didkey.DID, int] // by client, see workCredit
 }
 
 func newQueue() *queue {
@@ -80,7 +80,7 @@ func (q *queue) earn(client didkey.DID) {
 	q.credit.add(client, min(have+workCredit, maxCredit))
 }
 
-// put adds a REQUEST that has just come and returns those for which there is no room, perhaps itself.
+// put adds a REQUEST that has just arrived. It returns those that no longer fit, which may include w.
 func (q *queue) put(w *waiting, now time.Time) (dropped []*waiting) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -98,7 +98,7 @@ func (q *queue) put(w *waiting, now time.Time) (dropped []*waiting) {
 	return q.insert(w)
 }
 
-// putBack adds a REQUEST that was taken and could not be answered.
+// putBack adds a REQUEST again that was taken but could not be answered.
 func (q *queue) putBack(w *waiting) (dropped []*waiting) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -128,7 +128,7 @@ func (q *queue) insert(w *waiting) (dropped []*waiting) {
 
 func size(w *waiting) int { return len(w.event.Canonical()) }
 
-// before reports whether a, of the same rank, is kept rather than b if there is no room for both. q.mu is held.
+// before reports whether a is kept instead of b if there is no room for both. They have the same rank. q.mu is held.
 func (q *queue) before(a, b *waiting) bool {
 	if x, y := q.served[a.key.Client], q.served[b.key.Client]; x != y {
 		return x < y
@@ -136,7 +136,7 @@ func (q *queue) before(a, b *waiting) bool {
 	return a.number > b.number
 }
 
-// remove takes a REQUEST out. q.mu is held.
+// remove removes the REQUEST with index i of a rank. q.mu is held.
 func (q *queue) remove(r rank, i int) *waiting {
 	list := q.lists[r]
 	w, end := list[i], len(list)-1
@@ -146,7 +146,7 @@ func (q *queue) remove(r rank, i int) *waiting {
 	return w
 }
 
-// withdraw takes the REQUEST of a thread out; nil: it is not in.
+// withdraw removes the REQUEST of a thread; nil: the queue does not have it.
 func (q *queue) withdraw(key thread.Key) *waiting {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -158,8 +158,8 @@ func (q *queue) withdraw(key thread.Key) *waiting {
 	return nil
 }
 
-// next takes out the REQUEST that is to be answered now, and spends what its answer costs. If there is none, wait says
-// how long it takes until there may be one; 0: until one is put in. late are those whose ttl is over.
+// next removes the REQUEST to answer now and spends one post of p. If there is none, w is nil and wait says when to ask
+// again; 0: when a REQUEST is added. late are the REQUESTs whose ttl has ended; they are removed too.
 func (q *queue) next(now time.Time, p *pace) (w *waiting, late []*waiting, wait time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -191,7 +191,7 @@ func (q *queue) next(now time.Time, p *pace) (w *waiting, late []*waiting, wait 
 	return nil, late, wait
 }
 
-// expire takes out what has waited for longer than its ttl. q.mu is held.
+// expire removes the REQUESTs that have waited for longer than their ttl. q.mu is held.
 func (q *queue) expire(r rank, now time.Time) (late []*waiting) {
 	for i := len(q.lists[r]) - 1; i >= 0; i-- {
 		if !now.Before(q.lists[r][i].until) {
@@ -201,10 +201,9 @@ func (q *queue) expire(r rank, now time.Time) (late []*waiting) {
 	return late
 }
 
-// best returns the index of the REQUEST of a rank that comes first; -1: none may be answered now, and the first will
-// be after that time (0: there is none). Of those that came within the last second, and whose clients have had equally
-// few turns, each has the same chance: the newest would lose to whatever comes next, and a flood always comes next.
-// q.mu is held.
+// best returns the index of the first REQUEST of a rank. If none may be answered now, it returns -1 and the time until
+// one may be (0: the rank is empty). The client with the fewest turns comes first. Among the REQUESTs of such clients,
+// those of the last second have equal chances: taking the newest one would always favour a flood. q.mu is held.
 func (q *queue) best(r rank, now time.Time) (best int, soonest time.Duration) {
 	best = -1
 	list, young := q.lists[r], 0
@@ -236,8 +235,8 @@ func (q *queue) best(r rank, now time.Time) (best int, soonest time.Duration) {
 	return best, soonest
 }
 
-// turns are slots that go round among clients: the one that holds the fewest is next. Of several it is the one that has
-// waited longest. The field free is set before first use.
+// turns are slots that clients share. The next free slot goes to the waiting client that holds the fewest; if several
+// hold equally few, to the one that has waited longest. The field free is set before first use.
 type turns struct {
 	mu      sync.Mutex
 	free    int
@@ -247,15 +246,15 @@ type turns struct {
 
 type turn struct {
 	client didkey.DID
-	given  chan struct{} // closed when the slot is its
+	given  chan struct{} // closed when the client gets its slot
 }
 
-// take waits for a slot, which give gives back.
+// take waits for a slot. The caller returns it with give.
 func (t *turns) take(ctx context.Context, client didkey.DID) error {
 	mine := &turn{client: client, given: make(chan struct{})}
 	t.mu.Lock()
 	t.waiting = append(t.waiting, mine)
-	t.deal()
+	t.assign()
 	t.mu.Unlock()
 	select {
 	case <-mine.given:
@@ -268,12 +267,13 @@ func (t *turns) take(ctx context.Context, client didkey.DID) error {
 		t.waiting = slices.Delete(t.waiting, i, i+1)
 	}
 	t.mu.Unlock()
-	if i < 0 { // it was given meanwhile
+	if i < 0 { // the slot was given in the meantime
 		t.give(client)
 	}
 	return context.Cause(ctx)
 }
 
+// give returns a slot that take has given to the client.
 func (t *turns) give(client didkey.DID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -281,11 +281,11 @@ func (t *turns) give(client didkey.DID) {
 	if t.held[client]--; t.held[client] == 0 {
 		delete(t.held, client)
 	}
-	t.deal()
+	t.assign()
 }
 
-// deal gives the free slots away. t.mu is held.
-func (t *turns) deal() {
+// assign gives the free slots to waiting clients. t.mu is held.
+func (t *turns) assign() {
 	for t.free > 0 && len(t.waiting) > 0 {
 		next := 0
 		for i, w := range t.waiting {

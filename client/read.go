@@ -14,16 +14,18 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// Thread is what a relay has of a conversation. The record is the relay's own word; the envelopes are verified.
+// Thread is what a relay has of a conversation. The record is the relay's unsigned claim; the envelopes are verified.
 type Thread struct {
 	thread.Thread
-	Deadline time.Time            // by the relay's clock, when it will end the thread; zero if it has ended
-	Events   []*envelope.Envelope // of this thread, in the relay's order, those that do not verify left out; see Follow for Opened
-	Expired  int                  // how many more there were
+	Deadline time.Time // when the relay will end the thread, by its clock; zero if the thread has ended
+	// Events are the thread's envelopes in the relay's order, opened as Follow does. Those that do not verify are left
+	// out.
+	Events  []*envelope.Envelope
+	Expired int // how many more envelopes there were
 }
 
 // Thread asks for the thread with this id that client opened; for the oldest with this id if client is empty.
-// Errors: *envelope.Error, CodeThreadNotFound above all.
+// Errors: *envelope.Error, most often CodeThreadNotFound.
 func (c *Client) Thread(ctx context.Context, id string, client didkey.DID) (*Thread, error) {
 	query := url.Values{}
 	if client != "" {
@@ -50,8 +52,8 @@ func (c *Client) Thread(ctx context.Context, id string, client didkey.DID) (*Thr
 	return t, nil
 }
 
-// read makes a GET. It is repeated only where the relay refuses it for its rate, and only if the time that the relay
-// asks for (Retry-After) lies within exchangeTimeout and ctx's own; how long to insist otherwise is for the caller to say.
+// read makes a GET. It retries only if the relay refuses the read because of a rate, and only if the relay's
+// Retry-After ends before exchangeTimeout and ctx do. Other failures are for the caller to retry.
 func (c *Client) read(ctx context.Context, path string, query url.Values, good reply) error {
 	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
 	defer cancel()
@@ -60,7 +62,8 @@ func (c *Client) read(ctx context.Context, path string, query url.Values, good r
 	for {
 		err := c.get(ctx, path, query, good)
 		failed, ok := errors.AsType[*failure](err)
-		if !ok || failed.status != http.StatusTooManyRequests || failed.retryAfter == 0 || failed.retryAfter > time.Until(deadline) {
+		if !ok || failed.status != http.StatusTooManyRequests || failed.retryAfter == 0 ||
+			failed.retryAfter > time.Until(deadline) {
 			return err
 		}
 		if waiting := pause.wait(ctx, failed.retryAfter, maxPause); waiting != nil {
@@ -69,7 +72,7 @@ func (c *Client) read(ctx context.Context, path string, query url.Values, good r
 	}
 }
 
-// wanted returns the events that are wanted, opened where they can be, and logs what is left out.
+// wanted returns the wanted events, opened where that is possible, and logs those that it leaves out.
 func (c *Client) wanted(events *envelopes, wanted func(*envelope.Envelope) bool) []*envelope.Envelope {
 	events.log(c)
 	var all []*envelope.Envelope
@@ -83,7 +86,7 @@ func (c *Client) wanted(events *envelopes, wanted func(*envelope.Envelope) bool)
 	return all
 }
 
-// Info is what a relay says of itself under /.well-known/agora.json: its identity, and the whole answer with its
+// Info is what a relay says about itself under /.well-known/agora.json: its identity, and the whole answer with its
 // limits, timeouts and features.
 type Info struct {
 	DID  didkey.DID
@@ -109,7 +112,7 @@ func (c *Client) Info(ctx context.Context) (Info, error) {
 	return info, nil
 }
 
-// Health returns nil if the relay answers and says that it is well, and the version of the protocol it speaks.
+// Health returns nil if the relay answers and reports no problem, and the version of the protocol it speaks.
 func (c *Client) Health(ctx context.Context) (version string, err error) {
 	var answer struct {
 		Version string `json:"version"`

@@ -19,35 +19,35 @@ import (
 // Signed reads (PROTOCOL §8). A relay says in its well-known document whether it shows directed messages to their
 // parties only; then a client that has a signer signs what it reads, each request anew.
 //
-// At a relay that shows everything to everybody, only the polls of Follow, and of what is built like it, are signed.
-// There a token gives no access; it shows that its signer is online.
+// At a relay that shows everything to everybody, only the polls of Follow, Serve and Call are signed. There a token
+// gives no access; it shows that its signer is online.
 //
-// A token is for the origin that this client itself was told to talk to, never for one that a relay names. So one who
-// poses as a relay gets nothing that another relay would take.
+// A token names the origin that this client was given, never one that a relay names. So an impostor gets no token that
+// another relay would accept.
 
-// ErrOpenReads is what a client with Options.RequireParties gives instead of asking, or telling, a relay that shows
-// directed messages to everybody, or does not say to whom.
-var ErrOpenReads = &envelope.Error{Code: envelope.CodeUnauthorized, Message: "this relay shows messages to everybody, or does not " +
-	"say that it does not; nothing was sent to it, as only one that shows them to their parties will do"}
+// ErrOpenReads is the error of a client with Options.RequireParties if the relay shows directed messages to everybody,
+// or does not say to whom. The client then neither reads from that relay nor posts to it.
+var ErrOpenReads = &envelope.Error{Code: envelope.CodeUnauthorized, Message: "nothing was sent: a relay was required " +
+	"that shows messages only to their sender and recipient, and this one does not say that it does"}
 
 const (
 	wellKnown = "/.well-known/agora.json"
 	health    = "/health"
 )
 
-// askAgain is how long a relay is taken for open without asking again. That it signs is remembered for good: a relay
-// that seems to have opened itself gets signed reads all the same.
+// askAgain is how long a relay counts as open before it is asked again. That its reads are signed is never forgotten: a
+// relay that later claims to be open still gets signed reads.
 const askAgain = 5 * time.Minute
 
-// reading is what is known of the relay's word on reads.
+// reading is what is known about how the relay wants to be read.
 type reading struct {
-	asking chan struct{} // holds one while the relay is asked
+	asking chan struct{} // holds a token while a goroutine asks the relay
 
 	mu       sync.Mutex
 	asked    time.Time // zero: never
 	audience string    // of tokens; empty: the relay is open
 	open     string    // of tokens for an open relay; empty: reads are unsigned there
-	muted    time.Time // when a token was refused that only showed presence; zero: never
+	muted    time.Time // when the relay last refused a token that only showed presence; zero: never
 
 	correction time.Duration // of the clock, for tokens
 	corrected  time.Time     // zero: never
@@ -60,8 +60,8 @@ func (r *reading) signed() bool {
 	return r.audience != ""
 }
 
-// token returns what to put into Authorization for a GET of target; empty: nothing. proves says that the relay shows by
-// it what others may not see. With present the read is signed also where it only shows that its signer is online.
+// token returns the Authorization for a GET of target; empty: none is needed. proves reports whether the token gives
+// access to what others may not see. With present the read is signed also at an open relay, to show its signer online.
 func (c *Client) token(ctx context.Context, target string, present bool) (token string, proves bool, failed *failure) {
 	file, _, _ := strings.Cut(target, "?")
 	if file == wellKnown || file == health || c.signer == nil && !c.opts.RequireParties {
@@ -91,26 +91,29 @@ func (c *Client) sign(audience, target string) (string, *failure) {
 	if err != nil {
 		return "", &failure{err: err, unsent: true}
 	}
-	token, err := envelope.Read{Audience: audience, Method: http.MethodGet, Target: full.RequestURI(), TS: c.reading.now(c.rawNow())}.Sign(c.signer)
+	token, err := envelope.Read{
+		Audience: audience, Method: http.MethodGet, Target: full.RequestURI(), TS: c.reading.now(c.rawNow()),
+	}.Sign(c.signer)
 	if err != nil {
 		return "", definitely(envelope.Errorf(envelope.CodeUnauthorized, "the read cannot be signed: %v", err))
 	}
 	return "Agora " + token, nil
 }
 
-// definitely is a failure that would come again.
+// definitely returns a failure that a retry would get again.
 func definitely(refusal *envelope.Error) *failure {
 	return &failure{err: refusal, status: http.StatusUnauthorized, unsent: true}
 }
 
-// audience returns whom tokens are for, empty if reads are not signed here. It asks the relay if that is not known, and
-// again after askAgain: who requires parties hears of a change, others go on signing whatever is said.
+// audience returns the origin that tokens name; empty if reads are not signed here. It asks the relay if that is not
+// known. With RequireParties it asks again after askAgain, to notice a change. Without, a client that once signed goes
+// on signing.
 func (c *Client) audience(ctx context.Context) (string, *failure) {
 	r := &c.reading
 	if audience, known := r.known(c.opts.RequireParties); known {
 		return audience, nil
 	}
-	select { // one asks; the others wait for him as long as their own contexts last
+	select { // one goroutine asks; the others wait for its answer, as long as their own contexts last
 	case r.asking <- struct{}{}:
 		defer func() { <-r.asking }()
 	case <-ctx.Done():
@@ -123,50 +126,54 @@ func (c *Client) audience(ctx context.Context) (string, *failure) {
 	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
 	defer cancel()
 	base := c.at()
-	word, failed := c.ask(ctx, base)
-	if failed == nil && word.Reads == "parties" && elsewhere(word.URL, base) {
-		// Another name of this machine: another process may have it. Only what the relay says at its own counts.
-		base = word.URL + path(c.base)
-		word, failed = c.ask(ctx, base)
+	doc, failed := c.fetchDocument(ctx, base)
+	if failed == nil && doc.Reads == "parties" && elsewhere(doc.URL, base) {
+		// The document names another address of this machine, where another process may listen. Only the document at
+		// that address counts.
+		base = doc.URL + path(c.base)
+		doc, failed = c.fetchDocument(ctx, base)
 	}
 	switch {
 	case failed != nil:
 		return "", failed
-	case word.Reads != "parties" && c.opts.RequireParties:
+	case doc.Reads != "parties" && c.opts.RequireParties:
 		return "", definitely(ErrOpenReads)
-	case word.Reads != "parties" && word.Reads != "open" && word.Reads != "":
-		return "", definitely(envelope.Errorf(envelope.CodeUnauthorized, "the relay shows messages to %q, which this client does not know; "+
-			"use a newer one", shorten(word.Reads)))
-	case word.Reads != "parties":
+	case doc.Reads != "parties" && doc.Reads != "open" && doc.Reads != "":
+		return "", definitely(envelope.Errorf(envelope.CodeUnauthorized,
+			"the relay has a kind of reads that this client does not know, %q; use a newer client", shorten(doc.Reads)))
+	case doc.Reads != "parties":
 		open := ""
-		if word.Reads == "open" && sameOrigin(word.URL, base) && !strings.Contains(base, "@") { // else the URL's user needs the header
-			open = word.URL
+		// If the URL has a user and a password, they need the Authorization header.
+		if doc.Reads == "open" && sameOrigin(doc.URL, base) && !strings.Contains(base, "@") {
+			open = doc.URL
 		}
 		r.learn(asked, "", open)
 		return "", nil
-	case !sameOrigin(word.URL, base):
-		return "", definitely(envelope.Errorf(envelope.CodeUnauthorized, "the relay's reads are signed for its address, which it says is %s, "+
-			"and it is reached at another; use its own", shorten(word.URL)))
+	case !sameOrigin(doc.URL, base):
+		return "", definitely(envelope.Errorf(envelope.CodeUnauthorized,
+			"the relay's own address is %s, but this client uses another one; signed reads need the relay's own address",
+			shorten(doc.URL)))
 	}
 	c.own.Store(&base)
-	r.learn(asked, word.URL, "")
-	return word.URL, nil
+	r.learn(asked, doc.URL, "")
+	return doc.URL, nil
 }
 
-// known returns what was learned, as long as it counts.
+// known returns what was learned, if it is still valid. again: an audience is valid for askAgain only.
 func (r *reading) known(again bool) (audience string, known bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.audience, r.audience != "" && !again || !r.asked.IsZero() && time.Since(r.asked) < askAgain
 }
 
+// learn stores what a document said.
 func (r *reading) learn(asked time.Time, audience, open string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.asked, r.audience, r.open = asked, audience, open
 }
 
-// presence returns the audience of tokens for an open relay; empty: its reads go unsigned.
+// presence returns the audience of tokens for an open relay; empty: its reads are not signed.
 func (r *reading) presence() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -176,8 +183,8 @@ func (r *reading) presence() string {
 	return r.open
 }
 
-// mute has reads of an open relay go unsigned for a while, if one may have been refused for its token: no relay should,
-// but a proxy in front of it may. It reports whether the read is worth repeating.
+// mute stops signing reads of an open relay for a while if a read may have been refused because of its token. A relay
+// never refuses one, but a proxy before it may. mute reports whether to retry the read.
 func (r *reading) mute(failed *failure) bool {
 	switch failed.status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestHeaderFieldsTooLarge:
@@ -187,14 +194,14 @@ func (r *reading) mute(failed *failure) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.muted = time.Now()
-	if failed.challenged { // it shows things to their parties only by now
+	if failed.challenged { // the relay has become private
 		r.asked = time.Time{}
 	}
 	return true
 }
 
-// word is what the well-known document says of reads, and of how often one sender may post.
-type word struct {
+// document is the part of a relay's well-known document that the client uses.
+type document struct {
 	URL    string `json:"url"`
 	Reads  string `json:"reads"`
 	Limits struct {
@@ -207,37 +214,39 @@ type word struct {
 	} `json:"limits"`
 }
 
-// ask asks the relay at base for its word. A relay without the document (404) is taken for open if it shows itself to
-// be: it answers an unsigned read of our own inbox. Whatever else is no document may pass, and is a temporary failure.
-func (c *Client) ask(ctx context.Context, base string) (w word, failed *failure) {
-	failed = c.exchangeAt(ctx, base, http.MethodGet, wellKnown, "", nil, reply{out: &w, limit: maxDocument})
+// fetchDocument asks the relay at base for its document. A relay without one (404) counts as open if it answers an
+// unsigned read of our own inbox. Any other answer that is not a document is a temporary failure.
+func (c *Client) fetchDocument(ctx context.Context, base string) (doc document, failed *failure) {
+	failed = c.exchangeAt(ctx, base, http.MethodGet, wellKnown, "", nil, reply{out: &doc, limit: maxDocument})
 	if failed == nil {
-		c.rate.Store(w.rate())
-		return w, nil
+		c.rate.Store(doc.rate())
+		return doc, nil
 	}
 	if failed.temporary() && failed.status != http.StatusOK {
-		return w, failed
+		return document{}, failed
 	}
 	refusal, refused := errors.AsType[*envelope.Error](failed)
 	switch {
 	case failed.status != http.StatusNotFound || c.reading.signed():
-	case c.signer == nil: // so RequireParties is set
+	case c.signer == nil: // RequireParties is set, else nobody would ask
 		if refused && refusal.Code == envelope.CodeNotFound {
-			return word{}, nil
+			return document{}, nil
 		}
 	default:
-		inbox := url.Values{"recipient": {string(c.signer.DID())}, "since": {envelope.FormatTime(c.now())}, "timeout": {"0"}}
+		inbox := url.Values{"recipient": {string(c.signer.DID())}, "since": {envelope.FormatTime(c.now())},
+			"timeout": {"0"}}
 		page := events{envelopes: envelopes{most: maxSinceBatch}}
 		probe := c.exchangeAt(ctx, base, http.MethodGet, "/events?"+inbox.Encode(), "", nil, page.reply())
 		if probe == nil {
-			return word{}, nil
+			return document{}, nil
 		}
 		failed = probe
 	}
-	return word{}, &failure{err: fmt.Errorf("the relay does not say to whom it shows messages: %v", failed), unsent: true, retryAfter: failed.retryAfter}
+	return document{}, &failure{err: fmt.Errorf("the relay does not say to whom it shows messages: %v", failed),
+		unsent: true, retryAfter: failed.retryAfter}
 }
 
-// at is where the relay is reached: at its own address, once that is known.
+// at returns the URL to use for the relay: its own address, once that is known.
 func (c *Client) at() string {
 	if own := c.own.Load(); own != nil {
 		return *own
@@ -254,21 +263,21 @@ func path(base string) string {
 	return u.EscapedPath()
 }
 
-// elsewhere reports whether said is another address of this machine than base, to go to. A name is none: what it stands
-// for may be two addresses, of two processes.
+// elsewhere reports whether base is on this machine and said is a loopback address other than base's. A name such as
+// localhost does not count as an address: it may stand for two addresses, of two processes.
 func elsewhere(said, base string) bool {
 	a, b, ok := hosts(said, base)
 	addr, err := netip.ParseAddr(a)
 	return ok && err == nil && addr.IsLoopback() && loopback(b) && a != b
 }
 
-// sameOrigin reports whether a relay's own word for its address means the one it is reached at.
+// sameOrigin reports whether the address that a relay claims is the one that the client uses.
 func sameOrigin(said, base string) bool {
 	a, b, ok := hosts(said, base)
 	return ok && a != "" && strings.EqualFold(a, b)
 }
 
-// hosts returns the hosts of an origin, as a relay has it, and of a URL; ok if all else of the origin is the URL's.
+// hosts returns the hosts of a relay's claimed origin and of a URL. ok: their schemes and ports are equal.
 func hosts(said, base string) (a, b string, ok bool) {
 	origin, err := url.Parse(said)
 	reached, err2 := url.Parse(base)
@@ -295,8 +304,9 @@ func loopback(host string) bool {
 	return strings.EqualFold(host, "localhost") || err == nil && addr.IsLoopback()
 }
 
-// mend does what a read that was refused takes to be made again, and returns nil; else why not.
-func (c *Client) mend(failed *failure, signed bool) *failure {
+// prepareRetry prepares the retry of a refused read: it corrects the clock for tokens, or forgets whether the relay is
+// open. It returns nil if the read may be retried, else the failure to report.
+func (c *Client) prepareRetry(failed *failure, signed bool) *failure {
 	refusal, ok := errors.AsType[*envelope.Error](failed)
 	if !ok || failed.status != http.StatusUnauthorized || !failed.challenged {
 		return failed
@@ -306,28 +316,28 @@ func (c *Client) mend(failed *failure, signed bool) *failure {
 	switch reason := refusal.Details["reason"]; {
 	case signed && reason == envelope.ReadTime:
 		return c.reading.correct(refusal, failed, c.rawNow())
-	case signed && reason == envelope.ReadUsed: // by our own copy, which the connection lost
+	case signed && reason == envelope.ReadUsed: // the transport sent the request twice; a new token is needed
 		return nil
 	case signed || c.signer == nil:
 		return failed
 	}
-	c.reading.asked = time.Time{} // it was open when we asked
+	c.reading.asked = time.Time{} // the relay was open when we asked, and is not any more
 	return nil
 }
 
-// maxReadCorrection is how far from our clock a token may be dated. Who answers for the relay may ask for a date ahead,
-// and has a token that is good then.
+// maxReadCorrection bounds how far from our clock a token may be dated. An impostor could ask for a token with a future
+// date, to use it then.
 const maxReadCorrection = 5 * time.Minute
 
-// now is the time for tokens, where ours is raw.
+// now returns the corrected time for tokens; raw is this machine's time.
 func (r *reading) now(raw time.Time) time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return raw.Add(r.correction)
 }
 
-// correct sets the clock for tokens by a refusal, by maxReadCorrection in all and once in askAgain, and returns nil; or
-// what to tell. r.mu is held.
+// correct sets the clock for tokens by the relay's time in a refusal. It corrects by at most maxReadCorrection, and
+// once in askAgain. It returns nil, or the failure to report. r.mu is held.
 func (r *reading) correct(refusal *envelope.Error, failed *failure, raw time.Time) *failure {
 	text, _ := refusal.Details["now"].(string)
 	relayNow, ok := envelope.ParseTime(text)
@@ -336,11 +346,13 @@ func (r *reading) correct(refusal *envelope.Error, failed *failure, raw time.Tim
 	}
 	off := relayNow.Sub(raw)
 	if off.Abs() > maxReadCorrection {
-		return definitely(envelope.Errorf(envelope.CodeUnauthorized, "the relay's clock, %s, and this machine's differ by %v; set this machine's clock: "+
-			"a signed read is corrected by %v at most", text, off.Abs().Round(time.Second), maxReadCorrection))
+		return definitely(envelope.Errorf(envelope.CodeUnauthorized,
+			"the relay's clock, %s, and this machine's differ by %v; set this machine's clock: a signed read is corrected "+
+				"by %v at most", text, off.Abs().Round(time.Second), maxReadCorrection))
 	}
 	if !r.corrected.IsZero() && time.Since(r.corrected) < askAgain {
-		return &failure{err: fmt.Errorf("the clock was corrected less than %v ago, and the relay asks for another time again: %v", askAgain, failed), unsent: true}
+		return &failure{unsent: true, err: fmt.Errorf(
+			"the clock was corrected less than %v ago, and the relay asks for another time again: %v", askAgain, failed)}
 	}
 	r.correction, r.corrected = off, time.Now()
 	return nil
@@ -355,10 +367,10 @@ func (c *Client) assureParties(ctx context.Context) *failure {
 	return failed
 }
 
-// Private reports whether the relay shows directed messages to their parties only, by its own word.
+// Private reports whether the relay says that it shows directed messages to their parties only.
 func (i Info) Private() bool {
-	var w word
-	return json.Unmarshal(i.JSON, &w) == nil && w.Reads == "parties"
+	var doc document
+	return json.Unmarshal(i.JSON, &doc) == nil && doc.Reads == "parties"
 }
 
 // challenge reports whether an answer asks for a signed read.
@@ -371,7 +383,7 @@ func challenge(header http.Header) bool {
 	return false
 }
 
-// lookAgain has the next read ask anew to whom messages are shown.
+// lookAgain makes the next read ask the relay again to whom it shows messages.
 func (c *Client) lookAgain() {
 	c.reading.mu.Lock()
 	defer c.reading.mu.Unlock()

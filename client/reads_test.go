@@ -133,7 +133,8 @@ func TestPrivateCall(t *testing.T) {
 	serving.Wait()
 }
 
-// TestTokensGoToTheRelayThatWasMeant: whoever poses as a relay, or as an open one, gets no token that another takes.
+// TestTokensGoToTheRelayThatWasMeant: an impostor, or a relay that claims to be open, gets no token that another relay
+// accepts.
 func TestTokensGoToTheRelayThatWasMeant(t *testing.T) {
 	r := startPrivate(t)
 	key := newKey(t)
@@ -186,9 +187,9 @@ func TestTokensGoToTheRelayThatWasMeant(t *testing.T) {
 	}
 }
 
-// TestRefusedTokensAreMended: a wrong clock is set right, a token that the connection doubled is signed anew, and a relay
-// that was open when it was asked is asked again.
-func TestRefusedTokensAreMended(t *testing.T) {
+// TestRefusedTokensAreReplaced: a wrong clock is set right, a token that the connection doubled is signed anew, and a
+// relay that was open when it was asked is asked again.
+func TestRefusedTokensAreReplaced(t *testing.T) {
 	r := startPrivate(t)
 	key := newKey(t)
 	inbox := func(c *client.Client) error {
@@ -249,8 +250,8 @@ func (d *doubling) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// TestOpenRelaysGetTokensOfFollow: at an open relay the polls of Follow are signed, for that relay and for no other, and
-// nothing else is.
+// TestOpenRelaysGetTokensOfFollow: at an open relay only the polls of Follow are signed, and their tokens name that
+// relay.
 func TestOpenRelaysGetTokensOfFollow(t *testing.T) {
 	r, err := newRealRelay(relay.ToAll)
 	if err != nil {
@@ -300,7 +301,7 @@ func TestOpenRelaysGetTokensOfFollow(t *testing.T) {
 			t.Errorf("%s: %v, %q", name, err, seen.tokens())
 		}
 	}
-	// A proxy that refuses what it does not know in Authorization does not stop a reader.
+	// A proxy that refuses an unknown Authorization does not stop a reader.
 	for _, status := range []int{401, 403, 431} {
 		signed := 0
 		c := through(t, r.URL, key, func(q *http.Request) (*http.Response, error) {

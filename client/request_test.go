@@ -15,7 +15,7 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// wantState asks how a call stands.
+// wantState checks the state of a call.
 func (p *parties) wantState(call *client.Call, state thread.State, agent didkey.DID, offers int) {
 	p.t.Helper()
 	got, err := call.State(p.t.Context())
@@ -25,8 +25,8 @@ func (p *parties) wantState(call *client.Call, state thread.State, agent didkey.
 	}
 }
 
-// TestRequestAgain crashes between Request and whatever came next, at each step of a call; the next process has but the
-// thread's id and asks again.
+// TestRequestAgain crashes after each step of a call. The next process knows only the thread's id and calls Request
+// again.
 func TestRequestAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)
@@ -63,7 +63,7 @@ func TestRequestAgain(t *testing.T) {
 			t.Fatalf("%v, %v", offers, err)
 		}
 		if err := call.Accept(t.Context(), offers[0]); !errors.Is(err, client.ErrUnacceptable) {
-			t.Errorf("too dear, and accepted: %v", err)
+			t.Errorf("an offer above the budget: %v", err)
 		}
 		if err := call.Accept(t.Context(), offers[1]); err != nil {
 			t.Fatal(err)
@@ -92,7 +92,7 @@ func TestRequestAgain(t *testing.T) {
 	})
 }
 
-// TestRequestAgainWithoutItsRequest: the relay has the thread, but not its REQUEST any more, or it is sealed.
+// TestRequestAgainWithoutItsRequest: the relay has the thread, but its REQUEST has expired or is sealed.
 func TestRequestAgainWithoutItsRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)
@@ -122,7 +122,7 @@ func TestRequestAgainWithoutItsRequest(t *testing.T) {
 	})
 }
 
-// TestStateSettlesAnAccept: the answer to an ACCEPT is lost for good; State tells that the relay has it.
+// TestStateSettlesAnAccept: the answer to an ACCEPT is lost. State shows that the relay has the ACCEPT.
 func TestStateSettlesAnAccept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)

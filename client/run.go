@@ -14,8 +14,8 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// run is what an agent does about one thread because of one event. It belongs to the goroutine that deals with the
-// event; others only call cancel and wait for ended.
+// run is the work of an agent on one thread because of one event. It belongs to the goroutine that handles the event;
+// other goroutines only call cancel and wait for ended.
 type run struct {
 	agent   *agent
 	key     thread.Key
@@ -23,13 +23,14 @@ type run struct {
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
 	ended   chan struct{}
-	quoted  *envelope.Offer  // by an earlier run whose offer could not be posted
-	posting bool             // something was posted, or tried to be
-	outcome envelope.Payload // of Handler.Work; kept, so that a failing post does not repeat the work
-	seal    bool             // the answers, as the client does
+	quoted  *envelope.Offer  // an offer of Handler.Quote that is not posted yet
+	posting bool             // a post was tried
+	outcome envelope.Payload // the outcome of Handler.Work, kept so that a failing post does not repeat the work
+	seal    bool             // seal the answers, because the client seals
 }
 
-// step asks how the thread stands and does what is due now. nil means that nothing is left to do.
+// step reads the state of the thread and makes the next move, if it is the agent's turn. nil: there is nothing more to
+// do.
 func (r *run) step() error {
 	asked := r.event.Type == envelope.TypeRequest
 	if !asked {
@@ -42,8 +43,11 @@ func (r *run) step() error {
 		<-r.agent.reads
 	}
 	if refusal, ok := errors.AsType[*envelope.Error](err); ok && refusal.Code == envelope.CodeThreadNotFound && r.invited() {
-		// Where reads are signed, the record is there for those only who have a part in the thread, beginning with an offer.
-		record, err = &Thread{Thread: thread.Thread{ID: r.key.ID, Client: r.key.Client, State: thread.Pending, RequestID: r.event.RequestID}}, nil
+		// A relay with signed reads shows the record to the thread's parties only. The agent is not one until it
+		// offers.
+		record, err = &Thread{Thread: thread.Thread{
+			ID: r.key.ID, Client: r.key.Client, State: thread.Pending, RequestID: r.event.RequestID,
+		}}, nil
 	}
 	if err != nil {
 		return err
@@ -95,12 +99,12 @@ func (a *agent) remember(key thread.Key, request *envelope.Envelope) {
 	}
 }
 
-// maxRemembered bounds the memory for REQUESTs, which are maxWaiting at most. A larger one must not expire before its
-// offer is accepted.
+// maxRemembered bounds the size of a remembered REQUEST; maxWaiting bounds their number. A larger REQUEST is read from
+// the relay again, which works only until it expires there.
 const maxRemembered = 32 << 10
 
-// acceptance returns the client's own signed word that our offer is accepted, nil if there is none: the relay's is not
-// enough to work for.
+// acceptance returns the client's signed ACCEPT of our offer; nil: there is none. The relay's unsigned record is not
+// enough to start work.
 func (r *run) acceptance(record *Thread) *envelope.Envelope {
 	for _, e := range append(record.Events, r.event) {
 		if e.Type == envelope.TypeAccept && r.byClient(e, record) {
@@ -112,7 +116,8 @@ func (r *run) acceptance(record *Thread) *envelope.Envelope {
 
 // byClient reports whether e, of this thread, is from its client and meant for this agent among others.
 func (r *run) byClient(e *envelope.Envelope, record *Thread) bool {
-	return e.Sender.ID == r.key.Client && e.RequestID == record.RequestID && (e.Recipient == "" || e.Recipient == r.agent.me)
+	return e.Sender.ID == r.key.Client && e.RequestID == record.RequestID &&
+		(e.Recipient == "" || e.Recipient == r.agent.me)
 }
 
 // offer answers a REQUEST with an OFFER or, if it is directed, with an ERROR; a stranger's ERROR to a broadcast one
@@ -237,21 +242,22 @@ func raced(err error) bool {
 		envelope.CodeThreadNotFound, envelope.CodeDuplicateID}, refusal.Code)
 }
 
-// post sends a message to the client of the thread. The answer to a REQUEST is not repeated if the relay limits the
-// agent: another REQUEST may be more urgent by then. What ends work is.
+// post sends a message to the client of the thread. If the relay limits the agent, an answer to a REQUEST is not
+// retried at once: it goes back into the queue, where another REQUEST may be more urgent. All other messages are
+// retried.
 func (r *run) post(payload envelope.Payload) error {
 	r.posting = true
-	patient := r.event.Type != envelope.TypeRequest
-	if patient {
+	retryLimited := r.event.Type != envelope.TypeRequest
+	if retryLimited {
 		r.agent.pace.spend(time.Now())
 	}
 	draft := envelope.Draft{Payload: payload, Recipient: r.key.Client, Thread: r.key.ID, Seal: r.seal}
-	_, _, err := r.agent.client.post(r.ctx, draft, patient)
+	_, _, err := r.agent.client.post(r.ctx, draft, retryLimited)
 	return err
 }
 
-// call runs a part of the handler. failed is what to tell the client if it went wrong; err means that the run's ctx has
-// ended and nobody is to be told.
+// call calls a function of the handler. failed is the ERROR to send if it went wrong. err means that the run's ctx has
+// ended, and that nothing is to be sent.
 func call[T any](
 	r *run, ctx context.Context, f func(context.Context, Job) (T, error), job Job,
 ) (result T, failed *AgentError, err error) {

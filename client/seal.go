@@ -39,7 +39,7 @@ func (c *Client) open(e *envelope.Envelope) *envelope.Envelope {
 	return e
 }
 
-// once tells what is new from what was told before; for any number of goroutines.
+// once reports which messages were not reported before. It is safe for concurrent use.
 type once struct {
 	mu   sync.Mutex
 	told *recent[key, struct{}] // nil: nothing yet
@@ -64,8 +64,8 @@ func (t *Thread) Request() *envelope.Envelope {
 	return nil
 }
 
-// Sealed reports whether the client and this agent have sealed anything to each other, as far as the relay shows it. Then
-// they go on so. Others who write into the thread do not matter.
+// Sealed reports whether the client and this agent have sealed anything to each other, as far as the relay shows it.
+// Then they go on so. Others who write into the thread do not matter.
 func (t *Thread) Sealed(agent didkey.DID) bool {
 	return slices.ContainsFunc(t.Events, func(e *envelope.Envelope) bool {
 		between := e.Sender.ID == t.Client && e.Recipient == agent || e.Sender.ID == agent && e.Recipient == t.Client
@@ -109,8 +109,8 @@ func (call *Call) checkSeal(e *envelope.Envelope) error {
 	return nil
 }
 
-// Limit tells a resumed call what its REQUEST asked for, where the relay cannot: it no longer has the REQUEST, or that is
-// sealed and does not open for its own sender. Accept holds offers against constraints; nil sets no bounds.
+// Limit tells a resumed call what its REQUEST asked for, where the relay cannot: it no longer has the REQUEST, or that
+// is sealed and does not open for its own sender. Accept holds offers against constraints; nil sets no bounds.
 func (call *Call) Limit(constraints *envelope.Constraints) {
 	call.request = &envelope.Request{Constraints: constraints}
 }
@@ -119,8 +119,8 @@ func (call *Call) Limit(constraints *envelope.Constraints) {
 var notOpened = AgentError{Code: envelope.AgentInvalidRequest,
 	Message: "the sealed payload cannot be opened; seal it to this agent's key as docs/SEALING.md has it, or send it plain"}
 
-// sealed reports whether the client of the thread has sealed anything in it to this agent: then the answers are sealed
-// too. Which request it was about does not matter, as the relay's record of that is not signed.
+// sealed reports whether the client has sealed any message of the thread to this agent. Then the answers are sealed
+// too. The request_id of that message does not matter, because the relay's record of the request is not signed.
 func (r *run) sealed(record *Thread, request *envelope.Envelope) bool {
 	for _, e := range append(record.Events, r.event, request) {
 		if e != nil && e.Sender.ID == r.key.Client && e.Recipient == r.agent.me && e.Sealed() {

@@ -434,7 +434,7 @@ func TestResumeHidden(t *testing.T) {
 				p.post(p.byHand, first, *offer)
 			}
 			if _, err := p.client.Resume(t.Context(), first.Thread); !errors.Is(err, client.ErrUnproven) {
-				t.Errorf("resumed on the relay's word: %v", err)
+				t.Errorf("resumed without proof: %v", err)
 			}
 			call, err := p.client.ResumeKnown(t.Context(), client.Known{Thread: first.Thread, RequestID: id, Recipient: opts.Recipient})
 			if err != nil {

@@ -20,19 +20,19 @@ type ServeOptions struct {
 	Cursor CursorStore
 	// Manifest is announced at the start and again before it expires; nil: nothing is.
 	Manifest *envelope.Manifest
-	// Concurrency bounds how many REQUESTs are answered at once, and how many calls of Work run at once; 0: 8.
+	// Concurrency is how many REQUESTs are answered at once, and how many calls of Work run at once; 0: 8.
 	Concurrency int
-	// QuoteTimeout is when the ctx of a call of Quote ends; 0: one minute.
+	// QuoteTimeout is how long a call of Quote may take before its ctx ends; 0: one minute.
 	QuoteTimeout time.Duration
-	// Dropped is told of each REQUEST that Serve gives up without having looked at its thread: too many waited, or it
-	// waited for longer than its ttl. The log counts them too. Dropped must return quickly; nil: only the log.
+	// Dropped is called for each REQUEST that Serve gives up without an answer: too many REQUESTs were waiting, or it
+	// waited for longer than its ttl. Dropped must return quickly. The log counts the REQUESTs as well.
 	Dropped func(request *envelope.Envelope)
 }
 
 const (
 	defaultConcurrency  = 8
 	defaultQuoteTimeout = time.Minute
-	maxWaiting          = 1024 // ACCEPTs in hand; beyond it Serve stops reading, and so learns of a CANCEL later
+	maxWaiting          = 1024 // ACCEPTs being handled; with more, Serve stops reading and sees a CANCEL later
 )
 
 // Job is what a Handler is asked for.
@@ -59,21 +59,24 @@ type Handler struct {
 // budget is below the quote INSUFFICIENT_BUDGET; a broadcast one is ignored in both cases. A client that seals gets
 // sealed answers, and INVALID_REQUEST, always in the same words, if what it has sealed does not open.
 //
-// When more REQUESTs come than the relay lets the agent answer, Serve chooses. A client for whom the agent has worked
-// comes first, then a REQUEST to this agent alone, then a broadcast; every fourth turn goes the other way round. Within
-// each group the client with the fewest turns in the last minute comes first, then one of the REQUESTs of the last
-// second, then the newest. So one key cannot keep others waiting. Keys cost nothing: of a flood of broadcasts from ever
-// new keys, and of strangers' broadcasts among them, as many are answered as the relay admits, within a second, and the
-// others late or never. A client that must not wait names the agent in its REQUEST. Work, once accepted, never waits for REQUESTs, and of the clients that
-// wait for work to begin the one with the least work under way is next.
+// If more REQUESTs arrive than the relay lets the agent answer, Serve answers them in this order. First come the
+// REQUESTs of clients for whom the agent has worked, then those that name this agent, then broadcasts. Every fourth
+// turn takes these groups in reverse order. Within a group the client with the fewest turns in the last minute comes
+// first; among its equals, one of the REQUESTs of the last second, at random; then the newest. So a flood from one key
+// cannot keep others waiting. New keys cost nothing, however. In a flood of broadcasts from ever new keys, a stranger's
+// broadcast is one of many: some get an offer within a second, others late or never. A client that cannot wait should
+// name the agent in its REQUEST.
+//
+// Accepted work never waits for REQUESTs. When a slot for work becomes free, the client with the least work in progress
+// gets it.
 //
 // Work is done at least once, and its RESULT counts once. The agent keeps no state but the cursor: for every event it
-// asks the relay how the thread stands, and does what is due. A crash between ACCEPT and RESULT leaves the cursor
-// before the ACCEPT, so the work is done again after the restart; and of two RESULTs the relay's thread rules take
-// one. The cursor is saved up to the oldest event that is not dealt with.
+// asks the relay for the state of the thread, and makes the next move. A crash between ACCEPT and RESULT leaves the
+// cursor before the ACCEPT, so the work is done again after the restart; the relay's thread rules accept one of two
+// RESULTs. The cursor is saved up to the oldest event that is not handled.
 //
-// Without a saved cursor it begins with the oldest message the relay has, which costs time and loses nothing: what was
-// dealt with is seen in its thread's record. Serve returns when all its handlers have. Errors: ctx's; the
+// Without a saved cursor Serve begins with the relay's oldest message. That takes time but loses nothing, and a
+// thread's record shows what was already handled. Serve returns when all its handlers have returned. Errors: ctx's; the
 // CursorStore's; an *envelope.Error if the relay refuses the agent's polls for good.
 func (c *Client) Serve(ctx context.Context, opts ServeOptions, handler Handler) error {
 	me, err := c.me()
@@ -132,19 +135,19 @@ type agent struct {
 	tasks    sync.WaitGroup
 	progress progress
 	queue    *queue        // the REQUESTs that wait
-	pace     pace          // of what is posted
-	waiting  chan struct{} // holds a token for each ACCEPT in hand
-	reads    chan struct{} // for each question how an accepted thread stands: a backlog does not ask all at once
-	answers  chan struct{} // for each REQUEST that is being answered
-	works    turns         // for each call of Handler.Work
+	pace     pace          // delays offers
+	waiting  chan struct{} // holds a token for each ACCEPT that is being handled
+	reads    chan struct{} // holds a token for each read of an accepted thread's state
+	answers  chan struct{} // holds a token for each REQUEST that is being answered
+	works    turns         // has a slot for each call of Handler.Work
 	dropped  dropped
 
 	mu       sync.Mutex
-	running  map[thread.Key]*run // the threads being dealt with
+	running  map[thread.Key]*run // the threads that are being handled
 	requests *recent[thread.Key, *envelope.Envelope]
 }
 
-// page takes a page of events and gets the ones that matter going.
+// page starts to handle a page of events.
 func (a *agent) page(ctx context.Context, events []*envelope.Envelope, cursor string) error {
 	p := a.progress.begin(cursor)
 	for _, e := range events {
@@ -170,7 +173,7 @@ func (a *agent) page(ctx context.Context, events []*envelope.Envelope, cursor st
 			a.progress.hold(p)
 			a.tasks.Go(func() {
 				defer func() { <-a.waiting }()
-				if a.deal(ctx, key, e) {
+				if a.handleAccept(ctx, key, e) {
 					a.release(ctx, p)
 				}
 			})
@@ -197,9 +200,9 @@ func (a *agent) cancel(ctx context.Context, key thread.Key) {
 	}
 }
 
-// deal does what the ACCEPT e makes due in its thread, insisting until it is done; false if ctx ended first. It waits
-// for what is under way in the thread already, and may then find nothing left to do.
-func (a *agent) deal(ctx context.Context, key thread.Key, e *envelope.Envelope) bool {
+// handleAccept does what the ACCEPT e asks for in its thread, and retries until it is done; false if ctx ended first.
+// It first waits for another run in the same thread, which may have done everything already.
+func (a *agent) handleAccept(ctx context.Context, key thread.Key, e *envelope.Envelope) bool {
 	r := &run{agent: a, key: key, event: e, ended: make(chan struct{})}
 	r.ctx, r.cancel = context.WithCancelCause(ctx)
 	defer r.cancel(nil)
@@ -219,14 +222,16 @@ func (a *agent) deal(ctx context.Context, key thread.Key, e *envelope.Envelope) 
 			a.client.log.Info("a thread is left as it is", "thread", key.ID, "client", key.Client, "reason", err)
 			return true
 		}
-		a.client.log.Warn("a thread could not be dealt with, will be repeated", "thread", key.ID, "client", key.Client, "error", err)
-		if pause.wait(r.ctx, min(retryAfter(err), postPatience), maxPause) != nil { // longer, and the thread may be over
+		a.client.log.Warn("a thread could not be handled, will be retried",
+			"thread", key.ID, "client", key.Client, "error", err)
+		// After a longer pause the thread may have ended.
+		if pause.wait(r.ctx, min(retryAfter(err), postPatience), maxPause) != nil {
 			return ctx.Err() == nil
 		}
 	}
 }
 
-// register waits until nothing else is under way in the thread of r; false if ctx ended first.
+// register waits until no other run works on the thread of r; false if ctx ended first.
 func (a *agent) register(ctx context.Context, r *run) bool {
 	for {
 		other := a.tryRegister(r)
@@ -241,7 +246,8 @@ func (a *agent) register(ctx context.Context, r *run) bool {
 	}
 }
 
-// tryRegister returns the run that is under way in the thread of r; nil: none was, and now r is.
+// tryRegister registers r as the run that works on its thread, and returns nil; or it returns the run that does
+// already.
 func (a *agent) tryRegister(r *run) (other *run) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -272,7 +278,7 @@ func (a *agent) announce(ctx context.Context) {
 			a.client.log.Error("the relay refused the manifest", "error", err)
 			return
 		case err != nil:
-			a.client.log.Warn("announcing the manifest failed, will be repeated", "error", err)
+			a.client.log.Warn("announcing the manifest failed, will be retried", "error", err)
 		default:
 			pause.reset()
 			next = max(receipt.ExpiresAt.Sub(a.client.now())/2, time.Minute)

@@ -96,7 +96,7 @@ func TestServeRefuses(t *testing.T) {
 			return client.Handler{Quote: func(context.Context, client.Job) (envelope.Offer, error) { return offer, err }}
 		}
 		budget := 0.001
-		dear := envelope.Offer{Price: &envelope.Price{Amount: 0.01, Currency: "USD"}}
+		expensive := envelope.Offer{Price: &envelope.Price{Amount: 0.01, Currency: "USD"}}
 		for name, test := range map[string]struct {
 			intents []string
 			opts    client.RequestOptions
@@ -106,7 +106,7 @@ func TestServeRefuses(t *testing.T) {
 			early   bool // refused before an offer
 		}{
 			"another intent":   {intents: []string{"sing", "dance"}, want: envelope.AgentIntentNotSupported, early: true},
-			"above the budget": {opts: client.RequestOptions{Constraints: &envelope.Constraints{MaxCostUSD: &budget}}, handler: quote(dear, nil), want: envelope.AgentInsufficientBudget, details: `{"min_required":0.01,"provided":0.001}`, early: true},
+			"above the budget": {opts: client.RequestOptions{Constraints: &envelope.Constraints{MaxCostUSD: &budget}}, handler: quote(expensive, nil), want: envelope.AgentInsufficientBudget, details: `{"min_required":0.01,"provided":0.001}`, early: true},
 			"no quote":         {handler: quote(envelope.Offer{}, agentError), want: "TOO_LONG", details: `{"words":100}`, early: true},
 			"a quote fails":    {handler: quote(envelope.Offer{}, secret), want: envelope.AgentInternal, early: true},
 			"work fails":       {handler: fail(secret), want: envelope.AgentInternal},
@@ -367,8 +367,8 @@ func TestServeWaitsForItsHandlers(t *testing.T) {
 	})
 }
 
-// TestServeSealsWhateverTheRecordSays: a relay's record names another request, and denies the offer that was made, so that
-// the agent might offer once more and in plain.
+// TestServeSealsWhateverTheRecordSays: a relay's record names another request and hides the agent's offer. The agent
+// must not be led to offer again without sealing.
 func TestServeSealsWhateverTheRecordSays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)

@@ -10,13 +10,13 @@ import (
 
 // Bounds of Stored.
 const (
-	storedPages = 20   // answers; a relay may give few events in one
+	storedPages = 20   // pages; a page may have few events
 	maxStored   = 1000 // events
 )
 
-// Stored returns the events that match filter and that the relay has now, in its order, without waiting for more. They
-// are verified, and opened as Follow opens them. It reads 1000 events or 20 answers at most; all is false if the relay
-// has more.
+// Stored returns the events that match filter and that the relay has now, in its order. It does not wait for more. The
+// events are verified, and opened as Follow opens them. It reads at most 1000 events or 20 pages; all is false if the
+// relay has more.
 // Errors: *envelope.Error.
 func (c *Client) Stored(ctx context.Context, filter Filter) (found []*envelope.Envelope, all bool, err error) {
 	query := filter.values()
@@ -37,7 +37,7 @@ func (c *Client) Stored(ctx context.Context, filter Filter) (found []*envelope.E
 			return found, true, nil
 		}
 		if page.Cursor == cursor || page.Cursor == "" || len(page.Cursor) > maxCursor {
-			return nil, false, errors.New("client: the relay says that it has more, and not where")
+			return nil, false, errors.New("client: the relay has more events but gives no cursor to read them")
 		}
 		cursor = page.Cursor
 	}

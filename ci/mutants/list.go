@@ -63,14 +63,14 @@ var mutants = []mutant{
 	{"reads: a broken token is nobody's", "relay/httpapi/reading.go", "		if err != nil {\n			return err\n		}\n		return h(w, r.WithContext", "		if err != nil {\n			return h(w, r)\n		}\n		return h(w, r.WithContext", ofHTTP},
 	{"reads: no challenge", "relay/httpapi/answer.go", "w.Header().Set(\"WWW-Authenticate\", authScheme)", "_ = authScheme", ofHTTP},
 	{"reads: an open relay looks at tokens", "relay/httpapi/reading.go", "if s.relay.Reads != relay.ToParties {", `if s.relay.Reads == relay.Visibility("never") {`, ofHTTP},
-	{"reads: a client signs for whom the relay names", "client/reads.go", "case !sameOrigin(word.URL, base):", "case word.URL == \"\":", ofClients},
+	{"reads: a client signs for whom the relay names", "client/reads.go", "case !sameOrigin(doc.URL, base):", "case doc.URL == \"\":", ofClients},
 	{"reads: a client forgets that it signs", "client/reads.go", "r.audience != \"\" && !again || ", "", ofClients},
-	{"reads: an open relay is good enough", "client/reads.go", "case word.Reads != \"parties\" && c.opts.RequireParties:", "case c.opts.RequireParties && failed != nil:", ofClients},
-	{"reads: a 404 is a word for open", "client/reads.go", "if probe == nil {", "if probe == nil || probe != nil {", ofClients},
+	{"reads: an open relay is good enough", "client/reads.go", "case doc.Reads != \"parties\" && c.opts.RequireParties:", "case c.opts.RequireParties && failed != nil:", ofClients},
+	{"reads: a 404 means open", "client/reads.go", "if probe == nil {", "if probe == nil || probe != nil {", ofClients},
 	{"reads: parties are asked for once", "client/reads.go", "r.audience != \"\" && !again || ", "r.audience != \"\" || ", ofClients},
 	{"reads: tokens are dated ahead", "client/reads.go", "time.Since(r.corrected) < askAgain {", "time.Since(r.corrected) < 0 {", ofClients},
 	{"reads: a token goes to another name", "client/reads.go", "c.own.Store(&base)", "_ = base", ofClients},
-	{"reads: a used token is not mended", "client/reads.go", "case signed && reason == envelope.ReadUsed:", "case signed && reason == \"\":", ofClients},
+	{"reads: a used token is not replaced", "client/reads.go", "case signed && reason == envelope.ReadUsed:", "case signed && reason == \"\":", ofClients},
 
 	// Envelopes (§1).
 	{"json: folded names are allowed", "envelope/parse.go", "if strings.EqualFold(name, known) {", "if name == strings.ToUpper(known) {", ofEnvelopes},
@@ -161,7 +161,7 @@ var mutants = []mutant{
 	{"notices: tell who has nothing to learn", "relay/threads.go", "if t.Unasked(party) && !now.Before(request) {", "if t.Unasked(party) && now.IsZero() {", "./relay -run NoticesLive"},
 	{"full: records of ended threads stay", "store/sqlite/full.go", "if len(row.Record) > 0 {", "if false {", "./store/sqlite -run Recovery"},
 	{"limits: the writer's time costs nothing", "relay/relay.go", "	r.chargeWork(from, receipt.Took)\n", "", "./relay -run WritesAre"},
-	{"client: a full relay's word counts for nothing", "client/exchange.go", " || ok && refusal.NothingStored()", "", "./client -run PostOutcome"},
+	{"client: a full relay's answer is unknown", "client/exchange.go", " || ok && refusal.NothingStored()", "", "./client -run PostOutcome"},
 
 	// Reading (§7).
 	{"poll: the waiter comes after the query", "relay/events.go", "	w := r.hub.add(p.Filter)\n	defer r.hub.remove(w)\n	if !p.Since.IsZero() {", "	w := &waiter{filter: p.Filter, woken: make(chan struct{}, 1)}\n	go func() { time.Sleep(time.Second); r.hub.mu.Lock(); defer r.hub.mu.Unlock(); r.hub.waiters[p.Filter.keys()[0]] = map[*waiter]struct{}{w: {}} }()\n	defer r.hub.remove(w)\n	if !p.Since.IsZero() {", ofReading},
@@ -286,7 +286,7 @@ var mutants = []mutant{
 	{"agora: the first of several threads", "cmd/agora/part.go", "case len(left) == 1:", "case len(left) >= 1:", "./cmd/agora -run WhoGetsAnAnswer"},
 	{"agora: offers of agents that were not asked", "cmd/agora/part.go", "request.Recipient != \"\" && e.Sender.ID != request.Recipient:", "request.Recipient != \"\" && e.Sender.ID == \"\":", "./cmd/agora -run WhoGetsAnAnswer"},
 	{"agora: foreign text as it is", "cmd/agora/terminal.go", "w.Writer.Write(escape(p, \"\\n\\t\"))", "w.Writer.Write(p)", "./cmd/agora -run NothingHostile"},
-	{"client: a call is resumed on the relay's word", "client/request.go", "request == nil && known.RequestID == \"\" {", "request == nil && known.RequestID == \"\" && false {", "./client -run Resume"},
+	{"client: a call is resumed without proof", "client/request.go", "request == nil && known.RequestID == \"\" {", "request == nil && known.RequestID == \"\" && false {", "./client -run Resume"},
 	{"store: the umask decides who reads", "store/sqlite/sqlite.go", "		if err := createPrivate(s.path); err != nil {", "		if err := error(nil); err != nil {", "./store/sqlite -run Private"},
 	{"seal: agora shows plain answers", "cmd/agora/seal.go", "return slices.Contains(agents, e.Sender.ID)", "return slices.Contains(agents, p.me)", "./cmd/agora -run Scripts/seal"},
 	{"seal: agora accepts without limits", "cmd/agora/seal.go", "case lost && c.MaxCost == nil:", "case call.Seal && c.MaxCost == nil && c.Agent != \"\":", "./cmd/agora -run Scripts/seal"},

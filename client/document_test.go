@@ -28,9 +28,9 @@ func through(t *testing.T, url string, key envelope.Signer, transport roundTripF
 	return c
 }
 
-// TestNoDocumentIsNoWord: one bad answer in place of the document does not make a private relay an open one, and a relay
-// that has none can be used.
-func TestNoDocumentIsNoWord(t *testing.T) {
+// TestMissingDocumentIsNotOpen: one bad answer instead of the document does not make a private relay an open one. A
+// relay without the document can be used.
+func TestMissingDocumentIsNotOpen(t *testing.T) {
 	refusal := `{"ok":false,"error":"NOT_FOUND","message":"no such path"}`
 	for name, bad := range map[string]func() *http.Response{
 		"a proxy's 404": func() *http.Response { return response(404, "not found") }, "404": func() *http.Response { return response(404, refusal) },
@@ -170,7 +170,8 @@ func TestTokensGoToTheAddressTheyName(t *testing.T) {
 	}
 }
 
-// TestAReadWaitsForTheWordAsLongAsItMay: while a relay hangs that was asked for its word, other reads end by their own contexts.
+// TestAReadWaitsForTheWordAsLongAsItMay: while a relay hangs that was asked for its word, other reads end by their own
+// contexts.
 func TestAReadWaitsForTheWordAsLongAsItMay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := through(t, "http://relay.example", newKey(t), func(q *http.Request) (*http.Response, error) {
