@@ -27,8 +27,8 @@ import (
 
 // ErrOpenReads is the error of a client with Options.RequireParties if the relay shows directed messages to everybody,
 // or does not say to whom. The client then neither reads from that relay nor posts to it.
-var ErrOpenReads = &envelope.Error{Code: envelope.CodeUnauthorized, Message: "nothing was sent: a relay was required " +
-	"that shows messages only to their sender and recipient, and this one does not say that it does"}
+var ErrOpenReads = &envelope.Error{Code: envelope.CodeUnauthorized, Message: "this relay shows messages to everybody, " +
+	"or does not say to whom; nothing was sent to it, because only a relay with private reads was allowed"}
 
 const (
 	wellKnown = "/.well-known/agora.json"

@@ -14,7 +14,7 @@ import (
 
 // dataFolder is the flag of the verbs that read a data folder themselves, whether a relay serves it or not.
 type dataFolder struct {
-	Data string `default:"./agora-data" placeholder:"FOLDER" help:"The data folder, of a relay that runs or of none (default: ${default})."`
+	Data string `default:"./agora-data" placeholder:"FOLDER" help:"The data folder. The relay may be running (default: ${default})."`
 }
 
 func (d dataFolder) Validate() error {
@@ -34,14 +34,14 @@ const (
 
 type backupCmd struct {
 	dataFolder
-	Dest string `arg:"" name:"dest" help:"The folder to make; it must be new, or empty."`
+	Dest string `arg:"" name:"dest" help:"The folder to create; it must not exist, or be empty."`
 }
 
 func (backupCmd) Help() string {
-	return "Makes a data folder of its own, with the database as it stands at one moment and the relay's key. The relay goes on meanwhile. " +
-		"A backup is there whole or not at all. To restore one, serve it, or move it to where the old data folder was.\n\n" +
-		"The key is in it and it is not encrypted: who has a backup can speak for the relay. Who reads with a cursor of the relay " +
-		"it was made of is told so (unknown_cursor) and reads everything that is still stored once more.\n\n" +
+	return "Creates a data folder with a consistent copy of the database and the relay's key. The relay may go on running. " +
+		"A backup is complete or does not exist. To restore it, serve it, or move it to the place of the old data folder.\n\n" +
+		"A backup contains the relay's key and is not encrypted: who has it can speak for the relay. After a restore the " +
+		"cursors of readers are not valid any more (unknown_cursor); readers start again with the oldest stored event.\n\n" +
 		"Examples:\n  agora backup backups/monday\n  agora backup --data /var/lib/agora /mnt/backups/$(date +%F)\n" +
 		"  agora check --data backups/monday\n  agora serve --data backups/monday"
 }
@@ -87,8 +87,8 @@ func (c backupCmd) Run(env environment) (err error) {
 	if err := moveInto(unfinished, dest); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(env.stdout, "%s: %s up to number %d, %s, in %s\n", printable(c.Dest), count(copied.Events, "event"), copied.Seq,
-		megabytes(copied.Bytes), time.Since(began).Round(10*time.Millisecond))
+	_, err = fmt.Fprintf(env.stdout, "%s: %s up to number %d, %s, in %s\n", printable(c.Dest),
+		count(copied.Events, "event"), copied.Seq, megabytes(copied.Bytes), time.Since(began).Round(10*time.Millisecond))
 	return err
 }
 

@@ -74,7 +74,8 @@ func TestBackupLeavesNothing(t *testing.T) {
 	}
 }
 
-// A backup is its owner's only, holds the relay's key and database and nothing else, and takes no folder that is in use.
+// A backup is its owner's only, holds the relay's key and database and nothing else, and takes no folder that is in
+// use.
 func TestBackupFolder(t *testing.T) {
 	folder, parent := folderOf(t), t.TempDir()
 	dest := filepath.Join(parent, "week", "monday")

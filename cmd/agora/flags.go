@@ -12,8 +12,8 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// Values of flags and arguments that are checked as they are read, so that a mistake is misuse (exit 2) and names its
-// flag. Each is the empty value where the flag was not given.
+// Values of flags and arguments that are checked while the command line is parsed. So a mistake is misuse (exit 2), and
+// its message names the flag. The zero value means that the flag was not given.
 
 type didText didkey.DID
 
@@ -41,7 +41,8 @@ func (t *typeText) UnmarshalText(text []byte) error {
 		for _, known := range envelope.Types() {
 			names = append(names, string(known))
 		}
-		return fmt.Errorf("%q is no type of message, want one of %s%s", text, envelope.TypeNames(), didYouMean(string(text), names))
+		return fmt.Errorf("%q is not a message type, want one of %s%s", text, envelope.TypeNames(),
+			didYouMean(string(text), names))
 	}
 	return nil
 }
@@ -68,13 +69,13 @@ func (l *lifetime) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// moment is a time to come.
+// moment is a time in the future.
 type moment time.Time
 
 func (m *moment) UnmarshalText(text []byte) error {
 	t, ok := envelope.ParseTime(string(text))
 	if !ok || t.Before(time.Now()) {
-		return fmt.Errorf("want a time to come, such as 2030-02-02T15:30:00Z")
+		return fmt.Errorf("want a time in the future, such as 2030-02-02T15:30:00Z")
 	}
 	*m = moment(t)
 	return nil

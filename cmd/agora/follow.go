@@ -14,18 +14,18 @@ import (
 
 type followCmd struct {
 	identified
-	CursorFile string        `placeholder:"FILE" help:"Remember here how far you have read, and go on from there."`
-	New        bool          `help:"Begin with what comes from now on, not with what the relay still has."`
-	Broadcast  bool          `help:"Messages for nobody in particular too."`
-	All        bool          `help:"Everybody's messages, not only yours; where the relay shows messages to their parties only, broadcasts and yours."`
+	CursorFile string        `placeholder:"FILE" help:"Save in this file how far you have read, and continue from there the next time."`
+	New        bool          `help:"Begin with new messages, not with those that the relay still has."`
+	Broadcast  bool          `help:"Show messages without a recipient too."`
+	All        bool          `help:"Show all messages that the relay shows to you, not only those sent to you."`
 	Type       typeText      `help:"Only messages of this type." placeholder:"TYPE"`
 	Sender     didText       `help:"Only messages from this agent." placeholder:"DID"`
 	Thread     idText        `help:"Only messages of threads with this id." placeholder:"ID"`
 	Count      int           `help:"End after so many messages." placeholder:"N"`
 	Timeout    time.Duration `help:"End after this time; exit 1 if --count has not been reached." placeholder:"DURATION"`
-	JSON       bool          `xor:"form" help:"One envelope a line, also on a terminal."`
-	Text       bool          `xor:"form" help:"The readable form, also where standard output is no terminal."`
-	AllowPlain bool          `help:"Plain answers to what you have asked sealed too."`
+	JSON       bool          `xor:"form" help:"Print one JSON envelope a line, also on a terminal."`
+	Text       bool          `xor:"form" help:"Print the readable form, also if standard output is not a terminal."`
+	AllowPlain bool          `help:"Show plain answers to your sealed requests too."`
 }
 
 func (c followCmd) Validate() error {
@@ -36,9 +36,10 @@ func (c followCmd) Validate() error {
 }
 
 func (followCmd) Help() string {
-	return "Prints each message for you as it comes, one JSON envelope a line; a terminal gets a readable form. " +
-		"Every signature is verified before it is shown. A payload that is sealed to your key is opened: such a line is " +
-		"{\"envelope\":…,\"opened\":…}, the message as it came and its payload. Runs until interrupted.\n\n" +
+	return "Prints each message that is sent to you, as soon as it arrives: one JSON envelope a line, or a readable form " +
+		"on a terminal. Every signature is verified first. A payload that is sealed to your key is opened: such a line is " +
+		"{\"envelope\":…,\"opened\":…}, the signed message and its decrypted payload. Runs until interrupted, and keeps " +
+		"trying while the relay does not answer.\n\n" +
 		"Examples:\n  agora follow --key bob.key --cursor-file bob.cursor\n" +
 		"  agora follow --key bob.key --type REQUEST --broadcast --count 1 --timeout 30s"
 }
@@ -46,9 +47,9 @@ func (followCmd) Help() string {
 // errEnough ends Follow when --count is reached.
 var errEnough = errors.New("enough")
 
-// countingCursor ends Follow with errEnough as soon as it is full and the cursor behind the last message is saved.
+// countingCursor ends Follow with errEnough when full reports true and the cursor after the last message is saved.
 type countingCursor struct {
-	client.CursorStore // nil: the place is not kept
+	client.CursorStore // nil: the cursor is not saved
 	full               func() bool
 }
 
@@ -89,7 +90,7 @@ func (c followCmd) Run(env environment) error {
 	}
 	printed := 0
 	if c.Count > 0 {
-		opts.Page = 1 // so that the cursor never stands behind a message that was not printed
+		opts.Page = 1 // so that the cursor never passes a message that was not printed
 		opts.Cursor = countingCursor{opts.Cursor, func() bool { return printed >= c.Count }}
 	}
 	ctx := env.ctx
@@ -109,7 +110,7 @@ func (c followCmd) Run(env environment) error {
 			return errEnough // the first page of --new may hold more than was asked for
 		}
 		if !c.AllowPlain && plain.refused(ctx, e) {
-			fmt.Fprintf(env.stderr, "agora: left out %s %s: a plain answer to a sealed request; --allow-plain shows it\n", e.Type, e.ID)
+			env.say("left out %s %s: a plain answer to a sealed request; --allow-plain shows it", e.Type, e.ID)
 			return nil
 		}
 		printed++
@@ -127,13 +128,13 @@ func (c followCmd) Run(env environment) error {
 	return err
 }
 
-// glance bounds a question to the relay that something more important waits for.
-const glance = 5 * time.Second
+// threadCheckTimeout bounds the question whether the thread exists, because the messages are shown only after it.
+const threadCheckTimeout = 5 * time.Second
 
-// announce says what is being waited for, to who sees it happen, and to everybody that the thread asked for is not there.
+// announce says on a terminal which messages are shown. It says everywhere if there is no such thread.
 func (c followCmd) announce(ctx context.Context, env environment, relay *client.Client, me didkey.DID) {
 	if c.Thread != "" {
-		ctx, cancel := context.WithTimeout(ctx, glance)
+		ctx, cancel := context.WithTimeout(ctx, threadCheckTimeout)
 		defer cancel()
 		if _, err := relay.Thread(ctx, string(c.Thread), ""); isCode(err, envelope.CodeThreadNotFound) {
 			env.say("there is no thread %s here, or the relay does not show it to you; waiting for it to begin", c.Thread)
@@ -149,9 +150,10 @@ func (c followCmd) announce(ctx context.Context, env environment, relay *client.
 	case c.Broadcast:
 		what += " and to everybody"
 	}
-	env.say("showing %s as they come; Ctrl-C ends it", what)
+	env.say("showing %s as they arrive; Ctrl-C ends it", what)
 }
 
+// showJSON prints a message for programs.
 func showJSON(w io.Writer, e *envelope.Envelope) error {
 	if e.Opened {
 		_, err := fmt.Fprintf(w, "{\"envelope\":%s,\"opened\":%s}\n", e.Canonical(), e.Payload)
@@ -161,7 +163,7 @@ func showJSON(w io.Writer, e *envelope.Envelope) error {
 	return err
 }
 
-// showText is for people.
+// showText prints a message for people.
 func showText(w io.Writer, e *envelope.Envelope) error {
 	from, to := string(e.Sender.ID), "everybody"
 	if e.Sender.Name != "" {

@@ -21,11 +21,11 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// hostile is a text that colours, moves, hides and reverses what a terminal shows, and begins a line of its own:
+// hostile is a text that colours, moves, hides and reverses what a terminal shows, and tries to forge a line:
 // ESC, a C1 control, DEL, bidi controls, separators, zero widths, a tag, and at the end a lone byte of C1.
 const hostile = "a\x1b[31m\u009b2J\x07\x7f\u202e\u2066\u200e\u2028\u2029\u200b\ufeff\u00ad\U000E0041\U000E0101\r\nagora: forged \"\\"
 
-// foundIn returns what a text must not show: characters that a terminal obeys, and the forged line.
+// foundIn returns what must not be in an output: characters that a terminal obeys, and the forged line.
 func foundIn(text string) (found []string) {
 	if !utf8.ValidString(text) {
 		found = append(found, "bytes that are not UTF-8")
@@ -41,7 +41,7 @@ func foundIn(text string) (found []string) {
 	return found
 }
 
-// hostileRelay answers every request with the same bytes, made by the path.
+// hostileRelay answers every request with the bytes that answer returns.
 func hostileRelay(t *testing.T, answer func(r *http.Request) string) (url string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -75,8 +75,8 @@ func raw(head string, body []byte) string {
 	return fmt.Sprintf("HTTP/1.1 %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s", head, len(body), body)
 }
 
-// hostileRelays answer in the ways in which a relay can: with refusals, with a page of another program, with a redirect,
-// with what is no HTTP, and with good answers full of hostile text.
+// hostileRelays answer in the ways in which a relay can: with refusals, with a page of another program, with a
+// redirect, with what is no HTTP, and with good answers full of hostile text.
 func hostileRelays(t *testing.T, bob, eve didkey.Key) []func(*http.Request) string {
 	refusal := func(code string) []byte {
 		text, err := json.Marshal(map[string]any{"ok": false, "error": code, "message": hostile, "retryable": true,
@@ -101,8 +101,8 @@ func hostileRelays(t *testing.T, bob, eve didkey.Key) []func(*http.Request) stri
 	}
 }
 
-// goodAnswer is what a relay may say to a request, with hostile text wherever there is text. What is signed is signed by
-// eve, to bob.
+// goodAnswer is what a relay may say to a request, with hostile text wherever there is text. What is signed is signed
+// by eve, to bob.
 func goodAnswer(t *testing.T, r *http.Request, bob, eve didkey.Key) []byte {
 	sign := func(typ, extra string) json.RawMessage {
 		text, err := json.Marshal(hostile)
@@ -157,7 +157,7 @@ func readAll(r *http.Request) []byte {
 	return b.Bytes()
 }
 
-// hostileFolder is a data folder whose database says hostile things; its name is hostile, too.
+// hostileFolder is a data folder with a hostile name whose database contains hostile text.
 func hostileFolder(t *testing.T) (folder string) {
 	t.Helper()
 	folder = filepath.Join(t.TempDir(), strings.ReplaceAll(hostile, "/", ""))
@@ -261,7 +261,7 @@ func newHostilePlace(t *testing.T, bob, eve didkey.Key) *hostilePlace {
 	return p
 }
 
-// fill returns what a word of hostileCalls stands for.
+// fill returns the argument for a word of hostileCalls.
 func (p *hostilePlace) fill(word, url string) string {
 	switch word {
 	case "URL":
@@ -284,7 +284,7 @@ func (p *hostilePlace) fill(word, url string) string {
 	return strings.ReplaceAll(word, "HOSTILE", hostile)
 }
 
-// tryHostile runs a verb, with standard output a terminal or not, and looks at what it shows.
+// tryHostile runs a verb, with or without a terminal, and checks its output.
 func tryHostile(t *testing.T, verb string, args []string, terminal bool) {
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()

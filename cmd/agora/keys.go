@@ -10,11 +10,11 @@ import (
 )
 
 type keygenCmd struct {
-	File string `arg:"" optional:"" default:"agora.key" help:"File to make. It is never overwritten."`
+	File string `arg:"" optional:"" default:"agora.key" help:"The file to create. It is never overwritten."`
 }
 
 func (keygenCmd) Help() string {
-	return "Writes a private JSON Web Key that only you can read, and prints the did:key to give to others.\n\n" +
+	return "Writes a private JSON Web Key that only you can read, and prints the did:key, your public identity.\n\n" +
 		"Example:\n  agora keygen alice.key"
 }
 
@@ -27,7 +27,7 @@ func (c keygenCmd) Run(env environment) error {
 		return err
 	}
 	// The name goes to standard error, so that standard output is the identity and nothing else.
-	fmt.Fprintf(env.stderr, "The private key is in %s; keep it, and keep it to yourself. The identity is:\n", printable(c.File))
+	fmt.Fprintf(env.stderr, "The private key is in %s; do not lose it, and show it to nobody. The identity is:\n", printable(c.File))
 	_, err = fmt.Fprintln(env.stdout, key.DID())
 	return err
 }
@@ -67,7 +67,7 @@ func (c didCmd) did() (didkey.DID, error) {
 		if missing != nil || strings.HasPrefix(*c.DID, "did:") {
 			did, err := didkey.Parse(*c.DID)
 			if err != nil && !strings.HasPrefix(*c.DID, "did:") {
-				err = fmt.Errorf("there is no key file %q, and it is no did:key: %w", *c.DID, err)
+				err = fmt.Errorf("there is no key file %q, and it is not a did:key: %w", *c.DID, err)
 			}
 			return did, err
 		}

@@ -8,38 +8,39 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// limitFlags are the settings of serve that say how much others may ask of the relay, and who they are. 0 means no limit.
+// limitFlags are the settings of serve for limits, and for who counts as which address. 0 means no limit.
 type limitFlags struct {
-	PostRateIP       float64     `name:"post-rate-ip" default:"50" placeholder:"N" help:"Posts a second from one address (an IPv6 /64 counts as one; a /56 has 4 times and a /48 16 times the limits of one), after twice as many at once; 0: any number (default: ${default})."`
-	ReadRateIP       float64     `name:"read-rate-ip" default:"100" placeholder:"N" help:"Other requests a second from one address, likewise (default: ${default})."`
-	PostRateDID      float64     `name:"post-rate-did" default:"20" placeholder:"N" help:"Messages a second signed by one identity, likewise (default: ${default})."`
-	BroadcastRateIP  float64     `name:"broadcast-rate-ip" default:"5" placeholder:"N" help:"REQUESTs without a recipient a second from one address, after four times as many at once; 0: any number (default: ${default})."`
-	ConnectionsPerIP int         `name:"connections-per-ip" default:"256" placeholder:"N" help:"Connections of one address that may be open at a time, idle ones included; 0: any number (default: ${default})."`
-	RequestsPerIP    int         `name:"requests-per-ip" default:"64" placeholder:"N" help:"Requests of one address that may be under way at a time, waiting polls included; 0: any number (default: ${default})."`
-	PollsPerIP       int         `name:"polls-per-ip" default:"32" placeholder:"N" help:"Polls of one address that may wait at a time; 0: any number (default: ${default})."`
-	MaxPolls         int         `default:"10000" placeholder:"N" help:"Polls that may wait at a time, of all addresses together; 0: any number (default: ${default})."`
-	InboxEvents      int         `default:"10000" placeholder:"N" help:"Unexpired REQUESTs and MANIFESTs that may wait for one recipient; the mail of threads is not counted; 0: any number (default: ${default})."`
-	InboxBytes       int64       `type:"bytes" default:"64MiB" placeholder:"SIZE" help:"How large they may be together; 0: any size (default: ${default})."`
-	TrustedProxy     []proxyText `placeholder:"CIDR" sep:"none" help:"A proxy whose X-Forwarded-For says where requests come from, as an address or a network. May be repeated. Without it all who come through a proxy count as one address."`
-	LimitLocal       bool        `help:"Limit requests of this machine like any others. Without it a relay that listens on loopback only, and has no --public-url, does not limit them."`
-	CORSOrigin       []webOrigin `name:"cors-origin" placeholder:"ORIGIN" sep:"none" help:"Let web pages of this origin, such as https://app.example, use the relay; * for all pages. May be repeated. Without it no page may read answers."`
+	PostRateIP       float64     `name:"post-rate-ip" default:"50" placeholder:"N" help:"Posts a second from one address, after twice as many at once; 0: no limit. An IPv6 /64 counts as one address; a /56 has 4 times and a /48 16 times the limits of one (default: ${default})."`
+	ReadRateIP       float64     `name:"read-rate-ip" default:"100" placeholder:"N" help:"Other requests a second from one address, after twice as many at once; 0: no limit (default: ${default})."`
+	PostRateDID      float64     `name:"post-rate-did" default:"20" placeholder:"N" help:"Messages a second signed by one identity, after twice as many at once; 0: no limit (default: ${default})."`
+	BroadcastRateIP  float64     `name:"broadcast-rate-ip" default:"5" placeholder:"N" help:"REQUESTs without a recipient a second from one address, after four times as many at once; 0: no limit (default: ${default})."`
+	ConnectionsPerIP int         `name:"connections-per-ip" default:"256" placeholder:"N" help:"Open connections of one address, idle ones included; 0: no limit (default: ${default})."`
+	RequestsPerIP    int         `name:"requests-per-ip" default:"64" placeholder:"N" help:"Concurrent requests of one address, waiting polls included; 0: no limit (default: ${default})."`
+	PollsPerIP       int         `name:"polls-per-ip" default:"32" placeholder:"N" help:"Concurrent waiting polls of one address; 0: no limit (default: ${default})."`
+	MaxPolls         int         `default:"10000" placeholder:"N" help:"Concurrent waiting polls of all addresses together; 0: no limit (default: ${default})."`
+	InboxEvents      int         `default:"10000" placeholder:"N" help:"Unexpired REQUESTs and MANIFESTs stored for one recipient; messages of its own threads are not counted; 0: no limit (default: ${default})."`
+	InboxBytes       int64       `type:"bytes" default:"64MiB" placeholder:"SIZE" help:"Total size of these messages for one recipient; 0: no limit (default: ${default})."`
+	TrustedProxy     []proxyText `placeholder:"CIDR" sep:"none" help:"Address or network of a proxy. Its X-Forwarded-For header then tells where a request comes from. May be repeated. Without it all clients of a proxy count as one address."`
+	LimitLocal       bool        `help:"Limit requests from this machine too. By default they have no limits if the relay listens on loopback only and has no --public-url."`
+	CORSOrigin       []webOrigin `name:"cors-origin" placeholder:"ORIGIN" sep:"none" help:"Let web pages of this origin use the relay, such as https://app.example; * lets all pages. May be repeated. By default no web page can read answers."`
 }
 
 func (f limitFlags) Validate() error {
-	for name, perSecond := range map[string]float64{"--post-rate-ip": f.PostRateIP, "--read-rate-ip": f.ReadRateIP, "--post-rate-did": f.PostRateDID,
-		"--broadcast-rate-ip": f.BroadcastRateIP} {
-		if perSecond != 0 && !(perSecond >= 0.01 && perSecond <= 1e6) { // said so that NaN is out, too
+	for name, perSecond := range map[string]float64{"--post-rate-ip": f.PostRateIP, "--read-rate-ip": f.ReadRateIP,
+		"--post-rate-did": f.PostRateDID, "--broadcast-rate-ip": f.BroadcastRateIP} {
+		if perSecond != 0 && (perSecond < 0.01 || perSecond > 1e6) {
 			return fmt.Errorf("%s must be from 0.01 to 1000000 a second, or 0 for no limit", name)
 		}
 	}
-	for name, n := range map[string]int64{"--connections-per-ip": int64(f.ConnectionsPerIP), "--requests-per-ip": int64(f.RequestsPerIP),
-		"--polls-per-ip": int64(f.PollsPerIP), "--max-polls": int64(f.MaxPolls), "--inbox-events": int64(f.InboxEvents), "--inbox-bytes": f.InboxBytes} {
+	for name, n := range map[string]int64{"--connections-per-ip": int64(f.ConnectionsPerIP),
+		"--requests-per-ip": int64(f.RequestsPerIP), "--polls-per-ip": int64(f.PollsPerIP), "--max-polls": int64(f.MaxPolls),
+		"--inbox-events": int64(f.InboxEvents), "--inbox-bytes": f.InboxBytes} {
 		if n < 0 {
-			return fmt.Errorf("%s must be a whole number, or 0 for no limit", name)
+			return fmt.Errorf("%s must not be negative; 0 means no limit", name)
 		}
 	}
 	if slices.Contains(f.CORSOrigin, "*") && len(f.CORSOrigin) > 1 {
-		return fmt.Errorf("--cors-origin '*' admits every page; give either it or the origins that may")
+		return fmt.Errorf("--cors-origin '*' lets every page use the relay; give it alone, or only whole origins")
 	}
 	return nil
 }

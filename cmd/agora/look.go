@@ -16,15 +16,16 @@ import (
 type threadCmd struct {
 	reader
 	ID     idText  `arg:"" help:"The thread's id."`
-	Client didText `placeholder:"DID" help:"Whose thread, if several have this id (default: the oldest)."`
-	JSON   bool    `xor:"form" help:"The record and its envelopes as one line of JSON, also on a terminal."`
-	Text   bool    `xor:"form" help:"The readable form, also where standard output is no terminal."`
+	Client didText `placeholder:"DID" help:"Who opened the thread, if several threads have this id (default: the oldest thread)."`
+	JSON   bool    `xor:"form" help:"Print the record and its envelopes as one line of JSON, also on a terminal."`
+	Text   bool    `xor:"form" help:"Print the readable form, also if standard output is not a terminal."`
 }
 
 func (threadCmd) Help() string {
-	return "Shows a thread's state, its parties, every transition with its time, and the messages that have not expired, " +
-		"their signatures verified. A relay may show a thread to its parties only; then give a party's --key.\n\n" +
-		"Examples:\n  agora thread thread_01m7wge1pwtpq86hase50257b1\n  agora thread --text hello-1 | less\n  agora thread --key bob.key thread_01m7wge1pwtpq86hase50257b1"
+	return "Shows a thread's state, its parties, every transition with its time, and the messages that have not expired. " +
+		"Their signatures are verified. Some relays show a thread to its parties only; then give the --key of a party.\n\n" +
+		"Examples:\n  agora thread thread_01m7wge1pwtpq86hase50257b1\n  agora thread --text hello-1 | less\n" +
+		"  agora thread --key bob.key thread_01m7wge1pwtpq86hase50257b1"
 }
 
 func (c threadCmd) Run(env environment) error {
@@ -47,7 +48,7 @@ func (c threadCmd) Run(env environment) error {
 	return showThread(env.stdout, t)
 }
 
-// explain says what else it may mean that there is no such thread: the relay answers so for those that are not ours.
+// explain adds to "no such thread" that the relay may hide the thread: a private relay gives the same answer then.
 func (c threadCmd) explain(env environment, relay *client.Client, err error) error {
 	if !isCode(err, envelope.CodeThreadNotFound) {
 		return err
@@ -59,13 +60,14 @@ func (c threadCmd) explain(env environment, relay *client.Client, err error) err
 	case c.Key == "":
 		return fmt.Errorf("%w; this relay shows a thread to its parties only: give --key or AGORA_KEY", err)
 	}
-	return fmt.Errorf("%w; this relay shows a thread to its parties only, and %s may be none", err, c.Key)
+	return fmt.Errorf("%w; this relay shows a thread to its parties only, and %s may not be one", err, c.Key)
 }
 
-// showThread is for people.
+// showThread prints a thread for people.
 func showThread(w io.Writer, t *client.Thread) error {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "%s  %s\n  client  %s\n  agent   %s\n", printable(t.ID), printable(t.State), printable(t.Client), orElse(t.Agent, "nobody yet"))
+	fmt.Fprintf(&b, "%s  %s\n  client  %s\n  agent   %s\n", printable(t.ID), printable(t.State), printable(t.Client),
+		orElse(t.Agent, "nobody yet"))
 	if !t.Deadline.IsZero() {
 		fmt.Fprintf(&b, "  ends    %s, if nothing happens\n", t.Deadline.Local().Format(time.DateTime))
 	}
@@ -94,11 +96,12 @@ func deadline(t *client.Thread) *time.Time {
 	return &t.Deadline
 }
 
+// orElse returns did, or words if it is empty.
 func orElse(did didkey.DID, words string) string {
 	if did == "" {
 		return words
 	}
-	return printable(did) // a relay's record may hold anything
+	return printable(did) // a relay's record may contain any text
 }
 
 type agentsCmd struct {
@@ -110,7 +113,8 @@ type agentsCmd struct {
 }
 
 func (agentsCmd) Help() string {
-	return "Finds agents by the manifests they have announced, one line of JSON each, their signatures verified.\n\n" +
+	return "Finds agents by the manifests that they have announced. Prints one line of JSON for each manifest, after its " +
+		"signature was verified.\n\n" +
 		"Example:\n  agora agents --intent translation.en_zh --online"
 }
 
@@ -150,7 +154,7 @@ func (c agentsCmd) Run(env environment) error {
 	return nil
 }
 
-// nobody says what no agent was found to do.
+// nobody returns a message for an empty result.
 func (c agentsCmd) nobody() string {
 	who, what := "no agent", "has announced itself"
 	if c.Online {

@@ -50,8 +50,8 @@ type environment struct {
 	stdin  io.Reader
 	stdout io.Writer
 	stderr io.Writer
-	// exact is stdout for a verb whose bytes count one by one, such as canonicalize. It escapes only what goes to a
-	// terminal. run sets it.
+	// exact is stdout for verbs whose output must not change by a byte, such as canonicalize. It escapes only if stdout
+	// is a terminal. run sets it.
 	exact io.Writer
 
 	typed bool // stdin is a terminal
@@ -122,11 +122,13 @@ func newParser(v *verbs, options ...kong.Option) (*kong.Kong, error) {
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
 		kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFunc(decodeDuration)),
 		kong.NamedMapper("bytes", kong.MapperFunc(decodeBytes)),
+		kong.KindMapper(reflect.Int, decodeNumber("a whole number such as 10", setInt)),
+		kong.KindMapper(reflect.Float64, decodeNumber("a number such as 10 or 0.5", setFloat)),
 		kong.Vars{"relay": "http://127.0.0.1:8789", "version": versionLine()},
 	)...)
 }
 
-// asHelp turns "agora", "agora help" and "agora help VERB" into what kong knows.
+// asHelp turns "agora", "agora help" and "agora help VERB" into the --help that kong understands.
 func asHelp(args []string) []string {
 	switch {
 	case len(args) == 0:
@@ -137,12 +139,12 @@ func asHelp(args []string) []string {
 	return args
 }
 
-// say writes a line for people, in whose place foreign text cannot begin another.
+// say writes one line for people. Line breaks in foreign text are escaped, so they cannot forge another line.
 func (env environment) say(format string, args ...any) {
 	fmt.Fprintln(env.stderr, "agora:", printable(fmt.Sprintf(format, args...)))
 }
 
-// misuse says what is wrong with a command line.
+// misuse reports a wrong command line and returns the exit code.
 func (env environment) misuse(err error, args []string) int {
 	verb := ""
 	var misuse *kong.ParseError
@@ -157,7 +159,7 @@ func (env environment) misuse(err error, args []string) int {
 	return exitMisuse
 }
 
-// explain says why a verb failed, and what to do.
+// explain reports why a verb failed, and what to do.
 func (env environment) explain(err error) {
 	for _, line := range lines(inWords(err)) {
 		fmt.Fprintln(env.stderr, "agora:", line)
@@ -174,7 +176,7 @@ func (env environment) explain(err error) {
 	}
 }
 
-// clocks says how far this machine's clock is from the relay's, where that is why a message was refused.
+// clocks compares this machine's clock with the relay's, if a message was refused because of its time; else "".
 func clocks(refused *envelope.Error, now time.Time) string {
 	text, _ := refused.Details["now"].(string)
 	relayNow, ok := envelope.ParseTime(text)
@@ -184,7 +186,7 @@ func clocks(refused *envelope.Error, now time.Time) string {
 	return "the relay's clock says " + apart(relayNow, "this machine's clock", now)
 }
 
-// apart writes a time, the other that goes by this name, and how far they are apart.
+// apart writes two times and their difference. name says what the other time is.
 func apart(one time.Time, name string, other time.Time) string {
 	text := fmt.Sprintf("%s, %s %s", envelope.FormatTime(one), name, envelope.FormatTime(other))
 	switch off := other.Sub(one).Round(time.Second); {
@@ -196,7 +198,7 @@ func apart(one time.Time, name string, other time.Time) string {
 	return text + ", the same to the second"
 }
 
-// later says when to try again what was refused with a Retry-After, 0 if the relay did not say.
+// later says when to try again. after is the relay's Retry-After, 0 if there is none.
 func later(after time.Duration) string {
 	if after <= 0 {
 		return "later"
@@ -204,7 +206,7 @@ func later(after time.Duration) string {
 	return "in " + max(after.Round(time.Second), time.Second).String()
 }
 
-// inWords explains the commonest trouble, a relay that is not there, and leaves other errors as they are.
+// inWords explains the most common error, that no relay answers. It returns other errors unchanged.
 func inWords(err error) error {
 	var request *url.Error
 	var dial *net.OpError
@@ -212,19 +214,21 @@ func inWords(err error) error {
 		return err
 	}
 	address, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(request.URL, "http://"), "https://"), "/")
-	return fmt.Errorf("no relay answers at %s (%v); start one with agora serve, or name another with --relay or AGORA_RELAY", address, dial.Err)
+	return fmt.Errorf("no relay answers at %s (%v); start one with agora serve, or name another with --relay or AGORA_RELAY",
+		address, dial.Err)
 }
 
-// helpCmd is for the list of verbs; asHelp has taken its place before the command line is parsed.
+// helpCmd puts help into the list of verbs. It never runs, because asHelp replaces it before kong parses.
 type helpCmd struct {
 	Verb []string `arg:"" optional:"" help:"The verb."`
 }
 
 func (helpCmd) Help() string { return "Examples:\n  agora help\n  agora help send offer" }
 
-func (helpCmd) Run() error { return errors.New("help comes first: agora help VERB") }
+func (helpCmd) Run() error { return errors.New("help must be the first word: agora help VERB") }
 
-// input reads a verb's FILE argument; - is standard input. what is said to who has to type it.
+// input reads the file with this name; - is standard input. If a person types the input, a message says what to type:
+// what, such as "the manifest".
 func (env environment) input(name, what string) ([]byte, error) {
 	if name != "-" {
 		return os.ReadFile(name)

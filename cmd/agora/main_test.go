@@ -13,8 +13,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/agora-relay/agora/didkey"
 )
 
 // verbsOf returns the names of all verbs, such as "send offer", in the order of the help.
@@ -55,7 +53,7 @@ func TestEveryVerbHasAnExample(t *testing.T) {
 	}
 }
 
-// TestEveryVerbOfSend holds that the list by which a mistyped message is told is whole.
+// TestEveryVerbOfSend holds that the list of messages, which recognizes mistyped ones, is complete.
 func TestEveryVerbOfSend(t *testing.T) {
 	var below []string
 	for _, name := range verbsOf(t) {
@@ -64,7 +62,7 @@ func TestEveryVerbOfSend(t *testing.T) {
 		}
 	}
 	if !slices.Equal(below, messages) {
-		t.Errorf("send has %q, told are %q", below, messages)
+		t.Errorf("send has %q, messages are %q", below, messages)
 	}
 }
 
@@ -92,14 +90,11 @@ func TestStopDuringStart(t *testing.T) {
 	}
 }
 
-// TestWaitingIsSaid holds that a verb which waits for somebody to type says so, and says nothing where nobody types.
+// TestWaitingIsSaid holds that a verb says so if it waits for a person to type, and only then.
 func TestWaitingIsSaid(t *testing.T) {
 	for _, typed := range []bool{true, false} {
 		for _, verb := range []string{"canonicalize", "verify", "send", "send raw", "send manifest --key KEY", "sign --key KEY"} {
-			file := filepath.Join(t.TempDir(), "key")
-			if err := didkey.Save(file, newKey(t)); err != nil {
-				t.Fatal(err)
-			}
+			file := keyFile(t, newKey(t))
 			var stdout, stderr bytes.Buffer
 			run(environment{ctx: t.Context(), stdin: strings.NewReader(""), stdout: &stdout, stderr: &stderr, typed: typed},
 				strings.Fields(strings.ReplaceAll(verb, "KEY", file)))
@@ -110,13 +105,10 @@ func TestWaitingIsSaid(t *testing.T) {
 	}
 }
 
-// TestReceipts holds that a receipt is JSON unless a person reads it, and names whom a message was sealed to.
+// TestReceipts holds that a receipt is JSON except on a terminal, and that it names the recipient of a sealed message.
 func TestReceipts(t *testing.T) {
 	bob, l := newKey(t).DID(), newLiar(t)
-	file := filepath.Join(t.TempDir(), "key")
-	if err := didkey.Save(file, newKey(t)); err != nil {
-		t.Fatal(err)
-	}
+	file := keyFile(t, newKey(t))
 	for name, c := range map[string]struct {
 		shown bool
 		flag  string
@@ -134,7 +126,7 @@ func TestReceipts(t *testing.T) {
 	}
 }
 
-// TestClosedPipe holds that a reader who has seen enough, such as head, ends agora without a word.
+// TestClosedPipe holds that agora ends without a message if the reader of its output ends first, as head does.
 func TestClosedPipe(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		return

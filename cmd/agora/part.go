@@ -12,28 +12,28 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// Whom a message within a thread goes to, and which request it is about, is read from envelopes that verify, and from
-// flags. A relay's record of a thread is not signed, and several threads may have one id, so neither may decide who
-// gets to read an answer.
+// The recipient and the request_id of a message within a thread come only from verified envelopes and from flags. A
+// relay's record of a thread is not signed, and several threads may have the same id. So neither may decide who can
+// read an answer.
 
-// origin names a thread by what its client has signed: who asked, and for which request.
+// origin identifies a thread by its REQUEST: who signed it, and its request_id.
 type origin struct {
 	client    didkey.DID
 	requestID string
 }
 
-// part is my part in one thread.
+// part is this agent's role in one thread.
 type part struct {
 	origin
 	me        didkey.DID
-	recipient didkey.DID           // "": everybody
-	events    []*envelope.Envelope // verified: mine, and those of the other side
+	recipient didkey.DID           // of the message to send; "": everybody
+	events    []*envelope.Envelope // verified messages of me and of the other side
 }
 
 // request returns the thread's REQUEST, nil if the relay does not show it.
 func (p part) request() *envelope.Envelope { return p.record().Request() }
 
-// record is what the verified envelopes say, in the form in which package client looks at threads.
+// record returns the verified envelopes as a client.Thread.
 func (p part) record() *client.Thread {
 	return &client.Thread{Thread: thread.Thread{Client: p.client, RequestID: p.requestID}, Events: p.events}
 }
@@ -48,27 +48,27 @@ func (p part) mine(typ envelope.Type) (found *envelope.Envelope) {
 	return found
 }
 
-// finder looks for my part in a thread.
+// finder finds my part in a thread.
 type finder struct {
 	threaded
 	ctx   context.Context
 	relay *client.Client
 	me    didkey.DID
-	own   []*envelope.Envelope // what I have sent in threads with this id
+	own   []*envelope.Envelope // my messages in threads with this id
 }
 
-// stored returns all events of threads with this id that match.
+// stored returns all events that match, of threads with this id.
 func (f finder) stored(filter client.Filter) ([]*envelope.Envelope, error) {
 	filter.Thread = string(f.Thread)
 	events, all, err := f.relay.Stored(f.ctx, filter)
 	if err == nil && !all {
-		err = fmt.Errorf("too many messages have the thread id %s to look at them all; say whose thread you mean with "+
-			"--client DID, and which agent with --agent or --to", f.Thread)
+		err = fmt.Errorf("too many messages have the thread id %s to read them all; name the client of the thread with "+
+			"--client DID, and the agent with --agent or --to", f.Thread)
 	}
 	return events, err
 }
 
-// find returns my part in the thread for a message of this type; agent is the one that a flag names, or "".
+// find returns my part in the thread, for sending a message of this type. agent is the agent that a flag names, or "".
 func (t threaded) find(
 	ctx context.Context, relay *client.Client, me didkey.DID, typ envelope.Type, agent didkey.DID,
 ) (p part, err error) {
@@ -101,7 +101,7 @@ func (t threaded) find(
 	return p, nil
 }
 
-// origins returns the threads that my message of this type can be meant for, by what their envelopes say.
+// origins returns the threads in which I can send a message of this type, according to verified envelopes.
 func (f finder) origins(typ envelope.Type) (found []origin, err error) {
 	switch typ {
 	case envelope.TypeOffer:
@@ -141,7 +141,7 @@ func (f finder) offered() (found []origin) {
 	return found
 }
 
-// invitations returns the threads whose REQUEST invites me: by name, or with everybody else too.
+// invitations returns the threads whose REQUEST names me or, unless byName, has no recipient.
 func (f finder) invitations(byName bool) (found []origin, err error) {
 	filter := client.Filter{Type: envelope.TypeRequest, Sender: didkey.DID(f.Client), Recipient: f.me, Broadcast: !byName}
 	requests, err := f.stored(filter)
@@ -153,7 +153,7 @@ func (f finder) invitations(byName bool) (found []origin, err error) {
 	return found, err
 }
 
-// accepted returns the threads in which the client that I have made an offer to has accepted it.
+// accepted returns the threads whose client has accepted my offer.
 func (f finder) accepted() (found []origin, err error) {
 	for _, o := range f.offered() {
 		if slices.Contains(found, o) {
@@ -170,7 +170,7 @@ func (f finder) accepted() (found []origin, err error) {
 	return found, nil
 }
 
-// choose returns the one thread that is left once the flags are obeyed.
+// choose returns the only thread that matches the flags.
 func (f finder) choose(typ envelope.Type, found []origin, agent didkey.DID) (origin, error) {
 	meant := origin{didkey.DID(f.Client), string(f.RequestID)}
 	if meant.client == "" && (typ == envelope.TypeAccept || agent != "") {
@@ -194,7 +194,7 @@ func (f finder) choose(typ envelope.Type, found []origin, agent didkey.DID) (ori
 	return origin{}, f.missing(typ)
 }
 
-// ambiguous says which threads with this id there are.
+// ambiguous returns the error for several matching threads. It lists them.
 func (f finder) ambiguous(left []origin) error {
 	var clients []string
 	for _, o := range left {
@@ -207,7 +207,7 @@ func (f finder) ambiguous(left []origin) error {
 		for _, o := range left {
 			ids = append(ids, o.requestID)
 		}
-		return fmt.Errorf("%s has %d requests with the thread id %s; say which you mean with --request-id, one of %s",
+		return fmt.Errorf("%s has %d requests with the thread id %s; choose one with --request-id: %s",
 			clients[0], len(ids), f.Thread, strings.Join(ids, ", "))
 	}
 	more := ""
@@ -215,18 +215,17 @@ func (f finder) ambiguous(left []origin) error {
 	if len(clients) > shown {
 		clients, more = clients[:shown], fmt.Sprintf(" and %d others", len(clients)-shown)
 	}
-	return fmt.Errorf("%d threads have the id %s; say whose you mean with --client DID, one of %s%s "+
+	return fmt.Errorf("%d threads have the id %s; choose one by its client with --client DID: %s%s "+
 		"(agora thread %s --client DID shows each)", len(left), f.Thread, strings.Join(clients, ", "), more, f.Thread)
 }
 
-// missing says which envelopes the relay does not show, and which flags stand in for them.
+// missing returns the error for missing envelopes. It says which flags can replace them.
 func (f finder) missing(typ envelope.Type) error {
-	const gone = "if it has expired, or the relay withholds it, "
-	const agents = "say yourself whom you answer, and which request: --client DID --request-id ID"
+	const agents = "name the client and the request with --client DID --request-id ID"
 	what, flags := "", agents
 	switch typ {
 	case envelope.TypeOffer:
-		what = "shows no REQUEST that you could answer"
+		what = "shows no REQUEST that you can answer"
 	case envelope.TypeResult:
 		if offered := f.offered(); len(offered) > 0 {
 			what = fmt.Sprintf("shows no ACCEPT of your offer by %s", offered[len(offered)-1].client)
@@ -234,17 +233,17 @@ func (f finder) missing(typ envelope.Type) error {
 			what = "shows no OFFER of yours"
 		}
 	case envelope.TypeAccept:
-		what = "shows no REQUEST of yours, and only the agent who asked accepts offers"
-		flags = "say yourself which request you mean, and whose offer: --request-id ID --agent DID"
+		what = "shows no REQUEST of yours"
+		flags = "only the sender of a REQUEST accepts offers; if you sent it, name it and the agent with --request-id ID --agent DID"
 	default:
 		what = "shows no REQUEST of yours or to you, and no OFFER of yours"
-		flags += ", or in a thread of your own --request-id ID --to DID"
+		flags += ", or in your own thread the request and the agent with --request-id ID --to DID"
 	}
-	return fmt.Errorf("the relay %s with the thread id %s; %s%s", what, f.Thread, gone, flags)
+	return fmt.Errorf("the relay %s with the thread id %s; it may have expired, or the relay hides it; %s", what, f.Thread, flags)
 }
 
-// counterpart returns the agent that the client tells of an end: the one that was accepted, else the one that was
-// asked, else the only one who has offered, else nobody in particular.
+// counterpart returns the agent to whom the client sends a CANCEL or an ERROR: the accepted agent, else the recipient
+// of the REQUEST, else the only agent that has offered, else "" for everybody.
 func (f finder) counterpart(p part) (didkey.DID, error) {
 	accept, request := p.mine(envelope.TypeAccept), p.request()
 	switch {
@@ -253,11 +252,11 @@ func (f finder) counterpart(p part) (didkey.DID, error) {
 	case request != nil && request.Recipient != "":
 		return request.Recipient, nil
 	}
-	// The record only says that something is kept from us here; it does not say whom to write to.
+	// The unsigned record is used only to notice a hidden ACCEPT, never to choose the recipient.
 	record, err := f.relay.Thread(f.ctx, string(f.Thread), f.me)
 	if err == nil && record.Agent != "" && accept == nil {
-		return "", fmt.Errorf("an offer was accepted in thread %s, and the relay does not show your ACCEPT; "+
-			"say yourself which agent you mean with --to DID", f.Thread)
+		return "", fmt.Errorf("an offer was accepted in thread %s, but the relay does not show your ACCEPT; "+
+			"name the agent with --to DID", f.Thread)
 	}
 	offers, err := f.offers(p, "")
 	if err != nil || len(offers) != 1 {
@@ -266,9 +265,9 @@ func (f finder) counterpart(p part) (didkey.DID, error) {
 	return offers[0].Sender.ID, nil
 }
 
-// offers returns each agent's newest verified OFFER to my request that it has not taken back, those of one agent only
-// if it is named.
-func (f finder) offers(p part, agent didkey.DID) (standing []*envelope.Envelope, err error) {
+// offers returns the newest verified OFFER to my request of each agent, unless the agent has taken it back. If agent is
+// not empty, only the OFFER of that agent.
+func (f finder) offers(p part, agent didkey.DID) (open []*envelope.Envelope, err error) {
 	events, err := f.stored(client.Filter{Sender: agent, Recipient: f.me, Broadcast: true})
 	if err != nil {
 		return nil, err
@@ -279,10 +278,10 @@ func (f finder) offers(p part, agent didkey.DID) (standing []*envelope.Envelope,
 		switch {
 		case e.Sender.ID == f.me, request != nil && request.Recipient != "" && e.Sender.ID != request.Recipient:
 		case e.Type == envelope.TypeOffer && e.RequestID == p.requestID:
-			standing = append(slices.DeleteFunc(standing, by), e)
+			open = append(slices.DeleteFunc(open, by), e)
 		case e.Type == envelope.TypeError && (e.RequestID == p.requestID || e.RequestID == ""):
-			standing = slices.DeleteFunc(standing, by)
+			open = slices.DeleteFunc(open, by)
 		}
 	}
-	return standing, nil
+	return open, nil
 }

@@ -15,8 +15,7 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// liar is a relay whose record of a thread says what it likes, which shows the envelopes it likes to everybody, and takes
-// whatever is posted.
+// liar is a relay with a false record of a thread. It shows its envelopes to everybody and accepts every post.
 type liar struct {
 	*httptest.Server
 	record map[string]any
@@ -29,12 +28,13 @@ func newLiar(t *testing.T) *liar {
 	l.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		shown, from, limit := l.shown, 0, len(l.shown)
 		if r.Method == http.MethodGet && r.URL.Path == "/events" {
-			_, _ = fmt.Sscan(r.FormValue("cursor"), &from) // else from the beginning
+			_, _ = fmt.Sscan(r.FormValue("cursor"), &from) // another cursor means the beginning
 			_, _ = fmt.Sscan(r.FormValue("limit"), &limit)
 			from = min(from, len(shown))
 			shown = shown[from:min(from+limit, len(shown))]
 		}
-		answer := map[string]any{"ok": true, "events": shown, "cursor": fmt.Sprint(from + len(shown)), "hasMore": false, "thread": l.record, "did": newKey(t).DID()}
+		answer := map[string]any{"ok": true, "events": shown, "cursor": fmt.Sprint(from + len(shown)), "hasMore": false,
+			"thread": l.record, "did": newKey(t).DID()}
 		if r.Method == http.MethodPost {
 			body, err := io.ReadAll(r.Body)
 			if err != nil {
@@ -65,6 +65,16 @@ func newKey(t *testing.T) didkey.Key {
 	return key
 }
 
+// keyFile saves a key in a file for the test.
+func keyFile(t *testing.T, key didkey.Key) (path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "key")
+	if err := didkey.Save(path, key); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 func signed(t *testing.T, key didkey.Key, payload envelope.Payload, recipient didkey.DID) json.RawMessage {
 	t.Helper()
 	e, err := envelope.Draft{Payload: payload, Recipient: recipient, Thread: "t1", TTL: time.Hour}.Sign(key, time.Now())
@@ -74,10 +84,18 @@ func signed(t *testing.T, key didkey.Key, payload envelope.Payload, recipient di
 	return e.Canonical()
 }
 
-// TestWhoGetsAnAnswer lets a relay lie about who asked, who was accepted, and for which request, and withhold what says
-// otherwise. A message goes to the party of the envelopes that verify, or it is not sent.
-func TestWhoGetsAnAnswer(t *testing.T) {
-	alice, bob, eve := newKey(t), newKey(t), newKey(t)
+// answerCase is a message that agora send is asked to send in a thread of a lying relay.
+type answerCase struct {
+	name   string
+	verb   string
+	as     didkey.Key
+	shown  []json.RawMessage
+	record map[string]any // of the thread; nil: a record that names Eve everywhere
+	to     didkey.DID     // the right recipient; empty: the message must not be sent
+	says   string
+}
+
+func answerCases(t *testing.T, alice, bob, eve didkey.Key) []answerCase {
 	request := signed(t, alice, envelope.Request{RequestID: "r1", Intent: "i"}, "")
 	named := signed(t, alice, envelope.Request{RequestID: "r1", Intent: "i"}, bob.DID())
 	offer := signed(t, bob, envelope.Offer{RequestID: "r1", Plan: "bob's"}, alice.DID())
@@ -87,15 +105,7 @@ func TestWhoGetsAnAnswer(t *testing.T) {
 	toBob := signed(t, eve, envelope.Accept{RequestID: "r1"}, bob.DID())
 	eves := signed(t, eve, envelope.Offer{RequestID: "r1", Plan: "eve's"}, alice.DID())
 	forged := json.RawMessage(strings.ReplaceAll(string(toBob), string(eve.DID()), string(alice.DID())))
-	for _, c := range []struct {
-		name   string
-		verb   string
-		as     didkey.Key
-		shown  []json.RawMessage
-		record map[string]any // of the thread, in place of one that names Eve everywhere
-		to     didkey.DID     // empty: not sent
-		says   string
-	}{
+	return []answerCase{
 		{"RESULT", "result --seal", bob, []json.RawMessage{foreign, toBob, same, request, offer, accept}, nil, alice.DID(), ""},
 		{"RESULT, the ACCEPT withheld", "result --seal", bob, []json.RawMessage{foreign, same, toBob, request, offer}, nil, "", "no ACCEPT of your offer by " + string(alice.DID())},
 		{"RESULT, the ACCEPT forged", "result --seal", bob, []json.RawMessage{same, request, offer, forged}, nil, "", "no ACCEPT"},
@@ -103,7 +113,7 @@ func TestWhoGetsAnAnswer(t *testing.T) {
 		{"RESULT to whom a flag names", "result --seal --request-id r1 --client " + string(alice.DID()), bob, []json.RawMessage{same, toBob}, nil, alice.DID(), ""},
 		{"OFFER", "offer --seal", bob, []json.RawMessage{foreign, named}, nil, "", "2 threads have the id t1"},
 		{"OFFER to one client of two", "offer --seal --client " + string(alice.DID()), bob, []json.RawMessage{foreign, named}, nil, alice.DID(), ""},
-		{"OFFER, the REQUEST withheld", "offer --seal --client " + string(alice.DID()), bob, []json.RawMessage{foreign}, nil, "", "no REQUEST that you could answer"},
+		{"OFFER, the REQUEST withheld", "offer --seal --client " + string(alice.DID()), bob, []json.RawMessage{foreign}, nil, "", "no REQUEST that you can answer"},
 		{"ERROR", "error --seal --code C --message m", bob, []json.RawMessage{foreign, toBob, offer, accept}, nil, alice.DID(), ""},
 		{"ERROR without an OFFER", "error --seal --code C --message m", bob, []json.RawMessage{foreign, toBob}, nil, "", "--client DID --request-id ID"},
 		{"ERROR of the client", "error --seal --code C --message m", alice, []json.RawMessage{request, offer, accept, eves}, nil, bob.DID(), ""},
@@ -115,7 +125,14 @@ func TestWhoGetsAnAnswer(t *testing.T) {
 		{"ACCEPT", "accept", alice, []json.RawMessage{named, eves, offer}, map[string]any{"state": "PENDING"}, bob.DID(), ""},
 		{"ACCEPT of one of two", "accept", alice, []json.RawMessage{request, eves, offer}, map[string]any{"state": "PENDING"}, "", "2 agents have offered; choose one with --agent: " + string(eve.DID())},
 		{"ACCEPT, the REQUEST withheld", "accept --max-cost 1", alice, []json.RawMessage{eves}, map[string]any{"state": "PENDING"}, "", "--request-id ID --agent DID"},
-	} {
+	}
+}
+
+// TestWhoGetsAnAnswer lets a relay lie about who asked, who was accepted, and for which request, and hide envelopes. A
+// message goes to the party that verified envelopes name, or it is not sent.
+func TestWhoGetsAnAnswer(t *testing.T) {
+	alice, bob, eve := newKey(t), newKey(t), newKey(t)
+	for _, c := range answerCases(t, alice, bob, eve) {
 		t.Run(c.name, func(t *testing.T) {
 			l := newLiar(t)
 			l.shown = c.shown
@@ -128,11 +145,8 @@ func TestWhoGetsAnAnswer(t *testing.T) {
 			if c.as.DID() == bob.DID() {
 				l.record["client"] = eve.DID()
 			}
-			file := filepath.Join(t.TempDir(), "key")
-			if err := didkey.Save(file, c.as); err != nil {
-				t.Fatal(err)
-			}
-			code, said := verb(t.Context(), append([]string{"send"}, append(strings.Fields(c.verb), "--relay", l.URL, "--key", file, "--thread", "t1")...)...)
+			args := append([]string{"send"}, strings.Fields(c.verb)...)
+			code, said := verb(t.Context(), append(args, "--relay", l.URL, "--key", keyFile(t, c.as), "--thread", "t1")...)
 			if c.to == "" {
 				if code != exitFailed || len(l.posted) > 0 || !strings.Contains(said, c.says) {
 					t.Errorf("ended with %d, posted %d: %s", code, len(l.posted), said)
@@ -150,8 +164,8 @@ func TestWhoGetsAnAnswer(t *testing.T) {
 	}
 }
 
-// TestPlainAnswersBySignatures lets a relay deny in its record that a request was sealed. Its plain answer is left out
-// all the same.
+// TestPlainAnswersBySignatures lets a relay deny in its record that a request was sealed. The plain answer to it is
+// left out nevertheless.
 func TestPlainAnswersBySignatures(t *testing.T) {
 	alice, bob := newKey(t), newKey(t)
 	sealed, err := envelope.Draft{Payload: envelope.Request{RequestID: "r1", Intent: "i"}, Recipient: bob.DID(), Thread: "t1", Seal: true}.
@@ -162,11 +176,7 @@ func TestPlainAnswersBySignatures(t *testing.T) {
 	l := newLiar(t)
 	l.shown = []json.RawMessage{sealed.Canonical(), signed(t, bob, envelope.Result{RequestID: "r1", Status: "in plain"}, alice.DID())}
 	l.record = map[string]any{"id": "t1", "client": alice.DID(), "state": "COMPLETED", "requestId": "r2"}
-	file := filepath.Join(t.TempDir(), "key")
-	if err := didkey.Save(file, alice); err != nil {
-		t.Fatal(err)
-	}
-	code, said := verb(t.Context(), "follow", "--key", file, "--relay", l.URL, "--count", "1", "--timeout", "1s")
+	code, said := verb(t.Context(), "follow", "--key", keyFile(t, alice), "--relay", l.URL, "--count", "1", "--timeout", "1s")
 	if code != exitFailed || strings.Contains(said, "in plain\"") || !strings.Contains(said, "left out RESULT") {
 		t.Errorf("ended with %d: %s", code, said)
 	}

@@ -13,30 +13,23 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/client"
-	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
 	"github.com/agora-relay/agora/store/sqlite"
 )
 
-// TestFollowersAreOnline: an agent that announced itself ten minutes ago and has only followed since is online.
-func TestFollowersAreOnline(t *testing.T) {
+// startRelay runs a relay with this clock until the test ends, and returns its URL.
+func startRelay(t *testing.T, clock func() time.Time) (origin string) {
+	t.Helper()
 	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "agora.db"), sqlite.Options{Reserve: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
-	key, err := didkey.Generate()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var ahead atomic.Int64 // of the clock of relay and client, so that the announcement grows old at once
-	ahead.Store(int64(-10 * time.Minute))
-	clock := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
 	quiet := slog.New(slog.DiscardHandler)
 	server := httptest.NewUnstartedServer(nil)
-	origin := "http://" + server.Listener.Addr().String()
-	r, err := relay.New(t.Context(), relay.Config{Store: store, Key: key, Log: quiet, Origin: origin, Now: clock})
+	origin = "http://" + server.Listener.Addr().String()
+	r, err := relay.New(t.Context(), relay.Config{Store: store, Key: newKey(t), Log: quiet, Origin: origin, Now: clock})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,16 +46,18 @@ func TestFollowersAreOnline(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	return origin
+}
 
-	file := filepath.Join(t.TempDir(), "bob.key")
-	bob, err := didkey.Generate()
-	if err == nil {
-		err = didkey.Save(file, bob)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := client.New(origin, bob, client.Options{HTTPClient: server.Client(), Now: clock})
+// TestFollowersAreOnline: an agent that announced itself ten minutes ago, and only follows since then, is online.
+func TestFollowersAreOnline(t *testing.T) {
+	var ahead atomic.Int64 // how far the clock of relay and client is ahead; negative while the agent announces itself
+	ahead.Store(int64(-10 * time.Minute))
+	clock := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+	origin := startRelay(t, clock)
+	bob := newKey(t)
+	file := keyFile(t, bob)
+	c, err := client.New(origin, bob, client.Options{Now: clock})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/agora-relay/agora/client"
 )
 
-// TestFilesArePrivate makes everything that agora makes where the umask lets everybody read and write everything.
+// TestFilesArePrivate creates all files that agora creates, with a umask that gives everybody all rights.
 func TestFilesArePrivate(t *testing.T) {
 	old := syscall.Umask(0)
 	defer syscall.Umask(old)

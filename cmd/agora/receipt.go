@@ -11,13 +11,13 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// receiptFlags say how a receipt is printed.
+// receiptFlags choose how a receipt is printed.
 type receiptFlags struct {
-	JSON bool `help:"The receipt as one line of JSON, also on a terminal."`
+	JSON bool `help:"Print the receipt as one line of JSON, also on a terminal."`
 }
 
-// report prints a receipt. Where nobody can say whether the relay took the message, it prints the envelope, so that it
-// can be posted again.
+// report prints a receipt. If it is unknown whether the relay stored the message, it prints the envelope instead, so
+// that it can be posted again.
 func (f receiptFlags) report(env environment, e *envelope.Envelope, receipt client.Receipt, err error) error {
 	if errors.Is(err, client.ErrUnknownOutcome) && e != nil {
 		env.explain(err)
@@ -39,7 +39,7 @@ func (f receiptFlags) report(env environment, e *envelope.Envelope, receipt clie
 	}{true, receipt, e.RequestID, e.Recipient, e.Sealed()})
 }
 
-// showReceipt is for people.
+// showReceipt prints a receipt for people.
 func showReceipt(w io.Writer, e *envelope.Envelope, r client.Receipt) error {
 	to := orElse(e.Recipient, "everybody")
 	if e.Sealed() {
@@ -50,7 +50,7 @@ func showReceipt(w io.Writer, e *envelope.Envelope, r client.Receipt) error {
 		text += fmt.Sprintf("  thread  %s  %s\n", printable(r.Thread.ID), printable(r.Thread.State))
 	}
 	if e.RequestID != "" {
-		text += fmt.Sprintf("  request %s\n", printable(e.RequestID)) // which the other side may have chosen
+		text += fmt.Sprintf("  request %s\n", printable(e.RequestID)) // the other side may have chosen it
 	}
 	text += fmt.Sprintf("  kept    until %s\n", r.ExpiresAt.Local().Format(time.DateTime))
 	if r.Duplicate {

@@ -209,8 +209,8 @@ func checkReadme(t *testing.T, name, from, to string, fewest int) {
 	}
 }
 
-// TestWalkThroughWaits holds that `make run`, with which the README begins, gives a slow reader time for each step, and
-// that the script runs the relay as it does.
+// TestWalkThroughWaits holds that the README's `make run` gives a slow reader time for each step, and that the script
+// starts the relay with the same flags.
 func TestWalkThroughWaits(t *testing.T) {
 	makefile, err := os.ReadFile("../../Makefile")
 	if err != nil {
@@ -238,7 +238,7 @@ func TestWalkThroughWaits(t *testing.T) {
 	}
 }
 
-// TestReadmeCommands holds that every agora command in the README's blocks is one: its verb and its flags are there.
+// TestReadmeCommands holds that every agora command in the README has a known verb and known flags.
 func TestReadmeCommands(t *testing.T) {
 	readme, err := os.ReadFile("../../README.md")
 	if err != nil {

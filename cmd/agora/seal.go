@@ -18,11 +18,12 @@ func sealedThread(record *client.Thread) bool {
 	})
 }
 
-// errUnknown is for who would answer in a thread without knowing whether it is sealed.
-var errUnknown = errors.New("the relay no longer has the REQUEST, so whether it was sealed is unknown; say --seal, or --plain if it was not")
+// errUnknown is the error of an answer in a thread that may be sealed.
+var errUnknown = errors.New("the relay no longer has the REQUEST, so it is unknown whether it was sealed; give --seal, " +
+	"or --plain if it was not")
 
-// sealing reports whether my message in the thread goes sealed. What its client says to one agent does where nobody knows:
-// that harms nobody, as its request_id stays clear.
+// sealing reports whether to seal my message in the thread. If it is unknown whether the thread is sealed, a message
+// from the client to one agent is sealed: that does no harm, because its request_id is not encrypted.
 func (t threaded) sealing(p part) (bool, error) {
 	agent := p.me
 	if p.me == p.client {
@@ -43,33 +44,35 @@ func (t threaded) sealing(p part) (bool, error) {
 	return false, errUnknown
 }
 
-// prepare tells a resumed call what the flags say of sealing. The limits of a REQUEST that is sealed, which only the
-// agent can read, or that the relay no longer shows are asked for again.
+// prepare applies the flags to a resumed call. If the REQUEST cannot be read back, because it is sealed to the agent or
+// the relay no longer has it, the flags have to repeat its limits.
 func (c sendAccept) prepare(call *client.Call, shown bool) error {
 	call.AllowPlain = c.AllowPlain
 	switch lost := call.Seal || !shown; {
 	case !lost && (c.MaxCost != nil || c.Deadline != nil):
-		return errors.New("--max-cost and --deadline are for a REQUEST that is sealed or gone; this one says itself what you would take")
+		return errors.New("--max-cost and --deadline are only for a REQUEST that is sealed or expired; this REQUEST still " +
+			"states its limits")
 	case lost && c.MaxCost == nil:
-		return errors.New("your REQUEST is sealed, or the relay no longer has it, so its limits cannot be read back; say with --max-cost what you would pay at most")
+		return errors.New("your REQUEST is sealed, or the relay no longer has it, so its limits cannot be read; " +
+			"repeat the most you would pay with --max-cost")
 	case lost:
 		call.Limit(&envelope.Constraints{MaxCostUSD: c.MaxCost, Deadline: (*time.Time)(c.Deadline)})
 	}
 	return nil
 }
 
-// maxThreads bounds of how many threads a follow keeps whether they are sealed; of others it asks again.
+// maxThreads is for how many threads follow remembers whether they are sealed. It asks the relay again about others.
 const maxThreads = 10_000
 
-// plainAnswers finds the plain answers to sealed requests among the messages that come for me.
+// plainAnswers recognizes answers to sealed requests that are not sealed.
 type plainAnswers struct {
 	relay *client.Client
 	me    didkey.DID
-	asked map[string][]didkey.DID // by thread id, the agents that I have asked sealed
+	asked map[string][]didkey.DID // by thread id: the agents to whom I have sent a sealed REQUEST
 }
 
-// refused reports whether e is a plain answer of an agent whom I have asked sealed. The relay, whose notices are plain, is
-// not that agent. Where it shows nothing that I have sent, the message is shown: the agent has signed it as it is.
+// refused reports whether e is a plain answer from an agent to whom I have sent a sealed REQUEST. The relay's own
+// notices are never refused. If the relay shows no message of mine in the thread, e is not refused either.
 func (p plainAnswers) refused(ctx context.Context, e *envelope.Envelope) bool {
 	answers := []envelope.Type{envelope.TypeOffer, envelope.TypeResult, envelope.TypeError}
 	if e.Sealed() || e.Recipient != p.me || e.Sender.ID == p.me || !slices.Contains(answers, e.Type) {
@@ -79,7 +82,7 @@ func (p plainAnswers) refused(ctx context.Context, e *envelope.Envelope) bool {
 	if !known {
 		mine, _, err := p.relay.Stored(ctx, client.Filter{Thread: e.Thread, Sender: p.me})
 		if err != nil {
-			return false // and asked again, should there be another
+			return false // the next answer asks again
 		}
 		agents = askedSealed(mine)
 		if len(p.asked) >= maxThreads {
@@ -90,19 +93,20 @@ func (p plainAnswers) refused(ctx context.Context, e *envelope.Envelope) bool {
 	return slices.Contains(agents, e.Sender.ID)
 }
 
-// askedSealed returns to whom a client's requests were sealed; where none is left, whom it has sealed anything to.
+// askedSealed returns the recipients of the sealed REQUESTs in mine. If mine has no REQUEST, it returns the recipients
+// of all sealed messages.
 func askedSealed(mine []*envelope.Envelope) (agents []didkey.DID) {
 	isRequest := func(e *envelope.Envelope) bool { return e.Type == envelope.TypeRequest }
-	left := slices.ContainsFunc(mine, isRequest)
+	hasRequest := slices.ContainsFunc(mine, isRequest)
 	for _, e := range mine {
-		if e.Sealed() && (isRequest(e) || !left) {
+		if e.Sealed() && (isRequest(e) || !hasRequest) {
 			agents = append(agents, e.Recipient)
 		}
 	}
 	return agents
 }
 
-// seal says for people how the payload of a verified message travelled.
+// seal says in words whether the payload was sealed.
 func seal(e *envelope.Envelope) string {
 	switch {
 	case e.Opened:

@@ -22,7 +22,7 @@ type sendCmd struct {
 	Request  sendRequest  `cmd:"" help:"Ask for a service: opens a thread."`
 	Offer    sendOffer    `cmd:"" help:"Offer to do what a REQUEST asks."`
 	Accept   sendAccept   `cmd:"" help:"Accept an offer."`
-	Result   sendResult   `cmd:"" help:"Deliver."`
+	Result   sendResult   `cmd:"" help:"Deliver what was asked for."`
 	Error    sendError    `cmd:"" help:"End a thread, or take back an offer."`
 	Cancel   sendCancel   `cmd:"" help:"Take back your request."`
 	Manifest sendManifest `cmd:"" help:"Announce what you can do."`
@@ -31,9 +31,10 @@ type sendCmd struct {
 
 func (sendCmd) Help() string {
 	return "Signs one message, posts it and prints the relay's receipt: a readable form on a terminal, else one line of JSON. " +
-		"Messages within a thread take their recipient and the request_id from the signed messages that the relay still has: " +
+		"Messages within a thread take their recipient and request_id from the signed messages that the relay still has: " +
 		"an OFFER from the REQUEST, an ACCEPT from your REQUEST and the OFFER, a RESULT from your OFFER and the ACCEPT. " +
-		"Where these are gone, or several threads have one id, flags say it.\n\n" +
+		"If the relay no longer has them, or several threads have the same id, give the recipient and the request with " +
+		"flags.\n\n" +
 		"Examples:\n" +
 		"  agora send request --key alice.key --intent echo --params '{\"text\":\"hi\"}'\n" +
 		"  agora send offer --key bob.key --thread THREAD --price 0.01\n" +
@@ -42,14 +43,14 @@ func (sendCmd) Help() string {
 
 const example = "Example:\n  "
 
-// wait bounds what a verb waits for a relay that does not answer.
+// wait is how long a verb waits for a relay that does not answer.
 const wait = 30 * time.Second
 
-// sender are the flags of every message that is made here.
+// sender are the flags of all messages.
 type sender struct {
 	identified
 	receiptFlags
-	TTL lifetime `default:"24h" placeholder:"DURATION" help:"How long the relay shall keep it (default: ${default})."`
+	TTL lifetime `default:"24h" placeholder:"DURATION" help:"How long the relay keeps the message (default: ${default})."`
 }
 
 // post signs and posts a message and prints its receipt.
@@ -71,15 +72,15 @@ func (s sender) post(env environment, draft func(context.Context, *client.Client
 
 type sendRequest struct {
 	sender
-	Intent      string   `required:"" help:"The service wanted, such as translation.en_zh."`
-	To          didText  `placeholder:"DID" help:"The only agent who may offer; leave it out to ask everybody."`
-	Params      jsonText `placeholder:"JSON" help:"What the service works on."`
+	Intent      string   `required:"" help:"The service you want, such as translation.en_zh."`
+	To          didText  `placeholder:"DID" help:"The only agent that may offer. Without it everybody may."`
+	Params      jsonText `placeholder:"JSON" help:"The input of the service."`
 	Title       string   `help:"A line for people."`
 	Description string   `help:"More for people."`
 	MaxCost     *float64 `placeholder:"USD" help:"The most you would pay."`
-	Deadline    *moment  `placeholder:"TIME" help:"When the result is no longer of use, RFC 3339."`
+	Deadline    *moment  `placeholder:"TIME" help:"The time after which the result is of no use, in RFC 3339."`
 	Thread      idText   `placeholder:"ID" help:"The new thread's id (default: a new random one)."`
-	Seal        bool     `help:"Only --to can read the payload, its intent aside; see docs/SEALING.md."`
+	Seal        bool     `help:"Encrypt the payload for --to. Only the intent stays readable; see docs/SEALING.md."`
 }
 
 func (c sendRequest) Validate() error {
@@ -109,24 +110,26 @@ func (c sendRequest) Run(env environment) error {
 	})
 }
 
-// threaded are the flags of a message within a thread.
+// threaded are the flags of messages within a thread.
 type threaded struct {
 	sender
 	Thread    idText  `required:"" placeholder:"ID" help:"The thread's id."`
-	Client    didText `placeholder:"DID" help:"Whose thread, if several have this id, or the relay no longer shows whose it is."`
-	RequestID idText  `name:"request-id" placeholder:"ID" help:"Which request, where the relay no longer shows it."`
-	Seal      bool    `xor:"sealing" help:"Only the recipient can read the payload. In a sealed thread every message is."`
-	Plain     bool    `xor:"sealing" help:"The thread is not sealed: say so where the relay no longer has its REQUEST."`
+	Client    didText `placeholder:"DID" help:"The agent that opened the thread. Needed if several threads have this id, or the relay no longer has the REQUEST."`
+	RequestID idText  `name:"request-id" placeholder:"ID" help:"The request_id of the REQUEST. Needed if the relay no longer has the REQUEST."`
+	Seal      bool    `xor:"sealing" help:"Encrypt the payload for the recipient. In a sealed thread all messages are sealed without this flag."`
+	Plain     bool    `xor:"sealing" help:"Do not seal. Needed if the relay no longer has the REQUEST and it was not sealed."`
 }
 
-// addressed adds the flag of messages that both sides of a thread may send.
+// addressed adds the flag of the messages that a client too may send to an agent.
 type addressed struct {
 	threaded
-	To didText `placeholder:"DID" help:"In a thread of your own: the agent it is for, where the relay no longer shows who was accepted."`
+	To didText `placeholder:"DID" help:"In a thread that you opened: the agent that gets the message. Needed if the relay no longer has your ACCEPT."`
 }
 
-// reply posts a message of this type in the thread. agent is the one that a flag names, or "".
-func (t threaded) reply(env environment, typ envelope.Type, agent didText, payload func(requestID string) envelope.Payload) error {
+// reply posts a message of this type in the thread. agent is the agent that a flag names, or "".
+func (t threaded) reply(
+	env environment, typ envelope.Type, agent didText, payload func(requestID string) envelope.Payload,
+) error {
 	return t.post(env, func(ctx context.Context, c *client.Client, me didkey.DID) (envelope.Draft, error) {
 		p, err := t.find(ctx, c, me, typ, didkey.DID(agent))
 		if err != nil {
@@ -149,7 +152,7 @@ type sendOffer struct {
 	Currency string        `default:"USD" help:"ISO 4217 (default: ${default})."`
 	Plan     string        `help:"How you would do it."`
 	ETA      time.Duration `placeholder:"DURATION" help:"How long it will take."`
-	ValidFor *lifetime     `placeholder:"DURATION" help:"How long the offer stands."`
+	ValidFor *lifetime     `placeholder:"DURATION" help:"How long the offer is valid."`
 }
 
 func (c sendOffer) Validate() error {
@@ -179,10 +182,10 @@ func (c sendOffer) Run(env environment) error {
 
 type sendAccept struct {
 	threaded
-	Agent      didText  `placeholder:"DID" aliases:"to" help:"Whose offer; needed only where several agents have offered, or your REQUEST is gone."`
-	MaxCost    *float64 `placeholder:"USD" help:"Of a REQUEST that cannot be read back, as it is sealed or gone: the most you would pay."`
-	Deadline   *moment  `placeholder:"TIME" help:"Likewise: when the result is no longer of use, RFC 3339."`
-	AllowPlain bool     `help:"A plain offer to a sealed REQUEST too."`
+	Agent      didText  `placeholder:"DID" aliases:"to" help:"The agent whose offer you accept. Needed if several agents have offered, or the relay no longer has your REQUEST."`
+	MaxCost    *float64 `placeholder:"USD" help:"The most you would pay. Needed if your REQUEST is sealed, or the relay no longer has it."`
+	Deadline   *moment  `placeholder:"TIME" help:"The time after which the result is of no use, in RFC 3339. Only with --max-cost."`
+	AllowPlain bool     `help:"Accept a plain offer to a sealed REQUEST too."`
 }
 
 func (sendAccept) Help() string {
@@ -199,7 +202,8 @@ func (c sendAccept) Run(env environment) error {
 		if err != nil {
 			return envelope.Draft{}, err
 		}
-		call, err := relay.ResumeKnown(ctx, client.Known{Thread: string(c.Thread), RequestID: p.requestID, Recipient: didkey.DID(c.Agent)})
+		call, err := relay.ResumeKnown(ctx, client.Known{
+			Thread: string(c.Thread), RequestID: p.requestID, Recipient: didkey.DID(c.Agent)})
 		if err != nil {
 			return envelope.Draft{}, err
 		}
@@ -223,7 +227,7 @@ func (c sendAccept) Run(env environment) error {
 	})
 }
 
-// choose returns the newest standing OFFER of the agent that is meant.
+// choose returns the OFFER to accept: the newest one of the chosen agent.
 func (c sendAccept) choose(ctx context.Context, relay *client.Client, p part) (*envelope.Envelope, error) {
 	record, err := relay.Thread(ctx, string(c.Thread), p.me)
 	if err != nil {
@@ -242,7 +246,7 @@ func (c sendAccept) choose(ctx context.Context, relay *client.Client, p part) (*
 	case err != nil:
 		return nil, err
 	case len(offers) == 0 && c.Agent != "":
-		return nil, fmt.Errorf("no offer of %s stands in thread %s", c.Agent, c.Thread)
+		return nil, fmt.Errorf("thread %s has no open offer of %s", c.Thread, c.Agent)
 	case len(offers) == 0:
 		return nil, fmt.Errorf("nobody has offered in thread %s yet", c.Thread)
 	case len(offers) > 1:
@@ -260,7 +264,7 @@ func (c sendAccept) choose(ctx context.Context, relay *client.Client, p part) (*
 
 type sendResult struct {
 	threaded
-	Output jsonText `placeholder:"JSON" help:"What was made."`
+	Output jsonText `placeholder:"JSON" help:"The result of the service."`
 	Status string   `default:"success" help:"How it went (default: ${default})."`
 }
 
@@ -276,8 +280,8 @@ func (c sendResult) Run(env environment) error {
 
 type sendError struct {
 	addressed
-	Code    string `required:"" help:"Such as INTENT_NOT_SUPPORTED, INSUFFICIENT_BUDGET, TIMEOUT or INTERNAL_ERROR."`
-	Message string `required:"" help:"A sentence for people."`
+	Code    string `required:"" help:"The error code, such as INTENT_NOT_SUPPORTED, INSUFFICIENT_BUDGET, TIMEOUT or INTERNAL_ERROR."`
+	Message string `required:"" help:"What went wrong, as a sentence for people."`
 }
 
 func (sendError) Help() string {
@@ -364,7 +368,7 @@ func (c sendRaw) Run(env environment) error {
 // messages are the verbs below send.
 var messages = []string{"request", "offer", "accept", "result", "error", "cancel", "manifest", "raw"}
 
-// mistypedMessage returns what to say where the word behind send is no verb of it and no file either.
+// mistypedMessage returns an error if the word after send is neither a message nor a file.
 func mistypedMessage(args []string) error {
 	if len(args) == 0 || args[0] != "send" {
 		return nil
@@ -377,8 +381,8 @@ func mistypedMessage(args []string) error {
 		if _, err := os.Stat(word); err == nil || slices.Contains(messages, word) {
 			return nil
 		}
-		return fmt.Errorf("there is no message %q, nor a file of that name; a message is one of %s%s", word, strings.Join(messages, ", "),
-			didYouMean(word, messages))
+		return fmt.Errorf("there is no message %q, and no file with that name; a message is one of %s%s", word,
+			strings.Join(messages, ", "), didYouMean(word, messages))
 	}
 	return nil
 }

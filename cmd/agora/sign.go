@@ -62,16 +62,17 @@ func (c signCmd) Run(env environment) error {
 }
 
 type verifyCmd struct {
-	Fresh bool   `help:"Also ask whether a relay would take it now: its ts within five minutes of the clock, its ttl not over."`
-	Now   string `placeholder:"TIME" help:"Ask that as of this RFC 3339 time instead of the clock's."`
+	Fresh bool   `help:"Also check that a relay would accept it now: its ts is within five minutes of the clock, and its ttl has not ended."`
+	Now   string `placeholder:"TIME" help:"Check that for this RFC 3339 time instead of the clock's."`
 	File  string `arg:"" optional:"" default:"-" help:"The envelope; - is standard input."`
 }
 
 func (verifyCmd) Help() string {
 	return "Prints one line of JSON: {\"ok\":true,\"id\":…,\"sender\":…}, or {\"ok\":false,\"error\":CODE,\"message\":…} and " +
-		"exits with 1. The form and the signature are checked, however old the message is; the time only with --fresh or --now, " +
-		"and the thread never. Of what agora follow prints for a sealed message, the envelope is checked.\n\n" +
-		"Examples:\n  agora verify message.json\n  agora verify --fresh message.json\n  agora verify --now 2026-02-02T15:31:00Z message.json"
+		"exits with 1. It checks the form and the signature, however old the message is. It checks the time only with " +
+		"--fresh or --now, and never the thread. It also reads the lines that agora follow prints for sealed messages.\n\n" +
+		"Examples:\n  agora verify message.json\n  agora verify --fresh message.json\n" +
+		"  agora verify --now 2026-02-02T15:31:00Z message.json"
 }
 
 func (c verifyCmd) Validate() error {
@@ -113,7 +114,8 @@ func followed(body []byte) []byte {
 	return body
 }
 
-// check asks what a relay asks of an envelope before it looks at what it has stored; of the time only if that is wanted.
+// check makes the checks that a relay makes before it looks at its database. It checks the time only if a flag asks for
+// it.
 func (c verifyCmd) check(body []byte, now time.Time) (*envelope.Envelope, error) {
 	e, err := envelope.Parse(body, 0)
 	if err != nil {
@@ -131,7 +133,7 @@ func (c verifyCmd) check(body []byte, now time.Time) (*envelope.Envelope, error)
 	return e, e.Verify()
 }
 
-// outOfTime says of a message that is not fresh when it was signed, what time it is, and how far these are apart.
+// outOfTime explains why a message is not fresh: its ts, the time of the check, and their difference.
 func outOfTime(err error, e *envelope.Envelope, clock string, now time.Time) error {
 	refused, ok := errors.AsType[*envelope.Error](err)
 	if !ok {

@@ -12,21 +12,20 @@ import (
 	"unicode/utf8"
 )
 
-// What others have written (a relay, an agent, a database, a file name) may hold characters that a terminal obeys,
-// hides, or that turn the direction of writing around. escape replaces them all, and it is the only place that does.
+// Text from others (a relay, an agent, a database, a file name) may contain characters that control a terminal, are
+// invisible, or reverse the direction of writing. escape replaces all of them. It is the only place that does.
 //
-// Two things call it. run puts an escapingWriter around standard output and standard error, so that no verb can forget
-// it. printable is for foreign text within a line, where a line break would look like a line of our own.
+// It has two users. run wraps standard output and standard error in an escapingWriter, so that no verb can forget to
+// escape. printable is for foreign text within a line, where a line break could forge a line of agora's own.
 
-// obeyed reports whether a terminal might obey or hide r: control characters (C0, DEL, C1), format characters (bidi
-// controls, zero widths, the soft hyphen), line and paragraph separators, and the block of tags and selectors.
+// obeyed reports whether r may control a terminal or be invisible: control characters (C0, DEL, C1), format characters
+// (bidi controls, zero widths, the soft hyphen), line and paragraph separators, and the block of tags and selectors.
 func obeyed(r rune) bool {
 	return unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) || r >= 0xE0000 && r <= 0xE0FFF
 }
 
-// escape writes each character that a terminal might obey, but for those in keep, as \uXXXX, in UTF-16 as JSON has it.
-// In JSON such characters stand within strings only, so the text stays JSON of the same value. What is not UTF-8
-// becomes U+FFFD.
+// escape replaces each obeyed character that is not in keep by \uXXXX, in UTF-16 as JSON does. JSON has such characters
+// only within strings, so JSON keeps its value. Bytes that are not UTF-8 become U+FFFD.
 func escape(text []byte, keep string) []byte {
 	unsafe := func(r rune) bool { return r == utf8.RuneError || obeyed(r) && !strings.ContainsRune(keep, r) }
 	if bytes.IndexFunc(text, unsafe) < 0 {
@@ -48,8 +47,8 @@ func escape(text []byte, keep string) []byte {
 // printable returns foreign text as a part of one line.
 func printable[T ~string | ~[]byte](text T) string { return string(escape([]byte(text), "")) }
 
-// escapingWriter escapes what is written to a terminal, or to where a terminal may show it later. Line breaks and tabs
-// are the program's own. Each Write must hold whole characters, as those of fmt, json, slog and kong do.
+// escapingWriter escapes everything except line breaks and tabs. Each Write must consist of whole characters, as those
+// of fmt, json, slog and kong do.
 type escapingWriter struct{ io.Writer }
 
 func (w escapingWriter) Write(p []byte) (int, error) {
@@ -59,8 +58,7 @@ func (w escapingWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// isTerminal reports whether f is a terminal: a character device, which a pipe and a file are not, other than the null
-// device.
+// isTerminal reports whether f is a terminal: a character device that is not the null device.
 func isTerminal(f *os.File) bool {
 	info, err := f.Stat()
 	if err != nil || info.Mode()&os.ModeCharDevice == 0 {
@@ -70,7 +68,7 @@ func isTerminal(f *os.File) bool {
 	return err != nil || !os.SameFile(info, null)
 }
 
-// quoted returns a file name as a shell takes it.
+// quoted returns a file name in the form that a shell needs.
 func quoted(name string) string {
 	plain := func(r rune) bool {
 		return r < utf8.RuneSelf && (unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("/._-+@%", r))
@@ -81,7 +79,7 @@ func quoted(name string) string {
 	return "'" + strings.ReplaceAll(name, "'", `'\''`) + "'"
 }
 
-// lines returns what an error says, each of several joined errors on a line of its own.
+// lines returns an error as lines of text, one for each error that errors.Join has joined.
 func lines(err error) []string {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		var parts, all []string
@@ -96,7 +94,7 @@ func lines(err error) []string {
 	return []string{printable(err.Error())}
 }
 
-// nearest returns the word that was probably meant, "" if none is close.
+// nearest returns the known word that is most similar to word; "" if none is similar.
 func nearest(word string, known []string) string {
 	word = strings.ToLower(word)
 	best, most := "", 1+len(word)/3
@@ -108,7 +106,7 @@ func nearest(word string, known []string) string {
 	return best
 }
 
-// distance counts the letters to add, remove, replace or swap that make b of a.
+// distance counts the letters to add, remove, replace or swap to turn a into b.
 func distance(a, b string) int {
 	before, above := make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range above {
@@ -132,7 +130,7 @@ func distance(a, b string) int {
 	return above[len(b)]
 }
 
-// didYouMean ends a refusal of a word.
+// didYouMean returns a suggestion to add to an error about an unknown word, or "".
 func didYouMean(word string, known []string) string {
 	if near := nearest(word, known); near != "" {
 		return fmt.Sprintf("; did you mean %q?", near)

@@ -13,15 +13,14 @@ import (
 
 const day = 24 * time.Hour
 
-// parseDuration reads what time.ParseDuration does, and days and weeks: 30d, 1w, 1d12h. A number without a unit is
-// refused, but for 0.
+// parseDuration is time.ParseDuration with days and weeks: 30d, 1w, 1d12h. Except for 0, a number needs a unit.
 func parseDuration(text string) (time.Duration, error) {
 	total, rest := 0.0, text
 	for _, unit := range []struct {
 		letter string
 		length time.Duration
 	}{{"w", 7 * day}, {"d", day}} {
-		number, behind, found := strings.Cut(rest, unit.letter)
+		number, after, found := strings.Cut(rest, unit.letter)
 		if !found {
 			continue
 		}
@@ -29,7 +28,7 @@ func parseDuration(text string) (time.Duration, error) {
 		if err != nil || !(n >= 0) {
 			return 0, errDuration(text)
 		}
-		total, rest = total+n*float64(unit.length), behind
+		total, rest = total+n*float64(unit.length), after
 	}
 	if total > math.MaxInt64/2 {
 		return 0, errDuration(text)
@@ -45,11 +44,11 @@ func parseDuration(text string) (time.Duration, error) {
 }
 
 func errDuration(text string) error {
-	return fmt.Errorf("%q is no duration; want a number with a unit (ms, s, m, h, d or w), such as 30s, 5m, 24h or 30d",
+	return fmt.Errorf("%q is not a duration; want a number with a unit (ms, s, m, h, d or w), such as 30s, 5m, 24h or 30d",
 		text)
 }
 
-// byteUnits are powers of ten without an i and of two with it.
+// byteUnits are powers of ten, or powers of two if they contain an i.
 var byteUnits = map[string]int64{
 	"": 1, "b": 1,
 	"kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12,
@@ -57,8 +56,8 @@ var byteUnits = map[string]int64{
 	"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40,
 }
 
-// parseBytes reads a number of bytes, with a unit or without: 131072, 128KiB, 1GB, 1.5 TB. A single letter is binary,
-// as for head.
+// parseBytes reads a number of bytes, with a unit or without: 131072, 128KiB, 1GB, 1.5 TB. A unit of one letter is
+// binary, as in head -c 1K.
 func parseBytes(text string) (int64, error) {
 	digits := strings.TrimRight(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 	unit, known := byteUnits[strings.ToLower(text[len(digits):])]
@@ -66,9 +65,10 @@ func parseBytes(text string) (int64, error) {
 	if size := n * float64(unit); known && err == nil && size >= 0 && size < 1<<62 && size == math.Trunc(size) {
 		return int64(size), nil
 	}
-	return 0, fmt.Errorf("%q is no size; want a number of bytes, or one with a unit, such as 128KiB, 64MiB or 1GB", text)
+	return 0, fmt.Errorf("%q is not a size; want a number of bytes, or one with a unit, such as 128KiB, 64MiB or 1GB", text)
 }
 
+// decodeDuration is for flags of type time.Duration.
 func decodeDuration(ctx *kong.DecodeContext, target reflect.Value) error {
 	return decode(ctx, "duration", func(text string) error {
 		d, err := parseDuration(text)
@@ -89,6 +89,34 @@ func decodeBytes(ctx *kong.DecodeContext, target reflect.Value) error {
 	})
 }
 
+// decodeNumber returns the decoder for numbers of this kind. An error names the flag, and this says what it takes.
+func decodeNumber(want string, set func(text string, target reflect.Value) error) kong.MapperFunc {
+	return func(ctx *kong.DecodeContext, target reflect.Value) error {
+		return decode(ctx, "number", func(text string) error {
+			if err := set(text, target); err != nil {
+				return fmt.Errorf("%q is not %s", text, want)
+			}
+			return nil
+		})
+	}
+}
+
+func setInt(text string, target reflect.Value) error {
+	n, err := strconv.ParseInt(text, 10, target.Type().Bits())
+	target.SetInt(n)
+	return err
+}
+
+func setFloat(text string, target reflect.Value) error {
+	n, err := strconv.ParseFloat(text, 64)
+	if err == nil && (math.IsNaN(n) || math.IsInf(n, 0)) {
+		err = strconv.ErrRange
+	}
+	target.SetFloat(n)
+	return err
+}
+
+// decode reads the text of a flag and calls set with it. what is kong's name for the kind of value.
 func decode(ctx *kong.DecodeContext, what string, set func(text string) error) error {
 	var text string
 	if err := ctx.Scan.PopValueInto(what, &text); err != nil {

@@ -38,7 +38,7 @@ func TestParseBytes(t *testing.T) {
 	}
 }
 
-// TestEveryFlagTakesUnits gives each flag that is a duration or a size one with a unit.
+// TestEveryFlagTakesUnits sets each flag for a duration or a size to a value with a unit.
 func TestEveryFlagTakesUnits(t *testing.T) {
 	parser, err := newParser(new(verbs))
 	if err != nil {

@@ -17,8 +17,10 @@ func (versionCmd) Run(env environment) error {
 	return err
 }
 
+// versionLine is the output of agora version.
 func versionLine() string {
-	return fmt.Sprintf("agora %s, protocol %s, %s %s/%s", build(), envelope.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return fmt.Sprintf("agora %s, protocol %s, %s %s/%s",
+		build(), envelope.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
 // build names the program's version as the Go toolchain recorded it.
