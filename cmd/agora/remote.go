@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"log/slog"
 
 	"github.com/agora-relay/agora/client"
 	"github.com/agora-relay/agora/didkey"
@@ -15,19 +14,19 @@ type remote struct {
 	Private bool    `env:"AGORA_PRIVATE" help:"Only talk to a relay that shows messages to their sender and recipient only."`
 }
 
-// reader adds the flag of those that may act as somebody: some relays show a thread to its parties only.
+// reader adds an optional key, because some relays show a thread to its parties only.
 type reader struct {
 	remote
-	Key string `env:"AGORA_KEY" placeholder:"FILE" help:"Your key file, where the relay asks who reads."`
+	Key string `env:"AGORA_KEY" placeholder:"FILE" help:"Your key file, for relays that show messages to their parties only."`
 }
 
-// identified adds the flag of those that act as somebody.
+// identified adds a required key.
 type identified struct {
 	remote
 	Key string `required:"" env:"AGORA_KEY" placeholder:"FILE" help:"Your key file."`
 }
 
-// client returns a client that can only read, as nobody without a key.
+// client returns a client that reads with the key, or anonymously without one.
 func (r reader) client(env environment) (*client.Client, error) {
 	if r.Key == "" {
 		return r.connect(env, nil)
@@ -48,12 +47,12 @@ func (i identified) client(env environment) (*client.Client, didkey.DID, error) 
 	return c, key.DID(), err
 }
 
-// attempts is how often a post is tried; somebody waits at a terminal.
+// attempts is how often a post is tried. It is low because a person may be waiting for the result.
 const attempts = 4
 
 func (r remote) connect(env environment, signer envelope.Signer) (*client.Client, error) {
-	log := slog.New(slog.NewTextHandler(env.stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	return client.New(string(r.Relay), signer, client.Options{Logger: log, Attempts: attempts, RequireParties: r.Private})
+	return client.New(string(r.Relay), signer,
+		client.Options{Logger: newLog(env), Attempts: attempts, RequireParties: r.Private})
 }
 
 // printJSON writes v as one line.

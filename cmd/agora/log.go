@@ -1,0 +1,68 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+)
+
+// lineHandler is a slog.Handler that prints the client's warnings as lines for people. A line that repeats the last one
+// is printed once a minute, so that a relay that stays away neither floods the terminal nor is forgotten.
+type lineHandler struct {
+	env   environment
+	attrs []slog.Attr
+	last  *lastLine // shared by all copies of the handler
+}
+
+type lastLine struct {
+	mu   sync.Mutex
+	text string
+	at   time.Time
+}
+
+// repeatAfter is when a line is printed again that has not changed.
+const repeatAfter = time.Minute
+
+func newLog(env environment) *slog.Logger {
+	return slog.New(lineHandler{env: env, last: new(lastLine)})
+}
+
+func (lineHandler) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelWarn }
+
+func (h lineHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	h.attrs = append(h.attrs[:len(h.attrs):len(h.attrs)], attrs...)
+	return h
+}
+
+func (h lineHandler) WithGroup(string) slog.Handler { return h }
+
+func (h lineHandler) Handle(_ context.Context, r slog.Record) error {
+	reason, details := "", []string(nil)
+	add := func(a slog.Attr) bool {
+		if err, ok := a.Value.Any().(error); ok {
+			reason += ": " + inWords(err).Error()
+		} else {
+			details = append(details, fmt.Sprintf("%s %v", a.Key, a.Value))
+		}
+		return true
+	}
+	for _, a := range h.attrs {
+		add(a)
+	}
+	r.Attrs(add)
+	text := r.Message
+	if len(details) > 0 {
+		text += " (" + strings.Join(details, ", ") + ")"
+	}
+	text += reason
+	h.last.mu.Lock()
+	defer h.last.mu.Unlock()
+	if now := time.Now(); text != h.last.text || now.Sub(h.last.at) >= repeatAfter {
+		h.last.text, h.last.at = text, now
+		h.env.say("%s", text)
+	}
+	return nil
+}
