@@ -119,45 +119,50 @@ func (s *server) send(w http.ResponseWriter, body []byte) {
 	}
 }
 
-// sendBytes is how much of an answer is gathered before it is sent.
+// sendBytes is how much of a long answer is collected before it is sent.
 const sendBytes = 64 << 10
 
-// list is an answer that has one long list: what stands before its elements and behind them.
+// list is the JSON text before and after the elements of an answer's list.
 type list struct{ head, tail string }
 
-// answerEvents writes the events of d and the members of last, an object.
+// answerEvents writes the events of d, and after them the members of last, which is an object.
 func (s *server) answerEvents(w http.ResponseWriter, d relay.Delivery, last any) error {
 	tail, err := json.Marshal(last)
 	if err != nil {
 		return err
 	}
 	l := list{head: `{"ok":true,"events":[`, tail: "]," + string(tail[1:]) + "\n"}
-	s.answerList(w, l, func(yield func([]byte, error) bool) {
-		for events, err := range d.Pieces() {
+	s.answerList(w, l, elements(d.Pieces(), func(e relay.Event) []byte { return e.Body }))
+	return nil
+}
+
+// elements yields the bytes of each element of the pieces. An error ends it.
+func elements[T any](pieces iter.Seq2[[]T, error], bytes func(T) []byte) iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		for piece, err := range pieces {
 			if err != nil {
 				yield(nil, err)
 				return
 			}
-			for _, e := range events {
-				if !yield(e.Body, nil) {
+			for _, element := range piece {
+				if !yield(bytes(element), nil) {
 					return
 				}
 			}
 		}
-	})
-	return nil
+	}
 }
 
-// answerList writes a list of envelopes. They are the canonical bytes that were signed, never encoded again. A long
-// answer is sent as it is made, without its length, so that a slow reader keeps little of it in memory.
+// answerList writes a list of envelopes: the canonical bytes that were signed, never encoded again. A long answer is
+// sent in parts, without a Content-Length, so that only a part of it is in memory while a slow client reads.
 func (s *server) answerList(w http.ResponseWriter, l list, envelopes iter.Seq2[[]byte, error]) {
 	var body bytes.Buffer
 	body.WriteString(l.head)
 	begun, sent := false, false
 	for envelope, err := range envelopes {
 		if err != nil {
-			s.log.Error("a page broke off", "err", err)
-			panic(http.ErrAbortHandler) // the client sees a broken answer, not a short one
+			s.log.Error("an answer was cut off: its next events cannot be read", "err", err)
+			panic(http.ErrAbortHandler) // the client sees a broken answer instead of a short one
 		}
 		if begun {
 			body.WriteByte(',')

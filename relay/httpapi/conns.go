@@ -49,8 +49,8 @@ func (c *connections) changed(connection net.Conn, state http.ConnState) {
 	}
 }
 
-// spares reports whether connections from addr are not counted: those of a trusted proxy, which pass on the requests of
-// many, and those of this machine where its requests may be without limits.
+// spares reports whether connections from addr are not counted. That holds for a trusted proxy, whose connections carry
+// the requests of many clients, and for this machine if its requests are not limited.
 func (s *server) spares(addr netip.Addr) bool {
 	return s.trusts(addr) || addr.IsLoopback() && s.sparesLoopback()
 }

@@ -85,7 +85,8 @@ func TestConnectionsPerAddress(t *testing.T) {
 	})
 }
 
-// TestConnectionsSpared opens more than the limit from addresses that are not counted, and from some that look like them.
+// TestConnectionsSpared opens more than the limit from addresses that are not counted, and from some that look like
+// them.
 func TestConnectionsSpared(t *testing.T) {
 	for _, c := range []struct {
 		addr   string

@@ -84,8 +84,8 @@ func FuzzQuery(f *testing.F) {
 	})
 }
 
-// signedAs makes of a JSON object an envelope that is whole and signed, wherever that is possible: what is wrong with it
-// is then behind the signature. Other text stays as it is.
+// signedAs makes of a JSON object an envelope that is whole and signed, wherever that is possible: what is wrong with
+// it is then behind the signature. Other text stays as it is.
 func signedAs(t testing.TB, body []byte) []byte {
 	var members map[string]json.RawMessage
 	if json.Unmarshal(body, &members) != nil || members == nil {
@@ -125,8 +125,8 @@ func signedAs(t testing.TB, body []byte) []byte {
 
 var postStatuses = []int{200, 400, 403, 404, 409, 413, 429}
 
-// FuzzPost: whatever is posted, bare or signed, is answered with JSON and a status of the list, never a 5xx. After a 200
-// the event is there, as jcs writes it.
+// FuzzPost: whatever is posted, bare or signed, is answered with JSON and a status of the list, never a 5xx. After a
+// 200 the event is there, as jcs writes it.
 func FuzzPost(f *testing.F) {
 	for _, text := range []string{
 		`{"type":"REQUEST","id":"a","thread":{"id":"t"},"payload":{"intent":"echo","request_id":"r"},"meta":{"ttl":300.0,"hop":3}}`,
@@ -226,8 +226,8 @@ func stored(t testing.TB, r *relay.Relay) int {
 	return int(page.Cursor.Seq)
 }
 
-// FuzzConnection: whatever bytes come over a connection, the first answer is HTTP with a status of the list, no redirect,
-// and JSON unless net/http gave it; nothing is stored unless something was answered 200.
+// FuzzConnection: whatever bytes come over a connection, the first answer is HTTP with a status of the list, no
+// redirect, and JSON unless net/http gave it; nothing is stored unless something was answered 200.
 func FuzzConnection(f *testing.F) {
 	for _, text := range []string{
 		"GET /health HTTP/1.1\r\nHost: x\r\n\r\n", "POST //events HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}",

@@ -85,8 +85,8 @@ func (s *server) getEvents(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	poll.Peer = s.peer(r)
-	// The deadline for reading the request must not cut the wait, during which the connection is read to learn
-	// whether the client is still there. A wire that cannot set deadlines (a test's recorder) has no slow client either.
+	// The deadline for reading the request must not cut the wait, during which the connection is read to learn whether
+	// the client is still there. A wire that cannot set deadlines (a test's recorder) has no slow client either.
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	d, err := s.relay.Events(r.Context(), poll)
 	if err != nil {
@@ -172,24 +172,12 @@ func (s *server) getAgent(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	l := list{head: `{"ok":true,"agent":` + strings.TrimSuffix(string(head), "}") + `,"manifests":[`, tail: "]}}\n"}
-	s.answerList(w, l, func(yield func([]byte, error) bool) {
-		for _, a := range first {
-			if !yield(a.Manifest, nil) {
-				return
-			}
+	pieces := func(yield func([]relay.Agent, error) bool) {
+		if yield(first, nil) {
+			rest(yield)
 		}
-		for piece, err := range rest {
-			if err != nil {
-				yield(nil, err)
-				return
-			}
-			for _, a := range piece {
-				if !yield(a.Manifest, nil) {
-					return
-				}
-			}
-		}
-	})
+	}
+	s.answerList(w, l, elements(pieces, func(a relay.Agent) []byte { return a.Manifest }))
 	return nil
 }
 
@@ -236,15 +224,15 @@ func (s *server) features() []string {
 	return features
 }
 
-// limits says what the relay limits; what it does not is absent.
+// limits returns the limits of the well-known document. What is not limited is absent.
 func (s *server) limits() map[string]any {
 	type rate struct {
 		PerSecond float64 `json:"perSecond"`
 		Burst     int     `json:"burst"`
 	}
 	limits := map[string]any{
-		"bodyBytes": s.relay.MaxBody, "depth": envelope.MaxDepth, "costlyNumbers": envelope.MaxCostlyNumbers, "hop": envelope.MaxHop,
-		"pageEvents": relay.MaxPage, "pageBytes": relay.PageBytes, "offersPerThread": s.relay.Rules.MaxOffers,
+		"bodyBytes": s.relay.MaxBody, "depth": envelope.MaxDepth, "costlyNumbers": envelope.MaxCostlyNumbers,
+		"hop": envelope.MaxHop, "pageEvents": relay.MaxPage, "pageBytes": relay.PageBytes, "offersPerThread": s.relay.Rules.MaxOffers,
 		"manifestsPerAgent": relay.MaxManifests,
 	}
 	for name, n := range map[string]int{relay.ConnectionsPerAddress: s.relay.Limits.ConnectionsPerAddress,

@@ -27,10 +27,10 @@ import (
 type Options struct {
 	Build          string         // the program's version, for /health and the well-known document
 	Demo           bool           // open POST /seed to everybody
-	PublicURL      string         // the configured origin, in relay.ParseOrigin's form; if there is one, no request counts as local
-	Loopback       bool           // nobody but this machine can connect; else no request counts as local
+	PublicURL      string         // the configured origin, in relay.ParseOrigin's form; if set, no request counts as local
+	Loopback       bool           // only this machine can connect; if not, no request counts as local
 	LimitLocal     bool           // no request counts as local
-	TrustedProxies []netip.Prefix // whose word, X-Forwarded-For, is taken for where a request comes from
+	TrustedProxies []netip.Prefix // proxies whose X-Forwarded-For tells the address of a client
 	Origins        []string       // web pages that may use the relay, in relay.ParseOrigin's form, or "*" for all; none: CORS is off
 	Log            *slog.Logger
 }

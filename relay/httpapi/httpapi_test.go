@@ -45,7 +45,7 @@ func limited(t *testing.T, l relay.Limits) *relay.Relay {
 	return startWith(t, asIs, relay.Config{Limits: l})
 }
 
-// unlimited runs a relay that may be asked as often as a test likes.
+// unlimited runs a relay without limits.
 func unlimited(t testing.TB) *relay.Relay {
 	t.Helper()
 	none := relay.Rate{PerSecond: relay.Unlimited}
@@ -53,7 +53,7 @@ func unlimited(t testing.TB) *relay.Relay {
 		ConnectionsPerAddress: relay.Unlimited, RequestsPerAddress: relay.Unlimited, PollsPerAddress: relay.Unlimited, Polls: relay.Unlimited}})
 }
 
-// asIs leaves a store unwrapped.
+// asIs returns the store itself; see startOver.
 func asIs(s relay.Store) relay.Store { return s }
 
 // startWith runs a relay with this configuration. It adds the store, a key and a logger.
@@ -309,7 +309,7 @@ func TestEveryCodeHasItsStatus(t *testing.T) {
 	}
 }
 
-// TestSeedIsLocal holds which requests count as local, by what only these may do.
+// TestSeedIsLocal holds which requests count as local. POST /seed is only for these.
 func TestSeedIsLocal(t *testing.T) {
 	r := start(t)
 	home := httpapi.Options{Log: quiet, Loopback: true}

@@ -56,7 +56,7 @@ func TestAdmittedBeforeAnythingIsRead(t *testing.T) {
 	}
 }
 
-// TestHealthIsAlwaysAnswered asks for the health of a relay that gives this address nothing else any more.
+// TestHealthIsAlwaysAnswered makes health checks from an address that has used up its limits.
 func TestHealthIsAlwaysAnswered(t *testing.T) {
 	once := relay.Rate{PerSecond: 0.01, Burst: 1}
 	h := httpapi.New(limited(t, relay.Limits{PostsPerAddress: once, ReadsPerAddress: once}), httpapi.Options{Log: quiet})
@@ -282,8 +282,8 @@ func TestWellKnownNamesTheLimits(t *testing.T) {
 		t.Error(features)
 	}
 	none := relay.Rate{PerSecond: relay.Unlimited}
-	limits, features = ask(limited(t, relay.Limits{PostsPerAddress: none, ReadsPerAddress: none, PostsPerAgent: relay.Rate{PerSecond: 0.5}, BroadcastsPerAddress: none,
-		PollsPerAddress: relay.Unlimited, Polls: relay.Unlimited}), httpapi.Options{Origins: []string{"*"}})
+	limits, features = ask(limited(t, relay.Limits{PostsPerAddress: none, ReadsPerAddress: none,
+		PostsPerAgent: relay.Rate{PerSecond: 0.5}, BroadcastsPerAddress: none, PollsPerAddress: relay.Unlimited, Polls: relay.Unlimited}), httpapi.Options{Origins: []string{"*"}})
 	if _, named := limits["polls"]; named || string(limits["rates"]) != `{"postsPerAgent":{"perSecond":0.5,"burst":1}}` || limits["pollsPerAddress"] != nil {
 		t.Errorf("%s", limits)
 	}

@@ -124,8 +124,8 @@ func TestPreflightsCount(t *testing.T) {
 	}
 }
 
-// TestReboundPagesAreRefused holds which names a relay answers to that listens on its own machine only: whoever asks,
-// and whatever other headers say.
+// TestReboundPagesAreRefused holds which names a relay that listens on its own machine only answers to, whatever the
+// other headers are.
 func TestReboundPagesAreRefused(t *testing.T) {
 	r := limited(t, relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: relay.Unlimited}, PostsPerAddress: relay.Rate{PerSecond: relay.Unlimited}})
 	home := httpapi.Options{Log: quiet, Loopback: true}
@@ -170,19 +170,20 @@ func TestReboundPagesAreRefused(t *testing.T) {
 	}
 }
 
-// TestForeignPagesDoNotPost holds from which pages posts are taken.
-func TestForeignPagesDoNotPost(t *testing.T) {
-	r := limited(t, relay.Limits{PostsPerAddress: relay.Rate{PerSecond: relay.Unlimited}, ReadsPerAddress: relay.Rate{PerSecond: relay.Unlimited}})
+// pagePost is a post that a web page may make, and whether the relay has to refuse it.
+type pagePost struct {
+	options httpapi.Options
+	origin  []string
+	site    string
+	refused bool
+}
+
+func pagePosts() map[string]pagePost {
 	home := httpapi.Options{Log: quiet, Loopback: true}
 	listed := httpapi.Options{Log: quiet, Loopback: true, Origins: []string{"https://app.example"}}
 	all := httpapi.Options{Log: quiet, Loopback: true, Origins: []string{"*"}}
 	open := httpapi.Options{Log: quiet}
-	for name, c := range map[string]struct {
-		options httpapi.Options
-		origin  []string
-		site    string
-		refused bool
-	}{
+	return map[string]pagePost{
 		"no page":                          {home, nil, "", false},
 		"its own page":                     {home, []string{"http://localhost:8789"}, "same-origin", false},
 		"its own page, older browser":      {home, []string{"http://LOCALHOST:8789"}, "", false},
@@ -198,7 +199,7 @@ func TestForeignPagesDoNotPost(t *testing.T) {
 		"two origins":                      {home, []string{"http://localhost:8789", "https://evil.example"}, "", true},
 		"two of the same":                  {home, []string{"http://localhost:8789", "http://localhost:8789"}, "", true},
 		"a site nobody knows":              {home, nil, "elsewhere", true},
-		"a path behind it":                 {home, []string{"http://localhost:8789/x"}, "", true},
+		"an origin with a path":            {home, []string{"http://localhost:8789/x"}, "", true},
 		"a file":                           {home, []string{"file://"}, "", true},
 		"a listed page":                    {listed, []string{"https://app.example"}, "cross-site", false},
 		"one that is not listed":           {listed, []string{"https://evil.example"}, "cross-site", true},
@@ -207,7 +208,13 @@ func TestForeignPagesDoNotPost(t *testing.T) {
 		"any page":                         {all, []string{"https://evil.example"}, "cross-site", false},
 		"any page, null":                   {all, []string{"null"}, "cross-site", false},
 		"another page, an open relay":      {open, []string{"https://evil.example"}, "cross-site", true},
-	} {
+	}
+}
+
+// TestForeignPagesDoNotPost holds which web pages may post.
+func TestForeignPagesDoNotPost(t *testing.T) {
+	r := limited(t, relay.Limits{PostsPerAddress: relay.Rate{PerSecond: relay.Unlimited}, ReadsPerAddress: relay.Rate{PerSecond: relay.Unlimited}})
+	for name, c := range pagePosts() {
 		t.Run(name, func(t *testing.T) {
 			for _, target := range []string{"/events", "/v1/messages", "/seed", "/nowhere"} {
 				req := httptest.NewRequest("POST", target, strings.NewReader("{}"))
@@ -234,7 +241,7 @@ func TestForeignPagesDoNotPost(t *testing.T) {
 	}
 }
 
-// TestReboundRawRequests sends to a relay that listens on its own machine what no HTTP library would.
+// TestReboundRawRequests sends requests that no HTTP library makes to a relay that listens on its own machine.
 func TestReboundRawRequests(t *testing.T) {
 	r := limited(t, relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: relay.Unlimited}, PostsPerAddress: relay.Rate{PerSecond: relay.Unlimited}})
 	l, _ := serveWith(t, r, httpapi.Options{Log: quiet, Loopback: true})

@@ -165,7 +165,7 @@ func (p params) limit(otherwise int) (int, error) {
 	return int(n), nil
 }
 
-// maxSearch is how many bytes q may have: a search costs as much as q and the searched text together.
+// maxSearch is the longest q, in bytes. The cost of a search grows with q and with the searched text.
 const maxSearch = 256
 
 func (s *server) parseAgentQuery(r *http.Request) (relay.AgentQuery, error) {

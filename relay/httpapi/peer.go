@@ -14,9 +14,9 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// Who a request comes from, and whether it is taken at all.
+// Where a request comes from, and whether it is accepted.
 
-// admit lets h see the requests that the limits allow, before anything else of them is read or judged.
+// admit passes a request to h if the limits allow it. The limits come before all other checks.
 func (s *server) admit(h handler) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		if !probesHealth(r) {
@@ -46,8 +46,8 @@ func (s *server) admit(h handler) handler {
 	}
 }
 
-// probesHealth reports whether a request asks whether the relay lives. Such a one is not limited but by the connections
-// of its address: a relay under a flood, or a monitor that shares an address with one, must not look dead.
+// probesHealth reports whether a request is a health check. Health checks are limited only by the connections of their
+// address: a relay under load must not look dead, also to a monitor whose address has used up its limits.
 func probesHealth(r *http.Request) bool {
 	return r.URL.Path == healthPath && (r.Method == http.MethodGet || r.Method == http.MethodHead)
 }
@@ -121,22 +121,22 @@ func (s *server) trusts(addr netip.Addr) bool {
 	return slices.ContainsFunc(s.options.TrustedProxies, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// passedOn are headers that only proxies and browsers add, besides those that begin with X-Forwarded-.
+// passedOn are headers that only proxies and browsers add. Headers with the prefix X-Forwarded- are such headers too.
 var passedOn = []string{"Forwarded", "Via", "X-Real-Ip", "X-Client-Ip", "X-Cluster-Client-Ip", "X-Original-Forwarded-For", "X-Original-Host",
 	"X-Proxyuser-Ip", "True-Client-Ip", "Client-Ip", "Cf-Connecting-Ip", "Cf-Ray", "Cdn-Loop", "Fastly-Client-Ip", "X-Amzn-Trace-Id",
 	"X-Envoy-External-Address", "X-Envoy-Internal", "Proxy-Connection", "Origin", "Sec-Fetch-Site", "Sec-Fetch-Mode"}
 
-// local reports whether a request certainly comes from this machine: over loopback, to a loopback name, at a relay that
-// listens on loopback only and has no public address, and without a sign of a proxy or a web page (PROTOCOL §5). A proxy
-// on this machine that leaves no sign cannot be told from a client here; its operator has LimitLocal, PublicURL and
-// TrustedProxies.
+// local reports whether a request certainly comes from this machine (PROTOCOL §5). It comes over loopback and uses a
+// loopback name; the relay listens on loopback only and has no public URL; and nothing in the request looks like a
+// proxy or a web page. A local proxy that adds no header cannot be distinguished from a local client; LimitLocal,
+// PublicURL and TrustedProxies are for that case.
 func (s *server) local(r *http.Request) bool {
 	addr := connected(r.RemoteAddr)
 	if !s.sparesLoopback() || !addr.IsLoopback() || s.trusts(addr) || !loopbackName(r.Host) {
 		return false
 	}
 	if !r.ProtoAtLeast(1, 1) || r.Close {
-		return false // nginx asks so, unless it is told otherwise
+		return false // nginx sends such requests by default
 	}
 	for name := range r.Header {
 		if strings.HasPrefix(name, "X-Forwarded-") || slices.Contains(passedOn, name) {
@@ -146,33 +146,32 @@ func (s *server) local(r *http.Request) bool {
 	return true
 }
 
-// sparesLoopback reports whether requests of this machine may be without limits at all. Where others can connect, or
-// know an address, a proxy may stand on this machine.
+// sparesLoopback reports whether requests from this machine may be unlimited at all. If others can connect, or there is
+// a public URL, a proxy may run on this machine.
 func (s *server) sparesLoopback() bool {
 	return s.options.Loopback && s.options.PublicURL == "" && !s.options.LimitLocal
 }
 
-// refuse refuses what web pages must not send. They reach a relay that listens on this machine only by way of a browser
-// on it: under their own name, which they have made to point here (DNS rebinding), or by a POST to this machine's name
-// that needs nobody's permission.
+// refuse refuses requests that foreign web pages make through a browser on this machine. A page can use its own host
+// name after making it point here (DNS rebinding). Or it can send a POST to this machine's name, which browsers allow.
 func (s *server) refuse(r *http.Request) error {
 	if s.options.Loopback && !s.ownName(r.Host) {
-		return envelope.Errorf(envelope.CodeForbidden, "this relay listens on its own machine only, and the request's Host names neither "+
-			"that nor the relay's public URL; its operator can give it a name with --public-url")
+		return envelope.Errorf(envelope.CodeForbidden, "this relay listens on its own machine only, and the request's Host is neither "+
+			"a loopback name nor that of the public URL; its operator can set a name with --public-url")
 	}
 	if r.Method == http.MethodPost && s.foreignPage(r) {
-		return envelope.Errorf(envelope.CodeForbidden, "a web page of another origin sends this, and the relay takes posts from such pages "+
-			"only if its operator names their origin with --cors-origin")
+		return envelope.Errorf(envelope.CodeForbidden, "this post comes from a web page of another origin; the relay accepts it only if "+
+			"its operator names that origin with --cors-origin")
 	}
 	return nil
 }
 
-// ownName reports whether a Host header means this machine, or is that of the public URL.
+// ownName reports whether a Host header is a loopback name or the host of the public URL.
 func (s *server) ownName(host string) bool {
 	return loopbackName(host) || s.options.PublicURL != "" && s.publicHost(host)
 }
 
-// publicHost reports whether host is that of the public URL. A port that the scheme implies may be left out.
+// publicHost reports whether host is the host of the public URL. The scheme's default port may be left out.
 func (s *server) publicHost(host string) bool {
 	for _, scheme := range []string{"http", "https"} {
 		if origin, err := relay.ParseOrigin(scheme + "://" + host); err == nil && origin == s.options.PublicURL {
@@ -182,7 +181,7 @@ func (s *server) publicHost(host string) bool {
 	return false
 }
 
-// foreignPage reports whether a web page sends r that neither is this relay's own nor of an origin that may use it.
+// foreignPage reports whether r comes from a web page of another origin that CORS does not admit.
 func (s *server) foreignPage(r *http.Request) bool {
 	origins, site := r.Header.Values("Origin"), r.Header.Values("Sec-Fetch-Site")
 	if len(origins) == 0 && len(site) == 0 || s.cors != nil && s.cors.OriginAllowed(r) {
@@ -195,7 +194,8 @@ func (s *server) foreignPage(r *http.Request) bool {
 	}
 	for _, value := range origins {
 		origin, err := relay.ParseOrigin(value)
-		own := origin == s.relay.Origin || origin == "http://"+strings.ToLower(r.Host) || origin == "https://"+strings.ToLower(r.Host)
+		host := strings.ToLower(r.Host)
+		own := origin == s.relay.Origin || origin == "http://"+host || origin == "https://"+host
 		if err != nil || !own {
 			return true
 		}
@@ -203,8 +203,8 @@ func (s *server) foreignPage(r *http.Request) bool {
 	return len(origins) > 1
 }
 
-// loopbackName reports whether a Host header means the machine it is sent on: localhost or a loopback address, each in
-// its usual spelling, and perhaps a port. Whatever else a resolver may take for loopback is no such name.
+// loopbackName reports whether a Host header is localhost or a loopback address, each in its usual spelling, with or
+// without a port. Other spellings that a resolver may accept do not count.
 func loopbackName(host string) bool {
 	name, port, err := net.SplitHostPort(host)
 	if err != nil {

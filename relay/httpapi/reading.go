@@ -17,9 +17,9 @@ const authScheme = "Agora"
 
 type readerKey struct{}
 
-// reading lets h know who has signed a read, see peer. A read without a token is nobody's. One with a token that does
-// not hold is refused, also where nobody's would be answered: its sender believes to be somebody. A relay that shows
-// everything refuses none, see present.
+// reading tells h who has signed a read, see peer. A read without a token is anonymous. A read with an invalid token is
+// refused, even if the anonymous read would be answered: its sender expects to be recognized. An open relay refuses no
+// token, see present.
 func (s *server) reading(h handler) handler {
 	if s.relay.Reads != relay.ToParties {
 		return s.present(h)
@@ -43,7 +43,7 @@ func (s *server) reading(h handler) handler {
 	}
 }
 
-// present marks the signer of a read as present and lets h answer as if there were no Authorization.
+// present marks the signer of a read as present. h then answers as if there were no Authorization.
 func (s *server) present(h handler) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		if token, ok := tokenOf(r.Header.Values("Authorization")); ok {
@@ -65,7 +65,7 @@ func tokenOf(headers []string) (token string, ok bool) {
 	return token, true
 }
 
-// reader returns who has signed r, empty for nobody.
+// reader returns who has signed r; empty: the read is anonymous.
 func reader(r *http.Request) didkey.DID {
 	did, _ := r.Context().Value(readerKey{}).(didkey.DID)
 	return did

@@ -161,8 +161,8 @@ func TestHiddenThreadIsNone(t *testing.T) {
 	}
 }
 
-// TestOpenRelayRefusesNoToken: a relay that shows everything answers to the byte as if there were no Authorization,
-// whatever stands in it. A token that holds only shows its signer online.
+// TestOpenRelayRefusesNoToken: an open relay gives exactly the same answer with any Authorization as without one. A
+// valid token only shows its signer online.
 func TestOpenRelayRefusesNoToken(t *testing.T) {
 	var c clock
 	r := startWith(t, asIs, relay.Config{Origin: origin, Now: c.now})
@@ -211,7 +211,7 @@ func TestOpenRelayRefusesNoToken(t *testing.T) {
 	}
 }
 
-// TestTokensOfOpenRelaysAreChargedFirst: an address that has used up its allowance marks nobody as present.
+// TestTokensOfOpenRelaysAreChargedFirst: a read that the limits refuse marks nobody as present.
 func TestTokensOfOpenRelaysAreChargedFirst(t *testing.T) {
 	var c clock
 	r := startWith(t, asIs, relay.Config{Origin: origin, Now: c.now, Limits: relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: 0.001, Burst: 1}}})
