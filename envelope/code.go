@@ -68,7 +68,7 @@ func (c AgentCode) Retryable() bool {
 	return false
 }
 
-// Error is a refusal: a code for programs, a sentence for people that says how to mend it, and facts that help to.
+// Error is a refusal: a code for programs, a sentence for people that says how to fix it, and details.
 // It is what goes over the wire, so it never holds another library's words or the refused input.
 type Error struct {
 	Code       Code
@@ -79,8 +79,8 @@ type Error struct {
 
 func (e *Error) Error() string { return string(e.Code) + ": " + e.Message }
 
-// NotStored returns a CodeUnavailable that says in its details that nothing was stored (PROTOCOL §5): its receiver need
-// not wonder what became of the message.
+// NotStored returns a CodeUnavailable whose details say that nothing was stored (PROTOCOL §5). So its receiver knows
+// that the message was not posted.
 func NotStored(message string, retryAfter time.Duration) *Error {
 	return &Error{Code: CodeUnavailable, Message: message, RetryAfter: retryAfter, Details: map[string]any{"stored": false}}
 }

@@ -87,7 +87,8 @@ type Envelope struct {
 	canonical []byte
 }
 
-// Canonical returns the RFC 8785 form of the whole envelope, the bytes to store and deliver. Callers do not change them.
+// Canonical returns the RFC 8785 form of the whole envelope, the bytes to store and deliver. Callers do not change
+// them.
 func (e *Envelope) Canonical() []byte { return e.canonical }
 
 // Hash returns the SHA-256 of the canonical form, the same on every relay.

@@ -11,8 +11,8 @@ import (
 )
 
 // Canonicalize returns the RFC 8785 form of text. It accepts I-JSON (RFC 7493) only: no duplicate member, no lone
-// surrogate, no invalid UTF-8, nothing after the value, and no number beyond a double's range. It refuses a text with
-// more than MaxCostlyNumbers costly numbers, which every implementation refuses.
+// surrogate, no invalid UTF-8, nothing after the value, and no number beyond a double's range. It also refuses more
+// than MaxCostlyNumbers costly numbers, as every implementation does.
 // The error is an *Error with CodeInvalidRequest that says what is wrong and, where it can, at which byte.
 func Canonicalize(text []byte) ([]byte, error) {
 	if len(text) == 0 {

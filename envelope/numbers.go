@@ -13,31 +13,31 @@ import (
 // MaxCostlyNumbers is how many costly numbers one JSON text may have (PROTOCOL §1).
 const MaxCostlyNumbers = 1000
 
-// A number is costly if it has more than maxCheapDigits significant digits, or if it is not zero and its first
-// significant digit stands below 10^minCheapExponent. Parsers of numbers need up to 50 µs for one of these, and 100 ns
-// for any other. The rule looks at the text only, so every implementation counts the same. No canonical form has more
-// costly numbers than the text it was made from.
+// A number is costly if it has more than maxCheapDigits significant digits, or if it is not zero and the exponent of
+// its first significant digit is below minCheapExponent. Parsers need up to 50 µs for a costly number, and 100 ns for
+// any other. The rule depends on the text only, so every implementation counts the same. A canonical form never has
+// more costly numbers than its original text.
 const (
 	maxCheapDigits   = 17
 	minCheapExponent = -307
 )
 
-// number is a JSON number as its text stands.
+// number is the text of a JSON number, and where its significant digits are.
 type number struct {
 	text        []byte
-	first, last int // places of the first and the last digit that is not 0, in text; first < 0: the number is zero
+	first, last int // indexes in text of the first and the last digit that is not 0; first < 0: the number is zero
 	digits      int // how many digits there are from first to last
-	exponent    int // of the first digit: the number is 0.001 if it is 1 and this is -3
+	exponent    int // the exponent of the first significant digit; that of 0.00123 is -3
 }
 
 func (n number) costly() bool {
 	return n.first >= 0 && (n.digits > maxCheapDigits || n.exponent < minCheapExponent)
 }
 
-// farExponent stands for any exponent that is larger. It is beyond what the digits of a body could make up for.
+// farExponent replaces all larger exponents. No body has enough digits to bring such a number back into range.
 const farExponent = 1 << 30
 
-// scanNumber reads a text that may be a JSON number; ok is false if it is none.
+// scanNumber parses a JSON number. ok is false if text is not one.
 func scanNumber(text []byte) (n number, ok bool) {
 	n = number{text: text, first: -1}
 	i := 0
@@ -68,7 +68,7 @@ func scanNumber(text []byte) (n number, ok bool) {
 	return n, true
 }
 
-// scanExponent reads what stands behind the digits of a number, which may be nothing.
+// scanExponent parses the exponent of a number, which may be missing.
 func scanExponent(text []byte) (exponent int, ok bool) {
 	if len(text) == 0 {
 		return 0, true
@@ -93,7 +93,7 @@ func scanExponent(text []byte) (exponent int, ok bool) {
 	return exponent, len(text) > 0
 }
 
-// mark finds the significant digits of n between its places whole and mantissa. The decimal point stands at point.
+// mark finds the significant digits of n. Its digits are from whole to mantissa, with the decimal point at point.
 func (n *number) mark(whole, point, mantissa, exponent int) {
 	for i := whole; i < mantissa; i++ {
 		if c := n.text[i]; c != '0' && c != '.' {
@@ -116,12 +116,12 @@ func (n *number) mark(whole, point, mantissa, exponent int) {
 	}
 }
 
-// enoughDigits is how many significant digits can decide to which double a number is rounded, and some more.
+// enoughDigits is more than the number of significant digits that can decide to which double a number is rounded.
 const enoughDigits = 800
 
-// double returns the double nearest to n, exactly, ties to even: an infinity if n is too large. strconv.ParseFloat
-// needs ten times as long for costly numbers, and is wrong for some texts of more than 800 digits (Go 1.26 takes 900
-// nines and e-900 for 1e-100).
+// double returns the double nearest to n, ties to even; an infinity if n is too large. strconv.ParseFloat takes ten
+// times as long for costly numbers, and is wrong for some texts of more than 800 digits (Go 1.26 parses 900 nines with
+// e-900 as 1e-100).
 func (n number) double() float64 {
 	switch {
 	case n.first < 0, n.exponent < -330: // the smallest double is 5e-324
@@ -131,7 +131,7 @@ func (n number) double() float64 {
 	}
 	digits := bytes.ReplaceAll(n.text[n.first:n.last+1], []byte("."), nil)
 	if len(digits) > enoughDigits {
-		digits = append(digits[:enoughDigits:enoughDigits], '1') // the rest only says that there is more
+		digits = append(digits[:enoughDigits:enoughDigits], '1') // stands for all further digits
 	}
 	numerator, _ := new(big.Int).SetString(string(digits), 10) // these are digits
 	denominator := big.NewInt(1)
@@ -141,7 +141,7 @@ func (n number) double() float64 {
 	} else {
 		denominator.Exp(big.NewInt(10), big.NewInt(int64(-shift)), nil)
 	}
-	// A quotient of 66 bits or more whose last bit says that something was left rounds as the whole number does.
+	// A quotient of at least 66 bits is enough for rounding, if its last bit is set when the division has a remainder.
 	shift := 66 - numerator.BitLen() + denominator.BitLen()
 	if shift >= 0 {
 		numerator.Lsh(numerator, uint(shift))
@@ -157,7 +157,7 @@ func (n number) double() float64 {
 	return nearest
 }
 
-// canonical returns the RFC 8785 form of n; ok is false if no finite double is near n.
+// canonical returns the RFC 8785 form of n; ok is false if n is too large for a double.
 func (n number) canonical() (text string, ok bool) {
 	value := n.double()
 	if n.text[0] == '-' {
@@ -167,7 +167,7 @@ func (n number) canonical() (text string, ok bool) {
 	return text, err == nil
 }
 
-// numbers yields where numbers stand in a JSON text, from and to. In text that is not JSON it may yield anything.
+// numbers yields the start and the end of each number in a JSON text. If text is not JSON, it may yield other places.
 func numbers(text []byte) iter.Seq2[int, int] {
 	return func(yield func(from, to int) bool) {
 		inString := false
@@ -191,18 +191,19 @@ func numbers(text []byte) iter.Seq2[int, int] {
 	}
 }
 
-// longNumber is the length from which a number is read here whether it is costly or not, see number.double.
+// longNumber is the length from which numbers are parsed here even if they are not costly, see number.double.
 const longNumber = 100
 
-// A costly or long number is taken out of a text before jcs reads it, which would parse it with strconv, and put into
-// what jcs has made of the text. A stand-in keeps its place. It is a number that jcs reads quickly and writes as it is,
-// and no other number of the text has its exponent: numbers so small are all costly.
+// jcs would parse costly and long numbers with strconv. So takeCostly replaces each of them by a stand-in before jcs
+// runs, and putCostly replaces the stand-ins in the output of jcs by the canonical forms of the numbers. jcs parses a
+// stand-in quickly and writes it unchanged. No other number in the text has its exponent, because numbers so small are
+// costly.
 const standInExponent = "e-308"
 
 func standIn(index int) string { return fmt.Sprintf("4.%07d1%s", index, standInExponent) }
 
-// takeCostly returns text with stand-ins for its costly and long numbers, and the canonical forms of these. The text
-// need not be JSON; if it is not, neither is what is returned.
+// takeCostly returns text with stand-ins for its costly and long numbers, and the canonical forms of these numbers. If
+// text is not JSON, the returned text is not JSON either.
 func takeCostly(text []byte) (plain []byte, taken []string, err error) {
 	done, costly := 0, 0
 	for from, to := range numbers(text) {
@@ -215,7 +216,7 @@ func takeCostly(text []byte) (plain []byte, taken []string, err error) {
 		}
 		if costly > MaxCostlyNumbers {
 			return nil, nil, Errorf(CodeInvalidRequest, "the JSON has more than %d numbers with more than %d significant digits "+
-				"or smaller than 1e%d; write fewer digits, or put such numbers into strings", MaxCostlyNumbers, maxCheapDigits, minCheapExponent)
+				"or below 1e%d; write fewer digits, or put such numbers into strings", MaxCostlyNumbers, maxCheapDigits, minCheapExponent)
 		}
 		canonical, ok := n.canonical()
 		if !ok {
@@ -231,7 +232,7 @@ func takeCostly(text []byte) (plain []byte, taken []string, err error) {
 	return append(plain, text[done:]...), taken, nil
 }
 
-// putCostly returns canonical with the numbers that were taken in the places of their stand-ins.
+// putCostly replaces the stand-ins in canonical by the numbers that takeCostly has taken.
 func putCostly(canonical []byte, taken []string) []byte {
 	if len(taken) == 0 {
 		return canonical

@@ -48,7 +48,7 @@ func TestCostlyNumbers(t *testing.T) {
 	}
 }
 
-// A thousand costly numbers are accepted and one more is not, wherever they stand. Text in strings does not count.
+// A thousand costly numbers are accepted, and one more is refused. Text in strings does not count.
 func TestMaxCostlyNumbers(t *testing.T) {
 	list := func(n int, text string) string { return strings.Repeat(text+",", n-1) + text }
 	for name, c := range map[string]struct {
@@ -81,7 +81,7 @@ func TestMaxCostlyNumbers(t *testing.T) {
 	}
 }
 
-// sameAsJCS holds that text has the canonical form that jcs gives it, or none where jcs gives none.
+// sameAsJCS holds that Canonicalize and jcs agree about text.
 func sameAsJCS(t *testing.T, text []byte) {
 	t.Helper()
 	costly := 0
@@ -114,7 +114,7 @@ func sameAsJCS(t *testing.T, text []byte) {
 	}
 }
 
-// FuzzCanonicalize compares with jcs alone, which reads every number itself.
+// FuzzCanonicalize compares Canonicalize with jcs.
 func FuzzCanonicalize(f *testing.F) {
 	for _, text := range []string{`[5e-324,-5E-324,2.2250738585072011e-308,1e-400]`, `{"4.00001e-308":4.00001e-308,"a":[4.00001e-308,1e-320]}`,
 		`{"b":-1e-320,"a":9007199254740993.00000000001}`, `[1e-320"1e-320"]`, `[1e-3200,"\"1e-320",-1e-320x]`, `1e-320`, ` -1e-310 `, `[1e400,1e-320]`} {
@@ -127,14 +127,14 @@ func FuzzCanonicalize(f *testing.F) {
 	})
 }
 
-// halfway returns the number between x and the next double with so many digits, which may be more than it has.
+// halfway returns the number halfway between x and the next double, with this many digits.
 func halfway(x float64, digits int) string {
 	a, b := new(big.Float).SetPrec(3000).SetFloat64(x), new(big.Float).SetPrec(3000).SetFloat64(math.Nextafter(x, math.Inf(1)))
 	return a.Quo(a.Add(a, b), big.NewFloat(2)).Text('e', digits-1)
 }
 
-// TestCostlyNumbersAreExact compares the way for costly numbers with strconv where the two could differ: at the edges
-// of the range, on and beside the halfs between two doubles, and with digits that decide far behind.
+// TestCostlyNumbersAreExact compares number.double with strconv where the two could differ: at the limits of the range,
+// at and near the middle between two doubles, and with a deciding digit far to the right.
 func TestCostlyNumbersAreExact(t *testing.T) {
 	check := func(text string) {
 		t.Helper()
@@ -176,7 +176,7 @@ func TestCostlyNumbersAreExact(t *testing.T) {
 	}
 }
 
-// Long numbers have the canonical form that other languages give them. strconv alone reads 0 or 1e-100 here.
+// Long numbers have the same canonical form as in other languages. strconv alone would return 0 or 1e-100 here.
 func TestLongNumbers(t *testing.T) {
 	for text, want := range map[string]string{
 		strings.Repeat("9", 900) + "e-900":                        "1",
@@ -199,7 +199,7 @@ func TestLongNumbers(t *testing.T) {
 	}
 }
 
-// TestCostlyBodiesAreQuick holds that the most costly bodies that are allowed cost no more than other bodies may.
+// TestCostlyBodiesAreQuick holds that the costliest allowed bodies take no longer than an ordinary body of full size.
 func TestCostlyBodiesAreQuick(t *testing.T) {
 	body := func(count int, number func(i int) string) []byte {
 		var b bytes.Buffer

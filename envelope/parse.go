@@ -13,10 +13,10 @@ import (
 const maxTTL = math.MaxInt64 / int64(time.Second)
 
 // Parse reads a body as posted or delivered: an envelope, or {"envelope": …} around one. maxBytes bounds the body and
-// the canonical form, which can be longer (1e20 becomes 21 digits); 0 means DefaultMaxBytes.
-// It checks everything in PROTOCOL §1 that needs neither a clock nor a key, and has no side effect. The envelope may keep
-// body, which is not to be changed afterwards.
-// Errors: CodePayloadTooLarge, CodeInvalidRequest, CodeUnsupportedVersion, CodeInvalidDID, CodeForbidden (meta.relay).
+// the canonical form, which can be longer (1e20 becomes 21 digits); 0 means DefaultMaxBytes. It checks everything in
+// PROTOCOL §1 that needs neither a clock nor a key, and has no side effect. The envelope may keep body, which is not to
+// be changed afterwards. Errors: CodePayloadTooLarge, CodeInvalidRequest, CodeUnsupportedVersion, CodeInvalidDID,
+// CodeForbidden (meta.relay).
 func Parse(body []byte, maxBytes int) (*Envelope, error) {
 	if maxBytes <= 0 {
 		maxBytes = DefaultMaxBytes
@@ -314,7 +314,8 @@ func ParseTime(s string) (time.Time, bool) {
 	return t, err == nil
 }
 
-// matches reports whether s has the form's length, a digit wherever the form has 0, and its other characters as they are.
+// matches reports whether s has the form's length, a digit wherever the form has 0, and its other characters as they
+// are.
 func matches(s, form string) bool {
 	if len(s) != len(form) {
 		return false

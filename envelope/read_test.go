@@ -238,8 +238,8 @@ func TestReadsAreNoMessages(t *testing.T) {
 	}
 }
 
-// FuzzParseRead holds that whatever is taken for a token has one meaning: what it is encoded to again is taken, too, and
-// means the same.
+// FuzzParseRead holds that whatever is taken for a token has one meaning: what it is encoded to again is taken, too,
+// and means the same.
 func FuzzParseRead(f *testing.F) {
 	for _, change := range []func(string) string{
 		func(s string) string { return s }, replaced("{", "{ "), replaced(`"nonce"`, `"no\u006ece"`), replaced(`"typ"`, `"Typ"`),

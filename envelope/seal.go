@@ -37,7 +37,8 @@ func clearMembers(t Type) []string {
 	return []string{"request_id"}
 }
 
-// ErrOpen is the one error of Open. It does not tell what is wrong, so that nobody passes it on to who sent the message.
+// ErrOpen is the one error of Open. It does not tell what is wrong, so that nobody passes it on to who sent the
+// message.
 var ErrOpen = errors.New("envelope: the sealed payload cannot be opened")
 
 // Opener opens what is sealed to one identity; didkey.Key is one, a hardware key may be another.

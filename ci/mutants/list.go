@@ -76,7 +76,7 @@ var mutants = []mutant{
 	{"json: folded names are allowed", "envelope/parse.go", "if strings.EqualFold(name, known) {", "if name == strings.ToUpper(known) {", ofEnvelopes},
 	{"json: any number of costly numbers", "envelope/numbers.go", "if costly > MaxCostlyNumbers {", "if costly > 2*MaxCostlyNumbers {", ofEnvelopes},
 	{"json: zeros are significant", "envelope/numbers.go", "	n.digits = n.last - n.first + 1\n", "	n.digits = mantissa - whole\n", ofEnvelopes},
-	{"json: what is left of a quotient is forgotten", "envelope/numbers.go", "quotient.SetBit(quotient, 0, 1)", "quotient.SetBit(quotient, 0, 0)", ofEnvelopes},
+	{"json: the remainder of a quotient is ignored", "envelope/numbers.go", "quotient.SetBit(quotient, 0, 1)", "quotient.SetBit(quotient, 0, 0)", ofEnvelopes},
 	{"json: depth is not bounded", "envelope/parse.go", "if depth(body) > MaxDepth {", "if depth(body) > 100*MaxDepth {", ofEnvelopes},
 	{"json: the canonical form may be too large", "envelope/parse.go", "if len(canonical) > maxBytes {", "if len(canonical) > 5*maxBytes {", ofEnvelopes},
 	{"arrange: members are not sorted", "envelope/arrange.go", "slices.SortFunc(members, byName)", "slices.Reverse(members)", ofEnvelopes},
