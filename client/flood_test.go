@@ -102,6 +102,19 @@ func (p *parties) offerAfter(c *client.Client, opts client.RequestOptions) (*cli
 	return call, offer, time.Since(began)
 }
 
+// resultAfter accepts an offer and returns how long the result takes.
+func (p *parties) resultAfter(call *client.Call, offer client.Offer) time.Duration {
+	p.t.Helper()
+	began := time.Now()
+	if err := call.Accept(p.t.Context(), offer); err != nil {
+		p.t.Fatal(err)
+	}
+	if _, err := call.Result(p.t.Context()); err != nil {
+		p.t.Fatal(err)
+	}
+	return time.Since(began)
+}
+
 // TestServeThroughFloods floods an agent with REQUESTs and measures how long others wait for an offer and a result.
 func TestServeThroughFloods(t *testing.T) {
 	one := freshKey()
@@ -146,14 +159,7 @@ func TestServeThroughFloods(t *testing.T) {
 						t.Errorf("the first offer came after %v", took)
 						continue
 					}
-					began := time.Now()
-					if err := call.Accept(t.Context(), offer); err != nil {
-						t.Fatal(err)
-					}
-					if _, err := call.Result(t.Context()); err != nil {
-						t.Fatal(err)
-					}
-					if took := time.Since(began); took > time.Second/2 {
+					if took := p.resultAfter(call, offer); took > time.Second/2 {
 						t.Errorf("the result came after %v", took)
 					}
 					time.Sleep(2 * time.Second)

@@ -262,16 +262,8 @@ func TestOpenRelaysGetTokensOfFollow(t *testing.T) {
 	if _, _, err := through(t, r.URL, key, http.DefaultTransport.RoundTrip).Post(t.Context(), request); err != nil {
 		t.Fatal(err)
 	}
-	follow := func(c *client.Client) error {
-		enough := errors.New("enough")
-		err := c.Follow(t.Context(), client.FollowOptions{FromOldest: true}, func(context.Context, *envelope.Envelope) error { return enough })
-		if errors.Is(err, enough) {
-			return nil
-		}
-		return err
-	}
 	c, seen := clientOf(t, r.URL, key, client.Options{})
-	if err := follow(c); err != nil {
+	if err := followOne(t, c); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.Agents(t.Context(), client.AgentQuery{}); err != nil {
@@ -297,11 +289,23 @@ func TestOpenRelaysGetTokensOfFollow(t *testing.T) {
 	} {
 		c, seen := clientOf(t, test.url, test.key, client.Options{})
 		seen.say(test.document)
-		if err := follow(c); err != nil || strings.Contains(strings.Join(seen.tokens(), " "), "Agora") {
+		if err := followOne(t, c); err != nil || strings.Contains(strings.Join(seen.tokens(), " "), "Agora") {
 			t.Errorf("%s: %v, %q", name, err, seen.tokens())
 		}
 	}
-	// A proxy that refuses an unknown Authorization does not stop a reader.
+}
+
+// TestProxiesMayRefuseTokens: a proxy that refuses an unknown Authorization does not stop a reader of an open relay.
+func TestProxiesMayRefuseTokens(t *testing.T) {
+	r, err := newRealRelay(relay.ToAll)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	key := newKey(t)
+	if _, _, err := through(t, r.URL, key, http.DefaultTransport.RoundTrip).Post(t.Context(), request); err != nil {
+		t.Fatal(err)
+	}
 	for _, status := range []int{401, 403, 431} {
 		signed := 0
 		c := through(t, r.URL, key, func(q *http.Request) (*http.Response, error) {
@@ -312,9 +316,20 @@ func TestOpenRelaysGetTokensOfFollow(t *testing.T) {
 			return http.DefaultTransport.RoundTrip(q)
 		})
 		for range 2 {
-			if err := follow(c); err != nil || signed != 1 {
+			if err := followOne(t, c); err != nil || signed != 1 {
 				t.Errorf("%d: %v, %d signed reads", status, err, signed)
 			}
 		}
 	}
+}
+
+// followOne follows everything from the oldest event on until one has arrived.
+func followOne(t *testing.T, c *client.Client) error {
+	enough := errors.New("enough")
+	err := c.Follow(t.Context(), client.FollowOptions{FromOldest: true},
+		func(context.Context, *envelope.Envelope) error { return enough })
+	if errors.Is(err, enough) {
+		return nil
+	}
+	return err
 }

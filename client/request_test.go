@@ -74,6 +74,17 @@ func TestRequestAgain(t *testing.T) {
 		if result, err := again().Result(t.Context()); err != nil || result.Status != "success" {
 			t.Errorf("%v, %v", result, err)
 		}
+	})
+}
+
+// TestRequestWithATakenThread: one id opens one thread for each client.
+func TestRequestWithATakenThread(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParties(t)
+		opts := client.RequestOptions{Intent: "translate", Thread: client.NewThread()}
+		if _, err := p.client.Request(t.Context(), opts); err != nil {
+			t.Fatal(err)
+		}
 		for name, other := range map[string]client.RequestOptions{
 			"another intent": {Intent: "sing"}, "another recipient": {Intent: "translate", Recipient: p.agent.DID()},
 			"sealed": {Intent: "translate", Recipient: p.agent.DID(), Seal: true},
@@ -83,7 +94,7 @@ func TestRequestAgain(t *testing.T) {
 				t.Errorf("%s: %v, %v", name, call, err)
 			}
 		}
-		// Another's thread with this id is another thread.
+		// Another client's thread with this id is another thread.
 		if call, err := p.theirs.Request(t.Context(), opts); err != nil {
 			t.Error(err)
 		} else if state, err := call.State(t.Context()); err != nil || state.State != thread.Pending {
