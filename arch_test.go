@@ -23,7 +23,8 @@ var may = map[string][]string{
 	"ci/benchguard":           {},
 	"ci/mutants":              {},
 	"ci/sbom":                 {},
-	"didkey":                  {},
+	"internal/fsync":          {},
+	"didkey":                  {"internal/fsync"},
 	"envelope":                {"didkey"},
 	"replay":                  {"didkey", "envelope"},
 	"thread":                  {"didkey", "envelope"},
@@ -32,7 +33,7 @@ var may = map[string][]string{
 	"store/ledger":            {"didkey", "envelope", "thread", "relay"},
 	"store/sqlite":            {"didkey", "envelope", "replay", "thread", "relay", "store/ledger"},
 	"store/storetest":         {"didkey", "envelope", "replay", "thread", "relay"},
-	"client":                  {"didkey", "envelope", "thread"},
+	"client":                  {"internal/fsync", "didkey", "envelope", "thread"},
 	"conformance":             {"didkey", "envelope", "thread", "testvectors"},
 	"faults":                  {},
 	"bench/stage":             {"didkey", "envelope"},
@@ -41,7 +42,7 @@ var may = map[string][]string{
 	"testvectors":             {},
 	"testvectors/generate":    {"testvectors"},
 	"testvectors/interop/run": {"didkey", "envelope", "client"},
-	"cmd/agora":               {"bench", "conformance", "didkey", "envelope", "replay", "thread", "relay", "relay/httpapi", "store/sqlite", "client"},
+	"cmd/agora":               {"internal/fsync", "bench", "conformance", "didkey", "envelope", "replay", "thread", "relay", "relay/httpapi", "store/sqlite", "client"},
 }
 
 // never says which packages from elsewhere a package must do without: a wire, a database or a clock of its own there

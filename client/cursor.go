@@ -7,8 +7,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
+
+	"github.com/agora-relay/agora/internal/fsync"
 )
 
 // CursorStore keeps the place a reader has come to. A cursor is the relay's own text and means nothing anywhere else;
@@ -58,17 +59,5 @@ func (f FileCursor) Save(_ context.Context, cursor string) (err error) {
 	if err != nil {
 		return errors.Join(err, os.Remove(temp.Name()))
 	}
-	return syncFolder(folder)
-}
-
-// syncFolder makes a rename in folder last. Windows cannot sync a folder, and does not need it for NTFS.
-func syncFolder(folder string) error {
-	if runtime.GOOS == "windows" {
-		return nil
-	}
-	f, err := os.Open(folder)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
+	return fsync.Folder(folder)
 }

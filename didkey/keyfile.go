@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+
+	"github.com/agora-relay/agora/internal/fsync"
 )
 
 // keyFile is a private JSON Web Key (RFC 8037, kty OKP) whose key id is the did:key.
@@ -55,19 +57,7 @@ func Save(path string, k Key) (err error) {
 	if err != nil {
 		return err
 	}
-	return syncFolder(filepath.Dir(path))
-}
-
-// syncFolder makes a new file in folder last. Windows cannot sync a folder.
-func syncFolder(folder string) error {
-	if runtime.GOOS == "windows" {
-		return nil
-	}
-	f, err := os.Open(folder)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
+	return fsync.Folder(filepath.Dir(path))
 }
 
 // LoadOrCreate reads the key at path, or makes one and saves it there if there is no file. Of several processes that do

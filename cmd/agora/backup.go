@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"time"
 
 	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/internal/fsync"
 	"github.com/agora-relay/agora/store/sqlite"
 )
 
@@ -81,7 +81,7 @@ func (c backupCmd) Run(env environment) (err error) {
 	if err := didkey.Save(filepath.Join(unfinished, keyName), key); err != nil {
 		return err
 	}
-	if err := errors.Join(syncFolder(unfinished), env.ctx.Err()); err != nil {
+	if err := errors.Join(fsync.Folder(unfinished), env.ctx.Err()); err != nil {
 		return err
 	}
 	if err := moveInto(unfinished, dest); err != nil {
@@ -113,20 +113,7 @@ func moveInto(finished, dest string) error {
 	if err := os.Rename(finished, dest); err != nil {
 		return err
 	}
-	return syncFolder(filepath.Dir(dest))
-}
-
-// syncFolder makes the names in a folder durable. Windows does so by itself and opens no folders.
-func syncFolder(path string) (err error) {
-	if runtime.GOOS == "windows" {
-		return nil
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	return f.Sync()
+	return fsync.Folder(filepath.Dir(dest))
 }
 
 func megabytes(n int64) string { return fmt.Sprintf("%.1f MB", float64(n)/1e6) }
