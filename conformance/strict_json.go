@@ -118,7 +118,7 @@ func nested(levels int) json.RawMessage {
 	return json.RawMessage(strings.Repeat("[", levels) + strings.Repeat("]", levels))
 }
 
-// listed returns a list of so many equal numbers.
+// listed returns a list with count equal numbers.
 func listed(count int, number string) string {
 	return "[" + strings.Repeat(number+",", count-1) + number + "]"
 }

@@ -13,10 +13,10 @@ import (
 
 var (
 	roundsFlag     = flag.Int("rounds", 0, "kills in TestKillLoop; 0: 50, fewer with -short or the race detector")
-	minutesFlag    = flag.Float64("minutes", 0, "let TestKillLoop go on, fifty rounds after fifty, for so long")
-	hoardEvents    = flag.Int("hoard-events", 15_000, "in the database of TestReadersFromOneAddressDelayNoOther")
-	hoardManifests = flag.Int("hoard-manifests", 100, "of 100 KB each, likewise")
-	seedFlag       = flag.Uint64("seed", 0, "of everything random; 0: another one each time, which is printed")
+	minutesFlag    = flag.Float64("minutes", 0, "how long TestKillLoop goes on, in steps of fifty rounds")
+	hoardEvents    = flag.Int("hoard-events", 15_000, "events in the database of TestReadersFromOneAddressDelayNoOther")
+	hoardManifests = flag.Int("hoard-manifests", 100, "manifests of 100 KB each in that database")
+	seedFlag       = flag.Uint64("seed", 0, "seed of the random numbers; 0: a new one each time, which is printed")
 )
 
 // binary is the program under test, built once for all tests and with the race detector if they have it.

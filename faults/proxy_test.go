@@ -108,7 +108,7 @@ func (p *proxy) forward(ctx context.Context, c net.Conn) {
 // through returns a client that reaches the relay by the proxy, each request on a connection of its own.
 func (p *proxy) through(t *testing.T, key didkey.Key) *client.Client {
 	t.Helper()
-	// One connection in six fails: with twelve attempts no message is given up.
+	// One connection in six fails. With twelve attempts no message is given up.
 	c, err := client.New("http://"+p.Addr().String(), key, client.Options{Attempts: 12,
 		HTTPClient: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}})
 	must(t, err)
@@ -134,7 +134,7 @@ func (c *tally) add(what string) int {
 // Over a network that cuts connections anywhere the Go client posts everything once, handles every event once, and
 // brings its conversations to their end.
 func TestFlakyNetwork(t *testing.T) {
-	// Each request has a connection of its own and says so, as proxies do, so the relay takes them for remote.
+	// Each request closes its connection, as with many proxies, so the relay treats it as remote.
 	relay := newServer(t, append(slices.Clone(patient), "--post-rate-ip", "0", "--read-rate-ip", "0", "--post-rate-did", "0",
 		"--connections-per-ip", "0", "--requests-per-ip", "0")...)
 	relay.start()

@@ -20,19 +20,19 @@ import (
 )
 
 const (
-	slowestForeign = 250 * time.Millisecond // of another address's posts and polls
-	mostReading    = 300 << 20              // bytes resident
+	slowestForeign = 250 * time.Millisecond // the slowest post or poll of another address
+	mostReading    = 300 << 20              // the relay's resident memory, in bytes
 	attackAtOnce   = 64
-	foreignReads   = 12 // and as many posts
+	foreignReads   = 12 // polls of another address, and as many posts
 )
 
-// hoard is what a database is full of.
+// hoard is a full database.
 type hoard struct {
 	events, manifests int
 	inbox, sender     didkey.DID // of all events
 }
 
-// fill makes a database in a folder, and the key of its relay.
+// fill creates a database in a folder, and the relay's key.
 func (h *hoard) fill(t testing.TB, data string) {
 	t.Helper()
 	must(t, os.MkdirAll(data, 0o700))
@@ -72,8 +72,8 @@ func (h *hoard) fill(t testing.TB, data string) {
 	all.Wait()
 }
 
-// besiege sends 64 GETs at once from one address, again and again until stop is called. Every other client leaves without
-// an answer; served counts what the others were given.
+// besiege sends 64 concurrent GETs from one address, again and again until stop is called. Every second client leaves
+// before its answer; served counts the answers to the other clients.
 func besiege(t testing.TB, relay *server, from, path string) (stop func(), served *atomic.Int64) {
 	t.Helper()
 	host := relay.host(t)
@@ -100,8 +100,8 @@ func besiege(t testing.TB, relay *server, from, path string) (stop func(), serve
 	return stop, served
 }
 
-// One address that asks for the dearest reads, as many as it may, keeps no other from posting and polling, and costs
-// little memory.
+// One address that makes as many of the costliest reads as it may does not delay the posts and polls of other addresses,
+// and uses little memory.
 func TestReadersFromOneAddressDelayNoOther(t *testing.T) {
 	h := hoard{events: scaled(*hoardEvents), manifests: scaled(*hoardManifests)}
 	data := filepath.Join(t.TempDir(), "data")
@@ -129,7 +129,7 @@ func TestReadersFromOneAddressDelayNoOther(t *testing.T) {
 			t.Logf("%s: posts and polls of others take %s (p50), %s (p99); %d MB; %d served", path, percentile(times, 50), percentile(times, 99),
 				memory>>20, served.Load())
 			if !raceDetector && percentile(times, 99) > slowestForeign {
-				t.Errorf("the slowest of %d take %s", len(times), percentile(times, 99))
+				t.Errorf("the slowest of %d requests take %s", len(times), percentile(times, 99))
 			}
 			if measured && !raceDetector && memory > mostReading {
 				t.Errorf("the relay takes %d MB", memory>>20)
@@ -138,7 +138,7 @@ func TestReadersFromOneAddressDelayNoOther(t *testing.T) {
 	}
 }
 
-// others is how long posts and polls of other addresses take.
+// others returns how long posts and polls of other addresses take.
 func others(t testing.TB, url string) (times []time.Duration) {
 	t.Helper()
 	keys := newKeys(t, 2)
@@ -153,7 +153,7 @@ func others(t testing.TB, url string) (times []time.Duration) {
 		must(t, err)
 		times = append(times, posted.Sub(began), time.Since(posted))
 		if !a.OK || !b.OK || len(b.Events) == 0 {
-			t.Fatalf("somebody else is answered %s and %s, %d events", a, b, len(b.Events))
+			t.Fatalf("another address is answered %s and %s, %d events", a, b, len(b.Events))
 		}
 		pass(10 * time.Millisecond)
 	}

@@ -48,7 +48,7 @@ func exchange(ctx context.Context, method, target string, body []byte) (a answer
 	return exchangeFrom(ctx, "", method, target, body)
 }
 
-// exchangeFrom is exchange as a trusted proxy passes it on for a client with this address; "": nobody's.
+// exchangeFrom is exchange as a trusted proxy forwards it for a client with this address; "": without a proxy.
 func exchangeFrom(ctx context.Context, address, method, target string, body []byte) (a answer, err error) {
 	ctx, cancel := context.WithTimeout(ctx, exchangeTime)
 	defer cancel()
