@@ -103,7 +103,9 @@ func (t ExtTx) Append(c Checked, terms thread.Terms) (Receipt, error) {
 }
 
 // Exec runs a statement on the extension's tables and returns how many rows it has changed.
-func (t ExtTx) Exec(text string, args ...any) (rows int64, err error) { return t.tx.Exec(text, args...) }
+func (t ExtTx) Exec(text string, args ...any) (rows int64, err error) {
+	return t.tx.Exec(text, args...)
+}
 
 // Query is Querier's.
 func (t ExtTx) Query(row func(scan func(...any) error) error, text string, args ...any) error {

@@ -64,6 +64,9 @@ func TestMemory(t *testing.T) {
 	var mu sync.Mutex
 	places := map[string]*data{}
 	storetest.Test(t, func(_ context.Context, place string, policy relay.Policy) (relay.Store, error) {
+		if err := policy.Validate(); err != nil {
+			return nil, err
+		}
 		mu.Lock()
 		defer mu.Unlock()
 		if places[place] == nil {

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io/fs"
 	"runtime"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,9 +38,10 @@ const (
 
 // CheckOptions are all optional.
 type CheckOptions struct {
-	Now      time.Time               // what counts as expired; zero: the present
-	Found    func(Finding)           // called for each finding as it is made, one at a time
-	Progress func(events, all int64) // called every second with how many events have been checked, while they are
+	Now        time.Time               // what counts as expired; zero: the present
+	Extensions []relay.Extension       // those of the relay; tables of others are not looked into
+	Found      func(Finding)           // called for each finding as it is made, one at a time
+	Progress   func(events, all int64) // called every second with how many events have been checked, while they are
 }
 
 // Report counts what was checked.
@@ -59,7 +62,8 @@ type checker struct {
 	epoch   uint32
 	mark    mark // read before the transaction began, so that the database is never behind it
 	report  Report
-	checked atomic.Int64 // report.Events, for Progress
+	known   []relay.Extension // see extended
+	checked atomic.Int64      // report.Events, for Progress
 }
 
 // Check reads the whole database at path, as it stands at one moment, and looks whether it is one that a Store has
@@ -112,6 +116,7 @@ func (c *checker) run(db *sql.DB) (err error) {
 		{"threads", c.threads},
 		{"events", c.otherEvents},
 		{"manifests", c.manifests},
+		{"extensions", c.extensions},
 	} {
 		if err := step.check(); isDamage(err) {
 			c.damage(step.where, err)
@@ -194,7 +199,11 @@ func (c *checker) schema() (readable bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	want, err := newObjects(c.ctx)
+	unknown, err := c.extended()
+	if err != nil {
+		return false, err
+	}
+	want, err := newObjects(c.ctx, c.known)
 	if err != nil {
 		return false, err
 	}
@@ -206,15 +215,74 @@ func (c *checker) schema() (readable bool, err error) {
 		}
 	}
 	for o := range got {
-		if _, known := want[o]; !known {
+		if _, known := want[o]; !known && !o.isOf(unknown) {
 			c.found(Finding{"schema", fmt.Sprintf("%s %q is none of a relay's", o.kind, o.name), cureDamage})
 		}
 	}
 	return readable, nil
 }
 
+// extended notes the extensions whose tables the database has, with as many migrations as it has seen. It returns the
+// names of those that the caller does not know.
+func (c *checker) extended() (unknown []string, err error) {
+	err = c.each(func(scan scanner) error {
+		var name string
+		var number int
+		if err := scan(&name, &number); err != nil {
+			return err
+		}
+		name = strings.TrimPrefix(name, extensionPrefix)
+		i := slices.IndexFunc(c.options.Extensions, func(x relay.Extension) bool { return x.Name == name })
+		if i < 0 {
+			unknown = append(unknown, name)
+			return nil
+		}
+		x := c.options.Extensions[i]
+		if number > len(x.Migrations) || number < 0 {
+			c.found(Finding{"schema", fmt.Sprintf("the tables of %s have form %d, this program knows %d", name, number, len(x.Migrations)), cureNewer})
+			unknown = append(unknown, name)
+			return nil
+		}
+		x.Migrations = x.Migrations[:number]
+		c.known = append(c.known, x)
+		return nil
+	}, "SELECT name, value FROM meta WHERE name LIKE ?", extensionPrefix+"%")
+	return unknown, err
+}
+
+// extensions has the extensions check what their tables hold, if these are in their newest form.
+func (c *checker) extensions() error {
+	for _, x := range c.known {
+		all := c.options.Extensions[slices.IndexFunc(c.options.Extensions, func(o relay.Extension) bool { return o.Name == x.Name })]
+		if x.Check == nil || len(x.Migrations) < len(all.Migrations) {
+			continue
+		}
+		found := func(where, what string) { c.found(Finding{x.Name + " " + where, what, cureDamage}) }
+		if err := x.Check(&checkTx{c}, found); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkTx implements relay.Querier.
+type checkTx struct{ *checker }
+
+func (t *checkTx) Query(row func(func(...any) error) error, text string, args ...any) error {
+	if err := allowed(text); err != nil {
+		return err
+	}
+	return t.each(func(scan scanner) error { return row(scan) }, text, args...)
+}
+
 // object is a table or an index.
 type object struct{ kind, name string }
+
+// isOf reports whether o is named as a table or an index of one of these extensions.
+func (o object) isOf(extensions []string) bool {
+	name, _, prefixed := strings.Cut(o.name, "_")
+	return prefixed && slices.Contains(extensions, name)
+}
 
 func objects(ctx context.Context, conn *sql.Conn) (map[object]string, error) {
 	all := map[object]string{}
@@ -230,15 +298,15 @@ func objects(ctx context.Context, conn *sql.Conn) (map[object]string, error) {
 	return all, err
 }
 
-// newObjects returns the objects of a new database.
-func newObjects(ctx context.Context) (_ map[object]string, err error) {
+// newObjects returns the objects of a new database with these extensions.
+func newObjects(ctx context.Context, extensions []relay.Extension) (_ map[object]string, err error) {
 	db, err := sql.Open("sqlite", ":memory:")
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
 	db.SetMaxOpenConns(1) // each connection would be a database of its own
-	if err := migrate(ctx, db); err != nil {
+	if err := errors.Join(migrate(ctx, db), extend(ctx, db, extensions)); err != nil {
 		return nil, err
 	}
 	conn, err := db.Conn(ctx)

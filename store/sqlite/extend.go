@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -265,6 +266,9 @@ func extend(ctx context.Context, db *sql.DB, all []relay.Extension) error {
 		return err
 	}
 	for _, x := range all {
+		if slices.Contains(reserved, x.Name) {
+			return fmt.Errorf("an extension cannot be named %s: the store's own tables are", x.Name)
+		}
 		have, err := migrationOf(ctx, db, x.Name)
 		if err != nil {
 			return err
@@ -287,6 +291,9 @@ func extend(ctx context.Context, db *sql.DB, all []relay.Extension) error {
 	}
 	return nil
 }
+
+// reserved are the words before the underscore in the names of the store's own tables and indexes, and SQLite's.
+var reserved = []string{"event", "manifest", "thread", "sqlite"}
 
 // extensionPrefix begins the names in meta under which the number of an extension's last migration stands.
 const extensionPrefix = "extension."

@@ -26,7 +26,7 @@ import (
 // The test binary started with this variable set is one of children, not the tests.
 const childVariable = "AGORA_SQLITE_TEST_CHILD"
 
-var children = map[string]func(path string) error{"open": openOnly, "append": appendForever, "converse": converseForever, "limited": appendLimited, "crowded": crowded}
+var children = map[string]func(path string) error{"open": openOnly, "append": appendForever, "converse": converseForever, "limited": appendLimited, "crowded": crowded, "book": bookForever}
 
 func TestMain(m *testing.M) {
 	child, ok := children[os.Getenv(childVariable)]

@@ -1,0 +1,420 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+)
+
+// books is an extension made for these tests: accounts whose balances and entries agree.
+var books = relay.Extension{
+	Name: "books",
+	Migrations: []string{
+		"CREATE TABLE books_account (name TEXT PRIMARY KEY, balance INTEGER NOT NULL) STRICT",
+		"CREATE TABLE books_entry (n INTEGER PRIMARY KEY, account TEXT NOT NULL, amount INTEGER NOT NULL, message TEXT NOT NULL) STRICT;" +
+			"CREATE INDEX books_entry_by_account ON books_entry (account)",
+	},
+	Check: func(q relay.Querier, found func(where, what string)) error {
+		return q.Query(func(scan func(...any) error) error {
+			var name string
+			var balance, sum int64
+			if err := scan(&name, &balance, &sum); err != nil {
+				return err
+			}
+			if balance != sum {
+				found("account "+strconv.Quote(name), fmt.Sprintf("has %d, its entries sum to %d", balance, sum))
+			}
+			return nil
+		}, "SELECT name, balance, (SELECT ifnull(sum(amount), 0) FROM books_entry WHERE account = name) FROM books_account")
+	},
+}
+
+var quietLog = slog.New(slog.DiscardHandler)
+
+// book stores e, and one unit for each of it.
+func book(e relay.Entry, account string) func(relay.StoreTx) error {
+	return func(tx relay.StoreTx) error {
+		receipt, err := tx.Append(e)
+		if err != nil {
+			return err
+		}
+		_, err = tx.Exec("INSERT INTO books_account (name, balance) VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET balance = balance + 1", account)
+		if err == nil {
+			_, err = tx.Exec("INSERT INTO books_entry (account, amount, message) VALUES (?, 1, ?)", account, receipt.ID)
+		}
+		return err
+	}
+}
+
+func openBooks(t testing.TB, path string, o Options) *Store {
+	t.Helper()
+	o.Extensions = []relay.Extension{books}
+	return openWith(t, path, o)
+}
+
+// booked returns the entries by the ids of their messages, and the events.
+func booked(t testing.TB, s *Store) (entries map[string]int, events map[string]int) {
+	t.Helper()
+	entries, events = map[string]int{}, map[string]int{}
+	_, err := s.View(t.Context(), func(q relay.Querier) error {
+		return q.Query(func(scan func(...any) error) error {
+			var id string
+			err := scan(&id)
+			entries[id]++
+			return err
+		}, "SELECT message FROM books_entry")
+	})
+	must(t, err)
+	page, err := s.Read(t.Context(), relay.Query{Expired: true, Limit: 1 << 20})
+	must(t, err)
+	for _, e := range page.Events {
+		events[e.ID]++
+	}
+	return entries, events
+}
+
+// checkBooks has the database at path checked with the extension.
+func checkBooks(t testing.TB, path string) (findings []string) {
+	t.Helper()
+	_, err := Check(t.Context(), path, CheckOptions{Extensions: []relay.Extension{books}, Found: func(f Finding) { findings = append(findings, f.String()) }})
+	must(t, err)
+	return findings
+}
+
+// Updates run among posts in one group. One that fails or panics leaves nothing behind, and takes nothing of the others.
+func TestUpdateAmongPosts(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "agora.db")
+	s := openBooks(t, path, Options{Log: quietLog})
+	refused := errors.New("no")
+	var group []job
+	const posts = 252
+	var expected, stored []string
+	for i, e := range requests(t, posts) {
+		group = append(group, job{entry: e, done: make(chan outcome, 1)})
+		expected = append(expected, e.Envelope.ID)
+		switch i {
+		case 50, 150:
+			e := request(t, key(1), "")
+			group = append(group, job{update: &update{f: book(e, "a")}, done: make(chan outcome, 1)})
+			stored = append(stored, e.Envelope.ID)
+		case 100:
+			e := request(t, key(1), "")
+			group = append(group, job{update: &update{f: func(tx relay.StoreTx) error {
+				return errors.Join(book(e, "a")(tx), refused)
+			}}, done: make(chan outcome, 1)})
+		case 200:
+			e := request(t, key(1), "")
+			group = append(group, job{update: &update{f: func(tx relay.StoreTx) error {
+				must(t, book(e, "b")(tx))
+				panic("at the disco")
+			}}, done: make(chan outcome, 1)})
+		}
+	}
+	must(t, s.task(t.Context(), func(w *writer) error { w.appendGroup(group); return nil }))
+	var seqs []relay.Seq
+	for i, j := range group {
+		o := <-j.done
+		switch {
+		case i == 102:
+			if !errors.Is(o.err, refused) {
+				t.Errorf("an update that fails: %v", o.err)
+			}
+		case i == 204:
+			if o.err != errPanicked || j.update.panicked != "at the disco" {
+				t.Errorf("an update that panics: %v, %v", o.err, j.update.panicked)
+			}
+		case o.err != nil:
+			t.Errorf("job %d: %v", i, o.err)
+		case j.update == nil:
+			seqs = append(seqs, o.receipt.Cursor.Seq)
+		}
+	}
+	for i := range seqs[1:] {
+		if seqs[i+1] <= seqs[i] {
+			t.Fatalf("post %d has number %d, the next has %d", i, seqs[i], seqs[i+1])
+		}
+	}
+	entries, events := booked(t, s)
+	if len(entries) != 2 || len(events) != posts+2 {
+		t.Errorf("%d entries, %d events", len(entries), len(events))
+	}
+	for _, id := range append(expected, stored...) {
+		if events[id] != 1 {
+			t.Errorf("%s is stored %d times", id, events[id])
+		}
+	}
+	for _, id := range stored {
+		if entries[id] != 1 {
+			t.Errorf("%s is booked %d times", id, entries[id])
+		}
+	}
+	must(t, s.Close())
+	if findings := checkBooks(t, path); findings != nil {
+		t.Errorf("check: %q", findings)
+	}
+}
+
+// A panic reaches the caller of Update, and the store goes on.
+func TestUpdatePanics(t *testing.T) {
+	s := openBooks(t, filepath.Join(t.TempDir(), "agora.db"), Options{Log: quietLog})
+	func() {
+		defer func() {
+			if p := recover(); p != "oh" {
+				t.Errorf("recovered %v", p)
+			}
+		}()
+		_, err := s.Update(t.Context(), func(relay.StoreTx) error { panic("oh") })
+		t.Errorf("it returned %v", err)
+	}()
+	_, err := s.Update(t.Context(), book(request(t, key(1), ""), "a"))
+	must(t, err)
+}
+
+// A function that keeps the writer too long is given up. What it does afterwards has no effect.
+func TestUpdateTooLong(t *testing.T) {
+	s := openBooks(t, filepath.Join(t.TempDir(), "agora.db"), Options{Log: quietLog})
+	over := make(chan error, 1)
+	goOn := make(chan struct{})
+	began := time.Now()
+	_, err := s.Update(t.Context(), func(tx relay.StoreTx) error {
+		must(t, book(request(t, key(1), ""), "a")(tx))
+		<-goOn
+		_, err := tx.Exec("INSERT INTO books_account (name, balance) VALUES ('late', 1)")
+		over <- err
+		return err
+	})
+	if !errors.Is(err, errTooLong) || time.Since(began) > 5*time.Second {
+		t.Errorf("after %v: %v", time.Since(began), err)
+	}
+	must(t, func() error { _, err := s.Append(t.Context(), request(t, key(2), "")); return err }())
+	close(goOn)
+	if err := <-over; !errors.Is(err, errTooLong) {
+		t.Errorf("a statement after the end: %v", err)
+	}
+	if entries, events := booked(t, s); len(entries) != 0 || len(events) != 1 {
+		t.Errorf("%d entries, %d events", len(entries), len(events))
+	}
+}
+
+// A refused message within an update changes nothing, and the function decides what comes of it.
+func TestUpdateGoesOnAfterRefusals(t *testing.T) {
+	s := openBooks(t, filepath.Join(t.TempDir(), "agora.db"), Options{})
+	stranger := signed(t, key(2), envelope.Draft{Thread: "t", Payload: envelope.Result{RequestID: "r", Status: "success"}})
+	good := request(t, key(1), "")
+	_, err := s.Update(t.Context(), func(tx relay.StoreTx) error {
+		if _, err := tx.Append(stranger); !isCode(err, envelope.CodeThreadNotFound) {
+			t.Errorf("a RESULT without a thread: %v", err)
+		}
+		if _, err := tx.Exec("INSERT INTO books_account (name) VALUES ('x')"); err == nil {
+			t.Error("a row without a balance is taken")
+		}
+		for _, text := range []string{"COMMIT", " rollback", "PRAGMA synchronous = OFF", "ATTACH 'x' AS y", "SAVEPOINT step"} {
+			if _, err := tx.Exec(text); err == nil {
+				t.Errorf("%s is run", text)
+			}
+		}
+		return book(good, "a")(tx)
+	})
+	must(t, err)
+	if entries, _ := booked(t, s); entries[good.Envelope.ID] != 1 {
+		t.Errorf("booked: %v", entries)
+	}
+}
+
+// An update that stores no message is known to the mark, so a copy from before it is noticed.
+func TestMarkKnowsUpdates(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "agora.db")
+	s := openBooks(t, path, Options{})
+	_, err := s.Append(t.Context(), request(t, key(1), ""))
+	must(t, err)
+	must(t, s.Close())
+	before, err := os.ReadFile(path)
+	must(t, err)
+	s = openBooks(t, path, Options{})
+	_, err = s.Update(t.Context(), func(tx relay.StoreTx) error {
+		_, err := tx.Exec("INSERT INTO books_account (name, balance) VALUES ('a', 0)")
+		return err
+	})
+	must(t, err)
+	must(t, s.Close())
+	must(t, os.WriteFile(path, before, 0o600))
+	if _, err := Open(t.Context(), path, Options{Extensions: []relay.Extension{books}}); !errors.Is(err, errLoss) {
+		t.Errorf("a copy from before an update is opened: %v", err)
+	}
+}
+
+// While the disk is full, updates are refused like posts.
+func TestUpdateOnFullDisk(t *testing.T) {
+	s := openBooks(t, filepath.Join(t.TempDir(), "agora.db"), Options{MaxBytes: 2 << 20, Log: quietLog})
+	text := strings.Repeat("x", 100_000)
+	var err error
+	n := 0
+	for ; err == nil && n < 100; n++ {
+		_, err = s.Update(t.Context(), func(tx relay.StoreTx) error {
+			_, err := tx.Exec("INSERT INTO books_entry (account, amount, message) VALUES ('a', 0, ?)", text+strconv.Itoa(n))
+			if err != nil {
+				return nil // the store knows better
+			}
+			return book(request(t, key(1), ""), "a")(tx)
+		})
+	}
+	if err != errDiskFull || n < 3 {
+		t.Fatalf("after %d updates: %v", n, err)
+	}
+	if _, err := s.Append(t.Context(), request(t, key(1), "")); err != errDiskFull {
+		t.Errorf("a post: %v", err)
+	}
+	if entries, events := booked(t, s); len(entries) != 2*len(events) || len(events) == 0 {
+		t.Errorf("%d entries of %d events", len(entries), len(events))
+	}
+}
+
+// A backup has the extension's tables, and a restored one goes on.
+func TestBackupOfExtension(t *testing.T) {
+	dir := t.TempDir()
+	s := openBooks(t, filepath.Join(dir, "agora.db"), Options{})
+	for range 3 {
+		_, err := s.Update(t.Context(), book(request(t, key(1), ""), "a"))
+		must(t, err)
+	}
+	copied := filepath.Join(dir, "copy.db")
+	_, err := Backup(t.Context(), filepath.Join(dir, "agora.db"), copied, nil)
+	must(t, err)
+	if findings := checkBooks(t, copied); findings != nil {
+		t.Errorf("check: %q", findings)
+	}
+	restored := openBooks(t, copied, Options{})
+	_, err = restored.Update(t.Context(), book(request(t, key(1), ""), "a"))
+	must(t, err)
+	if entries, events := booked(t, restored); len(entries) != 4 || len(events) != 4 {
+		t.Errorf("%d entries, %d events", len(entries), len(events))
+	}
+}
+
+// A migration that fails half-way leaves the tables as they were.
+func TestMigrationFails(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "agora.db")
+	must(t, openBooks(t, path, Options{}).Close())
+	worse := books
+	worse.Migrations = append(books.Migrations[:2:2], "CREATE TABLE books_third (x INTEGER); INSERT INTO books_nowhere VALUES (1)")
+	if _, err := Open(t.Context(), path, Options{Extensions: []relay.Extension{worse}}); err == nil || !strings.Contains(err.Error(), "migration 3 of books") {
+		t.Fatalf("opened: %v", err)
+	}
+	if findings := checkBooks(t, path); findings != nil {
+		t.Errorf("check: %q", findings)
+	}
+	better := books
+	better.Migrations = append(books.Migrations[:2:2], "CREATE TABLE books_third (x INTEGER)")
+	must(t, openWith(t, path, Options{Extensions: []relay.Extension{better}}).Close())
+	if _, err := Open(t.Context(), path, Options{Extensions: []relay.Extension{books}}); err == nil || !strings.Contains(err.Error(), "newer version") {
+		t.Errorf("an older program opens it: %v", err)
+	}
+	must(t, openAt(t, path).Close()) // a relay without the extension leaves its tables alone
+	findings := checkBooks(t, path)
+	if len(findings) != 1 || !strings.Contains(findings[0], "the tables of books have form 3, this program knows 2") {
+		t.Errorf("check by an older program: %q", findings)
+	}
+}
+
+// Check has the extension look at its tables.
+func TestCheckOfExtension(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "agora.db")
+	s := openBooks(t, path, Options{})
+	_, err := s.Update(t.Context(), book(request(t, key(1), ""), "a"))
+	must(t, err)
+	must(t, s.Close())
+	spoil(t, path, "UPDATE books_account SET balance = 7")
+	findings := checkBooks(t, path)
+	if len(findings) != 1 || !strings.Contains(findings[0], `books account "a": has 7, its entries sum to 1`) {
+		t.Errorf("found %q", findings)
+	}
+	spoil(t, path, "DROP INDEX books_entry_by_account")
+	if findings := checkBooks(t, path); len(findings) != 2 {
+		t.Errorf("found %q", findings)
+	}
+}
+
+func TestExtensionNames(t *testing.T) {
+	for _, names := range [][]string{{""}, {"Hub"}, {"a_b"}, {"hub", "hub"}, {"thread"}, {"sqlite"}} {
+		var all []relay.Extension
+		for _, name := range names {
+			all = append(all, relay.Extension{Name: name})
+		}
+		if s, err := Open(t.Context(), filepath.Join(t.TempDir(), "agora.db"), Options{Extensions: all}); err == nil {
+			t.Errorf("%q: opened", names)
+			must(t, s.Close())
+		}
+	}
+}
+
+// bookForever is a child that runs updates and says which were acknowledged, until it is killed.
+func bookForever(path string) error {
+	s, err := Open(context.Background(), path, Options{Extensions: []relay.Extension{books}})
+	if err != nil {
+		return err
+	}
+	var workers sync.WaitGroup
+	for n := range 4 {
+		workers.Go(func() {
+			for {
+				now := time.Now()
+				m, err := envelope.Draft{Payload: envelope.Request{Intent: "echo"}}.Sign(key(n), now)
+				if err == nil {
+					_, err = s.Update(context.Background(), book(relay.Entry{Envelope: m, Received: now}, strconv.Itoa(n)))
+				}
+				if err != nil {
+					fmt.Println(err)
+					return
+				}
+				fmt.Println(m.ID)
+			}
+		})
+	}
+	workers.Wait()
+	return nil
+}
+
+// What an update was acknowledged for is there after a kill -9, its messages and its rows, or neither.
+func TestUpdatesAfterKill(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "agora.db")
+	var acknowledged []string
+	for range 4 {
+		child := start(t, "book", path)
+		for range 20 + rand.IntN(60) {
+			line, err := child.lines.ReadString('\n')
+			if err != nil {
+				t.Fatalf("the child's receipt: %v; it says %q", err, child.errors.String())
+			}
+			acknowledged = append(acknowledged, strings.TrimSpace(line))
+		}
+		must(t, child.Process.Kill())
+		out, _ := child.rest() // ends with an error, having been killed
+		acknowledged = append(acknowledged, strings.Fields(out)...)
+		s := openBooks(t, path, Options{})
+		entries, events := booked(t, s)
+		for _, id := range acknowledged {
+			if entries[id] != 1 || events[id] != 1 {
+				t.Errorf("%q was acknowledged, is booked %d times and stored %d times", id, entries[id], events[id])
+			}
+		}
+		if len(entries) != len(events) {
+			t.Errorf("%d entries of %d events", len(entries), len(events))
+		}
+		must(t, s.Close())
+		if findings := checkBooks(t, path); findings != nil {
+			t.Errorf("check: %q", findings)
+		}
+	}
+}
