@@ -49,7 +49,13 @@ func runAt(t *testing.T, path string, c relay.Config) (r *relay.Relay, stop func
 
 func runWith(t *testing.T, path string, policy relay.Policy, c relay.Config) (r *relay.Relay, stop func()) {
 	t.Helper()
-	store, err := sqlite.Open(t.Context(), path, sqlite.Options{Policy: policy, Reserve: 1 << 22})
+	return runOver(t, path, sqlite.Options{Policy: policy, Reserve: 1 << 22}, c)
+}
+
+// runOver is runAt with a store of these options.
+func runOver(t *testing.T, path string, o sqlite.Options, c relay.Config) (r *relay.Relay, stop func()) {
+	t.Helper()
+	store, err := sqlite.Open(t.Context(), path, o)
 	if err != nil {
 		t.Fatal(err)
 	}

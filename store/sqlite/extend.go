@@ -38,7 +38,7 @@ type update struct {
 func (s *Store) Update(ctx context.Context, f func(relay.StoreTx) error) (time.Duration, error) {
 	u := &update{f: f}
 	receipt, err := s.do(ctx, s.appends, job{update: u})
-	if u.panicked != nil && err == errPanicked {
+	if err == errPanicked {
 		panic(u.panicked)
 	}
 	return receipt.Took, err
