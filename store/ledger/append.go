@@ -43,11 +43,21 @@ func (l *Ledger) Append(tx Tx, entries []relay.Entry) (outcomes []Outcome, poste
 			return nil, nil, err
 		}
 	}
-	for _, e := range changes.Events {
-		posted = append(posted, e.Posted)
-	}
+	posted = changes.posted()
 	g.share(outcomes, loaded.Sub(began), time.Since(decided))
 	return outcomes, posted, nil
+}
+
+// posted returns what watchers are told of c.
+func (c Changes) posted() []relay.Posted {
+	if len(c.Events) == 0 {
+		return nil
+	}
+	posted := make([]relay.Posted, len(c.Events))
+	for i, e := range c.Events {
+		posted[i] = e.Posted
+	}
+	return posted
 }
 
 // IsRefusal reports whether err is for the sender of a message, and harms no other.
@@ -60,7 +70,7 @@ func IsRefusal(err error) bool {
 type group struct {
 	*Ledger
 	end      relay.Cursor // the last event's
-	known    map[MessageKey]*known
+	known    map[MessageKey]known
 	threads  map[thread.Key]*held
 	byID     map[string][]*held // the same, by the thread's id
 	listings map[didkey.DID][]Listed
@@ -80,7 +90,7 @@ type known struct {
 
 // held is a thread in memory.
 type held struct {
-	*Thread
+	Thread
 	isNew  bool
 	moved  time.Time // when the group last moved it; zero: it has not
 	joined []Participant
@@ -90,7 +100,7 @@ type held struct {
 // Refusals: those of relay.Store.Append.
 func (g *group) append(e relay.Entry) (relay.Receipt, error) {
 	m := e.Envelope
-	if k := g.known[MessageKey{m.Sender.ID, m.ID}]; k != nil {
+	if k, ok := g.known[MessageKey{m.Sender.ID, m.ID}]; ok {
 		return g.duplicate(k, e)
 	}
 	var h *held
@@ -112,7 +122,7 @@ func (g *group) append(e relay.Entry) (relay.Receipt, error) {
 }
 
 // duplicate answers for a message that is stored already: with its receipt if it is the same to the byte.
-func (g *group) duplicate(k *known, e relay.Entry) (relay.Receipt, error) {
+func (g *group) duplicate(k known, e relay.Entry) (relay.Receipt, error) {
 	if !bytes.Equal(k.body, e.Envelope.Canonical()) {
 		return relay.Receipt{}, errOtherMessage
 	}
@@ -129,9 +139,9 @@ var errOtherMessage = envelope.Errorf(envelope.CodeDuplicateID, "you have used t
 // Refusals: those of thread.Rules.Apply.
 func (g *group) move(e relay.Entry) (thread.Thread, *held, error) {
 	candidates := g.candidates(e.Envelope)
-	threads := make([]thread.Thread, len(candidates))
-	for i, c := range candidates {
-		threads[i] = c.Thread.Thread
+	var threads []thread.Thread
+	for _, c := range candidates {
+		threads = append(threads, c.Thread.Thread)
 	}
 	next, chosen, err := g.policy.Rules.Apply(threads, e.Envelope, e.Received)
 	if err != nil || chosen < 0 {
@@ -167,7 +177,7 @@ func (g *group) add(e relay.Entry, h *held, charge int64, expires, forget time.T
 		event.Thread = h.Number
 	}
 	g.events = append(g.events, event)
-	g.known[MessageKey{m.Sender.ID, m.ID}] = &known{g.end.Seq, expires, m.Canonical(), h}
+	g.known[MessageKey{m.Sender.ID, m.ID}] = known{g.end.Seq, expires, m.Canonical(), h}
 	g.received(inboxKey{m.Recipient, e.Network}, charge, expires)
 	return &g.events[len(g.events)-1]
 }
@@ -175,7 +185,7 @@ func (g *group) add(e relay.Entry, h *held, charge int64, expires, forget time.T
 // keep holds t as a message has left it that arrived and expires then. h is nil if the message has begun t.
 func (g *group) keep(h *held, t thread.Thread, received, expires time.Time) *held {
 	if h == nil {
-		h = &held{Thread: &Thread{Number: int64(g.end.Seq) + 1, RequestExpires: expires}, isNew: true}
+		h = &held{Thread: Thread{Number: int64(g.end.Seq) + 1, RequestExpires: expires}, isNew: true}
 		g.threads[t.Key()] = h
 		g.byID[t.ID] = append(g.byID[t.ID], h)
 	}
@@ -210,7 +220,7 @@ func (h *held) join(m *envelope.Envelope) {
 func (g *group) changes() Changes {
 	c := Changes{Events: g.events, Threads: make([]Change, len(g.moved))}
 	for i, h := range g.moved {
-		c.Threads[i] = Change{Row: g.row(h.Thread, h.moved), New: h.isNew, Joined: h.joined}
+		c.Threads[i] = Change{Row: g.row(&h.Thread, h.moved), New: h.isNew, Joined: h.joined}
 	}
 	return c
 }

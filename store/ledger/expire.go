@@ -72,10 +72,10 @@ func (x *expiry) expire(t *Thread, notices relay.Notices) (n int, size int64) {
 		return 0, 0
 	} else if alive {
 		// Timeouts were shorter when its deadline was written down.
-		x.keep(&held{Thread: t}, now, x.now, t.Keep)
+		x.keep(&held{Thread: *t}, now, x.now, t.Keep)
 		return 0, 0
 	}
-	h := x.keep(&held{Thread: t}, now, x.now, x.now)
+	h := x.keep(&held{Thread: *t}, now, x.now, x.now)
 	if notices == nil {
 		return 0, 0
 	}
@@ -100,11 +100,11 @@ func (x *expiry) write(tx Tx) ([]relay.Posted, error) {
 		}
 		x.end = found.End
 		for _, m := range found.Messages {
-			x.known[m.MessageKey] = &known{}
+			x.known[m.MessageKey] = known{}
 		}
 	}
 	for _, n := range x.ended {
-		if x.known[MessageKey{n.Sender.ID, n.ID}] != nil {
+		if x.isKnown(n.Envelope) {
 			continue
 		}
 		expires := x.policy.Window.Expires(n.TS, n.TTL)
@@ -115,14 +115,10 @@ func (x *expiry) write(tx Tx) ([]relay.Posted, error) {
 	}
 	changes := x.changes()
 	changes.Removed = x.removed
-	var posted []relay.Posted
-	for _, e := range changes.Events {
-		posted = append(posted, e.Posted)
-	}
 	if len(changes.Threads)+len(changes.Removed) == 0 {
 		return nil, nil
 	}
-	return posted, tx.Write(changes)
+	return changes.posted(), tx.Write(changes)
 }
 
 // HasEnded reports whether the thread of row has ended at now and the last of its envelopes has expired: then its record

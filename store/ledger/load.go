@@ -25,13 +25,14 @@ func (l *Ledger) load(tx Tx, entries []relay.Entry) (*group, error) {
 
 // empty returns a group of so many entries before anything is known.
 func (l *Ledger) empty(entries int) *group {
-	return &group{Ledger: l, known: make(map[MessageKey]*known, entries), threads: map[thread.Key]*held{}, byID: map[string][]*held{},
-		listings: map[didkey.DID][]Listed{}, weights: make([]int, entries)}
+	return &group{Ledger: l, known: make(map[MessageKey]known, entries), threads: make(map[thread.Key]*held, entries),
+		byID: make(map[string][]*held, entries), listings: map[didkey.DID][]Listed{}, weights: make([]int, entries),
+		events: make([]Event, 0, entries)}
 }
 
 // loadNamed loads the messages with the entries' ids, and the threads that belong to either end of an entry.
 func (g *group) loadNamed(tx Tx, entries []relay.Entry) error {
-	var w Wanted
+	w := Wanted{Messages: make([]MessageKey, 0, len(entries)), Threads: make([]thread.Key, 0, len(entries))}
 	for i, e := range entries {
 		m := e.Envelope
 		g.weights[i] = 1
@@ -58,7 +59,7 @@ func (g *group) loadNamed(tx Tx, entries []relay.Entry) error {
 		}
 	}
 	for _, m := range found.Messages {
-		k := &known{seq: m.Seq, expires: m.Expires, body: m.Body}
+		k := known{seq: m.Seq, expires: m.Expires, body: m.Body}
 		if m.Thread != nil {
 			if k.thread, err = g.hold(*m.Thread); err != nil {
 				return err
@@ -79,7 +80,7 @@ func (g *group) loadSearched(tx Tx, entries []relay.Entry) (lost []int, err erro
 	var searching, offering []int
 	for i, e := range entries {
 		m := e.Envelope
-		if m.Type == envelope.TypeManifest || g.known[MessageKey{m.Sender.ID, m.ID}] != nil || g.namesThread(m) {
+		if m.Type == envelope.TypeManifest || g.isKnown(m) || g.namesThread(m) {
 			continue
 		}
 		searching = append(searching, i)
@@ -97,6 +98,13 @@ func (g *group) loadSearched(tx Tx, entries []relay.Entry) (lost []int, err erro
 	if err != nil {
 		return nil, err
 	}
+	for j, i := range counting {
+		g.count(w.Inboxes[j], found.Inboxes[j])
+		g.weights[i] += found.Inboxes[j].Events / 32
+	}
+	if len(searching) == 0 {
+		return nil, nil
+	}
 	hits := make([]int, len(entries))
 	for j, i := range searching {
 		hits[i] = len(found.Of[j])
@@ -109,10 +117,6 @@ func (g *group) loadSearched(tx Tx, entries []relay.Entry) (lost []int, err erro
 		if err := g.holdAll(found.Open[j], i); err != nil {
 			return nil, err
 		}
-	}
-	for j, i := range counting {
-		g.count(w.Inboxes[j], found.Inboxes[j])
-		g.weights[i] += found.Inboxes[j].Events / 32
 	}
 	return slices.DeleteFunc(searching, func(i int) bool { return hits[i] > 0 }), nil
 }
@@ -135,6 +139,12 @@ func (g *group) loadOldest(tx Tx, entries []relay.Entry, lost []int) error {
 	return nil
 }
 
+// isKnown reports whether a message of m's sender with m's id is stored.
+func (g *group) isKnown(m *envelope.Envelope) bool {
+	_, ok := g.known[MessageKey{m.Sender.ID, m.ID}]
+	return ok
+}
+
 // hold returns the thread of row, decoded once.
 func (g *group) hold(row Row) (*held, error) {
 	if h := g.threads[row.Key]; h != nil {
@@ -144,7 +154,7 @@ func (g *group) hold(row Row) (*held, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &held{Thread: t}
+	h := &held{Thread: *t}
 	g.threads[row.Key] = h
 	g.byID[row.ID] = append(g.byID[row.ID], h)
 	return h, nil

@@ -66,42 +66,51 @@ func fullCharge(m *envelope.Envelope) int64 {
 	return size
 }
 
-// quotas returns the bounds that e is held to and the counts they apply to, none if it is held to none.
-func (g *group) quotas(e relay.Entry) (keys []inboxKey, quotas []relay.Quota) {
+// bounded is an inbox and the quota that bounds it.
+type bounded struct {
+	inboxKey
+	quota relay.Quota
+}
+
+// bounds returns the inboxes that e goes to, with their bounds. There are n of them; none if e is not held to a quota.
+func (g *group) bounds(e relay.Entry) (all [2]bounded, n int) {
 	recipient, quota := e.Envelope.Recipient, g.policy.Inbox
-	all := inboxKey{recipient, AllNetworks}
+	whole := inboxKey{recipient, AllNetworks}
 	switch {
 	case recipient == "" || e.Local || quota.Events < 0 && quota.Bytes < 0:
-		return nil, nil
+		return all, 0
 	case e.Network == 0:
-		return []inboxKey{all}, []relay.Quota{quota}
+		return [2]bounded{{whole, quota}}, 1
 	}
-	return []inboxKey{{recipient, e.Network}, all}, []relay.Quota{quota, quota.OfAll(g.spread(recipient))}
+	return [2]bounded{{inboxKey{recipient, e.Network}, quota}, {whole, quota.OfAll(g.spread(recipient))}}, 2
 }
 
 // uncounted adds to w the inboxes that have to be counted before the entries are decided, and returns which entry each
 // is counted for. One that might become full in this group is counted again unless that was done just now.
 func (g *group) uncounted(entries []relay.Entry, w *Wanted) (counting []int) {
-	coming := map[inboxKey]inbox{}
-	wanted := map[inboxKey]bool{}
+	type arrival struct {
+		inbox
+		wanted bool
+	}
+	coming := make(map[inboxKey]arrival, len(entries))
 	for i, e := range entries {
 		m := e.Envelope
-		if g.known[MessageKey{m.Sender.ID, m.ID}] != nil || !g.maybeUnasked(m) {
+		if g.isKnown(m) || !g.maybeUnasked(m) {
 			continue
 		}
-		keys, quotas := g.quotas(e)
-		for j, k := range keys {
-			b, counted := g.inboxes[k]
-			c := coming[k]
+		charge := fullCharge(m)
+		all, n := g.bounds(e)
+		for _, k := range all[:n] {
+			b, counted := g.inboxes[k.inboxKey]
+			c := coming[k.inboxKey]
 			b.events, b.bytes = b.events+c.events, b.bytes+c.bytes
-			charge := fullCharge(m)
-			coming[k] = inbox{events: c.events + 1, bytes: c.bytes + charge}
-			if wanted[k] || counted && (!b.isFull(charge, quotas[j]) || b.staysFull(e.Received)) {
-				continue
+			if !c.wanted && (!counted || b.isFull(charge, k.quota) && !b.staysFull(e.Received)) {
+				c.wanted = true
+				counting = append(counting, i)
+				w.Inboxes = append(w.Inboxes, Inbox{k.recipient, k.network, e.Received, max(k.quota.Events, -1)})
 			}
-			wanted[k] = true
-			counting = append(counting, i)
-			w.Inboxes = append(w.Inboxes, Inbox{k.recipient, k.network, e.Received, max(quotas[j].Events, -1)})
+			c.events, c.bytes = c.events+1, c.bytes+charge
+			coming[k.inboxKey] = c
 		}
 	}
 	return counting
@@ -164,10 +173,10 @@ func (g *group) admitMail(e relay.Entry, h *held, charge int64) error {
 
 // fullFor returns how long the recipient's inbox stays full for e, which counts charge; 0: it has room.
 func (g *group) fullFor(e relay.Entry, charge int64) time.Duration {
-	keys, quotas := g.quotas(e)
-	for j, k := range keys {
-		b := g.inboxes[k]
-		if !b.isFull(charge, quotas[j]) {
+	all, n := g.bounds(e)
+	for j, k := range all[:n] {
+		b := g.inboxes[k.inboxKey]
+		if !b.isFull(charge, k.quota) {
 			continue
 		}
 		if j > 0 {

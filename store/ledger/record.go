@@ -41,7 +41,7 @@ var (
 
 // Encode returns the Record of t.
 func (t *Thread) Encode() []byte {
-	identities := []didkey.DID{t.Client} // which the Row has
+	identities := append(make([]didkey.DID, 0, 8), t.Client) // which the Row has
 	number := func(did didkey.DID) uint64 {
 		if did == "" {
 			return 0
@@ -53,7 +53,7 @@ func (t *Thread) Encode() []byte {
 		}
 		return uint64(i + 1)
 	}
-	rest := make([]byte, 0, 32+64*len(t.Transitions))
+	rest := make([]byte, 0, 512)
 	rest = binary.AppendUvarint(rest, number(t.Recipient))
 	rest = binary.AppendUvarint(rest, number(t.Agent))
 	rest = binary.AppendUvarint(rest, uint64(len(t.Transitions)))

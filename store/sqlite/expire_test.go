@@ -171,8 +171,8 @@ func TestCandidatesAreIndexed(t *testing.T) {
 			[]string{"SEARCH t USING INDEX thread_by_id (id=? AND open=?)"}},
 		"the oldest": {anyThread + "t.n IN (" + oldestNumbers + ") ORDER BY t.n LIMIT 1",
 			[]string{"SEARCH thread USING COVERING INDEX thread_by_id (id=? AND open=?)"}},
-		"those of a group":    {knownThreads, []string{"SEARCH t USING INDEX sqlite_autoindex_thread_1 (client=? AND id=?)"}},
-		"messages of a group": {knownMessages, []string{"SEARCH e USING INDEX sqlite_autoindex_event_1 (sender=? AND id=?)"}},
+		"what a group names": {knownRows, []string{"SEARCH t USING INDEX sqlite_autoindex_thread_1 (client=? AND id=?)",
+			"SEARCH e USING INDEX sqlite_autoindex_event_1 (sender=? AND id=?)"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := explain(t, s, c.text, 1, 1, 1, 1)

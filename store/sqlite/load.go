@@ -2,9 +2,11 @@ package sqlite
 
 import (
 	"database/sql"
-	"encoding/json"
+	"fmt"
 	"strconv"
 
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/ledger"
 	"github.com/agora-relay/agora/thread"
 )
@@ -12,10 +14,7 @@ import (
 // Load implements ledger.Tx.
 func (w *writer) Load(wanted ledger.Wanted) (found ledger.Found, err error) {
 	found.End = w.store.cursor(w.last)
-	if found.Messages, err = w.messages(wanted.Messages); err != nil {
-		return found, err
-	}
-	if found.Threads, err = w.threads(wanted.Threads); err != nil {
+	if err := w.loadKnown(wanted, &found); err != nil {
 		return found, err
 	}
 	found.Of = make([][]ledger.Row, len(wanted.Of))
@@ -55,87 +54,102 @@ func (w *writer) Load(wanted ledger.Wanted) (found ledger.Found, err error) {
 	return found, nil
 }
 
-// A question about many rows is one statement with a JSON array of keys: the number of an identity, a colon and an id.
+// knownRows answers which messages and which threads of two lists of keys are stored. A list is a JSON array of texts:
+// the number of an identity, a colon and an id.
 const (
-	keyed    = "json_each(?) AS k CROSS JOIN "
-	keyParty = "CAST(substr(k.value, 1, instr(k.value, ':') - 1) AS INTEGER)"
-	keyID    = "substr(k.value, instr(k.value, ':') + 1)"
-
-	knownMessages = "SELECT p.did, e.id, e.seq, e.expires, e.body, e.thread FROM " + keyed +
-		"event e ON e.sender = " + keyParty + " AND e.id = " + keyID + " CROSS JOIN party p ON p.id = e.sender"
-	knownThreads = "SELECT " + threadColumns + " FROM " + keyed +
-		"thread t ON t.client = " + keyParty + " AND t.id = " + keyID + " CROSS JOIN party p ON p.id = t.client"
+	keyParty  = "CAST(substr(k.value, 1, instr(k.value, ':') - 1) AS INTEGER)"
+	keyID     = "substr(k.value, instr(k.value, ':') + 1)"
+	knownRows = "SELECT 0, p.did, e.id, e.seq, e.expires, e.thread, e.body FROM json_each(?1) AS k " +
+		"CROSS JOIN event e ON e.sender = " + keyParty + " AND e.id = " + keyID + " CROSS JOIN party p ON p.id = e.sender " +
+		"UNION ALL SELECT 1, p.did, t.id, t.n, t.due, t.open, t.record FROM json_each(?2) AS k " +
+		"CROSS JOIN thread t ON t.client = " + keyParty + " AND t.id = " + keyID + " CROSS JOIN party p ON p.id = t.client"
 )
 
 // threadColumns are a ledger.Row's, of the tables thread t and party p.
 const threadColumns = "t.n, t.id, p.did, t.due, t.open, t.record"
 
-// keys is the JSON array of a question, without those whose identity is not here.
-type keys []string
+// keys is a list for knownRows while it is written.
+type keys struct{ text []byte }
 
+// add adds a key, unless its identity is not here.
 func (k *keys) add(party int64, id string) {
-	if party != 0 {
-		*k = append(*k, strconv.FormatInt(party, 10)+":"+id)
+	if party == 0 {
+		return
 	}
+	separator := byte(',')
+	if len(k.text) == 0 {
+		separator = '['
+	}
+	k.text = append(k.text, separator, '"')
+	k.text = strconv.AppendInt(k.text, party, 10)
+	k.text = append(k.text, ':')
+	for i := range len(id) {
+		if c := id[i]; c < ' ' || c == '"' || c == '\\' {
+			k.text = fmt.Appendf(k.text, "\\u%04x", c)
+		} else {
+			k.text = append(k.text, c)
+		}
+	}
+	k.text = append(k.text, '"')
 }
 
-// ask runs a question about keys.
-func (k keys) ask(stmt *sql.Stmt, f func(scanner) error) error {
-	if len(k) == 0 {
-		return nil
+// list ends the list and returns its text.
+func (k *keys) list() string {
+	if len(k.text) == 0 {
+		return "[]"
 	}
-	text, err := json.Marshal(k)
-	if err != nil {
-		return err
-	}
-	return eachRow(f, func() (*sql.Rows, error) { return stmt.Query(string(text)) })
+	return string(append(k.text, ']'))
 }
 
-func (w *writer) messages(wanted []ledger.MessageKey) (found []ledger.Message, err error) {
-	var k keys
-	for _, m := range wanted {
+// loadKnown answers Wanted.Messages and Wanted.Threads.
+func (w *writer) loadKnown(wanted ledger.Wanted, found *ledger.Found) error {
+	messages, threads := keys{w.keys[0][:0]}, keys{w.keys[1][:0]}
+	for _, m := range wanted.Messages {
 		sender, err := w.party(m.Sender)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		k.add(sender, m.ID)
+		messages.add(sender, m.ID)
 	}
-	var threads []int64
-	err = k.ask(w.stmts.knownMessages, func(scan scanner) error {
-		var m ledger.Message
-		var expires, n int64
-		err := scan(&m.Sender, &m.ID, &m.Seq, &expires, &m.Body, &n)
-		m.Expires = instant(expires)
-		found, threads = append(found, m), append(threads, n)
+	for _, t := range wanted.Threads {
+		client, err := w.party(t.Client)
+		if err != nil {
+			return err
+		}
+		threads.add(client, t.ID)
+	}
+	if len(messages.text)+len(threads.text) == 0 {
+		return nil
+	}
+	w.keys = [2][]byte{messages.text, threads.text}
+	var of []int64 // the threads of the messages
+	err := eachRow(func(scan scanner) error {
+		var isThread bool
+		var did didkey.DID
+		var id string
+		var number, at, last int64
+		var blob []byte
+		err := scan(&isThread, &did, &id, &number, &at, &last, &blob)
+		if isThread {
+			found.Threads = append(found.Threads, ledger.Row{Number: number, Key: thread.Key{Client: did, ID: id},
+				Due: instant(at), Open: last == 1, Record: blob})
+			return err
+		}
+		found.Messages = append(found.Messages, ledger.Message{MessageKey: ledger.MessageKey{Sender: did, ID: id},
+			Seq: relay.Seq(number), Expires: instant(at), Body: blob})
+		of = append(of, last)
 		return err
-	})
-	for i, n := range threads {
+	}, func() (*sql.Rows, error) { return w.stmts.knownRows.Query(messages.list(), threads.list()) })
+	for i, n := range of {
 		if n == 0 || err != nil {
 			continue
 		}
 		var rows []ledger.Row
 		if rows, _, err = w.rows(w.stmts.threadByNumber, n); len(rows) > 0 {
-			found[i].Thread = &rows[0]
+			found.Messages[i].Thread = &rows[0]
 		}
 	}
-	return found, err
-}
-
-func (w *writer) threads(wanted []thread.Key) (found []ledger.Row, err error) {
-	var k keys
-	for _, key := range wanted {
-		client, err := w.party(key.Client)
-		if err != nil {
-			return nil, err
-		}
-		k.add(client, key.ID)
-	}
-	err = k.ask(w.stmts.knownThreads, func(scan scanner) error {
-		row, err := scanThread(scan)
-		found = append(found, row)
-		return err
-	})
-	return found, err
+	return err
 }
 
 func scanThread(scan scanner) (row ledger.Row, err error) {

@@ -15,12 +15,12 @@ type statements struct {
 	party, addParty, seen, dropParty *sql.Stmt
 
 	// What ledger.Tx needs.
-	knownMessages, knownThreads, threadByNumber *sql.Stmt
-	threadsOf, openThreads, oldestThreads       *sql.Stmt
-	waiting, waitingOfAll, listed               *sql.Stmt
-	addEvent, addManifest                       *sql.Stmt
-	addThread, updateThread, dropThread         *sql.Stmt
-	addParticipant, dropParticipant             *sql.Stmt
+	knownRows, threadByNumber             *sql.Stmt
+	threadsOf, openThreads, oldestThreads *sql.Stmt
+	waiting, waitingOfAll, listed         *sql.Stmt
+	addEvent, addManifest                 *sql.Stmt
+	addThread, updateThread, dropThread   *sql.Stmt
+	addParticipant, dropParticipant       *sql.Stmt
 
 	// The clock's work.
 	dueThreads, dropEvents, keepLast, dropManifests *sql.Stmt
@@ -63,8 +63,7 @@ func (s *statements) all() map[**sql.Stmt]string {
 			"AND NOT EXISTS (SELECT 1 FROM event WHERE recipient = ?1) AND NOT EXISTS (SELECT 1 FROM thread WHERE client = ?1) " +
 			"AND NOT EXISTS (SELECT 1 FROM participant WHERE party = ?1) AND NOT EXISTS (SELECT 1 FROM manifest WHERE sender = ?1) RETURNING did",
 
-		&s.knownMessages:  knownMessages,
-		&s.knownThreads:   knownThreads,
+		&s.knownRows:      knownRows,
 		&s.threadByNumber: anyThread + "t.n = ?",
 		&s.threadsOf:      threadsOfParticipant,
 		&s.openThreads:    anyThread + "t.id = ? AND t.open = 1 ORDER BY t.n LIMIT ?",

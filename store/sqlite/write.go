@@ -39,6 +39,7 @@ type writer struct {
 	ledger  *ledger.Ledger
 	parties map[didkey.DID]int64 // a cache of the table party; 0: it has no row
 	agents  map[int64]struct{}   // the parties with a manifest
+	keys    [2][]byte            // buffers of loadKnown
 	last    relay.Seq            // the last number given to an event
 
 	mostPages int64 // that the database may have, see limitSize
