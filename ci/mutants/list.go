@@ -8,6 +8,7 @@ const (
 	ofThreads   = "./thread"
 	ofStores    = "./store/sqlite"
 	ofLedger    = "./store/ledger"
+	ofUpdates   = "./store/sqlite -run Update|Migration|MarkKnows"
 	ofWriting   = "./store/sqlite -run Store|Group|Failing"
 	ofInboxes   = "./store/sqlite -run Store/Quota|Undone|FullInbox"
 	ofMarks     = "./store/sqlite -run Mark|Gone|Copy|Fail|CutLog"
@@ -144,9 +145,18 @@ var mutants = []mutant{
 	{"disk: one that failed is tried again", "store/sqlite/health.go", "	if s.refusing.Swap(errDiskFailed) != errDiskFailed {", "	if s.refusing.Load() != errDiskFailed {", ofMarks},
 
 	// Inboxes.
+	{"updates: an error undoes nothing", "store/sqlite/extend.go", "		if _, err := w.stmts.undo.Exec(); err != nil {", "		if err := error(nil); err != nil {", ofUpdates},
+	{"updates: the mark does not know them", "store/sqlite/extend.go", "	if o.err == nil && tx.wrote && ", "	if false && tx.wrote && ", ofUpdates},
+	{"updates: they keep the writer for ever", "store/sqlite/extend.go", "	case <-late.C:\n", "	case <-make(chan int):\n", ofUpdates},
+	{"updates: a failing engine is the function's to ignore", "store/sqlite/extend.go", "	if tx.failed != nil {", "	if false {", ofUpdates},
+	{"updates: a late statement is run", "store/sqlite/extend.go", "	if err := cmp.Or(t.over, t.failed); err != nil {", "	if err := t.failed; err != nil {", ofUpdates},
+	{"updates: nobody pays", "relay/extension.go", "	r.chargeWork(from, took)\n", "	_ = took\n", "./relay -run Update"},
+	{"updates: what is unchecked gets in", "relay/extension.go", "	if c.entry.Envelope == nil {", "	if false {", "./relay -run Update"},
+	{"extensions: a failed migration counts", "store/sqlite/extend.go", "		return errors.Join(err, tx.Rollback())", "		return errors.Join(err, tx.Commit())", ofUpdates},
+	{"terms: are forgotten", "store/ledger/append.go", "		next.Terms = e.Terms\n", "", "./relay -run Update"},
 	{"quota: not enforced", "store/ledger/quota.go", "	if again == 0 || closes(e, h) {", "	if again >= 0 || closes(e, h) {", ofInboxes},
 	{"quota: counts what has expired", "store/sqlite/statements.go", "WHERE recipient = ? AND expires > ? AND", "WHERE recipient = ? AND expires > ? - 1000000000000 AND", ofInboxes},
-	{"quota: what was undone is counted", "store/sqlite/write.go", "	w.ledger.Forget()\n	w.last", "	w.last", ofInboxes},
+	{"quota: what was undone is counted", "store/sqlite/extend.go", "	w.ledger.Forget()\n	w.last", "	w.last", ofInboxes},
 	{"quota: a full inbox is counted for each post", "store/ledger/quota.go", " || now.Sub(b.counted).Abs() < countEvery", "", ofInboxes},
 	{"quota: keeps out a thread's own", "store/ledger/quota.go", "if m.Recipient == \"\" || !t.Unasked(m.Recipient) {", "if m.Recipient == \"\" {", ofInboxes},
 	{"quota: closing messages count for nothing", "store/ledger/quota.go", "	if m.Recipient == \"\" || !t", "	if t.State == thread.Failed || m.Recipient == \"\" || !t", ofInboxes},
