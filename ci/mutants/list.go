@@ -167,7 +167,7 @@ var mutants = []mutant{
 	{"identities: stay for ever", "store/sqlite/expire.go", "	for id := range some {\n", "	for id := range some {\n		if id > 0 {\n			continue\n		}\n", "./store/sqlite -run Identities"},
 	{"identities: go while a thread names them", "store/sqlite/statements.go", "AND NOT EXISTS (SELECT 1 FROM participant WHERE party = ?1) ", "", "./store/sqlite -run Identities"},
 	{"notices: take the last room", "store/ledger/expire.go", "		if room <= 0 {", "		if room < -1<<60 {", "./store/sqlite -run NoticesLeave"},
-	{"notices: live for a day", "relay/threads.go", "			TTL:       ttl,\n", "", "./relay -run NoticesLive"},
+	{"notices: live for a day", "relay/threads.go", "			TTL:       ttl,\n", "			TTL:       max(ttl, envelope.DefaultTTL),\n", "./relay -run NoticesLive"},
 	{"notices: tell who has nothing to learn", "relay/threads.go", "if t.Unasked(party) && !now.Before(request) {", "if t.Unasked(party) && now.IsZero() {", "./relay -run NoticesLive"},
 	{"full: records of ended threads stay", "store/sqlite/full.go", "if len(row.Record) > 0 {", "if false {", "./store/sqlite -run Recovery"},
 	{"limits: the writer's time costs nothing", "relay/relay.go", "	r.chargeWork(from, receipt.Took)\n", "", "./relay -run WritesAre"},

@@ -208,6 +208,20 @@ func TestUpdateTooLong(t *testing.T) {
 	}
 }
 
+// A transaction is of no use when its function has returned.
+func TestUpdateIsOver(t *testing.T) {
+	s := openBooks(t, filepath.Join(t.TempDir(), "agora.db"), Options{})
+	var kept relay.StoreTx
+	_, err := s.Update(t.Context(), func(tx relay.StoreTx) error { kept = tx; return nil })
+	must(t, err)
+	_, err = kept.Append(request(t, key(1), ""))
+	_, err2 := kept.Exec("INSERT INTO books_account (name, balance) VALUES ('a', 1)")
+	err3 := kept.Query(nil, "SELECT 1")
+	if err != errOver || err2 != errOver || err3 != errOver {
+		t.Errorf("used afterwards: %v, %v, %v", err, err2, err3)
+	}
+}
+
 // A refused message within an update changes nothing, and the function decides what comes of it.
 func TestUpdateGoesOnAfterRefusals(t *testing.T) {
 	s := openBooks(t, filepath.Join(t.TempDir(), "agora.db"), Options{})
