@@ -58,7 +58,7 @@ type Store interface {
 }
 
 // Notices returns the envelopes that tell the parties of t that the clock has ended it. request is when the REQUEST of t
-// expires; the zero time if the store does not have it any more.
+// expires.
 type Notices func(t thread.Thread, request time.Time) []*envelope.Envelope
 
 // Policy is what a relay decides by about time, threads and inboxes. A store is opened with it, and the relay asks the
