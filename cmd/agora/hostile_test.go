@@ -19,6 +19,8 @@ import (
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/store/ledger"
+	"github.com/agora-relay/agora/thread"
 )
 
 // hostile is a text that colours, moves, hides and reverses what a terminal shows, and tries to forge a line:
@@ -169,6 +171,9 @@ func hostileFolder(t *testing.T) (folder string) {
 		t.Fatal(err)
 	}
 	const late = int64(1) << 62
+	record := ledger.Thread{Thread: thread.Thread{RequestID: hostile, Recipient: hostile, Agent: hostile,
+		Transitions: []thread.Transition{{To: thread.Pending, Type: envelope.TypeOffer, By: hostile, ID: hostile}},
+		Offers:      []thread.Offer{{Agent: hostile, ID: hostile}}}}
 	for _, row := range []struct {
 		statement string
 		args      []any
@@ -176,9 +181,7 @@ func hostileFolder(t *testing.T) (folder string) {
 		{"INSERT INTO party (id, did) VALUES (7, ?)", []any{hostile}},
 		{"INSERT INTO event (seq, sender, id, recipient, type, thread, ts, received, expires, forget, body, charged, network) VALUES (1, 7, ?1, 7, ?1, 1, 1, 1, ?2, ?2, CAST(?1 AS BLOB), 0, 0)",
 			[]any{hostile, late}},
-		{"INSERT INTO thread (n, id, client, due, keep, open, record) VALUES (1, ?1, 7, ?2, ?2, 0, json_object('id', ?1, 'client', ?1, 'state', ?1, 'requestId', ?1, " +
-			"'offers', json_array(), 'transitions', json_array(json_object('from', ?1, 'to', ?1, 'type', ?1, 'by', ?1, 'id', ?1, 'at', '2026-01-01T00:00:00Z'))))",
-			[]any{hostile, late}},
+		{"INSERT INTO thread (n, id, client, due, open, record) VALUES (1, ?, 7, ?, 0, ?)", []any{hostile, late, record.Encode()}},
 		{"INSERT INTO manifest (n, sender, id, seq, ts, expires, intents, text, recipient) VALUES (1, 7, ?1, 1, 1, ?2, json_array(?1), ?1, 7)", []any{hostile, late}},
 		{"INSERT INTO meta (name, value) VALUES (?1, ?1)", []any{hostile}},
 	} {

@@ -3,6 +3,7 @@ package ledger
 import (
 	"bytes"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/agora-relay/agora/didkey"
@@ -43,6 +44,7 @@ func (l *Ledger) Append(tx Tx, entries []relay.Entry) (outcomes []Outcome, poste
 			return nil, nil, err
 		}
 	}
+	l.left = g.end
 	posted = changes.posted()
 	g.share(outcomes, loaded.Sub(began), time.Since(decided))
 	return outcomes, posted, nil
@@ -162,8 +164,20 @@ func (g *group) accept(e relay.Entry, t thread.Thread, h *held, charge int64) re
 	if e.Listing != nil && !g.list(m.Sender.ID, Listed{e.Listing.ID, m.TS, expires}) {
 		e.Listing = nil
 	}
+	if e.Listing != nil {
+		g.unlist(m.Sender.ID, e.Listing.ID)
+	}
 	event := g.add(e, h, charge, expires, g.policy.Window.RememberUntil(e.Received, expires))
 	return relay.Receipt{ID: m.ID, Cursor: g.end, ExpiresAt: event.Expires, Thread: t.Key(), State: t.State}
+}
+
+// unlist takes the listing from an event of this group that has the same.
+func (g *group) unlist(sender didkey.DID, id string) {
+	for i := range g.events {
+		if e := &g.events[i]; e.Listing != nil && e.Envelope.Sender.ID == sender && e.Listing.ID == id {
+			e.Listing = nil
+		}
+	}
 }
 
 // add numbers e and puts it among the events. It is stored until forget.
@@ -211,7 +225,7 @@ func (h *held) join(m *envelope.Envelope) {
 	case envelope.TypeAccept:
 		p.DID, p.Works = h.Agent, true
 	}
-	if p.DID != "" {
+	if p.DID != "" && !slices.Contains(h.joined, p) {
 		h.joined = append(h.joined, p)
 	}
 }

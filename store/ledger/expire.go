@@ -98,7 +98,7 @@ func (x *expiry) write(tx Tx) ([]relay.Posted, error) {
 		if err != nil {
 			return nil, err
 		}
-		x.end = found.End
+		x.since(found.End)
 		for _, m := range found.Messages {
 			x.known[m.MessageKey] = known{}
 		}
@@ -118,7 +118,13 @@ func (x *expiry) write(tx Tx) ([]relay.Posted, error) {
 	if len(changes.Threads)+len(changes.Removed) == 0 {
 		return nil, nil
 	}
-	return changes.posted(), tx.Write(changes)
+	if err := tx.Write(changes); err != nil {
+		return nil, err
+	}
+	if len(changes.Events) > 0 {
+		x.left = x.end
+	}
+	return changes.posted(), nil
 }
 
 // HasEnded reports whether the thread of row has ended at now and the last of its envelopes has expired: then its record

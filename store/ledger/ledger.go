@@ -26,23 +26,29 @@ const (
 	MaxRecordBytes = 256 << 10 // of Row.Record in one list, but one row at least; one with a hundred offers has some 20 KB
 )
 
-// Tx is a transaction of an engine. The ledger calls its methods one after the other. An error of Tx is not a refusal:
-// it means that the engine failed, and the transaction must be rolled back.
+// Tx is a transaction of an engine. It begins before the ledger is called, and nobody else writes to the database until
+// it ends. The ledger calls its methods one after the other: Load, if there is something to ask, and then Write, once at
+// most. Nothing is asked after Write, so an engine may send it together with the commit.
+//
+// An error of Tx is not a refusal. It means that the engine failed: the transaction must be rolled back, and Ledger.Forget
+// called. The same call may then be made again in another transaction.
 type Tx interface {
 	// Load returns what is stored of all that is wanted, in one round trip if the engine is behind a network.
 	Load(Wanted) (Found, error)
 
-	// Write stores changes. What it is given follows from what Load returned, so nothing in it can be refused.
+	// Write stores changes. It follows from what Load returned, so no constraint of the database stands against it.
 	Write(Changes) error
 }
 
-// MessageKey names a message. It is unique among all that are remembered.
+// MessageKey names a message. It is unique among all that are remembered. All texts of this package are equal if their
+// bytes are, whatever a database's collation says, and none is put in order. Identities and ids have no U+0000.
 type MessageKey struct {
 	Sender didkey.DID
 	ID     string
 }
 
-// Wanted is what a group asks for. Each field is a list of questions; Found answers them.
+// Wanted is what a group asks for. Each field is a list of questions; Found answers them. In Messages and Threads a
+// question may come twice, and may be answered twice.
 type Wanted struct {
 	Messages []MessageKey
 	Threads  []thread.Key
@@ -82,6 +88,7 @@ type Found struct {
 	Messages []Message    // those of Wanted.Messages that are stored, in any order
 	Threads  []Row        // those of Wanted.Threads that are stored, in any order
 
+	// Each list ends before it has more than MaxRecordBytes.
 	Of     [][]Row // up to MaxCandidates each: those in which the party works first, then by Number
 	Open   [][]Row // up to MaxCandidates each, by Number
 	Oldest [][]Row // by Number: up to MaxCandidates of those that are open, and up to MaxCandidates of the others
@@ -121,7 +128,8 @@ type Row struct {
 	Record []byte    // see Thread
 }
 
-// Changes is what a group writes. An engine may write it in any order.
+// Changes is what a group writes. An engine may write it in any order. Times are stored as Nanos makes them: a database's
+// own times are too coarse.
 type Changes struct {
 	Events  []Event // with consecutive numbers, those behind Found.End
 	Threads []Change
@@ -132,7 +140,7 @@ type Changes struct {
 type Change struct {
 	Row
 	New    bool          // insert it; else replace Due, Open and Record
-	Joined []Participant // those who have come to take part since it was stored, or have begun to work in it
+	Joined []Participant // those who have come to take part, or to work in it; insert those that are not there yet
 }
 
 // Participant is one who takes part in a thread other than its client.
@@ -160,11 +168,12 @@ type Event struct {
 }
 
 // Ledger decides by one policy. It belongs to the one goroutine that writes: its methods are not to be called
-// concurrently. What it remembers between groups is a count of what waits in inboxes, so an engine that does not write
-// alone makes a new Ledger for each group.
+// concurrently. Between groups it remembers counts of what waits in inboxes. It forgets them when Found.End shows that
+// others have written to the database since.
 type Ledger struct {
 	policy  relay.Policy
 	inboxes map[inboxKey]inbox
+	left    relay.Cursor // where the last group ended
 	seed    maphash.Seed // of spread
 }
 

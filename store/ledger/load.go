@@ -1,8 +1,6 @@
 package ledger
 
 import (
-	"slices"
-
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
@@ -52,7 +50,7 @@ func (g *group) loadNamed(tx Tx, entries []relay.Entry) error {
 	if err != nil {
 		return err
 	}
-	g.end = found.End
+	g.since(found.End)
 	for _, row := range found.Threads {
 		if _, err := g.hold(row); err != nil {
 			return err
@@ -73,21 +71,28 @@ func (g *group) loadNamed(tx Tx, entries []relay.Entry) error {
 	return nil
 }
 
+// since begins behind end. If that is not where the last group ended, others have written, and counts may be too low.
+func (g *group) since(end relay.Cursor) {
+	if g.end = end; end != g.left {
+		g.Forget()
+	}
+}
+
 // loadSearched loads the threads in which the senders of entries take part, where an entry names none, and counts what
 // waits in the inboxes that entries go to. It returns the numbers of the entries that no thread was found for.
 func (g *group) loadSearched(tx Tx, entries []relay.Entry) (lost []int, err error) {
 	var w Wanted
-	var searching, offering []int
+	var searching []int
+	of, open := map[Participation]int{}, map[string]int{} // the places of questions in w
 	for i, e := range entries {
 		m := e.Envelope
 		if m.Type == envelope.TypeManifest || g.isKnown(m) || g.namesThread(m) {
 			continue
 		}
 		searching = append(searching, i)
-		w.Of = append(w.Of, Participation{m.Thread, m.Sender.ID})
+		ask(of, &w.Of, Participation{m.Thread, m.Sender.ID})
 		if m.Type == envelope.TypeOffer {
-			offering = append(offering, i)
-			w.Open = append(w.Open, m.Thread)
+			ask(open, &w.Open, m.Thread)
 		}
 	}
 	counting := g.uncounted(entries, &w)
@@ -105,34 +110,43 @@ func (g *group) loadSearched(tx Tx, entries []relay.Entry) (lost []int, err erro
 	if len(searching) == 0 {
 		return nil, nil
 	}
-	hits := make([]int, len(entries))
-	for j, i := range searching {
-		hits[i] = len(found.Of[j])
-		if err := g.holdAll(found.Of[j], i); err != nil {
+	for _, i := range searching {
+		m := entries[i].Envelope
+		rows := found.Of[of[Participation{m.Thread, m.Sender.ID}]]
+		if m.Type == envelope.TypeOffer {
+			rows = append(rows[:len(rows):len(rows)], found.Open[open[m.Thread]]...)
+		}
+		if len(rows) == 0 {
+			lost = append(lost, i)
+		}
+		if err := g.holdAll(rows, i); err != nil {
 			return nil, err
 		}
 	}
-	for j, i := range offering {
-		hits[i] += len(found.Open[j])
-		if err := g.holdAll(found.Open[j], i); err != nil {
-			return nil, err
-		}
+	return lost, nil
+}
+
+// ask adds a question to a list, once, and notes its place.
+func ask[Q comparable](places map[Q]int, list *[]Q, question Q) {
+	if _, asked := places[question]; !asked {
+		places[question] = len(*list)
+		*list = append(*list, question)
 	}
-	return slices.DeleteFunc(searching, func(i int) bool { return hits[i] > 0 }), nil
 }
 
 // loadOldest loads the oldest threads with the ids of those entries.
 func (g *group) loadOldest(tx Tx, entries []relay.Entry, lost []int) error {
 	var w Wanted
+	places := map[string]int{}
 	for _, i := range lost {
-		w.Oldest = append(w.Oldest, entries[i].Envelope.Thread)
+		ask(places, &w.Oldest, entries[i].Envelope.Thread)
 	}
 	found, err := tx.Load(w)
 	if err != nil {
 		return err
 	}
-	for j, i := range lost {
-		if err := g.holdAll(found.Oldest[j], i); err != nil {
+	for _, i := range lost {
+		if err := g.holdAll(found.Oldest[places[entries[i].Envelope.Thread]], i); err != nil {
 			return err
 		}
 	}

@@ -191,8 +191,14 @@ func (d *data) Write(c ledger.Changes) error {
 			continue
 		}
 		for _, s := range d.threads {
-			if s.Number == t.Number {
-				s.Row, s.joined = t.Row, append(s.joined, t.Joined...)
+			if s.Number != t.Number {
+				continue
+			}
+			s.Row = t.Row
+			for _, p := range t.Joined {
+				if !slices.Contains(s.joined, p) {
+					s.joined = append(s.joined, p)
+				}
 			}
 		}
 	}
