@@ -138,11 +138,13 @@ var mutants = []mutant{
 	{"store: the threads' notices come twice", "store/ledger/expire.go", "		if x.isKnown(n.Envelope) {\n			continue\n		}\n", "", ofStores},
 
 	// The mark, the latch and the check.
-	{"mark: written before the commit", "store/sqlite/write.go", "			posted, err = w.runGroup(group, outcomes)\n", "			posted, err = w.runGroup(group, outcomes)\n			if n := len(posted); n > 0 {\n				next := w.store.mark.mark\n				next.seq = posted[n-1].Seq\n				return w.store.mark.write(next)\n			}", ofMarks},
-	{"mark: not written", "store/sqlite/write.go", "	if next != s.mark.mark {", "	if next.swept != s.mark.swept {", ofMarks},
+	{"mark: written before the commit", "store/sqlite/write.go", "			posted, err = w.runGroup(group, outcomes)\n", "			posted, err = w.runGroup(group, outcomes)\n			if n := len(posted); n > 0 {\n				next := w.store.care.mark.mark\n				next.seq = posted[n-1].Seq\n				return w.store.care.mark.write(next)\n			}", ofMarks},
+	{"mark: not written", "store/sqlite/care.go", "	if next == c.mark.mark {", "	if next.swept == c.mark.swept {", ofMarks},
 	{"mark: a database that is gone", "store/sqlite/mark.go", "		return m, errors.Join(err, m.missing(m.epoch, 0))", "		return m, err", ofMarks},
 	{"mark: agora check does not ask it", "store/sqlite/check.go", "if err := c.mark.missing(c.epoch, c.report.Seq); err != nil {", "if err := c.mark.missing(c.epoch, c.report.Seq); err != nil && c.epoch == 0 {", ofMarks},
-	{"disk: one that failed is tried again", "store/sqlite/health.go", "	if s.refusing.Swap(errDiskFailed) != errDiskFailed {", "	if s.refusing.Load() != errDiskFailed {", ofMarks},
+	{"disk: one that failed is tried again", "store/sqlite/health.go", "	if state(c.state.Swap(int32(diskFailed))) != diskFailed {", "	if state(c.state.Load()) != diskFailed {", ofMarks},
+	{"disk: a full one is never looked at again", "store/sqlite/care.go", "			err = c.makeRoom(instant(c.due.Load()))", "			err = errDiskFull", "./store/sqlite -run Care"},
+	{"disk: the mark is never synced", "store/sqlite/care.go", "	if err := c.syncMark(); err != nil {", "	if err := error(nil); err != nil {", "./store/sqlite -run Care|Mark"},
 
 	// Inboxes.
 	{"updates: an error undoes nothing", "store/sqlite/extend.go", "		if _, err := w.stmts.undo.Exec(); err != nil {", "		if err := error(nil); err != nil {", ofUpdates},

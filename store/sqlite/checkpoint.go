@@ -19,30 +19,24 @@ func (j job) pages() int {
 	return eventPages + len(j.entry.Envelope.Canonical())/pageSize
 }
 
-// The write-ahead log is copied into the database in the background whenever it has grown by Store.logLimit pages. It
-// begins again at its start when all of it was copied and nobody reads it; as neither happens under load, the writer
-// makes it so once it is four times as long.
+// The write-ahead log is copied into the database in the background whenever it has grown by care.logLimit pages. It
+// begins again at its start when all of it was copied and nobody reads it. Neither happens under load, so the writer
+// makes it begin again once it is four times as long.
 const forceAt = 4
 
-// checkpointer copies the log when the writer asks for it, until the store is closed.
-func (s *Store) checkpointer() {
-	for {
-		select {
-		case <-s.stop:
-			return
-		case <-s.logGrown:
-			// On a connection of its own, past which the writer goes on.
-			s.copying.Lock()
-			_, err := s.writeDB.ExecContext(context.Background(), "PRAGMA wal_checkpoint(PASSIVE)")
-			s.copying.Unlock()
-			_ = s.failed(err) // which notes it
-		}
+// copyLog copies what the log holds into the database. It has a connection of its own, so the writer goes on meanwhile.
+// A database that failed is left as it is.
+func (c *care) copyLog() {
+	if state(c.state.Load()) == diskFailed {
+		return
 	}
+	_, err := c.db.ExecContext(context.Background(), "PRAGMA wal_checkpoint(PASSIVE)")
+	_ = c.failed(err) // which logs it
 }
 
 // watchLog is called after a commit that changed so many pages at most.
 func (w *writer) watchLog(changed int) error {
-	limit := int(w.store.logLimit.Load())
+	limit := int(w.store.care.logLimit.Load())
 	if w.unseen += changed; w.unseen < limit/4 {
 		return nil
 	}
@@ -61,18 +55,16 @@ func (w *writer) watchLog(changed int) error {
 		_, _, _, err = w.checkpoint(w.stmts.restartLog)
 	case length >= copied+limit:
 		select {
-		case w.store.logGrown <- struct{}{}:
+		case w.store.care.logGrown <- struct{}{}:
 		default: // it has been asked for
 		}
 	}
 	return err
 }
 
-// truncateLog copies all of the log and leaves its file empty; done is false if a reader was in the way. For the
-// checkpointer it waits: who frees a full disk must not give up for one slow fsync.
+// truncateLog copies all of the log and leaves its file empty. done is false if a reader was in the way. copyLog never
+// is: both are done for care's one goroutine.
 func (w *writer) truncateLog() (done bool, err error) {
-	w.store.copying.Lock()
-	defer w.store.copying.Unlock()
 	busy, _, _, err := w.checkpoint(w.stmts.truncateLog)
 	return !busy, err
 }

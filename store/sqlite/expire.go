@@ -17,29 +17,18 @@ const (
 	expireManifests = 50 // each may have 256 rows of intents
 )
 
-// Expire implements relay.Store. It also looks whether the database's files are where they were, keeps what is beside
-// them in order, and while the disk is full tries to make room. Refusals: CodeUnavailable while the store takes nothing in.
+// Expire implements relay.Store. It fails while the store takes nothing in, and with what the last look at the disk
+// found, so that its caller learns of it. Refusals: CodeUnavailable while the store takes nothing in.
 func (s *Store) Expire(ctx context.Context, now time.Time, notices relay.Notices) error {
-	s.expiring.Lock()
-	defer s.expiring.Unlock()
 	if err := s.closed(); err != nil {
 		return err
 	}
-	if err := s.failed(s.misplaced()); err != nil {
-		return err
-	}
-	if err := s.syncMark(); err != nil {
-		return err
-	}
-	if err := s.refusal(); errors.Is(err, errDiskFailed) {
-		return err
-	} else if err != nil {
-		if err := s.makeRoom(ctx, now); err != nil {
-			return err
-		}
-	}
+	s.care.due.Store(nanos(now))
 	for again := true; again && ctx.Err() == nil; {
 		err := s.task(ctx, func(w *writer) error {
+			if err := s.care.refusal(); err != nil {
+				return err // on a full disk only care writes
+			}
 			var posted []relay.Posted
 			err := w.transact(func() (err error) {
 				posted, again, err = w.expire(now, notices)
@@ -48,7 +37,7 @@ func (s *Store) Expire(ctx context.Context, now time.Time, notices relay.Notices
 			if err != nil {
 				return err
 			}
-			return errors.Join(w.committed(posted, now), w.store.failed(w.watchLog(expireEvents*eventPages)))
+			return errors.Join(w.committed(posted, now), s.care.failed(w.watchLog(expireEvents*eventPages)))
 		})
 		if err != nil {
 			return err
@@ -57,7 +46,7 @@ func (s *Store) Expire(ctx context.Context, now time.Time, notices relay.Notices
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return s.upkeep(ctx)
+	return s.care.trouble()
 }
 
 // expire does some of what is due at now; again says that there may be more.
@@ -75,7 +64,7 @@ func (w *writer) expire(now time.Time, notices relay.Notices) (posted []relay.Po
 		return nil, false, err
 	}
 	left := parties{}
-	rows := min(expireEvents, w.store.logLimit.Load()/eventPages+1)
+	rows := min(expireEvents, w.store.care.logLimit.Load()/eventPages+1)
 	_, more, err := w.drop(now, rows, left)
 	if err == nil {
 		err = w.removeParties(left)

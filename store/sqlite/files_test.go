@@ -21,10 +21,10 @@ import (
 )
 
 // crowded is a child that has taken every file descriptor when it comes to use its store. It prints what every
-// connection says, what an append and Expire say, and what these say when descriptors are there again.
+// connection says, what an append, a tick and Expire say, and what these say when descriptors are there again.
 func crowded(path string) error {
 	ctx := context.Background()
-	s, err := Open(ctx, path, Options{Reserve: 1 << 20})
+	s, err := Open(ctx, path, Options{Reserve: 1 << 20, every: never})
 	if err != nil {
 		return err
 	}
@@ -58,6 +58,7 @@ func crowded(path string) error {
 	if err := inWriter("PRAGMA max_page_count = 100"); err != nil {
 		return err
 	}
+	fmt.Println("tick:", tick(s, time.Now()))
 	fmt.Println("expire:", s.Expire(ctx, time.Now(), nil))
 	if err := inWriter("PRAGMA max_page_count"); err != nil {
 		return err
@@ -69,8 +70,9 @@ func crowded(path string) error {
 			return err
 		}
 	}
+	fmt.Println("tick later:", tick(s, time.Now()))
 	fmt.Println("expire later:", s.Expire(ctx, time.Now(), nil))
-	size, err := fileSize(s.reserve.path)
+	size, err := fileSize(s.care.reserve.path)
 	fmt.Println("reserve later:", size, err)
 	return s.Close()
 }
@@ -80,8 +82,8 @@ func TestWithoutDescriptors(t *testing.T) {
 	out, err := start(t, "crowded", filepath.Join(t.TempDir(), "agora.db")).rest()
 	must(t, err)
 	for want, n := range map[string]int{
-		"reader: <nil>\n": readers, "checkpointer: <nil>\n": 1, "expire: " + errBusy.Error() + "\n": 1, "append: <nil>\n": 1, "limit set: true\n": 1,
-		"expire later: <nil>\n": 1, fmt.Sprintf("reserve later: %d <nil>\n", 1<<20): 1,
+		"reader: <nil>\n": readers, "checkpointer: <nil>\n": 1, "tick: " + errBusy.Error() + "\n": 1, "expire: " + errBusy.Error() + "\n": 1, "append: <nil>\n": 1, "limit set: true\n": 1,
+		"tick later: <nil>\n": 1, "expire later: <nil>\n": 1, fmt.Sprintf("reserve later: %d <nil>\n", 1<<20): 1,
 	} {
 		if strings.Count(out, want) != n {
 			t.Errorf("not %d times %q in\n%s", n, want, out)
@@ -119,11 +121,11 @@ func TestWhatClosesTheStore(t *testing.T) {
 		{&os.PathError{Op: "open", Err: syscall.EIO}, errDiskFailed, nil},
 		{context.Canceled, errDiskFailed, nil},
 	} {
-		s := &Store{options: Options{Log: slog.New(slog.DiscardHandler)}}
+		s := &care{log: slog.New(slog.DiscardHandler)}
 		if told := s.failed(c.err); !errors.Is(s.refusal(), c.write) || !errors.Is(told, errBusy) && c.write == nil {
 			t.Errorf("a write that fails with %q: %v, its caller is told %v", c.err, s.refusal(), told)
 		}
-		s.refusing.Store(nil)
+		s.state.Store(int32(takingIn))
 		if told := s.readFailed(c.err); !errors.Is(s.refusal(), c.read) || !errors.Is(told, c.err) {
 			t.Errorf("a read that fails with %q: %v, its caller is told %v", c.err, s.refusal(), told)
 		}
@@ -157,10 +159,13 @@ func TestMisplacedFiles(t *testing.T) {
 			for range 3 {
 				appendAll(t, s, requests(t, 2))
 				must(t, s.task(t.Context(), func(w *writer) error { _, err := w.truncateLog(); return err }))
-				must(t, s.Expire(t.Context(), time.Now(), nil))
+				must(t, tick(s, time.Now()))
 			}
 			must(t, c.change(path+c.suffix))
 			for range 2 {
+				if err := tick(s, time.Now()); !errors.Is(err, errDiskFailed) {
+					t.Errorf("tick: %v", err)
+				}
 				if err := s.Expire(t.Context(), time.Now(), nil); !errors.Is(err, errDiskFailed) {
 					t.Errorf("Expire: %v", err)
 				}

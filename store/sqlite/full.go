@@ -17,24 +17,24 @@ import (
 func logLimit(reserve int64) int64 { return min(max(reserve/pageSize/forceAt, 16), 10_000) }
 
 // upkeep makes the reserve as large as it is to be and the database's limit what the disk allows.
-func (s *Store) upkeep(ctx context.Context) error {
-	target, err := s.reserve.target()
+func (c *care) upkeep() error {
+	target, err := c.reserve.target()
 	if err != nil {
 		return err
 	}
-	have, err := fileSize(s.reserve.path)
+	have, err := fileSize(c.reserve.path)
 	if err != nil {
 		return err
 	}
-	s.logLimit.Store(logLimit(target))
+	c.logLimit.Store(logLimit(target))
 	var grown error
 	if have < target {
-		grown = s.failed(s.reserve.grow(min(target, have+reserveStep)))
-		if grown != nil && !errors.Is(grown, errBusy) { // busy: the next Expire tries again, the limit is set all the same
+		grown = c.failed(c.reserve.grow(min(target, have+reserveStep)))
+		if grown != nil && !errors.Is(grown, errBusy) { // busy: the next tick tries again, the limit is set all the same
 			return grown
 		}
 	}
-	err = s.task(ctx, func(w *writer) error {
+	err = c.task(context.Background(), func(w *writer) error {
 		_, err := w.limitSize(target)
 		return err
 	})
@@ -48,16 +48,16 @@ const leastRoom = 64
 // reserve stands and the write-ahead log is as long as it gets. So the database itself never fills the disk.
 // enough says that there is room for a while, in free pages or in new ones.
 func (w *writer) limitSize(reserve int64) (enough bool, err error) {
-	s := w.store
+	c := &w.store.care
 	count, free, err := w.pageCounts()
 	if err != nil {
 		return false, err
 	}
-	limit, log := s.options.MaxBytes/pageSize, s.logLimit.Load()
-	if room, known := diskRoom(filepath.Dir(s.path)); known {
+	limit, log := c.maxBytes/pageSize, c.logLimit.Load()
+	if room, known := diskRoom(filepath.Dir(c.path)); known {
 		var sizes [3]int64
 		for i, suffix := range []string{"", "-wal", ".reserve"} {
-			if sizes[i], err = fileSize(s.path + suffix); err != nil {
+			if sizes[i], err = fileSize(c.path + suffix); err != nil {
 				return false, err
 			}
 		}
@@ -69,7 +69,7 @@ func (w *writer) limitSize(reserve int64) (enough bool, err error) {
 	var set int64
 	err = w.conn.QueryRowContext(context.Background(), "PRAGMA max_page_count = "+strconv.FormatInt(max(limit, 1), 10)).Scan(&set)
 	if err != nil {
-		return false, s.failed(err)
+		return false, c.failed(err)
 	}
 	w.mostPages = limit
 	return w.spare(count, free) >= 0, nil
@@ -81,60 +81,55 @@ func (w *writer) pageCounts() (all, free int64, err error) {
 	if err = w.conn.QueryRowContext(ctx, "PRAGMA page_count").Scan(&all); err == nil {
 		err = w.conn.QueryRowContext(ctx, "PRAGMA freelist_count").Scan(&free)
 	}
-	return all, free, w.store.failed(err)
+	return all, free, w.store.care.failed(err)
 }
 
 // spare returns how many more pages a database may take, free ones or new ones, and still have room for a while;
 // negative if it has not.
 func (w *writer) spare(all, free int64) int64 {
-	return w.mostPages - all + free - max(min(w.mostPages/16, w.store.logLimit.Load()), leastRoom)
+	return w.mostPages - all + free - max(min(w.mostPages/16, w.store.care.logLimit.Load()), leastRoom)
 }
 
-// makeRoom makes room on a full disk and lets the store take in again. Errors: errDiskFull while there is not enough.
-func (s *Store) makeRoom(ctx context.Context, now time.Time) error {
-	err := s.purge(ctx, now)
+// makeRoom makes room on a full disk, by what is due at now, and takes messages in again if there is enough. Errors:
+// errDiskFull while there is not.
+func (c *care) makeRoom(now time.Time) error {
+	err := c.purge(now)
 	if errors.Is(err, errDiskFull) {
-		if err := s.reserve.release(); err != nil {
+		if err := c.reserve.release(); err != nil {
 			return err
 		}
-		err = s.purge(ctx, now)
-	}
-	if ctx.Err() != nil {
-		return ctx.Err() // which says nothing about the disk
+		err = c.purge(now)
 	}
 	if err == nil {
-		err = s.reserve.restore()
+		err = c.reserve.restore()
 	}
 	if err != nil {
-		return s.failed(err)
+		return c.failed(err)
 	}
-	stands, err := fileSize(s.reserve.path)
+	stands, err := fileSize(c.reserve.path)
 	if err != nil {
 		return err
 	}
-	s.logLimit.Store(logLimit(stands))
+	c.logLimit.Store(logLimit(stands))
 	enough := false
-	err = s.task(ctx, func(w *writer) (err error) {
+	err = c.task(context.Background(), func(w *writer) (err error) {
 		enough, err = w.limitSize(stands)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	if enough && s.refusing.CompareAndSwap(errDiskFull, nil) {
-		s.options.Log.Info("there is room on the disk again; messages are taken in")
+	if enough && c.move(diskFull, takingIn) {
+		c.log.Info("there is room on the disk again; messages are taken in")
 	}
-	return s.refusal()
+	return c.refusal()
 }
 
-// purge removes what is forgotten and cuts what has expired, in transactions so small that the log stays within the
-// reserve, each copied into the database before the next.
-func (s *Store) purge(ctx context.Context, now time.Time) error {
+// purge removes what is forgotten and cuts what has expired. Its transactions are so small that the log stays within
+// the reserve, and each is copied into the database before the next. It ends early when the store is closed.
+func (c *care) purge(now time.Time) error {
 	for again := true; again; {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		err := s.task(ctx, func(w *writer) (err error) {
+		err := c.task(context.Background(), func(w *writer) (err error) {
 			again, err = w.purge(now)
 			return err
 		})
@@ -186,12 +181,12 @@ func (w *writer) trim(now time.Time, rows int64) (again bool, err error) {
 	return again, err
 }
 
-// purge is one transaction of Store.purge.
+// purge is one transaction of care.purge.
 func (w *writer) purge(now time.Time) (again bool, err error) {
 	if _, err := w.truncateLog(); err != nil {
-		return false, w.store.failed(err)
+		return false, w.store.care.failed(err)
 	}
-	limit := w.store.logLimit.Load()
+	limit := w.store.care.logLimit.Load()
 	err = w.transact(func() (err error) {
 		left := parties{}
 		removed, _, err := w.drop(now, max(1, limit/eventPages), left)
@@ -211,7 +206,7 @@ func (w *writer) purge(now time.Time) (again bool, err error) {
 		return false, err
 	}
 	if done, err := w.truncateLog(); err != nil || !done {
-		return false, w.store.failed(err)
+		return false, w.store.care.failed(err)
 	}
 	return again, nil
 }

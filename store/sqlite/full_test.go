@@ -65,7 +65,7 @@ func TestFull(t *testing.T) {
 			o := Options{MaxBytes: 1 << 20, Reserve: 8 << 20, Log: slog.New(slog.DiscardHandler)}
 			s := openWith(t, path, o)
 			now := time.Now().Truncate(time.Millisecond)
-			must(t, s.Expire(t.Context(), now, nil))
+			must(t, tick(s, now))
 			ids := fill(t, s, size, now)
 			if info, err := os.Stat(path); err != nil || info.Size() > o.MaxBytes {
 				t.Errorf("the file has %d bytes, %v", info.Size(), err)
@@ -73,7 +73,7 @@ func TestFull(t *testing.T) {
 			sound(t, s, ids)
 			// It is full until something has expired, however often it is asked, and says so at the door.
 			for range 3 {
-				if err := s.Expire(t.Context(), now.Add(time.Minute-1), nil); !errors.Is(err, errDiskFull) {
+				if err := tick(s, now.Add(time.Minute-1)); !errors.Is(err, errDiskFull) {
 					t.Errorf("expire of a full store: %v", err)
 				}
 				if _, err := s.Append(t.Context(), sized(t, 1, 1, now)); !errors.Is(err, errDiskFull) {
@@ -87,7 +87,7 @@ func TestFull(t *testing.T) {
 
 			// What has expired gives its bodies; their ids are remembered, and no clock set back delivers them.
 			now = now.Add(time.Minute)
-			must(t, s.Expire(t.Context(), now, nil))
+			must(t, tick(s, now))
 			sound(t, s, ids)
 			late := sized(t, 1, size, now)
 			appendAll(t, s, []relay.Entry{late})
@@ -125,13 +125,13 @@ func TestFull(t *testing.T) {
 func TestFullUntilThereIsEnough(t *testing.T) {
 	s := openWith(t, filepath.Join(t.TempDir(), "agora.db"), Options{MaxBytes: 1 << 20, Reserve: 8 << 20, Log: slog.New(slog.DiscardHandler)})
 	now := time.Now().Truncate(time.Millisecond)
-	must(t, s.Expire(t.Context(), now, nil))
+	must(t, tick(s, now))
 	appendAll(t, s, []relay.Entry{sized(t, 1, 30_000, now.Add(-30*time.Second))})
 	fill(t, s, 1000, now)
-	if err := s.Expire(t.Context(), now.Add(30*time.Second), nil); !errors.Is(err, errDiskFull) {
+	if err := tick(s, now.Add(30*time.Second)); !errors.Is(err, errDiskFull) {
 		t.Errorf("with the room of one message: %v", err)
 	}
-	must(t, s.Expire(t.Context(), now.Add(time.Minute), nil))
+	must(t, tick(s, now.Add(time.Minute)))
 }
 
 // The reserve grows to what it is to be, stays over a restart, and is made anew as large as it was.
@@ -147,19 +147,19 @@ func TestReserve(t *testing.T) {
 	}
 	size(0)
 	for _, want := range []int64{reserveStep, o.Reserve, o.Reserve} {
-		must(t, s.Expire(t.Context(), time.Now(), nil))
+		must(t, tick(s, time.Now()))
 		size(want)
 	}
 	must(t, s.Close())
 	s = openWith(t, path, o)
 	size(o.Reserve)
-	must(t, s.Expire(t.Context(), time.Now(), nil))
-	must(t, s.reserve.release())
+	must(t, tick(s, time.Now()))
+	must(t, s.care.reserve.release())
 	size(0)
-	must(t, s.reserve.restore())
+	must(t, s.care.reserve.restore())
 	size(o.Reserve)
-	s.refusing.Store(errDiskFull)
-	must(t, s.Expire(t.Context(), time.Now(), nil))
+	s.care.state.Store(int32(diskFull))
+	must(t, tick(s, time.Now()))
 	size(o.Reserve)
 	appendAll(t, s, requests(t, 1))
 }
@@ -184,7 +184,7 @@ func TestLogStaysShort(t *testing.T) {
 	appendAll(t, s, requests(t, 400))
 	size, err := fileSize(path + logSuffix)
 	must(t, err)
-	if most := 4 * forceAt * s.logLimit.Load() * logFrame; size > most { // a reader may be in the way of the writer some times
+	if most := 4 * forceAt * s.care.logLimit.Load() * logFrame; size > most { // a reader may be in the way of the writer some times
 		t.Errorf("the log has %d bytes, at most %d were to be", size, most)
 	}
 }
@@ -192,7 +192,7 @@ func TestLogStaysShort(t *testing.T) {
 // A log that has grown is copied in the background, without the writer's making it begin again.
 func TestLogIsCopied(t *testing.T) {
 	s := openWith(t, filepath.Join(t.TempDir(), "agora.db"), Options{Reserve: 1 << 20})
-	limit := int(s.logLimit.Load())
+	limit := int(s.care.logLimit.Load())
 	length, copied := 0, 0
 	look := func() {
 		must(t, s.task(t.Context(), func(w *writer) (err error) {
@@ -246,7 +246,10 @@ func TestRecovery(t *testing.T) {
 		must(t, err)
 		return []*envelope.Envelope{m}
 	}
-	sweep := func() { _ = s.Expire(t.Context(), now, notices) } // a full store says so
+	sweep := func() {
+		_ = tick(s, now) // a full store says so
+		_ = s.Expire(t.Context(), now, notices)
+	}
 	fillThreads := func() (n int) {
 		for ; ; n++ {
 			m, err := envelope.Draft{TTL: 20 * time.Second, Payload: envelope.Request{Intent: "echo", Title: strings.Repeat("x", 1000)}}.Sign(key(n%50), now)

@@ -20,7 +20,7 @@ import (
 // disk. It prints its receipts, what the failing append and those after it say, and how many events can be read.
 func appendLimited(path string) error {
 	ctx := context.Background()
-	s, err := Open(ctx, path, Options{})
+	s, err := Open(ctx, path, Options{every: never})
 	if err != nil {
 		return err
 	}
@@ -36,6 +36,7 @@ func appendLimited(path string) error {
 		return err
 	}
 	fmt.Println("again:", converse(ctx, s, 0))
+	fmt.Println("tick:", tick(s, time.Now()))
 	fmt.Println("expire:", s.Expire(ctx, time.Now(), nil))
 	page, err := s.Read(ctx, relay.Query{Expired: true, Limit: 1 << 20})
 	fmt.Println("read:", len(page.Events), err)
@@ -55,7 +56,7 @@ func TestFailedWrite(t *testing.T) {
 			receipts = append(receipts, strings.Fields(line)[1])
 		}
 	}
-	for _, want := range []string{"failed: ", "again: ", "expire: "} {
+	for _, want := range []string{"failed: ", "again: ", "tick: ", "expire: "} {
 		if !strings.Contains(out, want+errDiskFailed.Error()+"\n") {
 			t.Errorf("no %q in %q", want+errDiskFailed.Error(), out)
 		}
@@ -90,6 +91,7 @@ func TestFailedConnection(t *testing.T) {
 		}
 	}
 	for name, err := range map[string]error{
+		"tick":   tick(s, time.Now()),
 		"Expire": s.Expire(t.Context(), time.Now(), nil),
 		"Append": func() error { _, err := s.Append(t.Context(), entries[1]); return err }(),
 	} {

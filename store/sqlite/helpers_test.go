@@ -3,6 +3,7 @@ package sqlite
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -96,8 +97,12 @@ func openAt(t testing.TB, path string) *Store {
 	return openWith(t, path, Options{})
 }
 
+// never is a time between two ticks that no test lives to see. Tests tick themselves.
+const never = 1000 * time.Hour
+
 func openWith(t testing.TB, path string, o Options) *Store {
 	t.Helper()
+	o.every = cmp.Or(o.every, never)
 	s, err := Open(t.Context(), path, o)
 	must(t, err)
 	t.Cleanup(func() {
@@ -125,6 +130,13 @@ func signed(t testing.TB, by didkey.Key, d envelope.Draft) relay.Entry {
 	m, err := d.Sign(by, now)
 	must(t, err)
 	return relay.Entry{Envelope: m, Received: now}
+}
+
+// tick lets the store look after its disk once, as if Expire had been called at now, and returns what Expire would say.
+func tick(s *Store, now time.Time) error {
+	s.care.due.Store(nanos(now))
+	s.care.tick()
+	return s.care.trouble()
 }
 
 func events(t testing.TB, s *Store) []relay.Event {

@@ -20,7 +20,7 @@ import (
 // that something acknowledged is missing.
 //
 // The writer writes it after each commit and before the callers are told, without waiting for the disk: it is never
-// ahead of what is on disk, and outlives the process. Expire has it on disk within a second. Its 64 bytes lie in one
+// ahead of what is on disk, and outlives the process. A tick of care has it on disk within a second. Its 64 bytes lie in one
 // sector, which disks write whole, so a power cut leaves an older mark and not a broken one.
 type mark struct {
 	epoch uint32
@@ -40,7 +40,7 @@ func parseMark(text string) (m mark, ok bool) {
 	return m, err == nil && m.String() == text
 }
 
-// markFile is the mark and its file. The writer owns both; only sync is for others.
+// markFile is the mark and its file. The writer owns both; only the sync is care's.
 type markFile struct {
 	mark
 	file *os.File
@@ -169,6 +169,6 @@ func (s *Store) takeUp(path string, found mark) (err error) {
 		s.options.Log.Warn("this is another database than the one this relay last had; readers have to start again, as their "+
 			"cursors are not known any more", "path", path, "epoch", fmt.Sprintf("%08x", s.epoch), "before", fmt.Sprintf("%08x", found.epoch))
 	}
-	s.mark, err = startMark(path+".mark", m)
+	s.care.mark, err = startMark(path+".mark", m)
 	return err
 }

@@ -287,14 +287,14 @@ func TestMarkAtOpen(t *testing.T) {
 			if changed := s.epoch != epoch; changed != (c.lost != "") || len(events(t, s)) != 3 {
 				t.Errorf("the epoch is changed: %v; %d events", changed, len(events(t, s)))
 			}
-			if text, err = os.ReadFile(path + markSuffix); err != nil || string(text) != s.mark.String() || s.mark.seq != 3 || s.mark.epoch != s.epoch {
+			if text, err = os.ReadFile(path + markSuffix); err != nil || string(text) != s.care.mark.String() || s.care.mark.seq != 3 || s.care.mark.epoch != s.epoch {
 				t.Errorf("the mark is %q now, %v", text, err)
 			}
 		})
 	}
 }
 
-// The mark says when the last sweep was, within ten seconds, and is on disk a sweep later.
+// The mark says when the last sweep was, within ten seconds, and is on disk a tick later.
 func TestMarkOfSweeps(t *testing.T) {
 	s := openNew(t)
 	now := time.Now()
@@ -303,15 +303,15 @@ func TestMarkOfSweeps(t *testing.T) {
 		want time.Duration
 	}{{0, 0}, {sweptEvery - 1, 0}, {sweptEvery, sweptEvery}, {0, 0}} {
 		must(t, s.Expire(t.Context(), now.Add(c.at), nil))
-		if got := instant(s.mark.swept).Sub(now); got != c.want {
+		if got := instant(s.care.mark.swept).Sub(now); got != c.want {
 			t.Errorf("after a sweep at %v the mark says %v", c.at, got)
 		}
 	}
-	if !s.unsynced.Load() {
+	if !s.care.unsynced.Load() {
 		t.Error("the mark was written and nobody knows")
 	}
-	must(t, s.Expire(t.Context(), now, nil))
-	if s.unsynced.Load() {
+	must(t, tick(s, now))
+	if s.care.unsynced.Load() {
 		t.Error("the mark is not on disk")
 	}
 }

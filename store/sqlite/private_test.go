@@ -3,7 +3,6 @@
 package sqlite
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -43,14 +42,14 @@ func TestFilesArePrivate(t *testing.T) {
 			}
 			path := filepath.Join(folder, "agora.db")
 			use := func(when string) {
-				s, err := Open(t.Context(), path, Options{Reserve: 1 << 20})
+				s, err := Open(t.Context(), path, Options{Reserve: 1 << 20, every: never})
 				if err != nil {
 					t.Fatal(err)
 				}
 				if err := converse(t.Context(), s, 0); err != nil {
 					t.Fatal(err)
 				}
-				if err := s.Expire(context.Background(), time.Now(), nil); err != nil {
+				if err := tick(s, time.Now()); err != nil {
 					t.Fatal(err)
 				}
 				if open, all := modes(t, folder); len(open) > 0 || all < len(besides) {

@@ -9,9 +9,9 @@ import (
 	"syscall"
 )
 
-// reserve is a file that holds room on the disk: without any, SQLite can remove nothing either. It is let go when the
-// disk is full and made anew afterwards. Its bytes are random, so that a file system that compresses holds as many.
-// Expire owns it.
+// reserve is a file that holds room on the disk. Without any room SQLite cannot remove anything either. The file is
+// removed when the disk is full and made again afterwards. Its bytes are random, so that a file system that compresses
+// holds as many.
 type reserve struct {
 	path   string
 	wanted int64 // bytes

@@ -19,7 +19,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -30,7 +29,6 @@ import (
 	_ "modernc.org/sqlite" // registers the driver
 	sqlite3 "modernc.org/sqlite/lib"
 
-	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/ledger"
 )
@@ -44,6 +42,8 @@ type Options struct {
 	AcceptLoss bool             // open also what lacks acknowledged events, under a new epoch
 	Log        *slog.Logger     // nil: slog.Default
 	Now        func() time.Time // nil: time.Now
+
+	every time.Duration // between two ticks of care; 0: a second
 }
 
 // The zero Options'.
@@ -67,6 +67,9 @@ func (o Options) WithDefaults() Options {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	if o.every == 0 {
+		o.every = time.Second
+	}
 	return o
 }
 
@@ -80,24 +83,15 @@ type Store struct {
 	readDB  *sql.DB
 	epoch   uint32
 
-	appends  chan job
-	tasks    chan job
-	reads    chan func()
-	stop     chan struct{} // closed by Close
-	stopped  chan struct{} // closed by the writer when it has ended
-	workers  sync.WaitGroup
-	closing  sync.Once
-	head     atomic.Int64                   // the last committed sequence number
-	refusing atomic.Pointer[envelope.Error] // what appends are told; nil: they are taken
-	logLimit atomic.Int64                   // pages, see watchLog
-	logGrown chan struct{}                  // holds one; wakes the checkpointer
-	copying  sync.Mutex                     // held while all of the log is copied, or as much as nobody reads
-	mark     *markFile                      // the writer's
-	unsynced atomic.Bool                    // the mark was written
-
-	expiring sync.Mutex // held by Expire, which owns the reserve
-	reserve  reserve
-	files    map[string]os.FileInfo // the database and its write-ahead log as Open found them, by their paths
+	appends chan job
+	tasks   chan job
+	reads   chan func()
+	stop    chan struct{} // closed by Close
+	stopped chan struct{} // closed by the writer when it has ended
+	workers sync.WaitGroup
+	closing sync.Once
+	head    atomic.Int64 // the last committed sequence number
+	care    care
 
 	mu       sync.Mutex // guards what follows
 	watchers map[*watcher]struct{}
@@ -106,7 +100,7 @@ type Store struct {
 
 var _ relay.Extender = (*Store)(nil)
 
-// How many connections there are: of the writer and the checkpointer, and of those who read.
+// How many connections there are: of the writer and of care, and of those who read.
 const (
 	writers = 2
 	readers = 4
@@ -127,9 +121,10 @@ func Open(ctx context.Context, path string, o Options) (_ *Store, err error) {
 	s := &Store{
 		path: path, options: o, policy: o.Policy, lock: flock.New(path + ".lock"),
 		appends: make(chan job, maxGroup), tasks: make(chan job), reads: make(chan func()), stop: make(chan struct{}), stopped: make(chan struct{}),
-		logGrown: make(chan struct{}, 1), reserve: reserve{path: path + ".reserve", wanted: o.Reserve},
 		watchers: map[*watcher]struct{}{}, prepared: map[string]*sql.Stmt{},
 	}
+	s.care.path, s.care.maxBytes, s.care.every, s.care.log = path, o.MaxBytes, o.every, o.Log
+	s.care.task, s.care.logGrown, s.care.reserve = s.task, make(chan struct{}, 1), reserve{path: path + ".reserve", wanted: o.Reserve}
 	locked, err := s.lock.TryLock()
 	if err != nil {
 		return nil, fmt.Errorf("lock %s: %w", path, err)
@@ -143,7 +138,7 @@ func Open(ctx context.Context, path string, o Options) (_ *Store, err error) {
 		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), s.release())
 	}
 	s.workers.Go(w.run)
-	s.workers.Go(s.checkpointer)
+	s.workers.Go(func() { s.care.run(s.stop) })
 	for range readers {
 		s.workers.Go(s.reader)
 	}
@@ -167,7 +162,7 @@ func (s *Store) open(ctx context.Context) (w *writer, err error) {
 	switch codeOf(err) {
 	case sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_CANTOPEN:
 		// The disk is full, which SQLite has several words for.
-		if released := s.reserve.release(); released != nil {
+		if released := s.care.reserve.release(); released != nil {
 			return nil, errors.Join(err, released)
 		}
 		err = s.prepare(ctx)
@@ -183,6 +178,7 @@ func (s *Store) open(ctx context.Context) (w *writer, err error) {
 		}
 		found.epoch = 0
 	}
+	s.care.db = s.writeDB
 	if s.readDB, err = open(s.path, "deferred", readPragmas, "rw"); err != nil {
 		return nil, err
 	}
@@ -201,13 +197,13 @@ func (s *Store) open(ctx context.Context) (w *writer, err error) {
 	if w, err = newWriter(ctx, s); err != nil {
 		return nil, err
 	}
-	target, err := s.reserve.target()
+	target, err := s.care.reserve.target()
 	if err == nil {
-		s.logLimit.Store(logLimit(target))
+		s.care.logLimit.Store(logLimit(target))
 		_, err = w.limitSize(target)
 	}
 	if err == nil {
-		err = s.rememberFiles()
+		err = s.care.rememberFiles()
 	}
 	if err != nil {
 		return nil, errors.Join(err, w.close())
@@ -325,20 +321,13 @@ func (s *Store) Policy() relay.Policy { return s.policy }
 
 // Close ends the goroutines after what they are doing, closes the files and releases the lock. Calls that come later,
 // and those still waiting, get CodeUnavailable.
-func (s *Store) Close() error {
-	s.closing.Do(func() { close(s.stop) })
-	s.workers.Wait()
-	s.expiring.Lock() // an Expire still under way has been told
-	defer s.expiring.Unlock()
-	return errors.Join(s.syncMark(), s.release())
-}
-
-// syncMark has the mark on disk if it was written since.
-func (s *Store) syncMark() error {
-	if !s.unsynced.Swap(false) {
-		return nil
-	}
-	return s.failed(s.mark.file.Sync())
+func (s *Store) Close() (err error) {
+	s.closing.Do(func() {
+		close(s.stop)
+		s.workers.Wait()
+		err = errors.Join(s.care.syncMark(), s.release())
+	})
+	return err
 }
 
 func (s *Store) release() error {
@@ -348,9 +337,9 @@ func (s *Store) release() error {
 			errs = append(errs, db.Close())
 		}
 	}
-	if s.mark != nil {
-		errs = append(errs, s.mark.file.Close())
-		s.mark = nil
+	if s.care.mark != nil {
+		errs = append(errs, s.care.mark.file.Close())
+		s.care.mark = nil
 	}
 	return errors.Join(append(errs, s.lock.Unlock())...)
 }

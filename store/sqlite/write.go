@@ -106,7 +106,7 @@ func (w *writer) run() {
 
 // group returns first and what waits behind it, as far as the write-ahead log takes it at once.
 func (w *writer) group(first job) []job {
-	group, changed, most := []job{first}, first.pages(), int(w.store.logLimit.Load())
+	group, changed, most := []job{first}, first.pages(), int(w.store.care.logLimit.Load())
 	for yielded := false; len(group) < maxGroup && changed < most; {
 		select {
 		case j := <-w.store.appends:
@@ -131,7 +131,7 @@ func (w *writer) group(first job) []job {
 func (w *writer) appendGroup(group []job) {
 	outcomes := make([]outcome, len(group))
 	var posted []relay.Posted
-	err := w.store.refusal()
+	err := w.store.care.refusal()
 	if err == nil {
 		err = w.transact(func() (err error) {
 			posted, err = w.runGroup(group, outcomes)
@@ -160,7 +160,7 @@ func (w *writer) appendGroup(group []job) {
 		for _, j := range group {
 			changed += j.pages()
 		}
-		_ = w.store.failed(w.watchLog(changed)) // which notes it
+		_ = w.store.care.failed(w.watchLog(changed)) // which logs it
 	}
 }
 
@@ -188,30 +188,20 @@ func (w *writer) runGroup(group []job, outcomes []outcome) (posted []relay.Poste
 	return posted, nil
 }
 
-// committed notes in the mark what is on disk now, and tells the watchers. swept is the time if a sweep did it.
-// Errors: those of Store.failed.
+// committed notes in the mark what is on disk now, and tells the watchers. swept is the time if an Expire did it.
+// Errors: those of care.failed.
 func (w *writer) committed(posted []relay.Posted, swept time.Time) error {
-	s := w.store
-	next := s.mark.mark
-	next.seq = w.last
-	if !swept.IsZero() && swept.Sub(instant(next.swept)).Abs() >= sweptEvery {
-		next.swept = nanos(swept)
-	}
-	var err error
-	if next != s.mark.mark {
-		err = s.failed(s.mark.write(next))
-		s.unsynced.Store(true)
-	}
-	s.publish(posted)
+	err := w.store.care.note(w.last, swept)
+	w.store.publish(posted)
 	return err
 }
 
 // transact runs f in an immediate transaction. The caller's context plays no part: a commit that was given up half-way
-// would leave him not knowing. Errors: those of Store.failed; as they are, those that come of f's data.
+// would leave him not knowing. Errors: those of care.failed; as they are, those that come of f's data.
 func (w *writer) transact(f func() error) error {
 	ctx := context.Background()
 	if _, err := w.stmts.begin.ExecContext(ctx); err != nil {
-		return w.store.failed(err)
+		return w.store.care.failed(err)
 	}
 	last := w.last
 	err := f()
@@ -231,7 +221,7 @@ func (w *writer) transact(f func() error) error {
 	if harmless {
 		return err
 	}
-	return w.store.failed(err)
+	return w.store.care.failed(err)
 }
 
 // task has the writer run f and waits for it.
@@ -243,7 +233,7 @@ func (s *Store) task(ctx context.Context, f func(*writer) error) error {
 // do hands a job to the writer and waits for its outcome. If ctx ends first the outcome is unknown, and ctx's error
 // says so.
 func (s *Store) do(ctx context.Context, queue chan<- job, j job) (relay.Receipt, error) {
-	if err := s.refusal(); err != nil && j.task == nil {
+	if err := s.care.refusal(); err != nil && j.task == nil {
 		return relay.Receipt{}, err
 	}
 	j.done = make(chan outcome, 1)
