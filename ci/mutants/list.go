@@ -120,7 +120,7 @@ var mutants = []mutant{
 
 	// The store.
 	{"store: numbers are given again after a removal", "store/sqlite/expire.go", "	if dropped > 0 {\n		if _, err := w.stmts.keepLast", "	if dropped < 0 {\n		if _, err := w.stmts.keepLast", ofStores},
-	{"store: numbers are given again after a start", "store/sqlite/mark.go", "\"UNION ALL SELECT CAST(value AS INTEGER) FROM meta WHERE name = 'last')\"", "\")\"", ofStores},
+	{"store: numbers are given again after a start", "store/sqlite/schema/schema.go", "\"UNION ALL SELECT CAST(value AS INTEGER) FROM meta WHERE name = 'last')\"", "\")\"", ofStores},
 	{"store: ids without their sender", "store/sqlite/schema/0001_initial.sql", "	UNIQUE (sender, id)\n) STRICT;\nCREATE INDEX event_by_recipient", "	UNIQUE (id)\n) STRICT;\nCREATE INDEX event_by_recipient", ofStores},
 	{"store: a duplicate is not looked for by sender", "store/ledger/append.go", "g.known[MessageKey{m.Sender.ID, m.ID}]; ok {", "g.known[MessageKey{m.Sender.ID, m.ID}]; ok && m.Recipient != \"\" {", ofStores},
 	{"store: other content under a known id", "store/ledger/append.go", "if !bytes.Equal(k.body, e.Envelope.Canonical()) {", "if false && !bytes.Equal(k.body, e.Envelope.Canonical()) {", ofStores},
@@ -138,10 +138,10 @@ var mutants = []mutant{
 	{"store: the threads' notices come twice", "store/ledger/expire.go", "		if x.isKnown(n.Envelope) {\n			continue\n		}\n", "", ofStores},
 
 	// The mark, the latch and the check.
-	{"mark: written before the commit", "store/sqlite/write.go", "			posted, err = w.runGroup(group, outcomes)\n", "			posted, err = w.runGroup(group, outcomes)\n			if n := len(posted); n > 0 {\n				next := w.store.care.mark.mark\n				next.seq = posted[n-1].Seq\n				return w.store.care.mark.write(next)\n			}", ofMarks},
-	{"mark: not written", "store/sqlite/care.go", "	if next == c.mark.mark {", "	if next.swept == c.mark.swept {", ofMarks},
-	{"mark: a database that is gone", "store/sqlite/mark.go", "		return m, errors.Join(err, m.missing(m.epoch, 0))", "		return m, err", ofMarks},
-	{"mark: agora check does not ask it", "store/sqlite/check.go", "if err := c.mark.missing(c.epoch, c.report.Seq); err != nil {", "if err := c.mark.missing(c.epoch, c.report.Seq); err != nil && c.epoch == 0 {", ofMarks},
+	{"mark: written before the commit", "store/sqlite/write.go", "			posted, err = w.runGroup(group, outcomes)\n", "			posted, err = w.runGroup(group, outcomes)\n			if n := len(posted); n > 0 {\n				next := w.store.care.mark.Mark\n				next.Seq = posted[n-1].Seq\n				return w.store.care.mark.write(next)\n			}", ofMarks},
+	{"mark: not written", "store/sqlite/care.go", "	if next == c.mark.Mark {", "	if next.Swept == c.mark.Swept {", ofMarks},
+	{"mark: a database that is gone", "store/sqlite/mark.go", "		return m, errors.Join(err, m.Missing(m.Epoch, 0))", "		return m, err", ofMarks},
+	{"mark: agora check does not ask it", "store/sqlite/check/check.go", "if err := c.mark.Missing(c.epoch, c.report.Seq); err != nil {", "if err := c.mark.Missing(c.epoch, c.report.Seq); err != nil && c.epoch == 0 {", "./store/sqlite/check -run Mark"},
 	{"disk: one that failed is tried again", "store/sqlite/health.go", "	if state(c.state.Swap(int32(diskFailed))) != diskFailed {", "	if state(c.state.Load()) != diskFailed {", ofMarks},
 	{"disk: a full one is never looked at again", "store/sqlite/care.go", "			err = c.makeRoom(instant(c.due.Load()))", "			err = errDiskFull", "./store/sqlite -run Care"},
 	{"disk: the mark is never synced", "store/sqlite/care.go", "	if err := c.syncMark(); err != nil {", "	if err := error(nil); err != nil {", "./store/sqlite -run Care|Mark"},
@@ -189,7 +189,7 @@ var mutants = []mutant{
 	{"reads: sorts all copies", "store/sqlite/read.go", "		wide = true\n", "		return false, false, nil\n", "./store/sqlite -run Store/Read$"},
 	{"limits: copies spend the sender's", "relay/relay.go", "if receipt.Duplicate {", "if receipt.Duplicate && from.Local {", "./relay -run Copies"},
 	{"limits: debts are forgotten", "relay/buckets.go", "if bucket.TokensAt(now) < 0 &&", "if bucket.TokensAt(now) < -1e9 &&", "./relay -run Debts"},
-	{"check: threads are not played again", "store/sqlite/check_rows.go", "if err == nil && !bytes.Equal(got, want) {", "if err == nil && len(got)+len(want) == 0 {", "./store/sqlite -run Check"},
+	{"check: threads are not played again", "store/sqlite/check/rows.go", "if err == nil && !bytes.Equal(got, want) {", "if err == nil && len(got)+len(want) == 0 {", "./store/sqlite/check"},
 	{"threads: copies of an id shadow", "store/ledger/candidates.go", "	if found := take(all", "	if found := take(nil", "./relay -run CopiesOf"},
 	{"since: is only ts > since", "relay/since.go", "if o.bookmark = len(first.Events) > 0; o.bookmark {", "if o.bookmark = false; o.bookmark {", ofReading},
 	{"since: a page may end anywhere", "relay/since.go", "o.endAt(page, cut(page.Events, latest, p.Limit))", "o.endAt(page, fitting(page.Events, p.Limit))", ofReading},

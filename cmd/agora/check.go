@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/didkey"
-	"github.com/agora-relay/agora/store/sqlite"
+	"github.com/agora-relay/agora/store/sqlite/check"
 )
 
 type checkCmd struct {
@@ -30,19 +30,19 @@ func (c checkCmd) Run(env environment) error {
 	began := time.Now()
 	var report struct {
 		OK bool `json:"ok"`
-		sqlite.Report
-		Findings []sqlite.Finding `json:"findings"` // in place of their number
+		check.Report
+		Findings []check.Finding `json:"findings"` // in place of their number
 	}
-	report.Findings = []sqlite.Finding{}
+	report.Findings = []check.Finding{}
 	var failed error
-	found := func(f sqlite.Finding) {
+	found := func(f check.Finding) {
 		if c.JSON {
 			report.Findings = append(report.Findings, f)
 		} else if _, err := fmt.Fprintln(env.stdout, printable(f.String())); err != nil {
 			failed = err
 		}
 	}
-	done, err := sqlite.Check(env.ctx, c.database(), sqlite.CheckOptions{
+	done, err := check.Database(env.ctx, c.database(), check.Options{
 		Found: found,
 		Progress: func(events, all int64) {
 			fmt.Fprintf(env.stderr, "agora: checked %d of %s\n", events, count(all, "event"))
@@ -72,7 +72,7 @@ func (c checkCmd) Run(env environment) error {
 }
 
 // key returns what is wrong with the relay's key; nil if it is good, or missing beside a database that was never used.
-func (c checkCmd) key(r sqlite.Report) *sqlite.Finding {
+func (c checkCmd) key(r check.Report) *check.Finding {
 	const restore = "restore it from a backup"
 	path := filepath.Join(c.Data, keyName)
 	_, err := didkey.Load(path)
@@ -80,13 +80,13 @@ func (c checkCmd) key(r sqlite.Report) *sqlite.Finding {
 	case err == nil, r.Seq == 0 && errors.Is(err, fs.ErrNotExist):
 		return nil
 	case errors.Is(err, fs.ErrNotExist):
-		return &sqlite.Finding{Where: path, What: "the file is missing, and the relay does not start without it",
+		return &check.Finding{Where: path, What: "the file is missing, and the relay does not start without it",
 			Cure: restore + ", or start with --new-identity to give the relay a new identity"}
 	}
-	return &sqlite.Finding{Where: path, What: err.Error(), Cure: "if that does not help, " + restore}
+	return &check.Finding{Where: path, What: err.Error(), Cure: "if that does not help, " + restore}
 }
 
-func (c checkCmd) summary(r sqlite.Report, took time.Duration) string {
+func (c checkCmd) summary(r check.Report, took time.Duration) string {
 	verdict := "clean"
 	if r.Findings > 0 {
 		verdict = count(r.Findings, "finding")

@@ -2,15 +2,14 @@ package sqlite
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"sync"
-	"time"
 
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/sqlite/internal/dbfile"
+	"github.com/agora-relay/agora/store/sqlite/schema"
 )
 
 // Copied says what a Backup holds.
@@ -48,11 +47,11 @@ func Backup(ctx context.Context, path, to string, progress func(done, total int6
 		}
 	}()
 	if err := copyInto(ctx, path, to, progress); err != nil {
-		return Copied{}, inWords(ctx, path, err)
+		return Copied{}, dbfile.InWords(ctx, path, err)
 	}
 	copied, err := finishCopy(ctx, to)
 	if err != nil {
-		return Copied{}, inWords(ctx, to, err)
+		return Copied{}, dbfile.InWords(ctx, to, err)
 	}
 	if copied.Bytes, err = syncFile(to); err != nil {
 		return Copied{}, err
@@ -63,7 +62,7 @@ func Backup(ctx context.Context, path, to string, progress func(done, total int6
 // copyInto has the database itself write the copy, out of one read transaction. A page-by-page copy would have to start
 // again whenever another process writes.
 func copyInto(ctx context.Context, path, to string, progress func(done, total int64)) (err error) {
-	db, err := openReadOnly(path)
+	db, err := dbfile.OpenReadOnly(path)
 	if err != nil {
 		return err
 	}
@@ -75,7 +74,7 @@ func copyInto(ctx context.Context, path, to string, progress func(done, total in
 		return err
 	}
 	if progress != nil {
-		defer everySecond(func() {
+		defer dbfile.EverySecond(func() {
 			if info, err := os.Stat(to); err == nil { // not open: that is SQLite's
 				progress(info.Size(), total)
 			}
@@ -87,12 +86,12 @@ func copyInto(ctx context.Context, path, to string, progress func(done, total in
 
 // finishCopy makes the copy a database of its own and looks whether its pages hang together.
 func finishCopy(ctx context.Context, to string) (c Copied, err error) {
-	db, err := open(to, "immediate", []string{"synchronous(FULL)", "trusted_schema(OFF)"}, "rw")
+	db, err := dbfile.Open(to, "immediate", []string{"synchronous(FULL)", "trusted_schema(OFF)"}, "rw")
 	if err != nil {
 		return c, err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	result, err := db.ExecContext(ctx, "UPDATE meta SET value = ? WHERE name = 'epoch'", newEpoch())
+	result, err := db.ExecContext(ctx, "UPDATE meta SET value = ? WHERE name = 'epoch'", schema.NewEpoch())
 	if err != nil {
 		return c, err
 	}
@@ -109,51 +108,7 @@ func finishCopy(ctx context.Context, to string) (c Copied, err error) {
 	if err := db.QueryRowContext(ctx, "SELECT count(*) FROM event").Scan(&c.Events); err != nil {
 		return c, err
 	}
-	return c, db.QueryRowContext(ctx, lastNumber).Scan(&c.Seq)
-}
-
-// openReadOnly opens a database that may be another process's, and never changes it. Unlike query_only, mode=ro also
-// keeps the last connection from moving a killed relay's write-ahead log into the database, and makes no file where
-// there is none.
-func openReadOnly(path string) (*sql.DB, error) {
-	path, err := filepath.Abs(path)
-	if err != nil {
-		return nil, err
-	}
-	return open(path, "deferred", strangerPragmas, "ro")
-}
-
-// strangerPragmas lack query_only, with which SQLite would not write a copy either.
-var strangerPragmas = []string{"busy_timeout(5000)", "cache_size(-16384)", "trusted_schema(OFF)"}
-
-// inWords says which file an error is about, and that ctx ended where that is the reason.
-func inWords(ctx context.Context, path string, err error) error {
-	if ctx.Err() != nil {
-		return fmt.Errorf("interrupted: %w", ctx.Err())
-	}
-	return fmt.Errorf("%s: %w", path, err)
-}
-
-// everySecond calls f each second until the function it returns is called.
-func everySecond(f func()) (stop func()) {
-	stopped := make(chan struct{})
-	var running sync.WaitGroup
-	running.Go(func() {
-		tick := time.NewTicker(time.Second)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				f()
-			case <-stopped:
-				return
-			}
-		}
-	})
-	return func() {
-		close(stopped)
-		running.Wait()
-	}
+	return c, db.QueryRowContext(ctx, schema.LastNumber).Scan(&c.Seq)
 }
 
 func syncFile(path string) (size int64, err error) {

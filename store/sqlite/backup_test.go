@@ -13,6 +13,7 @@ import (
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/sqlite/check"
 )
 
 // talk takes one thread from its REQUEST to its RESULT and calls told for each receipt.
@@ -45,9 +46,9 @@ func talk(ctx context.Context, s *Store, n int, told func(relay.Receipt)) error 
 }
 
 // findings checks a database.
-func findings(t testing.TB, path string, now time.Time) (found []Finding, r Report) {
+func findings(t testing.TB, path string, now time.Time) (found []check.Finding, r check.Report) {
 	t.Helper()
-	r, err := Check(t.Context(), path, CheckOptions{Now: now, Found: func(f Finding) { found = append(found, f) }})
+	r, err := check.Database(t.Context(), path, check.Options{Now: now, Found: func(f check.Finding) { found = append(found, f) }})
 	must(t, err)
 	if int64(len(found)) != r.Findings {
 		t.Errorf("%d findings were said, %d counted", len(found), r.Findings)

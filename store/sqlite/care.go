@@ -138,12 +138,12 @@ func (c *care) syncMark() error {
 // note writes in the mark how far the database has come. swept is the time if an Expire did it. Only the writer calls
 // it, after a commit. Errors: those of failed.
 func (c *care) note(last relay.Seq, swept time.Time) error {
-	next := c.mark.mark
-	next.seq = last
-	if !swept.IsZero() && swept.Sub(instant(next.swept)).Abs() >= sweptEvery {
-		next.swept = nanos(swept)
+	next := c.mark.Mark
+	next.Seq = last
+	if !swept.IsZero() && swept.Sub(instant(next.Swept)).Abs() >= sweptEvery {
+		next.Swept = nanos(swept)
 	}
-	if next == c.mark.mark {
+	if next == c.mark.Mark {
 		return nil
 	}
 	err := c.failed(c.mark.write(next))

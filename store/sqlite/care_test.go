@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/agora-relay/agora/store/sqlite/internal/dbfile"
 )
 
 // The states lead to each other as the table at care says, and Expire says so.
@@ -119,7 +121,7 @@ func TestCareRuns(t *testing.T) {
 			task:    func(context.Context, func(*writer) error) error { limits++; return nil },
 		}
 		var err error
-		c.mark, err = startMark(path+".mark", mark{epoch: 1})
+		c.mark, err = startMark(path+".mark", dbfile.Mark{Epoch: 1})
 		must(t, err)
 		defer c.mark.file.Close()
 		stop, ended := make(chan struct{}), make(chan struct{})

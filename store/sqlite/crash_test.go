@@ -13,6 +13,7 @@ import (
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/sqlite/internal/dbfile"
 	"github.com/agora-relay/agora/thread"
 )
 
@@ -95,7 +96,7 @@ func TestKill(t *testing.T) {
 		text, err := os.ReadFile(path + markSuffix)
 		must(t, err)
 		for seq := range acknowledged {
-			if m, ok := parseMark(string(text)); !ok || m.seq < seq {
+			if m, ok := dbfile.ParseMark(string(text)); !ok || m.Seq < seq {
 				t.Errorf("event %d was acknowledged before the mark said so: %q", seq, text)
 			}
 		}

@@ -8,13 +8,11 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
-	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/sqlite/schema"
 )
 
 // updateTime is how long the function of an Update may keep the writer.
@@ -144,7 +142,7 @@ func (t *updateTx) use(f func() error) error {
 
 // Exec implements relay.StoreTx.
 func (t *updateTx) Exec(text string, args ...any) (rows int64, err error) {
-	if err := allowed(text); err != nil {
+	if err := schema.Allowed(text); err != nil {
 		return 0, err
 	}
 	err = t.use(func() error {
@@ -161,7 +159,7 @@ func (t *updateTx) Exec(text string, args ...any) (rows int64, err error) {
 
 // Query implements relay.Querier.
 func (t *updateTx) Query(row func(func(...any) error) error, text string, args ...any) error {
-	if err := allowed(text); err != nil {
+	if err := schema.Allowed(text); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithDeadline(context.Background(), t.until)
@@ -230,7 +228,7 @@ type viewTx struct {
 }
 
 func (t *viewTx) Query(row func(func(...any) error) error, text string, args ...any) error {
-	if err := allowed(text); err != nil {
+	if err := schema.Allowed(text); err != nil {
 		return err
 	}
 	var own error
@@ -248,77 +246,4 @@ func queryRows(ctx context.Context, conn *sql.Conn, own *error, row func(func(..
 		*own = row(rows.Scan)
 	}
 	return errors.Join(rows.Err(), rows.Close())
-}
-
-// allowed refuses statements that would end the transaction or change the connection.
-func allowed(text string) error {
-	word, _, _ := strings.Cut(strings.TrimSpace(text), " ")
-	switch strings.ToUpper(word) {
-	case "SELECT", "INSERT", "UPDATE", "DELETE", "REPLACE", "WITH", "VALUES":
-		return nil
-	}
-	return fmt.Errorf("an extension's statement begins with SELECT, INSERT, UPDATE, DELETE, REPLACE, WITH or VALUES, not with %q", word)
-}
-
-// extend runs those migrations of the extensions that the database has not seen.
-func extend(ctx context.Context, db *sql.DB, all []relay.Extension) error {
-	if err := relay.ValidateExtensions(all); err != nil {
-		return err
-	}
-	for _, x := range all {
-		if slices.Contains(reserved, x.Name) {
-			return fmt.Errorf("an extension cannot be named %s: the store's own tables are", x.Name)
-		}
-		have, err := migrationOf(ctx, db, x.Name)
-		if err != nil {
-			return err
-		}
-		if have > len(x.Migrations) {
-			return fmt.Errorf("the tables of %s have form %d, this program knows %d; they were written by a newer version, use that one", x.Name, have, len(x.Migrations))
-		}
-		for i, text := range x.Migrations[have:] {
-			if err := inTx(ctx, db, func(tx *sql.Tx) error {
-				if _, err := tx.ExecContext(ctx, text); err != nil {
-					return fmt.Errorf("migration %d of %s: %w", have+i+1, x.Name, err)
-				}
-				_, err := tx.ExecContext(ctx, "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-					extensionPrefix+x.Name, strconv.Itoa(have+i+1))
-				return err
-			}); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// reserved are the words before the underscore in the names of the store's own tables and indexes, and SQLite's.
-var reserved = []string{"event", "manifest", "thread", "sqlite"}
-
-// extensionPrefix begins the names in meta under which the number of an extension's last migration stands.
-const extensionPrefix = "extension."
-
-// queryer is a *sql.DB or a *sql.Conn.
-type queryer interface {
-	QueryRowContext(ctx context.Context, text string, args ...any) *sql.Row
-}
-
-// migrationOf returns the number of an extension's last migration, 0 if there was none.
-func migrationOf(ctx context.Context, db queryer, name string) (number int, err error) {
-	err = db.QueryRowContext(ctx, "SELECT value FROM meta WHERE name = ?", extensionPrefix+name).Scan(&number)
-	if errors.Is(err, sql.ErrNoRows) {
-		return 0, nil
-	}
-	return number, err
-}
-
-func inTx(ctx context.Context, db *sql.DB, f func(*sql.Tx) error) error {
-	tx, err := db.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	if err := f(tx); err != nil {
-		return errors.Join(err, tx.Rollback())
-	}
-	return tx.Commit()
 }

@@ -16,6 +16,8 @@ import (
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/sqlite/check"
+	"github.com/agora-relay/agora/store/sqlite/internal/dbfile"
 )
 
 // books is an extension made for these tests: accounts whose balances and entries agree.
@@ -88,7 +90,7 @@ func booked(t testing.TB, s *Store) (entries map[string]int, events map[string]i
 // checkBooks has the database at path checked with the extension.
 func checkBooks(t testing.TB, path string) (findings []string) {
 	t.Helper()
-	_, err := Check(t.Context(), path, CheckOptions{Extensions: []relay.Extension{books}, Found: func(f Finding) { findings = append(findings, f.String()) }})
+	_, err := check.Database(t.Context(), path, check.Options{Extensions: []relay.Extension{books}, Found: func(f check.Finding) { findings = append(findings, f.String()) }})
 	must(t, err)
 	return findings
 }
@@ -264,7 +266,7 @@ func TestMarkKnowsUpdates(t *testing.T) {
 	must(t, err)
 	must(t, s.Close())
 	must(t, os.WriteFile(path, before, 0o600))
-	if _, err := Open(t.Context(), path, Options{Extensions: []relay.Extension{books}}); !errors.Is(err, errLoss) {
+	if _, err := Open(t.Context(), path, Options{Extensions: []relay.Extension{books}}); !errors.Is(err, dbfile.ErrLoss) {
 		t.Errorf("a copy from before an update is opened: %v", err)
 	}
 }

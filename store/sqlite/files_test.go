@@ -17,6 +17,7 @@ import (
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/sqlite/internal/dbfile"
 	"github.com/agora-relay/agora/thread"
 )
 
@@ -98,7 +99,7 @@ func codeError(t *testing.T, text string) error {
 	if text != "" {
 		must(t, os.WriteFile(path, []byte(text), 0o600))
 	}
-	db, err := openReadOnly(path)
+	db, err := dbfile.OpenReadOnly(path)
 	must(t, err)
 	defer db.Close()
 	if err = db.QueryRow("SELECT * FROM sqlite_schema").Scan(); err == nil || errors.Is(err, sql.ErrNoRows) {

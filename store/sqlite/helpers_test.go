@@ -22,6 +22,7 @@ import (
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/sqlite/internal/dbfile"
 )
 
 // The test binary started with this variable set is one of children, not the tests.
@@ -197,4 +198,13 @@ func isCode(err error, code envelope.Code) bool {
 func (p *process) rest() (out string, err error) {
 	text, err := io.ReadAll(p.lines)
 	return string(text), errors.Join(err, p.Wait())
+}
+
+// spoil runs SQL on a database that no store has open, without the rules a store keeps.
+func spoil(t testing.TB, path, text string) {
+	t.Helper()
+	db, err := dbfile.Open(path, "immediate", []string{"writable_schema(ON)"}, "rw")
+	must(t, err)
+	_, err = db.ExecContext(context.Background(), text)
+	must(t, errors.Join(err, db.Close()))
 }

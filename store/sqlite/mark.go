@@ -5,68 +5,43 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"hash/crc32"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"time"
 
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/sqlite/internal/dbfile"
+	"github.com/agora-relay/agora/store/sqlite/schema"
 )
-
-// mark is what is kept of a database outside of it, in a file beside it: how far it had come. SQLite takes a damaged
-// write-ahead log for one that ends before the damage, and an older copy is a sound database too; only the mark tells
-// that something acknowledged is missing.
-//
-// The writer writes it after each commit and before the callers are told, without waiting for the disk: it is never
-// ahead of what is on disk, and outlives the process. A tick of care has it on disk within a second. Its 64 bytes lie in one
-// sector, which disks write whole, so a power cut leaves an older mark and not a broken one.
-type mark struct {
-	epoch uint32
-	seq   relay.Seq // the last acknowledged
-	swept int64     // the time of a recent Expire, nanoseconds
-}
-
-const markSize = 64
-
-func (m mark) String() string {
-	text := fmt.Sprintf("mark1 %08x %019d %019d ", m.epoch, m.seq, m.swept)
-	return fmt.Sprintf("%s%08x\n", text, crc32.ChecksumIEEE([]byte(text)))
-}
-
-func parseMark(text string) (m mark, ok bool) {
-	_, err := fmt.Sscanf(text, "mark1 %x %d %d", &m.epoch, &m.seq, &m.swept)
-	return m, err == nil && m.String() == text
-}
 
 // markFile is the mark and its file. The writer owns both; only the sync is care's.
 type markFile struct {
-	mark
+	dbfile.Mark
 	file *os.File
 }
 
-// sweptEvery bounds how far mark.swept may stay behind, so that an idle relay does not write every second.
+// sweptEvery bounds how far Mark.Swept may stay behind, so that an idle relay does not write every second.
 const sweptEvery = 10 * time.Second
 
 // write notes how far the database has come. It allocates nothing on disk and does not wait for it.
-func (f *markFile) write(m mark) error {
+func (f *markFile) write(m dbfile.Mark) error {
 	_, err := f.file.WriteAt([]byte(m.String()), 0)
 	if err == nil {
-		f.mark = m
+		f.Mark = m
 	}
 	return err
 }
 
 // startMark opens the file at path, making it if it is not there, and has m in it on disk.
-func startMark(path string, m mark) (*markFile, error) {
+func startMark(path string, m dbfile.Mark) (*markFile, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	f := &markFile{file: file}
 	if err = f.write(m); err == nil {
-		if err = file.Truncate(markSize); err == nil {
+		if err = file.Truncate(dbfile.MarkSize); err == nil {
 			err = file.Sync()
 		}
 	}
@@ -76,55 +51,27 @@ func startMark(path string, m mark) (*markFile, error) {
 	return f, nil
 }
 
-// errLoss says that a database lacks what it had acknowledged, or that nobody can tell.
-var errLoss = errors.New("acknowledged events may be missing")
-
-// readMark returns the mark of the database at path; its epoch is 0 if there is none. Errors: errLoss if it is damaged.
-func readMark(path string) (mark, error) {
-	text, err := os.ReadFile(path + ".mark")
-	if errors.Is(err, fs.ErrNotExist) || err == nil && len(text) == 0 {
-		return mark{}, nil // an empty one is from a start that got no further, which took nothing in
-	}
-	if err != nil {
-		return mark{}, err
-	}
-	m, ok := parseMark(string(text))
-	if !ok {
-		return mark{}, fmt.Errorf("%w: %s.mark, which says how far the database had come, is damaged", errLoss, path)
-	}
-	return m, nil
-}
-
-// missing returns what is wrong with a database of this epoch that ends with head; nil if nothing is.
-func (m mark) missing(epoch uint32, head relay.Seq) error {
-	if epoch != m.epoch || head >= m.seq {
-		return nil
-	}
-	return fmt.Errorf("%w: events %d to %d were acknowledged and are not in the database, which was damaged, "+
-		"removed, or replaced by an older copy", errLoss, head+1, m.seq)
-}
-
 // compare holds the database against its mark, before anything is done to it that a look at the damage would miss.
-// It returns the mark to go on from; its epoch is 0 if there is none. Errors: errLoss.
-func compare(ctx context.Context, path string) (m mark, err error) {
-	m, err = readMark(path)
-	if m.epoch == 0 || err != nil {
+// It returns the mark to go on from; its epoch is 0 if there is none. Errors: dbfile.ErrLoss.
+func compare(ctx context.Context, path string) (m dbfile.Mark, err error) {
+	m, err = dbfile.ReadMark(path)
+	if m.Epoch == 0 || err != nil {
 		return m, err
 	}
 	// A start has a database before it has a mark. Of an empty one SQLite would remove the write-ahead log.
 	if size, err := fileSize(path); size == 0 || err != nil {
-		return m, errors.Join(err, m.missing(m.epoch, 0))
+		return m, errors.Join(err, m.Missing(m.Epoch, 0))
 	}
 	// A connection that cannot write leaves the write-ahead log as it is when it closes.
-	db, err := open(path, "deferred", readPragmas, "ro")
+	db, err := dbfile.Open(path, "deferred", readPragmas, "ro")
 	if err != nil {
-		return mark{}, err
+		return dbfile.Mark{}, err
 	}
 	epoch, head, err := identity(ctx, db)
 	if err = errors.Join(err, db.Close()); err != nil {
-		return mark{}, err
+		return dbfile.Mark{}, err
 	}
-	return m, m.missing(epoch, head)
+	return m, m.Missing(epoch, head)
 }
 
 func lossAdvice(path string) string {
@@ -146,28 +93,24 @@ func identity(ctx context.Context, db *sql.DB) (epoch uint32, head relay.Seq, er
 	if err != nil {
 		return 0, 0, fmt.Errorf("the database's epoch is damaged: %w", err)
 	}
-	if _, _, err := schemaOf(ctx, db); err != nil {
+	if _, _, err := schema.Of(ctx, db); err != nil {
 		return 0, 0, err
 	}
-	err = db.QueryRowContext(ctx, lastNumber).Scan(&head)
+	err = db.QueryRowContext(ctx, schema.LastNumber).Scan(&head)
 	return uint32(number), head, err
 }
 
-// lastNumber reads the number of the last event there ever was.
-const lastNumber = "SELECT ifnull(max(seq), 0) FROM (SELECT max(seq) AS seq FROM event " +
-	"UNION ALL SELECT CAST(value AS INTEGER) FROM meta WHERE name = 'last')"
-
 // takeUp goes on from the mark that was found: with it if it is this database's, else with a new one.
-func (s *Store) takeUp(path string, found mark) (err error) {
+func (s *Store) takeUp(path string, found dbfile.Mark) (err error) {
 	now := s.options.Now()
-	if behind := instant(found.swept).Sub(now); found.swept != 0 && behind > time.Minute {
+	if behind := instant(found.Swept).Sub(now); found.Swept != 0 && behind > time.Minute {
 		s.options.Log.Error("the clock is behind the time at which this relay last ran; set it right, or messages are kept too "+
-			"long and refused as not fresh", "now", now, "last", instant(found.swept))
+			"long and refused as not fresh", "now", now, "last", instant(found.Swept))
 	}
-	m := mark{epoch: s.epoch, seq: relay.Seq(s.head.Load()), swept: found.swept}
-	if found.epoch != 0 && found.epoch != s.epoch {
+	m := dbfile.Mark{Epoch: s.epoch, Seq: relay.Seq(s.head.Load()), Swept: found.Swept}
+	if found.Epoch != 0 && found.Epoch != s.epoch {
 		s.options.Log.Warn("this is another database than the one this relay last had; readers have to start again, as their "+
-			"cursors are not known any more", "path", path, "epoch", fmt.Sprintf("%08x", s.epoch), "before", fmt.Sprintf("%08x", found.epoch))
+			"cursors are not known any more", "path", path, "epoch", fmt.Sprintf("%08x", s.epoch), "before", fmt.Sprintf("%08x", found.Epoch))
 	}
 	s.care.mark, err = startMark(path+".mark", m)
 	return err

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/sqlite/internal/dbfile"
 )
 
 // converseForever is a child like appendForever that holds one conversation after the other.
@@ -31,7 +32,7 @@ func converseForever(path string) error {
 type remains struct {
 	files map[string][]byte // by their suffix
 	acks  []string          // ids in their order
-	mark  mark
+	mark  dbfile.Mark
 }
 
 const logSuffix, markSuffix = "-wal", ".mark"
@@ -62,7 +63,7 @@ func killed(t *testing.T, receipts int) remains {
 		r.files[suffix] = data
 	}
 	var ok bool
-	if r.mark, ok = parseMark(string(r.files[markSuffix])); !ok || int(r.mark.seq) < len(r.acks) {
+	if r.mark, ok = dbfile.ParseMark(string(r.files[markSuffix])); !ok || int(r.mark.Seq) < len(r.acks) {
 		t.Fatalf("the mark %q does not cover %d receipts", r.files[markSuffix], len(r.acks))
 	}
 	return r
@@ -99,9 +100,9 @@ func (r remains) reopen(t *testing.T, path string, log []byte) int {
 			t.Fatalf("event %d is %s at %d", i+1, e.ID, e.Seq)
 		}
 	}
-	if lost := len(stored) < int(r.mark.seq); lost != (refused != nil) ||
-		lost && (!errors.Is(refused, errLoss) || !strings.Contains(refused.Error(), fmt.Sprintf(advice, len(stored)+1, r.mark.seq))) {
-		t.Errorf("%d events of %d are there, and Open says %v", len(stored), r.mark.seq, refused)
+	if lost := len(stored) < int(r.mark.Seq); lost != (refused != nil) ||
+		lost && (!errors.Is(refused, dbfile.ErrLoss) || !strings.Contains(refused.Error(), fmt.Sprintf(advice, len(stored)+1, r.mark.Seq))) {
+		t.Errorf("%d events of %d are there, and Open says %v", len(stored), r.mark.Seq, refused)
 	}
 	checkThreads(t, s, relay.Cursor{})
 	if got := pragma(t, s.readDB, "integrity_check"); got != "ok" {
@@ -236,26 +237,26 @@ func TestOlderCopy(t *testing.T) {
 }
 
 func TestMarkAtOpen(t *testing.T) {
-	minute := func(m mark, minutes int) mark {
-		m.swept = nanos(time.Now().Add(time.Duration(minutes) * time.Minute))
+	minute := func(m dbfile.Mark, minutes int) dbfile.Mark {
+		m.Swept = nanos(time.Now().Add(time.Duration(minutes) * time.Minute))
 		return m
 	}
 	for _, c := range []struct {
 		name   string
-		text   func(m mark) string // what the mark of three events is replaced by
-		lost   string              // what Open says
+		text   func(m dbfile.Mark) string // what the mark of three events is replaced by
+		lost   string                     // what Open says
 		logged string
 	}{
-		{"as it was", mark.String, "", ""},
-		{"behind, as after a power cut", func(m mark) string { m.seq = 1; return m.String() }, "", ""},
-		{"of another database", func(m mark) string { return mark{epoch: m.epoch ^ 2, seq: 9}.String() }, "", "another database"},
-		{"empty, from a start cut short", func(mark) string { return "" }, "", ""},
-		{"ahead", func(m mark) string { m.seq = 5; return m.String() }, fmt.Sprintf(advice, 4, 5), ""},
-		{"damaged", func(m mark) string { return strings.Replace(m.String(), "3", "4", 1) }, "is damaged; look at it with `agora check", ""},
-		{"too short", func(m mark) string { return m.String()[:40] }, "is damaged", ""},
-		{"too long", func(m mark) string { return m.String() + "x" }, "is damaged", ""},
-		{"swept a while ago", func(m mark) string { return minute(m, -9).String() }, "", ""},
-		{"swept in what is the future now", func(m mark) string { return minute(m, 2).String() }, "", "level=ERROR msg=\"the clock is behind"},
+		{"as it was", dbfile.Mark.String, "", ""},
+		{"behind, as after a power cut", func(m dbfile.Mark) string { m.Seq = 1; return m.String() }, "", ""},
+		{"of another database", func(m dbfile.Mark) string { return dbfile.Mark{Epoch: m.Epoch ^ 2, Seq: 9}.String() }, "", "another database"},
+		{"empty, from a start cut short", func(dbfile.Mark) string { return "" }, "", ""},
+		{"ahead", func(m dbfile.Mark) string { m.Seq = 5; return m.String() }, fmt.Sprintf(advice, 4, 5), ""},
+		{"damaged", func(m dbfile.Mark) string { return strings.Replace(m.String(), "3", "4", 1) }, "is damaged; look at it with `agora check", ""},
+		{"too short", func(m dbfile.Mark) string { return m.String()[:40] }, "is damaged", ""},
+		{"too long", func(m dbfile.Mark) string { return m.String() + "x" }, "is damaged", ""},
+		{"swept a while ago", func(m dbfile.Mark) string { return minute(m, -9).String() }, "", ""},
+		{"swept in what is the future now", func(m dbfile.Mark) string { return minute(m, 2).String() }, "", "level=ERROR msg=\"the clock is behind"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "agora.db")
@@ -265,15 +266,15 @@ func TestMarkAtOpen(t *testing.T) {
 			must(t, s.Close())
 			text, err := os.ReadFile(path + markSuffix)
 			must(t, err)
-			m, ok := parseMark(string(text))
-			if !ok || m.seq != 3 || m.epoch != epoch || len(text) != markSize {
+			m, ok := dbfile.ParseMark(string(text))
+			if !ok || m.Seq != 3 || m.Epoch != epoch || len(text) != dbfile.MarkSize {
 				t.Fatalf("the mark is %q", text)
 			}
 			must(t, os.WriteFile(path+markSuffix, []byte(c.text(m)), 0o600))
 
 			s, said, err := logged(t, path, Options{})
 			if c.lost != "" {
-				if !errors.Is(err, errLoss) || !strings.Contains(err.Error(), c.lost) {
+				if !errors.Is(err, dbfile.ErrLoss) || !strings.Contains(err.Error(), c.lost) {
 					t.Errorf("open: %v", err)
 				}
 				s, _, err = logged(t, path, Options{AcceptLoss: true})
@@ -287,7 +288,7 @@ func TestMarkAtOpen(t *testing.T) {
 			if changed := s.epoch != epoch; changed != (c.lost != "") || len(events(t, s)) != 3 {
 				t.Errorf("the epoch is changed: %v; %d events", changed, len(events(t, s)))
 			}
-			if text, err = os.ReadFile(path + markSuffix); err != nil || string(text) != s.care.mark.String() || s.care.mark.seq != 3 || s.care.mark.epoch != s.epoch {
+			if text, err = os.ReadFile(path + markSuffix); err != nil || string(text) != s.care.mark.String() || s.care.mark.Seq != 3 || s.care.mark.Epoch != s.epoch {
 				t.Errorf("the mark is %q now, %v", text, err)
 			}
 		})
@@ -303,7 +304,7 @@ func TestMarkOfSweeps(t *testing.T) {
 		want time.Duration
 	}{{0, 0}, {sweptEvery - 1, 0}, {sweptEvery, sweptEvery}, {0, 0}} {
 		must(t, s.Expire(t.Context(), now.Add(c.at), nil))
-		if got := instant(s.care.mark.swept).Sub(now); got != c.want {
+		if got := instant(s.care.mark.Swept).Sub(now); got != c.want {
 			t.Errorf("after a sweep at %v the mark says %v", c.at, got)
 		}
 	}
@@ -330,7 +331,7 @@ func TestDatabaseThatIsGone(t *testing.T) {
 			must(t, os.WriteFile(path+logSuffix, []byte("a log"), 0o600))
 
 			_, _, err := logged(t, path, Options{})
-			if !errors.Is(err, errLoss) || !strings.Contains(err.Error(), fmt.Sprintf(advice, 1, 3)) {
+			if !errors.Is(err, dbfile.ErrLoss) || !strings.Contains(err.Error(), fmt.Sprintf(advice, 1, 3)) {
 				t.Errorf("open: %v", err)
 			}
 			if log, err := os.ReadFile(path + logSuffix); err != nil || string(log) != "a log" {

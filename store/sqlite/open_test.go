@@ -16,11 +16,12 @@ import (
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/sqlite/schema"
 	"github.com/agora-relay/agora/thread"
 )
 
 func TestSchemaIsBroughtUpToDate(t *testing.T) {
-	files, err := fs.Glob(schema, "schema/*.sql")
+	files, err := fs.Glob(schema.Files, "*.sql")
 	must(t, err)
 	for i, name := range files {
 		if !strings.HasPrefix(filepath.Base(name), fmt.Sprintf("%04d_", i+1)) {

@@ -10,17 +10,11 @@ package sqlite
 
 import (
 	"context"
-	"crypto/rand"
 	"database/sql"
-	"embed"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
-	"net/url"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,6 +25,8 @@ import (
 
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/ledger"
+	"github.com/agora-relay/agora/store/sqlite/internal/dbfile"
+	"github.com/agora-relay/agora/store/sqlite/schema"
 )
 
 // Options are what a store is opened with. The zero value works.
@@ -151,7 +147,7 @@ func (s *Store) open(ctx context.Context) (w *writer, err error) {
 		return nil, err
 	}
 	found, err := compare(ctx, s.path)
-	loss := errors.Is(err, errLoss)
+	loss := errors.Is(err, dbfile.ErrLoss)
 	switch {
 	case loss && !s.options.AcceptLoss:
 		return nil, fmt.Errorf("%w; %s", err, lossAdvice(s.path))
@@ -172,14 +168,14 @@ func (s *Store) open(ctx context.Context) (w *writer, err error) {
 	}
 	if loss {
 		s.options.Log.Error("a loss is accepted: the database gets a new epoch, so that no reader takes what is stored from now on for what he has read",
-			"path", s.path, "last", found.seq)
-		if _, err := s.writeDB.ExecContext(ctx, "UPDATE meta SET value = ? WHERE name = 'epoch'", newEpoch()); err != nil {
+			"path", s.path, "last", found.Seq)
+		if _, err := s.writeDB.ExecContext(ctx, "UPDATE meta SET value = ? WHERE name = 'epoch'", schema.NewEpoch()); err != nil {
 			return nil, err
 		}
-		found.epoch = 0
+		found.Epoch = 0
 	}
 	s.care.db = s.writeDB
-	if s.readDB, err = open(s.path, "deferred", readPragmas, "rw"); err != nil {
+	if s.readDB, err = dbfile.Open(s.path, "deferred", readPragmas, "rw"); err != nil {
 		return nil, err
 	}
 	if err := errors.Join(openAll(ctx, s.writeDB, writers), openAll(ctx, s.readDB, readers)); err != nil {
@@ -218,14 +214,14 @@ func (s *Store) prepare(ctx context.Context) (err error) {
 		if err := createPrivate(s.path); err != nil {
 			return err
 		}
-		if s.writeDB, err = open(s.path, "immediate", writePragmas, "rwc"); err != nil {
+		if s.writeDB, err = dbfile.Open(s.path, "immediate", writePragmas, "rwc"); err != nil {
 			return err
 		}
 	}
-	if err := migrate(ctx, s.writeDB); err != nil {
+	if err := schema.Migrate(ctx, s.writeDB); err != nil {
 		return err
 	}
-	if err := extend(ctx, s.writeDB, s.options.Extensions); err != nil {
+	if err := schema.Extend(ctx, s.writeDB, s.options.Extensions); err != nil {
 		return err
 	}
 	var busy bool
@@ -247,13 +243,6 @@ var writePragmas = []string{
 
 var readPragmas = []string{"query_only(ON)", "busy_timeout(5000)", "cache_size(-1024)", "temp_store(MEMORY)", "trusted_schema(OFF)"}
 
-// open passes pragmas in the data source name, where they reach every connection of the pool. The mode is SQLite's.
-func open(path, txlock string, pragmas []string, mode string) (*sql.DB, error) {
-	dsn := url.URL{Scheme: "file", Path: filepath.ToSlash(path),
-		RawQuery: url.Values{"_pragma": pragmas, "_txlock": {txlock}, "mode": {mode}}.Encode()}
-	return sql.Open("sqlite", dsn.String())
-}
-
 // openAll opens n connections, and with their pragmas, which read the database, also its write-ahead log. They stay open:
 // one opened later, when somebody needs it, would fail once the process has no file descriptors left.
 func openAll(ctx context.Context, db *sql.DB, n int) (err error) {
@@ -267,53 +256,6 @@ func openAll(ctx context.Context, db *sql.DB, n int) (err error) {
 		defer func() { err = errors.Join(err, conn.Close()) }() // back to the pool, when all are open
 	}
 	return nil
-}
-
-//go:embed schema/*.sql
-var schema embed.FS
-
-// migrate runs the schema files whose number is above the database's user_version, each in a transaction.
-func migrate(ctx context.Context, db *sql.DB) error {
-	have, files, err := schemaOf(ctx, db)
-	if err != nil {
-		return err
-	}
-	for number := have + 1; number <= len(files); number++ {
-		text, err := schema.ReadFile(files[number-1])
-		if err != nil {
-			return err
-		}
-		if err := inTx(ctx, db, func(tx *sql.Tx) error {
-			_, err := tx.ExecContext(ctx, string(text)+"\nPRAGMA user_version = "+strconv.Itoa(number))
-			return err
-		}); err != nil {
-			return fmt.Errorf("schema %d: %w", number, err)
-		}
-	}
-	_, err = db.ExecContext(ctx, "INSERT INTO meta (name, value) VALUES ('epoch', ?) ON CONFLICT DO NOTHING", newEpoch())
-	return err
-}
-
-// schemaOf returns a database's number of schema, 0 if it has none, and the files up to the newest. It fails if the
-// number is above these, for then nothing in the database need be what it seems.
-func schemaOf(ctx context.Context, db *sql.DB) (have int, files []string, err error) {
-	if err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&have); err != nil {
-		return 0, nil, err
-	}
-	if files, err = fs.Glob(schema, "schema/*.sql"); err != nil {
-		return 0, nil, err
-	}
-	if have > len(files) {
-		return 0, nil, fmt.Errorf("the database has schema %d, this program knows %d; it was written by a newer version, use that one", have, len(files))
-	}
-	return have, files, nil
-}
-
-// newEpoch returns a random one as the database holds it; not 0, which is the zero Cursor's.
-func newEpoch() string {
-	var random [4]byte
-	rand.Read(random[:]) // never fails (crypto/rand)
-	return fmt.Sprintf("%08x", binary.BigEndian.Uint32(random[:])|1)
 }
 
 // Policy returns what the store was opened with.

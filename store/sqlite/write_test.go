@@ -86,8 +86,8 @@ func TestFailingEntry(t *testing.T) {
 	if got := events(t, s); len(got) != 4 {
 		t.Errorf("%d events were stored", len(got))
 	}
-	if s.head.Load() != 4 || len(watching.queue) != 4 || s.care.mark.seq != 4 {
-		t.Errorf("the end is at %d, %d events were published, the mark is at %d", s.head.Load(), len(watching.queue), s.care.mark.seq)
+	if s.head.Load() != 4 || len(watching.queue) != 4 || s.care.mark.Seq != 4 {
+		t.Errorf("the end is at %d, %d events were published, the mark is at %d", s.head.Load(), len(watching.queue), s.care.mark.Seq)
 	}
 	execute(t, s, "DROP TRIGGER fail")
 	for i, err := range together(t, s, entries) {

@@ -1,15 +1,14 @@
-package sqlite
+// Package check reads a whole database of the embedded store and says what is not as the store writes it. It needs no
+// store and changes nothing, so the database may be a running relay's, or a backup.
+package check
 
 import (
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
-	"io/fs"
 	"runtime"
-	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,6 +17,8 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/sqlite/internal/dbfile"
+	"github.com/agora-relay/agora/store/sqlite/schema"
 )
 
 // Finding is one thing that is not as it should be.
@@ -36,8 +37,8 @@ const (
 	cureOlder  = "serve it once, which brings it up to date, and check again"
 )
 
-// CheckOptions are all optional.
-type CheckOptions struct {
+// Options are all optional.
+type Options struct {
 	Now        time.Time               // what counts as expired; zero: the present
 	Extensions []relay.Extension       // those of the relay; tables of others are not looked into
 	Found      func(Finding)           // called for each finding as it is made, one at a time
@@ -54,41 +55,41 @@ type Report struct {
 	Findings  int64     `json:"findings"`
 }
 
-// checker is one Check.
+// checker is one call of Database.
 type checker struct {
 	ctx     context.Context
 	conn    *sql.Conn // within one read transaction
-	options CheckOptions
+	options Options
 	epoch   uint32
-	mark    mark // read before the transaction began, so that the database is never behind it
+	mark    dbfile.Mark // read before the transaction began, so that the database is never behind it
 	report  Report
 	known   []relay.Extension // see extended
 	checked atomic.Int64      // report.Events, for Progress
 }
 
-// Check reads the whole database at path, as it stands at one moment, and looks whether it is one that a Store has
+// Database reads the whole database at path, as it stands at one moment, and looks whether it is one that a Store has
 // written: that its pages and indexes hang together, every envelope is signed by its sender and filed under what it
 // says, and every thread's record is what its envelopes make of it. It changes nothing and disturbs nobody who has the
 // database open. What cannot be decided any more, because an envelope has rightly been forgotten, passes.
 //
 // Damage is reported, not returned; an error means that the check did not come to its end.
-func Check(ctx context.Context, path string, o CheckOptions) (_ Report, err error) {
+func Database(ctx context.Context, path string, o Options) (_ Report, err error) {
 	if o.Now.IsZero() {
 		o.Now = time.Now()
 	}
-	db, err := openReadOnly(path)
+	db, err := dbfile.OpenReadOnly(path)
 	if err != nil {
 		return Report{}, err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
 	c := &checker{ctx: ctx, options: o}
-	if c.mark, err = readMark(path); errors.Is(err, errLoss) {
+	if c.mark, err = dbfile.ReadMark(path); errors.Is(err, dbfile.ErrLoss) {
 		c.found(Finding{"mark", err.Error(), cureDamage})
 	} else if err != nil {
 		return Report{}, err
 	}
 	if err := c.run(db); err != nil {
-		return c.report, inWords(ctx, path, err)
+		return c.report, dbfile.InWords(ctx, path, err)
 	}
 	return c.report, nil
 }
@@ -174,149 +175,6 @@ func (c *checker) pages() error {
 	}, "PRAGMA integrity_check")
 }
 
-// schema compares the tables and indexes with those of a new database; readable says that the tables are the same.
-func (c *checker) schema() (readable bool, err error) {
-	var have int
-	if err := c.conn.QueryRowContext(c.ctx, "PRAGMA user_version").Scan(&have); err != nil {
-		return false, err
-	}
-	files, err := fs.Glob(schema, "schema/*.sql")
-	if err != nil {
-		return false, err
-	}
-	switch {
-	case have > len(files):
-		c.found(Finding{"schema", fmt.Sprintf("is number %d, this program knows %d", have, len(files)), cureNewer})
-		return false, nil
-	case have < 1:
-		c.found(Finding{"schema", "is missing, so no relay wrote this database", "name the data folder of a relay, or a backup of one"})
-		return false, nil
-	case have < len(files):
-		c.found(Finding{"schema", fmt.Sprintf("is number %d, this program writes %d", have, len(files)), cureOlder})
-		return false, nil
-	}
-	got, err := objects(c.ctx, c.conn)
-	if err != nil {
-		return false, err
-	}
-	unknown, err := c.extended()
-	if err != nil {
-		return false, err
-	}
-	want, err := newObjects(c.ctx, c.known)
-	if err != nil {
-		return false, err
-	}
-	readable = true
-	for o, text := range want {
-		if got[o] != text {
-			c.found(Finding{"schema", fmt.Sprintf("%s %s is missing or not what a relay makes", o.kind, o.name), cureDamage})
-			readable = readable && o.kind != "table"
-		}
-	}
-	for o := range got {
-		if _, known := want[o]; !known && !o.isOf(unknown) {
-			c.found(Finding{"schema", fmt.Sprintf("%s %q is none of a relay's", o.kind, o.name), cureDamage})
-		}
-	}
-	return readable, nil
-}
-
-// extended notes the extensions whose tables the database has, with as many migrations as it has seen. It returns the
-// names of those that the caller does not know.
-func (c *checker) extended() (unknown []string, err error) {
-	err = c.each(func(scan scanner) error {
-		var name string
-		var number int
-		if err := scan(&name, &number); err != nil {
-			return err
-		}
-		name = strings.TrimPrefix(name, extensionPrefix)
-		i := slices.IndexFunc(c.options.Extensions, func(x relay.Extension) bool { return x.Name == name })
-		if i < 0 {
-			unknown = append(unknown, name)
-			return nil
-		}
-		x := c.options.Extensions[i]
-		if number > len(x.Migrations) || number < 0 {
-			c.found(Finding{"schema", fmt.Sprintf("the tables of %s have form %d, this program knows %d", name, number, len(x.Migrations)), cureNewer})
-			unknown = append(unknown, name)
-			return nil
-		}
-		x.Migrations = x.Migrations[:number]
-		c.known = append(c.known, x)
-		return nil
-	}, "SELECT name, value FROM meta WHERE name LIKE ?", extensionPrefix+"%")
-	return unknown, err
-}
-
-// extensions has the extensions check what their tables hold, if these are in their newest form.
-func (c *checker) extensions() error {
-	for _, x := range c.known {
-		all := c.options.Extensions[slices.IndexFunc(c.options.Extensions, func(o relay.Extension) bool { return o.Name == x.Name })]
-		if x.Check == nil || len(x.Migrations) < len(all.Migrations) {
-			continue
-		}
-		found := func(where, what string) { c.found(Finding{x.Name + " " + where, what, cureDamage}) }
-		if err := x.Check(&checkTx{c}, found); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// checkTx implements relay.Querier.
-type checkTx struct{ *checker }
-
-func (t *checkTx) Query(row func(func(...any) error) error, text string, args ...any) error {
-	if err := allowed(text); err != nil {
-		return err
-	}
-	return t.each(func(scan scanner) error { return row(scan) }, text, args...)
-}
-
-// object is a table or an index.
-type object struct{ kind, name string }
-
-// isOf reports whether o is named as a table or an index of one of these extensions.
-func (o object) isOf(extensions []string) bool {
-	name, _, prefixed := strings.Cut(o.name, "_")
-	return prefixed && slices.Contains(extensions, name)
-}
-
-func objects(ctx context.Context, conn *sql.Conn) (map[object]string, error) {
-	all := map[object]string{}
-	err := eachRow(damaged(func(scan scanner) error {
-		var o object
-		var text string
-		err := scan(&o.kind, &o.name, &text)
-		all[o] = text
-		return err
-	}), func() (*sql.Rows, error) {
-		return conn.QueryContext(ctx, `SELECT type, name, COALESCE(sql, '') FROM sqlite_schema WHERE name NOT LIKE 'sqlite\_%' ESCAPE '\'`)
-	})
-	return all, err
-}
-
-// newObjects returns the objects of a new database with these extensions.
-func newObjects(ctx context.Context, extensions []relay.Extension) (_ map[object]string, err error) {
-	db, err := sql.Open("sqlite", ":memory:")
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, db.Close()) }()
-	db.SetMaxOpenConns(1) // each connection would be a database of its own
-	if err := errors.Join(migrate(ctx, db), extend(ctx, db, extensions)); err != nil {
-		return nil, err
-	}
-	conn, err := db.Conn(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, conn.Close()) }()
-	return objects(ctx, conn)
-}
-
 // meta checks the epoch, which is the mark's too where there is one.
 func (c *checker) meta() error {
 	var epoch string
@@ -326,7 +184,7 @@ func (c *checker) meta() error {
 	}
 	if n, err := strconv.ParseUint(epoch, 16, 32); err != nil || n == 0 || epoch != fmt.Sprintf("%08x", n) {
 		c.found(Finding{"meta", fmt.Sprintf("the epoch is %q, which is none", epoch), cureDamage})
-	} else if c.epoch = uint32(n); c.mark.epoch != 0 && c.mark.epoch != c.epoch {
+	} else if c.epoch = uint32(n); c.mark.Epoch != 0 && c.mark.Epoch != c.epoch {
 		c.found(Finding{"mark", "it is another database's, which was here before",
 			"if this one was put here on purpose, serve it once; else put the other back"})
 	}
@@ -335,7 +193,7 @@ func (c *checker) meta() error {
 
 // sequence holds the last number given to an event against the mark, so that none is given twice.
 func (c *checker) sequence() error {
-	if err := c.conn.QueryRowContext(c.ctx, lastNumber).Scan(&c.report.Seq); err != nil {
+	if err := c.conn.QueryRowContext(c.ctx, schema.LastNumber).Scan(&c.report.Seq); err != nil {
 		return err
 	}
 	var noted string
@@ -346,30 +204,40 @@ func (c *checker) sequence() error {
 	if n, invalid := strconv.ParseUint(noted, 10, 63); err == nil && (invalid != nil || n == 0) {
 		c.found(Finding{"meta", fmt.Sprintf("the last number given to an event is %q, which is none", noted), cureDamage})
 	}
-	if err := c.mark.missing(c.epoch, c.report.Seq); err != nil {
+	if err := c.mark.Missing(c.epoch, c.report.Seq); err != nil {
 		c.found(Finding{"mark", err.Error(), cureDamage})
 	}
 	return nil
 }
 
+type scanner func(...any) error
+
 // each calls f for every row of a query.
 func (c *checker) each(f func(scanner) error, text string, args ...any) error {
-	return eachRow(damaged(f), func() (*sql.Rows, error) { return c.conn.QueryContext(c.ctx, text, args...) })
+	return eachRow(c.ctx, c.conn, f, text, args...)
 }
 
 // errRow is damage that shows when a row is read.
 var errRow = errors.New("a row holds what its columns cannot")
 
-// damaged lets f scan rows that may hold anything.
-func damaged(f func(scanner) error) func(scanner) error {
-	return func(scan scanner) error {
-		return f(func(columns ...any) error {
-			if err := scan(columns...); err != nil {
-				return fmt.Errorf("%w: %v", errRow, err)
-			}
-			return nil
-		})
+// eachRow calls f for every row of a query. The rows may hold anything: one that cannot be scanned is an errRow.
+func eachRow(ctx context.Context, conn *sql.Conn, f func(scanner) error, text string, args ...any) error {
+	rows, err := conn.QueryContext(ctx, text, args...)
+	if err != nil {
+		return err
 	}
+	scan := func(columns ...any) error {
+		if err := rows.Scan(columns...); err != nil {
+			return fmt.Errorf("%w: %v", errRow, err)
+		}
+		return nil
+	}
+	for rows.Next() {
+		if err := f(scan); err != nil {
+			return errors.Join(err, rows.Close())
+		}
+	}
+	return errors.Join(rows.Err(), rows.Close())
 }
 
 // watch reports how far the events are, until the function it returns is called.
@@ -381,7 +249,7 @@ func (c *checker) watch() (stop func(), err error) {
 	if err := c.conn.QueryRowContext(c.ctx, "SELECT count(*) FROM event").Scan(&all); err != nil {
 		return nil, err
 	}
-	return everySecond(func() { c.options.Progress(c.checked.Load(), all) }), nil
+	return dbfile.EverySecond(func() { c.options.Progress(c.checked.Load(), all) }), nil
 }
 
 // inParallel calls f for each item, on all processors, and reports what it found in the items' order.

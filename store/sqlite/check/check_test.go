@@ -1,8 +1,7 @@
-package sqlite
+package check
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,6 +17,7 @@ import (
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/ledger"
+	"github.com/agora-relay/agora/store/sqlite/internal/dbfile"
 	"github.com/agora-relay/agora/thread"
 )
 
@@ -70,25 +70,13 @@ func changeRecord(t *testing.T, content []byte, n int64, f func(*ledger.Thread))
 // rowsOf returns the threads of a database that no store has open, by their numbers.
 func rowsOf(t testing.TB, path string) map[int64]ledger.Row {
 	t.Helper()
-	db, err := openReadOnly(path)
-	must(t, err)
-	defer db.Close()
 	rows := map[int64]ledger.Row{}
-	must(t, eachRow(func(scan scanner) error {
+	query(t, path, func(scan scanner) error {
 		row, err := scanThread(scan)
 		rows[row.Number] = row
 		return err
-	}, func() (*sql.Rows, error) { return db.QueryContext(t.Context(), anyThread+"true") }))
+	}, anyThread)
 	return rows
-}
-
-// spoil runs SQL on a database that no store has open, without the rules a store keeps.
-func spoil(t testing.TB, path, text string) {
-	t.Helper()
-	db, err := open(path, "immediate", []string{"writable_schema(ON)"}, "rw")
-	must(t, err)
-	_, err = db.ExecContext(context.Background(), text)
-	must(t, errors.Join(err, db.Close()))
 }
 
 func TestCheck(t *testing.T) {
@@ -271,16 +259,13 @@ func TestCheckFindsFlippedBits(t *testing.T) {
 // relay's settings, which a database does not have.
 func contents(t testing.TB, path string) (lines []string) {
 	t.Helper()
-	db, err := openReadOnly(path)
-	must(t, err)
-	defer db.Close()
 	add := func(text string) {
-		must(t, eachRow(func(scan scanner) error {
+		query(t, path, func(scan scanner) error {
 			var line string
 			err := scan(&line)
 			lines = append(lines, line)
 			return err
-		}, func() (*sql.Rows, error) { return db.QueryContext(t.Context(), text) }))
+		}, text)
 	}
 	rows := rowsOf(t, path)
 	for _, n := range slices.Sorted(maps.Keys(rows)) {
@@ -300,7 +285,8 @@ func contents(t testing.TB, path string) (lines []string) {
 
 // A check reads one moment of a database whose store goes on, and is ended by its context.
 func TestCheckWhileAppending(t *testing.T) {
-	s := openNew(t)
+	path := filepath.Join(t.TempDir(), "agora.db")
+	s := openAt(t, path)
 	for range 20 {
 		must(t, talk(t.Context(), s, 1, func(relay.Receipt) {}))
 	}
@@ -316,17 +302,17 @@ func TestCheckWhileAppending(t *testing.T) {
 		ended <- nil
 	}()
 	for range 10 {
-		found, r := findings(t, databasePath(t, s), time.Now())
+		found, r := findings(t, path, time.Now())
 		if len(found) > 0 || r.Events < 80 || r.Events != int64(r.Seq) {
 			t.Errorf("%+v: %v", r, found)
 		}
 	}
 	stop()
 	must(t, <-ended)
-	if _, err := Check(ctx, databasePath(t, s), CheckOptions{}); !errors.Is(err, context.Canceled) {
+	if _, err := Database(ctx, path, Options{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("after its context: %v", err)
 	}
-	if _, err := Check(t.Context(), filepath.Join(t.TempDir(), "none.db"), CheckOptions{}); err == nil {
+	if _, err := Database(t.Context(), filepath.Join(t.TempDir(), "none.db"), Options{}); err == nil {
 		t.Error("a file that is not there is clean")
 	}
 }
@@ -337,7 +323,10 @@ func TestCheckAsksTheMark(t *testing.T) {
 	path := filepath.Join(dir, "agora.db")
 	write := func(n int) (database, mark []byte) {
 		s := openAt(t, path)
-		appendAll(t, s, requests(t, n))
+		for n := range n {
+			_, err := s.Append(t.Context(), request(t, key(n+1), ""))
+			must(t, err)
+		}
 		must(t, s.Close())
 		database, err := os.ReadFile(path)
 		must(t, err)
@@ -354,7 +343,7 @@ func TestCheckAsksTheMark(t *testing.T) {
 		"as they were":  {newer, marked, ""},
 		"no mark":       {newer, nil, ""},
 		"an older copy": {older, marked, "events 4 to 5 were acknowledged"},
-		"another's":     {newer, []byte(mark{epoch: 7, seq: 1}.String()), "another database's"},
+		"another's":     {newer, []byte(dbfile.Mark{Epoch: 7, Seq: 1}.String()), "another database's"},
 		"nonsense":      {newer, marked[1:], "damaged"},
 	} {
 		must(t, os.WriteFile(path, c.database, 0o600))
@@ -363,7 +352,7 @@ func TestCheckAsksTheMark(t *testing.T) {
 			must(t, os.WriteFile(path+".mark", c.mark, 0o600))
 		}
 		var found []string
-		_, err := Check(t.Context(), path, CheckOptions{Found: func(f Finding) { found = append(found, f.String()) }})
+		_, err := Database(t.Context(), path, Options{Found: func(f Finding) { found = append(found, f.String()) }})
 		must(t, err)
 		if c.want == "" && len(found) > 0 || c.want != "" && (len(found) != 1 || !strings.Contains(found[0], c.want)) {
 			t.Errorf("%s: found %q, want %q", name, found, c.want)

@@ -1,4 +1,4 @@
-package sqlite
+package check
 
 import (
 	"bytes"
@@ -68,8 +68,8 @@ func (e storedEvent) check(now time.Time) (*envelope.Envelope, []Finding) {
 		return []Finding{{e.where(), fmt.Sprintf(format, args...), cureDamage}}
 	}
 	if len(e.body) == 0 {
-		if e.expires > nanos(now) {
-			return nil, wrong("has lost its body and would have to be delivered until %s", envelope.FormatTime(instant(e.expires)))
+		if e.expires > ledger.Nanos(now) {
+			return nil, wrong("has lost its body and would have to be delivered until %s", envelope.FormatTime(ledger.Instant(e.expires)))
 		}
 		return nil, nil
 	}
@@ -93,8 +93,8 @@ func (e storedEvent) check(now time.Time) (*envelope.Envelope, []Finding) {
 		{"recipient", e.recipient == string(m.Recipient)},
 		{"type", e.kind == string(m.Type)},
 		{"thread", (e.thread == 0) == (m.Type == envelope.TypeManifest)},
-		{"ts", e.ts == nanos(m.TS)},
-		{"expires", e.received < e.expires && e.expires <= nanos(m.ExpiresAt())}, // earlier by the relay's max-ttl
+		{"ts", e.ts == ledger.Nanos(m.TS)},
+		{"expires", e.received < e.expires && e.expires <= ledger.Nanos(m.ExpiresAt())}, // earlier by the relay's max-ttl
 		{"forget", e.forget >= e.expires},
 	} {
 		if !column.same {
@@ -115,6 +115,16 @@ type storedThread struct {
 
 func (t storedThread) where() string { return fmt.Sprintf("thread %d (%q)", t.Number, t.ID) }
 
+// anyThread selects what scanThread scans.
+const anyThread = "SELECT t.n, t.id, COALESCE(p.did, ''), t.due, t.open, t.record FROM thread t LEFT JOIN party p ON p.id = t.client "
+
+func scanThread(scan scanner) (row ledger.Row, err error) {
+	var due int64
+	err = scan(&row.Number, &row.ID, &row.Client, &due, &row.Open, &row.Record)
+	row.Due = ledger.Instant(due)
+	return row, err
+}
+
 // threads checks each thread together with its events.
 func (c *checker) threads() error {
 	stop, err := c.watch()
@@ -128,8 +138,7 @@ func (c *checker) threads() error {
 			row, err := scanThread(scan)
 			some = append(some, storedThread{Row: row})
 			return err
-		}, "SELECT t.n, t.id, COALESCE(p.did, ''), t.due, t.open, t.record FROM thread t LEFT JOIN party p ON p.id = t.client "+
-			"WHERE t.n > ? ORDER BY t.n LIMIT "+strconv.Itoa(threadsAtOnce), last)
+		}, anyThread+"WHERE t.n > ? ORDER BY t.n LIMIT "+strconv.Itoa(threadsAtOnce), last)
 		if err != nil || len(some) == 0 {
 			return err
 		}
@@ -173,7 +182,7 @@ func (c *checker) otherEvents() error {
 		inParallel(c, some, func(e storedEvent) []Finding {
 			_, findings := e.check(c.options.Now)
 			// A record outlives the rows that refer to it, but the two are not removed in one step.
-			if e.thread != 0 && e.forget > nanos(c.options.Now) {
+			if e.thread != 0 && e.forget > ledger.Nanos(c.options.Now) {
 				findings = append(findings, Finding{e.where(), "the record of its thread is missing", cureDamage})
 			}
 			return findings
@@ -210,16 +219,16 @@ func (t storedThread) check(now time.Time) (findings []Finding) {
 		return findings
 	}
 	// An envelope may have gone once it has expired, the one that expires last is there until then.
-	if keep := nanos(r.Keep); keep < latest || keep > latest && r.Keep.After(now) {
-		wrong(t.where(), "its last envelope expires at %s, but at %s among those stored", envelope.FormatTime(r.Keep), envelope.FormatTime(instant(latest)))
+	if keep := ledger.Nanos(r.Keep); keep < latest || keep > latest && r.Keep.After(now) {
+		wrong(t.where(), "its last envelope expires at %s, but at %s among those stored", envelope.FormatTime(r.Keep), envelope.FormatTime(ledger.Instant(latest)))
 	}
 	if _, alive := (thread.Rules{}).Deadline(r.Thread); !alive && t.Due.Before(r.Keep) {
 		wrong(t.where(), "its record would be removed before its last envelope expires")
 	}
 	begin := name{r.Transitions[0].By, r.Transitions[0].ID}
 	for _, e := range t.events {
-		if (name{didkey.DID(e.sender), e.id}) == begin && e.expires != 0 && e.expires != nanos(r.RequestExpires) {
-			wrong(t.where(), "its REQUEST expires at %s, its record says %s", envelope.FormatTime(instant(e.expires)), envelope.FormatTime(r.RequestExpires))
+		if (name{didkey.DID(e.sender), e.id}) == begin && e.expires != 0 && e.expires != ledger.Nanos(r.RequestExpires) {
+			wrong(t.where(), "its REQUEST expires at %s, its record says %s", envelope.FormatTime(ledger.Instant(e.expires)), envelope.FormatTime(r.RequestExpires))
 		}
 	}
 	steps := map[name]time.Time{}
@@ -233,7 +242,7 @@ func (t storedThread) check(now time.Time) (findings []Finding) {
 	for _, e := range t.events {
 		at, known := steps[name{didkey.DID(e.sender), e.id}]
 		notice := r.TimedOut() && e.kind == string(envelope.TypeError) // the relay's, which moves nothing
-		if known && e.received != nanos(at) {
+		if known && e.received != ledger.Nanos(at) {
 			wrong(e.where(), "it moved its thread at another time than it was received")
 		}
 		if !known && !notice {
