@@ -22,7 +22,7 @@ const (
 
 // care looks after the disk: the mark, the reserve, the room that is left, the places of the files, and the length of
 // the write-ahead log. One goroutine does the work, see run. It ticks every second, and the writer wakes it when the
-// log has grown. The transitions:
+// log has grown. Open does the first tick itself. The transitions:
 //
 //	from        event                                   to          action
 //	takingIn    a write finds no room                   diskFull    log it; appends are refused

@@ -76,6 +76,7 @@ func TestExpireOnlyExpires(t *testing.T) {
 		Now: func() time.Time { return time.Now().Add(1000 * time.Hour) },
 	})
 	now := time.Now().Truncate(time.Millisecond)
+	must(t, s.care.reserve.release())
 	must(t, s.Expire(t.Context(), now, nil))
 	if size, err := fileSize(s.care.reserve.path); err != nil || size != 0 {
 		t.Errorf("Expire made a reserve of %d bytes, %v", size, err)
@@ -96,6 +97,7 @@ func TestExpireOnlyExpires(t *testing.T) {
 func TestExpireTellsOfTrouble(t *testing.T) {
 	s := openNew(t)
 	path := s.care.reserve.path
+	must(t, s.care.reserve.release())
 	must(t, os.Mkdir(path, 0o700)) // so that no reserve can be written, which changes no state here
 	s.care.reserve.path = filepath.Join(path, "none", "there")
 	must(t, os.WriteFile(filepath.Join(path, "none"), nil, 0o600))

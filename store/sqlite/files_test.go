@@ -29,6 +29,9 @@ func crowded(path string) error {
 	if err != nil {
 		return err
 	}
+	if err := s.care.reserve.release(); err != nil {
+		return err
+	}
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 64, Max: 64}); err != nil {
 		return err
 	}

@@ -140,7 +140,7 @@ func TestFileNames(t *testing.T) {
 			for _, e := range entries {
 				got = append(got, e.Name())
 			}
-			if !slices.Equal(got, []string{name, name + ".lock", name + ".mark"}) {
+			if !slices.Equal(got, []string{name, name + ".lock", name + ".mark", name + ".reserve"}) {
 				t.Errorf("the folder holds %q", got)
 			}
 			if n := len(events(t, openAt(t, filepath.Join(dir, name)))); n != 1 {

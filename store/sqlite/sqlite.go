@@ -134,10 +134,11 @@ func Open(ctx context.Context, path string, o Options) (_ *Store, err error) {
 		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), s.release())
 	}
 	s.workers.Go(w.run)
-	s.workers.Go(func() { s.care.run(s.stop) })
 	for range readers {
 		s.workers.Go(s.reader)
 	}
+	s.care.tick() // so that a reserve stands before the first message is taken in
+	s.workers.Go(func() { s.care.run(s.stop) })
 	return s, nil
 }
 
