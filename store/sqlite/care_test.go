@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agora-relay/agora/replay"
+
 	"github.com/agora-relay/agora/store/sqlite/internal/dbfile"
 )
 
@@ -84,13 +86,40 @@ func TestExpireOnlyExpires(t *testing.T) {
 	ids := fill(t, s, 50_000, now)
 	s.care.tick()
 	sound(t, s, ids)
+	forgotten := now.Add(replay.DefaultMemory)
 	for range 2 {
-		if err := s.Expire(t.Context(), now.Add(time.Minute), nil); !errors.Is(err, errDiskFull) {
+		if err := s.Expire(t.Context(), forgotten, nil); !errors.Is(err, errDiskFull) {
 			t.Errorf("Expire on a full disk: %v", err)
 		}
 	}
+	sound(t, s, ids)
 	s.care.tick()
-	must(t, s.Expire(t.Context(), now.Add(time.Minute), nil))
+	sound(t, s, nil)
+	must(t, s.Expire(t.Context(), forgotten, nil))
+}
+
+// A database that failed is not written to, not even to copy what its log holds.
+func TestFailedDatabaseIsNotCopied(t *testing.T) {
+	s := openNew(t)
+	appendAll(t, s, requests(t, 3))
+	copied := func() (n int) {
+		must(t, s.task(t.Context(), func(w *writer) (err error) {
+			_, _, n, err = w.checkpoint(w.stmts.lookAtLog)
+			return err
+		}))
+		return n
+	}
+	before := copied()
+	s.care.state.Store(int32(diskFailed))
+	s.care.copyLog()
+	if n := copied(); n != before {
+		t.Errorf("%d pages were copied after the failure", n-before)
+	}
+	s.care.state.Store(int32(takingIn))
+	s.care.copyLog()
+	if n := copied(); n <= before {
+		t.Error("nothing was copied before a failure")
+	}
 }
 
 // What a tick cannot do is said by the next Expire, until a tick can.
