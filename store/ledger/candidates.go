@@ -63,28 +63,48 @@ func (g *group) others(m *envelope.Envelope) []*held {
 	if found := g.ends(m); len(found) > 0 {
 		return found
 	}
+	var own, open []*held
 	all := g.byID[m.Thread]
-	if found := take(all, func(h *held) bool {
-		return slices.Contains(h.participants(), m.Sender.ID) || m.Type == envelope.TypeOffer && g.isOpen(h.Thread.Thread)
-	}); len(found) > 0 {
-		return found
-	}
-	return slices.Clone(all)
-}
-
-func take(all []*held, f func(*held) bool) (some []*held) {
 	for _, h := range all {
-		if f(h) {
-			some = append(some, h)
+		switch {
+		case h.hasParticipant(m.Sender.ID):
+			own = append(own, h)
+		case m.Type == envelope.TypeOffer && g.isOpen(h.Thread.Thread):
+			open = append(open, h)
 		}
 	}
-	return some
+	if len(own)+len(open) == 0 {
+		return oldest(slices.Clone(all), "")
+	}
+	return append(oldest(own, m.Sender.ID), oldest(open, "")...)
+}
+
+// oldest returns the first MaxCandidates of threads, those in which agent works before the others. A group may have
+// loaded more for other messages.
+func oldest(threads []*held, agent didkey.DID) []*held {
+	slices.SortFunc(threads, func(a, b *held) int {
+		if works := agent != "" && a.Agent == agent; works != (agent != "" && b.Agent == agent) {
+			if works {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Compare(a.Number, b.Number)
+	})
+	return threads[:min(len(threads), MaxCandidates)]
 }
 
 // oldestFirst sorts threads by age and leaves each in once.
 func oldestFirst(threads []*held) []*held {
 	slices.SortFunc(threads, func(a, b *held) int { return cmp.Compare(a.Number, b.Number) })
 	return slices.Compact(threads)
+}
+
+// hasParticipant reports whether did is one of participants.
+func (t *Thread) hasParticipant(did didkey.DID) bool {
+	return did == t.Recipient || slices.ContainsFunc(t.Transitions, func(s thread.Transition) bool {
+		return s.Type == envelope.TypeOffer && s.By == did
+	})
 }
 
 // participants returns who takes part in t besides its client, each once: the agent that the REQUEST names, and each

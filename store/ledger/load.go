@@ -71,9 +71,10 @@ func (g *group) loadNamed(tx Tx, entries []relay.Entry) error {
 	return nil
 }
 
-// since begins behind end. If that is not where the last group ended, others have written, and counts may be too low.
+// since begins behind end. If that is not where the last group ended, others have written, and counts may be too low. No
+// count is dropped after this until the group is decided.
 func (g *group) since(end relay.Cursor) {
-	if g.end = end; end != g.left {
+	if g.end = end; end != g.left || len(g.inboxes) >= maxInboxes {
 		g.Forget()
 	}
 }
@@ -106,9 +107,6 @@ func (g *group) loadSearched(tx Tx, entries []relay.Entry) (lost []int, err erro
 	for j, i := range counting {
 		g.count(w.Inboxes[j], found.Inboxes[j])
 		g.weights[i] += found.Inboxes[j].Events / 32
-	}
-	if len(searching) == 0 {
-		return nil, nil
 	}
 	for _, i := range searching {
 		m := entries[i].Envelope

@@ -45,7 +45,7 @@ const comeAgain = time.Minute
 // cost the engine a count for each post.
 const countEvery = time.Second
 
-// maxInboxes bounds how many inboxes are counted in memory, some 40 MB.
+// maxInboxes bounds how many inboxes are counted in memory when a group begins, some 40 MB.
 const maxInboxes = 200_000
 
 // charged returns how many bytes m counts against the inbox of its recipient, 0 if the recipient asked for it. t is the
@@ -131,9 +131,6 @@ func (g *group) count(asked Inbox, found Count) {
 	b := inbox{found.Events, found.Bytes, asked.Now.Add(comeAgain), asked.Now}
 	if !found.First.IsZero() && found.First.Before(b.fullTill) {
 		b.fullTill = found.First
-	}
-	if len(g.inboxes) >= maxInboxes {
-		clear(g.inboxes)
 	}
 	g.inboxes[inboxKey{asked.Recipient, asked.Network}] = b
 }
