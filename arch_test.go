@@ -274,8 +274,8 @@ func TestThreatsAreShown(t *testing.T) {
 			}
 		}
 	}
-	if number["T"] != 45 || number["S"] != 9 {
-		t.Errorf("%v threats, want 45 and 9", number)
+	if number["T"] != 47 || number["S"] != 9 {
+		t.Errorf("%v threats, want 47 and 9", number)
 	}
 }
 
