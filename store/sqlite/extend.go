@@ -60,7 +60,9 @@ func (w *writer) runUpdate(u *update) (o outcome, posted []relay.Posted, err err
 	if o.err == nil && tx.wrote && len(tx.posted) == 0 {
 		// It takes a number, so that the mark tells when what it wrote is missing.
 		w.last++
-		_, o.err = w.stmts.keepLast.Exec(w.last)
+		if _, err := w.stmts.keepLast.Exec(w.last); err != nil {
+			return outcome{}, nil, err
+		}
 	}
 	if o.err != nil {
 		w.undo(last)
