@@ -1,7 +1,7 @@
 # make run and make test need Go and nothing else; the rest says in ci/install what it needs.
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 FUZZTIME ?= 30s
-SHORTFUZZ ?= 1s
+SHORTFUZZ ?= 2s
 
 # Test packages run in folders of their own, so a relative path is made absolute here.
 ifdef AGORA_VECTORS
