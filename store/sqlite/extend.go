@@ -22,7 +22,7 @@ const updateTime = time.Second
 const updatePages = 64
 
 var (
-	errTooLong = fmt.Errorf("the update took longer than %v, which is all the time it may keep the store's writer; nothing of it is stored", updateTime)
+	errTooLong = fmt.Errorf("the update took longer than %v, and was undone; do less in one update, and no I/O", updateTime)
 	errOver    = errors.New("the transaction is over")
 )
 
@@ -44,8 +44,8 @@ func (s *Store) Update(ctx context.Context, f func(relay.StoreTx) error) (time.D
 
 var errPanicked = errors.New("the update panicked")
 
-// runUpdate runs an update under a savepoint of the transaction that is open. Its outcome is what its caller is told; err
-// is for all, because the database has failed.
+// runUpdate runs an update under a savepoint of the transaction that is open. Its outcome is what its caller is told.
+// err is for all callers of the group: the database has failed.
 func (w *writer) runUpdate(u *update) (o outcome, posted []relay.Posted, err error) {
 	began := time.Now()
 	last := w.last
@@ -57,6 +57,7 @@ func (w *writer) runUpdate(u *update) (o outcome, posted []relay.Posted, err err
 	if tx.failed != nil {
 		return outcome{}, nil, tx.failed
 	}
+	o.err = cmp.Or(o.err, tx.broken)
 	if o.err == nil && tx.wrote && len(tx.posted) == 0 {
 		// It takes a number, so that the mark tells when what it wrote is missing.
 		w.last++
@@ -93,6 +94,7 @@ type updateTx struct {
 	mu     sync.Mutex // held while the connection is used
 	over   error      // why it can be used no more
 	failed error      // the first error that is not of what the function gave it
+	broken error      // an error that may have left half of an Append
 	posted []relay.Posted
 	wrote  bool
 }
@@ -104,7 +106,8 @@ func (t *updateTx) run(u *update) error {
 		defer func() {
 			if p := recover(); p != nil {
 				u.panicked = p
-				t.w.store.options.Log.Error("an update panicked; nothing of it is stored", slog.Any("panic", p), "stack", string(debug.Stack()))
+				t.w.store.options.Log.Error("an update panicked; nothing of it is stored",
+					slog.Any("panic", p), "stack", string(debug.Stack()))
 				done <- errPanicked
 			}
 		}()
@@ -159,22 +162,40 @@ func (t *updateTx) Exec(text string, args ...any) (rows int64, err error) {
 	return rows, err
 }
 
-// Query implements relay.Querier.
+// Query implements relay.Querier. The connection is free while row runs: row may use the transaction, and must not keep
+// the writer from ending it.
 func (t *updateTx) Query(row func(func(...any) error) error, text string, args ...any) error {
 	if err := schema.Allowed(text); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithDeadline(context.Background(), t.until)
 	defer cancel()
-	var own error
-	err := t.use(func() error {
-		err := queryRows(ctx, t.w.conn, &own, row, text, args)
+	inTime := func(err error) error {
 		if ctx.Err() != nil {
-			own, err = errTooLong, nil // a SELECT that is interrupted leaves the transaction as it is
+			return errTooLong // a SELECT that is interrupted leaves the transaction as it is
 		}
 		return err
+	}
+	var rows *sql.Rows
+	err := t.use(func() (err error) {
+		rows, err = t.w.conn.QueryContext(ctx, text, args...)
+		return inTime(err)
 	})
-	return cmp.Or(own, err)
+	if err != nil {
+		return err
+	}
+	for more := true; more && err == nil; {
+		err = t.use(func() error {
+			more = rows.Next()
+			return inTime(rows.Err())
+		})
+		if more && err == nil {
+			err = row(rows.Scan)
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return cmp.Or(err, rows.Close())
 }
 
 // Append implements relay.StoreTx.
@@ -182,6 +203,7 @@ func (t *updateTx) Append(e relay.Entry) (receipt relay.Receipt, err error) {
 	err = t.use(func() error {
 		outcomes, posted, err := t.w.ledger.Append(t.w, []relay.Entry{e})
 		if err != nil {
+			t.broken = err
 			return err
 		}
 		t.posted = append(t.posted, posted...)
@@ -229,23 +251,11 @@ type viewTx struct {
 	store *Store
 }
 
+// Query implements relay.Querier.
 func (t *viewTx) Query(row func(func(...any) error) error, text string, args ...any) error {
 	if err := schema.Allowed(text); err != nil {
 		return err
 	}
-	var own error
-	err := queryRows(t.ctx, t.conn, &own, row, text, args)
-	return cmp.Or(own, t.store.readFailed(err))
-}
-
-// queryRows calls row for each row of a query. own is row's error; what is returned is the database's.
-func queryRows(ctx context.Context, conn *sql.Conn, own *error, row func(func(...any) error) error, text string, args []any) error {
-	rows, err := conn.QueryContext(ctx, text, args...)
-	if err != nil {
-		return err
-	}
-	for *own == nil && rows.Next() {
-		*own = row(rows.Scan)
-	}
-	return errors.Join(rows.Err(), rows.Close())
+	return t.store.readFailed(eachRow(func(scan scanner) error { return row(scan) },
+		func() (*sql.Rows, error) { return t.conn.QueryContext(t.ctx, text, args...) }))
 }

@@ -184,26 +184,87 @@ func TestUpdatePanics(t *testing.T) {
 	must(t, err)
 }
 
-// A function that keeps the writer too long is given up. What it does afterwards has no effect.
+// A function that keeps the writer too long is given up, wherever it waits. What it does afterwards has no effect.
 func TestUpdateTooLong(t *testing.T) {
-	s := openBooks(t, filepath.Join(t.TempDir(), "agora.db"), Options{Log: quietLog})
-	over := make(chan error, 1)
-	goOn := make(chan struct{})
-	began := time.Now()
+	for name, wait := range map[string]func(tx relay.StoreTx, goOn chan struct{}) error{
+		"between statements": func(_ relay.StoreTx, goOn chan struct{}) error { <-goOn; return nil },
+		"amid the rows of a query": func(tx relay.StoreTx, goOn chan struct{}) error {
+			return tx.Query(func(func(...any) error) error { <-goOn; return nil }, "SELECT 1 UNION SELECT 2")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := openBooks(t, filepath.Join(t.TempDir(), "agora.db"), Options{Log: quietLog})
+			over := make(chan error, 1)
+			goOn := make(chan struct{})
+			began := time.Now()
+			_, err := s.Update(t.Context(), func(tx relay.StoreTx) error {
+				must(t, book(request(t, key(1), ""), "a")(tx))
+				waited := wait(tx, goOn)
+				_, err := tx.Exec("INSERT INTO books_account (name, balance) VALUES ('late', 1)")
+				over <- err
+				return errors.Join(waited, err)
+			})
+			if !errors.Is(err, errTooLong) || time.Since(began) > 5*time.Second {
+				t.Errorf("after %v: %v", time.Since(began), err)
+			}
+			must(t, func() error { _, err := s.Append(t.Context(), request(t, key(2), "")); return err }())
+			close(goOn)
+			if err := <-over; !errors.Is(err, errTooLong) {
+				t.Errorf("a statement after the end: %v", err)
+			}
+			if entries, events := booked(t, s); len(entries) != 0 || len(events) != 1 {
+				t.Errorf("%d entries, %d events", len(entries), len(events))
+			}
+		})
+	}
+}
+
+// A function may write while it goes through the rows of a query.
+func TestUpdateWritesAmidRows(t *testing.T) {
+	s := openBooks(t, filepath.Join(t.TempDir(), "agora.db"), Options{})
+	enough := errors.New("enough")
 	_, err := s.Update(t.Context(), func(tx relay.StoreTx) error {
-		must(t, book(request(t, key(1), ""), "a")(tx))
-		<-goOn
-		_, err := tx.Exec("INSERT INTO books_account (name, balance) VALUES ('late', 1)")
-		over <- err
+		for _, account := range []string{"a", "b", "c"} {
+			must(t, book(request(t, key(1), ""), account)(tx))
+		}
+		seen := 0
+		err := tx.Query(func(scan func(...any) error) error {
+			var name string
+			must(t, scan(&name))
+			if seen++; name == "b" {
+				return enough
+			}
+			_, err := tx.Exec("UPDATE books_entry SET amount = 5 WHERE account = ?", name)
+			return err
+		}, "SELECT name FROM books_account ORDER BY name")
+		if err != enough || seen != 2 {
+			t.Errorf("%d rows, %v", seen, err)
+		}
+		_, err = tx.Exec("UPDATE books_account SET balance = 5 WHERE name = 'a'")
 		return err
 	})
-	if !errors.Is(err, errTooLong) || time.Since(began) > 5*time.Second {
-		t.Errorf("after %v: %v", time.Since(began), err)
+	must(t, err)
+	must(t, s.Close())
+	if findings := checkBooks(t, s.path); findings != nil {
+		t.Errorf("check: %q", findings)
 	}
-	must(t, func() error { _, err := s.Append(t.Context(), request(t, key(2), "")); return err }())
-	close(goOn)
-	if err := <-over; !errors.Is(err, errTooLong) {
-		t.Errorf("a statement after the end: %v", err)
+}
+
+// Where the store could not append, nothing of the update stays, also if its function does not mind.
+func TestUpdateWithBrokenAppend(t *testing.T) {
+	s := openBooks(t, filepath.Join(t.TempDir(), "agora.db"), Options{Log: quietLog})
+	_, err := s.Append(t.Context(), signed(t, key(1), envelope.Draft{Thread: "t", Payload: envelope.Request{RequestID: "r", Intent: "echo"}}))
+	must(t, err)
+	execute(t, s, "UPDATE thread SET record = x'63'")
+	offer := envelope.Draft{Thread: "t", Recipient: key(1).DID(), Payload: envelope.Offer{RequestID: "r"}}
+	_, err = s.Update(t.Context(), func(tx relay.StoreTx) error {
+		if _, err := tx.Append(signed(t, key(2), offer)); err == nil {
+			t.Error("an OFFER to a damaged thread is stored")
+		}
+		return book(request(t, key(3), ""), "a")(tx)
+	})
+	if err == nil || isCode(err, envelope.CodeInvalidRequest) {
+		t.Errorf("the update returns %v", err)
 	}
 	if entries, events := booked(t, s); len(entries) != 0 || len(events) != 1 {
 		t.Errorf("%d entries, %d events", len(entries), len(events))
@@ -236,10 +297,14 @@ func TestUpdateGoesOnAfterRefusals(t *testing.T) {
 		if _, err := tx.Exec("INSERT INTO books_account (name) VALUES ('x')"); err == nil {
 			t.Error("a row without a balance is taken")
 		}
-		for _, text := range []string{"COMMIT", " rollback", "PRAGMA synchronous = OFF", "ATTACH 'x' AS y", "SAVEPOINT step"} {
+		for _, text := range []string{"COMMIT", " rollback", "PRAGMA synchronous = OFF", "ATTACH 'x' AS y", "SAVEPOINT step",
+			"SELECT 1; COMMIT", ""} {
 			if _, err := tx.Exec(text); err == nil {
 				t.Errorf("%s is run", text)
 			}
+		}
+		if err := tx.Query(func(func(...any) error) error { return nil }, "SELECT\n1 ;\n"); err != nil {
+			t.Errorf("a statement of several lines: %v", err)
 		}
 		return book(good, "a")(tx)
 	})
@@ -330,6 +395,12 @@ func TestMigrationFails(t *testing.T) {
 	}
 	if findings := checkBooks(t, path); findings != nil {
 		t.Errorf("check: %q", findings)
+	}
+	for _, foreign := range []string{"CREATE TABLE other (x INTEGER)", "CREATE INDEX late ON books_entry (amount)", "DROP INDEX event_by_ts"} {
+		worse.Migrations = append(books.Migrations[:2:2], foreign)
+		if s, err := Open(t.Context(), path, Options{Extensions: []relay.Extension{worse}}); err == nil || !strings.Contains(err.Error(), "must begin with books_") {
+			t.Errorf("%s: opened %v, %v", foreign, s, err)
+		}
 	}
 	better := books
 	better.Migrations = append(books.Migrations[:2:2], "CREATE TABLE books_third (x INTEGER)")

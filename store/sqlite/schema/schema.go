@@ -67,17 +67,25 @@ func NewEpoch() string {
 	return fmt.Sprintf("%08x", binary.BigEndian.Uint32(random[:])|1)
 }
 
-// Allowed refuses statements that would end the transaction or change the connection.
+// Allowed refuses a text that is not one statement on tables, because it could end the transaction or change the
+// connection. Values are to be given as arguments, so a semicolon can only end the text.
 func Allowed(text string) error {
-	word, _, _ := strings.Cut(strings.TrimSpace(text), " ")
+	if strings.Contains(strings.TrimRight(text, "; \n\t"), ";") {
+		return errors.New("an extension runs one statement at a time; give texts with a semicolon as arguments")
+	}
+	word := ""
+	if words := strings.Fields(text); len(words) > 0 {
+		word = words[0]
+	}
 	switch strings.ToUpper(word) {
 	case "SELECT", "INSERT", "UPDATE", "DELETE", "REPLACE", "WITH", "VALUES":
 		return nil
 	}
-	return fmt.Errorf("an extension's statement begins with SELECT, INSERT, UPDATE, DELETE, REPLACE, WITH or VALUES, not with %q", word)
+	return fmt.Errorf("an extension's statement begins with SELECT, INSERT, UPDATE, DELETE, REPLACE, WITH or VALUES, "+
+		"not with %q", word)
 }
 
-// Extend runs those migrations of the extensions that the database has not seen.
+// Extend runs those migrations of the extensions that the database has not seen, each in a transaction.
 func Extend(ctx context.Context, db *sql.DB, all []relay.Extension) error {
 	if err := relay.ValidateExtensions(all); err != nil {
 		return err
@@ -91,22 +99,43 @@ func Extend(ctx context.Context, db *sql.DB, all []relay.Extension) error {
 			return err
 		}
 		if have > len(x.Migrations) {
-			return fmt.Errorf("the tables of %s have form %d, this program knows %d; they were written by a newer version, use that one", x.Name, have, len(x.Migrations))
+			return fmt.Errorf("the tables of %s have form %d, this program knows %d; they were written by a newer version, "+
+				"use that one", x.Name, have, len(x.Migrations))
 		}
-		for i, text := range x.Migrations[have:] {
-			if err := inTx(ctx, db, func(tx *sql.Tx) error {
-				if _, err := tx.ExecContext(ctx, text); err != nil {
-					return fmt.Errorf("migration %d of %s: %w", have+i+1, x.Name, err)
-				}
-				_, err := tx.ExecContext(ctx, "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-					ExtensionPrefix+x.Name, strconv.Itoa(have+i+1))
-				return err
-			}); err != nil {
-				return err
+		for number := have + 1; number <= len(x.Migrations); number++ {
+			if err := inTx(ctx, db, func(tx *sql.Tx) error { return extendOnce(ctx, tx, x, number) }); err != nil {
+				return fmt.Errorf("migration %d of %s: %w", number, x.Name, err)
 			}
 		}
 	}
 	return nil
+}
+
+// extendOnce runs one migration. It fails if that adds or removes a table or an index that is not named as x's.
+func extendOnce(ctx context.Context, tx *sql.Tx, x relay.Extension, number int) error {
+	others := func() (names string, err error) {
+		err = tx.QueryRowContext(ctx, `SELECT ifnull(group_concat(name, ', ' ORDER BY name), '') FROM sqlite_schema
+			WHERE name NOT GLOB 'sqlite_*' AND name NOT GLOB ? || '_*'`, x.Name).Scan(&names)
+		return names, err
+	}
+	before, err := others()
+	if err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, x.Migrations[number-1]); err != nil {
+		return err
+	}
+	after, err := others()
+	if err != nil {
+		return err
+	}
+	if after != before {
+		return fmt.Errorf("the names of its tables, indexes and triggers must begin with %s_; others were %s, and are %s",
+			x.Name, before, after)
+	}
+	_, err = tx.ExecContext(ctx, "INSERT INTO meta (name, value) VALUES (?, ?) "+
+		"ON CONFLICT (name) DO UPDATE SET value = excluded.value", ExtensionPrefix+x.Name, strconv.Itoa(number))
+	return err
 }
 
 // reserved are the words before the underscore in the names of the store's own tables and indexes, and SQLite's.
@@ -115,13 +144,8 @@ var reserved = []string{"event", "manifest", "thread", "sqlite"}
 // ExtensionPrefix begins the names in meta under which the number of an extension's last migration stands.
 const ExtensionPrefix = "extension."
 
-// queryer is a *sql.DB or a *sql.Conn.
-type queryer interface {
-	QueryRowContext(ctx context.Context, text string, args ...any) *sql.Row
-}
-
 // migrationOf returns the number of an extension's last migration, 0 if there was none.
-func migrationOf(ctx context.Context, db queryer, name string) (number int, err error) {
+func migrationOf(ctx context.Context, db *sql.DB, name string) (number int, err error) {
 	err = db.QueryRowContext(ctx, "SELECT value FROM meta WHERE name = ?", ExtensionPrefix+name).Scan(&number)
 	if errors.Is(err, sql.ErrNoRows) {
 		return 0, nil
