@@ -20,8 +20,8 @@ type Extension struct {
 	// Migrations are SQL scripts. Each is run once, in its order, in a transaction of its own, when the store is opened.
 	// A script that was released is never changed; a change is another script.
 	Migrations []string
-	// Check reports what is wrong with the extension's tables, one finding a call of found. It is called by `agora check`,
-	// which no relay needs to run for. nil: nothing is checked but that the pages, tables and indexes are sound.
+	// Check calls found for each thing that is wrong in the extension's tables. `agora check` calls it; no relay need run.
+	// nil: `agora check` looks only whether the pages, tables and indexes are sound.
 	Check func(q Querier, found func(where, what string)) error
 }
 
@@ -32,7 +32,8 @@ func ValidateExtensions(all []Extension) error {
 	names := map[string]bool{}
 	for _, x := range all {
 		if !extensionName.MatchString(x.Name) || names[x.Name] {
-			return fmt.Errorf("an extension cannot be named %q; a name is 1 to 32 letters from a to z, and no other extension has it", x.Name)
+			return fmt.Errorf("an extension cannot be named %q; a name has 1 to 32 letters from a to z, "+
+				"and no other extension has the same", x.Name)
 		}
 		names[x.Name] = true
 	}
@@ -75,7 +76,7 @@ type Checked struct{ entry Entry }
 func (c Checked) Envelope() *envelope.Envelope { return c.entry.Envelope }
 
 // Check does what Post does with a body before it is stored: it admits, parses, and verifies. The envelope can then be
-// appended in an Update. It counts as a post of its sender and of from.
+// appended in an Update, as long as its ts is fresh. It counts as a post of its sender and of from.
 // Refusals: those of Post but for the Store's.
 func (r *Relay) Check(from Peer, body []byte) (Checked, error) {
 	if err := r.draining(); err != nil {
@@ -86,20 +87,29 @@ func (r *Relay) Check(from Peer, body []byte) (Checked, error) {
 }
 
 // ExtTx is the transaction of Relay.Update. It must not be used after the function it was given to has returned.
-type ExtTx struct{ tx StoreTx }
+type ExtTx struct {
+	tx    StoreTx
+	relay *Relay
+}
 
-// Append stores an envelope, as Post does. terms are those of the thread that it opens, if it opens one. A refusal
-// changes nothing, and the transaction goes on. It says what the sender's own Post would be told, so it is for nobody else.
-// Refusals: those of Store.Append.
+// Append stores an envelope that arrives now, as Post does. terms are those of the thread that it opens, if it opens one.
+// A refusal changes nothing, and the transaction goes on. The refusal is for the envelope's sender: it may tell of threads
+// that nobody else may see.
+// Refusals: CodeStaleTimestamp and CodeExpired if it waited too long since Check, those of Store.Append.
 func (t ExtTx) Append(c Checked, terms thread.Terms) (Receipt, error) {
-	if c.entry.Envelope == nil {
+	e := c.entry
+	if e.Envelope == nil {
 		return Receipt{}, errors.New("an envelope that Check has not returned cannot be stored")
 	}
 	if terms.PendingTimeout < 0 || terms.ActiveTimeout < 0 {
 		return Receipt{}, errors.New("the timeouts of a thread cannot be negative")
 	}
-	c.entry.Terms = terms
-	return t.tx.Append(c.entry)
+	// An id is remembered from now on, so the ts has to be fresh now, or a copy of an old message would pass for new.
+	e.Received, e.Terms = t.relay.Now(), terms
+	if err := t.relay.Window.Check(e.Envelope.TS, e.Envelope.TTL, e.Received); err != nil {
+		return Receipt{}, err
+	}
+	return t.tx.Append(e)
 }
 
 // Exec runs a statement on the extension's tables and returns how many rows it has changed.
@@ -115,10 +125,10 @@ func (t ExtTx) Query(row func(scan func(...any) error) error, text string, args 
 // errNoExtensions is for a relay over a store that is no Extender.
 var errNoExtensions = errors.New("this store has no room for extensions")
 
-// Update runs f in one transaction of the store, in the order of all posts. Everything that f appends and writes becomes
-// durable together and is delivered like any post; if f returns an error or panics, nothing of it ever was, and nobody
-// else's post is touched. f runs in the store's writer: it does no I/O, is done in well under a millisecond, and may be
-// run twice. The time it takes there is charged to from.
+// Update runs f in one transaction of the store, in the order of all posts. What f appends and writes becomes durable
+// together, and is delivered like any post. If f returns an error or panics, nothing of it is stored; the posts of others
+// are. f runs in the store's writer, and all posts wait for it. So it does no I/O and takes well under a millisecond. It
+// may be run twice. The time it takes is charged to from.
 //
 // Errors: f's, CodeRateLimited if from owes for what it has posted, CodeUnavailable.
 func (r *Relay) Update(ctx context.Context, from Peer, f func(ExtTx) error) error {
@@ -139,7 +149,7 @@ func (r *Relay) Update(ctx context.Context, from Peer, f func(ExtTx) error) erro
 			return err
 		}
 	}
-	took, err := store.Update(ctx, func(tx StoreTx) error { return f(ExtTx{tx}) })
+	took, err := store.Update(ctx, func(tx StoreTx) error { return f(ExtTx{tx, r}) })
 	r.chargeWork(from, took)
 	return err
 }

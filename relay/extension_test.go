@@ -162,6 +162,26 @@ func TestUpdateTakesOnlyChecked(t *testing.T) {
 	}
 }
 
+// An envelope whose time has passed since Check is refused, so that its id cannot be used again once it is forgotten.
+func TestUpdateTakesOnlyFresh(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := startTasks(t, relay.Config{})
+		checked := mustCheck(t, r, sign(t, key(t), envelope.Draft{Payload: request}))
+		update := func() error {
+			return r.Update(t.Context(), local, func(tx relay.ExtTx) error {
+				_, err := tx.Append(checked, thread.Terms{})
+				return err
+			})
+		}
+		time.Sleep(time.Minute)
+		if err := update(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(4 * time.Minute)
+		wantCode(t, update(), envelope.CodeStaleTimestamp)
+	})
+}
+
 func mustCheck(t *testing.T, r *relay.Relay, e *envelope.Envelope) relay.Checked {
 	t.Helper()
 	c, err := r.Check(local, e.Canonical())
