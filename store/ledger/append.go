@@ -93,9 +93,10 @@ type known struct {
 // held is a thread in memory.
 type held struct {
 	Thread
-	isNew  bool
-	moved  time.Time // when the group last moved it; zero: it has not
-	joined []Participant
+	isNew   bool
+	wasOpen bool      // Row.Open as it is stored, if not isNew
+	moved   time.Time // when the group last moved it; zero: it has not
+	joined  []Participant
 }
 
 // append decides about one message.
@@ -234,7 +235,7 @@ func (h *held) join(m *envelope.Envelope) {
 func (g *group) changes() Changes {
 	c := Changes{Events: g.events, Threads: make([]Change, len(g.moved))}
 	for i, h := range g.moved {
-		c.Threads[i] = Change{Row: g.row(&h.Thread, h.moved), New: h.isNew, Joined: h.joined}
+		c.Threads[i] = Change{Row: g.row(&h.Thread, h.moved), New: h.isNew, WasOpen: h.wasOpen, Joined: h.joined}
 	}
 	return c
 }

@@ -100,16 +100,16 @@ func oldestFirst(threads []*held) []*held {
 	return slices.Compact(threads)
 }
 
-// hasParticipant reports whether did is one of participants.
+// hasParticipant reports whether did is one of Participants.
 func (t *Thread) hasParticipant(did didkey.DID) bool {
 	return did == t.Recipient || slices.ContainsFunc(t.Transitions, func(s thread.Transition) bool {
 		return s.Type == envelope.TypeOffer && s.By == did
 	})
 }
 
-// participants returns who takes part in t besides its client, each once: the agent that the REQUEST names, and each
+// Participants returns who takes part in t besides its client, each once: the agent that the REQUEST names, and each
 // that has offered.
-func (t *Thread) participants() []didkey.DID {
+func (t *Thread) Participants() []didkey.DID {
 	var all []didkey.DID
 	if t.Recipient != "" {
 		all = append(all, t.Recipient)

@@ -36,7 +36,7 @@ func (l *Ledger) Expire(tx Tx, due []Row, now time.Time, notices relay.Notices, 
 		if room <= 0 {
 			notices = nil // the last room is for messages, and for removing things
 		}
-		n, size := x.expire(t, notices)
+		n, size := x.expire(&held{Thread: *t, wasOpen: row.Open}, notices)
 		told, room = told+n, room-size
 		done++
 	}
@@ -61,21 +61,22 @@ type notice struct {
 	of *held
 }
 
-// expire decides about t, and returns how many notices tell of its end and their size in bytes.
-func (x *expiry) expire(t *Thread, notices relay.Notices) (n int, size int64) {
+// expire decides about h, and returns how many notices tell of its end and their size in bytes.
+func (x *expiry) expire(h *held, notices relay.Notices) (n int, size int64) {
+	t := &h.Thread
 	now := x.policy.Rules.At(t.Thread, x.now)
 	if _, alive := x.policy.Rules.Deadline(now); !alive && now.State == t.State {
 		// It had ended before, so this is its removal.
-		participants := t.participants()
+		participants := t.Participants()
 		x.agents += len(t.Transitions)
 		x.removed = append(x.removed, Removal{t.Number, t.Key(), participants})
 		return 0, 0
 	} else if alive {
 		// Timeouts were shorter when its deadline was written down.
-		x.keep(&held{Thread: *t}, now, x.now, t.Keep)
+		x.keep(h, now, x.now, t.Keep)
 		return 0, 0
 	}
-	h := x.keep(&held{Thread: *t}, now, x.now, x.now)
+	x.keep(h, now, x.now, x.now)
 	if notices == nil {
 		return 0, 0
 	}
@@ -135,7 +136,7 @@ func (l *Ledger) HasEnded(row Row, now time.Time) (gone Removal, ended bool, err
 		return Removal{}, false, err
 	}
 	_, alive := l.policy.Rules.Deadline(l.policy.Rules.At(t.Thread, now))
-	return Removal{t.Number, t.Key(), t.participants()}, !alive && !t.Keep.After(now), nil
+	return Removal{t.Number, t.Key(), t.Participants()}, !alive && !t.Keep.After(now), nil
 }
 
 // At returns the thread of row as it stands at now.

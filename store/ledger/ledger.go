@@ -26,11 +26,11 @@ const (
 	MaxRecordBytes = 256 << 10 // of Row.Record in one list, but one row at least; one with a hundred offers has some 20 KB
 )
 
-// Tx is a transaction of an engine. It begins before the ledger is called, and nobody else writes to the database until
-// it ends. The ledger calls its methods one after the other: Load, if there is something to ask, and then Write, once at
+// Tx is a transaction of an engine. It begins with Ledger.Begin, and nobody else writes to the database until it ends. The
+// ledger calls its methods one after the other: Load, if there is something to ask, and then Write, once at
 // most. Nothing is asked after Write, so an engine may send it together with the commit.
 //
-// An error of Tx is not a refusal. It means that the engine failed: the transaction must be rolled back, and Ledger.Forget
+// An error of Tx is not a refusal. It means that the engine failed: the transaction must be rolled back, and Ledger.Undo
 // called. The same call may then be made again in another transaction.
 type Tx interface {
 	// Load returns what is stored of all that is wanted, in one round trip if the engine is behind a network.
@@ -70,7 +70,6 @@ type Inbox struct {
 	Recipient didkey.DID
 	Network   int64 // those with this Event.Network; AllNetworks: all
 	Now       time.Time
-	Most      int // count no further; negative: count all
 }
 
 // AllNetworks takes a network's place in an Inbox.
@@ -111,6 +110,7 @@ type Count struct {
 	Events int
 	Bytes  int64     // their charges
 	First  time.Time // when the first of them expires; zero: none waits
+	Looked int       // how many messages the engine looked at; the more there were, the later it is asked again
 }
 
 // Listed is a manifest in the directory.
@@ -139,8 +139,9 @@ type Changes struct {
 // Change is a thread that is new or has moved.
 type Change struct {
 	Row
-	New    bool          // insert it; else replace Due, Open and Record
-	Joined []Participant // those who have come to take part, or to work in it; insert those that are not there yet
+	New     bool          // insert it; else replace Due, Open and Record
+	WasOpen bool          // what Open was before, if not New
+	Joined  []Participant // those who have come to take part, or to work in it; insert those that are not there yet
 }
 
 // Participant is one who takes part in a thread other than its client.
@@ -173,6 +174,7 @@ type Event struct {
 type Ledger struct {
 	policy  relay.Policy
 	inboxes map[inboxKey]inbox
+	touched []inboxKey   // those that have got messages since Begin
 	left    relay.Cursor // where the last group ended
 	seed    maphash.Seed // of spread
 }
@@ -182,6 +184,14 @@ func New(p relay.Policy) *Ledger {
 	return &Ledger{policy: p.WithDefaults(), inboxes: map[inboxKey]inbox{}, seed: maphash.MakeSeed()}
 }
 
-// Forget drops what the ledger remembers. An engine calls it when a transaction in which the ledger took part was
-// rolled back.
-func (l *Ledger) Forget() { clear(l.inboxes) }
+// Begin tells the ledger that a transaction begins.
+func (l *Ledger) Begin() { l.touched = l.touched[:0] }
+
+// Undo tells the ledger that the transaction was rolled back, to its beginning or to a savepoint within it. end is the
+// last event's cursor now. What the ledger knew of the inboxes that the transaction changed, it asks for again.
+func (l *Ledger) Undo(end relay.Cursor) {
+	for _, k := range l.touched {
+		delete(l.inboxes, k)
+	}
+	l.left = end
+}

@@ -75,7 +75,7 @@ func (g *group) loadNamed(tx Tx, entries []relay.Entry) error {
 // count is dropped after this until the group is decided.
 func (g *group) since(end relay.Cursor) {
 	if g.end = end; end != g.left || len(g.inboxes) >= maxInboxes {
-		g.Forget()
+		clear(g.inboxes)
 	}
 }
 
@@ -106,7 +106,7 @@ func (g *group) loadSearched(tx Tx, entries []relay.Entry) (lost []int, err erro
 	}
 	for j, i := range counting {
 		g.count(w.Inboxes[j], found.Inboxes[j])
-		g.weights[i] += found.Inboxes[j].Events / 32
+		g.weights[i] += found.Inboxes[j].Looked / 32
 	}
 	for _, i := range searching {
 		m := entries[i].Envelope
@@ -166,7 +166,7 @@ func (g *group) hold(row Row) (*held, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &held{Thread: *t}
+	h := &held{Thread: *t, wasOpen: row.Open}
 	g.threads[row.Key] = h
 	g.byID[row.ID] = append(g.byID[row.ID], h)
 	return h, nil

@@ -26,6 +26,7 @@ type inbox struct {
 	bytes    int64
 	fullTill time.Time // nothing of it expires before then
 	counted  time.Time
+	again    time.Duration // it is not counted again so soon after that
 }
 
 // isFull reports whether b has no room for a message of this charge.
@@ -35,15 +36,19 @@ func (b inbox) isFull(charge int64, q relay.Quota) bool {
 
 // staysFull reports whether b, which was full when it was counted, is taken for full at now without another count.
 func (b inbox) staysFull(now time.Time) bool {
-	return now.Before(b.fullTill) && b.fullTill.Sub(now) <= comeAgain || now.Sub(b.counted).Abs() < countEvery
+	return now.Before(b.fullTill) && b.fullTill.Sub(now) <= comeAgain || now.Sub(b.counted).Abs() < b.again
 }
 
 // comeAgain is the longest Retry-After of a full inbox, and how long an inbox is taken for full without a count.
 const comeAgain = time.Minute
 
 // countEvery is how often a full inbox is counted at most. A sender who lets one message expire now and then must not
-// cost the engine a count for each post.
-const countEvery = time.Second
+// cost the engine a count for each post. Where a count has many messages to look at, expired ones too, the next is
+// countEach for each of them later: an engine looks at one in a small part of that.
+const (
+	countEvery = time.Second
+	countEach  = 10 * time.Microsecond
+)
 
 // maxInboxes bounds how many inboxes are counted in memory when a group begins, some 40 MB.
 const maxInboxes = 200_000
@@ -107,7 +112,7 @@ func (g *group) uncounted(entries []relay.Entry, w *Wanted) (counting []int) {
 			if !c.wanted && (!counted || b.isFull(charge, k.quota) && !b.staysFull(e.Received)) {
 				c.wanted = true
 				counting = append(counting, i)
-				w.Inboxes = append(w.Inboxes, Inbox{k.recipient, k.network, e.Received, max(k.quota.Events, -1)})
+				w.Inboxes = append(w.Inboxes, Inbox{k.recipient, k.network, e.Received})
 			}
 			c.events, c.bytes = c.events+1, c.bytes+charge
 			coming[k.inboxKey] = c
@@ -128,7 +133,8 @@ func (g *group) maybeUnasked(m *envelope.Envelope) bool {
 
 // count keeps what an inbox was found to hold.
 func (g *group) count(asked Inbox, found Count) {
-	b := inbox{found.Events, found.Bytes, asked.Now.Add(comeAgain), asked.Now}
+	b := inbox{events: found.Events, bytes: found.Bytes, fullTill: asked.Now.Add(comeAgain), counted: asked.Now}
+	b.again = max(countEvery, time.Duration(found.Looked)*countEach)
 	if !found.First.IsZero() && found.First.Before(b.fullTill) {
 		b.fullTill = found.First
 	}
@@ -136,12 +142,13 @@ func (g *group) count(asked Inbox, found Count) {
 }
 
 // received adds an event to the inboxes that are counted.
-func (g *group) received(k inboxKey, charge int64, expires time.Time) {
+func (l *Ledger) received(k inboxKey, charge int64, expires time.Time) {
 	if charge == 0 {
 		return
 	}
 	for _, k := range [...]inboxKey{k, {k.recipient, AllNetworks}} { // network 0 has no count of its own
-		b, ok := g.inboxes[k]
+		l.touched = append(l.touched, k)
+		b, ok := l.inboxes[k]
 		if !ok {
 			continue
 		}
@@ -150,7 +157,7 @@ func (g *group) received(k inboxKey, charge int64, expires time.Time) {
 		if expires.Before(b.fullTill) {
 			b.fullTill = expires
 		}
-		g.inboxes[k] = b
+		l.inboxes[k] = b
 	}
 }
 

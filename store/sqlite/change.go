@@ -5,6 +5,7 @@ import (
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/store/ledger"
+	"github.com/agora-relay/agora/store/sqlite/schema"
 )
 
 // Write implements ledger.Tx.
@@ -19,46 +20,37 @@ func (w *writer) Write(c ledger.Changes) error {
 			return err
 		}
 	}
-	left := parties{}
 	for _, r := range c.Removed {
-		if err := w.removeThread(r, left); err != nil {
-			return err
-		}
-	}
-	return w.removeParties(left)
-}
-
-// The ranks of participants. The thread in which an agent works comes first, so that no number of threads that name it
-// can hide that one.
-const rankWorks, rankOther = 0, 1
-
-func (w *writer) writeThread(t ledger.Change) (err error) {
-	if t.New {
-		var client int64
-		if client, err = w.intern(t.Client); err != nil {
-			return err
-		}
-		_, err = w.stmts.addThread.Exec(t.Number, t.ID, client, nanos(t.Due), t.Open, t.Record)
-	} else {
-		_, err = w.stmts.updateThread.Exec(nanos(t.Due), t.Open, t.Record, t.Number)
-	}
-	if err != nil {
-		return err
-	}
-	for _, p := range t.Joined {
-		party, err := w.intern(p.DID)
-		if err != nil {
-			return err
-		}
-		rank := rankOther
-		if p.Works {
-			rank = rankWorks
-		}
-		if _, err := w.stmts.addParticipant.Exec(party, t.ID, rank, t.Number); err != nil {
+		if err := w.removeThread(r); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func (w *writer) writeThread(t ledger.Change) (err error) {
+	if t.New {
+		_, err = w.stmts.addThread.Exec(t.Number, t.ID, string(t.Client), nanos(t.Due), t.Open, t.Record)
+		if err == nil {
+			_, err = w.stmts.addRoles.Exec(t.ID, schema.OwnRole(t.Open), t.Number, string(t.Client))
+		}
+	} else {
+		_, err = w.stmts.updateThread.Exec(nanos(t.Due), t.Open, t.Record, t.Number)
+		if err == nil && t.Open != t.WasOpen {
+			_, err = w.stmts.updateRole.Exec(schema.OwnRole(t.Open), t.ID, schema.OwnRole(t.WasOpen), t.Number)
+		}
+	}
+	for _, p := range t.Joined {
+		if err != nil {
+			return err
+		}
+		role := schema.RolePartner
+		if p.Works {
+			role = schema.RoleWorker
+		}
+		_, err = w.stmts.addRole.Exec(t.ID, string(p.DID), role, t.Number)
+	}
+	return err
 }
 
 // writeEvent adds the event, and the manifest if it is one.
@@ -97,23 +89,10 @@ func (w *writer) writeEvent(e ledger.Event) error {
 // parties is a set of identities by their numbers.
 type parties map[int64]struct{}
 
-func (p parties) add(w *writer, did didkey.DID) (int64, error) {
-	id, err := w.party(did)
-	p[id] = struct{}{}
-	return id, err
-}
-
-// removeThread removes a record, and adds those who took part to left.
-func (w *writer) removeThread(r ledger.Removal, left parties) error {
-	if _, err := left.add(w, r.Client); err != nil {
-		return err
-	}
-	for _, did := range r.Participants {
-		agent, err := left.add(w, did)
-		if err != nil {
-			return err
-		}
-		if _, err := w.stmts.dropParticipant.Exec(agent, r.ID, r.Number); err != nil {
+// removeThread removes a record and its rows in thread_role.
+func (w *writer) removeThread(r ledger.Removal) error {
+	for _, did := range append([]didkey.DID{"", r.Client}, r.Participants...) {
+		if _, err := w.stmts.dropRoles.Exec(r.ID, string(did), r.Number); err != nil {
 			return err
 		}
 	}

@@ -7,8 +7,8 @@ import (
 
 const pageSize = 4096 // SQLite's default
 
-// eventPages is how many pages an event changes at most, its body aside: of its table and the five indexes, of its
-// thread's, of its parties', each with a share of the splits.
+// eventPages is how many pages an event changes at most, its body aside: of its table and its five indexes, of its
+// thread's three, of its parties' two, with a share of the splits.
 const eventPages = 12
 
 // pages returns how many pages j changes at most, or about how many if it is an update.

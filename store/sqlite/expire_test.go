@@ -18,14 +18,14 @@ import (
 )
 
 // known returns how many identities the database has, and how many rows say who takes part in threads.
-func known(t *testing.T, s *Store) (parties, participants int) {
+func known(t *testing.T, s *Store) (parties, roles int) {
 	t.Helper()
-	row := s.readDB.QueryRowContext(t.Context(), "SELECT (SELECT count(*) FROM party), (SELECT count(*) FROM participant)")
-	must(t, row.Scan(&parties, &participants))
-	return parties, participants
+	row := s.readDB.QueryRowContext(t.Context(), "SELECT (SELECT count(*) FROM party), (SELECT count(*) FROM thread_role)")
+	must(t, row.Scan(&parties, &roles))
+	return parties, roles
 }
 
-// An identity is removed with the last thing that refers to it, whatever that is.
+// An identity is removed with the last message of it or for it, and the roles in a thread with the thread.
 func TestIdentitiesGo(t *testing.T) {
 	alice, bob := key(1), key(2)
 	at := time.Now().Truncate(time.Millisecond)
@@ -41,32 +41,37 @@ func TestIdentitiesGo(t *testing.T) {
 		name  string
 		posts []relay.Entry
 		until time.Duration // when the last of them is gone
+		roles time.Duration // how long the thread's record stays behind that
 	}{
 		{"a manifest", []relay.Entry{func() relay.Entry {
 			e := entry(1, 2*time.Hour, envelope.Draft{Payload: envelope.Manifest{ID: "m", Intents: []envelope.Intent{}}})
 			e.Listing = &relay.Listing{ID: "m", Intents: []string{}}
 			return e
-		}()}, 2 * time.Hour},
+		}()}, 2 * time.Hour, 0},
 		{"a manifest for one", []relay.Entry{entry(1, time.Minute, envelope.Draft{Recipient: bob.DID(),
-			Payload: envelope.Manifest{ID: "m", Intents: []envelope.Intent{}}})}, replay.DefaultMemory},
-		{"a broadcast", []relay.Entry{entry(1, time.Hour, envelope.Draft{Thread: "t", Payload: ask})}, time.Hour + retention},
+			Payload: envelope.Manifest{ID: "m", Intents: []envelope.Intent{}}})}, replay.DefaultMemory, 0},
+		{"a broadcast", []relay.Entry{entry(1, time.Hour, envelope.Draft{Thread: "t", Payload: ask})}, time.Hour, retention},
 		{"a thread", []relay.Entry{
 			entry(1, time.Hour, envelope.Draft{Thread: "t", Recipient: bob.DID(), Payload: ask}),
 			entry(2, time.Hour, envelope.Draft{Thread: "t", Recipient: alice.DID(), Payload: envelope.Offer{RequestID: "r"}}),
 			entry(1, time.Hour, envelope.Draft{Thread: "t", Recipient: bob.DID(), Payload: envelope.Accept{RequestID: "r"}}),
 			entry(2, time.Hour, envelope.Draft{Thread: "t", Recipient: alice.DID(), Payload: envelope.Result{RequestID: "r", Status: "success"}}),
-		}, time.Hour + retention},
+		}, time.Hour, retention},
+		{"a manifest and a request for one", []relay.Entry{
+			entry(1, time.Hour, envelope.Draft{Recipient: bob.DID(), Payload: envelope.Manifest{ID: "m", Intents: []envelope.Intent{}}}),
+			entry(1, 2*time.Hour, envelope.Draft{Thread: "u", Recipient: bob.DID(), Payload: ask}),
+		}, 2 * time.Hour, retention},
 		{"an offer that was taken back", []relay.Entry{
 			entry(1, time.Hour, envelope.Draft{Thread: "t", Payload: ask}),
 			entry(2, time.Hour, envelope.Draft{Thread: "t", Recipient: alice.DID(), Payload: envelope.Offer{RequestID: "r"}}),
 			entry(2, time.Hour, envelope.Draft{Thread: "t", Recipient: alice.DID(), Payload: envelope.Failure{Code: "NO", Message: "no"}}),
 			entry(1, time.Hour, envelope.Draft{Thread: "t", Payload: envelope.Cancel{}}),
-		}, time.Hour + retention},
+		}, time.Hour, retention},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := openNew(t)
 			appendAll(t, s, c.posts)
-			before, _ := known(t, s)
+			before, roles := known(t, s)
 			silent := func(thread.Thread, time.Time) []*envelope.Envelope { return nil }
 			// The first sweep ends threads; from then on only removal is due.
 			must(t, s.Expire(t.Context(), at.Add(thread.DefaultPendingTimeout), silent))
@@ -75,11 +80,19 @@ func TestIdentitiesGo(t *testing.T) {
 				t.Errorf("%d of %d identities are left while something refers to them", after, before)
 			}
 			must(t, s.Expire(t.Context(), at.Add(c.until), silent))
-			if parties, participants := known(t, s); parties != 0 || participants != 0 {
-				t.Errorf("%d identities and %d participants are left", parties, participants)
+			if parties, _ := known(t, s); parties != 0 {
+				t.Errorf("%d identities are left", parties)
+			}
+			later := at.Add(c.until + c.roles)
+			must(t, s.Expire(t.Context(), later.Add(-1), silent))
+			if _, left := known(t, s); left != roles {
+				t.Errorf("%d of %d roles are left while the thread's record is kept", left, roles)
+			}
+			must(t, s.Expire(t.Context(), later, silent))
+			if _, left := known(t, s); left != 0 {
+				t.Errorf("%d roles are left", left)
 			}
 			// They come back like anybody else.
-			later := at.Add(c.until)
 			for n := 1; n <= 2; n++ {
 				m, err := envelope.Draft{Recipient: key(3 - n).DID(), Payload: ask}.Sign(key(n), later)
 				must(t, err)
@@ -166,12 +179,12 @@ func TestCandidatesAreIndexed(t *testing.T) {
 		wants []string
 	}{
 		"a party's": {threadsOfParticipant,
-			[]string{"SEARCH a USING PRIMARY KEY (party=? AND id=?)", "SEARCH t USING INTEGER PRIMARY KEY (rowid=?)"}},
-		"open ones": {anyThread + "t.id = ? AND t.open = 1 ORDER BY t.n LIMIT 16",
-			[]string{"SEARCH t USING INDEX thread_by_id (id=? AND open=?)"}},
+			[]string{"SEARCH r USING PRIMARY KEY (id=? AND party=? AND role>?)", "SEARCH t USING INTEGER PRIMARY KEY (rowid=?)"}},
+		"open ones": {openThreads,
+			[]string{"SEARCH r USING PRIMARY KEY (id=? AND party=? AND role=?)", "SEARCH t USING INTEGER PRIMARY KEY (rowid=?)"}},
 		"the oldest": {anyThread + "t.n IN (" + oldestNumbers + ") ORDER BY t.n LIMIT 1",
-			[]string{"SEARCH thread USING COVERING INDEX thread_by_id (id=? AND open=?)"}},
-		"what a group names": {knownRows, []string{"SEARCH t USING INDEX sqlite_autoindex_thread_1 (client=? AND id=?)",
+			[]string{"SEARCH thread_role USING PRIMARY KEY (id=? AND party=? AND role=?)"}},
+		"what a group names": {knownRows, []string{"SEARCH r USING PRIMARY KEY (id=? AND party=? AND role=?)",
 			"SEARCH e USING INDEX sqlite_autoindex_event_1 (sender=? AND id=?)"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -82,8 +82,8 @@ func (w *writer) runUpdate(u *update) (o outcome, posted []relay.Posted, err err
 // undo forgets what the writer has in memory of steps that are rolled back.
 func (w *writer) undo(last relay.Seq) {
 	clear(w.parties) // some may not be there any more
-	w.ledger.Forget()
 	w.last = last
+	w.ledger.Undo(w.store.cursor(last))
 }
 
 // updateTx implements relay.StoreTx. The function that has it runs in a goroutine of its own, so that the writer can go

@@ -157,7 +157,6 @@ func (w *writer) trim(now time.Time, rows int64) (again bool, err error) {
 		}
 		return err
 	}, func() (*sql.Rows, error) { return w.stmts.trimmable.Query(w.trimAfter, rows) })
-	left := parties{}
 	for _, row := range found {
 		var gone ledger.Removal
 		var ended bool
@@ -165,11 +164,8 @@ func (w *writer) trim(now time.Time, rows int64) (again bool, err error) {
 			gone, ended, err = w.ledger.HasEnded(row, now)
 		}
 		if ended && err == nil {
-			err = w.removeThread(gone, left)
+			err = w.removeThread(gone)
 		}
-	}
-	if err == nil {
-		err = w.removeParties(left)
 	}
 	w.trimLooked += looked
 	if again = looked == rows && err == nil && w.trimLooked < cutRows; !again {

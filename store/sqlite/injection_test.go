@@ -23,9 +23,9 @@ var sqlWord = regexp.MustCompile(`\b(SELECT|INSERT|UPDATE|DELETE|REPLACE|CREATE|
 // columns and conditions are written out where they are passed, which TestStatementsHoldNoValues looks at from the
 // other side.
 var pieces = map[string]bool{
-	"condition": true, "where": true, "body": true, "table": true, "audience": true, "numbers": true, "s.from": true, "all[0].from": true, "recipient": true, "strings.Join(s.where, \" AND \")": true,
-	"strings.Join(all[0].where, \" AND \")": true, "strings.Join(s.where[:s.indexed], \" AND \")": true,
-	"strings.Join(texts, unionAll)": true, "text": true, "string(text)": true,
+	"condition": true, "where": true, "body": true, "table": true, "audience": true, "numbers": true, "s.from": true, "recipient": true, "strings.Join(s.where, \" AND \")": true,
+	"strings.Join(s.where[:s.indexed], \" AND \")": true,
+	"strings.Join(texts, unionAll)":                true, "strings.Join(texts, \" UNION ALL \")": true, "text": true, "string(text)": true,
 }
 
 // TestStatementsAreConstant reads the package: a text with words of SQL in it is a constant, or is put together from
@@ -163,7 +163,7 @@ func TestStatementsHoldNoValues(t *testing.T) {
 		last = len(s.prepared)
 	}
 	for text := range s.prepared {
-		if regexp.MustCompile(`MARK|12345678|7654321|'`).MatchString(text) {
+		if regexp.MustCompile(`MARK|12345678|7654321|'`).MatchString(strings.ReplaceAll(text, "''", "")) {
 			t.Errorf("a value stands in the statement %s", text)
 		}
 	}

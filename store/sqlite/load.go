@@ -19,11 +19,7 @@ func (w *writer) Load(wanted ledger.Wanted) (found ledger.Found, err error) {
 	}
 	found.Of = make([][]ledger.Row, len(wanted.Of))
 	for i, p := range wanted.Of {
-		party, err := w.party(p.Party)
-		if err != nil {
-			return found, err
-		}
-		if found.Of[i], _, err = w.rows(w.stmts.threadsOf, p.ID, party, ledger.MaxCandidates); err != nil {
+		if found.Of[i], _, err = w.rows(w.stmts.threadsOf, p.ID, string(p.Party), ledger.MaxCandidates); err != nil {
 			return found, err
 		}
 	}
@@ -55,34 +51,31 @@ func (w *writer) Load(wanted ledger.Wanted) (found ledger.Found, err error) {
 }
 
 // knownRows answers which messages and which threads of two lists of keys are stored. A list is a JSON array of texts:
-// the number of an identity, a colon and an id.
+// an identity, a space and an id. The identity is the sender's number, or the client's DID.
 const (
-	keyParty  = "CAST(substr(k.value, 1, instr(k.value, ':') - 1) AS INTEGER)"
-	keyID     = "substr(k.value, instr(k.value, ':') + 1)"
+	keyParty  = "substr(k.value, 1, instr(k.value, ' ') - 1)"
+	keyID     = "substr(k.value, instr(k.value, ' ') + 1)"
 	knownRows = "SELECT 0, p.did, e.id, e.seq, e.expires, e.thread, e.body FROM json_each(?1) AS k " +
-		"CROSS JOIN event e ON e.sender = " + keyParty + " AND e.id = " + keyID + " CROSS JOIN party p ON p.id = e.sender " +
-		"UNION ALL SELECT 1, p.did, t.id, t.n, t.due, t.open, t.record FROM json_each(?2) AS k " +
-		"CROSS JOIN thread t ON t.client = " + keyParty + " AND t.id = " + keyID + " CROSS JOIN party p ON p.id = t.client"
+		"CROSS JOIN event e ON e.sender = CAST(" + keyParty + " AS INTEGER) AND e.id = " + keyID + " CROSS JOIN party p ON p.id = e.sender " +
+		"UNION ALL SELECT 1, t.client, t.id, t.n, t.due, t.open, t.record FROM json_each(?2) AS k " +
+		"CROSS JOIN thread_role r ON r.id = " + keyID + " AND r.party = " + keyParty + " AND r.role = 2 CROSS JOIN thread t ON t.n = r.thread"
 )
 
-// threadColumns are a ledger.Row's, of the tables thread t and party p.
-const threadColumns = "t.n, t.id, p.did, t.due, t.open, t.record"
+// threadColumns are a ledger.Row's, of the table thread t.
+const threadColumns = "t.n, t.id, t.client, t.due, t.open, t.record"
 
 // keys is a list for knownRows while it is written.
 type keys struct{ text []byte }
 
-// add adds a key, unless its identity is not here.
-func (k *keys) add(party int64, id string) {
-	if party == 0 {
-		return
-	}
+// add adds a key. The party has no character that JSON would escape.
+func (k *keys) add(party, id string) {
 	separator := byte(',')
 	if len(k.text) == 0 {
 		separator = '['
 	}
 	k.text = append(k.text, separator, '"')
-	k.text = strconv.AppendInt(k.text, party, 10)
-	k.text = append(k.text, ':')
+	k.text = append(k.text, party...)
+	k.text = append(k.text, ' ')
 	for i := range len(id) {
 		if c := id[i]; c < ' ' || c == '"' || c == '\\' {
 			k.text = fmt.Appendf(k.text, "\\u%04x", c)
@@ -109,14 +102,12 @@ func (w *writer) loadKnown(wanted ledger.Wanted, found *ledger.Found) error {
 		if err != nil {
 			return err
 		}
-		messages.add(sender, m.ID)
+		if sender != 0 { // else nothing of it is stored
+			messages.add(strconv.FormatInt(sender, 10), m.ID)
+		}
 	}
 	for _, t := range wanted.Threads {
-		client, err := w.party(t.Client)
-		if err != nil {
-			return err
-		}
-		threads.add(client, t.ID)
+		threads.add(string(t.Client), t.ID)
 	}
 	if len(messages.text)+len(threads.text) == 0 {
 		return nil
@@ -177,18 +168,18 @@ func (w *writer) rows(stmt *sql.Stmt, args ...any) (found []ledger.Row, more boo
 	return found, more, err
 }
 
-// count looks at no more of an inbox than it is asked to.
+// count looks at all that counts against an inbox and is stored, expired or not.
 func (w *writer) count(asked ledger.Inbox) (c ledger.Count, err error) {
 	recipient, err := w.party(asked.Recipient)
 	if recipient == 0 || err != nil {
 		return c, err // nobody has written to an identity that has no number
 	}
-	row, args := w.stmts.waiting.QueryRow, []any{recipient, asked.Network, nanos(asked.Now), asked.Most}
+	row, args := w.stmts.waiting.QueryRow, []any{recipient, nanos(asked.Now), asked.Network}
 	if asked.Network == ledger.AllNetworks {
-		row, args = w.stmts.waitingOfAll.QueryRow, []any{recipient, nanos(asked.Now), asked.Most}
+		row, args = w.stmts.waitingOfAll.QueryRow, args[:2]
 	}
 	var first sql.NullInt64
-	if err := row(args...).Scan(&c.Events, &c.Bytes, &first); err != nil {
+	if err := row(args...).Scan(&c.Looked, &c.Events, &c.Bytes, &first); err != nil {
 		return c, err
 	}
 	if first.Valid {

@@ -173,7 +173,7 @@ func (s *Store) Thread(ctx context.Context, k thread.Key, now time.Time) (thread
 	}
 	text, args := anyThread+"t.n IN ("+oldestNumbers+") ORDER BY t.n LIMIT 1", []any{k.ID, 1, k.ID, 1}
 	if k.Client != "" {
-		text, args = anyThread+"t.id = ? AND t.client = "+partyNumber, []any{k.ID, string(k.Client)}
+		text, args = anyThread+"t.n IN ("+threadOfClient+")", []any{k.ID, string(k.Client)}
 	}
 	var found []ledger.Row
 	err := eachRow(func(scan scanner) error {

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/replay"
 )
@@ -44,7 +45,7 @@ func (s *selection) lead(c columns, condition string, values ...any) {
 // Identities and threads are compared by their numbers.
 const (
 	partyNumber = "(SELECT id FROM party WHERE did = ?)"
-	ownThread   = "(SELECT n FROM thread WHERE id = ? AND client = " + partyNumber + ")"
+	ownThread   = "(" + threadOfClient + ")"
 	// Of an event that was found otherwise. It is looked up for each, so that copies of an id take no time.
 	threadID = "(SELECT id FROM thread WHERE n = event.thread)"
 	// The index has a sender's events by their ids, so their numbers are sorted.
@@ -58,25 +59,21 @@ const byInstant = "event INDEXED BY event_by_ts"
 
 const unionAll = ") UNION ALL SELECT * FROM ("
 
-// selectEvents writes the statement for q. skew is the policy's; wide is as for ways. The statement reads each body only
-// when its row is asked for: where it has several ways it sorts the numbers of their events, not the events.
+// selectEvents writes the statement for q. skew is the policy's; wide is as for ways. SQLite merges several ways, each of
+// which is in order, so nothing is sorted, and a body is read only when its row is asked for.
 func selectEvents(q relay.Query, skew time.Duration, wide bool) (text string, args []any) {
 	all := ways(q, skew, wide)
 	body := "body"
 	if q.Headers {
 		body = "NULL"
 	}
-	text = "SELECT seq, id, ts, received, expires, length(body), " + body + " FROM "
-	if len(all) == 1 {
-		return text + all[0].from + " WHERE " + strings.Join(all[0].where, " AND ") + " ORDER BY seq LIMIT ?", append(all[0].args, q.Limit+1)
-	}
 	var texts []string
 	for _, s := range all {
-		texts = append(texts, "SELECT seq FROM "+s.from+" WHERE "+strings.Join(s.where, " AND ")+" ORDER BY seq LIMIT ?")
-		args = append(args, append(s.args, q.Limit+1)...)
+		texts = append(texts, "SELECT seq, id, ts, received, expires, length(body), "+body+" FROM "+s.from+
+			" WHERE "+strings.Join(s.where, " AND "))
+		args = append(args, s.args...)
 	}
-	text += "event WHERE seq IN (SELECT * FROM (" + strings.Join(texts, unionAll) + ")) ORDER BY seq LIMIT ?"
-	return text, append(args, q.Limit+1)
+	return strings.Join(texts, " UNION ALL ") + " ORDER BY seq LIMIT ?", append(args, q.Limit+1)
 }
 
 // selectHorizon writes the statement that finds the event up to which q looks at no more than q.Look events on any of
@@ -97,9 +94,9 @@ func ways(q relay.Query, skew time.Duration, wide bool) []selection {
 	var starts []func(*selection)
 	switch {
 	case q.Recipient != "":
-		starts = append(starts, func(s *selection) { s.inbox(q, partyNumber, string(q.Recipient)) })
+		starts = inbox(q, q.Recipient)
 		if q.Broadcast {
-			starts = append(starts, func(s *selection) { s.inbox(q, "0") })
+			starts = append(starts, broadcasts(q))
 		}
 	case byAudience(q):
 		starts = audiences(q)
@@ -120,12 +117,38 @@ func ways(q relay.Query, skew time.Duration, wide bool) []selection {
 	return all
 }
 
-// inbox leads through the events for one recipient.
-func (s *selection) inbox(q relay.Query, recipient string, values ...any) {
+// inbox returns the ways to the events for one recipient.
+func inbox(q relay.Query, recipient didkey.DID) []func(*selection) {
 	if !q.TS.IsZero() {
-		s.from = byInstant // which goes on with the recipient
-		s.lead(tsColumn, "ts = ?", nanos(q.TS))
+		return []func(*selection){func(s *selection) { s.instant(q, partyNumber, string(recipient)) }}
 	}
+	lead := func(index, condition string) func(*selection) {
+		return func(s *selection) {
+			s.from = "event INDEXED BY " + index
+			s.lead(recipientColumn, "recipient = "+partyNumber, string(recipient))
+			s.add(condition)
+		}
+	}
+	return []func(*selection){lead("event_asked", "charged = 0"), lead("event_unasked", "charged > 0")}
+}
+
+// broadcasts leads through the events without a recipient. None of them counts against an inbox.
+func broadcasts(q relay.Query) func(*selection) {
+	return func(s *selection) {
+		if !q.TS.IsZero() {
+			s.instant(q, "0")
+			return
+		}
+		s.from = "event INDEXED BY event_asked"
+		s.lead(recipientColumn, "recipient = 0")
+		s.add("charged = 0")
+	}
+}
+
+// instant leads through the events of q's instant for a recipient.
+func (s *selection) instant(q relay.Query, recipient string, values ...any) {
+	s.from = byInstant
+	s.lead(tsColumn, "ts = ?", nanos(q.TS))
 	s.lead(recipientColumn, "recipient = "+recipient, values...)
 }
 
@@ -138,7 +161,7 @@ func (s *selection) any(q relay.Query) {
 	case q.Thread != "" && q.Client != "":
 		s.lead(threadColumn, "thread = "+ownThread, q.Thread, string(q.Client))
 	case q.Thread != "":
-		s.lead(threadColumn, "seq IN (SELECT seq FROM event WHERE thread IN (SELECT n FROM thread WHERE id = ?))", q.Thread)
+		s.lead(threadColumn, "seq IN (SELECT seq FROM event WHERE thread IN ("+threadsWithID+"))", q.Thread)
 	case q.Sender != "":
 		s.lead(senderColumn, bySender, string(q.Sender))
 	}
@@ -154,9 +177,9 @@ func crowd(q relay.Query) (text string, args []any) {
 	case !q.TS.IsZero():
 		return "SELECT count(*) FROM (SELECT 1 FROM event WHERE ts = ? LIMIT ?)", []any{nanos(q.TS), most}
 	case q.Thread != "" && q.Client == "":
-		return "SELECT max((SELECT count(*) FROM (SELECT 1 FROM thread WHERE id = ?1 LIMIT ?2)), " +
-			"(SELECT count(*) FROM (SELECT 1 FROM event WHERE thread IN (SELECT n FROM thread WHERE id = ?1 LIMIT ?2) " +
-			"LIMIT ?2)))", []any{q.Thread, most}
+		return "SELECT max((SELECT count(*) FROM (SELECT 1 FROM thread_role WHERE id = ?1 AND party = '' LIMIT ?2)), " +
+			"(SELECT count(*) FROM (SELECT 1 FROM event WHERE thread IN " +
+			"(SELECT thread FROM thread_role WHERE id = ?1 AND party = '' LIMIT ?2) LIMIT ?2)))", []any{q.Thread, most}
 	case q.Thread == "" && q.Sender != "":
 		return "SELECT count(*) FROM (SELECT 1 FROM " + sentEvents + " LIMIT ?)", []any{string(q.Sender), most}
 	}

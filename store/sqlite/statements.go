@@ -20,7 +20,8 @@ type statements struct {
 	waiting, waitingOfAll, listed         *sql.Stmt
 	addEvent, addManifest                 *sql.Stmt
 	addThread, updateThread, dropThread   *sql.Stmt
-	addParticipant, dropParticipant       *sql.Stmt
+	addRoles, addRole                     *sql.Stmt
+	updateRole, dropRoles                 *sql.Stmt
 
 	// The clock's work.
 	dueThreads, dropEvents, keepLast, dropManifests *sql.Stmt
@@ -32,18 +33,34 @@ type statements struct {
 	lookAtLog, restartLog, truncateLog *sql.Stmt
 }
 
-// threadsOfParticipant selects the threads with an id in which a party takes part: those in which it works first, then
-// by age. The order matters because the list may be cut off.
-const threadsOfParticipant = "SELECT " + threadColumns + " FROM participant a CROSS JOIN thread t ON t.n = a.thread " +
-	"CROSS JOIN party p ON p.id = t.client WHERE a.id = ? AND a.party = ? ORDER BY a.rank, a.thread LIMIT ?"
+// threadsOfParticipant selects the threads with an id in which a party takes part other than as the client: those in
+// which it works first, then by age. The order matters because the list may be cut off.
+const threadsOfParticipant = "SELECT " + threadColumns + " FROM thread_role r CROSS JOIN thread t ON t.n = r.thread " +
+	"WHERE r.id = ? AND r.party = ? AND r.role > 2 ORDER BY r.role, r.thread LIMIT ?"
+
+// openThreads selects the oldest threads with an id in which any agent may offer.
+const openThreads = "SELECT " + threadColumns + " FROM thread_role r CROSS JOIN thread t ON t.n = r.thread " +
+	"WHERE r.id = ? AND r.party = '' AND r.role = 1 ORDER BY r.thread LIMIT ?"
 
 // oldestNumbers selects the numbers of the oldest threads with an id, so many of those that are open to any agent and of
 // the others.
-const oldestNumbers = "SELECT n FROM (SELECT n FROM thread WHERE id = ? AND open = 0 ORDER BY n LIMIT ?) " +
-	"UNION ALL SELECT n FROM (SELECT n FROM thread WHERE id = ? AND open = 1 ORDER BY n LIMIT ?)"
+const oldestNumbers = "SELECT * FROM (SELECT thread FROM thread_role WHERE id = ? AND party = '' AND role = 0 ORDER BY thread LIMIT ?) " +
+	"UNION ALL SELECT * FROM (SELECT thread FROM thread_role WHERE id = ? AND party = '' AND role = 1 ORDER BY thread LIMIT ?)"
+
+// threadOfClient selects the number of the thread with an id that belongs to a client.
+const threadOfClient = "SELECT thread FROM thread_role WHERE id = ? AND party = ? AND role = 2"
+
+// threadsWithID selects the numbers of the threads with an id.
+const threadsWithID = "SELECT thread FROM thread_role WHERE id = ? AND party = ''"
+
+// ofWaiting counts what waits in an inbox; what waits is said by a condition that follows, and then inUnasked.
+const (
+	ofWaiting = "ifnull(sum(waits), 0), ifnull(sum(iif(waits, charged, 0)), 0), min(iif(waits, expires, NULL)) FROM (SELECT charged, expires, "
+	inUnasked = " AS waits FROM event INDEXED BY event_unasked WHERE recipient = ?1 AND charged > 0)"
+)
 
 // anyThread selects threads by a condition that follows.
-const anyThread = "SELECT " + threadColumns + " FROM thread t CROSS JOIN party p ON p.id = t.client WHERE "
+const anyThread = "SELECT " + threadColumns + " FROM thread t WHERE "
 
 // all are the texts of the statements.
 func (s *statements) all() map[**sql.Stmt]string {
@@ -60,29 +77,30 @@ func (s *statements) all() map[**sql.Stmt]string {
 		&s.addParty: "INSERT INTO party (did) VALUES (?)",
 		&s.seen:     "UPDATE party SET seen = max(seen, ?) WHERE id = ?",
 		&s.dropParty: "DELETE FROM party WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM event WHERE sender = ?1) " +
-			"AND NOT EXISTS (SELECT 1 FROM event WHERE recipient = ?1) AND NOT EXISTS (SELECT 1 FROM thread WHERE client = ?1) " +
-			"AND NOT EXISTS (SELECT 1 FROM participant WHERE party = ?1) AND NOT EXISTS (SELECT 1 FROM manifest WHERE sender = ?1) RETURNING did",
+			"AND NOT EXISTS (SELECT 1 FROM event WHERE recipient = ?1 AND charged = 0) " +
+			"AND NOT EXISTS (SELECT 1 FROM event WHERE recipient = ?1 AND charged > 0) " +
+			"AND NOT EXISTS (SELECT 1 FROM manifest WHERE sender = ?1) RETURNING did",
 
 		&s.knownRows:      knownRows,
 		&s.threadByNumber: anyThread + "t.n = ?",
 		&s.threadsOf:      threadsOfParticipant,
-		&s.openThreads:    anyThread + "t.id = ? AND t.open = 1 ORDER BY t.n LIMIT ?",
+		&s.openThreads:    openThreads,
 		&s.oldestThreads:  anyThread + "t.n IN (" + oldestNumbers + ") ORDER BY t.n",
-		&s.waiting: "SELECT count(*), ifnull(sum(charged), 0), min(expires) FROM (SELECT charged, expires FROM event " +
-			"INDEXED BY event_by_inbox WHERE recipient = ? AND network = ? AND expires > ? AND charged > 0 LIMIT ?)",
-		&s.waitingOfAll: "SELECT count(*), ifnull(sum(charged), 0), min(expires) FROM (SELECT charged, expires FROM event " +
-			"INDEXED BY event_by_inbox WHERE recipient = ? AND expires > ? AND charged > 0 LIMIT ?)",
-		&s.listed: "SELECT id, ts, expires FROM manifest WHERE sender = ? AND expires > ?",
+		&s.waiting:        "SELECT count(*), " + ofWaiting + "expires > ?2 AND network = ?3" + inUnasked,
+		&s.waitingOfAll:   "SELECT count(*), " + ofWaiting + "expires > ?2" + inUnasked,
+		&s.listed:         "SELECT id, ts, expires FROM manifest WHERE sender = ? AND expires > ?",
 		&s.addEvent: "INSERT INTO event (seq, sender, id, recipient, type, thread, ts, received, expires, forget, body, charged, network) " +
 			"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
 		&s.addManifest: "INSERT INTO manifest (sender, id, seq, ts, expires, intents, text, recipient) VALUES (?, ?, ?, ?, ?, ?, ?, ?) " +
 			"ON CONFLICT (sender, id) DO UPDATE SET seq = excluded.seq, ts = excluded.ts, expires = excluded.expires, " +
 			"intents = excluded.intents, text = excluded.text, recipient = excluded.recipient",
-		&s.addThread:       "INSERT INTO thread (n, id, client, due, open, record) VALUES (?, ?, ?, ?, ?, ?)",
-		&s.updateThread:    "UPDATE thread SET due = ?, open = ?, record = ? WHERE n = ?",
-		&s.dropThread:      "DELETE FROM thread WHERE n = ?",
-		&s.addParticipant:  "INSERT INTO participant (party, id, rank, thread) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
-		&s.dropParticipant: "DELETE FROM participant WHERE party = ? AND id = ? AND rank IN (0, 1) AND thread = ?",
+		&s.addThread:    "INSERT INTO thread (n, id, client, due, open, record) VALUES (?, ?, ?, ?, ?, ?)",
+		&s.updateThread: "UPDATE thread SET due = ?, open = ?, record = ? WHERE n = ?",
+		&s.dropThread:   "DELETE FROM thread WHERE n = ?",
+		&s.addRoles:     "INSERT INTO thread_role (id, party, role, thread) VALUES (?1, '', ?2, ?3), (?1, ?4, 2, ?3)",
+		&s.addRole:      "INSERT INTO thread_role (id, party, role, thread) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+		&s.updateRole:   "UPDATE thread_role SET role = ? WHERE id = ? AND party = '' AND role = ? AND thread = ?",
+		&s.dropRoles:    "DELETE FROM thread_role WHERE id = ? AND party = ? AND role BETWEEN 0 AND 4 AND thread = ?",
 
 		&s.dueThreads: anyThread + "t.due <= ? ORDER BY t.due LIMIT ?",
 		&s.dropEvents: "DELETE FROM event WHERE seq IN (SELECT seq FROM event WHERE forget <= ? LIMIT ?) RETURNING sender, recipient",
@@ -95,8 +113,8 @@ func (s *statements) all() map[**sql.Stmt]string {
 		&s.dropEvent: "DELETE FROM event WHERE seq = ?",
 		&s.addCut: "INSERT INTO event (seq, sender, id, recipient, type, thread, ts, received, forget, expires, body, charged, network) " +
 			"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0, x'', 0, 0)",
-		&s.trimmable: "SELECT t.n, t.id, p.did, t.due, t.open, iif(EXISTS (SELECT 1 FROM event WHERE event.thread = t.n), x'', t.record) " +
-			"FROM thread t CROSS JOIN party p ON p.id = t.client WHERE t.n > ? ORDER BY t.n LIMIT ?",
+		&s.trimmable: "SELECT t.n, t.id, t.client, t.due, t.open, iif(EXISTS (SELECT 1 FROM event WHERE event.thread = t.n), x'', t.record) " +
+			"FROM thread t WHERE t.n > ? ORDER BY t.n LIMIT ?",
 
 		&s.lookAtLog:   "PRAGMA wal_checkpoint(NOOP)",
 		&s.restartLog:  "PRAGMA wal_checkpoint(RESTART)",

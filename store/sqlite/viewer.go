@@ -34,7 +34,7 @@ func byAudience(q relay.Query) bool {
 // audiences returns where each way to what q's viewer may see begins, so that no reader walks through the mail of
 // others. No event is on two of them.
 func audiences(q relay.Query) []func(*selection) {
-	all := []func(*selection){func(s *selection) { s.inbox(q, "0") }}
+	all := []func(*selection){broadcasts(q)}
 	if q.Viewer.DID == "" {
 		return all
 	}
@@ -43,7 +43,7 @@ func audiences(q relay.Query) []func(*selection) {
 	if q.Sender == q.Viewer.DID {
 		return []func(*selection){sent}
 	}
-	all = append(all, func(s *selection) { s.inbox(q, partyNumber, did) })
+	all = append(all, inbox(q, q.Viewer.DID)...)
 	if q.Sender != "" {
 		return all // what another has sent
 	}
@@ -55,10 +55,10 @@ func (s *Store) ThreadsOf(ctx context.Context, k thread.Key, party didkey.DID, n
 	if err := s.closed(); err != nil || party == "" {
 		return nil, err // nobody takes part
 	}
-	text, args := anyThread+"t.id = ? AND t.client = "+partyNumber, []any{k.ID, string(k.Client)}
+	text, args := anyThread+"t.n IN ("+threadOfClient+")", []any{k.ID, string(k.Client)}
 	if k.Client == "" {
-		text = anyThread + "t.n IN (SELECT n FROM thread WHERE id = ? AND client = " + partyNumber + ") OR t.n IN (" +
-			"SELECT thread FROM participant WHERE id = ? AND party = " + partyNumber + " ORDER BY rank, thread LIMIT ?) ORDER BY t.n"
+		text = anyThread + "t.n IN (" + threadOfClient + ") OR t.n IN (" +
+			"SELECT thread FROM thread_role WHERE id = ? AND party = ? AND role > 2 ORDER BY role, thread LIMIT ?) ORDER BY t.n"
 		args = []any{k.ID, string(party), k.ID, string(party), ledger.MaxCandidates}
 	}
 	var found []ledger.Row

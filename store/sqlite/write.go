@@ -204,6 +204,7 @@ func (w *writer) transact(f func() error) error {
 		return w.store.care.failed(err)
 	}
 	last := w.last
+	w.ledger.Begin()
 	err := f()
 	harmless := err != nil && ofData(err)
 	if err == nil {

@@ -115,6 +115,7 @@ func (c *checker) run(db *sql.DB) (err error) {
 		{"meta", c.meta},
 		{"sequence", c.sequence},
 		{"threads", c.threads},
+		{"roles", c.roles},
 		{"events", c.otherEvents},
 		{"manifests", c.manifests},
 		{"extensions", c.extensions},

@@ -93,7 +93,7 @@ func TestCheck(t *testing.T) {
 		{"long after", "", 100 * 24 * time.Hour, ""},
 		{"an expired event without its body", "UPDATE event SET body = x''", 48 * time.Hour, ""},
 		{"a forgotten event", "DELETE FROM event WHERE seq IN (1, 6)", time.Hour, ""},
-		{"a thread removed when its events were", "DELETE FROM thread WHERE n = 1", 48 * time.Hour, ""},
+		{"a thread removed when its events were", "DELETE FROM thread WHERE n = 1; DELETE FROM thread_role WHERE thread = 1", 48 * time.Hour, ""},
 		{"a thread whose events have all gone", "DELETE FROM event WHERE thread = 1", 48 * time.Hour, ""},
 
 		{"an event without its body", "UPDATE event SET body = x'' WHERE seq = 1", 0, "event 1 (\"msg_"},
@@ -142,6 +142,16 @@ func TestCheck(t *testing.T) {
 		{"a timeout in a thread that had ended", change(8, func(r *ledger.Thread) {
 			r.Transitions = append(r.Transitions, thread.Transition{To: thread.Failed, Type: thread.TypeTimeout, At: time.Now().Add(time.Hour)})
 		}), 0, "no time was up"},
+
+		{"a thread not found by its id", "DELETE FROM thread_role WHERE party = '' AND thread = 5", 0, "thread 5 (\"two\"): it is not found by its id and the party \"\""},
+		{"a thread not found by its client", "DELETE FROM thread_role WHERE role = 2 AND thread = 5", 0, "not found by its id and the party \"" + string(key(1).DID())},
+		{"a thread not found by its agent", "DELETE FROM thread_role WHERE role = 3", 0, "not found by its id and the party \"" + string(key(2).DID())},
+		{"a thread not found by who offered", "DELETE FROM thread_role WHERE role = 4 AND thread = 5", 0, "not found by its id and the party \"" + string(key(2).DID())},
+		{"a thread found among the open ones", "UPDATE thread_role SET role = 1 WHERE role = 0 AND thread = 1", 0, "not found by its id and the party \"\""},
+		{"a role in no thread", "INSERT INTO thread_role (id, party, role, thread) VALUES ('x', 'y', 4, 99)", 0, "thread 99 (\"x\"): it is found by its id, and is not there"},
+		{"a role under another id", "UPDATE thread_role SET id = 'x' WHERE role = 4 AND thread = 5", 0, "thread 5 (\"x\"): it is found by its id, and is not there"},
+		{"two threads with one id", "INSERT INTO thread_role (id, party, role, thread) SELECT 'two', party, role, 8 FROM thread_role WHERE thread = 5 AND role = 2", 0,
+			"has several threads with this id"},
 
 		{"a manifest of no event", "UPDATE manifest SET seq = 99", 0, "no MANIFEST that is stored"},
 		{"a manifest of another's", "UPDATE manifest SET sender = sender + 1", 0, "listed with another sender"},

@@ -113,16 +113,28 @@ type storedThread struct {
 	events []storedEvent
 }
 
-func (t storedThread) where() string { return fmt.Sprintf("thread %d (%q)", t.Number, t.ID) }
+func (t storedThread) where() string { return where(t.Row) }
+
+func where(row ledger.Row) string { return fmt.Sprintf("thread %d (%q)", row.Number, row.ID) }
 
 // anyThread selects what scanThread scans.
-const anyThread = "SELECT t.n, t.id, COALESCE(p.did, ''), t.due, t.open, t.record FROM thread t LEFT JOIN party p ON p.id = t.client "
+const anyThread = "SELECT t.n, t.id, t.client, t.due, t.open, t.record FROM thread t "
 
 func scanThread(scan scanner) (row ledger.Row, err error) {
 	var due int64
 	err = scan(&row.Number, &row.ID, &row.Client, &due, &row.Open, &row.Record)
 	row.Due = ledger.Instant(due)
 	return row, err
+}
+
+// threadsAfter returns the next rows of the table thread, threadsAtOnce of them at most.
+func (c *checker) threadsAfter(last int64) (some []ledger.Row, err error) {
+	err = c.each(func(scan scanner) error {
+		row, err := scanThread(scan)
+		some = append(some, row)
+		return err
+	}, anyThread+"WHERE t.n > ? ORDER BY t.n LIMIT "+strconv.Itoa(threadsAtOnce), last)
+	return some, err
 }
 
 // threads checks each thread together with its events.
@@ -133,24 +145,21 @@ func (c *checker) threads() error {
 	}
 	defer stop()
 	for last := int64(0); ; {
-		var some []storedThread
-		err := c.each(func(scan scanner) error {
-			row, err := scanThread(scan)
-			some = append(some, storedThread{Row: row})
-			return err
-		}, anyThread+"WHERE t.n > ? ORDER BY t.n LIMIT "+strconv.Itoa(threadsAtOnce), last)
-		if err != nil || len(some) == 0 {
+		rows, err := c.threadsAfter(last)
+		if err != nil || len(rows) == 0 {
 			return err
 		}
-		first := some[0].Number
-		if last, err = further(last, some[len(some)-1].Number); err != nil {
+		first := rows[0].Number
+		if last, err = further(last, rows[len(rows)-1].Number); err != nil {
 			return err
 		}
+		some := make([]storedThread, len(rows))
 		events, err := c.events("e.thread BETWEEN ? AND ? AND EXISTS (SELECT 1 FROM thread WHERE n = e.thread) ORDER BY e.thread, e.seq", first, last)
 		if err != nil {
 			return err
 		}
 		for i := range some {
+			some[i].Row = rows[i]
 			n := 0
 			for n < len(events) && events[n].thread == some[i].Number {
 				n++

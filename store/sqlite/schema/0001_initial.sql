@@ -1,5 +1,6 @@
--- Times are nanoseconds since 1970, UTC. Identities and threads are interned as small integers, because the same few
--- stand in millions of rows and in every index.
+-- Times are nanoseconds since 1970, UTC. In the tables of messages, identities and threads are small integers, because
+-- the same few stand in millions of rows and in every index. The tables of threads hold identities as text: no search
+-- for what refers to an identity has to look there.
 
 -- What belongs to the database as a whole: its epoch, see relay.Cursor, and the number of the last event there was.
 CREATE TABLE meta (
@@ -32,33 +33,32 @@ CREATE TABLE event (
 	network   INTEGER NOT NULL, -- relay.Entry.Network
 	UNIQUE (sender, id)
 ) STRICT;
-CREATE INDEX event_by_recipient ON event (recipient); -- and seq, as every index ends in the row's key
+-- An inbox is in two indexes, and each event in one of them. What its recipient asked for is found in the order of seq,
+-- as every index ends in the row's key. The index of what counts against the inbox has all that the count needs.
+CREATE INDEX event_asked ON event (recipient) WHERE charged = 0;
+CREATE INDEX event_unasked ON event (recipient, seq, network, expires, charged) WHERE charged > 0;
 CREATE INDEX event_by_thread ON event (thread);
 CREATE INDEX event_by_ts ON event (ts, recipient);
 CREATE INDEX event_by_forget ON event (forget);
--- What counts against an inbox. The index has all that the count needs.
-CREATE INDEX event_by_inbox ON event (recipient, network, expires, charged) WHERE charged > 0;
 
 CREATE TABLE thread (
 	n      INTEGER PRIMARY KEY, -- event.seq of its REQUEST
 	id     TEXT    NOT NULL,
-	client INTEGER NOT NULL,
+	client TEXT    NOT NULL, -- a DID
 	due    INTEGER NOT NULL, -- when the clock moves it next: its deadline while it lives, then its removal
 	open   INTEGER NOT NULL, -- 1: any agent may offer
-	record BLOB    NOT NULL, -- ledger.Row.Record
-	UNIQUE (client, id)
+	record BLOB    NOT NULL  -- ledger.Row.Record
 ) STRICT;
 CREATE INDEX thread_by_due ON thread (due);
-CREATE INDEX thread_by_id ON thread (id, open); -- and n: the oldest first
 
--- Who takes part in a thread besides its client: the agent that its REQUEST names, and each that has offered. It bounds
--- the search for a sender's threads, however many others have the same id.
-CREATE TABLE participant (
-	party  INTEGER NOT NULL,
+-- Every search for a thread by its id goes through this table. The rows of one thread are neighbours, so that a new
+-- thread changes one page here. The party bounds the search, however many threads of others have the same id.
+CREATE TABLE thread_role (
 	id     TEXT    NOT NULL, -- the thread's
-	rank   INTEGER NOT NULL, -- 0: the accepted agent; 1: another
+	party  TEXT    NOT NULL, -- a DID; '' in the row that each thread has for itself
+	role   INTEGER NOT NULL, -- what the party is in the thread, see roles.go
 	thread INTEGER NOT NULL, -- thread.n
-	PRIMARY KEY (party, id, rank, thread)
+	PRIMARY KEY (id, party, role, thread)
 ) STRICT, WITHOUT ROWID;
 
 -- Each sender's newest manifest by the manifest's own id; the signed envelope is the event.
