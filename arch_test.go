@@ -148,7 +148,8 @@ func TestNoOwnClock(t *testing.T) {
 // TestClientIsLight holds what a program takes on with the Go client: the libraries of the protocol itself.
 func TestClientIsLight(t *testing.T) {
 	allowed := []string{"github.com/agora-relay/agora", "github.com/gowebpki/jcs", "github.com/mr-tron/base58",
-		"github.com/multiformats/go-multibase", "github.com/multiformats/go-base32", "github.com/multiformats/go-base36"}
+		"github.com/multiformats/go-multibase", "github.com/multiformats/go-base32", "github.com/multiformats/go-base36",
+		"filippo.io/edwards25519"}
 	out, err := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}", "./client").Output()
 	if err != nil {
 		t.Fatal(err)

@@ -147,8 +147,7 @@ func parseFloorPost(body []byte) (p floorPost, ok bool) {
 	if n, err := base64.RawURLEncoding.Decode(p.sig[:], sig[:len(marks[partSig])]); err != nil || n != len(p.sig) {
 		return p, false
 	}
-	var err error
-	if p.key, err = didkey.Decode(string(body[sender : sender+len(marks[partSender])])); err != nil {
+	if p.key = didkey.DID(body[sender : sender+len(marks[partSender])]).PublicKey(); p.key == nil {
 		return p, false
 	}
 	p.signed = append(body[:cut], sig[len(marks[partSig])+1:]...)

@@ -5,7 +5,7 @@
 // Keys that would let anybody sign (low-order points), that have a second encoding (y ≥ p) or that are no curve
 // point at all are refused too.
 //
-// The package does no input or output except for key files (see Load and Save) and keeps no state.
+// The package does no input or output except for key files (see Load and Save).
 package didkey
 
 import (
@@ -31,41 +31,31 @@ const (
 // multicodec ed25519-pub (0xed) as a varint.
 var codec = [2]byte{0xed, 0x01}
 
-var (
-	errForm     = errors.New(`not an Ed25519 did:key: want exactly 56 characters, "did:key:z6Mk" followed by 44 of base58btc`)
-	errLowOrder = errors.New("the key is a low-order point: one constant signature would verify every message")
-	errEncoding = errors.New("the key's encoding is not canonical: its y coordinate is not below 2^255-19")
-	errNoPoint  = errors.New("the key is not a point of the curve")
-)
+var errForm = errors.New(`not an Ed25519 did:key: want exactly 56 characters, "did:key:z6Mk" followed by 44 of base58btc`)
 
 // Parse checks that s is the one accepted spelling of a usable Ed25519 public key (Agora v1.0 appendix A, tightened:
 // the length is checked before anything is decoded, as base58 takes quadratic time).
 func Parse(s string) (DID, error) {
-	pub, err := Decode(s)
+	key, err := decode(s)
+	if err == nil {
+		_, err = decodePoint(key)
+	}
 	if err != nil {
 		return "", err
-	}
-	if !onCurve(pub) {
-		return "", errNoPoint
 	}
 	return DID(s), nil
 }
 
-// Decode is Parse for a key that verifies a signature right afterwards: it returns the 32 key bytes and leaves out
-// the one check, of the point being on the curve, that ed25519.Verify makes anyway and that costs a tenth of it.
-func Decode(s string) (ed25519.PublicKey, error) {
+// decode returns the bytes that s names. It does not look at what they encode.
+func decode(s string) (key [ed25519.PublicKeySize]byte, err error) {
 	if len(s) != length || !strings.HasPrefix(s, prefix) {
-		return nil, errForm
+		return key, errForm
 	}
 	raw, err := base58.Decode(s[len("did:key:z"):])
-	if err != nil || len(raw) != len(codec)+ed25519.PublicKeySize || [2]byte(raw) != codec {
-		return nil, errForm
+	if err != nil || len(raw) != len(codec)+len(key) || [2]byte(raw) != codec {
+		return key, errForm
 	}
-	pub := ed25519.PublicKey(raw[len(codec):])
-	if err := checkPoint(pub); err != nil {
-		return nil, err
-	}
-	return pub, nil
+	return [ed25519.PublicKeySize]byte(raw[len(codec):]), nil
 }
 
 // FromPublicKey returns the identifier of pub; it refuses the keys Parse refuses.
@@ -73,11 +63,8 @@ func FromPublicKey(pub ed25519.PublicKey) (DID, error) {
 	if len(pub) != ed25519.PublicKeySize {
 		return "", fmt.Errorf("an Ed25519 public key has 32 bytes, this one %d", len(pub))
 	}
-	if err := checkPoint(pub); err != nil {
+	if _, err := decodePoint([ed25519.PublicKeySize]byte(pub)); err != nil {
 		return "", err
-	}
-	if !onCurve(pub) {
-		return "", errNoPoint
 	}
 	text, err := multibase.Encode(multibase.Base58BTC, append(codec[:], pub...))
 	if err != nil {
@@ -86,13 +73,14 @@ func FromPublicKey(pub ed25519.PublicKey) (DID, error) {
 	return DID("did:key:" + text), nil
 }
 
-// PublicKey returns the key that d names. It panics if d was never parsed and is no valid identifier.
+// PublicKey returns the key that d names. It returns nil if d does not have the form of an identifier, which one that
+// was parsed always has.
 func (d DID) PublicKey() ed25519.PublicKey {
-	pub, err := Decode(string(d))
+	key, err := decode(string(d))
 	if err != nil {
-		panic("didkey: PublicKey of an identifier that was not parsed: " + err.Error())
+		return nil
 	}
-	return pub
+	return key[:]
 }
 
 // Multibase returns the part after "did:key:", the form in which a manifest's auth.public_key names a key.

@@ -5,7 +5,6 @@ import (
 	"crypto/ecdh"
 	"encoding/hex"
 	"math/big"
-	"slices"
 	"testing"
 
 	"github.com/mr-tron/base58"
@@ -60,13 +59,15 @@ func TestX25519OfKnownPoints(t *testing.T) {
 // the points of small order.
 func TestX25519Refuses(t *testing.T) {
 	var refused [][]byte
-	for _, y := range lowOrderY {
-		refused = append(refused, y[:])
+	for _, text := range smallOrder {
+		y, err := hex.DecodeString(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		refused = append(refused, y)
 	}
 	for n := range int64(19) {
-		y := new(big.Int).Add(prime, big.NewInt(n)).FillBytes(make([]byte, 32))
-		slices.Reverse(y)
-		refused = append(refused, y)
+		refused = append(refused, encode(new(big.Int).Add(p, big.NewInt(n)), 0))
 	}
 	refused = append(refused, append([]byte{2}, make([]byte, 31)...)) // no point
 	for _, y := range refused {

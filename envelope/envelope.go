@@ -137,13 +137,16 @@ func withoutSig(canonical []byte) []byte {
 // Verify checks the parties' identifiers and the signature (PROTOCOL §1 "Signature", §2). It accepts exactly what
 // crypto/ed25519 accepts, less the keys didkey refuses.
 // Errors: CodeInvalidDID, CodeInvalidSignature.
-func (e *Envelope) Verify() error {
-	pub, err := didkey.Decode(string(e.Sender.ID))
+func (e *Envelope) Verify() error { return e.VerifyWith(didkey.ParseVerifier) }
+
+// VerifyWith is Verify with another way to get a key, such as a didkey.Verifiers' Parse.
+func (e *Envelope) VerifyWith(parse func(string) (*didkey.Verifier, error)) error {
+	sender, err := parse(string(e.Sender.ID))
 	if err != nil {
 		return Errorf(CodeInvalidDID, "sender.id: %v", err)
 	}
 	if e.Recipient != "" {
-		if _, err := didkey.Parse(string(e.Recipient)); err != nil {
+		if _, err := parse(string(e.Recipient)); err != nil {
 			return Errorf(CodeInvalidDID, "recipient.id: %v", err)
 		}
 	}
@@ -151,11 +154,7 @@ func (e *Envelope) Verify() error {
 	if err != nil {
 		return err
 	}
-	if !ed25519.Verify(pub, e.signedPart(), sig) {
-		// Decode left one check of the key to Verify, which does not say why it refused.
-		if _, err := didkey.Parse(string(e.Sender.ID)); err != nil {
-			return Errorf(CodeInvalidDID, "sender.id: %v", err)
-		}
+	if !sender.Verify(e.signedPart(), sig) {
 		return Errorf(CodeInvalidSignature, "the signature does not verify under sender.id; "+
 			"sign the RFC 8785 form of the envelope without its sig member")
 	}

@@ -2,7 +2,6 @@ package envelope
 
 import (
 	"bytes"
-	"crypto/ed25519"
 	"crypto/rand"
 	"encoding/base64"
 	"strings"
@@ -151,8 +150,11 @@ func validNonce(s string) bool {
 
 // Verify checks the reader's identifier and the signature as Envelope.Verify does.
 // Errors: CodeUnauthorized.
-func (r *Read) Verify() error {
-	pub, err := didkey.Decode(string(r.Reader))
+func (r *Read) Verify() error { return r.VerifyWith(didkey.ParseVerifier) }
+
+// VerifyWith is Verify with another way to get a key, such as a didkey.Verifiers' Parse.
+func (r *Read) VerifyWith(parse func(string) (*didkey.Verifier, error)) error {
+	reader, err := parse(string(r.Reader))
 	if err != nil {
 		return badRead("its did is no did:key of Ed25519")
 	}
@@ -160,7 +162,7 @@ func (r *Read) Verify() error {
 	if err != nil {
 		return badRead("its sig is not 64 bytes as %d characters of unpadded base64url", sigLength)
 	}
-	if !ed25519.Verify(pub, withoutSig(r.canonical), sig) {
+	if !reader.Verify(withoutSig(r.canonical), sig) {
 		return badRead("its signature does not verify under did; sign the RFC 8785 form without sig")
 	}
 	return nil

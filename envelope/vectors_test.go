@@ -101,8 +101,8 @@ func TestPublicEnvelopes(t *testing.T) {
 
 // relayVerifies asks of a key, a message and a signature what Envelope.Verify asks of an envelope's.
 func relayVerifies(key, message, sig []byte) bool {
-	pub, err := didkey.Decode("did:key:z" + base58.Encode(append([]byte{0xed, 0x01}, key...)))
-	return err == nil && ed25519.Verify(pub, message, sig)
+	v, err := didkey.ParseVerifier("did:key:z" + base58.Encode(append([]byte{0xed, 0x01}, key...)))
+	return err == nil && v.Verify(message, sig)
 }
 
 type hexBytes []byte

@@ -49,6 +49,7 @@ type Relay struct {
 	cursors cipher.Block // see FormatCursor
 	tokens  *tokens      // by which the times of signed reads are checked
 	nonces  Nonces       // tokens, if there are no others
+	keys    didkey.Verifiers
 
 	nonceless outage // of nonces
 	presence  presence
@@ -234,7 +235,7 @@ func (r *Relay) check(body []byte) (Entry, error) {
 	if e.Relays != nil && !slices.ContainsFunc(e.Relays, r.isOrigin) {
 		return Entry{}, envelope.Errorf(envelope.CodeForbidden, "meta.relay binds this message to other relays than this one")
 	}
-	if err := e.Verify(); err != nil {
+	if err := e.VerifyWith(r.keys.Parse); err != nil {
 		return Entry{}, err
 	}
 	entry := Entry{Envelope: e, Received: now}

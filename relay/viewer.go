@@ -116,7 +116,7 @@ func (r *Relay) VerifyRead(ctx context.Context, token, method, target string) (d
 	if err != nil {
 		return "", err
 	}
-	if err := read.Verify(); err != nil {
+	if err := read.VerifyWith(r.keys.Parse); err != nil {
 		return "", err
 	}
 	if err := r.useRead(ctx, sha256.Sum256(read.Once()), read.TS, now); err != nil {
@@ -155,7 +155,7 @@ func (r *Relay) meant(token, method, target string, now time.Time) (*envelope.Re
 func (r *Relay) MarkPresent(p Peer, token, method, target string) {
 	now := r.Now()
 	read, err := r.meant(token, method, target, now)
-	if err != nil || !r.presence.wants(read.Reader, site(p.Addr), now) || read.Verify() != nil {
+	if err != nil || !r.presence.wants(read.Reader, site(p.Addr), now) || read.VerifyWith(r.keys.Parse) != nil {
 		return
 	}
 	r.presence.noteFrom(read.Reader, site(p.Addr), now)
