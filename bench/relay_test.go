@@ -49,7 +49,7 @@ func start(t *testing.T, wire func(http.Handler) http.Handler, settings ...func(
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()
-	handler := httpapi.New(r, httpapi.Options{Log: quiet, Loopback: true})
+	handler := httpapi.New(r, httpapi.Options{Log: quiet}).Handler(true)
 	if wire != nil {
 		handler = wire(handler)
 	}

@@ -55,7 +55,7 @@ func newRealRelay(reads relay.Visibility) (*realRelay, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()
-	server.Config.Handler = httpapi.New(r, httpapi.Options{Log: quiet, Loopback: true})
+	server.Config.Handler = httpapi.New(r, httpapi.Options{Log: quiet}).Handler(true)
 	server.Start()
 	return &realRelay{
 		Server: server,

@@ -50,7 +50,7 @@ func startReads(t *testing.T, reads relay.Visibility, store func(relay.Store) re
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()
-	server.Config.Handler = httpapi.New(r, httpapi.Options{Log: quiet, Loopback: true})
+	server.Config.Handler = httpapi.New(r, httpapi.Options{Log: quiet}).Handler(true)
 	if wire != nil {
 		server.Config.Handler = wire(server.Config.Handler)
 	}

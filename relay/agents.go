@@ -63,7 +63,7 @@ func (r *Relay) Agents(ctx context.Context, p Peer, q AgentQuery) (AgentPage, er
 	if err := r.draining(); err != nil {
 		return AgentPage{}, err
 	}
-	q.Now = r.Now()
+	q.Now = r.now()
 	q.Text, q.MaxBytes = strings.ToLower(q.Text), directoryBytes
 	q.Viewer = r.viewer(p)
 	q.Online = func(did didkey.DID) bool { return r.presence.last(did).After(q.OnlineSince) }
@@ -111,7 +111,7 @@ func (r *Relay) askAgents(ctx context.Context, w *work, q AgentQuery) (page Agen
 		return AgentPage{}, err
 	}
 	defer func() { r.end(w, page.Took) }()
-	return r.Store.Agents(context.WithoutCancel(ctx), q)
+	return r.store.Agents(context.WithoutCancel(ctx), q)
 }
 
 // heard adds what signed reads tell to what the store knows of agents.
@@ -124,7 +124,7 @@ func (r *Relay) heard(agents []Agent) {
 }
 
 // Online reports whether a was heard from lately enough to count as online.
-func (r *Relay) Online(a Agent) bool { return a.LastSeen.After(r.Now().Add(-OnlineWithin)) }
+func (r *Relay) Online(a Agent) bool { return a.LastSeen.After(r.now().Add(-OnlineWithin)) }
 
 // Agent returns manifests of one agent: the first of them, and pieces of the rest, which are read as they are asked for,
 // because all together may be 16 times as large as a body.
@@ -134,7 +134,7 @@ func (r *Relay) Agent(ctx context.Context, p Peer, did didkey.DID) (first []Agen
 		return nil, nil, err
 	}
 	w := &work{peer: p}
-	q := AgentQuery{DID: did, Now: r.Now(), Limit: MaxManifests, MaxBytes: pieceBytes, Viewer: r.viewer(p)}
+	q := AgentQuery{DID: did, Now: r.now(), Limit: MaxManifests, MaxBytes: pieceBytes, Viewer: r.viewer(p)}
 	page, err := r.askAgents(ctx, w, q)
 	r.heard(page.Agents)
 	if err == nil && len(page.Agents) == 0 {

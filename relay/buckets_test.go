@@ -136,10 +136,10 @@ func TestNetwork(t *testing.T) {
 }
 
 func BenchmarkAdmit(b *testing.B) {
-	r := &Relay{Config: Config{Limits: Limits{PostsPerAddress: Rate{PerSecond: 1e9, Burst: 1e9}}.WithDefaults(), Now: time.Now}}
-	r.limiter = newLimiter(r.Limits)
-	off := &Relay{Config: Config{Limits: Limits{PostsPerAddress: Rate{PerSecond: Unlimited}}.WithDefaults(), Now: time.Now}}
-	off.limiter = newLimiter(off.Limits)
+	r := &Relay{limits: Limits{PostsPerAddress: Rate{PerSecond: 1e9, Burst: 1e9}}.WithDefaults(), now: time.Now}
+	r.limiter = newLimiter(r.limits)
+	off := &Relay{limits: Limits{PostsPerAddress: Rate{PerSecond: Unlimited}}.WithDefaults(), now: time.Now}
+	off.limiter = newLimiter(off.limits)
 	bench := func(name string, r *Relay, peer func(int) Peer) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
@@ -158,8 +158,8 @@ func BenchmarkAdmit(b *testing.B) {
 	bench("new addresses", r, func(i int) Peer { return Peer{Addr: v4(i)} })
 	b.Run("refused", func(b *testing.B) {
 		b.ReportAllocs()
-		r := &Relay{Config: Config{Limits: Limits{PostsPerAddress: Rate{PerSecond: 0.01, Burst: 1}}.WithDefaults(), Now: time.Now}}
-		r.limiter, r.refusals = newLimiter(r.Limits), newRefusals(slog.New(slog.DiscardHandler))
+		r := &Relay{limits: Limits{PostsPerAddress: Rate{PerSecond: 0.01, Burst: 1}}.WithDefaults(), now: time.Now}
+		r.limiter, r.refusals = newLimiter(r.limits), newRefusals(slog.New(slog.DiscardHandler))
 		for b.Loop() {
 			_ = r.Admit(Peer{Addr: v4(1)}, Posts)
 		}

@@ -92,7 +92,7 @@ func (r *Relay) fromCursor(ctx context.Context, p *Poll, w *waiter) (Delivery, e
 	job.look, job.least = firstLook, leastLook
 	job.until = until
 	job.Filter = p.Filter
-	job.Now = r.Now()
+	job.Now = r.now()
 	job.After = p.Cursor
 	job.Limit = p.Limit
 	job.MaxBytes = pieceBytes

@@ -105,8 +105,8 @@ func (t ExtTx) Append(c Checked, terms thread.Terms) (Receipt, error) {
 		return Receipt{}, errors.New("the timeouts of a thread cannot be negative")
 	}
 	// An id is remembered from now on, so the ts has to be fresh now, or a copy of an old message would pass for new.
-	e.Received, e.Terms = t.relay.Now(), terms
-	if err := t.relay.Window.Check(e.Envelope.TS, e.Envelope.TTL, e.Received); err != nil {
+	e.Received, e.Terms = t.relay.now(), terms
+	if err := t.relay.policy.Window.Check(e.Envelope.TS, e.Envelope.TTL, e.Received); err != nil {
 		return Receipt{}, err
 	}
 	return t.tx.Append(e)
@@ -132,7 +132,7 @@ var errNoExtensions = errors.New("this store has no room for extensions")
 //
 // Errors: f's, CodeRateLimited if from owes for what it has posted, CodeUnavailable.
 func (r *Relay) Update(ctx context.Context, from Peer, f func(ExtTx) error) error {
-	store, ok := r.Store.(Extender)
+	store, ok := r.store.(Extender)
 	if !ok {
 		return errNoExtensions
 	}
@@ -158,7 +158,7 @@ func (r *Relay) Update(ctx context.Context, from Peer, f func(ExtTx) error) erro
 // takes is charged to from.
 // Errors: f's, CodeRateLimited if from owes for what it has read.
 func (r *Relay) View(ctx context.Context, from Peer, f func(Querier) error) (err error) {
-	store, ok := r.Store.(Extender)
+	store, ok := r.store.(Extender)
 	if !ok {
 		return errNoExtensions
 	}
@@ -174,5 +174,5 @@ func (r *Relay) View(ctx context.Context, from Peer, f func(Querier) error) (err
 
 // Watch calls f with every event that is stored behind after, in order, as Store.Watch does, until ctx ends.
 func (r *Relay) Watch(ctx context.Context, after Cursor, f func([]Posted)) error {
-	return r.Store.Watch(ctx, after, f)
+	return r.store.Watch(ctx, after, f)
 }

@@ -22,7 +22,7 @@ type Peer struct {
 
 // Limits bound what one party may ask of a relay (PROTOCOL §5). A field that is zero means its default.
 type Limits struct {
-	PostsPerAddress Rate // requests that post, valid or not
+	PostsPerAddress Rate // requests by any method that may change something, valid or not
 	ReadsPerAddress Rate // all others
 	PostsPerAgent   Rate // messages signed by one DID
 	// Broadcast REQUESTs that one address posts: every agent that offers its service reads them all.
@@ -126,7 +126,7 @@ func (r *Relay) Admit(p Peer, k Kind) error {
 func (r *Relay) takeOfAddress(b *buckets[netip.Prefix], limit, does string, p Peer) error {
 	var array [len(widths)]netip.Prefix
 	of := networks(p.Addr, &array)
-	wait, short := b.take(r.Now, of...)
+	wait, short := b.take(r.now, of...)
 	if wait == 0 {
 		return nil
 	}
@@ -139,15 +139,15 @@ func (r *Relay) admitMessage(p Peer, e *envelope.Envelope) error {
 	if p.Local {
 		return nil
 	}
-	if wait, _ := r.limiter.agents.take(r.Now, e.Sender.ID); wait > 0 {
-		return tooFast(PostsPerAgent, wait, "this sender posts", r.Limits.PostsPerAgent, 1)
+	if wait, _ := r.limiter.agents.take(r.now, e.Sender.ID); wait > 0 {
+		return tooFast(PostsPerAgent, wait, "this sender posts", r.limits.PostsPerAgent, 1)
 	}
 	if !toAll(e) {
 		return nil
 	}
 	err := r.takeOfAddress(r.limiter.broadcasts, BroadcastsPerAddress, "posts REQUESTs without a recipient", p)
 	if err != nil {
-		r.limiter.agents.giveBack(r.Now, e.Sender.ID)
+		r.limiter.agents.giveBack(r.now, e.Sender.ID)
 	}
 	return err
 }
@@ -160,10 +160,10 @@ func (r *Relay) giveBack(p Peer, e *envelope.Envelope) {
 	if p.Local {
 		return
 	}
-	r.limiter.agents.giveBack(r.Now, e.Sender.ID)
+	r.limiter.agents.giveBack(r.now, e.Sender.ID)
 	if toAll(e) {
 		var array [len(widths)]netip.Prefix
-		r.limiter.broadcasts.giveBack(r.Now, networks(p.Addr, &array)...)
+		r.limiter.broadcasts.giveBack(r.now, networks(p.Addr, &array)...)
 	}
 }
 
@@ -187,7 +187,7 @@ func (r *Relay) chargePost(p Peer, size int) error {
 		return err
 	}
 	var array [len(widths)]netip.Prefix
-	r.limiter.posts.charge(r.Now, n, networks(p.Addr, &array)...)
+	r.limiter.posts.charge(r.now, n, networks(p.Addr, &array)...)
 	return nil
 }
 
@@ -195,11 +195,11 @@ func (r *Relay) chargePost(p Peer, size int) error {
 func (r *Relay) owesPosts(p Peer) error {
 	var array [len(widths)]netip.Prefix
 	of := networks(p.Addr, &array)
-	wait, short := r.limiter.posts.owes(r.Now, of...)
+	wait, short := r.limiter.posts.owes(r.now, of...)
 	if wait == 0 {
 		return nil
 	}
-	return tooFast(PostsPerAddress, wait, named(of[short])+" posts", r.Limits.PostsPerAddress, share(of[short]))
+	return tooFast(PostsPerAddress, wait, named(of[short])+" posts", r.limits.PostsPerAddress, share(of[short]))
 }
 
 // writesAtOnce is how many messages of one address, or of one IPv6 /48, the store has to write at a time.
@@ -210,7 +210,7 @@ func (r *Relay) chargeWork(p Peer, took time.Duration) {
 	if !p.Local {
 		var array [len(widths)]netip.Prefix
 		units := int((took + workUnit/2) / workUnit) // rounded
-		r.limiter.posts.charge(r.Now, units, networks(p.Addr, &array)...)
+		r.limiter.posts.charge(r.now, units, networks(p.Addr, &array)...)
 	}
 }
 

@@ -67,7 +67,7 @@ func (r *Relay) exchange(ctx context.Context) {
 	failing := outage{what: "the other nodes cannot be reached; until then, limits and presence are by this node alone"}
 	for {
 		if err := r.exchangeOnce(ctx); err != nil && ctx.Err() == nil {
-			failing.note(r.Log, err)
+			failing.note(r.log, err)
 		}
 		select {
 		case <-ctx.Done():
@@ -80,15 +80,15 @@ func (r *Relay) exchange(ctx context.Context) {
 func (r *Relay) exchangeOnce(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
 	defer cancel()
-	others, err := r.Siblings.Exchange(ctx, Report{Seen: r.presence.report(), Posts: r.limiter.posts.report(),
+	others, err := r.siblings.Exchange(ctx, Report{Seen: r.presence.report(), Posts: r.limiter.posts.report(),
 		Broadcasts: r.limiter.broadcasts.report(), Agents: r.limiter.agents.report()})
 	if err != nil {
 		return err
 	}
-	r.presence.hear(others.Seen, r.Now())
-	r.limiter.posts.hear(r.Now, others.Posts)
-	r.limiter.broadcasts.hear(r.Now, others.Broadcasts)
-	r.limiter.agents.hear(r.Now, others.Agents)
+	r.presence.hear(others.Seen, r.now())
+	r.limiter.posts.hear(r.now, others.Posts)
+	r.limiter.broadcasts.hear(r.now, others.Broadcasts)
+	r.limiter.agents.hear(r.now, others.Agents)
 	return nil
 }
 
@@ -109,7 +109,7 @@ func (r *Relay) useRead(ctx context.Context, hash [32]byte, ts, now time.Time) e
 		return refusal
 	}
 	if ctx.Err() == nil {
-		r.nonceless.note(r.Log, err)
+		r.nonceless.note(r.log, err)
 	}
 	refusal = envelope.Errorf(envelope.CodeUnavailable, "the relay cannot tell for now whether this token was used before; "+
 		"sign the read anew in a moment")

@@ -25,14 +25,14 @@ func TestPolicyIsTheStores(t *testing.T) {
 			Inbox:  relay.Quota{Events: 7, Bytes: 1 << 20}, ThreadRetention: time.Minute,
 		}
 		r := startWith(t, given, relay.Config{})
-		if r.Policy != given || r.Store.Policy() != given {
-			t.Errorf("the relay has %+v, the store %+v; want %+v", r.Policy, r.Store.Policy(), given)
+		if r.Policy() != given {
+			t.Errorf("the relay has %+v; want %+v, which the store was opened with", r.Policy(), given)
 		}
 		late := sign(t, key(t), envelope.Draft{Payload: request, TS: time.Now().Add(-2 * time.Minute)})
 		_, err := r.Post(t.Context(), local, late.Canonical())
 		wantCode(t, err, envelope.CodeStaleTimestamp)
-		if r := start(t, relay.Config{}); r.Policy != (relay.Policy{}).WithDefaults() {
-			t.Errorf("by default: %+v", r.Policy)
+		if r := start(t, relay.Config{}); r.Policy() != (relay.Policy{}).WithDefaults() {
+			t.Errorf("by default: %+v", r.Policy())
 		}
 	})
 }

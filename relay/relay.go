@@ -6,6 +6,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"crypto/cipher"
 	"errors"
@@ -42,8 +43,17 @@ type Config struct {
 
 // Relay is one node. Run must be running while it is used; any number of goroutines may call the other methods.
 type Relay struct {
-	Config
-	Policy  // the store's
+	policy   Policy // the store's
+	store    Store
+	key      didkey.Key
+	origin   string
+	reads    Visibility
+	maxBody  int
+	limits   Limits
+	siblings Siblings
+	now      func() time.Time
+	log      *slog.Logger
+
 	hub     *hub
 	limiter *limiter
 	cursors cipher.Block // see FormatCursor
@@ -97,12 +107,35 @@ func New(ctx context.Context, c Config) (*Relay, error) {
 		nonces = inTime{c.Nonces}
 	}
 	places := max(2, runtime.GOMAXPROCS(0))
-	return &Relay{Config: c, Policy: policy, hub: newHub(), limiter: newLimiter(c.Limits), cursors: cursors, start: end.Cursor,
+	return &Relay{policy: policy, store: c.Store, key: c.Key, origin: c.Origin, reads: cmp.Or(c.Reads, ToAll), maxBody: c.MaxBody,
+		limits: c.Limits, siblings: c.Siblings, now: c.Now, log: c.Log,
+		hub: newHub(), limiter: newLimiter(c.Limits), cursors: cursors, start: end.Cursor,
 		tokens: tokens, nonces: nonces, nonceless: outage{what: "signed reads are refused: the memory of their nonces fails"},
 		reading: newTurns(readsAtOnce, 1), parsing: newTurns(places, (places+1)/2),
 		writing: newTurns(math.MaxInt, writesAtOnce), refusals: newRefusals(c.Log),
 		drained: make(chan struct{})}, nil
 }
+
+// DID returns the relay's own identity, which signs the notices of timeouts.
+func (r *Relay) DID() didkey.DID { return r.key.DID() }
+
+// Origin returns the origin of the relay's public URL, in ParseOrigin's form.
+func (r *Relay) Origin() string { return r.origin }
+
+// Reads returns to whom directed messages are shown.
+func (r *Relay) Reads() Visibility { return r.reads }
+
+// MaxBody returns how many bytes a body may have.
+func (r *Relay) MaxBody() int { return r.maxBody }
+
+// Limits returns the limits of what one party may ask, defaults filled in.
+func (r *Relay) Limits() Limits { return r.limits }
+
+// Policy returns what the store decides by, defaults filled in.
+func (r *Relay) Policy() Policy { return r.policy }
+
+// Now returns the time by the relay's clock.
+func (r *Relay) Now() time.Time { return r.now() }
 
 // Run wakes waiting polls, sweeps what is due and exchanges reports with siblings, until ctx ends or the store fails. It blocks; when it returns, its
 // goroutines have ended.
@@ -110,10 +143,10 @@ func (r *Relay) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var tasks sync.WaitGroup
-	tasks.Go(func() { cancel(r.Store.Watch(ctx, r.start, r.hub.publish)) })
+	tasks.Go(func() { cancel(r.store.Watch(ctx, r.start, r.hub.publish)) })
 	tasks.Go(func() { r.sweep(ctx) })
 	tasks.Go(func() { r.refusals.run(ctx) })
-	if r.Siblings != nil {
+	if r.siblings != nil {
 		tasks.Go(func() { r.exchange(ctx) })
 	}
 	tasks.Wait()
@@ -163,7 +196,7 @@ func (r *Relay) Post(ctx context.Context, from Peer, body []byte) (Receipt, erro
 	if receipt.Duplicate {
 		r.giveBack(from, entry.Envelope)
 	}
-	receipt = Viewer{Limited: r.Reads == ToParties}.receipt(receipt, entry.Envelope)
+	receipt = Viewer{Limited: r.reads == ToParties}.receipt(receipt, entry.Envelope)
 	return receipt, r.hideThread(ctx, from, err, entry)
 }
 
@@ -183,7 +216,7 @@ func (r *Relay) accept(from Peer, body []byte) (Entry, error) {
 	}
 	entry.Local = from.Local
 	// Presence must not tell of what only its parties see.
-	entry.Unseen = r.Reads == ToParties && entry.Envelope.Recipient != ""
+	entry.Unseen = r.reads == ToParties && entry.Envelope.Recipient != ""
 	entry.Network = r.networkTag(from)
 	return entry, nil
 }
@@ -193,7 +226,7 @@ func (r *Relay) accept(from Peer, body []byte) (Entry, error) {
 // Refusals: CodeRateLimited, those of Store.Append.
 func (r *Relay) append(ctx context.Context, from Peer, entry Entry) (Receipt, error) {
 	if from.Local {
-		return r.Store.Append(ctx, entry)
+		return r.store.Append(ctx, entry)
 	}
 	turn := from.origin()
 	if err := r.writing.take(ctx, turn); err != nil {
@@ -204,7 +237,7 @@ func (r *Relay) append(ctx context.Context, from Peer, entry Entry) (Receipt, er
 		r.giveBack(from, entry.Envelope)
 		return Receipt{}, err
 	}
-	receipt, err := r.Store.Append(ctx, entry)
+	receipt, err := r.store.Append(ctx, entry)
 	r.chargeWork(from, receipt.Took)
 	return receipt, err
 }
@@ -224,12 +257,12 @@ func (r *Relay) checkInTurn(from Peer, body []byte) (Entry, error) {
 
 // check parses and verifies a body.
 func (r *Relay) check(body []byte) (Entry, error) {
-	e, err := envelope.Parse(body, r.MaxBody)
+	e, err := envelope.Parse(body, r.maxBody)
 	if err != nil {
 		return Entry{}, err
 	}
-	now := r.Now()
-	if err := r.Window.Check(e.TS, e.TTL, now); err != nil {
+	now := r.now()
+	if err := r.policy.Window.Check(e.TS, e.TTL, now); err != nil {
 		return Entry{}, err
 	}
 	if e.Relays != nil && !slices.ContainsFunc(e.Relays, r.isOrigin) {
@@ -249,7 +282,7 @@ func (r *Relay) check(body []byte) (Entry, error) {
 
 func (r *Relay) isOrigin(text string) bool {
 	origin, err := ParseOrigin(text)
-	return err == nil && origin == r.Origin
+	return err == nil && origin == r.origin
 }
 
 // ParseOrigin returns the origin of a URL in its one form: scheme and host in lower case, no default port, no path

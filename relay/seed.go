@@ -46,9 +46,9 @@ func (r *Relay) Seed(ctx context.Context, from Peer) (count int, err error) {
 }
 
 func (r *Relay) tell(ctx context.Context, poster Peer, story seedStory, client, agent didkey.Key) (posted int, err error) {
-	now := r.Now()
+	now := r.now()
 	thread, request := envelope.NewID("thread", now), envelope.NewID("req", now)
-	validUntil := now.Add(r.Rules.PendingTimeout)
+	validUntil := now.Add(r.policy.Rules.PendingTimeout)
 	steps := []struct {
 		from, to didkey.Key
 		name     string
@@ -61,7 +61,7 @@ func (r *Relay) tell(ctx context.Context, poster Peer, story seedStory, client, 
 		{agent, client, "Demo agent", envelope.Result{RequestID: request, Status: "success", Output: json.RawMessage(story.output)}},
 	}
 	for _, step := range steps {
-		e, err := envelope.Draft{Payload: step.payload, Thread: thread, Recipient: step.to.DID(), SenderName: step.name}.Sign(step.from, r.Now())
+		e, err := envelope.Draft{Payload: step.payload, Thread: thread, Recipient: step.to.DID(), SenderName: step.name}.Sign(step.from, r.now())
 		if err != nil {
 			return posted, err
 		}

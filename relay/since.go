@@ -49,7 +49,7 @@ func (r *Relay) since(ctx context.Context, p *Poll, w *waiter) (Delivery, error)
 		if o.news || isLast || settled && o.first > 0 {
 			return r.deliver(ctx, work, o)
 		}
-		if rest := o.settles.Sub(r.Now()); rest > 0 {
+		if rest := o.settles.Sub(r.now()); rest > 0 {
 			settle.Reset(rest)
 		}
 		settled = false
@@ -58,7 +58,7 @@ func (r *Relay) since(ctx context.Context, p *Poll, w *waiter) (Delivery, error)
 			case <-w.woken:
 				var sibling time.Time
 				if again, sibling = o.isNews(r.hub.take(w), p.Since); !sibling.IsZero() {
-					settle.Reset(sibling.Add(settleAfter).Sub(r.Now()))
+					settle.Reset(sibling.Add(settleAfter).Sub(r.now()))
 				}
 			case <-settle.C:
 				again, settled = true, true
@@ -100,7 +100,7 @@ func (o *outlook) resume() Cursor {
 // look says what a poll would get now. first holds the first event with the instant p.Since as of the poll's start, or
 // nothing: then p.Since is no bookmark, for the whole of this poll.
 func (r *Relay) look(ctx context.Context, w *work, p *Poll, first Page) (*outlook, error) {
-	o := &outlook{query: Query{Filter: p.Filter, Now: r.Now(), NewerThan: p.Since, Headers: true}}
+	o := &outlook{query: Query{Filter: p.Filter, Now: r.now(), NewerThan: p.Since, Headers: true}}
 	var latest Seq // the last holder of the bookmark's instant
 	if o.bookmark = len(first.Events) > 0; o.bookmark {
 		o.query.NewerThan = time.Time{}

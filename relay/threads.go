@@ -31,7 +31,7 @@ func (r *Relay) Thread(ctx context.Context, p Peer, k thread.Key) (ThreadView, e
 	if err := r.draining(); err != nil {
 		return ThreadView{}, err
 	}
-	now, w := r.Now(), &work{peer: p, look: firstLook, least: leastLook, whole: true}
+	now, w := r.now(), &work{peer: p, look: firstLook, least: leastLook, whole: true}
 	t, err := r.threadFor(ctx, w, k, now)
 	if err != nil {
 		return ThreadView{}, err
@@ -42,7 +42,7 @@ func (r *Relay) Thread(ctx context.Context, p Peer, k thread.Key) (ThreadView, e
 		return ThreadView{}, err
 	}
 	v := ThreadView{Thread: t}
-	v.Deadline, _ = r.Rules.Deadline(t)
+	v.Deadline, _ = r.policy.Rules.Deadline(t)
 	unexpired := map[string]int{}
 	for _, e := range all.Events {
 		unexpired[e.ID]++
@@ -69,7 +69,7 @@ func (r *Relay) threadFor(ctx context.Context, w *work, k thread.Key, now time.T
 	v := r.viewer(w.peer)
 	if !v.Limited {
 		err = r.timed(ctx, w, func(ctx context.Context) (err error) {
-			t, err = r.Store.Thread(ctx, k, now)
+			t, err = r.store.Thread(ctx, k, now)
 			return err
 		})
 		return t, err
@@ -81,13 +81,13 @@ func (r *Relay) threadFor(ctx context.Context, w *work, k thread.Key, now time.T
 	if err != nil {
 		return thread.Thread{}, err
 	}
-	return v.record(r.Rules, found[0], now), nil
+	return v.record(r.policy.Rules, found[0], now), nil
 }
 
 // threadsOf asks the store for w, also on behalf of somebody who has no part in a thread.
 func (r *Relay) threadsOf(ctx context.Context, w *work, k thread.Key, party didkey.DID, now time.Time) (found []thread.Thread, err error) {
 	err = r.timed(ctx, w, func(ctx context.Context) (err error) {
-		found, err = r.Store.ThreadsOf(ctx, k, party, now)
+		found, err = r.store.ThreadsOf(ctx, k, party, now)
 		return err
 	})
 	return found, err
@@ -111,7 +111,7 @@ func (r *Relay) sweep(ctx context.Context) {
 	defer tick.Stop()
 	var due horizon
 	for {
-		err := r.Store.Expire(ctx, due.look(r.Now(), time.Now()), r.timeoutNotices)
+		err := r.store.Expire(ctx, due.look(r.now(), time.Now()), r.timeoutNotices)
 		if ctx.Err() == nil {
 			r.noteSweep(err)
 		}
@@ -132,9 +132,9 @@ func (r *Relay) noteSweep(err error) {
 	before := r.trouble.Swap(trouble)
 	switch {
 	case err != nil && (before == nil || before.Message != trouble.Message):
-		r.Log.Error("sweeping fails; it is tried every second", "err", err)
+		r.log.Error("sweeping fails; it is tried every second", "err", err)
 	case err == nil && before != nil:
-		r.Log.Info("sweeping succeeds again")
+		r.log.Info("sweeping succeeds again")
 	}
 }
 
@@ -150,7 +150,7 @@ func (r *Relay) timeoutNotices(t thread.Thread, request time.Time) []*envelope.E
 		return nil
 	}
 	var notices []*envelope.Envelope
-	now := r.Now()
+	now := r.now()
 	ttl := min(max(request.Sub(now).Truncate(time.Second), minNoticeTTL), maxNoticeTTL)
 	details := fmt.Appendf(nil, `{"client":%q,"from":%q}`, t.Client, t.Transitions[len(t.Transitions)-1].From)
 	for _, party := range append([]didkey.DID{t.Client}, t.Agents()...) { // one twice, if a client has asked itself
@@ -165,10 +165,10 @@ func (r *Relay) timeoutNotices(t thread.Thread, request time.Time) []*envelope.E
 			TTL:       ttl,
 			Payload: envelope.Failure{RequestID: t.RequestID, Code: envelope.AgentTimeout, Details: details,
 				Message: "the thread's time was up; the relay ended it"},
-		}.Sign(r.Key, now)
+		}.Sign(r.key, now)
 		if err != nil {
 			// A party that is not told is better than a relay that ends no thread any more.
-			r.Log.Error("no notice of a thread's timeout", "thread", t.ID, "party", party, "err", err)
+			r.log.Error("no notice of a thread's timeout", "thread", t.ID, "party", party, "err", err)
 			continue
 		}
 		notices = append(notices, notice)

@@ -86,7 +86,7 @@ func (v Viewer) receipt(r Receipt, e *envelope.Envelope) Receipt {
 }
 
 // viewer returns what p may see.
-func (r *Relay) viewer(p Peer) Viewer { return Viewer{Limited: r.Reads == ToParties, DID: p.Reader} }
+func (r *Relay) viewer(p Peer) Viewer { return Viewer{Limited: r.reads == ToParties, DID: p.Reader} }
 
 // mayPoll refuses a poll on an inbox that is not p's own. An empty answer would tell its reader that there is nothing.
 func (r *Relay) mayPoll(p *Poll) error {
@@ -111,7 +111,7 @@ const ReadSkew = time.Minute
 // first, its signature second, and only then is it remembered. The wire has admitted the request.
 // Refusals: CodeUnauthorized; CodeUnavailable if the token cannot be remembered for now.
 func (r *Relay) VerifyRead(ctx context.Context, token, method, target string) (didkey.DID, error) {
-	now := r.Now()
+	now := r.now()
 	read, err := r.meant(token, method, target, now)
 	if err != nil {
 		return "", err
@@ -132,10 +132,10 @@ func (r *Relay) meant(token, method, target string, now time.Time) (*envelope.Re
 	if err != nil {
 		return nil, err
 	}
-	if read.Audience != r.Origin {
+	if read.Audience != r.origin {
 		e := unauthorized(envelope.ReadAudience, "the token is for another relay; its aud must be this one's public origin, "+
 			"as /.well-known/agora.json has it in url")
-		e.Details["aud"] = r.Origin
+		e.Details["aud"] = r.origin
 		return nil, e
 	}
 	if read.Method != method || read.Target != target {
@@ -153,7 +153,7 @@ func (r *Relay) meant(token, method, target string, now time.Time) (*envelope.Re
 // what its signer has said. A signature is verified once a minute for each signer. One network marks 1024 signers at
 // most, so that nobody fills the memory alone. The wire has admitted the request.
 func (r *Relay) MarkPresent(p Peer, token, method, target string) {
-	now := r.Now()
+	now := r.now()
 	read, err := r.meant(token, method, target, now)
 	if err != nil || !r.presence.wants(read.Reader, site(p.Addr), now) || read.VerifyWith(r.keys.Parse) != nil {
 		return
@@ -183,7 +183,7 @@ func cursorCipher(key didkey.Key) (cipher.Block, error) {
 // one, encrypted, because nobody needs to know from the database who has posted. Only a relay that hides mail tells
 // networks apart: there a refusal must not depend on what others have sent. 0 for the relay's own machine.
 func (r *Relay) networkTag(p Peer) int64 {
-	if r.Reads != ToParties || p.Local {
+	if r.reads != ToParties || p.Local {
 		return 0
 	}
 	addr := p.Addr.Unmap()
@@ -211,7 +211,7 @@ func (r *Relay) seal(c Cursor, salt [sealedZeros - sealedSalt]byte) string {
 // FormatCursor returns the cursor of an answer as readers get it; see Cursor.String for a relay that shows everything.
 // Two of one place differ, but for one chance in 2³², or equal ones would show that nothing came between, and different ones that something did.
 func (r *Relay) FormatCursor(c Cursor) string {
-	if r.Reads != ToParties || c == (Cursor{}) {
+	if r.reads != ToParties || c == (Cursor{}) {
 		return c.String()
 	}
 	var salt [sealedZeros - sealedSalt]byte
@@ -221,7 +221,7 @@ func (r *Relay) FormatCursor(c Cursor) string {
 
 // FormatReceipt returns the cursor of a receipt, which is the same for a duplicate.
 func (r *Relay) FormatReceipt(c Cursor) string {
-	if r.Reads != ToParties {
+	if r.reads != ToParties {
 		return c.String()
 	}
 	return r.seal(c, [sealedZeros - sealedSalt]byte{})
@@ -230,7 +230,7 @@ func (r *Relay) FormatReceipt(c Cursor) string {
 // ParseCursor reads what FormatCursor returned. One that was handed out while the relay showed everything, or by
 // another relay, is refused like one of another database: by its number one could count.
 func (r *Relay) ParseCursor(text string) (Cursor, error) {
-	if r.Reads != ToParties || text == "0" {
+	if r.reads != ToParties || text == "0" {
 		return ParseCursor(text)
 	}
 	block, err := hex.DecodeString(text)
@@ -254,7 +254,7 @@ func (r *Relay) ParseCursor(text string) (Cursor, error) {
 func (r *Relay) hideThread(ctx context.Context, p Peer, err error, entry Entry) error {
 	var refused *envelope.Error
 	e := entry.Envelope
-	if r.Reads != ToParties || !errors.As(err, &refused) || e.Type == envelope.TypeRequest || e.Type == envelope.TypeManifest {
+	if r.reads != ToParties || !errors.As(err, &refused) || e.Type == envelope.TypeRequest || e.Type == envelope.TypeManifest {
 		return err
 	}
 	switch refused.Code {
@@ -267,9 +267,9 @@ func (r *Relay) hideThread(ctx context.Context, p Peer, err error, entry Entry) 
 		return failed
 	}
 	for i, t := range own {
-		own[i] = Viewer{Limited: true, DID: e.Sender.ID}.record(r.Rules, t, entry.Received)
+		own[i] = Viewer{Limited: true, DID: e.Sender.ID}.record(r.policy.Rules, t, entry.Received)
 	}
-	if _, _, refusal := r.Rules.Apply(own, e, entry.Received); refusal != nil {
+	if _, _, refusal := r.policy.Rules.Apply(own, e, entry.Received); refusal != nil {
 		return refusal
 	}
 	if refused.Code == envelope.CodeInvalidTransition {

@@ -401,7 +401,9 @@ func TestTokensAreForOneRead(t *testing.T) {
 }
 
 func TestPrivateNeedsAnOrigin(t *testing.T) {
-	if _, err := relay.New(t.Context(), relay.Config{Reads: relay.ToParties, Store: start(t, relay.Config{}).Store, Key: key(t)}); err == nil {
+	store := &counting{}
+	start(t, relay.Config{Store: store})
+	if _, err := relay.New(t.Context(), relay.Config{Reads: relay.ToParties, Store: store, Key: key(t)}); err == nil {
 		t.Error("a relay without an origin asks for signed reads")
 	}
 }

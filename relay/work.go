@@ -52,7 +52,7 @@ func (r *Relay) end(w *work, took time.Duration) {
 	w.spent += took
 	if !w.peer.Local {
 		var array [len(widths)]netip.Prefix
-		r.limiter.reads.charge(r.Now, int(w.spent/readUnit-before), networks(w.peer.Addr, &array)...)
+		r.limiter.reads.charge(r.now, int(w.spent/readUnit-before), networks(w.peer.Addr, &array)...)
 	}
 }
 
@@ -64,11 +64,11 @@ func (r *Relay) inDebt(w *work) error {
 	}
 	var array [len(widths)]netip.Prefix
 	of := networks(w.peer.Addr, &array)
-	wait, short := r.limiter.reads.owes(r.Now, of...)
+	wait, short := r.limiter.reads.owes(r.now, of...)
 	if wait == 0 {
 		return nil
 	}
-	return tooFast(ReadsPerAddress, wait, named(of[short])+" asks", r.Limits.ReadsPerAddress, share(of[short]))
+	return tooFast(ReadsPerAddress, wait, named(of[short])+" asks", r.limits.ReadsPerAddress, share(of[short]))
 }
 
 // goesOn reports whether there is another slice after one that took so long, which left the page incomplete. found says
@@ -101,7 +101,7 @@ func (r *Relay) ask(ctx context.Context, w *work, q *Query) (page Page, err erro
 // slice is a function of its own because a Query by value takes much stack, which must not add to that of waiting for a
 // turn. A slice is short, so nobody interrupts it.
 func (r *Relay) slice(ctx context.Context, q *Query) (Page, error) {
-	return r.Store.Read(context.WithoutCancel(ctx), *q)
+	return r.store.Read(context.WithoutCancel(ctx), *q)
 }
 
 // scan reads a page, slice by slice. It may be Partial unless w.whole. It leaves q as it was, but for Look; a copy would

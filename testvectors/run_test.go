@@ -127,7 +127,7 @@ func TestVerify(t *testing.T) {
 // A verdict on a body is the relay's, whatever its store then makes of it: what is to be refused has exactly that
 // code, what is to be accepted is stored or meets a rule about threads only.
 func TestVerifyThroughARelay(t *testing.T) {
-	r, clock := newRelay(t)
+	r, _, clock := newRelay(t)
 	for _, v := range testvectors.Verify() {
 		t.Run(v.Name, func(t *testing.T) {
 			clock.set(instant(t, v.Now))

@@ -83,7 +83,7 @@ var local = relay.Peer{Local: true}
 
 // newRelay returns a relay over a new database, whose public URL is https://relay.example. It does not run: nobody
 // waits on it and its sweeper is not needed, as timeouts are decided at every transition.
-func newRelay(t *testing.T) (*relay.Relay, *clock) {
+func newRelay(t *testing.T) (*relay.Relay, relay.Store, *clock) {
 	t.Helper()
 	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "agora.db"), sqlite.Options{Reserve: 1 << 20})
 	if err != nil {
@@ -104,13 +104,13 @@ func newRelay(t *testing.T) (*relay.Relay, *clock) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return r, c
+	return r, store, c
 }
 
 func TestConversations(t *testing.T) {
 	for _, v := range testvectors.Conversations() {
 		t.Run(v.Name, func(t *testing.T) {
-			r, clock := newRelay(t)
+			r, store, clock := newRelay(t)
 			stored := 0
 			for i, step := range v.Steps {
 				clock.set(instant(t, step.Now))
@@ -129,7 +129,7 @@ func TestConversations(t *testing.T) {
 					t.Fatalf("step %d: %+v, want %+v", i, got, step)
 				}
 			}
-			page, err := r.Store.Read(t.Context(), relay.Query{Now: clock.now(), Expired: true, Limit: 1000})
+			page, err := store.Read(t.Context(), relay.Query{Now: clock.now(), Expired: true, Limit: 1000})
 			if err != nil || len(page.Events) != stored {
 				t.Errorf("%d events are stored, %v; want %d", len(page.Events), err, stored)
 			}

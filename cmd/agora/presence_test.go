@@ -36,7 +36,7 @@ func startRelay(t *testing.T, clock func() time.Time) (origin string) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()
-	server.Config.Handler = httpapi.New(r, httpapi.Options{Log: quiet})
+	server.Config.Handler = httpapi.New(r, httpapi.Options{Log: quiet}).Handler(false)
 	server.Start()
 	t.Cleanup(func() {
 		r.Drain()

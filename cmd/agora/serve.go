@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -123,8 +122,8 @@ func (c serveCmd) Run(env environment) (err error) {
 	if err != nil {
 		return errors.Join(unlessStopped(env.ctx, err, log), listener.Close())
 	}
-	server := httpapi.NewServer(r, httpapi.Options{Build: build(), Demo: c.Demo, PublicURL: public, Log: log,
-		Loopback: onLoopback(listener.Addr()), LimitLocal: c.Limits.LimitLocal, TrustedProxies: c.Limits.proxies(), Origins: c.Limits.origins()})
+	front := httpapi.New(r, httpapi.Options{Build: build(), Demo: c.Demo, PublicURL: public, Log: log, Grace: shutdownTime,
+		LimitLocal: c.Limits.LimitLocal, TrustedProxies: c.Limits.proxies(), Origins: c.Limits.origins()})
 	if _, err := fmt.Fprintf(env.stdout, "Agora relay %s\nlistening on %s\n", key.DID(), "http://"+listener.Addr().String()); err != nil {
 		return errors.Join(err, listener.Close())
 	}
@@ -132,7 +131,9 @@ func (c serveCmd) Run(env environment) (err error) {
 	for _, warning := range c.warnings(onLoopback(listener.Addr())) {
 		log.Warn(warning)
 	}
-	return serve(env.ctx, r, server, listener, log)
+	err = serve(env.ctx, r, front, httpapi.Listener{Listener: listener})
+	log.Info("stopped")
+	return err
 }
 
 // makeFolder makes the data folder, or refuses one that other users can enter: its files are private one by one, but who
@@ -167,35 +168,21 @@ func onLoopback(addr net.Addr) bool {
 	return ok && tcp.IP.IsLoopback()
 }
 
-// serve runs the relay and its server until ctx ends or one of them fails, and returns when both have ended.
-func serve(ctx context.Context, r *relay.Relay, server *httpapi.Server, listener net.Listener, log *slog.Logger) error {
+// serve runs the relay and its front until ctx ends or one of them fails, and returns when both have ended.
+func serve(ctx context.Context, r *relay.Relay, front *httpapi.Front, listeners ...httpapi.Listener) error {
+	// The relay outlives the front, which answers the waiting polls before it ends.
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	relayEnded, serverEnded := make(chan error, 1), make(chan error, 1)
-	go func() { relayEnded <- r.Run(running) }()
-	go func() { serverEnded <- server.Serve(listener) }()
-
-	var failed error
-	select {
-	case <-ctx.Done():
-		log.Info("stopping", "waiting", r.Waiting())
-	case failed = <-relayEnded:
-		relayEnded <- nil
-	case failed = <-serverEnded:
-		serverEnded <- nil
-	}
-	deadline, cancel := context.WithTimeout(running, shutdownTime)
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if err := server.Shutdown(deadline); err != nil {
-		log.Warn("requests were cut off", "err", err)
-	}
+	ended := make(chan error, 1)
+	go func() {
+		ended <- r.Run(running)
+		cancel()
+	}()
+	err := front.Run(ctx, listeners...)
 	stop()
-	failed = errors.Join(failed, <-relayEnded)
-	if err := <-serverEnded; !errors.Is(err, http.ErrServerClosed) {
-		failed = errors.Join(failed, err)
-	}
-	log.Info("stopped")
-	return failed
+	return errors.Join(err, <-ended)
 }
 
 // warnings returns what an operator may have forgotten. home: only this machine can connect.

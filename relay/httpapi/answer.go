@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"iter"
@@ -43,7 +42,7 @@ func status(code envelope.Code) int {
 	return http.StatusInternalServerError
 }
 
-type errorAnswer struct {
+type errorBody struct {
 	OK        bool           `json:"ok"` // false
 	Error     envelope.Code  `json:"error"`
 	Message   string         `json:"message"`
@@ -51,71 +50,71 @@ type errorAnswer struct {
 	Details   map[string]any `json:"details,omitempty"`
 }
 
-// answerError writes err as the protocol has it. An error without a code is the relay's own trouble: it is logged, and
-// the client learns no more than that.
-func (s *server) answerError(w http.ResponseWriter, r *http.Request, err error) {
-	if errors.Is(err, context.Canceled) && r.Context().Err() != nil {
-		// The client has left, or only closed its sending side and listens still: silence would be sent as a 200.
-		err = envelope.Errorf(envelope.CodeUnavailable, "the wait was given up, as the client closed its side of the connection")
+// relayError is Mount.Errors of the relay's own routes (PROTOCOL §5).
+func relayError(err error) (ErrorAnswer, bool) {
+	e, ok := errors.AsType[*envelope.Error](err)
+	if !ok {
+		return ErrorAnswer{}, false
 	}
-	var e *envelope.Error
-	if !errors.As(err, &e) {
-		s.log.Error("request failed", "method", r.Method, "path", r.URL.Path, "err", err)
-		e = envelope.Errorf(envelope.CodeInternal, "the relay could not do this; the reason is in its log")
-	}
-	if code := status(e.Code); code == http.StatusTooManyRequests || code == http.StatusServiceUnavailable {
-		seconds := math.Ceil(max(e.RetryAfter, time.Second).Seconds())
-		w.Header().Set("Retry-After", strconv.Itoa(int(seconds)))
-	}
+	a := ErrorAnswer{Status: status(e.Code), RetryAfter: e.RetryAfter, Body: errorBody{false, e.Code, e.Message, e.Code.Retryable(), e.Details}}
 	if e.Code == envelope.CodeUnauthorized {
-		w.Header().Set("WWW-Authenticate", authScheme)
+		a.Challenge = authScheme
 	}
-	s.answer(w, status(e.Code), errorAnswer{false, e.Code, e.Message, e.Code.Retryable(), e.Details})
+	return a, true
 }
 
-// answer writes v as JSON.
-func (s *server) answer(w http.ResponseWriter, status int, v any) {
+// write sends a.
+func (a ErrorAnswer) write(w http.ResponseWriter) error {
+	if a.Status == http.StatusTooManyRequests || a.Status == http.StatusServiceUnavailable {
+		seconds := math.Ceil(max(a.RetryAfter, time.Second).Seconds())
+		w.Header().Set("Retry-After", strconv.Itoa(int(seconds)))
+	}
+	if a.Challenge != "" {
+		w.Header().Set("WWW-Authenticate", a.Challenge)
+	}
+	return WriteJSON(w, a.Status, a.Body)
+}
+
+// WriteJSON answers a request with v. It returns an error, and has written nothing, if v has no JSON form.
+func WriteJSON(w http.ResponseWriter, status int, v any) error {
 	var body bytes.Buffer
 	encoder := json.NewEncoder(&body)
 	encoder.SetEscapeHTML(false)
 	if err := encoder.Encode(v); err != nil {
-		s.log.Error("answer cannot be written as JSON", "err", err)
-		http.Error(w, `{"ok":false,"error":"INTERNAL_ERROR","message":"the relay could not write its answer","retryable":true}`, http.StatusInternalServerError)
-		return
+		return err
 	}
-	s.write(w, status, body.Bytes())
+	write(w, status, body.Bytes())
+	return nil
 }
 
-// write sends a finished answer.
-func (s *server) write(w http.ResponseWriter, status int, body []byte) {
-	s.setHeader(w)
+// write sends a finished answer of JSON.
+func write(w http.ResponseWriter, status int, body []byte) {
+	setHeader(w)
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
-	s.send(w, body)
+	send(w, body)
 }
 
-// setHeader sets what all answers have in common, and the time to write this one.
-func (s *server) setHeader(w http.ResponseWriter) {
-	s.extend(w)
+// setHeader sets what all answers of JSON have in common, and the time to write this one.
+func setHeader(w http.ResponseWriter) {
+	ExtendWrite(w)
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")
 }
 
-// extend gives the client the full time again to read what comes next.
-func (s *server) extend(w http.ResponseWriter) {
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // see getEvents
+// ExtendWrite gives the client 30 seconds from now to read what is written next. A handler that writes for longer calls
+// it before each part. A ResponseWriter that cannot set deadlines, such as a test's recorder, has no slow client either.
+func ExtendWrite(w http.ResponseWriter) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
 }
 
-// send writes the end of an answer, and sees it off: a handler that has returned has answered, see Shutdown.
-func (s *server) send(w http.ResponseWriter, body []byte) {
-	_, err := w.Write(body)
-	if err == nil {
-		err = http.NewResponseController(w).Flush()
-	}
-	if err != nil {
-		s.log.Debug("client left before its answer", "err", err)
+// send writes the end of an answer and flushes it: when a handler has returned, its answer has been sent. If that fails,
+// the client has left, and there is nobody to tell.
+func send(w http.ResponseWriter, body []byte) {
+	if _, err := w.Write(body); err == nil {
+		_ = http.NewResponseController(w).Flush()
 	}
 }
 
@@ -126,13 +125,13 @@ const sendBytes = 64 << 10
 type list struct{ head, tail string }
 
 // answerEvents writes the events of d, and after them the members of last, which is an object.
-func (s *server) answerEvents(w http.ResponseWriter, d relay.Delivery, last any) error {
+func (a *api) answerEvents(w http.ResponseWriter, d relay.Delivery, last any) error {
 	tail, err := json.Marshal(last)
 	if err != nil {
 		return err
 	}
 	l := list{head: `{"ok":true,"events":[`, tail: "]," + string(tail[1:]) + "\n"}
-	s.answerList(w, l, elements(d.Pieces(), func(e relay.Event) []byte { return e.Body }))
+	a.answerList(w, l, elements(d.Pieces(), func(e relay.Event) []byte { return e.Body }))
 	return nil
 }
 
@@ -155,13 +154,13 @@ func elements[T any](pieces iter.Seq2[[]T, error], bytes func(T) []byte) iter.Se
 
 // answerList writes a list of envelopes: the canonical bytes that were signed, never encoded again. A long answer is
 // sent in parts, without a Content-Length, so that only a part of it is in memory while a slow client reads.
-func (s *server) answerList(w http.ResponseWriter, l list, envelopes iter.Seq2[[]byte, error]) {
+func (a *api) answerList(w http.ResponseWriter, l list, envelopes iter.Seq2[[]byte, error]) {
 	var body bytes.Buffer
 	body.WriteString(l.head)
 	begun, sent := false, false
 	for envelope, err := range envelopes {
 		if err != nil {
-			s.log.Error("an answer was cut off: its next events cannot be read", "err", err)
+			a.log.Error("an answer was cut off: its next events cannot be read", "err", err)
 			panic(http.ErrAbortHandler) // the client sees a broken answer instead of a short one
 		}
 		if begun {
@@ -173,9 +172,9 @@ func (s *server) answerList(w http.ResponseWriter, l list, envelopes iter.Seq2[[
 			continue
 		}
 		if sent {
-			s.extend(w)
+			ExtendWrite(w)
 		} else {
-			s.setHeader(w)
+			setHeader(w)
 			sent = true
 		}
 		if _, err := w.Write(body.Bytes()); err != nil {
@@ -185,9 +184,9 @@ func (s *server) answerList(w http.ResponseWriter, l list, envelopes iter.Seq2[[
 	}
 	body.WriteString(l.tail)
 	if sent {
-		s.extend(w)
-		s.send(w, body.Bytes())
+		ExtendWrite(w)
+		send(w, body.Bytes())
 	} else {
-		s.write(w, http.StatusOK, body.Bytes())
+		write(w, http.StatusOK, body.Bytes())
 	}
 }

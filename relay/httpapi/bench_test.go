@@ -107,18 +107,14 @@ func serveAt(b *testing.B, now time.Time) string {
 	if err != nil {
 		b.Fatal(err)
 	}
-	server := httpapi.NewServer(r, httpapi.Options{Loopback: true, Log: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(context.Background())
-	ended, closed := make(chan error, 1), make(chan error, 1)
+	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()
-	go func() { closed <- server.Serve(listener) }()
+	stop := runFront(b, httpapi.New(r, httpapi.Options{Log: slog.New(slog.DiscardHandler)}), httpapi.Listener{Listener: listener})
 	b.Cleanup(func() {
-		err := server.Close()
+		stop()
 		cancel()
-		if served := <-closed; !errors.Is(served, http.ErrServerClosed) {
-			err = errors.Join(err, served)
-		}
-		if err = errors.Join(err, <-ended, store.Close()); err != nil {
+		if err := errors.Join(<-ended, store.Close()); err != nil {
 			b.Error(err)
 		}
 	})

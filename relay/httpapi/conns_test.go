@@ -100,7 +100,11 @@ func TestConnectionsSpared(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(c.addr, " ", c.home), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				l, _ := serveWith(t, limited(t, relay.Limits{ConnectionsPerAddress: 1}), httpapi.Options{Log: quiet, Loopback: c.home,
+				addr := open
+				if c.home {
+					addr = loopback
+				}
+				l, _ := serveOn(t, addr, limited(t, relay.Limits{ConnectionsPerAddress: 1}), httpapi.Options{Log: quiet,
 					TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
 				for i := range 4 {
 					if got, want := served(t, l.dialFrom(c.addr)), c.spared || i == 0; got != want {

@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -33,62 +32,60 @@ type threadRef struct {
 	State  thread.State `json:"state,omitempty"`
 }
 
-func (s *server) postEvent(w http.ResponseWriter, r *http.Request) error {
+func (a *api) postEvent(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
 	if err := noParams(r); err != nil {
 		return err
 	}
-	body, err := s.readBody(w, r)
+	body, err := ReadBody(w, r, a.relay.MaxBody())
 	if err != nil {
 		return err
 	}
 	// A client that closes its side does not take back what it has sent: it is stored, and the receipt written.
-	receipt, err := s.relay.Post(context.WithoutCancel(r.Context()), s.peer(r), body)
+	receipt, err := a.relay.Post(context.WithoutCancel(r.Context()), from, body)
 	if err != nil {
 		return err
 	}
-	a := receiptAnswer{OK: true, ID: receipt.ID, Cursor: s.relay.FormatReceipt(receipt.Cursor), Duplicate: receipt.Duplicate, ExpiresAt: receipt.ExpiresAt.UTC()}
+	answer := receiptAnswer{OK: true, ID: receipt.ID, Cursor: a.relay.FormatReceipt(receipt.Cursor), Duplicate: receipt.Duplicate, ExpiresAt: receipt.ExpiresAt.UTC()}
 	if receipt.Thread.ID != "" {
-		a.Thread = &threadRef{receipt.Thread.ID, receipt.Thread.Client, receipt.State}
+		answer.Thread = &threadRef{receipt.Thread.ID, receipt.Thread.Client, receipt.State}
 	}
-	s.answer(w, http.StatusOK, a)
-	return nil
+	return WriteJSON(w, http.StatusOK, answer)
 }
 
 const readyBody = 4 << 10 // bytes
 
-// readBody reads a body that is not encoded and not larger than the relay takes. Its Content-Type is the client's
-// business: a plain curl -d works.
-func (s *server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+// ReadBody reads a body of at most limit bytes that is not encoded. Its Content-Type is the client's business: a plain
+// curl -d works.
+// Errors: CodeUnsupportedMedia, CodePayloadTooLarge, CodeInvalidRequest if the body broke off.
+func ReadBody(w http.ResponseWriter, r *http.Request, limit int) ([]byte, error) {
 	if strings.Join(r.Header.Values("Content-Encoding"), "") != "" { // a second field counts like the first
 		return nil, envelope.Errorf(envelope.CodeUnsupportedMedia, "the body must come without Content-Encoding")
 	}
-	if r.ContentLength > int64(s.relay.MaxBody) {
-		return nil, envelope.TooLarge(s.relay.MaxBody) // before a byte of it is asked for
+	if r.ContentLength > int64(limit) {
+		return nil, envelope.TooLarge(limit) // before a byte of it is asked for
 	}
 	// Of what is announced, a little is made ready at once; the rest only as it comes.
 	body := bytes.NewBuffer(make([]byte, 0, min(max(r.ContentLength, 0), readyBody)+bytes.MinRead))
-	_, err := body.ReadFrom(http.MaxBytesReader(w, r.Body, int64(s.relay.MaxBody)))
-	var tooLarge *http.MaxBytesError
-	switch {
-	case errors.As(err, &tooLarge):
-		return nil, envelope.TooLarge(s.relay.MaxBody)
-	case err != nil:
-		return nil, envelope.Errorf(envelope.CodeInvalidRequest, "the body broke off or came too slowly")
+	_, err := body.ReadFrom(http.MaxBytesReader(w, r.Body, int64(limit)))
+	if err == nil {
+		return body.Bytes(), nil
 	}
-	return body.Bytes(), nil
+	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
+		return nil, envelope.TooLarge(limit)
+	}
+	return nil, envelope.Errorf(envelope.CodeInvalidRequest, "the body broke off or came too slowly")
 }
 
-func (s *server) getEvents(w http.ResponseWriter, r *http.Request) error {
-	defer s.enter()()
-	poll, since, err := s.parsePoll(r)
+func (a *api) getEvents(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
+	poll, since, err := a.parsePoll(r)
 	if err != nil {
 		return err
 	}
-	poll.Peer = s.peer(r)
+	poll.Peer = from
 	// The deadline for reading the request must not cut the wait, during which the connection is read to learn whether
 	// the client is still there. A wire that cannot set deadlines (a test's recorder) has no slow client either.
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
-	d, err := s.relay.Events(r.Context(), poll)
+	d, err := a.relay.Events(r.Context(), poll)
 	if err != nil {
 		return err
 	}
@@ -96,14 +93,14 @@ func (s *server) getEvents(w http.ResponseWriter, r *http.Request) error {
 	if !d.LastTS.IsZero() {
 		lastTS = d.LastTS.UTC().Format(time.RFC3339Nano)
 	}
-	return s.answerEvents(w, d, struct {
+	return a.answerEvents(w, d, struct {
 		HasMore bool   `json:"hasMore"`
 		Cursor  string `json:"cursor"`
 		LastTS  string `json:"lastTs,omitempty"`
-	}{d.More, s.relay.FormatCursor(d.Cursor), lastTS})
+	}{d.More, a.relay.FormatCursor(d.Cursor), lastTS})
 }
 
-func (s *server) getThread(w http.ResponseWriter, r *http.Request) error {
+func (a *api) getThread(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
 	p, err := parseParams(r, "client")
 	if err != nil {
 		return err
@@ -112,7 +109,7 @@ func (s *server) getThread(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	view, err := s.relay.Thread(r.Context(), s.peer(r), thread.Key{ID: mux.Vars(r)["id"], Client: client})
+	view, err := a.relay.Thread(r.Context(), from, thread.Key{ID: mux.Vars(r)["id"], Client: client})
 	if err != nil {
 		return err
 	}
@@ -123,7 +120,7 @@ func (s *server) getThread(w http.ResponseWriter, r *http.Request) error {
 	if !view.Deadline.IsZero() {
 		record.Deadline = &view.Deadline
 	}
-	return s.answerEvents(w, view.Delivery, map[string]any{"thread": record, "expired": view.Expired})
+	return a.answerEvents(w, view.Delivery, map[string]any{"thread": record, "expired": view.Expired})
 }
 
 type agentRow struct {
@@ -133,29 +130,28 @@ type agentRow struct {
 	Envelope json.RawMessage `json:"envelope"`
 }
 
-func (s *server) getAgents(w http.ResponseWriter, r *http.Request) error {
-	q, err := s.parseAgentQuery(r)
+func (a *api) getAgents(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
+	q, err := a.parseAgentQuery(r)
 	if err != nil {
 		return err
 	}
-	page, err := s.relay.Agents(r.Context(), s.peer(r), q)
+	page, err := a.relay.Agents(r.Context(), from, q)
 	if err != nil {
 		return err
 	}
 	rows := make([]agentRow, len(page.Agents))
-	for i, a := range page.Agents {
-		rows[i] = agentRow{a.DID, s.relay.Online(a), a.LastSeen, a.Manifest}
+	for i, agent := range page.Agents {
+		rows[i] = agentRow{agent.DID, a.relay.Online(agent), agent.LastSeen, agent.Manifest}
 	}
-	s.answer(w, http.StatusOK, struct {
+	return WriteJSON(w, http.StatusOK, struct {
 		OK      bool       `json:"ok"`
 		Agents  []agentRow `json:"agents"`
 		HasMore bool       `json:"hasMore"`
 		Cursor  string     `json:"cursor"`
-	}{true, rows, page.More, s.formatAgentCursor(page.Next)})
-	return nil
+	}{true, rows, page.More, a.formatAgentCursor(page.Next)})
 }
 
-func (s *server) getAgent(w http.ResponseWriter, r *http.Request) error {
+func (a *api) getAgent(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
 	if err := noParams(r); err != nil {
 		return err
 	}
@@ -163,11 +159,11 @@ func (s *server) getAgent(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return envelope.Errorf(envelope.CodeInvalidDID, "the path must end in a did:key: %v", err)
 	}
-	first, rest, err := s.relay.Agent(r.Context(), s.peer(r), did)
+	first, rest, err := a.relay.Agent(r.Context(), from, did)
 	if err != nil {
 		return err
 	}
-	head, err := json.Marshal(map[string]any{"id": did, "online": s.relay.Online(first[0]), "lastSeen": first[0].LastSeen})
+	head, err := json.Marshal(map[string]any{"id": did, "online": a.relay.Online(first[0]), "lastSeen": first[0].LastSeen})
 	if err != nil {
 		return err
 	}
@@ -177,32 +173,31 @@ func (s *server) getAgent(w http.ResponseWriter, r *http.Request) error {
 			rest(yield)
 		}
 	}
-	s.answerList(w, l, elements(pieces, func(a relay.Agent) []byte { return a.Manifest }))
+	a.answerList(w, l, elements(pieces, func(a relay.Agent) []byte { return a.Manifest }))
 	return nil
 }
 
-func (s *server) getHealth(w http.ResponseWriter, r *http.Request) error {
-	if err := s.relay.Health(); err != nil {
+func (a *api) getHealth(w http.ResponseWriter, _ *http.Request, _ relay.Peer) error {
+	if err := a.relay.Health(); err != nil {
 		return err
 	}
-	s.answer(w, http.StatusOK, struct {
+	return WriteJSON(w, http.StatusOK, struct {
 		OK      bool      `json:"ok"`
 		Version string    `json:"version"`
 		Build   string    `json:"build"`
 		Now     time.Time `json:"now"`
-	}{true, protocolVersion, s.options.Build, s.relay.Now().UTC()})
-	return nil
+	}{true, protocolVersion, a.options.Build, a.relay.Now().UTC()})
 }
 
 // protocolVersion is what the protocol's health check shows.
 const protocolVersion = "1.0.0"
 
-func (s *server) getWellKnown(w http.ResponseWriter, r *http.Request) error {
-	policy := s.relay.Policy
-	s.answer(w, http.StatusOK, map[string]any{
-		"ok": true, "version": protocolVersion, "build": s.options.Build,
-		"did": s.relay.Key.DID(), "url": s.relay.Origin, "reads": s.visibility(),
-		"features": s.features(), "limits": s.limits(),
+func (a *api) getWellKnown(w http.ResponseWriter, _ *http.Request, _ relay.Peer) error {
+	policy := a.relay.Policy()
+	return WriteJSON(w, http.StatusOK, map[string]any{
+		"ok": true, "version": protocolVersion, "build": a.options.Build,
+		"did": a.relay.DID(), "url": a.relay.Origin(), "reads": a.relay.Reads(),
+		"features": a.features(), "limits": a.limits(),
 		"seconds": map[string]any{
 			"skew": policy.Window.Skew.Seconds(), "idMemory": policy.Window.Memory.Seconds(),
 			"defaultTtl": envelope.DefaultTTL.Seconds(), "maxTtl": policy.Window.MaxTTL.Seconds(),
@@ -211,44 +206,41 @@ func (s *server) getWellKnown(w http.ResponseWriter, r *http.Request) error {
 			"pollDefault":     relay.DefaultWait.Seconds(), "pollMax": relay.MaxWait.Seconds(),
 		},
 	})
-	return nil
 }
 
-func (s *server) visibility() relay.Visibility { return cmp.Or(s.relay.Reads, relay.ToAll) }
-
-func (s *server) features() []string {
+func (a *api) features() []string {
 	features := []string{"cursor", "broadcast", "threads", "agents", "duplicate-receipts"}
-	if s.cors != nil {
+	if len(a.options.Origins) > 0 {
 		features = append(features, "cors")
 	}
 	return features
 }
 
 // limits returns the limits of the well-known document. What is not limited is absent.
-func (s *server) limits() map[string]any {
+func (a *api) limits() map[string]any {
 	type rate struct {
 		PerSecond float64 `json:"perSecond"`
 		Burst     int     `json:"burst"`
 	}
 	limits := map[string]any{
-		"bodyBytes": s.relay.MaxBody, "depth": envelope.MaxDepth, "costlyNumbers": envelope.MaxCostlyNumbers,
-		"hop": envelope.MaxHop, "pageEvents": relay.MaxPage, "pageBytes": relay.PageBytes, "offersPerThread": s.relay.Rules.MaxOffers,
+		"bodyBytes": a.relay.MaxBody(), "depth": envelope.MaxDepth, "costlyNumbers": envelope.MaxCostlyNumbers,
+		"hop": envelope.MaxHop, "pageEvents": relay.MaxPage, "pageBytes": relay.PageBytes, "offersPerThread": a.relay.Policy().Rules.MaxOffers,
 		"manifestsPerAgent": relay.MaxManifests,
 	}
-	for name, n := range map[string]int{relay.ConnectionsPerAddress: s.relay.Limits.ConnectionsPerAddress,
-		relay.RequestsPerAddress: s.relay.Limits.RequestsPerAddress,
-		relay.PollsPerAddress:    s.relay.Limits.PollsPerAddress, relay.Polls: s.relay.Limits.Polls, "inboxEvents": s.relay.Inbox.Events} {
+	for name, n := range map[string]int{relay.ConnectionsPerAddress: a.relay.Limits().ConnectionsPerAddress,
+		relay.RequestsPerAddress: a.relay.Limits().RequestsPerAddress,
+		relay.PollsPerAddress:    a.relay.Limits().PollsPerAddress, relay.Polls: a.relay.Limits().Polls, "inboxEvents": a.relay.Policy().Inbox.Events} {
 		if n >= 0 {
 			limits[name] = n
 		}
 	}
-	if s.relay.Inbox.Bytes >= 0 {
-		limits["inboxBytes"] = s.relay.Inbox.Bytes
+	if a.relay.Policy().Inbox.Bytes >= 0 {
+		limits["inboxBytes"] = a.relay.Policy().Inbox.Bytes
 	}
 	rates := map[string]rate{}
-	for name, r := range map[string]relay.Rate{relay.PostsPerAddress: s.relay.Limits.PostsPerAddress,
-		relay.ReadsPerAddress: s.relay.Limits.ReadsPerAddress, relay.PostsPerAgent: s.relay.Limits.PostsPerAgent,
-		relay.BroadcastsPerAddress: s.relay.Limits.BroadcastsPerAddress} {
+	for name, r := range map[string]relay.Rate{relay.PostsPerAddress: a.relay.Limits().PostsPerAddress,
+		relay.ReadsPerAddress: a.relay.Limits().ReadsPerAddress, relay.PostsPerAgent: a.relay.Limits().PostsPerAgent,
+		relay.BroadcastsPerAddress: a.relay.Limits().BroadcastsPerAddress} {
 		if r.PerSecond >= 0 {
 			rates[name] = rate(r)
 		}
@@ -259,18 +251,17 @@ func (s *server) limits() map[string]any {
 	return limits
 }
 
-func (s *server) postSeed(w http.ResponseWriter, r *http.Request) error {
-	if !s.options.Demo && !s.local(r) {
+func (a *api) postSeed(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
+	if !a.options.Demo && !from.Local {
 		return envelope.Errorf(envelope.CodeNotFound, "demonstration data is made for requests from this machine only; "+
 			"the operator can open it with --demo")
 	}
-	count, err := s.relay.Seed(context.WithoutCancel(r.Context()), s.peer(r))
+	count, err := a.relay.Seed(context.WithoutCancel(r.Context()), from)
 	if err != nil {
 		return err
 	}
-	s.answer(w, http.StatusOK, struct {
+	return WriteJSON(w, http.StatusOK, struct {
 		OK    bool `json:"ok"`
 		Count int  `json:"count"`
 	}{true, count})
-	return nil
 }

@@ -16,6 +16,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -164,7 +165,7 @@ func (a answer) want(t testing.TB, status int, code envelope.Code) {
 }
 
 func TestPostAndRead(t *testing.T) {
-	h := httpapi.New(start(t), httpapi.Options{})
+	h := httpapi.New(start(t), httpapi.Options{}).Handler(false)
 	client, agent := key(t), key(t)
 	e := sign(t, client, envelope.Draft{Thread: "t1", Recipient: agent.DID(),
 		Payload: envelope.Request{RequestID: "r1", Intent: "echo", Params: json.RawMessage(`{"html":"<b>&</b>","n":1e3}`)}})
@@ -208,7 +209,7 @@ func TestPostAndRead(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
-	h := httpapi.New(start(t), httpapi.Options{})
+	h := httpapi.New(start(t), httpapi.Options{}).Handler(false)
 	did := string(key(t).DID())
 	for _, c := range []struct {
 		method, target, body string
@@ -277,7 +278,7 @@ func TestRefusals(t *testing.T) {
 
 func TestPlacesOutsideEveryCalendar(t *testing.T) {
 	r := start(t)
-	h := httpapi.New(r, httpapi.Options{})
+	h := httpapi.New(r, httpapi.Options{}).Handler(false)
 	post(t, h, "/events", sign(t, key(t), envelope.Draft{Payload: envelope.Request{Intent: "echo"}}).Canonical()).want(t, 200, "")
 	for since, want := range map[string]int{"0001-01-01T00:00:00Z": 1, "1677-01-01T00:00:00Z": 1, "9999-12-31T23:59:59Z": 0} {
 		a := get(t, h, "/events?timeout=0&since="+since)
@@ -312,13 +313,13 @@ func TestEveryCodeHasItsStatus(t *testing.T) {
 // TestSeedIsLocal holds which requests count as local. POST /seed is only for these.
 func TestSeedIsLocal(t *testing.T) {
 	r := start(t)
-	home := httpapi.Options{Log: quiet, Loopback: true}
-	public := httpapi.Options{Log: quiet, Loopback: true, PublicURL: "https://relay.example"}
+	home := setting{httpapi.Options{Log: quiet}, true}
+	public := setting{httpapi.Options{Log: quiet, PublicURL: "https://relay.example"}, true}
 	demo := public
 	demo.Demo = true
-	trusting := httpapi.Options{Log: quiet, Loopback: true, TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}}
+	trusting := setting{httpapi.Options{Log: quiet, TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}}, true}
 	type test struct {
-		options      httpapi.Options
+		options      setting
 		peer, host   string
 		header, text string
 		change       func(*http.Request)
@@ -333,8 +334,8 @@ func TestSeedIsLocal(t *testing.T) {
 		"another host's name":    {options: home, host: "evil.example", want: 403},
 		"no host's name":         {options: home, host: "-", want: 403},
 		"another machine":        {options: home, peer: "192.0.2.1:9", want: 404},
-		"open to the network":    {options: httpapi.Options{Log: quiet}, want: 404},
-		"told not to":            {options: httpapi.Options{Log: quiet, Loopback: true, LimitLocal: true}, want: 404},
+		"open to the network":    {options: setting{httpapi.Options{Log: quiet}, false}, want: 404},
+		"told not to":            {options: setting{httpapi.Options{Log: quiet, LimitLocal: true}, true}, want: 404},
 		"from a trusted proxy":   {options: trusting, want: 404},
 		"HTTP/1.0, as nginx has": {options: home, change: func(r *http.Request) { r.ProtoMinor = 0 }, want: 404},
 		"closed, as nginx has":   {options: home, change: func(r *http.Request) { r.Close = true }, want: 404},
@@ -359,7 +360,7 @@ func TestSeedIsLocal(t *testing.T) {
 			if c.change != nil {
 				c.change(req)
 			}
-			a := call(t, httpapi.New(r, c.options), req)
+			a := call(t, c.options.handler(r), req)
 			if a.status != c.want || a.status == 200 && a.Count != 12 {
 				t.Errorf("%d %s", a.status, a.body)
 			}
@@ -370,7 +371,7 @@ func TestSeedIsLocal(t *testing.T) {
 func TestInternalTroubleStaysInside(t *testing.T) {
 	var log bytes.Buffer
 	r := startOver(t, func(s relay.Store) relay.Store { return failing{s} })
-	h := httpapi.New(r, httpapi.Options{Log: slog.New(slog.NewJSONHandler(&log, nil))})
+	h := httpapi.New(r, httpapi.Options{Log: slog.New(slog.NewJSONHandler(&log, nil))}).Handler(false)
 	a := post(t, h, "/events", sign(t, key(t), envelope.Draft{Payload: envelope.Request{Intent: "echo"}}).Canonical())
 	a.want(t, 500, envelope.CodeInternal)
 	if !*a.Retryable || bytes.Contains(a.body, []byte("secret")) || !strings.Contains(log.String(), "secret") {
@@ -394,7 +395,7 @@ func (failing) Append(context.Context, relay.Entry) (relay.Receipt, error) {
 
 func TestPanicIsAnAnswer(t *testing.T) {
 	r := startOver(t, func(s relay.Store) relay.Store { return panicking{s} })
-	a := get(t, httpapi.New(r, httpapi.Options{Log: quiet}), "/agents")
+	a := get(t, httpapi.New(r, httpapi.Options{Log: quiet}).Handler(false), "/agents")
 	a.want(t, 500, envelope.CodeInternal)
 }
 
@@ -402,10 +403,31 @@ type panicking struct{ relay.Store }
 
 func (panicking) Agents(context.Context, relay.AgentQuery) (relay.AgentPage, error) { panic("boom") }
 
-// listen serves r on a pipe instead of a socket, so that time can be the test's.
+// setting is what a handler is made of in the tests of where requests come from.
+type setting struct {
+	httpapi.Options
+	loopback bool
+}
+
+func (s setting) handler(r *relay.Relay) http.Handler {
+	return httpapi.New(r, s.Options).Handler(s.loopback)
+}
+
+// pipeListener hands out pipes instead of sockets, so that time can be the test's.
 type pipeListener struct {
+	addr   net.Addr
 	conns  chan net.Conn
 	closed chan struct{}
+}
+
+// Addresses that a listener can have.
+var (
+	loopback = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}
+	open     = &net.TCPAddr{IP: net.IPv4zero}
+)
+
+func newPipeListener(addr net.Addr) *pipeListener {
+	return &pipeListener{addr: addr, conns: make(chan net.Conn), closed: make(chan struct{})}
 }
 
 func (l *pipeListener) Accept() (net.Conn, error) {
@@ -418,7 +440,7 @@ func (l *pipeListener) Accept() (net.Conn, error) {
 }
 
 func (l *pipeListener) Close() error   { close(l.closed); return nil }
-func (l *pipeListener) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
+func (l *pipeListener) Addr() net.Addr { return l.addr }
 
 func (l *pipeListener) dial() net.Conn {
 	ours, theirs := net.Pipe()
@@ -426,24 +448,31 @@ func (l *pipeListener) dial() net.Conn {
 	return ours
 }
 
-func serve(t testing.TB, r *relay.Relay) (*pipeListener, *httpapi.Server) {
+func serve(t testing.TB, r *relay.Relay) (l *pipeListener, stop func()) {
 	t.Helper()
-	return serveWith(t, r, httpapi.Options{Log: quiet})
+	return serveOn(t, open, r, httpapi.Options{Log: quiet})
 }
 
-func serveWith(t testing.TB, r *relay.Relay, o httpapi.Options) (*pipeListener, *httpapi.Server) {
+// serveOn runs a Front with one listener at addr until stop is called, or the test ends. stop waits until it has ended.
+func serveOn(t testing.TB, addr net.Addr, r *relay.Relay, o httpapi.Options) (l *pipeListener, stop func()) {
 	t.Helper()
-	l := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
-	server := httpapi.NewServer(r, o)
+	l = newPipeListener(addr)
+	return l, runFront(t, httpapi.New(r, o), httpapi.Listener{Listener: l})
+}
+
+func runFront(t testing.TB, f *httpapi.Front, listeners ...httpapi.Listener) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(l) }()
-	t.Cleanup(func() {
-		if err := server.Close(); err != nil {
+	go func() { ended <- f.Run(ctx, listeners...) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-		<-ended
 	})
-	return l, server
+	t.Cleanup(stop)
+	return stop
 }
 
 func readAll(t testing.TB, c net.Conn) string {
@@ -458,7 +487,7 @@ func readAll(t testing.TB, c net.Conn) string {
 // TestOversizedPage holds that a page of equal timestamps, which rule 3 of since does not let end, comes whole and in
 // pieces, the limit and the 4 MiB of other pages notwithstanding.
 func TestOversizedPage(t *testing.T) {
-	h := httpapi.New(unlimited(t), httpapi.Options{})
+	h := httpapi.New(unlimited(t), httpapi.Options{}).Handler(false)
 	me, ts := key(t).DID(), time.Now()
 	big := json.RawMessage(`"` + strings.Repeat("x", 120<<10) + `"`)
 	const count = 80

@@ -43,10 +43,10 @@ func TestAdmittedBeforeAnythingIsRead(t *testing.T) {
 		"GET /.well-known/agora.json", "GET /nowhere", "GET /events/", "PUT /events", "DELETE /x", "OPTIONS /events",
 	} {
 		t.Run(asked, func(t *testing.T) {
-			h := httpapi.New(limited(t, relay.Limits{PostsPerAddress: once, ReadsPerAddress: once}), httpapi.Options{Log: quiet, Demo: true})
+			h := httpapi.New(limited(t, relay.Limits{PostsPerAddress: once, ReadsPerAddress: once}), httpapi.Options{Log: quiet, Demo: true}).Handler(false)
 			method, target, _ := strings.Cut(asked, " ")
 			first, other, limit := "GET", "POST", relay.ReadsPerAddress
-			if method == "POST" {
+			if method == "POST" || method == "PUT" || method == "DELETE" {
 				first, other, limit = other, first, relay.PostsPerAddress
 			}
 			call(t, h, httptest.NewRequest(first, "/nowhere", nil)).want(t, 404, envelope.CodeNotFound)
@@ -59,7 +59,7 @@ func TestAdmittedBeforeAnythingIsRead(t *testing.T) {
 // TestHealthIsAlwaysAnswered makes health checks from an address that has used up its limits.
 func TestHealthIsAlwaysAnswered(t *testing.T) {
 	once := relay.Rate{PerSecond: 0.01, Burst: 1}
-	h := httpapi.New(limited(t, relay.Limits{PostsPerAddress: once, ReadsPerAddress: once}), httpapi.Options{Log: quiet})
+	h := httpapi.New(limited(t, relay.Limits{PostsPerAddress: once, ReadsPerAddress: once}), httpapi.Options{Log: quiet}).Handler(false)
 	for range 1000 {
 		get(t, h, "/health").want(t, 200, "")
 	}
@@ -70,14 +70,14 @@ func TestHealthIsAlwaysAnswered(t *testing.T) {
 	for _, target := range []string{"/health/", "//health", "/nowhere", "/health%2f"} {
 		get(t, h, target).wantLimit(t, relay.ReadsPerAddress, "100")
 	}
-	call(t, h, httptest.NewRequest("PUT", "/health", nil)).wantLimit(t, relay.ReadsPerAddress, "100")
-	call(t, h, httptest.NewRequest("POST", "/health", nil)).want(t, 405, envelope.CodeMethodNotAllowed)
+	call(t, h, httptest.NewRequest("OPTIONS", "/health", nil)).wantLimit(t, relay.ReadsPerAddress, "100")
+	call(t, h, httptest.NewRequest("PUT", "/health", nil)).want(t, 405, envelope.CodeMethodNotAllowed)
 	call(t, h, httptest.NewRequest("POST", "/health", nil)).wantLimit(t, relay.PostsPerAddress, "100")
 }
 
 func TestDefaultRatesOverHTTP(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := httpapi.New(start(t), httpapi.Options{Log: quiet})
+		h := httpapi.New(start(t), httpapi.Options{Log: quiet}).Handler(false)
 		for range 100 {
 			post(t, h, "/events", []byte("{}")).want(t, 400, envelope.CodeUnsupportedVersion)
 		}
@@ -88,7 +88,7 @@ func TestDefaultRatesOverHTTP(t *testing.T) {
 		get(t, h, "/.well-known/agora.json").wantLimit(t, relay.ReadsPerAddress, "1")
 
 		h = httpapi.New(limited(t, relay.Limits{PostsPerAddress: relay.Rate{PerSecond: relay.Unlimited},
-			BroadcastsPerAddress: relay.Rate{PerSecond: relay.Unlimited}}), httpapi.Options{Log: quiet})
+			BroadcastsPerAddress: relay.Rate{PerSecond: relay.Unlimited}}), httpapi.Options{Log: quiet}).Handler(false)
 		alice := key(t)
 		message := func() []byte {
 			return sign(t, alice, envelope.Draft{Payload: envelope.Request{Intent: "echo"}}).Canonical()
@@ -103,7 +103,7 @@ func TestDefaultRatesOverHTTP(t *testing.T) {
 func TestLocalRequestsAreSpared(t *testing.T) {
 	r := limited(t, relay.Limits{PostsPerAddress: relay.Rate{PerSecond: 1}, ReadsPerAddress: relay.Rate{PerSecond: 1},
 		PostsPerAgent: relay.Rate{PerSecond: 1}})
-	h := httpapi.New(r, httpapi.Options{Log: quiet, Loopback: true})
+	h := httpapi.New(r, httpapi.Options{Log: quiet}).Handler(true)
 	alice := key(t)
 	for range 50 {
 		body := sign(t, alice, envelope.Draft{Payload: envelope.Request{Intent: "echo"}}).Canonical()
@@ -120,8 +120,8 @@ func TestProxyOnThisMachineIsNotSpared(t *testing.T) {
 	req := httptest.NewRequest("GET", "/health", nil)
 	req.RemoteAddr, req.Host = "127.0.0.1:9", "127.0.0.1:8789"
 	for proxy, local := range map[string]bool{"127.0.0.0/8": false, "10.0.0.1/32": true} {
-		o := httpapi.Options{Loopback: true, TrustedProxies: []netip.Prefix{netip.MustParsePrefix(proxy)}}
-		if got := httpapi.Peer(o, req); got.Local != local {
+		o := httpapi.Options{TrustedProxies: []netip.Prefix{netip.MustParsePrefix(proxy)}}
+		if got := httpapi.Peer(o, true, req); got.Local != local {
 			t.Errorf("with the proxy %s a request over loopback is local: %v", proxy, got.Local)
 		}
 	}
@@ -130,8 +130,8 @@ func TestProxyOnThisMachineIsNotSpared(t *testing.T) {
 func TestWaitingPollsOverHTTP(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := limited(t, relay.Limits{PollsPerAddress: 3})
-		h := httpapi.New(r, httpapi.Options{Log: quiet})
-		home := httpapi.New(r, httpapi.Options{Log: quiet, Loopback: true})
+		h := httpapi.New(r, httpapi.Options{Log: quiet}).Handler(false)
+		home := httpapi.New(r, httpapi.Options{Log: quiet}).Handler(true)
 		for range 3 {
 			go h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/events?cursor=0", nil))
 		}
@@ -152,8 +152,8 @@ func TestWaitingPollsOverHTTP(t *testing.T) {
 func TestRequestsUnderWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := startWith(t, func(s relay.Store) relay.Store { return panicking{s} }, relay.Config{Limits: relay.Limits{RequestsPerAddress: 3}})
-		h := httpapi.New(r, httpapi.Options{Log: quiet})
-		home := httpapi.New(r, httpapi.Options{Log: quiet, Loopback: true})
+		h := httpapi.New(r, httpapi.Options{Log: quiet}).Handler(false)
+		home := httpapi.New(r, httpapi.Options{Log: quiet}).Handler(true)
 		const document = "/.well-known/agora.json"
 		for range 10 {
 			get(t, h, "/agents").want(t, 500, envelope.CodeInternal)
@@ -220,7 +220,7 @@ func TestClientAddress(t *testing.T) {
 			req.RemoteAddr = c.connection
 			req.Header["X-Forwarded-For"] = c.forwarded
 			req.Header.Set("Forwarded", "for=203.0.113.9")
-			if got := httpapi.Peer(httpapi.Options{TrustedProxies: proxies}, req); got.Addr.String() != c.want || got.Local {
+			if got := httpapi.Peer(httpapi.Options{TrustedProxies: proxies}, false, req); got.Addr.String() != c.want || got.Local {
 				t.Errorf("%v, want %s", got, c.want)
 			}
 		})
@@ -231,7 +231,7 @@ func TestClientAddress(t *testing.T) {
 // trusted proxy everybody has an allowance.
 func TestForwardedForChangesNothingUnasked(t *testing.T) {
 	r := limited(t, relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: 0.01, Burst: 10}})
-	h := httpapi.New(r, httpapi.Options{Log: quiet, TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.1/32")}})
+	h := httpapi.New(r, httpapi.Options{Log: quiet, TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.1/32")}}).Handler(false)
 	ask := func(connection, forwarded string) answer {
 		req := httptest.NewRequest("GET", "/.well-known/agora.json", nil)
 		req.RemoteAddr = connection
@@ -264,7 +264,7 @@ func TestWellKnownNamesTheLimits(t *testing.T) {
 			Limits   map[string]json.RawMessage `json:"limits"`
 			Features []string                   `json:"features"`
 		}
-		a := get(t, httpapi.New(r, o), "/.well-known/agora.json")
+		a := get(t, httpapi.New(r, o).Handler(false), "/.well-known/agora.json")
 		if err := json.Unmarshal(a.body, &document); err != nil {
 			t.Fatal(err)
 		}

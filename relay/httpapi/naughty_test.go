@@ -84,7 +84,7 @@ func checkLog(t *testing.T, text string) {
 // a log that stays one.
 func TestNaughtyStrings(t *testing.T) {
 	log, logged := logTo()
-	h := httpapi.New(start(t), httpapi.Options{Log: log, Build: "b"})
+	h := httpapi.New(start(t), httpapi.Options{Log: log, Build: "b"}).Handler(false)
 	try := func(r *http.Request) {
 		t.Helper()
 		r.Header.Set("Authorization", "Agora "+inToken)
@@ -145,7 +145,7 @@ func naughtyBodies(t *testing.T, text string) (bodies [][]byte) {
 // TestNaughtyStringsAreKept holds that what may be stored is given back to the byte, by reads and by searches, and that
 // a search for one finds that one.
 func TestNaughtyStringsAreKept(t *testing.T) {
-	h := httpapi.New(unlimited(t), httpapi.Options{Log: quiet})
+	h := httpapi.New(unlimited(t), httpapi.Options{Log: quiet}).Handler(false)
 	var sent [][]byte
 	for i, text := range naughty {
 		if text == "" {

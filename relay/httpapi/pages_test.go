@@ -60,7 +60,7 @@ func TestPreflight(t *testing.T) {
 				req.Header.Set("Access-Control-Request-Headers", c.headers)
 			}
 			w := httptest.NewRecorder()
-			httpapi.New(r, httpapi.Options{Log: quiet, Origins: c.origins}).ServeHTTP(w, req)
+			httpapi.New(r, httpapi.Options{Log: quiet, Origins: c.origins}).Handler(false).ServeHTTP(w, req)
 			if got := corsHeaders(w.Header()); w.Code != c.status || got != c.want {
 				t.Errorf("%d with %q, want %d with %q", w.Code, got, c.status, c.want)
 			}
@@ -79,7 +79,7 @@ func TestPagesReadErrors(t *testing.T) {
 		return call(t, h, req)
 	}
 	r := limited(t, relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: 0.01, Burst: 3}})
-	h := httpapi.New(r, httpapi.Options{Log: quiet, Origins: []string{"https://app.example"}})
+	h := httpapi.New(r, httpapi.Options{Log: quiet, Origins: []string{"https://app.example"}}).Handler(false)
 	for _, c := range []struct {
 		method, path string
 		status       int
@@ -101,7 +101,7 @@ func TestPagesReadErrors(t *testing.T) {
 	if a := ask(h, "POST", "/events", "https://evil.example"); a.header.Get("Access-Control-Allow-Origin") != "" {
 		t.Error("another page may read")
 	}
-	off := httpapi.New(start(t), httpapi.Options{Log: quiet})
+	off := httpapi.New(start(t), httpapi.Options{Log: quiet}).Handler(false)
 	for name := range ask(off, "GET", "/health", "https://app.example").header {
 		if name == "Vary" || strings.HasPrefix(name, "Access-Control-") {
 			t.Errorf("%s, though CORS is off", name)
@@ -111,7 +111,7 @@ func TestPagesReadErrors(t *testing.T) {
 
 func TestPreflightsCount(t *testing.T) {
 	r := limited(t, relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: 0.01, Burst: 3}})
-	h := httpapi.New(r, httpapi.Options{Log: quiet, Origins: []string{"*"}})
+	h := httpapi.New(r, httpapi.Options{Log: quiet, Origins: []string{"*"}}).Handler(false)
 	for i := range 4 {
 		req := httptest.NewRequest("OPTIONS", "/events", nil)
 		req.Header.Set("Origin", "https://app.example")
@@ -128,13 +128,13 @@ func TestPreflightsCount(t *testing.T) {
 // other headers are.
 func TestReboundPagesAreRefused(t *testing.T) {
 	r := limited(t, relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: relay.Unlimited}, PostsPerAddress: relay.Rate{PerSecond: relay.Unlimited}})
-	home := httpapi.Options{Log: quiet, Loopback: true}
-	public := httpapi.Options{Log: quiet, Loopback: true, PublicURL: "https://relay.example"}
-	odd := httpapi.Options{Log: quiet, Loopback: true, PublicURL: "http://relay.example:8080"}
-	trusting := httpapi.Options{Log: quiet, Loopback: true, TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}}
-	pages := httpapi.Options{Log: quiet, Loopback: true, Origins: []string{"*"}}
+	home := setting{httpapi.Options{Log: quiet}, true}
+	public := setting{httpapi.Options{Log: quiet, PublicURL: "https://relay.example"}, true}
+	odd := setting{httpapi.Options{Log: quiet, PublicURL: "http://relay.example:8080"}, true}
+	trusting := setting{httpapi.Options{Log: quiet, TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}}, true}
+	pages := setting{httpapi.Options{Log: quiet, Origins: []string{"*"}}, true}
 	for name, c := range map[string]struct {
-		options httpapi.Options
+		options setting
 		refused bool
 		hosts   []string
 	}{
@@ -151,7 +151,7 @@ func TestReboundPagesAreRefused(t *testing.T) {
 		"behind a proxy that gives names": {trusting, true, []string{"relay.example"}},
 		"behind a proxy that does not":    {trusting, false, []string{"127.0.0.1:8789"}},
 		"pages that may read":             {pages, true, []string{"evil.example"}},
-		"open to the network":             {httpapi.Options{Log: quiet}, false, []string{"relay.internal", "192.0.2.1:8789"}},
+		"open to the network":             {setting{httpapi.Options{Log: quiet}, false}, false, []string{"relay.internal", "192.0.2.1:8789"}},
 	} {
 		for _, host := range c.hosts {
 			for _, header := range [][2]string{{"User-Agent", "curl/8"}, {"User-Agent", "Mozilla/5.0"}, {"Origin", "http://" + host}, {"Sec-Fetch-Site", "same-origin"}, {"X-Forwarded-Host", "localhost"}} {
@@ -160,7 +160,7 @@ func TestReboundPagesAreRefused(t *testing.T) {
 					req := httptest.NewRequest(method, path, strings.NewReader("{"))
 					req.RemoteAddr, req.Host = "127.0.0.1:9", host
 					req.Header.Set(header[0], header[1])
-					a := call(t, httpapi.New(r, c.options), req)
+					a := call(t, c.options.handler(r), req)
 					if (a.status == 403) != c.refused || c.refused && !strings.Contains(a.Message, "--public-url") {
 						t.Errorf("%s: %s with Host %q and %s %s: %d %s", name, target, host, header[0], header[1], a.status, a.body)
 					}
@@ -172,17 +172,17 @@ func TestReboundPagesAreRefused(t *testing.T) {
 
 // pagePost is a post that a web page may make, and whether the relay has to refuse it.
 type pagePost struct {
-	options httpapi.Options
+	options setting
 	origin  []string
 	site    string
 	refused bool
 }
 
 func pagePosts() map[string]pagePost {
-	home := httpapi.Options{Log: quiet, Loopback: true}
-	listed := httpapi.Options{Log: quiet, Loopback: true, Origins: []string{"https://app.example"}}
-	all := httpapi.Options{Log: quiet, Loopback: true, Origins: []string{"*"}}
-	open := httpapi.Options{Log: quiet}
+	home := setting{httpapi.Options{Log: quiet}, true}
+	listed := setting{httpapi.Options{Log: quiet, Origins: []string{"https://app.example"}}, true}
+	all := setting{httpapi.Options{Log: quiet, Origins: []string{"*"}}, true}
+	open := setting{httpapi.Options{Log: quiet}, false}
 	return map[string]pagePost{
 		"no page":                          {home, nil, "", false},
 		"its own page":                     {home, []string{"http://localhost:8789"}, "same-origin", false},
@@ -226,7 +226,7 @@ func TestForeignPagesDoNotPost(t *testing.T) {
 				if c.site != "" {
 					req.Header.Set("Sec-Fetch-Site", c.site)
 				}
-				a := call(t, httpapi.New(r, c.options), req)
+				a := call(t, c.options.handler(r), req)
 				if (a.status == 403) != c.refused || c.refused && !strings.Contains(a.Message, "--cors-origin") {
 					t.Errorf("%s: %d %s", target, a.status, a.body)
 				}
@@ -236,7 +236,7 @@ func TestForeignPagesDoNotPost(t *testing.T) {
 			if req.Header["Origin"] = c.origin; c.origin == nil {
 				delete(req.Header, "Origin")
 			}
-			call(t, httpapi.New(r, c.options), req).want(t, 200, "")
+			call(t, c.options.handler(r), req).want(t, 200, "")
 		})
 	}
 }
@@ -244,7 +244,7 @@ func TestForeignPagesDoNotPost(t *testing.T) {
 // TestReboundRawRequests sends requests that no HTTP library makes to a relay that listens on its own machine.
 func TestReboundRawRequests(t *testing.T) {
 	r := limited(t, relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: relay.Unlimited}, PostsPerAddress: relay.Rate{PerSecond: relay.Unlimited}})
-	l, _ := serveWith(t, r, httpapi.Options{Log: quiet, Loopback: true})
+	l, _ := serveOn(t, loopback, r, httpapi.Options{Log: quiet})
 	const read = "/agents" // its answer does not depend on whether the client has closed its side
 	for request, status := range map[string]int{
 		"GET " + read + " HTTP/1.1\r\nHost: localhost:8789\r\n\r\n":                                               200,

@@ -55,13 +55,13 @@ func invalid(format string, args ...any) error {
 }
 
 // parsePoll reads the parameters of GET /events. since is the parameter as it stands.
-func (s *server) parsePoll(r *http.Request) (poll *relay.Poll, since string, err error) {
+func (a *api) parsePoll(r *http.Request) (poll *relay.Poll, since string, err error) {
 	p, err := parseParams(r, "since", "cursor", "recipient", "sender", "type", "thread", "broadcast", "timeout", "limit")
 	if err != nil {
 		return nil, "", err
 	}
 	poll = &relay.Poll{}
-	for _, step := range []func(params, *relay.Poll) error{s.parsePlace, parseParties, parseSubject, parsePatience} {
+	for _, step := range []func(params, *relay.Poll) error{a.parsePlace, parseParties, parseSubject, parsePatience} {
 		if err := step(p, poll); err != nil {
 			return nil, "", err
 		}
@@ -70,14 +70,14 @@ func (s *server) parsePoll(r *http.Request) (poll *relay.Poll, since string, err
 }
 
 // parsePlace reads where to go on reading.
-func (s *server) parsePlace(p params, poll *relay.Poll) (err error) {
+func (a *api) parsePlace(p params, poll *relay.Poll) (err error) {
 	since, hasSince := p["since"]
 	cursor, hasCursor := p["cursor"]
 	switch {
 	case hasSince == hasCursor:
 		return invalid("give either since, an RFC 3339 time, or cursor, from an earlier answer (0: everything still stored)")
 	case hasCursor:
-		poll.Cursor, err = s.relay.ParseCursor(cursor)
+		poll.Cursor, err = a.relay.ParseCursor(cursor)
 		return err
 	}
 	t, ok := envelope.ParseTime(since)
@@ -168,7 +168,7 @@ func (p params) limit(otherwise int) (int, error) {
 // maxSearch is the longest q, in bytes. The cost of a search grows with q and with the searched text.
 const maxSearch = 256
 
-func (s *server) parseAgentQuery(r *http.Request) (relay.AgentQuery, error) {
+func (a *api) parseAgentQuery(r *http.Request) (relay.AgentQuery, error) {
 	p, err := parseParams(r, "intent", "q", "online", "limit", "cursor")
 	if err != nil {
 		return relay.AgentQuery{}, err
@@ -180,10 +180,10 @@ func (s *server) parseAgentQuery(r *http.Request) (relay.AgentQuery, error) {
 	if online, given, err := p.bool("online"); err != nil {
 		return q, err
 	} else if given {
-		q.OnlineSince, q.OfflineOnly = s.relay.Now().Add(-relay.OnlineWithin), !online
+		q.OnlineSince, q.OfflineOnly = a.relay.Now().Add(-relay.OnlineWithin), !online
 	}
 	if cursor, ok := p["cursor"]; ok {
-		if q.After, err = s.parseAgentCursor(cursor); err != nil {
+		if q.After, err = a.parseAgentCursor(cursor); err != nil {
 			return q, err
 		}
 	}
@@ -192,16 +192,16 @@ func (s *server) parseAgentQuery(r *http.Request) (relay.AgentQuery, error) {
 }
 
 // A place in the directory is a number. Like that of an event it is sealed where one may not count by it.
-func (s *server) formatAgentCursor(next int64) string {
-	if s.relay.Reads == relay.ToParties {
-		return s.relay.FormatCursor(relay.Cursor{Seq: relay.Seq(next)})
+func (a *api) formatAgentCursor(next int64) string {
+	if a.relay.Reads() == relay.ToParties {
+		return a.relay.FormatCursor(relay.Cursor{Seq: relay.Seq(next)})
 	}
 	return strconv.FormatInt(next, 10)
 }
 
-func (s *server) parseAgentCursor(text string) (int64, error) {
-	if s.relay.Reads == relay.ToParties {
-		c, err := s.relay.ParseCursor(text)
+func (a *api) parseAgentCursor(text string) (int64, error) {
+	if a.relay.Reads() == relay.ToParties {
+		c, err := a.relay.ParseCursor(text)
 		if err == nil && c.Epoch != 0 {
 			err = relay.ErrUnknownCursor
 		}

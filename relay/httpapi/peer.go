@@ -16,52 +16,16 @@ import (
 
 // Where a request comes from, and whether it is accepted.
 
-// admit passes a request to h if the limits allow it. The limits come before all other checks.
-func (s *server) admit(h handler) handler {
-	return func(w http.ResponseWriter, r *http.Request) error {
-		if !probesHealth(r) {
-			kind := relay.Reads
-			if r.Method == http.MethodPost {
-				kind = relay.Posts
-			}
-			peer := s.peer(r)
-			if err := s.relay.Admit(peer, kind); err != nil {
-				return err
-			}
-			leave, err := s.relay.Enter(peer)
-			if err != nil {
-				return err
-			}
-			defer leave()
-		}
-		if err := s.refuse(r); err != nil {
-			return err
-		}
-		if s.cors != nil && r.Method == http.MethodOptions && r.Header.Get("Access-Control-Request-Method") != "" {
-			s.extend(w)
-			w.WriteHeader(http.StatusNoContent) // the headers are there already, see newCORS
-			return nil
-		}
-		return h(w, r)
-	}
-}
-
-// probesHealth reports whether a request is a health check. Health checks are limited only by the connections of their
-// address: a relay under load must not look dead, also to a monitor whose address has used up its limits.
-func probesHealth(r *http.Request) bool {
-	return r.URL.Path == healthPath && (r.Method == http.MethodGet || r.Method == http.MethodHead)
-}
-
 // newCORS returns what writes the headers that let web pages of these origins read answers, errors among them; nil if
 // there are none. No credentials are ever asked for, as no cookie means anything here.
-func newCORS(origins []string) *cors.Cors {
+func newCORS(origins, methods, headers []string) *cors.Cors {
 	if len(origins) == 0 {
 		return nil
 	}
 	return cors.New(cors.Options{
 		AllowedOrigins: origins,
-		AllowedMethods: []string{http.MethodGet, http.MethodPost, http.MethodHead},
-		AllowedHeaders: []string{"Content-Type", "Authorization"},
+		AllowedMethods: append([]string{http.MethodGet, http.MethodPost, http.MethodHead}, methods...),
+		AllowedHeaders: append([]string{"Content-Type", "Authorization"}, headers...),
 		ExposedHeaders: []string{"Retry-After", "WWW-Authenticate"},
 		MaxAge:         600, // seconds
 
@@ -69,17 +33,17 @@ func newCORS(origins []string) *cors.Cors {
 	})
 }
 
-func (s *server) peer(r *http.Request) relay.Peer {
-	return relay.Peer{Addr: s.client(r), Local: s.local(r), Reader: reader(r)}
+func (s *site) peer(r *http.Request) relay.Peer {
+	return relay.Peer{Addr: s.client(r), Local: s.local(r)}
 }
 
 // client returns the address a request comes from: the connection's, unless that is a trusted proxy's. Then it is the
 // address that the proxy says it has the request from, and so on through other trusted ones. What stands left of that
 // in X-Forwarded-For is anybody's invention.
-func (s *server) client(r *http.Request) netip.Addr {
+func (f *Front) client(r *http.Request) netip.Addr {
 	addr := connected(r.RemoteAddr)
 	chain := strings.Join(r.Header.Values("X-Forwarded-For"), ",")
-	for more := chain != ""; more && s.trusts(addr); {
+	for more := chain != ""; more && f.trusts(addr); {
 		var last string
 		if i := strings.LastIndexByte(chain, ','); i >= 0 {
 			chain, last = chain[:i], chain[i+1:]
@@ -117,8 +81,8 @@ func parseHop(text string) (netip.Addr, bool) {
 	return addr.Unmap().WithZone(""), true
 }
 
-func (s *server) trusts(addr netip.Addr) bool {
-	return slices.ContainsFunc(s.options.TrustedProxies, func(p netip.Prefix) bool { return p.Contains(addr) })
+func (f *Front) trusts(addr netip.Addr) bool {
+	return slices.ContainsFunc(f.options.TrustedProxies, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
 // passedOn are headers that only proxies and browsers add. Headers with the prefix X-Forwarded- are such headers too.
@@ -127,16 +91,18 @@ var passedOn = []string{"Forwarded", "Via", "X-Real-Ip", "X-Client-Ip", "X-Clust
 	"X-Envoy-External-Address", "X-Envoy-Internal", "Proxy-Connection", "Origin", "Sec-Fetch-Site", "Sec-Fetch-Mode"}
 
 // local reports whether a request certainly comes from this machine (PROTOCOL §5). It comes over loopback and uses a
-// loopback name; the relay listens on loopback only and has no public URL; and nothing in the request looks like a
-// proxy or a web page. A local proxy that adds no header cannot be distinguished from a local client; LimitLocal,
+// loopback name; the listener is on loopback only and the relay has no public URL; and nothing in the request looks like
+// a proxy or a web page. A local proxy that adds no header cannot be distinguished from a local client; LimitLocal,
 // PublicURL and TrustedProxies are for that case.
-func (s *server) local(r *http.Request) bool {
-	addr := connected(r.RemoteAddr)
-	if !s.sparesLoopback() || !addr.IsLoopback() || s.trusts(addr) || !loopbackName(r.Host) {
-		return false
-	}
-	if !r.ProtoAtLeast(1, 1) || r.Close {
-		return false // nginx sends such requests by default
+func (s *site) local(r *http.Request) bool {
+	if !s.trusted {
+		addr := connected(r.RemoteAddr)
+		if !s.sparesLoopback(s.place) || !addr.IsLoopback() || s.trusts(addr) || !loopbackName(r.Host) {
+			return false
+		}
+		if !r.ProtoAtLeast(1, 1) || r.Close {
+			return false // nginx sends such requests by default
+		}
 	}
 	for name := range r.Header {
 		if strings.HasPrefix(name, "X-Forwarded-") || slices.Contains(passedOn, name) {
@@ -148,33 +114,39 @@ func (s *server) local(r *http.Request) bool {
 
 // sparesLoopback reports whether requests from this machine may be unlimited at all. If others can connect, or there is
 // a public URL, a proxy may run on this machine.
-func (s *server) sparesLoopback() bool {
-	return s.options.Loopback && s.options.PublicURL == "" && !s.options.LimitLocal
+func (f *Front) sparesLoopback(at place) bool {
+	return at.loopback && f.options.PublicURL == "" && !f.options.LimitLocal
 }
 
-// refuse refuses requests that foreign web pages make through a browser on this machine. A page can use its own host
-// name after making it point here (DNS rebinding). Or it can send a POST to this machine's name, which browsers allow.
-func (s *server) refuse(r *http.Request) error {
-	if s.options.Loopback && !s.ownName(r.Host) {
+// spares reports whether connections from addr are not counted. That holds for a trusted proxy, whose connections carry
+// the requests of many clients, and for this machine if its requests are not limited.
+func (f *Front) spares(addr netip.Addr, at place) bool {
+	return at.trusted || f.trusts(addr) || addr.IsLoopback() && f.sparesLoopback(at)
+}
+
+// guard refuses requests that foreign web pages make through a browser on this machine. A page can use its own host name
+// after making it point here (DNS rebinding). Or it can send a POST to this machine's name, which browsers allow.
+func (s *site) guard(r *http.Request) error {
+	if s.loopback && !s.ownName(r.Host) {
 		return envelope.Errorf(envelope.CodeForbidden, "this relay listens on its own machine only, and the request's Host is neither "+
 			"a loopback name nor that of the public URL; its operator can set a name with --public-url")
 	}
-	if r.Method == http.MethodPost && s.foreignPage(r) {
-		return envelope.Errorf(envelope.CodeForbidden, "this post comes from a web page of another origin; the relay accepts it only if "+
+	if !isSafe(r.Method) && s.foreignPage(r) {
+		return envelope.Errorf(envelope.CodeForbidden, "this request comes from a web page of another origin; the relay accepts it only if "+
 			"its operator names that origin with --cors-origin")
 	}
 	return nil
 }
 
 // ownName reports whether a Host header is a loopback name or the host of the public URL.
-func (s *server) ownName(host string) bool {
-	return loopbackName(host) || s.options.PublicURL != "" && s.publicHost(host)
+func (f *Front) ownName(host string) bool {
+	return loopbackName(host) || f.options.PublicURL != "" && f.publicHost(host)
 }
 
 // publicHost reports whether host is the host of the public URL. The scheme's default port may be left out.
-func (s *server) publicHost(host string) bool {
+func (f *Front) publicHost(host string) bool {
 	for _, scheme := range []string{"http", "https"} {
-		if origin, err := relay.ParseOrigin(scheme + "://" + host); err == nil && origin == s.options.PublicURL {
+		if origin, err := relay.ParseOrigin(scheme + "://" + host); err == nil && origin == f.options.PublicURL {
 			return true
 		}
 	}
@@ -182,7 +154,7 @@ func (s *server) publicHost(host string) bool {
 }
 
 // foreignPage reports whether r comes from a web page of another origin that CORS does not admit.
-func (s *server) foreignPage(r *http.Request) bool {
+func (s *site) foreignPage(r *http.Request) bool {
 	origins, site := r.Header.Values("Origin"), r.Header.Values("Sec-Fetch-Site")
 	if len(origins) == 0 && len(site) == 0 || s.cors != nil && s.cors.OriginAllowed(r) {
 		return false
@@ -195,7 +167,7 @@ func (s *server) foreignPage(r *http.Request) bool {
 	for _, value := range origins {
 		origin, err := relay.ParseOrigin(value)
 		host := strings.ToLower(r.Host)
-		own := origin == s.relay.Origin || origin == "http://"+host || origin == "https://"+host
+		own := origin == s.relay.Origin() || origin == "http://"+host || origin == "https://"+host
 		if err != nil || !own {
 			return true
 		}

@@ -254,7 +254,7 @@ func (e *endless) Read(b []byte) (int, error) {
 // TestEndlessBody holds that of a body without a length no more is read than may be stored.
 func TestEndlessBody(t *testing.T) {
 	body := &endless{}
-	a := call(t, httpapi.New(start(t), httpapi.Options{Log: quiet}), httptest.NewRequest("POST", "/events", body))
+	a := call(t, httpapi.New(start(t), httpapi.Options{Log: quiet}).Handler(false), httptest.NewRequest("POST", "/events", body))
 	a.want(t, 413, envelope.CodePayloadTooLarge)
 	if body.read > 2*envelope.DefaultMaxBytes {
 		t.Errorf("%d bytes were read", body.read)

@@ -1,11 +1,9 @@
 package httpapi
 
 import (
-	"context"
 	"net/http"
 	"strings"
 
-	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
 )
@@ -15,19 +13,17 @@ import (
 // authScheme stands before a token, and alone in WWW-Authenticate.
 const authScheme = "Agora"
 
-type readerKey struct{}
-
-// reading tells h who has signed a read, see peer. A read without a token is anonymous. A read with an invalid token is
-// refused, even if the anonymous read would be answered: its sender expects to be recognized. An open relay refuses no
-// token, see present.
-func (s *server) reading(h handler) handler {
-	if s.relay.Reads != relay.ToParties {
-		return s.present(h)
+// reading tells h who has signed a read. A read without a token is anonymous. A read with an invalid token is refused,
+// even if the anonymous read would be answered: its sender expects to be recognized. An open relay refuses no token, see
+// present.
+func (a *api) reading(h Handler) Handler {
+	if a.relay.Reads() != relay.ToParties {
+		return a.present(h)
 	}
-	return func(w http.ResponseWriter, r *http.Request) error {
+	return func(w http.ResponseWriter, r *http.Request, from relay.Peer) (err error) {
 		headers := r.Header.Values("Authorization")
 		if len(headers) == 0 {
-			return h(w, r)
+			return h(w, r, from)
 		}
 		token, ok := tokenOf(headers)
 		if !ok {
@@ -35,21 +31,20 @@ func (s *server) reading(h handler) handler {
 			e.Details = map[string]any{"reason": envelope.ReadMalformed}
 			return e
 		}
-		reader, err := s.relay.VerifyRead(r.Context(), token, r.Method, r.RequestURI)
-		if err != nil {
+		if from.Reader, err = a.relay.VerifyRead(r.Context(), token, r.Method, r.RequestURI); err != nil {
 			return err
 		}
-		return h(w, r.WithContext(context.WithValue(r.Context(), readerKey{}, reader)))
+		return h(w, r, from)
 	}
 }
 
 // present marks the signer of a read as present. h then answers as if there were no Authorization.
-func (s *server) present(h handler) handler {
-	return func(w http.ResponseWriter, r *http.Request) error {
+func (a *api) present(h Handler) Handler {
+	return func(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
 		if token, ok := tokenOf(r.Header.Values("Authorization")); ok {
-			s.relay.MarkPresent(s.peer(r), token, r.Method, r.RequestURI)
+			a.relay.MarkPresent(from, token, r.Method, r.RequestURI)
 		}
-		return h(w, r)
+		return h(w, r, from)
 	}
 }
 
@@ -63,10 +58,4 @@ func tokenOf(headers []string) (token string, ok bool) {
 		return "", false
 	}
 	return token, true
-}
-
-// reader returns who has signed r; empty: the read is anonymous.
-func reader(r *http.Request) didkey.DID {
-	did, _ := r.Context().Value(readerKey{}).(didkey.DID)
-	return did
 }

@@ -23,9 +23,8 @@ const origin = "https://relay.example"
 // private returns the wire of a relay that shows directed messages to their parties.
 func private(t *testing.T) http.Handler {
 	t.Helper()
-	r := start(t)
-	r.Origin, r.Reads = origin, relay.ToParties // as New would have it: nothing has been asked yet
-	return httpapi.New(r, httpapi.Options{Log: quiet})
+	r := startWith(t, asIs, relay.Config{Origin: origin, Reads: relay.ToParties})
+	return httpapi.New(r, httpapi.Options{Log: quiet}).Handler(false)
 }
 
 // authorization returns the header of a read by k.
@@ -166,7 +165,7 @@ func TestHiddenThreadIsNone(t *testing.T) {
 func TestOpenRelayRefusesNoToken(t *testing.T) {
 	var c clock
 	r := startWith(t, asIs, relay.Config{Origin: origin, Now: c.now})
-	h := httpapi.New(r, httpapi.Options{Log: quiet})
+	h := httpapi.New(r, httpapi.Options{Log: quiet}).Handler(false)
 	alice, bob := key(t), key(t)
 	e := sign(t, alice, envelope.Draft{Payload: envelope.Request{Intent: "echo"}, Recipient: bob.DID()})
 	receipt := post(t, h, "/events", e.Canonical())
@@ -215,7 +214,7 @@ func TestOpenRelayRefusesNoToken(t *testing.T) {
 func TestTokensOfOpenRelaysAreChargedFirst(t *testing.T) {
 	var c clock
 	r := startWith(t, asIs, relay.Config{Origin: origin, Now: c.now, Limits: relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: 0.001, Burst: 1}}})
-	h := httpapi.New(r, httpapi.Options{Log: quiet})
+	h := httpapi.New(r, httpapi.Options{Log: quiet}).Handler(false)
 	bob := key(t)
 	post(t, h, "/events", sign(t, bob, envelope.Draft{Payload: envelope.Manifest{ID: "m", Intents: []envelope.Intent{}}}).Canonical())
 	c.advance(10 * time.Minute)
@@ -235,9 +234,8 @@ func TestTokensOfOpenRelaysAreChargedFirst(t *testing.T) {
 // TestTokensAreNotLogged looks for what a reader sent in all that the relay says, at its most talkative.
 func TestTokensAreNotLogged(t *testing.T) {
 	var log bytes.Buffer
-	r := start(t)
-	r.Origin, r.Reads = origin, relay.ToParties
-	h := httpapi.New(r, httpapi.Options{Log: slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+	r := startWith(t, asIs, relay.Config{Origin: origin, Reads: relay.ToParties})
+	h := httpapi.New(r, httpapi.Options{Log: slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))}).Handler(false)
 	bob := key(t)
 	target := "/events?cursor=0&timeout=0&recipient=" + string(bob.DID())
 	good := authorization(t, bob, target)
@@ -256,9 +254,9 @@ func TestTokensAreNotLogged(t *testing.T) {
 
 // TestTokensAreChargedFirst: an address that has used up its allowance has no signature verified, and none used up.
 func TestTokensAreChargedFirst(t *testing.T) {
-	r := limited(t, relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: 0.001, Burst: 1}})
-	r.Origin, r.Reads = origin, relay.ToParties
-	h := httpapi.New(r, httpapi.Options{Log: quiet})
+	r := startWith(t, asIs, relay.Config{Origin: origin, Reads: relay.ToParties,
+		Limits: relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: 0.001, Burst: 1}}})
+	h := httpapi.New(r, httpapi.Options{Log: quiet}).Handler(false)
 	bob := key(t)
 	if a := getWith(t, h, "/agents", "Agora x"); a.status != 401 {
 		t.Errorf("the first: %d", a.status)

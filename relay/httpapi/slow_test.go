@@ -3,8 +3,6 @@ package httpapi_test
 import (
 	"bufio"
 	"bytes"
-	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -16,6 +14,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay/httpapi"
 )
 
 // The deadlines of a connection, on a clock that only moves while everybody waits.
@@ -89,15 +88,11 @@ func TestClientThatLeavesFreesItsPlace(t *testing.T) {
 func TestReaderThatNeverReadsIsCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
-		l, server := serve(t, r)
+		l, stop := serveOn(t, open, r, httpapi.Options{Log: quiet, Grace: time.Hour})
 		c, began := l.dial(), time.Now()
 		fmt.Fprint(c, "GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
 		synctest.Wait() // the handler hangs in its write, as nobody reads
-		ended, cancel := context.WithTimeout(t.Context(), time.Hour)
-		defer cancel()
-		if err := server.Shutdown(ended); err != nil {
-			t.Fatal(err)
-		}
+		stop()
 		if took := time.Since(began); took < 30*time.Second || took > 31*time.Second {
 			t.Errorf("the connection was held for %v, want 30s", took)
 		}
@@ -150,13 +145,16 @@ func TestHalfClosedClientGetsItsAnswer(t *testing.T) {
 func TestShutdownAnswersWaitingPolls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
-		l, server := serve(t, r)
+		l, stop := serve(t, r)
 		c := l.dial()
 		fmt.Fprint(c, "GET /events?cursor=0&timeout=60 HTTP/1.1\r\nHost: x\r\n\r\n")
 		synctest.Wait()
 		began := time.Now()
-		ended := make(chan error, 1)
-		go func() { ended <- server.Shutdown(t.Context()) }()
+		ended := make(chan struct{})
+		go func() {
+			stop()
+			close(ended)
+		}()
 		synctest.Wait()
 		select {
 		case <-l.closed:
@@ -171,9 +169,7 @@ func TestShutdownAnswersWaitingPolls(t *testing.T) {
 		if err != nil || response.StatusCode != 200 || !strings.Contains(string(body), `"events":[]`) {
 			t.Errorf("%d %s %v", response.StatusCode, body, err)
 		}
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		<-ended
 		if took := time.Since(began); took > time.Second {
 			t.Errorf("it took %v", took)
 		}
@@ -185,7 +181,7 @@ func TestShutdownAmidPolls(t *testing.T) {
 	for range 30 {
 		synctest.Test(t, func(t *testing.T) {
 			r := start(t)
-			l, server := serve(t, r)
+			l, stop := serve(t, r)
 			var pollers sync.WaitGroup
 			for range 32 {
 				c := l.dial()
@@ -206,9 +202,7 @@ func TestShutdownAmidPolls(t *testing.T) {
 				})
 			}
 			synctest.Wait()
-			if err := server.Shutdown(t.Context()); err != nil {
-				t.Error(err)
-			}
+			stop()
 			pollers.Wait()
 		})
 	}
@@ -217,16 +211,12 @@ func TestShutdownAmidPolls(t *testing.T) {
 // TestShutdownCutsOffWhoHolds ends the server within the time it is given, though a client does not read its answer.
 func TestShutdownCutsOffWhoHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, server := serve(t, start(t))
+		l, stop := serve(t, start(t))
 		c := l.dial()
 		fmt.Fprint(c, "GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
 		synctest.Wait()
 		began := time.Now()
-		deadline, cancel := context.WithTimeout(t.Context(), 4*time.Second)
-		defer cancel()
-		if err := server.Shutdown(deadline); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("Shutdown: %v", err)
-		}
+		stop()
 		if took := time.Since(began); took != 4*time.Second {
 			t.Errorf("it took %v, want 4s", took)
 		}

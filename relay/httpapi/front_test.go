@@ -1,0 +1,335 @@
+package httpapi_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gorilla/mux"
+
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/httpapi"
+)
+
+// toy is the smallest gateway: it has routes, a form of errors of its own, a stream, and calls the relay.
+type toy struct{ relay *relay.Relay }
+
+// toyError is an error that only the toy knows.
+type toyError struct{ tea string }
+
+func (e toyError) Error() string { return "no " + e.tea }
+
+func (t toy) mount(prefix string) httpapi.Mount {
+	return httpapi.Mount{
+		Prefix: prefix, Errors: t.errors, Methods: []string{http.MethodDelete}, Headers: []string{"Idempotency-Key"},
+		Unlimited: func(r *http.Request) bool { return r.URL.Path == "/ping" },
+		Handler: httpapi.Routes("The toy answers at /cups/{tea}.",
+			httpapi.Route{Path: "/", Methods: map[string]httpapi.Handler{http.MethodGet: t.hello}},
+			httpapi.Route{Path: "/ping", Methods: map[string]httpapi.Handler{http.MethodGet: t.hello}},
+			httpapi.Route{Path: "/cups/{tea}", Methods: map[string]httpapi.Handler{
+				http.MethodGet: t.pour, http.MethodPost: t.post, http.MethodDelete: t.pour}},
+			httpapi.Route{Path: "/stream", Methods: map[string]httpapi.Handler{http.MethodGet: t.stream}},
+		),
+	}
+}
+
+func (t toy) errors(err error) (httpapi.ErrorAnswer, bool) {
+	if e, ok := errors.AsType[toyError](err); ok {
+		return httpapi.ErrorAnswer{Status: http.StatusTeapot, Body: map[string]string{"tea": e.tea}}, true
+	}
+	if e, ok := errors.AsType[*envelope.Error](err); ok {
+		return httpapi.ErrorAnswer{Status: 499, RetryAfter: e.RetryAfter, Body: map[string]any{"oops": e.Code}}, true
+	}
+	return httpapi.ErrorAnswer{}, false
+}
+
+func (t toy) hello(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
+	return httpapi.WriteJSON(w, http.StatusOK, map[string]any{"path": r.URL.Path, "from": from.Addr, "local": from.Local})
+}
+
+func (t toy) pour(w http.ResponseWriter, r *http.Request, _ relay.Peer) error {
+	switch tea := mux.Vars(r)["tea"]; tea {
+	case "green":
+		return httpapi.WriteJSON(w, http.StatusOK, map[string]string{"tea": tea})
+	case "broken":
+		panic("the cup fell")
+	case "secret":
+		return errors.New("the key is under the mat")
+	default:
+		return toyError{tea}
+	}
+}
+
+func (t toy) post(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
+	body, err := httpapi.ReadBody(w, r, 2000)
+	if err != nil {
+		return err
+	}
+	receipt, err := t.relay.Post(r.Context(), from, body)
+	if err != nil {
+		return err
+	}
+	return httpapi.WriteJSON(w, http.StatusCreated, map[string]string{"id": receipt.ID})
+}
+
+// stream writes until the relay drains.
+func (t toy) stream(w http.ResponseWriter, r *http.Request, _ relay.Peer) error {
+	out := http.NewResponseController(w)
+	for t.relay.Health() == nil {
+		httpapi.ExtendWrite(w)
+		if _, err := io.WriteString(w, "tick\n"); err != nil || out.Flush() != nil {
+			return nil // the client has left
+		}
+		time.Sleep(time.Second)
+	}
+	_, err := io.WriteString(w, "bye\n")
+	return err
+}
+
+// ask asks h and returns the status and the body.
+func ask(t *testing.T, h http.Handler, method, target string, headers ...string) (int, string) {
+	t.Helper()
+	req := httptest.NewRequest(method, target, strings.NewReader("{}"))
+	req.RemoteAddr, req.Host = "127.0.0.1:9", "localhost"
+	for i := 0; i < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+		if headers[i] == "Host" {
+			req.Host = headers[i+1]
+		}
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, req)
+	return w.Code, strings.TrimSpace(w.Body.String())
+}
+
+func TestMount(t *testing.T) {
+	r := unlimited(t)
+	home := httpapi.New(r, httpapi.Options{Log: quiet, Mounts: []httpapi.Mount{toy{r}.mount("/toy"), toy{r}.mount("/toy/box")},
+		Root: toy{r}.hello, Origins: []string{"https://app.example"}}).Handler(true)
+	plain := httpapi.New(r, httpapi.Options{Log: quiet, Mounts: []httpapi.Mount{toy{r}.mount("/toy")}}).Handler(true)
+	const hello = `{"from":"127.0.0.1","local":true,"path":"%s"}`
+	for _, c := range []struct {
+		h              http.Handler
+		method, target string
+		status         int
+		body           string
+		headers        []string
+	}{
+		{home, "GET", "/toy", 200, fmt.Sprintf(hello, "/"), nil},
+		{home, "GET", "/toy/", 200, fmt.Sprintf(hello, "/"), nil},
+		{home, "GET", "/toy/ping", 200, fmt.Sprintf(hello, "/ping"), nil},
+		{home, "GET", "/toy/box/ping", 200, fmt.Sprintf(hello, "/ping"), nil},
+		{home, "GET", "/toy/cups/green", 200, `{"tea":"green"}`, nil},
+		{home, "GET", "/toy/cups/%67reen", 200, `{"tea":"green"}`, nil},
+		{home, "GET", "/toy/cups/gr%2Feen", 499, `{"oops":"NOT_FOUND"}`, nil},
+		{home, "GET", "/t%6Fy/cups/green", 200, `{"tea":"green"}`, nil},
+		{home, "GET", "/toy/cups/black", 418, `{"tea":"black"}`, nil},
+		{home, "GET", "/toy/cups/broken", 499, `{"oops":"INTERNAL_ERROR"}`, nil},
+		{home, "GET", "/toy/cups/secret", 499, `{"oops":"INTERNAL_ERROR"}`, nil},
+		{home, "POST", "/toy/cups/green", 499, `{"oops":"UNSUPPORTED_VERSION"}`, nil},
+		{home, "POST", "/toy/cups/green", 499, `{"oops":"UNSUPPORTED_MEDIA_TYPE"}`, []string{"Content-Encoding", "gzip"}},
+		{home, "PUT", "/toy/cups/green", 499, `{"oops":"METHOD_NOT_ALLOWED"}`, nil},
+		{home, "GET", "/toy//cups/green", 499, `{"oops":"NOT_FOUND"}`, nil},
+		{home, "GET", "/toy/../events", 499, `{"oops":"NOT_FOUND"}`, nil},
+		{home, "GET", "/toy/cups/green", 499, `{"oops":"FORBIDDEN"}`, []string{"Host", "evil.example"}},
+		{home, "DELETE", "/toy/cups/green", 499, `{"oops":"FORBIDDEN"}`, []string{"Origin", "https://evil.example"}},
+		{home, "DELETE", "/toy/cups/green", 200, `{"tea":"green"}`, []string{"Origin", "https://app.example"}},
+		{home, "OPTIONS", "/toy/cups/green", 204, "", []string{"Origin", "https://app.example", "Access-Control-Request-Method", "DELETE"}},
+		{home, "GET", "/", 200, fmt.Sprintf(hello, "/"), nil},
+	} {
+		status, body := ask(t, c.h, c.method, c.target, c.headers...)
+		if status != c.status || body != c.body {
+			t.Errorf("%s %s %q: %d %s, want %d %s", c.method, c.target, c.headers, status, body, c.status, c.body)
+		}
+	}
+	// What no mount takes is the relay's, in its form.
+	for target, want := range map[string]int{"/toys": 404, "/to": 404, "//toy": 404, "/events": 400, "/health": 200} {
+		if status, body := ask(t, home, "GET", target); status != want || !strings.HasPrefix(body, `{"ok":`) {
+			t.Errorf("%s: %d %s, want %d", target, status, body, want)
+		}
+	}
+	if status, _ := ask(t, home, "HEAD", "/"); status != 200 {
+		t.Errorf("HEAD /: %d", status)
+	}
+	if status, body := ask(t, plain, "GET", "/"); status != 404 || !strings.Contains(body, "NOT_FOUND") {
+		t.Errorf("GET / without a Root: %d %s", status, body)
+	}
+}
+
+// Preflights name the methods and headers of the mount that is asked.
+func TestMountsHavePreflightsOfTheirOwn(t *testing.T) {
+	r := unlimited(t)
+	h := httpapi.New(r, httpapi.Options{Log: quiet, Mounts: []httpapi.Mount{toy{r}.mount("/toy")}, Origins: []string{"*"}}).Handler(false)
+	for target, allowed := range map[string]bool{"/toy/cups/green": true, "/events": false} {
+		for header, value := range map[string]string{"Access-Control-Request-Method": "DELETE", "Access-Control-Request-Headers": "idempotency-key"} {
+			req := httptest.NewRequest("OPTIONS", target, nil)
+			req.Header.Set("Origin", "https://any.example")
+			req.Header.Set("Access-Control-Request-Method", "POST")
+			req.Header.Set(header, value)
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, req)
+			if got := w.Header().Get("Access-Control-Allow-Origin") != ""; got != allowed {
+				t.Errorf("%s, %s %s is allowed: %v", target, header, value, got)
+			}
+		}
+	}
+}
+
+// The limits count for all mounts together, but not for what a mount exempts. Refusals have the mount's form.
+func TestMountIsLimited(t *testing.T) {
+	r := limited(t, relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: 0.01, Burst: 3}, PostsPerAddress: relay.Rate{PerSecond: 0.01, Burst: 1}})
+	h := httpapi.New(r, httpapi.Options{Log: quiet, Mounts: []httpapi.Mount{toy{r}.mount("/toy")}}).Handler(false)
+	for i, c := range []struct {
+		method, target string
+		status         int
+	}{
+		{"GET", "/toy/cups/green", 200}, {"GET", "/agents", 200}, {"GET", "/toy/cups/black", 418}, {"GET", "/toy/cups/green", 499}, {"GET", "/agents", 429},
+		{"GET", "/toy/ping", 200}, {"GET", "/ping", 429},
+		{"DELETE", "/toy/cups/green", 200}, {"POST", "/toy/cups/green", 499}, {"DELETE", "/toy/cups/green", 499},
+	} {
+		if status, body := ask(t, h, c.method, c.target); status != c.status {
+			t.Errorf("request %d, %s %s: %d %s, want %d", i, c.method, c.target, status, body, c.status)
+		}
+	}
+}
+
+// statusOf asks over c and returns the status of the answer.
+func statusOf(t *testing.T, c net.Conn, target, host string) int {
+	t.Helper()
+	fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: %s\r\n\r\n", target, host)
+	response, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	return response.StatusCode
+}
+
+// A listener of its own has the mount's routes only. Whether it is this machine's is decided for each listener.
+func TestListenersOfTheirOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := unlimited(t)
+		mount := toy{r}.mount("")
+		wide, home, own := newPipeListener(open), newPipeListener(loopback), newPipeListener(open)
+		front := httpapi.New(r, httpapi.Options{Log: quiet, Mounts: []httpapi.Mount{toy{r}.mount("/toy")}})
+		stop := runFront(t, front, httpapi.Listener{Listener: wide}, httpapi.Listener{Listener: home},
+			httpapi.Listener{Listener: own, Mounts: []httpapi.Mount{mount}})
+		for _, c := range []struct {
+			l            *pipeListener
+			target, host string
+			status       int
+		}{
+			{wide, "/health", "any.example", 200}, {home, "/health", "any.example", 403}, {home, "/health", "localhost", 200},
+			{wide, "/toy/ping", "x", 200}, {own, "/ping", "x", 200}, {own, "/toy/ping", "x", 499}, {own, "/health", "x", 499}, {own, "/events", "x", 499},
+		} {
+			conn := c.l.dial()
+			if got := statusOf(t, conn, c.target, c.host); got != c.status {
+				t.Errorf("%s at %s of %v: %d, want %d", c.host, c.target, c.l.addr, got, c.status)
+			}
+		}
+		stop()
+		for _, l := range []*pipeListener{wide, home, own} {
+			select {
+			case <-l.closed:
+			default:
+				t.Errorf("the listener on %v is open still", l.addr)
+			}
+		}
+	})
+}
+
+// A stream of a mount ends by itself when the relay drains, while the listeners are still open.
+func TestStreamsAreDrained(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := unlimited(t)
+		l := newPipeListener(open)
+		stop := runFront(t, httpapi.New(r, httpapi.Options{Log: quiet}), httpapi.Listener{Listener: l, Mounts: []httpapi.Mount{toy{r}.mount("")}})
+		c := l.dial()
+		fmt.Fprint(c, "GET /stream HTTP/1.1\r\nHost: x\r\n\r\n")
+		text := make(chan string, 1)
+		go func() {
+			response, err := http.ReadResponse(bufio.NewReader(c), nil)
+			if err != nil {
+				text <- err.Error()
+				return
+			}
+			body, err := io.ReadAll(response.Body)
+			text <- fmt.Sprint(string(body), err)
+		}()
+		time.Sleep(2500 * time.Millisecond)
+		stop()
+		if got := <-text; got != "tick\ntick\ntick\nbye\n<nil>" {
+			t.Errorf("the stream was %q", got)
+		}
+	})
+}
+
+// failingListener fails after a second.
+type failingListener struct{ *pipeListener }
+
+func (l failingListener) Accept() (net.Conn, error) {
+	time.Sleep(time.Second)
+	return nil, errors.New("the cable was cut")
+}
+
+// A listener that fails ends the others, and Run says why.
+func TestFailingListener(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		good := newPipeListener(open)
+		front := httpapi.New(unlimited(t), httpapi.Options{Log: quiet})
+		err := front.Run(t.Context(), httpapi.Listener{Listener: good}, httpapi.Listener{Listener: failingListener{newPipeListener(open)}})
+		if err == nil || !strings.Contains(err.Error(), "cable") {
+			t.Errorf("Run: %v", err)
+		}
+		select {
+		case <-good.closed:
+		default:
+			t.Error("the other listener is open still")
+		}
+	})
+}
+
+// Peers on a Unix socket are remote and share the limits of one address, unless the listener says that they are local.
+func TestUnixSocket(t *testing.T) {
+	for _, local := range []bool{false, true} {
+		r := limited(t, relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: 0.01, Burst: 2}})
+		path := filepath.Join(t.TempDir(), "s")
+		l, err := net.Listen("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop := runFront(t, httpapi.New(r, httpapi.Options{Log: quiet}), httpapi.Listener{Listener: l, Local: local,
+			Mounts: []httpapi.Mount{toy{r}.mount("")}})
+		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return (&net.Dialer{}).DialContext(ctx, "unix", path)
+			}}}
+		for i := range 3 {
+			response, err := client.Get("http://any.example/")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var answer struct{ Local bool }
+			err = json.NewDecoder(response.Body).Decode(&answer)
+			if want := local || i < 2; err != nil || (response.StatusCode == 200) != want || answer.Local != local {
+				t.Errorf("local %v, request %d: %d %+v %v", local, i, response.StatusCode, answer, err)
+			}
+			if err := response.Body.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		stop()
+	}
+}

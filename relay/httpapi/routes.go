@@ -1,0 +1,104 @@
+package httpapi
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/gorilla/mux"
+
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+)
+
+// Route is a path and its handlers by method. The path is one of gorilla/mux: mux.Vars has the values of its {names}.
+type Route struct {
+	Path    string
+	Methods map[string]Handler
+}
+
+// Routes returns the handler of these routes. The first route that matches the path answers. A method that it does not
+// take is refused with CodeMethodNotAllowed and the header Allow (RFC 9110 §15.5.6). Every other path is refused with
+// CodeNotFound; help ends that refusal and says which paths there are. Nothing is redirected: a client would repeat a
+// redirected POST as a GET.
+func Routes(help string, routes ...Route) Handler {
+	// SkipClean: the router would redirect //events to /events.
+	router := mux.NewRouter().SkipClean(true)
+	for _, r := range routes {
+		router.Handle(r.Path, newMethods(r.Methods))
+	}
+	return func(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
+		var match mux.RouteMatch
+		if !router.Match(r, &match) {
+			return envelope.Errorf(envelope.CodeNotFound, "there is nothing at this path; mind trailing and double slashes. %s", help)
+		}
+		if len(match.Vars) > 0 {
+			r = mux.SetURLVars(r, match.Vars)
+		}
+		return match.Handler.(*methods).handle(w, r, from)
+	}
+}
+
+// methods are the handlers of one path. It is an http.Handler only because a router wants one.
+type methods struct {
+	http.Handler
+	handlers map[string]Handler
+	allow    string // the header
+}
+
+func newMethods(handlers map[string]Handler) *methods {
+	var names []string
+	for name := range handlers {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return &methods{handlers: handlers, allow: strings.Join(names, ", ")}
+}
+
+func (m *methods) handle(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
+	if h, ok := m.handlers[r.Method]; ok {
+		return h(w, r, from)
+	}
+	w.Header().Set("Allow", m.allow)
+	return envelope.Errorf(envelope.CodeMethodNotAllowed, "this path takes %s", m.allow)
+}
+
+// api is the relay's own routes.
+type api struct{ *Front }
+
+func newAPI(f *Front) *api { return &api{f} }
+
+// mount returns the routes for a Front.
+func (a *api) mount() Mount {
+	events := map[string]Handler{http.MethodGet: a.reading(a.getEvents), http.MethodPost: a.postEvent}
+	agents := map[string]Handler{http.MethodGet: a.reading(a.getAgents)}
+	agent := map[string]Handler{http.MethodGet: a.reading(a.getAgent)}
+	routes := []Route{
+		{"/events", events},
+		{"/threads/{id}", map[string]Handler{http.MethodGet: a.reading(a.getThread)}},
+		{"/agents", agents},
+		{"/agents/{did}", agent},
+		{healthPath, map[string]Handler{http.MethodGet: a.getHealth, http.MethodHead: a.getHealth}},
+		{"/.well-known/agora.json", map[string]Handler{http.MethodGet: a.getWellKnown}},
+		{"/seed", map[string]Handler{http.MethodPost: a.postSeed}},
+		// Names that clients written before this relay use.
+		{"/v1/messages", events},
+		{"/v1/agents", agents},
+		{"/v1/agents/{did}", agent},
+	}
+	if root := a.options.Root; root != nil {
+		routes = append(routes, Route{"/", map[string]Handler{http.MethodGet: root, http.MethodHead: root}})
+	}
+	return Mount{
+		Handler:   Routes("The relay answers at /events, /threads/{id}, /agents, /health and /.well-known/agora.json", routes...),
+		Unlimited: probesHealth,
+	}
+}
+
+const healthPath = "/health"
+
+// probesHealth reports whether a request is a health check. Health checks are limited only by the connections of their
+// address: a relay under load must not look dead, also to a monitor whose address has used up its limits.
+func probesHealth(r *http.Request) bool {
+	return r.URL.Path == healthPath && (r.Method == http.MethodGet || r.Method == http.MethodHead)
+}
