@@ -268,6 +268,6 @@ func (r *run) settleAccounts(b *books) {
 
 // isDial reports whether err says that nobody listens.
 func isDial(err error) bool {
-	var op *net.OpError
-	return errors.As(err, &op) && op.Op == "dial"
+	op, ok := errors.AsType[*net.OpError](err)
+	return ok && op.Op == "dial"
 }

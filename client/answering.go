@@ -105,12 +105,12 @@ func (a *agent) postpone(w *waiting, err error, now time.Time) {
 	if !ok || refusal.Code != envelope.CodeRateLimited {
 		return
 	}
-	switch refusal.Details["limit"] {
-	case "postsPerAgent":
+	switch refusal.Limit() {
+	case envelope.LimitPostsPerAgent:
 		a.pace.limited(a.client.postRate(), asked, now)
-	case "postsPerAddress", "readsPerAddress":
+	case envelope.LimitPostsPerAddress, envelope.LimitReadsPerAddress:
 		a.pace.close(asked, now)
-	case "inbox":
+	case envelope.LimitInbox:
 		return
 	default: // a limit that this client does not know
 		a.pace.close(min(asked, time.Second), now)

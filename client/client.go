@@ -114,14 +114,13 @@ func (c *Client) now() time.Time { return c.rawNow().Add(time.Duration(c.correct
 
 // correctClock sets the clock by a STALE_TIMESTAMP refusal and reports whether it may be believed.
 func (c *Client) correctClock(stale *envelope.Error) bool {
-	text, _ := stale.Details["now"].(string)
-	relayNow, ok := envelope.ParseTime(text)
+	relayNow, ok := stale.Now()
 	if !ok {
 		return false
 	}
 	correction := relayNow.Sub(c.rawNow())
 	if correction.Abs() > maxCorrection {
-		c.log.Warn("the relay's clock is more than a day from ours; not followed", "relay", text)
+		c.log.Warn("the relay's clock is more than a day from ours; not followed", "relay", envelope.FormatTime(relayNow))
 		return false
 	}
 	c.correction.Store(int64(correction))

@@ -198,7 +198,7 @@ func (f *follower) recover(ctx context.Context, err error) error {
 	failed, _ := errors.AsType[*failure](err)
 	refusal, refused := errors.AsType[*envelope.Error](err)
 	switch {
-	case refused && refusal.Details["reason"] == "unknown_cursor":
+	case refused && refusal.Reason() == envelope.ReasonUnknownCursor:
 		f.client.log.Warn("the relay does not know our cursor, it must have lost its data; starting from its oldest event")
 		f.cursor = oldest
 		f.client.lookAgain() // or it has become a relay of the other kind

@@ -313,10 +313,10 @@ func (c *Client) prepareRetry(failed *failure, signed bool) *failure {
 	}
 	c.reading.mu.Lock()
 	defer c.reading.mu.Unlock()
-	switch reason := refusal.Details["reason"]; {
-	case signed && reason == envelope.ReadTime:
+	switch reason := refusal.Reason(); {
+	case signed && reason == envelope.ReasonTime:
 		return c.reading.correct(refusal, failed, c.rawNow())
-	case signed && reason == envelope.ReadUsed: // the transport sent the request twice; a new token is needed
+	case signed && reason == envelope.ReasonUsed: // the transport sent the request twice; a new token is needed
 		return nil
 	case signed || c.signer == nil:
 		return failed
@@ -339,8 +339,7 @@ func (r *reading) now(raw time.Time) time.Time {
 // correct sets the clock for tokens by the relay's time in a refusal. It corrects by at most maxReadCorrection, and
 // once in askAgain. It returns nil, or the failure to report. r.mu is held.
 func (r *reading) correct(refusal *envelope.Error, failed *failure, raw time.Time) *failure {
-	text, _ := refusal.Details["now"].(string)
-	relayNow, ok := envelope.ParseTime(text)
+	relayNow, ok := refusal.Now()
 	if !ok {
 		return failed
 	}
@@ -348,7 +347,7 @@ func (r *reading) correct(refusal *envelope.Error, failed *failure, raw time.Tim
 	if off.Abs() > maxReadCorrection {
 		return definitely(envelope.Errorf(envelope.CodeUnauthorized,
 			"the relay's clock, %s, and this machine's differ by %v; set this machine's clock: a signed read is corrected "+
-				"by %v at most", text, off.Abs().Round(time.Second), maxReadCorrection))
+				"by %v at most", envelope.FormatTime(relayNow), off.Abs().Round(time.Second), maxReadCorrection))
 	}
 	if !r.corrected.IsZero() && time.Since(r.corrected) < askAgain {
 		return &failure{unsent: true, err: fmt.Errorf(

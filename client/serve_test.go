@@ -133,7 +133,8 @@ func TestServeRefuses(t *testing.T) {
 			if test.early {
 				test.opts.Recipient = ""
 				posted := len(p.relay.posts)
-				if _, err := p.ask(test.opts); !errors.As(err, &got) || got.Code != envelope.AgentTimeout {
+				_, err := p.ask(test.opts)
+				if got, ok := errors.AsType[*client.AgentError](err); !ok || got.Code != envelope.AgentTimeout {
 					t.Errorf("%s, to everyone: got %v, want silence", name, err)
 				}
 				if n := len(p.relay.posts) - posted; n != 1 {

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/conformance"
-	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/envelope"
 )
 
 // Relays that limit what the kit asks of them. That it keeps to our own limits is TestOurRelayHolds.
@@ -35,7 +35,7 @@ func limitsRateForNumber(h http.Handler) http.Handler {
 			refused[e["id"]] = true
 			mu.Unlock()
 			a := decode(body)
-			a["details"] = map[string]any{"limit": relay.PostsPerAddress}
+			a["details"] = map[string]any{"limit": envelope.LimitPostsPerAddress}
 			body = encode(a)
 		}
 		send(w, answer, body)

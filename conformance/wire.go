@@ -17,6 +17,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
 )
 
 const (
@@ -94,8 +95,7 @@ func (w *wire) do(ctx context.Context, method, target string, header http.Header
 	if a.err != nil && ctx.Err() != nil {
 		a.err = context.Cause(ctx)
 	}
-	var wrapped *url.Error
-	if errors.As(a.err, &wrapped) {
+	if wrapped, ok := errors.AsType[*url.Error](a.err); ok {
 		a.err = wrapped.Err // the address is known
 	}
 	return a
@@ -265,6 +265,6 @@ func isLimit(a answer) bool { return a.status == http.StatusTooManyRequests }
 
 // isOtherLimit is isLimit where 429 is the answer a rule wants: only the limits that our relay names as others count.
 func isOtherLimit(a answer) bool {
-	limit := a.object("details").text("limit")
-	return isLimit(a) && limit != "" && limit != "offersPerThread"
+	limit := a.object("details").text(envelope.DetailLimit)
+	return isLimit(a) && limit != "" && limit != envelope.LimitOffersPerThread
 }

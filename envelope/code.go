@@ -1,33 +1,90 @@
 package envelope
 
 import (
+	"errors"
 	"fmt"
 	"time"
 )
 
-// Code names why a relay refused something. The list is closed (PROTOCOL §5); each wire maps it to its own status.
+// Code names why a relay refused something. The list is closed (PROTOCOL §5); each wire maps it to its own status. The
+// comments are the table in PROTOCOL §5, which a test of package httpapi writes.
 type Code string
 
 const (
-	CodeInvalidRequest     Code = "INVALID_REQUEST"
+	// The body or a parameter is malformed, or a member has a value that it cannot have.
+	CodeInvalidRequest Code = "INVALID_REQUEST"
+	// The envelope's version is not "1.0".
 	CodeUnsupportedVersion Code = "UNSUPPORTED_VERSION"
-	CodeInvalidDID         Code = "INVALID_DID"
-	CodeStaleTimestamp     Code = "STALE_TIMESTAMP"
-	CodeExpired            Code = "EXPIRED"
-	CodeInvalidSignature   Code = "INVALID_SIGNATURE"
-	CodeForbidden          Code = "FORBIDDEN"
-	CodeUnauthorized       Code = "UNAUTHORIZED"
-	CodeThreadNotFound     Code = "THREAD_NOT_FOUND"
-	CodeAgentNotFound      Code = "AGENT_NOT_FOUND"
-	CodeNotFound           Code = "NOT_FOUND"
-	CodeMethodNotAllowed   Code = "METHOD_NOT_ALLOWED"
-	CodeDuplicateID        Code = "DUPLICATE_ID"
-	CodeInvalidTransition  Code = "INVALID_TRANSITION"
-	CodePayloadTooLarge    Code = "PAYLOAD_TOO_LARGE"
-	CodeUnsupportedMedia   Code = "UNSUPPORTED_MEDIA_TYPE"
-	CodeRateLimited        Code = "RATE_LIMITED"
-	CodeInternal           Code = "INTERNAL_ERROR"
-	CodeUnavailable        Code = "UNAVAILABLE"
+	// An identifier is not a did:key of a usable Ed25519 key.
+	CodeInvalidDID Code = "INVALID_DID"
+	// The ts is five minutes or more from the relay's clock, which `details.now` has. Sign again with the right time.
+	CodeStaleTimestamp Code = "STALE_TIMESTAMP"
+	// The message has expired by its ts and ttl.
+	CodeExpired Code = "EXPIRED"
+	// The signature does not verify under the sender's key.
+	CodeInvalidSignature Code = "INVALID_SIGNATURE"
+	// The sender may not do this: it is not a party of the thread, the message is for another relay, or the request comes from a foreign web page.
+	CodeForbidden Code = "FORBIDDEN"
+	// The read needs a signature, or its token is not valid (§8). `details.reason` says why, and the header `WWW-Authenticate` names the scheme.
+	CodeUnauthorized Code = "UNAUTHORIZED"
+	// No thread with this id is here, or none that the sender may see.
+	CodeThreadNotFound Code = "THREAD_NOT_FOUND"
+	// No unexpired MANIFEST of this agent is here.
+	CodeAgentNotFound Code = "AGENT_NOT_FOUND"
+	// There is nothing at this path.
+	CodeNotFound Code = "NOT_FOUND"
+	// The path takes other methods, which the header `Allow` lists.
+	CodeMethodNotAllowed Code = "METHOD_NOT_ALLOWED"
+	// The sender has used the id for another message.
+	CodeDuplicateID Code = "DUPLICATE_ID"
+	// The state of the thread does not allow the message (§4).
+	CodeInvalidTransition Code = "INVALID_TRANSITION"
+	// The body is larger than the relay takes.
+	CodePayloadTooLarge Code = "PAYLOAD_TOO_LARGE"
+	// The request has a Content-Encoding.
+	CodeUnsupportedMedia Code = "UNSUPPORTED_MEDIA_TYPE"
+	// A limit is reached, which `details.limit` names. The header `Retry-After` says when to try again.
+	CodeRateLimited Code = "RATE_LIMITED"
+	// The relay failed. Its log has the reason.
+	CodeInternal Code = "INTERNAL_ERROR"
+	// The disk is full or has failed, or the relay shuts down. The header `Retry-After` says when to try again.
+	CodeUnavailable Code = "UNAVAILABLE"
+)
+
+// Names of the details of an Error (PROTOCOL §5, §8).
+const (
+	DetailLimit     = "limit" // which limit was reached, with CodeRateLimited
+	DetailMaxOffers = "maxOffers"
+	DetailStored    = "stored" // false: nothing was stored, with CodeUnavailable
+	DetailNow       = "now"    // the relay's clock
+	DetailAudience  = "aud"    // the relay's origin
+	DetailReason    = "reason" // why a read was refused
+)
+
+// Names of the limits, in DetailLimit and in a relay's description of itself (PROTOCOL §5).
+const (
+	LimitPostsPerAddress       = "postsPerAddress"
+	LimitReadsPerAddress       = "readsPerAddress"
+	LimitPostsPerAgent         = "postsPerAgent"
+	LimitBroadcastsPerAddress  = "broadcastsPerAddress"
+	LimitConnectionsPerAddress = "connectionsPerAddress"
+	LimitRequestsPerAddress    = "requestsPerAddress"
+	LimitPollsPerAddress       = "pollsPerAddress"
+	LimitPolls                 = "polls"
+	LimitInbox                 = "inbox"
+	LimitManifestsPerAgent     = "manifestsPerAgent"
+	LimitOffersPerThread       = "offersPerThread"
+)
+
+// Reasons why a read was refused, in DetailReason (PROTOCOL §8). All but the last are of CodeUnauthorized.
+const (
+	ReasonUnsigned      = "unsigned"       // this needs a token, and there is none, or it is another reader's
+	ReasonMalformed     = "malformed"      // the token is not right in itself, its signature included
+	ReasonAudience      = "audience"       // the token is for another relay; DetailAudience has this relay's origin
+	ReasonRequest       = "request"        // the token is for another method or target
+	ReasonTime          = "time"           // the token is too old or too new; DetailNow has the relay's clock
+	ReasonUsed          = "used"           // the token was used before
+	ReasonUnknownCursor = "unknown_cursor" // the cursor belongs to another database, with CodeInvalidRequest
 )
 
 // Codes returns every Code, for tables and tests that must not forget one.
@@ -82,13 +139,38 @@ func (e *Error) Error() string { return string(e.Code) + ": " + e.Message }
 // NotStored returns a CodeUnavailable whose details say that nothing was stored (PROTOCOL §5). So its receiver knows
 // that the message was not posted.
 func NotStored(message string, retryAfter time.Duration) *Error {
-	return &Error{Code: CodeUnavailable, Message: message, RetryAfter: retryAfter, Details: map[string]any{"stored": false}}
+	return &Error{Code: CodeUnavailable, Message: message, RetryAfter: retryAfter, Details: map[string]any{DetailStored: false}}
 }
 
 // NothingStored reports whether the details of e say that nothing was stored.
 func (e *Error) NothingStored() bool {
-	stored, said := e.Details["stored"].(bool)
+	stored, said := e.Details[DetailStored].(bool)
 	return said && !stored
+}
+
+// CodeOf returns the code of the Error in err's chain, CodeInternal if there is none, and an empty code if err is nil.
+func CodeOf(err error) Code {
+	if err == nil {
+		return ""
+	}
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.Code
+	}
+	return CodeInternal
+}
+
+// Limit returns the name of the limit that e is about; empty: none.
+func (e *Error) Limit() string { return e.text(DetailLimit) }
+
+// Reason returns why a read was refused; empty: e does not say.
+func (e *Error) Reason() string { return e.text(DetailReason) }
+
+// Now returns the relay's clock when it refused; ok is false if e does not say.
+func (e *Error) Now() (now time.Time, ok bool) { return ParseTime(e.text(DetailNow)) }
+
+func (e *Error) text(detail string) string {
+	text, _ := e.Details[detail].(string)
+	return text
 }
 
 // Errorf returns an Error without details.

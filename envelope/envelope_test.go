@@ -82,8 +82,8 @@ func codeOf(t testing.TB, err error) envelope.Code {
 	if err == nil {
 		return ""
 	}
-	var refusal *envelope.Error
-	if !errors.As(err, &refusal) {
+	refusal, ok := errors.AsType[*envelope.Error](err)
+	if !ok {
 		t.Fatalf("not an *envelope.Error: %v", err)
 	}
 	return refusal.Code

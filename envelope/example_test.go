@@ -49,8 +49,7 @@ func ExampleParse() {
 	}
 	fmt.Println(e.Type, "of", e.Thread)
 
-	var refusal *envelope.Error
-	if errors.As(e.Verify(), &refusal) {
+	if refusal, ok := errors.AsType[*envelope.Error](e.Verify()); ok {
 		fmt.Println(refusal.Code)
 	}
 	// Output:

@@ -41,8 +41,7 @@ func explain(text []byte) error {
 		}
 		i += size
 	}
-	var syntax *json.SyntaxError
-	if err := json.Unmarshal(text, new(json.RawMessage)); errors.As(err, &syntax) {
+	if syntax, ok := errors.AsType[*json.SyntaxError](json.Unmarshal(text, new(json.RawMessage))); ok {
 		return Errorf(CodeInvalidRequest, "not valid JSON at byte %d", syntax.Offset)
 	}
 	return Errorf(CodeInvalidRequest, "the JSON is not I-JSON (RFC 7493): it has a member name twice in one object, "+

@@ -2,7 +2,6 @@ package envelope
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"math"
 	"math/big"
@@ -71,8 +70,7 @@ func TestMaxCostlyNumbers(t *testing.T) {
 		"one after the other, minus": {`[` + list(1001, "-5e-324") + `]`, false},
 	} {
 		_, err := Canonicalize([]byte(c.text))
-		var refusal *Error
-		if (err == nil) != c.ok || err != nil && (!errors.As(err, &refusal) || refusal.Code != CodeInvalidRequest || !strings.Contains(refusal.Message, "1000 numbers")) {
+		if (err == nil) != c.ok || err != nil && (CodeOf(err) != CodeInvalidRequest || !strings.Contains(err.Error(), "1000 numbers")) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if _, err := Parse([]byte(`{"payload":`+c.text+`}`), 0); err == nil || strings.Contains(err.Error(), "1000 numbers") == c.ok {

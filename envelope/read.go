@@ -176,16 +176,6 @@ func (r *Read) Once() []byte {
 
 func badRead(format string, args ...any) *Error {
 	e := Errorf(CodeUnauthorized, "the token in Authorization is malformed: "+format, args...)
-	e.Details = map[string]any{"reason": ReadMalformed}
+	e.Details = map[string]any{DetailReason: ReasonMalformed}
 	return e
 }
-
-// Reasons why a read is refused with CodeUnauthorized, in the details of the refusal.
-const (
-	ReadUnsigned  = "unsigned"  // this needs a token, and there is none, or one of somebody else
-	ReadMalformed = "malformed" // the token itself is not right, its signature included
-	ReadAudience  = "audience"  // … is for another relay; details.aud has this one's origin
-	ReadRequest   = "request"   // … is for another method or target
-	ReadTime      = "time"      // … is too old or too new; details.now has the relay's clock
-	ReadUsed      = "used"      // … was used before
-)

@@ -204,14 +204,14 @@ func TestUpdatesAreCharged(t *testing.T) {
 	if err := update(slow); err != nil {
 		t.Fatal(err)
 	}
-	wantLimit(t, update(slow), relay.PostsPerAddress)
+	wantLimit(t, update(slow), envelope.LimitPostsPerAddress)
 	view := func(p relay.Peer) error {
 		return r.View(t.Context(), p, func(relay.Querier) error { busy(); return nil })
 	}
 	if err := view(slow); err != nil {
 		t.Fatal(err)
 	}
-	wantLimit(t, view(slow), relay.ReadsPerAddress)
+	wantLimit(t, view(slow), envelope.LimitReadsPerAddress)
 	if err := errors.Join(update(from("198.51.100.1")), view(from("198.51.100.1"))); err != nil {
 		t.Errorf("another address: %v", err)
 	}

@@ -2,7 +2,6 @@ package relay
 
 import (
 	"cmp"
-	"errors"
 	"math"
 	"net/netip"
 	"time"
@@ -63,20 +62,6 @@ func (l Limits) WithDefaults() Limits {
 	return l
 }
 
-// Names of the limits, in the details of a refusal and in a relay's description of itself.
-const (
-	PostsPerAddress = "postsPerAddress"
-	ReadsPerAddress = "readsPerAddress"
-	PostsPerAgent   = "postsPerAgent"
-
-	BroadcastsPerAddress = "broadcastsPerAddress"
-
-	ConnectionsPerAddress = "connectionsPerAddress"
-	RequestsPerAddress    = "requestsPerAddress"
-	PollsPerAddress       = "pollsPerAddress"
-	Polls                 = "polls"
-)
-
 // Kind is what a request is about to do.
 type Kind int
 
@@ -97,11 +82,11 @@ func newLimiter(l Limits) *limiter {
 	return &limiter{
 		posts: newBuckets(l.PostsPerAddress, share), reads: newBuckets(l.ReadsPerAddress, share),
 		broadcasts: newBuckets(l.BroadcastsPerAddress, share), agents: newBuckets[didkey.DID](l.PostsPerAgent, nil),
-		connections: newPlaces(ConnectionsPerAddress, "%d connections of %s are open, and no more may be; use those",
+		connections: newPlaces(envelope.LimitConnectionsPerAddress, "%d connections of %s are open, and no more may be; use those",
 			l.ConnectionsPerAddress, Unlimited),
-		requests: newPlaces(RequestsPerAddress, "%d requests of %s are under way, and no more may be; wait for their answers",
+		requests: newPlaces(envelope.LimitRequestsPerAddress, "%d requests of %s are under way, and no more may be; wait for their answers",
 			l.RequestsPerAddress, Unlimited),
-		polls: newPlaces(PollsPerAddress, "%d polls of %s wait already, and no more may; end one, or ask with timeout=0",
+		polls: newPlaces(envelope.LimitPollsPerAddress, "%d polls of %s wait already, and no more may; end one, or ask with timeout=0",
 			l.PollsPerAddress, l.Polls),
 	}
 }
@@ -114,9 +99,9 @@ func (r *Relay) Admit(p Peer, k Kind) error {
 	}
 	var err error
 	if k == Posts {
-		err = r.takeOfAddress(r.limiter.posts, PostsPerAddress, "posts", p)
+		err = r.takeOfAddress(r.limiter.posts, envelope.LimitPostsPerAddress, "posts", p)
 	} else {
-		err = r.takeOfAddress(r.limiter.reads, ReadsPerAddress, "asks", p)
+		err = r.takeOfAddress(r.limiter.reads, envelope.LimitReadsPerAddress, "asks", p)
 	}
 	r.noteRefusal(p, "", err)
 	return err
@@ -140,12 +125,12 @@ func (r *Relay) admitMessage(p Peer, e *envelope.Envelope) error {
 		return nil
 	}
 	if wait, _ := r.limiter.agents.take(r.now, e.Sender.ID); wait > 0 {
-		return tooFast(PostsPerAgent, wait, "this sender posts", r.limits.PostsPerAgent, 1)
+		return tooFast(envelope.LimitPostsPerAgent, wait, "this sender posts", r.limits.PostsPerAgent, 1)
 	}
 	if !toAll(e) {
 		return nil
 	}
-	err := r.takeOfAddress(r.limiter.broadcasts, BroadcastsPerAddress, "posts REQUESTs without a recipient", p)
+	err := r.takeOfAddress(r.limiter.broadcasts, envelope.LimitBroadcastsPerAddress, "posts REQUESTs without a recipient", p)
 	if err != nil {
 		r.limiter.agents.giveBack(r.now, e.Sender.ID)
 	}
@@ -199,7 +184,7 @@ func (r *Relay) owesPosts(p Peer) error {
 	if wait == 0 {
 		return nil
 	}
-	return tooFast(PostsPerAddress, wait, named(of[short])+" posts", r.limits.PostsPerAddress, share(of[short]))
+	return tooFast(envelope.LimitPostsPerAddress, wait, named(of[short])+" posts", r.limits.PostsPerAddress, share(of[short]))
 }
 
 // writesAtOnce is how many messages of one address, or of one IPv6 /48, the store has to write at a time.
@@ -216,13 +201,12 @@ func (r *Relay) chargeWork(p Peer, took time.Duration) {
 
 // isRateLimit reports whether err is a refusal that a Rate has led to.
 func isRateLimit(err error) bool {
-	var refusal *envelope.Error
-	return errors.As(err, &refusal) && refusal.Code == envelope.CodeRateLimited
+	return envelope.CodeOf(err) == envelope.CodeRateLimited
 }
 
 func tooFast(limit string, wait time.Duration, who string, allowed Rate, times int) error {
 	e := envelope.Errorf(envelope.CodeRateLimited, "%s faster than this relay allows, %v a second after %d at once; "+
 		"wait as long as Retry-After says", who, allowed.PerSecond*float64(times), allowed.Burst*times)
-	e.RetryAfter, e.Details = wait, map[string]any{"limit": limit}
+	e.RetryAfter, e.Details = wait, map[string]any{envelope.DetailLimit: limit}
 	return e
 }

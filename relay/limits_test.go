@@ -45,9 +45,9 @@ func TestRatesAreExact(t *testing.T) {
 			gap   time.Duration // between two tokens
 			ask   func() error
 		}{
-			{relay.PostsPerAddress, 100, time.Second / 50, func() error { return r.Admit(from("192.0.2.1"), relay.Posts) }},
-			{relay.ReadsPerAddress, 200, time.Second / 100, func() error { return r.Admit(from("192.0.2.1"), relay.Reads) }},
-			{relay.PostsPerAgent, 40, time.Second / 20, func() error {
+			{envelope.LimitPostsPerAddress, 100, time.Second / 50, func() error { return r.Admit(from("192.0.2.1"), relay.Posts) }},
+			{envelope.LimitReadsPerAddress, 200, time.Second / 100, func() error { return r.Admit(from("192.0.2.1"), relay.Reads) }},
+			{envelope.LimitPostsPerAgent, 40, time.Second / 20, func() error {
 				posted++
 				_, err := r.Post(t.Context(), from(fmt.Sprint("192.0.2.", posted)), sign(t, alice, envelope.Draft{Payload: asking}).Canonical())
 				return err
@@ -95,7 +95,7 @@ func TestARefusedMessageLeavesNothing(t *testing.T) {
 		}
 		second := sign(t, alice, envelope.Draft{Payload: asking})
 		_, err := post(second)
-		wait := wantLimit(t, err, relay.PostsPerAgent)
+		wait := wantLimit(t, err, envelope.LimitPostsPerAgent)
 		if page := poll(t, r, relay.Poll{Limit: 10}); len(page.Events) != 1 {
 			t.Errorf("%d events", len(page.Events))
 		}
@@ -252,7 +252,7 @@ func TestPlacesForPolls(t *testing.T) {
 				t.Helper()
 				before := time.Now()
 				_, err := r.Events(t.Context(), &relay.Poll{Peer: from("2001:db8::2"), Since: since, Wait: time.Minute, Limit: 1})
-				wantLimit(t, err, relay.PollsPerAddress)
+				wantLimit(t, err, envelope.LimitPollsPerAddress)
 				if !time.Now().Equal(before) {
 					t.Errorf("%s: refused after %v", when, time.Since(before))
 				}
@@ -301,7 +301,7 @@ func TestPlacesOfAll(t *testing.T) {
 			_, err := r.Events(t.Context(), &relay.Poll{Peer: from("192.0.2.9"), Wait: time.Second, Limit: 1})
 			return err
 		}
-		wantLimit(t, ask(), relay.Polls)
+		wantLimit(t, ask(), envelope.LimitPolls)
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if err := ask(); err != nil {
@@ -382,7 +382,7 @@ func TestCopiesSpendNobodysAllowance(t *testing.T) {
 			}
 		}
 		_, err := r.Post(t.Context(), from("192.0.2.1"), sign(t, alice, envelope.Draft{Payload: asking}).Canonical())
-		wantLimit(t, err, relay.PostsPerAgent)
+		wantLimit(t, err, envelope.LimitPostsPerAgent)
 	})
 }
 
@@ -400,7 +400,7 @@ func TestDearRequestsCountForMore(t *testing.T) {
 			wantCode(t, err, envelope.CodeInvalidRequest)
 		}
 		// 6 admissions and 96 for their size, of 100: one is there again when two and a bit have come in.
-		if wait := wantLimit(t, r.Admit(from("192.0.2.1"), relay.Posts), relay.PostsPerAddress); wait != 60*time.Millisecond {
+		if wait := wantLimit(t, r.Admit(from("192.0.2.1"), relay.Posts), envelope.LimitPostsPerAddress); wait != 60*time.Millisecond {
 			t.Errorf("again after %v, want 60ms", wait)
 		}
 		for name, read := range map[string]func(p relay.Peer) error{
@@ -416,7 +416,7 @@ func TestDearRequestsCountForMore(t *testing.T) {
 				t.Fatal(err)
 			}
 			// 800 of 200: one is there again after six seconds.
-			if wait := wantLimit(t, r.Admit(from(name), relay.Reads), relay.ReadsPerAddress); wait < 6*time.Second || wait > 6100*time.Millisecond {
+			if wait := wantLimit(t, r.Admit(from(name), relay.Reads), envelope.LimitReadsPerAddress); wait < 6*time.Second || wait > 6100*time.Millisecond {
 				t.Errorf("%s may read again after %v, want six seconds", name, wait)
 			}
 		}

@@ -31,8 +31,8 @@ func TestNetworksHaveAllowances(t *testing.T) {
 			perAddress, p56, p48      int
 			secondly, s56, secondly48 int
 		}{
-			{relay.PostsPerAddress, relay.Posts, 100, 400, 1600, 50, 200, 800},
-			{relay.ReadsPerAddress, relay.Reads, 200, 800, 3200, 100, 400, 1600},
+			{envelope.LimitPostsPerAddress, relay.Posts, 100, 400, 1600, 50, 200, 800},
+			{envelope.LimitReadsPerAddress, relay.Reads, 200, 800, 3200, 100, 400, 1600},
 		} {
 			r := start(t, relay.Config{})
 			count := func(addresses func(yield func(string) bool)) (admitted int) {
@@ -86,7 +86,7 @@ func TestNetworksHavePlaces(t *testing.T) {
 		limit string
 		one   int
 		take  func(relay.Peer) (func(), error)
-	}{{relay.ConnectionsPerAddress, 5, r.Connect}, {relay.RequestsPerAddress, 3, r.Enter}} {
+	}{{envelope.LimitConnectionsPerAddress, 5, r.Connect}, {envelope.LimitRequestsPerAddress, 3, r.Enter}} {
 		for range 2 { // what is given back can be taken again
 			var leave []func()
 			take := func(subnets, times int) {
@@ -147,11 +147,11 @@ func TestBroadcastsPerAddress(t *testing.T) {
 			first = e
 		}
 		refused, err := post(flood, envelope.Draft{Payload: asking})
-		if wait := wantLimit(t, err, relay.BroadcastsPerAddress); wait != 200*time.Millisecond {
+		if wait := wantLimit(t, err, envelope.LimitBroadcastsPerAddress); wait != 200*time.Millisecond {
 			t.Errorf("again after %v", wait)
 		}
 		for n := range 100 { // neither counts what is known, nor what one agent is asked for, nor what is no REQUEST
-			if receipt, err := r.Post(t.Context(), flood, first.Canonical()); n < 5 && wantLimit(t, err, relay.BroadcastsPerAddress) <= 0 {
+			if receipt, err := r.Post(t.Context(), flood, first.Canonical()); n < 5 && wantLimit(t, err, envelope.LimitBroadcastsPerAddress) <= 0 {
 				t.Errorf("%+v", receipt)
 			}
 			if _, err := post(flood, envelope.Draft{Payload: asking, Recipient: agent.DID()}); err != nil {
@@ -181,7 +181,7 @@ func TestBroadcastsPerAddress(t *testing.T) {
 			t.Errorf("the refused one, again: %+v, %v", receipt, err)
 		}
 		_, err = post(flood, envelope.Draft{Payload: asking})
-		wantLimit(t, err, relay.BroadcastsPerAddress)
+		wantLimit(t, err, envelope.LimitBroadcastsPerAddress)
 	})
 }
 
@@ -216,7 +216,7 @@ func TestRefusedBodiesAreCharged(t *testing.T) {
 			t.Errorf("good bodies are charged: %v", err)
 		}
 		// It had 100, and got 5 in each tenth of a second. It gave 1 for each post and 50 for each body.
-		if wait := wantLimit(t, r.Admit(from("192.0.2.2"), relay.Posts), relay.PostsPerAddress); wait < 500*time.Millisecond || wait > time.Second {
+		if wait := wantLimit(t, r.Admit(from("192.0.2.2"), relay.Posts), envelope.LimitPostsPerAddress); wait < 500*time.Millisecond || wait > time.Second {
 			t.Errorf("again after %v", wait)
 		}
 	})
@@ -240,14 +240,14 @@ func TestLargeBodiesAtOnce(t *testing.T) {
 				parsed++
 				continue
 			}
-			wantLimit(t, err, relay.PostsPerAddress)
+			wantLimit(t, err, envelope.LimitPostsPerAddress)
 		}
 		if parsed != 3 { // 36 are left, and each takes 16
 			t.Errorf("%d bodies were parsed, want 3", parsed)
 		}
 		small := sign(t, key(t), envelope.Draft{Payload: asking}).Canonical()
 		_, err := r.Post(t.Context(), from("192.0.2.1"), small)
-		wantLimit(t, err, relay.PostsPerAddress) // nobody stores anything while it owes
+		wantLimit(t, err, envelope.LimitPostsPerAddress) // nobody stores anything while it owes
 		if _, err := r.Post(t.Context(), from("192.0.2.2"), small); err != nil {
 			t.Errorf("a neighbour's: %v", err)
 		}
@@ -299,7 +299,7 @@ func TestRefusalsAreLogged(t *testing.T) {
 		}
 		ask("192.0.2.1", 500)
 		got := log.refusals(t)
-		if len(got) != 1 || got[0]["limit"] != relay.ReadsPerAddress || got[0]["addr"] != "192.0.2.1" || got[0]["count"] != 1.0 {
+		if len(got) != 1 || got[0]["limit"] != envelope.LimitReadsPerAddress || got[0]["addr"] != "192.0.2.1" || got[0]["count"] != 1.0 {
 			t.Errorf("%v", got)
 		}
 		alice := key(t)
@@ -307,7 +307,7 @@ func TestRefusalsAreLogged(t *testing.T) {
 			_, _ = r.Post(t.Context(), from("2001:db8::7"), sign(t, alice, envelope.Draft{Payload: asking}).Canonical())
 		}
 		got = log.refusals(t)
-		if len(got) != 1 || got[0]["limit"] != relay.PostsPerAgent || got[0]["did"] != string(alice.DID()) || got[0]["network"] != "2001:db8::/64" {
+		if len(got) != 1 || got[0]["limit"] != envelope.LimitPostsPerAgent || got[0]["did"] != string(alice.DID()) || got[0]["network"] != "2001:db8::/64" {
 			t.Errorf("%v", got)
 		}
 		time.Sleep(59 * time.Second)

@@ -99,19 +99,18 @@ func (r *Relay) useRead(ctx context.Context, hash [32]byte, ts, now time.Time) e
 	if err == nil {
 		return nil // before anything is allocated
 	}
-	var refusal *envelope.Error
 	switch {
 	case errors.Is(err, ErrReadUsed):
-		return unauthorized(envelope.ReadUsed, "a token of this reader with this nonce was used before; sign each read anew")
+		return unauthorized(envelope.ReasonUsed, "a token of this reader with this nonce was used before; sign each read anew")
 	case errors.Is(err, ErrReadTime):
 		return outOfTime(now)
-	case errors.As(err, &refusal) && refusal.Code == envelope.CodeUnavailable:
-		return refusal
+	case envelope.CodeOf(err) == envelope.CodeUnavailable:
+		return err
 	}
 	if ctx.Err() == nil {
 		r.nonceless.note(r.log, err)
 	}
-	refusal = envelope.Errorf(envelope.CodeUnavailable, "the relay cannot tell for now whether this token was used before; "+
+	refusal := envelope.Errorf(envelope.CodeUnavailable, "the relay cannot tell for now whether this token was used before; "+
 		"sign the read anew in a moment")
 	refusal.RetryAfter = nodeTimeout
 	return refusal

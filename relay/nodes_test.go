@@ -144,7 +144,7 @@ func TestNodesTakeATokenOnce(t *testing.T) {
 		}
 		for name, node := range map[string]*relay.Relay{"the same": a, "the other": b} {
 			_, err := node.VerifyRead(t.Context(), token, "GET", "/events")
-			if reason := wantCode(t, err, envelope.CodeUnauthorized).Details["reason"]; reason != envelope.ReadUsed {
+			if reason := wantCode(t, err, envelope.CodeUnauthorized).Details["reason"]; reason != envelope.ReasonUsed {
 				t.Errorf("%s node refuses it as %v", name, reason)
 			}
 		}
@@ -191,14 +191,14 @@ func TestNodesShareRates(t *testing.T) {
 		limits relay.Limits
 		use    func(t *testing.T, r *relay.Relay, sender didkey.Key, addr string) error
 	}{
-		relay.PostsPerAddress: {relay.Limits{PostsPerAddress: few}, func(_ *testing.T, r *relay.Relay, _ didkey.Key, addr string) error {
+		envelope.LimitPostsPerAddress: {relay.Limits{PostsPerAddress: few}, func(_ *testing.T, r *relay.Relay, _ didkey.Key, addr string) error {
 			return r.Admit(from(addr), relay.Posts)
 		}},
-		relay.PostsPerAgent: {relay.Limits{PostsPerAgent: few}, func(t *testing.T, r *relay.Relay, sender didkey.Key, addr string) error {
+		envelope.LimitPostsPerAgent: {relay.Limits{PostsPerAgent: few}, func(t *testing.T, r *relay.Relay, sender didkey.Key, addr string) error {
 			_, err := r.Post(t.Context(), from(addr), sign(t, sender, envelope.Draft{Payload: asking, Recipient: to}).Canonical())
 			return err
 		}},
-		relay.BroadcastsPerAddress: {relay.Limits{BroadcastsPerAddress: few}, func(t *testing.T, r *relay.Relay, sender didkey.Key, addr string) error {
+		envelope.LimitBroadcastsPerAddress: {relay.Limits{BroadcastsPerAddress: few}, func(t *testing.T, r *relay.Relay, sender didkey.Key, addr string) error {
 			_, err := r.Post(t.Context(), from(addr), sign(t, sender, envelope.Draft{Payload: asking}).Canonical())
 			return err
 		}},
@@ -371,7 +371,7 @@ func TestNoncesFail(t *testing.T) {
 		refused("it breaks", err)
 		nonces.err = fmt.Errorf("restarted: %w", relay.ErrReadTime)
 		_, err = a.VerifyRead(t.Context(), token, "GET", "/events")
-		if reason := wantCode(t, err, envelope.CodeUnauthorized).Details["reason"]; reason != envelope.ReadTime {
+		if reason := wantCode(t, err, envelope.CodeUnauthorized).Details["reason"]; reason != envelope.ReasonTime {
 			t.Errorf("what it has lost is refused as %v", reason)
 		}
 

@@ -40,7 +40,7 @@ func (s *places) take(p Peer) (leave func(), err error) {
 		}
 	}
 	if s.all >= 0 && s.sum >= s.all {
-		return nil, noPlace(Polls, "%d polls wait already, which is all that this relay holds; "+
+		return nil, noPlace(envelope.LimitPolls, "%d polls wait already, which is all that this relay holds; "+
 			"try again in some seconds, or ask with timeout=0", s.all)
 	}
 	s.sum++
@@ -90,6 +90,6 @@ func (r *Relay) wait(p *Poll) (leave func(), err error) {
 
 func noPlace(limit, format string, args ...any) error {
 	e := envelope.Errorf(envelope.CodeRateLimited, format, args...)
-	e.RetryAfter, e.Details = placeAgain, map[string]any{"limit": limit}
+	e.RetryAfter, e.Details = placeAgain, map[string]any{envelope.DetailLimit: limit}
 	return e
 }

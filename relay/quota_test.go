@@ -67,8 +67,8 @@ func TestQuotaTellsNothingOfHiddenMail(t *testing.T) {
 		for n := range 3 * quota {
 			e := sign(t, mallory, envelope.Draft{Payload: request, Thread: fmt.Sprint("m", n), Recipient: bob.DID(), TTL: time.Hour})
 			if _, err := r.Post(t.Context(), from, e.Canonical()); err != nil {
-				var refusal *envelope.Error
-				if !errors.As(err, &refusal) {
+				refusal, ok := errors.AsType[*envelope.Error](err)
+				if !ok {
 					t.Fatal(err)
 				}
 				return fmt.Sprint(n, " ", refusal.Code, " ", refusal.Message, " ", refusal.Details, " ", refusal.RetryAfter)

@@ -51,12 +51,11 @@ func (r *Relay) noteRefusal(p Peer, did didkey.DID, err error) {
 	if err == nil {
 		return // before anything is allocated
 	}
-	var refused *envelope.Error
-	if !errors.As(err, &refused) || refused.Code != envelope.CodeRateLimited {
+	refused, ok := errors.AsType[*envelope.Error](err)
+	if !ok || refused.Code != envelope.CodeRateLimited {
 		return
 	}
-	limit, _ := refused.Details["limit"].(string)
-	r.refusals.note(refusalKey{limit, network(p.Addr)}, p.Addr, did, time.Now())
+	r.refusals.note(refusalKey{refused.Limit(), network(p.Addr)}, p.Addr, did, time.Now())
 }
 
 func (s *refusals) note(k refusalKey, peer netip.Addr, did didkey.DID, now time.Time) {

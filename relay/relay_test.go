@@ -113,8 +113,8 @@ func post(t *testing.T, r *relay.Relay, e *envelope.Envelope) relay.Receipt {
 
 func wantCode(t *testing.T, err error, code envelope.Code) *envelope.Error {
 	t.Helper()
-	var e *envelope.Error
-	if !errors.As(err, &e) || e.Code != code {
+	e, ok := errors.AsType[*envelope.Error](err)
+	if !ok || e.Code != code {
 		t.Fatalf("got error %v, want %s", err, code)
 	}
 	return e
@@ -122,8 +122,8 @@ func wantCode(t *testing.T, err error, code envelope.Code) *envelope.Error {
 
 // codeOf returns the code of a refusal, "" for another error and for none.
 func codeOf(err error) envelope.Code {
-	var e *envelope.Error
-	if !errors.As(err, &e) {
+	e, ok := errors.AsType[*envelope.Error](err)
+	if !ok {
 		return ""
 	}
 	return e.Code

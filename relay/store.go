@@ -179,7 +179,7 @@ func ParseCursor(s string) (Cursor, error) {
 var ErrUnknownCursor = &envelope.Error{Code: envelope.CodeInvalidRequest,
 	Message: "the cursor belongs to another database than this relay's (it was replaced, or restored from a copy); " +
 		"start again with cursor=0 or with since",
-	Details: map[string]any{"reason": "unknown_cursor"}}
+	Details: map[string]any{envelope.DetailReason: envelope.ReasonUnknownCursor}}
 
 // ErrShuttingDown refuses what comes while a relay, or its store, is being closed.
 var ErrShuttingDown = envelope.NotStored("the relay is shutting down; try again in a moment", 0)

@@ -8,7 +8,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
-	"errors"
 	"slices"
 	"time"
 
@@ -94,13 +93,13 @@ func (r *Relay) mayPoll(p *Poll) error {
 	if !v.Limited || p.Recipient == "" || p.Recipient == v.DID {
 		return nil
 	}
-	return unauthorized(envelope.ReadUnsigned, "this relay shows an inbox to its owner only; sign the read with the "+
+	return unauthorized(envelope.ReasonUnsigned, "this relay shows an inbox to its owner only; sign the read with the "+
 		"recipient's key (PROTOCOL §8), or leave recipient out for broadcasts")
 }
 
 func unauthorized(reason, message string) *envelope.Error {
 	e := envelope.Errorf(envelope.CodeUnauthorized, "%s", message)
-	e.Details = map[string]any{"reason": reason}
+	e.Details = map[string]any{envelope.DetailReason: reason}
 	return e
 }
 
@@ -133,13 +132,13 @@ func (r *Relay) meant(token, method, target string, now time.Time) (*envelope.Re
 		return nil, err
 	}
 	if read.Audience != r.origin {
-		e := unauthorized(envelope.ReadAudience, "the token is for another relay; its aud must be this one's public origin, "+
+		e := unauthorized(envelope.ReasonAudience, "the token is for another relay; its aud must be this one's public origin, "+
 			"as /.well-known/agora.json has it in url")
-		e.Details["aud"] = r.origin
+		e.Details[envelope.DetailAudience] = r.origin
 		return nil, e
 	}
 	if read.Method != method || read.Target != target {
-		return nil, unauthorized(envelope.ReadRequest, "the token is for another request; its method and target must be this one's, "+
+		return nil, unauthorized(envelope.ReasonRequest, "the token is for another request; its method and target must be this one's, "+
 			"path and query as sent")
 	}
 	if !r.tokens.isFresh(read.TS, now) {
@@ -162,8 +161,8 @@ func (r *Relay) MarkPresent(p Peer, token, method, target string) {
 }
 
 func outOfTime(now time.Time) error {
-	e := unauthorized(envelope.ReadTime, "the token's ts is not within a minute of the relay's clock, or before the relay was started; sign anew, and compare clocks")
-	e.Details["now"] = envelope.FormatTime(now)
+	e := unauthorized(envelope.ReasonTime, "the token's ts is not within a minute of the relay's clock, or before the relay was started; sign anew, and compare clocks")
+	e.Details[envelope.DetailNow] = envelope.FormatTime(now)
 	return e
 }
 
@@ -252,12 +251,12 @@ func (r *Relay) ParseCursor(text string) (Cursor, error) {
 // hideThread makes a refusal by the rules of threads what it were if those that its sender has no part in were not
 // there, and the others as he sees them. It asks the store whatever the refusal was, so that none is answered sooner.
 func (r *Relay) hideThread(ctx context.Context, p Peer, err error, entry Entry) error {
-	var refused *envelope.Error
 	e := entry.Envelope
-	if r.reads != ToParties || !errors.As(err, &refused) || e.Type == envelope.TypeRequest || e.Type == envelope.TypeManifest {
+	if r.reads != ToParties || e.Type == envelope.TypeRequest || e.Type == envelope.TypeManifest {
 		return err
 	}
-	switch refused.Code {
+	code := envelope.CodeOf(err)
+	switch code {
 	case envelope.CodeThreadNotFound, envelope.CodeForbidden, envelope.CodeInvalidTransition, envelope.CodeInvalidRequest:
 	default:
 		return err
@@ -272,7 +271,7 @@ func (r *Relay) hideThread(ctx context.Context, p Peer, err error, entry Entry) 
 	if _, _, refusal := r.policy.Rules.Apply(own, e, entry.Received); refusal != nil {
 		return refusal
 	}
-	if refused.Code == envelope.CodeInvalidTransition {
+	if code == envelope.CodeInvalidTransition {
 		return err // one of his own admits it by now; when it came, it did not
 	}
 	return thread.ErrNotFound // one of his own admits it, but another was meant

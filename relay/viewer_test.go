@@ -87,7 +87,7 @@ func TestPartiesSeeTheirOwn(t *testing.T) {
 				p.Peer, p.Filter, p.Limit = as(c.reader), c.filter, 9
 				d, err := r.Events(t.Context(), &p)
 				if c.want == "401" {
-					if e := wantCode(t, err, envelope.CodeUnauthorized); e.Details["reason"] != envelope.ReadUnsigned {
+					if e := wantCode(t, err, envelope.CodeUnauthorized); e.Details["reason"] != envelope.ReasonUnsigned {
 						t.Errorf("%s by %s: %v", c.name, way, e.Details)
 					}
 					continue
@@ -241,7 +241,7 @@ func TestSearchesForThreadsAreCharged(t *testing.T) {
 				t.Errorf("%s: %v", addr, err)
 			}
 			// 800 of 200: one is there again after six seconds.
-			if wait := wantLimit(t, r.Admit(p, relay.Reads), relay.ReadsPerAddress); wait < 6*time.Second || wait > 6100*time.Millisecond {
+			if wait := wantLimit(t, r.Admit(p, relay.Reads), envelope.LimitReadsPerAddress); wait < 6*time.Second || wait > 6100*time.Millisecond {
 				t.Errorf("%s may read again after %v, want six seconds", addr, wait)
 			}
 		}
@@ -365,12 +365,12 @@ func TestTokensAreForOneRead(t *testing.T) {
 			read   envelope.Read
 			reason string
 		}{
-			"another relay":                 {envelope.Read{Audience: "https://there.example"}, envelope.ReadAudience},
-			"this relay, written otherwise": {envelope.Read{Audience: here + "/"}, envelope.ReadAudience},
-			"another target":                {envelope.Read{Target: "/events?"}, envelope.ReadRequest},
-			"another method":                {envelope.Read{Method: "HEAD"}, envelope.ReadRequest},
-			"too old":                       {envelope.Read{TS: now.Add(-relay.ReadSkew)}, envelope.ReadTime},
-			"too new":                       {envelope.Read{TS: now.Add(relay.ReadSkew)}, envelope.ReadTime},
+			"another relay":                 {envelope.Read{Audience: "https://there.example"}, envelope.ReasonAudience},
+			"this relay, written otherwise": {envelope.Read{Audience: here + "/"}, envelope.ReasonAudience},
+			"another target":                {envelope.Read{Target: "/events?"}, envelope.ReasonRequest},
+			"another method":                {envelope.Read{Method: "HEAD"}, envelope.ReasonRequest},
+			"too old":                       {envelope.Read{TS: now.Add(-relay.ReadSkew)}, envelope.ReasonTime},
+			"too new":                       {envelope.Read{TS: now.Add(relay.ReadSkew)}, envelope.ReasonTime},
 		} {
 			if _, err := verify(k, c.read); wantCode(t, err, envelope.CodeUnauthorized).Details["reason"] != c.reason {
 				t.Errorf("%s: %v", name, err)
@@ -382,16 +382,16 @@ func TestTokensAreForOneRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		forged := base64.RawURLEncoding.EncodeToString([]byte(strings.Replace(string(text), string(k.DID()), string(eve.DID()), 1)))
-		if _, err := r.VerifyRead(t.Context(), forged, "GET", "/events"); wantCode(t, err, envelope.CodeUnauthorized).Details["reason"] != envelope.ReadMalformed {
+		if _, err := r.VerifyRead(t.Context(), forged, "GET", "/events"); wantCode(t, err, envelope.CodeUnauthorized).Details["reason"] != envelope.ReasonMalformed {
 			t.Errorf("forged: %v", err)
 		}
 		if did, err := r.VerifyRead(t.Context(), token, "GET", "/events"); err != nil || did != k.DID() {
 			t.Fatalf("%s, %v", did, err)
 		}
-		if _, err := r.VerifyRead(t.Context(), token, "GET", "/events"); wantCode(t, err, envelope.CodeUnauthorized).Details["reason"] != envelope.ReadUsed {
+		if _, err := r.VerifyRead(t.Context(), token, "GET", "/events"); wantCode(t, err, envelope.CodeUnauthorized).Details["reason"] != envelope.ReasonUsed {
 			t.Errorf("again: %v", err)
 		}
-		if _, err := verify(k, envelope.Read{TS: now.Add(time.Second)}); wantCode(t, err, envelope.CodeUnauthorized).Details["reason"] != envelope.ReadUsed {
+		if _, err := verify(k, envelope.Read{TS: now.Add(time.Second)}); wantCode(t, err, envelope.CodeUnauthorized).Details["reason"] != envelope.ReasonUsed {
 			t.Errorf("its nonce again: %v", err)
 		}
 		if did, err := verify(eve, envelope.Read{}); err != nil || did != eve.DID() {

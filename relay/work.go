@@ -4,6 +4,8 @@ import (
 	"context"
 	"net/netip"
 	"time"
+
+	"github.com/agora-relay/agora/envelope"
 )
 
 // A read that may look at all that is stored is done in slices. Each looks at a bounded number of events, waits for its
@@ -68,7 +70,7 @@ func (r *Relay) inDebt(w *work) error {
 	if wait == 0 {
 		return nil
 	}
-	return tooFast(ReadsPerAddress, wait, named(of[short])+" asks", r.limits.ReadsPerAddress, share(of[short]))
+	return tooFast(envelope.LimitReadsPerAddress, wait, named(of[short])+" asks", r.limits.ReadsPerAddress, share(of[short]))
 }
 
 // goesOn reports whether there is another slice after one that took so long, which left the page incomplete. found says

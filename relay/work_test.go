@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/thread"
 )
@@ -142,7 +143,7 @@ func TestDebtEndsReads(t *testing.T) {
 			return func() {
 				switch more, err := read(); {
 				case err != nil:
-					wantLimit(t, err, relay.ReadsPerAddress)
+					wantLimit(t, err, envelope.LimitReadsPerAddress)
 					refused.Add(1)
 				case more:
 					partial.Add(1)
@@ -171,9 +172,9 @@ func TestDebtEndsReads(t *testing.T) {
 				took, store.slices.Load(), refused.Load(), partial.Load())
 		}
 		_, err := r.Thread(t.Context(), attacker, thread.Key{ID: "t"})
-		wantLimit(t, err, relay.ReadsPerAddress)
+		wantLimit(t, err, envelope.LimitReadsPerAddress)
 		_, _, err = r.Agent(t.Context(), attacker, key(t).DID())
-		wantLimit(t, err, relay.ReadsPerAddress)
+		wantLimit(t, err, envelope.LimitReadsPerAddress)
 		time.Sleep(4 * time.Second)
 		if _, err = r.Agents(t.Context(), attacker, relay.AgentQuery{Limit: 1}); err != nil {
 			t.Errorf("when it has paid: %v", err)

@@ -47,7 +47,7 @@ func TestWritesTakeTurns(t *testing.T) {
 			body := sign(t, key(t), envelope.Draft{Payload: request, Recipient: key(t).DID()}).Canonical()
 			crowd.Go(func() {
 				if _, err := r.Post(t.Context(), from("203.0.113.7"), body); err != nil {
-					wantLimit(t, err, relay.PostsPerAddress)
+					wantLimit(t, err, envelope.LimitPostsPerAddress)
 					refused.Add(1)
 				}
 			})

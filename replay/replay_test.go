@@ -25,8 +25,8 @@ func codeOf(t testing.TB, err error) envelope.Code {
 	if err == nil {
 		return ""
 	}
-	var refusal *envelope.Error
-	if !errors.As(err, &refusal) {
+	refusal, ok := errors.AsType[*envelope.Error](err)
+	if !ok {
 		t.Fatalf("not an *envelope.Error: %v", err)
 	}
 	return refusal.Code
@@ -74,8 +74,9 @@ func TestCheck(t *testing.T) {
 // A client with a wrong clock must be able to mend it from the refusal alone.
 func TestRefusalsTellTheTime(t *testing.T) {
 	for _, ts := range []time.Time{noon.Add(-time.Hour), noon.Add(-2 * time.Minute)} {
-		var refusal *envelope.Error
-		if err := (replay.Window{}).Check(ts, time.Minute, noon); !errors.As(err, &refusal) {
+		err := (replay.Window{}).Check(ts, time.Minute, noon)
+		refusal, ok := errors.AsType[*envelope.Error](err)
+		if !ok {
 			t.Fatalf("ts %v: %v", ts, err)
 		}
 		if refusal.Details["now"] != "2026-02-02T12:00:00.000Z" {

@@ -45,9 +45,8 @@ func TestReads(t *testing.T) {
 			now = instant(t, v.Now)
 			did, err := r.VerifyRead(t.Context(), v.Token, v.Method, v.Target)
 			if wantCode(t, err, v.Code); err != nil {
-				var refusal *envelope.Error
-				if errors.As(err, &refusal); refusal.Details["reason"] != v.Detail {
-					t.Errorf("refused for %v, want %s", refusal.Details["reason"], v.Detail)
+				if refusal, ok := errors.AsType[*envelope.Error](err); !ok || refusal.Reason() != v.Detail {
+					t.Errorf("%v, want the reason %s", err, v.Detail)
 				}
 				return
 			}

@@ -5,7 +5,6 @@ import (
 	"crypto/ed25519"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"testing"
 	"time"
 
@@ -172,12 +171,8 @@ func wantCode(t *testing.T, err error, code string) {
 
 // codeOf returns an error's code, its text if it has none, and nothing for nil.
 func codeOf(err error) string {
-	var refusal *envelope.Error
-	switch {
-	case err == nil:
-		return ""
-	case errors.As(err, &refusal):
-		return string(refusal.Code)
+	if code := envelope.CodeOf(err); code != envelope.CodeInternal {
+		return string(code)
 	}
 	return err.Error()
 }

@@ -1,7 +1,6 @@
 package thread
 
 import (
-	"errors"
 	"slices"
 	"time"
 
@@ -44,11 +43,10 @@ var ErrNotFound = envelope.Errorf(envelope.CodeThreadNotFound, "there is no such
 	"a thread begins with a REQUEST and is forgotten some time after its last message")
 
 func closeness(refusal error) int {
-	var e *envelope.Error
-	switch {
-	case errors.As(refusal, &e) && e.Code == envelope.CodeForbidden:
+	switch envelope.CodeOf(refusal) {
+	case envelope.CodeForbidden:
 		return 1
-	case errors.As(refusal, &e) && e.Code == envelope.CodeInvalidRequest:
+	case envelope.CodeInvalidRequest:
 		return 2
 	}
 	return 3
@@ -186,7 +184,7 @@ func (r Rules) offer(t Thread, m *envelope.Envelope, now time.Time) (Thread, err
 	}
 	if limit := r.WithDefaults().MaxOffers; t.OffersMade >= limit {
 		return Thread{}, &envelope.Error{Code: envelope.CodeRateLimited,
-			Message: "the thread has all the offers it may get", Details: map[string]any{"limit": "offersPerThread", "maxOffers": limit}}
+			Message: "the thread has all the offers it may get", Details: map[string]any{envelope.DetailLimit: envelope.LimitOffersPerThread, envelope.DetailMaxOffers: limit}}
 	}
 	t = t.step(Pending, transitionOf(m, now))
 	t.OffersMade++

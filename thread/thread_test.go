@@ -84,8 +84,8 @@ func status(t fataler, err error) int {
 	if err == nil {
 		return 0
 	}
-	var refusal *envelope.Error
-	if !errors.As(err, &refusal) {
+	refusal, ok := errors.AsType[*envelope.Error](err)
+	if !ok {
 		t.Fatalf("not an *envelope.Error: %v", err)
 	}
 	numbers := map[envelope.Code]int{

@@ -74,11 +74,11 @@ func (n *node) kill() error {
 	if err := n.command.Process.Kill(); err != nil {
 		return err
 	}
-	var killed *exec.ExitError
-	if err := n.command.Wait(); !errors.As(err, &killed) {
-		return err
+	err := n.command.Wait()
+	if _, killed := errors.AsType[*exec.ExitError](err); killed {
+		return nil
 	}
-	return nil
+	return err
 }
 
 func (n *node) pid() int { return n.command.Process.Pid }

@@ -71,7 +71,7 @@ var mutants = []mutant{
 	{"reads: parties are asked for once", "client/reads.go", "r.audience != \"\" && !again || ", "r.audience != \"\" || ", ofClients},
 	{"reads: tokens are dated ahead", "client/reads.go", "time.Since(r.corrected) < askAgain {", "time.Since(r.corrected) < 0 {", ofClients},
 	{"reads: a token goes to another name", "client/reads.go", "c.own.Store(&base)", "_ = base", ofClients},
-	{"reads: a used token is not replaced", "client/reads.go", "case signed && reason == envelope.ReadUsed:", "case signed && reason == \"\":", ofClients},
+	{"reads: a used token is not replaced", "client/reads.go", "case signed && reason == envelope.ReasonUsed:", "case signed && reason == \"\":", ofClients},
 
 	// Envelopes (§1).
 	{"json: folded names are allowed", "envelope/parse.go", "if strings.EqualFold(name, known) {", "if name == strings.ToUpper(known) {", ofEnvelopes},

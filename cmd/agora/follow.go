@@ -136,7 +136,7 @@ func (c followCmd) announce(ctx context.Context, env environment, relay *client.
 	if c.Thread != "" {
 		ctx, cancel := context.WithTimeout(ctx, threadCheckTimeout)
 		defer cancel()
-		if _, err := relay.Thread(ctx, string(c.Thread), ""); isCode(err, envelope.CodeThreadNotFound) {
+		if _, err := relay.Thread(ctx, string(c.Thread), ""); envelope.CodeOf(err) == envelope.CodeThreadNotFound {
 			env.say("there is no thread %s here, or the relay does not show it to you; waiting for it to begin", c.Thread)
 		}
 	}

@@ -50,7 +50,7 @@ func (c threadCmd) Run(env environment) error {
 
 // explain adds to "no such thread" that the relay may hide the thread: a private relay gives the same answer then.
 func (c threadCmd) explain(env environment, relay *client.Client, err error) error {
-	if !isCode(err, envelope.CodeThreadNotFound) {
+	if envelope.CodeOf(err) != envelope.CodeThreadNotFound {
 		return err
 	}
 	info, failed := relay.Info(env.ctx)

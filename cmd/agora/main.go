@@ -147,8 +147,7 @@ func (env environment) say(format string, args ...any) {
 // misuse reports a wrong command line and returns the exit code.
 func (env environment) misuse(err error, args []string) int {
 	verb := ""
-	var misuse *kong.ParseError
-	if errors.As(err, &misuse) && misuse.Context != nil && misuse.Context.Command() != "" {
+	if misuse, ok := errors.AsType[*kong.ParseError](err); ok && misuse.Context != nil && misuse.Context.Command() != "" {
 		verb = strings.TrimPrefix(misuse.Context.Selected().FullPath(), "agora")
 	}
 	if mistyped := mistypedMessage(args); mistyped != nil {
@@ -178,8 +177,7 @@ func (env environment) explain(err error) {
 
 // clocks compares this machine's clock with the relay's, if a message was refused because of its time; else "".
 func clocks(refused *envelope.Error, now time.Time) string {
-	text, _ := refused.Details["now"].(string)
-	relayNow, ok := envelope.ParseTime(text)
+	relayNow, ok := refused.Now()
 	if !ok || refused.Code != envelope.CodeStaleTimestamp && refused.Code != envelope.CodeExpired {
 		return ""
 	}
@@ -208,9 +206,9 @@ func later(after time.Duration) string {
 
 // inWords explains the most common error, that no relay answers. It returns other errors unchanged.
 func inWords(err error) error {
-	var request *url.Error
-	var dial *net.OpError
-	if !errors.As(err, &request) || !errors.As(err, &dial) || dial.Op != "dial" {
+	request, isRequest := errors.AsType[*url.Error](err)
+	dial, isDial := errors.AsType[*net.OpError](err)
+	if !isRequest || !isDial || dial.Op != "dial" {
 		return err
 	}
 	address, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(request.URL, "http://"), "https://"), "/")

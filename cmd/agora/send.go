@@ -141,11 +141,6 @@ func (t threaded) reply(
 	})
 }
 
-func isCode(err error, code envelope.Code) bool {
-	var refused *envelope.Error
-	return errors.As(err, &refused) && refused.Code == code
-}
-
 type sendOffer struct {
 	threaded
 	Price    *float64      `placeholder:"AMOUNT" help:"What it costs."`

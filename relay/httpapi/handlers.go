@@ -227,9 +227,9 @@ func (a *api) limits() map[string]any {
 		"hop": envelope.MaxHop, "pageEvents": relay.MaxPage, "pageBytes": relay.PageBytes, "offersPerThread": a.relay.Policy().Rules.MaxOffers,
 		"manifestsPerAgent": relay.MaxManifests,
 	}
-	for name, n := range map[string]int{relay.ConnectionsPerAddress: a.relay.Limits().ConnectionsPerAddress,
-		relay.RequestsPerAddress: a.relay.Limits().RequestsPerAddress,
-		relay.PollsPerAddress:    a.relay.Limits().PollsPerAddress, relay.Polls: a.relay.Limits().Polls, "inboxEvents": a.relay.Policy().Inbox.Events} {
+	for name, n := range map[string]int{envelope.LimitConnectionsPerAddress: a.relay.Limits().ConnectionsPerAddress,
+		envelope.LimitRequestsPerAddress: a.relay.Limits().RequestsPerAddress,
+		envelope.LimitPollsPerAddress:    a.relay.Limits().PollsPerAddress, envelope.LimitPolls: a.relay.Limits().Polls, "inboxEvents": a.relay.Policy().Inbox.Events} {
 		if n >= 0 {
 			limits[name] = n
 		}
@@ -238,9 +238,9 @@ func (a *api) limits() map[string]any {
 		limits["inboxBytes"] = a.relay.Policy().Inbox.Bytes
 	}
 	rates := map[string]rate{}
-	for name, r := range map[string]relay.Rate{relay.PostsPerAddress: a.relay.Limits().PostsPerAddress,
-		relay.ReadsPerAddress: a.relay.Limits().ReadsPerAddress, relay.PostsPerAgent: a.relay.Limits().PostsPerAgent,
-		relay.BroadcastsPerAddress: a.relay.Limits().BroadcastsPerAddress} {
+	for name, r := range map[string]relay.Rate{envelope.LimitPostsPerAddress: a.relay.Limits().PostsPerAddress,
+		envelope.LimitReadsPerAddress: a.relay.Limits().ReadsPerAddress, envelope.LimitPostsPerAgent: a.relay.Limits().PostsPerAgent,
+		envelope.LimitBroadcastsPerAddress: a.relay.Limits().BroadcastsPerAddress} {
 		if r.PerSecond >= 0 {
 			rates[name] = rate(r)
 		}

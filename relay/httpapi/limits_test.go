@@ -45,9 +45,9 @@ func TestAdmittedBeforeAnythingIsRead(t *testing.T) {
 		t.Run(asked, func(t *testing.T) {
 			h := httpapi.New(limited(t, relay.Limits{PostsPerAddress: once, ReadsPerAddress: once}), httpapi.Options{Log: quiet, Demo: true}).Handler(false)
 			method, target, _ := strings.Cut(asked, " ")
-			first, other, limit := "GET", "POST", relay.ReadsPerAddress
+			first, other, limit := "GET", "POST", envelope.LimitReadsPerAddress
 			if method == "POST" || method == "PUT" || method == "DELETE" {
-				first, other, limit = other, first, relay.PostsPerAddress
+				first, other, limit = other, first, envelope.LimitPostsPerAddress
 			}
 			call(t, h, httptest.NewRequest(first, "/nowhere", nil)).want(t, 404, envelope.CodeNotFound)
 			call(t, h, httptest.NewRequest(method, target, unread{t})).wantLimit(t, limit, "2")
@@ -68,11 +68,11 @@ func TestHealthIsAlwaysAnswered(t *testing.T) {
 	}
 	get(t, h, "/nowhere").want(t, 404, envelope.CodeNotFound)
 	for _, target := range []string{"/health/", "//health", "/nowhere", "/health%2f"} {
-		get(t, h, target).wantLimit(t, relay.ReadsPerAddress, "100")
+		get(t, h, target).wantLimit(t, envelope.LimitReadsPerAddress, "100")
 	}
-	call(t, h, httptest.NewRequest("OPTIONS", "/health", nil)).wantLimit(t, relay.ReadsPerAddress, "100")
+	call(t, h, httptest.NewRequest("OPTIONS", "/health", nil)).wantLimit(t, envelope.LimitReadsPerAddress, "100")
 	call(t, h, httptest.NewRequest("PUT", "/health", nil)).want(t, 405, envelope.CodeMethodNotAllowed)
-	call(t, h, httptest.NewRequest("POST", "/health", nil)).wantLimit(t, relay.PostsPerAddress, "100")
+	call(t, h, httptest.NewRequest("POST", "/health", nil)).wantLimit(t, envelope.LimitPostsPerAddress, "100")
 }
 
 func TestDefaultRatesOverHTTP(t *testing.T) {
@@ -81,11 +81,11 @@ func TestDefaultRatesOverHTTP(t *testing.T) {
 		for range 100 {
 			post(t, h, "/events", []byte("{}")).want(t, 400, envelope.CodeUnsupportedVersion)
 		}
-		post(t, h, "/events", []byte("{}")).wantLimit(t, relay.PostsPerAddress, "1")
+		post(t, h, "/events", []byte("{}")).wantLimit(t, envelope.LimitPostsPerAddress, "1")
 		for range 200 {
 			get(t, h, "/.well-known/agora.json").want(t, 200, "")
 		}
-		get(t, h, "/.well-known/agora.json").wantLimit(t, relay.ReadsPerAddress, "1")
+		get(t, h, "/.well-known/agora.json").wantLimit(t, envelope.LimitReadsPerAddress, "1")
 
 		h = httpapi.New(limited(t, relay.Limits{PostsPerAddress: relay.Rate{PerSecond: relay.Unlimited},
 			BroadcastsPerAddress: relay.Rate{PerSecond: relay.Unlimited}}), httpapi.Options{Log: quiet}).Handler(false)
@@ -96,7 +96,7 @@ func TestDefaultRatesOverHTTP(t *testing.T) {
 		for range 40 {
 			post(t, h, "/events", message()).want(t, 200, "")
 		}
-		post(t, h, "/events", message()).wantLimit(t, relay.PostsPerAgent, "1")
+		post(t, h, "/events", message()).wantLimit(t, envelope.LimitPostsPerAgent, "1")
 	})
 }
 
@@ -136,7 +136,7 @@ func TestWaitingPollsOverHTTP(t *testing.T) {
 			go h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/events?cursor=0", nil))
 		}
 		synctest.Wait()
-		get(t, h, "/events?cursor=0").wantLimit(t, relay.PollsPerAddress, "5")
+		get(t, h, "/events?cursor=0").wantLimit(t, envelope.LimitPollsPerAddress, "5")
 		get(t, h, "/events?cursor=0&timeout=0").want(t, 200, "")
 		for addr, h := range map[string]http.Handler{"192.0.2.2:9": h, "127.0.0.1:9": home} {
 			req := httptest.NewRequest("GET", "/events?cursor=0&timeout=1", nil)
@@ -164,7 +164,7 @@ func TestRequestsUnderWay(t *testing.T) {
 			go h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("POST", "/events", body))
 		}
 		synctest.Wait()
-		get(t, h, document).wantLimit(t, relay.RequestsPerAddress, "5")
+		get(t, h, document).wantLimit(t, envelope.LimitRequestsPerAddress, "5")
 		for addr, h := range map[string]http.Handler{"192.0.2.2:9": h, "127.0.0.1:9": home} {
 			req := httptest.NewRequest("GET", document, nil)
 			req.RemoteAddr, req.Host = addr, "localhost"

@@ -28,7 +28,7 @@ func (a *api) reading(h Handler) Handler {
 		token, ok := tokenOf(headers)
 		if !ok {
 			e := envelope.Errorf(envelope.CodeUnauthorized, "Authorization must be given once, as %q and one token", authScheme)
-			e.Details = map[string]any{"reason": envelope.ReadMalformed}
+			e.Details = map[string]any{envelope.DetailReason: envelope.ReasonMalformed}
 			return e
 		}
 		if from.Reader, err = a.relay.VerifyRead(r.Context(), token, r.Method, r.RequestURI); err != nil {

@@ -82,32 +82,32 @@ func TestSignedReads(t *testing.T) {
 				t.Errorf("%s sees %s", name, a.body)
 			}
 		}
-		unauthorized(t, "nobody", get(t, h, inbox), envelope.ReadUnsigned)
-		unauthorized(t, "eve", getAs(t, h, eve, inbox), envelope.ReadUnsigned)
+		unauthorized(t, "nobody", get(t, h, inbox), envelope.ReasonUnsigned)
+		unauthorized(t, "eve", getAs(t, h, eve, inbox), envelope.ReasonUnsigned)
 		good := authorization(t, bob, inbox)
 		// What is wrong is refused also where a read without a token would be answered.
 		for target, headers := range map[string][]string{inbox: {good, good}, all: {good}} {
-			reason := envelope.ReadMalformed
+			reason := envelope.ReasonMalformed
 			if len(headers) == 1 {
-				reason = envelope.ReadRequest
+				reason = envelope.ReasonRequest
 			}
 			unauthorized(t, "another target, or twice", getWith(t, h, target, headers...), reason)
 		}
 		for name, header := range map[string]string{"no scheme": good[6:], "another scheme": "Bearer " + good[6:], "nothing": "", "only the scheme": "Agora",
 			"no token": "Agora ", "two tokens": good + " " + good[6:], "two, with a comma": good + ", " + good, "text": "Agora !"} {
-			unauthorized(t, name, getWith(t, h, all, header), envelope.ReadMalformed)
+			unauthorized(t, name, getWith(t, h, all, header), envelope.ReasonMalformed)
 		}
-		unauthorized(t, "the query in another order", getWith(t, h, strings.Replace(inbox, "cursor=0&timeout=0", "timeout=0&cursor=0", 1), good), envelope.ReadRequest)
+		unauthorized(t, "the query in another order", getWith(t, h, strings.Replace(inbox, "cursor=0&timeout=0", "timeout=0&cursor=0", 1), good), envelope.ReasonRequest)
 		if a := getWith(t, h, inbox, strings.Replace(good, "Agora", "agora", 1)); a.status != 200 {
 			t.Errorf("the scheme in lower case: %s", a.body)
 		}
-		unauthorized(t, "again", getWith(t, h, inbox, good), envelope.ReadUsed)
+		unauthorized(t, "again", getWith(t, h, inbox, good), envelope.ReasonUsed)
 	}
 	if a := post(t, h, "/events", e.Canonical()); !bytes.Contains(a.body, []byte(`"thread":{"id":"`+e.Thread+`","client":"`+string(alice.DID())+`"}`)) {
 		t.Errorf("a copy's receipt: %s", a.body)
 	}
 	for _, path := range []string{"/agents", "/v1/agents", "/agents/" + string(bob.DID()), "/threads/" + e.Thread} {
-		unauthorized(t, path, getWith(t, h, path, "Agora x"), envelope.ReadMalformed)
+		unauthorized(t, path, getWith(t, h, path, "Agora x"), envelope.ReasonMalformed)
 	}
 	for _, path := range []string{"/health", "/.well-known/agora.json"} { // by these a client finds out what is wrong
 		if a := getWith(t, h, path, "Agora x"); a.status != 200 {
@@ -123,7 +123,7 @@ func TestSignedReads(t *testing.T) {
 	}
 	a := getWith(t, h, "/agents", "Agora "+stale)
 	now, ok := envelope.ParseTime(fmt.Sprint(a.Details["now"]))
-	if unauthorized(t, "stale", a, envelope.ReadTime); !ok || time.Since(now).Abs() > time.Minute {
+	if unauthorized(t, "stale", a, envelope.ReasonTime); !ok || time.Since(now).Abs() > time.Minute {
 		t.Errorf("the relay's clock is not told: %s", a.body)
 	}
 }

@@ -171,7 +171,7 @@ func (g *group) admitMail(e relay.Entry, h *held, charge int64) error {
 	if again == 0 || closes(e, h) {
 		return nil
 	}
-	return &envelope.Error{Code: envelope.CodeRateLimited, Details: map[string]any{"limit": "inbox"}, RetryAfter: again,
+	return &envelope.Error{Code: envelope.CodeRateLimited, Details: map[string]any{envelope.DetailLimit: envelope.LimitInbox}, RetryAfter: again,
 		Message: "the recipient's inbox is full; try again when some of what waits there has expired"}
 }
 
@@ -218,7 +218,7 @@ func (g *group) admitListing(e relay.Entry) error {
 	if others < relay.MaxManifests {
 		return nil
 	}
-	return &envelope.Error{Code: envelope.CodeRateLimited, Details: map[string]any{"limit": "manifestsPerAgent"}, RetryAfter: comeAgain,
+	return &envelope.Error{Code: envelope.CodeRateLimited, Details: map[string]any{envelope.DetailLimit: envelope.LimitManifestsPerAgent}, RetryAfter: comeAgain,
 		Message: "the directory has " + strconv.Itoa(others) + " manifests of this agent, and keeps no more; replace one by using its id again"}
 }
 

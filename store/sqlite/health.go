@@ -15,6 +15,7 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/store/ledger"
 )
 
 // Errors of writes. The first is returned in the state diskFull, the second in diskFailed, the third in any.
@@ -31,8 +32,7 @@ var (
 // a restart ends. After a failed fsync the kernel may have dropped what it could not write, and the next fsync would
 // report success all the same. Only opening the database again, which reads what is there, can be trusted.
 func (c *care) failed(err error) error {
-	var refusal *envelope.Error
-	if err == nil || errors.As(err, &refusal) {
+	if err == nil || ledger.IsRefusal(err) {
 		return err
 	}
 	code := codeOf(err)
@@ -110,8 +110,7 @@ func ofData(err error) bool {
 
 // codeOf returns SQLite's extended code of an error, SQLITE_OK if it is none of SQLite's.
 func codeOf(err error) int {
-	var e *sqlite.Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*sqlite.Error](err); ok {
 		return e.Code()
 	}
 	return sqlite3.SQLITE_OK

@@ -190,8 +190,7 @@ func together(t testing.TB, s *Store, entries []relay.Entry) []error {
 }
 
 func isCode(err error, code envelope.Code) bool {
-	var refusal *envelope.Error
-	return errors.As(err, &refusal) && refusal.Code == code
+	return envelope.CodeOf(err) == code
 }
 
 // rest reads what a child still has to say and waits for its end.

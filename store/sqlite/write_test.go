@@ -203,9 +203,8 @@ func TestRefusedRequestLeavesNothing(t *testing.T) {
 }
 
 func codeOfRefusal(err error) envelope.Code {
-	var refusal *envelope.Error
-	errors.As(err, &refusal)
-	if refusal == nil {
+	refusal, ok := errors.AsType[*envelope.Error](err)
+	if !ok {
 		return ""
 	}
 	return refusal.Code

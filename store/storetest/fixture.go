@@ -131,8 +131,7 @@ func (f *fixture) refused(e relay.Entry, code envelope.Code) {
 
 // codeOf returns the code of a refusal, "" for another error and for none.
 func codeOf(err error) envelope.Code {
-	var refusal *envelope.Error
-	if errors.As(err, &refusal) {
+	if refusal, ok := errors.AsType[*envelope.Error](err); ok {
 		return refusal.Code
 	}
 	return ""

@@ -86,8 +86,8 @@ func testQuota(t *testing.T, open Opener) {
 		f := full(t)
 		f.pass(10 * time.Second)
 		_, err := f.Append(f.Context(), f.entry(alice, to(bob, in("t3", request))))
-		var refusal *envelope.Error
-		if !errors.As(err, &refusal) || refusal.RetryAfter != 50*time.Second {
+		refusal, ok := errors.AsType[*envelope.Error](err)
+		if !ok || refusal.RetryAfter != 50*time.Second {
 			t.Fatalf("error %#v, want to be told to come again in 50s", err)
 		}
 		f.pass(50*time.Second - 1)
@@ -105,8 +105,8 @@ func testQuota(t *testing.T, open Opener) {
 		f.refused(f.entry(alice, to(bob, in("t3", request))), envelope.CodeRateLimited)
 		f.pass(-15 * time.Minute)
 		_, err := f.Append(f.Context(), f.entry(alice, to(bob, in("t3", request))))
-		var refusal *envelope.Error
-		if !errors.As(err, &refusal) || refusal.RetryAfter > time.Minute {
+		refusal, ok := errors.AsType[*envelope.Error](err)
+		if !ok || refusal.RetryAfter > time.Minute {
 			t.Fatalf("error %#v, want to be told to come again within a minute", err)
 		}
 	})
@@ -189,8 +189,8 @@ func testQuota(t *testing.T, open Opener) {
 		taken := 6
 		for ; taken <= 12; taken++ {
 			if _, err := f.Append(f.Context(), from(int64(taken), lasting(20*time.Second, in(fmt.Sprint("u", taken), request)))); err != nil {
-				var refusal *envelope.Error
-				if !errors.As(err, &refusal) || refusal.RetryAfter != time.Minute {
+				refusal, ok := errors.AsType[*envelope.Error](err)
+				if !ok || refusal.RetryAfter != time.Minute {
 					t.Errorf("error %#v, want to be told to come again in a minute", err)
 				}
 				break

@@ -138,8 +138,8 @@ func (c *checker) run(db *sql.DB) (err error) {
 
 // isDamage reports whether the database itself says that it is damaged, as opposed to a failing disk or a full memory.
 func isDamage(err error) bool {
-	var e *sqlite.Error
-	if !errors.As(err, &e) {
+	e, ok := errors.AsType[*sqlite.Error](err)
+	if !ok {
 		return errors.Is(err, errRow)
 	}
 	switch e.Code() & 0xff {
