@@ -145,6 +145,26 @@ func TestNoOwnClock(t *testing.T) {
 	}
 }
 
+// TestErrorsAreFoundInOneWay holds that an error's type is asked for by errors.AsType, which needs no variable, and the
+// code of a refusal by envelope.CodeOf.
+func TestErrorsAreFoundInOneWay(t *testing.T) {
+	for _, dir := range append(packages(t), ".") {
+		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range files {
+			text, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(string(text), "errors.As"+"(") {
+				t.Errorf("%s uses errors.As; use errors.AsType", name)
+			}
+		}
+	}
+}
+
 // TestClientIsLight holds what a program takes on with the Go client: the libraries of the protocol itself.
 func TestClientIsLight(t *testing.T) {
 	allowed := []string{"github.com/agora-relay/agora", "github.com/gowebpki/jcs", "github.com/mr-tron/base58",

@@ -69,15 +69,34 @@ func (r *Relay) Events(ctx context.Context, p *Poll) (Delivery, error) {
 	}
 	defer leave()
 	r.polls.Add(1)
-	defer r.polls.Add(-1)
+	r.observer.Waiting(1)
+	defer func() {
+		r.polls.Add(-1)
+		r.observer.Waiting(-1)
+	}()
 	// The place among the waiters comes first and the look into the store second: what is stored between the two is
 	// then seen twice, by its number, and never missed.
 	w := r.hub.add(p.Filter)
 	defer r.hub.remove(w)
-	if !p.Since.IsZero() {
-		return r.since(ctx, p, w)
+	var d Delivery
+	if p.Since.IsZero() {
+		d, err = r.fromCursor(ctx, p, w)
+	} else {
+		d, err = r.since(ctx, p, w)
 	}
-	return r.fromCursor(ctx, p, w)
+	if err == nil {
+		r.observe(w, d.Events)
+	}
+	return d, err
+}
+
+// observe reports the answer to the poll of w. events are the first of it.
+func (r *Relay) observe(w *waiter, events []Event) {
+	report := DeliveryReport{Events: len(events), Bytes: size(events)}
+	if woke := r.hub.wokeAt(w); len(events) > 0 && !woke.IsZero() {
+		report.Waited, report.Wake = true, time.Since(woke)
+	}
+	r.observer.Delivered(report)
 }
 
 // fromCursor answers a poll with a cursor. Large values are passed by reference, here and below: a stack that has grown

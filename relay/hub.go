@@ -2,6 +2,7 @@ package relay
 
 import (
 	"sync"
+	"time"
 
 	"github.com/agora-relay/agora/envelope"
 )
@@ -21,6 +22,7 @@ type waiter struct {
 	filter Filter
 	woken  chan struct{} // holds one
 	events []Posted      // guarded by hub.mu
+	woke   time.Time     // when the first of events came; guarded by hub.mu
 }
 
 func newHub() *hub { return &hub{waiters: map[key]map[*waiter]struct{}{}} }
@@ -83,6 +85,9 @@ func (h *hub) publish(events []Posted) {
 				if !w.filter.Match(e.Envelope) {
 					continue
 				}
+				if len(w.events) == 0 {
+					w.woke = time.Now()
+				}
 				w.events = append(w.events, e)
 				select {
 				case w.woken <- struct{}{}:
@@ -91,6 +96,13 @@ func (h *hub) publish(events []Posted) {
 			}
 		}
 	}
+}
+
+// wokeAt returns when the first event came that was handed to w; zero: none was.
+func (h *hub) wokeAt(w *waiter) time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return w.woke
 }
 
 // take returns the events handed to w since the last call.

@@ -36,6 +36,8 @@ type Config struct {
 	Now     func() time.Time // nil: time.Now
 	Log     *slog.Logger     // nil: slog.Default
 
+	Observer Observer // nil: NoObserver
+
 	// Of a relay that runs as several nodes.
 	Nonces   Nonces   // nil: this process remembers which signed reads were used
 	Siblings Siblings // nil: there are no other nodes
@@ -53,6 +55,7 @@ type Relay struct {
 	siblings Siblings
 	now      func() time.Time
 	log      *slog.Logger
+	observer Observer
 
 	hub     *hub
 	limiter *limiter
@@ -90,6 +93,9 @@ func New(ctx context.Context, c Config) (*Relay, error) {
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
+	if c.Observer == nil {
+		c.Observer = NoObserver{}
+	}
 	end, err := c.Store.Read(ctx, Query{})
 	if err != nil {
 		return nil, err
@@ -108,7 +114,7 @@ func New(ctx context.Context, c Config) (*Relay, error) {
 	}
 	places := max(2, runtime.GOMAXPROCS(0))
 	return &Relay{policy: policy, store: c.Store, key: c.Key, origin: c.Origin, reads: cmp.Or(c.Reads, ToAll), maxBody: c.MaxBody,
-		limits: c.Limits, siblings: c.Siblings, now: c.Now, log: c.Log,
+		limits: c.Limits, siblings: c.Siblings, now: c.Now, log: c.Log, observer: c.Observer,
 		hub: newHub(), limiter: newLimiter(c.Limits), cursors: cursors, start: end.Cursor,
 		tokens: tokens, nonces: nonces, nonceless: outage{what: "signed reads are refused: the memory of their nonces fails"},
 		reading: newTurns(readsAtOnce, 1), parsing: newTurns(places, (places+1)/2),
@@ -133,6 +139,9 @@ func (r *Relay) Limits() Limits { return r.limits }
 
 // Policy returns what the store decides by, defaults filled in.
 func (r *Relay) Policy() Policy { return r.policy }
+
+// Observer returns who is told what the relay does.
+func (r *Relay) Observer() Observer { return r.observer }
 
 // Now returns the time by the relay's clock.
 func (r *Relay) Now() time.Time { return r.now() }
@@ -184,14 +193,27 @@ func (r *Relay) Waiting() int { return int(r.polls.Load()) }
 // delivered until Receipt.ExpiresAt. Cheap checks come before costly ones, and nothing has an effect before the
 // signature holds (PROTOCOL §1). The wire has admitted the request, see Admit; its sender's allowance is counted here.
 func (r *Relay) Post(ctx context.Context, from Peer, body []byte) (Receipt, error) {
+	report := PostReport{Bytes: len(body)}
+	receipt, err := r.post(ctx, from, body, &report)
+	report.Code, report.Duplicate = envelope.CodeOf(err), receipt.Duplicate
+	r.observer.Posted(report)
+	return receipt, err
+}
+
+// post does what Post does, and notes the times it takes.
+func (r *Relay) post(ctx context.Context, from Peer, body []byte, report *PostReport) (Receipt, error) {
 	if err := r.draining(); err != nil {
 		return Receipt{}, err
 	}
+	began := time.Now()
 	entry, err := r.accept(from, body)
+	checked := time.Now()
+	report.Check = checked.Sub(began)
 	if err != nil {
 		return Receipt{}, err
 	}
 	receipt, err := r.append(ctx, from, entry)
+	report.Store = time.Since(checked)
 	r.noteRefusal(from, entry.Envelope.Sender.ID, err)
 	if receipt.Duplicate {
 		r.giveBack(from, entry.Envelope)

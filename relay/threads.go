@@ -111,8 +111,10 @@ func (r *Relay) sweep(ctx context.Context) {
 	defer tick.Stop()
 	var due horizon
 	for {
-		err := r.store.Expire(ctx, due.look(r.now(), time.Now()), r.timeoutNotices)
+		began := time.Now()
+		err := r.store.Expire(ctx, due.look(r.now(), began), r.timeoutNotices)
 		if ctx.Err() == nil {
+			r.observer.Swept(time.Since(began), err)
 			r.noteSweep(err)
 		}
 		select {
@@ -125,8 +127,8 @@ func (r *Relay) sweep(ctx context.Context) {
 
 // noteSweep keeps how a sweep went. A failure is logged when it begins, and not again every second.
 func (r *Relay) noteSweep(err error) {
-	var trouble *envelope.Error
-	if err != nil && !errors.As(err, &trouble) {
+	trouble, refused := errors.AsType[*envelope.Error](err)
+	if err != nil && !refused {
 		trouble = envelope.Errorf(envelope.CodeUnavailable, "the relay's store fails; the reason is in its log")
 	}
 	before := r.trouble.Swap(trouble)

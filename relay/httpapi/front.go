@@ -234,9 +234,21 @@ func (s *site) answerError(w http.ResponseWriter, r *http.Request, err error) {
 	answer, known := s.Errors(err)
 	if !known {
 		s.log.Error("request failed", "method", r.Method, "path", r.URL.Path, "err", err)
-		answer, _ = s.Errors(envelope.Errorf(envelope.CodeInternal, "the relay could not do this; the reason is in its log"))
+		err = envelope.Errorf(envelope.CodeInternal, "the relay could not do this; the reason is in its log")
+		answer, _ = s.Errors(err)
 	}
+	s.observe(answer.Status, err)
 	if err := answer.write(w); err != nil {
 		s.log.Error("an error cannot be written as JSON", "err", err)
 	}
+}
+
+// observe reports an error that a client gets; status 0: its connection is closed instead.
+func (f *Front) observe(status int, err error) {
+	var code envelope.Code
+	var limit string
+	if e, ok := errors.AsType[*envelope.Error](err); ok { // else it is a mount's own
+		code, limit = e.Code, e.Limit()
+	}
+	f.relay.Observer().Refused(status, code, limit)
 }

@@ -145,6 +145,7 @@ func (c *connections) changed(connection net.Conn, state http.ConnState) {
 		}
 		leave, err := c.front.relay.Connect(relay.Peer{Addr: from})
 		if err != nil {
+			c.front.observe(0, err)
 			c.front.log.Debug("connection closed", "from", from, "err", errors.Join(err, connection.Close()))
 			return
 		}

@@ -38,6 +38,7 @@ type Options struct {
 	AcceptLoss bool             // open also what lacks acknowledged events, under a new epoch
 	Log        *slog.Logger     // nil: slog.Default
 	Now        func() time.Time // nil: time.Now
+	Observer   relay.Observer   // is told of commits; nil: relay.NoObserver
 
 	every time.Duration // between two ticks of care; 0: a second
 }
@@ -62,6 +63,9 @@ func (o Options) WithDefaults() Options {
 	}
 	if o.Now == nil {
 		o.Now = time.Now
+	}
+	if o.Observer == nil {
+		o.Observer = relay.NoObserver{}
 	}
 	if o.every == 0 {
 		o.every = time.Second

@@ -41,6 +41,7 @@ type writer struct {
 	agents  map[int64]struct{}   // the parties with a manifest
 	keys    [2][]byte            // buffers of loadKnown
 	last    relay.Seq            // the last number given to an event
+	commit  time.Duration        // how long the last commit took
 
 	mostPages int64 // that the database may have, see limitSize
 
@@ -131,6 +132,7 @@ func (w *writer) group(first job) []job {
 func (w *writer) appendGroup(group []job) {
 	outcomes := make([]outcome, len(group))
 	var posted []relay.Posted
+	began := time.Now()
 	err := w.store.care.refusal()
 	if err == nil {
 		err = w.transact(func() (err error) {
@@ -140,6 +142,9 @@ func (w *writer) appendGroup(group []job) {
 	}
 	switch {
 	case err == nil:
+		report := relay.CommitReport{Events: len(posted), Commit: w.commit}
+		report.Work = max(0, time.Since(began)-w.commit)
+		w.store.options.Observer.Committed(report)
 		// Where the mark cannot be written, what is stored is stored, and the store is closed to what comes next.
 		_ = w.committed(posted, time.Time{})
 	case len(group) > 1 && ofData(err):
@@ -208,7 +213,9 @@ func (w *writer) transact(f func() error) error {
 	err := f()
 	harmless := err != nil && ofData(err)
 	if err == nil {
+		began := time.Now()
 		_, err = w.stmts.commit.ExecContext(ctx)
+		w.commit = time.Since(began)
 	}
 	if err == nil {
 		return nil
