@@ -1,28 +1,36 @@
-// Package bench puts a relay under load and says what it bears: the load generator behind `agora bench`.
+// Package bench is the load generator behind `agora bench`. It measures how many events per second a relay accepts and
+// how fast it delivers them.
 //
-// It posts real signed envelopes from many keys over HTTP, and it verifies what it counts. A post counts as accepted if
-// it is answered 200 with its own id and not as a duplicate; after the run the relay is asked for everything since the
-// start and must hand out each accepted envelope once, byte for byte; where polls wait, each envelope must reach its
-// poll once. What does not hold is in Report.Mismatches.
+// The package posts real signed envelopes from many keys over HTTP and verifies everything that it counts:
+//   - A post counts as accepted if the relay answers 200 with the envelope's own id and does not call it a duplicate.
+//   - After the run, the package reads all events that the relay has stored since the start. Each accepted envelope
+//     must appear exactly once, byte for byte.
+//   - In the modes Deliver and Mixed, each accepted envelope must also reach the poll on its inbox exactly once.
 //
-// Every rate is also given as a ratio to std, how many signatures crypto/ed25519 verifies a second on all cores,
-// measured just before and just after: a figure from a busy or a small machine can be compared with others by it.
+// Report.Mismatches lists every violation.
 //
-// A rate can also be given as a ratio to the floor: a bare net/http server that only verifies and answers, which is the
-// least that any relay on net/http must do. The floor is another process on this machine. The same client loads it in
-// turns with the relay, over as many connections, with the same envelopes, for as long. So what the machine, its kernel
-// and the client cost is in both rates, and the ratio can be compared between machines. The median of the turns' ratios
-// counts. See Options.Floor and ServeFloor.
+// Every rate is also given as a ratio to std. std is the number of signatures that crypto/ed25519 verifies per second
+// on all cores. It is measured just before and just after the run. The ratio makes figures comparable even if the
+// machine is small or busy with other work.
 //
-// Signing costs nearly what verifying costs, so nothing is signed while the clock runs. Envelopes are signed in stocks
-// beforehand, and if a run outlasts its stock the clock stands still, and the posts with it, until the next is signed.
-// An envelope is kept as its number and its signature, 96 bytes; all the rest of it follows from the number, for the
-// post as for the comparison with what comes back. Its ts is the time of signing, and what has become too old by the
-// time of its post is left out. It lives for an hour (meta.ttl), which is how long a run burdens the relay.
+// The rate of accepted posts can also be given as a ratio to the floor. The floor is a bare net/http server that only
+// verifies one signature and answers. This is the least work that any relay on net/http must do. The floor runs as a
+// separate process on this machine. The same client loads the relay and the floor in turns, with the same number of
+// connections, the same envelopes and the same duration. The cost of the machine, its kernel and the client is
+// therefore part of both rates, and the ratio can be compared between machines. The reported ratio is the median over
+// all turns. See Options.Floor and ServeFloor.
 //
-// The generator shares the machine with the relay it measures, so it is made to be cheap: HTTP/1.1 over connections of
-// its own, about half the cost of net/http's client, and receipts and pages are compared, not decoded, wherever they
-// have the form expected. It spends no goroutine or byte on what it does not count. It reports its own CPU time.
+// Signing costs almost as much CPU time as verifying, so nothing is signed while the clock runs. Envelopes are signed
+// in batches beforehand. If a run needs more envelopes than have been signed, the posting and the clock stop until the
+// next batch is signed. For each envelope the package keeps only a record of 96 bytes, with the signature. All other
+// fields follow from the envelope's number. The package uses the number to build the post, and again to check what the
+// relay returns. An envelope's ts is the time of signing. Envelopes that have become too old before they are posted are
+// skipped. An envelope lives for one hour in the relay (meta.ttl), so a run occupies space in the relay for one hour.
+//
+// The generator shares the machine with the relay that it measures, so it is built to use little CPU time. It speaks
+// HTTP/1.1 over its own connections, at about half the cost of net/http's client. It compares events with the
+// expected bytes and does not decode them. It decodes a receipt only if the receipt differs from the expected form. It
+// reports its own CPU time.
 package bench
 
 import (
@@ -37,53 +45,65 @@ import (
 	"time"
 )
 
-// Mode is what a run measures.
+// Mode selects what a run measures.
 type Mode string
 
 const (
-	Post    Mode = "post"    // how many events a second are accepted, and how soon
-	Deliver Mode = "deliver" // how soon an event arrives at the poll that waits for it
-	Mixed   Mode = "mixed"   // both at once, flat out
-	CatchUp Mode = "catchup" // how many events a second one reader gets who is far behind, a page of 1000 at a time
+	// Post measures how many events per second the relay accepts and how long each answer takes.
+	Post Mode = "post"
+	// Deliver measures how long an event takes to arrive at the poll that waits for it.
+	Deliver Mode = "deliver"
+	// Mixed measures accepted events and delivery together, at full speed.
+	Mixed Mode = "mixed"
+	// CatchUp measures how many events per second one reader gets that is far behind. It reads pages of 1000 events.
+	CatchUp Mode = "catchup"
 )
 
 // Modes returns every Mode.
 func Modes() []Mode { return []Mode{Post, Deliver, Mixed, CatchUp} }
 
-// Options say what to do. The zero value posts flat out for ten seconds.
+// Options configure a run. The zero value posts at full speed for ten seconds.
 type Options struct {
-	Mode        Mode          // empty: Post
-	Connections int           // that post; 0: 32
-	Senders     int           // keys that sign; 0: 256
-	Pollers     int           // polls that wait in Deliver and Mixed, each on an inbox of its own; 0: 100
-	Idle        int           // further polls that wait all the time on inboxes nobody writes to
-	Body        int           // size of an envelope's canonical form in bytes, from MinBody; 0: 730
-	Pretty      bool          // post bodies that are not canonical: pretty-printed, members in any order
-	Rate        float64       // posts a second; 0: flat out, but 200 in Deliver
-	Duration    time.Duration // of the measurement; 0: 10 s, or with a Count as long as it takes, 10 minutes at most
-	Count       int           // ends the measurement after so many posts; 0: none does, but 100 000 in CatchUp
-	WarmUp      time.Duration // posts before the measurement that are verified and not measured
-	Foreign     bool          // allow a relay that is not on this machine's loopback interface
-	PID         int           // of the relay, on this machine; 0: found by the port it listens on, if it can be
-	Floor       []string      // command that runs ServeFloor, to load it in turns with the relay; nil: no floor
-	Progress    func(Progress)
+	Mode        Mode    // what to measure; empty: Post
+	Connections int     // connections that post, 1 to 20 000; 0: 32
+	Senders     int     // keys that sign envelopes, 1 to 1 000 000; 0: 256
+	Pollers     int     // polls that wait in Deliver and Mixed, each on its own inbox, up to 20 000; 0: 100
+	Idle        int     // additional polls on inboxes that never get an event, up to 50 000
+	Body        int     // size of an envelope's canonical form in bytes, MinBody to 100 000; 0: 730
+	Pretty      bool    // post bodies that are not canonical: pretty-printed, members in random order
+	Rate        float64 // posts per second, 0.1 to 1 000 000; 0: full speed, but 200 per second in Deliver
 
-	calibration time.Duration // of std, each time; 0: a second
+	// Duration is how long to measure, up to one hour. 0 means 10 seconds. If Count is set, 0 means as long as the
+	// posts take, at most 10 minutes.
+	Duration time.Duration
+	// Count ends the measurement after that many posts. 0 means 100 000 in CatchUp. In the other modes 0 means the
+	// largest possible count, 10 000 000.
+	Count int
+	// WarmUp is how long to post before the measurement, up to one minute. These posts are verified and not measured.
+	// CatchUp has no warm-up.
+	WarmUp time.Duration
+
+	Foreign  bool     // allow a relay that is not on this machine's loopback interface
+	PID      int      // process id of the relay on this machine; 0: look it up by the relay's port, if possible
+	Floor    []string // command that runs ServeFloor, which is then loaded in turns with the relay; nil: no floor
+	Progress func(Progress)
+
+	calibration time.Duration // how long each measurement of std takes; 0: one second
 }
 
-// Progress is told once a second.
+// Progress is what a run passes to Options.Progress once a second.
 type Progress struct {
-	Doing  string  // such as "measuring"
-	Events int64   // so far
-	Rate   float64 // a second, since the last time
+	Doing  string  // the current phase, such as "posting"
+	Events int64   // events counted in this phase so far
+	Rate   float64 // events per second since the previous call
 }
 
 const (
-	defaultDuration = 10 * time.Second
-	longest         = time.Hour        // for a Duration
-	longestCount    = 10 * time.Minute // for a Count without Duration
-	longestWarmUp   = time.Minute
-	most            = 10_000_000 // posts of a run
+	defaultDuration  = 10 * time.Second
+	maxDuration      = time.Hour        // the largest Duration
+	maxCountDuration = 10 * time.Minute // the Duration if only a Count is given
+	maxWarmUp        = time.Minute
+	maxPosts         = 10_000_000 // the largest Count
 )
 
 func (o Options) withDefaults() Options {
@@ -100,39 +120,39 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Mode == CatchUp {
 		o.Count = cmp.Or(o.Count, 100_000)
-		o.WarmUp = 0 // filling the relay warms it
+		o.WarmUp = 0 // the posts that fill the relay already warm it up
 	}
 	if o.Duration == 0 {
 		o.Duration = defaultDuration
 		if o.Count > 0 {
-			o.Duration = longestCount
+			o.Duration = maxCountDuration
 		}
 	}
-	o.Count = cmp.Or(o.Count, most)
+	o.Count = cmp.Or(o.Count, maxPosts)
 	return o
 }
 
 func (o Options) delivers() bool { return o.Mode == Deliver || o.Mode == Mixed }
 
-// Check says what is wrong with o or baseURL as Run would, without asking anybody.
+// Check returns an error if o or baseURL is invalid. Run makes the same check. Check sends no request.
 func (o Options) Check(baseURL string) error {
 	to, err := parseTarget(baseURL)
 	if err != nil {
 		return err
 	}
 	if !o.Foreign && !onLoopback(to.host) {
-		return fmt.Errorf("%s is not on this machine's loopback interface, and a relay of others' would be kept from its work; "+
-			"if it is yours to burden, say --yes", to.host)
+		return fmt.Errorf("%s is not on this machine's loopback interface, and a load test can disturb the other "+
+			"users of a relay; pass --yes if you may put load on this one", to.host)
 	}
 	if o.Pollers != 0 && !o.withDefaults().delivers() {
-		return fmt.Errorf("--pollers wait in the modes deliver and mixed only")
+		return fmt.Errorf("--pollers is for the modes deliver and mixed")
 	}
 	o = o.withDefaults()
 	if !slices.Contains(Modes(), o.Mode) {
 		return fmt.Errorf("--mode must be post, deliver, mixed or catchup, not %q", o.Mode)
 	}
 	if (o.Mode == Mixed || o.Mode == CatchUp) && o.Rate != 0 {
-		return fmt.Errorf("--rate is for the modes post and deliver; mixed and catchup run flat out")
+		return fmt.Errorf("--rate is for the modes post and deliver; mixed and catchup always post at full speed")
 	}
 	if len(o.Floor) > 0 && (o.Mode != Post || o.Rate != 0) {
 		return fmt.Errorf("--floor is for the mode post without --rate")
@@ -141,29 +161,36 @@ func (o Options) Check(baseURL string) error {
 		name         string
 		have, lo, hi int
 	}{
-		{"--connections", o.Connections, 1, 20_000}, {"--senders", o.Senders, 1, 1_000_000}, {"--pollers", o.Pollers, 0, 20_000},
-		{"--idle", o.Idle, 0, 50_000}, {"--body", o.Body, MinBody, 100_000}, {"--count", o.Count, 1, most}, {"--pid", o.PID, 0, 1 << 30},
+		{"--connections", o.Connections, 1, 20_000},
+		{"--senders", o.Senders, 1, 1_000_000},
+		{"--pollers", o.Pollers, 0, 20_000},
+		{"--idle", o.Idle, 0, 50_000},
+		{"--body", o.Body, MinBody, 100_000},
+		{"--count", o.Count, 1, maxPosts},
+		{"--pid", o.PID, 0, 1 << 30},
 	} {
 		if f.have < f.lo || f.have > f.hi {
 			return fmt.Errorf("%s must be from %d to %d", f.name, f.lo, f.hi)
 		}
 	}
-	if !(o.Rate == 0 || o.Rate >= 0.1 && o.Rate <= 1e6) { // said so that NaN is out, too
-		return fmt.Errorf("--rate must be from 0.1 to 1000000 a second, or 0 for flat out")
+	if !(o.Rate == 0 || o.Rate >= 0.1 && o.Rate <= 1e6) { // written as a negation so that NaN is rejected too
+		return fmt.Errorf("--rate must be from 0.1 to 1000000 a second, or 0 for full speed")
 	}
-	if o.Duration <= 0 || o.Duration > longest {
-		return fmt.Errorf("--duration must be more than 0 and at most %v", longest)
+	if o.Duration <= 0 || o.Duration > maxDuration {
+		return fmt.Errorf("--duration must be more than 0 and at most %v", maxDuration)
 	}
-	if o.WarmUp < 0 || o.WarmUp > longestWarmUp {
-		return fmt.Errorf("--warmup must be from 0 to %v", longestWarmUp)
+	if o.WarmUp < 0 || o.WarmUp > maxWarmUp {
+		return fmt.Errorf("--warmup must be from 0 to %v", maxWarmUp)
 	}
 	return nil
 }
 
 func parseTarget(baseURL string) (target, error) {
 	u, err := url.Parse(baseURL)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
-		return target{}, fmt.Errorf("want the relay's address, such as http://127.0.0.1:8789")
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" ||
+		u.RawQuery != "" || u.Fragment != "" || u.User != nil {
+		return target{}, fmt.Errorf("the relay's address must be a URL such as http://127.0.0.1:8789, " +
+			"without user name, query or fragment")
 	}
 	port := u.Port()
 	if port == "" {
@@ -173,15 +200,17 @@ func parseTarget(baseURL string) (target, error) {
 		address: net.JoinHostPort(u.Hostname(), port), path: strings.TrimRight(u.EscapedPath(), "/")}, nil
 }
 
-// onLoopback reports whether host means this machine without asking a resolver, whose word may change.
+// onLoopback reports whether host is "localhost" or a loopback address. It makes no DNS lookup, because the result of a
+// lookup can change.
 func onLoopback(host string) bool {
 	addr, err := netip.ParseAddr(host)
 	return strings.EqualFold(host, "localhost") || err == nil && addr.Unmap().IsLoopback()
 }
 
-// Run measures the relay at baseURL. The error says why nothing could be measured: misused options, or no relay there. A
-// relay that refuses, lies or breaks off is no error: see Report.Holds. If ctx ends, what was posted until then is
-// verified and reported.
+// Run measures the relay at baseURL. It returns an error if nothing could be measured: if an option is invalid, if no
+// Agora relay answers, if the floor does not start, or if ctx ends before the measurement. A relay that refuses posts,
+// gives wrong answers or closes connections does not cause an error; see Report.Holds for such a run. If ctx ends
+// during the measurement, Run verifies and reports what was posted until then.
 func Run(ctx context.Context, baseURL string, o Options) (Report, error) {
 	if err := o.Check(baseURL); err != nil {
 		return Report{}, err

@@ -15,21 +15,24 @@ import (
 	"github.com/agora-relay/agora/didkey"
 )
 
-// floorLine is what ServeFloor writes when it takes requests. The server's URL follows.
+// floorLine begins the line that ServeFloor writes when it is ready for requests. The server's URL follows it.
 const floorLine = "floor listening on "
 
-// FloorCommand returns the command that makes the given agora binary a floor. See Options.Floor.
+// FloorCommand returns the command that runs the given agora binary as a floor. It is a value for Options.Floor.
 func FloorCommand(agora string) []string {
 	return []string{agora, "bench", "--serve-floor", "http://127.0.0.1:0"}
 }
 
-// ServeFloor runs the floor: a net/http server that does the least that any relay on net/http must do for a post. It
-// reads the body, verifies its signature with crypto/ed25519 and answers with a receipt. It parses no JSON, checks no
-// field and stores nothing. The body must be an envelope of this package in its canonical form, because then the signed
-// bytes are the body without its sig.
+// ServeFloor runs the floor: a net/http server that does the least work that any relay on net/http must do for a post.
+// It reads the body, verifies the signature with crypto/ed25519 and answers with a receipt. It parses no JSON, checks
+// no field and stores nothing. The body must be an envelope of this package in its canonical form, because then the
+// signed bytes are the body without its sig.
 //
-// The server listens at the host and port of baseURL, writes its address to out and runs until in ends. It does not
-// listen to signals: the bench that started it closes in when it needs it no more, and so does the end of that bench.
+// The server listens at the host and port of baseURL, which must be a loopback address. It writes its address to out
+// and runs until in ends. It does not react to signals. The program that started it ends it by closing in. The floor
+// also ends when that program ends, because the operating system then closes in.
+//
+// ServeFloor returns an error if baseURL is invalid, if the server cannot listen or fails, or if in or out fails.
 func ServeFloor(baseURL string, in io.Reader, out io.Writer) error {
 	to, err := parseTarget(baseURL)
 	if err != nil {
@@ -42,7 +45,7 @@ func ServeFloor(baseURL string, in io.Reader, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	// Any server needs bounds on time. These are those of the relay.
+	// A server must limit how long a client may take. These are the limits of the relay.
 	server := &http.Server{
 		Handler:           http.HandlerFunc(answerFloor),
 		ReadHeaderTimeout: 5 * time.Second,
@@ -62,15 +65,16 @@ func ServeFloor(baseURL string, in io.Reader, out io.Writer) error {
 	return err
 }
 
-// maxFloorBody is more than the largest envelope of a run, in bytes.
+// maxFloorBody is the largest body that the floor accepts, in bytes. It is larger than any envelope of a run.
 const maxFloorBody = 128 << 10
 
-// floorBuffers holds buffers for bodies, as *[]byte.
+// floorBuffers contains buffers for bodies, of type *[]byte.
 var floorBuffers = sync.Pool{New: func() any { return new([]byte) }}
 
 var floorContent = []string{"application/json"}
 
-// answerFloor answers one post: 200 with a receipt, 401 if the signature is wrong, 400 if the body is no envelope.
+// answerFloor answers one post. It answers 200 with a receipt, 401 if the signature is wrong, or 400 if the request is
+// not a post of an envelope.
 func answerFloor(w http.ResponseWriter, r *http.Request) {
 	w.Header()["Content-Type"] = floorContent
 	if r.Method != http.MethodPost || r.ContentLength < 0 || r.ContentLength > maxFloorBody {
@@ -96,25 +100,25 @@ func answerFloor(w http.ResponseWriter, r *http.Request) {
 		refuseFloor(w, http.StatusUnauthorized)
 		return
 	}
-	// The form is that of the relay's receipt, so the generator reads both in the same way.
+	// The receipt has the same form as the relay's, so that the generator reads both in the same way.
 	var space [128]byte
 	receipt := append(space[:0], `{"ok":true,"id":"msg_`...)
 	receipt = append(receipt, post.id[:]...)
 	receipt = append(receipt, `","cursor":"","duplicate":false,"expiresAt":""}`...)
-	_, _ = w.Write(receipt) // a client that has left needs no answer
+	_, _ = w.Write(receipt) // an error means that the client has closed the connection
 }
 
 func refuseFloor(w http.ResponseWriter, status int) {
 	w.WriteHeader(status)
-	_, _ = io.WriteString(w, `{"ok":false}`) // a client that has left needs no answer
+	_, _ = io.WriteString(w, `{"ok":false}`) // an error means that the client has closed the connection
 }
 
-// floorPost is what the floor takes from a body.
+// floorPost is the content of a body that the floor uses.
 type floorPost struct {
 	id     [26]byte
 	key    ed25519.PublicKey
 	sig    [ed25519.SignatureSize]byte
-	signed []byte // what the signature covers, in the body's memory
+	signed []byte // the bytes that the signature covers, in the body's memory
 }
 
 var (
@@ -123,8 +127,9 @@ var (
 	sigMember    = []byte(`,"sig":"`)
 )
 
-// parseFloorPost finds the parts of a canonical envelope of this package and cuts the sig out of body. Members are sorted
-// in the canonical form: id comes first, and sender comes before sig.
+// parseFloorPost finds the id, the sender's key and the sig in a canonical envelope of this package. It removes the sig
+// from body to get the signed bytes. In the canonical form the members are sorted: id comes first, and sender comes
+// before sig.
 func parseFloorPost(body []byte) (p floorPost, ok bool) {
 	rest, ok := bytes.CutPrefix(body, idMember)
 	if !ok || copy(p.id[:], rest) != len(p.id) {
@@ -136,20 +141,21 @@ func parseFloorPost(body []byte) (p floorPost, ok bool) {
 	}
 	sender += len(senderMember)
 	cut := bytes.Index(body[sender:], sigMember)
-	if cut < len(marks[partSender]) {
+	if cut < len(placeholders[partSender]) {
 		return p, false
 	}
 	cut += sender
 	sig := body[cut+len(sigMember):]
-	if len(sig) <= len(marks[partSig]) || sig[len(marks[partSig])] != '"' {
+	if len(sig) <= len(placeholders[partSig]) || sig[len(placeholders[partSig])] != '"' {
 		return p, false
 	}
-	if n, err := base64.RawURLEncoding.Decode(p.sig[:], sig[:len(marks[partSig])]); err != nil || n != len(p.sig) {
+	if n, err := base64.RawURLEncoding.Decode(p.sig[:], sig[:len(placeholders[partSig])]); err != nil ||
+		n != len(p.sig) {
 		return p, false
 	}
-	if p.key = didkey.DID(body[sender : sender+len(marks[partSender])]).PublicKey(); p.key == nil {
+	if p.key = didkey.DID(body[sender : sender+len(placeholders[partSender])]).PublicKey(); p.key == nil {
 		return p, false
 	}
-	p.signed = append(body[:cut], sig[len(marks[partSig])+1:]...)
+	p.signed = append(body[:cut], sig[len(placeholders[partSig])+1:]...)
 	return p, true
 }

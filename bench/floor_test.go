@@ -16,11 +16,11 @@ import (
 	"time"
 )
 
-// beFloor is what the test binary does if its first argument is one of these. See TestMain.
-var beFloor = map[string]func() error{
+// floorPrograms are the programs that the test binary runs if its first argument is one of these names. See TestMain.
+var floorPrograms = map[string]func() error{
 	"floor": func() error { return ServeFloor("http://127.0.0.1:0", os.Stdin, os.Stdout) },
-	// One that ends well, but does not verify.
-	"credulous floor": func() error {
+	// A floor that ends without an error, but verifies no signature.
+	"floor without verification": func() error {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.WriteString(w, `{"ok":true}`)
 		}))
@@ -35,8 +35,8 @@ var beFloor = map[string]func() error{
 		_, err := io.Copy(io.Discard, os.Stdin)
 		return err
 	},
-	// One that breaks down when it is asked to end.
-	"broken floor": func() error {
+	// A floor that works, but returns an error when it is told to end.
+	"floor that ends with an error": func() error {
 		if err := ServeFloor("http://127.0.0.1:0", os.Stdin, os.Stdout); err != nil {
 			return err
 		}
@@ -44,7 +44,7 @@ var beFloor = map[string]func() error{
 	},
 }
 
-// withFloor is a run of a few posts in turns with a floor.
+// withFloor returns options for a run of 60 posts in turns with a floor. kind is a name in floorPrograms.
 func withFloor(t *testing.T, kind string) Options {
 	t.Helper()
 	self, err := os.Executable()
@@ -56,14 +56,15 @@ func withFloor(t *testing.T, kind string) Options {
 	return o
 }
 
-// TestFloorRatio holds that a report has both ratios, and that the ratio to the floor is the median of the turns'.
+// TestFloorRatio checks that a report contains both ratios, and that the ratio to the floor is the median of the turns'
+// ratios.
 func TestFloorRatio(t *testing.T) {
 	t.Parallel()
-	var fromFloor atomic.Int64
+	var received atomic.Int64 // posts that reached the relay
 	url := start(t, func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if isPost(r) {
-				fromFloor.Add(1)
+				received.Add(1)
 			}
 			next.ServeHTTP(w, r)
 		})
@@ -97,8 +98,8 @@ func TestFloorRatio(t *testing.T) {
 	if below < fewestTurns/2 || above < fewestTurns/2 {
 		t.Errorf("%g is not the median of %+v", r.FloorRatio, f.Turns)
 	}
-	if got := fromFloor.Load(); got != r.Stored+1 { // and the run's first post
-		t.Errorf("the relay got %d posts, and stored %d: some were the floor's", got, r.Stored)
+	if got := received.Load(); got != r.Stored+1 { // one more, because Stored does not count the run's first post
+		t.Errorf("the relay got %d posts and stored %d, so it got posts of the floor", got, r.Stored)
 	}
 	checkForms(t, r)
 	checkFloorForms(t, r)
@@ -123,34 +124,36 @@ func checkFloorForms(t *testing.T, r Report) {
 		t.Fatal(err)
 	}
 	if members.RateRatio != r.RateRatio || members.FloorRatio != r.FloorRatio || members.Floor.PID != r.Floor.PID ||
-		members.Floor.URL != r.Floor.URL || !members.Floor.SameMachine || len(members.Floor.Turns) != len(r.Floor.Turns) {
+		members.Floor.URL != r.Floor.URL || !members.Floor.SameMachine ||
+		len(members.Floor.Turns) != len(r.Floor.Turns) {
 		t.Errorf("%s", text)
 	}
-	var people strings.Builder
-	if err := r.WriteText(&people); err != nil {
+	var printed strings.Builder
+	if err := r.WriteText(&printed); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
 		fmt.Sprintf("%.3f × std = %.3f × floor", r.RateRatio, r.FloorRatio),
 		fmt.Sprintf("at %s, process %d on this machine", r.Floor.URL, r.Floor.PID), "8 turns",
 	} {
-		if !strings.Contains(people.String(), want) {
-			t.Errorf("%q is not in\n%s", want, people.String())
+		if !strings.Contains(printed.String(), want) {
+			t.Errorf("%q is not in\n%s", want, printed.String())
 		}
 	}
-	r.Floor.SameMachine = false // r.Floor is the caller's, which is done with it
-	people.Reset()
-	if err := r.WriteText(&people); err != nil || !strings.Contains(people.String(), "another address") {
-		t.Errorf("%v\n%s", err, people.String())
+	r.Floor.SameMachine = false // r.Floor belongs to the caller, but the caller does not use it again
+	printed.Reset()
+	if err := r.WriteText(&printed); err != nil || !strings.Contains(printed.String(), "not on this machine") {
+		t.Errorf("%v\n%s", err, printed.String())
 	}
 	r.Floor.Turns = nil
-	people.Reset()
-	if err := r.WriteText(&people); err != nil || !strings.Contains(people.String(), "floor       no turn was measured\n") {
-		t.Errorf("%v\n%s", err, people.String())
+	printed.Reset()
+	if err := r.WriteText(&printed); err != nil ||
+		!strings.Contains(printed.String(), "floor       no turn was measured\n") {
+		t.Errorf("%v\n%s", err, printed.String())
 	}
 }
 
-// TestFloorVerifies holds that the floor accepts what it must and refuses each change to it.
+// TestFloorVerifies checks that the floor accepts a valid envelope and refuses every changed one.
 func TestFloorVerifies(t *testing.T) {
 	t.Parallel()
 	to, err := parseTarget("http://127.0.0.1:1")
@@ -174,24 +177,24 @@ func TestFloorVerifies(t *testing.T) {
 			t.Errorf("%d bytes: %d %s: %s", size, code, receipt, why)
 		}
 		if !bytes.HasPrefix(receipt, []byte(`{"ok":true,"id":"msg_`)) {
-			t.Errorf("%s is not in the form that is compared and not decoded", receipt)
+			t.Errorf("%s does not have the form that isReceipt recognises without decoding", receipt)
 		}
 		for at := 0; at < len(right); at += 1 + size/1000 {
 			wrong := bytes.Clone(right)
 			wrong[at] ^= 1
 			if code, answer := post(wrong); code != 401 && code != 400 {
-				t.Fatalf("changed at %d of %s: %d %s", at, right, code, answer)
+				t.Fatalf("changed at byte %d of %s: status %d %s, want 400 or 401", at, right, code, answer)
 			}
 		}
 		for length := 0; length < len(right); length += 1 + size/1000 {
 			if code, answer := post(right[:length]); code != 401 && code != 400 {
-				t.Fatalf("cut at %d: %d %s", length, code, answer)
+				t.Fatalf("cut after %d bytes: status %d %s, want 400 or 401", length, code, answer)
 			}
 		}
 		other := s.values(0, new(values))
 		other[partSig] = bytes.Repeat([]byte("A"), len(other[partSig]))
 		if code, answer := post(s.canonical.fill(nil, other)); code != 401 {
-			t.Errorf("an empty signature: %d %s", code, answer)
+			t.Errorf("a signature of zero bytes: status %d %s, want 401", code, answer)
 		}
 	}
 }
@@ -200,23 +203,26 @@ func TestFloorRefusesOtherRequests(t *testing.T) {
 	for _, r := range []*http.Request{
 		httptest.NewRequest(http.MethodGet, "/events", nil),
 		httptest.NewRequest(http.MethodPost, "/events", strings.NewReader(strings.Repeat("x", maxFloorBody+1))),
-		httptest.NewRequest(http.MethodPost, "/events", io.MultiReader(strings.NewReader("{}"))), // of unknown length
+		httptest.NewRequest(http.MethodPost, "/events", io.MultiReader(strings.NewReader("{}"))), // unknown length
 		httptest.NewRequest(http.MethodPost, "/events", strings.NewReader("{}")),
 	} {
 		w := httptest.NewRecorder()
 		answerFloor(w, r)
 		if w.Code != http.StatusBadRequest {
-			t.Errorf("%s of %d bytes: %d", r.Method, r.ContentLength, w.Code)
+			t.Errorf("%s of %d bytes: status %d, want 400", r.Method, r.ContentLength, w.Code)
 		}
 	}
 }
 
-// TestWrongFloor holds that a run does not compare with anything but a floor that verifies.
-func TestWrongFloor(t *testing.T) {
+// TestUnusableFloors checks that a run reports an error if the floor does not verify signatures, does not start or ends
+// with an error, and if the other options do not allow a floor.
+func TestUnusableFloors(t *testing.T) {
 	t.Parallel()
 	url := start(t, nil)
 	for kind, want := range map[string]string{
-		"credulous floor": "status 200, not 401", "silent floor": "where it listens", "other server": `"hello\n"`,
+		"floor without verification": "status 200, not 401",
+		"silent floor":               "where it listens",
+		"other server":               `"hello\n"`,
 	} {
 		if _, err := Run(t.Context(), url, withFloor(t, kind)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", kind, err)
@@ -227,10 +233,10 @@ func TestWrongFloor(t *testing.T) {
 	if _, err := Run(t.Context(), url, o); err == nil || !strings.Contains(err.Error(), "floor does not start") {
 		t.Error(err)
 	}
-	r := bench(t, url, withFloor(t, "broken floor"))
-	var people strings.Builder
-	if err := r.WriteText(&people); err != nil || r.Holds() || !strings.Contains(people.String(), "out of order") {
-		t.Errorf("%v %s", err, people.String())
+	r := bench(t, url, withFloor(t, "floor that ends with an error"))
+	var printed strings.Builder
+	if err := r.WriteText(&printed); err != nil || r.Holds() || !strings.Contains(printed.String(), "out of order") {
+		t.Errorf("%v %s", err, printed.String())
 	}
 	for _, o := range []Options{{Mode: Deliver}, {Mode: Mixed}, {Mode: CatchUp}, {Rate: 5}} {
 		o.Floor = []string{"floor"}
@@ -239,11 +245,11 @@ func TestWrongFloor(t *testing.T) {
 		}
 	}
 	if err := ServeFloor("http://192.0.2.1:0", strings.NewReader(""), io.Discard); err == nil {
-		t.Error("the floor listens to other machines")
+		t.Error("the floor listens on an address that is not loopback")
 	}
 }
 
-// TestFloorInterrupted holds that a run with a floor ends soon and reports the turns it has.
+// TestFloorInterrupted checks that an interrupted run with a floor ends soon and reports the turns that were measured.
 func TestFloorInterrupted(t *testing.T) {
 	t.Parallel()
 	ctx, interrupt := context.WithCancel(t.Context())
@@ -262,22 +268,30 @@ func TestFloorInterrupted(t *testing.T) {
 	}
 }
 
-// TestTurns holds how a run is cut: eight turns or more, none of them much shorter than the others.
+// TestTurns checks how a run is split into turns: into at least eight turns if there are enough posts, and with no turn
+// longer than one and a half seconds.
 func TestTurns(t *testing.T) {
 	for _, c := range []struct {
 		duration time.Duration
 		count    int
 		turns    int
 	}{
-		{10 * time.Second, most, 10}, {4 * time.Second, most, 8}, {time.Hour, 60, 8}, {time.Hour, 40_000, 8},
-		{time.Hour, 3, 3}, {10*time.Second + time.Millisecond, most, 10}, {time.Second, most, 8}, {8, most, 8}, {time.Hour, 1, 1},
+		{10 * time.Second, maxPosts, 10},
+		{4 * time.Second, maxPosts, 8},
+		{time.Hour, 60, 8},
+		{time.Hour, 40_000, 8},
+		{time.Hour, 3, 3},
+		{10*time.Second + time.Millisecond, maxPosts, 10},
+		{time.Second, maxPosts, 8},
+		{8, maxPosts, 8},
+		{time.Hour, 1, 1},
 	} {
 		f := &floor{client: &run{}}
 		f.begin(t.Context(), c.duration, c.count)()
 		turns, duration, count, longest := 0, c.duration, c.count, time.Duration(0)
 		for duration > 0 && count > 0 {
-			d, n := f.turnOf(duration, count)
-			if c.count == most {
+			d, n := f.nextTurn(duration, count)
+			if c.count == maxPosts {
 				duration -= d
 				longest = max(longest, d)
 			} else {
@@ -288,22 +302,22 @@ func TestTurns(t *testing.T) {
 			}
 		}
 		if turns != c.turns || longest > longestTurn*3/2 {
-			t.Errorf("%+v: %d turns, of %v at most", c, turns, longest)
+			t.Errorf("%+v: %d turns, the longest of %v", c, turns, longest)
 		}
 	}
 	var none *floor
-	if d, n := none.turnOf(time.Minute, 7); d != time.Minute || n != 7 {
+	if d, n := none.nextTurn(time.Minute, 7); d != time.Minute || n != 7 {
 		t.Errorf("without a floor: %v, %d", d, n)
 	}
 }
 
-// TestLateRoundTakesNoNumber holds that a round that ends by time loses no number, or a run of many rounds would post
-// fewer than its count.
-func TestLateRoundTakesNoNumber(t *testing.T) {
+// TestEndedRoundTakesNoNumber checks that a round takes no number after its time is over. Otherwise the number would be
+// lost, and a run of many rounds would post fewer envelopes than its count.
+func TestEndedRoundTakesNoNumber(t *testing.T) {
 	r := &run{}
 	p := round{next: new(atomic.Int64), limit: 10, end: time.Now().Add(-time.Second)}
 	r.post(t.Context(), r.connect(t.Context(), 16), &p, newStats())
 	if n := p.next.Load(); n != 0 {
-		t.Errorf("%d numbers are lost", n)
+		t.Errorf("the ended round took %d numbers, want 0", n)
 	}
 }

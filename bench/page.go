@@ -6,39 +6,40 @@ import (
 	"errors"
 )
 
-// page is an answer to GET /events. Its events are parts of the answer.
+// page is an answer to GET /events. Its events are slices of the answer's body.
 type page struct {
 	events [][]byte
 	cursor string
-	more   bool
+	more   bool // there are more events after cursor
 }
 
 var errPage = errors.New("the answer is no page of events")
 
-// parsePage reads a page without decoding its events, at a fraction of encoding/json's cost. What is malformed inside
-// an event is noticed when it is compared with what was posted. The events use p's memory.
+// parsePage reads a page without decoding its events, at a fraction of encoding/json's cost. It does not find syntax
+// errors inside an event. Those are found when the event is compared with the posted bytes. parsePage reuses the memory
+// of p.events.
 func parsePage(body []byte, p page) (page, error) {
 	p = page{events: p.events[:0]}
-	at := skipSpace(body, 0)
-	if at == len(body) || body[at] != '{' {
+	pos := skipSpace(body, 0)
+	if pos == len(body) || body[pos] != '{' {
 		return p, errPage
 	}
 	seen := false
-	for at = skipSpace(body, at+1); at < len(body) && body[at] == '"'; {
-		end := valueEnd(body, at)
-		name := body[at:end]
-		if at = skipSpace(body, end); at == len(body) || body[at] != ':' {
+	for pos = skipSpace(body, pos+1); pos < len(body) && body[pos] == '"'; {
+		end := valueEnd(body, pos)
+		name := body[pos:end]
+		if pos = skipSpace(body, end); pos == len(body) || body[pos] != ':' {
 			return p, errPage
 		}
-		at = skipSpace(body, at+1)
-		from := at
+		pos = skipSpace(body, pos+1)
+		from := pos
 		if string(name) == `"events"` {
 			seen = true
-			at = p.takeEvents(body, at)
+			pos = p.takeEvents(body, pos)
 		} else {
-			at = valueEnd(body, at)
+			pos = valueEnd(body, pos)
 		}
-		value := body[from:at]
+		value := body[from:pos]
 		switch string(name) {
 		case `"cursor"`:
 			if json.Unmarshal(value, &p.cursor) != nil {
@@ -47,43 +48,46 @@ func parsePage(body []byte, p page) (page, error) {
 		case `"hasMore"`:
 			p.more = string(value) == "true"
 		}
-		if at = skipSpace(body, at); at < len(body) && body[at] == ',' {
-			at = skipSpace(body, at+1)
+		if pos = skipSpace(body, pos); pos < len(body) && body[pos] == ',' {
+			pos = skipSpace(body, pos+1)
 		}
 	}
-	if at != len(body)-1 && skipSpace(body, min(at+1, len(body))) != len(body) || at >= len(body) || body[at] != '}' || !seen || p.cursor == "" {
+	if pos != len(body)-1 && skipSpace(body, min(pos+1, len(body))) != len(body) || pos >= len(body) ||
+		body[pos] != '}' || !seen || p.cursor == "" {
 		return p, errPage
 	}
 	return p, nil
 }
 
-// takeEvents collects the elements of the array at body[at] and returns where it ends.
-func (p *page) takeEvents(body []byte, at int) int {
-	if at == len(body) || body[at] != '[' {
+// takeEvents adds the elements of the array at body[pos] to p.events. It returns the index after the array, or
+// len(body) if there is no array.
+func (p *page) takeEvents(body []byte, pos int) int {
+	if pos == len(body) || body[pos] != '[' {
 		return len(body)
 	}
-	at = skipSpace(body, at+1)
-	for at < len(body) && body[at] != ']' {
-		end := valueEnd(body, at)
-		p.events = append(p.events, body[at:end])
-		if at = skipSpace(body, end); at < len(body) && body[at] == ',' {
-			at = skipSpace(body, at+1)
+	pos = skipSpace(body, pos+1)
+	for pos < len(body) && body[pos] != ']' {
+		end := valueEnd(body, pos)
+		p.events = append(p.events, body[pos:end])
+		if pos = skipSpace(body, end); pos < len(body) && body[pos] == ',' {
+			pos = skipSpace(body, pos+1)
 		}
 	}
-	return min(at+1, len(body))
+	return min(pos+1, len(body))
 }
 
-func skipSpace(b []byte, at int) int {
-	for at < len(b) && (b[at] == ' ' || b[at] == '\n' || b[at] == '\r' || b[at] == '\t') {
-		at++
+func skipSpace(b []byte, pos int) int {
+	for pos < len(b) && (b[pos] == ' ' || b[pos] == '\n' || b[pos] == '\r' || b[pos] == '\t') {
+		pos++
 	}
-	return at
+	return pos
 }
 
-// valueEnd returns where the JSON value at b[at] ends, taking its brackets on trust; always behind at, if at is in b.
-func valueEnd(b []byte, at int) int {
+// valueEnd returns the index after the JSON value at b[pos]. It does not check that brackets match. If pos is in b, the
+// result is greater than pos.
+func valueEnd(b []byte, pos int) int {
 	depth := 0
-	for i := at; i < len(b); i++ {
+	for i := pos; i < len(b); i++ {
 		switch b[i] {
 		case '"':
 			if i = stringEnd(b, i); depth == 0 {
@@ -93,20 +97,20 @@ func valueEnd(b []byte, at int) int {
 			depth++
 		case '}', ']':
 			if depth--; depth <= 0 {
-				return max(i+depth+1, at+1) // a bracket that closes what is around the value is not its own
+				return max(i+depth+1, pos+1) // leave out a bracket that belongs to the enclosing value
 			}
 		case ',', ' ', '\n', '\r', '\t', ':':
 			if depth == 0 {
-				return max(i, at+1)
+				return max(i, pos+1)
 			}
 		}
 	}
 	return len(b)
 }
 
-// stringEnd returns where the quote is that ends the string at b[at].
-func stringEnd(b []byte, at int) int {
-	for i := at + 1; ; i++ {
+// stringEnd returns the index of the quote that ends the string at b[pos], or len(b) if there is none.
+func stringEnd(b []byte, pos int) int {
+	for i := pos + 1; ; i++ {
 		quote := bytes.IndexByte(b[i:], '"')
 		if quote < 0 {
 			return len(b)
@@ -122,13 +126,15 @@ func stringEnd(b []byte, at int) int {
 	}
 }
 
-// isReceipt reports whether body, of an answer 200, says that the envelope id was stored just now. If not, why.
+// isReceipt checks the body of an answer with status 200. It returns "" if the body is a receipt for a new event with
+// this id. Otherwise it returns the reason why not.
 func isReceipt(body, id []byte) (why string) {
-	// The form our relay has. Any other is decoded.
+	// This is the form in which the relay of this project writes a receipt. Receipts in another form are decoded.
 	if rest, ok := bytes.CutPrefix(body, []byte(`{"ok":true,"id":"msg_`)); ok {
 		if rest, ok = bytes.CutPrefix(rest, id); ok {
 			if rest, ok = bytes.CutPrefix(rest, []byte(`","cursor":"`)); ok {
-				if end := bytes.IndexByte(rest, '"'); end >= 0 && bytes.HasPrefix(rest[end:], []byte(`","duplicate":false,"expiresAt":"`)) {
+				if end := bytes.IndexByte(rest, '"'); end >= 0 &&
+					bytes.HasPrefix(rest[end:], []byte(`","duplicate":false,"expiresAt":"`)) {
 					return ""
 				}
 			}
@@ -141,11 +147,12 @@ func isReceipt(body, id []byte) (why string) {
 	case receipt.ID != "msg_"+string(id):
 		return "answered 200 with another id"
 	case receipt.Duplicate:
-		return "answered as a duplicate at its first post"
+		return "answered as a duplicate, but posted for the first time"
 	}
 	return ""
 }
 
+// receipt is the answer to an accepted post.
 type receipt struct {
 	OK        bool   `json:"ok"`
 	ID        string `json:"id"`

@@ -29,20 +29,22 @@ func TestParsePage(t *testing.T) {
 				t.Errorf("event %d is %s, want %s", i, p.events[i], want.Events[i])
 			}
 		}
-		for i := range len(body) - 2 { // cut off anywhere, it is no page
+		for i := range len(body) - 2 { // a truncated page must be rejected
 			if p, err := parsePage([]byte(body[:i]), page{}); err == nil {
-				t.Errorf("%q passed: %+v", body[:i], p)
+				t.Errorf("%q was accepted: %+v", body[:i], p)
 			}
 		}
 	}
-	for _, body := range []string{`[]`, `{}`, `{"events":[]}`, `{"events":{},"cursor":"c"}`, `{"cursor":"c"}`, `{"events":[],"cursor":1}`, `{"events":[],"cursor":"c"}x`} {
+	for _, body := range []string{`[]`, `{}`, `{"events":[]}`, `{"events":{},"cursor":"c"}`, `{"cursor":"c"}`,
+		`{"events":[],"cursor":1}`, `{"events":[],"cursor":"c"}x`} {
 		if p, err := parsePage([]byte(body), page{}); err == nil {
-			t.Errorf("%s passed: %+v", body, p)
+			t.Errorf("%s was accepted: %+v", body, p)
 		}
 	}
 }
 
-// FuzzParsePage holds that nothing makes the reader of pages fail, and that it reads like encoding/json what that reads.
+// FuzzParsePage checks that no input makes parsePage panic. If encoding/json can also read the input, parsePage must
+// find at least as many events as encoding/json.
 func FuzzParsePage(f *testing.F) {
 	f.Add([]byte(`{"ok":true,"events":[{"id":"a"},{"id":"b\\\""}],"hasMore":true,"cursor":"c"}`))
 	f.Add([]byte(`{"events":[]],"cursor":"c"}`))
@@ -52,20 +54,25 @@ func FuzzParsePage(f *testing.F) {
 			Events []json.RawMessage `json:"events"`
 		}
 		if err == nil && json.Unmarshal(body, &want) == nil && want.Events != nil && len(want.Events) > len(p.events) {
-			t.Errorf("%d events of %d", len(p.events), len(want.Events))
+			t.Errorf("parsePage found %d events, encoding/json found %d", len(p.events), len(want.Events))
 		}
 	})
 }
 
 func TestReceipts(t *testing.T) {
 	const id = "0123456789abcdefghjkmnpqrs"
+	const (
+		noReceipt = "answered 200 without a receipt"
+		otherID   = "answered 200 with another id"
+		duplicate = "answered as a duplicate, but posted for the first time"
+	)
 	for body, want := range map[string]string{
 		`{"ok":true,"id":"msg_` + id + `","cursor":"c","duplicate":false,"expiresAt":"x"}`:  "",
 		` { "id": "msg_` + id + `", "ok": true }`:                                           "",
-		`{"ok":true,"id":"msg_` + id + `","cursor":"c","duplicate":true,"expiresAt":"x"}`:   "answered as a duplicate at its first post",
-		`{"ok":true,"id":"msg_` + id + `x","cursor":"c","duplicate":false,"expiresAt":"x"}`: "answered 200 with another id",
-		`{"ok":false,"id":"msg_` + id + `"}`:                                                "answered 200 without a receipt",
-		`OK`:                                                                                "answered 200 without a receipt",
+		`{"ok":true,"id":"msg_` + id + `","cursor":"c","duplicate":true,"expiresAt":"x"}`:   duplicate,
+		`{"ok":true,"id":"msg_` + id + `x","cursor":"c","duplicate":false,"expiresAt":"x"}`: otherID,
+		`{"ok":false,"id":"msg_` + id + `"}`:                                                noReceipt,
+		`OK`:                                                                                noReceipt,
 	} {
 		if got := isReceipt([]byte(body), []byte(id)); got != want {
 			t.Errorf("%s: %q", body, got)

@@ -13,7 +13,7 @@ import (
 	"github.com/agora-relay/agora/didkey"
 )
 
-// polls are those that wait while others post.
+// polls are the open polls of a run. They wait while other connections post.
 type polls struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
@@ -25,28 +25,28 @@ func (p *polls) stop() {
 }
 
 const (
-	longestPoll = 60 * time.Second // what a relay holds
-	opening     = 64               // connections that are made at a time, or the relay's backlog overflows
-	pageSize    = 1000             // events of an answer, the most a relay gives
+	maxHold    = 60 * time.Second // the longest time that a relay lets a poll wait
+	maxOpening = 64               // connections opened at the same time; more would overflow the relay's backlog
+	pageSize   = 1000             // events per answer, the most that a relay returns
 )
 
-// openPolls lets all polls wait, the idle ones first, and returns when they do.
-func (r *run) openPolls(ctx, linger context.Context, b *books) *polls {
-	linger, cancel := context.WithCancel(linger)
+// openPolls opens all polls, the idle ones first, and returns when they are waiting at the relay.
+func (r *run) openPolls(ctx, uninterrupted context.Context, b *measurements) *polls {
+	uninterrupted, cancel := context.WithCancel(uninterrupted)
 	p := &polls{cancel: cancel}
 	r.now.Store(newStats())
 	opened := new(atomic.Int64)
 	r.begin("opening polls", opened)
-	places := make(chan struct{}, opening)
+	slots := make(chan struct{}, maxOpening)
 	open := func(inbox didkey.Key, buffer int, deliver func([][]byte, time.Time)) {
-		places <- struct{}{}
+		slots <- struct{}{}
 		p.running.Go(func() {
-			first := sync.OnceFunc(func() {
+			firstSent := sync.OnceFunc(func() {
 				opened.Add(1)
-				<-places
+				<-slots
 			})
-			defer first()
-			r.wait(linger, inbox, buffer, first, deliver)
+			defer firstSent()
+			r.pollInbox(uninterrupted, inbox, buffer, firstSent, deliver)
 		})
 	}
 	if r.Idle > 0 {
@@ -54,10 +54,12 @@ func (r *run) openPolls(ctx, linger context.Context, b *books) *polls {
 		before := r.process.rss()
 		for _, key := range keys {
 			if ctx.Err() == nil {
-				open(key, 512, func(events [][]byte, _ time.Time) { r.faults.add("delivered to a poll that matches nothing", nil) })
+				open(key, 512, func(events [][]byte, _ time.Time) {
+					r.mismatches.add("delivered to an idle poll, whose inbox gets no events", nil)
+				})
 			}
 		}
-		r.settle(ctx)
+		r.awaitStableMemory(ctx)
 		b.idleGrowth = r.process.rss() - before
 	}
 	for inbox, key := range r.stock.readers {
@@ -65,18 +67,19 @@ func (r *run) openPolls(ctx, linger context.Context, b *books) *polls {
 			open(key, 4096, func(events [][]byte, now time.Time) { r.deliver(inbox, events, now) })
 		}
 	}
-	for range opening { // all that opened have sent their first request
-		places <- struct{}{}
+	for range maxOpening { // taking all slots waits until every poll has sent its first request
+		slots <- struct{}{}
 	}
-	r.settle(ctx)
+	r.awaitStableMemory(ctx)
 	return p
 }
 
-// settle waits until the relay has let in what was sent to it: until its memory has stopped growing, if that is known.
-func (r *run) settle(ctx context.Context) {
-	const step, calm, patience = 50 * time.Millisecond, 6, 100
+// awaitStableMemory waits until the relay's memory has stopped growing, at most 5 seconds. By then the relay has
+// received the polls. If the relay's memory is not known, awaitStableMemory waits for 0.3 seconds.
+func (r *run) awaitStableMemory(ctx context.Context) {
+	const step, stableSteps, maxSteps = 50 * time.Millisecond, 6, 100
 	last, same := int64(0), 0
-	for i := 0; i < patience && same < calm && ctx.Err() == nil; i++ {
+	for i := 0; i < maxSteps && same < stableSteps && ctx.Err() == nil; i++ {
 		pause(ctx, step, time.Now().Add(step))
 		if rss := r.process.rss(); rss > last+last/500 {
 			last, same = rss, 0
@@ -86,21 +89,23 @@ func (r *run) settle(ctx context.Context) {
 	}
 }
 
-// wait polls one inbox until ctx ends; first is called when the first poll has been sent.
-func (r *run) wait(ctx context.Context, inbox didkey.Key, buffer int, first func(), deliver func([][]byte, time.Time)) {
+// pollInbox polls one inbox until ctx ends. It calls firstSent each time it has sent a poll or failed to
+// send one.
+func (r *run) pollInbox(ctx context.Context, inbox didkey.Key, buffer int, firstSent func(),
+	deliver func([][]byte, time.Time)) {
 	c := r.connect(ctx, buffer)
 	defer c.close()
 	cursor := r.start
 	var p page
-	for ctx.Err() == nil && !r.lost.Load() {
-		hold := longestPoll - rand.N(longestPoll/4) // or all would come back at once
+	for ctx.Err() == nil && !r.unreachable.Load() {
+		hold := maxHold - rand.N(maxHold/4) // random, so that the polls do not all end at the same time
 		var a answer
-		request, err := r.to.read(fmt.Sprintf("/events?recipient=%s&cursor=%s&limit=%d&timeout=%.3f",
+		request, err := r.to.readRequest(fmt.Sprintf("/events?recipient=%s&cursor=%s&limit=%d&timeout=%.3f",
 			inbox.DID(), cursor, pageSize, hold.Seconds()), inbox)
 		if err == nil {
 			err = c.send(request, hold, time.Now())
 		}
-		first()
+		firstSent()
 		if err == nil {
 			a, err = c.receive()
 		}
@@ -113,14 +118,14 @@ func (r *run) wait(ctx context.Context, inbox didkey.Key, buffer int, first func
 		case ctx.Err() != nil:
 			return
 		case errors.Is(err, errPage):
-			r.faults.add("a poll was answered with something else than a page", nil)
+			r.mismatches.add("the answer to a poll was not a page of events", nil)
 		case err != nil:
-			r.breaks(err)
+			r.noteBroken(err)
 		case a.status == 429 || a.status == 503:
 			r.refused.Add(1)
 			rest = max(a.retryAfter, refusedPause)
 		case a.status != 200:
-			r.faults.add(fmt.Sprintf("a poll was answered with status %d", a.status), nil)
+			r.mismatches.add(fmt.Sprintf("a poll was answered with status %d", a.status), nil)
 			rest = refusedPause
 		default:
 			if cursor = p.cursor; len(p.events) > 0 {
@@ -128,11 +133,11 @@ func (r *run) wait(ctx context.Context, inbox didkey.Key, buffer int, first func
 			}
 			continue
 		}
-		pause(ctx, rest, now.Add(longestPoll))
+		pause(ctx, rest, now.Add(maxHold))
 	}
 }
 
-// deliver takes what arrived at the poll of an inbox.
+// deliver checks and counts the events that arrived at the poll of an inbox.
 func (r *run) deliver(inbox int, events [][]byte, now time.Time) {
 	var v values
 	var text []byte
@@ -140,20 +145,20 @@ func (r *run) deliver(inbox int, events [][]byte, now time.Time) {
 	at := now.Sub(r.began)
 	for _, event := range events {
 		n, ok := r.stock.find(event)
-		if !ok || r.stock.at(n).sent.Load() == 0 {
-			r.faults.add("delivered though nobody posted it", idOf(event))
+		if !ok || r.stock.record(n).sent.Load() == 0 {
+			r.mismatches.add("delivered, but this run did not post it", idOf(event))
 			continue
 		}
 		text = r.stock.canonical.fill(text, r.stock.values(n, &v))
-		record := r.stock.at(n)
+		record := r.stock.record(n)
 		switch {
 		case r.stock.inbox(n) != inbox:
-			r.faults.add("delivered to another inbox than its own", v[partID])
+			r.mismatches.add("delivered to the wrong inbox", v[partID])
 		case string(event) != string(text):
-			r.faults.add("delivered with other bytes than its canonical form", v[partID])
-			record.delivered |= 1 // it has arrived, though not well
+			r.mismatches.add("delivered with bytes that differ from its canonical form", v[partID])
+			record.delivered |= 1 // it did arrive, so it is not reported as missing too
 		case record.delivered > 0:
-			r.faults.add("delivered twice", v[partID])
+			r.mismatches.add("delivered twice", v[partID])
 		default:
 			record.delivered = 1
 			if n >= s.from {
@@ -166,11 +171,12 @@ func (r *run) deliver(inbox int, events [][]byte, now time.Time) {
 	}
 }
 
-// idOf returns as much of an event as shows which it is.
+// idOf returns the first bytes of an event, which contain its id.
 func idOf(event []byte) []byte { return event[:min(len(event), 60)] }
 
-// readBack reads everything since the start, as a reader does who was away, and marks what is there: with one cursor, or
-// with one for each inbox if the relay shows it to its owner only. It reports whether it came to the end.
+// readBack reads all events since the start of the run and records which envelopes are there. It follows one cursor. If
+// the relay shows an inbox only to its owner, it follows one cursor per inbox. It returns false if it could not read
+// everything.
 func (r *run) readBack(ctx context.Context, s *stats) (complete bool) {
 	r.begin("reading back", &s.accepted)
 	c := r.connect(ctx, 64<<10)
@@ -190,13 +196,13 @@ func (r *run) readBack(ctx context.Context, s *stats) (complete bool) {
 	return true
 }
 
-// readAll reads with one cursor.
+// readAll follows one cursor to its end.
 func (r *run) readAll(ctx context.Context, s *stats, c *conn, path string, reader didkey.Key) (complete bool) {
 	var p page
 	for cursor, failures := r.start, 0; ctx.Err() == nil && failures < 5; {
 		asked := time.Now()
 		var a answer
-		request, err := r.to.read(fmt.Sprintf("%scursor=%s&limit=%d&timeout=0", path, cursor, pageSize), reader)
+		request, err := r.to.readRequest(fmt.Sprintf("%scursor=%s&limit=%d&timeout=0", path, cursor, pageSize), reader)
 		if err == nil {
 			err = c.send(request, 0, asked)
 		}
@@ -212,7 +218,7 @@ func (r *run) readAll(ctx context.Context, s *stats, c *conn, path string, reade
 			continue
 		}
 		s.ack.add(time.Since(asked))
-		r.found(p.events, s)
+		r.recordRead(p.events, s)
 		if cursor = p.cursor; !p.more {
 			return true
 		}
@@ -220,38 +226,39 @@ func (r *run) readAll(ctx context.Context, s *stats, c *conn, path string, reade
 	return false
 }
 
-// found marks what was read back.
-func (r *run) found(events [][]byte, s *stats) {
+// recordRead checks the events that were read back and counts how often each envelope was there.
+func (r *run) recordRead(events [][]byte, s *stats) {
 	var v values
 	var text []byte
 	for _, event := range events {
 		s.accepted.Add(1)
 		n, ok := r.stock.find(event)
 		if !ok {
-			continue // other traffic; if it was ours it will be missed
+			continue // not from this run; if it was, its envelope will be missing
 		}
 		text = r.stock.canonical.fill(text, r.stock.values(n, &v))
 		if string(event) != string(text) {
-			r.faults.add("stored with other bytes than its canonical form", v[partID])
+			r.mismatches.add("stored with bytes that differ from its canonical form", v[partID])
 		}
-		if record := r.stock.at(n); record.stored < 3 {
+		if record := r.stock.record(n); record.stored < 3 {
 			record.stored++
 		}
 	}
 }
 
-// settleAccounts compares what was answered with what came back. It runs when nobody else does.
-func (r *run) settleAccounts(b *books) {
+// checkRecords compares the relay's answers with the events that were delivered and read back. No other goroutine of
+// the run may be active.
+func (r *run) checkRecords(b *measurements) {
 	for n := 1; n < int(r.stock.next.Load()); n++ {
-		record := r.stock.at(n)
-		id := r.stock.names.append(nil, n, record.ms)
+		record := r.stock.record(n)
+		id := r.stock.ids.append(nil, n, record.ms)
 		switch {
 		case record.stored > 1:
-			r.faults.add("handed out twice by cursor", id)
+			r.mismatches.add("returned twice when read back", id)
 		case record.stored == 1 && record.outcome == refused:
-			r.faults.add("refused, and stored all the same", id)
+			r.mismatches.add("refused, but stored", id)
 		case record.stored == 0 && record.outcome == accepted && b.complete:
-			r.faults.add("accepted, but not there afterwards", id)
+			r.mismatches.add("accepted, but missing when read back", id)
 		case record.stored == 1 && record.outcome == accepted:
 			b.stored++
 		}
@@ -259,14 +266,14 @@ func (r *run) settleAccounts(b *books) {
 			continue
 		}
 		if record.delivered == 0 {
-			r.faults.add("accepted, but not delivered to its poll", id)
+			r.mismatches.add("accepted, but not delivered to its poll", id)
 		} else {
 			b.delivered++
 		}
 	}
 }
 
-// isDial reports whether err says that nobody listens.
+// isDial reports whether err means that a connection could not be opened.
 func isDial(err error) bool {
 	op, ok := errors.AsType[*net.OpError](err)
 	return ok && op.Op == "dial"

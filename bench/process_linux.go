@@ -13,15 +13,18 @@ import (
 	"time"
 )
 
-// process is another process on this machine. A nil process uses nothing.
+// process is another process on this machine. A nil *process reports no CPU time and no memory.
 type process struct{ pid int }
 
-// findProcess returns the process with this pid, or without one the process that listens at a loopback target; nil if
-// there is none that may be looked into, or if it is this one, whose figures would be ours.
+// findProcess returns the process with this pid. If pid is 0 and the target is a loopback address, it returns the
+// process that listens at the target. It returns nil if there is no such process, if the process cannot be inspected,
+// or if it is this process, because its figures would include the generator.
 func findProcess(pid int, to target) *process {
 	if pid == 0 && onLoopback(to.host) {
-		if port, err := netip.ParseAddrPort("127.0.0.1" + to.address[strings.LastIndexByte(to.address, ':'):]); err == nil {
-			pid = listener(port.Port())
+		if port, err := netip.ParseAddrPort(
+			"127.0.0.1" + to.address[strings.LastIndexByte(to.address, ':'):],
+		); err == nil {
+			pid = findListener(port.Port())
 		}
 	}
 	p := &process{pid}
@@ -31,8 +34,8 @@ func findProcess(pid int, to target) *process {
 	return p
 }
 
-// listener returns the pid of the process that listens on a TCP port, 0 if it is not to be found.
-func listener(port uint16) int {
+// findListener returns the pid of the process that listens on a TCP port, or 0 if it cannot be found.
+func findListener(port uint16) int {
 	wanted := map[string]bool{}
 	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
 		text, err := os.ReadFile(table)
@@ -40,9 +43,10 @@ func listener(port uint16) int {
 			continue
 		}
 		for line := range strings.Lines(string(text)) {
-			// sl, local address:port, remote, state (0A: listens), …, inode (proc(5))
+			// Fields: sl, local address:port, remote address:port, state (0A: listening), …, inode. See proc(5).
 			f := strings.Fields(line)
-			if len(f) > 9 && f[3] == "0A" && strings.HasSuffix(f[1], ":"+strings.ToUpper(hex.EncodeToString([]byte{byte(port >> 8), byte(port)}))) {
+			if len(f) > 9 && f[3] == "0A" &&
+				strings.HasSuffix(f[1], ":"+strings.ToUpper(hex.EncodeToString([]byte{byte(port >> 8), byte(port)}))) {
 				wanted["socket:["+f[9]+"]"] = true
 			}
 		}
@@ -53,17 +57,17 @@ func listener(port uint16) int {
 	}
 	for _, file := range files {
 		if link, err := os.Readlink(file); err == nil && wanted[link] {
-			pid, _ := strconv.Atoi(strings.Split(file, "/")[2]) // digits, by the pattern
+			pid, _ := strconv.Atoi(strings.Split(file, "/")[2]) // the pattern makes sure that it begins with a digit
 			return pid
 		}
 	}
 	return 0
 }
 
-// ticks is the unit of /proc's CPU times, on every Linux.
-const ticks = time.Second / 100
+// clockTick is the unit of CPU times in /proc. It is the same on every Linux.
+const clockTick = time.Second / 100
 
-// cpu returns the CPU time the process has used, user and system.
+// cpu returns the user and system CPU time that the process has used.
 func (p *process) cpu() time.Duration {
 	if p == nil {
 		return 0
@@ -72,16 +76,17 @@ func (p *process) cpu() time.Duration {
 	if err != nil {
 		return 0
 	}
-	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:]) // from the third on; the second may hold spaces
+	// The second field, the command in brackets, may contain spaces. So count from the third field on.
+	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
 	if len(fields) < 13 {
 		return 0
 	}
 	user, _ := strconv.ParseInt(string(fields[11]), 10, 64)
 	system, _ := strconv.ParseInt(string(fields[12]), 10, 64)
-	return time.Duration(user+system) * ticks
+	return time.Duration(user+system) * clockTick
 }
 
-// rss returns the memory of the process that is resident, in bytes.
+// rss returns the resident memory of the process in bytes.
 func (p *process) rss() int64 {
 	if p == nil {
 		return 0
@@ -94,8 +99,8 @@ func (p *process) rss() int64 {
 	return 0
 }
 
-// OwnCPU returns the CPU time this process has used, which means the same on a machine that is busy with other things; 0
-// where it is not known.
+// OwnCPU returns the user and system CPU time that this process has used. CPU time does not depend on what else the
+// machine is doing. OwnCPU returns 0 if the CPU time is not known.
 func OwnCPU() time.Duration {
 	var use syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &use) != nil {
@@ -104,8 +109,8 @@ func OwnCPU() time.Duration {
 	return time.Duration(use.Utime.Nano() + use.Stime.Nano())
 }
 
-// sleepPrecisely sleeps without Go's timers, which a kernel that counts in milliseconds rounds up.
+// sleepPrecisely sleeps for d without Go's timers, because some kernels round those up to whole milliseconds.
 func sleepPrecisely(d time.Duration) {
 	spec := syscall.NsecToTimespec(int64(d))
-	_ = syscall.Nanosleep(&spec, nil) // a signal may end it early: that is a post a moment before its time
+	_ = syscall.Nanosleep(&spec, nil) // a signal may end the sleep early; then a post goes out slightly too early
 }

@@ -25,7 +25,8 @@ import (
 	"github.com/agora-relay/agora/store/sqlite"
 )
 
-// start runs a real relay with its wire wrapped, until the test ends, and returns its address.
+// start runs a real relay until the test ends and returns its address. If wire is not nil, it wraps the relay's HTTP
+// handler.
 func start(t *testing.T, wire func(http.Handler) http.Handler, settings ...func(*relay.Config)) string {
 	t.Helper()
 	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "agora.db"), sqlite.Options{Reserve: 4 << 20})
@@ -66,9 +67,10 @@ func start(t *testing.T, wire func(http.Handler) http.Handler, settings ...func(
 	return server.URL
 }
 
-// small is a run of a few posts.
+// small returns options for a run of 60 posts.
 func small(m Mode) Options {
-	o := Options{Mode: m, Connections: 4, Senders: 8, Count: 60, Duration: time.Minute, calibration: 20 * time.Millisecond}
+	o := Options{Mode: m, Connections: 4, Senders: 8, Count: 60, Duration: time.Minute,
+		calibration: 20 * time.Millisecond}
 	if o.delivers() {
 		o.Pollers = 5
 	}
@@ -97,20 +99,22 @@ func TestModes(t *testing.T) {
 			if mode != CatchUp {
 				o.WarmUp = 100 * time.Millisecond
 			}
-			o.calibration = 1100 * time.Millisecond // so that there is progress to tell
-			var told atomic.Int64
-			o.Progress = func(Progress) { told.Add(1) }
+			o.calibration = 1100 * time.Millisecond // longer than a second, so that Progress is called
+			var progressCalls atomic.Int64
+			o.Progress = func(Progress) { progressCalls.Add(1) }
 			r := bench(t, start(t, nil), o)
-			if !r.Holds() || r.Accepted != 60 || r.Stored < 60 || r.Refused != 0 || r.BodyBytes != 900 || r.Cursor == "" {
+			if !r.Holds() || r.Accepted != 60 || r.Stored < 60 || r.Refused != 0 || r.BodyBytes != 900 ||
+				r.Cursor == "" {
 				t.Errorf("%+v", r)
 			}
 			if mode != CatchUp && r.Stored == 60 {
 				t.Error("the warm-up posted nothing")
 			}
-			if r.Rate <= 0 || r.RateRatio <= 0 || r.Std.Before <= 0 || r.Std.After <= 0 || told.Load() == 0 {
-				t.Errorf("%+v, progress was told %d times", r, told.Load())
+			if r.Rate <= 0 || r.RateRatio <= 0 || r.Std.Before <= 0 || r.Std.After <= 0 || progressCalls.Load() == 0 {
+				t.Errorf("%+v, Progress was called %d times", r, progressCalls.Load())
 			}
-			if r.Ack == nil || r.Ack.Count != 60 || (r.Delivery != nil) != o.delivers() || (r.AckFromSending != nil) != (mode == Deliver) {
+			if r.Ack == nil || r.Ack.Count != 60 || (r.Delivery != nil) != o.delivers() ||
+				(r.AckFromSending != nil) != (mode == Deliver) {
 				t.Errorf("latencies of %s: %+v", mode, r)
 			}
 			if o.delivers() && (r.Delivered != 60 || r.Delivery.Count != 60 || r.DeliveredRatio <= 0) {
@@ -124,7 +128,8 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// A relay that shows mail to its parties only is measured like any other: the run's readers sign.
+// TestPrivateReads measures a relay that shows an event only to its sender and its recipient. The readers of the run
+// must then sign their reads.
 func TestPrivateReads(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []Mode{Post, Deliver} {
@@ -137,7 +142,7 @@ func TestPrivateReads(t *testing.T) {
 	}
 }
 
-// checkForms holds that a report can be read by programs and people.
+// checkForms checks the JSON form and the text form of a report.
 func checkForms(t *testing.T, r Report) {
 	t.Helper()
 	text, err := json.Marshal(r)
@@ -148,7 +153,8 @@ func checkForms(t *testing.T, r Report) {
 	if err := json.Unmarshal(text, &members); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"url", "mode", "cursor", "rate", "rateRatio", "std", "ack", "accepted", "stored", "complete", "interrupted", "refused"} {
+	for _, name := range []string{"url", "mode", "cursor", "rate", "rateRatio", "std", "ack", "accepted", "stored",
+		"complete", "interrupted", "refused"} {
 		if members[name] == nil {
 			t.Errorf("%s is not in %s", name, text)
 		}
@@ -156,22 +162,23 @@ func checkForms(t *testing.T, r Report) {
 	if list, ok := members["mismatches"].([]any); !ok || len(list) != 0 {
 		t.Errorf("mismatches are %v, want an empty list", members["mismatches"])
 	}
-	var people strings.Builder
-	if err := r.WriteText(&people); err != nil {
+	var printed strings.Builder
+	if err := r.WriteText(&printed); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"accepted    60 in", "× std", "p99.9", "verified"} {
-		if !strings.Contains(people.String(), want) {
-			t.Errorf("%q is not in\n%s", want, people.String())
+		if !strings.Contains(printed.String(), want) {
+			t.Errorf("%q is not in\n%s", want, printed.String())
 		}
 	}
-	if strings.Contains(people.String(), "WRONG") {
-		t.Error(people.String())
+	if strings.Contains(printed.String(), "WRONG") {
+		t.Error(printed.String())
 	}
 }
 
-// rewrite passes requests that match on to the relay and changes its answer.
-func rewrite(match func(*http.Request) bool, change func(body string, status int) (string, int)) func(http.Handler) http.Handler {
+// rewrite changes the relay's answers to the requests that match.
+func rewrite(match func(*http.Request) bool,
+	change func(body string, status int) (string, int)) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if !match(r) {
@@ -183,7 +190,7 @@ func rewrite(match func(*http.Request) bool, change func(body string, status int
 			body, status := change(recorded.Body.String(), recorded.Code)
 			w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 			w.WriteHeader(status)
-			_, _ = io.WriteString(w, body) // a client that left is the test's end
+			_, _ = io.WriteString(w, body) // an error means that the test has ended
 		})
 	}
 }
@@ -192,13 +199,15 @@ func isPost(r *http.Request) bool { return r.Method == http.MethodPost }
 func isWait(r *http.Request) bool { return r.URL.Query().Get("recipient") != "" }
 func isRead(r *http.Request) bool { return r.URL.Query().Get("timeout") == "0" }
 
-// second picks the second of the requests that match; the first post is the run's trial.
+// second matches only the second request that match accepts. For posts, this skips the first post of a run, which only
+// tests whether the relay answers.
 func second(match func(*http.Request) bool) func(*http.Request) bool {
 	var n atomic.Int64
 	return func(r *http.Request) bool { return match(r) && n.Add(1) == 2 }
 }
 
-func doubled(body string, status int) (string, int) {
+// duplicateFirst repeats the first event of a page.
+func duplicateFirst(body string, status int) (string, int) {
 	p, err := parsePage([]byte(body), page{})
 	if err != nil || len(p.events) == 0 {
 		return body, status
@@ -206,11 +215,13 @@ func doubled(body string, status int) (string, int) {
 	return strings.Replace(body, `"events":[`, `"events":[`+string(p.events[0])+",", 1), status
 }
 
-func changed(body string, status int) (string, int) {
+// changeText changes the text in the events of a page.
+func changeText(body string, status int) (string, int) {
 	return strings.Replace(body, "Translate", "Translatf", 1), status
 }
 
-func emptied(body string, status int) (string, int) {
+// removeEvents removes all events from a page.
+func removeEvents(body string, status int) (string, int) {
 	from, to := strings.Index(body, "["), strings.LastIndex(body, "]")
 	if from < 0 || to < from {
 		return body, status
@@ -218,7 +229,8 @@ func emptied(body string, status int) (string, int) {
 	return body[:from+1] + body[to:], status
 }
 
-func swallow(match func(*http.Request) bool) func(http.Handler) http.Handler {
+// acceptWithoutStoring answers the posts that match with a receipt and does not pass them to the relay.
+func acceptWithoutStoring(match func(*http.Request) bool) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if !match(r) {
@@ -228,7 +240,7 @@ func swallow(match func(*http.Request) bool) func(http.Handler) http.Handler {
 			var e struct {
 				ID string `json:"id"`
 			}
-			body, _ := io.ReadAll(r.Body) // our own generator's
+			body, _ := io.ReadAll(r.Body) // after an error the JSON is incomplete and cannot be decoded
 			if json.NewDecoder(bytes.NewReader(body)).Decode(&e) == nil {
 				_, _ = io.WriteString(w, `{"ok": true, "duplicate": false, "id": "`+e.ID+`"}`)
 			}
@@ -236,18 +248,22 @@ func swallow(match func(*http.Request) bool) func(http.Handler) http.Handler {
 	}
 }
 
-// TestLies holds that a relay that lies is found out, in each mode that can.
-func TestLies(t *testing.T) {
+// TestFaultyRelays checks that a run finds each fault of a relay, in each mode that can find it.
+func TestFaultyRelays(t *testing.T) {
 	t.Parallel()
 	all, delivering := Modes(), []Mode{Deliver, Mixed}
-	for _, lie := range []struct {
+	for _, fault := range []struct {
 		name  string
 		wire  func() func(http.Handler) http.Handler
 		modes []Mode
 		want  string
 	}{
-		{"swallowed", func() func(http.Handler) http.Handler { return swallow(second(isPost)) }, all, "accepted, but not there afterwards"},
-		{"swallowed from polls", func() func(http.Handler) http.Handler { return swallow(second(isPost)) }, delivering, "accepted, but not delivered to its poll"},
+		{"not stored", func() func(http.Handler) http.Handler {
+			return acceptWithoutStoring(second(isPost))
+		}, all, "accepted, but missing when read back"},
+		{"not stored and not delivered", func() func(http.Handler) http.Handler {
+			return acceptWithoutStoring(second(isPost))
+		}, delivering, "accepted, but not delivered to its poll"},
 		{"another id", func() func(http.Handler) http.Handler {
 			return rewrite(second(isPost), func(body string, status int) (string, int) {
 				return strings.Replace(body, `"id":"msg_`, `"id":"msg_x`, 1), status
@@ -257,40 +273,55 @@ func TestLies(t *testing.T) {
 			return rewrite(second(isPost), func(body string, status int) (string, int) {
 				return strings.Replace(body, `"duplicate":false`, `"duplicate":true`, 1), status
 			})
-		}, all, "answered as a duplicate at its first post"},
+		}, all, "answered as a duplicate, but posted for the first time"},
 		{"an error", func() func(http.Handler) http.Handler {
 			return rewrite(second(isPost), func(body string, _ int) (string, int) { return body, 500 })
 		}, all, "answered with status 500"},
 		{"refused and stored", func() func(http.Handler) http.Handler {
 			return rewrite(second(isPost), func(body string, _ int) (string, int) { return body, 429 })
-		}, all, "refused, and stored all the same"},
-		{"doubled", func() func(http.Handler) http.Handler { return rewrite(isRead, doubled) }, all, "handed out twice by cursor"},
-		{"changed", func() func(http.Handler) http.Handler { return rewrite(isRead, changed) }, all, "stored with other bytes than its canonical form"},
-		{"dropped", func() func(http.Handler) http.Handler { return rewrite(isRead, emptied) }, all, "accepted, but not there afterwards"},
-		{"doubled to a poll", func() func(http.Handler) http.Handler { return rewrite(isWait, doubled) }, delivering, "delivered twice"},
-		{"changed to a poll", func() func(http.Handler) http.Handler { return rewrite(isWait, changed) }, delivering, "delivered with other bytes than its canonical form"},
-		{"dropped to a poll", func() func(http.Handler) http.Handler { return rewrite(isWait, emptied) }, delivering, "accepted, but not delivered to its poll"},
-		{"to everybody", func() func(http.Handler) http.Handler { return everybody }, delivering, "delivered to another inbox than its own"},
+		}, all, "refused, but stored"},
+		{"repeated when read back", func() func(http.Handler) http.Handler {
+			return rewrite(isRead, duplicateFirst)
+		}, all, "returned twice when read back"},
+		{"changed when read back", func() func(http.Handler) http.Handler {
+			return rewrite(isRead, changeText)
+		}, all, "stored with bytes that differ from its canonical form"},
+		{"missing when read back", func() func(http.Handler) http.Handler {
+			return rewrite(isRead, removeEvents)
+		}, all, "accepted, but missing when read back"},
+		{"repeated to a poll", func() func(http.Handler) http.Handler {
+			return rewrite(isWait, duplicateFirst)
+		}, delivering, "delivered twice"},
+		{"changed to a poll", func() func(http.Handler) http.Handler {
+			return rewrite(isWait, changeText)
+		}, delivering, "delivered with bytes that differ from its canonical form"},
+		{"missing from a poll", func() func(http.Handler) http.Handler {
+			return rewrite(isWait, removeEvents)
+		}, delivering, "accepted, but not delivered to its poll"},
+		{"delivered to every poll", func() func(http.Handler) http.Handler {
+			return ignoreRecipient
+		}, delivering, "delivered to the wrong inbox"},
 	} {
-		for _, mode := range lie.modes {
-			t.Run(lie.name+" "+string(mode), func(t *testing.T) {
+		for _, mode := range fault.modes {
+			t.Run(fault.name+" "+string(mode), func(t *testing.T) {
 				t.Parallel()
-				r := bench(t, start(t, lie.wire()), small(mode))
+				r := bench(t, start(t, fault.wire()), small(mode))
 				found := false
 				for _, m := range r.Mismatches {
-					found = found || m.What == lie.want && m.Count > 0
+					found = found || m.What == fault.want && m.Count > 0
 				}
-				var people strings.Builder
-				if err := r.WriteText(&people); err != nil || r.Holds() || !found || !strings.Contains(people.String(), lie.want) {
-					t.Errorf("not noticed: %+v\n%s", r.Mismatches, people.String())
+				var printed strings.Builder
+				if err := r.WriteText(&printed); err != nil || r.Holds() || !found ||
+					!strings.Contains(printed.String(), fault.want) {
+					t.Errorf("not reported: %+v\n%s", r.Mismatches, printed.String())
 				}
 			})
 		}
 	}
 }
 
-// everybody forgets whose polls they are.
-func everybody(next http.Handler) http.Handler {
+// ignoreRecipient removes the recipient from polls, so that each poll gets all events.
+func ignoreRecipient(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		q := r.URL.Query()
 		q.Del("recipient")
@@ -299,10 +330,11 @@ func everybody(next http.Handler) http.Handler {
 	})
 }
 
-// TestMain lets all tests run side by side, because most of their time is waiting. As another process it is a floor.
+// TestMain lets up to 16 tests run in parallel, because they spend most of their time waiting. If the first argument
+// names one of floorPrograms, it runs that program instead of the tests.
 func TestMain(m *testing.M) {
-	if len(os.Args) == 2 && beFloor[os.Args[1]] != nil {
-		if err := beFloor[os.Args[1]](); err != nil {
+	if len(os.Args) == 2 && floorPrograms[os.Args[1]] != nil {
+		if err := floorPrograms[os.Args[1]](); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

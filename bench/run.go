@@ -10,78 +10,80 @@ import (
 	"time"
 )
 
-// run is one run. What is not said to be safe for all belongs to the goroutine of do.
+// run is the state of one run. The goroutine of do owns all fields except those marked as shared.
 type run struct {
 	Options
 	to    target
 	began time.Time
 
 	stock   *stock
-	start   string   // the cursor behind which everything of the run is
-	process *process // the relay's; nil: not known
-	floor   *floor   // nil: none is asked for
+	start   string   // cursor of the run's first event; all other events of the run come after it
+	process *process // the relay's process; nil: not known
+	floor   *floor   // nil: the run has no floor
 
-	now     atomic.Pointer[stats] // what is measured at the moment; for all
-	faults  faults                // for all
-	broken  atomic.Int64          // connections that broke off; for all
-	refused atomic.Int64          // polls that were refused; for all
-	lost    atomic.Bool           // nobody listens any more; for all
+	now         atomic.Pointer[stats] // measurements of the current phase; shared
+	mismatches  mismatchList          // shared
+	broken      atomic.Int64          // connections that broke off; shared
+	refused     atomic.Int64          // polls that were refused; shared
+	unreachable atomic.Bool           // a connection could not be opened, so posts and polls stop; shared
 
 	mu    sync.Mutex
-	doing string        // guarded by mu
-	count *atomic.Int64 // of what is being done; guarded by mu
+	doing string        // name of the current phase; guarded by mu
+	count *atomic.Int64 // counter of the current phase; guarded by mu
 }
 
-// verifyTime bounds the reading back, and hurriedTime what is left of it after an interrupt.
+// verifyTime limits how long reading back may take. After an interrupt at most interruptedVerifyTime of it is left.
 const (
-	verifyTime  = 2 * time.Minute
-	hurriedTime = 10 * time.Second
+	verifyTime            = 2 * time.Minute
+	interruptedVerifyTime = 10 * time.Second
 )
 
 func (r *run) do(ctx context.Context) (Report, error) {
-	linger, release := context.WithCancel(context.WithoutCancel(ctx)) // an interrupt does not cut off what is under way
+	// An interrupt must not cut off requests that have been sent, so they use a context that outlives ctx.
+	uninterrupted, release := context.WithCancel(context.WithoutCancel(ctx))
 	var reporting sync.WaitGroup
 	defer reporting.Wait()
 	defer release()
 	if r.Progress != nil {
-		reporting.Go(func() { r.report(linger) })
+		reporting.Go(func() { r.report(uninterrupted) })
 	}
-	var b books
+	var b measurements
 	b.std.Before, b.verifyCPU[0] = r.calibrate(ctx)
-	if err := r.prepare(ctx, linger); err != nil {
+	if err := r.prepare(ctx, uninterrupted); err != nil {
 		if ctx.Err() != nil {
 			err = errors.New("interrupted before anything was measured")
 		}
 		return Report{}, err
 	}
-	polls := r.openPolls(ctx, linger, &b)
+	polls := r.openPolls(ctx, uninterrupted, &b)
 	b.warm, b.measured = newStats(), newStats()
-	guess := b.std.Before / 2 // posts a second; no relay that verifies was ever faster
+	guess := b.std.Before / 2 // posts per second; no relay that verifies signatures has been faster than this
 	if r.WarmUp > 0 {
-		guess = r.phase(ctx, linger, "warming up", b.warm, guess, r.WarmUp, most)
+		guess = r.phase(ctx, uninterrupted, "warming up", b.warm, guess, r.WarmUp, maxPosts)
 	}
 	b.rssBefore = r.process.rss()
-	r.phase(ctx, linger, "posting", b.measured, guess, r.Duration, r.Count)
+	r.phase(ctx, uninterrupted, "posting", b.measured, guess, r.Duration, r.Count)
 	b.rssAfter = r.process.rss()
 	polls.stop()
 	if err := r.floor.stop(); err != nil {
-		r.faults.add("the floor ended badly: "+err.Error(), nil)
+		r.mismatches.add("the floor ended with an error: "+err.Error(), nil)
 	}
 
-	reading, cancel := context.WithTimeout(linger, verifyTime)
+	reading, cancel := context.WithTimeout(uninterrupted, verifyTime)
 	defer cancel()
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(hurriedTime, cancel) })()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(interruptedVerifyTime, cancel) })()
 	b.reading = newStats()
 	b.complete = r.readBack(reading, b.reading)
-	r.settleAccounts(&b)
-	b.std.After, b.verifyCPU[1] = r.calibrate(linger)
+	r.checkRecords(&b)
+	b.std.After, b.verifyCPU[1] = r.calibrate(uninterrupted)
 	b.interrupted = ctx.Err() != nil
 	return r.newReport(b), nil
 }
 
-// prepare signs and posts a first envelope. It shows that there is a relay that takes what this run posts, and its
-// receipt has the cursor from which everything is read back. Then prepare starts the floor, if one is asked for.
-func (r *run) prepare(ctx, linger context.Context) (err error) {
+// prepare signs and posts a first envelope. This checks that a relay answers and accepts the posts of this run. The
+// receipt contains the cursor from which all later events are read back. Then prepare starts the floor, if the run has
+// one.
+func (r *run) prepare(ctx, uninterrupted context.Context) (err error) {
 	r.begin("making keys", new(atomic.Int64))
 	if r.stock, err = newStock(ctx, r.to, r.Options); err != nil {
 		return err
@@ -89,7 +91,7 @@ func (r *run) prepare(ctx, linger context.Context) (err error) {
 	r.process = findProcess(r.PID, r.to)
 	first := r.stock.posts[0].fill(nil, r.stock.values(0, new(values)))
 	r.stock.next.Store(1)
-	c := r.connect(linger, 4096)
+	c := r.connect(uninterrupted, 4096)
 	defer c.close()
 	if err = c.send(first, 0, time.Now()); err != nil {
 		return fmt.Errorf("no relay answers at %s: %w", r.to.url, err)
@@ -100,18 +102,20 @@ func (r *run) prepare(ctx, linger context.Context) (err error) {
 	}
 	receipt, err := decodeReceipt(a.body)
 	if err != nil || a.status != 200 || receipt.Cursor == "" {
-		return fmt.Errorf("%s does not take a post as an Agora relay with cursors does: status %d %.300q", r.to.url, a.status, a.body)
+		return fmt.Errorf("%s does not answer a post like an Agora relay, which sends a receipt with a cursor: "+
+			"status %d %.300q", r.to.url, a.status, a.body)
 	}
 	r.start = receipt.Cursor
-	if err := r.lookForRules(c); err != nil || len(r.Floor) == 0 {
+	if err := r.detectSignedReads(c); err != nil || len(r.Floor) == 0 {
 		return err
 	}
-	r.floor, err = r.startFloor(ctx, linger)
+	r.floor, err = r.startFloor(ctx, uninterrupted)
 	return err
 }
 
-// lookForRules asks the relay whether reads are to be signed. One that does not describe itself asks for nothing.
-func (r *run) lookForRules(c *conn) error {
+// detectSignedReads reads the relay's description of itself to learn whether reads must be signed. If the relay has no
+// such description, reads are not signed.
+func (r *run) detectSignedReads(c *conn) error {
 	err := c.send(r.to.request("GET", "/.well-known/agora.json", nil), 0, time.Now())
 	if err != nil {
 		return err
@@ -131,31 +135,33 @@ func (r *run) connect(ctx context.Context, buffer int) *conn {
 	return &conn{to: r.to, ctx: ctx, buffer: buffer}
 }
 
-// maxStock is how many envelopes are signed at a time, some seconds' work.
+// maxStock is the largest number of envelopes that are signed at a time. Signing so many takes some seconds.
 const maxStock = 1 << 18
 
-// phase posts until duration or count is reached, in rounds. What a round needs is signed before it. What is left over
-// serves the next round. With a floor, each round is a turn, and the floor's turn follows it. guess is how many posts a
-// second to expect at first. phase returns a guess for the next phase.
-func (r *run) phase(ctx, linger context.Context, name string, s *stats, guess float64, duration time.Duration, count int) float64 {
+// phase posts in rounds until duration or count is reached. The envelopes of a round are signed before the round.
+// Envelopes that a round does not use are left for the next one. With a floor, each round is one turn of the relay, and
+// the floor's turn follows it. guess is the expected number of posts per second. phase returns a guess for the next
+// phase.
+func (r *run) phase(ctx, uninterrupted context.Context, name string, s *stats,
+	guess float64, duration time.Duration, count int) float64 {
 	s.from = int(r.stock.next.Load())
 	r.now.Store(s)
-	posters, disconnect := r.posters(linger)
+	posters, disconnect := r.posters(uninterrupted)
 	defer disconnect()
-	disconnectFloor := r.floor.begin(linger, duration, count)
+	disconnectFloor := r.floor.begin(uninterrupted, duration, count)
 	defer disconnectFloor()
-	for duration > 0 && count > 0 && ctx.Err() == nil && !r.lost.Load() {
+	for duration > 0 && count > 0 && ctx.Err() == nil && !r.unreachable.Load() {
 		p := round{next: &r.stock.next, posts: r.stock.posts, rate: r.Rate, delivers: r.delivers()}
-		var most int
-		p.duration, most = r.floor.turnOf(min(duration, fresh/2), min(count, maxStock))
+		var limit int
+		p.duration, limit = r.floor.nextTurn(min(duration, maxAge/2), min(count, maxStock))
 		if r.Rate > 0 {
 			guess = r.Rate
 		}
-		want := min(most, int(guess*p.duration.Seconds())+1)
+		want := min(limit, int(guess*p.duration.Seconds())+1)
 		signed := new(atomic.Int64)
 		r.begin("signing", signed)
 		if r.stock.sign(ctx, want, signed) != nil || r.stock.next.Load() == int64(r.stock.signed) {
-			break // interrupted, or all numbers are used up
+			break // interrupted, or no numbers are left
 		}
 		p.first = int(r.stock.next.Load())
 		p.limit = min(p.first+want, r.stock.signed)
@@ -177,7 +183,7 @@ func (r *run) phase(ctx, linger context.Context, name string, s *stats, guess fl
 	return guess
 }
 
-// posters returns the connections of a phase, and what closes them.
+// posters returns the connections of a phase, and a function that closes them.
 func (r *run) posters(ctx context.Context) (conns []*conn, disconnect func()) {
 	for range r.Connections {
 		conns = append(conns, r.connect(ctx, 4096))
@@ -189,19 +195,19 @@ func (r *run) posters(ctx context.Context) (conns []*conn, disconnect func()) {
 	}
 }
 
-// round is a stretch of posting without signing: the numbers from first to limit.
+// round is a period of posting without signing. It posts the envelopes with the numbers from first to limit-1.
 type round struct {
 	first, limit int
 	next         *atomic.Int64 // the number to post next
-	again        bool          // after limit comes first again, and no record is changed: for the floor
-	posts        []text        // whole requests, to take turns
+	again        bool          // for the floor: start again at first after the last number, and change no record
+	posts        []template    // complete requests in different forms, used in turns
 	start, end   time.Time
 	duration     time.Duration
-	rate         float64
-	delivers     bool
+	rate         float64 // posts per second; 0: full speed
+	delivers     bool    // polls wait for the events
 }
 
-// take returns the number to post next. It returns false if the round has no more.
+// take returns the number to post next. It returns false if the round has no more numbers.
 func (p *round) take() (n int, ok bool) {
 	n = int(p.next.Add(1) - 1)
 	if p.again {
@@ -210,7 +216,7 @@ func (p *round) take() (n int, ok bool) {
 	return n, n < p.limit
 }
 
-// round lets all connections post, waits for the answers and the deliveries, and returns how long the posts took.
+// round posts on all connections and waits for the answers and the deliveries. It returns how long the posts took.
 func (r *run) round(ctx context.Context, posters []*conn, p *round, s *stats) time.Duration {
 	own, relay, delivered := OwnCPU(), r.process.cpu(), s.delivered.Load()
 	accepted := s.accepted.Load()
@@ -232,10 +238,11 @@ func (r *run) round(ctx context.Context, posters []*conn, p *round, s *stats) ti
 	return took
 }
 
-// grace is how long a delivery may take after the last post.
+// grace is how long to wait for deliveries after the last post.
 const grace = 5 * time.Second
 
-// drain waits until so many events have been delivered, and returns when the last one was, counted from start.
+// drain waits until the count of delivered events has reached until, at most for grace. It returns the time from start
+// to the last delivery.
 func (r *run) drain(s *stats, until int64, start time.Time) time.Duration {
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
@@ -245,7 +252,7 @@ func (r *run) drain(s *stats, until int64, start time.Time) time.Duration {
 	return max(time.Duration(s.lastDelivery.Load())-start.Sub(r.began), 0)
 }
 
-// due says when envelope n of the round is to be posted, if it has a rate.
+// due returns when envelope n is to be posted in a round that has a rate.
 func (p *round) due(n int) time.Time {
 	return p.start.Add(time.Duration(float64(n-p.first) / p.rate * float64(time.Second)))
 }
@@ -254,10 +261,10 @@ func (p *round) due(n int) time.Time {
 func (r *run) post(ctx context.Context, c *conn, p *round, s *stats) {
 	var v values
 	var request []byte
-	var spare record
-	for ctx.Err() == nil && !r.lost.Load() {
+	var scratch record
+	for ctx.Err() == nil && !r.unreachable.Load() {
 		if p.rate == 0 && !time.Now().Before(p.end) {
-			return // before it takes a number, which would be lost for the count
+			return // check the time before taking a number, because a number that is not posted is lost for the count
 		}
 		n, ok := p.take()
 		if !ok {
@@ -273,9 +280,9 @@ func (r *run) post(ctx context.Context, c *conn, p *round, s *stats) {
 			}
 			now = time.Now()
 		}
-		record := &spare
+		record := &scratch
 		if !p.again {
-			record = r.stock.at(n)
+			record = r.stock.record(n)
 		}
 		record.outcome, record.due = unknown, int64(due.Sub(r.began))
 		record.sent.Store(int64(now.Sub(r.began)))
@@ -285,7 +292,7 @@ func (r *run) post(ctx context.Context, c *conn, p *round, s *stats) {
 		}
 		if err != nil {
 			s.failed.Add(1)
-			r.breaks(err)
+			r.noteBroken(err)
 			pause(ctx, brokenPause, p.end)
 			continue
 		}
@@ -300,19 +307,19 @@ func (r *run) post(ctx context.Context, c *conn, p *round, s *stats) {
 	}
 }
 
-// After trouble a connection rests, or the trouble would be all that is measured.
+// A connection pauses after a failure. Without a pause, a run would count little else than failures.
 const (
-	brokenPause  = 100 * time.Millisecond
-	refusedPause = time.Second
+	brokenPause  = 100 * time.Millisecond // after a connection broke off
+	refusedPause = time.Second            // after a refusal, at least
 )
 
-// judge says what an answer to a post means, and notes what is wrong with it.
+// judge returns the outcome of a post from its answer. It counts refusals and failures and records wrong answers.
 func (r *run) judge(a answer, id []byte, s *stats) outcome {
 	switch a.status {
 	case 200:
 		if why := isReceipt(a.body, id); why != "" {
 			s.failed.Add(1)
-			r.faults.add(why, id)
+			r.mismatches.add(why, id)
 			return unknown
 		}
 		return accepted
@@ -321,14 +328,14 @@ func (r *run) judge(a answer, id []byte, s *stats) outcome {
 		return refused
 	case 503:
 		s.refused.Add(1)
-		return unknown // a proxy's 503 does not say what the relay did
+		return unknown // the 503 may come from a proxy, and the relay may still have stored the event
 	}
 	s.failed.Add(1)
-	r.faults.add(fmt.Sprintf("answered with status %d", a.status), id)
+	r.mismatches.add(fmt.Sprintf("answered with status %d", a.status), id)
 	return unknown
 }
 
-// pause waits for d, or until the run is interrupted or end.
+// pause waits for d, but only until end, and only until ctx ends.
 func pause(ctx context.Context, d time.Duration, end time.Time) {
 	timer := time.NewTimer(min(d, time.Until(end)))
 	defer timer.Stop()
@@ -338,9 +345,10 @@ func pause(ctx context.Context, d time.Duration, end time.Time) {
 	}
 }
 
-// sleepUntil waits for a time to come; false: ctx has ended.
+// sleepUntil waits until t. It returns false if ctx has ended.
 func sleepUntil(ctx context.Context, t time.Time) bool {
-	// Timers may be late by a millisecond and more, which is a delivery's whole time; the rest is slept precisely.
+	// A timer may be late by a millisecond or more, which is as long as a whole delivery. So a timer waits for most of
+	// the time, and sleepPrecisely for the rest.
 	const coarse = 3 * time.Millisecond
 	if time.Until(t) > coarse {
 		pause(ctx, time.Until(t)-coarse, t)
@@ -351,22 +359,22 @@ func sleepUntil(ctx context.Context, t time.Time) bool {
 	return ctx.Err() == nil
 }
 
-// breaks notes a connection that broke off.
-func (r *run) breaks(err error) {
+// noteBroken counts a connection that broke off. If the connection could not be opened, it stops the run.
+func (r *run) noteBroken(err error) {
 	r.broken.Add(1)
 	if isDial(err) {
-		r.lost.Store(true)
+		r.unreachable.Store(true)
 	}
 }
 
-// begin says what is being done from now on, and what counts it.
+// begin sets the name and the counter of the current phase, which report passes on.
 func (r *run) begin(doing string, count *atomic.Int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.doing, r.count = doing, count
 }
 
-// report tells the progress once a second until ctx ends.
+// report calls Options.Progress once a second until ctx ends.
 func (r *run) report(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()

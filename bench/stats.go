@@ -13,15 +13,17 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// stats are what a phase measures. Counters and histograms are for all goroutines, the rest is its owner's.
+// stats are the measurements of one phase. The counters and histograms are shared between goroutines. The goroutine
+// that runs the phase owns the other fields.
 type stats struct {
-	from                                 int          // the number the phase begins with
-	accepted, refused, failed, delivered atomic.Int64 // failed: broken off, or answered wrongly
+	from                                 int          // the first envelope number of the phase
+	accepted, refused, failed, delivered atomic.Int64 // failed: posts without an answer, or with a wrong one
 	lastDelivery                         atomic.Int64 // nanoseconds since the run began
 
-	ack, ackSent, delivery, deliverySent histogram // from when a post was due; from when it was sent
+	ack, delivery         histogram // time since the post was due
+	ackSent, deliverySent histogram // time since the post was sent
 
-	posting, delivering time.Duration
+	posting, delivering time.Duration // time spent posting; time until the last delivery
 	ownCPU, relayCPU    time.Duration
 }
 
@@ -33,7 +35,8 @@ func newStats() *stats {
 	return s
 }
 
-// histogram counts durations in microseconds. It is shared, because one costs 200 KB and its lock 30 ns.
+// histogram counts durations in microseconds. Goroutines share a histogram, because a histogram takes 200 KB and its
+// lock only 30 ns.
 type histogram struct {
 	mu     sync.Mutex
 	values *hdrhistogram.Histogram
@@ -48,37 +51,37 @@ func (h *histogram) add(d time.Duration) {
 	}
 }
 
-// latency returns the percentiles; nil if nothing was counted.
+// latency returns the percentiles, or nil if nothing was counted.
 func (h *histogram) latency() *Latency {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.values.TotalCount() == 0 {
 		return nil
 	}
-	at := func(percentile float64) float64 { return float64(h.values.ValueAtQuantile(percentile)) / 1e3 }
-	return &Latency{h.values.TotalCount(), at(50), at(90), at(99), at(99.9), float64(h.values.Max()) / 1e3}
+	ms := func(percentile float64) float64 { return float64(h.values.ValueAtQuantile(percentile)) / 1e3 }
+	return &Latency{h.values.TotalCount(), ms(50), ms(90), ms(99), ms(99.9), float64(h.values.Max()) / 1e3}
 }
 
-// books are what a run found.
-type books struct {
+// measurements are the findings of a run, from which its report is made.
+type measurements struct {
 	std                     Std
-	verifyCPU               [2]time.Duration // of one verification, before and after
-	warm, measured, reading *stats
-	rssBefore, rssAfter     int64
-	idleGrowth              int64
-	stored, delivered       int64 // of the accepted
-	complete, interrupted   bool
+	verifyCPU               [2]time.Duration // CPU time of one verification, before and after the run
+	warm, measured, reading *stats           // of the warm-up, the measurement and the reading back
+	rssBefore, rssAfter     int64            // the relay's memory in bytes
+	idleGrowth              int64            // bytes of memory that the idle polls added
+	stored, delivered       int64            // accepted envelopes that were read back, and delivered
+	complete, interrupted   bool             // complete: everything could be read back
 }
 
-// faults are what did not hold, by kind, in the order of their first appearance.
-type faults struct {
+// mismatchList collects the mismatches of a run by kind, in the order of their first appearance.
+type mismatchList struct {
 	mu   sync.Mutex
 	list []Mismatch
 }
 
 const maxExamples = 3
 
-func (f *faults) add(what string, id []byte) {
+func (f *mismatchList) add(what string, id []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	i := slices.IndexFunc(f.list, func(m Mismatch) bool { return m.What == what })
@@ -93,14 +96,14 @@ func (f *faults) add(what string, id []byte) {
 	}
 }
 
-func (f *faults) all() []Mismatch {
+func (f *mismatchList) all() []Mismatch {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.list)
 }
 
-// calibrate returns how many signatures crypto/ed25519 verifies a second on all cores, and the CPU time of one, which
-// means the same on a machine that is busy with other things; 0: not known.
+// calibrate returns how many signatures crypto/ed25519 verifies per second on all cores, and the CPU time of one
+// verification. The CPU time does not depend on what else the machine is doing. It is 0 if it is not known.
 func (r *run) calibrate(ctx context.Context) (perSecond float64, cpu time.Duration) {
 	verified := new(atomic.Int64)
 	r.begin("calibrating", verified)
@@ -112,12 +115,12 @@ func (r *run) calibrate(ctx context.Context) (perSecond float64, cpu time.Durati
 			if err != nil {
 				panic(err) // crypto/rand never fails
 			}
-			message := make([]byte, 640) // what the signature of an envelope of usual size covers
-			_, _ = rand.Read(message)    // never fails
+			message := make([]byte, 640) // as many bytes as the signature of an envelope of usual size covers
+			_, _ = rand.Read(message)    // crypto/rand never fails
 			sig := ed25519.Sign(private, message)
 			for ctx.Err() == nil && time.Since(began) < r.calibration {
 				if !ed25519.Verify(public, message, sig) {
-					panic("bench: crypto/ed25519 refuses its own signature")
+					panic("bench: crypto/ed25519 rejects its own signature")
 				}
 				verified.Add(1)
 			}

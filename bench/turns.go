@@ -14,32 +14,35 @@ import (
 	"time"
 )
 
-// A run with a floor is cut into turns. The relay posts for one turn, then the floor for as long. A turn lasts a second
-// at most. It is at most an eighth of the run, so that even a short run has some ratios to take the median of.
+// A run with a floor is split into turns. The relay is loaded for one turn, then the floor for the same time. A turn
+// lasts one second. In a run of less than eight seconds it lasts an eighth of the run, so that there are enough ratios
+// for a median. The last turn may be up to half as long again.
 const (
 	longestTurn = time.Second
 	fewestTurns = 8
 )
 
-// floor is the floor's process and the load on it. The goroutine of run.do owns it. A nil floor is not there.
+// floor is the floor's process and the load on it. The goroutine of run.do owns it. A nil *floor means that the run has
+// no floor.
 type floor struct {
 	command *exec.Cmd
-	stdin   io.Closer // its end ends the process
+	stdin   io.Closer // closing it ends the process
 	stderr  *bytes.Buffer
-	client  *run // loads the floor as the relay's run loads the relay
-	posts   []text
+	client  *run // posts to the floor
+	posts   []template
 	ended   bool
 
-	// What follows is of one phase.
+	// The following fields belong to the current phase.
 	posters  []*conn
 	duration time.Duration // of a turn
-	count    int           // posts of a turn
+	count    int           // posts per turn
 	stats    *stats
 	turns    []Turn
 }
 
-// startFloor starts the floor's process and makes sure that it takes a right envelope and refuses a wrong one.
-func (r *run) startFloor(ctx, linger context.Context) (*floor, error) {
+// startFloor starts the floor's process. It checks that the floor accepts a valid envelope and refuses one with a wrong
+// signature.
+func (r *run) startFloor(ctx, uninterrupted context.Context) (*floor, error) {
 	command := exec.Command(r.Floor[0], r.Floor[1:]...)
 	f := &floor{command: command, stderr: new(bytes.Buffer), stats: newStats()}
 	command.Stderr = f.stderr
@@ -60,7 +63,7 @@ func (r *run) startFloor(ctx, linger context.Context) (*floor, error) {
 		err = f.target(r, url)
 	}
 	if err == nil {
-		err = f.check(linger)
+		err = f.check(uninterrupted)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("the floor does not start: %w", err), f.stop())
@@ -68,23 +71,23 @@ func (r *run) startFloor(ctx, linger context.Context) (*floor, error) {
 	return f, nil
 }
 
-// address reads the floor's first line and returns the URL in it.
+// address reads the first line of the floor's output and returns the URL in it.
 func (f *floor) address(ctx context.Context, stdout io.Reader) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	defer context.AfterFunc(ctx, f.kill)()
 	line, err := bufio.NewReader(io.LimitReader(stdout, 1000)).ReadString('\n')
 	if err != nil {
-		return "", errors.Join(fmt.Errorf("it does not say where it listens: %w", err), ctx.Err())
+		return "", errors.Join(fmt.Errorf("it did not print the address where it listens: %w", err), ctx.Err())
 	}
 	url, ok := strings.CutPrefix(strings.TrimSpace(line), floorLine)
 	if !ok {
-		return "", fmt.Errorf("it says %q, not where it listens", line)
+		return "", fmt.Errorf("it printed %q instead of the address where it listens", line)
 	}
 	return url, nil
 }
 
-// target makes the client that posts the envelopes of r at url. They go there in their canonical form.
+// target creates the client that posts r's envelopes to url. The floor gets them in their canonical form.
 func (f *floor) target(r *run, url string) error {
 	to, err := parseTarget(url)
 	if err != nil {
@@ -92,11 +95,12 @@ func (f *floor) target(r *run, url string) error {
 	}
 	f.client = &run{Options: r.Options, to: to, began: r.began, stock: r.stock,
 		process: findProcess(f.command.Process.Pid, to)}
-	f.posts = []text{newText(to.request("POST", "/events", r.stock.canonical.bytes))}
+	f.posts = []template{newTemplate(to.request("POST", "/events", r.stock.canonical.bytes))}
 	return nil
 }
 
-// check posts one envelope as it is, and then with another id, which its signature does not cover.
+// check posts one envelope, and then the same envelope with another id, which makes its signature wrong. The floor must
+// answer 200 and 401.
 func (f *floor) check(ctx context.Context) error {
 	c := f.client.connect(ctx, 4096)
 	defer c.close()
@@ -110,21 +114,21 @@ func (f *floor) check(ctx context.Context) error {
 			return err
 		}
 		if a.status != want {
-			return fmt.Errorf("it answers a post with status %d, not %d", a.status, want)
+			return fmt.Errorf("it answered a test post with status %d, not %d", a.status, want)
 		}
-		v[partID] = f.client.stock.names.append(nil, 1, f.client.stock.at(0).ms)
+		v[partID] = f.client.stock.ids.append(nil, 1, f.client.stock.record(0).ms)
 	}
 	return nil
 }
 
-// stop ends the process and returns what was wrong with its end.
+// stop ends the process. It returns an error, with the process's error output, if the process failed.
 func (f *floor) stop() error {
 	if f == nil || f.ended {
 		return nil
 	}
 	f.ended = true
 	err := f.stdin.Close()
-	late := time.AfterFunc(patience, f.kill)
+	late := time.AfterFunc(answerTimeout, f.kill)
 	defer late.Stop()
 	if err = errors.Join(err, f.command.Wait()); err != nil {
 		err = fmt.Errorf("%w %.300s", err, f.stderr)
@@ -132,9 +136,9 @@ func (f *floor) stop() error {
 	return err
 }
 
-func (f *floor) kill() { _ = f.command.Process.Kill() } // it fails if the process has ended already
+func (f *floor) kill() { _ = f.command.Process.Kill() } // an error means that the process has already ended
 
-// begin prepares for a phase of this duration and count. It returns what closes the connections.
+// begin prepares for a phase with this duration and count. It returns a function that closes the connections.
 func (f *floor) begin(ctx context.Context, duration time.Duration, count int) (disconnect func()) {
 	if f == nil {
 		return func() {}
@@ -146,9 +150,10 @@ func (f *floor) begin(ctx context.Context, duration time.Duration, count int) (d
 	return disconnect
 }
 
-// turnOf takes what is left of the duration and the count. It returns how much of it the relay's next round takes: one
-// turn, or all that is left if that is not much more than a turn. Without a floor there are no turns.
-func (f *floor) turnOf(duration time.Duration, count int) (time.Duration, int) {
+// nextTurn returns the duration and the count of the relay's next round. The arguments are the rest of the phase's
+// duration and count. The result is one turn, or the whole rest if the rest is less than one and a half turns. Without
+// a floor the result is always the whole rest.
+func (f *floor) nextTurn(duration time.Duration, count int) (time.Duration, int) {
 	if f == nil {
 		return duration, count
 	}
@@ -161,8 +166,8 @@ func (f *floor) turnOf(duration time.Duration, count int) (time.Duration, int) {
 	return duration, count
 }
 
-// turn loads the floor for as long as the relay was loaded, with the same envelopes. accepted is how many of them the
-// relay has accepted.
+// turn loads the floor with the envelopes of the relay's round, for as long as that round took. posted is the number of
+// envelopes that were posted to the relay, and accepted is how many of them the relay accepted.
 func (f *floor) turn(ctx context.Context, relay *round, posted int, took time.Duration, accepted int64) {
 	if posted == 0 || took == 0 {
 		return
@@ -173,7 +178,7 @@ func (f *floor) turn(ctx context.Context, relay *round, posted int, took time.Du
 	before := f.stats.accepted.Load()
 	tookFloor := f.client.round(ctx, f.posters, &p, f.stats)
 	if ctx.Err() != nil {
-		return // the turn was cut short
+		return // the turn was interrupted, so its rate would be wrong
 	}
 	t := Turn{
 		Relay: float64(accepted) / took.Seconds(),
@@ -185,9 +190,9 @@ func (f *floor) turn(ctx context.Context, relay *round, posted int, took time.Du
 	}
 }
 
-// faults returns what was wrong with the floor's answers.
-func (f *floor) faults(interrupted bool) (list []Mismatch) {
-	for _, m := range f.client.faults.all() {
+// mismatches returns the errors in the floor's answers.
+func (f *floor) mismatches(interrupted bool) (list []Mismatch) {
+	for _, m := range f.client.mismatches.all() {
 		list = append(list, Mismatch{What: "the floor: " + m.What, Count: m.Count, Examples: m.Examples})
 	}
 	if n := f.client.broken.Load(); n > 0 {
@@ -199,12 +204,13 @@ func (f *floor) faults(interrupted bool) (list []Mismatch) {
 	return list
 }
 
-// report says what the floor reached.
+// report returns the floor's part of the report.
 func (f *floor) report(std Std, sameMachine bool) *Floor {
 	s := f.stats
 	report := &Floor{
 		URL: f.client.to.url, PID: f.command.Process.Pid, SameMachine: sameMachine,
-		Accepted: s.accepted.Load(), Seconds: s.posting.Seconds(), Ack: s.ack.latency(), Turns: append([]Turn{}, f.turns...),
+		Accepted: s.accepted.Load(), Seconds: s.posting.Seconds(), Ack: s.ack.latency(),
+		Turns: append([]Turn{}, f.turns...),
 	}
 	report.Rate = ratio(float64(report.Accepted), report.Seconds)
 	report.RateRatio = ratio(report.Rate, std.Mean)
@@ -213,7 +219,7 @@ func (f *floor) report(std Std, sameMachine bool) *Floor {
 	return report
 }
 
-// ratio returns the median of the turns' ratios; 0 if there is no turn.
+// ratio returns the median of the turns' ratios, or 0 if there are no turns.
 func (f *Floor) ratio() float64 {
 	ratios := f.ratios()
 	if len(ratios) == 0 {

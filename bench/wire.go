@@ -17,32 +17,35 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// target is where a relay answers.
+// target is the address of a relay.
 type target struct {
 	url     string // as given
-	secure  bool
-	header  string // the Host
-	host    string
-	address string // to connect to
-	path    string // before /events; mostly empty
-	origin  string // what signed reads are for (PROTOCOL §8); empty: the relay asks for none
+	secure  bool   // https
+	header  string // value of the Host header
+	host    string // host name or address, without the port
+	address string // host and port to connect to
+	path    string // path before /events; usually empty
+	origin  string // audience of signed reads (PROTOCOL §8); empty: reads need no signature
 }
 
-// request returns the bytes of a request.
+// request returns the bytes of an unsigned request.
 func (t target) request(method, path string, body []byte) []byte {
-	return t.requestBy("", method, path, body)
+	return t.requestWithToken("", method, path, body)
 }
 
-// read returns the bytes of a read by one who signs it if the relay asks for that.
-func (t target) read(path string, by didkey.Key) ([]byte, error) {
+// readRequest returns the bytes of a GET request. If the relay wants signed reads, the key by signs it.
+func (t target) readRequest(path string, by didkey.Key) ([]byte, error) {
 	if t.origin == "" {
 		return t.request("GET", path, nil), nil
 	}
-	token, err := envelope.Read{Reader: by.DID(), Audience: t.origin, Method: "GET", Target: t.path + path, TS: time.Now()}.Sign(by)
-	return t.requestBy(token, "GET", path, nil), err
+	token, err := envelope.Read{
+		Reader: by.DID(), Audience: t.origin, Method: "GET", Target: t.path + path, TS: time.Now(),
+	}.Sign(by)
+	return t.requestWithToken(token, "GET", path, nil), err
 }
 
-func (t target) requestBy(token, method, path string, body []byte) []byte {
+// requestWithToken returns the bytes of a request with the token of a signed read. Without a token it is unsigned.
+func (t target) requestWithToken(token, method, path string, body []byte) []byte {
 	b := fmt.Appendf(nil, "%s %s%s HTTP/1.1\r\nHost: %s\r\n", method, t.path, path, t.header)
 	if token != "" {
 		b = fmt.Appendf(b, "Authorization: Agora %s\r\n", token)
@@ -54,43 +57,43 @@ func (t target) requestBy(token, method, path string, body []byte) []byte {
 }
 
 const (
-	patience  = 10 * time.Second // for an answer, on top of the time a poll asks to be held
-	idleLimit = 30 * time.Second // after that an unused connection is made anew, as the relay may have closed it
-	maxAnswer = 64 << 20         // bytes
+	answerTimeout = 10 * time.Second // how long to wait for an answer, in addition to the time that a poll may wait
+	idleLimit     = 30 * time.Second // reopen a connection unused for this long: the relay may have closed it
+	maxAnswer     = 64 << 20         // largest body of an answer, in bytes
 )
 
-// conn is a connection that lasts for many requests, one after the other. It belongs to one goroutine.
+// conn is an HTTP connection that is reused for many requests, one after the other. One goroutine owns it.
 type conn struct {
 	to      target
-	ctx     context.Context // its end cuts the connection
-	buffer  int             // bytes
-	net     net.Conn        // nil: there is none at the moment
+	ctx     context.Context // the connection is closed when ctx ends
+	buffer  int             // size of the read buffer in bytes
+	net     net.Conn        // nil: not connected
 	in      *bufio.Reader
-	release func() bool
-	until   time.Time // the deadline that is set
-	used    time.Time
+	release func() bool // stops watching ctx
+	until   time.Time   // the deadline set on net
+	used    time.Time   // when the last request was sent
 	body    []byte
 }
 
-// answer is a response; body is valid until the next one.
+// answer is an HTTP response. Its body is valid until the next answer is read.
 type answer struct {
 	status     int
-	retryAfter time.Duration // 0: it says none
+	retryAfter time.Duration // 0: no Retry-After header
 	body       []byte
-	last       bool // the connection ends with it
+	last       bool // the server closes the connection after this answer
 }
 
 func (c *conn) close() {
 	if c.net != nil {
 		c.release()
-		_ = c.net.Close() // nothing is lost that was not noticed before
+		_ = c.net.Close() // all errors that matter were already returned by send or receive
 		c.net = nil
 	}
 }
 
 func (c *conn) open() error {
 	c.close()
-	ctx, cancel := context.WithTimeout(c.ctx, patience)
+	ctx, cancel := context.WithTimeout(c.ctx, answerTimeout)
 	defer cancel()
 	var dialer interface {
 		DialContext(context.Context, string, string) (net.Conn, error)
@@ -103,7 +106,7 @@ func (c *conn) open() error {
 		return err
 	}
 	c.net, c.until = n, time.Time{}
-	c.release = context.AfterFunc(c.ctx, func() { _ = n.Close() }) // its reader reports it
+	c.release = context.AfterFunc(c.ctx, func() { _ = n.Close() }) // the next read or write returns the error
 	if c.in == nil {
 		c.in = bufio.NewReaderSize(n, c.buffer)
 	} else {
@@ -112,7 +115,8 @@ func (c *conn) open() error {
 	return nil
 }
 
-// send sends a request that is answered after hold at the latest, on a new connection if need be.
+// send sends a request. It opens a new connection if necessary. hold is how long the relay may keep a poll waiting
+// before it answers.
 func (c *conn) send(request []byte, hold time.Duration, now time.Time) error {
 	if c.net == nil || now.Sub(c.used) > idleLimit {
 		if err := c.open(); err != nil {
@@ -120,9 +124,9 @@ func (c *conn) send(request []byte, hold time.Duration, now time.Time) error {
 		}
 	}
 	c.used = now
-	// Setting a deadline costs, so it is renewed when half of it is over.
-	if c.until.Sub(now) < hold+patience/2 {
-		c.until = now.Add(hold + patience)
+	// Setting a deadline takes CPU time, so send sets a new one only after half of answerTimeout has passed.
+	if c.until.Sub(now) < hold+answerTimeout/2 {
+		c.until = now.Add(hold + answerTimeout)
 		if err := c.net.SetDeadline(c.until); err != nil {
 			c.close()
 			return err
@@ -135,7 +139,7 @@ func (c *conn) send(request []byte, hold time.Duration, now time.Time) error {
 	return err
 }
 
-// receive reads the answer to what was sent.
+// receive reads the answer to the last request.
 func (c *conn) receive() (answer, error) {
 	a, err := c.read()
 	if err != nil || a.last {
@@ -191,7 +195,8 @@ func (c *conn) read() (a answer, err error) {
 	return a, err
 }
 
-// isHeader compares lengths first, as most headers are others.
+// isHeader reports whether name is the header want, ignoring case. It compares lengths first, because most headers
+// differ in length.
 func isHeader(name []byte, want string) bool {
 	return len(name) == len(want) && bytes.EqualFold(name, []byte(want))
 }
@@ -218,7 +223,7 @@ func (c *conn) readBody(length int, chunked bool) ([]byte, error) {
 	if err == nil && n > maxAnswer {
 		err = errTooLarge
 	}
-	for chunked && err == nil { // the trailer, which the reader of chunks leaves
+	for chunked && err == nil { // skip the trailer, which the chunked reader does not read
 		var line []byte
 		if line, err = c.in.ReadSlice('\n'); len(bytes.TrimRight(line, "\r\n")) == 0 {
 			break

@@ -16,116 +16,122 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// A relay may be hostile, or someone else may answer in its place. So each answer is bounded before it is read: its
-// headers, its bytes, the number of its events, and the size of each. Lists are read one element at a time, because a
-// list in memory is many times as large as its text. No answer is compressed: a small one could grow without end.
+// A relay may be hostile, or an impostor may answer instead of it. So the client bounds each response before it reads
+// the response: the size of the headers, the size of the body, the number of events, and the size of each event. The
+// client reads lists one element at a time, because a decoded list takes many times as much memory as its JSON text.
+// It rejects compressed responses, because a small one could become very large when it is decompressed.
 
-// Bounds of an answer, in bytes.
+// Bounds of a response, in bytes.
 const (
 	maxHeaders   = 64 << 10
-	maxShort     = 64 << 10  // a refusal, a receipt
+	maxShort     = 64 << 10  // an error response, a receipt, the answer of /health
 	maxDocument  = 256 << 10 // the well-known document
-	maxDirectory = 8 << 20   // a page of agents, which a relay ends at 256 KiB; or all manifests of one agent
-	maxPage      = 32 << 20  // a page of events, which ends at 4 MiB, or a thread, which may hold 100 offers
-	maxElement   = 4 << 20   // an element of a list
-	maxEvent     = 1 << 20   // an event that is parsed; a larger one is left out
-	maxRest      = 512 << 10 // what an answer holds besides its list
-	maxText      = 1 << 10   // a message of the relay; the rest is cut off
+	maxDirectory = 8 << 20   // a page of agents (relays end a page at 256 KiB), or all manifests of one agent
+	maxPage      = 32 << 20  // a page of events (relays end a page at 4 MiB), or a thread (it may have 100 offers)
+	maxElement   = 4 << 20   // one element of a list
+	maxEvent     = 1 << 20   // an event; a larger event is skipped
+	maxRest      = 512 << 10 // all members of a response except its list
+	maxText      = 1 << 10   // a text of the relay that goes into an error, or a version; the rest is cut off
 )
 
 // How many elements a list may have.
 const (
-	maxRows       = 1000    // agents in a page, and events in the answer to a poll that sets no limit
+	maxRows       = 1000    // agents in a page; manifests of one agent
 	maxThread     = 10_000  // events of a thread
-	maxSinceBatch = 100_000 // events after a time; a relay may have to exceed the limit there (PROTOCOL §7)
+	maxSinceBatch = 100_000 // events in a response to a read with since; it may exceed the limit (PROTOCOL §7)
 )
 
-var errTooLong = errors.New("the answer is too long")
+var errTooLong = errors.New("the response is too long")
 
-// transport is shared by all clients that were not given one, so that they also share connections.
+// transport returns the transport of all clients without one of their own. They share it, so they share connections.
 var transport = sync.OnceValue(func() http.RoundTripper {
-	shared, ok := http.DefaultTransport.(*http.Transport)
+	defaultTransport, ok := http.DefaultTransport.(*http.Transport)
 	if !ok {
 		return http.DefaultTransport
 	}
-	own := shared.Clone()
-	own.MaxResponseHeaderBytes = maxHeaders
-	return own
+	clone := defaultTransport.Clone()
+	clone.MaxResponseHeaderBytes = maxHeaders
+	return clone
 })
 
-// reply says how to read a successful answer.
-type reply struct {
-	out   any // what the answer is decoded into
-	limit int // bytes of the whole answer
+// responseSpec says how to read a successful response.
+type responseSpec struct {
+	out   any // the response is decoded into this
+	limit int // the largest size of the body, in bytes
 
-	present bool // sign the read also at an open relay, where that only shows that the reader is online
+	// showOnline signs the read at an open relay as well. There the signature only shows that the reader is online.
+	showOnline bool
 
-	// list names the member whose elements are passed to take, one at a time, instead of being decoded into out. Empty:
-	// the answer has no such member. take may have been called before the answer turns out to be broken.
-	list string
-	take func(element []byte) error
+	// listName is the member of the response whose elements are passed to onElement, one at a time, instead of being
+	// decoded into out. Empty: there is no such member. If the response turns out to be malformed, onElement may have
+	// been called already.
+	listName  string
+	onElement func(element []byte) error
 }
 
-// answer is what every answer of a relay has (PROTOCOL §5).
-type answer struct {
+// responseHead has the members that are common to all responses of a relay (PROTOCOL §5).
+type responseHead struct {
 	OK      bool           `json:"ok"`
 	Error   envelope.Code  `json:"error"`
 	Message string         `json:"message"`
 	Details map[string]any `json:"details"`
 }
 
-// answer reads the answer of the relay at base. It returns nil if the answer is a success.
-func (c *Client) answer(base string, response *http.Response, good reply) *failure {
+// readResponse reads the response of the relay at base as spec says. It returns nil if the request succeeded.
+func (c *Client) readResponse(base string, response *http.Response, spec responseSpec) *failure {
 	header := response.Header
 	failed := &failure{status: response.StatusCode, challenged: challenge(header), retryAfter: c.retryAfter(header)}
-	if coding := header.Get("Content-Encoding"); coding != "" && !strings.EqualFold(coding, "identity") {
-		failed.err = fmt.Errorf("the answer is compressed (%s), which was not asked for", shorten(coding))
+	if encoding := header.Get("Content-Encoding"); encoding != "" && !strings.EqualFold(encoding, "identity") {
+		failed.err = fmt.Errorf("the response is compressed (%s), although the request does not allow that",
+			shorten(encoding))
 		return failed
 	}
 	if response.StatusCode != http.StatusOK {
-		good = reply{limit: maxShort, out: new(struct{})}
+		spec = responseSpec{limit: maxShort, out: new(struct{})}
 	}
-	body := &meter{r: response.Body, whole: good.limit, left: good.limit}
-	text, err := good.text(body)
+	body := &limitedReader{r: response.Body, total: spec.limit, left: spec.limit}
+	text, err := spec.readObject(body)
 	if body.err != nil {
-		return &failure{err: fmt.Errorf("reading the answer: %w", body.err)} // no status: the same as no answer
+		// A failure without a status: a response that cannot be read counts as no response.
+		return &failure{err: fmt.Errorf("reading the response: %w", body.err)}
 	}
 	if errors.Is(err, errTooLong) {
 		failed.err = err
 		return failed
 	}
-	var head answer
+	var head responseHead
 	if err == nil {
 		err = json.Unmarshal(text, &head)
 	}
 	switch {
 	case err != nil || !head.OK && head.Error == "":
-		failed.err = fmt.Errorf("%s gave %s, which is not an answer of an Agora relay; check its URL",
+		failed.err = fmt.Errorf("%s answered with status %s and a body that is not from an Agora relay; check its URL",
 			base, shorten(response.Status))
 	case !head.OK:
 		failed.err = &envelope.Error{Code: envelope.Code(shorten(string(head.Error))), Message: shorten(head.Message),
 			Details: head.Details, RetryAfter: failed.retryAfter}
 	case response.StatusCode != http.StatusOK:
-		failed.err = fmt.Errorf("the relay says ok with status %s", shorten(response.Status))
+		failed.err = fmt.Errorf("the relay's response says ok, but has the status %s", shorten(response.Status))
 	default:
-		if failed.err = json.Unmarshal(text, good.out); failed.err == nil {
+		if failed.err = json.Unmarshal(text, spec.out); failed.err == nil {
 			return nil
 		}
 	}
 	return failed
 }
 
-// text returns the answer as one JSON object, without its list.
-// Errors: errTooLong; any other error means that the answer is not a JSON object.
-func (g reply) text(body *meter) ([]byte, error) {
-	if g.list == "" {
+// readObject returns the text of the body without its list. Errors: errTooLong; errors of reading the body, which are
+// also in body.err; errors about malformed JSON.
+func (s responseSpec) readObject(body *limitedReader) ([]byte, error) {
+	if s.listName == "" {
 		return io.ReadAll(body)
 	}
-	return split(body, g.list, g.take)
+	return splitList(body, s.listName, s.onElement)
 }
 
-// split reads a JSON object. It gives each element of the list to take and returns the object without the list.
-func split(body *meter, list string, take func(element []byte) error) ([]byte, error) {
+// splitList reads a JSON object from body. It passes each element of the member listName to onElement, and returns the
+// text of the object without that member.
+func splitList(body *limitedReader, listName string, onElement func(element []byte) error) ([]byte, error) {
 	decoder := json.NewDecoder(body)
 	body.allow(maxRest)
 	if err := expect(decoder, '{'); err != nil {
@@ -138,8 +144,8 @@ func split(body *meter, list string, take func(element []byte) error) ([]byte, e
 		if err != nil {
 			return nil, err
 		}
-		if name == list {
-			if err := elements(decoder, body, take); err != nil {
+		if name == listName {
+			if err := readList(decoder, body, onElement); err != nil {
 				return nil, err
 			}
 			continue
@@ -165,20 +171,20 @@ func split(body *meter, list string, take func(element []byte) error) ([]byte, e
 		return nil, err
 	}
 	if _, err := decoder.Token(); err != io.EOF {
-		return nil, errors.Join(errors.New("there is more text after the answer"), err)
+		return nil, errors.Join(errors.New("there is more text after the JSON object"), err)
 	}
 	return append(rest, '}'), nil
 }
 
-// elements reads an array and passes each element to take.
-func elements(decoder *json.Decoder, body *meter, take func(element []byte) error) error {
+// readList reads a JSON array, or null, and passes each element of the array to onElement.
+func readList(decoder *json.Decoder, body *limitedReader, onElement func(element []byte) error) error {
 	switch token, err := decoder.Token(); {
 	case err != nil:
 		return err
 	case token == nil: // null
 		return nil
 	case token != json.Delim('['):
-		return fmt.Errorf("%v where a list was expected", token)
+		return fmt.Errorf("found %v, want a JSON array", token)
 	}
 	for decoder.More() {
 		body.allow(maxElement)
@@ -186,33 +192,35 @@ func elements(decoder *json.Decoder, body *meter, take func(element []byte) erro
 		if err := decoder.Decode(&element); err != nil {
 			return err
 		}
-		if err := take(element); err != nil {
+		if err := onElement(element); err != nil {
 			return err
 		}
 	}
 	return expect(decoder, ']')
 }
 
+// expect reads the next token and returns an error unless it is want.
 func expect(decoder *json.Decoder, want json.Delim) error {
 	token, err := decoder.Token()
 	if err == nil && token != want {
-		err = fmt.Errorf("%v where %v was expected", token, want)
+		err = fmt.Errorf("found %v, want %v", token, want)
 	}
 	return err
 }
 
-// meter limits how many bytes of an answer are read: in total, and since the last call of allow.
-type meter struct {
+// limitedReader limits how many bytes are read from r: in total, and since the last call of allow.
+type limitedReader struct {
 	r           io.Reader
-	whole, left int
-	err         error // an error of r other than io.EOF
+	total, left int   // how many bytes may still be read: in total, and until the next call of allow
+	err         error // the last error of r other than io.EOF
 }
 
-// allow permits the next n bytes, within the total.
-func (m *meter) allow(n int) { m.left = min(n, m.whole) }
+// allow permits the next n bytes, but no more than the total.
+func (m *limitedReader) allow(n int) { m.left = min(n, m.total) }
 
-func (m *meter) Read(p []byte) (int, error) {
-	if m.left <= 0 { // the answer may end exactly here
+// Read reads from r. It returns errTooLong if r has more bytes than are permitted.
+func (m *limitedReader) Read(p []byte) (int, error) {
+	if m.left <= 0 { // the body may end exactly here
 		var one [1]byte
 		if n, err := m.r.Read(one[:]); n == 0 && err == io.EOF {
 			return 0, io.EOF
@@ -220,7 +228,7 @@ func (m *meter) Read(p []byte) (int, error) {
 		return 0, errTooLong
 	}
 	n, err := m.r.Read(p[:min(len(p), m.left)])
-	m.whole -= n
+	m.total -= n
 	m.left -= n
 	if err != nil && err != io.EOF {
 		m.err = err
@@ -228,41 +236,41 @@ func (m *meter) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// envelopes collects the events of an answer.
+// envelopes collects the events of a response.
 type envelopes struct {
-	most  int                  // the highest allowed number of events
-	count int                  // how many were received
-	good  []*envelope.Envelope // those that verify
-	bad   int                  // how many do not verify
-	why   error                // why the first of those does not
+	limit    int                  // the largest allowed number of events
+	received int                  // the number of events that were received
+	valid    []*envelope.Envelope // the events that parse and verify
+	invalid  int                  // the number of the other events
+	firstErr error                // what is wrong with the first invalid event
 }
 
-// take parses and verifies one event. It is used as reply.take.
-func (e *envelopes) take(text []byte) error {
-	if e.count++; e.count > e.most {
-		return fmt.Errorf("%w: more than %d events", errTooLong, e.most)
+// add parses and verifies one event. It is used as responseSpec.onElement.
+func (e *envelopes) add(text []byte) error {
+	if e.received++; e.received > e.limit {
+		return fmt.Errorf("%w: more than %d events", errTooLong, e.limit)
 	}
-	event, err := verified(text)
+	event, err := parseVerified(text)
 	if err == nil {
-		e.good = append(e.good, event)
+		e.valid = append(e.valid, event)
 		return nil
 	}
-	if e.bad++; e.bad == 1 {
-		e.why = err
+	if e.invalid++; e.invalid == 1 {
+		e.firstErr = err
 	}
 	return nil
 }
 
-// log reports the events that were left out.
+// log logs the number of invalid events.
 func (e *envelopes) log(c *Client) {
-	if e.bad > 0 {
-		c.log.Warn("events were left out: they do not verify", "events", e.bad, "first", e.why)
+	if e.invalid > 0 {
+		c.log.Warn("events were skipped because they are invalid", "events", e.invalid, "first", e.firstErr)
 	}
 }
 
-// verified parses and verifies a delivered envelope. It accepts larger ones than the protocol's default, as a relay
-// may.
-func verified(text []byte) (*envelope.Envelope, error) {
+// parseVerified parses and verifies a delivered envelope. It accepts envelopes of up to maxEvent bytes, because a relay
+// may accept larger envelopes than envelope.DefaultMaxBytes.
+func parseVerified(text []byte) (*envelope.Envelope, error) {
 	e, err := envelope.Parse(text, maxEvent)
 	if err != nil {
 		return nil, err
@@ -270,7 +278,7 @@ func verified(text []byte) (*envelope.Envelope, error) {
 	return e, e.Verify()
 }
 
-// shorten cuts a relay's text to maxText bytes.
+// shorten cuts a text of the relay to maxText bytes and removes invalid UTF-8.
 func shorten(message string) string {
 	return strings.ToValidUTF8(message[:min(len(message), maxText)], "")
 }
@@ -278,7 +286,8 @@ func shorten(message string) string {
 // maxRetryAfter is the longest accepted Retry-After.
 const maxRetryAfter = math.MaxInt32 * time.Second
 
-// retryAfter reads Retry-After, seconds or a date (RFC 9110 §10.2.3); 0 if there is none.
+// retryAfter returns the delay from the header Retry-After, which has seconds or a date (RFC 9110 §10.2.3). It returns
+// 0 if the header is absent, malformed or in the past. The longest delay is maxRetryAfter.
 func (c *Client) retryAfter(header http.Header) time.Duration {
 	text := header.Get("Retry-After")
 	if seconds, err := strconv.Atoi(text); err == nil {
@@ -290,7 +299,7 @@ func (c *Client) retryAfter(header http.Header) time.Duration {
 	return 0
 }
 
-// retryAfter returns how long a refusal asks to wait; 0: it does not say.
+// retryAfter returns how long the relay asks to wait before a retry; 0: err does not say.
 func retryAfter(err error) time.Duration {
 	refusal, ok := errors.AsType[*envelope.Error](err)
 	if !ok {
@@ -299,7 +308,7 @@ func retryAfter(err error) time.Duration {
 	return refusal.RetryAfter
 }
 
-// members is split for a JSON object that is already in memory.
-func members(text []byte, list string, take func(element []byte) error) ([]byte, error) {
-	return split(&meter{r: bytes.NewReader(text), whole: len(text)}, list, take)
+// splitListBytes is splitList for a JSON object that is already in memory.
+func splitListBytes(text []byte, listName string, onElement func(element []byte) error) ([]byte, error) {
+	return splitList(&limitedReader{r: bytes.NewReader(text), total: len(text)}, listName, onElement)
 }

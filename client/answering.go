@@ -10,10 +10,10 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// answerAll answers the REQUESTs of the queue, opts.Concurrency at a time, until ctx ends.
+// answerAll answers the REQUESTs of the queue until ctx ends, opts.Concurrency REQUESTs at a time.
 func (a *agent) answerAll(ctx context.Context) {
 	for {
-		if take(ctx, a.answers) != nil {
+		if acquireSlot(ctx, a.answerSlots) != nil {
 			return
 		}
 		w := a.next(ctx)
@@ -21,14 +21,14 @@ func (a *agent) answerAll(ctx context.Context) {
 			return
 		}
 		a.tasks.Go(func() {
-			defer func() { <-a.answers }()
+			defer func() { <-a.answerSlots }()
 			a.answer(ctx, w)
 		})
 	}
 }
 
-// next waits for the next REQUEST to answer; nil if ctx ended first.
-func (a *agent) next(ctx context.Context) *waiting {
+// next waits for the next REQUEST to answer and returns it, or nil if ctx ended first.
+func (a *agent) next(ctx context.Context) *queuedRequest {
 	for {
 		w, late, wait := a.queue.next(time.Now(), &a.pace)
 		a.drop(ctx, late)
@@ -40,7 +40,7 @@ func (a *agent) next(ctx context.Context) *waiting {
 			timer.Stop()
 		}
 		select {
-		case <-a.queue.woken:
+		case <-a.queue.wake:
 		case <-timer.C:
 		case <-ctx.Done():
 		}
@@ -50,12 +50,12 @@ func (a *agent) next(ctx context.Context) *waiting {
 	}
 }
 
-// enqueue puts a REQUEST into the queue. What does not fit is dropped.
-func (a *agent) enqueue(ctx context.Context, w *waiting) {
+// enqueue adds a REQUEST to the queue and drops the REQUESTs that no longer fit.
+func (a *agent) enqueue(ctx context.Context, w *queuedRequest) {
 	a.drop(ctx, a.queue.put(w, time.Now()))
 }
 
-// withdraw removes the REQUEST of a thread from the queue and returns it; nil: the queue does not have it.
+// withdraw removes the REQUEST of a thread from the queue and returns it, or nil if the queue does not have it.
 func (a *agent) withdraw(ctx context.Context, key thread.Key) *envelope.Envelope {
 	w := a.queue.withdraw(key)
 	if w == nil {
@@ -65,30 +65,31 @@ func (a *agent) withdraw(ctx context.Context, key thread.Key) *envelope.Envelope
 	return w.event
 }
 
-// answer reads the state of a REQUEST's thread and makes an offer if one is expected. After a temporary failure the
-// REQUEST goes back into the queue.
-func (a *agent) answer(ctx context.Context, w *waiting) {
-	r := &run{agent: a, key: w.key, event: w.event, quoted: w.quoted, ended: make(chan struct{})}
+// answer reads the state of the REQUEST's thread, and answers the REQUEST if it still needs an answer. After a
+// temporary failure it puts the REQUEST back into the queue.
+func (a *agent) answer(ctx context.Context, w *queuedRequest) {
+	r := &run{agent: a, key: w.key, event: w.event, unpostedOffer: w.unpostedOffer, ended: make(chan struct{})}
 	r.ctx, r.cancel = context.WithCancelCause(ctx)
 	defer r.cancel(nil)
 	var err error
-	if a.tryRegister(r) == nil { // otherwise the thread has gone on to a later message
+	if a.tryRegister(r) == nil { // else another run handles a later message of the thread
 		err = r.step()
 		a.unregister(r)
 	}
-	if !r.posting {
+	if !r.triedPost {
 		a.pace.refund(time.Now())
 	}
 	switch {
-	case ctx.Err() != nil: // the cursor stays before this REQUEST, so it is read again after a restart
+	case ctx.Err() != nil:
+		// The page is not released, so the saved cursor stays before this REQUEST. It is read again after a restart.
 		return
 	case err == nil:
-	case r.ctx.Err() != nil, definite(err):
-		a.client.log.Info("a thread is left as it is", "thread", w.key.ID, "client", w.key.Client, "reason", err)
+	case r.ctx.Err() != nil, permanent(err):
+		a.client.log.Info("a REQUEST is not answered", "thread", w.key.ID, "client", w.key.Client, "reason", err)
 	default:
-		a.client.log.Warn("a REQUEST could not be answered, will be retried",
+		a.client.log.Warn("answering a REQUEST failed, will be retried",
 			"thread", w.key.ID, "client", w.key.Client, "error", err)
-		w.quoted = r.quoted
+		w.unpostedOffer = r.unpostedOffer
 		a.postpone(w, err, time.Now())
 		a.drop(ctx, a.queue.putBack(w))
 		return
@@ -96,34 +97,35 @@ func (a *agent) answer(ctx context.Context, w *waiting) {
 	a.release(ctx, w.page)
 }
 
-// postpone decides when to retry a REQUEST. If the relay limits this agent, the other REQUESTs wait too. If it limits
-// only the inbox of one client, they do not.
-func (a *agent) postpone(w *waiting, err error, now time.Time) {
-	asked := min(retryAfter(err), postPatience) // after a longer pause the thread may have ended
-	w.notBefore = now.Add(w.pause.next(asked, maxPause))
+// postpone decides when to retry a REQUEST after err. If the relay limits the rate of this agent or of its address, all
+// other REQUESTs wait as well. If the inbox of the client is full, only this REQUEST waits.
+func (a *agent) postpone(w *queuedRequest, err error, now time.Time) {
+	delay := min(retryAfter(err), postPatience) // the thread may end during a longer pause
+	w.notBefore = now.Add(w.pause.next(delay, maxPause))
 	refusal, ok := errors.AsType[*envelope.Error](err)
 	if !ok || refusal.Code != envelope.CodeRateLimited {
 		return
 	}
 	switch refusal.Limit() {
 	case envelope.LimitPostsPerAgent:
-		a.pace.limited(a.client.postRate(), asked, now)
+		a.pace.limited(a.client.postRate(), delay, now)
 	case envelope.LimitPostsPerAddress, envelope.LimitReadsPerAddress:
-		a.pace.close(asked, now)
+		a.pace.close(delay, now)
 	case envelope.LimitInbox:
 		return
 	default: // a limit that this client does not know
-		a.pace.close(min(asked, time.Second), now)
+		a.pace.close(min(delay, time.Second), now)
 		return
 	}
-	w.notBefore = time.Time{} // the pace decides when
+	w.notBefore = time.Time{} // a.pace delays this REQUEST
 }
 
-// drop gives up REQUESTs without answering them, and reports them.
-func (a *agent) drop(ctx context.Context, all []*waiting) {
+// drop reports REQUESTs that get no answer, and releases their pages.
+func (a *agent) drop(ctx context.Context, all []*queuedRequest) {
 	for _, w := range all {
-		if total, tell := a.dropped.count(time.Now()); tell {
-			a.client.log.Warn("REQUESTs were dropped without an answer: more come than can be answered", "dropped", total)
+		if total, logDue := a.dropped.count(time.Now()); logDue {
+			a.client.log.Warn("REQUESTs were dropped without an answer: too many were waiting, or their ttl ended",
+				"dropped", total)
 		}
 		if a.opts.Dropped != nil {
 			a.opts.Dropped(w.event)
@@ -134,21 +136,21 @@ func (a *agent) drop(ctx context.Context, all []*waiting) {
 
 // dropped counts the REQUESTs that were dropped.
 type dropped struct {
-	mu    sync.Mutex
-	total int
-	told  time.Time // when the log was last told
+	mu         sync.Mutex
+	total      int
+	lastLogged time.Time // when count last reported that a log line is due
 }
 
 // logEvery is the shortest time between two log lines about dropped REQUESTs.
 const logEvery = 10 * time.Second
 
-// count adds one dropped REQUEST. tell reports whether a log line is due.
-func (d *dropped) count(now time.Time) (total int, tell bool) {
+// count adds one dropped REQUEST and returns how many there are in total. logDue reports whether a log line is due.
+func (d *dropped) count(now time.Time) (total int, logDue bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.total++
-	if tell = now.Sub(d.told) >= logEvery; tell {
-		d.told = now
+	if logDue = now.Sub(d.lastLogged) >= logEvery; logDue {
+		d.lastLogged = now
 	}
-	return d.total, tell
+	return d.total, logDue
 }

@@ -14,23 +14,24 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// Call is a thread seen from its client. It belongs to one goroutine at a time. All that is needed to go on with it in
-// another process is its Thread, see Client.Resume.
+// Call is the client's side of a thread. Only one goroutine may use it at a time. Another process can continue the call
+// if it knows Thread, see Client.Resume.
 type Call struct {
 	Thread string // the thread's id
-	// Seal has what is sent sealed, and answers refused that are not. Request sets it as RequestOptions has it, Resume
-	// where the REQUEST is sealed or, if the relay does not show it, any other message of the two parties. Where
-	// nothing tells, ACCEPT and CANCEL go sealed, and plain answers are taken.
+	// Seal encrypts the messages that the client sends to the agent, and rejects plaintext answers (see AllowPlain).
+	// Request sets Seal to RequestOptions.Seal. Resume sets it if the REQUEST is sealed. If the relay does not show the
+	// REQUEST, Resume sets it if any other message between the two parties is sealed. If there is no such message
+	// either, Seal is false: the client accepts plaintext answers, but encrypts an ACCEPT, and a CANCEL to one agent.
 	Seal       bool
-	AllowPlain bool // take plain answers to a sealed request
+	AllowPlain bool // accept plaintext answers although Seal is true
 
-	client    *Client
-	me        didkey.DID
-	requestID string
-	recipient didkey.DID        // as RequestOptions has it
-	request   *envelope.Request // nil if the relay no longer had it when the call was resumed
-	agent     didkey.DID        // whose offer was accepted
-	private   bool              // what is sent to one agent is sealed, whatever Seal says
+	client       *Client
+	me           didkey.DID
+	requestID    string
+	recipient    didkey.DID        // RequestOptions.Recipient
+	request      *envelope.Request // nil if the call was resumed and the REQUEST has expired, is hidden or is sealed
+	agent        didkey.DID        // the agent whose offer was accepted
+	sealDirected bool              // encrypt messages to one agent even if Seal is false
 }
 
 // Offer is an agent's verified OFFER to a Call.
@@ -47,30 +48,34 @@ type Result struct {
 	Envelope *envelope.Envelope
 }
 
-// AgentError is an ERROR payload as an error: what an agent, or a relay that ended a thread, told the client; and what
-// a Handler returns to choose what its client is told. Code.Retryable says whether another try makes sense.
+// AgentError is the payload of an ERROR message as a Go error. Offers and Result return it if an agent sent an ERROR,
+// or if the relay ended the thread. A Handler returns it to choose the ERROR for its client. Code.Retryable reports
+// whether a new try may succeed.
 type AgentError struct {
 	Code    envelope.AgentCode
 	Message string
 	Details json.RawMessage // nil: none
-	From    didkey.DID      // who sent it; a Handler leaves it empty
+	From    didkey.DID      // the sender of the ERROR; a Handler leaves it empty
 }
 
+// Error returns the code and the message.
 func (e *AgentError) Error() string { return string(e.Code) + ": " + e.Message }
 
 var (
-	// ErrCancelled is how a Call ends that its own client has taken back.
+	// ErrCancelled is the error of a Call after its own client has cancelled it.
 	ErrCancelled = errors.New("client: the call was cancelled")
-	// ErrUnacceptable is in the error of Accept if the offer is not what the REQUEST asked for, or no longer stands.
+	// ErrUnacceptable is in the error of Accept if the offer breaks the constraints of the REQUEST, belongs to another
+	// request or is no longer valid.
 	ErrUnacceptable = errors.New("client: the offer is not acceptable")
 
-	errDone = errors.New("client: done") // ends a watch; never leaves the package
-	errGone = errors.New("client: the thread has ended with a message that the relay no longer has")
+	errDone = errors.New("client: done") // ends Call.watch; never returned to the package's user
+	errGone = errors.New("client: the thread has ended, but the relay does not show the message that ended it")
 )
 
-// Offers yields each offer once, those already made first, then others as they arrive. It ends without an error when
-// the caller breaks off or an offer has been accepted; else with one error: ctx's; *AgentError if the named recipient
-// refused, or the relay ended the thread (TIMEOUT); ErrCancelled; ErrPlain, ErrClosed; or what Follow returns.
+// Offers yields each offer once: first the offers that were already made, then new ones as they arrive. It ends without
+// an error when the caller breaks out of the loop or an offer has been accepted. Else it ends with one error: ctx's
+// error; an *AgentError if the named recipient refused the request or the relay ended the thread (TIMEOUT);
+// ErrCancelled; ErrPlain or ErrClosed; or an error of Follow.
 func (call *Call) Offers(ctx context.Context) iter.Seq2[Offer, error] {
 	return func(yield func(Offer, error) bool) {
 		err := call.watch(ctx, func(e *envelope.Envelope) error {
@@ -94,14 +99,15 @@ func (call *Call) Offers(ctx context.Context) iter.Seq2[Offer, error] {
 	}
 }
 
-// forMe reports whether an envelope belongs to the call: another thread may carry the same id. Some agents leave the
-// recipient out.
+// forMe reports whether an envelope is an answer to this call. A thread of another client may have the same id, so the
+// request_id must match too. The recipient may be absent, because some agents leave it out.
 func (call *Call) forMe(e *envelope.Envelope) bool {
 	return e.Sender.ID != call.me && e.RequestID == call.requestID && (e.Recipient == "" || e.Recipient == call.me)
 }
 
-// offer reads an OFFER to the call. One that cannot be read is left out, as anybody may send it; the only agent asked
-// by a sealed REQUEST will send no other, so err tells of his.
+// offer reads an OFFER to the call; ok is false if e is not one. An OFFER that cannot be accepted is skipped, because
+// anybody may send one. But a sealed REQUEST asks one agent only, and that agent will make no second OFFER. So err
+// reports that its OFFER is in plaintext or cannot be decrypted.
 func (call *Call) offer(e *envelope.Envelope) (offer Offer, ok bool, err error) {
 	if e.Type != envelope.TypeOffer || !call.forMe(e) || call.recipient != "" && e.Sender.ID != call.recipient {
 		return Offer{}, false, nil
@@ -109,35 +115,37 @@ func (call *Call) offer(e *envelope.Envelope) (offer Offer, ok bool, err error) 
 	if err := call.checkSeal(e); err != nil && call.Seal && call.recipient != "" {
 		return Offer{}, false, err
 	} else if err != nil {
-		call.client.log.Warn("an offer was left out", "agent", e.Sender.ID, "error", err)
+		call.client.log.Warn("an offer was skipped", "agent", e.Sender.ID, "error", err)
 		return Offer{}, false, nil
 	}
 	offer = Offer{Agent: e.Sender.ID, Envelope: e}
 	if err := e.DecodePayload(&offer.Offer); err != nil {
-		call.client.log.Warn("an offer was left out: its payload is malformed", "agent", e.Sender.ID, "error", err)
+		call.client.log.Warn("an offer was skipped because its payload is malformed",
+			"agent", e.Sender.ID, "error", err)
 		return Offer{}, false, nil
 	}
 	return offer, true, nil
 }
 
-// Accept takes an offer, if it still stands, costs no more than max_cost_usd and can meet the deadline; it fixes the
-// agent whom Result waits for. A thread has one ACCEPT ever.
+// Accept accepts an offer. It first checks that the offer is still valid, costs no more than max_cost_usd and can meet
+// the deadline. Result then waits for the agent of this offer. A thread can have only one ACCEPT.
 //
-// Errors: ErrUnacceptable with the reason; those of Post. After ErrUnknownOutcome, Resume tells what has happened.
+// Errors: ErrUnacceptable with the reason; the errors of Post. After ErrUnknownOutcome, State or Resume find out
+// whether the relay has the ACCEPT.
 func (call *Call) Accept(ctx context.Context, offer Offer) error {
 	draft, err := call.Acceptance(offer)
 	if err != nil {
 		return err
 	}
-	call.private = draft.Seal
+	call.sealDirected = draft.Seal
 	if _, _, err = call.client.Post(ctx, draft); err == nil {
 		call.agent = offer.Agent
 	}
 	return err
 }
 
-// Acceptance checks an offer as Accept does and returns the ACCEPT without posting it. A sealed offer is accepted
-// sealed. Errors: ErrUnacceptable.
+// Acceptance checks an offer as Accept does and returns the ACCEPT without posting it. The ACCEPT of a sealed offer is
+// sealed too. Errors: ErrUnacceptable.
 func (call *Call) Acceptance(offer Offer) (envelope.Draft, error) {
 	now := call.client.now()
 	if err := call.check(offer, now); err != nil {
@@ -150,21 +158,21 @@ func (call *Call) Acceptance(offer Offer) (envelope.Draft, error) {
 	if limits := call.request.Constraints; limits != nil {
 		accept.Terms.Deadline = limits.Deadline
 	}
-	seal := call.Seal || call.private || offer.Envelope != nil && offer.Envelope.Sealed()
+	seal := call.Seal || call.sealDirected || offer.Envelope != nil && offer.Envelope.Sealed()
 	return envelope.Draft{Payload: accept, Recipient: offer.Agent, Thread: call.Thread, Seal: seal}, nil
 }
 
-// check says why an offer cannot be accepted at now.
+// check returns an error with the reason if an offer cannot be accepted at the time now.
 func (call *Call) check(offer Offer, now time.Time) error {
 	switch {
 	case offer.RequestID != call.requestID || offer.Agent == "":
-		return errors.New("it belongs to another request")
+		return errors.New("the offer belongs to another request")
 	case call.request == nil && call.Seal:
-		return errors.New("the REQUEST is sealed, so its constraints are unknown to a call that was resumed; give them to Limit")
+		return errors.New("the REQUEST is sealed, so a resumed call does not know its constraints; set them with Limit")
 	case call.request == nil:
-		return errors.New("the relay no longer has the REQUEST, so its constraints are unknown; give them to Limit")
+		return errors.New("the relay no longer has the REQUEST, so its constraints are unknown; set them with Limit")
 	case offer.ValidUntil != nil && !now.Before(*offer.ValidUntil):
-		return fmt.Errorf("it was valid until %s", envelope.FormatTime(*offer.ValidUntil))
+		return fmt.Errorf("the offer was valid until %s only", envelope.FormatTime(*offer.ValidUntil))
 	}
 	limits := call.request.Constraints
 	if limits == nil {
@@ -172,27 +180,30 @@ func (call *Call) check(offer Offer, now time.Time) error {
 	}
 	if limits.MaxCostUSD != nil && offer.Price != nil {
 		if !inUSD(*offer.Price) {
-			return fmt.Errorf("its price is in %q, which cannot be held against max_cost_usd", offer.Price.Currency)
+			return fmt.Errorf("the price is in %q, which cannot be compared with max_cost_usd", offer.Price.Currency)
 		}
 		if offer.Price.Amount > *limits.MaxCostUSD {
 			return fmt.Errorf("it costs %v USD, and max_cost_usd is %v", offer.Price.Amount, *limits.MaxCostUSD)
 		}
 	}
 	if limits.Deadline != nil && limits.Deadline.Sub(now).Seconds() <= max(offer.ETASeconds, 0) {
-		return fmt.Errorf("with an ETA of %v s it misses the deadline, %s", offer.ETASeconds, envelope.FormatTime(*limits.Deadline))
+		return fmt.Errorf("with an ETA of %v s the result would come too late for the deadline, %s",
+			offer.ETASeconds, envelope.FormatTime(*limits.Deadline))
 	}
 	return nil
 }
 
-// inUSD reports whether a price can be compared with max_cost_usd; nothing costs nothing in any currency.
+// inUSD reports whether a price can be compared with max_cost_usd: it is in USD, or it is zero, in any currency.
 func inUSD(p envelope.Price) bool { return strings.EqualFold(p.Currency, "USD") || p.Amount == 0 }
 
-// Result waits for what the accepted agent delivers. Errors: *AgentError if the agent reports failure, or the relay
-// has ended the thread (TIMEOUT), with ErrPlain if a sealed request failed in plain words; ErrPlain or ErrClosed for a
-// RESULT that is not taken; ErrCancelled; ctx's; or what Follow returns.
+// Result waits for the RESULT of the agent whose offer was accepted.
+//
+// Errors: an *AgentError if the agent sent an ERROR or the relay ended the thread (TIMEOUT), together with ErrPlain if
+// the request is sealed and the ERROR is in plaintext; ErrPlain or ErrClosed if the RESULT is rejected; ErrCancelled;
+// ctx's error; or an error of Follow.
 func (call *Call) Result(ctx context.Context) (*Result, error) {
 	if call.agent == "" {
-		return nil, errors.New("client: no offer has been accepted, so there is no result to wait for")
+		return nil, errors.New("client: there is no result to wait for; accept an offer first")
 	}
 	var result *Result
 	err := call.watch(ctx, func(e *envelope.Envelope) error {
@@ -219,41 +230,47 @@ func (call *Call) Result(ctx context.Context) (*Result, error) {
 	return nil, err
 }
 
-// Cancel takes the request back; reason is for the agent's eyes and may be empty. It is left out where the CANCEL goes
-// to everybody and the REQUEST, which the relay does not show, may have been sealed. Errors are Post's:
-// CodeInvalidTransition if the thread has already ended.
+// Cancel cancels the request. reason is a text for the agent and may be empty. Cancel omits the reason if the CANCEL
+// has no recipient and the relay does not show the REQUEST, because the REQUEST may have been sealed. Errors: the
+// errors of Post, such as CodeInvalidTransition if the thread has already ended.
 func (call *Call) Cancel(ctx context.Context, reason string) error {
 	recipient := call.agent
 	if recipient == "" {
-		recipient = call.recipient // empty: whoever has offered hears a broadcast
+		recipient = call.recipient // empty: a broadcast, which every agent with an offer receives
 	}
-	seal := call.Seal || call.private && recipient != ""
-	if call.private && !seal && reason != "" {
-		call.client.log.Warn("a CANCEL goes to everybody without its reason, as the thread may be sealed", "thread", call.Thread)
+	seal := call.Seal || call.sealDirected && recipient != ""
+	if call.sealDirected && !seal && reason != "" {
+		call.client.log.Warn("a broadcast CANCEL is sent without its reason, because the thread may be sealed",
+			"thread", call.Thread)
 		reason = ""
 	}
 	_, _, err := call.client.Post(ctx, envelope.Draft{
-		Payload: envelope.Cancel{RequestID: call.requestID, Reason: reason}, Recipient: recipient, Thread: call.Thread, Seal: seal,
+		Payload:   envelope.Cancel{RequestID: call.requestID, Reason: reason},
+		Recipient: recipient, Thread: call.Thread, Seal: seal,
 	})
 	return err
 }
 
-// watch reads the thread from its beginning and gives each event to f, until f or the thread's end gives an error.
-// settled is asked what the thread's state, once nothing new comes, means for the caller.
+// watch reads the events of the thread from the oldest and passes each one to f. It ends when f or checkState returns
+// an error, or when the thread has ended without a RESULT, and returns that error. checkState decides what the state in
+// the relay's record means for the caller. It is called when a poll brings no new event, and after an ERROR or a
+// CANCEL.
 //
-// The filter is the thread alone, as agents may leave the recipient out. What ends a thread without a RESULT is not
-// read off the events: an ERROR may also withdraw an offer, or belong to a stranger's thread with the same id. The
-// relay's record tells which; it is also asked when a poll brings nothing, because what we wait for may have expired
-// while we were away.
-func (call *Call) watch(ctx context.Context, f func(*envelope.Envelope) error, settled func(thread.State) error) error {
+// The filter of the poll has the thread but not the recipient, because agents may leave the recipient out. The events
+// do not show whether a thread has ended without a RESULT: an ERROR may also withdraw an offer, or belong to another
+// client's thread with the same id. So watch reads the relay's record of the thread. It also does so when a poll brings
+// nothing, because the awaited message may have expired while this client was not connected.
+func (call *Call) watch(
+	ctx context.Context, f func(*envelope.Envelope) error, checkState func(thread.State) error,
+) error {
 	w := follower{client: call.client, opts: FollowOptions{Filter: Filter{Thread: call.Thread}, FromOldest: true}}
 	check := func(ctx context.Context) error {
 		record, err := call.client.Thread(ctx, call.Thread, call.me)
-		if definite(err) { // the relay has forgotten the thread, or never had it
+		if permanent(err) { // for example: the relay does not have the thread, or no longer has it
 			return err
 		}
 		if err != nil {
-			call.client.log.Warn("asking for the thread failed, will be retried", "thread", call.Thread, "error", err)
+			call.client.log.Warn("reading the thread failed, will be retried", "thread", call.Thread, "error", err)
 			return nil
 		}
 		for _, e := range record.Events {
@@ -263,10 +280,10 @@ func (call *Call) watch(ctx context.Context, f func(*envelope.Envelope) error, s
 				}
 			}
 		}
-		if err := settled(record.State); err != nil {
+		if err := checkState(record.State); err != nil {
 			return err
 		}
-		return call.ending(ctx, record)
+		return call.endError(ctx, record)
 	}
 	w.page = func(ctx context.Context, events []*envelope.Envelope, _ string) error {
 		ask := false
@@ -285,24 +302,27 @@ func (call *Call) watch(ctx context.Context, f func(*envelope.Envelope) error, s
 	return w.run(ctx)
 }
 
-// ending returns the error that a thread has ended with by the relay's record, nil if it has not.
-func (call *Call) ending(ctx context.Context, record *Thread) error {
+// endError returns the error for a thread that has ended without a RESULT, according to the relay's record. It returns
+// nil for any other thread.
+func (call *Call) endError(ctx context.Context, record *Thread) error {
 	if record.State != thread.Failed || len(record.Transitions) == 0 {
 		return nil
 	}
 	if record.TimedOut() {
 		relay, err := call.client.relayDID(ctx)
 		if err != nil {
-			call.client.log.Warn("the relay does not say who it is", "error", err)
+			call.client.log.Warn("reading the relay's DID failed", "error", err)
 		}
-		return &AgentError{Code: envelope.AgentTimeout, From: relay, Message: "the relay ended the thread: nothing came in time"}
+		return &AgentError{Code: envelope.AgentTimeout, From: relay,
+			Message: "the relay ended the thread, because no message came before its deadline"}
 	}
 	last := record.Transitions[len(record.Transitions)-1]
 	if last.By == call.me {
 		return ErrCancelled
 	}
 	for _, e := range record.Events {
-		if e.ID != last.ID || e.Sender.ID != last.By || e.Type != envelope.TypeError || e.Recipient != "" && e.Recipient != call.me {
+		if e.ID != last.ID || e.Sender.ID != last.By || e.Type != envelope.TypeError ||
+			e.Recipient != "" && e.Recipient != call.me {
 			continue
 		}
 		if closed(e) {

@@ -16,23 +16,24 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// parties of a thread, for tests that play the agent by hand.
+// parties has a relay, the two parties of a thread and a stranger, with their keys and clients. me and client are the
+// client's side. Tests post the agent's messages with agentClient.
 type parties struct {
-	t                      *testing.T
-	relay                  *fakeRelay
-	me, agent, stranger    didkey.Key
-	client, byHand, theirs *client.Client
+	t                                   *testing.T
+	relay                               *fakeRelay
+	me, agent, stranger                 didkey.Key
+	client, agentClient, strangerClient *client.Client
 }
 
 func newParties(t *testing.T) *parties {
 	p := &parties{t: t, relay: newFakeRelay(), me: newKey(t), agent: newKey(t), stranger: newKey(t)}
 	p.client = newClient(t, p.relay, p.me, client.Options{})
-	p.byHand = newClient(t, p.relay, p.agent, client.Options{})
-	p.theirs = newClient(t, p.relay, p.stranger, client.Options{})
+	p.agentClient = newClient(t, p.relay, p.agent, client.Options{})
+	p.strangerClient = newClient(t, p.relay, p.stranger, client.Options{})
 	return p
 }
 
-// post posts for the thread of a call.
+// post posts a message in the thread of a call.
 func (p *parties) post(as *client.Client, call *client.Call, d envelope.Draft) *envelope.Envelope {
 	p.t.Helper()
 	d.Thread = call.Thread
@@ -43,6 +44,7 @@ func (p *parties) post(as *client.Client, call *client.Call, d envelope.Draft) *
 	return e
 }
 
+// request posts a REQUEST of the client. It returns the Call and the request_id.
 func (p *parties) request(opts client.RequestOptions) (*client.Call, string) {
 	p.t.Helper()
 	opts.Intent = "translate"
@@ -59,7 +61,7 @@ func (p *parties) request(opts client.RequestOptions) (*client.Call, string) {
 	return nil, ""
 }
 
-// firstOffer returns the first offer or the error that comes instead.
+// firstOffer returns the first offer of a call, or the error of Offers.
 func firstOffer(ctx context.Context, call *client.Call) (client.Offer, error) {
 	for offer, err := range call.Offers(ctx) {
 		return offer, err
@@ -67,11 +69,11 @@ func firstOffer(ctx context.Context, call *client.Call) (client.Offer, error) {
 	return client.Offer{}, nil
 }
 
-// accepted returns a call whose agent's offer is accepted.
+// accepted returns a call with an accepted offer of p.agent.
 func (p *parties) accepted() (call *client.Call, requestID string) {
 	p.t.Helper()
 	call, requestID = p.request(client.RequestOptions{})
-	p.post(p.byHand, call, envelope.Draft{Payload: envelope.Offer{RequestID: requestID}})
+	p.post(p.agentClient, call, envelope.Draft{Payload: envelope.Offer{RequestID: requestID}})
 	offer, err := firstOffer(p.t.Context(), call)
 	if err == nil {
 		err = call.Accept(p.t.Context(), offer)
@@ -82,7 +84,8 @@ func (p *parties) accepted() (call *client.Call, requestID string) {
 	return call, requestID
 }
 
-// TestCallIgnoresStrangers plays through a thread into which others throw what looks like it.
+// TestCallIgnoresStrangers runs a call while other senders post messages with the same thread id, and while the agent
+// posts messages for other requests and recipients. The call uses only the right messages.
 func TestCallIgnoresStrangers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)
@@ -95,13 +98,13 @@ func TestCallIgnoresStrangers(t *testing.T) {
 		toMe(p.stranger, envelope.Failure{RequestID: id, Code: "X", Message: "stop"})
 		toMe(p.me, envelope.Offer{RequestID: id})
 		p.relay.put(t, p.agent, envelope.Draft{Payload: envelope.Offer{RequestID: id}, Thread: call.Thread, Recipient: p.stranger.DID()})
-		genuine := p.post(p.byHand, call, envelope.Draft{Payload: envelope.Offer{RequestID: id, Plan: "with care"}}) // names no recipient
+		genuine := p.post(p.agentClient, call, envelope.Draft{Payload: envelope.Offer{RequestID: id, Plan: "with care"}}) // names no recipient
 		offer, err := firstOffer(t.Context(), call)
 		if err != nil || offer.Envelope.ID != genuine.ID || offer.Agent != p.agent.DID() || offer.Plan != "with care" {
 			t.Fatalf("got %v, %v", offer, err)
 		}
 		if _, err := call.Result(t.Context()); err == nil {
-			t.Error("waited for a result before anything was accepted")
+			t.Error("Result returned no error before an offer was accepted")
 		}
 		if err := call.Accept(t.Context(), offer); err != nil {
 			t.Fatal(err)
@@ -110,7 +113,7 @@ func TestCallIgnoresStrangers(t *testing.T) {
 		toMe(p.agent, envelope.Result{RequestID: "another", Status: "success"})
 		toMe(p.stranger, envelope.Failure{RequestID: id, Code: "X", Message: "stop"})
 		time.AfterFunc(time.Minute, func() {
-			p.post(p.byHand, call, envelope.Draft{Payload: envelope.Result{RequestID: id, Status: "success", Output: json.RawMessage(`7`)}})
+			p.post(p.agentClient, call, envelope.Draft{Payload: envelope.Result{RequestID: id, Status: "success", Output: json.RawMessage(`7`)}})
 		})
 		result, err := call.Result(t.Context())
 		if err != nil || string(result.Output) != "7" || result.Agent != p.agent.DID() || result.Envelope.Sender.ID != p.agent.DID() {
@@ -126,7 +129,7 @@ func TestOffersArrive(t *testing.T) {
 		var want []string
 		p.relay.put(t, p.me, envelope.Draft{Payload: envelope.Offer{RequestID: id, Plan: "to myself"}, Thread: call.Thread})
 		go func() {
-			for _, agent := range []*client.Client{p.byHand, p.theirs, p.byHand} {
+			for _, agent := range []*client.Client{p.agentClient, p.strangerClient, p.agentClient} {
 				want = append(want, p.post(agent, call, envelope.Draft{Payload: envelope.Offer{RequestID: id}}).ID)
 				time.Sleep(time.Minute)
 			}
@@ -145,7 +148,7 @@ func TestOffersArrive(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if !slices.Equal(got, want) {
-			t.Errorf("got %q of %q, and it ended with the ACCEPT", got, want)
+			t.Errorf("got the offers %q, want %q", got, want)
 		}
 	})
 }
@@ -162,13 +165,13 @@ func TestAcceptChecks(t *testing.T) {
 			ok     bool
 		}{
 			"no limits":               {nil, envelope.Offer{Price: usd(99)}, true},
-			"at the budget":           {&envelope.Constraints{MaxCostUSD: &budget}, envelope.Offer{Price: usd(0.01)}, true},
+			"exactly the budget":      {&envelope.Constraints{MaxCostUSD: &budget}, envelope.Offer{Price: usd(0.01)}, true},
 			"above the budget":        {&envelope.Constraints{MaxCostUSD: &budget}, envelope.Offer{Price: usd(0.0101)}, false},
 			"another currency":        {&envelope.Constraints{MaxCostUSD: &budget}, envelope.Offer{Price: &envelope.Price{Amount: 0.001, Currency: "BTC"}}, false},
 			"no price":                {&envelope.Constraints{MaxCostUSD: &budget}, envelope.Offer{}, true},
 			"a currency, no budget":   {nil, envelope.Offer{Price: &envelope.Price{Amount: 5, Currency: "EUR"}}, true},
-			"valid still":             {nil, envelope.Offer{ValidUntil: at(time.Millisecond)}, true},
-			"valid no longer":         {nil, envelope.Offer{ValidUntil: at(0)}, false},
+			"still valid":             {nil, envelope.Offer{ValidUntil: at(time.Millisecond)}, true},
+			"no longer valid":         {nil, envelope.Offer{ValidUntil: at(0)}, false},
 			"before the deadline":     {&envelope.Constraints{Deadline: at(time.Minute)}, envelope.Offer{ETASeconds: 59}, true},
 			"the ETA is too late":     {&envelope.Constraints{Deadline: at(time.Minute)}, envelope.Offer{ETASeconds: 60}, false},
 			"an absurd ETA":           {&envelope.Constraints{Deadline: at(time.Minute)}, envelope.Offer{ETASeconds: 1e300}, false},
@@ -177,7 +180,7 @@ func TestAcceptChecks(t *testing.T) {
 			p := newParties(t)
 			call, id := p.request(client.RequestOptions{Constraints: test.limits})
 			test.offer.RequestID = id
-			p.post(p.byHand, call, envelope.Draft{Payload: test.offer})
+			p.post(p.agentClient, call, envelope.Draft{Payload: test.offer})
 			offer, err := firstOffer(t.Context(), call)
 			if err != nil {
 				t.Fatal(name, err)
@@ -199,18 +202,18 @@ func TestAcceptChecks(t *testing.T) {
 		p := newParties(t)
 		mine, _ := p.request(client.RequestOptions{})
 		other, id := p.request(client.RequestOptions{})
-		p.post(p.byHand, other, envelope.Draft{Payload: envelope.Offer{RequestID: id}})
+		p.post(p.agentClient, other, envelope.Draft{Payload: envelope.Offer{RequestID: id}})
 		offer, err := firstOffer(t.Context(), other)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if err := mine.Accept(t.Context(), offer); !errors.Is(err, client.ErrUnacceptable) {
-			t.Errorf("accepted another call's offer: %v", err)
+			t.Errorf("accepting another call's offer: got %v, want ErrUnacceptable", err)
 		}
 	})
 }
 
-// TestCallEnds walks the ways in which a thread ends without a result.
+// TestCallEnds ends threads without a RESULT, in all possible ways.
 func TestCallEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		failure := envelope.Failure{Code: envelope.AgentUnavailable, Message: "too busy", Details: json.RawMessage(`{"a":1}`)}
@@ -220,12 +223,12 @@ func TestCallEnds(t *testing.T) {
 			err  error
 		}{
 			"the agent's ERROR": {
-				end:  func(p *parties, call *client.Call) { p.post(p.byHand, call, envelope.Draft{Payload: failure}) },
+				end:  func(p *parties, call *client.Call) { p.post(p.agentClient, call, envelope.Draft{Payload: failure}) },
 				want: client.AgentError{Code: envelope.AgentUnavailable, Message: "too busy", Details: failure.Details},
 			},
-			"the clock": {
+			"the timeout": {
 				end:  func(*parties, *client.Call) {},
-				want: client.AgentError{Code: envelope.AgentTimeout, Message: "the relay ended the thread: nothing came in time"},
+				want: client.AgentError{Code: envelope.AgentTimeout, Message: "the relay ended the thread, because no message came before its deadline"},
 			},
 			"our own CANCEL": {
 				end: func(p *parties, call *client.Call) {
@@ -264,21 +267,22 @@ func TestCallEnds(t *testing.T) {
 					t.Errorf("%s, %s: got %#v, want %#v", name, stage, err, want)
 				}
 				if took := time.Since(began); took > 61*time.Minute || want.Code != envelope.AgentTimeout && took > 2*time.Second {
-					t.Errorf("%s, %s: known after %v", name, stage, took)
+					t.Errorf("%s, %s: the error came after %v", name, stage, took)
 				}
 			}
 		}
 	})
 }
 
-// TestErrorThatEndsNothing: an agent takes its offer back and makes a better one; the old ERROR must not end the call.
-func TestErrorThatEndsNothing(t *testing.T) {
+// TestWithdrawnOfferDoesNotEndCall: an agent withdraws its offer with an ERROR and makes a better offer. The ERROR must
+// not end the call.
+func TestWithdrawnOfferDoesNotEndCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)
 		call, id := p.request(client.RequestOptions{})
-		p.post(p.byHand, call, envelope.Draft{Payload: envelope.Offer{RequestID: id, Plan: "old"}})
-		p.post(p.byHand, call, envelope.Draft{Payload: envelope.Failure{Code: "WITHDRAWN", Message: "a better one follows"}})
-		p.post(p.byHand, call, envelope.Draft{Payload: envelope.Offer{RequestID: id, Plan: "new"}})
+		p.post(p.agentClient, call, envelope.Draft{Payload: envelope.Offer{RequestID: id, Plan: "old"}})
+		p.post(p.agentClient, call, envelope.Draft{Payload: envelope.Failure{Code: "WITHDRAWN", Message: "a better one follows"}})
+		p.post(p.agentClient, call, envelope.Draft{Payload: envelope.Offer{RequestID: id, Plan: "new"}})
 		for offer, err := range call.Offers(t.Context()) {
 			if err != nil {
 				t.Fatal(err)
@@ -290,8 +294,8 @@ func TestErrorThatEndsNothing(t *testing.T) {
 			}
 		}
 		time.AfterFunc(time.Minute, func() {
-			p.post(p.byHand, call, envelope.Draft{Payload: envelope.Result{RequestID: id, Status: "success"}})
-			p.post(p.byHand, call, envelope.Draft{Payload: envelope.Failure{Code: "LATE", Message: "an ERROR cannot hide the RESULT"}})
+			p.post(p.agentClient, call, envelope.Draft{Payload: envelope.Result{RequestID: id, Status: "success"}})
+			p.post(p.agentClient, call, envelope.Draft{Payload: envelope.Failure{Code: "LATE", Message: "an ERROR cannot hide the RESULT"}})
 		})
 		if result, err := call.Result(t.Context()); err != nil || result.Status != "success" {
 			t.Errorf("got %v, %v", result, err)
@@ -300,8 +304,8 @@ func TestErrorThatEndsNothing(t *testing.T) {
 	})
 }
 
-// TestRelayNoticeOfAnotherThread: a stranger copies our thread's id and names us as its agent, and its thread times
-// out; the relay's notice to us must not end our call.
+// TestRelayNoticeOfAnotherThread: a stranger opens a thread with the id of the client's thread, and names the client as
+// its agent. The stranger's thread times out. The relay's notice of that to the client must not end the client's call.
 func TestRelayNoticeOfAnotherThread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)
@@ -309,7 +313,7 @@ func TestRelayNoticeOfAnotherThread(t *testing.T) {
 		p.relay.put(t, p.relay.key, envelope.Draft{Thread: call.Thread, Recipient: p.me.DID(),
 			Payload: envelope.Failure{RequestID: id, Code: envelope.AgentTimeout, Message: "time was up"}})
 		time.AfterFunc(time.Minute, func() {
-			p.post(p.byHand, call, envelope.Draft{Payload: envelope.Result{RequestID: id, Status: "success"}})
+			p.post(p.agentClient, call, envelope.Draft{Payload: envelope.Result{RequestID: id, Status: "success"}})
 		})
 		if _, err := call.Result(t.Context()); err != nil {
 			t.Error(err)
@@ -322,8 +326,8 @@ func TestResume(t *testing.T) {
 		p := newParties(t)
 		budget := 0.01
 		call, id := p.request(client.RequestOptions{Recipient: p.agent.DID(), Constraints: &envelope.Constraints{MaxCostUSD: &budget}})
-		p.post(p.byHand, call, envelope.Draft{Payload: envelope.Offer{RequestID: id, Plan: "expensive", Price: &envelope.Price{Amount: 1, Currency: "USD"}}})
-		p.post(p.byHand, call, envelope.Draft{Payload: envelope.Offer{RequestID: id, Plan: "cheap"}})
+		p.post(p.agentClient, call, envelope.Draft{Payload: envelope.Offer{RequestID: id, Plan: "expensive", Price: &envelope.Price{Amount: 1, Currency: "USD"}}})
+		p.post(p.agentClient, call, envelope.Draft{Payload: envelope.Offer{RequestID: id, Plan: "cheap"}})
 		resume := func() *client.Call {
 			again, err := newClient(t, p.relay, p.me, client.Options{}).Resume(t.Context(), call.Thread)
 			if err != nil {
@@ -341,34 +345,34 @@ func TestResume(t *testing.T) {
 				t.Errorf("accepting the %s offer: %v", offer.Plan, err)
 			}
 		}
-		p.post(p.byHand, call, envelope.Draft{Payload: envelope.Result{RequestID: id, Status: "success"}})
+		p.post(p.agentClient, call, envelope.Draft{Payload: envelope.Result{RequestID: id, Status: "success"}})
 		if _, err := resume().Result(t.Context()); err != nil {
 			t.Error(err)
 		}
-		for range resume().Offers(t.Context()) { // of a completed thread: the two, and no waiting
+		for range resume().Offers(t.Context()) { // in a completed thread Offers yields the old offers and does not wait
 		}
-		if _, err := p.theirs.Resume(t.Context(), call.Thread); !hasCode(err, envelope.CodeThreadNotFound) {
+		if _, err := p.strangerClient.Resume(t.Context(), call.Thread); !hasCode(err, envelope.CodeThreadNotFound) {
 			t.Errorf("a stranger resumed the call: %v", err)
 		}
 	})
 }
 
-// TestResultExpired: the agent's RESULT was in the relay for ten seconds while we were away.
+// TestResultExpired: the agent's RESULT expires after ten seconds, before the client reads it.
 func TestResultExpired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)
 		call, id := p.accepted()
-		p.post(p.byHand, call, envelope.Draft{TTL: 10 * time.Second, Payload: envelope.Result{RequestID: id, Status: "success"}})
+		p.post(p.agentClient, call, envelope.Draft{TTL: 10 * time.Second, Payload: envelope.Result{RequestID: id, Status: "success"}})
 		time.Sleep(time.Minute)
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 		defer cancel()
 		if _, err := call.Result(ctx); err == nil || errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("got %v; the thread is over, waiting is in vain", err)
+			t.Errorf("got %v; want an error at once, because the thread has ended and the RESULT is gone", err)
 		}
 	})
 }
 
-// TestLyingRecord: a relay names another agent than the one whose offer we took.
+// TestLyingRecord: the relay's record names another agent than the one whose offer the client has accepted.
 func TestLyingRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)
@@ -384,18 +388,18 @@ func TestLyingRecord(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if result, err := again.Result(ctx); err == nil {
-			t.Errorf("took %v from a stranger", result)
+			t.Errorf("accepted a RESULT from a stranger: %v", result)
 		}
 	})
 }
 
-// TestResumeBelievesSignaturesOnly: a relay's record names a request that the client did not make, and an agent that
-// has not offered. The client's ACCEPT has no recipient, so it can only mean the one agent that has.
+// TestResumeBelievesSignaturesOnly: the relay's record names a request that the client did not make, and an agent that
+// has not offered. The client's ACCEPT has no recipient, so it is for the only agent that has offered.
 func TestResumeBelievesSignaturesOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)
 		call, id := p.request(client.RequestOptions{})
-		p.post(p.byHand, call, envelope.Draft{Payload: envelope.Offer{RequestID: id}, Recipient: p.me.DID()})
+		p.post(p.agentClient, call, envelope.Draft{Payload: envelope.Offer{RequestID: id}, Recipient: p.me.DID()})
 		p.post(p.client, call, envelope.Draft{Payload: envelope.Accept{RequestID: id}})
 		p.relay.mu.Lock()
 		p.relay.threads[0].Agent = p.stranger.DID()
@@ -416,7 +420,7 @@ func TestResumeBelievesSignaturesOnly(t *testing.T) {
 		p.relay.threads[0].RequestID = "another"
 		p.relay.mu.Unlock()
 		if _, err := p.client.Resume(t.Context(), call.Thread); !errors.Is(err, client.ErrUnproven) {
-			t.Errorf("resumed a request that nobody made: %v", err)
+			t.Errorf("resuming a request that the client did not make: got %v, want ErrUnproven", err)
 		}
 	})
 }
@@ -430,9 +434,9 @@ func TestRequestUnknownOutcome(t *testing.T) {
 			t.Fatalf("got %v, %v", call, err)
 		}
 		script(p.relay, pass)
-		p.post(p.byHand, call, envelope.Draft{Payload: envelope.Offer{RequestID: p.relay.all()[0].RequestID}})
+		p.post(p.agentClient, call, envelope.Draft{Payload: envelope.Offer{RequestID: p.relay.all()[0].RequestID}})
 		if offer, err := firstOffer(t.Context(), call); err != nil || offer.Agent != p.agent.DID() {
-			t.Errorf("the call goes on: got %v, %v", offer, err)
+			t.Errorf("the Call returned with the error is not usable: got %v, %v", offer, err)
 		}
 	})
 }
@@ -455,7 +459,7 @@ func TestThreadLeavesOutForgeries(t *testing.T) {
 		p := newParties(t)
 		call, _ := p.accepted()
 		p.relay.setHook(func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
-			r.URL.Path = strings.Replace(r.URL.Path, "elsewhere", call.Thread, 1)
+			r.URL.Path = strings.Replace(r.URL.Path, "other-thread", call.Thread, 1)
 			answer, err := next.RoundTrip(r)
 			if err != nil {
 				return nil, err
@@ -471,8 +475,8 @@ func TestThreadLeavesOutForgeries(t *testing.T) {
 		if err != nil || len(record.Events) != 2 || record.Deadline.IsZero() || record.Agent != p.agent.DID() {
 			t.Errorf("got %v, %v; want the OFFER and the ACCEPT", record, err)
 		}
-		if record, err := p.client.Thread(t.Context(), "elsewhere", ""); err == nil {
-			t.Errorf("took thread %s for another", record.ID)
+		if record, err := p.client.Thread(t.Context(), "other-thread", ""); err == nil {
+			t.Errorf("accepted the thread %s in the response to another thread's id", record.ID)
 		}
 	})
 }

@@ -1,14 +1,18 @@
-// Package client speaks to an Agora relay: it signs and posts messages, follows what arrives, and runs a thread from
-// either side (Client.Request asks, Client.Serve answers).
+// Package client is a client of an Agora relay. It signs and posts messages, receives events, and handles both sides of
+// a thread: Client.Request asks for a service, Client.Serve offers services.
 //
-// The rule: the relay is a carrier, not a witness. Every envelope is parsed strictly and verified, and checked against
-// what was asked for, before anything is done with it; what the relay says on its own (a thread's state, who is
-// online) only steers what to ask next. And nothing is sent twice by mistake: a message is repeated byte for byte, and
-// signed anew only if all its earlier copies were provably not taken.
+// The client does not trust the relay. It parses and verifies every envelope, and checks that the envelope matches the
+// request, before it uses the envelope. Claims that only the relay makes (the state of a thread, which agents are
+// online) only decide what the client asks next.
 //
-// Limits: delivery to a handler is at least once, as a process can die between handling an event and saving the
-// cursor. A relay can withhold messages; only its clock is believed, and by at most a day (see Options.Now).
-// One Client serves any number of goroutines; none of its methods leaves one behind.
+// The client does not send a message twice by mistake. A retry sends the same bytes. The client signs a message again
+// only if it is certain that the relay has stored none of the earlier copies.
+//
+// Limits: an event is delivered to a handler at least once, because a process can end after it handles an event and
+// before it saves the cursor. A relay can withhold messages. The client uses the relay's time to correct its clock, but
+// by at most a day (see Options.Now).
+//
+// A Client is safe for concurrent use. No goroutine that a method starts is still running when the method returns.
 package client
 
 import (
@@ -28,58 +32,59 @@ import (
 
 // Options of a Client. The zero value works.
 type Options struct {
-	// HTTPClient sends the requests. nil: a client with Go's defaults that reads at most 64 KiB of headers. Its Timeout
-	// is not used, because every exchange has its own. Redirects are not followed: a redirected POST would become a
-	// GET.
+	// HTTPClient sends the requests. nil: a client with Go's defaults that reads at most 64 KiB of headers. The Timeout
+	// of the HTTPClient is ignored, because every request has its own timeout. Redirects are not followed, because a
+	// redirected POST would become a GET.
 	HTTPClient *http.Client
-	// Now is the clock for timestamps, deadlines and offers; nil: time.Now. Once a relay has refused a message as stale
-	// and said what time it is, the client corrects its readings by the difference, unless that is more than a day.
+	// Now is the clock for timestamps, deadlines and offers; nil: time.Now. If a relay refuses a message as stale, it
+	// sends its own time. The client then corrects the time of this clock by the difference, unless the difference is
+	// more than a day.
 	Now func() time.Time
-	// Logger is told of what is skipped, repeated or given up; nil: nothing is logged.
+	// Logger gets a line for each event that is skipped and each request that is retried or given up; nil: no log.
 	Logger *slog.Logger
-	// RequireParties keeps to relays that show directed messages to their parties only (PROTOCOL §8): nothing is read
-	// from another, nor posted to it.
+	// RequireParties allows only relays that show a directed message to its sender and its recipient only (PROTOCOL
+	// §8). The client does not read from other relays and does not post to them.
 	RequireParties bool
 
-	SenderName string // sender.name of drafts that have none
-	SenderURL  string // sender.url likewise
-	Attempts   int    // how often Post sends a message before it gives up; 0: 8, which takes about 30 s of pauses
+	SenderName string // sender.name of drafts without a SenderName
+	SenderURL  string // sender.url of drafts without a SenderURL
+	Attempts   int    // how often Post sends a message before it gives up; 0: 8, with about 30 s of pauses in total
 }
 
 const defaultAttempts = 8
 
-// maxCorrection bounds how far a relay may set our clock: wide enough for a wrong time zone, too narrow to obtain
-// signatures for a distant future.
+// maxCorrection is the largest correction of the client's clock by a relay. It is large enough for a wrong time zone.
+// It is too small for a relay to obtain signatures with a time in the distant future.
 const maxCorrection = 24 * time.Hour
 
-// Client talks to one relay, as one identity or as none.
+// Client talks to one relay. It uses one identity, or none if it only reads.
 type Client struct {
-	base       string // the relay's URL, without a slash at the end
+	base       string // the URL given to New, without a slash at the end
 	signer     envelope.Signer
 	http       *http.Client
 	rawNow     func() time.Time
 	correction atomic.Int64 // nanoseconds to add to rawNow
 	log        *slog.Logger
 	opts       Options
-	relay      atomic.Pointer[didkey.DID] // the relay's own identity, once it was asked for
-	rate       atomic.Pointer[postRate]   // how often this client may post; nil: the relay has not said so yet
-	reading    reading
-	unopened   once                   // sealed messages that did not open
-	own        atomic.Pointer[string] // the relay's own address in place of base, once it is known (§8)
+	relay      atomic.Pointer[didkey.DID] // the relay's identity; nil: not read yet
+	rate       atomic.Pointer[postRate]   // how often this client may post; nil: unknown
+	readAuth   readAuth
+	unopened   once                   // the sealed messages that could not be opened, and were logged
+	ownURL     atomic.Pointer[string] // used instead of base once the relay is known to be private (§8); nil: use base
 }
 
-// errReadOnly is what posting without a signer gives.
-var errReadOnly = errors.New("client: posting needs a signer; give one to New")
+// errReadOnly is the error of a method that needs a signer, on a Client without one.
+var errReadOnly = errors.New("client: posting needs a signer; pass one to New")
 
-// New returns a client of the relay at relayURL, such as https://relay.example; a path in it is kept. Without a
-// signer (nil) the client can only read.
+// New returns a client of the relay at relayURL, such as https://relay.example. The URL may have a path. If signer is
+// nil, the client can only read.
 func New(relayURL string, signer envelope.Signer, opts Options) (*Client, error) {
 	u, err := url.Parse(relayURL)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
-		return nil, fmt.Errorf("client: a relay's URL looks like https://relay.example, not like %q", relayURL)
+		return nil, fmt.Errorf("client: %q is not a relay's URL; use a URL such as https://relay.example", relayURL)
 	}
 	c := &Client{base: strings.TrimRight(u.String(), "/"), signer: signer, rawNow: opts.Now, log: opts.Logger, opts: opts,
-		reading: reading{asking: make(chan struct{}, 1)}}
+		readAuth: readAuth{fetching: make(chan struct{}, 1)}}
 	c.http = new(http.Client)
 	if opts.HTTPClient != nil {
 		*c.http = *opts.HTTPClient
@@ -101,7 +106,7 @@ func New(relayURL string, signer envelope.Signer, opts Options) (*Client, error)
 	return c, nil
 }
 
-// me returns the client's own identity.
+// me returns the client's own identity, or errReadOnly if it has none.
 func (c *Client) me() (didkey.DID, error) {
 	if c.signer == nil {
 		return "", errReadOnly
@@ -109,10 +114,11 @@ func (c *Client) me() (didkey.DID, error) {
 	return c.signer.DID(), nil
 }
 
-// now is the corrected clock.
+// now returns the time of the client's clock, corrected by correctClock.
 func (c *Client) now() time.Time { return c.rawNow().Add(time.Duration(c.correction.Load())) }
 
-// correctClock sets the clock by a STALE_TIMESTAMP refusal and reports whether it may be believed.
+// correctClock sets the clock to the relay's time in a STALE_TIMESTAMP error. It returns false if the error has no
+// time, or if the correction would be larger than maxCorrection.
 func (c *Client) correctClock(stale *envelope.Error) bool {
 	relayNow, ok := stale.Now()
 	if !ok {
@@ -120,15 +126,16 @@ func (c *Client) correctClock(stale *envelope.Error) bool {
 	}
 	correction := relayNow.Sub(c.rawNow())
 	if correction.Abs() > maxCorrection {
-		c.log.Warn("the relay's clock is more than a day from ours; not followed", "relay", envelope.FormatTime(relayNow))
+		c.log.Warn("the client does not use the relay's time, because it differs from this machine's by more than a day",
+			"relay", envelope.FormatTime(relayNow))
 		return false
 	}
 	c.correction.Store(int64(correction))
-	c.log.Warn("timestamps corrected by the relay's clock", "by", correction)
+	c.log.Warn("timestamps are corrected to the relay's clock; check this machine's clock", "by", correction)
 	return true
 }
 
-// relayDID returns the relay's own identity, which signs its notices of timeouts.
+// relayDID returns the relay's identity. The relay signs its notices of timeouts with it.
 func (c *Client) relayDID(ctx context.Context) (didkey.DID, error) {
 	if known := c.relay.Load(); known != nil {
 		return *known, nil

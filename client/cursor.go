@@ -12,23 +12,23 @@ import (
 	"github.com/agora-relay/agora/internal/fsync"
 )
 
-// CursorStore keeps the place a reader has come to. A cursor is the relay's own text and means nothing anywhere else;
-// one store belongs to one reader of one relay with one filter.
+// CursorStore stores the position of a reader in the relay's events. A cursor is an opaque text from one relay. Use one
+// CursorStore for one reader of one relay with one filter.
 type CursorStore interface {
-	// Load returns what was saved last, "" if nothing was.
+	// Load returns the cursor that was saved last, or "" if none was saved.
 	Load(ctx context.Context) (cursor string, err error)
-	// Save returns when cursor will survive a crash. It is not called concurrently.
+	// Save stores cursor durably: when Save returns nil, the cursor survives a crash. It is not called concurrently.
 	Save(ctx context.Context, cursor string) error
 }
 
-// FileCursor is a CursorStore in the file of that name. The file is replaced in one step, so that a crash leaves the
-// old cursor or the new one.
+// FileCursor is the name of a file that is used as a CursorStore. Save replaces the file in one step. So after a crash
+// the file has the old cursor or the new one.
 type FileCursor string
 
-// maxCursor is the longest cursor that is stored or sent back.
+// maxCursor is the size in bytes of the longest cursor that the client accepts from a relay or from a file.
 const maxCursor = 1 << 10
 
-// Load reads the file; that it does not exist yet is no error.
+// Load returns the cursor in the file, or "" if the file does not exist.
 func (f FileCursor) Load(context.Context) (string, error) {
 	text, err := os.ReadFile(string(f))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -38,12 +38,12 @@ func (f FileCursor) Load(context.Context) (string, error) {
 		return "", err
 	}
 	if len(text) > maxCursor {
-		return "", fmt.Errorf("%s is too long to be a cursor; move it away to start afresh", f)
+		return "", fmt.Errorf("the file %s is too long to be a cursor; move it away to start without a cursor", f)
 	}
 	return strings.TrimSpace(string(text)), nil
 }
 
-// Save replaces the file; its folder must exist.
+// Save replaces the file. The folder of the file must exist.
 func (f FileCursor) Save(_ context.Context, cursor string) (err error) {
 	folder := filepath.Dir(string(f))
 	temp, err := os.CreateTemp(folder, filepath.Base(string(f))+".*.tmp")

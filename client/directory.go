@@ -14,24 +14,27 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// AgentQuery selects agents of the relay's directory (PROTOCOL §6). Empty fields select nothing.
+// AgentQuery selects agents in the relay's directory (PROTOCOL §6). An agent must match all fields that are set. The
+// zero value selects all agents.
 type AgentQuery struct {
 	Intent string // one of the agent's manifests has this intent
 	Text   string // one of the agent's manifests contains this text
-	Online bool   // only agents heard from in the last five minutes
+	Online bool   // the relay has received a message or a signed read from the agent in the last five minutes
 	Limit  int    // agents in a page, at most 1000; 0: the relay's default
 	Cursor string // AgentPage.Cursor of the previous page
 }
 
-// AgentPage is one page of the directory. If HasMore, Cursor asks for the next page.
+// AgentPage is one page of the directory. If HasMore is true, there may be a next page: pass Cursor as
+// AgentQuery.Cursor to read it.
 type AgentPage struct {
 	Agents  []Agent
 	HasMore bool
 	Cursor  string
 }
 
-// Agent is a row of the directory. Online and LastSeen are unsigned claims of the relay. The MANIFEST envelopes are
-// verified: the agent signed them. In an AgentPage each row has one; Client.Agent returns all manifests of an agent.
+// Agent is a row of the directory. Online and LastSeen are claims of the relay and are not signed. The MANIFEST
+// envelopes are verified: the agent has signed them. An Agent in an AgentPage has one manifest. Client.Agent returns
+// all manifests of an agent.
 type Agent struct {
 	ID        didkey.DID
 	Online    bool
@@ -39,6 +42,7 @@ type Agent struct {
 	Manifests []*envelope.Envelope
 }
 
+// agentRow is an Agent as the relay sends it.
 type agentRow struct {
 	ID       didkey.DID      `json:"id"`
 	Online   bool            `json:"online"`
@@ -46,12 +50,15 @@ type agentRow struct {
 	Envelope json.RawMessage `json:"envelope"`
 }
 
+// owns reports whether e is a MANIFEST of this row's agent.
 func (row agentRow) owns(e *envelope.Envelope) bool {
 	return e.Type == envelope.TypeManifest && e.Sender.ID == row.ID
 }
 
-// Agents returns a page of the directory. Rows whose manifest does not verify are left out. To read the whole
-// directory use Directory, which notices a relay whose pages never end.
+// Agents returns a page of the directory. It skips rows whose manifest does not verify. To read the whole directory use
+// Directory, which also detects a relay that always claims to have one more page.
+//
+// Errors: *envelope.Error if the relay refuses the request; errors of the network; malformed responses.
 func (c *Client) Agents(ctx context.Context, q AgentQuery) (AgentPage, error) {
 	query := url.Values{}
 	for name, value := range map[string]string{"intent": q.Intent, "q": q.Text, "cursor": q.Cursor} {
@@ -79,10 +86,10 @@ func (c *Client) Agents(ctx context.Context, q AgentQuery) (AgentPage, error) {
 		err := json.Unmarshal(text, &row)
 		var manifest *envelope.Envelope
 		if err == nil {
-			manifest, err = verified(row.Envelope)
+			manifest, err = parseVerified(row.Envelope)
 		}
 		if err != nil || !row.owns(manifest) {
-			c.log.Warn("a row of the directory was left out: its manifest does not verify, or belongs to another agent",
+			c.log.Warn("a row of the directory was skipped: its manifest is invalid or belongs to another agent",
 				"error", err)
 			return nil
 		}
@@ -90,30 +97,32 @@ func (c *Client) Agents(ctx context.Context, q AgentQuery) (AgentPage, error) {
 			Manifests: []*envelope.Envelope{c.open(manifest)}})
 		return nil
 	}
-	good := reply{out: &answer, limit: maxDirectory, list: "agents", take: take}
-	if err := c.read(ctx, "/agents", query, good); err != nil {
+	spec := responseSpec{out: &answer, limit: maxDirectory, listName: "agents", onElement: take}
+	if err := c.read(ctx, "/agents", query, spec); err != nil {
 		return AgentPage{}, err
 	}
 	if len(answer.Cursor) > maxCursor {
-		return AgentPage{}, errors.New("client: the relay's answer has no usable cursor")
+		return AgentPage{}, errors.New("client: the cursor in the relay's response is too long")
 	}
 	page.HasMore, page.Cursor = answer.HasMore, answer.Cursor
 	return page, nil
 }
 
-// ErrEndless is the error of Directory if the relay keeps saying that there is more but sends nothing new.
-var ErrEndless = errors.New("client: the relay's directory does not end: the relay promises more agents but sends none")
+// ErrEndless is the error of Directory if the relay claims that there are more agents, but sends no new ones.
+var ErrEndless = errors.New("client: the relay's directory does not end: " +
+	"the relay claims to have more agents, but sends no new ones")
 
 const (
 	maxIdlePages = 100     // pages in a row without a new agent
-	maxPages     = 100_000 // pages in all
+	maxPages     = 100_000 // pages in total
 )
 
-// Directory yields the agents that q finds, from the page that q.Cursor asks for to the last one. It ends with an
-// error if a page cannot be read (see Agents), and with ErrEndless if the pages do not end.
+// Directory yields the agents that match q, from the page of q.Cursor to the last page. It ends with an error of Agents
+// if a page cannot be read. It ends with ErrEndless if the relay claims to have more agents, but sends no new cursor,
+// has sent 100 pages in a row without a new agent, or has sent 100 000 pages.
 func (c *Client) Directory(ctx context.Context, q AgentQuery) iter.Seq2[Agent, error] {
 	return func(yield func(Agent, error) bool) {
-		seen := newRecent[key, struct{}](1 << 16)
+		seen := newRecent[messageKey, struct{}](1 << 16)
 		idle := 0
 		for range maxPages {
 			page, err := c.Agents(ctx, q)
@@ -123,7 +132,7 @@ func (c *Client) Directory(ctx context.Context, q AgentQuery) iter.Seq2[Agent, e
 			}
 			idle++
 			for _, a := range page.Agents {
-				if seen.add(key{a.ID, a.Manifests[0].ID}, struct{}{}) {
+				if seen.add(messageKey{a.ID, a.Manifests[0].ID}, struct{}{}) {
 					idle = 0
 				}
 				if !yield(a, nil) {
@@ -142,26 +151,28 @@ func (c *Client) Directory(ctx context.Context, q AgentQuery) iter.Seq2[Agent, e
 	}
 }
 
-// Agent returns one agent with all its manifests. Errors: *envelope.Error, most often CodeAgentNotFound.
+// Agent returns one agent with all its manifests. It skips manifests that do not verify. Errors: *envelope.Error, most
+// often CodeAgentNotFound.
 func (c *Client) Agent(ctx context.Context, id didkey.DID) (Agent, error) {
 	var answer struct {
 		Agent json.RawMessage `json:"agent"`
 	}
-	good := reply{out: &answer, limit: maxDirectory}
-	if err := c.read(ctx, "/agents/"+url.PathEscape(string(id)), nil, good); err != nil {
+	spec := responseSpec{out: &answer, limit: maxDirectory}
+	if err := c.read(ctx, "/agents/"+url.PathEscape(string(id)), nil, spec); err != nil {
 		return Agent{}, err
 	}
-	manifests := &envelopes{most: maxRows}
-	text, err := members(answer.Agent, "manifests", manifests.take)
+	manifests := &envelopes{limit: maxRows}
+	text, err := splitListBytes(answer.Agent, "manifests", manifests.add)
 	var row agentRow
 	if err == nil {
 		err = json.Unmarshal(text, &row)
 	}
 	if err != nil {
-		return Agent{}, fmt.Errorf("client: the relay's answer about %s cannot be read: %w", id, err)
+		return Agent{}, fmt.Errorf("client: the relay's response about the agent %s is malformed: %w", id, err)
 	}
 	if row.ID != id {
-		return Agent{}, fmt.Errorf("client: the relay answered with another agent than %s", id)
+		return Agent{}, fmt.Errorf("client: the relay's response is not about the agent %s, but about another one", id)
 	}
-	return Agent{ID: row.ID, Online: row.Online, LastSeen: row.LastSeen, Manifests: c.wanted(manifests, row.owns)}, nil
+	return Agent{ID: row.ID, Online: row.Online, LastSeen: row.LastSeen,
+		Manifests: c.filterEvents(manifests, row.owns)}, nil
 }

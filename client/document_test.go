@@ -19,7 +19,8 @@ import (
 
 const document = "/.well-known/agora.json"
 
-func through(t *testing.T, url string, key envelope.Signer, transport roundTripFunc) *client.Client {
+// newClientVia returns a client that sends its requests through transport.
+func newClientVia(t *testing.T, url string, key envelope.Signer, transport roundTripFunc) *client.Client {
 	t.Helper()
 	c, err := client.New(url, key, client.Options{HTTPClient: &http.Client{Transport: transport}})
 	if err != nil {
@@ -28,8 +29,8 @@ func through(t *testing.T, url string, key envelope.Signer, transport roundTripF
 	return c
 }
 
-// TestMissingDocumentIsNotOpen: one bad answer instead of the document does not make a private relay an open one. A
-// relay without the document can be used.
+// TestMissingDocumentIsNotOpen: after one bad response instead of the document, the client does not treat a private
+// relay as an open one. A relay that never has a document can be used.
 func TestMissingDocumentIsNotOpen(t *testing.T) {
 	refusal := `{"ok":false,"error":"NOT_FOUND","message":"no such path"}`
 	for name, bad := range map[string]func() *http.Response{
@@ -38,7 +39,7 @@ func TestMissingDocumentIsNotOpen(t *testing.T) {
 		"half a document": func() *http.Response { return response(200, `{"ok":true,"reads":`) },
 	} {
 		r, key, asked := startPrivate(t), newKey(t), 0
-		c := through(t, r.URL, key, func(q *http.Request) (*http.Response, error) {
+		c := newClientVia(t, r.URL, key, func(q *http.Request) (*http.Response, error) {
 			if q.URL.Path == document {
 				if asked++; asked == 1 {
 					return bad(), nil
@@ -61,7 +62,7 @@ func TestMissingDocumentIsNotOpen(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(r.Close)
-	c := through(t, r.URL, newKey(t), func(q *http.Request) (*http.Response, error) {
+	c := newClientVia(t, r.URL, newKey(t), func(q *http.Request) (*http.Response, error) {
 		if q.URL.Path == document {
 			return response(404, "not found"), nil
 		}
@@ -72,8 +73,8 @@ func TestMissingDocumentIsNotOpen(t *testing.T) {
 	}
 }
 
-// TestRequiredPartiesAreAskedForAgain: who requires parties posts nothing to a relay that has opened itself since.
-func TestRequiredPartiesAreAskedForAgain(t *testing.T) {
+// TestRequirePartiesIsRechecked: a client with RequireParties stops posting to a relay that has become open.
+func TestRequirePartiesIsRechecked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake, reads := newFakeRelay(), "parties"
 		fake.hookDocument = true
@@ -95,8 +96,8 @@ func TestRequiredPartiesAreAskedForAgain(t *testing.T) {
 	})
 }
 
-// TestSignersGoOnSigning: a relay that has asked for tokens once gets them for good, whatever is said of it later.
-func TestSignersGoOnSigning(t *testing.T) {
+// TestSigningContinues: a relay that was private once gets signed reads, even after its document says that it is open.
+func TestSigningContinues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake, reads, signed := newFakeRelay(), "parties", 0
 		fake.hookDocument = true
@@ -112,7 +113,7 @@ func TestSignersGoOnSigning(t *testing.T) {
 		c := newClient(t, fake, newKey(t), client.Options{})
 		for want := 1; want <= 2; want++ {
 			if _, err := c.Agents(t.Context(), client.AgentQuery{}); err != nil || signed != want {
-				t.Errorf("%v; %d of %d reads signed", err, signed, want)
+				t.Errorf("%v; %d signed reads, want %d", err, signed, want)
 			}
 			reads = "open"
 			time.Sleep(6 * time.Minute)
@@ -120,10 +121,11 @@ func TestSignersGoOnSigning(t *testing.T) {
 	})
 }
 
-// TestTokensAreNotDatedAhead: a relay that asks for one time after the other gets tokens of one.
+// TestTokensAreNotDatedAhead: a relay asks for a later time after each read. The client corrects the time of its tokens
+// only once.
 func TestTokensAreNotDatedAhead(t *testing.T) {
 	r, asked, latest := startPrivate(t), 0, time.Duration(0)
-	c := through(t, r.URL, newKey(t), func(q *http.Request) (*http.Response, error) {
+	c := newClientVia(t, r.URL, newKey(t), func(q *http.Request) (*http.Response, error) {
 		if q.URL.Path == document {
 			return http.DefaultTransport.RoundTrip(q)
 		}
@@ -139,42 +141,44 @@ func TestTokensAreNotDatedAhead(t *testing.T) {
 	})
 	for range 4 {
 		if _, err := c.Agents(t.Context(), client.AgentQuery{}); err == nil {
-			t.Error("no error")
+			t.Error("a read that the relay refuses returned no error")
 		}
 	}
 	if latest > time.Minute+time.Second {
-		t.Errorf("a token is dated %v ahead", latest)
+		t.Errorf("the time of a token is %v ahead of the clock", latest)
 	}
 }
 
-// TestTokensGoToTheAddressTheyName: another process that has this machine's other name gets none.
+// TestTokensGoToTheAddressTheyName: a client that was given the name localhost sends its tokens to the loopback address
+// in the relay's document. A client that was given an address does not switch to the name localhost. So no other
+// process that listens on this machine gets a token.
 func TestTokensGoToTheAddressTheyName(t *testing.T) {
 	r, stolen := startPrivate(t), 0
-	c := through(t, strings.Replace(r.URL, "127.0.0.1", "localhost", 1), newKey(t), func(q *http.Request) (*http.Response, error) {
+	c := newClientVia(t, strings.Replace(r.URL, "127.0.0.1", "localhost", 1), newKey(t), func(q *http.Request) (*http.Response, error) {
 		if q.URL.Hostname() == "localhost" && q.Header.Get("Authorization") != "" {
 			stolen++
 		}
 		return http.DefaultTransport.RoundTrip(q)
 	})
 	if _, err := c.Agents(t.Context(), client.AgentQuery{}); err != nil || stolen != 0 {
-		t.Errorf("%v, %d tokens to another name", err, stolen)
+		t.Errorf("%v; %d tokens were sent to localhost, want none", err, stolen)
 	}
-	c = through(t, r.URL, newKey(t), func(q *http.Request) (*http.Response, error) {
+	c = newClientVia(t, r.URL, newKey(t), func(q *http.Request) (*http.Response, error) {
 		if q.URL.Path == document {
 			return response(200, fmt.Sprintf(`{"ok":true,"reads":"parties","url":%q}`, strings.Replace(r.URL, "127.0.0.1", "localhost", 1))), nil
 		}
 		return http.DefaultTransport.RoundTrip(q)
 	})
 	if _, err := c.Agents(t.Context(), client.AgentQuery{}); !hasCode(err, envelope.CodeUnauthorized) {
-		t.Errorf("a name in place of an address: %v", err)
+		t.Errorf("a document with a name instead of the address: got %v, want UNAUTHORIZED", err)
 	}
 }
 
-// TestAReadWaitsForTheWordAsLongAsItMay: while a relay hangs that was asked for its word, other reads end by their own
-// contexts.
-func TestAReadWaitsForTheWordAsLongAsItMay(t *testing.T) {
+// TestReadWaitsForDocumentUntilItsContextEnds: one read waits for the relay's document, and the relay does not answer.
+// Other reads wait for that document too, but each only until its own context ends.
+func TestReadWaitsForDocumentUntilItsContextEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := through(t, "http://relay.example", newKey(t), func(q *http.Request) (*http.Response, error) {
+		c := newClientVia(t, "http://relay.example", newKey(t), func(q *http.Request) (*http.Response, error) {
 			<-q.Context().Done()
 			return nil, q.Context().Err()
 		})
@@ -189,7 +193,7 @@ func TestAReadWaitsForTheWordAsLongAsItMay(t *testing.T) {
 		defer stop()
 		began := time.Now()
 		if _, err := c.Agents(hasty, client.AgentQuery{}); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
-			t.Errorf("%v after %v; want its deadline, after 1s", err, time.Since(began))
+			t.Errorf("got %v after %v, want DeadlineExceeded after 1s", err, time.Since(began))
 		}
 		cancel()
 		if err := <-first; !errors.Is(err, context.Canceled) {

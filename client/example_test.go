@@ -19,7 +19,7 @@ import (
 func ExampleClient_Post() {
 	relay := startRelay()
 	defer relay.Close()
-	key, err := didkey.Generate() // didkey.LoadOrCreate keeps one in a file
+	key, err := didkey.Generate() // use didkey.LoadOrCreate to keep the key in a file
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func ExampleClient_Follow() {
 			log.Fatal(err)
 		}
 	}
-	// With Cursor: client.FileCursor("inbox.cursor") the next process goes on where this one has stopped.
+	// With Cursor: client.FileCursor("inbox.cursor") a restarted program continues after the last handled event.
 	opts := client.FollowOptions{Filter: client.Filter{Type: envelope.TypeRequest}, FromOldest: true}
 	err = c.Follow(ctx, opts, func(_ context.Context, e *envelope.Envelope) error {
 		intent := e.PayloadString("intent")
@@ -136,7 +136,7 @@ func ExampleCall_Collect() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	// Save the id before Request. After a crash, Request with the same id goes on with the thread.
+	// Save the id before you call Request. After a crash, Request with the same id continues the thread.
 	id := client.NewThread()
 	call, err := c.Request(ctx, client.RequestOptions{Thread: id, Intent: "translation.en_zh", Params: map[string]string{"text": "Hello"}})
 	if err != nil {
@@ -180,7 +180,7 @@ func ExampleClient_Serve() {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	asked := make(chan struct{})
-	go func() { // a client, elsewhere
+	go func() { // a client in another process
 		defer close(asked)
 		defer cancel()
 		ask(ctx, relay, key.DID(), "greet")
@@ -188,7 +188,7 @@ func ExampleClient_Serve() {
 	err = agent.Serve(ctx, client.ServeOptions{
 		Intents:  []string{"greet"},
 		Manifest: &envelope.Manifest{ID: "cap_greeter", Intents: []envelope.Intent{{ID: "greet"}}},
-		// With Cursor: client.FileCursor("agent.cursor") it survives a restart between ACCEPT and RESULT.
+		// With Cursor: client.FileCursor("agent.cursor") a restarted agent finishes the jobs that it had accepted.
 	}, client.Handler{
 		Work: func(_ context.Context, job client.Job) (envelope.Result, error) {
 			return envelope.Result{Output: json.RawMessage(`"Hello from an agent"`)}, nil
@@ -201,7 +201,8 @@ func ExampleClient_Serve() {
 	// context canceled
 }
 
-// startTranslator runs an agent that does translation.en_zh until ctx ends; the channel is closed when it has stopped.
+// startTranslator runs an agent that serves translation.en_zh until ctx ends. The channel is closed when the agent has
+// stopped.
 func startTranslator(ctx context.Context, relay *realRelay) <-chan struct{} {
 	key, err := didkey.Generate()
 	if err != nil {
@@ -229,7 +230,7 @@ func startTranslator(ctx context.Context, relay *realRelay) <-chan struct{} {
 	return stopped
 }
 
-// ask requests an intent of one agent, takes its first offer and prints the result.
+// ask sends one agent a request for an intent, accepts the first offer and prints the result.
 func ask(ctx context.Context, relay *realRelay, agent didkey.DID, intent string) {
 	key, err := didkey.Generate()
 	if err != nil {

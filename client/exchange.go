@@ -15,16 +15,17 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// exchangeTimeout limits one request and its whole answer, not counting the time that a long poll waits.
+// exchangeTimeout limits the time for one request and its whole response. The time that a long poll waits is added.
 const exchangeTimeout = 30 * time.Second
 
-// failure is an exchange without a good answer. It unwraps to the relay's *envelope.Error where there is one.
+// failure is the error of a request without a successful response. It unwraps to the relay's *envelope.Error if the
+// response has one.
 type failure struct {
 	err        error
-	status     int           // 0: no answer at all
-	challenged bool          // the relay asks for a signed read
-	unsent     bool          // no answer, and the request never left
-	retryAfter time.Duration // what the relay asked for; 0: nothing
+	status     int           // the HTTP status; 0: there was no complete response
+	challenged bool          // the response asks for a signed read, see challenge
+	notSent    bool          // the request was not sent
+	retryAfter time.Duration // the delay that the relay asks for; 0: none
 }
 
 func (f *failure) Error() string { return f.err.Error() }
@@ -38,24 +39,29 @@ func (f *failure) temporary() bool {
 	case f.status >= 300 && f.status < 500:
 		return false
 	}
-	return true // no answer, a broken 200, any 5xx
+	return true // no response, a malformed 200 response, or any 5xx
 }
 
-// refused reports whether this request certainly had no effect: it was never sent, it was answered with a 4xx, or the
-// relay says that nothing was stored. Any other 5xx leaves it open: a gateway's 502 may hide a 200, and the relay's own
-// 500 may follow a commit.
-func (f *failure) refused() bool {
+// noEffect reports whether the request certainly had no effect: it was not sent, the status is 4xx, or the relay says
+// that nothing was stored. After any other 5xx the effect is unknown: a gateway may send a 502 although the relay
+// answered 200, and the relay may have stored the message before it answered 500.
+func (f *failure) noEffect() bool {
 	refusal, ok := errors.AsType[*envelope.Error](f.err)
-	return f.unsent || f.status >= 400 && f.status < 500 || ok && refusal.NothingStored()
+	return f.notSent || f.status >= 400 && f.status < 500 || ok && refusal.NothingStored()
 }
 
-// definite reports whether err is a refusal that a retry would get again, by the relay or before anything was sent. A
-// refusal because of the clock is not: the next try has another timestamp, and a wrong clock may be corrected. A rate
-// limit is not either, except for the number of offers in a thread, which never goes down.
-func definite(err error) bool {
+// permanent reports whether err is an *envelope.Error that a retry would get again. The error may come from the relay
+// or from the client itself, before it sent anything. Three kinds of errors are not permanent:
+//   - ErrUnknownOutcome.
+//   - An error because of the time (CodeStaleTimestamp, CodeExpired): a retry has a new timestamp, and a wrong clock
+//     may be corrected.
+//   - An error with a code that Code.Retryable allows. CodeRateLimited is such a code, with one exception: the limit on
+//     the offers in a thread is permanent, because their number never goes down.
+func permanent(err error) bool {
 	refusal, ok := errors.AsType[*envelope.Error](err)
 	switch {
-	case !ok, errors.Is(err, ErrUnknownOutcome), refusal.Code == envelope.CodeStaleTimestamp, refusal.Code == envelope.CodeExpired:
+	case !ok, errors.Is(err, ErrUnknownOutcome),
+		refusal.Code == envelope.CodeStaleTimestamp, refusal.Code == envelope.CodeExpired:
 		return false
 	case refusal.Code == envelope.CodeRateLimited:
 		return refusal.Details["maxOffers"] != nil
@@ -63,15 +69,16 @@ func definite(err error) bool {
 	return !refusal.Code.Retryable()
 }
 
-// get makes a GET. If the relay refuses its token, get tries again as the refusal allows.
-func (c *Client) get(ctx context.Context, path string, query url.Values, good reply) error {
+// get sends a GET. If the relay refuses the token of the read, get retries the read if prepareRetry or pausePresence
+// allows it.
+func (c *Client) get(ctx context.Context, path string, query url.Values, spec responseSpec) error {
 	if len(query) > 0 {
 		path += "?" + query.Encode()
 	}
 	for attempt := 1; ; attempt++ {
-		token, proves, failed := c.token(ctx, path, good.present)
+		token, grantsAccess, failed := c.token(ctx, path, spec.showOnline)
 		if failed == nil {
-			failed = c.exchange(ctx, http.MethodGet, path, token, nil, good)
+			failed = c.exchange(ctx, http.MethodGet, path, token, nil, spec)
 		}
 		if failed == nil {
 			return nil
@@ -79,33 +86,37 @@ func (c *Client) get(ctx context.Context, path string, query url.Values, good re
 		if attempt == readAttempts {
 			return failed
 		}
-		if token != "" && !proves && c.reading.mute(failed) {
+		if token != "" && !grantsAccess && c.readAuth.pausePresence(failed) {
 			continue
 		}
-		if failed = c.prepareRetry(failed, proves); failed != nil {
+		if failed = c.prepareRetry(failed, grantsAccess); failed != nil {
 			return failed
 		}
 	}
 }
 
-// readAttempts is how often a read is tried: without a token, with a token from a wrong clock, and corrected.
+// readAttempts is how often a read is tried at most: without a token, with a token that has a wrong time, and with a
+// token that has the corrected time.
 const readAttempts = 3
 
-// exchange makes one request, with this Authorization unless it is empty. good says how to read a successful answer.
-func (c *Client) exchange(ctx context.Context, method, target, authorization string, body []byte, good reply) *failure {
-	return c.exchangeAt(ctx, c.at(), method, target, authorization, body, good)
+// exchange sends one request. authorization is the value of the header Authorization; empty: no such header. spec says
+// how to read a successful response.
+func (c *Client) exchange(
+	ctx context.Context, method, target, authorization string, body []byte, spec responseSpec,
+) *failure {
+	return c.exchangeAt(ctx, c.relayURL(), method, target, authorization, body, spec)
 }
 
-// exchangeAt is exchange with the relay at base.
+// exchangeAt is exchange for the relay with the URL base.
 func (c *Client) exchangeAt(
-	ctx context.Context, base, method, target, authorization string, body []byte, good reply,
+	ctx context.Context, base, method, target, authorization string, body []byte, spec responseSpec,
 ) (failed *failure) {
 	request, err := http.NewRequestWithContext(ctx, method, base+target, bytes.NewReader(body))
 	if err != nil {
-		return &failure{err: err, unsent: true}
+		return &failure{err: err, notSent: true}
 	}
 	request.Header.Set("Accept", "application/json")
-	// Without this the transport asks for gzip and unpacks it without a limit.
+	// Without this header the transport asks for gzip, and decompresses the response without a limit.
 	request.Header.Set("Accept-Encoding", "identity")
 	request.Header.Set("User-Agent", "agora-client/"+envelope.Version)
 	if authorization != "" {
@@ -116,19 +127,19 @@ func (c *Client) exchangeAt(
 	}
 	response, err := c.http.Do(request)
 	if err != nil {
-		return &failure{err: err, unsent: neverLeft(err)}
+		return &failure{err: err, notSent: neverSent(err)}
 	}
 	defer func() {
 		if err := response.Body.Close(); err != nil && failed == nil {
-			failed = &failure{err: fmt.Errorf("reading the answer: %w", err)}
+			failed = &failure{err: fmt.Errorf("reading the response: %w", err)}
 		}
 	}()
-	return c.answer(base, response, good)
+	return c.readResponse(base, response, spec)
 }
 
-// neverLeft reports whether err proves that a request was not sent: there was no connection to send it on. Anything
-// else, a reset or a timeout above all, may have come after the relay had read it.
-func neverLeft(err error) bool {
+// neverSent reports whether err proves that a request was not sent, because there was no usable connection. After any
+// other error, such as a reset or a timeout, the relay may have read the request.
+func neverSent(err error) bool {
 	if dial, ok := errors.AsType[*net.OpError](err); ok && (dial.Op == "dial" || dial.Op == "proxyconnect") {
 		return true
 	}
@@ -136,25 +147,25 @@ func neverLeft(err error) bool {
 	return badCertificate
 }
 
-// The longest Retry-After that is obeyed.
+// The longest delay from a Retry-After header that the client waits before a retry.
 const (
-	postPatience = 2 * time.Minute // where there is something to post: well below the age at which a message is stale
-	readPatience = time.Hour       // where nothing is lost but time
+	postPatience = 2 * time.Minute // for a post; much shorter than the age at which a message is stale
+	readPatience = time.Hour       // for a read, and for the manifest of an agent
 )
 
-// Pauses between attempts grow from minPause to maxPause.
+// The pauses between attempts grow from about minPause to about maxPause.
 const (
 	minPause = 500 * time.Millisecond
 	maxPause = 30 * time.Second
 )
 
-// backoff counts the failures in a row. The zero value is ready to use.
+// backoff computes the pauses between attempts from the number of failures in a row. The zero value is ready to use.
 type backoff struct{ failures int }
 
 func (b *backoff) reset() { b.failures = 0 }
 
-// next returns the next pause: atLeast plus a random time. The random time doubles with each failure, up to limit, so
-// that clients which failed at the same moment do not retry at the same moment.
+// next returns the next pause: at least atLeast, plus a random time. The random time about doubles with each failure,
+// up to limit. Because it is random, clients that failed at the same moment do not retry at the same moment.
 func (b *backoff) next(atLeast, limit time.Duration) time.Duration {
 	span := min(minPause<<min(b.failures, 10), limit)
 	b.failures++

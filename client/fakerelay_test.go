@@ -19,22 +19,23 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// fakeRelay is a relay in memory with the rules of PROTOCOL §3 to §5, without a network: it is its own transport, so
-// that it can live in a synctest bubble. A hook may stand between client and relay and lie, lose or refuse.
+// fakeRelay is a relay in memory with the rules of PROTOCOL §3 to §5. It is also the HTTP transport of its clients, so
+// it needs no network and works in a synctest bubble. A hook between client and relay can change, lose or refuse
+// requests and responses.
 type fakeRelay struct {
 	URL string
 	key didkey.Key
 
 	mu           sync.Mutex
-	db           string // what its cursors begin with; a wiped relay has another
+	db           string // the prefix of the relay's cursors; wipe changes it
 	hook         func(r *http.Request, next http.RoundTripper) (*http.Response, error)
-	skew         time.Duration // of the relay's clock
-	hookDocument bool          // the hook stands before the relay's word on itself, too
+	skew         time.Duration // how far the relay's clock is ahead
+	hookDocument bool          // the hook also gets the requests for the relay's document
 	events       []*envelope.Envelope
 	threads      []thread.Thread
 	changed      chan struct{} // closed and replaced by each append
-	polls        int           // GET /events answered or under way
-	posts        []string      // ids of what was posted, refused or not
+	polls        int           // the number of GET /events requests
+	posts        []string      // the ids of all posted messages, including refused ones
 }
 
 func newFakeRelay() *fakeRelay {
@@ -48,7 +49,7 @@ func newFakeRelay() *fakeRelay {
 // Client returns an HTTP client that reaches the relay.
 func (f *fakeRelay) Client() *http.Client { return &http.Client{Transport: f} }
 
-// Close ends the relay; this one has nothing to end.
+// Close does nothing, because the relay has no resources.
 func (f *fakeRelay) Close() {}
 
 func (f *fakeRelay) now() time.Time { return time.Now().Add(f.skew) }
@@ -70,13 +71,14 @@ func (f *fakeRelay) RoundTrip(r *http.Request) (*http.Response, error) {
 		f.polls++
 	}
 	f.mu.Unlock()
-	// A client asks to whom messages are shown before its first read; what a hook does is mostly about the reads.
+	// A client fetches the relay's document before its first read. Most hooks are not meant for that request.
 	if hook != nil && (hookDocument || r.URL.Path != "/.well-known/agora.json") {
 		return hook(r, roundTripFunc(f.serve))
 	}
 	return f.serve(r)
 }
 
+// serve answers a request without the hook.
 func (f *fakeRelay) serve(r *http.Request) (*http.Response, error) {
 	status, answer := f.route(r)
 	if err := r.Context().Err(); err != nil {
@@ -90,7 +92,7 @@ func (f *fakeRelay) serve(r *http.Request) (*http.Response, error) {
 	return response(status, string(text)), nil
 }
 
-// response makes an answer by hand.
+// response returns a response with a status, a body, and headers in pairs of name and value.
 func response(status int, text string, header ...string) *http.Response {
 	w := httptest.NewRecorder()
 	for i := 0; i < len(header); i += 2 {
@@ -101,6 +103,7 @@ func response(status int, text string, header ...string) *http.Response {
 	return w.Result()
 }
 
+// route returns the status and the body of the response to a request.
 func (f *fakeRelay) route(r *http.Request) (int, map[string]any) {
 	switch path := r.URL.Path; {
 	case r.Method == http.MethodPost && path == "/events":
@@ -123,6 +126,7 @@ func (f *fakeRelay) route(r *http.Request) (int, map[string]any) {
 	return 404, refuse(envelope.Errorf(envelope.CodeNotFound, "no such path"))
 }
 
+// refuse returns the body of an error response.
 func refuse(err error) map[string]any {
 	e, ok := errors.AsType[*envelope.Error](err)
 	if !ok {
@@ -184,7 +188,7 @@ func (f *fakeRelay) post(body []byte) (int, map[string]any) {
 	return 200, answer
 }
 
-// append adds an event, whatever the rules say. f.mu is held.
+// append adds an event without any checks. The caller holds f.mu.
 func (f *fakeRelay) append(e *envelope.Envelope) {
 	f.events = append(f.events, e)
 	close(f.changed)
@@ -204,7 +208,7 @@ func (f *fakeRelay) last() *envelope.Envelope {
 	return all[len(all)-1]
 }
 
-// wipe loses all data.
+// wipe deletes all events and threads, and makes all cursors unknown.
 func (f *fakeRelay) wipe() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -212,6 +216,7 @@ func (f *fakeRelay) wipe() {
 	f.events, f.threads = nil, nil
 }
 
+// cursor returns the cursor after the first n events.
 func (f *fakeRelay) cursor(n int) string { return f.db + "." + strconv.Itoa(n) }
 
 func (f *fakeRelay) poll(ctx context.Context, q url.Values) (int, map[string]any) {
@@ -239,6 +244,8 @@ func (f *fakeRelay) poll(ctx context.Context, q url.Values) (int, map[string]any
 	}
 }
 
+// page returns the response to a read of events, the number n of its events, and a channel that is closed when there is
+// a new event.
 func (f *fakeRelay) page(q url.Values) (answer map[string]any, n int, changed chan struct{}, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -265,6 +272,7 @@ func (f *fakeRelay) page(q url.Values) (answer map[string]any, n int, changed ch
 	return map[string]any{"events": events, "hasMore": end < len(f.events), "cursor": f.cursor(end)}, len(events), f.changed, nil
 }
 
+// matches reports whether e matches the filter in the query.
 func matches(e *envelope.Envelope, q url.Values) bool {
 	recipient := q.Get("recipient")
 	return (recipient == "" || string(e.Recipient) == recipient || q.Get("broadcast") == "true" && e.Recipient == "") &&

@@ -19,7 +19,8 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// limitAgent makes the relay limit one sender as PROTOCOL §5 does: 20 posts a second, after 40 at once.
+// limitAgent makes the relay limit the posts of one sender with the defaults of PROTOCOL §5: 20 a second, after 40 at
+// once.
 func (p *parties) limitAgent(who didkey.DID) {
 	var mu sync.Mutex
 	tokens, at := 40.0, time.Now()
@@ -51,8 +52,8 @@ func (p *parties) limitAgent(who didkey.DID) {
 	})
 }
 
-// flood posts perSecond REQUESTs a second, each signed by the next key, until stop is called. stop returns how many
-// were posted.
+// flood posts perSecond REQUESTs a second until stop is called. It calls key for the signer of each REQUEST. stop
+// returns how many REQUESTs were posted.
 func (p *parties) flood(perSecond int, recipient didkey.DID, key func() didkey.Key) (stop func() int) {
 	ended, posted := make(chan struct{}), make(chan int)
 	go func() {
@@ -84,7 +85,7 @@ func freshKey() didkey.Key {
 	return key
 }
 
-// offerAfter opens a thread, waits at most two seconds for its first offer, and returns how long that took.
+// offerAfter opens a thread and waits at most two seconds for its first offer. It also returns how long that took.
 func (p *parties) offerAfter(c *client.Client, opts client.RequestOptions) (*client.Call, client.Offer, time.Duration) {
 	p.t.Helper()
 	opts.Intent = "translate"
@@ -102,7 +103,7 @@ func (p *parties) offerAfter(c *client.Client, opts client.RequestOptions) (*cli
 	return call, offer, time.Since(began)
 }
 
-// resultAfter accepts an offer and returns how long the result takes.
+// resultAfter accepts an offer, waits for the result, and returns how long that took.
 func (p *parties) resultAfter(call *client.Call, offer client.Offer) time.Duration {
 	p.t.Helper()
 	began := time.Now()
@@ -115,20 +116,21 @@ func (p *parties) resultAfter(call *client.Call, offer client.Offer) time.Durati
 	return time.Since(began)
 }
 
-// TestServeThroughFloods floods an agent with REQUESTs and measures how long others wait for an offer and a result.
+// TestServeThroughFloods floods an agent with REQUESTs, and measures how long another client waits for an offer and a
+// result.
 func TestServeThroughFloods(t *testing.T) {
 	one := freshKey()
 	for name, test := range map[string]struct {
 		keys     func() didkey.Key
-		flooded  bool // the flood names the agent
-		known    bool // the agent has worked for the honest client
-		directed bool // the honest client names the agent
+		flooded  bool // the flood's REQUESTs name the agent
+		known    bool // the agent has worked for the honest client before
+		directed bool // the honest client's REQUESTs name the agent
 	}{
-		"fresh keys, a known client":                            {keys: freshKey, known: true},
-		"fresh keys that name the agent, a known client":        {keys: freshKey, flooded: true, known: true},
-		"fresh keys, a stranger who names the agent":            {keys: freshKey, directed: true},
-		"one key, a stranger":                                   {keys: func() didkey.Key { return one }},
-		"one key that names the agent, a stranger who does too": {keys: func() didkey.Key { return one }, flooded: true, directed: true},
+		"broadcasts with fresh keys, a known client":              {keys: freshKey, known: true},
+		"directed flood with fresh keys, a known client":          {keys: freshKey, flooded: true, known: true},
+		"broadcasts with fresh keys, a stranger names the agent":  {keys: freshKey, directed: true},
+		"broadcasts with one key, a stranger":                     {keys: func() didkey.Key { return one }},
+		"directed flood with one key, a stranger names the agent": {keys: func() didkey.Key { return one }, flooded: true, directed: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -148,7 +150,7 @@ func TestServeThroughFloods(t *testing.T) {
 					recipient = p.agent.DID()
 				}
 				end := p.flood(49, victim, test.keys)
-				time.Sleep(shorter(15 * time.Second))
+				time.Sleep(shortenForRace(15 * time.Second))
 				for range 3 {
 					c := p.client
 					if !test.known {
@@ -171,15 +173,16 @@ func TestServeThroughFloods(t *testing.T) {
 	}
 }
 
-// TestServeStrangersInAFlood: in a flood from fresh keys, a stranger's broadcast is one of many. The agent answers as
-// many as the relay's rate allows, 20 of 49 in a second, and answers these within a second.
+// TestServeStrangersInAFlood: in a flood of broadcasts with fresh keys, a stranger's broadcast is one of many. The
+// agent makes as many offers as the relay's rate allows: 20 for 49 REQUESTs in a second. It makes each of these offers
+// within a second.
 func TestServeStrangersInAFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)
 		p.limitAgent(p.agent.DID())
 		stop := p.serve(client.ServeOptions{}, client.Handler{})
 		end := p.flood(49, "", freshKey)
-		time.Sleep(shorter(20 * time.Second))
+		time.Sleep(shortenForRace(20 * time.Second))
 		before := p.count(envelope.TypeOffer)
 		var took []time.Duration
 		for range 40 {
@@ -230,7 +233,7 @@ func TestServeLosesNothingSilently(t *testing.T) {
 				offered[e.Thread]++
 			}
 		}
-		unanswered := 0 // threads with neither
+		unanswered := 0 // threads with neither an offer nor a drop
 		for _, e := range p.relay.all() {
 			if e.Type != envelope.TypeRequest {
 				continue
@@ -246,13 +249,14 @@ func TestServeLosesNothingSilently(t *testing.T) {
 		}
 		at, err := cursor.Load(t.Context())
 		if want := "a." + strconv.Itoa(len(p.relay.all())); err != nil || at != want {
-			t.Errorf("the cursor stands at %s, %v; want %s", at, err, want)
+			t.Errorf("the saved cursor is %s, %v; want %s", at, err, want)
 		}
 	})
 }
 
-// TestServeDropsByTheirTTL: a REQUEST that waited for longer than its ttl gets no offer and is reported as dropped.
-func TestServeDropsByTheirTTL(t *testing.T) {
+// TestServeDropsExpiredRequests: a REQUEST that waited for longer than its ttl gets no offer and is reported as
+// dropped.
+func TestServeDropsExpiredRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)
 		var dropped []string
@@ -295,7 +299,7 @@ func TestServeSharesWork(t *testing.T) {
 			return call
 		}
 		for range 20 {
-			accept(p.theirs)
+			accept(p.strangerClient)
 		}
 		began := time.Now()
 		if _, err := accept(p.client).Result(t.Context()); err != nil || time.Since(began) > 2*time.Minute+time.Second {
@@ -326,14 +330,15 @@ func TestServeEndsSlowQuotes(t *testing.T) {
 		}
 		_, err := firstOffer(t.Context(), slow)
 		if failed, _ := errors.AsType[*client.AgentError](err); failed == nil || failed.Code != envelope.AgentInternal {
-			t.Errorf("the slow one: %v", err)
+			t.Errorf("the slow quote: got %v, want INTERNAL_ERROR", err)
 		}
 		stop()
 	})
 }
 
-// shorter returns the length of a flood: a third of d under the race detector, which makes each message cost much more.
-func shorter(d time.Duration) time.Duration {
+// shortenForRace returns the length of a flood: d, or a third of d under the race detector, which makes each message
+// much slower.
+func shortenForRace(d time.Duration) time.Duration {
 	if raceDetector {
 		return d / 3
 	}

@@ -13,15 +13,16 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// Filter says which events are wanted; empty fields do not matter, the others all must match.
+// Filter selects events. An event must match all fields that are set. The zero value selects all events.
 type Filter struct {
 	Recipient didkey.DID
-	Broadcast bool // with Recipient: also events for nobody in particular
+	Broadcast bool // with Recipient: also select events without a recipient
 	Sender    didkey.DID
 	Type      envelope.Type
 	Thread    string
 }
 
+// match reports whether the filter selects e.
 func (f Filter) match(e *envelope.Envelope) bool {
 	return (f.Recipient == "" || e.Recipient == f.Recipient || f.Broadcast && e.Recipient == "") &&
 		(f.Sender == "" || e.Sender.ID == f.Sender) &&
@@ -29,6 +30,7 @@ func (f Filter) match(e *envelope.Envelope) bool {
 		(f.Thread == "" || e.Thread == f.Thread)
 }
 
+// values returns the filter as query parameters of GET /events.
 func (f Filter) values() url.Values {
 	v := url.Values{}
 	for name, value := range map[string]string{
@@ -44,34 +46,42 @@ func (f Filter) values() url.Values {
 	return v
 }
 
-// FollowOptions say what Follow reads, and from where. The zero value reads everything from now on.
+// FollowOptions say which events Follow reads, and where it begins. The zero value reads all events from now on.
 type FollowOptions struct {
 	Filter
-	// Cursor remembers the place; nil: it is kept in memory until Follow returns.
+	// Cursor stores the position of the reader; nil: the position is kept in memory until Follow returns.
 	Cursor CursorStore
-	// Where to begin while Cursor holds nothing: with the oldest event the relay has, or with those after Since
-	// (by the relay's clock or their own); else with those after now.
+	// FromOldest and Since say where to begin if Cursor has no saved cursor. With FromOldest, Follow begins with the
+	// oldest event that the relay has. Else it begins with the events after Since, or after the present time if Since
+	// is zero. An event is after Since if its timestamp is, or if the relay received it after Since.
 	FromOldest bool
 	Since      time.Time
-	// Page is how many events may come at a time, and so how many may come again after a crash; 0: 100.
+	// Page is the largest number of events in one response of the relay; 0: 100. So it is also the largest number of
+	// events that are delivered again after a crash.
 	Page int
 }
 
-// Follow hands each event that matches the filter to handler, in the relay's order, and waits for more, until ctx ends
-// or handler fails. Only verified envelopes are handed over; what does not verify, or was not asked for, is logged and
-// left out. So is an event of more than 1 MiB. A payload that is sealed to the client's own key arrives opened
-// (envelope.Envelope.Opened); if it does not open, the event is left out. What is sealed to others stays sealed, also
-// what the client itself sealed.
+// Follow passes each event that matches the filter to handler, in the relay's order. It then waits for more events,
+// until ctx ends or handler returns an error.
 //
-// A client with a signer signs its polls (PROTOCOL §8). To an open relay that only shows that the identity is online.
+// handler gets only verified envelopes. Follow skips and logs an event that does not verify, that does not match the
+// filter, or that is larger than 1 MiB. If a payload is sealed to the client's own key, Follow decrypts it
+// (envelope.Envelope.Opened is true then). If that fails, Follow skips the event. Payloads that are sealed to other
+// keys stay sealed. That includes payloads that the client itself has sealed for others.
 //
-// An event is delivered at least once. The cursor is saved when handler has returned nil for a whole page (see
-// FollowOptions.Page); events after the saved cursor come again in the next process. Within one call repeats among the
-// last 4096 events are dropped. Failures of the network or the relay are logged and retried, after the time that the
-// relay asks for (an hour at most). A relay that has lost its database does not know the cursor; then Follow starts
-// again from the relay's oldest event.
+// A client with a signer signs its polls (PROTOCOL §8). At an open relay the signature only shows that the identity is
+// online.
 //
-// Errors: ctx's; handler's, as it is; the CursorStore's; an *envelope.Error if the relay refuses the request for good.
+// Follow delivers each event at least once. It saves the cursor when handler has returned nil for all events of a page
+// (see FollowOptions.Page). After a restart, the events after the saved cursor are delivered again. Within one call,
+// Follow skips an event that is among the last 4096 events that it has seen.
+//
+// Follow logs failures of the network or the relay and retries, after the delay that the relay asks for (an hour at
+// most). If the relay does not know the cursor, for example because it has lost its database, Follow starts again with
+// the relay's oldest event.
+//
+// Errors: ctx's error; the error of handler, unchanged; errors of the CursorStore; an *envelope.Error if the relay
+// refuses the request and a retry would not help.
 func (c *Client) Follow(
 	ctx context.Context, opts FollowOptions, handler func(context.Context, *envelope.Envelope) error,
 ) error {
@@ -87,6 +97,7 @@ func (c *Client) Follow(
 	return f.run(ctx)
 }
 
+// saveCursor saves a cursor in store, unless store is nil.
 func saveCursor(ctx context.Context, store CursorStore, cursor string) error {
 	if store == nil {
 		return nil
@@ -98,35 +109,36 @@ func saveCursor(ctx context.Context, store CursorStore, cursor string) error {
 }
 
 const (
-	pollTimeout = 30 * time.Second // how long a relay holds a poll without news
-	quickAnswer = 5 * time.Second  // a poll that brings nothing sooner than this is followed by a pause
-	pageLimit   = 100              // events
-	memory      = 4096             // events known again
+	pollTimeout = 30 * time.Second // how long a relay waits for new events before it answers a poll
+	quickPoll   = 5 * time.Second  // a poll that ends before this time without new events is followed by a pause
+	pageLimit   = 100              // events in a page, unless FollowOptions.Page is set
+	seenLimit   = 4096             // how many events a reader remembers, to recognize repeats
 )
 
-// oldest is the cursor in front of everything.
+// oldest is the cursor before the relay's oldest event.
 const oldest = "0"
 
-// key is what an event is known by: another sender's equal id is another message (PROTOCOL §3).
-type key struct {
+// messageKey identifies a message. Messages of different senders may have the same id (PROTOCOL §3).
+type messageKey struct {
 	sender didkey.DID
 	id     string
 }
 
-// follower is one call of Follow, or of what is built like it. It belongs to one goroutine.
+// follower is the poll loop of Follow, Serve and Call.watch. Only one goroutine uses it.
 type follower struct {
 	client *Client
 	opts   FollowOptions
-	// page takes the new events of one answer, perhaps none, and the cursor behind them.
+	// page handles the new events of one response. cursor is the position after them. There may be no events.
 	page func(ctx context.Context, events []*envelope.Envelope, cursor string) error
-	// idle, if set, is called after each answer without new events.
+	// idle is called after each response without new events; nil: not used.
 	idle func(ctx context.Context) error
 
-	cursor string // "": before the first answer
-	seen   *recent[key, struct{}]
+	cursor string // "": no response yet
+	seen   *recent[messageKey, struct{}]
 	pause  backoff
 }
 
+// run polls until ctx ends, or until an error that a retry cannot fix.
 func (f *follower) run(ctx context.Context) error {
 	if f.opts.Cursor != nil {
 		var err error
@@ -140,7 +152,7 @@ func (f *follower) run(ctx context.Context) error {
 	if f.cursor == "" && f.opts.Since.IsZero() {
 		f.opts.Since = f.client.now()
 	}
-	f.seen = newRecent[key, struct{}](memory)
+	f.seen = newRecent[messageKey, struct{}](seenLimit)
 	for {
 		if err := f.step(ctx); err != nil {
 			return err
@@ -148,8 +160,8 @@ func (f *follower) run(ctx context.Context) error {
 	}
 }
 
-// step polls once and deals with the answer. A poll that brought nothing new and came back quickly costs a pause, for
-// whatever reason it did, so that no relay can drive a reader into a hot loop.
+// step polls once and handles the response. If a poll brings nothing new and ends quickly, step waits for a pause,
+// whatever the reason was. So no relay can make a reader poll in a hot loop.
 func (f *follower) step(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -157,7 +169,7 @@ func (f *follower) step(ctx context.Context) error {
 	began := time.Now()
 	first := f.cursor == ""
 	answer, err := f.poll(ctx)
-	quick := time.Since(began) < quickAnswer
+	quick := time.Since(began) < quickPoll
 	if !quick {
 		f.pause.reset()
 	}
@@ -184,13 +196,14 @@ func (f *follower) step(ctx context.Context) error {
 	switch {
 	case first, !quick: // the first poll does not wait
 		return nil
-	case moved && answer.count > 0: // known events, read again from the oldest one: go on, with pauses
+	case moved && answer.received > 0: // the reader gets known events again: continue after a short pause
 		return f.pause.wait(ctx, 0, time.Second)
 	}
 	return f.pause.wait(ctx, 0, maxPause)
 }
 
-// recover decides what a failed poll means: try again later, start over, or give up.
+// recover handles a failed poll. It waits before a retry, or makes the follower start again from the oldest event, or
+// returns an error that ends the follower.
 func (f *follower) recover(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -199,9 +212,10 @@ func (f *follower) recover(ctx context.Context, err error) error {
 	refusal, refused := errors.AsType[*envelope.Error](err)
 	switch {
 	case refused && refusal.Reason() == envelope.ReasonUnknownCursor:
-		f.client.log.Warn("the relay does not know our cursor, it must have lost its data; starting from its oldest event")
+		f.client.log.Warn("the relay does not know the saved cursor, so it has probably lost its data; " +
+			"reading again from the relay's oldest event")
 		f.cursor = oldest
-		f.client.lookAgain() // or it has become a relay of the other kind
+		f.client.invalidateDocument() // the cursor is unknown as well if the relay has changed between open and private
 	case refused && !failed.temporary():
 		return err
 	default:
@@ -210,51 +224,57 @@ func (f *follower) recover(ctx context.Context, err error) error {
 	return f.pause.wait(ctx, min(failed.retryAfter, readPatience), maxPause)
 }
 
-// events is the answer to a poll (PROTOCOL §5).
+// events is the response to a poll (PROTOCOL §5).
 type events struct {
 	Cursor    string `json:"cursor"`
 	HasMore   bool   `json:"hasMore"`
 	envelopes `json:"-"`
 }
 
-func (e *events) reply() reply { return reply{out: e, limit: maxPage, list: "events", take: e.take} }
+// spec returns how to read the response into e.
+func (e *events) spec() responseSpec {
+	return responseSpec{out: e, limit: maxPage, listName: "events", onElement: e.add}
+}
 
+// poll reads the next page of events. Without a cursor it reads the events after opts.Since and does not wait.
 func (f *follower) poll(ctx context.Context) (*events, error) {
 	v := f.opts.values()
 	limit := cmp.Or(f.opts.Page, pageLimit)
 	v.Set("limit", strconv.Itoa(limit))
-	answer := &events{envelopes: envelopes{most: limit}}
+	answer := &events{envelopes: envelopes{limit: limit}}
 	if f.cursor == "" {
 		v.Set("since", envelope.FormatTime(f.opts.Since))
 		v.Set("timeout", "0")
-		answer.most = maxSinceBatch
+		answer.limit = maxSinceBatch
 	} else {
 		v.Set("cursor", f.cursor)
 		v.Set("timeout", strconv.Itoa(int(pollTimeout/time.Second)))
 	}
 	ctx, cancel := context.WithTimeout(ctx, pollTimeout+exchangeTimeout)
 	defer cancel()
-	good := answer.reply()
-	good.present = true
-	if err := f.client.get(ctx, "/events", v, good); err != nil {
+	spec := answer.spec()
+	spec.showOnline = true
+	if err := f.client.get(ctx, "/events", v, spec); err != nil {
 		return nil, err
 	}
 	if answer.Cursor == "" || len(answer.Cursor) > maxCursor {
-		return nil, &failure{err: errors.New("the relay's answer has no usable cursor")}
+		return nil, &failure{err: errors.New("the cursor in the relay's response is missing or too long")}
 	}
 	return answer, nil
 }
 
-// accept returns the events that are genuine, asked for and new.
+// accept returns the events that are valid, match the filter and are new. It opens their payloads if it can.
 func (f *follower) accept(answer *events) []*envelope.Envelope {
 	answer.log(f.client)
 	var accepted []*envelope.Envelope
-	for _, e := range answer.good {
+	for _, e := range answer.valid {
 		switch {
 		case !f.opts.match(e):
-			f.client.log.Warn("an event was left out: it was not asked for", "id", e.ID, "sender", e.Sender.ID)
+			f.client.log.Warn("an event was skipped because it does not match the filter",
+				"id", e.ID, "sender", e.Sender.ID)
 		case !f.isNew(e):
-			f.client.log.Debug("an event was left out: it came before", "id", e.ID, "sender", e.Sender.ID)
+			f.client.log.Debug("an event was skipped because it was delivered before",
+				"id", e.ID, "sender", e.Sender.ID)
 		default:
 			accepted = append(accepted, f.client.open(e))
 		}
@@ -262,7 +282,7 @@ func (f *follower) accept(answer *events) []*envelope.Envelope {
 	return accepted
 }
 
-// isNew reports whether e comes for the first time, and remembers it.
+// isNew reports whether the follower has not seen e before, and remembers e.
 func (f *follower) isNew(e *envelope.Envelope) bool {
-	return f.seen.add(key{e.Sender.ID, e.ID}, struct{}{})
+	return f.seen.add(messageKey{e.Sender.ID, e.ID}, struct{}{})
 }

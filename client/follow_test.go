@@ -18,7 +18,7 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// put gives the relay an event past all rules.
+// put signs a draft and adds it to the relay's events without any checks.
 func (f *fakeRelay) put(t *testing.T, signer envelope.Signer, d envelope.Draft) *envelope.Envelope {
 	t.Helper()
 	if d.Payload == nil {
@@ -34,7 +34,7 @@ func (f *fakeRelay) put(t *testing.T, signer envelope.Signer, d envelope.Draft) 
 	return e
 }
 
-// collect follows until n events have come, and returns their ids.
+// collect follows until n events have arrived, and returns their ids.
 func collect(t *testing.T, c *client.Client, opts client.FollowOptions, n int) []string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -89,10 +89,10 @@ func TestFollowBegins(t *testing.T) {
 		got := collect(t, c, client.FollowOptions{}, 1)
 		synctest.Wait()
 		if !slices.Equal(got, ids[3:]) {
-			t.Errorf("from now: got %q of %q", got, ids)
+			t.Errorf("from now: got %q, want the last of %q", got, ids)
 		}
 		if got := collect(t, c, client.FollowOptions{Since: time.Now().Add(-210 * time.Second)}, 3); !slices.Equal(got, ids[1:]) {
-			t.Errorf("since a time: got %q of %q", got, ids)
+			t.Errorf("since a time: got %q, want all but the first of %q", got, ids)
 		}
 	})
 }
@@ -119,18 +119,18 @@ func TestFollowHandlerFails(t *testing.T) {
 			return nil
 		})
 		if err != broken || !slices.Equal(got, []string{second.ID, third.ID}) {
-			t.Errorf("got %v after %q; %s had been handled", err, got, first.ID)
+			t.Errorf("got %v after the events %q; %s was handled before", err, got, first.ID)
 		}
 		if text, err := os.ReadFile(file); err != nil || string(text) != string(saved) {
 			t.Errorf("the cursor moved past an event that was not handled: %q, %v", text, err)
 		}
 		if got := collect(t, c, opts, 2); !slices.Equal(got, []string{second.ID, third.ID}) {
-			t.Errorf("the event whose handler failed did not come again: %q", got)
+			t.Errorf("the event whose handler failed was not delivered again: got %q", got)
 		}
 	})
 }
 
-// brokenStore fails to do one thing.
+// brokenStore is a CursorStore whose methods return these errors.
 type brokenStore struct{ load, save error }
 
 func (s brokenStore) Load(context.Context) (string, error) { return "", s.load }
@@ -147,10 +147,10 @@ func TestFollowBrokenStore(t *testing.T) {
 	}
 	missing := client.FileCursor(filepath.Join(t.TempDir(), "no", "folder"))
 	if cursor, err := missing.Load(t.Context()); cursor != "" || err != nil {
-		t.Errorf("loading what was never saved: %q, %v", cursor, err)
+		t.Errorf("loading a cursor that was never saved: %q, %v", cursor, err)
 	}
 	if err := missing.Save(t.Context(), "a.1"); err == nil {
-		t.Error("saved in a folder that does not exist")
+		t.Error("saving in a folder that does not exist returned no error")
 	}
 }
 
@@ -165,17 +165,18 @@ func TestFileCursorLeavesNothingBehind(t *testing.T) {
 		}
 	}
 	if entries, err := os.ReadDir(filepath.Dir(string(file))); err != nil || len(entries) != 1 {
-		t.Errorf("the folder holds %v, %v", entries, err)
+		t.Errorf("the folder has %v, %v; want only the cursor file", entries, err)
 	}
 	if err := os.WriteFile(string(file), make([]byte, 5000), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := file.Load(t.Context()); err == nil {
-		t.Error("5000 bytes were taken for a cursor")
+		t.Error("loading a file of 5000 bytes returned no error")
 	}
 }
 
-// TestFollowLyingRelay gives a reader all that a relay must not deliver, and one event it must.
+// TestFollowLyingRelay: a relay sends forged events, repeated events, events that do not match the filter, and valid
+// events. The handler gets only the valid events that match.
 func TestFollowLyingRelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		me, ann, bob := newKey(t), newKey(t), newKey(t)
@@ -194,7 +195,7 @@ func TestFollowLyingRelay(t *testing.T) {
 			change(&d)
 			return d
 		}
-		texts = append(texts, strings.Replace(sign(ann, good), `"intent":"translate"`, `"intent":"transfer"`, 1)) // tampered with, and first
+		texts = append(texts, strings.Replace(sign(ann, good), `"intent":"translate"`, `"intent":"transfer"`, 1)) // a forged copy before the genuine event
 		texts = append(texts, sign(ann, good), sign(ann, good))
 		texts = append(texts, sign(ann, other(func(d *envelope.Draft) { d.Recipient = bob.DID() })))
 		texts = append(texts, sign(ann, other(func(d *envelope.Draft) { d.Recipient = "" })))
@@ -207,18 +208,18 @@ func TestFollowLyingRelay(t *testing.T) {
 		filter := client.Filter{Recipient: me.DID(), Sender: ann.DID(), Type: envelope.TypeRequest, Thread: "t1"}
 		got := collect(t, newClient(t, relay, me, client.Options{}), client.FollowOptions{Filter: filter, FromOldest: true}, 2)
 		if !slices.Equal(got, []string{"good", "last"}) {
-			t.Errorf("handed over %q", got)
+			t.Errorf("the handler got %q", got)
 		}
 		filter.Broadcast = true
 		got = collect(t, newClient(t, relay, me, client.Options{}), client.FollowOptions{Filter: filter, FromOldest: true}, 3)
 		if !slices.Equal(got, []string{"good", "bad4", "last"}) {
-			t.Errorf("with broadcasts: handed over %q", got)
+			t.Errorf("with broadcasts: the handler got %q", got)
 		}
 	})
 }
 
-// TestFollowNeverHot lets a reader meet relays that answer at once and bring nothing.
-func TestFollowNeverHot(t *testing.T) {
+// TestFollowHasNoHotLoop: relays answer each poll at once and send nothing new. The reader pauses between its polls.
+func TestFollowHasNoHotLoop(t *testing.T) {
 	key := newKey(t)
 	e, err := request.Sign(key, time.Now())
 	if err != nil {
@@ -227,16 +228,16 @@ func TestFollowNeverHot(t *testing.T) {
 	count := 0
 	same := `{"ok":true,"hasMore":true,"cursor":"x","events":[` + string(e.Canonical()) + `]}`
 	for name, hook := range map[string]fault{
-		"no events":          answering(200, `{"ok":true,"cursor":"x","events":[],"hasMore":true}`),
-		"the same event":     answering(200, same),
-		"no cursor":          answering(200, `{"ok":true,"events":[],"hasMore":true}`),
-		"an endless cursor":  answering(200, `{"ok":true,"events":[],"cursor":"`+strings.Repeat("x", 100_000)+`"}`),
-		"unknown cursor":     answering(400, `{"ok":false,"error":"INVALID_REQUEST","details":{"reason":"unknown_cursor"}}`),
-		"500":                answering(500, `{"ok":false,"error":"INTERNAL_ERROR"}`),
-		"429 without a word": answering(429, ""),
-		"no relay at all":    answering(404, "<html>"),
-		"nonsense":           answering(200, "nonsense"),
-		"cut off":            reset,
+		"no events":       answering(200, `{"ok":true,"cursor":"x","events":[],"hasMore":true}`),
+		"the same event":  answering(200, same),
+		"no cursor":       answering(200, `{"ok":true,"events":[],"hasMore":true}`),
+		"a long cursor":   answering(200, `{"ok":true,"events":[],"cursor":"`+strings.Repeat("x", 100_000)+`"}`),
+		"unknown cursor":  answering(400, `{"ok":false,"error":"INVALID_REQUEST","details":{"reason":"unknown_cursor"}}`),
+		"500":             answering(500, `{"ok":false,"error":"INTERNAL_ERROR"}`),
+		"429, empty body": answering(429, ""),
+		"not a relay":     answering(404, "<html>"),
+		"nonsense":        answering(200, "nonsense"),
+		"cut off":         reset,
 		"new cursors": func(*http.Request, http.RoundTripper) (*http.Response, error) {
 			count++
 			return response(200, fmt.Sprintf(`{"ok":true,"cursor":"%d","events":[]}`, count)), nil
@@ -276,7 +277,7 @@ func TestFollowQuietRelay(t *testing.T) {
 		defer cancel()
 		newClient(t, relay, newKey(t), client.Options{}).Follow(ctx, client.FollowOptions{}, nil)
 		if relay.polls > 122 || relay.polls < 121 {
-			t.Errorf("polled %d times in an hour; a poll without news is held for 30s, and the next follows at once", relay.polls)
+			t.Errorf("polled %d times in an hour; want one poll every 30s, without pauses", relay.polls)
 		}
 	})
 }
@@ -304,7 +305,7 @@ func TestFollowWipedRelay(t *testing.T) {
 		})
 		synctest.Wait()
 		if !errors.Is(err, context.Canceled) || !slices.Equal(got, want) {
-			t.Errorf("got %q of %q, %v", got, want, err)
+			t.Errorf("got %q, %v; want %q", got, err, want)
 		}
 	})
 }
@@ -319,7 +320,7 @@ func TestFollowRefusedForGood(t *testing.T) {
 	}
 }
 
-// TestFollowFlakyRelay loses every other answer and delivers every event once all the same.
+// TestFollowFlakyRelay: every second response is lost. Follow still delivers every event once.
 func TestFollowFlakyRelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		relay, key := newFakeRelay(), newKey(t)
@@ -367,10 +368,10 @@ func TestDirectory(t *testing.T) {
 	})
 	page, err = c.Agents(t.Context(), client.AgentQuery{Intent: "a b", Text: "x", Online: true, Limit: 3, Cursor: "c"})
 	if err != nil || len(page.Agents) != 0 {
-		t.Errorf("another agent's manifest was taken for bob's: %v, %v", page, err)
+		t.Errorf("ann's manifest was accepted for bob: %v, %v", page, err)
 	}
 	if query != "cursor=c&intent=a+b&limit=3&online=true&q=x" {
-		t.Errorf("asked %q", query)
+		t.Errorf("the query was %q", query)
 	}
 	info, err := newClient(t, newFakeRelay(), ann, client.Options{}).Info(t.Context())
 	if err != nil || info.DID == "" || !json.Valid(info.JSON) {
@@ -378,7 +379,8 @@ func TestDirectory(t *testing.T) {
 	}
 }
 
-// TestFollowHangingRelay holds a poll to its bound: what a relay may hold it, and as long again as any answer may take.
+// TestFollowHangingRelay: a relay never answers. Each poll ends after a minute: 30 s for which a relay may hold a poll,
+// and 30 s for the response.
 func TestFollowHangingRelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		relay := newFakeRelay()
@@ -396,13 +398,13 @@ func TestFollowHangingRelay(t *testing.T) {
 		}
 		for i, at := range asked[1:] {
 			if gap := at.Sub(asked[i]); gap < time.Minute || gap > time.Minute+30*time.Second {
-				t.Errorf("poll %d was given up after %v, want a minute and a pause", i, gap)
+				t.Errorf("poll %d ended after %v, want a minute and a pause", i, gap)
 			}
 		}
 	})
 }
 
-// TestReadsOfHangingRelay: each of the other questions is given up as soon as a post is.
+// TestReadsOfHangingRelay: a relay never answers. Reads other than polls end after 30 s, as posts do.
 func TestReadsOfHangingRelay(t *testing.T) {
 	for name, ask := range map[string]func(context.Context, *client.Client) error{
 		"thread": func(ctx context.Context, c *client.Client) error { _, err := c.Thread(ctx, "t", ""); return err },

@@ -23,7 +23,7 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// methods are all calls of a client that talk to a relay.
+// methods returns all methods of a client that send requests to a relay, by name.
 func methods(c *client.Client, key envelope.Signer) map[string]func(context.Context) error {
 	ignore := func(context.Context, *envelope.Envelope) error { return nil }
 	work := func(context.Context, client.Job) (envelope.Result, error) { return envelope.Result{}, nil }
@@ -58,7 +58,7 @@ func methods(c *client.Client, key envelope.Signer) map[string]func(context.Cont
 	}
 }
 
-// endless writes head and then repeats unit until the client leaves.
+// endless returns a handler that writes head and then repeats unit until the client closes the connection.
 func endless(head, unit string) http.HandlerFunc {
 	many := []byte(strings.Repeat(unit, 1+(64<<10)/len(unit)))
 	return func(w http.ResponseWriter, _ *http.Request) {
@@ -69,7 +69,7 @@ func endless(head, unit string) http.HandlerFunc {
 	}
 }
 
-// bomb is a small answer that grows to 64 MiB when it is unpacked.
+// bomb returns a handler whose small response grows to 64 MiB when it is decompressed.
 func bomb(status int) http.HandlerFunc {
 	var packed bytes.Buffer
 	z := gzip.NewWriter(&packed)
@@ -86,11 +86,12 @@ func bomb(status int) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Encoding", "gzip")
 		w.WriteHeader(status)
-		_, _ = w.Write(packed.Bytes()) // the client may have gone
+		_, _ = w.Write(packed.Bytes()) // the client may have closed the connection
 	}
 }
 
-func says(status int, header, value, body string) http.HandlerFunc {
+// respondWith returns a handler that always sends the same response.
+func respondWith(status int, header, value, body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set(header, value)
 		w.WriteHeader(status)
@@ -98,7 +99,7 @@ func says(status int, header, value, body string) http.HandlerFunc {
 	}
 }
 
-// TestHostileRelay makes every call to relays with hostile answers. None takes much memory or time.
+// TestHostileRelay calls every method with relays that send hostile responses. No call takes much memory or time.
 func TestHostileRelay(t *testing.T) {
 	const refusal = `{"ok":false,"error":"UNAVAILABLE","message":"no"}`
 	list := func(name string) string { return `{"ok":true,"cursor":"1","` + name + `":[` }
@@ -118,15 +119,15 @@ func TestHostileRelay(t *testing.T) {
 		"endless space after":  endless(`{"ok":true,"cursor":"1","events":[]}`, " "),
 		"endless depth":        endless(list("events"), "["),
 		"large events":         endless(list("events"), `{"a":"`+strings.Repeat("é", 1<<19)+`"},`),
-		"a large cursor":       says(200, "X", "", `{"ok":true,"hasMore":true,"events":[],"agents":[],"cursor":"`+strings.Repeat("a", 60<<10)+`"}`),
-		"large headers":        says(200, "X", strings.Repeat("a", 1<<20), `{"ok":true}`),
-		"a redirect to itself": says(307, "Location", "/", refusal),
-		"wait for ever":        says(503, "Retry-After", "99999999999999999999", refusal),
-		"wait a negative time": says(503, "Retry-After", "-1", refusal),
-		"wait not a number":    says(503, "Retry-After", "NaN", refusal),
-		"wait until year 9999": says(429, "Retry-After", "Fri, 31 Dec 9999 23:59:59 GMT", refusal),
-		"nonsense dates":       says(200, "X", "", `{"ok":true,"expiresAt":"9999-99-99","thread":{"deadline":"x"},"agent":{"lastSeen":1},"did":"x"}`),
-		"more and more":        says(200, "X", "", `{"ok":true,"hasMore":true,"events":[],"agents":[],"cursor":"1"}`),
+		"a large cursor":       respondWith(200, "X", "", `{"ok":true,"hasMore":true,"events":[],"agents":[],"cursor":"`+strings.Repeat("a", 60<<10)+`"}`),
+		"large headers":        respondWith(200, "X", strings.Repeat("a", 1<<20), `{"ok":true}`),
+		"a redirect to itself": respondWith(307, "Location", "/", refusal),
+		"wait for ever":        respondWith(503, "Retry-After", "99999999999999999999", refusal),
+		"wait a negative time": respondWith(503, "Retry-After", "-1", refusal),
+		"wait not a number":    respondWith(503, "Retry-After", "NaN", refusal),
+		"wait until year 9999": respondWith(429, "Retry-After", "Fri, 31 Dec 9999 23:59:59 GMT", refusal),
+		"nonsense dates":       respondWith(200, "X", "", `{"ok":true,"expiresAt":"9999-99-99","thread":{"deadline":"x"},"agent":{"lastSeen":1},"did":"x"}`),
+		"more and more":        respondWith(200, "X", "", `{"ok":true,"hasMore":true,"events":[],"agents":[],"cursor":"1"}`),
 	}
 	key := newKey(t)
 	for name, answer := range answers {
@@ -159,7 +160,7 @@ func TestHostileRelay(t *testing.T) {
 	}
 }
 
-// watchHeap measures the heap until grown is called. grown returns by how many bytes the heap grew at most.
+// watchHeap measures the heap until grown is called. grown returns the largest growth in bytes.
 func watchHeap() (grown func() int64) {
 	var m runtime.MemStats
 	runtime.GC()
@@ -182,7 +183,7 @@ func watchHeap() (grown func() int64) {
 	return func() int64 { close(ended); watching.Wait(); return most.Load() }
 }
 
-// TestSlowRelay makes every call to relays that do not answer, or whose answers never end.
+// TestSlowRelay calls every method with relays that do not answer, or whose responses never end.
 func TestSlowRelay(t *testing.T) {
 	for name, speak := range map[string]func(w io.Writer) error{
 		"silence":       func(io.Writer) error { return nil },
@@ -201,7 +202,7 @@ func TestSlowRelay(t *testing.T) {
 						if _, err := http.ReadRequest(bufio.NewReader(theirs)); err != nil || speak(theirs) != nil {
 							return
 						}
-						_, _ = io.Copy(io.Discard, theirs) // ends when the client leaves
+						_, _ = io.Copy(io.Discard, theirs) // ends when the client closes the connection
 					})
 					return mine, nil
 				}}
@@ -230,7 +231,7 @@ func TestSlowRelay(t *testing.T) {
 	}
 }
 
-// drip writes head, and then unit every second until the other side leaves.
+// drip writes head, and then unit once a second until the other side closes the connection.
 func drip(w io.Writer, head, unit string) error {
 	_, err := io.WriteString(w, head)
 	for err == nil {
@@ -240,7 +241,7 @@ func drip(w io.Writer, head, unit string) error {
 	return err
 }
 
-// TestDirectoryEnds reads directories whose every page says that there is more.
+// TestDirectoryEnds reads directories in which every page claims that there is another page.
 func TestDirectoryEnds(t *testing.T) {
 	relay, key := newFakeRelay(), newKey(t)
 	manifest := relay.put(t, key, envelope.Draft{Payload: envelope.Manifest{ID: "m", Intents: []envelope.Intent{{ID: "translate"}}}})
@@ -248,8 +249,8 @@ func TestDirectoryEnds(t *testing.T) {
 	for name, page := range map[string]func(n int) string{
 		"the same cursor": func(int) string { return `"hasMore":true,"cursor":"1","agents":[` + row + `]` },
 		"no cursor":       func(int) string { return `"hasMore":true,"agents":[` + row + `]` },
-		"two in turn":     func(n int) string { return fmt.Sprintf(`"hasMore":true,"cursor":"%d","agents":[%s]`, n%2, row) },
-		"always another":  func(n int) string { return fmt.Sprintf(`"hasMore":true,"cursor":"%d","agents":[%s]`, n, row) },
+		"alternating":     func(n int) string { return fmt.Sprintf(`"hasMore":true,"cursor":"%d","agents":[%s]`, n%2, row) },
+		"new cursors":     func(n int) string { return fmt.Sprintf(`"hasMore":true,"cursor":"%d","agents":[%s]`, n, row) },
 		"empty pages":     func(n int) string { return fmt.Sprintf(`"hasMore":true,"cursor":"%d","agents":[]`, n) },
 	} {
 		pages, agents := 0, 0
@@ -289,6 +290,6 @@ func TestCompressedAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := c.Health(t.Context()); err == nil || !strings.Contains(err.Error(), "compressed") || asked != "identity" {
-		t.Errorf("asked for %q: %v", asked, err)
+		t.Errorf("Accept-Encoding was %q, and the error was %v", asked, err)
 	}
 }

@@ -15,12 +15,12 @@ import (
 
 const limited = `{"ok":false,"error":"RATE_LIMITED","message":"slowly","retryable":true,"details":{"limit":"x"}}`
 
-// after is a refusal that asks to wait so many seconds, or until a date.
-func after(retryAfter any) fault {
+// limitedFor is a 429 response whose Retry-After is retryAfter: a number of seconds or a date.
+func limitedFor(retryAfter any) fault {
 	return answering(429, limited, "Retry-After", fmt.Sprint(retryAfter))
 }
 
-// wantLimited checks that err is a refusal by a limit and says when to try again.
+// wantLimited checks that err is RATE_LIMITED and has this RetryAfter.
 func wantLimited(t *testing.T, err error, retryAfter time.Duration) {
 	t.Helper()
 	refusal, ok := errors.AsType[*envelope.Error](err)
@@ -29,31 +29,31 @@ func wantLimited(t *testing.T, err error, retryAfter time.Duration) {
 	}
 }
 
-// TestPostAndLimits holds how long Post waits for a relay that limits it, and when it returns the refusal instead.
+// TestPostAndLimits checks how long Post waits for a relay that limits it, and when Post returns the error instead.
 func TestPostAndLimits(t *testing.T) {
 	inAnHour := func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
-		return after(time.Now().Add(time.Hour).UTC().Format(http.TimeFormat))(r, next)
+		return limitedFor(time.Now().Add(time.Hour).UTC().Format(http.TimeFormat))(r, next)
 	}
 	for name, c := range map[string]struct {
 		faults  []fault
 		posts   int
-		took    time.Duration // at least, and less than 2 s more
-		refused time.Duration // RetryAfter of the error; 0: it is taken
-		unknown bool
+		took    time.Duration // how long Post takes, plus up to 2 s; negative: Post returns INVALID_TRANSITION at once
+		refused time.Duration // RetryAfter of the error; 0: the message is stored
+		unknown bool          // the error has ErrUnknownOutcome
 	}{
-		"a second":                   {faults: []fault{after(1), pass}, posts: 2, took: time.Second},
-		"again and again":            {faults: []fault{after(1), after(1), after(1), pass}, posts: 4, took: 3 * time.Second},
-		"two minutes":                {faults: []fault{after(120), pass}, posts: 2, took: 2 * time.Minute},
-		"more":                       {faults: []fault{after(121), pass}, posts: 1, refused: 121 * time.Second},
-		"an hour":                    {faults: []fault{after(3600), pass}, posts: 1, refused: time.Hour},
+		"a second":                   {faults: []fault{limitedFor(1), pass}, posts: 2, took: time.Second},
+		"a second, three times":      {faults: []fault{limitedFor(1), limitedFor(1), limitedFor(1), pass}, posts: 4, took: 3 * time.Second},
+		"two minutes":                {faults: []fault{limitedFor(120), pass}, posts: 2, took: 2 * time.Minute},
+		"121 seconds":                {faults: []fault{limitedFor(121), pass}, posts: 1, refused: 121 * time.Second},
+		"an hour":                    {faults: []fault{limitedFor(3600), pass}, posts: 1, refused: time.Hour},
 		"an hour, as a date":         {faults: []fault{inAnHour, pass}, posts: 1, refused: time.Hour},
-		"for ever":                   {faults: []fault{after("99999999999"), pass}, posts: 1, refused: (1<<31 - 1) * time.Second},
-		"nonsense":                   {faults: []fault{after("soon"), pass}, posts: 2},
-		"in the past":                {faults: []fault{after(-5), pass}, posts: 2},
-		"a second, then an hour":     {faults: []fault{after(1), after(3600), pass}, posts: 2, took: time.Second, refused: time.Hour},
-		"cut off, then an hour":      {faults: []fault{reset, after(3600), pass}, posts: 2, refused: time.Hour, unknown: true},
+		"too large a number":         {faults: []fault{limitedFor("99999999999"), pass}, posts: 1, refused: (1<<31 - 1) * time.Second},
+		"nonsense":                   {faults: []fault{limitedFor("soon"), pass}, posts: 2},
+		"in the past":                {faults: []fault{limitedFor(-5), pass}, posts: 2},
+		"a second, then an hour":     {faults: []fault{limitedFor(1), limitedFor(3600), pass}, posts: 2, took: time.Second, refused: time.Hour},
+		"broken connection, an hour": {faults: []fault{reset, limitedFor(3600), pass}, posts: 2, refused: time.Hour, unknown: true},
 		"unavailable for an hour":    {faults: []fault{answering(503, unavailable, "Retry-After", "3600"), pass}, posts: 2, took: 2 * time.Minute},
-		"a refusal of another kind":  {faults: []fault{answering(409, wrongState, "Retry-After", "1"), pass}, posts: 1, took: -1},
+		"another error code":         {faults: []fault{answering(409, wrongState, "Retry-After", "1"), pass}, posts: 1, took: -1},
 		"timed out, an hour to wait": {faults: []fault{answering(408, limited, "Retry-After", "3600"), pass}, posts: 1, refused: time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -86,7 +86,7 @@ func TestPostAndLimits(t *testing.T) {
 	}
 }
 
-// TestFollowAndLimits holds that a reader comes back when the relay says, be that late, and not before.
+// TestFollowAndLimits checks that a reader polls again when the relay's Retry-After is over, but after an hour at most.
 func TestFollowAndLimits(t *testing.T) {
 	for asked, want := range map[time.Duration]time.Duration{
 		5 * time.Second: 5 * time.Second, 10 * time.Minute: 10 * time.Minute, time.Hour: time.Hour, 100 * time.Hour: time.Hour,
@@ -98,7 +98,7 @@ func TestFollowAndLimits(t *testing.T) {
 				began, polls := time.Now(), 0
 				relay.setHook(func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
 					if polls++; polls == 1 {
-						return after(int(asked.Seconds()))(r, next)
+						return limitedFor(int(asked.Seconds()))(r, next)
 					}
 					return next.RoundTrip(r)
 				})
@@ -109,10 +109,10 @@ func TestFollowAndLimits(t *testing.T) {
 			})
 		})
 	}
-	t.Run("given up", func(t *testing.T) {
+	t.Run("ctx ends", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			relay := newFakeRelay()
-			relay.setHook(after(600))
+			relay.setHook(limitedFor(600))
 			ctx, cancel := context.WithTimeout(t.Context(), 7*time.Second)
 			defer cancel()
 			began := time.Now()
@@ -124,7 +124,7 @@ func TestFollowAndLimits(t *testing.T) {
 	})
 }
 
-// TestReadsAndLimits asks each question of a relay that limits the reader.
+// TestReadsAndLimits calls each method that reads, while the relay answers 429.
 func TestReadsAndLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		relay, key := newFakeRelay(), newKey(t)
@@ -156,49 +156,50 @@ func TestReadsAndLimits(t *testing.T) {
 				err := ask(ctx)
 				return time.Since(began), err
 			}
-			if took, err := ask(t.Context(), after(3), after(7), pass); err != nil || took < 10*time.Second || took > 12*time.Second || asked != 3 {
-				t.Errorf("%s: 3 and 7 seconds: %v after %v, asked %d times", name, err, took, asked)
+			if took, err := ask(t.Context(), limitedFor(3), limitedFor(7), pass); err != nil || took < 10*time.Second || took > 12*time.Second || asked != 3 {
+				t.Errorf("%s: 3 and 7 seconds: %v after %v and %d requests", name, err, took, asked)
 			}
-			took, err := ask(t.Context(), after(31), pass)
+			took, err := ask(t.Context(), limitedFor(31), pass)
 			if wantLimited(t, err, 31*time.Second); took != 0 || asked != 1 {
-				t.Errorf("%s: longer than a question may take: %v, asked %d times", name, took, asked)
+				t.Errorf("%s: Retry-After beyond the timeout: took %v and %d requests", name, took, asked)
 			}
-			took, err = ask(t.Context(), after(4))
+			took, err = ask(t.Context(), limitedFor(4))
 			if wantLimited(t, err, 4*time.Second); took < 20*time.Second || took > 30*time.Second || asked > 8 {
-				t.Errorf("%s: again and again: %v, asked %d times", name, took, asked)
+				t.Errorf("%s: always 429: took %v and %d requests", name, took, asked)
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-			took, err = ask(ctx, after(4))
+			took, err = ask(ctx, limitedFor(4))
 			if wantLimited(t, err, 4*time.Second); took != 0 || asked != 1 {
-				t.Errorf("%s: longer than the caller waits: %v, asked %d times", name, took, asked)
+				t.Errorf("%s: Retry-After beyond ctx's deadline: took %v and %d requests", name, took, asked)
 			}
 			cancel()
 			ctx, cancel = context.WithCancel(t.Context())
 			time.AfterFunc(2*time.Second, cancel)
-			took, err = ask(ctx, after(4))
+			took, err = ask(ctx, limitedFor(4))
 			if wantLimited(t, err, 4*time.Second); !errors.Is(err, context.Canceled) || took != 2*time.Second {
-				t.Errorf("%s: left: %v after %v", name, err, took)
+				t.Errorf("%s: ctx cancelled: %v after %v", name, err, took)
 			}
 			if took, err := ask(t.Context(), answering(429, limited), pass); !hasCode(err, envelope.CodeRateLimited) || took != 0 {
-				t.Errorf("%s: no word of when: %v after %v", name, err, took)
+				t.Errorf("%s: no Retry-After: %v after %v", name, err, took)
 			}
 		}
 	})
 }
 
-// TestServeAndLimits lets an inbox be full for an hour: the agent tries now and then, and delivers.
+// TestServeAndLimits: the relay refuses an offer twice and asks for an hour. The agent retries after two minutes each
+// time, and delivers the offer.
 func TestServeAndLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)
 		stop := p.serve(client.ServeOptions{}, client.Handler{})
-		bodies := script(p.relay, pass, after(3600), after(3600), pass) // the REQUEST passes
+		bodies := script(p.relay, pass, limitedFor(3600), limitedFor(3600), pass) // the REQUEST passes
 		began := time.Now()
 		call, _ := p.request(client.RequestOptions{})
 		if _, err := firstOffer(t.Context(), call); err != nil {
 			t.Fatal(err)
 		}
 		if took := time.Since(began); len(*bodies) != 4 || took < 4*time.Minute || took > 4*time.Minute+30*time.Second {
-			t.Errorf("offered after %v with post %d; want one each two minutes", took, len(*bodies))
+			t.Errorf("the offer arrived after %v and %d posts; want a retry every two minutes", took, len(*bodies))
 		}
 		if err := stop(); !errors.Is(err, context.Canceled) {
 			t.Error(err)

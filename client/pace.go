@@ -5,41 +5,43 @@ import (
 	"time"
 )
 
-// postRate is how often a relay lets one sender post: perSecond, after burst at once.
+// postRate is the relay's limit on the posts of one sender, as a token bucket: perSecond is the rate at which it
+// refills, burst is its size.
 type postRate struct{ perSecond, burst float64 }
 
-// usualRate is assumed for a relay that does not state its rate: the default of PROTOCOL §5.
-var usualRate = postRate{20, 40}
+// defaultRate is the default of PROTOCOL §5. The client uses it if the relay's document does not state the rate.
+var defaultRate = postRate{20, 40}
 
-// rate returns how often one sender may post; nil if the document does not say.
+// rate returns the document's limit on the posts of one sender, or nil if the limit is absent or out of range.
 func (d document) rate() *postRate {
-	said := d.Limits.Rates.PostsPerAgent
-	if said.PerSecond < 0.01 || said.PerSecond > 1e6 || said.Burst < 1 || said.Burst > 1e6 {
+	stated := d.Limits.Rates.PostsPerAgent
+	if stated.PerSecond < 0.01 || stated.PerSecond > 1e6 || stated.Burst < 1 || stated.Burst > 1e6 {
 		return nil
 	}
-	return &postRate{said.PerSecond, said.Burst}
+	return &postRate{stated.PerSecond, stated.Burst}
 }
 
-// postRate returns how often the relay lets this client post: as stated, else usualRate.
+// postRate returns the relay's limit on the posts of this client: the limit in its document, else defaultRate.
 func (c *Client) postRate() postRate {
-	if said := c.rate.Load(); said != nil {
-		return *said
+	if stated := c.rate.Load(); stated != nil {
+		return *stated
 	}
-	return usualRate
+	return defaultRate
 }
 
-// pace keeps an agent's offers below the rate that the relay allows, so that there is always room to post a RESULT. It
-// is a copy of the relay's own token bucket. It starts to count when the relay has refused a post because of the rate,
-// which a relay on the same machine never does. The zero pace is ready to use.
+// pace delays an agent's offers so that they stay below the relay's rate limit. So the agent can always post a RESULT.
+// pace is a copy of the relay's token bucket for this sender. It delays offers only after the relay has refused a post
+// because of the rate, because a relay on the same machine may have no limit. The zero value is ready to use.
 type pace struct {
 	mu      sync.Mutex
-	rate    postRate  // zero: nothing was refused yet
-	tokens  float64   // how many posts the relay would have accepted at once, at the time counted
+	rate    postRate  // zero: the relay has not refused a post yet
+	tokens  float64   // how many posts the relay would accept at once at the time counted; negative: too many were made
 	counted time.Time // when tokens was computed
 	closed  time.Time // no offers before this time
 }
 
-// limited notes that the relay has refused a post because the agent posts too often.
+// limited sets the rate after the relay has refused a post because the agent posts too often. It stops all offers for
+// the time retryAfter.
 func (p *pace) limited(rate postRate, retryAfter time.Duration, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -48,7 +50,7 @@ func (p *pace) limited(rate postRate, retryAfter time.Duration, now time.Time) {
 	p.closed = now.Add(retryAfter)
 }
 
-// close stops all offers for this time.
+// close stops all offers for the time d.
 func (p *pace) close(d time.Duration, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -57,8 +59,8 @@ func (p *pace) close(d time.Duration, now time.Time) {
 	}
 }
 
-// until returns how long a REQUEST of this rank has to wait; 0: it may be answered now. A stranger's REQUEST may not
-// use the last quarter of the burst, and one of a known client may not use the last eighth.
+// until returns how long a REQUEST of rank r has to wait; 0: it can be answered now. A REQUEST of rank known leaves an
+// eighth of the burst unused, and any other REQUEST a quarter. These tokens are reserved for other messages.
 func (p *pace) until(r rank, now time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -81,9 +83,10 @@ func (p *pace) until(r rank, now time.Time) time.Duration {
 // spend counts a post.
 func (p *pace) spend(now time.Time) { p.add(-1, now) }
 
-// refund takes back a spend: the post was not made.
+// refund undoes a spend whose post was not made.
 func (p *pace) refund(now time.Time) { p.add(1, now) }
 
+// add adds n tokens.
 func (p *pace) add(n float64, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -91,7 +94,7 @@ func (p *pace) add(n float64, now time.Time) {
 	p.tokens = max(p.tokens+n, -p.rate.burst)
 }
 
-// refill adds the tokens of the time since the last call. p.mu is held.
+// refill adds the tokens for the time since the last call, up to the burst. The caller holds p.mu.
 func (p *pace) refill(now time.Time) {
 	p.tokens = min(p.tokens+max(now.Sub(p.counted).Seconds(), 0)*p.rate.perSecond, p.rate.burst)
 	p.counted = now

@@ -12,43 +12,50 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// ErrUnknownOutcome is in the error of a post of which nobody can say whether the relay took it: an attempt was cut off
-// or failed on the server's side, and no later answer settled it. Ask for it first: the error also wraps the last
-// failure, which may be an *envelope.Error. Posting the very same envelope again (PostEnvelope) is safe, as a relay
-// knows its duplicates; signing a new one may do the thing twice.
-var ErrUnknownOutcome = errors.New("it is unknown whether the relay took the message")
+// ErrUnknownOutcome is in the error of a post if the relay may or may not have stored the message: the connection broke
+// or the server failed during an attempt, and no later response shows what happened.
+//
+// Test for ErrUnknownOutcome before you test for an *envelope.Error, because the error also wraps the last failure,
+// which may be an *envelope.Error. It is safe to post the same envelope again (PostEnvelope), because the relay
+// recognizes duplicates. A newly signed message may have the same effect a second time.
+var ErrUnknownOutcome = errors.New("it is unknown whether the relay stored the message")
 
 // Receipt is the relay's confirmation that a message is on disk and will be delivered until ExpiresAt (PROTOCOL §5).
 type Receipt struct {
 	ID        string       `json:"id"`
 	Cursor    string       `json:"cursor"`
-	Duplicate bool         `json:"duplicate"` // it had been taken before; this time nothing happened
+	Duplicate bool         `json:"duplicate"` // the relay had stored the message before; this post had no effect
 	ExpiresAt time.Time    `json:"expiresAt"`
 	Thread    *ThreadState `json:"thread,omitempty"` // nil for a MANIFEST
 }
 
-// ThreadState says where a message left its thread. State is empty where the relay shows threads to their parties only
-// and the message was a duplicate, or an ERROR that took an offer back (PROTOCOL §8).
+// ThreadState is the state of a thread after a message. State is empty if the relay is private and the message was a
+// duplicate, or an ERROR that withdrew an offer (PROTOCOL §8).
 type ThreadState struct {
 	ID     string       `json:"id"`
 	Client didkey.DID   `json:"client"`
 	State  thread.State `json:"state"`
 }
 
-// Post signs d and posts it. It repeats the same bytes after a failure that may pass (no connection, 429, 5xx), until
-// ctx ends or Options.Attempts are used up, and not before the time that the relay asks for (Retry-After). A relay that
-// is too busy or too full for more than two minutes is not waited for: its refusal is returned at once, with the time
-// in RetryAfter. If the relay's first definite answer is that the timestamp is stale, and no earlier attempt may have
-// been taken, it corrects the clock and signs once more, under the same id; not if d.TS was given.
+// Post signs d and posts it.
 //
-// The envelope is returned with every error that came after it was signed. Errors: an *envelope.Error is the relay's
-// definite refusal (or Draft.Sign's); one with ErrUnknownOutcome says that it may have been taken; with any other, it
-// was not. All are for errors.Is and errors.As.
+// Post retries with the same bytes after a temporary failure (no connection, 429, 5xx), until ctx ends or
+// Options.Attempts is reached. Before a retry it waits for the time that the relay asks for (Retry-After). If the relay
+// refuses the message and asks for more than two minutes, Post does not wait. It returns the error at once, with the
+// delay in RetryAfter.
+//
+// If the relay refuses the message because of a stale timestamp, and no earlier attempt can have been stored, Post
+// corrects its clock and signs and posts the message once more with the same id. It does not do so if d.TS was set.
+//
+// Post also returns the envelope with every error after the first signature. Errors, for errors.Is and errors.As:
+//   - ErrUnknownOutcome: the relay may have stored the message.
+//   - *envelope.Error without ErrUnknownOutcome: the relay has refused the message, or Draft.Sign has failed.
+//   - Any other error without ErrUnknownOutcome: the relay has not stored the message.
 func (c *Client) Post(ctx context.Context, d envelope.Draft) (*envelope.Envelope, Receipt, error) {
 	return c.post(ctx, d, true)
 }
 
-// post is Post. Unless retryLimited, it does not retry a post that the relay refuses because of a limit (429).
+// post is Post, except that without retryLimited it does not retry a post that the relay refuses with 429.
 func (c *Client) post(ctx context.Context, d envelope.Draft, retryLimited bool) (*envelope.Envelope, Receipt, error) {
 	if c.signer == nil {
 		return nil, Receipt{}, errReadOnly
@@ -69,7 +76,8 @@ func (c *Client) post(ctx context.Context, d envelope.Draft, retryLimited bool) 
 		!d.TS.IsZero() || !c.correctClock(refusal) {
 		return e, receipt, err
 	}
-	d.ID, d.Thread = e.ID, e.Thread // the same ids: should the relay have it after all, it answers 409 and no harm is done
+	// The new envelope has the same ids. If the relay has stored the first one after all, it answers 409 to the second.
+	d.ID, d.Thread = e.ID, e.Thread
 	if request, ok := d.Payload.(envelope.Request); ok {
 		request.RequestID = e.RequestID
 		d.Payload = request
@@ -81,64 +89,69 @@ func (c *Client) post(ctx context.Context, d envelope.Draft, retryLimited bool) 
 	return e, receipt, err
 }
 
-// PostEnvelope posts an envelope that is signed already, repeating it as Post does. It never changes it.
+// PostEnvelope posts an envelope that is already signed. It retries as Post does, but never changes the envelope.
+// Errors: those of Post.
 func (c *Client) PostEnvelope(ctx context.Context, e *envelope.Envelope) (Receipt, error) {
 	return c.postEnvelope(ctx, e, true)
 }
 
+// postEnvelope is PostEnvelope. See post for retryLimited.
 func (c *Client) postEnvelope(ctx context.Context, e *envelope.Envelope, retryLimited bool) (Receipt, error) {
 	if err := ctx.Err(); err != nil {
 		return Receipt{}, err
 	}
 	var pause backoff
-	mayBeTaken := false // by an attempt before the present one
+	mayBeStored := false // whether the relay may have stored the message in an earlier attempt
 	for attempt := 1; ; attempt++ {
 		receipt, failed := c.postOnce(ctx, e)
 		if failed == nil {
 			return receipt, nil
 		}
 		var err error = failed
-		retry := failed.temporary() && !failed.postponed() && attempt < c.opts.Attempts
+		retry := failed.temporary() && !failed.waitTooLong() && attempt < c.opts.Attempts
 		if retry && (retryLimited || failed.status != http.StatusTooManyRequests) {
 			c.log.Debug("post failed, will be retried", "id", e.ID, "attempt", attempt, "error", failed)
-			mayBeTaken = mayBeTaken || !failed.refused()
-			waiting := pause.wait(ctx, min(failed.retryAfter, postPatience), maxPause)
-			if waiting == nil {
+			mayBeStored = mayBeStored || !failed.noEffect()
+			waitErr := pause.wait(ctx, min(failed.retryAfter, postPatience), maxPause)
+			if waitErr == nil {
 				continue
 			}
-			err = fmt.Errorf("%w; given up: %w", failed, waiting)
+			err = fmt.Errorf("%w; stopped before a retry: %w", failed, waitErr)
 		}
-		if !failed.refused() || mayBeTaken && !settles(failed) {
+		if !failed.noEffect() || mayBeStored && !settlesEarlierAttempts(failed) {
 			err = fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
 		}
 		return Receipt{}, err
 	}
 }
 
-// postponed reports whether the relay has refused the message and asks for more patience than a signed message has. An
-// answer that is no refusal (a 5xx) is another matter: what became of the message is worth asking sooner.
-func (f *failure) postponed() bool { return f.refused() && f.retryAfter > postPatience }
+// waitTooLong reports whether the request had no effect and the relay asks for a longer delay than postPatience. After
+// a failure with an unknown effect (such as a 502) an earlier retry is useful, because it shows whether the relay has
+// the message.
+func (f *failure) waitTooLong() bool { return f.noEffect() && f.retryAfter > postPatience }
 
+// postOnce posts an envelope once. It also checks that the receipt is for this envelope.
 func (c *Client) postOnce(ctx context.Context, e *envelope.Envelope) (receipt Receipt, failed *failure) {
 	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
 	defer cancel()
 	if failed := c.assureParties(ctx); failed != nil {
 		return Receipt{}, failed
 	}
-	failed = c.exchange(ctx, http.MethodPost, "/events", "", e.Canonical(), reply{out: &receipt, limit: maxShort})
+	failed = c.exchange(ctx, http.MethodPost, "/events", "", e.Canonical(), responseSpec{out: &receipt, limit: maxShort})
 	if failed == nil && receipt.ID != e.ID {
 		failed = &failure{err: errors.New("the relay's receipt is for another message"), status: http.StatusOK}
 	}
-	if receipt.ExpiresAt.After(e.ExpiresAt()) { // no message outlives the ttl that its sender signed
+	if receipt.ExpiresAt.After(e.ExpiresAt()) { // no relay keeps a message longer than its signed ttl
 		receipt.ExpiresAt = e.ExpiresAt()
 	}
 	return receipt, failed
 }
 
-// settles reports whether a refusal tells the outcome of earlier attempts with the same bytes too. A relay recognizes a
-// message it has taken before it asks the thread's rules (PROTOCOL §3), so a refusal by those rules, or for another
-// content under the id, means that it had not. A refusal by the clock or a rate comes sooner and tells nothing.
-func settles(f *failure) bool {
+// settlesEarlierAttempts reports whether a refusal proves that no earlier attempt with the same bytes was stored. A
+// relay checks for duplicates before it applies the rules of the thread (PROTOCOL §3). So a refusal by these rules, or
+// because another message has the same id, proves it. A refusal because of the time or a rate proves nothing, because
+// the relay checks those before it checks for duplicates.
+func settlesEarlierAttempts(f *failure) bool {
 	refusal, ok := errors.AsType[*envelope.Error](f)
 	if !ok {
 		return false

@@ -6,22 +6,22 @@ import (
 	"sync"
 )
 
-// progress saves the cursor up to which all events are handled. Pages finish in any order. A cursor is saved when its
-// page and all earlier pages are finished.
+// progress saves the cursor of the last page up to which all events are handled. Pages can finish in any order. A
+// cursor is saved when its page and all earlier pages are finished.
 type progress struct {
 	store CursorStore
 
 	mu    sync.Mutex
-	pages []*heldPage // in the relay's order; neighbours that are both finished are merged
+	pages []*heldPage // the pages whose cursor is not saved yet, oldest first; adjacent finished pages are merged
 }
 
 // heldPage is a page of events. It is finished when holds is 0.
 type heldPage struct {
 	cursor string
-	holds  int // events that are not handled yet
+	holds  int // the number of its events that are not handled yet, plus one while the page is being read
 }
 
-// begin adds a page with one hold, which the caller releases.
+// begin adds a page with one hold. The caller releases this hold.
 func (p *progress) begin(cursor string) *heldPage {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -30,14 +30,15 @@ func (p *progress) begin(cursor string) *heldPage {
 	return page
 }
 
-// hold keeps a page unfinished until release is called once more.
+// hold adds a hold to a page. Each hold needs one call of release.
 func (p *progress) hold(page *heldPage) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	page.holds++
 }
 
-// release takes back a hold, and saves the cursor if it can move on.
+// release removes a hold. If the page and all earlier pages are finished now, release saves the cursor of the last
+// finished page.
 func (p *progress) release(ctx context.Context, page *heldPage) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -12,67 +12,68 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// rank is the first criterion for which REQUEST is answered next. A lower rank comes first.
+// rank is the priority class of a REQUEST. REQUESTs with a lower rank are answered first, except in every fourth turn
+// (see reverseTurn).
 type rank int
 
 const (
-	known     rank = iota // from a client for whom the agent has worked
-	directed              // its recipient is this agent
-	broadcast             // without a recipient
-	ranks                 // how many ranks there are
+	known     rank = iota // from a client with credit, see workCredit
+	directed              // from another client, with this agent as its recipient
+	broadcast             // from another client, without a recipient
+	rankCount             // the number of ranks
 )
 
-// Bounds of a queue, for each rank. A relay accepts 20 offers a second by default. At that rate a REQUEST that does not
-// fit would have to wait for more than a minute and a half.
+// Bounds of a queue, for each rank. A relay accepts 20 offers a second by default. At that rate 2048 REQUESTs take more
+// than a minute and a half, so a REQUEST that does not fit would have to wait for at least that long.
 const (
-	queueLength = 2048
-	queueBytes  = 8 << 20
+	queueLength = 2048    // REQUESTs
+	queueBytes  = 8 << 20 // bytes of their envelopes
 )
 
 const (
-	turnMemory  = time.Minute // how long a client's turns count
-	maxClients  = 4096        // clients whose turns are counted, and clients with credit
-	workCredit  = 8           // each job begun for a client lets so many of its REQUESTs rank as known
-	maxCredit   = 64          // the most credit of one client
-	reverseTurn = 4           // each fourth turn takes the ranks in reverse order
-	lottery     = time.Second // how long a REQUEST counts as new
+	turnWindow    = time.Minute // after this time all counts of turns are reset
+	maxClients    = 4096        // the most clients with a count of turns, and the most clients with credit
+	workCredit    = 8           // credit for each job that is begun for a client; a REQUEST of rank known uses up one
+	maxCredit     = 64          // the most credit of one client
+	reverseTurn   = 4           // every fourth turn takes the ranks in reverse order
+	newRequestAge = time.Second // how long a REQUEST counts as new, see queue.best
 )
 
-// waiting is a REQUEST that waits for its answer.
-type waiting struct {
+// queuedRequest is a REQUEST that waits for an answer.
+type queuedRequest struct {
 	key   thread.Key
 	event *envelope.Envelope
-	page  *heldPage
+	page  *heldPage // the page of events that contains the REQUEST; released when the REQUEST is handled
 
-	rank      rank
-	number    int       // the place in the order of arrival
-	came      time.Time // when it arrived
-	until     time.Time // when its ttl ends, counted from its arrival
-	notBefore time.Time // set after a failure
-	pause     backoff
-	quoted    *envelope.Offer // made already, but not posted yet
+	rank          rank
+	sequence      int       // the number of the REQUEST in the order of arrival
+	arrived       time.Time // when put added the REQUEST
+	expires       time.Time // when the ttl of the REQUEST ends, counted from its arrival
+	notBefore     time.Time // after a failed answer: when to retry
+	pause         backoff
+	unpostedOffer *envelope.Offer // the offer of an earlier try that could not be posted; nil: none
 }
 
-// queue holds the REQUESTs that wait for an answer and decides which is next. It is safe for concurrent use.
+// queue stores the REQUESTs that wait for an answer and decides which REQUEST is next. It is safe for concurrent use.
 type queue struct {
-	woken chan struct{} // holds a token after a REQUEST was added
+	wake chan struct{} // has one element after a REQUEST was added
 
 	mu       sync.Mutex
-	lists    [ranks][]*waiting
-	bytes    [ranks]int
-	arrivals int
-	turns    int                // turns taken so far
-	served   map[didkey.DID]int // turns by client, since counted
-	counted  time.Time
-	credit   *recent[didkey.DID, int] // by client, see workCredit
+	lists    [rankCount][]*queuedRequest
+	bytes    [rankCount]int           // the size of each list
+	arrivals int                      // the number of REQUESTs that have arrived
+	turns    int                      // the number of REQUESTs that next has returned
+	served   map[didkey.DID]int       // the number of turns of each client since the time in counted
+	counted  time.Time                // when served was last cleared
+	credit   *recent[didkey.DID, int] // the credit of each client, see workCredit
 }
 
 func newQueue() *queue {
-	return &queue{woken: make(chan struct{}, 1), served: map[didkey.DID]int{},
+	return &queue{wake: make(chan struct{}, 1), served: map[didkey.DID]int{},
 		credit: newRecent[didkey.DID, int](maxClients)}
 }
 
-// earn notes that the agent has begun to work for a client.
+// earn adds workCredit to the credit of a client. It is called when the agent begins to work for that client.
 func (q *queue) earn(client didkey.DID) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -80,12 +81,12 @@ func (q *queue) earn(client didkey.DID) {
 	q.credit.add(client, min(have+workCredit, maxCredit))
 }
 
-// put adds a REQUEST that has just arrived. It returns those that no longer fit, which may include w.
-func (q *queue) put(w *waiting, now time.Time) (dropped []*waiting) {
+// put adds a REQUEST that has just arrived. It returns the REQUESTs that no longer fit. They may include w.
+func (q *queue) put(w *queuedRequest, now time.Time) (dropped []*queuedRequest) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.arrivals++
-	w.number, w.came, w.until = q.arrivals, now, now.Add(w.event.TTL)
+	w.sequence, w.arrived, w.expires = q.arrivals, now, now.Add(w.event.TTL)
 	switch credit, _ := q.credit.get(w.key.Client); {
 	case credit > 0:
 		q.credit.add(w.key.Client, credit-1)
@@ -98,46 +99,49 @@ func (q *queue) put(w *waiting, now time.Time) (dropped []*waiting) {
 	return q.insert(w)
 }
 
-// putBack adds a REQUEST again that was taken but could not be answered.
-func (q *queue) putBack(w *waiting) (dropped []*waiting) {
+// putBack adds a REQUEST again that next has returned, but that could not be answered. It returns the REQUESTs that no
+// longer fit.
+func (q *queue) putBack(w *queuedRequest) (dropped []*queuedRequest) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.insert(w)
 }
 
-// insert is put with q.mu held.
-func (q *queue) insert(w *waiting) (dropped []*waiting) {
+// insert adds a REQUEST to the list of its rank and returns the REQUESTs that no longer fit. The caller holds q.mu.
+func (q *queue) insert(w *queuedRequest) (dropped []*queuedRequest) {
 	list := &q.lists[w.rank]
 	*list = append(*list, w)
 	q.bytes[w.rank] += size(w)
 	for len(*list) > queueLength || q.bytes[w.rank] > queueBytes {
 		last := 0
 		for i := range *list {
-			if q.before((*list)[last], (*list)[i]) {
+			if q.outranks((*list)[last], (*list)[i]) {
 				last = i
 			}
 		}
 		dropped = append(dropped, q.remove(w.rank, last))
 	}
 	select {
-	case q.woken <- struct{}{}:
+	case q.wake <- struct{}{}:
 	default:
 	}
 	return dropped
 }
 
-func size(w *waiting) int { return len(w.event.Canonical()) }
+// size returns the size of a REQUEST in bytes.
+func size(w *queuedRequest) int { return len(w.event.Canonical()) }
 
-// before reports whether a is kept instead of b if there is no room for both. They have the same rank. q.mu is held.
-func (q *queue) before(a, b *waiting) bool {
+// outranks reports whether a is kept rather than b if only one of them fits. Both have the same rank. The client with
+// fewer turns wins, then the REQUEST that arrived later. The caller holds q.mu.
+func (q *queue) outranks(a, b *queuedRequest) bool {
 	if x, y := q.served[a.key.Client], q.served[b.key.Client]; x != y {
 		return x < y
 	}
-	return a.number > b.number
+	return a.sequence > b.sequence
 }
 
-// remove removes the REQUEST with index i of a rank. q.mu is held.
-func (q *queue) remove(r rank, i int) *waiting {
+// remove removes and returns the REQUEST with index i of a rank. The caller holds q.mu.
+func (q *queue) remove(r rank, i int) *queuedRequest {
 	list := q.lists[r]
 	w, end := list[i], len(list)-1
 	list[i], list[end] = list[end], nil
@@ -146,31 +150,32 @@ func (q *queue) remove(r rank, i int) *waiting {
 	return w
 }
 
-// withdraw removes the REQUEST of a thread; nil: the queue does not have it.
-func (q *queue) withdraw(key thread.Key) *waiting {
+// withdraw removes and returns the REQUEST of a thread, or nil if the queue does not have it.
+func (q *queue) withdraw(key thread.Key) *queuedRequest {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for r := range ranks {
-		if i := slices.IndexFunc(q.lists[r], func(w *waiting) bool { return w.key == key }); i >= 0 {
+	for r := range rankCount {
+		if i := slices.IndexFunc(q.lists[r], func(w *queuedRequest) bool { return w.key == key }); i >= 0 {
 			return q.remove(r, i)
 		}
 	}
 	return nil
 }
 
-// next removes the REQUEST to answer now and spends one post of p. If there is none, w is nil and wait says when to ask
-// again; 0: when a REQUEST is added. late are the REQUESTs whose ttl has ended; they are removed too.
-func (q *queue) next(now time.Time, p *pace) (w *waiting, late []*waiting, wait time.Duration) {
+// next removes and returns the REQUEST to answer now, and counts one post in p. If no REQUEST can be answered now, w is
+// nil, and wait is how long the caller waits before it calls next again; 0: until a REQUEST is added. late are REQUESTs
+// whose ttl has ended. They are removed as well.
+func (q *queue) next(now time.Time, p *pace) (w *queuedRequest, late []*queuedRequest, wait time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if now.Sub(q.counted) >= turnMemory || len(q.served) >= maxClients {
+	if now.Sub(q.counted) >= turnWindow || len(q.served) >= maxClients {
 		clear(q.served)
 		q.counted = now
 	}
-	for i := range ranks {
+	for i := range rankCount {
 		r := i
 		if q.turns%reverseTurn == reverseTurn-1 {
-			r = ranks - 1 - i
+			r = rankCount - 1 - i
 		}
 		late = append(late, q.expire(r, now)...)
 		best, soonest := q.best(r, now)
@@ -191,22 +196,25 @@ func (q *queue) next(now time.Time, p *pace) (w *waiting, late []*waiting, wait 
 	return nil, late, wait
 }
 
-// expire removes the REQUESTs that have waited for longer than their ttl. q.mu is held.
-func (q *queue) expire(r rank, now time.Time) (late []*waiting) {
+// expire removes and returns the REQUESTs of a rank that have waited for longer than their ttl. The caller holds q.mu.
+func (q *queue) expire(r rank, now time.Time) (late []*queuedRequest) {
 	for i := len(q.lists[r]) - 1; i >= 0; i-- {
-		if !now.Before(q.lists[r][i].until) {
+		if !now.Before(q.lists[r][i].expires) {
 			late = append(late, q.remove(r, i))
 		}
 	}
 	return late
 }
 
-// best returns the index of the first REQUEST of a rank. If none may be answered now, it returns -1 and the time until
-// one may be (0: the rank is empty). The client with the fewest turns comes first. Among the REQUESTs of such clients,
-// those of the last second have equal chances: taking the newest one would always favour a flood. q.mu is held.
+// best returns the index of the REQUEST of a rank to answer next. If the agent has to wait before it retries any of
+// them, best returns -1 and the time until the first retry. If the rank is empty, best returns -1 and 0.
+//
+// The client with the fewest turns comes first. If several clients have equally few turns, best picks one of their new
+// REQUESTs (see newRequestAge) at random, because to pick the newest would favour a client that floods the queue. If
+// none of these REQUESTs is new, best picks the newest. The caller holds q.mu.
 func (q *queue) best(r rank, now time.Time) (best int, soonest time.Duration) {
 	best = -1
-	list, young := q.lists[r], 0
+	list, newCount := q.lists[r], 0
 	for i, w := range list {
 		pause := w.notBefore.Sub(now)
 		if pause > 0 {
@@ -215,49 +223,51 @@ func (q *queue) best(r rank, now time.Time) (best int, soonest time.Duration) {
 			}
 			continue
 		}
-		isYoung := now.Sub(w.came) < lottery
+		isNew := now.Sub(w.arrived) < newRequestAge
 		switch {
 		case best < 0, q.served[w.key.Client] < q.served[list[best].key.Client]:
-			best, young = i, 0
+			best, newCount = i, 0
 		case q.served[w.key.Client] > q.served[list[best].key.Client]:
 			continue
-		case isYoung && young > 0:
-			if rand.N(young+1) == 0 {
+		case isNew && newCount > 0:
+			if rand.N(newCount+1) == 0 {
 				best = i
 			}
-		case w.number > list[best].number:
+		case w.sequence > list[best].sequence:
 			best = i
 		}
-		if isYoung {
-			young++
+		if isNew {
+			newCount++
 		}
 	}
 	return best, soonest
 }
 
-// turns are slots that clients share. The next free slot goes to the waiting client that holds the fewest; if several
-// hold equally few, to the one that has waited longest. The field free is set before first use.
-type turns struct {
+// fairSlots is a set of slots that clients share. A free slot goes to the waiting client that holds the fewest slots.
+// If several clients hold equally few, it goes to the one that has waited longest. The owner sets free before first
+// use.
+type fairSlots struct {
 	mu      sync.Mutex
-	free    int
-	held    map[didkey.DID]int
-	waiting []*turn
+	free    int                // the number of free slots
+	held    map[didkey.DID]int // the number of slots that each client holds; clients without a slot are absent
+	waiting []*slotWaiter      // in the order of their calls of acquire
 }
 
-type turn struct {
-	client didkey.DID
-	given  chan struct{} // closed when the client gets its slot
+// slotWaiter is a call of acquire that waits.
+type slotWaiter struct {
+	client  didkey.DID
+	granted chan struct{} // closed when the client gets its slot
 }
 
-// take waits for a slot. The caller returns it with give.
-func (t *turns) take(ctx context.Context, client didkey.DID) error {
-	mine := &turn{client: client, given: make(chan struct{})}
+// acquire waits for a slot. The caller returns the slot with release. Errors: the cause of ctx's end.
+func (t *fairSlots) acquire(ctx context.Context, client didkey.DID) error {
+	mine := &slotWaiter{client: client, granted: make(chan struct{})}
 	t.mu.Lock()
 	t.waiting = append(t.waiting, mine)
 	t.assign()
 	t.mu.Unlock()
 	select {
-	case <-mine.given:
+	case <-mine.granted:
 		return nil
 	case <-ctx.Done():
 	}
@@ -267,14 +277,14 @@ func (t *turns) take(ctx context.Context, client didkey.DID) error {
 		t.waiting = slices.Delete(t.waiting, i, i+1)
 	}
 	t.mu.Unlock()
-	if i < 0 { // the slot was given in the meantime
-		t.give(client)
+	if i < 0 { // assign has granted the slot in the meantime
+		t.release(client)
 	}
 	return context.Cause(ctx)
 }
 
-// give returns a slot that take has given to the client.
-func (t *turns) give(client didkey.DID) {
+// release returns a slot that acquire has granted to the client.
+func (t *fairSlots) release(client didkey.DID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.free++
@@ -284,8 +294,8 @@ func (t *turns) give(client didkey.DID) {
 	t.assign()
 }
 
-// assign gives the free slots to waiting clients. t.mu is held.
-func (t *turns) assign() {
+// assign grants the free slots to waiting clients. The caller holds the mutex.
+func (t *fairSlots) assign() {
 	for t.free > 0 && len(t.waiting) > 0 {
 		next := 0
 		for i, w := range t.waiting {
@@ -300,6 +310,6 @@ func (t *turns) assign() {
 			t.held = map[didkey.DID]int{}
 		}
 		t.held[w.client]++
-		close(w.given)
+		close(w.granted)
 	}
 }

@@ -14,18 +14,19 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// Thread is what a relay has of a conversation. The record is the relay's unsigned claim; the envelopes are verified.
+// Thread is a relay's record of a thread, and the thread's envelopes. The record is a claim of the relay and is not
+// signed. The envelopes are verified.
 type Thread struct {
 	thread.Thread
 	Deadline time.Time // when the relay will end the thread, by its clock; zero if the thread has ended
-	// Events are the thread's envelopes in the relay's order, opened as Follow does. Those that do not verify are left
-	// out.
+	// Events are the thread's envelopes in the relay's order. Envelopes that do not verify are skipped. Payloads that
+	// are sealed to the client's own key are decrypted if possible.
 	Events  []*envelope.Envelope
-	Expired int // how many more envelopes there were
+	Expired int // the number of further envelopes that have expired, as the relay claims
 }
 
-// Thread asks for the thread with this id that client opened; for the oldest with this id if client is empty.
-// Errors: *envelope.Error, most often CodeThreadNotFound.
+// Thread reads the thread that client has opened with this id. If client is empty, it reads the oldest thread with this
+// id. Errors: *envelope.Error, most often CodeThreadNotFound.
 func (c *Client) Thread(ctx context.Context, id string, client didkey.DID) (*Thread, error) {
 	query := url.Values{}
 	if client != "" {
@@ -38,47 +39,48 @@ func (c *Client) Thread(ctx context.Context, id string, client didkey.DID) (*Thr
 		} `json:"thread"`
 		Expired int `json:"expired"`
 	}
-	events := &envelopes{most: maxThread}
-	good := reply{out: &answer, limit: maxPage, list: "events", take: events.take}
-	if err := c.read(ctx, "/threads/"+url.PathEscape(id), query, good); err != nil {
+	events := &envelopes{limit: maxThread}
+	spec := responseSpec{out: &answer, limit: maxPage, listName: "events", onElement: events.add}
+	if err := c.read(ctx, "/threads/"+url.PathEscape(id), query, spec); err != nil {
 		return nil, err
 	}
 	record := answer.Thread.Thread
 	if record.ID != id || client != "" && record.Client != client {
-		return nil, fmt.Errorf("client: the relay answered with another thread than %s", id)
+		return nil, fmt.Errorf("client: the relay's response is not about the thread %s, but about another one", id)
 	}
 	t := &Thread{Thread: record, Deadline: answer.Thread.Deadline, Expired: answer.Expired}
-	t.Events = c.wanted(events, func(e *envelope.Envelope) bool { return e.Thread == id })
+	t.Events = c.filterEvents(events, func(e *envelope.Envelope) bool { return e.Thread == id })
 	return t, nil
 }
 
-// read makes a GET. It retries only if the relay refuses the read because of a rate, and only if the relay's
-// Retry-After ends before exchangeTimeout and ctx do. Other failures are for the caller to retry.
-func (c *Client) read(ctx context.Context, path string, query url.Values, good reply) error {
+// read sends a GET. It takes at most exchangeTimeout. It retries only if the relay answers 429 with a Retry-After that
+// ends before exchangeTimeout and ctx do. The caller retries after all other failures.
+func (c *Client) read(ctx context.Context, path string, query url.Values, spec responseSpec) error {
 	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
 	defer cancel()
 	deadline, _ := ctx.Deadline()
 	var pause backoff
 	for {
-		err := c.get(ctx, path, query, good)
+		err := c.get(ctx, path, query, spec)
 		failed, ok := errors.AsType[*failure](err)
 		if !ok || failed.status != http.StatusTooManyRequests || failed.retryAfter == 0 ||
 			failed.retryAfter > time.Until(deadline) {
 			return err
 		}
-		if waiting := pause.wait(ctx, failed.retryAfter, maxPause); waiting != nil {
-			return fmt.Errorf("%w; given up: %w", err, waiting)
+		if waitErr := pause.wait(ctx, failed.retryAfter, maxPause); waitErr != nil {
+			return fmt.Errorf("%w; stopped before a retry: %w", err, waitErr)
 		}
 	}
 }
 
-// wanted returns the wanted events, opened where that is possible, and logs those that it leaves out.
-func (c *Client) wanted(events *envelopes, wanted func(*envelope.Envelope) bool) []*envelope.Envelope {
+// filterEvents returns the events for which wanted returns true, with payloads decrypted if possible. It logs the
+// events that it skips.
+func (c *Client) filterEvents(events *envelopes, wanted func(*envelope.Envelope) bool) []*envelope.Envelope {
 	events.log(c)
 	var all []*envelope.Envelope
-	for _, e := range events.good {
+	for _, e := range events.valid {
 		if !wanted(e) {
-			c.log.Warn("an event was left out: it does not belong to the answer", "id", e.ID, "sender", e.Sender.ID)
+			c.log.Warn("an event was skipped because it was not requested", "id", e.ID, "sender", e.Sender.ID)
 			continue
 		}
 		all = append(all, c.open(e))
@@ -86,17 +88,17 @@ func (c *Client) wanted(events *envelopes, wanted func(*envelope.Envelope) bool)
 	return all
 }
 
-// Info is what a relay says about itself under /.well-known/agora.json: its identity, and the whole answer with its
-// limits, timeouts and features.
+// Info is the relay's document /.well-known/agora.json. DID is the relay's identity. JSON is the whole document, with
+// the relay's limits, timeouts and features.
 type Info struct {
 	DID  didkey.DID
 	JSON json.RawMessage
 }
 
-// Info asks the relay who it is.
+// Info reads the relay's document /.well-known/agora.json.
 func (c *Client) Info(ctx context.Context) (Info, error) {
 	var info Info
-	if err := c.read(ctx, wellKnown, nil, reply{out: &info.JSON, limit: maxDocument}); err != nil {
+	if err := c.read(ctx, wellKnown, nil, responseSpec{out: &info.JSON, limit: maxDocument}); err != nil {
 		return Info{}, err
 	}
 	var named struct {
@@ -107,16 +109,17 @@ func (c *Client) Info(ctx context.Context) (Info, error) {
 	}
 	var err error
 	if info.DID, err = didkey.Parse(named.DID); err != nil {
-		return Info{}, fmt.Errorf("client: the relay's did: %w", err)
+		return Info{}, fmt.Errorf("client: the did in the relay's document is invalid: %w", err)
 	}
 	return info, nil
 }
 
-// Health returns nil if the relay answers and reports no problem, and the version of the protocol it speaks.
+// Health returns the version of the protocol that the relay uses. err is nil if the relay answers and reports no
+// problem.
 func (c *Client) Health(ctx context.Context) (version string, err error) {
 	var answer struct {
 		Version string `json:"version"`
 	}
-	err = c.read(ctx, health, nil, reply{out: &answer, limit: maxShort})
+	err = c.read(ctx, health, nil, responseSpec{out: &answer, limit: maxShort})
 	return shorten(answer.Version), err
 }

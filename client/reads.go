@@ -16,176 +16,188 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// Signed reads (PROTOCOL §8). A relay says in its well-known document whether it shows directed messages to their
-// parties only; then a client that has a signer signs what it reads, each request anew.
+// Signed reads (PROTOCOL §8).
 //
-// At a relay that shows everything to everybody, only the polls of Follow, Serve and Call are signed. There a token
-// gives no access; it shows that its signer is online.
+// The member "reads" of a relay's well-known document has one of two values:
+//   - "parties" (a private relay): the relay shows a directed message only to its sender and its recipient. A client
+//     with a signer then signs each read with a new token.
+//   - "open" (an open relay): the relay shows every message to everybody. Only the polls of Follow, Serve and Call are
+//     signed. A token gives no access there. It only shows that its signer is online.
 //
-// A token names the origin that this client was given, never one that a relay names. So an impostor gets no token that
-// another relay would accept.
+// A token contains the origin of the relay as its audience. The client takes this origin from the URL that it was
+// given, and rejects a document that names another origin. So an impostor gets no token that another relay would
+// accept. There is one exception, for loopback addresses: see isOtherLoopbackAddress.
 
 // ErrOpenReads is the error of a client with Options.RequireParties if the relay shows directed messages to everybody,
-// or does not say to whom. The client then neither reads from that relay nor posts to it.
-var ErrOpenReads = &envelope.Error{Code: envelope.CodeUnauthorized, Message: "this relay shows messages to everybody, " +
-	"or does not say to whom; nothing was sent to it, because only a relay with private reads was allowed"}
+// or does not say who can read them. The client then neither reads from that relay nor posts to it.
+var ErrOpenReads = &envelope.Error{Code: envelope.CodeUnauthorized,
+	Message: "this relay shows messages to everybody, or does not say who can read them; nothing was sent to it, " +
+		"because this client requires private reads; use a relay with private reads, or do not require them"}
 
 const (
 	wellKnown = "/.well-known/agora.json"
 	health    = "/health"
 )
 
-// askAgain is how long a relay counts as open before it is asked again. That its reads are signed is never forgotten: a
-// relay that later claims to be open still gets signed reads.
-const askAgain = 5 * time.Minute
+// recheckInterval is how long a relay counts as open before the client fetches its document again. With
+// Options.RequireParties it is also how long a relay counts as private. Without that option a relay that was private
+// once gets signed reads from then on, even if its document later says that it is open.
+//
+// The same interval limits how often the clock for tokens is corrected, and is how long pausePresence has effect.
+const recheckInterval = 5 * time.Minute
 
-// reading is what is known about how the relay wants to be read.
-type reading struct {
-	asking chan struct{} // holds a token while a goroutine asks the relay
+// readAuth stores what the client knows about the relay's rules for reads.
+type readAuth struct {
+	fetching chan struct{} // a semaphore: full while a goroutine fetches the relay's document
 
-	mu       sync.Mutex
-	asked    time.Time // zero: never
-	audience string    // of tokens; empty: the relay is open
-	open     string    // of tokens for an open relay; empty: reads are unsigned there
-	muted    time.Time // when the relay last refused a token that only showed presence; zero: never
+	mu               sync.Mutex
+	fetchedAt        time.Time // when the client asked for the document; zero: never, or the document is out of date
+	audience         string    // the audience of tokens for a private relay; empty: the relay is open
+	openAudience     string    // the audience of tokens for an open relay; empty: no read is signed there
+	presencePausedAt time.Time // when a read with a token was last refused at an open relay; zero: never
 
-	correction time.Duration // of the clock, for tokens
-	corrected  time.Time     // zero: never
+	correction  time.Duration // added to this machine's time for the time of a token
+	correctedAt time.Time     // when correction was last set; zero: never
 }
 
-// signed reports whether reads are signed, as far as is known.
-func (r *reading) signed() bool {
+// signed reports whether the relay is known to be private, so that all reads are signed.
+func (r *readAuth) signed() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.audience != ""
 }
 
-// token returns the Authorization for a GET of target; empty: none is needed. proves reports whether the token gives
-// access to what others may not see. With present the read is signed also at an open relay, to show its signer online.
-func (c *Client) token(ctx context.Context, target string, present bool) (token string, proves bool, failed *failure) {
-	file, _, _ := strings.Cut(target, "?")
-	if file == wellKnown || file == health || c.signer == nil && !c.opts.RequireParties {
+// token returns the Authorization header for a GET of target, a path with an optional query; empty: send none.
+// grantsAccess is true if the relay is private: then the token lets the reader see the messages that it has sent or
+// received. With showOnline a read of an open relay is signed as well. Such a token only shows that the signer is
+// online.
+func (c *Client) token(
+	ctx context.Context, target string, showOnline bool,
+) (token string, grantsAccess bool, failed *failure) {
+	targetPath, _, _ := strings.Cut(target, "?")
+	if targetPath == wellKnown || targetPath == health || c.signer == nil && !c.opts.RequireParties {
 		return "", false, nil
 	}
 	audience, failed := c.audience(ctx)
 	if failed != nil || c.signer == nil {
 		return "", false, failed
 	}
-	proves = audience != ""
-	if !proves && present {
-		audience = c.reading.presence()
+	grantsAccess = audience != ""
+	if !grantsAccess && showOnline {
+		audience = c.readAuth.presenceAudience()
 	}
 	if audience == "" {
 		return "", false, nil
 	}
-	if token, failed = c.sign(audience, target); failed != nil && !proves {
-		c.log.Debug("a read was not signed", "error", failed)
+	if token, failed = c.sign(audience, target); failed != nil && !grantsAccess {
+		c.log.Debug("signing a read failed; it is sent unsigned", "error", failed)
 		return "", false, nil
 	}
-	return token, proves, failed
+	return token, grantsAccess, failed
 }
 
-// sign returns the Authorization for a GET of target.
+// sign returns an Authorization header with a new token for a GET of target.
 func (c *Client) sign(audience, target string) (string, *failure) {
-	full, err := url.Parse(c.at() + target)
+	fullURL, err := url.Parse(c.relayURL() + target)
 	if err != nil {
-		return "", &failure{err: err, unsent: true}
+		return "", &failure{err: err, notSent: true}
 	}
 	token, err := envelope.Read{
-		Audience: audience, Method: http.MethodGet, Target: full.RequestURI(), TS: c.reading.now(c.rawNow()),
+		Audience: audience, Method: http.MethodGet, Target: fullURL.RequestURI(), TS: c.readAuth.now(c.rawNow()),
 	}.Sign(c.signer)
 	if err != nil {
-		return "", definitely(envelope.Errorf(envelope.CodeUnauthorized, "the read cannot be signed: %v", err))
+		return "", permanentFailure(envelope.Errorf(envelope.CodeUnauthorized, "signing the read failed: %v", err))
 	}
 	return "Agora " + token, nil
 }
 
-// definitely returns a failure that a retry would get again.
-func definitely(refusal *envelope.Error) *failure {
-	return &failure{err: refusal, status: http.StatusUnauthorized, unsent: true}
+// permanentFailure returns a failure of a request that was not sent. A retry would fail in the same way.
+func permanentFailure(refusal *envelope.Error) *failure {
+	return &failure{err: refusal, status: http.StatusUnauthorized, notSent: true}
 }
 
-// audience returns the origin that tokens name; empty if reads are not signed here. It asks the relay if that is not
-// known. With RequireParties it asks again after askAgain, to notice a change. Without, a client that once signed goes
-// on signing.
+// audience returns the audience for tokens that grant access; empty: the relay is open. It fetches the relay's document
+// if the audience is unknown or no longer valid (see recheckInterval).
 func (c *Client) audience(ctx context.Context) (string, *failure) {
-	r := &c.reading
+	r := &c.readAuth
 	if audience, known := r.known(c.opts.RequireParties); known {
 		return audience, nil
 	}
-	select { // one goroutine asks; the others wait for its answer, as long as their own contexts last
-	case r.asking <- struct{}{}:
-		defer func() { <-r.asking }()
+	select { // One goroutine fetches the document. The others wait for it, until their own contexts end.
+	case r.fetching <- struct{}{}:
+		defer func() { <-r.fetching }()
 	case <-ctx.Done():
-		return "", &failure{err: ctx.Err(), unsent: true}
+		return "", &failure{err: ctx.Err(), notSent: true}
 	}
 	if audience, known := r.known(c.opts.RequireParties); known {
 		return audience, nil
 	}
-	asked := time.Now()
+	started := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
 	defer cancel()
-	base := c.at()
+	base := c.relayURL()
 	doc, failed := c.fetchDocument(ctx, base)
-	if failed == nil && doc.Reads == "parties" && elsewhere(doc.URL, base) {
-		// The document names another address of this machine, where another process may listen. Only the document at
-		// that address counts.
-		base = doc.URL + path(c.base)
+	if failed == nil && doc.Reads == "parties" && isOtherLoopbackAddress(doc.URL, base) {
+		// The document names another loopback address. Another process may listen there, so only a document that is
+		// fetched from that address counts.
+		base = doc.URL + urlPath(c.base)
 		doc, failed = c.fetchDocument(ctx, base)
 	}
 	switch {
 	case failed != nil:
 		return "", failed
 	case doc.Reads != "parties" && c.opts.RequireParties:
-		return "", definitely(ErrOpenReads)
+		return "", permanentFailure(ErrOpenReads)
 	case doc.Reads != "parties" && doc.Reads != "open" && doc.Reads != "":
-		return "", definitely(envelope.Errorf(envelope.CodeUnauthorized,
-			"the relay has a kind of reads that this client does not know, %q; use a newer client", shorten(doc.Reads)))
+		return "", permanentFailure(envelope.Errorf(envelope.CodeUnauthorized,
+			"the relay's document says \"reads\":%q, which this client does not know; use a newer client",
+			shorten(doc.Reads)))
 	case doc.Reads != "parties":
-		open := ""
-		// If the URL has a user and a password, they need the Authorization header.
+		openAudience := ""
+		// A URL with a user and a password (it contains an @) uses the Authorization header for them.
 		if doc.Reads == "open" && sameOrigin(doc.URL, base) && !strings.Contains(base, "@") {
-			open = doc.URL
+			openAudience = doc.URL
 		}
-		r.learn(asked, "", open)
+		r.learn(started, "", openAudience)
 		return "", nil
 	case !sameOrigin(doc.URL, base):
-		return "", definitely(envelope.Errorf(envelope.CodeUnauthorized,
-			"the relay's own address is %s, but this client uses another one; signed reads need the relay's own address",
-			shorten(doc.URL)))
+		return "", permanentFailure(envelope.Errorf(envelope.CodeUnauthorized,
+			"the relay's document says that its URL is %s, but this client was given another URL; "+
+				"signed reads need the URL from the document, so use that one if you trust it", shorten(doc.URL)))
 	}
-	c.own.Store(&base)
-	r.learn(asked, doc.URL, "")
+	c.ownURL.Store(&base)
+	r.learn(started, doc.URL, "")
 	return doc.URL, nil
 }
 
-// known returns what was learned, if it is still valid. again: an audience is valid for askAgain only.
-func (r *reading) known(again bool) (audience string, known bool) {
+// known returns the stored audience, and whether it is still valid. An empty audience (an open relay) is valid for
+// recheckInterval. An audience of a private relay is valid for recheckInterval with recheck, else for ever.
+func (r *readAuth) known(recheck bool) (audience string, known bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.audience, r.audience != "" && !again || !r.asked.IsZero() && time.Since(r.asked) < askAgain
+	return r.audience, r.audience != "" && !recheck || !r.fetchedAt.IsZero() && time.Since(r.fetchedAt) < recheckInterval
 }
 
-// learn stores what a document said.
-func (r *reading) learn(asked time.Time, audience, open string) {
+// learn stores the audiences from a document that the client asked for at fetchedAt.
+func (r *readAuth) learn(fetchedAt time.Time, audience, openAudience string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.asked, r.audience, r.open = asked, audience, open
+	r.fetchedAt, r.audience, r.openAudience = fetchedAt, audience, openAudience
 }
 
-// presence returns the audience of tokens for an open relay; empty: its reads are not signed.
-func (r *reading) presence() string {
+// presenceAudience returns the audience of tokens for an open relay; empty: send unsigned reads.
+func (r *readAuth) presenceAudience() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.muted.IsZero() && time.Since(r.muted) < askAgain {
+	if !r.presencePausedAt.IsZero() && time.Since(r.presencePausedAt) < recheckInterval {
 		return ""
 	}
-	return r.open
+	return r.openAudience
 }
 
-// mute stops signing reads of an open relay for a while if a read may have been refused because of its token. A relay
-// never refuses one, but a proxy before it may. mute reports whether to retry the read.
-func (r *reading) mute(failed *failure) bool {
+// pausePresence stops signing reads of an open relay for recheckInterval if failed may have been caused by the token.
+// An open relay never refuses a token, but a proxy in front of it may. pausePresence reports whether to retry the read.
+func (r *readAuth) pausePresence(failed *failure) bool {
 	switch failed.status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestHeaderFieldsTooLarge:
 	default:
@@ -193,9 +205,9 @@ func (r *reading) mute(failed *failure) bool {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.muted = time.Now()
-	if failed.challenged { // the relay has become private
-		r.asked = time.Time{}
+	r.presencePausedAt = time.Now()
+	if failed.challenged { // the relay has become private, so its document has changed
+		r.fetchedAt = time.Time{}
 	}
 	return true
 }
@@ -214,10 +226,11 @@ type document struct {
 	} `json:"limits"`
 }
 
-// fetchDocument asks the relay at base for its document. A relay without one (404) counts as open if it answers an
-// unsigned read of our own inbox. Any other answer that is not a document is a temporary failure.
+// fetchDocument fetches the well-known document of the relay at base. If the relay has no document (404),
+// fetchDocument sends an unsigned read for this client's own inbox. If the relay answers that read, it counts as open
+// and the returned document is empty. Everything else is a temporary failure.
 func (c *Client) fetchDocument(ctx context.Context, base string) (doc document, failed *failure) {
-	failed = c.exchangeAt(ctx, base, http.MethodGet, wellKnown, "", nil, reply{out: &doc, limit: maxDocument})
+	failed = c.exchangeAt(ctx, base, http.MethodGet, wellKnown, "", nil, responseSpec{out: &doc, limit: maxDocument})
 	if failed == nil {
 		c.rate.Store(doc.rate())
 		return doc, nil
@@ -227,35 +240,36 @@ func (c *Client) fetchDocument(ctx context.Context, base string) (doc document, 
 	}
 	refusal, refused := errors.AsType[*envelope.Error](failed)
 	switch {
-	case failed.status != http.StatusNotFound || c.reading.signed():
-	case c.signer == nil: // RequireParties is set, else nobody would ask
+	case failed.status != http.StatusNotFound || c.readAuth.signed():
+	case c.signer == nil: // RequireParties is set; without it a client without a signer never fetches the document
 		if refused && refusal.Code == envelope.CodeNotFound {
 			return document{}, nil
 		}
 	default:
 		inbox := url.Values{"recipient": {string(c.signer.DID())}, "since": {envelope.FormatTime(c.now())},
 			"timeout": {"0"}}
-		page := events{envelopes: envelopes{most: maxSinceBatch}}
-		probe := c.exchangeAt(ctx, base, http.MethodGet, "/events?"+inbox.Encode(), "", nil, page.reply())
+		page := events{envelopes: envelopes{limit: maxSinceBatch}}
+		probe := c.exchangeAt(ctx, base, http.MethodGet, "/events?"+inbox.Encode(), "", nil, page.spec())
 		if probe == nil {
 			return document{}, nil
 		}
 		failed = probe
 	}
-	return document{}, &failure{err: fmt.Errorf("the relay does not say to whom it shows messages: %v", failed),
-		unsent: true, retryAfter: failed.retryAfter}
+	return document{}, &failure{
+		err: fmt.Errorf("the relay's /.well-known/agora.json cannot be read, so it is unknown who can read messages "+
+			"there: %v", failed), notSent: true, retryAfter: failed.retryAfter}
 }
 
-// at returns the URL to use for the relay: its own address, once that is known.
-func (c *Client) at() string {
-	if own := c.own.Load(); own != nil {
+// relayURL returns the URL to use for the relay: the URL in its document once that is known, else the URL given to New.
+func (c *Client) relayURL() string {
+	if own := c.ownURL.Load(); own != nil {
 		return *own
 	}
 	return c.base
 }
 
-// path returns the path of a relay's URL.
-func path(base string) string {
+// urlPath returns the path of a relay's URL.
+func urlPath(base string) string {
 	u, err := url.Parse(base)
 	if err != nil {
 		return ""
@@ -263,31 +277,35 @@ func path(base string) string {
 	return u.EscapedPath()
 }
 
-// elsewhere reports whether base is on this machine and said is a loopback address other than base's. A name such as
-// localhost does not count as an address: it may stand for two addresses, of two processes.
-func elsewhere(said, base string) bool {
-	a, b, ok := hosts(said, base)
-	addr, err := netip.ParseAddr(a)
-	return ok && err == nil && addr.IsLoopback() && loopback(b) && a != b
+// isOtherLoopbackAddress reports whether usedURL has a loopback host and claimed names another loopback address with
+// the same scheme and port. claimed must have an IP address: a name such as localhost may stand for two addresses
+// (127.0.0.1 and ::1), on which two different processes may listen.
+func isOtherLoopbackAddress(claimed, base string) bool {
+	a, b, ok := hosts(claimed, base)
+	ip, err := netip.ParseAddr(a)
+	return ok && err == nil && ip.IsLoopback() && loopback(b) && a != b
 }
 
-// sameOrigin reports whether the address that a relay claims is the one that the client uses.
-func sameOrigin(said, base string) bool {
-	a, b, ok := hosts(said, base)
+// sameOrigin reports whether the origin that a relay claims is the origin of the URL that the client uses.
+func sameOrigin(claimed, usedURL string) bool {
+	a, b, ok := hosts(claimed, usedURL)
 	return ok && a != "" && strings.EqualFold(a, b)
 }
 
-// hosts returns the hosts of a relay's claimed origin and of a URL. ok: their schemes and ports are equal.
-func hosts(said, base string) (a, b string, ok bool) {
-	origin, err := url.Parse(said)
-	reached, err2 := url.Parse(base)
+// hosts returns the host of the origin that a relay claims (a) and of the URL that the client uses (b). ok is false if
+// the schemes or ports differ, or if claimed has more than scheme, host and port.
+func hosts(claimed, usedURL string) (a, b string, ok bool) {
+	claimedURL, err := url.Parse(claimed)
+	parsedURL, err2 := url.Parse(usedURL)
 	if err != nil || err2 != nil {
 		return "", "", false
 	}
-	bare := origin.Path == "" && origin.RawQuery == "" && origin.Fragment == "" && origin.User == nil
-	return origin.Hostname(), reached.Hostname(), bare && origin.Scheme == reached.Scheme && port(origin) == port(reached)
+	isOrigin := claimedURL.Path == "" && claimedURL.RawQuery == "" && claimedURL.Fragment == "" && claimedURL.User == nil
+	return claimedURL.Hostname(), parsedURL.Hostname(),
+		isOrigin && claimedURL.Scheme == parsedURL.Scheme && port(claimedURL) == port(parsedURL)
 }
 
+// port returns the port of u, or the default port of its scheme.
 func port(u *url.URL) string {
 	_, number, err := net.SplitHostPort(u.Host)
 	switch {
@@ -299,65 +317,74 @@ func port(u *url.URL) string {
 	return "80"
 }
 
+// loopback reports whether host is "localhost" or a loopback address.
 func loopback(host string) bool {
-	addr, err := netip.ParseAddr(host)
-	return strings.EqualFold(host, "localhost") || err == nil && addr.IsLoopback()
+	ip, err := netip.ParseAddr(host)
+	return strings.EqualFold(host, "localhost") || err == nil && ip.IsLoopback()
 }
 
-// prepareRetry prepares the retry of a refused read: it corrects the clock for tokens, or forgets whether the relay is
-// open. It returns nil if the read may be retried, else the failure to report.
+// prepareRetry prepares the retry of a read that the relay refused with 401 and a challenge. It returns nil if the read
+// can be retried, else the failure to report. signed is true if the read had a token that grants access.
+//
+//   - A signed read with a wrong time: prepareRetry corrects the clock for tokens.
+//   - A signed read whose token was used before: the retry needs a new token, nothing else.
+//   - An unsigned read by a client with a signer: prepareRetry makes the retry fetch the document again.
 func (c *Client) prepareRetry(failed *failure, signed bool) *failure {
 	refusal, ok := errors.AsType[*envelope.Error](failed)
 	if !ok || failed.status != http.StatusUnauthorized || !failed.challenged {
 		return failed
 	}
-	c.reading.mu.Lock()
-	defer c.reading.mu.Unlock()
+	c.readAuth.mu.Lock()
+	defer c.readAuth.mu.Unlock()
 	switch reason := refusal.Reason(); {
 	case signed && reason == envelope.ReasonTime:
-		return c.reading.correct(refusal, failed, c.rawNow())
-	case signed && reason == envelope.ReasonUsed: // the transport sent the request twice; a new token is needed
+		return c.readAuth.correct(refusal, failed, c.rawNow())
+	case signed && reason == envelope.ReasonUsed: // the transport sent the request twice
 		return nil
 	case signed || c.signer == nil:
 		return failed
 	}
-	c.reading.asked = time.Time{} // the relay was open when we asked, and is not any more
+	c.readAuth.fetchedAt = time.Time{} // the relay was open when the document was fetched, and has become private since
 	return nil
 }
 
-// maxReadCorrection bounds how far from our clock a token may be dated. An impostor could ask for a token with a future
-// date, to use it then.
+// maxReadCorrection is the largest difference between the time in a token and this machine's clock. Without this bound
+// an impostor could ask for a token with a future time, and use the token then.
 const maxReadCorrection = 5 * time.Minute
 
-// now returns the corrected time for tokens; raw is this machine's time.
-func (r *reading) now(raw time.Time) time.Time {
+// now returns the time to write into tokens: raw, this machine's time, plus the correction.
+func (r *readAuth) now(raw time.Time) time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return raw.Add(r.correction)
 }
 
-// correct sets the clock for tokens by the relay's time in a refusal. It corrects by at most maxReadCorrection, and
-// once in askAgain. It returns nil, or the failure to report. r.mu is held.
-func (r *reading) correct(refusal *envelope.Error, failed *failure, raw time.Time) *failure {
+// correct sets the clock for tokens to the relay's time, which refusal contains. raw is this machine's time. The
+// correction is at most maxReadCorrection, and is set at most once per recheckInterval. correct returns nil if it set
+// the clock, else the failure to report. The caller holds r.mu.
+func (r *readAuth) correct(refusal *envelope.Error, failed *failure, raw time.Time) *failure {
 	relayNow, ok := refusal.Now()
 	if !ok {
 		return failed
 	}
-	off := relayNow.Sub(raw)
-	if off.Abs() > maxReadCorrection {
-		return definitely(envelope.Errorf(envelope.CodeUnauthorized,
-			"the relay's clock, %s, and this machine's differ by %v; set this machine's clock: a signed read is corrected "+
-				"by %v at most", envelope.FormatTime(relayNow), off.Abs().Round(time.Second), maxReadCorrection))
+	difference := relayNow.Sub(raw)
+	if difference.Abs() > maxReadCorrection {
+		return permanentFailure(envelope.Errorf(envelope.CodeUnauthorized,
+			"the relay's clock says %s and differs from this machine's clock by %v; set this machine's clock: "+
+				"the client corrects the time of signed reads by %v at most",
+			envelope.FormatTime(relayNow), difference.Abs().Round(time.Second), maxReadCorrection))
 	}
-	if !r.corrected.IsZero() && time.Since(r.corrected) < askAgain {
-		return &failure{unsent: true, err: fmt.Errorf(
-			"the clock was corrected less than %v ago, and the relay asks for another time again: %v", askAgain, failed)}
+	if !r.correctedAt.IsZero() && time.Since(r.correctedAt) < recheckInterval {
+		return &failure{notSent: true, err: fmt.Errorf(
+			"the relay refuses the time of a signed read again, although it was corrected less than %v ago: %v",
+			recheckInterval, failed)}
 	}
-	r.correction, r.corrected = off, time.Now()
+	r.correction, r.correctedAt = difference, time.Now()
 	return nil
 }
 
-// assureParties returns ErrOpenReads if the relay is not what Options.RequireParties wants.
+// assureParties returns nil if Options.RequireParties is not set or the relay is private. Else it returns ErrOpenReads,
+// or the failure to find out.
 func (c *Client) assureParties(ctx context.Context) *failure {
 	if !c.opts.RequireParties {
 		return nil
@@ -366,13 +393,14 @@ func (c *Client) assureParties(ctx context.Context) *failure {
 	return failed
 }
 
-// Private reports whether the relay says that it shows directed messages to their parties only.
+// Private reports whether the relay's document says that it shows a directed message only to its sender and its
+// recipient (PROTOCOL §8).
 func (i Info) Private() bool {
 	var doc document
 	return json.Unmarshal(i.JSON, &doc) == nil && doc.Reads == "parties"
 }
 
-// challenge reports whether an answer asks for a signed read.
+// challenge reports whether a response asks for a signed read: it has a WWW-Authenticate header with the scheme Agora.
 func challenge(header http.Header) bool {
 	for _, value := range header.Values("WWW-Authenticate") {
 		if scheme, _, _ := strings.Cut(strings.TrimSpace(value), " "); strings.EqualFold(scheme, "Agora") {
@@ -382,9 +410,10 @@ func challenge(header http.Header) bool {
 	return false
 }
 
-// lookAgain makes the next read ask the relay again to whom it shows messages.
-func (c *Client) lookAgain() {
-	c.reading.mu.Lock()
-	defer c.reading.mu.Unlock()
-	c.reading.asked = time.Time{}
+// invalidateDocument makes the next read fetch the relay's document again. It has no effect for a relay that is known
+// to be private, unless Options.RequireParties is set.
+func (c *Client) invalidateDocument() {
+	c.readAuth.mu.Lock()
+	defer c.readAuth.mu.Unlock()
+	c.readAuth.fetchedAt = time.Time{}
 }

@@ -16,14 +16,14 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// watcher is a transport that sees what a client asks, and may change what it is told about the relay.
-type watcher struct {
+// recordingTransport is a transport that records the requests of a client. It can replace the relay's document.
+type recordingTransport struct {
 	mu       sync.Mutex
-	document map[string]any // in place of the relay's own, if not nil
+	document map[string]any // sent instead of the relay's document; nil: the relay's document
 	asked    []*http.Request
 }
 
-func (w *watcher) RoundTrip(r *http.Request) (*http.Response, error) {
+func (w *recordingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	w.mu.Lock()
 	w.asked = append(w.asked, r)
 	document := w.document
@@ -36,14 +36,14 @@ func (w *watcher) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-func (w *watcher) say(document map[string]any) {
+func (w *recordingTransport) setDocument(document map[string]any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.document = document
 }
 
-// tokens returns the Authorization of all requests but for the document, "" for none.
-func (w *watcher) tokens() (all []string) {
+// tokens returns the Authorization headers of all requests, except those for the document. "" is a request without one.
+func (w *recordingTransport) tokens() (all []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, r := range w.asked {
@@ -54,6 +54,7 @@ func (w *watcher) tokens() (all []string) {
 	return all
 }
 
+// startPrivate starts a private relay (PROTOCOL §8).
 func startPrivate(t *testing.T) *realRelay {
 	t.Helper()
 	r, err := newRealRelay(relay.ToParties)
@@ -64,9 +65,10 @@ func startPrivate(t *testing.T) *realRelay {
 	return r
 }
 
-func clientOf(t *testing.T, url string, key envelope.Signer, o client.Options) (*client.Client, *watcher) {
+// clientOf returns a client of the relay at url, and the transport that records its requests.
+func clientOf(t *testing.T, url string, key envelope.Signer, o client.Options) (*client.Client, *recordingTransport) {
 	t.Helper()
-	w := &watcher{}
+	w := &recordingTransport{}
 	o.HTTPClient = &http.Client{Transport: w}
 	c, err := client.New(url, key, o)
 	if err != nil {
@@ -75,8 +77,8 @@ func clientOf(t *testing.T, url string, key envelope.Signer, o client.Options) (
 	return c, w
 }
 
-// TestPrivateCall goes through a whole call at a relay that shows threads to their parties only: neither side does
-// anything for it.
+// TestPrivateCall runs a whole call at a private relay. Neither side needs code for that. Other readers see nothing of
+// the call.
 func TestPrivateCall(t *testing.T) {
 	r := startPrivate(t)
 	alice, bob, eve := newKey(t), newKey(t), newKey(t)
@@ -114,28 +116,28 @@ func TestPrivateCall(t *testing.T) {
 		t.Errorf("%+v, %v", record, err)
 	}
 	stranger, _ := clientOf(t, r.URL, eve, client.Options{})
-	nobody, seen := clientOf(t, r.URL, nil, client.Options{})
-	for name, c := range map[string]*client.Client{"a stranger": stranger, "nobody": nobody} {
+	anonymous, seen := clientOf(t, r.URL, nil, client.Options{})
+	for name, c := range map[string]*client.Client{"a stranger": stranger, "an anonymous reader": anonymous} {
 		if _, err := c.Thread(ctx, call.Thread, alice.DID()); !hasCode(err, envelope.CodeThreadNotFound) {
 			t.Errorf("%s sees the thread: %v", name, err)
 		}
 		err := c.Follow(ctx, client.FollowOptions{Filter: client.Filter{Recipient: alice.DID()}, FromOldest: true}, nil)
 		if !hasCode(err, envelope.CodeUnauthorized) {
-			t.Errorf("%s follows another's inbox: %v", name, err)
+			t.Errorf("%s follows the inbox of another identity: %v", name, err)
 		}
 	}
 	for _, token := range seen.tokens() {
 		if token != "" {
-			t.Errorf("nobody signs: %s", token)
+			t.Errorf("a client without a signer sent the token %s", token)
 		}
 	}
 	stop()
 	serving.Wait()
 }
 
-// TestTokensGoToTheRelayThatWasMeant: an impostor, or a relay that claims to be open, gets no token that another relay
-// accepts.
-func TestTokensGoToTheRelayThatWasMeant(t *testing.T) {
+// TestTokensAreOnlyForTheGivenRelay: a relay whose document names another origin gets no token. A relay that claims to
+// be open gets no token for other reads than polls. With RequireParties the client does not use such a relay at all.
+func TestTokensAreOnlyForTheGivenRelay(t *testing.T) {
 	r := startPrivate(t)
 	key := newKey(t)
 	read := func(c *client.Client) error {
@@ -145,33 +147,33 @@ func TestTokensGoToTheRelayThatWasMeant(t *testing.T) {
 	for name, document := range map[string]map[string]any{
 		"another relay": {"reads": "parties", "url": "https://relay.example"}, "another port": {"reads": "parties", "url": "http://127.0.0.1:1"},
 		"another scheme": {"reads": "parties", "url": strings.Replace(r.URL, "http", "https", 1)}, "a path": {"reads": "parties", "url": r.URL + "/x"},
-		"no url": {"reads": "parties"}, "another word": {"reads": "Parties", "url": r.URL},
+		"no url": {"reads": "parties"}, "unknown reads": {"reads": "Parties", "url": r.URL},
 	} {
 		c, seen := clientOf(t, r.URL, key, client.Options{})
-		seen.say(document)
+		seen.setDocument(document)
 		if err := read(c); !hasCode(err, envelope.CodeUnauthorized) || len(seen.tokens()) != 0 {
-			t.Errorf("%s: %v, asked %q", name, err, seen.tokens())
+			t.Errorf("%s: %v, requests with the tokens %q", name, err, seen.tokens())
 		}
 	}
-	for name, document := range map[string]map[string]any{"open": {"reads": "open", "url": r.URL}, "no word": {"did": key.DID()}} {
+	for name, document := range map[string]map[string]any{"open": {"reads": "open", "url": r.URL}, "no reads": {"did": key.DID()}} {
 		c, seen := clientOf(t, r.URL, key, client.Options{})
-		seen.say(document)
+		seen.setDocument(document)
 		if err := read(c); err != nil || len(seen.tokens()) != 1 || seen.tokens()[0] != "" {
 			t.Errorf("%s: %v, %q", name, err, seen.tokens())
 		}
 		c, seen = clientOf(t, r.URL, key, client.Options{RequireParties: true})
-		seen.say(document)
+		seen.setDocument(document)
 		_, _, posting := c.Post(t.Context(), envelope.Draft{Payload: envelope.Request{Intent: "secret"}})
 		if err := read(c); !errors.Is(err, client.ErrOpenReads) || !errors.Is(posting, client.ErrOpenReads) || len(seen.tokens()) != 0 {
-			t.Errorf("%s, where parties are required: %v, %v, asked %q", name, err, posting, seen.tokens())
+			t.Errorf("%s, with RequireParties: %v, %v, requests with the tokens %q", name, err, posting, seen.tokens())
 		}
 	}
-	// Once it has signed, a client goes on signing.
+	// A client that has signed its reads once continues to sign them.
 	c, seen := clientOf(t, strings.Replace(r.URL, "127.0.0.1", "localhost", 1), key, client.Options{})
 	if err := read(c); err != nil {
 		t.Fatal(err)
 	}
-	seen.say(map[string]any{"reads": "open", "url": r.URL})
+	seen.setDocument(map[string]any{"reads": "open", "url": r.URL})
 	if err := read(c); err != nil {
 		t.Fatal(err)
 	}
@@ -187,8 +189,8 @@ func TestTokensGoToTheRelayThatWasMeant(t *testing.T) {
 	}
 }
 
-// TestRefusedTokensAreReplaced: a wrong clock is set right, a token that the connection doubled is signed anew, and a
-// relay that was open when it was asked is asked again.
+// TestRefusedTokensAreReplaced: after a refused read the client sends a new token. The relay refuses reads because the
+// client's clock is wrong, because the transport has sent the request twice, and because the relay has become private.
 func TestRefusedTokensAreReplaced(t *testing.T) {
 	r := startPrivate(t)
 	key := newKey(t)
@@ -208,35 +210,35 @@ func TestRefusedTokensAreReplaced(t *testing.T) {
 	}
 	c, seen := clientOf(t, r.URL, key, client.Options{Now: func() time.Time { return time.Now().Add(-4 * time.Minute) }})
 	if _, err := c.Agents(t.Context(), client.AgentQuery{}); err != nil || len(seen.tokens()) != 2 {
-		t.Errorf("a clock four minutes behind: %v, asked %d times", err, len(seen.tokens()))
+		t.Errorf("a clock four minutes behind: %v, %d requests", err, len(seen.tokens()))
 	}
 	c, seen = clientOf(t, r.URL, key, client.Options{Now: func() time.Time { return time.Now().Add(6 * time.Minute) }})
 	if _, err := c.Agents(t.Context(), client.AgentQuery{}); !hasCode(err, envelope.CodeUnauthorized) || !strings.Contains(err.Error(), "set this machine's clock") || len(seen.tokens()) != 1 {
-		t.Errorf("a clock six minutes ahead: %v, asked %d times", err, len(seen.tokens()))
+		t.Errorf("a clock six minutes ahead: %v, %d requests", err, len(seen.tokens()))
 	}
 	c, seen = clientOf(t, r.URL, key, client.Options{})
-	seen.say(map[string]any{"reads": "open"})
+	seen.setDocument(map[string]any{"reads": "open"})
 	if _, err := c.Agents(t.Context(), client.AgentQuery{}); err != nil {
 		t.Fatal(err)
 	}
-	seen.say(nil)
+	seen.setDocument(nil)
 	if err := inbox(c); err != nil {
-		t.Errorf("a relay that was open: %v", err)
+		t.Errorf("a relay that has become private: %v", err)
 	}
-	doubled := &doubling{}
+	doubled := &doublingTransport{}
 	c, err := client.New(r.URL, key, client.Options{HTTPClient: &http.Client{Transport: doubled}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := inbox(c); err != nil || doubled.lost != 1 {
-		t.Errorf("a lost answer: %v, %d lost", err, doubled.lost)
+		t.Errorf("a request that was sent twice: %v, %d lost responses", err, doubled.lost)
 	}
 }
 
-// doubling loses the first answer to a read of events and sends the request again, as a transport may do by itself.
-type doubling struct{ lost int }
+// doublingTransport loses the first response to a read of events and sends the request again. Transports may do so.
+type doublingTransport struct{ lost int }
 
-func (d *doubling) RoundTrip(r *http.Request) (*http.Response, error) {
+func (d *doublingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Path == "/events" && r.Method == http.MethodGet && d.lost == 0 {
 		d.lost++
 		lost, err := http.DefaultTransport.RoundTrip(r.Clone(r.Context()))
@@ -250,8 +252,8 @@ func (d *doubling) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// TestOpenRelaysGetTokensOfFollow: at an open relay only the polls of Follow are signed, and their tokens name that
-// relay.
+// TestOpenRelaysGetTokensOfFollow: at an open relay the polls of Follow are signed, and a read of the directory is not.
+// The tokens have the relay's origin as their audience.
 func TestOpenRelaysGetTokensOfFollow(t *testing.T) {
 	r, err := newRealRelay(relay.ToAll)
 	if err != nil {
@@ -259,7 +261,7 @@ func TestOpenRelaysGetTokensOfFollow(t *testing.T) {
 	}
 	t.Cleanup(r.Close)
 	key := newKey(t)
-	if _, _, err := through(t, r.URL, key, http.DefaultTransport.RoundTrip).Post(t.Context(), request); err != nil {
+	if _, _, err := newClientVia(t, r.URL, key, http.DefaultTransport.RoundTrip).Post(t.Context(), request); err != nil {
 		t.Fatal(err)
 	}
 	c, seen := clientOf(t, r.URL, key, client.Options{})
@@ -271,7 +273,7 @@ func TestOpenRelaysGetTokensOfFollow(t *testing.T) {
 	}
 	tokens := seen.tokens()
 	if len(tokens) != 2 || tokens[1] != "" {
-		t.Fatalf("asked with %q", tokens)
+		t.Fatalf("requests with the tokens %q; want one for Follow, none for Agents", tokens)
 	}
 	text, err := base64.RawURLEncoding.DecodeString(strings.TrimPrefix(tokens[0], "Agora "))
 	if err != nil || !strings.Contains(string(text), `"aud":"`+r.URL+`"`) || !strings.Contains(string(text), string(key.DID())) {
@@ -284,18 +286,19 @@ func TestOpenRelaysGetTokensOfFollow(t *testing.T) {
 		key      envelope.Signer
 	}{
 		"another relay": {r.URL, map[string]any{"reads": "open", "url": "https://relay.example"}, key}, "no url": {r.URL, map[string]any{"reads": "open"}, key},
-		"no word": {r.URL, map[string]any{"url": r.URL}, key}, "another name": {strings.Replace(r.URL, "127.0.0.1", "localhost", 1), nil, key},
-		"a user in the URL": {withUser, nil, key}, "nobody": {r.URL, nil, nil},
+		"no reads": {r.URL, map[string]any{"url": r.URL}, key}, "another name": {strings.Replace(r.URL, "127.0.0.1", "localhost", 1), nil, key},
+		"a user in the URL": {withUser, nil, key}, "no signer": {r.URL, nil, nil},
 	} {
 		c, seen := clientOf(t, test.url, test.key, client.Options{})
-		seen.say(test.document)
+		seen.setDocument(test.document)
 		if err := followOne(t, c); err != nil || strings.Contains(strings.Join(seen.tokens(), " "), "Agora") {
 			t.Errorf("%s: %v, %q", name, err, seen.tokens())
 		}
 	}
 }
 
-// TestProxiesMayRefuseTokens: a proxy that refuses an unknown Authorization does not stop a reader of an open relay.
+// TestProxiesMayRefuseTokens: a proxy in front of an open relay refuses the Authorization header. The reader then sends
+// unsigned polls.
 func TestProxiesMayRefuseTokens(t *testing.T) {
 	r, err := newRealRelay(relay.ToAll)
 	if err != nil {
@@ -303,12 +306,12 @@ func TestProxiesMayRefuseTokens(t *testing.T) {
 	}
 	t.Cleanup(r.Close)
 	key := newKey(t)
-	if _, _, err := through(t, r.URL, key, http.DefaultTransport.RoundTrip).Post(t.Context(), request); err != nil {
+	if _, _, err := newClientVia(t, r.URL, key, http.DefaultTransport.RoundTrip).Post(t.Context(), request); err != nil {
 		t.Fatal(err)
 	}
 	for _, status := range []int{401, 403, 431} {
 		signed := 0
-		c := through(t, r.URL, key, func(q *http.Request) (*http.Response, error) {
+		c := newClientVia(t, r.URL, key, func(q *http.Request) (*http.Response, error) {
 			if q.Header.Get("Authorization") != "" {
 				signed++
 				return response(status, `{"ok":false,"error":"UNAUTHORIZED","message":"who are you?"}`), nil
@@ -323,7 +326,7 @@ func TestProxiesMayRefuseTokens(t *testing.T) {
 	}
 }
 
-// followOne follows everything from the oldest event on until one has arrived.
+// followOne follows from the oldest event until one event has arrived.
 func followOne(t *testing.T, c *client.Client) error {
 	enough := errors.New("enough")
 	err := c.Follow(t.Context(), client.FollowOptions{FromOldest: true},

@@ -15,8 +15,8 @@ import (
 	"github.com/agora-relay/agora/store/sqlite"
 )
 
-// realRelay is a whole relay on a loopback socket, for the examples: what they show works against the real thing. The
-// tests beside them use the fake one, which can be made to fail in every way.
+// realRelay is a complete relay on a loopback socket. The examples use it, so they show code that works with a real
+// relay. Most tests use fakeRelay, which can simulate failures.
 type realRelay struct {
 	*httptest.Server
 	stop func() error
@@ -31,7 +31,7 @@ func startRelay() *realRelay {
 	return r
 }
 
-// newRealRelay returns a relay that shows directed messages to these.
+// newRealRelay starts a relay. reads says to whom the relay shows directed messages.
 func newRealRelay(reads relay.Visibility) (*realRelay, error) {
 	folder, err := os.MkdirTemp("", "agora")
 	if err != nil {
@@ -67,7 +67,7 @@ func newRealRelay(reads relay.Visibility) (*realRelay, error) {
 	}, nil
 }
 
-// Close answers the waiting polls, stops the relay and removes its data.
+// Close ends the waiting polls, stops the relay and deletes its data.
 func (r *realRelay) Close() {
 	if err := r.stop(); err != nil {
 		log.Fatal(err)

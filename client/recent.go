@@ -1,18 +1,20 @@
 package client
 
-// recent is a map that keeps its size newest keys. It is not safe for concurrent use.
+// recent is a map that keeps only the size keys that were added last. It is not safe for concurrent use.
 type recent[K comparable, V any] struct {
 	size   int
 	values map[K]V
-	order  []K // a ring once it is full
-	next   int // where the next key goes in the ring, over the oldest
+	order  []K // the keys in the order of arrival; a ring buffer once it has size keys
+	next   int // the index of the oldest key in the full ring buffer, which the next new key replaces
 }
 
+// newRecent returns an empty map for at most size keys.
 func newRecent[K comparable, V any](size int) *recent[K, V] {
 	return &recent[K, V]{size: size, values: make(map[K]V)}
 }
 
-// add sets a value and reports whether the key is new.
+// add sets the value of a key and reports whether the key is new. If the map is full, a new key replaces the oldest
+// one.
 func (r *recent[K, V]) add(key K, value V) bool {
 	_, known := r.values[key]
 	r.values[key] = value
@@ -28,6 +30,7 @@ func (r *recent[K, V]) add(key K, value V) bool {
 	return !known
 }
 
+// get returns the value of a key, and whether the map has the key.
 func (r *recent[K, V]) get(key K) (V, bool) {
 	value, known := r.values[key]
 	return value, known

@@ -13,10 +13,10 @@ func TestRecentForgetsTheOldest(t *testing.T) {
 		}
 	}
 	if len(r.values) != 3 || len(r.order) != 3 {
-		t.Errorf("kept %d values and %d keys of at most 3", len(r.values), len(r.order))
+		t.Errorf("the map has %d values and %d keys, want 3", len(r.values), len(r.order))
 	}
 	r.add(4, "y")
 	if value, ok := r.get(4); !ok || value != "y" {
-		t.Errorf("got %q, %v; a known key takes the newer value", value, ok)
+		t.Errorf("got %q, %v; want the newer value of the key", value, ok)
 	}
 }

@@ -17,34 +17,36 @@ import (
 // RequestOptions describe the wanted service. Only Intent is required.
 type RequestOptions struct {
 	Intent      string
-	Params      any // marshaled as JSON; a json.RawMessage is sent unchanged
+	Params      any // encoded as JSON; a json.RawMessage is sent unchanged
 	Title       string
 	Description string
-	Constraints *envelope.Constraints // Accept refuses offers that break them
-	Recipient   didkey.DID            // the only agent who may offer; empty: any
-	Seal        bool                  // only Recipient can read the REQUEST and what follows; intent is not encrypted
-	AllowPlain  bool                  // with Seal: accept answers that are not sealed too
-	TTL         time.Duration         // whole seconds for which the relay keeps the REQUEST; 0: 24 h
+	Constraints *envelope.Constraints // Accept rejects offers that break them
+	Recipient   didkey.DID            // the only agent that may make an offer; empty: every agent
+	Seal        bool                  // encrypt the REQUEST (except its intent) and all later messages of the thread
+	AllowPlain  bool                  // with Seal: accept answers in plaintext too
+	TTL         time.Duration         // how long the relay keeps the REQUEST, in whole seconds; 0: 24 h
 
-	// Thread is the id of the thread that Request opens, see NewThread; empty: a new id. Save the id before Request.
-	// After a crash, Request with the same id and the same options continues with the thread that it had opened.
+	// Thread is the id of the thread that Request opens, see NewThread; empty: a new id. Save the id before you call
+	// Request. After a crash, call Request with the same id and the same options to continue the thread.
 	Thread string
 }
 
-// NewThread returns a new id for RequestOptions.Thread: 1 to 128 letters, digits or ._:~- as every thread id.
+// NewThread returns a new id for RequestOptions.Thread. Every thread id has 1 to 128 characters: letters, digits and
+// ._:~- with a letter or a digit at the start.
 func NewThread() string { return envelope.NewID("thread", time.Now()) }
 
-// Request opens a thread with a REQUEST. With ErrUnknownOutcome it returns the Call as well: if the relay did store the
-// REQUEST, offers will come.
+// Request opens a thread: it posts a REQUEST. With ErrUnknownOutcome it also returns the Call, because the relay may
+// have stored the REQUEST, and then there will be offers.
 //
-// If this identity has already opened the thread opts.Thread, Request posts nothing and returns its Call as Resume
-// does, whatever the thread's state is; see Call.State. That holds as long as the relay remembers the thread, by
-// default for 24 h after its last message. Later the same id opens a new thread. If the thread was opened with another
-// intent, recipient or Seal, Request returns the relay's refusal: CodeInvalidTransition.
+// If this identity has already opened the thread opts.Thread, the relay refuses a second REQUEST. Request then returns
+// the Call of the existing thread as Resume does, in any state of the thread; see Call.State. This works as long as the
+// relay remembers the thread, by default for 24 h after the thread's last message. Later the same id opens a new
+// thread. If the thread was opened with another intent, recipient or Seal, Request returns the relay's error,
+// CodeInvalidTransition.
 //
-// Other errors are Post's.
+// Other errors: those of Post.
 func (c *Client) Request(ctx context.Context, opts RequestOptions) (*Call, error) {
-	// The thread's id is the request_id too, because some agents leave out the thread and answer by request_id alone.
+	// The request_id is the id of the thread, because some agents omit the thread in their answers.
 	payload := envelope.Request{RequestID: opts.Thread, Intent: opts.Intent, Title: opts.Title,
 		Description: opts.Description, Constraints: opts.Constraints}
 	if opts.Params != nil {
@@ -58,7 +60,7 @@ func (c *Client) Request(ctx context.Context, opts RequestOptions) (*Call, error
 		TTL: opts.TTL, Seal: opts.Seal})
 	refusal, ok := errors.AsType[*envelope.Error](err)
 	if ok && refusal.Code == envelope.CodeInvalidTransition && opts.Thread != "" {
-		return c.requested(ctx, opts, &payload, err)
+		return c.continueRequest(ctx, opts, &payload, err)
 	}
 	if err != nil && !errors.Is(err, ErrUnknownOutcome) {
 		return nil, err
@@ -68,17 +70,17 @@ func (c *Client) Request(ctx context.Context, opts RequestOptions) (*Call, error
 	return call, err
 }
 
-// requested returns the Call of a thread that an earlier Request opened. refused is the relay's refusal of this
-// Request.
-func (c *Client) requested(
+// continueRequest returns the Call of a thread that an earlier Request opened. refused is the relay's error for the
+// present Request. It is returned if the thread was opened with other options.
+func (c *Client) continueRequest(
 	ctx context.Context, opts RequestOptions, payload *envelope.Request, refused error,
 ) (*Call, error) {
-	record, err := c.mine(ctx, opts.Thread)
+	record, err := c.ownThread(ctx, opts.Thread)
 	if err != nil {
-		return nil, fmt.Errorf("%w; and continuing that thread failed: %w", refused, err)
+		return nil, fmt.Errorf("%w; continuing the thread failed: %w", refused, err)
 	}
 	known := Known{Thread: opts.Thread, RequestID: opts.Thread, Recipient: opts.Recipient}
-	if e := record.Request(); e != nil { // another program may have chosen another request_id
+	if e := record.Request(); e != nil { // another program may have opened the thread with another request_id
 		known.RequestID = e.RequestID
 	}
 	call, err := c.resume(record, known)
@@ -101,33 +103,36 @@ func (c *Client) requested(
 // Known is what a program has saved about a thread that it opened. Only Thread is required.
 type Known struct {
 	Thread string
-	// RequestID and Recipient are those of the REQUEST. They are needed if the relay no longer shows the REQUEST: only
-	// messages signed by this client's own identity prove whom it asked, and for what.
+	// RequestID and Recipient are the request_id and the recipient of the REQUEST. Set them if the relay no longer
+	// shows the REQUEST. The client does not take them from the relay's record, because the record is not signed.
 	RequestID string
 	Recipient didkey.DID
 }
 
 // ErrUnproven is in the error of Resume if the relay shows neither the REQUEST nor the ACCEPT of this client. Then only
-// the relay's unsigned record would say which request the thread is about. Use ResumeKnown instead.
-var ErrUnproven = errors.New("client: the relay shows no message that this client has signed for the request")
+// the relay's record would say which request the thread is about, and the record is not signed. Use ResumeKnown
+// instead.
+var ErrUnproven = errors.New("client: the relay shows no message of this client that proves its request; " +
+	"use ResumeKnown with the request_id")
 
-// Resume returns the Call of a thread that this client's identity has opened, in its present state.
+// Resume returns the Call of a thread that this client's identity has opened. The thread may be in any state.
 // Errors: *envelope.Error, most often CodeThreadNotFound; ErrUnproven.
 func (c *Client) Resume(ctx context.Context, threadID string) (*Call, error) {
 	return c.ResumeKnown(ctx, Known{Thread: threadID})
 }
 
-// ResumeKnown is Resume for a caller that knows more than the thread's id.
+// ResumeKnown is Resume for a caller that has saved more than the thread's id. It needs no message of this client in
+// the relay if known.RequestID is set.
 func (c *Client) ResumeKnown(ctx context.Context, known Known) (*Call, error) {
-	record, err := c.mine(ctx, known.Thread)
+	record, err := c.ownThread(ctx, known.Thread)
 	if err != nil {
 		return nil, err
 	}
 	return c.resume(record, known)
 }
 
-// mine returns the record of a thread that this client's identity has opened.
-func (c *Client) mine(ctx context.Context, threadID string) (*Thread, error) {
+// ownThread reads a thread that this client's identity has opened.
+func (c *Client) ownThread(ctx context.Context, threadID string) (*Thread, error) {
 	me, err := c.me()
 	if err != nil {
 		return nil, err
@@ -136,7 +141,7 @@ func (c *Client) mine(ctx context.Context, threadID string) (*Thread, error) {
 }
 
 // resume returns the Call of record. It takes the agent and the request from known and from envelopes that this client
-// signed, because the record itself is not signed. The record only selects one of our own requests.
+// has signed, because the record itself is not signed. The record only selects one of this client's own requests.
 func (c *Client) resume(record *Thread, known Known) (*Call, error) {
 	record.RequestID = cmp.Or(known.RequestID, record.RequestID)
 	call := &Call{Thread: record.ID, client: c, me: record.Client,
@@ -144,26 +149,27 @@ func (c *Client) resume(record *Thread, known Known) (*Call, error) {
 	request := record.Request()
 	if request != nil {
 		call.recipient = request.Recipient
-		if !closed(request) { // if it is, the caller has to use Call.Limit
+		if !closed(request) { // else the caller has to set the constraints with Call.Limit
 			call.request = new(envelope.Request)
 			if err := request.DecodePayload(call.request); err != nil {
-				return nil, fmt.Errorf("client: the REQUEST of thread %s: %w", record.ID, err)
+				return nil, fmt.Errorf("client: the REQUEST of thread %s is malformed: %w", record.ID, err)
 			}
 		}
 	}
-	if accepted := call.learn(record); !accepted && request == nil && known.RequestID == "" {
+	if accepted := call.findAccepted(record); !accepted && request == nil && known.RequestID == "" {
 		return nil, fmt.Errorf("%w: thread %s", ErrUnproven, record.ID)
 	}
 	call.resumeSeal(record)
 	return call, nil
 }
 
-// learn finds in the events of record which offer this client has accepted. It reports whether there is an ACCEPT.
-func (call *Call) learn(record *Thread) (accepted bool) {
+// findAccepted sets call.agent to the agent whose offer this client has accepted, according to the events of record. It
+// reports whether there is an ACCEPT of this client.
+func (call *Call) findAccepted(record *Thread) (accepted bool) {
 	for _, e := range record.Events {
 		if e.Type == envelope.TypeAccept && e.Sender.ID == call.me && e.RequestID == call.requestID {
 			accepted = true
-			if call.agent = e.Recipient; call.agent == "" { // valid if only one agent has offered
+			if call.agent = e.Recipient; call.agent == "" { // allowed if only one agent has an open offer
 				call.agent = call.onlyOffer(record.Events)
 			}
 		}
@@ -171,7 +177,8 @@ func (call *Call) learn(record *Thread) (accepted bool) {
 	return accepted
 }
 
-// onlyOffer returns the agent whose verified OFFER is open, if there is exactly one such agent.
+// onlyOffer returns the only agent with an open OFFER among the verified events, or "" if there is none or more than
+// one. An offer is open unless the agent has sent an ERROR after it.
 func (call *Call) onlyOffer(events []*envelope.Envelope) didkey.DID {
 	var open []didkey.DID
 	for _, e := range events {
@@ -191,40 +198,40 @@ func (call *Call) onlyOffer(events []*envelope.Envelope) didkey.DID {
 	return open[0]
 }
 
-// CallState is the present state of a Call.
+// CallState is the state of a Call at the time of Call.State.
 type CallState struct {
-	Thread   string       // the thread's id, as Resume needs it
+	Thread   string       // the thread's id, for Resume
 	State    thread.State // PENDING, ACTIVE, COMPLETED or ERROR, as the relay claims
-	Agent    didkey.DID   // the agent that this client's own signed ACCEPT names; empty: no ACCEPT is known
-	Offers   int          // how many offers are open, as the relay claims
-	Deadline time.Time    // when the relay will end the thread, by its clock; zero if the thread has ended
+	Agent    didkey.DID   // the agent in this client's own signed ACCEPT; empty: no ACCEPT is known
+	Offers   int          // the number of open offers, as the relay claims
+	Deadline time.Time    // when the relay will end the thread, by the relay's clock; zero if the thread has ended
 }
 
-// State asks the relay for the state of the thread. After an Accept with ErrUnknownOutcome, State and Agent say whether
-// the relay has the ACCEPT; if it has, Result can be called.
-// Errors: *envelope.Error, CodeThreadNotFound if the relay does not have the REQUEST, or has forgotten the thread.
+// State reads the state of the thread from the relay. After an Accept with ErrUnknownOutcome, the fields State and
+// Agent of the CallState show whether the relay has the ACCEPT. If it has, Result can be called. Errors:
+// *envelope.Error, such as CodeThreadNotFound if the relay does not have the thread, or no longer has it.
 func (call *Call) State(ctx context.Context) (CallState, error) {
 	record, err := call.client.Thread(ctx, call.Thread, call.me)
 	if err != nil {
 		return CallState{}, err
 	}
-	call.learn(record)
+	call.findAccepted(record)
 	return CallState{Thread: call.Thread, State: record.State, Agent: call.agent, Offers: len(record.Offers),
 		Deadline: record.Deadline}, nil
 }
 
-// maxCollected is how many offers Collect returns at most. Agora's relay allows 100 in a thread.
+// maxCollected is the largest number of offers that Collect returns. The relay of this module allows 100 in a thread.
 const maxCollected = 1000
 
-// Collect waits for d and returns all offers, those already made included, in the order in which they arrived. To have
-// none is not an error. It returns earlier after 1000 offers, and if Offers fails: then with the offers so far and the
-// error.
+// Collect waits for the time d and returns all offers in the order in which they arrived, including the offers that
+// were made before. It is not an error if there are none. Collect returns before d is over if it has 1000 offers, if an
+// offer has been accepted, or if Offers fails. In the last case it returns the offers so far and the error.
 func (call *Call) Collect(ctx context.Context, d time.Duration) ([]Offer, error) {
 	within, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	var all []Offer
 	for offer, err := range call.Offers(within) {
-		if err != nil && within.Err() != nil && ctx.Err() == nil { // the time is over
+		if err != nil && within.Err() != nil && ctx.Err() == nil { // d is over
 			return all, nil
 		}
 		if err != nil {

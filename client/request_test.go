@@ -25,8 +25,8 @@ func (p *parties) wantState(call *client.Call, state thread.State, agent didkey.
 	}
 }
 
-// TestRequestAgain crashes after each step of a call. The next process knows only the thread's id and calls Request
-// again.
+// TestRequestAgain simulates a crash after each step of a call. The next process knows only the thread's id and the
+// options, and calls Request again.
 func TestRequestAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)
@@ -41,7 +41,7 @@ func TestRequestAgain(t *testing.T) {
 				t.Fatalf("%+v, %v", call, err)
 			}
 			if n := len(p.relay.all()); before > 0 && n != before {
-				t.Fatalf("%d events, there were %d", n, before)
+				t.Fatalf("the relay has %d events, it had %d before", n, before)
 			}
 			return call
 		}
@@ -54,8 +54,8 @@ func TestRequestAgain(t *testing.T) {
 		offer := func(agent *client.Client, price float64) {
 			p.post(agent, again(), envelope.Draft{Payload: envelope.Offer{RequestID: opts.Thread, Price: &envelope.Price{Amount: price, Currency: "USD"}}})
 		}
-		offer(p.theirs, 2)
-		offer(p.byHand, 0.5)
+		offer(p.strangerClient, 2)
+		offer(p.agentClient, 0.5)
 		p.wantState(again(), thread.Pending, "", 2)
 		call := again()
 		offers, err := call.Collect(t.Context(), time.Second)
@@ -69,7 +69,7 @@ func TestRequestAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.wantState(again(), thread.Active, p.agent.DID(), 2)
-		p.post(p.byHand, call, envelope.Draft{Payload: envelope.Result{RequestID: opts.Thread, Status: "success"}})
+		p.post(p.agentClient, call, envelope.Draft{Payload: envelope.Result{RequestID: opts.Thread, Status: "success"}})
 		p.wantState(again(), thread.Completed, p.agent.DID(), 2)
 		if result, err := again().Result(t.Context()); err != nil || result.Status != "success" {
 			t.Errorf("%v, %v", result, err)
@@ -77,7 +77,7 @@ func TestRequestAgain(t *testing.T) {
 	})
 }
 
-// TestRequestWithATakenThread: one id opens one thread for each client.
+// TestRequestWithATakenThread: a client can open only one thread with an id. Another client can use the same id.
 func TestRequestWithATakenThread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)
@@ -95,7 +95,7 @@ func TestRequestWithATakenThread(t *testing.T) {
 			}
 		}
 		// Another client's thread with this id is another thread.
-		if call, err := p.theirs.Request(t.Context(), opts); err != nil {
+		if call, err := p.strangerClient.Request(t.Context(), opts); err != nil {
 			t.Error(err)
 		} else if state, err := call.State(t.Context()); err != nil || state.State != thread.Pending {
 			t.Errorf("%+v, %v", state, err)
@@ -103,7 +103,7 @@ func TestRequestWithATakenThread(t *testing.T) {
 	})
 }
 
-// TestRequestAgainWithoutItsRequest: the relay has the thread, but its REQUEST has expired or is sealed.
+// TestRequestAgainWithoutItsRequest calls Request again for a thread whose REQUEST has expired or is sealed.
 func TestRequestAgainWithoutItsRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)
@@ -121,24 +121,24 @@ func TestRequestAgainWithoutItsRequest(t *testing.T) {
 				t.Fatalf("%s: %+v, %v", name, call, err)
 			}
 			price := envelope.Offer{RequestID: opts.Thread, Price: &envelope.Price{Amount: 2, Currency: "USD"}}
-			p.post(p.byHand, call, envelope.Draft{Payload: price, Recipient: p.me.DID(), Seal: opts.Seal})
+			p.post(p.agentClient, call, envelope.Draft{Payload: price, Recipient: p.me.DID(), Seal: opts.Seal})
 			offer, err := firstOffer(t.Context(), call)
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
 			if err := call.Accept(t.Context(), offer); !errors.Is(err, client.ErrUnacceptable) || !strings.Contains(err.Error(), "max_cost_usd") {
-				t.Errorf("%s: the constraints are lost: %v", name, err)
+				t.Errorf("%s: accepting an offer above the budget: got %v, want ErrUnacceptable", name, err)
 			}
 		}
 	})
 }
 
-// TestStateSettlesAnAccept: the answer to an ACCEPT is lost. State shows that the relay has the ACCEPT.
+// TestStateSettlesAnAccept: the response to an ACCEPT is lost. State shows that the relay has the ACCEPT.
 func TestStateSettlesAnAccept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)
 		call, id := p.request(client.RequestOptions{})
-		p.post(p.byHand, call, envelope.Draft{Payload: envelope.Offer{RequestID: id}})
+		p.post(p.agentClient, call, envelope.Draft{Payload: envelope.Offer{RequestID: id}})
 		offer, err := firstOffer(t.Context(), call)
 		if err != nil {
 			t.Fatal(err)
@@ -154,7 +154,7 @@ func TestStateSettlesAnAccept(t *testing.T) {
 		}
 		p.relay.setHook(nil)
 		p.wantState(call, thread.Active, p.agent.DID(), 1)
-		p.post(p.byHand, call, envelope.Draft{Payload: envelope.Result{RequestID: id, Status: "success"}})
+		p.post(p.agentClient, call, envelope.Draft{Payload: envelope.Result{RequestID: id, Status: "success"}})
 		if _, err := call.Result(t.Context()); err != nil {
 			t.Error(err)
 		}
@@ -170,11 +170,11 @@ func TestCollect(t *testing.T) {
 		}
 		began := time.Now()
 		if offers, err := call.Collect(t.Context(), 3*time.Second); err != nil || len(offers) != 0 || time.Since(began) != 3*time.Second {
-			t.Errorf("nobody offers: %v, %v after %v", offers, err, time.Since(began))
+			t.Errorf("no offers: %v, %v after %v", offers, err, time.Since(began))
 		}
-		offer(p.byHand)
-		time.AfterFunc(5*time.Second, func() { offer(p.theirs) })
-		time.AfterFunc(20*time.Second, func() { offer(p.byHand) })
+		offer(p.agentClient)
+		time.AfterFunc(5*time.Second, func() { offer(p.strangerClient) })
+		time.AfterFunc(20*time.Second, func() { offer(p.agentClient) })
 		offers, err := call.Collect(t.Context(), 10*time.Second)
 		if err != nil || len(offers) != 2 || offers[0].Agent != p.agent.DID() || offers[1].Agent != p.stranger.DID() {
 			t.Errorf("%v, %v", offers, err)
@@ -182,12 +182,12 @@ func TestCollect(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if offers, err := call.Collect(ctx, time.Minute); !errors.Is(err, context.DeadlineExceeded) || len(offers) != 2 {
-			t.Errorf("the caller leaves: %v, %v", offers, err)
+			t.Errorf("ctx ends first: %v, %v", offers, err)
 		}
 		time.Sleep(time.Hour)
 		offers, err = call.Collect(t.Context(), time.Minute)
 		if failed, _ := errors.AsType[*client.AgentError](err); failed == nil || failed.Code != envelope.AgentTimeout || len(offers) != 3 {
-			t.Errorf("the thread is over: %v, %v", offers, err)
+			t.Errorf("the thread has timed out: %v, %v", offers, err)
 		}
 	})
 }

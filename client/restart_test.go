@@ -17,7 +17,7 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// TestServeCrash kills the agent between ACCEPT and RESULT; all the next process has is the cursor file, or nothing.
+// TestServeCrash stops the agent between ACCEPT and RESULT and starts it again, with the saved cursor or without one.
 func TestServeCrash(t *testing.T) {
 	t.Run("cursor file", func(t *testing.T) { testServeCrash(t, client.FileCursor(filepath.Join(t.TempDir(), "cursor"))) })
 	t.Run("nothing", func(t *testing.T) { testServeCrash(t, nil) })
@@ -48,14 +48,14 @@ func testServeCrash(t *testing.T, cursor client.CursorStore) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		idle, _ := p.request(client.RequestOptions{}) // an offer that is still open, behind the ACCEPT
+		idle, _ := p.request(client.RequestOptions{}) // a thread with an open offer, after the ACCEPT
 		if _, err := firstOffer(t.Context(), idle); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
 		stop()
 		if n := p.count(envelope.TypeResult); n != 1 || works.Load() != 2 {
-			t.Fatalf("before the crash: %d results, %d works", n, works.Load())
+			t.Fatalf("before the crash: %d results, %d calls of Work", n, works.Load())
 		}
 		stop = p.serve(client.ServeOptions{Cursor: cursor}, handler)
 		if result, err := call.Result(t.Context()); err != nil || string(result.Output) != "2" {
@@ -67,12 +67,12 @@ func testServeCrash(t *testing.T, cursor client.CursorStore) {
 		time.Sleep(time.Hour)
 		stop()
 		if works.Load() != 3 || p.count(envelope.TypeResult) != 2 || p.count(envelope.TypeOffer) != 3 || p.count(envelope.TypeError) != 0 {
-			t.Errorf("in all %d works, %d results, %d offers, %d errors", works.Load(), p.count(envelope.TypeResult), p.count(envelope.TypeOffer), p.count(envelope.TypeError))
+			t.Errorf("in total %d calls of Work, %d results, %d offers, %d errors", works.Load(), p.count(envelope.TypeResult), p.count(envelope.TypeOffer), p.count(envelope.TypeError))
 		}
 	})
 }
 
-// TestServeCursorWaits: a short job behind a long one does not move the cursor past the long one.
+// TestServeCursorWaits: while a long job runs, later short jobs do not move the saved cursor past the long job.
 func TestServeCursorWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)
@@ -109,20 +109,21 @@ func TestServeCursorWaits(t *testing.T) {
 			time.Sleep(time.Minute)
 		}
 		if got := saved(); got != before {
-			t.Errorf("the cursor went from %s to %s past a job in work", before, got)
+			t.Errorf("the cursor moved from %s to %s, past a job that is still running", before, got)
 		}
 		if _, err := call.Result(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
 		if got, want := saved(), p.relay.cursor(len(p.relay.all())); got != want {
-			t.Errorf("all is done, and the cursor stands at %s of %s", got, want)
+			t.Errorf("after all jobs the saved cursor is %s, want %s", got, want)
 		}
 		stop()
 	})
 }
 
-// TestServeShortRequest: the REQUEST lives ten seconds in the relay, the ACCEPT comes after a minute.
+// TestServeShortRequest: the REQUEST expires after ten seconds, and the ACCEPT comes after a minute. The agent still
+// knows the REQUEST, unless it was restarted in between.
 func TestServeShortRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, restart := range []bool{false, true} {
@@ -151,8 +152,9 @@ func TestServeShortRequest(t *testing.T) {
 	})
 }
 
-// TestServeThroughTrouble fails what the agent asks and posts for a long while; the work is done once and arrives once.
-func TestServeThroughTrouble(t *testing.T) {
+// TestServeRetries makes the agent's requests fail for 20 minutes after the work. The agent works once, and the RESULT
+// arrives once.
+func TestServeRetries(t *testing.T) {
 	for name, trouble := range map[string]func(n int32, r *http.Request, next http.RoundTripper) (*http.Response, error){
 		"everything fails, some answers are lost": func(n int32, r *http.Request, next http.RoundTripper) (*http.Response, error) {
 			if n%7 == 0 && r.Method == http.MethodPost {
@@ -196,7 +198,7 @@ func TestServeThroughTrouble(t *testing.T) {
 				}
 				time.Sleep(time.Hour)
 				if works.Load() != 1 || p.count(envelope.TypeResult) != 1 || p.count(envelope.TypeError) != 0 {
-					t.Errorf("%d works, %d results, %d errors", works.Load(), p.count(envelope.TypeResult), p.count(envelope.TypeError))
+					t.Errorf("%d calls of Work, %d results, %d errors", works.Load(), p.count(envelope.TypeResult), p.count(envelope.TypeError))
 				}
 				stop()
 			})
@@ -204,7 +206,8 @@ func TestServeThroughTrouble(t *testing.T) {
 	}
 }
 
-// TestServeOneThreadAtATime: after a restart the REQUEST and the ACCEPT of one thread come together.
+// TestServeOneThreadAtATime: after a restart the agent reads the REQUEST and the ACCEPT of one thread at the same time.
+// It works only once.
 func TestServeOneThreadAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)
@@ -235,7 +238,7 @@ func TestServeOneThreadAtATime(t *testing.T) {
 	})
 }
 
-// TestServeAnswersEarlyRequest: a request that came while the agent was down for a minute, before its first start.
+// TestServeAnswersEarlyRequest: the agent answers a REQUEST that was posted a minute before the agent's first start.
 func TestServeAnswersEarlyRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)
@@ -248,7 +251,8 @@ func TestServeAnswersEarlyRequest(t *testing.T) {
 	})
 }
 
-// TestServeBacklog: after a long absence an agent does not ask the relay about everything at once.
+// TestServeBacklog: an agent that starts with many unanswered REQUESTs sends only ServeOptions.Concurrency reads of
+// threads at a time.
 func TestServeBacklog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)
@@ -267,13 +271,14 @@ func TestServeBacklog(t *testing.T) {
 		stop := p.serve(client.ServeOptions{Concurrency: 4}, client.Handler{})
 		time.Sleep(time.Minute)
 		if most.Load() != 4 || p.count(envelope.TypeOffer) != 30 {
-			t.Errorf("asked %d at once, and made %d offers; want 4 and 30", most.Load(), p.count(envelope.TypeOffer))
+			t.Errorf("%d reads at a time and %d offers; want 4 and 30", most.Load(), p.count(envelope.TypeOffer))
 		}
 		stop()
 	})
 }
 
-// TestServeFullThread: that a thread has all its offers does not change, so the agent asks no more.
+// TestServeFullThread: the relay refuses an offer because the thread has the largest number of offers. That is
+// permanent, so the agent does not retry.
 func TestServeFullThread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)
@@ -298,7 +303,7 @@ func TestServeFullThread(t *testing.T) {
 	})
 }
 
-// offering reports whether r posts an OFFER, and leaves it as it was.
+// offering reports whether r posts an OFFER. It leaves the body of r readable.
 func offering(t *testing.T, r *http.Request) bool {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {

@@ -14,37 +14,38 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// run is the work of an agent on one thread because of one event. It belongs to the goroutine that handles the event;
-// other goroutines only call cancel and wait for ended.
+// run is what an agent does in one thread to handle one event: a REQUEST or an ACCEPT. Only the goroutine that handles
+// the event uses a run. Other goroutines only call cancel and wait for ended.
 type run struct {
-	agent   *agent
-	key     thread.Key
-	event   *envelope.Envelope
-	ctx     context.Context
-	cancel  context.CancelCauseFunc
-	ended   chan struct{}
-	quoted  *envelope.Offer  // an offer of Handler.Quote that is not posted yet
-	posting bool             // a post was tried
-	outcome envelope.Payload // the outcome of Handler.Work, kept so that a failing post does not repeat the work
-	seal    bool             // seal the answers, because the client seals
+	agent         *agent
+	key           thread.Key
+	event         *envelope.Envelope
+	ctx           context.Context
+	cancel        context.CancelCauseFunc
+	ended         chan struct{}    // closed when the run has ended
+	unpostedOffer *envelope.Offer  // the offer of Handler.Quote, until it is posted
+	triedPost     bool             // whether the run has tried to post a message
+	outcome       envelope.Payload // the RESULT or ERROR after the work; kept, so a retry of the post does not repeat the work
+	seal          bool             // whether answers are sealed; true if the client has sealed a message to this agent
 }
 
-// step reads the state of the thread and makes the next move, if it is the agent's turn. nil: there is nothing more to
-// do.
+// step reads the state of the thread. If the thread waits for this agent, step posts the agent's next message. It
+// returns nil if the event needs nothing more. After an error step can be called again.
 func (r *run) step() error {
-	asked := r.event.Type == envelope.TypeRequest
-	if !asked {
-		if err := take(r.ctx, r.agent.reads); err != nil {
+	isRequest := r.event.Type == envelope.TypeRequest
+	if !isRequest {
+		if err := acquireSlot(r.ctx, r.agent.readSlots); err != nil {
 			return err
 		}
 	}
 	record, err := r.agent.client.Thread(r.ctx, r.key.ID, r.key.Client)
-	if !asked {
-		<-r.agent.reads
+	if !isRequest {
+		<-r.agent.readSlots
 	}
-	if refusal, ok := errors.AsType[*envelope.Error](err); ok && refusal.Code == envelope.CodeThreadNotFound && r.invited() {
-		// A relay with signed reads shows the record to the thread's parties only. The agent is not one until it
-		// offers.
+	if refusal, ok := errors.AsType[*envelope.Error](err); ok &&
+		refusal.Code == envelope.CodeThreadNotFound && r.mayBeHidden() {
+		// A private relay shows the record of a thread only to its parties. If the REQUEST has no recipient, this agent
+		// is not a party before it has made an offer.
 		record, err = &Thread{Thread: thread.Thread{
 			ID: r.key.ID, Client: r.key.Client, State: thread.Pending, RequestID: r.event.RequestID,
 		}}, nil
@@ -55,9 +56,9 @@ func (r *run) step() error {
 	request := r.request(record)
 	r.seal = r.sealed(record, request)
 	switch {
-	case asked && record.State == thread.Pending && request != nil && !record.Offered(r.agent.me):
+	case isRequest && record.State == thread.Pending && request != nil && !record.Offered(r.agent.me):
 		return r.offer(request)
-	case !asked && record.State == thread.Active && record.Agent == r.agent.me:
+	case !isRequest && record.State == thread.Active && record.Agent == r.agent.me:
 		switch accept := r.acceptance(record); {
 		case accept == nil:
 		case closed(accept):
@@ -69,13 +70,15 @@ func (r *run) step() error {
 	return nil
 }
 
-// invited reports whether the event is a REQUEST to everybody, whose record the relay may not show us yet.
-func (r *run) invited() bool {
-	return r.event.Type == envelope.TypeRequest && r.event.Recipient == "" && r.agent.client.reading.signed()
+// mayBeHidden reports whether the relay may hide the thread's record from this agent: the event is a REQUEST without a
+// recipient, and the relay is private.
+func (r *run) mayBeHidden() bool {
+	return r.event.Type == envelope.TypeRequest && r.event.Recipient == "" && r.agent.client.readAuth.signed()
 }
 
-// request returns the client's REQUEST. The relay forgets it when its ttl is over, which may be before the offer is
-// accepted; so the agent remembers those it has seen. nil: lost, after a restart.
+// request returns the client's REQUEST. The relay deletes the REQUEST when its ttl ends, which may be before the client
+// accepts the offer. So the agent keeps the REQUESTs that it has seen. request returns nil if neither has the REQUEST,
+// for example after a restart of the agent.
 func (r *run) request(record *Thread) *envelope.Envelope {
 	a := r.agent
 	for _, e := range append(record.Events, r.event) {
@@ -90,7 +93,7 @@ func (r *run) request(record *Thread) *envelope.Envelope {
 	return known
 }
 
-// remember keeps a client's REQUEST.
+// remember keeps a client's REQUEST in memory, unless it is larger than maxRemembered.
 func (a *agent) remember(key thread.Key, request *envelope.Envelope) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -99,12 +102,12 @@ func (a *agent) remember(key thread.Key, request *envelope.Envelope) {
 	}
 }
 
-// maxRemembered bounds the size of a remembered REQUEST; maxWaiting bounds their number. A larger REQUEST is read from
-// the relay again, which works only until it expires there.
+// maxRemembered is the size in bytes of the largest REQUEST that an agent keeps in memory. It keeps at most maxAccepts
+// of them. An agent reads a larger REQUEST from the relay again, which works only until the REQUEST expires there.
 const maxRemembered = 32 << 10
 
-// acceptance returns the client's signed ACCEPT of our offer; nil: there is none. The relay's unsigned record is not
-// enough to start work.
+// acceptance returns the client's signed ACCEPT of this agent's offer, or nil if there is none. The relay's record is
+// not signed, so it is not enough to start work.
 func (r *run) acceptance(record *Thread) *envelope.Envelope {
 	for _, e := range append(record.Events, r.event) {
 		if e.Type == envelope.TypeAccept && r.byClient(e, record) {
@@ -114,42 +117,46 @@ func (r *run) acceptance(record *Thread) *envelope.Envelope {
 	return nil
 }
 
-// byClient reports whether e, of this thread, is from its client and meant for this agent among others.
+// byClient reports whether e is a message of the thread's client about the thread's request, and either names this
+// agent as its recipient or has no recipient.
 func (r *run) byClient(e *envelope.Envelope, record *Thread) bool {
 	return e.Sender.ID == r.key.Client && e.RequestID == record.RequestID &&
 		(e.Recipient == "" || e.Recipient == r.agent.me)
 }
 
-// offer answers a REQUEST with an OFFER or, if it is directed, with an ERROR; a stranger's ERROR to a broadcast one
-// would be refused.
+// offer answers a REQUEST with an OFFER. If there is no offer, it answers a directed REQUEST with an ERROR. It does not
+// answer a broadcast REQUEST then, because the relay would refuse an ERROR from an agent that has not offered.
 func (r *run) offer(request *envelope.Envelope) error {
 	offer, failed, err := r.quote(request)
 	switch {
 	case err != nil:
 		return err
 	case failed == nil:
-		r.quoted = &offer
+		r.unpostedOffer = &offer
 		offer.RequestID = request.RequestID
 		return r.post(offer)
 	case request.Recipient == "":
-		r.agent.client.log.Info("no offer is made", "thread", r.key.ID, "client", r.key.Client, "reason", failed)
+		r.agent.client.log.Info("the agent makes no offer",
+			"thread", r.key.ID, "client", r.key.Client, "reason", failed)
 		return nil
 	}
 	return r.post(failed.payload(request.RequestID))
 }
 
-// quote returns the handler's offer, or what to tell the client instead.
+// quote returns the handler's offer, or in failed the ERROR for the client if there is no offer. err means that r.ctx
+// has ended.
 func (r *run) quote(request *envelope.Envelope) (offer envelope.Offer, failed *AgentError, err error) {
 	if !r.agent.serves(request) {
 		return offer, &AgentError{Code: envelope.AgentIntentNotSupported,
-			Message: "this agent does " + strings.Join(r.agent.opts.Intents, ", ")}, nil
+			Message: "this agent only serves these intents: " + strings.Join(r.agent.opts.Intents, ", ")}, nil
 	}
 	job, failed := jobOf(request)
 	if failed != nil {
 		return offer, failed, nil
 	}
-	if r.quoted != nil && (r.quoted.ValidUntil == nil || r.agent.client.now().Before(*r.quoted.ValidUntil)) {
-		return *r.quoted, nil, nil
+	if r.unpostedOffer != nil &&
+		(r.unpostedOffer.ValidUntil == nil || r.agent.client.now().Before(*r.unpostedOffer.ValidUntil)) {
+		return *r.unpostedOffer, nil, nil
 	}
 	ctx, cancel := context.WithTimeout(r.ctx, r.agent.opts.QuoteTimeout)
 	defer cancel()
@@ -162,57 +169,63 @@ func (r *run) quote(request *envelope.Envelope) (offer envelope.Offer, failed *A
 	}
 	details, err := json.Marshal(map[string]float64{"min_required": price.Amount, "provided": *limits.MaxCostUSD})
 	return offer, &AgentError{Code: envelope.AgentInsufficientBudget, Details: details,
-		Message: fmt.Sprintf("this costs %v USD, and max_cost_usd is %v", price.Amount, *limits.MaxCostUSD)}, err
+		Message: fmt.Sprintf("the agent's price is %v USD, but max_cost_usd of the REQUEST is %v",
+			price.Amount, *limits.MaxCostUSD)}, err
 }
 
+// serves reports whether the REQUEST is for one of the agent's intents.
 func (a *agent) serves(request *envelope.Envelope) bool {
 	return slices.Contains(a.opts.Intents, request.PayloadString("intent"))
 }
 
+// jobOf returns the Job for a REQUEST, or the ERROR for the client if the payload cannot be read.
 func jobOf(request *envelope.Envelope) (Job, *AgentError) {
 	job := Job{Envelope: request}
 	if closed(request) {
 		return job, &notOpened
 	}
 	if err := request.DecodePayload(&job.Request); err != nil {
-		return job, &AgentError{Code: envelope.AgentInvalidRequest, Message: "the REQUEST's payload is not as the protocol has it"}
+		return job, &AgentError{Code: envelope.AgentInvalidRequest,
+			Message: "the payload of the REQUEST does not have the form that the protocol requires"}
 	}
 	return job, nil
 }
 
-// clockSkew is how far the relay's clock may be from ours before it refuses our messages (PROTOCOL §1); work goes on
-// that long after a thread's deadline, in case our clock is fast.
+// clockSkew is how far the relay's clock can differ from this machine's clock before the relay refuses this machine's
+// messages (PROTOCOL §1). Work may continue for this long after the thread's deadline, because this machine's clock may
+// be fast.
 const clockSkew = 5 * time.Minute
 
-// work does the job, once, and posts what came of it.
+// work does the job and posts the outcome. If the post fails, a further call only repeats the post.
 func (r *run) work(request *envelope.Envelope, deadline time.Time) error {
 	if r.outcome == nil {
 		if request == nil {
 			r.outcome = (&AgentError{Code: envelope.AgentUnavailable,
-				Message: "the REQUEST has expired, so the agent can no longer read it; ask again"}).payload("")
+				Message: "the REQUEST has expired, so the agent can no longer read it; send a new REQUEST"}).payload("")
 		} else if err := r.perform(request, deadline); err != nil {
 			return err
 		}
 	}
 	err := r.post(r.outcome)
-	if definite(err) && !raced(err) { // too large, say, or raw members that are no JSON
-		r.agent.client.log.Error("the outcome cannot be posted", "thread", r.key.ID, "client", r.key.Client, "error", err)
+	if permanent(err) && !threadMovedOn(err) { // for example: too large, or a raw member that is not valid JSON
+		r.agent.client.log.Error("the outcome of the work cannot be posted, so the client gets an ERROR",
+			"thread", r.key.ID, "client", r.key.Client, "error", err)
 		r.outcome = internalError.payload("")
 		return r.post(r.outcome)
 	}
 	return err
 }
 
-// perform calls Handler.Work and sets the outcome.
+// perform calls Handler.Work and sets r.outcome. An error means that r.ctx has ended.
 func (r *run) perform(request *envelope.Envelope, deadline time.Time) error {
 	job, failed := jobOf(request)
 	if failed == nil {
 		a := r.agent
 		a.queue.earn(r.key.Client)
-		if err := a.works.take(r.ctx, r.key.Client); err != nil {
+		if err := a.workSlots.acquire(r.ctx, r.key.Client); err != nil {
 			return err
 		}
-		defer a.works.give(r.key.Client)
+		defer a.workSlots.release(r.key.Client)
 		ctx, cancel := r.ctx, context.CancelFunc(func() {})
 		if !deadline.IsZero() {
 			ctx, cancel = context.WithTimeout(ctx, deadline.Sub(a.client.now())+clockSkew)
@@ -235,18 +248,18 @@ func (r *run) perform(request *envelope.Envelope, deadline time.Time) error {
 	return nil
 }
 
-// raced reports whether a post was refused because the thread had moved on meanwhile.
-func raced(err error) bool {
+// threadMovedOn reports whether the relay refused a post because the state of the thread has changed since it was read.
+func threadMovedOn(err error) bool {
 	refusal, ok := errors.AsType[*envelope.Error](err)
 	return ok && slices.Contains([]envelope.Code{envelope.CodeInvalidTransition, envelope.CodeForbidden,
 		envelope.CodeThreadNotFound, envelope.CodeDuplicateID}, refusal.Code)
 }
 
-// post sends a message to the client of the thread. If the relay limits the agent, an answer to a REQUEST is not
-// retried at once: it goes back into the queue, where another REQUEST may be more urgent. All other messages are
-// retried.
+// post sends a message to the client of the thread. If the relay refuses an answer to a REQUEST because of a limit
+// (429), post does not retry it: the REQUEST goes back into the queue, where another REQUEST may be more urgent. post
+// retries all other messages.
 func (r *run) post(payload envelope.Payload) error {
-	r.posting = true
+	r.triedPost = true
 	retryLimited := r.event.Type != envelope.TypeRequest
 	if retryLimited {
 		r.agent.pace.spend(time.Now())
@@ -256,8 +269,8 @@ func (r *run) post(payload envelope.Payload) error {
 	return err
 }
 
-// call calls a function of the handler. failed is the ERROR to send if it went wrong. err means that the run's ctx has
-// ended, and that nothing is to be sent.
+// call calls a function of the handler. failed is the ERROR for the client if the function failed or panicked. err
+// means that the context of the run has ended, so nothing is sent.
 func call[T any](
 	r *run, ctx context.Context, f func(context.Context, Job) (T, error), job Job,
 ) (result T, failed *AgentError, err error) {
@@ -281,8 +294,8 @@ func call[T any](
 	return result, &internalError, nil
 }
 
-// take waits for a slot; receiving from slots gives it back.
-func take(ctx context.Context, slots chan struct{}) error {
+// acquireSlot waits until it can send to slots. The caller receives from slots to release the slot.
+func acquireSlot(ctx context.Context, slots chan struct{}) error {
 	select {
 	case slots <- struct{}{}:
 		return nil
@@ -291,10 +304,12 @@ func take(ctx context.Context, slots chan struct{}) error {
 	}
 }
 
-// internalError says nothing of what went wrong; the log does.
-var internalError = AgentError{Code: envelope.AgentInternal, Message: "the agent failed; its operator can see why"}
+// internalError is the ERROR for the client after an internal failure. It does not contain the cause, because the cause
+// may be private. The log has the cause.
+var internalError = AgentError{Code: envelope.AgentInternal,
+	Message: "the agent failed; the agent's operator can find the reason in its log"}
 
-// payload returns e as an ERROR for the wire, where code and message must not be empty.
+// payload returns e as the payload of an ERROR. An ERROR needs a message, so the code replaces an empty message.
 func (e *AgentError) payload(requestID string) envelope.Failure {
 	message := e.Message
 	if message == "" {

@@ -12,17 +12,22 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// Sealed payloads (docs/SEALING.md). What is sealed to the client's own key is opened as it comes in, so that the rest
-// of the package reads it like any message. What does not open stays closed, and is never read as if it were plain.
+// Sealed payloads (docs/SEALING.md). A sealed payload is encrypted to the key of the recipient. To open a payload is to
+// decrypt it. The client opens payloads that are sealed to its own key when they arrive, so the rest of the package
+// reads them like plaintext payloads. A payload that cannot be opened stays sealed ("closed"). It is never read as if
+// it were plaintext.
 
 var (
-	// ErrPlain is in the error of Offers and Result if the agent answered a sealed request with a plain message.
-	ErrPlain = errors.New("client: the agent has answered a sealed request in plain; allow that to take its answers")
-	// ErrClosed is in the error of Offers and Result if an answer is sealed and cannot be opened with the client's key.
-	ErrClosed = errors.New("client: the agent's answer is sealed and does not open with this key")
+	// ErrPlain is in the error of Offers and Result if the agent answered a sealed request in plaintext.
+	ErrPlain = errors.New("client: the agent has answered a sealed request in plaintext; " +
+		"to accept such answers, allow plaintext answers")
+	// ErrClosed is in the error of Offers and Result if an answer is sealed and cannot be decrypted with the client's
+	// key.
+	ErrClosed = errors.New("client: the agent's answer is sealed and cannot be decrypted with this client's key")
 )
 
-// open returns e opened if it is sealed to the client, and as it came otherwise or if it does not open.
+// open returns e with its payload opened. It returns e unchanged if the payload is not sealed, is sealed to another
+// key, or cannot be opened.
 func (c *Client) open(e *envelope.Envelope) *envelope.Envelope {
 	opener, able := c.signer.(envelope.Opener)
 	if !e.Sealed() || c.signer == nil || e.Recipient != c.signer.DID() {
@@ -33,28 +38,29 @@ func (c *Client) open(e *envelope.Envelope) *envelope.Envelope {
 			return opened
 		}
 	}
-	if c.unopened.first(key{e.Sender.ID, e.ID}) {
-		c.log.Warn("a sealed message does not open with our key", "id", e.ID, "sender", e.Sender.ID)
+	if c.unopened.first(messageKey{e.Sender.ID, e.ID}) {
+		c.log.Warn("a sealed message cannot be decrypted with this client's key", "id", e.ID, "sender", e.Sender.ID)
 	}
 	return e
 }
 
-// once reports which messages were not reported before. It is safe for concurrent use.
+// once remembers messages, so that each one is logged only once. It is safe for concurrent use.
 type once struct {
 	mu   sync.Mutex
-	told *recent[key, struct{}] // nil: nothing yet
+	seen *recent[messageKey, struct{}] // nil: no messages yet
 }
 
-func (o *once) first(k key) bool {
+// first returns true in the first call with the message k, and false in later calls.
+func (o *once) first(k messageKey) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.told == nil {
-		o.told = newRecent[key, struct{}](memory)
+	if o.seen == nil {
+		o.seen = newRecent[messageKey, struct{}](seenLimit)
 	}
-	return o.told.add(k, struct{}{})
+	return o.seen.add(k, struct{}{})
 }
 
-// Request returns the thread's REQUEST, nil if the relay does not show it: it has expired, or is hidden.
+// Request returns the REQUEST of the thread, or nil if the relay does not show it because it has expired or is hidden.
 func (t *Thread) Request() *envelope.Envelope {
 	for _, e := range t.Events {
 		if e.Type == envelope.TypeRequest && e.Sender.ID == t.Client && e.RequestID == t.RequestID {
@@ -64,8 +70,8 @@ func (t *Thread) Request() *envelope.Envelope {
 	return nil
 }
 
-// Sealed reports whether the client and this agent have sealed anything to each other, as far as the relay shows it.
-// Then they go on so. Others who write into the thread do not matter.
+// Sealed reports whether any message between the thread's client and this agent is sealed, as far as the relay shows
+// their messages. If so, all their further messages are sealed. Messages of other senders in the thread are ignored.
 func (t *Thread) Sealed(agent didkey.DID) bool {
 	return slices.ContainsFunc(t.Events, func(e *envelope.Envelope) bool {
 		between := e.Sender.ID == t.Client && e.Recipient == agent || e.Sender.ID == agent && e.Recipient == t.Client
@@ -73,23 +79,25 @@ func (t *Thread) Sealed(agent didkey.DID) bool {
 	})
 }
 
-// resumeSeal learns from the relay's record how a resumed call is to go on.
+// resumeSeal sets Seal and sealDirected of a resumed call according to the messages that the relay shows.
 func (call *Call) resumeSeal(record *Thread) {
 	agent := cmp.Or(call.agent, call.recipient)
 	if request := record.Request(); request != nil {
 		call.Seal = request.Sealed()
-		call.private = agent != "" && record.Sealed(agent)
+		call.sealDirected = agent != "" && record.Sealed(agent)
 		return
 	}
 	call.Seal = agent != "" && record.Sealed(agent)
-	call.private = true
+	call.sealDirected = true
 }
 
-// closed reports whether the payload is sealed still.
+// closed reports whether the payload is sealed and was not opened.
 func closed(e *envelope.Envelope) bool { return e.Sealed() && !e.Opened }
 
-// readable returns handler for the messages that are not sealed to the client, or have opened.
-func (c *Client) readable(handler func(context.Context, *envelope.Envelope) error) func(context.Context, *envelope.Envelope) error {
+// readable returns handler, except that it skips messages that are sealed to the client and could not be opened.
+func (c *Client) readable(
+	handler func(context.Context, *envelope.Envelope) error,
+) func(context.Context, *envelope.Envelope) error {
 	return func(ctx context.Context, e *envelope.Envelope) error {
 		if closed(e) && c.signer != nil && e.Recipient == c.signer.DID() {
 			return nil
@@ -98,7 +106,8 @@ func (c *Client) readable(handler func(context.Context, *envelope.Envelope) erro
 	}
 }
 
-// checkSeal says why an answer of the agent's is not taken, nil if it is.
+// checkSeal returns an error if an answer is closed (ErrClosed), or is in plaintext although it must be sealed
+// (ErrPlain).
 func (call *Call) checkSeal(e *envelope.Envelope) error {
 	switch {
 	case closed(e):
@@ -109,18 +118,21 @@ func (call *Call) checkSeal(e *envelope.Envelope) error {
 	return nil
 }
 
-// Limit tells a resumed call what its REQUEST asked for, where the relay cannot: it no longer has the REQUEST, or that
-// is sealed and does not open for its own sender. Accept holds offers against constraints; nil sets no bounds.
+// Limit sets the constraints of a resumed call. It is needed if the relay no longer has the REQUEST, or if the REQUEST
+// is sealed, because its own sender cannot decrypt it. Accept then checks offers against constraints; nil: no
+// constraints.
 func (call *Call) Limit(constraints *envelope.Constraints) {
 	call.request = &envelope.Request{Constraints: constraints}
 }
 
-// notOpened is what every client is told whose message does not open, whatever the reason.
+// notOpened is the ERROR for a client whose message cannot be opened. It is the same for every reason, so that it shows
+// nothing about the reason (docs/SEALING.md).
 var notOpened = AgentError{Code: envelope.AgentInvalidRequest,
-	Message: "the sealed payload cannot be opened; seal it to this agent's key as docs/SEALING.md has it, or send it plain"}
+	Message: "the sealed payload cannot be opened; seal it to this agent's key as described in docs/SEALING.md, " +
+		"or send it in plaintext"}
 
-// sealed reports whether the client has sealed any message of the thread to this agent. Then the answers are sealed
-// too. The request_id of that message does not matter, because the relay's record of the request is not signed.
+// sealed reports whether the client has sealed any message of the thread to this agent. If so, the agent seals its
+// answers. The message may have any request_id, because the request_id in the relay's record is not signed.
 func (r *run) sealed(record *Thread, request *envelope.Envelope) bool {
 	for _, e := range append(record.Events, r.event, request) {
 		if e != nil && e.Sender.ID == r.key.Client && e.Recipient == r.agent.me && e.Sealed() {

@@ -18,8 +18,9 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// misplaced returns a draft that carries what d has sealed, in a message where it does not open: under another id.
-func (p *parties) misplaced(as envelope.Signer, d envelope.Draft) envelope.Draft {
+// unopenable returns a draft with a sealed payload that cannot be opened: the payload was sealed for a message with
+// another id.
+func (p *parties) unopenable(as envelope.Signer, d envelope.Draft) envelope.Draft {
 	p.t.Helper()
 	d.Seal = true
 	e, err := d.Sign(as, time.Now())
@@ -30,7 +31,7 @@ func (p *parties) misplaced(as envelope.Signer, d envelope.Draft) envelope.Draft
 	return d
 }
 
-// wire returns the payloads of a thread as they came to the relay, and whether each was sealed.
+// wire returns the messages of a thread as the relay has them, and whether each is sealed.
 func (p *parties) wire(thread string) (text string, sealed []bool) {
 	for _, e := range p.relay.all() {
 		if e.Thread == thread {
@@ -41,8 +42,8 @@ func (p *parties) wire(thread string) (text string, sealed []bool) {
 	return text, sealed
 }
 
-// TestSealedCall plays a whole thread through an agent: what is sealed reaches the other side as if it had been plain,
-// and nothing of it passes the relay.
+// TestSealedCall runs whole threads with an agent. Each side reads the sealed messages like plaintext messages. The
+// relay sees nothing of their contents.
 func TestSealedCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)
@@ -66,9 +67,9 @@ func TestSealedCall(t *testing.T) {
 		}
 		text, sealed := p.wire(result.Envelope.Thread)
 		if strings.Contains(text, "secret") || strings.Contains(text, "max_cost") || !slices.Equal(sealed, []bool{true, true, true, true}) {
-			t.Errorf("sealed %v; the relay sees\n%s", sealed, text)
+			t.Errorf("sealed: %v; the relay sees\n%s", sealed, text)
 		}
-		// Refusals are sealed too: at work, and before the offer.
+		// ERRORs are sealed too: those of Work, and those instead of an offer.
 		opts.Title = "fail"
 		_, err = p.ask(opts)
 		if failed, ok := errors.AsType[*client.AgentError](err); !ok || failed.Message != "the secret is not good" || string(failed.Details) != `["secret"]` {
@@ -81,10 +82,10 @@ func TestSealedCall(t *testing.T) {
 		}
 		for _, e := range p.relay.all() {
 			if !e.Sealed() || e.Type == envelope.TypeError && e.PayloadString("message") != "sealed" {
-				t.Errorf("%s %s came plain", e.Type, e.Payload)
+				t.Errorf("%s %s is in plaintext", e.Type, e.Payload)
 			}
 		}
-		// A plain request is answered plain, as ever.
+		// A request in plaintext gets answers in plaintext.
 		opts.Seal, opts.Title, budget = false, "", 3
 		result, err = p.ask(opts)
 		if _, sealed := p.wire(result.Envelope.Thread); err != nil || slices.Contains(sealed, true) {
@@ -96,8 +97,8 @@ func TestSealedCall(t *testing.T) {
 	})
 }
 
-// TestSealedNeverPlain holds that what is to be sealed is not sent at all where it cannot be, and is still sealed when
-// it is signed once more for a clock that was wrong.
+// TestSealedNeverPlain: a message that cannot be sealed is not sent. A message that is signed again, because the clock
+// was wrong, is sealed again.
 func TestSealedNeverPlain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)
@@ -119,7 +120,7 @@ func TestSealedNeverPlain(t *testing.T) {
 	})
 }
 
-// TestPlainAnswers plays an agent that answers a sealed request in plain.
+// TestPlainAnswers: an agent answers a sealed request in plaintext.
 func TestPlainAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)
@@ -131,17 +132,17 @@ func TestPlainAnswers(t *testing.T) {
 			return envelope.Draft{Payload: payload, Recipient: p.me.DID(), Seal: true}
 		}
 		call, id := p.request(ask)
-		p.post(p.byHand, call, plain(envelope.Offer{RequestID: id}))
+		p.post(p.agentClient, call, plain(envelope.Offer{RequestID: id}))
 		if offer, err := firstOffer(t.Context(), call); !errors.Is(err, client.ErrPlain) || offer.Envelope != nil {
-			t.Errorf("a plain offer: %+v, %v", offer, err)
+			t.Errorf("an offer in plaintext: %+v, %v", offer, err)
 		}
 		call.AllowPlain = true
 		if _, err := firstOffer(t.Context(), call); err != nil {
-			t.Errorf("a plain offer that is allowed: %v", err)
+			t.Errorf("an offer in plaintext, with AllowPlain: %v", err)
 		}
 
 		call, id = p.request(ask)
-		p.post(p.byHand, call, sealed(envelope.Offer{RequestID: id}))
+		p.post(p.agentClient, call, sealed(envelope.Offer{RequestID: id}))
 		offer, err := firstOffer(t.Context(), call)
 		if err == nil {
 			err = call.Accept(t.Context(), offer)
@@ -149,27 +150,27 @@ func TestPlainAnswers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p.post(p.byHand, call, plain(envelope.Result{RequestID: id, Status: "success"}))
+		p.post(p.agentClient, call, plain(envelope.Result{RequestID: id, Status: "success"}))
 		if result, err := call.Result(t.Context()); !errors.Is(err, client.ErrPlain) || result != nil {
-			t.Errorf("a plain result: %+v, %v", result, err)
+			t.Errorf("a result in plaintext: %+v, %v", result, err)
 		}
 		call.AllowPlain = true
 		if result, err := call.Result(t.Context()); err != nil || result.Status != "success" {
-			t.Errorf("a plain result that is allowed: %v", err)
+			t.Errorf("a result in plaintext, with AllowPlain: %v", err)
 		}
 
 		call, id = p.request(ask)
-		p.post(p.byHand, call, plain(envelope.Failure{RequestID: id, Code: "C", Message: "m"}))
+		p.post(p.agentClient, call, plain(envelope.Failure{RequestID: id, Code: "C", Message: "m"}))
 		_, err = firstOffer(t.Context(), call)
 		if failed, ok := errors.AsType[*client.AgentError](err); !errors.Is(err, client.ErrPlain) || !ok || failed.Code != "C" {
-			t.Errorf("a plain refusal: %v", err)
+			t.Errorf("an ERROR in plaintext: %v", err)
 		}
 		call.AllowPlain = true
 		if _, err = firstOffer(t.Context(), call); errors.Is(err, client.ErrPlain) {
-			t.Errorf("a plain refusal that is allowed: %v", err)
+			t.Errorf("an ERROR in plaintext, with AllowPlain: %v", err)
 		}
 
-		// What the relay says is plain, and understood.
+		// The relay's own notices are in plaintext, and are accepted.
 		call, _ = p.request(ask)
 		time.Sleep(time.Hour)
 		_, err = firstOffer(t.Context(), call)
@@ -179,12 +180,12 @@ func TestPlainAnswers(t *testing.T) {
 	})
 }
 
-// TestClosedAnswers plays an agent whose answers do not open.
+// TestClosedAnswers: the client cannot decrypt the agent's sealed answers.
 func TestClosedAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)
 		answer := func(call *client.Call, payload envelope.Payload) {
-			p.post(p.byHand, call, p.misplaced(p.agent, envelope.Draft{Payload: payload, Recipient: p.me.DID(), Thread: call.Thread}))
+			p.post(p.agentClient, call, p.unopenable(p.agent, envelope.Draft{Payload: payload, Recipient: p.me.DID(), Thread: call.Thread}))
 		}
 		call, id := p.request(client.RequestOptions{Recipient: p.agent.DID(), Seal: true, AllowPlain: true})
 		answer(call, envelope.Offer{RequestID: id})
@@ -199,32 +200,32 @@ func TestClosedAnswers(t *testing.T) {
 		call, id = p.accepted()
 		answer(call, envelope.Failure{RequestID: id, Code: "C", Message: "m"})
 		if _, err := call.Result(t.Context()); !errors.Is(err, client.ErrClosed) {
-			t.Errorf("a refusal: %v", err)
+			t.Errorf("an ERROR: %v", err)
 		}
-		// To a request for all, an offer that nobody can read is one offer less.
+		// A broadcast REQUEST: an offer that cannot be decrypted is skipped.
 		call, id = p.request(client.RequestOptions{})
-		p.post(p.theirs, call, p.misplaced(p.stranger, envelope.Draft{Payload: envelope.Offer{RequestID: id}, Recipient: p.me.DID(), Thread: call.Thread}))
-		p.post(p.byHand, call, envelope.Draft{Payload: envelope.Offer{RequestID: id}, Recipient: p.me.DID(), Seal: true})
+		p.post(p.strangerClient, call, p.unopenable(p.stranger, envelope.Draft{Payload: envelope.Offer{RequestID: id}, Recipient: p.me.DID(), Thread: call.Thread}))
+		p.post(p.agentClient, call, envelope.Draft{Payload: envelope.Offer{RequestID: id}, Recipient: p.me.DID(), Seal: true})
 		if offer, err := firstOffer(t.Context(), call); err != nil || offer.Agent != p.agent.DID() {
 			t.Errorf("got %+v, %v", offer, err)
 		}
 	})
 }
 
-// TestServeTellsNoReason sends an agent what does not open, for many reasons: each gets the same answer, sealed, and
-// the handler sees none.
-func TestServeTellsNoReason(t *testing.T) {
+// TestServeGivesNoReason sends an agent messages that cannot be opened, for many reasons. Each one gets the same sealed
+// ERROR, and the handler gets none of the messages.
+func TestServeGivesNoReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)
 		stop := p.serve(client.ServeOptions{}, client.Handler{
 			Quote: func(_ context.Context, job client.Job) (envelope.Offer, error) {
 				if job.Request.Title != "good" {
-					t.Errorf("the handler was asked for %s", job.Envelope.Payload)
+					t.Errorf("Quote was called for %s", job.Envelope.Payload)
 				}
 				return envelope.Offer{}, nil
 			},
 			Work: func(_ context.Context, job client.Job) (envelope.Result, error) {
-				t.Errorf("work was done for %s", job.Envelope.Payload)
+				t.Errorf("Work was called for %s", job.Envelope.Payload)
 				return envelope.Result{}, nil
 			},
 		})
@@ -242,12 +243,12 @@ func TestServeTellsNoReason(t *testing.T) {
 			return texts
 		}
 		const want = `{"code":"INVALID_REQUEST","message":"the sealed payload cannot be opened; ` +
-			`seal it to this agent's key as docs/SEALING.md has it, or send it plain","request_id":"*"}`
+			`seal it to this agent's key as described in docs/SEALING.md, or send it in plaintext","request_id":"*"}`
 		request := envelope.Draft{Payload: envelope.Request{Intent: "translate", Title: "secret"}, Recipient: p.agent.DID()}
-		moved := p.misplaced(p.me, request)
-		elsewhere := request
-		elsewhere.Recipient = p.stranger.DID()
-		other := p.misplaced(p.me, elsewhere)
+		moved := p.unopenable(p.me, request)
+		toStranger := request
+		toStranger.Recipient = p.stranger.DID()
+		other := p.unopenable(p.me, toStranger)
 		other.Recipient = p.agent.DID()
 		raw := func(sealed string) envelope.Draft {
 			id := envelope.NewID("req", time.Now())
@@ -264,10 +265,10 @@ func TestServeTellsNoReason(t *testing.T) {
 				t.Errorf("%s is answered with %s", e.Payload, got)
 			}
 		}
-		// An ACCEPT that does not open is no word to work on.
+		// The agent does not work after an ACCEPT that cannot be opened.
 		call, id := p.request(client.RequestOptions{Recipient: p.agent.DID(), Seal: true, Title: "good"})
 		synctest.Wait()
-		p.post(p.client, call, p.misplaced(p.me, envelope.Draft{Payload: envelope.Accept{RequestID: id}, Recipient: p.agent.DID(), Thread: call.Thread}))
+		p.post(p.client, call, p.unopenable(p.me, envelope.Draft{Payload: envelope.Accept{RequestID: id}, Recipient: p.agent.DID(), Thread: call.Thread}))
 		synctest.Wait()
 		if got := answers(call.Thread); !slices.Equal(got, []string{want}) {
 			t.Errorf("the ACCEPT is answered with %s", got)
@@ -278,20 +279,20 @@ func TestServeTellsNoReason(t *testing.T) {
 	})
 }
 
-// TestFollowOpens follows as the recipient, as the sender and as nobody.
+// TestFollowOpens follows sealed messages as the recipient, as the sender, as another identity and without an identity.
 func TestFollowOpens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)
 		draft := envelope.Draft{Payload: envelope.Request{Intent: "i", Title: "secret"}, Recipient: p.agent.DID(), Seal: true}
-		p.relay.put(t, p.me, p.misplaced(p.me, draft))
+		p.relay.put(t, p.me, p.unopenable(p.me, draft))
 		p.relay.put(t, p.me, draft)
 		p.relay.put(t, p.me, envelope.Draft{Payload: envelope.Request{Intent: "plain"}, Recipient: p.agent.DID()})
-		nobody, err := client.New(p.relay.URL, nil, client.Options{HTTPClient: p.relay.Client()})
+		anonymous, err := client.New(p.relay.URL, nil, client.Options{HTTPClient: p.relay.Client()})
 		if err != nil {
 			t.Fatal(err)
 		}
-		// A signer that cannot open is one that signs elsewhere.
-		signs, err := client.New(p.relay.URL, struct{ envelope.Signer }{p.agent}, client.Options{HTTPClient: p.relay.Client()})
+		// A signer without the methods of envelope.Opener, such as a remote signing service.
+		signOnly, err := client.New(p.relay.URL, struct{ envelope.Signer }{p.agent}, client.Options{HTTPClient: p.relay.Client()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -299,11 +300,11 @@ func TestFollowOpens(t *testing.T) {
 			reader *client.Client
 			want   []string
 		}{
-			"the recipient":       {p.byHand, []string{"opened secret", "plain "}},
-			"the sender":          {p.client, []string{"sealed ", "sealed ", "plain "}},
-			"nobody":              {nobody, []string{"sealed ", "sealed ", "plain "}},
-			"who can only sign":   {signs, []string{"plain "}},
-			"somebody else's key": {p.theirs, []string{"sealed ", "sealed ", "plain "}},
+			"the recipient":    {p.agentClient, []string{"opened secret", "plain "}},
+			"the sender":       {p.client, []string{"sealed ", "sealed ", "plain "}},
+			"no identity":      {anonymous, []string{"sealed ", "sealed ", "plain "}},
+			"a signer only":    {signOnly, []string{"plain "}},
+			"another identity": {p.strangerClient, []string{"sealed ", "sealed ", "plain "}},
 		} {
 			var got []string
 			err := c.reader.Follow(t.Context(), client.FollowOptions{FromOldest: true}, func(_ context.Context, e *envelope.Envelope) error {
@@ -315,7 +316,7 @@ func TestFollowOpens(t *testing.T) {
 				}
 				got = append(got, kind+e.PayloadString("title"))
 				if parsed, err := envelope.Parse(e.Canonical(), 0); err != nil || parsed.Verify() != nil || bytes.Contains(e.Canonical(), []byte("secret")) {
-					t.Errorf("the canonical form is not what was sent: %v", err)
+					t.Errorf("the canonical form is not that of the posted message: %v", err)
 				}
 				if e.PayloadString("intent") == "plain" {
 					return errStop
@@ -331,12 +332,12 @@ func TestFollowOpens(t *testing.T) {
 
 var errStop = errors.New("stop")
 
-// TestResumeSealed goes on with a sealed request in another process, which cannot read what the first one has asked.
+// TestResumeSealed resumes a call with a sealed REQUEST. The new process cannot decrypt the REQUEST.
 func TestResumeSealed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)
 		first, id := p.request(client.RequestOptions{Recipient: p.agent.DID(), Seal: true})
-		p.post(p.byHand, first, envelope.Draft{Payload: envelope.Offer{RequestID: id, Price: &envelope.Price{Amount: 2, Currency: "USD"}}, Recipient: p.me.DID(), Seal: true})
+		p.post(p.agentClient, first, envelope.Draft{Payload: envelope.Offer{RequestID: id, Price: &envelope.Price{Amount: 2, Currency: "USD"}}, Recipient: p.me.DID(), Seal: true})
 		call, err := p.client.Resume(t.Context(), first.Thread)
 		if err != nil || !call.Seal || call.AllowPlain {
 			t.Fatalf("resumed as %+v, %v", call, err)
@@ -346,12 +347,12 @@ func TestResumeSealed(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := call.Accept(t.Context(), offer); !errors.Is(err, client.ErrUnacceptable) || !strings.Contains(err.Error(), "sealed") {
-			t.Errorf("accepted without knowing the limits: %v", err)
+			t.Errorf("accepting without known constraints: got %v, want ErrUnacceptable", err)
 		}
 		budget := 1.0
 		call.Limit(&envelope.Constraints{MaxCostUSD: &budget})
 		if err := call.Accept(t.Context(), offer); !errors.Is(err, client.ErrUnacceptable) {
-			t.Errorf("accepted above the limit: %v", err)
+			t.Errorf("accepting an offer above the limit: got %v, want ErrUnacceptable", err)
 		}
 		call.Limit(nil)
 		if err := call.Accept(t.Context(), offer); err != nil {
@@ -363,13 +364,14 @@ func TestResumeSealed(t *testing.T) {
 	})
 }
 
-// TestSealedOffer has an agent seal its offer to a plain REQUEST, to everybody or to it: what it is told is sealed.
+// TestSealedOffer: an agent makes a sealed offer for a plaintext REQUEST, which is a broadcast or names the agent. All
+// further messages to the agent are sealed.
 func TestSealedOffer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)
 		for _, to := range []didkey.DID{"", p.agent.DID()} {
 			call, id := p.request(client.RequestOptions{Recipient: to})
-			p.post(p.byHand, call, envelope.Draft{Payload: envelope.Offer{RequestID: id}, Recipient: p.me.DID(), Seal: true})
+			p.post(p.agentClient, call, envelope.Draft{Payload: envelope.Offer{RequestID: id}, Recipient: p.me.DID(), Seal: true})
 			offer, err := firstOffer(t.Context(), call)
 			if err == nil {
 				err = call.Accept(t.Context(), offer)
@@ -381,7 +383,7 @@ func TestSealedOffer(t *testing.T) {
 			if err != nil || resumed.Seal {
 				t.Fatalf("resumed as %+v, %v", resumed, err)
 			}
-			for _, one := range []*client.Call{call, resumed} { // the second CANCEL is refused, so each is seen as it was posted
+			for _, one := range []*client.Call{call, resumed} { // the relay refuses the second CANCEL
 				if err := one.Cancel(t.Context(), "secret"); err != nil && one == call {
 					t.Fatal(err)
 				}
@@ -393,8 +395,8 @@ func TestSealedOffer(t *testing.T) {
 	})
 }
 
-// hide has the relay leave the REQUEST out of its records of threads.
-func (p *parties) hide() {
+// hideRequests makes the relay omit the REQUEST from its responses about threads.
+func (p *parties) hideRequests() {
 	p.relay.setHook(func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
 		answer, err := next.RoundTrip(r)
 		if err != nil || !strings.HasPrefix(r.URL.Path, "/threads/") {
@@ -422,16 +424,17 @@ func (p *parties) hide() {
 	})
 }
 
-// TestResumeHidden goes on with requests that the relay does not show: what may have been sealed is not told in plain.
+// TestResumeHidden resumes calls whose REQUEST the relay does not show. Texts that may have been sealed in the REQUEST
+// are not sent in plaintext.
 func TestResumeHidden(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)
-		p.hide()
+		p.hideRequests()
 		resume := func(opts client.RequestOptions, offer *envelope.Draft) (*client.Call, string) {
 			first, id := p.request(opts)
 			if offer != nil {
 				offer.Payload, offer.Recipient = envelope.Offer{RequestID: id}, p.me.DID()
-				p.post(p.byHand, first, *offer)
+				p.post(p.agentClient, first, *offer)
 			}
 			if _, err := p.client.Resume(t.Context(), first.Thread); !errors.Is(err, client.ErrUnproven) {
 				t.Errorf("resumed without proof: %v", err)
@@ -456,32 +459,32 @@ func TestResumeHidden(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := call.Accept(t.Context(), offer); err == nil || !strings.Contains(err.Error(), "no longer has the REQUEST") {
-			t.Errorf("accepted without limits: %v", err)
+			t.Errorf("accepting without known constraints: got %v", err)
 		}
 		call.Limit(nil)
 		if err := call.Accept(t.Context(), offer); err != nil || !p.relay.last().Sealed() {
 			t.Errorf("%v: %s", err, p.relay.last().Payload)
 		}
-		// A sealed offer of the agent that was asked stands for the REQUEST: now its plain answers are refused.
+		// The agent that the REQUEST named has made a sealed offer. So its answers in plaintext are rejected.
 		call, id := resume(client.RequestOptions{Recipient: p.agent.DID(), Seal: true}, &envelope.Draft{Seal: true})
 		if !call.Seal {
-			t.Error("a sealed offer tells nothing")
+			t.Error("Seal is not set although the agent's offer is sealed")
 		}
-		p.post(p.byHand, call, envelope.Draft{Payload: envelope.Failure{RequestID: id, Code: "C", Message: "m"}, Recipient: p.me.DID()})
+		p.post(p.agentClient, call, envelope.Draft{Payload: envelope.Failure{RequestID: id, Code: "C", Message: "m"}, Recipient: p.me.DID()})
 		for _, failed := range call.Offers(t.Context()) {
 			err = failed
 		}
 		if !errors.Is(err, client.ErrPlain) {
-			t.Errorf("a plain refusal: %v", err)
+			t.Errorf("an ERROR in plaintext: %v", err)
 		}
 	})
 }
 
-// TestUnopenedIsToldOnce reads a message that does not open several times over.
-func TestUnopenedIsToldOnce(t *testing.T) {
+// TestUnopenedIsLoggedOnce reads a message that cannot be opened three times. Only the first read logs it.
+func TestUnopenedIsLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)
-		e, _, err := p.client.Post(t.Context(), p.misplaced(p.me, envelope.Draft{Payload: envelope.Request{Intent: "i"}, Recipient: p.agent.DID()}))
+		e, _, err := p.client.Post(t.Context(), p.unopenable(p.me, envelope.Draft{Payload: envelope.Request{Intent: "i"}, Recipient: p.agent.DID()}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -492,8 +495,8 @@ func TestUnopenedIsToldOnce(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if n := strings.Count(log.String(), "does not open"); n != 1 {
-			t.Errorf("told %d times: %s", n, log.String())
+		if n := strings.Count(log.String(), "cannot be decrypted"); n != 1 {
+			t.Errorf("logged %d times: %s", n, log.String())
 		}
 	})
 }

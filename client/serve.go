@@ -13,71 +13,87 @@ import (
 
 // ServeOptions of an agent. Intents is required.
 type ServeOptions struct {
-	// Intents are what the agent does. One identity runs one Serve: a second one with other intents would refuse the
-	// first one's requests.
+	// Intents are the intents that the agent serves. Run only one Serve for each identity: a second one with other
+	// intents would refuse the REQUESTs for the first one.
 	Intents []string
-	// Cursor remembers the place across restarts; nil: a restart reads again all that the relay still has.
+	// Cursor stores the position in the relay's events across restarts; nil: after a restart the agent reads all events
+	// again that the relay still has.
 	Cursor CursorStore
-	// Manifest is announced at the start and again before it expires; nil: nothing is.
+	// Manifest is posted at the start, and again before it expires; nil: none is posted.
 	Manifest *envelope.Manifest
-	// Concurrency is how many REQUESTs are answered at once, and how many calls of Work run at once; 0: 8.
+	// Concurrency is the largest number of REQUESTs that are answered at the same time. It is also the largest number
+	// of calls of Work that run at the same time. 0: 8.
 	Concurrency int
 	// QuoteTimeout is how long a call of Quote may take before its ctx ends; 0: one minute.
 	QuoteTimeout time.Duration
-	// Dropped is called for each REQUEST that Serve gives up without an answer: too many REQUESTs were waiting, or it
-	// waited for longer than its ttl. Dropped must return quickly. The log counts the REQUESTs as well.
+	// Dropped is called for each REQUEST that Serve drops without an answer, because too many REQUESTs were waiting or
+	// because the REQUEST waited for longer than its ttl. Dropped must return quickly. The number of dropped REQUESTs
+	// is also logged. nil: not called.
 	Dropped func(request *envelope.Envelope)
 }
 
 const (
 	defaultConcurrency  = 8
 	defaultQuoteTimeout = time.Minute
-	maxWaiting          = 1024 // ACCEPTs being handled; with more, Serve stops reading and sees a CANCEL later
+
+	// maxAccepts is how many ACCEPTs are handled at once. With more, Serve stops reading events. Then it also sees a
+	// CANCEL later.
+	maxAccepts = 1024
 )
 
-// Job is what a Handler is asked for.
+// Job is the input of a Handler.
 type Job struct {
-	Request  envelope.Request   // the payload
-	Envelope *envelope.Envelope // the client's verified REQUEST: Sender.ID is the client, Thread the thread
+	Request  envelope.Request   // the payload of the REQUEST
+	Envelope *envelope.Envelope // the verified REQUEST; Sender.ID is the client, Thread is the id of the thread
 }
 
-// Handler is what an agent does. Work is required.
+// Handler has the functions that an agent consists of. Work is required.
 //
-// An error becomes an ERROR to the client: an *AgentError as it is; any other as INTERNAL_ERROR in general words, for
-// it may tell what is not the client's business, while the log gets it in full. A panic counts as an error.
+// If a function returns an *AgentError with a code, the client gets it as an ERROR. After any other error, or a panic,
+// the client gets an ERROR with the code INTERNAL_ERROR and a general message, because the error may contain private
+// details. The log gets the whole error.
 type Handler struct {
-	// Quote makes the offer; request_id is filled in. nil: every job is free. For a broadcast REQUEST an error means
-	// only that no offer is made. It may be called again if the offer cannot be posted at once.
+	// Quote returns the offer for a job. Serve sets its request_id. nil: every job is free. If Quote returns an error
+	// for a broadcast REQUEST, the agent makes no offer and sends no ERROR. Quote may be called again for the same
+	// REQUEST if the offer cannot be posted at once.
 	Quote func(ctx context.Context, job Job) (envelope.Offer, error)
-	// Work does the job once the offer is accepted; request_id and, where empty, the status "success" are filled in.
-	// ctx ends when the client takes the job back, when the relay will long have ended the thread, and when Serve ends.
+	// Work does the job after the offer is accepted, and returns the result. Serve sets the request_id of the result,
+	// and sets an empty status to "success". ctx ends when the client cancels the job, five minutes after the deadline
+	// of the thread, or when Serve ends.
 	Work func(ctx context.Context, job Job) (envelope.Result, error)
 }
 
-// Serve runs an agent until ctx ends: it offers on REQUESTs for its intents, works when an offer is accepted, and
-// posts the RESULT or an ERROR. A directed REQUEST for anything else is answered INTENT_NOT_SUPPORTED, one whose
-// budget is below the quote INSUFFICIENT_BUDGET; a broadcast one is ignored in both cases. A client that seals gets
-// sealed answers, and INVALID_REQUEST, always in the same words, if what it has sealed does not open.
+// Serve runs an agent until ctx ends. It answers REQUESTs for its intents with OFFERs. When a client accepts an offer,
+// Serve does the work and posts the RESULT or an ERROR.
 //
-// If more REQUESTs arrive than the relay lets the agent answer, Serve answers them in this order. First come the
-// REQUESTs of clients for whom the agent has worked, then those that name this agent, then broadcasts. Every fourth
-// turn takes these groups in reverse order. Within a group the client with the fewest turns in the last minute comes
-// first; among its equals, one of the REQUESTs of the last second, at random; then the newest. So a flood from one key
-// cannot keep others waiting. New keys cost nothing, however. In a flood of broadcasts from ever new keys, a stranger's
-// broadcast is one of many: some get an offer within a second, others late or never. A client that cannot wait should
-// name the agent in its REQUEST.
+// Serve answers a directed REQUEST for another intent with the ERROR INTENT_NOT_SUPPORTED. If the budget of a directed
+// REQUEST is below the price of the quote, it answers with INSUFFICIENT_BUDGET. In both cases it ignores a broadcast
+// REQUEST. A client that seals its messages gets sealed answers. If a sealed message cannot be decrypted, the answer is
+// INVALID_REQUEST, always with the same message.
+//
+// Order of the answers. If more REQUESTs arrive than the relay's rate allows the agent to answer, Serve answers them in
+// three groups: first the REQUESTs of clients for which the agent has worked, then the other REQUESTs that name this
+// agent, then the other broadcasts. Every fourth turn takes the groups in reverse order. Within a group the client with
+// the fewest turns comes first. Turns are counted for a minute. If several clients have equally few turns, Serve picks
+// one of their REQUESTs of the last second at random. If there are none, it picks their newest REQUEST.
+//
+// So a flood of REQUESTs from one key cannot keep other clients waiting. But new keys cost nothing. In a flood of
+// broadcasts, each from a new key, the broadcast of an unknown client is one of many: some get an offer within a
+// second, others get one late or never. A client that cannot wait should name the agent in its REQUEST.
 //
 // Accepted work never waits for REQUESTs. When a slot for work becomes free, the client with the least work in progress
-// gets it.
+// gets the slot.
 //
-// Work is done at least once, and its RESULT counts once. The agent keeps no state but the cursor: for every event it
-// asks the relay for the state of the thread, and makes the next move. A crash between ACCEPT and RESULT leaves the
-// cursor before the ACCEPT, so the work is done again after the restart; the relay's thread rules accept one of two
-// RESULTs. The cursor is saved up to the oldest event that is not handled.
+// Restarts. Work is done at least once, and only one RESULT counts. The agent keeps no state except the cursor: for
+// each event it reads the state of the thread from the relay, and then posts the next message. After a crash between
+// ACCEPT and RESULT the saved cursor is before the ACCEPT. So the work is done again after the restart. If there are
+// two RESULTs, the relay accepts only one. The saved cursor is never after an event that is not handled yet.
 //
-// Without a saved cursor Serve begins with the relay's oldest message. That takes time but loses nothing, and a
-// thread's record shows what was already handled. Serve returns when all its handlers have returned. Errors: ctx's; the
-// CursorStore's; an *envelope.Error if the relay refuses the agent's polls for good.
+// Without a saved cursor Serve begins with the relay's oldest message. That takes time, but loses nothing: the record
+// of each thread shows what was already handled.
+//
+// Serve returns after all its handlers have returned. Errors: ctx's error; errors of the CursorStore; an
+// *envelope.Error if the relay refuses the agent's polls and a retry would not help.
 func (c *Client) Serve(ctx context.Context, opts ServeOptions, handler Handler) error {
 	me, err := c.me()
 	if err != nil {
@@ -99,14 +115,14 @@ func (c *Client) Serve(ctx context.Context, opts ServeOptions, handler Handler) 
 	defer stop(nil)
 	a := &agent{
 		client: c, me: me, opts: opts, handler: handler, stop: stop,
-		progress: progress{store: opts.Cursor},
-		queue:    newQueue(),
-		waiting:  make(chan struct{}, maxWaiting),
-		reads:    make(chan struct{}, opts.Concurrency),
-		answers:  make(chan struct{}, opts.Concurrency),
-		works:    turns{free: opts.Concurrency},
-		running:  map[thread.Key]*run{},
-		requests: newRecent[thread.Key, *envelope.Envelope](maxWaiting),
+		progress:    progress{store: opts.Cursor},
+		queue:       newQueue(),
+		acceptSlots: make(chan struct{}, maxAccepts),
+		readSlots:   make(chan struct{}, opts.Concurrency),
+		answerSlots: make(chan struct{}, opts.Concurrency),
+		workSlots:   fairSlots{free: opts.Concurrency},
+		running:     map[thread.Key]*run{},
+		requests:    newRecent[thread.Key, *envelope.Envelope](maxAccepts),
 	}
 	a.tasks.Go(func() { a.answerAll(ctx) })
 	if opts.Manifest != nil {
@@ -120,34 +136,35 @@ func (c *Client) Serve(ctx context.Context, opts ServeOptions, handler Handler) 
 	return context.Cause(ctx)
 }
 
+// free is the default of Handler.Quote.
 func free(context.Context, Job) (envelope.Offer, error) {
 	return envelope.Offer{Price: &envelope.Price{Currency: "USD"}}, nil
 }
 
-// agent is one call of Serve. The goroutine of Serve reads events. It puts REQUESTs into the queue, from which
-// answerAll takes them, and gives each ACCEPT a goroutine of its own.
+// agent is the state of one call of Serve. The goroutine of Serve reads events. It puts REQUESTs into the queue, from
+// which answerAll takes them. It starts a goroutine for each ACCEPT.
 type agent struct {
-	client   *Client
-	me       didkey.DID
-	opts     ServeOptions
-	handler  Handler
-	stop     context.CancelCauseFunc
-	tasks    sync.WaitGroup
-	progress progress
-	queue    *queue        // the REQUESTs that wait
-	pace     pace          // delays offers
-	waiting  chan struct{} // holds a token for each ACCEPT that is being handled
-	reads    chan struct{} // holds a token for each read of an accepted thread's state
-	answers  chan struct{} // holds a token for each REQUEST that is being answered
-	works    turns         // has a slot for each call of Handler.Work
-	dropped  dropped
+	client      *Client
+	me          didkey.DID
+	opts        ServeOptions
+	handler     Handler
+	stop        context.CancelCauseFunc
+	tasks       sync.WaitGroup
+	progress    progress
+	queue       *queue        // the REQUESTs that wait for an answer
+	pace        pace          // delays offers
+	acceptSlots chan struct{} // a semaphore: one element for each ACCEPT that is being handled
+	readSlots   chan struct{} // a semaphore: one element for each read of the state of a thread with an ACCEPT
+	answerSlots chan struct{} // a semaphore: one element for each REQUEST that is being answered
+	workSlots   fairSlots     // one slot for each call of Handler.Work
+	dropped     dropped
 
 	mu       sync.Mutex
-	running  map[thread.Key]*run // the threads that are being handled
-	requests *recent[thread.Key, *envelope.Envelope]
+	running  map[thread.Key]*run                     // the threads that are being handled
+	requests *recent[thread.Key, *envelope.Envelope] // see run.request
 }
 
-// page starts to handle a page of events.
+// page starts to handle a page of events. It implements follower.page.
 func (a *agent) page(ctx context.Context, events []*envelope.Envelope, cursor string) error {
 	p := a.progress.begin(cursor)
 	for _, e := range events {
@@ -161,18 +178,18 @@ func (a *agent) page(ctx context.Context, events []*envelope.Envelope, cursor st
 		case envelope.TypeRequest:
 			if e.Recipient != "" || a.serves(e) {
 				a.progress.hold(p)
-				a.enqueue(ctx, &waiting{key: key, event: e, page: p})
+				a.enqueue(ctx, &queuedRequest{key: key, event: e, page: p})
 			}
 		case envelope.TypeAccept:
 			if request := a.withdraw(ctx, key); request != nil {
 				a.remember(key, request)
 			}
-			if err := take(ctx, a.waiting); err != nil {
+			if err := acquireSlot(ctx, a.acceptSlots); err != nil {
 				return err
 			}
 			a.progress.hold(p)
 			a.tasks.Go(func() {
-				defer func() { <-a.waiting }()
+				defer func() { <-a.acceptSlots }()
 				if a.handleAccept(ctx, key, e) {
 					a.release(ctx, p)
 				}
@@ -183,14 +200,14 @@ func (a *agent) page(ctx context.Context, events []*envelope.Envelope, cursor st
 	return nil
 }
 
-// release takes back a hold on a page, and ends Serve if the cursor cannot be saved.
+// release removes a hold from a page. It ends Serve if the cursor cannot be saved.
 func (a *agent) release(ctx context.Context, p *heldPage) {
 	if err := a.progress.release(ctx, p); err != nil {
 		a.stop(err)
 	}
 }
 
-// cancel ends the work on a thread whose client has ended it.
+// cancel ends the agent's work on a thread after the client has ended the thread.
 func (a *agent) cancel(ctx context.Context, key thread.Key) {
 	a.withdraw(ctx, key)
 	a.mu.Lock()
@@ -200,8 +217,8 @@ func (a *agent) cancel(ctx context.Context, key thread.Key) {
 	}
 }
 
-// handleAccept does what the ACCEPT e asks for in its thread, and retries until it is done; false if ctx ended first.
-// It first waits for another run in the same thread, which may have done everything already.
+// handleAccept handles the ACCEPT e. It first waits for the end of any other run in the same thread. It retries after
+// temporary failures. It returns false if ctx ended before the ACCEPT was handled.
 func (a *agent) handleAccept(ctx context.Context, key thread.Key, e *envelope.Envelope) bool {
 	r := &run{agent: a, key: key, event: e, ended: make(chan struct{})}
 	r.ctx, r.cancel = context.WithCancelCause(ctx)
@@ -218,45 +235,48 @@ func (a *agent) handleAccept(ctx context.Context, key thread.Key, e *envelope.En
 			return false
 		case err == nil:
 			return true
-		case r.ctx.Err() != nil, definite(err):
-			a.client.log.Info("a thread is left as it is", "thread", key.ID, "client", key.Client, "reason", err)
+		case r.ctx.Err() != nil, permanent(err):
+			a.client.log.Info("the agent does nothing more in a thread",
+				"thread", key.ID, "client", key.Client, "reason", err)
 			return true
 		}
-		a.client.log.Warn("a thread could not be handled, will be retried",
+		a.client.log.Warn("handling an ACCEPT failed, will be retried",
 			"thread", key.ID, "client", key.Client, "error", err)
-		// After a longer pause the thread may have ended.
+		// The thread may end during a longer pause.
 		if pause.wait(r.ctx, min(retryAfter(err), postPatience), maxPause) != nil {
 			return ctx.Err() == nil
 		}
 	}
 }
 
-// register waits until no other run works on the thread of r; false if ctx ended first.
+// register waits until no other run works on the thread of r, and then registers r. It returns false if ctx ended
+// first.
 func (a *agent) register(ctx context.Context, r *run) bool {
 	for {
-		other := a.tryRegister(r)
-		if other == nil {
+		current := a.tryRegister(r)
+		if current == nil {
 			return true
 		}
 		select {
-		case <-other.ended:
+		case <-current.ended:
 		case <-ctx.Done():
 			return false
 		}
 	}
 }
 
-// tryRegister registers r as the run that works on its thread, and returns nil; or it returns the run that does
-// already.
-func (a *agent) tryRegister(r *run) (other *run) {
+// tryRegister registers r as the run that works on its thread, and returns nil. If there is such a run already, it
+// returns that run instead.
+func (a *agent) tryRegister(r *run) (current *run) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if other = a.running[r.key]; other == nil {
+	if current = a.running[r.key]; current == nil {
 		a.running[r.key] = r
 	}
-	return other
+	return current
 }
 
+// unregister ends the registration of r. Runs that wait in register can continue.
 func (a *agent) unregister(r *run) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -264,7 +284,8 @@ func (a *agent) unregister(r *run) {
 	close(r.ended)
 }
 
-// announce posts the manifest, and again when half its life in the relay is over.
+// announce posts the manifest, and posts it again after half of its lifetime in the relay. It returns when ctx ends or
+// the manifest is refused.
 func (a *agent) announce(ctx context.Context) {
 	var pause backoff
 	for {
@@ -274,11 +295,11 @@ func (a *agent) announce(ctx context.Context) {
 		switch {
 		case ctx.Err() != nil:
 			return
-		case definite(err):
-			a.client.log.Error("the relay refused the manifest", "error", err)
+		case permanent(err):
+			a.client.log.Error("the manifest was refused, and will not be posted again", "error", err)
 			return
 		case err != nil:
-			a.client.log.Warn("announcing the manifest failed, will be retried", "error", err)
+			a.client.log.Warn("posting the manifest failed, will be retried", "error", err)
 		default:
 			pause.reset()
 			next = max(receipt.ExpiresAt.Sub(a.client.now())/2, time.Minute)

@@ -18,7 +18,7 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// serve runs the agent until the returned function is called, which returns how Serve ended.
+// serve runs the agent until stop is called. stop returns the error of Serve.
 func (p *parties) serve(opts client.ServeOptions, handler client.Handler) (stop func() error) {
 	p.t.Helper()
 	if opts.Intents == nil {
@@ -31,12 +31,12 @@ func (p *parties) serve(opts client.ServeOptions, handler client.Handler) (stop 
 	}
 	ctx, cancel := context.WithCancel(p.t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- p.byHand.Serve(ctx, opts, handler) }()
-	synctest.Wait() // it is polling
+	go func() { ended <- p.agentClient.Serve(ctx, opts, handler) }()
+	synctest.Wait() // Serve is polling now
 	return func() error { cancel(); return <-ended }
 }
 
-// ask runs a call to its end.
+// ask runs a whole call: it requests, accepts the first offer and waits for the result.
 func (p *parties) ask(opts client.RequestOptions) (*client.Result, error) {
 	p.t.Helper()
 	call, _ := p.request(opts)
@@ -50,7 +50,7 @@ func (p *parties) ask(opts client.RequestOptions) (*client.Result, error) {
 	return call.Result(p.t.Context())
 }
 
-// count returns how many messages of a type the relay has from the agent.
+// count returns the number of the agent's messages of a type in the relay.
 func (p *parties) count(typ envelope.Type) (n int) {
 	for _, e := range p.relay.all() {
 		if e.Type == typ && e.Sender.ID == p.agent.DID() {
@@ -84,7 +84,7 @@ func TestServe(t *testing.T) {
 	})
 }
 
-// TestServeRefuses checks what a client is told when there is no offer or no result.
+// TestServeRefuses checks the ERROR that a client gets if there is no offer or no result.
 func TestServeRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		secret := errors.New("password of db.internal is wrong")
@@ -103,12 +103,12 @@ func TestServeRefuses(t *testing.T) {
 			handler client.Handler
 			want    envelope.AgentCode
 			details string
-			early   bool // refused before an offer
+			early   bool // the agent makes no offer
 		}{
 			"another intent":   {intents: []string{"sing", "dance"}, want: envelope.AgentIntentNotSupported, early: true},
 			"above the budget": {opts: client.RequestOptions{Constraints: &envelope.Constraints{MaxCostUSD: &budget}}, handler: quote(expensive, nil), want: envelope.AgentInsufficientBudget, details: `{"min_required":0.01,"provided":0.001}`, early: true},
-			"no quote":         {handler: quote(envelope.Offer{}, agentError), want: "TOO_LONG", details: `{"words":100}`, early: true},
-			"a quote fails":    {handler: quote(envelope.Offer{}, secret), want: envelope.AgentInternal, early: true},
+			"quote refuses":    {handler: quote(envelope.Offer{}, agentError), want: "TOO_LONG", details: `{"words":100}`, early: true},
+			"quote fails":      {handler: quote(envelope.Offer{}, secret), want: envelope.AgentInternal, early: true},
 			"work fails":       {handler: fail(secret), want: envelope.AgentInternal},
 			"work refuses":     {handler: fail(fmt.Errorf("checking: %w", agentError)), want: "TOO_LONG", details: `{"words":100}`},
 			"an empty refusal": {handler: fail(&client.AgentError{Code: "NO"}), want: "NO"},
@@ -117,10 +117,10 @@ func TestServeRefuses(t *testing.T) {
 			"result too large": {handler: client.Handler{Work: func(context.Context, client.Job) (envelope.Result, error) {
 				return envelope.Result{Output: json.RawMessage(`"` + strings.Repeat("x", 200_000) + `"`)}, nil
 			}}, want: envelope.AgentInternal},
-			"result is no JSON": {handler: client.Handler{Work: func(context.Context, client.Job) (envelope.Result, error) {
+			"result not JSON": {handler: client.Handler{Work: func(context.Context, client.Job) (envelope.Result, error) {
 				return envelope.Result{Output: json.RawMessage(`{`)}, nil
 			}}, want: envelope.AgentInternal},
-			"details no JSON": {handler: fail(&client.AgentError{Code: "NO", Message: "no", Details: json.RawMessage(`{`)}), want: envelope.AgentInternal},
+			"details not JSON": {handler: fail(&client.AgentError{Code: "NO", Message: "no", Details: json.RawMessage(`{`)}), want: envelope.AgentInternal},
 		} {
 			p := newParties(t)
 			stop := p.serve(client.ServeOptions{Intents: test.intents}, test.handler)
@@ -135,10 +135,10 @@ func TestServeRefuses(t *testing.T) {
 				posted := len(p.relay.posts)
 				_, err := p.ask(test.opts)
 				if got, ok := errors.AsType[*client.AgentError](err); !ok || got.Code != envelope.AgentTimeout {
-					t.Errorf("%s, to everyone: got %v, want silence", name, err)
+					t.Errorf("%s, as a broadcast: got %v, want no answer until the timeout", name, err)
 				}
 				if n := len(p.relay.posts) - posted; n != 1 {
-					t.Errorf("%s, to everyone: %d posts, want the REQUEST alone", name, n)
+					t.Errorf("%s, as a broadcast: %d posts, want only the REQUEST", name, n)
 				}
 			}
 			if p.count(envelope.TypeError) != 1 {
@@ -163,7 +163,7 @@ func TestServeMalformedRequest(t *testing.T) {
 		}
 		call, err := p.client.Resume(t.Context(), "r1")
 		if err == nil {
-			t.Errorf("resumed %v, whose REQUEST is malformed", call)
+			t.Errorf("resuming a call with a malformed REQUEST returned %v and no error", call)
 		}
 		synctest.Wait()
 		last := p.relay.last()
@@ -193,12 +193,12 @@ func TestServeCancel(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// A stranger's word, and the client's in another thread, cancel nothing.
+			// A message of a stranger cancels nothing, and neither does a message of the client in another thread.
 			p.relay.put(t, p.stranger, envelope.Draft{Payload: end, Thread: call.Thread, Recipient: p.agent.DID()})
 			p.relay.put(t, p.me, envelope.Draft{Payload: end, Thread: "other", Recipient: p.agent.DID()})
 			time.Sleep(time.Minute)
 			if cause != nil {
-				t.Errorf("a stranger cancelled the work")
+				t.Errorf("the work was cancelled by a message of a stranger, or by one in another thread")
 			}
 			p.post(p.client, call, envelope.Draft{Payload: end, Recipient: p.agent.DID()})
 			synctest.Wait()
@@ -206,7 +206,7 @@ func TestServeCancel(t *testing.T) {
 				t.Errorf("%T: the work's context ended with %v", end, cause)
 			}
 			if p.count(envelope.TypeError)+p.count(envelope.TypeResult) != 0 {
-				t.Errorf("%T: the agent posted something after it", end)
+				t.Errorf("%T: the agent posted a message after it", end)
 			}
 			stop()
 		}
@@ -230,18 +230,19 @@ func TestServeStopsWorkLongAfterTimeout(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		stop()
 		if took != 65*time.Minute {
-			t.Errorf("the work was stopped after %v; the thread ends after an hour, and clocks differ by up to 5m", took)
+			t.Errorf("the work was stopped after %v, want 65m: the thread's timeout plus 5m for differing clocks", took)
 		}
 	})
 }
 
-// TestServeTrustsSignaturesOnly: the relay says that our offer was accepted, but the client has not signed it.
+// TestServeTrustsSignaturesOnly: the relay's record says that the agent's offer was accepted, but there is no ACCEPT
+// that the client has signed for this request.
 func TestServeTrustsSignaturesOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)
 		defer p.serve(client.ServeOptions{}, client.Handler{
 			Work: func(context.Context, client.Job) (envelope.Result, error) {
-				t.Error("worked for nobody")
+				t.Error("the agent worked without a signed ACCEPT")
 				return envelope.Result{}, nil
 			},
 		})()
@@ -254,7 +255,7 @@ func TestServeTrustsSignaturesOnly(t *testing.T) {
 		p.relay.mu.Unlock()
 		forge := func(signer envelope.Signer, id, threadID string) {
 			e := p.relay.put(t, signer, envelope.Draft{Payload: envelope.Accept{RequestID: id}, Thread: threadID, Recipient: p.agent.DID()})
-			p.relay.mu.Lock() // and it shows up in the record
+			p.relay.mu.Lock() // also add e to the relay's record
 			defer p.relay.mu.Unlock()
 			record := &p.relay.threads[0]
 			record.Transitions = append(record.Transitions, thread.Transition{Type: e.Type, By: e.Sender.ID, ID: e.ID, At: time.Now()})
@@ -297,7 +298,7 @@ func TestServeConcurrency(t *testing.T) {
 			}
 		}
 		if took := time.Since(began); most.Load() != 3 || took != 3*time.Minute {
-			t.Errorf("%d at once, in %v; want 3, in 3m", most.Load(), took)
+			t.Errorf("%d jobs at once, %v in total; want 3 and 3m", most.Load(), took)
 		}
 	})
 }
@@ -310,12 +311,12 @@ func TestServeAnnounces(t *testing.T) {
 		stop := p.serve(client.ServeOptions{Manifest: manifest}, client.Handler{})
 		time.Sleep(5 * time.Second)
 		if n := p.count(envelope.TypeManifest); n != 1 {
-			t.Errorf("announced %d times at the start", n)
+			t.Errorf("the manifest was posted %d times at the start, want once", n)
 		}
 		p.relay.setHook(nil)
 		time.Sleep(72 * time.Hour)
 		if n := p.count(envelope.TypeManifest); n < 6 || n > 8 {
-			t.Errorf("announced %d times in three days; a manifest lives a day", n)
+			t.Errorf("the manifest was posted %d times in three days; want 6 to 8, because it expires after a day", n)
 		}
 		stop()
 	})
@@ -325,20 +326,20 @@ func TestServeEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)
 		broken := errors.New("the disk is full")
-		err := p.byHand.Serve(t.Context(), client.ServeOptions{Intents: []string{"translate"}, Cursor: brokenStore{save: broken}}, client.Handler{
+		err := p.agentClient.Serve(t.Context(), client.ServeOptions{Intents: []string{"translate"}, Cursor: brokenStore{save: broken}}, client.Handler{
 			Work: func(context.Context, client.Job) (envelope.Result, error) { return envelope.Result{}, nil },
 		})
 		if !errors.Is(err, broken) {
-			t.Errorf("the cursor cannot be saved, and Serve ended with %v", err)
+			t.Errorf("Serve ended with %v, want the error of saving the cursor", err)
 		}
-		if err := p.byHand.Serve(t.Context(), client.ServeOptions{}, client.Handler{}); err == nil {
-			t.Error("served without intent and handler")
+		if err := p.agentClient.Serve(t.Context(), client.ServeOptions{}, client.Handler{}); err == nil {
+			t.Error("Serve without intents and Work returned no error")
 		}
 		p.relay.setHook(answering(401, `{"ok":false,"error":"UNAUTHORIZED","message":"sign your reads"}`))
 		stop := p.serve(client.ServeOptions{}, client.Handler{})
 		time.Sleep(time.Second)
 		if err := stop(); !hasCode(err, envelope.CodeUnauthorized) {
-			t.Errorf("refused for good, Serve ended with %v", err)
+			t.Errorf("Serve ended with %v, want UNAUTHORIZED", err)
 		}
 	})
 }
@@ -363,14 +364,14 @@ func TestServeWaitsForItsHandlers(t *testing.T) {
 		}
 		synctest.Wait()
 		if stop(); !ended.Load() {
-			t.Error("Serve left a handler behind")
+			t.Error("Serve returned before its handler")
 		}
 	})
 }
 
-// TestServeSealsWhateverTheRecordSays: a relay's record names another request and hides the agent's offer. The agent
-// must not be led to offer again without sealing.
-func TestServeSealsWhateverTheRecordSays(t *testing.T) {
+// TestServeSealsDespiteWrongRecord: the relay's record names another request and hides the agent's offer. The agent
+// must not make a second offer in plaintext.
+func TestServeSealsDespiteWrongRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParties(t)
 		defer p.serve(client.ServeOptions{}, client.Handler{})()
@@ -392,7 +393,7 @@ func TestServeSealsWhateverTheRecordSays(t *testing.T) {
 		time.Sleep(time.Minute)
 		for _, e := range p.relay.all() {
 			if e.Sender.ID == p.agent.DID() && !e.Sealed() {
-				t.Errorf("the agent answers in plain: %s", e.Canonical())
+				t.Errorf("the agent answered in plaintext: %s", e.Canonical())
 			}
 		}
 	})

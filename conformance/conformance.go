@@ -1,12 +1,18 @@
-// Package conformance asks any relay, over HTTP alone, whether it keeps the protocol.
+// Package conformance checks over HTTP whether a relay follows the Agora protocol.
 //
-// It needs nothing from the relay but an address. Every check brings fresh keys and threads, so a relay with other
-// traffic can be asked, and its own clock tricks (short lifetimes, timestamps set back or ahead), so that a rule about
-// five minutes is seen in seconds. A check says what it sent, what it expected and what it got.
+// It needs only the address of the relay. The relay may be written in any language. Each check uses new keys and new
+// threads, so a relay with other traffic can be checked too. Checks of time limits use short lifetimes and timestamps
+// in the past or the future. So they test a rule about five minutes within seconds. The result of a check contains what
+// was sent, what was expected and what the relay answered.
 //
-// The rules come in three levels, each including the one before: Core is the protocol as its authors wrote it, Strict
-// closes what that leaves open (PROTOCOL.md), Extensions are what this project adds. Checks are tables, one file a
-// theme; a run is bounded in time, in requests and in what it leaves behind (messages that expire within minutes).
+// There are three levels. Each level includes the levels before it:
+//   - Core is the original specification.
+//   - Strict adds the rules of PROTOCOL.md for questions that the specification leaves open.
+//   - Extensions adds the features that PROTOCOL.md defines beyond the specification.
+//
+// The checks are tables, with one table for each theme. A run has a time limit and sends a limited number of requests.
+// The messages that it posts expire within minutes or, in checks of old timestamps, within hours. One message requests
+// the longest lifetime (X-4).
 package conformance
 
 import (
@@ -15,37 +21,41 @@ import (
 	"time"
 )
 
-// Level is how much is asked of a relay.
+// Level is a set of rules that a relay is checked against.
 type Level string
 
 const (
 	Core       Level = "core"       // the original specification
-	Strict     Level = "strict"     // and PROTOCOL.md's answers to what it leaves open
-	Extensions Level = "extensions" // and what PROTOCOL.md adds
+	Strict     Level = "strict"     // Core, and the rules of PROTOCOL.md for what the specification leaves open
+	Extensions Level = "extensions" // Strict, and the features that PROTOCOL.md adds
 )
 
-// Levels returns every Level, each including those before it.
+// Levels returns all levels. Each level includes the levels before it.
 func Levels() []Level { return []Level{Core, Strict, Extensions} }
 
-// Includes reports whether a relay of level l must pass checks of level other.
+// Includes reports whether a relay of level l must pass the checks of level other.
 func (l Level) Includes(other Level) bool {
 	return slices.Index(Levels(), other) <= slices.Index(Levels(), l) && slices.Contains(Levels(), other)
 }
 
-// Check is one thing a relay must do.
+// Check tests one requirement that a relay must meet.
 type Check struct {
-	Number  string `json:"number"` // C-1 for Core, S-1 for Strict, X-1 for Extensions; never given to another check
-	Title   string `json:"title"`  // the rule, in a sentence
-	Cites   string `json:"cites"`  // where the rule is written
-	Theme   string `json:"theme"`
-	Vectors string `json:"vectors,omitempty"` // the file of testvectors/ that holds the same rule offline; empty if none does
+	// Number is C-1, C-2, … for Core, S-1, … for Strict and X-1, … for Extensions. It is never given to another check.
+	Number string `json:"number"`
+	Title  string `json:"title"` // the requirement, in one sentence
+	Cites  string `json:"cites"` // the section of the specification or of PROTOCOL.md that contains the requirement
+	Theme  string `json:"theme"`
+	// Vectors is the file in testvectors/ that tests the same requirement without a relay. It is empty if there is
+	// none.
+	Vectors string `json:"vectors,omitempty"`
 
-	// wait is how long the check mostly sleeps; such checks overlap, the others take turns.
+	// wait is about how long the check sleeps or waits for held polls. At most maxWaitingChecks checks with a wait run
+	// at the same time, and at most maxBusyChecks checks without one.
 	wait time.Duration
 	run  func(*probe)
 }
 
-// Level says from which level on the check counts.
+// Level returns the lowest level that includes the check.
 func (c Check) Level() Level {
 	switch {
 	case strings.HasPrefix(c.Number, "C-"):
@@ -56,14 +66,14 @@ func (c Check) Level() Level {
 	return Extensions
 }
 
-// theme is a table of checks that belong together.
+// theme is a table of related checks.
 type theme struct {
 	name    string
 	vectors string
 	checks  []Check
 }
 
-// themes returns all tables in the order of the documentation.
+// themes returns all tables, in the order of the documentation.
 func themes() []theme {
 	return []theme{
 		{"Health", "", healthChecks},
@@ -74,11 +84,11 @@ func themes() []theme {
 		{"Lifetimes", "", lifetimeChecks},
 		{"JSON", "verify.json", jsonChecks},
 		{"Fields", "verify.json", fieldChecks},
-		{"Signatures, strictly", "verify.json", signatureChecks},
+		{"Signatures (strict)", "verify.json", signatureChecks},
 		{"Identities", "didkey.json", identityChecks},
 		{"Duplicates", "", duplicateChecks},
-		{"Races and bounds", "", raceChecks},
-		{"Threads, strictly", "threads.json", strictThreadChecks()},
+		{"Races and limits", "", raceChecks},
+		{"Threads (strict)", "threads.json", strictThreadChecks()},
 		{"HTTP", "", httpChecks},
 		{"Parameters", "", parameterChecks},
 		{"Delivery", "", deliveryChecks},
@@ -106,16 +116,16 @@ func Checks() []Check {
 	return all
 }
 
-// Status is how a check ended.
+// Status is the outcome of a check.
 type Status string
 
 const (
 	Passed  Status = "passed"
 	Failed  Status = "failed"
-	Skipped Status = "skipped" // it could not be asked; Result.Got says why
+	Skipped Status = "skipped" // the check did not run to its end; Result.Got has the reason
 )
 
-// Result is what one check found.
+// Result is the outcome of one check.
 type Result struct {
 	Number   string        `json:"number"`
 	Level    Level         `json:"level"`
@@ -123,20 +133,21 @@ type Result struct {
 	Title    string        `json:"title"`
 	Cites    string        `json:"cites"`
 	Status   Status        `json:"status"`
-	Sent     string        `json:"sent,omitempty"`     // the step it ended at: what was asked of the relay
-	Expected string        `json:"expected,omitempty"` // what the rule wants in answer
-	Got      string        `json:"got,omitempty"`      // what came
+	Sent     string        `json:"sent,omitempty"`     // the last step of the check: the request, or what the check did
+	Expected string        `json:"expected,omitempty"` // what the rule requires at that step
+	Got      string        `json:"got,omitempty"`      // what the relay answered, or why the check was skipped
 	Took     time.Duration `json:"tookNanoseconds"`
 }
 
-// Report is what a run found.
+// Report contains the results of a run.
 type Report struct {
 	URL      string        `json:"url"`
 	Level    Level         `json:"level"`
 	Started  time.Time     `json:"started"`
 	Took     time.Duration `json:"tookNanoseconds"`
 	Requests int64         `json:"requests"`
-	// Clock is how far the relay's clock is ahead of ours, by its Date header; checks are dated by the relay's clock.
+	// Clock is how far the relay's clock is ahead of the local clock, by the relay's Date header. It is 0 if the
+	// difference is at most 1.5 seconds. Messages are dated by the relay's clock.
 	Clock   time.Duration `json:"clockNanoseconds"`
 	Results []Result      `json:"results"` // in the order of Checks
 }
@@ -151,5 +162,5 @@ func (r Report) Count(s Status) (n int) {
 	return n
 }
 
-// Holds reports whether every check that was chosen passed. What was skipped is not shown to hold.
+// Holds reports whether all selected checks passed. It returns false if a check was skipped or if there are no results.
 func (r Report) Holds() bool { return len(r.Results) > 0 && r.Count(Passed) == len(r.Results) }

@@ -10,197 +10,230 @@ import (
 const subscribe = "spec: Subscribe to Events"
 const longPolling = "spec: Long Polling Behavior"
 
-// pollChecks are about reading: what a filter selects, and how long a poll is held.
+// pollChecks test which events a filter selects, and how long a poll is held.
 var pollChecks = []Check{
-	{Number: "C-30", Title: "since is required", Cites: subscribe, run: func(p *probe) {
-		p.refused(p.call("without since", "GET", "/events"+query("recipient", p.actor("a reader").did(), "timeout", "1"), nil, nil, second), anyhow)
+	{Number: "C-30", Title: "The parameter since is required", Cites: subscribe, run: func(p *probe) {
+		p.checkRefused(
+			p.call("a poll without since", "GET",
+				"/events"+query("recipient", p.actor("a reader").did(), "timeout", "1"), nil, nil, second),
+			anyRefusal,
+		)
 	}},
-	{Number: "C-31", Title: "If events exist, a poll is answered at once", Cites: longPolling + " 1", run: func(p *probe) {
-		client, agent := p.actor("a client"), p.actor("an agent")
-		sent := p.accept(client, p.request(client, agent))
-		a := p.poll("since", p.hour(), "recipient", agent.did(), "timeout", "12")
-		p.delivers(p.page(a), sent)
-		p.atOnce(a.took)
-	}},
-	{Number: "C-32", Title: "If no event comes, a poll is held for its timeout and answered with an empty list", Cites: longPolling + " 2",
-		wait: 3 * second, run: func(p *probe) {
-			a := p.poll("since", p.hour(), "recipient", p.actor("a reader").did(), "timeout", "3")
-			p.delivers(p.page(a))
-			p.held(a.took, 3*second)
+	{Number: "C-31", Title: "A poll is answered at once if there are matching events",
+		Cites: longPolling + " 1", run: func(p *probe) {
+			client, agent := p.actor("a client"), p.actor("an agent")
+			sent := p.postAccepted(client, p.request(client, agent))
+			a := p.poll("since", p.hourAgo(), "recipient", agent.did(), "timeout", "12")
+			p.checkEvents(p.checkPage(a), sent)
+			p.checkAtOnce(a.took)
 		}},
-	{Number: "C-33", Title: "A held poll is answered as soon as an event comes", Cites: longPolling + " 2", wait: second,
+	{Number: "C-32",
+		Title: "A poll without matching events is held for its timeout and then answered with an empty list",
+		Cites: longPolling + " 2",
+		wait:  3 * second, run: func(p *probe) {
+			a := p.poll("since", p.hourAgo(), "recipient", p.actor("a reader").did(), "timeout", "3")
+			p.checkEvents(p.checkPage(a))
+			p.checkHeld(a.took, 3*second)
+		}},
+	{Number: "C-33", Title: "A held poll is answered as soon as a matching event arrives",
+		Cites: longPolling + " 2", wait: second,
 		run: func(p *probe) {
 			client, agent := p.actor("a client"), p.actor("an agent")
-			held := p.pollBehind("since", p.hour(), "recipient", agent.did(), "timeout", "9")
-			p.waiting(held, "there is nothing for its recipient yet")
-			sent := p.accept(client, p.request(client, agent))
-			p.woken(held, time.Now(), sent)
+			held := p.pollInBackground("since", p.hourAgo(), "recipient", agent.did(), "timeout", "9")
+			p.checkStillWaiting(held, "there is no event for its recipient yet")
+			sent := p.postAccepted(client, p.request(client, agent))
+			p.checkWoken(held, time.Now(), sent)
 		}},
-	{Number: "C-34", Title: "A poll with recipient gets that recipient's events only", Cites: subscribe, run: filtered(func(t *talk) []string {
-		return []string{"recipient", t.who["a"].did()}
-	}, "c.REQUEST>a", "c.ACCEPT>a")},
-	{Number: "C-35", Title: "A poll with sender gets that sender's events only", Cites: subscribe, run: filtered(func(t *talk) []string {
-		return []string{"sender", t.who["a"].did()}
-	}, "a.OFFER", "a.RESULT")},
-	{Number: "C-36", Title: "A poll with type gets that type only", Cites: subscribe, run: filtered(func(t *talk) []string {
-		return []string{"type", "OFFER", "recipient", t.who["c"].did()}
-	}, "a.OFFER")},
-	{Number: "C-37", Title: "A poll with thread gets that thread only", Cites: subscribe, run: filtered(func(t *talk) []string {
-		return []string{"thread", t.thread}
-	}, "c.REQUEST>a", "a.OFFER", "c.ACCEPT>a", "a.RESULT")},
-	{Number: "C-38", Title: "Filters narrow each other", Cites: subscribe, wait: second, run: filtered(func(t *talk) []string {
-		return []string{"sender", t.who["c"].did(), "recipient", t.who["a"].did(), "thread", t.thread, "type", "ACCEPT"}
-	}, "c.ACCEPT>a")},
-	{Number: "C-39", Title: "since means after: an event with exactly that ts is not delivered again", Cites: subscribe + "; Client Subscription Loop",
-		wait: 2 * second, run: func(p *probe) {
+	{Number: "C-34", Title: "A poll with recipient returns only the events for that recipient",
+		Cites: subscribe, run: selects(func(t *conversation) []string {
+			return []string{"recipient", t.actors["a"].did()}
+		}, "c.REQUEST>a", "c.ACCEPT>a")},
+	{Number: "C-35", Title: "A poll with sender returns only the events from that sender",
+		Cites: subscribe, run: selects(func(t *conversation) []string {
+			return []string{"sender", t.actors["a"].did()}
+		}, "a.OFFER", "a.RESULT")},
+	{Number: "C-36", Title: "A poll with type returns only events of that type",
+		Cites: subscribe, run: selects(func(t *conversation) []string {
+			return []string{"type", "OFFER", "recipient", t.actors["c"].did()}
+		}, "a.OFFER")},
+	{Number: "C-37", Title: "A poll with thread returns only the events of that thread",
+		Cites: subscribe, run: selects(func(t *conversation) []string {
+			return []string{"thread", t.thread}
+		}, "c.REQUEST>a", "a.OFFER", "c.ACCEPT>a", "a.RESULT")},
+	{Number: "C-38", Title: "A poll with several filters returns only events that match all of them",
+		Cites: subscribe, wait: second, run: selects(func(t *conversation) []string {
+			return []string{
+				"sender",
+				t.actors["c"].did(),
+				"recipient",
+				t.actors["a"].did(),
+				"thread",
+				t.thread,
+				"type",
+				"ACCEPT",
+			}
+		}, "c.ACCEPT>a")},
+	{Number: "C-39", Title: "since is exclusive: an event with exactly that ts is not delivered again",
+		Cites: subscribe + "; Client Subscription Loop",
+		wait:  2 * second, run: func(p *probe) {
 			client, agent := p.actor("a client"), p.actor("an agent")
-			sent := p.accept(client, p.request(client, agent))
+			sent := p.postAccepted(client, p.request(client, agent))
 			a := p.poll("since", sent.ts, "recipient", agent.did(), "timeout", "2")
-			p.delivers(p.page(a))
-			p.held(a.took, 2*second)
+			p.checkEvents(p.checkPage(a))
+			p.checkHeld(a.took, 2*second)
 		}},
-	{Number: "C-40", Title: "since leaves out what is older", Cites: subscribe, wait: 3 * second, run: func(p *probe) {
-		client, agent := p.actor("a client"), p.actor("an agent")
-		p.accept(client, p.request(client, agent))
-		p.sleep(2 * second)
-		between := stamp(p.now())
-		p.sleep(second)
-		later := p.accept(client, p.request(client, agent))
-		p.delivers(p.events("since", between, "recipient", agent.did(), "timeout", "1"), later)
-	}},
-	{Number: "C-41", Title: "since takes a time with an offset or a fraction, as ISO 8601 has it", Cites: subscribe + " (ISO 8601)", run: func(p *probe) {
-		client, agent := p.actor("a client"), p.actor("an agent")
-		sent := p.accept(client, p.request(client, agent))
-		hourAgo := p.now().Add(-time.Hour)
-		for _, since := range []string{hourAgo.UTC().Format(time.RFC3339), hourAgo.UTC().Format(time.RFC3339Nano),
-			hourAgo.In(time.FixedZone("", 8*3600)).Format(time.RFC3339)} {
-			p.delivers(p.events("since", since, "recipient", agent.did(), "timeout", "1"), sent)
-		}
-	}},
-	{Number: "C-42", Title: "Without timeout a poll is held for 30 seconds", Cites: subscribe + " (default: 30)", wait: 30 * second,
-		run: func(p *probe) {
-			a := p.poll("since", p.hour(), "recipient", p.actor("a reader").did())
-			p.delivers(p.page(a))
-			p.held(a.took, 30*second)
+	{Number: "C-40", Title: "A poll does not return events that are older than since",
+		Cites: subscribe, wait: 3 * second, run: func(p *probe) {
+			client, agent := p.actor("a client"), p.actor("an agent")
+			p.postAccepted(client, p.request(client, agent))
+			p.sleep(2 * second)
+			between := formatTime(p.now())
+			p.sleep(second)
+			later := p.postAccepted(client, p.request(client, agent))
+			p.checkEvents(p.events("since", between, "recipient", agent.did(), "timeout", "1"), later)
 		}},
-	{Number: "C-43", Title: "A poll is held for 60 seconds at most", Cites: subscribe + " (max: 60)", wait: 60 * second,
+	{Number: "C-41", Title: "since may have an offset or a fraction, as in ISO 8601",
+		Cites: subscribe + " (ISO 8601)", run: func(p *probe) {
+			client, agent := p.actor("a client"), p.actor("an agent")
+			sent := p.postAccepted(client, p.request(client, agent))
+			hourAgo := p.now().Add(-time.Hour)
+			for _, since := range []string{hourAgo.UTC().Format(time.RFC3339), hourAgo.UTC().Format(time.RFC3339Nano),
+				hourAgo.In(time.FixedZone("", 8*3600)).Format(time.RFC3339)} {
+				p.checkEvents(p.events("since", since, "recipient", agent.did(), "timeout", "1"), sent)
+			}
+		}},
+	{Number: "C-42", Title: "A poll without timeout is held for 30 seconds",
+		Cites: subscribe + " (default: 30)", wait: 30 * second,
 		run: func(p *probe) {
-			a := p.call("", http.MethodGet, "/events?since="+url.QueryEscape(p.hour())+"&recipient="+url.QueryEscape(p.actor("a reader").did())+"&timeout=75",
-				nil, nil, 60*second)
+			a := p.poll("since", p.hourAgo(), "recipient", p.actor("a reader").did())
+			p.checkEvents(p.checkPage(a))
+			p.checkHeld(a.took, 30*second)
+		}},
+	{Number: "C-43", Title: "A poll is held for at most 60 seconds", Cites: subscribe + " (max: 60)", wait: 60 * second,
+		run: func(p *probe) {
+			a := p.call("", http.MethodGet, "/events?since="+url.QueryEscape(p.hourAgo())+
+				"&recipient="+url.QueryEscape(p.actor("a reader").did())+"&timeout=75", nil, nil, 60*second)
 			if a.status >= 400 {
-				p.expect("timeout=75 is taken as 60, or refused")
+				p.expect("timeout=75 is treated as 60 or refused")
 				p.note("refused: %s", a)
 				return
 			}
-			p.delivers(p.page(a))
-			p.expect("the answer comes after 60 s at the latest")
-			if a.took > 60*second+promptly {
-				p.failf("it came after %v", a.took.Round(time.Millisecond))
+			p.checkEvents(p.checkPage(a))
+			p.expect("the answer comes within 60 seconds")
+			if a.took > 60*second+promptLimit {
+				p.failf("the answer came after %v", a.took.Round(time.Millisecond))
 			}
 		}},
-	{Number: "C-44", Title: "The specification's own subscription loop gets a conversation as it happens", Cites: "spec: Client Subscription Loop",
-		wait: 2 * second, run: ownLoop},
+	{Number: "C-44",
+		Title: "A reader that uses the specification's subscription loop receives a conversation while it happens",
+		Cites: "spec: Client Subscription Loop",
+		wait:  2 * second, run: specificationLoop},
 }
 
-// lifetimeChecks are about meta.ttl. Messages dated back expire while we watch.
+// lifetimeChecks test meta.ttl. The messages have a ts in the past, so they expire during the check.
 var lifetimeChecks = []Check{
-	{Number: "C-45", Title: "An event is delivered until ts + meta.ttl and then no more", Cites: "spec: Timeout Rules (relay drops expired messages)",
-		wait: 7 * second, run: expires(dying, 5*second)},
-	{Number: "C-46", Title: "A message without meta.ttl lives for 300 seconds", Cites: "spec: Timeout Rules (default 300 seconds)",
-		wait: 12 * second, run: expires(func(m message) { also(aged(-290*second), without("meta.ttl"))(m) }, 10*second)},
+	{Number: "C-45", Title: "An event is delivered until ts + meta.ttl, and not after that",
+		Cites: "spec: Timeout Rules (relay drops expired messages)",
+		wait:  7 * second, run: expires(expiringSoon, 5*second)},
+	{Number: "C-46", Title: "A message without meta.ttl expires after 300 seconds",
+		Cites: "spec: Timeout Rules (default 300 seconds)",
+		wait:  12 * second,
+		run:   expires(func(m message) { combine(shiftTS(-290*second), without("meta.ttl"))(m) }, 10*second)},
 }
 
-// dying makes a message that expires in five seconds.
-func dying(m message) { also(aged(-55*time.Second), set("meta.ttl", 60))(m) }
+// expiringSoon changes m so that it expires in five seconds.
+func expiringSoon(m message) { combine(shiftTS(-55*time.Second), set("meta.ttl", 60))(m) }
 
-// expires returns a check of a message that is alive when it is posted and has expired soon after.
-func expires(edit func(message), soon time.Duration) func(*probe) {
+// expires returns a check that posts a message that expires after the duration left. The message must be delivered
+// before that, and must not be delivered afterwards.
+func expires(edit func(message), left time.Duration) func(*probe) {
 	return func(p *probe) {
 		client, agent := p.actor("a client"), p.actor("an agent")
 		m := p.request(client, agent)
 		edit(m)
 		posted := time.Now()
-		sent := p.accept(client, m)
-		if events := p.inbox(agent); time.Since(posted) < soon-second {
-			p.delivers(events, sent)
+		sent := p.postAccepted(client, m)
+		if events := p.inbox(agent); time.Since(posted) < left-second {
+			p.checkEvents(events, sent)
 		}
-		p.sleep(soon + 2*second - time.Since(posted)) // the clocks may differ by a second and a half
-		events := p.events("since", p.hour(), "recipient", agent.did(), "timeout", "1")
-		p.expect("no events: the only one has expired")
+		p.sleep(left + 2*second - time.Since(posted)) // the known clock offset may be wrong by 1.5 seconds
+		events := p.events("since", p.hourAgo(), "recipient", agent.did(), "timeout", "1")
+		p.expect("no events: the only event has expired")
 		if len(events) > 0 {
-			p.failf("it is delivered still: %s", excerpt(events[0].raw, 300))
+			p.failf("the event is still delivered: %s", excerpt(events[0].raw, 300))
 		}
 	}
 }
 
-// atOnce ends the check unless an answer came without being held.
-func (p *probe) atOnce(took time.Duration) {
+// checkAtOnce ends the check unless an answer came at once, in the time took.
+func (p *probe) checkAtOnce(took time.Duration) {
 	p.expect("the answer comes at once")
-	if took > promptly {
-		p.failf("it came after %v: the poll was held though there were events", took.Round(time.Millisecond))
+	if took > promptLimit {
+		p.failf("the answer came after %v: the poll was held although there were events", took.Round(time.Millisecond))
 	}
 }
 
-// held ends the check unless an answer took about as long as it should.
-func (p *probe) held(took, want time.Duration) {
+// checkHeld ends the check unless the answer to a poll took about as long as want.
+func (p *probe) checkHeld(took, want time.Duration) {
 	p.expect("the poll is held for %v", want)
-	if took < want-want/10 || took > want+promptly {
-		p.failf("it was answered after %v", took.Round(time.Millisecond))
+	if took < want-want/10 || took > want+promptLimit {
+		p.failf("the poll was answered after %v", took.Round(time.Millisecond))
 	}
 	p.note("held for %v", took.Round(time.Millisecond))
 }
 
-// woken ends the check unless a held poll was answered soon after an event came, with it.
-func (p *probe) woken(held *poller, posted time.Time, letters ...letter) {
+// checkWoken ends the check unless a held poll was answered soon after the post, with exactly these messages.
+func (p *probe) checkWoken(held *poller, posted time.Time, messages ...signedMessage) {
 	a := held.wait()
-	p.sending("GET /events, held, while %s was posted", letters[0].what)
-	p.delivers(p.page(a), letters...)
-	p.expect("the held poll is answered as soon as the event comes")
-	if late := held.ended.Sub(posted); late > promptly {
-		p.failf("it was answered %v after the event came", late.Round(time.Millisecond))
+	p.describe("GET /events, held while this was posted: %s", messages[0].what)
+	p.checkEvents(p.checkPage(a), messages...)
+	p.expect("the held poll is answered as soon as the event arrives")
+	if late := held.ended.Sub(posted); late > promptLimit {
+		p.failf("the poll was answered %v after the event was posted", late.Round(time.Millisecond))
 	}
 }
 
-// filtered returns a check that plays conversations and then polls with a filter that selects these moves of the first.
-// The second has other people; if the filter names a thread, there is a third of the same people in another thread.
-func filtered(filter func(*talk) []string, moves ...string) func(*probe) {
+// selects returns a check that plays conversations and then polls with a filter. The filter must select exactly these
+// moves of the first conversation. The second conversation has other participants. If the filter has a thread, there is
+// a third conversation with the same participants in another thread.
+func selects(filter func(*conversation) []string, moves ...string) func(*probe) {
 	return func(p *probe) {
 		const all = "c.REQUEST>a a.OFFER c.ACCEPT>a a.RESULT"
-		t, other := p.talk(), p.talk()
-		letters := t.play(all)
+		t, other := p.conversation(), p.conversation()
+		messages := t.play(all)
 		other.play(all)
 		if slices.Contains(filter(t), "thread") {
-			again := &talk{p, t.who, newID("thread"), newID("req")}
+			again := &conversation{p, t.actors, newID("thread"), newID("req")}
 			again.play(all)
 		}
-		var want []letter
+		var want []signedMessage
 		for i, move := range []string{"c.REQUEST>a", "a.OFFER", "c.ACCEPT>a", "a.RESULT"} {
 			for _, wanted := range moves {
 				if wanted == move {
-					want = append(want, letters[i])
+					want = append(want, messages[i])
 				}
 			}
 		}
-		p.delivers(p.events(append(filter(t), "since", p.hour(), "timeout", "1")...), want...)
+		p.checkEvents(p.events(append(filter(t), "since", p.hourAgo(), "timeout", "1")...), want...)
 	}
 }
 
-// ownLoop reads as the specification's example does, senders' clocks being right and no two messages of one instant.
-func ownLoop(p *probe) {
-	t := p.talk()
-	agent, client := p.follow(t.who["a"], loop{timeout: "5"}), p.follow(t.who["c"], loop{timeout: "5"})
+// specificationLoop checks the specification's example of a reader, with right clocks and without equal timestamps.
+func specificationLoop(p *probe) {
+	t := p.conversation()
+	agent, client := p.follow(t.actors["a"], readLoop{timeout: "5"}), p.follow(t.actors["c"], readLoop{timeout: "5"})
 	p.sleep(second / 5)
-	var forAgent, forClient []letter
+	var forAgent, forClient []signedMessage
 	for i, move := range []string{"c.REQUEST>a", "a.OFFER", "c.ACCEPT>a", "a.RESULT"} {
-		l := t.play(move)[0]
+		signed := t.play(move)[0]
 		if i%2 == 0 {
-			forAgent = append(forAgent, l)
+			forAgent = append(forAgent, signed)
 		} else {
-			forClient = append(forClient, l)
+			forClient = append(forClient, signed)
 		}
 		p.sleep(second / 5)
 	}
-	p.sending("the specification's loop: GET /events?since=…&recipient=…, since being the last event's ts")
-	p.receives(agent, forAgent)
-	p.receives(client, forClient)
+	p.describe("the specification's loop: GET /events?since=…&recipient=…, where since is the ts of the last event")
+	p.checkReceived(agent, forAgent)
+	p.checkReceived(client, forClient)
 }

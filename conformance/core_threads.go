@@ -2,38 +2,43 @@ package conformance
 
 const transitions = "spec: State Transitions"
 
-// coreThreadChecks are the rows of the specification's table, and what it excludes.
+// coreThreadChecks returns checks of the specification's table of state transitions.
+
 func coreThreadChecks() []Check {
 	return append([]Check{
-		{Number: "C-20", Title: "REQUEST, OFFER, ACCEPT and RESULT are accepted in this order and each reaches its recipient",
-			Cites: "spec: Message Lifecycle", run: wholeTalk},
-	}, turns([]turn{
-		{number: "C-21", title: "A request gets several OFFERs", cites: transitions + " (multiple OFFERs allowed)",
-			after: "c.REQUEST a.OFFER b.OFFER a.OFFER"},
-		{number: "C-22", title: "A thread has one ACCEPT", cites: transitions + " (one ACCEPT per thread)",
-			after: "c.REQUEST a.OFFER b.OFFER c.ACCEPT>a", refused: "c.ACCEPT>a c.ACCEPT>b", how: anyhow, then: "a.RESULT"},
-		{number: "C-23", title: "A RESULT is refused while nothing was accepted", cites: transitions,
-			after: "c.REQUEST a.OFFER", refused: "a.RESULT", how: anyhow, then: "c.ACCEPT>a a.RESULT"},
-		{number: "C-24", title: "A completed thread takes no further RESULT, OFFER or ACCEPT", cites: transitions,
-			after: "c.REQUEST a.OFFER c.ACCEPT>a a.RESULT", refused: "a.RESULT a.OFFER c.ACCEPT>a", how: anyhow},
-		{number: "C-25", title: "The client cancels an active thread, which ends it", cites: transitions,
-			after: "c.REQUEST a.OFFER c.ACCEPT>a c.CANCEL>a", refused: "a.RESULT", how: anyhow},
-		{number: "C-26", title: "An ERROR by a party ends a pending thread", cites: transitions + " (ERROR is terminal)",
-			after: "c.REQUEST>a a.OFFER a.ERROR", refused: "c.ACCEPT>a a.OFFER", how: anyhow},
-		{number: "C-27", title: "An ERROR by a party ends an active thread", cites: transitions + " (ERROR is terminal)",
-			after: "c.REQUEST a.OFFER c.ACCEPT>a a.ERROR", refused: "a.RESULT c.CANCEL>a", how: anyhow},
-		{number: "C-28", title: "A thread begins with a REQUEST: nothing else is accepted before it", cites: transitions,
-			refused: "a.OFFER c.ACCEPT>a a.RESULT c.CANCEL>a", how: anyhow, then: "c.REQUEST a.OFFER"},
-		{number: "C-29", title: "An OFFER is refused once one was accepted", cites: transitions,
-			after: "c.REQUEST a.OFFER c.ACCEPT>a", refused: "b.OFFER a.OFFER", how: anyhow, then: "a.RESULT"},
+		{Number: "C-20",
+			Title: "REQUEST, OFFER, ACCEPT and RESULT are accepted in this order and reach their recipients",
+			Cites: "spec: Message Lifecycle", run: wholeConversation},
+	}, threadChecks([]threadRule{
+		{number: "C-21", title: "A thread accepts several OFFERs", cites: transitions + " (multiple OFFERs allowed)",
+			setup: "c.REQUEST a.OFFER b.OFFER a.OFFER"},
+		{number: "C-22", title: "A thread accepts only one ACCEPT", cites: transitions + " (one ACCEPT per thread)",
+			setup: "c.REQUEST a.OFFER b.OFFER c.ACCEPT>a", refused: "c.ACCEPT>a c.ACCEPT>b",
+			want: anyRefusal, then: "a.RESULT"},
+		{number: "C-23", title: "A RESULT before the ACCEPT is refused", cites: transitions,
+			setup: "c.REQUEST a.OFFER", refused: "a.RESULT", want: anyRefusal, then: "c.ACCEPT>a a.RESULT"},
+		{number: "C-24", title: "A completed thread refuses another RESULT, OFFER or ACCEPT", cites: transitions,
+			setup: "c.REQUEST a.OFFER c.ACCEPT>a a.RESULT", refused: "a.RESULT a.OFFER c.ACCEPT>a", want: anyRefusal},
+		{number: "C-25", title: "A CANCEL from the client ends an active thread", cites: transitions,
+			setup: "c.REQUEST a.OFFER c.ACCEPT>a c.CANCEL>a", refused: "a.RESULT", want: anyRefusal},
+		{number: "C-26", title: "An ERROR from a party ends a pending thread",
+			cites: transitions + " (ERROR is terminal)",
+			setup: "c.REQUEST>a a.OFFER a.ERROR", refused: "c.ACCEPT>a a.OFFER", want: anyRefusal},
+		{number: "C-27", title: "An ERROR from a party ends an active thread",
+			cites: transitions + " (ERROR is terminal)",
+			setup: "c.REQUEST a.OFFER c.ACCEPT>a a.ERROR", refused: "a.RESULT c.CANCEL>a", want: anyRefusal},
+		{number: "C-28", title: "The first message of a thread must be a REQUEST", cites: transitions,
+			refused: "a.OFFER c.ACCEPT>a a.RESULT c.CANCEL>a", want: anyRefusal, then: "c.REQUEST a.OFFER"},
+		{number: "C-29", title: "An OFFER after the ACCEPT is refused", cites: transitions,
+			setup: "c.REQUEST a.OFFER c.ACCEPT>a", refused: "b.OFFER a.OFFER", want: anyRefusal, then: "a.RESULT"},
 	})...)
 }
 
-func wholeTalk(p *probe) {
-	t := p.talk()
-	letters := t.play("c.REQUEST>a a.OFFER>c c.ACCEPT>a a.RESULT>c")
-	p.sending("GET /events for the agent, after a whole conversation")
-	p.arrives(t.who["a"], letters[0], letters[2])
-	p.sending("GET /events for the client, after a whole conversation")
-	p.arrives(t.who["c"], letters[1], letters[3])
+func wholeConversation(p *probe) {
+	t := p.conversation()
+	messages := t.play("c.REQUEST>a a.OFFER>c c.ACCEPT>a a.RESULT>c")
+	p.describe("GET /events for the agent, after a whole conversation")
+	p.checkInbox(t.actors["a"], messages[0], messages[2])
+	p.describe("GET /events for the client, after a whole conversation")
+	p.checkInbox(t.actors["c"], messages[1], messages[3])
 }

@@ -18,9 +18,9 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// The doubles: wires and stores that wrap ours and have one fault each.
+// Middlewares and stores that wrap those of this project's relay and add one fault each.
 
-// recorded is what a handler answered.
+// recorded returns the answer of a handler.
 func recorded(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
@@ -34,22 +34,22 @@ func send(w http.ResponseWriter, from *httptest.ResponseRecorder, body []byte) {
 		}
 	}
 	w.WriteHeader(from.Code)
-	_, _ = w.Write(body) // the kit may have left
+	_, _ = w.Write(body) // the client may be gone
 }
 
 func isPost(r *http.Request) bool { return r.Method == http.MethodPost && r.URL.Path == "/events" }
 func isPoll(r *http.Request) bool { return r.Method == http.MethodGet && r.URL.Path == "/events" }
 
-// readBody returns a request's body, which can be read again.
+// readBody returns the body of a request. The body can be read again afterwards.
 func readBody(r *http.Request) []byte {
-	body, _ := io.ReadAll(r.Body) // what broke off is handed on as it is
+	body, _ := io.ReadAll(r.Body) // an incomplete body is passed on as it is
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	return body
 }
 
 func decode(body []byte) map[string]any {
 	var v map[string]any
-	_ = json.Unmarshal(body, &v) // nil if it is no object
+	_ = json.Unmarshal(body, &v) // nil if body is not a JSON object
 	return v
 }
 
@@ -61,8 +61,8 @@ func encode(v any) []byte {
 	return body
 }
 
-// pretends is a wire that answers 200 where the relay refused for a certain reason.
-func pretends(when func(envelope, answer map[string]any) bool) func(http.Handler) http.Handler {
+// acceptsRefusals is a middleware that answers 200 instead of a refusal for which when is true.
+func acceptsRefusals(when func(envelope, answer map[string]any) bool) func(http.Handler) http.Handler {
 	return func(h http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if !isPost(r) {
@@ -84,7 +84,7 @@ func refusedFor(code string) func(e, a map[string]any) bool {
 	return func(_, a map[string]any) bool { return a["error"] == code }
 }
 
-// rewritesEvents is a wire that changes what a poll gets.
+// rewritesEvents is a middleware that changes the events in the answers to polls.
 func rewritesEvents(change func(events []json.RawMessage) []json.RawMessage) func(http.Handler) http.Handler {
 	return func(h http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -97,7 +97,7 @@ func rewritesEvents(change func(events []json.RawMessage) []json.RawMessage) fun
 			var events []json.RawMessage
 			body := answer.Body.Bytes()
 			if json.Unmarshal(body, &page) == nil && json.Unmarshal(page["events"], &events) == nil {
-				// Joined by hand: json.Marshal would change the bytes inside.
+				// The list is joined here, because json.Marshal would change the bytes of the events.
 				list := append([]byte("["), bytes.Join(rawBytes(change(events)), []byte(","))...)
 				delete(page, "events")
 				body = append(append([]byte(`{"events":`), append(list, "],"...)...), encode(page)[1:]...)
@@ -115,7 +115,7 @@ func rawBytes(events []json.RawMessage) [][]byte {
 	return list
 }
 
-func encodesAgain(events []json.RawMessage) []json.RawMessage {
+func encodesDifferently(events []json.RawMessage) []json.RawMessage {
 	for i, e := range events {
 		v := decode(e)
 		if payload, ok := v["payload"].(map[string]any); ok {
@@ -125,7 +125,7 @@ func encodesAgain(events []json.RawMessage) []json.RawMessage {
 				params["long"] = json.Number("9007199254740991")
 			}
 		}
-		events[i] = encode(v) // escapes < and >, too
+		events[i] = encode(v) // this also escapes < and >
 	}
 	return events
 }
@@ -146,7 +146,7 @@ func sortsByTS(events []json.RawMessage) []json.RawMessage {
 	return events
 }
 
-// deliversDuplicates acknowledges what was posted again as if it were new, and delivers it again.
+// deliversDuplicates is a middleware that accepts a repeated message as new and delivers it again.
 func deliversDuplicates(h http.Handler) http.Handler {
 	var mu sync.Mutex
 	times := map[string]int{}
@@ -181,7 +181,7 @@ func deliversDuplicates(h http.Handler) http.Handler {
 	})(posts)
 }
 
-// withQuery changes the parameters of polls.
+// withQuery is a middleware that changes the parameters of polls.
 func withQuery(change func(url.Values)) func(http.Handler) http.Handler {
 	return func(h http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -203,17 +203,20 @@ func setsParameter(name, value string) func(http.Handler) http.Handler {
 	return withQuery(func(q url.Values) { q.Set(name, value) })
 }
 
-func keepsParameters(h http.Handler) http.Handler {
+func ignoresUnknownParameters(h http.Handler) http.Handler {
 	return withQuery(func(q url.Values) {
 		for name := range q {
-			if !slices.Contains([]string{"since", "cursor", "recipient", "sender", "type", "thread", "broadcast", "timeout", "limit"}, name) {
+			if !slices.Contains(
+				[]string{"since", "cursor", "recipient", "sender", "type", "thread", "broadcast", "timeout", "limit"},
+				name) {
 				q.Del(name)
 			}
 		}
 	})(h)
 }
 
-// sinceInclusive is >= for >: the event with exactly the reader's since comes again.
+// sinceInclusive is a middleware that treats since as >= instead of >. So the event with exactly the ts since is
+// delivered again.
 func sinceInclusive(h http.Handler) http.Handler {
 	return withQuery(func(q url.Values) {
 		if since, ok := envelope.ParseTime(q.Get("since")); ok {
@@ -222,7 +225,7 @@ func sinceInclusive(h http.Handler) http.Handler {
 	})(h)
 }
 
-// literalSince is ts > since and nothing else, as a careless reading of the specification has it.
+// literalSince returns a store that returns only events with ts > since, without the rules of PROTOCOL §7.
 func literalSince(s relay.Store) relay.Store { return literal{s} }
 
 type literal struct{ relay.Store }
@@ -239,18 +242,18 @@ func (l literal) Read(ctx context.Context, q relay.Query) (relay.Page, error) {
 	return page, err
 }
 
-// deaf never tells that something was stored.
-type deaf struct{ relay.Store }
+// neverNotifies is a store that never reports new events.
+type neverNotifies struct{ relay.Store }
 
-func (deaf) Watch(ctx context.Context, _ relay.Cursor, _ func([]relay.Posted)) error {
+func (neverNotifies) Watch(ctx context.Context, _ relay.Cursor, _ func([]relay.Posted)) error {
 	<-ctx.Done()
 	return ctx.Err()
 }
 
-// ageless delivers what has expired.
-type ageless struct{ relay.Store }
+// neverExpires is a store that also returns expired events.
+type neverExpires struct{ relay.Store }
 
-func (a ageless) Read(ctx context.Context, q relay.Query) (relay.Page, error) {
+func (a neverExpires) Read(ctx context.Context, q relay.Query) (relay.Page, error) {
 	q.Expired = true
 	page, err := a.Store.Read(ctx, q)
 	for i := range page.Events {
@@ -259,8 +262,8 @@ func (a ageless) Read(ctx context.Context, q relay.Query) (relay.Page, error) {
 	return page, err
 }
 
-// knowsByID takes another sender's equal id for an id used twice.
-func knowsByID(h http.Handler) http.Handler {
+// comparesIDsOnly is a middleware that refuses an id that another sender has used.
+func comparesIDsOnly(h http.Handler) http.Handler {
 	var mu sync.Mutex
 	senders := map[any]any{}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -274,7 +277,7 @@ func knowsByID(h http.Handler) http.Handler {
 			mu.Unlock()
 			if found && first != string(sender) {
 				w.WriteHeader(http.StatusConflict)
-				_, _ = w.Write([]byte(`{"ok":false,"error":"DUPLICATE_ID","message":"taken","retryable":false}`))
+				_, _ = w.Write([]byte(`{"ok":false,"error":"DUPLICATE_ID","message":"used","retryable":false}`))
 				return
 			}
 		}
@@ -303,7 +306,7 @@ func onePollAtATime(h http.Handler) http.Handler {
 	})
 }
 
-// withoutMember leaves a member out of every answer.
+// withoutMember is a middleware that removes a member from every answer.
 func withoutMember(name string) func(http.Handler) http.Handler {
 	return func(h http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -315,8 +318,8 @@ func withoutMember(name string) func(http.Handler) http.Handler {
 	}
 }
 
-// sharesThreads has one thread for each id, whoever asks.
-func sharesThreads(h http.Handler) http.Handler {
+// identifiesThreadsByID is a middleware that refuses a REQUEST with a thread id that another client has used.
+func identifiesThreadsByID(h http.Handler) http.Handler {
 	var mu sync.Mutex
 	taken := map[string]any{}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -329,7 +332,7 @@ func sharesThreads(h http.Handler) http.Handler {
 			mu.Unlock()
 			if found && first != sender {
 				w.WriteHeader(http.StatusConflict)
-				_, _ = w.Write([]byte(`{"ok":false,"error":"INVALID_TRANSITION","message":"taken","retryable":false}`))
+				_, _ = w.Write([]byte(`{"ok":false,"error":"INVALID_TRANSITION","message":"used","retryable":false}`))
 				return
 			}
 		}
@@ -337,11 +340,12 @@ func sharesThreads(h http.Handler) http.Handler {
 	})
 }
 
-// foldsCase does not see that a second member differs from a known one by its case only.
+// foldsCase is a middleware that accepts a member name that differs from a known name only in case.
 func foldsCase(h http.Handler) http.Handler {
-	return pretends(func(e, a map[string]any) bool {
+	return acceptsRefusals(func(e, a map[string]any) bool {
 		for name := range e {
-			if slices.Contains([]string{"type", "sig", "sender", "ts", "thread"}, strings.ToLower(strings.ReplaceAll(name, "ſ", "s"))) &&
+			if slices.Contains([]string{"type", "sig", "sender", "ts", "thread"},
+				strings.ToLower(strings.ReplaceAll(name, "ſ", "s"))) &&
 				name != strings.ToLower(strings.ReplaceAll(name, "ſ", "s")) {
 				return true
 			}
@@ -360,8 +364,8 @@ func redirects(h http.Handler) http.Handler {
 	})
 }
 
-// losesEvery answers every nth post without storing it.
-func losesEvery(n int64) func(http.Handler) http.Handler {
+// losesEveryNth is a middleware that answers every nth post with 200 and does not store it.
+func losesEveryNth(n int64) func(http.Handler) http.Handler {
 	return func(h http.Handler) http.Handler {
 		var posts atomic.Int64
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -397,8 +401,8 @@ func otherStatus(from, to int) func(http.Handler) http.Handler {
 	}
 }
 
-// restartsSequence hands out the same cursor for ever, as a relay that counts from the beginning after every restart
-// would after one.
+// restartsSequence is a middleware that returns the same cursor with every answer. A relay whose sequence starts again
+// after a restart also returns cursors that it has returned before.
 func restartsSequence(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !isPoll(r) {

@@ -8,38 +8,46 @@ import (
 	"time"
 )
 
-// loop is how a client of the specification's kind reads: since = the ts of the last event it got.
-type loop struct {
-	timeout string        // of each poll, seconds
-	limit   string        // empty: none asked for
+// readLoop describes a client that reads like the specification's example: since is the ts of the last received event.
+type readLoop struct {
+	timeout string        // of each poll, in seconds
+	limit   string        // of each poll; empty: the parameter is not sent
 	pause   time.Duration // between polls
-	since   string        // to begin with; empty: an hour ago
-	cursor  bool          // follow the cursor instead, from 0
+	since   string        // of the first poll; empty: an hour ago
+	cursor  bool          // use cursor instead of since, beginning with 0
 }
 
-// follower reads in the background. It reads no faster than the relay lets it, up to maxPolls.
+// follower reads an inbox in the background. It polls again as soon as it is answered and its pause is over. It stops
+// after maxPolls polls.
 type follower struct {
-	loop
-	of     actor
+	readLoop
+	reader actor
 	cancel context.CancelFunc
 	done   chan struct{}
 
-	mu    sync.Mutex
-	times map[string]int // how often each id came; guarded by mu, like all below
-	polls int
-	trip  string // why it stopped reading
-	fresh chan struct{}
+	mu         sync.Mutex
+	counts     map[string]int // how often each id was received; guarded by mu, like all fields below
+	polls      int
+	stopReason string // why it has stopped reading; empty while it reads
+	changed    chan struct{}
 }
 
-// maxPolls bounds what a hot loop costs the relay.
+// maxPolls limits the load on the relay if polls are answered at once, again and again.
 const maxPolls = 200
 
-// follow starts to read the inbox of somebody, until the check's end or stop.
-func (p *probe) follow(of actor, l loop) *follower {
+// follow starts to read the inbox of reader. The reading ends with the check, or when stop is called.
+func (p *probe) follow(reader actor, loop readLoop) *follower {
 	ctx, cancel := context.WithCancel(p.ctx)
-	f := &follower{loop: l, of: of, cancel: cancel, done: make(chan struct{}), times: map[string]int{}, fresh: make(chan struct{}, 1)}
+	f := &follower{
+		readLoop: loop,
+		reader:   reader,
+		cancel:   cancel,
+		done:     make(chan struct{}),
+		counts:   map[string]int{},
+		changed:  make(chan struct{}, 1),
+	}
 	if f.since == "" {
-		f.since = p.hour()
+		f.since = p.hourAgo()
 	}
 	p.tasks.Go(func() {
 		defer close(f.done)
@@ -48,7 +56,7 @@ func (p *probe) follow(of actor, l loop) *follower {
 	return f
 }
 
-func (f *follower) read(ctx context.Context, relay *wire) {
+func (f *follower) read(ctx context.Context, relay *relayClient) {
 	position := f.since
 	if f.cursor {
 		position = "0"
@@ -59,16 +67,17 @@ func (f *follower) read(ctx context.Context, relay *wire) {
 		stop := f.polls > maxPolls
 		f.mu.Unlock()
 		if stop {
-			f.trips(ctx, fmt.Sprintf("the loop ran hot: %d polls were answered within seconds", maxPolls))
+			f.stopWith(ctx,
+				fmt.Sprintf("the reader polled in a hot loop: %d polls were answered within seconds", maxPolls))
 			return
 		}
-		events, next, trip := f.poll(ctx, relay, position)
-		if trip != "" {
-			f.trips(ctx, trip)
+		events, next, problem := f.poll(ctx, relay, position)
+		if problem != "" {
+			f.stopWith(ctx, problem)
 			return
 		}
 		position = next
-		f.take(events)
+		f.add(events)
 		select {
 		case <-ctx.Done():
 		case <-time.After(f.pause):
@@ -76,17 +85,22 @@ func (f *follower) read(ctx context.Context, relay *wire) {
 	}
 }
 
-// poll asks once and returns where to go on.
-func (f *follower) poll(ctx context.Context, relay *wire, position string) (events []event, next, trip string) {
+// poll sends one poll. It returns the events and the value of since or cursor for the next poll. If the answer is
+// wrong, problem describes it.
+func (f *follower) poll(
+	ctx context.Context, relay *relayClient, position string,
+) (events []event, next, problem string) {
 	name := "since"
 	if f.cursor {
 		name = "cursor"
 	}
-	pairs := []string{name, position, "recipient", f.of.did(), "timeout", f.timeout}
+	pairs := []string{name, position, "recipient", f.reader.did(), "timeout", f.timeout}
 	if f.limit != "" {
 		pairs = append(pairs, "limit", f.limit)
 	}
-	a := relay.ask(ctx, request{method: http.MethodGet, target: "/events" + query(pairs...), hold: 30 * time.Second}, isLimit)
+	a := relay.doWithRetries(ctx,
+		retryableRequest{method: http.MethodGet, target: "/events" + query(pairs...), hold: 30 * time.Second},
+		isRateLimit)
 	events, isList := eventsOf(a)
 	if ok, _ := a.ok(); !ok || !isList {
 		return nil, "", "a poll was answered with " + a.String()
@@ -98,77 +112,78 @@ func (f *follower) poll(ctx context.Context, relay *wire, position string) (even
 		next = events[len(events)-1].text("ts")
 	}
 	if next == "" {
-		return nil, "", "an answer says not where to go on: " + a.String()
+		return nil, "", "an answer has no cursor or ts for the next poll: " + a.String()
 	}
 	return events, next, ""
 }
 
-func (f *follower) trips(ctx context.Context, why string) {
+func (f *follower) stopWith(ctx context.Context, why string) {
 	if ctx.Err() != nil {
 		return
 	}
 	f.mu.Lock()
-	f.trip = why
+	f.stopReason = why
 	f.mu.Unlock()
-	f.nudge()
+	f.notify()
 }
 
-func (f *follower) take(events []event) {
+func (f *follower) add(events []event) {
 	f.mu.Lock()
 	for _, e := range events {
-		f.times[e.id()]++
+		f.counts[e.id()]++
 	}
 	f.mu.Unlock()
 	if len(events) > 0 {
-		f.nudge()
+		f.notify()
 	}
 }
 
-func (f *follower) nudge() {
+func (f *follower) notify() {
 	select {
-	case f.fresh <- struct{}{}:
+	case f.changed <- struct{}{}:
 	default:
 	}
 }
 
-// stop ends the reading and waits for it to have ended.
+// stop ends the reading and waits until it has ended.
 func (f *follower) stop() {
 	f.cancel()
 	<-f.done
 }
 
-// state says which letters have not come, how many polls there were, and what stopped it.
-func (f *follower) state(letters []letter) (missing []letter, polls int, trip string) {
+// state returns the messages that were not received yet, the number of polls, and why the follower has stopped reading.
+func (f *follower) state(messages []signedMessage) (missing []signedMessage, polls int, stopReason string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, l := range letters {
-		if f.times[l.id] == 0 {
-			missing = append(missing, l)
+	for _, signed := range messages {
+		if f.counts[signed.id] == 0 {
+			missing = append(missing, signed)
 		}
 	}
-	return missing, f.polls, f.trip
+	return missing, f.polls, f.stopReason
 }
 
-// receives waits until f has all letters, and ends the check if for some seconds nothing more has come.
-func (p *probe) receives(f *follower, letters []letter) {
+// checkReceived waits until f has received all messages. It ends the check if f stops reading, or if no event is
+// received for 6 seconds and the pause between polls.
+func (p *probe) checkReceived(f *follower, messages []signedMessage) {
 	defer f.stop()
 	for {
-		missing, polls, trip := f.state(letters)
+		missing, polls, stopReason := f.state(messages)
 		if len(missing) == 0 {
-			p.note("all %d events in %d polls", len(letters), polls)
+			p.note("all %d events received in %d polls", len(messages), polls)
 			return
 		}
-		p.expect("every one of %d accepted events reaches the reader", len(letters))
-		if trip != "" {
-			p.failf("%s; %d of %d events had not come", trip, len(missing), len(letters))
+		p.expect("the reader receives each of the %d accepted events", len(messages))
+		if stopReason != "" {
+			p.failf("%s; %d of %d events were not received", stopReason, len(missing), len(messages))
 		}
 		quiet := time.NewTimer(6*time.Second + f.pause)
 		select {
-		case <-f.fresh:
+		case <-f.changed:
 			quiet.Stop()
 		case <-quiet.C:
-			p.failf("%d of %d events never reached the reader, the first of them %s with the ts %s (%d polls)", len(missing), len(letters),
-				missing[0].id, missing[0].ts, polls)
+			p.failf("the reader did not receive %d of %d events; the first missing one is %s with the ts %s (%d polls)",
+				len(missing), len(messages), missing[0].id, missing[0].ts, polls)
 		case <-p.ctx.Done():
 			p.stopped()
 		}

@@ -11,13 +11,15 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// Relays that limit what the kit asks of them. That it keeps to our own limits is TestOurRelayHolds.
+// Tests with relays that limit the rate of requests. TestOwnRelayPasses tests the checks with the limits of this
+// project's relay.
 
-// limitsRateForNumber is a wire that refuses what is one too many for its rate, and takes it when it comes again.
-func limitsRateForNumber(h http.Handler) http.Handler {
+// limitsRateInsteadOfCount is a middleware that changes a limit on the number of messages into a rate limit. It refuses
+// a message over the limit once, and accepts its retry.
+func limitsRateInsteadOfCount(h http.Handler) http.Handler {
 	var mu sync.Mutex
 	refused := map[any]bool{}
-	late := pretends(func(e, a map[string]any) bool {
+	late := acceptsRefusals(func(e, a map[string]any) bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return a["error"] == "RATE_LIMITED" && refused[e["id"]]
@@ -42,16 +44,16 @@ func limitsRateForNumber(h http.Handler) http.Handler {
 	})
 }
 
-// fromAfar is our relay as others than its own machine see it, who are held to its limits.
-func fromAfar(h http.Handler) http.Handler {
+// fromRemoteAddress is a middleware that makes all requests remote, so that the relay's limits apply to them.
+func fromRemoteAddress(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.RemoteAddr = "192.0.2.1:9"
 		h.ServeHTTP(w, r)
 	})
 }
 
-// TestLongLimitsAreNotWaitedFor asks a relay that wants to be left alone for a minute.
-func TestLongLimitsAreNotWaitedFor(t *testing.T) {
+// TestLongRetryAfterIsNotWaitedFor tests that a check fails at once if the relay requires a wait of a minute.
+func TestLongRetryAfterIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	full := func(h http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -61,7 +63,8 @@ func TestLongLimitsAreNotWaitedFor(t *testing.T) {
 			}
 			w.Header().Set("Retry-After", "60")
 			w.WriteHeader(http.StatusTooManyRequests)
-			_, _ = w.Write([]byte(`{"ok":false,"error":"RATE_LIMITED","message":"full","retryable":true}`)) // the kit may have left
+			// The error is ignored, because the client may be gone.
+			_, _ = w.Write([]byte(`{"ok":false,"error":"RATE_LIMITED","message":"full","retryable":true}`))
 		})
 	}
 	report, err := conformance.Run(t.Context(), start(t, nil, full), conformance.Options{Only: []string{"C-2"}})

@@ -12,52 +12,52 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// lifetime is the meta.ttl of what a run posts, so that little of it outlives the run.
-const lifetime = 180 // seconds
+// messageTTL is the meta.ttl of most messages of a run. It is short, so that few messages are stored for long after it.
+const messageTTL = 180 // seconds
 
-// actor is somebody who signs; every check has its own.
+// actor is a test identity with its own key. Each check creates new ones. The zero actor means no identity.
 type actor struct {
 	name string
 	key  didkey.Key
 }
 
-// actor returns somebody new.
+// actor returns a new identity. The name describes it in the report.
 func (p *probe) actor(name string) actor {
 	key, err := didkey.Generate()
 	if err != nil {
-		p.end(Skipped, "no key could be made: %v", err)
+		p.end(Skipped, "cannot generate a key: %v", err)
 	}
-	p.relay.signing.knows(key)
+	p.relay.signer.addKey(key)
 	return actor{name, key}
 }
 
 func (a actor) did() string { return string(a.key.DID()) }
 
-func (a actor) didOrNone() string {
+func (a actor) didOrEmpty() string {
 	if a.name == "" {
 		return ""
 	}
 	return a.did()
 }
 
-// message is an envelope before it is signed, open to every mistake.
+// message is an envelope that is not signed yet. It is a map, so that checks can make it wrong in any way.
 type message map[string]any
 
-// stamp writes a time as most clients do.
-func stamp(t time.Time) string { return envelope.FormatTime(t) }
+// formatTime returns a time in the form that most clients use.
+func formatTime(t time.Time) string { return envelope.FormatTime(t) }
 
-// newID returns a fresh id.
+// newID returns a new unique id.
 func newID(prefix string) string { return envelope.NewID(prefix, time.Now()) }
 
-// message returns a well-formed message of the type that belongs to a thread; to may be the zero actor for nobody.
+// message returns a well-formed message of a thread, not signed yet. The zero actor as recipient means no recipient.
 func (p *probe) message(typ string, from, to actor, thread, request string) message {
 	m := message{
-		"version": "1.0", "id": newID("msg"), "ts": stamp(p.now()), "type": typ,
+		"version": "1.0", "id": newID("msg"), "ts": formatTime(p.now()), "type": typ,
 		"sender": map[string]any{"id": from.did()}, "payload": payload(typ, request),
-		"meta": map[string]any{"ttl": lifetime}, "thread": map[string]any{"id": thread},
+		"meta": map[string]any{"ttl": messageTTL}, "thread": map[string]any{"id": thread},
 	}
 	if typ == "REQUEST" {
-		p.relay.signing.willOpen(thread, from.did(), to.didOrNone())
+		p.relay.signer.expectThread(thread, from.did(), to.didOrEmpty())
 	}
 	if to.name != "" {
 		m["recipient"] = map[string]any{"id": to.did()}
@@ -65,7 +65,7 @@ func (p *probe) message(typ string, from, to actor, thread, request string) mess
 	return m
 }
 
-// payload returns the least that each type must carry.
+// payload returns the members that a payload of the type needs at least.
 func payload(typ, request string) map[string]any {
 	payload := map[string]any{"request_id": request}
 	switch typ {
@@ -79,38 +79,38 @@ func payload(typ, request string) map[string]any {
 	return payload
 }
 
-// request returns a REQUEST that opens a new thread.
+// request returns a REQUEST that opens a new thread, not signed yet.
 func (p *probe) request(from, to actor) message {
 	return p.message("REQUEST", from, to, newID("thread"), newID("req"))
 }
 
-// letter is a signed message.
-type letter struct {
-	what string // in words
+// signedMessage is an envelope with its signature, as it is posted.
+type signedMessage struct {
+	what string // a description for the report
 	id   string
 	ts   string
-	body []byte // canonical
+	body []byte // the RFC 8785 form
 }
 
-// sign signs m as from, whatever m says.
-func (m message) sign(from actor) letter {
+// sign signs m with the key of from, whatever sender.id is.
+func (m message) sign(from actor) signedMessage {
 	delete(m, "sig")
 	signature, err := from.key.Sign(canonical(m))
 	if err != nil {
-		panic(err) // the keys are ours
+		panic(err) // cannot happen: actor has generated the key
 	}
 	m["sig"] = base64.RawURLEncoding.EncodeToString(signature)
-	return m.sealed(from)
+	return m.encode(from)
 }
 
-// sealed returns m with the signature it has.
-func (m message) sealed(from actor) letter {
+// encode returns m with the signature that it has, or without one. It does not sign m again.
+func (m message) encode(from actor) signedMessage {
 	id, _ := m["id"].(string)
 	ts, _ := m["ts"].(string)
-	return letter{what: fmt.Sprintf("a %v by %s", m["type"], from.name), id: id, ts: ts, body: canonical(m)}
+	return signedMessage{what: fmt.Sprintf("%v from %s", m["type"], from.name), id: id, ts: ts, body: canonical(m)}
 }
 
-// canonical returns the RFC 8785 form of what this package built itself.
+// canonical returns the RFC 8785 form of a value that this package has built.
 func canonical(v any) []byte {
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)
@@ -125,7 +125,8 @@ func canonical(v any) []byte {
 	return form
 }
 
-// set changes the member at a dotted path, making objects on the way; see without for removing one.
+// set returns a change that sets the member at a dotted path. It creates missing objects on the path. See without for
+// removing a member.
 func set(path string, value any) func(message) {
 	return func(m message) {
 		object := map[string]any(m)
@@ -155,8 +156,8 @@ func without(names ...string) func(message) {
 	}
 }
 
-// also joins changes.
-func also(changes ...func(message)) func(message) {
+// combine returns a change that makes all these changes, in this order.
+func combine(changes ...func(message)) func(message) {
 	return func(m message) {
 		for _, change := range changes {
 			change(m)
@@ -164,15 +165,15 @@ func also(changes ...func(message)) func(message) {
 	}
 }
 
-// event is a message as a relay delivered it.
+// event is a message as the relay has delivered it.
 type event struct {
-	answer // its members
+	answer // has the members of the event
 	raw    json.RawMessage
 }
 
 func (e event) id() string { return e.text("id") }
 
-// eventsOf reads the events of an answer; ok is false if it has no such array.
+// eventsOf returns the events of an answer. It reports false if the answer has no array of events.
 func eventsOf(a answer) (events []event, ok bool) {
 	list, ok := a.list("events")
 	for _, raw := range list {
@@ -185,7 +186,7 @@ func eventsOf(a answer) (events []event, ok bool) {
 	return events, ok
 }
 
-// verify says what is wrong with a delivered envelope as its reader would find, nil if nothing is.
+// verify checks a delivered envelope as its reader would: it must be well-formed and its signature must verify.
 func (e event) verify() error {
 	parsed, err := envelope.Parse(e.raw, maxAnswer)
 	if err != nil {
@@ -194,7 +195,7 @@ func (e event) verify() error {
 	return parsed.Verify()
 }
 
-// ids lists the ids of events, for a report.
+// ids returns a list of event ids for the report.
 func ids(events []event) string {
 	if len(events) == 0 {
 		return "no events"
@@ -202,7 +203,7 @@ func ids(events []event) string {
 	var list []string
 	for i, e := range events {
 		if i == 8 {
-			list = append(list, fmt.Sprintf("… %d in all", len(events)))
+			list = append(list, fmt.Sprintf("… (%d in total)", len(events)))
 			break
 		}
 		list = append(list, e.id())

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// WriteText writes the report for people: a line for each check, the findings in full behind, then the sum.
+// WriteText writes the report as text: one line for each check, then the full findings of the checks that did not pass,
+// then a summary.
 func (r Report) WriteText(w io.Writer) error {
 	var b strings.Builder
 	theme := ""
@@ -39,7 +40,7 @@ func mark(s Status) string {
 	return "skipped"
 }
 
-// Finding says in full what a check found.
+// Finding describes the result of a check in full: the rule, what was sent, what was expected and what was received.
 func (r Result) Finding() string {
 	text := fmt.Sprintf("%s %s: %s\n  rule      %s\n", mark(r.Status), r.Number, r.Title, r.Cites)
 	for _, part := range [][2]string{{"sent", r.Sent}, {"expected", r.Expected}, {"got", r.Got}} {
@@ -52,10 +53,12 @@ func (r Result) Finding() string {
 
 func (r Report) summary() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %d passed, %d failed, %d skipped; %d requests in %v\n", r.URL, r.Count(Passed), r.Count(Failed), r.Count(Skipped),
-		r.Requests, r.Took.Round(time.Second/10))
+	fmt.Fprintf(&b, "%s: %d passed, %d failed, %d skipped; %d requests in %v\n", r.URL, r.Count(Passed),
+		r.Count(Failed), r.Count(Skipped), r.Requests, r.Took.Round(time.Second/10))
 	if r.Clock != 0 {
-		fmt.Fprintf(&b, "The relay's clock is %v off ours; messages were dated by the relay's.\n", r.Clock.Round(time.Second))
+		fmt.Fprintf(&b,
+			"The relay's clock is ahead of the local clock by %v. Messages were dated by the relay's clock.\n",
+			r.Clock.Round(time.Second))
 	}
 	for _, level := range Levels() {
 		passed, all := 0, 0
@@ -71,15 +74,15 @@ func (r Report) summary() string {
 			fmt.Fprintf(&b, "  %-10s %d of %d\n", level, passed, all)
 		}
 	}
-	verdict := "holds"
+	verdict := "passes all selected checks"
 	if !r.Holds() {
-		verdict = "does not hold"
+		verdict = "does not pass all selected checks"
 	}
-	fmt.Fprintf(&b, "What was asked (%s) %s.\n", r.Level, verdict)
+	fmt.Fprintf(&b, "The relay %s (level %s).\n", verdict, r.Level)
 	return b.String()
 }
 
-// WriteJUnit writes the report as JUnit XML, a test suite for each theme.
+// WriteJUnit writes the report as JUnit XML, with one test suite for each theme.
 func (r Report) WriteJUnit(w io.Writer) error {
 	type text struct {
 		Message string `xml:"message,attr"`
@@ -107,13 +110,18 @@ func (r Report) WriteJUnit(w io.Writer) error {
 		Skipped  int      `xml:"skipped,attr"`
 		Time     string   `xml:"time,attr"`
 		Suites   []suite  `xml:"testsuite"`
-	}{Name: "agora conformance " + r.URL, Tests: len(r.Results), Failures: r.Count(Failed), Skipped: r.Count(Skipped), Time: seconds(r.Took)}
+	}{Name: "agora conformance " + r.URL, Tests: len(r.Results), Failures: r.Count(Failed), Skipped: r.Count(Skipped),
+		Time: seconds(r.Took)}
 	for _, result := range r.Results {
 		if n := len(report.Suites); n == 0 || report.Suites[n-1].Name != result.Theme {
 			report.Suites = append(report.Suites, suite{Name: result.Theme})
 		}
 		s := &report.Suites[len(report.Suites)-1]
-		c := testCase{Name: result.Number + " " + result.Title, Class: "agora." + string(result.Level), Time: seconds(result.Took)}
+		c := testCase{
+			Name:  result.Number + " " + result.Title,
+			Class: "agora." + string(result.Level),
+			Time:  seconds(result.Took),
+		}
 		s.Tests++
 		switch result.Status {
 		case Failed:
@@ -125,7 +133,7 @@ func (r Report) WriteJUnit(w io.Writer) error {
 		}
 		s.Cases = append(s.Cases, c)
 	}
-	out, err := xml.MarshalIndent(report, "", "  ") // replaces what XML cannot hold
+	out, err := xml.MarshalIndent(report, "", "  ") // it replaces characters that XML does not allow
 	if err != nil {
 		return err
 	}

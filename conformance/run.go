@@ -11,26 +11,26 @@ import (
 	"time"
 )
 
-// Options choose what is asked. The zero value asks everything.
+// Options selects the checks of a run. The zero value selects all checks.
 type Options struct {
-	Level    Level         // empty: Extensions, which is everything
-	Only     []string      // numbers of checks; empty: all of the level
-	Timeout  time.Duration // for the whole run; what has not ended by then is skipped. 0: DefaultTimeout
-	Progress func(Result)  // called with every result as it comes, one at a time; nil: nobody is told
+	Level    Level         // empty: Extensions, which includes all checks
+	Only     []string      // numbers of checks, whatever their level; empty: all checks of Level
+	Timeout  time.Duration // for the whole run; checks that have not ended by then are skipped. 0: DefaultTimeout
+	Progress func(Result)  // called with each result when its check has ended, one call at a time; may be nil
 }
 
-// DefaultTimeout bounds a run that names no bound. A relay that keeps the protocol needs little more than a minute,
-// because one rule is about a minute.
+// DefaultTimeout is the time limit of a run if Options.Timeout is 0. A relay that follows the protocol needs little
+// more than a minute, because one check waits for a minute (C-43).
 const DefaultTimeout = 90 * time.Second
 
 const (
-	busyAtOnce    = 4  // checks that ask one thing after the other
-	waitingAtOnce = 32 // checks that mostly wait
+	maxBusyChecks    = 4  // concurrent checks without a wait: they send one request after the other
+	maxWaitingChecks = 32 // concurrent checks with a wait: they mostly sleep or wait for held polls
 )
 
-// Run asks the relay at baseURL. The error says why nothing could be asked: misused options, or no relay at that
-// address. A relay that breaks the protocol is no error: see Report.Holds. If ctx ends, the checks that have not ended
-// are reported as skipped.
+// Run checks the relay at baseURL. It returns an error if the options are invalid, if baseURL is not a usable address,
+// or if no relay answers there. A relay that violates the protocol is not an error: see Report.Holds. If ctx ends, the
+// checks that have not ended are reported as skipped.
 func Run(ctx context.Context, baseURL string, o Options) (Report, error) {
 	if o.Level == "" {
 		o.Level = Extensions
@@ -39,7 +39,7 @@ func Run(ctx context.Context, baseURL string, o Options) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
-	relay, err := newWire(baseURL)
+	relay, err := newRelayClient(baseURL)
 	if err != nil {
 		return Report{}, err
 	}
@@ -47,18 +47,19 @@ func Run(ctx context.Context, baseURL string, o Options) (Report, error) {
 	if o.Timeout == 0 {
 		o.Timeout = DefaultTimeout
 	}
-	report := Report{URL: relay.base, Level: o.Level, Started: time.Now()}
-	ctx, cancel := context.WithTimeoutCause(ctx, o.Timeout, fmt.Errorf("the run's %v were over", o.Timeout))
+	report := Report{URL: relay.baseURL, Level: o.Level, Started: time.Now()}
+	ctx, cancel := context.WithTimeoutCause(ctx, o.Timeout,
+		fmt.Errorf("the time limit of the run, %v, has passed", o.Timeout))
 	defer cancel()
-	if err := relay.find(ctx); err != nil {
+	if err := relay.connect(ctx); err != nil {
 		return Report{}, err
 	}
 	report.Results = runAll(ctx, relay, chosen, o.Progress)
-	report.Took, report.Requests, report.Clock = time.Since(report.Started), relay.requests.Load(), relay.ahead
+	report.Took, report.Requests, report.Clock = time.Since(report.Started), relay.requests.Load(), relay.clockOffset
 	return report, nil
 }
 
-// Check says what is wrong with o or baseURL as Run would, without asking anybody.
+// Check returns the error that Run would return for invalid options or an invalid baseURL. It sends no request.
 func (o Options) Check(baseURL string) error {
 	if o.Level == "" {
 		o.Level = Extensions
@@ -70,7 +71,7 @@ func (o Options) Check(baseURL string) error {
 	return err
 }
 
-// choose returns the checks that o asks for.
+// choose returns the checks that o selects.
 func choose(o Options) ([]Check, error) {
 	if !slices.Contains(Levels(), o.Level) {
 		return nil, fmt.Errorf("level must be core, strict or extensions, not %q", o.Level)
@@ -81,14 +82,15 @@ func choose(o Options) ([]Check, error) {
 	}
 	for _, number := range o.Only {
 		if !slices.ContainsFunc(all, func(c Check) bool { return c.Number == number }) {
-			return nil, fmt.Errorf("there is no check %q; they are C-1…, S-1… and X-1…", number)
+			return nil, fmt.Errorf(
+				"there is no check %q; the numbers look like C-1, S-1 and X-1, and --list shows them", number)
 		}
 	}
 	return slices.DeleteFunc(all, func(c Check) bool { return !slices.Contains(o.Only, c.Number) }), nil
 }
 
-// runAll runs checks, the longest waits first, and returns their results in the order of checks.
-func runAll(ctx context.Context, relay *wire, checks []Check, progress func(Result)) []Result {
+// runAll runs the checks and returns their results in the same order. It starts the checks with the longest wait first.
+func runAll(ctx context.Context, relay *relayClient, checks []Check, progress func(Result)) []Result {
 	results := make([]Result, len(checks))
 	order := make([]int, len(checks))
 	for i := range order {
@@ -96,9 +98,9 @@ func runAll(ctx context.Context, relay *wire, checks []Check, progress func(Resu
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return int(checks[b].wait - checks[a].wait) })
 
-	busy, waiting := make(chan struct{}, busyAtOnce), make(chan struct{}, waitingAtOnce)
+	busy, waiting := make(chan struct{}, maxBusyChecks), make(chan struct{}, maxWaitingChecks)
 	var tasks sync.WaitGroup
-	var telling sync.Mutex
+	var progressMu sync.Mutex
 	for _, i := range order {
 		slots := busy
 		if checks[i].wait > 0 {
@@ -108,12 +110,12 @@ func runAll(ctx context.Context, relay *wire, checks []Check, progress func(Resu
 			select {
 			case slots <- struct{}{}:
 				defer func() { <-slots }()
-			case <-ctx.Done(): // and runOne says so
+			case <-ctx.Done(): // runOne then reports the check as skipped
 			}
 			results[i] = runOne(ctx, relay, checks[i])
 			if progress != nil {
-				telling.Lock()
-				defer telling.Unlock()
+				progressMu.Lock()
+				defer progressMu.Unlock()
 				progress(results[i])
 			}
 		})
@@ -122,8 +124,8 @@ func runAll(ctx context.Context, relay *wire, checks []Check, progress func(Resu
 	return results
 }
 
-// runOne runs a check in a goroutine of its own, which a failing step ends (see probe.end).
-func runOne(ctx context.Context, relay *wire, c Check) Result {
+// runOne runs a check in its own goroutine, so that a failing step can end it (see probe.end).
+func runOne(ctx context.Context, relay *relayClient, c Check) Result {
 	ctx, cancel := context.WithCancel(ctx)
 	p := &probe{ctx: ctx, relay: relay, step: step{status: Passed}}
 	started := time.Now()
@@ -138,48 +140,58 @@ func runOne(ctx context.Context, relay *wire, c Check) Result {
 	<-ended
 	cancel()
 	p.tasks.Wait()
-	return Result{Number: c.Number, Level: c.Level(), Theme: c.Theme, Title: c.Title, Cites: c.Cites, Took: time.Since(started),
-		Status: p.status, Sent: p.sent, Expected: p.expected, Got: p.got}
+	return Result{
+		Number:   c.Number,
+		Level:    c.Level(),
+		Theme:    c.Theme,
+		Title:    c.Title,
+		Cites:    c.Cites,
+		Took:     time.Since(started),
+		Status:   p.status,
+		Sent:     p.sent,
+		Expected: p.expected,
+		Got:      p.got,
+	}
 }
 
-// step is what a check is at: what it sent last, what it waits for, what came.
+// step is the current step of a check: what it sent last, what it expects, and what the relay answered.
 type step struct {
 	status              Status
 	sent, expected, got string
 }
 
-// probe is one check at work. Its methods are called by the check's own goroutine only, except for post, poll and
-// call, which may also be called from goroutines that have ended before the check goes on.
+// probe is the context of one running check. Its methods may be called only by the goroutine of the check, except for
+// post, poll and call.
 type probe struct {
 	ctx   context.Context
-	relay *wire
-	tasks sync.WaitGroup // what the check runs beside itself; its ctx ends with the check
+	relay *relayClient
+	tasks sync.WaitGroup // background goroutines of the check; when it ends, runOne cancels ctx and waits for them
 	mu    sync.Mutex     // guards sent
 	step
 }
 
-// end ends the check here, as testing.T.FailNow ends a test.
+// end ends the check immediately, as testing.T.FailNow ends a test.
 func (p *probe) end(status Status, format string, args ...any) {
 	p.status, p.got = status, fmt.Sprintf(format, args...)
 	runtime.Goexit()
 }
 
-// failf ends the check: the relay breaks the rule, and this is what it did.
+// failf ends the check as failed: the relay violates the rule. The text says what the relay did.
 func (p *probe) failf(format string, args ...any) {
 	if p.ctx.Err() != nil {
-		p.stopped() // the answer, or its absence, is our own doing
+		p.stopped() // the answer, or its absence, may be caused by the cancelled context
 	}
 	p.end(Failed, format, args...)
 }
 
-// stopped ends a check that was not let finish.
+// stopped ends the check as skipped, because the context of the run has ended.
 func (p *probe) stopped() { p.end(Skipped, "not finished: %v", context.Cause(p.ctx)) }
 
-// expect says what the next answer must be.
+// expect records what the next answer must be.
 func (p *probe) expect(format string, args ...any) { p.expected = fmt.Sprintf(format, args...) }
 
-// sending says what the check does now, where no single request tells it.
-func (p *probe) sending(format string, args ...any) { p.noteSent(fmt.Sprintf(format, args...)) }
+// describe records what the check does now, where no single request shows it.
+func (p *probe) describe(format string, args ...any) { p.noteSent(fmt.Sprintf(format, args...)) }
 
 func (p *probe) noteSent(text string) {
 	p.mu.Lock()
@@ -187,10 +199,10 @@ func (p *probe) noteSent(text string) {
 	p.mu.Unlock()
 }
 
-// note says what came, for a check that passes.
+// note records what the relay answered, for a check that passes.
 func (p *probe) note(format string, args ...any) { p.got = fmt.Sprintf(format, args...) }
 
-// sleep waits, and ends the check if the run ends first.
+// sleep waits for d. It ends the check if the run ends first.
 func (p *probe) sleep(d time.Duration) {
 	if d <= 0 {
 		return
@@ -204,10 +216,11 @@ func (p *probe) sleep(d time.Duration) {
 	}
 }
 
-// now is the time by the relay's clock, as far as it can be known.
+// now returns the time by the relay's clock, as far as it is known.
 func (p *probe) now() time.Time { return p.relay.now() }
 
-// parseBase checks the address of a relay: a URL that paths can be appended to.
+// parseBase checks the address of a relay and returns it without trailing slashes. The address must be an http or https
+// URL without a query and a fragment, so that paths can be appended to it.
 func parseBase(text string) (string, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {

@@ -12,35 +12,37 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// signing signs the reads of a run, where the relay shows directed messages to their parties only (PROTOCOL §8). Checks
-// know nothing of it: a read is signed by whoever it is about, as far as it is one of the run's own identities.
-type signing struct {
-	audience string // of tokens; empty: reads are not signed here. Set before the first check
+// readSigner signs the reads of a run if the relay shows directed messages only to their parties (PROTOCOL §8). The
+// checks need not sign reads themselves: the signer chooses the reader by the parameters of the read, see readerOf. It
+// signs only for identities of the run.
+type readSigner struct {
+	audience string // the aud of tokens; empty: the relay is open and reads are not signed. Set before the checks run
 
 	mu      sync.Mutex
 	keys    map[string]didkey.Key
-	threads map[string][2]string // by id: who opens it, and whom that one names
+	threads map[string][2]string // by thread id: the did of the client, and the did of the REQUEST's recipient
 }
 
-// knows adds an identity.
-func (s *signing) knows(key didkey.Key) {
+// addKey adds an identity that reads can be signed for.
+func (s *readSigner) addKey(key didkey.Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.keys[string(key.DID())] = key
 }
 
-// sign signs a request that is a read of somebody's, and remembers of one that opens a thread whose that is.
-func (s *signing) sign(now time.Time, r *http.Request, body []byte) error {
+// sign adds a token to r if r is a read for an identity of the run. If r is a POST, it records the thread of its
+// REQUEST.
+func (s *readSigner) sign(now time.Time, r *http.Request, body []byte) error {
 	if s.audience == "" {
 		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r.Method == http.MethodPost {
-		s.note(body)
+		s.recordPost(body)
 		return nil
 	}
-	key, ok := s.keys[s.reader(r.URL)]
+	key, ok := s.keys[s.readerOf(r.URL)]
 	if r.Method != http.MethodGet || !ok {
 		return nil
 	}
@@ -52,29 +54,30 @@ func (s *signing) sign(now time.Time, r *http.Request, body []byte) error {
 	return nil
 }
 
-// note remembers who opens a thread, from what is posted.
-func (s *signing) note(body []byte) {
-	if m := sketchOf(body); m.Type == "REQUEST" {
-		s.opens(m.thread(), m.Sender.ID, m.Recipient.ID)
+// recordPost records the thread of body if body is a REQUEST.
+func (s *readSigner) recordPost(body []byte) {
+	if m := summarize(body); m.Type == "REQUEST" {
+		s.recordThread(m.threadID(), m.Sender.ID, m.Recipient.ID)
 	}
 }
 
-// opens remembers the client of a thread, and whom its REQUEST names; the first that opens it is meant.
-func (s *signing) opens(thread, client, recipient string) {
+// recordThread records the client of a thread and the recipient of its REQUEST. Only the first call for a thread
+// counts.
+func (s *readSigner) recordThread(thread, client, recipient string) {
 	if _, known := s.threads[thread]; !known {
 		s.threads[thread] = [2]string{client, recipient}
 	}
 }
 
-// willOpen is opens for a REQUEST that is not posted yet: a poll may wait for it.
-func (s *signing) willOpen(thread, client, recipient string) {
+// expectThread is recordThread for a REQUEST that is not posted yet, because a poll may already wait for it.
+func (s *readSigner) expectThread(thread, client, recipient string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.opens(thread, client, recipient)
+	s.recordThread(thread, client, recipient)
 }
 
-// sketch is what matters here of a message.
-type sketch struct {
+// messageSummary has the members of a message that readSigner needs.
+type messageSummary struct {
 	Type              string
 	Sender, Recipient struct{ ID string }
 	Thread            struct{ ID string }
@@ -83,35 +86,37 @@ type sketch struct {
 	}
 }
 
-// sketchOf reads what may be anything; of what is no message little is filled.
-func sketchOf(body []byte) (m sketch) {
+// summarize returns the summary of a body. Members that are missing or malformed are empty.
+func summarize(body []byte) (m messageSummary) {
 	_ = json.Unmarshal(body, &m)
 	return m
 }
 
-func (m sketch) thread() string {
+func (m messageSummary) threadID() string {
 	if m.Thread.ID == "" {
 		return m.Payload.RequestID
 	}
 	return m.Thread.ID
 }
 
-// hidden adds to how a message is to be refused that its thread is not there: where messages are shown to their parties
-// only, so are threads, and whoever has no part in one is not told more by posting.
-func (s *signing) hidden(want refusal, body []byte) refusal {
+// allowNotFound returns want with 404 THREAD_NOT_FOUND as a second right answer, if the sender of the message is not a
+// party of the thread. A relay with private reads must not reveal to such a sender that the thread exists (PROTOCOL
+// §8).
+func (s *readSigner) allowNotFound(want refusal, body []byte) refusal {
 	if s.audience == "" || want.status != http.StatusForbidden && want.status != http.StatusConflict {
 		return want
 	}
-	m := sketchOf(body)
+	m := summarize(body)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	parties, known := s.threads[m.thread()]
-	want.hidden = known && m.Sender.ID != parties[0] && m.Sender.ID != parties[1]
+	parties, known := s.threads[m.threadID()]
+	want.orNotFound = known && m.Sender.ID != parties[0] && m.Sender.ID != parties[1]
 	return want
 }
 
-// reader returns who would ask for target.
-func (s *signing) reader(target *url.URL) string {
+// readerOf returns the did that a read of target is signed for: the client of the thread for /threads/{id}, otherwise
+// the parameter recipient or sender, or the client of the parameter thread.
+func (s *readSigner) readerOf(target *url.URL) string {
 	q := target.Query()
 	if id, found := strings.CutPrefix(target.Path, "/threads/"); found {
 		if client := q.Get("client"); client != "" {

@@ -13,20 +13,20 @@ import (
 	"github.com/agora-relay/agora/didkey"
 )
 
-// second is how long a check waits that must see nothing arrive.
+// second is short for time.Second, the unit of the waits in checks.
 const second = time.Second
 
-// Other spellings of the same JSON and the same keys.
+// Functions that write the same JSON and the same keys in other ways.
 
 func indented(body string) string {
 	var out bytes.Buffer
 	if err := json.Indent(&out, []byte(body), "", "\t"); err != nil {
-		panic(err) // the body is ours
+		panic(err) // cannot happen: body was built by this package
 	}
 	return out.String()
 }
 
-// membersReversed writes the members of an object from the last to the first.
+// membersReversed writes the members of an object in descending order of their names.
 func membersReversed(body string) string {
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal([]byte(body), &members); err != nil {
@@ -41,7 +41,7 @@ func membersReversed(body string) string {
 	return "{" + strings.Join(parts, ",") + "}"
 }
 
-// respell replaces the sender's identifier by another text made of the same 34 bytes.
+// respell returns a change that replaces sender.id by as(key). key has the 34 bytes that the did encodes.
 func respell(as func(key []byte) string) func(message) {
 	return func(m message) {
 		sender := m["sender"].(map[string]any)
@@ -49,7 +49,7 @@ func respell(as func(key []byte) string) func(message) {
 	}
 }
 
-// keyBytes returns the multicodec prefix and the key of a valid did.
+// keyBytes returns the 34 bytes that a valid did encodes: the multicodec prefix and the public key.
 func keyBytes(did string) []byte { return append([]byte{0xed, 1}, didkey.DID(did).PublicKey()...) }
 
 func hexDID(key []byte) string { return "did:key:f" + hex.EncodeToString(key) }
@@ -58,7 +58,8 @@ func base58DID(key []byte) string { return "did:key:z" + base58(key) }
 
 const base58Alphabet = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 
-// base58 writes bytes in base58-btc.
+// base58 returns data in base58-btc.
+
 func base58(data []byte) string {
 	n, base, digit := new(big.Int).SetBytes(data), big.NewInt(58), new(big.Int)
 	var text []byte

@@ -14,44 +14,44 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// The steps that checks are made of. Each says what it sends and expects before the relay answers, and ends the check
-// if the answer is another.
+// The steps of checks. Each step records what it sends and what it expects before the relay answers. It ends the check
+// as failed if the answer is not the expected one.
 
-// post posts a body.
+// post sends body with POST /events. The text what describes the body in the report.
 func (p *probe) post(what string, body []byte) answer {
 	return p.call(what, "POST", "/events", nil, body, 0)
 }
 
-// accept posts a message that a relay must take, signed by from, and returns it.
-func (p *probe) accept(from actor, m message) letter {
-	return p.acceptLetter(m.sign(from))
+// postAccepted signs m as from, posts it and returns it. The relay must accept it.
+func (p *probe) postAccepted(from actor, m message) signedMessage {
+	return p.postSigned(m.sign(from))
 }
 
-func (p *probe) acceptLetter(l letter) letter {
-	p.accepted(p.post(l.what, l.body), l)
-	return l
+func (p *probe) postSigned(signed signedMessage) signedMessage {
+	p.checkAccepted(p.post(signed.what, signed.body), signed)
+	return signed
 }
 
-// accepted judges an answer to a message that a relay must take.
-func (p *probe) accepted(a answer, l letter) {
-	p.expect(`it is accepted: status 200 with {"ok":true,"id":%q}`, l.id)
+// checkAccepted ends the check unless the answer a shows that the relay has accepted the message.
+func (p *probe) checkAccepted(a answer, signed signedMessage) {
+	p.expect(`accepted: status 200 with {"ok":true,"id":%q}`, signed.id)
 	if ok, _ := a.ok(); a.status != 200 || !ok {
-		p.failf("it is refused: %s", a)
+		p.failf("the relay refused it: %s", a)
 	}
-	if a.text("id") != l.id {
-		p.failf("the answer names another id: %s", a)
+	if a.text("id") != signed.id {
+		p.failf("the answer has another id: %s", a)
 	}
 }
 
-// refusal is how a relay must refuse.
+// refusal describes how a relay must refuse.
 type refusal struct {
-	status int             // 0: any way, the specification names none
-	codes  []envelope.Code // one of them
-	hidden bool            // or as if there were no such thread
+	status     int             // 0: any refusal is right, because the specification names no status
+	codes      []envelope.Code // the error must be one of these
+	orNotFound bool            // 404 THREAD_NOT_FOUND is right too, see readSigner.allowNotFound
 }
 
-// anyhow is all the original specification asks of a refusal.
-var anyhow = refusal{}
+// anyRefusal accepts any refusal. The original specification requires no more.
+var anyRefusal = refusal{}
 
 func refused(status int, codes ...envelope.Code) refusal {
 	return refusal{status: status, codes: codes}
@@ -59,49 +59,49 @@ func refused(status int, codes ...envelope.Code) refusal {
 
 func (r refusal) String() string {
 	if r.status == 0 {
-		return `it is refused: {"ok":false,…}`
+		return `refused: {"ok":false,…}`
 	}
 	codes := make([]string, len(r.codes))
 	for i, code := range r.codes {
 		codes[i] = string(code)
 	}
-	return fmt.Sprintf("it is refused with status %d and the error %s", r.status, strings.Join(codes, " or "))
+	return fmt.Sprintf("refused: status %d with the error %s", r.status, strings.Join(codes, " or "))
 }
 
-// refused judges an answer to something that a relay must refuse.
-func (p *probe) refused(a answer, want refusal) {
+// checkRefused ends the check unless a is a refusal as want describes it.
+func (p *probe) checkRefused(a answer, want refusal) {
 	p.expect("%s", want)
-	ok, said := a.ok()
+	ok, present := a.ok()
 	switch {
 	case a.err != nil:
 		p.failf("%s", a)
-	case ok || !said && a.status < 300:
-		p.failf("it is accepted: %s", a)
+	case ok || !present && a.status < 300:
+		p.failf("the relay accepted it: %s", a)
 	case a.status >= 500:
-		p.failf("the relay fails at it instead of refusing it: %s", a)
-	case !said && a.status < 400:
-		p.failf("it is neither accepted nor refused: %s", a)
+		p.failf("the relay failed instead of refusing it: %s", a)
+	case !present && a.status < 400:
+		p.failf("the answer is neither an acceptance nor a refusal: %s", a)
 	case want.status == 0:
-	case !said:
-		p.failf("the refusal is not JSON with ok: %s", a)
-	case want.hidden && a.status == http.StatusNotFound && a.code() == string(envelope.CodeThreadNotFound):
+	case !present:
+		p.failf("the refusal is not JSON with the member ok: %s", a)
+	case want.orNotFound && a.status == http.StatusNotFound && a.code() == string(envelope.CodeThreadNotFound):
 	case a.status != want.status || !slices.Contains(want.codes, envelope.Code(a.code())):
-		p.failf("it is refused in another way: %s", a)
+		p.failf("the relay refused it with another status or error: %s", a)
 	}
 }
 
-// refuse posts a body that must be refused.
-func (p *probe) refuse(want refusal, what string, body []byte) answer {
-	again := isLimit
+// postRefused posts a body that the relay must refuse, and returns the answer.
+func (p *probe) postRefused(want refusal, what string, body []byte) answer {
+	retry := isRateLimit
 	if want.status == http.StatusTooManyRequests {
-		again = isOtherLimit
+		retry = isOtherRateLimit
 	}
-	a := p.callUnless(again, what, http.MethodPost, "/events", nil, body, 0)
-	p.refused(a, p.relay.signing.hidden(want, body))
+	a := p.callRetrying(retry, what, http.MethodPost, "/events", nil, body, 0)
+	p.checkRefused(a, p.relay.signer.allowNotFound(want, body))
 	return a
 }
 
-// query writes names and values as a query string.
+// query returns a query string. The pairs are names and values in turn.
 func query(pairs ...string) string {
 	var parts []string
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -110,7 +110,7 @@ func query(pairs ...string) string {
 	return "?" + strings.Join(parts, "&")
 }
 
-// poll asks for events with these parameters, names and values in turn.
+// poll sends GET /events with these parameters. The pairs are names and values in turn.
 func (p *probe) poll(pairs ...string) answer {
 	hold := 30 * time.Second
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -121,35 +121,36 @@ func (p *probe) poll(pairs ...string) answer {
 	return p.call("", "GET", "/events"+query(pairs...), nil, nil, hold)
 }
 
-// page judges an answer to a poll by its shape and returns its events.
-func (p *probe) page(a answer) []event {
+// checkPage ends the check unless a is a well-formed answer to a poll. It returns the events of the answer.
+func (p *probe) checkPage(a answer) []event {
 	before := p.expected
 	p.expect(`status 200 with {"ok":true,"events":[…],"hasMore":true or false}`)
 	events, isList := eventsOf(a)
 	ok, _ := a.ok()
-	if _, said := a.flag("hasMore"); a.status != 200 || !ok || !isList || !said {
+	if _, present := a.flag("hasMore"); a.status != 200 || !ok || !isList || !present {
 		p.failf("%s", a)
 	}
 	p.expected = before
 	return events
 }
 
-// events polls once and returns what comes.
-func (p *probe) events(pairs ...string) []event { return p.page(p.poll(pairs...)) }
+// events polls once and returns the events of the answer.
+func (p *probe) events(pairs ...string) []event { return p.checkPage(p.poll(pairs...)) }
 
-// hour is a since before everything a run posts.
-func (p *probe) hour() string { return stamp(p.now().Add(-time.Hour)) }
+// hourAgo returns a value of since that is older than all messages of the run.
+func (p *probe) hourAgo() string { return formatTime(p.now().Add(-time.Hour)) }
 
-// inbox returns what is stored for somebody, asking as the specification does. It takes a second if that is nothing.
-func (p *probe) inbox(of actor) []event {
-	return p.events("since", p.hour(), "recipient", of.did(), "timeout", "1")
+// inbox returns the stored events for reader. It polls as the specification describes, with since and recipient. If
+// there are no events, the poll takes a second.
+func (p *probe) inbox(reader actor) []event {
+	return p.events("since", p.hourAgo(), "recipient", reader.did(), "timeout", "1")
 }
 
-// delivers ends the check unless events are exactly these letters, in any order, each once.
-func (p *probe) delivers(events []event, letters ...letter) {
-	want := make([]string, len(letters))
-	for i, l := range letters {
-		want[i] = l.id
+// checkEvents ends the check unless events are exactly these messages, in any order, each once.
+func (p *probe) checkEvents(events []event, messages ...signedMessage) {
+	want := make([]string, len(messages))
+	for i, signed := range messages {
+		want[i] = signed.id
 	}
 	if len(want) == 0 {
 		p.expect("no events")
@@ -160,40 +161,41 @@ func (p *probe) delivers(events []event, letters ...letter) {
 	for _, e := range events {
 		seen[e.id()]++
 		if !slices.Contains(want, e.id()) {
-			p.failf("an event that does not belong here is delivered: %s (all: %s)", excerpt(e.raw, 300), ids(events))
+			p.failf("the answer contains an unexpected event: %s (all events: %s)", excerpt(e.raw, 300), ids(events))
 		}
 		if seen[e.id()] == 2 {
-			p.failf("%s is delivered twice (all: %s)", e.id(), ids(events))
+			p.failf("event %s is delivered twice (all events: %s)", e.id(), ids(events))
 		}
 	}
 	for _, id := range want {
 		if seen[id] == 0 {
-			p.failf("%s is not delivered; there is: %s", id, ids(events))
+			p.failf("event %s is missing; the answer contains: %s", id, ids(events))
 		}
 	}
 }
 
-// arrives ends the check unless these letters stand in somebody's inbox and nothing else does.
-func (p *probe) arrives(at actor, letters ...letter) []event {
-	events := p.inbox(at)
-	p.delivers(events, letters...)
+// checkInbox ends the check unless the inbox of reader contains exactly these messages. It returns the events.
+func (p *probe) checkInbox(reader actor, messages ...signedMessage) []event {
+	events := p.inbox(reader)
+	p.checkEvents(events, messages...)
 	return events
 }
 
-// genuine ends the check unless e is l as it was signed.
-func (p *probe) genuine(e event, l letter) {
-	p.expect("%s is delivered as it was signed", l.id)
+// checkUnchanged ends the check unless the event e is exactly the envelope that was signed.
+func (p *probe) checkUnchanged(e event, signed signedMessage) {
+	p.expect("event %s is delivered exactly as it was signed", signed.id)
 	form, err := envelope.Canonicalize(e.raw)
 	if err != nil {
-		p.failf("what is delivered is no valid JSON (%v): %s", err, excerpt(e.raw, 400))
+		p.failf("the delivered event is not valid JSON (%v): %s", err, excerpt(e.raw, 400))
 	}
-	if !bytes.Equal(form, l.body) {
-		p.failf("another envelope is delivered; its RFC 8785 form is %s where %s was signed", differing(form, l.body), differing(l.body, form))
+	if !bytes.Equal(form, signed.body) {
+		p.failf("the delivered envelope differs from the signed one: its RFC 8785 form contains %s instead of %s",
+			firstDifference(form, signed.body), firstDifference(signed.body, form))
 	}
 }
 
-// differing shows a from shortly before the first byte where b is another.
-func differing(a, b []byte) string {
+// firstDifference returns an excerpt of a around the first byte that differs from b.
+func firstDifference(a, b []byte) string {
 	i := 0
 	for i < len(a) && i < len(b) && a[i] == b[i] {
 		i++
@@ -202,16 +204,16 @@ func differing(a, b []byte) string {
 	return "…" + excerpt(a[from:min(len(a), i+60)], 100) + "…"
 }
 
-// variant is one way to get a message wrong, or right.
+// variant is one change to a good message, which makes it wrong or keeps it right.
 type variant struct {
 	what string
-	edit func(message)               // before it is signed
-	text func(string) string         // after
-	sign func(message, actor) letter // instead of signing properly
+	edit func(message)                      // changes the message before it is signed; may be nil
+	text func(string) string                // changes the signed text; may be nil
+	sign func(message, actor) signedMessage // signs instead of message.sign; may be nil
 }
 
-// letter returns a REQUEST with the change made.
-func (v variant) letter(p *probe, from, to actor) letter {
+// signed returns a REQUEST with the change.
+func (v variant) signed(p *probe, from, to actor) signedMessage {
 	m := p.request(from, to)
 	if v.edit != nil {
 		v.edit(m)
@@ -220,65 +222,66 @@ func (v variant) letter(p *probe, from, to actor) letter {
 	if v.sign != nil {
 		sign = v.sign
 	}
-	l := sign(m, from)
+	signed := sign(m, from)
 	if v.text != nil {
-		l.body = []byte(v.text(string(l.body)))
+		signed.body = []byte(v.text(string(signed.body)))
 	}
-	l.what = "a REQUEST, well signed but for: " + v.what
-	return l
+	signed.what = "a REQUEST that is correct except for: " + v.what
+	return signed
 }
 
-// refuses returns a check that posts a good REQUEST, which must be accepted, and then each variant of it, which must be
-// refused and not delivered.
+// refuses returns a check that posts a good REQUEST, which the relay must accept, and then each variant of it. The
+// relay must refuse the variants and must not deliver them.
 func refuses(want refusal, variants ...variant) func(*probe) {
 	return func(p *probe) {
 		from, to := p.actor("a client"), p.actor("an agent")
-		good := p.accept(from, p.request(from, to))
+		good := p.postAccepted(from, p.request(from, to))
 		for _, v := range variants {
-			l := v.letter(p, from, to)
-			p.refuse(want, l.what, l.body)
+			signed := v.signed(p, from, to)
+			p.postRefused(want, signed.what, signed.body)
 		}
-		p.sending("GET /events for the recipient of what was refused")
-		p.arrives(to, good)
-		p.note("%d refused, none delivered", len(variants))
+		p.describe("GET /events for the recipient of the refused messages")
+		p.checkInbox(to, good)
+		p.note("%d messages refused, none delivered", len(variants))
 	}
 }
 
-// accepts returns a check that posts each variant of a good REQUEST, which must be accepted and delivered as signed.
+// accepts returns a check that posts each variant of a good REQUEST. The relay must accept each and deliver it as
+// signed.
 func accepts(variants ...variant) func(*probe) {
 	return func(p *probe) {
 		from, to := p.actor("a client"), p.actor("an agent")
-		sent := map[string]letter{}
+		sent := map[string]signedMessage{}
 		for _, v := range variants {
-			l := v.letter(p, from, to)
-			p.accepted(p.post("a REQUEST with "+v.what, l.body), l)
-			sent[l.id] = l
+			signed := v.signed(p, from, to)
+			p.checkAccepted(p.post("a REQUEST with "+v.what, signed.body), signed)
+			sent[signed.id] = signed
 		}
 		events := p.inbox(to)
-		p.expect("%d events, as they were accepted", len(variants))
+		p.expect("%d events, one for each accepted message", len(variants))
 		if len(events) != len(variants) {
 			p.failf("%d events: %s", len(events), ids(events))
 		}
 		for _, e := range events {
-			l, ok := sent[e.id()]
+			signed, ok := sent[e.id()]
 			if !ok {
-				p.failf("an event nobody posted: %s", excerpt(e.raw, 300))
+				p.failf("the answer contains an event that was not posted: %s", excerpt(e.raw, 300))
 			}
-			form, err := envelope.Canonicalize(l.body)
+			form, err := envelope.Canonicalize(signed.body)
 			if err != nil {
-				panic(err) // a variant that is accepted is JSON
+				panic(err) // cannot happen: an accepted variant is JSON
 			}
 			if inner, wrapped := unwrap(form); wrapped {
 				form = inner
 			}
-			l.body = form
-			p.genuine(e, l)
+			signed.body = form
+			p.checkUnchanged(e, signed)
 		}
-		p.note("%d accepted and delivered", len(variants))
+		p.note("%d messages accepted and delivered", len(variants))
 	}
 }
 
-// unwrap returns the envelope in {"envelope":…}.
+// unwrap returns the envelope in {"envelope":…}. It reports false if form is something else.
 func unwrap(form []byte) ([]byte, bool) {
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(form, &members); err != nil || len(members) != 1 {

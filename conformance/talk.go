@@ -6,100 +6,110 @@ import (
 	"time"
 )
 
-// talk is a conversation that checks write as moves: who, a dot, the type, and after > whom the message names as its
-// recipient. c is the client, a and b agents, s a stranger to the thread; "c.REQUEST a.OFFER c.ACCEPT>a a.RESULT" is a
-// whole conversation. Without > agents write to the client, the client to nobody in particular; >- is nobody.
-type talk struct {
+// conversation is one thread with its participants. Checks write its messages as moves, for example
+// "c.REQUEST a.OFFER c.ACCEPT>a a.RESULT".
+//
+// A move is the sender, a dot and the type of the message. After > it may name the recipient. c is the client, a and b
+// are agents, and s is a stranger to the thread. ">-" means no recipient. Without >, a REQUEST and all messages of the
+// client have no recipient, and all other messages have the client as recipient.
+type conversation struct {
 	p               *probe
-	who             map[string]actor
+	actors          map[string]actor
 	thread, request string
 }
 
-func (p *probe) talk() *talk {
-	return &talk{p: p, thread: newID("thread"), request: newID("req"), who: map[string]actor{
+func (p *probe) conversation() *conversation {
+	return &conversation{p: p, thread: newID("thread"), request: newID("req"), actors: map[string]actor{
 		"c": p.actor("the client"), "a": p.actor("agent A"), "b": p.actor("agent B"), "s": p.actor("a stranger")}}
 }
 
-// message returns a move before it is signed.
-func (t *talk) message(move string) (message, actor) {
+// message returns the message of a move, not signed yet, and its sender.
+func (t *conversation) message(move string) (message, actor) {
 	move, to, named := strings.Cut(move, ">")
 	from, typ, ok := strings.Cut(move, ".")
-	sender, known := t.who[from]
+	sender, known := t.actors[from]
 	if !ok || !known {
-		panic("conformance: no such move: " + move)
+		panic("conformance: invalid move: " + move)
 	}
 	var recipient actor
 	switch {
 	case named:
-		recipient = t.who[to]
+		recipient = t.actors[to]
 	case from != "c" && typ != "REQUEST":
-		recipient = t.who["c"]
+		recipient = t.actors["c"]
 	}
 	return t.p.message(typ, sender, recipient, t.thread, t.request), sender
 }
 
-// letter returns a move, signed.
-func (t *talk) letter(move string) letter {
+// signed returns the signed message of a move.
+func (t *conversation) signed(move string) signedMessage {
 	m, sender := t.message(move)
-	l := m.sign(sender)
-	l.what = fmt.Sprintf("%s (of thread %s)", l.what, t.thread)
-	if _, to, _ := strings.Cut(move, ">"); t.who[to].name != "" {
-		l.what += " for " + t.who[to].name
+	signed := m.sign(sender)
+	signed.what = fmt.Sprintf("%s in thread %s", signed.what, t.thread)
+	if _, to, _ := strings.Cut(move, ">"); t.actors[to].name != "" {
+		signed.what += " to " + t.actors[to].name
 	}
-	return l
+	return signed
 }
 
-// play posts moves, each of which must be accepted, and returns them.
-func (t *talk) play(moves string) (letters []letter) {
+// play posts the messages of moves and returns them. The relay must accept each.
+func (t *conversation) play(moves string) (messages []signedMessage) {
 	for move := range strings.FieldsSeq(moves) {
-		l := t.letter(move)
-		a := t.p.post(l.what+t.after(letters, moves), l.body)
-		t.p.accepted(a, l)
-		letters = append(letters, l)
+		signed := t.signed(move)
+		a := t.p.post(signed.what+t.after(messages, moves), signed.body)
+		t.p.checkAccepted(a, signed)
+		messages = append(messages, signed)
 	}
-	return letters
+	return messages
 }
 
-func (t *talk) after(done []letter, moves string) string {
-	if len(done) == 0 {
+// after describes the messages that were posted before, for the report.
+func (t *conversation) after(done []signedMessage, moves string) string {
+	return afterMoves(strings.Join(strings.Fields(moves)[:len(done)], " "))
+}
+
+// afterMoves describes moves that were posted before, for the report.
+func afterMoves(moves string) string {
+	if moves == "" {
 		return ""
 	}
-	return ", after " + strings.Join(strings.Fields(moves)[:len(done)], " ")
+	return ", after " + moves + " (c: client, a and b: agents, s: stranger, >: recipient)"
 }
 
-// refuse posts moves, each of which must be refused.
-func (t *talk) refuse(want refusal, after, moves string) {
+// refuse posts the messages of moves. The relay must refuse each. The moves of setup were posted before; they only
+// appear in the report.
+func (t *conversation) refuse(want refusal, setup, moves string) {
 	for move := range strings.FieldsSeq(moves) {
-		l := t.letter(move)
-		t.p.refuse(want, l.what+", after "+after, l.body)
+		signed := t.signed(move)
+		t.p.postRefused(want, signed.what+afterMoves(setup), signed.body)
 	}
 }
 
-// turn is a rule of the state machine as a table holds it.
-type turn struct {
+// threadRule is a row of a table that describes rules of the state machine of threads.
+type threadRule struct {
 	number, title, cites string
-	after                string // moves that are accepted
-	refused              string // moves that then are not, each for itself
-	how                  refusal
-	then                 string // moves that are accepted still
+	setup                string // moves that the relay must accept
+	refused              string // moves that the relay must then refuse, each of them
+	want                 refusal
+	then                 string // moves that the relay must accept after the refusals
 }
 
-func turns(list []turn) []Check {
+func threadChecks(list []threadRule) []Check {
 	var checks []Check
-	for _, turn := range list {
-		checks = append(checks, Check{Number: turn.number, Title: turn.title, Cites: turn.cites, run: turn.run})
+	for _, rule := range list {
+		checks = append(checks, Check{Number: rule.number, Title: rule.title, Cites: rule.cites, run: rule.run})
 	}
 	return checks
 }
 
-func (turn turn) run(p *probe) {
-	t := p.talk()
-	t.play(turn.after)
-	t.refuse(turn.how, turn.after, turn.refused)
-	t.play(turn.then)
+func (rule threadRule) run(p *probe) {
+	t := p.conversation()
+	t.play(rule.setup)
+	t.refuse(rule.want, rule.setup, rule.refused)
+	t.play(rule.then)
 }
 
-// poller is a client that reads in the background while its check goes on.
+// poller is a poll that runs in the background while its check continues.
 type poller struct {
 	done    chan struct{}
 	answer  answer
@@ -107,30 +117,30 @@ type poller struct {
 	ended   time.Time
 }
 
-// pollBehind starts a poll and gives it time to reach the relay.
-func (p *probe) pollBehind(pairs ...string) *poller {
-	l := &poller{done: make(chan struct{}), started: time.Now()}
+// pollInBackground starts a poll and waits half a second, so that the poll reaches the relay.
+func (p *probe) pollInBackground(pairs ...string) *poller {
+	poll := &poller{done: make(chan struct{}), started: time.Now()}
 	p.tasks.Go(func() {
-		defer close(l.done)
-		l.answer = p.poll(pairs...)
-		l.ended = time.Now()
+		defer close(poll.done)
+		poll.answer = p.poll(pairs...)
+		poll.ended = time.Now()
 	})
 	p.sleep(second / 2)
-	return l
+	return poll
 }
 
-// wait returns what came, once it has; the requests of a run are bounded in time.
-func (l *poller) wait() answer {
-	<-l.done
-	return l.answer
+// wait waits for the answer to the poll and returns it. It ends because each request of a run has a time limit.
+func (poll *poller) wait() answer {
+	<-poll.done
+	return poll.answer
 }
 
-// waiting ends the check if the poll has been answered already.
-func (p *probe) waiting(l *poller, why string) {
+// checkStillWaiting ends the check if the poll has already been answered.
+func (p *probe) checkStillWaiting(poll *poller, why string) {
 	select {
-	case <-l.done:
-		p.expect("the poll is held: %s", why)
-		p.failf("it was answered after %v: %s", l.ended.Sub(l.started).Round(time.Millisecond), l.answer)
+	case <-poll.done:
+		p.expect("the poll is still held: %s", why)
+		p.failf("the poll was answered after %v: %s", poll.ended.Sub(poll.started).Round(time.Millisecond), poll.answer)
 	default:
 	}
 }

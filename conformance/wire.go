@@ -21,73 +21,80 @@ import (
 )
 
 const (
-	patience     = 10 * time.Second // for an answer, on top of the time a poll asks to be held
-	findPatience = 5 * time.Second  // for the first answer of all
-	promptly     = 3 * time.Second  // what "at once" may take over a slow network on a busy machine
-	maxAnswer    = 16 << 20         // bytes read of an answer
+	answerTimeout  = 10 * time.Second // for an answer, in addition to the time that a poll asks to be held
+	connectTimeout = 5 * time.Second  // for the requests of connect
+	promptLimit    = 3 * time.Second  // longest time that counts as "at once", on a slow network and a busy machine
+	maxAnswer      = 16 << 20         // bytes that are read of an answer
 
-	limitPatience = 20 * time.Second // with a relay that limits our rate, for one request
+	rateLimitTimeout = 20 * time.Second // for all retries of one request after 429 answers
 )
 
-// wire is the HTTP side of a run.
-type wire struct {
-	base     string
-	client   *http.Client
-	requests atomic.Int64
-	ahead    time.Duration // of the relay's clock before ours; set by find
-	signing  signing
+// relayClient sends the HTTP requests of a run.
+type relayClient struct {
+	baseURL     string
+	client      *http.Client
+	requests    atomic.Int64
+	clockOffset time.Duration // how far the relay's clock is ahead of the local clock; set by connect
+	signer      readSigner
 }
 
-func newWire(base string) (*wire, error) {
+func newRelayClient(base string) (*relayClient, error) {
 	base, err := parseBase(base)
 	if err != nil {
 		return nil, err
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.MaxIdleConnsPerHost = 2 * waitingAtOnce
+	transport.MaxIdleConnsPerHost = 2 * maxWaitingChecks
 	transport.DisableCompression = true
-	return &wire{base: base, signing: signing{keys: map[string]didkey.Key{}, threads: map[string][2]string{}}, client: &http.Client{
-		Transport: transport,
-		// A redirect is an answer like any other here, and mostly a wrong one.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}, nil
+	return &relayClient{
+		baseURL: base,
+		signer:  readSigner{keys: map[string]didkey.Key{}, threads: map[string][2]string{}},
+		client: &http.Client{
+			Transport: transport,
+			// Redirects are not followed. A redirect is checked like any other answer, and is usually wrong.
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+	}, nil
 }
 
-func (w *wire) close() { w.client.CloseIdleConnections() }
+func (w *relayClient) close() { w.client.CloseIdleConnections() }
 
-// find makes sure that a relay answers at all, and reads its clock.
-func (w *wire) find(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, findPatience, fmt.Errorf("no answer within %v", findPatience))
+// connect checks that a relay answers. It sets the clock offset, and the audience of tokens if the relay has private
+// reads.
+func (w *relayClient) connect(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, connectTimeout, fmt.Errorf("no answer within %v", connectTimeout))
 	defer cancel()
 	health := w.do(ctx, http.MethodGet, "/health", nil, nil)
 	if health.err != nil {
-		return fmt.Errorf("no relay answers at %s: %w", w.base, health.err)
+		return fmt.Errorf("no relay answers at %s: %w", w.baseURL, health.err)
 	}
-	if _, said := health.ok(); !said {
-		// A relay with a broken health check is still one.
-		events := w.do(ctx, http.MethodGet, "/events?timeout=1&since="+url.QueryEscape(stamp(time.Now())), nil, nil)
-		if _, said := events.ok(); !said {
-			return fmt.Errorf("what answers at %s is no Agora relay: GET /health gave %s", w.base, health)
+	if _, present := health.ok(); !present {
+		// A relay with a broken health check is still a relay.
+		events := w.do(ctx, http.MethodGet, "/events?timeout=1&since="+url.QueryEscape(formatTime(time.Now())), nil,
+			nil)
+		if _, present := events.ok(); !present {
+			return fmt.Errorf("the server at %s is not an Agora relay: GET /health returned %s", w.baseURL, health)
 		}
 	}
 	if date, err := http.ParseTime(health.header.Get("Date")); err == nil {
-		// The header has whole seconds: half of one is added, and what may be rounding is taken for agreement.
-		if ahead := time.Until(date.Add(time.Second / 2)); ahead.Abs() > 3*time.Second/2 {
-			w.ahead = ahead
+		// The header has whole seconds, so half a second is added. An offset of up to 1.5 seconds may be caused by
+		// rounding and is ignored.
+		if offset := time.Until(date.Add(time.Second / 2)); offset.Abs() > 3*time.Second/2 {
+			w.clockOffset = offset
 		}
 	}
 	document := w.do(ctx, http.MethodGet, "/.well-known/agora.json", nil, nil)
 	if document.text("reads") == "parties" {
-		w.signing.audience = document.text("url")
+		w.signer.audience = document.text("url")
 	}
 	return nil
 }
 
-// now is the time by the relay's clock, as far as it can be known.
-func (w *wire) now() time.Time { return time.Now().Add(w.ahead) }
+// now returns the time by the relay's clock, as far as it is known.
+func (w *relayClient) now() time.Time { return time.Now().Add(w.clockOffset) }
 
-// do makes one request. It does not fail: an answer that did not come says so.
-func (w *wire) do(ctx context.Context, method, target string, header http.Header, body []byte) answer {
+// do sends one request. It returns no error: if no answer came, answer.err has the reason.
+func (w *relayClient) do(ctx context.Context, method, target string, header http.Header, body []byte) answer {
 	w.requests.Add(1)
 	started := time.Now()
 	a := w.exchange(ctx, method, target, header, body)
@@ -96,20 +103,20 @@ func (w *wire) do(ctx context.Context, method, target string, header http.Header
 		a.err = context.Cause(ctx)
 	}
 	if wrapped, ok := errors.AsType[*url.Error](a.err); ok {
-		a.err = wrapped.Err // the address is known
+		a.err = wrapped.Err // without the URL, which the report shows already
 	}
 	return a
 }
 
-func (w *wire) exchange(ctx context.Context, method, target string, header http.Header, body []byte) answer {
-	req, err := http.NewRequestWithContext(ctx, method, w.base+target, bytes.NewReader(body))
+func (w *relayClient) exchange(ctx context.Context, method, target string, header http.Header, body []byte) answer {
+	req, err := http.NewRequestWithContext(ctx, method, w.baseURL+target, bytes.NewReader(body))
 	if err != nil {
 		return answer{err: err}
 	}
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	if err := w.signing.sign(w.now(), req, body); err != nil {
+	if err := w.signer.sign(w.now(), req, body); err != nil {
 		return answer{err: err}
 	}
 	for name, values := range header {
@@ -119,43 +126,44 @@ func (w *wire) exchange(ctx context.Context, method, target string, header http.
 	if err != nil {
 		return answer{err: err}
 	}
-	defer func() { _ = resp.Body.Close() }() // read-only
+	defer func() { _ = resp.Body.Close() }() // the body was only read, so the error does not matter
 	a := answer{status: resp.StatusCode, header: resp.Header}
 	if a.body, err = io.ReadAll(io.LimitReader(resp.Body, maxAnswer)); err != nil {
-		a.err = fmt.Errorf("the answer broke off: %w", err)
+		a.err = fmt.Errorf("the answer is incomplete: %w", err)
 	}
-	// Whatever it is: members of a JSON object, or none.
+	// members is nil if the body is not a JSON object.
 	if json.Unmarshal(a.body, &a.members) != nil {
 		a.members = nil
 	}
 	return a
 }
 
-// answer is what came back, whatever it was. Its methods take garbage in their stride.
+// answer is an HTTP answer, which may contain anything. Its methods return zero values for missing or malformed
+// members.
 type answer struct {
 	status  int
 	header  http.Header
 	body    []byte
-	members map[string]json.RawMessage // nil unless the body is a JSON object; names are exact
+	members map[string]json.RawMessage // of the body; nil if it is not a JSON object; names match exactly
 	took    time.Duration
-	err     error // no answer came
+	err     error // why no answer, or only a part of it, came
 }
 
-// ok returns the answer's ok; said is false if there is none that is a boolean.
-func (a answer) ok() (ok, said bool) {
-	said = json.Unmarshal(a.members["ok"], &ok) == nil && len(a.members["ok"]) > 0 && a.members["ok"][0] != 'n'
-	return ok, said
+// ok returns the member ok. It reports present as false if ok is missing or not a boolean.
+func (a answer) ok() (ok, present bool) {
+	present = json.Unmarshal(a.members["ok"], &ok) == nil && len(a.members["ok"]) > 0 && a.members["ok"][0] != 'n'
+	return ok, present
 }
 
-// text returns a member that is a string, else the empty string.
+// text returns a member that is a string. Otherwise it returns the empty string.
 func (a answer) text(name string) string {
 	var s string
-	_ = json.Unmarshal(a.members[name], &s) // stays empty
+	_ = json.Unmarshal(a.members[name], &s) // on an error s stays empty
 	return s
 }
 
-// flag returns a member that is a boolean; said is false if there is none.
-func (a answer) flag(name string) (value, said bool) {
+// flag returns a member that is a boolean. It reports present as false if the member is missing or not a boolean.
+func (a answer) flag(name string) (value, present bool) {
 	switch string(a.members[name]) {
 	case "true":
 		return true, true
@@ -165,23 +173,23 @@ func (a answer) flag(name string) (value, said bool) {
 	return false, false
 }
 
-// object returns a member that is an object as an answer of its own, for reading on; empty if it is none.
+// object returns a member that is an object, as an answer with only members. Otherwise the answer is empty.
 func (a answer) object(name string) answer {
 	var inner answer
-	_ = json.Unmarshal(a.members[name], &inner.members) // stays nil
+	_ = json.Unmarshal(a.members[name], &inner.members) // on an error members stays nil
 	return inner
 }
 
-// list returns a member that is an array; ok is false if it is none.
+// list returns the elements of a member that is an array. It reports false if the member is not an array.
 func (a answer) list(name string) (elements []json.RawMessage, ok bool) {
 	ok = json.Unmarshal(a.members[name], &elements) == nil && elements != nil
 	return elements, ok
 }
 
-// code is the error code of a refusal.
+// code returns the error code of a refusal.
 func (a answer) code() string { return a.text("error") }
 
-// String says what came, cut to a readable length.
+// String describes the answer for the report, cut to a readable length.
 func (a answer) String() string {
 	if a.err != nil {
 		return "no answer: " + a.err.Error()
@@ -196,7 +204,7 @@ func (a answer) String() string {
 	return text + " " + excerpt(a.body, 400)
 }
 
-// excerpt shortens text that may be anything for a report.
+// excerpt shortens text for the report. It escapes text that is not valid UTF-8 or has control characters.
 func excerpt(text []byte, limit int) string {
 	s := strings.TrimSpace(string(text))
 	rest := ""
@@ -212,13 +220,16 @@ func excerpt(text []byte, limit int) string {
 	return s + rest
 }
 
-// call makes a request and notes it. A poll names the time it asks to be held in hold.
+// call sends a request and records it for the report. It retries after 429 answers. hold is how long a poll asks to be
+// held; for other requests it is 0.
 func (p *probe) call(what, method, target string, header http.Header, body []byte, hold time.Duration) answer {
-	return p.callUnless(isLimit, what, method, target, header, body, hold)
+	return p.callRetrying(isRateLimit, what, method, target, header, body, hold)
 }
 
-// callUnless is call where again says which answers are not taken for one.
-func (p *probe) callUnless(again func(answer) bool, what, method, target string, header http.Header, body []byte, hold time.Duration) answer {
+// callRetrying is call with a choice of retries: it sends the request again after each answer for which retry is true.
+func (p *probe) callRetrying(
+	retry func(answer) bool, what, method, target string, header http.Header, body []byte, hold time.Duration,
+) answer {
 	sent := method + " " + target
 	if what != "" {
 		sent += ": " + what
@@ -227,27 +238,30 @@ func (p *probe) callUnless(again func(answer) bool, what, method, target string,
 		sent += "\n" + excerpt(body, 700)
 	}
 	p.noteSent(sent)
-	return p.relay.ask(p.ctx, request{method, target, header, body, hold}, again)
+	return p.relay.doWithRetries(p.ctx, retryableRequest{method, target, header, body, hold}, retry)
 }
 
-// request is one that may be made again.
-type request struct {
+// retryableRequest is a request that can be sent more than once.
+type retryableRequest struct {
 	method, target string
 	header         http.Header
 	body           []byte
-	hold           time.Duration // how long it asks to be held
+	hold           time.Duration // how long the request asks to be held
 }
 
-// ask makes a request, and again where again says so of the answer: to keep a limit of rate is no fault of a relay's.
-// It then waits as long as the relay asks, and a little more, so that checks refused together do not come back together.
-func (w *wire) ask(ctx context.Context, r request, again func(answer) bool) answer {
-	for until := time.Now().Add(limitPatience); ; {
-		bounded, cancel := context.WithTimeoutCause(ctx, r.hold+patience, fmt.Errorf("none within %v", r.hold+patience))
+// doWithRetries sends a request. If retry is true for the answer, it waits and sends the request again, for at most
+// rateLimitTimeout: a relay may limit the rate of requests. It waits for the seconds of Retry-After and a random time
+// of up to a second, so that checks that were refused together do not retry together. Without Retry-After it does not
+// retry.
+func (w *relayClient) doWithRetries(ctx context.Context, r retryableRequest, retry func(answer) bool) answer {
+	for deadline := time.Now().Add(rateLimitTimeout); ; {
+		bounded, cancel := context.WithTimeoutCause(ctx, r.hold+answerTimeout,
+			fmt.Errorf("timeout after %v", r.hold+answerTimeout))
 		a := w.do(bounded, r.method, r.target, r.header, r.body)
 		cancel()
 		seconds, err := strconv.Atoi(a.header.Get("Retry-After"))
 		pause := time.Duration(seconds) * time.Second
-		if !again(a) || err != nil || time.Now().Add(pause).After(until) {
+		if !retry(a) || err != nil || time.Now().Add(pause).After(deadline) {
 			return a
 		}
 		timer := time.NewTimer(pause + rand.N(time.Second))
@@ -260,11 +274,12 @@ func (w *wire) ask(ctx context.Context, r request, again func(answer) bool) answ
 	}
 }
 
-// isLimit reports whether an answer is about how often or how much the client asks.
-func isLimit(a answer) bool { return a.status == http.StatusTooManyRequests }
+// isRateLimit reports whether the status is 429: the relay limits the rate or the number of requests.
+func isRateLimit(a answer) bool { return a.status == http.StatusTooManyRequests }
 
-// isOtherLimit is isLimit where 429 is the answer a rule wants: only the limits that our relay names as others count.
-func isOtherLimit(a answer) bool {
+// isOtherRateLimit is isRateLimit for a request whose right answer is a 429 for too many OFFERs. It reports false for
+// that answer, and for a 429 whose details name no limit.
+func isOtherRateLimit(a answer) bool {
 	limit := a.object("details").text(envelope.DetailLimit)
-	return isLimit(a) && limit != "" && limit != envelope.LimitOffersPerThread
+	return isRateLimit(a) && limit != "" && limit != envelope.LimitOffersPerThread
 }

@@ -15,13 +15,13 @@ import (
 	"github.com/agora-relay/agora/testvectors"
 )
 
-// good is the key of the all-zero seed, as the did:key method publishes it.
+// good is the identifier of the all-zero seed, as published in the did:key method. goodHex is its public key.
 const (
 	good    = "did:key:z6MkiTBz1ymuepAQ4HEHYSF1H8quG5GLVVQR3djdX3mDooWp"
 	goodHex = "3b6a27bcceb6a42d62a3a8d02a6f0d73653215771de243a63ac048a18b59da29"
 )
 
-// spell writes any bytes as a did:key of the Ed25519 kind, without asking whether they are a key.
+// spell encodes raw as a did:key of an Ed25519 key, even if raw is not a usable key.
 func spell(raw []byte) string {
 	return "did:key:z" + base58.Encode(append([]byte{0xed, 0x01}, raw...))
 }
@@ -59,7 +59,7 @@ func TestPublicValid(t *testing.T) {
 		}
 	}
 	if seeds == 0 {
-		t.Error("no vector had a seed")
+		t.Error("no vector has a seed")
 	}
 }
 
@@ -71,8 +71,8 @@ func TestPublicMustReject(t *testing.T) {
 	}
 }
 
-// Whatever multibase can spell, only base58btc is a name here: the vectors' own texts, and the good key respelled in
-// each of their encodings that the library knows.
+// TestPublicMultibase checks that base58btc is the only accepted multibase. It tests the texts of the vectors, and the
+// good key in each of their encodings that the library supports.
 func TestPublicMultibase(t *testing.T) {
 	respelled := 0
 	for _, v := range testvectors.PublicList[struct{ Encoding, Value string }](t, "didkey/multibase.json", "") {
@@ -85,13 +85,13 @@ func TestPublicMultibase(t *testing.T) {
 		}
 		respelled++
 		if did := respell(t, base); (did == good) != (v.Encoding == "base58btc") {
-			t.Errorf("%s spells the good key %s", v.Encoding, did)
+			t.Errorf("the good key in %s is %s", v.Encoding, did)
 		} else if _, err := didkey.Parse(did); (err == nil) != (did == good) {
 			t.Errorf("%s: Parse(%q): %v", v.Encoding, did, err)
 		}
 	}
 	if respelled == 0 {
-		t.Error("the library knows none of the vectors' encodings")
+		t.Error("the library supports none of the vectors' encodings")
 	}
 }
 
@@ -122,7 +122,7 @@ func TestRefusedForm(t *testing.T) {
 		"55 characters":      good[:55],
 		"57 characters":      good + "1",
 		"leading space":      " " + good[:55],
-		"space in its place": good[:55] + " ",
+		"trailing space":     good[:55] + " ",
 		"line break":         good[:55] + "\n",
 		"NUL":                good[:55] + "\x00",
 		"no base58: 0":       good[:55] + "0",
@@ -136,7 +136,7 @@ func TestRefusedForm(t *testing.T) {
 		"query":              good + "?versionId=1",
 		"31-byte key":        spell(seed[:31]),
 		"33-byte key":        spell(append(seed[:32:32], 0)),
-		"beyond 34 bytes":    "did:key:z6Mk" + strings.Repeat("z", 44),
+		"more than 34 bytes": "did:key:z6Mk" + strings.Repeat("z", 44),
 		"x25519 codec":       "did:key:z" + base58.Encode(append([]byte{0xec, 0x01}, seed...)),
 		"secp256k1 codec":    "did:key:z" + base58.Encode(append([]byte{0xe7, 0x01}, seed...)),
 	} {
@@ -149,12 +149,12 @@ func TestRefusedForm(t *testing.T) {
 	}
 }
 
-// Base58 takes time that grows with the square of the length, so a long text must be refused unseen: not one byte is
-// allocated for it.
+// TestLongTextIsNotDecoded checks that a long text is refused without being decoded, which would allocate memory.
+// Decoding base58 takes quadratic time.
 func TestLongTextIsNotDecoded(t *testing.T) {
 	long := "did:key:z6Mk" + strings.Repeat("z", 1<<20)
 	if n := testing.AllocsPerRun(3, func() { didkey.Parse(long) }); n != 0 {
-		t.Errorf("refusing a megabyte allocated %v times; it was decoded", n)
+		t.Errorf("Parse allocated %v times for a text of one megabyte; want 0, it must not decode the text", n)
 	}
 }
 
@@ -185,7 +185,7 @@ func TestKeys(t *testing.T) {
 		t.Errorf("Sign: %v, and the DID's key does not verify it", err)
 	}
 	if ed25519.Verify(b.DID().PublicKey(), message, sig) {
-		t.Error("the other key verifies it too")
+		t.Error("the signature verifies under another key too")
 	}
 	if did, err := didkey.Parse(string(a.DID())); did != a.DID() || err != nil {
 		t.Errorf("Parse(%s) = %s, %v", a.DID(), did, err)
@@ -203,14 +203,14 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-func TestPublicKeyOfAnotherForm(t *testing.T) {
+func TestPublicKeyOfMalformedDID(t *testing.T) {
 	if key := didkey.DID("did:key:z6Mk").PublicKey(); key != nil {
-		t.Errorf("it is %x", key)
+		t.Errorf("PublicKey of a malformed DID is %x; want nil", key)
 	}
 }
 
-// FuzzParse: what is accepted is the one spelling of its key, 56 characters; nothing panics, and nothing takes long,
-// whatever its length.
+// FuzzParse checks that every accepted text is the one spelling of its key, with 56 characters. Parse must not panic,
+// and it must be quick for texts of any length.
 func FuzzParse(f *testing.F) {
 	for _, text := range []string{good, good[:55] + "q", "did:key:z6Mk", "did:web:example.org", spell(make([]byte, 32)), ""} {
 		f.Add(text)
@@ -218,12 +218,12 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		began := time.Now()
 		did, err := didkey.Parse(text)
-		if took := time.Since(began); took > time.Second { // it takes some 20 µs; the machine may be busy
+		if took := time.Since(began); took > time.Second { // Parse takes about 20 µs; the machine may be busy
 			t.Errorf("%d characters took %v", len(text), took)
 		}
 		if err != nil {
 			if did != "" {
-				t.Errorf("%q was refused as %q", text, did)
+				t.Errorf("%q was refused, but Parse returned %q", text, did)
 			}
 			return
 		}
@@ -231,9 +231,9 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("accepted %q as %q", text, did)
 		}
 		if again, err := didkey.FromPublicKey(did.PublicKey()); string(again) != text || err != nil {
-			t.Errorf("%q was accepted, but its key is called %q (%v)", text, again, err)
+			t.Errorf("%q was accepted, but FromPublicKey of its key returns %q (%v)", text, again, err)
 		}
-		// Under a key of order n one signature in n of these verifies, whatever the message says; n is 8 at most.
+		// Under a key of order n, one in n of these signatures verifies, for any message. n is at most 8.
 		constant := append([]byte{1}, make([]byte, 63)...)
 		for message := range byte(64) {
 			if ed25519.Verify(did.PublicKey(), []byte{message}, constant) {
@@ -243,7 +243,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestRefusingIsQuick holds the time that any text may cost, long or hard to decode: under a millisecond.
+// TestRefusingIsQuick checks that parsing takes less than a millisecond for long texts, and for texts that are slow to
+// decode.
 func TestRefusingIsQuick(t *testing.T) {
 	for name, text := range map[string]string{
 		"60 KB": "did:key:z6Mk" + strings.Repeat("z", 60<<10), "good": good, "no point": spell(unhex(t, "02"+strings.Repeat("00", 31))),
@@ -254,7 +255,7 @@ func TestRefusingIsQuick(t *testing.T) {
 			didkey.Parse(text)
 		}
 		if took := time.Since(began) / times; took > time.Millisecond {
-			t.Errorf("%s: %v", name, took)
+			t.Errorf("%s: Parse takes %v; want at most 1ms", name, took)
 		}
 	}
 }

@@ -1,7 +1,7 @@
 package didkey
 
-// CacheSize is how many identities a cache keeps at least.
+// CacheSize is the minimum number of identities that a full cache keeps.
 const CacheSize = cacheSize
 
-// Size returns how many identities c keeps.
-func (c *Verifiers) Size() int { return len(c.recent) + len(c.before) }
+// Size returns the number of identities in c.
+func (c *Verifiers) Size() int { return len(c.recent) + len(c.previous) }

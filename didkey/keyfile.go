@@ -14,7 +14,7 @@ import (
 	"github.com/agora-relay/agora/internal/fsync"
 )
 
-// keyFile is a private JSON Web Key (RFC 8037, kty OKP) whose key id is the did:key.
+// keyFile is a private JSON Web Key (RFC 8037, kty OKP). Its key id is the did:key.
 type keyFile struct {
 	Kty string `json:"kty"`
 	Crv string `json:"crv"`
@@ -23,11 +23,11 @@ type keyFile struct {
 	D   string `json:"d"` // seed, base64url
 }
 
-// Save writes k to a new file at path, readable by its owner only. It never overwrites: a lost key is a lost identity.
-// The file is there whole or not at all, whenever the process or the machine ends.
+// Save writes k to a new file at path that only its owner can read. It never overwrites a file, because a lost key is a
+// lost identity. If the process or the machine stops at any time, the file is either complete or absent.
 func Save(path string, k Key) (err error) {
 	if k.private == nil {
-		return errors.New("didkey: saving the zero Key")
+		return errors.New("didkey: the zero Key cannot be saved; use Generate, FromSeed or Load")
 	}
 	text, err := json.MarshalIndent(keyFile{
 		Kty: "OKP", Crv: "Ed25519", Kid: string(k.did),
@@ -37,21 +37,21 @@ func Save(path string, k Key) (err error) {
 	if err != nil {
 		return err
 	}
-	draft, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp") // mode 0600
+	temp, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp") // mode 0600
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.Remove(draft.Name())) }()
-	_, err = draft.Write(append(text, '\n'))
+	defer func() { err = errors.Join(err, os.Remove(temp.Name())) }()
+	_, err = temp.Write(append(text, '\n'))
 	if err == nil {
-		err = draft.Sync()
+		err = temp.Sync()
 	}
-	if err = errors.Join(err, draft.Close()); err != nil {
+	if err = errors.Join(err, temp.Close()); err != nil {
 		return err
 	}
-	err = os.Link(draft.Name(), path) // which, unlike a rename, replaces nothing
+	err = os.Link(temp.Name(), path) // unlike a rename, a link never replaces a file
 	if errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("%s exists and is not overwritten; choose another name, or move it away if you are sure (%w)",
+		return fmt.Errorf("%s exists and is not overwritten; choose another name, or move the file away first (%w)",
 			path, fs.ErrExist)
 	}
 	if err != nil {
@@ -60,9 +60,10 @@ func Save(path string, k Key) (err error) {
 	return fsync.Folder(filepath.Dir(path))
 }
 
-// LoadOrCreate reads the key at path, or makes one and saves it there if there is no file. Of several processes that do
-// so at once, one makes the key and all return it. The folder must exist; the file is readable by its owner only.
-// Errors: those of Load and Save. A file that cannot be read, or is damaged, is never replaced.
+// LoadOrCreate loads the key at path. If there is no file, it generates a key and saves it there. If several processes
+// do so at the same time, one of them creates the key, and all of them return it. The folder must exist. Only the owner
+// can read the file. LoadOrCreate never replaces a file, even if the file is damaged or cannot be read.
+// Errors: those of Load and Save.
 func LoadOrCreate(path string) (Key, error) {
 	k, err := Load(path)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -72,7 +73,7 @@ func LoadOrCreate(path string) (Key, error) {
 		return Key{}, err
 	}
 	err = Save(path, k)
-	if errors.Is(err, fs.ErrExist) { // another process was faster
+	if errors.Is(err, fs.ErrExist) { // another process has created it since
 		return Load(path)
 	}
 	if err != nil {
@@ -81,8 +82,8 @@ func LoadOrCreate(path string) (Key, error) {
 	return k, nil
 }
 
-// Load reads a key written by Save. It refuses a file that others than its owner can open, and one whose public
-// parts do not belong to its private one.
+// Load reads a key that Save has written. It refuses a file with any permission for users other than the owner, and a
+// file whose public parts do not match its private key.
 func Load(path string) (Key, error) {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -96,16 +97,18 @@ func Load(path string) (Key, error) {
 		return Key{}, err
 	}
 	var file keyFile
-	// The parser's own message may quote the file, and the file is a secret.
+	// The parser's own error may quote the file, which is secret.
 	if json.Unmarshal(text, &file) != nil || file.Kty != "OKP" || file.Crv != "Ed25519" {
-		return Key{}, fmt.Errorf("%s is not an Ed25519 key file (a JSON Web Key with kty OKP); make one with: agora keygen", path)
+		return Key{}, fmt.Errorf("%s is not an Ed25519 key file (a JSON Web Key with kty OKP); "+
+			"make one with: agora keygen", path)
 	}
 	if mode := info.Mode().Perm(); mode&0o077 != 0 && runtime.GOOS != "windows" {
-		return Key{}, fmt.Errorf("key file %s has mode %#o, so others can read it; run: chmod 600 %s", path, mode, path)
+		return Key{}, fmt.Errorf("key file %s has mode %#o, so other users may access it; "+
+			"run: chmod 600 %s", path, mode, path)
 	}
 	seed, err := base64.RawURLEncoding.DecodeString(file.D)
 	if err != nil {
-		return Key{}, fmt.Errorf("key file %s: member d is not base64url", path)
+		return Key{}, fmt.Errorf("key file %s: the member d is not base64url", path)
 	}
 	k, err := FromSeed(seed)
 	if err != nil {
@@ -113,7 +116,8 @@ func Load(path string) (Key, error) {
 	}
 	public := base64.RawURLEncoding.EncodeToString(k.private.Public().(ed25519.PublicKey))
 	if string(k.did) != file.Kid || public != file.X {
-		return Key{}, fmt.Errorf("key file %s is damaged: its private key belongs to %s, which is not what its kid and x say", path, k.did)
+		return Key{}, fmt.Errorf("key file %s is damaged: its private key belongs to %s, but kid and x do not match; "+
+			"restore it from a backup", path, k.did)
 	}
 	return k, nil
 }

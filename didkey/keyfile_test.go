@@ -38,7 +38,7 @@ func TestSaveLoad(t *testing.T) {
 	a, _ := key.Sign([]byte("m"))
 	b, err := loaded.Sign([]byte("m"))
 	if err != nil || string(a) != string(b) {
-		t.Errorf("the loaded key signs otherwise: %v", err)
+		t.Errorf("the loaded key gives another signature: %v", err)
 	}
 	if info, err := os.Stat(path); err != nil || runtime.GOOS != "windows" && info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v, %v; want 0600", info.Mode(), err)
@@ -51,13 +51,13 @@ func TestSaveNeverOverwrites(t *testing.T) {
 	other, _ := didkey.Generate()
 	err := didkey.Save(path, other)
 	if err == nil || !strings.Contains(err.Error(), "not overwritten") {
-		t.Errorf("Save onto a key: %v", err)
+		t.Errorf("Save to an existing file: %v", err)
 	}
 	if after, _ := os.ReadFile(path); string(after) != string(before) {
 		t.Error("the key file has changed")
 	}
 	if files, err := os.ReadDir(filepath.Dir(path)); err != nil || len(files) != 1 {
-		t.Errorf("%d files, %v; want the key alone, and no draft of one", len(files), err)
+		t.Errorf("%d files, %v; want only the key, and no temporary file", len(files), err)
 	}
 }
 
@@ -80,7 +80,7 @@ func TestSaveFailures(t *testing.T) {
 
 func TestLoadRefusesLooseModes(t *testing.T) {
 	if runtime.GOOS == "windows" {
-		return // no such modes
+		return // Windows has no such modes
 	}
 	_, path := newKeyFile(t)
 	for mode, ok := range map[fs.FileMode]bool{
@@ -100,9 +100,9 @@ func TestLoadRefusesLooseModes(t *testing.T) {
 	}
 }
 
-// A damaged file is refused, and whatever stands in it, in whichever member, is no part of the message.
+// TestLoadRefusesDamage checks that a damaged file is refused, and that the error does not contain text from the file.
 func TestLoadRefusesDamage(t *testing.T) {
-	const secret = "TopSecretTopSecretTopSecretTopSecretTopSecr" // 43 characters of base64url, as a seed has
+	const secret = "TopSecretTopSecretTopSecretTopSecretTopSecr" // 43 characters of base64url, like a seed
 	_, path := newKeyFile(t)
 	_, otherPath := newKeyFile(t)
 	good, other := readMembers(t, path), readMembers(t, otherPath)
@@ -111,24 +111,24 @@ func TestLoadRefusesDamage(t *testing.T) {
 		"a list": `["` + secret + `"]`, "trailing data": encodeMembers(t, good) + secret,
 	}
 	for name, change := range map[string]map[string]any{
-		"no kty":             {"kty": nil},
-		"other kty":          {"kty": secret},
-		"other crv":          {"crv": secret},
-		"d no string":        {"d": 5},
-		"d missing":          {"d": nil},
-		"d not base64url":    {"d": secret[:42] + "!"},
-		"d too short":        {"d": secret[:42]},
-		"d too long":         {"d": secret + "AA"},
-		"d of nobody":        {"d": secret},
-		"d of another":       {"d": other["d"]},
-		"x of another":       {"x": other["x"]},
-		"x missing":          {"x": nil},
-		"kid of another":     {"kid": other["kid"]},
-		"kid missing":        {"kid": nil},
-		"the secret in kid":  {"kid": secret},
-		"the secret in x":    {"x": secret},
-		"d and kid swapped":  {"d": good["kid"], "kid": good["d"]},
-		"padded public part": {"x": good["x"].(string) + "="},
+		"no kty":              {"kty": nil},
+		"other kty":           {"kty": secret},
+		"other crv":           {"crv": secret},
+		"d not a string":      {"d": 5},
+		"d missing":           {"d": nil},
+		"d not base64url":     {"d": secret[:42] + "!"},
+		"d too short":         {"d": secret[:42]},
+		"d too long":          {"d": secret + "AA"},
+		"d of an unknown key": {"d": secret},
+		"d of another key":    {"d": other["d"]},
+		"x of another key":    {"x": other["x"]},
+		"x missing":           {"x": nil},
+		"kid of another key":  {"kid": other["kid"]},
+		"kid missing":         {"kid": nil},
+		"the secret in kid":   {"kid": secret},
+		"the secret in x":     {"x": secret},
+		"d and kid swapped":   {"d": good["kid"], "kid": good["d"]},
+		"padded public part":  {"x": good["x"].(string) + "="},
 	} {
 		members := map[string]any{}
 		for member, value := range good {
@@ -180,10 +180,10 @@ func encodeMembers(t *testing.T, members map[string]any) string {
 	return string(text)
 }
 
-// TestLoadOrCreate has many goroutines and processes ask for one key at once: all get the same.
+// TestLoadOrCreate calls LoadOrCreate in many goroutines and processes at the same time. All must get the same key.
 func TestLoadOrCreate(t *testing.T) {
 	const file = "AGORA_TEST_KEY_FILE"
-	if path := os.Getenv(file); path != "" { // another process, see below
+	if path := os.Getenv(file); path != "" { // this is one of the processes that are started below
 		key, err := didkey.LoadOrCreate(path)
 		if err != nil {
 			t.Fatal(err)
@@ -223,18 +223,18 @@ func TestLoadOrCreate(t *testing.T) {
 		all.Wait()
 		key, err := didkey.Load(path)
 		if err != nil || len(seen) != 1 || seen[string(key.DID())] != 8 {
-			t.Errorf("%v of %s, %v", seen, key.DID(), err)
+			t.Errorf("the calls returned these keys: %v; the file has %s, %v", seen, key.DID(), err)
 		}
 		if info, err := os.Stat(path); err != nil || runtime.GOOS != "windows" && info.Mode().Perm() != 0o600 {
 			t.Errorf("mode %v, %v; want 0600", info.Mode(), err)
 		}
 		if files, err := os.ReadDir(filepath.Dir(path)); err != nil || len(files) != 1 {
-			t.Errorf("%d files, %v; want the key alone", len(files), err)
+			t.Errorf("%d files, %v; want only the key", len(files), err)
 		}
 	}
 }
 
-// TestLoadOrCreateReplacesNothing: what is there and is no key stays as it is.
+// TestLoadOrCreateReplacesNothing checks that LoadOrCreate does not change a path where there is something but no key.
 func TestLoadOrCreateReplacesNothing(t *testing.T) {
 	folder := t.TempDir()
 	broken := filepath.Join(folder, "broken.json")
@@ -253,7 +253,7 @@ func TestLoadOrCreateReplacesNothing(t *testing.T) {
 		before, _ := os.ReadFile(path)
 		key, err := didkey.LoadOrCreate(path)
 		if after, _ := os.ReadFile(path); err == nil || key.DID() != "" || string(after) != string(before) {
-			t.Errorf("%s: %s, %v", path, key.DID(), err)
+			t.Errorf("%s: LoadOrCreate = %s, %v; want an error and an unchanged file", path, key.DID(), err)
 		}
 	}
 }

@@ -9,11 +9,11 @@ import (
 var (
 	errLowOrder = errors.New("the key is a low-order point: one constant signature would verify every message")
 	errEncoding = errors.New("the key's encoding is not canonical: its y coordinate is not below 2^255-19")
-	errNoPoint  = errors.New("the key is not a point of the curve")
+	errNoPoint  = errors.New("the key is not a point on the curve")
 )
 
-// decodePoint returns the point of the curve that an encoding names (RFC 8032 §5.1.3). It refuses two kinds of points that
-// crypto/ed25519 would verify under: those of small order, and those encoded with y ≥ p.
+// decodePoint decodes a point of the curve (RFC 8032 §5.1.3). It refuses two kinds of points that crypto/ed25519
+// accepts as keys: points of small order, and points encoded with y ≥ p.
 func decodePoint(encoding [32]byte) (*edwards25519.Point, error) {
 	if !belowP(encoding) {
 		return nil, errEncoding
@@ -28,7 +28,7 @@ func decodePoint(encoding [32]byte) (*edwards25519.Point, error) {
 	return point, nil
 }
 
-// belowP reports whether the y of an encoding, its lower 255 bits in little-endian order, is below p = 2^255-19.
+// belowP reports whether the y coordinate of an encoding is below p = 2^255-19. y is the lower 255 bits, little-endian.
 func belowP(encoding [32]byte) bool {
 	if encoding[0] < 0xed || encoding[31]&0x7f != 0x7f {
 		return true

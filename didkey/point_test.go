@@ -15,7 +15,7 @@ var (
 	d, _ = new(big.Int).SetString("37095705934669439343138083508754565189542113879843219016388785533085940283555", 10)
 )
 
-// encode writes y and a sign bit as RFC 8032 encodes points.
+// encode encodes y and a sign bit in the format of RFC 8032.
 func encode(y *big.Int, sign byte) []byte {
 	raw := y.FillBytes(make([]byte, 32))
 	slices.Reverse(raw)
@@ -23,7 +23,7 @@ func encode(y *big.Int, sign byte) []byte {
 	return raw
 }
 
-// squareX reports by the curve equation whether some x belongs to y: whether (y²-1)/(d·y²+1) is a square.
+// squareX reports whether the curve has a point with this y: whether x² = (y²-1)/(d·y²+1) is a square.
 func squareX(y *big.Int) bool {
 	yy := new(big.Int).Mul(y, y)
 	over := new(big.Int).Mul(d, yy)
@@ -32,7 +32,7 @@ func squareX(y *big.Int) bool {
 	return big.Jacobi(xx.Mod(xx, p), p) >= 0
 }
 
-// decodePoint is compared with the curve equation on 200 coordinates, half of which belong to no point.
+// TestDecodePoint compares decodePoint with the curve equation on 200 coordinates. About half of them have no point.
 func TestDecodePoint(t *testing.T) {
 	points := 0
 	for y := int64(2); y < 202; y++ {
@@ -48,13 +48,13 @@ func TestDecodePoint(t *testing.T) {
 		}
 	}
 	if points < 50 || points > 150 {
-		t.Errorf("%d of 200 coordinates belong to points; the equation in this test is wrong", points)
+		t.Errorf("%d of 200 coordinates have points; want about half, so the equation in this test is wrong", points)
 	}
 	refused(t, encode(big.NewInt(2), 0), errNoPoint)
 }
 
-// The y coordinates of the points of order 1, 2, 4 and 8, little-endian, from the literature (for instance the README
-// of the CCTV Ed25519 vectors).
+// smallOrder has the y coordinates of the points of order 1, 2, 4 and 8, little-endian. They are from the literature,
+// for instance the README of the CCTV Ed25519 vectors.
 var smallOrder = []string{
 	"0000000000000000000000000000000000000000000000000000000000000000",
 	"0100000000000000000000000000000000000000000000000000000000000000",
@@ -76,7 +76,7 @@ func TestLowOrderPoints(t *testing.T) {
 	}
 }
 
-// There are 19 values of 255 bits from p on. Each would be a second name for a small y.
+// TestNonCanonicalPoints checks the 19 values of 255 bits that are at least p. Each is a second encoding of a small y.
 func TestNonCanonicalPoints(t *testing.T) {
 	for above := range int64(19) {
 		for sign := range byte(2) {
@@ -86,15 +86,15 @@ func TestNonCanonicalPoints(t *testing.T) {
 	for below := int64(2); below < 40; below++ {
 		y := new(big.Int).Sub(p, big.NewInt(below))
 		if _, err := FromPublicKey(encode(y, 1)); (err == nil) != squareX(y) {
-			t.Errorf("y = p-%d: %v, though it is canonical", below, err)
+			t.Errorf("y = p-%d is canonical: %v", below, err)
 		}
 	}
-	// Each byte decides: one off the top anywhere is below p.
+	// Every byte matters: p with one byte reduced by one is below p.
 	for i := 1; i < 32; i++ {
 		raw := encode(p, 0)
 		raw[i]--
 		if _, err := decodePoint([32]byte(raw)); err == errEncoding {
-			t.Errorf("p less one in byte %d: %v", i, err)
+			t.Errorf("p with byte %d reduced by one: %v", i, err)
 		}
 	}
 }

@@ -10,13 +10,13 @@ import (
 	"filippo.io/edwards25519"
 )
 
-// Verifier checks the signatures of one identity. It holds the decoded public key. It is safe for concurrent use.
+// Verifier verifies the signatures of one identity. It holds the decoded public key. It is safe for concurrent use.
 type Verifier struct {
 	key    [ed25519.PublicKeySize]byte
 	minusA edwards25519.Point
 }
 
-// ParseVerifier returns the Verifier of an identifier. It refuses what Parse refuses.
+// ParseVerifier returns the Verifier of an identifier. It refuses the same identifiers as Parse.
 func ParseVerifier(s string) (*Verifier, error) {
 	v := new(Verifier)
 	var err error
@@ -31,8 +31,8 @@ func ParseVerifier(s string) (*Verifier, error) {
 	return v, nil
 }
 
-// Verify reports whether sig is an Ed25519 signature of message. It answers as crypto/ed25519.Verify does (RFC 8032
-// §5.1.7, without the cofactor). The difference is speed: that function decodes the key each time.
+// Verify reports whether sig is an Ed25519 signature of message. It gives the same result as crypto/ed25519.Verify
+// (RFC 8032 §5.1.7, without the cofactor). It is faster, because crypto/ed25519 decodes the key each time.
 func (v *Verifier) Verify(message, sig []byte) bool {
 	if len(sig) != ed25519.SignatureSize {
 		return false
@@ -48,24 +48,24 @@ func (v *Verifier) Verify(message, sig []byte) bool {
 	var digest [sha512.Size]byte
 	k, err := new(edwards25519.Scalar).SetUniformBytes(hash.Sum(digest[:0]))
 	if err != nil {
-		panic("didkey: SHA-512 has 64 bytes: " + err.Error())
+		panic("didkey: a scalar refused the 64 bytes of SHA-512: " + err.Error())
 	}
 	r := new(edwards25519.Point).VarTimeDoubleScalarBaseMult(k, &v.minusA, s) // [s]B - [k]A
 	return bytes.Equal(sig[:32], r.Bytes())
 }
 
-// Verifiers is a cache of Verifier values. It keeps the identities that were asked for last, cacheSize at least and twice
-// as many at most. A busy server meets the same senders and recipients again and again, and decoding a key costs a tenth
-// of a verification. The zero value is ready to use, by several goroutines.
+// Verifiers is a cache of Verifier values. It keeps the most recently used identities: at least cacheSize of them, and
+// at most twice as many. A busy server sees the same senders and recipients again and again, and decoding a key costs a
+// tenth of a verification. The zero value is ready to use. It is safe for concurrent use.
 type Verifiers struct {
-	mu             sync.Mutex
-	recent, before map[string]*Verifier // recent becomes before when it is full
+	mu               sync.Mutex
+	recent, previous map[string]*Verifier // when recent is full, it becomes previous, and a new recent is made
 }
 
-// cacheSize identities take some 5 MB.
+// cacheSize is the number of identities in a full map of the cache. They take about 5 MB.
 const cacheSize = 16_384
 
-// Parse is ParseVerifier with the cache. What is refused is not kept.
+// Parse is like ParseVerifier, but uses the cache. Refused identifiers are not cached.
 func (c *Verifiers) Parse(s string) (*Verifier, error) {
 	if v := c.find(s); v != nil {
 		return v, nil
@@ -76,7 +76,7 @@ func (c *Verifiers) Parse(s string) (*Verifier, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.keep(strings.Clone(s), v) // s may be a part of a long text
+	c.add(strings.Clone(s), v) // the clone does not keep a longer text in memory that s is part of
 	return v, nil
 }
 
@@ -87,16 +87,16 @@ func (c *Verifiers) find(s string) *Verifier {
 	if ok {
 		return v
 	}
-	if v, ok = c.before[s]; ok {
-		c.keep(s, v)
+	if v, ok = c.previous[s]; ok {
+		c.add(s, v)
 	}
 	return v
 }
 
-// keep adds v to recent. The caller holds mu.
-func (c *Verifiers) keep(s string, v *Verifier) {
+// add puts v into recent. The caller holds mu.
+func (c *Verifiers) add(s string, v *Verifier) {
 	if len(c.recent) >= cacheSize || c.recent == nil {
-		c.before, c.recent = c.recent, map[string]*Verifier{}
+		c.previous, c.recent = c.recent, map[string]*Verifier{}
 	}
 	c.recent[s] = v
 }

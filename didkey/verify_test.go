@@ -23,12 +23,13 @@ func newKey(t testing.TB, n byte) didkey.Key {
 	return key
 }
 
-// agree fails the test unless the Verifier and the standard library say the same of a signature. It returns what they say.
+// agree verifies a signature with a Verifier and with the standard library, and returns the result. It fails the test
+// if the two disagree.
 func agree(t *testing.T, key ed25519.PublicKey, message, sig []byte) bool {
 	t.Helper()
 	v, err := didkey.ParseVerifier("did:key:z" + base58.Encode(append([]byte{0xed, 0x01}, key...)))
 	if err != nil {
-		return false // the keys that are refused are tested elsewhere
+		return false // other tests cover refused keys
 	}
 	got, want := v.Verify(message, sig), ed25519.Verify(key, message, sig)
 	if got != want {
@@ -37,7 +38,8 @@ func agree(t *testing.T, key ed25519.PublicKey, message, sig []byte) bool {
 	return got
 }
 
-// A signature with any bit flipped, S replaced by S+L, or another length is refused, as the standard library does it.
+// TestVerifierAgrees checks that altered signatures are refused, as by the standard library: with any bit flipped, with
+// S replaced by S+L, or with another length.
 func TestVerifierAgrees(t *testing.T) {
 	order, _ := new(big.Int).SetString("1000000000000000000000000000000014def9dea2f79cd65812631a5cf5d3ed", 16)
 	for n := range byte(4) {
@@ -54,18 +56,18 @@ func TestVerifierAgrees(t *testing.T) {
 			bad := slices.Clone(sig)
 			bad[bit/8] ^= 1 << (bit % 8)
 			if agree(t, pub, message, bad) {
-				t.Errorf("bit %d of the signature does not count", bit)
+				t.Errorf("the signature verifies with bit %d of it flipped", bit)
 			}
 		}
 		for bit := range 8 * len(pub) {
 			other := slices.Clone(pub)
 			other[bit/8] ^= 1 << (bit % 8)
 			if agree(t, other, message, sig) {
-				t.Errorf("bit %d of the key does not count", bit)
+				t.Errorf("the signature verifies with bit %d of the key flipped", bit)
 			}
 		}
 		if agree(t, pub, append(slices.Clone(message), 0), sig) {
-			t.Error("the message does not count")
+			t.Error("the signature verifies for another message")
 		}
 		half := slices.Clone(sig[32:])
 		slices.Reverse(half)
@@ -74,18 +76,18 @@ func TestVerifierAgrees(t *testing.T) {
 			slices.Reverse(whole)
 			bad := append(slices.Clone(sig[:32]), whole...)
 			if agree(t, pub, message, bad) != bytes.Equal(bad, sig) {
-				t.Errorf("S = %v is taken", s)
+				t.Errorf("S = %v: accepted or refused wrongly", s)
 			}
 		}
 		for _, length := range []int{0, 32, 63, 65, 128} {
 			if agree(t, pub, message, append(slices.Clone(sig), make([]byte, 64)...)[:length]) {
-				t.Errorf("a signature of %d bytes is taken", length)
+				t.Errorf("a signature of %d bytes is accepted", length)
 			}
 		}
 	}
 }
 
-// FuzzVerifier: the Verifier and the standard library agree on any key, message and signature.
+// FuzzVerifier checks that the Verifier and the standard library agree on any key, message and signature.
 func FuzzVerifier(f *testing.F) {
 	for n := range byte(3) {
 		key, message := newKey(f, n), []byte("a message")
@@ -102,7 +104,8 @@ func FuzzVerifier(f *testing.F) {
 	})
 }
 
-// A cache hands out the same Verifier for the same identity, keeps none that was refused, and does not grow for ever.
+// TestVerifiers checks that the cache returns the same Verifier for the same identity, does not cache refused
+// identifiers, and has a maximum size.
 func TestVerifiers(t *testing.T) {
 	var cache didkey.Verifiers
 	parse := func(s string) *didkey.Verifier {
@@ -116,11 +119,11 @@ func TestVerifiers(t *testing.T) {
 	alice, bob := string(newKey(t, 1).DID()), string(newKey(t, 2).DID())
 	first := parse(alice)
 	if parse(bob) == first || parse(alice) != first {
-		t.Error("the cache mixes up identities, or keeps none")
+		t.Error("the cache confuses identities, or does not keep them")
 	}
 	for range 2 {
 		if v, err := cache.Parse(spell(append([]byte{2}, make([]byte, 31)...))); err == nil || v != nil {
-			t.Errorf("%v, %v", v, err)
+			t.Errorf("Parse of a key that is not a point = %v, %v", v, err)
 		}
 	}
 	if cache.Size() != 2 {
@@ -129,7 +132,7 @@ func TestVerifiers(t *testing.T) {
 	key := make([]byte, 32)
 	for n := 0; cache.Size() < 2*didkey.CacheSize && n < 8*didkey.CacheSize; n++ {
 		key[0], key[1], key[2] = byte(n), byte(n>>8), byte(n>>16)
-		_, _ = cache.Parse(spell(key)) // half of them are no points
+		_, _ = cache.Parse(spell(key)) // about half of them are not points
 		if n%1000 == 0 {
 			parse(bob)
 		}
@@ -142,11 +145,11 @@ func TestVerifiers(t *testing.T) {
 		t.Errorf("%d identities are kept, want from %d to %d", size, didkey.CacheSize, 2*didkey.CacheSize)
 	}
 	if parse(alice) == first {
-		t.Error("an identity that nobody asked for again is kept for ever")
+		t.Error("an identity that was not used again is still in the cache")
 	}
 }
 
-func TestVerifiersAreShared(t *testing.T) {
+func TestVerifiersConcurrentUse(t *testing.T) {
 	var cache didkey.Verifiers
 	var workers sync.WaitGroup
 	for worker := range 8 {
@@ -174,7 +177,7 @@ func BenchmarkVerify(b *testing.B) {
 		pub := key.DID().PublicKey()
 		for b.Loop() {
 			if !ed25519.Verify(pub, message, sig) {
-				b.Fatal("refused")
+				b.Fatal("the signature does not verify")
 			}
 		}
 	})
@@ -183,7 +186,7 @@ func BenchmarkVerify(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
 			if v, err := cache.Parse(string(key.DID())); err != nil || !v.Verify(message, sig) {
-				b.Fatal("refused")
+				b.Fatal("the signature does not verify")
 			}
 		}
 	})

@@ -10,7 +10,7 @@ import (
 	"github.com/mr-tron/base58"
 )
 
-// TestX25519 holds the two conversions to each other, for keys with either sign of x.
+// TestX25519 checks that the converted private key belongs to the converted public key, for keys with either sign of x.
 func TestX25519(t *testing.T) {
 	signs := map[byte]int{}
 	for n := range 64 {
@@ -29,14 +29,14 @@ func TestX25519(t *testing.T) {
 		signs[k.DID().PublicKey()[31]>>7]++
 	}
 	if signs[0] == 0 || signs[1] == 0 {
-		t.Errorf("only one sign: %v", signs)
+		t.Errorf("the keys have only one sign of x: %v", signs)
 	}
 }
 
-// TestX25519OfKnownPoints goes by points whose u is known from elsewhere.
+// TestX25519OfKnownPoints checks points whose u coordinate is known.
 func TestX25519OfKnownPoints(t *testing.T) {
 	for y, u := range map[string]string{
-		// The base points of both curves are one point (RFC 7748 §4.1).
+		// The base points of both curves are the same point (RFC 7748 §4.1).
 		"5866666666666666666666666666666666666666666666666666666666666666": "0900000000000000000000000000000000000000000000000000000000000000",
 		"58666666666666666666666666666666666666666666666666666666666666e6": "0900000000000000000000000000000000000000000000000000000000000000",
 	} {
@@ -55,7 +55,7 @@ func TestX25519OfKnownPoints(t *testing.T) {
 	}
 }
 
-// TestX25519Refuses holds that only what may be an identity becomes a key to seal to. y = 1, which has no u, is among
+// TestX25519Refuses checks that only usable identities can be converted. The point with y = 1, which has no u, is among
 // the points of small order.
 func TestX25519Refuses(t *testing.T) {
 	var refused [][]byte
@@ -69,7 +69,7 @@ func TestX25519Refuses(t *testing.T) {
 	for n := range int64(19) {
 		refused = append(refused, encode(new(big.Int).Add(p, big.NewInt(n)), 0))
 	}
-	refused = append(refused, append([]byte{2}, make([]byte, 31)...)) // no point
+	refused = append(refused, append([]byte{2}, make([]byte, 31)...)) // not a point
 	for _, y := range refused {
 		did := DID("did:key:z" + base58.Encode(append(codec[:], y...)))
 		if public, err := did.X25519(); err == nil || public != nil {
@@ -77,15 +77,15 @@ func TestX25519Refuses(t *testing.T) {
 		}
 	}
 	if _, err := DID("did:key:z6Mk").X25519(); err == nil {
-		t.Error("no key becomes one")
+		t.Error("a DID without a key was converted")
 	}
 	if _, err := (Key{}).X25519(); err == nil {
-		t.Error("the zero Key opens")
+		t.Error("the zero Key was converted")
 	}
 }
 
-// TestX25519OfSmallOrder holds what the sealing relies on: an ephemeral key of small order, which would give the same
-// secret under every identity, gives none.
+// TestX25519OfSmallOrder checks that an ephemeral key of small order gives no shared secret. Sealing relies on that:
+// the secret would be the same for every identity.
 func TestX25519OfSmallOrder(t *testing.T) {
 	k, err := FromSeed(bytes.Repeat([]byte{7}, 32))
 	if err != nil {

@@ -5,44 +5,45 @@ import (
 	"slices"
 )
 
-// arrange returns the RFC 8785 form of text if the two differ in nothing but whitespace and the order of members, as
-// with bodies that a program has printed for people or written from a hash table. Like isCanonical, whose plain strings
-// and numbers it takes, it leaves everything else to the canonicalizer: false means "not known".
+// arrange returns the RFC 8785 form of text if text differs from that form only in whitespace and in the order of
+// members. Programs that pretty-print JSON, or write it from a hash table, send such bodies. arrange accepts only the
+// plain strings and numbers that isCanonical accepts. All other text is left to the canonicalizer, so ok == false means
+// "not known", not "invalid".
 func arrange(text []byte) (canonical []byte, ok bool) {
 	a := arranger{text: text, out: make([]byte, 0, len(text))}
-	end, ok := a.value(a.space(0), 0)
-	return a.out, ok && a.space(end) == len(text)
+	end, ok := a.value(a.skipSpace(0), 0)
+	return a.out, ok && a.skipSpace(end) == len(text)
 }
 
 type arranger struct {
 	text, out []byte
-	members   []span // of the objects that are open, the outermost's first
+	members   []span // of the objects that are being read, outermost object first
 	spare     []byte
 }
 
-// span is a member in the output: its name, and where it stands.
+// span is a member in the output: its name, and the range of the output that it occupies.
 type span struct {
 	name     []byte
 	from, to int
 }
 
-// space returns the index of what comes behind whitespace from i on.
-func (a *arranger) space(i int) int {
+// skipSpace returns the index of the first byte at or after i that is not whitespace.
+func (a *arranger) skipSpace(i int) int {
 	for i < len(a.text) && (a.text[i] == ' ' || a.text[i] == '\n' || a.text[i] == '\t' || a.text[i] == '\r') {
 		i++
 	}
 	return i
 }
 
-// at reports whether c stands at i.
-func (a *arranger) at(i int, c byte) bool { return i < len(a.text) && a.text[i] == c }
+// hasByte reports whether the byte at index i is c.
+func (a *arranger) hasByte(i int, c byte) bool { return i < len(a.text) && a.text[i] == c }
 
-// value writes the value that starts at i and returns the index behind it.
+// value writes the value that starts at i. It returns the index after the value.
 func (a *arranger) value(i, depth int) (end int, ok bool) {
 	switch {
-	case a.at(i, '{'):
+	case a.hasByte(i, '{'):
 		return a.object(i+1, depth+1)
-	case a.at(i, '['):
+	case a.hasByte(i, '['):
 		return a.array(i+1, depth+1)
 	}
 	if end, ok = canonicalValue(a.text, i, depth); ok {
@@ -56,19 +57,19 @@ func (a *arranger) array(i, depth int) (end int, ok bool) {
 		return 0, false
 	}
 	a.out = append(a.out, '[')
-	if i = a.space(i); a.at(i, ']') {
+	if i = a.skipSpace(i); a.hasByte(i, ']') {
 		a.out = append(a.out, ']')
 		return i + 1, true
 	}
 	for {
-		if i, ok = a.value(a.space(i), depth); !ok {
+		if i, ok = a.value(a.skipSpace(i), depth); !ok {
 			return 0, false
 		}
-		switch i = a.space(i); {
-		case a.at(i, ','):
+		switch i = a.skipSpace(i); {
+		case a.hasByte(i, ','):
 			a.out = append(a.out, ',')
 			i++
-		case a.at(i, ']'):
+		case a.hasByte(i, ']'):
 			a.out = append(a.out, ']')
 			return i + 1, true
 		default:
@@ -82,19 +83,19 @@ func (a *arranger) object(i, depth int) (end int, ok bool) {
 		return 0, false
 	}
 	a.out = append(a.out, '{')
-	if i = a.space(i); a.at(i, '}') {
+	if i = a.skipSpace(i); a.hasByte(i, '}') {
 		a.out = append(a.out, '}')
 		return i + 1, true
 	}
 	for first := len(a.members); ; {
-		if i, ok = a.member(a.space(i), depth); !ok {
+		if i, ok = a.member(a.skipSpace(i), depth); !ok {
 			return 0, false
 		}
-		switch i = a.space(i); {
-		case a.at(i, ','):
+		switch i = a.skipSpace(i); {
+		case a.hasByte(i, ','):
 			a.out = append(a.out, ',')
 			i++
-		case a.at(i, '}'):
+		case a.hasByte(i, '}'):
 			ok = a.sort(a.members[first:])
 			a.members = a.members[:first]
 			a.out = append(a.out, '}')
@@ -105,26 +106,27 @@ func (a *arranger) object(i, depth int) (end int, ok bool) {
 	}
 }
 
-// member writes the member whose name's quote is at i.
+// member writes the member whose name has its opening quote at i. It returns the index after the member.
 func (a *arranger) member(i, depth int) (end int, ok bool) {
-	if !a.at(i, '"') {
+	if !a.hasByte(i, '"') {
 		return 0, false
 	}
 	from, name := len(a.out), i+1
 	for i = name; i < len(a.text) && plain(a.text[i]); i++ {
 	}
-	colon := a.space(i + 1)
-	if !a.at(i, '"') || !a.at(colon, ':') {
+	colon := a.skipSpace(i + 1)
+	if !a.hasByte(i, '"') || !a.hasByte(colon, ':') {
 		return 0, false
 	}
 	a.out = append(append(a.out, a.text[name-1:i+1]...), ':')
-	if end, ok = a.value(a.space(colon+1), depth); ok {
+	if end, ok = a.value(a.skipSpace(colon+1), depth); ok {
 		a.members = append(a.members, span{a.text[name:i], from, len(a.out)})
 	}
 	return end, ok
 }
 
-// sort brings the members of an object, which end the output, into their order. false: two have one name.
+// sort sorts the members of one object by name. The members must be the end of the output. ok is false if two members
+// have the same name.
 func (a *arranger) sort(members []span) (ok bool) {
 	start := members[0].from
 	byName := func(x, y span) int { return bytes.Compare(x.name, y.name) }

@@ -18,7 +18,7 @@ func TestArrange(t *testing.T) {
 		{`{"aa":1,"a":2,"":3,"B":4}`, `{"":3,"B":4,"a":2,"aa":1}`},
 	} {
 		if got, ok := arrange([]byte(c.text)); !ok || string(got) != c.want {
-			t.Errorf("%q: %q, %v; want %q", c.text, got, ok, c.want)
+			t.Errorf("arrange(%q) = %q, %v; want %q", c.text, got, ok, c.want)
 		}
 	}
 	for _, text := range []string{
@@ -28,15 +28,15 @@ func TestArrange(t *testing.T) {
 		strings.Repeat(`{"a":`, MaxDepth+1) + "1" + strings.Repeat("}", MaxDepth+1),
 	} {
 		if got, ok := arrange([]byte(text)); ok {
-			t.Errorf("%q is arranged as %q", text, got)
+			t.Errorf("arrange(%q) = %q; want ok == false", text, got)
 		}
 	}
 	if _, ok := arrange([]byte(strings.Repeat("[ ", MaxDepth) + strings.Repeat("]", MaxDepth))); !ok {
-		t.Error("the deepest nesting is not taken")
+		t.Error("arrange refused the deepest allowed nesting")
 	}
 }
 
-// What programs print for people, or from a hash table, does not need the canonicalizer.
+// Pretty-printed bodies and bodies with unsorted members do not need the canonicalizer.
 func TestBodiesOfOtherOrderAreArranged(t *testing.T) {
 	canonical := typical(t).Canonical()
 	shuffle := rand.New(rand.NewSource(1))
@@ -46,12 +46,12 @@ func TestBodiesOfOtherOrderAreArranged(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got, ok := arrange(pretty.Bytes()); !ok || !bytes.Equal(got, canonical) {
-			t.Fatalf("%s\nis arranged as %s, %v", pretty.Bytes(), got, ok)
+			t.Fatalf("arrange of\n%s\nreturned %s, %v", pretty.Bytes(), got, ok)
 		}
 	}
 }
 
-// shuffled writes a canonical value with the members of all objects in any order.
+// shuffled returns a canonical value with the members of all its objects in random order.
 func shuffled(t *testing.T, value []byte, random *rand.Rand) []byte {
 	if !isObject(value) {
 		return value
@@ -64,7 +64,7 @@ func shuffled(t *testing.T, value []byte, random *rand.Rand) []byte {
 	return []byte("{" + string(bytes.Join(parts, []byte(","))) + "}")
 }
 
-// FuzzArrange holds the fast path to the canonicalizer.
+// FuzzArrange checks that arrange and the canonicalizer give the same results.
 func FuzzArrange(f *testing.F) {
 	for _, c := range canonicalSeeds {
 		f.Add([]byte(c.text))
@@ -74,15 +74,15 @@ func FuzzArrange(f *testing.F) {
 		got, ok := arrange(text)
 		if !ok {
 			if isCanonical(text) {
-				t.Errorf("%q is canonical and not arranged", text)
+				t.Errorf("arrange refused the canonical text %q", text)
 			}
 			return
 		}
 		if want, err := jcs.Transform(text); err != nil || !bytes.Equal(got, want) {
-			t.Errorf("%q is arranged as %q; jcs: %q, %v", text, got, want, err)
+			t.Errorf("arrange(%q) = %q; jcs: %q, %v", text, got, want, err)
 		}
 		if depth(text) > MaxDepth {
-			t.Error("nested too deep")
+			t.Error("arrange accepted a text that is nested too deep")
 		}
 	})
 }

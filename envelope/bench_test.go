@@ -12,7 +12,7 @@ import (
 	"github.com/agora-relay/agora/didkey"
 )
 
-// typical is a signed REQUEST of some 730 bytes.
+// typical returns a signed REQUEST of about 730 bytes.
 func typical(tb testing.TB) *Envelope {
 	tb.Helper()
 	key, err := didkey.FromSeed(bytes.Repeat([]byte{7}, 32))
@@ -76,8 +76,8 @@ func BenchmarkVerify(b *testing.B) {
 	}
 }
 
-// BenchmarkStdVerify is the yardstick: crypto/ed25519 alone, over the bytes that typical's signature covers. All other
-// stages are given as ratios to it (make bench-guard, docs/PERFORMANCE.md).
+// BenchmarkStdVerify measures crypto/ed25519 alone, over the bytes that the signature of typical covers. The times of
+// all other stages are given as ratios to this time (make bench-guard, docs/PERFORMANCE.md).
 func BenchmarkStdVerify(b *testing.B) {
 	e := typical(b)
 	did, err := didkey.Parse(string(e.Sender.ID))
@@ -92,12 +92,12 @@ func BenchmarkStdVerify(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		if !ed25519.Verify(public, signed, sig) {
-			b.Fatal("refused")
+			b.Fatal("the signature does not verify")
 		}
 	}
 }
 
-// BenchmarkSeal is what Draft.Seal adds to signing: the conversion of the recipient's key, and HPKE.
+// BenchmarkSeal measures what Draft.Seal adds to signing: the conversion of the recipient's key, and HPKE.
 func BenchmarkSeal(b *testing.B) {
 	e := typical(b)
 	b.SetBytes(int64(len(e.Payload)))
@@ -109,7 +109,7 @@ func BenchmarkSeal(b *testing.B) {
 	}
 }
 
-// BenchmarkOpen verifies and opens.
+// BenchmarkOpen measures Open, which verifies the signature and decrypts the payload.
 func BenchmarkOpen(b *testing.B) {
 	plain := typical(b)
 	key := seedKey(b, 8)

@@ -13,7 +13,7 @@ import (
 	"github.com/agora-relay/agora/didkey"
 )
 
-// Signer signs with one identity; didkey.Key is one, a hardware key may be another.
+// Signer signs messages with one identity. A didkey.Key is a Signer; a hardware key may be another.
 type Signer interface {
 	DID() didkey.DID
 	Sign(message []byte) ([]byte, error) // 64 bytes, Ed25519
@@ -22,30 +22,31 @@ type Signer interface {
 // Draft is a message before it is signed. Only Payload is required; it decides the type.
 type Draft struct {
 	Payload    Payload
-	ID         string    // empty: a new "msg_" id
-	TS         time.Time // zero: the time of signing, in milliseconds
+	ID         string    // empty: Sign makes a new "msg_" id
+	TS         time.Time // zero: the time of signing; written with milliseconds
 	SenderName string
 	SenderURL  string
 	Recipient  didkey.DID    // empty: broadcast
-	Thread     string        // empty: for a Request, its request_id; else the payload's request_id decides
-	TTL        time.Duration // whole seconds; 0: 24 h, so that a reader may be away for a night
-	Relays     []string      // origins of the relays it is meant for; nil: any
-	Seal       bool          // only the recipient can read the payload (docs/SEALING.md); it is never signed plain then
+	Thread     string        // empty: the payload's request_id; a new id if that of a Request is not a valid id
+	TTL        time.Duration // whole seconds; 0: DraftTTL
+	Relays     []string      // origins of the relays that may accept the message; nil: any relay
+	Seal       bool          // encrypt the payload to the recipient (docs/SEALING.md); never sign it unencrypted
 }
 
-// DraftTTL is the lifetime Sign gives a Draft that names none.
+// DraftTTL is the lifetime that Sign gives a Draft whose TTL is 0. It is long enough for a recipient that is offline
+// overnight.
 const DraftTTL = 24 * time.Hour
 
-// Sign completes d as of now, signs it and parses the result, so what it returns is what any relay will see.
+// Sign completes d as of now, signs it and parses the result. So the returned Envelope is what a relay reads.
 func (d Draft) Sign(signer Signer, now time.Time) (*Envelope, error) {
 	if d.Payload == nil {
-		return nil, Errorf(CodeInvalidRequest, "a draft needs a payload; it decides the message's type")
+		return nil, Errorf(CodeInvalidRequest, "a draft needs a payload; the payload determines the message type")
 	}
 	if d.TTL == 0 {
 		d.TTL = DraftTTL
 	}
 	if d.TTL%time.Second != 0 {
-		return nil, Errorf(CodeInvalidRequest, "a TTL is a whole number of seconds, not %v", d.TTL)
+		return nil, Errorf(CodeInvalidRequest, "the TTL must be a whole number of seconds, not %v", d.TTL)
 	}
 	if pointer, ok := d.Payload.(*Request); ok {
 		d.Payload = *pointer
@@ -56,7 +57,8 @@ func (d Draft) Sign(signer Signer, now time.Time) (*Envelope, error) {
 			d.Payload = request
 		}
 		if d.Thread == "" {
-			// One id for both, because there are agents that leave the thread out and answer by request_id alone.
+			// The thread and the request share one id, because some agents omit the thread and answer with request_id
+			// alone.
 			if d.Thread = request.RequestID; !ValidID(d.Thread) {
 				d.Thread = NewID("thread", now)
 			}
@@ -97,7 +99,7 @@ func (d Draft) Sign(signer Signer, now time.Time) (*Envelope, error) {
 	return sign(signer, message)
 }
 
-// seal puts a sealed payload in the place of the plain one.
+// seal replaces the payload of message by the sealed payload.
 func seal(message map[string]any) error {
 	text, err := canonicalOf(message)
 	if err != nil {
@@ -112,8 +114,8 @@ func seal(message map[string]any) error {
 	return err
 }
 
-// SignJSON signs an envelope written by hand: it fills version, id, ts and sender where they are absent and replaces
-// any signature. The sender, if given, must be the signer.
+// SignJSON signs an envelope written by hand. It adds version, id, ts and sender if they are absent, and replaces any
+// signature. A sender, if present, must be the signer.
 func SignJSON(signer Signer, body []byte, now time.Time) (*Envelope, error) {
 	canonical, err := Canonicalize(body)
 	if err != nil {
@@ -131,10 +133,11 @@ func SignJSON(signer Signer, body []byte, now time.Time) (*Envelope, error) {
 	for name, value := range members(canonical) {
 		if name == "sender" {
 			if id, _ := stringValue(member(value, "id")); id != string(signer.DID()) {
-				return nil, Errorf(CodeInvalidDID, "sender.id is not the signing key's %s; leave sender out or use its key", signer.DID())
+				return nil, Errorf(CodeInvalidDID, "sender.id differs from %s, the identity of the signing key; "+
+					"leave sender out, or sign with the sender's key", signer.DID())
 			}
 		}
-		var text string // the name may hold escapes
+		var text string // name without its escapes
 		if err := json.Unmarshal([]byte(`"`+name+`"`), &text); err != nil {
 			return nil, err
 		}
@@ -151,7 +154,7 @@ func sign(signer Signer, message map[string]any) (*Envelope, error) {
 	return Parse(signed, 0)
 }
 
-// signedJSON returns the RFC 8785 form of message with the signature over it as its member sig.
+// signedJSON signs message. It returns the RFC 8785 form of message with the signature in the member sig.
 func signedJSON(signer Signer, message map[string]any) ([]byte, error) {
 	delete(message, "sig")
 	unsigned, err := canonicalOf(message)
@@ -174,18 +177,19 @@ func canonicalOf(message map[string]any) ([]byte, error) {
 	return Canonicalize(text.Bytes())
 }
 
-// FormatTime writes t as envelopes made here carry it: UTC with milliseconds.
+// FormatTime formats t as envelopes built by this package do: RFC 3339 in UTC with milliseconds.
 func FormatTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
 
 var crockford = base32.NewEncoding("0123456789abcdefghjkmnpqrstvwxyz").WithPadding(base32.NoPadding)
 
-// NewID returns prefix, an underscore and a ULID in lower case: 48 bits of milliseconds and 80 random ones. Ids made
-// later sort behind earlier ones, which keeps a store's index of them compact.
+// NewID returns prefix, an underscore and a ULID in lower case. A ULID has 48 bits of milliseconds and 80 random bits.
+// Later ids sort after earlier ones, which keeps a store's index of ids compact.
 func NewID(prefix string, now time.Time) string {
-	// 26 characters hold 130 bits: a ULID's 128 come behind two zero bits, so its 16 bytes are shifted right by two.
+	// 26 characters of base32 hold 130 bits. A ULID has 128 bits, with two zero bits in front. So the 16 bytes are
+	// shifted right by two bits.
 	var ulid, shifted [17]byte
 	binary.BigEndian.PutUint64(ulid[:8], uint64(now.UnixMilli())<<16)
-	rand.Read(ulid[6:16]) // never fails (crypto/rand)
+	rand.Read(ulid[6:16]) // never returns an error (crypto/rand)
 	for i := range shifted {
 		shifted[i] = ulid[i] >> 2
 		if i > 0 {

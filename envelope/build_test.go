@@ -17,7 +17,7 @@ import (
 	"github.com/agora-relay/agora/testvectors"
 )
 
-// signed returns what draft becomes, checked to be what a relay would accept.
+// signed returns the envelope that draft becomes. It fails the test unless a relay would accept the envelope unchanged.
 func signed(t testing.TB, draft envelope.Draft) *envelope.Envelope {
 	t.Helper()
 	e, err := draft.Sign(testKey(t, 1), noon)
@@ -29,7 +29,7 @@ func signed(t testing.TB, draft envelope.Draft) *envelope.Envelope {
 		t.Fatalf("%s: %v", e.Canonical(), err)
 	}
 	if !reflect.DeepEqual(e, again) {
-		t.Errorf("Sign returned %+v, a relay sees %+v", e, again)
+		t.Errorf("Sign returned %+v, but a relay parses %+v", e, again)
 	}
 	return again
 }
@@ -58,16 +58,16 @@ func TestSignEveryPayload(t *testing.T) {
 	} {
 		e := signed(t, envelope.Draft{Payload: c.payload})
 		if e.Type != c.typ {
-			t.Errorf("%T became a %s", c.payload, e.Type)
+			t.Errorf("%T became a message of type %s", c.payload, e.Type)
 		}
 		read := reflect.New(reflect.TypeOf(c.payload))
 		if err := e.DecodePayload(read.Interface()); err != nil || !reflect.DeepEqual(read.Elem().Interface(), c.payload) {
-			t.Errorf("%T came back as %+v, %v", c.payload, read.Elem(), err)
+			t.Errorf("%T was decoded as %+v, %v", c.payload, read.Elem(), err)
 		}
 		types = slices.DeleteFunc(types, func(typ envelope.Type) bool { return typ == c.typ })
 	}
 	if len(types) > 0 {
-		t.Errorf("no payload builds a %v", types)
+		t.Errorf("no payload type builds %v", types)
 	}
 }
 
@@ -87,13 +87,13 @@ func TestDraftFields(t *testing.T) {
 		t.Errorf("got %+v", bare)
 	}
 	if e := signed(t, envelope.Draft{Payload: envelope.Request{RequestID: "no id", Intent: "i"}}); !strings.HasPrefix(e.Thread, "thread_") {
-		t.Errorf("thread %q", e.Thread)
+		t.Errorf("the thread of a REQUEST with an unsuitable request_id is %q; want a new thread id", e.Thread)
 	}
 	if none := signed(t, envelope.Draft{Payload: envelope.Request{Intent: "i"}, Relays: []string{}}); none.Relays == nil {
-		t.Error("an empty list of relays became none, which means any")
+		t.Error("an empty list of relays became nil, which means any relay")
 	}
 	if e := signed(t, envelope.Draft{Payload: envelope.Cancel{RequestID: "r"}}); e.Thread != "r" {
-		t.Errorf("thread %q", e.Thread)
+		t.Errorf("the thread is %q; want the request_id", e.Thread)
 	}
 	if got := envelope.FormatTime(noon.Add(-1).In(time.FixedZone("", -7200))); got != "2026-02-02T11:59:59.999Z" {
 		t.Errorf("FormatTime = %s", got)
@@ -103,14 +103,14 @@ func TestDraftFields(t *testing.T) {
 func TestSignRefuses(t *testing.T) {
 	for name, draft := range map[string]envelope.Draft{
 		"no payload":        {},
-		"TTL of parts":      {Payload: envelope.Request{Intent: "i"}, TTL: 1500 * time.Millisecond},
+		"fractional TTL":    {Payload: envelope.Request{Intent: "i"}, TTL: 1500 * time.Millisecond},
 		"negative TTL":      {Payload: envelope.Request{Intent: "i"}, TTL: -time.Second},
 		"bad id":            {Payload: envelope.Request{Intent: "i"}, ID: "a b"},
 		"bad thread":        {Payload: envelope.Request{Intent: "i"}, Thread: "_"},
 		"no thread":         {Payload: envelope.Offer{Plan: "p"}},
 		"thread, MANIFEST":  {Payload: envelope.Manifest{ID: "m"}, Thread: "t"},
 		"year 10000":        {Payload: envelope.Request{Intent: "i"}, TS: noon.AddDate(8000, 0, 0)},
-		"no JSON":           {Payload: envelope.Request{Intent: "i", Params: json.RawMessage(`{`)}},
+		"invalid JSON":      {Payload: envelope.Request{Intent: "i", Params: json.RawMessage(`{`)}},
 		"duplicate members": {Payload: envelope.Request{Intent: "i", Params: json.RawMessage(`{"a":1,"a":2}`)}},
 		"lone surrogate":    {Payload: envelope.Request{Intent: "i", Params: json.RawMessage(`"\ud800"`)}},
 		"infinite number":   {Payload: envelope.Request{Intent: "i", Params: json.RawMessage(`1e999`)}},
@@ -124,11 +124,11 @@ func TestSignRefuses(t *testing.T) {
 		t.Errorf("huge: %v", err)
 	}
 	if _, err := (envelope.Draft{Payload: envelope.Cancel{RequestID: "r"}}).Sign(brokenSigner{}, noon); !errors.Is(err, errBroken) {
-		t.Errorf("the signer's own error is lost: %v", err)
+		t.Errorf("Sign does not return the signer's error: %v", err)
 	}
 }
 
-var errBroken = errors.New("no key in the drawer")
+var errBroken = errors.New("the signer has no key")
 
 type brokenSigner struct{}
 
@@ -140,7 +140,7 @@ func TestSignJSON(t *testing.T) {
 	for _, c := range []struct {
 		name, text string
 		want       envelope.Code
-		contains   string // in the canonical form
+		contains   string // text in the canonical form
 	}{
 		{"fills", `{"type":"REQUEST","payload":{"request_id":"r"}}`, ok, `"sender":{"id":"` + me + `"}`},
 		{"fills the time", `{"type":"REQUEST","payload":{"request_id":"r"}}`, ok, `"ts":"2026-02-02T12:00:00.000Z"`},
@@ -148,17 +148,17 @@ func TestSignJSON(t *testing.T) {
 		{"keeps", body(t), ok, `"id":"msg_1"`},
 		{"keeps the time", body(t), ok, `"ts":"2026-02-02T12:00:00Z"`},
 		{"keeps the sender's name", body(t, "sender", `{"id":"`+me+`","name":"N"}`), ok, `"name":"N"`},
-		{"keeps what it does not know", body(t, "x", "[1.50]"), ok, `"x":[1.5]`},
+		{"keeps unknown members", body(t, "x", "[1.50]"), ok, `"x":[1.5]`},
 		{"keeps names that need escapes", body(t, `\u0001\"\\`, "1", "<&\u2028>", "2"), ok, `"\u0001\"\\":1,"<&` + "\u2028" + `>":2`},
 		{"replaces a signature", body(t, "sig", `{"no":"string"}`), ok, `"sig":"`},
-		{"takes a wrapped one", `{"envelope":` + body(t) + `}`, ok, `"id":"msg_1"`},
-		{"another's name", body(t, "sender", `{"id":"`+other+`"}`), badDID, ""},
-		{"nobody's name", body(t, "sender", `{"name":"N"}`), badDID, ""},
-		{"no sender at all", body(t, "sender", "null"), badDID, ""},
+		{"unwraps", `{"envelope":` + body(t) + `}`, ok, `"id":"msg_1"`},
+		{"another key's did", body(t, "sender", `{"id":"`+other+`"}`), badDID, ""},
+		{"sender without id", body(t, "sender", `{"name":"N"}`), badDID, ""},
+		{"sender null", body(t, "sender", "null"), badDID, ""},
 		{"null is not absent", body(t, "version", "null"), badVersion, ""},
-		{"no list", `[]`, rejected, ""},
-		{"no JSON", `{`, rejected, ""},
-		{"nothing", ``, rejected, ""},
+		{"a list", `[]`, rejected, ""},
+		{"invalid JSON", `{`, rejected, ""},
+		{"empty", ``, rejected, ""},
 		{"no type", `{"payload":{"request_id":"r"}}`, rejected, ""},
 		{"folded name", body(t, "Sig", "1"), rejected, ""},
 		{"duplicate", body(t, "payload", `{"request_id":"r","a":1,"a":2}`), rejected, ""},
@@ -188,7 +188,7 @@ func TestValidID(t *testing.T) {
 	}
 	for n := range 131 {
 		if envelope.ValidID(strings.Repeat("a", n)) != (n >= 1 && n <= 128) {
-			t.Errorf("%d characters: %v", n, envelope.ValidID(strings.Repeat("a", n)))
+			t.Errorf("an id of %d characters: ValidID = %v", n, envelope.ValidID(strings.Repeat("a", n)))
 		}
 	}
 }
@@ -206,13 +206,13 @@ func TestNewID(t *testing.T) {
 			ms = ms<<5 | int64(strings.IndexRune("0123456789abcdefghjkmnpqrstvwxyz", c))
 		}
 		if ms != at.UnixMilli() {
-			t.Fatalf("%q tells %d ms, not %d", id, ms, at.UnixMilli())
+			t.Fatalf("%q contains %d ms; want %d", id, ms, at.UnixMilli())
 		}
 		if earlier := envelope.NewID("msg", at.Add(-time.Millisecond)); at.UnixMilli() > 0 && earlier >= id {
-			t.Fatalf("%q was made before %q", earlier, id)
+			t.Fatalf("%q is older than %q, but does not sort before it", earlier, id)
 		}
 	})
-	// Each of the 80 random bits takes both values.
+	// The last 16 characters hold the 80 random bits. Each character must take all 32 values.
 	seen := map[int]map[byte]bool{}
 	for range 2000 {
 		id := envelope.NewID("m", noon)
@@ -225,7 +225,7 @@ func TestNewID(t *testing.T) {
 	}
 	for i, chars := range seen {
 		if len(chars) != 32 {
-			t.Errorf("character %d takes %d values of 32", i, len(chars))
+			t.Errorf("character %d takes only %d of 32 values", i, len(chars))
 		}
 	}
 }
@@ -235,7 +235,8 @@ func TestPublicNaughtyStrings(t *testing.T) {
 		e := signed(t, envelope.Draft{Payload: envelope.Offer{RequestID: "r", Plan: text}, SenderName: text})
 		var offer envelope.Offer
 		if err := e.DecodePayload(&offer); err != nil || offer.Plan != text || e.PayloadString("plan") != text || e.Sender.Name != text {
-			t.Errorf("%q came back as %q, %q and %q (%v)", text, offer.Plan, e.PayloadString("plan"), e.Sender.Name, err)
+			t.Errorf("%q was decoded as %q, %q and %q (%v)",
+				text, offer.Plan, e.PayloadString("plan"), e.Sender.Name, err)
 		}
 		if _, err := (envelope.Draft{Payload: envelope.Cancel{RequestID: "r"}, ID: text}).Sign(testKey(t, 1), noon); text != "" &&
 			(err == nil) != envelope.ValidID(text) {

@@ -2,16 +2,16 @@ package envelope
 
 import "unicode/utf8"
 
-// isCanonical reports whether text certainly is one JSON value in its RFC 8785 form already, nested no deeper than
-// MaxDepth: what programs send whose own canonical form was just signed. It decides the plain cases in one pass and
-// leaves the rest (names beyond ASCII or with escapes, numbers with an exponent or more than 15 digits) to the
-// canonicalizer, so false means "not known". It never allocates.
+// isCanonical reports whether text is certainly one JSON value in RFC 8785 form, nested no deeper than MaxDepth.
+// Programs that sign the canonical form usually send it. isCanonical makes one pass and accepts only simple texts. It
+// returns false for names that are not ASCII or have escapes, and for numbers with an exponent or more than 15 digits,
+// even if they are canonical. So false means "not known", and the canonicalizer decides. isCanonical never allocates.
 func isCanonical(text []byte) bool {
 	end, ok := canonicalValue(text, 0, 0)
 	return ok && end == len(text)
 }
 
-// canonicalValue returns the index behind the value that starts at i.
+// canonicalValue returns the index after the value that starts at i.
 func canonicalValue(text []byte, i, depth int) (end int, ok bool) {
 	if i >= len(text) {
 		return 0, false
@@ -39,7 +39,8 @@ func literal(text []byte, i int, word string) (end int, ok bool) {
 	return end, end <= len(text) && string(text[i:end]) == word
 }
 
-// canonicalObject reads on behind the brace. RFC 8785 sorts names by UTF-16 units, which for ASCII is by bytes.
+// canonicalObject reads an object; i is the index after its opening brace. RFC 8785 sorts names by UTF-16 code units.
+// For ASCII names that is the order of their bytes.
 func canonicalObject(text []byte, i, depth int) (end int, ok bool) {
 	if depth > MaxDepth || i >= len(text) {
 		return 0, false
@@ -95,10 +96,10 @@ func canonicalArray(text []byte, i, depth int) (end int, ok bool) {
 	}
 }
 
-// plain reports whether c stands for itself in a string, being ASCII.
+// plain reports whether c is an ASCII character that a JSON string holds without an escape.
 func plain(c byte) bool { return c >= ' ' && c < utf8.RuneSelf && c != '"' && c != '\\' }
 
-// canonicalString reads on behind the quote.
+// canonicalString reads a string; i is the index after its opening quote.
 func canonicalString(text []byte, i int) (end int, ok bool) {
 	for i < len(text) {
 		switch c := text[i]; {
@@ -123,8 +124,8 @@ func canonicalString(text []byte, i int) (end int, ok bool) {
 	return 0, false
 }
 
-// canonicalEscape reads on behind the backslash. Only what needs an escape has one, and the short one where there is
-// one (RFC 8785 §3.2.2.2).
+// canonicalEscape reads an escape; i is the index after its backslash. The canonical form escapes only the characters
+// that need it, with the short escape if there is one (RFC 8785 §3.2.2.2).
 func canonicalEscape(text []byte, i int) (end int, ok bool) {
 	if i >= len(text) {
 		return 0, false
@@ -146,8 +147,9 @@ func canonicalEscape(text []byte, i int) (end int, ok bool) {
 	return i + 5, low >= '0' && low <= '9' || low >= 'a' && low <= 'f'
 }
 
-// canonicalNumber takes whole numbers and decimal fractions whose digits are the shortest that mean their double: any
-// of up to 15 digits that neither starts nor ends with a needless zero. Below 1e-6 the form has an exponent.
+// canonicalNumber accepts integers and decimal fractions that are already the shortest text of their double. These are
+// numbers of up to 15 digits without superfluous zeros at the start or the end. Numbers below 1e-6 are not accepted,
+// because their canonical form has an exponent.
 func canonicalNumber(text []byte, i int) (end int, ok bool) {
 	negative := text[i] == '-'
 	if negative {

@@ -7,7 +7,7 @@ import (
 	"github.com/gowebpki/jcs"
 )
 
-// canonicalSeeds are texts on both sides of every rule; known says whether the one pass decides them.
+// canonicalSeeds are texts on both sides of every rule. known is the result that isCanonical must return.
 var canonicalSeeds = []struct {
 	text  string
 	known bool
@@ -29,23 +29,24 @@ var canonicalSeeds = []struct {
 func TestIsCanonical(t *testing.T) {
 	for _, c := range canonicalSeeds {
 		if got := isCanonical([]byte(c.text)); got != c.known {
-			t.Errorf("%q: %v", c.text, got)
+			t.Errorf("isCanonical(%q) = %v", c.text, got)
 		}
 	}
 	nested := func(n int) []byte {
 		return append(bytes.Repeat([]byte("["), n), bytes.Repeat([]byte("]"), n)...)
 	}
 	if !isCanonical(nested(MaxDepth)) || isCanonical(nested(MaxDepth+1)) || isCanonical(bytes.Repeat([]byte("["), 1<<20)) {
-		t.Error("depth")
+		t.Error("isCanonical does not limit the nesting to MaxDepth")
 	}
 }
 
-// TestCanonicalCheckAllocatesNothing holds what makes the check cheap enough to be made of every body.
+// TestCanonicalCheckAllocatesNothing checks that isCanonical does not allocate. That makes it cheap enough to be called
+// for every body.
 func TestCanonicalCheckAllocatesNothing(t *testing.T) {
 	for _, body := range [][]byte{typical(t).Canonical(), []byte(`{"a":["x",1.5,true,{"b":"ä\n"}]}`)} {
 		if n := testing.AllocsPerRun(100, func() {
 			if !isCanonical(body) {
-				t.Errorf("%s is not taken for canonical", body)
+				t.Errorf("isCanonical(%s) = false", body)
 			}
 		}); n != 0 {
 			t.Errorf("%s: %v allocations", body, n)
@@ -53,7 +54,7 @@ func TestCanonicalCheckAllocatesNothing(t *testing.T) {
 	}
 }
 
-// FuzzIsCanonical holds the one pass to the canonicalizer: what it calls canonical, jcs returns unchanged.
+// FuzzIsCanonical compares isCanonical with the canonicalizer: jcs must return unchanged what isCanonical accepts.
 func FuzzIsCanonical(f *testing.F) {
 	for _, c := range canonicalSeeds {
 		f.Add([]byte(c.text))
@@ -64,10 +65,10 @@ func FuzzIsCanonical(f *testing.F) {
 			return
 		}
 		if want, err := jcs.Transform(text); err != nil || !bytes.Equal(text, want) {
-			t.Errorf("%q was taken for canonical; jcs: %q, %v", text, want, err)
+			t.Errorf("isCanonical(%q) = true; jcs: %q, %v", text, want, err)
 		}
 		if depth(text) > MaxDepth {
-			t.Error("nested too deep")
+			t.Error("isCanonical accepted a text that is nested too deep")
 		}
 	})
 }

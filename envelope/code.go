@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// Code names why a relay refused something. The list is closed (PROTOCOL §5); each wire maps it to its own status. The
-// comments are the table in PROTOCOL §5, which a test of package httpapi writes.
+// Code is the reason why a relay refused something. The list is closed (PROTOCOL §5). Each transport maps a Code to its
+// own status. The comments of the constants are the source of the table in PROTOCOL §5, which a test of package httpapi
+// writes.
 type Code string
 
 const (
@@ -53,15 +54,16 @@ const (
 
 // Names of the details of an Error (PROTOCOL §5, §8).
 const (
-	DetailLimit     = "limit" // which limit was reached, with CodeRateLimited
+	DetailLimit     = "limit" // name of the limit that was reached, with CodeRateLimited
 	DetailMaxOffers = "maxOffers"
 	DetailStored    = "stored" // false: nothing was stored, with CodeUnavailable
-	DetailNow       = "now"    // the relay's clock
+	DetailNow       = "now"    // the time on the relay's clock
 	DetailAudience  = "aud"    // the relay's origin
-	DetailReason    = "reason" // why a read was refused
+	DetailReason    = "reason" // one of the Reason constants: why a read was refused
 )
 
-// Names of the limits, in DetailLimit and in a relay's description of itself (PROTOCOL §5).
+// Names of the limits. They are the values of DetailLimit, and are used in a relay's description of itself
+// (PROTOCOL §5).
 const (
 	LimitPostsPerAddress       = "postsPerAddress"
 	LimitReadsPerAddress       = "readsPerAddress"
@@ -76,18 +78,19 @@ const (
 	LimitOffersPerThread       = "offersPerThread"
 )
 
-// Reasons why a read was refused, in DetailReason (PROTOCOL §8). All but the last are of CodeUnauthorized.
+// Reasons why a read was refused. They are the values of DetailReason (PROTOCOL §8). All except ReasonUnknownCursor
+// come with CodeUnauthorized.
 const (
-	ReasonUnsigned      = "unsigned"       // this needs a token, and there is none, or it is another reader's
-	ReasonMalformed     = "malformed"      // the token is not right in itself, its signature included
+	ReasonUnsigned      = "unsigned"       // the read needs a token, but there is none, or it is by another reader
+	ReasonMalformed     = "malformed"      // the token is malformed or its signature is invalid
 	ReasonAudience      = "audience"       // the token is for another relay; DetailAudience has this relay's origin
 	ReasonRequest       = "request"        // the token is for another method or target
-	ReasonTime          = "time"           // the token is too old or too new; DetailNow has the relay's clock
+	ReasonTime          = "time"           // the token's ts is too old or too new; DetailNow has the relay's clock
 	ReasonUsed          = "used"           // the token was used before
 	ReasonUnknownCursor = "unknown_cursor" // the cursor belongs to another database, with CodeInvalidRequest
 )
 
-// Codes returns every Code, for tables and tests that must not forget one.
+// Codes returns every Code. Tables and tests use it to cover all codes.
 func Codes() []Code {
 	return []Code{
 		CodeInvalidRequest, CodeUnsupportedVersion, CodeInvalidDID, CodeStaleTimestamp, CodeExpired,
@@ -97,13 +100,13 @@ func Codes() []Code {
 	}
 }
 
-// Retryable reports whether the same bytes may succeed later without a change.
+// Retryable reports whether the same request, sent again later byte for byte, may succeed.
 func (c Code) Retryable() bool {
 	return c == CodeRateLimited || c == CodeInternal || c == CodeUnavailable
 }
 
-// AgentCode is what an agent puts into an ERROR payload (Agora v1.0 "Error Codes"). Agents may use others; these are
-// the ones whose meaning the protocol fixes.
+// AgentCode is the code that an agent puts into an ERROR payload (Agora v1.0 "Error Codes"). Agents may use other
+// codes. These constants are the codes that the protocol defines.
 type AgentCode string
 
 const (
@@ -116,7 +119,7 @@ const (
 	AgentInternal           AgentCode = "INTERNAL_ERROR"
 )
 
-// Retryable is the "Retryable" column of the protocol's table; false for codes it does not list.
+// Retryable returns the "Retryable" column of the protocol's table. It is false for codes that the table does not list.
 func (c AgentCode) Retryable() bool {
 	switch c {
 	case AgentInsufficientBudget, AgentTimeout, AgentUnavailable, AgentInternal:
@@ -125,30 +128,31 @@ func (c AgentCode) Retryable() bool {
 	return false
 }
 
-// Error is a refusal: a code for programs, a sentence for people that says how to fix it, and details.
-// It is what goes over the wire, so it never holds another library's words or the refused input.
+// Error is a refusal: a code for programs, a sentence for people that says how to fix the problem, and details. It is
+// sent to clients, so it never contains the text of other libraries' errors or of the refused input.
 type Error struct {
 	Code       Code
 	Message    string
 	Details    map[string]any
-	RetryAfter time.Duration // when the same may succeed, where Code.Retryable; 0: not known, soon
+	RetryAfter time.Duration // how long to wait before a retry, if Code.Retryable; 0: not known, retry soon
 }
 
 func (e *Error) Error() string { return string(e.Code) + ": " + e.Message }
 
-// NotStored returns a CodeUnavailable whose details say that nothing was stored (PROTOCOL §5). So its receiver knows
-// that the message was not posted.
+// NotStored returns an Error with CodeUnavailable whose details say that nothing was stored (PROTOCOL §5). They tell
+// the client that the message was not posted.
 func NotStored(message string, retryAfter time.Duration) *Error {
 	return &Error{Code: CodeUnavailable, Message: message, RetryAfter: retryAfter, Details: map[string]any{DetailStored: false}}
 }
 
 // NothingStored reports whether the details of e say that nothing was stored.
 func (e *Error) NothingStored() bool {
-	stored, said := e.Details[DetailStored].(bool)
-	return said && !stored
+	stored, ok := e.Details[DetailStored].(bool)
+	return ok && !stored
 }
 
-// CodeOf returns the code of the Error in err's chain, CodeInternal if there is none, and an empty code if err is nil.
+// CodeOf returns the code of the Error in err's chain. It returns CodeInternal if the chain has no Error, and an empty
+// code if err is nil.
 func CodeOf(err error) Code {
 	if err == nil {
 		return ""
@@ -159,13 +163,14 @@ func CodeOf(err error) Code {
 	return CodeInternal
 }
 
-// Limit returns the name of the limit that e is about; empty: none.
+// Limit returns the name of the limit that was reached, from the details of e. It is empty if the details name no
+// limit.
 func (e *Error) Limit() string { return e.text(DetailLimit) }
 
-// Reason returns why a read was refused; empty: e does not say.
+// Reason returns why a read was refused, from the details of e. It is empty if the details give no reason.
 func (e *Error) Reason() string { return e.text(DetailReason) }
 
-// Now returns the relay's clock when it refused; ok is false if e does not say.
+// Now returns the time on the relay's clock when it refused, from the details of e. ok is false if they have no time.
 func (e *Error) Now() (now time.Time, ok bool) { return ParseTime(e.text(DetailNow)) }
 
 func (e *Error) text(detail string) string {

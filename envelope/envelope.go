@@ -1,11 +1,12 @@
-// Package envelope is the message of Agora: its strict wire form, its signature, and ways to build one.
+// Package envelope implements the messages of Agora: their strict JSON form, their signatures, and ways to build them.
 //
-// The rule that keeps parsers from disagreeing about what was signed: a received body is brought into its RFC 8785
-// form first, and only that form is decoded, by exact member names, verified, stored and delivered. Parse does the
-// first half, Verify the second; between them a relay asks its clock (package replay), because that is cheaper than
-// a signature. Nothing in an Envelope may be believed before Verify has returned nil.
+// Parsers can disagree about the meaning of unusual JSON. To avoid that, a received body is first converted to its
+// RFC 8785 form. Only that form is decoded (by exact member names), verified, stored and delivered. Parse converts and
+// decodes; Verify checks the signature. Between the two, a relay checks the time (package replay), because that is
+// cheaper than verifying a signature. Do not trust anything in an Envelope before Verify has returned nil.
 //
-// The package knows no thread rules and no clock; every error of Parse and Verify is an *Error.
+// The package does not implement the rules of threads and does not read the clock. Every error of Parse and Verify is
+// an *Error.
 package envelope
 
 import (
@@ -21,13 +22,13 @@ import (
 	"github.com/agora-relay/agora/didkey"
 )
 
-// Limits of the wire form (PROTOCOL §1).
+// Limits and defaults of the wire form (PROTOCOL §1).
 const (
 	Version         = "1.0"
-	DefaultMaxBytes = 128 << 10 // of a body, and of the canonical form of an envelope
-	MaxDepth        = 64        // of nested arrays and objects in a body
+	DefaultMaxBytes = 128 << 10 // maximum size of a body, and of an envelope's canonical form
+	MaxDepth        = 64        // maximum nesting of arrays and objects in a body
 	MaxHop          = 16
-	DefaultTTL      = 300 * time.Second // what an absent meta.ttl means
+	DefaultTTL      = 300 * time.Second // lifetime of a message without meta.ttl
 )
 
 // Type is the kind of a message. The list is closed.
@@ -48,7 +49,7 @@ func Types() []Type {
 	return []Type{TypeRequest, TypeOffer, TypeAccept, TypeResult, TypeError, TypeCancel, TypeManifest}
 }
 
-// TypeNames lists the types for people.
+// TypeNames returns the types as a comma-separated list for messages to people.
 func TypeNames() string {
 	var names []string
 	for _, t := range Types() {
@@ -60,72 +61,73 @@ func TypeNames() string {
 // Known reports whether t is one of Types.
 func (t Type) Known() bool { return slices.Contains(Types(), t) }
 
-// Party is a sender as the envelope presents it; name and url are the sender's own words.
+// Party is the sender of an envelope. Name and URL are what the sender claims; nobody has checked them.
 type Party struct {
 	ID   didkey.DID
 	Name string
 	URL  string
 }
 
-// Envelope is one message, decoded from its canonical form. It is not changed after Parse.
+// Envelope is one message, decoded from its canonical form. It does not change after Parse.
 type Envelope struct {
 	ID        string
-	TS        time.Time // the sender's claim
+	TS        time.Time // the time of sending, as the sender claims
 	Type      Type
 	Sender    Party
 	Recipient didkey.DID // empty: a broadcast
-	// Thread is thread.id, or payload.request_id where the message names no thread; empty for a MANIFEST.
+	// Thread is thread.id, or payload.request_id if the message has no thread. It is empty for a MANIFEST.
 	Thread    string
 	RequestID string // payload.request_id, if any
 	Payload   []byte // canonical JSON object
-	Opened    bool   // Payload is what was sealed (see Open); the canonical form has it sealed still
+	Opened    bool   // Open has decrypted Payload; the canonical form still has it sealed
 	TTL       time.Duration
 	Hop       int
-	Relays    []string // meta.relay: the origins this message is meant for; nil: any
+	Relays    []string // meta.relay: origins of the relays that may accept the message; nil: any relay
 
 	sig       string
 	canonical []byte
 }
 
-// Canonical returns the RFC 8785 form of the whole envelope, the bytes to store and deliver. Callers do not change
-// them.
+// Canonical returns the RFC 8785 form of the whole envelope. These are the bytes to store and deliver. Callers must not
+// modify them.
 func (e *Envelope) Canonical() []byte { return e.canonical }
 
-// Hash returns the SHA-256 of the canonical form, the same on every relay.
+// Hash returns the SHA-256 of the canonical form. It is the same on every relay.
 func (e *Envelope) Hash() [sha256.Size]byte { return sha256.Sum256(e.canonical) }
 
 // MarshalJSON returns the canonical form.
 func (e *Envelope) MarshalJSON() ([]byte, error) { return e.canonical, nil }
 
-// PayloadString returns a string member of the payload, empty if it has none of that name or it is no string.
+// PayloadString returns a string member of the payload. It returns "" if there is no such member, or if it is not a
+// string.
 func (e *Envelope) PayloadString(name string) string {
 	text, _ := stringValue(member(e.Payload, name))
 	return text
 }
 
-// DecodePayload fills v, one of this package's payload types or any other, from the payload. Members are known by
-// their exact names, so that what was signed means the same to readers in every language.
+// DecodePayload decodes the payload into v, which is one of this package's payload types or any other type. Members are
+// matched by their exact names, unlike in encoding/json. So the payload means the same to readers in every language.
 func (e *Envelope) DecodePayload(v any) error {
-	return json.Unmarshal(exactly(e.Payload, reflect.TypeOf(v)), v)
+	return json.Unmarshal(keepExactNames(e.Payload, reflect.TypeOf(v)), v)
 }
 
-// ExpiresAt is when the sender wants the message forgotten: ts + ttl.
+// ExpiresAt returns the time after which the sender no longer wants the message to be delivered: ts + ttl.
 func (e *Envelope) ExpiresAt() time.Time { return e.TS.Add(e.TTL) }
 
-// signedPart returns what the signature covers.
+// signedPart returns the bytes that the signature covers.
 func (e *Envelope) signedPart() []byte { return withoutSig(e.canonical) }
 
-// withoutSig returns a canonical object without its member sig. Members are sorted, so cutting one out leaves
-// canonical text.
+// withoutSig returns a canonical object without its member sig. The result is canonical too, because the order of the
+// other members does not change.
 func withoutSig(canonical []byte) []byte {
 	start := 1
 	for name, value := range members(canonical) {
 		end := start + len(`"":`) + len(name) + len(value)
 		if name == "sig" {
 			if end < len(canonical)-1 {
-				end++ // the comma behind
+				end++ // remove the comma after sig too
 			} else if start > 1 {
-				start-- // or the one before
+				start-- // sig is the last member: remove the comma before it
 			}
 			return slices.Concat(canonical[:start], canonical[end:])
 		}
@@ -134,12 +136,12 @@ func withoutSig(canonical []byte) []byte {
 	return canonical
 }
 
-// Verify checks the parties' identifiers and the signature (PROTOCOL §1 "Signature", §2). It accepts exactly what
-// crypto/ed25519 accepts, less the keys didkey refuses.
+// Verify checks the identifiers of sender and recipient, and the signature (PROTOCOL §1 "Signature", §2). It accepts
+// the signatures that crypto/ed25519 accepts, except those by keys that package didkey refuses.
 // Errors: CodeInvalidDID, CodeInvalidSignature.
 func (e *Envelope) Verify() error { return e.VerifyWith(didkey.ParseVerifier) }
 
-// VerifyWith is Verify with another way to get a key, such as a didkey.Verifiers' Parse.
+// VerifyWith is like Verify, but gets keys from parse. The Parse method of a didkey.Verifiers is such a function.
 func (e *Envelope) VerifyWith(parse func(string) (*didkey.Verifier, error)) error {
 	sender, err := parse(string(e.Sender.ID))
 	if err != nil {
@@ -161,10 +163,10 @@ func (e *Envelope) VerifyWith(parse func(string) (*didkey.Verifier, error)) erro
 	return nil
 }
 
-const sigLength = 86 // unpadded base64url of 64 bytes
+const sigLength = 86 // number of characters of 64 bytes in unpadded base64url
 
-// decodeSig accepts one spelling of a signature only. Go's decoder skips line breaks even when strict, which the two
-// length checks together rule out.
+// decodeSig decodes a signature. It accepts only one spelling of each signature. Go's decoder skips line breaks, even
+// in strict mode. The checks of both lengths together exclude them.
 func decodeSig(text string) ([]byte, error) {
 	if len(text) == sigLength {
 		sig, err := base64.RawURLEncoding.Strict().DecodeString(text)

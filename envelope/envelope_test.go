@@ -15,7 +15,7 @@ import (
 
 var noon = time.Date(2026, 2, 2, 12, 0, 0, 0, time.UTC)
 
-// testKey returns the same key for the same byte, always.
+// testKey returns the key whose seed is the byte seed, 32 times.
 func testKey(t testing.TB, seed byte) didkey.Key {
 	t.Helper()
 	key, err := didkey.FromSeed(bytes.Repeat([]byte{seed}, 32))
@@ -25,8 +25,8 @@ func testKey(t testing.TB, seed byte) didkey.Key {
 	return key
 }
 
-// body returns an envelope in JSON that is right but for its signature, after changes: pairs of a member's name and its
-// raw value, "" to leave it out. A name is written as it is given, so it may hold escapes.
+// body returns the JSON of an envelope that is valid except for its signature. changes are pairs of a member's name and
+// its new raw value; the value "" removes the member. Names are written as given, so they may contain escapes.
 func body(t testing.TB, changes ...string) string {
 	t.Helper()
 	members := []string{
@@ -36,14 +36,14 @@ func body(t testing.TB, changes ...string) string {
 		"sig", `"` + strings.Repeat("A", 86) + `"`,
 	}
 	for i := 0; i < len(changes); i += 2 {
-		at := 0
-		for at < len(members) && members[at] != changes[i] {
-			at += 2
+		index := 0
+		for index < len(members) && members[index] != changes[i] {
+			index += 2
 		}
-		if at == len(members) {
+		if index == len(members) {
 			members = append(members, changes[i], "")
 		}
-		members[at+1] = changes[i+1]
+		members[index+1] = changes[i+1]
 	}
 	var text []string
 	for i := 0; i < len(members); i += 2 {
@@ -54,7 +54,8 @@ func body(t testing.TB, changes ...string) string {
 	return "{" + strings.Join(text, ",") + "}"
 }
 
-// sign returns text, an envelope in JSON without sig, with the signature of the first test key as its first member.
+// sign returns text with the signature of the first test key as its first member. text is an envelope in JSON without
+// sig.
 func sign(t testing.TB, text string) string {
 	t.Helper()
 	canonical, err := envelope.Canonicalize([]byte(text))
@@ -94,7 +95,7 @@ func TestParsedFields(t *testing.T) {
 		"meta", `{"hop":16,"ttl":7e1,"relay":["https://a.example","https://b.example"]}`, "extra", `{"b":[2.50],"a":null}`)
 	e := parse(t, text)
 	if e.ID != "msg_1" || !e.TS.Equal(noon) || e.Type != envelope.TypeRequest || e.Thread != "thread_1" || e.RequestID != "req_1" {
-		t.Errorf("head: %+v", e)
+		t.Errorf("ID, TS, Type, Thread or RequestID is wrong: %+v", e)
 	}
 	if want := (envelope.Party{ID: testKey(t, 1).DID(), Name: `N "q" é`, URL: "https://a.example"}); e.Sender != want {
 		t.Errorf("Sender = %+v", e.Sender)
@@ -116,7 +117,7 @@ func TestParsedFields(t *testing.T) {
 		t.Errorf("as JSON it is %s, %v", marshalled, err)
 	}
 	if parse(t, string(e.Canonical())).Hash() != e.Hash() || parse(t, body(t)).Hash() == e.Hash() {
-		t.Error("Hash does not follow the canonical form")
+		t.Error("equal canonical forms must have the same Hash, and different ones different Hashes")
 	}
 	var payload envelope.Request
 	if err := e.DecodePayload(&payload); err != nil || payload.Intent != "x" || payload.RequestID != "req_1" {
@@ -136,11 +137,11 @@ func TestDefaults(t *testing.T) {
 		t.Errorf("TTL = %v", e.TTL)
 	}
 	if e := parse(t, body(t, "type", `"MANIFEST"`, "thread", "", "payload", `{"request_id":5}`)); e.Thread != "" || e.RequestID != "" {
-		t.Errorf("a MANIFEST is in thread %q, request %q", e.Thread, e.RequestID)
+		t.Errorf("a MANIFEST has thread %q and request_id %q; want none", e.Thread, e.RequestID)
 	}
 }
 
-// What a refusal says goes over the wire and into logs, so it may not carry what was refused.
+// Refusals are sent to clients and logged, so their text must not contain the refused input.
 func TestErrorsDoNotQuoteTheInput(t *testing.T) {
 	const mark = "XYZZY"
 	texts := []string{mark, `"` + mark, `{"` + mark + `":}`, "\xff" + mark, "\ufeff" + mark, `{"` + mark + `":1,"` + mark + `":2}`,
@@ -162,11 +163,11 @@ func TestErrorsDoNotQuoteTheInput(t *testing.T) {
 		}
 	}
 	if refused != len(texts) {
-		t.Errorf("only %d of %d were refused", refused, len(texts))
+		t.Errorf("only %d of %d texts were refused", refused, len(texts))
 	}
 }
 
-// PROTOCOL §5: the codes, their statuses (here as comments) and which of them may be tried again unchanged.
+// TestCodes checks PROTOCOL §5: the list of codes, and which refusals are retryable. The comments are HTTP statuses.
 func TestCodes(t *testing.T) {
 	retryable := map[string]bool{
 		"INVALID_REQUEST": false, "UNSUPPORTED_VERSION": false, "INVALID_DID": false, "STALE_TIMESTAMP": false, "EXPIRED": false, // 400
@@ -181,20 +182,21 @@ func TestCodes(t *testing.T) {
 	seen := map[envelope.Code]bool{}
 	for _, code := range envelope.Codes() {
 		if want, known := retryable[string(code)]; !known || seen[code] || code.Retryable() != want {
-			t.Errorf("%s: known %v, twice %v, retryable %v", code, known, seen[code], code.Retryable())
+			t.Errorf("%s: in the list of PROTOCOL §5 %v, returned twice %v, retryable %v",
+				code, known, seen[code], code.Retryable())
 		}
 		seen[code] = true
 	}
 	if len(seen) != len(retryable) {
 		t.Errorf("%d codes, want %d", len(seen), len(retryable))
 	}
-	for code, want := range map[envelope.AgentCode]bool{ // the specification's table
+	for code, want := range map[envelope.AgentCode]bool{ // the table in the specification
 		envelope.AgentInvalidRequest: false, envelope.AgentIntentNotSupported: false, envelope.AgentInsufficientBudget: true,
 		envelope.AgentTimeout: true, envelope.AgentUnavailable: true, envelope.AgentForbidden: false,
 		envelope.AgentInternal: true, "SOMETHING_ELSE": false,
 	} {
 		if code.Retryable() != want {
-			t.Errorf("agents' %s: retryable %v", code, !want)
+			t.Errorf("AgentCode %s: retryable %v", code, !want)
 		}
 	}
 }

@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// exactly returns a canonical value without the members that encoding/json would store in a t under a name that
-// differs in case: it folds "Price" and "PRICE" onto "price", and the last one wins. Members that t does not know
-// are left out with them. A type that decodes itself gets its value as it stands.
-func exactly(value []byte, t reflect.Type) []byte {
+// keepExactNames returns a canonical value with only those members that a t has under exactly the same name.
+// encoding/json ignores case: it stores "Price" and "PRICE" in the field "price", and the last one wins. A value for a
+// type with its own UnmarshalJSON method is returned unchanged.
+func keepExactNames(value []byte, t reflect.Type) []byte {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
@@ -24,14 +24,14 @@ func exactly(value []byte, t reflect.Type) []byte {
 		return rebuild('{', '}', func(add func(...[]byte)) {
 			for name, member := range members(value) {
 				if field, known := fields[name]; known {
-					add([]byte(`"`+name+`":`), exactly(member, field))
+					add([]byte(`"`+name+`":`), keepExactNames(member, field))
 				}
 			}
 		})
 	case t.Kind() == reflect.Slice && t.Elem().Kind() != reflect.Uint8 && len(value) > 0 && value[0] == '[':
 		return rebuild('[', ']', func(add func(...[]byte)) {
 			for element := range elements(value) {
-				add(exactly(element, t.Elem()))
+				add(keepExactNames(element, t.Elem()))
 			}
 		})
 	}
@@ -40,7 +40,7 @@ func exactly(value []byte, t reflect.Type) []byte {
 
 var decoder = reflect.TypeFor[json.Unmarshaler]()
 
-// fieldTypes returns the types of a struct's fields by their names in JSON, those of embedded structs among them.
+// fieldTypes returns the types of a struct's fields by their JSON names. The fields of embedded structs are included.
 func fieldTypes(t reflect.Type) map[string]reflect.Type {
 	fields := map[string]reflect.Type{}
 	for field := range t.Fields() {
@@ -57,7 +57,7 @@ func fieldTypes(t reflect.Type) map[string]reflect.Type {
 	return fields
 }
 
-// rebuild writes an object or an array from the parts that fill adds.
+// rebuild writes an object or an array. fill adds its elements, each in one or more parts.
 func rebuild(open, end byte, fill func(add func(...[]byte))) []byte {
 	var b bytes.Buffer
 	b.WriteByte(open)

@@ -42,6 +42,6 @@ func TestDecodePayloadKnowsExactNamesOnly(t *testing.T) {
 	}
 	e := Envelope{Payload: []byte(`{"constraints":"none","intents":{}}`)}
 	if e.DecodePayload(new(Request)) == nil || e.DecodePayload(new(Manifest)) == nil {
-		t.Error("members of other types than the payload's were accepted")
+		t.Error("a member with a value of the wrong type was accepted")
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// A key from a fixed seed and a fixed time make the output the same every time; use didkey.Generate and time.Now.
+// The fixed seed and the fixed time make the output reproducible. Use didkey.Generate and time.Now instead.
 func ExampleDraft_Sign() {
 	key, err := didkey.FromSeed(bytes.Repeat([]byte{7}, 32))
 	if err != nil {
@@ -36,7 +36,7 @@ func ExampleDraft_Sign() {
 	// <nil>
 }
 
-// Nothing in an envelope may be believed before Verify has returned nil.
+// Do not trust anything in an envelope before Verify has returned nil.
 func ExampleParse() {
 	received := []byte(`{
 		"version": "1.0", "id": "msg_2", "ts": "2026-02-02T15:30:00Z", "type": "CANCEL",

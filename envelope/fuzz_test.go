@@ -14,7 +14,7 @@ import (
 	"github.com/agora-relay/agora/didkey"
 )
 
-// fuzzKey signs for the fuzz tests.
+// fuzzKey returns the key that signs in the fuzz tests.
 func fuzzKey(t testing.TB) didkey.Key {
 	t.Helper()
 	key, err := didkey.FromSeed(bytes.Repeat([]byte{1}, 32))
@@ -33,8 +33,8 @@ func fuzzDraft(t testing.TB, text string) *Envelope {
 	return e
 }
 
-// FuzzParse: what is accepted has a canonical form that is stable, valid JSON, the one that jcs makes of what was sent,
-// read alike by encoding/json, and without a name that another parser could take for a known one.
+// FuzzParse checks the canonical form of everything that Parse accepts. It must be stable and valid JSON, equal to the
+// result of jcs for the body, and read alike by encoding/json. No member name may equal a known name except for case.
 func FuzzParse(f *testing.F) {
 	whole := string(fuzzDraft(f, "\x1f\"\\é").canonical)
 	f.Add([]byte(whole))
@@ -58,12 +58,12 @@ func FuzzParse(f *testing.F) {
 		agreesWithDecoder(t, e.canonical)
 		if whole, err := jcs.Transform(body); err != nil ||
 			!bytes.Equal(whole, e.canonical) && !bytes.Equal(whole, slices.Concat([]byte(`{"envelope":`), e.canonical, []byte("}"))) {
-			t.Errorf("%s was accepted as %s; jcs says %s, %v", body, e.canonical, whole, err)
+			t.Errorf("%s was parsed as %s; jcs returns %s, %v", body, e.canonical, whole, err)
 		}
 		for name := range members(e.canonical) {
 			for _, known := range knownNames {
 				if name != known && strings.EqualFold(name, known) {
-					t.Errorf("a member is called %q", name)
+					t.Errorf("a member is named %q, which other parsers may confuse with %q", name, known)
 				}
 			}
 		}
@@ -77,7 +77,7 @@ func FuzzParse(f *testing.F) {
 var strictTime = regexp.MustCompile(`^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])T([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?` +
 	`(Z|[+-]([01]\d|2[0-3]):[0-5]\d)$`)
 
-// realDate reports whether the calendar has the day that a date-time of the strict form names.
+// realDate reports whether the day of text exists in the calendar. text matches strictTime.
 func realDate(text string) bool {
 	number := func(from, to int) (n int) {
 		for _, c := range text[from:to] {
@@ -93,8 +93,8 @@ func realDate(text string) bool {
 	return day <= days
 }
 
-// FuzzParseTime: accepted is exactly what an independent expression and a calendar take, and the instant is the one
-// that package time reads.
+// FuzzParseTime compares ParseTime with a regular expression, a calendar and package time. ParseTime must accept the
+// same texts as the expression and the calendar, and return the same instant as package time.
 func FuzzParseTime(f *testing.F) {
 	for _, text := range []string{"2026-02-02T12:00:00Z", "2026-02-02T12:00:00.123456789+08:00", "2026-02-02T12:00:00,5Z",
 		"2026-02-29T24:00:60+24:60", "0000-01-01T00:00:00-00:00"} {
@@ -106,12 +106,12 @@ func FuzzParseTime(f *testing.F) {
 			t.Errorf("%q: accepted %v, want %v", text, ok, want)
 		}
 		if parsed, err := time.Parse(time.RFC3339Nano, text); ok && (err != nil || !parsed.Equal(at)) {
-			t.Errorf("%q is %v, package time says %v, %v", text, at, parsed, err)
+			t.Errorf("ParseTime(%q) = %v; package time returns %v, %v", text, at, parsed, err)
 		}
 	})
 }
 
-// FuzzVerify: a signed draft verifies, and no change to a bit of it does.
+// FuzzVerify checks that a signed draft verifies, and that it does not verify after any change of one byte.
 func FuzzVerify(f *testing.F) {
 	f.Add("plain", uint(10), byte(1))
 	f.Add("\x1f", uint(200), byte(0x20))
@@ -127,8 +127,9 @@ func FuzzVerify(f *testing.F) {
 		changed := bytes.Clone(e.canonical)
 		changed[position%uint(len(changed))] ^= mask
 		other, err := Parse(changed, 0)
-		if err == nil && other.Verify() == nil && !bytes.Equal(other.canonical, e.canonical) { // \u001F is \u001f
-			t.Errorf("%s verifies as %s", e.canonical, changed)
+		// The canonical form is the same if only the spelling has changed: \u001F is \u001f.
+		if err == nil && other.Verify() == nil && !bytes.Equal(other.canonical, e.canonical) {
+			t.Errorf("%s, changed to %s, still verifies", e.canonical, changed)
 		}
 	})
 }

@@ -10,15 +10,15 @@ import (
 	"github.com/gowebpki/jcs"
 )
 
-// Canonicalize returns the RFC 8785 form of text. It accepts I-JSON (RFC 7493) only: no duplicate member, no lone
-// surrogate, no invalid UTF-8, nothing after the value, and no number beyond a double's range. It also refuses more
-// than MaxCostlyNumbers costly numbers, as every implementation does.
-// The error is an *Error with CodeInvalidRequest that says what is wrong and, where it can, at which byte.
+// Canonicalize returns the RFC 8785 form of text. It accepts only I-JSON (RFC 7493): no duplicate member, no unpaired
+// surrogate, no invalid UTF-8, nothing after the value, and no number that is too large for a double. It also refuses
+// more than MaxCostlyNumbers costly numbers, as every implementation must.
+// The error is an *Error with CodeInvalidRequest. It says what is wrong and, if possible, at which byte.
 func Canonicalize(text []byte) ([]byte, error) {
 	if len(text) == 0 {
 		return nil, Errorf(CodeInvalidRequest, "the body is empty; send one JSON object")
 	}
-	plain, taken, err := takeCostly(text)
+	plain, replaced, err := replaceCostly(text)
 	if err != nil {
 		return nil, err
 	}
@@ -26,10 +26,11 @@ func Canonicalize(text []byte) ([]byte, error) {
 	if err != nil {
 		return nil, explain(text)
 	}
-	return putCostly(canonical, taken), nil
+	return restoreCostly(canonical, replaced), nil
 }
 
-// explain finds words of our own for why text is not I-JSON; jcs's errors quote the input and give no position.
+// explain returns an error that says why text is not I-JSON. The errors of jcs are not used, because they quote the
+// input and give no position.
 func explain(text []byte) error {
 	if bytes.HasPrefix(text, []byte("\xef\xbb\xbf")) {
 		return Errorf(CodeInvalidRequest, "the JSON starts with a byte order mark; send plain UTF-8")
@@ -44,12 +45,12 @@ func explain(text []byte) error {
 	if syntax, ok := errors.AsType[*json.SyntaxError](json.Unmarshal(text, new(json.RawMessage))); ok {
 		return Errorf(CodeInvalidRequest, "not valid JSON at byte %d", syntax.Offset)
 	}
-	return Errorf(CodeInvalidRequest, "the JSON is not I-JSON (RFC 7493): it has a member name twice in one object, "+
-		"half of a surrogate pair, or a number beyond the range of a double")
+	return Errorf(CodeInvalidRequest, "the JSON is not I-JSON (RFC 7493): an object has the same member name twice, "+
+		"a string has half of a surrogate pair, or a number is too large for a double")
 }
 
-// depth returns how deep arrays and objects nest in text, without parsing it: one pass that only skips strings. For
-// text that is not JSON the number means nothing, but it bounds what a parser of it would recurse.
+// depth returns how deep arrays and objects are nested in text. It makes one pass, skips strings and does not parse. If
+// text is not JSON, the result is still an upper bound for the recursion of a parser.
 func depth(text []byte) (deepest int) {
 	level, inString := 0, false
 	for i := 0; i < len(text); i++ {
@@ -69,11 +70,11 @@ func depth(text []byte) (deepest int) {
 	return deepest
 }
 
-// What follows reads canonical text, and nothing else: no whitespace, valid by construction. Names are compared as
-// exact bytes, never folded (encoding/json takes "Sender" and "ſender" for "sender").
+// The functions below read canonical text only: valid JSON without whitespace. They compare names byte by byte.
+// (encoding/json ignores case, so it takes "Sender" and "ſender" for "sender".)
 
-// members yields the members of a canonical object in order: the name as it stands between its quotes, and the value.
-// Any other value has none.
+// members yields the members of a canonical object in order: the name as written between its quotes, escapes included,
+// and the value. It yields nothing if object is not an object.
 func members(object []byte) iter.Seq2[string, []byte] {
 	return func(yield func(string, []byte) bool) {
 		for i := 1; isObject(object) && i < len(object) && object[i] == '"'; {
@@ -87,7 +88,7 @@ func members(object []byte) iter.Seq2[string, []byte] {
 	}
 }
 
-// member returns the value of one member of a canonical object, nil if it has none of that name.
+// member returns the value of the member with this name in a canonical object, or nil if there is none.
 func member(object []byte, name string) []byte {
 	for n, value := range members(object) {
 		if n == name {
@@ -110,7 +111,7 @@ func elements(array []byte) iter.Seq[[]byte] {
 	}
 }
 
-// valueEnd returns the index just after the value that starts at i.
+// valueEnd returns the index after the value that starts at i.
 func valueEnd(text []byte, i int) int {
 	level := 0
 	for ; i < len(text); i++ {
@@ -138,7 +139,7 @@ func valueEnd(text []byte, i int) int {
 	return i
 }
 
-// stringEnd returns the index behind the string whose opening quote is at i.
+// stringEnd returns the index after the string whose opening quote is at i.
 func stringEnd(text []byte, i int) int {
 	for i++; ; i++ {
 		i += bytes.IndexByte(text[i:], '"')
@@ -146,7 +147,7 @@ func stringEnd(text []byte, i int) int {
 		for text[i-1-slashes] == '\\' {
 			slashes++
 		}
-		if slashes%2 == 0 { // of an odd number, the last escapes the quote
+		if slashes%2 == 0 { // the last of an odd number of backslashes escapes the quote
 			return i + 1
 		}
 	}
@@ -154,7 +155,7 @@ func stringEnd(text []byte, i int) int {
 
 func isObject(value []byte) bool { return len(value) > 0 && value[0] == '{' }
 
-// stringValue returns the text of a canonical string; ok is false if value is no string.
+// stringValue returns the text of a canonical string. ok is false if value is not a string.
 func stringValue(value []byte) (text string, ok bool) {
 	if len(value) < 2 || value[0] != '"' {
 		return "", false
@@ -167,8 +168,8 @@ func stringValue(value []byte) (text string, ok bool) {
 	return text, err == nil
 }
 
-// wholeNumber returns a canonical number that is a whole one from 0 to max. RFC 8785 writes 300, 300.0 and 3e2 alike,
-// which is why only canonical text may be asked.
+// wholeNumber returns the value of a canonical number that is an integer from 0 to max. value must be canonical: RFC
+// 8785 writes 300, 300.0 and 3e2 all as 300.
 func wholeNumber(value []byte, max int64) (n int64, ok bool) {
 	if len(value) == 0 {
 		return 0, false

@@ -18,12 +18,12 @@ func TestSignedPart(t *testing.T) {
 		`{}`:                                    `{}`,
 	} {
 		if got := (&Envelope{canonical: []byte(canonical)}).signedPart(); string(got) != want {
-			t.Errorf("of %s %s is signed, want %s", canonical, got, want)
+			t.Errorf("signedPart of %s = %s; want %s", canonical, got, want)
 		}
 	}
 }
 
-// agreesWithDecoder compares the package's own walk over canonical text with encoding/json's, all the way down.
+// agreesWithDecoder compares members and elements with encoding/json, for text and everything nested in it.
 func agreesWithDecoder(t *testing.T, text []byte) {
 	t.Helper()
 	switch {
@@ -37,12 +37,12 @@ func agreesWithDecoder(t *testing.T, text []byte) {
 			n++
 			unquoted, ok := stringValue([]byte(`"` + name + `"`))
 			if !ok || !bytes.Equal(want[unquoted], value) || !bytes.Equal(member(text, name), value) {
-				t.Errorf("member %q of %s is %s, encoding/json says %s", name, text, value, want[unquoted])
+				t.Errorf("member %q of %s is %s, encoding/json returns %s", name, text, value, want[unquoted])
 			}
 			agreesWithDecoder(t, value)
 		}
 		if n != len(want) {
-			t.Errorf("%d members of %s, encoding/json sees %d", n, text, len(want))
+			t.Errorf("%d members of %s; encoding/json finds %d", n, text, len(want))
 		}
 	case len(text) > 0 && text[0] == '[':
 		var want []json.RawMessage
@@ -58,7 +58,7 @@ func agreesWithDecoder(t *testing.T, text []byte) {
 			agreesWithDecoder(t, value)
 		}
 		if n != len(want) {
-			t.Errorf("%d elements of %s, encoding/json sees %d", n, text, len(want))
+			t.Errorf("%d elements of %s; encoding/json finds %d", n, text, len(want))
 		}
 	default:
 		var want any

@@ -14,7 +14,7 @@ import (
 	"github.com/agora-relay/agora/testvectors"
 )
 
-// canonical checks what holds of every text Canonicalize accepts, and returns its canonical form.
+// canonical canonicalizes text. It checks the properties that every canonical form must have, and returns the form.
 func canonical(t *testing.T, name string, text []byte) (form []byte, accepted bool) {
 	t.Helper()
 	form, err := envelope.Canonicalize(text)
@@ -38,7 +38,7 @@ func TestPublicCyberphone(t *testing.T) {
 		digits := strings.Join(strings.Fields(string(outhex[strings.TrimSuffix(name, ".json")+".txt"])), "")
 		want, err := hex.DecodeString(digits)
 		if err != nil || !bytes.Equal(want, bytes.TrimSpace(output[name])) {
-			t.Fatalf("%s: its expected forms differ, %v", name, err)
+			t.Fatalf("%s: the files output and outhex differ, %v", name, err)
 		}
 		if got, _ := canonical(t, name, input); !bytes.Equal(got, want) {
 			t.Errorf("%s: %s, want %s", name, got, want)
@@ -46,7 +46,7 @@ func TestPublicCyberphone(t *testing.T) {
 	}
 }
 
-// Numbers as ECMAScript writes them: each line has the bits of a double, and the text.
+// TestPublicNumbers checks numbers as ECMAScript writes them. Each line has the bits of a double, and its text.
 func TestPublicNumbers(t *testing.T) {
 	for _, file := range []string{"jcs/es6_numbers.csv", "jcs/rfc8785_appendix_b.csv"} {
 		for line := range strings.Lines(string(testvectors.Public(t, file))) {
@@ -58,9 +58,9 @@ func TestPublicNumbers(t *testing.T) {
 			number := math.Float64frombits(binary.BigEndian.Uint64(raw))
 			if want == "ERROR" {
 				if !math.IsNaN(number) && !math.IsInf(number, 0) {
-					t.Errorf("%s has a text", bits)
+					t.Errorf("%s is a finite number, but the file has no text for it", bits)
 				}
-				continue // JSON cannot spell it
+				continue // JSON has no text for NaN and infinities
 			}
 			spelled, err := json.Marshal(number)
 			if err != nil {
@@ -93,13 +93,13 @@ func TestPublicJSONParsing(t *testing.T) {
 	for name, text := range testvectors.PublicDir(t, "json/jsontestsuite/test_parsing") {
 		kinds[name[0]]++
 		_, accepted := canonical(t, name, text)
-		// JSON permits a member twice, I-JSON does not.
+		// JSON allows duplicate members; I-JSON does not.
 		if want := name[0] == 'y' && !strings.HasPrefix(name, "y_object_duplicated_key"); name[0] != 'i' && accepted != want {
 			t.Errorf("%s: accepted %v", name, accepted)
 		}
 	}
 	if kinds['y'] == 0 || kinds['n'] == 0 {
-		t.Errorf("files by kind: %v", kinds)
+		t.Errorf("the folder must have both y_ and n_ files; files by kind: %v", kinds)
 	}
 }
 

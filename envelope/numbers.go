@@ -10,24 +10,24 @@ import (
 	"github.com/gowebpki/jcs"
 )
 
-// MaxCostlyNumbers is how many costly numbers one JSON text may have (PROTOCOL §1).
+// MaxCostlyNumbers is the maximum number of costly numbers in one JSON text (PROTOCOL §1).
 const MaxCostlyNumbers = 1000
 
 // A number is costly if it has more than maxCheapDigits significant digits, or if it is not zero and the exponent of
 // its first significant digit is below minCheapExponent. Parsers need up to 50 µs for a costly number, and 100 ns for
-// any other. The rule depends on the text only, so every implementation counts the same. A canonical form never has
-// more costly numbers than its original text.
+// any other number. The rule depends only on the text, so every implementation counts the same. A canonical form never
+// has more costly numbers than its original text.
 const (
 	maxCheapDigits   = 17
 	minCheapExponent = -307
 )
 
-// number is the text of a JSON number, and where its significant digits are.
+// number is the text of a JSON number, and the positions of its significant digits.
 type number struct {
 	text        []byte
 	first, last int // indexes in text of the first and the last digit that is not 0; first < 0: the number is zero
-	digits      int // how many digits there are from first to last
-	exponent    int // the exponent of the first significant digit; that of 0.00123 is -3
+	digits      int // the number of digits from first to last
+	exponent    int // the exponent of the first significant digit; for 0.00123 it is -3
 }
 
 func (n number) costly() bool {
@@ -37,7 +37,7 @@ func (n number) costly() bool {
 // farExponent replaces all larger exponents. No body has enough digits to bring such a number back into range.
 const farExponent = 1 << 30
 
-// scanNumber parses a JSON number. ok is false if text is not one.
+// scanNumber parses a JSON number. ok is false if text is not a JSON number.
 func scanNumber(text []byte) (n number, ok bool) {
 	n = number{text: text, first: -1}
 	i := 0
@@ -64,11 +64,11 @@ func scanNumber(text []byte) (n number, ok bool) {
 	if !ok {
 		return n, false
 	}
-	n.mark(whole, point, mantissa, exponent)
+	n.locateDigits(whole, point, mantissa, exponent)
 	return n, true
 }
 
-// scanExponent parses the exponent of a number, which may be missing.
+// scanExponent parses the exponent of a number. text is empty if the number has no exponent.
 func scanExponent(text []byte) (exponent int, ok bool) {
 	if len(text) == 0 {
 		return 0, true
@@ -93,8 +93,9 @@ func scanExponent(text []byte) (exponent int, ok bool) {
 	return exponent, len(text) > 0
 }
 
-// mark finds the significant digits of n. Its digits are from whole to mantissa, with the decimal point at point.
-func (n *number) mark(whole, point, mantissa, exponent int) {
+// locateDigits finds the significant digits of n. The digits of n are at the indexes from whole up to mantissa, and the
+// decimal point is at point.
+func (n *number) locateDigits(whole, point, mantissa, exponent int) {
 	for i := whole; i < mantissa; i++ {
 		if c := n.text[i]; c != '0' && c != '.' {
 			if n.first < 0 {
@@ -116,12 +117,12 @@ func (n *number) mark(whole, point, mantissa, exponent int) {
 	}
 }
 
-// enoughDigits is more than the number of significant digits that can decide to which double a number is rounded.
+// enoughDigits is larger than the number of significant digits that can affect the rounding to a double.
 const enoughDigits = 800
 
-// double returns the double nearest to n, ties to even; an infinity if n is too large. strconv.ParseFloat takes ten
-// times as long for costly numbers, and is wrong for some texts of more than 800 digits (Go 1.26 parses 900 nines with
-// e-900 as 1e-100).
+// double returns the double nearest to n, ties to even. It returns an infinity if n is too large. It is used instead of
+// strconv.ParseFloat, which takes ten times as long for costly numbers and is wrong for some texts of more than 800
+// digits. (Go 1.26 parses 900 nines with e-900 as 1e-100.)
 func (n number) double() float64 {
 	switch {
 	case n.first < 0, n.exponent < -330: // the smallest double is 5e-324
@@ -131,9 +132,9 @@ func (n number) double() float64 {
 	}
 	digits := bytes.ReplaceAll(n.text[n.first:n.last+1], []byte("."), nil)
 	if len(digits) > enoughDigits {
-		digits = append(digits[:enoughDigits:enoughDigits], '1') // stands for all further digits
+		digits = append(digits[:enoughDigits:enoughDigits], '1') // replaces all further digits
 	}
-	numerator, _ := new(big.Int).SetString(string(digits), 10) // these are digits
+	numerator, _ := new(big.Int).SetString(string(digits), 10) // cannot fail: the text has digits only
 	denominator := big.NewInt(1)
 	scale := new(big.Int)
 	if shift := n.exponent - len(digits) + 1; shift >= 0 {
@@ -141,7 +142,8 @@ func (n number) double() float64 {
 	} else {
 		denominator.Exp(big.NewInt(10), big.NewInt(int64(-shift)), nil)
 	}
-	// A quotient of at least 66 bits is enough for rounding, if its last bit is set when the division has a remainder.
+	// A quotient of at least 66 bits is enough for rounding, if its last bit is set whenever the division has a
+	// remainder.
 	shift := 66 - numerator.BitLen() + denominator.BitLen()
 	if shift >= 0 {
 		numerator.Lsh(numerator, uint(shift))
@@ -157,7 +159,7 @@ func (n number) double() float64 {
 	return nearest
 }
 
-// canonical returns the RFC 8785 form of n; ok is false if n is too large for a double.
+// canonical returns the RFC 8785 form of n. ok is false if n is too large for a double.
 func (n number) canonical() (text string, ok bool) {
 	value := n.double()
 	if n.text[0] == '-' {
@@ -167,7 +169,7 @@ func (n number) canonical() (text string, ok bool) {
 	return text, err == nil
 }
 
-// numbers yields the start and the end of each number in a JSON text. If text is not JSON, it may yield other places.
+// numbers yields the start and the end of each number in a JSON text. If text is not JSON, it may yield other ranges.
 func numbers(text []byte) iter.Seq2[int, int] {
 	return func(yield func(from, to int) bool) {
 		inString := false
@@ -191,20 +193,20 @@ func numbers(text []byte) iter.Seq2[int, int] {
 	}
 }
 
-// longNumber is the length from which numbers are parsed here even if they are not costly, see number.double.
+// longNumber is the minimum length of numbers that are parsed with number.double even if they are not costly.
 const longNumber = 100
 
-// jcs would parse costly and long numbers with strconv. So takeCostly replaces each of them by a stand-in before jcs
-// runs, and putCostly replaces the stand-ins in the output of jcs by the canonical forms of the numbers. jcs parses a
-// stand-in quickly and writes it unchanged. No other number in the text has its exponent, because numbers so small are
-// costly.
-const standInExponent = "e-308"
+// jcs would parse costly and long numbers with strconv. Therefore replaceCostly replaces each of them by a placeholder
+// before jcs runs, and restoreCostly replaces the placeholders in the output of jcs by the canonical forms of the
+// numbers. jcs parses a placeholder quickly and writes it unchanged. No other number that is left in the text has the
+// exponent of a placeholder, because numbers so small are costly.
+const placeholderExponent = "e-308"
 
-func standIn(index int) string { return fmt.Sprintf("4.%07d1%s", index, standInExponent) }
+func placeholder(index int) string { return fmt.Sprintf("4.%07d1%s", index, placeholderExponent) }
 
-// takeCostly returns text with stand-ins for its costly and long numbers, and the canonical forms of these numbers. If
-// text is not JSON, the returned text is not JSON either.
-func takeCostly(text []byte) (plain []byte, taken []string, err error) {
+// replaceCostly returns text with placeholders for its costly and long numbers, and the canonical forms of these
+// numbers. If text is not JSON, the returned text is not JSON either.
+func replaceCostly(text []byte) (plain []byte, replaced []string, err error) {
 	done, costly := 0, 0
 	for from, to := range numbers(text) {
 		n, ok := scanNumber(text[from:to])
@@ -222,31 +224,31 @@ func takeCostly(text []byte) (plain []byte, taken []string, err error) {
 		if !ok {
 			return nil, nil, explain(text)
 		}
-		plain = append(append(plain, text[done:from]...), standIn(len(taken))...)
-		taken = append(taken, canonical)
+		plain = append(append(plain, text[done:from]...), placeholder(len(replaced))...)
+		replaced = append(replaced, canonical)
 		done = to
 	}
-	if len(taken) == 0 {
+	if len(replaced) == 0 {
 		return text, nil, nil
 	}
-	return append(plain, text[done:]...), taken, nil
+	return append(plain, text[done:]...), replaced, nil
 }
 
-// putCostly replaces the stand-ins in canonical by the numbers that takeCostly has taken.
-func putCostly(canonical []byte, taken []string) []byte {
-	if len(taken) == 0 {
+// restoreCostly replaces the placeholders in canonical by the numbers that replaceCostly returned.
+func restoreCostly(canonical []byte, replaced []string) []byte {
+	if len(replaced) == 0 {
 		return canonical
 	}
 	out, done := make([]byte, 0, len(canonical)), 0
 	for from, to := range numbers(canonical) {
-		if !bytes.HasSuffix(canonical[from:to], []byte(standInExponent)) {
+		if !bytes.HasSuffix(canonical[from:to], []byte(placeholderExponent)) {
 			continue
 		}
 		index := 0
-		for _, c := range canonical[from+len("4.") : to-len("1"+standInExponent)] {
+		for _, c := range canonical[from+len("4.") : to-len("1"+placeholderExponent)] {
 			index = index*10 + int(c-'0')
 		}
-		out = append(append(out, canonical[done:from]...), taken[index]...)
+		out = append(append(out, canonical[done:from]...), replaced[index]...)
 		done = to
 	}
 	return append(out, canonical[done:]...)

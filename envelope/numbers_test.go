@@ -18,7 +18,7 @@ func TestCostlyNumbers(t *testing.T) {
 	digits := func(n int) string { return strings.Repeat("123456789", 200)[:n] }
 	zeros := func(n int) string { return strings.Repeat("0", n) }
 	for text, want := range map[string]bool{
-		// Significant digits: neither leading nor trailing zeros count, wherever the point stands.
+		// Significant digits. Zeros at the start and the end do not count, wherever the decimal point is.
 		digits(17): false, digits(18): true, "-" + digits(17): false, "-" + digits(18): true,
 		digits(17) + zeros(50): false, digits(17) + "." + zeros(50): false, digits(17) + zeros(50) + "1": true,
 		"0." + zeros(100) + digits(17): false, "0." + zeros(100) + digits(18): true,
@@ -26,37 +26,37 @@ func TestCostlyNumbers(t *testing.T) {
 		digits(17) + "e300": false, digits(18) + "E-5": true, digits(17) + ".0e5": false,
 		"1" + zeros(16) + "1": true, "1" + zeros(15) + "1": false, "1." + zeros(15) + "1": false, "1." + zeros(16) + "1": true,
 		"100000000000000000000": false, "1.7976931348623157e308": false, "1.7976931348623157e+308": false,
-		// Small numbers: the first significant digit decides.
+		// Small numbers. The exponent of the first significant digit decides.
 		"1e-307": false, "9e-308": true, "9.999e-308": true, "-1e-307": false, "-9.999e-308": true, "10e-308": false,
 		"0.1e-306": false, "0.1e-307": true, "0.0" + zeros(305) + "1": false, "0.0" + zeros(306) + "1": true,
 		"1" + zeros(100) + "e-407": false, "1" + zeros(100) + "e-408": true,
 		"5e-324": true, "1e-320": true, "2.2250738585072014e-308": true, "1e-400": true, "1e-99999999999999999999": true,
-		// Zero is not small.
+		// Zero is not a small number.
 		"0": false, "-0": false, "0.0": false, "0e-400": false, "-0." + zeros(500) + "e-99999999999999999999": false,
 		"1e99999999999999999999": false, "3e0000000000000000000000000002": false, "1e-" + zeros(30) + "307": false,
 	} {
 		n, ok := scanNumber([]byte(text))
 		if !ok || n.costly() != want {
-			t.Errorf("%.60s is costly: %v (%v), want %v", text, n.costly(), ok, want)
+			t.Errorf("costly(%.60s) = %v (is a number: %v); want %v", text, n.costly(), ok, want)
 		}
 	}
 	for _, text := range []string{"", "-", "+1", "01", "-01", "1.", ".5", "1.e5", "1e", "1e+", "1E-", "1ee5", "1e5.0", "1.5.5", "--1", "1-", "1+1", "1e5-"} {
 		if _, ok := scanNumber([]byte(text)); ok {
-			t.Errorf("%q is a number", text)
+			t.Errorf("scanNumber accepted %q", text)
 		}
 	}
 }
 
-// A thousand costly numbers are accepted, and one more is refused. Text in strings does not count.
+// Canonicalize accepts a thousand costly numbers and refuses one more. Digits in strings do not count.
 func TestMaxCostlyNumbers(t *testing.T) {
 	list := func(n int, text string) string { return strings.Repeat(text+",", n-1) + text }
 	for name, c := range map[string]struct {
 		text string
 		ok   bool
 	}{
-		"a thousand small":           {`[` + list(1000, "5e-324") + `]`, true},
-		"one small more":             {`[` + list(1001, "5e-324") + `]`, false},
-		"a thousand and cheap ones":  {`[` + list(1000, "-1e-308") + "," + list(5000, "1e-307") + `]`, true},
+		"1000 small":                 {`[` + list(1000, "5e-324") + `]`, true},
+		"1001 small":                 {`[` + list(1001, "5e-324") + `]`, false},
+		"1000 and cheap numbers":     {`[` + list(1000, "-1e-308") + "," + list(5000, "1e-307") + `]`, true},
 		"small and long":             {`{"a":[` + list(500, "1e-320") + `],"b":[` + list(501, "123456789012345678") + `]}`, false},
 		"members":                    {`{"a":` + strings.Repeat(`[1e-310,{"x":`, 60) + "1" + strings.Repeat("}]", 60) + `}`, true},
 		"underflow counts":           {`[` + list(1001, "1e-400") + `]`, false},
@@ -74,12 +74,12 @@ func TestMaxCostlyNumbers(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if _, err := Parse([]byte(`{"payload":`+c.text+`}`), 0); err == nil || strings.Contains(err.Error(), "1000 numbers") == c.ok {
-			t.Errorf("%s, in a body: %v", name, err)
+			t.Errorf("%s, in the body of an envelope: %v", name, err)
 		}
 	}
 }
 
-// sameAsJCS holds that Canonicalize and jcs agree about text.
+// sameAsJCS checks that Canonicalize and jcs return the same result for text.
 func sameAsJCS(t *testing.T, text []byte) {
 	t.Helper()
 	costly := 0
@@ -88,18 +88,18 @@ func sameAsJCS(t *testing.T, text []byte) {
 			costly++
 		}
 		if to-from > 800 {
-			return // strconv is wrong about some of these, and jcs with it
+			return // jcs uses strconv, which is wrong for some of these
 		}
 	}
 	got, err := Canonicalize(text)
 	want, failed := jcs.Transform(text)
 	switch {
 	case costly > MaxCostlyNumbers && err == nil:
-		t.Fatalf("%d costly numbers in %.200s", costly, text)
+		t.Fatalf("%d costly numbers in %.200s were accepted", costly, text)
 	case costly > MaxCostlyNumbers:
 		return
 	case (err == nil) != (failed == nil) || !bytes.Equal(got, want):
-		t.Fatalf("%.300q becomes %.300q, %v; jcs says %.300q, %v", text, got, err, want, failed)
+		t.Fatalf("%.300q becomes %.300q, %v; jcs returns %.300q, %v", text, got, err, want, failed)
 	}
 	after := 0
 	for from, to := range numbers(got) {
@@ -108,7 +108,7 @@ func sameAsJCS(t *testing.T, text []byte) {
 		}
 	}
 	if after > costly {
-		t.Fatalf("%.300q has %d costly numbers and its canonical form %.300q %d", text, costly, got, after)
+		t.Fatalf("%.300q has %d costly numbers, but its canonical form %.300q has %d", text, costly, got, after)
 	}
 }
 
@@ -125,26 +125,26 @@ func FuzzCanonicalize(f *testing.F) {
 	})
 }
 
-// halfway returns the number halfway between x and the next double, with this many digits.
+// halfway returns the number halfway between x and the next larger double, with this many digits.
 func halfway(x float64, digits int) string {
 	a, b := new(big.Float).SetPrec(3000).SetFloat64(x), new(big.Float).SetPrec(3000).SetFloat64(math.Nextafter(x, math.Inf(1)))
 	return a.Quo(a.Add(a, b), big.NewFloat(2)).Text('e', digits-1)
 }
 
 // TestCostlyNumbersAreExact compares number.double with strconv where the two could differ: at the limits of the range,
-// at and near the middle between two doubles, and with a deciding digit far to the right.
+// at and near the middle between two doubles, and if a digit far to the right decides the rounding.
 func TestCostlyNumbersAreExact(t *testing.T) {
 	check := func(text string) {
 		t.Helper()
 		n, ok := scanNumber([]byte(text))
 		want, err := strconv.ParseFloat(strings.TrimPrefix(text, "-"), 64)
-		if len(text) > 800 { // strconv is wrong about some of these
+		if len(text) > 800 { // strconv is wrong for some of these
 			var exact *big.Rat
 			exact, ok = new(big.Rat).SetString(strings.TrimPrefix(text, "-"))
 			want, _ = exact.Float64()
 		}
 		if got := n.double(); !ok || got != want {
-			t.Fatalf("%.100s is %v (%v), want %v, %v", text, got, ok, want, err)
+			t.Fatalf("double(%.100s) = %v (is a number: %v); want %v, %v", text, got, ok, want, err)
 		}
 	}
 	random := rand.New(rand.NewPCG(1, 2))
@@ -159,7 +159,7 @@ func TestCostlyNumbersAreExact(t *testing.T) {
 	for range 2000 {
 		x := math.Float64frombits(random.Uint64() &^ (1 << 63))
 		if random.IntN(2) == 0 {
-			x = math.Float64frombits(random.Uint64N(1 << 53)) // subnormal, and the smallest normal ones
+			x = math.Float64frombits(random.Uint64N(1 << 53)) // subnormal numbers, and the smallest normal numbers
 		}
 		if math.IsNaN(x) || math.IsInf(x, 0) || math.IsInf(math.Nextafter(x, math.Inf(1)), 0) {
 			continue
@@ -174,7 +174,8 @@ func TestCostlyNumbersAreExact(t *testing.T) {
 	}
 }
 
-// Long numbers have the same canonical form as in other languages. strconv alone would return 0 or 1e-100 here.
+// TestLongNumbers checks that long numbers have the same canonical form as in other languages. strconv alone would
+// return 0 or 1e-100 for some of them.
 func TestLongNumbers(t *testing.T) {
 	for text, want := range map[string]string{
 		strings.Repeat("9", 900) + "e-900":                        "1",
@@ -192,12 +193,12 @@ func TestLongNumbers(t *testing.T) {
 	}
 	for _, text := range []string{strings.Repeat("9", 900) + "e-500", strings.Repeat("9", 310), "1" + strings.Repeat("0", 20_000)} {
 		if got, err := Canonicalize([]byte(text)); err == nil {
-			t.Errorf("%.30s becomes %s", text, got)
+			t.Errorf("%.30s… is too large for a double, but becomes %s", text, got)
 		}
 	}
 }
 
-// TestCostlyBodiesAreQuick holds that the costliest allowed bodies take no longer than an ordinary body of full size.
+// TestCostlyBodiesAreQuick checks that the costliest allowed bodies take no longer than an ordinary body of full size.
 func TestCostlyBodiesAreQuick(t *testing.T) {
 	body := func(count int, number func(i int) string) []byte {
 		var b bytes.Buffer
@@ -221,17 +222,17 @@ func TestCostlyBodiesAreQuick(t *testing.T) {
 	}
 	ordinary := best(body(DefaultMaxBytes/3-10, func(int) string { return "-1" }))
 	for name, text := range map[string][]byte{
-		"subnormal":        body(MaxCostlyNumbers, func(i int) string { return fmt.Sprintf("%de-323", i+2) }),
-		"halfs, large":     body(MaxCostlyNumbers, func(i int) string { return halfway(1.7e308-float64(i)*1e300, 100) }),
-		"halfs, small":     body(MaxCostlyNumbers, func(i int) string { return halfway(1e-300+float64(i)*1e-308, 100) }),
-		"halfs, subnormal": body(MaxCostlyNumbers, func(i int) string { return halfway(float64(i+1)*1e-320, 100) }),
-		"long":             body(DefaultMaxBytes/810, func(i int) string { return halfway(float64(i+1)*1e-320, 800) }),
-		"one":              body(1, func(int) string { return "0." + strings.Repeat("7", DefaultMaxBytes-20) }),
+		"subnormal":         body(MaxCostlyNumbers, func(i int) string { return fmt.Sprintf("%de-323", i+2) }),
+		"halves, large":     body(MaxCostlyNumbers, func(i int) string { return halfway(1.7e308-float64(i)*1e300, 100) }),
+		"halves, small":     body(MaxCostlyNumbers, func(i int) string { return halfway(1e-300+float64(i)*1e-308, 100) }),
+		"halves, subnormal": body(MaxCostlyNumbers, func(i int) string { return halfway(float64(i+1)*1e-320, 100) }),
+		"long":              body(DefaultMaxBytes/810, func(i int) string { return halfway(float64(i+1)*1e-320, 800) }),
+		"one":               body(1, func(int) string { return "0." + strings.Repeat("7", DefaultMaxBytes-20) }),
 	} {
 		took := best(text)
 		t.Logf("%s: %v, ordinary %v", name, took, ordinary)
 		if took > ordinary {
-			t.Errorf("%s: a body of %d bytes takes %v, an ordinary one %v", name, len(text), took, ordinary)
+			t.Errorf("%s: a body of %d bytes takes %v, but an ordinary body takes %v", name, len(text), took, ordinary)
 		}
 	}
 }

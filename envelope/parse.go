@@ -9,14 +9,14 @@ import (
 	"github.com/agora-relay/agora/didkey"
 )
 
-// maxTTL is the longest ttl whose seconds fit a time.Duration.
+// maxTTL is the longest ttl, in seconds, that fits into a time.Duration.
 const maxTTL = math.MaxInt64 / int64(time.Second)
 
-// Parse reads a body as posted or delivered: an envelope, or {"envelope": …} around one. maxBytes bounds the body and
-// the canonical form, which can be longer (1e20 becomes 21 digits); 0 means DefaultMaxBytes. It checks everything in
-// PROTOCOL §1 that needs neither a clock nor a key, and has no side effect. The envelope may keep body, which is not to
-// be changed afterwards. Errors: CodePayloadTooLarge, CodeInvalidRequest, CodeUnsupportedVersion, CodeInvalidDID,
-// CodeForbidden (meta.relay).
+// Parse reads a body as posted or delivered: an envelope, or {"envelope": …} with an envelope inside. maxBytes limits
+// the size of the body and of its canonical form, which can be longer (1e20 becomes 21 digits). 0 means
+// DefaultMaxBytes. Parse checks everything in PROTOCOL §1 that needs neither a clock nor a key. It has no side effects.
+// The envelope may keep a reference to body, so the caller must not modify body afterwards. Errors:
+// CodePayloadTooLarge, CodeInvalidRequest, CodeUnsupportedVersion, CodeInvalidDID, CodeForbidden (meta.relay).
 func Parse(body []byte, maxBytes int) (*Envelope, error) {
 	if maxBytes <= 0 {
 		maxBytes = DefaultMaxBytes
@@ -40,7 +40,8 @@ func Parse(body []byte, maxBytes int) (*Envelope, error) {
 	return decode(canonical)
 }
 
-// canonicalize returns the RFC 8785 form of body. Most bodies have it, or nearly; see isCanonical and arrange.
+// canonicalize returns the RFC 8785 form of body. Most bodies are already canonical or nearly so. isCanonical and
+// arrange handle these faster than Canonicalize does.
 func canonicalize(body []byte) ([]byte, error) {
 	if isCanonical(body) {
 		return body, nil
@@ -49,30 +50,31 @@ func canonicalize(body []byte) ([]byte, error) {
 		return canonical, nil
 	}
 	if depth(body) > MaxDepth {
-		return nil, Errorf(CodeInvalidRequest, "the JSON nests deeper than %d levels", MaxDepth)
+		return nil, Errorf(CodeInvalidRequest, "the JSON is nested deeper than %d levels", MaxDepth)
 	}
 	return Canonicalize(body)
 }
 
-// TooLarge refuses a body, or the canonical form of an envelope, of more than maxBytes.
+// TooLarge returns the refusal of a body, or of an envelope's canonical form, of more than maxBytes bytes.
 func TooLarge(maxBytes int) *Error {
 	return &Error{Code: CodePayloadTooLarge, Details: map[string]any{"maxBytes": maxBytes},
-		Message: "the body is too large, as it came or in canonical form; put big data elsewhere and send a reference to it"}
+		Message: "the body or its canonical form is too large; " +
+			"store large data outside the message and send a reference to it"}
 }
 
-// unwrap returns the envelope in {"envelope": …}, the form existing SDKs post. An object with other members beside it
-// is an envelope itself, with one unknown member.
+// unwrap returns the envelope in {"envelope": …}, which is the form that existing SDKs post. If the object has other
+// members too, it is not a wrapper but an envelope with an unknown member "envelope"; ok is then false.
 func unwrap(canonical []byte) (inner []byte, ok bool) {
 	const head = `{"envelope":`
 	if !bytes.HasPrefix(canonical, []byte(head)) {
-		return nil, false // or "envelope" is not alone: names are sorted
+		return nil, false // names are sorted: this includes objects with a member before "envelope"
 	}
 	end := valueEnd(canonical, len(head))
 	inner = canonical[len(head):end]
 	return inner, isObject(inner) && end == len(canonical)-1
 }
 
-// wire holds the members of an envelope as they stand in the canonical text; nil: absent.
+// wire holds the members of an envelope as canonical JSON. A nil member is absent.
 type wire struct {
 	version, id, ts, typ, sender, recipient, payload, thread, meta, sig []byte
 }
@@ -114,8 +116,8 @@ func decode(canonical []byte) (*Envelope, error) {
 		}
 		for _, known := range knownNames {
 			if strings.EqualFold(name, known) {
-				return nil, Errorf(CodeInvalidRequest, "a member's name differs from %q only in case; "+
-					"some parsers would take one for the other", known)
+				return nil, Errorf(CodeInvalidRequest, "a member's name differs from %q only in upper and lower case; "+
+					"rename it, because some parsers treat both as the same member", known)
 			}
 		}
 	}
@@ -127,13 +129,14 @@ func decode(canonical []byte) (*Envelope, error) {
 			return nil, err
 		}
 	}
-	e.sig, _ = stringValue(w.sig) // anything but a string is refused with the other malformed signatures, by Verify
+	e.sig, _ = stringValue(w.sig) // if sig is not a string, Verify refuses it as malformed
 	return e, nil
 }
 
 func (e *Envelope) decodeHead(w *wire) error {
 	if version, ok := stringValue(w.version); !ok || version != Version {
-		return Errorf(CodeUnsupportedVersion, `version must be the string %q; if the body is no signed envelope yet, sign it first (agora sign)`, Version)
+		return Errorf(CodeUnsupportedVersion, "version must be the string %q; "+
+			"if the body is not a signed envelope yet, sign it first (agora sign)", Version)
 	}
 	var ok bool
 	if e.ID, ok = stringValue(w.id); !ok || !ValidID(e.ID) {
@@ -182,7 +185,7 @@ func (e *Envelope) decodeParties(w *wire) error {
 	return nil
 }
 
-// maxRequestID bounds in bytes what stands in every record and notice of a thread.
+// maxRequestID is the maximum length of a request_id in bytes. Every record and every notice of a thread contains it.
 const maxRequestID = 128
 
 func (e *Envelope) decodePayload(w *wire) error {
@@ -208,7 +211,7 @@ func (e *Envelope) decodeThread(w *wire) error {
 	}
 	if w.thread == nil {
 		if e.Thread = e.RequestID; !ValidID(e.Thread) {
-			return Errorf(CodeInvalidRequest, "give thread.id, or else a payload.request_id, that %s", idRule)
+			return Errorf(CodeInvalidRequest, "thread.id, or else payload.request_id, %s", idRule)
 		}
 		return nil
 	}
@@ -250,7 +253,7 @@ func (e *Envelope) decodeMeta(w *wire) error {
 	return nil
 }
 
-// origins reads meta.relay. The result is never nil if ok: an empty list means no relay at all.
+// origins reads meta.relay. If ok is true, list is not nil: an empty list means that no relay may accept the message.
 func origins(value []byte) (list []string, ok bool) {
 	if text, ok := stringValue(value); ok {
 		return []string{text}, true
@@ -271,7 +274,7 @@ func origins(value []byte) (list []string, ok bool) {
 
 const idRule = "must be 1 to 128 letters, digits or ._:~- and start with a letter or a digit"
 
-// ValidID reports whether s may be a message's or a thread's id: ^[A-Za-z0-9][A-Za-z0-9._:~-]{0,127}$.
+// ValidID reports whether s may be the id of a message or a thread: ^[A-Za-z0-9][A-Za-z0-9._:~-]{0,127}$.
 func ValidID(s string) bool {
 	if len(s) < 1 || len(s) > 128 {
 		return false
@@ -288,8 +291,8 @@ func ValidID(s string) bool {
 	return true
 }
 
-// ParseTime reads an RFC 3339 date-time. Go's own parser also takes a comma before the fraction, a one-digit hour,
-// an offset of 24 hours and any number of fraction digits, so the shape is checked first.
+// ParseTime parses an RFC 3339 date-time. It checks the form before it calls Go's parser, because that parser also
+// accepts a comma before the fraction, an hour of one digit, an offset of 24 hours and any number of fraction digits.
 func ParseTime(s string) (time.Time, bool) {
 	const form = "0000-00-00T00:00:00"
 	if len(s) <= len(form) || !matches(s[:len(form)], form) {
@@ -314,8 +317,8 @@ func ParseTime(s string) (time.Time, bool) {
 	return t, err == nil
 }
 
-// matches reports whether s has the form's length, a digit wherever the form has 0, and its other characters as they
-// are.
+// matches reports whether s has the same length as form, a digit wherever form has 0, and the same characters as form
+// everywhere else.
 func matches(s, form string) bool {
 	if len(s) != len(form) {
 		return false

@@ -9,7 +9,7 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// rejected and its kin are what a row of the tables below expects.
+// The codes that the rows of the tables below expect.
 const (
 	ok           envelope.Code = ""
 	rejected                   = envelope.CodeInvalidRequest
@@ -19,14 +19,14 @@ const (
 	tooLarge                   = envelope.CodePayloadTooLarge
 )
 
-// TestMembers walks the table of PROTOCOL §1, one member of an envelope at a time.
+// TestMembers checks the table of PROTOCOL §1. Each row tests values of one member of an envelope.
 func TestMembers(t *testing.T) {
 	did := `"` + string(testKey(t, 1).DID()) + `"`
 	id := func(n int) string { return `"` + strings.Repeat("a", n) + `"` }
 	for _, c := range []struct {
 		member string
 		want   envelope.Code
-		values []string // raw JSON; "" leaves the member out
+		values []string // raw JSON; "" removes the member
 	}{
 		{"version", ok, []string{`"1.0"`, `"1\u002e0"`}},
 		{"version", badVersion, []string{"", "null", "1.0", "1", `"1"`, `"1.1"`, `"2.0"`, `"1.0 "`, `"01.0"`, `["1.0"]`, `{}`, `""`}},
@@ -38,7 +38,7 @@ func TestMembers(t *testing.T) {
 
 		{"type", ok, []string{`"REQUEST"`, `"OFFER"`, `"ACCEPT"`, `"RESULT"`, `"ERROR"`, `"CANCEL"`}},
 		{"type", rejected, []string{"", "null", "1", `[]`, `""`, `"request"`, `"Request"`, `" REQUEST"`, `"REQUEST "`, `"TIMEOUT"`,
-			`"PING"`, `["REQUEST"]`, `"MANIFEST"`}}, // a MANIFEST has no thread, and this one would
+			`"PING"`, `["REQUEST"]`, `"MANIFEST"`}}, // a MANIFEST must not have a thread, and body has one
 
 		{"sender", ok, []string{`{"id":` + did + `}`, `{"id":` + did + `,"name":"","url":"x","more":[]}`, `{"id":"not looked at yet"}`}},
 		{"sender", badDID, []string{"", "null", did, `[]`, `[` + did + `]`, `{}`, `{"id":null}`, `{"id":5}`, `{"id":[]}`, `{"ID":` + did + `}`}},
@@ -58,7 +58,7 @@ func TestMembers(t *testing.T) {
 		{"meta", ok, []string{"", `{}`, `{"more":null}`, `{"TTL":-1}`}},
 		{"meta", rejected, []string{"null", `[]`, `"x"`, "300"}},
 
-		{"sig", ok, []string{"", "null", "5", `""`, `{}`}}, // Verify's to refuse
+		{"sig", ok, []string{"", "null", "5", `""`, `{}`}}, // Verify checks sig, not Parse
 	} {
 		for _, value := range c.values {
 			_, err := envelope.Parse([]byte(body(t, c.member, value)), 0)
@@ -112,7 +112,7 @@ func TestMeta(t *testing.T) {
 	}
 }
 
-// Where a message names no thread, payload.request_id is the thread's id; a MANIFEST has none at all.
+// TestThreadID checks that payload.request_id is the thread id of a message without thread. A MANIFEST has no thread.
 func TestThreadID(t *testing.T) {
 	for _, c := range []struct {
 		changes []string
@@ -153,22 +153,22 @@ func TestParseTime(t *testing.T) {
 		}
 	}
 	for _, text := range []string{
-		"", "Z", "now", "1770033600", "2026-02-02", day, day + "12:00Z", day + "12:00:00", day + "12Z", // too little
+		"", "Z", "now", "1770033600", "2026-02-02", day, day + "12:00Z", day + "12:00:00", day + "12Z", // missing
 		day + "12:00:00Z ", " " + day + "12:00:00Z", day + "12:00:00Z\n", day + "12:00:00ZZ", day + "12:00:00Z+00:00", // too much
-		"2026-02-02t12:00:00Z", day + "12:00:00z", "2026-02-02 12:00:00Z", "2026-02-02_12:00:00Z", // other letters
+		"2026-02-02t12:00:00Z", day + "12:00:00z", "2026-02-02 12:00:00Z", "2026-02-02_12:00:00Z", // letters
 		day + "12:00:00,5Z", day + "12:00:00.Z", day + "12:00:00.1234567890Z", day + "12:00:00.-5Z", day + "12:00.5Z", // fractions
 		day + "1:00:00Z", "2026-2-02T12:00:00Z", "26-02-02T12:00:00Z", "12026-02-02T12:00:00Z", "+2026-02-02T12:00:00Z", // widths
-		day + "24:00:00Z", day + "25:00:00Z", day + "12:60:00Z", day + "23:59:60Z", day + "12:00:61Z", // clocks
+		day + "24:00:00Z", day + "25:00:00Z", day + "12:60:00Z", day + "23:59:60Z", day + "12:00:61Z", // times
 		"2026-00-02T12:00:00Z", "2026-13-02T12:00:00Z", "2026-02-00T12:00:00Z", "2026-02-29T12:00:00Z", "2026-04-31T12:00:00Z", // dates
 		day + "12:00:00+24:00", day + "12:00:00+00:60", day + "12:00:00+8:00", day + "12:00:00+08", day + "12:00:00+0800", // offsets
 		day + "12:00:00+99:00", day + "12:00:00 08:00", day + "12:00:00−08:00", day + "12:00:00+08:00Z", day + "12:00:00+0a:00",
 		"２０２６-02-02T12:00:00Z",
 	} {
 		if got, ok := envelope.ParseTime(text); ok {
-			t.Errorf("ParseTime(%q) = %v", text, got)
+			t.Errorf("ParseTime(%q) = %v; want a refusal", text, got)
 		}
 		if _, err := envelope.Parse([]byte(body(t, "ts", `"`+strings.ReplaceAll(text, "\n", `\n`)+`"`)), 0); codeOf(t, err) != rejected {
-			t.Errorf("an envelope of %q: %v", text, err)
+			t.Errorf("an envelope with ts %q: %v", text, err)
 		}
 	}
 	for _, value := range []string{"", "null", "1770033600", `["2026-02-02T12:00:00Z"]`} {
@@ -178,13 +178,14 @@ func TestParseTime(t *testing.T) {
 	}
 }
 
-// Names are exact. A parser that folds case, as encoding/json does, would take these for the members they resemble.
+// TestFoldedNames checks that names which equal a known name except for case are refused. A parser that ignores case,
+// like encoding/json, would take them for the known members.
 func TestFoldedNames(t *testing.T) {
 	known := []string{"version", "id", "ts", "type", "sender", "recipient", "payload", "thread", "meta", "sig"}
 	longS := 0
 	for _, name := range known {
 		variants := []string{strings.ToUpper(name), strings.ToUpper(name[:1]) + name[1:]}
-		for i, r := range name { // every letter's other forms, among them U+017F for s
+		for i, r := range name { // all case variants of each letter, for instance U+017F for s
 			for other := unicode.SimpleFold(r); other != r; other = unicode.SimpleFold(other) {
 				variants = append(variants, name[:i]+string(other)+name[i+1:])
 				if other == 'ſ' {
@@ -199,7 +200,7 @@ func TestFoldedNames(t *testing.T) {
 				}
 			}
 			if _, err := envelope.Parse([]byte(body(t, variant, "1")), 0); codeOf(t, err) != rejected {
-				t.Errorf("a member %q beside %q: %v", variant, name, err)
+				t.Errorf("a member %q in addition to %q: %v", variant, name, err)
 			}
 		}
 	}
@@ -209,7 +210,7 @@ func TestFoldedNames(t *testing.T) {
 	if _, err := envelope.Parse([]byte(body(t, `\u017fig`, "1")), 0); codeOf(t, err) != rejected {
 		t.Errorf("an escaped U+017F: %v", err)
 	}
-	// Not these: no parser folds them, or they stand deeper, where exact names are read.
+	// These are accepted: case folding does not change them to a known name, or they are in a nested object.
 	for _, name := range []string{"\u212aey", "\u0131d", "s\u0131g", "sig ", "Sigs", "s", "ｓｉｇ"} {
 		parse(t, body(t, name, "1"))
 	}
@@ -229,9 +230,9 @@ func TestBodyForms(t *testing.T) {
 		{"wrapped", `{"envelope":` + bare + `}`, ok},
 		{"wrapped, spaced, escaped", "{ \"\\u0065nvelope\" :\n" + bare + " }", ok},
 		{"wrapped twice", `{"envelope":{"envelope":` + bare + `}}`, badVersion},
-		{"wrapped beside something", `{"envelope":` + bare + `,"x":1}`, badVersion},
-		{"wrapped under another case", `{"Envelope":` + bare + `}`, badVersion},
-		{"wrapper of nothing", `{"envelope":null}`, badVersion},
+		{"wrapped with another member", `{"envelope":` + bare + `,"x":1}`, badVersion},
+		{"wrapper name in another case", `{"Envelope":` + bare + `}`, badVersion},
+		{"wrapper of null", `{"envelope":null}`, badVersion},
 		{"wrapper of a string", `{"envelope":"x"}`, badVersion},
 		{"empty object", `{}`, badVersion},
 		{"empty", "", rejected},
@@ -242,7 +243,7 @@ func TestBodyForms(t *testing.T) {
 		{"byte order mark", "\ufeff" + bare, rejected},
 		{"trailing data", bare + bare, rejected},
 		{"trailing comma", bare[:len(bare)-1] + ",}", rejected},
-		{"cut", bare[:len(bare)-1], rejected},
+		{"truncated", bare[:len(bare)-1], rejected},
 		{"comment", bare + "//", rejected},
 		{"UTF-16", "{\x00}\x00", rejected},
 		{"noncharacter", body(t, "payload", "{\"request_id\":\"r\",\"x\":\"\uffff\\ufffe\"}"), ok},
@@ -257,8 +258,8 @@ func TestBodyForms(t *testing.T) {
 	}
 }
 
-// A pair of members of which parsers would pick different ones, and values that mean different things to different
-// parsers, wherever they stand.
+// TestNotIJSON checks that duplicate members, and values that parsers interpret differently, are refused wherever they
+// are.
 func TestNotIJSON(t *testing.T) {
 	for _, value := range []string{
 		`{"a":1,"a":1}`, `{"a":1,"\u0061":2}`, `[[{"b":{"a":1,"a":null}}]]`, `{"":1,"":2}`,
@@ -273,7 +274,7 @@ func TestNotIJSON(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range []string{"id", `\u0069d`, "sig", "sender", "type"} { // once more
+	for _, name := range []string{"id", `\u0069d`, "sig", "sender", "type"} { // a second time
 		text := body(t)
 		if _, err := envelope.Parse([]byte(text[:len(text)-1]+`,"`+name+`":1}`), 0); codeOf(t, err) != rejected {
 			t.Errorf("a second %s: %v", name, err)
@@ -282,7 +283,7 @@ func TestNotIJSON(t *testing.T) {
 }
 
 func TestDepth(t *testing.T) {
-	nested := func(levels int) string { // an envelope's payload stands on level 2
+	nested := func(levels int) string { // the payload of an envelope is at nesting level 2
 		n := levels - 2
 		return body(t, "payload", `{"request_id":"r","brackets":"]]]]{{[[\"[[\\","x":`+strings.Repeat("[", n)+strings.Repeat("]", n)+"}")
 	}
@@ -301,7 +302,7 @@ func TestDepth(t *testing.T) {
 
 func TestSize(t *testing.T) {
 	pad := func(n int) string { return strings.Repeat(" ", n-len(body(t))) + body(t) }
-	fill := func(n int) string { // n bytes that canonicalization keeps
+	fill := func(n int) string { // an envelope of n bytes; its canonical form has n bytes too
 		base := body(t, "extra", `""`)
 		return body(t, "extra", `"`+strings.Repeat("x", n-len(base))+`"`)
 	}
@@ -315,10 +316,10 @@ func TestSize(t *testing.T) {
 		{"one above the default", fill(128<<10 + 1), 0, tooLarge},
 		{"white space counts", pad(128<<10 + 1), 0, tooLarge},
 		{"white space up to the limit", pad(128 << 10), 0, ok},
-		{"at a limit of one's own", fill(2000), 2000, ok},
-		{"one above it", fill(2001), 2000, tooLarge},
-		{"above the default, below one's own", fill(200_000), 200_000, ok},
-		{"the size is looked at first", strings.Repeat("[", 2001), 2000, tooLarge},
+		{"at another limit", fill(2000), 2000, ok},
+		{"one above another limit", fill(2001), 2000, tooLarge},
+		{"above the default, below another limit", fill(200_000), 200_000, ok},
+		{"the size is checked first", strings.Repeat("[", 2001), 2000, tooLarge},
 		{"numbers that grow", numbers, len(numbers), tooLarge},
 		{"numbers that grow and still fit", numbers, len(numbers) + 500*17, ok},
 	} {
@@ -329,6 +330,6 @@ func TestSize(t *testing.T) {
 	}
 	_, err := envelope.Parse([]byte(fill(2001)), 2000)
 	if refusal, is := err.(*envelope.Error); !is || refusal.Details["maxBytes"] != 2000 {
-		t.Errorf("the limit is not in the details: %v", err)
+		t.Errorf("the details do not contain the limit: %v", err)
 	}
 }

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// Payload is a payload this package can build: it says which type of message carries it.
+// Payload is a payload that this package can build. Its Go type determines the type of the message.
 type Payload interface{ messageType() Type }
 
-// Request asks for a service (REQUEST). RequestID may be left empty in a Draft, which then makes one.
+// Request asks for a service (REQUEST). If RequestID is empty, Draft.Sign makes one.
 type Request struct {
 	RequestID   string          `json:"request_id,omitempty"`
 	Intent      string          `json:"intent"`
@@ -18,7 +18,7 @@ type Request struct {
 	Constraints *Constraints    `json:"constraints,omitempty"`
 }
 
-// Constraints bound what the client will accept; agents and clients check them, relays do not.
+// Constraints limit which offers the client accepts. Agents and clients check them; relays do not.
 type Constraints struct {
 	MaxCostUSD   *float64   `json:"max_cost_usd,omitempty"`
 	MaxLatencyMS int64      `json:"max_latency_ms,omitempty"` // milliseconds
@@ -40,20 +40,20 @@ type Price struct {
 	Currency string  `json:"currency"` // ISO 4217
 }
 
-// Accept takes an offer (ACCEPT).
+// Accept accepts an offer (ACCEPT).
 type Accept struct {
 	RequestID  string     `json:"request_id,omitempty"`
 	AcceptedAt *time.Time `json:"accepted_at,omitempty"`
 	Terms      *Terms     `json:"terms,omitempty"`
 }
 
-// Terms are what the client agreed to.
+// Terms are the conditions that the client has accepted.
 type Terms struct {
 	PriceUSD *float64   `json:"price_usd,omitempty"`
 	Deadline *time.Time `json:"deadline,omitempty"`
 }
 
-// Result delivers (RESULT). Status is required, "success" by convention.
+// Result delivers the result of the work (RESULT). Status is required; by convention it is "success".
 type Result struct {
 	RequestID string          `json:"request_id,omitempty"`
 	Status    string          `json:"status"`
@@ -62,7 +62,7 @@ type Result struct {
 	Metrics   json.RawMessage `json:"metrics,omitempty"`
 }
 
-// Failure ends a thread (ERROR). Code and Message are required.
+// Failure reports an error, which ends the thread or withdraws an offer (ERROR). Code and Message are required.
 type Failure struct {
 	RequestID string          `json:"request_id,omitempty"`
 	Code      AgentCode       `json:"code"`
@@ -70,7 +70,7 @@ type Failure struct {
 	Details   json.RawMessage `json:"details,omitempty"`
 }
 
-// Cancel takes a request back (CANCEL).
+// Cancel cancels a request (CANCEL).
 type Cancel struct {
 	RequestID string `json:"request_id,omitempty"`
 	Reason    string `json:"reason,omitempty"`
@@ -89,7 +89,7 @@ type Manifest struct {
 	Auth               *Auth    `json:"auth,omitempty"`
 }
 
-// Intent is one service of a Manifest; the schemas are JSON Schemas.
+// Intent is one service in a Manifest. The schemas are JSON Schemas.
 type Intent struct {
 	ID           string          `json:"id"`
 	Name         string          `json:"name,omitempty"`
@@ -97,7 +97,7 @@ type Intent struct {
 	OutputSchema json.RawMessage `json:"output_schema,omitempty"`
 }
 
-// Pricing is the cost model of a Manifest: free, fixed, metered or subscription.
+// Pricing is the cost model in a Manifest. Model is free, fixed, metered or subscription.
 type Pricing struct {
 	Model       string  `json:"model"`
 	Currency    string  `json:"currency,omitempty"`
@@ -106,13 +106,13 @@ type Pricing struct {
 	MeteredRate float64 `json:"metered_rate,omitempty"`
 }
 
-// Auth names the sender's own key, see didkey.DID.Multibase.
+// Auth announces the public key of the sender, in the form of didkey.DID.Multibase.
 type Auth struct {
 	Methods   []string `json:"methods,omitempty"`
 	PublicKey string   `json:"public_key,omitempty"`
 }
 
-// Raw is a payload written by hand, signed with every member it has.
+// Raw is a payload written by hand. It is signed with all its members, known or not.
 type Raw struct {
 	Type Type
 	JSON json.RawMessage

@@ -10,19 +10,19 @@ import (
 	"github.com/agora-relay/agora/didkey"
 )
 
-// ReadType is the typ of a Read's token. An envelope needs a type and a token may have none, so neither passes as the
-// other.
+// ReadType is the typ of every read token. An envelope must have a member type, and a token must not have one. So a
+// token is never valid as an envelope, nor an envelope as a token.
 const ReadType = "agora-read"
 
 // Limits of a token (PROTOCOL §8).
 const (
 	MaxReadToken = 8 << 10 // characters
-	MinNonce     = 16      // characters, of A–Z a–z 0–9 - _
+	MinNonce     = 16      // characters from A–Z a–z 0–9 - _
 	MaxNonce     = 64
 )
 
-// Read is one signed read: who asks which relay for what, once (PROTOCOL §8). Nothing in it may be believed before
-// Verify has returned nil.
+// Read is a signed request to read: who reads, from which relay, and what. It is valid once (PROTOCOL §8). Do not trust
+// anything in a Read before Verify has returned nil.
 type Read struct {
 	Reader   didkey.DID
 	Audience string // the relay's public origin
@@ -35,14 +35,15 @@ type Read struct {
 	canonical []byte
 }
 
-// NewNonce returns a nonce that nobody has used: 128 random bits.
+// NewNonce returns a new nonce of 128 random bits.
 func NewNonce() string {
 	var random [16]byte
-	rand.Read(random[:]) // never fails (crypto/rand)
+	rand.Read(random[:]) // never returns an error (crypto/rand)
 	return base64.RawURLEncoding.EncodeToString(random[:])
 }
 
-// Sign returns the token for r by signer, whose identity is the Reader's. An empty Nonce means a new one.
+// Sign returns the token of r, signed by signer. The token's reader is signer, whatever r.Reader is. If Nonce is empty,
+// Sign makes a new one.
 func (r Read) Sign(signer Signer) (token string, err error) {
 	if r.Nonce == "" {
 		r.Nonce = NewNonce()
@@ -57,34 +58,35 @@ func (r Read) Sign(signer Signer) (token string, err error) {
 	return base64.RawURLEncoding.EncodeToString(signed), nil
 }
 
-// ParseRead reads a token as it stands in an Authorization header behind "Agora ". It checks all that needs neither a
-// clock nor a key nor the request.
+// ParseRead parses a token: the part of an Authorization header after "Agora ". It checks everything that needs neither
+// a clock nor a key nor the request.
 // Errors: CodeUnauthorized.
 func ParseRead(token string) (*Read, error) {
 	if len(token) > MaxReadToken {
 		return nil, badRead("it is longer than %d characters", MaxReadToken)
 	}
 	text, err := base64.RawURLEncoding.Strict().DecodeString(token)
-	// Go's decoder skips line breaks even when strict.
+	// Go's decoder skips line breaks, even in strict mode.
 	if err != nil || strings.ContainsAny(token, "\r\n") {
-		return nil, badRead("it is no unpadded base64url")
+		return nil, badRead("it is not unpadded base64url")
 	}
-	// The canonical form costs ten times as much as all that a good token asks for, if the text is of many members.
+	// Canonicalizing a text with many members costs ten times as much as checking a valid token. So such texts are
+	// refused first.
 	if depth(text) > 1 || stringsIn(text, maxReadStrings) > maxReadStrings {
 		return nil, badRead("it must be a flat JSON object of typ, did, aud, method, target, ts, nonce and sig")
 	}
 	canonical, err := Canonicalize(text)
 	if err != nil || !isObject(canonical) {
-		return nil, badRead("what it encodes is not one JSON object (I-JSON, RFC 7493)")
+		return nil, badRead("its base64url does not encode one JSON object (I-JSON, RFC 7493)")
 	}
 	r := &Read{canonical: canonical}
 	return r, r.decode()
 }
 
-// maxReadStrings is how many strings the JSON of a token has: eight names and their values.
+// maxReadStrings is the number of strings in the JSON of a token: eight names and eight values.
 const maxReadStrings = 16
 
-// stringsIn returns how many strings begin in a JSON text, counting no further than one behind limit.
+// stringsIn counts the strings in a JSON text. It stops counting at limit+1.
 func stringsIn(text []byte, limit int) (count int) {
 	inString := false
 	for i := 0; i < len(text) && count <= limit; i++ {
@@ -100,7 +102,7 @@ func stringsIn(text []byte, limit int) (count int) {
 	return count
 }
 
-// decode takes exactly the members that a token has, all of them strings.
+// decode reads the members of the token. A token has exactly these members, and all values are strings.
 func (r *Read) decode() error {
 	var typ, did, ts string
 	fields := map[string]*string{"typ": &typ, "did": &did, "aud": &r.Audience, "method": &r.Method, "target": &r.Target,
@@ -109,11 +111,11 @@ func (r *Read) decode() error {
 	for name, value := range members(r.canonical) {
 		field := fields[name]
 		if field == nil {
-			return badRead("it has a member that is none of typ, did, aud, method, target, ts, nonce and sig")
+			return badRead("it has a member other than typ, did, aud, method, target, ts, nonce and sig")
 		}
 		var ok bool
 		if *field, ok = stringValue(value); !ok {
-			return badRead("its %s is no string", name)
+			return badRead("its %s is not a string", name)
 		}
 		count++
 	}
@@ -126,10 +128,10 @@ func (r *Read) decode() error {
 	case typ != ReadType:
 		return badRead("its typ is not %q", ReadType)
 	case !validNonce(r.Nonce):
-		return badRead("its nonce is not %d to %d characters of A-Z, a-z, 0-9, - and _", MinNonce, MaxNonce)
+		return badRead("its nonce must be %d to %d characters from A-Z, a-z, 0-9, - and _", MinNonce, MaxNonce)
 	}
 	if r.TS, ok = ParseTime(ts); !ok {
-		return badRead("its ts is no RFC 3339 date-time such as 2026-02-02T15:30:00.000Z")
+		return badRead("its ts is not an RFC 3339 date-time such as 2026-02-02T15:30:00.000Z")
 	}
 	return nil
 }
@@ -148,19 +150,19 @@ func validNonce(s string) bool {
 	return true
 }
 
-// Verify checks the reader's identifier and the signature as Envelope.Verify does.
+// Verify checks the reader's identifier and the signature, as Envelope.Verify does for an envelope.
 // Errors: CodeUnauthorized.
 func (r *Read) Verify() error { return r.VerifyWith(didkey.ParseVerifier) }
 
-// VerifyWith is Verify with another way to get a key, such as a didkey.Verifiers' Parse.
+// VerifyWith is like Verify, but gets keys from parse. The Parse method of a didkey.Verifiers is such a function.
 func (r *Read) VerifyWith(parse func(string) (*didkey.Verifier, error)) error {
 	reader, err := parse(string(r.Reader))
 	if err != nil {
-		return badRead("its did is no did:key of Ed25519")
+		return badRead("its did is not a did:key of an Ed25519 key")
 	}
 	sig, err := decodeSig(r.sig)
 	if err != nil {
-		return badRead("its sig is not 64 bytes as %d characters of unpadded base64url", sigLength)
+		return badRead("its sig must be the 64 signature bytes as %d characters of unpadded base64url", sigLength)
 	}
 	if !reader.Verify(withoutSig(r.canonical), sig) {
 		return badRead("its signature does not verify under did; sign the RFC 8785 form without sig")
@@ -168,8 +170,8 @@ func (r *Read) VerifyWith(parse func(string) (*didkey.Verifier, error)) error {
 	return nil
 }
 
-// Once returns what a token may be used once by: the same for two of them exactly if their reader and their nonce
-// are, as neither holds a line break.
+// Once returns a key under which to remember that the token was used. Two tokens have the same key if and only if they
+// have the same reader and the same nonce. (The nonce contains no line break, so the parts of the key are unambiguous.)
 func (r *Read) Once() []byte {
 	return bytes.Join([][]byte{[]byte(r.Reader), []byte(r.Nonce)}, []byte{'\n'})
 }

@@ -38,7 +38,7 @@ func TestRead(t *testing.T) {
 	}
 	if read.Reader != key.DID() || read.Audience != goodRead.Audience || read.Method != "GET" || read.Target != goodRead.Target ||
 		!read.TS.Equal(goodRead.TS) || read.Nonce != goodRead.Nonce || string(read.Once()) != string(key.DID())+"\n"+goodRead.Nonce {
-		t.Errorf("%+v", read)
+		t.Errorf("ParseRead = %+v", read)
 	}
 	fresh := goodRead
 	fresh.Nonce = ""
@@ -48,11 +48,11 @@ func TestRead(t *testing.T) {
 	}
 	other, err := fresh.Sign(key)
 	if err != nil || one == other {
-		t.Errorf("two reads have one token: %v", err)
+		t.Errorf("two reads without a nonce have the same token: %v", err)
 	}
 }
 
-// broken returns the text of a token with one thing changed after it was signed, or before.
+// broken returns a token whose JSON was changed after it was signed.
 func broken(t testing.TB, change func(string) string) string {
 	t.Helper()
 	token, err := goodRead.Sign(readKey(t))
@@ -66,7 +66,7 @@ func broken(t testing.TB, change func(string) string) string {
 	return base64.RawURLEncoding.EncodeToString([]byte(change(string(text))))
 }
 
-// signedAgain is broken where the change comes before the signature, as far as the change leaves something to sign.
+// signedAgain returns a token whose JSON was changed and then signed again. If it cannot be signed, it is only changed.
 func signedAgain(t testing.TB, change func(string) string) string {
 	t.Helper()
 	text, err := base64.RawURLEncoding.DecodeString(broken(t, change))
@@ -107,7 +107,7 @@ func replaced(old, new string) func(string) string {
 	}
 }
 
-// refusedRead returns what is wrong with a token, nil if nothing is.
+// refusedRead returns the error of parsing and verifying a token, or nil.
 func refusedRead(token string) error {
 	read, err := envelope.ParseRead(token)
 	if err != nil {
@@ -129,14 +129,14 @@ func TestReadsAreStrict(t *testing.T) {
 		"a long nonce":          replaced(`0123456789-_abcdXYZ`, strings.Repeat("a", 65)),
 		"a nonce with a dot":    replaced(`0123456789-_abcdXYZ`, `0123456789-_abcd.`),
 		"a ts with a comma":     replaced(`12:00:00.000Z`, `12:00:00,000Z`),
-		"a ts in words":         replaced(`2026-02-02T12:00:00.000Z`, `today`),
-		"no did:key":            replaced(`did:key:z6Mk`, `did:web:z6Mk`),
+		"a ts that is a word":   replaced(`2026-02-02T12:00:00.000Z`, `today`),
+		"not a did:key":         replaced(`did:key:z6Mk`, `did:web:z6Mk`),
 		"a did with a fragment": replaced(`","method"`, `#x","method"`),
 		"a padded sig":          replaced(`","target"`, `==","target"`),
 		"an array":              func(s string) string { return "[" + s + "]" },
 		"two objects":           func(s string) string { return s + s },
-		"nothing":               func(string) string { return "" },
-		"deep":                  func(string) string { return strings.Repeat("[", 5000) },
+		"empty":                 func(string) string { return "" },
+		"nested arrays":         func(string) string { return strings.Repeat("[", 5000) },
 		"invalid UTF-8":         replaced(`since=a`, "since=\xff"),
 	} {
 		for _, token := range []string{broken(t, change), signedAgain(t, change)} {
@@ -147,22 +147,23 @@ func TestReadsAreStrict(t *testing.T) {
 	}
 	for _, change := range []func(string) string{replaced(`since=a`, `since=b`), replaced(`https://relay.example`, `https://relay.invalid`)} {
 		if err := refusedRead(broken(t, change)); codeOf(t, err) != envelope.CodeUnauthorized {
-			t.Errorf("a changed token: %v", err)
+			t.Errorf("a token that was changed after signing: %v", err)
 		}
 		if err := refusedRead(signedAgain(t, change)); err != nil {
-			t.Errorf("another token: %v", err)
+			t.Errorf("a token that was signed after the change: %v", err)
 		}
 	}
 	good := broken(t, func(s string) string { return s })
-	spaced := broken(t, func(s string) string { return s + strings.Repeat(" ", 3-(len(s)+2)%3) }) // one byte over
+	// The length of the JSON modulo 3 is 1, so the last character of the base64url has spare bits.
+	spaced := broken(t, func(s string) string { return s + strings.Repeat(" ", 3-(len(s)+2)%3) })
 	trailing := spaced[:len(spaced)-1] + string(rune(spaced[len(spaced)-1]+1))
 	if len(spaced)%4 != 2 || refusedRead(spaced) != nil {
 		t.Fatalf("%s: %v", spaced, refusedRead(spaced))
 	}
 	for name, token := range map[string]string{
 		"padding": good + "=", "a line break": good[:8] + "\n" + good[8:], "a line break at the end": good + "\r\n", "a space": " " + good,
-		"the other alphabet": strings.ReplaceAll(broken(t, replaced("since=a", "since=\u00ff\u00fe??>>")), "_", "/") + "/",
-		"empty":              "", "trailing bits": trailing,
+		"the standard alphabet": strings.ReplaceAll(broken(t, replaced("since=a", "since=\u00ff\u00fe??>>")), "_", "/") + "/",
+		"empty":                 "", "trailing bits": trailing,
 	} {
 		if err := refusedRead(token); codeOf(t, err) != envelope.CodeUnauthorized {
 			t.Errorf("%s: %v", name, err)
@@ -177,15 +178,15 @@ func TestReadsAreStrict(t *testing.T) {
 	if err := refusedRead(token); codeOf(t, err) != envelope.CodeUnauthorized {
 		t.Errorf("too long: %v", err)
 	}
-	// How the JSON is written is the reader's business: its RFC 8785 form is what is signed.
+	// The JSON of a token may have any spelling. The signature covers its RFC 8785 form.
 	if err := refusedRead(broken(t, replaced(`{"aud"`, "{ \n\"aud\""))); err != nil {
-		t.Errorf("with white space: %v", err)
+		t.Errorf("a token with whitespace: %v", err)
 	}
 }
 
-// TestBadReadsAreCheap: a text of more strings than a token has, or of other texts within, is refused before its
-// canonical form is made, which takes an allocation for each.
-func TestBadReadsAreCheap(t *testing.T) {
+// TestBadReadTokensAreCheapToRefuse checks that a text with more strings than a token, or with nested values, is
+// refused before it is canonicalized. Canonicalizing takes an allocation for each of its values.
+func TestBadReadTokensAreCheapToRefuse(t *testing.T) {
 	for name, text := range map[string]string{
 		"many members": "{" + strings.Repeat(`"a":"",`, 700) + `"a":""}`,
 		"a long list":  `{"aud":[` + strings.Repeat("0,", 2500) + "0]}",
@@ -199,7 +200,7 @@ func TestBadReadsAreCheap(t *testing.T) {
 			t.Errorf("%s: %v allocations", name, allocs)
 		}
 	}
-	// A quote within a value is no string.
+	// A quotation mark inside a value does not count as a string.
 	quoted := goodRead
 	quoted.Target = "/events?" + strings.Repeat(`"`, 40)
 	token, err := quoted.Sign(readKey(t))
@@ -211,8 +212,9 @@ func TestBadReadsAreCheap(t *testing.T) {
 	}
 }
 
-// TestReadsAreNoMessages holds that neither passes as the other, whoever signed it.
-func TestReadsAreNoMessages(t *testing.T) {
+// TestReadTokenIsNotAMessage checks that a read token is not valid as a message, nor a message as a token, even if it
+// is correctly signed.
+func TestReadTokenIsNotAMessage(t *testing.T) {
 	key := readKey(t)
 	token, err := goodRead.Sign(key)
 	if err != nil {
@@ -223,7 +225,7 @@ func TestReadsAreNoMessages(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := envelope.Parse(text, 0); err == nil {
-		t.Error("a token is taken for a message")
+		t.Error("a token was accepted as a message")
 	}
 	e, err := envelope.SignJSON(key, []byte(`{"type":"REQUEST","typ":"agora-read","payload":{"intent":"x","request_id":"r"},`+
 		`"did":"`+string(key.DID())+`","aud":"https://relay.example","method":"GET","target":"/","nonce":"0123456789abcdef"}`), goodRead.TS)
@@ -234,12 +236,12 @@ func TestReadsAreNoMessages(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := refusedRead(base64.RawURLEncoding.EncodeToString(e.Canonical())); codeOf(t, err) != envelope.CodeUnauthorized {
-		t.Errorf("a message is taken for a token: %v", err)
+		t.Errorf("a message was accepted as a token: %v", err)
 	}
 }
 
-// FuzzParseRead holds that whatever is taken for a token has one meaning: what it is encoded to again is taken, too,
-// and means the same.
+// FuzzParseRead checks that every accepted token has one meaning: the token with the canonical form of its JSON is
+// accepted too, and means the same.
 func FuzzParseRead(f *testing.F) {
 	for _, change := range []func(string) string{
 		func(s string) string { return s }, replaced("{", "{ "), replaced(`"nonce"`, `"no\u006ece"`), replaced(`"typ"`, `"Typ"`),
@@ -259,7 +261,7 @@ func FuzzParseRead(f *testing.F) {
 		}
 		text, err := base64.RawURLEncoding.DecodeString(token)
 		if err != nil || base64.RawURLEncoding.EncodeToString(text) != token {
-			t.Fatalf("%q is another spelling of %q", token, text)
+			t.Fatalf("%q is a second spelling of %q", token, text)
 		}
 		canonical, err := envelope.Canonicalize(text)
 		if err != nil {
@@ -271,10 +273,10 @@ func FuzzParseRead(f *testing.F) {
 		}
 		if err == nil && (again.Reader != read.Reader || again.Target != read.Target || again.Method != read.Method || again.Audience != read.Audience ||
 			!again.TS.Equal(read.TS) || again.Nonce != read.Nonce || (again.Verify() == nil) != (read.Verify() == nil)) {
-			t.Errorf("%+v and %+v", read, again)
+			t.Errorf("%+v differs from its canonical form: %+v", read, again)
 		}
 		if _, err := envelope.Parse(text, 0); err == nil {
-			t.Errorf("%s is a message, too", text)
+			t.Errorf("%s is accepted as a message too", text)
 		}
 	})
 }

@@ -13,18 +13,19 @@ import (
 	"github.com/agora-relay/agora/didkey"
 )
 
-// A sealed payload can be read by its recipient only (docs/SEALING.md). What the relay asks for stays clear; the rest
-// is one member, encrypted to the key that the recipient's did:key names and bound to the place of the message, so
-// that nobody can sign a copy of it as his own. The signature covers it like any payload, and relays notice nothing.
+// Only its recipient can read a sealed payload (docs/SEALING.md). The members that relays read stay unencrypted; these
+// are the clear members. All other members are encrypted into one member, to the key in the recipient's did:key. The
+// ciphertext is bound to the sender and the message (see sealInfo), so another sender cannot sign a copy of it. The
+// signature covers a sealed payload like any other payload, and relays handle it like any other payload.
 
 const (
 	sealedMember  = "sealed"
-	sealedVersion = "v1."    // what the member's text begins with
+	sealedVersion = "v1."    // prefix of the member's text
 	sealedUnit    = 256      // bytes; plaintexts are padded to a multiple of it
-	sealedMessage = "sealed" // stands for the message of a sealed ERROR, which relays want to see
+	sealedMessage = "sealed" // replaces the message of a sealed ERROR, because relays require one
 )
 
-// clearMembers are the members of a payload that relays read, and that therefore are not sealed.
+// clearMembers returns the members of a payload that relays read. They are not sealed.
 func clearMembers(t Type) []string {
 	switch t {
 	case TypeRequest:
@@ -37,23 +38,23 @@ func clearMembers(t Type) []string {
 	return []string{"request_id"}
 }
 
-// ErrOpen is the one error of Open. It does not tell what is wrong, so that nobody passes it on to who sent the
-// message.
+// ErrOpen is the only error of Open. It gives no reason, so that callers cannot reveal the reason to the sender.
 var ErrOpen = errors.New("envelope: the sealed payload cannot be opened")
 
-// Opener opens what is sealed to one identity; didkey.Key is one, a hardware key may be another.
+// Opener decrypts payloads that are sealed to one identity. A didkey.Key is an Opener; a hardware key may be another.
 type Opener interface {
 	DID() didkey.DID
 	X25519() (ecdh.KeyExchanger, error)
 }
 
-// Sealed reports whether the payload travels sealed. It is still closed if Opened is false.
+// Sealed reports whether the payload was sent sealed. Payload is still encrypted if Opened is false.
 func (e *Envelope) Sealed() bool {
 	return e.Opened || e.Type != TypeManifest && member(e.Payload, sealedMember) != nil
 }
 
-// Open verifies e and returns a copy of it whose Payload is what the sender has sealed: what it would be had the
-// message been sent plain. The canonical form and the hash stay those of the message as it was sent. Error: ErrOpen.
+// Open verifies e and decrypts its payload. It returns a copy of e with the payload that the sender sealed, as if the
+// message had been sent unencrypted. Canonical and Hash of the copy are still those of the sealed message.
+// Error: ErrOpen.
 func (e *Envelope) Open(opener Opener) (*Envelope, error) {
 	if e.Opened || !e.Sealed() || e.Recipient != opener.DID() || e.Verify() != nil {
 		return nil, ErrOpen
@@ -78,8 +79,8 @@ func (e *Envelope) Open(opener Opener) (*Envelope, error) {
 	return &opened, nil
 }
 
-// splitSealed returns the clear members of a sealed payload, as an object, and what its sealed member holds. A sealed
-// payload has no other members, as a reader could take them for sealed.
+// splitSealed returns the clear members of a sealed payload, as an object, and the bytes in its sealed member. ok is
+// false if the payload has other members, because a reader could believe that they were sealed.
 func (e *Envelope) splitSealed() (clear, ciphertext []byte, ok bool) {
 	var text string
 	standIn := e.Type != TypeError
@@ -100,12 +101,13 @@ func (e *Envelope) splitSealed() (clear, ciphertext []byte, ok bool) {
 	})
 	text, versioned := strings.CutPrefix(text, sealedVersion)
 	ciphertext, err := base64.RawURLEncoding.DecodeString(text)
-	// Encoded again, so that it has one spelling: the decoder skips line breaks and takes any last bits.
+	// The decoder skips line breaks and accepts any spare bits in the last character. Comparing with the encoding of
+	// the result allows only one spelling.
 	return clear, ciphertext, ok && standIn && versioned && err == nil && base64.RawURLEncoding.EncodeToString(ciphertext) == text
 }
 
-// readSecret returns the members that were sealed, as a canonical object. None may be one that stands clear in messages
-// of this type: what the relay has read is what the reader reads.
+// readSecret returns the decrypted members as a canonical object. ok is false if one of them is a clear member of this
+// message type. So the reader sees the same clear members as the relay.
 func readSecret(t Type, plaintext []byte) (secret []byte, ok bool) {
 	if depth(plaintext) > MaxDepth {
 		return nil, false
@@ -123,16 +125,17 @@ func readSecret(t Type, plaintext []byte) (secret []byte, ok bool) {
 	return secret, t != TypeError || message != ""
 }
 
-// seal returns the payload of e, a message that is whole but for its signature, with all in it sealed that need not be
-// clear.
+// seal returns the payload of e with all members encrypted except the clear ones. e is complete except for its
+// signature.
 func (e *Envelope) seal() ([]byte, error) {
 	switch {
 	case e.Type == TypeManifest:
-		return nil, Errorf(CodeInvalidRequest, "a MANIFEST is for everybody and cannot be sealed")
+		return nil, Errorf(CodeInvalidRequest, "a MANIFEST is public and cannot be sealed; send it without sealing")
 	case e.Recipient == "":
-		return nil, Errorf(CodeInvalidRequest, "a broadcast cannot be sealed: name the recipient, to whose key the payload is encrypted")
+		return nil, Errorf(CodeInvalidRequest, "a broadcast cannot be sealed; "+
+			"name a recipient, because the payload is encrypted to the recipient's key")
 	case e.Sealed():
-		return nil, Errorf(CodeInvalidRequest, "the payload has a member %q already", sealedMember)
+		return nil, Errorf(CodeInvalidRequest, "the payload already has a member %q; remove it", sealedMember)
 	}
 	public, err := e.Recipient.X25519()
 	if err != nil {
@@ -156,8 +159,8 @@ func (e *Envelope) seal() ([]byte, error) {
 		}
 	})
 	if _, ok := readSecret(e.Type, secret); !ok {
-		return nil, Errorf(CodeInvalidRequest, "the recipient could not open this payload: it nests deeper than %d levels, "+
-			"or is an ERROR's without a message", MaxDepth)
+		return nil, Errorf(CodeInvalidRequest, "the recipient could not open this payload: "+
+			"it is nested deeper than %d levels, or it is an ERROR without a message", MaxDepth)
 	}
 	ciphertext, err := e.encrypt(public, padded(secret))
 	if err != nil {
@@ -167,7 +170,7 @@ func (e *Envelope) seal() ([]byte, error) {
 	return join(clear, []byte(`{"`+sealedMember+`":"`+text+`"}`)), nil
 }
 
-// padded fills a plaintext up with spaces, so that its length tells less. They mean nothing in JSON.
+// padded appends spaces to a plaintext, so that the length of the ciphertext reveals less. Spaces mean nothing in JSON.
 func padded(plaintext []byte) []byte {
 	missing := (sealedUnit - len(plaintext)%sealedUnit) % sealedUnit
 	return append(plaintext, bytes.Repeat([]byte(" "), missing)...)
@@ -184,8 +187,8 @@ func join(a, b []byte) []byte {
 	return slices.Concat(a[:len(a)-1], []byte(","), b[1:])
 }
 
-// encrypt and decrypt are HPKE's base mode in one shot (RFC 9180 §6.1), with an empty aad: everything that a ciphertext
-// is bound to is in the info, and the signature binds the rest.
+// encrypt and decrypt use HPKE in base mode, single-shot (RFC 9180 §6.1), with an empty aad. The info contains
+// everything that the ciphertext must be bound to. The signature covers the rest.
 
 func (e *Envelope) encrypt(public *ecdh.PublicKey, plaintext []byte) ([]byte, error) {
 	info, err := e.sealInfo()
@@ -215,7 +218,8 @@ func (e *Envelope) decrypt(opener Opener, ciphertext []byte) ([]byte, error) {
 	return hpke.Open(key, hpke.HKDFSHA256(), hpke.ChaCha20Poly1305(), info, ciphertext)
 }
 
-// sealInfo returns the place of the message in RFC 8785 form. request_id is absent where the payload has none.
+// sealInfo returns the members of the message that its ciphertext is bound to, in RFC 8785 form. request_id is absent
+// if the payload has none.
 func (e *Envelope) sealInfo() ([]byte, error) {
 	info := map[string]any{"id": e.ID, "recipient": e.Recipient, "sender": e.Sender.ID, "thread": e.Thread, "type": e.Type}
 	if value := member(e.Payload, "request_id"); value != nil {

@@ -27,7 +27,7 @@ func seedKey(tb testing.TB, n byte) didkey.Key {
 	return key
 }
 
-// sealedBy signs a draft with its payload sealed.
+// sealedBy signs a draft with a sealed payload.
 func sealedBy(tb testing.TB, sender didkey.Key, d Draft) *Envelope {
 	tb.Helper()
 	d.Seal = true
@@ -38,8 +38,8 @@ func sealedBy(tb testing.TB, sender didkey.Key, d Draft) *Envelope {
 	return e
 }
 
-// TestSeal seals each type of message and opens it again: what opens is what a plain message would have said, and what
-// relays ask for is what is left to see.
+// TestSeal seals and opens messages of each type. The opened payload must be that of the unsealed message. Only the
+// members that relays read may be left clear.
 func TestSeal(t *testing.T) {
 	alice, bob := seedKey(t, 1), seedKey(t, 2)
 	price := 0.5
@@ -64,7 +64,7 @@ func TestSeal(t *testing.T) {
 		e := sealedBy(t, alice, d)
 		text := e.PayloadString("sealed")
 		if got := strings.Replace(string(e.Payload), text, "*", 1); got != clear || strings.Contains(string(e.canonical), "secret") {
-			t.Errorf("sealed is %s, want %s", e.Payload, clear)
+			t.Errorf("the sealed payload is %s, want %s", e.Payload, clear)
 		}
 		if !e.Sealed() || e.Opened || plain.Sealed() || e.Verify() != nil {
 			t.Errorf("%s: sealed %v, opened %v; plain: %v", clear, e.Sealed(), e.Opened, plain.Sealed())
@@ -75,30 +75,30 @@ func TestSeal(t *testing.T) {
 		}
 		if !bytes.Equal(opened.Canonical(), e.Canonical()) || opened.Hash() != e.Hash() || opened.Verify() != nil || e.Opened ||
 			opened.RequestID != plain.RequestID || opened.Thread != "t" {
-			t.Errorf("the opened message is not the one that was sent: %+v", opened)
+			t.Errorf("the opened message differs from the sent message: %+v", opened)
 		}
 		if _, err := opened.Open(bob); err != ErrOpen {
 			t.Errorf("opened twice: %v", err)
 		}
 		if again := sealedBy(t, alice, d); bytes.Equal(again.Payload, e.Payload) {
-			t.Error("two sealings are the same")
+			t.Error("sealing the same message twice gives the same ciphertext")
 		}
 	}
 }
 
-// TestSealRefuses holds what cannot be sealed to a refusal before anything is signed.
+// TestSealRefuses checks that messages which cannot be sealed are refused before anything is signed.
 func TestSealRefuses(t *testing.T) {
 	key := seedKey(t, 1)
 	for want, d := range map[string]Draft{
 		"INVALID_REQUEST: a broadcast cannot be sealed":           {Payload: Request{Intent: "i"}},
-		"INVALID_REQUEST: a MANIFEST is for everybody":            {Payload: Manifest{ID: "m"}, Recipient: key.DID()},
-		"INVALID_REQUEST: the payload has a member \"sealed\"":    {Payload: Raw{TypeRequest, []byte(`{"request_id":"r","intent":"i","sealed":1}`)}, Recipient: key.DID(), Thread: "t"},
+		"INVALID_REQUEST: a MANIFEST is public":                   {Payload: Manifest{ID: "m"}, Recipient: key.DID()},
+		"INVALID_REQUEST: the payload already has a member":       {Payload: Raw{TypeRequest, []byte(`{"request_id":"r","intent":"i","sealed":1}`)}, Recipient: key.DID(), Thread: "t"},
 		"INVALID_REQUEST: the recipient could not open":           {Payload: Failure{Code: "C"}, Recipient: key.DID(), Thread: "t"},
 		"INVALID_REQUEST: the recipient could not open this":      {Payload: Request{Intent: "i", Params: json.RawMessage(nested(MaxDepth))}, Recipient: key.DID()},
 		"INVALID_DID: recipient.id: not an Ed25519":               {Payload: Request{Intent: "i"}, Recipient: "did:key:z6Mk"},
 		"INVALID_DID: recipient.id: the key is a low-order point": {Payload: Request{Intent: "i"}, Recipient: "did:key:z6MkeTG3bFFSLYVU7VqhgZxqr6YzpaGrQtFMh1uvqGy1vDnP"},
 		"INVALID_REQUEST: payload must be an object":              {Payload: Raw{TypeCancel, []byte(`[]`)}, Recipient: key.DID(), Thread: "t"},
-		"PAYLOAD_TOO_LARGE: the body is too large":                {Payload: Request{Intent: "i", Title: strings.Repeat("x", 100_000)}, Recipient: key.DID()},
+		"PAYLOAD_TOO_LARGE: the body or its canonical form":       {Payload: Request{Intent: "i", Title: strings.Repeat("x", 100_000)}, Recipient: key.DID()},
 	} {
 		d.Seal = true
 		signed := false
@@ -107,7 +107,7 @@ func TestSealRefuses(t *testing.T) {
 			t.Errorf("%v, %v; want %s", e, err, want)
 		}
 		if signed && !strings.HasPrefix(want, "PAYLOAD") {
-			t.Errorf("signed, though %v", err)
+			t.Errorf("Sign has signed something, and then returned %v", err)
 		}
 	}
 }
@@ -126,7 +126,8 @@ func (s spySigner) Sign(message []byte) ([]byte, error) {
 	return s.Key.Sign(message)
 }
 
-// TestSealedTextIsPadded holds that small differences in length do not show.
+// TestSealedTextIsPadded checks that small differences in the length of a payload do not show in the ciphertext's
+// length.
 func TestSealedTextIsPadded(t *testing.T) {
 	key := seedKey(t, 1)
 	lengths := map[int]int{}
@@ -138,14 +139,14 @@ func TestSealedTextIsPadded(t *testing.T) {
 		}
 		lengths[len(raw)-32-16]++
 	}
-	// {"title":"…"} has 12 characters more than the title, and no title is {}.
+	// {"title":"…"} has 12 characters more than the title. Without a title the plaintext is {}.
 	want := map[int]int{256: 245, 512: 256, 768: 99}
 	if !maps.Equal(lengths, want) {
-		t.Errorf("plaintexts by length: %v, want %v", lengths, want)
+		t.Errorf("number of plaintexts by their padded length: %v, want %v", lengths, want)
 	}
 }
 
-// resigned returns e by signer with members replaced, as raw JSON; an empty value takes one out.
+// resigned replaces members of e, given as raw JSON, and signs the result by signer. An empty value removes the member.
 func resigned(t *testing.T, e *Envelope, signer didkey.Key, changes map[string]string) *Envelope {
 	t.Helper()
 	message := map[string]json.RawMessage{}
@@ -169,8 +170,9 @@ func resigned(t *testing.T, e *Envelope, signer didkey.Key, changes map[string]s
 	return other
 }
 
-// TestSealedStaysInItsPlace puts a sealed payload into other messages, well signed, where it must not open.
-func TestSealedStaysInItsPlace(t *testing.T) {
+// TestSealedPayloadIsBoundToItsMessage copies a sealed payload into other messages with good signatures. There it must
+// not open.
+func TestSealedPayloadIsBoundToItsMessage(t *testing.T) {
 	alice, bob, mallory := seedKey(t, 1), seedKey(t, 2), seedKey(t, 4)
 	e := sealedBy(t, alice, Draft{ID: "m", Thread: "t", Recipient: bob.DID(), Payload: Offer{RequestID: "r", Plan: "secret"}})
 	payload := func(from, to string) map[string]string {
@@ -180,30 +182,30 @@ func TestSealedStaysInItsPlace(t *testing.T) {
 		signer, opener didkey.Key
 		changes        map[string]string
 	}{
-		"another's, signed as one's own":     {mallory, bob, nil},
-		"one's own, with another id":         {alice, bob, map[string]string{"id": `"n"`}},
+		"signed by another sender":           {mallory, bob, nil},
+		"with another id":                    {alice, bob, map[string]string{"id": `"n"`}},
 		"in another thread":                  {alice, bob, map[string]string{"thread": `{"id":"u"}`}},
-		"in the thread of its request":       {alice, bob, map[string]string{"thread": ""}},
+		"without a thread":                   {alice, bob, map[string]string{"thread": ""}},
 		"of another type":                    {alice, bob, map[string]string{"type": `"CANCEL"`}},
 		"of another request":                 {alice, bob, payload(`"r"`, `"q"`)},
-		"of no request":                      {alice, bob, payload(`"request_id":"r",`, ``)},
-		"to another":                         {alice, mallory, map[string]string{"recipient": `{"id":"` + string(mallory.DID()) + `"}`}},
-		"to another, opened by the former":   {alice, bob, map[string]string{"recipient": `{"id":"` + string(mallory.DID()) + `"}`}},
-		"to nobody":                          {alice, bob, map[string]string{"recipient": ""}},
+		"without a request_id":               {alice, bob, payload(`"request_id":"r",`, ``)},
+		"to another recipient":               {alice, mallory, map[string]string{"recipient": `{"id":"` + string(mallory.DID()) + `"}`}},
+		"to another, opened by the first":    {alice, bob, map[string]string{"recipient": `{"id":"` + string(mallory.DID()) + `"}`}},
+		"without a recipient":                {alice, bob, map[string]string{"recipient": ""}},
 		"opened by another":                  {alice, mallory, nil},
 		"opened by its sender":               {alice, alice, nil},
 		"in a payload with another member":   {alice, bob, payload(`{"request_id"`, `{"plan":"clear","request_id"`)},
 		"without the version":                {alice, bob, payload(`"v1.`, `"`)},
 		"of another version":                 {alice, bob, payload(`"v1.`, `"v2.`)},
-		"as no string":                       {alice, bob, payload(`"`+e.PayloadString("sealed")+`"`, `{}`)},
+		"not a string":                       {alice, bob, payload(`"`+e.PayloadString("sealed")+`"`, `{}`)},
 		"with padding":                       {alice, bob, payload(e.PayloadString("sealed"), e.PayloadString("sealed")+"=")},
 		"with a line break":                  {alice, bob, payload(e.PayloadString("sealed"), e.PayloadString("sealed")[:50]+`\n`+e.PayloadString("sealed")[50:])},
-		"cut":                                {alice, bob, payload(e.PayloadString("sealed"), e.PayloadString("sealed")[:len(e.PayloadString("sealed"))-4])},
-		"without anything but the key":       {alice, bob, payload(e.PayloadString("sealed"), e.PayloadString("sealed")[:3+43])},
+		"truncated":                          {alice, bob, payload(e.PayloadString("sealed"), e.PayloadString("sealed")[:len(e.PayloadString("sealed"))-4])},
+		"with nothing but the ephemeral key": {alice, bob, payload(e.PayloadString("sealed"), e.PayloadString("sealed")[:3+43])},
 		"empty":                              {alice, bob, payload(e.PayloadString("sealed"), "v1.")},
 		"with another ephemeral key":         {alice, bob, payload(e.PayloadString("sealed")[:9], "v1.AAAAAA")},
 		"with the ephemeral key of order 1":  {alice, bob, payload(e.PayloadString("sealed")[:46], "v1."+base64.RawURLEncoding.EncodeToString(make([]byte, 32))[:42]+e.PayloadString("sealed")[45:46])},
-		"unsealed, with a member of no kind": {alice, bob, map[string]string{"payload": `{"request_id":"r","sealed":null}`}},
+		"with a sealed member that is null":  {alice, bob, map[string]string{"payload": `{"request_id":"r","sealed":null}`}},
 	} {
 		moved := resigned(t, e, c.signer, c.changes)
 		if err := moved.Verify(); err != nil || !moved.Sealed() {
@@ -213,14 +215,14 @@ func TestSealedStaysInItsPlace(t *testing.T) {
 			t.Errorf("%s: opens as %+v, %v", name, opened, err)
 		}
 	}
-	// What is not in its place may change: the sender's own name, the time, the ttl.
+	// The members that the ciphertext is not bound to may change: ts and meta, for instance.
 	moved := resigned(t, e, alice, map[string]string{"ts": `"2026-02-02T13:00:00Z"`, "meta": `{"ttl":5}`})
 	if _, err := moved.Open(bob); err != nil {
-		t.Errorf("posted again later: %v", err)
+		t.Errorf("signed again with another ts and ttl: %v", err)
 	}
 }
 
-// TestOpenVerifies holds that nothing is opened that its sender has not signed.
+// TestOpenVerifies checks that Open refuses a message without a good signature.
 func TestOpenVerifies(t *testing.T) {
 	alice, bob := seedKey(t, 1), seedKey(t, 2)
 	e := sealedBy(t, alice, Draft{ID: "m", Recipient: bob.DID(), Payload: Request{Intent: "i"}})
@@ -233,7 +235,7 @@ func TestOpenVerifies(t *testing.T) {
 	}
 }
 
-// sealRaw seals any bytes in the place of a message, as only its sender can.
+// sealRaw returns a signed message with any bytes as its sealed plaintext. Only the sender can make such a message.
 func sealRaw(tb testing.TB, sender didkey.Key, recipient didkey.DID, typ Type, clear, plaintext string) *Envelope {
 	tb.Helper()
 	place := func(payload string) Draft {
@@ -258,13 +260,13 @@ func sealRaw(tb testing.TB, sender didkey.Key, recipient didkey.DID, typ Type, c
 	return e
 }
 
-// TestOpenIsStrict holds what comes out of a good ciphertext to the rules for what comes from elsewhere.
+// TestOpenIsStrict checks that Open parses the plaintext of a good ciphertext as strictly as any other input.
 func TestOpenIsStrict(t *testing.T) {
 	alice, bob := seedKey(t, 1), seedKey(t, 2)
 	const request, failure = `{"request_id":"r","intent":"i"}`, `{"code":"C","message":"sealed"}`
 	for _, c := range []struct {
 		typ                    Type
-		clear, plaintext, want string // empty: does not open
+		clear, plaintext, want string // want is empty: Open must fail
 	}{
 		{TypeRequest, request, "{\t\"title\" : 1.0 }\n  ", `{"intent":"i","request_id":"r","title":1}`},
 		{TypeRequest, request, `{}`, `{"intent":"i","request_id":"r"}`},
@@ -309,15 +311,15 @@ func TestOpenIsStrict(t *testing.T) {
 	}
 }
 
-// brokenOpener has an identity and no key.
+// brokenOpener is an Opener that has an identity but no key.
 type brokenOpener struct{ didkey.Key }
 
 func (brokenOpener) X25519() (ecdh.KeyExchanger, error) {
-	return nil, errors.New("the token was pulled out")
+	return nil, errors.New("the hardware key is not connected")
 }
 
-// TestErrOpenTellsNothing holds that all failures are one and the same value.
-func TestErrOpenTellsNothing(t *testing.T) {
+// TestErrOpenHidesTheReason checks that Open returns the same error for all failures.
+func TestErrOpenHidesTheReason(t *testing.T) {
 	bob := seedKey(t, 2)
 	e := sealedBy(t, seedKey(t, 1), Draft{Recipient: bob.DID(), Payload: Request{Intent: "i"}})
 	if _, err := e.Open(brokenOpener{bob}); err != ErrOpen {
@@ -332,12 +334,12 @@ func TestErrOpenTellsNothing(t *testing.T) {
 	}
 	for _, word := range []string{"secret", "base64", "JSON", "authentication", "key"} {
 		if strings.Contains(ErrOpen.Error(), word) {
-			t.Errorf("the error tells of %s", word)
+			t.Errorf("the error reveals a reason: %s", word)
 		}
 	}
 }
 
-// TestManifestIsNeverSealed holds that a directory entry may call a member as it likes.
+// TestManifestIsNeverSealed checks that a MANIFEST may have a member named sealed.
 func TestManifestIsNeverSealed(t *testing.T) {
 	key := seedKey(t, 1)
 	e, err := Draft{Payload: Raw{TypeManifest, []byte(`{"id":"m","sealed":"v1."}`)}, Recipient: key.DID()}.Sign(key, noon)
@@ -346,10 +348,10 @@ func TestManifestIsNeverSealed(t *testing.T) {
 	}
 }
 
-// TestSigningAndSealingAreApart holds what lets one key do both. Only canonical JSON objects that name their type are
-// ever signed, also while sealing, so no sealed bytes can pass for something signed; and a plaintext that is itself a
-// signed envelope comes out as a payload and not as a message.
-func TestSigningAndSealingAreApart(t *testing.T) {
+// TestSigningAndSealingCannotBeConfused checks what makes it safe to use one key for signing and for sealing. Only
+// canonical JSON objects with a type are signed, also while sealing. So no ciphertext can be used as a signed message.
+// A plaintext that is itself a signed envelope opens as a payload, not as a message.
+func TestSigningAndSealingCannotBeConfused(t *testing.T) {
 	alice, bob := seedKey(t, 1), seedKey(t, 2)
 	inner := sealedBy(t, alice, Draft{ID: "inner", Recipient: bob.DID(), Payload: Request{Intent: "i"}})
 	var signed [][]byte
@@ -364,7 +366,7 @@ func TestSigningAndSealingAreApart(t *testing.T) {
 		canonical, err := Canonicalize(message)
 		if err != nil || !bytes.Equal(canonical, message) || !bytes.HasPrefix(message, []byte(`{"`)) ||
 			string(member(message, "type")) != `"RESULT"` || member(message, "sig") != nil {
-			t.Errorf("signed %q", message)
+			t.Errorf("the signer was given %q, which is not a canonical message without sig", message)
 		}
 	}
 	if len(signed) != 20 {
@@ -375,13 +377,14 @@ func TestSigningAndSealingAreApart(t *testing.T) {
 	if err != nil || opened.ID != "m" || opened.Type != TypeResult || opened.PayloadString("id") != "inner" {
 		t.Errorf("an envelope as plaintext: %+v, %v", opened, err)
 	}
-	// The scalar is the same and must be; what makes signatures unpredictable is the hash's other half.
+	// The private scalar must be the same for Ed25519 and X25519. The secret that makes signatures unpredictable is the
+	// other half of the hash.
 	private, err := alice.X25519()
 	if err != nil {
 		t.Fatal(err)
 	}
 	public, err := alice.DID().X25519()
 	if err != nil || !private.PublicKey().Equal(public) || bytes.Equal(public.Bytes(), alice.DID().PublicKey()) {
-		t.Errorf("the public halves do not belong together: %v", err)
+		t.Errorf("the X25519 private key does not belong to the public key: %v", err)
 	}
 }

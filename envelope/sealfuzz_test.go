@@ -8,19 +8,19 @@ import (
 	"testing"
 )
 
-// FuzzOpen: a plaintext that its sender has sealed well comes out as an object that is canonical, has every member that
-// encoding/json finds in it and the clear ones as they stood, and nothing else; or not at all. A text that nobody has
-// sealed never opens.
+// FuzzOpen checks Open with any plaintext and with any sealed text. A plaintext that the sender has sealed correctly
+// must fail to open, or open as a canonical object. That object has exactly the clear members, unchanged, and the
+// members that encoding/json finds in the plaintext. A text that nobody has sealed must never open.
 func FuzzOpen(f *testing.F) {
 	for _, plaintext := range []string{`{"title":"T"} `, `{"intent":"i"}`, `{"\u0069ntent":1}`, `{"a":1,"a":2}`, `[]`, "{\"a\":\"\xff\"}", `{"message":"m","params":[1e20,{}]}`} {
 		f.Add([]byte(plaintext), byte(0), "v1.AAAA")
 		f.Add([]byte(plaintext), byte(4), "v1."+strings.Repeat("A", 100))
 	}
-	f.Add([]byte(`{"request_id":"r"}`), byte(5), "") // a CANCEL, whose clear part has none
+	f.Add([]byte(`{"request_id":"r"}`), byte(5), "") // a CANCEL, whose clear members have no request_id
 	alice, bob := seedKey(f, 1), seedKey(f, 2)
 	clears := map[Type]string{TypeRequest: `{"intent":"i","request_id":"r"}`, TypeResult: `{"status":"s"}`, TypeError: `{"code":"C","message":"sealed"}`, TypeCancel: `{}`}
 	f.Fuzz(func(t *testing.T, plaintext []byte, kind byte, text string) {
-		typ := Types()[int(kind)%(len(Types())-1)] // MANIFEST is the last
+		typ := Types()[int(kind)%(len(Types())-1)] // all types except MANIFEST, which is the last
 		clear := clears[typ]
 		if clear == "" {
 			clear = `{"request_id":"r"}`
@@ -57,7 +57,7 @@ func checkOpened(t *testing.T, opened *Envelope, clear string, plaintext []byte)
 	}
 	got, want := map[string]any{}, map[string]any{}
 	err = json.Unmarshal(opened.Payload, &got)
-	for _, part := range [][]byte{[]byte(clear), plaintext} { // the sealed message of an ERROR comes last
+	for _, part := range [][]byte{[]byte(clear), plaintext} { // the sealed message of an ERROR replaces the clear one
 		if err == nil {
 			err = json.Unmarshal(part, &want)
 		}
@@ -72,10 +72,10 @@ func checkOpened(t *testing.T, opened *Envelope, clear string, plaintext []byte)
 	}
 	for _, name := range clearMembers(opened.Type) {
 		if member([]byte(clear), name) == nil && member(opened.Payload, name) != nil {
-			t.Errorf("%q brings a %s that was not to be seen", plaintext, name)
+			t.Errorf("%q adds a %s, which must never be sealed", plaintext, name)
 		}
 	}
 	if depth(opened.Payload) > MaxDepth {
-		t.Errorf("%q opens too deep", plaintext)
+		t.Errorf("%q opens as a payload that is nested too deep", plaintext)
 	}
 }

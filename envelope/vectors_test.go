@@ -19,7 +19,7 @@ import (
 	"github.com/agora-relay/agora/testvectors"
 )
 
-// accept does with a body what a relay does before it asks its store: parse, look at the clock, verify.
+// accept checks a body as a relay does before it uses its store: it parses the body, checks the time and verifies it.
 func accept(body []byte, now time.Time) (*envelope.Envelope, error) {
 	e, err := envelope.Parse(body, 0)
 	if err != nil {
@@ -31,10 +31,10 @@ func accept(body []byte, now time.Time) (*envelope.Envelope, error) {
 	return e, e.Verify()
 }
 
-// What the vectors leave to policy, and what this project's is (PROTOCOL §1).
+// policy has the results for vectors that leave the verdict to the implementation (PROTOCOL §1).
 var policy = map[string]envelope.Code{"casefold_type": rejected, "deep_5000": rejected, "ttl_300_0": ok}
 
-// refusals says with which codes a vector of a class may be refused.
+// refusals returns the codes with which a vector of a class may be refused.
 func refusals(class, name string) []envelope.Code {
 	is := func(prefix string) bool { return strings.HasPrefix(name, prefix) }
 	switch class {
@@ -61,7 +61,7 @@ func refusals(class, name string) []envelope.Code {
 	return nil
 }
 
-// sigMember finds a signature in canonical text, where other members always follow it.
+// sigMember matches the signature in canonical text. Other members always follow it.
 var sigMember = regexp.MustCompile(`"sig":"[A-Za-z0-9_-]{86}",`)
 
 func TestPublicEnvelopes(t *testing.T) {
@@ -70,7 +70,7 @@ func TestPublicEnvelopes(t *testing.T) {
 		Name, Class, Expect, Why string
 		Now                      time.Time
 		Body                     []byte   `json:"body_b64"`
-		Unsigned                 hexBytes `json:"canonical_hex"` // what was signed
+		Unsigned                 hexBytes `json:"canonical_hex"` // the signed bytes
 	}](t, "envelope/verify_vectors.json", "vectors") {
 		e, err := accept(v.Body, v.Now)
 		code := codeOf(t, err)
@@ -78,7 +78,7 @@ func TestPublicEnvelopes(t *testing.T) {
 		case "accept":
 			accepted++
 			if err != nil {
-				t.Errorf("%s (%s): %v; want it accepted", v.Name, v.Why, err)
+				t.Errorf("%s (%s): %v; want no error", v.Name, v.Why, err)
 			} else if unsigned := sigMember.ReplaceAll(e.Canonical(), nil); !bytes.Equal(unsigned, v.Unsigned) {
 				t.Errorf("%s: the canonical form is %s without sig, want %s", v.Name, unsigned, v.Unsigned)
 			}
@@ -88,18 +88,18 @@ func TestPublicEnvelopes(t *testing.T) {
 			}
 		case "policy":
 			if want, decided := policy[v.Name]; decided && code != want {
-				t.Errorf("%s (%s): %v; we want %q", v.Name, v.Why, err, want)
+				t.Errorf("%s (%s): %v; our policy is %q", v.Name, v.Why, err, want)
 			}
 		default:
 			t.Errorf("%s expects %q", v.Name, v.Expect)
 		}
 	}
 	if accepted == 0 {
-		t.Error("no vector is to be accepted")
+		t.Error("the file has no vector that must be accepted")
 	}
 }
 
-// relayVerifies asks of a key, a message and a signature what Envelope.Verify asks of an envelope's.
+// relayVerifies verifies a signature in the same way as Envelope.Verify.
 func relayVerifies(key, message, sig []byte) bool {
 	v, err := didkey.ParseVerifier("did:key:z" + base58.Encode(append([]byte{0xed, 0x01}, key...)))
 	return err == nil && v.Verify(message, sig)
@@ -128,24 +128,24 @@ func TestPublicWycheproof(t *testing.T) {
 		for _, v := range group.Tests {
 			tests++
 			if got := relayVerifies(group.PublicKey.PK, v.Msg, v.Sig); got != (v.Result == "valid") {
-				t.Errorf("%d (%s): %v, want %s", v.TcID, v.Comment, got, v.Result)
+				t.Errorf("test %d (%s): verified %v, want %s", v.TcID, v.Comment, got, v.Result)
 			}
 		}
 	}
 	if tests == 0 {
-		t.Error("the groups hold no tests")
+		t.Error("the test groups are empty")
 	}
 }
 
-// The edge cases about which Ed25519 verifiers disagree: ours accepts what the standard library does, less the keys
-// of small order and those not encoded canonically.
+// TestPublicEd25519Policy checks the edge cases about which Ed25519 verifiers disagree. We accept what the standard
+// library accepts, except keys of small order and keys that are not encoded canonically.
 func TestPublicEd25519Policy(t *testing.T) {
 	verdicts := map[bool]int{}
 	check := func(name string, key, message, sig []byte, stdlib bool, policy string) {
 		got := relayVerifies(key, message, sig)
 		verdicts[got]++
 		if got != (policy == "accept") || ed25519.Verify(key, message, sig) != stdlib {
-			t.Errorf("%s: %v, want %s; the standard library should say %v", name, got, policy, stdlib)
+			t.Errorf("%s: %v, want %s; want %v from the standard library", name, got, policy, stdlib)
 		}
 	}
 	for _, v := range testvectors.PublicList[struct {
@@ -168,7 +168,7 @@ func TestPublicEd25519Policy(t *testing.T) {
 		check(strings.Join(v.Flags, " "), v.Key, []byte(v.Msg), v.Sig, v.Stdlib, v.Policy)
 	}
 	if verdicts[true] == 0 || verdicts[false] == 0 {
-		t.Errorf("only one verdict: %v", verdicts)
+		t.Errorf("the cases have only one verdict: %v", verdicts)
 	}
 }
 
@@ -176,7 +176,8 @@ func TestPublicEd25519Signatures(t *testing.T) {
 	type vector struct{ Priv, Seed, Pub, Msg, Sig hexBytes }
 	for _, v := range slices.Concat(testvectors.PublicList[vector](t, "ed25519/rfc8032.json", ""),
 		testvectors.PublicList[vector](t, "ed25519/sign_input_128.json", "")) {
-		key, err := didkey.FromSeed(append(v.Priv, v.Seed...)) // each file has its own name for it
+		// The two files have the seed under different names, so one of Priv and Seed is empty.
+		key, err := didkey.FromSeed(append(v.Priv, v.Seed...))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -185,7 +186,7 @@ func TestPublicEd25519Signatures(t *testing.T) {
 			t.Errorf("%x: signature %x, %v; want %x", v.Pub, sig, err, v.Sig)
 		}
 		if !relayVerifies(v.Pub, v.Msg, v.Sig) || relayVerifies(v.Pub, append(v.Msg, 0), v.Sig) {
-			t.Errorf("%x: verification is wrong", v.Pub)
+			t.Errorf("%x: the good signature must verify, and must not verify for another message", v.Pub)
 		}
 	}
 }

@@ -17,7 +17,7 @@ func TestVerify(t *testing.T) {
 	if err := parse(t, text).Verify(); err != nil {
 		t.Fatal(err)
 	}
-	// Neither spelling nor wrapping matters, only what is said.
+	// The spelling and the wrapper do not matter: the canonical form is the same.
 	for _, same := range []string{
 		" " + strings.ReplaceAll(text, `,"`, ",\n\t\""),
 		`{"envelope":` + text + `}`,
@@ -28,16 +28,16 @@ func TestVerify(t *testing.T) {
 	} {
 		e := parse(t, same)
 		if same == text || e.Verify() != nil || !bytes.Equal(e.Canonical(), parse(t, text).Canonical()) {
-			t.Errorf("%s: %v, canonical %s", same, e.Verify(), e.Canonical())
+			t.Errorf("%s: Verify: %v; canonical form %s", same, e.Verify(), e.Canonical())
 		}
 	}
 	for name, other := range map[string]string{
 		"a member changed":  strings.Replace(text, `"hop":0`, `"hop":1`, 1),
 		"a member added":    text[:len(text)-1] + `,"x":1}`,
-		"a member lost":     strings.Replace(text, `"hop":0,`, "", 1),
+		"a member removed":  strings.Replace(text, `"hop":0,`, "", 1),
 		"ts, same instant":  strings.Replace(text, `:00Z"`, `:00.0Z"`, 1),
-		"another's":         strings.Replace(text, string(testKey(t, 1).DID()), string(testKey(t, 2).DID()), 1),
-		"sig of the others": sign(t, body(t, "sig", "", "id", `"msg_2"`))[:95] + text[95:],
+		"another sender":    strings.Replace(text, string(testKey(t, 1).DID()), string(testKey(t, 2).DID()), 1),
+		"another signature": sign(t, body(t, "sig", "", "id", `"msg_2"`))[:95] + text[95:],
 	} {
 		if e := parse(t, other); codeOf(t, e.Verify()) != badSignature {
 			t.Errorf("%s: %v", name, e.Verify())
@@ -45,7 +45,7 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// A signed envelope may carry members whose names sort around "sig" and need escapes; the signature covers them.
+// TestVerifyWithOddMembers checks that the signature covers members whose names sort around "sig" or need escapes.
 func TestVerifyWithOddMembers(t *testing.T) {
 	for _, names := range [][]string{
 		{`\"`}, {`\\`}, {`\u0000`}, {`\n`}, {"é"}, {"\u2028"}, {"😀"}, {"<&>"}, {""}, {"zz"}, {"si"}, {"sigh"}, {`sig\"`}, {`\"sig`},
@@ -78,7 +78,7 @@ func TestSignatureSpellings(t *testing.T) {
 		"hex":               hex.EncodeToString(raw),
 		"base58":            base58.Encode(raw),
 		"line break":        sig[:40] + `\n` + sig[40:],
-		"CR LF for two":     sig[:40] + `\r\n` + sig[42:],
+		"CR LF as padding":  sig[:40] + `\r\n` + sig[42:],
 		"line breaks in 86": sig[:82] + `\n\n\n\n`,
 		"trailing break":    sig + `\n`,
 		"leading space":     " " + sig,
@@ -92,7 +92,7 @@ func TestSignatureSpellings(t *testing.T) {
 		"zero":              strings.Repeat("A", 86),
 		"non-ASCII":         sig[:84] + "é",
 	}
-	for bits := 1; bits < 16; bits++ { // the last character holds 2 bits of the signature and 4 spare ones
+	for bits := 1; bits < 16; bits++ { // the last character holds 2 bits of the signature and 4 spare bits
 		spellings["spare bits "+alphabet[last+bits:][:1]] = sig[:85] + alphabet[last+bits:][:1]
 	}
 	for name, spelling := range spellings {
@@ -107,7 +107,8 @@ func TestSignatureSpellings(t *testing.T) {
 	}
 }
 
-// S and S+L are the same number to a verifier that does not look; the standard library does.
+// TestSignatureIsNotMalleable checks that S+L is refused in place of S. Verifiers without a check, unlike the standard
+// library, accept both.
 func TestSignatureIsNotMalleable(t *testing.T) {
 	text := sign(t, body(t, "sig", ""))
 	sig := text[len(`{"sig":"`):][:86]
@@ -124,7 +125,8 @@ func TestSignatureIsNotMalleable(t *testing.T) {
 	}
 }
 
-// Parties are looked at before the signature, and a recipient as strictly as a sender.
+// TestVerifyParties checks that the identifiers of sender and recipient are checked before the signature, and both by
+// the same rules.
 func TestVerifyParties(t *testing.T) {
 	spell := func(raw []byte) string { return "did:key:z" + base58.Encode(append([]byte{0xed, 0x01}, raw...)) }
 	good := string(testKey(t, 1).DID())
@@ -144,7 +146,7 @@ func TestVerifyParties(t *testing.T) {
 			t.Errorf("recipient %s: %v", name, err)
 		}
 	}
-	// y = 2 belongs to no point: nobody can sign for it, and nobody can be addressed by it.
+	// There is no point with y = 2. So nobody can have this key, as a sender or as a recipient.
 	nobody := spell(append([]byte{2}, make([]byte, 31)...))
 	if err := parse(t, body(t, "sender", `{"id":"`+nobody+`"}`)).Verify(); codeOf(t, err) != badDID {
 		t.Errorf("a sender off the curve: %v", err)
@@ -154,7 +156,7 @@ func TestVerifyParties(t *testing.T) {
 	}
 }
 
-// The identity point verifies one constant signature for every message.
+// TestConstantSignature checks a key under which one constant signature verifies every message: the identity point.
 func TestConstantSignature(t *testing.T) {
 	identity := append([]byte{1}, make([]byte, 31)...)
 	sig := base64.RawURLEncoding.EncodeToString(append(identity, make([]byte, 32)...))
@@ -176,7 +178,7 @@ func TestEveryByteCounts(t *testing.T) {
 				err = e.Verify()
 			}
 			if codeOf(t, err) == "" {
-				t.Errorf("byte %d: %q for %q was accepted", i, changed[i], text[i])
+				t.Errorf("byte %d: a change to %q from %q was accepted", i, changed[i], text[i])
 			}
 		}
 	}

@@ -13,18 +13,32 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// baits are envelopes with an address wherever one may stand.
-func baits(t testing.TB, from didkey.Key, to didkey.DID, address string) (made []*envelope.Envelope) {
+// messagesWithURLs returns messages that have the address in every place where a message may contain one.
+func messagesWithURLs(t testing.TB, from didkey.Key, to didkey.DID, address string) (made []*envelope.Envelope) {
 	t.Helper()
 	host := "http://" + address
-	payload := map[string]any{"intent": "fetch", "url": host + "/a", "webhook": host + "/b", "callback_url": host + "/c",
-		"params": map[string]any{"$ref": host + "/d", "image": "//" + address + "/e", "@context": []string{host + "/f"}}}
+	payload := map[string]any{
+		"intent":       "fetch",
+		"url":          host + "/a",
+		"webhook":      host + "/b",
+		"callback_url": host + "/c",
+		"params": map[string]any{
+			"$ref":     host + "/d",
+			"image":    "//" + address + "/e",
+			"@context": []string{host + "/f"},
+		},
+	}
 	for _, draft := range []map[string]any{
-		{"type": "REQUEST", "recipient": map[string]any{"id": to, "url": host + "/recipient"}, "thread": map[string]any{"id": "bait"},
-			"payload": payload, "meta": map[string]any{"ttl": 3600, "webhook": host + "/meta", "reply_to": host, "trace": host}},
-		{"type": "REQUEST", "payload": map[string]any{"request_id": "bait-2", "intent": host}, "webhook": host + "/top"},
-		{"type": "MANIFEST", "payload": map[string]any{"id": "m", "name": host, "privacy_policy": host + "/privacy", "endpoint": host, "webhook": host,
-			"intents": []map[string]any{{"id": "fetch", "input_schema": map[string]any{"$schema": host + "/s", "$ref": host + "/r"}}}}},
+		{"type": "REQUEST", "recipient": map[string]any{"id": to, "url": host + "/recipient"},
+			"thread":  map[string]any{"id": "bait"},
+			"payload": payload,
+			"meta":    map[string]any{"ttl": 3600, "webhook": host + "/meta", "reply_to": host, "trace": host}},
+		{"type": "REQUEST", "payload": map[string]any{"request_id": "bait-2", "intent": host},
+			"webhook": host + "/top"},
+		{"type": "MANIFEST", "payload": map[string]any{"id": "m", "name": host, "privacy_policy": host + "/privacy",
+			"endpoint": host, "webhook": host,
+			"intents": []map[string]any{{"id": "fetch",
+				"input_schema": map[string]any{"$schema": host + "/s", "$ref": host + "/r"}}}}},
 	} {
 		draft["sender"] = map[string]any{"id": from.DID(), "name": host, "url": host + "/sender"}
 		text, err := json.Marshal(draft)
@@ -36,15 +50,17 @@ func baits(t testing.TB, from didkey.Key, to didkey.DID, address string) (made [
 	return made
 }
 
-// swallow has a relay take the baits, serve them in every way it can, and end.
-func swallow(t testing.TB, relay *server, address string) {
+// postAndReadAll posts such messages, reads them in all ways that the relay offers, and stops the relay.
+func postAndReadAll(t testing.TB, relay *server, address string) {
 	t.Helper()
 	keys := newKeys(t, 2)
-	for _, e := range baits(t, keys[0], keys[1].DID(), address) {
-		relay.mustTake(e)
+	for _, e := range messagesWithURLs(t, keys[0], keys[1].DID(), address) {
+		relay.mustAccept(e)
 	}
-	for _, path := range []string{"/events?cursor=0&timeout=0", "/events?timeout=0&since=2020-01-01T00:00:00Z", "/threads/bait", "/agents?intent=fetch",
-		"/agents?q=" + url.QueryEscape("http://"+address), "/agents/" + string(keys[0].DID()), "/.well-known/agora.json"} {
+	for _, path := range []string{"/events?cursor=0&timeout=0", "/events?timeout=0&since=2020-01-01T00:00:00Z",
+		"/threads/bait", "/agents?intent=fetch",
+		"/agents?q=" + url.QueryEscape("http://"+address), "/agents/" + string(keys[0].DID()),
+		"/.well-known/agora.json"} {
 		if a := relay.ask(http.MethodGet, path, nil); !a.OK {
 			t.Errorf("%s: %s", path, a)
 		}
@@ -53,11 +69,11 @@ func swallow(t testing.TB, relay *server, address string) {
 		t.Errorf("/seed: %s", a)
 	}
 	if code := relay.stop(); code != 0 {
-		t.Errorf("the relay ended with code %d", code)
+		t.Errorf("the relay ended with exit code %d", code)
 	}
 }
 
-// The relay asks nobody for anything: addresses in messages are data (THREATS T23).
+// TestNoRequestGoesOut tests that the relay does not connect to an address in a message (SECURITY.md T23).
 func TestNoRequestGoesOut(t *testing.T) {
 	canary, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
@@ -68,18 +84,18 @@ func TestNoRequestGoesOut(t *testing.T) {
 		for {
 			c, err := canary.Accept()
 			if err != nil {
-				return // closed below
+				return // the listener was closed below
 			}
 			visits.Add(1)
-			_ = c.Close() // it should not have come
+			_ = c.Close() // the connection should not exist
 		}
 	}()
-	relay := newServer(t, patient...)
+	relay := newServer(t, longTimeouts...)
 	relay.start()
-	swallow(t, relay, canary.Addr().String())
+	postAndReadAll(t, relay, canary.Addr().String())
 	must(t, canary.Close())
 	<-ended
 	if n := visits.Load(); n > 0 {
-		t.Errorf("the relay has visited an address from a message %d times", n)
+		t.Errorf("the relay has connected to an address from a message %d times", n)
 	}
 }

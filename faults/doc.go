@@ -1,9 +1,10 @@
-// Package faults holds no code: its tests start the relay's own binary, harm it, and look from outside, over HTTP, at
-// what it still keeps of its promises (PROTOCOL §5, §7). They kill it, fill its disk, fail its system calls, crowd it
-// with readers and cut its connections.
+// Package faults contains only tests. They start the relay's own program, cause faults, and check over HTTP that the
+// relay still keeps its promises (PROTOCOL §5, §7). The tests kill the relay, fill its disk, make its system calls
+// fail, start very many readers, and cut its connections.
 //
-// The rule: a 200 is a promise. What a test got one for it looks for afterwards; nothing else of the relay is believed.
+// An answer with status 200 is a promise. The tests check for each message with such an answer whether it is stored and
+// delivered. They do not rely on other statements of the relay.
 //
-// make test runs what needs nothing but Go. Tests that need strace, or the right to mount, have the build tag faults
-// and are run by make faults, on Linux; where these are missing they fail, they do not skip.
+// make test runs the tests that need only Go. The tests that need strace, or the right to mount file systems, have the
+// build tag faults. make faults runs them on Linux. They fail, and are not skipped, if strace or that right is missing.
 package faults

@@ -7,14 +7,15 @@ import (
 	"testing"
 )
 
-// A 200 comes after the fsync of what it acknowledges (PROTOCOL §5; THREATS T3). Killing cannot show this, as the kernel
-// keeps what was written; the order of the system calls does.
+// TestFsync tests that the relay answers 200 after the fsync of the message (PROTOCOL §5; SECURITY.md T3). Killing the
+// relay cannot show this, because the kernel keeps what was written. The order of the system calls shows it.
 func TestFsync(t *testing.T) {
 	for name, posters := range map[string]int{"one poster": 1, "sixteen posters": 16} {
 		t.Run(name, func(t *testing.T) {
-			relay := newServer(t, patient...)
+			relay := newServer(t, longTimeouts...)
 			relay.start()
-			// Strings as long as a frame of the log, which holds a page, so that a message can be found in it by its id.
+			// strace must print whole frames of the write-ahead log, so that a message can be found by its id. A frame
+			// contains a page of the database.
 			tr := trace(t, relay, "-s", "5000", "-e", "trace=write,pwrite64,fsync,fdatasync")
 			taken, refused := tracedLoad(t, relay, posters, 96/posters)
 			all := tr.detach()
@@ -26,48 +27,56 @@ func TestFsync(t *testing.T) {
 				all.checkAcknowledged(t, a.ID)
 			}
 			for _, c := range all {
-				if c.on("agora.db-wal", "fsync", "fdatasync") {
+				if c.isOn("agora.db-wal", "fsync", "fdatasync") {
 					syncs++
 				}
 			}
 			if posters == 1 && syncs < len(taken) {
-				t.Errorf("%d messages, one after the other, were acknowledged after %d fsyncs", len(taken), syncs)
+				t.Errorf("%d messages that were posted one after the other were acknowledged with only %d fsyncs",
+					len(taken), syncs)
 			}
 			t.Logf("%d acknowledged, %d fsyncs of the write-ahead log", len(taken), syncs)
 		})
 	}
 }
 
-// checkAcknowledged checks that the log was fsynced, wholly between the message being written there and its 200.
+// checkAcknowledged checks that an fsync of the write-ahead log began after the message was written there, and ended
+// before the message was answered with 200.
 func (all calls) checkAcknowledged(t *testing.T, id string) {
 	t.Helper()
 	var written, synced, answered *call
 	for _, c := range all {
 		switch {
-		case written == nil && c.on("agora.db-wal", "pwrite64") && strings.Contains(c.text, id):
+		case written == nil && c.isOn("agora.db-wal", "pwrite64") && strings.Contains(c.text, id):
 			written = c
-		case answered == nil && c.name == "write" && strings.Contains(c.text, "HTTP/1.1 200 ") && strings.Contains(c.text, `\"id\":\"`+id):
+		case answered == nil && c.name == "write" && strings.Contains(c.text, "HTTP/1.1 200 ") &&
+			strings.Contains(c.text, `\"id\":\"`+id):
 			answered = c
 		}
 	}
 	if written == nil || answered == nil {
-		t.Errorf("%s: written to the log: %t, answered: %t", id, written != nil, answered != nil)
+		t.Errorf("message %s: written to the write-ahead log: %t, answered with 200: %t", id, written != nil,
+			answered != nil)
 		return
 	}
-	// A commit ends with its last frame; the fsync that counts begins after all frames that came without a pause.
+	// A commit ends with its last frame. The right fsync begins after all frames that were written without an fsync
+	// between.
 	last := written
 	for _, c := range all {
 		if c.enter < written.leave || c.enter > answered.enter {
 			continue
 		}
-		if c.on("agora.db-wal", "pwrite64") && synced == nil {
+		if c.isOn("agora.db-wal", "pwrite64") && synced == nil {
 			last = c
 		}
-		if c.on("agora.db-wal", "fsync", "fdatasync") && synced == nil && c.enter > last.leave && c.leave > 0 && c.leave < answered.enter && !c.failed {
+		if c.isOn("agora.db-wal", "fsync", "fdatasync") && synced == nil && c.enter > last.leave && c.leave > 0 &&
+			c.leave < answered.enter &&
+			!c.failed {
 			synced = c
 		}
 	}
 	if synced == nil {
-		t.Errorf("%s was written at line %d of the trace and acknowledged at line %d, without an fsync between", id, written.enter, answered.enter)
+		t.Errorf("message %s was written at line %d of the trace and acknowledged at line %d, without an fsync between",
+			id, written.enter, answered.enter)
 	}
 }

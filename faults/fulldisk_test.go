@@ -15,88 +15,94 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// smallDisk mounts a file system of so many megabytes in memory, until the test ends.
+// smallDisk mounts a file system of this size in memory, until the test ends.
 func smallDisk(t *testing.T, megabytes int) (folder string) {
 	t.Helper()
 	folder = t.TempDir()
 	if err := syscall.Mount("tmpfs", folder, "tmpfs", 0, fmt.Sprintf("mode=0700,size=%dm", megabytes)); err != nil {
-		t.Fatalf("these tests need the right to mount: %v", err)
+		t.Fatalf("this test needs the right to mount file systems; run it as root: %v", err)
 	}
 	t.Cleanup(func() { must(t, syscall.Unmount(folder, syscall.MNT_DETACH)) })
 	return folder
 }
 
 const (
-	fillSize    = 8 << 10          // bytes of a message that fills
-	mostFill    = 4000             // messages, more than any of the disks here holds
-	recoverTime = 30 * time.Second // from the moment there is room
-	shortTTL    = 8 * time.Second  // of what fills, where time is to make the room
+	fillSize        = 8 << 10          // bytes of a message that fills the disk
+	maxFillMessages = 4000             // more messages than fit on the disks of this test
+	recoveryTimeout = 30 * time.Second // from the moment when space is free again
+	shortTTL        = 8 * time.Second  // ttl of messages whose expiry frees space
 )
 
-// A full disk is a refusal that may pass, never a loss: reads go on, what was acknowledged stays, and the relay takes in
-// again by itself once there is room (THREATS T12).
+// TestFullDisk tests that a relay with a full disk refuses posts with a retryable error and loses nothing. Reads must
+// work, and acknowledged messages must stay. When space is free again, the relay must accept posts without a restart
+// (SECURITY.md T12).
 func TestFullDisk(t *testing.T) {
 	for _, megabytes := range []int{4, 8} {
-		t.Run(fmt.Sprintf("%d MB, messages expire", megabytes), func(t *testing.T) { fillAndRecover(t, megabytes, expiry) })
-		t.Run(fmt.Sprintf("%d MB, others fill it and messages expire", megabytes), func(t *testing.T) { fillAndRecover(t, megabytes, crowdedOut) })
-		t.Run(fmt.Sprintf("%d MB, the operator makes room", megabytes), func(t *testing.T) { fillAndRecover(t, megabytes, operator) })
+		t.Run(fmt.Sprintf("%d MB, messages expire", megabytes),
+			func(t *testing.T) { fillAndRecover(t, megabytes, expiry) })
+		t.Run(fmt.Sprintf("%d MB, another file fills it and messages expire", megabytes),
+			func(t *testing.T) { fillAndRecover(t, megabytes, othersFill) })
+		t.Run(fmt.Sprintf("%d MB, the operator frees space", megabytes),
+			func(t *testing.T) { fillAndRecover(t, megabytes, operator) })
 	}
 }
 
-// room says how the disk gets filled and how it gets room.
-type room struct {
-	ttl     time.Duration // of the messages
-	before  int           // messages that are there before another's file takes all the rest of the disk; 0: it does not
-	removed bool          // another's file takes a quarter of the disk, and is removed
+// scenario describes how the disk becomes full and how space becomes free again.
+type scenario struct {
+	ttl             time.Duration // of the messages that fill the disk
+	messagesBefore  int           // posted before another file fills the rest of the disk; 0: no such file
+	operatorRemoves bool          // another file takes a quarter of the disk and is removed later
 }
 
 var (
-	expiry     = room{ttl: shortTTL}
-	crowdedOut = room{ttl: shortTTL, before: 60}
-	operator   = room{ttl: time.Hour, removed: true}
+	expiry     = scenario{ttl: shortTTL}
+	othersFill = scenario{ttl: shortTTL, messagesBefore: 60}
+	operator   = scenario{ttl: time.Hour, operatorRemoves: true}
 )
 
-func fillAndRecover(t *testing.T, megabytes int, by room) {
+func fillAndRecover(t *testing.T, megabytes int, scenario scenario) {
 	disk := smallDisk(t, megabytes)
-	relay := serverOn(t, filepath.Join(disk, "data"), patient...)
+	relay := serverOn(t, filepath.Join(disk, "data"), longTimeouts...)
 	relay.start()
-	// Long-lived messages from before the disk is full; they are still there at the end.
+	// Messages with a long ttl, posted before the disk is full. They must still be stored at the end.
 	keys := newKeys(t, 2)
 	kept := map[string]bool{}
 	for range 10 {
-		kept[relay.mustTake(request(t, keys[0], keys[1].DID(), time.Hour, 500)).ID] = true
+		kept[relay.mustAccept(request(t, keys[0], keys[1].DID(), time.Hour, 500)).ID] = true
 	}
 	filler := filepath.Join(disk, "filler")
 	switch {
-	case by.removed:
+	case scenario.operatorRemoves:
 		must(t, os.WriteFile(filler, make([]byte, megabytes<<20/4), 0o600))
-	case by.before > 0:
-		if refusal, n := fill(t, relay, by, kept, by.before); n < by.before {
-			t.Fatalf("full after %d messages: %s", n, refusal)
+	case scenario.messagesBefore > 0:
+		if refusal, n := fill(t, relay, scenario, kept, scenario.messagesBefore); n < scenario.messagesBefore {
+			t.Fatalf("the disk is full after %d messages: %s", n, refusal)
 		}
 		if err := os.WriteFile(filler, make([]byte, megabytes<<20), 0o600); !errors.Is(err, syscall.ENOSPC) {
 			t.Fatalf("the disk is not full: %v", err)
 		}
 	}
-	last, taken := fill(t, relay, by, kept, mostFill)
-	if taken == mostFill {
-		t.Fatalf("%d messages of %d bytes were taken, and the disk is not full", mostFill, fillSize)
+	last, taken := fill(t, relay, scenario, kept, maxFillMessages)
+	if taken == maxFillMessages {
+		t.Fatalf("the disk is not full after %d messages of %d bytes", maxFillMessages, fillSize)
 	}
-	t.Logf("full after %d messages: %s", taken, last)
+	t.Logf("the disk is full after %d messages: %s", taken, last)
 	if last.Error != envelope.CodeUnavailable || last.retryAfter == "" || !last.Retryable {
-		t.Errorf("a full disk is told as %s, Retry-After %q, retryable=%t", last, last.retryAfter, last.Retryable)
+		t.Errorf("with a full disk a post is answered with %s, Retry-After %q, retryable=%t", last, last.retryAfter,
+			last.Retryable)
 	}
-	for _, path := range []string{"/events?cursor=0&timeout=0", "/events?timeout=0&since=2020-01-01T00:00:00Z", "/agents", "/.well-known/agora.json",
+	for _, path := range []string{"/events?cursor=0&timeout=0", "/events?timeout=0&since=2020-01-01T00:00:00Z",
+		"/agents", "/.well-known/agora.json",
 		"/events?timeout=0.1&cursor=0&recipient=" + string(keys[0].DID())} {
 		if a := relay.ask(http.MethodGet, path, nil); !a.OK {
-			t.Errorf("with a full disk %s is answered %s", path, a)
+			t.Errorf("with a full disk, GET %s is answered with %s", path, a)
 		}
 	}
 	checkKept(t, relay, kept)
-	if by.removed {
+	if scenario.operatorRemoves {
 		must(t, os.Remove(filler))
 	}
-	within(t, recoverTime, "messages are taken in again", func() bool {
+	within(t, recoveryTimeout, "the relay accepts messages again", func() bool {
 		e := request(t, keys[0], keys[1].DID(), time.Hour, 500)
 		a := relay.ask(http.MethodPost, "/events", e.Canonical())
 		if a.OK {
@@ -108,39 +114,39 @@ func fillAndRecover(t *testing.T, megabytes int, by room) {
 	relay.kill()
 	relay.start()
 	checkKept(t, relay, kept)
-	kept[relay.mustTake(request(t, keys[0], keys[1].DID(), time.Hour, 500)).ID] = true
+	kept[relay.mustAccept(request(t, keys[0], keys[1].DID(), time.Hour, 500)).ID] = true
 	checkKept(t, relay, kept)
 }
 
-// fill posts until the relay refuses, and returns the refusal, or until it has posted most. What lives long it adds to
-// kept.
-func fill(t *testing.T, relay *server, by room, kept map[string]bool, most int) (refusal answer, taken int) {
+// fill posts messages until the relay refuses one, or until it has posted limit messages. It returns the refusal and
+// the number of accepted messages. It adds messages with a long ttl to kept.
+func fill(t *testing.T, relay *server, scenario scenario, kept map[string]bool, limit int) (refusal answer, taken int) {
 	t.Helper()
 	from, to := newKey(t), newKey(t).DID()
-	for n := range most {
-		e := request(t, from, to, by.ttl, fillSize)
+	for n := range limit {
+		e := request(t, from, to, scenario.ttl, fillSize)
 		a := relay.ask(http.MethodPost, "/events", e.Canonical())
 		if !a.OK {
 			return a, n
 		}
-		if by.ttl >= time.Hour {
+		if scenario.ttl >= time.Hour {
 			kept[e.ID] = true
 		}
 	}
-	return answer{}, most
+	return answer{}, limit
 }
 
-// checkKept checks that all of these are stored, once.
+// checkKept checks that each of these messages is stored once.
 func checkKept(t *testing.T, relay *server, kept map[string]bool) {
 	t.Helper()
-	there := map[string]int{}
+	counts := map[string]int{}
 	events, _ := relay.stored("0")
 	for _, e := range events {
-		there[e.ID]++
+		counts[e.ID]++
 	}
 	for id := range kept {
-		if there[id] != 1 {
-			t.Errorf("%s was acknowledged and is there %d times", id, there[id])
+		if counts[id] != 1 {
+			t.Errorf("message %s was acknowledged and is stored %d times", id, counts[id])
 		}
 	}
 }

@@ -15,66 +15,74 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// load is agents in conversation, and readers, all of whom live through the relay's deaths. It tells an oracle what
-// happens.
+// load runs workers that hold conversations, and readers. They continue when the relay is killed and started again.
+// They report each message and each answer to an oracle.
 type load struct {
-	t      testing.TB
-	relay  *server
-	oracle *oracle
-	keys   []didkey.Key
-	from   string // the cursor where the readers begin
-	born   time.Time
+	t       testing.TB
+	relay   *server
+	oracle  *oracle
+	keys    []didkey.Key
+	from    string // the cursor at which the readers begin
+	started time.Time
 
-	talk, listen sync.WaitGroup
-	silence      context.CancelFunc // ends the talk
-	quiet        chan struct{}      // closed when the talk has ended: the readers end when they have caught up
+	workers, readers sync.WaitGroup
+	stopWorkers      context.CancelFunc // ends the workers
+	workersDone      chan struct{}      // closed when all workers have ended; readers then read to the end and stop
 
-	mu       sync.Mutex
-	threads  []*envelope.Envelope // the REQUESTs of long life
-	accounts []*account
+	mu         sync.Mutex
+	threads    []*envelope.Envelope // the REQUESTs with a long ttl
+	readerLogs []*readerLog
 }
 
 const longTTL = 12 * time.Hour
 
 func startLoad(t testing.TB, relay *server, r *rand.Rand, workers int, from string) *load {
-	l := &load{t: t, relay: relay, oracle: newOracle(t), keys: newKeys(t, workers), from: from, born: time.Now(), quiet: make(chan struct{})}
-	ctx, silence := context.WithCancel(t.Context())
-	l.silence = silence
-	for i := range workers {
-		own := rand.New(rand.NewPCG(r.Uint64(), 0))
-		l.talk.Go(func() { (&worker{load: l, n: i, random: own}).run(ctx) })
+	l := &load{
+		t:           t,
+		relay:       relay,
+		oracle:      newOracle(t),
+		keys:        newKeys(t, workers),
+		from:        from,
+		started:     time.Now(),
+		workersDone: make(chan struct{}),
 	}
-	l.readCursor("a reader of everything, 1000 at a time", "", 1000)
-	l.readCursor("a reader of everything, 7 at a time", "", 7)
+	ctx, cancel := context.WithCancel(t.Context())
+	l.stopWorkers = cancel
+	for i := range workers {
+		random := rand.New(rand.NewPCG(r.Uint64(), 0))
+		l.workers.Go(func() { (&worker{load: l, n: i, random: random}).run(ctx) })
+	}
+	l.readCursor("a reader of all events with limit 1000", "", 1000)
+	l.readCursor("a reader of all events with limit 7", "", 7)
 	l.readCursor("a reader of one inbox", l.keys[0].DID(), 100)
-	l.readSince("a since reader", l.keys[1].DID(), 100)
-	l.readSince("a since reader of small pages", l.keys[2].DID(), 3)
+	l.readSince("a reader with since", l.keys[1].DID(), 100)
+	l.readSince("a reader with since and limit 3", l.keys[2].DID(), 3)
 	return l
 }
 
-// end lets the conversations end where they are and the readers come to the end, and compares their accounts. The relay
-// must be up.
+// end ends the workers, waits until the readers have read to the end, and checks what they received. The relay must be
+// running.
 func (l *load) end() {
 	l.t.Helper()
-	l.silence()
-	l.talk.Wait()
-	close(l.quiet)
-	l.listen.Wait()
-	for _, a := range l.accounts {
+	l.stopWorkers()
+	l.workers.Wait()
+	close(l.workersDone)
+	l.readers.Wait()
+	for _, a := range l.readerLogs {
 		l.oracle.check(a)
 	}
 }
 
-func (l *load) ended() bool {
+func (l *load) workersEnded() bool {
 	select {
-	case <-l.quiet:
+	case <-l.workersDone:
 		return true
 	default:
 		return false
 	}
 }
 
-// worker holds conversations, one after the other, as the client and as its agents.
+// worker holds one conversation after the other. It acts as the client and as the agents.
 type worker struct {
 	*load
 	n      int
@@ -87,11 +95,14 @@ func (w *worker) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		switch w.random.IntN(6) {
 		case 0:
-			w.say(ctx, w.sign(w.key(0), envelope.Draft{TTL: time.Duration(1+w.random.IntN(2)) * time.Second, Payload: envelope.Request{Intent: "now"}}))
+			w.postUntilAnswered(ctx, w.sign(w.key(0), envelope.Draft{
+				TTL: time.Duration(1+w.random.IntN(2)) * time.Second, Payload: envelope.Request{Intent: "now"}}))
 		case 1:
-			w.say(ctx, w.sign(w.key(0), envelope.Draft{TTL: longTTL, Payload: envelope.Manifest{ID: "m", Name: "n", Intents: []envelope.Intent{{ID: "echo"}}}}))
+			w.postUntilAnswered(ctx, w.sign(w.key(0), envelope.Draft{
+				TTL:     longTTL,
+				Payload: envelope.Manifest{ID: "m", Name: "n", Intents: []envelope.Intent{{ID: "echo"}}}}))
 		case 2:
-			w.race(ctx)
+			w.raceAccepts(ctx)
 		default:
 			w.converse(ctx)
 		}
@@ -101,15 +112,15 @@ func (w *worker) run(ctx context.Context) {
 func (w *worker) sign(by didkey.Key, d envelope.Draft) *envelope.Envelope {
 	e, err := d.Sign(by, time.Now())
 	if err != nil {
-		w.t.Errorf("signing: %v", err)
+		w.t.Errorf("cannot sign a message: %v", err)
 	}
 	return e
 }
 
-// say posts the same bytes until the relay gives a definite answer, or now and then gives up after a lost one. It
-// reports whether the message was taken, to the worker's knowledge.
-func (w *worker) say(ctx context.Context, e *envelope.Envelope) bool {
-	m := w.oracle.sending(e)
+// postUntilAnswered posts e until the relay accepts or refuses it. After a lost answer it sometimes gives up. It
+// reports whether the message was accepted, as far as the worker knows.
+func (w *worker) postUntilAnswered(ctx context.Context, e *envelope.Envelope) bool {
+	m := w.oracle.recordSent(e)
 	for {
 		relay, err := w.relay.address(ctx)
 		if err != nil {
@@ -120,43 +131,47 @@ func (w *worker) say(ctx context.Context, e *envelope.Envelope) bool {
 			if w.random.IntN(4) == 0 {
 				return false
 			}
-			continue // it was killed; its address is not given out until there is another
+			continue // the relay was killed; address waits until it runs again
 		}
-		w.oracle.answered(m, a)
+		w.oracle.recordAnswer(m, a)
 		if a.OK && w.random.IntN(5) == 0 {
-			continue // as if the answer had been lost
+			continue // retry as if the answer had been lost
 		}
 		return a.OK
 	}
 }
 
-// open posts a REQUEST whose thread will be looked at.
-func (w *worker) open(ctx context.Context, to didkey.DID) (*envelope.Envelope, bool) {
-	e := w.sign(w.key(0), envelope.Draft{Recipient: to, TTL: longTTL, Payload: envelope.Request{Intent: "echo", Title: "a title of some length, as people write them"}})
+// openThread posts a REQUEST whose thread is checked in the audit.
+func (w *worker) openThread(ctx context.Context, to didkey.DID) (*envelope.Envelope, bool) {
+	e := w.sign(w.key(0), envelope.Draft{Recipient: to, TTL: longTTL,
+		Payload: envelope.Request{Intent: "echo", Title: "a title of some length, like those of real requests"}})
 	w.mu.Lock()
 	w.threads = append(w.threads, e)
 	w.mu.Unlock()
-	return e, w.say(ctx, e)
+	return e, w.postUntilAnswered(ctx, e)
 }
 
-func (w *worker) reply(to *envelope.Envelope, by didkey.Key, recipient didkey.DID, p envelope.Payload) *envelope.Envelope {
+func (w *worker) reply(
+	to *envelope.Envelope, by didkey.Key, recipient didkey.DID, p envelope.Payload,
+) *envelope.Envelope {
 	return w.sign(by, envelope.Draft{Recipient: recipient, Thread: to.Thread, TTL: longTTL, Payload: p})
 }
 
 func (w *worker) converse(ctx context.Context) {
 	me, agent := w.key(0), w.key(1)
-	r, ok := w.open(ctx, agent.DID())
-	ok = ok && w.say(ctx, w.reply(r, agent, me.DID(), envelope.Offer{RequestID: r.RequestID}))
-	ok = ok && w.say(ctx, w.reply(r, me, agent.DID(), envelope.Accept{RequestID: r.RequestID}))
-	_ = ok && w.say(ctx, w.reply(r, agent, me.DID(), envelope.Result{RequestID: r.RequestID, Status: "success"}))
+	r, ok := w.openThread(ctx, agent.DID())
+	ok = ok && w.postUntilAnswered(ctx, w.reply(r, agent, me.DID(), envelope.Offer{RequestID: r.RequestID}))
+	ok = ok && w.postUntilAnswered(ctx, w.reply(r, me, agent.DID(), envelope.Accept{RequestID: r.RequestID}))
+	_ = ok && w.postUntilAnswered(ctx,
+		w.reply(r, agent, me.DID(), envelope.Result{RequestID: r.RequestID, Status: "success"}))
 }
 
-// race lets two ACCEPTs for two agents run against each other; of those that get an answer, one may be taken.
-func (w *worker) race(ctx context.Context) {
+// raceAccepts posts two ACCEPTs for two agents at the same time. At most one of them may be accepted.
+func (w *worker) raceAccepts(ctx context.Context) {
 	me := w.key(0)
-	r, ok := w.open(ctx, "")
+	r, ok := w.openThread(ctx, "")
 	for i := 1; ok && i <= 2; i++ {
-		ok = w.say(ctx, w.reply(r, w.key(i), me.DID(), envelope.Offer{RequestID: r.RequestID}))
+		ok = w.postUntilAnswered(ctx, w.reply(r, w.key(i), me.DID(), envelope.Offer{RequestID: r.RequestID}))
 	}
 	if !ok {
 		return
@@ -167,48 +182,49 @@ func (w *worker) race(ctx context.Context) {
 	for i := range accepts {
 		accepts[i] = w.reply(r, me, w.key(1+i).DID(), envelope.Accept{RequestID: r.RequestID})
 		racer := &worker{load: w.load, n: w.n, random: rand.New(rand.NewPCG(w.random.Uint64(), 0))}
-		both.Go(func() { taken[i] = racer.say(ctx, accepts[i]) })
+		both.Go(func() { taken[i] = racer.postUntilAnswered(ctx, accepts[i]) })
 	}
 	both.Wait()
-	w.oracle.raced(accepts)
+	w.oracle.checkRace(accepts)
 	for i := range taken {
 		if taken[i] {
-			w.say(ctx, w.reply(r, w.key(1+i), me.DID(), envelope.Result{RequestID: r.RequestID, Status: "success"}))
+			w.postUntilAnswered(ctx,
+				w.reply(r, w.key(1+i), me.DID(), envelope.Result{RequestID: r.RequestID, Status: "success"}))
 		}
 	}
 }
 
-// raced checks that not both of two ACCEPTs were taken, and that not both were refused.
-func (o *oracle) raced(accepts [2]*envelope.Envelope) {
+// checkRace checks that two concurrent ACCEPTs were not both accepted and not both refused.
+func (o *oracle) checkRace(accepts [2]*envelope.Envelope) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	a, b := o.sent[accepts[0].ID], o.sent[accepts[1].ID]
 	if !a.acked.IsZero() && !b.acked.IsZero() {
-		o.fail("both of two racing ACCEPTs were acknowledged, %s and %s", a.ID, b.ID)
+		o.fail("two concurrent ACCEPTs were both accepted: %s and %s", a.ID, b.ID)
 	}
 	if a.refused && b.refused {
-		o.fail("both of two racing ACCEPTs were refused, %s and %s", a.ID, b.ID)
+		o.fail("two concurrent ACCEPTs were both refused: %s and %s", a.ID, b.ID)
 	}
 }
 
-// read runs a reader in a goroutine: next makes the query of the poll, got takes its answer, and settled reports, once
-// the talk has ended, whether there is nothing more to come.
-func (l *load) read(a *account, next func() url.Values, got func(answer) (fresh bool)) {
-	l.accounts = append(l.accounts, a)
-	l.listen.Go(func() {
+// read runs a reader in a goroutine. next returns the query of the next poll. got handles the answer and reports
+// whether it had new events. When the workers have ended, the reader ends after two polls without new events.
+func (l *load) read(a *readerLog, next func() url.Values, got func(answer) (fresh bool)) {
+	l.readerLogs = append(l.readerLogs, a)
+	l.readers.Go(func() {
 		for idle := 0; idle < 2; {
-			q, last := next(), l.ended()
-			q.Set("timeout", "1.5") // beyond the second after which siblings of a bookmark are delivered
+			q, last := next(), l.workersEnded()
+			q.Set("timeout", "1.5") // more than the second for which the relay holds back events with equal timestamps
 			relay, err := l.relay.address(l.t.Context())
 			if err != nil {
 				return
 			}
 			answer, err := poll(l.t.Context(), relay, q)
 			if err != nil {
-				continue // the relay was killed; ask the next one the same
+				continue // the relay was killed; repeat the poll
 			}
 			if answer.status != http.StatusOK {
-				l.t.Errorf("%s was refused: %s", a.name, answer)
+				l.t.Errorf("the poll of %s was refused: %s", a.name, answer)
 				return
 			}
 			if got(answer) || !last {
@@ -220,8 +236,8 @@ func (l *load) read(a *account, next func() url.Values, got func(answer) (fresh 
 	})
 }
 
-// take adds an answer's events to a's account.
-func (l *load) take(a *account, events []json.RawMessage) (last *envelope.Envelope, fresh bool) {
+// record adds the events of an answer to the log of a reader. It returns the last event, and whether any event was new.
+func (l *load) record(a *readerLog, events []json.RawMessage) (last *envelope.Envelope, fresh bool) {
 	for _, text := range events {
 		last = parse(l.t, text)
 		if a.add(last.ID) {
@@ -231,7 +247,7 @@ func (l *load) take(a *account, events []json.RawMessage) (last *envelope.Envelo
 	return last, fresh
 }
 
-// inbox is the query of all that comes for recipient, or of everything.
+// inbox returns the query for the events of recipient, with broadcasts. For an empty recipient it selects all events.
 func inbox(recipient didkey.DID) url.Values {
 	if recipient == "" {
 		return url.Values{}
@@ -240,7 +256,7 @@ func inbox(recipient didkey.DID) url.Values {
 }
 
 func (l *load) readCursor(name string, recipient didkey.DID, limit int) {
-	a, cursor := newAccount(name, recipient, true), l.from
+	a, cursor := newReaderLog(name, recipient, true), l.from
 	l.read(a, func() url.Values {
 		q := inbox(recipient)
 		q.Set("cursor", cursor)
@@ -248,23 +264,23 @@ func (l *load) readCursor(name string, recipient didkey.DID, limit int) {
 		return q
 	}, func(page answer) bool {
 		cursor = page.Cursor
-		_, fresh := l.take(a, page.Events)
+		_, fresh := l.record(a, page.Events)
 		return fresh
 	})
 }
 
-// readSince is the protocol's own loop: since is the ts of the last event. It begins with an instant that is no event's,
-// as that would be a bookmark behind the events stored before it.
+// readSince starts a reader with the loop of the specification: since is the ts of the last event. The first since is
+// not the ts of any event, because such a since would be a bookmark and would skip the events stored before that event.
 func (l *load) readSince(name string, recipient didkey.DID, limit int) {
-	a := newAccount(name, recipient, false)
-	since := l.born.Truncate(time.Millisecond).Add(-time.Nanosecond).UTC().Format(time.RFC3339Nano)
+	a := newReaderLog(name, recipient, false)
+	since := l.started.Truncate(time.Millisecond).Add(-time.Nanosecond).UTC().Format(time.RFC3339Nano)
 	l.read(a, func() url.Values {
 		q := inbox(recipient)
 		q.Set("since", since)
 		q.Set("limit", strconv.Itoa(limit))
 		return q
 	}, func(page answer) bool {
-		last, fresh := l.take(a, page.Events)
+		last, fresh := l.record(a, page.Events)
 		if last != nil {
 			since = envelope.FormatTime(last.TS)
 		}

@@ -12,14 +12,17 @@ import (
 )
 
 var (
-	roundsFlag     = flag.Int("rounds", 0, "kills in TestKillLoop; 0: 50, fewer with -short or the race detector")
-	minutesFlag    = flag.Float64("minutes", 0, "how long TestKillLoop goes on, in steps of fifty rounds")
+	roundsFlag = flag.Int("rounds", 0,
+		"kills in TestKillLoop before each audit; 0: 50, or 5 with -short or the race detector")
+	minutesFlag = flag.Float64("minutes", 0,
+		"repeat TestKillLoop, with an audit each time, for at least this many minutes")
 	hoardEvents    = flag.Int("hoard-events", 15_000, "events in the database of TestReadersFromOneAddressDelayNoOther")
 	hoardManifests = flag.Int("hoard-manifests", 100, "manifests of 100 KB each in that database")
-	seedFlag       = flag.Uint64("seed", 0, "seed of the random numbers; 0: a new one each time, which is printed")
+	seedFlag       = flag.Uint64("seed", 0, "seed of the random numbers; 0: a new seed, which the test logs")
 )
 
-// binary is the program under test, built once for all tests and with the race detector if they have it.
+// binary is the path of the program under test. It is built once for all tests, with the race detector if the tests
+// have it.
 var binary string
 
 func TestMain(m *testing.M) {
@@ -42,18 +45,19 @@ func buildAndRun(m *testing.M) (code int, err error) {
 			err = failed
 		}
 	}()
-	binary = filepath.Join(folder, "agora.exe") // a name that every system runs
+	binary = filepath.Join(folder, "agora.exe") // a name that can be executed on every system
 	args := []string{"build", "-o", binary}
 	if raceDetector {
 		args = append(args, "-race")
 	}
-	if out, err := exec.Command("go", append(args, "github.com/agora-relay/agora/cmd/agora")...).CombinedOutput(); err != nil {
-		return 0, fmt.Errorf("building the relay: %w\n%s", err, out)
+	args = append(args, "github.com/agora-relay/agora/cmd/agora")
+	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
+		return 0, fmt.Errorf("cannot build the relay: %w\n%s", err, out)
 	}
 	return m.Run(), nil
 }
 
-// scaled returns n, or a tenth of it where time or memory is short.
+// scaled returns n. With -short or the race detector it returns a tenth of n, but at least 1.
 func scaled(n int) int {
 	if raceDetector || testing.Short() {
 		return max(n/10, 1)
@@ -61,7 +65,7 @@ func scaled(n int) int {
 	return n
 }
 
-// random returns a source that the test's log tells how to repeat.
+// random returns a source of random numbers. It logs the seed, so that a run can be repeated with -seed.
 func random(t testing.TB) *rand.Rand {
 	seed := *seedFlag
 	if seed == 0 {
@@ -71,18 +75,18 @@ func random(t testing.TB) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 0))
 }
 
-// within fails the test unless condition comes true in time. It asks again and again, as nothing outside a process
-// tells when it has changed.
-func within(t testing.TB, most time.Duration, what string, condition func() bool) {
+// within waits until condition is true. It fails the test after timeout. It checks the condition again and again,
+// because a process does not report changes of its state.
+func within(t testing.TB, timeout time.Duration, what string, condition func() bool) {
 	t.Helper()
-	end := time.NewTimer(most)
+	end := time.NewTimer(timeout)
 	defer end.Stop()
 	again := time.NewTicker(20 * time.Millisecond)
 	defer again.Stop()
 	for !condition() {
 		select {
 		case <-end.C:
-			t.Fatalf("not within %s: %s", most, what)
+			t.Fatalf("timeout after %s while waiting for: %s", timeout, what)
 		case <-again.C:
 		}
 	}

@@ -12,41 +12,42 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// oracle knows what was sent and what the relay has said about it. Any goroutine may call it.
+// oracle records which messages were sent and how the relay has answered them. Its methods may be called by any
+// goroutine.
 type oracle struct {
 	t testing.TB
 
-	mu       sync.Mutex
-	sent     map[string]*message // by id; the ids are the envelopes' own random ones
-	cursors  map[string]string   // of receipts, to the id
-	recent   []*message          // the last acknowledged
-	refusals int
-	wrong    int // faults reported
-	lost     int
-	doubled  int
+	mu         sync.Mutex
+	sent       map[string]*message // by id; the ids are random and unique
+	cursors    map[string]string   // from the cursor of a receipt to the message id
+	recent     []*message          // the last 8 acknowledged messages
+	refusals   int
+	reported   int // failures that were reported
+	lost       int
+	duplicated int
 }
 
-// message is what the oracle knows of one envelope.
+// message is an envelope with the answers that it got.
 type message struct {
 	*envelope.Envelope
-	began   time.Time // before it was sent first
-	acked   time.Time // when the first receipt was there; zero: there was none
-	refused bool      // a definite refusal came
-	cursor  string    // of the receipt
+	began   time.Time // just before it was sent first
+	acked   time.Time // when the first receipt had arrived; zero: no receipt
+	refused bool      // the relay has refused it
+	cursor  string    // in the receipt
 }
 
 func newOracle(t testing.TB) *oracle {
 	return &oracle{t: t, sent: map[string]*message{}, cursors: map[string]string{}}
 }
 
-// fail reports a fault of the relay; not too often, as one may show a thousand times.
+// fail reports a failure of the relay. It reports at most 20 failures, because one cause may produce thousands.
 func (o *oracle) fail(format string, args ...any) {
-	if o.wrong++; o.wrong <= 20 {
+	if o.reported++; o.reported <= 20 {
 		o.t.Errorf(format, args...)
 	}
 }
 
-func (o *oracle) sending(e *envelope.Envelope) *message {
+func (o *oracle) recordSent(e *envelope.Envelope) *message {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	m := o.sent[e.ID]
@@ -57,8 +58,9 @@ func (o *oracle) sending(e *envelope.Envelope) *message {
 	return m
 }
 
-// answered takes down a definite answer to a post. That a message has expired says nothing: it may have been taken before.
-func (o *oracle) answered(m *message, a answer) {
+// recordAnswer records that a post was accepted or refused. A refusal because m has expired is ignored, because m may
+// have been accepted before.
+func (o *oracle) recordAnswer(m *message, a answer) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if a.Error == envelope.CodeExpired && !time.Now().Before(m.ExpiresAt()) {
@@ -68,24 +70,25 @@ func (o *oracle) answered(m *message, a answer) {
 		o.refusals++
 		m.refused = true
 		if !m.acked.IsZero() {
-			o.fail("%s was acknowledged, and then refused: %s", m.ID, a)
+			o.fail("message %s was acknowledged and later refused: %s", m.ID, a)
 		}
-		if a.Error != envelope.CodeInvalidTransition { // the loser of a race
-			o.fail("%s was refused without a reason: %s", m.ID, a)
+		if a.Error != envelope.CodeInvalidTransition { // which is right for one of two concurrent ACCEPTs
+			o.fail("message %s was refused without a valid reason: %s", m.ID, a)
 		}
 		return
 	}
 	if m.refused {
-		o.fail("%s was refused for good, and then acknowledged", m.ID)
+		o.fail("message %s was refused and later acknowledged", m.ID)
 	}
 	if m.cursor != "" && (m.cursor != a.Cursor || !a.Duplicate) {
-		o.fail("%s has the receipt %s, and another one: %s, duplicate=%t", m.ID, m.cursor, a.Cursor, a.Duplicate)
+		o.fail("message %s has a receipt with the cursor %s and one with the cursor %s and duplicate=%t", m.ID,
+			m.cursor, a.Cursor, a.Duplicate)
 	}
 	if other, taken := o.cursors[a.Cursor]; taken && other != m.ID {
-		o.fail("%s and %s have the same place, %s", m.ID, other, a.Cursor)
+		o.fail("messages %s and %s have the same cursor %s", m.ID, other, a.Cursor)
 	}
 	if want := m.ExpiresAt(); !a.ExpiresAt.Equal(want) {
-		o.fail("%s expires at %s, the receipt says %s", m.ID, want, a.ExpiresAt)
+		o.fail("message %s expires at %s, but expiresAt in the receipt is %s", m.ID, want, a.ExpiresAt)
 	}
 	o.cursors[a.Cursor], m.cursor = m.ID, a.Cursor
 	if m.acked.IsZero() {
@@ -97,99 +100,103 @@ func (o *oracle) answered(m *message, a answer) {
 	}
 }
 
-// latest returns the messages acknowledged last.
+// latest returns the messages that were acknowledged last.
 func (o *oracle) latest() []*message {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return slices.Clone(o.recent)
 }
 
-// delivery is one event as a reader got it.
+// delivery is one event that a reader received.
 type delivery struct {
 	id   string
 	when time.Time
 }
 
-// account is all that a reader got, in order.
-type account struct {
-	name       string
-	recipient  didkey.DID // "": it reads everything
-	once       bool       // what comes may come only once: it reads with a cursor
-	deliveries []delivery
-	times      map[string]int
+// readerLog contains all events that a reader received, in order.
+type readerLog struct {
+	name        string
+	recipient   didkey.DID // "": the reader reads all events
+	exactlyOnce bool       // the reader uses a cursor, so it must not receive an event twice
+	deliveries  []delivery
+	counts      map[string]int
 }
 
-func newAccount(name string, recipient didkey.DID, once bool) *account {
-	return &account{name: name, recipient: recipient, once: once, times: map[string]int{}}
+func newReaderLog(name string, recipient didkey.DID, exactlyOnce bool) *readerLog {
+	return &readerLog{name: name, recipient: recipient, exactlyOnce: exactlyOnce, counts: map[string]int{}}
 }
 
-// add counts an event and reports whether it was new.
-func (a *account) add(id string) bool {
-	a.times[id]++
+// add records an event and reports whether the reader received it for the first time.
+func (a *readerLog) add(id string) bool {
+	a.counts[id]++
 	a.deliveries = append(a.deliveries, delivery{id, time.Now()})
-	return a.times[id] == 1
+	return a.counts[id] == 1
 }
 
-// wants reports whether an envelope is for this reader.
-func (a *account) wants(e *envelope.Envelope) bool {
+// wants reports whether the reader should receive an envelope.
+func (a *readerLog) wants(e *envelope.Envelope) bool {
 	return a.recipient == "" || e.Recipient == "" || e.Recipient == a.recipient
 }
 
-// check compares a reader's account with what was acknowledged. The reader has read to the end.
-func (o *oracle) check(a *account) {
+// check compares what a reader received with the acknowledged messages. The reader must have read to the end.
+func (o *oracle) check(a *readerLog) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	// latestBegan[i] is when the youngest of the first i+1 deliveries was sent: whatever was acknowledged before that
-	// and comes later has been passed over.
+	// latestBegan[i] is the latest time began of the first i+1 deliveries. A message that was acknowledged before that
+	// time and is delivered later was skipped.
 	latestBegan := make([]time.Time, len(a.deliveries))
 	var latest time.Time
 	for i, d := range a.deliveries {
 		m := o.sent[d.id]
 		if m == nil {
-			o.fail("%s got %s, which nobody sent", a.name, d.id)
+			o.fail("%s received event %s, which was not sent", a.name, d.id)
 			continue
 		}
 		if m.refused {
-			o.fail("%s got %s, which was refused", a.name, d.id)
+			o.fail("%s received event %s, which was refused", a.name, d.id)
 		}
 		if !a.wants(m.Envelope) {
-			o.fail("%s got %s, which is for %s", a.name, d.id, m.Recipient)
+			o.fail("%s received event %s, which is for %s", a.name, d.id, m.Recipient)
 		}
-		if a.once && !m.acked.IsZero() && m.acked.Before(latest) && a.times[d.id] == 1 {
-			o.fail("%s got %s after one that was sent when %s had been acknowledged", a.name, d.id, d.id)
+		if a.exactlyOnce && !m.acked.IsZero() && m.acked.Before(latest) && a.counts[d.id] == 1 {
+			o.fail("%s received event %s after an event that was sent later: %s was acknowledged before that", a.name,
+				d.id, d.id)
 		}
 		if m.began.After(latest) {
 			latest = m.began
 		}
 		latestBegan[i] = latest
 	}
-	for id, times := range a.times {
-		if a.once && times > 1 {
-			o.doubled++
-			o.fail("%s got %s %d times", a.name, id, times)
+	for id, times := range a.counts {
+		if a.exactlyOnce && times > 1 {
+			o.duplicated++
+			o.fail("%s received event %s %d times", a.name, id, times)
 		}
 	}
 	now := time.Now()
 	for id, m := range o.sent {
-		if m.acked.IsZero() || !a.wants(m.Envelope) || a.times[id] > 0 {
+		if m.acked.IsZero() || !a.wants(m.Envelope) || a.counts[id] > 0 {
 			continue
 		}
-		// An expired message may be missing, unless a younger one was delivered while it was still alive.
-		alive, _ := slices.BinarySearchFunc(a.deliveries, m.ExpiresAt(), func(d delivery, t time.Time) int { return d.when.Compare(t) })
+		// An expired message may be missing. But it must not be missing if a message that was sent after its receipt
+		// was delivered before it expired.
+		alive, _ := slices.BinarySearchFunc(a.deliveries, m.ExpiresAt(),
+			func(d delivery, t time.Time) int { return d.when.Compare(t) })
 		if now.Before(m.ExpiresAt()) || alive > 0 && latestBegan[alive-1].After(m.acked) {
 			o.lost++
-			o.fail("%s never got %s, acknowledged %s before the end, ttl %s", a.name, id, now.Sub(m.acked), m.TTL)
+			o.fail("%s did not receive event %s, which was acknowledged %s before the end and has the ttl %s", a.name,
+				id, now.Sub(m.acked), m.TTL)
 		}
 	}
 }
 
-// checkThread compares a thread's record with the deliveries in it.
+// checkThread compares the record of a thread with its delivered events.
 func (o *oracle) checkThread(client didkey.DID, id string, delivered []*envelope.Envelope, a answer) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if a.status == http.StatusNotFound {
 		if len(delivered) > 0 {
-			o.fail("thread %s has %d events and no record", id, len(delivered))
+			o.fail("thread %s has %d events but no record", id, len(delivered))
 		}
 		return
 	}
@@ -208,12 +215,13 @@ func (o *oracle) checkThread(client didkey.DID, id string, delivered []*envelope
 		steps = append(steps, step.ID)
 	}
 	if !slices.Equal(ids, steps) || string(a.Thread.State) != state {
-		o.fail("thread %s of %s is %s after %q; its events were %q", id, client, a.Thread.State, steps, ids)
+		o.fail("the record of thread %s of %s has the state %s and the transitions %q, but its events are %q", id,
+			client, a.Thread.State, steps, ids)
 	}
 }
 
-// figures are what a run is told by.
-func (o *oracle) figures() string {
+// summary returns the numbers of a run for the log.
+func (o *oracle) summary() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	acked := 0
@@ -222,5 +230,6 @@ func (o *oracle) figures() string {
 			acked++
 		}
 	}
-	return fmt.Sprintf("%d sent, %d acknowledged, %d refused, %d lost, %d doubled", len(o.sent), acked, o.refusals, o.lost, o.doubled)
+	return fmt.Sprintf("%d sent, %d acknowledged, %d refused, %d lost, %d delivered twice", len(o.sent), acked,
+		o.refusals, o.lost, o.duplicated)
 }

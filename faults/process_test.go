@@ -13,73 +13,73 @@ import (
 	"time"
 )
 
-// startTime is how long a relay may take until it listens, or gives up.
-const startTime = 30 * time.Second
+// startTimeout is how long a relay may take until it listens or ends.
+const startTimeout = 30 * time.Second
 
-// server is a relay on one data folder: a process at a time, started again and again. Its process ends with the test
-// at the latest. start, kill and stop belong to one goroutine; address is for all.
+// server is a relay with one data folder. It runs as one process at a time, and can be started again. The process is
+// killed when the test ends, at the latest. start, kill and stop may be called by one goroutine only, address by any.
 type server struct {
-	t    testing.TB
-	data string
-	args []string // more of agora serve
-	wrap []string // a command in front of it, such as strace; nil: none
+	t             testing.TB
+	data          string
+	args          []string // additional arguments of agora serve
+	commandPrefix []string // a command that runs the relay, such as strace with its arguments; nil: none
 
-	process *process // the present or last one
+	process *process // the current or last process
 
-	mu  sync.Mutex
-	url string
-	up  chan struct{} // closed while it runs and listens
+	mu    sync.Mutex
+	url   string
+	ready chan struct{} // closed while the relay runs and listens
 }
 
-// process is one life of a relay.
+// process is one process of a relay.
 type process struct {
 	*exec.Cmd
-	listens chan string   // gets its URL, once
-	ended   chan struct{} // closed when it has ended, and then code is set
+	listens chan string   // receives the relay's URL once
+	ended   chan struct{} // closed when the process has ended; code is set before
 	code    int
-	stderr  tail
+	stderr  tailBuffer
 }
 
-// newServer returns a relay that is not started yet, on a fresh folder.
+// newServer returns a relay with a new data folder. It is not started yet.
 func newServer(t testing.TB, args ...string) *server {
 	t.Helper()
 	return serverOn(t, filepath.Join(t.TempDir(), "data"), args...)
 }
 
 func serverOn(t testing.TB, data string, args ...string) *server {
-	s := &server{t: t, data: data, args: args, up: make(chan struct{})}
+	s := &server{t: t, data: data, args: args, ready: make(chan struct{})}
 	t.Cleanup(func() {
 		if s.process == nil {
 			return
 		}
 		s.kill()
 		if t.Failed() {
-			t.Logf("the relay's last words:\n%s", s.process.stderr.String())
+			t.Logf("the end of the relay's error output:\n%s", s.process.stderr.String())
 		}
 	})
 	return s
 }
 
-// launch starts the process and does not wait for it to listen.
+// launch starts the process. It does not wait until the relay listens.
 func (s *server) launch() error {
-	line := append(append([]string{}, s.wrap...), binary, "serve", "--addr", "127.0.0.1:0", "--data", s.data)
+	line := append(append([]string{}, s.commandPrefix...), binary, "serve", "--addr", "127.0.0.1:0", "--data", s.data)
 	line = append(line, s.args...)
 	p := &process{Cmd: exec.Command(line[0], line[1:]...), listens: make(chan string, 1), ended: make(chan struct{})}
-	tether(p.Cmd)
+	useProcessGroup(p.Cmd)
 	p.Stdout, p.Stderr = &urlFinder{found: p.listens}, &p.stderr
 	if err := p.Start(); err != nil {
 		return err
 	}
 	s.process = p
 	go func() {
-		_ = p.Wait() // what matters of it is the code
+		_ = p.Wait() // only the exit code matters
 		p.code = p.ProcessState.ExitCode()
 		close(p.ended)
 	}()
 	return nil
 }
 
-// start starts the process and waits until it listens.
+// start starts the process and waits until the relay listens.
 func (s *server) start() {
 	s.t.Helper()
 	if err := s.tryStart(); err != nil {
@@ -91,29 +91,31 @@ func (s *server) tryStart() error {
 	if err := s.launch(); err != nil {
 		return err
 	}
-	patience := time.NewTimer(startTime)
-	defer patience.Stop()
+	timer := time.NewTimer(startTimeout)
+	defer timer.Stop()
 	select {
 	case url := <-s.process.listens:
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.url = url
-		close(s.up)
+		close(s.ready)
 		return nil
 	case <-s.process.ended:
-		return fmt.Errorf("the relay ended with code %d at its start, saying %q", s.process.code, s.process.stderr.String())
-	case <-patience.C:
-		return fmt.Errorf("the relay does not listen after %s; it says %q", startTime, s.process.stderr.String())
+		return fmt.Errorf("the relay ended during its start with exit code %d and the output %q", s.process.code,
+			s.process.stderr.String())
+	case <-timer.C:
+		return fmt.Errorf("the relay does not listen after %s; its output is %q", startTimeout,
+			s.process.stderr.String())
 	}
 }
 
-// address returns where the relay listens, waiting while it is down.
+// address returns the URL at which the relay listens. While the relay is down, address waits.
 func (s *server) address(ctx context.Context) (string, error) {
 	s.mu.Lock()
-	up := s.up
+	ready := s.ready
 	s.mu.Unlock()
 	select {
-	case <-up:
+	case <-ready:
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return s.url, nil
@@ -122,69 +124,71 @@ func (s *server) address(ctx context.Context) (string, error) {
 	}
 }
 
-// down lets those who ask for the address wait from now on.
+// down makes calls of address wait from now on.
 func (s *server) down() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.url != "" {
-		s.url, s.up = "", make(chan struct{})
+		s.url, s.ready = "", make(chan struct{})
 	}
 }
 
-// kill ends the process as a crash does.
+// kill kills the process, like a crash.
 func (s *server) kill() {
 	s.down()
-	if err := killAll(s.process.Cmd); err != nil {
-		s.t.Errorf("killing the relay: %v", err)
+	if err := killGroup(s.process.Cmd); err != nil {
+		s.t.Errorf("cannot kill the relay: %v", err)
 	}
 	<-s.process.ended
 }
 
-// stop asks the process to end and returns its exit code.
+// stop interrupts the process, waits until it has ended, and returns its exit code.
 func (s *server) stop() int {
 	s.t.Helper()
 	s.down()
 	must(s.t, s.process.Process.Signal(os.Interrupt))
-	s.awaitEnd(15 * time.Second)
+	s.waitForExit(15 * time.Second)
 	return s.process.code
 }
 
-func (s *server) awaitEnd(most time.Duration) {
+func (s *server) waitForExit(timeout time.Duration) {
 	s.t.Helper()
-	patience := time.NewTimer(most)
-	defer patience.Stop()
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
 	select {
 	case <-s.process.ended:
-	case <-patience.C:
-		s.t.Fatalf("the relay has not ended after %s", most)
+	case <-timer.C:
+		s.t.Fatalf("the relay is still running after %s", timeout)
 	}
 }
 
-// fails starts a relay that must refuse to run, and returns what it said. Within most it must have ended.
-func (s *server) fails(most time.Duration) string {
+// mustFailToStart starts a relay that must refuse to run, and returns its error output. The relay must end within
+// timeout.
+func (s *server) mustFailToStart(timeout time.Duration) string {
 	s.t.Helper()
 	must(s.t, s.launch())
-	s.awaitEnd(most)
+	s.waitForExit(timeout)
 	select {
 	case <-s.process.listens:
-		s.t.Error("the relay listened although it had to refuse to start")
+		s.t.Error("the relay listens, but it must refuse to start")
 	default:
 	}
-	if said := s.process.stderr.String(); s.process.code <= 0 || strings.TrimSpace(said) == "" {
-		s.t.Errorf("a relay that cannot start must say so and fail; exit code %d, saying %q", s.process.code, said)
+	if output := s.process.stderr.String(); s.process.code <= 0 || strings.TrimSpace(output) == "" {
+		s.t.Errorf("a relay that cannot start must print an error and end with an exit code above 0; "+
+			"it ended with %d and the output %q", s.process.code, output)
 	}
 	return s.process.stderr.String()
 }
 
-// tail keeps the end of what is written to it.
-type tail struct {
+// tailBuffer keeps the last 8 KiB that are written to it.
+type tailBuffer struct {
 	mu   sync.Mutex
 	text []byte
 }
 
 const tailLength = 8 << 10
 
-func (w *tail) Write(p []byte) (int, error) {
+func (w *tailBuffer) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.text = append(w.text, p...)
@@ -194,16 +198,16 @@ func (w *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (w *tail) String() string {
+func (w *tailBuffer) String() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return string(w.text)
 }
 
-// urlFinder looks for "listening on URL" in what a relay prints.
+// urlFinder finds "listening on URL" in the output of a relay.
 type urlFinder struct {
 	text  bytes.Buffer
-	found chan string // nil once it was found
+	found chan string // receives the URL; nil after that
 }
 
 func (f *urlFinder) Write(p []byte) (int, error) {

@@ -20,20 +20,20 @@ import (
 )
 
 const (
-	slowestForeign = 250 * time.Millisecond // the slowest post or poll of another address
-	mostReading    = 300 << 20              // the relay's resident memory, in bytes
-	attackAtOnce   = 64
-	foreignReads   = 12 // polls of another address, and as many posts
+	maxOtherLatency   = 250 * time.Millisecond // for the 99th percentile of the posts and polls from other addresses
+	maxReadMemory     = 300 << 20              // resident memory of the relay, in bytes
+	concurrentClients = 64
+	otherRequests     = 12 // polls from other addresses, and as many posts
 )
 
-// hoard is a full database.
-type hoard struct {
+// fullDatabase describes a database with many events and manifests.
+type fullDatabase struct {
 	events, manifests int
-	inbox, sender     didkey.DID // of all events
+	inbox, sender     didkey.DID // recipient and sender of all events
 }
 
-// fill creates a database in a folder, and the relay's key.
-func (h *hoard) fill(t testing.TB, data string) {
+// fill creates the database and the relay's key in the folder data.
+func (h *fullDatabase) fill(t testing.TB, data string) {
 	t.Helper()
 	must(t, os.MkdirAll(data, 0o700))
 	must(t, didkey.Save(filepath.Join(data, "relay.key"), newKey(t)))
@@ -63,7 +63,7 @@ func (h *hoard) fill(t testing.TB, data string) {
 					_, err = store.Append(t.Context(), relay.Entry{Envelope: e, Received: time.Now(), Listing: listing})
 				}
 				if err != nil {
-					t.Errorf("filling the database: %v", err)
+					t.Errorf("cannot fill the database: %v", err)
 					return
 				}
 			}
@@ -72,43 +72,45 @@ func (h *hoard) fill(t testing.TB, data string) {
 	all.Wait()
 }
 
-// besiege sends 64 concurrent GETs from one address, again and again until stop is called. Every second client leaves
-// before its answer; served counts the answers to the other clients.
-func besiege(t testing.TB, relay *server, from, path string) (stop func(), served *atomic.Int64) {
+// flood sends GETs from one address with 64 concurrent clients, until stop is called. Every second client disconnects
+// before it is answered. served counts the answers with status 200 to the other clients.
+func flood(t testing.TB, relay *server, from, path string) (stop func(), served *atomic.Int64) {
 	t.Helper()
 	host := relay.host(t)
-	text := "GET " + path + " HTTP/1.1\r\nHost: " + host + "\r\n" + forwardedFor + ": " + from + "\r\nConnection: close\r\n\r\n"
+	text := "GET " + path + " HTTP/1.1\r\nHost: " + host + "\r\n" + forwardedFor + ": " + from +
+		"\r\nConnection: close\r\n\r\n"
 	var asked atomic.Int64
 	served = new(atomic.Int64)
-	stop = inBackground(attackAtOnce, func() bool {
+	stop = inBackground(concurrentClients, func() bool {
 		c, err := net.Dial("tcp", host)
 		if err != nil {
-			t.Errorf("asking: %v", err)
+			t.Errorf("cannot connect: %v", err)
 			return false
 		}
 		defer c.Close()
 		if _, err = c.Write([]byte(text)); err == nil && asked.Add(1)%2 == 0 {
 			_ = c.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
 			answer := make([]byte, len("HTTP/1.1 200"))
-			if n, _ := c.Read(answer); string(answer[:n]) == "HTTP/1.1 200" { // others are refused, or have to wait
+			if n, _ := c.Read(answer); string(answer[:n]) == "HTTP/1.1 200" { // others are refused or still waiting
 				served.Add(1)
 			}
 		}
-		pass(20 * time.Millisecond)
+		sleep(20 * time.Millisecond)
 		return true
 	})
 	return stop, served
 }
 
-// One address that makes as many of the costliest reads as it may does not delay the posts and polls of other addresses,
-// and uses little memory.
+// TestReadersFromOneAddressDelayNoOther tests expensive reads. One address makes as many of them as its limits allow.
+// They must not delay the posts and polls of other addresses, and the relay must use little memory.
 func TestReadersFromOneAddressDelayNoOther(t *testing.T) {
-	h := hoard{events: scaled(*hoardEvents), manifests: scaled(*hoardManifests)}
+	h := fullDatabase{events: scaled(*hoardEvents), manifests: scaled(*hoardManifests)}
 	data := filepath.Join(t.TempDir(), "data")
 	began := time.Now()
 	h.fill(t, data)
 	t.Logf("%d events and %d manifests stored in %s", h.events, h.manifests, time.Since(began).Round(time.Millisecond))
-	relay := serverOn(t, data, "--public-url", "https://relay.example", "--trusted-proxy", "127.0.0.1", "--pending-timeout", "24h")
+	relay := serverOn(t, data, "--public-url", "https://relay.example", "--trusted-proxy", "127.0.0.1",
+		"--pending-timeout", "24h")
 	relay.start()
 	url, err := relay.address(t.Context())
 	must(t, err)
@@ -122,40 +124,41 @@ func TestReadersFromOneAddressDelayNoOther(t *testing.T) {
 		long + "&limit=1" + to, long + "&limit=1000" + to, long + "&type=CANCEL", long + "&type=CANCEL" + to,
 	} {
 		t.Run(path, func(t *testing.T) {
-			stop, served := besiege(t, relay, fmt.Sprint("203.0.113.", i), path)
-			times := others(t, url)
+			stop, served := flood(t, relay, fmt.Sprint("203.0.113.", i), path)
+			times := measureOthers(t, url)
 			memory, measured := residentBytes(t, relay.process.Process.Pid)
 			stop()
-			t.Logf("%s: posts and polls of others take %s (p50), %s (p99); %d MB; %d served", path, percentile(times, 50), percentile(times, 99),
-				memory>>20, served.Load())
-			if !raceDetector && percentile(times, 99) > slowestForeign {
-				t.Errorf("the slowest of %d requests take %s", len(times), percentile(times, 99))
+			t.Logf("%s: posts and polls from other addresses take %s (p50) and %s (p99); the relay uses %d MB; "+
+				"%d reads served", path, percentile(times, 50), percentile(times, 99), memory>>20, served.Load())
+			if !raceDetector && percentile(times, 99) > maxOtherLatency {
+				t.Errorf("the 99th percentile of %d requests is %s", len(times), percentile(times, 99))
 			}
-			if measured && !raceDetector && memory > mostReading {
-				t.Errorf("the relay takes %d MB", memory>>20)
+			if measured && !raceDetector && memory > maxReadMemory {
+				t.Errorf("the relay uses %d MB", memory>>20)
 			}
 		})
 	}
 }
 
-// others returns how long posts and polls of other addresses take.
-func others(t testing.TB, url string) (times []time.Duration) {
+// measureOthers returns how long posts and polls from other addresses take.
+func measureOthers(t testing.TB, url string) (times []time.Duration) {
 	t.Helper()
 	keys := newKeys(t, 2)
-	for n := range foreignReads {
+	for n := range otherRequests {
 		address := fmt.Sprintf("198.51.100.%d", 1+n%8)
 		e := request(t, keys[n%2], keys[1-n%2].DID(), time.Hour, 0)
 		began := time.Now()
 		a, err := exchangeFrom(t.Context(), address, http.MethodPost, url+"/events", e.Canonical())
 		must(t, err)
 		posted := time.Now()
-		b, err := exchangeFrom(t.Context(), address, http.MethodGet, url+"/events?cursor=0&timeout=0&recipient="+string(keys[1-n%2].DID()), nil)
+		b, err := exchangeFrom(t.Context(), address, http.MethodGet,
+			url+"/events?cursor=0&timeout=0&recipient="+string(keys[1-n%2].DID()), nil)
 		must(t, err)
 		times = append(times, posted.Sub(began), time.Since(posted))
 		if !a.OK || !b.OK || len(b.Events) == 0 {
-			t.Fatalf("another address is answered %s and %s, %d events", a, b, len(b.Events))
+			t.Fatalf("another address got the answers %s and %s with %d events", a, b, len(b.Events))
 		}
-		pass(10 * time.Millisecond)
+		sleep(10 * time.Millisecond)
 	}
 	return times
 }

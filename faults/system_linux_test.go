@@ -9,21 +9,21 @@ import (
 	"testing"
 )
 
-// tether puts a command into a process group of its own and lets it die with the tests.
-func tether(cmd *exec.Cmd) {
+// useProcessGroup makes a command run in its own process group, and makes it end with the tests.
+func useProcessGroup(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// killAll ends a command that was tethered, and what it has started.
-func killAll(cmd *exec.Cmd) error {
+// killGroup kills the process group of a command, which includes the processes that the command has started.
+func killGroup(cmd *exec.Cmd) error {
 	err := syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 	if err == syscall.ESRCH {
-		return nil // it has ended
+		return nil // the process has already ended
 	}
 	return err
 }
 
-// residentBytes returns how much memory a process has in use; ok is false where that cannot be asked.
+// residentBytes returns the resident memory of a process. ok is false on systems where it is not available.
 func residentBytes(t testing.TB, pid int) (bytes int, ok bool) {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -36,7 +36,7 @@ func residentBytes(t testing.TB, pid int) (bytes int, ok bool) {
 	return kilobytes << 10, true
 }
 
-// openFiles returns how many descriptors a process has; ok is false where that cannot be asked.
+// openFiles returns the number of open file descriptors of a process. ok is false on systems where it is not available.
 func openFiles(t testing.TB, pid int) (count int, ok bool) {
 	t.Helper()
 	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))

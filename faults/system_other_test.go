@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-func tether(*exec.Cmd) {}
+func useProcessGroup(*exec.Cmd) {}
 
-func killAll(cmd *exec.Cmd) error {
+func killGroup(cmd *exec.Cmd) error {
 	if err := cmd.Process.Kill(); !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}

@@ -9,50 +9,62 @@ import (
 	"time"
 )
 
-// What is on disk is not what was acknowledged: a relay that finds this at its start says so and does not run, unless
-// it is told to accept the loss (THREATS T26). The high-water mark outside the write-ahead log tells it.
+// TestDamagedData tests that the relay refuses to start if acknowledged messages are missing on disk (SECURITY.md T26).
+// It starts only if it is told to accept the loss. The relay detects the loss by a high-water mark outside of the
+// write-ahead log.
 func TestDamagedData(t *testing.T) {
 	for name, damage := range map[string]func(t *testing.T, older, data string){
-		"a bit of the write-ahead log is flipped": func(t *testing.T, _, data string) { flipMiddle(t, filepath.Join(data, "agora.db-wal")) },
-		"the write-ahead log is gone":             func(t *testing.T, _, data string) { must(t, os.Remove(filepath.Join(data, "agora.db-wal"))) },
-		"the write-ahead log is cut":              func(t *testing.T, _, data string) { cutHalf(t, filepath.Join(data, "agora.db-wal")) },
-		"the database is yesterday's":             func(t *testing.T, older, data string) { copyDatabase(t, older, data) },
+		"a bit of the write-ahead log is flipped": func(t *testing.T, _, data string) {
+			flipMiddle(t, filepath.Join(data, "agora.db-wal"))
+		},
+		"the write-ahead log is gone": func(t *testing.T, _, data string) {
+			must(t, os.Remove(filepath.Join(data, "agora.db-wal")))
+		},
+		"the write-ahead log is cut": func(t *testing.T, _, data string) {
+			cutHalf(t, filepath.Join(data, "agora.db-wal"))
+		},
+		"the database is an older copy": func(t *testing.T, older, data string) {
+			copyDatabase(t, older, data)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			relay := newServer(t, patient...)
+			relay := newServer(t, longTimeouts...)
 			relay.start()
 			keys := newKeys(t, 2)
-			relay.mustTake(request(t, keys[0], keys[1].DID(), time.Hour, 0))
+			relay.mustAccept(request(t, keys[0], keys[1].DID(), time.Hour, 0))
 			relay.kill()
 			older := t.TempDir()
 			copyDatabase(t, relay.data, older)
 			relay.start()
 			for range 10 {
-				relay.mustTake(request(t, keys[0], keys[1].DID(), time.Hour, 2000))
+				relay.mustAccept(request(t, keys[0], keys[1].DID(), time.Hour, 2000))
 			}
 			relay.kill()
 			damage(t, older, relay.data)
 
-			if said := relay.fails(startTime); !strings.Contains(said, "--accept-loss") {
-				t.Errorf("the relay does not say how to go on after a loss: %q", said)
+			if output := relay.mustFailToStart(startTimeout); !strings.Contains(output, "--accept-loss") {
+				t.Errorf("the error of the relay does not name --accept-loss: %q", output)
 			}
-			knowing := serverOn(t, relay.data, append([]string{"--accept-loss"}, patient...)...)
-			knowing.start()
-			kept, _ := knowing.stored("0")
-			again := knowing.mustTake(request(t, keys[0], keys[1].DID(), time.Hour, 0))
+			accepting := serverOn(t, relay.data, append([]string{"--accept-loss"}, longTimeouts...)...)
+			accepting.start()
+			kept, _ := accepting.stored("0")
+			again := accepting.mustAccept(request(t, keys[0], keys[1].DID(), time.Hour, 0))
 			if len(kept) > 10 {
-				t.Errorf("nothing was lost, %d events are there: the damage was none", len(kept))
+				t.Errorf("nothing was lost, because %d events are stored", len(kept))
 			}
-			knowing.kill()
-			relay.start() // once accepted, the loss is not brought up again
+			accepting.kill()
+			relay.start() // the loss was accepted, so the relay does not refuse again
 			if events, _ := relay.stored("0"); len(events) != len(kept)+1 || events[len(kept)].ID != again.ID {
-				t.Errorf("after the loss was accepted %d and one more events are kept, %d are there", len(kept), len(events))
+				t.Errorf(
+					"after the loss was accepted, %d events and a new one must be stored, but %d events are stored",
+					len(kept), len(events))
 			}
 		})
 	}
 }
 
-// copyDatabase replaces the database in the folder to by that of another, whatever else lies there. Neither is in use.
+// copyDatabase copies the database from one folder to another, where it replaces the old one. Other files stay. No
+// relay may use either database.
 func copyDatabase(t *testing.T, from, to string) {
 	t.Helper()
 	for _, name := range []string{"agora.db", "agora.db-wal"} {
@@ -69,7 +81,7 @@ func copyDatabase(t *testing.T, from, to string) {
 		must(t, in.Close())
 		must(t, out.Close())
 	}
-	must(t, os.RemoveAll(filepath.Join(to, "agora.db-shm"))) // made again from the log
+	must(t, os.RemoveAll(filepath.Join(to, "agora.db-shm"))) // SQLite creates it again from the write-ahead log
 }
 
 func flipMiddle(t *testing.T, path string) {

@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	crowd       = 5000
-	mostMemory  = 150 << 20 // bytes resident, with the whole crowd waiting
-	mostNoise   = 300 << 20 // with readers that misbehave
-	slowestPost = time.Second
-	comparisons = 300
+	waitingPolls   = 5000
+	maxMemory      = 150 << 20 // resident memory in bytes, with all waiting polls
+	maxNoisyMemory = 300 << 20 // resident memory in bytes, with badly behaving readers
+	maxPostLatency = time.Second
+	comparedPosts  = 300
 
-	databaseFiles = 16 // that the relay opens only once there are several readers
+	databaseFiles = 16 // file descriptors that the relay opens only for several concurrent readers
 )
 
-// waiter is a poll on a bare connection, which costs the tests little.
+// waiter is a poll on a plain connection, which needs few resources in the test.
 type waiter struct {
 	net.Conn
 	request string
@@ -43,7 +43,7 @@ func dial(address, path string) (waiter, error) {
 	return w, err
 }
 
-// answer reads an answer to the GET.
+// answer reads an answer to the GET from in.
 func (w waiter) answer(in *bufio.Reader) (a answer, err error) {
 	response, err := http.ReadResponse(in, nil)
 	if err != nil {
@@ -61,8 +61,8 @@ func (s *server) host(t testing.TB) string {
 	return strings.TrimPrefix(url, "http://")
 }
 
-// wait has n polls wait, each for an inbox of its own, the relay having taken in all their connections.
-func wait(t testing.TB, relay *server, n int) []waiter {
+// startPolls starts n waiting polls, each for another inbox. It returns when the relay has accepted all connections.
+func startPolls(t testing.TB, relay *server, n int) []waiter {
 	t.Helper()
 	host := relay.host(t)
 	before, counted := openFiles(t, relay.process.Process.Pid)
@@ -74,11 +74,11 @@ func wait(t testing.TB, relay *server, n int) []waiter {
 	}
 	t.Cleanup(func() {
 		for _, w := range waiters {
-			_ = w.Close() // the relay may have closed it
+			_ = w.Close() // the relay may have closed the connection
 		}
 	})
 	if counted {
-		within(t, 30*time.Second, "all connections accepted", func() bool {
+		within(t, 30*time.Second, "the relay has accepted all connections", func() bool {
 			now, _ := openFiles(t, relay.process.Process.Pid)
 			return now >= before+n
 		})
@@ -86,12 +86,12 @@ func wait(t testing.TB, relay *server, n int) []waiter {
 	return waiters
 }
 
-// postTime is how long a post takes.
+// postTime posts a message and returns how long the answer took.
 func postTime(t testing.TB, relay *server, from didkey.Key, to didkey.DID) time.Duration {
 	t.Helper()
 	e := request(t, from, to, time.Hour, 0)
 	began := time.Now()
-	relay.mustTake(e)
+	relay.mustAccept(e)
 	return time.Since(began)
 }
 
@@ -100,101 +100,112 @@ func percentile(times []time.Duration, p int) time.Duration {
 	return sorted[(len(sorted)-1)*p/100]
 }
 
-// Five thousand waiting polls cost little memory and posters no time, and at a shutdown each gets its answer
-// (THREATS T14, T16).
+// TestManyWaitingPolls tests that 5000 waiting polls need little memory and do not delay posts, and that each poll is
+// answered when the relay shuts down (SECURITY.md T14, T16).
 func TestManyWaitingPolls(t *testing.T) {
-	crowded, empty := newServer(t, patient...), newServer(t, patient...)
-	crowded.start()
+	busy, empty := newServer(t, longTimeouts...), newServer(t, longTimeouts...)
+	busy.start()
 	empty.start()
-	n := scaled(crowd)
-	idle, _ := residentBytes(t, crowded.process.Process.Pid)
-	waiters := wait(t, crowded, n)
+	n := scaled(waitingPolls)
+	idle, _ := residentBytes(t, busy.process.Process.Pid)
+	waiters := startPolls(t, busy, n)
 
-	// The two relays take turns, so that whatever else the machine does hits both.
+	// The posts alternate between two relays, so that other load on the machine affects both.
 	keys := newKeys(t, 2)
 	var with, without []time.Duration
-	for range scaled(comparisons) {
-		with = append(with, postTime(t, crowded, keys[0], keys[1].DID()))
+	for range scaled(comparedPosts) {
+		with = append(with, postTime(t, busy, keys[0], keys[1].DID()))
 		without = append(without, postTime(t, empty, keys[0], keys[1].DID()))
 	}
-	memory, measured := residentBytes(t, crowded.process.Process.Pid)
-	t.Logf("%d waiting: %d MB, nobody: %d MB; a post takes %s (p50) and %s (p99), without them %s and %s", n, memory>>20, idle>>20,
+	memory, measured := residentBytes(t, busy.process.Process.Pid)
+	t.Logf("memory with %d waiting polls: %d MB, without: %d MB; a post takes %s (p50) and %s (p99) with them, "+
+		"and %s and %s without", n, memory>>20, idle>>20,
 		percentile(with, 50), percentile(with, 99), percentile(without, 50), percentile(without, 99))
 	if most := percentile(without, 50)*3/2 + time.Millisecond; percentile(with, 50) > most {
-		t.Errorf("with %d polls waiting half of the posts take %s, without them %s", n, percentile(with, 50), percentile(without, 50))
+		t.Errorf("with %d waiting polls the median of the posts is %s, without them %s", n, percentile(with, 50),
+			percentile(without, 50))
 	}
 	if most := percentile(without, 99)*3 + 50*time.Millisecond; percentile(with, 99) > most {
-		t.Errorf("with %d polls waiting the slowest posts take %s, without them %s", n, percentile(with, 99), percentile(without, 99))
+		t.Errorf("with %d waiting polls the 99th percentile of the posts is %s, without them %s", n,
+			percentile(with, 99), percentile(without, 99))
 	}
-	if measured && !raceDetector && memory > mostMemory {
-		t.Errorf("%d waiting polls take %d MB", n, memory>>20)
+	if measured && !raceDetector && memory > maxMemory {
+		t.Errorf("with %d waiting polls the relay uses %d MB", n, memory>>20)
 	}
 
 	var answers sync.WaitGroup
 	var mu sync.Mutex
-	empties := 0
+	emptyAnswers := 0
 	for _, w := range waiters {
 		answers.Go(func() {
 			a, err := w.answer(bufio.NewReader(w))
 			mu.Lock()
 			defer mu.Unlock()
-			if err == nil && a.status == http.StatusOK && a.OK && a.Events != nil && len(a.Events) == 0 && a.Cursor != "" {
-				empties++
+			if err == nil && a.status == http.StatusOK && a.OK && a.Events != nil && len(a.Events) == 0 &&
+				a.Cursor != "" {
+				emptyAnswers++
 			}
 		})
 	}
-	if code := crowded.stop(); code != 0 {
-		t.Errorf("the relay ended with code %d", code)
+	if code := busy.stop(); code != 0 {
+		t.Errorf("the relay ended with exit code %d", code)
 	}
 	answers.Wait()
-	if empties != n {
-		t.Errorf("%d of %d waiting polls were answered with 200 and no events at the shutdown", empties, n)
+	if emptyAnswers != n {
+		t.Errorf("%d of %d waiting polls were answered with 200 and no events at the shutdown", emptyAnswers, n)
 	}
 }
 
-// noise starts readers that behave badly, until stop is called.
-type noise func(t *testing.T, relay *server) (stop func())
+// readerFunc starts readers that behave badly. They run until stop is called.
+type readerFunc func(t *testing.T, relay *server) (stop func())
 
-// Readers that do not read, that leave, or that ask again at once, do not hurt those who post (THREATS T14 to T16), and
-// leave nothing behind.
+// TestNoisyReaders tests that badly behaving readers do not delay posts, and that the relay releases their resources
+// (SECURITY.md T14 to T16). The readers do not read their answers, disconnect early, or poll again at once.
 func TestNoisyReaders(t *testing.T) {
-	for name, makeNoise := range map[string]noise{"slow": slow, "vanishing": vanishing, "greedy": greedy} {
+	for name, startReaders := range map[string]readerFunc{
+		"slow": slowReaders, "disconnecting": disconnectingReaders, "greedy": greedyReaders} {
 		t.Run(name, func(t *testing.T) {
-			relay := newServer(t, patient...)
+			relay := newServer(t, longTimeouts...)
 			relay.start()
 			keys := newKeys(t, 2)
 			postTime(t, relay, keys[0], keys[1].DID())
 			before, counted := openFiles(t, relay.process.Process.Pid)
-			stop := makeNoise(t, relay)
+			stop := startReaders(t, relay)
 			var times []time.Duration
 			for range scaled(300) {
-				times = append(times, postTime(t, relay, keys[0], keys[1].DID())) // fails the test if it is refused
+				times = append(times, postTime(t, relay, keys[0], keys[1].DID())) // fails the test if a post is refused
 			}
 			stop()
 			memory, measured := residentBytes(t, relay.process.Process.Pid)
-			t.Logf("a post takes %s (p50) and %s (p99) amid them; %d MB", percentile(times, 50), percentile(times, 99), memory>>20)
-			if percentile(times, 99) > slowestPost {
-				t.Errorf("the slowest posts take %s", percentile(times, 99))
+			t.Logf("a post takes %s (p50) and %s (p99) with these readers; the relay uses %d MB", percentile(times, 50),
+				percentile(times, 99), memory>>20)
+			if percentile(times, 99) > maxPostLatency {
+				t.Errorf("the 99th percentile of the posts is %s", percentile(times, 99))
 			}
-			if measured && !raceDetector && memory > mostNoise {
-				t.Errorf("the relay takes %d MB", memory>>20)
+			if measured && !raceDetector && memory > maxNoisyMemory {
+				t.Errorf("the relay uses %d MB", memory>>20)
 			}
 			if counted {
 				connections.CloseIdleConnections()
-				within(t, 45*time.Second, fmt.Sprintf("back to %d open files, and those of the database", before), func() bool {
-					now, _ := openFiles(t, relay.process.Process.Pid)
-					return now <= before+databaseFiles
-				})
+				within(
+					t,
+					45*time.Second,
+					fmt.Sprintf("at most %d open files in addition to those of the database", before),
+					func() bool {
+						now, _ := openFiles(t, relay.process.Process.Pid)
+						return now <= before+databaseFiles
+					},
+				)
 			}
 		})
 	}
 }
 
-// slow readers ask for all there is, several times on one connection, and read none of it.
-func slow(t *testing.T, relay *server) (stop func()) {
+// slowReaders request all events several times on each connection and do not read the answers.
+func slowReaders(t *testing.T, relay *server) (stop func()) {
 	from, host := newKey(t), relay.host(t)
-	for range 48 { // 4 MiB, a page
-		relay.mustTake(request(t, from, "", time.Hour, 90<<10))
+	for range 48 { // 4 MiB, the size of a page
+		relay.mustAccept(request(t, from, "", time.Hour, 90<<10))
 	}
 	var conns []waiter
 	for range 16 {
@@ -213,33 +224,33 @@ func slow(t *testing.T, relay *server) (stop func()) {
 	}
 }
 
-// vanishing readers ask and leave at once.
-func vanishing(t *testing.T, relay *server) (stop func()) {
+// disconnectingReaders send a poll and disconnect after a millisecond.
+func disconnectingReaders(t *testing.T, relay *server) (stop func()) {
 	host, of := relay.host(t), newKey(t).DID()
 	return inBackground(1, func() bool {
 		w, err := dial(host, "/events?cursor=0&timeout=60&recipient="+string(of))
 		if err != nil {
-			t.Errorf("asking: %v", err)
+			t.Errorf("cannot send a poll: %v", err)
 			return false
 		}
-		pass(time.Millisecond) // a thousand a second at most
+		sleep(time.Millisecond) // so that there are at most a thousand polls a second
 		return w.Close() == nil
 	})
 }
 
-// greedy readers ask for everything since long ago, and again as soon as they are answered.
-func greedy(t *testing.T, relay *server) (stop func()) {
+// greedyReaders poll for all events, and poll again as soon as they are answered.
+func greedyReaders(t *testing.T, relay *server) (stop func()) {
 	return inBackground(8, func() bool {
 		a, err := relay.tryAsk(http.MethodGet, "/events?timeout=0&since=2020-01-01T00:00:00Z", nil)
 		if err != nil || !a.OK && a.status != http.StatusTooManyRequests {
-			t.Errorf("a greedy reader is answered %s, %v", a, err)
+			t.Errorf("a greedy reader got the answer %s and the error %v", a, err)
 			return false
 		}
 		return true
 	})
 }
 
-// inBackground has n goroutines call f until it returns false or stop is called.
+// inBackground starts n goroutines that call f again and again, until f returns false or stop is called.
 func inBackground(n int, f func() bool) (stop func()) {
 	stopped := make(chan struct{})
 	var all sync.WaitGroup

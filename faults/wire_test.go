@@ -16,7 +16,7 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// answer is any answer of the relay; members it does not have are zero.
+// answer has the members of all kinds of answers. Missing members are zero.
 type answer struct {
 	status     int
 	retryAfter string
@@ -36,21 +36,22 @@ type answer struct {
 
 func (a answer) String() string { return fmt.Sprintf("%d %s %q", a.status, a.Error, a.Message) }
 
-// connections are those of all tests. A relay that was killed is answered by a new one at another address.
+// connections is the HTTP client of all tests. A restarted relay listens at another address.
 var connections = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
 
 const forwardedFor = "X-Forwarded-For"
 
-const exchangeTime = 40 * time.Second
+const exchangeTimeout = 40 * time.Second
 
-// exchange sends one request. An error means that no whole answer came.
+// exchange sends one request. It returns an error if no complete answer came.
 func exchange(ctx context.Context, method, target string, body []byte) (a answer, err error) {
 	return exchangeFrom(ctx, "", method, target, body)
 }
 
-// exchangeFrom is exchange as a trusted proxy forwards it for a client with this address; "": without a proxy.
+// exchangeFrom is exchange with the header of a trusted proxy, for a client with this address. If address is empty, the
+// request has no such header.
 func exchangeFrom(ctx context.Context, address, method, target string, body []byte) (a answer, err error) {
-	ctx, cancel := context.WithTimeout(ctx, exchangeTime)
+	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, method, target, bytes.NewReader(body))
 	if err != nil {
@@ -70,10 +71,10 @@ func exchangeFrom(ctx context.Context, address, method, target string, body []by
 	}
 	a.status, a.retryAfter = response.StatusCode, response.Header.Get("Retry-After")
 	if err := json.Unmarshal(text, &a); err != nil {
-		return answer{}, fmt.Errorf("%s %s: %d with a body that is no JSON: %w", method, target, a.status, err)
+		return answer{}, fmt.Errorf("%s %s: status %d with a body that is not JSON: %w", method, target, a.status, err)
 	}
 	if a.OK != (a.status == http.StatusOK) {
-		return answer{}, fmt.Errorf("%s %s: %d with ok=%t", method, target, a.status, a.OK)
+		return answer{}, fmt.Errorf("%s %s: status %d with ok=%t", method, target, a.status, a.OK)
 	}
 	return a, nil
 }
@@ -81,7 +82,7 @@ func exchangeFrom(ctx context.Context, address, method, target string, body []by
 func post(ctx context.Context, relay string, e *envelope.Envelope) (answer, error) {
 	a, err := exchange(ctx, http.MethodPost, relay+"/events", e.Canonical())
 	if err == nil && a.OK && a.ID != e.ID {
-		err = fmt.Errorf("the receipt for %s says %s", e.ID, a.ID)
+		err = fmt.Errorf("the receipt for message %s has the id %s", e.ID, a.ID)
 	}
 	return a, err
 }
@@ -90,7 +91,7 @@ func poll(ctx context.Context, relay string, q url.Values) (answer, error) {
 	return exchange(ctx, http.MethodGet, relay+"/events?"+q.Encode(), nil)
 }
 
-// ask sends one request to a relay that must be up.
+// ask sends one request to a relay that must be running.
 func (s *server) ask(method, path string, body []byte) answer {
 	s.t.Helper()
 	a, err := s.tryAsk(method, path, body)
@@ -106,23 +107,23 @@ func (s *server) tryAsk(method, path string, body []byte) (answer, error) {
 	return exchange(context.Background(), method, relay+path, body)
 }
 
-// mustTake posts an envelope that the relay has no reason to refuse.
-func (s *server) mustTake(e *envelope.Envelope) answer {
+// mustAccept posts an envelope that the relay must accept, and returns the receipt.
+func (s *server) mustAccept(e *envelope.Envelope) answer {
 	s.t.Helper()
 	a := s.ask(http.MethodPost, "/events", e.Canonical())
 	if !a.OK {
-		s.t.Fatalf("a good message was refused: %s", a)
+		s.t.Fatalf("a valid message was refused: %s", a)
 	}
 	return a
 }
 
-// stored returns all unexpired events behind a cursor in the relay's order, and the cursor behind them.
+// stored returns all unexpired events after a cursor, in the order of the relay, and the cursor after them.
 func (s *server) stored(cursor string) (events []*envelope.Envelope, end string) {
 	s.t.Helper()
 	for {
 		a := s.ask(http.MethodGet, "/events?limit=1000&timeout=0&cursor="+url.QueryEscape(cursor), nil)
 		if !a.OK {
-			s.t.Fatalf("reading everything: %s", a)
+			s.t.Fatalf("a read of all events was refused: %s", a)
 		}
 		for _, text := range a.Events {
 			events = append(events, parse(s.t, text))
@@ -134,14 +135,14 @@ func (s *server) stored(cursor string) (events []*envelope.Envelope, end string)
 	}
 }
 
-// parse returns an envelope as delivered, which must be whole and genuine.
+// parse returns a delivered envelope. The envelope must be well-formed and its signature must verify.
 func parse(t testing.TB, text []byte) *envelope.Envelope {
 	e, err := envelope.Parse(text, 0)
 	if err == nil {
 		err = e.Verify()
 	}
 	if err != nil {
-		t.Errorf("the relay delivers what does not verify: %v", err)
+		t.Errorf("the relay delivers an invalid envelope: %v", err)
 		return &envelope.Envelope{}
 	}
 	return e
@@ -163,12 +164,16 @@ func newKeys(t testing.TB, n int) []didkey.Key {
 	return keys
 }
 
-// request returns a signed REQUEST, a thread of its own, with a payload of about so many bytes.
+// request returns a signed REQUEST that opens a thread. Its payload has about size bytes.
 func request(t testing.TB, from didkey.Key, to didkey.DID, ttl time.Duration, size int) *envelope.Envelope {
 	t.Helper()
 	params, err := json.Marshal(string(bytes.Repeat([]byte{'x'}, size)))
 	must(t, err)
-	e, err := envelope.Draft{Recipient: to, TTL: ttl, Payload: envelope.Request{Intent: "echo", Params: params}}.Sign(from, time.Now())
+	e, err := envelope.Draft{
+		Recipient: to,
+		TTL:       ttl,
+		Payload:   envelope.Request{Intent: "echo", Params: params},
+	}.Sign(from, time.Now())
 	must(t, err)
 	return e
 }

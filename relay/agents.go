@@ -11,27 +11,28 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// OnlineWithin is how recently an agent was heard from if it counts as online (PROTOCOL §6).
+// OnlineWithin is how long an agent counts as online after the relay last heard from it (PROTOCOL §6).
 const OnlineWithin = 5 * time.Minute
 
-// list checks a MANIFEST and returns what the directory needs of it.
-// Errors: CodeInvalidRequest.
-func list(e *envelope.Envelope) (*Listing, error) {
+// parseListing checks a MANIFEST and returns the fields that the directory needs. Errors: CodeInvalidRequest.
+func parseListing(e *envelope.Envelope) (*Listing, error) {
 	var m envelope.Manifest
-	var own struct {
+	var declared struct {
 		Auth struct {
-			PublicKey *string `json:"public_key"` // present and empty is not absent
+			PublicKey *string `json:"public_key"` // a pointer, so that an empty key differs from an absent one
 		} `json:"auth"`
 	}
-	if errors.Join(e.DecodePayload(&m), e.DecodePayload(&own)) != nil {
+	if errors.Join(e.DecodePayload(&m), e.DecodePayload(&declared)) != nil {
 		return nil, envelope.Errorf(envelope.CodeInvalidRequest, "the payload is not a capability manifest; "+
 			"its members must have the types of the protocol's section \"Capability Manifest\"")
 	}
 	if !envelope.ValidID(m.ID) {
-		return nil, envelope.Errorf(envelope.CodeInvalidRequest, "a MANIFEST needs payload.id, 1 to 128 letters, digits or ._:~-")
+		return nil, envelope.Errorf(envelope.CodeInvalidRequest, "a MANIFEST needs a payload.id "+
+			"of 1 to 128 letters, digits or ._:~-")
 	}
-	if k := own.Auth.PublicKey; k != nil && *k != e.Sender.ID.Multibase() && *k != string(e.Sender.ID) {
-		return nil, envelope.Errorf(envelope.CodeInvalidRequest, "payload.auth.public_key is not the sender's own key; nobody announces another's")
+	if k := declared.Auth.PublicKey; k != nil && *k != e.Sender.ID.Multibase() && *k != string(e.Sender.ID) {
+		return nil, envelope.Errorf(envelope.CodeInvalidRequest, "payload.auth.public_key is not the sender's own key; "+
+			"set it to the sender's key, or leave it out")
 	}
 	l := &Listing{ID: m.ID, Intents: []string{}}
 	words := []string{m.ID, m.Name, m.Description, e.Sender.Name}
@@ -47,44 +48,44 @@ func list(e *envelope.Envelope) (*Listing, error) {
 		words = append(words, intent.ID, intent.Name)
 	}
 	l.Text = strings.ToLower(strings.Join(words, "\n"))
-	l.Text = strings.ToValidUTF8(l.Text[:min(len(l.Text), searchedBytes)], "")
+	l.Text = strings.ToValidUTF8(l.Text[:min(len(l.Text), maxSearchTextBytes)], "")
 	return l, nil
 }
 
-// searchedBytes is how much of a manifest's words a search looks through.
-const searchedBytes = 8 << 10
+// maxSearchTextBytes is how many bytes of a manifest's text a search reads.
+const maxSearchTextBytes = 8 << 10
 
-// directoryBytes is how many bytes of manifests a page of the directory has.
-const directoryBytes = 256 << 10
+// agentPageBytes bounds the total size of the manifests on one page of the directory.
+const agentPageBytes = 256 << 10
 
-// Agents searches the directory as of now. It sets Now, MaxBytes, Online, Viewer and Look of q itself. The page may be
-// Partial, and then empty.
+// Agents returns a page of the directory as of now. It sets the fields Now, MaxBytes, Online, Viewer and Look of q
+// itself. The page may be Partial. A Partial page may be empty.
 func (r *Relay) Agents(ctx context.Context, p Peer, q AgentQuery) (AgentPage, error) {
 	if err := r.draining(); err != nil {
 		return AgentPage{}, err
 	}
 	q.Now = r.now()
-	q.Text, q.MaxBytes = strings.ToLower(q.Text), directoryBytes
+	q.Text, q.MaxBytes = strings.ToLower(q.Text), agentPageBytes
 	q.Viewer = r.viewer(p)
-	q.Online = func(did didkey.DID) bool { return r.presence.last(did).After(q.OnlineSince) }
-	page, err := r.search(ctx, &work{peer: p, look: firstAgentLook, least: leastAgentLook}, q)
-	r.heard(page.Agents)
+	q.Online = func(did didkey.DID) bool { return r.presence.lastSeen(did).After(q.OnlineSince) }
+	page, err := r.searchAgents(ctx, &readJob{peer: p, look: initialAgentLook, minLook: minAgentLook}, q)
+	r.addPresence(page.Agents)
 	return page, err
 }
 
-// search reads a page of the directory, slice by slice, as scan reads events.
-func (r *Relay) search(ctx context.Context, w *work, q AgentQuery) (AgentPage, error) {
+// searchAgents reads a page of the directory slice by slice, as scan does for events.
+func (r *Relay) searchAgents(ctx context.Context, job *readJob, q AgentQuery) (AgentPage, error) {
 	var page AgentPage
 	for {
-		q.Look = w.look
-		slice, err := r.askAgents(ctx, w, q)
+		q.Look = job.look
+		slice, err := r.readAgentSlice(ctx, job, q)
 		switch {
 		case err != nil && page.Partial && isRateLimit(err):
-			return page, nil // so far it is paid for
+			return page, nil // these manifests are already paid for
 		case err != nil:
 			return AgentPage{}, err
 		case len(page.Agents) > 0 && len(slice.Agents) > 0 && len(slice.Agents[0].Manifest) > q.MaxBytes:
-			page.More, page.Partial = true, false // a slice has one manifest at least, whatever its size
+			page.More, page.Partial = true, false // a slice has at least one manifest, of any size
 			return page, nil
 		}
 		for _, a := range slice.Agents {
@@ -99,55 +100,59 @@ func (r *Relay) search(ctx context.Context, w *work, q AgentQuery) (AgentPage, e
 		if !page.Partial || q.Limit <= 0 || q.MaxBytes <= 0 {
 			return page, nil
 		}
-		if !w.goesOn(ctx, len(page.Agents) > 0, page.Took) {
+		if !job.continues(ctx, len(page.Agents) > 0, page.Took) {
 			return page, ctx.Err()
 		}
 	}
 }
 
-// askAgents does one slice of q for w.
-func (r *Relay) askAgents(ctx context.Context, w *work, q AgentQuery) (page AgentPage, err error) {
-	if err := r.begin(ctx, w); err != nil {
+// readAgentSlice reads one slice of q for job.
+func (r *Relay) readAgentSlice(ctx context.Context, job *readJob, q AgentQuery) (page AgentPage, err error) {
+	if err := r.beginSlice(ctx, job); err != nil {
 		return AgentPage{}, err
 	}
-	defer func() { r.end(w, page.Took) }()
+	defer func() { r.endSlice(job, page.Took) }()
 	return r.store.Agents(context.WithoutCancel(ctx), q)
 }
 
-// heard adds what signed reads tell to what the store knows of agents.
-func (r *Relay) heard(agents []Agent) {
+// addPresence sets LastSeen of each agent to the time of its last signed read, if that is later. The store does not
+// know about signed reads.
+func (r *Relay) addPresence(agents []Agent) {
 	for i := range agents {
-		if at := r.presence.last(agents[i].DID); at.After(agents[i].LastSeen) {
-			agents[i].LastSeen = at
+		if lastRead := r.presence.lastSeen(agents[i].DID); lastRead.After(agents[i].LastSeen) {
+			agents[i].LastSeen = lastRead
 		}
 	}
 }
 
-// Online reports whether a was heard from lately enough to count as online.
+// Online reports whether the relay heard from a within the last OnlineWithin.
 func (r *Relay) Online(a Agent) bool { return a.LastSeen.After(r.now().Add(-OnlineWithin)) }
 
-// Agent returns manifests of one agent: the first of them, and pieces of the rest, which are read as they are asked for,
-// because all together may be 16 times as large as a body.
-// Errors: CodeAgentNotFound.
-func (r *Relay) Agent(ctx context.Context, p Peer, did didkey.DID) (first []Agent, rest iter.Seq2[[]Agent, error], err error) {
+// Agent returns the manifests of one agent. first has the first of them. rest yields the others in pieces. It reads
+// each piece from the store when the caller asks for it, because all manifests of an agent together may be 16 times as
+// large as a body. Errors: CodeAgentNotFound.
+func (r *Relay) Agent(ctx context.Context, p Peer, did didkey.DID) (
+	first []Agent, rest iter.Seq2[[]Agent, error], err error,
+) {
 	if err := r.draining(); err != nil {
 		return nil, nil, err
 	}
-	w := &work{peer: p}
+	job := &readJob{peer: p}
 	q := AgentQuery{DID: did, Now: r.now(), Limit: MaxManifests, MaxBytes: pieceBytes, Viewer: r.viewer(p)}
-	page, err := r.askAgents(ctx, w, q)
-	r.heard(page.Agents)
+	page, err := r.readAgentSlice(ctx, job, q)
+	r.addPresence(page.Agents)
 	if err == nil && len(page.Agents) == 0 {
-		err = envelope.Errorf(envelope.CodeAgentNotFound, "no unexpired MANIFEST of this agent is here; an agent announces itself by posting one")
+		err = envelope.Errorf(envelope.CodeAgentNotFound, "this relay has no unexpired MANIFEST of this agent; "+
+			"an agent is listed after it has posted one")
 	}
 	if err != nil {
 		return nil, nil, err
 	}
 	return page.Agents, func(yield func([]Agent, error) bool) {
-		w.sent = true // the beginning of the answer is on its way
+		job.answerStarted = true // the answer has begun, so it cannot be refused any more
 		for page.More {
 			q.After = page.Next
-			if page, err = r.askAgents(ctx, w, q); !yield(page.Agents, err) || err != nil {
+			if page, err = r.readAgentSlice(ctx, job, q); !yield(page.Agents, err) || err != nil {
 				return
 			}
 		}

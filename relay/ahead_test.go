@@ -13,31 +13,31 @@ import (
 	"github.com/agora-relay/agora/didkey"
 )
 
-// listed is a store whose events are a list, in their order. A look ends after a few of them.
-type listed struct {
+// listStore is a store whose events are in a list. A read ends after it has examined a random number of them.
+type listStore struct {
 	Store
-	events []Event
-	random *rand.Rand
-	most   int // events in an answer
+	events    []Event
+	random    *rand.Rand
+	maxEvents int // the most events in one answer
 }
 
-func (s *listed) Policy() Policy { return Policy{} }
+func (s *listStore) Policy() Policy { return Policy{} }
 
-func (s *listed) Read(_ context.Context, q Query) (Page, error) {
+func (s *listStore) Read(_ context.Context, q Query) (Page, error) {
 	page := Page{Cursor: Cursor{1, Seq(len(s.events))}}
 	if q.Limit == 0 {
 		return page, nil
 	}
-	look := 1 + s.random.IntN(2*len(s.events))
+	left := 1 + s.random.IntN(2*len(s.events))
 	for _, e := range s.events {
 		switch {
 		case e.Seq <= q.After.Seq || q.Until > 0 && e.Seq > q.Until:
 			continue
-		case look == 0:
+		case left == 0:
 			page.More, page.Partial, page.Cursor.Seq = true, true, e.Seq-1
 			return page, nil
 		}
-		look--
+		left--
 		if !q.Expired && !e.Expires.After(q.Now) || !q.TS.IsZero() && !e.TS.Equal(q.TS) ||
 			!q.NewerThan.IsZero() && !e.TS.After(q.NewerThan) && !e.Received.After(q.NewerThan) {
 			continue
@@ -47,12 +47,13 @@ func (s *listed) Read(_ context.Context, q Query) (Page, error) {
 			return page, nil
 		}
 		page.Events = append(page.Events, e)
-		s.most = max(s.most, len(page.Events))
+		s.maxEvents = max(s.maxEvents, len(page.Events))
 	}
 	return page, nil
 }
 
-// pendingFor is PROTOCOL §7 with all events at hand: what a poll would get, and where its page ends.
+// pendingFor applies PROTOCOL §7 to a list of all events. It returns the pending events of a poll, and how many of them
+// are on its page.
 func pendingFor(events []Event, since, now time.Time, limit int) (pending []Event, n int) {
 	var bookmark, latest Seq
 	for _, e := range events {
@@ -71,10 +72,10 @@ func pendingFor(events []Event, since, now time.Time, limit int) (pending []Even
 	if len(pending) == 0 || pending[len(pending)-1].Seq <= latest {
 		return pending, len(pending)
 	}
-	return pending, cut(pending, latest, limit)
+	return pending, pageLength(pending, latest, limit)
 }
 
-// However much is pending, a poll gets what the rules say of all of it, and no more than a page of it is held.
+// TestSinceAmongMany checks that the page of a poll follows the rules for since, however many events are pending.
 func TestSinceAmongMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		key, err := didkey.FromSeed(make([]byte, 32))
@@ -84,7 +85,7 @@ func TestSinceAmongMany(t *testing.T) {
 		random := rand.New(rand.NewPCG(1, 2))
 		for n := range 5000 {
 			began := time.Now()
-			store := &listed{random: random, events: make([]Event, 1+random.IntN(60))}
+			store := &listStore{random: random, events: make([]Event, 1+random.IntN(60))}
 			instants, lasting := 1+random.IntN(20), 1+random.IntN(10)
 			for i := range store.events {
 				e := &store.events[i]
@@ -113,7 +114,8 @@ func TestSinceAmongMany(t *testing.T) {
 				got = append(got, events...)
 			}
 			same := slices.EqualFunc(got, pending[:want], func(a, b Event) bool { return a.Seq == b.Seq })
-			if !same || d.More != (want < len(pending)) || want > 0 && (d.Cursor.Seq != got[want-1].Seq || !d.LastTS.Equal(got[want-1].TS)) {
+			if !same || d.More != (want < len(pending)) ||
+				want > 0 && (d.Cursor.Seq != got[want-1].Seq || !d.LastTS.Equal(got[want-1].TS)) {
 				t.Fatalf("case %d, since %v, limit %d: %d events, more %v, cursor %v; want %d of %d\nof %+v", n, p.Since, p.Limit,
 					len(got), d.More, d.Cursor, want, len(pending), store.events)
 			}
@@ -121,7 +123,7 @@ func TestSinceAmongMany(t *testing.T) {
 	})
 }
 
-// A look at a full inbox holds a page of it.
+// TestSinceHoldsAPage checks that a poll on a full inbox holds only one page of it in memory.
 func TestSinceHoldsAPage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		key, err := didkey.FromSeed(make([]byte, 32))
@@ -130,11 +132,11 @@ func TestSinceHoldsAPage(t *testing.T) {
 		}
 		now := time.Now()
 		for name, ts := range map[string]func(i int) time.Time{
-			"a ts each":        func(i int) time.Time { return now.Add(time.Duration(i)) },
-			"one for all":      func(int) time.Time { return now },
-			"each comes again": func(i int) time.Time { return now.Add(time.Duration(i % 1500)) },
+			"a different ts for each": func(i int) time.Time { return now.Add(time.Duration(i)) },
+			"the same ts for all":     func(int) time.Time { return now },
+			"each ts twice":           func(i int) time.Time { return now.Add(time.Duration(i % 1500)) },
 		} {
-			store := &listed{random: rand.New(rand.NewPCG(1, 2)), events: make([]Event, 3000)}
+			store := &listStore{random: rand.New(rand.NewPCG(1, 2)), events: make([]Event, 3000)}
 			for i := range store.events {
 				store.events[i] = Event{Seq: Seq(i + 1), TS: ts(i), Received: now, Expires: now.Add(time.Hour), Size: 1}
 			}
@@ -147,11 +149,11 @@ func TestSinceHoldsAPage(t *testing.T) {
 				pending, want := pendingFor(store.events, since, now, 1)
 				d, err := r.Events(t.Context(), &p)
 				if err != nil || want > 0 && d.Cursor.Seq != pending[want-1].Seq {
-					t.Errorf("%s: a page to %v, %v; want %d events", name, d.Cursor, err, want)
+					t.Errorf("%s: the page ends at %v, %v; want %d events", name, d.Cursor, err, want)
 				}
 			}
-			if store.most > MaxPage+1 {
-				t.Errorf("%s: %d events at once", name, store.most)
+			if store.maxEvents > MaxPage+1 {
+				t.Errorf("%s: %d events in memory at once", name, store.maxEvents)
 			}
 		}
 	})

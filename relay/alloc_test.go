@@ -10,18 +10,20 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// TestWakingNobodyAllocatesNothing holds that a post costs nothing for the polls that wait for others'.
-func TestWakingNobodyAllocatesNothing(t *testing.T) {
-	_, _, publish := crowd(t, 100)
-	event := []relay.Posted{{Event: relay.Event{Seq: 1}, Envelope: &envelope.Envelope{Type: envelope.TypeRequest, Recipient: newKey(t).DID(), Thread: "t"}}}
+// TestPublishWithoutMatchAllocatesNothing checks that a post allocates nothing for polls that it does not match.
+func TestPublishWithoutMatchAllocatesNothing(t *testing.T) {
+	_, _, publish := startWaitingPolls(t, 100)
+	event := []relay.Posted{{Event: relay.Event{Seq: 1},
+		Envelope: &envelope.Envelope{Type: envelope.TypeRequest, Recipient: newKey(t).DID(), Thread: "t"}}}
 	if n := testing.AllocsPerRun(100, func() { publish(event) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }
 
-// TestAdmissionAllocatesNothing holds that admitting one who is known costs no memory, be it from here or from afar.
+// TestAdmissionAllocatesNothing checks that Admit allocates nothing for a known peer, local or remote.
 func TestAdmissionAllocatesNothing(t *testing.T) {
-	r, err := relay.New(t.Context(), relay.Config{Store: newPulpit(), Key: newKey(t), Log: slog.New(slog.DiscardHandler),
+	r, err := relay.New(t.Context(), relay.Config{Store: newAnnouncingStore(), Key: newKey(t),
+		Log:    slog.New(slog.DiscardHandler),
 		Limits: relay.Limits{PostsPerAddress: relay.Rate{PerSecond: 1e6}, ReadsPerAddress: relay.Rate{PerSecond: 1e6}}})
 	if err != nil {
 		t.Fatal(err)

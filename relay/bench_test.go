@@ -19,55 +19,58 @@ import (
 	"github.com/agora-relay/agora/store/sqlite"
 )
 
-// stub is a store with the default policy. What a test needs of the other methods, it adds.
-type stub struct{ relay.Store }
+// stubStore is a store with the default policy. A test adds the other methods that it needs.
+type stubStore struct{ relay.Store }
 
-func (stub) Policy() relay.Policy { return relay.Policy{} }
+func (stubStore) Policy() relay.Policy { return relay.Policy{} }
 
-// pulpit is an empty store that announces what it is given, so that waking is all that happens.
-type pulpit struct {
-	stub
-	listening chan func([]relay.Posted)
-	looks     chan struct{} // of polls into the store, each after it has taken its place among the waiters
+// announcingStore is an empty store. The test announces events through it, so it only wakes polls.
+type announcingStore struct {
+	stubStore
+	watching chan func([]relay.Posted)
+	reads    chan struct{} // one for each read by a poll that is already registered with the hub
 }
 
-func newPulpit() *pulpit {
-	return &pulpit{listening: make(chan func([]relay.Posted), 1), looks: make(chan struct{}, 1)}
+func newAnnouncingStore() *announcingStore {
+	return &announcingStore{watching: make(chan func([]relay.Posted), 1), reads: make(chan struct{}, 1)}
 }
 
-func (p *pulpit) Read(context.Context, relay.Query) (relay.Page, error) {
-	p.looks <- struct{}{}
+func (p *announcingStore) Read(context.Context, relay.Query) (relay.Page, error) {
+	p.reads <- struct{}{}
 	return relay.Page{}, nil
 }
 
-func (p *pulpit) Expire(context.Context, time.Time, relay.Notices) error {
+func (p *announcingStore) Expire(context.Context, time.Time, relay.Notices) error {
 	return nil
 }
 
-func (p *pulpit) Watch(ctx context.Context, _ relay.Cursor, publish func([]relay.Posted)) error {
-	p.listening <- publish
+func (p *announcingStore) Watch(ctx context.Context, _ relay.Cursor, publish func([]relay.Posted)) error {
+	p.watching <- publish
 	<-ctx.Done()
 	return ctx.Err()
 }
 
-// crowd runs a relay where so many polls wait, each for an inbox of its own that gets nothing, and returns what
-// publishes to them.
-func crowd(tb testing.TB, waiters int) (r *relay.Relay, store *pulpit, publish func([]relay.Posted)) {
+// startWaitingPolls runs a relay with this many waiting polls. Each poll waits for an inbox of its own, which stays
+// empty. publish announces events to them.
+func startWaitingPolls(tb testing.TB, waiters int) (
+	r *relay.Relay, store *announcingStore, publish func([]relay.Posted),
+) {
 	tb.Helper()
-	store = newPulpit()
+	store = newAnnouncingStore()
 	r, err := relay.New(tb.Context(), relay.Config{Store: store, Key: newKey(tb), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		tb.Fatal(err)
 	}
-	<-store.looks // the relay's own
+	<-store.reads // the read by New
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	running.Go(func() { _ = r.Run(ctx) }) // ends with ctx
+	running.Go(func() { _ = r.Run(ctx) }) // it ends with ctx
 	for i := range waiters {
 		running.Go(func() {
-			_, err := r.Events(ctx, &relay.Poll{Peer: local, Filter: relay.Filter{Recipient: didkey.DID(fmt.Sprintf("did:key:z%d", i))}, Wait: time.Hour, Limit: 1})
+			_, err := r.Events(ctx, &relay.Poll{Peer: local,
+				Filter: relay.Filter{Recipient: didkey.DID(fmt.Sprintf("did:key:z%d", i))}, Wait: time.Hour, Limit: 1})
 			if !errors.Is(err, context.Canceled) {
-				tb.Errorf("a poll for nothing ended with %v", err)
+				tb.Errorf("a poll of an empty inbox ended with %v", err)
 			}
 		})
 	}
@@ -75,14 +78,14 @@ func crowd(tb testing.TB, waiters int) (r *relay.Relay, store *pulpit, publish f
 		cancel()
 		running.Wait()
 	})
-	publish = <-store.listening
+	publish = <-store.watching
 	for range waiters {
-		<-store.looks
+		<-store.reads
 	}
 	return r, store, publish
 }
 
-// newKey is key for benchmarks too.
+// newKey is the same as key, and works in benchmarks too.
 func newKey(tb testing.TB) didkey.Key {
 	tb.Helper()
 	k, err := didkey.Generate()
@@ -92,14 +95,15 @@ func newKey(tb testing.TB) didkey.Key {
 	return k
 }
 
-// BenchmarkWake publishes an event that one poll waits for, among so many that wait for others, and waits until that
-// poll has been answered and waits again.
+// BenchmarkWake publishes an event for one waiting poll while many other polls wait. It waits until the poll is
+// answered and starts the next one.
 func BenchmarkWake(b *testing.B) {
 	for _, waiters := range []int{10, 1000, 5000} {
 		b.Run(fmt.Sprintf("waiters=%d", waiters), func(b *testing.B) {
-			r, store, publish := crowd(b, waiters)
+			r, store, publish := startWaitingPolls(b, waiters)
 			to := newKey(b).DID()
-			event := []relay.Posted{{Event: relay.Event{Size: 730}, Envelope: &envelope.Envelope{Type: envelope.TypeRequest, Recipient: to, Thread: "t"}}}
+			event := []relay.Posted{{Event: relay.Event{Size: 730},
+				Envelope: &envelope.Envelope{Type: envelope.TypeRequest, Recipient: to, Thread: "t"}}}
 			poll := relay.Poll{Peer: local, Filter: relay.Filter{Recipient: to}, Wait: time.Hour, Limit: 1}
 			b.ReportAllocs()
 			cpu := bench.OwnCPU()
@@ -112,7 +116,7 @@ func BenchmarkWake(b *testing.B) {
 					}
 					answered <- err
 				}()
-				<-store.looks
+				<-store.reads
 				event[0].Seq++
 				publish(event)
 				if err := <-answered; err != nil {
@@ -126,7 +130,7 @@ func BenchmarkWake(b *testing.B) {
 	}
 }
 
-// BenchmarkPost is the whole relay without its wire: parse, verify, append, announce. Signing is outside of the time.
+// BenchmarkPost measures the whole relay without its transport: parse, verify, store, announce. Signing does not count.
 func BenchmarkPost(b *testing.B) {
 	for _, callers := range []int{32, 256} {
 		b.Run(fmt.Sprintf("callers=%d", callers), func(b *testing.B) {
@@ -171,7 +175,7 @@ func BenchmarkPost(b *testing.B) {
 	}
 }
 
-// BenchmarkPoll reads the last event of one inbox among many, through the relay, from here and from afar.
+// BenchmarkPoll reads the last event of one of many inboxes through the relay, as a local and as a remote client.
 func BenchmarkPoll(b *testing.B) {
 	const stored, inboxes = 10_000, 64
 	store, err := sqlite.Open(b.Context(), filepath.Join(b.TempDir(), "agora.db"), sqlite.Options{Reserve: 1 << 22})
@@ -187,13 +191,14 @@ func BenchmarkPoll(b *testing.B) {
 	for i := range keys {
 		keys[i] = newKey(b)
 	}
-	var before, last relay.Cursor // the places before and behind the last event of keys[0]
+	var before, last relay.Cursor // the cursors before and after the last event of keys[0]
 	var appending sync.WaitGroup
 	var mu sync.Mutex
 	for i := range inboxes {
 		appending.Go(func() {
 			for range stored / inboxes {
-				e, err := envelope.Draft{Recipient: keys[i].DID(), Payload: envelope.Request{Intent: "echo"}}.Sign(keys[i], time.Now())
+				e, err := envelope.Draft{Recipient: keys[i].DID(),
+					Payload: envelope.Request{Intent: "echo"}}.Sign(keys[i], time.Now())
 				if err != nil {
 					b.Error(err)
 					return
@@ -223,7 +228,8 @@ func BenchmarkPoll(b *testing.B) {
 				b.ReportAllocs()
 				cpu := bench.OwnCPU()
 				for b.Loop() {
-					d, err := r.Events(b.Context(), &relay.Poll{Peer: peer, Filter: relay.Filter{Recipient: keys[0].DID()}, Cursor: cursor, Limit: 1})
+					d, err := r.Events(b.Context(), &relay.Poll{Peer: peer, Filter: relay.Filter{Recipient: keys[0].DID()},
+						Cursor: cursor, Limit: 1})
 					if err != nil || len(d.Events) != 1 {
 						b.Fatal(d, err)
 					}

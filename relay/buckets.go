@@ -8,39 +8,43 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// maxGeneration bounds a generation of buckets, each about 180 bytes with its place in the map: two generations of the
-// four kinds take 100 MB at most, however many addresses and identities there are in the world.
+// maxGeneration is how many buckets a generation may hold. A bucket takes about 180 bytes, including its entry in the
+// map. There are four kinds of buckets, with two generations each. So together they take at most 100 MB, for any number
+// of addresses and identities.
 const maxGeneration = 1 << 16
 
-// buckets holds a token bucket for each key that was used lately. A bucket untouched for as long as it takes to fill
-// is full, like a new one, so nothing is lost with it. Hence two generations: what is touched moves into the fresh one,
-// and every such time the old one is dropped and the fresh one takes its place.
+// buckets holds a token bucket for each key that was used recently. A bucket that is not used for the time it takes to
+// fill is full again, like a new bucket. So it can be dropped without changing a limit. This is done with two
+// generations. A bucket that is used moves to the fresh generation. When the time to fill has passed, the old
+// generation is dropped, and the fresh generation becomes the old one. Buckets in debt are kept, up to half of
+// maxGeneration.
 //
-// A generation that reaches maxGeneration gives way early. To gain from that, a flooder needs twice as many other keys
-// for each bucket he wants to have full again, which already allow him more.
+// A generation also ends early when it has maxGeneration buckets. To get its buckets dropped early, an attacker must
+// use at least maxGeneration other keys. Those keys already allow more requests than the attacker gains.
 type buckets[K comparable] struct {
 	Rate
-	share  func(K) int // how many times Rate a key has; nil: once
-	refill time.Duration
+	factor func(K) int   // how many times Rate a key has; nil: once
+	refill time.Duration // the time it takes a bucket to fill, at most 24 hours
 
 	mu         sync.Mutex
 	fresh, old map[K]*rate.Limiter
-	turned     time.Time // when fresh was begun
-	spent      map[K]int // tokens taken since the last report; nil: nobody asks
+	rotatedAt  time.Time // when the fresh generation began
+	unreported map[K]int // tokens taken since the last report; nil: reports are not used
 }
 
-// newBuckets returns nil, which admits everything, where there is no limit.
-func newBuckets[K comparable](r Rate, share func(K) int) *buckets[K] {
+// newBuckets returns nil if r is Unlimited. A nil *buckets admits every request.
+func newBuckets[K comparable](r Rate, factor func(K) int) *buckets[K] {
 	if r.PerSecond < 0 {
 		return nil
 	}
 	seconds := min(float64(r.Burst)/r.PerSecond, (24 * time.Hour).Seconds())
-	return &buckets[K]{Rate: r, share: share, refill: time.Duration(math.Ceil(seconds * float64(time.Second))), fresh: map[K]*rate.Limiter{}}
+	return &buckets[K]{Rate: r, factor: factor, refill: time.Duration(math.Ceil(seconds * float64(time.Second))),
+		fresh: map[K]*rate.Limiter{}}
 }
 
-// take takes a token from the bucket of each key. If one has none, nothing is taken: take says how long it will be until
-// that one has a token, and which of keys it is.
-func (b *buckets[K]) take(clock func() time.Time, keys ...K) (wait time.Duration, short int) {
+// take takes one token from the bucket of each key. If one of the buckets has no token, take takes none from any
+// bucket. It then returns how long it takes until that bucket has a token, and the index of its key.
+func (b *buckets[K]) take(clock func() time.Time, keys ...K) (wait time.Duration, index int) {
 	if b == nil {
 		return 0, 0
 	}
@@ -48,27 +52,27 @@ func (b *buckets[K]) take(clock func() time.Time, keys ...K) (wait time.Duration
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for i, k := range keys {
-		bucket := b.of(k, now)
+		bucket := b.bucketFor(k, now)
 		if bucket.AllowN(now, 1) {
 			continue
 		}
 		for _, k := range keys[:i] {
-			b.of(k, now).AllowN(now, -1)
+			b.bucketFor(k, now).AllowN(now, -1)
 		}
-		return until(bucket, 1, now), i
+		return timeUntil(bucket, 1, now), i
 	}
-	b.count(1, keys)
+	b.recordSpent(1, keys)
 	return 0, 0
 }
 
-// until returns when bucket will have so many tokens, rounded up to milliseconds.
-func until(bucket *rate.Limiter, tokens float64, now time.Time) time.Duration {
+// timeUntil returns how long it takes until bucket has this many tokens, rounded up to milliseconds.
+func timeUntil(bucket *rate.Limiter, tokens float64, now time.Time) time.Duration {
 	missing := (tokens - bucket.TokensAt(now)) / float64(bucket.Limit())
 	return time.Duration(math.Ceil(missing*1000)) * time.Millisecond
 }
 
-// charge takes more from the bucket of each key for what turned out to be costly. A bucket may come to owe; until it
-// has paid, nothing is given from it.
+// charge takes n more tokens from the bucket of each key, for a request that turned out to be expensive. It takes them
+// even if the bucket has fewer. The key is then in debt: take refuses it until enough tokens have been added.
 func (b *buckets[K]) charge(clock func() time.Time, n int, keys ...K) {
 	if b == nil || n <= 0 {
 		return
@@ -77,45 +81,48 @@ func (b *buckets[K]) charge(clock func() time.Time, n int, keys ...K) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, k := range keys {
-		debit(b.of(k, now), n, now)
+		debit(b.bucketFor(k, now), n, now)
 	}
-	b.count(n, keys)
+	b.recordSpent(n, keys)
 }
 
-// debit takes n tokens from bucket, also if it has fewer.
+// debit takes n tokens from bucket, even if it has fewer.
 func debit(bucket *rate.Limiter, n int, now time.Time) {
 	for left := n; left > 0; left -= bucket.Burst() {
 		bucket.ReserveN(now, min(left, bucket.Burst()))
 	}
 }
 
-// count notes n tokens of each key for the next report. b.mu is held.
-func (b *buckets[K]) count(n int, keys []K) {
-	if b.spent == nil {
+// recordSpent adds n tokens of each key to the next report. The report has at most maxReported keys. The caller holds
+// b.mu.
+func (b *buckets[K]) recordSpent(n int, keys []K) {
+	if b.unreported == nil {
 		return
 	}
 	for _, k := range keys {
-		if _, known := b.spent[k]; known || len(b.spent) < maxReported {
-			b.spent[k] += n
+		if _, known := b.unreported[k]; known || len(b.unreported) < maxReported {
+			b.unreported[k] += n
 		}
 	}
 }
 
-// report returns how many tokens were taken since the last report. The first call begins to count them.
+// report returns the tokens that were taken since the last report, by key. The first call returns nil and starts the
+// recording.
 func (b *buckets[K]) report() (spent map[K]int) {
 	if b == nil {
 		return nil
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.spent == nil || len(b.spent) > 0 {
-		spent, b.spent = b.spent, map[K]int{}
+	if b.unreported == nil || len(b.unreported) > 0 {
+		spent, b.unreported = b.unreported, map[K]int{}
 	}
 	return spent
 }
 
-// hear takes the tokens that siblings have given. A bucket may come to owe, as with charge.
-func (b *buckets[K]) hear(clock func() time.Time, others map[K]int) {
+// applyRemote takes the tokens that other nodes have taken from these buckets. A bucket may get into debt, as with
+// charge.
+func (b *buckets[K]) applyRemote(clock func() time.Time, others map[K]int) {
 	if b == nil || len(others) == 0 {
 		return
 	}
@@ -123,7 +130,7 @@ func (b *buckets[K]) hear(clock func() time.Time, others map[K]int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for k, n := range others {
-		bucket := b.of(k, now)
+		bucket := b.bucketFor(k, now)
 		if n < 0 {
 			bucket.AllowN(now, n)
 		}
@@ -131,8 +138,9 @@ func (b *buckets[K]) hear(clock func() time.Time, others map[K]int) {
 	}
 }
 
-// owes says how long it will be until no bucket of keys owes anything, and which of keys owes; 0 if none does.
-func (b *buckets[K]) owes(clock func() time.Time, keys ...K) (wait time.Duration, short int) {
+// debtWait looks for a bucket of keys that is in debt. It returns how long it takes until the first such bucket is out
+// of debt, and the index of its key. It returns a wait of 0 if no key is in debt.
+func (b *buckets[K]) debtWait(clock func() time.Time, keys ...K) (wait time.Duration, index int) {
 	if b == nil {
 		return 0, 0
 	}
@@ -140,15 +148,15 @@ func (b *buckets[K]) owes(clock func() time.Time, keys ...K) (wait time.Duration
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for i, k := range keys {
-		if bucket := b.of(k, now); bucket.TokensAt(now) < 0 {
-			return until(bucket, 0, now), i
+		if bucket := b.bucketFor(k, now); bucket.TokensAt(now) < 0 {
+			return timeUntil(bucket, 0, now), i
 		}
 	}
 	return 0, 0
 }
 
-// giveBack puts back a token that was taken from the bucket of each key for nothing.
-func (b *buckets[K]) giveBack(clock func() time.Time, keys ...K) {
+// refund returns one token to the bucket of each key, for a request that does not count.
+func (b *buckets[K]) refund(clock func() time.Time, keys ...K) {
 	if b == nil {
 		return
 	}
@@ -156,33 +164,33 @@ func (b *buckets[K]) giveBack(clock func() time.Time, keys ...K) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, k := range keys {
-		b.of(k, now).AllowN(now, -1) // more than a full bucket holds is lost
+		b.bucketFor(k, now).AllowN(now, -1) // a full bucket stays as it is
 	}
-	b.count(-1, keys)
+	b.recordSpent(-1, keys)
 }
 
-// of returns k's bucket as a member of the fresh generation.
-func (b *buckets[K]) of(k K, now time.Time) *rate.Limiter {
+// bucketFor returns the bucket of k. It moves the bucket to the fresh generation, or creates it there.
+func (b *buckets[K]) bucketFor(k K, now time.Time) *rate.Limiter {
 	switch {
-	case now.Before(b.turned): // the clock was set back, and by it the buckets would stay empty until now
-		b.fresh, b.old, b.turned = map[K]*rate.Limiter{}, nil, now
-	case now.Sub(b.turned) >= b.refill, len(b.fresh) >= maxGeneration:
-		owing := map[K]*rate.Limiter{}
+	case now.Before(b.rotatedAt): // the clock was set back; the buckets would not fill until it has caught up
+		b.fresh, b.old, b.rotatedAt = map[K]*rate.Limiter{}, nil, now
+	case now.Sub(b.rotatedAt) >= b.refill, len(b.fresh) >= maxGeneration:
+		inDebt := map[K]*rate.Limiter{}
 		for k, bucket := range b.old {
-			if bucket.TokensAt(now) < 0 && len(owing) < maxGeneration/2 {
-				owing[k] = bucket // see charge; any other is full again, or soon
+			if bucket.TokensAt(now) < 0 && len(inDebt) < maxGeneration/2 {
+				inDebt[k] = bucket // keep the debt, see charge; other buckets are full again, or soon will be
 			}
 		}
-		b.fresh, b.old, b.turned = owing, b.fresh, now
+		b.fresh, b.old, b.rotatedAt = inDebt, b.fresh, now
 	}
 	bucket := b.fresh[k]
 	if bucket == nil {
 		if bucket = b.old[k]; bucket == nil {
-			times := 1
-			if b.share != nil {
-				times = b.share(k)
+			factor := 1
+			if b.factor != nil {
+				factor = b.factor(k)
 			}
-			bucket = rate.NewLimiter(rate.Limit(b.PerSecond*float64(times)), b.Burst*times)
+			bucket = rate.NewLimiter(rate.Limit(b.PerSecond*float64(factor)), b.Burst*factor)
 		}
 		b.fresh[k] = bucket
 	}

@@ -10,26 +10,26 @@ import (
 	"time"
 )
 
-// clock is a time that moves when it is told to.
-type clock struct{ at time.Time }
+// fakeClock is a clock that moves only when the test moves it.
+type fakeClock struct{ at time.Time }
 
-func (c *clock) now() time.Time { return c.at }
+func (c *fakeClock) now() time.Time { return c.at }
 
-func newClock() *clock { return &clock{time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)} }
+func newFakeClock() *fakeClock { return &fakeClock{time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)} }
 
 func v4(i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{byte(i >> 24), byte(i >> 16), byte(i >> 8), byte(i)})
 }
 
-// TestBucketsForgetNothingThatCounts compares buckets with ones that remember every key for ever, under random use.
-func TestBucketsForgetNothingThatCounts(t *testing.T) {
+// TestBucketEvictionKeepsLimits compares buckets with buckets that keep every key for ever, under random use.
+func TestBucketEvictionKeepsLimits(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	c := newClock()
-	forgetful := newBuckets[int](Rate{PerSecond: 7, Burst: 10}, nil)
-	var faithful [20]*buckets[int] // one key each, so nothing turns it out but its own idleness
-	for i := range faithful {
-		faithful[i] = newBuckets[int](Rate{PerSecond: 7, Burst: 10}, nil)
-		faithful[i].refill = 1000 * time.Hour
+	c := newFakeClock()
+	evicting := newBuckets[int](Rate{PerSecond: 7, Burst: 10}, nil)
+	var reference [20]*buckets[int] // with one key each, so that no bucket is dropped because of other keys
+	for i := range reference {
+		reference[i] = newBuckets[int](Rate{PerSecond: 7, Burst: 10}, nil)
+		reference[i].refill = 1000 * time.Hour
 	}
 	refused := 0
 	for range 50_000 {
@@ -37,11 +37,11 @@ func TestBucketsForgetNothingThatCounts(t *testing.T) {
 		if random.IntN(500) == 0 {
 			c.at = c.at.Add(time.Duration(random.IntN(4000)) * time.Millisecond)
 		}
-		k := random.IntN(len(faithful)) * random.IntN(2) // one key is asked for half of the time
-		got, _ := forgetful.take(c.now, k)
-		want, _ := faithful[k].take(c.now, k)
+		k := random.IntN(len(reference)) * random.IntN(2) // the key 0 is used for half of the time
+		got, _ := evicting.take(c.now, k)
+		want, _ := reference[k].take(c.now, k)
 		if got != want {
-			t.Fatalf("key %d waits %v, and %v where nothing is forgotten", k, got, want)
+			t.Fatalf("key %d must wait %v; if no bucket were dropped, it would be %v", k, got, want)
 		}
 		if got > 0 {
 			refused++
@@ -50,21 +50,22 @@ func TestBucketsForgetNothingThatCounts(t *testing.T) {
 	if refused < 1000 {
 		t.Errorf("only %d refusals in all", refused)
 	}
-	if n := len(forgetful.fresh) + len(forgetful.old); n > 2*len(faithful) {
+	if n := len(evicting.fresh) + len(evicting.old); n > 2*len(reference) {
 		t.Errorf("%d buckets", n)
 	}
 }
 
-// TestBucketsAreBounded lets more addresses ask once each than two generations hold, and one all the time.
+// TestBucketsAreBounded sends one request from each of more addresses than two generations hold. At the same time, one
+// address sends many requests.
 func TestBucketsAreBounded(t *testing.T) {
-	c := newClock()
+	c := newFakeClock()
 	b := newBuckets[netip.Addr](Rate{PerSecond: 50, Burst: 100}, nil)
 	greedy := netip.MustParseAddr("192.0.2.1")
 	admitted, addresses := 0, 3*maxGeneration
 	for i := range addresses {
 		c.at = c.at.Add(time.Second / time.Duration(addresses)) // all of them within a second
 		if wait, _ := b.take(c.now, v4(i)); wait != 0 {
-			t.Fatalf("address %d, which asks for the first time, waits %v", i, wait)
+			t.Fatalf("address %d must wait %v for its first request", i, wait)
 		}
 		if i%10 == 0 {
 			if wait, _ := b.take(c.now, greedy); wait == 0 {
@@ -76,7 +77,7 @@ func TestBucketsAreBounded(t *testing.T) {
 		}
 	}
 	if admitted < 149 || admitted > 150 {
-		t.Errorf("the greedy address was admitted %d times, want the burst of 100 and 50 a second", admitted)
+		t.Errorf("the greedy address was admitted %d times, want a burst of 100, and 50 a second", admitted)
 	}
 	c.at = c.at.Add(3 * time.Second)
 	b.take(c.now, greedy)
@@ -87,9 +88,9 @@ func TestBucketsAreBounded(t *testing.T) {
 	}
 }
 
-// TestBucketsOutliveAClockSetBack holds that nobody is shut out until the old time comes again.
-func TestBucketsOutliveAClockSetBack(t *testing.T) {
-	c := newClock()
+// TestBucketsAfterClockSetBack checks that no key is refused until the clock has caught up.
+func TestBucketsAfterClockSetBack(t *testing.T) {
+	c := newFakeClock()
 	b := newBuckets[int](Rate{PerSecond: 1, Burst: 2}, nil)
 	for range 2 {
 		b.take(c.now, 1)
@@ -97,7 +98,7 @@ func TestBucketsOutliveAClockSetBack(t *testing.T) {
 	c.at = c.at.Add(-time.Hour)
 	for i, want := range []time.Duration{0, 0, time.Second} {
 		if wait, _ := b.take(c.now, 1); wait != want {
-			t.Errorf("number %d waits %v, want %v", i+1, wait, want)
+			t.Errorf("request %d must wait %v, want %v", i+1, wait, want)
 		}
 	}
 }
@@ -121,15 +122,15 @@ func TestNetwork(t *testing.T) {
 		}
 	}
 	if network(netip.Addr{}).Addr().IsValid() || network(netip.Addr{}) != (netip.Prefix{}) {
-		t.Error("nobody's address has become somebody's")
+		t.Error("the network of the zero Addr is not the zero Prefix")
 	}
-	var place [len(widths)]netip.Prefix
+	var buf [len(widths)]netip.Prefix
 	for addr, want := range map[string]string{
 		"192.0.2.1": "[192.0.2.1/32]", "::ffff:192.0.2.1": "[192.0.2.1/32]",
 		"2001:db8:1:2ff:3::1":  "[2001:db8:1::/48 2001:db8:1:200::/56 2001:db8:1:2ff::/64]",
 		"2001:db8:1:ffff::%e0": "[2001:db8:1::/48 2001:db8:1:ff00::/56 2001:db8:1:ffff::/64]",
 	} {
-		if got := fmt.Sprint(networks(netip.MustParseAddr(addr), &place)); got != want {
+		if got := fmt.Sprint(networks(netip.MustParseAddr(addr), &buf)); got != want {
 			t.Errorf("%s is part of %s, want %s", addr, got, want)
 		}
 	}
@@ -175,44 +176,44 @@ func BenchmarkAdmit(b *testing.B) {
 	})
 }
 
-// A debt is not forgotten by being left alone.
+// TestBucketsRememberDebts checks that the debt of a key stays if the key is not used for some time.
 func TestBucketsRememberDebts(t *testing.T) {
-	c := newClock()
+	c := newFakeClock()
 	b := newBuckets[netip.Addr](Rate{PerSecond: 50, Burst: 100}, nil)
 	greedy := v4(1)
-	b.charge(c.now, 1100, greedy) // 20 seconds' worth, on top of what it had
+	b.charge(c.now, 1100, greedy) // the tokens of 20 seconds, beyond the burst
 	for range 19 {
 		c.at = c.at.Add(time.Second)
 		b.take(c.now, v4(2))
 	}
 	if wait, _ := b.take(c.now, greedy); wait < 900*time.Millisecond || wait > 1100*time.Millisecond {
-		t.Errorf("after 19 seconds it waits %v, want one more", wait)
+		t.Errorf("after 19 seconds it must wait %v, want one second", wait)
 	}
 }
 
-// TestBucketsReport: a report has what was taken since the last one, and is bounded.
+// TestBucketsReport checks that a report has the tokens taken since the last report, and that its size is bounded.
 func TestBucketsReport(t *testing.T) {
-	c := newClock()
+	c := newFakeClock()
 	b := newBuckets[int](Rate{PerSecond: 10, Burst: 10}, nil)
 	b.take(c.now, 1)
 	if got := b.report(); got != nil {
-		t.Errorf("before anybody has asked: %v", got)
+		t.Errorf("the first report has %v, want nothing", got)
 	}
 	b.take(c.now, 1, 2)
 	b.charge(c.now, 5, 2)
-	b.giveBack(c.now, 1)
-	b.giveBack(c.now, 3)
-	b.hear(c.now, map[int]int{1: 7, 4: 8, 5: -2})
+	b.refund(c.now, 1)
+	b.refund(c.now, 3)
+	b.applyRemote(c.now, map[int]int{1: 7, 4: 8, 5: -2})
 	if got := b.report(); !maps.Equal(got, map[int]int{1: 0, 2: 6, 3: -1}) {
 		t.Errorf("reported %v", got)
 	}
 	if got := b.report(); len(got) != 0 {
 		t.Errorf("reported twice: %v", got)
 	}
-	for k, want := range map[int]int{1: 2, 2: 4, 3: 10, 4: 2, 5: 10} { // what is left
+	for k, want := range map[int]int{1: 2, 2: 4, 3: 10, 4: 2, 5: 10} { // the tokens that are left
 		for n := range want + 1 {
 			if wait, _ := b.take(c.now, k); (wait > 0) != (n == want) {
-				t.Errorf("token %d of key %d, want %d: waits %v", n+1, k, want, wait)
+				t.Errorf("token %d of key %d, which has %d: must wait %v", n+1, k, want, wait)
 			}
 		}
 	}
@@ -223,8 +224,8 @@ func TestBucketsReport(t *testing.T) {
 		t.Errorf("%d keys in a report", len(got))
 	}
 	var off *buckets[int]
-	off.hear(c.now, map[int]int{1: 1})
+	off.applyRemote(c.now, map[int]int{1: 1})
 	if off.report() != nil {
-		t.Error("a limit that does not limit reports something")
+		t.Error("an unlimited Rate reports tokens")
 	}
 }

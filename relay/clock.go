@@ -2,37 +2,39 @@ package relay
 
 import "time"
 
-// believedAfter is how long the wall clock must have been ahead before the relay does by it what cannot be undone.
-const believedAfter = 5 * time.Minute
+// acceptStepAfter is how long the wall clock must be ahead before sweepClock follows it.
+const acceptStepAfter = 5 * time.Minute
 
-// clockJitter is how far the wall clock may run ahead of the monotonic one between two looks without having been set.
+// clockJitter is how far the wall clock may gain on the monotonic clock between two calls of advance without counting
+// as a step.
 const clockJitter = time.Second
 
-// horizon is the clock for what cannot be undone: removing what is past its time, ending threads. It follows the wall
-// clock, but a step forward only once that has lasted: a clock set wrong for a minute must not cost a message that has
-// an hour to live. A step back is followed at once, as being late removes nothing. The zero value starts at the first
-// look.
-type horizon struct {
-	now    time.Time // at the last look
-	looked time.Time // when that was, by the monotonic clock
-	ahead  time.Time // since when, by the monotonic clock, the wall clock has been ahead; zero: it is not
+// sweepClock is the clock for operations that cannot be undone: deleting expired data and ending threads. It follows
+// the wall clock, with one exception. It follows a step forward only after acceptStepAfter. So a clock that is wrong
+// for a minute does not delete a message that has an hour to live. It follows a step back at once, because deleting
+// late loses nothing. The zero value starts at the first call of advance.
+type sweepClock struct {
+	now        time.Time // result of the last call of advance
+	checkedAt  time.Time // when that call was, by the monotonic clock
+	aheadSince time.Time // since when the wall clock has been ahead, by the monotonic clock; zero: it is not
 }
 
-// look returns the horizon for what both clocks show.
-func (h *horizon) look(wall, monotonic time.Time) time.Time {
-	// What time.Now returns shows both clocks, and comparing two such times would compare the monotonic one with itself.
+// advance returns the time to use, given what both clocks show.
+func (c *sweepClock) advance(wall, monotonic time.Time) time.Time {
+	// A time from time.Now also has a monotonic reading. If both times have one, comparing them ignores the wall clock.
+	// Round(0) removes it.
 	wall = wall.Round(0)
-	passed := h.now.Add(monotonic.Sub(h.looked))
+	expected := c.now.Add(monotonic.Sub(c.checkedAt))
 	switch {
-	case h.looked.IsZero() || !wall.After(passed.Add(clockJitter)):
-		h.now, h.ahead = wall, time.Time{}
-	case h.ahead.IsZero():
-		h.now, h.ahead = passed, monotonic
-	case monotonic.Sub(h.ahead) < believedAfter:
-		h.now = passed
+	case c.checkedAt.IsZero() || !wall.After(expected.Add(clockJitter)):
+		c.now, c.aheadSince = wall, time.Time{}
+	case c.aheadSince.IsZero():
+		c.now, c.aheadSince = expected, monotonic
+	case monotonic.Sub(c.aheadSince) < acceptStepAfter:
+		c.now = expected
 	default:
-		h.now, h.ahead = wall, time.Time{}
+		c.now, c.aheadSince = wall, time.Time{}
 	}
-	h.looked = monotonic
-	return h.now
+	c.checkedAt = monotonic
+	return c.now
 }

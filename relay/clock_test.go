@@ -11,28 +11,31 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// stepped is a wall clock that can be set.
-type stepped struct{ offset atomic.Int64 }
+// settableClock is a wall clock that a test can set.
+type settableClock struct{ offset atomic.Int64 }
 
-func (c *stepped) now() time.Time       { return time.Now().Add(time.Duration(c.offset.Load())).Round(0) }
-func (c *stepped) set(by time.Duration) { c.offset.Store(int64(by)) }
+func (c *settableClock) now() time.Time {
+	return time.Now().Add(time.Duration(c.offset.Load())).Round(0)
+}
+func (c *settableClock) set(by time.Duration) { c.offset.Store(int64(by)) }
 
 // sign signs a message dated by the relay's clock.
-func (c *stepped) sign(t *testing.T, d envelope.Draft) *envelope.Envelope {
+func (c *settableClock) sign(t *testing.T, d envelope.Draft) *envelope.Envelope {
 	d.TS = c.now()
 	return sign(t, key(t), d)
 }
 
-// A clock that is wrong for a while costs nothing: what was accepted is delivered once it is right again, no thread has
-// ended, and nothing that was accepted is accepted again.
-func TestClockStepsCostNothing(t *testing.T) {
+// TestTemporaryClockStepLosesNothing sets the clock to a wrong time for a while. Once it is right again, accepted
+// messages are delivered, no thread has ended, and no message is accepted twice.
+func TestTemporaryClockStepLosesNothing(t *testing.T) {
 	for _, step := range []time.Duration{15 * time.Minute, time.Hour, 40 * 24 * time.Hour, -15 * time.Minute} {
 		t.Run(step.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var clock stepped
+				var clock settableClock
 				r := start(t, relay.Config{Now: clock.now})
 				me := key(t).DID()
-				mail := clock.sign(t, envelope.Draft{ID: "mail", Payload: request, Thread: "t1", Recipient: me, TTL: 10 * time.Minute})
+				mail := clock.sign(t, envelope.Draft{ID: "mail", Payload: request, Thread: "t1", Recipient: me,
+					TTL: 10 * time.Minute})
 				post(t, r, mail)
 				time.Sleep(30 * time.Second)
 				clock.set(step)
@@ -47,17 +50,17 @@ func TestClockStepsCostNothing(t *testing.T) {
 					t.Errorf("the thread is %s, %v", v.State, err)
 				}
 				if receipt := post(t, r, mail); !receipt.Duplicate {
-					t.Error("a copy was taken for another message")
+					t.Error("a copy was accepted as a new message")
 				}
 			})
 		})
 	}
 }
 
-// A correction that lasts is followed: five minutes later the clock's new time is the time.
-func TestLastingStepIsBelieved(t *testing.T) {
+// TestLastingClockStepIsAccepted checks that the relay follows a step of its clock after five minutes.
+func TestLastingClockStepIsAccepted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var clock stepped
+		var clock settableClock
 		r := startWith(t, relay.Policy{Rules: thread.Rules{PendingTimeout: 30 * time.Minute}}, relay.Config{Now: clock.now})
 		client := key(t)
 		post(t, r, sign(t, client, envelope.Draft{Payload: request, Thread: "t1"}))
@@ -65,16 +68,16 @@ func TestLastingStepIsBelieved(t *testing.T) {
 		began := time.Now()
 		page := poll(t, r, relay.Poll{Filter: relay.Filter{Recipient: client.DID()}, Wait: 10 * time.Minute, Limit: 1})
 		if len(page.Events) != 1 {
-			t.Fatal("no notice of the thread's end")
+			t.Fatal("there is no notice of the timeout")
 		}
-		// The sweep first sees it a second later at most, and again five minutes later.
+		// The sweep sees the step after a second at most, and follows it five minutes later.
 		if took := time.Since(began); took < 5*time.Minute || took > 5*time.Minute+2*time.Second {
 			t.Errorf("the notice came after %v", took)
 		}
 	})
 }
 
-// A clock that creeps ahead of the monotonic one, as a slewed clock does, is followed all along.
+// TestSlewedClockIsFollowed checks that the relay always follows a clock that runs faster than the monotonic clock.
 func TestSlewedClockIsFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()

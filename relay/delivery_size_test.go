@@ -12,11 +12,11 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// memoryBytes is what a reader may keep in memory by not reading: a piece of its page.
-const memoryBytes = 256 << 10
+// maxBytesInMemory is how much memory a reader may use by not reading: that of one piece of its page.
+const maxBytesInMemory = 256 << 10
 
-// weigh returns the ids of a delivery, how many bytes they have, and the most that was in memory at once.
-func weigh(t *testing.T, d relay.Delivery) (ids []string, size, most int) {
+// measure returns the ids of a delivery, their total size in bytes, and the most bytes that were in memory at once.
+func measure(t *testing.T, d relay.Delivery) (ids []string, size, most int) {
 	t.Helper()
 	for events, err := range d.Pieces() {
 		if err != nil {
@@ -33,7 +33,8 @@ func weigh(t *testing.T, d relay.Delivery) (ids []string, size, most int) {
 	return ids, size, most
 }
 
-// However large a page is, little of it is in memory at once; and page after page holds everything once, in order.
+// TestLargePagesAreReadInPieces checks that only a small part of a large page is in memory at once. It also checks that
+// consecutive pages have every event once, in order.
 func TestLargePagesAreReadInPieces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, relay.Config{})
@@ -45,7 +46,7 @@ func TestLargePagesAreReadInPieces(t *testing.T) {
 			post(t, r, e)
 			posted = append(posted, e.ID)
 		}
-		for name, limit := range map[string]int{"as much as a page holds": 1000, "a few": 7, "one": 1} {
+		for name, limit := range map[string]int{"a full page": 1000, "a few": 7, "one": 1} {
 			var got []string
 			p := relay.Poll{Filter: relay.Filter{Recipient: me}, Limit: limit}
 			for more := true; more; {
@@ -53,9 +54,9 @@ func TestLargePagesAreReadInPieces(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				ids, size, most := weigh(t, d)
-				if len(ids) > limit || size > relay.PageBytes || most > memoryBytes || len(ids) == 0 {
-					t.Fatalf("%s: a page of %d events, %d bytes, %d of them at once", name, len(ids), size, most)
+				ids, size, most := measure(t, d)
+				if len(ids) > limit || size > relay.PageBytes || most > maxBytesInMemory || len(ids) == 0 {
+					t.Fatalf("%s: a page of %d events, %d bytes; %d bytes in memory at once", name, len(ids), size, most)
 				}
 				got = append(got, ids...)
 				p.Cursor, more = d.Cursor, d.More
@@ -64,12 +65,13 @@ func TestLargePagesAreReadInPieces(t *testing.T) {
 				t.Errorf("%s: %d events in all, want the %d posted, in their order", name, len(got), len(posted))
 			}
 		}
-		d, err := r.Events(t.Context(), &relay.Poll{Filter: relay.Filter{Recipient: me}, Since: began.Add(-time.Second), Limit: 1000})
+		d, err := r.Events(t.Context(), &relay.Poll{Filter: relay.Filter{Recipient: me}, Since: began.Add(-time.Second),
+			Limit: 1000})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, _, most := weigh(t, d); most > memoryBytes {
-			t.Errorf("since: %d bytes at once", most)
+		if _, _, most := measure(t, d); most > maxBytesInMemory {
+			t.Errorf("since: %d bytes in memory at once", most)
 		}
 	})
 }
@@ -87,9 +89,9 @@ func TestLargeThreadIsReadInPieces(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ids, size, most := weigh(t, view.Delivery)
-		if len(ids) != 21 || size < 2_000_000 || most > memoryBytes {
-			t.Errorf("%d events, %d bytes, %d of them at once", len(ids), size, most)
+		ids, size, most := measure(t, view.Delivery)
+		if len(ids) != 21 || size < 2_000_000 || most > maxBytesInMemory {
+			t.Errorf("%d events, %d bytes; %d bytes in memory at once", len(ids), size, most)
 		}
 	})
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// setting is one world in which messages are delivered: how wrong the senders' clocks are, how coarse their
-// timestamps, how small the reader's pages and how long he dawdles between polls.
+// setting is a configuration for a delivery test: how wrong the senders' clocks are, how coarse their timestamps are,
+// how small the reader's pages are, and how long the reader pauses between polls.
 type setting struct {
 	skew, grain, pause time.Duration
 	limit              int
@@ -36,7 +36,7 @@ func settings() (all []setting) {
 		}
 	}
 	if raceDetector {
-		// It makes each ten times slower, and looks for something else than lost messages.
+		// Race detection makes each setting ten times slower, and it is not meant to find lost messages.
 		all = slices.Collect(func(yield func(setting) bool) {
 			for i := 0; i < len(all) && yield(all[i]); i += 11 {
 			}
@@ -45,9 +45,9 @@ func settings() (all []setting) {
 	return all
 }
 
-// TestDelivery is the judge of PROTOCOL §7: five senders, three messages a second. The protocol's own client, which
-// goes on with since = ts of the last event, gets every message and is never answered in a hot loop; a client that
-// goes on with the cursor gets each exactly once, in the relay's order.
+// TestDelivery checks PROTOCOL §7 with five senders and three messages a second. A client with the protocol's own loop
+// (since = ts of the last event) gets every message and never polls in a hot loop. A client that continues with the
+// cursor gets each message exactly once, in the relay's order.
 func TestDelivery(t *testing.T) {
 	for _, s := range settings() {
 		t.Run(s.String(), func(t *testing.T) {
@@ -63,7 +63,8 @@ const (
 )
 
 func deliver(t *testing.T, s setting) {
-	// The threads outlast the test: notices of their timeouts would be mail nobody counted.
+	// The threads last longer than the test. Otherwise notices of their timeouts would arrive, which the test does not
+	// count.
 	r := startWith(t, relay.Policy{Rules: thread.Rules{PendingTimeout: 24 * time.Hour}}, relay.Config{})
 	random := rand.New(rand.NewPCG(1, uint64(s.skew)^uint64(s.grain)^uint64(s.pause)^uint64(s.limit)))
 	me := key(t)
@@ -73,8 +74,8 @@ func deliver(t *testing.T, s setting) {
 		keys[i] = key(t)
 		skews[i] = time.Duration((random.Float64()*2 - 1) * float64(s.skew))
 	}
-	time.Sleep(time.Duration(random.IntN(int(time.Second)))) // not at the start of a second
-	// Long enough for the slowest reader to come to the last message, and to be idle after it.
+	time.Sleep(time.Duration(random.IntN(int(time.Second)))) // so that the test does not begin with a second
+	// This is long enough for the slowest reader to get the last message and to be idle after it.
 	lasts := sending + 90*time.Second + time.Duration(sending.Seconds()*perSec)*s.pause/time.Duration(s.limit)
 	end := time.Now().Add(lasts)
 
@@ -91,8 +92,8 @@ func deliver(t *testing.T, s setting) {
 		}
 	}()
 
-	bySince := make(chan account)
-	byCursor := make(chan account)
+	bySince := make(chan tally)
+	byCursor := make(chan tally)
 	go func() { bySince <- followSince(t, r, me.DID(), s, end) }()
 	go func() { byCursor <- followCursor(t, r, me.DID(), s, end) }()
 	since, cursor := <-bySince, <-byCursor
@@ -105,23 +106,23 @@ func deliver(t *testing.T, s setting) {
 			t.Errorf("%s reached the cursor client %d times", id, cursor.got[id])
 		}
 	}
-	// An answer without news is worth a wait: no more than about one a second, however coarse the clocks.
-	if most := int(lasts.Seconds()); since.idle > most {
-		t.Errorf("the since client got %d answers without anything new, more than one a second", since.idle)
+	// Answers without new events should be held: there may be about one a second, however coarse the timestamps are.
+	if most := int(lasts.Seconds()); since.empty > most {
+		t.Errorf("the since client got %d answers without anything new, more than one a second", since.empty)
 	}
 	if s.grain == time.Millisecond && since.repeats > len(sent)/8 {
 		t.Errorf("with millisecond timestamps the since client got %d repeats of %d events", since.repeats, len(sent))
 	}
 }
 
-// account is what a reader got.
-type account struct {
-	got           map[string]int
-	idle, repeats int
+// tally counts what a reader got.
+type tally struct {
+	got            map[string]int
+	empty, repeats int
 }
 
-// add counts a page and reports whether anything in it was new.
-func (a *account) add(page relay.Page) {
+// add counts a page. It counts the page as empty if no event of it is new.
+func (a *tally) add(page relay.Page) {
 	fresh := false
 	for _, e := range page.Events {
 		if a.got[e.ID]++; a.got[e.ID] == 1 {
@@ -131,16 +132,17 @@ func (a *account) add(page relay.Page) {
 		}
 	}
 	if !fresh {
-		a.idle++
+		a.empty++
 	}
 }
 
-// followSince is the loop printed in the protocol's section "Client Subscription Loop".
-func followSince(t *testing.T, r *relay.Relay, me didkey.DID, s setting, end time.Time) account {
-	a := account{got: map[string]int{}}
+// followSince is the loop from the protocol's section "Client Subscription Loop".
+func followSince(t *testing.T, r *relay.Relay, me didkey.DID, s setting, end time.Time) tally {
+	a := tally{got: map[string]int{}}
 	since := time.Now().Truncate(time.Millisecond)
-	for time.Now().Before(end) && a.idle < 10_000 { // in a hot loop no time passes
-		page := poll(t, r, relay.Poll{Filter: relay.Filter{Recipient: me}, Since: since, Wait: 30 * time.Second, Limit: s.limit})
+	for time.Now().Before(end) && a.empty < 10_000 { // in a hot loop, the time stands still
+		page := poll(t, r, relay.Poll{Filter: relay.Filter{Recipient: me}, Since: since, Wait: 30 * time.Second,
+			Limit: s.limit})
 		a.add(page)
 		if n := len(page.Events); n > 0 {
 			since = page.Events[n-1].TS
@@ -150,12 +152,13 @@ func followSince(t *testing.T, r *relay.Relay, me didkey.DID, s setting, end tim
 	return a
 }
 
-func followCursor(t *testing.T, r *relay.Relay, me didkey.DID, s setting, end time.Time) account {
-	a := account{got: map[string]int{}}
+func followCursor(t *testing.T, r *relay.Relay, me didkey.DID, s setting, end time.Time) tally {
+	a := tally{got: map[string]int{}}
 	var cursor relay.Cursor
 	var last relay.Seq
 	for time.Now().Before(end) {
-		page := poll(t, r, relay.Poll{Filter: relay.Filter{Recipient: me}, Cursor: cursor, Wait: 30 * time.Second, Limit: s.limit})
+		page := poll(t, r, relay.Poll{Filter: relay.Filter{Recipient: me}, Cursor: cursor, Wait: 30 * time.Second,
+			Limit: s.limit})
 		a.add(page)
 		for _, e := range page.Events {
 			if e.Seq <= last {

@@ -6,35 +6,35 @@ import (
 	"time"
 )
 
-// Bounds of a page and of a poll (PROTOCOL §5).
+// Limits of a page and of a poll (PROTOCOL §5).
 const (
 	MaxPage     = 1000
 	DefaultPage = 100
 	PageBytes   = 4 << 20
-	pieceBytes  = 64 << 10 // of a page, how much is in memory at once
+	pieceBytes  = 64 << 10 // how many bytes of a page are in memory at once
 	MaxWait     = 60 * time.Second
 	DefaultWait = 30 * time.Second
 )
 
-// Poll asks for events, now or when they come.
+// Poll asks for events that are stored, or that arrive within Wait.
 type Poll struct {
 	Filter
-	Peer   Peer      // who asks
-	Cursor Cursor    // resume exactly here; ignored if Since is set
-	Since  time.Time // the protocol's own way, see since.go; zero: use Cursor
+	Peer   Peer      // the client
+	Cursor Cursor    // continue after this position; ignored if Since is set
+	Since  time.Time // the protocol's own way to continue, see since.go; zero: use Cursor
 	Wait   time.Duration
 	Limit  int
 }
 
-// Delivery is a page of which only the beginning is in memory: Page.Events, and Rest behind it. Page.More and
-// Page.Cursor are those of the whole.
+// Delivery is a page of which only the first events are in memory, in Page.Events. Rest reads the others. Page.More and
+// Page.Cursor are those of the whole page.
 type Delivery struct {
 	Page
-	LastTS time.Time                 // the ts of the last event of all; zero: there is none
-	Rest   iter.Seq2[[]Event, error] // the others, read from the store as they are asked for; nil: none
+	LastTS time.Time                 // ts of the last event of the whole page; zero: the page is empty
+	Rest   iter.Seq2[[]Event, error] // the other events, read from the store when they are needed; nil: there are none
 }
 
-// Pieces yields the events of the page, a part at a time. An error ends it.
+// Pieces yields the events of the page, piece by piece. It ends at the first error.
 func (d Delivery) Pieces() iter.Seq2[[]Event, error] {
 	return func(yield func([]Event, error) bool) {
 		if yield(d.Events, nil) && d.Rest != nil {
@@ -43,8 +43,8 @@ func (d Delivery) Pieces() iter.Seq2[[]Event, error] {
 	}
 }
 
-// whole is the delivery of a page that is in memory.
-func whole(p Page) Delivery {
+// deliveryOf returns the Delivery of a page that is completely in memory.
+func deliveryOf(p Page) Delivery {
 	d := Delivery{Page: p}
 	if n := len(p.Events); n > 0 {
 		d.LastTS = p.Events[n-1].TS
@@ -52,30 +52,31 @@ func whole(p Page) Delivery {
 	return d
 }
 
-// Events answers a poll: at once if there is something to deliver, else as soon as there is, else with an empty page
-// when p.Wait is over or the relay shuts down. A poll whose ctx ends while it waits gives up its place at once. One
-// that would wait and finds no place is refused with CodeRateLimited. p is the relay's until it returns.
+// Events answers a poll. If there are events to deliver, it returns them at once. Otherwise it waits for the first
+// event. It returns an empty page when p.Wait is over or the relay shuts down. If ctx ends while the poll waits, the
+// poll ends at once. A poll with a Wait needs a slot. If no slot is free, it is refused with CodeRateLimited. The
+// caller must not use p until Events has returned.
 func (r *Relay) Events(ctx context.Context, p *Poll) (Delivery, error) {
 	if err := r.draining(); err != nil {
 		return Delivery{}, err
 	}
-	if err := r.mayPoll(p); err != nil {
+	if err := r.checkInbox(p); err != nil {
 		return Delivery{}, err
 	}
 	p.Viewer = r.viewer(p.Peer)
-	leave, err := r.wait(p)
+	release, err := r.acquirePollSlot(p)
 	if err != nil {
 		return Delivery{}, err
 	}
-	defer leave()
-	r.polls.Add(1)
+	defer release()
+	r.openPolls.Add(1)
 	r.observer.Waiting(1)
 	defer func() {
-		r.polls.Add(-1)
+		r.openPolls.Add(-1)
 		r.observer.Waiting(-1)
 	}()
-	// The place among the waiters comes first and the look into the store second: what is stored between the two is
-	// then seen twice, by its number, and never missed.
+	// First register the waiter, then read the store. An event that is stored in between is then seen twice, and its
+	// number shows this. The other way round, it would be missed.
 	w := r.hub.add(p.Filter)
 	defer r.hub.remove(w)
 	var d Delivery
@@ -85,58 +86,60 @@ func (r *Relay) Events(ctx context.Context, p *Poll) (Delivery, error) {
 		d, err = r.since(ctx, p, w)
 	}
 	if err == nil {
-		r.observe(w, d.Events)
+		r.reportDelivery(w, d.Events)
 	}
 	return d, err
 }
 
-// observe reports the answer to the poll of w. events are the first of it.
-func (r *Relay) observe(w *waiter, events []Event) {
-	report := DeliveryReport{Events: len(events), Bytes: size(events)}
-	if woke := r.hub.wokeAt(w); len(events) > 0 && !woke.IsZero() {
-		report.Waited, report.Wake = true, time.Since(woke)
+// reportDelivery tells the observer about the answer to the poll of w. events is the first part of the answer.
+func (r *Relay) reportDelivery(w *waiter, events []Event) {
+	report := DeliveryReport{Events: len(events), Bytes: totalSize(events)}
+	if wokenAt := r.hub.wokeAt(w); len(events) > 0 && !wokenAt.IsZero() {
+		report.Waited, report.Wake = true, time.Since(wokenAt)
 	}
 	r.observer.Delivered(report)
 }
 
-// fromCursor answers a poll with a cursor. Large values are passed by reference, here and below: a stack that has grown
-// for them stays as large while its goroutine waits, and thousands do.
+// fromCursor answers a poll with a cursor. It passes large values by pointer, and so do the functions it calls. Large
+// values on the stack would make the stack grow. It would keep that size while its goroutine waits, and thousands of
+// polls wait.
 func (r *Relay) fromCursor(ctx context.Context, p *Poll, w *waiter) (Delivery, error) {
-	until := time.Now().Add(p.Wait)
-	job := new(struct { // both live as long as the answer is read
-		work
+	deadline := time.Now().Add(p.Wait)
+	search := new(struct { // both are used until the whole answer is read
+		readJob
 		Query
 	})
-	job.peer = p.Peer
-	job.look, job.least = firstLook, leastLook
-	job.until = until
-	job.Filter = p.Filter
-	job.Now = r.now()
-	job.After = p.Cursor
-	job.Limit = p.Limit
-	job.MaxBytes = pieceBytes
-	first, err := r.scan(ctx, &job.work, &job.Query)
+	search.peer = p.Peer
+	search.look, search.minLook = initialEventLook, minEventLook
+	search.searchUntil = deadline
+	search.Filter = p.Filter
+	search.Now = r.now()
+	search.After = p.Cursor
+	search.Limit = p.Limit
+	search.MaxBytes = pieceBytes
+	first, err := r.scan(ctx, &search.readJob, &search.Query)
 	switch {
 	case err != nil:
 		return Delivery{}, err
 	case len(first.Events) > 0 || first.More:
-		return r.complete(ctx, &job.work, &job.Query, first, PageBytes)
+		return r.complete(ctx, &search.readJob, &search.Query, first, PageBytes)
 	}
-	fresh, err := r.await(ctx, p, w, first.Cursor, until)
-	return whole(fresh), err
+	fresh, err := r.waitForEvents(ctx, p, w, first.Cursor, deadline)
+	return deliveryOf(fresh), err
 }
 
-// await returns what is handed over to w beyond seen, or nothing once it is until.
-func (r *Relay) await(ctx context.Context, p *Poll, w *waiter, seen Cursor, until time.Time) (Page, error) {
-	deadline := time.NewTimer(time.Until(until))
-	defer deadline.Stop()
+// waitForEvents waits until the hub hands over events to w that come after seen, and returns them. At the deadline, or
+// when the relay shuts down, it returns an empty page.
+func (r *Relay) waitForEvents(ctx context.Context, p *Poll, w *waiter, seen Cursor, deadline time.Time) (Page, error) {
+	timer := time.NewTimer(time.Until(deadline))
+	defer timer.Stop()
 	for {
 		select {
 		case <-w.woken:
-			if fresh := pageOf(r.hub.take(w), seen, p.Limit); len(fresh.Events) > 0 {
+			if fresh := pageFromMemory(r.hub.take(w), seen, p.Limit); len(fresh.Events) > 0 {
 				return fresh, nil
 			}
-		case <-deadline.C:
+		case <-timer.C:
 			return Page{Cursor: seen}, nil
 		case <-r.drained:
 			return Page{Cursor: seen}, nil
@@ -146,39 +149,41 @@ func (r *Relay) await(ctx context.Context, p *Poll, w *waiter, seen Cursor, unti
 	}
 }
 
-// complete returns the page of q, of so many bytes, that first begins. No more of it is held in memory than a slow reader
-// may keep there: where the page ends is looked up without the bodies. The page may be Partial, and empty then: see work.
-func (r *Relay) complete(ctx context.Context, w *work, q *Query, first Page, maxBytes int) (Delivery, error) {
+// complete returns the page of q that begins with first and has at most maxBytes. A slow reader must not keep a whole
+// page in memory. So complete reads only the headers of the other events, to find where the page ends. If first is
+// Partial, complete returns it as it is, and it may be empty; see readJob.
+func (r *Relay) complete(ctx context.Context, job *readJob, q *Query, first Page, maxBytes int) (Delivery, error) {
 	if !first.More || first.Partial || len(first.Events) == q.Limit {
-		return whole(first), nil
+		return deliveryOf(first), nil
 	}
-	d, rest := whole(first), *q
-	rest.After, rest.Headers = first.Cursor, true
-	rest.Limit -= len(first.Events)
-	if rest.MaxBytes = maxBytes - size(first.Events); rest.MaxBytes <= 0 {
-		return d, nil // a single event of that size
+	d, headerQuery := deliveryOf(first), *q
+	headerQuery.After, headerQuery.Headers = first.Cursor, true
+	headerQuery.Limit -= len(first.Events)
+	if headerQuery.MaxBytes = maxBytes - totalSize(first.Events); headerQuery.MaxBytes <= 0 {
+		return d, nil // a single event that fills the page
 	}
-	w.until = time.Time{} // something was found
-	end, err := r.scan(ctx, w, &rest)
-	if !w.whole && isRateLimit(err) {
-		return d, nil // the piece is paid for
+	job.searchUntil = time.Time{} // there are events to deliver, so the search need not go on
+	headers, err := r.scan(ctx, job, &headerQuery)
+	if !job.mustComplete && isRateLimit(err) {
+		return d, nil // the first piece is already paid for
 	}
-	if err != nil || len(end.Events) == 0 || end.Events[0].Size > rest.MaxBytes {
+	if err != nil || len(headers.Events) == 0 || headers.Events[0].Size > headerQuery.MaxBytes {
 		return d, err
 	}
-	d.More, d.Cursor, d.LastTS = end.More, end.Cursor, end.Events[len(end.Events)-1].TS
-	q.After, q.Until = first.Cursor, end.Events[len(end.Events)-1].Seq
-	d.Rest = r.pieces(ctx, w, q)
+	d.More, d.Cursor, d.LastTS = headers.More, headers.Cursor, headers.Events[len(headers.Events)-1].TS
+	q.After, q.Until = first.Cursor, headers.Events[len(headers.Events)-1].Seq
+	d.Rest = r.pieces(ctx, job, q)
 	return d, nil
 }
 
-// pieces reads all that q selects, a piece at a time. A reader who has left is noticed when the next is sent to him.
-func (r *Relay) pieces(ctx context.Context, w *work, q *Query) iter.Seq2[[]Event, error] {
+// pieces reads all events that q selects, piece by piece. It is not cancelled when the client disconnects. Sending the
+// next piece then fails, and this ends it.
+func (r *Relay) pieces(ctx context.Context, job *readJob, q *Query) iter.Seq2[[]Event, error] {
 	ctx = context.WithoutCancel(ctx)
-	w.sent, q.Look = true, mostLook
+	job.answerStarted, q.Look = true, maxLook
 	return func(yield func([]Event, error) bool) {
 		for more := true; more; {
-			page, err := r.ask(ctx, w, q)
+			page, err := r.readSlice(ctx, job, q)
 			if !yield(page.Events, err) || err != nil {
 				return
 			}
@@ -187,8 +192,9 @@ func (r *Relay) pieces(ctx context.Context, w *work, q *Query) iter.Seq2[[]Event
 	}
 }
 
-// pageOf makes a page of events handed over in memory, leaving out those that a look into the store has covered.
-func pageOf(events []Posted, seen Cursor, limit int) Page {
+// pageFromMemory makes a page of events that the hub handed over. It leaves out the events up to seen, which the store
+// has already returned.
+func pageFromMemory(events []Posted, seen Cursor, limit int) Page {
 	page, size := Page{Cursor: seen}, 0
 	for _, e := range events {
 		if e.Seq <= seen.Seq {

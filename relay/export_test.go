@@ -2,5 +2,5 @@ package relay
 
 import "time"
 
-// NewTokens returns the default Nonces, for tests in which several relays share it.
-func NewTokens(now time.Time) Nonces { return newTokens(now) }
+// NewTokens returns the default Nonces. It is for tests in which several relays share one.
+func NewTokens(now time.Time) Nonces { return newNonceMemory(now) }

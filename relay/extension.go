@@ -11,100 +11,102 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// Extension is a part of the relay that keeps tables of its own in the store's database, such as a gateway. A store is
-// opened with its extensions. Their tables are covered by everything that covers the store's own: transactions, backup,
-// the limit of size, and `agora check`.
+// Extension is a part of the relay, such as a gateway, that keeps tables of its own in the store's database. A store is
+// opened with its extensions. Whatever covers the store's own tables also covers theirs: transactions, backup, the size
+// limit, and `agora check`.
 type Extension struct {
-	// Name is lower-case letters. The names of the extension's tables and indexes begin with it and an underscore.
+	// Name has only lower-case letters. The names of the extension's tables and indexes begin with Name and an
+	// underscore.
 	Name string
-	// Migrations are SQL scripts. Each is run once, in its order, in a transaction of its own, when the store is opened.
-	// A script that was released is never changed; a change is another script.
+	// Migrations are SQL scripts. When the store is opened, it runs each script that it has not run before, in order,
+	// each in a transaction of its own. Never change a script that was released; add another script instead.
 	Migrations []string
-	// Check calls found for each thing that is wrong in the extension's tables. `agora check` calls it; no relay need run.
-	// nil: `agora check` looks only whether the pages, tables and indexes are sound.
+	// Check calls found for each error in the extension's tables. `agora check` calls it; the relay need not run. If
+	// Check is nil, `agora check` only checks that the pages, tables and indexes are sound.
 	Check func(q Querier, found func(where, what string)) error
 }
 
 var extensionName = regexp.MustCompile(`^[a-z]{1,32}$`)
 
-// ValidateExtensions returns why a store cannot be opened with these extensions.
+// ValidateExtensions returns an error if a store cannot be opened with these extensions.
 func ValidateExtensions(all []Extension) error {
 	names := map[string]bool{}
 	for _, x := range all {
 		if !extensionName.MatchString(x.Name) || names[x.Name] {
-			return fmt.Errorf("an extension cannot be named %q; a name has 1 to 32 letters from a to z, "+
-				"and no other extension has the same", x.Name)
+			return fmt.Errorf("an extension cannot have the name %q; use 1 to 32 letters from a to z, "+
+				"and a different name for each extension", x.Name)
 		}
 		names[x.Name] = true
 	}
 	return nil
 }
 
-// Extender is a Store that has room for extensions. An engine without SQL need not be one.
+// Extender is a Store that supports extensions. An engine without SQL need not implement it.
 type Extender interface {
 	Store
 
-	// Update runs f in a transaction, in the order of the calls of Append and Update. All of f's changes become durable
-	// together, or none does: f's error undoes them, and nothing of anybody else's. Update returns f's error. took is how
-	// long the store's writer was busy with f. f may be run twice. The time it has is bounded.
-	// Refusals: those of Store.Append for a store that takes nothing in.
+	// Update runs f in a transaction. Calls of Append and Update take effect in the order of the calls. All changes of
+	// f become durable together, or none of them does. If f returns an error, all its changes are undone, and no
+	// others. Update returns f's error. took is how long the store's writer was busy with f. f may be run twice. The
+	// time for f is limited. Refusals: those of Store.Append while the store accepts no writes.
 	Update(ctx context.Context, f func(StoreTx) error) (took time.Duration, err error)
 
-	// View runs f on one state of the database. It changes nothing.
+	// View runs f on one state of the database. f changes nothing.
 	View(ctx context.Context, f func(Querier) error) (took time.Duration, err error)
 }
 
 // Querier reads the tables of an extension.
 type Querier interface {
-	// Query calls row for each row of a SELECT, until it returns an error. scan is that of database/sql.Rows.
+	// Query calls row for each row of a SELECT, until row returns an error. scan is the Scan of database/sql.Rows.
 	Query(row func(scan func(...any) error) error, text string, args ...any) error
 }
 
 // StoreTx is the transaction of an Update.
 type StoreTx interface {
 	Querier
-	// Exec runs a statement and returns how many rows it has changed.
+	// Exec runs a statement and returns how many rows it changed.
 	Exec(text string, args ...any) (rows int64, err error)
-	// Append is as Store.Append. A refusal changes nothing, and the transaction goes on.
+	// Append works like Store.Append. A refusal changes nothing, and the transaction continues.
 	Append(Entry) (Receipt, error)
 }
 
-// Checked is an envelope that has passed what Post asks of one before it is stored.
+// Checked is an envelope that has passed all checks that Post makes before it stores an envelope.
 type Checked struct{ entry Entry }
 
-// Envelope returns the envelope; nil for the zero Checked.
+// Envelope returns the envelope. It returns nil for the zero Checked.
 func (c Checked) Envelope() *envelope.Envelope { return c.entry.Envelope }
 
-// Check does what Post does with a body before it is stored: it admits, parses, and verifies. The envelope can then be
-// appended in an Update, as long as its ts is fresh. It counts as a post of its sender and of from.
-// Refusals: those of Post but for the Store's.
+// Check does all that Post does with a body before it is stored: it applies the limits, parses, and verifies. After
+// that, an Update can append the envelope, as long as its ts is fresh. The envelope counts as a post of its sender and
+// of from. Refusals: those of Post, except for those of the Store.
 func (r *Relay) Check(from Peer, body []byte) (Checked, error) {
 	if err := r.draining(); err != nil {
 		return Checked{}, err
 	}
-	entry, err := r.accept(from, body)
+	entry, err := r.prepare(from, body)
 	return Checked{entry}, err
 }
 
-// ExtTx is the transaction of Relay.Update. It must not be used after the function it was given to has returned.
+// ExtTx is the transaction of Relay.Update. It must not be used after the function that received it has returned.
 type ExtTx struct {
 	tx    StoreTx
 	relay *Relay
 }
 
-// Append stores an envelope that arrives now, as Post does. terms are those of the thread that it opens, if it opens one.
-// A refusal changes nothing, and the transaction goes on. The refusal is for the envelope's sender: it may tell of threads
-// that nobody else may see.
-// Refusals: CodeStaleTimestamp and CodeExpired if it waited too long since Check, those of Store.Append.
+// Append stores an envelope as Post does, with now as its time of arrival. If the envelope opens a thread, that thread
+// gets these terms. A refusal changes nothing, and the transaction continues. Show a refusal only to the sender of the
+// envelope, because it may describe threads that others may not see. Refusals: CodeStaleTimestamp or CodeExpired if too
+// much time has passed since Check, and those of Store.Append.
 func (t ExtTx) Append(c Checked, terms thread.Terms) (Receipt, error) {
 	e := c.entry
 	if e.Envelope == nil {
-		return Receipt{}, errors.New("an envelope that Check has not returned cannot be stored")
+		return Receipt{}, errors.New("the envelope does not come from Check; pass a Checked that Check has returned")
 	}
 	if terms.PendingTimeout < 0 || terms.ActiveTimeout < 0 {
-		return Receipt{}, errors.New("the timeouts of a thread cannot be negative")
+		return Receipt{}, errors.New("the timeouts of a thread cannot be negative; use 0 for the default")
 	}
-	// An id is remembered from now on, so the ts has to be fresh now, or a copy of an old message would pass for new.
+	// The store remembers an id from now on. So the ts must be fresh now. Otherwise a copy of an old message could be
+	// accepted as new.
 	e.Received, e.Terms = t.relay.now(), terms
 	if err := t.relay.policy.Window.Check(e.Envelope.TS, e.Envelope.TTL, e.Received); err != nil {
 		return Receipt{}, err
@@ -112,25 +114,26 @@ func (t ExtTx) Append(c Checked, terms thread.Terms) (Receipt, error) {
 	return t.tx.Append(e)
 }
 
-// Exec runs a statement on the extension's tables and returns how many rows it has changed.
+// Exec runs a statement on the extension's tables and returns how many rows it changed.
 func (t ExtTx) Exec(text string, args ...any) (rows int64, err error) {
 	return t.tx.Exec(text, args...)
 }
 
-// Query is Querier's.
+// Query works like Querier.Query.
 func (t ExtTx) Query(row func(scan func(...any) error) error, text string, args ...any) error {
 	return t.tx.Query(row, text, args...)
 }
 
-// errNoExtensions is for a relay over a store that is no Extender.
-var errNoExtensions = errors.New("this store has no room for extensions")
+// errNoExtensions is the error for a store that is not an Extender.
+var errNoExtensions = errors.New("this store does not support extensions; use one that implements relay.Extender")
 
-// Update runs f in one transaction of the store, in the order of all posts. What f appends and writes becomes durable
-// together, and is delivered like any post. If f returns an error or panics, nothing of it is stored; the posts of others
-// are. f runs in the store's writer, and all posts wait for it. So it does no I/O and takes well under a millisecond. It
-// may be run twice. The time it takes is charged to from.
+// Update runs f in one transaction of the store. Updates and posts take effect one after the other, in the order in
+// which they come. All that f appends and writes becomes durable together, and the events are delivered like those of
+// any post. If f returns an error or panics, nothing of it is stored; the posts of others are. f runs in the store's
+// writer, and all posts wait for it. So f must not do I/O, and must take well under a millisecond. f may be run twice.
+// The time that it takes is charged to from.
 //
-// Errors: f's, CodeRateLimited if from owes for what it has posted, CodeUnavailable.
+// Errors: f's error, CodeRateLimited if from is in debt for its posts, CodeUnavailable.
 func (r *Relay) Update(ctx context.Context, from Peer, f func(ExtTx) error) error {
 	store, ok := r.store.(Extender)
 	if !ok {
@@ -140,12 +143,12 @@ func (r *Relay) Update(ctx context.Context, from Peer, f func(ExtTx) error) erro
 		return err
 	}
 	if !from.Local {
-		turn := from.origin()
-		if err := r.writing.take(ctx, turn); err != nil {
+		src := from.source()
+		if err := r.writeQueue.acquire(ctx, src); err != nil {
 			return err
 		}
-		defer r.writing.leave(turn)
-		if err := r.owesPosts(from); err != nil {
+		defer r.writeQueue.release(src)
+		if err := r.checkPostDebt(from); err != nil {
 			return err
 		}
 	}
@@ -154,25 +157,25 @@ func (r *Relay) Update(ctx context.Context, from Peer, f func(ExtTx) error) erro
 	return err
 }
 
-// View runs f on one state of the database, when it is from's turn among those who read. f changes nothing. The time it
-// takes is charged to from.
-// Errors: f's, CodeRateLimited if from owes for what it has read.
+// View runs f on one state of the database. It waits for a turn of from, like other reads. f changes nothing. The time
+// that it takes is charged to from. Errors: f's error, CodeRateLimited if from is in debt for its reads.
 func (r *Relay) View(ctx context.Context, from Peer, f func(Querier) error) (err error) {
 	store, ok := r.store.(Extender)
 	if !ok {
 		return errNoExtensions
 	}
-	w := work{peer: from}
-	if err := r.begin(ctx, &w); err != nil {
+	job := readJob{peer: from}
+	if err := r.beginSlice(ctx, &job); err != nil {
 		return err
 	}
 	var took time.Duration
-	defer func() { r.end(&w, took) }()
+	defer func() { r.endSlice(&job, took) }()
 	took, err = store.View(ctx, f)
 	return err
 }
 
-// Watch calls f with every event that is stored behind after, in order, as Store.Watch does, until ctx ends.
+// Watch calls f with every event that is stored after the given cursor, in order, until ctx ends. It works like
+// Store.Watch.
 func (r *Relay) Watch(ctx context.Context, after Cursor, f func([]Posted)) error {
 	return r.store.Watch(ctx, after, f)
 }

@@ -16,22 +16,24 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// tasks is a gateway as small as one can be: it opens threads for tasks that others have given it.
-var tasks = relay.Extension{
+// tasksExtension is a minimal gateway. It opens threads for tasks.
+var tasksExtension = relay.Extension{
 	Name:       "tasks",
 	Migrations: []string{"CREATE TABLE tasks_task (name TEXT PRIMARY KEY, message TEXT NOT NULL) STRICT"},
 }
 
 func startTasks(t *testing.T, c relay.Config) *relay.Relay {
 	t.Helper()
-	o := sqlite.Options{Reserve: 1 << 22, Extensions: []relay.Extension{tasks}}
+	o := sqlite.Options{Reserve: 1 << 22, Extensions: []relay.Extension{tasksExtension}}
 	r, stop := runOver(t, filepath.Join(t.TempDir(), "agora.db"), o, c)
 	t.Cleanup(stop)
 	return r
 }
 
-// begin opens a thread for a task in one step with the task's row.
-func begin(t *testing.T, r *relay.Relay, from relay.Peer, e *envelope.Envelope, name string, terms thread.Terms) (receipt relay.Receipt, err error) {
+// beginTask opens a thread for a task and inserts the row of the task, in one transaction.
+func beginTask(
+	t *testing.T, r *relay.Relay, from relay.Peer, e *envelope.Envelope, name string, terms thread.Terms,
+) (receipt relay.Receipt, err error) {
 	t.Helper()
 	checked, err := r.Check(from, e.Canonical())
 	if err != nil {
@@ -47,7 +49,7 @@ func begin(t *testing.T, r *relay.Relay, from relay.Peer, e *envelope.Envelope, 
 	return receipt, err
 }
 
-func names(t *testing.T, r *relay.Relay) (all []string) {
+func taskNames(t *testing.T, r *relay.Relay) (all []string) {
 	t.Helper()
 	err := r.View(t.Context(), local, func(q relay.Querier) error {
 		return q.Query(func(scan func(...any) error) error {
@@ -63,7 +65,8 @@ func names(t *testing.T, r *relay.Relay) (all []string) {
 	return all
 }
 
-// What an update appends wakes a waiting poll, and its thread ends by its own terms, without notices.
+// TestUpdateIsDelivered checks that an event of an update wakes a waiting poll, and that its thread ends by its own
+// terms, without notices.
 func TestUpdateIsDelivered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := startTasks(t, relay.Config{})
@@ -74,7 +77,7 @@ func TestUpdateIsDelivered(t *testing.T) {
 		}()
 		synctest.Wait()
 		e := sign(t, alice, envelope.Draft{Payload: request, Thread: "t", Recipient: bob.DID()})
-		receipt, err := begin(t, r, local, e, "one", thread.Terms{PendingTimeout: time.Hour, Quiet: true})
+		receipt, err := beginTask(t, r, local, e, "one", thread.Terms{PendingTimeout: time.Hour, Quiet: true})
 		if err != nil || receipt.State != thread.Pending {
 			t.Fatalf("%+v, %v", receipt, err)
 		}
@@ -91,7 +94,7 @@ func TestUpdateIsDelivered(t *testing.T) {
 			return th.Thread.State
 		}
 		if state("t") != thread.Pending || state("u") != thread.Failed {
-			t.Errorf("after 59 minutes: %s, and by the rules %s", state("t"), state("u"))
+			t.Errorf("after 59 minutes: %s by its own terms, and %s by the rules", state("t"), state("u"))
 		}
 		time.Sleep(2 * time.Minute)
 		if state("t") != thread.Failed {
@@ -106,16 +109,17 @@ func TestUpdateIsDelivered(t *testing.T) {
 	})
 }
 
-// An update that is refused, or panics, leaves neither message nor row.
+// TestUpdateIsAllOrNothing checks that an update that is refused, or panics, leaves neither a message nor a row.
 func TestUpdateIsAllOrNothing(t *testing.T) {
 	r := startTasks(t, relay.Config{})
 	alice := key(t)
-	if _, err := begin(t, r, local, sign(t, alice, envelope.Draft{Payload: request, Thread: "t"}), "one", thread.Terms{}); err != nil {
+	if _, err := beginTask(t, r, local, sign(t, alice, envelope.Draft{Payload: request, Thread: "t"}), "one",
+		thread.Terms{}); err != nil {
 		t.Fatal(err)
 	}
 	again := sign(t, alice, envelope.Draft{Payload: request, Thread: "u"})
-	if _, err := begin(t, r, local, again, "one", thread.Terms{}); err == nil {
-		t.Error("two tasks have one name")
+	if _, err := beginTask(t, r, local, again, "one", thread.Terms{}); err == nil {
+		t.Error("two tasks with the same name were stored")
 	}
 	func() {
 		defer func() {
@@ -130,23 +134,23 @@ func TestUpdateIsAllOrNothing(t *testing.T) {
 			panic("oh")
 		})
 	}()
-	if all := names(t, r); !slices.Equal(all, []string{"one"}) {
+	if all := taskNames(t, r); !slices.Equal(all, []string{"one"}) {
 		t.Errorf("tasks: %q", all)
 	}
 	if _, err := r.Thread(t.Context(), local, thread.Key{Client: alice.DID(), ID: "u"}); err == nil {
-		t.Error("the thread of a refused update is there")
+		t.Error("the thread of a refused update exists")
 	}
 	post(t, r, again)
 }
 
-// Nothing gets in that Check has not passed.
-func TestUpdateTakesOnlyChecked(t *testing.T) {
+// TestUpdateAcceptsOnlyCheckedEnvelopes checks that an update can only append an envelope that Check has returned.
+func TestUpdateAcceptsOnlyCheckedEnvelopes(t *testing.T) {
 	r := startTasks(t, relay.Config{})
 	e := sign(t, key(t), envelope.Draft{Payload: request})
 	forged := []byte(string(e.Canonical()[:len(e.Canonical())-1]) + ` }`)
 	forged[20]++
 	if _, err := r.Check(local, forged); err == nil {
-		t.Error("a forged body passes")
+		t.Error("Check accepts a forged body")
 	}
 	for _, bad := range []struct {
 		checked relay.Checked
@@ -157,13 +161,14 @@ func TestUpdateTakesOnlyChecked(t *testing.T) {
 			return err
 		})
 		if err == nil {
-			t.Errorf("%+v is appended", bad)
+			t.Errorf("%+v was appended", bad)
 		}
 	}
 }
 
-// An envelope whose time has passed since Check is refused, so that its id cannot be used again once it is forgotten.
-func TestUpdateTakesOnlyFresh(t *testing.T) {
+// TestUpdateAcceptsOnlyFreshEnvelopes checks that an envelope is refused if its ts became stale after Check. Otherwise
+// its id could be used again after the store has forgotten it.
+func TestUpdateAcceptsOnlyFreshEnvelopes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := startTasks(t, relay.Config{})
 		checked := mustCheck(t, r, sign(t, key(t), envelope.Draft{Payload: request}))
@@ -191,7 +196,8 @@ func mustCheck(t *testing.T, r *relay.Relay, e *envelope.Envelope) relay.Checked
 	return c
 }
 
-// The writer's time is charged to the address for which an update was made, and the readers' to that of a view.
+// TestUpdatesAreCharged checks that the time of the writer is charged to the address of an update, and the time of a
+// read to the address of a view.
 func TestUpdatesAreCharged(t *testing.T) {
 	r := startTasks(t, relay.Config{Limits: relay.Limits{
 		PostsPerAddress: relay.Rate{PerSecond: 0.001, Burst: 3}, ReadsPerAddress: relay.Rate{PerSecond: 0.001, Burst: 3},
@@ -217,18 +223,19 @@ func TestUpdatesAreCharged(t *testing.T) {
 	}
 }
 
-// A relay whose store has no room for extensions says so, and one that shuts down takes no updates.
+// TestUpdateIsRefused checks that a relay refuses updates if its store does not support extensions, or while it shuts
+// down.
 func TestUpdateIsRefused(t *testing.T) {
-	plain, err := relay.New(t.Context(), relay.Config{Store: &queue{}, Key: key(t)})
+	plain, err := relay.New(t.Context(), relay.Config{Store: &serialStore{}, Key: key(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	nothing := func(relay.ExtTx) error { t.Error("it is run"); return nil }
+	nothing := func(relay.ExtTx) error { t.Error("a refused update has run"); return nil }
 	if err := plain.Update(t.Context(), local, nothing); err == nil {
-		t.Error("a store without extensions takes an update")
+		t.Error("a store without extensions accepts an update")
 	}
 	if err := plain.View(t.Context(), local, nil); err == nil {
-		t.Error("a store without extensions has a view")
+		t.Error("a store without extensions accepts a view")
 	}
 	r := startTasks(t, relay.Config{})
 	r.Drain()
@@ -237,7 +244,7 @@ func TestUpdateIsRefused(t *testing.T) {
 	wantCode(t, err, envelope.CodeUnavailable)
 }
 
-// Watch hands on what was stored before and what comes.
+// TestWatchOfExtensions checks that Watch passes on both stored and new events.
 func TestWatchOfExtensions(t *testing.T) {
 	r := startTasks(t, relay.Config{})
 	alice := key(t)
@@ -256,8 +263,10 @@ func TestWatchOfExtensions(t *testing.T) {
 		t.Error("the first event is not alice's")
 	}
 	bob := key(t)
-	if after := post(t, r, sign(t, bob, envelope.Draft{Payload: request, Thread: "u"})); after.Cursor.Seq <= before.Cursor.Seq {
-		t.Error("the order is lost")
+	if after := post(t, r, sign(t, bob, envelope.Draft{
+		Payload: request, Thread: "u",
+	})); after.Cursor.Seq <= before.Cursor.Seq {
+		t.Error("the later event does not have the higher cursor")
 	}
 	if <-seen != bob.DID() {
 		t.Error("the second event is not bob's")

@@ -15,35 +15,37 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// sweeping is a store whose sweeps end as told. A sweep happens every second, so the test waits one after each word.
-type sweeping struct {
-	stub
+// sweepStore is a store whose sweeps end with the error that the test sets. A sweep runs every second, so the test
+// waits a second after each change.
+type sweepStore struct {
+	stubStore
 	err atomic.Pointer[error]
 }
 
-func (*sweeping) Read(context.Context, relay.Query) (relay.Page, error) { return relay.Page{}, nil }
-func (s *sweeping) Expire(context.Context, time.Time, relay.Notices) error {
+func (*sweepStore) Read(context.Context, relay.Query) (relay.Page, error) { return relay.Page{}, nil }
+func (s *sweepStore) Expire(context.Context, time.Time, relay.Notices) error {
 	return *s.err.Load()
 }
-func (*sweeping) Watch(ctx context.Context, _ relay.Cursor, _ func([]relay.Posted)) error {
+func (*sweepStore) Watch(ctx context.Context, _ relay.Cursor, _ func([]relay.Posted)) error {
 	<-ctx.Done()
 	return ctx.Err()
 }
 
-// lines counts what is written to it.
-type lines struct{ atomic.Int64 }
+// lineCounter counts the lines that are written to it.
+type lineCounter struct{ atomic.Int64 }
 
-func (l *lines) Write(p []byte) (int, error) {
+func (l *lineCounter) Write(p []byte) (int, error) {
 	l.Add(int64(bytes.Count(p, []byte("\n"))))
 	return len(p), nil
 }
 
 func TestHealth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var store sweeping
+		var store sweepStore
 		store.err.Store(new(error))
-		var log lines
-		r, err := relay.New(t.Context(), relay.Config{Store: &store, Key: key(t), Log: slog.New(slog.NewTextHandler(&log, nil))})
+		var log lineCounter
+		r, err := relay.New(t.Context(), relay.Config{Store: &store, Key: key(t),
+			Log: slog.New(slog.NewTextHandler(&log, nil))})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -59,7 +61,7 @@ func TestHealth(t *testing.T) {
 			{nil, "", 0},
 			{full, "the disk is full", 1},
 			{full, "the disk is full", 1},
-			{errors.New("secret /path"), "the reason is in its log", 2},
+			{errors.New("secret /path"), "the reason is in the relay's log", 2},
 			{nil, "", 3},
 			{full, "the disk is full", 4},
 		} {

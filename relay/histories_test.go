@@ -11,9 +11,10 @@ import (
 	"github.com/agora-relay/agora/store/storetest"
 )
 
-var histories = flag.Int("histories", usualHistories, "how many histories of racing messages are recorded and checked; 50 for a long look")
+var histories = flag.Int("histories", usualHistories,
+	"number of histories of racing messages to record and check; 50 for a thorough check")
 
-// TestHistories holds the whole relay to PROTOCOL §4 while messages race for the same threads.
+// TestHistories checks the whole relay against PROTOCOL §4 while messages race for the same threads.
 func TestHistories(t *testing.T) {
 	for seed := range *histories {
 		r := start(t, relay.Config{})

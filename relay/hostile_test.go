@@ -15,8 +15,9 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// blowUps are values of some size that cost a parser most, by depth, by number, or by what they grow to.
-func blowUps(size int) map[string]string {
+// costlyBodies returns JSON texts of this size that are most expensive to parse: by their depth, by their number of
+// values, or by what they grow to.
+func costlyBodies(size int) map[string]string {
 	list := func(open, element, end string) string {
 		n := (size - len(open) - len(end)) / (len(element) + 1)
 		return open + strings.TrimSuffix(strings.Repeat(element+",", n), ",") + end
@@ -59,13 +60,13 @@ func blowUps(size int) map[string]string {
 	}
 }
 
-// TestBlowUps holds what one hostile body costs: under 100 ms and 50 MB, refused, nothing stored. As the body of a
-// request, and within an envelope, wherever it stands there.
-func TestBlowUps(t *testing.T) {
+// TestHostileBodiesAreCheap checks that a hostile body takes less than 100 ms and 50 MB, is refused, and leaves nothing
+// in the store. It tries each text as the body, as the envelope, and as the payload.
+func TestHostileBodiesAreCheap(t *testing.T) {
 	r := start(t, relay.Config{})
 	const size = envelope.DefaultMaxBytes
-	within := blowUps(size - len(`{"envelope":}`))
-	for name, text := range blowUps(size) {
+	within := costlyBodies(size - len(`{"envelope":}`))
+	for name, text := range costlyBodies(size) {
 		t.Run(name, func(t *testing.T) {
 			for _, body := range []string{text, `{"envelope":` + within[name] + "}", `{"payload":` + within[name] + "}"} {
 				limit := 100 * time.Millisecond
@@ -74,7 +75,7 @@ func TestBlowUps(t *testing.T) {
 				}
 				var best time.Duration
 				var before, after runtime.MemStats
-				for i := range 3 { // the best of three, as the machine may be busy with other things
+				for i := range 3 { // the fastest of three counts, as the machine may be busy
 					runtime.ReadMemStats(&before)
 					began := time.Now()
 					_, err := r.Post(t.Context(), local, []byte(body))
@@ -82,7 +83,8 @@ func TestBlowUps(t *testing.T) {
 						best = took
 					}
 					runtime.ReadMemStats(&after)
-					if code := codeOf(err); code != envelope.CodeInvalidRequest && code != envelope.CodePayloadTooLarge && code != envelope.CodeUnsupportedVersion {
+					if code := codeOf(err); code != envelope.CodeInvalidRequest && code != envelope.CodePayloadTooLarge &&
+						code != envelope.CodeUnsupportedVersion {
 						t.Fatalf("%.60s…: %v", body, err)
 					}
 					if best <= limit {
@@ -100,14 +102,14 @@ func TestBlowUps(t *testing.T) {
 	}
 }
 
-// TestBodiesParsedAtOnce holds that a crowd of posts is not parsed all at once, which takes a hundred times their
-// size, and that all of them have their turn.
+// TestBodiesParsedAtOnce checks that only some of many bodies are parsed at the same time, because parsing needs a
+// hundred times their size in memory. All of them are parsed in the end.
 func TestBodiesParsedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var inside atomic.Int32
 		var counting atomic.Bool
 		gate := make(chan struct{})
-		now := func() time.Time { // is asked between parsing and verifying
+		now := func() time.Time { // the relay calls it between parsing and verifying
 			if counting.Load() {
 				inside.Add(1)
 				<-gate
@@ -116,14 +118,14 @@ func TestBodiesParsedAtOnce(t *testing.T) {
 			return time.Now()
 		}
 		r := start(t, relay.Config{Now: now})
-		synctest.Wait() // the relay has swept and waits for its next time
+		synctest.Wait() // the relay has swept and waits for the next sweep
 		counting.Store(true)
 		defer counting.Store(false)
-		const crowd = 100
+		const count = 100
 		most := int32(max(2, runtime.GOMAXPROCS(0)))
 		var posts sync.WaitGroup
 		var stored atomic.Int32
-		for range crowd {
+		for range count {
 			body := sign(t, key(t), envelope.Draft{Payload: request}).Canonical()
 			posts.Go(func() {
 				if _, err := r.Post(context.Background(), local, body); err == nil {
@@ -137,8 +139,8 @@ func TestBodiesParsedAtOnce(t *testing.T) {
 		}
 		close(gate)
 		posts.Wait()
-		if n := stored.Load(); n != crowd {
-			t.Errorf("%d of %d posts were stored", n, crowd)
+		if n := stored.Load(); n != count {
+			t.Errorf("%d of %d posts were stored", n, count)
 		}
 	})
 }

@@ -7,48 +7,51 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// hub wakes waiting polls. Each waiter stands under the one key that selects it best, so an event touches only the
-// waiters that might match and nobody searches storage because a stranger posted.
+// hub wakes waiting polls. It indexes each waiter by the part of its filter that matches the fewest events. So an event
+// touches only waiters that it might match, and a post does not make unrelated polls read the store.
 type hub struct {
 	mu      sync.Mutex
-	waiters map[key]map[*waiter]struct{}
+	waiters map[indexKey]map[*waiter]struct{}
 }
 
-// key is one member of a filter; the zero key collects waiters that filter nothing.
-type key struct{ field, value string }
+// indexKey is one field of a filter, with its value. The zero indexKey is for waiters without a filter.
+type indexKey struct{ field, value string }
 
-// waiter is one waiting poll. Its poll receives from woken and takes the events; the hub appends to them.
+// waiter is one waiting poll. The hub appends to events and sends on woken. The poll receives from woken and takes the
+// events.
 type waiter struct {
-	filter Filter
-	woken  chan struct{} // holds one
-	events []Posted      // guarded by hub.mu
-	woke   time.Time     // when the first of events came; guarded by hub.mu
+	filter  Filter
+	woken   chan struct{} // has a buffer of one
+	events  []Posted      // guarded by hub.mu
+	wokenAt time.Time     // when the first event was handed over; guarded by hub.mu
 }
 
-func newHub() *hub { return &hub{waiters: map[key]map[*waiter]struct{}{}} }
+func newHub() *hub { return &hub{waiters: map[indexKey]map[*waiter]struct{}{}} }
 
-var broadcastKey = key{"recipient", ""}
+var broadcastKey = indexKey{"recipient", ""}
 
-// keys returns where a waiter with this filter stands. Recipients come first: inboxes are what polls wait on.
-func (f Filter) keys() []key {
+// keys returns the index keys of a waiter with this filter. The recipient comes first, because most polls wait for an
+// inbox.
+func (f Filter) keys() []indexKey {
 	switch {
 	case f.Recipient != "" && f.Broadcast:
-		return []key{{"recipient", string(f.Recipient)}, broadcastKey}
+		return []indexKey{{"recipient", string(f.Recipient)}, broadcastKey}
 	case f.Recipient != "":
-		return []key{{"recipient", string(f.Recipient)}}
+		return []indexKey{{"recipient", string(f.Recipient)}}
 	case f.Thread != "":
-		return []key{{"thread", f.Thread}}
+		return []indexKey{{"thread", f.Thread}}
 	case f.Sender != "":
-		return []key{{"sender", string(f.Sender)}}
+		return []indexKey{{"sender", string(f.Sender)}}
 	case f.Type != "":
-		return []key{{"type", string(f.Type)}}
+		return []indexKey{{"type", string(f.Type)}}
 	}
-	return []key{{}}
+	return []indexKey{{}}
 }
 
-// keysOf returns where waiters that might want e stand. A waiter stands under one of them at most.
-func keysOf(e *envelope.Envelope) [5]key {
-	return [5]key{{"recipient", string(e.Recipient)}, {"thread", e.Thread}, {"sender", string(e.Sender.ID)}, {"type", string(e.Type)}, {}}
+// keysOf returns the index keys of all waiters that e might match. Each waiter is under at most one of them.
+func keysOf(e *envelope.Envelope) [5]indexKey {
+	return [5]indexKey{{"recipient", string(e.Recipient)}, {"thread", e.Thread}, {"sender", string(e.Sender.ID)},
+		{"type", string(e.Type)}, {}}
 }
 
 func (h *hub) add(f Filter) *waiter {
@@ -75,7 +78,7 @@ func (h *hub) remove(w *waiter) {
 	}
 }
 
-// publish hands events, in sequence order, to the waiters that want them.
+// publish hands events to the waiters that they match. The events are in sequence order.
 func (h *hub) publish(events []Posted) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -86,26 +89,26 @@ func (h *hub) publish(events []Posted) {
 					continue
 				}
 				if len(w.events) == 0 {
-					w.woke = time.Now()
+					w.wokenAt = time.Now()
 				}
 				w.events = append(w.events, e)
 				select {
 				case w.woken <- struct{}{}:
-				default: // it has been woken and not looked yet
+				default: // the waiter was woken before and has not looked yet
 				}
 			}
 		}
 	}
 }
 
-// wokeAt returns when the first event came that was handed to w; zero: none was.
+// wokeAt returns when the first event was handed to w. It returns the zero time if none was.
 func (h *hub) wokeAt(w *waiter) time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return w.woke
+	return w.wokenAt
 }
 
-// take returns the events handed to w since the last call.
+// take returns the events that were handed to w since the last call.
 func (h *hub) take(w *waiter) []Posted {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -8,9 +8,9 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// TestTheIndexTellsNobodyElse looks at the waiters themselves: one that may not see an event is neither woken nor handed
-// it, whatever it waits for.
-func TestTheIndexTellsNobodyElse(t *testing.T) {
+// TestIndexWakesPermittedReadersOnly examines the waiters themselves. A waiter whose reader may not see an event is not
+// woken and does not get the event, whatever its filter is.
+func TestIndexWakesPermittedReadersOnly(t *testing.T) {
 	var people [3]didkey.Key
 	for i := range people {
 		var err error
@@ -19,12 +19,14 @@ func TestTheIndexTellsNobodyElse(t *testing.T) {
 		}
 	}
 	alice, bob, eve := people[0], people[1], people[2]
-	e, err := envelope.Draft{Payload: envelope.Request{RequestID: "r", Intent: "echo"}, Thread: "t", Recipient: bob.DID()}.Sign(alice, time.Now())
+	e, err := envelope.Draft{Payload: envelope.Request{RequestID: "r", Intent: "echo"}, Thread: "t",
+		Recipient: bob.DID()}.Sign(alice, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
 	h := newHub()
-	for _, f := range []Filter{{}, {Thread: "t"}, {Sender: alice.DID()}, {Type: envelope.TypeRequest}, {Recipient: bob.DID()},
+	for _, f := range []Filter{{}, {Thread: "t"}, {Sender: alice.DID()}, {Type: envelope.TypeRequest},
+		{Recipient: bob.DID()},
 		{Recipient: bob.DID(), Broadcast: true}} {
 		for reader, sees := range map[didkey.DID]bool{"": false, eve.DID(): false, alice.DID(): true, bob.DID(): true} {
 			f.Viewer = Viewer{Limited: true, DID: reader}

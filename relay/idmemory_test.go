@@ -13,32 +13,41 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// TestNoSecondDelivery posts a message again and again, at the times and after the events that have made relays forget
-// (PROTOCOL §3). A reader who keeps his cursor gets it once, whatever the answers are.
+// TestNoSecondDelivery posts the same message again at times, and after events, at which a relay could have forgotten
+// its id (PROTOCOL §3). A reader that uses cursors must get the message once, whatever the answers to the posts are.
 func TestNoSecondDelivery(t *testing.T) {
 	const edge = 5*time.Minute - time.Millisecond // of the window
 	for name, c := range map[string]struct {
 		skew, ttl time.Duration // of the message
 		at        []time.Duration
-		back      time.Duration // the relay's clock steps back before each replay, and is right again after it
+		back      time.Duration // before each replay the relay's clock is set back by this, and it is right again afterwards
 		restart   bool
 		flood     int
 	}{
-		"just before and after ten minutes":    {skew: edge, ttl: time.Hour, at: []time.Duration{0, 9*time.Minute + 59*time.Second, 10*time.Minute + time.Second}},
-		"expired and removed":                  {skew: edge, ttl: time.Second, at: []time.Duration{5*time.Minute + 2*time.Second, 29 * time.Minute, 31 * time.Minute}},
-		"after a restart":                      {skew: edge, ttl: time.Second, at: []time.Duration{time.Minute, 6 * time.Minute, 9*time.Minute + 59*time.Second}, restart: true},
-		"after a step back":                    {skew: edge, ttl: time.Hour, at: []time.Duration{15 * time.Minute, 20 * time.Minute, 29*time.Minute + 59*time.Second, 31 * time.Minute, 2 * time.Hour}, back: 15 * time.Minute},
-		"after a step back and a restart":      {skew: edge, ttl: time.Minute, at: []time.Duration{16 * time.Minute, 24 * time.Minute, 31 * time.Minute}, back: 15 * time.Minute, restart: true},
-		"dated behind, after a step back":      {skew: -edge, ttl: 2 * time.Hour, at: []time.Duration{time.Minute, 14 * time.Minute, 40 * time.Minute}, back: 15 * time.Minute},
-		"after a flood of other people's ids":  {skew: edge, ttl: time.Second, at: []time.Duration{time.Minute, 9 * time.Minute}, flood: 3000},
-		"after a flood, a purge and a restart": {skew: edge, ttl: time.Second, at: []time.Duration{6 * time.Minute, 9 * time.Minute}, flood: 1000, restart: true},
+		"just before and after ten minutes": {skew: edge, ttl: time.Hour,
+			at: []time.Duration{0, 9*time.Minute + 59*time.Second, 10*time.Minute + time.Second}},
+		"expired and removed": {skew: edge, ttl: time.Second,
+			at: []time.Duration{5*time.Minute + 2*time.Second, 29 * time.Minute, 31 * time.Minute}},
+		"after a restart": {skew: edge, ttl: time.Second,
+			at: []time.Duration{time.Minute, 6 * time.Minute, 9*time.Minute + 59*time.Second}, restart: true},
+		"after a step back": {skew: edge, ttl: time.Hour,
+			at: []time.Duration{15 * time.Minute, 20 * time.Minute, 29*time.Minute + 59*time.Second, 31 * time.Minute,
+				2 * time.Hour}, back: 15 * time.Minute},
+		"after a step back and a restart": {skew: edge, ttl: time.Minute,
+			at: []time.Duration{16 * time.Minute, 24 * time.Minute, 31 * time.Minute}, back: 15 * time.Minute, restart: true},
+		"with an early ts, after a step back": {skew: -edge, ttl: 2 * time.Hour,
+			at: []time.Duration{time.Minute, 14 * time.Minute, 40 * time.Minute}, back: 15 * time.Minute},
+		"after many ids of other senders": {skew: edge, ttl: time.Second,
+			at: []time.Duration{time.Minute, 9 * time.Minute}, flood: 3000},
+		"after a flood, a purge and a restart": {skew: edge, ttl: time.Second,
+			at: []time.Duration{6 * time.Minute, 9 * time.Minute}, flood: 1000, restart: true},
 	} {
 		if raceDetector && !c.restart {
-			continue // what is looked for is no race; those with a restart have all that runs side by side
+			continue // this test is not about races; the cases with a restart run everything that is concurrent
 		}
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var back time.Duration // read and written where nothing else runs, or under the bubble's order
+				var back time.Duration // guarded by mu
 				var mu sync.Mutex
 				step := func(d time.Duration) {
 					mu.Lock()
@@ -96,7 +105,7 @@ func TestNoSecondDelivery(t *testing.T) {
 	}
 }
 
-// flood posts many messages of many senders.
+// flood posts many messages from many senders.
 func flood(t *testing.T, r *relay.Relay, count int) {
 	t.Helper()
 	const senders = 8
@@ -108,7 +117,8 @@ func flood(t *testing.T, r *relay.Relay, count int) {
 		by := key(t)
 		posts.Go(func() {
 			for i := range count / senders {
-				e, err := envelope.Draft{ID: fmt.Sprint("flood", i), Payload: envelope.Manifest{ID: "m"}, TTL: time.Second}.Sign(by, time.Now())
+				e, err := envelope.Draft{ID: fmt.Sprint("flood", i), Payload: envelope.Manifest{ID: "m"},
+					TTL: time.Second}.Sign(by, time.Now())
 				if err == nil {
 					_, err = r.Post(t.Context(), local, e.Canonical())
 				}
@@ -122,29 +132,31 @@ func flood(t *testing.T, r *relay.Relay, count int) {
 	posts.Wait()
 }
 
-// TestDeliveryThroughClockSteps holds that a relay whose clock is set forward and back by a quarter of an hour loses
-// nothing that it has accepted and that has not expired, for both loops of PROTOCOL §7.
+// TestDeliveryThroughClockSteps sets the relay's clock forward and back by 15 minutes. Clients with both loops of
+// PROTOCOL §7 must get all accepted messages that have not expired.
 func TestDeliveryThroughClockSteps(t *testing.T) {
 	const quarter = 15 * time.Minute
 	for name, steps := range map[string][]time.Duration{
-		"forward": {0, quarter}, "back": {0, -quarter}, "forward and back": {0, quarter, 0}, "back and forward": {0, -quarter, 0},
-		"to and fro": {0, quarter, -quarter, quarter, 0, -quarter},
+		"forward": {0, quarter}, "back": {0, -quarter}, "forward and back": {0, quarter, 0},
+		"back and forward": {0, -quarter, 0},
+		"many steps":       {0, quarter, -quarter, quarter, 0, -quarter},
 	} {
 		if raceDetector && len(steps) < 6 {
-			continue // the longest has all of their steps, and the detector makes each ten times slower
+			continue // the longest case has all these steps, and race detection makes each step ten times slower
 		}
 		t.Run(name, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { deliverThrough(t, steps) }) })
 	}
 }
 
 func deliverThrough(t *testing.T, steps []time.Duration) {
-	const stay, every = 40 * time.Second, 500 * time.Millisecond // between two steps of the clock; between two messages
+	const stay = 40 * time.Second        // between two steps of the clock
+	const every = 500 * time.Millisecond // between two messages
 	began := time.Now()
 	now := func() time.Time {
 		i := min(int(time.Since(began)/stay), len(steps)-1)
 		return time.Now().Add(steps[i])
 	}
-	// Long enough for the readers to come to the last message, and to be idle.
+	// This is long enough for the readers to get the last message and to be idle after it.
 	sends := time.Duration(len(steps)) * stay
 	end := began.Add(sends + 3*time.Minute)
 	r := start(t, relay.Config{Now: now})
@@ -156,10 +168,11 @@ func deliverThrough(t *testing.T, steps []time.Duration) {
 		by := key(t)
 		for n := 0; time.Since(began) < sends; n++ {
 			time.Sleep(every)
-			// Dated by the relay's clock, as clients do that were told it, and up to four minutes beside it.
+			// The ts is by the relay's clock, as that of clients that were told its time, or up to four minutes off.
 			skew := []time.Duration{0, 4 * time.Minute, -4 * time.Minute, time.Second}[n%4]
 			id := fmt.Sprint("m", n)
-			e, err := envelope.Draft{ID: id, Payload: envelope.Manifest{ID: "m"}, Recipient: me.DID()}.Sign(by, now().Add(skew).Truncate(time.Second))
+			e, err := envelope.Draft{ID: id, Payload: envelope.Manifest{ID: "m"},
+				Recipient: me.DID()}.Sign(by, now().Add(skew).Truncate(time.Second))
 			if err == nil {
 				_, err = r.Post(t.Context(), local, e.Canonical())
 			}
@@ -170,7 +183,7 @@ func deliverThrough(t *testing.T, steps []time.Duration) {
 			}
 		}
 	}()
-	bySince, byCursor := make(chan account), make(chan account)
+	bySince, byCursor := make(chan tally), make(chan tally)
 	s := setting{pause: 100 * time.Millisecond, limit: 7}
 	go func() { bySince <- followSince(t, r, me.DID(), s, end) }()
 	go func() { byCursor <- followCursor(t, r, me.DID(), s, end) }()
@@ -191,7 +204,7 @@ func deliverThrough(t *testing.T, steps []time.Duration) {
 	if slices.Sort(missing); len(missing) > 0 {
 		t.Errorf("%d of %d never reached the since client: %v", len(missing), len(sent), missing)
 	}
-	if most := int(time.Since(began).Seconds()); since.idle > most {
-		t.Errorf("the since client got %d answers without anything new, more than one a second", since.idle)
+	if most := int(time.Since(began).Seconds()); since.empty > most {
+		t.Errorf("the since client got %d answers without anything new, more than one a second", since.empty)
 	}
 }

@@ -18,18 +18,18 @@ import (
 
 func from(addr string) relay.Peer { return relay.Peer{Addr: netip.MustParseAddr(addr)} }
 
-// asking opens a thread of its own each time.
-var asking = envelope.Request{Intent: "echo"}
+// requestWithoutID opens a new thread each time it is posted.
+var requestWithoutID = envelope.Request{Intent: "echo"}
 
-// anyNumber is the limit of a test that is about another one.
-var anyNumber = relay.Rate{PerSecond: relay.Unlimited}
+// noLimit switches off a limit that a test is not about.
+var noLimit = relay.Rate{PerSecond: relay.Unlimited}
 
-// wantLimit checks a refusal by the limit of this name and returns when to try again.
+// wantLimit checks that err is the refusal of this limit, and returns after which time to try again.
 func wantLimit(t *testing.T, err error, limit string) time.Duration {
 	t.Helper()
 	e := wantCode(t, err, envelope.CodeRateLimited)
 	if e.Details["limit"] != limit || e.RetryAfter <= 0 {
-		t.Fatalf("refused by %v, again after %v; want %s", e.Details["limit"], e.RetryAfter, limit)
+		t.Fatalf("refused by %v with Retry-After %v, want %s", e.Details["limit"], e.RetryAfter, limit)
 	}
 	return e.RetryAfter
 }
@@ -45,27 +45,30 @@ func TestRatesAreExact(t *testing.T) {
 			gap   time.Duration // between two tokens
 			ask   func() error
 		}{
-			{envelope.LimitPostsPerAddress, 100, time.Second / 50, func() error { return r.Admit(from("192.0.2.1"), relay.Posts) }},
-			{envelope.LimitReadsPerAddress, 200, time.Second / 100, func() error { return r.Admit(from("192.0.2.1"), relay.Reads) }},
+			{envelope.LimitPostsPerAddress, 100, time.Second / 50,
+				func() error { return r.Admit(from("192.0.2.1"), relay.Posts) }},
+			{envelope.LimitReadsPerAddress, 200, time.Second / 100,
+				func() error { return r.Admit(from("192.0.2.1"), relay.Reads) }},
 			{envelope.LimitPostsPerAgent, 40, time.Second / 20, func() error {
 				posted++
-				_, err := r.Post(t.Context(), from(fmt.Sprint("192.0.2.", posted)), sign(t, alice, envelope.Draft{Payload: asking}).Canonical())
+				_, err := r.Post(t.Context(), from(fmt.Sprint("192.0.2.", posted)),
+					sign(t, alice, envelope.Draft{Payload: requestWithoutID}).Canonical())
 				return err
 			}},
 		} {
 			for i := range c.burst {
 				if err := c.ask(); err != nil {
-					t.Fatalf("%s: number %d at once: %v", c.limit, i+1, err)
+					t.Fatalf("%s: request %d of the burst: %v", c.limit, i+1, err)
 				}
 			}
 			for range 3 {
 				wait := wantLimit(t, c.ask(), c.limit)
 				if wait != c.gap {
-					t.Errorf("%s: again after %v, want %v", c.limit, wait, c.gap)
+					t.Errorf("%s: Retry-After is %v, want %v", c.limit, wait, c.gap)
 				}
 				time.Sleep(wait - time.Millisecond)
 				if wait := wantLimit(t, c.ask(), c.limit); wait > 2*time.Millisecond {
-					t.Errorf("%s: a millisecond before its time again after %v", c.limit, wait)
+					t.Errorf("%s: a millisecond too early, Retry-After is %v", c.limit, wait)
 				}
 				time.Sleep(time.Millisecond)
 				if err := c.ask(); err != nil {
@@ -83,17 +86,17 @@ func TestRatesAreExact(t *testing.T) {
 	})
 }
 
-func TestARefusedMessageLeavesNothing(t *testing.T) {
+func TestRefusedMessageIsNotStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, relay.Config{Limits: relay.Limits{PostsPerAgent: relay.Rate{PerSecond: 1, Burst: 1}}})
 		alice := key(t)
 		post := func(e *envelope.Envelope) (relay.Receipt, error) {
 			return r.Post(t.Context(), from("192.0.2.1"), e.Canonical())
 		}
-		if _, err := post(sign(t, alice, envelope.Draft{Payload: asking})); err != nil {
+		if _, err := post(sign(t, alice, envelope.Draft{Payload: requestWithoutID})); err != nil {
 			t.Fatal(err)
 		}
-		second := sign(t, alice, envelope.Draft{Payload: asking})
+		second := sign(t, alice, envelope.Draft{Payload: requestWithoutID})
 		_, err := post(second)
 		wait := wantLimit(t, err, envelope.LimitPostsPerAgent)
 		if page := poll(t, r, relay.Poll{Limit: 10}); len(page.Events) != 1 {
@@ -101,15 +104,15 @@ func TestARefusedMessageLeavesNothing(t *testing.T) {
 		}
 		time.Sleep(wait)
 		if receipt, err := post(second); err != nil || receipt.Duplicate {
-			t.Errorf("the refused message, again: %+v, %v", receipt, err)
+			t.Errorf("the refused message, posted again: %+v, %v", receipt, err)
 		}
 	})
 }
 
-// TestAFloodHurtsNobodyElse lets one address ask a thousand times a second, and another one as an honest agent does.
-func TestAFloodHurtsNobodyElse(t *testing.T) {
+// TestFloodDoesNotAffectOthers sends a thousand requests a second from one address, and a few from another one.
+func TestFloodDoesNotAffectOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := start(t, relay.Config{Limits: relay.Limits{BroadcastsPerAddress: anyNumber}})
+		r := start(t, relay.Config{Limits: relay.Limits{BroadcastsPerAddress: noLimit}})
 		mallory, alice := key(t), key(t)
 		flood, honest := from("192.0.2.66"), from("192.0.2.1")
 		admitted, posted := 0, 0
@@ -119,8 +122,9 @@ func TestAFloodHurtsNobodyElse(t *testing.T) {
 					admitted++
 				}
 			}
-			if i%10 == 0 { // the same by a sender who comes from many addresses
-				if _, err := r.Post(t.Context(), relay.Peer{}, sign(t, mallory, envelope.Draft{Payload: asking}).Canonical()); err == nil {
+			if i%10 == 0 { // the same, for a sender that uses many addresses
+				if _, err := r.Post(t.Context(), relay.Peer{},
+					sign(t, mallory, envelope.Draft{Payload: requestWithoutID}).Canonical()); err == nil {
 					posted++
 				}
 			}
@@ -128,33 +132,36 @@ func TestAFloodHurtsNobodyElse(t *testing.T) {
 				if err := errors.Join(r.Admit(honest, relay.Posts), r.Admit(honest, relay.Reads)); err != nil {
 					t.Fatalf("the honest agent's request %d: %v", i/100, err)
 				}
-				if _, err := r.Post(t.Context(), honest, sign(t, alice, envelope.Draft{Payload: asking}).Canonical()); err != nil {
+				if _, err := r.Post(t.Context(), honest, sign(t, alice,
+					envelope.Draft{Payload: requestWithoutID}).Canonical()); err != nil {
 					t.Fatalf("the honest agent's message %d: %v", i/100, err)
 				}
 			}
 			time.Sleep(time.Millisecond)
 		}
 		if admitted < 100+200+1490 || admitted > 100+200+1510 {
-			t.Errorf("%d of the flood were admitted, want the bursts and 150 a second", admitted)
+			t.Errorf("%d requests of the flood were admitted, want the bursts and 150 a second", admitted)
 		}
 		if posted < 235 || posted > 245 {
-			t.Errorf("%d messages of the flooding sender were taken, want the burst of 40 and 20 a second", posted)
+			t.Errorf("%d messages of the flooding sender were accepted, want a burst of 40, and 20 a second", posted)
 		}
 	})
 }
 
-// TestForgeriesSpendNobodysAllowance posts in Alice's name without her key.
-func TestForgeriesSpendNobodysAllowance(t *testing.T) {
+// TestForgeriesDoNotUseAllowance posts in Alice's name without her key.
+func TestForgeriesDoNotUseAllowance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := start(t, relay.Config{Limits: relay.Limits{BroadcastsPerAddress: anyNumber}})
+		r := start(t, relay.Config{Limits: relay.Limits{BroadcastsPerAddress: noLimit}})
 		alice := key(t)
-		forged := bytes.Replace(sign(t, alice, envelope.Draft{Payload: asking}).Canonical(), []byte("echo"), []byte("evil"), 1)
+		forged := bytes.Replace(sign(t, alice, envelope.Draft{Payload: requestWithoutID}).Canonical(), []byte("echo"),
+			[]byte("evil"), 1)
 		for range 500 {
 			_, err := r.Post(t.Context(), from("192.0.2.66"), forged)
 			wantCode(t, err, envelope.CodeInvalidSignature)
 		}
 		for i := range 40 {
-			if _, err := r.Post(t.Context(), from("192.0.2.1"), sign(t, alice, envelope.Draft{Payload: asking}).Canonical()); err != nil {
+			if _, err := r.Post(t.Context(), from("192.0.2.1"),
+				sign(t, alice, envelope.Draft{Payload: requestWithoutID}).Canonical()); err != nil {
 				t.Fatalf("Alice's message %d: %v", i+1, err)
 			}
 		}
@@ -177,7 +184,7 @@ func TestLocalAndUnlimited(t *testing.T) {
 			for i := range 300 {
 				err := errors.Join(r.Admit(c.peer, relay.Posts), r.Admit(c.peer, relay.Reads))
 				if i < 100 {
-					_, posted := r.Post(t.Context(), c.peer, sign(t, alice, envelope.Draft{Payload: asking}).Canonical())
+					_, posted := r.Post(t.Context(), c.peer, sign(t, alice, envelope.Draft{Payload: requestWithoutID}).Canonical())
 					err = errors.Join(err, posted)
 				}
 				if err != nil {
@@ -185,7 +192,8 @@ func TestLocalAndUnlimited(t *testing.T) {
 				}
 			}
 			for range 11_000 {
-				go r.Events(t.Context(), &relay.Poll{Peer: c.peer, Filter: relay.Filter{Thread: "quiet"}, Wait: time.Minute, Limit: 1})
+				go r.Events(t.Context(), &relay.Poll{Peer: c.peer, Filter: relay.Filter{Thread: "quiet"}, Wait: time.Minute,
+					Limit: 1})
 			}
 			synctest.Wait()
 			if n := r.Waiting(); n != 11_000 {
@@ -200,38 +208,41 @@ func TestLocalAndUnlimited(t *testing.T) {
 	}
 }
 
-// TestLocalReachesTheStore holds what the store's own limits go by.
-func TestLocalReachesTheStore(t *testing.T) {
-	seen := &entries{}
+// TestStoreLearnsWhetherPeerIsLocal checks Entry.Local, which the limits of the store depend on.
+func TestStoreLearnsWhetherPeerIsLocal(t *testing.T) {
+	seen := &lastEntryStore{}
 	r, err := relay.New(t.Context(), relay.Config{Store: seen, Key: key(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, peer := range []relay.Peer{local, from("192.0.2.1"), {}} {
-		if _, err := r.Post(t.Context(), peer, sign(t, key(t), envelope.Draft{Payload: asking}).Canonical()); err != nil {
+		if _, err := r.Post(t.Context(), peer, sign(t, key(t),
+			envelope.Draft{Payload: requestWithoutID}).Canonical()); err != nil {
 			t.Fatal(err)
 		}
 		if got := seen.last.Local; got != peer.Local {
-			t.Errorf("%+v arrives with Local %v", peer, got)
+			t.Errorf("the entry from %+v has Local %v", peer, got)
 		}
 	}
 }
 
-// entries is a store that remembers the last entry only.
-type entries struct {
-	stub
+// lastEntryStore is a store that keeps only the last entry.
+type lastEntryStore struct {
+	stubStore
 	last relay.Entry
 }
 
-func (s *entries) Append(_ context.Context, e relay.Entry) (relay.Receipt, error) {
+func (s *lastEntryStore) Append(_ context.Context, e relay.Entry) (relay.Receipt, error) {
 	s.last = e
 	return relay.Receipt{}, nil
 }
 
-func (s *entries) Read(context.Context, relay.Query) (relay.Page, error) { return relay.Page{}, nil }
+func (s *lastEntryStore) Read(context.Context, relay.Query) (relay.Page, error) {
+	return relay.Page{}, nil
+}
 
-// TestPlacesForPolls takes all places of an address, and gives them back in each way a poll can end.
-func TestPlacesForPolls(t *testing.T) {
+// TestPollSlots takes all poll slots of an address, and frees them in each way in which a poll can end.
+func TestPollSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, since := range []time.Time{{}, time.Now()} {
 			r := start(t, relay.Config{})
@@ -240,7 +251,8 @@ func TestPlacesForPolls(t *testing.T) {
 			wait := func(ctx context.Context, addr string, n int) {
 				for range n {
 					ended.Go(func() {
-						_, err := r.Events(ctx, &relay.Poll{Peer: from(addr), Filter: relay.Filter{Recipient: agent.DID()}, Since: since, Wait: time.Minute, Limit: 1})
+						_, err := r.Events(ctx, &relay.Poll{Peer: from(addr), Filter: relay.Filter{Recipient: agent.DID()}, Since: since,
+							Wait: time.Minute, Limit: 1})
 						if err != nil && ctx.Err() == nil {
 							t.Error(err)
 						}
@@ -254,7 +266,7 @@ func TestPlacesForPolls(t *testing.T) {
 				_, err := r.Events(t.Context(), &relay.Poll{Peer: from("2001:db8::2"), Since: since, Wait: time.Minute, Limit: 1})
 				wantLimit(t, err, envelope.LimitPollsPerAddress)
 				if !time.Now().Equal(before) {
-					t.Errorf("%s: refused after %v", when, time.Since(before))
+					t.Errorf("%s: the refusal took %v", when, time.Since(before))
 				}
 				if n := r.Waiting(); n != 32 {
 					t.Fatalf("%s: %d polls wait", when, n)
@@ -262,39 +274,41 @@ func TestPlacesForPolls(t *testing.T) {
 			}
 			wait(t.Context(), "2001:db8::1", 32)
 			full("at the start")
-			for _, p := range []relay.Poll{{Peer: from("2001:db8::1")}, {Peer: from("2001:db8:0:1::1"), Wait: time.Second}, {Peer: local, Wait: time.Second}} {
+			for _, p := range []relay.Poll{{Peer: from("2001:db8::1")}, {Peer: from("2001:db8:0:1::1"), Wait: time.Second},
+				{Peer: local, Wait: time.Second}} {
 				p.Since, p.Limit = since, 1
 				poll(t, r, p)
 			}
 
-			time.Sleep(time.Minute) // their time is over
+			time.Sleep(time.Minute) // their Wait is over
 			ended.Wait()
-			ctx, leave := context.WithCancel(t.Context())
+			ctx, disconnect := context.WithCancel(t.Context())
 			wait(ctx, "2001:db8::1", 32)
 			full("after the first have ended")
-			leave()
+			disconnect()
 			ended.Wait()
 			wait(t.Context(), "2001:db8::1", 32)
 			full("after their clients have left")
-			post(t, r, sign(t, key(t), envelope.Draft{Payload: asking, Recipient: agent.DID()}))
-			ended.Wait() // all have been answered
+			post(t, r, sign(t, key(t), envelope.Draft{Payload: requestWithoutID, Recipient: agent.DID()}))
+			ended.Wait() // all of them have been answered
 			agent = key(t)
 			wait(t.Context(), "2001:db8::1", 32)
 			full("after they have been answered")
 			r.Drain()
 			ended.Wait()
 			if n := r.Waiting(); n != 0 {
-				t.Errorf("%d polls wait after the end", n)
+				t.Errorf("%d polls wait after Drain", n)
 			}
 		}
 	})
 }
 
-func TestPlacesOfAll(t *testing.T) {
+func TestPollSlotsOfAllAddresses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, relay.Config{Limits: relay.Limits{PollsPerAddress: 2, Polls: 5}})
 		for i := range 5 {
-			go r.Events(t.Context(), &relay.Poll{Peer: from(fmt.Sprint("192.0.2.", i/2)), Wait: time.Duration(i+1) * time.Second, Limit: 1})
+			go r.Events(t.Context(), &relay.Poll{Peer: from(fmt.Sprint("192.0.2.", i/2)), Wait: time.Duration(i+1) * time.Second,
+				Limit: 1})
 		}
 		synctest.Wait()
 		ask := func() error {
@@ -305,35 +319,39 @@ func TestPlacesOfAll(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if err := ask(); err != nil {
-			t.Errorf("when one has ended: %v", err)
+			t.Errorf("after one poll has ended: %v", err)
 		}
 		r.Drain()
 	})
 }
 
-// TestAFailingPollGivesItsPlaceBack lets the store fail more often than an address has places.
-func TestAFailingPollGivesItsPlaceBack(t *testing.T) {
-	broken := &broken{}
-	r, err := relay.New(t.Context(), relay.Config{Store: broken, Key: key(t)})
+// TestFailingPollReleasesItsSlot has more failing polls than an address has slots.
+func TestFailingPollReleasesItsSlot(t *testing.T) {
+	store := &failingStore{}
+	r, err := relay.New(t.Context(), relay.Config{Store: store, Key: key(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	broken.err = errors.New("broken")
+	store.err = errors.New("broken")
 	for i := range 100 {
-		if _, err := r.Events(t.Context(), &relay.Poll{Peer: from("192.0.2.1"), Wait: time.Second, Limit: 1}); !errors.Is(err, broken.err) {
+		if _, err := r.Events(t.Context(), &relay.Poll{
+			Peer: from("192.0.2.1"), Wait: time.Second, Limit: 1,
+		}); !errors.Is(err, store.err) {
 			t.Fatalf("poll %d: %v", i, err)
 		}
 	}
 }
 
-type broken struct {
-	stub
+type failingStore struct {
+	stubStore
 	err error
 }
 
-func (s *broken) Read(context.Context, relay.Query) (relay.Page, error) { return relay.Page{}, s.err }
+func (s *failingStore) Read(context.Context, relay.Query) (relay.Page, error) {
+	return relay.Page{}, s.err
+}
 
-// TestManyAtOnce asks from many goroutines while the clock stands still.
+// TestManyAtOnce sends requests from many goroutines while the clock stands still.
 func TestManyAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, relay.Config{})
@@ -362,12 +380,13 @@ func TestManyAtOnce(t *testing.T) {
 	})
 }
 
-// Whoever posts Alice's messages again gets her receipts, and uses up nothing of hers.
-func TestCopiesSpendNobodysAllowance(t *testing.T) {
+// TestCopiesDoNotUseAllowance posts copies of Alice's messages. They are answered with her receipts, and use nothing of
+// her allowance.
+func TestCopiesDoNotUseAllowance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := start(t, relay.Config{Limits: relay.Limits{BroadcastsPerAddress: anyNumber}})
+		r := start(t, relay.Config{Limits: relay.Limits{BroadcastsPerAddress: noLimit}})
 		alice := key(t)
-		first := sign(t, alice, envelope.Draft{Payload: asking}).Canonical()
+		first := sign(t, alice, envelope.Draft{Payload: requestWithoutID}).Canonical()
 		if _, err := r.Post(t.Context(), from("192.0.2.1"), first); err != nil {
 			t.Fatal(err)
 		}
@@ -377,21 +396,24 @@ func TestCopiesSpendNobodysAllowance(t *testing.T) {
 			}
 		}
 		for n := range 39 {
-			if _, err := r.Post(t.Context(), from("192.0.2.1"), sign(t, alice, envelope.Draft{Payload: asking}).Canonical()); err != nil {
-				t.Fatalf("message %d of her own: %v", n+2, err)
+			if _, err := r.Post(t.Context(), from("192.0.2.1"),
+				sign(t, alice, envelope.Draft{Payload: requestWithoutID}).Canonical()); err != nil {
+				t.Fatalf("message %d of Alice: %v", n+2, err)
 			}
 		}
-		_, err := r.Post(t.Context(), from("192.0.2.1"), sign(t, alice, envelope.Draft{Payload: asking}).Canonical())
+		_, err := r.Post(t.Context(), from("192.0.2.1"),
+			sign(t, alice, envelope.Draft{Payload: requestWithoutID}).Canonical())
 		wantLimit(t, err, envelope.LimitPostsPerAgent)
 	})
 }
 
-// What is dear counts for more than one: large bodies, and reads that the store works on for long.
-func TestDearRequestsCountForMore(t *testing.T) {
+// TestExpensiveRequestsCountForMore checks that large bodies, and reads that take the store long, count as more than
+// one request.
+func TestExpensiveRequestsCountForMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &counting{took: 4 * time.Second}
+		store := &countingStore{took: 4 * time.Second}
 		r := start(t, relay.Config{Store: store})
-		large := bytes.Repeat([]byte("x"), 128<<10) // invalid, and 16 posts' worth
+		large := bytes.Repeat([]byte("x"), 128<<10) // it is invalid, and counts as 16 more posts
 		for n := range 6 {
 			if err := r.Admit(from("192.0.2.1"), relay.Posts); err != nil {
 				t.Fatalf("large body %d: %v", n+1, err)
@@ -399,12 +421,17 @@ func TestDearRequestsCountForMore(t *testing.T) {
 			_, err := r.Post(t.Context(), from("192.0.2.1"), large)
 			wantCode(t, err, envelope.CodeInvalidRequest)
 		}
-		// 6 admissions and 96 for their size, of 100: one is there again when two and a bit have come in.
-		if wait := wantLimit(t, r.Admit(from("192.0.2.1"), relay.Posts), envelope.LimitPostsPerAddress); wait != 60*time.Millisecond {
-			t.Errorf("again after %v, want 60ms", wait)
+		// The 6 requests and their size take 6+96 of 100 tokens. A token is available when a little more than two have
+		// been added.
+		if wait := wantLimit(t, r.Admit(from("192.0.2.1"), relay.Posts),
+			envelope.LimitPostsPerAddress); wait != 60*time.Millisecond {
+			t.Errorf("Retry-After is %v, want 60ms", wait)
 		}
 		for name, read := range map[string]func(p relay.Peer) error{
-			"192.0.2.2": func(p relay.Peer) error { _, err := r.Events(t.Context(), &relay.Poll{Peer: p, Limit: 1}); return err },
+			"192.0.2.2": func(p relay.Peer) error {
+				_, err := r.Events(t.Context(), &relay.Poll{Peer: p, Limit: 1})
+				return err
+			},
 			"192.0.2.5": func(p relay.Peer) error {
 				_, _, err := r.Agent(t.Context(), p, key(t).DID())
 				wantCode(t, err, envelope.CodeAgentNotFound)
@@ -415,13 +442,14 @@ func TestDearRequestsCountForMore(t *testing.T) {
 			if err := read(from(name)); err != nil {
 				t.Fatal(err)
 			}
-			// 800 of 200: one is there again after six seconds.
-			if wait := wantLimit(t, r.Admit(from(name), relay.Reads), envelope.LimitReadsPerAddress); wait < 6*time.Second || wait > 6100*time.Millisecond {
+			// The read takes 800 of 200 tokens. A token is available again after six seconds.
+			if wait := wantLimit(t, r.Admit(from(name), relay.Reads), envelope.LimitReadsPerAddress); wait < 6*time.Second ||
+				wait > 6100*time.Millisecond {
 				t.Errorf("%s may read again after %v, want six seconds", name, wait)
 			}
 		}
 		if err := r.Admit(from("192.0.2.4"), relay.Reads); err != nil {
-			t.Errorf("somebody else: %v", err)
+			t.Errorf("another address: %v", err)
 		}
 	})
 }

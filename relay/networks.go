@@ -5,56 +5,56 @@ import (
 	"net/netip"
 )
 
-// Whoever has an IPv6 address has the other addresses of its /64 too, and often those of a /56 or a /48. So an IPv6
-// address is counted as part of all three. The wider ones may have more than a single /64 may, but not as much as all
-// of theirs together. An IPv4 address is counted alone (PROTOCOL §5).
+// A client that has an IPv6 address also has the other addresses of its /64, and often those of a /56 or a /48. So an
+// IPv6 address counts for all three networks. A /56 or /48 may do more than a single /64, but less than all of its /64s
+// together. An IPv4 address counts only for itself (PROTOCOL §5).
 
-// widths are the prefixes by which IPv6 addresses are counted, the widest first.
+// widths are the prefix lengths by which IPv6 addresses are counted, the widest network first.
 var widths = [...]struct {
-	bits  int
-	share int // how many times the allowance of a single address they have together
+	bits   int
+	factor int // how many times the allowance of a single address the network has
 }{{48, 16}, {56, 4}, {64, 1}}
 
-// networks returns what a is counted as part of, the widest first and a's own /64 or a itself last. The zero Addr is
-// part of one network, which all who are unknown share. The slice is in place.
-func networks(a netip.Addr, place *[len(widths)]netip.Prefix) []netip.Prefix {
+// networks returns the networks for which a counts, the widest first. The last one is a's own /64, or an IPv4 address
+// itself. The zero Addr counts for one network, which all unknown clients share. The result is stored in buf.
+func networks(a netip.Addr, buf *[len(widths)]netip.Prefix) []netip.Prefix {
 	a = a.Unmap().WithZone("")
 	if !a.Is6() {
-		place[0] = netip.PrefixFrom(a, a.BitLen()) // invalid for the zero Addr, and equal to itself
-		return place[:1]
+		buf[0] = netip.PrefixFrom(a, a.BitLen()) // invalid for the zero Addr, but equal to itself
+		return buf[:1]
 	}
 	for i, w := range widths {
-		place[i] = netip.PrefixFrom(a, w.bits).Masked()
+		buf[i] = netip.PrefixFrom(a, w.bits).Masked()
 	}
-	return place[:]
+	return buf[:]
 }
 
-// network returns the last of networks, which has the allowance of a single address.
+// network returns the last of networks. It has the allowance of a single address.
 func network(a netip.Addr) netip.Prefix {
-	var place [len(widths)]netip.Prefix
-	all := networks(a, &place)
+	var buf [len(widths)]netip.Prefix
+	all := networks(a, &buf)
 	return all[len(all)-1]
 }
 
-// site returns the first of networks. Who takes turns by it gains nothing by coming from many addresses of a /48.
+// site returns the first of networks. Where clients take turns by site, using many addresses of a /48 gains nothing.
 func site(a netip.Addr) netip.Prefix {
-	var place [len(widths)]netip.Prefix
-	return networks(a, &place)[0]
+	var buf [len(widths)]netip.Prefix
+	return networks(a, &buf)[0]
 }
 
-// share returns how many times the allowance of a single address n has.
-func share(n netip.Prefix) int {
+// networkFactor returns how many times the allowance of a single address n has.
+func networkFactor(n netip.Prefix) int {
 	for _, w := range widths {
 		if n.Addr().Is6() && n.Bits() == w.bits {
-			return w.share
+			return w.factor
 		}
 	}
 	return 1
 }
 
-// named returns n in the words of a refusal.
-func named(n netip.Prefix) string {
-	if share(n) == 1 {
+// describeNetwork returns a description of n for refusals.
+func describeNetwork(n netip.Prefix) string {
+	if networkFactor(n) == 1 {
 		return "this address"
 	}
 	return fmt.Sprintf("the network of this address (its /%d)", n.Bits())

@@ -18,11 +18,11 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// in returns an address of 2001:db8:1::/48, in its /64 of this number.
-func in(n int) string { return fmt.Sprintf("2001:db8:1:%x::1", n) }
+// subnetAddr returns an address in the n-th /64 of 2001:db8:1::/48.
+func subnetAddr(n int) string { return fmt.Sprintf("2001:db8:1:%x::1", n) }
 
-// TestNetworksHaveAllowances asks from all 65,536 /64s of a /48: it gets what 16 of them may have, and not more. The
-// same for a /56, which gets what 4 may have.
+// TestNetworksHaveAllowances sends requests from all 65,536 /64s of a /48. The /48 gets the allowance of 16 addresses,
+// and no more. A /56 gets that of 4 addresses.
 func TestNetworksHaveAllowances(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, c := range []struct {
@@ -47,7 +47,7 @@ func TestNetworksHaveAllowances(t *testing.T) {
 				return func(yield func(string) bool) {
 					for range times {
 						for n := from; n < to; n++ {
-							if !yield(in(n)) {
+							if !yield(subnetAddr(n)) {
 								return
 							}
 						}
@@ -63,9 +63,9 @@ func TestNetworksHaveAllowances(t *testing.T) {
 			if got := count(subnets(0, 65_536, 1)); got != c.p48-c.p56 {
 				t.Errorf("%s: the others of its /48 get %d, want %d", c.name, got, c.p48-c.p56)
 			}
-			wantLimit(t, r.Admit(from(in(0xffff)), c.kind), c.name)
+			wantLimit(t, r.Admit(from(subnetAddr(0xffff)), c.kind), c.name)
 			if err := errors.Join(r.Admit(from("2001:db8:2::1"), c.kind), r.Admit(from("192.0.2.1"), c.kind)); err != nil {
-				t.Errorf("%s: others: %v", c.name, err)
+				t.Errorf("%s: other networks: %v", c.name, err)
 			}
 			time.Sleep(time.Second)
 			if got := count(subnets(0, 65_536, 1)); got != c.secondly48 {
@@ -79,52 +79,52 @@ func TestNetworksHaveAllowances(t *testing.T) {
 	})
 }
 
-// TestNetworksHavePlaces takes places from many /64s of one /48, and gives them back.
-func TestNetworksHavePlaces(t *testing.T) {
+// TestNetworksHaveSlots takes slots from many /64s of one /48, and releases them.
+func TestNetworksHaveSlots(t *testing.T) {
 	r := start(t, relay.Config{Limits: relay.Limits{ConnectionsPerAddress: 5, RequestsPerAddress: 3}})
 	for _, c := range []struct {
-		limit string
-		one   int
-		take  func(relay.Peer) (func(), error)
+		limit   string
+		one     int
+		acquire func(relay.Peer) (func(), error)
 	}{{envelope.LimitConnectionsPerAddress, 5, r.Connect}, {envelope.LimitRequestsPerAddress, 3, r.Enter}} {
-		for range 2 { // what is given back can be taken again
-			var leave []func()
-			take := func(subnets, times int) {
+		for range 2 { // the second time, the released slots are taken again
+			var release []func()
+			acquire := func(subnets, times int) {
 				for n := range subnets {
 					for range times {
-						if l, err := c.take(from(in(n))); err == nil {
-							leave = append(leave, l)
+						if l, err := c.acquire(from(subnetAddr(n))); err == nil {
+							release = append(release, l)
 						} else {
 							wantLimit(t, err, c.limit)
 						}
 					}
 				}
 			}
-			take(1, 10)
-			if len(leave) != c.one {
-				t.Errorf("%s: a /64 has %d places, want %d", c.limit, len(leave), c.one)
+			acquire(1, 10)
+			if len(release) != c.one {
+				t.Errorf("%s: a /64 has %d slots, want %d", c.limit, len(release), c.one)
 			}
-			take(256, 10)
-			if len(leave) != 4*c.one {
-				t.Errorf("%s: a /56 has %d places, want %d", c.limit, len(leave), 4*c.one)
+			acquire(256, 10)
+			if len(release) != 4*c.one {
+				t.Errorf("%s: a /56 has %d slots, want %d", c.limit, len(release), 4*c.one)
 			}
-			take(65_536, 1)
-			if len(leave) != 16*c.one {
-				t.Errorf("%s: a /48 has %d places, want %d", c.limit, len(leave), 16*c.one)
+			acquire(65_536, 1)
+			if len(release) != 16*c.one {
+				t.Errorf("%s: a /48 has %d slots, want %d", c.limit, len(release), 16*c.one)
 			}
-			if l, err := c.take(from("2001:db8:2::1")); err != nil {
+			if l, err := c.acquire(from("2001:db8:2::1")); err != nil {
 				t.Errorf("%s: another /48: %v", c.limit, err)
 			} else {
 				l()
 			}
-			for _, l := range leave {
+			for _, l := range release {
 				l()
 			}
 		}
 	}
 }
 
-// TestBroadcastsPerAddress lets one address ask everybody with many keys.
+// TestBroadcastsPerAddress posts broadcast REQUESTs from one address with many keys.
 func TestBroadcastsPerAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, relay.Config{Limits: relay.Limits{PostsPerAddress: relay.Rate{PerSecond: relay.Unlimited}}})
@@ -134,63 +134,66 @@ func TestBroadcastsPerAddress(t *testing.T) {
 			e := sign(t, key(t), d)
 			receipt, err := r.Post(t.Context(), p, e.Canonical())
 			if err == nil && receipt.Duplicate {
-				t.Error("a duplicate")
+				t.Error("a new message is marked as a duplicate")
 			}
 			return e, err
 		}
 		var first *envelope.Envelope
 		for n := range 20 {
-			e, err := post(flood, envelope.Draft{Payload: asking})
+			e, err := post(flood, envelope.Draft{Payload: requestWithoutID})
 			if err != nil {
 				t.Fatalf("broadcast %d: %v", n+1, err)
 			}
 			first = e
 		}
-		refused, err := post(flood, envelope.Draft{Payload: asking})
+		refused, err := post(flood, envelope.Draft{Payload: requestWithoutID})
 		if wait := wantLimit(t, err, envelope.LimitBroadcastsPerAddress); wait != 200*time.Millisecond {
-			t.Errorf("again after %v", wait)
+			t.Errorf("Retry-After is %v", wait)
 		}
-		for n := range 100 { // neither counts what is known, nor what one agent is asked for, nor what is no REQUEST
-			if receipt, err := r.Post(t.Context(), flood, first.Canonical()); n < 5 && wantLimit(t, err, envelope.LimitBroadcastsPerAddress) <= 0 {
+		for n := range 100 { // not counted are duplicates, REQUESTs with a recipient, and other types
+			if receipt, err := r.Post(t.Context(), flood, first.Canonical()); n < 5 &&
+				wantLimit(t, err, envelope.LimitBroadcastsPerAddress) <= 0 {
 				t.Errorf("%+v", receipt)
 			}
-			if _, err := post(flood, envelope.Draft{Payload: asking, Recipient: agent.DID()}); err != nil {
-				t.Fatalf("a REQUEST to one: %v", err)
+			if _, err := post(flood, envelope.Draft{Payload: requestWithoutID, Recipient: agent.DID()}); err != nil {
+				t.Fatalf("a REQUEST with a recipient: %v", err)
 			}
-			if _, err := post(flood, envelope.Draft{Payload: envelope.Manifest{ID: "m", Intents: []envelope.Intent{{ID: "echo"}}}}); err != nil {
+			if _, err := post(flood, envelope.Draft{
+				Payload: envelope.Manifest{ID: "m", Intents: []envelope.Intent{{ID: "echo"}}},
+			}); err != nil {
 				t.Fatalf("a MANIFEST: %v", err)
 			}
 		}
 		for _, p := range []relay.Peer{from("192.0.2.1"), local} {
 			for range 20 {
-				if _, err := post(p, envelope.Draft{Payload: asking}); err != nil {
+				if _, err := post(p, envelope.Draft{Payload: requestWithoutID}); err != nil {
 					t.Fatalf("from %v: %v", p, err)
 				}
 			}
 		}
-		if _, err := post(local, envelope.Draft{Payload: asking}); err != nil {
+		if _, err := post(local, envelope.Draft{Payload: requestWithoutID}); err != nil {
 			t.Errorf("local: %v", err)
 		}
 		time.Sleep(200 * time.Millisecond)
-		for range 10 { // a copy is answered and gives back what it took
+		for range 10 { // a copy gets a receipt, and its token is refunded
 			if receipt, err := r.Post(t.Context(), flood, first.Canonical()); err != nil || !receipt.Duplicate {
 				t.Fatalf("%+v, %v", receipt, err)
 			}
 		}
 		if receipt, err := r.Post(t.Context(), flood, refused.Canonical()); err != nil || receipt.Duplicate {
-			t.Errorf("the refused one, again: %+v, %v", receipt, err)
+			t.Errorf("the refused REQUEST, posted again: %+v, %v", receipt, err)
 		}
-		_, err = post(flood, envelope.Draft{Payload: asking})
+		_, err = post(flood, envelope.Draft{Payload: requestWithoutID})
 		wantLimit(t, err, envelope.LimitBroadcastsPerAddress)
 	})
 }
 
-// TestRefusedBodiesAreCharged holds that the time spent on a body that is refused is its address's, and that on one that
-// is taken is not.
+// TestRefusedBodiesAreCharged checks that the time spent on a refused body is charged to its address. The time spent on
+// an accepted body is not.
 func TestRefusedBodiesAreCharged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var slow atomic.Bool
-		now := func() time.Time { // is asked between parsing and verifying
+		now := func() time.Time { // the relay calls it between parsing and verifying
 			if slow.Swap(false) {
 				time.Sleep(100 * time.Millisecond)
 			}
@@ -198,8 +201,9 @@ func TestRefusedBodiesAreCharged(t *testing.T) {
 		}
 		r := start(t, relay.Config{Now: now})
 		synctest.Wait()
-		good := sign(t, key(t), envelope.Draft{Payload: asking}).Canonical()
-		forged := bytes.Replace(sign(t, key(t), envelope.Draft{Payload: asking}).Canonical(), []byte("echo"), []byte("evil"), 1)
+		good := sign(t, key(t), envelope.Draft{Payload: requestWithoutID}).Canonical()
+		forged := bytes.Replace(sign(t, key(t), envelope.Draft{Payload: requestWithoutID}).Canonical(), []byte("echo"),
+			[]byte("evil"), 1)
 		for addr, body := range map[string][]byte{"192.0.2.1": good, "192.0.2.2": forged} {
 			for range 3 {
 				if err := r.Admit(from(addr), relay.Posts); err != nil {
@@ -215,15 +219,17 @@ func TestRefusedBodiesAreCharged(t *testing.T) {
 		if err := r.Admit(from("192.0.2.1"), relay.Posts); err != nil {
 			t.Errorf("good bodies are charged: %v", err)
 		}
-		// It had 100, and got 5 in each tenth of a second. It gave 1 for each post and 50 for each body.
-		if wait := wantLimit(t, r.Admit(from("192.0.2.2"), relay.Posts), envelope.LimitPostsPerAddress); wait < 500*time.Millisecond || wait > time.Second {
-			t.Errorf("again after %v", wait)
+		// The address began with 100 tokens and got 5 in each tenth of a second. It paid 1 for each post and 50 for
+		// each body.
+		if wait := wantLimit(t, r.Admit(from("192.0.2.2"), relay.Posts),
+			envelope.LimitPostsPerAddress); wait < 500*time.Millisecond || wait > time.Second {
+			t.Errorf("Retry-After is %v", wait)
 		}
 	})
 }
 
-// TestLargeBodiesAtOnce holds that of many large bodies that were admitted together no more are parsed than the address
-// may post, whatever comes of them.
+// TestLargeBodiesAtOnce checks that of many large bodies that were admitted together, only those that the allowance of
+// the address covers are parsed.
 func TestLargeBodiesAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, relay.Config{})
@@ -242,14 +248,14 @@ func TestLargeBodiesAtOnce(t *testing.T) {
 			}
 			wantLimit(t, err, envelope.LimitPostsPerAddress)
 		}
-		if parsed != 3 { // 36 are left, and each takes 16
+		if parsed != 3 { // 36 tokens are left, and each body takes 16
 			t.Errorf("%d bodies were parsed, want 3", parsed)
 		}
-		small := sign(t, key(t), envelope.Draft{Payload: asking}).Canonical()
+		small := sign(t, key(t), envelope.Draft{Payload: requestWithoutID}).Canonical()
 		_, err := r.Post(t.Context(), from("192.0.2.1"), small)
-		wantLimit(t, err, envelope.LimitPostsPerAddress) // nobody stores anything while it owes
+		wantLimit(t, err, envelope.LimitPostsPerAddress) // an address that is in debt can store nothing
 		if _, err := r.Post(t.Context(), from("192.0.2.2"), small); err != nil {
-			t.Errorf("a neighbour's: %v", err)
+			t.Errorf("another address: %v", err)
 		}
 	})
 }
@@ -266,7 +272,7 @@ func (l *refusalLog) Write(b []byte) (int, error) {
 	return l.text.Write(b)
 }
 
-// refusals returns what the log says of refusals since it was asked last.
+// refusals returns the logged refusals since its last call.
 func (l *refusalLog) refusals(t *testing.T) (all []map[string]any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -295,19 +301,22 @@ func TestRefusalsAreLogged(t *testing.T) {
 		}
 		ask("192.0.2.1", 1)
 		if got := log.refusals(t); got != nil {
-			t.Errorf("nobody was refused: %v", got)
+			t.Errorf("logged before any refusal: %v", got)
 		}
 		ask("192.0.2.1", 500)
 		got := log.refusals(t)
-		if len(got) != 1 || got[0]["limit"] != envelope.LimitReadsPerAddress || got[0]["addr"] != "192.0.2.1" || got[0]["count"] != 1.0 {
+		if len(got) != 1 || got[0]["limit"] != envelope.LimitReadsPerAddress || got[0]["addr"] != "192.0.2.1" ||
+			got[0]["count"] != 1.0 {
 			t.Errorf("%v", got)
 		}
 		alice := key(t)
 		for range 3 {
-			_, _ = r.Post(t.Context(), from("2001:db8::7"), sign(t, alice, envelope.Draft{Payload: asking}).Canonical())
+			_, _ = r.Post(t.Context(), from("2001:db8::7"),
+				sign(t, alice, envelope.Draft{Payload: requestWithoutID}).Canonical())
 		}
 		got = log.refusals(t)
-		if len(got) != 1 || got[0]["limit"] != envelope.LimitPostsPerAgent || got[0]["did"] != string(alice.DID()) || got[0]["network"] != "2001:db8::/64" {
+		if len(got) != 1 || got[0]["limit"] != envelope.LimitPostsPerAgent || got[0]["did"] != string(alice.DID()) ||
+			got[0]["network"] != "2001:db8::/64" {
 			t.Errorf("%v", got)
 		}
 		time.Sleep(59 * time.Second)
@@ -323,10 +332,10 @@ func TestRefusalsAreLogged(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
 		if got := log.refusals(t); got != nil {
-			t.Errorf("it goes on: %v", got)
+			t.Errorf("logged after the refusals have ended: %v", got)
 		}
 
-		// A crowd of addresses gets a bounded number of lines.
+		// Many addresses together get only a bounded number of lines.
 		for i := range 10_000 {
 			ask(netip.AddrFrom4([4]byte{198, 51, byte(i >> 8), byte(i)}).String(), 2)
 		}
@@ -336,7 +345,7 @@ func TestRefusalsAreLogged(t *testing.T) {
 		time.Sleep(3 * time.Minute)
 		synctest.Wait()
 		if got := log.refusals(t); len(got) != 1 || got[0]["count"] != 10_000.0-256 {
-			t.Errorf("of the others: %v", got)
+			t.Errorf("refusals without lines of their own: %v", got)
 		}
 	})
 }

@@ -12,19 +12,21 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// A relay may run as several nodes over one store. Two things in a node's memory matter to the others. Whether a signed
-// read was used must be exact, so a node asks Nonces each time. Who is online and how often somebody posts may be late
-// by a moment, so a node decides by its own memory and exchanges reports with its Siblings. No request waits for that.
+// A relay may run as several nodes over one store. Two things in the memory of a node matter to the other nodes. The
+// first is whether a signed read was used. This must be exact, so a node asks Nonces each time. The second is who is
+// online and how often a client posts. This may be a moment late, so a node decides by its own memory and exchanges
+// reports with its Siblings. No request waits for an exchange.
 
-// Nonces remembers which signed reads were used (PROTOCOL §8). The nodes of a relay share one. It takes calls from any
-// number of goroutines; one that is far away may answer several of them together.
+// Nonces remembers which signed reads were used (PROTOCOL §8). All nodes of a relay share one. Any number of goroutines
+// may call it at the same time. A remote one may answer several calls together.
 type Nonces interface {
-	// Use remembers that a read with this id and ts is used at now, by the node's clock. id stands for the reader and the
-	// nonce. It must be remembered until no node takes ts for fresh any more, which is 2*ReadSkew after its use; longer if
-	// a node's clock may differ from that of Nonces, or be set back.
+	// Use records that the read with this id and ts is used at now, by the node's clock. id stands for the reader and
+	// the nonce. Nonces must remember id until no node accepts ts as fresh any more. That is 2*ReadSkew after the use.
+	// It is longer if a node's clock may differ from that of Nonces, or may be set back.
 	//
-	// Errors: ErrReadUsed if id is known. ErrReadTime if id may have been known and forgotten: Nonces has lost it, say, or
-	// ts is too old. After any other error the relay refuses the read with CodeUnavailable.
+	// Errors: ErrReadUsed if id is known. ErrReadTime if id may have been known and forgotten, for example because
+	// Nonces has lost it or because ts is too old. After any other error, the relay refuses the read with
+	// CodeUnavailable.
 	Use(ctx context.Context, id [16]byte, ts, now time.Time) error
 }
 
@@ -34,19 +36,19 @@ var (
 	ErrReadTime = errors.New("the signed read may have been used before")
 )
 
-// Siblings are the other nodes of a relay.
+// Siblings connects a node to the other nodes of its relay.
 type Siblings interface {
-	// Exchange hands mine to the other nodes and returns the sum of what they have handed over since this node's last
-	// call; nothing of mine. The relay calls it several times a second, and never twice at once. A Report is not changed
-	// after it was handed over. A Report that cannot be handed over is lost: until Exchange succeeds again, each node
-	// goes by its own memory.
+	// Exchange hands mine to the other nodes. It returns the sum of what the other nodes have handed over since this
+	// node's last call, without mine. The relay calls it several times a second, and never twice at once. It does not
+	// change a Report after handing it over. A Report that cannot be handed over is lost. Until Exchange succeeds
+	// again, each node uses only its own memory.
 	Exchange(ctx context.Context, mine Report) (others Report, err error)
 }
 
-// Report is what a node tells its siblings: what has happened there since its last report. Nil maps are empty.
+// Report says what has happened at a node since its last report. A nil map is empty.
 type Report struct {
-	Seen map[didkey.DID]time.Time // who signed a read, in which minute
-	// How many tokens were taken from each bucket of a Rate; negative if more were given back.
+	Seen map[didkey.DID]time.Time // who signed a read, and in which minute
+	// How many tokens were taken from each bucket of a Rate. The number is negative if more tokens were refunded.
 	Posts      map[netip.Prefix]int
 	Broadcasts map[netip.Prefix]int
 	Agents     map[didkey.DID]int
@@ -54,20 +56,21 @@ type Report struct {
 
 const (
 	exchangeEvery = 200 * time.Millisecond
-	// nodeTimeout is how long Nonces and Siblings may take.
+	// nodeTimeout limits each call of Nonces and Siblings.
 	nodeTimeout = 5 * time.Second
-	// maxReported bounds each map of a report. What is beyond is known to this node only.
+	// maxReported bounds each map of a report. Entries beyond it are known to this node only.
 	maxReported = 1 << 12
 )
 
-// exchange exchanges reports with the siblings until ctx ends.
+// exchange exchanges reports with the other nodes until ctx ends.
 func (r *Relay) exchange(ctx context.Context) {
 	tick := time.NewTicker(exchangeEvery)
 	defer tick.Stop()
-	failing := outage{what: "the other nodes cannot be reached; until then, limits and presence are by this node alone"}
+	unreachable := outage{message: "cannot exchange reports with the other nodes; until it works again, limits and " +
+		"presence count only what this node has seen; check the connection between the nodes"}
 	for {
 		if err := r.exchangeOnce(ctx); err != nil && ctx.Err() == nil {
-			failing.note(r.log, err)
+			unreachable.report(r.log, err)
 		}
 		select {
 		case <-ctx.Done():
@@ -85,55 +88,56 @@ func (r *Relay) exchangeOnce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.presence.hear(others.Seen, r.now())
-	r.limiter.posts.hear(r.now, others.Posts)
-	r.limiter.broadcasts.hear(r.now, others.Broadcasts)
-	r.limiter.agents.hear(r.now, others.Agents)
+	r.presence.applyRemote(others.Seen, r.now())
+	r.limiter.posts.applyRemote(r.now, others.Posts)
+	r.limiter.broadcasts.applyRemote(r.now, others.Broadcasts)
+	r.limiter.agents.applyRemote(r.now, others.Agents)
 	return nil
 }
 
-// useRead remembers a signed read, by the hash of its reader and nonce.
-// Refusals: CodeUnauthorized if it was used before; CodeUnavailable if that is not known.
-func (r *Relay) useRead(ctx context.Context, hash [32]byte, ts, now time.Time) error {
-	err := r.nonces.Use(ctx, [16]byte(hash[:16]), ts, now)
+// markReadUsed records that a signed read is used. idHash is the hash of its reader and nonce. Refusals:
+// CodeUnauthorized if the read was used before; CodeUnavailable if Nonces cannot say.
+func (r *Relay) markReadUsed(ctx context.Context, idHash [32]byte, ts, now time.Time) error {
+	err := r.nonces.Use(ctx, [16]byte(idHash[:16]), ts, now)
 	if err == nil {
 		return nil // before anything is allocated
 	}
 	switch {
 	case errors.Is(err, ErrReadUsed):
-		return unauthorized(envelope.ReasonUsed, "a token of this reader with this nonce was used before; sign each read anew")
+		return unauthorized(envelope.ReasonUsed, "this reader has used a token with this nonce before; "+
+			"sign a new token for each read")
 	case errors.Is(err, ErrReadTime):
-		return outOfTime(now)
+		return readTimeError(now)
 	case envelope.CodeOf(err) == envelope.CodeUnavailable:
 		return err
 	}
 	if ctx.Err() == nil {
-		r.nonceless.note(r.log, err)
+		r.nonceOutage.report(r.log, err)
 	}
-	refusal := envelope.Errorf(envelope.CodeUnavailable, "the relay cannot tell for now whether this token was used before; "+
-		"sign the read anew in a moment")
+	refusal := envelope.Errorf(envelope.CodeUnavailable, "the relay cannot check at the moment whether this token was "+
+		"used before; try again later with a new token")
 	refusal.RetryAfter = nodeTimeout
 	return refusal
 }
 
-// inTime bounds how long a relay waits for Nonces.
-type inTime struct{ Nonces }
+// timedNonces limits each call of Nonces to nodeTimeout.
+type timedNonces struct{ Nonces }
 
-func (n inTime) Use(ctx context.Context, id [16]byte, ts, now time.Time) error {
+func (n timedNonces) Use(ctx context.Context, id [16]byte, ts, now time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
 	defer cancel()
 	return n.Nonces.Use(ctx, id, ts, now)
 }
 
-// outage tells the log of a failure, once in refusalPause.
+// outage logs a failure that repeats, at most once in refusalLogInterval.
 type outage struct {
-	what string
-	told atomic.Int64 // when, in nanoseconds; 0: never
+	message  string
+	loggedAt atomic.Int64 // when it was last logged, in Unix nanoseconds; 0: never
 }
 
-func (o *outage) note(log *slog.Logger, err error) {
-	now, told := time.Now().UnixNano(), o.told.Load()
-	if now-told >= int64(refusalPause) && o.told.CompareAndSwap(told, now) {
-		log.Error(o.what, "err", err)
+func (o *outage) report(log *slog.Logger, err error) {
+	now, loggedAt := time.Now().UnixNano(), o.loggedAt.Load()
+	if now-loggedAt >= int64(refusalLogInterval) && o.loggedAt.CompareAndSwap(loggedAt, now) {
+		log.Error(o.message, "err", err)
 	}
 }

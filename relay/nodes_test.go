@@ -20,41 +20,41 @@ import (
 	"github.com/agora-relay/agora/store/sqlite"
 )
 
-// exchangeTime is enough for two nodes to exchange reports.
+// exchangeTime is long enough for two nodes to exchange reports.
 const exchangeTime = time.Second
 
-// meeting is where nodes in one process exchange reports.
-type meeting struct {
-	mu    sync.Mutex
-	fails error
-	said  [][]byte // reports, as a network would carry them
-	by    []*seat  // who has made each
+// reportExchange passes reports between nodes in one process.
+type reportExchange struct {
+	mu      sync.Mutex
+	err     error
+	reports [][]byte          // encoded as for a network
+	senders []*exchangeMember // who made each report
 }
 
-// seat is one node's Siblings.
-type seat struct {
-	*meeting
-	heard int // how many of said
+// exchangeMember is the Siblings of one node.
+type exchangeMember struct {
+	*reportExchange
+	received int // how many of reports it has received
 }
 
-func (s *seat) Exchange(_ context.Context, mine relay.Report) (relay.Report, error) {
+func (s *exchangeMember) Exchange(_ context.Context, mine relay.Report) (relay.Report, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.fails != nil {
-		return relay.Report{}, s.fails
+	if s.err != nil {
+		return relay.Report{}, s.err
 	}
 	text, err := json.Marshal(mine)
 	if err != nil {
 		return relay.Report{}, err
 	}
-	s.said, s.by = append(s.said, text), append(s.by, s)
+	s.reports, s.senders = append(s.reports, text), append(s.senders, s)
 	var others relay.Report
-	for ; s.heard < len(s.said); s.heard++ {
-		if s.by[s.heard] == s {
+	for ; s.received < len(s.reports); s.received++ {
+		if s.senders[s.received] == s {
 			continue
 		}
 		var r relay.Report
-		if err := json.Unmarshal(s.said[s.heard], &r); err != nil {
+		if err := json.Unmarshal(s.reports[s.received], &r); err != nil {
 			return relay.Report{}, err
 		}
 		others.Seen = merged(others.Seen, r.Seen, func(_, at time.Time) time.Time { return at })
@@ -77,26 +77,26 @@ func merged[K comparable, V any](into, from map[K]V, join func(V, V) V) map[K]V 
 	return into
 }
 
-// startNodes runs two relays over one store until the test ends. They share nonces and a meeting.
-func startNodes(t *testing.T, c relay.Config) (a, b *relay.Relay, between *meeting) {
+// startNodes runs two relays over one store until the test ends. They share nonces and exchange reports.
+func startNodes(t *testing.T, c relay.Config) (a, b *relay.Relay, between *reportExchange) {
 	t.Helper()
 	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "agora.db"), sqlite.Options{Reserve: 1 << 22})
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Store, c.Key, c.Origin = store, key(t), here
+	c.Store, c.Key, c.Origin = store, key(t), ownOrigin
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	if c.Nonces == nil {
 		c.Nonces = relay.NewTokens(time.Now())
 	}
-	between = new(meeting)
+	between = new(reportExchange)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 2)
 	var nodes [2]*relay.Relay
 	for i := range nodes {
-		c.Siblings = &seat{meeting: between}
+		c.Siblings = &exchangeMember{reportExchange: between}
 		if nodes[i], err = relay.New(t.Context(), c); err != nil {
 			t.Fatal(err)
 		}
@@ -112,10 +112,11 @@ func startNodes(t *testing.T, c relay.Config) (a, b *relay.Relay, between *meeti
 	return nodes[0], nodes[1], between
 }
 
-// isOnline asks r whether one agent, that has a MANIFEST, is online.
+// isOnline reports whether r shows an agent as online. The agent must have one MANIFEST.
 func isOnline(t *testing.T, r *relay.Relay, who didkey.DID) bool {
 	t.Helper()
-	found, err := r.Agents(t.Context(), local, relay.AgentQuery{DID: who, OnlineSince: time.Now().Add(-relay.OnlineWithin), Limit: 9})
+	found, err := r.Agents(t.Context(), local, relay.AgentQuery{DID: who, OnlineSince: time.Now().Add(-relay.OnlineWithin),
+		Limit: 9})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,12 +130,13 @@ func isOnline(t *testing.T, r *relay.Relay, who didkey.DID) bool {
 func listAgent(t *testing.T, r *relay.Relay) didkey.Key {
 	t.Helper()
 	agent := key(t)
-	post(t, r, sign(t, agent, envelope.Draft{Payload: envelope.Manifest{ID: "m", Intents: []envelope.Intent{}}, TTL: 24 * time.Hour}))
+	post(t, r, sign(t, agent, envelope.Draft{Payload: envelope.Manifest{ID: "m", Intents: []envelope.Intent{}},
+		TTL: 24 * time.Hour}))
 	return agent
 }
 
-// TestNodesTakeATokenOnce: a token that was used at one node is refused at the other.
-func TestNodesTakeATokenOnce(t *testing.T) {
+// TestNodesAcceptATokenOnce checks that a token that was used at one node is refused at the other.
+func TestNodesAcceptATokenOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, _ := startNodes(t, relay.Config{})
 		reader := key(t)
@@ -145,7 +147,7 @@ func TestNodesTakeATokenOnce(t *testing.T) {
 		for name, node := range map[string]*relay.Relay{"the same": a, "the other": b} {
 			_, err := node.VerifyRead(t.Context(), token, "GET", "/events")
 			if reason := wantCode(t, err, envelope.CodeUnauthorized).Details["reason"]; reason != envelope.ReasonUsed {
-				t.Errorf("%s node refuses it as %v", name, reason)
+				t.Errorf("%s node refuses the token as %v", name, reason)
 			}
 		}
 		if _, err := b.VerifyRead(t.Context(), tokenFor(t, reader, envelope.Read{}), "GET", "/events"); err != nil {
@@ -154,7 +156,7 @@ func TestNodesTakeATokenOnce(t *testing.T) {
 	})
 }
 
-// TestNodesShowWhoIsOnline: who signs a read at one node is online at both.
+// TestNodesShowWhoIsOnline checks that an agent that signs a read at one node is online at both.
 func TestNodesShowWhoIsOnline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, _ := startNodes(t, relay.Config{})
@@ -173,7 +175,7 @@ func TestNodesShowWhoIsOnline(t *testing.T) {
 				t.Errorf("node %s does not show them online", name)
 			}
 		}
-		time.Sleep(relay.OnlineWithin + time.Minute) // what nodes have heard, they do not tell each other again
+		time.Sleep(relay.OnlineWithin + time.Minute) // a node does not report again what it has learned from others
 		for name, node := range map[string]*relay.Relay{"a": a, "b": b} {
 			if isOnline(t, node, reading.DID()) || isOnline(t, node, marked.DID()) {
 				t.Errorf("node %s still shows them online", name)
@@ -182,7 +184,7 @@ func TestNodesShowWhoIsOnline(t *testing.T) {
 	})
 }
 
-// TestNodesShareRates: what one node has let through counts at the other, for each limit of posts.
+// TestNodesShareRates checks that posts at one node count at the other, for each limit on posts.
 func TestNodesShareRates(t *testing.T) {
 	const burst = 10
 	few := relay.Rate{PerSecond: 0.5, Burst: burst}
@@ -191,17 +193,21 @@ func TestNodesShareRates(t *testing.T) {
 		limits relay.Limits
 		use    func(t *testing.T, r *relay.Relay, sender didkey.Key, addr string) error
 	}{
-		envelope.LimitPostsPerAddress: {relay.Limits{PostsPerAddress: few}, func(_ *testing.T, r *relay.Relay, _ didkey.Key, addr string) error {
-			return r.Admit(from(addr), relay.Posts)
-		}},
-		envelope.LimitPostsPerAgent: {relay.Limits{PostsPerAgent: few}, func(t *testing.T, r *relay.Relay, sender didkey.Key, addr string) error {
-			_, err := r.Post(t.Context(), from(addr), sign(t, sender, envelope.Draft{Payload: asking, Recipient: to}).Canonical())
-			return err
-		}},
-		envelope.LimitBroadcastsPerAddress: {relay.Limits{BroadcastsPerAddress: few}, func(t *testing.T, r *relay.Relay, sender didkey.Key, addr string) error {
-			_, err := r.Post(t.Context(), from(addr), sign(t, sender, envelope.Draft{Payload: asking}).Canonical())
-			return err
-		}},
+		envelope.LimitPostsPerAddress: {relay.Limits{PostsPerAddress: few},
+			func(_ *testing.T, r *relay.Relay, _ didkey.Key, addr string) error {
+				return r.Admit(from(addr), relay.Posts)
+			}},
+		envelope.LimitPostsPerAgent: {relay.Limits{PostsPerAgent: few},
+			func(t *testing.T, r *relay.Relay, sender didkey.Key, addr string) error {
+				_, err := r.Post(t.Context(), from(addr), sign(t, sender,
+					envelope.Draft{Payload: requestWithoutID, Recipient: to}).Canonical())
+				return err
+			}},
+		envelope.LimitBroadcastsPerAddress: {relay.Limits{BroadcastsPerAddress: few},
+			func(t *testing.T, r *relay.Relay, sender didkey.Key, addr string) error {
+				_, err := r.Post(t.Context(), from(addr), sign(t, sender, envelope.Draft{Payload: requestWithoutID}).Canonical())
+				return err
+			}},
 	} {
 		t.Run(limit, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -209,27 +215,27 @@ func TestNodesShareRates(t *testing.T) {
 				sender, addr := key(t), "2001:db8::1"
 				for i := range burst {
 					if err := c.use(t, a, sender, addr); err != nil {
-						t.Fatalf("number %d at one node: %v", i+1, err)
+						t.Fatalf("request %d at one node: %v", i+1, err)
 					}
 				}
 				time.Sleep(exchangeTime)
 				refused := wantCode(t, c.use(t, b, sender, addr), envelope.CodeRateLimited)
 				if refused.Details["limit"] != limit || refused.RetryAfter <= 0 || refused.RetryAfter > 2*time.Second {
-					t.Errorf("refused for %v until %v", refused.Details["limit"], refused.RetryAfter)
+					t.Errorf("refused by %v with Retry-After %v", refused.Details["limit"], refused.RetryAfter)
 				}
 				time.Sleep(refused.RetryAfter)
 				if err := c.use(t, b, sender, addr); err != nil {
 					t.Errorf("after Retry-After: %v", err)
 				}
 				if err := c.use(t, b, key(t), "198.51.100.7"); err != nil {
-					t.Errorf("somebody else: %v", err)
+					t.Errorf("another sender: %v", err)
 				}
 				if err := b.Admit(from(addr), relay.Reads); err != nil {
 					t.Errorf("a read: %v", err)
 				}
-				time.Sleep(3 * burst * time.Second) // all is full again
+				time.Sleep(3 * burst * time.Second) // all buckets are full again
 				admitted := 0
-				for range 60 * 10 { // as fast as possible, at both, for a minute
+				for range 60 * 10 { // for a minute, as fast as possible at both nodes
 					for _, node := range []*relay.Relay{a, b} {
 						if c.use(t, node, sender, addr) == nil {
 							admitted++
@@ -238,19 +244,19 @@ func TestNodesShareRates(t *testing.T) {
 					time.Sleep(time.Second / 10)
 				}
 				if admitted < 30 || admitted > 30+2*burst {
-					t.Errorf("%d in a minute, want what one node admits, and a burst more at most", admitted)
+					t.Errorf("%d admitted in a minute, want those of one node, and at most one more burst", admitted)
 				}
 			})
 		})
 	}
 }
 
-// TestNodesGiveBack: a duplicate is not counted at any node, as it is not by a single one.
-func TestNodesGiveBack(t *testing.T) {
+// TestNodesRefundDuplicates checks that a duplicate does not count at any node.
+func TestNodesRefundDuplicates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, _ := startNodes(t, relay.Config{Limits: relay.Limits{PostsPerAgent: relay.Rate{PerSecond: 0.001, Burst: 4}}})
 		sender := key(t)
-		e := sign(t, sender, envelope.Draft{Payload: asking})
+		e := sign(t, sender, envelope.Draft{Payload: requestWithoutID})
 		for i := range 20 {
 			if _, err := a.Post(t.Context(), from("192.0.2.1"), e.Canonical()); err != nil {
 				t.Fatal(i, err)
@@ -258,31 +264,34 @@ func TestNodesGiveBack(t *testing.T) {
 			time.Sleep(exchangeTime / 2)
 		}
 		for i := range 3 {
-			if _, err := b.Post(t.Context(), from("192.0.2.2"), sign(t, sender, envelope.Draft{Payload: asking}).Canonical()); err != nil {
-				t.Errorf("number %d: %v", i+2, err)
+			if _, err := b.Post(t.Context(), from("192.0.2.2"),
+				sign(t, sender, envelope.Draft{Payload: requestWithoutID}).Canonical()); err != nil {
+				t.Errorf("message %d: %v", i+2, err)
 			}
 		}
 	})
 }
 
-// TestNodesApart: while the nodes cannot reach each other, each goes by its own limits and presence, and nothing is
-// made up for afterwards.
-func TestNodesApart(t *testing.T) {
+// TestNodesWithoutExchange checks nodes that cannot exchange reports. Each node uses its own limits and presence. What
+// happens in that time is not counted later.
+func TestNodesWithoutExchange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const burst = 5
 		var log bytes.Buffer
-		a, b, between := startNodes(t, relay.Config{Limits: relay.Limits{PostsPerAgent: relay.Rate{PerSecond: 1, Burst: burst}},
-			Log: slog.New(slog.NewTextHandler(&log, nil))})
+		a, b, between := startNodes(t, relay.Config{
+			Limits: relay.Limits{PostsPerAgent: relay.Rate{PerSecond: 1, Burst: burst}},
+			Log:    slog.New(slog.NewTextHandler(&log, nil))})
 		agent, sender := listAgent(t, a), key(t)
 		time.Sleep(10 * time.Minute)
 		between.mu.Lock()
-		between.fails = errors.New("no route")
+		between.err = errors.New("no route")
 		between.mu.Unlock()
 
 		for name, node := range map[string]*relay.Relay{"a": a, "b": b} {
 			admitted := 0
 			for range 3 * burst {
-				_, err := node.Post(t.Context(), from("192.0.2.1"), sign(t, sender, envelope.Draft{Payload: asking}).Canonical())
+				_, err := node.Post(t.Context(), from("192.0.2.1"),
+					sign(t, sender, envelope.Draft{Payload: requestWithoutID}).Canonical())
 				if err == nil {
 					admitted++
 				} else {
@@ -298,15 +307,17 @@ func TestNodesApart(t *testing.T) {
 		}
 		time.Sleep(30 * time.Second)
 		if !isOnline(t, a, agent.DID()) || isOnline(t, b, agent.DID()) {
-			t.Errorf("online: %v where it has read, %v elsewhere", isOnline(t, a, agent.DID()), isOnline(t, b, agent.DID()))
+			t.Errorf("online: %v at the node of the read, %v at the other node", isOnline(t, a, agent.DID()),
+				isOnline(t, b, agent.DID()))
 		}
 		between.mu.Lock()
-		between.fails = nil
+		between.err = nil
 		between.mu.Unlock()
 		time.Sleep(exchangeTime)
-		for i := range burst { // what was taken meanwhile is not taken once more
-			if _, err := b.Post(t.Context(), from("192.0.2.1"), sign(t, sender, envelope.Draft{Payload: asking}).Canonical()); err != nil {
-				t.Errorf("number %d after it: %v", i+1, err)
+		for i := range burst { // tokens that were taken in between are not taken again
+			if _, err := b.Post(t.Context(), from("192.0.2.1"),
+				sign(t, sender, envelope.Draft{Payload: requestWithoutID}).Canonical()); err != nil {
+				t.Errorf("message %d after the exchange works again: %v", i+1, err)
 			}
 		}
 		if n := strings.Count(log.String(), "no route"); n != 2 {
@@ -315,7 +326,7 @@ func TestNodesApart(t *testing.T) {
 	})
 }
 
-// failingNonces fails as it is told to, or hangs.
+// failingNonces fails with the error that the test sets, or hangs.
 type failingNonces struct {
 	relay.Nonces
 	err  error
@@ -333,7 +344,7 @@ func (n *failingNonces) Use(ctx context.Context, id [16]byte, ts, now time.Time)
 	return n.Nonces.Use(ctx, id, ts, now)
 }
 
-// TestNoncesFail: a read whose token cannot be remembered is refused, and does nothing else.
+// TestNoncesFail checks that a read is refused if its token cannot be recorded as used. It has no other effect.
 func TestNoncesFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -356,29 +367,29 @@ func TestNoncesFail(t *testing.T) {
 		nonces.err = fmt.Errorf("a secret address: %w", errors.New("connection refused"))
 		for range 5 {
 			_, err := a.VerifyRead(t.Context(), token, "GET", "/events")
-			refused("it fails", err)
+			refused("Nonces fails", err)
 		}
 		if n := strings.Count(log.String(), "connection refused"); n != 1 {
 			t.Errorf("%d lines of %s", n, &log)
 		}
 		nonces.err = &envelope.Error{Code: envelope.CodeUnavailable, Message: "full", RetryAfter: time.Minute}
 		_, err := a.VerifyRead(t.Context(), token, "GET", "/events")
-		if e := refused("it is full", err); e.Message != "full" || e.RetryAfter != time.Minute {
+		if e := refused("Nonces is full", err); e.Message != "full" || e.RetryAfter != time.Minute {
 			t.Errorf("%+v", e)
 		}
 		nonces.err = &envelope.Error{Code: envelope.CodeInternal, Message: "secret"}
 		_, err = a.VerifyRead(t.Context(), token, "GET", "/events")
-		refused("it breaks", err)
+		refused("Nonces has an internal error", err)
 		nonces.err = fmt.Errorf("restarted: %w", relay.ErrReadTime)
 		_, err = a.VerifyRead(t.Context(), token, "GET", "/events")
 		if reason := wantCode(t, err, envelope.CodeUnauthorized).Details["reason"]; reason != envelope.ReasonTime {
-			t.Errorf("what it has lost is refused as %v", reason)
+			t.Errorf("a read whose nonce may be forgotten is refused as %v", reason)
 		}
 
 		nonces.hang = true
 		began := time.Now()
 		_, err = a.VerifyRead(t.Context(), token, "GET", "/events")
-		refused("it hangs", err)
+		refused("Nonces hangs", err)
 		if took := time.Since(began); took != 5*time.Second {
 			t.Errorf("the relay waits for %v", took)
 		}
@@ -386,14 +397,14 @@ func TestNoncesFail(t *testing.T) {
 		defer leave()
 		began = time.Now()
 		_, err = a.VerifyRead(gone, token, "GET", "/events")
-		refused("its reader has gone", err)
+		refused("the client has left", err)
 		if took := time.Since(began); took != time.Second {
-			t.Errorf("the relay waits for %v after its reader has gone", took)
+			t.Errorf("the relay waits for %v after the client has left", took)
 		}
 
 		nonces.hang, nonces.err = false, nil
 		if _, err := a.VerifyRead(t.Context(), token, "GET", "/events"); err != nil {
-			t.Errorf("once it works again: %v", err)
+			t.Errorf("after Nonces works again: %v", err)
 		}
 	})
 }

@@ -6,50 +6,51 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// Observer is told what a relay, its store and its front do, when they do it. Metrics are one. Any number of goroutines
-// call it, some of them on the way of every post: it returns at once and allocates nothing. What it gets is passed by
-// value, and no part of it is an identity or a text that strangers choose.
+// Observer receives reports about what a relay, its store and its HTTP API do, at the time they do it. Metrics are one
+// use. Any number of goroutines call it at the same time, some of them during every post. So its methods must return at
+// once and must not allocate. All arguments are passed by value. No part of them is an identity or a text that a client
+// chose.
 //
 // Embed NoObserver to implement only some of the methods.
 type Observer interface {
 	// Posted reports a post that was stored or refused.
 	Posted(PostReport)
-	// Refused reports a request that was answered with an error. status is that of HTTP, and 0 for a connection that was
-	// closed at once. code is empty where a gateway has errors of its own. limit names the limit that was reached; it is
-	// empty if none was.
+	// Refused reports a request that was answered with an error. status is the HTTP status, or 0 for a connection that
+	// was closed at once. code is empty if a gateway uses error codes of its own. limit names the limit that was
+	// reached; it is empty if none was.
 	Refused(status int, code envelope.Code, limit string)
 	// Committed reports a group of posts and updates that became durable together.
 	Committed(CommitReport)
-	// Waiting reports that so many polls more wait; -1: one less.
+	// Waiting reports by how much the number of polls in progress has changed, including those that wait.
 	Waiting(change int)
 	// Delivered reports an answer to a poll.
 	Delivered(DeliveryReport)
-	// Swept reports that the store has done, or could not do, what was due.
+	// Swept reports a sweep of the store: how long it took, and why it failed, if it did.
 	Swept(took time.Duration, err error)
 }
 
-// PostReport is what became of a post.
+// PostReport describes the outcome of a post.
 type PostReport struct {
-	Code      envelope.Code // of the refusal; empty: it is stored
-	Duplicate bool          // it was stored before
-	Bytes     int           // of the body
-	Check     time.Duration // for parsing and verifying, waiting for a turn included
-	Store     time.Duration // until it was durable; 0 if it did not come so far
+	Code      envelope.Code // of the refusal; empty: the post was stored
+	Duplicate bool          // the message was stored before
+	Bytes     int           // size of the body
+	Check     time.Duration // time for parsing and verifying, including the wait for a turn
+	Store     time.Duration // time for storing, until it was durable; 0: the post was refused before
 }
 
-// CommitReport is one transaction of a store.
+// CommitReport describes one transaction of a store.
 type CommitReport struct {
-	Events int           // that were stored
-	Work   time.Duration // for reading and writing
-	Commit time.Duration // for the commit, its fsync included
+	Events int           // number of stored events
+	Work   time.Duration // time for reading and writing
+	Commit time.Duration // time for the commit, including its fsync
 }
 
-// DeliveryReport is an answer to a poll.
+// DeliveryReport describes an answer to a poll.
 type DeliveryReport struct {
-	Events int           // in the first part of the answer
-	Bytes  int           // of their bodies
-	Waited bool          // the poll was woken by an event
-	Wake   time.Duration // if Waited: from the wake until the answer was ready
+	Events int           // number of events in the first part of the answer
+	Bytes  int           // total size of their bodies
+	Waited bool          // an event woke the poll
+	Wake   time.Duration // if Waited: from waking until the answer was ready
 }
 
 // NoObserver is the Observer that does nothing.

@@ -12,7 +12,7 @@ import (
 	"github.com/agora-relay/agora/store/sqlite"
 )
 
-// recorder is an Observer that keeps what it is told.
+// recorder is an Observer that keeps all reports.
 type recorder struct {
 	mu        sync.Mutex
 	posts     []relay.PostReport
@@ -35,7 +35,7 @@ func (r *recorder) Waiting(change int)                  { note(r, &r.waiting, ch
 func (r *recorder) Delivered(d relay.DeliveryReport)    { note(r, &r.delivered, d) }
 func (r *recorder) Swept(_ time.Duration, failed error) { note(r, &r.sweeps, failed) }
 
-// observed runs a relay that tells a recorder what it and its store do.
+// observed runs a relay whose recorder gets the reports of the relay and of its store.
 func observed(t *testing.T, c relay.Config) (*relay.Relay, *recorder) {
 	t.Helper()
 	seen := &recorder{}
@@ -92,7 +92,8 @@ func TestObserverSeesDeliveriesAndSweeps(t *testing.T) {
 		alice, bob := key(t), key(t)
 		e := sign(t, alice, envelope.Draft{Recipient: bob.DID(), Payload: request})
 		read := func(wait time.Duration) {
-			if _, err := r.Events(t.Context(), &relay.Poll{Peer: local, Filter: relay.Filter{Recipient: bob.DID()}, Wait: wait, Limit: 9}); err != nil {
+			if _, err := r.Events(t.Context(), &relay.Poll{Peer: local, Filter: relay.Filter{Recipient: bob.DID()}, Wait: wait,
+				Limit: 9}); err != nil {
 				t.Error(err)
 			}
 		}
@@ -119,7 +120,7 @@ func TestObserverSeesDeliveriesAndSweeps(t *testing.T) {
 			}
 		}
 		if !slices.Equal(seen.waiting, []int{1, -1, 1, -1}) {
-			t.Errorf("polls that wait: %v", seen.waiting)
+			t.Errorf("changes of the number of waiting polls: %v", seen.waiting)
 		}
 		time.Sleep(3 * time.Second)
 		if n := len(seen2.sweeps); n < 3 || slices.ContainsFunc(seen2.sweeps, func(err error) bool { return err != nil }) {
@@ -128,7 +129,7 @@ func TestObserverSeesDeliveriesAndSweeps(t *testing.T) {
 	})
 }
 
-// counters is an Observer as metrics are one: it only counts.
+// counters is an Observer that only counts, as metrics do.
 type counters struct {
 	relay.NoObserver
 	posts, deliveries int
@@ -137,7 +138,7 @@ type counters struct {
 func (c *counters) Posted(relay.PostReport)        { c.posts++ }
 func (c *counters) Delivered(relay.DeliveryReport) { c.deliveries++ }
 
-// Observing allocates nothing.
+// TestObserverCostsNoAllocation checks that an Observer causes no allocations.
 func TestObserverCostsNoAllocation(t *testing.T) {
 	list := make([][]byte, 20)
 	for i := range list {
@@ -165,6 +166,7 @@ func TestObserverCostsNoAllocation(t *testing.T) {
 	seen := &counters{}
 	post, read := count(nil)
 	if p, d := count(seen); p != post || d != read || seen.posts == 0 || seen.deliveries == 0 {
-		t.Errorf("with an observer a post allocates %v and a read %v times, without %v and %v; it saw %+v", p, d, post, read, seen)
+		t.Errorf("with an observer a post allocates %v and a read %v times, without %v and %v; it saw %+v",
+			p, d, post, read, seen)
 	}
 }

@@ -8,88 +8,93 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// placeAgain is when who found no place may try again: one is free as soon as another request is answered.
-const placeAgain = 5 * time.Second
+// slotRetryAfter is when to try again if no slot is free. A slot becomes free as soon as another request is answered.
+const slotRetryAfter = 5 * time.Second
 
-// places counts what goes on at the same time. What comes from the relay's own machine takes no place.
-type places struct {
-	limit, full     string // the limit's name, and its refusal, which has verbs for a number and a network
-	perAddress, all int    // Unlimited: any number
+// slots limits how many connections, requests or polls there are at the same time. Local ones need no slot.
+type slots struct {
+	// limitName is the name of the limit. message is the format of its refusal, with verbs for a number and a network.
+	limitName, message string
+	perAddress, all    int // Unlimited: any number
 
 	mu    sync.Mutex
-	sum   int
-	taken map[netip.Prefix]int // by network, none of them 0
+	total int
+	inUse map[netip.Prefix]int // by network; no entry is 0
 }
 
-func newPlaces(limit, full string, perAddress, all int) *places {
-	return &places{limit: limit, full: full, perAddress: perAddress, all: all, taken: map[netip.Prefix]int{}}
+func newSlots(limitName, message string, perAddress, all int) *slots {
+	return &slots{limitName: limitName, message: message, perAddress: perAddress, all: all, inUse: map[netip.Prefix]int{}}
 }
 
-// take takes a place for p in each of its networks until leave is called, once. Refusals: CodeRateLimited, at once.
-func (s *places) take(p Peer) (leave func(), err error) {
+// acquire takes a slot in each of p's networks. The caller must call release once, which frees the slots. acquire does
+// not wait: if a slot is missing, it returns a refusal at once. Refusals: CodeRateLimited.
+func (s *slots) acquire(p Peer) (release func(), err error) {
 	if p.Local {
 		return func() {}, nil
 	}
-	var array [len(widths)]netip.Prefix
-	of := networks(p.Addr, &array)
+	var buf [len(widths)]netip.Prefix
+	prefixes := networks(p.Addr, &buf)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, n := range of {
-		if most := s.perAddress * share(n); s.perAddress >= 0 && s.taken[n] >= most {
-			return nil, noPlace(s.limit, s.full, most, named(n))
+	for _, n := range prefixes {
+		if allowed := s.perAddress * networkFactor(n); s.perAddress >= 0 && s.inUse[n] >= allowed {
+			return nil, slotsFullError(s.limitName, s.message, allowed, describeNetwork(n))
 		}
 	}
-	if s.all >= 0 && s.sum >= s.all {
-		return nil, noPlace(envelope.LimitPolls, "%d polls wait already, which is all that this relay holds; "+
-			"try again in some seconds, or ask with timeout=0", s.all)
+	if s.all >= 0 && s.total >= s.all {
+		return nil, slotsFullError(envelope.LimitPolls, "%d polls are waiting, which is the limit of this relay; "+
+			"try again in a few seconds, or poll with timeout=0", s.all)
 	}
-	s.sum++
-	for _, n := range of {
-		s.taken[n]++
+	s.total++
+	for _, n := range prefixes {
+		s.inUse[n]++
 	}
-	return func() { s.leave(p.Addr) }, nil
+	return func() { s.release(p.Addr) }, nil
 }
 
-func (s *places) leave(addr netip.Addr) {
-	var array [len(widths)]netip.Prefix
+func (s *slots) release(addr netip.Addr) {
+	var buf [len(widths)]netip.Prefix
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.sum--
-	for _, n := range networks(addr, &array) {
-		if s.taken[n]--; s.taken[n] == 0 {
-			delete(s.taken, n)
+	s.total--
+	for _, n := range networks(addr, &buf) {
+		if s.inUse[n]--; s.inUse[n] == 0 {
+			delete(s.inUse, n)
 		}
 	}
 }
 
-// Connect takes a place for a connection until leave is called, which is when it has ended: each holds one of the few
-// files that the process may have open, whether it asks for anything or not. Refusals: CodeRateLimited, at once.
-func (r *Relay) Connect(p Peer) (leave func(), err error) {
-	leave, err = r.limiter.connections.take(p)
+// Connect takes a slot for a connection. The caller must call release when the connection has ended. The number of
+// connections is limited because each of them uses one of the files that the process may have open, even if it is idle.
+// Connect does not wait for a slot. Refusals: CodeRateLimited.
+func (r *Relay) Connect(p Peer) (release func(), err error) {
+	release, err = r.limiter.connections.acquire(p)
 	r.noteRefusal(p, "", err)
-	return leave, err
+	return release, err
 }
 
-// Enter takes a place for a request of p until leave is called: whoever is slow to send or to read holds memory as long
-// as that goes on, and may hold so much and no more. Refusals: CodeRateLimited, at once.
-func (r *Relay) Enter(p Peer) (leave func(), err error) {
-	leave, err = r.limiter.requests.take(p)
+// Enter takes a slot for a request of p. The caller must call release when the request has been answered. A client that
+// sends or reads slowly uses memory for all that time, so the number of its requests is limited. Enter does not wait
+// for a slot. Refusals: CodeRateLimited.
+func (r *Relay) Enter(p Peer) (release func(), err error) {
+	release, err = r.limiter.requests.acquire(p)
 	r.noteRefusal(p, "", err)
-	return leave, err
+	return release, err
 }
 
-// wait takes a place for a poll that will wait. Refusals: CodeRateLimited, at once.
-func (r *Relay) wait(p *Poll) (leave func(), err error) {
+// acquirePollSlot takes a slot for a poll that may wait. A poll without a Wait needs no slot. acquirePollSlot itself
+// does not wait. Refusals: CodeRateLimited.
+func (r *Relay) acquirePollSlot(p *Poll) (release func(), err error) {
 	if p.Wait <= 0 {
 		return func() {}, nil
 	}
-	leave, err = r.limiter.polls.take(p.Peer)
+	release, err = r.limiter.polls.acquire(p.Peer)
 	r.noteRefusal(p.Peer, p.Peer.Reader, err)
-	return leave, err
+	return release, err
 }
 
-func noPlace(limit, format string, args ...any) error {
+func slotsFullError(limit, format string, args ...any) error {
 	e := envelope.Errorf(envelope.CodeRateLimited, format, args...)
-	e.RetryAfter, e.Details = placeAgain, map[string]any{envelope.DetailLimit: limit}
+	e.RetryAfter, e.Details = slotRetryAfter, map[string]any{envelope.DetailLimit: limit}
 	return e
 }

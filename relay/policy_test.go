@@ -16,7 +16,7 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// TestPolicyIsTheStores: the relay decides by the policy that its store was opened with. There is no other one.
+// TestPolicyIsTheStores checks that the relay uses the policy with which its store was opened.
 func TestPolicyIsTheStores(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		given := relay.Policy{
@@ -37,33 +37,35 @@ func TestPolicyIsTheStores(t *testing.T) {
 	})
 }
 
-// decided is a store of some policy.
-type decided struct {
-	stub
+// policyStore is a store with a given policy.
+type policyStore struct {
+	stubStore
 	policy relay.Policy
 }
 
-func (d decided) Policy() relay.Policy { return d.policy }
+func (d policyStore) Policy() relay.Policy { return d.policy }
 
-func (d decided) Read(context.Context, relay.Query) (relay.Page, error) { return relay.Page{}, nil }
+func (d policyStore) Read(context.Context, relay.Query) (relay.Page, error) { return relay.Page{}, nil }
 
-// TestPolicyIsValidated: neither a relay nor a store starts with a policy under which a rule about time would fail.
+// TestPolicyIsValidated checks that neither a relay nor a store starts with a policy that breaks a rule about time.
 func TestPolicyIsValidated(t *testing.T) {
 	for name, c := range map[string]struct {
 		policy relay.Policy
-		want   string // in the error; empty: there is none
+		want   string // in the error; empty: no error
 	}{
-		"the zero value":          {relay.Policy{}, ""},
-		"no bound of inboxes":     {relay.Policy{Inbox: relay.Quota{Events: -1, Bytes: -1}}, ""},
-		"a memory too short":      {relay.Policy{Window: replay.Window{Memory: 20 * time.Minute}}, "policy: window: Memory is 20m0s"},
-		"a memory of nothing":     {relay.Policy{Window: replay.Window{Memory: -1}}, "window: Memory"},
-		"a skew too large":        {relay.Policy{Window: replay.Window{Skew: 10 * time.Minute}}, "raise Memory to 35m0s or lower Skew"},
-		"messages without a life": {relay.Policy{Window: replay.Window{MaxTTL: -time.Second}}, "window: MaxTTL"},
-		"no time for an ACCEPT":   {relay.Policy{Rules: thread.Rules{PendingTimeout: -1}}, "policy: Rules.PendingTimeout"},
-		"no time for a RESULT":    {relay.Policy{Rules: thread.Rules{ActiveTimeout: -1}}, "policy: Rules.ActiveTimeout"},
-		"no OFFER":                {relay.Policy{Rules: thread.Rules{MaxOffers: -1}}, "policy: Rules.MaxOffers"},
-		"no retention":            {relay.Policy{ThreadRetention: -1}, "policy: ThreadRetention"},
-		"a retention for ever":    {relay.Policy{ThreadRetention: 1<<63 - 1}, "policy: ThreadRetention"},
+		"the zero value":    {relay.Policy{}, ""},
+		"unlimited inboxes": {relay.Policy{Inbox: relay.Quota{Events: -1, Bytes: -1}}, ""},
+		"too short a memory": {relay.Policy{Window: replay.Window{Memory: 20 * time.Minute}},
+			"policy: window: Memory is 20m0s"},
+		"a negative memory": {relay.Policy{Window: replay.Window{Memory: -1}}, "window: Memory"},
+		"too large a skew": {relay.Policy{Window: replay.Window{Skew: 10 * time.Minute}},
+			"raise Memory to 35m0s or lower Skew"},
+		"a negative MaxTTL":         {relay.Policy{Window: replay.Window{MaxTTL: -time.Second}}, "window: MaxTTL"},
+		"a negative PendingTimeout": {relay.Policy{Rules: thread.Rules{PendingTimeout: -1}}, "policy: Rules.PendingTimeout"},
+		"a negative ActiveTimeout":  {relay.Policy{Rules: thread.Rules{ActiveTimeout: -1}}, "policy: Rules.ActiveTimeout"},
+		"a negative MaxOffers":      {relay.Policy{Rules: thread.Rules{MaxOffers: -1}}, "policy: Rules.MaxOffers"},
+		"a negative retention":      {relay.Policy{ThreadRetention: -1}, "policy: ThreadRetention"},
+		"too long a retention":      {relay.Policy{ThreadRetention: 1<<63 - 1}, "policy: ThreadRetention"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			check := func(who string, err error) {
@@ -72,9 +74,11 @@ func TestPolicyIsValidated(t *testing.T) {
 					t.Errorf("%s: %v, want %q", who, err, c.want)
 				}
 			}
-			_, err := relay.New(t.Context(), relay.Config{Store: decided{policy: c.policy}, Key: key(t), Log: slog.New(slog.DiscardHandler)})
+			_, err := relay.New(t.Context(), relay.Config{Store: policyStore{policy: c.policy}, Key: key(t),
+				Log: slog.New(slog.DiscardHandler)})
 			check("the relay", err)
-			store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "agora.db"), sqlite.Options{Policy: c.policy, Reserve: 1 << 16})
+			store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "agora.db"),
+				sqlite.Options{Policy: c.policy, Reserve: 1 << 16})
 			check("the store", err)
 			if err == nil {
 				if err := store.Close(); err != nil {

@@ -4,4 +4,4 @@ package relay_test
 
 const raceDetector = true
 
-const usualHistories = 1 // of which each takes half a minute here
+const usualHistories = 1 // each takes half a minute with race detection

@@ -12,21 +12,21 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// Bounds of what the log says about refusals by limits.
+// Limits on what is logged about refusals.
 const (
-	refusalPause = time.Minute // between two lines about one limit and one network
-	refusalTick  = 10 * time.Second
-	maxRefusals  = 256 // lines in a pause; what is beyond is only counted
+	refusalLogInterval   = time.Minute // between two lines about the same limit and network
+	refusalFlushInterval = 10 * time.Second
+	maxTrackedRefusals   = 256 // limits and networks with lines of their own; refusals beyond these are only counted
 )
 
-// refusals tells the log of refusals by limits: a line when one begins, and then at most one in refusalPause for each
-// limit and network, with how many there were.
+// refusals logs that limits have refused requests. For each limit and network, it logs a line when refusals begin.
+// After that it logs at most one line in refusalLogInterval, with the number of refusals.
 type refusals struct {
 	log *slog.Logger
 
-	mu    sync.Mutex
-	seen  map[refusalKey]*refusal
-	other int // of more limits and networks than seen may hold
+	mu        sync.Mutex
+	seen      map[refusalKey]*refusal
+	untracked int // refusals for which seen had no room
 }
 
 type refusalKey struct {
@@ -34,19 +34,20 @@ type refusalKey struct {
 	network netip.Prefix
 }
 
-// refusal is the last one of its key.
+// refusal describes the last refusal for one limit and network.
 type refusal struct {
-	peer  netip.Addr
-	did   didkey.DID // empty: not known
-	count int        // since the last line
-	told  time.Time  // when that was
+	addr     netip.Addr
+	did      didkey.DID // empty: unknown
+	count    int        // refusals since the last line
+	loggedAt time.Time  // when the last line was logged
 }
 
 func newRefusals(log *slog.Logger) *refusals {
 	return &refusals{log: log, seen: map[refusalKey]*refusal{}}
 }
 
-// noteRefusal notes that p was refused, if err is the refusal of a limit. did is who asked, empty if nobody has shown it.
+// noteRefusal records that p was refused, if err is the refusal of a limit. did is the client's identity. It is empty
+// if the client has not proven one.
 func (r *Relay) noteRefusal(p Peer, did didkey.DID, err error) {
 	if err == nil {
 		return // before anything is allocated
@@ -58,56 +59,57 @@ func (r *Relay) noteRefusal(p Peer, did didkey.DID, err error) {
 	r.refusals.note(refusalKey{refused.Limit(), network(p.Addr)}, p.Addr, did, time.Now())
 }
 
-func (s *refusals) note(k refusalKey, peer netip.Addr, did didkey.DID, now time.Time) {
+func (s *refusals) note(k refusalKey, addr netip.Addr, did didkey.DID, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.seen[k]
 	switch {
 	case before != nil:
-		before.peer, before.did = peer, did
+		before.addr, before.did = addr, did
 		before.count++
-	case len(s.seen) >= maxRefusals:
-		s.other++
+	case len(s.seen) >= maxTrackedRefusals:
+		s.untracked++
 	default:
-		s.seen[k] = &refusal{peer: peer, did: did, told: now}
-		s.tell(k, *s.seen[k], 1)
+		s.seen[k] = &refusal{addr: addr, did: did, loggedAt: now}
+		s.logLine(k, *s.seen[k], 1)
 	}
 }
 
-func (s *refusals) tell(k refusalKey, r refusal, count int) {
-	s.log.Warn("refused by a limit", "limit", k.limit, "addr", r.peer, "network", k.network, "did", r.did, "count", count)
+func (s *refusals) logLine(k refusalKey, r refusal, count int) {
+	s.log.Warn("refused by a limit", "limit", k.limit, "addr", r.addr, "network", k.network, "did", r.did, "count", count)
 }
 
-// run tells of what was counted, until ctx ends.
+// run logs the counted refusals, until ctx ends.
 func (s *refusals) run(ctx context.Context) {
-	tick := time.NewTicker(refusalTick)
+	tick := time.NewTicker(refusalFlushInterval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case now := <-tick.C:
-			s.sum(now)
+			s.flush(now)
 		}
 	}
 }
 
-// sum tells of refusals since the last line, where that is old enough, and forgets those that have ended.
-func (s *refusals) sum(now time.Time) {
+// flush logs the refusals since the last line of each limit and network, if that line is old enough. It removes limits
+// and networks without new refusals.
+func (s *refusals) flush(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for k, r := range s.seen {
 		switch {
-		case now.Sub(r.told) < refusalPause:
+		case now.Sub(r.loggedAt) < refusalLogInterval:
 		case r.count == 0:
 			delete(s.seen, k)
 		default:
-			s.tell(k, *r, r.count)
-			r.count, r.told = 0, now
+			s.logLine(k, *r, r.count)
+			r.count, r.loggedAt = 0, now
 		}
 	}
-	if s.other > 0 && len(s.seen) < maxRefusals {
-		s.log.Warn("refused by limits, of more addresses than are told of", "count", s.other)
-		s.other = 0
+	if s.untracked > 0 && len(s.seen) < maxTrackedRefusals {
+		s.log.Warn("refused by limits, for addresses without log lines of their own", "count", s.untracked)
+		s.untracked = 0
 	}
 }

@@ -1,8 +1,9 @@
-// Package relay is the relay without wires: it takes envelopes in, keeps threads honest, and hands events to those who
-// wait for them.
+// Package relay is the core of the relay, without a network transport. It accepts envelopes, applies the rules of
+// threads, and hands events to the clients that wait for them.
 //
-// Post is the only way in, for every wire and gateway; Events, Thread and Agents are the ways out. Storage is behind
-// the interface Store, which this package declares; it knows neither HTTP nor SQL. The time comes from Config.Now.
+// Transports and gateways store envelopes with Post, or with Check and Update, and in no other way. They read with
+// Events, Thread, Agents, Agent, View and Watch. Storage is behind the interface Store, which this package declares.
+// The package uses neither HTTP nor SQL. The time comes from Config.Now.
 package relay
 
 import (
@@ -25,27 +26,27 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// Config is what a Relay is made of. Store and Key are required. The relay's Policy is the one its Store was opened with.
+// Config has what New needs. Store and Key are required. The relay uses the Policy with which its Store was opened.
 type Config struct {
 	Limits  Limits
 	Store   Store
-	Key     didkey.Key       // the relay's own, signs the notices of timeouts
-	Origin  string           // the public URL's origin; messages bound to other relays by meta.relay are refused
-	Reads   Visibility       // to whom directed messages are shown; needs an Origin if not to all
-	MaxBody int              // bytes of a body; 0: envelope.DefaultMaxBytes
+	Key     didkey.Key       // the relay's own key, which signs the notices of timeouts
+	Origin  string           // origin of the public URL; a message is refused if its meta.relay names only other relays
+	Reads   Visibility       // to whom directed messages are shown; ToParties needs an Origin
+	MaxBody int              // maximum size of a body in bytes; 0: envelope.DefaultMaxBytes
 	Now     func() time.Time // nil: time.Now
 	Log     *slog.Logger     // nil: slog.Default
 
 	Observer Observer // nil: NoObserver
 
-	// Of a relay that runs as several nodes.
+	// Only for a relay that runs as several nodes.
 	Nonces   Nonces   // nil: this process remembers which signed reads were used
 	Siblings Siblings // nil: there are no other nodes
 }
 
-// Relay is one node. Run must be running while it is used; any number of goroutines may call the other methods.
+// Relay is one node. Run must be running while the node is used. Any number of goroutines may call the other methods.
 type Relay struct {
-	policy   Policy // the store's
+	policy   Policy // the policy of the store
 	store    Store
 	key      didkey.Key
 	origin   string
@@ -57,27 +58,28 @@ type Relay struct {
 	log      *slog.Logger
 	observer Observer
 
-	hub     *hub
-	limiter *limiter
-	cursors cipher.Block // see FormatCursor
-	tokens  *tokens      // by which the times of signed reads are checked
-	nonces  Nonces       // tokens, if there are no others
-	keys    didkey.Verifiers
+	hub          *hub
+	limiter      *limiter
+	cursorCipher cipher.Block // see FormatCursor
+	localNonces  *nonceMemory // checks the times of signed reads
+	nonces       Nonces       // localNonces, unless Config.Nonces is set
+	keys         didkey.Verifiers
 
-	nonceless outage // of nonces
-	presence  presence
-	start     Cursor // the store's end when the relay was made; Run watches from here
-	reading   *turns // of the store
-	parsing   *turns // and verifying bodies, which takes a hundred times their size
-	writing   *turns // to the store
-	refusals  *refusals
-	drained   chan struct{}
-	drain     sync.Once
-	polls     atomic.Int64
-	trouble   atomic.Pointer[envelope.Error] // why the last sweep failed; nil: it did not
+	nonceOutage outage // failures of nonces
+	presence    presence
+	startCursor Cursor     // end of the store when the relay was made; Run watches from here
+	readQueue   *fairQueue // for reads of the store
+	parseQueue  *fairQueue // for parsing and verifying bodies, which needs a hundred times their size in memory
+	writeQueue  *fairQueue // for writes to the store
+	refusals    *refusals
+	drained     chan struct{}
+	drain       sync.Once
+	openPolls   atomic.Int64
+	sweepError  atomic.Pointer[envelope.Error] // why the last sweep failed; nil: it did not fail
 }
 
-// New returns a relay over c.Store. It fails if the store's Policy is not valid.
+// New returns a relay over c.Store. It fails if the store's Policy is not valid, if the store cannot be read, or if
+// c.Reads is ToParties and c.Origin is empty.
 func New(ctx context.Context, c Config) (*Relay, error) {
 	policy := c.Store.Policy().WithDefaults()
 	if err := policy.Validate(); err != nil {
@@ -101,58 +103,60 @@ func New(ctx context.Context, c Config) (*Relay, error) {
 		return nil, err
 	}
 	if c.Reads == ToParties && c.Origin == "" {
-		return nil, errors.New("a relay that asks for signed reads needs an origin, which they name")
+		return nil, errors.New("Reads is ToParties, but Origin is empty; set Origin, because signed reads name it")
 	}
-	cursors, err := cursorCipher(c.Key)
+	cursors, err := newCursorCipher(c.Key)
 	if err != nil {
 		return nil, err
 	}
-	tokens := newTokens(c.Now())
-	var nonces Nonces = tokens
+	localNonces := newNonceMemory(c.Now())
+	var nonces Nonces = localNonces
 	if c.Nonces != nil {
-		nonces = inTime{c.Nonces}
+		nonces = timedNonces{c.Nonces}
 	}
-	places := max(2, runtime.GOMAXPROCS(0))
-	return &Relay{policy: policy, store: c.Store, key: c.Key, origin: c.Origin, reads: cmp.Or(c.Reads, ToAll), maxBody: c.MaxBody,
-		limits: c.Limits, siblings: c.Siblings, now: c.Now, log: c.Log, observer: c.Observer,
-		hub: newHub(), limiter: newLimiter(c.Limits), cursors: cursors, start: end.Cursor,
-		tokens: tokens, nonces: nonces, nonceless: outage{what: "signed reads are refused: the memory of their nonces fails"},
-		reading: newTurns(readsAtOnce, 1), parsing: newTurns(places, (places+1)/2),
-		writing: newTurns(math.MaxInt, writesAtOnce), refusals: newRefusals(c.Log),
+	parseSlots := max(2, runtime.GOMAXPROCS(0))
+	return &Relay{policy: policy, store: c.Store, key: c.Key, origin: c.Origin, reads: cmp.Or(c.Reads, ToAll),
+		maxBody: c.MaxBody, limits: c.Limits, siblings: c.Siblings, now: c.Now, log: c.Log, observer: c.Observer,
+		hub: newHub(), limiter: newLimiter(c.Limits), cursorCipher: cursors, startCursor: end.Cursor,
+		localNonces: localNonces, nonces: nonces,
+		nonceOutage: outage{message: "signed reads are refused, because the shared memory of used nonces has failed; " +
+			"check it and the connection to it"},
+		readQueue: newFairQueue(maxConcurrentReads, 1), parseQueue: newFairQueue(parseSlots, (parseSlots+1)/2),
+		writeQueue: newFairQueue(math.MaxInt, maxWritesPerSource), refusals: newRefusals(c.Log),
 		drained: make(chan struct{})}, nil
 }
 
 // DID returns the relay's own identity, which signs the notices of timeouts.
 func (r *Relay) DID() didkey.DID { return r.key.DID() }
 
-// Origin returns the origin of the relay's public URL, in ParseOrigin's form.
+// Origin returns the origin of the relay's public URL, in the form of ParseOrigin.
 func (r *Relay) Origin() string { return r.origin }
 
 // Reads returns to whom directed messages are shown.
 func (r *Relay) Reads() Visibility { return r.reads }
 
-// MaxBody returns how many bytes a body may have.
+// MaxBody returns the maximum size of a body in bytes.
 func (r *Relay) MaxBody() int { return r.maxBody }
 
-// Limits returns the limits of what one party may ask, defaults filled in.
+// Limits returns the limits for clients, with defaults filled in.
 func (r *Relay) Limits() Limits { return r.limits }
 
-// Policy returns what the store decides by, defaults filled in.
+// Policy returns the policy of the store, with defaults filled in.
 func (r *Relay) Policy() Policy { return r.policy }
 
-// Observer returns who is told what the relay does.
+// Observer returns the observer that receives reports about the relay.
 func (r *Relay) Observer() Observer { return r.observer }
 
 // Now returns the time by the relay's clock.
 func (r *Relay) Now() time.Time { return r.now() }
 
-// Run wakes waiting polls, sweeps what is due and exchanges reports with siblings, until ctx ends or the store fails. It blocks; when it returns, its
-// goroutines have ended.
+// Run wakes waiting polls, removes what has expired, ends threads whose time is over, and exchanges reports with the
+// other nodes. It blocks until ctx ends or the store fails. When it returns, its goroutines have ended.
 func (r *Relay) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var tasks sync.WaitGroup
-	tasks.Go(func() { cancel(r.store.Watch(ctx, r.start, r.hub.publish)) })
+	tasks.Go(func() { cancel(r.store.Watch(ctx, r.startCursor, r.hub.publish)) })
 	tasks.Go(func() { r.sweep(ctx) })
 	tasks.Go(func() { r.refusals.run(ctx) })
 	if r.siblings != nil {
@@ -165,8 +169,8 @@ func (r *Relay) Run(ctx context.Context) error {
 	return nil
 }
 
-// Drain answers every waiting poll with what it has, nothing, and refuses what comes after with CodeUnavailable. It
-// is the first step of a shutdown, while answers can still be sent.
+// Drain answers every waiting poll with an empty page, and refuses later requests with CodeUnavailable. It is the first
+// step of a shutdown, while answers can still be sent.
 func (r *Relay) Drain() { r.drain.Do(func() { close(r.drained) }) }
 
 func (r *Relay) draining() error {
@@ -178,20 +182,21 @@ func (r *Relay) draining() error {
 	}
 }
 
-// Health returns why the relay takes nothing in, as far as the last sweep could tell; nil if it does.
+// Health returns nil if the relay accepts posts, as far as the last sweep could tell. Otherwise it returns the reason.
 func (r *Relay) Health() error {
-	if e := r.trouble.Load(); e != nil {
+	if e := r.sweepError.Load(); e != nil {
 		return e
 	}
 	return r.draining()
 }
 
-// Waiting returns how many polls wait at the moment.
-func (r *Relay) Waiting() int { return int(r.polls.Load()) }
+// Waiting returns how many polls are in progress, including those that wait.
+func (r *Relay) Waiting() int { return int(r.openPolls.Load()) }
 
-// Post checks a body and stores the envelope in it. What is returned without an error is on disk and will be
-// delivered until Receipt.ExpiresAt. Cheap checks come before costly ones, and nothing has an effect before the
-// signature holds (PROTOCOL §1). The wire has admitted the request, see Admit; its sender's allowance is counted here.
+// Post checks a body and stores its envelope. If Post returns no error, the envelope is on disk and will be delivered
+// until Receipt.ExpiresAt. Cheap checks come before expensive ones, and nothing has a side effect before the signature
+// is verified (PROTOCOL §1). The transport must have admitted the request, see Admit. Post counts the message against
+// the allowance of its sender.
 func (r *Relay) Post(ctx context.Context, from Peer, body []byte) (Receipt, error) {
 	report := PostReport{Bytes: len(body)}
 	receipt, err := r.post(ctx, from, body, &report)
@@ -200,35 +205,35 @@ func (r *Relay) Post(ctx context.Context, from Peer, body []byte) (Receipt, erro
 	return receipt, err
 }
 
-// post does what Post does, and notes the times it takes.
+// post does the work of Post and records in report how long it takes.
 func (r *Relay) post(ctx context.Context, from Peer, body []byte, report *PostReport) (Receipt, error) {
 	if err := r.draining(); err != nil {
 		return Receipt{}, err
 	}
 	began := time.Now()
-	entry, err := r.accept(from, body)
+	entry, err := r.prepare(from, body)
 	checked := time.Now()
 	report.Check = checked.Sub(began)
 	if err != nil {
 		return Receipt{}, err
 	}
-	receipt, err := r.append(ctx, from, entry)
+	receipt, err := r.appendEntry(ctx, from, entry)
 	report.Store = time.Since(checked)
 	r.noteRefusal(from, entry.Envelope.Sender.ID, err)
 	if receipt.Duplicate {
-		r.giveBack(from, entry.Envelope)
+		r.refundMessage(from, entry.Envelope)
 	}
-	receipt = Viewer{Limited: r.reads == ToParties}.receipt(receipt, entry.Envelope)
-	return receipt, r.hideThread(ctx, from, err, entry)
+	receipt = Viewer{Limited: r.reads == ToParties}.visibleReceipt(receipt, entry.Envelope)
+	return receipt, r.hideForeignThreads(ctx, from, err, entry)
 }
 
-// accept does what Post does before it stores.
-func (r *Relay) accept(from Peer, body []byte) (Entry, error) {
+// prepare does everything that Post does before it stores the envelope.
+func (r *Relay) prepare(from Peer, body []byte) (Entry, error) {
 	if err := r.chargePost(from, len(body)); err != nil {
 		r.noteRefusal(from, "", err)
 		return Entry{}, err
 	}
-	entry, err := r.checkInTurn(from, body)
+	entry, err := r.checkQueued(from, body)
 	if err != nil {
 		return Entry{}, err
 	}
@@ -237,26 +242,27 @@ func (r *Relay) accept(from Peer, body []byte) (Entry, error) {
 		return Entry{}, err
 	}
 	entry.Local = from.Local
-	// Presence must not tell of what only its parties see.
+	// The directory must not show that a private message was sent.
 	entry.Unseen = r.reads == ToParties && entry.Envelope.Recipient != ""
 	entry.Network = r.networkTag(from)
 	return entry, nil
 }
 
-// append stores an entry. The store has one writer, and takes what comes in its order. So an address may have few entries
-// waiting there, pays for each as soon as it is stored or refused, and gets no further while it owes.
-// Refusals: CodeRateLimited, those of Store.Append.
-func (r *Relay) append(ctx context.Context, from Peer, entry Entry) (Receipt, error) {
+// appendEntry stores an entry. The store has one writer, which takes entries in the order in which they come. So an
+// address may have only a few entries waiting there. Each entry is charged to its address as soon as it is stored or
+// refused. While the address is in debt, its other entries are refused. Refusals: CodeRateLimited, those of
+// Store.Append.
+func (r *Relay) appendEntry(ctx context.Context, from Peer, entry Entry) (Receipt, error) {
 	if from.Local {
 		return r.store.Append(ctx, entry)
 	}
-	turn := from.origin()
-	if err := r.writing.take(ctx, turn); err != nil {
+	src := from.source()
+	if err := r.writeQueue.acquire(ctx, src); err != nil {
 		return Receipt{}, err
 	}
-	defer r.writing.leave(turn)
-	if err := r.owesPosts(from); err != nil {
-		r.giveBack(from, entry.Envelope)
+	defer r.writeQueue.release(src)
+	if err := r.checkPostDebt(from); err != nil {
+		r.refundMessage(from, entry.Envelope)
 		return Receipt{}, err
 	}
 	receipt, err := r.store.Append(ctx, entry)
@@ -264,11 +270,12 @@ func (r *Relay) append(ctx context.Context, from Peer, entry Entry) (Receipt, er
 	return receipt, err
 }
 
-// checkInTurn checks a body when it is from's turn. The time spent on a body that is refused is charged to from.
-func (r *Relay) checkInTurn(from Peer, body []byte) (Entry, error) {
-	turn := from.origin()
-	_ = r.parsing.take(context.Background(), turn) // which never ends
-	defer r.parsing.leave(turn)
+// checkQueued checks a body when it is the turn of from. If the body is refused, the time spent on it is charged to
+// from.
+func (r *Relay) checkQueued(from Peer, body []byte) (Entry, error) {
+	src := from.source()
+	_ = r.parseQueue.acquire(context.Background(), src) // this context never ends
+	defer r.parseQueue.release(src)
 	began := time.Now()
 	entry, err := r.check(body)
 	if err != nil {
@@ -277,7 +284,7 @@ func (r *Relay) checkInTurn(from Peer, body []byte) (Entry, error) {
 	return entry, err
 }
 
-// check parses and verifies a body.
+// check parses a body, checks its envelope and verifies the signature.
 func (r *Relay) check(body []byte) (Entry, error) {
 	e, err := envelope.Parse(body, r.maxBody)
 	if err != nil {
@@ -287,28 +294,29 @@ func (r *Relay) check(body []byte) (Entry, error) {
 	if err := r.policy.Window.Check(e.TS, e.TTL, now); err != nil {
 		return Entry{}, err
 	}
-	if e.Relays != nil && !slices.ContainsFunc(e.Relays, r.isOrigin) {
-		return Entry{}, envelope.Errorf(envelope.CodeForbidden, "meta.relay binds this message to other relays than this one")
+	if e.Relays != nil && !slices.ContainsFunc(e.Relays, r.isOwnOrigin) {
+		return Entry{}, envelope.Errorf(envelope.CodeForbidden, "meta.relay does not name this relay; "+
+			"post the message to a relay that it names")
 	}
 	if err := e.VerifyWith(r.keys.Parse); err != nil {
 		return Entry{}, err
 	}
 	entry := Entry{Envelope: e, Received: now}
 	if e.Type == envelope.TypeManifest {
-		if entry.Listing, err = list(e); err != nil {
+		if entry.Listing, err = parseListing(e); err != nil {
 			return Entry{}, err
 		}
 	}
 	return entry, nil
 }
 
-func (r *Relay) isOrigin(text string) bool {
+func (r *Relay) isOwnOrigin(text string) bool {
 	origin, err := ParseOrigin(text)
 	return err == nil && origin == r.origin
 }
 
-// ParseOrigin returns the origin of a URL in its one form: scheme and host in lower case, no default port, no path
-// (RFC 6454). Config.Origin has this form.
+// ParseOrigin returns the origin of a URL in its canonical form: scheme and host in lower case, no default port, no
+// path (RFC 6454). Config.Origin must have this form.
 func ParseOrigin(text string) (string, error) {
 	u, err := url.Parse(text)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" || u.User != nil ||

@@ -17,7 +17,7 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// local is the peer of tests that are not about limits.
+// local is the peer in tests that are not about limits.
 var local = relay.Peer{Local: true}
 
 // start runs a relay over a new database until the test ends.
@@ -26,7 +26,7 @@ func start(t *testing.T, c relay.Config) *relay.Relay {
 	return startAt(t, filepath.Join(t.TempDir(), "agora.db"), c)
 }
 
-// startWith is start with a store of this policy.
+// startWith is the same as start, with a store of this policy.
 func startWith(t *testing.T, policy relay.Policy, c relay.Config) *relay.Relay {
 	t.Helper()
 	r, stop := runWith(t, filepath.Join(t.TempDir(), "agora.db"), policy, c)
@@ -52,14 +52,14 @@ func runWith(t *testing.T, path string, policy relay.Policy, c relay.Config) (r 
 	return runOver(t, path, sqlite.Options{Policy: policy, Reserve: 1 << 22}, c)
 }
 
-// runOver is runAt with a store of these options.
+// runOver is the same as runAt, with these options for the store.
 func runOver(t *testing.T, path string, o sqlite.Options, c relay.Config) (r *relay.Relay, stop func()) {
 	t.Helper()
 	store, err := sqlite.Open(t.Context(), path, o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if outer, ok := c.Store.(*counting); ok {
+	if outer, ok := c.Store.(*countingStore); ok {
 		outer.Store = store
 	} else {
 		c.Store = store
@@ -120,7 +120,7 @@ func wantCode(t *testing.T, err error, code envelope.Code) *envelope.Error {
 	return e
 }
 
-// codeOf returns the code of a refusal, "" for another error and for none.
+// codeOf returns the code of a refusal. It returns "" for any other error, and for nil.
 func codeOf(err error) envelope.Code {
 	e, ok := errors.AsType[*envelope.Error](err)
 	if !ok {
@@ -148,8 +148,8 @@ func poll(t *testing.T, r *relay.Relay, p relay.Poll) relay.Page {
 
 var request = envelope.Request{RequestID: "r1", Intent: "echo"}
 
-// converse posts a thread up to and with the message of the given type and returns its id.
-func converse(t *testing.T, r *relay.Relay, client, agent didkey.Key, upTo envelope.Type) string {
+// runThread posts the messages of a thread up to and including the given type. It returns the id of the thread.
+func runThread(t *testing.T, r *relay.Relay, client, agent didkey.Key, upTo envelope.Type) string {
 	t.Helper()
 	id := envelope.NewID("thread", time.Now())
 	for _, step := range []struct {
@@ -184,23 +184,27 @@ func TestPostChecksBeforeItStores(t *testing.T) {
 		early.TS = now.Add(5 * time.Minute)
 		expired := good
 		expired.TS, expired.TTL = now.Add(-2*time.Second), time.Second
-		elsewhere := good
-		elsewhere.Relays = []string{"https://there.example"}
-		nowhere := good
-		nowhere.Relays = []string{}
+		otherRelay := good
+		otherRelay.Relays = []string{"https://there.example"}
+		noRelay := good
+		noRelay.Relays = []string{}
 		for name, c := range map[string]struct {
 			draft envelope.Draft
 			code  envelope.Code
 		}{
 			"too early":           {early, envelope.CodeStaleTimestamp},
 			"expired on arrival":  {expired, envelope.CodeExpired},
-			"for another relay":   {elsewhere, envelope.CodeForbidden},
-			"for no relay at all": {nowhere, envelope.CodeForbidden},
-			"no such thread":      {envelope.Draft{Payload: envelope.Offer{RequestID: "r1"}, Thread: "t1"}, envelope.CodeThreadNotFound},
-			"no intent":           {envelope.Draft{Payload: envelope.Request{RequestID: "r1"}, Thread: "t1"}, envelope.CodeInvalidRequest},
-			"another's key": {envelope.Draft{Payload: envelope.Manifest{ID: "m", Auth: &envelope.Auth{PublicKey: other.DID().Multibase()}}},
+			"for another relay":   {otherRelay, envelope.CodeForbidden},
+			"for no relay at all": {noRelay, envelope.CodeForbidden},
+			"no such thread": {envelope.Draft{Payload: envelope.Offer{RequestID: "r1"}, Thread: "t1"},
+				envelope.CodeThreadNotFound},
+			"no intent": {envelope.Draft{Payload: envelope.Request{RequestID: "r1"}, Thread: "t1"},
 				envelope.CodeInvalidRequest},
-			"an empty key": {envelope.Draft{Payload: envelope.Raw{Type: envelope.TypeManifest, JSON: []byte(`{"id":"m","auth":{"public_key":""}}`)}},
+			"another's key": {envelope.Draft{Payload: envelope.Manifest{ID: "m",
+				Auth: &envelope.Auth{PublicKey: other.DID().Multibase()}}},
+				envelope.CodeInvalidRequest},
+			"an empty key": {envelope.Draft{Payload: envelope.Raw{Type: envelope.TypeManifest,
+				JSON: []byte(`{"id":"m","auth":{"public_key":""}}`)}},
 				envelope.CodeInvalidRequest},
 		} {
 			_, err := r.Post(t.Context(), local, sign(t, client, c.draft).Canonical())
@@ -219,7 +223,7 @@ func TestPostChecksBeforeItStores(t *testing.T) {
 	})
 }
 
-func TestShortestKeepingDecidesWhatHasExpired(t *testing.T) {
+func TestMaxTTLAppliesToExpiryCheck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := startWith(t, relay.Policy{Window: replay.Window{MaxTTL: 10 * time.Second}}, relay.Config{})
 		e := sign(t, key(t), envelope.Draft{Payload: request, TS: time.Now().Add(-20 * time.Second)})
@@ -228,13 +232,14 @@ func TestShortestKeepingDecidesWhatHasExpired(t *testing.T) {
 	})
 }
 
-func TestRequestToOneselfTimesOut(t *testing.T) {
+func TestRequestToSelfTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, relay.Config{})
-		lonely := key(t)
-		post(t, r, sign(t, lonely, envelope.Draft{Payload: request, Recipient: lonely.DID()}))
+		client := key(t)
+		post(t, r, sign(t, client, envelope.Draft{Payload: request, Recipient: client.DID()}))
 		time.Sleep(thread.DefaultPendingTimeout + 2*time.Second)
-		if page := poll(t, r, relay.Poll{Filter: relay.Filter{Recipient: lonely.DID(), Type: envelope.TypeError}, Limit: 10}); len(page.Events) != 1 {
+		if page := poll(t, r, relay.Poll{Filter: relay.Filter{Recipient: client.DID(), Type: envelope.TypeError},
+			Limit: 10}); len(page.Events) != 1 {
 			t.Errorf("%d notices, want one", len(page.Events))
 		}
 	})
@@ -248,13 +253,16 @@ func TestReplay(t *testing.T) {
 			t.Fatal(err)
 		}
 		var clockBack time.Duration
-		r, err := relay.New(t.Context(), relay.Config{Store: store, Key: key(t), Now: func() time.Time { return time.Now().Add(-clockBack) }})
+		r, err := relay.New(t.Context(), relay.Config{Store: store, Key: key(t),
+			Now: func() time.Time { return time.Now().Add(-clockBack) }})
 		if err != nil {
 			t.Fatal(err)
 		}
 		client := key(t)
-		// The worst case for the memory: dated to the window's far edge, and short-lived.
-		e := sign(t, client, envelope.Draft{Payload: request, Thread: "t1", TS: time.Now().Add(5*time.Minute - time.Millisecond), TTL: time.Second})
+		// This is the worst case for the memory of ids: the ts is at the end of the window, and the message expires
+		// soon.
+		e := sign(t, client, envelope.Draft{Payload: request, Thread: "t1",
+			TS: time.Now().Add(5*time.Minute - time.Millisecond), TTL: time.Second})
 		first := post(t, r, e)
 		again := post(t, r, e)
 		if !again.Duplicate || again.Cursor != first.Cursor || again.Thread != first.Thread || again.State != thread.Pending {
@@ -314,7 +322,7 @@ func TestPollIsWokenByItsOwnEventsOnly(t *testing.T) {
 		for name, f := range filters {
 			wait(name, f)
 		}
-		wait("another's", relay.Filter{Recipient: stranger.DID()})
+		wait("another inbox", relay.Filter{Recipient: stranger.DID()})
 		synctest.Wait()
 		if n := r.Waiting(); n != len(filters)+1 {
 			t.Fatalf("%d polls wait", n)
@@ -335,7 +343,7 @@ func TestPollIsWokenByItsOwnEventsOnly(t *testing.T) {
 		}
 		synctest.Wait()
 		if n := r.Waiting(); n != 1 {
-			t.Errorf("%d polls wait still, want the stranger's", n)
+			t.Errorf("%d polls still wait, want only that of the other inbox", n)
 		}
 		r.Drain()
 	})
@@ -396,21 +404,23 @@ func TestTimeoutIsAnnouncedOnceToEachParty(t *testing.T) {
 		func() {
 			r, stop := runAt(t, path, relay.Config{Key: relayKey})
 			defer stop()
-			pending := converse(t, r, client, agent, envelope.TypeOffer)
-			active := converse(t, r, client, agent, envelope.TypeAccept)
+			pending := runThread(t, r, client, agent, envelope.TypeOffer)
+			active := runThread(t, r, client, agent, envelope.TypeAccept)
 			ids = []string{pending, active}
 			time.Sleep(thread.DefaultPendingTimeout - time.Nanosecond)
 			if v, err := r.Thread(t.Context(), local, thread.Key{ID: pending}); err != nil || v.State != thread.Pending {
 				t.Fatalf("just before its deadline: %v %v", v.State, err)
 			}
 			time.Sleep(time.Nanosecond)
-			// By the clock alone, before any sweep: the read says so, and a message is too late.
-			if v, err := r.Thread(t.Context(), local, thread.Key{ID: pending}); err != nil || v.State != thread.Failed || !v.TimedOut() {
+			// The thread has timed out although no sweep has run. A read shows this, and a message is refused.
+			if v, err := r.Thread(t.Context(), local, thread.Key{ID: pending}); err != nil || v.State != thread.Failed ||
+				!v.TimedOut() {
 				t.Fatalf("at its deadline: %v %v", v.State, err)
 			}
-			_, err := r.Post(t.Context(), local, sign(t, client, envelope.Draft{Payload: envelope.Accept{RequestID: "r1"}, Thread: pending}).Canonical())
+			_, err := r.Post(t.Context(), local, sign(t, client,
+				envelope.Draft{Payload: envelope.Accept{RequestID: "r1"}, Thread: pending}).Canonical())
 			if e := wantCode(t, err, envelope.CodeInvalidTransition); e.Details["state"] != thread.Failed {
-				t.Errorf("details %v", e.Details)
+				t.Errorf("the details are %v", e.Details)
 			}
 			time.Sleep(thread.DefaultActiveTimeout)
 		}()
@@ -431,7 +441,7 @@ func TestTimeoutIsAnnouncedOnceToEachParty(t *testing.T) {
 			}
 			for _, id := range ids {
 				if told[id] != 1 || len(told) != len(ids) {
-					t.Errorf("%s was told of %v, want once of each of %v", did, told, ids)
+					t.Errorf("%s got notices for %v, want one for each of %v", did, told, ids)
 				}
 			}
 		}

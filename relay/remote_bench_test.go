@@ -11,19 +11,19 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// sink is a store that takes everything and keeps nothing.
-type sink struct{ stub }
+// sink is a store that accepts everything and keeps nothing.
+type sink struct{ stubStore }
 
 func (sink) Read(context.Context, relay.Query) (relay.Page, error) { return relay.Page{}, nil }
 
 func (sink) Append(context.Context, relay.Entry) (relay.Receipt, error) { return relay.Receipt{}, nil }
 
-// newSink returns a relay over a sink whose limits hold nobody, but are kept.
+// newSink returns a relay over a sink. Its limits are counted, but are too high to refuse anything.
 func newSink(b *testing.B, now func() time.Time) *relay.Relay {
 	b.Helper()
 	much := relay.Rate{PerSecond: 1e9, Burst: 1e9}
 	r, err := relay.New(b.Context(), relay.Config{Store: sink{}, Key: newKey(b), Log: slog.New(slog.DiscardHandler),
-		Origin: here, Reads: relay.ToParties, Now: now,
+		Origin: ownOrigin, Reads: relay.ToParties, Now: now,
 		Limits: relay.Limits{PostsPerAddress: much, PostsPerAgent: much, BroadcastsPerAddress: much}})
 	if err != nil {
 		b.Fatal(err)
@@ -31,7 +31,7 @@ func newSink(b *testing.B, now func() time.Time) *relay.Relay {
 	return r
 }
 
-// BenchmarkRemotePost is what a post from another machine costs aside from its storage: its limits are counted.
+// BenchmarkRemotePost measures a post from another machine without its storage. Limits are counted.
 func BenchmarkRemotePost(b *testing.B) {
 	list, signed := stage.Requests(b, 1000)
 	r := newSink(b, func() time.Time { return signed })
@@ -47,7 +47,7 @@ func BenchmarkRemotePost(b *testing.B) {
 	}
 }
 
-// BenchmarkVerifyRead verifies tokens, and remembers each.
+// BenchmarkVerifyRead measures verifying tokens and recording them as used.
 func BenchmarkVerifyRead(b *testing.B) {
 	reader, signed := newKey(b), time.Now()
 	now := signed
@@ -55,9 +55,9 @@ func BenchmarkVerifyRead(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		b.StopTimer()
-		// A millisecond each, so that tokens are forgotten again.
+		// The time moves by a millisecond for each token, so that the memory forgets old tokens.
 		now = now.Add(time.Millisecond)
-		token, err := envelope.Read{Audience: here, Method: "GET", Target: "/events", TS: now}.Sign(reader)
+		token, err := envelope.Read{Audience: ownOrigin, Method: "GET", Target: "/events", TS: now}.Sign(reader)
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -18,14 +18,15 @@ type seedStory struct {
 var seedStories = []seedStory{
 	{"translation.en_zh", "Translate a greeting", `{"text":"Hello, world"}`, "Translate, keeping the tone",
 		`{"translation":"你好，世界","confidence":0.99}`, 0.005, 2},
-	{"summary.text", "Summarize a page", `{"url":"https://example.com/report","max_words":30}`, "Read it and write three sentences",
+	{"summary.text", "Summarize a page", `{"url":"https://example.com/report","max_words":30}`,
+		"Read it and write three sentences",
 		`{"summary":"Sales rose in the north. Costs fell. The outlook is steady."}`, 0.02, 8},
 	{"image.caption", "Caption a picture", `{"image":"https://example.com/cat.png"}`, "One line, plain words",
 		`{"caption":"A grey cat asleep on a keyboard"}`, 0.001, 1},
 }
 
-// Seed posts finished threads between made-up agents, each REQUEST → OFFER → ACCEPT → RESULT, through Post like
-// anybody's, on behalf of from. It returns how many envelopes that were.
+// Seed posts demonstration threads between generated agents, on behalf of from. Each thread has a REQUEST, an OFFER, an
+// ACCEPT and a RESULT, which go through Post like any other messages. Seed returns how many envelopes it posted.
 func (r *Relay) Seed(ctx context.Context, from Peer) (count int, err error) {
 	for _, story := range seedStories {
 		client, err := didkey.Generate()
@@ -36,7 +37,7 @@ func (r *Relay) Seed(ctx context.Context, from Peer) (count int, err error) {
 		if err != nil {
 			return count, err
 		}
-		posted, err := r.tell(ctx, from, story, client, agent)
+		posted, err := r.postStory(ctx, from, story, client, agent)
 		count += posted
 		if err != nil {
 			return count, err
@@ -45,7 +46,9 @@ func (r *Relay) Seed(ctx context.Context, from Peer) (count int, err error) {
 	return count, nil
 }
 
-func (r *Relay) tell(ctx context.Context, poster Peer, story seedStory, client, agent didkey.Key) (posted int, err error) {
+func (r *Relay) postStory(
+	ctx context.Context, poster Peer, story seedStory, client, agent didkey.Key,
+) (posted int, err error) {
 	now := r.now()
 	thread, request := envelope.NewID("thread", now), envelope.NewID("req", now)
 	validUntil := now.Add(r.policy.Rules.PendingTimeout)
@@ -54,14 +57,18 @@ func (r *Relay) tell(ctx context.Context, poster Peer, story seedStory, client, 
 		name     string
 		payload  envelope.Payload
 	}{
-		{client, agent, "Demo client", envelope.Request{RequestID: request, Intent: story.intent, Title: story.title, Params: json.RawMessage(story.params)}},
+		{client, agent, "Demo client", envelope.Request{RequestID: request, Intent: story.intent, Title: story.title,
+			Params: json.RawMessage(story.params)}},
 		{agent, client, "Demo agent", envelope.Offer{RequestID: request, Plan: story.plan, ETASeconds: story.eta,
 			Price: &envelope.Price{Amount: story.price, Currency: "USD"}, ValidUntil: &validUntil}},
-		{client, agent, "Demo client", envelope.Accept{RequestID: request, AcceptedAt: &now, Terms: &envelope.Terms{PriceUSD: &story.price}}},
-		{agent, client, "Demo agent", envelope.Result{RequestID: request, Status: "success", Output: json.RawMessage(story.output)}},
+		{client, agent, "Demo client", envelope.Accept{RequestID: request, AcceptedAt: &now,
+			Terms: &envelope.Terms{PriceUSD: &story.price}}},
+		{agent, client, "Demo agent", envelope.Result{RequestID: request, Status: "success",
+			Output: json.RawMessage(story.output)}},
 	}
 	for _, step := range steps {
-		e, err := envelope.Draft{Payload: step.payload, Thread: thread, Recipient: step.to.DID(), SenderName: step.name}.Sign(step.from, r.now())
+		e, err := envelope.Draft{Payload: step.payload, Thread: thread, Recipient: step.to.DID(),
+			SenderName: step.name}.Sign(step.from, r.now())
 		if err != nil {
 			return posted, err
 		}

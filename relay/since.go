@@ -6,66 +6,67 @@ import (
 	"time"
 )
 
-// The protocol's own client polls with since = the ts of the last event it got. Taken literally, as "ts > since", that
-// loses every message whose sender's clock is behind another's, and all but one of those that share a ts. So a since
-// that is the ts of an event is read as a bookmark in the relay's own order (PROTOCOL §7 "since"): behind the first
-// event with that instant, so that nothing is lost, and answered without delay only if something came after the last
-// one, so that an idle client does not spin.
+// The protocol's own client polls with since = the ts of the last event that it got. Taken literally, as "ts > since",
+// this loses messages. It loses every message whose sender's clock is behind that of another sender. Of several
+// messages with the same ts, it loses all but one. So a since that is the ts of an event is a bookmark in the relay's
+// own order (PROTOCOL §7 "since"). Events after the first event with that ts are pending, so nothing is lost. They are
+// delivered without delay only if one of them came after the last event with that ts, so an idle client does not poll
+// in a loop.
 
-// settleAfter is how old the latest holder of a bookmark's instant must be before its siblings are delivered without
-// other news: they may still be arriving.
+// settleAfter is how old the last event with the bookmark's ts must be before the pending events are delivered without
+// news. Until then, more events with that ts may be arriving.
 const settleAfter = time.Second
 
-// outlook is what a since poll would get at the moment. What is pending may be as much as an inbox holds, so only its
-// ends are kept.
-type outlook struct {
-	bookmark bool      // the poll's since is the ts of an event
-	first    Seq       // the first pending event; 0: nothing is pending
-	last     Event     // the header of the one that ends the page
-	more     bool      // something is pending behind it
-	news     bool      // something pending came after the latest holder of the bookmark's instant
-	settles  time.Time // when that holder is settleAfter old
-	query    Query     // selects pending as headers, as of this look
-	end      Cursor    // of the store, as of this look
+// pendingSnapshot is what a since poll would get at one moment. The pending events may be as many as an inbox holds, so
+// only the first and the last are kept.
+type pendingSnapshot struct {
+	isBookmark bool      // the poll's since is the ts of an event
+	first      Seq       // the first pending event; 0: nothing is pending
+	last       Event     // header of the event that ends the page
+	more       bool      // more events are pending after last
+	hasNews    bool      // a pending event came after the last event with the bookmark's ts
+	settlesAt  time.Time // when that last event is settleAfter old
+	query      Query     // selects the headers of the pending events, as of this snapshot
+	end        Cursor    // end of the store, as of this snapshot
 }
 
 func (r *Relay) since(ctx context.Context, p *Poll, w *waiter) (Delivery, error) {
-	deadline := time.NewTimer(p.Wait)
-	defer deadline.Stop()
-	settle := time.NewTimer(p.Wait)
-	defer settle.Stop()
+	deadlineTimer := time.NewTimer(p.Wait)
+	defer deadlineTimer.Stop()
+	settleTimer := time.NewTimer(p.Wait)
+	defer settleTimer.Stop()
 
-	work := &work{peer: p.Peer, look: firstLook, least: leastLook, whole: true}
-	first, err := r.scan(ctx, work, &Query{Filter: p.Filter, TS: p.Since, Expired: true, Headers: true, Limit: 1})
+	job := &readJob{peer: p.Peer, look: initialEventLook, minLook: minEventLook, mustComplete: true}
+	first, err := r.scan(ctx, job, &Query{Filter: p.Filter, TS: p.Since, Expired: true, Headers: true, Limit: 1})
 	if err != nil {
 		return Delivery{}, err
 	}
-	isLast, settled := p.Wait == 0, false
+	final, settled := p.Wait == 0, false
 	for {
-		o, err := r.look(ctx, work, p, first)
+		snap, err := r.takeSnapshot(ctx, job, p, first)
 		if err != nil {
 			return Delivery{}, err
 		}
-		if o.news || isLast || settled && o.first > 0 {
-			return r.deliver(ctx, work, o)
+		if snap.hasNews || final || settled && snap.first > 0 {
+			return r.readPage(ctx, job, snap)
 		}
-		if rest := o.settles.Sub(r.now()); rest > 0 {
-			settle.Reset(rest)
+		if untilSettled := snap.settlesAt.Sub(r.now()); untilSettled > 0 {
+			settleTimer.Reset(untilSettled)
 		}
 		settled = false
-		for again := false; !again; {
+		for refresh := false; !refresh; {
 			select {
 			case <-w.woken:
-				var sibling time.Time
-				if again, sibling = o.isNews(r.hub.take(w), p.Since); !sibling.IsZero() {
-					settle.Reset(sibling.Add(settleAfter).Sub(r.now()))
+				var sameTSArrival time.Time
+				if refresh, sameTSArrival = snap.needsNewSnapshot(r.hub.take(w), p.Since); !sameTSArrival.IsZero() {
+					settleTimer.Reset(sameTSArrival.Add(settleAfter).Sub(r.now()))
 				}
-			case <-settle.C:
-				again, settled = true, true
-			case <-deadline.C:
-				again, isLast = true, true
+			case <-settleTimer.C:
+				refresh, settled = true, true
+			case <-deadlineTimer.C:
+				refresh, final = true, true
 			case <-r.drained:
-				return Delivery{Page: Page{Cursor: o.resume()}}, nil
+				return Delivery{Page: Page{Cursor: snap.resumeCursor()}}, nil
 			case <-ctx.Done():
 				return Delivery{}, ctx.Err()
 			}
@@ -73,86 +74,91 @@ func (r *Relay) since(ctx context.Context, p *Poll, w *waiter) (Delivery, error)
 	}
 }
 
-// isNews reports whether events that have come since this look are worth another: a look costs as much as there is
-// behind the bookmark, and whoever sends equal timestamps must not make every reader look at each of them. sibling is
-// when the last event arrived that only shares the bookmark's instant; zero: none did.
-func (o *outlook) isNews(events []Posted, since time.Time) (news bool, sibling time.Time) {
+// needsNewSnapshot reports whether events that came after this snapshot require a new one. Taking a snapshot costs more
+// the more events there are after the bookmark. So events that only have the bookmark's ts do not require one.
+// Otherwise a sender of equal timestamps could make every reader take a snapshot for each message. sameTSArrival is
+// when the last of those events arrived; it is zero if there was none.
+func (snap *pendingSnapshot) needsNewSnapshot(events []Posted, since time.Time) (needed bool, sameTSArrival time.Time) {
 	for _, e := range events {
 		switch {
-		case e.Seq <= o.end.Seq: // this look has seen it
-		case o.bookmark && e.TS.Equal(since):
-			sibling = e.Received
-		case o.bookmark || e.TS.After(since) || e.Received.After(since):
+		case e.Seq <= snap.end.Seq: // it is in this snapshot
+		case snap.isBookmark && e.TS.Equal(since):
+			sameTSArrival = e.Received
+		case snap.isBookmark || e.TS.After(since) || e.Received.After(since):
 			return true, time.Time{}
 		}
 	}
-	return false, sibling
+	return false, sameTSArrival
 }
 
-// resume is the cursor from which nothing pending is missed.
-func (o *outlook) resume() Cursor {
-	if o.first > 0 {
-		return Cursor{o.end.Epoch, o.first - 1}
+// resumeCursor returns the cursor from which no pending event is missed.
+func (snap *pendingSnapshot) resumeCursor() Cursor {
+	if snap.first > 0 {
+		return Cursor{snap.end.Epoch, snap.first - 1}
 	}
-	return o.end
+	return snap.end
 }
 
-// look says what a poll would get now. first holds the first event with the instant p.Since as of the poll's start, or
-// nothing: then p.Since is no bookmark, for the whole of this poll.
-func (r *Relay) look(ctx context.Context, w *work, p *Poll, first Page) (*outlook, error) {
-	o := &outlook{query: Query{Filter: p.Filter, Now: r.now(), NewerThan: p.Since, Headers: true}}
-	var latest Seq // the last holder of the bookmark's instant
-	if o.bookmark = len(first.Events) > 0; o.bookmark {
-		o.query.NewerThan = time.Time{}
-		o.query.After = Cursor{first.Cursor.Epoch, first.Events[0].Seq}
-		// Expired holders count too: the reader may have got them. Other expired events do not, however many there are.
-		end, err := r.each(ctx, w, Query{Filter: p.Filter, TS: p.Since, Expired: true, Headers: true}, func(e Event) {
-			latest, o.settles = e.Seq, e.Received.Add(settleAfter)
+// takeSnapshot returns what a poll would get now. first has the first event whose ts is p.Since, as of the beginning of
+// the poll. If first is empty, p.Since is not a bookmark for the rest of the poll.
+func (r *Relay) takeSnapshot(ctx context.Context, job *readJob, p *Poll, first Page) (*pendingSnapshot, error) {
+	snap := &pendingSnapshot{query: Query{Filter: p.Filter, Now: r.now(), NewerThan: p.Since, Headers: true}}
+	var bookmarkEnd Seq // the last event with the bookmark's ts
+	if snap.isBookmark = len(first.Events) > 0; snap.isBookmark {
+		snap.query.NewerThan = time.Time{}
+		snap.query.After = Cursor{first.Cursor.Epoch, first.Events[0].Seq}
+		// Expired events with the bookmark's ts count too, because the reader may have received them. Other expired
+		// events do not count, however many there are.
+		end, err := r.forEach(ctx, job, Query{Filter: p.Filter, TS: p.Since, Expired: true, Headers: true}, func(e Event) {
+			bookmarkEnd, snap.settlesAt = e.Seq, e.Received.Add(settleAfter)
 		})
 		if err != nil {
-			return o, err
+			return snap, err
 		}
-		o.end, o.query.Until = end, end.Seq // what comes from now on may be another holder
+		snap.end, snap.query.Until = end, end.Seq // events that come later may have the bookmark's ts too
 	}
-	q := o.query
+	q := snap.query
 	q.Limit = p.Limit + 1
-	page, err := r.scan(ctx, w, &q)
+	page, err := r.scan(ctx, job, &q)
 	if err != nil {
-		return o, err
+		return snap, err
 	}
-	if !o.bookmark {
-		o.end = page.Cursor
+	if !snap.isBookmark {
+		snap.end = page.Cursor
 	}
 	if len(page.Events) == 0 {
-		return o, nil
+		return snap, nil
 	}
-	o.first = page.Events[0].Seq
-	if o.news, err = r.goesBeyond(ctx, w, o, page, latest); err != nil {
-		return o, err
+	snap.first = page.Events[0].Seq
+	if snap.hasNews, err = r.hasEventsAfter(ctx, job, snap, page, bookmarkEnd); err != nil {
+		return snap, err
 	}
 	switch {
 	case p.Recipient == "":
-		o.endAt(page, fitting(page.Events, p.Limit)) // more is not promised: such a poll may match the whole store
-	case o.news && page.More:
-		err = r.endAmongMany(ctx, w, o, page, latest, p.Limit)
-	case o.news:
-		o.endAt(page, cut(page.Events, latest, p.Limit))
+		// PROTOCOL §7, rule 3, holds only for polls with a recipient. This poll may match the whole store.
+		snap.endPageAt(page, countFitting(page.Events, p.Limit))
+	case snap.hasNews && page.More:
+		err = r.findPageEnd(ctx, job, snap, page, bookmarkEnd, p.Limit)
+	case snap.hasNews:
+		snap.endPageAt(page, pageLength(page.Events, bookmarkEnd, p.Limit))
 	default:
-		// Siblings of the bookmark, most likely delivered before. All of them at once: a page that ended earlier would
-		// make a bookmark with news behind it, and an idle reader would go round and round.
-		o.endAt(page, len(page.Events))
+		// All pending events have the bookmark's ts or came before the last event that has it. Most likely they were
+		// delivered before. Deliver all of them at once. If the page ended earlier, its end would be a bookmark with
+		// news after it, and an idle reader would poll in a loop.
+		snap.endPageAt(page, len(page.Events))
 		if page.More {
-			q.After, o.more = page.Cursor, false
-			_, err = r.each(ctx, w, q, func(e Event) { o.last = e })
+			q.After, snap.more = page.Cursor, false
+			_, err = r.forEach(ctx, job, q, func(e Event) { snap.last = e })
 		}
 	}
-	return o, err
+	return snap, err
 }
 
-// each calls f with all that q selects, of which a page at a time is in memory. It returns the end of the store.
-func (r *Relay) each(ctx context.Context, w *work, q Query, f func(Event)) (Cursor, error) {
+// forEach calls f with every event that q selects. It holds one page of them in memory at a time. It returns the end of
+// the store.
+func (r *Relay) forEach(ctx context.Context, job *readJob, q Query, f func(Event)) (Cursor, error) {
 	for q.Limit = MaxPage; ; {
-		page, err := r.scan(ctx, w, &q)
+		page, err := r.scan(ctx, job, &q)
 		if err != nil {
 			return Cursor{}, err
 		}
@@ -166,73 +172,82 @@ func (r *Relay) each(ctx context.Context, w *work, q Query, f func(Event)) (Curs
 	}
 }
 
-// goesBeyond reports whether something pending, of which page is the beginning, came after latest.
-func (r *Relay) goesBeyond(ctx context.Context, w *work, o *outlook, page Page, latest Seq) (bool, error) {
-	if page.Events[len(page.Events)-1].Seq > latest || !page.More {
-		return page.Events[len(page.Events)-1].Seq > latest, nil
+// hasEventsAfter reports whether a pending event came after bookmarkEnd. page has the first pending events.
+func (r *Relay) hasEventsAfter(
+	ctx context.Context, job *readJob, snap *pendingSnapshot, page Page, bookmarkEnd Seq,
+) (bool, error) {
+	if page.Events[len(page.Events)-1].Seq > bookmarkEnd || !page.More {
+		return page.Events[len(page.Events)-1].Seq > bookmarkEnd, nil
 	}
-	q := o.query
-	q.After.Seq, q.Limit = latest, 1
-	beyond, err := r.scan(ctx, w, &q)
-	return len(beyond.Events) > 0, err
+	q := snap.query
+	q.After.Seq, q.Limit = bookmarkEnd, 1
+	later, err := r.scan(ctx, job, &q)
+	return len(later.Events) > 0, err
 }
 
-// endAt lets the page end with the first n events of page, with which pending begins or goes on.
-func (o *outlook) endAt(page Page, n int) {
-	o.last, o.more = page.Events[n-1], n < len(page.Events) || page.More
+// endPageAt ends the page after the first n events of page. The events of page are pending events, from the first one
+// or from a later one.
+func (snap *pendingSnapshot) endPageAt(page Page, n int) {
+	snap.last, snap.more = page.Events[n-1], n < len(page.Events) || page.More
 }
 
-// endAmongMany finds where the page ends if more is pending than it may hold; page is as much of it and one event more.
-// It finds what cut would find with all of pending at hand, and holds a page of it at a time.
-func (r *Relay) endAmongMany(ctx context.Context, w *work, o *outlook, page Page, latest Seq, limit int) error {
-	fit := fitting(page.Events, limit)
+// findPageEnd finds where the page ends if more events are pending than it may hold. page has limit+1 of them. The
+// result is the one that pageLength would return for all pending events. But findPageEnd holds only one page of them in
+// memory at a time.
+func (r *Relay) findPageEnd(
+	ctx context.Context, job *readJob, snap *pendingSnapshot, page Page, bookmarkEnd Seq, limit int,
+) error {
+	fit := countFitting(page.Events, limit)
 	for i := fit - 1; i >= 0; i-- {
-		if last, err := r.isLast(ctx, w, o, page.Events[i:], latest); err != nil || last {
-			o.endAt(page, i+1)
+		if found, err := r.mayEndPage(ctx, job, snap, page.Events[i:], bookmarkEnd); err != nil || found {
+			snap.endPageAt(page, i+1)
 			return err
 		}
 	}
 	for {
 		for i := fit; i < len(page.Events); i++ {
-			if last, err := r.isLast(ctx, w, o, page.Events[i:], latest); err != nil || last {
-				o.endAt(page, i+1)
+			if found, err := r.mayEndPage(ctx, job, snap, page.Events[i:], bookmarkEnd); err != nil || found {
+				snap.endPageAt(page, i+1)
 				return err
 			}
 		}
 		if len(page.Events) > 0 {
-			o.endAt(page, len(page.Events))
+			snap.endPageAt(page, len(page.Events))
 		}
 		if !page.More {
-			return nil // not reached: the last of all is the latest holder of its ts
+			return nil // not reached: the last pending event is always the last one with its ts
 		}
-		q := o.query
+		q := snap.query
 		q.After, q.Limit, fit = page.Cursor, MaxPage, 0
 		var err error
-		if page, err = r.scan(ctx, w, &q); err != nil {
+		if page, err = r.scan(ctx, job, &q); err != nil {
 			return err
 		}
 	}
 }
 
-// isLast reports whether the first of these pending events may end a page: it is the latest pending holder of its ts,
-// and came after latest. The others are those that follow it, as far as they are known.
-func (r *Relay) isLast(ctx context.Context, w *work, o *outlook, events []Event, latest Seq) (bool, error) {
+// mayEndPage reports whether the first of events may end a page. For that, it must be the last pending event with its
+// ts, and must come after bookmarkEnd. The other events are the pending events that follow it, as far as they are
+// known.
+func (r *Relay) mayEndPage(
+	ctx context.Context, job *readJob, snap *pendingSnapshot, events []Event, bookmarkEnd Seq,
+) (bool, error) {
 	e := events[0]
 	sameTS := func(other Event) bool { return other.TS.Equal(e.TS) }
-	if e.Seq <= latest || slices.ContainsFunc(events[1:], sameTS) {
+	if e.Seq <= bookmarkEnd || slices.ContainsFunc(events[1:], sameTS) {
 		return false, nil
 	}
-	q := o.query
+	q := snap.query
 	q.TS, q.After.Seq, q.Limit = e.TS, events[len(events)-1].Seq, 1
 	if q.After.Epoch == 0 {
-		q.After.Epoch = o.end.Epoch
+		q.After.Epoch = snap.end.Epoch
 	}
-	later, err := r.scan(ctx, w, &q)
+	later, err := r.scan(ctx, job, &q)
 	return len(later.Events) == 0, err
 }
 
-// fitting returns how many of the pending events the limits admit.
-func fitting(pending []Event, limit int) int {
+// countFitting returns how many of the pending events fit into a page.
+func countFitting(pending []Event, limit int) int {
 	size := 0
 	for i, e := range pending {
 		if size += e.Size; i == limit || i > 0 && size > PageBytes {
@@ -242,20 +257,21 @@ func fitting(pending []Event, limit int) int {
 	return len(pending)
 }
 
-// cut returns how many of the pending events make a page, where these are all. The page ends at an event that is the
-// latest holder of its ts and came after the sequence number behind, so that as a bookmark it moves the reader on. Of the
-// ends that fit the limits it takes the last; if none fits, the first that does not.
-func cut(pending []Event, behind Seq, limit int) int {
-	lastHolder := map[int64]Seq{}
+// pageLength returns how many of the pending events make a page. pending has all of them. A page must end at an event
+// that is the last one with its ts and that came after bookmarkEnd. So its ts is a bookmark that moves the reader
+// forward. Of the possible ends that fit into the limits, pageLength takes the last. If none fits, it takes the first
+// possible end. If there is no possible end, the page has all pending events.
+func pageLength(pending []Event, bookmarkEnd Seq, limit int) int {
+	lastSeqByTS := map[int64]Seq{}
 	for _, e := range pending {
-		lastHolder[e.TS.UnixNano()] = e.Seq
+		lastSeqByTS[e.TS.UnixNano()] = e.Seq
 	}
-	best, fit := 0, fitting(pending, limit)
+	best, fit := 0, countFitting(pending, limit)
 	for i, e := range pending {
 		if i >= fit && best > 0 {
 			return best
 		}
-		if e.Seq > behind && lastHolder[e.TS.UnixNano()] == e.Seq {
+		if e.Seq > bookmarkEnd && lastSeqByTS[e.TS.UnixNano()] == e.Seq {
 			best = i + 1
 		}
 	}
@@ -265,23 +281,23 @@ func cut(pending []Event, behind Seq, limit int) int {
 	return best
 }
 
-// deliver reads the page that o found: a piece of it now, the rest as it is asked for.
-func (r *Relay) deliver(ctx context.Context, w *work, o *outlook) (Delivery, error) {
-	if o.first == 0 {
-		return Delivery{Page: Page{Cursor: o.end}}, nil
+// readPage reads the page that snap describes: the first piece now, and the rest when it is needed.
+func (r *Relay) readPage(ctx context.Context, job *readJob, snap *pendingSnapshot) (Delivery, error) {
+	if snap.first == 0 {
+		return Delivery{Page: Page{Cursor: snap.end}}, nil
 	}
-	q := o.query
-	q.After, q.Until, q.Headers, q.Limit, q.MaxBytes = o.resume(), o.last.Seq, false, MaxPage, pieceBytes
-	page, err := r.scan(ctx, w, &q)
+	q := snap.query
+	q.After, q.Until, q.Headers, q.Limit, q.MaxBytes = snap.resumeCursor(), snap.last.Seq, false, MaxPage, pieceBytes
+	page, err := r.scan(ctx, job, &q)
 	if err != nil {
 		return Delivery{}, err
 	}
-	d := Delivery{Page: page, LastTS: o.last.TS}
+	d := Delivery{Page: page, LastTS: snap.last.TS}
 	if page.More {
 		q.After = page.Cursor
-		d.Rest = r.pieces(ctx, w, &q)
+		d.Rest = r.pieces(ctx, job, &q)
 	}
-	d.More = o.more
-	d.Cursor = Cursor{o.end.Epoch, o.last.Seq}
+	d.More = snap.more
+	d.Cursor = Cursor{snap.end.Epoch, snap.last.Seq}
 	return d, nil
 }

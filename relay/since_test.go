@@ -16,7 +16,7 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// ids lists what a page holds.
+// ids returns the ids of the events on a page, separated by spaces.
 func ids(page relay.Page) string {
 	var all []string
 	for _, e := range page.Events {
@@ -25,19 +25,19 @@ func ids(page relay.Page) string {
 	return strings.Join(all, " ")
 }
 
-// mail posts a REQUEST to somebody.
+// mail posts a REQUEST with this recipient.
 func mail(t *testing.T, r *relay.Relay, to didkey.DID, id string, ts time.Time, ttl time.Duration) {
 	t.Helper()
 	post(t, r, sign(t, key(t), envelope.Draft{ID: id, Payload: request, Thread: id, Recipient: to, TS: ts, TTL: ttl}))
 }
 
-func TestSinceThatIsAnExpiredEventIsABookmarkStill(t *testing.T) {
+func TestSinceOfExpiredEventIsABookmark(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, relay.Config{})
 		me := key(t).DID()
 		ahead := time.Now().Add(2 * time.Minute)
 		mail(t, r, me, "short", ahead, time.Second)
-		mail(t, r, me, "long", time.Now(), time.Hour) // dated before the bookmark, and arrived before it too
+		mail(t, r, me, "long", time.Now(), time.Hour) // its ts and its arrival are both before the bookmark
 		time.Sleep(3 * time.Minute)
 		page := poll(t, r, relay.Poll{Filter: relay.Filter{Recipient: me}, Since: ahead, Limit: 10})
 		if ids(page) != "long" {
@@ -46,8 +46,9 @@ func TestSinceThatIsAnExpiredEventIsABookmarkStill(t *testing.T) {
 	})
 }
 
-// A reader's clock reading is a bookmark too if somebody's ts is the same (PROTOCOL §9); begun a second early, it is none.
-func TestFirstSinceThatIsSomebodysTS(t *testing.T) {
+// TestFirstSinceEqualToAnEventTS checks PROTOCOL §9: the first since of a reader, taken from its clock, is a bookmark
+// if an event has the same ts. A since that is a second earlier is not.
+func TestFirstSinceEqualToAnEventTS(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, relay.Config{})
 		me, began := key(t).DID(), time.Now()
@@ -77,12 +78,12 @@ func TestSiblingsOfABookmarkSettle(t *testing.T) {
 			time.Sleep(500 * time.Millisecond)
 			mail(t, r, me, "c", ts, time.Hour)
 		}()
-		// b is one second old at 1.3 s, but by then c has come; its second is over at 1.8 s.
+		// At 1.3 s, b is one second old, but c has arrived in between. At 1.8 s, c is one second old.
 		page := poll(t, r, relay.Poll{Filter: relay.Filter{Recipient: me}, Since: ts, Wait: time.Minute, Limit: 1})
 		if took := time.Since(began); ids(page) != "b c" || took != 1800*time.Millisecond {
 			t.Errorf("got %q after %v", ids(page), took)
 		}
-		// Nothing new: they come again when the wait is over, all at once, and not sooner.
+		// No new events arrive, so both are delivered again: at the end of the wait, together, and not earlier.
 		began = time.Now()
 		page = poll(t, r, relay.Poll{Filter: relay.Filter{Recipient: me}, Since: ts, Wait: time.Minute, Limit: 1})
 		if took := time.Since(began); ids(page) != "b c" || took != time.Minute {
@@ -91,7 +92,7 @@ func TestSiblingsOfABookmarkSettle(t *testing.T) {
 	})
 }
 
-func TestBroadcastsWakeThoseWhoWantThem(t *testing.T) {
+func TestBroadcastsWakeMatchingPolls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, relay.Config{})
 		me := key(t).DID()
@@ -110,43 +111,46 @@ func TestBroadcastsWakeThoseWhoWantThem(t *testing.T) {
 			if took := time.Since(began); ids(page) != id || took != 3*time.Second {
 				t.Errorf("by since %v: got %q after %v", bySince, ids(page), took)
 			}
-			synctest.Wait() // the poll can be answered before the post is
+			synctest.Wait() // the poll may be answered before the post is
 		}
 	})
 }
 
-func TestHostileThreadsStopNobody(t *testing.T) {
+func TestHostileThreadsDoNotBlockOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, relay.Config{})
-		_, err := r.Post(t.Context(), local, sign(t, key(t), envelope.Draft{Thread: "big", Payload: envelope.Request{RequestID: strings.Repeat("x", 128), Intent: "e"}}).Canonical())
+		_, err := r.Post(t.Context(), local, sign(t, key(t), envelope.Draft{Thread: "big",
+			Payload: envelope.Request{RequestID: strings.Repeat("x", 128), Intent: "e"}}).Canonical())
 		if err != nil {
 			t.Errorf("a request_id of 128 bytes: %v", err)
 		}
-		// Sixty-five strangers were there before with the same id; Alice's own messages find her thread all the same.
+		// 65 strangers have used the same id before. Alice's messages must still find her own thread.
 		alice := key(t)
 		for range 65 {
-			post(t, r, sign(t, key(t), envelope.Draft{Thread: "req-1", Payload: envelope.Request{RequestID: "req-1", Intent: "e"}}))
+			post(t, r, sign(t, key(t), envelope.Draft{Thread: "req-1",
+				Payload: envelope.Request{RequestID: "req-1", Intent: "e"}}))
 		}
-		post(t, r, sign(t, alice, envelope.Draft{Thread: "req-1", Payload: envelope.Request{RequestID: "req-1", Intent: "e"}}))
+		post(t, r, sign(t, alice, envelope.Draft{Thread: "req-1",
+			Payload: envelope.Request{RequestID: "req-1", Intent: "e"}}))
 		receipt := post(t, r, sign(t, alice, envelope.Draft{Thread: "req-1", Payload: envelope.Cancel{}}))
 		if receipt.Thread.Client != alice.DID() || receipt.State != thread.Failed {
-			t.Errorf("her CANCEL moved %+v to %s", receipt.Thread, receipt.State)
+			t.Errorf("Alice's CANCEL moved %+v to %s", receipt.Thread, receipt.State)
 		}
 	})
 }
 
-// counting is a store that counts what is read from it.
-type counting struct {
+// countingStore is a store that counts the reads from it.
+type countingStore struct {
 	relay.Store
-	reads atomic.Int64
-	ofAll atomic.Int64 // of them: of what has expired too, whatever its ts
+	reads        atomic.Int64
+	expiredReads atomic.Int64 // those that include expired events with any ts
 
-	took time.Duration // that it says it worked on each
+	took time.Duration // reported for each read
 
 	refused func() // called once, after a message was refused
 }
 
-func (s *counting) Append(ctx context.Context, e relay.Entry) (relay.Receipt, error) {
+func (s *countingStore) Append(ctx context.Context, e relay.Entry) (relay.Receipt, error) {
 	receipt, err := s.Store.Append(ctx, e)
 	if f := s.refused; err != nil && f != nil {
 		s.refused = nil
@@ -155,32 +159,34 @@ func (s *counting) Append(ctx context.Context, e relay.Entry) (relay.Receipt, er
 	return receipt, err
 }
 
-func (s *counting) Agents(ctx context.Context, q relay.AgentQuery) (relay.AgentPage, error) {
+func (s *countingStore) Agents(ctx context.Context, q relay.AgentQuery) (relay.AgentPage, error) {
 	page, err := s.Store.Agents(ctx, q)
 	page.Took = s.took
 	return page, err
 }
 
-func (s *counting) ThreadsOf(ctx context.Context, k thread.Key, party didkey.DID, now time.Time) ([]thread.Thread, error) {
-	time.Sleep(s.took) // by the test's clock: this one is timed by its caller
+func (s *countingStore) ThreadsOf(
+	ctx context.Context, k thread.Key, party didkey.DID, now time.Time,
+) ([]thread.Thread, error) {
+	time.Sleep(s.took) // the caller measures this time, by the test's clock
 	return s.Store.ThreadsOf(ctx, k, party, now)
 }
 
-func (s *counting) Read(ctx context.Context, q relay.Query) (relay.Page, error) {
+func (s *countingStore) Read(ctx context.Context, q relay.Query) (relay.Page, error) {
 	s.reads.Add(1)
 	if q.Expired && q.TS.IsZero() {
-		s.ofAll.Add(1)
+		s.expiredReads.Add(1)
 	}
 	page, err := s.Store.Read(ctx, q)
 	page.Took = s.took
 	return page, err
 }
 
-// A flood of messages with the bookmark's own timestamp holds a poll up until its time is over, but does not make it
-// search the store for each.
-func TestEqualTimestampsAreNotSearchedEach(t *testing.T) {
+// TestEqualTimestampsCauseFewReads posts many messages with the bookmark's own ts. They delay the poll until they have
+// settled, but the poll does not read the store for each of them.
+func TestEqualTimestampsCauseFewReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var store counting
+		var store countingStore
 		r := start(t, relay.Config{Store: &store})
 		me, ts := key(t).DID(), time.Now()
 		mail(t, r, me, "first", ts, time.Hour)
@@ -197,22 +203,23 @@ func TestEqualTimestampsAreNotSearchedEach(t *testing.T) {
 			t.Errorf("%d events after %v, want 100 when the last is a second old", len(page.Events), took)
 		}
 		if n := store.reads.Load(); n > 8 {
-			t.Errorf("the store was asked %d times", n)
+			t.Errorf("the store was read %d times", n)
 		}
 		flood.Wait()
 	})
 }
 
-// TestTimeoutIsTold holds how late a notice may be: one round of the sweeper.
-func TestTimeoutIsTold(t *testing.T) {
+// TestTimeoutNoticeIsPrompt checks that the notice of a timeout comes with the next sweep, a second later at most.
+func TestTimeoutNoticeIsPrompt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, relay.Config{})
-		time.Sleep(300 * time.Millisecond) // not when the sweeper comes
+		time.Sleep(300 * time.Millisecond) // so that the thread does not end just before a sweep
 		client := key(t)
 		began := time.Now()
 		posted := post(t, r, sign(t, client, envelope.Draft{Payload: request, Thread: "t1"}))
 		time.Sleep(thread.DefaultPendingTimeout - time.Minute/2)
-		page := poll(t, r, relay.Poll{Filter: relay.Filter{Recipient: client.DID()}, Cursor: posted.Cursor, Wait: time.Minute, Limit: 1})
+		page := poll(t, r, relay.Poll{Filter: relay.Filter{Recipient: client.DID()}, Cursor: posted.Cursor, Wait: time.Minute,
+			Limit: 1})
 		late := time.Since(began) - thread.DefaultPendingTimeout
 		if len(page.Events) != 1 || late < 0 || late > time.Second {
 			t.Errorf("%d notices came %v after the thread's end, want one within a second", len(page.Events), late)
@@ -220,11 +227,12 @@ func TestTimeoutIsTold(t *testing.T) {
 	})
 }
 
-// Mail that expires at once fills no inbox and is remembered for half an hour. However much of it lies behind a
-// bookmark, it hides nothing: a look that counted it would end before the mail that is to be delivered.
-func TestExpiredMailHidesNothing(t *testing.T) {
+// TestExpiredMailDoesNotHideLaterMail posts messages that expire at once. They do not fill the inbox, and are
+// remembered for half an hour. However many of them there are after a bookmark, a poll must find the messages that come
+// later.
+func TestExpiredMailDoesNotHideLaterMail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var store counting
+		var store countingStore
 		r := start(t, relay.Config{Store: &store})
 		me, ts := key(t).DID(), time.Now()
 		mail(t, r, me, "first", ts, time.Hour)
@@ -240,15 +248,15 @@ func TestExpiredMailHidesNothing(t *testing.T) {
 				t.Errorf("since %s: got %q", name, got)
 			}
 		}
-		if n := store.ofAll.Load(); n > 0 {
-			t.Errorf("%d looks counted what has expired", n)
+		if n := store.expiredReads.Load(); n > 0 {
+			t.Errorf("%d reads included expired events", n)
 		}
 	})
 }
 
-// Strangers who copied the id of a thread before it began, forty of them naming the agent too, keep nobody from saying
-// what belongs to it, whether he names his counterpart or not.
-func TestCopiesOfAnIDShadowNobody(t *testing.T) {
+// TestCopiesOfAnIDBlockNobody uses a thread id that 40 strangers have copied before; half of them also name the agent.
+// The parties can still post to their own thread, whether or not they name the recipient.
+func TestCopiesOfAnIDBlockNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, relay.Config{})
 		alice, bob := key(t), key(t)

@@ -13,82 +13,88 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// Store keeps accepted envelopes. Implementations pass storetest.Test; all methods may be called concurrently.
+// Store keeps accepted envelopes. Implementations pass storetest.Test. All methods may be called concurrently.
 //
-// The contract in words: what Append acknowledged is on disk, is read in the order of its sequence numbers by every
-// later Read, is handed to every Watch in that order, and is never handed out again under another number, also after
-// it was removed and the process restarted. Refusals are *envelope.Error and change nothing; any other error means
-// the store itself failed, and the caller cannot know whether the step took place.
+// The contract is as follows. An event that Append has acknowledged is on disk. Every later Read returns events in the
+// order of their sequence numbers, and every Watch gets them in that order. An event is never delivered again under
+// another number, even after it was removed and the process was restarted. A refusal is an *envelope.Error and changes
+// nothing. Any other error means that the store itself has failed. The caller then cannot know whether the step took
+// place.
 type Store interface {
-	// Policy returns what the store was opened with, after WithDefaults. It never changes. The relay takes its own policy
-	// from here, so that both decide by the same one.
+	// Policy returns the policy with which the store was opened, after WithDefaults. It never changes. The relay takes
+	// its policy from the store, so that both decide by the same one.
 	Policy() Policy
 
-	// Append makes e durable in one atomic step: its (sender, id) is new, the thread moves as thread.Rules.Apply says,
-	// the next sequence number is taken. All of it or nothing. The same envelope again is answered with the first
-	// one's receipt, marked as a duplicate, before any thread rule is asked.
-	// Refusals: CodeDuplicateID, those of thread.Rules.Apply, CodeRateLimited (the recipient's inbox is full, or the
-	// agent has MaxManifests), CodeUnavailable (the disk is full or has failed, shutting down).
+	// Append stores e durably in one atomic step. It checks that (sender, id) is new, moves the thread as
+	// thread.Rules.Apply says, and takes the next sequence number. All of this happens, or nothing. If the same
+	// envelope is already stored, Append returns the receipt of the first one, marked as a duplicate. It does this
+	// before it applies the rules of threads. Refusals: CodeDuplicateID, those of thread.Rules.Apply, CodeRateLimited
+	// (the recipient's inbox is full, or the agent has MaxManifests manifests), CodeUnavailable (the disk is full or
+	// has failed, or the store is shutting down).
 	Append(ctx context.Context, e Entry) (Receipt, error)
 
-	// Read returns matching events in sequence order, and where to go on reading. With Query.Look its work is bounded
-	// whatever is stored, and whatever strangers have stored.
-	// Refusals: CodeInvalidRequest for a Query.After that this store did not make.
+	// Read returns matching events in sequence order, and the cursor to continue from. With Query.Look its work is
+	// bounded, no matter how much is stored, or by whom. Refusals: CodeInvalidRequest for a Query.After that this store
+	// did not make.
 	Read(ctx context.Context, q Query) (Page, error)
 
-	// Thread returns a thread as it stands at now; without k.Client the oldest with k.ID.
-	// Refusals: CodeThreadNotFound.
+	// Thread returns a thread as it stands at now. Without k.Client, it returns the oldest thread with k.ID. Refusals:
+	// CodeThreadNotFound.
 	Thread(ctx context.Context, k thread.Key, now time.Time) (thread.Thread, error)
 
-	// ThreadsOf returns threads with k.ID, of k.Client if that is given, of which party is a party at now, the oldest first.
-	// It looks at no more than a few, at party's own and then at the oldest. An unknown thread is no error.
+	// ThreadsOf returns threads with k.ID of which party is a party at now, the oldest first. If k.Client is given, it
+	// returns only the thread of that client. It reads only a few threads: party's own thread, and then the oldest
+	// ones. An unknown thread is not an error.
 	ThreadsOf(ctx context.Context, k thread.Key, party didkey.DID, now time.Time) ([]thread.Thread, error)
 
-	// Agents returns unexpired manifests, each sender's newest by manifest id. With AgentQuery.Look its work is bounded.
+	// Agents returns unexpired manifests. For each sender and manifest id, it returns the newest one. With
+	// AgentQuery.Look its work is bounded.
 	Agents(ctx context.Context, q AgentQuery) (AgentPage, error)
 
-	// Expire does what is due at now. Threads past their deadline end and get the envelopes that notices returns, in one
-	// step, once; notices may be nil. Events, ids, threads, manifests and identities that nothing refers to any more are removed.
-	// A store that is short of room ends threads without notices.
+	// Expire does what is due at now. It ends threads that are past their deadline and stores the envelopes that
+	// notices returns for them. Both happen in one step, once for each thread. notices may be nil. Expire removes
+	// events, ids, threads, manifests and identities that nothing refers to any more. A store that is short of disk
+	// space ends threads without notices.
 	Expire(ctx context.Context, now time.Time, notices Notices) error
 
-	// Watch calls f with every event after the given place, in order, in groups that became durable together, from
-	// whichever node appended them, until ctx ends. It returns ctx's error. f must not block.
+	// Watch calls f with every event after the given cursor, in order, until ctx ends. Each call has events that became
+	// durable together. They come from all nodes. Watch returns ctx's error. f must not block.
 	Watch(ctx context.Context, after Cursor, f func([]Posted)) error
 }
 
-// Notices returns the envelopes that tell the parties of t that the clock has ended it. request is when the REQUEST of t
+// Notices returns the envelopes that tell the parties of t that t has timed out. request is when the REQUEST of t
 // expires.
 type Notices func(t thread.Thread, request time.Time) []*envelope.Envelope
 
-// Policy is what a relay decides by about time, threads and inboxes. A store is opened with it, and the relay asks the
-// store for it.
+// Policy has the rules of a relay about time, threads and inboxes. A store is opened with a policy, and the relay takes
+// it from the store.
 type Policy struct {
 	Window          replay.Window
 	Rules           thread.Rules
-	ThreadRetention time.Duration // how long a thread's record outlives its envelopes; 0: 24 hours
+	ThreadRetention time.Duration // how long a thread's record is kept after its envelopes; 0: 24 hours
 	Inbox           Quota
 }
 
-// DefaultThreadRetention is the zero Policy's.
+// DefaultThreadRetention is the ThreadRetention of the zero Policy.
 const DefaultThreadRetention = 24 * time.Hour
 
-// Quota is how much of what its owner did not ask for may wait in one inbox, see thread.Thread.Unasked. Expired messages
-// do not count. What the parties of a thread send each other is neither counted nor refused: the thread's own rules
-// bound it, and a full inbox must not keep out the RESULT that its owner waits for. A REQUEST counts ClosingReserve
-// bytes more than it has. In return, a message of at most that size which ends its thread is always taken while the
-// REQUEST waits. A store may take an inbox that was full for full a second longer.
+// Quota limits how many messages that the recipient did not ask for may wait in one inbox, see thread.Thread.Unasked.
+// Expired messages do not count. The messages between the parties of a thread neither count nor are refused. The
+// thread's own rules limit their number, and a full inbox must not keep out the RESULT that its owner waits for. A
+// REQUEST counts as ClosingReserve bytes more than its size. In return, a message of at most ClosingReserve bytes that
+// ends its thread is always accepted while the REQUEST waits. A store may treat an inbox as full for a second after it
+// has room again, and for longer if the inbox has very many messages.
 type Quota struct {
-	Events int   // 0: DefaultInbox's; negative: no bound
-	Bytes  int64 // likewise
+	Events int   // 0: as in DefaultInbox; negative: no limit
+	Bytes  int64 // 0: as in DefaultInbox; negative: no limit
 }
 
 // ClosingReserve is how many bytes a REQUEST reserves in an inbox for the message that ends its thread.
 const ClosingReserve = 4 << 10
 
-// OfAll returns how much may wait in one inbox from all networks together, where q bounds what comes from one, see
-// Entry.Network. It is between two and four times q. spread, from 0 to 1, chooses where; who does not know it cannot
-// tell from a refusal how much of others waits.
+// OfAll returns the quota of an inbox for the messages from all networks together. q is the quota for one network, see
+// Entry.Network. The result is between two and four times q. spread, from 0 to 1, selects the factor. A client that
+// does not know spread cannot tell from a refusal how many messages of others wait.
 func (q Quota) OfAll(spread float64) Quota {
 	factor := 2 + 2*spread
 	if q.Events >= 0 {
@@ -100,10 +106,10 @@ func (q Quota) OfAll(spread float64) Quota {
 	return q
 }
 
-// DefaultInbox is the zero Policy's.
+// DefaultInbox is the Inbox of the zero Policy.
 var DefaultInbox = Quota{Events: 10_000, Bytes: 64 << 20}
 
-// WithDefaults returns p with its zero fields replaced.
+// WithDefaults returns p with each zero field replaced by its default.
 func (p Policy) WithDefaults() Policy {
 	p.Window, p.Rules = p.Window.WithDefaults(), p.Rules.WithDefaults()
 	if p.ThreadRetention == 0 {
@@ -118,7 +124,7 @@ func (p Policy) WithDefaults() Policy {
 	return p
 }
 
-// Validate reports what is wrong with p, after WithDefaults, and how to correct it. A store that is opened calls it.
+// Validate returns what is wrong with p, after WithDefaults, and how to fix it. A store calls it when it is opened.
 func (p Policy) Validate() error {
 	p = p.WithDefaults()
 	for _, span := range []struct {
@@ -142,16 +148,18 @@ func (p Policy) Validate() error {
 	return nil
 }
 
-// Seq numbers events in the order of their storage, from 1. A number is never used twice.
+// Seq is the sequence number of an event. Events are numbered from 1 in the order in which they are stored. A number is
+// never used twice.
 type Seq int64
 
-// Cursor is a place in one store's sequence: behind the event Seq. The zero Cursor is before the first event.
+// Cursor is a position in the sequence of one store: after the event Seq. The zero Cursor is before the first event.
 type Cursor struct {
-	Epoch uint32 // random, of the database; a cursor of a database that was lost is recognized by it
+	Epoch uint32 // random number of the database; shows if a cursor is from another database
 	Seq   Seq
 }
 
-// String returns the form that clients keep, opaque to them; "0" for the zero Cursor.
+// String returns the text form of the cursor, which clients keep without interpreting it. It returns "0" for the zero
+// Cursor.
 func (c Cursor) String() string {
 	if c == (Cursor{}) {
 		return "0"
@@ -159,7 +167,7 @@ func (c Cursor) String() string {
 	return fmt.Sprintf("%08x-%d", c.Epoch, c.Seq)
 }
 
-// ParseCursor reads what String returned.
+// ParseCursor parses a text that String returned. Errors: CodeInvalidRequest.
 func ParseCursor(s string) (Cursor, error) {
 	if s == "0" {
 		return Cursor{}, nil
@@ -169,67 +177,67 @@ func ParseCursor(s string) (Cursor, error) {
 	n, err2 := strconv.ParseInt(seq, 10, 64)
 	c := Cursor{uint32(e), Seq(n)}
 	if err != nil || err2 != nil || c.String() != s || n < 0 {
-		return Cursor{}, envelope.Errorf(envelope.CodeInvalidRequest, "cursor is not one this relay handed out; use the "+
-			"cursor member of an earlier answer, or 0 for everything that is still stored")
+		return Cursor{}, envelope.Errorf(envelope.CodeInvalidRequest, "cursor does not come from this relay; use the "+
+			"cursor member of an earlier answer, or 0 to begin with the oldest stored event")
 	}
 	return c, nil
 }
 
 // ErrUnknownCursor refuses a cursor of another database.
 var ErrUnknownCursor = &envelope.Error{Code: envelope.CodeInvalidRequest,
-	Message: "the cursor belongs to another database than this relay's (it was replaced, or restored from a copy); " +
+	Message: "the cursor belongs to another database (that of this relay was replaced, or restored from a copy); " +
 		"start again with cursor=0 or with since",
 	Details: map[string]any{envelope.DetailReason: envelope.ReasonUnknownCursor}}
 
-// ErrShuttingDown refuses what comes while a relay, or its store, is being closed.
+// ErrShuttingDown refuses requests while a relay or its store is being closed.
 var ErrShuttingDown = envelope.NotStored("the relay is shutting down; try again in a moment", 0)
 
-// MaxManifests is how many unexpired manifests a directory keeps of one agent.
+// MaxManifests is how many unexpired manifests of one agent the directory keeps.
 const MaxManifests = 16
 
-// MaxIntents is how many intents a manifest may list: the directory has an entry for each.
+// MaxIntents is how many intents a manifest may list. The directory has an entry for each.
 const MaxIntents = 256
 
-// Entry is an envelope that was parsed and verified, ready to be stored.
+// Entry is an envelope that was parsed and verified, and can be stored.
 type Entry struct {
 	Envelope *envelope.Envelope
 	Received time.Time
-	Listing  *Listing // for a MANIFEST
-	Local    bool     // from the relay's own machine, and so not held to the quota of an inbox
+	Listing  *Listing // only for a MANIFEST
+	Local    bool     // from the relay's own machine; the quota of an inbox does not apply
 	Unseen   bool     // the directory does not show that its sender was heard from
-	// Network tells senders' networks apart in the quota of an inbox: what comes from others does not count for one.
-	// 0: they are not told apart.
+	// Network identifies the sender's network in the quota of an inbox, which counts each network separately. 0:
+	// networks are not distinguished.
 	Network int64
 	Terms   thread.Terms // of the thread that the envelope opens, if it opens one
 }
 
-// Listing is what the directory knows of a manifest without reading it.
+// Listing has what the directory needs to know about a manifest, so that it does not have to parse it.
 type Listing struct {
-	ID      string   // the manifest's
-	Intents []string // their ids
-	Text    string   // what a search looks through, in lower case
+	ID      string   // of the manifest
+	Intents []string // ids of its intents
+	Text    string   // the text that a search reads, in lower case
 }
 
-// Receipt says what became of a posted envelope.
+// Receipt describes the outcome of a posted envelope.
 type Receipt struct {
 	ID        string
 	Cursor    Cursor
-	Duplicate bool // it was here before; the rest is the first one's
+	Duplicate bool // it was stored before; ID, Cursor, ExpiresAt and Thread are those of the first receipt
 	ExpiresAt time.Time
 	Thread    thread.Key   // zero for a MANIFEST
-	State     thread.State // of that thread now; Post leaves it out where its sender may not see it
+	State     thread.State // of that thread now; Post leaves it empty if the sender may not see it
 
-	Took time.Duration `json:"-"` // how long the store worked on it, waiting aside; also with an error
+	Took time.Duration `json:"-"` // how long the store worked on it, without waiting; also set with an error
 }
 
 // Event is a stored envelope.
 type Event struct {
 	Seq      Seq
 	ID       string
-	TS       time.Time // the sender's claim
+	TS       time.Time // as claimed by the sender
 	Received time.Time
 	Expires  time.Time
-	Size     int    // bytes of Body
+	Size     int    // size of the body in bytes, also if Body is nil
 	Body     []byte // canonical JSON; nil if Query.Headers
 }
 
@@ -239,18 +247,18 @@ type Posted struct {
 	Envelope *envelope.Envelope
 }
 
-// Filter selects events; its fields are exact and all must hold. The zero Filter selects everything.
+// Filter selects events. All fields that are set must match exactly. The zero Filter selects everything.
 type Filter struct {
 	Recipient didkey.DID
-	Broadcast bool // with Recipient: events for nobody in particular too
+	Broadcast bool // with Recipient: also events without a recipient
 	Sender    didkey.DID
 	Type      envelope.Type
 	Thread    string
-	Client    didkey.DID // with Thread: the one that belongs to this client
-	Viewer    Viewer     // and only what this one may see
+	Client    didkey.DID // with Thread: only the thread of this client
+	Viewer    Viewer     // only events that this reader may see
 }
 
-// Match reports whether f selects e; whose thread e belongs to, and so Client, only a store can tell.
+// Match reports whether f selects e. It ignores Client, because only a store knows to which client's thread e belongs.
 func (f Filter) Match(e *envelope.Envelope) bool {
 	return (f.Recipient == "" || f.Recipient == e.Recipient || f.Broadcast && e.Recipient == "") &&
 		(f.Sender == "" || f.Sender == e.Sender.ID) &&
@@ -262,47 +270,48 @@ func (f Filter) Match(e *envelope.Envelope) bool {
 // Query asks a Store for events.
 type Query struct {
 	Filter
-	Now       time.Time // events that expired by then are left out
-	Expired   bool      // … or not, as long as their ids are remembered
-	After     Cursor    // only behind it
-	Until     Seq       // only up to it; 0: no bound
-	TS        time.Time // only with exactly this instant; zero: any
-	NewerThan time.Time // only with a ts or an arrival after it; zero: any
-	Headers   bool      // leave Body out
-	Limit     int       // at most so many events; 0: none, just the Cursor
-	MaxBytes  int       // end the page before it has more bytes of Body, but not before one event; 0: no bound
-	Look      int       // end the page where so many stored events were looked at, matching or not, or a few times as many; 0: no bound
+	Now       time.Time // leaves out events that have expired by then
+	Expired   bool      // includes expired events, as long as their ids are remembered
+	After     Cursor    // only events after this cursor
+	Until     Seq       // only events up to this one; 0: no limit
+	TS        time.Time // only events with exactly this ts; zero: any
+	NewerThan time.Time // only events with a ts or an arrival after this; zero: any
+	Headers   bool      // leaves out Body
+	Limit     int       // at most this many events; 0: none, only the Cursor
+	MaxBytes  int       // ends the page before its bodies exceed this, but not before one event; 0: no limit
+	Look      int       // ends the page when the store has examined this many events, or a few times as many; 0: no limit
 }
 
 // Page is an answer to a Query.
 type Page struct {
 	Events []Event
-	More   bool // there are matching events behind the last one, or Partial
-	// Partial says that the page ended because of Query.Look. It may be empty, and nobody has looked behind Cursor.
+	More   bool // there are matching events after the last one, or Partial is true
+	// Partial says that the page ended because of Query.Look. It may be empty. The events after Cursor were not
+	// examined.
 	Partial bool
-	// Cursor is behind the last event; behind what was looked at if the page is Partial; behind everything the store
-	// held when it looked if nothing more matched.
+	// Cursor is after the last event. If the page is Partial, it is after the last examined event. If no more events
+	// match, it is after all events that the store had when it was read.
 	Cursor Cursor
-	Took   time.Duration `json:"-"` // how long the store worked on it, waiting aside
+	Took   time.Duration `json:"-"` // how long the store worked on it, without waiting
 }
 
-// AgentQuery asks for manifests; the zero value for all, from the first.
+// AgentQuery asks for manifests. The zero value asks for all of them, from the first.
 type AgentQuery struct {
-	DID         didkey.DID            // of one agent
-	Intent      string                // one of the manifest's intents, exactly
-	Text        string                // in its name, description, id or intents, in lower case
-	OnlineSince time.Time             // heard from since then; zero: or not
-	OfflineOnly bool                  // with OnlineSince: not heard from since then
-	Online      func(didkey.DID) bool // with OnlineSince: heard from since then, whatever the store knows; nil: of nobody
-	Viewer      Viewer                // only manifests that this one may see
+	DID         didkey.DID            // only manifests of this agent
+	Intent      string                // only manifests with exactly this intent
+	Text        string                // only manifests whose Listing.Text contains this, in lower case
+	OnlineSince time.Time             // only agents that were heard from since then; zero: all
+	OfflineOnly bool                  // with OnlineSince: only agents that were not heard from since then
+	Online      func(didkey.DID) bool // with OnlineSince: more agents that were heard from; nil: none
+	Viewer      Viewer                // only manifests that this reader may see
 	Now         time.Time
 	After       int64 // AgentPage.Next of the page before
 	Limit       int
-	MaxBytes    int // end the page before it has more bytes of Manifest, but not before one; 0: no bound
-	Look        int // end the page where so many manifests were looked at; 0: no bound
+	MaxBytes    int // ends the page before its manifests exceed this, but not before one; 0: no limit
+	Look        int // ends the page when this many manifests were examined; 0: no limit
 }
 
-// IsOnline reports whether a, as the store knows it, was heard from after q.OnlineSince.
+// IsOnline reports whether a was heard from after q.OnlineSince, by what the store or q.Online knows.
 func (q AgentQuery) IsOnline(a Agent) bool {
 	return a.LastSeen.After(q.OnlineSince) || q.Online != nil && q.Online(a.DID)
 }
@@ -311,14 +320,14 @@ func (q AgentQuery) IsOnline(a Agent) bool {
 type Agent struct {
 	DID      didkey.DID
 	LastSeen time.Time
-	Manifest []byte // the signed envelope, canonical
+	Manifest []byte // the signed envelope in canonical form
 }
 
 // AgentPage is an answer to an AgentQuery.
 type AgentPage struct {
 	Agents  []Agent
-	More    bool // there are others behind Next, or Partial
-	Partial bool // the page ended because of AgentQuery.Look, and may be empty
+	More    bool // there are more manifests after Next, or Partial is true
+	Partial bool // the page ended because of AgentQuery.Look; it may be empty
 	Next    int64
-	Took    time.Duration `json:"-"` // as Page.Took
+	Took    time.Duration `json:"-"` // see Page.Took
 }

@@ -14,30 +14,32 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// ThreadView is a thread as it stands now.
+// ThreadView is a thread as a reader sees it now.
 type ThreadView struct {
 	thread.Thread
-	Delivery           // its unexpired envelopes, notices of a timeout included
-	Deadline time.Time // when the clock will end it; zero if it has ended
-	Expired  int       // how many of its envelopes that the viewer may see have expired
+	Delivery           // its unexpired envelopes, including notices of a timeout
+	Deadline time.Time // when the thread will time out; zero: it has ended
+	Expired  int       // how many of the envelopes that the reader may see have expired
 }
 
-// maxThreadEvents is more than the rules let a thread have: a REQUEST, 100 offers, as many withdrawals, an end, notices.
+// maxThreadEvents is how many envelopes a ThreadView has at most. With the default rules a thread has fewer: a REQUEST,
+// 100 offers, as many withdrawals, an end, and notices.
 const maxThreadEvents = 1000
 
-// Thread returns the thread k; without k.Client the oldest with k.ID.
-// Errors: CodeThreadNotFound.
+// Thread returns the thread k. Without k.Client, it returns the oldest thread with k.ID that p may see. Errors:
+// CodeThreadNotFound.
 func (r *Relay) Thread(ctx context.Context, p Peer, k thread.Key) (ThreadView, error) {
 	if err := r.draining(); err != nil {
 		return ThreadView{}, err
 	}
-	now, w := r.now(), &work{peer: p, look: firstLook, least: leastLook, whole: true}
-	t, err := r.threadFor(ctx, w, k, now)
+	now, job := r.now(), &readJob{peer: p, look: initialEventLook, minLook: minEventLook, mustComplete: true}
+	t, err := r.threadFor(ctx, job, k, now)
 	if err != nil {
 		return ThreadView{}, err
 	}
-	q := Query{Filter: Filter{Thread: t.ID, Client: t.Client, Viewer: r.viewer(p)}, Now: now, Headers: true, Limit: maxThreadEvents}
-	all, err := r.scan(ctx, w, &q)
+	q := Query{Filter: Filter{Thread: t.ID, Client: t.Client, Viewer: r.viewer(p)}, Now: now, Headers: true,
+		Limit: maxThreadEvents}
+	all, err := r.scan(ctx, job, &q)
 	if err != nil {
 		return ThreadView{}, err
 	}
@@ -48,7 +50,7 @@ func (r *Relay) Thread(ctx context.Context, p Peer, k thread.Key) (ThreadView, e
 		unexpired[e.ID]++
 	}
 	for _, step := range t.Transitions {
-		if !q.Viewer.counts(t, step) {
+		if !q.Viewer.countsTransition(t, step) {
 			continue
 		}
 		if unexpired[step.ID]--; unexpired[step.ID] < 0 {
@@ -56,66 +58,69 @@ func (r *Relay) Thread(ctx context.Context, p Peer, k thread.Key) (ThreadView, e
 		}
 	}
 	q.Headers, q.MaxBytes, q.Until = false, pieceBytes, all.Cursor.Seq
-	first, err := r.scan(ctx, w, &q)
+	first, err := r.scan(ctx, job, &q)
 	if err != nil {
 		return v, err
 	}
-	v.Delivery, err = r.complete(ctx, w, &q, first, math.MaxInt)
+	v.Delivery, err = r.complete(ctx, job, &q, first, math.MaxInt)
 	return v, err
 }
 
-// threadFor returns the thread k as w's peer may see it; one that it may not see is not there.
-func (r *Relay) threadFor(ctx context.Context, w *work, k thread.Key, now time.Time) (t thread.Thread, err error) {
-	v := r.viewer(w.peer)
+// threadFor returns the thread k as job's client may see it. A thread that the client may not see is not found.
+func (r *Relay) threadFor(ctx context.Context, job *readJob, k thread.Key, now time.Time) (t thread.Thread, err error) {
+	v := r.viewer(job.peer)
 	if !v.Limited {
-		err = r.timed(ctx, w, func(ctx context.Context) (err error) {
+		err = r.timedSlice(ctx, job, func(ctx context.Context) (err error) {
 			t, err = r.store.Thread(ctx, k, now)
 			return err
 		})
 		return t, err
 	}
-	found, err := r.threadsOf(ctx, w, k, v.DID, now)
+	found, err := r.threadsOf(ctx, job, k, v.DID, now)
 	if err == nil && len(found) == 0 {
 		err = thread.ErrNotFound
 	}
 	if err != nil {
 		return thread.Thread{}, err
 	}
-	return v.record(r.policy.Rules, found[0], now), nil
+	return v.visibleThread(r.policy.Rules, found[0], now), nil
 }
 
-// threadsOf asks the store for w, also on behalf of somebody who has no part in a thread.
-func (r *Relay) threadsOf(ctx context.Context, w *work, k thread.Key, party didkey.DID, now time.Time) (found []thread.Thread, err error) {
-	err = r.timed(ctx, w, func(ctx context.Context) (err error) {
+// threadsOf returns the threads that k selects and of which party is a party, see Store.ThreadsOf. The time that this
+// takes is charged to job's client.
+func (r *Relay) threadsOf(
+	ctx context.Context, job *readJob, k thread.Key, party didkey.DID, now time.Time,
+) (found []thread.Thread, err error) {
+	err = r.timedSlice(ctx, job, func(ctx context.Context) (err error) {
 		found, err = r.store.ThreadsOf(ctx, k, party, now)
 		return err
 	})
 	return found, err
 }
 
-// timed does one slice of w that the store does not time.
-func (r *Relay) timed(ctx context.Context, w *work, slice func(context.Context) error) error {
-	if err := r.begin(ctx, w); err != nil {
+// timedSlice runs one slice of job and measures how long it takes, because the store does not.
+func (r *Relay) timedSlice(ctx context.Context, job *readJob, slice func(context.Context) error) error {
+	if err := r.beginSlice(ctx, job); err != nil {
 		return err
 	}
 	began := time.Now()
-	defer func() { r.end(w, time.Since(began)) }()
+	defer func() { r.endSlice(job, time.Since(began)) }()
 	return slice(context.WithoutCancel(ctx))
 }
 
 const sweepEvery = time.Second
 
-// sweep lets the store do what is due, until ctx ends.
+// sweep calls Store.Expire every sweepEvery, until ctx ends.
 func (r *Relay) sweep(ctx context.Context) {
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
-	var due horizon
+	var clock sweepClock
 	for {
 		began := time.Now()
-		err := r.store.Expire(ctx, due.look(r.now(), began), r.timeoutNotices)
+		err := r.store.Expire(ctx, clock.advance(r.now(), began), r.timeoutNotices)
 		if ctx.Err() == nil {
 			r.observer.Swept(time.Since(began), err)
-			r.noteSweep(err)
+			r.recordSweep(err)
 		}
 		select {
 		case <-ctx.Done():
@@ -125,28 +130,28 @@ func (r *Relay) sweep(ctx context.Context) {
 	}
 }
 
-// noteSweep keeps how a sweep went. A failure is logged when it begins, and not again every second.
-func (r *Relay) noteSweep(err error) {
-	trouble, refused := errors.AsType[*envelope.Error](err)
+// recordSweep keeps the outcome of a sweep for Health. It logs a failure when it begins, and not again every second.
+func (r *Relay) recordSweep(err error) {
+	failure, refused := errors.AsType[*envelope.Error](err)
 	if err != nil && !refused {
-		trouble = envelope.Errorf(envelope.CodeUnavailable, "the relay's store fails; the reason is in its log")
+		failure = envelope.Errorf(envelope.CodeUnavailable, "the relay's store has failed; the reason is in the relay's log")
 	}
-	before := r.trouble.Swap(trouble)
+	before := r.sweepError.Swap(failure)
 	switch {
-	case err != nil && (before == nil || before.Message != trouble.Message):
-		r.log.Error("sweeping fails; it is tried every second", "err", err)
+	case err != nil && (before == nil || before.Message != failure.Message):
+		r.log.Error("cannot remove expired data and end threads; trying again every second", "err", err)
 	case err == nil && before != nil:
-		r.log.Info("sweeping succeeds again")
+		r.log.Info("removing expired data and ending threads works again")
 	}
 }
 
-// How long a notice of a timeout lives at least and at most.
+// Limits of the ttl of a timeout notice.
 const minNoticeTTL, maxNoticeTTL = time.Minute, 24 * time.Hour
 
-// timeoutNotices returns the ERROR envelopes that tell the parties of t that the clock has ended it. The agent that a
-// REQUEST names, and that has not offered, is told only while it can still read the REQUEST: afterwards it has nothing
-// to learn. A notice lives as long as the REQUEST. Its id is derived from thread and party, so that the store keeps each
-// notice once.
+// timeoutNotices returns the ERROR envelopes that tell the parties of t that t has timed out. An agent that the REQUEST
+// names, but that has not offered, gets a notice only while it can still read the REQUEST. After that, the notice would
+// tell it nothing that it needs. A notice lives as long as the REQUEST, within minNoticeTTL and maxNoticeTTL. Its id is
+// derived from thread and party, so the store keeps each notice only once.
 func (r *Relay) timeoutNotices(t thread.Thread, request time.Time) []*envelope.Envelope {
 	if t.Terms.Quiet {
 		return nil
@@ -155,7 +160,8 @@ func (r *Relay) timeoutNotices(t thread.Thread, request time.Time) []*envelope.E
 	now := r.now()
 	ttl := min(max(request.Sub(now).Truncate(time.Second), minNoticeTTL), maxNoticeTTL)
 	details := fmt.Appendf(nil, `{"client":%q,"from":%q}`, t.Client, t.Transitions[len(t.Transitions)-1].From)
-	for _, party := range append([]didkey.DID{t.Client}, t.Agents()...) { // one twice, if a client has asked itself
+	// A client that has sent the REQUEST to itself is in this list twice.
+	for _, party := range append([]didkey.DID{t.Client}, t.Agents()...) {
 		if t.Unasked(party) && !now.Before(request) {
 			continue
 		}
@@ -166,11 +172,12 @@ func (r *Relay) timeoutNotices(t thread.Thread, request time.Time) []*envelope.E
 			Thread:    t.ID,
 			TTL:       ttl,
 			Payload: envelope.Failure{RequestID: t.RequestID, Code: envelope.AgentTimeout, Details: details,
-				Message: "the thread's time was up; the relay ended it"},
+				Message: "the thread has timed out; the relay has ended it"},
 		}.Sign(r.key, now)
 		if err != nil {
-			// A party that is not told is better than a relay that ends no thread any more.
-			r.log.Error("no notice of a thread's timeout", "thread", t.ID, "party", party, "err", err)
+			// Sending no notice to a party is better than never ending a thread again.
+			r.log.Error("cannot sign the notice of a thread's timeout; this party gets none", "thread", t.ID, "party", party,
+				"err", err)
 			continue
 		}
 		notices = append(notices, notice)

@@ -6,122 +6,128 @@ import (
 	"sync"
 )
 
-// readsAtOnce is how many reads the store works on at a time.
-const readsAtOnce = 4
+// maxConcurrentReads is how many reads the store works on at a time.
+const maxConcurrentReads = 4
 
-// origin is who takes turns: an IPv4 address or the /48 of an IPv6 one, or all local requests together. It is plain
-// bytes, which are hashed with little stack: that of a poll stays as large as it once was.
-type origin struct {
+// source says who waits for a turn: an IPv4 address, the /48 of an IPv6 address, or all local requests together. It is
+// an array of bytes because hashing it needs little stack. The stack of a poll keeps its largest size while the poll
+// waits.
+type source struct {
 	site  [16]byte
 	local bool
 }
 
-func (p Peer) origin() origin {
+func (p Peer) source() source {
 	if p.Local {
-		return origin{local: true}
+		return source{local: true}
 	}
-	return origin{site: site(p.Addr).Addr().As16()}
+	return source{site: site(p.Addr).Addr().As16()}
 }
 
-// turns lets a few of many work at a time: reads in the store, or bodies that are parsed. If more wait, the origins take
-// turns, one piece of work each. So a crowd from one origin delays the others by one of its members, not by all of them.
-// One origin never takes all places, unless it is this machine.
+// fairQueue lets only a few jobs run at a time, such as reads of the store or the parsing of bodies. If more jobs wait,
+// their sources take turns, with one job each. So many jobs from one source delay another source by one job, not by all
+// of them. One source never uses all slots, unless it is the local machine.
 //
-// The work must be short for that. A long read is made of many that each look at a bounded number of events, see work.
-type turns struct {
-	each int // how many of one network may work at a time
+// This works only if jobs are short. So a long read is split into many jobs. Each of them examines a bounded number of
+// events, see readJob.
+type fairQueue struct {
+	perSource int // how many jobs of one source may run at a time
 
-	mu    sync.Mutex
-	free  int             // how many more may begin
-	lines map[origin]line // of the origins that work or wait
-	next  []origin        // those that wait and may begin, in the order of their turns
+	mu     sync.Mutex
+	free   int                    // how many more jobs may start
+	queues map[source]sourceQueue // the sources with running or waiting jobs
+	ready  []source               // the sources with a waiting job that may start, in the order of their turns
 }
 
-// line is what one origin does.
-type line struct {
+// sourceQueue has the jobs of one source.
+type sourceQueue struct {
 	running int
-	waiting []chan struct{} // closed when the turn comes, in order
-	queued  bool            // it is in turns.next
+	waiting []chan struct{} // one for each waiting job, closed when the job may start; in order of arrival
+	isReady bool            // the source is in fairQueue.ready
 }
 
-// newTurns has places for n at a time, and for so many of one network.
-func newTurns(n, each int) *turns { return &turns{free: n, each: each, lines: map[origin]line{}} }
+// newFairQueue returns a queue that lets n jobs run at a time, and perSource jobs of one source.
+func newFairQueue(n, perSource int) *fairQueue {
+	return &fairQueue{free: n, perSource: perSource, queues: map[source]sourceQueue{}}
+}
 
-// mayBegin reports whether another of o may begin while those of its line l go on.
-func (t *turns) mayBegin(o origin, l line) bool { return o.local || l.running < t.each }
+// canStart reports whether src may start another job. state is its sourceQueue.
+func (q *fairQueue) canStart(src source, state sourceQueue) bool {
+	return src.local || state.running < q.perSource
+}
 
-// take waits for a turn of o. The caller must call leave when its work has ended. If ctx ends first, its error is
-// returned and there is nothing to leave. A turn that is free at once is taken whatever ctx says.
-func (t *turns) take(ctx context.Context, o origin) error {
-	t.mu.Lock()
-	l := t.lines[o]
-	if t.free > 0 && t.mayBegin(o, l) { // then nobody of o waits
-		t.free--
-		l.running++
-		t.lines[o] = l
-		t.mu.Unlock()
+// acquire waits until a job of src may start. The caller must call release when the job has ended. If ctx ends first,
+// acquire returns its error, and release must not be called. If the job may start at once, acquire ignores ctx.
+func (q *fairQueue) acquire(ctx context.Context, src source) error {
+	q.mu.Lock()
+	state := q.queues[src]
+	if q.free > 0 && q.canStart(src, state) { // if so, no job of src is waiting
+		q.free--
+		state.running++
+		q.queues[src] = state
+		q.mu.Unlock()
 		return nil
 	}
-	turn := make(chan struct{})
-	l.waiting = append(l.waiting, turn)
-	t.put(o, l)
-	t.mu.Unlock()
+	granted := make(chan struct{})
+	state.waiting = append(state.waiting, granted)
+	q.save(src, state)
+	q.mu.Unlock()
 	select {
-	case <-turn:
+	case <-granted:
 		return nil
 	case <-ctx.Done():
-		t.giveUp(o, turn)
+		q.abandon(src, granted)
 		return ctx.Err()
 	}
 }
 
-// giveUp takes back the place in the line that turn is for, or the turn if it has come.
-func (t *turns) giveUp(o origin, turn chan struct{}) {
-	t.mu.Lock()
-	l := t.lines[o]
-	i := slices.Index(l.waiting, turn)
+// abandon removes a job from the waiting jobs of src. If the job may already start, abandon releases its slot.
+func (q *fairQueue) abandon(src source, granted chan struct{}) {
+	q.mu.Lock()
+	state := q.queues[src]
+	i := slices.Index(state.waiting, granted)
 	if i >= 0 {
-		l.waiting = slices.Delete(l.waiting, i, i+1)
-		t.put(o, l)
+		state.waiting = slices.Delete(state.waiting, i, i+1)
+		q.save(src, state)
 	}
-	t.mu.Unlock()
+	q.mu.Unlock()
 	if i < 0 {
-		t.leave(o)
+		q.release(src)
 	}
 }
 
-// leave ends a turn and gives it to the next origin.
-func (t *turns) leave(o origin) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.free++
-	l := t.lines[o]
-	l.running--
-	t.put(o, l)
-	for t.free > 0 && len(t.next) > 0 {
-		o := t.next[0]
-		t.next = t.next[1:]
-		l := t.lines[o]
-		l.queued = false
-		if len(l.waiting) > 0 { // all of them may have given up
-			t.free--
-			l.running++
-			close(l.waiting[0])
-			l.waiting = l.waiting[1:]
+// release ends a job of src and lets jobs of the next sources start.
+func (q *fairQueue) release(src source) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.free++
+	state := q.queues[src]
+	state.running--
+	q.save(src, state)
+	for q.free > 0 && len(q.ready) > 0 {
+		src := q.ready[0]
+		q.ready = q.ready[1:]
+		state := q.queues[src]
+		state.isReady = false
+		if len(state.waiting) > 0 { // all its jobs may have been abandoned
+			q.free--
+			state.running++
+			close(state.waiting[0])
+			state.waiting = state.waiting[1:]
 		}
-		t.put(o, l)
+		q.save(src, state)
 	}
 }
 
-// put stores the line of o, and queues o if one of those who wait may begin.
-func (t *turns) put(o origin, l line) {
-	if !l.queued && len(l.waiting) > 0 && t.mayBegin(o, l) {
-		l.queued = true
-		t.next = append(t.next, o)
+// save stores the sourceQueue of src. It adds src to ready if one of its waiting jobs may start.
+func (q *fairQueue) save(src source, state sourceQueue) {
+	if !state.isReady && len(state.waiting) > 0 && q.canStart(src, state) {
+		state.isReady = true
+		q.ready = append(q.ready, src)
 	}
-	if l.running == 0 && !l.queued {
-		delete(t.lines, o)
+	if state.running == 0 && !state.isReady {
+		delete(q.queues, src)
 		return
 	}
-	t.lines[o] = l
+	q.queues[src] = state
 }

@@ -14,53 +14,53 @@ import (
 	"time"
 )
 
-func originOf(address string) origin { return Peer{Addr: netip.MustParseAddr(address)}.origin() }
+func sourceOf(address string) source { return Peer{Addr: netip.MustParseAddr(address)}.source() }
 
-// An origin with many reads delays the read of another by one read.
-func TestTurnsAreFair(t *testing.T) {
+// TestFairQueueOrder checks that a source with many reads delays the read of another source by one read.
+func TestFairQueueOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		order := readAll(t, newTurns(1, 1), "a a a here here b b c neighbour")
-		if want := "a0 here1 b2 c3 a4 here5 b6 neighbour7 a8"; order != want {
+		order := runReaders(t, newFairQueue(1, 1), "a a a local local b b c neighbour")
+		if want := "a0 local1 b2 c3 a4 local5 b6 neighbour7 a8"; order != want {
 			t.Errorf("read at\n%s, want\n%s", order, want)
 		}
 	})
 }
 
-// A network has so many places at a time and no more, whoever else works. What is local may have all.
-func TestANetworkHasSoManyPlaces(t *testing.T) {
+// TestFairQueueLimitsEachSource checks how many reads of one source run at a time. Local reads may use all slots.
+func TestFairQueueLimitsEachSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, c := range []struct {
-			each          int
+			perSource     int
 			readers, want string
 		}{
-			{1, "a a b here here", "a0 b0 here0 here0 a1"},
-			{1, "here here here c", "c0 here0 here0 here0"},
+			{1, "a a b local local", "a0 b0 local0 local0 a1"},
+			{1, "local local local c", "c0 local0 local0 local0"},
 			{1, "c neighbour a a a", "a0 c0 a1 neighbour1 a2"},
 			{2, "a a a a b", "a0 a0 b0 a1 a1"},
 			{2, "a a a b b b c", "a0 a0 b0 b0 a1 b1 c1"},
-			{2, "here here here here a", "here0 here0 here0 here0 a1"},
+			{2, "local local local local a", "local0 local0 local0 local0 a1"},
 		} {
-			if order := readAll(t, newTurns(4, c.each), c.readers); order != c.want {
+			if order := runReaders(t, newFairQueue(4, c.perSource), c.readers); order != c.want {
 				t.Errorf("%s: read at %s, want %s", c.readers, order, c.want)
 			}
 		}
 	})
 }
 
-// readAll has so many readers, named by their addresses, come one after the other at once, and each read for a second. It
-// returns when each began.
-func readAll(t *testing.T, turns *turns, readers string) string {
+// runReaders starts readers one after the other at the same time. They are named after their sources, and each reads
+// for a second. It returns when each of them began.
+func runReaders(t *testing.T, queue *fairQueue, readers string) string {
 	t.Helper()
-	origins := map[string]origin{"a": originOf("192.0.2.1"), "b": originOf("192.0.2.2"), "c": originOf("2001:db8::1"),
-		"neighbour": originOf("2001:db8:0:ffff::2"), "here": Peer{Local: true}.origin()}
+	sources := map[string]source{"a": sourceOf("192.0.2.1"), "b": sourceOf("192.0.2.2"), "c": sourceOf("2001:db8::1"),
+		"neighbour": sourceOf("2001:db8:0:ffff::2"), "local": Peer{Local: true}.source()}
 	began := time.Now()
-	free := turns.free
+	free := queue.free
 	var mu sync.Mutex
 	var order []string
 	var all sync.WaitGroup
 	for _, name := range strings.Fields(readers) {
 		all.Go(func() {
-			if err := turns.take(t.Context(), origins[name]); err != nil {
+			if err := queue.acquire(t.Context(), sources[name]); err != nil {
 				t.Error(err)
 				return
 			}
@@ -68,56 +68,59 @@ func readAll(t *testing.T, turns *turns, readers string) string {
 			order = append(order, fmt.Sprintf("%s%.0f", name, time.Since(began).Seconds()))
 			mu.Unlock()
 			time.Sleep(time.Second)
-			turns.leave(origins[name])
+			queue.release(sources[name])
 		})
 		synctest.Wait()
 	}
 	all.Wait()
-	if turns.free != free || len(turns.lines) != 0 || len(turns.next) != 0 {
-		t.Errorf("left behind: %+v", turns)
+	if queue.free != free || len(queue.queues) != 0 || len(queue.ready) != 0 {
+		t.Errorf("not cleaned up: %+v", queue)
 	}
-	slices.SortStableFunc(order, func(a, b string) int { return cmp.Or(cmp.Compare(a[len(a)-1], b[len(b)-1]), cmp.Compare(a, b)) })
+	slices.SortStableFunc(order, func(a, b string) int {
+		return cmp.Or(cmp.Compare(a[len(a)-1], b[len(b)-1]), cmp.Compare(a, b))
+	})
 	return strings.Join(order, " ")
 }
 
-// Who gives up leaves the line, and a turn that comes at that moment goes to the next.
-func TestTurnsAreGivenUp(t *testing.T) {
+// TestFairQueueWaitIsCancelled checks that a reader that gives up leaves the queue, and that a slot it gets at that
+// moment goes to the next reader.
+func TestFairQueueWaitIsCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		turns := newTurns(1, 1)
-		a, b := originOf("192.0.2.1"), originOf("192.0.2.2")
+		queue := newFairQueue(1, 1)
+		a, b := sourceOf("192.0.2.1"), sourceOf("192.0.2.2")
 		ctx, cancel := context.WithCancel(t.Context())
-		if err := turns.take(ctx, a); err != nil {
+		if err := queue.acquire(ctx, a); err != nil {
 			t.Fatal(err)
 		}
 		var all sync.WaitGroup
-		for _, s := range []origin{a, a, b} {
+		for _, s := range []source{a, a, b} {
 			all.Go(func() {
-				if err := turns.take(ctx, s); !errors.Is(err, context.Canceled) {
-					t.Errorf("a turn after leaving: %v", err)
+				if err := queue.acquire(ctx, s); !errors.Is(err, context.Canceled) {
+					t.Errorf("a cancelled wait ended with %v", err)
 				}
 			})
 			synctest.Wait()
 		}
 		got := false
 		all.Go(func() {
-			if err := turns.take(t.Context(), b); err != nil {
+			if err := queue.acquire(t.Context(), b); err != nil {
 				t.Error(err)
 			}
 			got = true
 		})
 		synctest.Wait()
 		cancel()
-		turns.giveUp(a, make(chan struct{})) // as if its turn had come just then
+		queue.abandon(a, make(chan struct{})) // as if its slot had become free just then
 		all.Wait()
 		if !got {
-			t.Error("the last of them got no turn")
+			t.Error("the last reader got no slot")
 		}
-		turns.leave(b)
-		if turns.free != 1 || len(turns.lines) != 0 || len(turns.next) != 0 {
-			t.Errorf("left behind: %+v", turns)
+		queue.release(b)
+		if queue.free != 1 || len(queue.queues) != 0 || len(queue.ready) != 0 {
+			t.Errorf("not cleaned up: %+v", queue)
 		}
-		if err := turns.take(ctx, a); err != nil {
-			t.Errorf("a free turn: %v", err)
+		if err := queue.acquire(ctx, a); err != nil {
+			t.Errorf("a free slot: %v", err)
 		}
 	})
 }

@@ -16,23 +16,24 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// Who may see what (PROTOCOL §8). One rule decides for storage, for waiting polls and for records: Viewer.Sees.
+// This file decides who may see what (PROTOCOL §8). Viewer.Sees decides about messages, both stored ones and those that
+// wake polls. Viewer.visibleThread decides about the records of threads.
 
-// Visibility is to whom a relay shows what has a recipient.
+// Visibility says to whom a relay shows messages that have a recipient.
 type Visibility string
 
 const (
-	ToAll     Visibility = "open"    // to everybody; the zero value means it too
-	ToParties Visibility = "parties" // to its sender and its recipient, who prove themselves by signed reads
+	ToAll     Visibility = "open"    // to everybody; the zero value means the same
+	ToParties Visibility = "parties" // to sender and recipient, which prove their identity with signed reads
 )
 
-// Viewer is who reads. The zero Viewer sees everything.
+// Viewer is a reader. The zero Viewer sees everything.
 type Viewer struct {
-	Limited bool       // to broadcasts and
-	DID     didkey.DID // what this one has sent or is to get; empty: nobody's
+	Limited bool       // sees only broadcasts, and the messages of DID
+	DID     didkey.DID // who has sent these messages or receives them; empty: anonymous
 }
 
-// Sees reports whether v may see a message.
+// Sees reports whether v may see a message with this sender and recipient.
 func (v Viewer) Sees(sender, recipient didkey.DID) bool {
 	return !v.Limited || recipient == "" || v.DID != "" && (v.DID == sender || v.DID == recipient)
 }
@@ -40,44 +41,47 @@ func (v Viewer) Sees(sender, recipient didkey.DID) bool {
 // IsParty reports whether v may see the record of t.
 func (v Viewer) IsParty(t thread.Thread) bool { return !v.Limited || v.DID != "" && t.IsParty(v.DID) }
 
-// record returns what v, a party of t, may see of it at now. An agent sees its own steps and its client's, and the clock
-// as these alone would have moved it: what others offered, and when, is between them and the client.
-func (v Viewer) record(rules thread.Rules, t thread.Thread, now time.Time) thread.Thread {
+// visibleThread returns what v, a party of t, may see of t at now. An agent sees its own steps and those of the client.
+// It sees the state and the timeout as if no other agent had offered. What other agents have offered, and when, is only
+// for them and the client.
+func (v Viewer) visibleThread(rules thread.Rules, t thread.Thread, now time.Time) thread.Thread {
 	if !v.Limited || v.DID == t.Client || v.DID == t.Recipient {
 		return t
 	}
 	seen := t
 	seen.State, seen.OffersMade, seen.Transitions = thread.Open, 0, nil
 	seen.Offers = slices.DeleteFunc(slices.Clone(t.Offers), func(o thread.Offer) bool { return o.Agent != v.DID })
-	for _, s := range t.Transitions {
-		if s.By != "" && s.By != v.DID && s.By != t.Client {
+	for _, step := range t.Transitions {
+		if step.By != "" && step.By != v.DID && step.By != t.Client {
 			continue
 		}
-		if s.From == thread.Pending && s.By != v.DID && s.Type != envelope.TypeAccept {
-			// What ends an open thread later than v's own deadline shows that others have offered.
-			if seen = rules.At(seen, s.At); seen.TimedOut() {
+		if step.From == thread.Pending && step.By != v.DID && step.Type != envelope.TypeAccept {
+			// If this step ended the thread after v's own deadline, others must have offered. Hide that: v sees a
+			// timeout.
+			if seen = rules.At(seen, step.At); seen.TimedOut() {
 				return seen
 			}
 		}
-		seen.State, seen.Transitions = s.To, append(seen.Transitions, s)
-		if s.Type == envelope.TypeOffer {
+		seen.State, seen.Transitions = step.To, append(seen.Transitions, step)
+		if step.Type == envelope.TypeOffer {
 			seen.OffersMade++
 		}
 	}
 	return rules.At(seen, now)
 }
 
-// counts reports whether v hears of the envelope of a step of the record t, which v sees. An open thread's client may
-// end it by a message to another agent; a record does not say to whom.
-func (v Viewer) counts(t thread.Thread, s thread.Transition) bool {
-	return s.ID != "" && (!v.Limited || v.DID == t.Client || v.DID == t.Recipient || v.DID == t.Agent ||
-		s.By == v.DID || s.Type == envelope.TypeRequest)
+// countsTransition reports whether v may know about the envelope of a step of t. v may see t. While a thread is
+// pending, its client may end it by a message to another agent. The record does not say to whom that message was sent.
+func (v Viewer) countsTransition(t thread.Thread, step thread.Transition) bool {
+	return step.ID != "" && (!v.Limited || v.DID == t.Client || v.DID == t.Recipient || v.DID == t.Agent ||
+		step.By == v.DID || step.Type == envelope.TypeRequest)
 }
 
-// receipt returns what the sender of e may know of its thread: the state that e has brought about, if he is one of its
-// parties then. Copies are anybody's, and who is not chosen and takes his offer back has no part in what came of it.
-func (v Viewer) receipt(r Receipt, e *envelope.Envelope) Receipt {
-	withdrawn := e.Type == envelope.TypeError && r.State != thread.Failed // an ERROR of a party ends the thread
+// visibleReceipt returns what the sender of e may know about its thread. That is the state after e, if the sender is
+// then a party. A duplicate has no state, because anybody may post a copy. If an agent withdraws an offer that was not
+// accepted, there is no state either, because the agent is not a party any more.
+func (v Viewer) visibleReceipt(r Receipt, e *envelope.Envelope) Receipt {
+	withdrawn := e.Type == envelope.TypeError && r.State != thread.Failed // an ERROR of a party would end the thread
 	if v.Limited && (r.Duplicate || withdrawn) {
 		r.State = ""
 	}
@@ -87,14 +91,14 @@ func (v Viewer) receipt(r Receipt, e *envelope.Envelope) Receipt {
 // viewer returns what p may see.
 func (r *Relay) viewer(p Peer) Viewer { return Viewer{Limited: r.reads == ToParties, DID: p.Reader} }
 
-// mayPoll refuses a poll on an inbox that is not p's own. An empty answer would tell its reader that there is nothing.
-func (r *Relay) mayPoll(p *Poll) error {
+// checkInbox refuses a poll on the inbox of another agent. An empty answer would look as if the inbox were empty.
+func (r *Relay) checkInbox(p *Poll) error {
 	v := r.viewer(p.Peer)
 	if !v.Limited || p.Recipient == "" || p.Recipient == v.DID {
 		return nil
 	}
-	return unauthorized(envelope.ReasonUnsigned, "this relay shows an inbox to its owner only; sign the read with the "+
-		"recipient's key (PROTOCOL §8), or leave recipient out for broadcasts")
+	return unauthorized(envelope.ReasonUnsigned, "this relay shows an inbox only to its owner; sign the read with the "+
+		"recipient's key (PROTOCOL §8), or leave out recipient to read broadcasts")
 }
 
 func unauthorized(reason, message string) *envelope.Error {
@@ -103,73 +107,78 @@ func unauthorized(reason, message string) *envelope.Error {
 	return e
 }
 
-// ReadSkew is how far a token's ts may be from the relay's clock.
+// ReadSkew is how far the ts of a token may be from the relay's clock.
 const ReadSkew = time.Minute
 
-// VerifyRead returns who signed a token, once: whether it is meant for this relay, this request and this time comes
-// first, its signature second, and only then is it remembered. The wire has admitted the request.
-// Refusals: CodeUnauthorized; CodeUnavailable if the token cannot be remembered for now.
+// VerifyRead returns who signed a token. It accepts each token once. First it checks that the token is for this relay,
+// this request and this time. Then it verifies the signature. Only after that it records that the token is used. The
+// transport must have admitted the request, see Admit. Refusals: CodeUnauthorized; CodeUnavailable if the relay cannot
+// record the use of the token.
 func (r *Relay) VerifyRead(ctx context.Context, token, method, target string) (didkey.DID, error) {
 	now := r.now()
-	read, err := r.meant(token, method, target, now)
+	read, err := r.parseToken(token, method, target, now)
 	if err != nil {
 		return "", err
 	}
 	if err := read.VerifyWith(r.keys.Parse); err != nil {
 		return "", err
 	}
-	if err := r.useRead(ctx, sha256.Sum256(read.Once()), read.TS, now); err != nil {
+	if err := r.markReadUsed(ctx, sha256.Sum256(read.Once()), read.TS, now); err != nil {
 		return "", err
 	}
-	r.presence.note(read.Reader, now)
+	r.presence.mark(read.Reader, now)
 	return read.Reader, nil
 }
 
-// meant reads a token and checks that it is for this relay, this request and this time. Its signature is not checked.
-func (r *Relay) meant(token, method, target string, now time.Time) (*envelope.Read, error) {
+// parseToken parses a token and checks that it is for this relay, this request and this time. It does not verify the
+// signature.
+func (r *Relay) parseToken(token, method, target string, now time.Time) (*envelope.Read, error) {
 	read, err := envelope.ParseRead(token)
 	if err != nil {
 		return nil, err
 	}
 	if read.Audience != r.origin {
-		e := unauthorized(envelope.ReasonAudience, "the token is for another relay; its aud must be this one's public origin, "+
-			"as /.well-known/agora.json has it in url")
+		e := unauthorized(envelope.ReasonAudience, "the token is for another relay; "+
+			"set aud to the public origin of this relay, which is the url in /.well-known/agora.json")
 		e.Details[envelope.DetailAudience] = r.origin
 		return nil, e
 	}
 	if read.Method != method || read.Target != target {
-		return nil, unauthorized(envelope.ReasonRequest, "the token is for another request; its method and target must be this one's, "+
-			"path and query as sent")
+		return nil, unauthorized(envelope.ReasonRequest, "the token is for another request; "+
+			"set method and target to those of this request, with path and query as they are sent")
 	}
-	if !r.tokens.isFresh(read.TS, now) {
-		return nil, outOfTime(now)
+	if !r.localNonces.acceptsTime(read.TS, now) {
+		return nil, readTimeError(now)
 	}
 	return read, nil
 }
 
-// MarkPresent notes that the signer of a token was here, at a relay that shows everything to everybody. A token that
-// does not hold does nothing. No token is remembered, so one may be used again within its minute; that only says again
-// what its signer has said. A signature is verified once a minute for each signer. One network marks 1024 signers at
-// most, so that nobody fills the memory alone. The wire has admitted the request.
+// MarkPresent marks the signer of a token as online. It is for a relay that shows everything to everybody. An invalid
+// token has no effect. Tokens are not recorded as used, so the same token may be used again within its minute. That
+// only repeats that its signer is online. For each signer, a signature is verified at most once a minute. One network
+// can mark at most 1024 signers in five minutes, so that it cannot fill the memory alone. The transport must have
+// admitted the request, see Admit.
 func (r *Relay) MarkPresent(p Peer, token, method, target string) {
 	now := r.now()
-	read, err := r.meant(token, method, target, now)
-	if err != nil || !r.presence.wants(read.Reader, site(p.Addr), now) || read.VerifyWith(r.keys.Parse) != nil {
+	read, err := r.parseToken(token, method, target, now)
+	if err != nil || !r.presence.wouldMark(read.Reader, site(p.Addr), now) || read.VerifyWith(r.keys.Parse) != nil {
 		return
 	}
-	r.presence.noteFrom(read.Reader, site(p.Addr), now)
+	r.presence.markFromNetwork(read.Reader, site(p.Addr), now)
 }
 
-func outOfTime(now time.Time) error {
-	e := unauthorized(envelope.ReasonTime, "the token's ts is not within a minute of the relay's clock, or before the relay was started; sign anew, and compare clocks")
+func readTimeError(now time.Time) error {
+	e := unauthorized(envelope.ReasonTime, "the token's ts is not within a minute of the relay's clock, or is before "+
+		"the start of the relay; compare your clock with details.now, and sign a new token")
 	e.Details[envelope.DetailNow] = envelope.FormatTime(now)
 	return e
 }
 
-// cursorCipher hides what a cursor says: how many events there are is nobody's business where one sees few of them.
-// Each is one block of AES under a key that only the relay has.
-func cursorCipher(key didkey.Key) (cipher.Block, error) {
-	// A signature is the one secret that any signer can give. What is signed is no JSON, hence no message.
+// newCursorCipher returns the cipher that hides the content of cursors. A reader who sees only few of the events must
+// not learn how many there are. Each cursor is one block of AES under a key that only the relay has.
+func newCursorCipher(key didkey.Key) (cipher.Block, error) {
+	// The AES key is derived from a signature, because every signing key can make one, and only its owner can. The
+	// signed text is not JSON, so it is not a message.
 	secret, err := key.Sign([]byte("agora cursor key"))
 	if err != nil {
 		return nil, err
@@ -178,9 +187,10 @@ func cursorCipher(key didkey.Key) (cipher.Block, error) {
 	return aes.NewCipher(hash[:])
 }
 
-// networkTag returns what tells p's network from others in the quota of an inbox: an IPv4 address or the /56 of an IPv6
-// one, encrypted, because nobody needs to know from the database who has posted. Only a relay that hides mail tells
-// networks apart: there a refusal must not depend on what others have sent. 0 for the relay's own machine.
+// networkTag returns a number for p's network, for the quota of an inbox. A network is an IPv4 address or the /56 of an
+// IPv6 address. The number is encrypted, so that the database does not show who has posted. Only a private relay
+// distinguishes networks: there a refusal must not depend on what others have sent. networkTag returns 0 for an open
+// relay and for the relay's own machine.
 func (r *Relay) networkTag(p Peer) int64 {
 	if r.reads != ToParties || p.Local {
 		return 0
@@ -190,44 +200,46 @@ func (r *Relay) networkTag(p Peer) int64 {
 		addr = prefix.Addr()
 	}
 	block := addr.As16()
-	r.cursors.Encrypt(block[:], block[:])
+	r.cursorCipher.Encrypt(block[:], block[:])
 	return int64(binary.BigEndian.Uint64(block[:])) | 1 // never 0
 }
 
-// Where in the block of a sealed cursor what begins: the epoch, the number with 48 bits, random bits, and zeros, which a
-// block that somebody has made up hardly has.
-const sealedSeq, sealedSalt, sealedZeros = 4, 10, 14
+// Offsets in the block of an encrypted cursor. The epoch comes first, then the sequence number with 48 bits, random
+// bits, and zeros. A block that a client has made up hardly ever has the zeros.
+const seqOffset, saltOffset, zerosOffset = 4, 10, 14
 
-func (r *Relay) seal(c Cursor, salt [sealedZeros - sealedSalt]byte) string {
+func (r *Relay) encryptCursor(c Cursor, salt [zerosOffset - saltOffset]byte) string {
 	var block [aes.BlockSize]byte
-	binary.BigEndian.PutUint64(block[sealedSalt-8:], uint64(c.Seq))
+	binary.BigEndian.PutUint64(block[saltOffset-8:], uint64(c.Seq))
 	binary.BigEndian.PutUint32(block[:], c.Epoch)
-	copy(block[sealedSalt:], salt[:])
-	r.cursors.Encrypt(block[:], block[:])
+	copy(block[saltOffset:], salt[:])
+	r.cursorCipher.Encrypt(block[:], block[:])
 	return hex.EncodeToString(block[:])
 }
 
-// FormatCursor returns the cursor of an answer as readers get it; see Cursor.String for a relay that shows everything.
-// Two of one place differ, but for one chance in 2³², or equal ones would show that nothing came between, and different ones that something did.
+// FormatCursor returns the text of a cursor in an answer. An open relay uses Cursor.String. A private relay returns
+// different text for the same position each time, except with a chance of 1 in 2³². So readers cannot compare cursors
+// to learn whether hidden events came in between.
 func (r *Relay) FormatCursor(c Cursor) string {
 	if r.reads != ToParties || c == (Cursor{}) {
 		return c.String()
 	}
-	var salt [sealedZeros - sealedSalt]byte
+	var salt [zerosOffset - saltOffset]byte
 	rand.Read(salt[:]) // never fails (crypto/rand)
-	return r.seal(c, salt)
+	return r.encryptCursor(c, salt)
 }
 
-// FormatReceipt returns the cursor of a receipt, which is the same for a duplicate.
+// FormatReceipt returns the text of the cursor in a receipt. It is the same for a duplicate.
 func (r *Relay) FormatReceipt(c Cursor) string {
 	if r.reads != ToParties {
 		return c.String()
 	}
-	return r.seal(c, [sealedZeros - sealedSalt]byte{})
+	return r.encryptCursor(c, [zerosOffset - saltOffset]byte{})
 }
 
-// ParseCursor reads what FormatCursor returned. One that was handed out while the relay showed everything, or by
-// another relay, is refused like one of another database: by its number one could count.
+// ParseCursor parses a text that FormatCursor or FormatReceipt returned. A private relay refuses the cursors of other
+// relays, and those from the time when it was an open relay, like the cursor of another database. The number in such a
+// cursor could be used to count hidden events.
 func (r *Relay) ParseCursor(text string) (Cursor, error) {
 	if r.reads != ToParties || text == "0" {
 		return ParseCursor(text)
@@ -239,18 +251,19 @@ func (r *Relay) ParseCursor(text string) (Cursor, error) {
 		}
 		return Cursor{}, ErrUnknownCursor
 	}
-	r.cursors.Decrypt(block, block)
-	if block[sealedZeros] != 0 || block[sealedZeros+1] != 0 {
+	r.cursorCipher.Decrypt(block, block)
+	if block[zerosOffset] != 0 || block[zerosOffset+1] != 0 {
 		return Cursor{}, ErrUnknownCursor
 	}
 	epoch := binary.BigEndian.Uint32(block)
-	copy(block, []byte{sealedSeq - 1: 0}) // the number's upper bytes
-	return Cursor{epoch, Seq(binary.BigEndian.Uint64(block[sealedSalt-8:]))}, nil
+	copy(block, []byte{seqOffset - 1: 0}) // clear the epoch, which overlaps the upper bytes of the number
+	return Cursor{epoch, Seq(binary.BigEndian.Uint64(block[saltOffset-8:]))}, nil
 }
 
-// hideThread makes a refusal by the rules of threads what it were if those that its sender has no part in were not
-// there, and the others as he sees them. It asks the store whatever the refusal was, so that none is answered sooner.
-func (r *Relay) hideThread(ctx context.Context, p Peer, err error, entry Entry) error {
+// hideForeignThreads changes a refusal by the rules of threads so that it reveals nothing about threads of which the
+// sender is not a party. The result is the refusal that the sender would get if only its own threads existed, as the
+// sender sees them. It asks the store for each of these refusals, so that none is answered sooner than another.
+func (r *Relay) hideForeignThreads(ctx context.Context, p Peer, err error, entry Entry) error {
 	e := entry.Envelope
 	if r.reads != ToParties || e.Type == envelope.TypeRequest || e.Type == envelope.TypeManifest {
 		return err
@@ -261,18 +274,18 @@ func (r *Relay) hideThread(ctx context.Context, p Peer, err error, entry Entry) 
 	default:
 		return err
 	}
-	own, failed := r.threadsOf(ctx, &work{peer: p}, thread.Key{ID: e.Thread}, e.Sender.ID, entry.Received)
-	if failed != nil {
-		return failed
+	own, lookupErr := r.threadsOf(ctx, &readJob{peer: p}, thread.Key{ID: e.Thread}, e.Sender.ID, entry.Received)
+	if lookupErr != nil {
+		return lookupErr
 	}
 	for i, t := range own {
-		own[i] = Viewer{Limited: true, DID: e.Sender.ID}.record(r.policy.Rules, t, entry.Received)
+		own[i] = Viewer{Limited: true, DID: e.Sender.ID}.visibleThread(r.policy.Rules, t, entry.Received)
 	}
 	if _, _, refusal := r.policy.Rules.Apply(own, e, entry.Received); refusal != nil {
 		return refusal
 	}
 	if code == envelope.CodeInvalidTransition {
-		return err // one of his own admits it by now; when it came, it did not
+		return err // one of the sender's own threads admits it by now, but did not when it came
 	}
-	return thread.ErrNotFound // one of his own admits it, but another was meant
+	return thread.ErrNotFound // one of the sender's own threads admits it, but it was for another thread
 }

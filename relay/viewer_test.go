@@ -16,15 +16,15 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-const here = "https://here.example"
+const ownOrigin = "https://here.example"
 
-// private is a relay that shows directed messages to their parties.
-var private = relay.Config{Origin: here, Reads: relay.ToParties}
+// privateConfig is for a relay that shows directed messages only to their parties.
+var privateConfig = relay.Config{Origin: ownOrigin, Reads: relay.ToParties}
 
-// as is a peer who has signed; the zero key is nobody.
-func as(k didkey.Key) relay.Peer { return relay.Peer{Local: true, Reader: k.DID()} }
+// signedPeer is a peer that has signed its read with k. The zero key is an anonymous reader.
+func signedPeer(k didkey.Key) relay.Peer { return relay.Peer{Local: true, Reader: k.DID()} }
 
-// idsOf returns the ids of a page's events.
+// idsOf returns the ids of events.
 func idsOf(events []relay.Event) []string {
 	all := []string{}
 	for _, e := range events {
@@ -33,10 +33,10 @@ func idsOf(events []relay.Event) []string {
 	return all
 }
 
-// TestPartiesSeeTheirOwn holds each way to ask for events to one rule, for each of those who may ask.
-func TestPartiesSeeTheirOwn(t *testing.T) {
+// TestPartiesSeeTheirOwnEvents checks who sees which events, for each reader, each filter and each kind of poll.
+func TestPartiesSeeTheirOwnEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := start(t, private)
+		r := start(t, privateConfig)
 		alice, bob, eve := key(t), key(t), key(t)
 		ids := map[string]string{}
 		post := func(name string, by didkey.Key, d envelope.Draft) {
@@ -49,22 +49,23 @@ func TestPartiesSeeTheirOwn(t *testing.T) {
 		post("toBob", alice, envelope.Draft{Payload: request, Thread: "t", Recipient: bob.DID()})
 		post("toAlice", bob, envelope.Draft{Payload: envelope.Offer{RequestID: "r1"}, Thread: "t", Recipient: alice.DID()})
 		post("toAll", alice, envelope.Draft{Payload: envelope.Request{RequestID: "r2", Intent: "echo"}, Thread: "u"})
-		post("eves", eve, envelope.Draft{Payload: envelope.Request{RequestID: "r3", Intent: "echo"}, Thread: "v", Recipient: bob.DID()})
+		post("eves", eve, envelope.Draft{Payload: envelope.Request{RequestID: "r3", Intent: "echo"}, Thread: "v",
+			Recipient: bob.DID()})
 		synctest.Wait()
 		ts := time.Now()
 		for _, c := range []struct {
 			name   string
 			reader didkey.Key
 			filter relay.Filter
-			want   string // names, in order; "401": refused
+			want   string // names, in order; "401": the poll is refused
 		}{
-			{"nobody", didkey.Key{}, relay.Filter{}, "toAll"},
-			{"nobody, a thread", didkey.Key{}, relay.Filter{Thread: "t"}, ""},
-			{"nobody, a public thread", didkey.Key{}, relay.Filter{Thread: "u"}, "toAll"},
-			{"nobody, a sender", didkey.Key{}, relay.Filter{Sender: alice.DID()}, "toAll"},
-			{"nobody, a type", didkey.Key{}, relay.Filter{Type: envelope.TypeOffer}, ""},
-			{"nobody, an inbox", didkey.Key{}, relay.Filter{Recipient: bob.DID()}, "401"},
-			{"nobody, an inbox and broadcasts", didkey.Key{}, relay.Filter{Recipient: bob.DID(), Broadcast: true}, "401"},
+			{"anonymous", didkey.Key{}, relay.Filter{}, "toAll"},
+			{"anonymous, a thread", didkey.Key{}, relay.Filter{Thread: "t"}, ""},
+			{"anonymous, a public thread", didkey.Key{}, relay.Filter{Thread: "u"}, "toAll"},
+			{"anonymous, a sender", didkey.Key{}, relay.Filter{Sender: alice.DID()}, "toAll"},
+			{"anonymous, a type", didkey.Key{}, relay.Filter{Type: envelope.TypeOffer}, ""},
+			{"anonymous, an inbox", didkey.Key{}, relay.Filter{Recipient: bob.DID()}, "401"},
+			{"anonymous, an inbox and broadcasts", didkey.Key{}, relay.Filter{Recipient: bob.DID(), Broadcast: true}, "401"},
 			{"eve, bob's inbox", eve, relay.Filter{Recipient: bob.DID()}, "401"},
 			{"eve, what she sent bob", eve, relay.Filter{Recipient: bob.DID(), Sender: eve.DID()}, "401"},
 			{"eve", eve, relay.Filter{}, "toAll eves"},
@@ -83,8 +84,9 @@ func TestPartiesSeeTheirOwn(t *testing.T) {
 			for name := range strings.FieldsSeq(c.want) {
 				want = append(want, ids[name])
 			}
-			for way, p := range map[string]relay.Poll{"cursor": {}, "since, before it all": {Since: began}, "since, a bookmark": {Since: ts}} {
-				p.Peer, p.Filter, p.Limit = as(c.reader), c.filter, 9
+			for way, p := range map[string]relay.Poll{"cursor": {}, "since, before all events": {Since: began},
+				"since, a bookmark": {Since: ts}} {
+				p.Peer, p.Filter, p.Limit = signedPeer(c.reader), c.filter, 9
 				d, err := r.Events(t.Context(), &p)
 				if c.want == "401" {
 					if e := wantCode(t, err, envelope.CodeUnauthorized); e.Details["reason"] != envelope.ReasonUnsigned {
@@ -96,7 +98,7 @@ func TestPartiesSeeTheirOwn(t *testing.T) {
 					t.Fatal(err)
 				}
 				if way == "since, a bookmark" && len(want) > 0 {
-					want := want[1:] // the first is the bookmark
+					want := want[1:] // the first one is the bookmark
 					if got := idsOf(d.Events); !slices.Equal(got, want) {
 						t.Errorf("%s by %s: %v, want %v", c.name, way, got, want)
 					}
@@ -108,12 +110,12 @@ func TestPartiesSeeTheirOwn(t *testing.T) {
 	})
 }
 
-// TestInvisibleEventsWakeNobody holds that a poll is not disturbed by what it may not see, from the inside and from
-// the outside: it ends when its time is over.
+// TestInvisibleEventsWakeNobody checks that events that a poll may not see do not affect it. The poll does not read the
+// store because of them, and it ends when its Wait is over.
 func TestInvisibleEventsWakeNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		inner := &counting{}
-		c := private
+		inner := &countingStore{}
+		c := privateConfig
 		c.Store = inner
 		r := start(t, c)
 		alice, bob, eve := key(t), key(t), key(t)
@@ -122,7 +124,7 @@ func TestInvisibleEventsWakeNobody(t *testing.T) {
 		for _, f := range []relay.Filter{{}, {Thread: "t"}, {Sender: alice.DID()}, {Type: envelope.TypeRequest}} {
 			for _, reader := range []didkey.Key{{}, eve} {
 				for _, p := range []relay.Poll{{}, {Since: began}} {
-					p.Peer, p.Filter, p.Wait, p.Limit = as(reader), f, 20*time.Second, 9
+					p.Peer, p.Filter, p.Wait, p.Limit = signedPeer(reader), f, 20*time.Second, 9
 					go func() {
 						d, err := r.Events(t.Context(), &p)
 						if err != nil || len(d.Events) > 0 {
@@ -145,7 +147,7 @@ func TestInvisibleEventsWakeNobody(t *testing.T) {
 		}
 		synctest.Wait()
 		if n := inner.reads.Load() - before; n != 0 {
-			t.Errorf("the polls looked %d times because of what they may not see", n)
+			t.Errorf("the polls read the store %d times because of events that they may not see", n)
 		}
 		for range cap(ended) {
 			if took := <-ended; took != 20*time.Second {
@@ -155,22 +157,24 @@ func TestInvisibleEventsWakeNobody(t *testing.T) {
 	})
 }
 
-// TestAThreadIsItsParties: for others it is not there, whatever they ask, and whatever they post to it.
-func TestAThreadIsItsParties(t *testing.T) {
+// TestThreadIsVisibleToPartiesOnly checks that for others a thread does not exist, whatever they read or post.
+func TestThreadIsVisibleToPartiesOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := start(t, private)
+		r := start(t, privateConfig)
 		client, agent, loser, eve := key(t), key(t), key(t), key(t)
 		post(t, r, sign(t, client, envelope.Draft{Payload: request, Thread: "t"}))
 		for _, by := range []didkey.Key{agent, loser} {
 			time.Sleep(time.Minute)
-			post(t, r, sign(t, by, envelope.Draft{Payload: envelope.Offer{RequestID: "r1"}, Thread: "t", Recipient: client.DID()}))
+			post(t, r, sign(t, by, envelope.Draft{Payload: envelope.Offer{RequestID: "r1"}, Thread: "t",
+				Recipient: client.DID()}))
 		}
 		view := func(who didkey.Key) (relay.ThreadView, error) {
-			return r.Thread(t.Context(), as(who), thread.Key{ID: "t"})
+			return r.Thread(t.Context(), signedPeer(who), thread.Key{ID: "t"})
 		}
 		for who, offers := range map[didkey.DID]int{client.DID(): 2, agent.DID(): 1, loser.DID(): 1} {
 			v, err := r.Thread(t.Context(), relay.Peer{Local: true, Reader: who}, thread.Key{ID: "t", Client: client.DID()})
-			if err != nil || len(v.Offers) != offers || v.OffersMade != offers || len(v.Transitions) != 1+offers || len(v.Events) != 1+offers || v.Expired != 0 {
+			if err != nil || len(v.Offers) != offers || v.OffersMade != offers || len(v.Transitions) != 1+offers ||
+				len(v.Events) != 1+offers || v.Expired != 0 {
 				t.Errorf("%s: %+v, %v", who, v, err)
 			}
 		}
@@ -179,14 +183,15 @@ func TestAThreadIsItsParties(t *testing.T) {
 				t.Errorf("a stranger: %v", err)
 			}
 		}
-		post(t, r, sign(t, client, envelope.Draft{Payload: envelope.Accept{RequestID: "r1"}, Thread: "t", Recipient: agent.DID()}))
+		post(t, r, sign(t, client, envelope.Draft{Payload: envelope.Accept{RequestID: "r1"}, Thread: "t",
+			Recipient: agent.DID()}))
 		if _, err := view(loser); err != thread.ErrNotFound {
-			t.Errorf("who was not chosen: %v", err)
+			t.Errorf("the agent that was not chosen: %v", err)
 		}
 		if v, err := view(agent); err != nil || v.State != thread.Active || len(v.Offers) != 1 || len(v.Events) != 3 {
-			t.Errorf("who was: %+v, %v", v, err)
+			t.Errorf("the agent that was chosen: %+v, %v", v, err)
 		}
-		// An older thread with this id does not hide the reader's own.
+		// An older thread with this id does not hide the reader's own thread.
 		post(t, r, sign(t, eve, envelope.Draft{Payload: request, Thread: "t", Recipient: loser.DID()}))
 		if v, err := view(eve); err != nil || v.Client != eve.DID() {
 			t.Errorf("%+v, %v", v, err)
@@ -195,11 +200,14 @@ func TestAThreadIsItsParties(t *testing.T) {
 
 		for _, id := range []string{"t", "directed", "nowhere"} {
 			for _, by := range []didkey.Key{eve, loser} {
-				for _, payload := range []envelope.Payload{envelope.Offer{RequestID: "r1"}, envelope.Offer{RequestID: "other"}, envelope.Accept{RequestID: "r1"},
-					envelope.Result{RequestID: "r1", Status: "success"}, envelope.Failure{RequestID: "r1", Code: "X", Message: "x"}, envelope.Cancel{RequestID: "r1"}} {
+				for _, payload := range []envelope.Payload{envelope.Offer{RequestID: "r1"}, envelope.Offer{RequestID: "other"},
+					envelope.Accept{RequestID: "r1"}, envelope.Result{RequestID: "r1", Status: "success"},
+					envelope.Failure{RequestID: "r1", Code: "X", Message: "x"}, envelope.Cancel{RequestID: "r1"}} {
 					for _, to := range []didkey.DID{"", client.DID(), agent.DID()} {
-						_, err := r.Post(t.Context(), local, sign(t, by, envelope.Draft{Payload: payload, Thread: id, Recipient: to}).Canonical())
-						// With a thread of one's own one hears of that one, as a stranger to it or as its client.
+						_, err := r.Post(t.Context(), local, sign(t, by,
+							envelope.Draft{Payload: payload, Thread: id, Recipient: to}).Canonical())
+						// Eve and the loser take part in another thread with this id, so their answer is about that
+						// one.
 						own := id == "t"
 						if err == nil && own {
 							continue
@@ -208,30 +216,32 @@ func TestAThreadIsItsParties(t *testing.T) {
 							t.Errorf("%T to %s: %v", payload, id, err)
 						}
 						if strings.Contains(err.Error(), string(thread.Active)) {
-							t.Errorf("%T to %s tells its state: %v", payload, id, err)
+							t.Errorf("%T to %s reveals its state: %v", payload, id, err)
 						}
 					}
 				}
 			}
 		}
-		// Parties are told what is wrong.
-		_, err := r.Post(t.Context(), local, sign(t, agent, envelope.Draft{Payload: envelope.Offer{RequestID: "r1"}, Thread: "t", Recipient: client.DID()}).Canonical())
+		// A party is told what is wrong.
+		_, err := r.Post(t.Context(), local, sign(t, agent,
+			envelope.Draft{Payload: envelope.Offer{RequestID: "r1"}, Thread: "t", Recipient: client.DID()}).Canonical())
 		wantCode(t, err, envelope.CodeInvalidTransition)
 	})
 }
 
-// TestSearchesForThreadsAreCharged: who looks for a hidden thread, or posts to it, pays for the search.
+// TestSearchesForThreadsAreCharged checks that the search for a hidden thread is charged, for a read and for a post.
 func TestSearchesForThreadsAreCharged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		inner := &counting{took: 4 * time.Second}
-		c := private
+		inner := &countingStore{took: 4 * time.Second}
+		c := privateConfig
 		c.Store = inner
 		r := start(t, c)
 		eve := key(t)
 		for addr, ask := range map[string]func(relay.Peer) error{
 			"192.0.2.1": func(p relay.Peer) error { _, err := r.Thread(t.Context(), p, thread.Key{ID: "t"}); return err },
 			"192.0.2.2": func(p relay.Peer) error {
-				_, err := r.Post(t.Context(), p, sign(t, eve, envelope.Draft{Payload: envelope.Result{RequestID: "r1", Status: "success"}, Thread: "t"}).Canonical())
+				_, err := r.Post(t.Context(), p, sign(t, eve,
+					envelope.Draft{Payload: envelope.Result{RequestID: "r1", Status: "success"}, Thread: "t"}).Canonical())
 				return err
 			},
 		} {
@@ -240,22 +250,24 @@ func TestSearchesForThreadsAreCharged(t *testing.T) {
 			if err := ask(p); err != thread.ErrNotFound {
 				t.Errorf("%s: %v", addr, err)
 			}
-			// 800 of 200: one is there again after six seconds.
-			if wait := wantLimit(t, r.Admit(p, relay.Reads), envelope.LimitReadsPerAddress); wait < 6*time.Second || wait > 6100*time.Millisecond {
+			// The search takes 800 of 200 tokens. A token is available again after six seconds.
+			if wait := wantLimit(t, r.Admit(p, relay.Reads), envelope.LimitReadsPerAddress); wait < 6*time.Second ||
+				wait > 6100*time.Millisecond {
 				t.Errorf("%s may read again after %v, want six seconds", addr, wait)
 			}
 		}
 	})
 }
 
-// TestCursorsTellNothing: by a cursor nobody counts what he may not see, and nobody makes one up.
-func TestCursorsTellNothing(t *testing.T) {
-	r := start(t, private)
+// TestCursorsRevealNothing checks that nobody can count hidden events with cursors, and that nobody can make up a
+// cursor.
+func TestCursorsRevealNothing(t *testing.T) {
+	r := start(t, privateConfig)
 	alice, bob := key(t), key(t)
 	empty := poll(t, r, relay.Poll{Limit: 9})
 	first, again := r.FormatCursor(empty.Cursor), r.FormatCursor(empty.Cursor)
 	if len(first) != 32 || first == again {
-		t.Errorf("the end is shown as %s and %s", first, again)
+		t.Errorf("two cursors of the same position are %s and %s", first, again)
 	}
 	receipt := post(t, r, sign(t, alice, envelope.Draft{Payload: request, Thread: "t", Recipient: bob.DID()}))
 	if a := r.FormatReceipt(receipt.Cursor); a != r.FormatReceipt(receipt.Cursor) || a == r.FormatCursor(receipt.Cursor) {
@@ -263,36 +275,40 @@ func TestCursorsTellNothing(t *testing.T) {
 	}
 	for _, text := range []string{first, again, r.FormatReceipt(receipt.Cursor), "0"} {
 		c, err := r.ParseCursor(text)
-		if err != nil || text != "0" && c.Epoch != receipt.Cursor.Epoch || text == r.FormatReceipt(receipt.Cursor) && c != receipt.Cursor {
-			t.Errorf("%s is %v, %v", text, c, err)
+		if err != nil || text != "0" && c.Epoch != receipt.Cursor.Epoch || text == r.FormatReceipt(receipt.Cursor) &&
+			c != receipt.Cursor {
+			t.Errorf("%s is parsed as %v, %v", text, c, err)
 		}
 	}
-	for _, text := range []string{receipt.Cursor.String(), strings.Repeat("00", 16), strings.ToUpper(first), first[:30], first + "00", "1", ""} {
+	for _, text := range []string{receipt.Cursor.String(), strings.Repeat("00", 16), strings.ToUpper(first), first[:30],
+		first + "00", "1", ""} {
 		c, err := r.ParseCursor(text)
 		if err == nil {
 			_, err = r.Events(t.Context(), &relay.Poll{Cursor: c, Limit: 9})
 		}
 		if codeOf(err) != envelope.CodeInvalidRequest {
-			t.Errorf("%q is taken: %v", text, err)
+			t.Errorf("%q is accepted: %v", text, err)
 		}
 	}
-	other := start(t, private)
+	other := start(t, privateConfig)
 	if _, err := other.ParseCursor(first); err != relay.ErrUnknownCursor {
 		t.Errorf("another relay's cursor: %v", err)
 	}
-	open := start(t, relay.Config{Origin: here})
-	if got := open.FormatCursor(receipt.Cursor) + open.FormatReceipt(receipt.Cursor); got != strings.Repeat(receipt.Cursor.String(), 2) {
-		t.Errorf("an open relay's: %s", got)
+	open := start(t, relay.Config{Origin: ownOrigin})
+	if got := open.FormatCursor(receipt.Cursor) + open.FormatReceipt(receipt.Cursor); got !=
+		strings.Repeat(receipt.Cursor.String(), 2) {
+		t.Errorf("the cursors of an open relay: %s", got)
 	}
 }
 
-// TestPresenceTellsOfNoMessage: in the directory, who is online is who has said something to all, or signs reads.
-func TestPresenceTellsOfNoMessage(t *testing.T) {
+// TestPresenceRevealsNoMessage checks the directory: an agent is online if it has posted a broadcast or signs reads.
+func TestPresenceRevealsNoMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := start(t, private)
+		r := start(t, privateConfig)
 		agent, bob := key(t), key(t)
 		post(t, r, sign(t, agent, envelope.Draft{Payload: envelope.Manifest{ID: "m", Intents: []envelope.Intent{}}}))
-		hidden := sign(t, bob, envelope.Draft{Payload: envelope.Manifest{ID: "m", Intents: []envelope.Intent{}}, Recipient: agent.DID()})
+		hidden := sign(t, bob, envelope.Draft{Payload: envelope.Manifest{ID: "m", Intents: []envelope.Intent{}},
+			Recipient: agent.DID()})
 		post(t, r, hidden)
 		announced := time.Now()
 		time.Sleep(10 * time.Minute)
@@ -309,11 +325,11 @@ func TestPresenceTellsOfNoMessage(t *testing.T) {
 		if all := row(relay.AgentQuery{}, local); len(all) != 1 || r.Online(all[0]) || !all[0].LastSeen.Equal(announced) {
 			t.Errorf("%+v, announced at %v", all, announced)
 		}
-		if all := row(relay.AgentQuery{}, as(agent)); len(all) != 2 {
+		if all := row(relay.AgentQuery{}, signedPeer(agent)); len(all) != 2 {
 			t.Errorf("a manifest's recipient does not see it: %+v", all)
 		}
 		if _, _, err := r.Agent(t.Context(), local, bob.DID()); codeOf(err) != envelope.CodeAgentNotFound {
-			t.Errorf("a manifest for one reader: %v", err)
+			t.Errorf("a manifest for another reader: %v", err)
 		}
 		token := tokenFor(t, agent, envelope.Read{})
 		if _, err := r.VerifyRead(t.Context(), token, "GET", "/events"); err != nil {
@@ -329,15 +345,15 @@ func TestPresenceTellsOfNoMessage(t *testing.T) {
 		}
 		time.Sleep(11 * time.Minute)
 		if all := row(relay.AgentQuery{OnlineSince: time.Now().Add(-relay.OnlineWithin)}, local); len(all) != 0 {
-			t.Errorf("long after: %+v", all)
+			t.Errorf("eleven minutes later: %+v", all)
 		}
 	})
 }
 
-// tokenFor signs a read of /events here and now, but for what r has.
+// tokenFor signs a read of /events at ownOrigin, now. The fields that r has take precedence.
 func tokenFor(t *testing.T, k didkey.Key, r envelope.Read) string {
 	t.Helper()
-	r.Audience, r.Method, r.Target = cmp.Or(r.Audience, here), cmp.Or(r.Method, "GET"), cmp.Or(r.Target, "/events")
+	r.Audience, r.Method, r.Target = cmp.Or(r.Audience, ownOrigin), cmp.Or(r.Method, "GET"), cmp.Or(r.Target, "/events")
 	if r.TS.IsZero() {
 		r.TS = time.Now()
 	}
@@ -348,11 +364,11 @@ func tokenFor(t *testing.T, k didkey.Key, r envelope.Read) string {
 	return token
 }
 
-// TestTokensAreForOneRead: a token is worth something at one relay, for one request, within its minute, once; and one
-// that is refused uses up nothing.
+// TestTokensAreForOneRead checks that a token is valid only at one relay, for one request, within its minute, and once.
+// A token that is refused is not recorded as used.
 func TestTokensAreForOneRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := start(t, private)
+		r := start(t, privateConfig)
 		time.Sleep(10 * time.Minute)
 		k, eve := key(t), key(t)
 		now := time.Now()
@@ -365,12 +381,12 @@ func TestTokensAreForOneRead(t *testing.T) {
 			read   envelope.Read
 			reason string
 		}{
-			"another relay":                 {envelope.Read{Audience: "https://there.example"}, envelope.ReasonAudience},
-			"this relay, written otherwise": {envelope.Read{Audience: here + "/"}, envelope.ReasonAudience},
-			"another target":                {envelope.Read{Target: "/events?"}, envelope.ReasonRequest},
-			"another method":                {envelope.Read{Method: "HEAD"}, envelope.ReasonRequest},
-			"too old":                       {envelope.Read{TS: now.Add(-relay.ReadSkew)}, envelope.ReasonTime},
-			"too new":                       {envelope.Read{TS: now.Add(relay.ReadSkew)}, envelope.ReasonTime},
+			"another relay":                  {envelope.Read{Audience: "https://there.example"}, envelope.ReasonAudience},
+			"this relay in another spelling": {envelope.Read{Audience: ownOrigin + "/"}, envelope.ReasonAudience},
+			"another target":                 {envelope.Read{Target: "/events?"}, envelope.ReasonRequest},
+			"another method":                 {envelope.Read{Method: "HEAD"}, envelope.ReasonRequest},
+			"too old":                        {envelope.Read{TS: now.Add(-relay.ReadSkew)}, envelope.ReasonTime},
+			"too new":                        {envelope.Read{TS: now.Add(relay.ReadSkew)}, envelope.ReasonTime},
 		} {
 			if _, err := verify(k, c.read); wantCode(t, err, envelope.CodeUnauthorized).Details["reason"] != c.reason {
 				t.Errorf("%s: %v", name, err)
@@ -381,29 +397,33 @@ func TestTokensAreForOneRead(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		forged := base64.RawURLEncoding.EncodeToString([]byte(strings.Replace(string(text), string(k.DID()), string(eve.DID()), 1)))
-		if _, err := r.VerifyRead(t.Context(), forged, "GET", "/events"); wantCode(t, err, envelope.CodeUnauthorized).Details["reason"] != envelope.ReasonMalformed {
+		forged := base64.RawURLEncoding.EncodeToString([]byte(strings.Replace(string(text), string(k.DID()),
+			string(eve.DID()), 1)))
+		if _, err := r.VerifyRead(t.Context(), forged, "GET", "/events"); wantCode(
+			t, err, envelope.CodeUnauthorized).Details["reason"] != envelope.ReasonMalformed {
 			t.Errorf("forged: %v", err)
 		}
 		if did, err := r.VerifyRead(t.Context(), token, "GET", "/events"); err != nil || did != k.DID() {
 			t.Fatalf("%s, %v", did, err)
 		}
-		if _, err := r.VerifyRead(t.Context(), token, "GET", "/events"); wantCode(t, err, envelope.CodeUnauthorized).Details["reason"] != envelope.ReasonUsed {
+		if _, err := r.VerifyRead(t.Context(), token, "GET", "/events"); wantCode(
+			t, err, envelope.CodeUnauthorized).Details["reason"] != envelope.ReasonUsed {
 			t.Errorf("again: %v", err)
 		}
-		if _, err := verify(k, envelope.Read{TS: now.Add(time.Second)}); wantCode(t, err, envelope.CodeUnauthorized).Details["reason"] != envelope.ReasonUsed {
-			t.Errorf("its nonce again: %v", err)
+		if _, err := verify(k, envelope.Read{TS: now.Add(time.Second)}); wantCode(
+			t, err, envelope.CodeUnauthorized).Details["reason"] != envelope.ReasonUsed {
+			t.Errorf("the same nonce in another token: %v", err)
 		}
 		if did, err := verify(eve, envelope.Read{}); err != nil || did != eve.DID() {
-			t.Errorf("another reader's: %v", err)
+			t.Errorf("the same nonce from another reader: %v", err)
 		}
 	})
 }
 
 func TestPrivateNeedsAnOrigin(t *testing.T) {
-	store := &counting{}
+	store := &countingStore{}
 	start(t, relay.Config{Store: store})
 	if _, err := relay.New(t.Context(), relay.Config{Reads: relay.ToParties, Store: store, Key: key(t)}); err == nil {
-		t.Error("a relay without an origin asks for signed reads")
+		t.Error("a relay with ToParties starts without an origin")
 	}
 }

@@ -17,7 +17,7 @@ func TestThreadView(t *testing.T) {
 		client, agent := key(t), key(t)
 		post(t, r, sign(t, client, envelope.Draft{Payload: request, Thread: "t1", TTL: 10 * time.Second}))
 		post(t, r, sign(t, agent, envelope.Draft{Payload: envelope.Offer{RequestID: "r1"}, Thread: "t1"}))
-		// A stranger's thread with the same id is another thread, and the older one is shown.
+		// A stranger's thread with the same id is a different thread. The older one is shown.
 		post(t, r, sign(t, key(t), envelope.Draft{Payload: request, Thread: "t1"}))
 		time.Sleep(11 * time.Second)
 		v, err := r.Thread(t.Context(), local, thread.Key{ID: "t1"})
@@ -37,11 +37,13 @@ func TestDirectory(t *testing.T) {
 		r := start(t, relay.Config{})
 		agent := key(t)
 		announce := func(name string, ts time.Time) {
-			post(t, r, sign(t, agent, envelope.Draft{TS: ts, TTL: 20 * time.Minute, Payload: envelope.Manifest{ID: "cap", Name: name,
-				Intents: []envelope.Intent{{ID: "translation.en_zh"}}, Auth: &envelope.Auth{PublicKey: agent.DID().Multibase()}}}))
+			post(t, r, sign(t, agent, envelope.Draft{TS: ts, TTL: 20 * time.Minute,
+				Payload: envelope.Manifest{ID: "cap", Name: name,
+					Intents: []envelope.Intent{{ID: "translation.en_zh"}},
+					Auth:    &envelope.Auth{PublicKey: agent.DID().Multibase()}}}))
 		}
 		announce("Zweite Fassung", time.Now())
-		announce("first draft", time.Now().Add(-time.Minute)) // arrives late and replaces nothing
+		announce("first draft", time.Now().Add(-time.Minute)) // it arrives later, but is older and replaces nothing
 		search := func(q relay.AgentQuery) int {
 			q.Limit = 10
 			page, err := r.Agents(t.Context(), local, q)
@@ -54,12 +56,12 @@ func TestDirectory(t *testing.T) {
 			q    relay.AgentQuery
 			want int
 		}{
-			"all":            {relay.AgentQuery{}, 1},
-			"intent":         {relay.AgentQuery{Intent: "translation.en_zh"}, 1},
-			"part of intent": {relay.AgentQuery{Intent: "translation"}, 0},
-			"text":           {relay.AgentQuery{Text: "ZWEITE"}, 1},
-			"older's text":   {relay.AgentQuery{Text: "draft"}, 0},
-			"stranger":       {relay.AgentQuery{DID: key(t).DID()}, 0},
+			"all":                   {relay.AgentQuery{}, 1},
+			"intent":                {relay.AgentQuery{Intent: "translation.en_zh"}, 1},
+			"part of intent":        {relay.AgentQuery{Intent: "translation"}, 0},
+			"text":                  {relay.AgentQuery{Text: "ZWEITE"}, 1},
+			"text of the older one": {relay.AgentQuery{Text: "draft"}, 0},
+			"stranger":              {relay.AgentQuery{DID: key(t).DID()}, 0},
 		} {
 			if got := search(c.q); got != c.want {
 				t.Errorf("%s: %d agents, want %d", name, got, c.want)
@@ -73,7 +75,7 @@ func TestDirectory(t *testing.T) {
 		if r.Online(found[0]) {
 			t.Error("online five minutes after it was heard from")
 		}
-		converse(t, r, key(t), agent, envelope.TypeOffer)
+		runThread(t, r, key(t), agent, envelope.TypeOffer)
 		if found, _, err := r.Agent(t.Context(), local, agent.DID()); err != nil || !r.Online(found[0]) {
 			t.Errorf("its OFFER did not bring it online: %v", err)
 		}
@@ -83,7 +85,7 @@ func TestDirectory(t *testing.T) {
 	})
 }
 
-// The directory has an entry for each intent, so a manifest has only so many.
+// TestIntentsOfAManifest checks the limit on intents. The directory has an entry for each of them.
 func TestIntentsOfAManifest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, relay.Config{})
@@ -117,7 +119,8 @@ func TestSeed(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if v, err := r.Thread(t.Context(), local, thread.Key{ID: e.Thread}); err != nil || v.State != thread.Completed || len(v.Events) != 4 {
+			if v, err := r.Thread(t.Context(), local, thread.Key{ID: e.Thread}); err != nil || v.State != thread.Completed ||
+				len(v.Events) != 4 {
 				t.Errorf("%+v %v", v, err)
 			}
 		}

@@ -8,135 +8,138 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// A read that may look at all that is stored is done in slices. Each looks at a bounded number of events, waits for its
-// turn among those of other addresses, and is charged when it has ended.
+// A read that may have to search everything that is stored is done in slices. A slice examines a bounded number of
+// events. It waits for its turn among the slices of other addresses, and is charged when it has ended.
 
 const (
-	// readBudget is for how long the store works on one page before the page ends where it is.
+	// readBudget is how long the store works on one page. After that, the page ends early.
 	readBudget = 50 * time.Millisecond
-	// sliceTime is about how long a slice should take. One that took less than half of it is followed by one twice
-	// as large, one that took more than twice as much by one half as large.
+	// sliceTime is about how long a slice should take. After a slice that took less than half of it, the next one is
+	// twice as large. After a slice that took more than twice as long, the next one is half as large.
 	sliceTime = 5 * time.Millisecond
-	// How many events a slice looks at, and manifests, whose words may be as long as a body.
-	firstLook, firstAgentLook = 1 << 13, 64
-	leastLook, leastAgentLook = 256, 4
-	mostLook                  = 1 << 14
+	// How many events or manifests a slice examines: at first, at least, and at most. For manifests there are fewer,
+	// because the text of each may be as long as a body.
+	initialEventLook, initialAgentLook = 1 << 13, 64
+	minEventLook, minAgentLook         = 256, 4
+	maxLook                            = 1 << 14
 )
 
-// work is what one request has the store do. It belongs to the request's goroutine.
-type work struct {
-	peer  Peer
-	spent time.Duration // by the store so far
-	look  int           // how many events the next slice looks at
-	least int           // and at the least
-	whole bool          // a page that ends early is of no use
-	sent  bool          // the beginning of the answer is on its way, so the rest is not refused
-	until time.Time     // while nothing is found, go on until then; zero: readBudget is all
+// readJob is what the store does for one request. It belongs to the request's goroutine.
+type readJob struct {
+	peer          Peer
+	spent         time.Duration // how long the store has worked on it so far
+	look          int           // how many events the next slice examines
+	minLook       int           // lower limit of look
+	mustComplete  bool          // a page that ends early is of no use
+	answerStarted bool          // the answer has begun, so the rest is not refused
+	searchUntil   time.Time     // go on until then while nothing is found; zero: only for readBudget
 }
 
-// begin waits for the turn of w's next slice. end must be called when it has been done.
-// Refusals: CodeRateLimited if w's address owes more than its allowance, ctx's error.
-func (r *Relay) begin(ctx context.Context, w *work) error {
-	if err := r.reading.take(ctx, w.peer.origin()); err != nil {
+// beginSlice waits for the turn of job's next slice. The caller must call endSlice when the slice is done. Refusals:
+// CodeRateLimited if the client's address is in debt, ctx's error.
+func (r *Relay) beginSlice(ctx context.Context, job *readJob) error {
+	if err := r.readQueue.acquire(ctx, job.peer.source()); err != nil {
 		return err
 	}
-	err := r.inDebt(w)
+	err := r.checkReadDebt(job)
 	if err != nil {
-		r.reading.leave(w.peer.origin())
+		r.readQueue.release(job.peer.source())
 	}
 	return err
 }
 
-// end gives the turn to the next and charges w's address for the slice.
-func (r *Relay) end(w *work, took time.Duration) {
-	r.reading.leave(w.peer.origin())
-	before := w.spent / readUnit
-	w.spent += took
-	if !w.peer.Local {
-		var array [len(widths)]netip.Prefix
-		r.limiter.reads.charge(r.now, int(w.spent/readUnit-before), networks(w.peer.Addr, &array)...)
+// endSlice ends the turn of a slice and charges the slice to the client's address.
+func (r *Relay) endSlice(job *readJob, took time.Duration) {
+	r.readQueue.release(job.peer.source())
+	before := job.spent / readUnit
+	job.spent += took
+	if !job.peer.Local {
+		var buf [len(widths)]netip.Prefix
+		r.limiter.reads.charge(r.now, int(job.spent/readUnit-before), networks(job.peer.Addr, &buf)...)
 	}
 }
 
-// inDebt refuses what an address asks for while it owes for what it has asked for before: most of what it has waiting
-// is then never done.
-func (r *Relay) inDebt(w *work) error {
-	if w.peer.Local || w.sent {
+// checkReadDebt refuses a read while its address is in debt for earlier reads. So most of the reads that an address in
+// debt has waiting are never done.
+func (r *Relay) checkReadDebt(job *readJob) error {
+	if job.peer.Local || job.answerStarted {
 		return nil
 	}
-	var array [len(widths)]netip.Prefix
-	of := networks(w.peer.Addr, &array)
-	wait, short := r.limiter.reads.owes(r.now, of...)
+	var buf [len(widths)]netip.Prefix
+	prefixes := networks(job.peer.Addr, &buf)
+	wait, index := r.limiter.reads.debtWait(r.now, prefixes...)
 	if wait == 0 {
 		return nil
 	}
-	return tooFast(envelope.LimitReadsPerAddress, wait, named(of[short])+" asks", r.limits.ReadsPerAddress, share(of[short]))
+	return rateLimitError(envelope.LimitReadsPerAddress, wait, describeNetwork(prefixes[index])+" sends requests",
+		r.limits.ReadsPerAddress, networkFactor(prefixes[index]))
 }
 
-// goesOn reports whether there is another slice after one that took so long, which left the page incomplete. found says
-// whether the page has something by now.
-func (w *work) goesOn(ctx context.Context, found bool, took time.Duration) bool {
+// continues reports whether to read another slice after one that took this long and left the page incomplete. found
+// says whether the page has any events or manifests so far.
+func (job *readJob) continues(ctx context.Context, found bool, took time.Duration) bool {
 	switch {
 	case took < sliceTime/2:
-		w.look = min(2*w.look, mostLook)
+		job.look = min(2*job.look, maxLook)
 	case took > 2*sliceTime:
-		w.look = max(w.look/2, w.least)
+		job.look = max(job.look/2, job.minLook)
 	}
 	switch {
 	case ctx.Err() != nil:
-		return false // nobody waits for it any more
-	case w.whole, w.spent < readBudget:
+		return false // the client has left
+	case job.mustComplete, job.spent < readBudget:
 		return true
 	}
-	return !found && time.Now().Before(w.until)
+	return !found && time.Now().Before(job.searchUntil)
 }
 
-// ask does one slice of q for w.
-func (r *Relay) ask(ctx context.Context, w *work, q *Query) (page Page, err error) {
-	if err := r.begin(ctx, w); err != nil {
+// readSlice reads one slice of q for job.
+func (r *Relay) readSlice(ctx context.Context, job *readJob, q *Query) (page Page, err error) {
+	if err := r.beginSlice(ctx, job); err != nil {
 		return Page{}, err
 	}
-	defer func() { r.end(w, page.Took) }()
-	return r.slice(ctx, q)
+	defer func() { r.endSlice(job, page.Took) }()
+	return r.storeRead(ctx, q)
 }
 
-// slice is a function of its own because a Query by value takes much stack, which must not add to that of waiting for a
-// turn. A slice is short, so nobody interrupts it.
-func (r *Relay) slice(ctx context.Context, q *Query) (Page, error) {
+// storeRead is a function of its own because a Query that is passed by value needs much stack. The stack of a goroutine
+// must not grow by this before it waits for a turn. A slice is short, so it is not cancelled.
+func (r *Relay) storeRead(ctx context.Context, q *Query) (Page, error) {
 	return r.store.Read(context.WithoutCancel(ctx), *q)
 }
 
-// scan reads a page, slice by slice. It may be Partial unless w.whole. It leaves q as it was, but for Look; a copy would
-// make the stack of a poll grow, which then waits with it.
-func (r *Relay) scan(ctx context.Context, w *work, q *Query) (page Page, err error) {
+// scan reads a page slice by slice. The page may be Partial, unless job.mustComplete is true. scan leaves q as it was,
+// except for Look. It does not copy q, because a copy would make the stack of a poll grow, and the poll then waits with
+// that stack.
+func (r *Relay) scan(ctx context.Context, job *readJob, q *Query) (page Page, err error) {
 	after, limit, maxBytes := q.After, q.Limit, q.MaxBytes
-	if w.whole {
-		q.Limit++ // one more shows that there is more, where a slice that ends with the last one does not
+	if job.mustComplete {
+		q.Limit++ // shows whether there is more; a slice that ends with the last event does not show it
 	}
-	page, err = r.slices(ctx, w, q)
+	page, err = r.scanSlices(ctx, job, q)
 	q.After, q.Limit, q.MaxBytes = after, limit, maxBytes
-	return page.cutTo(limit), err
+	return page.truncate(limit), err
 }
 
-// slices does what scan does, and moves q on behind what was read.
-func (r *Relay) slices(ctx context.Context, w *work, q *Query) (page Page, err error) {
+// scanSlices does the work of scan. It changes q to continue after what was read.
+func (r *Relay) scanSlices(ctx context.Context, job *readJob, q *Query) (page Page, err error) {
 	bounded := q.MaxBytes > 0
 	for {
-		q.Look = w.look
-		slice, err := r.ask(ctx, w, q)
+		q.Look = job.look
+		slice, err := r.readSlice(ctx, job, q)
 		switch {
-		case err != nil && page.Partial && !w.whole && isRateLimit(err):
-			return page, nil // so far it is paid for
+		case err != nil && page.Partial && !job.mustComplete && isRateLimit(err):
+			return page, nil // these events are already paid for
 		case err != nil:
 			return Page{}, err
 		case bounded && len(page.Events) > 0 && len(slice.Events) > 0 && slice.Events[0].Size > q.MaxBytes:
-			page.More, page.Partial = true, false // a slice has one event at least, whatever its size
+			page.More, page.Partial = true, false // a slice has at least one event, of any size
 			return page, nil
 		}
 		q.After = slice.Cursor
 		q.Limit -= len(slice.Events)
 		if bounded {
-			q.MaxBytes -= size(slice.Events)
+			q.MaxBytes -= totalSize(slice.Events)
 		}
 		if len(page.Events) > 0 {
 			slice.Events = append(page.Events, slice.Events...)
@@ -145,14 +148,14 @@ func (r *Relay) slices(ctx context.Context, w *work, q *Query) (page Page, err e
 		switch {
 		case !page.Partial, q.Limit <= 0, bounded && q.MaxBytes <= 0:
 			return page, nil
-		case !w.goesOn(ctx, len(page.Events) > 0, page.Took):
+		case !job.continues(ctx, len(page.Events) > 0, page.Took):
 			return page, ctx.Err()
 		}
 	}
 }
 
-// cutTo returns p with so many events at most.
-func (p Page) cutTo(limit int) Page {
+// truncate returns p with at most limit events.
+func (p Page) truncate(limit int) Page {
 	if len(p.Events) > limit {
 		p.Events = p.Events[:limit]
 		p.More, p.Partial, p.Cursor.Seq = true, false, p.Events[limit-1].Seq
@@ -160,8 +163,8 @@ func (p Page) cutTo(limit int) Page {
 	return p
 }
 
-// size returns how many bytes the bodies of events have.
-func size(events []Event) (sum int) {
+// totalSize returns the total size of the bodies of events, in bytes.
+func totalSize(events []Event) (sum int) {
 	for _, e := range events {
 		sum += e.Size
 	}

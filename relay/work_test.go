@@ -15,17 +15,17 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// haystack is a store of so many events, or manifests, of which the last is what everybody asks for. It works a
-// millisecond on each 500 that it looks at.
-type haystack struct {
-	stub
+// searchStore is a store with this many events, or manifests. Only the last one matches each query. It takes a
+// millisecond for each 500 that it examines.
+type searchStore struct {
+	stubStore
 	size   int
 	slices atomic.Int64
 }
 
 const needleID = "needle"
 
-func (s *haystack) work(after, look int) (next int, took time.Duration) {
+func (s *searchStore) work(after, look int) (next int, took time.Duration) {
 	s.slices.Add(1)
 	next = min(after+look, s.size)
 	took = time.Duration(next-after) * time.Millisecond / 500
@@ -33,7 +33,7 @@ func (s *haystack) work(after, look int) (next int, took time.Duration) {
 	return next, took
 }
 
-func (s *haystack) Read(_ context.Context, q relay.Query) (relay.Page, error) {
+func (s *searchStore) Read(_ context.Context, q relay.Query) (relay.Page, error) {
 	if q.Limit == 0 {
 		return relay.Page{Cursor: relay.Cursor{Epoch: 1, Seq: relay.Seq(s.size)}}, nil
 	}
@@ -46,7 +46,7 @@ func (s *haystack) Read(_ context.Context, q relay.Query) (relay.Page, error) {
 	return page, nil
 }
 
-func (s *haystack) Agents(_ context.Context, q relay.AgentQuery) (relay.AgentPage, error) {
+func (s *searchStore) Agents(_ context.Context, q relay.AgentQuery) (relay.AgentPage, error) {
 	next, took := s.work(int(q.After), q.Look)
 	page := relay.AgentPage{Next: int64(next), Took: took, Partial: next < s.size, More: next < s.size}
 	if !page.Partial && int(q.After) < s.size {
@@ -55,14 +55,14 @@ func (s *haystack) Agents(_ context.Context, q relay.AgentQuery) (relay.AgentPag
 	return page, nil
 }
 
-func (s *haystack) Thread(context.Context, thread.Key, time.Time) (thread.Thread, error) {
+func (s *searchStore) Thread(context.Context, thread.Key, time.Time) (thread.Thread, error) {
 	s.work(0, s.size)
 	return thread.Thread{}, thread.ErrNotFound
 }
 
-func search(t *testing.T, size int, reads relay.Rate) (*relay.Relay, *haystack) {
+func startSearch(t *testing.T, size int, reads relay.Rate) (*relay.Relay, *searchStore) {
 	t.Helper()
-	store := &haystack{size: size}
+	store := &searchStore{size: size}
 	r, err := relay.New(t.Context(), relay.Config{Store: store, Key: key(t), Log: slog.New(slog.DiscardHandler),
 		Limits: relay.Limits{ReadsPerAddress: reads}})
 	if err != nil {
@@ -71,10 +71,11 @@ func search(t *testing.T, size int, reads relay.Rate) (*relay.Relay, *haystack) 
 	return r, store
 }
 
-// A page ends where it is when the store has worked on it for long, and its cursor goes on behind that.
+// TestReadsAreSliced checks that a page ends early when the store has worked on it for long, and that its cursor
+// continues from there.
 func TestReadsAreSliced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, _ := search(t, 250_000, relay.Rate{}) // half a second's work
+		r, _ := startSearch(t, 250_000, relay.Rate{}) // the store needs half a second to search it
 		began := time.Now()
 		p := relay.Poll{Peer: from("192.0.2.1"), Limit: 10}
 		pages := 1
@@ -99,8 +100,9 @@ func TestReadsAreSliced(t *testing.T) {
 		p = relay.Poll{Peer: from("192.0.2.3"), Limit: 10, Wait: 300 * time.Millisecond}
 		d, err = r.Events(t.Context(), &p)
 		took := time.Since(began)
-		if err != nil || len(d.Events) > 0 || !d.More || d.Cursor.Seq == 0 || took < p.Wait || took > p.Wait+30*time.Millisecond {
-			t.Errorf("a poll whose time is over after %v: %+v, %v", took, d.Page, err)
+		if err != nil || len(d.Events) > 0 || !d.More || d.Cursor.Seq == 0 || took < p.Wait ||
+			took > p.Wait+30*time.Millisecond {
+			t.Errorf("a poll whose Wait is over after %v: %+v, %v", took, d.Page, err)
 		}
 
 		q := relay.AgentQuery{Limit: 10}
@@ -116,7 +118,7 @@ func TestReadsAreSliced(t *testing.T) {
 			t.Errorf("page %d of the directory: %+v, %v", pages, page, err)
 		}
 
-		// Meanwhile another address comes in between.
+		// In the meantime, the read of another address gets its turn.
 		var busy sync.WaitGroup
 		for range 16 {
 			busy.Go(func() {
@@ -127,16 +129,17 @@ func TestReadsAreSliced(t *testing.T) {
 		began = time.Now()
 		_, err = r.Agents(t.Context(), from("192.0.2.6"), relay.AgentQuery{Limit: 1, After: 249_999})
 		if took := time.Since(began); err != nil || took > 25*time.Millisecond {
-			t.Errorf("another's read took %v, %v", took, err)
+			t.Errorf("the read of another address took %v, %v", took, err)
 		}
 		busy.Wait()
 	})
 }
 
-// An address that owes for what it has asked for gets no more; what it has got by then is a page.
+// TestDebtEndsReads checks that the reads of an address in debt end. Those that have begun return what they have found.
 func TestDebtEndsReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, store := search(t, 5_000_000, relay.Rate{PerSecond: 10, Burst: 100}) // ten seconds' work, of which one is free
+		// A search takes ten seconds of work. The burst pays for half a second of it.
+		r, store := startSearch(t, 5_000_000, relay.Rate{PerSecond: 10, Burst: 100})
 		attacker := from("192.0.2.1")
 		var refused, partial atomic.Int64
 		ask := func(read func() (more bool, err error)) func() {
@@ -168,7 +171,7 @@ func TestDebtEndsReads(t *testing.T) {
 		}
 		all.Wait()
 		if took := time.Since(began); took > 5*time.Second || refused.Load() < 16 || partial.Load() < 16 {
-			t.Errorf("the store worked for %v in %d slices; %d reads refused, %d in part",
+			t.Errorf("the store worked for %v in %d slices; %d reads refused, %d partial",
 				took, store.slices.Load(), refused.Load(), partial.Load())
 		}
 		_, err := r.Thread(t.Context(), attacker, thread.Key{ID: "t"})
@@ -177,12 +180,13 @@ func TestDebtEndsReads(t *testing.T) {
 		wantLimit(t, err, envelope.LimitReadsPerAddress)
 		time.Sleep(4 * time.Second)
 		if _, err = r.Agents(t.Context(), attacker, relay.AgentQuery{Limit: 1}); err != nil {
-			t.Errorf("when it has paid: %v", err)
+			t.Errorf("after the debt is refilled: %v", err)
 		}
 	})
 }
 
-// What a client has asked for before it left is not looked for any longer, and what waits for its turn never.
+// TestReadersWhoLeaveAreNotServed checks that a search ends when its client leaves, and that a waiting one never
+// begins.
 func TestReadersWhoLeaveAreNotServed(t *testing.T) {
 	reads := map[string]func(context.Context, *relay.Relay) error{
 		"events": func(ctx context.Context, r *relay.Relay) error {
@@ -208,7 +212,7 @@ func TestReadersWhoLeaveAreNotServed(t *testing.T) {
 	}
 	for _, first := range []string{"events", "since", "agents"} {
 		synctest.Test(t, func(t *testing.T) {
-			r, store := search(t, 50_000_000, relay.Rate{})
+			r, store := startSearch(t, 50_000_000, relay.Rate{})
 			ctx, leave := context.WithCancel(t.Context())
 			var all sync.WaitGroup
 			ask := func(name string) {

@@ -27,11 +27,12 @@ func codeOf(t testing.TB, err error) envelope.Code {
 	}
 	refusal, ok := errors.AsType[*envelope.Error](err)
 	if !ok {
-		t.Fatalf("not an *envelope.Error: %v", err)
+		t.Fatalf("the error is not an *envelope.Error: %v", err)
 	}
 	return refusal.Code
 }
 
+// TestCheck checks timestamps and ttls around the limits, and years in which time arithmetic overflows.
 func TestCheck(t *testing.T) {
 	year := func(y int) time.Time { return time.Date(y, 12, 31, 23, 59, 59, 0, time.UTC) }
 	const longest = math.MaxInt64 / int64(time.Second) * int64(time.Second)
@@ -42,17 +43,17 @@ func TestCheck(t *testing.T) {
 		want envelope.Code
 	}{
 		{"now", noon, 5 * time.Minute, ""},
-		{"another zone, same instant", noon.In(time.FixedZone("", 8*3600)), time.Minute, ""},
-		{"5m behind", noon.Add(-5 * time.Minute), time.Hour, stale},
-		{"1ns inside behind", noon.Add(-5*time.Minute + 1), time.Hour, ""},
-		{"1ns beyond behind", noon.Add(-5*time.Minute - 1), time.Hour, stale},
+		{"now in another time zone", noon.In(time.FixedZone("", 8*3600)), time.Minute, ""},
+		{"5m ago", noon.Add(-5 * time.Minute), time.Hour, stale},
+		{"5m ago less 1ns", noon.Add(-5*time.Minute + 1), time.Hour, ""},
+		{"5m ago plus 1ns", noon.Add(-5*time.Minute - 1), time.Hour, stale},
 		{"5m ahead", noon.Add(5 * time.Minute), time.Hour, stale},
-		{"1ns inside ahead", noon.Add(5*time.Minute - 1), time.Hour, ""},
-		{"1ns beyond ahead", noon.Add(5*time.Minute + 1), time.Hour, stale},
+		{"5m ahead less 1ns", noon.Add(5*time.Minute - 1), time.Hour, ""},
+		{"5m ahead plus 1ns", noon.Add(5*time.Minute + 1), time.Hour, stale},
 		{"year 1", year(1), time.Hour, stale},
 		{"year 0", year(0), time.Hour, stale},
-		{"year 1677, before int64 nanoseconds", year(1677), time.Hour, stale},
-		{"year 2262, after them", year(2262), time.Hour, stale},
+		{"year 1677, before the range of int64 nanoseconds", year(1677), time.Hour, stale},
+		{"year 2262, after the range of int64 nanoseconds", year(2262), time.Hour, stale},
 		{"year 9999, where Sub saturates", year(9999), time.Hour, stale},
 		{"year 9999, longest ttl", year(9999), time.Duration(longest), stale},
 		{"longest ttl", noon, time.Duration(longest), ""},
@@ -60,9 +61,9 @@ func TestCheck(t *testing.T) {
 		{"expires now", noon.Add(-time.Minute), time.Minute, expired},
 		{"expires in 1ns", noon.Add(-time.Minute + 1), time.Minute, ""},
 		{"expired 1ns ago", noon.Add(-time.Minute - 1), time.Minute, expired},
-		{"from the future, ttl 1s", noon.Add(4 * time.Minute), time.Second, ""},
-		{"default ttl at the far edge", noon.Add(-5*time.Minute + 1), envelope.DefaultTTL, ""},
-		{"stale and expired is stale", noon.Add(-time.Hour), time.Second, stale},
+		{"4m ahead, ttl 1s", noon.Add(4 * time.Minute), time.Second, ""},
+		{"default ttl, 5m ago less 1ns", noon.Add(-5*time.Minute + 1), envelope.DefaultTTL, ""},
+		{"both stale and expired", noon.Add(-time.Hour), time.Second, stale},
 	} {
 		err := replay.Window{}.Check(c.ts, c.ttl, noon)
 		if got := codeOf(t, err); got != c.want {
@@ -71,8 +72,9 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// A client with a wrong clock must be able to mend it from the refusal alone.
-func TestRefusalsTellTheTime(t *testing.T) {
+// TestErrorsHaveTheRelaysTime checks that the details of an error have the relay's time. With it, a client whose clock
+// is wrong can correct its clock.
+func TestErrorsHaveTheRelaysTime(t *testing.T) {
 	for _, ts := range []time.Time{noon.Add(-time.Hour), noon.Add(-2 * time.Minute)} {
 		err := (replay.Window{}).Check(ts, time.Minute, noon)
 		refusal, ok := errors.AsType[*envelope.Error](err)
@@ -85,13 +87,15 @@ func TestRefusalsTellTheTime(t *testing.T) {
 	}
 }
 
+// TestWindowsOwnSpans checks that a Window uses the values that it was given, and defaults for the others.
 func TestWindowsOwnSpans(t *testing.T) {
 	w := replay.Window{Skew: time.Second, Memory: time.Minute, MaxTTL: time.Hour}
 	for ts, want := range map[time.Time]envelope.Code{
-		noon.Add(time.Second): stale, noon.Add(time.Second - 1): "", noon.Add(-time.Second): stale, noon.Add(1 - time.Second): "",
+		noon.Add(time.Second): stale, noon.Add(time.Second - 1): "",
+		noon.Add(-time.Second): stale, noon.Add(1 - time.Second): "",
 	} {
 		if got := codeOf(t, w.Check(ts, time.Hour, noon)); got != want {
-			t.Errorf("ts %v, skew 1s: %q, want %q", ts, got, want)
+			t.Errorf("ts %v, skew 1s: code %q, want %q", ts, got, want)
 		}
 	}
 	if got := w.Expires(noon, 2*time.Hour); !got.Equal(noon.Add(time.Hour)) {
@@ -101,14 +105,15 @@ func TestWindowsOwnSpans(t *testing.T) {
 		t.Errorf("RememberUntil = %v", got)
 	}
 	if w.WithDefaults() != w {
-		t.Errorf("WithDefaults changed spans that were given: %v", w.WithDefaults())
+		t.Errorf("WithDefaults changed fields that were set: %v", w.WithDefaults())
 	}
 	want := replay.Window{Skew: 5 * time.Minute, Memory: 30 * time.Minute, MaxTTL: 30 * 24 * time.Hour}
 	if got := (replay.Window{}).WithDefaults(); got != want {
-		t.Errorf("the zero Window has %v, want %v", got, want)
+		t.Errorf("the defaults are %v, want %v", got, want)
 	}
 }
 
+// TestExpiresAndRememberUntil checks both functions for ttls around the default Memory and MaxTTL.
 func TestExpiresAndRememberUntil(t *testing.T) {
 	const day = 24 * time.Hour
 	var w replay.Window
@@ -130,13 +135,13 @@ func TestExpiresAndRememberUntil(t *testing.T) {
 	}
 }
 
-// TestNoReplayAfterTheMemory tests PROTOCOL §3. What was accepted once is refused after its id was forgotten, also if
-// the clock is then set back by up to StepBack.
+// TestNoReplayAfterTheMemory tests PROTOCOL §3. A message that was accepted once is rejected after its id was
+// forgotten, even if the clock is then set back by up to StepBack.
 func TestNoReplayAfterTheMemory(t *testing.T) {
 	var w replay.Window
 	rapid.Check(t, func(t *rapid.T) {
 		skew := time.Duration(rapid.Int64Range(int64(-5*time.Minute+1), int64(5*time.Minute-1)).Draw(t, "skew"))
-		alive := int64(max(0, -skew)/time.Second) + 1 // a ttl that has not run out on arrival
+		alive := int64(max(0, -skew)/time.Second) + 1 // the shortest ttl with which the message has not expired on arrival
 		ttl := time.Duration(rapid.Int64Range(alive, 400*24*3600).Draw(t, "ttl seconds")) * time.Second
 		received := noon.Add(time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "received")))
 		ts := received.Add(skew)
@@ -145,7 +150,7 @@ func TestNoReplayAfterTheMemory(t *testing.T) {
 		}
 		until := w.RememberUntil(received, w.Expires(ts, ttl))
 		if until.Before(received.Add(30*time.Minute)) || until.Before(w.Expires(ts, ttl)) {
-			t.Fatalf("remembered until %v only", until)
+			t.Fatalf("remembered only until %v", until)
 		}
 		later := time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "later"))
 		back := time.Duration(rapid.Int64Range(0, int64(replay.StepBack)).Draw(t, "back"))
@@ -170,40 +175,44 @@ func TestNoReplayAtTheCorner(t *testing.T) {
 		forgotten := w.RememberUntil(noon, noon)
 		for _, back := range []time.Duration{0, time.Minute, replay.StepBack} {
 			if w.Check(ts, 20*time.Hour, forgotten.Add(-back)) == nil {
-				t.Errorf("skew %v: accepted again after a step of %v", skew, back)
+				t.Errorf("skew %v: accepted again after the clock was set back by %v", skew, back)
 			}
 		}
 		if err := w.Check(ts, 20*time.Hour, forgotten.Add(-replay.StepBack-2)); err != nil {
-			t.Errorf("skew %v: the step of %v is not the largest one: %v", skew, replay.StepBack, err)
+			t.Errorf("skew %v: with the clock set back by 2ns more than %v, the copy should be accepted: %v",
+				skew, replay.StepBack, err)
 		}
 	}
 }
 
+// TestValidate checks which windows are valid, and that the errors say how to correct the others.
 func TestValidate(t *testing.T) {
 	const year = 365 * 24 * time.Hour
 	for name, c := range map[string]struct {
 		w    replay.Window
-		want string // in the error; empty: there is none
+		want string // a part of the error; empty: no error
 	}{
-		"the zero value":             {replay.Window{}, ""},
-		"just enough":                {replay.Window{Skew: 5 * time.Minute, Memory: 25 * time.Minute}, ""},
-		"1ns too little":             {replay.Window{Skew: 5 * time.Minute, Memory: 25*time.Minute - 1}, "raise Memory to 25m0s"},
-		"a skew that needs more":     {replay.Window{Skew: 3 * time.Hour}, "raise Memory to 6h15m0s"},
-		"no skew to speak of":        {replay.Window{Skew: 1, Memory: replay.StepBack + 2}, ""},
-		"less than a step back":      {replay.Window{Skew: 1, Memory: replay.StepBack}, "raise Memory"},
-		"a negative skew":            {replay.Window{Skew: -1}, "Skew is -1ns"},
-		"a negative memory":          {replay.Window{Memory: -1}, "Memory is -1ns"},
-		"a negative ttl":             {replay.Window{MaxTTL: -time.Hour}, "MaxTTL is -1h0m0s"},
-		"less than the shortest ttl": {replay.Window{MaxTTL: time.Second - 1}, "MaxTTL is 999.999999ms; set it to at least 1s"},
-		"the shortest ttl":           {replay.Window{MaxTTL: time.Second}, ""},
-		"a ttl of a century":         {replay.Window{MaxTTL: 100 * year}, ""},
-		"a ttl beyond it":            {replay.Window{MaxTTL: 100*year + 1}, "at most 876000h0m0s"},
-		"a skew that overflows":      {replay.Window{Skew: math.MaxInt64, Memory: math.MaxInt64}, "Skew is"},
-		"a memory that overflows":    {replay.Window{Memory: math.MaxInt64}, "Memory is"},
+		"the zero value":      {replay.Window{}, ""},
+		"the shortest memory": {replay.Window{Skew: 5 * time.Minute, Memory: 25 * time.Minute}, ""},
+		"a memory 1ns too short": {
+			replay.Window{Skew: 5 * time.Minute, Memory: 25*time.Minute - 1}, "raise Memory to 25m0s"},
+		"a skew that needs a longer memory":         {replay.Window{Skew: 3 * time.Hour}, "raise Memory to 6h15m0s"},
+		"a skew of 1ns":                             {replay.Window{Skew: 1, Memory: replay.StepBack + 2}, ""},
+		"a memory shorter than needed for StepBack": {replay.Window{Skew: 1, Memory: replay.StepBack}, "raise Memory"},
+		"a negative skew":                           {replay.Window{Skew: -1}, "Skew is -1ns"},
+		"a negative memory":                         {replay.Window{Memory: -1}, "Memory is -1ns"},
+		"a negative ttl":                            {replay.Window{MaxTTL: -time.Hour}, "MaxTTL is -1h0m0s"},
+		"a MaxTTL below 1s": {
+			replay.Window{MaxTTL: time.Second - 1}, "MaxTTL is 999.999999ms; set it to at least 1s"},
+		"a MaxTTL of 1s":          {replay.Window{MaxTTL: time.Second}, ""},
+		"a MaxTTL of MaxSpan":     {replay.Window{MaxTTL: 100 * year}, ""},
+		"a MaxTTL above MaxSpan":  {replay.Window{MaxTTL: 100*year + 1}, "at most 876000h0m0s"},
+		"a skew that overflows":   {replay.Window{Skew: math.MaxInt64, Memory: math.MaxInt64}, "Skew is"},
+		"a memory that overflows": {replay.Window{Memory: math.MaxInt64}, "Memory is"},
 	} {
 		err := c.w.Validate()
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v, want %q", name, err, c.want)
+			t.Errorf("%s: error %v, want one with %q", name, err, c.want)
 		}
 	}
 }

@@ -15,13 +15,13 @@ import (
 	"github.com/agora-relay/agora/testvectors"
 )
 
-// The fewest vectors each file may have: a set that shrinks is a change somebody has to make here too.
-var atLeast = map[string]int{
+// minVectors is the minimum number of vectors in each file. If vectors are removed from a file, change the number here.
+var minVectors = map[string]int{
 	"didkey.json": 169, "canonicalize.json": 209, "sign.json": 18, "verify.json": 387, "window.json": 54, "threads.json": 468,
 	"conversations.json": 28, "reads.json": 47, "sealing.json": 118,
 }
 
-// vector is what vectors of all files, and steps of conversations, have in common.
+// vector has the members that the vectors of all files have, as well as the steps of conversations.
 type vector struct {
 	Name, Code, Reason string
 	Expect             testvectors.Expect
@@ -30,22 +30,22 @@ type vector struct {
 
 func TestFiles(t *testing.T) {
 	found, err := filepath.Glob("*.json")
-	if err != nil || len(found) != len(atLeast) {
-		t.Fatalf("%d vector files (%v), want %d", len(found), err, len(atLeast))
+	if err != nil || len(found) != len(minVectors) {
+		t.Fatalf("%d vector files (%v), want %d", len(found), err, len(minVectors))
 	}
-	for name, fewest := range atLeast {
+	for name, fewest := range minVectors {
 		text, err := os.ReadFile(name)
 		var file testvectors.File[vector]
 		if err == nil {
 			err = json.Unmarshal(text, &file)
 		}
 		if err != nil || file.Description == "" || len(file.Vectors) < fewest {
-			t.Errorf("%s: %d vectors, %v; want %d", name, len(file.Vectors), err, fewest)
+			t.Errorf("%s: %d vectors, %v; want at least %d and a description", name, len(file.Vectors), err, fewest)
 		}
 		names, verdicts := map[string]bool{}, map[testvectors.Expect]int{}
 		for _, v := range file.Vectors {
 			if v.Name == "" || names[v.Name] {
-				t.Errorf("%s: the name %q is empty or stands twice", name, v.Name)
+				t.Errorf("%s: the name %q is empty or not unique", name, v.Name)
 			}
 			names[v.Name] = true
 			if v.Steps == nil {
@@ -57,12 +57,12 @@ func TestFiles(t *testing.T) {
 			}
 		}
 		if verdicts[testvectors.Accept] == 0 || verdicts[testvectors.Reject] == 0 && name != "sign.json" {
-			t.Errorf("%s: verdicts %v", name, verdicts)
+			t.Errorf("%s: both verdicts must occur, but the vectors have %v", name, verdicts)
 		}
 	}
 }
 
-// One sentence, told apart from the dots of 1.0 and thread.id by the end of a word.
+// sentences matches the end of a sentence. The dots in 1.0 and thread.id do not match.
 var sentences = regexp.MustCompile(`[a-z)][.!?]( |$)`)
 
 func checkVerdict(t *testing.T, name string, v vector) {
@@ -70,22 +70,22 @@ func checkVerdict(t *testing.T, name string, v vector) {
 	switch v.Expect {
 	case testvectors.Accept:
 		if v.Code != "" || v.Reason != "" {
-			t.Errorf("%s is to be accepted and has a code or a reason", name)
+			t.Errorf("%s has expect \"accept\" and also a code or a reason", name)
 		}
 	case testvectors.Reject:
 		if !strings.HasSuffix(v.Reason, ".") || len(sentences.FindAllString(v.Reason, -1)) > 1 {
-			t.Errorf("%s: its reason is not one sentence: %q", name, v.Reason)
+			t.Errorf("%s: the reason is not one sentence: %q", name, v.Reason)
 		}
 		if v.Code != "" && !slices.Contains(envelope.Codes(), envelope.Code(v.Code)) {
 			t.Errorf("%s: there is no code %s", name, v.Code)
 		}
 	default:
-		t.Errorf("%s expects %q", name, v.Expect)
+		t.Errorf("%s: invalid value of expect: %q", name, v.Expect)
 	}
 }
 
-// TestCodesAreMet holds that each refusal a post can meet, rate limits of senders aside, is met by a vector.
-func TestCodesAreMet(t *testing.T) {
+// TestEveryCodeHasAVector checks that there is a vector for each refusal of a post, except rate limits of senders.
+func TestEveryCodeHasAVector(t *testing.T) {
 	met := map[string]bool{}
 	for _, v := range testvectors.Verify() {
 		met[v.Code] = true
@@ -108,7 +108,7 @@ func TestCodesAreMet(t *testing.T) {
 	}
 }
 
-// TestReadmeNamesEveryFile keeps the README complete, its counts included.
+// TestReadmeNamesEveryFile checks that README.md names all files and has the right counts.
 func TestReadmeNamesEveryFile(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	if err != nil {
@@ -123,7 +123,7 @@ func TestReadmeNamesEveryFile(t *testing.T) {
 			t.Errorf("README.md does not name %s", name)
 		}
 	}
-	for name, count := range atLeast {
+	for name, count := range minVectors {
 		if !strings.Contains(string(readme), "| `"+name+"` | "+strconv.Itoa(count)+" |") {
 			t.Errorf("README.md does not say that %s has %d vectors", name, count)
 		}

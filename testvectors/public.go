@@ -1,8 +1,8 @@
-// Package testvectors is where tests get their vectors from.
+// Package testvectors provides test vectors to tests.
 //
-// Vectors of third parties are not part of this repository. Public and its relatives read them from the folder that
-// the environment variable AGORA_VECTORS names; without it their tests are skipped, except in CI, where nothing may be
-// left out in silence. Only tests import this package.
+// The vectors of third parties are not part of this repository. Public, PublicDir and PublicList read them from the
+// folder in the environment variable AGORA_VECTORS. If the variable is not set, the tests that need these vectors are
+// skipped. In CI they fail instead, because CI must not skip tests silently. Only tests import this package.
 package testvectors
 
 import (
@@ -12,16 +12,16 @@ import (
 	"testing"
 )
 
-// Env names the environment variable that holds the absolute path of the third-party vectors.
+// Env is the name of the environment variable with the absolute path of the third-party vectors.
 const Env = "AGORA_VECTORS"
 
-// Public returns the third-party file of that slash-separated name, such as "strings/blns.json". It ends the test if
-// there is none, or if the file is empty.
+// Public returns the third-party file with this slash-separated name, such as "strings/blns.json". It ends the test if
+// the file does not exist or is empty.
 func Public(t testing.TB, name string) []byte {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(root(t), filepath.FromSlash(name)))
 	if err != nil {
-		t.Fatalf("%s does not hold the vectors this test needs: %v", Env, err)
+		t.Fatalf("the folder in %s does not have the vectors that this test needs: %v", Env, err)
 	}
 	if len(data) == 0 {
 		t.Fatalf("the vector file %s is empty", name)
@@ -29,14 +29,15 @@ func Public(t testing.TB, name string) []byte {
 	return data
 }
 
-// PublicDir returns the contents of the files in a third-party folder by their names; folders inside are left out. It
-// ends the test if there are no files. A file may be empty here: for a parser that is a case like any other.
+// PublicDir returns the contents of the files in a third-party folder, by their names. It leaves out folders inside,
+// and ends the test if there are no files. The files may be empty, because an empty text is a valid test case for a
+// parser.
 func PublicDir(t testing.TB, name string) map[string][]byte {
 	t.Helper()
 	dir := filepath.Join(root(t), filepath.FromSlash(name))
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		t.Fatalf("%s does not hold the vectors this test needs: %v", Env, err)
+		t.Fatalf("the folder in %s does not have the vectors that this test needs: %v", Env, err)
 	}
 	files := map[string][]byte{}
 	for _, entry := range entries {
@@ -53,8 +54,8 @@ func PublicDir(t testing.TB, name string) map[string][]byte {
 	return files
 }
 
-// PublicList returns the elements of the JSON array in a third-party file: the whole file, or one member of the object
-// it holds if member is not empty. It ends the test if there are no elements.
+// PublicList returns the elements of the JSON array in a third-party file. If member is empty, the whole file is the
+// array; otherwise the array is this member of the object in the file. It ends the test if there are no elements.
 func PublicList[T any](t testing.TB, name, member string) []T {
 	t.Helper()
 	data := Public(t, name)
@@ -70,7 +71,7 @@ func PublicList[T any](t testing.TB, name, member string) []T {
 		t.Fatalf("%s: %v", name, err)
 	}
 	if len(list) == 0 {
-		t.Fatalf("%s holds no vectors", name)
+		t.Fatalf("the vector file %s has no vectors", name)
 	}
 	return list
 }
@@ -80,11 +81,12 @@ func root(t testing.TB) string {
 	dir := os.Getenv(Env)
 	switch {
 	case dir == "" && os.Getenv("CI") == "true":
-		t.Fatalf("%s is not set, and CI=true allows no test to be skipped; set it to the absolute path of the vectors", Env)
+		t.Fatalf("%s is not set, and with CI=true no test may be skipped; "+
+			"set it to the absolute path of the vectors", Env)
 	case dir == "":
-		t.Skipf("third-party vectors are not here; to run this test: %s=/absolute/path/to/vectors go test ./...", Env)
+		t.Skipf("%s is not set; to run this test: %[1]s=/absolute/path/to/vectors go test ./...", Env)
 	case !filepath.IsAbs(dir):
-		t.Fatalf("%s must be an absolute path (go test runs in each package's own folder), not %q", Env, dir)
+		t.Fatalf("%s must be an absolute path, because go test runs in each package's own folder; it is %q", Env, dir)
 	}
 	return dir
 }

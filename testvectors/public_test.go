@@ -7,10 +7,10 @@ import (
 	"github.com/agora-relay/agora/testvectors"
 )
 
-// suite is a set of third-party vectors that tests of didkey and envelope run, all of them.
+// suite is a set of third-party vectors. The tests of didkey and envelope run all of them.
 type suite struct {
 	name    string
-	vectors int // as README.md states
+	vectors int // number of vectors that README.md states
 	count   func(t *testing.T) int
 }
 
@@ -50,12 +50,12 @@ var publicSuites = []suite{
 	{"Envelopes to verify", 73, list("envelope/verify_vectors.json", "vectors")},
 }
 
-// TestPublicCounts holds that the suites are as large as README.md says, so that none is emptied or cut unseen. The
-// suites are drawn from larger ones; another draw may have a few vectors less, hence nine tenths.
+// TestPublicCounts checks that each suite has as many vectors as README.md says, so that no suite gets lost unnoticed.
+// The suites are samples of larger ones. Another sample may be slightly smaller, so nine tenths are enough.
 func TestPublicCounts(t *testing.T) {
 	for _, s := range publicSuites {
 		if n := s.count(t); n < s.vectors*9/10 {
-			t.Errorf("%s has %d vectors, README.md says %d", s.name, n, s.vectors)
+			t.Errorf("%s has %d vectors, but README.md says %d", s.name, n, s.vectors)
 		}
 	}
 }

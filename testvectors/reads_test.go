@@ -19,7 +19,7 @@ import (
 	"github.com/agora-relay/agora/testvectors"
 )
 
-// TestReads puts the tokens to a relay that asks for them.
+// TestReads sends the tokens to a relay that requires signed reads.
 func TestReads(t *testing.T) {
 	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "agora.db"), sqlite.Options{Reserve: 1 << 20})
 	if err != nil {
@@ -46,20 +46,20 @@ func TestReads(t *testing.T) {
 			did, err := r.VerifyRead(t.Context(), v.Token, v.Method, v.Target)
 			if wantCode(t, err, v.Code); err != nil {
 				if refusal, ok := errors.AsType[*envelope.Error](err); !ok || refusal.Reason() != v.Detail {
-					t.Errorf("%v, want the reason %s", err, v.Detail)
+					t.Errorf("VerifyRead: %v; want the reason %s", err, v.Detail)
 				}
 				return
 			}
 			if string(did) != v.DID {
-				t.Errorf("by %s", did)
+				t.Errorf("the reader is %s", did)
 			}
-			signsTheSame(t, v)
+			checkSigned(t, v)
 		})
 	}
 }
 
-// signsTheSame holds that the key's signature over signed is the token's.
-func signsTheSame(t *testing.T, v testvectors.ReadVector) {
+// checkSigned checks that the token's signature is that of the vector's key over the vector's member signed.
+func checkSigned(t *testing.T, v testvectors.ReadVector) {
 	t.Helper()
 	text, err := base64.RawURLEncoding.DecodeString(v.Token)
 	if err != nil {
@@ -71,9 +71,9 @@ func signsTheSame(t *testing.T, v testvectors.ReadVector) {
 	}
 	sig := ed25519.Sign(ed25519.NewKeyFromSeed(unhex(t, v.SeedHex)), v.Signed)
 	if base64.RawURLEncoding.EncodeToString(sig) != token.Sig {
-		t.Errorf("signed is not what %s covers", token.Sig)
+		t.Errorf("the vector's member signed is not what the signature %s covers", token.Sig)
 	}
 	if form, err := envelope.Canonicalize(v.Signed); err != nil || !bytes.Equal(form, v.Signed) || strings.Contains(string(form), `"sig"`) {
-		t.Errorf("signed is %s, %v", v.Signed, err)
+		t.Errorf("the vector's member signed is not canonical or has a sig: %s, %v", v.Signed, err)
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/agora-relay/agora/testvectors"
 )
 
-// These tests put every vector to the package it is about. The loader refuses an empty file, so none can pass unrun;
-// TestFiles holds how many there are at least.
+// These tests run every vector with the package that it tests. The loader refuses an empty file, and TestFiles checks
+// the number of vectors, so no file can pass without being run.
 
 func TestDIDKey(t *testing.T) {
 	for _, v := range testvectors.DIDKey() {
@@ -70,7 +70,7 @@ func TestSign(t *testing.T) {
 				t.Fatal(err)
 			}
 			if unsigned, err := envelope.Canonicalize(v.Input); err != nil || !bytes.Equal(unsigned, v.Signed) {
-				t.Errorf("what is signed would be %s, %v", unsigned, err)
+				t.Errorf("the canonical form of the input is %s, %v", unsigned, err)
 			}
 			e, err := envelope.SignJSON(key, v.Input, time.Time{})
 			if err != nil || !bytes.Equal(e.Canonical(), v.Envelope) {
@@ -87,7 +87,7 @@ func TestSign(t *testing.T) {
 				err = parsed.Verify()
 			}
 			if err != nil {
-				t.Errorf("a relay would refuse it: %v", err)
+				t.Errorf("a relay would refuse the envelope: %v", err)
 			}
 			if sig, err := key.Sign(v.Signed); err != nil || !ed25519.Verify(key.DID().PublicKey(), v.Signed, sig) {
 				t.Errorf("Sign: %v", err)
@@ -96,8 +96,8 @@ func TestSign(t *testing.T) {
 	}
 }
 
-// ofTheRelay names the refusals of verify.json that need to know which relay is asked.
-const ofTheRelay = string(envelope.CodeForbidden)
+// relaySpecific is the code of the vectors in verify.json whose result depends on the relay's origin.
+const relaySpecific = string(envelope.CodeForbidden)
 
 func TestVerify(t *testing.T) {
 	for _, v := range testvectors.Verify() {
@@ -109,28 +109,28 @@ func TestVerify(t *testing.T) {
 			if err == nil {
 				err = e.Verify()
 			}
-			if v.Code == ofTheRelay {
-				return // TestVerifyThroughARelay
+			if v.Code == relaySpecific {
+				return // TestVerifyThroughARelay checks these
 			}
 			wantCode(t, err, v.Code)
 			if err != nil || v.Expect == testvectors.Reject {
 				return
 			}
 			if e.ID != v.ID || string(e.Sender.ID) != v.Sender || !bytes.Equal(e.Canonical(), v.Canonical) {
-				t.Errorf("read as %s by %s: %s", e.ID, e.Sender.ID, e.Canonical())
+				t.Errorf("parsed as message %s by %s: %s", e.ID, e.Sender.ID, e.Canonical())
 			}
 		})
 	}
 }
 
-// A verdict on a body is the relay's, whatever its store then makes of it: what is to be refused has exactly that
-// code, what is to be accepted is stored or meets a rule about threads only.
+// TestVerifyThroughARelay posts the bodies to a relay. Bodies to reject must be refused with exactly the code of the
+// vector. Bodies to accept must be stored, or refused only because of the rules of threads.
 func TestVerifyThroughARelay(t *testing.T) {
 	r, _, clock := newRelay(t)
 	for _, v := range testvectors.Verify() {
 		t.Run(v.Name, func(t *testing.T) {
 			clock.set(instant(t, v.Now))
-			receipt, err := r.Post(t.Context(), local, v.Body)
+			receipt, err := r.Post(t.Context(), localPeer, v.Body)
 			if v.Expect == testvectors.Reject {
 				wantCode(t, err, v.Code)
 				return
@@ -139,7 +139,7 @@ func TestVerifyThroughARelay(t *testing.T) {
 				return
 			}
 			if err != nil || receipt.ID != v.ID || receipt.Duplicate {
-				t.Errorf("%+v, %v", receipt, err)
+				t.Errorf("Post = %+v, %v", receipt, err)
 			}
 		})
 	}
@@ -155,13 +155,13 @@ func TestWindow(t *testing.T) {
 				return
 			}
 			if got := (replay.Window{}).Expires(ts, ttl); !got.Equal(instant(t, v.ExpiresAt)) {
-				t.Errorf("kept until %s", got)
+				t.Errorf("kept until %s, want %s", got, v.ExpiresAt)
 			}
 		})
 	}
 }
 
-// wantCode checks that err has the code, or is nil if that is empty.
+// wantCode ends the test unless err has this code, or is nil if code is empty.
 func wantCode(t *testing.T, err error, code string) {
 	t.Helper()
 	if got := codeOf(err); got != code {
@@ -169,7 +169,7 @@ func wantCode(t *testing.T, err error, code string) {
 	}
 }
 
-// codeOf returns an error's code, its text if it has none, and nothing for nil.
+// codeOf returns the code of err, its text if it has no code, and "" for nil.
 func codeOf(err error) string {
 	if code := envelope.CodeOf(err); code != envelope.CodeInternal {
 		return string(code)

@@ -13,10 +13,10 @@ import (
 	"github.com/agora-relay/agora/testvectors"
 )
 
-// where is the folder of the schemas' names; nothing is fetched from there.
-const where = "https://github.com/agora-relay/agora/testvectors/schema/"
+// schemaBase is the prefix of the names of the schemas. Nothing is fetched from this address.
+const schemaBase = "https://github.com/agora-relay/agora/testvectors/schema/"
 
-// schemas compiles every schema and returns them by their file names.
+// schemas compiles all schemas and returns them by their file names.
 func schemas(t *testing.T) map[string]*jsonschema.Schema {
 	t.Helper()
 	compiler := jsonschema.NewCompiler()
@@ -33,27 +33,27 @@ func schemas(t *testing.T) map[string]*jsonschema.Schema {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if object := document.(map[string]any); object["$id"] != where+path.Base(name) ||
+		if object := document.(map[string]any); object["$id"] != schemaBase+path.Base(name) ||
 			object["$schema"] != "https://json-schema.org/draft/2020-12/schema" {
 			t.Errorf("%s: $id or $schema is wrong", name)
 		}
-		if err := compiler.AddResource(where+path.Base(name), document); err != nil {
+		if err := compiler.AddResource(schemaBase+path.Base(name), document); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 	}
 	compiled := map[string]*jsonschema.Schema{}
 	for _, name := range names {
 		base := path.Base(name)
-		if compiled[base], err = compiler.Compile(where + base); err != nil {
+		if compiled[base], err = compiler.Compile(schemaBase + base); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 	}
 	return compiled
 }
 
-func TestVectorFilesHaveTheirForm(t *testing.T) {
+func TestVectorFilesMatchSchemas(t *testing.T) {
 	all := schemas(t)
-	for name := range atLeast {
+	for name := range minVectors {
 		text, err := fs.ReadFile(testvectors.Files(), name)
 		if err != nil {
 			t.Fatal(err)
@@ -68,7 +68,8 @@ func TestVectorFilesHaveTheirForm(t *testing.T) {
 	}
 }
 
-// beyondSchemas are the rejected vectors of verify.json that envelope.json cannot tell from good ones, by the reason.
+// beyondSchemas has the rejected vectors of verify.json that are valid according to envelope.json. The key is what a
+// schema cannot check.
 var beyondSchemas = map[string]string{
 	"the JSON text, which a schema does not see": "duplicate-id duplicate-escaped duplicate-type duplicate-unknown duplicate-nested duplicate-nested-escaped duplicate-sig " +
 		"duplicate-in-the-wrapper surrogate-alone surrogate-alone-in-name surrogates-swapped utf-8-invalid utf-8-overlong " +
@@ -108,20 +109,21 @@ func TestEnvelopeSchema(t *testing.T) {
 		listed := slices.Index(beyond, v.Name)
 		switch {
 		case v.Expect == testvectors.Accept && !valid:
-			t.Errorf("%s is to be accepted: %v", v.Name, err)
+			t.Errorf("%s must be accepted: %v", v.Name, err)
 		case v.Expect == testvectors.Reject && valid != (listed >= 0):
-			t.Errorf("%s is to be refused (%s): valid %v, beyond schemas %v", v.Name, v.Reason, valid, listed >= 0)
+			t.Errorf("%s must be rejected (%s): valid by the schema %v, listed in beyondSchemas %v",
+				v.Name, v.Reason, valid, listed >= 0)
 		}
 		if listed >= 0 {
 			beyond = slices.Delete(beyond, listed, listed+1)
 		}
 	}
 	if len(beyond) > 0 {
-		t.Errorf("no vectors, or twice in the list: %v", beyond)
+		t.Errorf("beyondSchemas lists names without a vector, or twice: %v", beyond)
 	}
 }
 
-// envelopeIn takes the wrapper off, if the document is one.
+// envelopeIn returns the envelope in a wrapper, or document itself if it is not a wrapper.
 func envelopeIn(document any) any {
 	if object, ok := document.(map[string]any); ok && len(object) == 1 {
 		if inner, ok := object["envelope"].(map[string]any); ok {
@@ -131,8 +133,8 @@ func envelopeIn(document any) any {
 	return document
 }
 
-// Each payload's schema takes the message it belongs to in sign.json, and refuses one without what relays ask for or
-// with a member of the wrong kind.
+// TestPayloadSchemas checks that each payload schema accepts good payloads, and refuses payloads without a required
+// member or with a member of the wrong type. It also checks that the envelopes of sign.json are valid.
 func TestPayloadSchemas(t *testing.T) {
 	all := schemas(t)
 	for _, c := range []struct {
@@ -158,7 +160,7 @@ func TestPayloadSchemas(t *testing.T) {
 					t.Fatal(err)
 				}
 				if err := all[c.schema].Validate(document); (err == nil) != want {
-					t.Errorf("%s: %s: %v", c.schema, text, err)
+					t.Errorf("%s: %s: validation returned %v", c.schema, text, err)
 				}
 			}
 		}

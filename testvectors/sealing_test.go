@@ -36,7 +36,7 @@ func TestSealing(t *testing.T) {
 			opened, err := e.Open(key)
 			if v.Expect == testvectors.Reject {
 				if err != envelope.ErrOpen || opened != nil {
-					t.Errorf("opened as %+v, %v", opened, err)
+					t.Errorf("Open = %+v, %v; want ErrOpen", opened, err)
 				}
 				return
 			}
@@ -53,7 +53,7 @@ func checkConversion(t *testing.T, v testvectors.SealingVector) {
 	public, err := didkey.DID(v.DID).X25519()
 	if v.Expect == testvectors.Reject {
 		if err == nil {
-			t.Errorf("becomes %x", public.Bytes())
+			t.Errorf("a DID that must be rejected was converted to %x", public.Bytes())
 		}
 		return
 	}
@@ -69,11 +69,11 @@ func checkConversion(t *testing.T, v testvectors.SealingVector) {
 	}
 	private, err := key.X25519()
 	if err != nil || hex.EncodeToString(private.(*ecdh.PrivateKey).Bytes()) != v.PrivateHex {
-		t.Errorf("the private key is %x, %v", private.(*ecdh.PrivateKey).Bytes(), err)
+		t.Errorf("the X25519 private key is %x, %v", private.(*ecdh.PrivateKey).Bytes(), err)
 	}
 }
 
-// checkSteps holds what a vector says of the way to its ciphertext to crypto/hpke.
+// checkSteps checks the values of the sealing in a vector with crypto/hpke.
 func checkSteps(t *testing.T, v testvectors.SealingVector, key didkey.Key, e *envelope.Envelope) {
 	t.Helper()
 	exchanger, err := key.X25519()
@@ -94,9 +94,10 @@ func checkSteps(t *testing.T, v testvectors.SealingVector, key didkey.Key, e *en
 	}
 	ephemeral, err := ecdh.X25519().NewPrivateKey(unhex(t, v.EphemeralHex))
 	if err != nil || !bytes.Equal(ephemeral.PublicKey().Bytes(), raw[:32]) {
-		t.Errorf("enc is of another ephemeral key: %v", err)
+		t.Errorf("ephemeralHex does not belong to enc: %v", err)
 	}
-	if len(v.Plaintext)%256 == 0 { // it is what a sealer makes of the payload
+	// If the plaintext has standard padding, sealing the payload again must give the same plaintext.
+	if len(v.Plaintext)%256 == 0 {
 		sender, err := didkey.FromSeed(bytes.Repeat([]byte{1}, 32))
 		if err != nil {
 			t.Fatal(err)
@@ -109,7 +110,7 @@ func checkSteps(t *testing.T, v testvectors.SealingVector, key didkey.Key, e *en
 		raw, _ := sealedBytes(again)
 		plaintext, err := hpke.Open(private, hpke.HKDFSHA256(), hpke.ChaCha20Poly1305(), v.Info, raw)
 		if err != nil || !bytes.Equal(plaintext, v.Plaintext) {
-			t.Errorf("sealed again, the plaintext is %q, %v", plaintext, err)
+			t.Errorf("the plaintext is %q, %v after sealing again", plaintext, err)
 		}
 	}
 	if info, err := envelope.Canonicalize(v.Info); err != nil || !bytes.Equal(info, v.Info) {
@@ -123,7 +124,7 @@ func sealedBytes(e *envelope.Envelope) (raw []byte, ok bool) {
 	return raw, ok && err == nil && len(raw) > 32
 }
 
-// TestSealingExample holds the example of docs/SEALING.md to the vector it is.
+// TestSealingExample checks that the example in docs/SEALING.md has the values of the vector "request".
 func TestSealingExample(t *testing.T) {
 	text, err := os.ReadFile("../docs/SEALING.md")
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 
 var noon = time.Date(2026, 2, 2, 12, 0, 0, 0, time.UTC)
 
-// message builds what a vector describes. The state machine compares identifiers and never looks into them, so the
-// roles themselves serve.
+// message builds the message that a vector describes. The roles serve as identifiers, because the state machine only
+// compares identifiers and does not parse them.
 func message(v testvectors.ThreadMessage) *envelope.Envelope {
 	e := &envelope.Envelope{ID: "m", Type: envelope.Type(v.Type), Sender: envelope.Party{ID: didkey.DID(v.By)},
 		Recipient: didkey.DID(v.To), Thread: "t"}
@@ -31,7 +31,7 @@ func message(v testvectors.ThreadMessage) *envelope.Envelope {
 	return e
 }
 
-// apply is one step of a store with the threads of one id.
+// apply applies one message to the threads of one id, as a store does.
 func apply(threads []thread.Thread, m *envelope.Envelope, now time.Time) ([]thread.Thread, thread.Thread, error) {
 	next, chosen, err := (thread.Rules{}).Apply(threads, m, now)
 	switch {
@@ -71,18 +71,18 @@ func TestThreads(t *testing.T) {
 	}
 }
 
-// clock is the relay's, which the steps of a conversation set.
+// clock is a relay's clock that the steps of a conversation set.
 type clock struct{ nanos atomic.Int64 }
 
 func (c *clock) set(to time.Time) { c.nanos.Store(to.UnixNano()) }
 
 func (c *clock) now() time.Time { return time.Unix(0, c.nanos.Load()).UTC() }
 
-// local is the peer of tests: no rate holds it.
-var local = relay.Peer{Local: true}
+// localPeer is the peer of tests. It has no rate limits.
+var localPeer = relay.Peer{Local: true}
 
-// newRelay returns a relay over a new database, whose public URL is https://relay.example. It does not run: nobody
-// waits on it and its sweeper is not needed, as timeouts are decided at every transition.
+// newRelay returns a relay with a new database and the public URL https://relay.example. Its Run is not called: no test
+// waits for events, and timeouts are decided at every transition, without the sweeper.
 func newRelay(t *testing.T) (*relay.Relay, relay.Store, *clock) {
 	t.Helper()
 	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "agora.db"), sqlite.Options{Reserve: 1 << 20})
@@ -114,7 +114,7 @@ func TestConversations(t *testing.T) {
 			stored := 0
 			for i, step := range v.Steps {
 				clock.set(instant(t, step.Now))
-				receipt, err := r.Post(t.Context(), local, step.Body)
+				receipt, err := r.Post(t.Context(), localPeer, step.Body)
 				if codeOf(err) != step.Code {
 					t.Fatalf("step %d: %v, want code %q", i, err, step.Code)
 				}
@@ -137,8 +137,8 @@ func TestConversations(t *testing.T) {
 	}
 }
 
-// Every conversation's bodies are messages that verify.json's rules let pass, so that a refusal is about the
-// conversation; only their age may be against them.
+// TestConversationsAreWellFormed checks that the body of every step parses and verifies. So a refusal is about the
+// conversation, or about the age of the message.
 func TestConversationsAreWellFormed(t *testing.T) {
 	for _, v := range testvectors.Conversations() {
 		for i, step := range v.Steps {
@@ -153,7 +153,7 @@ func TestConversationsAreWellFormed(t *testing.T) {
 	}
 }
 
-func TestEveryCellIsThere(t *testing.T) {
+func TestThreadTableIsComplete(t *testing.T) {
 	seen := map[string]bool{}
 	for _, v := range testvectors.Threads() {
 		seen[fmt.Sprint(v.State, " ", v.Request, " ", v.Message.By, " ", v.Message.Type)] = true
@@ -164,7 +164,7 @@ func TestEveryCellIsThere(t *testing.T) {
 			for _, typ := range []string{"REQUEST", "OFFER", "ACCEPT", "CANCEL", "RESULT", "ERROR"} {
 				for _, state := range []string{"PENDING", "ACTIVE", "COMPLETED", "ERROR"} {
 					if cell := fmt.Sprint(state, " ", request, " ", by, " ", typ); !seen[cell] {
-						t.Errorf("no vector for %s", cell)
+						t.Errorf("no vector for the cell %s", cell)
 					}
 				}
 			}

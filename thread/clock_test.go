@@ -9,12 +9,13 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// timed is a message with its time, counted from noon.
+// timed is a message and the time when it arrives, counted from noon.
 type timed struct {
 	at time.Duration
 	m  *envelope.Envelope
 }
 
+// playTimed returns the thread after messages that arrive at different times.
 func playTimed(t *testing.T, rules thread.Rules, messages []timed) (th thread.Thread) {
 	t.Helper()
 	var candidates []thread.Thread
@@ -32,7 +33,7 @@ func TestTimeouts(t *testing.T) {
 	const m, h = time.Minute, time.Hour
 	open := timed{0, message(client, request)}
 	first, second := timed{3 * m, message(offered, offer)}, timed{4 * m, message(accepted, offer)}
-	took := timed{6 * m, to(accepted, message(client, accept))}
+	acceptance := timed{6 * m, to(accepted, message(client, accept))}
 	short := thread.Rules{PendingTimeout: time.Second, ActiveTimeout: time.Minute}
 	for _, c := range []struct {
 		name     string
@@ -43,13 +44,18 @@ func TestTimeouts(t *testing.T) {
 		{"REQUEST", thread.Rules{}, []timed{open}, 5 * m},
 		{"OFFER extends", thread.Rules{}, []timed{open, first}, 8 * m},
 		{"the last OFFER counts", thread.Rules{}, []timed{open, first, second}, 9 * m},
-		{"withdrawal does not extend", thread.Rules{}, []timed{open, first, {7 * m, message(offered, failure)}}, 8 * m},
-		{"a withdrawn OFFER has extended", thread.Rules{}, []timed{open, first, second, {5 * m, message(accepted, failure)}}, 9 * m},
-		{"ACCEPT", thread.Rules{}, []timed{open, first, second, took}, 6*m + h},
-		{"withdrawal while active", thread.Rules{}, []timed{open, first, second, took, {30 * m, message(offered, failure)}}, 6*m + h},
-		{"COMPLETED", thread.Rules{}, []timed{open, first, second, took, {30 * m, message(accepted, result)}}, 0},
+		{"a withdrawal does not extend", thread.Rules{},
+			[]timed{open, first, {7 * m, message(offered, failure)}}, 8 * m},
+		{"an OFFER that was withdrawn extends", thread.Rules{},
+			[]timed{open, first, second, {5 * m, message(accepted, failure)}}, 9 * m},
+		{"ACCEPT", thread.Rules{}, []timed{open, first, second, acceptance}, 6*m + h},
+		{"a withdrawal while active", thread.Rules{},
+			[]timed{open, first, second, acceptance, {30 * m, message(offered, failure)}}, 6*m + h},
+		{"COMPLETED", thread.Rules{},
+			[]timed{open, first, second, acceptance, {30 * m, message(accepted, result)}}, 0},
 		{"COMPLETED with a withdrawal", thread.Rules{},
-			[]timed{open, first, second, took, {30 * m, message(accepted, result)}, {40 * m, message(offered, failure)}}, 0},
+			[]timed{open, first, second, acceptance,
+				{30 * m, message(accepted, result)}, {40 * m, message(offered, failure)}}, 0},
 		{"cancelled", thread.Rules{}, []timed{open, {m, message(client, cancel)}}, 0},
 		{"own rules, pending", short, []timed{open}, time.Second},
 		{"own rules, active", short, []timed{open, {1, message(offered, offer)}, {2, message(client, accept)}}, 2 + m},
@@ -63,36 +69,37 @@ func TestTimeouts(t *testing.T) {
 			}
 			if !ends {
 				if text(t, c.rules.At(th, noon.AddDate(1000, 0, 0))) != before || th.TimedOut() {
-					t.Error("the clock moved a thread that has ended")
+					t.Error("At changed a thread that has ended")
 				}
 				return
 			}
 			if at := c.rules.At(th, deadline.Add(-1)); text(t, at) != before || at.TimedOut() {
-				t.Errorf("1ns before the deadline it is %s", at.State)
+				t.Errorf("1ns before the deadline the state is %s, want no change", at.State)
 			}
 			for _, late := range []time.Duration{0, 1, 1000 * h} {
 				at := c.rules.At(th, deadline.Add(late))
 				want := thread.Transition{From: th.State, To: thread.Failed, Type: thread.TypeTimeout, At: deadline}
 				if at.State != thread.Failed || !at.TimedOut() || at.Transitions[len(at.Transitions)-1] != want {
-					t.Errorf("read %v late: %s, %v", late, at.State, at.Transitions)
+					t.Errorf("%v after the deadline: state %s, transitions %v; want the last one %v",
+						late, at.State, at.Transitions, want)
 				}
 				if text(t, c.rules.At(at, deadline.Add(2000*h))) != text(t, at) {
-					t.Error("it timed out twice")
+					t.Error("the thread timed out twice")
 				}
 			}
 			if text(t, th) != before {
-				t.Error("At changed the thread given")
+				t.Error("At changed its argument")
 			}
 		})
 	}
 }
 
-// A thread's own terms come before the rules.
+// TestTerms checks that the Terms of a thread override the Rules.
 func TestTerms(t *testing.T) {
 	th := play(t, message(client, request))
 	th.Terms = thread.Terms{PendingTimeout: time.Hour, ActiveTimeout: time.Minute}
 	if deadline, _ := (thread.Rules{}).Deadline(th); !deadline.Equal(noon.Add(time.Hour)) {
-		t.Errorf("pending until %v", deadline)
+		t.Errorf("the deadline while PENDING is %v, want noon plus an hour", deadline)
 	}
 	for _, m := range []*envelope.Envelope{message(offered, offer), message(client, accept)} {
 		next, err := (thread.Rules{}).Next(th, m, noon.Add(59*time.Minute))
@@ -102,11 +109,11 @@ func TestTerms(t *testing.T) {
 		th = next
 	}
 	if deadline, _ := (thread.Rules{}).Deadline(th); !deadline.Equal(noon.Add(time.Hour)) {
-		t.Errorf("active until %v", deadline)
+		t.Errorf("the deadline while ACTIVE is %v, want noon plus an hour", deadline)
 	}
 }
 
-// Every transition asks the clock, whether a sweeper has come by or not.
+// TestMovesAtTheDeadline checks that Next itself enforces the deadline, without a call of Expire.
 func TestMovesAtTheDeadline(t *testing.T) {
 	pending := play(t, message(client, request), message(offered, offer))
 	active := play(t, message(client, request), message(offered, offer), message(client, accept))
@@ -122,25 +129,28 @@ func TestMovesAtTheDeadline(t *testing.T) {
 		{active, thread.DefaultActiveTimeout, message(client, cancel)},
 	} {
 		if _, err := (thread.Rules{}).Next(c.in, c.m, noon.Add(c.limit-1)); err != nil {
-			t.Errorf("%s by %s, 1ns before the deadline: %v", c.m.Type, c.m.Sender.ID, err)
+			t.Errorf("%s from %s, 1ns before the deadline: %v", c.m.Type, c.m.Sender.ID, err)
 		}
 		_, err := (thread.Rules{}).Next(c.in, c.m, noon.Add(c.limit))
 		if status(t, err) != 409 || err.(*envelope.Error).Details["state"] != thread.Failed {
-			t.Errorf("%s by %s at the deadline: %v", c.m.Type, c.m.Sender.ID, err)
+			t.Errorf("%s from %s at the deadline: error %v, want 409", c.m.Type, c.m.Sender.ID, err)
 		}
-		said := "timed out at " + envelope.FormatTime(noon.Add(c.limit)) + " and is ERROR"
-		if !strings.Contains(err.Error(), said) || !strings.Contains(err.Error(), "ask again with a REQUEST in a new thread") {
-			t.Errorf("%s by %s at the deadline is told %q", c.m.Type, c.m.Sender.ID, err)
+		want := "timed out at " + envelope.FormatTime(noon.Add(c.limit)) + " and is ERROR"
+		if !strings.Contains(err.Error(), want) ||
+			!strings.Contains(err.Error(), "ask again with a REQUEST in a new thread") {
+			t.Errorf("%s from %s at the deadline: the error %q lacks the time or the advice", c.m.Type, c.m.Sender.ID, err)
 		}
 	}
 }
 
-// An agent that was not chosen does not learn when the time of the one that was chosen was up.
-func TestTimeoutIsForThoseItConcerns(t *testing.T) {
-	chosen := play(t, message(client, request), message(offered, offer), message(accepted, offer), to(accepted, message(client, accept)))
-	_, err := (thread.Rules{}).Next(chosen, message(offered, offer), noon.Add(thread.DefaultActiveTimeout))
+// TestTimeoutIsHiddenFromOtherAgents checks that an agent whose offer was not accepted does not learn when an ACTIVE
+// thread timed out.
+func TestTimeoutIsHiddenFromOtherAgents(t *testing.T) {
+	active := play(t, message(client, request), message(offered, offer), message(accepted, offer),
+		to(accepted, message(client, accept)))
+	_, err := (thread.Rules{}).Next(active, message(offered, offer), noon.Add(thread.DefaultActiveTimeout))
 	if status(t, err) != 409 || strings.Contains(err.Error(), "timed out") || !strings.Contains(err.Error(), " is ERROR") {
-		t.Errorf("told %v", err)
+		t.Errorf("the error is %v, want one without the timeout", err)
 	}
 }
 

@@ -8,14 +8,16 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// Apply finds the thread that m means and moves it. candidates are the threads with m's thread id, oldest first. The
-// first that admits m is meant, so that copying an id neither moves nor shadows a thread that was there before.
-// chosen is its index, or -1 where a REQUEST opens a new thread.
+// Apply finds the thread that m belongs to and applies m to it. candidates are threads with m's thread id, the oldest
+// first. m belongs to the first candidate for which Next returns no error. So a sender that copies a thread id can
+// neither change nor hide a thread that existed before. chosen is the index of the candidate, or -1 if a REQUEST opens
+// a new thread.
 //
-// Errors: CodeThreadNotFound without candidates; else, of what Next says of each, what comes closest to admitting m:
-// a refusal by state or limit, else by content, else by party.
+// Errors: CodeThreadNotFound if there are no candidates. Otherwise one of the errors that Next returns for the
+// candidates: an error about the state or a limit if there is one, else one about the content, else one about the
+// sender or recipient.
 func (r Rules) Apply(candidates []Thread, m *envelope.Envelope, now time.Time) (next Thread, chosen int, err error) {
-	closest := 0
+	highest := 0
 	for i, t := range candidates {
 		if m.Type == envelope.TypeRequest && t.Client != m.Sender.ID {
 			continue
@@ -24,8 +26,8 @@ func (r Rules) Apply(candidates []Thread, m *envelope.Envelope, now time.Time) (
 		if refusal == nil {
 			return next, i, nil
 		}
-		if c := closeness(refusal); c > closest {
-			closest, err = c, refusal
+		if c := errorRank(refusal); c > highest {
+			highest, err = c, refusal
 		}
 	}
 	if err != nil {
@@ -38,11 +40,13 @@ func (r Rules) Apply(candidates []Thread, m *envelope.Envelope, now time.Time) (
 	return Thread{}, -1, ErrNotFound
 }
 
-// ErrNotFound refuses what needs a thread that is not there.
-var ErrNotFound = envelope.Errorf(envelope.CodeThreadNotFound, "there is no such thread here; "+
-	"a thread begins with a REQUEST and is forgotten some time after its last message")
+// ErrNotFound is returned if a thread does not exist.
+var ErrNotFound = envelope.Errorf(envelope.CodeThreadNotFound, "this relay has no such thread; "+
+	"a REQUEST opens a thread, and the relay removes the thread some time after its last message")
 
-func closeness(refusal error) int {
+// errorRank ranks the errors of Next. The further a message got in the checks of Next, the higher the rank of its
+// error.
+func errorRank(refusal error) int {
 	switch envelope.CodeOf(refusal) {
 	case envelope.CodeForbidden:
 		return 1
@@ -52,7 +56,7 @@ func closeness(refusal error) int {
 	return 3
 }
 
-// begin returns the thread a REQUEST opens.
+// begin returns the thread that the REQUEST m opens.
 // Errors: CodeInvalidRequest if the payload has no intent.
 func (r Rules) begin(m *envelope.Envelope, now time.Time) (Thread, error) {
 	if err := checkPayload(m); err != nil {
@@ -63,12 +67,14 @@ func (r Rules) begin(m *envelope.Envelope, now time.Time) (Thread, error) {
 	return t.step(Pending, transitionOf(m, now)), nil
 }
 
-// Next returns t after m at now, or why m may not move it. The message's thread id is t's; everything else is checked:
-// the sender's role, the counterpart named in recipient, the request_id, the state, the payload's required members.
+// Next returns t after the message m that arrives at now, or an error if t does not allow m. The caller makes sure that
+// m has the thread id of t. Next checks everything else: the sender's role, the recipient, the required members of the
+// payload, the request_id and the state.
 //
-// Errors, the first that applies: CodeForbidden (wrong party), CodeInvalidRequest (payload or request_id),
-// CodeInvalidTransition with the state in the details (the right party at the wrong time), CodeRateLimited (too many
-// offers).
+// Errors: CodeForbidden (the sender or the recipient has the wrong role), CodeInvalidRequest (payload or request_id),
+// CodeInvalidTransition (the state does not allow m, or the ACCEPT m names no single agent with an open offer; the
+// details have the state), CodeRateLimited (too many offers). If several apply, Next returns the first of this list,
+// except that an ACCEPT whose recipient is no counterpart gets CodeInvalidTransition before its payload is checked.
 func (r Rules) Next(t Thread, m *envelope.Envelope, now time.Time) (Thread, error) {
 	t = r.At(t, now)
 	if err := t.checkRole(m); err != nil {
@@ -99,51 +105,58 @@ func (r Rules) Next(t Thread, m *envelope.Envelope, now time.Time) (Thread, erro
 	return Thread{}, t.wrongState(m, "")
 }
 
+// transitionOf returns the Transition for m. The method step sets its From and To.
 func transitionOf(m *envelope.Envelope, now time.Time) Transition {
 	return Transition{Type: m.Type, By: m.Sender.ID, ID: m.ID, At: now}
 }
 
-// checkRole asks whether the sender could ever send this type in this thread, and to this recipient. Which agent may
-// deliver is open until the ACCEPT, so before it an agent that may still be chosen is early rather than a stranger.
+// checkRole checks whether the sender's role allows it to send this type of message in t, and to this recipient. It
+// does not check the state. Before the ACCEPT, a RESULT is allowed here from every agent that may still be accepted.
+// Such an agent gets CodeInvalidTransition later, because it is too early, and not CodeForbidden.
 func (t Thread) checkRole(m *envelope.Envelope) error {
 	sender := m.Sender.ID
 	client := sender == t.Client
-	var may bool
+	var allowed bool
 	switch m.Type {
 	case envelope.TypeRequest, envelope.TypeAccept, envelope.TypeCancel:
-		may = client
+		allowed = client
 	case envelope.TypeOffer:
-		may = !client && (t.Recipient == "" || sender == t.Recipient)
+		allowed = !client && (t.Recipient == "" || sender == t.Recipient)
 	case envelope.TypeResult:
-		may = !client && t.IsParty(sender)
+		allowed = !client && t.IsParty(sender)
 	case envelope.TypeError:
-		may = t.IsParty(sender) || t.Offered(sender)
+		allowed = t.IsParty(sender) || t.Offered(sender)
 	}
-	if !may {
-		return envelope.Errorf(envelope.CodeForbidden, "thread %s is not yours to move with %s: %s may", t.ID, m.Type, whoMay(m.Type))
+	if !allowed {
+		return envelope.Errorf(envelope.CodeForbidden, "you may not send %s in thread %s; only %s may",
+			m.Type, t.ID, allowedSender(m.Type))
 	}
 	if m.Recipient != "" && m.Type != envelope.TypeRequest && !t.counterpart(client, m.Recipient) {
-		// The client is at home here: an agent that made no offer is a matter of the state, for ACCEPT.
+		// The sender is the client, so an ACCEPT of an agent without an open offer is an error about the state.
 		if m.Type == envelope.TypeAccept {
-			return t.wrongState(m, "; recipient.id has made no offer that stands")
+			return t.wrongState(m, "; recipient.id has no open offer")
 		}
 		return envelope.Errorf(envelope.CodeForbidden, "recipient.id is not your counterpart in thread %s", t.ID)
 	}
 	return nil
 }
 
-func whoMay(typ envelope.Type) string {
+// allowedSender describes the identities that may send a message of this type, for an error message.
+func allowedSender(typ envelope.Type) string {
 	switch typ {
 	case envelope.TypeOffer:
-		return "any agent but the client, or only the one the REQUEST names,"
+		return "the agent that the REQUEST names, or any agent except the client if it names none,"
 	case envelope.TypeResult:
-		return "only the agent whose offer was accepted"
+		return "the agent whose offer was accepted"
 	case envelope.TypeError:
-		return "only its parties"
+		return "its parties and agents with an open offer"
 	}
-	return "only its client"
+	return "its client"
 }
 
+// counterpart reports whether did is a counterpart of the sender of a message. ofClient says that the sender is the
+// client. The counterpart of an agent is the client. The counterparts of the client are t.Agents and, before the
+// ACCEPT, every agent with an open offer.
 func (t Thread) counterpart(ofClient bool, did didkey.DID) bool {
 	if !ofClient {
 		return did == t.Client
@@ -151,7 +164,7 @@ func (t Thread) counterpart(ofClient bool, did didkey.DID) bool {
 	return slices.Contains(t.Agents(), did) || t.Agent == "" && t.Offered(did)
 }
 
-// checkPayload asks for the members the relay itself relies on; the rest of a payload is the parties' business.
+// checkPayload checks the payload members that the relay requires. The relay does not check the rest of a payload.
 func checkPayload(m *envelope.Envelope) error {
 	var required []string
 	switch m.Type {
@@ -164,27 +177,35 @@ func checkPayload(m *envelope.Envelope) error {
 	}
 	for _, name := range required {
 		if m.PayloadString(name) == "" {
-			return envelope.Errorf(envelope.CodeInvalidRequest, "a %s needs payload.%s, a string that is not empty", m.Type, name)
+			return envelope.Errorf(envelope.CodeInvalidRequest, "a message of type %s needs payload.%s, a non-empty string",
+				m.Type, name)
 		}
 	}
 	return nil
 }
 
+// checkRequestID checks that payload.request_id is that of the REQUEST. CANCEL and ERROR may omit it. A REQUEST is not
+// checked.
 func (t Thread) checkRequestID(m *envelope.Envelope) error {
 	required := m.Type == envelope.TypeOffer || m.Type == envelope.TypeAccept || m.Type == envelope.TypeResult
 	if m.RequestID == t.RequestID || m.RequestID == "" && !required || m.Type == envelope.TypeRequest {
 		return nil
 	}
-	return envelope.Errorf(envelope.CodeInvalidRequest, "payload.request_id must be the one of the thread's REQUEST")
+	return envelope.Errorf(envelope.CodeInvalidRequest,
+		"payload.request_id must be the request_id of the thread's REQUEST")
 }
 
+// offer returns t after the OFFER m.
 func (r Rules) offer(t Thread, m *envelope.Envelope, now time.Time) (Thread, error) {
 	if t.State != Pending {
 		return Thread{}, t.wrongState(m, "")
 	}
 	if limit := r.WithDefaults().MaxOffers; t.OffersMade >= limit {
 		return Thread{}, &envelope.Error{Code: envelope.CodeRateLimited,
-			Message: "the thread has all the offers it may get", Details: map[string]any{envelope.DetailLimit: envelope.LimitOffersPerThread, envelope.DetailMaxOffers: limit}}
+			Message: "the thread has reached its limit of offers and takes no more; details.maxOffers has the limit",
+			Details: map[string]any{
+				envelope.DetailLimit: envelope.LimitOffersPerThread, envelope.DetailMaxOffers: limit,
+			}}
 	}
 	t = t.step(Pending, transitionOf(m, now))
 	t.OffersMade++
@@ -192,6 +213,7 @@ func (r Rules) offer(t Thread, m *envelope.Envelope, now time.Time) (Thread, err
 	return t, nil
 }
 
+// accept returns t after the ACCEPT m.
 func (t Thread) accept(m *envelope.Envelope, now time.Time) (Thread, error) {
 	if t.State != Pending {
 		return Thread{}, t.wrongState(m, "")
@@ -200,18 +222,19 @@ func (t Thread) accept(m *envelope.Envelope, now time.Time) (Thread, error) {
 	if agent == "" {
 		offered := t.offering()
 		if len(offered) != 1 {
-			return Thread{}, t.wrongState(m, "; without recipient.id exactly one agent must have offered")
+			return Thread{}, t.wrongState(m, "; name an agent in recipient.id, unless exactly one has an open offer")
 		}
 		agent = offered[0]
 	} else if !t.Offered(agent) {
-		return Thread{}, t.wrongState(m, "; recipient.id has made no offer that stands")
+		return Thread{}, t.wrongState(m, "; recipient.id has no open offer")
 	}
 	t = t.step(Active, transitionOf(m, now))
 	t.Agent = agent
 	return t, nil
 }
 
-// fail ends the thread for a party; from an agent who is none yet it only takes the offer back.
+// fail returns t after the ERROR m. An ERROR from the client, the accepted agent or the named recipient ends the
+// thread. An ERROR from another agent withdraws the agent's offers.
 func (t Thread) fail(m *envelope.Envelope, now time.Time) (Thread, error) {
 	sender := m.Sender.ID
 	if t.State == Failed {
@@ -225,15 +248,16 @@ func (t Thread) fail(m *envelope.Envelope, now time.Time) (Thread, error) {
 	return t, nil
 }
 
-// wrongState refuses a message that t's state does not admit. Of a thread that the clock has ended it says when that was
-// and how to go on, to those who wait for its end: all while it was PENDING, then its parties.
-func (t Thread) wrongState(m *envelope.Envelope, why string) error {
-	is := "is " + string(t.State)
+// wrongState returns the error for a message that the state of t does not allow. hint is added to the error message. If
+// the thread timed out, the message also has the time of the timeout and says how to continue. If the thread was ACTIVE
+// before, only its parties get this.
+func (t Thread) wrongState(m *envelope.Envelope, hint string) error {
+	state := "is " + string(t.State)
 	if last := len(t.Transitions) - 1; t.TimedOut() && (t.Transitions[last].From == Pending || t.IsParty(m.Sender.ID)) {
-		is = "timed out at " + envelope.FormatTime(t.Transitions[last].At) + " and is " + string(t.State)
-		why += "; ask again with a REQUEST in a new thread"
+		state = "timed out at " + envelope.FormatTime(t.Transitions[last].At) + " and is " + string(t.State)
+		hint += "; ask again with a REQUEST in a new thread"
 	}
 	return &envelope.Error{Code: envelope.CodeInvalidTransition,
-		Message: "thread " + t.ID + " " + is + ", which does not admit this " + string(m.Type) + why,
+		Message: "thread " + t.ID + " " + state + ", which does not allow this " + string(m.Type) + hint,
 		Details: map[string]any{"state": t.State}}
 }

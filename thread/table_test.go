@@ -12,11 +12,13 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// cells is PROTOCOL §4, one cell for each state, role and type: the next state or the refusal. "new" opens a thread of
-// the sender's own; "stays" keeps the state and takes the sender's offer back.
+// cells is the table of PROTOCOL §4. For each state, role and message type, it has the next state or the status of the
+// error. "new" means that the message opens a new thread whose client is the sender. "stays" means that the state does
+// not change and the sender's offer is withdrawn.
 //
-// The messages name no recipient and are otherwise in order. The page leaves open what an agent gets who might still be
-// accepted, or might have been, and sends a RESULT: it is early or late there (409), not a stranger (403).
+// The messages are valid and name no recipient. PROTOCOL §4 does not say which error a RESULT gets if its sender may
+// still be accepted, or could have been accepted before the thread timed out. This table has 409 (right party, wrong
+// time) for it, not 403 (wrong party).
 const cells = `
 state             role      REQUEST  OFFER    ACCEPT  CANCEL  RESULT     ERROR
 
@@ -71,11 +73,11 @@ timed-out-named   named     new      409      403     403     409        409
 timed-out-named   stranger  new      403      403     403     403        403
 `
 
-// situation is a state of the table: how a thread gets there, and who is who in it.
+// situation is a value of the column "state": how a thread gets into it, and the roles that it has.
 type situation struct {
 	state thread.State
-	play  []*envelope.Envelope
-	after time.Duration // between the last message and the one in the cell
+	play  []*envelope.Envelope // the messages that lead to it
+	after time.Duration        // the time between these messages and the message of the cell
 	roles []didkey.DID
 }
 
@@ -108,6 +110,7 @@ func situations() map[string]situation {
 	}
 }
 
+// TestEveryCell checks every cell of the table, and that the table has a row for every situation and role.
 func TestEveryCell(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(cells), "\n")
 	types := strings.Fields(lines[0])[2:]
@@ -128,7 +131,7 @@ func TestEveryCell(t *testing.T) {
 					candidates = []thread.Thread{play(t, s.play...)}
 					now = now.Add(s.after)
 					if got := (thread.Rules{}).At(candidates[0], now).State; got != s.state {
-						t.Fatalf("the situation is %s, not %s", got, s.state)
+						t.Fatalf("the thread is %s before the message, want %s", got, s.state)
 					}
 				}
 				checkCell(t, candidates, m, now, want)
@@ -138,31 +141,32 @@ func TestEveryCell(t *testing.T) {
 	for name, s := range all {
 		for _, role := range s.roles {
 			if n := seen[name+" "+string(role)]; n != 1 {
-				t.Errorf("the table has %d rows for %s as %s", n, name, role)
+				t.Errorf("the table has %d rows for the state %s and the role %s, want 1", n, name, role)
 			}
 		}
 	}
 }
 
+// checkCell applies m to the candidates and checks the result. want is the text of a cell.
 func checkCell(t *testing.T, candidates []thread.Thread, m *envelope.Envelope, now time.Time, want string) {
 	t.Helper()
 	var rules thread.Rules
-	var before thread.Thread // at now
+	var before thread.Thread // the candidate at now
 	var snapshot string
 	if len(candidates) > 0 {
 		before, snapshot = rules.At(candidates[0], now), text(t, candidates[0])
 	}
 	next, chosen, err := rules.Apply(candidates, m, now)
 	if len(candidates) > 0 && text(t, candidates[0]) != snapshot {
-		t.Error("the thread given has been changed")
+		t.Error("Apply changed its argument")
 	}
 
 	if code, refused := strconv.Atoi(want); refused == nil {
 		if got := status(t, err); got != code {
-			t.Fatalf("got %d (%v), state %s; want %d", got, err, next.State, code)
+			t.Fatalf("status %d (error %v), state %s; want status %d", got, err, next.State, code)
 		}
 		if chosen != -1 || next.State != "" {
-			t.Errorf("refused, and yet it returned %d, %v", chosen, next)
+			t.Errorf("Apply returned an error together with thread %d, %v", chosen, next)
 		}
 		if refusal := err.(*envelope.Error); code == 409 && refusal.Details["state"] != before.State {
 			t.Errorf("details.state = %v, want %s", refusal.Details["state"], before.State)
@@ -170,7 +174,7 @@ func checkCell(t *testing.T, candidates []thread.Thread, m *envelope.Envelope, n
 		return
 	}
 	if err != nil {
-		t.Fatalf("refused: %v; want %s", err, want)
+		t.Fatalf("error %v; want %s", err, want)
 	}
 	state, by := thread.State(want), m.Sender.ID
 	from := before.State
@@ -178,7 +182,7 @@ func checkCell(t *testing.T, candidates []thread.Thread, m *envelope.Envelope, n
 	case "new":
 		state, from = thread.Pending, thread.Open
 		if chosen != -1 || next.Client != by || len(next.Transitions) != 1 {
-			t.Errorf("not a new thread of the sender's: %d, %v", chosen, next)
+			t.Errorf("got thread %d, %v; want a new thread of the sender", chosen, next)
 		}
 	case "stays":
 		state = before.State
@@ -188,7 +192,7 @@ func checkCell(t *testing.T, candidates []thread.Thread, m *envelope.Envelope, n
 		fallthrough
 	default:
 		if chosen != 0 || next.Client != client || len(next.Transitions) != len(before.Transitions)+1 {
-			t.Errorf("not one step of the thread given: %d, %v", chosen, next)
+			t.Errorf("got thread %d, %v; want the candidate with one more transition", chosen, next)
 		}
 	}
 	if next.State != state {
@@ -196,6 +200,6 @@ func checkCell(t *testing.T, candidates []thread.Thread, m *envelope.Envelope, n
 	}
 	step := thread.Transition{From: from, To: state, Type: m.Type, By: by, ID: m.ID, At: now}
 	if got := next.Transitions[len(next.Transitions)-1]; got != step {
-		t.Errorf("recorded %v, want %v", got, step)
+		t.Errorf("the last transition is %v, want %v", got, step)
 	}
 }

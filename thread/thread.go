@@ -1,10 +1,12 @@
 // Package thread is the state machine of a conversation: OPEN → PENDING → ACTIVE → COMPLETED or ERROR.
 //
-// A thread belongs to its client, the sender of its REQUEST, so its key is (client, thread id): whoever copies an id
-// gets a thread of his own. Who may do what is bound to identities (PROTOCOL §4).
+// A thread belongs to its client, the sender of its REQUEST. Its key is (client, thread id). A sender that copies a
+// thread id therefore opens a separate thread. Each identity has a role in a thread, and the role decides which
+// messages it may send (PROTOCOL §4).
 //
-// The package is pure: Rules.Next maps (thread, message, time) to the next thread or a refusal, and Rules.At says what
-// the clock alone has done. Stores call both inside the step that appends, so a race has one winner.
+// The package has only pure functions. Rules.Next returns the thread after a message, or an error. Rules.At returns the
+// thread after the time has passed. A store calls them inside the transaction that appends the message. So of two
+// conflicting concurrent messages, only one is accepted.
 package thread
 
 import (
@@ -16,87 +18,90 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// State is where a thread stands.
+// State is the state of a thread.
 type State string
 
+// The states of PROTOCOL §4.
 const (
-	Open      State = "OPEN" // nothing yet; no record has this state
+	Open      State = "OPEN" // before the REQUEST; no stored thread has this state
 	Pending   State = "PENDING"
 	Active    State = "ACTIVE"
 	Completed State = "COMPLETED"
 	Failed    State = "ERROR"
 )
 
-// Key names a thread.
+// Key identifies a thread.
 type Key struct {
 	Client didkey.DID
 	ID     string
 }
 
-// Thread is the record of one conversation. It is a value: Next returns a new one and shares nothing with the old.
+// Thread is the record of one conversation. Code must not change a Thread in place: Rules.Next returns a new Thread
+// that shares no slices with the old one.
 type Thread struct {
 	ID          string       `json:"id"`
 	Client      didkey.DID   `json:"client"`
 	State       State        `json:"state"`
 	RequestID   string       `json:"requestId,omitempty"`
-	Recipient   didkey.DID   `json:"recipient,omitempty"` // whom the REQUEST named: the only one who may offer
-	Agent       didkey.DID   `json:"agent,omitempty"`     // whose offer was accepted
-	Offers      []Offer      `json:"offers"`              // standing ones, oldest first; never nil
-	OffersMade  int          `json:"offersMade,omitempty"`
+	Recipient   didkey.DID   `json:"recipient,omitempty"`  // the agent that the REQUEST names; only it may offer
+	Agent       didkey.DID   `json:"agent,omitempty"`      // the agent whose offer was accepted
+	Offers      []Offer      `json:"offers"`               // open offers, oldest first; never nil
+	OffersMade  int          `json:"offersMade,omitempty"` // all offers so far, including withdrawn ones
 	Transitions []Transition `json:"transitions"`
-	Terms       Terms        `json:"-"` // known to the relay only
+	Terms       Terms        `json:"-"` // not shown to clients
 }
 
-// Terms are what a part of the relay that opens a thread decides about it, in place of the Rules. The zero Terms leave
-// everything to the Rules.
+// Terms override the Rules for one thread. A part of the relay that opens a thread, such as a gateway, sets them. The
+// zero Terms change nothing.
 type Terms struct {
-	PendingTimeout time.Duration // 0: the Rules'
-	ActiveTimeout  time.Duration // 0: the Rules'
-	Quiet          bool          // the parties get no notice when the clock ends the thread
+	PendingTimeout time.Duration // 0: as in the Rules
+	ActiveTimeout  time.Duration // 0: as in the Rules
+	Quiet          bool          // the parties get no notice when the thread times out
 }
 
-// Offer is an offer that stands: made and not withdrawn.
+// Offer is an open offer: it was made and not withdrawn.
 type Offer struct {
 	Agent didkey.DID `json:"agent"`
-	ID    string     `json:"id"` // of the OFFER envelope
-	At    time.Time  `json:"at"`
+	ID    string     `json:"id"` // the id of the OFFER envelope
+	At    time.Time  `json:"at"` // when the OFFER arrived, by the relay's clock
 }
 
-// Transition is one step of a thread's history. A step by the clock has the type TIMEOUT and nobody in By.
+// Transition is one step in the history of a thread. A timeout has the type TIMEOUT and an empty By.
 type Transition struct {
 	From State         `json:"from"`
 	To   State         `json:"to"`
 	Type envelope.Type `json:"type"`
 	By   didkey.DID    `json:"by,omitempty"`
-	ID   string        `json:"id,omitempty"` // of the envelope
-	At   time.Time     `json:"at"`           // the relay's clock
+	ID   string        `json:"id,omitempty"` // the id of the envelope
+	At   time.Time     `json:"at"`           // by the relay's clock
 }
 
-// TypeTimeout marks a Transition made by the clock; no envelope has it.
+// TypeTimeout is the type of a Transition at a deadline. No envelope has this type.
 const TypeTimeout envelope.Type = "TIMEOUT"
 
 // Key returns the thread's key.
 func (t Thread) Key() Key { return Key{t.Client, t.ID} }
 
-// Offered reports whether an offer by agent stands.
+// Offered reports whether agent has an open offer in t.
 func (t Thread) Offered(agent didkey.DID) bool {
 	return slices.ContainsFunc(t.Offers, func(o Offer) bool { return o.Agent == agent })
 }
 
-// IsParty reports whether did takes part: as the client, or as one of Agents.
+// IsParty reports whether did is the client of t or one of t.Agents.
 func (t Thread) IsParty(did didkey.DID) bool {
 	return did == t.Client || slices.Contains(t.Agents(), did)
 }
 
-// Unasked reports whether mail of t is nothing that did asked for: did has not opened t, has not offered in it and was not
-// accepted.
+// Unasked reports whether did has not asked for messages of t. An identity asks for messages by opening the thread, by
+// offering in it, or by being the accepted agent.
 func (t Thread) Unasked(did didkey.DID) bool {
 	return did != t.Client && did != t.Agent && !slices.ContainsFunc(t.Transitions, func(s Transition) bool {
 		return s.Type == envelope.TypeOffer && s.By == did
 	})
 }
 
-// Agents returns the client's counterparts: the accepted agent, else the named recipient, else those who offered.
+// Agents returns the counterparts of the client: the accepted agent. If there is none, the recipient that the REQUEST
+// named. If there is none, all agents with an open offer.
 func (t Thread) Agents() []didkey.DID {
 	if t.Agent != "" {
 		return []didkey.DID{t.Agent}
@@ -107,7 +112,7 @@ func (t Thread) Agents() []didkey.DID {
 	return t.offering()
 }
 
-// offering returns the agents with a standing offer, each once, the first to offer first.
+// offering returns the agents with an open offer, each once, in the order of their first open offer.
 func (t Thread) offering() []didkey.DID {
 	var agents []didkey.DID
 	for _, o := range t.Offers {
@@ -118,21 +123,21 @@ func (t Thread) offering() []didkey.DID {
 	return agents
 }
 
-// Rules are a relay's timeouts and limits. The zero value has the protocol's.
+// Rules are a relay's timeouts and limits. The zero value means the values of the protocol.
 type Rules struct {
-	PendingTimeout time.Duration // since the REQUEST or the last OFFER; 0: 5 minutes
-	ActiveTimeout  time.Duration // since the ACCEPT; 0: 1 hour
-	MaxOffers      int           // per thread, withdrawn ones counted; 0: 100
+	PendingTimeout time.Duration // from the REQUEST or the last OFFER to the timeout; 0: 5 minutes
+	ActiveTimeout  time.Duration // from the ACCEPT to the timeout; 0: 1 hour
+	MaxOffers      int           // offers in a thread, including withdrawn ones; 0: 100
 }
 
-// Defaults of Rules.
+// The protocol's values, which replace the zero fields of Rules.
 const (
 	DefaultPendingTimeout = 5 * time.Minute
 	DefaultActiveTimeout  = time.Hour
 	DefaultMaxOffers      = 100
 )
 
-// WithDefaults returns r with its zero fields replaced.
+// WithDefaults returns r with its zero fields replaced by the defaults.
 func (r Rules) WithDefaults() Rules {
 	if r.PendingTimeout == 0 {
 		r.PendingTimeout = DefaultPendingTimeout
@@ -146,7 +151,8 @@ func (r Rules) WithDefaults() Rules {
 	return r
 }
 
-// Deadline returns when the clock will end t if nothing happens; ok is false for a thread that has ended.
+// Deadline returns the time at which t times out if no message changes it before. ok is false for a thread that has
+// ended.
 func (r Rules) Deadline(t Thread) (deadline time.Time, ok bool) {
 	r = r.WithDefaults()
 	for _, step := range slices.Backward(t.Transitions) {
@@ -160,7 +166,7 @@ func (r Rules) Deadline(t Thread) (deadline time.Time, ok bool) {
 	return time.Time{}, false
 }
 
-// At returns t as it stands at now: ended by the clock if its deadline has come, else unchanged.
+// At returns t at now. If now is at or after the deadline, the thread has timed out. Otherwise it is unchanged.
 func (r Rules) At(t Thread, now time.Time) Thread {
 	deadline, ok := r.Deadline(t)
 	if !ok || now.Before(deadline) {
@@ -169,13 +175,13 @@ func (r Rules) At(t Thread, now time.Time) Thread {
 	return t.step(Failed, Transition{Type: TypeTimeout, At: deadline})
 }
 
-// TimedOut reports whether the clock ended t.
+// TimedOut reports whether t ended by a timeout.
 func (t Thread) TimedOut() bool {
 	n := len(t.Transitions)
 	return n > 0 && t.Transitions[n-1].Type == TypeTimeout
 }
 
-// step returns t after one more transition, sharing no slice with it.
+// step returns t after one more transition to the state to. The result shares no slices with t.
 func (t Thread) step(to State, by Transition) Thread {
 	by.From, by.To = t.State, to
 	t.State = to

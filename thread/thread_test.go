@@ -12,14 +12,15 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// The roles of PROTOCOL §4. The state machine compares identifiers and never looks into them, so words do.
+// The roles of PROTOCOL §4. The state machine only compares DIDs and never parses them, so these words can stand for
+// DIDs.
 const (
 	client   didkey.DID = "client"
-	named    didkey.DID = "named"    // whom the REQUEST names
-	accepted didkey.DID = "accepted" // whose offer was accepted
-	offered  didkey.DID = "offered"  // offered, but was not accepted
-	withdrew didkey.DID = "withdrew" // offered and took it back
-	stranger didkey.DID = "stranger"
+	named    didkey.DID = "named"    // the agent that the REQUEST names
+	accepted didkey.DID = "accepted" // the agent whose offer was accepted
+	offered  didkey.DID = "offered"  // an agent that offered and was not accepted
+	withdrew didkey.DID = "withdrew" // an agent that offered and withdrew the offer
+	stranger didkey.DID = "stranger" // an agent with no part in the thread
 )
 
 const (
@@ -33,7 +34,8 @@ const (
 
 var noon = time.Date(2026, 2, 2, 12, 0, 0, 0, time.UTC)
 
-// message returns a message with everything any type needs in its payload; change it with to and with.
+// message returns a message whose payload has the required members of all types. The functions to, withRequestID and
+// withPayload change it.
 func message(by didkey.DID, typ envelope.Type) *envelope.Envelope {
 	return &envelope.Envelope{
 		ID: fmt.Sprintf("msg_%s_%s", by, typ), Type: typ, Sender: envelope.Party{ID: by}, Thread: "t", RequestID: "req",
@@ -56,7 +58,7 @@ func withPayload(payload string, m *envelope.Envelope) *envelope.Envelope {
 	return m
 }
 
-// play returns the thread after messages that were all sent at noon.
+// play returns the thread after messages that all arrive at noon.
 func play(t testing.TB, messages ...*envelope.Envelope) thread.Thread {
 	t.Helper()
 	th, _, err := (thread.Rules{}).Apply(nil, messages[0], noon)
@@ -71,14 +73,14 @@ func play(t testing.TB, messages ...*envelope.Envelope) thread.Thread {
 	return th
 }
 
-// fataler is a *testing.T or a *rapid.T.
+// fataler has the methods that *testing.T and *rapid.T have in common.
 type fataler interface {
 	Helper()
 	Fatal(args ...any)
 	Fatalf(format string, args ...any)
 }
 
-// status returns an error's code as the number PROTOCOL §5 gives it, 0 for none.
+// status returns the HTTP status that PROTOCOL §5 assigns to the code of err, or 0 if err is nil.
 func status(t fataler, err error) int {
 	t.Helper()
 	if err == nil {
@@ -86,7 +88,7 @@ func status(t fataler, err error) int {
 	}
 	refusal, ok := errors.AsType[*envelope.Error](err)
 	if !ok {
-		t.Fatalf("not an *envelope.Error: %v", err)
+		t.Fatalf("the error is not an *envelope.Error: %v", err)
 	}
 	numbers := map[envelope.Code]int{
 		envelope.CodeInvalidRequest: 400, envelope.CodeForbidden: 403, envelope.CodeThreadNotFound: 404,
@@ -94,12 +96,12 @@ func status(t fataler, err error) int {
 	}
 	n, ok := numbers[refusal.Code]
 	if !ok {
-		t.Fatalf("a code this package does not give: %v", err)
+		t.Fatalf("package thread should not return an error with this code: %v", err)
 	}
 	return n
 }
 
-// text is a snapshot of a thread, to compare by.
+// text returns th as JSON. Tests compare such texts.
 func text(t fataler, th thread.Thread) string {
 	t.Helper()
 	data, err := json.Marshal(th)

@@ -1,11 +1,12 @@
-// Command perf measures everything that docs/PERFORMANCE.md and docs/SCALING.md say in figures, and writes it there.
+// Command perf measures the figures in the generated tables and graphs of docs/PERFORMANCE.md and docs/SCALING.md, and
+// writes these tables and graphs.
 //
 //	make perf [ROWS=post32,deliver]     or     go run ./bench/perf -agora bin/agora [-rows post32,deliver]
 //	make profile                        or     go run ./bench/perf -profile
 //
-// Each measurement starts the given agora binary on a folder of its own, with its limits off, and puts it under load
-// with package bench; both share the machine. What was measured goes to docs/perf/results.json, where a measurement that
-// was not chosen keeps its last results; tables and graphs are made from that file. Progress goes to standard error.
+// Each measurement starts the given agora binary in a new folder, with its limits turned off. It then loads the relay
+// with package bench on the same machine. The results go to docs/perf/results.json. A measurement that was not selected
+// keeps its previous results there. The tables and graphs are made from that file. Progress goes to standard error.
 package main
 
 import (
@@ -20,7 +21,7 @@ import (
 	"time"
 )
 
-// settings are the command line's.
+// settings are the values of the command line flags.
 type settings struct {
 	agora    string
 	rows     string
@@ -35,13 +36,15 @@ type settings struct {
 func main() {
 	var s settings
 	flag.StringVar(&s.agora, "agora", "bin/agora", "the `binary` to measure")
-	flag.StringVar(&s.rows, "rows", "", "only these `measurements`, of "+strings.Join(measurementNames(), ", ")+"; with none as its word, tables and graphs are made again from the last results")
-	flag.StringVar(&s.docs, "docs", "docs", "the `folder` where results, tables and graphs go")
-	flag.IntVar(&s.runs, "runs", 3, "how often each thing is measured; the median counts")
-	flag.DurationVar(&s.duration, "duration", 4*time.Second, "how long a run posts")
-	flag.IntVar(&s.stored, "stored", 1_000_000, "to how many stored events the relay is filled")
-	flag.StringVar(&s.temp, "temp", "", "where the relays' data goes, some GB (default: a folder for temporary files)")
-	flag.BoolVar(&s.profile, "profile", false, "measure nothing but where the CPU time of a post goes")
+	flag.StringVar(&s.rows, "rows", "", "comma-separated `measurements` to run, of "+
+		strings.Join(measurementNames(), ", ")+"; \"none\" only makes the tables and graphs again from the last "+
+		"results (default: all)")
+	flag.StringVar(&s.docs, "docs", "docs", "the `folder` with the documents; results and graphs go to perf in it")
+	flag.IntVar(&s.runs, "runs", 3, "how often each measurement is repeated; the result is the median")
+	flag.DurationVar(&s.duration, "duration", 4*time.Second, "how long each run posts")
+	flag.IntVar(&s.stored, "stored", 1_000_000, "number of events to store for the measurement \"stored\"")
+	flag.StringVar(&s.temp, "temp", "", "folder for the relays' data, some GB (default: the system's temporary folder)")
+	flag.BoolVar(&s.profile, "profile", false, "only measure how the CPU time of a post is divided among its stages")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -67,7 +70,7 @@ func run(ctx context.Context, s settings) error {
 		return err
 	}
 	if s.runs < 1 || s.duration <= 0 || s.stored < 10*firstLevel {
-		return fmt.Errorf("-runs must be 1 at least, -duration more than 0, -stored %d at least", 10*firstLevel)
+		return fmt.Errorf("-runs must be at least 1, -duration more than 0, and -stored at least %d", 10*firstLevel)
 	}
 	p := &perf{settings: s, results: results}
 	for _, m := range chosen {
@@ -77,14 +80,14 @@ func run(ctx context.Context, s settings) error {
 			return fmt.Errorf("%s: %w", m.name, err)
 		}
 		fmt.Fprintf(os.Stderr, "== %s took %v\n", m.name, time.Since(began).Round(time.Second))
-		if err := results.save(s.docs); err != nil { // each as soon as it is there
+		if err := results.save(s.docs); err != nil { // save each result at once, in case a later measurement fails
 			return err
 		}
 	}
 	return results.save(s.docs)
 }
 
-// measurement is what can be chosen by -rows; each yields one row of the table or some.
+// measurement is a measurement that -rows can select. It adds one or more rows to the table.
 type measurement struct {
 	name, what string
 	measure    func(context.Context, *perf) error
@@ -96,12 +99,12 @@ var measurements = []measurement{
 	{"post256", "256 connections, 256 senders", posting("post256", "floor256", 256, 256)},
 	{"post256x10k", "256 connections, 10 000 senders", posting("post256x10k", "floor256x10k", 256, 10_000)},
 	{"pretty", "bodies that are not canonical, in turns with canonical ones", method((*perf).pretty)},
-	{"deliver", "delivery among 1 000 polls at 200 events/s", method((*perf).deliver)},
-	{"idle", "posting beside 5 000 idle polls, in turns with none", method((*perf).idle)},
+	{"deliver", "delivery to 1 000 polls at 200 events/s", method((*perf).deliver)},
+	{"idle", "posting with 5 000 idle polls, in turns with posting without idle polls", method((*perf).idle)},
 	{"rss", "memory of 10 000 idle polls", method((*perf).rss)},
 	{"catchup", "a reader 100 000 events behind", method((*perf).catchUp)},
-	{"stored", "growth up to a million stored events, and starting with them", method((*perf).stored)},
-	{"connections", "the curve over connections", method((*perf).curve)},
+	{"stored", "rates and latencies up to a million stored events, and starting with them", method((*perf).stored)},
+	{"connections", "rates and latencies for different numbers of connections", method((*perf).curve)},
 }
 
 func measurementNames() (names []string) {
@@ -111,7 +114,7 @@ func measurementNames() (names []string) {
 	return names
 }
 
-// choose returns the measurements named, all for "", none for "none".
+// choose returns the measurements with the given names. It returns all for "" and none for "none".
 func choose(rows string) (chosen []measurement, err error) {
 	switch rows {
 	case "":
@@ -123,7 +126,8 @@ func choose(rows string) (chosen []measurement, err error) {
 	for name := range strings.SplitSeq(rows, ",") {
 		i := slices.IndexFunc(measurements, func(m measurement) bool { return m.name == strings.TrimSpace(name) })
 		if i < 0 {
-			errs = append(errs, fmt.Errorf("%q is no measurement; there are %s", name, strings.Join(measurementNames(), ", ")))
+			errs = append(errs, fmt.Errorf("unknown measurement %q; use one of %s",
+				name, strings.Join(measurementNames(), ", ")))
 			continue
 		}
 		chosen = append(chosen, measurements[i])
@@ -131,6 +135,7 @@ func choose(rows string) (chosen []measurement, err error) {
 	return chosen, errors.Join(errs...)
 }
 
+// method turns a method of perf into the function that a measurement needs.
 func method(f func(*perf, context.Context) error) func(context.Context, *perf) error {
 	return func(ctx context.Context, p *perf) error { return f(p, ctx) }
 }

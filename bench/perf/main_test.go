@@ -18,8 +18,8 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// TestEveryRowHasItsGoal: what is added under an id that no goal has would be measured and never shown, and a goal that
-// nothing adds to would stand there empty.
+// TestEveryRowHasItsGoal checks that the ids in calls of add and posting are the ids of goals. A row without a goal
+// would never be shown. A goal that is never measured would have an empty row.
 func TestEveryRowHasItsGoal(t *testing.T) {
 	added := map[string]bool{}
 	for _, file := range []string{"main.go", "measure.go", "growth.go"} {
@@ -53,15 +53,15 @@ func TestReached(t *testing.T) {
 		value float64
 		want  string
 	}{
-		{goal{least: true, must: .25, aim: .32}, .32, "aim"},
-		{goal{least: true, must: .25, aim: .32}, .31, "must"},
-		{goal{least: true, must: .25, aim: .32}, .24, "**missed**"},
-		{goal{must: 8, aim: 4}, 4, "aim"},
-		{goal{must: 8, aim: 4}, 8, "must"},
-		{goal{must: 8, aim: 4}, 8.1, "**missed**"},
+		{goal{atLeast: true, required: .25, target: .32}, .32, "meets target"},
+		{goal{atLeast: true, required: .25, target: .32}, .31, "meets required"},
+		{goal{atLeast: true, required: .25, target: .32}, .24, "**missed**"},
+		{goal{required: 8, target: 4}, 4, "meets target"},
+		{goal{required: 8, target: 4}, 8, "meets required"},
+		{goal{required: 8, target: 4}, 8.1, "**missed**"},
 	} {
 		if got := c.goal.reached(c.value); got != c.want {
-			t.Errorf("%+v: %g is %s, want %s", c.goal, c.value, got, c.want)
+			t.Errorf("%+v: the result of %g is %q, want %q", c.goal, c.value, got, c.want)
 		}
 	}
 }
@@ -97,15 +97,16 @@ Duration: 41.10s, Total samples = 40s
              runtime.schedule
 `
 
-func TestSortStacks(t *testing.T) {
-	got, err := sortStacks(traces, 1000)
-	want := []share{{"Go's scheduler and network poller", 90_000}, {"signature: crypto/ed25519", 1200}, {"store: fsync", 500}, {"signature: the rest", 300}}
+func TestClassifyStacks(t *testing.T) {
+	got, err := classifyStacks(traces, 1000)
+	want := []share{{"Go's scheduler and network poller", 90_000}, {"signature: crypto/ed25519", 1200},
+		{"store: fsync", 500}, {"signature: the rest", 300}}
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("%+v, %v\nwant %+v", got, err, want)
 	}
 	for _, wrong := range []string{"", "File: x\n", "-----------+---\n   soon  runtime.futex\n"} {
-		if got, err := sortStacks(wrong, 1); err == nil {
-			t.Errorf("%q was taken for %+v", wrong, got)
+		if got, err := classifyStacks(wrong, 1); err == nil {
+			t.Errorf("%q was accepted as %+v", wrong, got)
 		}
 	}
 }

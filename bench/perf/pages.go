@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// fillIn writes texts into the page at path, each between its marks <!-- name --> and <!-- /name -->.
+// fillIn writes texts into the page at path. Each text replaces the lines between the comments <!-- name --> and
+// <!-- /name -->. An empty text leaves those lines as they are.
 func fillIn(path string, texts map[string]string) error {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -15,27 +16,28 @@ func fillIn(path string, texts map[string]string) error {
 	page := string(data)
 	for name, text := range texts {
 		if text == "" {
-			continue // not measured; what stands there stays
+			continue // not measured, so keep the old text
 		}
 		open, close := "<!-- "+name+" -->\n", "<!-- /"+name+" -->"
 		before, rest, opened := strings.Cut(page, open)
 		_, after, closed := strings.Cut(rest, close)
 		if !opened || !closed {
-			return fmt.Errorf("%s has no place for %s: %s… %s", path, name, open, close)
+			return fmt.Errorf("%s has no place for the text %s; add the lines\n%s%s", path, name, open, close)
 		}
 		page = before + open + text + close + after
 	}
 	return os.WriteFile(path, []byte(page), 0o666)
 }
 
-// table is the table of the goals.
+// table returns the table of all goals with their results.
 func (r *results) table() string {
 	if len(r.Rows) == 0 {
 		return ""
 	}
 	var t strings.Builder
-	fmt.Fprintf(&t, "%s. `std` is how many signatures `crypto/ed25519` verifies a second on all cores, in the same runs.\n\n", r.Machine)
-	fmt.Fprintln(&t, "| | measured | must | aim | reached | std | date |\n|---|---|---|---|---|---|---|")
+	fmt.Fprintf(&t, "Machine: %s. `std` is the number of signatures that `crypto/ed25519` verifies per second on all "+
+		"cores, measured in the same runs.\n\n", r.Machine)
+	fmt.Fprintln(&t, "| | measured | required | target | result | std | date |\n|---|---|---|---|---|---|---|")
 	for _, g := range goals {
 		must, aim := g.bounds()
 		m, measured := r.row(g.id)
@@ -44,29 +46,29 @@ func (r *results) table() string {
 			continue
 		}
 		reached := g.reached(m.Value)
-		if g.none() {
+		if g.hasNoBounds() {
 			reached = "–"
 		}
 		fmt.Fprintf(&t, "| %s | "+g.format+"%s | %s | %s | %s | %.0f | %s |\n",
-			g.title, m.Value, spread(m.Samples, g.format), must, aim, reached, m.Std, m.Date)
+			g.title, m.Value, rangeOf(m.Samples, g.format), must, aim, reached, m.Std, m.Date)
 	}
 	return t.String()
 }
 
-// bounds returns what the table says of must and aim.
+// bounds returns the table cells for the required value and the target.
 func (g goal) bounds() (must, aim string) {
 	sign := "≤"
-	if g.least {
+	if g.atLeast {
 		sign = "≥"
 	}
-	if g.none() {
+	if g.hasNoBounds() {
 		return "–", "–"
 	}
-	return fmt.Sprintf("%s %g", sign, g.must), fmt.Sprintf("%s %g", sign, g.aim)
+	return fmt.Sprintf("%s %g", sign, g.required), fmt.Sprintf("%s %g", sign, g.target)
 }
 
-// spread says between which two values a row's runs were, if there were several.
-func spread(samples []float64, format string) string {
+// rangeOf returns the smallest and the largest sample as text, or "" if there are fewer than two samples.
+func rangeOf(samples []float64, format string) string {
 	if len(samples) < 2 {
 		return ""
 	}
@@ -83,7 +85,7 @@ func (r *results) profileTable() string {
 		return ""
 	}
 	var t strings.Builder
-	fmt.Fprintln(&t, "| stage | µs an event | share |\n|---|---|---|")
+	fmt.Fprintln(&t, "| stage | µs per event | share |\n|---|---|---|")
 	total := 0.0
 	for _, s := range r.Profile {
 		total += s.Microseconds
@@ -91,7 +93,7 @@ func (r *results) profileTable() string {
 	for _, s := range r.Profile {
 		fmt.Fprintf(&t, "| %s | %.1f | %.0f %% |\n", s.Stage, s.Microseconds, 100*s.Microseconds/total)
 	}
-	fmt.Fprintf(&t, "| all | %.1f | |\n", total)
+	fmt.Fprintf(&t, "| total | %.1f | |\n", total)
 	return t.String()
 }
 
@@ -107,27 +109,29 @@ func (r *results) modelTable() string {
 	return t.String()
 }
 
-// nodeTable says what the measured node holds.
+// nodeTable returns the table of what the measured node can do.
 func (r *results) nodeTable() string {
 	m, ok := newModel(r)
 	if !ok {
 		return ""
 	}
-	many, _ := at(r.Connections, 256) // newModel has looked
+	many, _ := pointAt(r.Connections, 256) // newModel has checked that the point exists
 	rate := many.Rate
 	var t strings.Builder
 	fmt.Fprintln(&t, "| | |\n|---|---|")
 	line := func(what, format string, values ...any) {
 		fmt.Fprintf(&t, "| %s | "+format+" |\n", append([]any{what}, values...)...)
 	}
-	line("posts, 256 connections, the load generator on the same cores", "%.0f/s, %.0f million a day", rate, rate*day/1e6)
-	line("… if the relay had the cores to itself, by the model", "%.0f/s", m.alone(256))
-	line("polls that wait, in 1 GiB of memory", "%.0f", m.polls(1<<30))
-	line("disk an event of 730 bytes, indexes included; a thread's record", "%.0f; %.0f bytes", m.Row, m.Thread)
-	line("posted a day at that rate", "%.0f GB of events", rate*day*730/1e9)
-	for _, life := range lives {
-		line("on disk at that rate, "+life.name, "%.0f GB", m.disk(rate, life.ttl)/1e9)
-		line("the rate that 64 GiB (`--max-disk`) bear, "+life.name, "%.0f/s", m.bearable(64<<30, life.ttl))
+	line("posts, 256 connections, with the load generator on the same cores", "%.0f/s, %.0f million per day",
+		rate, rate*day/1e6)
+	line("… predicted by the model with the load generator on another machine", "%.0f/s", m.rateWithoutGenerator(256))
+	line("waiting polls in 1 GiB of memory", "%.0f", m.polls(1<<30))
+	line("disk space per event of 730 bytes, with indexes; per thread record", "%.0f; %.0f bytes", m.Row, m.Thread)
+	line("posted per day at that rate", "%.0f GB of events", rate*day*730/1e9)
+	for _, lifetime := range ttls {
+		line("on disk at that rate, "+lifetime.name, "%.0f GB", m.disk(rate, lifetime.ttl)/1e9)
+		line("highest rate with 64 GiB of disk (`--max-disk`), "+lifetime.name, "%.0f/s",
+			m.maxRate(64<<30, lifetime.ttl))
 	}
 	return t.String()
 }

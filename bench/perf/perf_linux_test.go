@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// built returns the binary that is measured.
+// built builds the agora binary in a temporary folder and returns its path.
 func built(t *testing.T) string {
 	t.Helper()
 	agora := filepath.Join(t.TempDir(), "agora")
@@ -18,11 +18,12 @@ func built(t *testing.T) string {
 	return agora
 }
 
-// TestOneRow measures a row with a relay that runs, for a moment, and writes all of it.
+// TestOneRow measures one row with a real relay for 0.8 seconds. It checks the saved results and that no files are
+// left.
 func TestOneRow(t *testing.T) {
 	t.Parallel()
 	agora := built(t)
-	// The relay's CPU time is counted in hundredths of a second, so each of its eight turns needs some of them.
+	// The relay's CPU time is counted in hundredths of a second. So each of the eight turns must last several of these.
 	s := settings{agora: agora, rows: "post32", docs: docs(t), runs: 1, duration: 800 * time.Millisecond,
 		stored: 10 * firstLevel, temp: t.TempDir()}
 	if err := run(t.Context(), s); err != nil {
@@ -38,17 +39,17 @@ func TestOneRow(t *testing.T) {
 		}
 	}
 	if left, err := filepath.Glob(filepath.Join(s.temp, "*")); err != nil || len(left) > 0 {
-		t.Errorf("left behind: %v, %v", left, err)
+		t.Errorf("files are left: %v, %v", left, err)
 	}
 }
 
-// TestStarts reads inboxes, kills a relay and starts it again.
-func TestStarts(t *testing.T) {
+// TestProbeAndStarts probes a relay, and measures how long it takes to start and how large its database is.
+func TestProbeAndStarts(t *testing.T) {
 	t.Parallel()
 	agora := built(t)
 	p := &perf{settings: settings{agora: agora, temp: t.TempDir(), runs: 1}, results: &results{}}
 	if err := p.withNode(t.Context(), func(n *node) error {
-		at, posted, err := p.look(t.Context(), n)
+		at, posted, err := p.probe(t.Context(), n)
 		if err != nil || posted != probeEvents || at.Read50 <= 0 || at.Read99 < at.Read50 || at.Ratio <= 0 {
 			t.Errorf("%d posted, %+v", posted, at)
 		}
@@ -56,15 +57,16 @@ func TestStarts(t *testing.T) {
 			return err
 		}
 		first := n.pid()
-		took, err := p.starts(t.Context(), n)
+		took, err := p.measureStarts(t.Context(), n)
 		if n.pid() == first || len(took) != 3 || slices.Min(took) <= 0 {
 			t.Errorf("starts took %v, process %d and then %d", took, first, n.pid())
 		}
 		if size, err := n.size(); err != nil || size < 700*probeEvents {
-			t.Errorf("%d bytes, %v", size, err)
+			t.Errorf("the database has %d bytes, %v", size, err)
 		}
-		if event, thread, err := n.bytesEach(t.Context()); err != nil || event < 700 || event > 2000 || thread < 100 || thread > 2000 {
-			t.Errorf("%f and %f bytes, %v", event, thread, err)
+		if event, thread, err := n.bytesEach(t.Context()); err != nil ||
+			event < 700 || event > 2000 || thread < 100 || thread > 2000 {
+			t.Errorf("%f bytes per event and %f bytes per thread, %v", event, thread, err)
 		}
 		return err
 	}); err != nil {

@@ -14,40 +14,44 @@ import (
 	"time"
 )
 
-// share is a stage's part of the CPU time of a post.
+// share is the CPU time that one stage takes of a post.
 type share struct {
 	Stage        string  `json:"stage"`
-	Microseconds float64 `json:"microseconds"` // an event
+	Microseconds float64 `json:"microseconds"` // per event
 }
 
-// kind sorts stacks: a stack belongs to the first kind of which a frame's function matches.
-type kind struct {
+// stagePattern assigns stacks to a stage. A stack belongs to the first of stagePatterns that matches the function name
+// of one of its frames.
+type stagePattern struct {
 	stage  string
 	frames *regexp.Regexp
 }
 
-// client is the load generator's stage, which is no part of the relay.
+// client is the stage of the load generator, which is not part of the relay.
 const client = "client"
 
-// kinds go from what is inside to what is around it: a verification is part of a post, which is part of a request.
-var kinds = []kind{
+// stagePatterns are ordered from inner to outer stages. For example, a verification comes before the rest of a post,
+// and a post before the rest of a request, because the stack of a verification contains the frames of all three.
+var stagePatterns = []stagePattern{
 	{client, regexp.MustCompile(`httpapi_test\.|bench/stage\.`)},
 	{"garbage collector", regexp.MustCompile(`^runtime\.(gcBgMarkWorker|gcAssistAlloc|bgsweep|bgscavenge|gcStart)`)},
 	{"signature: crypto/ed25519", regexp.MustCompile(`^crypto/ed25519\.|/ed25519`)},
 	{"signature: the rest", regexp.MustCompile(`envelope\.\(\*Envelope\)\.Verify`)},
 	{"parse and canonical form", regexp.MustCompile(`agora/envelope\.Parse`)},
 	{"store: fsync", regexp.MustCompile(`(?i)fsync|fdatasync`)},
-	{"store: commit, its writes and checkpoints", regexp.MustCompile(`(?i)_sqlite3Wal|_pagerWal|sqlite3PagerCommit|VdbeHalt|checkpoint|\.commit|\.Commit`)},
+	{"store: commit, its writes and checkpoints", regexp.MustCompile(
+		`(?i)_sqlite3Wal|_pagerWal|sqlite3PagerCommit|VdbeHalt|checkpoint|\.commit|\.Commit`)},
 	{"store: statements", regexp.MustCompile(`store/sqlite|modernc\.org|database/sql`)},
 	{"wake the polls", regexp.MustCompile(`relay\.\(\*hub\)`)},
 	{"relay: the rest of a post", regexp.MustCompile(`agora/relay\.`)},
-	{"HTTP: read and write the socket", regexp.MustCompile(`^(internal/poll\.\(\*FD\)|syscall\.(write|read|Write|Read))`)},
+	{"HTTP: read and write the socket", regexp.MustCompile(
+		`^(internal/poll\.\(\*FD\)|syscall\.(write|read|Write|Read))`)},
 	{"HTTP: net/http, routes, answers", regexp.MustCompile(`^net/http\.|gorilla/mux|relay/httpapi`)},
 	{"Go's scheduler and network poller", regexp.MustCompile(`^runtime\.`)},
 	{"other", regexp.MustCompile(``)},
 }
 
-// profile posts to a relay in a benchmark under the CPU profiler and sorts its stacks.
+// profile runs the benchmark that posts to a relay, with the CPU profiler. It returns the CPU time of each stage.
 func profile(ctx context.Context) ([]share, error) {
 	const events = 100_000
 	dir, err := os.MkdirTemp("", "agora-profile")
@@ -56,8 +60,8 @@ func profile(ctx context.Context) ([]share, error) {
 	}
 	defer os.RemoveAll(dir)
 	binary, cpu := filepath.Join(dir, "httpapi.test"), filepath.Join(dir, "cpu")
-	c := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", "^BenchmarkPost$/^connections=32$", "-benchtime", fmt.Sprintf("%dx", events),
-		"-timeout", "5m", "-o", binary, "-cpuprofile", cpu, "./relay/httpapi")
+	c := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", "^BenchmarkPost$/^connections=32$",
+		"-benchtime", fmt.Sprintf("%dx", events), "-timeout", "5m", "-o", binary, "-cpuprofile", cpu, "./relay/httpapi")
 	c.Stdout, c.Stderr = os.Stderr, os.Stderr
 	if err := c.Run(); err != nil {
 		return nil, err
@@ -66,16 +70,17 @@ func profile(ctx context.Context) ([]share, error) {
 	if err != nil {
 		return nil, err
 	}
-	return sortStacks(string(traces), events)
+	return classifyStacks(string(traces), events)
 }
 
-// sortStacks reads what pprof -traces prints: stacks with their CPU time, the innermost frame first, and a line of dashes
-// before each. The time of the client's stacks, and of signing before the benchmark, is left out.
-func sortStacks(traces string, events int) ([]share, error) {
+// classifyStacks returns the CPU time of each stage, divided by the number of events. traces is the output of pprof
+// -traces: a list of stacks with their CPU times. A line of dashes comes before each stack, and the innermost frame is
+// the first. The stacks of the client, and those of signing before the benchmark, are not counted.
+func classifyStacks(traces string, events int) ([]share, error) {
 	spent := map[string]time.Duration{}
 	_, stacks, found := strings.Cut(traces, "-----------+")
 	if !found {
-		return nil, fmt.Errorf("the profile has no stacks")
+		return nil, fmt.Errorf("the output of pprof -traces contains no stacks")
 	}
 	for stack := range strings.SplitSeq(stacks, "-----------+") {
 		var cpu time.Duration
@@ -85,7 +90,7 @@ func sortStacks(traces string, events int) ([]share, error) {
 			if len(fields) > 1 && cpu == 0 && len(frames) == 0 {
 				var err error
 				if cpu, err = duration(fields[0]); err != nil {
-					return nil, fmt.Errorf("a stack is not understood: %q", text)
+					return nil, fmt.Errorf("the output of pprof -traces has a stack without a CPU time: %q", text)
 				}
 				fields = fields[1:]
 			}
@@ -98,17 +103,20 @@ func sortStacks(traces string, events int) ([]share, error) {
 		}
 	}
 	var list []share
-	for _, k := range kinds {
+	for _, k := range stagePatterns {
 		if us := float64(spent[k.stage].Nanoseconds()) / 1e3 / float64(events); k.stage != client && us > 0 {
 			list = append(list, share{k.stage, math.Round(us*100) / 100})
 		}
 	}
-	slices.SortStableFunc(list, func(a, b share) int { return int(math.Round(100 * (b.Microseconds - a.Microseconds))) })
+	slices.SortStableFunc(list, func(a, b share) int {
+		return int(math.Round(100 * (b.Microseconds - a.Microseconds)))
+	})
 	return list, nil
 }
 
+// stageOf returns the stage of a stack.
 func stageOf(frames []string) string {
-	for _, k := range kinds {
+	for _, k := range stagePatterns {
 		if slices.ContainsFunc(frames, k.frames.MatchString) {
 			return k.stage
 		}
@@ -116,7 +124,7 @@ func stageOf(frames []string) string {
 	return "other"
 }
 
-// duration reads 10ms, 1.20s or 1.5mins.
+// duration parses a time as pprof prints it, such as 10ms, 1.20s or 1.5mins.
 func duration(text string) (time.Duration, error) {
 	if minutes, ok := strings.CutSuffix(text, "mins"); ok {
 		n, err := strconv.ParseFloat(minutes, 64)

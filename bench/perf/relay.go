@@ -22,18 +22,24 @@ type node struct {
 	command *exec.Cmd
 	url     string
 	data    string
-	took    time.Duration // from its start until its first answer 200
+	took    time.Duration // time from the start to the first answer 200
 }
 
-// limitless are the settings of a relay that is to show what it can do. What others may ask is not limited, and no thread
-// ends while it is measured: the load consists of REQUESTs that nobody answers, and after five minutes the relay would
-// sign a notice for each.
-var limitless = []string{"--post-rate-ip=0", "--read-rate-ip=0", "--post-rate-did=0", "--connections-per-ip=0", "--requests-per-ip=0",
-	"--polls-per-ip=0", "--max-polls=0", "--inbox-events=0", "--inbox-bytes=0", "--pending-timeout=24h", "--log-level=error"}
+// limitless are the flags of a measured relay. They turn off its limits on posts, reads, connections, polls and
+// inboxes. They also make threads wait for an answer for 24 hours. The load consists of REQUESTs that are never
+// answered. With the default timeout of five minutes, the relay would sign a notice for each of them during the
+// measurement.
+var limitless = []string{"--post-rate-ip=0", "--read-rate-ip=0", "--post-rate-did=0", "--connections-per-ip=0",
+	"--requests-per-ip=0", "--polls-per-ip=0", "--max-polls=0", "--inbox-events=0", "--inbox-bytes=0",
+	"--pending-timeout=24h", "--log-level=error"}
 
-// startNode starts a relay over data and returns when it has answered.
+// startNode starts a relay with its data in the folder data. It returns after the relay's first answer.
 func startNode(ctx context.Context, binary, data string) (*node, error) {
-	n := &node{command: exec.CommandContext(ctx, binary, append([]string{"serve", "--addr=127.0.0.1:0", "--data", data}, limitless...)...), data: data}
+	n := &node{
+		command: exec.CommandContext(ctx, binary,
+			append([]string{"serve", "--addr=127.0.0.1:0", "--data", data}, limitless...)...),
+		data: data,
+	}
 	n.command.Cancel = func() error { return n.command.Process.Signal(os.Interrupt) }
 	n.command.Stderr = os.Stderr
 	out, err := n.command.StdoutPipe()
@@ -42,7 +48,7 @@ func startNode(ctx context.Context, binary, data string) (*node, error) {
 	}
 	began := time.Now()
 	if err := n.command.Start(); err != nil {
-		return nil, fmt.Errorf("%w; make build makes it", err)
+		return nil, fmt.Errorf("%w; run \"make build\" to build the binary", err)
 	}
 	lines := bufio.NewScanner(out)
 	for n.url == "" && lines.Scan() {
@@ -61,7 +67,7 @@ func startNode(ctx context.Context, binary, data string) (*node, error) {
 	return n, nil
 }
 
-// stop ends the relay as an operator does.
+// stop ends the relay with an interrupt signal, as an operator does.
 func (n *node) stop() error {
 	if err := n.command.Process.Signal(os.Interrupt); err != nil {
 		return err
@@ -69,7 +75,7 @@ func (n *node) stop() error {
 	return n.command.Wait()
 }
 
-// kill ends it as a power cut does, as far as the process is concerned.
+// kill kills the relay's process. For the process this is like a power cut: it cannot do anything before it ends.
 func (n *node) kill() error {
 	if err := n.command.Process.Kill(); err != nil {
 		return err
@@ -83,7 +89,7 @@ func (n *node) kill() error {
 
 func (n *node) pid() int { return n.command.Process.Pid }
 
-// get returns the body of an answer 200.
+// get sends a GET request and returns the body of the answer. It returns an error if the status is not 200.
 func (n *node) get(c *http.Client, path string) ([]byte, error) {
 	answer, err := c.Get(n.url + path)
 	if err != nil {
@@ -96,7 +102,7 @@ func (n *node) get(c *http.Client, path string) ([]byte, error) {
 	return body, err
 }
 
-// size returns the bytes of the database of a relay that has ended.
+// size returns the size of the database in bytes. The relay must have ended.
 func (n *node) size() (int64, error) {
 	info, err := os.Stat(filepath.Join(n.data, "agora.db"))
 	if err != nil {
@@ -105,21 +111,22 @@ func (n *node) size() (int64, error) {
 	return info.Size(), nil
 }
 
-// bytesEach returns what an event and a thread take in the database of a relay that has ended, indexes included.
+// bytesEach returns the bytes per event and per thread in the database, with indexes. The relay must have ended.
 func (n *node) bytesEach(ctx context.Context) (event, thread float64, err error) {
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(n.data, "agora.db")+"?mode=ro")
 	if err != nil {
 		return 0, 0, err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	const each = "SELECT (SELECT sum(pgsize) FROM dbstat WHERE name IN (SELECT name FROM sqlite_schema WHERE tbl_name = ?1)) * 1.0 / "
+	const each = "SELECT (SELECT sum(pgsize) FROM dbstat " +
+		"WHERE name IN (SELECT name FROM sqlite_schema WHERE tbl_name = ?1)) * 1.0 / "
 	err = errors.Join(
 		db.QueryRowContext(ctx, each+"(SELECT count(*) FROM event)", "event").Scan(&event),
 		db.QueryRowContext(ctx, each+"(SELECT count(*) FROM thread)", "thread").Scan(&thread))
 	return event, thread, err
 }
 
-// withNode runs f with a relay over a new folder, which is removed afterwards.
+// withNode calls f with a relay whose data is in a new folder. It then stops the relay and removes the folder.
 func (p *perf) withNode(ctx context.Context, f func(*node) error) (err error) {
 	data, err := os.MkdirTemp(p.temp, "agora-perf")
 	if err != nil {
@@ -131,7 +138,7 @@ func (p *perf) withNode(ctx context.Context, f func(*node) error) (err error) {
 		return err
 	}
 	err = f(n)
-	if n.command.ProcessState == nil { // f may have ended it
+	if n.command.ProcessState == nil { // f may already have ended the relay
 		err = errors.Join(err, n.stop())
 	}
 	return err

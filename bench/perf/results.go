@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// results are all that was measured, as docs/perf/results.json holds it.
+// results are all results of this program. docs/perf/results.json contains them in this form.
 type results struct {
-	Machine     string       `json:"machine"` // in words: system, cores, Go
+	Machine     string       `json:"machine"` // operating system, architecture, number of cores and Go version
 	Cores       int          `json:"cores"`
 	Rows        []row        `json:"rows"`
-	Connections []point      `json:"connections,omitempty"` // the curve over connections
-	Stored      []point      `json:"stored,omitempty"`      // the curve over stored events
+	Connections []point      `json:"connections,omitempty"` // one point for each number of connections
+	Stored      []point      `json:"stored,omitempty"`      // one point for each number of stored events
 	Figures     figures      `json:"figures"`
 	Model       []prediction `json:"model,omitempty"`
 	Profile     []share      `json:"profile,omitempty"`
@@ -27,44 +27,45 @@ type results struct {
 // row is a measured row of the table.
 type row struct {
 	ID      string    `json:"id"`
-	Value   float64   `json:"value"`   // the samples' median
+	Value   float64   `json:"value"`   // the median of the samples
 	Samples []float64 `json:"samples"` // in the order of the runs
-	Std     float64   `json:"std"`     // verifications by crypto/ed25519 a second on all cores, in the same runs
-	Date    string    `json:"date"`
+	Std     float64   `json:"std"`     // verifications by crypto/ed25519 per second on all cores, in the same runs
+	Date    string    `json:"date"`    // UTC, such as 2026-11-21
 }
 
-// point is one place on a curve. Rates are per second, latencies in milliseconds, CPU times in microseconds an event.
+// point is one point of a curve. Rates are per second, latencies in milliseconds, CPU times in microseconds per event.
 type point struct {
-	At           int     `json:"at"` // connections or stored events
-	Rate         float64 `json:"rate"`
-	Ratio        float64 `json:"ratio"` // to Std
+	At           int     `json:"at"`    // number of connections or stored events
+	Rate         float64 `json:"rate"`  // accepted events
+	Ratio        float64 `json:"ratio"` // Rate ÷ Std
 	Std          float64 `json:"std"`
-	P50          float64 `json:"p50"`
+	P50          float64 `json:"p50"` // latency of a post
 	P99          float64 `json:"p99"`
-	CPU          float64 `json:"cpu"`
+	CPU          float64 `json:"cpu"` // of the relay
 	GeneratorCPU float64 `json:"generatorCPU,omitempty"`
-	RSS          int64   `json:"rss,omitempty"`    // bytes
-	Read50       float64 `json:"read50,omitempty"` // a page of 100 events of an inbox
+	RSS          int64   `json:"rss,omitempty"`    // the relay's memory in bytes
+	Read50       float64 `json:"read50,omitempty"` // time to read a page of 100 events of an inbox
 	Read99       float64 `json:"read99,omitempty"`
 }
 
-// figures are measured too, and stand in no row.
+// figures are measured values that are not rows of the table. Sizes are in bytes. EventBytes and ThreadBytes are sizes
+// on disk, with indexes, in a database of 100 000 events.
 type figures struct {
-	BytesPerPoll       float64 `json:"bytesPerPoll,omitempty"`       // of memory, 10 000 held
-	BytesPerPollAtHalf float64 `json:"bytesPerPollAtHalf,omitempty"` // … idlePolls held
-	Memory             float64 `json:"memory,omitempty"`             // bytes, with all events stored and no poll
-	EventBytes         float64 `json:"eventBytes,omitempty"`         // on disk, in a database of 100 000
-	ThreadBytes        float64 `json:"threadBytes,omitempty"`        // … of a thread's record
-	LargeEvents        int64   `json:"largeEvents,omitempty"`        // in a database of so many bytes
-	LargeBytes         int64   `json:"largeBytes,omitempty"`
+	BytesPerPoll       float64 `json:"bytesPerPoll,omitempty"`       // memory per poll with 10 000 polls
+	BytesPerPollAtHalf float64 `json:"bytesPerPollAtHalf,omitempty"` // memory per poll with idlePolls polls
+	Memory             float64 `json:"memory,omitempty"`             // memory without polls, with all events stored
+	EventBytes         float64 `json:"eventBytes,omitempty"`         // per event
+	ThreadBytes        float64 `json:"threadBytes,omitempty"`        // per thread record
+	LargeEvents        int64   `json:"largeEvents,omitempty"`        // events in the largest database
+	LargeBytes         int64   `json:"largeBytes,omitempty"`         // size of the largest database
 }
 
-// goal is what is wanted of a row.
+// goal is a row of the table with the values that it should reach.
 type goal struct {
-	id, title string
-	least     bool    // must and aim are the least, not the most
-	must, aim float64 // both 0: the row is measured for comparison only
-	format    string
+	id, title        string
+	atLeast          bool    // required and target are lower limits; otherwise they are upper limits
+	required, target float64 // both 0: the row is measured for comparison only
+	format           string
 }
 
 var goals = []goal{
@@ -76,38 +77,42 @@ var goals = []goal{
 	{"post32x10k", "… 32 connections, 10,000 senders", true, 0, 0, "%.3f"},
 	{"post256", "… 256 connections, 256 senders", true, 0, 0, "%.3f"},
 	{"post256x10k", "… 256 connections, 10,000 senders", true, 0, 0, "%.3f"},
-	{"pretty", "bodies that are not canonical ÷ canonical ones", true, .85, .95, "%.3f"},
-	{"cpu", "server CPU an event ÷ one verification by crypto/ed25519, 32 connections", false, 2.4, 1.8, "%.2f"},
+	{"pretty", "rate with bodies that are not canonical ÷ with canonical ones", true, .85, .95, "%.3f"},
+	{"cpu", "relay CPU time per event ÷ per verification by crypto/ed25519, 32 connections",
+		false, 2.4, 1.8, "%.2f"},
 	{"tail", "ack latency p99 ÷ p50, 32 connections", false, 8, 4, "%.1f"},
-	{"deliver50", "from sending a post to its arrival, 1,000 polls, 200 events/s: p50", false, 1, .5, "%.2f ms"},
+	{"deliver50", "time from sending a post to its delivery, 1,000 polls, 200 events/s: p50", false, 1, .5, "%.2f ms"},
 	{"deliver99", "… p99", false, 10, 4, "%.2f ms"},
-	{"idle", "posting rate with 5,000 idle polls ÷ with none", true, .9, .97, "%.3f"},
-	{"rss", "memory (RSS) an idle poll, 10,000 held", false, 20, 17, "%.1f KB"},
+	{"idle", "posting rate with 5,000 idle polls ÷ without idle polls", true, .9, .97, "%.3f"},
+	{"rss", "memory (RSS) per idle poll, with 10,000 idle polls", false, 20, 17, "%.1f KB"},
 	{"growth", "rate at 1,000,000 stored events ÷ at 10,000", true, .85, .95, "%.3f"},
-	{"growthRead", "speed of reading 100 events of an inbox, likewise", true, .85, .95, "%.3f"},
+	{"growthRead", "speed of reading 100 events of an inbox at 1,000,000 stored events ÷ at 10,000",
+		true, .85, .95, "%.3f"},
 	{"memory", "RSS after 1,000,000 posts, all of them read once, ÷ after 10,000", false, 1.5, 1.2, "%.2f"},
 	{"catchup", "a reader 100,000 events behind: events/s ÷ std", true, 1, 3, "%.2f"},
-	{"start", "start with 1,000,000 stored events until the first 200 (the slowest of three, one after a kill)", false, 2, .3, "%.2f s"},
+	{"start", "time from start to the first answer 200, with 1,000,000 stored events " +
+		"(slowest of three starts, one of them after a kill)", false, 2, .3, "%.2f s"},
 }
 
-// none reports whether g asks for nothing.
-func (g goal) none() bool { return g.must == 0 && g.aim == 0 }
+// hasNoBounds reports whether g has no required value and no target.
+func (g goal) hasNoBounds() bool { return g.required == 0 && g.target == 0 }
 
-// reached says which of a goal's two a value has: "aim", "must" or "missed".
+// reached returns the table cell for the result: whether value meets the target, only the required value, or neither.
 func (g goal) reached(value float64) string {
-	better := func(bound float64) bool { return g.least && value >= bound || !g.least && value <= bound }
+	better := func(bound float64) bool { return g.atLeast && value >= bound || !g.atLeast && value <= bound }
 	switch {
-	case better(g.aim):
-		return "aim"
-	case better(g.must):
-		return "must"
+	case better(g.target):
+		return "meets target"
+	case better(g.required):
+		return "meets required"
 	}
 	return "**missed**"
 }
 
-// add puts a row in the place of what was measured of it before.
+// add adds the results of a row. They replace the row's earlier results.
 func (r *results) add(id string, std float64, samples []float64) {
-	new := row{ID: id, Value: middle(samples), Samples: samples, Std: std, Date: time.Now().UTC().Format(time.DateOnly)}
+	new := row{ID: id, Value: medianOf(samples), Samples: samples, Std: std,
+		Date: time.Now().UTC().Format(time.DateOnly)}
 	r.Cores = runtime.NumCPU()
 	r.Machine = fmt.Sprintf("%s/%s, %d cores, %s", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version())
 	if i := slices.IndexFunc(r.Rows, func(old row) bool { return old.ID == id }); i >= 0 {
@@ -118,6 +123,7 @@ func (r *results) add(id string, std float64, samples []float64) {
 	fmt.Fprintf(os.Stderr, "   %s %.4g\n", id, new.Value)
 }
 
+// row returns the row with this id. It returns false if the row has not been measured.
 func (r *results) row(id string) (row, bool) {
 	i := slices.IndexFunc(r.Rows, func(r row) bool { return r.ID == id })
 	if i < 0 {
@@ -126,6 +132,7 @@ func (r *results) row(id string) (row, bool) {
 	return r.Rows[i], true
 }
 
+// load reads the results of earlier measurements. If there are none, it returns empty results.
 func load(docs string) (*results, error) {
 	r := &results{}
 	data, err := os.ReadFile(filepath.Join(docs, "perf", "results.json"))
@@ -138,7 +145,7 @@ func load(docs string) (*results, error) {
 	return r, err
 }
 
-// save writes the results, and what is made of them: the graphs, and the marked parts of the two pages.
+// save writes the results, the graphs, and the marked parts of the two pages.
 func (r *results) save(docs string) error {
 	r.Model = predict(r)
 	data, err := json.MarshalIndent(r, "", "  ")
@@ -161,6 +168,9 @@ func (r *results) save(docs string) error {
 			return err
 		}
 	}
-	return errors.Join(fillIn(filepath.Join(docs, "PERFORMANCE.md"), map[string]string{"table": r.table(), "profile": r.profileTable()}),
-		fillIn(filepath.Join(docs, "SCALING.md"), map[string]string{"node": r.nodeTable(), "model": r.modelTable()}))
+	return errors.Join(
+		fillIn(filepath.Join(docs, "PERFORMANCE.md"),
+			map[string]string{"table": r.table(), "profile": r.profileTable()}),
+		fillIn(filepath.Join(docs, "SCALING.md"),
+			map[string]string{"node": r.nodeTable(), "model": r.modelTable()}))
 }

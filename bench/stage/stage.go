@@ -1,4 +1,4 @@
-// Package stage has the messages that the benchmarks of several packages post. It is for tests only.
+// Package stage provides the signed messages that the benchmarks of several packages post. It is for tests only.
 package stage
 
 import (
@@ -14,8 +14,8 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// Requests returns n signed REQUESTs of 730 bytes, of 256 senders by turns, each to a recipient of its own, and when they
-// were signed.
+// Requests returns n signed REQUESTs of 730 bytes in their canonical form, and the time in their ts. The requests come
+// from 256 senders in turn, and each sender has its own recipient. Requests fails b if it cannot sign.
 func Requests(b *testing.B, n int) (bodies [][]byte, signed time.Time) {
 	b.Helper()
 	const senders = 256
@@ -27,14 +27,17 @@ func Requests(b *testing.B, n int) (bodies [][]byte, signed time.Time) {
 		}
 		keys[i] = key
 	}
-	asked := envelope.Request{Intent: "translate", Params: json.RawMessage(`{"text":"` + strings.Repeat("Hello, world. ", 16) + `"}`)}
+	payload := envelope.Request{
+		Intent: "translate", Params: json.RawMessage(`{"text":"` + strings.Repeat("Hello, world. ", 16) + `"}`)}
 	bodies, signed = make([][]byte, n), time.Now()
 	var next atomic.Int64
 	var signing sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
 		signing.Go(func() {
 			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
-				e, err := envelope.Draft{Recipient: keys[senders+i%senders].DID(), Payload: asked}.Sign(keys[i%senders], signed)
+				e, err := envelope.Draft{
+					Recipient: keys[senders+i%senders].DID(), Payload: payload,
+				}.Sign(keys[i%senders], signed)
 				if err != nil {
 					b.Error(err)
 					return

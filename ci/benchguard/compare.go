@@ -11,10 +11,12 @@ import (
 	"strings"
 )
 
-// stage is what one benchmark costs, in verifications by crypto/ed25519.
+// stage is the result of one benchmark, relative to a verification by crypto/ed25519.
 type stage struct {
-	Ratio  float64 `json:"ratio"`  // the fastest round to the fastest verification; others only add to the time
-	Spread float64 `json:"spread"` // how much more the second fastest took, and the second fastest verification, as parts
+	// Ratio is the time of the fastest round ÷ the time of the fastest verification.
+	Ratio float64 `json:"ratio"`
+	// Spread is the relative difference between the two fastest rounds, plus the same for the verification.
+	Spread float64 `json:"spread"`
 }
 
 const (
@@ -22,7 +24,8 @@ const (
 	yardstick = "envelope StdVerify"
 )
 
-// parse returns the stages in a transcript: the output of test binaries, one after the other, the yardstick among them.
+// parse returns the stages in a transcript. A transcript is the output of several test binaries, one after the other.
+// It must contain the yardstick and at least one other benchmark.
 func parse(transcript string) (map[string]stage, error) {
 	samples, err := samplesOf(transcript)
 	if err != nil {
@@ -30,18 +33,21 @@ func parse(transcript string) (map[string]stage, error) {
 	}
 	std, known := samples[yardstick]
 	if !known || len(samples) == 1 {
-		return nil, fmt.Errorf("there are no times of %s, or of nothing else", yardstick)
+		return nil, fmt.Errorf("the transcript must have times of %s and of other benchmarks", yardstick)
 	}
 	stages := map[string]stage{}
 	for name, list := range samples {
 		if name != yardstick {
-			stages[name] = stage{Ratio: round(slices.Min(list) / slices.Min(std)), Spread: round(spread(list) + spread(std))}
+			stages[name] = stage{
+				Ratio: round(slices.Min(list) / slices.Min(std)), Spread: round(spread(list) + spread(std)),
+			}
 		}
 	}
 	return stages, nil
 }
 
-// spread says how much slower the second fastest is: how far chance alone may move the fastest.
+// spread returns how much slower the second fastest time is than the fastest, as a fraction. It estimates how much the
+// fastest time varies by chance.
 func spread(list []float64) float64 {
 	if len(list) < 2 {
 		return 0
@@ -50,7 +56,8 @@ func spread(list []float64) float64 {
 	return sorted[1]/sorted[0] - 1
 }
 
-// samplesOf reads the lines of benchmarks: the nanoseconds of each, by name. CPU time counts where a benchmark gives it: its own times hold the waiting too.
+// samplesOf reads the output lines of benchmarks. It returns the times of each benchmark in nanoseconds, by name. If a
+// benchmark reports its CPU time, that is used, because the elapsed time includes waiting.
 func samplesOf(transcript string) (samples map[string][]float64, err error) {
 	pkg := ""
 	samples = map[string][]float64{}
@@ -69,12 +76,12 @@ func samplesOf(transcript string) (samples map[string][]float64, err error) {
 		values := map[string]float64{}
 		for i := 2; i+1 < len(fields); i += 2 {
 			if values[fields[i+1]], err = strconv.ParseFloat(fields[i], 64); err != nil {
-				return nil, fmt.Errorf("a benchmark's line is not understood: %q", line)
+				return nil, fmt.Errorf("the output line of a benchmark has a value that is not a number: %q", line)
 			}
 		}
 		ns := cmp.Or(values["cpu-ns/op"], values["ns/op"])
 		if !(ns > 0) {
-			return nil, fmt.Errorf("a benchmark's line without a time: %q", line)
+			return nil, fmt.Errorf("the output line of a benchmark has no time: %q", line)
 		}
 		name = pkg + " " + name
 		samples[name] = append(samples[name], ns)
@@ -84,12 +91,12 @@ func samplesOf(transcript string) (samples map[string][]float64, err error) {
 
 func round(v float64) float64 { return math.Round(v*1e4) / 1e4 }
 
-// least is the smallest change that is worth a word, beyond what chance may do.
-const least = 0.25
+// minChange is the smallest change that is reported, in addition to the spread.
+const minChange = 0.25
 
-// judge says how now stands to before, and by how much it may differ.
+// judge compares now with before. It returns the verdict, and by how much now may differ without one.
 func judge(before, now stage) (verdict string, bound float64) {
-	bound = least + before.Spread + now.Spread
+	bound = minChange + before.Spread + now.Spread
 	switch change := now.Ratio / before.Ratio; {
 	case change > 1+bound:
 		return "REGRESSION", bound
@@ -99,9 +106,11 @@ func judge(before, now stage) (verdict string, bound float64) {
 	return "", bound
 }
 
-// report writes a table for people and returns how many stages have a regression.
+// report writes a table for people and returns the number of regressions. A stage of the baseline that was not measured
+// counts as a regression.
 func report(w io.Writer, base baseline, now map[string]stage) (regressions int) {
-	fmt.Fprintf(w, "stages in verifications by crypto/ed25519; the baseline is of %s (%s)\n", base.Date, base.Machine)
+	fmt.Fprintf(w, "times relative to a verification by crypto/ed25519; the baseline is from %s (%s)\n",
+		base.Date, base.Machine)
 	fmt.Fprintf(w, "%-36s %10s %10s %8s %8s\n", "", "baseline", "now", "change", "allowed")
 	for _, name := range slices.Sorted(maps.Keys(now)) {
 		n := now[name]
@@ -111,22 +120,24 @@ func report(w io.Writer, base baseline, now map[string]stage) (regressions int) 
 			continue
 		}
 		verdict, bound := judge(before, n)
-		fmt.Fprintf(w, "%-36s %10.3f %10.3f %+7.0f%% %7.0f%%  %s\n", name, before.Ratio, n.Ratio, 100*(n.Ratio/before.Ratio-1), 100*bound, verdict)
+		fmt.Fprintf(w, "%-36s %10.3f %10.3f %+7.0f%% %7.0f%%  %s\n",
+			name, before.Ratio, n.Ratio, 100*(n.Ratio/before.Ratio-1), 100*bound, verdict)
 		if verdict == "REGRESSION" {
 			regressions++
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(base.Stages)) {
 		if _, there := now[name]; !there {
-			fmt.Fprintf(w, "%-36s %10.3f %10s                    gone\n", name, base.Stages[name].Ratio, "-")
-			regressions++ // what is not measured may be anything
+			fmt.Fprintf(w, "%-36s %10.3f %10s                    missing\n", name, base.Stages[name].Ratio, "-")
+			regressions++ // the stage may have become slower, and that would not be noticed
 		}
 	}
 	switch regressions {
 	case 0:
 		fmt.Fprintln(w, "no regression")
 	default:
-		fmt.Fprintf(w, "%d regressions; if they are meant, make bench-guard UPDATE=1 writes a new baseline\n", regressions)
+		fmt.Fprintf(w, "%d regressions; if they are intended, write a new baseline with make bench-guard UPDATE=1\n",
+			regressions)
 	}
 	return regressions
 }

@@ -1,12 +1,15 @@
-// Command benchguard looks whether a stage of the relay has become slower than the committed baseline says.
+// Command benchguard checks whether a stage of the relay has become slower than in the committed baseline.
 //
 //	go run ./ci/benchguard [-rounds 5] [-update] [-transcript FILE]
 //
-// Stages are compared as ratios to one verification by crypto/ed25519, which is measured between them again and again, so
-// a slow or busy machine changes little. Several rounds are measured, one after the other, and the fastest of each stage
-// counts, as whatever else goes on only adds to a time. A stage has a regression when it is beyond the baseline by more
-// than 25 % and what its fastest rounds differ by, in this run and in the one that made the baseline. With STRICT=1 in the
-// environment a regression ends it with 1; without, it only reports.
+// The time of a stage is given as a ratio to the time of one verification by crypto/ed25519. The verification is
+// measured again before each stage, so a slow or busy machine changes the ratio only a little. The command measures
+// several rounds, one after the other. It uses the fastest time of each stage, because other work on the machine can
+// only make a stage slower.
+//
+// A stage has a regression if it exceeds the baseline by more than 25 % plus the spread of this run and of the
+// baseline. The spread is the difference between the two fastest rounds. If the environment variable STRICT is 1, a
+// regression makes the command exit with status 1. Otherwise the command only reports it.
 package main
 
 import (
@@ -25,19 +28,19 @@ import (
 
 const baselinePath = "ci/benchguard/baseline.json"
 
-// baseline is what is committed.
+// baseline is the content of baseline.json, the results that later runs are compared with.
 type baseline struct {
 	Date    string           `json:"date"`
 	Machine string           `json:"machine"`
 	Stages  map[string]stage `json:"stages"`
 }
 
-// batch is what one test binary measures at a time.
+// batch is one call of a test binary: the package, a regular expression for the benchmarks, and -test.benchtime.
 type batch struct {
 	pkg, benchmarks, time string
 }
 
-// Before each of batches std is measured.
+// Each of batches is measured after a measurement of std.
 var (
 	std     = batch{"envelope", "^BenchmarkStdVerify$", "80ms"}
 	batches = []batch{
@@ -52,8 +55,8 @@ var (
 
 func main() {
 	rounds := flag.Int("rounds", 5, "how often each stage is measured")
-	update := flag.Bool("update", false, "make this run the baseline")
-	transcript := flag.String("transcript", "", "keep what the benchmarks print in `FILE`")
+	update := flag.Bool("update", false, "write the results of this run as the new baseline")
+	transcript := flag.String("transcript", "", "also write the output of the benchmarks to `FILE`")
 	flag.Parse()
 	regressions, err := run(*rounds, *update, *transcript)
 	if err != nil {
@@ -99,7 +102,7 @@ func run(rounds int, update bool, transcript string) (regressions int, err error
 	return report(os.Stdout, base, now), nil
 }
 
-// measure writes what the benchmarks print to w.
+// measure runs the benchmarks and writes their output to w.
 func measure(w io.Writer, rounds int) error {
 	dir, err := os.MkdirTemp("", "benchguard")
 	if err != nil {
@@ -119,7 +122,8 @@ func measure(w io.Writer, rounds int) error {
 		fmt.Fprintf(os.Stderr, "round %d of %d\n", round+1, rounds)
 		for _, b := range batches {
 			for _, b := range []batch{std, b} {
-				c := exec.Command(binary(b.pkg), "-test.run", "^$", "-test.bench", b.benchmarks, "-test.benchtime", b.time, "-test.timeout", "1m")
+				c := exec.Command(binary(b.pkg), "-test.run", "^$", "-test.bench", b.benchmarks,
+					"-test.benchtime", b.time, "-test.timeout", "1m")
 				c.Dir = b.pkg
 				out, err := c.CombinedOutput()
 				if err != nil {

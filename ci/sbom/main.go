@@ -1,7 +1,8 @@
-// Command sbom writes the bill of materials of a Go program as CycloneDX 1.6 JSON to standard output: the program with
-// its hash, the Go release and every module that the linker put into it, with the checksums that go.sum holds them to.
-// It reads what the Go toolchain recorded in the program itself, so it cannot name what is not there, or forget what
-// is. It writes no time and no random number: the same program has the same bill.
+// Command sbom writes the bill of materials of a Go program to standard output, as CycloneDX 1.6 JSON. The bill
+// contains the program with its hash, the Go release, and every module that is linked into the program. Each module has
+// the checksum that go.sum requires. The command reads the list of modules from the program itself, where the Go
+// toolchain recorded it. So the bill contains all modules of the program and no others. The bill contains no time and
+// no random number, so it is always the same for the same program.
 //
 //	go run ./ci/sbom bin/agora > bin/agora.cdx.json
 package main
@@ -79,12 +80,13 @@ func write(w io.Writer, path string) error {
 	program := component{Type: "application", Name: filepath.Base(path), Version: info.Main.Version,
 		Hashes: []hash{{"SHA-256", hex.EncodeToString(sum[:])}}, PURL: purl(info.Main.Path, info.Main.Version)}
 	program.Ref = program.PURL
-	for _, s := range info.Settings { // how it was built
+	for _, s := range info.Settings { // the build settings
 		program.Properties = append(program.Properties, property{"go:build:" + s.Key, s.Value})
 	}
 	release := strings.TrimPrefix(info.GoVersion, "go")
 	b := bill{Format: "CycloneDX", Spec: "1.6", Version: 1, Metadata: metadata{program},
-		Components: []component{{Type: "library", Ref: purl("stdlib", release), Name: "stdlib", Version: release, Scope: "required", PURL: purl("stdlib", release)}}}
+		Components: []component{{Type: "library", Ref: purl("stdlib", release), Name: "stdlib", Version: release,
+			Scope: "required", PURL: purl("stdlib", release)}}}
 	for _, m := range info.Deps {
 		c, err := library(m)
 		if err != nil {
@@ -98,7 +100,7 @@ func write(w io.Writer, path string) error {
 	return encoder.Encode(b)
 }
 
-// library describes a module, or the one that stands in for it.
+// library returns the component for a module, or for its replacement if the module is replaced.
 func library(m *debug.Module) (component, error) {
 	if m.Replace != nil {
 		m = m.Replace
@@ -108,9 +110,9 @@ func library(m *debug.Module) (component, error) {
 	text, found := strings.CutPrefix(m.Sum, "h1:")
 	sum, err := base64.StdEncoding.DecodeString(text)
 	if !found || err != nil || len(sum) != sha256.Size {
-		return c, fmt.Errorf("module %s has no checksum; a program of known modules has one for each", m.Path)
+		return c, fmt.Errorf("module %s has no checksum; build the program without local module replacements", m.Path)
 	}
-	c.Hashes = []hash{{"SHA-256", hex.EncodeToString(sum)}} // of the module's tree, as go.sum has it
+	c.Hashes = []hash{{"SHA-256", hex.EncodeToString(sum)}} // of the module's files, as in go.sum
 	return c, nil
 }
 

@@ -15,8 +15,8 @@ import (
 	"testing"
 )
 
-// TestBill makes the bill of the relay and holds it to what CycloneDX requires, to the list of
-// modules in the program and to go.sum.
+// TestBill checks the bill of the relay: it has the members that CycloneDX requires, and its components match the
+// modules in the program and their checksums in go.sum.
 func TestBill(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "agora")
 	if out, err := exec.Command("go", "build", "-o", program, "../../cmd/agora").CombinedOutput(); err != nil {
@@ -35,7 +35,8 @@ func TestBill(t *testing.T) {
 	if err := decoder.Decode(&b); err != nil {
 		t.Fatal(err)
 	}
-	if b.Format != "CycloneDX" || b.Spec != "1.6" || b.Version != 1 || b.Metadata.Component.Type != "application" || b.Metadata.Component.Name != "agora" {
+	if b.Format != "CycloneDX" || b.Spec != "1.6" || b.Version != 1 ||
+		b.Metadata.Component.Type != "application" || b.Metadata.Component.Name != "agora" {
 		t.Errorf("%+v", b)
 	}
 	info, err := buildinfo.ReadFile(program)
@@ -48,7 +49,8 @@ func TestBill(t *testing.T) {
 	}
 	seen := map[string]component{}
 	for _, c := range append(b.Components, b.Metadata.Component) {
-		if _, twice := seen[c.Ref]; twice || c.Ref == "" || c.Name == "" || c.Type == "" || !strings.HasPrefix(c.PURL, "pkg:golang/") {
+		if _, twice := seen[c.Ref]; twice || c.Ref == "" || c.Name == "" || c.Type == "" ||
+			!strings.HasPrefix(c.PURL, "pkg:golang/") {
 			t.Errorf("component %+v", c)
 		}
 		for _, h := range c.Hashes {
@@ -59,14 +61,15 @@ func TestBill(t *testing.T) {
 		seen[c.Ref] = c
 	}
 	if c := seen["pkg:golang/stdlib@"+strings.TrimPrefix(runtime.Version(), "go")]; c.Name != "stdlib" {
-		t.Errorf("the Go release is missing")
+		t.Errorf("the bill has no component for the Go release")
 	}
 	if len(b.Components) != len(info.Deps)+1 || len(info.Deps) < 10 {
-		t.Errorf("%d components of %d modules", len(b.Components), len(info.Deps))
+		t.Errorf("the bill has %d components, the program has %d modules", len(b.Components), len(info.Deps))
 	}
 	for _, m := range info.Deps {
 		c := seen[purl(m.Path, m.Version)]
-		if c.Name != m.Path || c.Version != m.Version || len(c.Hashes) != 1 || !strings.Contains(string(sums), m.Path+" "+m.Version+" "+m.Sum+"\n") {
+		if c.Name != m.Path || c.Version != m.Version || len(c.Hashes) != 1 ||
+			!strings.Contains(string(sums), m.Path+" "+m.Version+" "+m.Sum+"\n") {
 			t.Errorf("%s %s: %+v", m.Path, m.Version, c)
 		}
 	}
@@ -74,10 +77,12 @@ func TestBill(t *testing.T) {
 
 func TestModuleWithoutChecksum(t *testing.T) {
 	if _, err := library(&debug.Module{Path: "example.org/m", Version: "v1.0.0"}); err == nil {
-		t.Error("a module that go.sum does not know is on the bill")
+		t.Error("a module without a checksum was accepted")
 	}
-	c, err := library(&debug.Module{Path: "example.org/M", Version: "v2.0.0+incompatible", Sum: "h1:" + strings.Repeat("A", 43) + "="})
-	if err != nil || c.PURL != "pkg:golang/example.org/m@v2.0.0%2Bincompatible" || c.Hashes[0].Content != hex.EncodeToString(make([]byte, 32)) {
+	c, err := library(&debug.Module{
+		Path: "example.org/M", Version: "v2.0.0+incompatible", Sum: "h1:" + strings.Repeat("A", 43) + "="})
+	if err != nil || c.PURL != "pkg:golang/example.org/m@v2.0.0%2Bincompatible" ||
+		c.Hashes[0].Content != hex.EncodeToString(make([]byte, 32)) {
 		t.Errorf("%+v, %v", c, err)
 	}
 }

@@ -12,14 +12,15 @@ import (
 	"github.com/agora-relay/agora/store/sqlite"
 )
 
-// dataFolder is the flag of the verbs that read a data folder themselves, whether a relay serves it or not.
+// dataFolder is the flag of the commands that read a data folder directly, whether a relay uses it at the moment or
+// not.
 type dataFolder struct {
 	Data string `default:"./agora-data" placeholder:"FOLDER" help:"The data folder. The relay may be running (default: ${default})."`
 }
 
 func (d dataFolder) Validate() error {
 	if info, err := os.Stat(d.database()); err != nil || !info.Mode().IsRegular() {
-		return fmt.Errorf("--data: there is no database %s; name the data folder of a relay, or a backup of one", d.database())
+		return fmt.Errorf("--data: there is no database %s; name the data folder of a relay, or a backup", d.database())
 	}
 	return nil
 }
@@ -34,14 +35,16 @@ const (
 
 type backupCmd struct {
 	dataFolder
-	Dest string `arg:"" name:"dest" help:"The folder to create; it must not exist, or be empty."`
+	Dest string `arg:"" name:"dest" help:"The folder to create. If it exists, it must be empty."`
 }
 
 func (backupCmd) Help() string {
-	return "Creates a data folder with a consistent copy of the database and the relay's key. The relay may go on running. " +
-		"A backup is complete or does not exist. To restore it, serve it, or move it to the place of the old data folder.\n\n" +
-		"A backup contains the relay's key and is not encrypted: who has it can speak for the relay. After a restore the " +
-		"cursors of readers are not valid any more (unknown_cursor); readers start again with the oldest stored event.\n\n" +
+	return "Creates a data folder with a consistent copy of the database and with the relay's key. The relay may keep " +
+		"running. The new folder appears only when the backup is complete. To restore a backup, start a relay with it " +
+		"(agora serve --data), or move it to where the old data folder was.\n\n" +
+		"A backup contains the relay's key and is not encrypted: anyone who has the backup can act as the relay. After a " +
+		"restore the cursors of readers are no longer valid (unknown_cursor). Readers start again with the oldest stored " +
+		"event.\n\n" +
 		"Examples:\n  agora backup backups/monday\n  agora backup --data /var/lib/agora /mnt/backups/$(date +%F)\n" +
 		"  agora check --data backups/monday\n  agora serve --data backups/monday"
 }
@@ -52,7 +55,7 @@ func (c backupCmd) Run(env environment) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := newOrEmpty(dest); err != nil {
+	if err := checkNewOrEmpty(dest); err != nil {
 		return err
 	}
 	key, err := didkey.Load(filepath.Join(c.Data, keyName))
@@ -92,21 +95,21 @@ func (c backupCmd) Run(env environment) (err error) {
 	return err
 }
 
-// newOrEmpty refuses a folder that holds something: two backups in one would be none.
-func newOrEmpty(dest string) error {
+// checkNewOrEmpty returns an error unless dest does not exist or is an empty folder. So two backups are never mixed.
+func checkNewOrEmpty(dest string) error {
 	entries, err := os.ReadDir(dest)
 	if err == nil && len(entries) == 0 || errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	if err == nil {
-		err = fmt.Errorf("%s is not empty; a backup goes into a folder of its own, so name one that is not there yet", dest)
+		err = fmt.Errorf("%s is not empty; a backup needs its own folder, so name a folder that does not exist yet", dest)
 	}
 	return err
 }
 
-// moveInto gives a finished folder its name, durably.
+// moveInto renames a finished folder to dest, and syncs the change to disk.
 func moveInto(finished, dest string) error {
-	// An empty folder of that name makes room; one that has been filled meanwhile stays and is said to be in the way.
+	// Remove an empty folder dest. If files have been put into it meanwhile, Remove fails, and its error names the folder.
 	if err := os.Remove(dest); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
@@ -118,7 +121,7 @@ func moveInto(finished, dest string) error {
 
 func megabytes(n int64) string { return fmt.Sprintf("%.1f MB", float64(n)/1e6) }
 
-// count is "1 event" or "2 events".
+// count returns a number with its noun, such as "1 event" or "2 events".
 func count(n int64, what string) string {
 	if n != 1 {
 		what += "s"

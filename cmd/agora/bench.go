@@ -9,35 +9,41 @@ import (
 )
 
 type benchCmd struct {
-	URL         string        `arg:"" help:"The relay's address."`
-	Mode        bench.Mode    `default:"post" enum:"post,deliver,mixed,catchup" placeholder:"MODE" help:"post: how many events a second are accepted; deliver: how soon they arrive at waiting polls; mixed: both, flat out; catchup: how fast a reader gets what was posted before (default: ${default})."`
-	Connections int           `default:"32" placeholder:"N" help:"Connections that post (default: ${default})."`
-	Senders     int           `default:"256" placeholder:"N" help:"Keys that sign (default: ${default})."`
-	Pollers     int           `placeholder:"N" help:"Polls that wait in deliver and mixed, each on an inbox of its own (default: 100)."`
-	Idle        int           `placeholder:"N" help:"Further polls that wait all the time for what never comes (default: 0)."`
+	URL         string        `arg:"" help:"The relay's URL."`
+	Mode        bench.Mode    `default:"post" enum:"post,deliver,mixed,catchup" placeholder:"MODE" help:"What to measure. post: how many events are accepted per second; deliver: how soon they arrive at waiting polls; mixed: both, at full speed; catchup: how fast a reader gets events that were posted before (default: ${default})."`
+	Connections int           `default:"32" placeholder:"N" help:"Number of connections that post (default: ${default})."`
+	Senders     int           `default:"256" placeholder:"N" help:"Number of keys that sign (default: ${default})."`
+	Pollers     int           `placeholder:"N" help:"Number of polls that wait in the modes deliver and mixed, each on its own inbox (default: 100)."`
+	Idle        int           `placeholder:"N" help:"Number of additional polls that wait all the time and never get an event (default: 0)."`
 	Body        int           `type:"bytes" default:"730" placeholder:"SIZE" help:"Size of an envelope (default: ${default})."`
-	Pretty      bool          `help:"Post bodies that are not canonical: pretty-printed, members in any order."`
-	Rate        float64       `placeholder:"N" help:"Posts a second; 0: flat out, but 200 in deliver. Latencies then count from when a post was due."`
-	Duration    time.Duration `placeholder:"DURATION" help:"How long to measure (default: 10s, or with --count as long as it takes, 10m at most)."`
-	Count       int           `placeholder:"N" help:"Stop after so many posts (catchup: 100000)."`
-	WarmUp      time.Duration `name:"warmup" default:"2s" placeholder:"DURATION" help:"Post so long before measuring (default: ${default})."`
-	Floor       bool          `help:"Also load a bare net/http server that only verifies and answers, in turns with the relay, and give the ratio of both rates. It is started on this machine for the run, which then takes twice as long. For the mode post without --rate."`
-	ServeFloor  bool          `hidden:"" help:"Be that server, at the address URL, until standard input ends."`
-	PID         int           `name:"pid" placeholder:"PID" help:"The relay's process on this machine, for its CPU time and memory (default: whichever listens there; Linux only)."`
-	JSON        bool          `help:"The report as one line of JSON."`
-	Yes         bool          `help:"Burden a relay that is not on this machine."`
+	Pretty      bool          `help:"Post bodies that are not in canonical form: pretty-printed, with members in any order."`
+	Rate        float64       `placeholder:"N" help:"Posts per second; 0: full speed, but 200 in the mode deliver. With a rate, a latency is measured from the time at which the post was due."`
+	Duration    time.Duration `placeholder:"DURATION" help:"How long to measure (default: 10s; with --count as long as the posts take, at most 10m)."`
+	Count       int           `placeholder:"N" help:"Stop after N posts (default in the mode catchup: 100000)."`
+	WarmUp      time.Duration `name:"warmup" default:"2s" placeholder:"DURATION" help:"How long to post before the measurement (default: ${default})."`
+	Floor       bool          `help:"Also measure a minimal net/http server (the floor) that only verifies signatures and answers, in turns with the relay, and print the ratio of both rates. The server is started on this machine for the run. The run takes twice as long. Only for the mode post without --rate."`
+	ServeFloor  bool          `hidden:"" help:"Run the server of --floor at the address URL until standard input ends."`
+	PID         int           `name:"pid" placeholder:"PID" help:"Process id of the relay on this machine, to report its CPU time and memory (default: the process that listens at URL; Linux only)."`
+	JSON        bool          `help:"Print the report as one line of JSON."`
+	Yes         bool          `help:"Allow a relay that is not on this machine. A bench puts load on it and fills its database."`
 }
 
 func (benchCmd) Help() string {
-	return "Measures a relay under load: real signed envelopes from many keys, each verified to be stored and delivered once, byte for " +
-		"byte. Rates are also given as a ratio to std, the signatures that crypto/ed25519 verifies a second on this machine, measured " +
-		"before and after. With --floor the rate is also given as a ratio to the least that any relay on net/http must do: " +
-		"read a post, verify one signature, answer. Both take turns of a second or less, and the median of the turns' " +
-		"ratios counts. Envelopes are signed beforehand and live for an hour in the relay. Ends with 0 only if everything it counted " +
-		"holds. Interrupted, it reports what it has.\n\n" +
-		"Examples:\n  agora bench http://127.0.0.1:8789\n  agora bench http://127.0.0.1:8789 --connections 256 --senders 10000 --pretty\n" +
-		"  agora bench http://127.0.0.1:8789 --floor --count 40000   (the relay's rate as a share of a bare server's)\n" +
-		"  agora bench http://127.0.0.1:8789 --mode deliver --pollers 1000 --rate 200\n  agora bench http://127.0.0.1:8789 --idle 5000 --json\n" +
+	return "Measures a relay under load. It posts real signed envelopes from many keys, and verifies that each is " +
+		"stored and delivered once, byte for byte. The envelopes are signed before the measurement and stay in the relay " +
+		"for an hour.\n\n" +
+		"Each rate is also printed as a ratio to std: the number of signatures per second that crypto/ed25519 verifies on " +
+		"this machine, measured before and after the run. With --floor the rate is also printed as a ratio to the rate " +
+		"of a server that does only what every relay on net/http must do: read a post, verify one signature, answer. The " +
+		"relay and that server are loaded in turns of at most one second, and the median of the turns' ratios is " +
+		"printed.\n\n" +
+		"Exits with 0 only if every accepted event was verified and no post failed. If it is interrupted, it reports what " +
+		"it has measured.\n\n" +
+		"Examples:\n  agora bench http://127.0.0.1:8789\n" +
+		"  agora bench http://127.0.0.1:8789 --connections 256 --senders 10000 --pretty\n" +
+		"  agora bench http://127.0.0.1:8789 --floor --count 40000   (the relay's rate as a share of a minimal server's)\n" +
+		"  agora bench http://127.0.0.1:8789 --mode deliver --pollers 1000 --rate 200\n" +
+		"  agora bench http://127.0.0.1:8789 --idle 5000 --json\n" +
 		"  agora bench http://127.0.0.1:8789 --mode catchup --count 100000"
 }
 
@@ -50,12 +56,13 @@ func (c benchCmd) Validate() error {
 }
 
 func (c benchCmd) options() (bench.Options, error) {
-	o := bench.Options{Mode: c.Mode, Connections: c.Connections, Senders: c.Senders, Pollers: c.Pollers, Idle: c.Idle, Body: c.Body,
-		Pretty: c.Pretty, Rate: c.Rate, Duration: c.Duration, Count: c.Count, WarmUp: c.WarmUp, Foreign: c.Yes, PID: c.PID}
+	o := bench.Options{Mode: c.Mode, Connections: c.Connections, Senders: c.Senders, Pollers: c.Pollers, Idle: c.Idle,
+		Body: c.Body, Pretty: c.Pretty, Rate: c.Rate, Duration: c.Duration, Count: c.Count, WarmUp: c.WarmUp,
+		Foreign: c.Yes, PID: c.PID}
 	if c.Floor {
 		agora, err := os.Executable()
 		if err != nil {
-			return o, fmt.Errorf("--floor starts this program again, whose file is not known: %w", err)
+			return o, fmt.Errorf("--floor must start this program again, but the path of its file is unknown: %w", err)
 		}
 		o.Floor = bench.FloorCommand(agora)
 	}
@@ -83,7 +90,7 @@ func (c benchCmd) Run(env environment) error {
 		err = report.WriteText(env.stdout)
 	}
 	if err == nil && !report.Holds() {
-		err = errSaid
+		err = errReported
 	}
 	return err
 }

@@ -17,12 +17,13 @@ type checkCmd struct {
 }
 
 func (checkCmd) Help() string {
-	return "Reads the whole database of a running relay or of a backup. It checks that pages and indexes are consistent, " +
-		"that the schema and the numbering are a relay's, that no event is missing up to the mark, that every envelope is " +
-		"signed by its sender and indexed correctly, that every thread's record follows from its envelopes, and that the " +
-		"relay's key is there. Each problem is one line that says what to do. Nothing is changed or repaired.\n\n" +
-		"Exits with 0 if there is no problem, with 1 if there is one or the check could not finish, and with 2 if the folder " +
-		"has no database.\n\n" +
+	return "Reads the whole database of a running relay or of a backup. It checks that pages and indexes are " +
+		"consistent, that the schema and the numbers of the events are those of a relay, that no event is missing up to " +
+		"the position in the file agora.db.mark, that every envelope is signed by its sender and indexed correctly, that " +
+		"every thread's record matches its envelopes, and that the relay's key is there. Prints each problem as one line " +
+		"that says what to do. Nothing is changed or repaired.\n\n" +
+		"Exits with 0 if there is no problem, with 1 if there is one or the check could not finish, and with 2 if the " +
+		"folder has no database.\n\n" +
 		"Examples:\n  agora check\n  agora check --data backups/monday\n  agora check --data /var/lib/agora --json"
 }
 
@@ -31,15 +32,15 @@ func (c checkCmd) Run(env environment) error {
 	var report struct {
 		OK bool `json:"ok"`
 		check.Report
-		Findings []check.Finding `json:"findings"` // in place of their number
+		Findings []check.Finding `json:"findings"` // replaces the number of findings in check.Report
 	}
 	report.Findings = []check.Finding{}
-	var failed error
+	var writeErr error
 	found := func(f check.Finding) {
 		if c.JSON {
 			report.Findings = append(report.Findings, f)
 		} else if _, err := fmt.Fprintln(env.stdout, printable(f.String())); err != nil {
-			failed = err
+			writeErr = err
 		}
 	}
 	done, err := check.Database(env.ctx, c.database(), check.Options{
@@ -49,30 +50,31 @@ func (c checkCmd) Run(env environment) error {
 		},
 	})
 	if err != nil {
-		return fmt.Errorf("the check did not finish, after %s and %s: %w",
+		return fmt.Errorf("the check did not finish (%s checked, %s): %w",
 			count(done.Events, "event"), count(done.Findings, "finding"), err)
 	}
-	if problem := c.key(done); problem != nil {
+	if problem := c.checkKey(done); problem != nil {
 		done.Findings++
 		found(*problem)
 	}
-	if failed != nil {
-		return failed
+	if writeErr != nil {
+		return writeErr
 	}
 	if c.JSON {
 		report.OK, report.Report = done.Findings == 0, done
-		failed = env.printJSON(report)
+		writeErr = env.printJSON(report)
 	} else {
-		_, failed = fmt.Fprintln(env.stdout, c.summary(done, time.Since(began)))
+		_, writeErr = fmt.Fprintln(env.stdout, c.summary(done, time.Since(began)))
 	}
-	if failed == nil && done.Findings > 0 {
-		failed = errSaid
+	if writeErr == nil && done.Findings > 0 {
+		writeErr = errReported
 	}
-	return failed
+	return writeErr
 }
 
-// key returns what is wrong with the relay's key; nil if it is good, or missing beside a database that was never used.
-func (c checkCmd) key(r check.Report) *check.Finding {
+// checkKey returns what is wrong with the relay's key. It returns nil if the key is good, or if it is missing and the
+// database was never used.
+func (c checkCmd) checkKey(r check.Report) *check.Finding {
 	const restore = "restore it from a backup"
 	path := filepath.Join(c.Data, keyName)
 	_, err := didkey.Load(path)
@@ -96,5 +98,6 @@ func (c checkCmd) summary(r check.Report, took time.Duration) string {
 		cut = fmt.Sprintf(" (%d expired, without their bodies)", r.Cut)
 	}
 	return fmt.Sprintf("%s: %s; %s%s up to number %d, %s, %s checked in %s", printable(c.Data), verdict,
-		count(r.Events, "event"), cut, r.Seq, count(r.Threads, "thread"), count(r.Manifests, "manifest"), took.Round(10*time.Millisecond))
+		count(r.Events, "event"), cut, r.Seq, count(r.Threads, "thread"), count(r.Manifests, "manifest"),
+		took.Round(10*time.Millisecond))
 }

@@ -9,20 +9,22 @@ import (
 )
 
 type conformanceCmd struct {
-	URL     string            `arg:"" optional:"" help:"The relay's address."`
-	Level   conformance.Level `default:"extensions" enum:"core,strict,extensions" placeholder:"LEVEL" help:"How much is asked: core (the original protocol), strict (PROTOCOL.md's answers to what it leaves open) or extensions (everything; the default)."`
-	Only    []string          `placeholder:"NUMBER" help:"Ask only these checks, whatever their level, such as C-12,S-31."`
-	List    bool              `help:"List the checks instead of asking a relay."`
-	JSON    bool              `help:"The report as one line of JSON."`
-	JUnit   string            `name:"junit" placeholder:"FILE" help:"Write the report as JUnit XML, too."`
-	Timeout time.Duration     `default:"90s" placeholder:"DURATION" help:"For all of it; what has not ended by then is skipped (default: ${default})."`
+	URL     string            `arg:"" optional:"" help:"The relay's URL."`
+	Level   conformance.Level `default:"extensions" enum:"core,strict,extensions" placeholder:"LEVEL" help:"Which checks to run: core (the original protocol), strict (also PROTOCOL.md's rules for what the original protocol leaves open) or extensions (all checks; the default)."`
+	Only    []string          `placeholder:"NUMBER" help:"Run only these checks, whatever their level, such as C-12,S-31."`
+	List    bool              `help:"List the checks instead of running them."`
+	JSON    bool              `help:"Print the report as one line of JSON."`
+	JUnit   string            `name:"junit" placeholder:"FILE" help:"Also write the report as JUnit XML to this file."`
+	Timeout time.Duration     `default:"90s" placeholder:"DURATION" help:"Time limit of the whole run. Checks that have not ended by then are skipped (default: ${default})."`
 }
 
 func (conformanceCmd) Help() string {
-	return "Asks any relay, over HTTP alone, whether it keeps the protocol: each check cites its rule and says what it sent, expected and got. " +
-		"Takes about a minute, because one rule is about a minute. Ends with 0 only if everything that was asked holds, with 1 if not " +
-		"or if no relay answers.\n\n" +
-		"Examples:\n  agora conformance http://127.0.0.1:8789\n  agora conformance https://relay.example --level core --junit report.xml\n" +
+	return "Works with any relay, in any language, because the test only uses HTTP. Each check cites the rule that it " +
+		"tests, and prints what it sent, expected and got. A run takes about a minute, because one check has to wait for " +
+		"a minute. Exits with 0 only if all selected checks pass, with 1 if a check fails or is skipped, or if no relay " +
+		"answers.\n\n" +
+		"Examples:\n  agora conformance http://127.0.0.1:8789\n" +
+		"  agora conformance https://relay.example --level core --junit report.xml\n" +
 		"  agora conformance http://127.0.0.1:8789 --only C-5,S-50\n  agora conformance --list"
 }
 
@@ -34,7 +36,7 @@ func (c conformanceCmd) Validate() error {
 		return nil
 	}
 	if c.URL == "" {
-		return fmt.Errorf("give the relay's address, or --list")
+		return fmt.Errorf("give the relay's URL, or --list")
 	}
 	return conformance.Options{Level: c.Level, Only: c.Only}.Check(c.URL)
 }
@@ -61,7 +63,7 @@ func (c conformanceCmd) Run(env environment) error {
 		err = report.WriteText(env.stdout)
 	}
 	if err == nil && !report.Holds() {
-		err = errSaid
+		err = errReported
 	}
 	return err
 }
@@ -77,7 +79,8 @@ func (c conformanceCmd) list(env environment) error {
 			}
 			continue
 		}
-		if _, err := fmt.Fprintf(env.stdout, "%-6s %-11s %s  [%s]\n", check.Number, check.Level(), check.Title, check.Cites); err != nil {
+		if _, err := fmt.Fprintf(env.stdout, "%-6s %-11s %s  [%s]\n",
+			check.Number, check.Level(), check.Title, check.Cites); err != nil {
 			return err
 		}
 	}

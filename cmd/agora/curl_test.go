@@ -11,7 +11,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// curlCommand is as much of curl as the scripts need: it prints the status and the body.
+// curlCommand has the features of curl that the scripts need. It prints the status and the body.
 func curlCommand(ts *testscript.TestScript, neg bool, args []string) {
 	method, body, header := http.MethodGet, []byte(nil), http.Header{}
 	for len(args) > 2 && args[0] == "-H" {

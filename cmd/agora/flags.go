@@ -12,8 +12,9 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// Values of flags and arguments that are checked while the command line is parsed. So a mistake is misuse (exit 2), and
-// its message names the flag. The zero value means that the flag was not given.
+// The types in this file are values of flags and arguments. They are checked while the command line is parsed. So a
+// wrong value is reported with the name of the flag, and the exit code is 2. The zero value means that the flag was not
+// given.
 
 type didText didkey.DID
 
@@ -69,15 +70,15 @@ func (l *lifetime) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// moment is a time in the future.
-type moment time.Time
+// futureTime is a time in the future.
+type futureTime time.Time
 
-func (m *moment) UnmarshalText(text []byte) error {
+func (m *futureTime) UnmarshalText(text []byte) error {
 	t, ok := envelope.ParseTime(string(text))
 	if !ok || t.Before(time.Now()) {
 		return fmt.Errorf("want a time in the future, such as 2030-02-02T15:30:00Z")
 	}
-	*m = moment(t)
+	*m = futureTime(t)
 	return nil
 }
 
@@ -92,7 +93,7 @@ func (u *urlText) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// listenAddress names its port; an empty one would open the relay to everybody on a random port.
+// listenAddress is HOST:PORT. It must not be empty: the relay would then listen on all interfaces and a random port.
 type listenAddress string
 
 func (a *listenAddress) UnmarshalText(text []byte) error {
@@ -107,7 +108,7 @@ func (a *listenAddress) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// isLoopback reports whether only this machine can connect, as far as the text tells.
+// isLoopback reports whether only this machine can connect. It looks only at the text and does not resolve names.
 func (a listenAddress) isLoopback() bool {
 	host, _, err := net.SplitHostPort(string(a))
 	ip := net.ParseIP(host)

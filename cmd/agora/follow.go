@@ -15,15 +15,15 @@ import (
 type followCmd struct {
 	identified
 	CursorFile string        `placeholder:"FILE" help:"Save in this file how far you have read, and continue from there the next time."`
-	New        bool          `help:"Begin with new messages, not with those that the relay still has."`
+	New        bool          `help:"Begin with new messages. Without --new and without a saved cursor, follow begins with the oldest message that the relay still has."`
 	Broadcast  bool          `help:"Show messages without a recipient too."`
 	All        bool          `help:"Show all messages that the relay shows to you, not only those sent to you."`
 	Type       typeText      `help:"Only messages of this type." placeholder:"TYPE"`
 	Sender     didText       `help:"Only messages from this agent." placeholder:"DID"`
 	Thread     idText        `help:"Only messages of threads with this id." placeholder:"ID"`
-	Count      int           `help:"End after so many messages." placeholder:"N"`
-	Timeout    time.Duration `help:"End after this time; exit 1 if --count has not been reached." placeholder:"DURATION"`
-	JSON       bool          `xor:"form" help:"Print one JSON envelope a line, also on a terminal."`
+	Count      int           `help:"End after N messages." placeholder:"N"`
+	Timeout    time.Duration `help:"End after this time. The exit code is 1 if --count was not reached." placeholder:"DURATION"`
+	JSON       bool          `xor:"form" help:"Print one JSON envelope per line, also on a terminal."`
 	Text       bool          `xor:"form" help:"Print the readable form, also if standard output is not a terminal."`
 	AllowPlain bool          `help:"Show plain answers to your sealed requests too."`
 }
@@ -36,21 +36,22 @@ func (c followCmd) Validate() error {
 }
 
 func (followCmd) Help() string {
-	return "Prints each message that is sent to you, as soon as it arrives: one JSON envelope a line, or a readable form " +
-		"on a terminal. Every signature is verified first. A payload that is sealed to your key is opened: such a line is " +
-		"{\"envelope\":…,\"opened\":…}, the signed message and its decrypted payload. Runs until interrupted, and keeps " +
-		"trying while the relay does not answer.\n\n" +
+	return "Prints each message that is sent to you, as soon as it arrives: one JSON envelope per line, or a readable " +
+		"form on a terminal. Verifies every signature first. Decrypts payloads that are sealed to your key and prints " +
+		"{\"envelope\":…,\"opened\":…} for them: the signed message and its decrypted payload. Runs until it is " +
+		"interrupted, and keeps trying while the relay does not answer.\n\n" +
 		"Examples:\n  agora follow --key bob.key --cursor-file bob.cursor\n" +
 		"  agora follow --key bob.key --type REQUEST --broadcast --count 1 --timeout 30s"
 }
 
-// errEnough ends Follow when --count is reached.
-var errEnough = errors.New("enough")
+// errCountReached ends Follow when --count is reached.
+var errCountReached = errors.New("--count is reached")
 
-// countingCursor ends Follow with errEnough when full reports true and the cursor after the last message is saved.
+// countingCursor ends Follow with errCountReached if reached reports true after a cursor was saved. So the saved cursor
+// is the one after the last message.
 type countingCursor struct {
 	client.CursorStore // nil: the cursor is not saved
-	full               func() bool
+	reached            func() bool
 }
 
 func (c countingCursor) Load(ctx context.Context) (string, error) {
@@ -66,8 +67,8 @@ func (c countingCursor) Save(ctx context.Context, cursor string) error {
 			return err
 		}
 	}
-	if c.full() {
-		return errEnough
+	if c.reached() {
+		return errCountReached
 	}
 	return nil
 }
@@ -100,38 +101,40 @@ func (c followCmd) Run(env environment) error {
 		defer cancel()
 	}
 	show := showJSON
-	if c.Text || !c.JSON && env.shown {
+	if c.Text || !c.JSON && env.stdoutIsTerminal {
 		show = showText
 	}
 	c.announce(ctx, env, relay, me)
 	plain := plainAnswers{relay: relay, me: me, asked: map[string][]didkey.DID{}}
 	err = relay.Follow(ctx, opts, func(ctx context.Context, e *envelope.Envelope) error {
 		if c.Count > 0 && printed >= c.Count {
-			return errEnough // the first page of --new may hold more than was asked for
+			return errCountReached // the first page of --new may contain more messages than --count
 		}
 		if !c.AllowPlain && plain.refused(ctx, e) {
-			env.say("left out %s %s: a plain answer to a sealed request; --allow-plain shows it", e.Type, e.ID)
+			env.say("left out %s %s: it is a plain answer to a sealed request; --allow-plain shows it", e.Type, e.ID)
 			return nil
 		}
 		printed++
 		return show(env.stdout, e)
 	})
 	switch {
-	case errors.Is(err, errEnough), env.ctx.Err() != nil:
+	case errors.Is(err, errCountReached), env.ctx.Err() != nil:
 		return nil
 	case errors.Is(err, context.DeadlineExceeded):
 		if c.Count > printed {
-			return fmt.Errorf("%d of %d messages came within %v", printed, c.Count, c.Timeout)
+			return fmt.Errorf("%d of %d messages arrived within %v", printed, c.Count, c.Timeout)
 		}
 		return nil
 	}
 	return err
 }
 
-// threadCheckTimeout bounds the question whether the thread exists, because the messages are shown only after it.
+// threadCheckTimeout is how long announce waits for the relay's answer. It is short, because messages are shown only
+// after it.
 const threadCheckTimeout = 5 * time.Second
 
-// announce says on a terminal which messages are shown. It says everywhere if there is no such thread.
+// announce prints a warning if the thread of --thread does not exist. On a terminal it also prints which messages are
+// shown.
 func (c followCmd) announce(ctx context.Context, env environment, relay *client.Client, me didkey.DID) {
 	if c.Thread != "" {
 		ctx, cancel := context.WithTimeout(ctx, threadCheckTimeout)
@@ -140,13 +143,13 @@ func (c followCmd) announce(ctx context.Context, env environment, relay *client.
 			env.say("there is no thread %s here, or the relay does not show it to you; waiting for it to begin", c.Thread)
 		}
 	}
-	if !env.shown {
+	if !env.stdoutIsTerminal {
 		return
 	}
 	what := "messages to " + string(me)
 	switch {
 	case c.All:
-		what = "everybody's messages"
+		what = "all messages that this relay lets you read"
 	case c.Broadcast:
 		what += " and to everybody"
 	}
@@ -177,6 +180,6 @@ func showText(w io.Writer, e *envelope.Envelope) error {
 		thread = "\n  thread  " + e.Thread
 	}
 	_, err := fmt.Fprintf(w, "%s  %s  (signature verified%s)\n  from    %s\n  to      %s%s\n  payload %s\n\n",
-		e.TS.Local().Format(time.DateTime), e.Type, seal(e), from, to, thread, printable(e.Payload))
+		e.TS.Local().Format(time.DateTime), e.Type, sealNote(e), from, to, thread, printable(e.Payload))
 	return err
 }

@@ -23,17 +23,19 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// hostile is a text that colours, moves, hides and reverses what a terminal shows, and tries to forge a line:
-// ESC, a C1 control, DEL, bidi controls, separators, zero widths, a tag, and at the end a lone byte of C1.
+// hostile is a text that would make a terminal change colours, move the cursor, hide text and reverse it, and that
+// tries to forge a line. It contains ESC, a C1 control, DEL, bidi controls, separators, zero-width characters, a tag, a
+// variation selector, and a line break before the forged line.
 const hostile = "a\x1b[31m\u009b2J\x07\x7f\u202e\u2066\u200e\u2028\u2029\u200b\ufeff\u00ad\U000E0041\U000E0101\r\nagora: forged \"\\"
 
-// foundIn returns what must not be in an output: characters that a terminal obeys, and the forged line.
+// foundIn returns what an output contains but must not contain: unsafe characters, bytes that are not UTF-8, and the
+// forged line.
 func foundIn(text string) (found []string) {
 	if !utf8.ValidString(text) {
 		found = append(found, "bytes that are not UTF-8")
 	}
 	for _, r := range text {
-		if r != '\n' && r != '\t' && obeyed(r) {
+		if r != '\n' && r != '\t' && isUnsafe(r) {
 			found = append(found, fmt.Sprintf("%U", r))
 		}
 	}
@@ -77,8 +79,8 @@ func raw(head string, body []byte) string {
 	return fmt.Sprintf("HTTP/1.1 %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s", head, len(body), body)
 }
 
-// hostileRelays answer in the ways in which a relay can: with refusals, with a page of another program, with a
-// redirect, with what is no HTTP, and with good answers full of hostile text.
+// hostileRelays returns relays that answer in all the ways in which a relay can: with refusals, with a page of another
+// program, with a redirect, with bytes that are not HTTP, and with valid answers full of hostile text.
 func hostileRelays(t *testing.T, bob, eve didkey.Key) []func(*http.Request) string {
 	refusal := func(code string) []byte {
 		text, err := json.Marshal(map[string]any{"ok": false, "error": code, "message": hostile, "retryable": true,
@@ -103,8 +105,8 @@ func hostileRelays(t *testing.T, bob, eve didkey.Key) []func(*http.Request) stri
 	}
 }
 
-// goodAnswer is what a relay may say to a request, with hostile text wherever there is text. What is signed is signed
-// by eve, to bob.
+// goodAnswer returns a valid answer to a request, with hostile text wherever it has text. The envelopes in it are
+// signed by eve and sent to bob.
 func goodAnswer(t *testing.T, r *http.Request, bob, eve didkey.Key) []byte {
 	sign := func(typ, extra string) json.RawMessage {
 		text, err := json.Marshal(hostile)
@@ -163,7 +165,7 @@ func readAll(r *http.Request) []byte {
 func hostileFolder(t *testing.T) (folder string) {
 	t.Helper()
 	folder = filepath.Join(t.TempDir(), strings.ReplaceAll(hostile, "/", ""))
-	if err := os.Rename(folderOf(t), folder); err != nil {
+	if err := os.Rename(newDataFolder(t), folder); err != nil {
 		t.Fatal(err)
 	}
 	db, err := sql.Open("sqlite", filepath.Join(folder, databaseName))
@@ -195,8 +197,8 @@ func hostileFolder(t *testing.T) (folder string) {
 	return folder
 }
 
-// hostileCalls are what each verb is called with. The words in capitals, and the names of files, are filled in; a line
-// with URL is run with each relay.
+// hostileCalls returns, for each command, the arguments that the test runs it with. hostileFiles.fill replaces words in
+// capitals and names of files. A line with URL is run with each relay.
 func hostileCalls() map[string][]string {
 	const inThread = "--key KEY --relay URL --thread t1 --client EVE --request-id r1 --plain"
 	return map[string][]string{
@@ -230,17 +232,17 @@ func hostileCalls() map[string][]string {
 	}
 }
 
-// hostilePlace is a folder with keys and hostile files.
-type hostilePlace struct {
+// hostileFiles is a folder with keys and hostile files.
+type hostileFiles struct {
 	path, data string
 	eve        didkey.DID
 	fresh      int
 }
 
-func newHostilePlace(t *testing.T, bob, eve didkey.Key) *hostilePlace {
+func newHostileFiles(t *testing.T, bob, eve didkey.Key) *hostileFiles {
 	t.Helper()
-	p := &hostilePlace{path: t.TempDir(), data: hostileFolder(t), eve: eve.DID()}
-	t.Chdir(p.path) // for what is made by a hostile name
+	p := &hostileFiles{path: t.TempDir(), data: hostileFolder(t), eve: eve.DID()}
+	t.Chdir(p.path) // commands create files with hostile names here
 	for _, key := range []string{"bob.key", strings.ReplaceAll(hostile, "/", "")} {
 		if err := didkey.Save(filepath.Join(p.path, key), bob); err != nil {
 			t.Fatal(err)
@@ -264,8 +266,8 @@ func newHostilePlace(t *testing.T, bob, eve didkey.Key) *hostilePlace {
 	return p
 }
 
-// fill returns the argument for a word of hostileCalls.
-func (p *hostilePlace) fill(word, url string) string {
+// fill returns the argument that replaces a word of hostileCalls.
+func (p *hostileFiles) fill(word, url string) string {
 	switch word {
 	case "URL":
 		return url
@@ -287,44 +289,46 @@ func (p *hostilePlace) fill(word, url string) string {
 	return strings.ReplaceAll(word, "HOSTILE", hostile)
 }
 
-// tryHostile runs a verb, with or without a terminal, and checks its output.
-func tryHostile(t *testing.T, verb string, args []string, terminal bool) {
+// tryHostile runs a command, with or without a terminal, and checks its output.
+func tryHostile(t *testing.T, command string, args []string, terminal bool) {
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
 	var stdout, stderr bytes.Buffer
 	code := run(environment{ctx: ctx, stdin: strings.NewReader(hostile), stdout: &stdout, stderr: &stderr,
-		shown: terminal, typed: terminal}, append(strings.Fields(verb), args...))
-	exact := !terminal && (verb == "canonicalize" || verb == "sign") // bytes to sign and to post
+		stdoutIsTerminal: terminal, stdinIsTerminal: terminal}, append(strings.Fields(command), args...))
+	// The output of these two commands is bytes to sign or to post, and is not escaped.
+	exact := !terminal && (command == "canonicalize" || command == "sign")
 	if found := foundIn(stdout.String()); len(found) > 0 && !exact {
-		t.Errorf("agora %s %q (%d) shows %q: %q", verb, args, code, found, stdout.String())
+		t.Errorf("agora %s %q (exit code %d) prints %q to stdout: %q", command, args, code, found, stdout.String())
 	}
 	if found := foundIn(stderr.String()); len(found) > 0 {
-		t.Errorf("agora %s %q (%d) says %q: %q", verb, args, code, found, stderr.String())
+		t.Errorf("agora %s %q (exit code %d) prints %q to stderr: %q", command, args, code, found, stderr.String())
 	}
 	if text := stdout.String(); strings.HasPrefix(text, "{") && !exact {
 		for line := range strings.Lines(text) {
 			if !json.Valid([]byte(line)) {
-				t.Errorf("agora %s %q prints no JSON: %q", verb, args, line)
+				t.Errorf("agora %s %q prints a line that is not JSON: %q", command, args, line)
 			}
 		}
 	}
 }
 
-// TestNothingHostileIsShown runs every verb with relays, databases, files and flags that hold what a terminal would
-// obey. None of it comes out, on a terminal or off it, as text or as JSON. A verb without lines here fails.
+// TestNothingHostileIsShown runs every command with relays, databases, files and flags that contain unsafe characters.
+// None of these characters may be printed, with or without a terminal, as text or as JSON. A command without lines in
+// hostileCalls fails.
 func TestNothingHostileIsShown(t *testing.T) {
 	bob, eve := newKey(t), newKey(t)
-	place, calls := newHostilePlace(t, bob, eve), hostileCalls()
+	files, calls := newHostileFiles(t, bob, eve), hostileCalls()
 	var urls []string
 	for _, answer := range hostileRelays(t, bob, eve) {
 		urls = append(urls, hostileRelay(t, answer))
 	}
-	for _, verb := range verbsOf(t) {
-		t.Run(verb, func(t *testing.T) {
-			if len(calls[verb]) == 0 {
-				t.Fatal("this test does not call the verb; say with what")
+	for _, command := range commandNames(t) {
+		t.Run(command, func(t *testing.T) {
+			if len(calls[command]) == 0 {
+				t.Fatal("hostileCalls has no arguments for this command; add some")
 			}
-			for _, line := range append(calls[verb], "--nonsense=HOSTILE", "HOSTILE HOSTILE HOSTILE") {
+			for _, line := range append(calls[command], "--nonsense=HOSTILE", "HOSTILE HOSTILE HOSTILE") {
 				to := urls
 				if !strings.Contains(line, "URL") {
 					to = urls[:1]
@@ -334,9 +338,9 @@ func TestNothingHostileIsShown(t *testing.T) {
 					for _, terminal := range []bool{true, false} {
 						var args []string
 						for word := range strings.FieldsSeq(line) {
-							args = append(args, place.fill(word, url))
+							args = append(args, files.fill(word, url))
 						}
-						all.Go(func() { tryHostile(t, verb, args, terminal) })
+						all.Go(func() { tryHostile(t, command, args, terminal) })
 					}
 				}
 				all.Wait()
@@ -345,7 +349,7 @@ func TestNothingHostileIsShown(t *testing.T) {
 	}
 }
 
-// TestEscapeKeepsJSON holds that what is escaped is JSON of the same value still, and that nothing is left to obey.
+// TestEscapeKeepsJSON checks that escaped JSON has the same value as before, and that it contains no unsafe characters.
 func TestEscapeKeepsJSON(t *testing.T) {
 	for r := rune(0); r <= utf8.MaxRune; r++ {
 		if !utf8.ValidRune(r) {
@@ -361,8 +365,8 @@ func TestEscapeKeepsJSON(t *testing.T) {
 		if err := json.Unmarshal(escaped, &got); err != nil || got != want {
 			t.Fatalf("%U becomes %q: %v", r, escaped, err)
 		}
-		if bytes.ContainsFunc(escaped, obeyed) {
-			t.Fatalf("%U stays in %q", r, escaped)
+		if bytes.ContainsFunc(escaped, isUnsafe) {
+			t.Fatalf("%U is not escaped: %q", r, escaped)
 		}
 	}
 	if got := printable("a\xff\x9b\nb"); got != "a\uFFFD\uFFFD\\u000ab" {

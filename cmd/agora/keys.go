@@ -26,25 +26,27 @@ func (c keygenCmd) Run(env environment) error {
 	if err := didkey.Save(c.File, key); err != nil {
 		return err
 	}
-	// The name goes to standard error, so that standard output is the identity and nothing else.
-	fmt.Fprintf(env.stderr, "The private key is in %s; do not lose it, and show it to nobody. The identity is:\n", printable(c.File))
+	// The file name is printed to standard error, so that standard output contains only the identity.
+	fmt.Fprintf(env.stderr, "The private key is in %s; do not lose it, and keep it secret. The identity is:\n",
+		printable(c.File))
 	_, err = fmt.Fprintln(env.stdout, key.DID())
 	return err
 }
 
 type didCmd struct {
-	DID *string `arg:"" name:"did" optional:"" help:"The identifier to check, or a key file whose identity to show."`
+	DID *string `arg:"" name:"did" optional:"" help:"The did:key to check, or a key file whose identity is shown."`
 	Key string  `help:"Show the identity of this key file." placeholder:"FILE"`
 }
 
 func (didCmd) Help() string {
-	return "Prints one line of JSON with did and publicKeyHex, or says on standard error why the text is not accepted.\n\n" +
+	return "Prints one line of JSON with did and publicKeyHex. If the text is not a valid did:key, prints the " +
+		"reason to standard error.\n\n" +
 		"Examples:\n  agora did alice.key\n  agora did did:key:z6MkiTBz1ymuepAQ4HEHYSF1H8quG5GLVVQR3djdX3mDooWp"
 }
 
 func (c didCmd) Validate() error {
 	if (c.DID == nil) == (c.Key == "") {
-		return fmt.Errorf("give either a did:key or a key file")
+		return fmt.Errorf("give exactly one of a did:key and a key file")
 	}
 	return nil
 }

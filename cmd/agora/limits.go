@@ -8,20 +8,21 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// limitFlags are the settings of serve for limits, and for who counts as which address. 0 means no limit.
+// limitFlags are the flags of serve for limits, and for the proxies and web pages that may use the relay. 0 means no
+// limit.
 type limitFlags struct {
-	PostRateIP       float64     `name:"post-rate-ip" default:"50" placeholder:"N" help:"Posts a second from one address, after twice as many at once; 0: no limit. An IPv6 /64 counts as one address; a /56 has 4 times and a /48 16 times the limits of one (default: ${default})."`
-	ReadRateIP       float64     `name:"read-rate-ip" default:"100" placeholder:"N" help:"Other requests a second from one address, after twice as many at once; 0: no limit (default: ${default})."`
-	PostRateDID      float64     `name:"post-rate-did" default:"20" placeholder:"N" help:"Messages a second signed by one identity, after twice as many at once; 0: no limit (default: ${default})."`
-	BroadcastRateIP  float64     `name:"broadcast-rate-ip" default:"5" placeholder:"N" help:"REQUESTs without a recipient a second from one address, after four times as many at once; 0: no limit (default: ${default})."`
+	PostRateIP       float64     `name:"post-rate-ip" default:"50" placeholder:"N" help:"Posts per second from one address; twice as many may come at once. 0: no limit. An IPv6 /64 counts as one address. In all flags for one address, a /56 has 4 times and a /48 16 times the limit of one address (default: ${default})."`
+	ReadRateIP       float64     `name:"read-rate-ip" default:"100" placeholder:"N" help:"Other requests per second from one address; twice as many may come at once. 0: no limit (default: ${default})."`
+	PostRateDID      float64     `name:"post-rate-did" default:"20" placeholder:"N" help:"Messages per second signed by one identity; twice as many may come at once. 0: no limit (default: ${default})."`
+	BroadcastRateIP  float64     `name:"broadcast-rate-ip" default:"5" placeholder:"N" help:"REQUESTs without a recipient per second from one address; four times as many may come at once. 0: no limit (default: ${default})."`
 	ConnectionsPerIP int         `name:"connections-per-ip" default:"256" placeholder:"N" help:"Open connections of one address, idle ones included; 0: no limit (default: ${default})."`
 	RequestsPerIP    int         `name:"requests-per-ip" default:"64" placeholder:"N" help:"Concurrent requests of one address, waiting polls included; 0: no limit (default: ${default})."`
 	PollsPerIP       int         `name:"polls-per-ip" default:"32" placeholder:"N" help:"Concurrent waiting polls of one address; 0: no limit (default: ${default})."`
 	MaxPolls         int         `default:"10000" placeholder:"N" help:"Concurrent waiting polls of all addresses together; 0: no limit (default: ${default})."`
-	InboxEvents      int         `default:"10000" placeholder:"N" help:"Unexpired REQUESTs and MANIFESTs stored for one recipient; messages of its own threads are not counted; 0: no limit (default: ${default})."`
+	InboxEvents      int         `default:"10000" placeholder:"N" help:"Number of unexpired REQUESTs and MANIFESTs stored for one recipient. Messages of the recipient's own threads are not counted. 0: no limit (default: ${default})."`
 	InboxBytes       int64       `type:"bytes" default:"64MiB" placeholder:"SIZE" help:"Total size of these messages for one recipient; 0: no limit (default: ${default})."`
-	TrustedProxy     []proxyText `placeholder:"CIDR" sep:"none" help:"Address or network of a proxy. Its X-Forwarded-For header then tells where a request comes from. May be repeated. Without it all clients of a proxy count as one address."`
-	LimitLocal       bool        `help:"Limit requests from this machine too. By default they have no limits if the relay listens on loopback only and has no --public-url."`
+	TrustedProxy     []proxyText `placeholder:"CIDR" sep:"none" help:"Address or network of a proxy. The relay then takes the address of a client from the proxy's header X-Forwarded-For. May be repeated. Without this flag all clients of a proxy count as one address."`
+	LimitLocal       bool        `help:"Limit requests from this machine too. By default they are not limited if the relay listens on loopback only and has no --public-url."`
 	CORSOrigin       []webOrigin `name:"cors-origin" placeholder:"ORIGIN" sep:"none" help:"Let web pages of this origin use the relay, such as https://app.example; * lets all pages. May be repeated. By default no web page can read answers."`
 }
 
@@ -40,7 +41,7 @@ func (f limitFlags) Validate() error {
 		}
 	}
 	if slices.Contains(f.CORSOrigin, "*") && len(f.CORSOrigin) > 1 {
-		return fmt.Errorf("--cors-origin '*' lets every page use the relay; give it alone, or only whole origins")
+		return fmt.Errorf("--cors-origin '*' already allows every web page; give it alone, or give only whole origins")
 	}
 	return nil
 }
@@ -56,7 +57,8 @@ func (f limitFlags) limits() relay.Limits {
 		PostsPerAddress: rate(f.PostRateIP), ReadsPerAddress: rate(f.ReadRateIP), PostsPerAgent: rate(f.PostRateDID),
 		BroadcastsPerAddress:  rate(f.BroadcastRateIP),
 		ConnectionsPerAddress: orUnlimited(f.ConnectionsPerIP),
-		RequestsPerAddress:    orUnlimited(f.RequestsPerIP), PollsPerAddress: orUnlimited(f.PollsPerIP), Polls: orUnlimited(f.MaxPolls),
+		RequestsPerAddress:    orUnlimited(f.RequestsPerIP), PollsPerAddress: orUnlimited(f.PollsPerIP),
+		Polls: orUnlimited(f.MaxPolls),
 	}
 }
 
@@ -64,7 +66,7 @@ func (f limitFlags) inbox() relay.Quota {
 	return relay.Quota{Events: orUnlimited(f.InboxEvents), Bytes: orUnlimited(f.InboxBytes)}
 }
 
-// orUnlimited returns n, of which 0 means no limit on the command line.
+// orUnlimited converts the value of a flag, where 0 means no limit, to relay.Unlimited.
 func orUnlimited[N int | int64](n N) N {
 	if n == 0 {
 		return relay.Unlimited
@@ -86,7 +88,7 @@ func (f limitFlags) origins() (origins []string) {
 	return origins
 }
 
-// proxyText is a network, or an address as a network of its own.
+// proxyText is a network of proxies. A single address is a network with one address.
 type proxyText netip.Prefix
 
 func (p *proxyText) UnmarshalText(text []byte) error {
@@ -104,7 +106,7 @@ func (p *proxyText) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// webOrigin is the origin of web pages, or * for every one.
+// webOrigin is the origin of web pages, or * for all origins.
 type webOrigin string
 
 func (o *webOrigin) UnmarshalText(text []byte) error {
@@ -114,7 +116,7 @@ func (o *webOrigin) UnmarshalText(text []byte) error {
 	}
 	origin, err := relay.ParseOrigin(string(text))
 	if err == nil && slices.Contains(text, '*') {
-		err = fmt.Errorf("want whole origins such as https://app.example, or * alone for every page")
+		err = fmt.Errorf("want whole origins such as https://app.example, or * alone for all pages")
 	}
 	*o = webOrigin(origin)
 	return err

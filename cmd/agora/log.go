@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// lineHandler is a slog.Handler that prints the client's warnings as lines for people. A line that repeats the last one
-// is printed once a minute, so that a relay that stays away neither floods the terminal nor is forgotten.
+// lineHandler is a slog.Handler that prints the client's warnings as lines for people. If a line repeats the last one,
+// it is printed only once a minute. So a relay that stays unreachable does not flood the terminal.
 type lineHandler struct {
 	env   environment
 	attrs []slog.Attr
@@ -23,8 +23,8 @@ type lastLine struct {
 	at   time.Time
 }
 
-// repeatAfter is when a line is printed again that has not changed.
-const repeatAfter = time.Minute
+// repeatInterval is the time after which an unchanged line is printed again.
+const repeatInterval = time.Minute
 
 func newLog(env environment) *slog.Logger {
 	return slog.New(lineHandler{env: env, last: new(lastLine)})
@@ -43,7 +43,7 @@ func (h lineHandler) Handle(_ context.Context, r slog.Record) error {
 	reason, details := "", []string(nil)
 	add := func(a slog.Attr) bool {
 		if err, ok := a.Value.Any().(error); ok {
-			reason += ": " + inWords(err).Error()
+			reason += ": " + explainDial(err).Error()
 		} else {
 			details = append(details, fmt.Sprintf("%s %v", a.Key, a.Value))
 		}
@@ -60,7 +60,7 @@ func (h lineHandler) Handle(_ context.Context, r slog.Record) error {
 	text += reason
 	h.last.mu.Lock()
 	defer h.last.mu.Unlock()
-	if now := time.Now(); text != h.last.text || now.Sub(h.last.at) >= repeatAfter {
+	if now := time.Now(); text != h.last.text || now.Sub(h.last.at) >= repeatInterval {
 		h.last.text, h.last.at = text, now
 		h.env.say("%s", text)
 	}

@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// TestWarningsAreLines holds that a warning of the client is one readable line, and that it is repeated once a minute
-// while it stays the same.
-func TestWarningsAreLines(t *testing.T) {
+// TestWarningsAreReadableLines checks that a warning of the client is printed as one readable line, and that the same
+// warning is printed only once a minute.
+func TestWarningsAreReadableLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var stderr bytes.Buffer
 		log := newLog(environment{stderr: &stderr})
@@ -38,8 +38,8 @@ func TestWarningsAreLines(t *testing.T) {
 func TestFollowSaysWhyItWaits(t *testing.T) {
 	file := keyFile(t, newKey(t))
 	wrong := hostileRelay(t, func(*http.Request) string { return raw("404 Not Found", []byte("<html>")) })
-	code, said := verb(t.Context(), "follow", "--key", file, "--relay", wrong, "--timeout", "1s", "--count", "1")
-	if code != exitFailed || strings.Count(said, "polling failed, will be retried: ") != 1 || !strings.Contains(said, "check its URL") {
-		t.Errorf("ended with %d: %s", code, said)
+	code, output := runAgora(t.Context(), "follow", "--key", file, "--relay", wrong, "--timeout", "1s", "--count", "1")
+	if code != exitFailed || strings.Count(output, "polling failed, will be retried: ") != 1 || !strings.Contains(output, "check its URL") {
+		t.Errorf("ended with %d: %s", code, output)
 	}
 }

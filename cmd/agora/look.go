@@ -16,14 +16,15 @@ import (
 type threadCmd struct {
 	reader
 	ID     idText  `arg:"" help:"The thread's id."`
-	Client didText `placeholder:"DID" help:"Who opened the thread, if several threads have this id (default: the oldest thread)."`
+	Client didText `placeholder:"DID" help:"The agent that opened the thread. Needed if several threads have this id (default: the oldest thread)."`
 	JSON   bool    `xor:"form" help:"Print the record and its envelopes as one line of JSON, also on a terminal."`
 	Text   bool    `xor:"form" help:"Print the readable form, also if standard output is not a terminal."`
 }
 
 func (threadCmd) Help() string {
-	return "Shows a thread's state, its parties, every transition with its time, and the messages that have not expired. " +
-		"Their signatures are verified. Some relays show a thread to its parties only; then give the --key of a party.\n\n" +
+	return "Shows a thread's state, its parties, every transition with its time, and the messages that have not " +
+		"expired. Their signatures are verified. Some relays show a thread to its parties only; then give the --key of a " +
+		"party.\n\n" +
 		"Examples:\n  agora thread thread_01m7wge1pwtpq86hase50257b1\n  agora thread --text hello-1 | less\n" +
 		"  agora thread --key bob.key thread_01m7wge1pwtpq86hase50257b1"
 }
@@ -37,7 +38,7 @@ func (c threadCmd) Run(env environment) error {
 	if err != nil {
 		return c.explain(env, relay, err)
 	}
-	if c.JSON || !c.Text && !env.shown {
+	if c.JSON || !c.Text && !env.stdoutIsTerminal {
 		return env.printJSON(struct {
 			Thread   thread.Thread        `json:"thread"`
 			Deadline *time.Time           `json:"deadline,omitempty"`
@@ -48,7 +49,8 @@ func (c threadCmd) Run(env environment) error {
 	return showThread(env.stdout, t)
 }
 
-// explain adds to "no such thread" that the relay may hide the thread: a private relay gives the same answer then.
+// explain adds to the error THREAD_NOT_FOUND that the relay may hide the thread. A private relay gives this error also
+// for threads that it hides.
 func (c threadCmd) explain(env environment, relay *client.Client, err error) error {
 	if envelope.CodeOf(err) != envelope.CodeThreadNotFound {
 		return err
@@ -60,24 +62,25 @@ func (c threadCmd) explain(env environment, relay *client.Client, err error) err
 	case c.Key == "":
 		return fmt.Errorf("%w; this relay shows a thread to its parties only: give --key or AGORA_KEY", err)
 	}
-	return fmt.Errorf("%w; this relay shows a thread to its parties only, and %s may not be one", err, c.Key)
+	return fmt.Errorf("%w; this relay shows a thread to its parties only, and the key in %s may not belong to one",
+		err, c.Key)
 }
 
 // showThread prints a thread for people.
 func showThread(w io.Writer, t *client.Thread) error {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "%s  %s\n  client  %s\n  agent   %s\n", printable(t.ID), printable(t.State), printable(t.Client),
-		orElse(t.Agent, "nobody yet"))
+		orElse(t.Agent, "none yet"))
 	if !t.Deadline.IsZero() {
-		fmt.Fprintf(&b, "  ends    %s, if nothing happens\n", t.Deadline.Local().Format(time.DateTime))
+		fmt.Fprintf(&b, "  ends    %s, if nothing happens before\n", t.Deadline.Local().Format(time.DateTime))
 	}
 	if t.Expired > 0 {
 		fmt.Fprintf(&b, "  expired %d messages\n", t.Expired)
 	}
 	b.WriteByte('\n')
 	for _, step := range t.Transitions {
-		fmt.Fprintf(&b, "%s  %-7s → %-9s  %-8s %s\n", step.At.Local().Format(time.DateTime), printable(step.From), printable(step.To),
-			printable(step.Type), orElse(step.By, "the relay's clock"))
+		fmt.Fprintf(&b, "%s  %-7s → %-9s  %-8s %s\n", step.At.Local().Format(time.DateTime),
+			printable(step.From), printable(step.To), printable(step.Type), orElse(step.By, "the relay, at the deadline"))
 	}
 	b.WriteByte('\n')
 	for _, e := range t.Events {
@@ -96,7 +99,7 @@ func deadline(t *client.Thread) *time.Time {
 	return &t.Deadline
 }
 
-// orElse returns did, or words if it is empty.
+// orElse returns did, or words if did is empty.
 func orElse(did didkey.DID, words string) string {
 	if did == "" {
 		return words
@@ -106,15 +109,15 @@ func orElse(did didkey.DID, words string) string {
 
 type agentsCmd struct {
 	reader
-	DID    didText `arg:"" name:"did" optional:"" help:"One agent, with all its manifests."`
-	Intent string  `placeholder:"INTENT" help:"Only those who offer this intent."`
-	Search string  `short:"q" placeholder:"TEXT" help:"Only those with this in their name, description or intents."`
-	Online bool    `help:"Only those heard from in the last five minutes."`
+	DID    didText `arg:"" name:"did" optional:"" help:"Show only this agent, with all its manifests."`
+	Intent string  `placeholder:"INTENT" help:"Show only agents that offer this intent."`
+	Search string  `short:"q" placeholder:"TEXT" help:"Show only agents with this text in their name, description or intents."`
+	Online bool    `help:"Show only agents that the relay has heard from in the last five minutes."`
 }
 
 func (agentsCmd) Help() string {
-	return "Finds agents by the manifests that they have announced. Prints one line of JSON for each manifest, after its " +
-		"signature was verified.\n\n" +
+	return "Lists agents by the manifests that they have announced. Verifies each manifest's signature and prints the " +
+		"manifest as one line of JSON.\n\n" +
 		"Example:\n  agora agents --intent translation.en_zh --online"
 }
 
@@ -149,13 +152,13 @@ func (c agentsCmd) Run(env environment) error {
 		shown++
 	}
 	if shown == 0 {
-		env.say("%s", c.nobody())
+		env.say("%s", c.emptyResult())
 	}
 	return nil
 }
 
-// nobody returns a message for an empty result.
-func (c agentsCmd) nobody() string {
+// emptyResult returns a message for an empty result.
+func (c agentsCmd) emptyResult() string {
 	who, what := "no agent", "has announced itself"
 	if c.Online {
 		who += " that was heard from in the last five minutes"
@@ -166,7 +169,7 @@ func (c agentsCmd) nobody() string {
 	if c.Search != "" {
 		what += fmt.Sprintf(" with %q in its manifest", c.Search)
 	}
-	return who + " " + what + " here"
+	return who + " " + what + " at this relay"
 }
 
 func printAgent(env environment, a client.Agent) error {

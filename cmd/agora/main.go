@@ -1,5 +1,6 @@
-// Command agora is the relay and everything around it in one binary: keys, canonical JSON, signing and verifying,
-// posting and following. One file holds one verb, or a few that belong together; `agora VERB --help` explains each.
+// Command agora is the relay and its tools in one binary. It runs a relay, creates keys, canonicalizes JSON, signs,
+// verifies, posts and follows messages, and tests, measures and backs up relays. Each file contains one command, or a
+// few that belong together; `agora COMMAND --help` explains each.
 package main
 
 import (
@@ -22,47 +23,47 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// verbs is the command line; its tags are the help.
-type verbs struct {
+// commandLine has a field for each command. The tags contain the help texts.
+type commandLine struct {
 	Serve        serveCmd        `cmd:"" help:"Run a relay."`
-	Keygen       keygenCmd       `cmd:"" help:"Make an identity: a new private key in a file of its own."`
+	Keygen       keygenCmd       `cmd:"" help:"Create an identity: a new private key in a new file."`
 	Did          didCmd          `cmd:"" help:"Check a did:key and show its public key."`
-	Canonicalize canonicalizeCmd `cmd:"" help:"Write JSON in its RFC 8785 form."`
-	Sign         signCmd         `cmd:"" help:"Sign an envelope written by hand."`
-	Verify       verifyCmd       `cmd:"" help:"Check an envelope's form and signature, however old it is."`
+	Canonicalize canonicalizeCmd `cmd:"" help:"Print JSON in its canonical form (RFC 8785)."`
+	Sign         signCmd         `cmd:"" help:"Sign an envelope that you have written as JSON."`
+	Verify       verifyCmd       `cmd:"" help:"Check the form and the signature of an envelope, however old it is."`
 	Send         sendCmd         `cmd:"" help:"Sign a message and post it."`
-	Follow       followCmd       `cmd:"" help:"Print messages as they come."`
+	Follow       followCmd       `cmd:"" help:"Print messages as they arrive."`
 	Thread       threadCmd       `cmd:"" help:"Show a thread."`
 	Agents       agentsCmd       `cmd:"" help:"Find agents."`
-	Conformance  conformanceCmd  `cmd:"" help:"Ask any relay whether it keeps the protocol."`
+	Conformance  conformanceCmd  `cmd:"" help:"Test whether a relay follows the protocol."`
 	Bench        benchCmd        `cmd:"" help:"Measure a relay under load."`
 	Backup       backupCmd       `cmd:"" help:"Copy a relay's data folder while the relay runs."`
-	Check        checkCmd        `cmd:"" help:"Check a data folder or a backup from end to end."`
+	Check        checkCmd        `cmd:"" help:"Check all of a data folder or a backup."`
 	Version      versionCmd      `cmd:"" help:"Show the program's version."`
-	Help         helpCmd         `cmd:"" help:"Show help for a verb."`
+	Help         helpCmd         `cmd:"" help:"Show help for a command."`
 
 	PrintVersion kong.VersionFlag `name:"version" help:"Show the program's version."`
 }
 
-// environment is what a verb may touch besides the network and the files it is told to.
+// environment is what a command uses of its process: a context and the standard streams.
 type environment struct {
 	ctx    context.Context
 	stdin  io.Reader
 	stdout io.Writer
 	stderr io.Writer
-	// exact is stdout for verbs whose output must not change by a byte, such as canonicalize. It escapes only if stdout
-	// is a terminal. run sets it.
+	// exact is stdout for commands whose output must be exact to the byte, such as canonicalize. It escapes characters
+	// only if stdout is a terminal. run sets it.
 	exact io.Writer
 
-	typed bool // stdin is a terminal
-	shown bool // stdout is a terminal
+	stdinIsTerminal  bool // stdin is a terminal
+	stdoutIsTerminal bool // stdout is a terminal
 }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	code := run(environment{ctx: ctx, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr,
-		typed: isTerminal(os.Stdin), shown: isTerminal(os.Stdout)}, os.Args[1:])
+		stdinIsTerminal: isTerminal(os.Stdin), stdoutIsTerminal: isTerminal(os.Stdout)}, os.Args[1:])
 	stop()
 	os.Exit(code)
 }
@@ -71,19 +72,20 @@ func main() {
 const (
 	exitOK     = 0
 	exitFailed = 1
-	exitMisuse = 2
+	exitUsage  = 2
 )
 
-// errSaid ends a verb with exitFailed after it has said all there is to say.
-var errSaid = errors.New("said")
+// errReported is the error of a command that has already printed why it failed. It leads to exitFailed without another
+// message.
+var errReported = errors.New("the failure was already reported")
 
 func run(env environment, args []string) (code int) {
 	env.exact = env.stdout
 	env.stdout, env.stderr = escapingWriter{env.stdout}, escapingWriter{env.stderr}
-	if env.shown {
+	if env.stdoutIsTerminal {
 		env.exact = env.stdout
 	}
-	// kong prints help and the version itself and then asks to exit.
+	// kong prints help and the version itself and then calls the function of kong.Exit.
 	type exit int
 	defer func() {
 		if p := recover(); p != nil {
@@ -94,19 +96,20 @@ func run(env environment, args []string) (code int) {
 			code = int(asked)
 		}
 	}()
-	parser, err := newParser(new(verbs), kong.Writers(env.stdout, env.stderr), kong.Exit(func(code int) { panic(exit(code)) }))
+	parser, err := newParser(new(commandLine), kong.Writers(env.stdout, env.stderr),
+		kong.Exit(func(code int) { panic(exit(code)) }))
 	if err != nil {
 		env.say("%v", err)
 		return exitFailed
 	}
-	parsed, err := parser.Parse(asHelp(args))
+	parsed, err := parser.Parse(rewriteHelp(args))
 	if err != nil {
-		return env.misuse(err, args)
+		return env.usageError(err, args)
 	}
 	switch err := parsed.Run(env); {
 	case err == nil:
 		return exitOK
-	case errors.Is(err, errSaid):
+	case errors.Is(err, errReported):
 		return exitFailed
 	default:
 		env.explain(err)
@@ -114,11 +117,11 @@ func run(env environment, args []string) (code int) {
 	}
 }
 
-// newParser returns the command line's parser, which fills v.
-func newParser(v *verbs, options ...kong.Option) (*kong.Kong, error) {
-	return kong.New(v, append(options,
+// newParser returns the parser of the command line. It writes the parsed values to line.
+func newParser(line *commandLine, options ...kong.Option) (*kong.Kong, error) {
+	return kong.New(line, append(options,
 		kong.Name("agora"),
-		kong.Description("A relay through which AI agents find each other, negotiate and deliver work, every message signed."),
+		kong.Description("A relay for AI agents. They find each other, negotiate and deliver work with signed messages."),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
 		kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFunc(decodeDuration)),
 		kong.NamedMapper("bytes", kong.MapperFunc(decodeBytes)),
@@ -128,8 +131,8 @@ func newParser(v *verbs, options ...kong.Option) (*kong.Kong, error) {
 	)...)
 }
 
-// asHelp turns "agora", "agora help" and "agora help VERB" into the --help that kong understands.
-func asHelp(args []string) []string {
+// rewriteHelp replaces "agora", "agora help" and "agora help COMMAND" by the flag --help, which kong understands.
+func rewriteHelp(args []string) []string {
 	switch {
 	case len(args) == 0:
 		return []string{"--help"}
@@ -139,55 +142,57 @@ func asHelp(args []string) []string {
 	return args
 }
 
-// say writes one line for people. Line breaks in foreign text are escaped, so they cannot forge another line.
+// say prints one line to standard error. Line breaks in foreign text are escaped, so they cannot forge another line.
 func (env environment) say(format string, args ...any) {
 	fmt.Fprintln(env.stderr, "agora:", printable(fmt.Sprintf(format, args...)))
 }
 
-// misuse reports a wrong command line and returns the exit code.
-func (env environment) misuse(err error, args []string) int {
-	verb := ""
-	if misuse, ok := errors.AsType[*kong.ParseError](err); ok && misuse.Context != nil && misuse.Context.Command() != "" {
-		verb = strings.TrimPrefix(misuse.Context.Selected().FullPath(), "agora")
+// usageError reports a wrong command line and returns the exit code.
+func (env environment) usageError(err error, args []string) int {
+	command := ""
+	if parseErr, ok := errors.AsType[*kong.ParseError](err); ok && parseErr.Context != nil &&
+		parseErr.Context.Command() != "" {
+		command = strings.TrimPrefix(parseErr.Context.Selected().FullPath(), "agora")
 	}
 	if mistyped := mistypedMessage(args); mistyped != nil {
-		err, verb = mistyped, " send"
+		err, command = mistyped, " send"
 	}
 	env.say("%v", err)
-	fmt.Fprintf(env.stderr, "Try: agora%s --help\n", verb)
-	return exitMisuse
+	fmt.Fprintf(env.stderr, "Try: agora%s --help\n", command)
+	return exitUsage
 }
 
-// explain reports why a verb failed, and what to do.
+// explain prints why a command failed, and what to do.
 func (env environment) explain(err error) {
-	for _, line := range lines(inWords(err)) {
+	for _, line := range errorLines(explainDial(err)) {
 		fmt.Fprintln(env.stderr, "agora:", line)
 	}
 	refused, ok := errors.AsType[*envelope.Error](err)
 	if !ok {
 		return
 	}
-	if advice := clocks(refused, time.Now()); advice != "" {
+	if advice := compareClocks(refused, time.Now()); advice != "" {
 		env.say("%s", advice)
 	}
 	if refused.Code.Retryable() {
-		env.say("the same command may succeed %s", later(refused.RetryAfter))
+		env.say("the same command may succeed %s", whenToRetry(refused.RetryAfter))
 	}
 }
 
-// clocks compares this machine's clock with the relay's, if a message was refused because of its time; else "".
-func clocks(refused *envelope.Error, now time.Time) string {
+// compareClocks returns a text that compares this machine's clock with the relay's, if a message was refused because of
+// its time. Otherwise it returns "".
+func compareClocks(refused *envelope.Error, now time.Time) string {
 	relayNow, ok := refused.Now()
 	if !ok || refused.Code != envelope.CodeStaleTimestamp && refused.Code != envelope.CodeExpired {
 		return ""
 	}
-	return "the relay's clock says " + apart(relayNow, "this machine's clock", now)
+	return "the relay's clock says " + formatDifference(relayNow, "this machine's clock", now)
 }
 
-// apart writes two times and their difference. name says what the other time is.
-func apart(one time.Time, name string, other time.Time) string {
-	text := fmt.Sprintf("%s, %s %s", envelope.FormatTime(one), name, envelope.FormatTime(other))
-	switch off := other.Sub(one).Round(time.Second); {
+// formatDifference returns a text with two times and their difference. name describes the second time.
+func formatDifference(first time.Time, name string, second time.Time) string {
+	text := fmt.Sprintf("%s, %s %s", envelope.FormatTime(first), name, envelope.FormatTime(second))
+	switch off := second.Sub(first).Round(time.Second); {
 	case off < 0:
 		return fmt.Sprintf("%s, %v behind", text, -off)
 	case off > 0:
@@ -196,43 +201,43 @@ func apart(one time.Time, name string, other time.Time) string {
 	return text + ", the same to the second"
 }
 
-// later says when to try again. after is the relay's Retry-After, 0 if there is none.
-func later(after time.Duration) string {
+// whenToRetry returns a text that says when to try again. after is the relay's Retry-After, 0 if there is none.
+func whenToRetry(after time.Duration) string {
 	if after <= 0 {
 		return "later"
 	}
 	return "in " + max(after.Round(time.Second), time.Second).String()
 }
 
-// inWords explains the most common error, that no relay answers. It returns other errors unchanged.
-func inWords(err error) error {
+// explainDial explains the most common error: no relay answers. It returns other errors unchanged.
+func explainDial(err error) error {
 	request, isRequest := errors.AsType[*url.Error](err)
 	dial, isDial := errors.AsType[*net.OpError](err)
 	if !isRequest || !isDial || dial.Op != "dial" {
 		return err
 	}
 	address, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(request.URL, "http://"), "https://"), "/")
-	return fmt.Errorf("no relay answers at %s (%v); start one with agora serve, or name another with --relay or AGORA_RELAY",
-		address, dial.Err)
+	return fmt.Errorf("no relay answers at %s (%v); start one with agora serve, or name another with --relay or "+
+		"AGORA_RELAY", address, dial.Err)
 }
 
-// helpCmd puts help into the list of verbs. It never runs, because asHelp replaces it before kong parses.
+// helpCmd adds help to the list of commands. It never runs, because rewriteHelp replaces it before kong parses.
 type helpCmd struct {
-	Verb []string `arg:"" optional:"" help:"The verb."`
+	Verb []string `arg:"" optional:"" name:"command" help:"The command."`
 }
 
 func (helpCmd) Help() string { return "Examples:\n  agora help\n  agora help send offer" }
 
-func (helpCmd) Run() error { return errors.New("help must be the first word: agora help VERB") }
+func (helpCmd) Run() error { return errors.New("help must be the first word: agora help COMMAND") }
 
-// input reads the file with this name; - is standard input. If a person types the input, a message says what to type:
-// what, such as "the manifest".
+// input reads the file with this name; - is standard input. If standard input is a terminal, input first prints a
+// message that names the expected input: what, such as "the manifest".
 func (env environment) input(name, what string) ([]byte, error) {
 	if name != "-" {
 		return os.ReadFile(name)
 	}
-	if env.typed {
-		env.say("reading %s from the terminal; end it with Ctrl-D on a line of its own, or name a file", what)
+	if env.stdinIsTerminal {
+		env.say("reading %s from the terminal; end it with Ctrl-D on an empty line, or give a file name instead", what)
 	}
 	type input struct {
 		text []byte

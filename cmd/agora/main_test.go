@@ -15,10 +15,10 @@ import (
 	"testing"
 )
 
-// verbsOf returns the names of all verbs, such as "send offer", in the order of the help.
-func verbsOf(t *testing.T) (names []string) {
+// commandNames returns the names of all commands, such as "send offer", in the order of the help.
+func commandNames(t *testing.T) (names []string) {
 	t.Helper()
-	parser, err := newParser(new(verbs))
+	parser, err := newParser(new(commandLine))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,14 +26,14 @@ func verbsOf(t *testing.T) (names []string) {
 		names = append(names, strings.TrimPrefix(leaf.FullPath(), "agora "))
 	}
 	if len(names) < 20 {
-		t.Fatalf("only the verbs %q", names)
+		t.Fatalf("found only the commands %q", names)
 	}
 	return names
 }
 
-// TestEveryVerbHasAnExample asks each verb for help as a user would.
-func TestEveryVerbHasAnExample(t *testing.T) {
-	for _, name := range append(verbsOf(t), "send") {
+// TestEveryCommandHasAnExample runs the help of each command as a user would. The help must contain an example.
+func TestEveryCommandHasAnExample(t *testing.T) {
+	for _, name := range append(commandNames(t), "send") {
 		for _, args := range [][]string{append(strings.Fields(name), "--help"), append([]string{"help"}, strings.Fields(name)...)} {
 			var stdout, stderr bytes.Buffer
 			env := environment{ctx: t.Context(), stdin: strings.NewReader(""), stdout: &stdout, stderr: &stderr}
@@ -45,18 +45,18 @@ func TestEveryVerbHasAnExample(t *testing.T) {
 	for _, args := range [][]string{nil, {"help"}, {"--help"}} {
 		var stdout, stderr bytes.Buffer
 		code := run(environment{ctx: t.Context(), stdout: &stdout, stderr: &stderr}, args)
-		for _, name := range verbsOf(t) {
-			if verb, _, _ := strings.Cut(name, " "); code != exitOK || !strings.Contains(stdout.String(), "\n  "+verb+" ") {
-				t.Errorf("agora %q ends with %d and does not name %s", args, code, verb)
+		for _, name := range commandNames(t) {
+			if command, _, _ := strings.Cut(name, " "); code != exitOK || !strings.Contains(stdout.String(), "\n  "+command+" ") {
+				t.Errorf("agora %q ends with %d and does not name %s", args, code, command)
 			}
 		}
 	}
 }
 
-// TestEveryVerbOfSend holds that the list of messages, which recognizes mistyped ones, is complete.
-func TestEveryVerbOfSend(t *testing.T) {
+// TestMessagesListIsComplete checks that the list messages, which is used to recognize mistyped names, is complete.
+func TestMessagesListIsComplete(t *testing.T) {
 	var below []string
-	for _, name := range verbsOf(t) {
+	for _, name := range commandNames(t) {
 		if message, found := strings.CutPrefix(name, "send "); found {
 			below = append(below, message)
 		}
@@ -66,8 +66,8 @@ func TestEveryVerbOfSend(t *testing.T) {
 	}
 }
 
-// TestInterruptEndsReading holds that a verb which waits for standard input ends with its context.
-func TestInterruptEndsReading(t *testing.T) {
+// TestInterruptWhileReadingInput checks that a command that waits for standard input ends when its context ends.
+func TestInterruptWhileReadingInput(t *testing.T) {
 	stdin, typing := io.Pipe()
 	defer typing.Close()
 	ctx, interrupt := context.WithCancel(t.Context())
@@ -79,7 +79,8 @@ func TestInterruptEndsReading(t *testing.T) {
 	}
 }
 
-// TestStopDuringStart holds that a relay which is told to stop before it listens ends as quietly as a running one.
+// TestStopDuringStart checks that a relay that is told to stop before it listens ends without an error, like a running
+// relay.
 func TestStopDuringStart(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
@@ -90,22 +91,23 @@ func TestStopDuringStart(t *testing.T) {
 	}
 }
 
-// TestWaitingIsSaid holds that a verb says so if it waits for a person to type, and only then.
-func TestWaitingIsSaid(t *testing.T) {
+// TestPromptsForTerminalInput checks that a command prints a prompt if its standard input is a terminal, and only then.
+func TestPromptsForTerminalInput(t *testing.T) {
 	for _, typed := range []bool{true, false} {
-		for _, verb := range []string{"canonicalize", "verify", "send", "send raw", "send manifest --key KEY", "sign --key KEY"} {
+		for _, command := range []string{"canonicalize", "verify", "send", "send raw", "send manifest --key KEY", "sign --key KEY"} {
 			file := keyFile(t, newKey(t))
 			var stdout, stderr bytes.Buffer
-			run(environment{ctx: t.Context(), stdin: strings.NewReader(""), stdout: &stdout, stderr: &stderr, typed: typed},
-				strings.Fields(strings.ReplaceAll(verb, "KEY", file)))
+			run(environment{ctx: t.Context(), stdin: strings.NewReader(""), stdout: &stdout, stderr: &stderr, stdinIsTerminal: typed},
+				strings.Fields(strings.ReplaceAll(command, "KEY", file)))
 			if said := strings.Contains(stderr.String(), "from the terminal; end it with Ctrl-D"); said != typed {
-				t.Errorf("agora %s, typed %v, says %q", verb, typed, stderr.String())
+				t.Errorf("agora %s, typed %v, says %q", command, typed, stderr.String())
 			}
 		}
 	}
 }
 
-// TestReceipts holds that a receipt is JSON except on a terminal, and that it names the recipient of a sealed message.
+// TestReceipts checks that a receipt is printed as JSON, except on a terminal, and that it names the recipient of a
+// sealed message.
 func TestReceipts(t *testing.T) {
 	bob, l := newKey(t).DID(), newLiar(t)
 	file := keyFile(t, newKey(t))
@@ -115,10 +117,10 @@ func TestReceipts(t *testing.T) {
 		want  string
 	}{
 		"pipe": {false, "--seal", `"recipient":"` + string(bob) + `","sealed":true`}, "terminal with --json": {true, "--json", `{"ok":true,`},
-		"terminal": {true, "--seal", "\n  to      " + string(bob) + "  (sealed: nobody else can read it)\n"},
+		"terminal": {true, "--seal", "\n  to      " + string(bob) + "  (sealed: only the recipient can read it)\n"},
 	} {
 		var stdout, stderr bytes.Buffer
-		code := run(environment{ctx: t.Context(), stdout: &stdout, stderr: &stderr, shown: c.shown},
+		code := run(environment{ctx: t.Context(), stdout: &stdout, stderr: &stderr, stdoutIsTerminal: c.shown},
 			[]string{"send", "request", "--key", file, "--relay", l.URL, "--to", string(bob), "--intent", "i", c.flag})
 		if code != exitOK || !strings.Contains(stdout.String(), c.want) || json.Valid(stdout.Bytes()) != (name != "terminal") {
 			t.Errorf("%s: %d, %s%s", name, code, stdout.String(), stderr.String())
@@ -126,7 +128,7 @@ func TestReceipts(t *testing.T) {
 	}
 }
 
-// TestClosedPipe holds that agora ends without a message if the reader of its output ends first, as head does.
+// TestClosedPipe checks that agora ends without a message if the reader of its output ends first, as head does.
 func TestClosedPipe(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		return
@@ -139,10 +141,10 @@ func TestClosedPipe(t *testing.T) {
 		t.Fatal(err)
 	}
 	var stderr bytes.Buffer
-	agora := exec.Command("agora", "--help") // which testscript.Main has put into PATH
+	agora := exec.Command("agora", "--help") // testscript.Main has put it into PATH
 	agora.Stdout, agora.Stderr = writer, &stderr
 	err = errors.Join(agora.Run(), writer.Close())
 	if err == nil || stderr.Len() > 0 {
-		t.Errorf("ended with %v, saying %q", err, stderr.String())
+		t.Errorf("ended with %v and printed %q", err, stderr.String())
 	}
 }

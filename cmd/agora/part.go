@@ -12,150 +12,151 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// The recipient and the request_id of a message within a thread come only from verified envelopes and from flags. A
-// relay's record of a thread is not signed, and several threads may have the same id. So neither may decide who can
-// read an answer.
+// The recipient and the request_id of a message within a thread come only from verified envelopes and from flags. They
+// do not come from the relay's record of the thread, which is not signed, or from the thread id alone, which several
+// threads may have. A wrong recipient could read a sealed answer.
 
-// origin identifies a thread by its REQUEST: who signed it, and its request_id.
-type origin struct {
+// requestRef identifies a thread by the signer of its REQUEST and the REQUEST's request_id.
+type requestRef struct {
 	client    didkey.DID
 	requestID string
 }
 
-// part is this agent's role in one thread.
-type part struct {
-	origin
+// role is the role of this agent (the owner of the key) in one thread.
+type role struct {
+	requestRef
 	me        didkey.DID
-	recipient didkey.DID           // of the message to send; "": everybody
+	recipient didkey.DID           // the recipient of the message to send; "": everybody
 	events    []*envelope.Envelope // verified messages of me and of the other side
 }
 
 // request returns the thread's REQUEST, nil if the relay does not show it.
-func (p part) request() *envelope.Envelope { return p.record().Request() }
+func (r role) request() *envelope.Envelope { return r.record().Request() }
 
 // record returns the verified envelopes as a client.Thread.
-func (p part) record() *client.Thread {
-	return &client.Thread{Thread: thread.Thread{Client: p.client, RequestID: p.requestID}, Events: p.events}
+func (r role) record() *client.Thread {
+	return &client.Thread{Thread: thread.Thread{Client: r.client, RequestID: r.requestID}, Events: r.events}
 }
 
-// mine returns the newest message of this type that I have sent about the request, nil if the relay shows none.
-func (p part) mine(typ envelope.Type) (found *envelope.Envelope) {
-	for _, e := range p.events {
-		if e.Type == typ && e.Sender.ID == p.me && e.RequestID == p.requestID {
+// newestOwn returns my newest message of this type about the request, nil if the relay shows none.
+func (r role) newestOwn(typ envelope.Type) (found *envelope.Envelope) {
+	for _, e := range r.events {
+		if e.Type == typ && e.Sender.ID == r.me && e.RequestID == r.requestID {
 			found = e
 		}
 	}
 	return found
 }
 
-// finder finds my part in a thread.
+// finder finds my role in a thread.
 type finder struct {
 	threaded
-	ctx   context.Context
-	relay *client.Client
-	me    didkey.DID
-	own   []*envelope.Envelope // my messages in threads with this id
+	ctx       context.Context
+	relay     *client.Client
+	me        didkey.DID
+	ownEvents []*envelope.Envelope // my messages in threads with this id
 }
 
-// stored returns all events that match, of threads with this id.
+// stored returns all events that match the filter and belong to a thread with the id of --thread.
 func (f finder) stored(filter client.Filter) ([]*envelope.Envelope, error) {
 	filter.Thread = string(f.Thread)
 	events, all, err := f.relay.Stored(f.ctx, filter)
 	if err == nil && !all {
-		err = fmt.Errorf("too many messages have the thread id %s to read them all; name the client of the thread with "+
-			"--client DID, and the agent with --agent or --to", f.Thread)
+		err = fmt.Errorf("too many messages have the thread id %s, so they cannot all be read; name the client of the "+
+			"thread with --client DID, and the agent with --agent or --to", f.Thread)
 	}
 	return events, err
 }
 
-// find returns my part in the thread, for sending a message of this type. agent is the agent that a flag names, or "".
+// find returns my role in the thread, for sending a message of this type. agent is the agent that a flag names, "" if
+// none does.
 func (t threaded) find(
 	ctx context.Context, relay *client.Client, me didkey.DID, typ envelope.Type, agent didkey.DID,
-) (p part, err error) {
+) (r role, err error) {
 	f := finder{threaded: t, ctx: ctx, relay: relay, me: me}
-	if f.own, err = f.stored(client.Filter{Sender: me}); err != nil {
-		return part{}, err
+	if f.ownEvents, err = f.stored(client.Filter{Sender: me}); err != nil {
+		return role{}, err
 	}
-	origins, err := f.origins(typ)
+	candidates, err := f.candidates(typ)
 	if err != nil {
-		return part{}, err
+		return role{}, err
 	}
-	p = part{me: me, events: f.own}
-	if p.origin, err = f.choose(typ, origins, agent); err != nil {
-		return part{}, err
+	r = role{me: me, events: f.ownEvents}
+	if r.requestRef, err = f.choose(typ, candidates, agent); err != nil {
+		return role{}, err
 	}
-	if p.client != me {
-		p.recipient = p.client
-	} else if p.recipient = agent; agent == "" && typ != envelope.TypeAccept {
-		if p.recipient, err = f.counterpart(p); err != nil {
-			return part{}, err
+	if r.client != me {
+		r.recipient = r.client
+	} else if r.recipient = agent; agent == "" && typ != envelope.TypeAccept {
+		if r.recipient, err = f.counterpart(r); err != nil {
+			return role{}, err
 		}
 	}
-	if p.recipient != "" && p.recipient != me {
-		theirs, err := f.stored(client.Filter{Sender: p.recipient})
+	if r.recipient != "" && r.recipient != me {
+		theirs, err := f.stored(client.Filter{Sender: r.recipient})
 		if err != nil {
-			return part{}, err
+			return role{}, err
 		}
-		p.events = append(slices.Clone(p.events), theirs...)
+		r.events = append(slices.Clone(r.events), theirs...)
 	}
-	return p, nil
+	return r, nil
 }
 
-// origins returns the threads in which I can send a message of this type, according to verified envelopes.
-func (f finder) origins(typ envelope.Type) (found []origin, err error) {
+// candidates returns the threads in which, according to verified envelopes, I can send a message of this type.
+func (f finder) candidates(typ envelope.Type) (found []requestRef, err error) {
 	switch typ {
 	case envelope.TypeOffer:
 		return f.invitations(false)
 	case envelope.TypeAccept:
-		return f.asked(), nil
+		return f.ownRequests(), nil
 	case envelope.TypeResult:
-		return f.accepted()
+		return f.acceptedOffers()
 	case envelope.TypeCancel:
-		if found = f.asked(); len(found) > 0 {
+		if found = f.ownRequests(); len(found) > 0 {
 			return found, nil
 		}
 	default:
-		found = f.asked()
+		found = f.ownRequests()
 	}
 	invited, err := f.invitations(true)
-	return append(append(found, f.offered()...), invited...), err
+	return append(append(found, f.ownOffers()...), invited...), err
 }
 
-// asked returns the threads that I have opened.
-func (f finder) asked() (found []origin) {
-	for _, e := range f.own {
+// ownRequests returns the threads that I have opened.
+func (f finder) ownRequests() (found []requestRef) {
+	for _, e := range f.ownEvents {
 		if e.Type == envelope.TypeRequest {
-			found = append(found, origin{f.me, e.RequestID})
+			found = append(found, requestRef{f.me, e.RequestID})
 		}
 	}
 	return found
 }
 
-// offered returns the threads in which I have made an offer to a named client.
-func (f finder) offered() (found []origin) {
-	for _, e := range f.own {
+// ownOffers returns the threads in which I have made an offer to a named client.
+func (f finder) ownOffers() (found []requestRef) {
+	for _, e := range f.ownEvents {
 		if e.Type == envelope.TypeOffer && e.Recipient != "" {
-			found = append(found, origin{e.Recipient, e.RequestID})
+			found = append(found, requestRef{e.Recipient, e.RequestID})
 		}
 	}
 	return found
 }
 
 // invitations returns the threads whose REQUEST names me or, unless byName, has no recipient.
-func (f finder) invitations(byName bool) (found []origin, err error) {
+func (f finder) invitations(byName bool) (found []requestRef, err error) {
 	filter := client.Filter{Type: envelope.TypeRequest, Sender: didkey.DID(f.Client), Recipient: f.me, Broadcast: !byName}
 	requests, err := f.stored(filter)
 	for _, e := range requests {
 		if e.Sender.ID != f.me {
-			found = append(found, origin{e.Sender.ID, e.RequestID})
+			found = append(found, requestRef{e.Sender.ID, e.RequestID})
 		}
 	}
 	return found, err
 }
 
-// accepted returns the threads whose client has accepted my offer.
-func (f finder) accepted() (found []origin, err error) {
-	for _, o := range f.offered() {
+// acceptedOffers returns the threads whose client has accepted my offer.
+func (f finder) acceptedOffers() (found []requestRef, err error) {
+	for _, o := range f.ownOffers() {
 		if slices.Contains(found, o) {
 			continue
 		}
@@ -170,44 +171,45 @@ func (f finder) accepted() (found []origin, err error) {
 	return found, nil
 }
 
-// choose returns the only thread that matches the flags.
-func (f finder) choose(typ envelope.Type, found []origin, agent didkey.DID) (origin, error) {
-	meant := origin{didkey.DID(f.Client), string(f.RequestID)}
-	if meant.client == "" && (typ == envelope.TypeAccept || agent != "") {
-		meant.client = f.me
+// choose returns the thread that matches the flags. If several match, it returns an error that lists them. If none
+// matches, the flags must name both the client and the request_id.
+func (f finder) choose(typ envelope.Type, found []requestRef, agent didkey.DID) (requestRef, error) {
+	wanted := requestRef{didkey.DID(f.Client), string(f.RequestID)}
+	if wanted.client == "" && (typ == envelope.TypeAccept || agent != "") {
+		wanted.client = f.me
 	}
-	var left []origin
+	var matches []requestRef
 	for _, o := range found {
-		if (meant.client == "" || o.client == meant.client) && (meant.requestID == "" || o.requestID == meant.requestID) &&
-			!slices.Contains(left, o) {
-			left = append(left, o)
+		if (wanted.client == "" || o.client == wanted.client) &&
+			(wanted.requestID == "" || o.requestID == wanted.requestID) && !slices.Contains(matches, o) {
+			matches = append(matches, o)
 		}
 	}
 	switch {
-	case len(left) == 1:
-		return left[0], nil
-	case len(left) > 1:
-		return origin{}, f.ambiguous(left)
-	case meant.client != "" && meant.requestID != "":
-		return meant, nil
+	case len(matches) == 1:
+		return matches[0], nil
+	case len(matches) > 1:
+		return requestRef{}, f.ambiguous(matches)
+	case wanted.client != "" && wanted.requestID != "":
+		return wanted, nil
 	}
-	return origin{}, f.missing(typ)
+	return requestRef{}, f.missing(typ)
 }
 
-// ambiguous returns the error for several matching threads. It lists them.
-func (f finder) ambiguous(left []origin) error {
+// ambiguous returns the error for several matching threads. The error lists them.
+func (f finder) ambiguous(matches []requestRef) error {
 	var clients []string
-	for _, o := range left {
+	for _, o := range matches {
 		if !slices.Contains(clients, string(o.client)) {
 			clients = append(clients, string(o.client))
 		}
 	}
 	if len(clients) == 1 {
 		var ids []string
-		for _, o := range left {
+		for _, o := range matches {
 			ids = append(ids, o.requestID)
 		}
-		return fmt.Errorf("%s has %d requests with the thread id %s; choose one with --request-id: %s",
+		return fmt.Errorf("%s has sent %d REQUESTs with the thread id %s; choose one with --request-id: %s",
 			clients[0], len(ids), f.Thread, strings.Join(ids, ", "))
 	}
 	more := ""
@@ -216,10 +218,10 @@ func (f finder) ambiguous(left []origin) error {
 		clients, more = clients[:shown], fmt.Sprintf(" and %d others", len(clients)-shown)
 	}
 	return fmt.Errorf("%d threads have the id %s; choose one by its client with --client DID: %s%s "+
-		"(agora thread %s --client DID shows each)", len(left), f.Thread, strings.Join(clients, ", "), more, f.Thread)
+		"(agora thread %s --client DID shows each)", len(matches), f.Thread, strings.Join(clients, ", "), more, f.Thread)
 }
 
-// missing returns the error for missing envelopes. It says which flags can replace them.
+// missing returns the error for missing envelopes. The error says which flags can replace them.
 func (f finder) missing(typ envelope.Type) error {
 	const agents = "name the client and the request with --client DID --request-id ID"
 	what, flags := "", agents
@@ -227,59 +229,62 @@ func (f finder) missing(typ envelope.Type) error {
 	case envelope.TypeOffer:
 		what = "shows no REQUEST that you can answer"
 	case envelope.TypeResult:
-		if offered := f.offered(); len(offered) > 0 {
+		if offered := f.ownOffers(); len(offered) > 0 {
 			what = fmt.Sprintf("shows no ACCEPT of your offer by %s", offered[len(offered)-1].client)
 		} else {
 			what = "shows no OFFER of yours"
 		}
 	case envelope.TypeAccept:
 		what = "shows no REQUEST of yours"
-		flags = "only the sender of a REQUEST accepts offers; if you sent it, name it and the agent with --request-id ID --agent DID"
+		flags = "only the sender of a REQUEST accepts offers; if you sent it, name it and the agent with " +
+			"--request-id ID --agent DID"
 	default:
-		what = "shows no REQUEST of yours or to you, and no OFFER of yours"
-		flags += ", or in your own thread the request and the agent with --request-id ID --to DID"
+		what = "shows no REQUEST from you or to you, and no OFFER of yours"
+		flags += "; in a thread that you opened, name the request and the agent with --request-id ID --to DID"
 	}
-	return fmt.Errorf("the relay %s with the thread id %s; it may have expired, or the relay hides it; %s", what, f.Thread, flags)
+	return fmt.Errorf("the relay %s with the thread id %s; it may have expired, or the relay hides it; %s",
+		what, f.Thread, flags)
 }
 
-// counterpart returns the agent to whom the client sends a CANCEL or an ERROR: the accepted agent, else the recipient
-// of the REQUEST, else the only agent that has offered, else "" for everybody.
-func (f finder) counterpart(p part) (didkey.DID, error) {
-	accept, request := p.mine(envelope.TypeAccept), p.request()
+// counterpart returns the agent to which the client sends a CANCEL or an ERROR. That is the accepted agent, otherwise
+// the recipient of the REQUEST, otherwise the only agent that has offered. If there is none, it returns "" for
+// everybody.
+func (f finder) counterpart(r role) (didkey.DID, error) {
+	accept, request := r.newestOwn(envelope.TypeAccept), r.request()
 	switch {
 	case accept != nil && accept.Recipient != "":
 		return accept.Recipient, nil
 	case request != nil && request.Recipient != "":
 		return request.Recipient, nil
 	}
-	// The unsigned record is used only to notice a hidden ACCEPT, never to choose the recipient.
+	// The record is not signed. It is used only to notice a hidden ACCEPT, never to choose the recipient.
 	record, err := f.relay.Thread(f.ctx, string(f.Thread), f.me)
 	if err == nil && record.Agent != "" && accept == nil {
 		return "", fmt.Errorf("an offer was accepted in thread %s, but the relay does not show your ACCEPT; "+
 			"name the agent with --to DID", f.Thread)
 	}
-	offers, err := f.offers(p, "")
+	offers, err := f.offers(r, "")
 	if err != nil || len(offers) != 1 {
 		return "", err
 	}
 	return offers[0].Sender.ID, nil
 }
 
-// offers returns the newest verified OFFER to my request of each agent, unless the agent has taken it back. If agent is
-// not empty, only the OFFER of that agent.
-func (f finder) offers(p part, agent didkey.DID) (open []*envelope.Envelope, err error) {
+// offers returns, for each agent, its newest verified OFFER to my request, unless the agent has taken it back. If agent
+// is not empty, it returns only the OFFER of that agent.
+func (f finder) offers(r role, agent didkey.DID) (open []*envelope.Envelope, err error) {
 	events, err := f.stored(client.Filter{Sender: agent, Recipient: f.me, Broadcast: true})
 	if err != nil {
 		return nil, err
 	}
-	request := p.request()
+	request := r.request()
 	for _, e := range events {
 		by := func(other *envelope.Envelope) bool { return other.Sender.ID == e.Sender.ID }
 		switch {
 		case e.Sender.ID == f.me, request != nil && request.Recipient != "" && e.Sender.ID != request.Recipient:
-		case e.Type == envelope.TypeOffer && e.RequestID == p.requestID:
+		case e.Type == envelope.TypeOffer && e.RequestID == r.requestID:
 			open = append(slices.DeleteFunc(open, by), e)
-		case e.Type == envelope.TypeError && (e.RequestID == p.requestID || e.RequestID == ""):
+		case e.Type == envelope.TypeError && (e.RequestID == r.requestID || e.RequestID == ""):
 			open = slices.DeleteFunc(open, by)
 		}
 	}

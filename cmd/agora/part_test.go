@@ -15,7 +15,7 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// liar is a relay with a false record of a thread. It shows its envelopes to everybody and accepts every post.
+// liar is a relay whose record of a thread is false. It shows its envelopes to everybody and accepts every post.
 type liar struct {
 	*httptest.Server
 	record map[string]any
@@ -28,7 +28,7 @@ func newLiar(t *testing.T) *liar {
 	l.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		shown, from, limit := l.shown, 0, len(l.shown)
 		if r.Method == http.MethodGet && r.URL.Path == "/events" {
-			_, _ = fmt.Sscan(r.FormValue("cursor"), &from) // another cursor means the beginning
+			_, _ = fmt.Sscan(r.FormValue("cursor"), &from) // a cursor that is not a number means the beginning
 			_, _ = fmt.Sscan(r.FormValue("limit"), &limit)
 			from = min(from, len(shown))
 			shown = shown[from:min(from+limit, len(shown))]
@@ -65,7 +65,7 @@ func newKey(t *testing.T) didkey.Key {
 	return key
 }
 
-// keyFile saves a key in a file for the test.
+// keyFile saves a key in a temporary file and returns its path.
 func keyFile(t *testing.T, key didkey.Key) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "key")
@@ -84,15 +84,15 @@ func signed(t *testing.T, key didkey.Key, payload envelope.Payload, recipient di
 	return e.Canonical()
 }
 
-// answerCase is a message that agora send is asked to send in a thread of a lying relay.
+// answerCase is a call of agora send in a thread of a lying relay.
 type answerCase struct {
-	name   string
-	verb   string
-	as     didkey.Key
-	shown  []json.RawMessage
-	record map[string]any // of the thread; nil: a record that names Eve everywhere
-	to     didkey.DID     // the right recipient; empty: the message must not be sent
-	says   string
+	name       string
+	args       string
+	as         didkey.Key
+	shown      []json.RawMessage
+	record     map[string]any // the record of the thread; nil: a record that names Eve everywhere
+	to         didkey.DID     // the right recipient; empty: the message must not be sent
+	wantOutput string
 }
 
 func answerCases(t *testing.T, alice, bob, eve didkey.Key) []answerCase {
@@ -110,7 +110,7 @@ func answerCases(t *testing.T, alice, bob, eve didkey.Key) []answerCase {
 		{"RESULT, the ACCEPT withheld", "result --seal", bob, []json.RawMessage{foreign, same, toBob, request, offer}, nil, "", "no ACCEPT of your offer by " + string(alice.DID())},
 		{"RESULT, the ACCEPT forged", "result --seal", bob, []json.RawMessage{same, request, offer, forged}, nil, "", "no ACCEPT"},
 		{"RESULT, the OFFER withheld", "result --seal", bob, []json.RawMessage{same, toBob, request, accept}, nil, "", "no OFFER of yours"},
-		{"RESULT to whom a flag names", "result --seal --request-id r1 --client " + string(alice.DID()), bob, []json.RawMessage{same, toBob}, nil, alice.DID(), ""},
+		{"RESULT to the client of --client", "result --seal --request-id r1 --client " + string(alice.DID()), bob, []json.RawMessage{same, toBob}, nil, alice.DID(), ""},
 		{"OFFER", "offer --seal", bob, []json.RawMessage{foreign, named}, nil, "", "2 threads have the id t1"},
 		{"OFFER to one client of two", "offer --seal --client " + string(alice.DID()), bob, []json.RawMessage{foreign, named}, nil, alice.DID(), ""},
 		{"OFFER, the REQUEST withheld", "offer --seal --client " + string(alice.DID()), bob, []json.RawMessage{foreign}, nil, "", "no REQUEST that you can answer"},
@@ -120,16 +120,16 @@ func answerCases(t *testing.T, alice, bob, eve didkey.Key) []answerCase {
 		{"CANCEL", "cancel --seal", alice, []json.RawMessage{request, eves, accept}, nil, bob.DID(), ""},
 		{"CANCEL before an ACCEPT", "cancel --seal", alice, []json.RawMessage{named, eves}, nil, bob.DID(), ""},
 		{"CANCEL, the ACCEPT withheld", "cancel --seal", alice, []json.RawMessage{request, eves}, nil, "", "--to DID"},
-		{"CANCEL to whom a flag names", "cancel --seal --to " + string(bob.DID()), alice, []json.RawMessage{request, eves}, nil, bob.DID(), ""},
-		{"CANCEL, the REQUEST withheld", "cancel --seal", alice, []json.RawMessage{foreign}, nil, "", "no REQUEST of yours"},
+		{"CANCEL to the agent of --to", "cancel --seal --to " + string(bob.DID()), alice, []json.RawMessage{request, eves}, nil, bob.DID(), ""},
+		{"CANCEL, the REQUEST withheld", "cancel --seal", alice, []json.RawMessage{foreign}, nil, "", "no REQUEST from you"},
 		{"ACCEPT", "accept", alice, []json.RawMessage{named, eves, offer}, map[string]any{"state": "PENDING"}, bob.DID(), ""},
 		{"ACCEPT of one of two", "accept", alice, []json.RawMessage{request, eves, offer}, map[string]any{"state": "PENDING"}, "", "2 agents have offered; choose one with --agent: " + string(eve.DID())},
 		{"ACCEPT, the REQUEST withheld", "accept --max-cost 1", alice, []json.RawMessage{eves}, map[string]any{"state": "PENDING"}, "", "--request-id ID --agent DID"},
 	}
 }
 
-// TestWhoGetsAnAnswer lets a relay lie about who asked, who was accepted, and for which request, and hide envelopes. A
-// message goes to the party that verified envelopes name, or it is not sent.
+// TestWhoGetsAnAnswer uses a relay that lies about the client, the accepted agent and the request of a thread, and that
+// hides envelopes. A message is sent to the party that verified envelopes name, or it is not sent.
 func TestWhoGetsAnAnswer(t *testing.T) {
 	alice, bob, eve := newKey(t), newKey(t), newKey(t)
 	for _, c := range answerCases(t, alice, bob, eve) {
@@ -145,18 +145,18 @@ func TestWhoGetsAnAnswer(t *testing.T) {
 			if c.as.DID() == bob.DID() {
 				l.record["client"] = eve.DID()
 			}
-			args := append([]string{"send"}, strings.Fields(c.verb)...)
-			code, said := verb(t.Context(), append(args, "--relay", l.URL, "--key", keyFile(t, c.as), "--thread", "t1")...)
+			args := append([]string{"send"}, strings.Fields(c.args)...)
+			code, output := runAgora(t.Context(), append(args, "--relay", l.URL, "--key", keyFile(t, c.as), "--thread", "t1")...)
 			if c.to == "" {
-				if code != exitFailed || len(l.posted) > 0 || !strings.Contains(said, c.says) {
-					t.Errorf("ended with %d, posted %d: %s", code, len(l.posted), said)
+				if code != exitFailed || len(l.posted) > 0 || !strings.Contains(output, c.wantOutput) {
+					t.Errorf("ended with %d, posted %d: %s", code, len(l.posted), output)
 				}
 				return
 			}
-			if code != exitOK || len(l.posted) != 1 || !strings.Contains(said, string(c.to)) {
-				t.Fatalf("ended with %d, posted %d: %s", code, len(l.posted), said)
+			if code != exitOK || len(l.posted) != 1 || !strings.Contains(output, string(c.to)) {
+				t.Fatalf("ended with %d, posted %d: %s", code, len(l.posted), output)
 			}
-			sealed := strings.Contains(c.verb, "--seal")
+			sealed := strings.Contains(c.args, "--seal")
 			if e := l.posted[0]; e.Recipient != c.to || e.RequestID != "r1" || e.Sealed() != sealed {
 				t.Errorf("posted %s", e.Canonical())
 			}
@@ -164,9 +164,9 @@ func TestWhoGetsAnAnswer(t *testing.T) {
 	}
 }
 
-// TestPlainAnswersBySignatures lets a relay deny in its record that a request was sealed. The plain answer to it is
-// left out nevertheless.
-func TestPlainAnswersBySignatures(t *testing.T) {
+// TestPlainAnswersAreFoundBySignature uses a relay whose record does not show that a request was sealed. follow leaves
+// out the plain answer to it nevertheless, because the signed REQUEST shows that it was sealed.
+func TestPlainAnswersAreFoundBySignature(t *testing.T) {
 	alice, bob := newKey(t), newKey(t)
 	sealed, err := envelope.Draft{Payload: envelope.Request{RequestID: "r1", Intent: "i"}, Recipient: bob.DID(), Thread: "t1", Seal: true}.
 		Sign(alice, time.Now())
@@ -176,8 +176,8 @@ func TestPlainAnswersBySignatures(t *testing.T) {
 	l := newLiar(t)
 	l.shown = []json.RawMessage{sealed.Canonical(), signed(t, bob, envelope.Result{RequestID: "r1", Status: "in plain"}, alice.DID())}
 	l.record = map[string]any{"id": "t1", "client": alice.DID(), "state": "COMPLETED", "requestId": "r2"}
-	code, said := verb(t.Context(), "follow", "--key", keyFile(t, alice), "--relay", l.URL, "--count", "1", "--timeout", "1s")
-	if code != exitFailed || strings.Contains(said, "in plain\"") || !strings.Contains(said, "left out RESULT") {
-		t.Errorf("ended with %d: %s", code, said)
+	code, output := runAgora(t.Context(), "follow", "--key", keyFile(t, alice), "--relay", l.URL, "--count", "1", "--timeout", "1s")
+	if code != exitFailed || strings.Contains(output, "in plain\"") || !strings.Contains(output, "left out RESULT") {
+		t.Errorf("ended with %d: %s", code, output)
 	}
 }

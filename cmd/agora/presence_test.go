@@ -49,7 +49,8 @@ func startRelay(t *testing.T, clock func() time.Time) (origin string) {
 	return origin
 }
 
-// TestFollowersAreOnline: an agent that announced itself ten minutes ago, and only follows since then, is online.
+// TestFollowersAreOnline checks that an agent is online if it announced itself ten minutes ago and has only followed
+// since.
 func TestFollowersAreOnline(t *testing.T) {
 	var ahead atomic.Int64 // how far the clock of relay and client is ahead; negative while the agent announces itself
 	ahead.Store(int64(-10 * time.Minute))
@@ -75,10 +76,10 @@ func TestFollowersAreOnline(t *testing.T) {
 		return stdout.String()
 	}
 	if out := agora("agents", "--relay", origin, "--online"); out != "" {
-		t.Errorf("online before it follows: %s", out)
+		t.Errorf("the agent is online before it follows: %s", out)
 	}
 	agora("follow", "--relay", origin, "--key", file, "--timeout", "500ms")
 	if out := agora("agents", "--relay", origin, "--online"); !strings.Contains(out, string(bob.DID())) || !strings.Contains(out, `"online":true`) {
-		t.Errorf("not online though it follows: %s", out)
+		t.Errorf("the agent is not online although it has followed: %s", out)
 	}
 }

@@ -11,23 +11,24 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// receiptFlags choose how a receipt is printed.
+// receiptFlags are the flags that choose how a receipt is printed.
 type receiptFlags struct {
 	JSON bool `help:"Print the receipt as one line of JSON, also on a terminal."`
 }
 
-// report prints a receipt. If it is unknown whether the relay stored the message, it prints the envelope instead, so
-// that it can be posted again.
+// report prints a receipt. If it is unknown whether the relay stored the message, report prints the envelope instead,
+// so that the user can post it again.
 func (f receiptFlags) report(env environment, e *envelope.Envelope, receipt client.Receipt, err error) error {
 	if errors.Is(err, client.ErrUnknownOutcome) && e != nil {
 		env.explain(err)
-		fmt.Fprintf(env.stderr, "agora: posting the same bytes again is safe: agora send <<'END'\n%s\nEND\n", e.Canonical())
-		return errSaid
+		fmt.Fprintf(env.stderr, "agora: it is safe to post the same bytes again: agora send <<'END'\n%s\nEND\n",
+			e.Canonical())
+		return errReported
 	}
 	if err != nil {
 		return err
 	}
-	if env.shown && !f.JSON {
+	if env.stdoutIsTerminal && !f.JSON {
 		return showReceipt(env.stdout, e, receipt)
 	}
 	return env.printJSON(struct {
@@ -43,7 +44,7 @@ func (f receiptFlags) report(env environment, e *envelope.Envelope, receipt clie
 func showReceipt(w io.Writer, e *envelope.Envelope, r client.Receipt) error {
 	to := orElse(e.Recipient, "everybody")
 	if e.Sealed() {
-		to += "  (sealed: nobody else can read it)"
+		to += "  (sealed: only the recipient can read it)"
 	}
 	text := fmt.Sprintf("%s  %s\n  to      %s\n", e.Type, e.ID, to)
 	if r.Thread != nil {
@@ -54,7 +55,7 @@ func showReceipt(w io.Writer, e *envelope.Envelope, r client.Receipt) error {
 	}
 	text += fmt.Sprintf("  kept    until %s\n", r.ExpiresAt.Local().Format(time.DateTime))
 	if r.Duplicate {
-		text += "  the relay had it already\n"
+		text += "  the relay already had this message\n"
 	}
 	_, err := io.WriteString(w, text)
 	return err

@@ -8,10 +8,10 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// remote are the flags of the verbs that talk to a relay.
+// remote are the flags of the commands that talk to a relay.
 type remote struct {
 	Relay   urlText `env:"AGORA_RELAY" default:"${relay}" placeholder:"URL" help:"The relay (default: ${relay})."`
-	Private bool    `env:"AGORA_PRIVATE" help:"Only talk to a relay that shows messages to their sender and recipient only."`
+	Private bool    `env:"AGORA_PRIVATE" help:"Refuse to talk to a relay that shows messages to others than their sender and recipient."`
 }
 
 // reader adds an optional key, because some relays show a thread to its parties only.
@@ -47,7 +47,7 @@ func (i identified) client(env environment) (*client.Client, didkey.DID, error) 
 	return c, key.DID(), err
 }
 
-// attempts is how often a post is tried. It is low because a person may be waiting for the result.
+// attempts is how many times a post is tried. It is low because a person may be waiting for the result.
 const attempts = 4
 
 func (r remote) connect(env environment, signer envelope.Signer) (*client.Client, error) {

@@ -18,18 +18,18 @@ func sealedThread(record *client.Thread) bool {
 	})
 }
 
-// errUnknown is the error of an answer in a thread that may be sealed.
-var errUnknown = errors.New("the relay no longer has the REQUEST, so it is unknown whether it was sealed; give --seal, " +
-	"or --plain if it was not")
+// errSealUnknown is the error for an answer in a thread if it is unknown whether the thread is sealed.
+var errSealUnknown = errors.New("the relay no longer has the REQUEST, so it is unknown whether it was sealed; " +
+	"give --seal, or --plain if it was not")
 
-// sealing reports whether to seal my message in the thread. If it is unknown whether the thread is sealed, a message
+// shouldSeal reports whether to seal my message in the thread. If it is unknown whether the thread is sealed, a message
 // from the client to one agent is sealed: that does no harm, because its request_id is not encrypted.
-func (t threaded) sealing(p part) (bool, error) {
-	agent := p.me
-	if p.me == p.client {
-		agent = p.recipient
+func (t threaded) shouldSeal(r role) (bool, error) {
+	agent := r.me
+	if r.me == r.client {
+		agent = r.recipient
 	}
-	record := p.record()
+	record := r.record()
 	switch {
 	case sealedThread(record) || agent != "" && record.Sealed(agent):
 		if t.Plain {
@@ -38,40 +38,41 @@ func (t threaded) sealing(p part) (bool, error) {
 		return true, nil
 	case record.Request() != nil || t.Seal || t.Plain:
 		return t.Seal, nil
-	case p.me == p.client && p.recipient != "":
+	case r.me == r.client && r.recipient != "":
 		return true, nil
 	}
-	return false, errUnknown
+	return false, errSealUnknown
 }
 
 // prepare applies the flags to a resumed call. If the REQUEST cannot be read back, because it is sealed to the agent or
 // the relay no longer has it, the flags have to repeat its limits.
-func (c sendAccept) prepare(call *client.Call, shown bool) error {
+func (c sendAccept) prepare(call *client.Call, requestShown bool) error {
 	call.AllowPlain = c.AllowPlain
-	switch lost := call.Seal || !shown; {
-	case !lost && (c.MaxCost != nil || c.Deadline != nil):
+	switch unreadable := call.Seal || !requestShown; {
+	case !unreadable && (c.MaxCost != nil || c.Deadline != nil):
 		return errors.New("--max-cost and --deadline are only for a REQUEST that is sealed or expired; this REQUEST still " +
 			"states its limits")
-	case lost && c.MaxCost == nil:
+	case unreadable && c.MaxCost == nil:
 		return errors.New("your REQUEST is sealed, or the relay no longer has it, so its limits cannot be read; " +
 			"repeat the most you would pay with --max-cost")
-	case lost:
+	case unreadable:
 		call.Limit(&envelope.Constraints{MaxCostUSD: c.MaxCost, Deadline: (*time.Time)(c.Deadline)})
 	}
 	return nil
 }
 
-// maxThreads is for how many threads follow remembers whether they are sealed. It asks the relay again about others.
+// maxThreads is for how many threads follow remembers to which agents a sealed REQUEST was sent. When there are more,
+// follow forgets all of them and asks the relay again.
 const maxThreads = 10_000
 
 // plainAnswers recognizes answers to sealed requests that are not sealed.
 type plainAnswers struct {
 	relay *client.Client
 	me    didkey.DID
-	asked map[string][]didkey.DID // by thread id: the agents to whom I have sent a sealed REQUEST
+	asked map[string][]didkey.DID // by thread id: the agents that got a sealed REQUEST from me
 }
 
-// refused reports whether e is a plain answer from an agent to whom I have sent a sealed REQUEST. The relay's own
+// refused reports whether e is a plain answer from an agent that got a sealed REQUEST from me. The relay's own
 // notices are never refused. If the relay shows no message of mine in the thread, e is not refused either.
 func (p plainAnswers) refused(ctx context.Context, e *envelope.Envelope) bool {
 	answers := []envelope.Type{envelope.TypeOffer, envelope.TypeResult, envelope.TypeError}
@@ -82,9 +83,9 @@ func (p plainAnswers) refused(ctx context.Context, e *envelope.Envelope) bool {
 	if !known {
 		mine, _, err := p.relay.Stored(ctx, client.Filter{Thread: e.Thread, Sender: p.me})
 		if err != nil {
-			return false // the next answer asks again
+			return false // the next plain answer makes another attempt
 		}
-		agents = askedSealed(mine)
+		agents = sealedRecipients(mine)
 		if len(p.asked) >= maxThreads {
 			clear(p.asked)
 		}
@@ -93,9 +94,9 @@ func (p plainAnswers) refused(ctx context.Context, e *envelope.Envelope) bool {
 	return slices.Contains(agents, e.Sender.ID)
 }
 
-// askedSealed returns the recipients of the sealed REQUESTs in mine. If mine has no REQUEST, it returns the recipients
-// of all sealed messages.
-func askedSealed(mine []*envelope.Envelope) (agents []didkey.DID) {
+// sealedRecipients returns the recipients of the sealed REQUESTs in mine. If mine has no REQUEST, it returns the
+// recipients of all sealed messages in mine.
+func sealedRecipients(mine []*envelope.Envelope) (agents []didkey.DID) {
 	isRequest := func(e *envelope.Envelope) bool { return e.Type == envelope.TypeRequest }
 	hasRequest := slices.ContainsFunc(mine, isRequest)
 	for _, e := range mine {
@@ -106,8 +107,8 @@ func askedSealed(mine []*envelope.Envelope) (agents []didkey.DID) {
 	return agents
 }
 
-// seal says in words whether the payload was sealed.
-func seal(e *envelope.Envelope) string {
+// sealNote returns what showText adds for a sealed payload: ", opened", or ", sealed" if it could not be decrypted.
+func sealNote(e *envelope.Envelope) string {
 	switch {
 	case e.Opened:
 		return ", opened"

@@ -17,36 +17,36 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// sendCmd posts one message. Each kind of message is a verb below it.
+// sendCmd posts one message. Each type of message has its own subcommand.
 type sendCmd struct {
-	Request  sendRequest  `cmd:"" help:"Ask for a service: opens a thread."`
-	Offer    sendOffer    `cmd:"" help:"Offer to do what a REQUEST asks."`
+	Request  sendRequest  `cmd:"" help:"Ask for a service. This opens a thread."`
+	Offer    sendOffer    `cmd:"" help:"Offer to do what a REQUEST asks for."`
 	Accept   sendAccept   `cmd:"" help:"Accept an offer."`
 	Result   sendResult   `cmd:"" help:"Deliver what was asked for."`
-	Error    sendError    `cmd:"" help:"End a thread, or take back an offer."`
+	Error    sendError    `cmd:"" help:"Report an error: ends a thread, or takes back an offer."`
 	Cancel   sendCancel   `cmd:"" help:"Take back your request."`
 	Manifest sendManifest `cmd:"" help:"Announce what you can do."`
 	Raw      sendRaw      `cmd:"" default:"withargs" help:"Post an envelope that is signed already (the default)."`
 }
 
 func (sendCmd) Help() string {
-	return "Signs one message, posts it and prints the relay's receipt: a readable form on a terminal, else one line of JSON. " +
-		"Messages within a thread take their recipient and request_id from the signed messages that the relay still has: " +
-		"an OFFER from the REQUEST, an ACCEPT from your REQUEST and the OFFER, a RESULT from your OFFER and the ACCEPT. " +
-		"If the relay no longer has them, or several threads have the same id, give the recipient and the request with " +
-		"flags.\n\n" +
+	return "Signs one message, posts it and prints the relay's receipt: a readable form on a terminal, otherwise one " +
+		"line of JSON. Messages within a thread take their recipient and request_id from the signed messages that the " +
+		"relay still has: an OFFER from the REQUEST, an ACCEPT from your REQUEST and the OFFER, a RESULT from your OFFER " +
+		"and the ACCEPT. If the relay no longer has these messages, or several threads have the same id, name the " +
+		"recipient and the request with flags.\n\n" +
 		"Examples:\n" +
 		"  agora send request --key alice.key --intent echo --params '{\"text\":\"hi\"}'\n" +
 		"  agora send offer --key bob.key --thread THREAD --price 0.01\n" +
 		"  agora sign --key alice.key draft.json | agora send"
 }
 
-const example = "Example:\n  "
+const exampleTitle = "Example:\n  "
 
-// wait is how long a verb waits for a relay that does not answer.
-const wait = 30 * time.Second
+// relayTimeout is how long a command waits for a relay that does not answer.
+const relayTimeout = 30 * time.Second
 
-// sender are the flags of all messages.
+// sender are the flags that all messages have.
 type sender struct {
 	identified
 	receiptFlags
@@ -54,12 +54,14 @@ type sender struct {
 }
 
 // post signs and posts a message and prints its receipt.
-func (s sender) post(env environment, draft func(context.Context, *client.Client, didkey.DID) (envelope.Draft, error)) error {
+func (s sender) post(
+	env environment, draft func(context.Context, *client.Client, didkey.DID) (envelope.Draft, error),
+) error {
 	c, me, err := s.client(env)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(env.ctx, wait)
+	ctx, cancel := context.WithTimeout(env.ctx, relayTimeout)
 	defer cancel()
 	d, err := draft(ctx, c, me)
 	if err != nil {
@@ -72,15 +74,15 @@ func (s sender) post(env environment, draft func(context.Context, *client.Client
 
 type sendRequest struct {
 	sender
-	Intent      string   `required:"" help:"The service you want, such as translation.en_zh."`
-	To          didText  `placeholder:"DID" help:"The only agent that may offer. Without it everybody may."`
-	Params      jsonText `placeholder:"JSON" help:"The input of the service."`
-	Title       string   `help:"A line for people."`
-	Description string   `help:"More for people."`
-	MaxCost     *float64 `placeholder:"USD" help:"The most you would pay."`
-	Deadline    *moment  `placeholder:"TIME" help:"The time after which the result is of no use, in RFC 3339."`
-	Thread      idText   `placeholder:"ID" help:"The new thread's id (default: a new random one)."`
-	Seal        bool     `help:"Encrypt the payload for --to. Only the intent stays readable; see docs/SEALING.md."`
+	Intent      string      `required:"" help:"The service you want, such as translation.en_zh."`
+	To          didText     `placeholder:"DID" help:"The only agent that may offer. By default every agent may."`
+	Params      jsonText    `placeholder:"JSON" help:"The input of the service."`
+	Title       string      `help:"A title for people to read."`
+	Description string      `help:"A longer description for people to read."`
+	MaxCost     *float64    `placeholder:"USD" help:"The most you would pay."`
+	Deadline    *futureTime `placeholder:"TIME" help:"The time after which the result is of no use, in RFC 3339."`
+	Thread      idText      `placeholder:"ID" help:"The new thread's id (default: a new random one)."`
+	Seal        bool        `help:"Encrypt the payload for --to. Only the intent stays readable; see docs/SEALING.md."`
 }
 
 func (c sendRequest) Validate() error {
@@ -97,7 +99,8 @@ func (c sendRequest) Validate() error {
 }
 
 func (sendRequest) Help() string {
-	return example + `agora send request --key alice.key --intent translation.en_zh --params '{"text":"Hello"}' --max-cost 0.01`
+	return exampleTitle +
+		`agora send request --key alice.key --intent translation.en_zh --params '{"text":"Hello"}' --max-cost 0.01`
 }
 
 func (c sendRequest) Run(env environment) error {
@@ -110,7 +113,7 @@ func (c sendRequest) Run(env environment) error {
 	})
 }
 
-// threaded are the flags of messages within a thread.
+// threaded are the flags that all messages within a thread have.
 type threaded struct {
 	sender
 	Thread    idText  `required:"" placeholder:"ID" help:"The thread's id."`
@@ -120,33 +123,33 @@ type threaded struct {
 	Plain     bool    `xor:"sealing" help:"Do not seal. Needed if the relay no longer has the REQUEST and it was not sealed."`
 }
 
-// addressed adds the flag of the messages that a client too may send to an agent.
+// addressed adds the flag --to, for messages that an agent can send to the client, and the client to an agent.
 type addressed struct {
 	threaded
-	To didText `placeholder:"DID" help:"In a thread that you opened: the agent that gets the message. Needed if the relay no longer has your ACCEPT."`
+	To didText `placeholder:"DID" help:"The agent that gets the message, if you opened the thread. Needed if the relay no longer has your ACCEPT."`
 }
 
-// reply posts a message of this type in the thread. agent is the agent that a flag names, or "".
+// reply posts a message of this type in the thread. agent is the agent that a flag names, "" if none does.
 func (t threaded) reply(
 	env environment, typ envelope.Type, agent didText, payload func(requestID string) envelope.Payload,
 ) error {
 	return t.post(env, func(ctx context.Context, c *client.Client, me didkey.DID) (envelope.Draft, error) {
-		p, err := t.find(ctx, c, me, typ, didkey.DID(agent))
+		r, err := t.find(ctx, c, me, typ, didkey.DID(agent))
 		if err != nil {
 			return envelope.Draft{}, err
 		}
-		d := envelope.Draft{Payload: payload(p.requestID), Thread: string(t.Thread), Recipient: p.recipient}
-		d.Seal, err = t.sealing(p)
+		d := envelope.Draft{Payload: payload(r.requestID), Thread: string(t.Thread), Recipient: r.recipient}
+		d.Seal, err = t.shouldSeal(r)
 		return d, err
 	})
 }
 
 type sendOffer struct {
 	threaded
-	Price    *float64      `placeholder:"AMOUNT" help:"What it costs."`
-	Currency string        `default:"USD" help:"ISO 4217 (default: ${default})."`
-	Plan     string        `help:"How you would do it."`
-	ETA      time.Duration `placeholder:"DURATION" help:"How long it will take."`
+	Price    *float64      `placeholder:"AMOUNT" help:"The price of the service."`
+	Currency string        `default:"USD" help:"The currency of the price, an ISO 4217 code (default: ${default})."`
+	Plan     string        `help:"How you would do the work."`
+	ETA      time.Duration `placeholder:"DURATION" help:"How long the work will take."`
 	ValidFor *lifetime     `placeholder:"DURATION" help:"How long the offer is valid."`
 }
 
@@ -158,7 +161,7 @@ func (c sendOffer) Validate() error {
 }
 
 func (sendOffer) Help() string {
-	return example + `agora send offer --key bob.key --thread THREAD --price 0.005 --eta 2s --valid-for 5m`
+	return exampleTitle + `agora send offer --key bob.key --thread THREAD --price 0.005 --eta 2s --valid-for 5m`
 }
 
 func (c sendOffer) Run(env environment) error {
@@ -177,32 +180,32 @@ func (c sendOffer) Run(env environment) error {
 
 type sendAccept struct {
 	threaded
-	Agent      didText  `placeholder:"DID" aliases:"to" help:"The agent whose offer you accept. Needed if several agents have offered, or the relay no longer has your REQUEST."`
-	MaxCost    *float64 `placeholder:"USD" help:"The most you would pay. Needed if your REQUEST is sealed, or the relay no longer has it."`
-	Deadline   *moment  `placeholder:"TIME" help:"The time after which the result is of no use, in RFC 3339. Only with --max-cost."`
-	AllowPlain bool     `help:"Accept a plain offer to a sealed REQUEST too."`
+	Agent      didText     `placeholder:"DID" aliases:"to" help:"The agent whose offer you accept. Needed if several agents have offered, or the relay no longer has your REQUEST."`
+	MaxCost    *float64    `placeholder:"USD" help:"The most you would pay. Needed if your REQUEST is sealed, or the relay no longer has it."`
+	Deadline   *futureTime `placeholder:"TIME" help:"The time after which the result is of no use, in RFC 3339. Only with --max-cost."`
+	AllowPlain bool        `help:"Accept a plain offer to a sealed REQUEST too."`
 }
 
 func (sendAccept) Help() string {
-	return example + `agora send accept --key alice.key --thread THREAD`
+	return exampleTitle + `agora send accept --key alice.key --thread THREAD`
 }
 
 func (c sendAccept) Run(env environment) error {
 	return c.post(env, func(ctx context.Context, relay *client.Client, me didkey.DID) (envelope.Draft, error) {
-		p, err := c.find(ctx, relay, me, envelope.TypeAccept, didkey.DID(c.Agent))
+		r, err := c.find(ctx, relay, me, envelope.TypeAccept, didkey.DID(c.Agent))
 		if err != nil {
 			return envelope.Draft{}, err
 		}
-		chosen, err := c.choose(ctx, relay, p)
+		chosen, err := c.choose(ctx, relay, r)
 		if err != nil {
 			return envelope.Draft{}, err
 		}
 		call, err := relay.ResumeKnown(ctx, client.Known{
-			Thread: string(c.Thread), RequestID: p.requestID, Recipient: didkey.DID(c.Agent)})
+			Thread: string(c.Thread), RequestID: r.requestID, Recipient: didkey.DID(c.Agent)})
 		if err != nil {
 			return envelope.Draft{}, err
 		}
-		if err := c.prepare(call, p.request() != nil); err != nil {
+		if err := c.prepare(call, r.request() != nil); err != nil {
 			return envelope.Draft{}, err
 		}
 		for offer, err := range call.Offers(ctx) {
@@ -218,13 +221,13 @@ func (c sendAccept) Run(env environment) error {
 				return d, err
 			}
 		}
-		return envelope.Draft{}, fmt.Errorf("thread %s has an accepted offer already", c.Thread)
+		return envelope.Draft{}, fmt.Errorf("an offer was already accepted in thread %s", c.Thread)
 	})
 }
 
 // choose returns the OFFER to accept: the newest one of the chosen agent.
-func (c sendAccept) choose(ctx context.Context, relay *client.Client, p part) (*envelope.Envelope, error) {
-	record, err := relay.Thread(ctx, string(c.Thread), p.me)
+func (c sendAccept) choose(ctx context.Context, relay *client.Client, r role) (*envelope.Envelope, error) {
+	record, err := relay.Thread(ctx, string(c.Thread), r.me)
 	if err != nil {
 		return nil, err
 	}
@@ -233,17 +236,17 @@ func (c sendAccept) choose(ctx context.Context, relay *client.Client, p part) (*
 			envelope.FormatTime(record.Transitions[len(record.Transitions)-1].At))
 	}
 	if record.State != thread.Pending {
-		return nil, fmt.Errorf("thread %s is %s; offers are accepted while it is PENDING", c.Thread, record.State)
+		return nil, fmt.Errorf("thread %s is %s; offers can be accepted only while it is PENDING", c.Thread, record.State)
 	}
-	f := finder{threaded: c.threaded, ctx: ctx, relay: relay, me: p.me}
-	offers, err := f.offers(p, didkey.DID(c.Agent))
+	f := finder{threaded: c.threaded, ctx: ctx, relay: relay, me: r.me}
+	offers, err := f.offers(r, didkey.DID(c.Agent))
 	switch {
 	case err != nil:
 		return nil, err
 	case len(offers) == 0 && c.Agent != "":
 		return nil, fmt.Errorf("thread %s has no open offer of %s", c.Thread, c.Agent)
 	case len(offers) == 0:
-		return nil, fmt.Errorf("nobody has offered in thread %s yet", c.Thread)
+		return nil, fmt.Errorf("there is no offer in thread %s yet", c.Thread)
 	case len(offers) > 1:
 		var agents []string
 		for _, offer := range offers {
@@ -251,7 +254,7 @@ func (c sendAccept) choose(ctx context.Context, relay *client.Client, p part) (*
 		}
 		return nil, fmt.Errorf("%d agents have offered; choose one with --agent: %s (agora thread %s shows their offers)",
 			len(offers), strings.Join(agents, ", "), c.Thread)
-	case p.request() == nil && c.Agent == "":
+	case r.request() == nil && c.Agent == "":
 		return nil, f.missing(envelope.TypeAccept)
 	}
 	return offers[0], nil
@@ -260,11 +263,11 @@ func (c sendAccept) choose(ctx context.Context, relay *client.Client, p part) (*
 type sendResult struct {
 	threaded
 	Output jsonText `placeholder:"JSON" help:"The result of the service."`
-	Status string   `default:"success" help:"How it went (default: ${default})."`
+	Status string   `default:"success" help:"The status of the result (default: ${default})."`
 }
 
 func (sendResult) Help() string {
-	return example + `agora send result --key bob.key --thread THREAD --output '{"translation":"你好"}'`
+	return exampleTitle + `agora send result --key bob.key --thread THREAD --output '{"translation":"你好"}'`
 }
 
 func (c sendResult) Run(env environment) error {
@@ -280,7 +283,7 @@ type sendError struct {
 }
 
 func (sendError) Help() string {
-	return example + `agora send error --key bob.key --thread THREAD --code UNAVAILABLE --message 'Back at nine'`
+	return exampleTitle + `agora send error --key bob.key --thread THREAD --code UNAVAILABLE --message 'Back at nine'`
 }
 
 func (c sendError) Run(env environment) error {
@@ -291,11 +294,11 @@ func (c sendError) Run(env environment) error {
 
 type sendCancel struct {
 	addressed
-	Reason string `help:"Why."`
+	Reason string `help:"Why you cancel, for people to read."`
 }
 
 func (sendCancel) Help() string {
-	return example + `agora send cancel --key alice.key --thread THREAD --reason 'found it myself'`
+	return exampleTitle + `agora send cancel --key alice.key --thread THREAD --reason 'found it myself'`
 }
 
 func (c sendCancel) Run(env environment) error {
@@ -310,7 +313,7 @@ type sendManifest struct {
 }
 
 func (sendManifest) Help() string {
-	return example + `agora send manifest --key bob.key manifest.json`
+	return exampleTitle + `agora send manifest --key bob.key manifest.json`
 }
 
 func (c sendManifest) Run(env environment) error {
@@ -333,7 +336,7 @@ type sendRaw struct {
 }
 
 func (sendRaw) Help() string {
-	return example + `agora send signed.json`
+	return exampleTitle + `agora send signed.json`
 }
 
 func (c sendRaw) Run(env environment) error {
@@ -354,13 +357,13 @@ func (c sendRaw) Run(env environment) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(env.ctx, wait)
+	ctx, cancel := context.WithTimeout(env.ctx, relayTimeout)
 	defer cancel()
 	receipt, err := relay.PostEnvelope(ctx, e)
 	return c.report(env, e, receipt, err)
 }
 
-// messages are the verbs below send.
+// messages are the names of the subcommands of send.
 var messages = []string{"request", "offer", "accept", "result", "error", "cancel", "manifest", "raw"}
 
 // mistypedMessage returns an error if the word after send is neither a message nor a file.

@@ -21,25 +21,26 @@ import (
 )
 
 type serveCmd struct {
-	Addr            listenAddress    `default:"127.0.0.1:8789" placeholder:"HOST:PORT" help:"Where to listen (default: ${default})."`
-	Data            string           `default:"./agora-data" placeholder:"FOLDER" help:"Where the database and the relay's key live (default: ${default})."`
-	Demo            bool             `help:"Open POST /seed to everybody, not to this machine only."`
-	PublicURL       string           `placeholder:"URL" help:"The address others reach this relay at, behind a proxy say. Messages bound to a relay by meta.relay are checked against it."`
+	Addr            listenAddress    `default:"127.0.0.1:8789" placeholder:"HOST:PORT" help:"The address to listen on (default: ${default})."`
+	Data            string           `default:"./agora-data" placeholder:"FOLDER" help:"The folder of the database and of the relay's key (default: ${default})."`
+	Demo            bool             `help:"Accept POST /seed, which creates demonstration data, from everybody, not only from this machine."`
+	PublicURL       string           `placeholder:"URL" help:"The URL at which others reach this relay, for example that of a proxy. Messages whose meta.relay names only other relays are refused."`
 	Reads           relay.Visibility `default:"open" enum:"open,parties" placeholder:"open|parties" help:"Who may read a message that has a recipient: everybody (open, the default), or its sender and its recipient, who sign their reads (parties)."`
-	MaxBody         int              `type:"bytes" default:"128KiB" placeholder:"SIZE" help:"Largest body taken (default: ${default})."`
-	MaxTTL          time.Duration    `default:"30d" placeholder:"DURATION" help:"Longest time a message is kept, whatever its ttl says (default: ${default})."`
+	MaxBody         int              `type:"bytes" default:"128KiB" placeholder:"SIZE" help:"Maximum size of a posted message (default: ${default})."`
+	MaxTTL          time.Duration    `default:"30d" placeholder:"DURATION" help:"Maximum time that a message is kept, even if its ttl is longer (default: ${default})."`
 	PendingTimeout  time.Duration    `default:"5m" placeholder:"DURATION" help:"How long a thread waits for an ACCEPT after its REQUEST or last OFFER (default: ${default})."`
 	ActiveTimeout   time.Duration    `default:"1h" placeholder:"DURATION" help:"How long a thread waits for its RESULT (default: ${default})."`
-	ThreadRetention time.Duration    `default:"24h" placeholder:"DURATION" help:"How long a thread's record outlives its messages (default: ${default})."`
-	MaxDisk         int64            `type:"bytes" default:"64GiB" placeholder:"SIZE" help:"Largest size of the database; then messages are refused until some have expired (default: ${default})."`
-	AcceptLoss      bool             `help:"Start although acknowledged messages are missing from the database, which a start refuses otherwise. Readers have to start again."`
-	NewIdentity     bool             `help:"Make a new identity for a database whose relay.key is missing, which a start refuses otherwise. Clients that know the relay by its did will not know it any more."`
-	Limits          limitFlags       `embed:"" group:"Limits and who may ask"`
+	ThreadRetention time.Duration    `default:"24h" placeholder:"DURATION" help:"How long a thread's record is kept after its messages have expired (default: ${default})."`
+	MaxDisk         int64            `type:"bytes" default:"64GiB" placeholder:"SIZE" help:"Maximum size of the database. At this size, messages are refused until others have expired (default: ${default})."`
+	AcceptLoss      bool             `help:"Start even if acknowledged messages are missing from the database. Without this flag the relay then refuses to start. All readers have to start again from the oldest message."`
+	NewIdentity     bool             `help:"Create a new identity if the file relay.key of a used database is missing. Without this flag the relay then refuses to start. Clients that know the relay by its did will not recognize it."`
+	Limits          limitFlags       `embed:"" group:"Limits and access"`
 	LogLevel        slog.Level       `default:"info" placeholder:"LEVEL" help:"debug, info, warn or error (default: ${default})."`
 }
 
 func (serveCmd) Help() string {
-	return "Runs until interrupted, then answers the waiting polls and closes its database. Logs go to standard error as JSON.\n\n" +
+	return "Runs a relay until it is interrupted. Then it answers the waiting polls and closes its database. It logs to " +
+		"standard error as JSON.\n\n" +
 		"Examples:\n  agora serve\n  agora serve --addr :8789 --data /var/lib/agora --public-url https://relay.example\n" +
 		"  agora serve --public-url https://relay.example --trusted-proxy 127.0.0.1   (behind a proxy on this machine)\n" +
 		"  agora serve --cors-origin https://app.example --post-rate-ip 10 --polls-per-ip 4\n" +
@@ -71,12 +72,13 @@ func (c serveCmd) Validate() error {
 		}
 	}
 	if c.Reads == relay.ToParties && c.PublicURL == "" && !c.Addr.isLoopback() {
-		return fmt.Errorf("--reads parties: signed reads name the relay's address, which others cannot know from --addr %s; give it with --public-url", c.Addr)
+		return fmt.Errorf("--reads parties: signed reads contain the relay's public address, and --addr %s does not tell "+
+			"it; give it with --public-url", c.Addr)
 	}
 	return nil
 }
 
-// policy is what the store is opened with. The relay asks the store for it.
+// policy returns the policy for opening the store. The relay gets the policy from the store.
 func (c serveCmd) policy() relay.Policy {
 	return relay.Policy{
 		Window:          replay.Window{MaxTTL: c.MaxTTL},
@@ -86,7 +88,7 @@ func (c serveCmd) policy() relay.Policy {
 	}
 }
 
-// shutdownTime is how long requests under way may take once the relay was told to stop.
+// shutdownTime is how long running requests may take after the relay was told to stop.
 const shutdownTime = 4 * time.Second
 
 func (c serveCmd) Run(env environment) (err error) {
@@ -94,21 +96,22 @@ func (c serveCmd) Run(env environment) (err error) {
 	if err := makeFolder(c.Data); err != nil {
 		return err
 	}
-	// The database comes first: its lock makes the whole folder this process's.
+	// The database is opened first, because its lock keeps other processes out of the whole folder.
 	store, err := sqlite.Open(env.ctx, filepath.Join(c.Data, databaseName), sqlite.Options{
 		Policy: c.policy(), MaxBytes: c.MaxDisk, AcceptLoss: c.AcceptLoss, Log: log,
 	})
 	if err != nil {
-		return unlessStopped(env.ctx, err, log)
+		return ignoreStop(env.ctx, err, log)
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	key, err := c.key(env.ctx, store)
+	key, err := c.loadOrCreateKey(env.ctx, store)
 	if err != nil {
-		return unlessStopped(env.ctx, err, log)
+		return ignoreStop(env.ctx, err, log)
 	}
 	listener, err := net.Listen("tcp", string(c.Addr))
 	if err != nil {
-		return fmt.Errorf("cannot listen on %s: %w; choose another with --addr, or stop what listens there", c.Addr, err)
+		return fmt.Errorf("cannot listen on %s: %w; choose another address with --addr, or stop the program that "+
+			"listens there", c.Addr, err)
 	}
 	origin, public := "http://"+listener.Addr().String(), ""
 	if c.PublicURL != "" {
@@ -117,17 +120,19 @@ func (c serveCmd) Run(env environment) (err error) {
 		}
 		origin = public
 	}
-	r, err := relay.New(env.ctx, relay.Config{Store: store, Key: key, Origin: origin, Reads: c.Reads, MaxBody: c.MaxBody, Log: log,
-		Limits: c.Limits.limits()})
+	r, err := relay.New(env.ctx, relay.Config{Store: store, Key: key, Origin: origin, Reads: c.Reads, MaxBody: c.MaxBody,
+		Log: log, Limits: c.Limits.limits()})
 	if err != nil {
-		return errors.Join(unlessStopped(env.ctx, err, log), listener.Close())
+		return errors.Join(ignoreStop(env.ctx, err, log), listener.Close())
 	}
 	front := httpapi.New(r, httpapi.Options{Build: build(), Demo: c.Demo, PublicURL: public, Log: log, Grace: shutdownTime,
 		LimitLocal: c.Limits.LimitLocal, TrustedProxies: c.Limits.proxies(), Origins: c.Limits.origins()})
-	if _, err := fmt.Fprintf(env.stdout, "Agora relay %s\nlistening on %s\n", key.DID(), "http://"+listener.Addr().String()); err != nil {
+	if _, err := fmt.Fprintf(env.stdout, "Agora relay %s\nlistening on %s\n",
+		key.DID(), "http://"+listener.Addr().String()); err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	log.Info("listening", "addr", listener.Addr().String(), "origin", origin, "reads", c.Reads, "did", key.DID(), "data", c.Data, "build", build())
+	log.Info("listening", "addr", listener.Addr().String(), "origin", origin, "reads", c.Reads, "did", key.DID(),
+		"data", c.Data, "build", build())
 	for _, warning := range c.warnings(onLoopback(listener.Addr())) {
 		log.Warn(warning)
 	}
@@ -136,9 +141,9 @@ func (c serveCmd) Run(env environment) (err error) {
 	return err
 }
 
-// makeFolder makes the data folder, or refuses one that other users can enter: its files are private one by one, but who
-// may write to the folder can exchange them. The mode of a folder that is there is for its owner to change, as it may
-// hold other things.
+// makeFolder creates the data folder if it does not exist. It refuses a folder that other users can enter: each file in
+// it is private, but users who can write to the folder could replace the files. It does not change the mode of an
+// existing folder, because the folder may contain other things.
 func makeFolder(path string) error {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return err
@@ -148,13 +153,15 @@ func makeFolder(path string) error {
 		return err
 	}
 	if mode := info.Mode().Perm(); mode&0o077 != 0 && runtime.GOOS != "windows" {
-		return fmt.Errorf("other users can enter the data folder %s (mode %#o); run: chmod 700 %s", path, mode, quoted(path))
+		return fmt.Errorf("other users can enter the data folder %s (mode %#o); run: chmod 700 %s",
+			path, mode, shellQuoted(path))
 	}
 	return nil
 }
 
-// unlessStopped returns the error that ended a start, nil if that is only that the relay was told to stop meanwhile.
-func unlessStopped(ctx context.Context, err error, log *slog.Logger) error {
+// ignoreStop returns the error that ended the start of the relay. If the only reason is that the relay was told to
+// stop, it logs that and returns nil.
+func ignoreStop(ctx context.Context, err error, log *slog.Logger) error {
 	if ctx.Err() == nil || !errors.Is(err, ctx.Err()) {
 		return err
 	}
@@ -170,7 +177,7 @@ func onLoopback(addr net.Addr) bool {
 
 // serve runs the relay and its front until ctx ends or one of them fails, and returns when both have ended.
 func serve(ctx context.Context, r *relay.Relay, front *httpapi.Front, listeners ...httpapi.Listener) error {
-	// The relay outlives the front, which answers the waiting polls before it ends.
+	// The relay must run until the front has ended, because the front still answers the waiting polls.
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	ctx, cancel := context.WithCancel(ctx)
@@ -185,41 +192,43 @@ func serve(ctx context.Context, r *relay.Relay, front *httpapi.Front, listeners 
 	return errors.Join(err, <-ended)
 }
 
-// warnings returns what an operator may have forgotten. home: only this machine can connect.
-func (c serveCmd) warnings(home bool) (all []string) {
+// warnings returns warnings about settings that the operator may have forgotten. loopbackOnly means that only this
+// machine can connect.
+func (c serveCmd) warnings(loopbackOnly bool) (all []string) {
 	switch proxied := len(c.Limits.TrustedProxy) > 0; {
 	case c.PublicURL != "" && !proxied:
-		all = append(all, "--public-url is given and --trusted-proxy is not: if a proxy passes requests on to this relay, all who come "+
-			"through it share the limits of one address; name the proxy with --trusted-proxy")
-	case c.PublicURL == "" && proxied && home:
-		all = append(all, "--trusted-proxy is given and --public-url is not: requests to the proxy's own name are refused, because "+
-			"a relay on a loopback address answers to loopback names only; give it the name with --public-url")
-	case c.PublicURL == "" && home && !c.Limits.LimitLocal:
-		all = append(all, "requests over loopback are not limited; if a proxy on this machine passes requests on to this relay, "+
-			"say so with --public-url and --trusted-proxy, or limit all alike with --limit-local")
+		all = append(all, "--public-url is given and --trusted-proxy is not: if a proxy forwards requests to this "+
+			"relay, all its clients share the limits of one address; name the proxy with --trusted-proxy")
+	case c.PublicURL == "" && proxied && loopbackOnly:
+		all = append(all, "--trusted-proxy is given and --public-url is not: requests to the proxy's own name are refused, "+
+			"because a relay on a loopback address accepts only loopback names; give the public name with --public-url")
+	case c.PublicURL == "" && loopbackOnly && !c.Limits.LimitLocal:
+		all = append(all, "requests over loopback are not limited; if a proxy on this machine forwards requests to this "+
+			"relay, give --public-url and --trusted-proxy, or limit all requests with --limit-local")
 	}
 	return all
 }
 
-// key loads the relay's own key. It makes one for a database that has never held anything, and for another one only if
-// a new identity was asked for: a key that was lost by mistake is to be put back instead.
-func (c serveCmd) key(ctx context.Context, store relay.Store) (didkey.Key, error) {
+// loadOrCreateKey loads the relay's own key. If the file is missing, it creates a key for a database that was never
+// used. For a used database it does so only with --new-identity, because a key that was lost by mistake should be
+// restored.
+func (c serveCmd) loadOrCreateKey(ctx context.Context, store relay.Store) (didkey.Key, error) {
 	path := filepath.Join(c.Data, keyName)
 	key, err := didkey.Load(path)
 	if err == nil {
 		return key, nil
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
-		return didkey.Key{}, fmt.Errorf("the relay's key: %w. Do not make a new one, which would make this another relay: "+
-			"put the file back from a backup", err)
+		return didkey.Key{}, fmt.Errorf("the relay's key: %w. Restore the file from a backup; with a new key this would be "+
+			"another relay", err)
 	}
 	page, err := store.Read(ctx, relay.Query{})
 	if err != nil {
 		return didkey.Key{}, err
 	}
 	if page.Cursor.Seq > 0 && !c.NewIdentity {
-		return didkey.Key{}, fmt.Errorf("%s is missing, and the database beside it was used with it; put it back from a copy, "+
-			"or start with --new-identity to give the relay another identity", path)
+		return didkey.Key{}, fmt.Errorf("%s is missing, and the database in this folder was used with it; restore the file "+
+			"from a backup, or start with --new-identity to give the relay a new identity", path)
 	}
 	if key, err = didkey.Generate(); err != nil {
 		return didkey.Key{}, err

@@ -9,9 +9,9 @@ import (
 func TestStartWarnings(t *testing.T) {
 	proxy := []proxyText{proxyText(netip.MustParsePrefix("127.0.0.1/32"))}
 	for name, c := range map[string]struct {
-		serve serveCmd
-		home  bool
-		want  string // a part of the only warning; empty: there is none
+		serve        serveCmd
+		loopbackOnly bool
+		want         string // a part of the only warning; empty: there is none
 	}{
 		"on loopback":                       {serveCmd{}, true, "over loopback are not limited"},
 		"on loopback, limited":              {serveCmd{Limits: limitFlags{LimitLocal: true}}, true, ""},
@@ -25,7 +25,7 @@ func TestStartWarnings(t *testing.T) {
 		"for all, limited as it would be":   {serveCmd{Limits: limitFlags{LimitLocal: true}}, false, ""},
 		"on loopback, limited, and a proxy": {serveCmd{Limits: limitFlags{LimitLocal: true, TrustedProxy: proxy}}, true, "--public-url is not"},
 	} {
-		got := c.serve.warnings(c.home)
+		got := c.serve.warnings(c.loopbackOnly)
 		if c.want == "" && got != nil || c.want != "" && (len(got) != 1 || !strings.Contains(got[0], c.want)) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}

@@ -16,8 +16,9 @@ type canonicalizeCmd struct {
 }
 
 func (canonicalizeCmd) Help() string {
-	return "Writes the bytes that signatures are made over, with no newline added. JSON that is not I-JSON (RFC 7493), " +
-		"such as an object with a member twice, is refused.\n\nExample:\n  echo '{\"b\":1.0,\"a\":[ ]}' | agora canonicalize"
+	return "Prints the canonical form: exactly the bytes that are signed, without a newline at the end. Refuses JSON " +
+		"that is not I-JSON (RFC 7493), such as an object that has a member twice.\n\n" +
+		"Example:\n  echo '{\"b\":1.0,\"a\":[ ]}' | agora canonicalize"
 }
 
 func (c canonicalizeCmd) Run(env environment) error {
@@ -39,8 +40,10 @@ type signCmd struct {
 }
 
 func (signCmd) Help() string {
-	return "Fills version, id, ts and sender where they are absent, signs, and prints the canonical envelope.\n\n" +
-		"Example:\n  echo '{\"type\":\"REQUEST\",\"thread\":{\"id\":\"t1\"},\"payload\":{\"request_id\":\"r1\",\"intent\":\"echo\"}}' |\n" +
+	return "Adds version, id, ts and sender if they are missing, signs the envelope and prints its canonical form.\n\n" +
+		"Example:\n" +
+		"  echo '{\"type\":\"REQUEST\",\"thread\":{\"id\":\"t1\"}," +
+		"\"payload\":{\"request_id\":\"r1\",\"intent\":\"echo\"}}' |\n" +
 		"    agora sign --key alice.key"
 }
 
@@ -63,14 +66,15 @@ func (c signCmd) Run(env environment) error {
 
 type verifyCmd struct {
 	Fresh bool   `help:"Also check that a relay would accept it now: its ts is within five minutes of the clock, and its ttl has not ended."`
-	Now   string `placeholder:"TIME" help:"Check that for this RFC 3339 time instead of the clock's."`
+	Now   string `placeholder:"TIME" help:"Check the same as --fresh, but for this RFC 3339 time instead of the current time."`
 	File  string `arg:"" optional:"" default:"-" help:"The envelope; - is standard input."`
 }
 
 func (verifyCmd) Help() string {
-	return "Prints one line of JSON: {\"ok\":true,\"id\":…,\"sender\":…}, or {\"ok\":false,\"error\":CODE,\"message\":…} and " +
-		"exits with 1. It checks the form and the signature, however old the message is. It checks the time only with " +
-		"--fresh or --now, and never the thread. It also reads the lines that agora follow prints for sealed messages.\n\n" +
+	return "Prints one line of JSON: {\"ok\":true,\"id\":…,\"sender\":…}, or " +
+		"{\"ok\":false,\"error\":CODE,\"message\":…} and exits with 1. Checks the form and the signature, however old the " +
+		"message is. Checks the time only with --fresh or --now. Does not check whether the message fits its thread. Also " +
+		"accepts the lines that agora follow prints for sealed messages.\n\n" +
 		"Examples:\n  agora verify message.json\n  agora verify --fresh message.json\n" +
 		"  agora verify --now 2026-02-02T15:31:00Z message.json"
 }
@@ -87,9 +91,9 @@ func (c verifyCmd) Run(env environment) error {
 	if err != nil {
 		return err
 	}
-	e, err := c.check(followed(body), time.Now())
+	e, err := c.check(unwrapFollowed(body), time.Now())
 	if refused, ok := errors.AsType[*envelope.Error](err); ok {
-		return errors.Join(errSaid, env.printJSON(struct {
+		return errors.Join(errReported, env.printJSON(struct {
 			OK      bool          `json:"ok"`
 			Error   envelope.Code `json:"error"`
 			Message string        `json:"message"`
@@ -105,8 +109,9 @@ func (c verifyCmd) Run(env environment) error {
 	}{true, e.ID, e.Sender.ID})
 }
 
-// followed returns the envelope in what agora follow prints for a message it has opened; anything else as it is.
-func followed(body []byte) []byte {
+// unwrapFollowed returns the signed envelope if body is a line that agora follow prints for a decrypted message. It
+// returns any other body unchanged.
+func unwrapFollowed(body []byte) []byte {
 	var line struct{ Envelope, Opened json.RawMessage }
 	if json.Unmarshal(body, &line) == nil && line.Envelope != nil && line.Opened != nil {
 		return line.Envelope
@@ -114,8 +119,8 @@ func followed(body []byte) []byte {
 	return body
 }
 
-// check makes the checks that a relay makes before it looks at its database. It checks the time only if a flag asks for
-// it.
+// check makes the checks that a relay makes before it uses its database. It checks the time only if a flag asks for
+// that.
 func (c verifyCmd) check(body []byte, now time.Time) (*envelope.Envelope, error) {
 	e, err := envelope.Parse(body, 0)
 	if err != nil {
@@ -127,14 +132,14 @@ func (c verifyCmd) check(body []byte, now time.Time) (*envelope.Envelope, error)
 	}
 	if c.Fresh || c.Now != "" {
 		if err := (replay.Window{}).Check(e.TS, e.TTL, now); err != nil {
-			return nil, outOfTime(err, e, clock, now)
+			return nil, explainNotFresh(err, e, clock, now)
 		}
 	}
 	return e, e.Verify()
 }
 
-// outOfTime explains why a message is not fresh: its ts, the time of the check, and their difference.
-func outOfTime(err error, e *envelope.Envelope, clock string, now time.Time) error {
+// explainNotFresh explains why a message is not fresh: its ts, the time of the check, and their difference.
+func explainNotFresh(err error, e *envelope.Envelope, clock string, now time.Time) error {
 	refused, ok := errors.AsType[*envelope.Error](err)
 	if !ok {
 		return err
@@ -143,5 +148,5 @@ func outOfTime(err error, e *envelope.Envelope, clock string, now time.Time) err
 	if refused.Code == envelope.CodeExpired {
 		what = fmt.Sprintf("the message has expired, %v after its ts", e.TTL)
 	}
-	return envelope.Errorf(refused.Code, "%s: its ts is %s", what, apart(e.TS, clock, now))
+	return envelope.Errorf(refused.Code, "%s: its ts is %s", what, formatDifference(e.TS, clock, now))
 }

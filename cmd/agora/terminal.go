@@ -13,21 +13,23 @@ import (
 )
 
 // Text from others (a relay, an agent, a database, a file name) may contain characters that control a terminal, are
-// invisible, or reverse the direction of writing. escape replaces all of them. It is the only place that does.
+// invisible, or reverse the direction of writing. The function escape replaces all of them.
 //
-// It has two users. run wraps standard output and standard error in an escapingWriter, so that no verb can forget to
-// escape. printable is for foreign text within a line, where a line break could forge a line of agora's own.
+// escape is used in two ways. run wraps standard output and standard error in an escapingWriter, so that no command can
+// forget to escape. printable escapes foreign text within a line, because a line break in it could forge a line of
+// agora.
 
-// obeyed reports whether r may control a terminal or be invisible: control characters (C0, DEL, C1), format characters
-// (bidi controls, zero widths, the soft hyphen), line and paragraph separators, and the block of tags and selectors.
-func obeyed(r rune) bool {
+// isUnsafe reports whether r may control a terminal or be invisible: control characters (C0, DEL, C1), format
+// characters (bidi controls, zero-width characters, the soft hyphen), line and paragraph separators, and the block of
+// tags and variation selectors (U+E0000 to U+E0FFF).
+func isUnsafe(r rune) bool {
 	return unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) || r >= 0xE0000 && r <= 0xE0FFF
 }
 
-// escape replaces each obeyed character that is not in keep by \uXXXX, in UTF-16 as JSON does. JSON has such characters
-// only within strings, so JSON keeps its value. Bytes that are not UTF-8 become U+FFFD.
+// escape replaces each unsafe character that is not in keep by \uXXXX, in UTF-16 as JSON does. JSON has such characters
+// only within strings, so the value of escaped JSON stays the same. Bytes that are not UTF-8 become U+FFFD.
 func escape(text []byte, keep string) []byte {
-	unsafe := func(r rune) bool { return r == utf8.RuneError || obeyed(r) && !strings.ContainsRune(keep, r) }
+	unsafe := func(r rune) bool { return r == utf8.RuneError || isUnsafe(r) && !strings.ContainsRune(keep, r) }
 	if bytes.IndexFunc(text, unsafe) < 0 {
 		return text
 	}
@@ -44,11 +46,11 @@ func escape(text []byte, keep string) []byte {
 	return out
 }
 
-// printable returns foreign text as a part of one line.
+// printable returns foreign text in a form that can be a part of one line.
 func printable[T ~string | ~[]byte](text T) string { return string(escape([]byte(text), "")) }
 
-// escapingWriter escapes everything except line breaks and tabs. Each Write must consist of whole characters, as those
-// of fmt, json, slog and kong do.
+// escapingWriter escapes all unsafe characters except line breaks and tabs. Each Write must consist of whole
+// characters, as the writes of fmt, json, slog and kong do.
 type escapingWriter struct{ io.Writer }
 
 func (w escapingWriter) Write(p []byte) (int, error) {
@@ -68,8 +70,8 @@ func isTerminal(f *os.File) bool {
 	return err != nil || !os.SameFile(info, null)
 }
 
-// quoted returns a file name in the form that a shell needs.
-func quoted(name string) string {
+// shellQuoted returns a file name in the form that a shell needs, with quotes if necessary.
+func shellQuoted(name string) string {
 	plain := func(r rune) bool {
 		return r < utf8.RuneSelf && (unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("/._-+@%", r))
 	}
@@ -79,13 +81,13 @@ func quoted(name string) string {
 	return "'" + strings.ReplaceAll(name, "'", `'\''`) + "'"
 }
 
-// lines returns an error as lines of text, one for each error that errors.Join has joined.
-func lines(err error) []string {
+// errorLines returns an error as lines of text, one line for each error that errors.Join has joined.
+func errorLines(err error) []string {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		var parts, all []string
 		for _, part := range joined.Unwrap() {
 			parts = append(parts, part.Error())
-			all = append(all, lines(part)...)
+			all = append(all, errorLines(part)...)
 		}
 		if err.Error() == strings.Join(parts, "\n") { // errors.Join, not fmt.Errorf
 			return all
@@ -106,7 +108,7 @@ func nearest(word string, known []string) string {
 	return best
 }
 
-// distance counts the letters to add, remove, replace or swap to turn a into b.
+// distance returns how many letters must be added, removed, replaced or swapped to turn a into b.
 func distance(a, b string) int {
 	before, above := make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range above {

@@ -65,7 +65,8 @@ func parseBytes(text string) (int64, error) {
 	if size := n * float64(unit); known && err == nil && size >= 0 && size < 1<<62 && size == math.Trunc(size) {
 		return int64(size), nil
 	}
-	return 0, fmt.Errorf("%q is not a size; want a number of bytes, or one with a unit, such as 128KiB, 64MiB or 1GB", text)
+	return 0, fmt.Errorf("%q is not a size; want a number of bytes, or one with a unit, such as 128KiB, 64MiB or 1GB",
+		text)
 }
 
 // decodeDuration is for flags of type time.Duration.
@@ -89,7 +90,7 @@ func decodeBytes(ctx *kong.DecodeContext, target reflect.Value) error {
 	})
 }
 
-// decodeNumber returns the decoder for numbers of this kind. An error names the flag, and this says what it takes.
+// decodeNumber returns a decoder that calls set. want describes valid values for the error message.
 func decodeNumber(want string, set func(text string, target reflect.Value) error) kong.MapperFunc {
 	return func(ctx *kong.DecodeContext, target reflect.Value) error {
 		return decode(ctx, "number", func(text string) error {
@@ -116,7 +117,7 @@ func setFloat(text string, target reflect.Value) error {
 	return err
 }
 
-// decode reads the text of a flag and calls set with it. what is kong's name for the kind of value.
+// decode reads the text of a flag and calls set with it. what is the kind of value, for kong's error messages.
 func decode(ctx *kong.DecodeContext, what string, set func(text string) error) error {
 	var text string
 	if err := ctx.Scan.PopValueInto(what, &text); err != nil {

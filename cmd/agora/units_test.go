@@ -40,7 +40,7 @@ func TestParseBytes(t *testing.T) {
 
 // TestEveryFlagTakesUnits sets each flag for a duration or a size to a value with a unit.
 func TestEveryFlagTakesUnits(t *testing.T) {
-	parser, err := newParser(new(verbs))
+	parser, err := newParser(new(commandLine))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,6 +70,6 @@ func TestEveryFlagTakesUnits(t *testing.T) {
 		}
 	}
 	if durations < 10 || sizes < 2 {
-		t.Errorf("only %d durations and %d sizes", durations, sizes)
+		t.Errorf("found only %d durations and %d sizes", durations, sizes)
 	}
 }

@@ -10,7 +10,7 @@ import (
 
 type versionCmd struct{}
 
-func (versionCmd) Help() string { return example + "agora version" }
+func (versionCmd) Help() string { return exampleTitle + "agora version" }
 
 func (versionCmd) Run(env environment) error {
 	_, err := fmt.Fprintln(env.stdout, versionLine())

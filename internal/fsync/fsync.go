@@ -1,4 +1,4 @@
-// Package fsync makes changes of a folder durable.
+// Package fsync makes changes to a folder durable.
 package fsync
 
 import (
@@ -7,8 +7,9 @@ import (
 	"runtime"
 )
 
-// Folder makes the new and changed names in a folder survive a crash. On Windows it does nothing: folders cannot be
-// synced there, and NTFS does not need it.
+// Folder writes the names in a folder to disk. After it returns, files that were created, renamed or removed in the
+// folder stay so after a crash. On Windows it does nothing, because folders cannot be synced there and NTFS does not
+// need it. It returns an error if the folder cannot be opened, synced or closed.
 func Folder(path string) error {
 	if runtime.GOOS == "windows" {
 		return nil

@@ -14,7 +14,7 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// status is the one table from codes to HTTP statuses (PROTOCOL §5); a test walks all codes through it.
+// status returns the HTTP status of a code (PROTOCOL §5). A test checks that it knows every code.
 func status(code envelope.Code) int {
 	switch code {
 	case envelope.CodeInvalidRequest, envelope.CodeUnsupportedVersion, envelope.CodeInvalidDID,
@@ -50,20 +50,21 @@ type errorBody struct {
 	Details   map[string]any `json:"details,omitempty"`
 }
 
-// relayError is Mount.Errors of the relay's own routes (PROTOCOL §5).
+// relayError is the function Mount.Errors of the relay's own routes (PROTOCOL §5).
 func relayError(err error) (ErrorAnswer, bool) {
 	e, ok := errors.AsType[*envelope.Error](err)
 	if !ok {
 		return ErrorAnswer{}, false
 	}
-	a := ErrorAnswer{Status: status(e.Code), RetryAfter: e.RetryAfter, Body: errorBody{false, e.Code, e.Message, e.Code.Retryable(), e.Details}}
+	a := ErrorAnswer{Status: status(e.Code), RetryAfter: e.RetryAfter,
+		Body: errorBody{false, e.Code, e.Message, e.Code.Retryable(), e.Details}}
 	if e.Code == envelope.CodeUnauthorized {
 		a.Challenge = authScheme
 	}
 	return a, true
 }
 
-// write sends a.
+// write sends the answer.
 func (a ErrorAnswer) write(w http.ResponseWriter) error {
 	if a.Status == http.StatusTooManyRequests || a.Status == http.StatusServiceUnavailable {
 		seconds := math.Ceil(max(a.RetryAfter, time.Second).Seconds())
@@ -75,7 +76,8 @@ func (a ErrorAnswer) write(w http.ResponseWriter) error {
 	return WriteJSON(w, a.Status, a.Body)
 }
 
-// WriteJSON answers a request with v. It returns an error, and has written nothing, if v has no JSON form.
+// WriteJSON answers a request with this status and with v as JSON. If v cannot be encoded, it writes nothing and
+// returns an error.
 func WriteJSON(w http.ResponseWriter, status int, v any) error {
 	var body bytes.Buffer
 	encoder := json.NewEncoder(&body)
@@ -87,7 +89,7 @@ func WriteJSON(w http.ResponseWriter, status int, v any) error {
 	return nil
 }
 
-// write sends a finished answer of JSON.
+// write sends a complete JSON answer.
 func write(w http.ResponseWriter, status int, body []byte) {
 	setHeader(w)
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
@@ -95,7 +97,7 @@ func write(w http.ResponseWriter, status int, body []byte) {
 	send(w, body)
 }
 
-// setHeader sets what all answers of JSON have in common, and the time to write this one.
+// setHeader sets the headers that all JSON answers have, and the deadline for writing this one.
 func setHeader(w http.ResponseWriter) {
 	ExtendWrite(w)
 	h := w.Header()
@@ -105,26 +107,27 @@ func setHeader(w http.ResponseWriter) {
 }
 
 // ExtendWrite gives the client 30 seconds from now to read what is written next. A handler that writes for longer calls
-// it before each part. A ResponseWriter that cannot set deadlines, such as a test's recorder, has no slow client either.
+// it before each part. It has no effect on a ResponseWriter that cannot set deadlines, such as the recorder of
+// httptest. Such a writer has no network connection, and so no slow client.
 func ExtendWrite(w http.ResponseWriter) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
 }
 
-// send writes the end of an answer and flushes it: when a handler has returned, its answer has been sent. If that fails,
-// the client has left, and there is nobody to tell.
+// send writes the end of an answer and flushes it, so that the whole answer is sent when the handler returns. If that
+// fails, the client has left, so the error is not reported.
 func send(w http.ResponseWriter, body []byte) {
 	if _, err := w.Write(body); err == nil {
 		_ = http.NewResponseController(w).Flush()
 	}
 }
 
-// sendBytes is how much of a long answer is collected before it is sent.
+// sendBytes is how many bytes of a long answer are collected before they are sent.
 const sendBytes = 64 << 10
 
 // list is the JSON text before and after the elements of an answer's list.
 type list struct{ head, tail string }
 
-// answerEvents writes the events of d, and after them the members of last, which is an object.
+// answerEvents writes the events of d, and after them the members of last, which must be a JSON object.
 func (a *api) answerEvents(w http.ResponseWriter, d relay.Delivery, last any) error {
 	tail, err := json.Marshal(last)
 	if err != nil {
@@ -135,7 +138,7 @@ func (a *api) answerEvents(w http.ResponseWriter, d relay.Delivery, last any) er
 	return nil
 }
 
-// elements yields the bytes of each element of the pieces. An error ends it.
+// elements yields the bytes of each element of the pieces. It ends after the first error.
 func elements[T any](pieces iter.Seq2[[]T, error], bytes func(T) []byte) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		for piece, err := range pieces {
@@ -152,16 +155,17 @@ func elements[T any](pieces iter.Seq2[[]T, error], bytes func(T) []byte) iter.Se
 	}
 }
 
-// answerList writes a list of envelopes: the canonical bytes that were signed, never encoded again. A long answer is
-// sent in parts, without a Content-Length, so that only a part of it is in memory while a slow client reads.
+// answerList writes a list of envelopes. It writes the canonical bytes that were signed, and never encodes them again.
+// A long answer is sent in parts, without a Content-Length, so that only a part of it is in memory while a slow client
+// reads.
 func (a *api) answerList(w http.ResponseWriter, l list, envelopes iter.Seq2[[]byte, error]) {
 	var body bytes.Buffer
 	body.WriteString(l.head)
 	begun, sent := false, false
 	for envelope, err := range envelopes {
 		if err != nil {
-			a.log.Error("an answer was cut off: its next events cannot be read", "err", err)
-			panic(http.ErrAbortHandler) // the client sees a broken answer instead of a short one
+			a.log.Error("an answer was cut off because its next events cannot be read", "err", err)
+			panic(http.ErrAbortHandler) // breaks the connection, so that the client does not take this for the whole answer
 		}
 		if begun {
 			body.WriteByte(',')
@@ -178,7 +182,7 @@ func (a *api) answerList(w http.ResponseWriter, l list, envelopes iter.Seq2[[]by
 			sent = true
 		}
 		if _, err := w.Write(body.Bytes()); err != nil {
-			return // the client has gone
+			return // the client has left
 		}
 		body.Reset()
 	}

@@ -22,7 +22,7 @@ import (
 	"github.com/agora-relay/agora/store/sqlite"
 )
 
-// requests returns n HTTP requests that post the messages of package stage, and when these were signed.
+// requests returns n HTTP requests that post the messages of package stage, and the time at which these were signed.
 func requests(b *testing.B, n int) (list [][]byte, signed time.Time) {
 	list, signed = stage.Requests(b, n)
 	for i, body := range list {
@@ -31,7 +31,7 @@ func requests(b *testing.B, n int) (list [][]byte, signed time.Time) {
 	return list, signed
 }
 
-// poster is the client of BenchmarkPost; make profile knows its part by this name.
+// poster is the client of BenchmarkPost. make profile finds the client's share of the CPU time by this name.
 type poster struct {
 	conn net.Conn
 	in   *bufio.Reader
@@ -52,8 +52,8 @@ func (p poster) post(request []byte) error {
 	return err
 }
 
-// BenchmarkPost is the relay as it is served, over connections of its own machine. The client's share is in its times;
-// make profile tells it from the relay's.
+// BenchmarkPost measures posts over HTTP, on TCP connections within this machine. The times include the work of the
+// client; make profile separates it from the work of the relay.
 func BenchmarkPost(b *testing.B) {
 	for _, connections := range []int{32, 256} {
 		b.Run(fmt.Sprintf("connections=%d", connections), func(b *testing.B) {
@@ -92,14 +92,15 @@ func BenchmarkPost(b *testing.B) {
 	}
 }
 
-// serveAt runs a relay whose clock stands at now until the benchmark ends, and returns its address.
+// serveAt runs a relay until the benchmark ends and returns its address. The relay's clock always shows now.
 func serveAt(b *testing.B, now time.Time) string {
 	b.Helper()
 	store, err := sqlite.Open(b.Context(), filepath.Join(b.TempDir(), "agora.db"), sqlite.Options{Reserve: 1 << 22})
 	if err != nil {
 		b.Fatal(err)
 	}
-	r, err := relay.New(b.Context(), relay.Config{Store: store, Key: key(b), Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return now }})
+	r, err := relay.New(b.Context(), relay.Config{Store: store, Key: key(b), Log: slog.New(slog.DiscardHandler),
+		Now: func() time.Time { return now }})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -43,25 +43,26 @@ func meanings(t *testing.T) map[envelope.Code]string {
 	return found
 }
 
-// TestCodeTable holds the table of codes in docs/PROTOCOL.md to the code. With -update it writes the table.
+// TestCodeTable checks that the table of codes in docs/PROTOCOL.md is the one that the code makes. With -update it
+// writes the table.
 func TestCodeTable(t *testing.T) {
 	const begin, end = "<!-- codes: written by go test ./relay/httpapi -run CodeTable -update -->\n", "<!-- /codes -->\n"
 	const path = "../../docs/PROTOCOL.md"
 	var table strings.Builder
 	table.WriteString("| code | status | retryable | when |\n|---|---|---|---|\n")
-	said := meanings(t)
+	comments := meanings(t)
 	for _, code := range envelope.Codes() {
-		if said[code] == "" {
+		if comments[code] == "" {
 			t.Errorf("%s has no comment", code)
 		}
 		retryable := "no"
 		if code.Retryable() {
 			retryable = "yes"
 		}
-		fmt.Fprintf(&table, "| `%s` | %d | %s | %s |\n", code, httpapi.Status(code), retryable, said[code])
+		fmt.Fprintf(&table, "| `%s` | %d | %s | %s |\n", code, httpapi.Status(code), retryable, comments[code])
 	}
-	if len(said) != len(envelope.Codes()) {
-		t.Errorf("%d codes have comments, and there are %d", len(said), len(envelope.Codes()))
+	if len(comments) != len(envelope.Codes()) {
+		t.Errorf("%d codes have comments, want %d", len(comments), len(envelope.Codes()))
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -70,13 +71,14 @@ func TestCodeTable(t *testing.T) {
 	before, rest, ok := strings.Cut(string(text), begin)
 	have, after, closed := strings.Cut(rest, end)
 	if !ok || !closed {
-		t.Fatalf("%s has no place for the table, between %q and %q", path, begin, end)
+		t.Fatalf("%s does not have the lines %q and %q, between which the table is written", path, begin, end)
 	}
 	if have == table.String() {
 		return
 	}
 	if !*update {
-		t.Fatalf("the table in %s is not this one; run go test ./relay/httpapi -run CodeTable -update:\n%s", path, table.String())
+		t.Fatalf("the table in %s is out of date; run go test ./relay/httpapi -run CodeTable -update. It must be:\n%s",
+			path, table.String())
 	}
 	if err := os.WriteFile(path, []byte(before+begin+table.String()+end+after), 0o644); err != nil {
 		t.Fatal(err)

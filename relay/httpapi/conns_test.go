@@ -14,21 +14,21 @@ import (
 	"github.com/agora-relay/agora/relay/httpapi"
 )
 
-// from is a connection that comes from the address it names.
-type from struct {
+// connFrom is a connection with a given remote address.
+type connFrom struct {
 	net.Conn
 	addr netip.AddrPort
 }
 
-func (c *from) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(c.addr) }
+func (c *connFrom) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(c.addr) }
 
 func (l *pipeListener) dialFrom(addr string) net.Conn {
 	ours, theirs := net.Pipe()
-	l.conns <- &from{theirs, netip.MustParseAddrPort(addr)}
+	l.conns <- &connFrom{theirs, netip.MustParseAddrPort(addr)}
 	return ours
 }
 
-// served reports whether the relay answers on a connection; where it does not, the connection must have been closed.
+// served reports whether the relay answers on a connection. If it does not answer, it must have closed the connection.
 func served(t *testing.T, c net.Conn) bool {
 	t.Helper()
 	if _, err := fmt.Fprint(c, "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"); err == io.ErrClosedPipe {
@@ -46,8 +46,8 @@ func served(t *testing.T, c net.Conn) bool {
 	return true
 }
 
-// TestConnectionsPerAddress opens connections that stay: one too many is closed, whatever has been asked on the others,
-// and whatever ends in any way gives its place back.
+// TestConnectionsPerAddress opens connections and keeps them open. A connection over the limit is closed, whether or
+// not the others have sent requests. When a connection ends, its slot is free again.
 func TestConnectionsPerAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := serve(t, limited(t, relay.Limits{ConnectionsPerAddress: 3}))
@@ -55,19 +55,19 @@ func TestConnectionsPerAddress(t *testing.T) {
 		for i := range 3 {
 			c := l.dialFrom(fmt.Sprintf("[2001:db8::%x]:9", i+1)) // a /64 is one address
 			if i > 0 && !served(t, c) {
-				t.Fatalf("connection %d of 3 is closed", i+1)
+				t.Fatalf("connection %d of 3 was closed", i+1)
 			}
 			open = append(open, c)
 		}
-		for range 10 { // what was not counted gives no place back
+		for range 10 { // closing these must not free a slot, because they were not counted
 			if served(t, l.dialFrom("[2001:db8::ffff]:9")) {
-				t.Fatal("a fourth connection is served")
+				t.Fatal("a fourth connection was served")
 			}
 			synctest.Wait()
 		}
 		for _, other := range []string{"192.0.2.1:9", "[2001:db8:0:1::1]:9"} {
 			if !served(t, l.dialFrom(other)) {
-				t.Errorf("the connections of another address close those of %s", other)
+				t.Errorf("a connection from %s was closed because of the connections of another address", other)
 			}
 		}
 		for i, c := range open {
@@ -76,39 +76,39 @@ func TestConnectionsPerAddress(t *testing.T) {
 			}
 			synctest.Wait()
 			if !served(t, l.dialFrom("[2001:db8::5]:9")) {
-				t.Errorf("connection %d has ended and its place is not free", i+1)
+				t.Errorf("connection %d has ended and its slot is not free", i+1)
 			}
 			if served(t, l.dialFrom("[2001:db8::5]:9")) {
-				t.Errorf("the end of connection %d gave back more than its place", i+1)
+				t.Errorf("the end of connection %d has freed more than one slot", i+1)
 			}
 		}
 	})
 }
 
-// TestConnectionsSpared opens more than the limit from addresses that are not counted, and from some that look like
-// them.
-func TestConnectionsSpared(t *testing.T) {
+// TestConnectionsExempt opens more connections than the limit allows, from addresses that are exempt from the limit,
+// and from similar addresses that are not.
+func TestConnectionsExempt(t *testing.T) {
 	for _, c := range []struct {
-		addr   string
-		home   bool // it listens on loopback only and has no public URL
-		spared bool
+		addr         string
+		loopbackOnly bool // the relay listens on loopback only and has no public URL
+		exempt       bool
 	}{
 		{"127.0.0.1:9", true, true}, {"[::1]:9", true, true}, {"[::ffff:127.0.0.1]:9", true, true},
 		{"127.0.0.1:9", false, false}, {"[::1]:9", false, false},
 		{"10.1.2.3:9", false, true}, {"10.1.2.3:9", true, true}, {"[::ffff:10.1.2.3]:9", false, true},
 		{"11.1.2.3:9", false, false}, {"192.0.2.1:9", true, false},
 	} {
-		t.Run(fmt.Sprint(c.addr, " ", c.home), func(t *testing.T) {
+		t.Run(fmt.Sprint(c.addr, " ", c.loopbackOnly), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				addr := open
-				if c.home {
+				addr := allInterfaces
+				if c.loopbackOnly {
 					addr = loopback
 				}
 				l, _ := serveOn(t, addr, limited(t, relay.Limits{ConnectionsPerAddress: 1}), httpapi.Options{Log: quiet,
 					TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
 				for i := range 4 {
-					if got, want := served(t, l.dialFrom(c.addr)), c.spared || i == 0; got != want {
-						t.Errorf("connection %d is served: %v, want %v", i+1, got, want)
+					if got, want := served(t, l.dialFrom(c.addr)), c.exempt || i == 0; got != want {
+						t.Errorf("connection %d was served: %v, want %v", i+1, got, want)
 					}
 				}
 			})

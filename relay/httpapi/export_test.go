@@ -6,13 +6,13 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// Status is the table from codes to statuses, for the test that walks it.
+// Status is the function from codes to HTTP statuses, for the test of all codes.
 var Status = status
 
-// Peer is whom a Front with these options takes a request to be from.
+// Peer returns the peer that a Front with these options finds for a request.
 func Peer(o Options, loopback bool, r *http.Request) relay.Peer {
-	return (&site{Front: New(new(relay.Relay), o), place: place{loopback: loopback}}).peer(r)
+	return (&site{Front: New(new(relay.Relay), o), listenerInfo: listenerInfo{loopback: loopback}}).peer(r)
 }
 
-// ParsePoll reads the parameters of GET /events, for the fuzz test that has no time to wait for an answer.
+// ParsePoll reads the parameters of GET /events, for the fuzz test, which would wait too long for real polls.
 var ParsePoll = newAPI(New(new(relay.Relay), Options{})).parsePoll

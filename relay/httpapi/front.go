@@ -1,10 +1,11 @@
 // Package httpapi is the HTTP front of a relay, and the relay's own routes on it.
 //
-// A Front admits each request, tells its handler whom it comes from, writes the errors that handlers return, survives
-// their panics, and ends without cutting off what has begun. Gateways, the page and metrics mount their handlers on the
-// same Front, see Mount. A handler reads, calls the relay, and maps; it holds no rules.
+// A Front checks the limits of each request, tells the handler which client sent it, writes the errors that handlers
+// return, and recovers from their panics. Before it stops, it answers the requests that have begun. Gateways, web pages
+// and metrics mount their handlers on the same Front, see Mount. A handler parses the request, calls the relay, and
+// writes the result. The rules of the protocol are in package relay, not in handlers.
 //
-// Time limits are set for each request, because a long poll lives longer than anything else may.
+// Deadlines are set for each request, because a long poll may take longer than any other request.
 package httpapi
 
 import (
@@ -25,56 +26,61 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// Options are what a Front needs beside the relay. The zero value works.
+// Options are the settings of a Front. The zero value works.
 type Options struct {
 	Build          string         // the program's version, for /health and the well-known document
-	Demo           bool           // open POST /seed to everybody
+	Demo           bool           // accept POST /seed from every address, not only from this machine
 	PublicURL      string         // the configured origin, in relay.ParseOrigin's form; if set, no request counts as local
 	LimitLocal     bool           // no request counts as local
-	TrustedProxies []netip.Prefix // proxies whose X-Forwarded-For tells the address of a client
-	Origins        []string       // web pages that may use the relay, in relay.ParseOrigin's form, or "*" for all; none: CORS is off
-	Mounts         []Mount        // what answers beside the relay's own routes; each needs a Prefix
-	Root           Handler        // answers GET and HEAD of the path /; nil: there is nothing
-	Grace          time.Duration  // how long requests may take that have begun when Run is to end; 0: 4 seconds
-	Log            *slog.Logger   // nil: slog.Default
+	TrustedProxies []netip.Prefix // proxies whose X-Forwarded-For is believed; it contains the address of the client
+	// Origins are the origins of web pages that may use the relay, in relay.ParseOrigin's form, or "*" for all. Empty:
+	// CORS is off.
+	Origins []string
+	Mounts  []Mount       // handlers in addition to the relay's own routes; each needs a Prefix
+	Root    Handler       // answers GET / and HEAD /; nil: the answer is 404
+	Grace   time.Duration // how long Run, when it ends, waits for requests that have begun; 0: 4 seconds
+	Log     *slog.Logger  // nil: slog.Default
 }
 
-// Handler answers a request that comes from a peer. If it returns an error, it has written nothing, and the Front writes
-// the error in the form of the Mount.
+// Handler answers a request that comes from a peer. If it returns an error, it must not have written anything. The
+// Front then writes the error in the format of the Mount.
 type Handler func(w http.ResponseWriter, r *http.Request, from relay.Peer) error
 
-// Mount is a set of routes with one form of errors. Its handlers pass the same checks as the relay's own routes.
+// Mount is a set of routes with one format of errors. Its requests are checked like those to the relay's own routes.
 type Mount struct {
-	// Prefix is where the paths of the mount begin, such as "/hub". The handler sees the path without it, which begins
-	// with a slash. An empty Prefix takes every path that no other mount of the same listener takes.
+	// Prefix is the beginning of the mount's paths, such as "/hub". The Handler sees the path without the Prefix; it
+	// starts with a slash. A mount with an empty Prefix gets every path that no other mount of the listener has.
 	Prefix  string
 	Handler Handler
-	// Errors returns the answer to an error of the handler or of the Front. ok is false if it does not know err; then the
-	// Front logs err and asks again with one of envelope.CodeInternal, which Errors must know. nil: the relay's form.
+	// Errors returns the answer to an error of the Handler or of the Front. ok is false if Errors does not know err.
+	// Then the Front logs err and calls Errors with an error of envelope.CodeInternal, which Errors must know. nil: the
+	// format of the relay's own routes.
 	Errors func(err error) (answer ErrorAnswer, ok bool)
-	// Methods and Headers are what web pages may use here, beside GET, HEAD, POST, Content-Type and Authorization.
+	// Methods and Headers are the methods and headers that web pages may use in this mount, in addition to GET, HEAD,
+	// POST, Content-Type and Authorization.
 	Methods, Headers []string
-	// Unlimited reports whether a request counts against no limit, as a health check does. nil: none.
+	// Unlimited reports whether a request is exempt from the limits on requests, as health checks are. nil: no request
+	// is exempt.
 	Unlimited func(*http.Request) bool
 }
 
-// ErrorAnswer is an error as a client gets it.
+// ErrorAnswer is the answer that a client gets for an error.
 type ErrorAnswer struct {
 	Status     int
 	Body       any           // written as JSON
-	RetryAfter time.Duration // with a status of 429 or 503; a second at least is said
+	RetryAfter time.Duration // sent with status 429 and 503, rounded up to whole seconds, at least 1
 	Challenge  string        // the header WWW-Authenticate; empty: none
 }
 
-// Front serves a relay and what is mounted beside it. Make one with New.
+// Front serves the routes of a relay and the mounts of Options. New creates one.
 type Front struct {
 	relay   *relay.Relay
 	options Options
 	log     *slog.Logger
 
 	mu       sync.Mutex
-	draining bool           // from then on requests are not counted
-	requests sync.WaitGroup // those that began before draining; it is not added to while it is waited for
+	draining bool           // if true, new requests are not added to requests
+	requests sync.WaitGroup // requests that began before draining, so nothing is added during Wait
 }
 
 // New returns a Front for r.
@@ -89,22 +95,22 @@ func New(r *relay.Relay, o Options) *Front {
 	return f
 }
 
-// Handler returns what answers on the main listener, for a server of the caller's. loopback says that only this machine
-// can connect to that server.
+// Handler returns the handler of the main listener, for callers that run their own http.Server. loopback means that
+// only this machine can connect to that server.
 func (f *Front) Handler(loopback bool) http.Handler {
-	return f.handler(f.mounts(), place{loopback: loopback})
+	return f.handler(f.mounts(), listenerInfo{loopback: loopback})
 }
 
-// mounts returns what answers on a listener that has no mounts of its own.
+// mounts returns the mounts of a listener that does not set its own.
 func (f *Front) mounts() []Mount {
 	return append([]Mount{newAPI(f).mount()}, f.options.Mounts...)
 }
 
-// handler passes each request to the mount with the longest prefix of its path.
-func (f *Front) handler(mounts []Mount, at place) http.Handler {
-	handlers := map[string]http.Handler{"": f.handle(Mount{Handler: nothingHere}, at)}
+// handler passes each request to the mount with the longest Prefix that matches its path.
+func (f *Front) handler(mounts []Mount, info listenerInfo) http.Handler {
+	handlers := map[string]http.Handler{"": f.handle(Mount{Handler: notFound}, info)}
 	for _, m := range mounts {
-		handlers[m.Prefix] = f.handle(m, at)
+		handlers[m.Prefix] = f.handle(m, info)
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		prefix := r.URL.Path
@@ -118,17 +124,17 @@ func (f *Front) handler(mounts []Mount, at place) http.Handler {
 	})
 }
 
-// nothingHere answers on a listener where nothing is mounted at the root.
-func nothingHere(http.ResponseWriter, *http.Request, relay.Peer) error {
+// notFound answers the paths that no mount of a listener has.
+func notFound(http.ResponseWriter, *http.Request, relay.Peer) error {
 	return envelope.Errorf(envelope.CodeNotFound, "there is nothing at this path")
 }
 
-// handle does for one mount what every request needs.
-func (f *Front) handle(m Mount, at place) http.Handler {
+// handle returns the handler of one mount, with the checks that every request needs.
+func (f *Front) handle(m Mount, info listenerInfo) http.Handler {
 	if m.Errors == nil {
 		m.Errors = relayError
 	}
-	s := &site{Front: f, Mount: m, place: at, cors: newCORS(f.options.Origins, m.Methods, m.Headers)}
+	s := &site{Front: f, Mount: m, listenerInfo: info, cors: newCORS(f.options.Origins, m.Methods, m.Headers)}
 	h := http.Handler(http.HandlerFunc(s.serve))
 	if s.cors != nil {
 		h = s.cors.Handler(h)
@@ -140,11 +146,11 @@ func (f *Front) handle(m Mount, at place) http.Handler {
 type site struct {
 	*Front
 	Mount
-	place
+	listenerInfo
 	cors *cors.Cors // nil: off
 }
 
-// serve admits a request, answers its errors and survives its panics.
+// serve checks a request, calls its handler, writes the handler's error and recovers from its panic.
 func (s *site) serve(w http.ResponseWriter, r *http.Request) {
 	defer s.begin()()
 	started := time.Now()
@@ -153,7 +159,8 @@ func (s *site) serve(w http.ResponseWriter, r *http.Request) {
 			panic(p)
 		} else if p != nil {
 			s.log.Error("panic", "value", p, "path", r.URL.Path, "stack", string(debug.Stack()))
-			s.answerError(w, r, envelope.Errorf(envelope.CodeInternal, "the relay failed at this request; it has been logged"))
+			s.answerError(w, r, envelope.Errorf(envelope.CodeInternal,
+				"the relay failed while it answered this request; the reason is in its log"))
 		}
 	}()
 	if err := s.admit(w, s.withoutPrefix(r)); err != nil {
@@ -176,7 +183,8 @@ func (s *site) withoutPrefix(r *http.Request) *http.Request {
 	return &within
 }
 
-// begin counts a request until end is called. What begins while the Front drains is refused soon and not counted.
+// begin counts a request until end is called. Requests that begin while the Front drains are not counted, because they
+// end soon: the relay refuses them.
 func (f *Front) begin() (end func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -187,7 +195,7 @@ func (f *Front) begin() (end func()) {
 	return f.requests.Done
 }
 
-// admit passes a request to the handler if the limits allow it. The limits come before all other checks.
+// admit passes a request to the handler if the limits allow it. The limits are checked before everything else.
 func (s *site) admit(w http.ResponseWriter, r *http.Request) error {
 	from := s.peer(r)
 	if s.Unlimited == nil || !s.Unlimited(r) {
@@ -215,7 +223,7 @@ func (s *site) admit(w http.ResponseWriter, r *http.Request) error {
 	return s.Mount.Handler(w, r, from)
 }
 
-// isSafe reports whether a method asks for no change (RFC 9110 §9.2.1).
+// isSafe reports whether a method is safe, so that its requests change nothing (RFC 9110 §9.2.1).
 func isSafe(method string) bool {
 	switch method {
 	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
@@ -224,30 +232,32 @@ func isSafe(method string) bool {
 	return false
 }
 
-// answerError writes err in the mount's form. An error that the form does not know is the server's own trouble: it is
-// logged, and the client learns no more than that.
+// answerError writes err in the mount's format. An error that Mount.Errors does not know is an internal error: it is
+// logged, and the client only learns that there was one.
 func (s *site) answerError(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(err, context.Canceled) && r.Context().Err() != nil {
-		// The client has left, or it has only closed its sending side and still listens. Then silence would be a 200.
-		err = envelope.Errorf(envelope.CodeUnavailable, "the wait was given up, as the client closed its side of the connection")
+		// The client has left, or it has closed only its sending side and still reads. Without an answer of ours,
+		// net/http would send an empty 200.
+		err = envelope.Errorf(envelope.CodeUnavailable,
+			"the relay stopped waiting because the client closed its side of the connection")
 	}
 	answer, known := s.Errors(err)
 	if !known {
 		s.log.Error("request failed", "method", r.Method, "path", r.URL.Path, "err", err)
-		err = envelope.Errorf(envelope.CodeInternal, "the relay could not do this; the reason is in its log")
+		err = envelope.Errorf(envelope.CodeInternal, "the relay could not answer this request; the reason is in its log")
 		answer, _ = s.Errors(err)
 	}
 	s.observe(answer.Status, err)
 	if err := answer.write(w); err != nil {
-		s.log.Error("an error cannot be written as JSON", "err", err)
+		s.log.Error("an error answer cannot be encoded as JSON", "err", err)
 	}
 }
 
-// observe reports an error that a client gets; status 0: its connection is closed instead.
+// observe reports a refusal to the observer. Status 0 means that the connection is closed without an answer.
 func (f *Front) observe(status int, err error) {
 	var code envelope.Code
 	var limit string
-	if e, ok := errors.AsType[*envelope.Error](err); ok { // else it is a mount's own
+	if e, ok := errors.AsType[*envelope.Error](err); ok { // otherwise err is of the mount's own type
 		code, limit = e.Code, e.Limit()
 	}
 	f.relay.Observer().Refused(status, code, limit)

@@ -23,10 +23,10 @@ import (
 	"github.com/agora-relay/agora/relay/httpapi"
 )
 
-// toy is the smallest gateway: it has routes, a form of errors of its own, a stream, and calls the relay.
+// toy is the smallest gateway. It has routes, its own format of errors and a stream, and it calls the relay.
 type toy struct{ relay *relay.Relay }
 
-// toyError is an error that only the toy knows.
+// toyError is an error that only toy.errors knows.
 type toyError struct{ tea string }
 
 func (e toyError) Error() string { return "no " + e.tea }
@@ -98,7 +98,7 @@ func (t toy) stream(w http.ResponseWriter, r *http.Request, _ relay.Peer) error 
 	return err
 }
 
-// ask asks h and returns the status and the body.
+// ask sends a request to h and returns the status and the body of the answer.
 func ask(t *testing.T, h http.Handler, method, target string, headers ...string) (int, string) {
 	t.Helper()
 	req := httptest.NewRequest(method, target, strings.NewReader("{}"))
@@ -116,7 +116,7 @@ func ask(t *testing.T, h http.Handler, method, target string, headers ...string)
 
 func TestMount(t *testing.T) {
 	r := unlimited(t)
-	home := httpapi.New(r, httpapi.Options{Log: quiet, Mounts: []httpapi.Mount{toy{r}.mount("/toy"), toy{r}.mount("/toy/box")},
+	local := httpapi.New(r, httpapi.Options{Log: quiet, Mounts: []httpapi.Mount{toy{r}.mount("/toy"), toy{r}.mount("/toy/box")},
 		Root: toy{r}.hello, Origins: []string{"https://app.example"}}).Handler(true)
 	plain := httpapi.New(r, httpapi.Options{Log: quiet, Mounts: []httpapi.Mount{toy{r}.mount("/toy")}}).Handler(true)
 	const hello = `{"from":"127.0.0.1","local":true,"path":"%s"}`
@@ -127,40 +127,40 @@ func TestMount(t *testing.T) {
 		body           string
 		headers        []string
 	}{
-		{home, "GET", "/toy", 200, fmt.Sprintf(hello, "/"), nil},
-		{home, "GET", "/toy/", 200, fmt.Sprintf(hello, "/"), nil},
-		{home, "GET", "/toy/ping", 200, fmt.Sprintf(hello, "/ping"), nil},
-		{home, "GET", "/toy/box/ping", 200, fmt.Sprintf(hello, "/ping"), nil},
-		{home, "GET", "/toy/cups/green", 200, `{"tea":"green"}`, nil},
-		{home, "GET", "/toy/cups/%67reen", 200, `{"tea":"green"}`, nil},
-		{home, "GET", "/toy/cups/gr%2Feen", 499, `{"oops":"NOT_FOUND"}`, nil},
-		{home, "GET", "/t%6Fy/cups/green", 200, `{"tea":"green"}`, nil},
-		{home, "GET", "/toy/cups/black", 418, `{"tea":"black"}`, nil},
-		{home, "GET", "/toy/cups/broken", 499, `{"oops":"INTERNAL_ERROR"}`, nil},
-		{home, "GET", "/toy/cups/secret", 499, `{"oops":"INTERNAL_ERROR"}`, nil},
-		{home, "POST", "/toy/cups/green", 499, `{"oops":"UNSUPPORTED_VERSION"}`, nil},
-		{home, "POST", "/toy/cups/green", 499, `{"oops":"UNSUPPORTED_MEDIA_TYPE"}`, []string{"Content-Encoding", "gzip"}},
-		{home, "PUT", "/toy/cups/green", 499, `{"oops":"METHOD_NOT_ALLOWED"}`, nil},
-		{home, "GET", "/toy//cups/green", 499, `{"oops":"NOT_FOUND"}`, nil},
-		{home, "GET", "/toy/../events", 499, `{"oops":"NOT_FOUND"}`, nil},
-		{home, "GET", "/toy/cups/green", 499, `{"oops":"FORBIDDEN"}`, []string{"Host", "evil.example"}},
-		{home, "DELETE", "/toy/cups/green", 499, `{"oops":"FORBIDDEN"}`, []string{"Origin", "https://evil.example"}},
-		{home, "DELETE", "/toy/cups/green", 200, `{"tea":"green"}`, []string{"Origin", "https://app.example"}},
-		{home, "OPTIONS", "/toy/cups/green", 204, "", []string{"Origin", "https://app.example", "Access-Control-Request-Method", "DELETE"}},
-		{home, "GET", "/", 200, fmt.Sprintf(hello, "/"), nil},
+		{local, "GET", "/toy", 200, fmt.Sprintf(hello, "/"), nil},
+		{local, "GET", "/toy/", 200, fmt.Sprintf(hello, "/"), nil},
+		{local, "GET", "/toy/ping", 200, fmt.Sprintf(hello, "/ping"), nil},
+		{local, "GET", "/toy/box/ping", 200, fmt.Sprintf(hello, "/ping"), nil},
+		{local, "GET", "/toy/cups/green", 200, `{"tea":"green"}`, nil},
+		{local, "GET", "/toy/cups/%67reen", 200, `{"tea":"green"}`, nil},
+		{local, "GET", "/toy/cups/gr%2Feen", 499, `{"oops":"NOT_FOUND"}`, nil},
+		{local, "GET", "/t%6Fy/cups/green", 200, `{"tea":"green"}`, nil},
+		{local, "GET", "/toy/cups/black", 418, `{"tea":"black"}`, nil},
+		{local, "GET", "/toy/cups/broken", 499, `{"oops":"INTERNAL_ERROR"}`, nil},
+		{local, "GET", "/toy/cups/secret", 499, `{"oops":"INTERNAL_ERROR"}`, nil},
+		{local, "POST", "/toy/cups/green", 499, `{"oops":"UNSUPPORTED_VERSION"}`, nil},
+		{local, "POST", "/toy/cups/green", 499, `{"oops":"UNSUPPORTED_MEDIA_TYPE"}`, []string{"Content-Encoding", "gzip"}},
+		{local, "PUT", "/toy/cups/green", 499, `{"oops":"METHOD_NOT_ALLOWED"}`, nil},
+		{local, "GET", "/toy//cups/green", 499, `{"oops":"NOT_FOUND"}`, nil},
+		{local, "GET", "/toy/../events", 499, `{"oops":"NOT_FOUND"}`, nil},
+		{local, "GET", "/toy/cups/green", 499, `{"oops":"FORBIDDEN"}`, []string{"Host", "evil.example"}},
+		{local, "DELETE", "/toy/cups/green", 499, `{"oops":"FORBIDDEN"}`, []string{"Origin", "https://evil.example"}},
+		{local, "DELETE", "/toy/cups/green", 200, `{"tea":"green"}`, []string{"Origin", "https://app.example"}},
+		{local, "OPTIONS", "/toy/cups/green", 204, "", []string{"Origin", "https://app.example", "Access-Control-Request-Method", "DELETE"}},
+		{local, "GET", "/", 200, fmt.Sprintf(hello, "/"), nil},
 	} {
 		status, body := ask(t, c.h, c.method, c.target, c.headers...)
 		if status != c.status || body != c.body {
 			t.Errorf("%s %s %q: %d %s, want %d %s", c.method, c.target, c.headers, status, body, c.status, c.body)
 		}
 	}
-	// What no mount takes is the relay's, in its form.
+	// Paths without a mount are answered by the relay's own routes, in their format.
 	for target, want := range map[string]int{"/toys": 404, "/to": 404, "//toy": 404, "/events": 400, "/health": 200} {
-		if status, body := ask(t, home, "GET", target); status != want || !strings.HasPrefix(body, `{"ok":`) {
+		if status, body := ask(t, local, "GET", target); status != want || !strings.HasPrefix(body, `{"ok":`) {
 			t.Errorf("%s: %d %s, want %d", target, status, body, want)
 		}
 	}
-	if status, _ := ask(t, home, "HEAD", "/"); status != 200 {
+	if status, _ := ask(t, local, "HEAD", "/"); status != 200 {
 		t.Errorf("HEAD /: %d", status)
 	}
 	if status, body := ask(t, plain, "GET", "/"); status != 404 || !strings.Contains(body, "NOT_FOUND") {
@@ -168,7 +168,7 @@ func TestMount(t *testing.T) {
 	}
 }
 
-// Preflights name the methods and headers of the mount that is asked.
+// A preflight allows the methods and headers of the mount that it is for.
 func TestMountsHavePreflightsOfTheirOwn(t *testing.T) {
 	r := unlimited(t)
 	h := httpapi.New(r, httpapi.Options{Log: quiet, Mounts: []httpapi.Mount{toy{r}.mount("/toy")}, Origins: []string{"*"}}).Handler(false)
@@ -181,13 +181,13 @@ func TestMountsHavePreflightsOfTheirOwn(t *testing.T) {
 			w := httptest.NewRecorder()
 			h.ServeHTTP(w, req)
 			if got := w.Header().Get("Access-Control-Allow-Origin") != ""; got != allowed {
-				t.Errorf("%s, %s %s is allowed: %v", target, header, value, got)
+				t.Errorf("%s: %s %s is allowed: %v, want %v", target, header, value, got, allowed)
 			}
 		}
 	}
 }
 
-// The limits count for all mounts together, but not for what a mount exempts. Refusals have the mount's form.
+// The limits are shared by all mounts. Requests that a mount exempts are not counted. Refusals have the mount's format.
 func TestMountIsLimited(t *testing.T) {
 	r := limited(t, relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: 0.01, Burst: 3}, PostsPerAddress: relay.Rate{PerSecond: 0.01, Burst: 1}})
 	h := httpapi.New(r, httpapi.Options{Log: quiet, Mounts: []httpapi.Mount{toy{r}.mount("/toy")}}).Handler(false)
@@ -205,7 +205,7 @@ func TestMountIsLimited(t *testing.T) {
 	}
 }
 
-// statusOf asks over c and returns the status of the answer.
+// statusOf sends a request over c and returns the status of the answer.
 func statusOf(t *testing.T, c net.Conn, target, host string) int {
 	t.Helper()
 	fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: %s\r\n\r\n", target, host)
@@ -217,44 +217,44 @@ func statusOf(t *testing.T, c net.Conn, target, host string) int {
 	return response.StatusCode
 }
 
-// A listener of its own has the mount's routes only. Whether it is this machine's is decided for each listener.
+// A listener with its own mounts serves only these. Which requests count as local is decided for each listener.
 func TestListenersOfTheirOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := unlimited(t)
 		mount := toy{r}.mount("")
-		wide, home, own := newPipeListener(open), newPipeListener(loopback), newPipeListener(open)
+		wide, local, own := newPipeListener(allInterfaces), newPipeListener(loopback), newPipeListener(allInterfaces)
 		front := httpapi.New(r, httpapi.Options{Log: quiet, Mounts: []httpapi.Mount{toy{r}.mount("/toy")}})
-		stop := runFront(t, front, httpapi.Listener{Listener: wide}, httpapi.Listener{Listener: home},
+		stop := runFront(t, front, httpapi.Listener{Listener: wide}, httpapi.Listener{Listener: local},
 			httpapi.Listener{Listener: own, Mounts: []httpapi.Mount{mount}})
 		for _, c := range []struct {
 			l            *pipeListener
 			target, host string
 			status       int
 		}{
-			{wide, "/health", "any.example", 200}, {home, "/health", "any.example", 403}, {home, "/health", "localhost", 200},
+			{wide, "/health", "any.example", 200}, {local, "/health", "any.example", 403}, {local, "/health", "localhost", 200},
 			{wide, "/toy/ping", "x", 200}, {own, "/ping", "x", 200}, {own, "/toy/ping", "x", 499}, {own, "/health", "x", 499}, {own, "/events", "x", 499},
 		} {
 			conn := c.l.dial()
 			if got := statusOf(t, conn, c.target, c.host); got != c.status {
-				t.Errorf("%s at %s of %v: %d, want %d", c.host, c.target, c.l.addr, got, c.status)
+				t.Errorf("host %s, path %s on listener %v: %d, want %d", c.host, c.target, c.l.addr, got, c.status)
 			}
 		}
 		stop()
-		for _, l := range []*pipeListener{wide, home, own} {
+		for _, l := range []*pipeListener{wide, local, own} {
 			select {
 			case <-l.closed:
 			default:
-				t.Errorf("the listener on %v is open still", l.addr)
+				t.Errorf("the listener on %v is still open", l.addr)
 			}
 		}
 	})
 }
 
-// A stream of a mount ends by itself when the relay drains, while the listeners are still open.
+// A stream of a mount can end itself when the relay drains, because the listeners are still open then.
 func TestStreamsAreDrained(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := unlimited(t)
-		l := newPipeListener(open)
+		l := newPipeListener(allInterfaces)
 		stop := runFront(t, httpapi.New(r, httpapi.Options{Log: quiet}), httpapi.Listener{Listener: l, Mounts: []httpapi.Mount{toy{r}.mount("")}})
 		c := l.dial()
 		fmt.Fprint(c, "GET /stream HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -284,19 +284,19 @@ func (l failingListener) Accept() (net.Conn, error) {
 	return nil, errors.New("the cable was cut")
 }
 
-// A listener that fails ends the others, and Run says why.
+// If one listener fails, the others are closed too, and Run returns the reason.
 func TestFailingListener(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		good := newPipeListener(open)
+		good := newPipeListener(allInterfaces)
 		front := httpapi.New(unlimited(t), httpapi.Options{Log: quiet})
-		err := front.Run(t.Context(), httpapi.Listener{Listener: good}, httpapi.Listener{Listener: failingListener{newPipeListener(open)}})
+		err := front.Run(t.Context(), httpapi.Listener{Listener: good}, httpapi.Listener{Listener: failingListener{newPipeListener(allInterfaces)}})
 		if err == nil || !strings.Contains(err.Error(), "cable") {
 			t.Errorf("Run: %v", err)
 		}
 		select {
 		case <-good.closed:
 		default:
-			t.Error("the other listener is open still")
+			t.Error("the other listener is still open")
 		}
 	})
 }

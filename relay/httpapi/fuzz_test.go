@@ -23,7 +23,7 @@ import (
 	"github.com/agora-relay/agora/relay/httpapi"
 )
 
-// reencode writes a poll as a query string, every parameter by its value.
+// reencode writes a poll as a query string with all its parameters.
 func reencode(p relay.Poll) string {
 	v := url.Values{"limit": {strconv.Itoa(p.Limit)}, "broadcast": {strconv.FormatBool(p.Broadcast)},
 		"timeout": {fmt.Sprintf("%d.%09d", p.Wait/time.Second, p.Wait%time.Second)}}
@@ -40,8 +40,9 @@ func reencode(p relay.Poll) string {
 	return v.Encode()
 }
 
-// FuzzQuery: a query string that is accepted means one poll, the same when that is written out again, and never drops a
-// recipient in silence, which would show everybody's mail. One that is refused gets 400 and its reason.
+// FuzzQuery checks query strings. An accepted query string, parsed and encoded again, means the same poll. A recipient
+// in it is never ignored, because the answer would then contain the messages of all recipients. A refused query string
+// gets 400 with a reason.
 func FuzzQuery(f *testing.F) {
 	const did = "did:key:z6MkiTBz1ymuepAQ4HEHYSF1H8quG5GLVVQR3djdX3mDooWp"
 	for _, text := range []string{"cursor=0", "cursor=00000001-7&limit=1000&timeout=0.5", "since=2026-02-02T12:00:00%2B08:00&broadcast=true&recipient=" + did,
@@ -64,11 +65,11 @@ func FuzzQuery(f *testing.F) {
 			return
 		}
 		again, _, err := httpapi.ParsePoll(request(reencode(*poll)))
-		if d := again.Wait - poll.Wait; err != nil || d < -1 || d > 1 { // a double holds a nanosecond of 60 s, but not always the same
-			t.Fatalf("%q becomes %q: %v, %v", text, reencode(*poll), again, err)
+		if d := again.Wait - poll.Wait; err != nil || d < -1 || d > 1 { // a float64 of seconds may round to the next nanosecond
+			t.Fatalf("%q was encoded again as %q, which means %v (%v)", text, reencode(*poll), again, err)
 		}
 		if again.Wait = poll.Wait; !again.Since.Equal(poll.Since) || again.Filter != poll.Filter || again.Cursor != poll.Cursor || again.Limit != poll.Limit {
-			t.Errorf("%q is %+v, and %q is %+v", text, poll, reencode(*poll), again)
+			t.Errorf("%q means %+v, but encoded again as %q it means %+v", text, poll, reencode(*poll), again)
 		}
 		if poll.Limit < 1 || poll.Limit > relay.MaxPage || poll.Wait < 0 || poll.Wait > relay.MaxWait || (poll.Cursor != relay.Cursor{}) && !poll.Since.IsZero() {
 			t.Errorf("%q: %+v", text, poll)
@@ -78,14 +79,14 @@ func FuzzQuery(f *testing.F) {
 			name, _ = url.QueryUnescape(name)
 			value, _ = url.QueryUnescape(value)
 			if strings.EqualFold(strings.TrimSpace(name), "recipient") && (string(poll.Recipient) != value || value == "") {
-				t.Errorf("%q asks for the mail of %q", text, poll.Recipient)
+				t.Errorf("%q asks for the messages to %q", text, poll.Recipient)
 			}
 		}
 	})
 }
 
-// signedAs makes of a JSON object an envelope that is whole and signed, wherever that is possible: what is wrong with
-// it is then behind the signature. Other text stays as it is.
+// signedAs turns a JSON object into a complete, signed envelope if it can. So faults in the object are found by the
+// checks that come after the signature. It returns other text unchanged.
 func signedAs(t testing.TB, body []byte) []byte {
 	var members map[string]json.RawMessage
 	if json.Unmarshal(body, &members) != nil || members == nil {
@@ -125,8 +126,8 @@ func signedAs(t testing.TB, body []byte) []byte {
 
 var postStatuses = []int{200, 400, 403, 404, 409, 413, 429}
 
-// FuzzPost: whatever is posted, bare or signed, is answered with JSON and a status of the list, never a 5xx. After a
-// 200 the event is there, as jcs writes it.
+// FuzzPost posts arbitrary bytes, with and without a signature. The answer is JSON, and its status is one of
+// postStatuses, never a 5xx. After a 200 the event can be read, in the canonical form of package jcs.
 func FuzzPost(f *testing.F) {
 	for _, text := range []string{
 		`{"type":"REQUEST","id":"a","thread":{"id":"t"},"payload":{"intent":"echo","request_id":"r"},"meta":{"ttl":300.0,"hop":3}}`,
@@ -154,7 +155,7 @@ func FuzzPost(f *testing.F) {
 			t.Fatalf("%q was stored as %s; %v", body, a.ID, err)
 		}
 		if e.ExpiresAt().Before(time.Now().Add(time.Minute)) {
-			return // it may have gone before it is looked for
+			return // it may expire before it is read
 		}
 		epoch, seq, _ := strings.Cut(a.Cursor, "-")
 		n, err := strconv.Atoi(seq)
@@ -169,7 +170,7 @@ func FuzzPost(f *testing.F) {
 	})
 }
 
-// overRaw sends bytes to a server and returns what came back until either side was done.
+// overRaw sends bytes to a server. It returns the bytes that the server sent until it closed the connection.
 func overRaw(l *pipeListener, request []byte) []byte {
 	c := &halfClosed{sent: bytes.NewReader(request), closed: make(chan struct{})}
 	l.conns <- c
@@ -177,13 +178,13 @@ func overRaw(l *pipeListener, request []byte) []byte {
 	return c.answer.Bytes()
 }
 
-// byServer are the answers that net/http gives in plain text before a handler sees the request.
-var byServer = []int{400, 417, 431, 501, 505}
+// serverStatuses are the statuses of the plain-text answers that net/http gives before a handler gets the request.
+var serverStatuses = []int{400, 417, 431, 501, 505}
 
-// byRelay are the relay's own. 503 is a poll whose client has hung up.
-var byRelay = []int{200, 400, 403, 404, 405, 409, 413, 415, 429, 503}
+// relayStatuses are the statuses of the relay's own answers. A poll whose client has closed the connection gets 503.
+var relayStatuses = []int{200, 400, 403, 404, 405, 409, 413, 415, 429, 503}
 
-// checkRaw looks at the first of the answers to raw bytes and returns its status; 0: there was none.
+// checkRaw checks the first answer to raw bytes and returns its status, 0 if there was no answer.
 func checkRaw(t testing.TB, request, answer []byte) int {
 	t.Helper()
 	if len(answer) == 0 {
@@ -196,19 +197,19 @@ func checkRaw(t testing.TB, request, answer []byte) int {
 	answer = bytes.TrimPrefix(answer, []byte("HTTP/1.1 100 Continue\r\n\r\n"))
 	response, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(answer)), asked)
 	if err != nil {
-		t.Errorf("%q: %q is no answer: %v", request, answer, err)
+		t.Errorf("%q: %q is not an HTTP answer: %v", request, answer, err)
 		return 0
 	}
 	body, err := io.ReadAll(response.Body)
 	if err != nil {
-		t.Errorf("%q: %q breaks off: %v", request, answer, err)
+		t.Errorf("%q: the body of %q is incomplete: %v", request, answer, err)
 	}
 	var a struct {
 		OK    *bool         `json:"ok"`
 		Error envelope.Code `json:"error"`
 	}
 	switch ours := response.Header.Get("Content-Type") == "application/json"; {
-	case !ours && !slices.Contains(byServer, response.StatusCode), ours && !slices.Contains(byRelay, response.StatusCode):
+	case !ours && !slices.Contains(serverStatuses, response.StatusCode), ours && !slices.Contains(relayStatuses, response.StatusCode):
 		t.Errorf("%q: answered %q", request, answer)
 	case ours && (asked == nil || asked.Method != "HEAD") && (json.Unmarshal(body, &a) != nil || a.OK == nil || *a.OK != (response.StatusCode == 200)):
 		t.Errorf("%q: answered %q", request, answer)
@@ -216,8 +217,8 @@ func checkRaw(t testing.TB, request, answer []byte) int {
 	return response.StatusCode
 }
 
-// stored says how many events a relay has ever stored.
-func stored(t testing.TB, r *relay.Relay) int {
+// storedCount returns how many events a relay has stored since it was created.
+func storedCount(t testing.TB, r *relay.Relay) int {
 	t.Helper()
 	count := 0
 	err := r.View(t.Context(), relay.Peer{Local: true}, func(q relay.Querier) error {
@@ -229,8 +230,9 @@ func stored(t testing.TB, r *relay.Relay) int {
 	return count
 }
 
-// FuzzConnection: whatever bytes come over a connection, the first answer is HTTP with a status of the list, no
-// redirect, and JSON unless net/http gave it; nothing is stored unless something was answered 200.
+// FuzzConnection sends arbitrary bytes over a connection. The first answer is HTTP with one of serverStatuses or
+// relayStatuses, so it is never a redirect. It is JSON, except for the answers of net/http. Events are stored only if
+// an answer is 200.
 func FuzzConnection(f *testing.F) {
 	for _, text := range []string{
 		"GET /health HTTP/1.1\r\nHost: x\r\n\r\n", "POST //events HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}",
@@ -245,9 +247,9 @@ func FuzzConnection(f *testing.F) {
 	f.Fuzz(func(t *testing.T, request []byte) {
 		answer := overRaw(l, request)
 		checkRaw(t, request, answer)
-		now := stored(t, r)
+		now := storedCount(t, r)
 		if now != before && !bytes.Contains(answer, []byte("HTTP/1.1 200 ")) && !bytes.Contains(answer, []byte("HTTP/1.0 200 ")) {
-			t.Errorf("%q stored %d events, and was answered %q", request, now-before, answer)
+			t.Errorf("%q stored %d events, but the answer was %q", request, now-before, answer)
 		}
 		before = now
 	})

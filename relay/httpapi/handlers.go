@@ -40,32 +40,36 @@ func (a *api) postEvent(w http.ResponseWriter, r *http.Request, from relay.Peer)
 	if err != nil {
 		return err
 	}
-	// A client that closes its side does not take back what it has sent: it is stored, and the receipt written.
+	// If the client closes its side of the connection now, the message is stored and the receipt written nevertheless.
 	receipt, err := a.relay.Post(context.WithoutCancel(r.Context()), from, body)
 	if err != nil {
 		return err
 	}
-	answer := receiptAnswer{OK: true, ID: receipt.ID, Cursor: a.relay.FormatReceipt(receipt.Cursor), Duplicate: receipt.Duplicate, ExpiresAt: receipt.ExpiresAt.UTC()}
+	answer := receiptAnswer{OK: true, ID: receipt.ID, Cursor: a.relay.FormatReceipt(receipt.Cursor),
+		Duplicate: receipt.Duplicate, ExpiresAt: receipt.ExpiresAt.UTC()}
 	if receipt.Thread.ID != "" {
 		answer.Thread = &threadRef{receipt.Thread.ID, receipt.Thread.Client, receipt.State}
 	}
 	return WriteJSON(w, http.StatusOK, answer)
 }
 
-const readyBody = 4 << 10 // bytes
+// initialBody bounds the memory, in bytes, that ReadBody allocates before it reads.
+const initialBody = 4 << 10
 
-// ReadBody reads a body of at most limit bytes that is not encoded. Its Content-Type is the client's business: a plain
-// curl -d works.
-// Errors: CodeUnsupportedMedia, CodePayloadTooLarge, CodeInvalidRequest if the body broke off.
+// ReadBody reads a request body of at most limit bytes. The body must not have a Content-Encoding. Any Content-Type is
+// accepted, so that a plain curl -d works.
+// Errors: CodeUnsupportedMedia for a Content-Encoding, CodePayloadTooLarge, CodeInvalidRequest for a body that ends
+// early or arrives too slowly.
 func ReadBody(w http.ResponseWriter, r *http.Request, limit int) ([]byte, error) {
-	if strings.Join(r.Header.Values("Content-Encoding"), "") != "" { // a second field counts like the first
-		return nil, envelope.Errorf(envelope.CodeUnsupportedMedia, "the body must come without Content-Encoding")
+	if strings.Join(r.Header.Values("Content-Encoding"), "") != "" { // also if the header is given twice
+		return nil, envelope.Errorf(envelope.CodeUnsupportedMedia, "the body must be sent without Content-Encoding")
 	}
 	if r.ContentLength > int64(limit) {
-		return nil, envelope.TooLarge(limit) // before a byte of it is asked for
+		return nil, envelope.TooLarge(limit) // before any of the body is read
 	}
-	// Of what is announced, a little is made ready at once; the rest only as it comes.
-	body := bytes.NewBuffer(make([]byte, 0, min(max(r.ContentLength, 0), readyBody)+bytes.MinRead))
+	// A client may announce a large body and never send it. So only a little memory is allocated now. The buffer grows
+	// as the body arrives.
+	body := bytes.NewBuffer(make([]byte, 0, min(max(r.ContentLength, 0), initialBody)+bytes.MinRead))
 	_, err := body.ReadFrom(http.MaxBytesReader(w, r.Body, int64(limit)))
 	if err == nil {
 		return body.Bytes(), nil
@@ -73,7 +77,7 @@ func ReadBody(w http.ResponseWriter, r *http.Request, limit int) ([]byte, error)
 	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
 		return nil, envelope.TooLarge(limit)
 	}
-	return nil, envelope.Errorf(envelope.CodeInvalidRequest, "the body broke off or came too slowly")
+	return nil, envelope.Errorf(envelope.CodeInvalidRequest, "the body ended early or arrived too slowly")
 }
 
 func (a *api) getEvents(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
@@ -82,14 +86,15 @@ func (a *api) getEvents(w http.ResponseWriter, r *http.Request, from relay.Peer)
 		return err
 	}
 	poll.Peer = from
-	// The deadline for reading the request must not cut the wait, during which the connection is read to learn whether
-	// the client is still there. A wire that cannot set deadlines (a test's recorder) has no slow client either.
+	// While the poll waits, net/http reads from the connection to learn whether the client is still there. The deadline
+	// for reading the request would end that read and so the poll; therefore it is removed. A ResponseWriter without a
+	// network connection, such as the recorder of httptest, has no deadlines; its error does not matter.
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	d, err := a.relay.Events(r.Context(), poll)
 	if err != nil {
 		return err
 	}
-	lastTS := since // what the loops of existing clients go on with after an empty answer
+	lastTS := since // after an empty answer, existing clients poll again with lastTs
 	if !d.LastTS.IsZero() {
 		lastTS = d.LastTS.UTC().Format(time.RFC3339Nano)
 	}
@@ -189,7 +194,7 @@ func (a *api) getHealth(w http.ResponseWriter, _ *http.Request, _ relay.Peer) er
 	}{true, protocolVersion, a.options.Build, a.relay.Now().UTC()})
 }
 
-// protocolVersion is what the protocol's health check shows.
+// protocolVersion is the version that /health and the well-known document show.
 const protocolVersion = "1.0.0"
 
 func (a *api) getWellKnown(w http.ResponseWriter, _ *http.Request, _ relay.Peer) error {
@@ -216,7 +221,7 @@ func (a *api) features() []string {
 	return features
 }
 
-// limits returns the limits of the well-known document. What is not limited is absent.
+// limits returns the limits for the well-known document. Limits that are turned off are absent.
 func (a *api) limits() map[string]any {
 	type rate struct {
 		PerSecond float64 `json:"perSecond"`
@@ -224,12 +229,13 @@ func (a *api) limits() map[string]any {
 	}
 	limits := map[string]any{
 		"bodyBytes": a.relay.MaxBody(), "depth": envelope.MaxDepth, "costlyNumbers": envelope.MaxCostlyNumbers,
-		"hop": envelope.MaxHop, "pageEvents": relay.MaxPage, "pageBytes": relay.PageBytes, "offersPerThread": a.relay.Policy().Rules.MaxOffers,
-		"manifestsPerAgent": relay.MaxManifests,
+		"hop": envelope.MaxHop, "pageEvents": relay.MaxPage, "pageBytes": relay.PageBytes,
+		"offersPerThread": a.relay.Policy().Rules.MaxOffers, "manifestsPerAgent": relay.MaxManifests,
 	}
 	for name, n := range map[string]int{envelope.LimitConnectionsPerAddress: a.relay.Limits().ConnectionsPerAddress,
 		envelope.LimitRequestsPerAddress: a.relay.Limits().RequestsPerAddress,
-		envelope.LimitPollsPerAddress:    a.relay.Limits().PollsPerAddress, envelope.LimitPolls: a.relay.Limits().Polls, "inboxEvents": a.relay.Policy().Inbox.Events} {
+		envelope.LimitPollsPerAddress:    a.relay.Limits().PollsPerAddress, envelope.LimitPolls: a.relay.Limits().Polls,
+		"inboxEvents": a.relay.Policy().Inbox.Events} {
 		if n >= 0 {
 			limits[name] = n
 		}
@@ -239,7 +245,8 @@ func (a *api) limits() map[string]any {
 	}
 	rates := map[string]rate{}
 	for name, r := range map[string]relay.Rate{envelope.LimitPostsPerAddress: a.relay.Limits().PostsPerAddress,
-		envelope.LimitReadsPerAddress: a.relay.Limits().ReadsPerAddress, envelope.LimitPostsPerAgent: a.relay.Limits().PostsPerAgent,
+		envelope.LimitReadsPerAddress:      a.relay.Limits().ReadsPerAddress,
+		envelope.LimitPostsPerAgent:        a.relay.Limits().PostsPerAgent,
 		envelope.LimitBroadcastsPerAddress: a.relay.Limits().BroadcastsPerAddress} {
 		if r.PerSecond >= 0 {
 			rates[name] = rate(r)
@@ -253,8 +260,8 @@ func (a *api) limits() map[string]any {
 
 func (a *api) postSeed(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
 	if !a.options.Demo && !from.Local {
-		return envelope.Errorf(envelope.CodeNotFound, "demonstration data is made for requests from this machine only; "+
-			"the operator can open it with --demo")
+		return envelope.Errorf(envelope.CodeNotFound, "demonstration data is created only for requests from the relay's own "+
+			"machine; its operator can allow all requests with --demo")
 	}
 	count, err := a.relay.Seed(context.WithoutCancel(r.Context()), from)
 	if err != nil {

@@ -31,11 +31,11 @@ import (
 // start runs a relay over a new database until the test ends.
 func start(t testing.TB) *relay.Relay {
 	t.Helper()
-	return startOver(t, asIs)
+	return startWrapped(t, asIs)
 }
 
-// startOver runs a relay over what wrap makes of a new database.
-func startOver(t testing.TB, wrap func(relay.Store) relay.Store) *relay.Relay {
+// startWrapped runs a relay whose store is a new database, wrapped by wrap.
+func startWrapped(t testing.TB, wrap func(relay.Store) relay.Store) *relay.Relay {
 	t.Helper()
 	return startWith(t, wrap, relay.Config{})
 }
@@ -54,10 +54,10 @@ func unlimited(t testing.TB) *relay.Relay {
 		ConnectionsPerAddress: relay.Unlimited, RequestsPerAddress: relay.Unlimited, PollsPerAddress: relay.Unlimited, Polls: relay.Unlimited}})
 }
 
-// asIs returns the store itself; see startOver.
+// asIs returns the store unwrapped; see startWrapped.
 func asIs(s relay.Store) relay.Store { return s }
 
-// startWith runs a relay with this configuration. It adds the store, a key and a logger.
+// startWith runs a relay with this configuration, to which it adds the store, a key and a logger.
 func startWith(t testing.TB, wrap func(relay.Store) relay.Store, c relay.Config) *relay.Relay {
 	t.Helper()
 	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "agora.db"), sqlite.Options{Reserve: 1 << 22})
@@ -81,7 +81,7 @@ func startWith(t testing.TB, wrap func(relay.Store) relay.Store, c relay.Config)
 	return r
 }
 
-// clock is a relay's time: the real time and an offset that a test may change while the relay runs.
+// clock is a relay's clock. It shows the real time plus an offset, which a test may change while the relay runs.
 type clock struct{ offset atomic.Int64 }
 
 func (c *clock) now() time.Time { return time.Now().Add(time.Duration(c.offset.Load())) }
@@ -108,7 +108,7 @@ func sign(t testing.TB, k didkey.Key, d envelope.Draft) *envelope.Envelope {
 	return e
 }
 
-// answer is any answer of the relay.
+// answer is an answer of the relay, with the members of all kinds of answers.
 type answer struct {
 	status int
 	header http.Header
@@ -136,7 +136,7 @@ func call(t testing.TB, h http.Handler, req *http.Request) answer {
 	h.ServeHTTP(w, req)
 	a := answer{status: w.Code, header: w.Header(), body: w.Body.Bytes()}
 	if err := json.Unmarshal(a.body, &a); err != nil || a.OK == nil {
-		t.Fatalf("%s %s: not the relay's JSON: %q", req.Method, req.URL, a.body)
+		t.Fatalf("%s %s: the answer is not JSON of the relay: %q", req.Method, req.URL, a.body)
 	}
 	if got := a.header.Get("Content-Type"); got != "application/json" {
 		t.Errorf("%s %s: Content-Type %q", req.Method, req.URL, got)
@@ -199,7 +199,7 @@ func TestPostAndRead(t *testing.T) {
 	a := get(t, h, "/events?timeout=0&recipient="+string(client.DID())+"&since="+url.QueryEscape(since))
 	a.want(t, 200, "")
 	if len(a.Events) != 0 || a.LastTS != since || !bytes.Contains(a.body, []byte(`"events":[]`)) {
-		t.Errorf("an empty answer goes on with the reader's own since: %s", a.body)
+		t.Errorf("the lastTs of an empty answer is not the since of the request: %s", a.body)
 	}
 	a = get(t, h, "/threads/t1?client="+string(client.DID()))
 	a.want(t, 200, "")
@@ -269,14 +269,14 @@ func TestRefusals(t *testing.T) {
 		req.Header.Set("Content-Encoding", "gzip")
 		call(t, h, req).want(t, 415, envelope.CodeUnsupportedMedia)
 	})
-	t.Run("a + that became a space is explained", func(t *testing.T) {
+	t.Run("a + that means a space is explained", func(t *testing.T) {
 		if a := get(t, h, "/events?since=2026-01-01T00:00:00+08:00"); !strings.Contains(a.Message, "%2B") {
 			t.Errorf("%s", a.Message)
 		}
 	})
 }
 
-func TestPlacesOutsideEveryCalendar(t *testing.T) {
+func TestSinceFarFromToday(t *testing.T) {
 	r := start(t)
 	h := httpapi.New(r, httpapi.Options{}).Handler(false)
 	post(t, h, "/events", sign(t, key(t), envelope.Draft{Payload: envelope.Request{Intent: "echo"}}).Canonical()).want(t, 200, "")
@@ -310,10 +310,10 @@ func TestEveryCodeHasItsStatus(t *testing.T) {
 	}
 }
 
-// TestSeedIsLocal holds which requests count as local. POST /seed is only for these.
+// TestSeedIsLocal checks which requests count as local. Only they may use POST /seed.
 func TestSeedIsLocal(t *testing.T) {
 	r := start(t)
-	home := setting{httpapi.Options{Log: quiet}, true}
+	local := setting{httpapi.Options{Log: quiet}, true}
 	public := setting{httpapi.Options{Log: quiet, PublicURL: "https://relay.example"}, true}
 	demo := public
 	demo.Demo = true
@@ -326,29 +326,29 @@ func TestSeedIsLocal(t *testing.T) {
 		want         int
 	}
 	tests := map[string]test{
-		"loopback":               {options: home, want: 200},
-		"loopback 6":             {options: home, peer: "[::1]:9", host: "[::1]:8789", want: 200},
-		"loopback, mapped":       {options: home, peer: "[::ffff:127.0.0.1]:9", want: 200},
-		"a browser's own":        {options: home, header: "User-Agent", text: "Mozilla/5.0", want: 200},
-		"kept alive":             {options: home, header: "Connection", text: "keep-alive", want: 200},
-		"another host's name":    {options: home, host: "evil.example", want: 403},
-		"no host's name":         {options: home, host: "-", want: 403},
-		"another machine":        {options: home, peer: "192.0.2.1:9", want: 404},
-		"open to the network":    {options: setting{httpapi.Options{Log: quiet}, false}, want: 404},
-		"told not to":            {options: setting{httpapi.Options{Log: quiet, LimitLocal: true}, true}, want: 404},
+		"loopback":               {options: local, want: 200},
+		"loopback 6":             {options: local, peer: "[::1]:9", host: "[::1]:8789", want: 200},
+		"loopback, mapped":       {options: local, peer: "[::ffff:127.0.0.1]:9", want: 200},
+		"a request of a browser": {options: local, header: "User-Agent", text: "Mozilla/5.0", want: 200},
+		"keep-alive":             {options: local, header: "Connection", text: "keep-alive", want: 200},
+		"foreign Host":           {options: local, host: "evil.example", want: 403},
+		"no Host":                {options: local, host: "-", want: 403},
+		"another machine":        {options: local, peer: "192.0.2.1:9", want: 404},
+		"on all interfaces":      {options: setting{httpapi.Options{Log: quiet}, false}, want: 404},
+		"with LimitLocal":        {options: setting{httpapi.Options{Log: quiet, LimitLocal: true}, true}, want: 404},
 		"from a trusted proxy":   {options: trusting, want: 404},
-		"HTTP/1.0, as nginx has": {options: home, change: func(r *http.Request) { r.ProtoMinor = 0 }, want: 404},
-		"closed, as nginx has":   {options: home, change: func(r *http.Request) { r.Close = true }, want: 404},
-		"a web page":             {options: home, header: "Origin", text: "http://localhost:8789", want: 404},
-		"another's web page":     {options: home, header: "Origin", text: "http://evil.example", want: 403},
-		"a browser, typed":       {options: home, header: "Sec-Fetch-Site", text: "none", want: 404},
+		"HTTP/1.0, like nginx":   {options: local, change: func(r *http.Request) { r.ProtoMinor = 0 }, want: 404},
+		"close, like nginx":      {options: local, change: func(r *http.Request) { r.Close = true }, want: 404},
+		"a web page":             {options: local, header: "Origin", text: "http://localhost:8789", want: 404},
+		"a foreign web page":     {options: local, header: "Origin", text: "http://evil.example", want: 403},
+		"typed into a browser":   {options: local, header: "Sec-Fetch-Site", text: "none", want: 404},
 		"public relay":           {options: public, want: 404},
-		"public relay, its name": {options: public, host: "relay.example", want: 404},
+		"public relay, own name": {options: public, host: "relay.example", want: 404},
 		"demo":                   {options: demo, peer: "192.0.2.1:9", host: "relay.example", want: 200},
 	}
 	for _, header := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Anything", "Via", "X-Real-Ip", "X-Client-Ip",
 		"X-Cluster-Client-Ip", "True-Client-Ip", "Cf-Connecting-Ip", "Cdn-Loop", "Proxy-Connection", "X-Envoy-External-Address"} {
-		tests["with "+header] = test{options: home, header: header, text: "for=192.0.2.1", want: 404}
+		tests["with "+header] = test{options: local, header: header, text: "for=192.0.2.1", want: 404}
 	}
 	for name, c := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -368,9 +368,9 @@ func TestSeedIsLocal(t *testing.T) {
 	}
 }
 
-func TestInternalTroubleStaysInside(t *testing.T) {
+func TestInternalErrorsAreNotShown(t *testing.T) {
 	var log bytes.Buffer
-	r := startOver(t, func(s relay.Store) relay.Store { return failing{s} })
+	r := startWrapped(t, func(s relay.Store) relay.Store { return failing{s} })
 	h := httpapi.New(r, httpapi.Options{Log: slog.New(slog.NewJSONHandler(&log, nil))}).Handler(false)
 	a := post(t, h, "/events", sign(t, key(t), envelope.Draft{Payload: envelope.Request{Intent: "echo"}}).Canonical())
 	a.want(t, 500, envelope.CodeInternal)
@@ -393,8 +393,8 @@ func (failing) Append(context.Context, relay.Entry) (relay.Receipt, error) {
 	return relay.Receipt{}, errors.New("secret of the store")
 }
 
-func TestPanicIsAnAnswer(t *testing.T) {
-	r := startOver(t, func(s relay.Store) relay.Store { return panicking{s} })
+func TestPanicIsAnswered(t *testing.T) {
+	r := startWrapped(t, func(s relay.Store) relay.Store { return panicking{s} })
 	a := get(t, httpapi.New(r, httpapi.Options{Log: quiet}).Handler(false), "/agents")
 	a.want(t, 500, envelope.CodeInternal)
 }
@@ -403,7 +403,7 @@ type panicking struct{ relay.Store }
 
 func (panicking) Agents(context.Context, relay.AgentQuery) (relay.AgentPage, error) { panic("boom") }
 
-// setting is what a handler is made of in the tests of where requests come from.
+// setting is the configuration of a handler in the tests of where requests come from.
 type setting struct {
 	httpapi.Options
 	loopback bool
@@ -413,17 +413,17 @@ func (s setting) handler(r *relay.Relay) http.Handler {
 	return httpapi.New(r, s.Options).Handler(s.loopback)
 }
 
-// pipeListener hands out pipes instead of sockets, so that time can be the test's.
+// pipeListener is a listener of in-memory pipes instead of sockets, so that it works with the fake time of synctest.
 type pipeListener struct {
 	addr   net.Addr
 	conns  chan net.Conn
 	closed chan struct{}
 }
 
-// Addresses that a listener can have.
+// Addresses of listeners.
 var (
-	loopback = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}
-	open     = &net.TCPAddr{IP: net.IPv4zero}
+	loopback      = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}
+	allInterfaces = &net.TCPAddr{IP: net.IPv4zero}
 )
 
 func newPipeListener(addr net.Addr) *pipeListener {
@@ -450,10 +450,11 @@ func (l *pipeListener) dial() net.Conn {
 
 func serve(t testing.TB, r *relay.Relay) (l *pipeListener, stop func()) {
 	t.Helper()
-	return serveOn(t, open, r, httpapi.Options{Log: quiet})
+	return serveOn(t, allInterfaces, r, httpapi.Options{Log: quiet})
 }
 
-// serveOn runs a Front with one listener at addr until stop is called, or the test ends. stop waits until it has ended.
+// serveOn runs a Front with one listener at addr until stop is called, or the test ends. stop waits until Run has
+// returned.
 func serveOn(t testing.TB, addr net.Addr, r *relay.Relay, o httpapi.Options) (l *pipeListener, stop func()) {
 	t.Helper()
 	l = newPipeListener(addr)
@@ -484,8 +485,9 @@ func readAll(t testing.TB, c net.Conn) string {
 	return string(text)
 }
 
-// TestOversizedPage holds that a page of equal timestamps, which rule 3 of since does not let end, comes whole and in
-// pieces, the limit and the 4 MiB of other pages notwithstanding.
+// TestOversizedPage reads many events with equal timestamps by since. Rule 3 of since does not allow a page to end
+// between them. So all of them come in one answer, sent in pieces, although the answer exceeds the limit and the 4 MiB
+// of other pages.
 func TestOversizedPage(t *testing.T) {
 	h := httpapi.New(unlimited(t), httpapi.Options{}).Handler(false)
 	me, ts := key(t).DID(), time.Now()
@@ -500,7 +502,7 @@ func TestOversizedPage(t *testing.T) {
 		t.Errorf("%d events of %d bytes, more %v, cursor %s", len(a.Events), len(a.body), a.HasMore, a.Cursor)
 	}
 	if a.header.Get("Content-Length") != "" {
-		t.Error("the answer was held whole to be measured")
+		t.Error("the answer has a Content-Length, so all of it was in memory")
 	}
 	a = get(t, h, "/events?timeout=0&recipient="+string(me)+"&cursor=0")
 	if len(a.body) > 5<<20 || !a.HasMore {

@@ -26,7 +26,7 @@ func (a answer) wantLimit(t *testing.T, limit, retryAfter string) {
 	}
 }
 
-// unread is a body that nobody may read.
+// unread is a request body that must not be read.
 type unread struct{ t *testing.T }
 
 func (u unread) Read([]byte) (int, error) {
@@ -34,8 +34,9 @@ func (u unread) Read([]byte) (int, error) {
 	return 0, errors.New("unread")
 }
 
-// TestAdmittedBeforeAnythingIsRead asks everything of relays that admit one request, which has been made.
-func TestAdmittedBeforeAnythingIsRead(t *testing.T) {
+// TestLimitsComeBeforeReading sends each request to a relay whose limit of one request is used up. It must be refused
+// before its body is read.
+func TestLimitsComeBeforeReading(t *testing.T) {
 	once := relay.Rate{PerSecond: 0.5, Burst: 1}
 	for _, asked := range []string{
 		"POST /events", "POST /v1/messages", "POST /events?nonsense", "POST /nowhere", "POST //events", "POST /seed", "POST /health",
@@ -51,7 +52,8 @@ func TestAdmittedBeforeAnythingIsRead(t *testing.T) {
 			}
 			call(t, h, httptest.NewRequest(first, "/nowhere", nil)).want(t, 404, envelope.CodeNotFound)
 			call(t, h, httptest.NewRequest(method, target, unread{t})).wantLimit(t, limit, "2")
-			call(t, h, httptest.NewRequest(other, "/nowhere", nil)).want(t, 404, envelope.CodeNotFound) // the other rate is another
+			// The other rate is counted separately.
+			call(t, h, httptest.NewRequest(other, "/nowhere", nil)).want(t, 404, envelope.CodeNotFound)
 		})
 	}
 }
@@ -100,7 +102,7 @@ func TestDefaultRatesOverHTTP(t *testing.T) {
 	})
 }
 
-func TestLocalRequestsAreSpared(t *testing.T) {
+func TestLocalRequestsAreExempt(t *testing.T) {
 	r := limited(t, relay.Limits{PostsPerAddress: relay.Rate{PerSecond: 1}, ReadsPerAddress: relay.Rate{PerSecond: 1},
 		PostsPerAgent: relay.Rate{PerSecond: 1}})
 	h := httpapi.New(r, httpapi.Options{Log: quiet}).Handler(true)
@@ -114,15 +116,15 @@ func TestLocalRequestsAreSpared(t *testing.T) {
 	}
 }
 
-// TestProxyOnThisMachineIsNotSpared holds that a trusted proxy which adds no header and asks for a loopback name, as
-// some do unless told otherwise, does not make local requests of everybody's.
-func TestProxyOnThisMachineIsNotSpared(t *testing.T) {
+// TestProxyOnThisMachineIsNotExempt checks requests of a trusted proxy that adds no header and sends a loopback name as
+// Host, as some proxies do by default. They must not count as local, because they come from anybody.
+func TestProxyOnThisMachineIsNotExempt(t *testing.T) {
 	req := httptest.NewRequest("GET", "/health", nil)
 	req.RemoteAddr, req.Host = "127.0.0.1:9", "127.0.0.1:8789"
 	for proxy, local := range map[string]bool{"127.0.0.0/8": false, "10.0.0.1/32": true} {
 		o := httpapi.Options{TrustedProxies: []netip.Prefix{netip.MustParsePrefix(proxy)}}
 		if got := httpapi.Peer(o, true, req); got.Local != local {
-			t.Errorf("with the proxy %s a request over loopback is local: %v", proxy, got.Local)
+			t.Errorf("with the trusted proxy %s, a request over loopback is local: %v", proxy, got.Local)
 		}
 	}
 }
@@ -131,14 +133,14 @@ func TestWaitingPollsOverHTTP(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := limited(t, relay.Limits{PollsPerAddress: 3})
 		h := httpapi.New(r, httpapi.Options{Log: quiet}).Handler(false)
-		home := httpapi.New(r, httpapi.Options{Log: quiet}).Handler(true)
+		localHandler := httpapi.New(r, httpapi.Options{Log: quiet}).Handler(true)
 		for range 3 {
 			go h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/events?cursor=0", nil))
 		}
 		synctest.Wait()
 		get(t, h, "/events?cursor=0").wantLimit(t, envelope.LimitPollsPerAddress, "5")
 		get(t, h, "/events?cursor=0&timeout=0").want(t, 200, "")
-		for addr, h := range map[string]http.Handler{"192.0.2.2:9": h, "127.0.0.1:9": home} {
+		for addr, h := range map[string]http.Handler{"192.0.2.2:9": h, "127.0.0.1:9": localHandler} {
 			req := httptest.NewRequest("GET", "/events?cursor=0&timeout=1", nil)
 			req.RemoteAddr, req.Host = addr, "localhost"
 			call(t, h, req).want(t, 200, "")
@@ -147,13 +149,13 @@ func TestWaitingPollsOverHTTP(t *testing.T) {
 	})
 }
 
-// TestRequestsUnderWay lets an address send bodies that do not end, and panics among them: what ends in any way gives
-// its place back.
-func TestRequestsUnderWay(t *testing.T) {
+// TestConcurrentRequestsPerAddress sends requests whose bodies do not end, from one address, until its slots are used
+// up. A slot is free again however its request ended, also with a panic.
+func TestConcurrentRequestsPerAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := startWith(t, func(s relay.Store) relay.Store { return panicking{s} }, relay.Config{Limits: relay.Limits{RequestsPerAddress: 3}})
 		h := httpapi.New(r, httpapi.Options{Log: quiet}).Handler(false)
-		home := httpapi.New(r, httpapi.Options{Log: quiet}).Handler(true)
+		localHandler := httpapi.New(r, httpapi.Options{Log: quiet}).Handler(true)
 		const document = "/.well-known/agora.json"
 		for range 10 {
 			get(t, h, "/agents").want(t, 500, envelope.CodeInternal)
@@ -165,12 +167,12 @@ func TestRequestsUnderWay(t *testing.T) {
 		}
 		synctest.Wait()
 		get(t, h, document).wantLimit(t, envelope.LimitRequestsPerAddress, "5")
-		for addr, h := range map[string]http.Handler{"192.0.2.2:9": h, "127.0.0.1:9": home} {
+		for addr, h := range map[string]http.Handler{"192.0.2.2:9": h, "127.0.0.1:9": localHandler} {
 			req := httptest.NewRequest("GET", document, nil)
 			req.RemoteAddr, req.Host = addr, "localhost"
 			call(t, h, req).want(t, 200, "")
 		}
-		get(t, h, "/health").want(t, 200, "") // is not counted
+		get(t, h, "/health").want(t, 200, "") // health checks are not counted
 		if err := end.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -179,7 +181,7 @@ func TestRequestsUnderWay(t *testing.T) {
 	})
 }
 
-// TestClientAddress holds whom a request is taken to be from.
+// TestClientAddress checks which address is taken as the client's, with and without proxies.
 func TestClientAddress(t *testing.T) {
 	proxies := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("2001:db8:aa::/48"), netip.MustParsePrefix("127.0.0.1/32")}
 	for name, c := range map[string]struct {
@@ -187,33 +189,33 @@ func TestClientAddress(t *testing.T) {
 		forwarded  []string // X-Forwarded-For headers
 		want       string
 	}{
-		"nobody between":              {"192.0.2.1:9", nil, "192.0.2.1"},
-		"a stranger's word":           {"192.0.2.1:9", []string{"198.51.100.1"}, "192.0.2.1"},
-		"a proxy":                     {"10.0.0.1:9", []string{"198.51.100.1"}, "198.51.100.1"},
-		"a proxy, mapped":             {"[::ffff:10.0.0.1]:9", []string{"198.51.100.1"}, "198.51.100.1"},
-		"a proxy of this machine":     {"127.0.0.1:9", []string{"198.51.100.1"}, "198.51.100.1"},
-		"another on this machine":     {"[::1]:9", []string{"198.51.100.1"}, "::1"},
-		"a proxy that says nothing":   {"10.0.0.1:9", nil, "10.0.0.1"},
-		"what the client added":       {"10.0.0.1:9", []string{"203.0.113.7, 198.51.100.1"}, "198.51.100.1"},
-		"in a header of its own":      {"10.0.0.1:9", []string{"203.0.113.7", "198.51.100.1"}, "198.51.100.1"},
-		"two proxies":                 {"10.0.0.1:9", []string{"203.0.113.7, 198.51.100.1, 2001:db8:aa::1"}, "198.51.100.1"},
-		"two proxies, two headers":    {"10.0.0.1:9", []string{"203.0.113.7,198.51.100.1", "2001:db8:aa::1"}, "198.51.100.1"},
-		"from a proxy itself":         {"10.0.0.1:9", []string{"10.0.0.3, 10.0.0.2"}, "10.0.0.3"},
-		"garbage":                     {"10.0.0.1:9", []string{"198.51.100.1, garbage"}, "10.0.0.1"},
-		"garbage behind a proxy":      {"10.0.0.1:9", []string{"198.51.100.1, unknown, 10.0.0.2"}, "10.0.0.2"},
-		"empty":                       {"10.0.0.1:9", []string{""}, "10.0.0.1"},
-		"an empty entry":              {"10.0.0.1:9", []string{"198.51.100.1,"}, "10.0.0.1"},
-		"with ports":                  {"10.0.0.1:9", []string{"198.51.100.1:4711"}, "198.51.100.1"},
-		"IPv6":                        {"10.0.0.1:9", []string{"2001:db8::7"}, "2001:db8::7"},
-		"IPv6 in brackets":            {"10.0.0.1:9", []string{"[2001:db8::7]"}, "2001:db8::7"},
-		"IPv6 with a port":            {"10.0.0.1:9", []string{"[2001:db8::7]:4711"}, "2001:db8::7"},
-		"mapped by the proxy":         {"10.0.0.1:9", []string{"::ffff:198.51.100.1"}, "198.51.100.1"},
-		"a zone":                      {"[fe80::1%eth0]:9", nil, "fe80::1"},
-		"not an address":              {"@", []string{"198.51.100.1"}, "invalid IP"},
-		"spaces":                      {"10.0.0.1:9", []string{"  198.51.100.1 ,\t10.0.0.2 "}, "198.51.100.1"},
-		"a name that looks trusted":   {"10.0.0.1:9", []string{"10.0.0.2.example"}, "10.0.0.1"},
-		"an octet too many":           {"10.0.0.1:9", []string{"198.51.100.1, 10.0.0.1.2"}, "10.0.0.1"},
-		"Forwarded is not understood": {"10.0.0.1:9", nil, "10.0.0.1"},
+		"no proxy":                   {"192.0.2.1:9", nil, "192.0.2.1"},
+		"not a trusted proxy":        {"192.0.2.1:9", []string{"198.51.100.1"}, "192.0.2.1"},
+		"a proxy":                    {"10.0.0.1:9", []string{"198.51.100.1"}, "198.51.100.1"},
+		"a proxy, mapped":            {"[::ffff:10.0.0.1]:9", []string{"198.51.100.1"}, "198.51.100.1"},
+		"a proxy on this machine":    {"127.0.0.1:9", []string{"198.51.100.1"}, "198.51.100.1"},
+		"another process here":       {"[::1]:9", []string{"198.51.100.1"}, "::1"},
+		"a proxy without the header": {"10.0.0.1:9", nil, "10.0.0.1"},
+		"an entry of the client":     {"10.0.0.1:9", []string{"203.0.113.7, 198.51.100.1"}, "198.51.100.1"},
+		"in two headers":             {"10.0.0.1:9", []string{"203.0.113.7", "198.51.100.1"}, "198.51.100.1"},
+		"two proxies":                {"10.0.0.1:9", []string{"203.0.113.7, 198.51.100.1, 2001:db8:aa::1"}, "198.51.100.1"},
+		"two proxies, two headers":   {"10.0.0.1:9", []string{"203.0.113.7,198.51.100.1", "2001:db8:aa::1"}, "198.51.100.1"},
+		"from a proxy itself":        {"10.0.0.1:9", []string{"10.0.0.3, 10.0.0.2"}, "10.0.0.3"},
+		"garbage":                    {"10.0.0.1:9", []string{"198.51.100.1, garbage"}, "10.0.0.1"},
+		"garbage before a proxy":     {"10.0.0.1:9", []string{"198.51.100.1, unknown, 10.0.0.2"}, "10.0.0.2"},
+		"empty":                      {"10.0.0.1:9", []string{""}, "10.0.0.1"},
+		"an empty entry":             {"10.0.0.1:9", []string{"198.51.100.1,"}, "10.0.0.1"},
+		"with ports":                 {"10.0.0.1:9", []string{"198.51.100.1:4711"}, "198.51.100.1"},
+		"IPv6":                       {"10.0.0.1:9", []string{"2001:db8::7"}, "2001:db8::7"},
+		"IPv6 in brackets":           {"10.0.0.1:9", []string{"[2001:db8::7]"}, "2001:db8::7"},
+		"IPv6 with a port":           {"10.0.0.1:9", []string{"[2001:db8::7]:4711"}, "2001:db8::7"},
+		"mapped by the proxy":        {"10.0.0.1:9", []string{"::ffff:198.51.100.1"}, "198.51.100.1"},
+		"a zone":                     {"[fe80::1%eth0]:9", nil, "fe80::1"},
+		"not an address":             {"@", []string{"198.51.100.1"}, "invalid IP"},
+		"spaces":                     {"10.0.0.1:9", []string{"  198.51.100.1 ,\t10.0.0.2 "}, "198.51.100.1"},
+		"a name that looks trusted":  {"10.0.0.1:9", []string{"10.0.0.2.example"}, "10.0.0.1"},
+		"one octet too many":         {"10.0.0.1:9", []string{"198.51.100.1, 10.0.0.1.2"}, "10.0.0.1"},
+		"Forwarded is ignored":       {"10.0.0.1:9", nil, "10.0.0.1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			req := httptest.NewRequest("GET", "/health", nil)
@@ -227,9 +229,9 @@ func TestClientAddress(t *testing.T) {
 	}
 }
 
-// TestForwardedForChangesNothingUnasked holds that nobody escapes a rate by inventing addresses, and that behind a
-// trusted proxy everybody has an allowance.
-func TestForwardedForChangesNothingUnasked(t *testing.T) {
+// TestForwardedForOfStrangersIsIgnored checks that a client cannot evade a rate limit by inventing addresses, and that
+// each client of a trusted proxy has its own rate limit.
+func TestForwardedForOfStrangersIsIgnored(t *testing.T) {
 	r := limited(t, relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: 0.01, Burst: 10}})
 	h := httpapi.New(r, httpapi.Options{Log: quiet, TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.1/32")}}).Handler(false)
 	ask := func(connection, forwarded string) answer {
@@ -247,7 +249,7 @@ func TestForwardedForChangesNothingUnasked(t *testing.T) {
 			}
 		}
 		if got != n {
-			t.Errorf("%d requests were served, want %d", got, n)
+			t.Errorf("%d requests were answered, want %d", got, n)
 		}
 	}
 	served(10, func(i int) answer { return ask("192.0.2.66:9", fmt.Sprint("198.51.100.", i)) })

@@ -12,7 +12,7 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// Time limits of one request. A long poll may wait beyond them; reading a body and writing an answer may not.
+// Deadlines of one request. The wait of a long poll may be longer; reading a body and writing an answer may not.
 const (
 	readHeaderTimeout = 5 * time.Second
 	readTimeout       = 10 * time.Second // headers and body
@@ -21,35 +21,36 @@ const (
 	maxHeaderBytes    = 16 << 10
 )
 
-// Listener is where a Front takes connections.
+// Listener is a net.Listener on which a Front accepts connections.
 type Listener struct {
 	net.Listener
-	// Mounts are all that answers here. nil: the relay's own routes and Options.Mounts.
+	// Mounts are the only handlers on this listener. nil: the relay's own routes and Options.Mounts.
 	Mounts []Mount
-	// Local says that all who can connect to this Unix socket count as the relay's own machine. Otherwise they are
-	// remote and, having no address, share the limits of one.
+	// Local means that all clients of this Unix socket count as the relay's own machine. Otherwise they count as
+	// remote. Because they have no addresses, they then share the limits of one address.
 	Local bool
 }
 
-// place is what a listener tells of the requests that come through it.
-type place struct {
+// listenerInfo says which clients can connect to a listener.
+type listenerInfo struct {
 	loopback bool // only this machine can connect
-	trusted  bool // whoever connects counts as this machine
+	trusted  bool // every client counts as this machine
 }
 
-func (l Listener) place() place {
+func (l Listener) info() listenerInfo {
 	switch addr := l.Addr().(type) {
 	case *net.TCPAddr:
-		return place{loopback: addr.IP.IsLoopback()}
+		return listenerInfo{loopback: addr.IP.IsLoopback()}
 	case *net.UnixAddr:
-		return place{trusted: l.Local}
+		return listenerInfo{trusted: l.Local}
 	}
-	return place{}
+	return listenerInfo{}
 }
 
-// Run serves the listeners until ctx ends, or until one of them fails. Then it drains the relay, so that every waiting poll
-// is answered while the listeners are still open. It closes the listeners and returns when the requests that had begun are
-// answered. After Options.Grace it cuts off those that are not. It returns the errors of listeners.
+// Run serves the listeners until ctx ends, or until one of them fails. Then it drains the relay, so that every waiting
+// poll is answered while the listeners are still open. It waits until the requests that had begun are answered, closes
+// the listeners and returns. After Options.Grace it cuts off requests that are not answered yet. It returns the error
+// of the listener that failed first, nil if ctx ended.
 func (f *Front) Run(ctx context.Context, listeners ...Listener) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -73,26 +74,26 @@ func (f *Front) Run(ctx context.Context, listeners ...Listener) error {
 	return nil
 }
 
-// newServer returns the server of a listener.
+// newServer returns the http.Server of a listener.
 func (f *Front) newServer(l Listener) *http.Server {
 	mounts := l.Mounts
 	if mounts == nil {
 		mounts = f.mounts()
 	}
 	return &http.Server{
-		Handler:           f.handler(mounts, l.place()),
+		Handler:           f.handler(mounts, l.info()),
 		ReadHeaderTimeout: readHeaderTimeout,
 		ReadTimeout:       readTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
-		ConnState:         newConnections(f, l.place()).changed,
+		ConnState:         newConnections(f, l.info()).changed,
 
 		DisableGeneralOptionsHandler: true, // it would answer OPTIONS * with an empty 200
 		ErrorLog:                     slog.NewLogLogger(f.log.Handler(), slog.LevelDebug),
 	}
 }
 
-// shutDown answers what waits and then closes the servers.
+// shutDown answers the waiting polls, waits for the other requests that have begun, and closes the servers.
 func (f *Front) shutDown(ctx context.Context, servers []*http.Server) {
 	f.log.Info("stopping", "waiting", f.relay.Waiting())
 	f.relay.Drain()
@@ -102,7 +103,7 @@ func (f *Front) shutDown(ctx context.Context, servers []*http.Server) {
 	ctx, cancel := context.WithTimeout(ctx, f.options.Grace)
 	defer cancel()
 	answered := make(chan struct{})
-	go func() { // ends with the last request, which its time limits bound
+	go func() { // ends with the last request, at the latest after its deadlines
 		f.requests.Wait()
 		close(answered)
 	}()
@@ -121,26 +122,27 @@ func (f *Front) shutDown(ctx context.Context, servers []*http.Server) {
 	closing.Wait()
 }
 
-// connections counts the open connections of a listener by where they come from.
+// connections counts the open connections of a listener by client address.
 type connections struct {
 	front *Front
-	place place
+	info  listenerInfo
 
 	mu    sync.Mutex
-	leave map[net.Conn]func() // gives back the slots of those that took one
+	leave map[net.Conn]func() // frees the slot of each connection that is counted
 }
 
-func newConnections(f *Front, at place) *connections {
-	return &connections{front: f, place: at, leave: map[net.Conn]func(){}}
+func newConnections(f *Front, info listenerInfo) *connections {
+	return &connections{front: f, info: info, leave: map[net.Conn]func(){}}
 }
 
-// changed is an http.Server's ConnState. It closes a connection that is one too many: nothing has been asked on it yet,
-// so there is nothing to answer. The server then reports it as closed, like any other.
+// changed is the ConnState callback of an http.Server. It closes a new connection that is over the limit. No request
+// has come over that connection yet, so there is nothing to answer. The server then reports it as closed, like any
+// other.
 func (c *connections) changed(connection net.Conn, state http.ConnState) {
 	switch state {
 	case http.StateNew:
-		from := connected(connection.RemoteAddr().String())
-		if c.front.spares(from, c.place) {
+		from := remoteAddr(connection.RemoteAddr().String())
+		if c.front.exempts(from, c.info) {
 			return
 		}
 		leave, err := c.front.relay.Connect(relay.Peer{Addr: from})

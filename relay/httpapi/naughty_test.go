@@ -17,7 +17,7 @@ import (
 	"github.com/agora-relay/agora/relay/httpapi"
 )
 
-// naughty are texts that have broken logs, databases, terminals, templates and parsers.
+// naughty are strings that have broken logs, databases, terminals, templates and parsers.
 var naughty = []string{
 	"a\r\n{\"level\":\"ERROR\",\"msg\":\"forged\"}", "a\nb", "\x1b[2J\x1b]0;title\x07", "a\x00b", "\u202edrow\u2069\u200b", "\ufeffbom", "\u2028\u2029\u0085",
 	"'; DROP TABLE event; --", "\" OR 1=1 --", "') UNION SELECT value FROM meta --", "%' ESCAPE '%", "a;b", "?1", ":id", "@p", "$1", "[event]", "`event`", "/*", "x'00'",
@@ -26,7 +26,7 @@ var naughty = []string{
 	" ", "\t", "\x7f", "\uffff", "did:key:z6Mk", "Authorization: Bearer x", strings.Repeat("long ", 4000),
 }
 
-// logTo is a logger for everything, and what it has written.
+// logTo returns a logger for all levels, and a function that returns the text it has logged.
 func logTo() (*slog.Logger, func() string) {
 	var w lockedBuffer
 	return slog.New(slog.NewJSONHandler(&w, &slog.HandlerOptions{Level: slog.LevelDebug})), w.text
@@ -50,13 +50,13 @@ func (w *lockedBuffer) text() string {
 }
 
 const (
-	inBody  = "SECRETINTHEBODY"
-	inToken = "SECRETTOKEN"
-	inQuery = "SECRETINTHEQUERY"
+	bodySecret  = "SECRETINTHEBODY"
+	tokenSecret = "SECRETTOKEN"
+	querySecret = "SECRETINTHEQUERY"
 )
 
-// checkLog holds that every line is one JSON object, none of them made by a client, and none tells a body, a token or
-// a query.
+// checkLog checks that every line of a log is one JSON object, that no line was forged by a client, and that no line
+// contains a body, a token or a query.
 func checkLog(t *testing.T, text string) {
 	t.Helper()
 	lines := 0
@@ -64,11 +64,11 @@ func checkLog(t *testing.T, text string) {
 		lines++
 		var object map[string]any
 		if err := json.Unmarshal([]byte(line), &object); err != nil || object["time"] == nil || object["msg"] == "forged" {
-			t.Errorf("a line of the log is %q (%v)", line, err)
+			t.Errorf("the log has the line %q (%v)", line, err)
 		}
-		for _, secret := range []string{inBody, inToken, inQuery} {
+		for _, secret := range []string{bodySecret, tokenSecret, querySecret} {
 			if strings.Contains(line, secret) {
-				t.Errorf("%s stands in the log: %.200s", secret, line)
+				t.Errorf("%s is in the log: %.200s", secret, line)
 			}
 		}
 		if object["level"] == "ERROR" {
@@ -80,34 +80,34 @@ func checkLog(t *testing.T, text string) {
 	}
 }
 
-// TestNaughtyStrings puts each of them in every field, path, parameter and header: never a 5xx, an answer in JSON, and
-// a log that stays one.
+// TestNaughtyStrings puts each naughty string into every field, path, parameter and header. Every answer is JSON and
+// never a 5xx or a redirect, and the log stays intact.
 func TestNaughtyStrings(t *testing.T) {
 	log, logged := logTo()
 	h := httpapi.New(start(t), httpapi.Options{Log: log, Build: "b"}).Handler(false)
 	try := func(r *http.Request) {
 		t.Helper()
-		r.Header.Set("Authorization", "Agora "+inToken)
+		r.Header.Set("Authorization", "Agora "+tokenSecret)
 		if a := call(t, h, r); a.status >= 500 || a.status >= 300 && a.status < 400 {
 			t.Errorf("%s %q: %d %s", r.Method, r.URL, a.status, a.body)
 		}
 	}
 	for _, text := range naughty {
 		path, query := url.PathEscape(text), url.QueryEscape(text)
-		targets := []string{"/" + path, "/threads/" + path, "/agents/" + path, "/v1/agents/" + path, "/events?x" + query + "=" + inQuery,
-			"/threads/a?client=" + query, "/threads/" + path + "?client=" + inQuery, "/agents?intent=" + query, "/agents?q=" + query,
+		targets := []string{"/" + path, "/threads/" + path, "/agents/" + path, "/v1/agents/" + path, "/events?x" + query + "=" + querySecret,
+			"/threads/a?client=" + query, "/threads/" + path + "?client=" + querySecret, "/agents?intent=" + query, "/agents?q=" + query,
 			"/agents?cursor=" + query, "/agents?limit=" + query, "/agents?online=" + query}
 		for _, name := range []string{"cursor", "since"} {
 			targets = append(targets, "/events?timeout=0&"+name+"="+query)
 		}
 		for _, name := range []string{"recipient", "sender", "type", "thread", "broadcast", "timeout", "limit"} {
-			targets = append(targets, "/events?cursor=x"+inQuery+"&"+name+"="+query)
+			targets = append(targets, "/events?cursor=x"+querySecret+"&"+name+"="+query)
 		}
 		for _, target := range targets {
 			try(httptest.NewRequest("GET", target, nil))
 		}
 		for _, name := range []string{"User-Agent", "Content-Type", "X-Forwarded-For", "Forwarded", "Origin", "Host", "X-Request-Id", "Content-Encoding"} {
-			r := httptest.NewRequest("POST", "/events", strings.NewReader(inBody+text))
+			r := httptest.NewRequest("POST", "/events", strings.NewReader(bodySecret+text))
 			r.Header[name] = []string{text}
 			try(r)
 		}
@@ -121,7 +121,7 @@ func TestNaughtyStrings(t *testing.T) {
 	checkLog(t, logged())
 }
 
-// naughtyBodies returns bodies with text in each place of an envelope, signed where it can be.
+// naughtyBodies returns envelopes with text in each of their fields, with and without a signature.
 func naughtyBodies(t *testing.T, text string) (bodies [][]byte) {
 	t.Helper()
 	quoted, err := json.Marshal(text)
@@ -130,11 +130,11 @@ func naughtyBodies(t *testing.T, text string) (bodies [][]byte) {
 	}
 	for _, form := range []string{
 		`{"type":"REQUEST","id":%s,"thread":{"id":"t"},"payload":{"intent":"i"}}`, `{"type":%s,"id":"a","payload":{}}`,
-		`{"type":"REQUEST","id":"b","thread":{"id":%s},"payload":{"intent":"i"}}`, `{"type":"REQUEST","id":"c","thread":{"id":"t"},"payload":{"intent":%s,"note":"` + inBody + `"}}`,
+		`{"type":"REQUEST","id":"b","thread":{"id":%s},"payload":{"intent":"i"}}`, `{"type":"REQUEST","id":"c","thread":{"id":"t"},"payload":{"intent":%s,"note":"` + bodySecret + `"}}`,
 		`{"type":"REQUEST","id":"d","thread":{"id":"t"},"payload":{"intent":"i","request_id":%s}}`, `{"type":"REQUEST","id":"e","payload":{"intent":"i","request_id":%s}}`,
 		`{"type":"REQUEST","id":"f","thread":{"id":"t"},"payload":{"intent":"i"},"recipient":{"id":%s}}`, `{"type":"REQUEST","id":"g","thread":{"id":"t"},"payload":{"intent":"i"},"meta":{"relay":%s,"ttl":60}}`,
 		`{"type":"MANIFEST","id":"h","payload":{"id":"m","name":%s,"description":%[1]s,"intents":[{"id":%[1]s,"name":%[1]s}]}}`, `{"type":"MANIFEST","id":"i","payload":{"id":%s,"intents":[]}}`,
-		`{"type":"REQUEST","id":"j","thread":{"id":"t"},"payload":{"intent":"i"},%s:"` + inBody + `"}`, `{"type":"ERROR","id":"k","thread":{"id":"t"},"payload":{"code":%s,"message":%[1]s}}`,
+		`{"type":"REQUEST","id":"j","thread":{"id":"t"},"payload":{"intent":"i"},%s:"` + bodySecret + `"}`, `{"type":"ERROR","id":"k","thread":{"id":"t"},"payload":{"code":%s,"message":%[1]s}}`,
 	} {
 		body := fmt.Sprintf(form, quoted)
 		bodies = append(bodies, []byte(body), signedAs(t, []byte(body)))
@@ -142,21 +142,21 @@ func naughtyBodies(t *testing.T, text string) (bodies [][]byte) {
 	return bodies
 }
 
-// TestNaughtyStringsAreKept holds that what may be stored is given back to the byte, by reads and by searches, and that
-// a search for one finds that one.
+// TestNaughtyStringsAreKept stores messages that contain naughty strings. Reads and searches return the same bytes, and
+// a search for a string finds the manifest that contains it.
 func TestNaughtyStringsAreKept(t *testing.T) {
 	h := httpapi.New(unlimited(t), httpapi.Options{Log: quiet}).Handler(false)
 	var sent [][]byte
 	for i, text := range naughty {
 		if text == "" {
-			continue // an intent has a name
+			continue // an intent must not be empty
 		}
-		by := key(t)
-		e := sign(t, by, envelope.Draft{ID: fmt.Sprint("n", i), SenderName: text, Recipient: by.DID(),
+		sender := key(t)
+		e := sign(t, sender, envelope.Draft{ID: fmt.Sprint("n", i), SenderName: text, Recipient: sender.DID(),
 			Payload: envelope.Request{RequestID: text[:min(len(text), 20)], Intent: text, Title: text}, Thread: fmt.Sprint("t", i)})
 		post(t, h, "/events", e.Canonical()).want(t, 200, "")
 		sent = append(sent, e.Canonical())
-		a := get(t, h, "/events?cursor=0&timeout=0&recipient="+string(by.DID()))
+		a := get(t, h, "/events?cursor=0&timeout=0&recipient="+string(sender.DID()))
 		if len(a.Events) != 1 || !bytes.Equal(a.Events[0], e.Canonical()) {
 			t.Errorf("%q: the inbox has %s", text, a.Events)
 		}
@@ -164,19 +164,19 @@ func TestNaughtyStringsAreKept(t *testing.T) {
 		if len(a.Events) != 1 || !bytes.Equal(a.Events[0], e.Canonical()) {
 			t.Errorf("%q: the thread has %s", text, a.Events)
 		}
-		m := sign(t, by, envelope.Draft{Payload: envelope.Manifest{ID: "m", Name: text, Intents: []envelope.Intent{{ID: text}}}})
+		m := sign(t, sender, envelope.Draft{Payload: envelope.Manifest{ID: "m", Name: text, Intents: []envelope.Intent{{ID: text}}}})
 		post(t, h, "/events", m.Canonical()).want(t, 200, "")
 		if a = get(t, h, "/agents?intent="+url.QueryEscape(text)); len(a.Agents) != 1 || !bytes.Contains(a.Agents[0], m.Canonical()) {
-			t.Errorf("%q: as an intent it finds %s", text, a.Agents)
+			t.Errorf("%q: a search for this intent finds %s", text, a.Agents)
 		}
 		searched := strings.ToValidUTF8(text[:min(len(text), 256)], "")
 		if a = get(t, h, "/agents?limit=1000&q="+url.QueryEscape(searched)); !slices.ContainsFunc(a.Agents, func(row json.RawMessage) bool { return bytes.Contains(row, m.Canonical()) }) {
-			t.Errorf("%q: a search does not find it", text)
+			t.Errorf("%q: a search for this text does not find its manifest", text)
 		}
 	}
 	a := get(t, h, "/events?cursor=0&timeout=0&limit=1000&type=REQUEST")
 	if len(a.Events) != len(sent) {
-		t.Fatalf("%d events of %d are left", len(a.Events), len(sent))
+		t.Fatalf("%d of %d events were found", len(a.Events), len(sent))
 	}
 	for i := range sent {
 		if !bytes.Equal(a.Events[i], sent[i]) {

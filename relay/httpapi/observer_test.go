@@ -12,7 +12,7 @@ import (
 	"github.com/agora-relay/agora/relay/httpapi"
 )
 
-// refusals is an Observer that keeps refusals.
+// refusals is an Observer that records refusals.
 type refusals struct {
 	relay.NoObserver
 	mu   sync.Mutex
@@ -25,7 +25,8 @@ func (r *refusals) Refused(status int, code envelope.Code, limit string) {
 	r.seen = append(r.seen, fmt.Sprint(status, " ", code, " ", limit))
 }
 
-// The observer learns of each error that a client gets, and of connections that are closed.
+// The observer is told about each error that a client gets, and about each connection that is closed because of a
+// limit.
 func TestObserverSeesRefusals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		seen := &refusals{}
@@ -35,7 +36,7 @@ func TestObserverSeesRefusals(t *testing.T) {
 			ask(t, h, "GET", target)
 		}
 		post(t, h, "/events", []byte("{}"))
-		l, _ := serveOn(t, open, r, httpapi.Options{Log: quiet})
+		l, _ := serveOn(t, allInterfaces, r, httpapi.Options{Log: quiet})
 		l.dialFrom("192.0.2.1:9")
 		synctest.Wait()
 		l.dialFrom("192.0.2.1:9")

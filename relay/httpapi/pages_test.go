@@ -11,9 +11,9 @@ import (
 	"github.com/agora-relay/agora/relay/httpapi"
 )
 
-// Web pages: which may read answers, and which are not answered at all.
+// These tests check which web pages may read answers, and which requests of web pages are refused.
 
-// corsHeaders returns what of an answer's header is about web pages.
+// corsHeaders returns the Access-Control-Allow headers of an answer as one line.
 func corsHeaders(h http.Header) string {
 	var text []string
 	for _, name := range []string{"Origin", "Methods", "Headers", "Credentials", "Private-Network"} {
@@ -33,23 +33,23 @@ func TestPreflight(t *testing.T) {
 		status                        int
 		want                          string
 	}{
-		"off":                    {nil, "/events", "https://app.example", "POST", "content-type", 405, ""},
-		"listed":                 {listed, "/events", "https://app.example", "POST", "content-type", 204, "Origin=https://app.example Methods=POST Headers=content-type"},
-		"the other listed":       {listed, "/events", "http://localhost:3000", "GET", "authorization", 204, "Origin=http://localhost:3000 Methods=GET Headers=authorization"},
-		"both headers":           {listed, "/v1/messages", "https://app.example", "POST", "authorization,content-type", 204, "Origin=https://app.example Methods=POST Headers=authorization,content-type"},
-		"without headers":        {listed, "/health", "https://app.example", "HEAD", "", 204, "Origin=https://app.example Methods=HEAD"},
-		"any":                    {all, "/events", "https://anywhere.example", "POST", "content-type", 204, "Origin=* Methods=POST Headers=content-type"},
-		"any, a page of no site": {all, "/events", "null", "GET", "authorization", 204, "Origin=* Methods=GET Headers=authorization"},
-		"a path of none":         {listed, "/nowhere", "https://app.example", "GET", "authorization", 204, "Origin=https://app.example Methods=GET Headers=authorization"},
-		"not listed":             {listed, "/events", "https://evil.example", "POST", "content-type", 204, ""},
-		"begins like a listed":   {listed, "/events", "https://app.example.evil.example", "POST", "", 204, ""},
-		"ends like a listed":     {listed, "/events", "https://evilapp.example", "POST", "", 204, ""},
-		"another scheme":         {listed, "/events", "http://app.example", "POST", "", 204, ""},
-		"another port":           {listed, "/events", "https://app.example:8443", "POST", "", 204, ""},
-		"null":                   {listed, "/events", "null", "POST", "", 204, ""},
-		"another method":         {all, "/events", "https://app.example", "DELETE", "", 204, ""},
-		"another header":         {all, "/events", "https://app.example", "POST", "x-token", 204, ""},
-		"one header too many":    {all, "/events", "https://app.example", "POST", "content-type,x-token", 204, ""},
+		"off":                 {nil, "/events", "https://app.example", "POST", "content-type", 405, ""},
+		"listed":              {listed, "/events", "https://app.example", "POST", "content-type", 204, "Origin=https://app.example Methods=POST Headers=content-type"},
+		"also listed":         {listed, "/events", "http://localhost:3000", "GET", "authorization", 204, "Origin=http://localhost:3000 Methods=GET Headers=authorization"},
+		"both headers":        {listed, "/v1/messages", "https://app.example", "POST", "authorization,content-type", 204, "Origin=https://app.example Methods=POST Headers=authorization,content-type"},
+		"without headers":     {listed, "/health", "https://app.example", "HEAD", "", 204, "Origin=https://app.example Methods=HEAD"},
+		"any":                 {all, "/events", "https://anywhere.example", "POST", "content-type", 204, "Origin=* Methods=POST Headers=content-type"},
+		"any, opaque origin":  {all, "/events", "null", "GET", "authorization", 204, "Origin=* Methods=GET Headers=authorization"},
+		"unknown path":        {listed, "/nowhere", "https://app.example", "GET", "authorization", 204, "Origin=https://app.example Methods=GET Headers=authorization"},
+		"not listed":          {listed, "/events", "https://evil.example", "POST", "content-type", 204, ""},
+		"begins like listed":  {listed, "/events", "https://app.example.evil.example", "POST", "", 204, ""},
+		"ends like listed":    {listed, "/events", "https://evilapp.example", "POST", "", 204, ""},
+		"another scheme":      {listed, "/events", "http://app.example", "POST", "", 204, ""},
+		"another port":        {listed, "/events", "https://app.example:8443", "POST", "", 204, ""},
+		"null":                {listed, "/events", "null", "POST", "", 204, ""},
+		"another method":      {all, "/events", "https://app.example", "DELETE", "", 204, ""},
+		"another header":      {all, "/events", "https://app.example", "POST", "x-token", 204, ""},
+		"one header too many": {all, "/events", "https://app.example", "POST", "content-type,x-token", 204, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			req := httptest.NewRequest("OPTIONS", c.path, nil)
@@ -71,7 +71,8 @@ func TestPreflight(t *testing.T) {
 	}
 }
 
-// TestPagesReadErrors holds that a page which may read the relay's answers may read its refusals, and what to wait for.
+// TestPagesReadErrors checks that a page that may read the relay's answers may also read its refusals, with the headers
+// Retry-After and WWW-Authenticate.
 func TestPagesReadErrors(t *testing.T) {
 	ask := func(h http.Handler, method, path, origin string) answer {
 		req := httptest.NewRequest(method, path, strings.NewReader("{"))
@@ -95,21 +96,21 @@ func TestPagesReadErrors(t *testing.T) {
 			t.Errorf("%s %s: exposed %q", c.method, c.path, got)
 		}
 		if a.header.Get("Access-Control-Allow-Credentials") != "" {
-			t.Error("credentials")
+			t.Error("credentials are allowed")
 		}
 	}
 	if a := ask(h, "POST", "/events", "https://evil.example"); a.header.Get("Access-Control-Allow-Origin") != "" {
-		t.Error("another page may read")
+		t.Error("a page of an origin that is not listed may read the answer")
 	}
 	off := httpapi.New(start(t), httpapi.Options{Log: quiet}).Handler(false)
 	for name := range ask(off, "GET", "/health", "https://app.example").header {
 		if name == "Vary" || strings.HasPrefix(name, "Access-Control-") {
-			t.Errorf("%s, though CORS is off", name)
+			t.Errorf("the answer has the header %s although CORS is off", name)
 		}
 	}
 }
 
-func TestPreflightsCount(t *testing.T) {
+func TestPreflightsCountAsReads(t *testing.T) {
 	r := limited(t, relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: 0.01, Burst: 3}})
 	h := httpapi.New(r, httpapi.Options{Log: quiet, Origins: []string{"*"}}).Handler(false)
 	for i := range 4 {
@@ -124,11 +125,11 @@ func TestPreflightsCount(t *testing.T) {
 	}
 }
 
-// TestReboundPagesAreRefused holds which names a relay that listens on its own machine only answers to, whatever the
-// other headers are.
+// TestReboundPagesAreRefused checks which names in Host are accepted by a relay that listens on its own machine only.
+// The other headers make no difference.
 func TestReboundPagesAreRefused(t *testing.T) {
 	r := limited(t, relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: relay.Unlimited}, PostsPerAddress: relay.Rate{PerSecond: relay.Unlimited}})
-	home := setting{httpapi.Options{Log: quiet}, true}
+	local := setting{httpapi.Options{Log: quiet}, true}
 	public := setting{httpapi.Options{Log: quiet, PublicURL: "https://relay.example"}, true}
 	odd := setting{httpapi.Options{Log: quiet, PublicURL: "http://relay.example:8080"}, true}
 	trusting := setting{httpapi.Options{Log: quiet, TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}}, true}
@@ -138,20 +139,20 @@ func TestReboundPagesAreRefused(t *testing.T) {
 		refused bool
 		hosts   []string
 	}{
-		"loopback names": {home, false, []string{"localhost", "LocalHost:8789", "127.0.0.1", "127.0.0.1:8789", "127.200.3.4:1", "[::1]", "[::1]:8789",
+		"loopback names": {local, false, []string{"localhost", "LocalHost:8789", "127.0.0.1", "127.0.0.1:8789", "127.200.3.4:1", "[::1]", "[::1]:8789",
 			"[0:0::1]:8789", "[::ffff:127.0.0.1]:8789"}},
-		"other names": {home, true, []string{"", "evil.example", "evil.example:8789", "localhost.evil.example", "localhost.evil", "evil.localhost", "localhost.",
+		"other names": {local, true, []string{"", "evil.example", "evil.example:8789", "localhost.evil.example", "localhost.evil", "evil.localhost", "localhost.",
 			"127.0.0.1.", "127.0.0.1.evil.example", "127.1", "127.0.1", "2130706433", "0x7f000001", "0177.0.0.1", "0.0.0.0", "0.0.0.0:8789", "0", "[::]", "[::]:8789",
 			"::1", "192.0.2.1:8789", "10.0.0.1", "[fe80::1]", "[::1%25lo]:8789", "[::1%lo]", "[127.0.0.1]", "[localhost]", "localhost:", "localhost:x",
 			"localhost:99999", "localhost:80:80", "localhost@evil.example", "[::1", "::1]", "relay.example", "localhost,evil.example"}},
-		"the public name":                 {public, false, []string{"relay.example", "RELAY.example", "relay.example:443", "localhost:8789", "127.0.0.1"}},
-		"other names of a public one":     {public, true, []string{"", "evil.example", "relay.example.evil.example", "relay.example:8789", "relay.example.", "www.relay.example"}},
-		"a public name with a port":       {odd, false, []string{"relay.example:8080", "[::1]"}},
-		"… and without it":                {odd, true, []string{"relay.example", "relay.example:80", "relay.example:8789"}},
-		"behind a proxy that gives names": {trusting, true, []string{"relay.example"}},
-		"behind a proxy that does not":    {trusting, false, []string{"127.0.0.1:8789"}},
-		"pages that may read":             {pages, true, []string{"evil.example"}},
-		"open to the network":             {setting{httpapi.Options{Log: quiet}, false}, false, []string{"relay.internal", "192.0.2.1:8789"}},
+		"the public name":                {public, false, []string{"relay.example", "RELAY.example", "relay.example:443", "localhost:8789", "127.0.0.1"}},
+		"other names of a public relay":  {public, true, []string{"", "evil.example", "relay.example.evil.example", "relay.example:8789", "relay.example.", "www.relay.example"}},
+		"a public name with a port":      {odd, false, []string{"relay.example:8080", "[::1]"}},
+		"the same name without its port": {odd, true, []string{"relay.example", "relay.example:80", "relay.example:8789"}},
+		"behind a proxy, its own Host":   {trusting, true, []string{"relay.example"}},
+		"behind a proxy, loopback Host":  {trusting, false, []string{"127.0.0.1:8789"}},
+		"pages that may read":            {pages, true, []string{"evil.example"}},
+		"on all interfaces":              {setting{httpapi.Options{Log: quiet}, false}, false, []string{"relay.internal", "192.0.2.1:8789"}},
 	} {
 		for _, host := range c.hosts {
 			for _, header := range [][2]string{{"User-Agent", "curl/8"}, {"User-Agent", "Mozilla/5.0"}, {"Origin", "http://" + host}, {"Sec-Fetch-Site", "same-origin"}, {"X-Forwarded-Host", "localhost"}} {
@@ -170,7 +171,7 @@ func TestReboundPagesAreRefused(t *testing.T) {
 	}
 }
 
-// pagePost is a post that a web page may make, and whether the relay has to refuse it.
+// pagePost is a POST that a web page can send, and whether the relay must refuse it.
 type pagePost struct {
 	options setting
 	origin  []string
@@ -179,39 +180,39 @@ type pagePost struct {
 }
 
 func pagePosts() map[string]pagePost {
-	home := setting{httpapi.Options{Log: quiet}, true}
+	local := setting{httpapi.Options{Log: quiet}, true}
 	listed := setting{httpapi.Options{Log: quiet, Origins: []string{"https://app.example"}}, true}
 	all := setting{httpapi.Options{Log: quiet, Origins: []string{"*"}}, true}
 	open := setting{httpapi.Options{Log: quiet}, false}
 	return map[string]pagePost{
-		"no page":                          {home, nil, "", false},
-		"its own page":                     {home, []string{"http://localhost:8789"}, "same-origin", false},
-		"its own page, older browser":      {home, []string{"http://LOCALHOST:8789"}, "", false},
-		"typed":                            {home, nil, "none", false},
-		"another page":                     {home, []string{"https://evil.example"}, "cross-site", true},
-		"another page, older browser":      {home, []string{"https://evil.example"}, "", true},
-		"another page, without an origin":  {home, nil, "cross-site", true},
-		"another port":                     {home, []string{"http://localhost:3000"}, "same-site", true},
-		"another port, older browser":      {home, []string{"http://localhost:3000"}, "", true},
-		"another name of this machine":     {home, []string{"http://127.0.0.1:8789"}, "cross-site", true},
-		"a page of no origin":              {home, []string{"null"}, "", true},
-		"an empty origin":                  {home, []string{""}, "", true},
-		"two origins":                      {home, []string{"http://localhost:8789", "https://evil.example"}, "", true},
-		"two of the same":                  {home, []string{"http://localhost:8789", "http://localhost:8789"}, "", true},
-		"a site nobody knows":              {home, nil, "elsewhere", true},
-		"an origin with a path":            {home, []string{"http://localhost:8789/x"}, "", true},
-		"a file":                           {home, []string{"file://"}, "", true},
-		"a listed page":                    {listed, []string{"https://app.example"}, "cross-site", false},
-		"one that is not listed":           {listed, []string{"https://evil.example"}, "cross-site", true},
-		"one that is not listed, null":     {listed, []string{"null"}, "cross-site", true},
-		"without an origin, though listed": {listed, nil, "cross-site", true},
-		"any page":                         {all, []string{"https://evil.example"}, "cross-site", false},
-		"any page, null":                   {all, []string{"null"}, "cross-site", false},
-		"another page, an open relay":      {open, []string{"https://evil.example"}, "cross-site", true},
+		"no page":                         {local, nil, "", false},
+		"its own page":                    {local, []string{"http://localhost:8789"}, "same-origin", false},
+		"its own page, older browser":     {local, []string{"http://LOCALHOST:8789"}, "", false},
+		"typed into the browser":          {local, nil, "none", false},
+		"another page":                    {local, []string{"https://evil.example"}, "cross-site", true},
+		"another page, older browser":     {local, []string{"https://evil.example"}, "", true},
+		"another page, without an origin": {local, nil, "cross-site", true},
+		"another port":                    {local, []string{"http://localhost:3000"}, "same-site", true},
+		"another port, older browser":     {local, []string{"http://localhost:3000"}, "", true},
+		"another name of this machine":    {local, []string{"http://127.0.0.1:8789"}, "cross-site", true},
+		"an opaque origin":                {local, []string{"null"}, "", true},
+		"an empty origin":                 {local, []string{""}, "", true},
+		"two origins":                     {local, []string{"http://localhost:8789", "https://evil.example"}, "", true},
+		"two of the same":                 {local, []string{"http://localhost:8789", "http://localhost:8789"}, "", true},
+		"an unknown Sec-Fetch-Site":       {local, nil, "unknown", true},
+		"an origin with a path":           {local, []string{"http://localhost:8789/x"}, "", true},
+		"a file":                          {local, []string{"file://"}, "", true},
+		"a listed page":                   {listed, []string{"https://app.example"}, "cross-site", false},
+		"a page that is not listed":       {listed, []string{"https://evil.example"}, "cross-site", true},
+		"an opaque origin, not listed":    {listed, []string{"null"}, "cross-site", true},
+		"no origin, although some listed": {listed, nil, "cross-site", true},
+		"any page":                        {all, []string{"https://evil.example"}, "cross-site", false},
+		"any page, opaque origin":         {all, []string{"null"}, "cross-site", false},
+		"another page, all interfaces":    {open, []string{"https://evil.example"}, "cross-site", true},
 	}
 }
 
-// TestForeignPagesDoNotPost holds which web pages may post.
+// TestForeignPagesDoNotPost checks which web pages may post.
 func TestForeignPagesDoNotPost(t *testing.T) {
 	r := limited(t, relay.Limits{PostsPerAddress: relay.Rate{PerSecond: relay.Unlimited}, ReadsPerAddress: relay.Rate{PerSecond: relay.Unlimited}})
 	for name, c := range pagePosts() {
@@ -231,7 +232,8 @@ func TestForeignPagesDoNotPost(t *testing.T) {
 					t.Errorf("%s: %d %s", target, a.status, a.body)
 				}
 			}
-			req := httptest.NewRequest("GET", "/events?cursor=0&timeout=0", nil) // a page cannot read the answer
+			// GET is allowed, because the page cannot read the answer.
+			req := httptest.NewRequest("GET", "/events?cursor=0&timeout=0", nil)
 			req.RemoteAddr, req.Host = "127.0.0.1:9", "localhost:8789"
 			if req.Header["Origin"] = c.origin; c.origin == nil {
 				delete(req.Header, "Origin")
@@ -241,7 +243,8 @@ func TestForeignPagesDoNotPost(t *testing.T) {
 	}
 }
 
-// TestReboundRawRequests sends requests that no HTTP library makes to a relay that listens on its own machine.
+// TestReboundRawRequests sends raw requests, many of which no HTTP library would send, to a relay that listens on its
+// own machine only.
 func TestReboundRawRequests(t *testing.T) {
 	r := limited(t, relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: relay.Unlimited}, PostsPerAddress: relay.Rate{PerSecond: relay.Unlimited}})
 	l, _ := serveOn(t, loopback, r, httpapi.Options{Log: quiet})

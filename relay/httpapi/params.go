@@ -14,8 +14,8 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// params are a request's query parameters, each given once and each known: one that was dropped in silence, such as a
-// misspelt recipient, would show the reader everybody's mail.
+// params are the query parameters of a request. Each must be known and given once. If an unknown parameter was ignored,
+// a reader with a misspelt recipient would get the messages of all recipients.
 type params map[string]string
 
 func parseParams(r *http.Request, known ...string) (params, error) {
@@ -30,12 +30,12 @@ func parseParams(r *http.Request, known ...string) (params, error) {
 				return nil, invalid("this path takes no query parameters")
 			}
 			if !envelope.ValidID(name) {
-				name = "one" // not fit to be repeated
+				name = "(not shown)" // it may contain any characters
 			}
-			return nil, invalid("query parameter %s is not known here; known are %s", name, strings.Join(known, ", "))
+			return nil, invalid("query parameter %s is unknown; this path knows %s", name, strings.Join(known, ", "))
 		}
 		if len(list) != 1 {
-			return nil, invalid("%s is given more than once", name)
+			return nil, invalid("query parameter %s is given more than once; give it once", name)
 		}
 		p[name] = list[0]
 	}
@@ -54,14 +54,16 @@ func invalid(format string, args ...any) error {
 	return envelope.Errorf(envelope.CodeInvalidRequest, format, args...)
 }
 
-// parsePoll reads the parameters of GET /events. since is the parameter as it stands.
+// parsePoll reads the parameters of GET /events. since is the text of that parameter.
 func (a *api) parsePoll(r *http.Request) (poll *relay.Poll, since string, err error) {
 	p, err := parseParams(r, "since", "cursor", "recipient", "sender", "type", "thread", "broadcast", "timeout", "limit")
 	if err != nil {
 		return nil, "", err
 	}
 	poll = &relay.Poll{}
-	for _, step := range []func(params, *relay.Poll) error{a.parsePlace, parseParties, parseSubject, parsePatience} {
+	for _, step := range []func(params, *relay.Poll) error{
+		a.parseStart, parseParties, parseTypeAndThread, parseTimeoutAndLimit,
+	} {
 		if err := step(p, poll); err != nil {
 			return nil, "", err
 		}
@@ -69,8 +71,8 @@ func (a *api) parsePoll(r *http.Request) (poll *relay.Poll, since string, err er
 	return poll, p["since"], nil
 }
 
-// parsePlace reads where to go on reading.
-func (a *api) parsePlace(p params, poll *relay.Poll) (err error) {
+// parseStart reads the position after which the answer begins: since or cursor.
+func (a *api) parseStart(p params, poll *relay.Poll) (err error) {
 	since, hasSince := p["since"]
 	cursor, hasCursor := p["cursor"]
 	switch {
@@ -84,13 +86,13 @@ func (a *api) parsePlace(p params, poll *relay.Poll) (err error) {
 	if !ok {
 		hint := ""
 		if strings.Contains(since, " ") {
-			hint = "; a + in a query string means a space, write %2B"
+			hint = "; in a query string + means a space, so write %2B for a plus"
 		}
 		return invalid("since must be an RFC 3339 date-time such as 2026-02-02T15:30:00.000Z%s", hint)
 	}
 	poll.Since = t
 	if t.Before(time.Unix(1, 0)) {
-		poll.Since = time.Unix(1, 0) // long before any event; and the zero time would mean no since
+		poll.Since = time.Unix(1, 0) // long before any event; the zero time would mean that since is absent
 	}
 	return nil
 }
@@ -106,7 +108,7 @@ func parseParties(p params, poll *relay.Poll) (err error) {
 	return err
 }
 
-func parseSubject(p params, poll *relay.Poll) error {
+func parseTypeAndThread(p params, poll *relay.Poll) error {
 	if typ, ok := p["type"]; ok {
 		if poll.Type = envelope.Type(typ); !poll.Type.Known() {
 			return invalid("type must be one of %s", envelope.TypeNames())
@@ -120,12 +122,13 @@ func parseSubject(p params, poll *relay.Poll) error {
 	return nil
 }
 
-func parsePatience(p params, poll *relay.Poll) (err error) {
+func parseTimeoutAndLimit(p params, poll *relay.Poll) (err error) {
 	poll.Wait = relay.DefaultWait
 	if text, ok := p["timeout"]; ok {
 		seconds, err := strconv.ParseFloat(text, 64)
 		if err != nil || math.IsNaN(seconds) || seconds < 0 || strings.ContainsAny(text, "xXpPiI_") {
-			return invalid("timeout must be a number of seconds; 0 answers at once, and more than %v count as that", relay.MaxWait.Seconds())
+			return invalid("timeout must be a number of seconds, at least 0; 0 answers at once, and the longest wait is %v",
+				relay.MaxWait.Seconds())
 		}
 		poll.Wait = time.Duration(min(seconds, relay.MaxWait.Seconds()) * float64(time.Second))
 	}
@@ -153,10 +156,10 @@ func (p params) bool(name string) (value, given bool, err error) {
 	return text == "true", given, nil
 }
 
-func (p params) limit(otherwise int) (int, error) {
+func (p params) limit(fallback int) (int, error) {
 	text, ok := p["limit"]
 	if !ok {
-		return otherwise, nil
+		return fallback, nil
 	}
 	n, err := strconv.ParseUint(text, 10, 16) // no sign
 	if err != nil || n < 1 || n > relay.MaxPage {
@@ -191,7 +194,9 @@ func (a *api) parseAgentQuery(r *http.Request) (relay.AgentQuery, error) {
 	return q, err
 }
 
-// A place in the directory is a number. Like that of an event it is sealed where one may not count by it.
+// formatAgentCursor returns the cursor of a page of the directory. A position in the directory is a number. A relay
+// that hides messages from strangers encrypts it, as it does the cursors of events, so that readers cannot count with
+// it.
 func (a *api) formatAgentCursor(next int64) string {
 	if a.relay.Reads() == relay.ToParties {
 		return a.relay.FormatCursor(relay.Cursor{Seq: relay.Seq(next)})
@@ -209,7 +214,7 @@ func (a *api) parseAgentCursor(text string) (int64, error) {
 	}
 	next, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || next < 0 {
-		return 0, invalid("cursor must be one from an earlier answer")
+		return 0, invalid("cursor must come from an earlier answer")
 	}
 	return next, nil
 }

@@ -14,10 +14,10 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// Where a request comes from, and whether it is accepted.
+// This file finds out where a request comes from, and whether it is accepted.
 
-// newCORS returns what writes the headers that let web pages of these origins read answers, errors among them; nil if
-// there are none. No credentials are ever asked for, as no cookie means anything here.
+// newCORS returns the CORS handler that lets web pages of these origins read answers, errors included. It returns nil
+// if there are no origins. Credentials are not allowed, because the relay uses no cookies.
 func newCORS(origins, methods, headers []string) *cors.Cors {
 	if len(origins) == 0 {
 		return nil
@@ -37,11 +37,11 @@ func (s *site) peer(r *http.Request) relay.Peer {
 	return relay.Peer{Addr: s.client(r), Local: s.local(r)}
 }
 
-// client returns the address a request comes from: the connection's, unless that is a trusted proxy's. Then it is the
-// address that the proxy says it has the request from, and so on through other trusted ones. What stands left of that
-// in X-Forwarded-For is anybody's invention.
+// client returns the address of the client that sent a request. It starts with the address of the connection. While the
+// address is that of a trusted proxy, it continues with the address that this proxy has added to X-Forwarded-For, which
+// it reads from right to left. The entries that remain on the left are ignored, because the client can invent them.
 func (f *Front) client(r *http.Request) netip.Addr {
-	addr := connected(r.RemoteAddr)
+	addr := remoteAddr(r.RemoteAddr)
 	chain := strings.Join(r.Header.Values("X-Forwarded-For"), ",")
 	for more := chain != ""; more && f.trusts(addr); {
 		var last string
@@ -59,8 +59,8 @@ func (f *Front) client(r *http.Request) netip.Addr {
 	return addr
 }
 
-// connected returns the address at the other end of a connection, the zero Addr where there is none.
-func connected(remote string) netip.Addr {
+// remoteAddr returns the address of the other end of a connection. A Unix socket has none; then it is the zero Addr.
+func remoteAddr(remote string) netip.Addr {
 	connection, err := netip.ParseAddrPort(remote)
 	if err != nil {
 		return netip.Addr{}
@@ -85,19 +85,21 @@ func (f *Front) trusts(addr netip.Addr) bool {
 	return slices.ContainsFunc(f.options.TrustedProxies, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// passedOn are headers that only proxies and browsers add. Headers with the prefix X-Forwarded- are such headers too.
-var passedOn = []string{"Forwarded", "Via", "X-Real-Ip", "X-Client-Ip", "X-Cluster-Client-Ip", "X-Original-Forwarded-For", "X-Original-Host",
-	"X-Proxyuser-Ip", "True-Client-Ip", "Client-Ip", "Cf-Connecting-Ip", "Cf-Ray", "Cdn-Loop", "Fastly-Client-Ip", "X-Amzn-Trace-Id",
+// proxyHeaders are headers that only proxies and browsers add. Headers with the prefix X-Forwarded- are such headers
+// too.
+var proxyHeaders = []string{"Forwarded", "Via", "X-Real-Ip", "X-Client-Ip", "X-Cluster-Client-Ip",
+	"X-Original-Forwarded-For", "X-Original-Host", "X-Proxyuser-Ip", "True-Client-Ip", "Client-Ip", "Cf-Connecting-Ip",
+	"Cf-Ray", "Cdn-Loop", "Fastly-Client-Ip", "X-Amzn-Trace-Id",
 	"X-Envoy-External-Address", "X-Envoy-Internal", "Proxy-Connection", "Origin", "Sec-Fetch-Site", "Sec-Fetch-Mode"}
 
 // local reports whether a request certainly comes from this machine (PROTOCOL §5). It comes over loopback and uses a
-// loopback name; the listener is on loopback only and the relay has no public URL; and nothing in the request looks like
-// a proxy or a web page. A local proxy that adds no header cannot be distinguished from a local client; LimitLocal,
-// PublicURL and TrustedProxies are for that case.
+// loopback name; the listener is on loopback only and the relay has no public URL; and nothing in the request looks
+// like a proxy or a web page. A local proxy that adds no header cannot be distinguished from a local client;
+// LimitLocal, PublicURL and TrustedProxies are for that case.
 func (s *site) local(r *http.Request) bool {
 	if !s.trusted {
-		addr := connected(r.RemoteAddr)
-		if !s.sparesLoopback(s.place) || !addr.IsLoopback() || s.trusts(addr) || !loopbackName(r.Host) {
+		addr := remoteAddr(r.RemoteAddr)
+		if !s.exemptsLoopback(s.listenerInfo) || !addr.IsLoopback() || s.trusts(addr) || !loopbackName(r.Host) {
 			return false
 		}
 		if !r.ProtoAtLeast(1, 1) || r.Close {
@@ -105,35 +107,35 @@ func (s *site) local(r *http.Request) bool {
 		}
 	}
 	for name := range r.Header {
-		if strings.HasPrefix(name, "X-Forwarded-") || slices.Contains(passedOn, name) {
+		if strings.HasPrefix(name, "X-Forwarded-") || slices.Contains(proxyHeaders, name) {
 			return false
 		}
 	}
 	return true
 }
 
-// sparesLoopback reports whether requests from this machine may be unlimited at all. If others can connect, or there is
-// a public URL, a proxy may run on this machine.
-func (f *Front) sparesLoopback(at place) bool {
-	return at.loopback && f.options.PublicURL == "" && !f.options.LimitLocal
+// exemptsLoopback reports whether requests over loopback can be exempt from limits. They cannot if other machines can
+// connect or there is a public URL: then a proxy on this machine may forward the requests of others.
+func (f *Front) exemptsLoopback(info listenerInfo) bool {
+	return info.loopback && f.options.PublicURL == "" && !f.options.LimitLocal
 }
 
-// spares reports whether connections from addr are not counted. That holds for a trusted proxy, whose connections carry
-// the requests of many clients, and for this machine if its requests are not limited.
-func (f *Front) spares(addr netip.Addr, at place) bool {
-	return at.trusted || f.trusts(addr) || addr.IsLoopback() && f.sparesLoopback(at)
+// exempts reports whether connections from addr are not counted. Those of a trusted proxy are not, because they carry
+// the requests of many clients. Those of this machine are not if its requests are not limited.
+func (f *Front) exempts(addr netip.Addr, info listenerInfo) bool {
+	return info.trusted || f.trusts(addr) || addr.IsLoopback() && f.exemptsLoopback(info)
 }
 
-// guard refuses requests that foreign web pages make through a browser on this machine. A page can use its own host name
-// after making it point here (DNS rebinding). Or it can send a POST to this machine's name, which browsers allow.
+// guard refuses requests that foreign web pages make through a browser on this machine. A page can use its own host
+// name after making it point here (DNS rebinding). Or it can send a POST to this machine's name, which browsers allow.
 func (s *site) guard(r *http.Request) error {
 	if s.loopback && !s.ownName(r.Host) {
-		return envelope.Errorf(envelope.CodeForbidden, "this relay listens on its own machine only, and the request's Host is neither "+
-			"a loopback name nor that of the public URL; its operator can set a name with --public-url")
+		return envelope.Errorf(envelope.CodeForbidden, "this relay listens on its own machine only, and the request's Host "+
+			"is neither a loopback name nor that of the public URL; its operator can set a name with --public-url")
 	}
 	if !isSafe(r.Method) && s.foreignPage(r) {
-		return envelope.Errorf(envelope.CodeForbidden, "this request comes from a web page of another origin; the relay accepts it only if "+
-			"its operator names that origin with --cors-origin")
+		return envelope.Errorf(envelope.CodeForbidden, "this request comes from a web page of another origin; the relay "+
+			"accepts it only if its operator names that origin with --cors-origin")
 	}
 	return nil
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/agora-relay/agora/relay/httpapi"
 )
 
-// TestRawRequests sends what no HTTP library would. Nothing is stored unless the answer is 200, nothing is a redirect,
-// and the statuses are these.
+// TestRawRequests sends requests that no HTTP library would send, and checks the status of each. An event is stored
+// only if the answer is 200, and no answer is a redirect.
 func TestRawRequests(t *testing.T) {
 	r := start(t)
 	l, _ := serve(t, r)
@@ -32,20 +32,20 @@ func TestRawRequests(t *testing.T) {
 	const plain, length = "Host: x\r\nContent-Length: %[2]d\r\n\r\n%[1]s", "Content-Length: %[2]d\r\n"
 	for name, c := range map[string]struct {
 		request string
-		status  []int // first to be expected; nil: only that it is in order
+		status  []int // accepted statuses; 0: the connection is closed without an answer
 	}{
-		"as it should be":         {"POST /events HTTP/1.1\r\n" + plain, []int{200}},
+		"a correct request":       {"POST /events HTTP/1.1\r\n" + plain, []int{200}},
 		"HTTP/1.0":                {"POST /events HTTP/1.0\r\n" + length + "\r\n%[1]s", []int{200}},
-		"absolute form":           {"POST http://elsewhere.example/events HTTP/1.1\r\n" + plain, []int{200}},
-		"absolute form, two //":   {"POST http://elsewhere.example//events HTTP/1.1\r\n" + plain, []int{404}},
+		"absolute form":           {"POST http://other.example/events HTTP/1.1\r\n" + plain, []int{200}},
+		"absolute form, two //":   {"POST http://other.example//events HTTP/1.1\r\n" + plain, []int{404}},
 		"bare line feeds":         {"POST /events HTTP/1.1\nHost: x\nContent-Length: %[2]d\n\n%[1]s", []int{200, 400}},
 		"Expect":                  {"POST /events HTTP/1.1\r\nExpect: 100-continue\r\n" + plain, []int{200}},
 		"Expect something else":   {"POST /events HTTP/1.1\r\nExpect: tea\r\n" + plain, []int{417}},
 		"chunks":                  {"POST /events HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n%[2]x\r\n%[1]s\r\n0\r\n\r\n", []int{200}},
 		"length and chunks":       {"POST /events HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n%[2]x\r\n%[1]s\r\n0\r\n\r\n", []int{200, 400}},
-		"chunks within a length":  {"POST /events HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n" + length + "\r\n%[1]s", []int{400}},
-		"chunks that are not":     {"POST /events HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n%[1]s", []int{400}},
-		"a chunk that breaks off": {"POST /events HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nffff\r\n%[1]s", []int{400}},
+		"chunked without chunks":  {"POST /events HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n" + length + "\r\n%[1]s", []int{400}},
+		"invalid chunk size":      {"POST /events HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n%[1]s", []int{400}},
+		"an incomplete chunk":     {"POST /events HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nffff\r\n%[1]s", []int{400}},
 		"another coding":          {"POST /events HTTP/1.1\r\nTransfer-Encoding: gzip\r\n" + plain, []int{501}},
 		"chunked, padded":         {"POST /events HTTP/1.1\r\nTransfer-Encoding: \vchunked\r\n" + plain, []int{501, 400}},
 		"two lengths":             {"POST /events HTTP/1.1\r\nContent-Length: 1\r\n" + plain, []int{400}},
@@ -63,7 +63,7 @@ func TestRawRequests(t *testing.T) {
 		"br":                      {"POST /events HTTP/1.1\r\nContent-Encoding: br\r\n" + plain, []int{415}},
 		"identity and gzip":       {"POST /events HTTP/1.1\r\nContent-Encoding: identity, gzip\r\n" + plain, []int{415}},
 		"identity, then gzip":     {"POST /events HTTP/1.1\r\nContent-Encoding: identity\r\nContent-Encoding: gzip\r\n" + plain, []int{415}},
-		"nothing, then gzip":      {"POST /events HTTP/1.1\r\nContent-Encoding:\r\nContent-Encoding: gzip\r\n" + plain, []int{415}},
+		"empty, then gzip":        {"POST /events HTTP/1.1\r\nContent-Encoding:\r\nContent-Encoding: gzip\r\n" + plain, []int{415}},
 		"any Content-Type":        {"POST /events HTTP/1.1\r\nContent-Type: application/x-www-form-urlencoded\r\n" + plain, []int{200}},
 		"multipart":               {"POST /events HTTP/1.1\r\nContent-Type: multipart/form-data; boundary=x\r\n" + plain, []int{200}},
 		"method in lower case":    {"post /events HTTP/1.1\r\n" + plain, []int{405}},
@@ -79,7 +79,7 @@ func TestRawRequests(t *testing.T) {
 		"HEAD":                    {"HEAD /events HTTP/1.1\r\nHost: x\r\n\r\n", []int{405}},
 		"two slashes":             {"POST //events HTTP/1.1\r\n" + plain, []int{404}},
 		"three slashes":           {"POST ///events HTTP/1.1\r\n" + plain, []int{404}},
-		"slash behind":            {"POST /events/ HTTP/1.1\r\n" + plain, []int{404}},
+		"trailing slash":          {"POST /events/ HTTP/1.1\r\n" + plain, []int{404}},
 		"a dot":                   {"POST /./events HTTP/1.1\r\n" + plain, []int{404}},
 		"two dots":                {"POST /x/../events HTTP/1.1\r\n" + plain, []int{404}},
 		"two dots, escaped":       {"POST /x/%%2e%%2e/events HTTP/1.1\r\n" + plain, []int{404}},
@@ -99,11 +99,11 @@ func TestRawRequests(t *testing.T) {
 		"a long header":           {"POST /events HTTP/1.1\r\nX-A: " + strings.Repeat("a", 32<<10) + "\r\n" + plain, []int{431}},
 		"many headers":            {"POST /events HTTP/1.1\r\n" + strings.Repeat("X-A: a\r\n", 4<<10) + plain, []int{431}},
 		"a long path":             {"POST /" + strings.Repeat("a", 32<<10) + " HTTP/1.1\r\n" + plain, []int{431}},
-		"HTTP/2 by surprise":      {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", []int{404, 505, 400}},
+		"HTTP/2 preface":          {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", []int{404, 505, 400}},
 		"HTTP/3.7":                {"POST /events HTTP/3.7\r\n" + plain, []int{505}},
 		"HTTP/0.9":                {"GET /events\r\n", []int{400}},
 		"another protocol":        {"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", []int{400, 0}},
-		"a change to h2c":         {"POST /events HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n" + plain, []int{200}},
+		"upgrade to h2c":          {"POST /events HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n" + plain, []int{200}},
 		"a websocket":             {"GET /events HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", []int{400}},
 		"a trailer":               {"POST /events HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nTrailer: Content-Encoding\r\n\r\n%[2]x\r\n%[1]s\r\n0\r\nContent-Encoding: gzip\r\n\r\n", []int{200, 415}},
 	} {
@@ -111,9 +111,9 @@ func TestRawRequests(t *testing.T) {
 			text := body()
 			request := fmt.Appendf(nil, c.request, text, len(text))
 			if i := bytes.Index(request, []byte("%!(EXTRA")); i >= 0 {
-				request = request[:i] // the request has no use for the body
+				request = request[:i] // the request does not contain the body
 			}
-			before := stored(t, r)
+			before := storedCount(t, r)
 			answer := overRaw(l, request)
 			status := checkRaw(t, request, answer)
 			if !slices.Contains(c.status, status) {
@@ -123,7 +123,7 @@ func TestRawRequests(t *testing.T) {
 			if status == 200 {
 				want = 1
 			}
-			if got := stored(t, r) - before; got != want {
+			if got := storedCount(t, r) - before; got != want {
 				t.Errorf("%d events were stored: %.300s", got, answer)
 			}
 			if status >= 300 && status < 400 || bytes.Contains(answer, []byte("Location:")) || bytes.Contains(answer, []byte("Access-Control")) {
@@ -133,7 +133,7 @@ func TestRawRequests(t *testing.T) {
 	}
 }
 
-// The connection's other deadlines; see slow_test.go.
+// The following tests check deadlines of connections. slow_test.go checks the others.
 
 func TestIdleConnectionIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -141,7 +141,7 @@ func TestIdleConnectionIsClosed(t *testing.T) {
 		c := l.dial()
 		reader := bufio.NewReader(c)
 		var answered time.Time
-		for range 3 { // each answer begins the time anew
+		for range 3 { // each answer starts the idle timeout again
 			fmt.Fprint(c, "GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
 			response, err := http.ReadResponse(reader, nil)
 			if err != nil {
@@ -162,8 +162,8 @@ func TestIdleConnectionIsClosed(t *testing.T) {
 	})
 }
 
-// TestEachBodyHasItsTime holds that the time for one body is not spent by, nor lent to, another on the same connection.
-func TestEachBodyHasItsTime(t *testing.T) {
+// TestEachBodyHasItsOwnDeadline checks that each body on a connection has the full time to arrive, and not more.
+func TestEachBodyHasItsOwnDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := serve(t, start(t))
 		c := l.dial()
@@ -190,14 +190,14 @@ func TestEachBodyHasItsTime(t *testing.T) {
 	})
 }
 
-// TestStreamedPage reads a page that comes in pieces: slowly, which is allowed as long as each piece is read in time,
-// and then not at all.
+// TestStreamedPage reads a page that is sent in pieces. One client reads slowly, but each piece in time, and gets the
+// whole page. Another client stops reading and is cut off.
 func TestStreamedPage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
 		me, ts := key(t).DID(), time.Now()
 		big := json.RawMessage(`"` + strings.Repeat("x", 120<<10) + `"`)
-		const count = 80 // some ten MB, three pieces
+		const count = 80 // about 10 MB, three pieces
 		for range count {
 			e := sign(t, key(t), envelope.Draft{TS: ts, Recipient: me, Payload: envelope.Request{Intent: "echo", Params: big}})
 			if _, err := r.Post(t.Context(), relay.Peer{Local: true}, e.Canonical()); err != nil {
@@ -210,7 +210,7 @@ func TestStreamedPage(t *testing.T) {
 		} {
 			c := l.dial()
 			fmt.Fprintf(c, "GET /events?timeout=0&recipient=%s&since=%s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", me, "1999-01-01T00:00:00Z")
-			// Some bytes of a piece, a pause that stands for all of its time, and so on.
+			// Read a part of the answer, pause for almost the whole deadline of a piece (or for longer), and so on.
 			var got int64
 			for _, pause := range pauses {
 				n, err := io.CopyN(io.Discard, c, 4<<20)
@@ -237,7 +237,7 @@ func TestStreamedPage(t *testing.T) {
 	})
 }
 
-// endless is a body without end that counts what is read of it.
+// endless is a body without end. It counts the bytes that are read.
 type endless struct{ read int }
 
 func (e *endless) Read(b []byte) (int, error) {
@@ -246,12 +246,12 @@ func (e *endless) Read(b []byte) (int, error) {
 	}
 	e.read += len(b)
 	if e.read > 64<<20 {
-		return 0, errors.New("nobody reads so much")
+		return 0, errors.New("too much was read")
 	}
 	return len(b), nil
 }
 
-// TestEndlessBody holds that of a body without a length no more is read than may be stored.
+// TestEndlessBody checks that a body without a Content-Length is read only up to about the size limit.
 func TestEndlessBody(t *testing.T) {
 	body := &endless{}
 	a := call(t, httpapi.New(start(t), httpapi.Options{Log: quiet}).Handler(false), httptest.NewRequest("POST", "/events", body))

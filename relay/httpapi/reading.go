@@ -8,17 +8,17 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// Signed reads (PROTOCOL §8).
+// This file handles signed reads (PROTOCOL §8).
 
-// authScheme stands before a token, and alone in WWW-Authenticate.
+// authScheme is the scheme of Authorization, before the token. It is also the whole value of WWW-Authenticate.
 const authScheme = "Agora"
 
-// reading tells h who has signed a read. A read without a token is anonymous. A read with an invalid token is refused,
-// even if the anonymous read would be answered: its sender expects to be recognized. An open relay refuses no token, see
-// present.
-func (a *api) reading(h Handler) Handler {
+// withReader verifies the token of a read and passes the signer to h. A read without a token is anonymous. A read with
+// an invalid token is refused, even if an anonymous read would be answered, because its sender expects to be
+// recognized. An open relay refuses no token, see withPresence.
+func (a *api) withReader(h Handler) Handler {
 	if a.relay.Reads() != relay.ToParties {
-		return a.present(h)
+		return a.withPresence(h)
 	}
 	return func(w http.ResponseWriter, r *http.Request, from relay.Peer) (err error) {
 		headers := r.Header.Values("Authorization")
@@ -27,7 +27,8 @@ func (a *api) reading(h Handler) Handler {
 		}
 		token, ok := tokenOf(headers)
 		if !ok {
-			e := envelope.Errorf(envelope.CodeUnauthorized, "Authorization must be given once, as %q and one token", authScheme)
+			e := envelope.Errorf(envelope.CodeUnauthorized,
+				"Authorization must be given once, as %q, a space and one token", authScheme)
 			e.Details = map[string]any{envelope.DetailReason: envelope.ReasonMalformed}
 			return e
 		}
@@ -38,8 +39,8 @@ func (a *api) reading(h Handler) Handler {
 	}
 }
 
-// present marks the signer of a read as present. h then answers as if there were no Authorization.
-func (a *api) present(h Handler) Handler {
+// withPresence marks the signer of a read as present. After that, h answers as if there was no Authorization.
+func (a *api) withPresence(h Handler) Handler {
 	return func(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
 		if token, ok := tokenOf(r.Header.Values("Authorization")); ok {
 			a.relay.MarkPresent(from, token, r.Method, r.RequestURI)

@@ -20,14 +20,14 @@ import (
 
 const origin = "https://relay.example"
 
-// private returns the wire of a relay that shows directed messages to their parties.
-func private(t *testing.T) http.Handler {
+// privateHandler returns the handler of a relay that shows directed messages to their sender and recipient only.
+func privateHandler(t *testing.T) http.Handler {
 	t.Helper()
 	r := startWith(t, asIs, relay.Config{Origin: origin, Reads: relay.ToParties})
 	return httpapi.New(r, httpapi.Options{Log: quiet}).Handler(false)
 }
 
-// authorization returns the header of a read by k.
+// authorization returns the header Authorization of a read that k signs.
 func authorization(t testing.TB, k didkey.Key, target string) string {
 	t.Helper()
 	token, err := envelope.Read{Audience: origin, Method: "GET", Target: target, TS: time.Now()}.Sign(k)
@@ -37,7 +37,7 @@ func authorization(t testing.TB, k didkey.Key, target string) string {
 	return "Agora " + token
 }
 
-// getWith asks with these Authorization headers.
+// getWith sends a GET with these Authorization headers.
 func getWith(t testing.TB, h http.Handler, target string, headers ...string) answer {
 	t.Helper()
 	req := httptest.NewRequest("GET", target, nil)
@@ -47,13 +47,13 @@ func getWith(t testing.TB, h http.Handler, target string, headers ...string) ans
 	return call(t, h, req)
 }
 
-// getAs signs a read.
+// getAs sends a GET that k signs.
 func getAs(t testing.TB, h http.Handler, k didkey.Key, target string) answer {
 	t.Helper()
 	return getWith(t, h, target, authorization(t, k, target))
 }
 
-// unauthorized holds a 401 to its shape.
+// unauthorized checks that an answer is a 401 with this reason and the right headers.
 func unauthorized(t *testing.T, name string, a answer, reason string) {
 	t.Helper()
 	if a.status != 401 || a.Error != envelope.CodeUnauthorized || a.OK == nil || *a.OK || a.Message == "" || a.Retryable == nil || *a.Retryable ||
@@ -64,7 +64,7 @@ func unauthorized(t *testing.T, name string, a answer, reason string) {
 }
 
 func TestSignedReads(t *testing.T) {
-	h := private(t)
+	h := privateHandler(t)
 	alice, bob, eve := key(t), key(t), key(t)
 	e := sign(t, alice, envelope.Draft{Payload: envelope.Request{Intent: "echo"}, Recipient: bob.DID()})
 	post(t, h, "/events", e.Canonical())
@@ -77,39 +77,40 @@ func TestSignedReads(t *testing.T) {
 		if a := getAs(t, h, alice, all); a.status != 200 || len(a.Events) != 1 {
 			t.Errorf("what alice sent: %d %s", a.status, a.body)
 		}
-		for name, a := range map[string]answer{"nobody": get(t, h, all), "eve": getAs(t, h, eve, all)} {
+		for name, a := range map[string]answer{"an anonymous reader": get(t, h, all), "eve": getAs(t, h, eve, all)} {
 			if a.status != 200 || len(a.Events) != 0 {
 				t.Errorf("%s sees %s", name, a.body)
 			}
 		}
-		unauthorized(t, "nobody", get(t, h, inbox), envelope.ReasonUnsigned)
+		unauthorized(t, "an anonymous reader", get(t, h, inbox), envelope.ReasonUnsigned)
 		unauthorized(t, "eve", getAs(t, h, eve, inbox), envelope.ReasonUnsigned)
 		good := authorization(t, bob, inbox)
-		// What is wrong is refused also where a read without a token would be answered.
+		// An invalid token is refused, even if a read without a token would be answered.
 		for target, headers := range map[string][]string{inbox: {good, good}, all: {good}} {
 			reason := envelope.ReasonMalformed
 			if len(headers) == 1 {
 				reason = envelope.ReasonRequest
 			}
-			unauthorized(t, "another target, or twice", getWith(t, h, target, headers...), reason)
+			unauthorized(t, "a token for another target, or two headers", getWith(t, h, target, headers...), reason)
 		}
 		for name, header := range map[string]string{"no scheme": good[6:], "another scheme": "Bearer " + good[6:], "nothing": "", "only the scheme": "Agora",
-			"no token": "Agora ", "two tokens": good + " " + good[6:], "two, with a comma": good + ", " + good, "text": "Agora !"} {
+			"no token": "Agora ", "two tokens": good + " " + good[6:], "two with a comma": good + ", " + good, "text": "Agora !"} {
 			unauthorized(t, name, getWith(t, h, all, header), envelope.ReasonMalformed)
 		}
 		unauthorized(t, "the query in another order", getWith(t, h, strings.Replace(inbox, "cursor=0&timeout=0", "timeout=0&cursor=0", 1), good), envelope.ReasonRequest)
 		if a := getWith(t, h, inbox, strings.Replace(good, "Agora", "agora", 1)); a.status != 200 {
 			t.Errorf("the scheme in lower case: %s", a.body)
 		}
-		unauthorized(t, "again", getWith(t, h, inbox, good), envelope.ReasonUsed)
+		unauthorized(t, "a used token", getWith(t, h, inbox, good), envelope.ReasonUsed)
 	}
 	if a := post(t, h, "/events", e.Canonical()); !bytes.Contains(a.body, []byte(`"thread":{"id":"`+e.Thread+`","client":"`+string(alice.DID())+`"}`)) {
-		t.Errorf("a copy's receipt: %s", a.body)
+		t.Errorf("the receipt of a duplicate: %s", a.body)
 	}
 	for _, path := range []string{"/agents", "/v1/agents", "/agents/" + string(bob.DID()), "/threads/" + e.Thread} {
 		unauthorized(t, path, getWith(t, h, path, "Agora x"), envelope.ReasonMalformed)
 	}
-	for _, path := range []string{"/health", "/.well-known/agora.json"} { // by these a client finds out what is wrong
+	// With these a client can find out why its reads fail.
+	for _, path := range []string{"/health", "/.well-known/agora.json"} {
 		if a := getWith(t, h, path, "Agora x"); a.status != 200 {
 			t.Errorf("%s: %s", path, a.body)
 		}
@@ -124,13 +125,14 @@ func TestSignedReads(t *testing.T) {
 	a := getWith(t, h, "/agents", "Agora "+stale)
 	now, ok := envelope.ParseTime(fmt.Sprint(a.Details["now"]))
 	if unauthorized(t, "stale", a, envelope.ReasonTime); !ok || time.Since(now).Abs() > time.Minute {
-		t.Errorf("the relay's clock is not told: %s", a.body)
+		t.Errorf("the answer does not contain the relay's time: %s", a.body)
 	}
 }
 
-// TestHiddenThreadIsNone: what one may not see and what is not there have one answer, to the byte.
-func TestHiddenThreadIsNone(t *testing.T) {
-	h := private(t)
+// TestHiddenThreadLooksMissing checks that a reader gets the same bytes for a thread that is hidden from it as for a
+// thread that does not exist.
+func TestHiddenThreadLooksMissing(t *testing.T) {
+	h := privateHandler(t)
 	alice, bob, eve := key(t), key(t), key(t)
 	e := sign(t, alice, envelope.Draft{Payload: envelope.Request{RequestID: "r1", Intent: "echo"}, Thread: "there", Recipient: bob.DID()})
 	post(t, h, "/events", e.Canonical())
@@ -141,8 +143,8 @@ func TestHiddenThreadIsNone(t *testing.T) {
 	}
 	for _, query := range []string{"", "?client=" + string(alice.DID()), "?client=" + string(bob.DID())} {
 		for name, ask := range map[string]func(id string) answer{
-			"nobody": func(id string) answer { return get(t, h, "/threads/"+id+query) },
-			"eve":    func(id string) answer { return getAs(t, h, eve, "/threads/"+id+query) },
+			"anonymous": func(id string) answer { return get(t, h, "/threads/"+id+query) },
+			"eve":       func(id string) answer { return getAs(t, h, eve, "/threads/"+id+query) },
 		} {
 			hidden, none := ask("there"), ask("nowhere")
 			if hidden.status != 404 || !bytes.Equal(hidden.body, none.body) || !reflect.DeepEqual(hidden.header, none.header) {
@@ -160,8 +162,8 @@ func TestHiddenThreadIsNone(t *testing.T) {
 	}
 }
 
-// TestOpenRelayRefusesNoToken: an open relay gives exactly the same answer with any Authorization as without one. A
-// valid token only shows its signer online.
+// TestOpenRelayRefusesNoToken checks that an open relay gives exactly the same answer with any Authorization as without
+// one. A valid token has one effect: its signer counts as online.
 func TestOpenRelayRefusesNoToken(t *testing.T) {
 	var c clock
 	r := startWith(t, asIs, relay.Config{Origin: origin, Now: c.now})
@@ -199,19 +201,20 @@ func TestOpenRelayRefusesNoToken(t *testing.T) {
 	}
 	for _, headers := range [][]string{{"Agora x"}, {"Bearer " + token}, {"Agora " + token, "Agora " + token}, {authorization(t, bob, target)}, {"agora " + token}} {
 		if a := get(t, h, "/agents?online=true"); bytes.Contains(a.body, []byte(bob.DID())) {
-			t.Errorf("online before %q: %s", headers, a.body)
+			t.Errorf("the agent is online before the read with %q: %s", headers, a.body)
 		}
 		if a := getWith(t, h, target, headers...); a.status != 200 {
 			t.Errorf("%q: %d", headers, a.status)
 		}
 	}
 	if a := get(t, h, "/agents?online=true"); !bytes.Contains(a.body, []byte(bob.DID())) {
-		t.Errorf("a good token does not count: %s", a.body)
+		t.Errorf("the agent is not online after a read with a valid token: %s", a.body)
 	}
 }
 
-// TestTokensOfOpenRelaysAreChargedFirst: a read that the limits refuse marks nobody as present.
-func TestTokensOfOpenRelaysAreChargedFirst(t *testing.T) {
+// TestOpenRelayLimitsReadsBeforeTokens checks that a read that is refused by a rate limit does not mark its signer as
+// present.
+func TestOpenRelayLimitsReadsBeforeTokens(t *testing.T) {
 	var c clock
 	r := startWith(t, asIs, relay.Config{Origin: origin, Now: c.now, Limits: relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: 0.001, Burst: 1}}})
 	h := httpapi.New(r, httpapi.Options{Log: quiet}).Handler(false)
@@ -224,14 +227,14 @@ func TestTokensOfOpenRelaysAreChargedFirst(t *testing.T) {
 	}
 	get(t, h, "/nowhere")
 	if a := getWith(t, h, "/events", "Agora "+token); a.status != 429 {
-		t.Errorf("beyond the allowance: %d", a.status)
+		t.Errorf("a read over the rate limit: %d", a.status)
 	}
 	if all, _, err := r.Agent(t.Context(), relay.Peer{Local: true}, bob.DID()); err != nil || len(all) != 1 || r.Online(all[0]) {
-		t.Errorf("a refused read marks its signer: %v, %v", all, err)
+		t.Errorf("a refused read marks its signer as online: %v, %v", all, err)
 	}
 }
 
-// TestTokensAreNotLogged looks for what a reader sent in all that the relay says, at its most talkative.
+// TestTokensAreNotLogged checks that the log, at level debug, contains no token, no query and no recipient of a reader.
 func TestTokensAreNotLogged(t *testing.T) {
 	var log bytes.Buffer
 	r := startWith(t, asIs, relay.Config{Origin: origin, Reads: relay.ToParties})
@@ -252,20 +255,21 @@ func TestTokensAreNotLogged(t *testing.T) {
 	}
 }
 
-// TestTokensAreChargedFirst: an address that has used up its allowance has no signature verified, and none used up.
-func TestTokensAreChargedFirst(t *testing.T) {
+// TestRateLimitComesBeforeTokens checks that a read over the rate limit is refused before its token is verified. The
+// token can be used later.
+func TestRateLimitComesBeforeTokens(t *testing.T) {
 	r := startWith(t, asIs, relay.Config{Origin: origin, Reads: relay.ToParties,
 		Limits: relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: 0.001, Burst: 1}}})
 	h := httpapi.New(r, httpapi.Options{Log: quiet}).Handler(false)
 	bob := key(t)
 	if a := getWith(t, h, "/agents", "Agora x"); a.status != 401 {
-		t.Errorf("the first: %d", a.status)
+		t.Errorf("the first read: %d", a.status)
 	}
 	good := authorization(t, bob, "/agents")
 	if a := getWith(t, h, "/agents", good); a.status != 429 {
-		t.Errorf("the second: %d", a.status)
+		t.Errorf("the second read: %d", a.status)
 	}
 	if _, err := r.VerifyRead(t.Context(), good[6:], "GET", "/agents"); err != nil {
-		t.Errorf("what was refused is used: %v", err)
+		t.Errorf("the token of the refused read is used up: %v", err)
 	}
 }

@@ -11,16 +11,17 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// Route is a path and its handlers by method. The path is one of gorilla/mux: mux.Vars has the values of its {names}.
+// Route is a path and its handlers by method. Path has the syntax of gorilla/mux; mux.Vars returns the values of its
+// {names}.
 type Route struct {
 	Path    string
 	Methods map[string]Handler
 }
 
-// Routes returns the handler of these routes. The first route that matches the path answers. A method that it does not
-// take is refused with CodeMethodNotAllowed and the header Allow (RFC 9110 §15.5.6). Every other path is refused with
-// CodeNotFound; help ends that refusal and says which paths there are. Nothing is redirected: a client would repeat a
-// redirected POST as a GET.
+// Routes returns the handler of these routes. The first route that matches the path answers. If it has no handler for
+// the method, the answer is CodeMethodNotAllowed with the header Allow (RFC 9110 §15.5.6). If no route matches, the
+// answer is CodeNotFound. Its message ends with help, which lists the paths that exist. Nothing is redirected, because
+// a client would repeat a redirected POST as a GET.
 func Routes(help string, routes ...Route) Handler {
 	// SkipClean: the router would redirect //events to /events.
 	router := mux.NewRouter().SkipClean(true)
@@ -30,7 +31,8 @@ func Routes(help string, routes ...Route) Handler {
 	return func(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
 		var match mux.RouteMatch
 		if !router.Match(r, &match) {
-			return envelope.Errorf(envelope.CodeNotFound, "there is nothing at this path; mind trailing and double slashes. %s", help)
+			return envelope.Errorf(envelope.CodeNotFound,
+				"there is nothing at this path; check it for trailing and double slashes. %s", help)
 		}
 		if len(match.Vars) > 0 {
 			r = mux.SetURLVars(r, match.Vars)
@@ -39,11 +41,11 @@ func Routes(help string, routes ...Route) Handler {
 	}
 }
 
-// methods are the handlers of one path. It is an http.Handler only because a router wants one.
+// methods are the handlers of one path. It is an http.Handler only because the router requires one.
 type methods struct {
 	http.Handler
 	handlers map[string]Handler
-	allow    string // the header
+	allow    string // the value of the header Allow
 }
 
 func newMethods(handlers map[string]Handler) *methods {
@@ -60,28 +62,28 @@ func (m *methods) handle(w http.ResponseWriter, r *http.Request, from relay.Peer
 		return h(w, r, from)
 	}
 	w.Header().Set("Allow", m.allow)
-	return envelope.Errorf(envelope.CodeMethodNotAllowed, "this path takes %s", m.allow)
+	return envelope.Errorf(envelope.CodeMethodNotAllowed, "this path accepts only %s", m.allow)
 }
 
-// api is the relay's own routes.
+// api has the handlers of the relay's own routes.
 type api struct{ *Front }
 
 func newAPI(f *Front) *api { return &api{f} }
 
-// mount returns the routes for a Front.
+// mount returns the relay's own routes as a Mount.
 func (a *api) mount() Mount {
-	events := map[string]Handler{http.MethodGet: a.reading(a.getEvents), http.MethodPost: a.postEvent}
-	agents := map[string]Handler{http.MethodGet: a.reading(a.getAgents)}
-	agent := map[string]Handler{http.MethodGet: a.reading(a.getAgent)}
+	events := map[string]Handler{http.MethodGet: a.withReader(a.getEvents), http.MethodPost: a.postEvent}
+	agents := map[string]Handler{http.MethodGet: a.withReader(a.getAgents)}
+	agent := map[string]Handler{http.MethodGet: a.withReader(a.getAgent)}
 	routes := []Route{
 		{"/events", events},
-		{"/threads/{id}", map[string]Handler{http.MethodGet: a.reading(a.getThread)}},
+		{"/threads/{id}", map[string]Handler{http.MethodGet: a.withReader(a.getThread)}},
 		{"/agents", agents},
 		{"/agents/{did}", agent},
 		{healthPath, map[string]Handler{http.MethodGet: a.getHealth, http.MethodHead: a.getHealth}},
 		{"/.well-known/agora.json", map[string]Handler{http.MethodGet: a.getWellKnown}},
 		{"/seed", map[string]Handler{http.MethodPost: a.postSeed}},
-		// Names that clients written before this relay use.
+		// Older names of these paths, used by clients that were written before this relay.
 		{"/v1/messages", events},
 		{"/v1/agents", agents},
 		{"/v1/agents/{did}", agent},
@@ -90,15 +92,17 @@ func (a *api) mount() Mount {
 		routes = append(routes, Route{"/", map[string]Handler{http.MethodGet: root, http.MethodHead: root}})
 	}
 	return Mount{
-		Handler:   Routes("The relay answers at /events, /threads/{id}, /agents, /health and /.well-known/agora.json", routes...),
-		Unlimited: probesHealth,
+		Handler: Routes("The relay answers at /events, /threads/{id}, /agents, /health and /.well-known/agora.json",
+			routes...),
+		Unlimited: isHealthCheck,
 	}
 }
 
 const healthPath = "/health"
 
-// probesHealth reports whether a request is a health check. Health checks are limited only by the connections of their
-// address: a relay under load must not look dead, also to a monitor whose address has used up its limits.
-func probesHealth(r *http.Request) bool {
+// isHealthCheck reports whether a request is a health check. Health checks are limited only by the number of
+// connections of their address. So a relay under load does not look dead to a monitor, even if the monitor's address
+// has used up its other limits.
+func isHealthCheck(r *http.Request) bool {
 	return r.URL.Path == healthPath && (r.Method == http.MethodGet || r.Method == http.MethodHead)
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/agora-relay/agora/relay/httpapi"
 )
 
-// The deadlines of a connection, on a clock that only moves while everybody waits.
+// These tests check the deadlines of connections with the fake time of synctest.
 
 func TestSlowHeaderIsCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -48,7 +48,7 @@ func TestLongPollOutlivesTheOtherDeadlines(t *testing.T) {
 		l, _ := serve(t, start(t))
 		c, began := l.dial(), time.Now()
 		reader := bufio.NewReader(c)
-		// Twice on one connection: a deadline that was left behind would cut the second.
+		// Two polls on one connection: a deadline that remained from the first would end the second.
 		for i := range 2 {
 			fmt.Fprint(c, "GET /events?cursor=0&timeout=99 HTTP/1.1\r\nHost: x\r\n\r\n")
 			response, err := http.ReadResponse(reader, nil)
@@ -65,7 +65,7 @@ func TestLongPollOutlivesTheOtherDeadlines(t *testing.T) {
 	})
 }
 
-func TestClientThatLeavesFreesItsPlace(t *testing.T) {
+func TestClientThatLeavesFreesItsSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
 		l, _ := serve(t, r)
@@ -73,25 +73,25 @@ func TestClientThatLeavesFreesItsPlace(t *testing.T) {
 		fmt.Fprint(c, "GET /events?cursor=0&timeout=60 HTTP/1.1\r\nHost: x\r\n\r\n")
 		synctest.Wait()
 		if r.Waiting() != 1 {
-			t.Fatalf("%d polls wait", r.Waiting())
+			t.Fatalf("%d polls wait, want 1", r.Waiting())
 		}
 		if err := c.Close(); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
 		if r.Waiting() != 0 {
-			t.Errorf("%d polls wait after the client has gone", r.Waiting())
+			t.Errorf("%d polls still wait after the client has left", r.Waiting())
 		}
 	})
 }
 
-func TestReaderThatNeverReadsIsCut(t *testing.T) {
+func TestClientThatNeverReadsIsCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
-		l, stop := serveOn(t, open, r, httpapi.Options{Log: quiet, Grace: time.Hour})
+		l, stop := serveOn(t, allInterfaces, r, httpapi.Options{Log: quiet, Grace: time.Hour})
 		c, began := l.dial(), time.Now()
 		fmt.Fprint(c, "GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-		synctest.Wait() // the handler hangs in its write, as nobody reads
+		synctest.Wait() // the handler blocks in its write, because the client does not read
 		stop()
 		if took := time.Since(began); took < 30*time.Second || took > 31*time.Second {
 			t.Errorf("the connection was held for %v, want 30s", took)
@@ -99,8 +99,8 @@ func TestReaderThatNeverReadsIsCut(t *testing.T) {
 	})
 }
 
-// halfClosed is a connection whose client has closed its sending side and reads on, as nc -N does: the server reads to
-// the end of what was sent, and its answers go to a buffer.
+// halfClosed is a connection whose client has closed its sending side and still reads, as nc -N does. The server reads
+// the sent bytes and then EOF. Its answers are written to a buffer.
 type halfClosed struct {
 	net.Conn
 	sent   io.Reader
@@ -120,8 +120,8 @@ func (c *halfClosed) SetWriteDeadline(time.Time) error {
 	return nil
 }
 
-// TestHalfClosedClientGetsItsAnswer holds that no request is answered with an empty 200, which an early end of the
-// request's context once led to, and that a receipt is written for what was stored.
+// TestHalfClosedClientGetsItsAnswer checks that a client that closes its sending side gets a whole answer, and that a
+// post gets its receipt. When the context of a request ended early, the relay once answered with an empty 200.
 func TestHalfClosedClientGetsItsAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
@@ -176,8 +176,8 @@ func TestShutdownAnswersWaitingPolls(t *testing.T) {
 	})
 }
 
-// TestShutdownAmidPolls ends servers whose pollers ask again as soon as they are answered.
-func TestShutdownAmidPolls(t *testing.T) {
+// TestShutdownDuringPolls stops servers whose clients poll again as soon as they are answered.
+func TestShutdownDuringPolls(t *testing.T) {
 	for range 30 {
 		synctest.Test(t, func(t *testing.T) {
 			r := start(t)
@@ -208,8 +208,9 @@ func TestShutdownAmidPolls(t *testing.T) {
 	}
 }
 
-// TestShutdownCutsOffWhoHolds ends the server within the time it is given, though a client does not read its answer.
-func TestShutdownCutsOffWhoHolds(t *testing.T) {
+// TestShutdownCutsOffClientThatDoesNotRead stops a server while a client does not read its answer. The server ends
+// after its grace period.
+func TestShutdownCutsOffClientThatDoesNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, stop := serve(t, start(t))
 		c := l.dial()
@@ -221,7 +222,7 @@ func TestShutdownCutsOffWhoHolds(t *testing.T) {
 			t.Errorf("it took %v, want 4s", took)
 		}
 		if text, err := io.ReadAll(c); len(text) > 0 || err != nil {
-			t.Errorf("the connection is open still: %q, %v", text, err)
+			t.Errorf("the connection is still open: %q, %v", text, err)
 		}
 	})
 }

@@ -12,14 +12,16 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// Outcome is what became of one message of a group: a receipt, or a refusal.
+// Outcome is the result for one message of a group: a receipt, or an error for the sender of the message.
 type Outcome struct {
-	Receipt relay.Receipt // Took is set also with an error
-	Err     error         // an *envelope.Error
+	Receipt relay.Receipt // Receipt.Took is set even if Err is not nil
+	Err     error         // nil or an *envelope.Error
 }
 
-// Append stores the messages of a group that are new and that the rules admit, in their order. Each is judged as if it
-// came alone, after those before it. posted are those that were stored. It fails only if tx does.
+// Append stores those messages of a group that are new and that the rules allow, in their order. The outcome of each
+// message is the same as if it had been appended alone, after the messages before it. posted has the messages that were
+// stored. Append returns an error only if tx fails or a stored thread record cannot be decoded. In
+// that case the caller rolls back the transaction, and nothing is stored.
 func (l *Ledger) Append(tx Tx, entries []relay.Entry) (outcomes []Outcome, posted []relay.Posted, err error) {
 	began := time.Now()
 	g, err := l.load(tx, entries)
@@ -34,7 +36,7 @@ func (l *Ledger) Append(tx Tx, entries []relay.Entry) (outcomes []Outcome, poste
 		o.Receipt, o.Err = g.append(e)
 		o.Receipt.Took = time.Since(began)
 		if o.Err != nil && !IsRefusal(o.Err) {
-			return nil, nil, o.Err // a record that cannot be read
+			return nil, nil, o.Err // a stored thread record cannot be decoded
 		}
 	}
 	decided := time.Now()
@@ -44,13 +46,13 @@ func (l *Ledger) Append(tx Tx, entries []relay.Entry) (outcomes []Outcome, poste
 			return nil, nil, err
 		}
 	}
-	l.left = g.end
+	l.lastEnd = g.end
 	posted = changes.posted()
-	g.share(outcomes, loaded.Sub(began), time.Since(decided))
+	g.addTimes(outcomes, loaded.Sub(began), time.Since(decided))
 	return outcomes, posted, nil
 }
 
-// posted returns what watchers are told of c.
+// posted returns the events of c in the form that watchers get.
 func (c Changes) posted() []relay.Posted {
 	if len(c.Events) == 0 {
 		return nil
@@ -62,51 +64,53 @@ func (c Changes) posted() []relay.Posted {
 	return posted
 }
 
-// IsRefusal reports whether err is for the sender of a message, and harms no other.
+// IsRefusal reports whether err is an *envelope.Error. Such an error rejects one message and concerns only its sender.
+// Any other error means that the engine failed.
 func IsRefusal(err error) bool {
 	_, ok := errors.AsType[*envelope.Error](err)
 	return ok
 }
 
-// group is what is known while a group is decided. It begins as what is stored, and each message adds what it does.
+// group is the state while a group of messages is decided. It starts with what was loaded from the store. Each accepted
+// message adds its changes.
 type group struct {
 	*Ledger
-	end      relay.Cursor // the last event's
+	end      relay.Cursor // cursor of the last event, including the events of this group
 	known    map[MessageKey]known
-	threads  map[thread.Key]*held
-	byID     map[string][]*held // the same, by the thread's id
+	threads  map[thread.Key]*groupThread
+	byID     map[string][]*groupThread // the threads of the field threads, by thread id
 	listings map[didkey.DID][]Listed
-	weights  []int // of the entries, see share
+	weights  []int // how much work each entry caused while loading, see addTimes
 
-	events []Event
-	moved  []*held // those that are new or have changed, in the order of their first change
+	events  []Event
+	changed []*groupThread // threads that are new or have changed, in the order of their first change
 }
 
-// known is a message that is stored, or that the group stores.
+// known is a message that was stored before, or that this group stores.
 type known struct {
 	seq     relay.Seq
 	expires time.Time
 	body    []byte
-	thread  *held
+	thread  *groupThread
 }
 
-// held is a thread in memory.
-type held struct {
+// groupThread is a thread that was loaded for a group, or that a message of the group opened.
+type groupThread struct {
 	Thread
-	isNew   bool
-	wasOpen bool      // Row.Open as it is stored, if not isNew
-	moved   time.Time // when the group last moved it; zero: it has not
-	joined  []Participant
+	isNew     bool
+	wasOpen   bool      // the stored value of Row.Open, if isNew is false
+	changedAt time.Time // when the group last changed it; zero: not changed
+	joined    []Participant
 }
 
-// append decides about one message.
-// Refusals: those of relay.Store.Append.
+// append decides about one message and, if it is accepted, adds it to the group.
+// Errors: those of relay.Store.Append that reject a message.
 func (g *group) append(e relay.Entry) (relay.Receipt, error) {
 	m := e.Envelope
 	if k, ok := g.known[MessageKey{m.Sender.ID, m.ID}]; ok {
 		return g.duplicate(k, e)
 	}
-	var h *held
+	var h *groupThread
 	var t thread.Thread
 	if m.Type != envelope.TypeManifest {
 		var err error
@@ -114,33 +118,37 @@ func (g *group) append(e relay.Entry) (relay.Receipt, error) {
 			return relay.Receipt{}, err
 		}
 	}
-	if err := g.admitListing(e); err != nil {
+	if err := g.checkManifestLimit(e); err != nil {
 		return relay.Receipt{}, err
 	}
-	charge := charged(m, t)
-	if err := g.admitMail(e, h, charge); err != nil {
+	charge := inboxCharge(m, t)
+	if err := g.checkInbox(e, h, charge); err != nil {
 		return relay.Receipt{}, err
 	}
 	return g.accept(e, t, h, charge), nil
 }
 
-// duplicate answers for a message that is stored already: with its receipt if it is the same to the byte.
+// duplicate answers a message whose id is already known. If the bytes of both messages are equal, it returns the
+// receipt of the first one. Otherwise it returns errOtherMessage.
 func (g *group) duplicate(k known, e relay.Entry) (relay.Receipt, error) {
 	if !bytes.Equal(k.body, e.Envelope.Canonical()) {
 		return relay.Receipt{}, errOtherMessage
 	}
-	r := relay.Receipt{ID: e.Envelope.ID, Cursor: relay.Cursor{Epoch: g.end.Epoch, Seq: k.seq}, Duplicate: true, ExpiresAt: k.expires}
+	r := relay.Receipt{ID: e.Envelope.ID, Cursor: relay.Cursor{Epoch: g.end.Epoch, Seq: k.seq}, Duplicate: true,
+		ExpiresAt: k.expires}
 	if k.thread != nil {
 		r.Thread, r.State = k.thread.Key(), g.policy.Rules.At(k.thread.Thread.Thread, e.Received).State
 	}
 	return r, nil
 }
 
-var errOtherMessage = envelope.Errorf(envelope.CodeDuplicateID, "you have used this id for another message; give each message its own")
+// errOtherMessage rejects a message whose id its sender has already used for a message with other content.
+var errOtherMessage = envelope.Errorf(envelope.CodeDuplicateID,
+	"you have already used this id for another message; give each message its own id")
 
-// move returns the thread that e moves or begins, as e leaves it, and the one held; nil if e begins it.
-// Refusals: those of thread.Rules.Apply.
-func (g *group) move(e relay.Entry) (thread.Thread, *held, error) {
+// move applies e to the thread that it belongs to. It returns the thread after e, and the group's thread that e
+// changes; nil if e opens a new thread. Errors: those of thread.Rules.Apply.
+func (g *group) move(e relay.Entry) (thread.Thread, *groupThread, error) {
 	candidates := g.candidates(e.Envelope)
 	var threads []thread.Thread
 	for _, c := range candidates {
@@ -154,26 +162,28 @@ func (g *group) move(e relay.Entry) (thread.Thread, *held, error) {
 	return next, candidates[chosen], nil
 }
 
-// accept adds e to the events of the group, and t as e leaves it to the threads.
-func (g *group) accept(e relay.Entry, t thread.Thread, h *held, charge int64) relay.Receipt {
+// accept adds e to the events of the group, and the thread to the changed threads. t is the thread after e. h is the
+// group's thread that e changes; nil if e opens a new thread.
+func (g *group) accept(e relay.Entry, t thread.Thread, h *groupThread, charge int64) relay.Receipt {
 	m := e.Envelope
 	expires := g.policy.Window.Expires(m.TS, m.TTL)
 	if m.Type != envelope.TypeManifest {
-		h = g.keep(h, t, e.Received, expires)
+		h = g.putThread(h, t, e.Received, expires)
 		h.join(m)
 	}
 	if e.Listing != nil && !g.list(m.Sender.ID, Listed{e.Listing.ID, m.TS, expires}) {
 		e.Listing = nil
 	}
 	if e.Listing != nil {
-		g.unlist(m.Sender.ID, e.Listing.ID)
+		g.dropListing(m.Sender.ID, e.Listing.ID)
 	}
 	event := g.add(e, h, charge, expires, g.policy.Window.RememberUntil(e.Received, expires))
 	return relay.Receipt{ID: m.ID, Cursor: g.end, ExpiresAt: event.Expires, Thread: t.Key(), State: t.State}
 }
 
-// unlist takes the listing from an event of this group that has the same.
-func (g *group) unlist(sender didkey.DID, id string) {
+// dropListing removes the Listing with this id from the sender's earlier events of the group. A newer manifest replaces
+// it.
+func (g *group) dropListing(sender didkey.DID, id string) {
 	for i := range g.events {
 		if e := &g.events[i]; e.Listing != nil && e.Envelope.Sender.ID == sender && e.Listing.ID == id {
 			e.Listing = nil
@@ -181,8 +191,8 @@ func (g *group) unlist(sender didkey.DID, id string) {
 	}
 }
 
-// add numbers e and puts it among the events. It is stored until forget.
-func (g *group) add(e relay.Entry, h *held, charge int64, expires, forget time.Time) *Event {
+// add gives e the next sequence number and adds it to the events of the group. The event is stored until forget.
+func (g *group) add(e relay.Entry, h *groupThread, charge int64, expires, forget time.Time) *Event {
 	m := e.Envelope
 	g.end.Seq++
 	event := Event{Forget: forget, Charge: charge, Network: e.Network, Listing: e.Listing, Unseen: e.Unseen,
@@ -193,14 +203,15 @@ func (g *group) add(e relay.Entry, h *held, charge int64, expires, forget time.T
 	}
 	g.events = append(g.events, event)
 	g.known[MessageKey{m.Sender.ID, m.ID}] = known{g.end.Seq, expires, m.Canonical(), h}
-	g.received(inboxKey{m.Recipient, e.Network}, charge, expires)
+	g.addToInbox(inboxKey{m.Recipient, e.Network}, charge, expires)
 	return &g.events[len(g.events)-1]
 }
 
-// keep holds t as a message has left it that arrived and expires then. h is nil if the message has begun t.
-func (g *group) keep(h *held, t thread.Thread, received, expires time.Time) *held {
+// putThread records t, the thread after a message, in the group. received and expires are the arrival and the expiry of
+// that message. h is the group's thread that the message changes; nil if the message opens a new thread.
+func (g *group) putThread(h *groupThread, t thread.Thread, received, expires time.Time) *groupThread {
 	if h == nil {
-		h = &held{Thread: Thread{Number: int64(g.end.Seq) + 1, RequestExpires: expires}, isNew: true}
+		h = &groupThread{Thread: Thread{Number: int64(g.end.Seq) + 1, RequestExpires: expires}, isNew: true}
 		g.threads[t.Key()] = h
 		g.byID[t.ID] = append(g.byID[t.ID], h)
 	}
@@ -208,15 +219,16 @@ func (g *group) keep(h *held, t thread.Thread, received, expires time.Time) *hel
 	if expires.After(h.Keep) {
 		h.Keep = expires
 	}
-	if h.moved.IsZero() {
-		g.moved = append(g.moved, h)
+	if h.changedAt.IsZero() {
+		g.changed = append(g.changed, h)
 	}
-	h.moved = received
+	h.changedAt = received
 	return h
 }
 
-// join notes the participant that m, which is in h already, has brought into it.
-func (h *held) join(m *envelope.Envelope) {
+// join records the participant that m adds to h: the recipient of a REQUEST, the sender of an OFFER, or the agent that
+// an ACCEPT accepts. h already includes m.
+func (h *groupThread) join(m *envelope.Envelope) {
 	p := Participant{}
 	switch m.Type {
 	case envelope.TypeRequest:
@@ -231,20 +243,20 @@ func (h *held) join(m *envelope.Envelope) {
 	}
 }
 
-// changes returns what the group writes.
+// changes returns everything that the group writes.
 func (g *group) changes() Changes {
-	c := Changes{Events: g.events, Threads: make([]Change, len(g.moved))}
-	for i, h := range g.moved {
-		c.Threads[i] = Change{Row: g.row(&h.Thread, h.moved), New: h.isNew, WasOpen: h.wasOpen, Joined: h.joined}
+	c := Changes{Events: g.events, Threads: make([]Change, len(g.changed))}
+	for i, h := range g.changed {
+		c.Threads[i] = Change{Row: g.row(&h.Thread, h.changedAt), New: h.isNew, WasOpen: h.wasOpen, Joined: h.joined}
 	}
 	return c
 }
 
-// row returns t as it is stored from now on.
+// row returns the row of t that is to be stored at now.
 func (l *Ledger) row(t *Thread, now time.Time) Row {
 	due, alive := l.policy.Rules.Deadline(t.Thread)
 	if !alive {
-		// The record outlives the rows of its events, which refer to it.
+		// The rows of the thread's events refer to the record, so the record must outlive them.
 		due = t.Keep.Add(l.policy.ThreadRetention)
 		if rows := now.Add(l.policy.Window.Memory); due.Before(rows) {
 			due = rows
@@ -258,9 +270,9 @@ func (l *Ledger) isOpen(t thread.Thread) bool {
 	return t.State == thread.Pending && t.Recipient == "" && t.OffersMade < l.policy.Rules.MaxOffers
 }
 
-// share adds to the outcomes what the engine did for them: the time of Load by what each message had it look for, and
-// that of Write in equal parts.
-func (g *group) share(outcomes []Outcome, load, write time.Duration) {
+// addTimes adds the time of the engine to Receipt.Took of the outcomes. The time of Load is divided by the weights of
+// the entries, the time of Write in equal parts.
+func (g *group) addTimes(outcomes []Outcome, load, write time.Duration) {
 	all := 0
 	for _, w := range g.weights {
 		all += w

@@ -9,61 +9,65 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// own returns the thread with an id that belongs to a client.
-func (g *group) own(client didkey.DID, id string) []*held {
+// threadOf returns the loaded thread with this id that belongs to client, as a list of one, or nil if there is none.
+func (g *group) threadOf(client didkey.DID, id string) []*groupThread {
 	if h := g.threads[thread.Key{Client: client, ID: id}]; h != nil && client != "" {
-		return []*held{h}
+		return []*groupThread{h}
 	}
 	return nil
 }
 
-// namesThread reports whether the threads of m's two ends are all that m may mean. One of a message's two ends is
-// always the client.
+// namesThread reports whether the threads that are loaded for m's sender and recipient include every thread that m may
+// belong to. Then no search is needed. One of the two is always the client of the thread.
 func (g *group) namesThread(m *envelope.Envelope) bool {
 	switch m.Type {
 	case envelope.TypeRequest:
 		return true
 	case envelope.TypeAccept, envelope.TypeCancel:
-		if len(g.own(m.Sender.ID, m.Thread)) > 0 {
+		if len(g.threadOf(m.Sender.ID, m.Thread)) > 0 {
 			return true
 		}
 	}
-	return len(g.ends(m)) > 0
+	return len(g.partyThreads(m)) > 0
 }
 
-// ends returns the threads of the sender and of the recipient, if m has one.
-func (g *group) ends(m *envelope.Envelope) []*held {
+// partyThreads returns the threads with m's thread id whose client is m's sender or m's recipient. It returns nil if m
+// has no recipient.
+func (g *group) partyThreads(m *envelope.Envelope) []*groupThread {
 	if m.Recipient == "" {
 		return nil
 	}
-	return append(g.own(m.Sender.ID, m.Thread), g.own(m.Recipient, m.Thread)...)
+	return append(g.threadOf(m.Sender.ID, m.Thread), g.threadOf(m.Recipient, m.Thread)...)
 }
 
-// candidates returns the threads that m may mean, oldest first: of a client its own; else those of m's two ends; else
-// those in which the sender takes part and, for an OFFER, those in which any agent may offer; else the oldest, from
-// which the rules tell why m is refused.
-func (g *group) candidates(m *envelope.Envelope) []*held {
-	own := g.own(m.Sender.ID, m.Thread)
+// candidates returns the threads that m may belong to, the oldest first. A REQUEST belongs to the sender's own thread.
+// So does an ACCEPT or a CANCEL, if the sender has a thread with that id. For other messages, candidates returns what
+// search finds; for an ERROR, it adds the sender's own thread.
+func (g *group) candidates(m *envelope.Envelope) []*groupThread {
+	own := g.threadOf(m.Sender.ID, m.Thread)
 	switch m.Type {
 	case envelope.TypeRequest:
 		return own
 	case envelope.TypeAccept, envelope.TypeCancel:
-		// No number of copies made before may stand in its way.
+		// The sender's own thread is found directly, however many older copies of the id exist.
 		if len(own) > 0 {
 			return own
 		}
 	case envelope.TypeError:
-		// Both a client and an agent send it.
-		return oldestFirst(append(own, g.others(m)...))
+		// The sender may be a client or an agent.
+		return oldestFirst(append(own, g.search(m)...))
 	}
-	return oldestFirst(g.others(m))
+	return oldestFirst(g.search(m))
 }
 
-func (g *group) others(m *envelope.Envelope) []*held {
-	if found := g.ends(m); len(found) > 0 {
+// search returns the threads that m may belong to: partyThreads if there are any; otherwise the threads in which the
+// sender takes part and, for an OFFER, the threads in which any agent may offer. If there are none of these, search
+// returns the oldest threads with the id; thread.Rules.Apply then finds out from them which error m gets.
+func (g *group) search(m *envelope.Envelope) []*groupThread {
+	if found := g.partyThreads(m); len(found) > 0 {
 		return found
 	}
-	var own, open []*held
+	var own, open []*groupThread
 	all := g.byID[m.Thread]
 	for _, h := range all {
 		switch {
@@ -79,10 +83,10 @@ func (g *group) others(m *envelope.Envelope) []*held {
 	return append(oldest(own, m.Sender.ID), oldest(open, "")...)
 }
 
-// oldest returns the first MaxCandidates of threads, those in which agent works before the others. A group may have
-// loaded more for other messages.
-func oldest(threads []*held, agent didkey.DID) []*held {
-	slices.SortFunc(threads, func(a, b *held) int {
+// oldest sorts threads and returns the first MaxCandidates: first the threads whose accepted agent is agent, then by
+// age. There may be more because the group also has threads that were loaded for other messages.
+func oldest(threads []*groupThread, agent didkey.DID) []*groupThread {
+	slices.SortFunc(threads, func(a, b *groupThread) int {
 		if works := agent != "" && a.Agent == agent; works != (agent != "" && b.Agent == agent) {
 			if works {
 				return -1
@@ -94,21 +98,21 @@ func oldest(threads []*held, agent didkey.DID) []*held {
 	return threads[:min(len(threads), MaxCandidates)]
 }
 
-// oldestFirst sorts threads by age and leaves each in once.
-func oldestFirst(threads []*held) []*held {
-	slices.SortFunc(threads, func(a, b *held) int { return cmp.Compare(a.Number, b.Number) })
+// oldestFirst sorts threads by age and removes repeats.
+func oldestFirst(threads []*groupThread) []*groupThread {
+	slices.SortFunc(threads, func(a, b *groupThread) int { return cmp.Compare(a.Number, b.Number) })
 	return slices.Compact(threads)
 }
 
-// hasParticipant reports whether did is one of Participants.
+// hasParticipant reports whether did is one of t.Participants.
 func (t *Thread) hasParticipant(did didkey.DID) bool {
 	return did == t.Recipient || slices.ContainsFunc(t.Transitions, func(s thread.Transition) bool {
 		return s.Type == envelope.TypeOffer && s.By == did
 	})
 }
 
-// Participants returns who takes part in t besides its client, each once: the agent that the REQUEST names, and each
-// that has offered.
+// Participants returns the parties of t other than its client, each once: the agent that the REQUEST names, and every
+// agent that has offered, including agents whose offers were withdrawn.
 func (t *Thread) Participants() []didkey.DID {
 	var all []didkey.DID
 	if t.Recipient != "" {

@@ -11,22 +11,28 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// How much one call of Expire does at most, so that posts do not wait long behind it. ExpireThreads is also how many
-// rows an engine should give it.
+// Limits of one call of Expire. They keep the call short, because posts wait until it is finished.
 const (
+	// ExpireThreads is how many threads an engine should pass to one call.
 	ExpireThreads = 100
-	expireNotices = 100
-	expireAgents  = 500 // those that take part in the threads that are removed
+
+	expireNotices     = 100 // notices of timeouts
+	expireTransitions = 500 // transitions of the removed threads, an upper bound of their participants
 )
 
-// Expire does what is due at now for threads whose Due has come, in their order: it ends those that the clock ends, with
-// the relay's notices of it, and removes the records of those that have ended before. notices may be nil. room is how
-// many bytes of notices there is room for; what goes beyond is not told. done is how many of the threads it got to.
-func (l *Ledger) Expire(tx Tx, due []Row, now time.Time, notices relay.Notices, room int64) (done int, posted []relay.Posted, err error) {
-	x := expiry{group: l.empty(0), now: now}
-	told := 0
+// Expire processes threads whose Due is not after now, in the given order. If the deadline of a thread has passed,
+// Expire ends the thread and stores the envelopes that notices returns. If a thread had ended before, Expire removes
+// its record. notices may be nil.
+//
+// room is how many bytes of disk space the notices may use. After that, threads end without notices. done is how many
+// threads were processed; it is less than len(due) if a limit of one call was reached.
+func (l *Ledger) Expire(
+	tx Tx, due []Row, now time.Time, notices relay.Notices, room int64,
+) (done int, posted []relay.Posted, err error) {
+	x := expiry{group: l.newGroup(0), now: now}
+	made := 0
 	for _, row := range due {
-		if told >= expireNotices || x.agents >= expireAgents {
+		if made >= expireNotices || x.transitions >= expireTransitions {
 			break
 		}
 		t, err := row.Decode()
@@ -34,10 +40,10 @@ func (l *Ledger) Expire(tx Tx, due []Row, now time.Time, notices relay.Notices, 
 			return 0, nil, err
 		}
 		if room <= 0 {
-			notices = nil // the last room is for messages, and for removing things
+			notices = nil // the remaining disk space is reserved for messages and for removals
 		}
-		n, size := x.expire(&held{Thread: *t, wasOpen: row.Open}, notices)
-		told, room = told+n, room-size
+		n, size := x.expire(&groupThread{Thread: *t, wasOpen: row.Open}, notices)
+		made, room = made+n, room-size
 		done++
 	}
 	if posted, err = x.write(tx); err != nil {
@@ -46,70 +52,74 @@ func (l *Ledger) Expire(tx Tx, due []Row, now time.Time, notices relay.Notices, 
 	return done, posted, nil
 }
 
-// expiry is one call of Expire.
+// expiry is the state of one call of Expire.
 type expiry struct {
 	*group
-	now     time.Time
-	ended   []notice
-	removed []Removal
-	agents  int // how many take part in the threads removed
+	now         time.Time
+	notices     []notice
+	removed     []Removal
+	transitions int // of the removed threads
 }
 
-// notice is a message of the relay's own about a thread that the clock has ended.
+// notice is a message in which the relay tells a party that a thread has timed out.
 type notice struct {
 	*envelope.Envelope
-	of *held
+	of *groupThread
 }
 
-// expire decides about h, and returns how many notices tell of its end and their size in bytes.
-func (x *expiry) expire(h *held, notices relay.Notices) (n int, size int64) {
+// expire decides about one thread. It returns the number of notices about the end of the thread, and their total size
+// in bytes.
+func (x *expiry) expire(h *groupThread, notices relay.Notices) (n int, size int64) {
 	t := &h.Thread
 	now := x.policy.Rules.At(t.Thread, x.now)
 	if _, alive := x.policy.Rules.Deadline(now); !alive && now.State == t.State {
-		// It had ended before, so this is its removal.
+		// The thread had ended before, so its record is due for removal.
 		participants := t.Participants()
-		x.agents += len(t.Transitions)
+		x.transitions += len(t.Transitions)
 		x.removed = append(x.removed, Removal{t.Number, t.Key(), participants})
 		return 0, 0
 	} else if alive {
-		// Timeouts were shorter when its deadline was written down.
-		x.keep(h, now, x.now, t.Keep)
+		// The thread has not reached its deadline. The stored Due is too early because the policy had shorter timeouts
+		// when it was stored.
+		x.putThread(h, now, x.now, t.Keep)
 		return 0, 0
 	}
-	x.keep(h, now, x.now, x.now)
+	x.putThread(h, now, x.now, x.now)
 	if notices == nil {
 		return 0, 0
 	}
 	for _, m := range notices(now, t.RequestExpires) {
-		x.ended = append(x.ended, notice{m, h})
+		x.notices = append(x.notices, notice{m, h})
 		n, size = n+1, size+int64(len(m.Canonical()))
 	}
 	return n, size
 }
 
-// write stores what was decided. A notice that is here already, by its id, is left out: parties may coincide. Nobody can
-// post a notice, so its id is remembered no longer than it is delivered.
+// write stores what was decided. It skips a notice whose id is stored already: client and agent of a thread may be the
+// same identity, and then both get the same notice. Only the relay can create notices, so they cannot be replayed.
+// Therefore the id of a notice is remembered only until the notice expires.
 func (x *expiry) write(tx Tx) ([]relay.Posted, error) {
-	if len(x.ended) > 0 {
+	if len(x.notices) > 0 {
 		var w Wanted
-		for _, n := range x.ended {
+		for _, n := range x.notices {
 			w.Messages = append(w.Messages, MessageKey{n.Sender.ID, n.ID})
 		}
 		found, err := tx.Load(w)
 		if err != nil {
 			return nil, err
 		}
-		x.since(found.End)
+		x.startAfter(found.End)
 		for _, m := range found.Messages {
 			x.known[m.MessageKey] = known{}
 		}
 	}
-	for _, n := range x.ended {
+	for _, n := range x.notices {
 		if x.isKnown(n.Envelope) {
 			continue
 		}
 		expires := x.policy.Window.Expires(n.TS, n.TTL)
-		x.add(relay.Entry{Envelope: n.Envelope, Received: x.now}, n.of, charged(n.Envelope, n.of.Thread.Thread), expires, expires)
+		x.add(relay.Entry{Envelope: n.Envelope, Received: x.now}, n.of,
+			inboxCharge(n.Envelope, n.of.Thread.Thread), expires, expires)
 		if expires.After(n.of.Keep) {
 			n.of.Keep = expires
 		}
@@ -123,13 +133,14 @@ func (x *expiry) write(tx Tx) ([]relay.Posted, error) {
 		return nil, err
 	}
 	if len(changes.Events) > 0 {
-		x.left = x.end
+		x.lastEnd = x.end
 	}
 	return changes.posted(), nil
 }
 
-// HasEnded reports whether the thread of row has ended at now and the last of its envelopes has expired: then its record
-// may go early if the room is needed and none of its messages is stored. gone is what to remove.
+// HasEnded reports whether the thread of row has ended at now and the last of its envelopes has expired. An engine that
+// needs disk space may then remove the record before its Due, provided that none of the thread's messages is stored.
+// gone is the removal to write.
 func (l *Ledger) HasEnded(row Row, now time.Time) (gone Removal, ended bool, err error) {
 	t, err := row.Decode()
 	if err != nil {
@@ -139,7 +150,7 @@ func (l *Ledger) HasEnded(row Row, now time.Time) (gone Removal, ended bool, err
 	return Removal{t.Number, t.Key(), t.Participants()}, !alive && !t.Keep.After(now), nil
 }
 
-// At returns the thread of row as it stands at now.
+// At returns the thread of row at now: if its deadline has passed, it has timed out.
 func At(row Row, rules thread.Rules, now time.Time) (thread.Thread, error) {
 	t, err := row.Decode()
 	if err != nil {
@@ -148,9 +159,9 @@ func At(row Row, rules thread.Rules, now time.Time) (thread.Thread, error) {
 	return rules.At(t.Thread, now), nil
 }
 
-// OfParty returns those of rows of which party is a party at now, the oldest first, each once. For relay.Store.ThreadsOf
-// rows are the party's own thread with the id, and those that Found.Of would have; or the one of the client that is
-// asked for.
+// OfParty returns the threads of rows in which party is a party at now, the oldest first, each once. An engine
+// implements relay.Store.ThreadsOf with it. If the query names a client, rows is that client's thread with the id.
+// Otherwise rows is party's own thread with the id and the threads that Found.Of would have for party.
 func OfParty(rows []Row, party didkey.DID, rules thread.Rules, now time.Time) (found []thread.Thread, err error) {
 	slices.SortFunc(rows, func(a, b Row) int { return cmp.Compare(a.Number, b.Number) })
 	for i, row := range rows {

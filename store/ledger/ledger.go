@@ -1,12 +1,13 @@
-// Package ledger holds the rules that every storage engine shares: which messages are new, which thread a message means
-// and how it moves, what an inbox and the directory have room for, and what the clock ends.
+// Package ledger holds the rules that every storage engine shares: which messages are new, which thread a message
+// belongs to, how the message changes that thread, the limits of an inbox and of the directory, and what expires.
 //
-// It works on a group of messages at a time. A group costs an engine at most three calls of Tx.Load and one of Tx.Write,
-// however many messages it has; between them the ledger decides in memory, message by message, in their order. So an
-// engine over a network pays for a few round trips per group and none per message.
+// The ledger processes messages in groups. A group costs an engine at most three calls of Tx.Load and one call of
+// Tx.Write, however many messages it has. Between these calls the ledger decides in memory, one message after the
+// other, in their order. So an engine behind a network pays for a few round trips per group, not per message.
 //
-// An engine provides Tx. It also numbers identities if it likes, keeps indexes, makes commits durable and announces what
-// was committed; the ledger knows nothing of that. The package does no I/O, and the time is an argument.
+// An engine implements Tx. Identity numbers, indexes, durable commits and the announcement of committed events are the
+// engine's own work, and the ledger has no code for them. The package does no I/O, and callers pass the time as an
+// argument.
 package ledger
 
 import (
@@ -19,60 +20,68 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// What a search for threads returns at most. Ids are random where nobody means harm; those who copy one come later, and
-// the oldest are looked at first.
+// Limits of each list of threads that a search returns. Honest clients choose random thread ids, so many threads with
+// one id are copies that somebody made later. Lists are cut off after the oldest threads, which keeps the original.
 const (
-	MaxCandidates  = 16
-	MaxRecordBytes = 256 << 10 // of Row.Record in one list, but one row at least; one with a hundred offers has some 20 KB
+	MaxCandidates = 16 // threads in one list; in a list of Found.Oldest, threads of each kind
+
+	// MaxRecordBytes limits the total size of Row.Record in one list. The first row is always allowed. The record of a
+	// thread with a hundred offers has about 20 KB.
+	MaxRecordBytes = 256 << 10
 )
 
-// Tx is a transaction of an engine. It begins with Ledger.Begin, and nobody else writes to the database until it ends. The
-// ledger calls its methods one after the other: Load, if there is something to ask, and then Write, once at
-// most. Nothing is asked after Write, so an engine may send it together with the commit.
+// Tx is a transaction of an engine. The engine calls Ledger.Begin when the transaction starts. No other writer may
+// change the database until the transaction ends. The ledger calls the methods one after the other: Load if there is
+// anything to look up, then Write at most once. The ledger never calls Load after Write, so an engine may send the
+// writes together with the commit.
 //
-// An error of Tx is not a refusal. It means that the engine failed: the transaction must be rolled back, and Ledger.Undo
-// called. The same call may then be made again in another transaction.
+// An error of Tx means that the engine failed. It does not mean that a message was rejected. The caller must roll back
+// the transaction and call Ledger.Undo. The same call may then be repeated in another transaction.
 type Tx interface {
-	// Load returns what is stored of all that is wanted, in one round trip if the engine is behind a network.
+	// Load looks up everything in Wanted. An engine behind a network should do so in one round trip.
 	Load(Wanted) (Found, error)
 
-	// Write stores changes. It follows from what Load returned, so no constraint of the database stands against it.
+	// Write stores changes. The ledger computes them from what Load returned in this transaction, so they violate no
+	// constraint of the database.
 	Write(Changes) error
 }
 
-// MessageKey names a message. It is unique among all that are remembered. All texts of this package are equal if their
-// bytes are, whatever a database's collation says, and none is put in order. Identities and ids have no U+0000.
+// MessageKey identifies a message. It is unique among all messages that the store remembers.
+//
+// Strings in this package are equal only if their bytes are equal, whatever the collation of a database says. The
+// ledger never depends on the order of strings. Identities and ids never contain U+0000.
 type MessageKey struct {
 	Sender didkey.DID
 	ID     string
 }
 
-// Wanted is what a group asks for. Each field is a list of questions; Found answers them. In Messages and Threads a
-// question may come twice, and may be answered twice.
+// Wanted lists the lookups for a group of messages. Each field is a list of lookups, and Found has the answers.
+// Messages and Threads may contain the same key twice; the engine may then return that row twice.
 type Wanted struct {
 	Messages []MessageKey
 	Threads  []thread.Key
-	Of       []Participation // the threads with an id in which a party takes part
-	Open     []string        // the threads with an id in which any agent may offer
-	Oldest   []string        // the threads with an id, whoever takes part
+	Of       []Participation // threads with an id in which a party takes part
+	Open     []string        // thread ids: threads with that id in which any agent may offer
+	Oldest   []string        // thread ids: threads with that id, whoever takes part in them
 	Inboxes  []Inbox
 	Listings []Listings
 }
 
-// Participation asks for the threads with an id in which Party takes part other than as the client.
+// Participation asks for the threads with an id in which Party takes part, but not as the client.
 type Participation struct {
-	ID    string // the thread's
+	ID    string // the thread's id
 	Party didkey.DID
 }
 
-// Inbox asks how much waits for a recipient: messages with a Charge that have not expired at Now.
+// Inbox asks how many messages wait for a recipient. It counts messages with a Charge above 0 that have not expired at
+// Now.
 type Inbox struct {
 	Recipient didkey.DID
-	Network   int64 // those with this Event.Network; AllNetworks: all
+	Network   int64 // count only messages with this Event.Network; AllNetworks: count all
 	Now       time.Time
 }
 
-// AllNetworks takes a network's place in an Inbox.
+// AllNetworks is the value of Inbox.Network that selects the messages of all networks.
 const AllNetworks = math.MinInt64
 
 // Listings asks for an agent's manifests in the directory that have not expired at Now.
@@ -81,76 +90,78 @@ type Listings struct {
 	Now    time.Time
 }
 
-// Found answers Wanted. The lists of lists have one list per question, in the order of the questions.
+// Found is the answer to a Wanted. The fields that correspond to Of, Open, Oldest, Inboxes and Listings have one
+// element per lookup, in the order of the lookups.
 type Found struct {
-	End      relay.Cursor // the last event's; with number 0 before the first
-	Messages []Message    // those of Wanted.Messages that are stored, in any order
-	Threads  []Row        // those of Wanted.Threads that are stored, in any order
+	End      relay.Cursor // cursor of the last event; its Seq is 0 if there is no event yet
+	Messages []Message    // the messages of Wanted.Messages that are stored, in any order
+	Threads  []Row        // the threads of Wanted.Threads that are stored, in any order
 
-	// Each list ends before it has more than MaxRecordBytes.
-	Of     [][]Row // up to MaxCandidates each: those in which the party works first, then by Number
-	Open   [][]Row // up to MaxCandidates each, by Number
-	Oldest [][]Row // by Number: up to MaxCandidates of those that are open, and up to MaxCandidates of the others
+	// Each inner list is cut off before its records exceed MaxRecordBytes.
+	Of     [][]Row // up to MaxCandidates per lookup: first threads whose accepted agent is the party; then by Number
+	Open   [][]Row // up to MaxCandidates per lookup, in the order of Number
+	Oldest [][]Row // up to MaxCandidates open threads and up to MaxCandidates others per lookup: the oldest of each kind
 
 	Inboxes  []Count
 	Listings [][]Listed
 }
 
-// Message is a stored message that was asked for.
+// Message is a stored message of Wanted.Messages.
 type Message struct {
 	MessageKey
 	Seq     relay.Seq
 	Expires time.Time
-	Body    []byte // empty if it was given up for a full disk
-	Thread  *Row   // nil: it has none, or the record has gone before the message
+	Body    []byte // empty if it was deleted because the disk was full
+	Thread  *Row   // nil if the message has no thread, or if the thread's record was removed before the message
 }
 
-// Count is how much waits in an inbox.
+// Count is the content of an inbox.
 type Count struct {
 	Events int
-	Bytes  int64     // their charges
-	First  time.Time // when the first of them expires; zero: none waits
-	Looked int       // how many messages the engine looked at; the more there were, the later it is asked again
+	Bytes  int64     // sum of their charges
+	First  time.Time // when the first of these messages expires; zero if there is none
+	Looked int       // how many messages the engine examined; the more it examined, the later the ledger asks again
 }
 
 // Listed is a manifest in the directory.
 type Listed struct {
-	ID          string // the manifest's
+	ID          string // the manifest's id
 	TS, Expires time.Time
 }
 
-// Row is a thread as an engine stores it. The engine needs the fields for its indexes; the rest is in Record.
+// Row is a thread as an engine stores it. The engine needs the first fields for its indexes. Everything else is in
+// Record.
 type Row struct {
-	Number int64 // the Seq of its REQUEST, so the order of numbers is the order of age
+	Number int64 // the Seq of the thread's REQUEST; a smaller number means an older thread
 	thread.Key
-	Due    time.Time // when the clock moves it next: its deadline while it lives, then its removal
-	Open   bool      // any agent may offer in it
+	Due    time.Time // when Expire must process the thread: at its deadline, and for an ended thread at its removal
+	Open   bool      // any agent may offer in the thread
 	Record []byte    // see Thread
 }
 
-// Changes is what a group writes. An engine may write it in any order. Times are stored as Nanos makes them: a database's
-// own times are too coarse.
+// Changes is what a group writes. An engine may write it in any order. Engines store times as Nanos returns them,
+// because the time types of databases are not precise enough.
 type Changes struct {
-	Events  []Event // with consecutive numbers, those behind Found.End
+	Events  []Event // with consecutive numbers, starting after Found.End
 	Threads []Change
 	Removed []Removal
 }
 
-// Change is a thread that is new or has moved.
+// Change is a thread that is new or has changed.
 type Change struct {
 	Row
-	New     bool          // insert it; else replace Due, Open and Record
-	WasOpen bool          // what Open was before, if not New
-	Joined  []Participant // those who have come to take part, or to work in it; insert those that are not there yet
+	New     bool          // true: insert the row; false: replace Due, Open and Record
+	WasOpen bool          // the stored value of Open, if New is false
+	Joined  []Participant // participants and accepted agents that this group added; insert those not stored yet
 }
 
-// Participant is one who takes part in a thread other than its client.
+// Participant is a party of a thread other than its client.
 type Participant struct {
 	DID   didkey.DID
-	Works bool // it is the agent whose offer was accepted; such a row is kept beside the one from before
+	Works bool // the agent's offer was accepted; store this row in addition to the agent's row with Works false
 }
 
-// Removal is a thread whose record goes. Its messages have gone, or go soon.
+// Removal is a thread whose record is to be removed. Its messages are removed already, or will be soon.
 type Removal struct {
 	Number int64
 	thread.Key
@@ -160,26 +171,26 @@ type Removal struct {
 // Event is a message to be stored.
 type Event struct {
 	relay.Posted
-	Thread  int64          // Row.Number; 0: none
-	Forget  time.Time      // until when it is stored, and its MessageKey remembered
-	Charge  int64          // bytes that it counts in its recipient's inbox; 0: the recipient asked for it
-	Network int64          // relay.Entry.Network
-	Listing *relay.Listing // replaces the sender's manifest with Listing.ID in the directory; nil: it does not
-	Unseen  bool           // its sender is not to be shown as heard from at Received
+	Thread  int64          // Row.Number; 0 if the message has no thread
+	Forget  time.Time      // until then the event is stored and its MessageKey is remembered
+	Charge  int64          // bytes that it counts in its recipient's inbox; 0 if the recipient asked for the message
+	Network int64          // see relay.Entry.Network
+	Listing *relay.Listing // replaces the sender's manifest with Listing.ID in the directory; nil: no change
+	Unseen  bool           // the directory must not show that the sender was heard from at Received
 }
 
-// Ledger decides by one policy. It belongs to the one goroutine that writes: its methods are not to be called
-// concurrently. Between groups it remembers counts of what waits in inboxes. It forgets them when Found.End shows that
-// others have written to the database since.
+// Ledger decides about messages by one policy. It belongs to the single goroutine that writes, and its methods must not
+// be called concurrently. Between groups it caches how much waits in inboxes. It drops these counts when Found.End
+// shows that another writer has changed the database.
 type Ledger struct {
 	policy  relay.Policy
 	inboxes map[inboxKey]inbox
-	touched []inboxKey   // those that have got messages since Begin
-	left    relay.Cursor // where the last group ended
-	seed    maphash.Seed // of spread
+	touched []inboxKey   // inboxes that received messages since Begin
+	lastEnd relay.Cursor // the end of the last group
+	seed    maphash.Seed // for spread
 }
 
-// New returns the ledger of a policy.
+// New returns a ledger that decides by p.
 func New(p relay.Policy) *Ledger {
 	return &Ledger{policy: p.WithDefaults(), inboxes: map[inboxKey]inbox{}, seed: maphash.MakeSeed()}
 }
@@ -187,11 +198,12 @@ func New(p relay.Policy) *Ledger {
 // Begin tells the ledger that a transaction begins.
 func (l *Ledger) Begin() { l.touched = l.touched[:0] }
 
-// Undo tells the ledger that the transaction was rolled back, to its beginning or to a savepoint within it. end is the
-// last event's cursor now. What the ledger knew of the inboxes that the transaction changed, it asks for again.
+// Undo tells the ledger that the transaction was rolled back, either completely or to a savepoint. end is the cursor of
+// the last event after the rollback. The ledger drops the cached counts of the inboxes that the transaction changed,
+// and loads them again when it needs them.
 func (l *Ledger) Undo(end relay.Cursor) {
 	for _, k := range l.touched {
 		delete(l.inboxes, k)
 	}
-	l.left = end
+	l.lastEnd = end
 }

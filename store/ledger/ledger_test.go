@@ -21,13 +21,13 @@ import (
 
 var noon = time.Date(2026, 2, 2, 12, 0, 0, 0, time.UTC)
 
-// people are those who speak in these tests.
-var people = []didkey.Key{person(1), person(2), person(3), person(4)}
+// keys are the keys that sign messages in these tests.
+var keys = []didkey.Key{testKey(1), testKey(2), testKey(3), testKey(4)}
 
-func person(n byte) didkey.Key {
+func testKey(n byte) didkey.Key {
 	key, err := didkey.FromSeed(bytes.Repeat([]byte{n}, 32))
 	if err != nil {
-		panic(err) // 32 bytes are a seed
+		panic(err) // cannot happen: any 32 bytes are a valid seed
 	}
 	return key
 }
@@ -36,16 +36,16 @@ func newData() *data {
 	return &data{epoch: 7, seen: map[didkey.DID]time.Time{}, added: make(chan struct{})}
 }
 
-// drawEntry draws a message of any type, by anybody to anybody, in one of two threads. Some ids come twice.
+// drawEntry draws a message of any type, sender and recipient, in one of two threads. Some ids are drawn repeatedly.
 func drawEntry(t *rapid.T, now time.Time) relay.Entry {
-	by := rapid.SampledFrom(people).Draw(t, "by")
+	by := rapid.SampledFrom(keys).Draw(t, "by")
 	d := envelope.Draft{
 		ID:     fmt.Sprint("id", rapid.IntRange(0, 60).Draw(t, "id")),
 		Thread: rapid.SampledFrom([]string{"t", "t", "t", "u"}).Draw(t, "thread"),
 		TTL:    rapid.SampledFrom([]time.Duration{time.Second, time.Hour}).Draw(t, "ttl"),
 	}
-	if to := rapid.IntRange(-2, len(people)-1).Draw(t, "to"); to >= 0 {
-		d.Recipient = people[to].DID()
+	if to := rapid.IntRange(-2, len(keys)-1).Draw(t, "to"); to >= 0 {
+		d.Recipient = keys[to].DID()
 	}
 	var listing *relay.Listing
 	switch rapid.IntRange(0, 6).Draw(t, "type") {
@@ -71,10 +71,12 @@ func drawEntry(t *rapid.T, now time.Time) relay.Entry {
 	return relay.Entry{Envelope: m, Received: now, Listing: listing, Network: rapid.Int64Range(0, 2).Draw(t, "network")}
 }
 
-// Each message of a group is judged as if it came alone, after those before it.
+// TestGroupsDecideAsOneByOne checks that appending a group gives the same outcomes and the same stored data as
+// appending its messages one by one.
 func TestGroupsDecideAsOneByOne(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		policy := relay.Policy{Inbox: relay.Quota{Events: rapid.IntRange(1, 6).Draw(t, "quota")}, Rules: thread.Rules{MaxOffers: 4}}
+		policy := relay.Policy{Inbox: relay.Quota{Events: rapid.IntRange(1, 6).Draw(t, "quota")},
+			Rules: thread.Rules{MaxOffers: 4}}
 		together, single := newData(), newData()
 		a := ledger.New(policy)
 		b := a.Twin()
@@ -95,7 +97,8 @@ func TestGroupsDecideAsOneByOne(t *testing.T) {
 				}
 				got[i], want[0] = exact(got[i]), exact(want[0])
 				if !reflect.DeepEqual(got[i], want[0]) {
-					t.Fatalf("message %d of %d, %s %s:\n in a group %+v\n alone      %+v", i, len(group), e.Envelope.Type, e.Envelope.ID, got[i], want[0])
+					t.Fatalf("message %d of %d, %s %s:\n in a group %+v\n alone      %+v",
+						i, len(group), e.Envelope.Type, e.Envelope.ID, got[i], want[0])
 				}
 				if len(alone) > 0 {
 					if !reflect.DeepEqual(posted[0], alone[0]) {
@@ -107,7 +110,8 @@ func TestGroupsDecideAsOneByOne(t *testing.T) {
 			now = now.Add(rapid.SampledFrom([]time.Duration{0, time.Second, 2 * time.Minute}).Draw(t, "pause"))
 		}
 		for i := range single.events {
-			together.events[i].Listing, single.events[i].Listing = nil, nil // what is listed counts
+			// In a group, a newer manifest removes the Listing of an older event. The directories are compared instead.
+			together.events[i].Listing, single.events[i].Listing = nil, nil
 		}
 		for _, d := range []*data{together, single} {
 			for _, m := range d.listings {
@@ -115,13 +119,16 @@ func TestGroupsDecideAsOneByOne(t *testing.T) {
 			}
 			slices.SortFunc(d.listings, func(a, b *listing) int { return cmp.Compare(a.event.Seq, b.event.Seq) })
 		}
-		if !reflect.DeepEqual(together.events, single.events) || !reflect.DeepEqual(together.listings, single.listings) || !reflect.DeepEqual(together.threads, single.threads) {
-			t.Fatalf("stored in groups:\n%+v\none by one:\n%+v", together.threads, single.threads)
+		if !reflect.DeepEqual(together.events, single.events) ||
+			!reflect.DeepEqual(together.listings, single.listings) ||
+			!reflect.DeepEqual(together.threads, single.threads) {
+			t.Fatalf("stored data differs.\nthreads of groups:\n%+v\nthreads one by one:\n%+v",
+				together.threads, single.threads)
 		}
 	})
 }
 
-// exact returns o without what is measured or guessed: Took, and when an inbox has room again.
+// exact returns o without the parts that may differ between runs: the measured Took and the estimated RetryAfter.
 func exact(o ledger.Outcome) ledger.Outcome {
 	o.Receipt.Took = 0
 	if refusal, ok := o.Err.(*envelope.Error); ok && refusal.RetryAfter > 0 {
@@ -139,13 +146,14 @@ type counting struct {
 func (c *counting) Load(w ledger.Wanted) (ledger.Found, error) { c.loads++; return c.data.Load(w) }
 func (c *counting) Write(w ledger.Changes) error               { c.writes++; return c.data.Write(w) }
 
-// A group of any size costs three calls of Load at most, and one of Write.
+// TestRoundTripsOfAGroup checks that a group of any size costs at most three calls of Load and one of Write.
 func TestRoundTripsOfAGroup(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l, tx := ledger.New(relay.Policy{}), &counting{data: newData()}
 		for range 3 {
 			tx.loads, tx.writes = 0, 0
-			group := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) relay.Entry { return drawEntry(t, noon) }), 1, 40).Draw(t, "group")
+			group := rapid.SliceOfN(
+				rapid.Custom(func(t *rapid.T) relay.Entry { return drawEntry(t, noon) }), 1, 40).Draw(t, "group")
 			if _, _, err := l.Append(tx, group); err != nil || tx.loads > 3 || tx.writes > 1 {
 				t.Fatalf("%d messages: %d loads, %d writes, %v", len(group), tx.loads, tx.writes, err)
 			}
@@ -153,14 +161,14 @@ func TestRoundTripsOfAGroup(t *testing.T) {
 	})
 }
 
-// Where others write too, an inbox takes no more than its quota.
+// TestInboxesOfTwoLedgers checks that an inbox does not exceed its quota if two ledgers write to the same database.
 func TestInboxesOfTwoLedgers(t *testing.T) {
 	policy := relay.Policy{Inbox: relay.Quota{Events: 20}}
 	tx, writers := newData(), []*ledger.Ledger{ledger.New(policy), ledger.New(policy)}
 	taken := 0
 	for n := range 50 {
-		d := envelope.Draft{Thread: fmt.Sprint("t", n), Recipient: people[1].DID(), Payload: envelope.Request{Intent: "echo"}}
-		m, err := d.Sign(people[0], noon)
+		d := envelope.Draft{Thread: fmt.Sprint("t", n), Recipient: keys[1].DID(), Payload: envelope.Request{Intent: "echo"}}
+		m, err := d.Sign(keys[0], noon)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -173,15 +181,15 @@ func TestInboxesOfTwoLedgers(t *testing.T) {
 		}
 	}
 	if taken != 20 {
-		t.Errorf("%d messages are taken", taken)
+		t.Errorf("%d messages were accepted, want 20", taken)
 	}
 }
 
-// A question that many messages of a group put is asked once.
-func TestQuestionsAreAskedOnce(t *testing.T) {
+// TestLookupsAreMadeOnce checks that a lookup that many messages of a group need is made once.
+func TestLookupsAreMadeOnce(t *testing.T) {
 	var group []relay.Entry
 	for n := range byte(100) {
-		m, err := envelope.Draft{Thread: "t", Payload: envelope.Offer{RequestID: "r"}}.Sign(person(100+n), noon)
+		m, err := envelope.Draft{Thread: "t", Payload: envelope.Offer{RequestID: "r"}}.Sign(testKey(100+n), noon)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -189,10 +197,12 @@ func TestQuestionsAreAskedOnce(t *testing.T) {
 	}
 	tx := &asked{data: newData()}
 	if _, _, err := ledger.New(relay.Policy{}).Append(tx, group); err != nil || tx.open != 1 || tx.oldest != 1 {
-		t.Errorf("%v, asked %d times for open threads and %d times for the oldest", err, tx.open, tx.oldest)
+		t.Errorf("error %v, %d lookups of open threads and %d lookups of the oldest threads; want no error and 1 of each",
+			err, tx.open, tx.oldest)
 	}
 }
 
+// asked is an engine that counts the lookups of open threads and of the oldest threads.
 type asked struct {
 	*data
 	open, oldest int
@@ -204,22 +214,23 @@ func (a *asked) Load(w ledger.Wanted) (ledger.Found, error) {
 	return a.data.Load(w)
 }
 
-// What an engine could not do is no refusal, and nothing is acknowledged.
+// TestEngineFails checks that Append returns the engine's error, and neither outcomes nor posted messages.
 func TestEngineFails(t *testing.T) {
-	m, err := envelope.Draft{Payload: envelope.Request{Intent: "echo"}}.Sign(people[0], noon)
+	m, err := envelope.Draft{Payload: envelope.Request{Intent: "echo"}}.Sign(keys[0], noon)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, tx := range []ledger.Tx{failing{onLoad: true}, failing{}} {
 		outcomes, posted, err := ledger.New(relay.Policy{}).Append(tx, []relay.Entry{{Envelope: m, Received: noon}})
 		if !errors.Is(err, errBroken) || outcomes != nil || posted != nil {
-			t.Errorf("%+v: %v, %v, %v", tx, outcomes, posted, err)
+			t.Errorf("%+v: outcomes %v, posted %v, error %v", tx, outcomes, posted, err)
 		}
 	}
 }
 
 var errBroken = errors.New("broken")
 
+// failing is an engine whose Load or Write fails.
 type failing struct{ onLoad bool }
 
 func (f failing) Load(w ledger.Wanted) (ledger.Found, error) {

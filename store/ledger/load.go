@@ -7,28 +7,33 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// load asks tx for all that the entries of a group may touch, in three steps at most: what they name, then the threads
-// they may mean otherwise and the inboxes they go to, and last, for those that mean none, the threads that tell why.
+// load loads everything that the entries of a group need, with at most three calls of Tx.Load:
+//
+//  1. the messages with the entries' ids, the threads that the entries name, and the senders' manifests;
+//  2. the threads that the senders take part in, for entries that name no thread, and the counts of inboxes;
+//  3. the oldest threads with the thread id, for entries for which step 2 found no thread. They decide which error the
+//     sender gets.
 func (l *Ledger) load(tx Tx, entries []relay.Entry) (*group, error) {
-	g := l.empty(len(entries))
+	g := l.newGroup(len(entries))
 	if err := g.loadNamed(tx, entries); err != nil {
 		return nil, err
 	}
-	lost, err := g.loadSearched(tx, entries)
-	if err == nil && len(lost) > 0 {
-		err = g.loadOldest(tx, entries, lost)
+	unmatched, err := g.loadSearched(tx, entries)
+	if err == nil && len(unmatched) > 0 {
+		err = g.loadOldest(tx, entries, unmatched)
 	}
 	return g, err
 }
 
-// empty returns a group of so many entries before anything is known.
-func (l *Ledger) empty(entries int) *group {
-	return &group{Ledger: l, known: make(map[MessageKey]known, entries), threads: make(map[thread.Key]*held, entries),
-		byID: make(map[string][]*held, entries), listings: map[didkey.DID][]Listed{}, weights: make([]int, entries),
-		events: make([]Event, 0, entries)}
+// newGroup returns an empty group with room for this number of entries.
+func (l *Ledger) newGroup(entries int) *group {
+	return &group{Ledger: l, known: make(map[MessageKey]known, entries),
+		threads: make(map[thread.Key]*groupThread, entries), byID: make(map[string][]*groupThread, entries),
+		listings: map[didkey.DID][]Listed{}, weights: make([]int, entries), events: make([]Event, 0, entries)}
 }
 
-// loadNamed loads the messages with the entries' ids, and the threads that belong to either end of an entry.
+// loadNamed loads the messages with the entries' ids, the threads whose client is the sender or the recipient of an
+// entry, and the manifests of senders that list one.
 func (g *group) loadNamed(tx Tx, entries []relay.Entry) error {
 	w := Wanted{Messages: make([]MessageKey, 0, len(entries)), Threads: make([]thread.Key, 0, len(entries))}
 	for i, e := range entries {
@@ -50,16 +55,16 @@ func (g *group) loadNamed(tx Tx, entries []relay.Entry) error {
 	if err != nil {
 		return err
 	}
-	g.since(found.End)
+	g.startAfter(found.End)
 	for _, row := range found.Threads {
-		if _, err := g.hold(row); err != nil {
+		if _, err := g.addRow(row); err != nil {
 			return err
 		}
 	}
 	for _, m := range found.Messages {
 		k := known{seq: m.Seq, expires: m.Expires, body: m.Body}
 		if m.Thread != nil {
-			if k.thread, err = g.hold(*m.Thread); err != nil {
+			if k.thread, err = g.addRow(*m.Thread); err != nil {
 				return err
 			}
 		}
@@ -71,32 +76,33 @@ func (g *group) loadNamed(tx Tx, entries []relay.Entry) error {
 	return nil
 }
 
-// since begins behind end. If that is not where the last group ended, others have written, and counts may be too low. No
-// count is dropped after this until the group is decided.
-func (g *group) since(end relay.Cursor) {
-	if g.end = end; end != g.left || len(g.inboxes) >= maxInboxes {
+// startAfter makes the group start after end. If the last group ended at another cursor, another writer has changed the
+// database and the cached counts of inboxes may be too low. Then startAfter drops all counts. It also drops them if the
+// cache has become too large. After this, no count is dropped until the group is decided.
+func (g *group) startAfter(end relay.Cursor) {
+	if g.end = end; end != g.lastEnd || len(g.inboxes) >= maxInboxes {
 		clear(g.inboxes)
 	}
 }
 
-// loadSearched loads the threads in which the senders of entries take part, where an entry names none, and counts what
-// waits in the inboxes that entries go to. It returns the numbers of the entries that no thread was found for.
-func (g *group) loadSearched(tx Tx, entries []relay.Entry) (lost []int, err error) {
+// loadSearched loads the threads in which the sender takes part, for each entry that names no thread. It also counts
+// the inboxes that may become full. It returns the indexes of the entries for which no thread was found.
+func (g *group) loadSearched(tx Tx, entries []relay.Entry) (unmatched []int, err error) {
 	var w Wanted
 	var searching []int
-	of, open := map[Participation]int{}, map[string]int{} // the places of questions in w
+	of, open := map[Participation]int{}, map[string]int{} // the index of each lookup in w.Of and w.Open
 	for i, e := range entries {
 		m := e.Envelope
 		if m.Type == envelope.TypeManifest || g.isKnown(m) || g.namesThread(m) {
 			continue
 		}
 		searching = append(searching, i)
-		ask(of, &w.Of, Participation{m.Thread, m.Sender.ID})
+		addOnce(of, &w.Of, Participation{m.Thread, m.Sender.ID})
 		if m.Type == envelope.TypeOffer {
-			ask(open, &w.Open, m.Thread)
+			addOnce(open, &w.Open, m.Thread)
 		}
 	}
-	counting := g.uncounted(entries, &w)
+	counting := g.inboxesToCount(entries, &w)
 	if len(searching) == 0 && len(w.Inboxes) == 0 {
 		return nil, nil
 	}
@@ -105,7 +111,7 @@ func (g *group) loadSearched(tx Tx, entries []relay.Entry) (lost []int, err erro
 		return nil, err
 	}
 	for j, i := range counting {
-		g.count(w.Inboxes[j], found.Inboxes[j])
+		g.setCount(w.Inboxes[j], found.Inboxes[j])
 		g.weights[i] += found.Inboxes[j].Looked / 32
 	}
 	for _, i := range searching {
@@ -115,50 +121,50 @@ func (g *group) loadSearched(tx Tx, entries []relay.Entry) (lost []int, err erro
 			rows = append(rows[:len(rows):len(rows)], found.Open[open[m.Thread]]...)
 		}
 		if len(rows) == 0 {
-			lost = append(lost, i)
+			unmatched = append(unmatched, i)
 		}
-		if err := g.holdAll(rows, i); err != nil {
+		if err := g.addRows(rows, i); err != nil {
 			return nil, err
 		}
 	}
-	return lost, nil
+	return unmatched, nil
 }
 
-// ask adds a question to a list, once, and notes its place.
-func ask[Q comparable](places map[Q]int, list *[]Q, question Q) {
-	if _, asked := places[question]; !asked {
-		places[question] = len(*list)
-		*list = append(*list, question)
+// addOnce appends a lookup to list unless the list has it already. indexes maps each lookup to its index in list.
+func addOnce[Q comparable](indexes map[Q]int, list *[]Q, lookup Q) {
+	if _, asked := indexes[lookup]; !asked {
+		indexes[lookup] = len(*list)
+		*list = append(*list, lookup)
 	}
 }
 
-// loadOldest loads the oldest threads with the ids of those entries.
-func (g *group) loadOldest(tx Tx, entries []relay.Entry, lost []int) error {
+// loadOldest loads the oldest threads with the thread ids of the entries whose indexes are in unmatched.
+func (g *group) loadOldest(tx Tx, entries []relay.Entry, unmatched []int) error {
 	var w Wanted
-	places := map[string]int{}
-	for _, i := range lost {
-		ask(places, &w.Oldest, entries[i].Envelope.Thread)
+	indexes := map[string]int{}
+	for _, i := range unmatched {
+		addOnce(indexes, &w.Oldest, entries[i].Envelope.Thread)
 	}
 	found, err := tx.Load(w)
 	if err != nil {
 		return err
 	}
-	for _, i := range lost {
-		if err := g.holdAll(found.Oldest[places[entries[i].Envelope.Thread]], i); err != nil {
+	for _, i := range unmatched {
+		if err := g.addRows(found.Oldest[indexes[entries[i].Envelope.Thread]], i); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// isKnown reports whether a message of m's sender with m's id is stored.
+// isKnown reports whether a message with m's sender and m's id is stored, or is accepted in this group.
 func (g *group) isKnown(m *envelope.Envelope) bool {
 	_, ok := g.known[MessageKey{m.Sender.ID, m.ID}]
 	return ok
 }
 
-// hold returns the thread of row, decoded once.
-func (g *group) hold(row Row) (*held, error) {
+// addRow returns the group's thread for row. It decodes the record and adds the thread to the group on the first call.
+func (g *group) addRow(row Row) (*groupThread, error) {
 	if h := g.threads[row.Key]; h != nil {
 		return h, nil
 	}
@@ -166,16 +172,16 @@ func (g *group) hold(row Row) (*held, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &held{Thread: *t, wasOpen: row.Open}
+	h := &groupThread{Thread: *t, wasOpen: row.Open}
 	g.threads[row.Key] = h
 	g.byID[row.ID] = append(g.byID[row.ID], h)
 	return h, nil
 }
 
-// holdAll holds threads that a search for the entry i has found.
-func (g *group) holdAll(rows []Row, i int) error {
+// addRows adds the threads that were found for the entry with index i.
+func (g *group) addRows(rows []Row, i int) error {
 	for _, row := range rows {
-		if _, err := g.hold(row); err != nil {
+		if _, err := g.addRow(row); err != nil {
 			return err
 		}
 		g.weights[i] += 1 + len(row.Record)/512

@@ -9,10 +9,10 @@ import (
 
 func TestMain(m *testing.M) {
 	if raceDetector {
-		// Races show in few runs of a model; what the models look for is looked for without the detector.
+		// A few runs of each model are enough to find data races. Runs without the race detector check everything else.
 		if err := flag.Set("rapid.checks", "20"); err != nil {
-			panic(err) // rapid has renamed it
+			panic(err) // the flag has another name in this version of rapid
 		}
 	}
-	goleak.VerifyTestMain(m) // exits; no goroutine may outlive the tests
+	goleak.VerifyTestMain(m) // fails if a goroutine is still running after the tests, and exits
 }

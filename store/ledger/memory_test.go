@@ -17,19 +17,20 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// memory is the smallest engine: a model for others. It keeps everything in lists and looks through all of them.
+// memory is the smallest possible engine, an example for other engines. It keeps everything in lists and searches them
+// from the beginning.
 type memory struct {
 	*data
 	policy relay.Policy
 	ledger *ledger.Ledger
 
-	waiting sync.Mutex // guards queue
+	queueMu sync.Mutex // guards queue
 	queue   []*posting
 
-	mu sync.Mutex // held by whoever writes or reads data
+	mu sync.Mutex // guards data
 }
 
-// data is what outlives a memory engine.
+// data is the database of a memory engine. It is kept when the engine is opened again.
 type data struct {
 	epoch    uint32
 	last     relay.Seq
@@ -37,7 +38,7 @@ type data struct {
 	threads  []*stored
 	listings []*listing
 	seen     map[didkey.DID]time.Time
-	added    chan struct{} // closed and replaced when there are more events
+	added    chan struct{} // closed and replaced when events are added
 }
 
 type stored struct {
@@ -48,10 +49,11 @@ type stored struct {
 type listing struct {
 	ledger.Listed
 	sender didkey.DID
-	number int64 // of its place in the directory
+	number int64 // the position in the directory, see relay.AgentPage.Next
 	event  ledger.Event
 }
 
+// posting is a message that waits to be appended, and the channel for its outcome.
 type posting struct {
 	entry relay.Entry
 	done  chan ledger.Outcome
@@ -59,38 +61,38 @@ type posting struct {
 
 var _ relay.Store = (*memory)(nil)
 
-// TestMemory holds the smallest engine to the contract of relay.Store.
+// TestMemory checks that the smallest engine passes the suite of all engines.
 func TestMemory(t *testing.T) {
 	var mu sync.Mutex
-	places := map[string]*data{}
-	storetest.Test(t, func(_ context.Context, place string, policy relay.Policy) (relay.Store, error) {
+	folders := map[string]*data{}
+	storetest.Test(t, func(_ context.Context, folder string, policy relay.Policy) (relay.Store, error) {
 		if err := policy.Validate(); err != nil {
 			return nil, err
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		if places[place] == nil {
-			places[place] = &data{epoch: rand.Uint32() | 1, seen: map[didkey.DID]time.Time{}, added: make(chan struct{})}
+		if folders[folder] == nil {
+			folders[folder] = &data{epoch: rand.Uint32() | 1, seen: map[didkey.DID]time.Time{}, added: make(chan struct{})}
 		}
-		return &memory{data: places[place], policy: policy.WithDefaults(), ledger: ledger.New(policy)}, nil
+		return &memory{data: folders[folder], policy: policy.WithDefaults(), ledger: ledger.New(policy)}, nil
 	})
 }
 
 func (s *memory) Policy() relay.Policy { return s.policy }
 
-// Append stores all that waits as one group.
+// Append implements relay.Store. It stores all messages in the queue as one group.
 func (s *memory) Append(_ context.Context, e relay.Entry) (relay.Receipt, error) {
 	p := &posting{e, make(chan ledger.Outcome, 1)}
-	s.waiting.Lock()
+	s.queueMu.Lock()
 	s.queue = append(s.queue, p)
-	s.waiting.Unlock()
+	s.queueMu.Unlock()
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.waiting.Lock()
+	s.queueMu.Lock()
 	group := s.queue
 	s.queue = nil
-	s.waiting.Unlock()
+	s.queueMu.Unlock()
 	if len(group) > 0 {
 		entries := make([]relay.Entry, len(group))
 		for i, p := range group {
@@ -98,7 +100,7 @@ func (s *memory) Append(_ context.Context, e relay.Entry) (relay.Receipt, error)
 		}
 		outcomes, _, err := s.ledger.Append(s.data, entries)
 		if err != nil {
-			return relay.Receipt{}, err // the engine never fails, so a record of its own is broken
+			return relay.Receipt{}, err // this engine never fails, so a thread record must be damaged
 		}
 		for i, p := range group {
 			p.done <- outcomes[i]
@@ -113,7 +115,8 @@ func (d *data) Load(w ledger.Wanted) (ledger.Found, error) {
 	f := ledger.Found{End: relay.Cursor{Epoch: d.epoch, Seq: d.last}}
 	for _, e := range d.events {
 		if slices.Contains(w.Messages, ledger.MessageKey{Sender: e.Envelope.Sender.ID, ID: e.ID}) {
-			m := ledger.Message{MessageKey: ledger.MessageKey{Sender: e.Envelope.Sender.ID, ID: e.ID}, Seq: e.Seq, Expires: e.Expires, Body: e.Body}
+			m := ledger.Message{MessageKey: ledger.MessageKey{Sender: e.Envelope.Sender.ID, ID: e.ID}, Seq: e.Seq,
+				Expires: e.Expires, Body: e.Body}
 			if rows := d.rows(func(t *stored) bool { return t.Number == e.Thread }); len(rows) > 0 {
 				m.Thread = &rows[0]
 			}
@@ -129,7 +132,8 @@ func (d *data) Load(w ledger.Wanted) (ledger.Found, error) {
 	}
 	for _, id := range w.Oldest {
 		open := first(d.rows(func(t *stored) bool { return t.ID == id && t.Open }))
-		f.Oldest = append(f.Oldest, append(open, first(d.rows(func(t *stored) bool { return t.ID == id && !t.Open }))...))
+		f.Oldest = append(f.Oldest, append(open,
+			first(d.rows(func(t *stored) bool { return t.ID == id && !t.Open }))...))
 	}
 	for _, inbox := range w.Inboxes {
 		f.Inboxes = append(f.Inboxes, d.count(inbox))
@@ -146,7 +150,7 @@ func (d *data) Load(w ledger.Wanted) (ledger.Found, error) {
 	return f, nil
 }
 
-// rows returns the threads for which f holds, by their numbers.
+// rows returns the threads for which f returns true, in the order of their numbers.
 func (d *data) rows(f func(*stored) bool) (rows []ledger.Row) {
 	for _, t := range d.threads {
 		if f(t) {
@@ -158,7 +162,7 @@ func (d *data) rows(f func(*stored) bool) (rows []ledger.Row) {
 
 func first(rows []ledger.Row) []ledger.Row { return rows[:min(len(rows), ledger.MaxCandidates)] }
 
-// of returns the threads in which party takes part: those in which it works first.
+// of returns the threads with an id in which party takes part: first the threads in which its offer was accepted.
 func (d *data) of(id string, party didkey.DID) []ledger.Row {
 	with := func(works bool) []ledger.Row {
 		return d.rows(func(t *stored) bool {
@@ -291,8 +295,10 @@ func (s *memory) Read(_ context.Context, q relay.Query) (relay.Page, error) {
 }
 
 func (s *memory) matches(e ledger.Event, q relay.Query) bool {
-	mine := q.Client == "" || q.Thread == "" || len(s.rows(func(t *stored) bool { return t.Number == e.Thread && t.Client == q.Client })) > 0
-	return q.Match(e.Envelope) && mine && (q.Expired || e.Expires.After(q.Now)) && (q.TS.IsZero() || e.TS.Equal(q.TS)) &&
+	ofClient := q.Client == "" || q.Thread == "" ||
+		len(s.rows(func(t *stored) bool { return t.Number == e.Thread && t.Client == q.Client })) > 0
+	return q.Match(e.Envelope) && ofClient && (q.Expired || e.Expires.After(q.Now)) &&
+		(q.TS.IsZero() || e.TS.Equal(q.TS)) &&
 		(q.NewerThan.IsZero() || e.TS.After(q.NewerThan) || e.Received.After(q.NewerThan))
 }
 
@@ -328,7 +334,8 @@ func (s *memory) Agents(_ context.Context, q relay.AgentQuery) (relay.AgentPage,
 		a := relay.Agent{DID: m.sender, LastSeen: s.seen[m.sender], Manifest: m.event.Body}
 		switch {
 		case m.number <= q.After, !m.Expires.After(q.Now), q.DID != "" && q.DID != m.sender,
-			q.Intent != "" && !slices.Contains(m.event.Listing.Intents, q.Intent), !strings.Contains(m.event.Listing.Text, q.Text),
+			q.Intent != "" && !slices.Contains(m.event.Listing.Intents, q.Intent),
+			!strings.Contains(m.event.Listing.Text, q.Text),
 			!q.OnlineSince.IsZero() && q.IsOnline(a) == q.OfflineOnly, !q.Viewer.Sees(m.sender, m.event.Envelope.Recipient):
 			continue
 		}

@@ -13,56 +13,64 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// inboxKey names what waits for a recipient from one network, see relay.Entry.Network.
+// inboxKey identifies an inbox: the messages that wait for a recipient and came from one network, see
+// relay.Entry.Network. With AllNetworks it identifies all messages that wait for the recipient.
 type inboxKey struct {
 	recipient didkey.DID
 	network   int64
 }
 
-// inbox is a count of what waits unasked, see relay.Quota. It is never less than there is: what has expired since the
-// count is still in it.
+// inbox is a cached count of the unasked messages that wait in an inbox, see relay.Quota. It is never lower than the
+// real number, but may be higher: messages that expired after the count are still included.
 type inbox struct {
-	events   int
-	bytes    int64
-	fullTill time.Time // nothing of it expires before then
-	counted  time.Time
-	again    time.Duration // it is not counted again so soon after that
+	events       int
+	bytes        int64
+	fullUntil    time.Time     // no counted message expires before this time
+	counted      time.Time     // when the engine counted the messages
+	recountAfter time.Duration // a full inbox is not counted again for this long after counted
 }
 
-// isFull reports whether b has no room for a message of this charge.
+// isFull reports whether b has no room for a message with this charge.
 func (b inbox) isFull(charge int64, q relay.Quota) bool {
 	return q.Events >= 0 && b.events >= q.Events || q.Bytes >= 0 && b.bytes+charge > q.Bytes
 }
 
-// staysFull reports whether b, which was full when it was counted, is taken for full at now without another count.
+// staysFull reports whether b, which is full by the cached count, is treated as full at now without counting again.
+// That is so while none of its messages can have expired, and for a short time after each count.
 func (b inbox) staysFull(now time.Time) bool {
-	return now.Before(b.fullTill) && b.fullTill.Sub(now) <= comeAgain || now.Sub(b.counted).Abs() < b.again
+	return now.Before(b.fullUntil) && b.fullUntil.Sub(now) <= maxRetryAfter || now.Sub(b.counted).Abs() < b.recountAfter
 }
 
-// comeAgain is the longest Retry-After of a full inbox, and how long an inbox is taken for full without a count.
-const comeAgain = time.Minute
+// maxRetryAfter is the longest Retry-After of a full inbox. It is also the longest time that an inbox is treated as
+// full without another count because none of its messages expires.
+const maxRetryAfter = time.Minute
 
-// countEvery is how often a full inbox is counted at most. A sender who lets one message expire now and then must not
-// cost the engine a count for each post. Where a count has many messages to look at, expired ones too, the next is
-// countEach for each of them later: an engine looks at one in a small part of that.
+// Limits on how often a full inbox is counted. Without them, a sender whose messages expire one by one could make the
+// engine count the inbox for every post.
 const (
-	countEvery = time.Second
-	countEach  = 10 * time.Microsecond
+	// minRecountInterval is the shortest time between two counts of a full inbox. It is also the shortest Retry-After.
+	minRecountInterval = time.Second
+
+	// recountDelayPerMessage makes expensive counts rarer. The time until the next count is at least this long for each
+	// message that the engine examined, including expired ones. An engine examines one in a small part of this time.
+	recountDelayPerMessage = 10 * time.Microsecond
 )
 
-// maxInboxes bounds how many inboxes are counted in memory when a group begins, some 40 MB.
+// maxInboxes limits the number of cached inbox counts. If there are as many when a group begins, all are dropped. They
+// take about 40 MB.
 const maxInboxes = 200_000
 
-// charged returns how many bytes m counts against the inbox of its recipient, 0 if the recipient asked for it. t is the
-// thread as m leaves it.
-func charged(m *envelope.Envelope, t thread.Thread) int64 {
+// inboxCharge returns how many bytes m counts in the inbox of its recipient; 0 if the recipient asked for m. t is the
+// thread after m.
+func inboxCharge(m *envelope.Envelope, t thread.Thread) int64 {
 	if m.Recipient == "" || !t.Unasked(m.Recipient) {
 		return 0
 	}
 	return fullCharge(m)
 }
 
-// fullCharge returns what m counts if its recipient has not asked for it.
+// fullCharge returns how many bytes m counts if its recipient did not ask for it. A REQUEST also counts the bytes that
+// it reserves for the message that ends its thread.
 func fullCharge(m *envelope.Envelope) int64 {
 	size := int64(len(m.Canonical()))
 	if m.Type == envelope.TypeRequest {
@@ -71,28 +79,30 @@ func fullCharge(m *envelope.Envelope) int64 {
 	return size
 }
 
-// bounded is an inbox and the quota that bounds it.
-type bounded struct {
+// boundedInbox is an inbox with its quota.
+type boundedInbox struct {
 	inboxKey
 	quota relay.Quota
 }
 
-// bounds returns the inboxes that e goes to, with their bounds. There are n of them; none if e is not held to a quota.
-func (g *group) bounds(e relay.Entry) (all [2]bounded, n int) {
+// boundedInboxes returns the inboxes that e counts in, with their quotas. Only the first n elements are set. n is 0 if
+// no quota applies to e.
+func (g *group) boundedInboxes(e relay.Entry) (all [2]boundedInbox, n int) {
 	recipient, quota := e.Envelope.Recipient, g.policy.Inbox
 	whole := inboxKey{recipient, AllNetworks}
 	switch {
 	case recipient == "" || e.Local || quota.Events < 0 && quota.Bytes < 0:
 		return all, 0
 	case e.Network == 0:
-		return [2]bounded{{whole, quota}}, 1
+		return [2]boundedInbox{{whole, quota}}, 1
 	}
-	return [2]bounded{{inboxKey{recipient, e.Network}, quota}, {whole, quota.OfAll(g.spread(recipient))}}, 2
+	return [2]boundedInbox{{inboxKey{recipient, e.Network}, quota}, {whole, quota.OfAll(g.spread(recipient))}}, 2
 }
 
-// uncounted adds to w the inboxes that have to be counted before the entries are decided, and returns which entry each
-// is counted for. One that might become full in this group is counted again unless that was done just now.
-func (g *group) uncounted(entries []relay.Entry, w *Wanted) (counting []int) {
+// inboxesToCount adds to w the inboxes that the engine must count before the entries are decided. These are inboxes
+// without a cached count, and inboxes that may become full in this group by the cached count, unless staysFull says
+// that they need no new count. For each inbox added, counting has the index of the entry that needs the count.
+func (g *group) inboxesToCount(entries []relay.Entry, w *Wanted) (counting []int) {
 	type arrival struct {
 		inbox
 		wanted bool
@@ -104,7 +114,7 @@ func (g *group) uncounted(entries []relay.Entry, w *Wanted) (counting []int) {
 			continue
 		}
 		charge := fullCharge(m)
-		all, n := g.bounds(e)
+		all, n := g.boundedInboxes(e)
 		for _, k := range all[:n] {
 			b, counted := g.inboxes[k.inboxKey]
 			c := coming[k.inboxKey]
@@ -121,32 +131,33 @@ func (g *group) uncounted(entries []relay.Entry, w *Wanted) (counting []int) {
 	return counting
 }
 
-// maybeUnasked reports whether m may be mail that its recipient has not asked for. It is not if all threads that m names
-// say so.
+// maybeUnasked reports whether m may be a message that its recipient did not ask for. It is called before the message's
+// thread is known. It returns false only if the recipient asked for messages of every thread that m names by its
+// sender, recipient and thread id.
 func (g *group) maybeUnasked(m *envelope.Envelope) bool {
 	if m.Type == envelope.TypeManifest || m.Type == envelope.TypeRequest {
 		return true
 	}
-	ends := g.ends(m)
-	return len(ends) == 0 || slices.ContainsFunc(ends, func(h *held) bool { return h.Unasked(m.Recipient) })
+	threads := g.partyThreads(m)
+	return len(threads) == 0 || slices.ContainsFunc(threads, func(h *groupThread) bool { return h.Unasked(m.Recipient) })
 }
 
-// count keeps what an inbox was found to hold.
-func (g *group) count(asked Inbox, found Count) {
-	b := inbox{events: found.Events, bytes: found.Bytes, fullTill: asked.Now.Add(comeAgain), counted: asked.Now}
-	b.again = max(countEvery, time.Duration(found.Looked)*countEach)
-	if !found.First.IsZero() && found.First.Before(b.fullTill) {
-		b.fullTill = found.First
+// setCount caches the count of an inbox that the engine returned.
+func (g *group) setCount(asked Inbox, found Count) {
+	b := inbox{events: found.Events, bytes: found.Bytes, fullUntil: asked.Now.Add(maxRetryAfter), counted: asked.Now}
+	b.recountAfter = max(minRecountInterval, time.Duration(found.Looked)*recountDelayPerMessage)
+	if !found.First.IsZero() && found.First.Before(b.fullUntil) {
+		b.fullUntil = found.First
 	}
 	g.inboxes[inboxKey{asked.Recipient, asked.Network}] = b
 }
 
-// received adds an event to the inboxes that are counted.
-func (l *Ledger) received(k inboxKey, charge int64, expires time.Time) {
+// addToInbox adds an event with this charge to the cached counts of inbox k and of the recipient's whole inbox.
+func (l *Ledger) addToInbox(k inboxKey, charge int64, expires time.Time) {
 	if charge == 0 {
 		return
 	}
-	for _, k := range [...]inboxKey{k, {k.recipient, AllNetworks}} { // network 0 has no count of its own
+	for _, k := range [...]inboxKey{k, {k.recipient, AllNetworks}} { // network 0 has no cached count
 		l.touched = append(l.touched, k)
 		b, ok := l.inboxes[k]
 		if !ok {
@@ -154,58 +165,65 @@ func (l *Ledger) received(k inboxKey, charge int64, expires time.Time) {
 		}
 		b.events++
 		b.bytes += charge
-		if expires.Before(b.fullTill) {
-			b.fullTill = expires
+		if expires.Before(b.fullUntil) {
+			b.fullUntil = expires
 		}
 		l.inboxes[k] = b
 	}
 }
 
-// admitMail refuses e if its recipient's inbox has no room for the charge. h is the thread that e moves; nil if it begins
-// one.
-func (g *group) admitMail(e relay.Entry, h *held, charge int64) error {
+// checkInbox returns an error if the recipient's inbox has no room for e, unless a REQUEST has reserved room for e. h
+// is the thread that e changes; nil if e opens one.
+func (g *group) checkInbox(e relay.Entry, h *groupThread, charge int64) error {
 	if charge == 0 {
 		return nil
 	}
-	again := g.fullFor(e, charge)
-	if again == 0 || closes(e, h) {
+	retryAfter := g.fullFor(e, charge)
+	if retryAfter == 0 || usesReserve(e, h) {
 		return nil
 	}
-	return &envelope.Error{Code: envelope.CodeRateLimited, Details: map[string]any{envelope.DetailLimit: envelope.LimitInbox}, RetryAfter: again,
-		Message: "the recipient's inbox is full; try again when some of what waits there has expired"}
+	return &envelope.Error{Code: envelope.CodeRateLimited,
+		Details: map[string]any{envelope.DetailLimit: envelope.LimitInbox}, RetryAfter: retryAfter,
+		Message: "the recipient's inbox is full; try again after some of the messages in it have expired"}
 }
 
-// fullFor returns how long the recipient's inbox stays full for e, which counts charge; 0: it has room.
+// fullFor returns how long the sender of e should wait until the recipient's inbox may have room for this charge; 0 if
+// it has room now.
 func (g *group) fullFor(e relay.Entry, charge int64) time.Duration {
-	all, n := g.bounds(e)
+	all, n := g.boundedInboxes(e)
 	for j, k := range all[:n] {
 		b := g.inboxes[k.inboxKey]
 		if !b.isFull(charge, k.quota) {
 			continue
 		}
 		if j > 0 {
-			// The same for all: when the mail of others expires is not for this sender to know.
-			return comeAgain
+			// The bound for all networks is reached. Every sender gets the same time, because the real one would reveal
+			// when other senders' messages expire.
+			return maxRetryAfter
 		}
-		return max(b.fullTill.Sub(e.Received), countEvery)
+		return max(b.fullUntil.Sub(e.Received), minRecountInterval)
 	}
 	return 0
 }
 
-// closes reports whether e is the message for which the REQUEST of its thread h holds room: a short one that ends the
-// thread, while the REQUEST waits in the same inbox.
-func closes(e relay.Entry, h *held) bool {
+// usesReserve reports whether e may use the room that the REQUEST of its thread h has reserved in the inbox, see
+// relay.ClosingReserve. That is so if e is no longer than the reserve and the REQUEST has not expired. An unasked
+// message that is not a REQUEST always ends its thread.
+func usesReserve(e relay.Entry, h *groupThread) bool {
 	m := e.Envelope
-	return m.Type != envelope.TypeRequest && h != nil && len(m.Canonical()) <= relay.ClosingReserve && e.Received.Before(h.RequestExpires)
+	return m.Type != envelope.TypeRequest && h != nil && len(m.Canonical()) <= relay.ClosingReserve &&
+		e.Received.Before(h.RequestExpires)
 }
 
-// spread returns a number from 0 to 1 that nobody can foresee, the same for a recipient as long as the Ledger lives.
+// spread returns an unpredictable number from 0 to 1 for relay.Quota.OfAll. A Ledger always returns the same number for
+// the same recipient.
 func (l *Ledger) spread(recipient didkey.DID) float64 {
 	return float64(maphash.Comparable(l.seed, recipient)) / math.MaxUint64
 }
 
-// admitListing refuses e if its sender has as many other manifests as an agent may.
-func (g *group) admitListing(e relay.Entry) error {
+// checkManifestLimit returns an error if e has a manifest for the directory and its sender already has
+// relay.MaxManifests other manifests there.
+func (g *group) checkManifestLimit(e relay.Entry) error {
 	if e.Listing == nil {
 		return nil
 	}
@@ -218,11 +236,14 @@ func (g *group) admitListing(e relay.Entry) error {
 	if others < relay.MaxManifests {
 		return nil
 	}
-	return &envelope.Error{Code: envelope.CodeRateLimited, Details: map[string]any{envelope.DetailLimit: envelope.LimitManifestsPerAgent}, RetryAfter: comeAgain,
-		Message: "the directory has " + strconv.Itoa(others) + " manifests of this agent, and keeps no more; replace one by using its id again"}
+	return &envelope.Error{Code: envelope.CodeRateLimited,
+		Details: map[string]any{envelope.DetailLimit: envelope.LimitManifestsPerAgent}, RetryAfter: maxRetryAfter,
+		Message: "the directory already has " + strconv.Itoa(others) + " manifests of this agent, which is the limit; " +
+			"to replace one of them, post a manifest with the same manifest id"}
 }
 
-// list notes a manifest, unless a newer one with its id is listed. It reports whether it did.
+// list adds a manifest to the group's copy of the directory, or replaces the one with the same id. It returns false and
+// does nothing if the one listed has a later timestamp.
 func (g *group) list(sender didkey.DID, m Listed) bool {
 	all := g.listings[sender]
 	i := slices.IndexFunc(all, func(l Listed) bool { return l.ID == m.ID })

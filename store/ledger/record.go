@@ -12,36 +12,37 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// Thread is a thread with what a store needs to know of it. Row.Record is its stored form: a version, and then what does
-// not follow from the Row and the rest. Numbers are varints, texts have their length before them, times are nanoseconds
-// since 1970, and an identity is written once.
+// Thread is a thread with the additional data that a store needs. Row.Record is its encoded form. A record starts with
+// a version number. It omits whatever the Row has and whatever can be computed from the rest of the record. Numbers are
+// varints. The version and the fields quiet, type and to are one byte each. Strings are preceded by their length. Times
+// are nanoseconds since 1970. Each identity is written once; other fields refer to it by its number.
 //
 //	version keep requestExpires requestID
 //	pendingTimeout activeTimeout quiet         Terms
-//	count (identity)...
-//	recipient agent                            numbers of identities: 0 is nobody, 1 the client
-//	count (type, to, by, id, at)...            Transitions
-//	count (number of the transition)...        Offers
+//	count (identity)...                        the identities with the numbers 2, 3, ...
+//	recipient agent                            identity numbers: 0 means none, 1 means the client
+//	count (type, to, by, id, at)...            Transitions; by is an identity number
+//	count (index in Transitions)...            Offers
 type Thread struct {
 	thread.Thread
 	Number         int64
-	RequestExpires time.Time // when its REQUEST expires
-	Keep           time.Time // when the last of its envelopes expires
+	RequestExpires time.Time // when the REQUEST expires
+	Keep           time.Time // when the last of the thread's envelopes expires
 }
 
 const recordVersion = 1
 
-// What a record writes as numbers: the places in these lists.
+// A record stores values of these types as their index in these lists. The lists must only grow at the end.
 var (
 	stepTypes = []envelope.Type{envelope.TypeRequest, envelope.TypeOffer, envelope.TypeAccept, envelope.TypeCancel,
 		envelope.TypeResult, envelope.TypeError, thread.TypeTimeout}
-	noYes  = []bool{false, true}
+	bools  = []bool{false, true}
 	states = []thread.State{thread.Open, thread.Pending, thread.Active, thread.Completed, thread.Failed}
 )
 
 // Encode returns the Record of t.
 func (t *Thread) Encode() []byte {
-	identities := append(make([]didkey.DID, 0, 8), t.Client) // which the Row has
+	identities := append(make([]didkey.DID, 0, 8), t.Client) // the client is in the Row, so it is not written
 	number := func(did didkey.DID) uint64 {
 		if did == "" {
 			return 0
@@ -76,7 +77,7 @@ func (t *Thread) Encode() []byte {
 	b = appendText(b, t.RequestID)
 	b = binary.AppendUvarint(b, uint64(t.Terms.PendingTimeout))
 	b = binary.AppendUvarint(b, uint64(t.Terms.ActiveTimeout))
-	b = append(b, byte(slices.Index(noYes, t.Terms.Quiet)))
+	b = append(b, byte(slices.Index(bools, t.Terms.Quiet)))
 	b = binary.AppendUvarint(b, uint64(len(identities)-1))
 	for _, did := range identities[1:] {
 		b = appendText(b, string(did))
@@ -84,15 +85,17 @@ func (t *Thread) Encode() []byte {
 	return append(b, rest...)
 }
 
-// Decode returns the thread of r. It fails if Record is not one that Encode made.
+// Decode returns the thread of r. It returns an error if r.Record is damaged or has another version.
 func (r Row) Decode() (*Thread, error) {
 	t := &Thread{Number: r.Number, Thread: thread.Thread{ID: r.ID, Client: r.Client, State: thread.Open}}
 	d := decoder{rest: r.Record}
 	if version := d.byte(); version != recordVersion && d.err == nil {
-		return nil, fmt.Errorf("the record of thread %d has the form %d, and this program knows %d", r.Number, version, recordVersion)
+		return nil, fmt.Errorf("the record of thread %d has version %d, but this program supports only version %d",
+			r.Number, version, recordVersion)
 	}
 	t.Keep, t.RequestExpires, t.RequestID = d.time(), d.time(), d.text()
-	t.Terms = thread.Terms{PendingTimeout: time.Duration(d.uint()), ActiveTimeout: time.Duration(d.uint()), Quiet: pickByte(&d, noYes)}
+	t.Terms = thread.Terms{PendingTimeout: time.Duration(d.uint()), ActiveTimeout: time.Duration(d.uint()),
+		Quiet: pickByte(&d, bools)}
 	identities := make([]didkey.DID, 2+d.count(1))
 	identities[1] = r.Client
 	for i := range identities[2:] {
@@ -128,7 +131,7 @@ func (r Row) Decode() (*Thread, error) {
 
 var errRecord = errors.New("the record is damaged")
 
-// decoder reads a record. After the first error its methods return zeros.
+// decoder reads a record. After the first error its methods return zero values.
 type decoder struct {
 	rest []byte
 	err  error
@@ -164,10 +167,11 @@ func (d *decoder) time() time.Time {
 	return t
 }
 
-// count reads how many things follow, of which each has so many bytes at least.
-func (d *decoder) count(least int) int {
+// count reads the number of the elements that follow. It fails if the rest of the record is too short for that many
+// elements of at least size bytes each.
+func (d *decoder) count(size int) int {
 	n := d.uint()
-	if n > uint64(len(d.rest)/least) {
+	if n > uint64(len(d.rest)/size) {
 		d.fail()
 		return 0
 	}
@@ -187,26 +191,27 @@ func appendText(b []byte, text string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(text))), text...)
 }
 
-// pick reads the place of a thing in a list.
-func pick[T any](d *decoder, list []T) (thing T) {
-	return at(d, list, d.uint())
+// pick reads an index as a varint and returns that element of list.
+func pick[T any](d *decoder, list []T) (element T) {
+	return elementAt(d, list, d.uint())
 }
 
-// pickByte is pick where the place is one byte.
-func pickByte[T any](d *decoder, list []T) (thing T) {
-	return at(d, list, uint64(d.byte()))
+// pickByte is like pick, but the index is one byte.
+func pickByte[T any](d *decoder, list []T) (element T) {
+	return elementAt(d, list, uint64(d.byte()))
 }
 
-func at[T any](d *decoder, list []T, i uint64) (thing T) {
+// elementAt returns list[i]. It fails if there is no such element.
+func elementAt[T any](d *decoder, list []T, i uint64) (element T) {
 	if i >= uint64(len(list)) {
 		d.fail()
-		return thing
+		return element
 	}
 	return list[i]
 }
 
-// Nanos returns t as stores hold it: nanoseconds since 1970. Instants that do not fit, centuries away, become the
-// nearest that does.
+// Nanos returns t in nanoseconds since 1970, the form in which stores keep times. A time before 1970 becomes 0. A time
+// after the year 2261 becomes the largest int64.
 func Nanos(t time.Time) int64 {
 	switch year := t.Year(); {
 	case year < 1970:
@@ -217,5 +222,5 @@ func Nanos(t time.Time) int64 {
 	return t.UnixNano()
 }
 
-// Instant returns the time of so many nanoseconds since 1970, in UTC.
+// Instant returns the time that is nanos nanoseconds after the start of 1970, in UTC.
 func Instant(nanos int64) time.Time { return time.Unix(0, nanos).UTC() }

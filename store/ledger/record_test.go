@@ -12,10 +12,10 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// threads returns one that has gone through everything that a record can say, after each of its steps.
+// threads returns a thread after each of its steps. Together the steps use every field and list of a record.
 func threads(t testing.TB) (all []*ledger.Thread) {
 	t.Helper()
-	client, agent, other := people[0], people[1], people[2]
+	client, agent, other := keys[0], keys[1], keys[2]
 	var candidates []thread.Thread
 	now := noon
 	for _, step := range []struct {
@@ -39,7 +39,8 @@ func threads(t testing.TB) (all []*ledger.Thread) {
 			t.Fatal(err)
 		}
 		candidates = []thread.Thread{next}
-		all = append(all, &ledger.Thread{Thread: next, Number: 7, RequestExpires: noon.Add(time.Hour), Keep: now.Add(time.Hour)})
+		all = append(all, &ledger.Thread{Thread: next, Number: 7, RequestExpires: noon.Add(time.Hour),
+			Keep: now.Add(time.Hour)})
 		now = now.Add(time.Second)
 	}
 	ended := *all[len(all)-1]
@@ -52,7 +53,7 @@ func rowOf(t *ledger.Thread) ledger.Row {
 	return ledger.Row{Number: t.Number, Key: t.Key(), Record: t.Encode()}
 }
 
-// A thread comes out of its record as it went in.
+// TestRecord checks that Decode returns the thread that was encoded, and rejects records that are cut off.
 func TestRecord(t *testing.T) {
 	for _, want := range threads(t) {
 		row := rowOf(want)
@@ -64,13 +65,13 @@ func TestRecord(t *testing.T) {
 			short := row
 			short.Record = row.Record[:n]
 			if _, err := short.Decode(); err == nil {
-				t.Errorf("the first %d of %d bytes make a thread", n, len(row.Record))
+				t.Errorf("the first %d of %d bytes of a record are decoded without an error", n, len(row.Record))
 			}
 		}
 	}
 }
 
-// FuzzDecode: a record is refused, or it is the only one of its thread.
+// FuzzDecode checks that Decode either rejects a record or returns a thread that survives encoding and decoding.
 func FuzzDecode(f *testing.F) {
 	all := threads(f)
 	for _, t := range all {

@@ -11,7 +11,7 @@ func (s *Store) Append(ctx context.Context, e relay.Entry) (relay.Receipt, error
 	return s.do(ctx, s.appends, job{entry: e})
 }
 
-// appendEntries stores what the ledger takes of some jobs' entries, within the transaction that is open.
+// appendEntries passes the entries of jobs to the ledger, which stores the accepted ones in the open transaction.
 func (w *writer) appendEntries(group []job, outcomes []outcome) ([]relay.Posted, error) {
 	entries := make([]relay.Entry, len(group))
 	for i, j := range group {

@@ -12,28 +12,28 @@ import (
 	"github.com/agora-relay/agora/store/sqlite/schema"
 )
 
-// Copied says what a Backup holds.
+// Copied describes the copy that Backup has made.
 type Copied struct {
 	Events int64
-	Seq    relay.Seq // the last number given to an event
+	Seq    relay.Seq // last number given to an event
 	Bytes  int64
 }
 
-// Backup writes the database at path, as it stands at one moment, into a new file at to. The store that has the
-// database open, in this process or another, goes on meanwhile: only its write-ahead log grows until Backup is done.
-// When Backup returns nil the copy has been checked for damage and is on disk; its folder is the caller's to sync. On
-// an error or when ctx ends it is removed.
+// Backup copies the database at path, as it is at one moment, into the new file to. A store may have the database open
+// meanwhile, in this process or another. It keeps working; only its write-ahead log grows until Backup ends. When
+// Backup returns nil, the copy was checked for damage and synced. The caller must sync the folder of the copy. On an
+// error, or when ctx ends, Backup removes the copy.
 //
-// The copy gets an epoch of its own. The events that come after it in the original are not in it and their numbers
-// will be used again, so the original's cursors must not pass for its own (relay.ErrUnknownCursor).
+// The copy gets its own epoch. The original goes on to give numbers to further events, and the copy will give the same
+// numbers to other events. So the copy must refuse cursors of the original (relay.ErrUnknownCursor).
 //
-// progress, if not nil, is called every second with the bytes written and about how many they will be.
+// Backup calls progress, if it is not nil, every second with the bytes written and an estimate of the total.
 func Backup(ctx context.Context, path, to string, progress func(done, total int64)) (_ Copied, err error) {
-	to, err = filepath.Abs(to) // a relative name that begins with "file:" would be taken for a URI
+	to, err = filepath.Abs(to) // SQLite would take a relative name that begins with "file:" for a URI
 	if err != nil {
 		return Copied{}, err
 	}
-	// SQLite takes an empty file for none, and gives its own a mode by the umask.
+	// Create the file here, because SQLite would create it by the umask. VACUUM INTO accepts an empty file.
 	f, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return Copied{}, err
@@ -59,8 +59,8 @@ func Backup(ctx context.Context, path, to string, progress func(done, total int6
 	return copied, nil
 }
 
-// copyInto has the database itself write the copy, out of one read transaction. A page-by-page copy would have to start
-// again whenever another process writes.
+// copyInto lets SQLite write the copy within one read transaction. A page-by-page copy would start again whenever
+// another process writes.
 func copyInto(ctx context.Context, path, to string, progress func(done, total int64)) (err error) {
 	db, err := dbfile.OpenReadOnly(path)
 	if err != nil {
@@ -75,7 +75,7 @@ func copyInto(ctx context.Context, path, to string, progress func(done, total in
 	}
 	if progress != nil {
 		defer dbfile.EverySecond(func() {
-			if info, err := os.Stat(to); err == nil { // not open: that is SQLite's
+			if info, err := os.Stat(to); err == nil { // Stat opens nothing; opening would drop SQLite's locks
 				progress(info.Size(), total)
 			}
 		})()
@@ -84,7 +84,7 @@ func copyInto(ctx context.Context, path, to string, progress func(done, total in
 	return err
 }
 
-// finishCopy makes the copy a database of its own and looks whether its pages hang together.
+// finishCopy gives the copy its own epoch, checks its structure and counts its events.
 func finishCopy(ctx context.Context, to string) (c Copied, err error) {
 	db, err := dbfile.Open(to, "immediate", []string{"synchronous(FULL)", "trusted_schema(OFF)"}, "rw")
 	if err != nil {
@@ -103,7 +103,7 @@ func finishCopy(ctx context.Context, to string) (c Copied, err error) {
 		return c, err
 	}
 	if verdict != "ok" {
-		return c, fmt.Errorf("the copy is damaged (%s); look for the reason with agora check", verdict)
+		return c, fmt.Errorf("the copy is damaged (%s); run agora check on the original to find the cause", verdict)
 	}
 	if err := db.QueryRowContext(ctx, "SELECT count(*) FROM event").Scan(&c.Events); err != nil {
 		return c, err

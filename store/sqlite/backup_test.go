@@ -16,8 +16,8 @@ import (
 	"github.com/agora-relay/agora/store/sqlite/check"
 )
 
-// talk takes one thread from its REQUEST to its RESULT and calls told for each receipt.
-func talk(ctx context.Context, s *Store, n int, told func(relay.Receipt)) error {
+// completeThread takes one thread from its REQUEST to its RESULT. It calls onReceipt for each receipt.
+func completeThread(ctx context.Context, s *Store, n int, onReceipt func(relay.Receipt)) error {
 	client, agent := key(n), key(n+1)
 	id := envelope.NewID("thread", time.Now())
 	for i, d := range []envelope.Draft{
@@ -40,24 +40,25 @@ func talk(ctx context.Context, s *Store, n int, told func(relay.Receipt)) error 
 		if err != nil {
 			return err
 		}
-		told(receipt)
+		onReceipt(receipt)
 	}
 	return nil
 }
 
-// findings checks a database.
+// findings checks a database and returns its findings and the report.
 func findings(t testing.TB, path string, now time.Time) (found []check.Finding, r check.Report) {
 	t.Helper()
-	r, err := check.Database(t.Context(), path, check.Options{Now: now, Found: func(f check.Finding) { found = append(found, f) }})
+	r, err := check.Database(t.Context(), path,
+		check.Options{Now: now, Found: func(f check.Finding) { found = append(found, f) }})
 	must(t, err)
 	if int64(len(found)) != r.Findings {
-		t.Errorf("%d findings were said, %d counted", len(found), r.Findings)
+		t.Errorf("Found was called for %d findings, the report counts %d", len(found), r.Findings)
 	}
 	return found, r
 }
 
-// A copy made while the writer is busy holds what it held at one moment: everything acknowledged before the copy began,
-// nothing with a gap before it, and the threads as these events have brought them.
+// TestBackupWhileAppending copies a database while the writer is busy. The copy must be the state of one moment: every
+// event acknowledged before the copy began, no gap in the numbers, and threads that agree with the events.
 func TestBackupWhileAppending(t *testing.T) {
 	s := openNew(t)
 	var mu sync.Mutex
@@ -81,7 +82,7 @@ func TestBackupWhileAppending(t *testing.T) {
 	for n := range 8 {
 		writers.Go(func() {
 			for ctx.Err() == nil {
-				if err := talk(ctx, s, 2*n, told); err != nil && ctx.Err() == nil {
+				if err := completeThread(ctx, s, 2*n, told); err != nil && ctx.Err() == nil {
 					t.Error(err)
 					return
 				}
@@ -105,44 +106,48 @@ func TestBackupWhileAppending(t *testing.T) {
 		reached = nil
 	}
 	mu.Unlock()
-	<-beyond // the original went on
+	<-beyond // wait until the original has more events than the copy
 	stop()
 	writers.Wait()
 
 	if found, r := findings(t, path, time.Now()); len(found) > 0 || r.Events != copied.Events || r.Seq != copied.Seq {
-		t.Errorf("the copy of %+v has %+v: %v", copied, r, found)
+		t.Errorf("Backup returned %+v, check reports %+v: %v", copied, r, found)
 	}
 	restored := openAt(t, path)
 	there := events(t, restored)
 	original := events(t, s)
 	if int64(len(there)) != copied.Events || len(there) == len(original) || len(there) < len(before) {
-		t.Fatalf("the copy has %d events, said %d; %d were acknowledged before, %d after", len(there), copied.Events, len(before), len(original))
+		t.Fatalf("the copy has %d events, Backup returned %d; %d were acknowledged before it, %d are stored now",
+			len(there), copied.Events, len(before), len(original))
 	}
 	for i, e := range there {
 		if e.Seq != relay.Seq(i+1) || string(e.Body) != string(original[i].Body) {
-			t.Fatalf("the copy's event %d has number %d and is not the original's", i+1, e.Seq)
+			t.Fatalf("the copy's event %d has number %d or differs from the original's", i+1, e.Seq)
 		}
 	}
 	for seq, id := range before {
 		if int(seq) > len(there) || there[seq-1].ID != id {
-			t.Errorf("event %d, %q, was acknowledged before the copy and is not in it", seq, id)
+			t.Errorf("event %d, %q, was acknowledged before the copy but is not in it", seq, id)
 		}
 	}
 	checkThreads(t, restored, relay.Cursor{})
-	if info, err := os.Stat(path); err != nil || info.Size() != copied.Bytes || info.Mode().Perm() != 0o600 && runtime.GOOS != "windows" {
-		t.Errorf("the copy: %v, %v; want %d bytes for its owner only", info, err, copied.Bytes)
+	if info, err := os.Stat(path); err != nil || info.Size() != copied.Bytes || info.Mode().Perm() != 0o600 &&
+		runtime.GOOS != "windows" {
+		t.Errorf("the copy: %v, %v; want %d bytes and mode 0600", info, err, copied.Bytes)
 	}
 }
 
-// databasePath asks a store which file is its own.
+// databasePath returns the path of a store's database file.
 func databasePath(t testing.TB, s *Store) (path string) {
 	t.Helper()
-	must(t, s.readDB.QueryRowContext(t.Context(), "SELECT file FROM pragma_database_list WHERE name = 'main'").Scan(&path))
+	must(t, s.readDB.QueryRowContext(t.Context(),
+		"SELECT file FROM pragma_database_list WHERE name = 'main'").Scan(&path))
 	return path
 }
 
-// A restored database goes on as another: cursors of the original are refused, numbers go on behind the copy's last,
-// what is in the copy is recognized, and what came after it may come again.
+// TestRestore checks that a restored copy is a database of its own. It refuses cursors of the original. Its numbers
+// continue after its last event. Messages in the copy are duplicates, and later messages of the original can be posted
+// again.
 func TestRestore(t *testing.T) {
 	s := openNew(t)
 	kept, later := request(t, key(1), ""), request(t, key(1), "")
@@ -152,36 +157,39 @@ func TestRestore(t *testing.T) {
 	copied, err := Backup(t.Context(), databasePath(t, s), path, nil)
 	must(t, err)
 	if copied.Events != 1 || copied.Seq != 1 {
-		t.Errorf("copied %+v", copied)
+		t.Errorf("Backup returned %+v", copied)
 	}
 	second, err := s.Append(t.Context(), later)
 	must(t, err)
 
 	restored := openAt(t, path)
 	for _, cursor := range []relay.Cursor{first.Cursor, second.Cursor} {
-		if _, err := restored.Read(t.Context(), relay.Query{After: cursor, Limit: 1}); !errors.Is(err, relay.ErrUnknownCursor) {
-			t.Errorf("reading behind the original's %v: %v", cursor, err)
+		if _, err := restored.Read(t.Context(), relay.Query{After: cursor, Limit: 1}); !errors.Is(err,
+			relay.ErrUnknownCursor) {
+			t.Errorf("Read with the original's cursor %v: %v", cursor, err)
 		}
 	}
 	again, err := restored.Append(t.Context(), kept)
 	if err != nil || !again.Duplicate || again.Cursor.Seq != first.Cursor.Seq {
-		t.Errorf("a message that is in the copy: %+v, %v", again, err)
+		t.Errorf("append of a message that is in the copy: %+v, %v", again, err)
 	}
 	once, err := restored.Append(t.Context(), later)
 	if err != nil || once.Duplicate || once.Cursor.Seq != copied.Seq+1 || once.Cursor.Epoch == first.Cursor.Epoch {
-		t.Errorf("a message that is not: %+v, %v", once, err)
+		t.Errorf("append of a message that is not in the copy: %+v, %v", once, err)
 	}
 	page, err := restored.Read(t.Context(), relay.Query{Limit: 10})
 	if err != nil || len(page.Events) != 2 || page.Cursor != once.Cursor {
 		t.Errorf("the restored database has %d events up to %v: %v", len(page.Events), page.Cursor, err)
 	}
-	// The original is none the wiser.
-	if page, err := s.Read(t.Context(), relay.Query{After: first.Cursor, Limit: 10}); err != nil || len(page.Events) != 1 {
-		t.Errorf("the original has %d events behind its first: %v", len(page.Events), err)
+	// The original was not changed.
+	if page, err := s.Read(t.Context(), relay.Query{After: first.Cursor, Limit: 10}); err != nil ||
+		len(page.Events) != 1 {
+		t.Errorf("the original has %d events after its first: %v", len(page.Events), err)
 	}
 }
 
-// The database of a relay that was killed is copied with what its write-ahead log holds, and neither is touched.
+// TestBackupAfterKill copies the database of a killed relay. The copy must have the events in the write-ahead log, and
+// the files of the original must not change.
 func TestBackupAfterKill(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "agora.db")
 	child := start(t, "append", path)
@@ -189,14 +197,14 @@ func TestBackupAfterKill(t *testing.T) {
 	var id string
 	for range 40 {
 		if _, err := fmt.Fscanln(child.lines, &seq, &id); err != nil {
-			t.Fatalf("the child's receipt: %v; it says %q", err, child.errors.String())
+			t.Fatalf("reading the child's receipt: %v; its standard error is %q", err, child.errors.String())
 		}
 	}
 	must(t, child.Process.Kill())
-	_, _ = child.rest() // ends with an error, having been killed
+	_, _ = child.rest() // ends with an error because the child was killed
 	files := func() (text string) {
 		for _, name := range []string{path, path + "-wal"} {
-			content, err := os.ReadFile(name) // nobody has it open
+			content, err := os.ReadFile(name) // allowed, because no connection has it open
 			must(t, err)
 			text += fmt.Sprintf("%x", content)
 		}
@@ -205,8 +213,9 @@ func TestBackupAfterKill(t *testing.T) {
 	before := files()
 	copied, err := Backup(t.Context(), path, path+".copy", nil)
 	must(t, err)
-	if found, r := findings(t, path+".copy", time.Now()); len(found) > 0 || r.Events != copied.Events || copied.Seq < seq {
-		t.Errorf("copied %+v, %d was acknowledged; found %v", copied, seq, found)
+	if found, r := findings(t, path+".copy", time.Now()); len(found) > 0 || r.Events != copied.Events ||
+		copied.Seq < seq {
+		t.Errorf("Backup returned %+v, event %d was acknowledged; found %v", copied, seq, found)
 	}
 	if found, r := findings(t, path, time.Now()); len(found) > 0 || r.Events != copied.Events {
 		t.Errorf("the original has %+v: %v", r, found)
@@ -216,14 +225,15 @@ func TestBackupAfterKill(t *testing.T) {
 	}
 }
 
-// Wherever it is interrupted, nothing is left of a copy.
+// TestBackupInterrupted checks that an interrupted backup leaves no file, whenever it is interrupted.
 func TestBackupInterrupted(t *testing.T) {
 	s := openNew(t)
 	for n := range 50 {
-		must(t, talk(t.Context(), s, 2*n, func(relay.Receipt) {}))
+		must(t, completeThread(t.Context(), s, 2*n, func(relay.Receipt) {}))
 	}
 	execute(t, s, "CREATE TABLE ballast (b BLOB)")
-	execute(t, s, "INSERT INTO ballast WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 200) SELECT randomblob(20000) FROM n")
+	execute(t, s, "INSERT INTO ballast WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n "+
+		"WHERE i < 200) SELECT randomblob(20000) FROM n")
 	dir := t.TempDir()
 	interrupted := 0
 	for wait := time.Duration(1); ; wait += wait/4 + 1000 {
@@ -238,11 +248,11 @@ func TestBackupInterrupted(t *testing.T) {
 			t.Fatalf("after %s: %v", wait, err)
 		}
 		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
-			t.Fatalf("interrupted after %s it leaves %v, %v", wait, left, err)
+			t.Fatalf("a backup interrupted after %s leaves %v, %v", wait, left, err)
 		}
 	}
 	if interrupted < 10 {
-		t.Errorf("it was interrupted %d times only", interrupted)
+		t.Errorf("the backup was interrupted only %d times", interrupted)
 	}
 }
 
@@ -252,7 +262,7 @@ func TestBackupRefuses(t *testing.T) {
 	there := filepath.Join(dir, "there.db")
 	must(t, os.WriteFile(there, []byte("mine"), 0o600))
 	if _, err := Backup(t.Context(), databasePath(t, s), there, nil); !errors.Is(err, os.ErrExist) {
-		t.Errorf("over a file that is there: %v", err)
+		t.Errorf("backup over an existing file: %v", err)
 	}
 	if content, err := os.ReadFile(there); err != nil || string(content) != "mine" {
 		t.Errorf("the file is now %q, %v", content, err)

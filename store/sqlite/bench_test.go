@@ -14,17 +14,17 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// How many senders take turns in the benchmarks, and as many recipients.
+// Numbers of senders in the benchmarks. Each sender has a recipient of its own.
 const (
 	benchSenders = 256
-	benchInboxes = 64 // of BenchmarkRead, so that each has a page of its 10 000 events
+	benchInboxes = 64 // for BenchmarkRead; each inbox then has a page of its 10,000 events
 )
 
-// stored is the size of BenchmarkRead's database; a million takes a minute or two to make.
+// stored is the number of events in BenchmarkRead's database. A million takes one or two minutes to create.
 var stored = flag.Int("stored", 10_000, "events in the database of BenchmarkRead")
 
-// benchEntries returns n signed REQUESTs, made on all cores: those with the numbers from first on, of so many senders by turns,
-// each to a recipient of its own.
+// benchEntries returns n signed REQUESTs with the numbers from first on. The senders take turns, and each sender has a
+// recipient of its own. Signing uses all cores.
 func benchEntries(b *testing.B, first, n, senders int) []relay.Entry {
 	entries := make([]relay.Entry, n)
 	var next atomic.Int64
@@ -41,7 +41,7 @@ func benchEntries(b *testing.B, first, n, senders int) []relay.Entry {
 	return entries
 }
 
-// appendBy has so many callers append the entries, each waiting for his receipt before the next.
+// appendBy appends entries from several callers. Each caller waits for its receipt before its next entry.
 func appendBy(b *testing.B, s *Store, entries []relay.Entry, callers int) {
 	var next atomic.Int64
 	var appending sync.WaitGroup
@@ -58,13 +58,14 @@ func appendBy(b *testing.B, s *Store, entries []relay.Entry, callers int) {
 	appending.Wait()
 }
 
-// BenchmarkAppend has so many callers append at a time, each waiting for his receipt: that is how large groups get.
-// Every event is a REQUEST, so each makes a thread too. Signing is outside of the time.
+// BenchmarkAppend appends from several callers at once, each of which waits for its receipt. So a group has at most
+// that many entries. Every event is a REQUEST and creates a thread. Signing is not measured.
 func BenchmarkAppend(b *testing.B) {
 	for _, callers := range []int{1, 16, 64, 256} {
 		b.Run(fmt.Sprintf("callers=%d", callers), func(b *testing.B) {
 			s := openNew(b)
-			appendBy(b, s, benchEntries(b, 0, 2*benchSenders, benchSenders), callers) // all keys are known, as in a relay that runs
+			// all keys are known, as in a relay that has run for a while
+			appendBy(b, s, benchEntries(b, 0, 2*benchSenders, benchSenders), callers)
 			entries := benchEntries(b, 0, b.N, benchSenders)
 			runtime.GC()
 			cpu := bench.OwnCPU()
@@ -79,14 +80,16 @@ func BenchmarkAppend(b *testing.B) {
 	}
 }
 
-// BenchmarkRead reads the end of an inbox, in a database of -stored events in benchInboxes of them.
+// BenchmarkRead reads the end of an inbox. The database has -stored events in benchInboxes inboxes.
 func BenchmarkRead(b *testing.B) {
 	const stretch = 1 << 14
-	s := openWith(b, filepath.Join(b.TempDir(), "agora.db"), Options{Policy: relay.Policy{Inbox: relay.Quota{Events: -1, Bytes: -1}}})
+	s := openWith(b, filepath.Join(b.TempDir(), "agora.db"),
+		Options{Policy: relay.Policy{Inbox: relay.Quota{Events: -1, Bytes: -1}}})
 	for n := 0; n < *stored; n += stretch {
 		appendBy(b, s, benchEntries(b, n, min(stretch, *stored-n), benchInboxes), 256)
 	}
-	inbox := relay.Query{Filter: relay.Filter{Recipient: key(benchInboxes).DID()}, Now: time.Now(), Limit: 1 << 20, Headers: true}
+	inbox := relay.Query{Filter: relay.Filter{Recipient: key(benchInboxes).DID()}, Now: time.Now(), Limit: 1 << 20,
+		Headers: true}
 	all, err := s.Read(b.Context(), inbox)
 	must(b, err)
 	inbox.Limit, inbox.Headers = relay.MaxPage, false

@@ -11,58 +11,58 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// state says whether a store takes messages in. Reads go on in every state.
+// state says whether a store accepts messages. Reads work in every state.
 type state int32
 
 const (
-	takingIn state = iota
+	accepting state = iota
 	diskFull
 	diskFailed
 )
 
-// care looks after the disk: the mark, the reserve, the room that is left, the places of the files, and the length of
-// the write-ahead log. One goroutine does the work, see run. It ticks every second, and the writer wakes it when the
-// log has grown. Open does the first tick itself. The transitions:
+// care is the background maintenance of the disk. It looks after the mark, the reserve, the free space, the length of
+// the write-ahead log, and whether the files are still in their places. One goroutine calls run, which ticks every
+// second. The writer wakes that goroutine when the log has grown. Open does the first tick itself. The transitions:
 //
 //	from        event                                   to          action
-//	takingIn    a write finds no room                   diskFull    log it; appends are refused
-//	takingIn    tick                                    takingIn    grow the reserve, limit the database's size
+//	accepting   a write finds no room                   diskFull    log it; appends are refused
+//	accepting   tick                                    accepting   grow the reserve, limit the database's size
 //	diskFull    tick, too little room after a purge     diskFull    none
-//	diskFull    tick, enough room after a purge         takingIn    log it; appends are stored again
+//	diskFull    tick, enough room after a purge         accepting   log it; appends are stored again
 //	not failed  a write or a sync fails                 diskFailed  log it; appends are refused until a restart
-//	not failed  a read finds damage                     diskFailed  the same
-//	not failed  tick, a file is not where it was        diskFailed  the same
-//	not failed  the log has grown                       as before   copy the log into the database
-//	any         tick                                    as before   first of all, sync the mark if it was written
-//	diskFailed  anything else                           diskFailed  none
+//	not failed  a read finds damage                     diskFailed  log it; appends are refused until a restart
+//	not failed  tick, a file was moved                  diskFailed  log it; appends are refused until a restart
+//	not failed  the log has grown                       unchanged   copy the log into the database
+//	any         tick                                    unchanged   before anything else, sync the mark if it changed
+//	diskFailed  any other event                         diskFailed  none
 //
-// A purge removes what is due: forgotten events, bodies of expired events, records of ended threads. It lets the
-// reserve go if it needs the room, and makes it again afterwards.
+// A purge removes what is due: events past their forget time, bodies of expired events, and records of ended threads.
+// If it needs the room, it first deletes the reserve. The reserve is created again afterwards.
 //
-// Nothing leads out of diskFailed: see failed.
+// The store never leaves diskFailed; see handleError.
 type care struct {
-	path     string
-	maxBytes int64         // the database's size at most
-	every    time.Duration // between two ticks
-	log      *slog.Logger
-	task     func(context.Context, func(*writer) error) error // Store.task
-	db       *sql.DB                                          // whose second connection copies the log
+	path         string
+	maxBytes     int64         // largest size of the database
+	tickInterval time.Duration // time between two ticks
+	log          *slog.Logger
+	task         func(context.Context, func(*writer) error) error // Store.task
+	db           *sql.DB                                          // pool whose second connection copies the log
 
 	state    atomic.Int32
-	last     atomic.Pointer[error] // of the last tick
-	due      atomic.Int64          // the time of the last Expire; a purge removes what is due at it, and no more
+	tickErr  atomic.Pointer[error] // error of the last tick
+	due      atomic.Int64          // nanoseconds; time of the last Expire, a purge removes only what is due then
 	logLimit atomic.Int64          // pages, see watchLog
-	logGrown chan struct{}         // holds one; the writer sends
-	unsynced atomic.Bool           // the mark was written
+	logGrown chan struct{}         // has room for one; the writer sends to it
+	unsynced atomic.Bool           // the mark was written after its last sync
 
-	mark    *markFile              // the writer writes it, a tick syncs it
-	reserve reserve                // a tick's
-	files   map[string]os.FileInfo // the database and its write-ahead log as Open found them, by their paths
+	mark    *markFile              // written by the writer, synced by ticks
+	reserve reserve                // used by ticks only
+	files   map[string]os.FileInfo // database and write-ahead log as Open found them, by path
 }
 
-// run does what is due until stop is closed. Store.Close waits for its end.
+// run does the maintenance until stop is closed. Store.Close waits until run returns.
 func (c *care) run(stop <-chan struct{}) {
-	ticks := time.NewTicker(c.every)
+	ticks := time.NewTicker(c.tickInterval)
 	defer ticks.Stop()
 	for {
 		select {
@@ -76,36 +76,36 @@ func (c *care) run(stop <-chan struct{}) {
 	}
 }
 
-// tick does what is due once, and keeps the error for Expire to report.
+// tick does one round of maintenance and keeps its error for Expire to report.
 func (c *care) tick() {
-	err := c.look()
+	err := c.checkDisk()
 	if err == nil {
 		switch state(c.state.Load()) {
-		case takingIn:
-			err = c.upkeep()
+		case accepting:
+			err = c.maintain()
 		case diskFull:
 			err = c.makeRoom(instant(c.due.Load()))
 		case diskFailed:
 			err = errDiskFailed
 		}
 	}
-	c.last.Store(&err)
+	c.tickErr.Store(&err)
 }
 
-// look syncs the mark and finds files that were moved. It does so in every state.
-func (c *care) look() error {
+// checkDisk syncs the mark and detects moved files. It does both in every state.
+func (c *care) checkDisk() error {
 	if err := c.syncMark(); err != nil {
 		return err
 	}
-	return c.failed(c.misplaced())
+	return c.handleError(c.movedFile())
 }
 
-// move changes the state, if it is still from. moved is false if somebody else was first.
-func (c *care) move(from, to state) (moved bool) {
+// transition sets the state to to, if it is still from. moved is false if the state had already changed.
+func (c *care) transition(from, to state) (moved bool) {
 	return c.state.CompareAndSwap(int32(from), int32(to))
 }
 
-// refusal returns why the store takes nothing in, nil if it does.
+// refusal returns the error for callers while the store accepts no messages, else nil.
 func (c *care) refusal() error {
 	switch state(c.state.Load()) {
 	case diskFull:
@@ -116,37 +116,37 @@ func (c *care) refusal() error {
 	return nil
 }
 
-// trouble returns the refusal, or else what went wrong in the last tick.
-func (c *care) trouble() error {
+// currentError returns the refusal, or else the error of the last tick.
+func (c *care) currentError() error {
 	if err := c.refusal(); err != nil {
 		return err
 	}
-	if err := c.last.Load(); err != nil {
+	if err := c.tickErr.Load(); err != nil {
 		return *err
 	}
 	return nil
 }
 
-// syncMark has the mark on disk if it was written since.
+// syncMark syncs the mark if it was written after its last sync.
 func (c *care) syncMark() error {
 	if !c.unsynced.Swap(false) {
 		return nil
 	}
-	return c.failed(c.mark.file.Sync())
+	return c.handleError(c.mark.file.Sync())
 }
 
-// note writes in the mark how far the database has come. swept is the time if an Expire did it. Only the writer calls
-// it, after a commit. Errors: those of failed.
-func (c *care) note(last relay.Seq, swept time.Time) error {
+// updateMark writes the last stored number into the mark. swept is the time of the sweep if an Expire made the commit,
+// else zero. Only the writer calls it, after a commit. Errors: those of handleError.
+func (c *care) updateMark(last relay.Seq, swept time.Time) error {
 	next := c.mark.Mark
 	next.Seq = last
-	if !swept.IsZero() && swept.Sub(instant(next.Swept)).Abs() >= sweptEvery {
+	if !swept.IsZero() && swept.Sub(instant(next.Swept)).Abs() >= sweptInterval {
 		next.Swept = nanos(swept)
 	}
 	if next == c.mark.Mark {
 		return nil
 	}
-	err := c.failed(c.mark.write(next))
+	err := c.handleError(c.mark.write(next))
 	c.unsynced.Store(true)
 	return err
 }

@@ -53,7 +53,7 @@ func (w *writer) writeThread(t ledger.Change) (err error) {
 	return err
 }
 
-// writeEvent adds the event, and the manifest if it is one.
+// writeEvent inserts the event. If it lists a manifest, writeEvent also inserts or replaces that manifest.
 func (w *writer) writeEvent(e ledger.Event) error {
 	m := e.Envelope
 	sender, err := w.intern(m.Sender.ID)
@@ -75,7 +75,8 @@ func (w *writer) writeEvent(e ledger.Event) error {
 		if err != nil {
 			return err
 		}
-		if _, err := w.stmts.addManifest.Exec(sender, e.Listing.ID, e.Seq, nanos(e.TS), nanos(e.Expires), string(intents), e.Listing.Text, recipient); err != nil {
+		if _, err := w.stmts.addManifest.Exec(sender, e.Listing.ID, e.Seq, nanos(e.TS), nanos(e.Expires),
+			string(intents), e.Listing.Text, recipient); err != nil {
 			return err
 		}
 		w.agents[sender] = struct{}{}
@@ -86,10 +87,10 @@ func (w *writer) writeEvent(e ledger.Event) error {
 	return err
 }
 
-// parties is a set of identities by their numbers.
+// parties is a set of identities' numbers.
 type parties map[int64]struct{}
 
-// removeThread removes a record and its rows in thread_role.
+// removeThread removes a thread's record and its rows in thread_role.
 func (w *writer) removeThread(r ledger.Removal) error {
 	for _, did := range append([]didkey.DID{"", r.Client}, r.Participants...) {
 		if _, err := w.stmts.dropRoles.Exec(r.ID, string(did), r.Number); err != nil {

@@ -7,11 +7,11 @@ import (
 
 const pageSize = 4096 // SQLite's default
 
-// eventPages is how many pages an event changes at most, its body aside: of its table and its five indexes, of its
-// thread's three, of its parties' two, with a share of the splits.
+// eventPages is how many pages storing one event changes at most, apart from its body: 6 for the table event and its
+// five indexes, 3 for its thread, 2 for its parties, and 1 as a share of page splits.
 const eventPages = 12
 
-// pages returns how many pages j changes at most, or about how many if it is an update.
+// pages returns how many pages j changes at most. For an update it returns an estimate.
 func (j job) pages() int {
 	if j.update != nil {
 		return updatePages
@@ -19,57 +19,59 @@ func (j job) pages() int {
 	return eventPages + len(j.entry.Envelope.Canonical())/pageSize
 }
 
-// The write-ahead log is copied into the database in the background whenever it has grown by care.logLimit pages. It
-// begins again at its start when all of it was copied and nobody reads it. Neither happens under load, so the writer
-// makes it begin again once it is four times as long.
-const forceAt = 4
+// forceFactor times care.logLimit is the length at which the writer forces the write-ahead log to restart at the
+// beginning of its file. care copies the log into the database whenever the log has grown by care.logLimit pages.
+// SQLite restarts the log by itself once all of it is copied and no reader uses it, but under load that does not
+// happen.
+const forceFactor = 4
 
-// copyLog copies what the log holds into the database. It has a connection of its own, so the writer goes on meanwhile.
-// A database that failed is left as it is.
+// copyLog copies the log into the database. It uses its own connection, so the writer continues meanwhile. It does
+// nothing in the state diskFailed.
 func (c *care) copyLog() {
 	if state(c.state.Load()) == diskFailed {
 		return
 	}
 	_, err := c.db.ExecContext(context.Background(), "PRAGMA wal_checkpoint(PASSIVE)")
-	_ = c.failed(err) // which logs it
+	_ = c.handleError(err) // handleError logs it
 }
 
-// watchLog is called after a commit that changed so many pages at most.
+// watchLog is called after each commit. changed is how many pages the commit changed at most.
 func (w *writer) watchLog(changed int) error {
 	limit := int(w.store.care.logLimit.Load())
-	if w.unseen += changed; w.unseen < limit/4 {
+	if w.uncheckedPages += changed; w.uncheckedPages < limit/4 {
 		return nil
 	}
-	w.unseen = 0
-	_, length, copied, err := w.checkpoint(w.stmts.lookAtLog)
+	w.uncheckedPages = 0
+	_, length, copied, err := w.checkpoint(w.stmts.logStatus)
 	if err != nil {
 		return err
 	}
-	if length < w.forced {
-		w.forced = 0 // it has begun again
+	if length < w.forcedLength {
+		w.forcedLength = 0 // the log was restarted
 	}
 	switch {
-	case length >= forceAt*limit && length >= w.forced+limit:
-		// Where someone reads for long this fails after the busy timeout, and is tried again that much later.
-		w.forced = length
+	case length >= forceFactor*limit && length >= w.forcedLength+limit:
+		// While a reader holds an old snapshot, the restart fails after the busy timeout. The next attempt is made when
+		// the log has grown by limit pages more.
+		w.forcedLength = length
 		_, _, _, err = w.checkpoint(w.stmts.restartLog)
 	case length >= copied+limit:
 		select {
 		case w.store.care.logGrown <- struct{}{}:
-		default: // it has been asked for
+		default: // a copy was requested before
 		}
 	}
 	return err
 }
 
-// truncateLog copies all of the log and leaves its file empty. done is false if a reader was in the way. copyLog never
-// is: both are done for care's one goroutine.
+// truncateLog copies the whole log and truncates its file. done is false if a reader was in the way. copyLog is never
+// in the way, because care's goroutine runs both.
 func (w *writer) truncateLog() (done bool, err error) {
 	busy, _, _, err := w.checkpoint(w.stmts.truncateLog)
 	return !busy, err
 }
 
-// checkpoint runs one of the statements for it and returns how many pages the log holds and how many of them are copied.
+// checkpoint runs a checkpoint statement. It returns how many pages the log holds and how many of them are copied.
 func (w *writer) checkpoint(stmt *sql.Stmt) (busy bool, length, copied int, err error) {
 	err = stmt.QueryRowContext(context.Background()).Scan(&busy, &length, &copied)
 	return busy, length, copied, err

@@ -17,8 +17,8 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// appendForever is a child that holds conversations, several at a time, and prints each receipt once it has it. It
-// ends by being killed.
+// appendForever is a child that completes threads in several goroutines. It prints each receipt. It runs until it is
+// killed.
 func appendForever(path string) error {
 	ctx := context.Background()
 	s, err := Open(ctx, path, Options{})
@@ -38,7 +38,7 @@ func appendForever(path string) error {
 	return <-failed
 }
 
-// converse takes one thread from its REQUEST to its RESULT.
+// converse takes one thread from its REQUEST to its RESULT and prints the receipts.
 func converse(ctx context.Context, s *Store, n int) error {
 	client, agent := key(n), key(n+1)
 	id, now := envelope.NewID("thread", time.Now()), time.Now()
@@ -61,13 +61,14 @@ func converse(ctx context.Context, s *Store, n int) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(os.Stdout, "%d %s\n", receipt.Cursor.Seq, receipt.ID) // in one write, so a line is whole or not there
+		// one write, so a line is never cut
+		fmt.Fprintf(os.Stdout, "%d %s\n", receipt.Cursor.Seq, receipt.ID)
 	}
 	return nil
 }
 
-// What was acknowledged before the process was killed is there when the database is opened again, once, and each
-// thread stands where its events have brought it.
+// TestKill kills a child many times. Every event acknowledged before the kill must be stored once, and each thread must
+// agree with its events.
 func TestKill(t *testing.T) {
 	const rounds = 10
 	path := filepath.Join(t.TempDir(), "agora.db")
@@ -79,12 +80,12 @@ func TestKill(t *testing.T) {
 			var seq relay.Seq
 			var id string
 			if _, err := fmt.Fscanln(child.lines, &seq, &id); err != nil {
-				t.Fatalf("the child's receipt: %v; it says %q", err, child.errors.String())
+				t.Fatalf("reading the child's receipt: %v; its standard error is %q", err, child.errors.String())
 			}
 			acknowledged[seq] = id
 		}
 		must(t, child.Process.Kill())
-		out, _ := child.rest() // ends with an error, having been killed
+		out, _ := child.rest() // ends with an error because the child was killed
 		for line := range strings.Lines(out) {
 			var seq relay.Seq
 			var id string
@@ -97,7 +98,7 @@ func TestKill(t *testing.T) {
 		must(t, err)
 		for seq := range acknowledged {
 			if m, ok := dbfile.ParseMark(string(text)); !ok || m.Seq < seq {
-				t.Errorf("event %d was acknowledged before the mark said so: %q", seq, text)
+				t.Errorf("event %d was acknowledged before it was in the mark: %q", seq, text)
 			}
 		}
 
@@ -107,13 +108,13 @@ func TestKill(t *testing.T) {
 		for _, e := range events(t, s) {
 			there[e.Seq] = e.ID
 			if ids[e.ID] {
-				t.Errorf("%s is there twice", e.ID)
+				t.Errorf("%s is stored twice", e.ID)
 			}
 			ids[e.ID] = true
 		}
 		for seq, id := range acknowledged {
 			if there[seq] != id {
-				t.Errorf("event %d was acknowledged as %q and is %q", seq, id, there[seq])
+				t.Errorf("event %d was acknowledged as %q, but %q is stored", seq, id, there[seq])
 			}
 		}
 		before = checkThreads(t, s, before)
@@ -122,7 +123,7 @@ func TestKill(t *testing.T) {
 	t.Logf("%d receipts", len(acknowledged))
 }
 
-// checkThreads compares the threads of the events behind a place with those events, and returns the end.
+// checkThreads compares the events after a cursor with their threads. It returns the cursor of the last event.
 func checkThreads(t *testing.T, s *Store, after relay.Cursor) relay.Cursor {
 	t.Helper()
 	page, err := s.Read(t.Context(), relay.Query{After: after, Expired: true, Limit: 1 << 20})
@@ -146,7 +147,7 @@ func checkThreads(t *testing.T, s *Store, after relay.Cursor) relay.Cursor {
 			recorded = append(recorded, step.ID)
 		}
 		if !slices.Equal(recorded, ids) || got.State != states[len(ids)-1] {
-			t.Errorf("thread %s is %s after %q, its events are %q", k.ID, got.State, recorded, ids)
+			t.Errorf("thread %s is %s with the steps %q, but its events are %q", k.ID, got.State, recorded, ids)
 		}
 	}
 	return page.Cursor

@@ -11,14 +11,14 @@ import (
 	"github.com/agora-relay/agora/store/ledger"
 )
 
-// How many rows one transaction of Expire removes at most, so that posts do not wait long behind it.
+// Limits for one transaction of Expire. They keep it short, because posts wait for it.
 const (
 	expireEvents    = 1000
 	expireManifests = 50 // each may have 256 rows of intents
 )
 
-// Expire implements relay.Store. It fails while the store takes nothing in, and with what the last look at the disk
-// found, so that its caller learns of it. Refusals: CodeUnavailable while the store takes nothing in.
+// Expire implements relay.Store. It also returns the error of the last tick, so that the caller learns of problems with
+// the disk. Refusals: CodeUnavailable while the store accepts no messages.
 func (s *Store) Expire(ctx context.Context, now time.Time, notices relay.Notices) error {
 	if err := s.closed(); err != nil {
 		return err
@@ -37,7 +37,7 @@ func (s *Store) Expire(ctx context.Context, now time.Time, notices relay.Notices
 			if err != nil {
 				return err
 			}
-			return errors.Join(w.committed(posted, now), s.care.failed(w.watchLog(expireEvents*eventPages)))
+			return errors.Join(w.committed(posted, now), s.care.handleError(w.watchLog(expireEvents*eventPages)))
 		})
 		if err != nil {
 			return err
@@ -46,10 +46,10 @@ func (s *Store) Expire(ctx context.Context, now time.Time, notices relay.Notices
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return s.care.trouble()
+	return s.care.currentError()
 }
 
-// expire does some of what is due at now; again says that there may be more.
+// expire does part of the work that is due at now. again reports that more may be due.
 func (w *writer) expire(now time.Time, notices relay.Notices) (posted []relay.Posted, again bool, err error) {
 	due, others, err := w.rows(w.stmts.dueThreads, nanos(now), ledger.ExpireThreads)
 	if err != nil {
@@ -59,28 +59,29 @@ func (w *writer) expire(now time.Time, notices relay.Notices) (posted []relay.Po
 	if err != nil {
 		return nil, false, err
 	}
-	done, posted, err := w.ledger.Expire(w, due, now, notices, w.spare(all, free)*pageSize)
+	done, posted, err := w.ledger.Expire(w, due, now, notices, w.sparePages(all, free)*pageSize)
 	if err != nil {
 		return nil, false, err
 	}
-	left := parties{}
+	affected := parties{}
 	rows := min(expireEvents, w.store.care.logLimit.Load()/eventPages+1)
-	_, more, err := w.drop(now, rows, left)
+	_, more, err := w.drop(now, rows, affected)
 	if err == nil {
-		err = w.removeParties(left)
+		err = w.removeParties(affected)
 	}
 	return posted, more || others || done < len(due) || len(due) == ledger.ExpireThreads, err
 }
 
-// drop removes events that are forgotten at now and manifests that have expired, so many rows at most. It remembers that
-// the events' numbers were given, and adds to left who sent them or was to get them. more says that there may be more.
-func (w *writer) drop(now time.Time, rows int64, left parties) (removed int64, more bool, err error) {
+// drop removes events whose forget time has come at now and manifests that have expired, up to rows of each. It saves
+// the last number given, so that no number is used again. It adds the removed rows' senders and recipients to affected.
+// more reports that more rows may be due.
+func (w *writer) drop(now time.Time, rows int64, affected parties) (removed int64, more bool, err error) {
 	var dropped, unlisted int64
 	lists := min(rows, expireManifests)
 	err = eachRow(func(scan scanner) error {
 		var sender, recipient int64
 		err := scan(&sender, &recipient)
-		left[sender], left[recipient] = struct{}{}, struct{}{}
+		affected[sender], affected[recipient] = struct{}{}, struct{}{}
 		dropped++
 		return err
 	}, func() (*sql.Rows, error) { return w.stmts.dropEvents.Query(nanos(now), rows) })
@@ -95,15 +96,15 @@ func (w *writer) drop(now time.Time, rows int64, left parties) (removed int64, m
 	err = eachRow(func(scan scanner) error {
 		var sender int64
 		err := scan(&sender)
-		left[sender] = struct{}{}
+		affected[sender] = struct{}{}
 		unlisted++
 		return err
 	}, func() (*sql.Rows, error) { return w.stmts.dropManifests.Query(nanos(now), lists) })
 	return dropped + unlisted, dropped == rows || unlisted == lists, err
 }
 
-// removeParties removes those identities to which nothing refers any more. Each was the sender, the recipient or a party
-// of something that has just been removed; so an identity goes with the last thing that refers to it.
+// removeParties removes the identities that no row refers to any more. some are the identities that a row removed just
+// now referred to. So an identity is removed together with the last row that refers to it.
 func (w *writer) removeParties(some parties) error {
 	for id := range some {
 		err := eachRow(func(scan scanner) error {

@@ -15,21 +15,22 @@ import (
 	"github.com/agora-relay/agora/store/sqlite/schema"
 )
 
-// updateTime is how long the function of an Update may keep the writer.
+// updateTime is how long the function of an Update may occupy the writer.
 const updateTime = time.Second
 
-// updatePages is how many pages an Update is taken to change, when the write-ahead log is watched.
+// updatePages is how many pages an Update is assumed to change. The write-ahead log's length is estimated from it.
 const updatePages = 64
 
 var (
-	errTooLong = fmt.Errorf("the update took longer than %v, and was undone; do less in one update, and no I/O", updateTime)
-	errOver    = errors.New("the transaction is over")
+	errTooLong = fmt.Errorf("the update took longer than %v and was undone; do less work in one update, and no I/O",
+		updateTime)
+	errOver = errors.New("the transaction is over")
 )
 
-// update is the function of a call of Update.
+// update holds the function of one call of Update.
 type update struct {
 	f        func(relay.StoreTx) error
-	panicked any // what f panicked with
+	panicked any // value that f panicked with
 }
 
 // Update implements relay.Extender.
@@ -44,8 +45,8 @@ func (s *Store) Update(ctx context.Context, f func(relay.StoreTx) error) (time.D
 
 var errPanicked = errors.New("the update panicked")
 
-// runUpdate runs an update under a savepoint of the transaction that is open. Its outcome is what its caller is told.
-// err is for all callers of the group: the database has failed.
+// runUpdate runs an update under a savepoint of the open transaction. o is the outcome for the caller of Update. err
+// means that the database failed, and is for all callers of the group.
 func (w *writer) runUpdate(u *update) (o outcome, posted []relay.Posted, err error) {
 	began := time.Now()
 	last := w.last
@@ -59,7 +60,7 @@ func (w *writer) runUpdate(u *update) (o outcome, posted []relay.Posted, err err
 	}
 	o.err = cmp.Or(o.err, tx.broken)
 	if o.err == nil && tx.wrote && len(tx.posted) == 0 {
-		// It takes a number, so that the mark tells when what it wrote is missing.
+		// The update takes a number of its own. So the mark shows a loss if the rows it wrote are missing later.
 		w.last++
 		if _, err := w.stmts.keepLast.Exec(w.last); err != nil {
 			return outcome{}, nil, err
@@ -79,34 +80,34 @@ func (w *writer) runUpdate(u *update) (o outcome, posted []relay.Posted, err err
 	return o, tx.posted, nil
 }
 
-// undo forgets what the writer has in memory of steps that are rolled back.
+// undo resets the writer's memory after a rollback. last is the last stored number before the steps that were undone.
 func (w *writer) undo(last relay.Seq) {
-	clear(w.parties) // some may not be there any more
+	clear(w.parties) // some of these rows may have been rolled back
 	w.last = last
 	w.ledger.Undo(w.store.cursor(last))
 }
 
-// updateTx implements relay.StoreTx. The function that has it runs in a goroutine of its own, so that the writer can go
-// on when its time is over.
+// updateTx implements relay.StoreTx. The function that uses it runs in a separate goroutine, so that the writer can
+// continue after updateTime.
 type updateTx struct {
 	w      *writer
 	until  time.Time
-	mu     sync.Mutex // held while the connection is used
-	over   error      // why it can be used no more
-	failed error      // the first error that is not of what the function gave it
-	broken error      // an error that may have left half of an Append
+	mu     sync.Mutex // held while the connection is in use
+	over   error      // why the transaction can no longer be used
+	failed error      // first error that was not caused by the function's own data
+	broken error      // error after which half of an Append may be left
 	posted []relay.Posted
 	wrote  bool
 }
 
-// run calls u's function and waits until it returns, or its time is over.
+// run calls u's function and waits until it returns or its time is over.
 func (t *updateTx) run(u *update) error {
 	done := make(chan error, 1)
 	t.w.store.workers.Go(func() {
 		defer func() {
 			if p := recover(); p != nil {
 				u.panicked = p
-				t.w.store.options.Log.Error("an update panicked; nothing of it is stored",
+				t.w.store.options.Log.Error("an update panicked; none of its changes are stored",
 					slog.Any("panic", p), "stack", string(debug.Stack()))
 				done <- errPanicked
 			}
@@ -128,7 +129,7 @@ func (t *updateTx) run(u *update) error {
 	return err
 }
 
-// use lets f use the connection, unless the transaction is over.
+// use calls f, which may use the connection, unless the transaction is over.
 func (t *updateTx) use(f func() error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -139,7 +140,7 @@ func (t *updateTx) use(f func() error) error {
 		return errTooLong
 	}
 	err := f()
-	if err != nil && !ofData(err) {
+	if err != nil && !isDataError(err) {
 		t.failed = err
 	}
 	return err
@@ -162,8 +163,8 @@ func (t *updateTx) Exec(text string, args ...any) (rows int64, err error) {
 	return rows, err
 }
 
-// Query implements relay.Querier. The connection is free while row runs: row may use the transaction, and must not keep
-// the writer from ending it.
+// Query implements relay.Querier. The connection is not locked while row runs. So row may use the transaction, and it
+// cannot keep the writer from ending the transaction.
 func (t *updateTx) Query(row func(func(...any) error) error, text string, args ...any) error {
 	if err := schema.Allowed(text); err != nil {
 		return err
@@ -172,7 +173,7 @@ func (t *updateTx) Query(row func(func(...any) error) error, text string, args .
 	defer cancel()
 	inTime := func(err error) error {
 		if ctx.Err() != nil {
-			return errTooLong // a SELECT that is interrupted leaves the transaction as it is
+			return errTooLong // interrupting a SELECT does not change the transaction
 		}
 		return err
 	}
@@ -235,10 +236,10 @@ func (s *Store) view(ctx context.Context, f func(relay.Querier) error) (err erro
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
 	if _, err := conn.ExecContext(ctx, "BEGIN"); err != nil {
-		return s.readFailed(err)
+		return s.handleReadError(err)
 	}
 	defer func() {
-		_, failed := conn.ExecContext(context.Background(), "ROLLBACK") // which ends a transaction that has only read
+		_, failed := conn.ExecContext(context.Background(), "ROLLBACK") // ends a transaction that has only read
 		err = errors.Join(err, failed)
 	}()
 	return f(&viewTx{ctx, conn, s})
@@ -256,6 +257,6 @@ func (t *viewTx) Query(row func(func(...any) error) error, text string, args ...
 	if err := schema.Allowed(text); err != nil {
 		return err
 	}
-	return t.store.readFailed(eachRow(func(scan scanner) error { return row(scan) },
+	return t.store.handleReadError(eachRow(func(scan scanner) error { return row(scan) },
 		func() (*sql.Rows, error) { return t.conn.QueryContext(t.ctx, text, args...) }))
 }

@@ -20,12 +20,13 @@ import (
 	"github.com/agora-relay/agora/store/sqlite/internal/dbfile"
 )
 
-// books is an extension made for these tests: accounts whose balances and entries agree.
+// books is an extension for these tests. It has accounts whose balances must equal the sums of their entries.
 var books = relay.Extension{
 	Name: "books",
 	Migrations: []string{
 		"CREATE TABLE books_account (name TEXT PRIMARY KEY, balance INTEGER NOT NULL) STRICT",
-		"CREATE TABLE books_entry (n INTEGER PRIMARY KEY, account TEXT NOT NULL, amount INTEGER NOT NULL, message TEXT NOT NULL) STRICT;" +
+		"CREATE TABLE books_entry (n INTEGER PRIMARY KEY, account TEXT NOT NULL, amount INTEGER NOT NULL, " +
+			"message TEXT NOT NULL) STRICT;" +
 			"CREATE INDEX books_entry_by_account ON books_entry (account)",
 	},
 	Check: func(q relay.Querier, found func(where, what string)) error {
@@ -39,20 +40,22 @@ var books = relay.Extension{
 				found("account "+strconv.Quote(name), fmt.Sprintf("has %d, its entries sum to %d", balance, sum))
 			}
 			return nil
-		}, "SELECT name, balance, (SELECT ifnull(sum(amount), 0) FROM books_entry WHERE account = name) FROM books_account")
+		}, "SELECT name, balance, (SELECT ifnull(sum(amount), 0) FROM books_entry WHERE account = name) "+
+			"FROM books_account")
 	},
 }
 
 var quietLog = slog.New(slog.DiscardHandler)
 
-// book stores e, and one unit for each of it.
+// book returns an update that appends e and adds one unit to account.
 func book(e relay.Entry, account string) func(relay.StoreTx) error {
 	return func(tx relay.StoreTx) error {
 		receipt, err := tx.Append(e)
 		if err != nil {
 			return err
 		}
-		_, err = tx.Exec("INSERT INTO books_account (name, balance) VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET balance = balance + 1", account)
+		_, err = tx.Exec("INSERT INTO books_account (name, balance) VALUES (?, 1) "+
+			"ON CONFLICT (name) DO UPDATE SET balance = balance + 1", account)
 		if err == nil {
 			_, err = tx.Exec("INSERT INTO books_entry (account, amount, message) VALUES (?, 1, ?)", account, receipt.ID)
 		}
@@ -66,7 +69,7 @@ func openBooks(t testing.TB, path string, o Options) *Store {
 	return openWith(t, path, o)
 }
 
-// booked returns the entries by the ids of their messages, and the events.
+// booked returns how often each message id occurs among the entries, and among the events.
 func booked(t testing.TB, s *Store) (entries map[string]int, events map[string]int) {
 	t.Helper()
 	entries, events = map[string]int{}, map[string]int{}
@@ -87,15 +90,18 @@ func booked(t testing.TB, s *Store) (entries map[string]int, events map[string]i
 	return entries, events
 }
 
-// checkBooks has the database at path checked with the extension.
+// checkBooks checks the database at path together with the extension's tables.
 func checkBooks(t testing.TB, path string) (findings []string) {
 	t.Helper()
-	_, err := check.Database(t.Context(), path, check.Options{Extensions: []relay.Extension{books}, Found: func(f check.Finding) { findings = append(findings, f.String()) }})
+	_, err := check.Database(t.Context(), path,
+		check.Options{Extensions: []relay.Extension{books},
+			Found: func(f check.Finding) { findings = append(findings, f.String()) }})
 	must(t, err)
 	return findings
 }
 
-// Updates run among posts in one group. One that fails or panics leaves nothing behind, and takes nothing of the others.
+// TestUpdateAmongPosts runs updates and posts in one group. An update that fails or panics stores nothing. All others
+// are stored.
 func TestUpdateAmongPosts(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "agora.db")
 	s := openBooks(t, path, Options{Log: quietLog})
@@ -168,7 +174,7 @@ func TestUpdateAmongPosts(t *testing.T) {
 	}
 }
 
-// A panic reaches the caller of Update, and the store goes on.
+// TestUpdatePanics checks that a panic reaches the caller of Update, and that the store keeps working.
 func TestUpdatePanics(t *testing.T) {
 	s := openBooks(t, filepath.Join(t.TempDir(), "agora.db"), Options{Log: quietLog})
 	func() {
@@ -184,11 +190,12 @@ func TestUpdatePanics(t *testing.T) {
 	must(t, err)
 }
 
-// A function that keeps the writer too long is given up, wherever it waits. What it does afterwards has no effect.
+// TestUpdateTooLong checks that an update is undone when its function takes too long, wherever the function waits.
+// Later calls by the function have no effect.
 func TestUpdateTooLong(t *testing.T) {
 	for name, wait := range map[string]func(tx relay.StoreTx, goOn chan struct{}) error{
 		"between statements": func(_ relay.StoreTx, goOn chan struct{}) error { <-goOn; return nil },
-		"amid the rows of a query": func(tx relay.StoreTx, goOn chan struct{}) error {
+		"between the rows of a query": func(tx relay.StoreTx, goOn chan struct{}) error {
 			return tx.Query(func(func(...any) error) error { <-goOn; return nil }, "SELECT 1 UNION SELECT 2")
 		},
 	} {
@@ -210,7 +217,7 @@ func TestUpdateTooLong(t *testing.T) {
 			must(t, func() error { _, err := s.Append(t.Context(), request(t, key(2), "")); return err }())
 			close(goOn)
 			if err := <-over; !errors.Is(err, errTooLong) {
-				t.Errorf("a statement after the end: %v", err)
+				t.Errorf("a statement after the end of the update: %v", err)
 			}
 			if entries, events := booked(t, s); len(entries) != 0 || len(events) != 1 {
 				t.Errorf("%d entries, %d events", len(entries), len(events))
@@ -219,8 +226,8 @@ func TestUpdateTooLong(t *testing.T) {
 	}
 }
 
-// A function may write while it goes through the rows of a query.
-func TestUpdateWritesAmidRows(t *testing.T) {
+// TestUpdateWritesDuringQuery checks that a function can write while it reads the rows of a query.
+func TestUpdateWritesDuringQuery(t *testing.T) {
 	s := openBooks(t, filepath.Join(t.TempDir(), "agora.db"), Options{})
 	enough := errors.New("enough")
 	_, err := s.Update(t.Context(), func(tx relay.StoreTx) error {
@@ -250,10 +257,12 @@ func TestUpdateWritesAmidRows(t *testing.T) {
 	}
 }
 
-// Where the store could not append, nothing of the update stays, also if its function does not mind.
+// TestUpdateWithBrokenAppend checks that an update is undone if the store failed to append, even if the function
+// ignores the error.
 func TestUpdateWithBrokenAppend(t *testing.T) {
 	s := openBooks(t, filepath.Join(t.TempDir(), "agora.db"), Options{Log: quietLog})
-	_, err := s.Append(t.Context(), signed(t, key(1), envelope.Draft{Thread: "t", Payload: envelope.Request{RequestID: "r", Intent: "echo"}}))
+	_, err := s.Append(t.Context(), signed(t, key(1),
+		envelope.Draft{Thread: "t", Payload: envelope.Request{RequestID: "r", Intent: "echo"}}))
 	must(t, err)
 	execute(t, s, "UPDATE thread SET record = x'63'")
 	offer := envelope.Draft{Thread: "t", Recipient: key(1).DID(), Payload: envelope.Offer{RequestID: "r"}}
@@ -271,8 +280,8 @@ func TestUpdateWithBrokenAppend(t *testing.T) {
 	}
 }
 
-// A transaction is of no use when its function has returned.
-func TestUpdateIsOver(t *testing.T) {
+// TestUpdateTxEndsWithUpdate checks that a transaction cannot be used after its function has returned.
+func TestUpdateTxEndsWithUpdate(t *testing.T) {
 	s := openBooks(t, filepath.Join(t.TempDir(), "agora.db"), Options{})
 	var kept relay.StoreTx
 	_, err := s.Update(t.Context(), func(tx relay.StoreTx) error { kept = tx; return nil })
@@ -285,19 +294,22 @@ func TestUpdateIsOver(t *testing.T) {
 	}
 }
 
-// A refused message within an update changes nothing, and the function decides what comes of it.
+// TestUpdateGoesOnAfterRefusals checks that a refused message changes nothing, and that the update may continue after
+// it.
 func TestUpdateGoesOnAfterRefusals(t *testing.T) {
 	s := openBooks(t, filepath.Join(t.TempDir(), "agora.db"), Options{})
-	stranger := signed(t, key(2), envelope.Draft{Thread: "t", Payload: envelope.Result{RequestID: "r", Status: "success"}})
+	stranger := signed(t, key(2), envelope.Draft{Thread: "t",
+		Payload: envelope.Result{RequestID: "r", Status: "success"}})
 	good := request(t, key(1), "")
 	_, err := s.Update(t.Context(), func(tx relay.StoreTx) error {
 		if _, err := tx.Append(stranger); !isCode(err, envelope.CodeThreadNotFound) {
 			t.Errorf("a RESULT without a thread: %v", err)
 		}
 		if _, err := tx.Exec("INSERT INTO books_account (name) VALUES ('x')"); err == nil {
-			t.Error("a row without a balance is taken")
+			t.Error("a row without a balance is inserted")
 		}
-		for _, text := range []string{"COMMIT", " rollback", "PRAGMA synchronous = OFF", "ATTACH 'x' AS y", "SAVEPOINT step",
+		for _, text := range []string{"COMMIT", " rollback", "PRAGMA synchronous = OFF", "ATTACH 'x' AS y",
+			"SAVEPOINT step",
 			"SELECT 1; COMMIT", ""} {
 			if _, err := tx.Exec(text); err == nil {
 				t.Errorf("%s is run", text)
@@ -314,8 +326,9 @@ func TestUpdateGoesOnAfterRefusals(t *testing.T) {
 	}
 }
 
-// An update that stores no message is known to the mark, so a copy from before it is noticed.
-func TestMarkKnowsUpdates(t *testing.T) {
+// TestMarkCoversUpdates checks that the mark counts an update that stores no message. So an older copy of the database
+// is noticed.
+func TestMarkCoversUpdates(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "agora.db")
 	s := openBooks(t, path, Options{})
 	_, err := s.Append(t.Context(), request(t, key(1), ""))
@@ -331,12 +344,13 @@ func TestMarkKnowsUpdates(t *testing.T) {
 	must(t, err)
 	must(t, s.Close())
 	must(t, os.WriteFile(path, before, 0o600))
-	if _, err := Open(t.Context(), path, Options{Extensions: []relay.Extension{books}}); !errors.Is(err, dbfile.ErrLoss) {
-		t.Errorf("a copy from before an update is opened: %v", err)
+	if _, err := Open(t.Context(), path,
+		Options{Extensions: []relay.Extension{books}}); !errors.Is(err, dbfile.ErrLoss) {
+		t.Errorf("opening a copy from before an update: %v", err)
 	}
 }
 
-// While the disk is full, updates are refused like posts.
+// TestUpdateOnFullDisk checks that updates are refused like posts while the disk is full.
 func TestUpdateOnFullDisk(t *testing.T) {
 	s := openBooks(t, filepath.Join(t.TempDir(), "agora.db"), Options{MaxBytes: 2 << 20, Log: quietLog})
 	text := strings.Repeat("x", 100_000)
@@ -344,9 +358,10 @@ func TestUpdateOnFullDisk(t *testing.T) {
 	n := 0
 	for ; err == nil && n < 100; n++ {
 		_, err = s.Update(t.Context(), func(tx relay.StoreTx) error {
-			_, err := tx.Exec("INSERT INTO books_entry (account, amount, message) VALUES ('a', 0, ?)", text+strconv.Itoa(n))
+			_, err := tx.Exec("INSERT INTO books_entry (account, amount, message) VALUES ('a', 0, ?)",
+				text+strconv.Itoa(n))
 			if err != nil {
-				return nil // the store knows better
+				return nil // the store refuses the update although the function ignores the error
 			}
 			return book(request(t, key(1), ""), "a")(tx)
 		})
@@ -362,7 +377,7 @@ func TestUpdateOnFullDisk(t *testing.T) {
 	}
 }
 
-// A backup has the extension's tables, and a restored one goes on.
+// TestBackupOfExtension checks that a backup has the extension's tables, and that a store can be opened on it.
 func TestBackupOfExtension(t *testing.T) {
 	dir := t.TempDir()
 	s := openBooks(t, filepath.Join(dir, "agora.db"), Options{})
@@ -384,38 +399,44 @@ func TestBackupOfExtension(t *testing.T) {
 	}
 }
 
-// A migration that fails half-way leaves the tables as they were.
+// TestMigrationFails checks that a migration that fails half-way leaves the tables unchanged.
 func TestMigrationFails(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "agora.db")
 	must(t, openBooks(t, path, Options{}).Close())
 	worse := books
-	worse.Migrations = append(books.Migrations[:2:2], "CREATE TABLE books_third (x INTEGER); INSERT INTO books_nowhere VALUES (1)")
-	if _, err := Open(t.Context(), path, Options{Extensions: []relay.Extension{worse}}); err == nil || !strings.Contains(err.Error(), "migration 3 of books") {
+	worse.Migrations = append(books.Migrations[:2:2],
+		"CREATE TABLE books_third (x INTEGER); INSERT INTO books_nowhere VALUES (1)")
+	if _, err := Open(t.Context(), path, Options{Extensions: []relay.Extension{worse}}); err == nil ||
+		!strings.Contains(err.Error(), "migration 3 of books") {
 		t.Fatalf("opened: %v", err)
 	}
 	if findings := checkBooks(t, path); findings != nil {
 		t.Errorf("check: %q", findings)
 	}
-	for _, foreign := range []string{"CREATE TABLE other (x INTEGER)", "CREATE INDEX late ON books_entry (amount)", "DROP INDEX event_by_ts"} {
+	for _, foreign := range []string{"CREATE TABLE other (x INTEGER)", "CREATE INDEX late ON books_entry (amount)",
+		"DROP INDEX event_by_ts"} {
 		worse.Migrations = append(books.Migrations[:2:2], foreign)
-		if s, err := Open(t.Context(), path, Options{Extensions: []relay.Extension{worse}}); err == nil || !strings.Contains(err.Error(), "must begin with books_") {
+		if s, err := Open(t.Context(), path, Options{Extensions: []relay.Extension{worse}}); err == nil ||
+			!strings.Contains(err.Error(), "must begin with books_") {
 			t.Errorf("%s: opened %v, %v", foreign, s, err)
 		}
 	}
 	better := books
 	better.Migrations = append(books.Migrations[:2:2], "CREATE TABLE books_third (x INTEGER)")
 	must(t, openWith(t, path, Options{Extensions: []relay.Extension{better}}).Close())
-	if _, err := Open(t.Context(), path, Options{Extensions: []relay.Extension{books}}); err == nil || !strings.Contains(err.Error(), "newer version") {
-		t.Errorf("an older program opens it: %v", err)
+	if _, err := Open(t.Context(), path, Options{Extensions: []relay.Extension{books}}); err == nil ||
+		!strings.Contains(err.Error(), "newer version") {
+		t.Errorf("opened by an older program: %v", err)
 	}
-	must(t, openAt(t, path).Close()) // a relay without the extension leaves its tables alone
+	must(t, openAt(t, path).Close()) // a relay without the extension does not change its tables
 	findings := checkBooks(t, path)
-	if len(findings) != 1 || !strings.Contains(findings[0], "the tables of books have form 3, this program knows 2") {
+	if len(findings) != 1 || !strings.Contains(findings[0],
+		"the tables of books have run 3 migrations, but this program has only 2") {
 		t.Errorf("check by an older program: %q", findings)
 	}
 }
 
-// Check has the extension look at its tables.
+// TestCheckOfExtension checks that Database calls the extension's own check.
 func TestCheckOfExtension(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "agora.db")
 	s := openBooks(t, path, Options{})
@@ -446,7 +467,7 @@ func TestExtensionNames(t *testing.T) {
 	}
 }
 
-// bookForever is a child that runs updates and says which were acknowledged, until it is killed.
+// bookForever is a child that runs updates until it is killed. It prints the id of each acknowledged message.
 func bookForever(path string) error {
 	s, err := Open(context.Background(), path, Options{Extensions: []relay.Extension{books}})
 	if err != nil {
@@ -459,7 +480,8 @@ func bookForever(path string) error {
 				now := time.Now()
 				m, err := envelope.Draft{Payload: envelope.Request{Intent: "echo"}}.Sign(key(n), now)
 				if err == nil {
-					_, err = s.Update(context.Background(), book(relay.Entry{Envelope: m, Received: now}, strconv.Itoa(n)))
+					_, err = s.Update(context.Background(),
+						book(relay.Entry{Envelope: m, Received: now}, strconv.Itoa(n)))
 				}
 				if err != nil {
 					fmt.Println(err)
@@ -473,7 +495,8 @@ func bookForever(path string) error {
 	return nil
 }
 
-// What an update was acknowledged for is there after a kill -9, its messages and its rows, or neither.
+// TestUpdatesAfterKill kills a child that runs updates. Each acknowledged update must have its message and its rows
+// afterwards. Any other update must have both or neither.
 func TestUpdatesAfterKill(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "agora.db")
 	var acknowledged []string
@@ -482,18 +505,18 @@ func TestUpdatesAfterKill(t *testing.T) {
 		for range 20 + rand.IntN(60) {
 			line, err := child.lines.ReadString('\n')
 			if err != nil {
-				t.Fatalf("the child's receipt: %v; it says %q", err, child.errors.String())
+				t.Fatalf("reading the child's receipt: %v; its standard error is %q", err, child.errors.String())
 			}
 			acknowledged = append(acknowledged, strings.TrimSpace(line))
 		}
 		must(t, child.Process.Kill())
-		out, _ := child.rest() // ends with an error, having been killed
+		out, _ := child.rest() // ends with an error because the child was killed
 		acknowledged = append(acknowledged, strings.Fields(out)...)
 		s := openBooks(t, path, Options{})
 		entries, events := booked(t, s)
 		for _, id := range acknowledged {
 			if entries[id] != 1 || events[id] != 1 {
-				t.Errorf("%q was acknowledged, is booked %d times and stored %d times", id, entries[id], events[id])
+				t.Errorf("%q was acknowledged, but is booked %d times and stored %d times", id, entries[id], events[id])
 			}
 		}
 		if len(entries) != len(events) {

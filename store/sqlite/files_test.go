@@ -21,11 +21,11 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// crowded is a child that has taken every file descriptor when it comes to use its store. It prints what every
-// connection says, what an append, a tick and Expire say, and what these say when descriptors are there again.
-func crowded(path string) error {
+// withoutDescriptors is a child that takes every file descriptor before it uses its store. It prints the errors of each
+// connection, of an append, a tick and Expire, and what they return after the descriptors are free again.
+func withoutDescriptors(path string) error {
 	ctx := context.Background()
-	s, err := Open(ctx, path, Options{Reserve: 1 << 20, every: never})
+	s, err := Open(ctx, path, Options{Reserve: 1 << 20, tickInterval: never})
 	if err != nil {
 		return err
 	}
@@ -45,7 +45,7 @@ func crowded(path string) error {
 	if !errors.Is(err, syscall.EMFILE) {
 		return err
 	}
-	for range readers { // each is kept, so the next is another
+	for range readers { // each is kept open, so the next one is another connection
 		conn, err := s.readDB.Conn(ctx)
 		if err == nil {
 			err = conn.QueryRowContext(ctx, "SELECT count(*) FROM event").Scan(new(int))
@@ -81,22 +81,24 @@ func crowded(path string) error {
 	return s.Close()
 }
 
-// A crowd that holds every file descriptor is in nobody's way who posts or reads; only the reserve waits to grow.
+// TestWithoutDescriptors checks that posts and reads work while no file descriptor is free. Only the reserve cannot
+// grow.
 func TestWithoutDescriptors(t *testing.T) {
-	out, err := start(t, "crowded", filepath.Join(t.TempDir(), "agora.db")).rest()
+	out, err := start(t, "no-descriptors", filepath.Join(t.TempDir(), "agora.db")).rest()
 	must(t, err)
 	for want, n := range map[string]int{
-		"reader: <nil>\n": readers, "checkpointer: <nil>\n": 1, "tick: " + errBusy.Error() + "\n": 1, "expire: " + errBusy.Error() + "\n": 1, "append: <nil>\n": 1, "limit set: true\n": 1,
+		"reader: <nil>\n": readers, "checkpointer: <nil>\n": 1, "tick: " + errBusy.Error() + "\n": 1, "expire: " +
+			errBusy.Error() + "\n": 1, "append: <nil>\n": 1, "limit set: true\n": 1,
 		"tick later: <nil>\n": 1, "expire later: <nil>\n": 1, fmt.Sprintf("reserve later: %d <nil>\n", 1<<20): 1,
 	} {
 		if strings.Count(out, want) != n {
-			t.Errorf("not %d times %q in\n%s", n, want, out)
+			t.Errorf("want %d times %q in\n%s", n, want, out)
 		}
 	}
 }
 
-// codeError makes SQLite say that it cannot open a file, or that a file is no database.
-func codeError(t *testing.T, text string) error {
+// sqliteError returns SQLite's error for a missing file if text is empty, else for a file that holds text.
+func sqliteError(t *testing.T, text string) error {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "x.db")
 	if text != "" {
@@ -106,17 +108,18 @@ func codeError(t *testing.T, text string) error {
 	must(t, err)
 	defer db.Close()
 	if err = db.QueryRow("SELECT * FROM sqlite_schema").Scan(); err == nil || errors.Is(err, sql.ErrNoRows) {
-		t.Fatal("it can be opened")
+		t.Fatal("the file can be opened")
 	}
 	return err
 }
 
-// What may pass leaves the store open, in a write and in a read; what does not closes it.
-func TestWhatClosesTheStore(t *testing.T) {
-	cannotOpen, noDatabase := codeError(t, ""), codeError(t, strings.Repeat("no database ", 1000))
+// TestErrorsThatStopWrites checks which errors of writes and reads close the store for messages. Temporary errors must
+// not.
+func TestErrorsThatStopWrites(t *testing.T) {
+	cannotOpen, noDatabase := sqliteError(t, ""), sqliteError(t, strings.Repeat("no database ", 1000))
 	for _, c := range []struct {
 		err         error
-		write, read error // why the store is closed after it
+		write, read error // errors of later writes; nil: the store stays open
 	}{
 		{&os.PathError{Op: "open", Err: syscall.EMFILE}, nil, nil},
 		{fmt.Errorf("reserve: %w", syscall.ENFILE), nil, nil},
@@ -126,17 +129,19 @@ func TestWhatClosesTheStore(t *testing.T) {
 		{context.Canceled, errDiskFailed, nil},
 	} {
 		s := &care{log: slog.New(slog.DiscardHandler)}
-		if told := s.failed(c.err); !errors.Is(s.refusal(), c.write) || !errors.Is(told, errBusy) && c.write == nil {
-			t.Errorf("a write that fails with %q: %v, its caller is told %v", c.err, s.refusal(), told)
+		if told := s.handleError(c.err); !errors.Is(s.refusal(), c.write) || !errors.Is(told, errBusy) &&
+			c.write == nil {
+			t.Errorf("a write failed with %q: later writes return %v, its caller gets %v", c.err, s.refusal(), told)
 		}
-		s.state.Store(int32(takingIn))
-		if told := s.readFailed(c.err); !errors.Is(s.refusal(), c.read) || !errors.Is(told, c.err) {
-			t.Errorf("a read that fails with %q: %v, its caller is told %v", c.err, s.refusal(), told)
+		s.state.Store(int32(accepting))
+		if told := s.handleReadError(c.err); !errors.Is(s.refusal(), c.read) || !errors.Is(told, c.err) {
+			t.Errorf("a read failed with %q: later writes return %v, its caller gets %v", c.err, s.refusal(), told)
 		}
 	}
 }
 
-// Nothing is taken into a file that nobody will find again, and the log says which.
+// TestMisplacedFiles checks that the store accepts nothing after one of its files was moved, and that the log names the
+// file.
 func TestMisplacedFiles(t *testing.T) {
 	replace := func(path string) error {
 		if err := os.Rename(path, path+".old"); err != nil {
@@ -149,8 +154,9 @@ func TestMisplacedFiles(t *testing.T) {
 		change func(path string) error
 		said   string
 	}{
-		"database removed":  {"", os.Remove, "was moved or removed"},
-		"database moved":    {"", func(path string) error { return os.Rename(path, path+".old") }, "was moved or removed"},
+		"database removed": {"", os.Remove, "was moved or removed"},
+		"database moved": {"", func(path string) error { return os.Rename(path, path+".old") }, "was moved or " +
+			"removed"},
 		"database replaced": {"", replace, "is another file"},
 		"log removed":       {logSuffix, os.Remove, "was moved or removed"},
 		"log replaced":      {logSuffix, replace, "is another file"},
@@ -159,7 +165,7 @@ func TestMisplacedFiles(t *testing.T) {
 			var log bytes.Buffer
 			path := filepath.Join(t.TempDir(), "agora.db")
 			s := openWith(t, path, Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
-			// SQLite itself replaces neither, whatever it does to the log.
+			// SQLite itself does not replace the files when it restarts or truncates the log.
 			for range 3 {
 				appendAll(t, s, requests(t, 2))
 				must(t, s.task(t.Context(), func(w *writer) error { _, err := w.truncateLog(); return err }))
@@ -178,13 +184,13 @@ func TestMisplacedFiles(t *testing.T) {
 				t.Errorf("Append: %v", err)
 			}
 			if want := path + c.suffix + " " + c.said; strings.Count(log.String(), want) != 1 {
-				t.Errorf("not once %q in %s", want, log.String())
+				t.Errorf("want %q exactly once in %s", want, log.String())
 			}
 		})
 	}
 }
 
-// Whoever reads first that the database is damaged closes it to posts, and is told the error.
+// TestReadsOfADamagedDatabase checks that a read that finds damage returns the error and closes the store for messages.
 func TestReadsOfADamagedDatabase(t *testing.T) {
 	for name, read := range map[string]func(*Store, envelope.Envelope) error{
 		"Read": func(s *Store, _ envelope.Envelope) error {
@@ -203,11 +209,11 @@ func TestReadsOfADamagedDatabase(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := openWith(t, filepath.Join(t.TempDir(), "agora.db"), Options{Log: slog.New(slog.DiscardHandler)})
 			e := request(t, key(1), "")
-			appendAll(t, s, []relay.Entry{e, sized(t, 1, 100, time.Now())})
+			appendAll(t, s, []relay.Entry{e, messageOfSize(t, 1, 100, time.Now())})
 			must(t, s.task(t.Context(), func(w *writer) error { _, err := w.truncateLog(); return err }))
-			must(t, os.Truncate(s.path, pageSize)) // opens nothing, so SQLite's locks stay
+			must(t, os.Truncate(s.path, pageSize)) // opens no descriptor, so SQLite's locks stay
 			if err := read(s, *e.Envelope); err == nil || errors.Is(err, errDiskFailed) {
-				t.Errorf("it says %v", err)
+				t.Errorf("the read returns %v", err)
 			}
 			if _, err := s.Append(t.Context(), e); !errors.Is(err, errDiskFailed) {
 				t.Errorf("Append: %v", err)

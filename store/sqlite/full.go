@@ -12,12 +12,12 @@ import (
 	"github.com/agora-relay/agora/store/ledger"
 )
 
-// logLimit returns how many pages the write-ahead log may grow by before it is copied: so few that, with forceAt, all
-// of it fits the reserve.
-func logLimit(reserve int64) int64 { return min(max(reserve/pageSize/forceAt, 16), 10_000) }
+// logLimit returns how many pages the write-ahead log may grow before it is copied. The log at its longest is
+// forceFactor times as long and must fit into the reserve.
+func logLimit(reserve int64) int64 { return min(max(reserve/pageSize/forceFactor, 16), 10_000) }
 
-// upkeep makes the reserve as large as it is to be and the database's limit what the disk allows.
-func (c *care) upkeep() error {
+// maintain grows the reserve towards its target and sets the database's size limit from the free disk space.
+func (c *care) maintain() error {
 	target, err := c.reserve.target()
 	if err != nil {
 		return err
@@ -29,8 +29,8 @@ func (c *care) upkeep() error {
 	c.logLimit.Store(logLimit(target))
 	var grown error
 	if have < target {
-		grown = c.failed(c.reserve.grow(min(target, have+reserveStep)))
-		if grown != nil && !errors.Is(grown, errBusy) { // busy: the next tick tries again, the limit is set all the same
+		grown = c.handleError(c.reserve.grow(min(target, have+reserveStep)))
+		if grown != nil && !errors.Is(grown, errBusy) { // errBusy: set the limit now; the next tick retries
 			return grown
 		}
 	}
@@ -41,12 +41,14 @@ func (c *care) upkeep() error {
 	return cmp.Or(err, grown)
 }
 
-// leastRoom is how many pages make room enough on a small disk: one message of any size has to fit, with what it changes.
-const leastRoom = 64
+// minFreePages is how many free pages are enough room on a small disk. A message of any size must fit, with all the
+// pages that it changes.
+const minFreePages = 64
 
-// limitSize sets how many pages the database may have: by Options.MaxBytes, and by what the disk has left once the
-// reserve stands and the write-ahead log is as long as it gets. So the database itself never fills the disk.
-// enough says that there is room for a while, in free pages or in new ones.
+// limitSize sets the largest number of pages of the database. The number follows from Options.MaxBytes and from the
+// space that the disk has left once the reserve has its full size and the write-ahead log its greatest length. So the
+// database itself never fills the disk. enough reports whether there is room for a while, in free pages or in new
+// pages.
 func (w *writer) limitSize(reserve int64) (enough bool, err error) {
 	c := &w.store.care
 	count, free, err := w.pageCounts()
@@ -61,18 +63,19 @@ func (w *writer) limitSize(reserve int64) (enough bool, err error) {
 				return false, err
 			}
 		}
-		room -= count*pageSize - sizes[0]                 // growth that is in the log still
-		room -= max(0, (forceAt+1)*log*pageSize-sizes[1]) // the log at its longest, and a group
+		room -= count*pageSize - sizes[0]                     // database growth that is still in the log
+		room -= max(0, (forceFactor+1)*log*pageSize-sizes[1]) // the log at its longest, plus one group
 		room -= max(0, reserve-sizes[2])
 		limit = min(limit, count+max(0, room)/pageSize)
 	}
 	var set int64
-	err = w.conn.QueryRowContext(context.Background(), "PRAGMA max_page_count = "+strconv.FormatInt(max(limit, 1), 10)).Scan(&set)
+	err = w.conn.QueryRowContext(context.Background(),
+		"PRAGMA max_page_count = "+strconv.FormatInt(max(limit, 1), 10)).Scan(&set)
 	if err != nil {
-		return false, c.failed(err)
+		return false, c.handleError(err)
 	}
-	w.mostPages = limit
-	return w.spare(count, free) >= 0, nil
+	w.maxPages = limit
+	return w.sparePages(count, free) >= 0, nil
 }
 
 // pageCounts returns how many pages the database has, and how many of them are free.
@@ -81,17 +84,17 @@ func (w *writer) pageCounts() (all, free int64, err error) {
 	if err = w.conn.QueryRowContext(ctx, "PRAGMA page_count").Scan(&all); err == nil {
 		err = w.conn.QueryRowContext(ctx, "PRAGMA freelist_count").Scan(&free)
 	}
-	return all, free, w.store.care.failed(err)
+	return all, free, w.store.care.handleError(err)
 }
 
-// spare returns how many more pages a database may take, free ones or new ones, and still have room for a while;
-// negative if it has not.
-func (w *writer) spare(all, free int64) int64 {
-	return w.mostPages - all + free - max(min(w.mostPages/16, w.store.care.logLimit.Load()), leastRoom)
+// sparePages returns how many more pages the database may use, free or new, and still have room for a while. The result
+// is negative if there is already too little room.
+func (w *writer) sparePages(all, free int64) int64 {
+	return w.maxPages - all + free - max(min(w.maxPages/16, w.store.care.logLimit.Load()), minFreePages)
 }
 
-// makeRoom makes room on a full disk, by what is due at now, and takes messages in again if there is enough. Errors:
-// errDiskFull while there is not.
+// makeRoom purges what is due at now on a full disk. If there is enough room afterwards, the store accepts messages
+// again. Errors: errDiskFull while there is too little room.
 func (c *care) makeRoom(now time.Time) error {
 	err := c.purge(now)
 	if errors.Is(err, errDiskFull) {
@@ -104,7 +107,7 @@ func (c *care) makeRoom(now time.Time) error {
 		err = c.reserve.restore()
 	}
 	if err != nil {
-		return c.failed(err)
+		return c.handleError(err)
 	}
 	stands, err := fileSize(c.reserve.path)
 	if err != nil {
@@ -119,14 +122,15 @@ func (c *care) makeRoom(now time.Time) error {
 	if err != nil {
 		return err
 	}
-	if enough && c.move(diskFull, takingIn) {
-		c.log.Info("there is room on the disk again; messages are taken in")
+	if enough && c.transition(diskFull, accepting) {
+		c.log.Info("there is room on the disk again; messages are accepted")
 	}
 	return c.refusal()
 }
 
-// purge removes what is forgotten and cuts what has expired. Its transactions are so small that the log stays within
-// the reserve, and each is copied into the database before the next. It ends early when the store is closed.
+// purge removes events past their forget time, cuts the bodies of expired events, and removes records of ended threads.
+// It works in small transactions, so that the write-ahead log fits into the reserve. Each transaction is copied into
+// the database before the next one. purge ends early when the store is closed.
 func (c *care) purge(now time.Time) error {
 	for again := true; again; {
 		err := c.task(context.Background(), func(w *writer) (err error) {
@@ -140,54 +144,54 @@ func (c *care) purge(now time.Time) error {
 	return nil
 }
 
-// cutRows is how many events one recovery looks at for bodies to cut, and how many threads for records to remove. The
-// next recovery goes on behind them.
+// cutRows is how many events one call of care.purge scans for bodies to cut, and how many threads for records to
+// remove. The next call continues behind them.
 const cutRows = 10_000
 
-// trim removes records of threads that have ended and have no events left, however long they would be kept otherwise.
-// again says that there are more to look at.
+// trim removes the records of threads that have ended, whose envelopes have expired, and that have no events left. It
+// does not wait for the end of their retention. again reports that there are more threads to scan.
 func (w *writer) trim(now time.Time, rows int64) (again bool, err error) {
 	var found []ledger.Row
-	var looked int64
+	var scanned int64
 	err = eachRow(func(scan scanner) error {
 		row, err := scanThread(scan)
-		looked, w.trimAfter = looked+1, row.Number
-		if len(row.Record) > 0 { // else it has events
+		scanned, w.trimAfter = scanned+1, row.Number
+		if len(row.Record) > 0 { // empty if the thread has events
 			found = append(found, row)
 		}
 		return err
 	}, func() (*sql.Rows, error) { return w.stmts.trimmable.Query(w.trimAfter, rows) })
 	for _, row := range found {
-		var gone ledger.Removal
+		var removal ledger.Removal
 		var ended bool
 		if err == nil {
-			gone, ended, err = w.ledger.HasEnded(row, now)
+			removal, ended, err = w.ledger.HasEnded(row, now)
 		}
 		if ended && err == nil {
-			err = w.removeThread(gone)
+			err = w.removeThread(removal)
 		}
 	}
-	w.trimLooked += looked
-	if again = looked == rows && err == nil && w.trimLooked < cutRows; !again {
-		w.trimLooked = 0
+	w.trimScanned += scanned
+	if again = scanned == rows && err == nil && w.trimScanned < cutRows; !again {
+		w.trimScanned = 0
 	}
-	if looked < rows || err != nil {
+	if scanned < rows || err != nil {
 		w.trimAfter = 0
 	}
 	return again, err
 }
 
-// purge is one transaction of care.purge.
+// purge runs one transaction of care.purge.
 func (w *writer) purge(now time.Time) (again bool, err error) {
 	if _, err := w.truncateLog(); err != nil {
-		return false, w.store.care.failed(err)
+		return false, w.store.care.handleError(err)
 	}
 	limit := w.store.care.logLimit.Load()
 	err = w.transact(func() (err error) {
-		left := parties{}
-		removed, _, err := w.drop(now, max(1, limit/eventPages), left)
+		affected := parties{}
+		removed, _, err := w.drop(now, max(1, limit/eventPages), affected)
 		if err == nil {
-			err = w.removeParties(left)
+			err = w.removeParties(affected)
 		}
 		if again = removed > 0; again || err != nil {
 			return err
@@ -202,13 +206,13 @@ func (w *writer) purge(now time.Time) (again bool, err error) {
 		return false, err
 	}
 	if done, err := w.truncateLog(); err != nil || !done {
-		return false, w.store.care.failed(err)
+		return false, w.store.care.handleError(err)
 	}
 	return again, nil
 }
 
-// cut empties the bodies of events that have expired and whose ids are still remembered. Their time becomes none, so
-// that no clock that is set back delivers them. again says that there are more to look at.
+// cut empties the bodies of expired events whose ids must still be remembered. It sets their expires column to 0, so
+// that they are not delivered if the clock is set back. again reports that there are more events to scan.
 func (w *writer) cut(now time.Time, rows int64) (again bool, err error) {
 	type row struct {
 		seq, sender, recipient, thread, ts, received, forget int64
@@ -229,7 +233,7 @@ func (w *writer) cut(now time.Time, rows int64) (again bool, err error) {
 	}, func() (*sql.Rows, error) {
 		return w.stmts.cuttable.Query(nanos(now), after, seq, nanos(now.Add(w.store.policy.Window.Memory)), rows)
 	})
-	// Removed and put in again: SQLite gives up no page whose rows only got shorter.
+	// Delete the rows and insert them again: SQLite does not free a page whose rows only became shorter.
 	for _, r := range found {
 		if err == nil {
 			_, err = w.stmts.dropEvent.Exec(r.seq)
@@ -237,12 +241,13 @@ func (w *writer) cut(now time.Time, rows int64) (again bool, err error) {
 	}
 	for _, r := range found {
 		if err == nil {
-			_, err = w.stmts.addCut.Exec(r.seq, r.sender, r.id, r.recipient, r.kind, r.thread, r.ts, r.received, r.forget)
+			_, err = w.stmts.addCut.Exec(r.seq, r.sender, r.id, r.recipient, r.kind, r.thread, r.ts, r.received,
+				r.forget)
 		}
 	}
-	w.cutLooked += n
-	if again = n == rows && err == nil && w.cutLooked < cutRows; !again {
-		w.cutLooked = 0
+	w.cutScanned += n
+	if again = n == rows && err == nil && w.cutScanned < cutRows; !again {
+		w.cutScanned = 0
 	}
 	if n < rows || err != nil {
 		w.cutForget, w.cutSeq = 0, 0

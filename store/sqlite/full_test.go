@@ -19,10 +19,11 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// sized is a message of that many bytes or so, sent at a time and kept for a minute.
-func sized(t testing.TB, n, size int, at time.Time) relay.Entry {
+// messageOfSize returns a message of about size bytes, sent at at, that expires after a minute.
+func messageOfSize(t testing.TB, n, size int, at time.Time) relay.Entry {
 	t.Helper()
-	m, err := envelope.Draft{TTL: time.Minute, Payload: envelope.Manifest{ID: "m", Description: strings.Repeat("x", size)}}.Sign(key(n), at)
+	m, err := envelope.Draft{TTL: time.Minute,
+		Payload: envelope.Manifest{ID: "m", Description: strings.Repeat("x", size)}}.Sign(key(n), at)
 	must(t, err)
 	return relay.Entry{Envelope: m, Received: at}
 }
@@ -31,7 +32,7 @@ func sized(t testing.TB, n, size int, at time.Time) relay.Entry {
 func fill(t testing.TB, s *Store, size int, at time.Time) (ids []string) {
 	t.Helper()
 	for n := range 100_000 {
-		e := sized(t, n%50, size, at)
+		e := messageOfSize(t, n%50, size, at)
 		_, err := s.Append(t.Context(), e)
 		if errors.Is(err, errDiskFull) {
 			return ids
@@ -39,21 +40,22 @@ func fill(t testing.TB, s *Store, size int, at time.Time) (ids []string) {
 		must(t, err)
 		ids = append(ids, e.Envelope.ID)
 	}
-	t.Fatal("it does not get full")
+	t.Fatal("the store does not get full")
 	return nil
 }
 
-func sound(t testing.TB, s *Store, ids []string) {
+func checkIntact(t testing.TB, s *Store, ids []string) {
 	t.Helper()
 	if !slices.EqualFunc(events(t, s), ids, func(e relay.Event, id string) bool { return e.ID == id }) {
-		t.Errorf("%d events are not the %d acknowledged", len(events(t, s)), len(ids))
+		t.Errorf("the %d stored events are not the %d acknowledged ones", len(events(t, s)), len(ids))
 	}
 	if got := pragma(t, s.readDB, "integrity_check"); got != "ok" {
 		t.Errorf("integrity: %s", got)
 	}
 }
 
-// A full store takes nothing in, goes on being read, and takes in again once what it holds has expired.
+// TestFull checks that a full store refuses messages, can be read, and accepts messages again after the stored ones
+// expire.
 func TestFull(t *testing.T) {
 	sizes := []int{100, 1000, 50_000}
 	if raceDetector {
@@ -70,26 +72,29 @@ func TestFull(t *testing.T) {
 			if info, err := os.Stat(path); err != nil || info.Size() > o.MaxBytes {
 				t.Errorf("the file has %d bytes, %v", info.Size(), err)
 			}
-			sound(t, s, ids)
-			// It is full until something has expired, however often it is asked, and says so at the door.
+			checkIntact(t, s, ids)
+			// The store stays full until something expires. Each tick and each append says so.
 			for range 3 {
 				if err := tick(s, now.Add(time.Minute-1)); !errors.Is(err, errDiskFull) {
-					t.Errorf("expire of a full store: %v", err)
+					t.Errorf("tick of a full store: %v", err)
 				}
-				if _, err := s.Append(t.Context(), sized(t, 1, 1, now)); !errors.Is(err, errDiskFull) {
+				if _, err := s.Append(t.Context(), messageOfSize(t, 1, 1, now)); !errors.Is(err, errDiskFull) {
 					t.Errorf("append to a full store: %v", err)
 				}
 			}
-			sound(t, s, ids)
-			if page, err := s.Read(t.Context(), relay.Query{Now: now, Limit: 1 << 20}); err != nil || len(page.Events) != len(ids) || slices.ContainsFunc(page.Events, func(e relay.Event) bool { return e.Size < size }) {
+			checkIntact(t, s, ids)
+			if page, err := s.Read(t.Context(), relay.Query{Now: now, Limit: 1 << 20}); err != nil ||
+				len(page.Events) != len(ids) ||
+				slices.ContainsFunc(page.Events, func(e relay.Event) bool { return e.Size < size }) {
 				t.Errorf("of %d events %d are delivered, %v", len(ids), len(page.Events), err)
 			}
 
-			// What has expired gives its bodies; their ids are remembered, and no clock set back delivers them.
+			// Expired events lose their bodies. Their ids are still remembered, and setting back the clock delivers
+			// none of them.
 			now = now.Add(time.Minute)
 			must(t, tick(s, now))
-			sound(t, s, ids)
-			late := sized(t, 1, size, now)
+			checkIntact(t, s, ids)
+			late := messageOfSize(t, 1, size, now)
 			appendAll(t, s, []relay.Entry{late})
 			page, err := s.Read(t.Context(), relay.Query{Now: now.Add(-time.Hour), Limit: 1 << 20})
 			if err != nil || len(page.Events) != 1 || page.Events[0].ID != late.Envelope.ID {
@@ -107,34 +112,36 @@ func TestFull(t *testing.T) {
 				t.Errorf("watched %q, %v", watched, err)
 			}
 
-			// Full again it is with what it holds now; half an hour later nothing of that is left.
+			// The store fills up again. Half an hour later all of its events can be removed.
 			ids = append(append(ids, late.Envelope.ID), fill(t, s, size, now)...)
-			sound(t, s, ids)
+			checkIntact(t, s, ids)
 			must(t, s.Close())
 			s = openWith(t, path, o)
-			sound(t, s, ids)
+			checkIntact(t, s, ids)
 			now = now.Add(replay.DefaultMemory)
 			must(t, s.Expire(t.Context(), now, nil))
 			ids = fill(t, s, size, now)
-			sound(t, s, ids)
+			checkIntact(t, s, ids)
 		})
 	}
 }
 
-// Room that is there counts only if there is enough of it, so that a store does not go in and out with every message.
-func TestFullUntilThereIsEnough(t *testing.T) {
-	s := openWith(t, filepath.Join(t.TempDir(), "agora.db"), Options{MaxBytes: 1 << 20, Reserve: 8 << 20, Log: slog.New(slog.DiscardHandler)})
+// TestFullUntilEnoughRoom checks that a full store waits for enough room. It must not switch between its states with
+// every message.
+func TestFullUntilEnoughRoom(t *testing.T) {
+	s := openWith(t, filepath.Join(t.TempDir(), "agora.db"),
+		Options{MaxBytes: 1 << 20, Reserve: 8 << 20, Log: slog.New(slog.DiscardHandler)})
 	now := time.Now().Truncate(time.Millisecond)
 	must(t, tick(s, now))
-	appendAll(t, s, []relay.Entry{sized(t, 1, 30_000, now.Add(-30*time.Second))})
+	appendAll(t, s, []relay.Entry{messageOfSize(t, 1, 30_000, now.Add(-30*time.Second))})
 	fill(t, s, 1000, now)
 	if err := tick(s, now.Add(30*time.Second)); !errors.Is(err, errDiskFull) {
-		t.Errorf("with the room of one message: %v", err)
+		t.Errorf("with room for one message: %v", err)
 	}
 	must(t, tick(s, now.Add(time.Minute)))
 }
 
-// The reserve grows to what it is to be, stays over a restart, and is made anew as large as it was.
+// TestReserve checks that the reserve grows to its target, survives a restart, and is restored at its former size.
 func TestReserve(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "agora.db")
 	o := Options{Reserve: reserveStep + 1<<20}
@@ -164,8 +171,8 @@ func TestReserve(t *testing.T) {
 	appendAll(t, s, requests(t, 1))
 }
 
-// The log is copied while the writer goes on, and does not grow without end, though there is always someone reading.
-func TestLogStaysShort(t *testing.T) {
+// TestLogSizeIsBounded checks that the write-ahead log stays short while there are always readers.
+func TestLogSizeIsBounded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "agora.db")
 	s := openWith(t, path, Options{Reserve: 1 << 20})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -184,19 +191,20 @@ func TestLogStaysShort(t *testing.T) {
 	appendAll(t, s, requests(t, 400))
 	size, err := fileSize(path + logSuffix)
 	must(t, err)
-	if most := 4 * forceAt * s.care.logLimit.Load() * logFrame; size > most { // a reader may be in the way of the writer some times
-		t.Errorf("the log has %d bytes, at most %d were to be", size, most)
+	// readers may block a restart of the log a few times
+	if most := 4 * forceFactor * s.care.logLimit.Load() * logFrame; size > most {
+		t.Errorf("the log has %d bytes, want at most %d", size, most)
 	}
 }
 
-// A log that has grown is copied in the background, without the writer's making it begin again.
+// TestLogIsCopied checks that a grown log is copied in the background before the writer restarts it.
 func TestLogIsCopied(t *testing.T) {
 	s := openWith(t, filepath.Join(t.TempDir(), "agora.db"), Options{Reserve: 1 << 20})
 	limit := int(s.care.logLimit.Load())
 	length, copied := 0, 0
 	look := func() {
 		must(t, s.task(t.Context(), func(w *writer) (err error) {
-			_, length, copied, err = w.checkpoint(w.stmts.lookAtLog)
+			_, length, copied, err = w.checkpoint(w.stmts.logStatus)
 			return err
 		}))
 	}
@@ -211,12 +219,13 @@ func TestLogIsCopied(t *testing.T) {
 	}
 }
 
-// Neither index is scanned by what Expire asks each second.
+// TestExpirePlans checks that the statements that run every second use indexes.
 func TestExpirePlans(t *testing.T) {
 	s := openNew(t)
 	for text, want := range map[string]string{
-		"DELETE FROM manifest WHERE expires <= 1":                                                 "manifest_by_expires (expires<?)",
-		"SELECT seq FROM event WHERE (forget, seq) > (1, 1) AND forget <= 2 ORDER BY forget, seq": "event_by_forget (forget>? AND forget<?)",
+		"DELETE FROM manifest WHERE expires <= 1": "manifest_by_expires (expires<?)",
+		"SELECT seq FROM event WHERE (forget, seq) > (1, 1) AND forget <= 2 " +
+			"ORDER BY forget, seq": "event_by_forget (forget>? AND forget<?)",
 	} {
 		rows, err := s.readDB.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+text)
 		must(t, err)
@@ -234,8 +243,9 @@ func TestExpirePlans(t *testing.T) {
 	}
 }
 
-// A store that was filled with short-lived REQUESTs takes as many again once their ids are forgotten, long before the
-// records of their threads would go otherwise. Until then it takes in what the bodies have left.
+// TestRecovery fills a store with short-lived REQUESTs. Once their ids are forgotten, the store must accept as many
+// again, long before the threads' records would normally be removed. Before that it must accept what fits into the room
+// of the cut bodies.
 func TestRecovery(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "agora.db")
 	s := openWith(t, path, Options{MaxBytes: 2 << 20, Reserve: 8 << 20, Log: slog.New(slog.DiscardHandler)})
@@ -247,12 +257,13 @@ func TestRecovery(t *testing.T) {
 		return []*envelope.Envelope{m}
 	}
 	sweep := func() {
-		_ = tick(s, now) // a full store says so
+		_ = tick(s, now) // returns an error while the store is full
 		_ = s.Expire(t.Context(), now, notices)
 	}
 	fillThreads := func() (n int) {
 		for ; ; n++ {
-			m, err := envelope.Draft{TTL: 20 * time.Second, Payload: envelope.Request{Intent: "echo", Title: strings.Repeat("x", 1000)}}.Sign(key(n%50), now)
+			m, err := envelope.Draft{TTL: 20 * time.Second,
+				Payload: envelope.Request{Intent: "echo", Title: strings.Repeat("x", 1000)}}.Sign(key(n%50), now)
 			must(t, err)
 			_, err = s.Append(t.Context(), relay.Entry{Envelope: m, Received: now})
 			if errors.Is(err, errDiskFull) {
@@ -272,6 +283,7 @@ func TestRecovery(t *testing.T) {
 	third := fillThreads()
 	t.Logf("%d REQUESTs, then %d after they have expired, then %d after they are forgotten", first, second, third)
 	if second < first/8 || third < first*9/10 {
-		t.Errorf("a store that took %d takes %d when they have expired, and %d when they are forgotten", first, second, third)
+		t.Errorf("a store that accepted %d accepts %d after they have expired, and %d after they are forgotten",
+			first, second, third)
 	}
 }

@@ -16,11 +16,11 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// appendLimited is a child whose files may not grow beyond some size, so that a write to the log fails as on a broken
-// disk. It prints its receipts, what the failing append and those after it say, and how many events can be read.
+// appendLimited is a child with a limit on file sizes, so that a write to the log fails as on a broken disk. It prints
+// its receipts, the errors of the failing append and of later calls, and how many events can be read.
 func appendLimited(path string) error {
 	ctx := context.Background()
-	s, err := Open(ctx, path, Options{every: never})
+	s, err := Open(ctx, path, Options{tickInterval: never})
 	if err != nil {
 		return err
 	}
@@ -43,8 +43,8 @@ func appendLimited(path string) error {
 	return nil
 }
 
-// After a failed write nothing more is taken in, though the disk may say that all is well again; reads go on. Opened
-// anew, the database has what was acknowledged.
+// TestFailedWrite checks that the store accepts nothing after a failed write, even if later writes would succeed. Reads
+// must work. After a restart the database must have all acknowledged events.
 func TestFailedWrite(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "agora.db")
 	child := start(t, "limited", path)
@@ -58,36 +58,37 @@ func TestFailedWrite(t *testing.T) {
 	}
 	for _, want := range []string{"failed: ", "again: ", "tick: ", "expire: "} {
 		if !strings.Contains(out, want+errDiskFailed.Error()+"\n") {
-			t.Errorf("no %q in %q", want+errDiskFailed.Error(), out)
+			t.Errorf("want %q in %q", want+errDiskFailed.Error(), out)
 		}
 	}
 	if !strings.Contains(out, fmt.Sprintf("read: %d <nil>\n", len(receipts))) || len(receipts) == 0 {
 		t.Errorf("%d receipts, and %q", len(receipts), out)
 	}
-	if said := child.errors.String(); strings.Count(said, "the database failed") != 1 || !strings.Contains(said, "disk I/O error") {
+	if said := child.errors.String(); strings.Count(said, "the database failed") != 1 ||
+		!strings.Contains(said, "disk I/O error") {
 		t.Errorf("logged: %q", said)
 	}
 	s := openAt(t, path)
 	stored := events(t, s)
 	for i, id := range receipts {
 		if i >= len(stored) || stored[i].ID != id {
-			t.Fatalf("event %d was acknowledged as %s; %d events are there", i+1, id, len(stored))
+			t.Fatalf("event %d was acknowledged as %s, but is not among the %d stored events", i+1, id, len(stored))
 		}
 	}
 	checkThreads(t, s, relay.Cursor{})
 	must(t, func() error { _, err := s.Append(t.Context(), request(t, key(1), "")); return err }())
 }
 
-// A connection that is gone is a failure too, also for a group; one refusal in it is not taken for the reason.
+// TestFailedConnection checks that a lost connection counts as a failed disk, also for a group with a refused entry.
 func TestFailedConnection(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "agora.db")
 	s := openAt(t, path)
 	entries := requests(t, 4)
 	appendAll(t, s, entries[:1])
 	must(t, s.task(t.Context(), func(w *writer) error { return w.conn.Close() }))
-	for i, err := range together(t, s, entries) {
+	for i, err := range appendTogether(t, s, entries) {
 		if !isCode(err, envelope.CodeUnavailable) || err.(*envelope.Error).RetryAfter != 30*time.Second {
-			t.Errorf("caller %d is told %v", i, err)
+			t.Errorf("caller %d gets %v", i, err)
 		}
 	}
 	for name, err := range map[string]error{
@@ -111,7 +112,8 @@ func TestFailedConnection(t *testing.T) {
 	}
 	s = openAt(t, path)
 	appendAll(t, s, entries)
-	if page, err := s.Read(t.Context(), relay.Query{Filter: relay.Filter{Recipient: didkey.DID("x")}, Limit: 1}); err != nil || len(page.Events) != 0 {
+	if page, err := s.Read(t.Context(),
+		relay.Query{Filter: relay.Filter{Recipient: didkey.DID("x")}, Limit: 1}); err != nil || len(page.Events) != 0 {
 		t.Errorf("%+v, %v", page, err)
 	}
 }

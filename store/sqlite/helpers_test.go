@@ -25,18 +25,19 @@ import (
 	"github.com/agora-relay/agora/store/sqlite/internal/dbfile"
 )
 
-// The test binary started with this variable set is one of children, not the tests.
+// childVariable selects a function of children. If it is set, the test binary runs that function instead of tests.
 const childVariable = "AGORA_SQLITE_TEST_CHILD"
 
-var children = map[string]func(path string) error{"open": openOnly, "append": appendForever, "converse": converseForever, "limited": appendLimited, "crowded": crowded, "book": bookForever}
+var children = map[string]func(path string) error{"open": openOnly, "append": appendForever,
+	"converse": converseForever, "limited": appendLimited, "no-descriptors": withoutDescriptors, "book": bookForever}
 
 func TestMain(m *testing.M) {
 	child, ok := children[os.Getenv(childVariable)]
 	if !ok {
 		if raceDetector {
-			// Races show in few runs of a model; what the models look for is looked for without the detector.
+			// Data races show in few runs of a model. Runs without the race detector make the full number of checks.
 			if err := flag.Set("rapid.checks", "25"); err != nil {
-				panic(err) // rapid has renamed it
+				panic(err) // rapid has renamed the flag
 			}
 		}
 		goleak.VerifyTestMain(m) // exits; no goroutine may outlive the tests
@@ -47,7 +48,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// openOnly is a child that opens a database and says whether it could.
+// openOnly is a child that opens and closes a database, and returns the error.
 func openOnly(path string) error {
 	s, err := Open(context.Background(), path, Options{})
 	if err != nil {
@@ -56,10 +57,10 @@ func openOnly(path string) error {
 	return s.Close()
 }
 
-// process is a child that runs. It ends with the test at the latest.
+// process is a running child. It ends with its test at the latest.
 type process struct {
 	*exec.Cmd
-	lines  *bufio.Reader // its standard output
+	lines  *bufio.Reader // standard output
 	errors bytes.Buffer
 }
 
@@ -77,11 +78,11 @@ func start(t *testing.T, child, path string) *process {
 	return p
 }
 
-// key makes the same identity of the same number every time.
+// key returns the same identity for the same n every time.
 func key(n int) didkey.Key {
 	k, err := didkey.FromSeed(bytes.Repeat([]byte{byte(n), byte(n >> 8)}, 16))
 	if err != nil {
-		panic(err) // 32 bytes are a seed
+		panic(err) // 32 bytes are always a valid seed
 	}
 	return k
 }
@@ -98,12 +99,12 @@ func openAt(t testing.TB, path string) *Store {
 	return openWith(t, path, Options{})
 }
 
-// never is a time between two ticks that no test lives to see. Tests tick themselves.
+// never is a tick interval longer than any test. Tests call tick themselves.
 const never = 1000 * time.Hour
 
 func openWith(t testing.TB, path string, o Options) *Store {
 	t.Helper()
-	o.every = cmp.Or(o.every, never)
+	o.tickInterval = cmp.Or(o.tickInterval, never)
 	s, err := Open(t.Context(), path, o)
 	must(t, err)
 	t.Cleanup(func() {
@@ -119,7 +120,7 @@ func openNew(t testing.TB) *Store {
 	return openAt(t, filepath.Join(t.TempDir(), "agora.db"))
 }
 
-// request is a message that opens a thread of its own.
+// request returns a REQUEST that opens a new thread.
 func request(t testing.TB, by didkey.Key, to didkey.DID) relay.Entry {
 	t.Helper()
 	return signed(t, by, envelope.Draft{Recipient: to, Payload: envelope.Request{Intent: "translate"}})
@@ -133,11 +134,11 @@ func signed(t testing.TB, by didkey.Key, d envelope.Draft) relay.Entry {
 	return relay.Entry{Envelope: m, Received: now}
 }
 
-// tick lets the store look after its disk once, as if Expire had been called at now, and returns what Expire would say.
+// tick runs one tick of care as if Expire had been called at now. It returns the error that Expire would report.
 func tick(s *Store, now time.Time) error {
 	s.care.due.Store(nanos(now))
 	s.care.tick()
-	return s.care.trouble()
+	return s.care.currentError()
 }
 
 func events(t testing.TB, s *Store) []relay.Event {
@@ -147,7 +148,7 @@ func events(t testing.TB, s *Store) []relay.Event {
 	return page.Events
 }
 
-// write gives f the writer, within a transaction.
+// write runs f in the writer's goroutine, within a transaction.
 func write(t testing.TB, s *Store, f func(*writer) error) {
 	t.Helper()
 	must(t, s.task(t.Context(), func(w *writer) error { return w.transact(func() error { return f(w) }) }))
@@ -161,11 +162,11 @@ func execute(t testing.TB, s *Store, text string) {
 	})
 }
 
-// together appends the entries as one group: the writer is kept busy until all of them wait.
-func together(t testing.TB, s *Store, entries []relay.Entry) []error {
+// appendTogether appends entries as one group. It keeps the writer busy until all of them wait.
+func appendTogether(t testing.TB, s *Store, entries []relay.Entry) []error {
 	t.Helper()
 	if len(entries) > cap(s.appends) {
-		t.Fatalf("%d entries cannot wait together, only %d", len(entries), cap(s.appends))
+		t.Fatalf("%d entries do not fit into the queue of %d", len(entries), cap(s.appends))
 	}
 	busy, release := make(chan struct{}), make(chan struct{})
 	errs := make([]error, len(entries))
@@ -193,13 +194,13 @@ func isCode(err error, code envelope.Code) bool {
 	return envelope.CodeOf(err) == code
 }
 
-// rest reads what a child still has to say and waits for its end.
+// rest reads the rest of a child's output and waits for its end.
 func (p *process) rest() (out string, err error) {
 	text, err := io.ReadAll(p.lines)
 	return string(text), errors.Join(err, p.Wait())
 }
 
-// spoil runs SQL on a database that no store has open, without the rules a store keeps.
+// spoil runs SQL on a database that no store has open. The SQL may write what a store never would.
 func spoil(t testing.TB, path, text string) {
 	t.Helper()
 	db, err := dbfile.Open(path, "immediate", []string{"writable_schema(ON)"}, "rw")

@@ -17,19 +17,22 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-var sqlWord = regexp.MustCompile(`\b(SELECT|INSERT|UPDATE|DELETE|REPLACE|CREATE|DROP|ALTER|ATTACH|VACUUM|PRAGMA|FROM|WHERE|AND|OR|IN|ORDER|LIMIT|VALUES|UNION|EXISTS)\b`)
+var sqlWord = regexp.MustCompile(`\b(SELECT|INSERT|UPDATE|DELETE|REPLACE|CREATE|DROP|ALTER|ATTACH|VACUUM|` +
+	`PRAGMA|FROM|WHERE|AND|OR|IN|ORDER|LIMIT|VALUES|UNION|EXISTS)\b`)
 
-// pieces are what statements are put together from besides constants and numbers. None of them comes from outside:
-// columns and conditions are written out where they are passed, which TestStatementsHoldNoValues looks at from the
-// other side.
+// pieces are the expressions that may be part of a statement, besides constants and numbers. None of them holds outside
+// data: columns and conditions are written as constants where they are passed. TestStatementsHoldNoValues verifies
+// that.
 var pieces = map[string]bool{
-	"condition": true, "where": true, "body": true, "table": true, "audience": true, "numbers": true, "s.from": true, "recipient": true, "strings.Join(s.where, \" AND \")": true,
+	"condition": true, "where": true, "body": true, "table": true, "audience": true, "numbers": true, "s.from": true,
+	"recipient": true, "strings.Join(s.where, \" AND \")": true,
 	"strings.Join(s.where[:s.indexed], \" AND \")": true,
-	"strings.Join(texts, unionAll)":                true, "strings.Join(texts, \" UNION ALL \")": true, "text": true, "string(text)": true,
+	"strings.Join(texts, unionAll)":                true, "strings.Join(texts, \" UNION ALL \")": true, "text": true,
+	"string(text)": true,
 }
 
-// TestStatementsAreConstant reads the package: a text with words of SQL in it is a constant, or is put together from
-// constants, numbers and the pieces above. fmt has no part in it.
+// TestStatementsAreConstant parses the package's source. Every string that contains SQL must be a constant, or be put
+// together from constants, numbers and pieces. fmt must not be used for it.
 func TestStatementsAreConstant(t *testing.T) {
 	files, err := filepath.Glob("*.go")
 	must(t, err)
@@ -77,7 +80,8 @@ func TestStatementsAreConstant(t *testing.T) {
 				}
 			case *ast.CallExpr:
 				called := types.ExprString(n.Fun)
-				if strings.HasPrefix(called, "fmt.") && called != "fmt.Errorf" && len(n.Args) > 0 && mentionsSQL(n.Args[0]) {
+				if strings.HasPrefix(called, "fmt.") && called != "fmt.Errorf" && len(n.Args) > 0 &&
+					mentionsSQL(n.Args[0]) {
 					t.Errorf("%s: a statement is made by %s", set.Position(n.Pos()), called)
 				}
 			}
@@ -85,7 +89,7 @@ func TestStatementsAreConstant(t *testing.T) {
 		})
 	}
 	if looked < 5 {
-		t.Errorf("only %d statements were found; is this test looking where they are?", looked)
+		t.Errorf("only %d statements were found; does this test still look in the right files?", looked)
 	}
 }
 
@@ -98,7 +102,7 @@ func mentionsSQL(e ast.Expr) bool {
 	return false
 }
 
-// leaves returns what a sum is made of.
+// leaves returns the operands of a sum.
 func leaves(e ast.Expr) []ast.Expr {
 	switch e := e.(type) {
 	case *ast.BinaryExpr:
@@ -122,8 +126,8 @@ func isConstant(e ast.Expr, constants map[string]bool) bool {
 	return false
 }
 
-// TestStatementsHoldNoValues asks with every field set, twice with other values: the statements prepared are the same,
-// and none has a value in it.
+// TestStatementsHoldNoValues makes queries with every combination of fields, and repeats them with other values. The
+// prepared statements must be the same, and none may contain a value.
 func TestStatementsHoldNoValues(t *testing.T) {
 	s := openNew(t)
 	last := 0
@@ -132,7 +136,8 @@ func TestStatementsHoldNoValues(t *testing.T) {
 		for mask := range 1 << 9 {
 			q := relay.Query{Now: when, Limit: 10, Expired: mask&256 != 0, Headers: mask&128 != 0, MaxBytes: 7654321}
 			for bit, set := range []func(){
-				func() { q.Recipient = did }, func() { q.Broadcast = true }, func() { q.Sender = did }, func() { q.Type = envelope.Type(mark) },
+				func() { q.Recipient = did }, func() { q.Broadcast = true }, func() { q.Sender = did },
+				func() { q.Type = envelope.Type(mark) },
 				func() { q.Thread = mark }, func() { q.Client = did }, func() { q.TS = when; q.NewerThan = when },
 			} {
 				if mask&(1<<bit) != 0 {
@@ -145,7 +150,8 @@ func TestStatementsHoldNoValues(t *testing.T) {
 		}
 		for mask := range 1 << 4 {
 			q := relay.AgentQuery{Now: when, Limit: 10, After: int64(round), OfflineOnly: mask&8 != 0}
-			for bit, set := range []func(){func() { q.DID = did }, func() { q.Intent, q.Text = mark, mark }, func() { q.OnlineSince = when }} {
+			for bit, set := range []func(){func() { q.DID = did }, func() { q.Intent, q.Text = mark, mark },
+				func() { q.OnlineSince = when }} {
 				if mask&(1<<bit) != 0 {
 					set()
 				}
@@ -154,17 +160,18 @@ func TestStatementsHoldNoValues(t *testing.T) {
 				t.Fatalf("%+v: %v", q, err)
 			}
 		}
-		if _, err := s.Thread(t.Context(), thread.Key{ID: mark, Client: did}, when); !isCode(err, envelope.CodeThreadNotFound) {
+		if _, err := s.Thread(t.Context(), thread.Key{ID: mark, Client: did}, when); !isCode(err,
+			envelope.CodeThreadNotFound) {
 			t.Error(err)
 		}
 		if round == 1 && len(s.prepared) != last {
-			t.Errorf("%d statements became %d with other values", last, len(s.prepared))
+			t.Errorf("%d statements became %d after queries with other values", last, len(s.prepared))
 		}
 		last = len(s.prepared)
 	}
 	for text := range s.prepared {
 		if regexp.MustCompile(`MARK|12345678|7654321|'`).MatchString(strings.ReplaceAll(text, "''", "")) {
-			t.Errorf("a value stands in the statement %s", text)
+			t.Errorf("the statement %s contains a value", text)
 		}
 	}
 	if last < 20 {

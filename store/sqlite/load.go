@@ -31,7 +31,8 @@ func (w *writer) Load(wanted ledger.Wanted) (found ledger.Found, err error) {
 	}
 	found.Oldest = make([][]ledger.Row, len(wanted.Oldest))
 	for i, id := range wanted.Oldest {
-		if found.Oldest[i], _, err = w.rows(w.stmts.oldestThreads, id, ledger.MaxCandidates, id, ledger.MaxCandidates); err != nil {
+		if found.Oldest[i], _, err = w.rows(w.stmts.oldestThreads, id, ledger.MaxCandidates, id,
+			ledger.MaxCandidates); err != nil {
 			return found, err
 		}
 	}
@@ -50,24 +51,27 @@ func (w *writer) Load(wanted ledger.Wanted) (found ledger.Found, err error) {
 	return found, nil
 }
 
-// knownRows answers which messages and which threads of two lists of keys are stored. A list is a JSON array of texts:
-// an identity, a space and an id. The identity is the sender's number, or the client's DID.
+// knownRows finds the stored messages and the stored threads of two lists of keys. A list is a JSON array of strings.
+// Each string is an identity, a space and an id. The identity is the sender's number for a message, and the client's
+// DID for a thread.
 const (
 	keyParty  = "substr(k.value, 1, instr(k.value, ' ') - 1)"
 	keyID     = "substr(k.value, instr(k.value, ' ') + 1)"
 	knownRows = "SELECT 0, p.did, e.id, e.seq, e.expires, e.thread, e.body FROM json_each(?1) AS k " +
-		"CROSS JOIN event e ON e.sender = CAST(" + keyParty + " AS INTEGER) AND e.id = " + keyID + " CROSS JOIN party p ON p.id = e.sender " +
+		"CROSS JOIN event e ON e.sender = CAST(" + keyParty + " AS INTEGER) AND e.id = " + keyID +
+		" CROSS JOIN party p ON p.id = e.sender " +
 		"UNION ALL SELECT 1, t.client, t.id, t.n, t.due, t.open, t.record FROM json_each(?2) AS k " +
-		"CROSS JOIN thread_role r ON r.id = " + keyID + " AND r.party = " + keyParty + " AND r.role = 2 CROSS JOIN thread t ON t.n = r.thread"
+		"CROSS JOIN thread_role r ON r.id = " + keyID + " AND r.party = " + keyParty +
+		" AND r.role = 2 CROSS JOIN thread t ON t.n = r.thread"
 )
 
-// threadColumns are a ledger.Row's, of the table thread t.
+// threadColumns are the columns of the table thread t that make a ledger.Row.
 const threadColumns = "t.n, t.id, t.client, t.due, t.open, t.record"
 
-// keys is a list for knownRows while it is written.
+// keys builds one list for knownRows.
 type keys struct{ text []byte }
 
-// add adds a key. The party has no character that JSON would escape.
+// add appends a key. party must contain no character that JSON escapes.
 func (k *keys) add(party, id string) {
 	separator := byte(',')
 	if len(k.text) == 0 {
@@ -86,7 +90,7 @@ func (k *keys) add(party, id string) {
 	k.text = append(k.text, '"')
 }
 
-// list ends the list and returns its text.
+// list closes the list and returns its text.
 func (k *keys) list() string {
 	if len(k.text) == 0 {
 		return "[]"
@@ -102,7 +106,7 @@ func (w *writer) loadKnown(wanted ledger.Wanted, found *ledger.Found) error {
 		if err != nil {
 			return err
 		}
-		if sender != 0 { // else nothing of it is stored
+		if sender != 0 { // else none of its messages is stored
 			messages.add(strconv.FormatInt(sender, 10), m.ID)
 		}
 	}
@@ -113,22 +117,22 @@ func (w *writer) loadKnown(wanted ledger.Wanted, found *ledger.Found) error {
 		return nil
 	}
 	w.keys = [2][]byte{messages.text, threads.text}
-	var of []int64 // the threads of the messages
+	var of []int64 // numbers of the messages' threads
 	err := eachRow(func(scan scanner) error {
 		var isThread bool
 		var did didkey.DID
 		var id string
-		var number, at, last int64
+		var number, expiresOrDue, threadOrOpen int64
 		var blob []byte
-		err := scan(&isThread, &did, &id, &number, &at, &last, &blob)
+		err := scan(&isThread, &did, &id, &number, &expiresOrDue, &threadOrOpen, &blob)
 		if isThread {
 			found.Threads = append(found.Threads, ledger.Row{Number: number, Key: thread.Key{Client: did, ID: id},
-				Due: instant(at), Open: last == 1, Record: blob})
+				Due: instant(expiresOrDue), Open: threadOrOpen == 1, Record: blob})
 			return err
 		}
 		found.Messages = append(found.Messages, ledger.Message{MessageKey: ledger.MessageKey{Sender: did, ID: id},
-			Seq: relay.Seq(number), Expires: instant(at), Body: blob})
-		of = append(of, last)
+			Seq: relay.Seq(number), Expires: instant(expiresOrDue), Body: blob})
+		of = append(of, threadOrOpen)
 		return err
 	}, func() (*sql.Rows, error) { return w.stmts.knownRows.Query(messages.list(), threads.list()) })
 	for i, n := range of {
@@ -150,8 +154,8 @@ func scanThread(scan scanner) (row ledger.Row, err error) {
 	return row, err
 }
 
-// rows returns the first of the threads that stmt selects: as many as fit ledger.MaxRecordBytes, but one at least. more
-// says that there are others.
+// rows returns the first threads that stmt selects. It returns as many records as fit into ledger.MaxRecordBytes, but
+// at least one. more reports whether stmt selects further threads.
 func (w *writer) rows(stmt *sql.Stmt, args ...any) (found []ledger.Row, more bool, err error) {
 	size := 0
 	err = eachRow(func(scan scanner) error {
@@ -168,11 +172,11 @@ func (w *writer) rows(stmt *sql.Stmt, args ...any) (found []ledger.Row, more boo
 	return found, more, err
 }
 
-// count looks at all that counts against an inbox and is stored, expired or not.
+// count returns how much waits in an inbox. It reads all stored messages that count against the inbox, expired or not.
 func (w *writer) count(asked ledger.Inbox) (c ledger.Count, err error) {
 	recipient, err := w.party(asked.Recipient)
 	if recipient == 0 || err != nil {
-		return c, err // nobody has written to an identity that has no number
+		return c, err // an identity without a number has no messages
 	}
 	row, args := w.stmts.waiting.QueryRow, []any{recipient, nanos(asked.Now), asked.Network}
 	if asked.Network == ledger.AllNetworks {

@@ -15,16 +15,16 @@ import (
 	"github.com/agora-relay/agora/store/sqlite/schema"
 )
 
-// markFile is the mark and its file. The writer owns both; only the sync is care's.
+// markFile is the mark and its file. Only the writer changes it. Only care syncs it.
 type markFile struct {
 	dbfile.Mark
 	file *os.File
 }
 
-// sweptEvery bounds how far Mark.Swept may stay behind, so that an idle relay does not write every second.
-const sweptEvery = 10 * time.Second
+// sweptInterval is the smallest step in which Mark.Swept changes, so that an idle relay does not write every second.
+const sweptInterval = 10 * time.Second
 
-// write notes how far the database has come. It allocates nothing on disk and does not wait for it.
+// write writes m into the file. It needs no new disk space and does not wait for the disk.
 func (f *markFile) write(m dbfile.Mark) error {
 	_, err := f.file.WriteAt([]byte(m.String()), 0)
 	if err == nil {
@@ -33,7 +33,7 @@ func (f *markFile) write(m dbfile.Mark) error {
 	return err
 }
 
-// startMark opens the file at path, making it if it is not there, and has m in it on disk.
+// startMark opens the file at path, creates it if it does not exist, writes m into it and syncs it.
 func startMark(path string, m dbfile.Mark) (*markFile, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -51,23 +51,25 @@ func startMark(path string, m dbfile.Mark) (*markFile, error) {
 	return f, nil
 }
 
-// compare holds the database against its mark, before anything is done to it that a look at the damage would miss.
-// It returns the mark to go on from; its epoch is 0 if there is none. Errors: dbfile.ErrLoss.
-func compare(ctx context.Context, path string) (m dbfile.Mark, err error) {
+// checkLoss compares the database with its mark. It runs before anything changes the files, so that damage can still be
+// examined. It returns the mark to continue from; its epoch is 0 if there is none. Errors: dbfile.ErrLoss if
+// acknowledged events may be missing.
+func checkLoss(ctx context.Context, path string) (m dbfile.Mark, err error) {
 	m, err = dbfile.ReadMark(path)
 	if m.Epoch == 0 || err != nil {
 		return m, err
 	}
-	// A start has a database before it has a mark. Of an empty one SQLite would remove the write-ahead log.
+	// Open creates the database before the mark, so a mark beside an empty database means loss. An empty database must
+	// not be opened: SQLite would delete its write-ahead log.
 	if size, err := fileSize(path); size == 0 || err != nil {
 		return m, errors.Join(err, m.Missing(m.Epoch, 0))
 	}
-	// A connection that cannot write leaves the write-ahead log as it is when it closes.
+	// A read-only connection does not change the write-ahead log when it closes.
 	db, err := dbfile.Open(path, "deferred", readPragmas, "ro")
 	if err != nil {
 		return dbfile.Mark{}, err
 	}
-	epoch, head, err := identity(ctx, db)
+	epoch, head, err := epochAndHead(ctx, db)
 	if err = errors.Join(err, db.Close()); err != nil {
 		return dbfile.Mark{}, err
 	}
@@ -75,14 +77,15 @@ func compare(ctx context.Context, path string) (m dbfile.Mark, err error) {
 }
 
 func lossAdvice(path string) string {
-	return "look at it with `agora check --data " + filepath.Dir(path) + "` and restore a backup; or accept the loss with " +
-		"`agora serve --accept-loss`, after which readers have to start again, as their cursors are not known any more"
+	return "run `agora check --data " + filepath.Dir(path) + "` and restore a backup; or accept the loss with " +
+		"`agora serve --accept-loss`, after which readers must start again because their cursors are unknown"
 }
 
-// identity reads a database's epoch, 0 if it has none yet, and the number of its last event.
-func identity(ctx context.Context, db *sql.DB) (epoch uint32, head relay.Seq, err error) {
+// epochAndHead reads the database's epoch, 0 if it has none yet, and the number of its last event.
+func epochAndHead(ctx context.Context, db *sql.DB) (epoch uint32, head relay.Seq, err error) {
 	var tables int
-	if err := db.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_schema WHERE name IN ('meta', 'event')").Scan(&tables); err != nil || tables < 2 {
+	if err := db.QueryRowContext(ctx,
+		"SELECT count(*) FROM sqlite_schema WHERE name IN ('meta', 'event')").Scan(&tables); err != nil || tables < 2 {
 		return 0, 0, err
 	}
 	var text string
@@ -100,17 +103,20 @@ func identity(ctx context.Context, db *sql.DB) (epoch uint32, head relay.Seq, er
 	return uint32(number), head, err
 }
 
-// takeUp goes on from the mark that was found: with it if it is this database's, else with a new one.
-func (s *Store) takeUp(path string, found dbfile.Mark) (err error) {
+// resumeMark writes a mark with the database's epoch and last number. It keeps the Swept time of the mark that was
+// found, and logs an error if the clock is behind that time. It logs a warning if the found mark is of another
+// database.
+func (s *Store) resumeMark(path string, found dbfile.Mark) (err error) {
 	now := s.options.Now()
 	if behind := instant(found.Swept).Sub(now); found.Swept != 0 && behind > time.Minute {
-		s.options.Log.Error("the clock is behind the time at which this relay last ran; set it right, or messages are kept too "+
-			"long and refused as not fresh", "now", now, "last", instant(found.Swept))
+		s.options.Log.Error("the clock is behind the time at which this relay last ran; correct the clock, "+
+			"or messages are kept too long and fresh messages are refused", "now", now, "last", instant(found.Swept))
 	}
 	m := dbfile.Mark{Epoch: s.epoch, Seq: relay.Seq(s.head.Load()), Swept: found.Swept}
 	if found.Epoch != 0 && found.Epoch != s.epoch {
-		s.options.Log.Warn("this is another database than the one this relay last had; readers have to start again, as their "+
-			"cursors are not known any more", "path", path, "epoch", fmt.Sprintf("%08x", s.epoch), "before", fmt.Sprintf("%08x", found.Epoch))
+		s.options.Log.Warn("this is another database than the one that this relay used last; "+
+			"readers must start again, because their cursors are unknown", "path", path,
+			"epoch", fmt.Sprintf("%08x", s.epoch), "before", fmt.Sprintf("%08x", found.Epoch))
 	}
 	s.care.mark, err = startMark(path+".mark", m)
 	return err

@@ -18,7 +18,7 @@ import (
 	"github.com/agora-relay/agora/store/sqlite/internal/dbfile"
 )
 
-// converseForever is a child like appendForever that holds one conversation after the other.
+// converseForever is a child like appendForever that completes one thread after the other.
 func converseForever(path string) error {
 	ctx := context.Background()
 	s, err := Open(ctx, path, Options{})
@@ -28,31 +28,31 @@ func converseForever(path string) error {
 	return err
 }
 
-// remains is what a killed process left behind.
-type remains struct {
-	files map[string][]byte // by their suffix
-	acks  []string          // ids in their order
+// leftovers are the files and receipts of a killed process.
+type leftovers struct {
+	files map[string][]byte // by suffix
+	acks  []string          // ids of acknowledged events, in order
 	mark  dbfile.Mark
 }
 
 const logSuffix, markSuffix = "-wal", ".mark"
 
-// killed runs a child until it has given so many receipts.
-func killed(t *testing.T, receipts int) remains {
+// runAndKill runs a child until it has printed that many receipts, and kills it.
+func runAndKill(t *testing.T, receipts int) leftovers {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "agora.db")
 	child := start(t, "converse", path)
-	var r remains
+	var r leftovers
 	for range receipts {
 		var seq int
 		var id string
 		if _, err := fmt.Fscanln(child.lines, &seq, &id); err != nil || seq != len(r.acks)+1 {
-			t.Fatalf("the child's receipt %d: %v; it says %q", seq, err, child.errors.String())
+			t.Fatalf("reading the child's receipt %d: %v; its standard error is %q", seq, err, child.errors.String())
 		}
 		r.acks = append(r.acks, id)
 	}
 	must(t, child.Process.Kill())
-	out, _ := child.rest() // ends with an error, having been killed
+	out, _ := child.rest() // ends with an error because the child was killed
 	for line := range strings.Lines(out) {
 		r.acks = append(r.acks, strings.Fields(line)[1])
 	}
@@ -69,8 +69,8 @@ func killed(t *testing.T, receipts int) remains {
 	return r
 }
 
-// put lays the files out anew, with another write-ahead log.
-func (r remains) put(t *testing.T, log []byte) (path string) {
+// writeFiles writes the files into a new folder, with another write-ahead log.
+func (r leftovers) writeFiles(t *testing.T, log []byte) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "agora.db")
 	must(t, os.WriteFile(path, r.files[""], 0o600))
@@ -79,17 +79,17 @@ func (r remains) put(t *testing.T, log []byte) (path string) {
 	return path
 }
 
-const advice = "events %d to %d were acknowledged and are not in the database"
+const lossMessage = "events %d to %d were acknowledged and are not in the database"
 
-// reopen opens what was put and returns how many events it holds. They are a prefix of what was acknowledged, and Open
-// refuses first if one is missing, without touching anything.
-func (r remains) reopen(t *testing.T, path string, log []byte) int {
+// reopen opens the files that writeFiles wrote and returns how many events they hold. The events must be a prefix of
+// the acknowledged ones. If one is missing, Open must fail first and leave the write-ahead log unchanged.
+func (r leftovers) reopen(t *testing.T, path string, log []byte) int {
 	t.Helper()
 	quiet := Options{Log: slog.New(slog.DiscardHandler)}
 	s, refused := Open(t.Context(), path, quiet)
 	if refused != nil {
 		if got, err := os.ReadFile(path + logSuffix); err != nil || !bytes.Equal(got, log) {
-			t.Errorf("the refusal changed the write-ahead log: %d bytes of %d, %v", len(got), len(log), err)
+			t.Errorf("the failed Open changed the write-ahead log: %d bytes of %d, %v", len(got), len(log), err)
 		}
 		must(t, os.Remove(path+markSuffix))
 		s = openWith(t, path, quiet)
@@ -97,12 +97,13 @@ func (r remains) reopen(t *testing.T, path string, log []byte) int {
 	stored := events(t, s)
 	for i, e := range stored {
 		if int(e.Seq) != i+1 || i < len(r.acks) && e.ID != r.acks[i] {
-			t.Fatalf("event %d is %s at %d", i+1, e.ID, e.Seq)
+			t.Fatalf("event %d is %s with number %d", i+1, e.ID, e.Seq)
 		}
 	}
 	if lost := len(stored) < int(r.mark.Seq); lost != (refused != nil) ||
-		lost && (!errors.Is(refused, dbfile.ErrLoss) || !strings.Contains(refused.Error(), fmt.Sprintf(advice, len(stored)+1, r.mark.Seq))) {
-		t.Errorf("%d events of %d are there, and Open says %v", len(stored), r.mark.Seq, refused)
+		lost && (!errors.Is(refused, dbfile.ErrLoss) ||
+			!strings.Contains(refused.Error(), fmt.Sprintf(lossMessage, len(stored)+1, r.mark.Seq))) {
+		t.Errorf("%d events of %d are stored, and Open returned %v", len(stored), r.mark.Seq, refused)
 	}
 	checkThreads(t, s, relay.Cursor{})
 	if got := pragma(t, s.readDB, "integrity_check"); got != "ok" {
@@ -114,13 +115,14 @@ func (r remains) reopen(t *testing.T, path string, log []byte) int {
 
 const logHeader, logFrame = 32, 24 + pageSize
 
-// A write-ahead log that ends anywhere leaves a prefix of what was acknowledged, whole, and the mark tells what is missing.
+// TestCutLog cuts the write-ahead log at any place. The database must hold a prefix of the acknowledged events, and the
+// mark must show what is missing.
 func TestCutLog(t *testing.T) {
 	receipts, every, others := 40, 1, 60
 	if raceDetector {
 		receipts, every, others = 20, 8, 20
 	}
-	r := killed(t, receipts)
+	r := runAndKill(t, receipts)
 	log := r.files[logSuffix]
 	var cuts []int
 	for end := logHeader; end <= len(log); end += every * logFrame {
@@ -133,21 +135,22 @@ func TestCutLog(t *testing.T) {
 	slices.Sort(cuts)
 	before := 0
 	for _, cut := range append(cuts, len(log)) {
-		there := r.reopen(t, r.put(t, log[:cut]), log[:cut])
+		there := r.reopen(t, r.writeFiles(t, log[:cut]), log[:cut])
 		if there < before {
-			t.Fatalf("cut at %d, %d events are left, and of less %d", cut, there, before)
+			t.Fatalf("cut at byte %d, %d events are left; a shorter log left %d", cut, there, before)
 		}
 		before = there
 	}
 	if before < len(r.acks) {
-		t.Errorf("uncut, it holds %d events of %d", before, len(r.acks))
+		t.Errorf("the whole log holds %d events of %d", before, len(r.acks))
 	}
 	t.Logf("%d receipts, cut at %d frames and %d other places", len(r.acks), frames, others)
 }
 
-// SQLite takes a damaged log for one that ends there. Nothing acknowledged is missing without a word.
+// TestFlippedBits flips bits of the write-ahead log. SQLite reads such a log as one that ends there. The mark must
+// report every acknowledged event that is missing.
 func TestFlippedBits(t *testing.T) {
-	r := killed(t, 40)
+	r := runAndKill(t, 40)
 	log := r.files[logSuffix]
 	short, flips := 0, 60
 	if raceDetector {
@@ -156,17 +159,17 @@ func TestFlippedBits(t *testing.T) {
 	for range flips {
 		damaged := bytes.Clone(log)
 		damaged[rand.Intn(len(log))] ^= 1 << rand.Intn(8)
-		if r.reopen(t, r.put(t, damaged), damaged) < len(r.acks) {
+		if r.reopen(t, r.writeFiles(t, damaged), damaged) < len(r.acks) {
 			short++
 		}
 	}
 	if short == 0 {
-		t.Error("no bit mattered")
+		t.Error("no flipped bit removed an event")
 	}
 }
 
-// logged returns what a store says that is opened with o.
-func logged(t *testing.T, path string, o Options) (s *Store, text func() string, err error) {
+// openLogged opens a store. text returns what the store has logged.
+func openLogged(t *testing.T, path string, o Options) (s *Store, text func() string, err error) {
 	t.Helper()
 	var out bytes.Buffer
 	o.Log = slog.New(slog.NewTextHandler(&out, nil))
@@ -194,8 +197,8 @@ func appendAll(t testing.TB, s *Store, entries []relay.Entry) (last relay.Cursor
 	return last
 }
 
-// A database that was replaced by yesterday's copy is not served, unless its operator says so; then no reader's cursor
-// passes for one of the new events'.
+// TestOlderCopy replaces a database by an older copy. Open must fail unless AcceptLoss is set. Then old cursors must
+// not be accepted as cursors of new events.
 func TestOlderCopy(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "agora.db")
 	entries := requests(t, 9)
@@ -209,17 +212,18 @@ func TestOlderCopy(t *testing.T) {
 	copyFile(t, path+".copy", path)
 
 	for range 2 {
-		_, _, err := logged(t, path, Options{})
-		for _, want := range []string{fmt.Sprintf(advice, 4, 9), path, "agora check --data " + filepath.Dir(path), "--accept-loss", "restore a backup"} {
+		_, _, err := openLogged(t, path, Options{})
+		for _, want := range []string{fmt.Sprintf(lossMessage, 4, 9), path, "agora check --data " +
+			filepath.Dir(path), "--accept-loss", "restore a backup"} {
 			if err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("open: %v; want %q", err, want)
 			}
 		}
 	}
-	s, text, err := logged(t, path, Options{AcceptLoss: true})
+	s, text, err := openLogged(t, path, Options{AcceptLoss: true})
 	must(t, err)
 	if !strings.Contains(text(), "level=ERROR") || !strings.Contains(text(), "loss is accepted") {
-		t.Errorf("accepting a loss is logged as %q", text())
+		t.Errorf("accepting a loss logs %q", text())
 	}
 	appendAll(t, s, entries[3:])
 	if _, err := s.Read(t.Context(), relay.Query{After: last, Limit: 9}); !errors.Is(err, relay.ErrUnknownCursor) {
@@ -228,8 +232,8 @@ func TestOlderCopy(t *testing.T) {
 	epoch := s.epoch
 	must(t, s.Close())
 
-	// Accepted where nothing is lost, it changes nothing.
-	s, text, err = logged(t, path, Options{AcceptLoss: true})
+	// If nothing is lost, AcceptLoss changes nothing.
+	s, text, err = openLogged(t, path, Options{AcceptLoss: true})
 	must(t, err)
 	if s.epoch != epoch || text() != "" {
 		t.Errorf("epoch %08x after %08x; %q", s.epoch, epoch, text())
@@ -243,20 +247,24 @@ func TestMarkAtOpen(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name   string
-		text   func(m dbfile.Mark) string // what the mark of three events is replaced by
-		lost   string                     // what Open says
+		text   func(m dbfile.Mark) string // replaces the mark of three events
+		lost   string                     // part of Open's error
 		logged string
 	}{
-		{"as it was", dbfile.Mark.String, "", ""},
+		{"unchanged", dbfile.Mark.String, "", ""},
 		{"behind, as after a power cut", func(m dbfile.Mark) string { m.Seq = 1; return m.String() }, "", ""},
-		{"of another database", func(m dbfile.Mark) string { return dbfile.Mark{Epoch: m.Epoch ^ 2, Seq: 9}.String() }, "", "another database"},
+		{"of another database",
+			func(m dbfile.Mark) string { return dbfile.Mark{Epoch: m.Epoch ^ 2, Seq: 9}.String() },
+			"", "another database"},
 		{"empty, from a start cut short", func(dbfile.Mark) string { return "" }, "", ""},
-		{"ahead", func(m dbfile.Mark) string { m.Seq = 5; return m.String() }, fmt.Sprintf(advice, 4, 5), ""},
-		{"damaged", func(m dbfile.Mark) string { return strings.Replace(m.String(), "3", "4", 1) }, "is damaged; look at it with `agora check", ""},
+		{"ahead", func(m dbfile.Mark) string { m.Seq = 5; return m.String() }, fmt.Sprintf(lossMessage, 4, 5), ""},
+		{"damaged", func(m dbfile.Mark) string { return strings.Replace(m.String(), "3", "4", 1) },
+			"is damaged; run `agora check", ""},
 		{"too short", func(m dbfile.Mark) string { return m.String()[:40] }, "is damaged", ""},
 		{"too long", func(m dbfile.Mark) string { return m.String() + "x" }, "is damaged", ""},
 		{"swept a while ago", func(m dbfile.Mark) string { return minute(m, -9).String() }, "", ""},
-		{"swept in what is the future now", func(m dbfile.Mark) string { return minute(m, 2).String() }, "", "level=ERROR msg=\"the clock is behind"},
+		{"swept in the future", func(m dbfile.Mark) string { return minute(m, 2).String() }, "",
+			"level=ERROR msg=\"the clock is behind"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "agora.db")
@@ -272,12 +280,12 @@ func TestMarkAtOpen(t *testing.T) {
 			}
 			must(t, os.WriteFile(path+markSuffix, []byte(c.text(m)), 0o600))
 
-			s, said, err := logged(t, path, Options{})
+			s, said, err := openLogged(t, path, Options{})
 			if c.lost != "" {
 				if !errors.Is(err, dbfile.ErrLoss) || !strings.Contains(err.Error(), c.lost) {
 					t.Errorf("open: %v", err)
 				}
-				s, _, err = logged(t, path, Options{AcceptLoss: true})
+				s, _, err = openLogged(t, path, Options{AcceptLoss: true})
 				must(t, err)
 			} else {
 				must(t, err)
@@ -286,38 +294,40 @@ func TestMarkAtOpen(t *testing.T) {
 				t.Errorf("logged: %q, want %q", said(), c.logged)
 			}
 			if changed := s.epoch != epoch; changed != (c.lost != "") || len(events(t, s)) != 3 {
-				t.Errorf("the epoch is changed: %v; %d events", changed, len(events(t, s)))
+				t.Errorf("epoch changed: %v; %d events", changed, len(events(t, s)))
 			}
-			if text, err = os.ReadFile(path + markSuffix); err != nil || string(text) != s.care.mark.String() || s.care.mark.Seq != 3 || s.care.mark.Epoch != s.epoch {
+			if text, err = os.ReadFile(path + markSuffix); err != nil || string(text) != s.care.mark.String() ||
+				s.care.mark.Seq != 3 || s.care.mark.Epoch != s.epoch {
 				t.Errorf("the mark is %q now, %v", text, err)
 			}
 		})
 	}
 }
 
-// The mark says when the last sweep was, within ten seconds, and is on disk a tick later.
+// TestMarkOfSweeps checks that the mark has the time of the last sweep, within ten seconds, and that a tick syncs it.
 func TestMarkOfSweeps(t *testing.T) {
 	s := openNew(t)
 	now := time.Now()
 	for _, c := range []struct {
 		at   time.Duration
 		want time.Duration
-	}{{0, 0}, {sweptEvery - 1, 0}, {sweptEvery, sweptEvery}, {0, 0}} {
+	}{{0, 0}, {sweptInterval - 1, 0}, {sweptInterval, sweptInterval}, {0, 0}} {
 		must(t, s.Expire(t.Context(), now.Add(c.at), nil))
 		if got := instant(s.care.mark.Swept).Sub(now); got != c.want {
-			t.Errorf("after a sweep at %v the mark says %v", c.at, got)
+			t.Errorf("after a sweep at %v the mark has %v", c.at, got)
 		}
 	}
 	if !s.care.unsynced.Load() {
-		t.Error("the mark was written and nobody knows")
+		t.Error("the mark was written, but unsynced is false")
 	}
 	must(t, tick(s, now))
 	if s.care.unsynced.Load() {
-		t.Error("the mark is not on disk")
+		t.Error("the mark was not synced")
 	}
 }
 
-// A database that is gone, or cut to nothing, is not begun anew in silence, and what its log holds is left as it is.
+// TestDatabaseThatIsGone checks that Open does not start a new database if the old one was removed or emptied, and that
+// it keeps the write-ahead log.
 func TestDatabaseThatIsGone(t *testing.T) {
 	for name, take := range map[string]func(path string) error{
 		"removed": os.Remove, "emptied": func(path string) error { return os.Truncate(path, 0) },
@@ -330,14 +340,14 @@ func TestDatabaseThatIsGone(t *testing.T) {
 			must(t, take(path))
 			must(t, os.WriteFile(path+logSuffix, []byte("a log"), 0o600))
 
-			_, _, err := logged(t, path, Options{})
-			if !errors.Is(err, dbfile.ErrLoss) || !strings.Contains(err.Error(), fmt.Sprintf(advice, 1, 3)) {
+			_, _, err := openLogged(t, path, Options{})
+			if !errors.Is(err, dbfile.ErrLoss) || !strings.Contains(err.Error(), fmt.Sprintf(lossMessage, 1, 3)) {
 				t.Errorf("open: %v", err)
 			}
 			if log, err := os.ReadFile(path + logSuffix); err != nil || string(log) != "a log" {
-				t.Errorf("the refusal left %q of the log, %v", log, err)
+				t.Errorf("after the failed Open the log is %q, %v", log, err)
 			}
-			s, _, err = logged(t, path, Options{AcceptLoss: true})
+			s, _, err = openLogged(t, path, Options{AcceptLoss: true})
 			must(t, err)
 			appendAll(t, s, requests(t, 1))
 		})

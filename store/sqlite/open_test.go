@@ -45,7 +45,7 @@ func TestSchemaIsBroughtUpToDate(t *testing.T) {
 	}
 }
 
-// pragma asks one connection, or any of a pool's.
+// pragma returns the value of a pragma on one connection, or on any connection of a pool.
 func pragma(t testing.TB, db interface {
 	QueryRowContext(context.Context, string, ...any) *sql.Row
 }, name string) (value string) {
@@ -64,18 +64,19 @@ func TestOpenRefuses(t *testing.T) {
 			s := openAt(t, path)
 			execute(t, s, "PRAGMA user_version = 999")
 			must(t, s.Close())
-		}, "written by a newer version, use that one"},
-		{"a newer schema that keeps its events elsewhere", func(t *testing.T, path string) {
+		}, "written by a newer version, so use that version"},
+		{"a newer schema without events in this table", func(t *testing.T, path string) {
 			s := openAt(t, path)
 			_, err := s.Append(t.Context(), request(t, key(1), ""))
 			must(t, err)
 			execute(t, s, "DELETE FROM event; PRAGMA user_version = 999")
 			must(t, s.Close())
-		}, "written by a newer version, use that one"},
+		}, "written by a newer version, so use that version"},
 		{"a file that is no database", func(t *testing.T, path string) {
 			must(t, os.WriteFile(path, []byte(strings.Repeat("not a database\n", 100)), 0o600))
 		}, "not a database"},
-		{"a folder that is not there", func(t *testing.T, path string) { must(t, os.Remove(filepath.Dir(path))) }, "no such file"},
+		{"a missing folder", func(t *testing.T, path string) { must(t, os.Remove(filepath.Dir(path))) },
+			"no such file"},
 		{"a damaged epoch", func(t *testing.T, path string) {
 			s := openAt(t, path)
 			execute(t, s, "UPDATE meta SET value = 'x' WHERE name = 'epoch'")
@@ -87,7 +88,7 @@ func TestOpenRefuses(t *testing.T) {
 			must(t, os.Mkdir(filepath.Dir(path), 0o700))
 			c.prepare(t, path)
 			before, _ := os.ReadFile(path)
-			for range 2 { // a failed Open holds nothing that would stand in the way of the next
+			for range 2 { // a failed Open must not keep the next one from succeeding
 				s, err := Open(t.Context(), path, Options{})
 				if err == nil {
 					must(t, s.Close())
@@ -104,7 +105,7 @@ func TestOpenRefuses(t *testing.T) {
 }
 
 func TestOneProcessAtATime(t *testing.T) {
-	const cure = "stop the other one or choose another data folder"
+	const cure = "stop the other relay or choose another data folder"
 	path := filepath.Join(t.TempDir(), "agora.db")
 	s := openAt(t, path)
 	if _, err := Open(t.Context(), path, Options{}); err == nil || !strings.Contains(err.Error(), cure) {
@@ -114,7 +115,7 @@ func TestOneProcessAtATime(t *testing.T) {
 	if _, err := second.rest(); err == nil || !strings.Contains(second.errors.String(), cure) {
 		t.Errorf("an open in another process: %v, %q", err, second.errors.String())
 	}
-	// The attempts took nothing away from the one who has it.
+	// The failed attempts did not disturb the store.
 	_, err := s.Append(t.Context(), request(t, key(1), ""))
 	must(t, err)
 
@@ -125,7 +126,8 @@ func TestOneProcessAtATime(t *testing.T) {
 }
 
 func TestFileNames(t *testing.T) {
-	for _, name := range []string{"a?mode=memory.db", "a#b.db", "100%.db", "%41.db", "with space.db", "a&_pragma=x.db", "ü+'\".db"} {
+	for _, name := range []string{"a?mode=memory.db", "a#b.db", "100%.db", "%41.db", "with space.db",
+		"a&_pragma=x.db", "ü+'\".db"} {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), name)
 			must(t, os.Mkdir(dir, 0o700))
@@ -133,7 +135,7 @@ func TestFileNames(t *testing.T) {
 			_, err := s.Append(t.Context(), request(t, key(1), ""))
 			must(t, err)
 			events(t, s)
-			must(t, s.Close()) // leaves no write-ahead log, which an open connection would
+			must(t, s.Close()) // deletes the write-ahead log if no connection is open
 			var got []string
 			entries, err := os.ReadDir(dir)
 			must(t, err)
@@ -144,7 +146,7 @@ func TestFileNames(t *testing.T) {
 				t.Errorf("the folder holds %q", got)
 			}
 			if n := len(events(t, openAt(t, filepath.Join(dir, name)))); n != 1 {
-				t.Errorf("opened again it has %d events", n)
+				t.Errorf("after reopening, the store has %d events", n)
 			}
 		})
 	}
@@ -161,24 +163,26 @@ func TestPragmasAreInForce(t *testing.T) {
 	}
 	t.Run("writer", func(t *testing.T) {
 		write(t, s, func(w *writer) error {
-			check(t, w.conn, map[string]string{"journal_mode": "wal", "synchronous": "2", "busy_timeout": "250", "wal_autocheckpoint": "0", "trusted_schema": "0"})
+			check(t, w.conn, map[string]string{"journal_mode": "wal", "synchronous": "2", "busy_timeout": "250",
+				"wal_autocheckpoint": "0", "trusted_schema": "0"})
 			return nil
 		})
 	})
-	for i := range readers { // each keeps its connection, so the next gets another
+	for i := range readers { // each is kept open, so the next one is another connection
 		conn, err := s.readDB.Conn(t.Context())
 		must(t, err)
 		defer conn.Close()
 		t.Run(fmt.Sprint("reader ", i), func(t *testing.T) {
-			check(t, conn, map[string]string{"journal_mode": "wal", "query_only": "1", "busy_timeout": "5000", "trusted_schema": "0"})
+			check(t, conn, map[string]string{"journal_mode": "wal", "query_only": "1", "busy_timeout": "5000",
+				"trusted_schema": "0"})
 			if _, err := conn.ExecContext(t.Context(), "DELETE FROM event"); err == nil {
-				t.Error("it can write")
+				t.Error("a reader can write")
 			}
 		})
 	}
 }
 
-// The bubble does not end before every goroutine in it has.
+// TestCloseLeavesNoGoroutine relies on synctest, whose bubble ends only when all of its goroutines have ended.
 func TestCloseLeavesNoGoroutine(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "agora.db")
 	synctest.Test(t, func(t *testing.T) {
@@ -193,8 +197,8 @@ func TestCloseLeavesNoGoroutine(t *testing.T) {
 	})
 }
 
-// After Close every question is refused in the same words, whoever asks.
-func TestClosedStoreSaysSo(t *testing.T) {
+// TestClosedStoreReturnsUnavailable checks that all methods return the same error code after Close.
+func TestClosedStoreReturnsUnavailable(t *testing.T) {
 	s := openNew(t)
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
@@ -210,7 +214,7 @@ func TestClosedStoreSaysSo(t *testing.T) {
 	}
 }
 
-// A read that panics is its caller's trouble, who can survive it, and not the process's.
+// TestPanicOfARead checks that a panic in a read reaches its caller and does not end the process.
 func TestPanicOfARead(t *testing.T) {
 	s := openNew(t)
 	func() {

@@ -7,9 +7,9 @@ import (
 	"github.com/agora-relay/agora/didkey"
 )
 
-// Identities are interned: rows refer to them by small numbers.
+// The table party gives each identity a small number. Other rows refer to identities by these numbers.
 
-// party returns the number of an identity, 0 if it has none.
+// party returns the number of an identity, or 0 if it has none.
 func (w *writer) party(did didkey.DID) (id int64, err error) {
 	if did == "" {
 		return 0, nil
@@ -27,7 +27,7 @@ func (w *writer) party(did didkey.DID) (id int64, err error) {
 	return id, err
 }
 
-// intern returns the number of an identity and gives it one if needed; nobody is 0.
+// intern returns the number of an identity and assigns one if needed. The number of the empty identity is 0.
 func (w *writer) intern(did didkey.DID) (int64, error) {
 	if did == "" {
 		return 0, nil

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// modes returns the modes of the files in a folder that others than their owner can open.
+// modes returns which files of a folder other users can open, with their modes, and the number of files.
 func modes(t *testing.T, folder string) (open []string, all int) {
 	t.Helper()
 	entries, err := os.ReadDir(folder)
@@ -29,8 +29,8 @@ func modes(t *testing.T, folder string) (open []string, all int) {
 	return open, len(entries)
 }
 
-// TestFilesArePrivate opens stores where every umask would let others read, in a folder that they can enter, and on files
-// of an older version which they could read.
+// TestFilesArePrivate opens stores with umasks that would let other users read the files, in a folder that others can
+// enter. It also opens files whose modes let others read them.
 func TestFilesArePrivate(t *testing.T) {
 	for name, umask := range map[string]int{"no umask": 0, "the usual umask": 0o022} {
 		t.Run(name, func(t *testing.T) {
@@ -42,7 +42,7 @@ func TestFilesArePrivate(t *testing.T) {
 			}
 			path := filepath.Join(folder, "agora.db")
 			use := func(when string) {
-				s, err := Open(t.Context(), path, Options{Reserve: 1 << 20, every: never})
+				s, err := Open(t.Context(), path, Options{Reserve: 1 << 20, tickInterval: never})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -52,8 +52,8 @@ func TestFilesArePrivate(t *testing.T) {
 				if err := tick(s, time.Now()); err != nil {
 					t.Fatal(err)
 				}
-				if open, all := modes(t, folder); len(open) > 0 || all < len(besides) {
-					t.Errorf("%s, others can read %q of %d files", when, open, all)
+				if open, all := modes(t, folder); len(open) > 0 || all < len(fileSuffixes) {
+					t.Errorf("%s, other users can read %q of %d files", when, open, all)
 				}
 				if err := s.Close(); err != nil {
 					t.Fatal(err)
@@ -63,7 +63,7 @@ func TestFilesArePrivate(t *testing.T) {
 			if err := os.WriteFile(path+"-wal", nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			for _, ending := range besides {
+			for _, ending := range fileSuffixes {
 				if err := os.Chmod(path+ending, 0o666); err != nil && ending != "-shm" {
 					t.Fatal(err)
 				}

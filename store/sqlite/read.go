@@ -19,8 +19,9 @@ func (s *Store) Read(ctx context.Context, q relay.Query) (relay.Page, error) {
 	if err := s.closed(); err != nil {
 		return relay.Page{}, err
 	}
-	// Taken before the query, which therefore sees everything up to it. It may see more, committed but not announced
-	// yet; that is left out, so that no cursor is handed out that a Read right behind it would not know.
+	// Read head before the query runs, so the query sees every event up to head. It may also see events that are
+	// committed but not yet published. Those are left out: otherwise the page could have a cursor beyond head, and a
+	// Read with that cursor right afterwards would be refused as unknown.
 	head := relay.Seq(s.head.Load())
 	if q.After != (relay.Cursor{}) && (q.After.Epoch != s.epoch || q.After.Seq > head) {
 		return relay.Page{}, relay.ErrUnknownCursor
@@ -40,11 +41,11 @@ func (s *Store) Read(ctx context.Context, q relay.Query) (relay.Page, error) {
 	}); stopped != nil {
 		return relay.Page{}, stopped
 	}
-	return page, s.readFailed(err)
+	return page, s.handleReadError(err)
 }
 
-// onReader has a reader run f: SQLite makes a stack grow to 32 KB, which the goroutine of a poll that waits would keep.
-// If f panics, so does its caller.
+// onReader runs f in one of the reader goroutines. SQLite makes a goroutine's stack grow to 32 KB, and the goroutine of
+// a waiting poll would keep that stack. If f panics, onReader panics with the same value.
 func (s *Store) onReader(f func()) error {
 	done := make(chan any)
 	select {
@@ -61,7 +62,7 @@ func (s *Store) onReader(f func()) error {
 	}
 }
 
-// reader runs what onReader is given, until the store is closed.
+// reader runs the functions that onReader passes to it, until the store is closed.
 func (s *Store) reader() {
 	for {
 		select {
@@ -75,11 +76,11 @@ func (s *Store) reader() {
 
 func (s *Store) read(ctx context.Context, q relay.Query, head relay.Seq) (relay.Page, error) {
 	page := relay.Page{Cursor: s.cursor(head)}
-	wide, partial, err := s.bound(ctx, &q)
+	scanAll, partial, err := s.bound(ctx, &q)
 	if err != nil {
 		return relay.Page{}, err
 	}
-	text, args := selectEvents(q, s.policy.Window.Skew, wide)
+	text, args := selectEvents(q, s.policy.Window.Skew, scanAll)
 	rows, err := s.query(ctx, text, args)
 	if err != nil {
 		return relay.Page{}, err
@@ -109,39 +110,41 @@ func (s *Store) read(ctx context.Context, q relay.Query, head relay.Seq) (relay.
 	return page, rows.Err()
 }
 
-// bound takes q.Until back to where q.Look events have been looked at. It reports whether it did, and which ways lead
-// there, see ways.
-func (s *Store) bound(ctx context.Context, q *relay.Query) (wide, partial bool, err error) {
+// bound lowers q.Until so that the query examines no more than q.Look events. partial reports whether it did. scanAll
+// says which access paths the query must use, see accessPaths.
+func (s *Store) bound(ctx context.Context, q *relay.Query) (scanAll, partial bool, err error) {
 	if q.Look <= 0 {
 		return false, false, nil
 	}
-	if text, args := crowd(*q); text != "" {
-		n, err := s.number(ctx, text, args)
+	if text, args := selectSortCount(*q); text != "" {
+		n, err := s.queryNumber(ctx, text, args)
 		if err != nil || n <= int64(q.Look) {
 			return false, false, err
 		}
-		wide = true
+		scanAll = true
 	}
 	if q.Until-q.After.Seq <= relay.Seq(q.Look) {
-		return wide, false, nil
+		return scanAll, false, nil
 	}
-	text, args := selectHorizon(*q, s.policy.Window.Skew, wide)
-	n, err := s.number(ctx, text, args)
+	text, args := selectHorizon(*q, s.policy.Window.Skew, scanAll)
+	n, err := s.queryNumber(ctx, text, args)
 	horizon := relay.Seq(n)
 	if err != nil || horizon == 0 || horizon == q.Until {
-		return wide, false, err
+		return scanAll, false, err
 	}
 	q.Until = horizon
-	return wide, true, nil
+	return scanAll, true, nil
 }
 
-// number runs a query whose answer is one number.
-func (s *Store) number(ctx context.Context, text string, args []any) (n int64, err error) {
-	err = eachRow(func(scan scanner) error { return scan(&n) }, func() (*sql.Rows, error) { return s.query(ctx, text, args) })
+// queryNumber runs a query that returns one number.
+func (s *Store) queryNumber(ctx context.Context, text string, args []any) (n int64, err error) {
+	err = eachRow(func(scan scanner) error { return scan(&n) },
+		func() (*sql.Rows, error) { return s.query(ctx, text, args) })
 	return n, err
 }
 
-// query runs a statement of readDB, prepared once. The texts are few: they vary by which fields of a query are set.
+// query runs a SQL text on readDB. It prepares each text once. There are few texts: they differ only in which fields of
+// a relay.Query are set.
 func (s *Store) query(ctx context.Context, text string, args []any) (*sql.Rows, error) {
 	s.mu.Lock()
 	stmt := s.prepared[text]
@@ -182,7 +185,7 @@ func (s *Store) Thread(ctx context.Context, k thread.Key, now time.Time) (thread
 		return err
 	}, func() (*sql.Rows, error) { return s.query(ctx, text, args) })
 	if err != nil {
-		return thread.Thread{}, s.readFailed(err)
+		return thread.Thread{}, s.handleReadError(err)
 	}
 	if len(found) == 0 {
 		return thread.Thread{}, thread.ErrNotFound
@@ -199,16 +202,16 @@ func (s *Store) Agents(ctx context.Context, q relay.AgentQuery) (page relay.Agen
 	}); stopped != nil {
 		return relay.AgentPage{}, stopped
 	}
-	return page, s.readFailed(err)
+	return page, s.handleReadError(err)
 }
 
-// found is a manifest that a search has found.
-type found struct {
+// foundManifest is a manifest found by search.
+type foundManifest struct {
 	n, seq int64
 	relay.Agent
 }
 
-// directory looks for manifests first, without their bodies, and then reads those of the page.
+// directory first finds the manifests without their bodies. Then it reads the bodies of one page.
 func (s *Store) directory(ctx context.Context, q relay.AgentQuery) (relay.AgentPage, error) {
 	page := relay.AgentPage{Next: q.After}
 	until, err := s.directoryBound(ctx, q)
@@ -237,7 +240,7 @@ func (s *Store) directory(ctx context.Context, q relay.AgentQuery) (relay.AgentP
 			return page, nil
 		}
 		page.Next = f.n
-		if len(f.Manifest) > 0 { // else it has gone in the meantime
+		if len(f.Manifest) > 0 { // empty if the manifest was removed in the meantime
 			page.Agents = append(page.Agents, f.Agent)
 		}
 	}
@@ -250,21 +253,23 @@ func (s *Store) directory(ctx context.Context, q relay.AgentQuery) (relay.AgentP
 	return page, nil
 }
 
-// directoryBound returns up to which manifest q looks at no more than q.Look; 0: all of them.
+// directoryBound returns the number of the last manifest up to which q examines no more than q.Look manifests, or 0 if
+// q may examine all.
 func (s *Store) directoryBound(ctx context.Context, q relay.AgentQuery) (int64, error) {
-	if q.Look <= 0 || q.DID != "" { // an agent has few
+	if q.Look <= 0 || q.DID != "" { // an agent has few manifests
 		return 0, nil
 	}
 	text, args := listed(q, q.Look)
-	return s.number(ctx, text+" ORDER BY 1 LIMIT 1 OFFSET ?", append(args, q.Look-1))
+	return s.queryNumber(ctx, text+" ORDER BY 1 LIMIT 1 OFFSET ?", append(args, q.Look-1))
 }
 
-// ownListed selects an agent's own manifests, of which there are few, but for those that the others have.
+// ownListed selects an agent's own manifests, except broadcasts and those that the agent sent to itself, because the
+// other conditions of listed select these. An agent has few manifests.
 const ownListed = "n IN (SELECT n FROM manifest WHERE sender = " + partyNumber + ") AND " +
 	"recipient NOT IN (0, ifnull(" + partyNumber + ", 0)) AND "
 
-// listed selects the numbers of the manifests that q may show, so many for each audience at most: those with its intent,
-// or all. Each audience is reached through an index, so that a reader is not led through what it may not see.
+// listed selects the numbers of the manifests that q may show: those with q.Intent, or all. It returns at most limit
+// numbers for each audience. Each audience has an index, so no time is spent on manifests that the reader may not see.
 func listed(q relay.AgentQuery, limit int) (text string, args []any) {
 	table, first := "manifest WHERE ", []any{}
 	if q.Intent != "" {
@@ -287,8 +292,8 @@ func listed(q relay.AgentQuery, limit int) (text string, args []any) {
 	return "SELECT * FROM (" + strings.Join(texts, unionAll) + ")", args
 }
 
-// search returns the manifests that q asks for, up to one more than its limit, in their order and without bodies.
-func (s *Store) search(ctx context.Context, q relay.AgentQuery, until int64) (list []found, err error) {
+// search returns the manifests that match q, in order and without bodies. It returns up to q.Limit+1 of them.
+func (s *Store) search(ctx context.Context, q relay.AgentQuery, until int64) (list []foundManifest, err error) {
 	where, args := "m.n > ? AND m.expires > ?", []any{q.After, nanos(q.Now)}
 	add := func(condition string, values ...any) {
 		where += " AND " + condition
@@ -314,14 +319,14 @@ func (s *Store) search(ctx context.Context, q relay.AgentQuery, until int64) (li
 	if q.Text != "" {
 		add("instr(m.text, ?) > 0", q.Text)
 	}
-	rows, err := s.query(ctx, "SELECT m.n, m.seq, p.did, p.seen FROM manifest m CROSS JOIN party p ON p.id = m.sender WHERE "+
-		where+" ORDER BY m.n", args)
+	rows, err := s.query(ctx, "SELECT m.n, m.seq, p.did, p.seen FROM manifest m "+
+		"CROSS JOIN party p ON p.id = m.sender WHERE "+where+" ORDER BY m.n", args)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
 	for len(list) <= q.Limit && rows.Next() {
-		var f found
+		var f foundManifest
 		var seen int64
 		if err := rows.Scan(&f.n, &f.seq, &f.DID, &seen); err != nil {
 			return nil, err

@@ -9,19 +9,19 @@ import (
 	"syscall"
 )
 
-// reserve is a file that holds room on the disk. Without any room SQLite cannot remove anything either. The file is
-// removed when the disk is full and made again afterwards. Its bytes are random, so that a file system that compresses
-// holds as many.
+// reserve is a file that takes up disk space for emergencies: on a full disk SQLite cannot even delete rows. The file
+// is deleted when the disk is full, and created again afterwards. Its bytes are random, so that a compressing file
+// system cannot shrink it.
 type reserve struct {
-	path   string
-	wanted int64 // bytes
-	stood  int64 // the most it had
+	path    string
+	wanted  int64 // bytes, as configured
+	largest int64 // bytes, the largest size it had
 }
 
 const (
-	// reserveStep is how much it grows at a time, so that a start does not keep the disk busy.
+	// reserveStep is how many bytes one tick adds, so that a start does not keep the disk busy.
 	reserveStep = 4 << 20
-	// minReserve is the least that helps.
+	// minReserve is the smallest size that helps.
 	minReserve = 64 << 10
 )
 
@@ -36,20 +36,21 @@ func fileSize(path string) (int64, error) {
 	return info.Size(), nil
 }
 
-// target returns how large the reserve is to be: as wanted, or an eighth of what there is on a small disk.
+// target returns how large the reserve should be: the configured size, or an eighth of the free space on a small disk.
+// The reserve itself counts as free space.
 func (r *reserve) target() (bytes int64, err error) {
 	have, err := fileSize(r.path)
 	if err != nil {
 		return 0, err
 	}
-	r.stood = max(r.stood, have)
+	r.largest = max(r.largest, have)
 	if room, known := diskRoom(filepath.Dir(r.path)); known {
 		return max(have, min(r.wanted, (room+have)/8)), nil
 	}
 	return r.wanted, nil
 }
 
-// grow adds to the file until it has so many bytes.
+// grow appends to the file until it has to bytes.
 func (r *reserve) grow(to int64) (err error) {
 	file, err := os.OpenFile(r.path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
@@ -68,11 +69,11 @@ func (r *reserve) grow(to int64) (err error) {
 			return err
 		}
 	}
-	r.stood = max(r.stood, to)
+	r.largest = max(r.largest, to)
 	return nil
 }
 
-// release gives the room to whoever needs it.
+// release deletes the file, which frees its disk space.
 func (r *reserve) release() error {
 	if err := os.Remove(r.path); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -80,15 +81,16 @@ func (r *reserve) release() error {
 	return nil
 }
 
-// restore makes the reserve as large as it stood, or as much smaller as leaves the same again for the write-ahead log.
-// Errors: errDiskFull if even the least does not fit.
+// restore creates the reserve again at its largest size so far. If the disk has less than twice that space, it halves
+// the size until the same space remains free for the write-ahead log. Errors: errDiskFull if not even the smallest size
+// fits.
 func (r *reserve) restore() error {
 	have, err := fileSize(r.path)
 	if err != nil {
 		return err
 	}
 	least := min(minReserve, r.wanted)
-	for size := max(r.stood, least); size >= least; size /= 2 {
+	for size := max(r.largest, least); size >= least; size /= 2 {
 		if room, known := diskRoom(filepath.Dir(r.path)); known && room+have < 2*size {
 			continue
 		}

@@ -4,7 +4,7 @@ package sqlite
 
 import "syscall"
 
-// diskRoom returns how many bytes the file system of a folder has left for this process.
+// diskRoom returns how many bytes this process may still write to the file system of folder.
 func diskRoom(folder string) (bytes int64, known bool) {
 	var fs syscall.Statfs_t
 	if err := syscall.Statfs(folder, &fs); err != nil {

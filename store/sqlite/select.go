@@ -9,19 +9,19 @@ import (
 	"github.com/agora-relay/agora/replay"
 )
 
-// selection is one way to a query's events: through one index, in the order of the sequence. The conditions that the
-// index answers come first. The columns of the others have a plus sign, which keeps the planner, who has no statistics
-// to choose by, from using another index.
+// selection is one access path to the events of a query. It uses one index and yields events in sequence order.
+// Conditions that the index answers come first. In all other conditions the columns have a plus sign. The plus
+// sign keeps SQLite's planner, which has no statistics here, from choosing another index.
 type selection struct {
-	from  string
-	where []string
-	args  []any // of the conditions, in their order
-	leads columns
+	from    string
+	where   []string
+	args    []any // arguments of the conditions, in order
+	leading columns
 
-	indexed, indexedArgs int // how many of where and args the index answers
+	indexed, indexedArgs int // how many elements of where and args the index answers
 }
 
-// columns is a set of the columns that an index begins with.
+// columns is a set of leading columns of an index.
 type columns uint8
 
 const (
@@ -36,33 +36,35 @@ func (s *selection) add(condition string, values ...any) {
 	s.args = append(s.args, values...)
 }
 
-// lead adds a condition on a column that the index begins with.
-func (s *selection) lead(c columns, condition string, values ...any) {
-	s.leads |= c
+// addLeading adds a condition on a leading column of the index.
+func (s *selection) addLeading(c columns, condition string, values ...any) {
+	s.leading |= c
 	s.add(condition, values...)
 }
 
-// Identities and threads are compared by their numbers.
+// Conditions compare identities and threads by their numbers.
 const (
 	partyNumber = "(SELECT id FROM party WHERE did = ?)"
 	ownThread   = "(" + threadOfClient + ")"
-	// Of an event that was found otherwise. It is looked up for each, so that copies of an id take no time.
+	// threadID is the id of an event's thread. The lookup starts from an event that another condition has found. So it
+	// takes no longer if many threads have the same id.
 	threadID = "(SELECT id FROM thread WHERE n = event.thread)"
-	// The index has a sender's events by their ids, so their numbers are sorted.
+	// bySender selects a sender's events. The index lists them by message id, so SQLite must sort their numbers.
 	bySender = "seq IN (SELECT seq FROM " + sentEvents + ")"
-	// UNIQUE (sender, id) made the index.
+	// sentEvents uses the index of UNIQUE (sender, id).
 	sentEvents = "event INDEXED BY sqlite_autoindex_event_1 WHERE sender = " + partyNumber
 )
 
-// byInstant has to be said: the planner would rather go through a stretch of a whole inbox.
-const byInstant = "event INDEXED BY event_by_ts"
+// timeIndex names the index explicitly, because SQLite's planner would rather scan a range of a whole inbox.
+const timeIndex = "event INDEXED BY event_by_ts"
 
 const unionAll = ") UNION ALL SELECT * FROM ("
 
-// selectEvents writes the statement for q. skew is the policy's; wide is as for ways. SQLite merges several ways, each of
-// which is in order, so nothing is sorted, and a body is read only when its row is asked for.
-func selectEvents(q relay.Query, skew time.Duration, wide bool) (text string, args []any) {
-	all := ways(q, skew, wide)
+// selectEvents returns the statement for q. skew is the policy's; scanAll is explained at accessPaths. Each access path
+// yields its events in order, and SQLite merges the paths without sorting. It reads a body only when its row is
+// requested.
+func selectEvents(q relay.Query, skew time.Duration, scanAll bool) (text string, args []any) {
+	all := accessPaths(q, skew, scanAll)
 	body := "body"
 	if q.Headers {
 		body = "NULL"
@@ -76,11 +78,12 @@ func selectEvents(q relay.Query, skew time.Duration, wide bool) (text string, ar
 	return strings.Join(texts, " UNION ALL ") + " ORDER BY seq LIMIT ?", append(args, q.Limit+1)
 }
 
-// selectHorizon writes the statement that finds the event up to which q looks at no more than q.Look events on any of
-// its ways; 0: all of them. It reads an index only, or skips rows.
-func selectHorizon(q relay.Query, skew time.Duration, wide bool) (text string, args []any) {
+// selectHorizon returns the statement that finds how far q may read. The result is the number of the last event up to
+// which q examines no more than q.Look events on any access path, or 0 if q may read everything. The statement reads
+// only an index, or skips over rows.
+func selectHorizon(q relay.Query, skew time.Duration, scanAll bool) (text string, args []any) {
 	var texts []string
-	for _, s := range ways(q, skew, wide) {
+	for _, s := range accessPaths(q, skew, scanAll) {
 		texts = append(texts, "SELECT seq FROM "+s.from+" WHERE "+strings.Join(s.where[:s.indexed], " AND ")+
 			" ORDER BY seq LIMIT 1 OFFSET ?")
 		args = append(args, append(s.args[:s.indexedArgs:s.indexedArgs], q.Look-1)...)
@@ -88,9 +91,9 @@ func selectHorizon(q relay.Query, skew time.Duration, wide bool) (text string, a
 	return "SELECT ifnull(min(seq), 0) FROM (SELECT * FROM (" + strings.Join(texts, unionAll) + "))", args
 }
 
-// ways returns the ways to q's events. No event is on two of them. wide says that the events of q's instant, thread or
-// sender are too many to be sorted, see crowd: then there is one way, along the whole sequence.
-func ways(q relay.Query, skew time.Duration, wide bool) []selection {
+// accessPaths returns the access paths to the events of q. No event is on two paths. scanAll means that the events with
+// q's TS, thread or sender are too many to sort, see selectSortCount. There is then one path, along the whole sequence.
+func accessPaths(q relay.Query, skew time.Duration, scanAll bool) []selection {
 	var starts []func(*selection)
 	switch {
 	case q.Recipient != "":
@@ -100,112 +103,114 @@ func ways(q relay.Query, skew time.Duration, wide bool) []selection {
 		}
 	case byAudience(q):
 		starts = audiences(q)
-	case wide:
+	case scanAll:
 		starts = append(starts, func(*selection) {})
 	default:
-		starts = append(starts, func(s *selection) { s.any(q) })
+		starts = append(starts, func(s *selection) { s.anyRecipient(q) })
 	}
 	all := make([]selection, len(starts))
 	for i, start := range starts {
 		s := &all[i]
 		s.from = "event"
 		start(s)
-		s.place(q, skew)
+		s.limitRange(q, skew)
 		s.indexed, s.indexedArgs = len(s.where), len(s.args)
 		s.filter(q)
 	}
 	return all
 }
 
-// inbox returns the ways to the events for one recipient.
+// inbox returns the access paths to the events for one recipient.
 func inbox(q relay.Query, recipient didkey.DID) []func(*selection) {
 	if !q.TS.IsZero() {
-		return []func(*selection){func(s *selection) { s.instant(q, partyNumber, string(recipient)) }}
+		return []func(*selection){func(s *selection) { s.atInstant(q, partyNumber, string(recipient)) }}
 	}
 	lead := func(index, condition string) func(*selection) {
 		return func(s *selection) {
 			s.from = "event INDEXED BY " + index
-			s.lead(recipientColumn, "recipient = "+partyNumber, string(recipient))
+			s.addLeading(recipientColumn, "recipient = "+partyNumber, string(recipient))
 			s.add(condition)
 		}
 	}
 	return []func(*selection){lead("event_asked", "charged = 0"), lead("event_unasked", "charged > 0")}
 }
 
-// broadcasts leads through the events without a recipient. None of them counts against an inbox.
+// broadcasts returns the access path to the events without a recipient. Such events never count against an inbox.
 func broadcasts(q relay.Query) func(*selection) {
 	return func(s *selection) {
 		if !q.TS.IsZero() {
-			s.instant(q, "0")
+			s.atInstant(q, "0")
 			return
 		}
 		s.from = "event INDEXED BY event_asked"
-		s.lead(recipientColumn, "recipient = 0")
+		s.addLeading(recipientColumn, "recipient = 0")
 		s.add("charged = 0")
 	}
 }
 
-// instant leads through the events of q's instant for a recipient.
-func (s *selection) instant(q relay.Query, recipient string, values ...any) {
-	s.from = byInstant
-	s.lead(tsColumn, "ts = ?", nanos(q.TS))
-	s.lead(recipientColumn, "recipient = "+recipient, values...)
+// atInstant selects the events for a recipient whose ts is q.TS.
+func (s *selection) atInstant(q relay.Query, recipient string, values ...any) {
+	s.from = timeIndex
+	s.addLeading(tsColumn, "ts = ?", nanos(q.TS))
+	s.addLeading(recipientColumn, "recipient = "+recipient, values...)
 }
 
-// any leads through the events of q, which names no recipient. The numbers of those of an instant, of a thread's id and
-// of a sender are sorted, see crowd.
-func (s *selection) any(q relay.Query) {
+// anyRecipient selects the events of a query that names no recipient. The event numbers found by ts, by thread id, or
+// by sender are sorted, see selectSortCount.
+func (s *selection) anyRecipient(q relay.Query) {
 	switch {
 	case !q.TS.IsZero():
-		s.lead(tsColumn, "seq IN (SELECT seq FROM event WHERE ts = ?)", nanos(q.TS))
+		s.addLeading(tsColumn, "seq IN (SELECT seq FROM event WHERE ts = ?)", nanos(q.TS))
 	case q.Thread != "" && q.Client != "":
-		s.lead(threadColumn, "thread = "+ownThread, q.Thread, string(q.Client))
+		s.addLeading(threadColumn, "thread = "+ownThread, q.Thread, string(q.Client))
 	case q.Thread != "":
-		s.lead(threadColumn, "seq IN (SELECT seq FROM event WHERE thread IN ("+threadsWithID+"))", q.Thread)
+		s.addLeading(threadColumn, "seq IN (SELECT seq FROM event WHERE thread IN ("+threadsWithID+"))", q.Thread)
 	case q.Sender != "":
-		s.lead(senderColumn, bySender, string(q.Sender))
+		s.addLeading(senderColumn, bySender, string(q.Sender))
 	}
 }
 
-// crowd writes the statement that counts what q would have to sort, up to q.Look and one more; "" if nothing. Anybody
-// can copy an instant or a thread's id as often as he likes. What a reader who may not see everything has sent himself is
-// sorted however much it is: the whole sequence would tell him how much others have.
-func crowd(q relay.Query) (text string, args []any) {
-	most := q.Look + 1
+// selectSortCount returns the statement that counts the events q would have to sort, up to q.Look+1, or "" if q sorts
+// nothing. The count matters because anyone can send many messages with the same ts or thread id.
+//
+// For a reader with limited rights, the events it has sent are always sorted, however many they are. Scanning the whole
+// sequence instead would show, by the time it takes, how many events others have.
+func selectSortCount(q relay.Query) (text string, args []any) {
+	limit := q.Look + 1
 	switch {
 	case q.Recipient != "" || byAudience(q):
 	case !q.TS.IsZero():
-		return "SELECT count(*) FROM (SELECT 1 FROM event WHERE ts = ? LIMIT ?)", []any{nanos(q.TS), most}
+		return "SELECT count(*) FROM (SELECT 1 FROM event WHERE ts = ? LIMIT ?)", []any{nanos(q.TS), limit}
 	case q.Thread != "" && q.Client == "":
 		return "SELECT max((SELECT count(*) FROM (SELECT 1 FROM thread_role WHERE id = ?1 AND party = '' LIMIT ?2)), " +
 			"(SELECT count(*) FROM (SELECT 1 FROM event WHERE thread IN " +
-			"(SELECT thread FROM thread_role WHERE id = ?1 AND party = '' LIMIT ?2) LIMIT ?2)))", []any{q.Thread, most}
+			"(SELECT thread FROM thread_role WHERE id = ?1 AND party = '' LIMIT ?2) LIMIT ?2)))", []any{q.Thread, limit}
 	case q.Thread == "" && q.Sender != "":
-		return "SELECT count(*) FROM (SELECT 1 FROM " + sentEvents + " LIMIT ?)", []any{string(q.Sender), most}
+		return "SELECT count(*) FROM (SELECT 1 FROM " + sentEvents + " LIMIT ?)", []any{string(q.Sender), limit}
 	}
 	return "", nil
 }
 
-// filter adds the conditions of q that its index does not answer.
+// filter adds the conditions of q that the index does not answer.
 func (s *selection) filter(q relay.Query) {
-	if !q.TS.IsZero() && s.leads&tsColumn == 0 {
+	if !q.TS.IsZero() && s.leading&tsColumn == 0 {
 		s.add("+ts = ?", nanos(q.TS))
 	}
 	switch {
-	case q.Thread == "" || s.leads&threadColumn != 0:
+	case q.Thread == "" || s.leading&threadColumn != 0:
 	case q.Client != "":
 		s.add("+thread = "+ownThread, q.Thread, string(q.Client))
 	default:
 		s.add(threadID+" = ?", q.Thread)
 	}
-	if q.Sender != "" && s.leads&senderColumn == 0 {
+	if q.Sender != "" && s.leading&senderColumn == 0 {
 		s.add("+sender = "+partyNumber, string(q.Sender))
 	}
 	if q.Type != "" {
 		s.add("+type = ?", string(q.Type))
 	}
-	if s.leads&senderColumn != 0 && q.Sender == "" {
-		// Those are on the audience's other ways.
+	if s.leading&senderColumn != 0 && q.Sender == "" {
+		// Exclude broadcasts and the viewer's own inbox. They are on the audience's other access paths.
 		s.add("+recipient NOT IN (0, ifnull("+partyNumber+", 0))", string(q.Viewer.DID))
 	}
 	s.visible(q.Viewer)
@@ -217,15 +222,16 @@ func (s *selection) filter(q relay.Query) {
 	}
 }
 
-// place adds the conditions of q's place in the sequence.
-func (s *selection) place(q relay.Query, skew time.Duration) {
+// limitRange adds the conditions that limit the range of sequence numbers.
+func (s *selection) limitRange(q relay.Query, skew time.Duration) {
 	if q.After.Seq > 0 {
 		s.add("seq > ?", q.After.Seq)
 	}
 	s.add("seq <= ?", q.Until)
 	if !q.NewerThan.IsZero() {
-		// An event that is newer than NewerThan, by its arrival or by its ts, was stored behind every event with a ts so
-		// long before: each sender's clock is off by less than skew, the relay's was set back by StepBack at most.
+		// An event with a ts at or before this bound was stored before every event whose ts or arrival is after
+		// NewerThan: a sender's clock differs by less than skew, and the relay's clock was set back by at most
+		// StepBack. So the search starts behind the newest such event.
 		s.add("seq > ifnull((SELECT seq FROM event WHERE ts <= ? ORDER BY ts DESC LIMIT 1), 0)",
 			nanos(q.NewerThan.Add(-2*skew-replay.StepBack)))
 	}

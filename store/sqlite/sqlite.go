@@ -1,11 +1,12 @@
-// Package sqlite is the embedded store, one database file over modernc.org/sqlite (no C compiler needed).
+// Package sqlite is the embedded store. It keeps everything in one database file, through modernc.org/sqlite, which
+// needs no C compiler.
 //
-// One goroutine writes. It takes whatever envelopes wait, stores them in one immediate transaction with
-// synchronous=FULL, and answers their callers after the commit: the fsync is shared, never skipped. Readers use
-// connections of their own and see committed data only.
+// One goroutine writes: the writer. It takes all waiting envelopes as one group and stores them in one immediate
+// transaction with synchronous=FULL. After the commit it answers their callers. So a group shares one fsync, and no
+// envelope is acknowledged without one. Readers use their own connections and see committed data only.
 //
-// A database belongs to one process at a time; a lock file beside it says so. Nothing else in that process may open
-// the database's files: closing any descriptor of them would drop SQLite's own locks.
+// A database is used by one process at a time. A lock file beside the database enforces this. No other code in that
+// process may open the database's files: closing any descriptor of such a file drops SQLite's own locks on it.
 package sqlite
 
 import (
@@ -29,27 +30,27 @@ import (
 	"github.com/agora-relay/agora/store/sqlite/schema"
 )
 
-// Options are what a store is opened with. The zero value works.
+// Options configure a store. The zero value works.
 type Options struct {
 	relay.Policy
-	MaxBytes   int64 // the database's size at most, its write-ahead log and reserve aside; 0: DefaultMaxBytes
-	Reserve    int64 // bytes held back for the time when the disk is full; 0: DefaultReserve
+	MaxBytes   int64 // largest size of the database file, without write-ahead log and reserve; 0: DefaultMaxBytes
+	Reserve    int64 // bytes of disk space held back for when the disk is full; 0: DefaultReserve
 	Extensions []relay.Extension
-	AcceptLoss bool             // open also what lacks acknowledged events, under a new epoch
+	AcceptLoss bool             // open a database even if acknowledged events are missing; it gets a new epoch
 	Log        *slog.Logger     // nil: slog.Default
 	Now        func() time.Time // nil: time.Now
-	Observer   relay.Observer   // is told of commits; nil: relay.NoObserver
+	Observer   relay.Observer   // receives a report of each commit; nil: relay.NoObserver
 
-	every time.Duration // between two ticks of care; 0: a second
+	tickInterval time.Duration // time between two ticks of care; 0: one second
 }
 
-// The zero Options'.
+// Defaults of Options.
 const (
 	DefaultMaxBytes = 64 << 30
 	DefaultReserve  = 64 << 20
 )
 
-// WithDefaults returns o with its zero fields replaced.
+// WithDefaults returns o with its zero fields set to their defaults.
 func (o Options) WithDefaults() Options {
 	o.Policy = o.Policy.WithDefaults()
 	if o.MaxBytes == 0 {
@@ -67,19 +68,19 @@ func (o Options) WithDefaults() Options {
 	if o.Observer == nil {
 		o.Observer = relay.NoObserver{}
 	}
-	if o.every == 0 {
-		o.every = time.Second
+	if o.tickInterval == 0 {
+		o.tickInterval = time.Second
 	}
 	return o
 }
 
-// Store is a relay.Store in one database file. Close it to end its goroutines and release its lock.
+// Store is a relay.Store in one database file. Close ends its goroutines and releases its lock.
 type Store struct {
 	path    string
 	options Options
-	policy  relay.Policy // the options'
+	policy  relay.Policy // options.Policy
 	lock    *flock.Flock
-	writeDB *sql.DB // as many connections as writers
+	writeDB *sql.DB // has as many connections as the constant writers
 	readDB  *sql.DB
 	epoch   uint32
 
@@ -87,28 +88,29 @@ type Store struct {
 	tasks   chan job
 	reads   chan func()
 	stop    chan struct{} // closed by Close
-	stopped chan struct{} // closed by the writer when it has ended
+	stopped chan struct{} // closed by the writer when it ends
 	workers sync.WaitGroup
 	closing sync.Once
-	head    atomic.Int64 // the last committed sequence number
+	head    atomic.Int64 // number of the last committed event
 	care    care
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	watchers map[*watcher]struct{}
-	prepared map[string]*sql.Stmt // of readDB, by their text
+	prepared map[string]*sql.Stmt // statements of readDB, by their SQL
 }
 
 var _ relay.Extender = (*Store)(nil)
 
-// How many connections there are: of the writer and of care, and of those who read.
+// Numbers of connections: writers are the writer's and care's, readers are for reads.
 const (
 	writers = 2
 	readers = 4
 )
 
-// Open opens the database at path, making it if it is not there, and brings its schema up to date. Its files are for
-// their owner only, whatever the umask; those that others could read are changed. The folder is the caller's.
-// It fails if another process has it open, and if it lacks events that it had acknowledged.
+// Open opens the database at path, creates it if it does not exist, and updates its schema. Only the owner of the
+// database's files can read them, whatever the umask. Open changes the modes of files that other users can read. It
+// does not change the mode of the folder. Open fails if another process has the database open. It also fails if the
+// database lacks acknowledged events, unless AcceptLoss is set.
 func Open(ctx context.Context, path string, o Options) (_ *Store, err error) {
 	path, err = filepath.Abs(path)
 	if err != nil {
@@ -120,18 +122,20 @@ func Open(ctx context.Context, path string, o Options) (_ *Store, err error) {
 	}
 	s := &Store{
 		path: path, options: o, policy: o.Policy, lock: flock.New(path + ".lock"),
-		appends: make(chan job, maxGroup), tasks: make(chan job), reads: make(chan func()), stop: make(chan struct{}), stopped: make(chan struct{}),
+		appends: make(chan job, maxGroup), tasks: make(chan job), reads: make(chan func()),
+		stop: make(chan struct{}), stopped: make(chan struct{}),
 		watchers: map[*watcher]struct{}{}, prepared: map[string]*sql.Stmt{},
 	}
-	s.care.path, s.care.maxBytes, s.care.every, s.care.log = path, o.MaxBytes, o.every, o.Log
-	s.care.task, s.care.logGrown, s.care.reserve = s.task, make(chan struct{}, 1), reserve{path: path + ".reserve", wanted: o.Reserve}
+	s.care.path, s.care.maxBytes, s.care.tickInterval, s.care.log = path, o.MaxBytes, o.tickInterval, o.Log
+	s.care.task, s.care.logGrown, s.care.reserve = s.task, make(chan struct{}, 1),
+		reserve{path: path + ".reserve", wanted: o.Reserve}
 	locked, err := s.lock.TryLock()
 	if err != nil {
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
 	if !locked {
-		return nil, fmt.Errorf("%s is in use by another process; a database serves one relay at a time, "+
-			"so stop the other one or choose another data folder", path)
+		return nil, fmt.Errorf("%s is in use by another process; only one relay can use a database at a time, "+
+			"so stop the other relay or choose another data folder", path)
 	}
 	w, err := s.open(ctx)
 	if err != nil {
@@ -141,17 +145,17 @@ func Open(ctx context.Context, path string, o Options) (_ *Store, err error) {
 	for range readers {
 		s.workers.Go(s.reader)
 	}
-	s.care.tick() // so that a reserve stands before the first message is taken in
+	s.care.tick() // creates the reserve before the first message is accepted
 	s.workers.Go(func() { s.care.run(s.stop) })
 	return s, nil
 }
 
-// open does what Open does once the lock is held.
+// open does the work of Open after the lock is taken.
 func (s *Store) open(ctx context.Context) (w *writer, err error) {
 	if err := makePrivate(s.path); err != nil {
 		return nil, err
 	}
-	found, err := compare(ctx, s.path)
+	found, err := checkLoss(ctx, s.path)
 	loss := errors.Is(err, dbfile.ErrLoss)
 	switch {
 	case loss && !s.options.AcceptLoss:
@@ -162,7 +166,7 @@ func (s *Store) open(ctx context.Context) (w *writer, err error) {
 	err = s.prepare(ctx)
 	switch codeOf(err) {
 	case sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_CANTOPEN:
-		// The disk is full, which SQLite has several words for.
+		// The disk is full. SQLite reports that with several codes.
 		if released := s.care.reserve.release(); released != nil {
 			return nil, errors.Join(err, released)
 		}
@@ -172,9 +176,11 @@ func (s *Store) open(ctx context.Context) (w *writer, err error) {
 		return nil, err
 	}
 	if loss {
-		s.options.Log.Error("a loss is accepted: the database gets a new epoch, so that no reader takes what is stored from now on for what he has read",
+		s.options.Log.Error("the loss is accepted; the database gets a new epoch, "+
+			"so that readers do not mistake new events for events they have already read",
 			"path", s.path, "last", found.Seq)
-		if _, err := s.writeDB.ExecContext(ctx, "UPDATE meta SET value = ? WHERE name = 'epoch'", schema.NewEpoch()); err != nil {
+		if _, err := s.writeDB.ExecContext(ctx, "UPDATE meta SET value = ? WHERE name = 'epoch'",
+			schema.NewEpoch()); err != nil {
 			return nil, err
 		}
 		found.Epoch = 0
@@ -186,13 +192,13 @@ func (s *Store) open(ctx context.Context) (w *writer, err error) {
 	if err := errors.Join(openAll(ctx, s.writeDB, writers), openAll(ctx, s.readDB, readers)); err != nil {
 		return nil, err
 	}
-	epoch, head, err := identity(ctx, s.writeDB)
+	epoch, head, err := epochAndHead(ctx, s.writeDB)
 	if err != nil {
 		return nil, err
 	}
 	s.epoch = epoch
 	s.head.Store(int64(head))
-	if err := s.takeUp(s.path, found); err != nil {
+	if err := s.resumeMark(s.path, found); err != nil {
 		return nil, err
 	}
 	if w, err = newWriter(ctx, s); err != nil {
@@ -212,8 +218,8 @@ func (s *Store) open(ctx context.Context) (w *writer, err error) {
 	return w, nil
 }
 
-// prepare opens the connections that write and makes what they find durable: after a failed fsync, pages of the
-// write-ahead log may be readable and yet not on disk. Copied into the database they are.
+// prepare opens the connections that write and makes the database durable. After a failed fsync, pages of the
+// write-ahead log may be readable but not on disk. The checkpoint copies them into the database and syncs it.
 func (s *Store) prepare(ctx context.Context) (err error) {
 	if s.writeDB == nil {
 		if err := createPrivate(s.path); err != nil {
@@ -231,25 +237,30 @@ func (s *Store) prepare(ctx context.Context) (err error) {
 	}
 	var busy bool
 	var length, copied int
-	if err := s.writeDB.QueryRowContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)").Scan(&busy, &length, &copied); err != nil {
+	if err := s.writeDB.QueryRowContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)").
+		Scan(&busy, &length, &copied); err != nil {
 		return err
 	}
 	if busy {
-		return errors.New("another program reads the database and stands in the way of the first checkpoint; try again when it has ended")
+		return errors.New("another program is reading the database and blocks the first checkpoint; " +
+			"try again when that program has ended")
 	}
 	return nil
 }
 
-// Nobody else writes, so the writer's busy timeout is how long it waits for readers when it makes the log begin again.
+// writePragmas are for the connections that write. No other process writes, so the busy timeout is how long the writer
+// waits for readers when it restarts the write-ahead log.
 var writePragmas = []string{
 	"journal_mode(WAL)", "synchronous(FULL)", "busy_timeout(250)", "wal_autocheckpoint(0)",
 	"journal_size_limit(67108864)", "cache_size(-4096)", "temp_store(MEMORY)", "trusted_schema(OFF)",
 }
 
-var readPragmas = []string{"query_only(ON)", "busy_timeout(5000)", "cache_size(-1024)", "temp_store(MEMORY)", "trusted_schema(OFF)"}
+var readPragmas = []string{"query_only(ON)", "busy_timeout(5000)", "cache_size(-1024)", "temp_store(MEMORY)",
+	"trusted_schema(OFF)"}
 
-// openAll opens n connections, and with their pragmas, which read the database, also its write-ahead log. They stay open:
-// one opened later, when somebody needs it, would fail once the process has no file descriptors left.
+// openAll opens n connections and keeps them open in the pool. A connection opened later would fail if the process had
+// no file descriptors left by then. The pragmas of a connection read the database, so its write-ahead log is opened
+// too.
 func openAll(ctx context.Context, db *sql.DB, n int) (err error) {
 	db.SetMaxOpenConns(n)
 	db.SetMaxIdleConns(n)
@@ -258,16 +269,16 @@ func openAll(ctx context.Context, db *sql.DB, n int) (err error) {
 		if failed != nil {
 			return failed
 		}
-		defer func() { err = errors.Join(err, conn.Close()) }() // back to the pool, when all are open
+		defer func() { err = errors.Join(err, conn.Close()) }() // returns to the pool when all are open
 	}
 	return nil
 }
 
-// Policy returns what the store was opened with.
+// Policy returns the policy that the store was opened with.
 func (s *Store) Policy() relay.Policy { return s.policy }
 
-// Close ends the goroutines after what they are doing, closes the files and releases the lock. Calls that come later,
-// and those still waiting, get CodeUnavailable.
+// Close waits until the goroutines have finished their current work, closes the files and releases the lock. Calls that
+// are waiting, and later calls, get CodeUnavailable.
 func (s *Store) Close() (err error) {
 	s.closing.Do(func() {
 		close(s.stop)
@@ -291,7 +302,7 @@ func (s *Store) release() error {
 	return errors.Join(append(errs, s.lock.Unlock())...)
 }
 
-// closed returns relay.ErrShuttingDown once Close has been called.
+// closed returns relay.ErrShuttingDown after Close was called, else nil.
 func (s *Store) closed() error {
 	select {
 	case <-s.stop:
@@ -301,7 +312,7 @@ func (s *Store) closed() error {
 	}
 }
 
-// nanos returns t as the tables hold it.
+// nanos returns t as the tables store it, see ledger.Nanos.
 func nanos(t time.Time) int64 { return ledger.Nanos(t) }
 
 func instant(nanos int64) time.Time { return ledger.Instant(nanos) }

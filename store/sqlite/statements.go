@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// statements are the writer's, prepared once.
+// statements are the prepared statements of the writer.
 type statements struct {
 	begin, commit, rollback  *sql.Stmt
 	savepoint, undo, release *sql.Stmt
@@ -14,7 +14,7 @@ type statements struct {
 	// Identities.
 	party, addParty, seen, dropParty *sql.Stmt
 
-	// What ledger.Tx needs.
+	// For ledger.Tx.
 	knownRows, threadByNumber             *sql.Stmt
 	threadsOf, openThreads, oldestThreads *sql.Stmt
 	waiting, waitingOfAll, listed         *sql.Stmt
@@ -23,18 +23,18 @@ type statements struct {
 	addRoles, addRole                     *sql.Stmt
 	updateRole, dropRoles                 *sql.Stmt
 
-	// The clock's work.
+	// For Expire.
 	dueThreads, dropEvents, keepLast, dropManifests *sql.Stmt
 
-	// A full disk.
+	// For a full disk.
 	cuttable, dropEvent, addCut, trimmable *sql.Stmt
 
-	// The write-ahead log.
-	lookAtLog, restartLog, truncateLog *sql.Stmt
+	// For the write-ahead log.
+	logStatus, restartLog, truncateLog *sql.Stmt
 }
 
-// threadsOfParticipant selects the threads with an id in which a party takes part other than as the client: those in
-// which it works first, then by age. The order matters because the list may be cut off.
+// threadsOfParticipant selects the threads with an id in which a party takes part, other than as their client. Threads
+// in which the party works come first, then the oldest. The order matters because the result has a limit.
 const threadsOfParticipant = "SELECT " + threadColumns + " FROM thread_role r CROSS JOIN thread t ON t.n = r.thread " +
 	"WHERE r.id = ? AND r.party = ? AND r.role > 2 ORDER BY r.role, r.thread LIMIT ?"
 
@@ -42,10 +42,11 @@ const threadsOfParticipant = "SELECT " + threadColumns + " FROM thread_role r CR
 const openThreads = "SELECT " + threadColumns + " FROM thread_role r CROSS JOIN thread t ON t.n = r.thread " +
 	"WHERE r.id = ? AND r.party = '' AND r.role = 1 ORDER BY r.thread LIMIT ?"
 
-// oldestNumbers selects the numbers of the oldest threads with an id, so many of those that are open to any agent and of
-// the others.
-const oldestNumbers = "SELECT * FROM (SELECT thread FROM thread_role WHERE id = ? AND party = '' AND role = 0 ORDER BY thread LIMIT ?) " +
-	"UNION ALL SELECT * FROM (SELECT thread FROM thread_role WHERE id = ? AND party = '' AND role = 1 ORDER BY thread LIMIT ?)"
+// oldestNumbers selects the numbers of the oldest threads with an id: up to one limit of threads that are not open to
+// any agent, and up to a second limit of threads that are.
+const oldestNumbers = "SELECT * FROM (SELECT thread FROM thread_role WHERE id = ? AND party = '' AND role = 0 " +
+	"ORDER BY thread LIMIT ?) UNION ALL " +
+	"SELECT * FROM (SELECT thread FROM thread_role WHERE id = ? AND party = '' AND role = 1 ORDER BY thread LIMIT ?)"
 
 // threadOfClient selects the number of the thread with an id that belongs to a client.
 const threadOfClient = "SELECT thread FROM thread_role WHERE id = ? AND party = ? AND role = 2"
@@ -53,16 +54,18 @@ const threadOfClient = "SELECT thread FROM thread_role WHERE id = ? AND party = 
 // threadsWithID selects the numbers of the threads with an id.
 const threadsWithID = "SELECT thread FROM thread_role WHERE id = ? AND party = ''"
 
-// ofWaiting counts what waits in an inbox; what waits is said by a condition that follows, and then inUnasked.
+// A statement that counts the messages in an inbox is put together from countWaiting, the condition for a message that
+// still waits, and fromUnasked.
 const (
-	ofWaiting = "ifnull(sum(waits), 0), ifnull(sum(iif(waits, charged, 0)), 0), min(iif(waits, expires, NULL)) FROM (SELECT charged, expires, "
-	inUnasked = " AS waits FROM event INDEXED BY event_unasked WHERE recipient = ?1 AND charged > 0)"
+	countWaiting = "ifnull(sum(waits), 0), ifnull(sum(iif(waits, charged, 0)), 0), min(iif(waits, expires, NULL)) " +
+		"FROM (SELECT charged, expires, "
+	fromUnasked = " AS waits FROM event INDEXED BY event_unasked WHERE recipient = ?1 AND charged > 0)"
 )
 
-// anyThread selects threads by a condition that follows.
+// anyThread selects threads. A condition must follow it.
 const anyThread = "SELECT " + threadColumns + " FROM thread t WHERE "
 
-// all are the texts of the statements.
+// all returns the SQL text of each statement.
 func (s *statements) all() map[**sql.Stmt]string {
 	return map[**sql.Stmt]string{
 		&s.begin:    "BEGIN IMMEDIATE",
@@ -86,14 +89,15 @@ func (s *statements) all() map[**sql.Stmt]string {
 		&s.threadsOf:      threadsOfParticipant,
 		&s.openThreads:    openThreads,
 		&s.oldestThreads:  anyThread + "t.n IN (" + oldestNumbers + ") ORDER BY t.n",
-		&s.waiting:        "SELECT count(*), " + ofWaiting + "expires > ?2 AND network = ?3" + inUnasked,
-		&s.waitingOfAll:   "SELECT count(*), " + ofWaiting + "expires > ?2" + inUnasked,
+		&s.waiting:        "SELECT count(*), " + countWaiting + "expires > ?2 AND network = ?3" + fromUnasked,
+		&s.waitingOfAll:   "SELECT count(*), " + countWaiting + "expires > ?2" + fromUnasked,
 		&s.listed:         "SELECT id, ts, expires FROM manifest WHERE sender = ? AND expires > ?",
-		&s.addEvent: "INSERT INTO event (seq, sender, id, recipient, type, thread, ts, received, expires, forget, body, charged, network) " +
-			"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-		&s.addManifest: "INSERT INTO manifest (sender, id, seq, ts, expires, intents, text, recipient) VALUES (?, ?, ?, ?, ?, ?, ?, ?) " +
-			"ON CONFLICT (sender, id) DO UPDATE SET seq = excluded.seq, ts = excluded.ts, expires = excluded.expires, " +
-			"intents = excluded.intents, text = excluded.text, recipient = excluded.recipient",
+		&s.addEvent: "INSERT INTO event (seq, sender, id, recipient, type, thread, ts, received, expires, forget, " +
+			"body, charged, network) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+		&s.addManifest: "INSERT INTO manifest (sender, id, seq, ts, expires, intents, text, recipient) " +
+			"VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (sender, id) DO UPDATE " +
+			"SET seq = excluded.seq, ts = excluded.ts, expires = excluded.expires, intents = excluded.intents, " +
+			"text = excluded.text, recipient = excluded.recipient",
 		&s.addThread:    "INSERT INTO thread (n, id, client, due, open, record) VALUES (?, ?, ?, ?, ?, ?)",
 		&s.updateThread: "UPDATE thread SET due = ?, open = ?, record = ? WHERE n = ?",
 		&s.dropThread:   "DELETE FROM thread WHERE n = ?",
@@ -103,26 +107,31 @@ func (s *statements) all() map[**sql.Stmt]string {
 		&s.dropRoles:    "DELETE FROM thread_role WHERE id = ? AND party = ? AND role BETWEEN 0 AND 4 AND thread = ?",
 
 		&s.dueThreads: anyThread + "t.due <= ? ORDER BY t.due LIMIT ?",
-		&s.dropEvents: "DELETE FROM event WHERE seq IN (SELECT seq FROM event WHERE forget <= ? LIMIT ?) RETURNING sender, recipient",
-		&s.keepLast: "INSERT INTO meta (name, value) SELECT 'last', ?1 WHERE NOT EXISTS (SELECT 1 FROM event WHERE seq = ?1) " +
-			"ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-		&s.dropManifests: "DELETE FROM manifest WHERE n IN (SELECT n FROM manifest WHERE expires <= ? LIMIT ?) RETURNING sender",
+		&s.dropEvents: "DELETE FROM event WHERE seq IN (SELECT seq FROM event WHERE forget <= ? LIMIT ?) " +
+			"RETURNING sender, recipient",
+		&s.keepLast: "INSERT INTO meta (name, value) SELECT 'last', ?1 " +
+			"WHERE NOT EXISTS (SELECT 1 FROM event WHERE seq = ?1) ON CONFLICT (name) DO UPDATE SET value = " +
+			"excluded.value",
+		&s.dropManifests: "DELETE FROM manifest WHERE n IN (SELECT n FROM manifest WHERE expires <= ? LIMIT ?) " +
+			"RETURNING sender",
 
-		&s.cuttable: "SELECT seq, sender, id, recipient, type, thread, ts, received, forget, expires <= ? AND length(body) > 0 FROM event " +
-			"WHERE (forget, seq) > (?, ?) AND forget <= ? ORDER BY forget, seq LIMIT ?",
+		&s.cuttable: "SELECT seq, sender, id, recipient, type, thread, ts, received, forget, " +
+			"expires <= ? AND length(body) > 0 FROM event WHERE (forget, seq) > (?, ?) AND forget <= ? " +
+			"ORDER BY forget, seq LIMIT ?",
 		&s.dropEvent: "DELETE FROM event WHERE seq = ?",
-		&s.addCut: "INSERT INTO event (seq, sender, id, recipient, type, thread, ts, received, forget, expires, body, charged, network) " +
-			"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0, x'', 0, 0)",
-		&s.trimmable: "SELECT t.n, t.id, t.client, t.due, t.open, iif(EXISTS (SELECT 1 FROM event WHERE event.thread = t.n), x'', t.record) " +
-			"FROM thread t WHERE t.n > ? ORDER BY t.n LIMIT ?",
+		&s.addCut: "INSERT INTO event (seq, sender, id, recipient, type, thread, ts, received, forget, expires, " +
+			"body, charged, network) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0, x'', 0, 0)",
+		&s.trimmable: "SELECT t.n, t.id, t.client, t.due, t.open, " +
+			"iif(EXISTS (SELECT 1 FROM event WHERE event.thread = t.n), x'', t.record) FROM thread t WHERE t.n > ? " +
+			"ORDER BY t.n LIMIT ?",
 
-		&s.lookAtLog:   "PRAGMA wal_checkpoint(NOOP)",
+		&s.logStatus:   "PRAGMA wal_checkpoint(NOOP)",
 		&s.restartLog:  "PRAGMA wal_checkpoint(RESTART)",
 		&s.truncateLog: "PRAGMA wal_checkpoint(TRUNCATE)",
 	}
 }
 
-// prepare prepares the statements.
+// prepare prepares all statements.
 func (s *statements) prepare(ctx context.Context, conn *sql.Conn) (err error) {
 	for stmt, text := range s.all() {
 		if *stmt, err = conn.PrepareContext(ctx, text); err != nil {
@@ -132,7 +141,7 @@ func (s *statements) prepare(ctx context.Context, conn *sql.Conn) (err error) {
 	return nil
 }
 
-// close closes those that were prepared.
+// close closes the statements that were prepared.
 func (s *statements) close() (errs []error) {
 	for stmt := range s.all() {
 		if *stmt != nil {

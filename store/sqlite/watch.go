@@ -7,13 +7,13 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// watcher is one call of Watch: the writer appends to its queue, Watch's own goroutine empties it.
+// watcher is one call of Watch. The writer appends to its queue, and the goroutine of Watch empties it.
 type watcher struct {
 	queue []relay.Posted // guarded by Store.mu
-	woken chan struct{}  // holds one
+	woken chan struct{}  // has room for one
 }
 
-// publish tells the watchers of events that are committed, in order.
+// publish passes committed events to the watchers, in order.
 func (s *Store) publish(events []relay.Posted) {
 	if len(events) == 0 {
 		return
@@ -25,7 +25,7 @@ func (s *Store) publish(events []relay.Posted) {
 		w.queue = append(w.queue, events...)
 		select {
 		case w.woken <- struct{}{}:
-		default: // it has been woken and not looked yet
+		default: // it was woken before and has not run yet
 		}
 	}
 }
@@ -41,7 +41,8 @@ func (s *Store) Watch(ctx context.Context, after relay.Cursor, f func([]relay.Po
 		delete(s.watchers, w)
 		s.mu.Unlock()
 	}()
-	// From here on new events queue up; what was stored before is read, and the overlap is left out by number.
+	// From here on new events go into the queue. The loop reads the events stored before. Events in both are skipped by
+	// their numbers.
 	last := after.Seq
 	for more := true; more; {
 		page, err := s.Read(ctx, relay.Query{After: after, Expired: true, Limit: relay.MaxPage})
@@ -51,7 +52,7 @@ func (s *Store) Watch(ctx context.Context, after relay.Cursor, f func([]relay.Po
 		missed := make([]relay.Posted, 0, len(page.Events))
 		for _, e := range page.Events {
 			if last = e.Seq; e.Size == 0 {
-				continue // cut when the disk was full: it had expired
+				continue // the body was cut on a full disk, after the event had expired
 			}
 			m, err := envelope.Parse(e.Body, e.Size)
 			if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/agora-relay/agora/store/ledger"
 )
 
-// maxGroup is how many envelopes share a transaction at most. Nobody waits for a group to fill: it is what has come
-// in while the one before was being written, and what those who could run meanwhile bring.
+// maxGroup is the largest number of envelopes in one transaction. The writer does not wait for a group to fill. A group
+// is what arrived while the previous group was being written, plus what runnable goroutines add when the writer yields.
 const maxGroup = 256
 
 // job is work for the writer: an envelope to append, an update, or a task.
@@ -23,7 +23,7 @@ type job struct {
 	entry  relay.Entry
 	update *update
 	task   func(*writer) error
-	done   chan outcome // holds one, so the writer never waits for a caller who left
+	done   chan outcome // has room for one outcome, so the writer never waits for a caller that has left
 }
 
 type outcome struct {
@@ -31,34 +31,35 @@ type outcome struct {
 	err     error
 }
 
-// writer is the one goroutine that writes; it owns all of its fields.
+// writer is the goroutine that writes. No other goroutine uses its fields.
 type writer struct {
 	store   *Store
 	conn    *sql.Conn
 	stmts   statements
 	ledger  *ledger.Ledger
-	parties map[didkey.DID]int64 // a cache of the table party; 0: it has no row
-	agents  map[int64]struct{}   // the parties with a manifest
+	parties map[didkey.DID]int64 // cache of the table party; 0: the DID has no row
+	agents  map[int64]struct{}   // parties that have a manifest
 	keys    [2][]byte            // buffers of loadKnown
-	last    relay.Seq            // the last number given to an event
-	commit  time.Duration        // how long the last commit took
+	last    relay.Seq            // number of the last stored event
+	commit  time.Duration        // duration of the last commit
 
-	mostPages int64 // that the database may have, see limitSize
+	maxPages int64 // limit of the database's size, see limitSize
 
-	unseen int // pages changed at most since the length of the write-ahead log was looked at
-	forced int // that length when it was last made to begin again
+	uncheckedPages int // upper bound of the pages changed since the log's length was last read
+	forcedLength   int // length of the write-ahead log, in pages, when it was last restarted
 
-	cutForget, cutSeq int64 // how far the search for bodies to cut has come: an event's columns
-	cutLooked         int64 // at so many events in this recovery
-	trimAfter         int64 // how far the search for records to remove has come: a thread's number
-	trimLooked        int64 // at so many threads in this recovery
+	cutForget, cutSeq int64 // columns of the event where the next search for bodies to cut continues
+	cutScanned        int64 // events that this call of care.purge has scanned for bodies to cut
+	trimAfter         int64 // number of the thread after which the next search for records to remove continues
+	trimScanned       int64 // threads that this call of care.purge has scanned for records to remove
 }
 
-// maxParties bounds the cache of parties, some 20 MB.
+// maxParties bounds the cache of parties. A full cache takes about 20 MB.
 const maxParties = 200_000
 
 func newWriter(ctx context.Context, s *Store) (*writer, error) {
-	w := &writer{store: s, parties: map[didkey.DID]int64{}, agents: map[int64]struct{}{}, ledger: ledger.New(s.policy), last: relay.Seq(s.head.Load())}
+	w := &writer{store: s, parties: map[didkey.DID]int64{}, agents: map[int64]struct{}{},
+		ledger: ledger.New(s.policy), last: relay.Seq(s.head.Load())}
 	var err error
 	if w.conn, err = s.writeDB.Conn(ctx); err != nil {
 		return nil, err
@@ -72,13 +73,13 @@ func newWriter(ctx context.Context, s *Store) (*writer, error) {
 	return w, nil
 }
 
-// close gives the connection back. Its statements are closed first: database/sql leaves those of a sql.Conn alone, and
-// with one of them open SQLite keeps the connection, its files and the write-ahead log.
+// close returns the connection to the pool. It closes the statements first: database/sql does not close the statements
+// of a sql.Conn, and SQLite keeps a connection, its files and the write-ahead log while one of its statements is open.
 func (w *writer) close() error {
 	return errors.Join(append(w.stmts.close(), w.conn.Close())...)
 }
 
-// load reads what the store and its writer keep in memory.
+// load reads what the writer keeps in memory: the parties that have a manifest.
 func (w *writer) load(ctx context.Context) error {
 	return eachRow(func(scan scanner) error {
 		var id int64
@@ -88,13 +89,14 @@ func (w *writer) load(ctx context.Context) error {
 	}, func() (*sql.Rows, error) { return w.conn.QueryContext(ctx, "SELECT DISTINCT sender FROM manifest") })
 }
 
-// run works until the store is closed. What it has begun it finishes; callers still waiting are told by Store.do.
+// run executes jobs until the store is closed. It finishes the group or task it has started. Callers that still wait
+// get their error from Store.do.
 func (w *writer) run() {
 	defer close(w.store.stopped)
 	for {
 		select {
 		case <-w.store.stop:
-			// A failing close loses nothing: everything acknowledged is in the write-ahead log.
+			// An error of close loses nothing: all acknowledged events are in the write-ahead log.
 			_ = w.close()
 			return
 		case j := <-w.store.appends:
@@ -105,7 +107,7 @@ func (w *writer) run() {
 	}
 }
 
-// group returns first and what waits behind it, as far as the write-ahead log takes it at once.
+// group returns first and the jobs that wait behind it. It stops once the jobs may change care.logLimit pages.
 func (w *writer) group(first job) []job {
 	group, changed, most := []job{first}, first.pages(), int(w.store.care.logLimit.Load())
 	for yielded := false; len(group) < maxGroup && changed < most; {
@@ -118,8 +120,8 @@ func (w *writer) group(first job) []job {
 			if yielded {
 				return group
 			}
-			// A commit costs as much as writing many envelopes, so whoever is about to hand one over comes first.
-			// If nobody can run, this takes no time.
+			// A commit costs as much as writing many envelopes. So let goroutines that are about to hand over an
+			// envelope run first. This takes no time if no goroutine is runnable.
 			runtime.Gosched()
 			yielded = true
 		}
@@ -127,8 +129,8 @@ func (w *writer) group(first job) []job {
 	return group
 }
 
-// appendGroup stores the jobs' entries in one transaction and tells each caller after the commit. If the database
-// itself fails, nothing of the group is stored and all are told.
+// appendGroup runs the jobs of a group in one transaction and answers each caller after the commit. If the database
+// itself fails, nothing of the group is stored and every caller gets the error.
 func (w *writer) appendGroup(group []job) {
 	outcomes := make([]outcome, len(group))
 	var posted []relay.Posted
@@ -145,10 +147,10 @@ func (w *writer) appendGroup(group []job) {
 		report := relay.CommitReport{Events: len(posted), Commit: w.commit}
 		report.Work = max(0, time.Since(began)-w.commit)
 		w.store.options.Observer.Committed(report)
-		// Where the mark cannot be written, what is stored is stored, and the store is closed to what comes next.
+		// If the mark cannot be written, this group stays stored and acknowledged. The store then refuses later writes.
 		_ = w.committed(posted, time.Time{})
-	case len(group) > 1 && ofData(err):
-		// The others are none the worse for the one whose data no statement takes.
+	case len(group) > 1 && isDataError(err):
+		// A statement rejected the data of one job. Run each job in its own transaction, so that the others succeed.
 		for i := range group {
 			w.appendGroup(group[i : i+1])
 		}
@@ -165,11 +167,11 @@ func (w *writer) appendGroup(group []job) {
 		for _, j := range group {
 			changed += j.pages()
 		}
-		_ = w.store.care.failed(w.watchLog(changed)) // which logs it
+		_ = w.store.care.handleError(w.watchLog(changed)) // handleError logs it
 	}
 }
 
-// runGroup does the jobs of a group, in their order. Entries that follow each other are one group of the ledger.
+// runGroup runs the jobs of a group in order. Consecutive entries form one group of the ledger.
 func (w *writer) runGroup(group []job, outcomes []outcome) (posted []relay.Posted, err error) {
 	for len(group) > 0 {
 		n := slices.IndexFunc(group, func(j job) bool { return j.update != nil })
@@ -193,25 +195,26 @@ func (w *writer) runGroup(group []job, outcomes []outcome) (posted []relay.Poste
 	return posted, nil
 }
 
-// committed notes in the mark what is on disk now, and tells the watchers. swept is the time if an Expire did it.
-// Errors: those of care.failed.
+// committed writes the new end of the database into the mark and publishes posted to the watchers. swept is the time of
+// the sweep if Expire made the commit, else zero. Errors: those of care.handleError.
 func (w *writer) committed(posted []relay.Posted, swept time.Time) error {
-	err := w.store.care.note(w.last, swept)
+	err := w.store.care.updateMark(w.last, swept)
 	w.store.publish(posted)
 	return err
 }
 
-// transact runs f in an immediate transaction. The caller's context plays no part: a commit that was given up half-way
-// would leave him not knowing. Errors: those of care.failed; as they are, those that come of f's data.
+// transact runs f in an immediate transaction. It ignores the caller's context: if a commit were cancelled half-way,
+// the caller would not know its result. Errors: those of care.handleError. Errors caused by f's data are returned
+// unchanged.
 func (w *writer) transact(f func() error) error {
 	ctx := context.Background()
 	if _, err := w.stmts.begin.ExecContext(ctx); err != nil {
-		return w.store.care.failed(err)
+		return w.store.care.handleError(err)
 	}
 	last := w.last
 	w.ledger.Begin()
 	err := f()
-	harmless := err != nil && ofData(err)
+	harmless := err != nil && isDataError(err)
 	if err == nil {
 		began := time.Now()
 		_, err = w.stmts.commit.ExecContext(ctx)
@@ -222,24 +225,24 @@ func (w *writer) transact(f func() error) error {
 	}
 	w.undo(last)
 	if _, failed := w.stmts.rollback.ExecContext(ctx); failed != nil {
-		// Of a full or failing disk SQLite has rolled back by itself.
+		// After an error of a full or failing disk SQLite has already rolled back, and ROLLBACK fails.
 		err = fmt.Errorf("%w (and then rolling back: %v)", err, failed)
 		harmless = false
 	}
 	if harmless {
 		return err
 	}
-	return w.store.care.failed(err)
+	return w.store.care.handleError(err)
 }
 
-// task has the writer run f and waits for it.
+// task runs f in the writer's goroutine and waits for it.
 func (s *Store) task(ctx context.Context, f func(*writer) error) error {
 	_, err := s.do(ctx, s.tasks, job{task: f})
 	return err
 }
 
-// do hands a job to the writer and waits for its outcome. If ctx ends first the outcome is unknown, and ctx's error
-// says so.
+// do gives a job to the writer and waits for its outcome. If ctx ends first, do returns ctx's error and the outcome is
+// unknown.
 func (s *Store) do(ctx context.Context, queue chan<- job, j job) (relay.Receipt, error) {
 	if err := s.care.refusal(); err != nil && j.task == nil {
 		return relay.Receipt{}, err

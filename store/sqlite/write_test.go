@@ -16,7 +16,7 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// requests are n messages of n senders whom the store may not have met.
+// requests returns n REQUESTs of n different senders.
 func requests(t testing.TB, n int) []relay.Entry {
 	t.Helper()
 	entries := make([]relay.Entry, n)
@@ -40,24 +40,24 @@ func TestGroupCommit(t *testing.T) {
 	})
 	for _, size := range []int{1, 2, maxGroup} {
 		before, stored := commits.Load(), len(events(t, s))
-		for _, err := range together(t, s, requests(t, size)) {
+		for _, err := range appendTogether(t, s, requests(t, size)) {
 			must(t, err)
 		}
 		if got := commits.Load() - before; got != 1 {
 			t.Errorf("%d events that waited together took %d commits", size, got)
 		}
 		if got := len(events(t, s)) - stored; got != size {
-			t.Errorf("%d of %d events are there", got, size)
+			t.Errorf("%d of %d events are stored", got, size)
 		}
 	}
 }
 
-// A refusal is its caller's alone; the others of the group are stored.
+// TestRefusalWithinGroup checks that only the refused entry of a group fails. The other entries are stored.
 func TestRefusalWithinGroup(t *testing.T) {
 	s := openNew(t)
 	entries := requests(t, 3)
 	entries[1] = signed(t, key(9), envelope.Draft{Thread: "nowhere", Payload: envelope.Cancel{}})
-	for i, err := range together(t, s, entries) {
+	for i, err := range appendTogether(t, s, entries) {
 		if i == 1 && !isCode(err, envelope.CodeThreadNotFound) || i != 1 && err != nil {
 			t.Errorf("caller %d: %v", i, err)
 		}
@@ -67,8 +67,8 @@ func TestRefusalWithinGroup(t *testing.T) {
 	}
 }
 
-// Where a statement fails for one entry's data, that entry's caller is told; the others of the group are stored, and
-// the next group is fine.
+// TestFailingEntry checks that only one caller gets an error if a statement fails because of one entry's data. The
+// other entries of the group are stored, and the next group succeeds.
 func TestFailingEntry(t *testing.T) {
 	s := openNew(t)
 	entries := requests(t, 5)
@@ -76,35 +76,39 @@ func TestFailingEntry(t *testing.T) {
 	s.mu.Lock()
 	s.watchers[watching] = struct{}{}
 	s.mu.Unlock()
-	execute(t, s, fmt.Sprintf("CREATE TRIGGER fail BEFORE INSERT ON event WHEN new.id = '%s' BEGIN SELECT RAISE(ABORT, 'broken'); END",
+	execute(t, s, fmt.Sprintf("CREATE TRIGGER fail BEFORE INSERT ON event WHEN new.id = '%s' "+
+		"BEGIN SELECT RAISE(ABORT, 'broken'); END",
 		entries[3].Envelope.ID))
-	for i, err := range together(t, s, entries) {
-		if broken := err != nil && strings.Contains(err.Error(), "broken") && !isCode(err, envelope.CodeUnavailable); broken != (i == 3) || err != nil && i != 3 {
-			t.Errorf("caller %d is told %v", i, err)
+	for i, err := range appendTogether(t, s, entries) {
+		if broken := err != nil && strings.Contains(err.Error(), "broken") &&
+			!isCode(err, envelope.CodeUnavailable); broken != (i == 3) || err != nil && i != 3 {
+			t.Errorf("caller %d gets %v", i, err)
 		}
 	}
 	if got := events(t, s); len(got) != 4 {
-		t.Errorf("%d events were stored", len(got))
+		t.Errorf("%d events were stored, want 4", len(got))
 	}
 	if s.head.Load() != 4 || len(watching.queue) != 4 || s.care.mark.Seq != 4 {
-		t.Errorf("the end is at %d, %d events were published, the mark is at %d", s.head.Load(), len(watching.queue), s.care.mark.Seq)
+		t.Errorf("head is %d, %d events were published, the mark has %d; want 4 each", s.head.Load(),
+			len(watching.queue), s.care.mark.Seq)
 	}
 	execute(t, s, "DROP TRIGGER fail")
-	for i, err := range together(t, s, entries) {
+	for i, err := range appendTogether(t, s, entries) {
 		if err != nil {
 			t.Errorf("caller %d, trying again: %v", i, err)
 		}
 	}
-	// What the writer remembers of the parties is from this time, not from the one undone.
+	// The writer's cache of parties must not contain numbers from the transaction that was rolled back.
 	for _, e := range entries {
-		page, err := s.Read(t.Context(), relay.Query{Filter: relay.Filter{Sender: e.Envelope.Sender.ID}, Expired: true, Limit: 9})
+		page, err := s.Read(t.Context(),
+			relay.Query{Filter: relay.Filter{Sender: e.Envelope.Sender.ID}, Expired: true, Limit: 9})
 		if err != nil || len(page.Events) != 1 || page.Events[0].ID != e.Envelope.ID {
-			t.Errorf("of %s are stored: %+v, %v", e.Envelope.Sender.ID, page.Events, err)
+			t.Errorf("want one event of %s, got %+v, %v", e.Envelope.Sender.ID, page.Events, err)
 		}
 	}
 }
 
-// What was undone does not wait in an inbox: there is room for as many as before.
+// TestUndoneEntryFillsNoInbox checks that an entry that was rolled back does not count against an inbox.
 func TestUndoneEntryFillsNoInbox(t *testing.T) {
 	o := Options{}
 	o.Inbox.Events = 2
@@ -122,19 +126,21 @@ func TestUndoneEntryFillsNoInbox(t *testing.T) {
 	}
 	appendAll(t, s, []relay.Entry{request(t, key(3), bob)})
 	if _, err := s.Append(t.Context(), request(t, key(4), bob)); !isCode(err, envelope.CodeRateLimited) {
-		t.Errorf("a third: %v", err)
+		t.Errorf("append to a full inbox: %v", err)
 	}
 }
 
-// Who lets one message after the other expire in a full inbox has it counted once a second, not for each post.
-func TestFullInboxIsCountedNowAndThen(t *testing.T) {
+// TestFullInboxIsCountedOncePerSecond checks that a full inbox is counted once a second, and not for each post, while
+// its messages expire.
+func TestFullInboxIsCountedOncePerSecond(t *testing.T) {
 	o := Options{}
 	o.Inbox.Events = 2
 	s := openWith(t, filepath.Join(t.TempDir(), "agora.db"), o)
 	bob, start := key(9).DID(), time.Now().Truncate(time.Second)
 	post := func(after time.Duration) error {
 		now := start.Add(after)
-		m, err := envelope.Draft{Recipient: bob, TS: now, TTL: time.Second, Payload: envelope.Request{Intent: "translate"}}.Sign(key(1), now)
+		m, err := envelope.Draft{Recipient: bob, TS: now, TTL: time.Second,
+			Payload: envelope.Request{Intent: "translate"}}.Sign(key(1), now)
 		must(t, err)
 		_, err = s.Append(t.Context(), relay.Entry{Envelope: m, Received: now})
 		return err
@@ -142,63 +148,74 @@ func TestFullInboxIsCountedNowAndThen(t *testing.T) {
 	for _, c := range []struct {
 		after time.Duration
 		full  bool
-	}{{0, false}, {100, false}, {900, true}, {999, true}, {1000, false}, {1001, true}, {1100, true}, {1999, true}, {2000, false}} {
+	}{{0, false}, {100, false}, {900, true}, {999, true}, {1000, false}, {1001, true}, {1100, true}, {1999, true},
+		{2000, false}} {
 		err := post(c.after * time.Millisecond)
-		if full := isCode(err, envelope.CodeRateLimited); full != c.full || err != nil && err.(*envelope.Error).RetryAfter < time.Second {
-			t.Errorf("after %d ms: %v, want it full: %v", c.after, err, c.full)
+		if full := isCode(err, envelope.CodeRateLimited); full != c.full || err != nil &&
+			err.(*envelope.Error).RetryAfter < time.Second {
+			t.Errorf("after %d ms: %v, want a full inbox: %v", c.after, err, c.full)
 		}
 	}
 }
 
-// A cursor that a reader holds is known to the next Read, also between a commit and its announcement.
-func TestReadStaysBehindTheAnnouncement(t *testing.T) {
+// TestReadStopsAtAnnouncedEvents checks that Read accepts every cursor that it has returned, even between a commit and
+// its publication.
+func TestReadStopsAtAnnouncedEvents(t *testing.T) {
 	s := openNew(t)
 	for _, e := range requests(t, 3) {
 		_, err := s.Append(t.Context(), e)
 		must(t, err)
 	}
-	s.head.Store(2) // as if the third had just been committed
-	for _, q := range []relay.Query{{Limit: 1}, {Limit: 3}, {Limit: 9}, {Limit: 9, Filter: relay.Filter{Recipient: didkey.DID("x"), Broadcast: true}}} {
+	s.head.Store(2) // as if the third were committed but not yet published
+	for _, q := range []relay.Query{{Limit: 1}, {Limit: 3}, {Limit: 9},
+		{Limit: 9, Filter: relay.Filter{Recipient: didkey.DID("x"), Broadcast: true}}} {
 		page, err := s.Read(t.Context(), q)
 		must(t, err)
-		if want := min(2, q.Limit); len(page.Events) != want || page.Cursor.Seq != relay.Seq(want) || page.More != (want < 2) {
+		if want := min(2, q.Limit); len(page.Events) != want || page.Cursor.Seq != relay.Seq(want) ||
+			page.More != (want < 2) {
 			t.Errorf("limit %d: %d events, more %v, cursor %v", q.Limit, len(page.Events), page.More, page.Cursor)
 		}
 		if _, err := s.Read(t.Context(), relay.Query{After: page.Cursor}); err != nil {
-			t.Errorf("reading on: %v", err)
+			t.Errorf("Read with the returned cursor: %v", err)
 		}
 	}
 }
 
-// A REQUEST that is here already, or is another's twin, leaves nothing behind: no thread, no party, no number.
+// TestRefusedRequestLeavesNothing checks that a duplicate or conflicting REQUEST leaves no thread, party or number
+// behind.
 func TestRefusedRequestLeavesNothing(t *testing.T) {
 	s := openNew(t)
 	e := request(t, key(1), key(2).DID())
 	first, err := s.Append(t.Context(), e)
 	must(t, err)
 	count := func() (n [4]int) {
-		must(t, s.readDB.QueryRowContext(t.Context(), "SELECT (SELECT count(*) FROM thread), (SELECT count(*) FROM event), "+
-			"(SELECT count(*) FROM party), (SELECT max(seq) FROM event)").Scan(&n[0], &n[1], &n[2], &n[3]))
+		must(t, s.readDB.QueryRowContext(t.Context(),
+			"SELECT (SELECT count(*) FROM thread), (SELECT count(*) FROM event), "+
+				"(SELECT count(*) FROM party), (SELECT max(seq) FROM event)").Scan(&n[0], &n[1], &n[2], &n[3]))
 		return n
 	}
 	before := count()
-	other := signed(t, key(1), envelope.Draft{ID: e.Envelope.ID, Recipient: key(3).DID(), Thread: "another", Payload: envelope.Request{Intent: "translate"}})
+	other := signed(t, key(1), envelope.Draft{ID: e.Envelope.ID, Recipient: key(3).DID(), Thread: "another",
+		Payload: envelope.Request{Intent: "translate"}})
 	if _, err := s.Append(t.Context(), other); codeOfRefusal(err) != envelope.CodeDuplicateID || count() != before {
 		t.Errorf("%v; threads, events, parties and numbers: %v, before %v", err, count(), before)
 	}
-	second := signed(t, key(1), envelope.Draft{Recipient: key(3).DID(), Thread: e.Envelope.Thread, Payload: envelope.Request{Intent: "translate"}})
-	if _, err := s.Append(t.Context(), second); codeOfRefusal(err) != envelope.CodeInvalidTransition || count() != before {
+	second := signed(t, key(1), envelope.Draft{Recipient: key(3).DID(), Thread: e.Envelope.Thread,
+		Payload: envelope.Request{Intent: "translate"}})
+	if _, err := s.Append(t.Context(), second); codeOfRefusal(err) != envelope.CodeInvalidTransition ||
+		count() != before {
 		t.Errorf("%v; threads, events, parties and numbers: %v, before %v", err, count(), before)
 	}
 	execute(t, s, "DELETE FROM thread")
 	before[0] = 0
 	again, err := s.Append(t.Context(), e)
-	if err != nil || !again.Duplicate || again.Cursor != first.Cursor || again.ExpiresAt != first.ExpiresAt || count() != before {
-		t.Errorf("%+v, %v; want the receipt %+v again; %v, before %v", again, err, first, count(), before)
+	if err != nil || !again.Duplicate || again.Cursor != first.Cursor || again.ExpiresAt != first.ExpiresAt ||
+		count() != before {
+		t.Errorf("%+v, %v; want the first receipt %+v; %v, before %v", again, err, first, count(), before)
 	}
 	next, err := s.Append(t.Context(), request(t, key(1), key(2).DID()))
 	if must(t, err); next.Cursor.Seq != first.Cursor.Seq+1 {
-		t.Errorf("the next has number %d", next.Cursor.Seq)
+		t.Errorf("the next event has number %d", next.Cursor.Seq)
 	}
 }
 

@@ -11,7 +11,8 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// list posts a manifest as the relay does: with the words a search may find it by.
+// list posts a manifest together with a relay.Listing, as the relay does. The Listing has the intents and the text that
+// searches look at. list returns the manifest's envelope.
 func (f *fixture) list(by didkey.Key, d envelope.Draft, name string, intents ...string) *envelope.Envelope {
 	f.Helper()
 	m := d.Payload.(envelope.Manifest)
@@ -21,20 +22,22 @@ func (f *fixture) list(by didkey.Key, d envelope.Draft, name string, intents ...
 	}
 	d.Payload = m
 	e := f.entry(by, d)
-	words := append([]string{m.ID, name}, intents...)
-	e.Listing = &relay.Listing{ID: m.ID, Intents: append([]string{}, intents...), Text: strings.ToLower(strings.Join(words, "\n"))}
+	texts := append([]string{m.ID, name}, intents...)
+	e.Listing = &relay.Listing{ID: m.ID, Intents: append([]string{}, intents...),
+		Text: strings.ToLower(strings.Join(texts, "\n"))}
 	f.append(e)
 	return e.Envelope
 }
 
-// directory asks for agents as of now and checks that the answer is exactly these manifests.
+// directory checks that q at the current time returns exactly these manifests: first on one page, then on pages that
+// end early because of q.Look.
 func (f *fixture) directory(q relay.AgentQuery, want ...*envelope.Envelope) {
 	f.Helper()
 	q.Now, q.Limit = f.now, 100
 	page, err := f.Agents(f.Context(), q)
 	f.must(err)
 	if page.More {
-		f.Errorf("%+v: more than %d", q, len(page.Agents))
+		f.Errorf("%+v: More is true after %d agents, want all agents on one page", q, len(page.Agents))
 	}
 	f.equal(fmt.Sprintf("%+v", q), manifests(page.Agents), bodies(want))
 	for q.Look = 1; q.Look < 4; q.Look++ {
@@ -44,15 +47,16 @@ func (f *fixture) directory(q relay.AgentQuery, want ...*envelope.Envelope) {
 			page, err := f.Agents(f.Context(), q)
 			f.must(err)
 			if len(page.Agents) > q.Look && q.DID == "" || page.Partial && (!page.More || page.Next <= q.After) {
-				f.Fatalf("%+v: %d agents, %+v", q, len(page.Agents), page)
+				f.Fatalf("%+v: %d agents; too many, or a partial page that does not go on: %+v", q, len(page.Agents), page)
 			}
 			got = append(got, manifests(page.Agents)...)
 			q.After, more = page.Next, page.More
 		}
-		f.equal(fmt.Sprintf("slice by slice, %+v", q), got, bodies(want))
+		f.equal(fmt.Sprintf("page by page with Look, %+v", q), got, bodies(want))
 	}
 }
 
+// manifests returns the agents in a form that can be compared with bodies.
 func manifests(agents []relay.Agent) []string {
 	list := []string{}
 	for _, a := range agents {
@@ -61,6 +65,7 @@ func manifests(agents []relay.Agent) []string {
 	return list
 }
 
+// bodies returns the messages in a form that can be compared with manifests.
 func bodies(messages []*envelope.Envelope) []string {
 	list := []string{}
 	for _, m := range messages {
@@ -69,32 +74,34 @@ func bodies(messages []*envelope.Envelope) []string {
 	return list
 }
 
+// testAgents checks Agents, and how Append and Expire change the directory.
 func testAgents(t *testing.T, open Opener) {
 	t.Run("search", func(t *testing.T) {
 		f := newFixture(t, open, relay.Policy{})
 		polyglot := f.list(alice, manifest("polyglot"), "Ärzte-Übersetzer 50%", "translate", "explain")
 		painter := f.list(alice, manifest("painter"), "Colours", "draw")
-		f.pass(time.Minute)
+		f.advance(time.Minute)
 		clerk := f.list(bob, manifest("clerk"), "Files & forms", "translate_forms", `say "hi"`)
-		f.post(carol, in("t", request)) // is nobody's manifest
+		f.post(carol, in("t", request)) // not a manifest, so carol is not in the directory
 
 		for name, c := range map[string]struct {
 			q    relay.AgentQuery
 			want []*envelope.Envelope
 		}{
-			"all":                     {relay.AgentQuery{}, []*envelope.Envelope{polyglot, painter, clerk}},
-			"of one":                  {relay.AgentQuery{DID: alice.DID()}, []*envelope.Envelope{polyglot, painter}},
-			"of one without":          {relay.AgentQuery{DID: carol.DID()}, nil},
-			"of a stranger":           {relay.AgentQuery{DID: dave.DID()}, nil},
-			"an intent":               {relay.AgentQuery{Intent: "translate"}, []*envelope.Envelope{polyglot}},
-			"an intent's beginning":   {relay.AgentQuery{Intent: "tran"}, nil},
-			"an intent with quotes":   {relay.AgentQuery{Intent: `say "hi"`}, []*envelope.Envelope{clerk}},
-			"text":                    {relay.AgentQuery{Text: "translate"}, []*envelope.Envelope{polyglot, clerk}},
-			"text beyond ASCII":       {relay.AgentQuery{Text: "ärzte-ü"}, []*envelope.Envelope{polyglot}},
-			"a wildcard is a letter":  {relay.AgentQuery{Text: "50%"}, []*envelope.Envelope{polyglot}},
-			"and nothing more":        {relay.AgentQuery{Text: "c%s"}, nil},
-			"text and intent":         {relay.AgentQuery{Text: "colours", Intent: "translate"}, nil},
-			"text and intent and who": {relay.AgentQuery{DID: bob.DID(), Text: "forms", Intent: "translate_forms"}, []*envelope.Envelope{clerk}},
+			"all manifests":                   {relay.AgentQuery{}, []*envelope.Envelope{polyglot, painter, clerk}},
+			"one agent":                       {relay.AgentQuery{DID: alice.DID()}, []*envelope.Envelope{polyglot, painter}},
+			"an agent without manifest":       {relay.AgentQuery{DID: carol.DID()}, nil},
+			"an unknown agent":                {relay.AgentQuery{DID: dave.DID()}, nil},
+			"an intent":                       {relay.AgentQuery{Intent: "translate"}, []*envelope.Envelope{polyglot}},
+			"a prefix of an intent":           {relay.AgentQuery{Intent: "tran"}, nil},
+			"an intent with quotes":           {relay.AgentQuery{Intent: `say "hi"`}, []*envelope.Envelope{clerk}},
+			"text":                            {relay.AgentQuery{Text: "translate"}, []*envelope.Envelope{polyglot, clerk}},
+			"text beyond ASCII":               {relay.AgentQuery{Text: "ärzte-ü"}, []*envelope.Envelope{polyglot}},
+			"% in text is found":              {relay.AgentQuery{Text: "50%"}, []*envelope.Envelope{polyglot}},
+			"% in text is no wildcard":        {relay.AgentQuery{Text: "c%s"}, nil},
+			"text and intent must both match": {relay.AgentQuery{Text: "colours", Intent: "translate"}, nil},
+			"agent, text and intent all match": {relay.AgentQuery{DID: bob.DID(), Text: "forms", Intent: "translate_forms"},
+				[]*envelope.Envelope{clerk}},
 		} {
 			t.Run(name, func(t *testing.T) {
 				f := *f
@@ -104,16 +111,16 @@ func testAgents(t *testing.T, open Opener) {
 		}
 	})
 
-	t.Run("the newest of each", func(t *testing.T) {
+	t.Run("the newest manifest of each id", func(t *testing.T) {
 		f := newFixture(t, open, relay.Policy{})
 		first := f.list(alice, manifest("m"), "first", "old")
 		others := f.list(bob, manifest("m"), "of another", "old")
-		f.pass(time.Minute)
+		f.advance(time.Minute)
 		newest := f.list(alice, manifest("m"), "newest", "new")
 		f.directory(relay.AgentQuery{}, newest, others)
 		late := manifest("m")
 		late.TS = first.TS.Add(time.Second)
-		f.pass(time.Minute)
+		f.advance(time.Minute)
 		f.list(alice, late, "sent before, arrives after", "old")
 		f.directory(relay.AgentQuery{}, newest, others)
 		f.directory(relay.AgentQuery{Intent: "old"}, others)
@@ -123,25 +130,25 @@ func testAgents(t *testing.T, open Opener) {
 		f.directory(relay.AgentQuery{}, newest, others)
 	})
 
-	t.Run("so many of each", func(t *testing.T) {
+	t.Run("the limit per agent", func(t *testing.T) {
 		f := newFixture(t, open, relay.Policy{})
 		var all []*envelope.Envelope
 		for n := range relay.MaxManifests {
-			all = append(all, f.list(alice, lasting(time.Hour, manifest(fmt.Sprint("m", n))), ""))
+			all = append(all, f.list(alice, withTTL(time.Hour, manifest(fmt.Sprint("m", n))), ""))
 		}
 		more := f.entry(alice, manifest("more"))
 		more.Listing = &relay.Listing{ID: "more", Intents: []string{}}
 		f.refused(more, envelope.CodeRateLimited)
 		f.directory(relay.AgentQuery{}, all...)
 		others := f.list(bob, manifest("more"), "")
-		f.pass(time.Minute)
-		all[3] = f.list(alice, lasting(time.Hour, manifest("m3")), "in its place")
+		f.advance(time.Minute)
+		all[3] = f.list(alice, withTTL(time.Hour, manifest("m3")), "in its place")
 		f.directory(relay.AgentQuery{}, append(all, others)...)
-		f.pass(time.Hour - time.Minute)
+		f.advance(time.Hour - time.Minute)
 		f.list(alice, manifest("more"), "")
 	})
 
-	t.Run("pages by size", func(t *testing.T) {
+	t.Run("pages limited in bytes", func(t *testing.T) {
 		f := newFixture(t, open, relay.Policy{})
 		var want []string
 		size := 0
@@ -168,13 +175,13 @@ func testAgents(t *testing.T, open Opener) {
 		f.equal("page by page", got, want)
 	})
 
-	t.Run("until it expires", func(t *testing.T) {
+	t.Run("expired manifests disappear", func(t *testing.T) {
 		f := newFixture(t, open, relay.Policy{})
-		short := f.list(alice, lasting(time.Hour, manifest("short")), "", "a", "a")
-		long := f.list(alice, lasting(2*time.Hour, manifest("long")), "", "a")
-		f.pass(time.Hour - 1)
+		short := f.list(alice, withTTL(time.Hour, manifest("short")), "", "a", "a")
+		long := f.list(alice, withTTL(2*time.Hour, manifest("long")), "", "a")
+		f.advance(time.Hour - 1)
 		f.directory(relay.AgentQuery{}, short, long)
-		f.pass(1)
+		f.advance(1)
 		f.directory(relay.AgentQuery{}, long)
 		f.directory(relay.AgentQuery{Intent: "a"}, long)
 		f.expire()
@@ -185,8 +192,8 @@ func testAgents(t *testing.T, open Opener) {
 		f := newFixture(t, open, relay.Policy{})
 		quiet := f.list(alice, manifest("m"), "")
 		busy := f.list(bob, manifest("m"), "")
-		f.pass(time.Hour)
-		f.post(bob, in("t", request)) // any post is a sign of life
+		f.advance(time.Hour)
+		f.post(bob, in("t", request)) // any post shows that bob is online
 		f.reopen()
 		f.post(carol, in("t", request))
 		for _, c := range []struct {
@@ -204,15 +211,15 @@ func testAgents(t *testing.T, open Opener) {
 		page, err := f.Agents(t.Context(), relay.AgentQuery{DID: bob.DID(), Now: f.now, Limit: 1})
 		f.must(err)
 		if got := page.Agents[0].LastSeen; !got.Equal(f.now) {
-			t.Errorf("bob was seen at %v, want %v", got, f.now)
+			t.Errorf("bob's LastSeen is %v, want %v", got, f.now)
 		}
-		f.pass(time.Minute)
+		f.advance(time.Minute)
 		f.post(bob, in("u", request))
 		f.reopen()
 		f.directory(relay.AgentQuery{OnlineSince: noon.Add(time.Hour)}, busy)
 
-		// What is not to be seen of an agent is none, and others may know more.
-		f.pass(time.Hour)
+		// A message with Entry.Unseen does not make its sender online. AgentQuery.Online can make other agents online.
+		f.advance(time.Hour)
 		unseen := f.entry(bob, in("v", request))
 		unseen.Unseen = true
 		f.append(unseen)
@@ -223,19 +230,21 @@ func testAgents(t *testing.T, open Opener) {
 		f.directory(relay.AgentQuery{OnlineSince: since, Online: heard, OfflineOnly: true}, busy)
 	})
 
-	t.Run("for whom it is", func(t *testing.T) {
+	t.Run("manifests for one reader", func(t *testing.T) {
 		f := newFixture(t, open, relay.Policy{})
 		public := f.list(alice, manifest("m"), "Alice")
 		hidden := f.list(bob, to(carol, manifest("m")), "Bob")
-		for reader, sees := range map[didkey.DID][]*envelope.Envelope{"": {public}, alice.DID(): {public}, bob.DID(): {public, hidden}, carol.DID(): {public, hidden}} {
+		for reader, sees := range map[didkey.DID][]*envelope.Envelope{
+			"": {public}, alice.DID(): {public}, bob.DID(): {public, hidden}, carol.DID(): {public, hidden},
+		} {
 			f.directory(relay.AgentQuery{Viewer: relay.Viewer{Limited: true, DID: reader}}, sees...)
 		}
 		f.directory(relay.AgentQuery{}, public, hidden)
 	})
 
-	// However many manifests are for others, a reader's pages are what they were without them: a search that ends early
-	// says how far it looked.
-	t.Run("among many for others", func(t *testing.T) {
+	// Manifests that a reader may not see must not change the reader's pages, not even their More and Partial.
+	// Otherwise the reader could infer that hidden manifests exist.
+	t.Run("hidden manifests do not change pages", func(t *testing.T) {
 		f := newFixture(t, open, relay.Policy{})
 		listing := func(by didkey.Key, d envelope.Draft) *envelope.Envelope { return f.list(by, d, "x", "a") }
 		first := listing(alice, manifest("first"))
@@ -245,17 +254,19 @@ func testAgents(t *testing.T, open Opener) {
 		last := listing(alice, manifest("last"))
 		for _, intent := range []string{"", "a"} {
 			for reader, sees := range map[didkey.DID][]*envelope.Envelope{"": {first, last}, dave.DID(): {first, last}} {
-				q := relay.AgentQuery{Now: f.now, Limit: 10, Look: 3, Intent: intent, Viewer: relay.Viewer{Limited: true, DID: reader}}
+				q := relay.AgentQuery{Now: f.now, Limit: 10, Look: 3, Intent: intent,
+					Viewer: relay.Viewer{Limited: true, DID: reader}}
 				page, err := f.Agents(f.Context(), q)
 				f.must(err)
 				if page.More || page.Partial || len(page.Agents) != len(sees) {
-					t.Errorf("%q sees %d, more %v, partial %v; want %d and no more", reader, len(page.Agents), page.More, page.Partial, len(sees))
+					t.Errorf("reader %q sees %d manifests, More %v, Partial %v; want %d, false, false",
+						reader, len(page.Agents), page.More, page.Partial, len(sees))
 				}
 			}
 		}
 	})
 
-	t.Run("page by page", func(t *testing.T) {
+	t.Run("pages limited in number", func(t *testing.T) {
 		f := newFixture(t, open, relay.Policy{})
 		var all []*envelope.Envelope
 		for i := range 5 {

@@ -12,23 +12,23 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// testDurability checks that closing and opening is nothing a reader could notice.
+// testDurability checks that a store has all its data again after it was closed and reopened.
 func testDurability(t *testing.T, open Opener) {
-	t.Run("all is there again", func(t *testing.T) {
+	t.Run("all data is kept", func(t *testing.T) {
 		f := newFixture(t, open, relay.Policy{})
 		f.post(alice, in("t", request))
 		f.post(bob, to(alice, in("t", offer)))
-		place := f.post(alice, to(bob, in("t", accept))).Cursor
+		last := f.post(alice, to(bob, in("t", accept))).Cursor
 		f.list(carol, manifest("m"), "a name", "intent")
 		before := f.snapshot("t")
 		f.reopen()
 		if after := f.snapshot("t"); after != before {
-			t.Errorf("reopened:\n got %s\nwant %s", after, before)
+			t.Errorf("after reopening:\n got %s\nwant %s", after, before)
 		}
-		f.pass(time.Second)
+		f.advance(time.Second)
 		f.post(bob, to(alice, in("t", result)))
-		if page := f.read(relay.Query{After: place, Limit: 9}); len(page.Events) != 2 {
-			t.Errorf("a reader who had come to %v gets %d events", place, len(page.Events))
+		if page := f.read(relay.Query{After: last, Limit: 9}); len(page.Events) != 2 {
+			t.Errorf("a reader with the cursor %v gets %d events, want 2", last, len(page.Events))
 		}
 	})
 
@@ -38,7 +38,7 @@ func testDurability(t *testing.T, open Opener) {
 		if !ok {
 			return // there is nothing to close
 		}
-		// Whoever appends while the store is closed is told that it is, or keeps what he was promised.
+		// While the store is being closed, each Append must either store the message or return CodeUnavailable.
 		acknowledged := map[string]relay.Seq{}
 		var mu sync.Mutex
 		var posts sync.WaitGroup
@@ -49,7 +49,7 @@ func testDurability(t *testing.T, open Opener) {
 					receipt, err := f.Append(f.Context(), f.entry(by, manifest(fmt.Sprint("m", i))))
 					if err != nil {
 						if codeOf(err) != envelope.CodeUnavailable {
-							f.Errorf("append to a store that is closed: %v", err)
+							f.Errorf("append to a closed store: %v; want the error %s", err, envelope.CodeUnavailable)
 						}
 						return
 					}
@@ -70,15 +70,15 @@ func testDurability(t *testing.T, open Opener) {
 		posts.Wait()
 		f.refused(f.entry(alice, manifest("m")), envelope.CodeUnavailable)
 		if err := f.Expire(t.Context(), f.now, nil); codeOf(err) != envelope.CodeUnavailable {
-			t.Errorf("expire: %v", err)
+			t.Errorf("expire in a closed store: %v; want the error %s", err, envelope.CodeUnavailable)
 		}
-		f.must(closer.Close()) // again
+		f.must(closer.Close()) // a second Close does nothing
 
 		f.reopen()
-		there := map[string]relay.Seq{}
+		stored := map[string]relay.Seq{}
 		for _, e := range f.stored(relay.Filter{}) {
-			there[e.ID] = e.Seq
+			stored[e.ID] = e.Seq
 		}
-		f.equal("acknowledged", acknowledged, there)
+		f.equal("messages with a receipt, and stored messages", acknowledged, stored)
 	})
 }

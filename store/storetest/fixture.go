@@ -15,27 +15,27 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// The people of the suite. Each store meets them for the first time.
+// The keys that sign the messages of the suite. Every test starts with a store that has no messages from them.
 var (
-	alice, bob, carol, dave = person(1), person(2), person(3), person(4)
-	node                    = person(5) // the relay itself, which signs the notices of timeouts
+	alice, bob, carol, dave = testKey(1), testKey(2), testKey(3), testKey(4)
+	node                    = testKey(5) // the key of the relay, which signs the notices of timeouts
 )
 
-func person(n byte) didkey.Key {
+func testKey(n byte) didkey.Key {
 	key, err := didkey.FromSeed(bytes.Repeat([]byte{n}, 32))
 	if err != nil {
-		panic(err) // 32 bytes are a seed
+		panic(err) // cannot happen: any 32 bytes are a valid seed
 	}
 	return key
 }
 
-// noon is when every test begins.
+// noon is the time at which every test begins.
 var noon = time.Date(2026, 2, 2, 12, 0, 0, 0, time.UTC)
 
-// everything is more events than any test of the suite stores.
+// everything is a limit for queries. It is higher than the number of events that any test stores.
 const everything = 1 << 20
 
-// tb is a *testing.T or a *rapid.T.
+// tb has the methods that *testing.T and *rapid.T have in common.
 type tb interface {
 	Helper()
 	Errorf(format string, args ...any)
@@ -45,12 +45,13 @@ type tb interface {
 	Cleanup(func())
 }
 
-// fixture is a store and a clock. Its methods end the test where the store does not do what they say.
+// fixture is a store and the clock of a test. Its methods fail the test if the store returns an unexpected error or
+// result.
 type fixture struct {
 	tb
 	relay.Store
 	open   Opener
-	place  string
+	folder string
 	policy relay.Policy
 	now    time.Time
 }
@@ -60,14 +61,15 @@ func newFixture(t *testing.T, open Opener, policy relay.Policy) *fixture {
 	return fixtureAt(t, open, t.TempDir(), policy)
 }
 
-func fixtureAt(t tb, open Opener, place string, policy relay.Policy) *fixture {
+func fixtureAt(t tb, open Opener, folder string, policy relay.Policy) *fixture {
 	t.Helper()
-	f := &fixture{tb: t, open: open, place: place, policy: policy, now: noon}
+	f := &fixture{tb: t, open: open, folder: folder, policy: policy, now: noon}
 	f.reopen()
 	t.Cleanup(f.close)
 	return f
 }
 
+// close closes the store if it is an io.Closer.
 func (f *fixture) close() {
 	f.Helper()
 	if c, ok := f.Store.(io.Closer); ok {
@@ -78,14 +80,16 @@ func (f *fixture) close() {
 	f.Store = nil
 }
 
+// reopen closes the store and opens it again with f.policy.
 func (f *fixture) reopen() {
 	f.Helper()
 	f.close()
-	store, err := f.open(f.Context(), f.place, f.policy)
+	store, err := f.open(f.Context(), f.folder, f.policy)
 	f.must(err)
 	f.Store = store
 }
 
+// must ends the test if err is not nil.
 func (f *fixture) must(err error) {
 	f.Helper()
 	if err != nil {
@@ -93,10 +97,10 @@ func (f *fixture) must(err error) {
 	}
 }
 
-// pass moves the clock.
-func (f *fixture) pass(d time.Duration) { f.now = f.now.Add(d) }
+// advance moves the clock by d, backwards if d is negative.
+func (f *fixture) advance(d time.Duration) { f.now = f.now.Add(d) }
 
-// entry is a message signed by somebody now, as it reaches the store now.
+// entry signs d with the key by. The time of the signature and of the arrival is now.
 func (f *fixture) entry(by didkey.Key, d envelope.Draft) relay.Entry {
 	f.Helper()
 	m, err := d.Sign(by, f.now)
@@ -104,32 +108,32 @@ func (f *fixture) entry(by didkey.Key, d envelope.Draft) relay.Entry {
 	return relay.Entry{Envelope: m, Received: f.now}
 }
 
-// append stores e.
+// append stores e and returns the receipt. It ends the test if the store returns an error.
 func (f *fixture) append(e relay.Entry) relay.Receipt {
 	f.Helper()
 	receipt, err := f.Append(f.Context(), e)
 	if err != nil {
-		f.Fatalf("%s %s: %v", e.Envelope.Type, e.Envelope.ID, err)
+		f.Fatalf("append %s %s: %v", e.Envelope.Type, e.Envelope.ID, err)
 	}
 	return receipt
 }
 
-// post stores a message signed now.
+// post signs d now, and stores it like append.
 func (f *fixture) post(by didkey.Key, d envelope.Draft) relay.Receipt {
 	f.Helper()
 	return f.append(f.entry(by, d))
 }
 
-// refused offers e to the store, which must refuse it with code.
+// refused appends e and checks that the store returns an error with this code.
 func (f *fixture) refused(e relay.Entry, code envelope.Code) {
 	f.Helper()
 	receipt, err := f.Append(f.Context(), e)
 	if codeOf(err) != code {
-		f.Errorf("%s %s: receipt %+v, error %v; want %s", e.Envelope.Type, e.Envelope.ID, receipt, err, code)
+		f.Errorf("append %s %s: receipt %+v, error %v; want the error %s", e.Envelope.Type, e.Envelope.ID, receipt, err, code)
 	}
 }
 
-// codeOf returns the code of a refusal, "" for another error and for none.
+// codeOf returns the code of an *envelope.Error. It returns "" for other errors and for nil.
 func codeOf(err error) envelope.Code {
 	if refusal, ok := errors.AsType[*envelope.Error](err); ok {
 		return refusal.Code
@@ -137,6 +141,7 @@ func codeOf(err error) envelope.Code {
 	return ""
 }
 
+// read returns the result of Store.Read. It ends the test on an error.
 func (f *fixture) read(q relay.Query) relay.Page {
 	f.Helper()
 	page, err := f.Read(f.Context(), q)
@@ -144,18 +149,19 @@ func (f *fixture) read(q relay.Query) relay.Page {
 	return page
 }
 
-// stored returns all that is kept and matches, expired or not.
+// stored returns all events that are stored and match filter, including expired ones.
 func (f *fixture) stored(filter relay.Filter) []relay.Event {
 	f.Helper()
 	return f.read(relay.Query{Filter: filter, Expired: true, Limit: everything}).Events
 }
 
+// end returns the cursor after the last event.
 func (f *fixture) end() relay.Cursor {
 	f.Helper()
 	return f.read(relay.Query{}).Cursor
 }
 
-// thread returns alice's thread as of now.
+// thread returns alice's thread with this id as it is now.
 func (f *fixture) thread(id string) thread.Thread {
 	f.Helper()
 	t, err := f.Thread(f.Context(), thread.Key{Client: alice.DID(), ID: id}, f.now)
@@ -163,32 +169,34 @@ func (f *fixture) thread(id string) thread.Thread {
 	return t
 }
 
+// state checks the current state of alice's thread with this id.
 func (f *fixture) state(id string, want thread.State) {
 	f.Helper()
 	if t := f.thread(id); t.State != want {
-		f.Errorf("thread %s is %s, want %s", id, t.State, want)
+		f.Errorf("thread %s has the state %s, want %s", id, t.State, want)
 	}
 }
 
-// noThread checks that nothing is known of alice's thread.
+// noThread checks that the store does not have alice's thread with this id.
 func (f *fixture) noThread(id string) {
 	f.Helper()
 	t, err := f.Thread(f.Context(), thread.Key{Client: alice.DID(), ID: id}, f.now)
 	if codeOf(err) != envelope.CodeThreadNotFound {
-		f.Errorf("thread %+v, error %v; want %s", t, err, envelope.CodeThreadNotFound)
+		f.Errorf("thread %+v, error %v; want the error %s", t, err, envelope.CodeThreadNotFound)
 	}
 }
 
-// expire lets the store do what is due now; no thread may end by it.
+// expire calls Store.Expire with the current time. It fails the test if a thread times out.
 func (f *fixture) expire() {
 	f.Helper()
 	f.must(f.Expire(f.Context(), f.now, func(t thread.Thread, _ time.Time) []*envelope.Envelope {
-		f.Errorf("notices asked for of thread %s", t.ID)
+		f.Errorf("Expire asked for notices of thread %s, but no thread should time out here", t.ID)
 		return nil
 	}))
 }
 
-// snapshot is everything a reader can see of the store, to compare by; of the threads, those with these ids.
+// snapshot returns as text everything that a reader can see in the store: all events, the end, the directory, and the
+// threads with these ids. Tests compare such texts.
 func (f *fixture) snapshot(threads ...string) string {
 	f.Helper()
 	agents, err := f.Agents(f.Context(), relay.AgentQuery{Now: f.now, Limit: everything})
@@ -204,7 +212,7 @@ func (f *fixture) snapshot(threads ...string) string {
 	return f.text(map[string]any{"events": f.stored(relay.Filter{}), "end": f.end(), "agents": agents, "threads": known})
 }
 
-// text is a value to compare by.
+// text returns v as JSON. Tests compare such texts.
 func (f *fixture) text(v any) string {
 	f.Helper()
 	data, err := json.Marshal(v)
@@ -212,6 +220,7 @@ func (f *fixture) text(v any) string {
 	return string(data)
 }
 
+// equal checks that got and want have the same JSON form. what names the values in the failure message.
 func (f *fixture) equal(what string, got, want any) {
 	f.Helper()
 	if g, w := f.text(got), f.text(want); g != w {
@@ -219,7 +228,7 @@ func (f *fixture) equal(what string, got, want any) {
 	}
 }
 
-// What people say in the suite; in and to make drafts of it.
+// Payloads of the messages of the suite. The functions in, to, withID and withTTL make drafts from them.
 var (
 	request = envelope.Request{RequestID: "req", Intent: "translate"}
 	offer   = envelope.Offer{RequestID: "req"}
@@ -229,26 +238,31 @@ var (
 	cancel  = envelope.Cancel{RequestID: "req"}
 )
 
+// in returns a draft with payload p in a thread.
 func in(thread string, p envelope.Payload) envelope.Draft {
 	return envelope.Draft{Thread: thread, Payload: p}
 }
 
-func to(whom didkey.Key, d envelope.Draft) envelope.Draft {
-	d.Recipient = whom.DID()
+// to returns d with a recipient.
+func to(recipient didkey.Key, d envelope.Draft) envelope.Draft {
+	d.Recipient = recipient.DID()
 	return d
 }
 
-func named(id string, d envelope.Draft) envelope.Draft {
+// withID returns d with a message id.
+func withID(id string, d envelope.Draft) envelope.Draft {
 	d.ID = id
 	return d
 }
 
-func lasting(ttl time.Duration, d envelope.Draft) envelope.Draft {
+// withTTL returns d with a ttl.
+func withTTL(ttl time.Duration, d envelope.Draft) envelope.Draft {
 	d.TTL = ttl
 	return d
 }
 
-// manifest is a message that belongs to no thread and shows up in no directory: the plainest there is.
+// manifest returns a MANIFEST message with this manifest id. It belongs to no thread, and without a relay.Listing it
+// does not appear in the directory. Tests use it as the simplest kind of message.
 func manifest(id string) envelope.Draft {
 	return envelope.Draft{Payload: envelope.Manifest{ID: id, Intents: []envelope.Intent{}}}
 }

@@ -16,35 +16,35 @@ import (
 
 // The size of a recorded history.
 const (
-	historyClients = 16 // that post at the same time
-	historyOps     = 400
-	historyThreads = 100
-	historyCheck   = time.Second // what checking one may take
+	historyClients = 16          // clients that post concurrently
+	historyOps     = 400         // messages that each client posts
+	historyThreads = 100         // thread ids
+	historyCheck   = time.Second // the longest time for checking a history
 )
 
-// The parts in a history: two who send REQUESTs with the same thread ids, and three agents.
+// The senders in a history: two owners that send REQUESTs with the same thread ids, and three agents.
 var (
-	historyOwners = [2]didkey.Key{person(11), person(12)}
-	historyAgents = [3]didkey.Key{person(13), person(14), person(15)}
+	historyOwners = [2]didkey.Key{testKey(11), testKey(12)}
+	historyAgents = [3]didkey.Key{testKey(13), testKey(14), testKey(15)}
 )
 
-// said is one message of a history: an owner's own, or an agent's to an owner.
-type said struct {
-	thread       int
+// historyMessage is one message of a history. An owner sends it, or an agent sends it to an owner.
+type historyMessage struct {
+	thread       int // index of the thread id
 	typ          envelope.Type
-	owner, agent int // of ACCEPT: whom it names; of REQUEST and CANCEL agent means nothing
+	owner, agent int // indexes of both parties; an ACCEPT names the agent; REQUEST and CANCEL do not use it
 }
 
-// chatter is a thread id as PROTOCOL §4 tells it, on purpose without package thread: what became of each owner's thread
-// of that id. It is comparable.
-type chatter [2]struct {
-	open, ended bool
-	offers      [3]bool
-	accepted    int // agent's number from 1; 0: none yet
+// threadModel is the state of one thread id by PROTOCOL §4: the thread of each owner with that id. It deliberately does
+// not use package thread, because it checks that package. The checker of histories needs a comparable type.
+type threadModel [2]struct {
+	open, ended bool    // the REQUEST was sent; the thread has ended
+	offers      [3]bool // the agents that have offered
+	accepted    int     // index of the accepted agent, plus 1; 0: none yet
 }
 
-// step says how the relay must answer m, and what holds afterwards. "" is a receipt.
-func (c chatter) step(m said) (envelope.Code, chatter) {
+// step returns the error code with which the relay must answer m, and the state after m. The code is "" for a receipt.
+func (c threadModel) step(m historyMessage) (envelope.Code, threadModel) {
 	t := &c[m.owner]
 	if m.typ == envelope.TypeRequest {
 		if t.open {
@@ -55,7 +55,7 @@ func (c chatter) step(m said) (envelope.Code, chatter) {
 	}
 	if !t.open {
 		if c[1-m.owner].open {
-			return envelope.CodeForbidden, c // of all threads with this id none is theirs
+			return envelope.CodeForbidden, c // only the other owner has a thread with this id
 		}
 		return envelope.CodeThreadNotFound, c
 	}
@@ -80,49 +80,50 @@ func (c chatter) step(m said) (envelope.Code, chatter) {
 	return "", c
 }
 
-// chatterModel is chatter for the checker: each thread id has a history of its own.
-var chatterModel = porcupine.Model{
+// historyModel adapts threadModel to the checker. Each thread id is checked separately.
+var historyModel = porcupine.Model{
 	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
 		parts := make([][]porcupine.Operation, historyThreads)
 		for _, op := range history {
-			n := op.Input.(said).thread
+			n := op.Input.(historyMessage).thread
 			parts[n] = append(parts[n], op)
 		}
 		return parts
 	},
-	Init: func() any { return chatter{} },
+	Init: func() any { return threadModel{} },
 	Step: func(state, input, output any) (bool, any) {
-		want, next := state.(chatter).step(input.(said))
+		want, next := state.(threadModel).step(input.(historyMessage))
 		return want == output.(envelope.Code), next
 	},
 }
 
-// Histories lets 16 clients race over 100 thread ids through post and checks that their answers are those of some order
-// in which the messages came one by one (linearizability). post signs and posts a message; an error that is no refusal
-// ends the test.
+// Histories checks linearizability. It lets 16 clients post messages concurrently in threads with 100 ids. Then it
+// checks that the answers are the same as if the messages had been posted one by one in some order. post signs and
+// posts a message. If post returns an error that is not an *envelope.Error, the test fails.
 func Histories(t *testing.T, seed uint64, post func(by didkey.Key, d envelope.Draft) error) {
 	t.Helper()
 	history := record(t, seed, post)
 	began := time.Now()
-	if got := porcupine.CheckOperationsTimeout(chatterModel, history, time.Minute); got != porcupine.Ok {
-		t.Errorf("seed %d: the answers to %d racing messages fit no order of them: %s", seed, len(history), got)
+	if got := porcupine.CheckOperationsTimeout(historyModel, history, time.Minute); got != porcupine.Ok {
+		t.Errorf("seed %d: no order of the %d concurrent messages explains their answers: %s", seed, len(history), got)
 	}
 	if took := time.Since(began); took > historyCheck {
-		t.Errorf("seed %d: checking took %v", seed, took)
+		t.Errorf("seed %d: checking took %v, want at most %v", seed, took, historyCheck)
 	}
 	answers := map[envelope.Code]int{}
 	for _, op := range history {
 		answers[op.Output.(envelope.Code)]++
 	}
-	if answers[""] < historyThreads || answers[envelope.CodeInvalidTransition] < historyThreads || answers[envelope.CodeForbidden] == 0 {
-		t.Errorf("seed %d: a history of little interest: %v", seed, answers)
+	if answers[""] < historyThreads || answers[envelope.CodeInvalidTransition] < historyThreads ||
+		answers[envelope.CodeForbidden] == 0 {
+		t.Errorf("seed %d: the history has too few accepted or rejected messages to test with: %v", seed, answers)
 	}
-	if porcupine.CheckOperationsTimeout(chatterModel, doubleAccept(t, history), time.Minute) != porcupine.Illegal {
-		t.Errorf("seed %d: a second ACCEPT of one thread went unnoticed", seed)
+	if porcupine.CheckOperationsTimeout(historyModel, doubleAccept(t, history), time.Minute) != porcupine.Illegal {
+		t.Errorf("seed %d: the checker did not notice a second ACCEPT in one thread", seed)
 	}
 }
 
-// record plays the messages of seed and returns who was answered what, and when.
+// record posts the messages that seed determines. It returns the messages with their answers and times.
 func record(t *testing.T, seed uint64, post func(by didkey.Key, d envelope.Draft) error) []porcupine.Operation {
 	t.Helper()
 	began := time.Now()
@@ -132,7 +133,7 @@ func record(t *testing.T, seed uint64, post func(by didkey.Key, d envelope.Draft
 		clients.Go(func() {
 			random := rand.New(rand.NewPCG(seed, uint64(n)))
 			for i := range historyOps {
-				m := say(random, i)
+				m := drawMessage(random, i)
 				by, d := m.draft()
 				op := porcupine.Operation{ClientId: n, Input: m, Call: int64(time.Since(began))}
 				err := post(by, d)
@@ -153,19 +154,22 @@ func record(t *testing.T, seed uint64, post func(by didkey.Key, d envelope.Draft
 	return all
 }
 
-// say draws the i-th message of a client. All clients are at the same few threads at the same time.
-func say(random *rand.Rand, i int) said {
-	m := said{thread: (i*historyThreads/historyOps + random.IntN(3)) % historyThreads, agent: random.IntN(len(historyAgents))}
+// drawMessage draws the i-th message of a client. At any time, all clients use the same few thread ids, so that their
+// messages conflict.
+func drawMessage(random *rand.Rand, i int) historyMessage {
+	m := historyMessage{thread: (i*historyThreads/historyOps + random.IntN(3)) % historyThreads,
+		agent: random.IntN(len(historyAgents))}
 	if random.IntN(5) == 0 {
 		m.owner = 1
 	}
-	types := []envelope.Type{envelope.TypeRequest, envelope.TypeOffer, envelope.TypeOffer, envelope.TypeAccept, envelope.TypeAccept,
-		envelope.TypeAccept, envelope.TypeResult, envelope.TypeResult, envelope.TypeCancel}
+	types := []envelope.Type{envelope.TypeRequest, envelope.TypeOffer, envelope.TypeOffer, envelope.TypeAccept,
+		envelope.TypeAccept, envelope.TypeAccept, envelope.TypeResult, envelope.TypeResult, envelope.TypeCancel}
 	m.typ = types[random.IntN(len(types))]
 	return m
 }
 
-func (m said) draft() (didkey.Key, envelope.Draft) {
+// draft returns the sender's key and the draft of m.
+func (m historyMessage) draft() (didkey.Key, envelope.Draft) {
 	owner, agent := historyOwners[m.owner], historyAgents[m.agent]
 	d := in(fmt.Sprint("race", m.thread), request)
 	switch m.typ {
@@ -185,26 +189,29 @@ func (m said) draft() (didkey.Key, envelope.Draft) {
 	return agent, to(owner, d)
 }
 
-// doubleAccept returns the history as a relay would have left it that let one refused ACCEPT win beside the first.
+// doubleAccept returns a wrong history, in which a relay accepted a second ACCEPT in one thread. It changes the answer
+// to one rejected ACCEPT of history to a receipt.
 func doubleAccept(t *testing.T, history []porcupine.Operation) []porcupine.Operation {
 	t.Helper()
 	won := map[[2]int]bool{} // thread and owner
 	for _, op := range history {
-		if m := op.Input.(said); m.typ == envelope.TypeAccept && op.Output == envelope.Code("") {
+		if m := op.Input.(historyMessage); m.typ == envelope.TypeAccept && op.Output == envelope.Code("") {
 			won[[2]int{m.thread, m.owner}] = true
 		}
 	}
 	faulty := append([]porcupine.Operation(nil), history...)
 	for i, op := range faulty {
-		if m := op.Input.(said); m.typ == envelope.TypeAccept && op.Output != envelope.Code("") && won[[2]int{m.thread, m.owner}] {
+		if m := op.Input.(historyMessage); m.typ == envelope.TypeAccept && op.Output != envelope.Code("") &&
+			won[[2]int{m.thread, m.owner}] {
 			faulty[i].Output = envelope.Code("")
 			return faulty
 		}
 	}
-	t.Fatal("no two ACCEPTs met")
+	t.Fatal("no thread of the history has an accepted and a rejected ACCEPT")
 	return nil
 }
 
+// testHistories runs Histories with the Append of a store.
 func testHistories(t *testing.T, open Opener) {
 	f := newFixture(t, open, relay.Policy{})
 	Histories(t, 1, func(by didkey.Key, d envelope.Draft) error {

@@ -14,7 +14,7 @@ import (
 	"github.com/agora-relay/agora/replay"
 )
 
-// testRead checks what Read says of places in the sequence; which events it selects is testReadModel's.
+// testRead checks the cursors, limits and pages of Read. testReadModel checks which events Read selects.
 func testRead(t *testing.T, open Opener) {
 	t.Run("the end", func(t *testing.T) {
 		f := newFixture(t, open, relay.Policy{})
@@ -24,40 +24,41 @@ func testRead(t *testing.T, open Opener) {
 		}
 		last := f.post(alice, manifest("m")).Cursor
 		for name, q := range map[string]relay.Query{
-			"no limit is none":    {},
-			"all":                 {Limit: 1},
-			"behind it":           {After: last, Limit: 1},
-			"nothing to be found": {Filter: relay.Filter{Sender: bob.DID()}, Limit: 1},
+			"a limit of 0":          {},
+			"all events":            {Limit: 1},
+			"events after the end":  {After: last, Limit: 1},
+			"no event that matches": {Filter: relay.Filter{Sender: bob.DID()}, Limit: 1},
 		} {
 			if page := f.read(q); page.Cursor != last || page.More {
-				t.Errorf("%s: cursor %v, more %v; want %v", name, page.Cursor, page.More, last)
+				t.Errorf("%s: cursor %v, More %v; want %v, false", name, page.Cursor, page.More, last)
 			}
 		}
 		f.equal("from the beginning", f.read(relay.Query{After: empty, Limit: 9}), f.read(relay.Query{Limit: 9}))
 	})
 
-	t.Run("places it does not know", func(t *testing.T) {
+	t.Run("unknown cursors", func(t *testing.T) {
 		f := newFixture(t, open, relay.Policy{})
 		last := f.post(alice, manifest("m")).Cursor
 		for name, after := range map[string]relay.Cursor{
-			"beyond the end":   {Epoch: last.Epoch, Seq: last.Seq + 1},
-			"another epoch":    {Epoch: last.Epoch + 1, Seq: last.Seq},
-			"another's start":  {Epoch: last.Epoch + 1},
-			"no epoch":         {Seq: last.Seq},
-			"of another store": newFixture(t, open, relay.Policy{}).end(),
+			"after the end":              {Epoch: last.Epoch, Seq: last.Seq + 1},
+			"another epoch":              {Epoch: last.Epoch + 1, Seq: last.Seq},
+			"the start of another epoch": {Epoch: last.Epoch + 1},
+			"no epoch":                   {Seq: last.Seq},
+			"another store":              newFixture(t, open, relay.Policy{}).end(),
 		} {
 			for _, limit := range []int{0, 1} {
-				if page, err := f.Read(t.Context(), relay.Query{After: after, Limit: limit}); !errors.Is(err, relay.ErrUnknownCursor) {
-					t.Errorf("%s, limit %d: %+v, %v", name, limit, page, err)
+				if page, err := f.Read(t.Context(),
+					relay.Query{After: after, Limit: limit}); !errors.Is(err, relay.ErrUnknownCursor) {
+					t.Errorf("%s, limit %d: page %+v, error %v; want ErrUnknownCursor", name, limit, page, err)
 				}
 			}
 		}
 	})
 
-	t.Run("bytes of a page", func(t *testing.T) {
+	t.Run("pages limited in bytes", func(t *testing.T) {
 		f := newFixture(t, open, relay.Policy{})
 		for _, id := range []string{"a", "b", "c"} {
-			f.post(alice, named(id, manifest("m")))
+			f.post(alice, withID(id, manifest("m")))
 		}
 		size := f.stored(relay.Filter{})[0].Size
 		for _, c := range []struct{ maxBytes, want int }{
@@ -65,12 +66,13 @@ func testRead(t *testing.T, open Opener) {
 		} {
 			page := f.read(relay.Query{Limit: 9, MaxBytes: c.maxBytes})
 			if len(page.Events) != c.want || page.More != (c.want < 3) {
-				t.Errorf("%d events of %d bytes for %d, more %v", len(page.Events), size, c.maxBytes, page.More)
+				t.Errorf("MaxBytes %d: %d events of %d bytes each, More %v; want %d events",
+					c.maxBytes, len(page.Events), size, page.More, c.want)
 			}
 		}
 	})
 
-	t.Run("a bounded look", func(t *testing.T) {
+	t.Run("pages limited by Look", func(t *testing.T) {
 		f := newFixture(t, open, relay.Policy{})
 		const others = 50
 		for range others {
@@ -78,55 +80,60 @@ func testRead(t *testing.T, open Opener) {
 		}
 		f.post(alice, in("t", request))
 		for n := range byte(others) {
-			f.post(person(100+n), in("t", request))
+			f.post(testKey(100+n), in("t", request))
 		}
 		f.post(alice, in("t", cancel))
 		last := f.post(alice, to(bob, manifest("m"))).Cursor
 		for name, c := range map[string]struct {
 			q           relay.Query
-			want        int // events
-			least, most int // slices
+			want        int // events on all pages
+			least, most int // pages
 		}{
-			"for one recipient":                {relay.Query{Filter: relay.Filter{Recipient: bob.DID()}}, 1, 1, 12},
-			"of one sender":                    {relay.Query{Filter: relay.Filter{Sender: alice.DID()}}, 3, 1, 12},
-			"of one who sends much":            {relay.Query{Filter: relay.Filter{Sender: dave.DID(), Type: envelope.TypeCancel}}, 0, 3, 12},
-			"of one type":                      {relay.Query{Filter: relay.Filter{Type: envelope.TypeCancel}}, 1, 3, 12},
-			"of a thread that has many copies": {relay.Query{Filter: relay.Filter{Thread: "t", Sender: alice.DID()}}, 2, 3, 12},
-			"of an instant that many share":    {relay.Query{Filter: relay.Filter{Sender: alice.DID()}, TS: noon}, 3, 3, 12},
-			"for a reader who sees little":     {relay.Query{Filter: relay.Filter{Viewer: relay.Viewer{Limited: true, DID: bob.DID()}, Type: envelope.TypeCancel}}, 1, 3, 12},
+			"one recipient": {relay.Query{Filter: relay.Filter{Recipient: bob.DID()}}, 1, 1, 12},
+			"one sender":    {relay.Query{Filter: relay.Filter{Sender: alice.DID()}}, 3, 1, 12},
+			"a sender of many messages": {
+				relay.Query{Filter: relay.Filter{Sender: dave.DID(), Type: envelope.TypeCancel}}, 0, 3, 12},
+			"one type": {relay.Query{Filter: relay.Filter{Type: envelope.TypeCancel}}, 1, 3, 12},
+			"a thread id with many copies": {
+				relay.Query{Filter: relay.Filter{Thread: "t", Sender: alice.DID()}}, 2, 3, 12},
+			"a timestamp that many messages have": {
+				relay.Query{Filter: relay.Filter{Sender: alice.DID()}, TS: noon}, 3, 3, 12},
+			"a reader that may see few messages": {relay.Query{Filter: relay.Filter{
+				Viewer: relay.Viewer{Limited: true, DID: bob.DID()}, Type: envelope.TypeCancel}}, 1, 3, 12},
 		} {
-			q, got, slices := c.q, 0, 0
+			q, got, pages := c.q, 0, 0
 			q.Look, q.Limit, q.Now = 10, 100, f.now
-			for more := true; more; slices++ {
+			for more := true; more; pages++ {
 				page := f.read(q)
 				if page.Partial && (!page.More || page.Cursor.Seq <= q.After.Seq) {
-					t.Fatalf("%s: a partial page from %v: %+v", name, q.After, page)
+					t.Fatalf("%s: the partial page after %v has More false or does not go on: %+v", name, q.After, page)
 				}
 				got += len(page.Events)
 				q.After, more = page.Cursor, page.More
 			}
-			if got != c.want || slices < c.least || slices > c.most || q.After != last {
-				t.Errorf("%s: %d events in %d slices, to %v of %v; want %d in %d to %d", name, got, slices, q.After, last, c.want, c.least, c.most)
+			if got != c.want || pages < c.least || pages > c.most || q.After != last {
+				t.Errorf("%s: %d events on %d pages, up to %v; want %d events on %d to %d pages, up to %v",
+					name, got, pages, q.After, c.want, c.least, c.most, last)
 			}
 		}
 	})
 
-	t.Run("newer, where the relay's clock was set back", func(t *testing.T) {
+	t.Run("NewerThan after the relay's clock was set back", func(t *testing.T) {
 		f := newFixture(t, open, relay.Policy{})
 		ahead, behind := manifest("m"), manifest("m")
 		edge := replay.DefaultSkew - time.Millisecond
 		ahead.TS = f.now.Add(edge)
 		want := f.post(alice, ahead).ID
-		f.pass(-replay.StepBack)
+		f.advance(-replay.StepBack)
 		behind.TS = f.now.Add(-edge)
 		f.post(bob, behind)
 		page := f.read(relay.Query{NewerThan: ahead.TS.Add(-time.Millisecond), Limit: 9})
 		if len(page.Events) != 1 || page.Events[0].ID != want {
-			t.Errorf("%+v", page)
+			t.Errorf("page %+v; want only the event %s", page, want)
 		}
 	})
 
-	t.Run("newer, where clocks may be far off", func(t *testing.T) {
+	t.Run("NewerThan with a large Skew", func(t *testing.T) {
 		f := newFixture(t, open, relay.Policy{Window: replay.Window{Skew: 3 * time.Hour, Memory: 7 * time.Hour}})
 		ahead, behind := manifest("m"), manifest("m")
 		ahead.TS, behind.TS = noon.Add(2*time.Hour), noon.Add(-2*time.Hour)
@@ -134,7 +141,7 @@ func testRead(t *testing.T, open Opener) {
 		f.post(bob, behind)
 		page := f.read(relay.Query{NewerThan: noon.Add(time.Hour), Limit: 9})
 		if len(page.Events) != 1 || page.Events[0].ID != want {
-			t.Errorf("%+v", page)
+			t.Errorf("page %+v; want only the event %s", page, want)
 		}
 	})
 
@@ -180,12 +187,13 @@ func testRead(t *testing.T, open Opener) {
 			f.equal(name, seen[name], numbers(f.stored(filter)))
 		}
 		if n := len(seen["everything"]); n != each*posters {
-			t.Errorf("%d events seen", n)
+			t.Errorf("the reader of everything got %d events, want %d", n, each*posters)
 		}
 	})
 }
 
-// follow reads page after page from where the one before left off, until nothing is left after done.
+// follow reads page after page, each from the cursor of the page before. It stops when done was set and no event is
+// left. It returns the sequence numbers of the events.
 func follow(f *fixture, q relay.Query, done *atomic.Bool) []relay.Seq {
 	seen := []relay.Seq{}
 	for {
@@ -203,6 +211,7 @@ func follow(f *fixture, q relay.Query, done *atomic.Bool) []relay.Seq {
 	}
 }
 
+// numbers returns the sequence numbers of events.
 func numbers(events []relay.Event) []relay.Seq {
 	list := []relay.Seq{}
 	for _, e := range events {

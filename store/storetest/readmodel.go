@@ -17,26 +17,27 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// kept is an event as a naive store would keep it: in a list.
-type kept struct {
+// storedEvent is an event of the model, which keeps its events in a list.
+type storedEvent struct {
 	relay.Event
 	*envelope.Envelope
-	client didkey.DID
+	client didkey.DID // the client of its thread
 }
 
-func keep(e relay.Entry, r relay.Receipt) kept {
+// newStoredEvent returns the event that Append stores for e. r is the receipt.
+func newStoredEvent(e relay.Entry, r relay.Receipt) storedEvent {
 	m := e.Envelope
-	return kept{client: r.Thread.Client, Envelope: m, Event: relay.Event{Seq: r.Cursor.Seq, ID: m.ID, TS: m.TS,
+	return storedEvent{client: r.Thread.Client, Envelope: m, Event: relay.Event{Seq: r.Cursor.Seq, ID: m.ID, TS: m.TS,
 		Received: e.Received, Expires: r.ExpiresAt, Size: len(m.Canonical()), Body: m.Canonical()}}
 }
 
-// forgotten reports whether Expire removes k at now.
-func (k kept) forgotten(now time.Time) bool {
+// forgotten reports whether Expire removes k if it is called at now.
+func (k storedEvent) forgotten(now time.Time) bool {
 	return !now.Before(k.Expires) && !now.Before(k.Received.Add(replay.DefaultMemory))
 }
 
-// matches is relay.Query's comments, word by word.
-func (k kept) matches(q relay.Query) bool {
+// matches reports whether q selects k. It follows the comments on the fields of relay.Query.
+func (k storedEvent) matches(q relay.Query) bool {
 	at := k.Envelope.TS
 	switch {
 	case q.Recipient != "" && k.Recipient != q.Recipient && (!q.Broadcast || k.Recipient != ""),
@@ -55,8 +56,8 @@ func (k kept) matches(q relay.Query) bool {
 	return true
 }
 
-// naive answers q from the list, which ends at end.
-func naive(list []kept, end relay.Cursor, q relay.Query) relay.Page {
+// naiveRead answers q from list. end is the cursor of the last event that was stored.
+func naiveRead(list []storedEvent, end relay.Cursor, q relay.Query) relay.Page {
 	page, size := relay.Page{Cursor: end}, 0
 	for _, k := range list {
 		if q.Limit <= 0 || !k.matches(q) {
@@ -77,21 +78,21 @@ func naive(list []kept, end relay.Cursor, q relay.Query) relay.Page {
 	return page
 }
 
-// populate posts a few hundred messages of every kind, as clocks that are a few minutes off would sign them, and has
-// the oldest removed. It returns what must be left.
-func populate(f *fixture) (list []kept) {
-	random := rand.New(rand.NewSource(1)) // the same every time: what is drawn are the queries
-	people := []didkey.Key{alice, bob, carol, dave}
-	anyone := func() didkey.Key { return people[random.Intn(len(people))] }
+// populate posts a few hundred messages of every type, with timestamps that are up to four minutes off. It then calls
+// Expire, which removes some of them. It returns the events that must be left.
+func populate(f *fixture) (list []storedEvent) {
+	random := rand.New(rand.NewSource(1)) // the same events in every run; only the queries are random
+	senders := []didkey.Key{alice, bob, carol, dave}
+	anyone := func() didkey.Key { return senders[random.Intn(len(senders))] }
 	payloads := []envelope.Payload{request, offer, offer, offer, accept, result, cancel, failure,
 		envelope.Manifest{ID: "m", Intents: []envelope.Intent{}}}
 	ttls := []time.Duration{time.Second, time.Minute, time.Hour, 3 * time.Hour}
 	for i := range 600 {
-		f.pass(time.Duration(random.Intn(20_000)) * time.Millisecond)
+		f.advance(time.Duration(random.Intn(20_000)) * time.Millisecond)
 		if i%100 == 99 {
-			f.pass(-10 * time.Minute) // somebody sets the relay's clock
+			f.advance(-10 * time.Minute) // the relay's clock is set back
 		}
-		d := lasting(ttls[random.Intn(len(ttls))], envelope.Draft{Payload: payloads[random.Intn(len(payloads))]})
+		d := withTTL(ttls[random.Intn(len(ttls))], envelope.Draft{Payload: payloads[random.Intn(len(payloads))]})
 		if _, none := d.Payload.(envelope.Manifest); !none {
 			d.Thread = fmt.Sprint("t", random.Intn(9))
 		}
@@ -104,23 +105,24 @@ func populate(f *fixture) (list []kept) {
 		}
 		e := f.entry(anyone(), d)
 		receipt, err := f.Append(f.Context(), e)
-		if codeOf(err) == "" { // what thread rules refuse is another test's
+		if codeOf(err) == "" { // skip messages that the thread rules reject; other tests check these rules
 			f.must(err)
-			list = append(list, keep(e, receipt))
+			list = append(list, newStoredEvent(e, receipt))
 		}
 	}
 	f.expire()
-	left := slices.DeleteFunc(slices.Clone(list), func(k kept) bool { return k.forgotten(f.now) })
+	left := slices.DeleteFunc(slices.Clone(list), func(k storedEvent) bool { return k.forgotten(f.now) })
 	if len(left) < 150 || len(left) == len(list) {
-		f.Fatalf("%d messages were stored and %d are left: nothing to test with", len(list), len(left))
+		f.Fatalf("%d messages were stored and %d are left; too many or too few to test with", len(list), len(left))
 	}
 	return left
 }
 
-// drawQuery draws a query about what list has: each member is set or not, to something that is there or nearly.
-func drawQuery(t *rapid.T, list []kept, end relay.Cursor) (q relay.Query) {
-	some := func() kept { return list[rapid.IntRange(0, len(list)-1).Draw(t, "event")] }
-	maybe := func(member string, set func()) {
+// drawQuery draws a query. Each field is set or left out at random. Its value is one that an event of list has, or a
+// value close to it.
+func drawQuery(t *rapid.T, list []storedEvent, end relay.Cursor) (q relay.Query) {
+	some := func() storedEvent { return list[rapid.IntRange(0, len(list)-1).Draw(t, "event")] }
+	sometimes := func(member string, set func()) {
 		if rapid.IntRange(0, 3).Draw(t, member+"?") == 0 {
 			set()
 		}
@@ -129,38 +131,40 @@ func drawQuery(t *rapid.T, list []kept, end relay.Cursor) (q relay.Query) {
 		return rapid.SampledFrom([]time.Duration{0, 0, -1, 1, time.Minute, -time.Hour, time.Hour}).Draw(t, "offset")
 	}
 	someone := rapid.SampledFrom([]didkey.DID{alice.DID(), bob.DID(), carol.DID(), node.DID()})
-	maybe("recipient", func() { q.Recipient = someone.Draw(t, "recipient") })
-	maybe("broadcast", func() { q.Broadcast = true })
-	maybe("sender", func() { q.Sender = someone.Draw(t, "sender") })
-	maybe("type", func() { q.Type = rapid.SampledFrom(envelope.Types()).Draw(t, "type") })
-	maybe("thread", func() {
+	sometimes("recipient", func() { q.Recipient = someone.Draw(t, "recipient") })
+	sometimes("broadcast", func() { q.Broadcast = true })
+	sometimes("sender", func() { q.Sender = someone.Draw(t, "sender") })
+	sometimes("type", func() { q.Type = rapid.SampledFrom(envelope.Types()).Draw(t, "type") })
+	sometimes("thread", func() {
 		q.Thread = rapid.SampledFrom([]string{"t0", "t1", "t2", "nowhere"}).Draw(t, "thread")
-		maybe("client", func() { q.Client = someone.Draw(t, "client") })
+		sometimes("client", func() { q.Client = someone.Draw(t, "client") })
 	})
-	maybe("limited", func() {
+	sometimes("limited", func() {
 		q.Viewer.Limited = true
 		q.Viewer.DID = rapid.SampledFrom([]didkey.DID{"", alice.DID(), bob.DID(), node.DID()}).Draw(t, "viewer")
 	})
 	q.Now = some().Expires.Add(offset())
-	maybe("expired", func() { q.Expired = true })
-	maybe("after", func() { q.After = relay.Cursor{Epoch: end.Epoch, Seq: some().Seq} })
-	maybe("until", func() { q.Until = some().Seq })
-	maybe("ts", func() { q.TS = some().Envelope.TS.Add(offset()) })
-	maybe("newerThan", func() {
+	sometimes("expired", func() { q.Expired = true })
+	sometimes("after", func() { q.After = relay.Cursor{Epoch: end.Epoch, Seq: some().Seq} })
+	sometimes("until", func() { q.Until = some().Seq })
+	sometimes("ts", func() { q.TS = some().Envelope.TS.Add(offset()) })
+	sometimes("newerThan", func() {
 		q.NewerThan = some().Received.Add(offset())
 		if rapid.Bool().Draw(t, "by ts") {
 			q.NewerThan = some().Envelope.TS.Add(offset())
 		}
 	})
-	maybe("headers", func() { q.Headers = true })
+	sometimes("headers", func() { q.Headers = true })
 	q.Limit = rapid.SampledFrom([]int{0, 1, 2, 7, everything, everything}).Draw(t, "limit")
-	maybe("maxBytes", func() { q.MaxBytes = rapid.IntRange(1, 4000).Draw(t, "maxBytes") })
+	sometimes("maxBytes", func() { q.MaxBytes = rapid.IntRange(1, 4000).Draw(t, "maxBytes") })
 	return q
 }
 
-// testReadModel compares answers with those of a list.
+// testReadModel compares the answers of Read to random queries with those of a list.
 func testReadModel(t *testing.T, open Opener) {
-	f := newFixture(t, open, relay.Policy{Rules: thread.Rules{PendingTimeout: 24 * time.Hour, ActiveTimeout: 24 * time.Hour}})
+	f := newFixture(t, open, relay.Policy{
+		Rules: thread.Rules{PendingTimeout: 24 * time.Hour, ActiveTimeout: 24 * time.Hour},
+	})
 	list := populate(f)
 	end := f.end()
 	var ended atomic.Bool
@@ -170,15 +174,17 @@ func testReadModel(t *testing.T, open Opener) {
 		f.tb = t
 		for range 10 {
 			q := drawQuery(t, list, end)
-			f.equal(fmt.Sprintf("%+v", q), f.read(q), naive(list, end, q))
+			f.equal(fmt.Sprintf("%+v", q), f.read(q), naiveRead(list, end, q))
 			if q.Limit == 0 {
 				continue
 			}
 			whole := q
 			whole.Limit, whole.MaxBytes = everything, 0
-			f.equal(fmt.Sprintf("page by page, %+v", q), follow(&f, q, &ended), numbers(naive(list, end, whole).Events))
+			f.equal(fmt.Sprintf("page by page, %+v", q), follow(&f, q, &ended),
+				numbers(naiveRead(list, end, whole).Events))
 			q.Look = rapid.SampledFrom([]int{1, 2, 9, 100}).Draw(t, "look")
-			f.equal(fmt.Sprintf("slice by slice, %+v", q), follow(&f, q, &ended), numbers(naive(list, end, whole).Events))
+			f.equal(fmt.Sprintf("page by page with Look, %+v", q), follow(&f, q, &ended),
+				numbers(naiveRead(list, end, whole).Events))
 		}
 	})
 }

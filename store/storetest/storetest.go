@@ -1,9 +1,12 @@
-// Package storetest is the one suite that every relay.Store passes. It holds a store to the words of relay.Store's
-// contract through its eight methods alone, so it says nothing about tables, files or processes.
+// Package storetest is the test suite for implementations of relay.Store. Every store must pass it. The suite checks
+// the documented behavior of relay.Store. It uses only the eight methods of that interface, so it makes no assumptions
+// about tables, files or processes.
 //
-// Time is an argument of those methods, and here a clock that only the test moves: nothing sleeps, and an hour of the
-// store's life takes no time. What Append promises about a crash of the machine cannot be seen from inside a process;
-// each engine has tests of its own for that.
+// The methods of a store take the current time as an argument. In the suite, the time comes from a clock that only the
+// test advances. So no test sleeps, and an hour on that clock takes no real time.
+//
+// The suite runs in one process, so it cannot test that stored messages survive a crash of the machine. Each engine has
+// its own tests for that.
 package storetest
 
 import (
@@ -13,12 +16,12 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// Opener opens the store whose data is kept at place, a folder that belongs to the test and is empty the first time.
-// What is there is there again when the place is opened anew. If the store is an io.Closer, the suite closes it before
-// it opens its place again and when the test ends.
-type Opener func(ctx context.Context, place string, policy relay.Policy) (relay.Store, error)
+// Opener opens the store whose data is in folder. The folder belongs to the test. It is empty on the first call. When
+// the same folder is opened again, the store must have the data that was stored before. If the store is an io.Closer,
+// the suite closes it before it opens the folder again, and at the end of the test.
+type Opener func(ctx context.Context, folder string, policy relay.Policy) (relay.Store, error)
 
-// Test runs the suite, each part with stores of its own.
+// Test runs the suite. Each part opens its own stores.
 func Test(t *testing.T, open Opener) {
 	for _, part := range []struct {
 		name string

@@ -11,15 +11,15 @@ import (
 	"unicode/utf16"
 )
 
-// canonical returns the RFC 8785 form of a JSON text. It is a second implementation beside the one under test, and a
-// lenient one: of two members of one name it takes the last, and broken characters become U+FFFD. So a text that must
-// be refused can carry the signature a lenient parser would find right, and its one fault is the only one.
+// canonical returns the RFC 8785 form of a JSON text. It is independent of the implementation under test, and lenient:
+// of two members with the same name it takes the last one, and it replaces invalid characters by U+FFFD. So texts that
+// must be refused can have the signature that a lenient parser would expect, and no second fault.
 func canonical(text []byte) []byte {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.UseNumber()
 	var value any
 	if err := decoder.Decode(&value); err != nil {
-		panic(fmt.Sprintf("a table of this package holds %.200q: %v", text, err))
+		panic(fmt.Sprintf("a table of this package has invalid JSON: %.200q: %v", text, err))
 	}
 	return appendValue(nil, value)
 }
@@ -61,7 +61,7 @@ func appendValue(out []byte, value any) []byte {
 		}
 		return append(out, '}')
 	}
-	panic(fmt.Sprintf("no JSON: %T", value))
+	panic(fmt.Sprintf("not a JSON value: %T", value))
 }
 
 func appendString(out []byte, text string) []byte {
@@ -80,15 +80,16 @@ func appendString(out []byte, text string) []byte {
 	return append(out, '"')
 }
 
-// ecmaNumber writes a number as ECMAScript's Number.prototype.toString does: the shortest digits that mean this double,
-// with an exponent from 1e21 up and below 1e-6. What is beyond a double becomes null, as in JSON.stringify.
+// ecmaNumber formats a number like ECMAScript's Number.prototype.toString: with the fewest digits that identify the
+// double, and with an exponent from 1e21 up and below 1e-6. A number too large for a double becomes null, as in
+// JSON.stringify.
 func ecmaNumber(text string) string {
 	number, _ := strconv.ParseFloat(text, 64)
 	if math.IsInf(number, 0) {
 		return "null"
 	}
 	if number == 0 {
-		return "0" // minus zero too
+		return "0" // also for minus zero
 	}
 	if size := math.Abs(number); size >= 1e-6 && size < 1e21 {
 		return strconv.FormatFloat(number, 'f', -1, 64)

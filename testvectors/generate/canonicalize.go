@@ -19,7 +19,7 @@ func canonicalizations() (vectors []testvectors.CanonicalizeVector) {
 	return vectors
 }
 
-// canonicalNumbers are ECMAScript's forms of numbers, for the most part those of RFC 8785, appendix B.
+// canonicalNumbers are numbers and their ECMAScript forms. Most are from RFC 8785, appendix B.
 var canonicalNumbers = []struct{ name, input, output string }{
 	{"number-zero", "0", "0"},
 	{"number-minus-zero", "-0", "0"},

@@ -8,7 +8,7 @@ import (
 	"github.com/agora-relay/agora/testvectors"
 )
 
-// after returns noon and so many seconds.
+// after returns the time that is this number of seconds after noon.
 func after(seconds int) string {
 	start, err := time.Parse(time.RFC3339, noon)
 	if err != nil {
@@ -17,9 +17,9 @@ func after(seconds int) string {
 	return start.Add(time.Duration(seconds) * time.Second).Format(time.RFC3339)
 }
 
-// say returns a message of thread th_1 about req_1, signed at so many seconds after noon. Its payload has whatever any
-// type requires.
-func say(k key, typ, id string, seconds int) draft {
+// msg returns a message of thread th_1 about req_1, with a ts this number of seconds after noon. Its payload has the
+// members that its type requires.
+func msg(k key, typ, id string, seconds int) draft {
 	return draft{key: k, members: []member{
 		{"version", `"1.0"`}, {"id", quote(id)}, {"ts", quote(after(seconds))}, {"type", quote(typ)}, {"sender", party(k.did)},
 		{"payload", payloads[typ]}, {"thread", `{"id":"th_1"}`}, {"meta", `{"ttl":86400}`},
@@ -37,7 +37,8 @@ var payloads = map[string]string{
 
 func (d draft) to(k key) draft { return d.with("recipient", party(k.did)) }
 
-// bare returns d as existing SDKs send it: payload.request_id names the thread, and nobody is named.
+// bare returns d as existing SDKs send it: without recipient, and without thread, so payload.request_id is the thread
+// id.
 func (d draft) bare() draft { return d.with("thread", "").with("recipient", "") }
 
 // script collects the steps of a conversation.
@@ -45,19 +46,20 @@ type script struct {
 	steps []testvectors.ConversationStep
 }
 
-// took posts a body so many seconds after noon; it must be accepted. state and client may be empty.
-func (s *script) took(seconds int, body, state, client string) {
+// accept adds a step that posts a body this number of seconds after noon. It must be accepted. state and client may be
+// empty.
+func (s *script) accept(seconds int, body, state, client string) {
 	s.steps = append(s.steps, testvectors.ConversationStep{Now: after(seconds), Body: []byte(body), Expect: testvectors.Accept,
 		State: state, Client: client})
 }
 
-// knew posts a body that is a repetition.
-func (s *script) knew(seconds int, body string) {
+// duplicate adds a step that posts a duplicate of a stored message.
+func (s *script) duplicate(seconds int, body string) {
 	s.steps = append(s.steps, testvectors.ConversationStep{Now: after(seconds), Body: []byte(body), Expect: testvectors.Accept, Duplicate: true})
 }
 
-// refused posts a body that is refused.
-func (s *script) refused(seconds int, body, code, reason string) {
+// reject adds a step that posts a body that must be refused.
+func (s *script) reject(seconds int, body, code, reason string) {
 	s.steps = append(s.steps, testvectors.ConversationStep{Now: after(seconds), Body: []byte(body), Expect: testvectors.Reject,
 		Code: code, Reason: reason})
 }
@@ -68,7 +70,7 @@ func conversations() (vectors []testvectors.Conversation) {
 		var s script
 		c.play(&s)
 		if names[c.name] {
-			panic(fmt.Sprintf("two conversations are called %s", c.name))
+			panic(fmt.Sprintf("two conversations have the name %s", c.name))
 		}
 		names[c.name] = true
 		vectors = append(vectors, testvectors.Conversation{Name: c.name, Steps: s.steps})
@@ -76,7 +78,7 @@ func conversations() (vectors []testvectors.Conversation) {
 	return vectors
 }
 
-// respelled returns the same envelope in other words: spaced, its names and values escaped.
+// respelled returns the same envelope in another spelling: with whitespace, escapes and another form of a number.
 func respelled(envelope string) string {
 	return strings.NewReplacer(`"type"`, `"\u0074ype"`, `,"`, " ,\n \"", `"meta":{"ttl":86400}`, `"meta":{"ttl":8.64e4}`).Replace(envelope)
 }

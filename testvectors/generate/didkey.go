@@ -13,7 +13,7 @@ import (
 	"github.com/agora-relay/agora/testvectors"
 )
 
-// good and its parts are the key of the all-zero seed, as the did:key method publishes it.
+// good, goodHex and goodSeed are the key of the all-zero seed, as published in the did:key method.
 const (
 	good     = "did:key:z6MkiTBz1ymuepAQ4HEHYSF1H8quG5GLVVQR3djdX3mDooWp"
 	goodHex  = "3b6a27bcceb6a42d62a3a8d02a6f0d73653215771de243a63ac048a18b59da29"
@@ -24,7 +24,7 @@ func didkeys() []testvectors.DIDKeyVector {
 	return slices.Concat(goodKeys(), badForms(), aliases(), badPoints())
 }
 
-// goodKeys holds published keys with their published spellings, and keys that need a second look.
+// goodKeys returns vectors of published keys in their published spellings, and of valid keys with unusual coordinates.
 func goodKeys() (vectors []testvectors.DIDKeyVector) {
 	accept := func(name, did, public, seed string) {
 		vectors = append(vectors, testvectors.DIDKeyVector{Name: name, DID: did, Expect: testvectors.Accept,
@@ -138,7 +138,7 @@ func badForms() []testvectors.DIDKeyVector {
 	return vectors
 }
 
-// aliases respells one key in every multibase encoding that writes text.
+// aliases returns vectors that spell one key in every other multibase encoding that writes text.
 func aliases() (vectors []testvectors.DIDKeyVector) {
 	names := make([]string, 0, len(multibase.Encodings))
 	for name, base := range multibase.Encodings {

@@ -8,19 +8,20 @@ import (
 	"strings"
 )
 
-// noon is the relay's clock, and the ts of messages, unless a table says otherwise.
+// noon is the time on the relay's clock, and the ts of messages, unless a table has another time.
 const noon = "2026-02-02T12:00:00Z"
 
-// member is a member of an object as it is spelled: raw JSON, name and quotes included.
+// member is one member of an object: its name and its raw JSON value. The name is written as given, so it may contain
+// escapes.
 type member struct{ name, value string }
 
-// draft is an unsigned envelope as it is spelled: its members, in an order that is not the canonical one.
+// draft is an unsigned envelope. Its members are not in canonical order.
 type draft struct {
 	members []member
 	key     key
 }
 
-// newDraft returns a REQUEST of Alice's that is in order. Its id and its thread come from name.
+// newDraft returns a valid REQUEST by Alice. Its id and its thread are derived from name.
 func newDraft(name string) draft {
 	return draft{key: alice, members: []member{
 		{"version", `"1.0"`}, {"id", quote("msg_" + name)}, {"ts", quote(noon)}, {"type", `"REQUEST"`},
@@ -29,7 +30,7 @@ func newDraft(name string) draft {
 	}}
 }
 
-// with returns d with a member replaced, or added at the end; an empty value takes it out.
+// with returns d with a member replaced, or added at the end. An empty value removes the member.
 func (d draft) with(name, value string) draft {
 	i := slices.IndexFunc(d.members, func(m member) bool { return m.name == name })
 	d.members = slices.Clone(d.members)
@@ -44,7 +45,7 @@ func (d draft) with(name, value string) draft {
 	return d
 }
 
-// value returns a member as it is spelled.
+// value returns the raw value of a member.
 func (d draft) value(name string) string {
 	return d.members[slices.IndexFunc(d.members, func(m member) bool { return m.name == name })].value
 }
@@ -58,18 +59,18 @@ func (d draft) text() string {
 	return "{" + strings.Join(parts, ",") + "}"
 }
 
-// sig returns the signature of d by its key, over the canonical form a lenient parser finds.
+// sig returns the signature of d by its key. It covers the canonical form that a lenient parser would produce.
 func (d draft) sig() string {
 	return base64.RawURLEncoding.EncodeToString(ed25519.Sign(d.key.private, canonical([]byte(d.text()))))
 }
 
-// signed returns the envelope, its signature behind the other members.
+// signed returns the envelope with its signature as the last member.
 func (d draft) signed() string { return d.withSig(quote(d.sig())) }
 
-// withSig returns the envelope with a raw value as its signature, which may be empty for none.
+// withSig returns the envelope with a raw value as its signature. If value is empty, there is no signature.
 func (d draft) withSig(value string) string { return d.with("sig", value).text() }
 
-// quote writes a text that needs no escapes as JSON.
+// quote returns text as a JSON string. text must not need escapes.
 func quote(text string) string { return `"` + text + `"` }
 
 func party(did string) string { return fmt.Sprintf(`{"id":"%s"}`, did) }

@@ -12,8 +12,8 @@ import (
 	"slices"
 )
 
-// This is HPKE (RFC 9180) as docs/SEALING.md uses it, with an ephemeral key that is given, so that sealing comes out the
-// same every time; crypto/hpke, which the vectors are to test, draws its own.
+// This is HPKE (RFC 9180) as docs/SEALING.md uses it. The ephemeral key is an argument, so the result is the same every
+// time. crypto/hpke, which the vectors test, uses a random ephemeral key.
 
 var (
 	kemSuite  = []byte("KEM\x00\x20")
@@ -37,14 +37,14 @@ func labeledExpand(suite, prk []byte, label string, info []byte, length int) []b
 	return out
 }
 
-// sealing is one sealing with all its steps.
+// sealing is the result of sealing a plaintext, with all intermediate values.
 type sealing struct {
 	enc, shared, key, nonce []byte
 	ciphertext              []byte // without enc
 }
 
-// hpkeSeal seals a plaintext to an X25519 public key. enc, where it is given, takes the place of the ephemeral public
-// key; a key of small order then makes the secret that everybody can make.
+// hpkeSeal seals a plaintext to an X25519 public key. If enc is given, it replaces the ephemeral public key. enc must
+// have small order; the shared secret is then a value that everybody can compute.
 func hpkeSeal(ephemeral, enc, recipient, info, aad, plaintext []byte) (s sealing) {
 	private, err := ecdh.X25519().NewPrivateKey(ephemeral)
 	if err != nil {
@@ -71,7 +71,7 @@ func hpkeSeal(ephemeral, enc, recipient, info, aad, plaintext []byte) (s sealing
 	return s
 }
 
-// chachaPoly is AEAD_CHACHA20_POLY1305 (RFC 8439 §2.8).
+// chachaPoly encrypts with AEAD_CHACHA20_POLY1305 (RFC 8439 §2.8).
 func chachaPoly(key, nonce, aad, plaintext []byte) []byte {
 	ciphertext := make([]byte, len(plaintext))
 	for i := 0; i < len(plaintext); i += 64 {
@@ -84,7 +84,7 @@ func chachaPoly(key, nonce, aad, plaintext []byte) []byte {
 	return append(ciphertext, tag...)
 }
 
-// chachaBlock is the ChaCha20 block function (RFC 8439 §2.3).
+// chachaBlock returns one block of the ChaCha20 key stream (RFC 8439 §2.3).
 func chachaBlock(key, nonce []byte, counter uint32) []byte {
 	var state [16]uint32
 	head := slices.Concat([]byte("expand 32-byte k"), key, binary.LittleEndian.AppendUint32(nil, counter), nonce)
@@ -113,7 +113,7 @@ func chachaBlock(key, nonce []byte, counter uint32) []byte {
 	return out
 }
 
-// poly1305 is the authenticator of RFC 8439 §2.5, of whole blocks.
+// poly1305 returns the authentication tag of RFC 8439 §2.5. The length of message must be a multiple of 16 bytes.
 func poly1305(key, message []byte) []byte {
 	number := func(little []byte) *big.Int {
 		swapped := slices.Clone(little)
@@ -137,7 +137,7 @@ func poly1305(key, message []byte) []byte {
 	return tag
 }
 
-// x25519Private is the scalar that RFC 8032 §5.1.5 makes of a seed.
+// x25519Private returns the scalar that RFC 8032 §5.1.5 derives from a seed.
 func x25519Private(seed []byte) []byte {
 	digest := sha512.Sum512(seed)
 	scalar := digest[:32]
@@ -146,7 +146,8 @@ func x25519Private(seed []byte) []byte {
 	return scalar
 }
 
-// x25519Public is the public key of a private one: the way to it that does not go through the Ed25519 point.
+// x25519Public returns the public key of a private key. Unlike the code under test, it does not convert an Ed25519
+// point.
 func x25519Public(private []byte) []byte {
 	key, err := ecdh.X25519().NewPrivateKey(private)
 	if err != nil {

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestHPKE holds this package's HPKE to RFC 9180's own vector for the suite (appendix A.2.1, the first encryption).
+// TestHPKE checks this package's HPKE with the vector for this suite in RFC 9180 (appendix A.2.1, the first
+// encryption).
 func TestHPKE(t *testing.T) {
 	s := hpkeSeal(unhex("f4ec9b33b792c372c1d2c2063507b684ef925b8c75a42dbcbf57d63ccd381600"), nil,
 		unhex("4310ee97d88cc1f088a5576c77ab0cf5c3ac797f3d95139c6c84b5429c59662a"),

@@ -1,8 +1,8 @@
 // Command generate writes the vector files of package testvectors. Run it with go generate ./testvectors.
 //
-// What is expected stands in the tables here, written out from the protocol. Only bytes are computed: keys, signatures
-// and canonical forms, by code of this package and the standard library and by none of the code that the vectors are
-// to test. Keys come from fixed seeds and times are fixed, so that the files come out the same every time.
+// The tables in this package have the expected results, written by hand from the protocol. Only bytes are computed:
+// keys, signatures and canonical forms. They are computed by this package and the standard library, without the code
+// that the vectors test. Seeds of keys and times are fixed, so the files are the same every time.
 package main
 
 import (
@@ -46,7 +46,7 @@ func writeAll(dir string) error {
 	return nil
 }
 
-// writeFile returns what writes one file, each member of a vector on a line of its own.
+// writeFile returns a function that writes one file. Each member of a vector is on its own line.
 func writeFile[T any](name, description string, vectors func() []T) func(dir string) error {
 	return func(dir string) error {
 		var text bytes.Buffer

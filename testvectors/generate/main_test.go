@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestFilesAreFresh writes the files once more and compares them with those that lie in the repository.
-func TestFilesAreFresh(t *testing.T) {
+// TestFilesAreUpToDate writes the files again and compares them with the files in the repository.
+func TestFilesAreUpToDate(t *testing.T) {
 	dir := t.TempDir()
 	if err := writeAll(dir); err != nil {
 		t.Fatal(err)
@@ -21,12 +21,14 @@ func TestFilesAreFresh(t *testing.T) {
 		fresh, errFresh := os.ReadFile(filepath.Join(dir, file.Name()))
 		kept, errKept := os.ReadFile(filepath.Join("..", file.Name()))
 		if errFresh != nil || errKept != nil || !bytes.Equal(fresh, kept) {
-			t.Errorf("%s is not what this program writes (%v, %v); run go generate ./testvectors", file.Name(), errFresh, errKept)
+			t.Errorf("%s differs from what this program writes (%v, %v); run go generate ./testvectors",
+				file.Name(), errFresh, errKept)
 		}
 	}
 }
 
-// The second canonicalizer is held against RFC 8785's own example and its lenient side.
+// TestCanonical checks the second canonicalizer with the example in RFC 8785, and with texts that only a lenient parser
+// accepts.
 func TestCanonical(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"numbers":[333333333.33333329,1E30,4.50,2e-3,0.000000000000000000000000001],` +

@@ -8,13 +8,13 @@ import (
 	"github.com/agora-relay/agora/testvectors"
 )
 
-// What a token is held against, unless a table says otherwise.
+// The origin and the target of the requests, unless a table has others.
 const (
 	readOrigin = "https://relay.example"
 	readTarget = "/events?cursor=0&recipient=RECIPIENT&timeout=30"
 )
 
-// newRead returns a token's object that is in order, by Alice for her inbox.
+// newRead returns the JSON object of a valid token, by Alice for her inbox.
 func newRead() draft {
 	return draft{key: alice, members: []member{
 		{"typ", `"agora-read"`}, {"did", quote(alice.did)}, {"aud", quote(readOrigin)}, {"method", `"GET"`}, {"target", quote(target(readTarget))},
@@ -26,12 +26,12 @@ func target(text string) string { return strings.ReplaceAll(text, "RECIPIENT", a
 
 func encoded(text string) string { return base64.RawURLEncoding.EncodeToString([]byte(text)) }
 
-// set changes a member before the token is signed.
+// set returns a function that changes a member before the token is signed.
 func set(name, value string) func(draft) string {
 	return func(d draft) string { return encoded(d.with(name, value).signed()) }
 }
 
-// spelled changes the signed JSON; wrapping is of the whole token.
+// spelled returns a function that replaces text in the JSON of a signed token.
 func spelled(old, new string) func(draft) string {
 	return func(d draft) string {
 		text := d.signed()
@@ -56,7 +56,7 @@ func reads() (vectors []testvectors.ReadVector) {
 	return vectors
 }
 
-// signed returns what the signature of an accepted token covers, found from the token itself.
+// signed returns the bytes that the signature of an accepted token covers. They are taken from the token itself.
 func (c readCase) signed(d draft) []byte {
 	text, err := base64.RawURLEncoding.DecodeString(c.token(d))
 	if err != nil {
@@ -75,8 +75,8 @@ type readCase struct {
 }
 
 const (
-	noToken = "malformed"
-	notBy   = "The signature is not by the key in did over these members."
+	malformed      = "malformed"
+	wrongSignature = "The signature is not by the key in did over these members."
 )
 
 var readTable = []readCase{
@@ -104,33 +104,33 @@ var readTable = []readCase{
 	{"ts-60s-ahead", set("ts", `"2026-02-02T12:01:00Z"`), "time", "A minute is too early, to the nanosecond."},
 	{"ts-year-9999", set("ts", `"9999-12-31T23:59:59Z"`), "time", "A difference that saturates must not let the last year pass."},
 
-	{"ts-no-time", set("ts", `"now"`), noToken, "The ts is no RFC 3339 date-time."},
-	{"ts-number", set("ts", `1770033600`), noToken, "All members are strings."},
-	{"typ-other", set("typ", `"agora-write"`), noToken, "The typ is another."},
-	{"typ-absent", set("typ", ""), noToken, "The typ is missing."},
-	{"nonce-15", set("nonce", `"0123456789abcde"`), noToken, "The nonce is too short."},
-	{"nonce-65", set("nonce", quote(strings.Repeat("a", 65))), noToken, "The nonce is too long."},
-	{"nonce-plus", set("nonce", `"0123456789abcde+"`), noToken, "The nonce has a character that is none of A-Z, a-z, 0-9, - and _."},
-	{"nonce-absent", set("nonce", ""), noToken, "The nonce is missing."},
-	{"member-more", set("version", `"1.0"`), noToken, "It has a member that a token does not have."},
-	{"member-type", set("type", `"REQUEST"`), noToken, "It has a member that only messages have."},
-	{"member-folded", spelled(`"nonce"`, `"Nonce"`), noToken, "The names of members are exact."},
-	{"member-twice", spelled(`{"typ"`, `{"typ":"agora-read","typ"`), noToken, "A member stands twice."},
-	{"array", func(d draft) string { return encoded("[" + d.signed() + "]") }, noToken, "It is no object."},
-	{"two-objects", func(d draft) string { return encoded(d.signed() + d.signed()) }, noToken, "Something follows the object."},
-	{"no-json", func(draft) string { return encoded("agora-read") }, noToken, "It is no JSON."},
-	{"empty", func(draft) string { return "" }, noToken, "There is nothing."},
+	{"ts-no-time", set("ts", `"now"`), malformed, "The ts is no RFC 3339 date-time."},
+	{"ts-number", set("ts", `1770033600`), malformed, "All members are strings."},
+	{"typ-other", set("typ", `"agora-write"`), malformed, "The typ is another."},
+	{"typ-absent", set("typ", ""), malformed, "The typ is missing."},
+	{"nonce-15", set("nonce", `"0123456789abcde"`), malformed, "The nonce is too short."},
+	{"nonce-65", set("nonce", quote(strings.Repeat("a", 65))), malformed, "The nonce is too long."},
+	{"nonce-plus", set("nonce", `"0123456789abcde+"`), malformed, "The nonce has a character that is none of A-Z, a-z, 0-9, - and _."},
+	{"nonce-absent", set("nonce", ""), malformed, "The nonce is missing."},
+	{"member-more", set("version", `"1.0"`), malformed, "It has a member that a token does not have."},
+	{"member-type", set("type", `"REQUEST"`), malformed, "It has a member that only messages have."},
+	{"member-folded", spelled(`"nonce"`, `"Nonce"`), malformed, "The names of members are exact."},
+	{"member-twice", spelled(`{"typ"`, `{"typ":"agora-read","typ"`), malformed, "A member stands twice."},
+	{"array", func(d draft) string { return encoded("[" + d.signed() + "]") }, malformed, "It is no object."},
+	{"two-objects", func(d draft) string { return encoded(d.signed() + d.signed()) }, malformed, "Something follows the object."},
+	{"no-json", func(draft) string { return encoded("agora-read") }, malformed, "It is no JSON."},
+	{"empty", func(draft) string { return "" }, malformed, "There is nothing."},
 	{"padded", func(d draft) string {
 		return base64.URLEncoding.EncodeToString([]byte(d.signed() + strings.Repeat(" ", 2-(len(d.signed())+1)%3)))
-	}, noToken, "The base64url has padding."},
-	{"line-break", func(d draft) string { return encoded(d.signed())[:20] + "\n" + encoded(d.signed())[20:] }, noToken, "The base64url has a line break."},
-	{"too-long", func(d draft) string { return encoded(d.signed() + strings.Repeat(" ", 6200)) }, noToken, "It is longer than 8192 characters."},
+	}, malformed, "The base64url has padding."},
+	{"line-break", func(d draft) string { return encoded(d.signed())[:20] + "\n" + encoded(d.signed())[20:] }, malformed, "The base64url has a line break."},
+	{"too-long", func(d draft) string { return encoded(d.signed() + strings.Repeat(" ", 6200)) }, malformed, "It is longer than 8192 characters."},
 	{"did-other", func(d draft) string {
 		return encoded(strings.Replace(d.signed(), quote(alice.did)+`,"aud"`, quote(bob.did)+`,"aud"`, 1))
-	}, noToken, notBy},
-	{"did-no-key", func(d draft) string { return encoded(strings.Replace(d.signed(), `"did:key:z6Mk`, `"did:web:z6Mk`, 1)) }, noToken, "The did is no did:key of Ed25519."},
-	{"sig-of-another-nonce", spelled(`Zm9ydHktdHdvIGJ5dGVz`, `Zm9ydHktdHdvIGJ5dGVa`), noToken, notBy},
-	{"sig-padded", func(d draft) string { return encoded(d.withSig(quote(d.sig() + "=="))) }, noToken, "The sig has padding."},
-	{"sig-absent", func(d draft) string { return encoded(d.text()) }, noToken, "There is no sig."},
-	{"message", func(draft) string { return encoded(newDraft("read").signed()) }, noToken, "It is a message."},
+	}, malformed, wrongSignature},
+	{"did-no-key", func(d draft) string { return encoded(strings.Replace(d.signed(), `"did:key:z6Mk`, `"did:web:z6Mk`, 1)) }, malformed, "The did is no did:key of Ed25519."},
+	{"sig-of-another-nonce", spelled(`Zm9ydHktdHdvIGJ5dGVz`, `Zm9ydHktdHdvIGJ5dGVa`), malformed, wrongSignature},
+	{"sig-padded", func(d draft) string { return encoded(d.withSig(quote(d.sig() + "=="))) }, malformed, "The sig has padding."},
+	{"sig-absent", func(d draft) string { return encoded(d.text()) }, malformed, "There is no sig."},
+	{"message", func(draft) string { return encoded(newDraft("read").signed()) }, malformed, "It is a message."},
 }

@@ -11,28 +11,28 @@ import (
 	"github.com/agora-relay/agora/testvectors"
 )
 
-// A sealingCase is one message of Alice's to Bob. In its texts SEALED stands for the sealed payload member's text.
+// A sealingCase is one message by Alice to Bob. In its texts, SEALED stands for the value of the sealed member.
 type sealingCase struct {
-	name, reason string // no reason: it opens
+	name, reason string // the message opens if reason is empty
 	typ          string
-	clear        string // the payload that relays see
-	plaintext    string // as it is encrypted, padding included
-	payload      string // what opens, where it opens
+	clear        string // the payload that relays see, with SEALED
+	plaintext    string // the text to encrypt, with padding
+	payload      string // the opened payload, if the message opens
 
-	info      func(string) string  // another info than the right one
-	enc       string               // hex, instead of the ephemeral public key
-	aad       string               // instead of none
-	member    func(string) string  // the sealed member as JSON, made from the ciphertext's base64url
+	info      func(string) string  // replaces the correct info
+	enc       string               // hex; replaces the ephemeral public key
+	aad       string               // replaces the empty aad
+	member    func(string) string  // makes the value of the sealed member, as JSON, from the ciphertext's base64url
 	change    func(raw []byte)     // changes enc and ciphertext
-	cut       int                  // bytes left out at the end
+	cut       int                  // number of bytes to remove at the end
 	begin     func(d draft) draft  // changes the envelope before its payload is sealed
-	finish    func(d draft) draft  // changes it between sealing and signing
-	recipient *key                 // instead of Bob
-	opener    *key                 // instead of the recipient
-	signed    func(d draft) string // instead of a good signature
+	finish    func(d draft) draft  // changes the envelope between sealing and signing
+	recipient *key                 // replaces Bob
+	opener    *key                 // replaces the recipient as the one who opens
+	signed    func(d draft) string // signs the envelope; replaces a good signature
 }
 
-// sealings are the vectors of sealing.json: first keys, then messages.
+// sealings returns the vectors of sealing.json: first keys, then messages.
 func sealings() (vectors []testvectors.SealingVector) {
 	for n := byte(1); n <= 12; n++ {
 		k := newKey(n)
@@ -64,8 +64,8 @@ func (c sealingCase) vector() testvectors.SealingVector {
 	if c.begin != nil {
 		d = c.begin(d)
 	}
-	// The place is read off the clear members before the ciphertext is among them.
-	info := d.with("payload", c.clear).place()
+	// The info has clear members of the payload only, so it does not depend on the ciphertext.
+	info := d.with("payload", c.clear).sealInfo()
 	if c.info != nil {
 		info = c.info(info)
 	}
@@ -109,13 +109,13 @@ func (c sealingCase) vector() testvectors.SealingVector {
 	return v
 }
 
-// filled fills a text up with spaces to a multiple of 256 bytes.
+// filled appends spaces to a text until its length is a multiple of 256 bytes.
 func filled(text string) string {
 	return text + strings.Repeat(" ", (256-len(text)%256)%256)
 }
 
-// place is what a ciphertext is bound to: these six members of the message and no others, in RFC 8785 form.
-func (d draft) place() string {
+// sealInfo returns the info of a sealing: exactly these six members of the message, in RFC 8785 form.
+func (d draft) sealInfo() string {
 	var e struct {
 		ID, Type                  string
 		Sender, Recipient, Thread struct{ ID string }
@@ -126,14 +126,15 @@ func (d draft) place() string {
 	if err := json.Unmarshal([]byte(d.text()), &e); err != nil {
 		panic(err)
 	}
-	place := map[string]string{"id": e.ID, "type": e.Type, "sender": e.Sender.ID, "recipient": e.Recipient.ID, "thread": e.Thread.ID}
+	info := map[string]string{"id": e.ID, "type": e.Type, "sender": e.Sender.ID, "recipient": e.Recipient.ID,
+		"thread": e.Thread.ID}
 	if e.Payload.RequestID != nil {
-		place["request_id"] = *e.Payload.RequestID
+		info["request_id"] = *e.Payload.RequestID
 		if e.Thread.ID == "" {
-			place["thread"] = *e.Payload.RequestID
+			info["thread"] = *e.Payload.RequestID
 		}
 	}
-	text, err := json.Marshal(place)
+	text, err := json.Marshal(info)
 	if err != nil {
 		panic(err)
 	}

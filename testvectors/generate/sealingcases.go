@@ -7,7 +7,7 @@ import (
 
 const sealedRequest = `{"request_id":"req_1","intent":"translation.en_zh","sealed":"SEALED"}`
 
-// sealingTable are messages that open.
+// sealingTable has the messages that open.
 var sealingTable = []sealingCase{
 	{name: "request", typ: "REQUEST", clear: sealedRequest,
 		plaintext: filled(`{"constraints":{"max_cost_usd":0.01},"params":{"text":"Hello"},"title":"Translate"}`),
@@ -66,7 +66,7 @@ func with(name, value string) func(draft) draft {
 	return func(d draft) draft { return d.with(name, value) }
 }
 
-// sealingRefusals are messages that do not open. Each is request, above, with one fault.
+// sealingRefusals returns the messages that do not open. Each is the case "request" above with one fault.
 func sealingRefusals() (cases []sealingCase) {
 	add := func(c sealingCase) {
 		if c.typ == "" {
@@ -80,14 +80,15 @@ func sealingRefusals() (cases []sealingCase) {
 		}
 		cases = append(cases, c)
 	}
-	placeRefusals(add)
+	contextRefusals(add)
 	textRefusals(add)
 	plaintextRefusals(add)
 	return cases
 }
 
-// placeRefusals are sealed payloads in another place than their own, and keys that are not their own.
-func placeRefusals(add func(sealingCase)) {
+// contextRefusals adds sealed payloads that were copied to another message, and messages that are opened with a wrong
+// key.
+func contextRefusals(add func(sealingCase)) {
 	signedBy := func(k key) func(draft) draft {
 		return func(d draft) draft { d.key = k; return d.with("sender", party(k.did)) }
 	}
@@ -136,7 +137,7 @@ func placeRefusals(add func(sealingCase)) {
 	}
 }
 
-// textRefusals are texts that are no enc and ciphertext in their one spelling, or not the ones that were made.
+// textRefusals adds sealed members that are malformed, or whose enc or ciphertext was changed.
 func textRefusals(add func(sealingCase)) {
 	raw := func(value string) func(string) string { return func(string) string { return value } }
 	spelled := func(change func(string) string) func(string) string {
@@ -189,7 +190,7 @@ func flipped(bit int) func([]byte) {
 	return func(raw []byte) { raw[bit/8] ^= 1 << (bit % 8) }
 }
 
-// montgomerySmallOrder are the u coordinates with which X25519 gives zero, whoever computes it (RFC 7748 §6.1).
+// montgomerySmallOrder are the u coordinates for which X25519 returns zero, with any private key (RFC 7748 §6.1).
 var montgomerySmallOrder = []struct{ name, u string }{
 	{"0", "0000000000000000000000000000000000000000000000000000000000000000"},
 	{"1", "0100000000000000000000000000000000000000000000000000000000000000"},
@@ -200,7 +201,7 @@ var montgomerySmallOrder = []struct{ name, u string }{
 	{"p-plus-1", "eeffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f"},
 }
 
-// plaintextRefusals are well sealed by their sender, and not what may come out.
+// plaintextRefusals adds messages that are sealed correctly but have a plaintext that is not allowed.
 func plaintextRefusals(add func(sealingCase)) {
 	for _, c := range []sealingCase{
 		{name: "plaintext-array", reason: "It is no object.", plaintext: filled(`["title"]`)},

@@ -10,8 +10,8 @@ import (
 	"github.com/agora-relay/agora/testvectors"
 )
 
-// signings signs texts spelled as people and other libraries spell them: with white space, needless escapes, members
-// in any order.
+// signings returns the vectors of sign.json. Their texts are spelled as people and other libraries may spell them: with
+// whitespace, unnecessary escapes, and members in any order.
 func signings() (vectors []testvectors.SignVector) {
 	for _, c := range signTable {
 		text := strings.NewReplacer("ALICE", alice.did, "BOB", bob.did).Replace(c.text)

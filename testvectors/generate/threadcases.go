@@ -11,7 +11,7 @@ type threadCase struct {
 
 type message = testvectors.ThreadMessage
 
-// threadCases vary what cells keeps fixed: the recipient, the request_id, the payload, the number of offers.
+// threadCases test what the table cells does not vary: recipients, request_ids, payloads, and the number of offers.
 var threadCases = []threadCase{
 	{name: "request-named", state: "OPEN", message: message{By: "client", Type: "REQUEST", To: "agent"}, want: "PENDING"},
 	{name: "request-without-intent", state: "OPEN", message: message{By: "client", Type: "REQUEST", Payload: "incomplete"}, want: "400", reason: "A REQUEST needs an intent."},
@@ -61,7 +61,7 @@ var threadCases = []threadCase{
 	{name: "error-of-a-rival-twice", history: working + ", rival ERROR", state: "ACTIVE", message: message{By: "rival", Type: "ERROR"}, want: "403", reason: "Who has taken the offer back is a stranger to the thread."},
 }
 
-// timeoutCases stand on both sides of the timeouts. Everything in history happens at one instant.
+// timeoutCases test times just before and after the timeouts. All messages in history are at the same instant.
 var timeoutCases = []threadCase{
 	{name: "offer-after-299s", history: opened, elapsed: 299, state: "PENDING", message: message{By: "agent", Type: "OFFER"}, want: "PENDING"},
 	{name: "offer-after-300s", history: opened, elapsed: 300, state: "ERROR", message: message{By: "agent", Type: "OFFER"}, want: "409", reason: "The pending-timeout has ended the thread."},

@@ -8,8 +8,8 @@ import (
 	"github.com/agora-relay/agora/testvectors"
 )
 
-// cells is PROTOCOL §4: for each situation, role and type what comes of the message, a state or a refusal. "new" opens
-// a thread of the sender's own, "stays" takes the sender's offer back and keeps the state.
+// cells is the table of PROTOCOL §4. For each situation, role and type it has the result of the message: a state or a
+// refusal. "new" opens a thread of the sender's own. "stays" withdraws the sender's offer and keeps the state.
 const cells = `
 situation               role       REQUEST  OFFER    ACCEPT  CANCEL  RESULT     ERROR
 
@@ -102,7 +102,8 @@ timed-out-named         agent      new      409      403     403     409        
 timed-out-named         stranger   new      403      403     403     403        403
 `
 
-// history reads messages such as "client REQUEST, agent OFFER, client ACCEPT agent": who, what, and to whom.
+// history parses messages such as "client REQUEST, agent OFFER, client ACCEPT agent": sender, type, and recipient if
+// any.
 func history(text string) []testvectors.ThreadMessage {
 	messages := []testvectors.ThreadMessage{}
 	for part := range strings.SplitSeq(text, ", ") {
@@ -127,7 +128,7 @@ const (
 	done        = working + ", agent RESULT"
 )
 
-// situations says how a thread gets into each row of cells.
+// situations has the history of messages that leads to each situation in cells.
 var situations = map[string]struct {
 	history string
 	elapsed int64
@@ -155,7 +156,7 @@ var situations = map[string]struct {
 	"timed-out-named":        {bidNamed, 300, "ERROR"},
 }
 
-// refusals are the numbers in the tables here.
+// refusals has the codes for the numbers in the tables.
 var refusals = map[string]string{
 	"400": badRequest, "403": forbidden, "404": "THREAD_NOT_FOUND", "409": "INVALID_TRANSITION", "429": "RATE_LIMITED",
 }
@@ -171,32 +172,32 @@ func threads() (vectors []testvectors.ThreadVector) {
 		for i, want := range row[2:] {
 			message := testvectors.ThreadMessage{By: row[1], Type: types[i]}
 			if row[0] == "pending-offers" && message.Type == "ACCEPT" {
-				message.To = "agent" // two have offered, so one must be named
+				message.To = "agent" // two agents have offered, so the ACCEPT must name one
 			}
 			s := situations[row[0]]
 			v := testvectors.ThreadVector{Name: row[0] + "-" + row[1] + "-" + types[i], Request: "broadcast",
 				History: history(s.history), Elapsed: s.elapsed, State: s.state, Message: message}
-			vectors = append(vectors, settled(v, want, ""))
+			vectors = append(vectors, withOutcome(v, want, ""))
 		}
 	}
 	for _, c := range slices.Concat(threadCases, timeoutCases) {
 		v := testvectors.ThreadVector{Name: c.name, Request: "broadcast", History: history(c.history), Elapsed: c.elapsed,
 			State: c.state, Message: c.message}
-		vectors = append(vectors, settled(v, c.want, c.reason))
+		vectors = append(vectors, withOutcome(v, c.want, c.reason))
 	}
 	return append(vectors, manyOffers("offer-100", 99, "PENDING"), manyOffers("offer-101", 100, "429"))
 }
 
-// manyOffers is one more offer after n.
+// manyOffers returns a vector with one more OFFER after n OFFERs.
 func manyOffers(name string, n int, want string) testvectors.ThreadVector {
 	messages := history(opened + strings.Repeat(", agent OFFER", n))
 	v := testvectors.ThreadVector{Name: name, Request: "broadcast", History: messages, State: "PENDING",
 		Message: testvectors.ThreadMessage{By: "agent", Type: "OFFER"}}
-	return settled(v, want, "The thread has had a hundred offers.")
+	return withOutcome(v, want, "The thread has had a hundred offers.")
 }
 
-// settled completes v with what is expected of it, and with a reason if it has none.
-func settled(v testvectors.ThreadVector, want, reason string) testvectors.ThreadVector {
+// withOutcome returns v with the expected result. If reason is empty, it adds a standard reason.
+func withOutcome(v testvectors.ThreadVector, want, reason string) testvectors.ThreadVector {
 	if slices.ContainsFunc(append(v.History, v.Message), func(m testvectors.ThreadMessage) bool {
 		return m.By == "client" && m.Type == "REQUEST" && m.To != ""
 	}) {

@@ -4,7 +4,7 @@ import "strings"
 
 const bodyLimit = 131072
 
-// bodyForms say the envelope in different ways.
+// bodyForms are different ways to write an envelope as a body.
 var bodyForms = []bodyCase{
 	{"body-white-space", "", "", func(d draft) string { return " \t\r\n" + strings.ReplaceAll(d.signed(), `,"`, " ,\n\t\"") + "\n" }},
 	{"body-canonical", "", "", func(d draft) string { return string(canonical([]byte(d.signed()))) }},
@@ -69,10 +69,10 @@ var bodyForms = []bodyCase{
 		repeated(501, "0.00123456789012345678"), repeated(500, "0.1e-307")),
 }
 
-// repeated returns so many equal elements of a list.
+// repeated returns count equal elements of a list.
 func repeated(count int, number string) string { return strings.Repeat(number+",", count-1) + number }
 
-// numbers returns the signed envelope with a list of numbers.
+// numbers returns the signed envelope with these numbers in a list.
 func numbers(d draft, elements ...string) string {
 	return d.with("x", "["+strings.Join(elements, ",")+"]").signed()
 }
@@ -81,65 +81,66 @@ func tooCostly(name, reason string, elements ...string) bodyCase {
 	return bodyCase{name, badRequest, reason, func(d draft) string { return numbers(d, elements...) }}
 }
 
-// padded returns the signed envelope behind so much white space that it has n bytes.
+// padded returns the signed envelope with whitespace in front, so that it has n bytes.
 func padded(d draft, n int) string {
 	text := d.signed()
 	return strings.Repeat(" ", n-len(text)) + text
 }
 
-// deep returns d nesting so many levels, the envelope itself being the first.
+// deep returns d nested to this number of levels. The envelope itself is the first level.
 func deep(d draft, levels int) draft {
 	return d.with("deep", strings.Repeat("[", levels-1)+strings.Repeat("]", levels-1))
 }
 
-// notIJSON is signed as a lenient parser reads it: the last of two members, U+FFFD for what is broken.
+// notIJSON are texts that are not I-JSON. They are signed as a lenient parser reads them: of two members the last one
+// is taken, and invalid characters become U+FFFD.
 var notIJSON = []bodyCase{
-	unfit("duplicate-id", `"id":"msg_other"`, "The id stands twice."),
-	unfit("duplicate-escaped", `"\u0069d":"msg_other"`, "The id stands twice, once with an escape."),
-	unfit("duplicate-type", `"type":"REQUEST"`, "The type stands twice, the same both times."),
-	unfit("duplicate-unknown", `"x":1,"x":1`, "An unknown member stands twice."),
-	unfit("duplicate-nested", `"x":[{"y":{"a":1,"a":2}}]`, "A name stands twice, far down."),
-	unfit("duplicate-nested-escaped", `"x":{"a":1,"\u0061":2}`, "A name stands twice, once with an escape."),
+	lenientMember("duplicate-id", `"id":"msg_other"`, "The id stands twice."),
+	lenientMember("duplicate-escaped", `"\u0069d":"msg_other"`, "The id stands twice, once with an escape."),
+	lenientMember("duplicate-type", `"type":"REQUEST"`, "The type stands twice, the same both times."),
+	lenientMember("duplicate-unknown", `"x":1,"x":1`, "An unknown member stands twice."),
+	lenientMember("duplicate-nested", `"x":[{"y":{"a":1,"a":2}}]`, "A name stands twice, far down."),
+	lenientMember("duplicate-nested-escaped", `"x":{"a":1,"\u0061":2}`, "A name stands twice, once with an escape."),
 	{"duplicate-sig", badRequest, "The signature stands twice, the same both times.", func(d draft) string {
 		sig := `,"sig":` + quote(d.sig())
 		return strings.TrimSuffix(d.text(), "}") + sig + sig + "}"
 	}},
 	{"duplicate-in-the-wrapper", badRequest, "The wrapper holds the envelope twice.",
 		func(d draft) string { return `{"envelope":` + d.signed() + `,"envelope":` + d.signed() + `}` }},
-	unfit("surrogate-alone", `"x":"\ud800"`, "Half of a surrogate pair."),
-	unfit("surrogate-alone-in-name", `"\udc00":1`, "Half of a surrogate pair in a name."),
-	unfit("surrogates-swapped", `"x":"\udc00\ud800"`, "Two halves in the wrong order."),
-	unfit("utf-8-invalid", "\"x\":\"\xff\"", "Invalid UTF-8."),
-	unfit("utf-8-overlong", "\"x\":\"\xc0\xaf\"", "Invalid UTF-8: an overlong form."),
-	unfit("utf-8-surrogate", "\"x\":\"\xed\xa0\x80\"", "Invalid UTF-8: a surrogate."),
-	unfit("utf-8-invalid-in-name", "\"x\xfe\":1", "Invalid UTF-8 in a name."),
-	unfit("number-1e400", `"x":1e400`, "The number is beyond a double."),
-	unfit("number-minus-1e400-nested", `"x":[{"y":-1e400}]`, "The number is beyond a double."),
-	spoilt("number-leading-zero", "01", "A leading zero."),
-	spoilt("number-plus", "+1", "A plus sign in front."),
-	spoilt("number-nan", "NaN", "NaN is no JSON."),
-	spoilt("literal-upper-case", "TRUE", "Literals are in lower case."),
-	spoilt("string-raw-line-feed", "\"a\nb\"", "A control character that is not escaped."),
-	spoilt("string-unknown-escape", `"\x41"`, "There is no such escape."),
-	spoilt("comment", "1/* one */", "JSON has no comments."),
+	lenientMember("surrogate-alone", `"x":"\ud800"`, "Half of a surrogate pair."),
+	lenientMember("surrogate-alone-in-name", `"\udc00":1`, "Half of a surrogate pair in a name."),
+	lenientMember("surrogates-swapped", `"x":"\udc00\ud800"`, "Two halves in the wrong order."),
+	lenientMember("utf-8-invalid", "\"x\":\"\xff\"", "Invalid UTF-8."),
+	lenientMember("utf-8-overlong", "\"x\":\"\xc0\xaf\"", "Invalid UTF-8: an overlong form."),
+	lenientMember("utf-8-surrogate", "\"x\":\"\xed\xa0\x80\"", "Invalid UTF-8: a surrogate."),
+	lenientMember("utf-8-invalid-in-name", "\"x\xfe\":1", "Invalid UTF-8 in a name."),
+	lenientMember("number-1e400", `"x":1e400`, "The number is beyond a double."),
+	lenientMember("number-minus-1e400-nested", `"x":[{"y":-1e400}]`, "The number is beyond a double."),
+	invalidValue("number-leading-zero", "01", "A leading zero."),
+	invalidValue("number-plus", "+1", "A plus sign in front."),
+	invalidValue("number-nan", "NaN", "NaN is no JSON."),
+	invalidValue("literal-upper-case", "TRUE", "Literals are in lower case."),
+	invalidValue("string-raw-line-feed", "\"a\nb\"", "A control character that is not escaped."),
+	invalidValue("string-unknown-escape", `"\x41"`, "There is no such escape."),
+	invalidValue("comment", "1/* one */", "JSON has no comments."),
 }
 
-// unfit adds members that a lenient parser takes, and signs what it makes of them.
-func unfit(name, members, reason string) bodyCase {
+// lenientMember adds members that only a lenient parser accepts, and signs what such a parser reads.
+func lenientMember(name, members, reason string) bodyCase {
 	return bodyCase{name, badRequest, reason, func(d draft) string {
 		text := strings.TrimSuffix(d.text(), "}") + "," + members + "}"
 		return strings.TrimSuffix(text, "}") + `,"sig":` + quote(signatureOf(d.key, canonical([]byte(text)))) + "}"
 	}}
 }
 
-// spoilt puts text that is no JSON in the place of a value, in an envelope that was signed with 1 there.
-func spoilt(name, text, reason string) bodyCase {
+// invalidValue replaces a value by text that is not JSON. The envelope was signed with 1 in this place.
+func invalidValue(name, text, reason string) bodyCase {
 	return bodyCase{name, badRequest, reason, func(d draft) string {
 		return strings.Replace(d.with("x", "1").signed(), `"x":1`, `"x":`+text, 1)
 	}}
 }
 
-// threadForms say which thread a message belongs to.
+// threadForms test how a message names its thread.
 var threadForms = []bodyCase{
 	{"request-id-names-the-thread", "", "", func(d draft) string {
 		return d.with("thread", "").with("payload", `{"request_id":"req_names_thread","intent":"echo"}`).signed()
@@ -185,7 +186,7 @@ func noThread(name, payload, reason string) bodyCase {
 	return bodyCase{name, badRequest, reason, func(d draft) string { return d.with("thread", "").with("payload", payload).signed() }}
 }
 
-// ofType returns a message of a type, its payload whole. A relay accepts it as far as verify.json goes.
+// ofType returns a message of this type with a complete payload. verify.json does not test threads, so it is accepted.
 func ofType(name, typ string) bodyCase {
 	return bodyCase{name: name, body: func(d draft) string {
 		return d.with("type", quote(typ)).with("payload", `{"request_id":"req_1","status":"success","code":"UNAVAILABLE","message":"later"}`).signed()

@@ -7,7 +7,7 @@ import (
 	"github.com/mr-tron/base58"
 )
 
-// unwrapped returns the canonical envelope in {"envelope": …}.
+// unwrapped returns the canonical envelope in {"envelope": …}. ok is false if body is not a wrapper.
 func unwrapped(body []byte) (envelope []byte, ok bool) {
 	var object map[string]json.RawMessage
 	if json.Unmarshal(body, &object) != nil || len(object) != 1 || object["envelope"] == nil {
@@ -16,7 +16,7 @@ func unwrapped(body []byte) (envelope []byte, ok bool) {
 	return canonical(object["envelope"]), true
 }
 
-// acceptedIDs are the ids of the cases below that change the id and must be accepted.
+// acceptedIDs has the ids of the cases below that change the id and must be accepted.
 var acceptedIDs = map[string]string{
 	"id-one-letter": "a", "id-digit-first": "0a", "id-128": strings.Repeat("a", 128), "id-every-mark": "a._:~-", "id-escaped": "abc",
 }
@@ -95,7 +95,7 @@ var partyFields = []fieldCase{
 	{"recipient-id-upper-case-name", "recipient", `{"Id":"` + bob.did + `"}`, badDID, "Names are exact: Id is not id."},
 }
 
-// recipientFields names recipients that are no did:key.
+// recipientFields returns cases with recipients that are not a did:key.
 func recipientFields() (cases []fieldCase) {
 	for _, c := range []struct{ name, did, reason string }{
 		{"empty-text", "", "The recipient's id is empty."},
@@ -180,7 +180,7 @@ var metaFields = []fieldCase{
 	{"meta-null", "meta", "null", badRequest, "A meta that is null is not absent."},
 }
 
-// foldedNames have a second member whose name differs from a known one by case folding only.
+// foldedNames are cases with an additional member. In most of them, its name equals a known name except for case.
 var foldedNames = []fieldCase{
 	{"fold-Type", "Type", `"REQUEST"`, badRequest, "A parser that folds case takes Type for type."},
 	{"fold-TYPE", "TYPE", `"CANCEL"`, badRequest, "A parser that folds case takes TYPE for type."},

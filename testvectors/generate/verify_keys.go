@@ -20,7 +20,7 @@ func signatureOf(k key, message []byte) string {
 	return base64.RawURLEncoding.EncodeToString(ed25519.Sign(k.private, message))
 }
 
-// signatures spells the signature, or takes another one.
+// signatures returns cases with another spelling of the signature, or with another signature.
 func signatures() []bodyCase {
 	spelled := func(name, reason string, spell func(sig string) string) bodyCase {
 		return bodyCase{name, badSignature, reason, func(d draft) string { return d.withSig(spell(d.sig())) }}
@@ -59,14 +59,14 @@ func signatures() []bodyCase {
 			return quote(base64.RawURLEncoding.EncodeToString(slices.Concat(raw(sig)[32:], raw(sig)[:32])))
 		}),
 		{"sig-standard-alphabet", badSignature, "The signature has + and / for - and _.", func(d draft) string {
-			for i := 0; ; i++ { // until the signature needs one of them
+			for i := 0; ; i++ { // until the signature contains one of them
 				if next := d.with("n", fmt.Sprint(i)); strings.ContainsAny(next.sig(), "-_") {
 					return next.withSig(quote(strings.NewReplacer("-", "+", "_", "/").Replace(next.sig())))
 				}
 			}
 		}},
 	}
-	for _, bits := range []int{1, 8, 15} { // the last character holds two bits of the signature and four spare ones
+	for _, bits := range []int{1, 8, 15} { // the last character holds two bits of the signature and four spare bits
 		cases = append(cases, spelled(fmt.Sprintf("sig-spare-bits-%d", bits), "The spare bits of the last character are not zero.", func(sig string) string {
 			last := strings.IndexByte(alphabet, sig[85])
 			return quote(sig[:85] + alphabet[last+bits:][:1])
@@ -75,7 +75,7 @@ func signatures() []bodyCase {
 	return append(cases, otherSignatures...)
 }
 
-// otherSignatures are good ones, but not of this text by this sender.
+// otherSignatures are valid signatures, but of another text or by another key.
 var otherSignatures = []bodyCase{
 	{"signed-by-another", badSignature, "The signature is another key's.", func(d draft) string {
 		d.key = bob
@@ -109,7 +109,7 @@ var otherSignatures = []bodyCase{
 	{"signed-with-context", badSignature, "The signature is Ed25519ctx.", func(d draft) string { return d.withSig(quote(prehashed(d, "agora"))) }},
 }
 
-// senders are identities that must not be believed, most of them with a signature that verifies under the key.
+// senders returns cases with senders that must be refused. Most have a signature that verifies under the sender's key.
 func senders() []bodyCase {
 	cases := []bodyCase{
 		{"sender-off-curve", badDID, "No point of the curve has this y coordinate.", func(d draft) string {
@@ -153,8 +153,8 @@ func senders() []bodyCase {
 	return cases
 }
 
-// forged is a message whose signature verifies under a key of small order, made without a private key: S is zero, R
-// another point of small order, and a counter in the message is raised until the equation holds.
+// forged returns a message whose signature verifies under a key of small order, made without a private key. S is zero
+// and R is a point of small order. A counter in the message is increased until the verification equation holds.
 func forged(name string, public []byte, reason string) bodyCase {
 	return bodyCase{name, badDID, reason, func(d draft) string {
 		d = d.with("sender", party(spell(public)))
@@ -185,7 +185,7 @@ func prehashed(d draft, context string) string {
 	return base64.RawURLEncoding.EncodeToString(sig)
 }
 
-// addOrder returns a signature with the group order added to S, which is the same number to whoever does not look.
+// addOrder returns a signature with the group order added to S. Verifiers that do not check S accept it too.
 func addOrder(sig []byte) []byte {
 	order := unhex("edd3f55c1a631258d69cf7a2def9de1400000000000000000000000000000010")
 	carry := 0

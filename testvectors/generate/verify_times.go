@@ -7,7 +7,7 @@ const (
 	noTime = "The ts is no RFC 3339 date-time as this protocol takes it: "
 )
 
-// timeForms spells the ts; all that are accepted are within five minutes of noon.
+// timeForms are spellings of ts. All accepted ones are within five minutes of noon.
 var timeForms = []struct{ name, ts, code, reason string }{
 	{"ts-milliseconds", `"2026-02-02T12:00:00.000Z"`, "", ""},
 	{"ts-one-digit-fraction", `"2026-02-02T12:00:00.5Z"`, "", ""},
@@ -57,7 +57,7 @@ var timeForms = []struct{ name, ts, code, reason string }{
 	{"ts-full-width-digits", "\"\uff12\uff10\uff12\uff16-02-02T12:00:00Z\"", badRequest, noTime + "its digits are not ASCII."},
 }
 
-// clocks sets ts and ttl against the relay's clock.
+// clocks are cases with a ts and a ttl at a certain time on the relay's clock.
 var clocks = []struct{ name, now, ts, meta, code, reason string }{
 	{"window-past-inside", noon, "2026-02-02T11:55:00.001Z", `{"ttl":600}`, "", ""},
 	{"window-past-edge", noon, "2026-02-02T11:55:00Z", `{"ttl":600}`, stale, late},

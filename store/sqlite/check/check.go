@@ -1,5 +1,6 @@
-// Package check reads a whole database of the embedded store and says what is not as the store writes it. It needs no
-// store and changes nothing, so the database may be a running relay's, or a backup.
+// Package check reads a whole database of the embedded store and reports everything that a store would not have
+// written. It needs no running store and changes nothing. So the database may be a backup, or in use by a running
+// relay.
 package check
 
 import (
@@ -21,58 +22,60 @@ import (
 	"github.com/agora-relay/agora/store/sqlite/schema"
 )
 
-// Finding is one thing that is not as it should be.
+// Finding is one problem.
 type Finding struct {
-	Where string `json:"where"` // such as: event 17 ("msg_…")
+	Where string `json:"where"` // for example: event 17 ("msg_…")
 	What  string `json:"what"`
-	Cure  string `json:"cure"` // how to go on
+	Cure  string `json:"cure"` // how to fix it
 }
 
 func (f Finding) String() string { return f.Where + ": " + f.What + "; " + f.Cure }
 
-// How to go on. Nothing is repaired: what a damaged database still says may be false.
+// Values of Finding.Cure. Package check repairs nothing, because the readable part of a damaged database may be wrong
+// too.
 const (
 	cureDamage = "stop the relay, keep this folder as it is, and serve the newest backup that agora check finds clean"
 	cureNewer  = "check it with the version that wrote it, or a newer one"
-	cureOlder  = "serve it once, which brings it up to date, and check again"
+	cureOlder  = "run agora serve on it once, which updates it, and check again"
 )
 
 // Options are all optional.
 type Options struct {
-	Now        time.Time               // what counts as expired; zero: the present
-	Extensions []relay.Extension       // those of the relay; tables of others are not looked into
-	Found      func(Finding)           // called for each finding as it is made, one at a time
-	Progress   func(events, all int64) // called every second with how many events have been checked, while they are
+	Now        time.Time         // time at which expiry is judged; zero: the current time
+	Extensions []relay.Extension // the relay's extensions; tables of other extensions are not checked
+	Found      func(Finding)     // called for each finding as it is made, one call at a time
+	// called every second while events are checked, with how many are checked and how many there are
+	Progress func(events, all int64)
 }
 
 // Report counts what was checked.
 type Report struct {
 	Events    int64     `json:"events"`
-	Cut       int64     `json:"cut"` // of them: expired, and their bodies given up for a full disk
+	Cut       int64     `json:"cut"` // events without a body: they had expired when the disk was full
 	Threads   int64     `json:"threads"`
 	Manifests int64     `json:"manifests"`
-	Seq       relay.Seq `json:"seq"` // the last number given to an event
+	Seq       relay.Seq `json:"seq"` // last number given to an event
 	Findings  int64     `json:"findings"`
 }
 
 // checker is one call of Database.
 type checker struct {
 	ctx     context.Context
-	conn    *sql.Conn // within one read transaction
+	conn    *sql.Conn // in one read transaction
 	options Options
 	epoch   uint32
-	mark    dbfile.Mark // read before the transaction began, so that the database is never behind it
+	mark    dbfile.Mark // read before the transaction begins, so that the database is never behind it
 	report  Report
-	known   []relay.Extension // see extended
+	known   []relay.Extension // set by extended
 	checked atomic.Int64      // report.Events, for Progress
 }
 
-// Database reads the whole database at path, as it stands at one moment, and looks whether it is one that a Store has
-// written: that its pages and indexes hang together, every envelope is signed by its sender and filed under what it
-// says, and every thread's record is what its envelopes make of it. It changes nothing and disturbs nobody who has the
-// database open. What cannot be decided any more, because an envelope has rightly been forgotten, passes.
+// Database checks the whole database at path, as it is at one moment, for anything that a Store would not have written.
+// The pages and indexes must be consistent. Every envelope must be signed by its sender, and its columns must agree
+// with it. Every thread's record must follow from its envelopes. Database changes nothing and does not disturb other
+// users of the database. It accepts what can no longer be verified because an envelope was removed in due time.
 //
-// Damage is reported, not returned; an error means that the check did not come to its end.
+// Damage is a Finding, not an error. An error means that the check did not finish.
 func Database(ctx context.Context, path string, o Options) (_ Report, err error) {
 	if o.Now.IsZero() {
 		o.Now = time.Now()
@@ -126,17 +129,17 @@ func (c *checker) run(db *sql.DB) (err error) {
 			return err
 		}
 		if step.where == "schema" && !readable {
-			break // the tables are not those that the rest would ask
+			break // the other checks need the right tables
 		}
 	}
-	_, err = c.conn.ExecContext(c.ctx, "ROLLBACK") // frees the snapshot; nothing was written
+	_, err = c.conn.ExecContext(c.ctx, "ROLLBACK") // ends the snapshot; nothing was written
 	if isDamage(err) {
-		err = nil // said above
+		err = nil // was reported above
 	}
 	return err
 }
 
-// isDamage reports whether the database itself says that it is damaged, as opposed to a failing disk or a full memory.
+// isDamage reports whether err means that the database is damaged, and not that the disk failed or memory ran out.
 func isDamage(err error) bool {
 	e, ok := errors.AsType[*sqlite.Error](err)
 	if !ok {
@@ -144,7 +147,7 @@ func isDamage(err error) bool {
 	}
 	switch e.Code() & 0xff {
 	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB,
-		sqlite3.SQLITE_ERROR: // the statements are right, so the tables are not
+		sqlite3.SQLITE_ERROR: // the statements are correct, so the tables are wrong
 		return true
 	}
 	return false
@@ -161,8 +164,8 @@ func (c *checker) found(f Finding) {
 	}
 }
 
-// pages lets SQLite look at every page, every index and every column's type. It holds each UNIQUE too, so no message
-// can be there twice where the schema is the right one.
+// pages lets SQLite check every page, every index and every column's type. That includes UNIQUE constraints. So if the
+// schema is right, no message is stored twice.
 func (c *checker) pages() error {
 	return c.each(func(scan scanner) error {
 		var verdict string
@@ -176,7 +179,7 @@ func (c *checker) pages() error {
 	}, "PRAGMA integrity_check")
 }
 
-// meta checks the epoch, which is the mark's too where there is one.
+// meta checks the epoch, and compares it with the mark's if there is a mark.
 func (c *checker) meta() error {
 	var epoch string
 	err := c.conn.QueryRowContext(c.ctx, "SELECT value FROM meta WHERE name = 'epoch'").Scan(&epoch)
@@ -184,15 +187,15 @@ func (c *checker) meta() error {
 		return err
 	}
 	if n, err := strconv.ParseUint(epoch, 16, 32); err != nil || n == 0 || epoch != fmt.Sprintf("%08x", n) {
-		c.found(Finding{"meta", fmt.Sprintf("the epoch is %q, which is none", epoch), cureDamage})
+		c.found(Finding{"meta", fmt.Sprintf("the epoch is %q, which is not a valid epoch", epoch), cureDamage})
 	} else if c.epoch = uint32(n); c.mark.Epoch != 0 && c.mark.Epoch != c.epoch {
-		c.found(Finding{"mark", "it is another database's, which was here before",
-			"if this one was put here on purpose, serve it once; else put the other back"})
+		c.found(Finding{"mark", "it belongs to another database, which was here before",
+			"if this database was put here on purpose, run agora serve on it once; else put the other database back"})
 	}
 	return nil
 }
 
-// sequence holds the last number given to an event against the mark, so that none is given twice.
+// sequence compares the last number given to an event with the mark. A number that is too low would be given twice.
 func (c *checker) sequence() error {
 	if err := c.conn.QueryRowContext(c.ctx, schema.LastNumber).Scan(&c.report.Seq); err != nil {
 		return err
@@ -203,7 +206,8 @@ func (c *checker) sequence() error {
 		return err
 	}
 	if n, invalid := strconv.ParseUint(noted, 10, 63); err == nil && (invalid != nil || n == 0) {
-		c.found(Finding{"meta", fmt.Sprintf("the last number given to an event is %q, which is none", noted), cureDamage})
+		c.found(Finding{"meta", fmt.Sprintf("the last number given to an event is %q, which is not a valid number",
+			noted), cureDamage})
 	}
 	if err := c.mark.Missing(c.epoch, c.report.Seq); err != nil {
 		c.found(Finding{"mark", err.Error(), cureDamage})
@@ -218,10 +222,10 @@ func (c *checker) each(f func(scanner) error, text string, args ...any) error {
 	return eachRow(c.ctx, c.conn, f, text, args...)
 }
 
-// errRow is damage that shows when a row is read.
-var errRow = errors.New("a row holds what its columns cannot")
+// errRow is damage found while a row is read.
+var errRow = errors.New("a row has values that its columns cannot hold")
 
-// eachRow calls f for every row of a query. The rows may hold anything: one that cannot be scanned is an errRow.
+// eachRow calls f for every row of a query. A row that cannot be scanned is damage and gives errRow.
 func eachRow(ctx context.Context, conn *sql.Conn, f func(scanner) error, text string, args ...any) error {
 	rows, err := conn.QueryContext(ctx, text, args...)
 	if err != nil {
@@ -241,7 +245,7 @@ func eachRow(ctx context.Context, conn *sql.Conn, f func(scanner) error, text st
 	return errors.Join(rows.Err(), rows.Close())
 }
 
-// watch reports how far the events are, until the function it returns is called.
+// watch reports progress every second until the returned function is called.
 func (c *checker) watch() (stop func(), err error) {
 	if c.options.Progress == nil {
 		return func() {}, nil
@@ -253,7 +257,7 @@ func (c *checker) watch() (stop func(), err error) {
 	return dbfile.EverySecond(func() { c.options.Progress(c.checked.Load(), all) }), nil
 }
 
-// inParallel calls f for each item, on all processors, and reports what it found in the items' order.
+// inParallel calls f for each item, on all processors. It reports the findings in the order of the items.
 func inParallel[T any](c *checker, items []T, f func(T) []Finding) {
 	results := make([][]Finding, len(items))
 	var next atomic.Int64

@@ -14,11 +14,11 @@ import (
 	"github.com/agora-relay/agora/store/sqlite/internal/dbfile"
 )
 
-// key makes the same identity of the same number every time.
+// key returns the same identity for the same n every time.
 func key(n int) didkey.Key {
 	k, err := didkey.FromSeed(bytes.Repeat([]byte{byte(n), byte(n >> 8)}, 16))
 	if err != nil {
-		panic(err) // 32 bytes are a seed
+		panic(err) // 32 bytes are always a valid seed
 	}
 	return k
 }
@@ -38,7 +38,7 @@ func openAt(t testing.TB, path string) *sqlite.Store {
 	return s
 }
 
-// request is a message that opens a thread of its own.
+// request returns a REQUEST that opens a new thread.
 func request(t testing.TB, by didkey.Key, to didkey.DID) relay.Entry {
 	t.Helper()
 	return signed(t, by, envelope.Draft{Recipient: to, Payload: envelope.Request{Intent: "translate"}})
@@ -52,8 +52,8 @@ func signed(t testing.TB, by didkey.Key, d envelope.Draft) relay.Entry {
 	return relay.Entry{Envelope: m, Received: now}
 }
 
-// talk takes one thread from its REQUEST to its RESULT and calls told for each receipt.
-func talk(ctx context.Context, s relay.Store, n int, told func(relay.Receipt)) error {
+// completeThread takes one thread from its REQUEST to its RESULT. It calls onReceipt for each receipt.
+func completeThread(ctx context.Context, s relay.Store, n int, onReceipt func(relay.Receipt)) error {
 	client, agent := key(n), key(n+1)
 	id := envelope.NewID("thread", time.Now())
 	for i, d := range []envelope.Draft{
@@ -76,23 +76,23 @@ func talk(ctx context.Context, s relay.Store, n int, told func(relay.Receipt)) e
 		if err != nil {
 			return err
 		}
-		told(receipt)
+		onReceipt(receipt)
 	}
 	return nil
 }
 
-// findings checks a database.
+// findings checks a database and returns its findings and the report.
 func findings(t testing.TB, path string, now time.Time) (found []Finding, r Report) {
 	t.Helper()
 	r, err := Database(t.Context(), path, Options{Now: now, Found: func(f Finding) { found = append(found, f) }})
 	must(t, err)
 	if int64(len(found)) != r.Findings {
-		t.Errorf("%d findings were said, %d counted", len(found), r.Findings)
+		t.Errorf("Found was called for %d findings, the report counts %d", len(found), r.Findings)
 	}
 	return found, r
 }
 
-// query calls f for each row of a query to a database that may be damaged.
+// query calls f for each row of a query. The database may be damaged.
 func query(t testing.TB, path string, f func(scanner) error, text string) {
 	t.Helper()
 	db, err := dbfile.OpenReadOnly(path)
@@ -103,7 +103,7 @@ func query(t testing.TB, path string, f func(scanner) error, text string) {
 	must(t, errors.Join(eachRow(t.Context(), conn, f, text), conn.Close()))
 }
 
-// spoil runs SQL on a database that no store has open, without the rules a store keeps.
+// spoil runs SQL on a database that no store has open. The SQL may write what a store never would.
 func spoil(t testing.TB, path, text string) {
 	t.Helper()
 	db, err := dbfile.Open(path, "immediate", []string{"writable_schema(ON)"}, "rw")

@@ -8,13 +8,13 @@ import (
 	"github.com/agora-relay/agora/store/sqlite/schema"
 )
 
-// role is a row that a thread has in the table thread_role: a party and its role there.
+// role is a row of the table thread_role of one thread: a party and its role.
 type role struct {
 	Party string `json:"party"`
 	Role  int    `json:"role"`
 }
 
-// roles returns the rows that a thread has in the table thread_role.
+// roles returns the rows that a thread must have in the table thread_role.
 func roles(row ledger.Row, t *ledger.Thread) []role {
 	all := []role{{"", schema.OwnRole(row.Open)}, {string(row.Client), schema.RoleClient}}
 	for _, did := range t.Participants() {
@@ -26,13 +26,13 @@ func roles(row ledger.Row, t *ledger.Thread) []role {
 	return all
 }
 
-// roles checks that the searches find each thread, and nothing else: by its id, its client and who takes part.
+// roles checks that searches by id and party find each thread, and no threads that do not exist.
 func (c *checker) roles() error {
 	wrong := func(where, what string) { c.found(Finding{where, what, cureDamage}) }
 	err := c.eachThread(func(row ledger.Row) error {
 		t, err := row.Decode()
 		if err != nil {
-			return nil // said of the thread
+			return nil // reported with the thread
 		}
 		text, err := json.Marshal(roles(row, t))
 		if err != nil {
@@ -56,7 +56,7 @@ func (c *checker) roles() error {
 		var number int64
 		var id string
 		err := scan(&number, &id)
-		wrong(fmt.Sprintf("thread %d (%q)", number, id), "it is found by its id, and is not there")
+		wrong(fmt.Sprintf("thread %d (%q)", number, id), "it is found by its id, but it does not exist")
 		return err
 	}, "SELECT DISTINCT r.thread, r.id FROM thread_role r LEFT JOIN thread t ON t.n = r.thread WHERE t.id IS NOT r.id")
 	if err != nil {
@@ -67,17 +67,18 @@ func (c *checker) roles() error {
 		err := scan(&id, &client)
 		wrong(fmt.Sprintf("thread %q", id), fmt.Sprintf("%s has several threads with this id", client))
 		return err
-	}, fmt.Sprintf("SELECT id, party FROM thread_role WHERE role = %d GROUP BY id, party HAVING count(*) > 1", schema.RoleClient))
+	}, fmt.Sprintf("SELECT id, party FROM thread_role WHERE role = %d GROUP BY id, party HAVING count(*) > 1",
+		schema.RoleClient))
 }
 
-// eachThread calls f for every row of the table thread, some of them at a time in memory.
+// eachThread calls f for every row of the table thread. It holds few rows in memory at a time.
 func (c *checker) eachThread(f func(ledger.Row) error) error {
 	for last := int64(0); ; {
 		some, err := c.threadsAfter(last)
 		if err != nil || len(some) == 0 {
 			return err
 		}
-		if last, err = further(last, some[len(some)-1].Number); err != nil {
+		if last, err = advance(last, some[len(some)-1].Number); err != nil {
 			return err
 		}
 		for _, row := range some {

@@ -24,7 +24,7 @@ const (
 	eventsAtOnce  = 256
 )
 
-// storedEvent is a row of the table event with what it refers to; what is not there is empty.
+// storedEvent is a row of the table event and what it refers to. Missing parts are empty.
 type storedEvent struct {
 	seq                           int64
 	id, sender, recipient, kind   string
@@ -35,15 +35,17 @@ type storedEvent struct {
 
 func (e storedEvent) where() string { return fmt.Sprintf("event %d (%q)", e.seq, e.id) }
 
-// events returns the rows that a condition selects, by thread and number.
+// events returns the events that match condition. condition also says their order.
 func (c *checker) events(condition string, args ...any) (found []storedEvent, err error) {
 	err = c.each(func(scan scanner) error {
 		var e storedEvent
-		err := scan(&e.seq, &e.id, &e.sender, &e.recipient, &e.kind, &e.thread, &e.ts, &e.received, &e.expires, &e.forget, &e.body)
+		err := scan(&e.seq, &e.id, &e.sender, &e.recipient, &e.kind, &e.thread, &e.ts, &e.received, &e.expires,
+			&e.forget, &e.body)
 		found = append(found, e)
 		return err
-	}, "SELECT e.seq, e.id, COALESCE(s.did, ''), COALESCE(r.did, iif(e.recipient = 0, '', '?')), e.type, e.thread, e.ts, e.received, e.expires, e.forget, e.body "+
-		"FROM event e LEFT JOIN party s ON s.id = e.sender LEFT JOIN party r ON r.id = e.recipient WHERE "+condition, args...)
+	}, "SELECT e.seq, e.id, COALESCE(s.did, ''), COALESCE(r.did, iif(e.recipient = 0, '', '?')), "+
+		"e.type, e.thread, e.ts, e.received, e.expires, e.forget, e.body FROM event e "+
+		"LEFT JOIN party s ON s.id = e.sender LEFT JOIN party r ON r.id = e.recipient WHERE "+condition, args...)
 	for _, e := range found {
 		if len(e.body) == 0 {
 			c.report.Cut++
@@ -53,35 +55,37 @@ func (c *checker) events(condition string, args ...any) (found []storedEvent, er
 	return found, err
 }
 
-// further returns where the next rows are read from. In a damaged table rows may be out of order, and going back would
-// have no end.
-func further(last, next int64) (int64, error) {
+// advance returns the number after which the next rows are read. It fails if the rows were not in order, as in a
+// damaged table, because the check would not end if it went back.
+func advance(last, next int64) (int64, error) {
 	if next <= last {
 		return last, fmt.Errorf("%w: number %d comes after %d", errRow, next, last)
 	}
 	return next, nil
 }
 
-// check returns what is wrong with e by itself, and its envelope if that can be trusted.
+// check returns what is wrong with e by itself. It also returns the envelope, unless the body was cut, is damaged, or
+// has a wrong signature.
 func (e storedEvent) check(now time.Time) (*envelope.Envelope, []Finding) {
 	wrong := func(format string, args ...any) []Finding {
 		return []Finding{{e.where(), fmt.Sprintf(format, args...), cureDamage}}
 	}
 	if len(e.body) == 0 {
 		if e.expires > ledger.Nanos(now) {
-			return nil, wrong("has lost its body and would have to be delivered until %s", envelope.FormatTime(ledger.Instant(e.expires)))
+			return nil, wrong("its body is missing, but it must be delivered until %s",
+				envelope.FormatTime(ledger.Instant(e.expires)))
 		}
 		return nil, nil
 	}
 	m, err := envelope.Parse(e.body, len(e.body))
 	if err != nil {
-		return nil, wrong("its body is no envelope (%v)", err)
+		return nil, wrong("its body is not an envelope (%v)", err)
 	}
 	if !bytes.Equal(m.Canonical(), e.body) {
 		return nil, wrong("its body is not in canonical form")
 	}
 	if err := m.Verify(); err != nil {
-		return nil, wrong("its signature does not hold (%v)", err)
+		return nil, wrong("its signature is invalid (%v)", err)
 	}
 	var columns []string
 	for _, column := range []struct {
@@ -94,7 +98,8 @@ func (e storedEvent) check(now time.Time) (*envelope.Envelope, []Finding) {
 		{"type", e.kind == string(m.Type)},
 		{"thread", (e.thread == 0) == (m.Type == envelope.TypeManifest)},
 		{"ts", e.ts == ledger.Nanos(m.TS)},
-		{"expires", e.received < e.expires && e.expires <= ledger.Nanos(m.ExpiresAt())}, // earlier by the relay's max-ttl
+		// expires may be earlier because of the relay's max-ttl
+		{"expires", e.received < e.expires && e.expires <= ledger.Nanos(m.ExpiresAt())},
 		{"forget", e.forget >= e.expires},
 	} {
 		if !column.same {
@@ -102,7 +107,7 @@ func (e storedEvent) check(now time.Time) (*envelope.Envelope, []Finding) {
 		}
 	}
 	if columns != nil {
-		return m, wrong("it is filed under another %s than the signed envelope says", strings.Join(columns, ", "))
+		return m, wrong("it is stored with another %s than the signed envelope has", strings.Join(columns, ", "))
 	}
 	return m, nil
 }
@@ -117,7 +122,7 @@ func (t storedThread) where() string { return where(t.Row) }
 
 func where(row ledger.Row) string { return fmt.Sprintf("thread %d (%q)", row.Number, row.ID) }
 
-// anyThread selects what scanThread scans.
+// anyThread selects the columns that scanThread scans.
 const anyThread = "SELECT t.n, t.id, t.client, t.due, t.open, t.record FROM thread t "
 
 func scanThread(scan scanner) (row ledger.Row, err error) {
@@ -127,7 +132,7 @@ func scanThread(scan scanner) (row ledger.Row, err error) {
 	return row, err
 }
 
-// threadsAfter returns the next rows of the table thread, threadsAtOnce of them at most.
+// threadsAfter returns the next rows of the table thread, at most threadsAtOnce.
 func (c *checker) threadsAfter(last int64) (some []ledger.Row, err error) {
 	err = c.each(func(scan scanner) error {
 		row, err := scanThread(scan)
@@ -150,11 +155,12 @@ func (c *checker) threads() error {
 			return err
 		}
 		first := rows[0].Number
-		if last, err = further(last, rows[len(rows)-1].Number); err != nil {
+		if last, err = advance(last, rows[len(rows)-1].Number); err != nil {
 			return err
 		}
 		some := make([]storedThread, len(rows))
-		events, err := c.events("e.thread BETWEEN ? AND ? AND EXISTS (SELECT 1 FROM thread WHERE n = e.thread) ORDER BY e.thread, e.seq", first, last)
+		events, err := c.events("e.thread BETWEEN ? AND ? AND EXISTS (SELECT 1 FROM thread WHERE n = e.thread) "+
+			"ORDER BY e.thread, e.seq", first, last)
 		if err != nil {
 			return err
 		}
@@ -172,7 +178,8 @@ func (c *checker) threads() error {
 	}
 }
 
-// otherEvents checks those that threads did not come by: of no thread, or of one that is not there.
+// otherEvents checks the events that threads has not checked: those without a thread, and those whose thread is
+// missing.
 func (c *checker) otherEvents() error {
 	stop, err := c.watch()
 	if err != nil {
@@ -185,12 +192,13 @@ func (c *checker) otherEvents() error {
 		if err != nil || len(some) == 0 {
 			return err
 		}
-		if last, err = further(last, some[len(some)-1].seq); err != nil {
+		if last, err = advance(last, some[len(some)-1].seq); err != nil {
 			return err
 		}
 		inParallel(c, some, func(e storedEvent) []Finding {
 			_, findings := e.check(c.options.Now)
-			// A record outlives the rows that refer to it, but the two are not removed in one step.
+			// A thread's record is kept longer than its events. But an event that is due for removal may remain for a
+			// moment after its thread's record.
 			if e.thread != 0 && e.forget > ledger.Nanos(c.options.Now) {
 				findings = append(findings, Finding{e.where(), "the record of its thread is missing", cureDamage})
 			}
@@ -200,8 +208,8 @@ func (c *checker) otherEvents() error {
 	}
 }
 
-// name is what a message is known by.
-type name struct {
+// messageKey identifies a message.
+type messageKey struct {
 	by didkey.DID
 	id string
 }
@@ -211,15 +219,15 @@ func (t storedThread) check(now time.Time) (findings []Finding) {
 	wrong := func(where, format string, args ...any) {
 		findings = append(findings, Finding{where, fmt.Sprintf(format, args...), cureDamage})
 	}
-	envelopes := map[name]*envelope.Envelope{} // of its events; nil: cut, or wrong
+	envelopes := map[messageKey]*envelope.Envelope{} // the events' envelopes; nil: cut or damaged
 	var latest int64
 	for _, e := range t.events {
 		m, found := e.check(now)
 		findings = append(findings, found...)
 		if m != nil && m.Thread != t.ID {
-			wrong(e.where(), "it is filed under thread %q, the signed envelope says %q", t.ID, m.Thread)
+			wrong(e.where(), "it is stored in thread %q, but the signed envelope says %q", t.ID, m.Thread)
 		}
-		envelopes[name{didkey.DID(e.sender), e.id}] = m
+		envelopes[messageKey{didkey.DID(e.sender), e.id}] = m
 		latest = max(latest, e.expires)
 	}
 	r, err := t.Decode()
@@ -227,65 +235,69 @@ func (t storedThread) check(now time.Time) (findings []Finding) {
 		wrong(t.where(), "its record cannot be read (%v)", err)
 		return findings
 	}
-	// An envelope may have gone once it has expired, the one that expires last is there until then.
+	// Expired envelopes may have been removed. The envelope that expires last must be stored until r.Keep.
 	if keep := ledger.Nanos(r.Keep); keep < latest || keep > latest && r.Keep.After(now) {
-		wrong(t.where(), "its last envelope expires at %s, but at %s among those stored", envelope.FormatTime(r.Keep), envelope.FormatTime(ledger.Instant(latest)))
+		wrong(t.where(), "its record says that its last envelope expires at %s, but the last stored one expires at %s",
+			envelope.FormatTime(r.Keep), envelope.FormatTime(ledger.Instant(latest)))
 	}
 	if _, alive := (thread.Rules{}).Deadline(r.Thread); !alive && t.Due.Before(r.Keep) {
 		wrong(t.where(), "its record would be removed before its last envelope expires")
 	}
-	begin := name{r.Transitions[0].By, r.Transitions[0].ID}
+	begin := messageKey{r.Transitions[0].By, r.Transitions[0].ID}
 	for _, e := range t.events {
-		if (name{didkey.DID(e.sender), e.id}) == begin && e.expires != 0 && e.expires != ledger.Nanos(r.RequestExpires) {
-			wrong(t.where(), "its REQUEST expires at %s, its record says %s", envelope.FormatTime(ledger.Instant(e.expires)), envelope.FormatTime(r.RequestExpires))
+		if (messageKey{didkey.DID(e.sender), e.id}) == begin && e.expires != 0 &&
+			e.expires != ledger.Nanos(r.RequestExpires) {
+			wrong(t.where(), "its REQUEST expires at %s, but its record says %s",
+				envelope.FormatTime(ledger.Instant(e.expires)), envelope.FormatTime(r.RequestExpires))
 		}
 	}
-	steps := map[name]time.Time{}
+	steps := map[messageKey]time.Time{}
 	for _, step := range r.Transitions {
-		n := name{step.By, step.ID}
+		n := messageKey{step.By, step.ID}
 		steps[n] = step.At
-		if _, stored := envelopes[n]; !stored && step.Type != thread.TypeTimeout && now.Before(step.At.Add(replay.DefaultMemory)) {
+		if _, stored := envelopes[n]; !stored && step.Type != thread.TypeTimeout &&
+			now.Before(step.At.Add(replay.DefaultMemory)) {
 			wrong(t.where(), "its record has a step by the %s %q, which is not stored", step.Type, step.ID)
 		}
 	}
 	for _, e := range t.events {
-		at, known := steps[name{didkey.DID(e.sender), e.id}]
-		notice := r.TimedOut() && e.kind == string(envelope.TypeError) // the relay's, which moves nothing
-		if known && e.received != ledger.Nanos(at) {
-			wrong(e.where(), "it moved its thread at another time than it was received")
+		movedAt, recorded := steps[messageKey{didkey.DID(e.sender), e.id}]
+		notice := r.TimedOut() && e.kind == string(envelope.TypeError) // from the relay; no step of the thread
+		if recorded && e.received != ledger.Nanos(movedAt) {
+			wrong(e.where(), "its thread's record has this step at another time than it was received")
 		}
-		if !known && !notice {
-			wrong(e.where(), "the record of its thread does not know it")
+		if !recorded && !notice {
+			wrong(e.where(), "the record of its thread has no step for it")
 		}
 	}
-	if err := plausible(r.Thread, envelopes); err != nil {
-		wrong(t.where(), "its record is not what its envelopes make of it (%v)", err)
+	if err := checkHistory(r.Thread, envelopes); err != nil {
+		wrong(t.where(), "its record does not follow from its envelopes (%v)", err)
 	}
 	return findings
 }
 
-// plausible plays a thread's history again, step by step, with the envelopes that are there. From the first that has
-// gone on it only asks whether each step follows from the one before.
-func plausible(r thread.Thread, envelopes map[name]*envelope.Envelope) error {
-	var again thread.Thread
-	whole := true
+// checkHistory replays a thread's history step by step from the stored envelopes. After the first envelope that is
+// missing, nothing more can be compared.
+func checkHistory(r thread.Thread, envelopes map[messageKey]*envelope.Envelope) error {
+	var replayed thread.Thread
+	complete := true
 	for i, step := range r.Transitions {
 		if i == 0 && (step.Type != envelope.TypeRequest || step.By != r.Client) {
 			return errors.New("it does not begin with its client's REQUEST")
 		}
-		m := envelopes[name{step.By, step.ID}]
-		if whole = whole && (m != nil || step.Type == thread.TypeTimeout); !whole {
+		m := envelopes[messageKey{step.By, step.ID}]
+		if complete = complete && (m != nil || step.Type == thread.TypeTimeout); !complete {
 			continue
 		}
 		var err error
-		if again, err = playStep(again, step, m); err != nil {
+		if replayed, err = replayStep(replayed, step, m); err != nil {
 			return fmt.Errorf("step %d: %w", i+1, err)
 		}
 	}
-	if !whole {
+	if !complete {
 		return nil
 	}
-	got, err := json.Marshal(inUTC(again))
+	got, err := json.Marshal(inUTC(replayed))
 	if err != nil {
 		return err
 	}
@@ -296,27 +308,27 @@ func plausible(r thread.Thread, envelopes map[name]*envelope.Envelope) error {
 	return err
 }
 
-// playStep moves t as a step of its record says. How long a relay lets a thread wait is not known here, so the clock
-// moves it when the record says so and at no other time.
-func playStep(t thread.Thread, step thread.Transition, m *envelope.Envelope) (thread.Thread, error) {
-	const ever = time.Duration(math.MaxInt64 / 2)
+// replayStep applies one step of a record to t. The relay's timeouts are not known here. So a thread times out exactly
+// when the record says so.
+func replayStep(t thread.Thread, step thread.Transition, m *envelope.Envelope) (thread.Thread, error) {
+	const forever = time.Duration(math.MaxInt64 / 2)
 	if m != nil {
-		patient := thread.Rules{PendingTimeout: ever, ActiveTimeout: ever, MaxOffers: math.MaxInt}
+		noTimeouts := thread.Rules{PendingTimeout: forever, ActiveTimeout: forever, MaxOffers: math.MaxInt}
 		if t.State == "" {
-			t, _, err := patient.Apply(nil, m, step.At)
+			t, _, err := noTimeouts.Apply(nil, m, step.At)
 			return t, err
 		}
-		return patient.Next(t, m, step.At)
+		return noTimeouts.Next(t, m, step.At)
 	}
-	soon, alive := thread.Rules{PendingTimeout: 1, ActiveTimeout: 1}.Deadline(t)
-	if !alive || !step.At.After(soon) {
-		return t, errors.New("no time was up then")
+	earliest, alive := thread.Rules{PendingTimeout: 1, ActiveTimeout: 1}.Deadline(t)
+	if !alive || !step.At.After(earliest) {
+		return t, errors.New("no timeout was due then")
 	}
-	waited := step.At.Sub(soon) + 1
+	waited := step.At.Sub(earliest) + 1
 	return thread.Rules{PendingTimeout: waited, ActiveTimeout: waited}.At(t, step.At), nil
 }
 
-// inUTC returns t with its times in one zone, to be compared as text.
+// inUTC returns t with all times in UTC, so that threads can be compared as text.
 func inUTC(t thread.Thread) thread.Thread {
 	t.Offers, t.Transitions = slices.Clone(t.Offers), slices.Clone(t.Transitions)
 	for i := range t.Offers {
@@ -328,17 +340,17 @@ func inUTC(t thread.Thread) thread.Thread {
 	return t
 }
 
-// storedManifest is a row of the table manifest and the event it points at.
+// storedManifest is a row of the table manifest and the event that it refers to.
 type storedManifest struct {
 	n, seq      int64
 	id, intents string
-	kind        string // of the event; empty: there is none
-	same        bool   // sender and times are the event's
-	indexed     bool   // the search by intents finds it
+	kind        string // type of the event; empty: the event is missing
+	same        bool   // sender, recipient and times are equal to the event's
+	indexed     bool   // the search by intent finds the manifest
 	body        []byte
 }
 
-// manifests checks that each row of the directory is what its MANIFEST says.
+// manifests checks that each row of the directory agrees with its MANIFEST.
 func (c *checker) manifests() error {
 	for last := int64(0); ; {
 		var some []storedManifest
@@ -348,15 +360,17 @@ func (c *checker) manifests() error {
 			some = append(some, m)
 			return err
 		}, "SELECT m.n, m.seq, m.id, m.intents, COALESCE(e.type, ''), "+
-			"COALESCE(m.sender = e.sender AND m.recipient = e.recipient AND m.ts = e.ts AND m.expires = e.expires, 0), "+
-			// Whether the search by intents finds it.
+			"COALESCE(m.sender = e.sender AND m.recipient = e.recipient "+
+			"AND m.ts = e.ts AND m.expires = e.expires, 0), "+
+			// indexed
 			"iif(json_valid(m.intents), NOT EXISTS (SELECT 1 FROM json_each(m.intents) WHERE NOT EXISTS "+
-			"(SELECT 1 FROM manifest_intent i WHERE i.intent = value AND i.n = m.n AND i.recipient = m.recipient)), 0), COALESCE(e.body, x'') "+
-			"FROM manifest m LEFT JOIN event e ON e.seq = m.seq WHERE m.n > ? ORDER BY m.n LIMIT "+strconv.Itoa(eventsAtOnce), last)
+			"(SELECT 1 FROM manifest_intent i WHERE i.intent = value AND i.n = m.n "+
+			"AND i.recipient = m.recipient)), 0), COALESCE(e.body, x'') FROM manifest m "+
+			"LEFT JOIN event e ON e.seq = m.seq WHERE m.n > ? ORDER BY m.n LIMIT "+strconv.Itoa(eventsAtOnce), last)
 		if err != nil || len(some) == 0 {
 			return err
 		}
-		if last, err = further(last, some[len(some)-1].n); err != nil {
+		if last, err = advance(last, some[len(some)-1].n); err != nil {
 			return err
 		}
 		inParallel(c, some, storedManifest.check)
@@ -369,7 +383,7 @@ func (m storedManifest) check() []Finding {
 		return []Finding{{fmt.Sprintf("manifest %d (%q)", m.n, m.id), fmt.Sprintf(format, args...), cureDamage}}
 	}
 	if m.kind != string(envelope.TypeManifest) {
-		return wrong("it is listed by event %d, which is no MANIFEST that is stored", m.seq)
+		return wrong("it refers to event %d, which is not a stored MANIFEST", m.seq)
 	}
 	if !m.indexed {
 		return wrong("it is not found by its intents")
@@ -379,7 +393,7 @@ func (m storedManifest) check() []Finding {
 	}
 	e, err := envelope.Parse(m.body, len(m.body))
 	if err != nil {
-		return nil // cut, or said of the event
+		return nil // cut, or reported with the event
 	}
 	var payload envelope.Manifest
 	if err := e.DecodePayload(&payload); err != nil {
@@ -391,7 +405,7 @@ func (m storedManifest) check() []Finding {
 	}
 	text, err := json.Marshal(intents)
 	if err != nil || m.id != payload.ID || m.intents != string(text) {
-		return wrong("it is listed with another id or other intents than event %d says", m.seq)
+		return wrong("it is listed with another id or other intents than event %d has", m.seq)
 	}
 	return nil
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/agora-relay/agora/store/sqlite/schema"
 )
 
-// schema compares the tables and indexes with those of a new database; readable says that the tables are the same.
+// schema compares the tables and indexes with those of a new database. readable reports whether the tables are the
+// same.
 func (c *checker) schema() (readable bool, err error) {
 	var have int
 	if err := c.conn.QueryRowContext(c.ctx, "PRAGMA user_version").Scan(&have); err != nil {
@@ -25,13 +26,16 @@ func (c *checker) schema() (readable bool, err error) {
 	}
 	switch {
 	case have > len(files):
-		c.found(Finding{"schema", fmt.Sprintf("is number %d, this program knows %d", have, len(files)), cureNewer})
+		c.found(Finding{"schema", fmt.Sprintf("is number %d, but this program supports only numbers up to %d", have,
+			len(files)), cureNewer})
 		return false, nil
 	case have < 1:
-		c.found(Finding{"schema", "is missing, so no relay wrote this database", "name the data folder of a relay, or a backup of one"})
+		c.found(Finding{"schema", "is missing, so no relay wrote this database",
+			"name the data folder of a relay, or a backup of one"})
 		return false, nil
 	case have < len(files):
-		c.found(Finding{"schema", fmt.Sprintf("is number %d, this program writes %d", have, len(files)), cureOlder})
+		c.found(Finding{"schema", fmt.Sprintf("is number %d, but this program writes number %d", have, len(files)),
+			cureOlder})
 		return false, nil
 	}
 	got, err := objects(c.ctx, c.conn)
@@ -49,20 +53,21 @@ func (c *checker) schema() (readable bool, err error) {
 	readable = true
 	for o, text := range want {
 		if got[o] != text {
-			c.found(Finding{"schema", fmt.Sprintf("%s %s is missing or not what a relay makes", o.kind, o.name), cureDamage})
+			c.found(Finding{"schema",
+				fmt.Sprintf("%s %s is missing or differs from what a relay creates", o.kind, o.name), cureDamage})
 			readable = readable && o.kind != "table"
 		}
 	}
 	for o := range got {
 		if _, known := want[o]; !known && !o.isOf(unknown) {
-			c.found(Finding{"schema", fmt.Sprintf("%s %q is none of a relay's", o.kind, o.name), cureDamage})
+			c.found(Finding{"schema", fmt.Sprintf("%s %q does not belong to a relay", o.kind, o.name), cureDamage})
 		}
 	}
 	return readable, nil
 }
 
-// extended notes the extensions whose tables the database has, with as many migrations as it has seen. It returns the
-// names of those that the caller does not know.
+// extended collects the known extensions whose tables the database has, each with the migrations that the database has
+// run. It returns the names of the unknown extensions.
 func (c *checker) extended() (unknown []string, err error) {
 	err = c.each(func(scan scanner) error {
 		var name string
@@ -78,7 +83,9 @@ func (c *checker) extended() (unknown []string, err error) {
 		}
 		x := c.options.Extensions[i]
 		if number > len(x.Migrations) || number < 0 {
-			c.found(Finding{"schema", fmt.Sprintf("the tables of %s have form %d, this program knows %d", name, number, len(x.Migrations)), cureNewer})
+			c.found(Finding{"schema",
+				fmt.Sprintf("the tables of %s have run %d migrations, but this program has only %d", name, number,
+					len(x.Migrations)), cureNewer})
 			unknown = append(unknown, name)
 			return nil
 		}
@@ -89,10 +96,11 @@ func (c *checker) extended() (unknown []string, err error) {
 	return unknown, err
 }
 
-// extensions has the extensions check what their tables hold, if these are in their newest form.
+// extensions lets each extension check its tables, if all of its migrations were run.
 func (c *checker) extensions() error {
 	for _, x := range c.known {
-		all := c.options.Extensions[slices.IndexFunc(c.options.Extensions, func(o relay.Extension) bool { return o.Name == x.Name })]
+		all := c.options.Extensions[slices.IndexFunc(c.options.Extensions,
+			func(o relay.Extension) bool { return o.Name == x.Name })]
 		if x.Check == nil || len(x.Migrations) < len(all.Migrations) {
 			continue
 		}
@@ -114,10 +122,10 @@ func (t *checkTx) Query(row func(func(...any) error) error, text string, args ..
 	return t.each(func(scan scanner) error { return row(scan) }, text, args...)
 }
 
-// object is a table or an index.
+// object is a table, an index or a trigger.
 type object struct{ kind, name string }
 
-// isOf reports whether o is named as a table or an index of one of these extensions.
+// isOf reports whether o's name belongs to one of these extensions.
 func (o object) isOf(extensions []string) bool {
 	name, _, prefixed := strings.Cut(o.name, "_")
 	return prefixed && slices.Contains(extensions, name)
@@ -142,7 +150,7 @@ func newObjects(ctx context.Context, extensions []relay.Extension) (_ map[object
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	db.SetMaxOpenConns(1) // each connection would be a database of its own
+	db.SetMaxOpenConns(1) // each connection would open its own empty database
 	if err := errors.Join(schema.Migrate(ctx, db), schema.Extend(ctx, db, extensions)); err != nil {
 		return nil, err
 	}

@@ -1,40 +1,42 @@
--- Times are nanoseconds since 1970, UTC. In the tables of messages, identities and threads are small integers, because
--- the same few stand in millions of rows and in every index. The tables of threads hold identities as text: no search
--- for what refers to an identity has to look there.
+-- Times are nanoseconds since 1970, UTC. The tables of messages refer to identities and threads by small integers,
+-- because the same few identities and threads occur in millions of rows and in every index. The tables of threads
+-- hold identities as text, so a search for rows that refer to an identity need not read them.
 
--- What belongs to the database as a whole: its epoch, see relay.Cursor, and the number of the last event there was.
+-- Values of the whole database: 'epoch', see relay.Cursor; 'last', see the table event; and 'extension.NAME', the
+-- number of the last migration of the extension NAME.
 CREATE TABLE meta (
 	name  TEXT PRIMARY KEY,
 	value TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE party (
-	id   INTEGER PRIMARY KEY, -- 0 is nobody: the recipient of a broadcast
+	id   INTEGER PRIMARY KEY, -- never 0: 0 is the missing recipient of a broadcast
 	did  TEXT NOT NULL UNIQUE,
-	seen INTEGER NOT NULL DEFAULT 0 -- kept for parties with a manifest
+	seen INTEGER NOT NULL DEFAULT 0 -- updated only for parties with a manifest
 ) STRICT;
 
--- One row is the stored event and the memory of its id; it stays until `forget`, which is never before `expires`.
--- The writer numbers the events. When the newest event is removed, meta's 'last' keeps its number, so that no number is
--- used again.
+-- A row is the stored event, and it keeps the event's id from being used again. It is kept until `forget`, which is
+-- never before `expires`. The writer numbers the events. The row 'last' of meta keeps the last number if no event
+-- has it: after the newest event was removed, or after an update that stored no event. So no number is used twice.
 CREATE TABLE event (
 	seq       INTEGER PRIMARY KEY,
-	sender    INTEGER NOT NULL,
+	sender    INTEGER NOT NULL, -- party.id
 	id        TEXT    NOT NULL,
-	recipient INTEGER NOT NULL,
+	recipient INTEGER NOT NULL, -- party.id; 0: a broadcast
 	type      TEXT    NOT NULL,
 	thread    INTEGER NOT NULL, -- thread.n; 0: none
 	ts        INTEGER NOT NULL,
 	received  INTEGER NOT NULL,
-	expires   INTEGER NOT NULL,
+	expires   INTEGER NOT NULL, -- 0: the body was cut on a full disk
 	forget    INTEGER NOT NULL,
-	body      BLOB    NOT NULL, -- canonical JSON
-	charged   INTEGER NOT NULL, -- bytes that it counts against its recipient's inbox; 0: the recipient asked for it
+	body      BLOB    NOT NULL, -- canonical JSON; empty: cut
+	charged   INTEGER NOT NULL, -- bytes that count against the recipient's inbox; 0: the recipient asked for the event
 	network   INTEGER NOT NULL, -- relay.Entry.Network
 	UNIQUE (sender, id)
 ) STRICT;
--- An inbox is in two indexes, and each event in one of them. What its recipient asked for is found in the order of seq,
--- as every index ends in the row's key. The index of what counts against the inbox has all that the count needs.
+-- An inbox uses two indexes, and each event is in one of them. event_asked has the events that the recipient asked for.
+-- They are found in the order of seq, because every index ends with the row's key. event_unasked has the events that
+-- count against the inbox, with all columns that the count needs.
 CREATE INDEX event_asked ON event (recipient) WHERE charged = 0;
 CREATE INDEX event_unasked ON event (recipient, seq, network, expires, charged) WHERE charged > 0;
 CREATE INDEX event_by_thread ON event (thread);
@@ -45,46 +47,48 @@ CREATE TABLE thread (
 	n      INTEGER PRIMARY KEY, -- event.seq of its REQUEST
 	id     TEXT    NOT NULL,
 	client TEXT    NOT NULL, -- a DID
-	due    INTEGER NOT NULL, -- when the clock moves it next: its deadline while it lives, then its removal
+	due    INTEGER NOT NULL, -- the deadline of a thread that has not ended; the time of removal of one that has
 	open   INTEGER NOT NULL, -- 1: any agent may offer
 	record BLOB    NOT NULL  -- ledger.Row.Record
 ) STRICT;
 CREATE INDEX thread_by_due ON thread (due);
 
--- Every search for a thread by its id goes through this table. The rows of one thread are neighbours, so that a new
--- thread changes one page here. The party bounds the search, however many threads of others have the same id.
+-- Every search for a thread by its id uses this table. The rows of one thread are next to each other, so a new thread
+-- changes one page of it. A search names a party, so other parties' threads with the same id do not make it slower.
 CREATE TABLE thread_role (
-	id     TEXT    NOT NULL, -- the thread's
-	party  TEXT    NOT NULL, -- a DID; '' in the row that each thread has for itself
-	role   INTEGER NOT NULL, -- what the party is in the thread, see roles.go
+	id     TEXT    NOT NULL, -- the thread's id
+	party  TEXT    NOT NULL, -- a DID; '' in the row for the thread itself
+	role   INTEGER NOT NULL, -- the party's role in the thread, see roles.go
 	thread INTEGER NOT NULL, -- thread.n
 	PRIMARY KEY (id, party, role, thread)
 ) STRICT, WITHOUT ROWID;
 
--- Each sender's newest manifest by the manifest's own id; the signed envelope is the event.
+-- The newest manifest for each sender and manifest id. The signed envelope is in the table event.
 CREATE TABLE manifest (
 	n         INTEGER PRIMARY KEY,
-	sender    INTEGER NOT NULL,
+	sender    INTEGER NOT NULL, -- party.id
 	id        TEXT    NOT NULL,
-	seq       INTEGER NOT NULL,
+	seq       INTEGER NOT NULL, -- event.seq
 	ts        INTEGER NOT NULL,
 	expires   INTEGER NOT NULL,
 	intents   TEXT    NOT NULL, -- JSON array of their ids
-	text      TEXT    NOT NULL, -- what a search looks through, in lower case
-	recipient INTEGER NOT NULL, -- the event's
+	text      TEXT    NOT NULL, -- text for searches, in lower case
+	recipient INTEGER NOT NULL, -- event.recipient
 	UNIQUE (sender, id)
 ) STRICT;
 CREATE INDEX manifest_by_expires ON manifest (expires);
-CREATE INDEX manifest_by_recipient ON manifest (recipient); -- and n: what a reader may see, without a look at the rest
+-- The index ends with n. It finds the manifests for a recipient, and broadcasts, without reading any others.
+CREATE INDEX manifest_by_recipient ON manifest (recipient);
 
--- Which manifests have an intent. It follows the table manifest by itself.
+-- Which manifests have an intent. The triggers below keep it in step with the table manifest.
 CREATE TABLE manifest_intent (
 	intent    TEXT    NOT NULL,
 	n         INTEGER NOT NULL, -- manifest.n
-	recipient INTEGER NOT NULL, -- the manifest's
+	recipient INTEGER NOT NULL, -- manifest.recipient
 	PRIMARY KEY (intent, n)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX manifest_intent_by_recipient ON manifest_intent (intent, recipient); -- and n
+-- This index ends with n too.
+CREATE INDEX manifest_intent_by_recipient ON manifest_intent (intent, recipient);
 CREATE TRIGGER manifest_added AFTER INSERT ON manifest BEGIN
 	INSERT INTO manifest_intent SELECT DISTINCT value, new.n, new.recipient FROM json_each(new.intents);
 END;

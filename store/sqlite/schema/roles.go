@@ -1,17 +1,18 @@
 package schema
 
-// The roles in the table thread_role. Each thread has one row of the first two, with an empty party, and a row for its
-// client. Of an agent's threads, those in which it works come first, so that no number of threads that name the agent
-// can hide them.
+// Roles in the table thread_role. Each thread has one row with the empty party and the role RoleClosed or RoleOpen. It
+// has one row for its client. It has further rows for the agents that take part. An agent's threads are sorted by role.
+// So the threads in which the agent works come first, and any number of other threads that name the agent cannot hide
+// them.
 const (
-	RoleClosed  = 0 // the thread itself: no other agent may offer
-	RoleOpen    = 1 // the thread itself: any agent may offer
+	RoleClosed  = 0 // for the thread itself: no further agent may offer
+	RoleOpen    = 1 // for the thread itself: any agent may offer
 	RoleClient  = 2
-	RoleWorker  = 3 // the agent whose offer was accepted, beside its row as a partner
-	RolePartner = 4 // the agent that the REQUEST names, or one that has offered
+	RoleWorker  = 3 // the agent whose OFFER was accepted; it also keeps its row as a partner
+	RolePartner = 4 // an agent that the REQUEST names, or that has offered
 )
 
-// OwnRole returns the role of the row that a thread has for itself.
+// OwnRole returns the role of a thread's row with the empty party.
 func OwnRole(open bool) int {
 	if open {
 		return RoleOpen

@@ -1,5 +1,5 @@
-// Package schema is the form of the embedded store's database: its tables as numbered files, those of the extensions,
-// and the few questions that the store and its offline tools both ask.
+// Package schema defines the tables of the embedded store's database. It holds numbered schema files, runs them and the
+// migrations of extensions, and has the queries that the store shares with its offline tools.
 package schema
 
 import (
@@ -18,12 +18,13 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// Files are numbered in their names, from 1 on.
+// Files are the schema files. Their names begin with consecutive numbers, from 1.
 //
 //go:embed *.sql
 var Files embed.FS
 
-// Migrate runs the schema files whose number is above the database's user_version, each in a transaction.
+// Migrate runs the schema files whose number is above the database's user_version, each in its own transaction. It also
+// sets the epoch if the database has none.
 func Migrate(ctx context.Context, db *sql.DB) error {
 	have, files, err := Of(ctx, db)
 	if err != nil {
@@ -41,12 +42,13 @@ func Migrate(ctx context.Context, db *sql.DB) error {
 			return fmt.Errorf("schema %d: %w", number, err)
 		}
 	}
-	_, err = db.ExecContext(ctx, "INSERT INTO meta (name, value) VALUES ('epoch', ?) ON CONFLICT DO NOTHING", NewEpoch())
+	_, err = db.ExecContext(ctx, "INSERT INTO meta (name, value) VALUES ('epoch', ?) ON CONFLICT DO NOTHING",
+		NewEpoch())
 	return err
 }
 
-// Of returns a database's number of schema, 0 if it has none, and the files up to the newest. It fails if the
-// number is above these, for then nothing in the database need be what it seems.
+// Of returns the number of a database's schema, 0 if it has none, and the names of all schema files. It fails if the
+// number is above the newest file's, because this program cannot know what such a database means.
 func Of(ctx context.Context, db *sql.DB) (have int, files []string, err error) {
 	if err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&have); err != nil {
 		return 0, nil, err
@@ -55,52 +57,56 @@ func Of(ctx context.Context, db *sql.DB) (have int, files []string, err error) {
 		return 0, nil, err
 	}
 	if have > len(files) {
-		return 0, nil, fmt.Errorf("the database has schema %d, this program knows %d; it was written by a newer version, use that one", have, len(files))
+		return 0, nil, fmt.Errorf("the database has schema %d, but this program supports only schemas up to %d; "+
+			"it was written by a newer version, so use that version", have, len(files))
 	}
 	return have, files, nil
 }
 
-// NewEpoch returns a random one as the database holds it; not 0, which is the zero Cursor's.
+// NewEpoch returns a random epoch in the form in which the database stores it. It is never 0, the epoch of the zero
+// Cursor.
 func NewEpoch() string {
 	var random [4]byte
 	rand.Read(random[:]) // never fails (crypto/rand)
 	return fmt.Sprintf("%08x", binary.BigEndian.Uint32(random[:])|1)
 }
 
-// Allowed refuses a text that is not one statement on tables, because it could end the transaction or change the
-// connection. Values are to be given as arguments, so a semicolon can only end the text.
+// Allowed returns an error unless text is a single statement that reads or changes rows. Other statements could end the
+// transaction or change the connection. A semicolon is allowed only at the end of text; values with semicolons must be
+// passed as arguments.
 func Allowed(text string) error {
 	if strings.Contains(strings.TrimRight(text, "; \n\t"), ";") {
-		return errors.New("an extension runs one statement at a time; give texts with a semicolon as arguments")
+		return errors.New("an extension runs one statement at a time; pass texts that contain a semicolon as arguments")
 	}
-	word := ""
+	keyword := ""
 	if words := strings.Fields(text); len(words) > 0 {
-		word = words[0]
+		keyword = words[0]
 	}
-	switch strings.ToUpper(word) {
+	switch strings.ToUpper(keyword) {
 	case "SELECT", "INSERT", "UPDATE", "DELETE", "REPLACE", "WITH", "VALUES":
 		return nil
 	}
-	return fmt.Errorf("an extension's statement begins with SELECT, INSERT, UPDATE, DELETE, REPLACE, WITH or VALUES, "+
-		"not with %q", word)
+	return fmt.Errorf("an extension's statement must begin with SELECT, INSERT, UPDATE, DELETE, REPLACE, WITH "+
+		"or VALUES, not with %q", keyword)
 }
 
-// Extend runs those migrations of the extensions that the database has not seen, each in a transaction.
+// Extend runs the migrations of extensions that the database has not run yet, each in its own transaction.
 func Extend(ctx context.Context, db *sql.DB, all []relay.Extension) error {
 	if err := relay.ValidateExtensions(all); err != nil {
 		return err
 	}
 	for _, x := range all {
 		if slices.Contains(reserved, x.Name) {
-			return fmt.Errorf("an extension cannot be named %s: the store's own tables are", x.Name)
+			return fmt.Errorf("an extension cannot be named %s, because tables of the store have that name; "+
+				"choose another name", x.Name)
 		}
 		have, err := migrationOf(ctx, db, x.Name)
 		if err != nil {
 			return err
 		}
 		if have > len(x.Migrations) {
-			return fmt.Errorf("the tables of %s have form %d, this program knows %d; they were written by a newer version, "+
-				"use that one", x.Name, have, len(x.Migrations))
+			return fmt.Errorf("the tables of %s have run %d migrations, but this program has only %d; "+
+				"they were written by a newer version, so use that version", x.Name, have, len(x.Migrations))
 		}
 		for number := have + 1; number <= len(x.Migrations); number++ {
 			if err := inTx(ctx, db, func(tx *sql.Tx) error { return extendOnce(ctx, tx, x, number) }); err != nil {
@@ -111,26 +117,28 @@ func Extend(ctx context.Context, db *sql.DB, all []relay.Extension) error {
 	return nil
 }
 
-// extendOnce runs one migration. It fails if that adds or removes a table or an index that is not named as x's.
+// extendOnce runs one migration. It fails if the migration adds or removes a table, index or trigger whose name does
+// not belong to x.
 func extendOnce(ctx context.Context, tx *sql.Tx, x relay.Extension, number int) error {
-	others := func() (names string, err error) {
+	otherNames := func() (names string, err error) {
 		err = tx.QueryRowContext(ctx, `SELECT ifnull(group_concat(name, ', ' ORDER BY name), '') FROM sqlite_schema
 			WHERE name NOT GLOB 'sqlite_*' AND name NOT GLOB ? || '_*'`, x.Name).Scan(&names)
 		return names, err
 	}
-	before, err := others()
+	before, err := otherNames()
 	if err != nil {
 		return err
 	}
 	if _, err := tx.ExecContext(ctx, x.Migrations[number-1]); err != nil {
 		return err
 	}
-	after, err := others()
+	after, err := otherNames()
 	if err != nil {
 		return err
 	}
 	if after != before {
-		return fmt.Errorf("the names of its tables, indexes and triggers must begin with %s_; others were %s, and are %s",
+		return fmt.Errorf("the names of its tables, indexes and triggers must begin with %s_; "+
+			"the other names were %s before, and are %s now",
 			x.Name, before, after)
 	}
 	_, err = tx.ExecContext(ctx, "INSERT INTO meta (name, value) VALUES (?, ?) "+
@@ -138,13 +146,14 @@ func extendOnce(ctx context.Context, tx *sql.Tx, x relay.Extension, number int) 
 	return err
 }
 
-// reserved are the words before the underscore in the names of the store's own tables and indexes, and SQLite's.
+// reserved are names that extensions must not have: the prefixes, up to the underscore, of names used by the store and
+// by SQLite.
 var reserved = []string{"event", "manifest", "thread", "sqlite"}
 
-// ExtensionPrefix begins the names in meta under which the number of an extension's last migration stands.
+// ExtensionPrefix begins the names of rows in the table meta that hold the number of an extension's last migration.
 const ExtensionPrefix = "extension."
 
-// migrationOf returns the number of an extension's last migration, 0 if there was none.
+// migrationOf returns the number of an extension's last migration, 0 if none was run.
 func migrationOf(ctx context.Context, db *sql.DB, name string) (number int, err error) {
 	err = db.QueryRowContext(ctx, "SELECT value FROM meta WHERE name = ?", ExtensionPrefix+name).Scan(&number)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -164,6 +173,6 @@ func inTx(ctx context.Context, db *sql.DB, f func(*sql.Tx) error) error {
 	return tx.Commit()
 }
 
-// LastNumber reads the number of the last event there ever was.
+// LastNumber selects the highest number that an event has ever had, 0 if there was no event.
 const LastNumber = "SELECT ifnull(max(seq), 0) FROM (SELECT max(seq) AS seq FROM event " +
 	"UNION ALL SELECT CAST(value AS INTEGER) FROM meta WHERE name = 'last')"

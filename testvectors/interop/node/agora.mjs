@@ -1,5 +1,5 @@
-// Agora v1.0 for Node: identities, strict reading, signing, and the relay's HTTP API. Copy it, it is meant for that.
-// The rule: what comes from elsewhere is read strictly and verified before anything is done with it.
+// Agora v1.0 for Node: identities, strict parsing, signing, and the relay's HTTP API. You may copy this file.
+// All input from other parties is parsed strictly and verified before it is used.
 import { createHash, randomBytes, randomUUID } from 'node:crypto';
 import { setTimeout as pause } from 'node:timers/promises';
 import * as ed from '@noble/ed25519';
@@ -9,7 +9,7 @@ import { base58btc } from 'multiformats/bases/base58';
 const sha512 = (...parts) => parts.reduce((h, part) => h.update(part), createHash('sha512')).digest();
 ed.hashes.sha512 = (message) => new Uint8Array(sha512(message));
 
-/** A refusal, by this code or by the relay; code is one of the protocol's. */
+/** A refusal by this code or by the relay. code is one of the protocol's codes. */
 export class Refused extends Error {
   constructor(code, message) { super(`${code}: ${message}`); this.code = code; }
 }
@@ -18,44 +18,44 @@ const isObject = (v) => typeof v === 'object' && v !== null && !Array.isArray(v)
 
 // --- Identities: did:key of an Ed25519 key (PROTOCOL §2)
 
-/** The identity of a 32-byte seed; without one, a new identity. Keep the seed secret: it is the identity. */
+/** The identity of a 32-byte seed. Without a seed, a new identity. Keep the seed secret: it signs as you. */
 export function identity(seed = ed.utils.randomSecretKey()) {
   return { seed, did: didOf(ed.getPublicKey(seed)) };
 }
 
 export const didOf = (key) => 'did:key:' + base58btc.encode(Uint8Array.of(0xed, 0x01, ...key));
 
-/** The 32 key bytes of a did:key. Its one accepted spelling is checked before base58, which takes quadratic time. */
+/** The 32 key bytes of a did:key. The form is checked before base58 is decoded, because that takes quadratic time. */
 export function keyOf(did) {
   const form = typeof did === 'string' && /^did:key:z6Mk[1-9A-HJ-NP-Za-km-z]{44}$/.test(did);
   must(form, 'INVALID_DID', 'not a did:key of Ed25519');
   let key, point;
   try {
     key = base58btc.decode(did.slice('did:key:'.length)).slice(2);
-    point = ed.Point.fromBytes(key); // refuses y ≥ p, and what is no point
+    point = ed.Point.fromBytes(key); // refuses y ≥ p, and bytes that are not a point
   } catch { throw new Refused('INVALID_DID', 'not the encoding of a point'); }
   must(!point.isSmallOrder(), 'INVALID_DID', 'a key under which anybody can sign');
   must(didOf(key) === did, 'INVALID_DID', 'not the spelling of its own key');
   return key;
 }
 
-// --- JSON: only I-JSON has one meaning, so only that is read (PROTOCOL §1)
+// --- JSON: only I-JSON is accepted, because all parsers agree about its meaning (PROTOCOL §1)
 
-/** Reads bytes as one I-JSON value. */
+/** Parses bytes as one I-JSON value. */
 export function parse(bytes) {
   let text, value;
   try {
-    // ignoreBOM leaves a byte order mark in the text, where JSON.parse refuses it.
+    // ignoreBOM keeps a byte order mark in the text, so JSON.parse refuses it.
     text = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(bytes);
     value = JSON.parse(text);
-    jcs(value); // throws for half surrogate pairs, and for 1e400, which JSON.parse makes Infinity
+    jcs(value); // throws for half a surrogate pair, and for Infinity, which JSON.parse returns for 1e400
   } catch { throw new Refused('INVALID_REQUEST', 'not I-JSON in UTF-8'); }
   must(!hasDuplicates(text), 'INVALID_REQUEST', 'a member occurs twice in one object');
   must(costlyNumbers(text) <= 1000, 'INVALID_REQUEST', 'too many numbers with many digits or below 1e-307');
   return value;
 }
 
-// How many numbers have more than 17 significant digits, or are not zero and below 1e-307. text is known to be JSON.
+// The number of numbers that have more than 17 significant digits, or are not zero and below 1e-307. text is valid JSON.
 function costlyNumbers(text) {
   let count = 0;
   for (const [, digits, exponent] of text.matchAll(/"(?:[^"\\]|\\.)*"|-?([0-9.]+)(?:[eE]([+-]?[0-9]+))?/g)) {
@@ -70,9 +70,10 @@ function costlyNumbers(text) {
 /** The RFC 8785 form of a value. */
 export const canonicalize = (value) => Buffer.from(jcs(value));
 
-// JSON.parse silently takes the last of two equal names. text is known to be JSON, so names are all we look for.
+// Reports whether an object has two equal names; JSON.parse silently takes the last one. text is valid JSON, so this
+// reads only strings, braces and colons.
 function hasDuplicates(text) {
-  const open = []; // the names so far of each object around us
+  const open = []; // for each enclosing object, the names so far
   let last;
   for (const [token] of text.matchAll(/"[^"\\]*(?:\\.[^"\\]*)*"|[{}:]/g)) {
     if (token === '{') open.push(new Set());
@@ -87,7 +88,7 @@ function hasDuplicates(text) {
   return false;
 }
 
-/** How deep arrays and objects nest in bytes. */
+/** The nesting depth of arrays and objects in bytes. */
 export function depth(bytes) {
   let level = 0, deepest = 0;
   for (const [token] of bytes.toString('latin1').matchAll(/"[^"\\]*(?:\\.[^"\\]*)*"?|[{}[\]]/gs)) {
@@ -100,14 +101,14 @@ export function depth(bytes) {
 // --- Envelopes
 
 const FIELDS = ['version', 'id', 'ts', 'type', 'sender', 'recipient', 'payload', 'thread', 'meta', 'sig'];
-const FOLDED = new RegExp(`^(${FIELDS.join('|')})$`, 'iu'); // i and u together fold as Unicode has it: ſig is sig
+const FOLDED = new RegExp(`^(${FIELDS.join('|')})$`, 'iu'); // iu: Unicode case folding, so ſig equals sig
 const TYPES = ['REQUEST', 'OFFER', 'ACCEPT', 'RESULT', 'ERROR', 'CANCEL', 'MANIFEST'];
-const MAX_BYTES = 128 * 1024, MAX_DEPTH = 64, MAX_TTL = 9223372036; // MAX_TTL: what fits 64 bits of nanoseconds
+const MAX_BYTES = 128 * 1024, MAX_DEPTH = 64, MAX_TTL = 9223372036; // MAX_TTL: fits into 64 bits of nanoseconds
 const isId = (v) => typeof v === 'string' && /^[A-Za-z0-9][A-Za-z0-9._:~-]{0,127}$/.test(v);
 const isOptional = (v, type) => v === undefined || typeof v === type;
 const isWhole = (v, min, max) => Number.isInteger(v) && v >= min && v <= max;
 
-/** Reads a body, an envelope or {"envelope": …} around one, as far as that needs neither clock nor key. */
+/** Parses a body: an envelope, or {"envelope": …} around one. Checks all that needs neither a clock nor a key. */
 export function readEnvelope(body) {
   must(body.length <= MAX_BYTES, 'PAYLOAD_TOO_LARGE', 'too many bytes');
   must(depth(Buffer.from(body)) <= MAX_DEPTH, 'INVALID_REQUEST', 'nested too deep');
@@ -144,39 +145,40 @@ function checkFields(e) {
   valid(meta.hop === undefined || isWhole(meta.hop, 0, 16), 'meta.hop');
 }
 
-/** The thread a message belongs to: some clients leave thread out, then request_id is its name. */
+/** The id of the message's thread. Some clients leave thread out; then it is request_id. */
 export const threadOf = (e) => e.thread === undefined ? e.payload.request_id : e.thread.id;
 
-/** An RFC 3339 date-time as nanoseconds since 1970: Date stops at milliseconds, and takes much that is no date. */
+/** Converts an RFC 3339 date-time to nanoseconds since 1970. Date has only milliseconds and accepts invalid dates. */
 export function instant(text) {
   const time = '([01]\\d|2[0-3]):([0-5]\\d)';
   const form = new RegExp(`^(\\d{4})-(\\d\\d)-(\\d\\d)T${time}:([0-5]\\d)(?:\\.(\\d{1,9}))?(?:Z|([+-])${time})$`);
   const [, year, month, day, h, m, s, fraction = '', sign, oh = 0, om = 0] = form.exec(text) ?? [];
   const date = new Date(0);
-  date.setUTCFullYear(year, month - 1, day); // moves into the next month if there is no such day
+  date.setUTCFullYear(year, month - 1, day); // becomes a day of the next month if the day does not exist
   must(typeof text === 'string' && date.getUTCMonth() === month - 1 && date.getUTCDate() === +day, 'INVALID_REQUEST', 'ts');
   const offset = (oh * 60 + +om) * (sign === '-' ? -60 : 60);
   return BigInt(date.getTime() / 1000 + h * 3600 + m * 60 + +s - offset) * 1_000_000_000n + BigInt(fraction.padEnd(9, '0'));
 }
 
-/** What a signature covers: the canonical form without sig. */
+/** The bytes that a signature covers: the canonical form without sig. */
 export function covered({ sig, ...rest }) { return canonicalize(rest); }
 
 export function sign(envelope, { seed }) {
   return { ...envelope, sig: Buffer.from(ed.sign(covered(envelope), seed)).toString('base64url') };
 }
 
-/** Throws unless the parties are did:keys and the sender has signed. */
+/** Throws unless sender and recipient are valid did:keys and the signature is the sender's. */
 export function verify(e, signed = e) {
   const key = keyOf(e.sender.id);
   if (e.recipient !== undefined) keyOf(e.recipient.id);
-  const sig = Buffer.from(typeof e.sig === 'string' ? e.sig : '', 'base64url'); // ignores what it cannot read
+  const sig = Buffer.from(typeof e.sig === 'string' ? e.sig : '', 'base64url'); // ignores invalid characters
   must(sig.length === 64 && sig.toString('base64url') === e.sig, 'INVALID_SIGNATURE', 'sig is not 86 characters of base64url');
   must(verifies(sig, covered(signed), key), 'INVALID_SIGNATURE', 'not signed by its sender');
 }
 
-// noble's equation is multiplied by 8; Go's and OpenSSL's is not, and takes R by its bytes. The two differ for keys and
-// signatures built for that, and then one reader would see a message that another does not.
+// noble multiplies the verification equation by the cofactor 8. Go and OpenSSL do not, and compare the bytes of R. The
+// results differ for specially made keys and signatures. This function agrees with Go, so that all readers see the same
+// messages.
 function verifies(sig, message, key) {
   if (!ed.verify(sig, message, key, { zip215: false })) return false;
   const number = (bytes) => BigInt('0x' + Buffer.from(bytes).reverse().toString('hex'));
@@ -187,14 +189,15 @@ function verifies(sig, message, key) {
 
 // --- Signed reads (PROTOCOL §8)
 
-/** A token for one GET of target (path and query as sent) from the relay whose origin is aud. */
+/** Makes a token for one GET of target (path and query as sent) from the relay whose origin is aud. */
 export function readToken(aud, target, me, ts = new Date().toISOString(), nonce = randomBytes(16).toString('base64url')) {
   return canonicalize(sign({ typ: 'agora-read', did: me.did, aud, method: 'GET', target, ts, nonce }, me)).toString('base64url');
 }
 
 const MEMBERS = 'aud,did,method,nonce,sig,target,ts,typ';
 
-/** Who has signed a token for this request. now is in nanoseconds, as instant has it. That it is used once is for a relay. */
+/** Returns the signer of a token for this request. now is in nanoseconds, as in instant. Only a relay needs to check that
+ *  a token is used once. */
 export function checkRead(token, { origin, method, target }, now) {
   const valid = (ok, what) => must(ok, 'UNAUTHORIZED', what);
   valid(token.length <= 8192 && Buffer.from(token, 'base64url').toString('base64url') === token, 'not one spelling of base64url');
@@ -212,7 +215,7 @@ export function checkRead(token, { origin, method, target }, now) {
   }
 }
 
-// Names of this machine are one.
+// The scheme, host and port of a URL. All names of this machine count as the same host.
 const place = ({ protocol, hostname, port }) => [protocol, /^(localhost|127\..*|\[::1\])$/.test(hostname) ? 'here' : hostname, port].join();
 
 // --- The relay
@@ -220,7 +223,8 @@ const place = ({ protocol, hostname, port }) => [protocol, /^(localhost|127\..*|
 export class Relay {
   constructor(url, me = identity()) { this.url = url.replace(/\/$/, ''); this.me = me; }
 
-  /** Signs and posts a message; to and thread may be left out. Repeats the same bytes, which is safe, if no answer comes. */
+  /** Signs and posts a message; to and thread are optional. If there is no response, it sends the same bytes again, which
+   *  is safe. */
   async post(type, payload, { to, thread, ttl = 86400 } = {}) {
     const e = sign({
       version: '1.0', id: `msg_${randomUUID()}`, ts: new Date().toISOString(), type, payload, meta: { ttl },
@@ -234,8 +238,8 @@ export class Relay {
     }
   }
 
-  /** Yields events that match filter (recipient, sender, type, thread, broadcast), verified, and waits for more.
-   *  place.cursor moves on when a page is done with: keep it and the next process goes on there. */
+  /** Yields verified events that match filter (recipient, sender, type, thread, broadcast), and waits for more.
+   *  place.cursor advances after each page. Store it, so that the next process can continue there. */
   async *follow(filter, place = { cursor: '0' }) {
     for (;;) {
       const query = new URLSearchParams({ ...filter, cursor: place.cursor, timeout: 30 });
@@ -256,14 +260,14 @@ export class Relay {
     }
   }
 
-  /** The place behind all there is now, to follow only what is new. */
+  /** The position after all stored events, to follow only new events. */
   async newest(filter) {
     const query = new URLSearchParams({ ...filter, since: new Date().toISOString(), timeout: 0 });
     return { cursor: (await this.call(`/events?${query}`)).cursor };
   }
 
-  /** Asks the relay once to whom it shows messages; if to their parties only, reads are signed from then on. A token is
-   *  for where we are, not for where a relay says it is. */
+  /** Asks the relay once who may read messages. If only their parties may, all further reads are signed. A token is for
+   *  the address that we use, not for another address that the relay claims to have. */
   async authorization(path) {
     this.about ??= await this.exchange('/.well-known/agora.json');
     const { reads, url } = this.about, here = new URL(this.url + path);

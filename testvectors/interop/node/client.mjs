@@ -1,4 +1,4 @@
-// A client: asks for a service, takes the first offer it can afford, and prints the result.
+// A client. It requests a service, accepts the first offer within its budget, and prints the result.
 //   node client.mjs RELAY INTENT PARAMS [AGENT]
 import { randomUUID } from 'node:crypto';
 import { Relay, canonicalize, parse } from './agora.mjs';
@@ -7,7 +7,7 @@ const [url, intent, params, agent] = process.argv.slice(2);
 const relay = new Relay(url);
 const max_cost_usd = 0.01;
 
-// Thread and request have one name, so that an agent that sends only request_id is understood as well.
+// The thread and the request have the same id. So messages of agents that send only request_id belong to the thread.
 const thread = `req_${randomUUID()}`, request_id = thread;
 const request = { request_id, intent, params: parse(Buffer.from(params)), constraints: { max_cost_usd } };
 await relay.post('REQUEST', request, { to: agent, thread });
@@ -15,7 +15,8 @@ await relay.post('REQUEST', request, { to: agent, thread });
 let chosen; // the agent whose offer was accepted
 for await (const e of relay.follow({ thread })) {
   const from = e.sender.id, { payload } = e;
-  if (from === relay.me.did || e.recipient && e.recipient.id !== relay.me.did) continue; // ours, or a copy of our thread
+  // Skip our own messages, and messages in a copy of our thread.
+  if (from === relay.me.did || e.recipient && e.recipient.id !== relay.me.did) continue;
   if (e.type === 'ERROR' && from === (chosen ?? agent)) throw new Error(`${payload.code}: ${payload.message}`);
   if (payload.request_id !== request_id || agent && from !== agent) continue;
   if (e.type === 'OFFER' && !chosen && (payload.price?.amount ?? 0) <= max_cost_usd) {

@@ -1,24 +1,24 @@
-// What relays ask of a message beyond its form and signature: is it fresh, meant for them, new, and its sender's turn
-// (PROTOCOL §1, §3, §4, §6). Clients and agents need none of this; it is here because a second reading of the rules
-// finds what the first has left open.
+// What a relay checks beyond the form and the signature of a message (PROTOCOL §1, §3, §4, §6): whether it is fresh,
+// meant for this relay, and new, and whether the thread allows it. Clients and agents do not need this. It is here because a
+// second implementation of the rules finds gaps in the specification.
 import { canonicalize, instant, Refused, threadOf } from './agora.mjs';
 
 const SECOND = 1_000_000_000n, PENDING_TIMEOUT = 300n * SECOND, ACTIVE_TIMEOUT = 3600n * SECOND, MEMORY = 1800n * SECOND;
 const MAX_OFFERS = 100;
 const REQUIRED = { REQUEST: ['intent'], RESULT: ['status'], ERROR: ['code', 'message'] };
-const CLOSENESS = { FORBIDDEN: 1, INVALID_REQUEST: 2 }; // of a refusal to admitting the message; all others 3
+const CLOSENESS = { FORBIDDEN: 1, INVALID_REQUEST: 2 }; // how near a refusal is to acceptance; other codes: 3
 const refuse = (code, what) => { throw new Refused(code, what); };
 
-/** Refuses what is more than five minutes off or has expired; times are nanoseconds. */
+/** Refuses a message that is five minutes or more off, or expired. Times are in nanoseconds. */
 export function checkFresh(ts, ttl = 300, now) {
   if (now - 300n * SECOND >= ts || ts >= now + 300n * SECOND) refuse('STALE_TIMESTAMP', 'ts is too far from now');
   if (now >= expiry(ts, ttl)) refuse('EXPIRED', 'ts + ttl has passed');
 }
 
-/** Until when an event is kept: ts + ttl, thirty days at most. */
+/** The time until which an event is kept: ts + ttl, at most thirty days. */
 export const expiry = (ts, ttl = 300) => ts + BigInt(Math.min(ttl, 30 * 86400)) * SECOND;
 
-/** What the relay of that origin asks of an envelope at now, before it looks at what it knows. */
+/** Checks what a relay with this origin checks of an envelope at the time now, before it uses its storage. */
 export function checkMeant(e, origin, now) {
   checkFresh(instant(e.ts), e.meta?.ttl, now);
   if (e.meta?.relay !== undefined && ![e.meta.relay].flat().includes(origin)) refuse('FORBIDDEN', 'meant for another relay');
@@ -26,12 +26,12 @@ export function checkMeant(e, origin, now) {
   if (key !== undefined && ![key, `did:key:${key}`].includes(e.sender.id)) refuse('INVALID_REQUEST', "another's public_key");
 }
 
-/** What a relay knows: the messages it has met, and the threads of each id, the oldest first. */
+/** The memory of a relay: the messages it has accepted, and the threads of each id, oldest first. */
 export class Ledger {
   seen = new Map();
   threads = new Map();
 
-  /** Takes a fresh, verified envelope at now: {duplicate, state, client}, or throws Refused. */
+  /** Accepts a fresh, verified envelope at the time now. Returns {duplicate, state, client}, or throws Refused. */
   take(e, now) {
     const key = `${e.sender.id} ${e.id}`, text = canonicalize(e).toString(), known = this.seen.get(key);
     if (known && now < known.until) {
@@ -47,7 +47,7 @@ export class Ledger {
     const candidates = this.threads.get(threadOf(m)) ?? [];
     let closest;
     for (const [i, t] of candidates.entries()) {
-      if (m.type === 'REQUEST' && m.sender.id !== t.client) continue; // opens a thread of its own
+      if (m.type === 'REQUEST' && m.sender.id !== t.client) continue; // a REQUEST by another client opens another thread
       try {
         const moved = next(t, m, now);
         candidates[i] = moved;
@@ -65,7 +65,7 @@ export class Ledger {
   }
 }
 
-/** The thread t after the message m at now; without t, the thread that m opens. */
+/** Returns the thread t after the message m at the time now. Without t, returns the thread that m opens. */
 export function next(t, m, now) {
   const from = m.sender.id, to = m.recipient?.id;
   if (t && t.deadline !== undefined && now >= t.deadline) t = { ...t, state: 'ERROR', deadline: undefined };
@@ -98,14 +98,14 @@ export function next(t, m, now) {
     case 'ERROR':
       if (t.state === 'ERROR') wrongState();
       if ([t.client, t.agent, t.named].includes(from)) return step('ERROR');
-      return { ...t, offers: t.offers.filter((agent) => agent !== from) }; // an offer taken back, nothing more
+      return { ...t, offers: t.offers.filter((agent) => agent !== from) }; // withdraws the offer; the state stays the same
   }
-  wrongState(); // a REQUEST: its thread is there already
+  wrongState(); // a REQUEST of the client, whose thread exists already
 }
 
-// Who could ever send this here, and to whom: others are FORBIDDEN whatever the state is.
+// Refuses a sender that may never send this type in the thread, and a wrong recipient, whatever the state is.
 function checkParties(t, type, from, to) {
-  const agents = t.agent ? [t.agent] : t.named ? [t.named] : t.offers; // the client's counterparts
+  const agents = t.agent ? [t.agent] : t.named ? [t.named] : t.offers; // the agents that the client may address
   const isClient = from === t.client;
   const may = {
     OFFER: !isClient && (!t.named || from === t.named),

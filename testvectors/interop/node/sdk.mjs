@@ -1,9 +1,9 @@
-// Behaves like the ecosystem's TypeScript SDK, which knows nothing of this relay's extensions, to show that it works
-// unchanged. Do not write an agent like this: see agent.mjs. What it does differently:
-// it posts {"envelope": …} to /v1/messages; names no recipient and no thread, payload.request_id alone tells what belongs
-// together; polls /v1/messages with since and timeout=1; ignores the HTTP status, and does not look for repeats.
+// Behaves like the ecosystem's TypeScript SDK, which does not use this relay's extensions. It shows that the SDK works
+// unchanged. Do not write an agent like this; see agent.mjs. The differences:
+// - It posts {"envelope": …} to /v1/messages, without recipient and thread. Only payload.request_id connects messages.
+// - It polls /v1/messages with since and timeout=1, ignores the HTTP status, and does not drop duplicates.
 //   node sdk.mjs agent RELAY INTENT
-//   node sdk.mjs client RELAY INTENT PARAMS [--recipient: poll only for what names us]
+//   node sdk.mjs client RELAY INTENT PARAMS [--recipient: poll only messages with us as recipient]
 import { randomUUID } from 'node:crypto';
 import { canonicalize, identity, sign, verify } from './agora.mjs';
 
@@ -34,8 +34,8 @@ async function* subscribe(since) {
   }
 }
 
-// A second early: what has the very ts that we begin with is taken for the last we got (PROTOCOL §9), and may not follow
-// what is for us.
+// Start one second early. If an event has exactly the ts that we start with, the relay takes it for the last event that
+// we got, and does not deliver the events before it (PROTOCOL §9).
 const start = new Date(Date.now() - 1000).toISOString();
 if (role === 'agent') {
   await (await fetch(`${url}/health`)).json();

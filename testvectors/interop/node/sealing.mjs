@@ -1,17 +1,16 @@
-// Sealed payloads for Node (docs/SEALING.md): HPKE (RFC 9180) in base mode, by what node:crypto has. Copy it, it is meant
-// for that.
+// Sealed payloads for Node (docs/SEALING.md): HPKE (RFC 9180) in base mode, with node:crypto. You may copy this file.
 import { createCipheriv, createDecipheriv, createHash, createHmac, createPrivateKey, createPublicKey, diffieHellman, randomBytes } from 'node:crypto';
 import { canonicalize, depth, keyOf, parse, Refused, threadOf, verify } from './agora.mjs';
 
 const CLEAR = { REQUEST: ['intent'], RESULT: ['status'], ERROR: ['code'] };
 const clearNames = (type) => ['request_id', ...(CLEAR[type] ?? [])];
-const STAND_IN = 'sealed'; // for the message of a sealed ERROR
+const STAND_IN = 'sealed'; // replaces the message of a sealed ERROR
 const UNIT = 256, MAX_DEPTH = 64;
 
-/** Is the payload sealed? */
+/** Whether the payload of e is sealed. */
 export const isSealed = (e) => e.type !== 'MANIFEST' && Object.hasOwn(e.payload, 'sealed');
 
-/** The payload that e, sealed to this identity, was sealed with. All that can be wrong is one error. */
+/** Opens e, which is sealed to the identity me, and returns the payload. All failures throw the same error. */
 export function open(e, me) {
   try { return opened(e, me); } catch { throw new Refused('INVALID_REQUEST', 'the sealed payload cannot be opened'); }
 }
@@ -27,7 +26,7 @@ function opened(e, me) {
   }
   must(Object.keys(clear).every((name) => clearNames(e.type).includes(name)));
   must(typeof sealed === 'string' && sealed.startsWith('v1.'));
-  const raw = Buffer.from(sealed.slice(3), 'base64url'); // leaves out what it cannot read
+  const raw = Buffer.from(sealed.slice(3), 'base64url'); // ignores invalid characters
   must(raw.toString('base64url') === sealed.slice(3) && raw.length >= 32 + 16);
 
   const enc = raw.subarray(0, 32), tag = raw.subarray(-16), mine = privateOf(me.seed);
@@ -43,7 +42,7 @@ function opened(e, me) {
   return { ...clear, ...secret };
 }
 
-/** e with its payload sealed to its recipient; sign it then. Only tests give the ephemeral key, 32 bytes. */
+/** Returns e with its payload sealed to its recipient, to be signed. Only tests pass an ephemeral key, 32 bytes. */
 export function seal(e, ephemeral = randomBytes(32)) {
   const names = clearNames(e.type), clear = {}, secret = {};
   for (const [name, value] of Object.entries(e.payload)) (names.includes(name) ? clear : secret)[name] = value;
@@ -57,20 +56,20 @@ export function seal(e, ephemeral = randomBytes(32)) {
   return { ...e, payload: { ...clear, sealed: 'v1.' + sealed.toString('base64url') } };
 }
 
-/** What a ciphertext is bound to, in RFC 8785 form. */
+/** The info of the sealing: the members of e that the ciphertext is bound to, in RFC 8785 form. */
 export const place = (e) => canonicalize({
   sender: e.sender.id, recipient: e.recipient.id, id: e.id, type: e.type, thread: threadOf(e),
   ...(Object.hasOwn(e.payload, 'request_id') && { request_id: e.payload.request_id }),
 });
 
-// --- Keys: an Ed25519 key as one for X25519
+// --- Keys: conversion of Ed25519 keys to X25519 keys
 
 const P = 2n ** 255n - 19n;
 const number = (bytes) => BigInt('0x' + Buffer.from(bytes).reverse().toString('hex'));
 
-/** The X25519 public key, 32 bytes, of an Ed25519 public key that keyOf has taken: u = (1+y)/(1-y). */
+/** The X25519 public key, 32 bytes, of an Ed25519 public key that keyOf has returned: u = (1+y)/(1-y). */
 export function convert(key) {
-  const y = number(key) & (1n << 255n) - 1n; // without the sign of x
+  const y = number(key) & (1n << 255n) - 1n; // remove the sign of x
   const u = (1n + y) * power((P + 1n - y) % P, P - 2n) % P;
   return Buffer.from(u.toString(16).padStart(64, '0'), 'hex').reverse();
 }
@@ -100,11 +99,11 @@ const rawOf = (key) => createPublicKey(key).export({ format: 'der', type: 'spki'
 const KEM = Buffer.from('KEM\x00\x20', 'latin1'), HPKE = Buffer.from('HPKE\x00\x20\x00\x01\x00\x03', 'latin1');
 const hmac = (key, ...parts) => parts.reduce((h, part) => h.update(part), createHmac('sha256', key)).digest();
 const extract = (suite, salt, label, input) => hmac(salt, 'HPKE-v1', suite, label, input);
-// One block of HKDF-Expand is enough for all lengths here.
+// One block of HKDF-Expand is enough for all lengths in this file.
 const expand = (suite, prk, label, info, length) =>
   hmac(prk, Buffer.from([0, length]), 'HPKE-v1', suite, label, info, Buffer.from([1])).subarray(0, length);
 
-function schedule(dh, enc, recipient, info) { // OpenSSL has refused a dh of zeros
+function schedule(dh, enc, recipient, info) { // dh is not all zeros: OpenSSL refuses that
   const shared = expand(KEM, extract(KEM, '', 'eae_prk', dh), 'shared_secret', Buffer.concat([enc, recipient]), 32);
   const context = Buffer.concat([Buffer.from([0]), extract(HPKE, '', 'psk_id_hash', ''), extract(HPKE, '', 'info_hash', info)]);
   const secret = extract(HPKE, shared, 'secret', '');

@@ -1,6 +1,6 @@
 // Runs this project's test vectors.
 //   node vectors.mjs FOLDER
-// Prints "file passed failed" for each file; what failed, and how, goes to standard error.
+// Prints "file passed failed" for each file. The failures are printed to standard error.
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { readdirSync, readFileSync } from 'node:fs';
@@ -11,7 +11,8 @@ import { convert, open, place, scalarOf, seal } from './sealing.mjs';
 
 const bytes = (base64) => Buffer.from(base64, 'base64');
 
-// Each runs one vector and throws Refused where the implementation says no; expected says what it must come to if not.
+// Each function runs one vector. It throws Refused if the implementation refuses the input. Otherwise it returns a function
+// that compares the results with the vector.
 const run = {
   'didkey.json'(v) {
     const key = Buffer.from(keyOf(v.did)).toString('hex');
@@ -77,7 +78,7 @@ const run = {
     return () => {
       assert.equal(canonicalize(payload).toString(), bytes(v.payload).toString());
       assert.equal(place(e).toString(), bytes(v.info).toString());
-      // Sealing it again comes to the same where the plaintext is what a sealer makes.
+      // If the plaintext has standard padding, sealing the payload again must give the same text.
       const again = seal({ ...e, payload }, Buffer.from(v.ephemeralHex, 'hex')).payload;
       if (bytes(v.plaintext).length % 256 === 0) assert.deepEqual(again, e.payload);
     };
@@ -99,12 +100,12 @@ const run = {
 
 function receive(body, now) {
   const e = readEnvelope(body);
-  checkMeant(e, 'https://relay.example', instant(now)); // the vectors' relay
+  checkMeant(e, 'https://relay.example', instant(now)); // the origin of the relay in the vectors
   verify(e);
   return e;
 }
 
-// check holds one outcome against a vector or a step; a conversation has no outcome but its steps'.
+// check compares the outcome of act with a vector or a step. A conversation has outcomes only for its steps.
 function check(name, v, act) {
   let agrees, refused;
   try { agrees = act(); } catch (err) {

@@ -1,4 +1,4 @@
-"""An agent: offers on requests for one intent, and works once its offer is accepted.
+"""An agent. It sends an OFFER for each REQUEST with its intent, and does the work when the offer is accepted.
 
     python3 agent.py RELAY INTENT
 """
@@ -12,14 +12,14 @@ me = relay.me.did
 
 
 def work(params):
-    """What this agent is good for: it gives back what it is given."""
+    """The work of this agent: it returns the parameters that it got."""
     return {"echo": params, "by": "python"}
 
 
 place = relay.newest(recipient=me, broadcast="true")
 print(me, flush=True)
 
-jobs = {}  # what we have offered to do; an agent that must survive a crash keeps it, and place["cursor"], on disk
+jobs = {}  # the REQUESTs with our offer; to survive a crash, store jobs and place["cursor"] on disk
 for e in relay.follow(place, recipient=me, broadcast="true"):
     client, thread, payload = e["sender"]["id"], thread_of(e), e["payload"]
     common = {"request_id": payload.get("request_id", "")}
@@ -29,10 +29,10 @@ for e in relay.follow(place, recipient=me, broadcast="true"):
             relay.post("OFFER", common | {"price": price, "eta_seconds": 1}, client, thread)
             jobs[client, thread] = payload
         elif e["type"] == "ACCEPT" and (client, thread) in jobs:
-            # One without recipient is ours too: the relay takes such an ACCEPT only where a single agent has offered.
+            # An ACCEPT without recipient is for this agent too: the relay accepts it only if a single agent has offered.
             output = work(jobs.pop((client, thread)).get("params"))
             relay.post("RESULT", common | {"status": "success", "output": output}, client, thread)
         elif e["type"] in ("CANCEL", "ERROR"):
             jobs.pop((client, thread), None)
-    except Refused as err:  # somebody else was chosen, or it is too late
+    except Refused as err:  # the client chose another agent, or it is too late
         print(f"thread {thread}: {err}", file=sys.stderr)

@@ -1,7 +1,7 @@
-"""Agora v1.0 for Python: identities, strict reading, signing, and the relay's HTTP API. Copy it, it is meant for that.
+"""Agora v1.0 for Python: identities, strict parsing, signing, and the relay's HTTP API. You may copy this file.
 
 It needs Python 3.11 and the package cryptography (Debian: python3-cryptography) for Ed25519; the rest is here.
-The rule: what comes from elsewhere is read strictly and verified before anything is done with it.
+All input from other parties is parsed strictly and verified before it is used.
 """
 import base64
 import datetime
@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 
 class Refused(Exception):
-    """A refusal, by this code or by the relay; code is one of the protocol's."""
+    """A refusal by this code or by the relay. code is one of the protocol's codes."""
 
     def __init__(self, code, message, retryable=False):
         super().__init__(f"{code}: {message}")
@@ -43,7 +43,7 @@ ALPHABET = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 
 
 class Identity:
-    """The identity of a 32-byte seed; without one, a new identity. Keep the seed secret: it is the identity."""
+    """The identity of a 32-byte seed. Without a seed, a new identity. Keep the seed secret: it signs as you."""
 
     def __init__(self, seed=None):
         self.key = Ed25519PrivateKey.from_private_bytes(seed or os.urandom(32))
@@ -59,7 +59,7 @@ def did_of(key):
 
 
 def key_of(did):
-    """The 32 key bytes of a did:key. Its one accepted spelling is checked before base58, which takes quadratic time."""
+    """The 32 key bytes of a did:key. The form is checked before base58 is decoded, because that takes quadratic time."""
     form = isinstance(did, str) and re.fullmatch(f"did:key:z(6Mk[{ALPHABET}]{{44}})", did)
     must(form, "INVALID_DID", "not a did:key of Ed25519")
     number = 0
@@ -68,21 +68,22 @@ def key_of(did):
     must(number < 2**272, "INVALID_DID", "not 34 bytes")
     key = number.to_bytes(34, "big")[2:]
     must(did_of(key) == did, "INVALID_DID", "not the spelling of its own key")
-    y = int.from_bytes(key, "little") % 2**255  # without the sign of x
+    y = int.from_bytes(key, "little") % 2**255  # remove the sign of x
     must(y < P, "INVALID_DID", "a second encoding of a key")
     # Points of order 1, 2 and 4 have y = ±1 or 0; those of order 8 double to y = 0, so y² = -x² there.
     low_order = y in (0, 1, P - 1) or (D * y**4 + 2 * y * y - 1) % P == 0
     must(not low_order, "INVALID_DID", "a key under which anybody can sign")
-    # On the curve, x² = (y² - 1) / (D y² + 1); a product is a square exactly where the quotient is (Euler's criterion).
+    # On the curve, x² = (y² - 1) / (D y² + 1). A product is a square if and only if the quotient is one (Euler's
+    # criterion).
     must(pow((y * y - 1) * (D * y * y + 1), (P - 1) // 2, P) == 1, "INVALID_DID", "not a point")
     return key
 
 
-# --- JSON: only I-JSON has one meaning, so only that is read (PROTOCOL §1); RFC 8785 writes it in one way
+# --- JSON: only I-JSON is accepted, because all parsers agree about its meaning (PROTOCOL §1)
 
 
 def parse(body):
-    """Reads bytes as one I-JSON value. All its numbers are floats, as in the languages that JSON comes from."""
+    """Parses bytes as one I-JSON value. All its numbers become floats, as in JavaScript."""
 
     def members(pairs):
         must(len(dict(pairs)) == len(pairs), "INVALID_REQUEST", "a member occurs twice in one object")
@@ -90,7 +91,7 @@ def parse(body):
 
     try:
         value = json.loads(bytes(body).decode(), object_pairs_hook=members, parse_int=float, parse_constant=float)
-        canonicalize(value)  # refuses half surrogate pairs; 1e400, which float makes inf; NaN, which is no JSON
+        canonicalize(value)  # refuses half a surrogate pair, inf (from 1e400), and NaN (not JSON)
     except (ValueError, RecursionError):
         raise Refused("INVALID_REQUEST", "not I-JSON in UTF-8") from None
     must(costly_numbers(bytes(body).decode()) <= 1000, "INVALID_REQUEST", "too many numbers with many digits or below 1e-307")
@@ -101,12 +102,12 @@ NUMBER = re.compile(r'"(?:[^"\\]|\\.)*"|-?([0-9.]+)(?:[eE]([+-]?[0-9]+))?')
 
 
 def costly_numbers(text):
-    """How many numbers of a JSON text have more than 17 significant digits, or are not zero and below 1e-307."""
+    """The number of numbers in a JSON text with more than 17 significant digits, or not zero and below 1e-307."""
     count = 0
     for digits, exponent in NUMBER.findall(text):
         whole, _, fraction = digits.partition(".")
         significant = (whole + fraction).strip("0")
-        if significant:  # else it is a string, or zero
+        if significant:  # otherwise it is a string, or zero
             whole = whole.lstrip("0")
             first = len(whole) - 1 if whole else len(fraction.lstrip("0")) - len(fraction) - 1
             count += len(significant) > 17 or float(exponent or 0) + first < -307
@@ -114,23 +115,23 @@ def costly_numbers(text):
 
 
 def canonicalize(value):
-    """The RFC 8785 form of a value, in bytes. ValueError if it has none."""
+    """The RFC 8785 form of a value, in bytes. Raises ValueError if the value has none."""
     return jcs(value).encode()
 
 
 def jcs(value):
-    if isinstance(value, dict):  # in the order of UTF-16 code units, which is not that of code points
+    if isinstance(value, dict):  # sorted by UTF-16 code units, which differs from the order of code points
         names = sorted(value, key=lambda name: name.encode("utf-16-be"))
         return "{" + ",".join(jcs(name) + ":" + jcs(value[name]) for name in names) + "}"
     if isinstance(value, (list, tuple)):
         return "[" + ",".join(map(jcs, value)) + "]"
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return number(float(value))
-    return json.dumps(value, ensure_ascii=False)  # strings, true, false, null: Python's form is the canonical one
+    return json.dumps(value, ensure_ascii=False)  # for strings, true, false and null, Python's form is canonical
 
 
 def number(x):
-    """A number as ECMAScript writes it. repr has the same shortest digits, and puts the point elsewhere."""
+    """A number as ECMAScript writes it. repr returns the same shortest digits, but another position of the point."""
     if not math.isfinite(x):
         raise ValueError("not a finite number")
     mantissa, _, exponent = repr(abs(x)).partition("e")
@@ -162,14 +163,14 @@ def depth(body):
 
 FIELDS = {"version", "id", "ts", "type", "sender", "recipient", "payload", "thread", "meta", "sig"}
 TYPES = {"REQUEST", "OFFER", "ACCEPT", "RESULT", "ERROR", "CANCEL", "MANIFEST"}
-MAX_BYTES, MAX_DEPTH, MAX_TTL = 128 * 1024, 64, 9223372036  # MAX_TTL: what fits 64 bits of nanoseconds
+MAX_BYTES, MAX_DEPTH, MAX_TTL = 128 * 1024, 64, 9223372036  # MAX_TTL: fits into 64 bits of nanoseconds
 SECOND = 1_000_000_000  # times are nanoseconds since 1970
 EPOCH = datetime.date(1970, 1, 1).toordinal()
-ABSENT = object()  # null is a value
+ABSENT = object()  # differs from None, which is the value null
 
 
 def read_envelope(body):
-    """Reads a body, an envelope or {"envelope": …} around one, as far as that needs neither clock nor key."""
+    """Parses a body: an envelope, or {"envelope": …} around one. Checks all that needs neither a clock nor a key."""
     must(len(body) <= MAX_BYTES, "PAYLOAD_TOO_LARGE", "too many bytes")
     must(depth(body) <= MAX_DEPTH, "INVALID_REQUEST", "nested too deep")
     e = parse(body)
@@ -216,18 +217,18 @@ def check_fields(e):
 
 
 def thread_of(e):
-    """The thread a message belongs to: some clients leave thread out, then request_id is its name."""
+    """The id of the message's thread. Some clients leave thread out; then it is request_id."""
     return e["thread"].get("id") if "thread" in e else e["payload"].get("request_id")
 
 
 def instant(text):
-    """An RFC 3339 date-time as nanoseconds since 1970: datetime stops at microseconds, and at the year 1."""
+    """Converts an RFC 3339 date-time to nanoseconds since 1970. datetime has only microseconds, and no year 0."""
     form = r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([01][0-9]|2[0-3]):([0-5][0-9]):([0-5][0-9])(?:\.([0-9]{1,9}))?"
     match = isinstance(text, str) and re.fullmatch(form + "(?:Z|([+-])([01][0-9]|2[0-3]):([0-5][0-9]))", text)
     must(match, "INVALID_REQUEST", "ts")
     year, month, day, hour, minute, second = map(int, match.groups()[:6])
     fraction, sign, offset_hours, offset_minutes = match.groups()[6:]
-    era = 400 if year == 0 else 0  # the calendar repeats after 400 years, which are 146097 days
+    era = 400 if year == 0 else 0  # the calendar repeats after 400 years (146097 days)
     try:
         days = datetime.date(year + era, month, day).toordinal() - EPOCH - era // 400 * 146097
     except ValueError:
@@ -237,7 +238,7 @@ def instant(text):
 
 
 def covered(e):
-    """What a signature covers: the canonical form without sig."""
+    """The bytes that a signature covers: the canonical form without sig."""
     return canonicalize({name: value for name, value in e.items() if name != "sig"})
 
 
@@ -246,7 +247,7 @@ def sign(e, identity):
 
 
 def verify(e):
-    """Raises Refused unless the parties are did:keys and the sender has signed."""
+    """Raises Refused unless sender and recipient are valid did:keys and the signature is the sender's."""
     if "recipient" in e:
         key_of(e["recipient"]["id"])
     verify_by(e["sender"]["id"], e)
@@ -254,7 +255,7 @@ def verify(e):
 
 def verify_by(did, e):
     key, sig = key_of(did), e.get("sig")
-    # 86 characters are 516 bits: the last four must be zero, or one signature would have sixteen spellings.
+    # 86 characters are 516 bits. The last four bits must be zero; otherwise a signature would have sixteen spellings.
     form = isinstance(sig, str) and re.fullmatch("[A-Za-z0-9_-]{85}[AQgw]", sig)
     must(form, "INVALID_SIGNATURE", "sig is not 86 characters of base64url")
     try:
@@ -267,7 +268,7 @@ def verify_by(did, e):
 
 
 def read_token(aud, target, me, ts=None, nonce=None):
-    """A token for one GET of target (path and query as sent) from the relay whose origin is aud."""
+    """Makes a token for one GET of target (path and query as sent) from the relay whose origin is aud."""
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")[:-6] + "Z"
     token = {
         "typ": "agora-read", "did": me.did, "aud": aud, "method": "GET", "target": target,
@@ -277,7 +278,7 @@ def read_token(aud, target, me, ts=None, nonce=None):
 
 
 def check_read(token, origin, method, target, now):
-    """Returns who has signed a token for this request. That it is used once is for a relay."""
+    """Returns the signer of a token for this request. Only a relay needs to check that a token is used once."""
 
     def valid(ok, what):
         must(ok, "UNAUTHORIZED", what)
@@ -298,7 +299,7 @@ def check_read(token, origin, method, target, now):
 
 
 def place(url):
-    """Where a URL leads; names of this machine are one."""
+    """The scheme, host and port of a URL. All names of this machine count as the same host."""
     parts = urllib.parse.urlsplit(url)
     here = re.fullmatch(r"localhost|127\..*|::1", parts.hostname or "")
     return parts.scheme, "here" if here else parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
@@ -312,7 +313,7 @@ class Relay:
         self.url, self.me, self.about = url.rstrip("/"), me or Identity(), None
 
     def post(self, type, payload, to=None, thread=None, ttl=86400):
-        """Signs and posts a message. Repeats the same bytes, which is safe, if no answer comes."""
+        """Signs and posts a message. If there is no response, it sends the same bytes again, which is safe."""
         now = datetime.datetime.now(datetime.timezone.utc)
         e = {
             "version": "1.0", "id": f"msg_{uuid.uuid4()}", "ts": now.isoformat(timespec="milliseconds")[:-6] + "Z",
@@ -332,9 +333,9 @@ class Relay:
                 time.sleep(0.25 * 2**attempt)
 
     def follow(self, place=None, **filter):
-        """Yields events that match filter (recipient, sender, type, thread, broadcast), verified, and waits for more.
+        """Yields verified events that match filter (recipient, sender, type, thread, broadcast), and waits for more.
 
-        place["cursor"] moves on when a page is done with: keep it and the next process goes on there.
+        place["cursor"] advances after each page. Store it, so that the next process can continue there.
         """
         place = place if place is not None else {"cursor": "0"}
         while True:
@@ -356,7 +357,7 @@ class Relay:
             place["cursor"] = page["cursor"]
 
     def newest(self, **filter):
-        """The place behind all there is now, to follow only what is new."""
+        """The position after all stored events, to follow only new events."""
         since = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         return {"cursor": self.call("/events?" + urllib.parse.urlencode(filter | {"since": since, "timeout": 0}))["cursor"]}
 
@@ -364,9 +365,9 @@ class Relay:
         return self.exchange(path, body, {"Content-Type": "application/json"} if body else self.authorization(path))
 
     def authorization(self, path):
-        """Asks the relay once to whom it shows messages; if to their parties only, reads are signed from then on.
+        """Asks the relay once who may read messages. If only their parties may, all further reads are signed.
 
-        A token is for where we are, not for where a relay says it is.
+        A token is for the address that we use, not for another address that the relay claims to have.
         """
         if self.about is None:
             self.about = self.exchange("/.well-known/agora.json", None, {})
@@ -383,10 +384,10 @@ class Relay:
             try:
                 response = urllib.request.urlopen(request, timeout=60)
             except urllib.error.HTTPError as err:
-                response = err  # its body says why
+                response = err  # the body has the reason
             with response:
                 answer = parse(response.read())
-        except (Refused, http.client.HTTPException):  # cut off, or a gateway's page
+        except (Refused, http.client.HTTPException):  # the response is truncated, or it is a gateway's page
             raise Refused("UNAVAILABLE", "not an answer of a relay", retryable=True) from None
         if answer.get("ok") is True:
             return answer

@@ -1,4 +1,4 @@
-"""A client: asks for a service, takes the first offer it can afford, and prints the result.
+"""A client. It requests a service, accepts the first offer within its budget, and prints the result.
 
     python3 client.py RELAY INTENT PARAMS [AGENT]
 """
@@ -13,7 +13,7 @@ relay = Relay(url)
 me = relay.me.did
 budget = 0.01
 
-# Thread and request have one name, so that an agent that sends only request_id is understood as well.
+# The thread and the request have the same id. So messages of agents that send only request_id belong to the thread.
 thread = f"req_{uuid.uuid4()}"
 request = {"request_id": thread, "intent": intent, "params": parse(params.encode()), "constraints": {"max_cost_usd": budget}}
 relay.post("REQUEST", request, agent, thread)
@@ -22,7 +22,7 @@ chosen = None  # the agent whose offer was accepted
 for e in relay.follow(thread=thread):
     sender, payload = e["sender"]["id"], e["payload"]
     if sender == me or e.get("recipient", {"id": me})["id"] != me:
-        continue  # ours, or in a copy of our thread
+        continue  # our own message, or one in a copy of our thread
     if e["type"] == "ERROR" and sender == (chosen or agent):
         sys.exit(f"{payload['code']}: {payload['message']}")
     if payload.get("request_id") != thread or agent and sender != agent:

@@ -1,6 +1,6 @@
-"""What relays ask of a message beyond its form and signature: is it fresh, meant for them, new, and its sender's turn
-(PROTOCOL §1, §3, §4, §6). Clients and agents need none of this; it is here because a second reading of the rules finds
-what the first has left open.
+"""What a relay checks beyond the form and the signature of a message (PROTOCOL §1, §3, §4, §6): whether it is fresh,
+meant for this relay, and new, and whether the thread allows it. Clients and agents do not need this. It is here because
+a second implementation of the rules finds gaps in the specification.
 """
 from agora import SECOND, Refused, canonicalize, instant, thread_of
 
@@ -10,7 +10,7 @@ REQUIRED = {"REQUEST": ["intent"], "RESULT": ["status"], "ERROR": ["code", "mess
 
 
 def check_fresh(ts, ttl, now):
-    """Refuses what is more than five minutes off or has expired."""
+    """Refuses a message that is five minutes or more off, or expired."""
     if not now - 300 * SECOND < ts < now + 300 * SECOND:
         raise Refused("STALE_TIMESTAMP", "ts is too far from now")
     if now >= expiry(ts, ttl):
@@ -18,12 +18,12 @@ def check_fresh(ts, ttl, now):
 
 
 def expiry(ts, ttl):
-    """Until when an event is kept: ts + ttl, thirty days at most."""
+    """The time until which an event is kept: ts + ttl, at most thirty days."""
     return ts + min(int(ttl), 30 * 86400) * SECOND
 
 
 def check_meant(e, origin, now):
-    """What the relay of that origin asks of an envelope at now, before it looks at what it knows."""
+    """Checks what a relay with this origin checks of an envelope at the time now, before it uses its storage."""
     meta = e.get("meta", {})
     check_fresh(instant(e["ts"]), meta.get("ttl", 300), now)
     relays = meta.get("relay", origin)
@@ -38,13 +38,13 @@ def check_meant(e, origin, now):
 
 
 class Ledger:
-    """What a relay knows: the messages it has met, and the threads of each id, the oldest first."""
+    """The memory of a relay: the messages it has accepted, and the threads of each id, oldest first."""
 
     def __init__(self):
         self.seen, self.threads = {}, {}
 
     def take(self, e, now):
-        """Takes a fresh, verified envelope: returns (state, client, duplicate), or raises Refused."""
+        """Accepts a fresh, verified envelope. Returns (state, client, duplicate), or raises Refused."""
         key, text = (e["sender"]["id"], e["id"]), canonicalize(e)
         if key in self.seen and now < self.seen[key][2]:
             if self.seen[key][0] != text:
@@ -59,20 +59,20 @@ class Ledger:
         refusals = []
         for i, t in enumerate(threads):
             if m["type"] == "REQUEST" and m["sender"]["id"] != t["client"]:
-                continue  # opens a thread of its own
+                continue  # a REQUEST by another client opens another thread
             try:
                 threads[i] = step(t, m, now)
                 return threads[i]["state"], t["client"]
             except Refused as err:
                 refusals.append(err)
-        if refusals:  # the one that is closest to admitting the message
+        if refusals:  # raise the one that is nearest to accepting the message
             raise max(refusals, key=lambda err: {"FORBIDDEN": 1, "INVALID_REQUEST": 2}.get(err.code, 3))
         threads.append(step(None, m, now))
         return threads[-1]["state"], threads[-1]["client"]
 
 
 def step(t, m, now):
-    """The thread after a message; t is None where there is no thread yet."""
+    """Returns the thread after a message. t is None if there is no thread yet."""
     kind, sender, to = m["type"], m["sender"]["id"], m.get("recipient", {}).get("id")
     if t and t["deadline"] is not None and now >= t["deadline"]:
         t = t | {"state": "ERROR", "deadline": None}
@@ -107,14 +107,14 @@ def step(t, m, now):
     if kind == "ERROR" and state != "ERROR":
         if sender in (t["client"], t["agent"], t["named"]):
             return t | {"state": "ERROR", "deadline": None}
-        return t | {"offers": [agent for agent in t["offers"] if agent != sender]}  # an offer taken back, nothing more
+        return t | {"offers": [agent for agent in t["offers"] if agent != sender]}  # the agent has withdrawn its offer
     raise Refused("INVALID_TRANSITION", f"the thread is {state}")
 
 
 def check_parties(t, kind, sender, to):
-    """Who could ever send this here, and to whom: others are FORBIDDEN whatever the state is."""
+    """Refuses a sender that may never send this type in the thread, and a wrong recipient, whatever the state is."""
     client = sender == t["client"]
-    agents = [t["agent"] or t["named"]] if t["agent"] or t["named"] else t["offers"]  # the client's counterparts
+    agents = [t["agent"] or t["named"]] if t["agent"] or t["named"] else t["offers"]  # whom the client may address
     if kind == "OFFER":
         may = not client and t["named"] in (None, sender)
     elif kind == "RESULT":

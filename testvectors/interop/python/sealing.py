@@ -1,4 +1,4 @@
-"""Sealed payloads for Python (docs/SEALING.md): HPKE (RFC 9180) in base mode. Copy it, it is meant for that."""
+"""Sealed payloads for Python (docs/SEALING.md): HPKE (RFC 9180) in base mode. You may copy this file."""
 import base64
 import hashlib
 import hmac
@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from agora import MAX_DEPTH, P, Refused, canonicalize, depth, key_of, must, parse, thread_of, verify
 
 CLEAR = {"REQUEST": {"request_id", "intent"}, "RESULT": {"request_id", "status"}, "ERROR": {"request_id", "code"}}
-STAND_IN = "sealed"  # for the message of a sealed ERROR
+STAND_IN = "sealed"  # replaces the message of a sealed ERROR
 UNIT = 256
 
 
@@ -24,7 +24,7 @@ def is_sealed(e):
 
 
 def open_payload(e, me):
-    """The payload that e, sealed to this identity, was sealed with. All that can be wrong is one error."""
+    """Opens e, which is sealed to the identity me, and returns the payload. All failures raise the same error."""
     try:
         return opened(e, me)
     except Exception:
@@ -43,11 +43,11 @@ def opened(e, me):
     check(clear.keys() <= clear_names(e))
     check(sealed.startswith("v1."))
     raw = base64.urlsafe_b64decode(sealed[3:] + "=" * (-len(sealed[3:]) % 4))
-    check(base64.urlsafe_b64encode(raw).decode().rstrip("=") == sealed[3:])  # one spelling
+    check(base64.urlsafe_b64encode(raw).decode().rstrip("=") == sealed[3:])  # only one spelling is valid
     check(len(raw) >= 32 + 16)
 
     enc, mine = raw[:32], X25519PrivateKey.from_private_bytes(scalar_of(seed_of(me)))
-    dh = mine.exchange(X25519PublicKey.from_public_bytes(enc))  # refuses a result of zeros
+    dh = mine.exchange(X25519PublicKey.from_public_bytes(enc))  # raises an error if all bytes are zero
     key, nonce = schedule(dh, enc, public_of(mine), place(e))
     plaintext = ChaCha20Poly1305(key).decrypt(nonce, raw[32:], None)
 
@@ -60,7 +60,7 @@ def opened(e, me):
 
 
 def seal(e, ephemeral=None):
-    """e with its payload sealed to its recipient; sign it then. Only tests give the ephemeral key, 32 bytes."""
+    """Returns e with its payload sealed to its recipient, to be signed. Only tests pass an ephemeral key, 32 bytes."""
     clear = {name: value for name, value in e["payload"].items() if name in clear_names(e)}
     secret = canonicalize({name: value for name, value in e["payload"].items() if name not in clear_names(e)})
     if e["type"] == "ERROR":
@@ -74,19 +74,19 @@ def seal(e, ephemeral=None):
 
 
 def place(e):
-    """What a ciphertext is bound to, in RFC 8785 form."""
+    """The info of the sealing: the members of e that the ciphertext is bound to, in RFC 8785 form."""
     parts = {"sender": e["sender"]["id"], "recipient": e["recipient"]["id"], "id": e["id"], "type": e["type"], "thread": thread_of(e)}
     if "request_id" in e["payload"]:
         parts["request_id"] = e["payload"]["request_id"]
     return canonicalize(parts)
 
 
-# --- Keys: an Ed25519 key as one for X25519
+# --- Keys: conversion of Ed25519 keys to X25519 keys
 
 
 def convert(key):
-    """The X25519 public key, 32 bytes, of an Ed25519 public key that key_of has taken: u = (1+y)/(1-y)."""
-    y = int.from_bytes(key, "little") % 2**255  # without the sign of x
+    """The X25519 public key, 32 bytes, of an Ed25519 public key that key_of has returned: u = (1+y)/(1-y)."""
+    y = int.from_bytes(key, "little") % 2**255  # remove the sign of x
     return ((1 + y) * pow(1 - y, -1, P) % P).to_bytes(32, "little")
 
 
@@ -116,7 +116,7 @@ def extract(suite, salt, label, data):
 
 
 def expand(suite, prk, label, info, length):
-    """One block of HKDF-Expand, which is enough for all lengths here."""
+    """HKDF-Expand of one block, which is enough for all lengths in this file."""
     return hmac.digest(prk, bytes([0, length]) + b"HPKE-v1" + suite + label + info + b"\x01", "sha256")[:length]
 
 

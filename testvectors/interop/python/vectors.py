@@ -2,7 +2,7 @@
 
     python3 vectors.py FOLDER
 
-Prints "file passed failed" for each file; what failed, and how, goes to standard error.
+Prints "file passed failed" for each file. The failures are printed to standard error.
 """
 import base64
 import hashlib
@@ -28,13 +28,13 @@ def equal(have, want):
 
 def receive(body, now):
     e = read_envelope(body)
-    check_meant(e, "https://relay.example", instant(now))  # the vectors' relay
+    check_meant(e, "https://relay.example", instant(now))  # the origin of the relay in the vectors
     verify(e)
     return e
 
 
-# Each function runs one vector, raises Refused where the implementation says no, and returns what it has come to
-# beside what the vector says of that.
+# Each function runs one vector. It raises Refused if the implementation refuses the input. Otherwise it returns the
+# results, and the results that the vector expects.
 
 
 def didkey(v):
@@ -100,7 +100,7 @@ def sealing(v):
     payload = open_payload(e, Identity(bytes.fromhex(v["seedHex"])))
     have, want = (canonicalize(payload), place(e)), (base64.b64decode(v.get("payload", "")), base64.b64decode(v.get("info", "")))
     if v["expect"] == "accept" and len(base64.b64decode(v["plaintext"])) % 256 == 0:
-        # Sealing it again comes to the same where the plaintext is what a sealer makes.
+        # If the plaintext has standard padding, sealing the payload again must give the same text.
         equal(seal(e | {"payload": payload}, bytes.fromhex(v["ephemeralHex"]))["payload"], e["payload"])
     return have, want
 
@@ -129,7 +129,7 @@ def reading(v):
 
 
 def check(name, v, act):
-    """Holds one outcome against a vector or a step; a conversation has no outcome but its steps'."""
+    """Compares the outcome of act with a vector or a step. A conversation has outcomes only for its steps."""
     try:
         have, want = act()
     except Refused as err:

@@ -1,9 +1,9 @@
-// Command run proves that implementations which share no code understand each other: small clients in Node and Python
-// run this project's vectors, and converse with each other, with the Go client, and with a stand-in for the
-// ecosystem's SDK, each as client and as agent, through a relay that it starts and removes again.
+// Command run checks that implementations which share no code understand each other. Small clients in Node and Python
+// run this project's vectors. Then Node, Python, the Go client and a stand-in for the ecosystem's SDK exchange
+// messages, each as client and as agent, through a relay that the command starts and removes again.
 //
-// The rule: what cannot run is a failure under CI=true and an instruction elsewhere, never silence. It needs loopback
-// only, and works from the root of the module:
+// If an implementation cannot run, the command never skips it silently: under CI=true it fails, otherwise it says what
+// to install. It needs the loopback network only. Run it in the root of the module:
 //
 //	go run ./testvectors/interop/run
 package main
@@ -25,9 +25,9 @@ import (
 )
 
 const (
-	folder   = "testvectors/interop"
-	atOnce   = 4                // conversations under way; the SDK's polls see each other's
-	patience = 20 * time.Second // for one conversation
+	folder              = "testvectors/interop"
+	maxConversations    = 4                // at the same time; the SDK's polls return messages of all of them
+	conversationTimeout = 20 * time.Second // for one conversation
 )
 
 func main() {
@@ -45,7 +45,7 @@ func main() {
 
 func run(ctx context.Context) (err error) {
 	if _, err := os.Stat(folder); err != nil {
-		return fmt.Errorf("run it from the root of the module: %w", err)
+		return fmt.Errorf("run this command in the root of the module: %w", err)
 	}
 	languages, missing := findLanguages(ctx)
 	if len(missing) > 0 && os.Getenv("CI") == "true" {
@@ -57,45 +57,45 @@ func run(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(temp)) }()
 
-	said, err := os.Create(filepath.Join(temp, "said")) // by the relay and the agents, when something is wrong
+	logs, err := os.Create(filepath.Join(temp, "logs")) // of the relay and the agents; printed on errors
 	if err != nil {
 		return err
 	}
 	defer func() {
-		text, failed := os.ReadFile(said.Name())
-		if err = errors.Join(err, failed, said.Close()); err != nil && len(text) > 0 {
-			err = fmt.Errorf("the relay and the agents say:\n%s\n%w", bytes.TrimSpace(text), err)
+		text, failed := os.ReadFile(logs.Name())
+		if err = errors.Join(err, failed, logs.Close()); err != nil && len(text) > 0 {
+			err = fmt.Errorf("the relay and the agents logged:\n%s\n%w", bytes.TrimSpace(text), err)
 		}
 	}()
 
 	t := &table{}
 	t.vectors(ctx, languages)
-	relay, err := startRelay(ctx, temp, said)
+	relay, err := startRelay(ctx, temp, logs)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, relay.stop()) }()
-	if err := t.conversations(ctx, relay.url, languages, said); err != nil {
+	if err := t.conversations(ctx, relay.url, languages, logs); err != nil {
 		return err
 	}
 	for _, err := range missing {
 		fmt.Println("not run:", err)
 	}
 	if len(t.failed) > 0 {
-		// Once more and last: of a long log people see the end.
+		// Print the failures again at the end, because people read the end of a long log.
 		return fmt.Errorf("%d of %d failed:\n%s", len(t.failed), len(t.failed)+t.passed, strings.Join(t.failed, "\n"))
 	}
-	fmt.Printf("all %d agree\n", t.passed)
+	fmt.Printf("all %d passed\n", t.passed)
 	return nil
 }
 
-// table prints outcomes and keeps those that are bad. Its methods are for one goroutine.
+// table prints the results and keeps the failures. It is not safe for concurrent use.
 type table struct {
 	passed int
 	failed []string
 }
 
-// add writes one row; why an outcome is bad comes on lines of its own.
+// add prints one row. If err is not nil, it prints the error on lines of its own.
 func (t *table) add(w *tabwriter.Writer, err error, columns ...any) {
 	for _, column := range columns {
 		fmt.Fprintf(w, "%v\t", column)
@@ -112,7 +112,7 @@ func (t *table) add(w *tabwriter.Writer, err error, columns ...any) {
 
 func newWriter() *tabwriter.Writer { return tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0) }
 
-// vectors lets each language run all vector files.
+// vectors runs all vector files in each language.
 func (t *table) vectors(ctx context.Context, languages []language) {
 	w := newWriter()
 	defer w.Flush()
@@ -131,7 +131,7 @@ func (t *table) vectors(ctx context.Context, languages []language) {
 			}
 			var err error
 			if failed > 0 || passed == 0 {
-				err = errors.New("disagreement, see below")
+				err = errors.New("some vectors failed, see below")
 			}
 			t.add(w, err, languages[i].name, file, passed, failed)
 			rows++
@@ -146,16 +146,16 @@ func (t *table) vectors(ctx context.Context, languages []language) {
 	fmt.Fprintln(w)
 }
 
-// pair is one conversation to be held.
+// pair is a client and an agent that have one conversation.
 type pair struct {
 	client party
 	agent  party
-	did    string // of the agent
+	did    string // the agent's DID
 	named  bool   // whether the REQUEST names the agent
 }
 
-// conversations starts one agent of each kind and lets each kind of client talk to each.
-func (t *table) conversations(ctx context.Context, relay string, languages []language, said *os.File) error {
+// conversations starts one agent of each kind. Each kind of client has a conversation with each agent.
+func (t *table) conversations(ctx context.Context, relay string, languages []language, logs *os.File) error {
 	ctx, stop := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	defer func() { stop(); running.Wait() }()
@@ -166,15 +166,15 @@ func (t *table) conversations(ctx context.Context, relay string, languages []lan
 		if agent.serve == nil {
 			continue
 		}
-		did, err := agent.serve(ctx, &running, said, relay, "interop."+agent.name)
+		did, err := agent.serve(ctx, &running, logs, relay, "interop."+agent.name)
 		if err != nil {
 			return fmt.Errorf("the %s agent: %w", agent.name, err)
 		}
 		for _, client := range clients {
-			if client.sees(agent) {
+			if client.canSeeOffers(agent) {
 				pairs = append(pairs, pair{client, agent, did, false})
 			}
-			if client.names {
+			if client.canName {
 				pairs = append(pairs, pair{client, agent, did, true})
 			}
 		}
@@ -183,9 +183,9 @@ func (t *table) conversations(ctx context.Context, relay string, languages []lan
 		err  error
 		took time.Duration
 	}
-	outcomes := inParallel(len(pairs), atOnce, func(i int) outcome {
+	outcomes := inParallel(len(pairs), maxConversations, func(i int) outcome {
 		start := time.Now()
-		ctx, cancel := context.WithTimeout(ctx, patience)
+		ctx, cancel := context.WithTimeout(ctx, conversationTimeout)
 		defer cancel()
 		return outcome{pairs[i].converse(ctx, relay), time.Since(start)}
 	})
@@ -202,7 +202,8 @@ func (t *table) conversations(ctx context.Context, relay string, languages []lan
 	return w.Flush()
 }
 
-// inParallel calls f for 0…n-1, a few at once, and returns what it gave in that order.
+// inParallel calls f for 0…n-1, at most limit calls at the same time. It returns the results in the order of the
+// arguments.
 func inParallel[T any](n, limit int, f func(int) T) []T {
 	results := make([]T, n)
 	slots := make(chan struct{}, max(limit, 1))

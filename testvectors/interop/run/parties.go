@@ -15,34 +15,36 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// params is what every client sends and every agent returns: what canonicalizers and parsers disagree about most.
+// params are the parameters that every client sends and every agent returns. They have the JSON about which
+// canonicalizers and parsers disagree most.
 const params = `{"text":"Hello, \u4e16\u754c \ud83c\udf0d",` +
 	`"numbers":[0.1,1E21,1e20,1e-7,0.000001,5e-324,-0,333333333.33333329,9007199254740993],` +
 	`"order":{"\ud83d\ude00":"by UTF-16 before","\ufb33":"this","\u20ac":1,"\r":2,"1":3,"\u0080":4},` +
 	`"escapes":"\u2028\u0001\u007f\"\\\/\b","\u005f_proto__":{"constructor":null},"empty":[{},[],""],"true":true}`
 
-// party is one kind of participant. serve starts an agent for an intent and returns its DID; what the agent complains
-// about goes to said. ask has a client ask for the intent, of the named agent if did is not empty, and returns the
-// output of the RESULT.
+// party is one kind of participant. serve starts an agent for an intent and returns its DID. Errors of the agent are
+// written to logs. ask runs a client that requests the intent and returns the output of the RESULT. If did is not
+// empty, the client sends the REQUEST to the agent with this DID.
 type party struct {
-	name  string
-	names bool // as a client it can name the agent
-	serve func(ctx context.Context, running *sync.WaitGroup, said *os.File, relay, intent string) (did string, err error)
-	ask   func(ctx context.Context, relay, intent, did string) ([]byte, error)
+	name    string
+	canName bool // as a client, it can send the REQUEST to a named agent
+	serve   func(ctx context.Context, running *sync.WaitGroup, logs *os.File, relay, intent string) (did string, err error)
+	ask     func(ctx context.Context, relay, intent, did string) ([]byte, error)
 }
 
-// sdkPolling is the SDK's client polling for what names it, with which it cannot see the offers of another SDK's agent.
+// sdkPolling is the name of the SDK's client that polls only messages with itself as recipient. It does not see the
+// offers of the SDK's agent, which have no recipient.
 const sdkPolling = "sdk, recipient="
 
-func (p party) sees(agent party) bool { return p.name != sdkPolling || agent.name != "sdk" }
+func (p party) canSeeOffers(agent party) bool { return p.name != sdkPolling || agent.name != "sdk" }
 
-// parties returns the kinds that can take part here.
+// parties returns the kinds of participants that can run on this machine.
 func parties(languages []language) []party {
-	all := []party{{name: "go", names: true, serve: serveGo, ask: askGo}}
+	all := []party{{name: "go", canName: true, serve: serveGo, ask: askGo}}
 	for _, l := range languages {
-		all = append(all, party{name: l.name, names: true,
-			serve: func(ctx context.Context, running *sync.WaitGroup, said *os.File, relay, intent string) (string, error) {
-				return l.start(ctx, running, said, "agent", relay, intent)
+		all = append(all, party{name: l.name, canName: true,
+			serve: func(ctx context.Context, running *sync.WaitGroup, logs *os.File, relay, intent string) (string, error) {
+				return l.start(ctx, running, logs, "agent", relay, intent)
 			},
 			ask: func(ctx context.Context, relay, intent, did string) ([]byte, error) {
 				args := []string{relay, intent, params}
@@ -60,7 +62,7 @@ func parties(languages []language) []party {
 	return all
 }
 
-// sdk returns the stand-in for the ecosystem's SDK, and its client once more with the other way to poll.
+// sdk returns two participants: the stand-in for the ecosystem's SDK, and its client with recipient= in its polls.
 func sdk(node language) []party {
 	ask := func(more ...string) func(context.Context, string, string, string) ([]byte, error) {
 		return func(ctx context.Context, relay, intent, _ string) ([]byte, error) {
@@ -68,13 +70,14 @@ func sdk(node language) []party {
 			return []byte(out.text), out.err
 		}
 	}
-	serve := func(ctx context.Context, running *sync.WaitGroup, said *os.File, relay, intent string) (string, error) {
-		return node.start(ctx, running, said, "sdk", "agent", relay, intent)
+	serve := func(ctx context.Context, running *sync.WaitGroup, logs *os.File, relay, intent string) (string, error) {
+		return node.start(ctx, running, logs, "sdk", "agent", relay, intent)
 	}
 	return []party{{name: "sdk", serve: serve, ask: ask()}, {name: sdkPolling, ask: ask("--recipient")}}
 }
 
-// converse holds the conversation and checks what came back, byte by byte.
+// converse runs the conversation. It checks that the canonical form of the returned output is as expected, byte for
+// byte.
 func (p pair) converse(ctx context.Context, relay string) error {
 	did := ""
 	if p.named {
@@ -86,7 +89,7 @@ func (p pair) converse(ctx context.Context, relay string) error {
 	}
 	have, err := envelope.Canonicalize(output)
 	if err != nil {
-		return fmt.Errorf("the output %q: %w", output, err)
+		return fmt.Errorf("canonicalizing the output %q: %w", output, err)
 	}
 	want, err := envelope.Canonicalize([]byte(echo(p.agent.name, params)))
 	if err == nil && !bytes.Equal(have, want) {
@@ -95,7 +98,7 @@ func (p pair) converse(ctx context.Context, relay string) error {
 	return err
 }
 
-// echo is what an agent works out.
+// echo returns the output of an agent.
 func echo(by, params string) string { return fmt.Sprintf(`{"by":%q,"echo":%s}`, by, params) }
 
 func newClient(relay string) (*client.Client, didkey.DID, error) {
@@ -107,13 +110,13 @@ func newClient(relay string) (*client.Client, didkey.DID, error) {
 	return c, key.DID(), err
 }
 
-// serveGo is an agent on the Go client.
-func serveGo(ctx context.Context, running *sync.WaitGroup, said *os.File, relay, intent string) (string, error) {
+// serveGo runs an agent that uses the Go client.
+func serveGo(ctx context.Context, running *sync.WaitGroup, logs *os.File, relay, intent string) (string, error) {
 	c, did, err := newClient(relay)
 	if err != nil {
 		return "", err
 	}
-	// It begins with the oldest message there is, so nothing can come too early for it.
+	// The agent starts with the oldest message on the relay, so it misses no REQUEST.
 	running.Go(func() {
 		err := c.Serve(ctx, client.ServeOptions{Intents: []string{intent}}, client.Handler{
 			Quote: func(context.Context, client.Job) (envelope.Offer, error) {
@@ -124,14 +127,14 @@ func serveGo(ctx context.Context, running *sync.WaitGroup, said *os.File, relay,
 			},
 		})
 		if ctx.Err() == nil {
-			fmt.Fprintln(said, "the go agent ended:", err) // its conversations will fail
+			fmt.Fprintln(logs, "the go agent ended:", err) // its conversations will fail too
 		}
 	})
 	return string(did), nil
 }
 
-// askGo is a client on the Go client. It lets its thread have the REQUEST's request_id for a name: the SDK's agents
-// send only that, and would not be understood in a thread of another name.
+// askGo runs a client that uses the Go client. The thread's id is the REQUEST's request_id, because the SDK's agents
+// send only the request_id. In a thread with another id their messages would not belong to the thread.
 func askGo(ctx context.Context, relay, intent, agent string) ([]byte, error) {
 	c, _, err := newClient(relay)
 	if err != nil {
@@ -162,5 +165,5 @@ func askGo(ctx context.Context, relay, intent, agent string) ([]byte, error) {
 		}
 		return result.Output, nil
 	}
-	return nil, errors.New("no offer came")
+	return nil, errors.New("the client got no offer")
 }

@@ -16,14 +16,14 @@ import (
 	"time"
 )
 
-// language is one of the foreign implementations: programs of a folder, and what runs them.
+// language is one of the other implementations: a folder of programs, and the command that runs them.
 type language struct {
-	name      string // also of its folder
+	name      string // also the name of its folder
 	command   string
 	extension string
 }
 
-// findLanguages returns those that can run here, and what to do about each other one.
+// findLanguages returns the languages that can run on this machine. For each other language it returns what to install.
 func findLanguages(ctx context.Context) (found []language, missing []error) {
 	node := language{"node", "node", ".mjs"}
 	old := `if (parseInt(process.versions.node) < 20) throw new Error("Node 20 or later is needed")`
@@ -35,7 +35,7 @@ func findLanguages(ctx context.Context) (found []language, missing []error) {
 	default:
 		found = append(found, node)
 	}
-	// The python3 of a version manager comes first in PATH and lacks the packages of the system's.
+	// The python3 of a version manager may come first in PATH, but does not have the packages of the system's python3.
 	for _, command := range []string{"python3", "/usr/bin/python3"} {
 		if exec.CommandContext(ctx, command, "-c", "import sys, cryptography; assert sys.version_info >= (3, 11)").Run() == nil {
 			return append(found, language{"python", command, ".py"}), missing
@@ -53,18 +53,18 @@ func (l language) program(ctx context.Context, stderr io.Writer, name string, ar
 	return cmd
 }
 
-// output is what a program printed; err holds what it complained about if it failed.
+// output is what a program printed. If the program failed, err has its standard error.
 type output struct {
 	text string
 	err  error
 }
 
-// run runs a program of the language to its end.
+// run runs a program of the language and waits until it ends.
 func (l language) run(ctx context.Context, name string, args ...string) output {
 	stderr := new(bytes.Buffer)
 	text, err := l.program(ctx, stderr, name, args...).Output()
 	if ctx.Err() != nil {
-		err = fmt.Errorf("given up: %w", ctx.Err())
+		err = fmt.Errorf("the program was stopped before it ended: %w", ctx.Err())
 	}
 	if err != nil {
 		err = fmt.Errorf("%w\n%s", err, strings.TrimSpace(stderr.String()))
@@ -72,17 +72,20 @@ func (l language) run(ctx context.Context, name string, args ...string) output {
 	return output{string(text), err}
 }
 
-// start starts an agent, which prints its DID once it is reading its inbox and ends with ctx.
-func (l language) start(ctx context.Context, running *sync.WaitGroup, said *os.File, name string, args ...string) (did string, err error) {
-	cmd := l.program(ctx, said, name, args...)
+// start starts an agent and returns its DID, which the agent prints when it has started to read its inbox. The agent
+// ends when ctx ends.
+func (l language) start(
+	ctx context.Context, running *sync.WaitGroup, logs *os.File, name string, args ...string,
+) (did string, err error) {
+	cmd := l.program(ctx, logs, name, args...)
 	if did, err = startReading(cmd, "did:key:"); err != nil {
 		return "", err
 	}
-	running.Go(func() { _ = cmd.Wait() }) // killed, which is how it is meant to end
+	running.Go(func() { _ = cmd.Wait() }) // ctx kills it, so the error is expected
 	return did, nil
 }
 
-// startReading starts cmd and returns the rest, with prefix, of the first line in which prefix occurs.
+// startReading starts cmd. It returns the rest of the first line that contains prefix, from prefix on.
 func startReading(cmd *exec.Cmd, prefix string) (string, error) {
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
@@ -94,22 +97,22 @@ func startReading(cmd *exec.Cmd, prefix string) (string, error) {
 	lines := bufio.NewScanner(stdout)
 	for lines.Scan() {
 		if i := strings.Index(lines.Text(), prefix); i >= 0 {
-			go io.Copy(io.Discard, stdout) // ends with the process
+			go io.Copy(io.Discard, stdout) // returns when the process ends
 			return strings.TrimSpace(lines.Text()[i:]), nil
 		}
 	}
 	_ = cmd.Cancel()
-	return "", errors.Join(fmt.Errorf("%s ended without saying %s…", cmd.Path, prefix), cmd.Wait())
+	return "", errors.Join(fmt.Errorf("%s ended without printing %s…", cmd.Path, prefix), cmd.Wait())
 }
 
-// relayProcess is a relay of our own, on a port that was free.
+// relayProcess is a relay on a free port.
 type relayProcess struct {
 	url string
 	cmd *exec.Cmd
 }
 
-// startRelay builds the relay into temp, so that it is the one that people run, and starts it there.
-func startRelay(ctx context.Context, temp string, said *os.File) (*relayProcess, error) {
+// startRelay builds the relay as users build it, into temp, and starts it with its data in temp.
+func startRelay(ctx context.Context, temp string, logs *os.File) (*relayProcess, error) {
 	binary := filepath.Join(temp, "agora")
 	if out, err := exec.CommandContext(ctx, "go", "build", "-o", binary, "./cmd/agora").CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("building the relay: %w\n%s", err, out)
@@ -117,7 +120,7 @@ func startRelay(ctx context.Context, temp string, said *os.File) (*relayProcess,
 	r := &relayProcess{}
 	r.cmd = exec.CommandContext(ctx, binary, "serve", "--addr", "127.0.0.1:0", "--data", filepath.Join(temp, "data"),
 		"--log-level", "warn")
-	r.cmd.Stderr = said
+	r.cmd.Stderr = logs
 	r.cmd.Cancel = func() error { return r.cmd.Process.Signal(syscall.SIGTERM) }
 	r.cmd.WaitDelay = 10 * time.Second
 	var err error
@@ -127,7 +130,7 @@ func startRelay(ctx context.Context, temp string, said *os.File) (*relayProcess,
 	return r, nil
 }
 
-// stop ends the relay as an operator would, and insists that it ends well.
+// stop ends the relay with SIGTERM, as an operator does. It returns an error if the exit status is not 0.
 func (r *relayProcess) stop() error {
 	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		return err

@@ -1,5 +1,5 @@
-// Package dbfile is what the embedded store and its offline tools share about the files of a database: how they are
-// opened, and the mark beside them.
+// Package dbfile has what the embedded store shares with its offline tools about database files: how to open a
+// database, and the mark file beside it.
 package dbfile
 
 import (
@@ -14,28 +14,29 @@ import (
 	_ "modernc.org/sqlite" // registers the driver
 )
 
-// Open passes pragmas in the data source name, where they reach every connection of the pool. The mode is SQLite's.
+// Open opens the database at path. It passes pragmas in the data source name, so that every connection of the pool gets
+// them. mode is SQLite's: ro, rw or rwc.
 func Open(path, txlock string, pragmas []string, mode string) (*sql.DB, error) {
 	dsn := url.URL{Scheme: "file", Path: filepath.ToSlash(path),
 		RawQuery: url.Values{"_pragma": pragmas, "_txlock": {txlock}, "mode": {mode}}.Encode()}
 	return sql.Open("sqlite", dsn.String())
 }
 
-// OpenReadOnly opens a database that may be another process's, and never changes it. Unlike query_only, mode=ro also
-// keeps the last connection from moving a killed relay's write-ahead log into the database, and makes no file where
-// there is none.
+// OpenReadOnly opens a database that another process may have open, and never changes it. Unlike the pragma query_only,
+// SQLite's mode=ro also keeps the last connection from copying a killed relay's write-ahead log into the database. It
+// creates no file if there is none.
 func OpenReadOnly(path string) (*sql.DB, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return nil, err
 	}
-	return Open(path, "deferred", strangerPragmas, "ro")
+	return Open(path, "deferred", readOnlyPragmas, "ro")
 }
 
-// strangerPragmas lack query_only, with which SQLite would not write a copy either.
-var strangerPragmas = []string{"busy_timeout(5000)", "cache_size(-16384)", "trusted_schema(OFF)"}
+// readOnlyPragmas do not contain query_only, which would also prevent VACUUM INTO from writing a copy.
+var readOnlyPragmas = []string{"busy_timeout(5000)", "cache_size(-16384)", "trusted_schema(OFF)"}
 
-// InWords says which file an error is about, and that ctx ended where that is the reason.
+// InWords adds the path to an error. If ctx has ended, it returns an error that says so.
 func InWords(ctx context.Context, path string, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("interrupted: %w", ctx.Err())
@@ -43,7 +44,7 @@ func InWords(ctx context.Context, path string, err error) error {
 	return fmt.Errorf("%s: %w", path, err)
 }
 
-// EverySecond calls f each second until the function it returns is called.
+// EverySecond calls f every second until the returned function is called.
 func EverySecond(f func()) (stop func()) {
 	stopped := make(chan struct{})
 	var running sync.WaitGroup

@@ -10,20 +10,21 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// Mark is what is kept of a database outside of it, in a file beside it: how far it had come. SQLite takes a damaged
-// write-ahead log for one that ends before the damage, and an older copy is a sound database too; only the mark tells
-// that something acknowledged is missing.
+// Mark records how far a database had come. It is stored in a file beside the database. SQLite cannot detect all
+// losses: it reads a damaged write-ahead log as one that ends before the damage, and an older copy of the database is
+// valid too. Only the mark shows that acknowledged events are missing.
 //
-// The writer writes it after each commit and before the callers are told, without waiting for the disk: it is never
-// ahead of what is on disk, and outlives the process. The store syncs it within a second. Its 64 bytes lie in one
-// sector, which disks write whole, so a power cut leaves an older mark and not a broken one.
+// The writer writes the mark after each commit and before it answers the callers. It does not sync the mark. So the
+// mark is never ahead of the events on disk, and it survives the end of the process. The store syncs it within a
+// second. The mark's 64 bytes lie in one sector, which disks write as a whole. So a power cut can leave an older mark,
+// but not a damaged one.
 type Mark struct {
 	Epoch uint32
-	Seq   relay.Seq // the last acknowledged
-	Swept int64     // the time of a recent Expire, nanoseconds
+	Seq   relay.Seq // last acknowledged number
+	Swept int64     // nanoseconds; time of a recent Expire
 }
 
-// MarkSize is a mark's in bytes.
+// MarkSize is the size of a mark in bytes.
 const MarkSize = 64
 
 func (m Mark) String() string {
@@ -31,32 +32,34 @@ func (m Mark) String() string {
 	return fmt.Sprintf("%s%08x\n", text, crc32.ChecksumIEEE([]byte(text)))
 }
 
-// ParseMark returns a mark from its text. ok is false if the text is damaged.
+// ParseMark parses the text of a mark. ok is false if the text is damaged.
 func ParseMark(text string) (m Mark, ok bool) {
 	_, err := fmt.Sscanf(text, "mark1 %x %d %d", &m.Epoch, &m.Seq, &m.Swept)
 	return m, err == nil && m.String() == text
 }
 
-// ErrLoss says that a database lacks what it had acknowledged, or that nobody can tell.
+// ErrLoss means that a database lacks acknowledged events, or that this cannot be determined.
 var ErrLoss = errors.New("acknowledged events may be missing")
 
-// ReadMark returns the mark of the database at path; its epoch is 0 if there is none. Errors: ErrLoss if it is damaged.
+// ReadMark returns the mark of the database at path. Its epoch is 0 if there is no mark. Errors: ErrLoss if the mark is
+// damaged.
 func ReadMark(path string) (Mark, error) {
 	text, err := os.ReadFile(path + ".mark")
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(text) == 0 {
-		return Mark{}, nil // an empty one is from a start that got no further, which took nothing in
+		return Mark{}, nil // an empty mark is left by a start that failed before any message was accepted
 	}
 	if err != nil {
 		return Mark{}, err
 	}
 	m, ok := ParseMark(string(text))
 	if !ok {
-		return Mark{}, fmt.Errorf("%w: %s.mark, which says how far the database had come, is damaged", ErrLoss, path)
+		return Mark{}, fmt.Errorf("%w: %s.mark, which records the last acknowledged event, is damaged", ErrLoss, path)
 	}
 	return m, nil
 }
 
-// Missing returns what is wrong with a database of this epoch that ends with head; nil if nothing is.
+// Missing returns an error if a database with this epoch, whose last number is head, lacks acknowledged events, else
+// nil.
 func (m Mark) Missing(epoch uint32, head relay.Seq) error {
 	if epoch != m.Epoch || head >= m.Seq {
 		return nil
