@@ -1,15 +1,15 @@
-# make run and make test need Go and nothing else; the rest says in ci/install what it needs.
+# make run and make test need only Go. ci/install installs what the other targets need.
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
+GOVULNCHECK = golang.org/x/vuln/cmd/govulncheck@v1.9.0
 FUZZTIME ?= 30s
-SHORTFUZZ ?= 2s
 
-# Test packages run in folders of their own, so a relative path is made absolute here.
+# go test runs each package in the package's own folder, so a relative path is made absolute here.
 ifdef AGORA_VECTORS
 export AGORA_VECTORS := $(abspath $(AGORA_VECTORS))
 endif
 
-.PHONY: run test check build fmt fuzz interop faults mutants reproducible sbom perf profile bench-guard
-# Threads wait a day here, so that the README can be followed at leisure.
+.PHONY: run test check lint race build fmt fuzz interop faults nightly mutants reproducible sbom perf profile bench-guard
+# The timeouts of threads are one day here, so that no thread ends while you follow the README.
 run: build
 	@exec bin/agora serve --pending-timeout 24h --active-timeout 24h
 
@@ -18,57 +18,70 @@ build:
 	@go build -trimpath -o bin/agora ./cmd/agora
 
 test:
-	@echo 'Running every test. That takes some minutes; each package says when it is done.'
+	@echo 'Running all tests. This takes some minutes. A line is printed when a package is finished.'
 	go test ./...
 
-# SQLite's own C code, translated to Go, is compiled without race detection: it is not what these tests look for races in,
-# and it runs three times as fast without. Nothing wider than this package: code with sync/atomic types needs detection.
-# GORACE: a process with race detection otherwise sleeps a second before it ends, and the tests start hundreds.
-RACE = -race -gcflags=modernc.org/sqlite/lib=-race=false
+# Runs everything that a change must pass.
+check: lint race
+	go run ./ci/unraced
+	@echo 'make check: all passed'
 
-check:
+# What needs no test run, the fastest first. Where the database of vulnerabilities cannot be reached, that is said.
+lint:
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "run make fmt for: $$unformatted"; exit 1; }
 	go vet ./...
 	go run $(STATICCHECK) ./...
 	go mod verify
-	GORACE=atexit_sleep_ms=10 go test $(RACE) ./...
-	$(MAKE) fuzz FUZZTIME=$(SHORTFUZZ)
+	bash ci/vulnerabilities go run $(GOVULNCHECK)
 
-# Every fuzz target, one after the other, each for FUZZTIME.
+# SQLite's C code, translated to Go, is compiled without race detection. These tests do not look for races in it, and it
+# runs three times as fast without race detection. Only this package is exempt, because code that uses sync/atomic types
+# needs race detection. GORACE: by default a process with race detection sleeps for a second before it ends, and the
+# tests start hundreds of processes.
+race:
+	GORACE=atexit_sleep_ms=10 go test -race -gcflags=modernc.org/sqlite/lib=-race=false ./...
+
+# Runs what takes long: an hour or two. Do so before you call a larger change finished.
+nightly:
+	bash ci/nightly
+
+# Runs all fuzz targets, one after the other, each for FUZZTIME.
 fuzz:
 	@FUZZTIME=$(FUZZTIME) bash ci/fuzz
 
-# Faults put into a copy of the source, one after the other: does a test notice each? Takes a quarter of an hour.
+# Puts faults into a copy of the source, one at a time, and checks that a test fails for each. Takes 15 minutes.
 mutants:
 	go run ./ci/mutants
 
-# Two builds in two folders must be the same to the byte.
+# Builds the program twice, in two folders, and checks that both programs are identical.
 reproducible:
 	bash ci/reproducible
 
-# The bill of materials of bin/agora, CycloneDX JSON.
+# Writes the bill of materials of bin/agora as CycloneDX JSON.
 sbom: build
 	go run ./ci/sbom bin/agora > bin/agora.cdx.json
 
-# Clients in other languages against the vectors and a relay; needs what ci/install brings.
+# Tests the clients in other languages with the test vectors and a relay. Needs the packages that ci/install installs.
 interop:
 	go run ./testvectors/interop/run -timeout 2m
 
-# Failing system calls and a full disk, for the running binary; needs Linux, strace and the right to mount.
+# Tests the running binary with failing system calls and a full disk. Needs Linux, strace and permission to mount.
 faults:
 	go vet -tags faults ./faults
 	go test -tags faults -count=1 -timeout 5m -run "^($$(grep -l '^//go:build faults' faults/*_test.go | xargs grep -ho '^func Test\w*' | cut -c6- | paste -sd'|'))$$" ./faults
 
-# Every figure of docs/PERFORMANCE.md and docs/SCALING.md, measured and written there; wants a quiet machine for a quarter
-# of an hour. ROWS=post32,deliver measures some, ROWS=none makes tables and graphs of the last results.
+# Measures the tables and graphs of docs/PERFORMANCE.md and docs/SCALING.md and writes them there. Use an idle machine.
+# Takes 15 minutes. ROWS=post32,deliver runs only these measurements. ROWS=none measures nothing and makes the tables
+# and graphs again from the last results.
 perf: build
 	go run ./bench/perf -agora bin/agora -rows '$(ROWS)'
 
-# Where the CPU time of a post goes, for docs/PERFORMANCE.md.
+# Measures how the CPU time of a post is divided among its stages, for docs/PERFORMANCE.md.
 profile:
 	go run ./bench/perf -profile
 
-# Has a stage become slower, as a ratio to a signature? STRICT=1 fails if so, UPDATE=1 makes this run what is compared with.
+# Checks whether a stage has become slower, relative to the verification of a signature. STRICT=1 fails if one has.
+# UPDATE=1 makes the results of this run the new baseline.
 ROUNDS ?= 3
 bench-guard:
 	@STRICT=$(STRICT) go run ./ci/benchguard -rounds $(ROUNDS) $(if $(UPDATE),-update)

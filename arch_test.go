@@ -23,6 +23,7 @@ var may = map[string][]string{
 	"ci/benchguard":                {},
 	"ci/mutants":                   {},
 	"ci/sbom":                      {},
+	"ci/unraced":                   {},
 	"internal/fsync":               {},
 	"didkey":                       {"internal/fsync"},
 	"envelope":                     {"didkey"},
@@ -201,15 +202,21 @@ func TestVersionFloors(t *testing.T) {
 	}
 }
 
-// TestReadmeNamesEveryDependency holds the README's table of direct dependencies and go.mod to each other.
-func TestReadmeNamesEveryDependency(t *testing.T) {
-	readme, err := os.ReadFile("README.md")
+// read returns a file of the project as text.
+func read(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, table, found := strings.Cut(string(readme), "Direct dependencies, and why each:")
+	return string(text)
+}
+
+// TestDependenciesHaveReasons compares the table of direct dependencies in CONTRIBUTING.md with go.mod.
+func TestDependenciesHaveReasons(t *testing.T) {
+	_, table, found := strings.Cut(read(t, "CONTRIBUTING.md"), "Direct dependencies, and why each:")
 	if !found {
-		t.Fatal("README.md has no table of direct dependencies")
+		t.Fatal("CONTRIBUTING.md has no table of direct dependencies")
 	}
 	table, _, _ = strings.Cut(table, "\n## ")
 	var named []string
@@ -243,20 +250,136 @@ func TestReadmeNamesEveryDependency(t *testing.T) {
 	slices.Sort(named)
 	slices.Sort(direct)
 	if !slices.Equal(named, direct) {
-		t.Errorf("README.md names\n%v\ngo.mod requires\n%v", named, direct)
+		t.Errorf("CONTRIBUTING.md names\n%v\ngo.mod requires\n%v", named, direct)
 	}
 }
 
-// TestReadmeNamesEveryFolder keeps the README's map whole.
-func TestReadmeNamesEveryFolder(t *testing.T) {
-	readme, err := os.ReadFile("README.md")
+// TestMapIsWhole holds that CONTRIBUTING.md names every package, and README.md every folder at the top.
+func TestMapIsWhole(t *testing.T) {
+	readme, contributing := read(t, "README.md"), read(t, "CONTRIBUTING.md")
+	for _, dir := range packages(t) {
+		if dir != "." && !strings.Contains(contributing, "`"+dir+"/`") {
+			t.Errorf("CONTRIBUTING.md does not name %s", dir)
+		}
+		if top, _, _ := strings.Cut(dir, "/"); top != "." && !strings.Contains(readme, "`"+top+"`") {
+			t.Errorf("README.md does not name %s", top)
+		}
+	}
+}
+
+// documents returns the names of all pages for readers.
+func documents(t *testing.T) []string {
+	t.Helper()
+	docs, err := filepath.Glob("docs/*.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, dir := range packages(t) {
-		if !strings.Contains(string(readme), dir) {
-			t.Errorf("README.md does not name %s", dir)
+	return append(docs, "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "testvectors/README.md", "testvectors/interop/README.md")
+}
+
+// TestLinks holds that a link between pages leads to a file, and to a heading if it names one.
+func TestLinks(t *testing.T) {
+	link := regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	heading := regexp.MustCompile(`(?m)^#+ (.*)$`)
+	mark := regexp.MustCompile("[^\\p{L}\\p{N} _-]")
+	checked := 0
+	for _, name := range documents(t) {
+		for _, m := range link.FindAllStringSubmatch(read(t, name), -1) {
+			target, anchor, _ := strings.Cut(m[1], "#")
+			if strings.Contains(target, ":") {
+				continue // outside of the project
+			}
+			checked++
+			path := name
+			if target != "" {
+				path = filepath.Join(filepath.Dir(name), target)
+			}
+			if _, err := os.Stat(path); err != nil {
+				t.Errorf("%s links to %s: %v", name, m[1], err)
+				continue
+			}
+			if anchor == "" {
+				continue
+			}
+			found := false
+			for _, h := range heading.FindAllStringSubmatch(read(t, path), -1) {
+				slug := strings.ReplaceAll(mark.ReplaceAllString(strings.ToLower(h[1]), ""), " ", "-")
+				found = found || slug == anchor
+			}
+			if !found {
+				t.Errorf("%s links to %s, which has no such heading", name, m[1])
+			}
 		}
+	}
+	if checked < 20 {
+		t.Errorf("only %d links were found", checked)
+	}
+}
+
+// TestTargetsAreThere holds that each make target that a page names is in the Makefile, and that CONTRIBUTING.md names
+// every target.
+func TestTargetsAreThere(t *testing.T) {
+	makefile, contributing := read(t, "Makefile"), read(t, "CONTRIBUTING.md")
+	var targets []string
+	for _, m := range regexp.MustCompile(`(?m)^([a-z][a-z-]*):`).FindAllStringSubmatch(makefile, -1) {
+		targets = append(targets, m[1])
+	}
+	for _, name := range documents(t) {
+		for _, m := range regexp.MustCompile("`make ([a-z-]+)").FindAllStringSubmatch(read(t, name), -1) {
+			if !slices.Contains(targets, m[1]) {
+				t.Errorf("%s names make %s, which the Makefile does not have", name, m[1])
+			}
+		}
+	}
+	for _, target := range targets {
+		if target != "run" && target != "race" && !strings.Contains(contributing, "`make "+target+"`") {
+			t.Errorf("CONTRIBUTING.md does not name make %s", target)
+		}
+	}
+	if len(targets) < 10 {
+		t.Errorf("only %d targets were found", len(targets))
+	}
+}
+
+// TestVulnerabilityCheck runs ci/vulnerabilities with commands that answer as govulncheck does.
+func TestVulnerabilityCheck(t *testing.T) {
+	for name, c := range map[string]struct {
+		command string
+		passes  bool
+		says    string
+	}{
+		"nothing found": {"true", true, "no known vulnerability"},
+		"found":         {"echo 'Vulnerability #1: GO-2026-0001'; exit 3", false, "GO-2026-0001"},
+		"no network":    {"echo 'govulncheck: fetching vulnerabilities: Get: connection refused'; exit 1", true, "cannot be reached"},
+		"broken":        {"echo 'govulncheck: loading packages: undefined'; exit 1", false, "undefined"},
+	} {
+		out, err := exec.Command("bash", "ci/vulnerabilities", "bash", "-c", c.command).CombinedOutput()
+		if (err == nil) != c.passes || !strings.Contains(string(out), c.says) {
+			t.Errorf("%s: %v, %s", name, err, out)
+		}
+	}
+}
+
+// TestReadmeIsShort holds README.md to the length that somebody in a hurry reads.
+func TestReadmeIsShort(t *testing.T) {
+	if n := len(strings.Fields(read(t, "README.md"))); n > 1300 {
+		t.Errorf("README.md has %d words; move what not every reader needs to docs/", n)
+	}
+}
+
+// TestPlacesToChange holds that the files which CONTRIBUTING.md sends its readers to are there, with the names it gives.
+func TestPlacesToChange(t *testing.T) {
+	_, table, _ := strings.Cut(read(t, "CONTRIBUTING.md"), "## Where do I change")
+	table, _, _ = strings.Cut(table, "\n## ")
+	paths := 0
+	for _, m := range regexp.MustCompile("`([a-z]+(?:/[\\w.]+)+)`").FindAllStringSubmatch(table, -1) {
+		paths++
+		if _, err := os.Stat(m[1]); err != nil {
+			t.Errorf("CONTRIBUTING.md names %s: %v", m[1], err)
+		}
+	}
+	if paths < 20 {
+		t.Errorf("only %d paths were found", paths)
 	}
 }
 

@@ -13,8 +13,8 @@ import (
 	"github.com/agora-relay/agora/store/sqlite"
 )
 
-// folderOf makes a data folder with an empty database and a key.
-func folderOf(t *testing.T) (folder string) {
+// newDataFolder makes a data folder with an empty database and a key.
+func newDataFolder(t *testing.T) (folder string) {
 	t.Helper()
 	folder = t.TempDir()
 	store, err := sqlite.Open(t.Context(), filepath.Join(folder, databaseName), sqlite.Options{Reserve: 1 << 20})
@@ -34,7 +34,7 @@ func folderOf(t *testing.T) (folder string) {
 	return folder
 }
 
-func verb(ctx context.Context, args ...string) (code int, said string) {
+func runAgora(ctx context.Context, args ...string) (code int, output string) {
 	var out bytes.Buffer
 	code = run(environment{ctx: ctx, stdin: nil, stdout: &out, stderr: &out}, args)
 	return code, out.String()
@@ -52,41 +52,41 @@ func names(t *testing.T, folder string) (list []string) {
 	return list
 }
 
-// A backup that is interrupted, or cannot be made, leaves nothing of itself.
-func TestBackupLeavesNothing(t *testing.T) {
-	folder, parent := folderOf(t), t.TempDir()
+// TestFailedBackupLeavesNothing checks that a backup that is interrupted or fails leaves no files behind.
+func TestFailedBackupLeavesNothing(t *testing.T) {
+	folder, parent := newDataFolder(t), t.TempDir()
 	dest := filepath.Join(parent, "monday")
 	interrupted, interrupt := context.WithCancel(t.Context())
 	interrupt()
-	code, said := verb(interrupted, "backup", "--data", folder, dest)
-	if left := names(t, parent); code != exitFailed || !strings.Contains(said, "interrupted") || len(left) > 0 {
-		t.Errorf("interrupted it ends with %d (%s) and leaves %v", code, said, left)
+	code, output := runAgora(interrupted, "backup", "--data", folder, dest)
+	if left := names(t, parent); code != exitFailed || !strings.Contains(output, "interrupted") || len(left) > 0 {
+		t.Errorf("an interrupted backup ends with %d (%s) and leaves %v", code, output, left)
 	}
-	if code, said := verb(interrupted, "check", "--data", folder); code != exitFailed || !strings.Contains(said, "interrupted") || strings.Contains(said, "clean") {
-		t.Errorf("an interrupted check ends with %d: %s", code, said)
+	if code, output := runAgora(interrupted, "check", "--data", folder); code != exitFailed || !strings.Contains(output, "interrupted") || strings.Contains(output, "clean") {
+		t.Errorf("an interrupted check ends with %d: %s", code, output)
 	}
 	if err := os.Remove(filepath.Join(folder, keyName)); err != nil {
 		t.Fatal(err)
 	}
-	code, said = verb(t.Context(), "backup", "--data", folder, dest)
-	if left := names(t, parent); code != exitFailed || !strings.Contains(said, keyName) || len(left) > 0 {
-		t.Errorf("without a key it ends with %d (%s) and leaves %v", code, said, left)
+	code, output = runAgora(t.Context(), "backup", "--data", folder, dest)
+	if left := names(t, parent); code != exitFailed || !strings.Contains(output, keyName) || len(left) > 0 {
+		t.Errorf("a backup without a key ends with %d (%s) and leaves %v", code, output, left)
 	}
 }
 
-// A backup is its owner's only, holds the relay's key and database and nothing else, and takes no folder that is in
-// use.
+// TestBackupFolder checks that a backup can be read by its owner only, that it contains only the relay's key and
+// database, and that it is not written into a folder that already contains files.
 func TestBackupFolder(t *testing.T) {
-	folder, parent := folderOf(t), t.TempDir()
+	folder, parent := newDataFolder(t), t.TempDir()
 	dest := filepath.Join(parent, "week", "monday")
-	if code, said := verb(t.Context(), "backup", "--data", folder, dest); code != exitOK {
-		t.Fatalf("%d: %s", code, said)
+	if code, output := runAgora(t.Context(), "backup", "--data", folder, dest); code != exitOK {
+		t.Fatalf("%d: %s", code, output)
 	}
 	if got := strings.Join(names(t, dest), " "); got != databaseName+" "+keyName {
-		t.Errorf("it holds %s", got)
+		t.Errorf("the backup contains %s", got)
 	}
 	if got := names(t, filepath.Dir(dest)); len(got) != 1 {
-		t.Errorf("beside it there is %v", got)
+		t.Errorf("the folder of the backup also contains %v", got)
 	}
 	for path, want := range map[string]os.FileMode{dest: 0o700, filepath.Join(dest, databaseName): 0o600, filepath.Join(dest, keyName): 0o600} {
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want && runtime.GOOS != "windows" {
@@ -98,7 +98,7 @@ func TestBackupFolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	if copied, err := didkey.Load(filepath.Join(dest, keyName)); err != nil || copied.DID() != original.DID() {
-		t.Errorf("the key is %s's, want %s's: %v", copied.DID(), original.DID(), err)
+		t.Errorf("the backup has the key of %s, want %s: %v", copied.DID(), original.DID(), err)
 	}
 	mine := filepath.Join(parent, "mine")
 	if err := os.WriteFile(mine, []byte("mine"), 0o600); err != nil {
@@ -106,22 +106,21 @@ func TestBackupFolder(t *testing.T) {
 	}
 	for _, taken := range []string{dest, parent, mine} {
 		before := strings.Join(names(t, parent), " ")
-		if code, said := verb(t.Context(), "backup", "--data", folder, taken); code != exitFailed {
-			t.Errorf("a backup into %s: %d, %s", taken, code, said)
+		if code, output := runAgora(t.Context(), "backup", "--data", folder, taken); code != exitFailed {
+			t.Errorf("a backup into %s: %d, %s", taken, code, output)
 		}
 		if after := strings.Join(names(t, parent), " "); after != before {
-			t.Errorf("a backup into %s was refused and left %s", taken, after)
+			t.Errorf("a backup into %s failed and left %s", taken, after)
 		}
 	}
 	if content, err := os.ReadFile(mine); err != nil || string(content) != "mine" {
-		t.Errorf("the file is %q now, %v", content, err)
+		t.Errorf("the file has become %q, %v", content, err)
 	}
 }
 
-// TestReadmeBackup holds that each agora command of the README's section on backups is run, with the script's folders,
-// by the script.
+// TestReadmeBackup checks that backup.txtar runs each agora command of the section on backups in docs/OPERATING.md.
 func TestReadmeBackup(t *testing.T) {
-	readme, err := os.ReadFile("../../README.md")
+	document, err := os.ReadFile("../../docs/OPERATING.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +128,7 @@ func TestReadmeBackup(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, _ := strings.Cut(string(readme), "### Backup")
+	_, rest, _ := strings.Cut(string(document), "## Backup")
 	section, _, _ := strings.Cut(rest, "\n## ")
 	commands := 0
 	for line := range strings.Lines(section) {
@@ -144,6 +143,6 @@ func TestReadmeBackup(t *testing.T) {
 		}
 	}
 	if commands < 3 {
-		t.Errorf("only %d commands found in the README", commands)
+		t.Errorf("only %d commands found in docs/OPERATING.md", commands)
 	}
 }

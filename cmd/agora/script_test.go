@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	testscript.Main(withoutLeaks{m}, map[string]func(){"agora": main})
 }
 
-// withoutLeaks fails if a goroutine outlives the tests.
+// withoutLeaks runs the tests and fails if a goroutine outlives them.
 type withoutLeaks struct{ *testing.M }
 
 func (m withoutLeaks) Run() int {
@@ -34,16 +34,17 @@ func (m withoutLeaks) Run() int {
 	return code
 }
 
-// TestScripts runs the archives of testdata, which read like a session at a terminal. Beside testscript's commands:
+// TestScripts runs the scripts in testdata, which look like a session at a terminal. In addition to testscript's own
+// commands, a script can use these:
 //
-//	relay start [FLAG...]   starts agora serve on a free port, with the data it had before, and sets AGORA_RELAY
-//	relay kill              ends it without warning
-//	relay stop              asks it to end, and fails unless it does so with success
+//	relay start [FLAG...]   starts agora serve on a free port, with the same data folder each time, and sets AGORA_RELAY
+//	relay kill              kills the relay without warning
+//	relay stop              interrupts the relay, and fails unless it exits with 0
 //	curl [-H HEADER]... [-d FILE] PATH
-//	                        makes a request of the relay; the answer is stdout
-//	exitcode N COMMAND...   runs a command that must end with N
-//	keep NAME REGEXP        sets a variable to what the group matches in the last command's output
-//	expand FILE             puts variables into a file, where it has $NAME
+//	                        sends a request to the relay and prints the answer to stdout
+//	exitcode N COMMAND...   runs a command and fails unless its exit code is N
+//	keep NAME REGEXP        sets a variable to the text that the group of REGEXP matches in the last command's stdout
+//	expand FILE             replaces each $NAME in a file by the value of the variable NAME
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata",
@@ -89,7 +90,7 @@ func keepCommand(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	match := expression.FindStringSubmatch(ts.ReadFile("stdout"))
 	if len(match) != 2 {
-		ts.Fatalf("%s finds %q in the output, not one group", args[1], match)
+		ts.Fatalf("%s matches %q in the output, want a match with one group", args[1], match)
 	}
 	ts.Setenv(args[0], match[1])
 }
@@ -103,7 +104,7 @@ func expandCommand(ts *testscript.TestScript, neg bool, args []string) {
 
 type relayValue struct{}
 
-// relayProcess is a script's relay; cmd is nil while none runs.
+// relayProcess is the relay of a script. cmd is nil while no relay runs.
 type relayProcess struct {
 	cmd *exec.Cmd
 	log bytes.Buffer
@@ -127,13 +128,13 @@ func relayCommand(ts *testscript.TestScript, neg bool, args []string) {
 	case "start":
 		p.start(ts, args[1:])
 	case "kill":
-		_ = p.end(os.Kill) // it reports the signal as an error
+		_ = p.end(os.Kill) // the error says only that a signal ended the process
 	case "stop":
 		if err := p.end(os.Interrupt); err != nil {
 			ts.Fatalf("the relay ended with %v\n%s", err, p.log.String())
 		}
 	default:
-		ts.Fatalf("relay %s is unknown", args[0])
+		ts.Fatalf("unknown command: relay %s", args[0])
 	}
 }
 
@@ -168,16 +169,16 @@ func lookPath(ts *testscript.TestScript) string {
 	return ""
 }
 
-// TestReadmeWalkThrough holds that each agora command of the README's walk-through is run, as it stands there, by the
-// script of that name; and likewise those on sealed payloads, where DID is Bob's.
+// TestReadmeWalkThrough checks that walkthrough.txtar runs each agora command of the README's walk-through, exactly as
+// it is written there, and that seal.txtar runs those of docs/SEALING.md, where DID is that of Bob.
 func TestReadmeWalkThrough(t *testing.T) {
-	checkReadme(t, "walkthrough.txtar", "## Five minutes", "## The Go client", 10)
-	checkReadme(t, "seal.txtar", "## Sealed payloads", "## What the relay promises", 6)
+	checkReadme(t, "walkthrough.txtar", "README.md", "## Five minutes", "## The Go client", 10)
+	checkReadme(t, "seal.txtar", "docs/SEALING.md", "## Use it", "## What it gives", 6)
 }
 
-func checkReadme(t *testing.T, name, from, to string, fewest int) {
+func checkReadme(t *testing.T, name, document, from, to string, fewest int) {
 	t.Helper()
-	readme, err := os.ReadFile("../../README.md")
+	text, err := os.ReadFile("../../" + document)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,10 +186,10 @@ func checkReadme(t *testing.T, name, from, to string, fewest int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, _ := strings.Cut(string(readme), from)
+	_, rest, _ := strings.Cut(string(text), from)
 	section, _, ok := strings.Cut(rest, to)
 	if !ok {
-		t.Fatalf("the README has lost what stands from %s to %s", from, to)
+		t.Fatalf("%s has no section from %q to %q", document, from, to)
 	}
 	commands := 0
 	for line := range strings.Lines(section) {
@@ -197,7 +198,7 @@ func checkReadme(t *testing.T, name, from, to string, fewest int) {
 			continue
 		}
 		commands++
-		// What runs until interrupted is ended by the script, and a file takes the place of a redirection.
+		// A script has no redirections; it uses cp stdout FILE.
 		line, _, _ = strings.Cut(line, " > ")
 		line = strings.Replace(line, " DID ", " $BOB ", 1)
 		if !strings.Contains(string(script), "exec "+line) {
@@ -205,13 +206,13 @@ func checkReadme(t *testing.T, name, from, to string, fewest int) {
 		}
 	}
 	if commands < fewest {
-		t.Errorf("only %d commands found in the README", commands)
+		t.Errorf("only %d commands found in %s", commands, document)
 	}
 }
 
-// TestWalkThroughWaits holds that the README's `make run` gives a slow reader time for each step, and that the script
-// starts the relay with the same flags.
-func TestWalkThroughWaits(t *testing.T) {
+// TestWalkThroughTimeouts checks that the threads of `make run` wait long enough for a slow reader of the README, and
+// that the script starts the relay with the same flags.
+func TestWalkThroughTimeouts(t *testing.T) {
 	makefile, err := os.ReadFile("../../Makefile")
 	if err != nil {
 		t.Fatal(err)
@@ -225,27 +226,32 @@ func TestWalkThroughWaits(t *testing.T) {
 	if !found || !strings.Contains(string(script), "relay start "+flags+"\n") {
 		t.Errorf("the script does not start the relay with %q", flags)
 	}
-	var v verbs
-	parser, err := newParser(&v)
+	var line commandLine
+	parser, err := newParser(&line)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := parser.Parse(append([]string{"serve"}, strings.Fields(flags)...)); err != nil {
 		t.Fatal(err)
 	}
-	if v.Serve.PendingTimeout < 12*time.Hour || v.Serve.ActiveTimeout < 12*time.Hour {
-		t.Errorf("threads wait %v and %v", v.Serve.PendingTimeout, v.Serve.ActiveTimeout)
+	if line.Serve.PendingTimeout < 12*time.Hour || line.Serve.ActiveTimeout < 12*time.Hour {
+		t.Errorf("threads wait only %v and %v", line.Serve.PendingTimeout, line.Serve.ActiveTimeout)
 	}
 }
 
-// TestReadmeCommands holds that every agora command in the README has a known verb and known flags.
+// TestReadmeCommands checks that every agora command in the README and in the pages for users is a known command with
+// known flags.
 func TestReadmeCommands(t *testing.T) {
-	readme, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
+	var documents []byte
+	for _, name := range []string{"README.md", "docs/OPERATING.md", "docs/SEALING.md", "docs/HTTP.md"} {
+		text, err := os.ReadFile("../../" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		documents = append(documents, text...)
 	}
 	commands := 0
-	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(string(readme), -1) {
+	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(string(documents), -1) {
 		for line := range strings.Lines(block[1]) {
 			line, _, _ = strings.Cut(strings.TrimSpace(line), " > ")
 			if !strings.HasPrefix(line, "agora ") {
@@ -259,7 +265,7 @@ func TestReadmeCommands(t *testing.T) {
 				}
 				args = append(args, word)
 			}
-			parser, err := newParser(new(verbs))
+			parser, err := newParser(new(commandLine))
 			if err != nil {
 				t.Fatal(err)
 			}
