@@ -88,9 +88,11 @@ func (c *Client) Agents(ctx context.Context, q AgentQuery) (AgentPage, error) {
 		if err == nil {
 			manifest, err = parseVerified(row.Envelope)
 		}
-		if err != nil || !row.owns(manifest) {
-			c.log.Warn("a row of the directory was skipped: its manifest is invalid or belongs to another agent",
-				"error", err)
+		if err == nil && !row.owns(manifest) {
+			err = errors.New("the manifest belongs to another agent")
+		}
+		if err != nil {
+			c.log.Warn("a row of the directory was skipped, because its manifest is not valid", "error", err)
 			return nil
 		}
 		page.Agents = append(page.Agents, Agent{ID: row.ID, Online: row.Online, LastSeen: row.LastSeen,

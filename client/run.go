@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -164,6 +165,11 @@ func (r *run) quote(request *envelope.Envelope) (offer envelope.Offer, failed *A
 		return offer, failed, err
 	}
 	limits, price := job.Request.Constraints, offer.Price
+	if price != nil && (math.IsNaN(price.Amount) || math.IsInf(price.Amount, 0)) {
+		r.agent.client.log.Error("the handler's price is not a number, so the client gets an ERROR",
+			"thread", r.key.ID, "client", r.key.Client, "price", price.Amount)
+		return offer, &internalError, nil
+	}
 	if limits == nil || limits.MaxCostUSD == nil || price == nil || !inUSD(*price) || price.Amount <= *limits.MaxCostUSD {
 		return offer, nil, nil
 	}

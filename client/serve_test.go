@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -107,6 +108,8 @@ func TestServeRefuses(t *testing.T) {
 		}{
 			"another intent":   {intents: []string{"sing", "dance"}, want: envelope.AgentIntentNotSupported, early: true},
 			"above the budget": {opts: client.RequestOptions{Constraints: &envelope.Constraints{MaxCostUSD: &budget}}, handler: quote(expensive, nil), want: envelope.AgentInsufficientBudget, details: `{"min_required":0.01,"provided":0.001}`, early: true},
+			"price not finite": {handler: quote(envelope.Offer{Price: &envelope.Price{Amount: math.Inf(1), Currency: "USD"}}, nil), want: envelope.AgentInternal, early: true},
+			"price no number":  {opts: client.RequestOptions{Constraints: &envelope.Constraints{MaxCostUSD: &budget}}, handler: quote(envelope.Offer{Price: &envelope.Price{Amount: math.NaN(), Currency: "USD"}}, nil), want: envelope.AgentInternal, early: true},
 			"quote refuses":    {handler: quote(envelope.Offer{}, agentError), want: "TOO_LONG", details: `{"words":100}`, early: true},
 			"quote fails":      {handler: quote(envelope.Offer{}, secret), want: envelope.AgentInternal, early: true},
 			"work fails":       {handler: fail(secret), want: envelope.AgentInternal},
