@@ -123,6 +123,8 @@ func TestObserverSeesDeliveriesAndSweeps(t *testing.T) {
 			t.Errorf("changes of the number of waiting polls: %v", seen.waiting)
 		}
 		time.Sleep(3 * time.Second)
+		seen2.mu.Lock()
+		defer seen2.mu.Unlock()
 		if n := len(seen2.sweeps); n < 3 || slices.ContainsFunc(seen2.sweeps, func(err error) bool { return err != nil }) {
 			t.Errorf("sweeps: %v", seen2.sweeps)
 		}
