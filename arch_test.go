@@ -281,7 +281,7 @@ func documents(t *testing.T) []string {
 func TestLinks(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	heading := regexp.MustCompile(`(?m)^#+ (.*)$`)
-	mark := regexp.MustCompile("[^\\p{L}\\p{N} _-]")
+	mark := regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 	checked := 0
 	for _, name := range documents(t) {
 		for _, m := range link.FindAllStringSubmatch(read(t, name), -1) {
