@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/thread"
@@ -92,6 +93,33 @@ func TestLargeThreadIsReadInPieces(t *testing.T) {
 		ids, size, most := measure(t, view.Delivery)
 		if len(ids) != 21 || size < 2_000_000 || most > maxBytesInMemory {
 			t.Errorf("%d events, %d bytes; %d bytes in memory at once", len(ids), size, most)
+		}
+	})
+}
+
+// TestThreadViewHasAllEvents checks that a view has every envelope of a thread with as many offers as the rules allow.
+func TestThreadViewHasAllEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := startWith(t, relay.Policy{Rules: thread.Rules{MaxOffers: 20}}, relay.Config{})
+		client, agents := key(t), [20]didkey.Key{}
+		post(t, r, sign(t, client, envelope.Draft{Thread: "t", Payload: request}))
+		for i := range agents {
+			agents[i] = key(t)
+			post(t, r, sign(t, agents[i], envelope.Draft{Thread: "t", Recipient: client.DID(),
+				Payload: envelope.Offer{RequestID: "r1"}}))
+		}
+		for _, agent := range agents[1:] {
+			post(t, r, sign(t, agent, envelope.Draft{Thread: "t", Recipient: client.DID(),
+				Payload: envelope.Failure{RequestID: "r1", Code: envelope.AgentTimeout, Message: "withdrawn"}}))
+		}
+		time.Sleep(thread.DefaultPendingTimeout + 5*time.Second)
+		view, err := r.Thread(t.Context(), local, thread.Key{ID: "t"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		notices := 2 // for the client and for the only agent with an offer
+		if ids, _, _ := measure(t, view.Delivery); len(ids) != 1+20+19+notices || view.State != thread.Failed {
+			t.Errorf("the view has %d envelopes, and the state %s", len(ids), view.State)
 		}
 	})
 }

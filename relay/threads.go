@@ -22,9 +22,9 @@ type ThreadView struct {
 	Expired  int       // how many of the envelopes that the reader may see have expired
 }
 
-// maxThreadEvents is how many envelopes a ThreadView has at most. With the default rules a thread has fewer: a REQUEST,
-// 100 offers, as many withdrawals, an end, and notices.
-const maxThreadEvents = 1000
+// maxThreadEvents returns an upper bound of the number of envelopes of a thread: a REQUEST, the offers, a withdrawal of
+// each, an end, and a notice for each party.
+func maxThreadEvents(rules thread.Rules) int { return 3*rules.MaxOffers + 10 }
 
 // Thread returns the thread k. Without k.Client, it returns the oldest thread with k.ID that p may see. Errors:
 // CodeThreadNotFound.
@@ -38,7 +38,7 @@ func (r *Relay) Thread(ctx context.Context, p Peer, k thread.Key) (ThreadView, e
 		return ThreadView{}, err
 	}
 	q := Query{Filter: Filter{Thread: t.ID, Client: t.Client, Viewer: r.viewer(p)}, Now: now, Headers: true,
-		Limit: maxThreadEvents}
+		Limit: maxThreadEvents(r.policy.Rules)}
 	all, err := r.scan(ctx, job, &q)
 	if err != nil {
 		return ThreadView{}, err
