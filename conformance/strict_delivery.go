@@ -190,7 +190,6 @@ type soakOptions struct {
 	skew         time.Duration // largest error of a sender's clock, in both directions
 	limit        int           // limit of the reader's polls; 0: the parameter is not sent
 	pause        time.Duration // between the reader's polls
-	cursor       bool          // the reader uses cursor instead of since
 }
 
 const (
@@ -203,7 +202,7 @@ const (
 func soak(s soakOptions) func(*probe) {
 	return func(p *probe) {
 		agent := p.actor("an agent")
-		loop := readLoop{timeout: "3", pause: s.pause, cursor: s.cursor}
+		loop := readLoop{timeout: "3", pause: s.pause}
 		if s.limit > 0 {
 			loop.limit = strconv.Itoa(s.limit)
 		}
