@@ -70,10 +70,10 @@ const traces = `File: httpapi.test
 Type: cpu
 Duration: 41.10s, Total samples = 40s
 -----------+-------------------------------------------------------
-     1.20s   crypto/internal/fips140/edwards25519/field.feMul
-             crypto/internal/fips140/edwards25519.(*Point).VarTimeDoubleScalarBaseMult
-             crypto/ed25519.Verify (inline)
-             github.com/agora-relay/agora/envelope.(*Envelope).Verify
+     1.20s   filippo.io/edwards25519/field.feMul
+             filippo.io/edwards25519.(*Point).VarTimeDoubleScalarBaseMult
+             github.com/agora-relay/agora/didkey.(*Verifier).Verify
+             github.com/agora-relay/agora/envelope.(*Envelope).VerifyWith
              github.com/agora-relay/agora/relay.(*Relay).check
              net/http.(*conn).serve
 -----------+-------------------------------------------------------
@@ -85,7 +85,7 @@ Duration: 41.10s, Total samples = 40s
              github.com/agora-relay/agora/relay/httpapi_test.poster.post
 -----------+-------------------------------------------------------
      300ms   encoding/base64.(*Encoding).decodeQuantum
-             github.com/agora-relay/agora/envelope.(*Envelope).Verify
+             github.com/agora-relay/agora/envelope.(*Envelope).VerifyWith
              net/http.(*conn).serve
 -----------+-------------------------------------------------------
      500ms   internal/runtime/syscall.Syscall6
@@ -99,7 +99,7 @@ Duration: 41.10s, Total samples = 40s
 
 func TestClassifyStacks(t *testing.T) {
 	got, err := classifyStacks(traces, 1000)
-	want := []share{{"Go's scheduler and network poller", 90_000}, {"signature: crypto/ed25519", 1200},
+	want := []share{{"Go's scheduler and network poller", 90_000}, {"signature: verification", 1200},
 		{"store: fsync", 500}, {"signature: the rest", 300}}
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("%+v, %v\nwant %+v", got, err, want)

@@ -35,7 +35,7 @@ const client = "client"
 var stagePatterns = []stagePattern{
 	{client, regexp.MustCompile(`httpapi_test\.|bench/stage\.`)},
 	{"garbage collector", regexp.MustCompile(`^runtime\.(gcBgMarkWorker|gcAssistAlloc|bgsweep|bgscavenge|gcStart)`)},
-	{"signature: crypto/ed25519", regexp.MustCompile(`^crypto/ed25519\.|/ed25519`)},
+	{"signature: verification", regexp.MustCompile(`didkey\.\(\*Verifier\)\.Verify`)},
 	{"signature: the rest", regexp.MustCompile(`envelope\.\(\*Envelope\)\.Verify`)},
 	{"parse and canonical form", regexp.MustCompile(`agora/envelope\.Parse`)},
 	{"store: fsync", regexp.MustCompile(`(?i)fsync|fdatasync`)},
