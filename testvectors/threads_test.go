@@ -137,8 +137,8 @@ func TestConversations(t *testing.T) {
 	}
 }
 
-// TestConversationsAreWellFormed checks that the body of every step parses and verifies. So a refusal is about the
-// conversation, or about the age of the message.
+// TestConversationsAreWellFormed checks that the body of every step parses and verifies. So if a step is refused,
+// the reason is not the form of the message, but its age, its manifest or the messages before it.
 func TestConversationsAreWellFormed(t *testing.T) {
 	for _, v := range testvectors.Conversations() {
 		for i, step := range v.Steps {

@@ -34,7 +34,7 @@ var conversationTable = []struct {
 		s.accept(0, request.signed(), "PENDING", alice.did)
 		s.accept(1, msg(bob, "OFFER", "m2", 1).bare().signed(), "PENDING", alice.did)
 		s.accept(2, msg(alice, "ACCEPT", "m3", 2).bare().to(bob).signed(), "ACTIVE", alice.did)
-		s.reject(3, msg(bob, "RESULT", "m4", 3).signed(), notFound, "The thread's id is req_1, and this message names another.")
+		s.reject(3, msg(bob, "RESULT", "m4", 3).signed(), notFound, "The thread's id is req_1, and this message has another thread id.")
 		s.accept(4, msg(bob, "RESULT", "m5", 4).bare().signed(), "COMPLETED", alice.did)
 	}},
 	{"duplicate-in-another-spelling", func(s *script) {
@@ -78,11 +78,12 @@ var conversationTable = []struct {
 	{"stranger-moves-nothing", func(s *script) {
 		s.accept(0, msg(alice, "REQUEST", "m1", 0).signed(), "PENDING", alice.did)
 		s.accept(1, msg(bob, "OFFER", "m2", 1).signed(), "PENDING", alice.did)
-		s.reject(2, msg(mallory, "ACCEPT", "x1", 2).to(bob).signed(), forbidden, "Only the client accepts.")
-		s.reject(2, msg(mallory, "CANCEL", "x2", 2).signed(), forbidden, "Only the client cancels.")
+		s.reject(2, msg(mallory, "ACCEPT", "x1", 2).to(bob).signed(), forbidden, "Only the client may send an ACCEPT.")
+		s.reject(2, msg(mallory, "CANCEL", "x2", 2).signed(), forbidden, "Only the client may send a CANCEL.")
 		s.reject(2, msg(mallory, "ERROR", "x3", 2).signed(), forbidden, "A stranger may not end a thread.")
 		s.accept(3, msg(alice, "ACCEPT", "m3", 3).to(bob).signed(), "ACTIVE", alice.did)
-		s.reject(4, msg(mallory, "RESULT", "x4", 4).to(alice).signed(), forbidden, "Only the accepted agent delivers.")
+		s.reject(4, msg(mallory, "RESULT", "x4", 4).to(alice).signed(), forbidden,
+			"Only the agent whose offer was accepted may send the RESULT.")
 		s.accept(5, msg(bob, "RESULT", "m4", 5).to(alice).signed(), "COMPLETED", alice.did)
 	}},
 	{"copied-thread-id", func(s *script) {
@@ -107,7 +108,7 @@ var conversationTable = []struct {
 		s.accept(2, msg(bob, "OFFER", "m2", 2).to(alice).signed(), "PENDING", alice.did)
 		s.accept(2, msg(bob, "OFFER", "m3", 2).to(mallory).signed(), "PENDING", mallory.did)
 		s.accept(3, msg(alice, "ACCEPT", "m4", 3).to(bob).signed(), "ACTIVE", alice.did)
-		s.reject(4, msg(bob, "RESULT", "m5", 4).to(mallory).signed(), badTransition, "In the thread of the recipient nothing was accepted.")
+		s.reject(4, msg(bob, "RESULT", "m5", 4).to(mallory).signed(), badTransition, "No offer has been accepted in the thread of the recipient.")
 		s.accept(5, msg(bob, "RESULT", "m6", 5).to(alice).signed(), "COMPLETED", alice.did)
 	}},
 	{"copied-thread-id-request-id-decides", func(s *script) {
@@ -122,9 +123,9 @@ var conversationTable = []struct {
 		s.accept(1, msg(bob, "OFFER", "b1", 1).signed(), "PENDING", alice.did)
 		s.accept(2, msg(alice, "ACCEPT", "m2", 2).signed(), "ACTIVE", alice.did)
 		s.accept(3, msg(mallory, "REQUEST", "x1", 3).to(carol).signed(), "PENDING", mallory.did)
-		s.reject(4, msg(bob, "OFFER", "b2", 4).signed(), badTransition, "One thread is past offers, and the other is not this agent's; the first answer is the nearer one.")
-		s.reject(5, msg(alice, "REQUEST", "m3", 5).signed(), badTransition, "The client has a thread of this id.")
-		s.reject(6, msg(mallory, "RESULT", "x2", 6).signed(), forbidden, "Neither thread is this sender's to complete.")
+		s.reject(4, msg(bob, "OFFER", "b2", 4).signed(), badTransition, "The first thread takes no more offers and the second names another agent, so the relay answers with the error about the first.")
+		s.reject(5, msg(alice, "REQUEST", "m3", 5).signed(), badTransition, "The client already has a thread with this id.")
+		s.reject(6, msg(mallory, "RESULT", "x2", 6).signed(), forbidden, "The sender is not an agent of either thread.")
 		s.accept(7, msg(carol, "OFFER", "c1", 7).signed(), "PENDING", mallory.did)
 	}},
 	{"copied-thread-id-refusals-the-other-way-round", func(s *script) {
@@ -132,16 +133,17 @@ var conversationTable = []struct {
 		s.accept(1, msg(alice, "REQUEST", "m1", 1).signed(), "PENDING", alice.did)
 		s.accept(2, msg(bob, "OFFER", "b1", 2).signed(), "PENDING", alice.did)
 		s.accept(3, msg(alice, "ACCEPT", "m2", 3).signed(), "ACTIVE", alice.did)
-		s.reject(4, msg(bob, "OFFER", "b2", 4).signed(), badTransition, "One thread is not this agent's, and the other is past offers; the second answer is the nearer one.")
+		s.reject(4, msg(bob, "OFFER", "b2", 4).signed(), badTransition, "The first thread names another agent and the second takes no more offers, so the relay answers with the error about the second.")
 	}},
 	{"two-offers-one-accepted", func(s *script) {
 		s.accept(0, msg(alice, "REQUEST", "m1", 0).signed(), "PENDING", alice.did)
 		s.accept(1, msg(carol, "OFFER", "c1", 1).to(alice).signed(), "PENDING", alice.did)
 		s.accept(2, msg(bob, "OFFER", "b1", 2).to(alice).signed(), "PENDING", alice.did)
 		s.reject(3, msg(alice, "ACCEPT", "m2", 3).signed(), badTransition, "Two agents have offered, and the ACCEPT names neither.")
-		s.reject(3, msg(alice, "ACCEPT", "m2", 3).to(mallory).signed(), badTransition, "The one it names has not offered.")
+		s.reject(3, msg(alice, "ACCEPT", "m2", 3).to(mallory).signed(), badTransition,
+			"The agent that the ACCEPT names has not offered.")
 		s.accept(4, msg(alice, "ACCEPT", "m2", 4).to(bob).signed(), "ACTIVE", alice.did)
-		s.reject(5, msg(alice, "ACCEPT", "m3", 5).to(carol).signed(), badTransition, "There is one ACCEPT in a thread.")
+		s.reject(5, msg(alice, "ACCEPT", "m3", 5).to(carol).signed(), badTransition, "The thread already has an ACCEPT.")
 		s.reject(6, msg(carol, "RESULT", "c2", 6).to(alice).signed(), forbidden, "Another agent's offer was accepted.")
 		s.accept(7, msg(carol, "ERROR", "c3", 7).to(alice).signed(), "ACTIVE", alice.did)
 		s.accept(8, msg(bob, "RESULT", "b2", 8).to(alice).signed(), "COMPLETED", alice.did)
@@ -150,11 +152,11 @@ var conversationTable = []struct {
 		s.accept(0, msg(alice, "REQUEST", "m1", 0).signed(), "PENDING", alice.did)
 		s.accept(1, msg(carol, "OFFER", "c1", 1).to(alice).signed(), "PENDING", alice.did)
 		s.accept(2, msg(carol, "ERROR", "c2", 2).to(alice).signed(), "PENDING", alice.did)
-		s.reject(3, msg(alice, "ACCEPT", "m2", 3).to(carol).signed(), badTransition, "The offer has been taken back.")
-		s.reject(3, msg(alice, "ACCEPT", "m2", 3).signed(), badTransition, "No offer stands.")
+		s.reject(3, msg(alice, "ACCEPT", "m2", 3).to(carol).signed(), badTransition, "The agent has withdrawn the offer.")
+		s.reject(3, msg(alice, "ACCEPT", "m2", 3).signed(), badTransition, "There is no open offer.")
 		s.accept(4, msg(bob, "OFFER", "b1", 4).to(alice).signed(), "PENDING", alice.did)
 		s.accept(5, msg(alice, "ACCEPT", "m2", 5).signed(), "ACTIVE", alice.did)
-		s.reject(6, msg(carol, "ERROR", "c3", 6).signed(), forbidden, "Who has taken the offer back is a stranger to the thread.")
+		s.reject(6, msg(carol, "ERROR", "c3", 6).signed(), forbidden, "The sender has withdrawn its offer, so it may no longer send an ERROR to this thread.")
 		s.accept(7, msg(bob, "RESULT", "b2", 7).signed(), "COMPLETED", alice.did)
 	}},
 	{"named-agent-declines", func(s *script) {
@@ -167,26 +169,28 @@ var conversationTable = []struct {
 		s.accept(1, msg(bob, "OFFER", "b1", 1).signed(), "PENDING", alice.did)
 		s.accept(2, msg(alice, "CANCEL", "m2", 2).signed(), "ERROR", alice.did)
 		s.reject(3, msg(alice, "ACCEPT", "m3", 3).signed(), badTransition, "The thread has ended.")
-		s.reject(4, msg(alice, "REQUEST", "m4", 4).signed(), badTransition, "The thread has ended, and its id is in use by its client.")
+		s.reject(4, msg(alice, "REQUEST", "m4", 4).signed(), badTransition, "The thread has ended, and its client may not use the thread's id again yet.")
 	}},
 	{"pending-timeout", func(s *script) {
 		s.accept(0, msg(alice, "REQUEST", "m1", 0).signed(), "PENDING", alice.did)
 		s.accept(299, msg(bob, "OFFER", "b1", 299).signed(), "PENDING", alice.did)
 		s.accept(598, msg(carol, "OFFER", "c1", 598).signed(), "PENDING", alice.did)
-		s.reject(898, msg(alice, "ACCEPT", "m2", 898).to(bob).signed(), badTransition, "The last OFFER was five minutes ago.")
+		s.reject(898, msg(alice, "ACCEPT", "m2", 898).to(bob).signed(), badTransition,
+			"The last OFFER was five minutes ago, so the thread has timed out.")
 		s.reject(899, msg(bob, "OFFER", "b2", 899).signed(), badTransition, "The thread has timed out.")
 	}},
 	{"pending-timeout-not-put-off-by-a-withdrawal", func(s *script) {
 		s.accept(0, msg(alice, "REQUEST", "m1", 0).signed(), "PENDING", alice.did)
 		s.accept(100, msg(bob, "OFFER", "b1", 100).signed(), "PENDING", alice.did)
 		s.accept(200, msg(bob, "ERROR", "b2", 200).signed(), "PENDING", alice.did)
-		s.reject(400, msg(carol, "OFFER", "c1", 400).signed(), badTransition, "The last OFFER was five minutes ago, also if it was taken back.")
+		s.reject(400, msg(carol, "OFFER", "c1", 400).signed(), badTransition, "The last OFFER was five minutes ago, and withdrawing it did not extend the time.")
 	}},
 	{"active-timeout", func(s *script) {
 		s.accept(0, msg(alice, "REQUEST", "m1", 0).signed(), "PENDING", alice.did)
 		s.accept(100, msg(bob, "OFFER", "b1", 100).signed(), "PENDING", alice.did)
 		s.accept(200, msg(alice, "ACCEPT", "m2", 200).signed(), "ACTIVE", alice.did)
-		s.reject(3800, msg(bob, "RESULT", "b2", 3800).signed(), badTransition, "The ACCEPT was an hour ago.")
+		s.reject(3800, msg(bob, "RESULT", "b2", 3800).signed(), badTransition,
+			"The ACCEPT was an hour ago, so the thread has timed out.")
 	}},
 	{"active-timeout-just-in-time", func(s *script) {
 		s.accept(0, msg(alice, "REQUEST", "m1", 0).signed(), "PENDING", alice.did)
@@ -212,13 +216,13 @@ var conversationTable = []struct {
 		long := msg(alice, "REQUEST", "m1", 0).signed()
 		s.accept(0, long, "PENDING", alice.did)
 		s.duplicate(299, long)
-		s.reject(300, long, stale, "The window of five minutes has passed it by.")
-		s.reject(86399, long, stale, "The window of five minutes has passed it by.")
+		s.reject(300, long, stale, "The ts is five minutes or more before the relay's clock.")
+		s.reject(86399, long, stale, "The ts is five minutes or more before the relay's clock.")
 	}},
 	{"replay-after-the-clock-was-set-back", func(s *script) {
 		request := msg(alice, "REQUEST", "m1", 0).signed()
 		s.accept(0, request, "PENDING", alice.did)
-		s.reject(600, request, stale, "The window of five minutes has passed it by.")
+		s.reject(600, request, stale, "The ts is five minutes or more before the relay's clock.")
 		s.duplicate(-240, request)
 		s.duplicate(240, request)
 	}},
@@ -230,6 +234,6 @@ var conversationTable = []struct {
 		s.accept(0, announce("m1", 0, "").signed(), "", "")
 		s.duplicate(1, announce("m1", 0, "").signed())
 		s.accept(2, announce("m2", 2, `,"public_key":"`+bob.did[8:]+`"`).signed(), "", "")
-		s.reject(3, announce("m3", 3, `,"public_key":"`+carol.did[8:]+`"`).signed(), badRequest, "The manifest announces another's key.")
+		s.reject(3, announce("m3", 3, `,"public_key":"`+carol.did[8:]+`"`).signed(), badRequest, "The manifest has the public key of another identity.")
 	}},
 }

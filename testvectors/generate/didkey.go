@@ -68,58 +68,60 @@ func badForms() []testvectors.DIDKeyVector {
 		{"prefix-only", "did:key:", "There is no key."},
 		{"prefix-z6Mk-only", "did:key:z6Mk", "The key is cut off."},
 		{"no-scheme", good[4:], "The scheme is missing."},
-		{"no-prefix", good[8:], "A bare multibase key is no DID."},
-		{"upper-case-scheme", "DID" + good[3:], "The scheme is in lower case, exactly."},
-		{"upper-case-method", "did:KEY" + good[7:], "The method is in lower case, exactly."},
-		{"mixed-case-scheme", "Did" + good[3:], "The scheme is in lower case, exactly."},
-		{"all-upper-case", strings.ToUpper(good), "Base58 tells upper from lower case."},
-		{"all-lower-case", strings.ToLower(good), "Base58 tells upper from lower case."},
+		{"no-prefix", good[8:], "A bare multibase key is not a DID."},
+		{"upper-case-scheme", "DID" + good[3:], "The scheme is not in lower case."},
+		{"upper-case-method", "did:KEY" + good[7:], "The method is not in lower case."},
+		{"mixed-case-scheme", "Did" + good[3:], "The scheme is not in lower case."},
+		{"all-upper-case", strings.ToUpper(good), "The case of a base58 character matters."},
+		{"all-lower-case", strings.ToLower(good), "The case of a base58 character matters."},
 		{"other-method", "did:kex" + good[7:], "The method is not key."},
 		{"method-web", "did:web:relay.example", "The method is not key."},
 		{"55-characters", good[:55], "One character is missing."},
 		{"57-characters", good + "1", "There is one character too many."},
-		{"leading-one", "did:key:z1" + good[9:], "A leading 1 adds a zero byte in front."},
-		{"leading-space", " " + good, "No white space around it."},
-		{"leading-space-56", " " + good[:55], "It starts with a space."},
-		{"trailing-space", good + " ", "No white space around it."},
-		{"trailing-space-56", good[:55] + " ", "A space is no base58 character."},
+		{"leading-one", "did:key:z1" + good[9:], "A leading 1 in base58 is a zero byte before the key."},
+		{"leading-space", " " + good, "White space around the DID is not allowed."},
+		{"leading-space-56", " " + good[:55], "The text starts with a space."},
+		{"trailing-space", good + " ", "White space around the DID is not allowed."},
+		{"trailing-space-56", good[:55] + " ", "A space is not a base58 character."},
 		{"trailing-line-feed", good + "\n", "A line feed is part of the text."},
-		{"trailing-line-feed-56", good[:55] + "\n", "A line feed is no base58 character."},
+		{"trailing-line-feed-56", good[:55] + "\n", "A line feed is not a base58 character."},
 		{"trailing-carriage-return", good + "\r", "A carriage return is part of the text."},
 		{"trailing-tab", good + "\t", "A tab is part of the text."},
 		{"trailing-nul", good + "\x00", "A NUL is part of the text."},
-		{"nul-56", good[:55] + "\x00", "A NUL is no base58 character."},
-		{"inner-space", good[:9] + " " + good[9:], "A space stands inside."},
-		{"inner-line-feed", good[:30] + "\n" + good[30:], "A line feed stands inside."},
-		{"inner-delete", good[:30] + "\x7f" + good[31:], "A control character is no base58 character."},
-		{"zero-width-space", good + "\u200b", "An invisible character is a character."},
-		{"no-break-space", "\u00a0" + good, "A no-break space stands in front."},
-		{"byte-order-mark", "\ufeff" + good, "A byte order mark stands in front."},
+		{"nul-56", good[:55] + "\x00", "A NUL is not a base58 character."},
+		{"inner-space", good[:9] + " " + good[9:], "The text has a space inside."},
+		{"inner-line-feed", good[:30] + "\n" + good[30:], "The text has a line feed inside."},
+		{"inner-delete", good[:30] + "\x7f" + good[31:], "A control character is not a base58 character."},
+		{"zero-width-space", good + "\u200b", "An invisible character follows the DID."},
+		{"no-break-space", "\u00a0" + good, "A no-break space comes first."},
+		{"byte-order-mark", "\ufeff" + good, "A byte order mark comes first."},
 		{"fragment", good + "#" + good[8:], "A DID URL with a fragment names a key, not an agent."},
 		{"empty-fragment", good + "#", "Even an empty fragment makes it a DID URL."},
-		{"path", good + "/path", "A DID URL with a path is no DID."},
-		{"query", good + "?versionId=1", "A DID URL with a query is no DID."},
-		{"parameter", good + ";service=agent", "A DID URL with a parameter is no DID."},
-		{"version", "did:key:1.1:" + good[8:], "A version before the key is not used here."},
-		{"percent-encoded", "did:key:%7A" + good[9:], "Percent-encoding is a second spelling."},
-		{"percent-encoded-colon", "did:key%3A" + good[8:], "Percent-encoding is a second spelling."},
-		{"angle-brackets", "<" + good + ">", "It is quoted."},
-		{"base58-zero", good[:55] + "0", "0 is no base58 character."},
-		{"base58-upper-o", good[:55] + "O", "O is no base58 character."},
-		{"base58-upper-i", good[:55] + "I", "I is no base58 character."},
-		{"base58-lower-l", good[:55] + "l", "l is no base58 character."},
-		{"cyrillic-m", strings.Replace(good, "6Mk", "6\u041ck", 1), "A Cyrillic letter only looks like M."},
-		{"full-width-z", strings.Replace(good, ":z", ":\uff5a", 1), "A full-width letter is another character."},
-		{"double-z", "did:key:z" + good[8:], "The multibase prefix stands there twice."},
+		{"path", good + "/path", "A DID URL with a path is not a DID."},
+		{"query", good + "?versionId=1", "A DID URL with a query is not a DID."},
+		{"parameter", good + ";service=agent", "A DID URL with a parameter is not a DID."},
+		{"version", "did:key:1.1:" + good[8:], "A version before the key is not allowed."},
+		{"percent-encoded", "did:key:%7A" + good[9:], "Percent-encoding is a second spelling of the same key."},
+		{"percent-encoded-colon", "did:key%3A" + good[8:], "Percent-encoding is a second spelling of the same key."},
+		{"angle-brackets", "<" + good + ">", "The DID is in angle brackets."},
+		{"base58-zero", good[:55] + "0", "0 is not a base58 character."},
+		{"base58-upper-o", good[:55] + "O", "O is not a base58 character."},
+		{"base58-upper-i", good[:55] + "I", "I is not a base58 character."},
+		{"base58-lower-l", good[:55] + "l", "l is not a base58 character."},
+		{"cyrillic-m", strings.Replace(good, "6Mk", "6\u041ck", 1), "The M is a Cyrillic letter that only looks like M."},
+		{"full-width-z", strings.Replace(good, ":z", ":\uff5a", 1),
+			"The z is a full-width letter, which is another character."},
+		{"double-z", "did:key:z" + good[8:], "The multibase prefix occurs twice."},
 		{"no-multibase-prefix", "did:key:" + good[9:], "The multibase prefix is missing."},
 		{"31-byte-key", spell(raw[:31]), "The key has 31 bytes."},
 		{"33-byte-key", spell(append(slices.Clone(raw), 0)), "The key has 33 bytes."},
 		{"64-byte-key", spell(slices.Concat(raw, raw)), "The key has 64 bytes."},
 		{"no-key-bytes", spell(nil), "The key has no bytes."},
-		{"overflow", "did:key:z6Mk" + strings.Repeat("z", 44), "56 characters that decode to a number of 35 bytes."},
-		{"one-byte-codec", codec(0xed), "The multicodec is a varint of two bytes, ed 01."},
+		{"overflow", "did:key:z6Mk" + strings.Repeat("z", 44),
+			"The text is as long as a good one, but decodes to 35 bytes instead of 34."},
+		{"one-byte-codec", codec(0xed), "The multicodec is the byte ed alone, but must be the two bytes ed 01."},
 		{"swapped-codec", codec(0x01, 0xed), "The multicodec's bytes are swapped."},
-		{"overlong-codec", codec(0xed, 0x81, 0x00), "The multicodec's varint is not the shortest."},
+		{"overlong-codec", codec(0xed, 0x81, 0x00), "The varint of the multicodec is longer than needed."},
 		{"x25519", codec(0xec, 0x01), "The multicodec is x25519-pub."},
 		{"secp256k1", codec(0xe7, 0x01), "The multicodec is secp256k1-pub."},
 		{"ed25519-private", codec(0x80, 0x26), "The multicodec is ed25519-priv."},
@@ -129,9 +131,9 @@ func badForms() []testvectors.DIDKeyVector {
 		{"ed448", codec(0x83, 0x24), "The multicodec is ed448-pub."},
 		{"rsa", codec(0x85, 0x24), "The multicodec is rsa-pub."},
 		{"no-codec", "did:key:z" + base58.Encode(raw), "There is no multicodec."},
-		{"two-dids", good + "," + good, "It is two DIDs."},
-		{"very-long", "did:key:z6Mk" + strings.Repeat("z", 20_000), "A long text is refused by its length, before it is decoded."},
-		{"very-long-ones", "did:key:z" + strings.Repeat("1", 20_000) + good[9:], "A long text is refused by its length, before it is decoded."},
+		{"two-dids", good + "," + good, "There are two DIDs."},
+		{"very-long", "did:key:z6Mk" + strings.Repeat("z", 20_000), "The text is too long, and is refused before it is decoded."},
+		{"very-long-ones", "did:key:z" + strings.Repeat("1", 20_000) + good[9:], "The text is too long, and is refused before it is decoded."},
 	} {
 		vectors = append(vectors, badKey(c.name, c.did, c.reason))
 	}
@@ -152,7 +154,7 @@ func aliases() (vectors []testvectors.DIDKeyVector) {
 		if err != nil {
 			panic(err)
 		}
-		vectors = append(vectors, badKey("multibase-"+name, "did:key:"+text, "A good key in another base; only base58btc is a name here."))
+		vectors = append(vectors, badKey("multibase-"+name, "did:key:"+text, "The key is good, but its multibase encoding is not base58btc."))
 	}
 	return vectors
 }
@@ -162,11 +164,11 @@ func badPoints() (vectors []testvectors.DIDKeyVector) {
 		suffix := []string{"", "-sign"}[sign]
 		for _, point := range smallOrder {
 			vectors = append(vectors, badKey("low-order-"+point.name+suffix, spell(withSign(unhex(point.y), sign)),
-				"A key of small order: a constant signature verifies many messages."))
+				"The key is of small order, so one signature is valid for many messages."))
 		}
 		for n := range byte(19) {
 			vectors = append(vectors, badKey(fmt.Sprintf("p-plus-%d%s", n, suffix), spell(withSign(abovePrime(n), sign)),
-				"The y coordinate is not below p, so it has a second spelling."))
+				"The y coordinate is not below p, so it is a second spelling of a smaller one."))
 		}
 		for _, y := range []byte{2, 7, 8, 11, 12, 13, 17, 20, 22} {
 			raw := make([]byte, 32)

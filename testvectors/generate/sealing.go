@@ -47,7 +47,7 @@ func sealings() (vectors []testvectors.SealingVector) {
 	}
 	for _, p := range smallOrder {
 		vectors = append(vectors, testvectors.SealingVector{Name: "key-of-small-order-" + p.name, Expect: testvectors.Reject,
-			DID: spell(unhex(p.y)), Reason: "A point of small order is no identity, so nothing is sealed to it."})
+			DID: spell(unhex(p.y)), Reason: "A point of small order is not an identity, so nothing may be sealed to it."})
 	}
 	for _, c := range slices.Concat(sealingTable, sealingRefusals()) {
 		vectors = append(vectors, c.vector())

@@ -156,7 +156,7 @@ var situations = map[string]struct {
 	"timed-out-named":        {bidNamed, 300, "ERROR"},
 }
 
-// refusals has the codes for the numbers in the tables.
+// refusals maps a status in the tables to its error code.
 var refusals = map[string]string{
 	"400": badRequest, "403": forbidden, "404": "THREAD_NOT_FOUND", "409": "INVALID_TRANSITION", "429": "RATE_LIMITED",
 }
@@ -207,9 +207,9 @@ func withOutcome(v testvectors.ThreadVector, want, reason string) testvectors.Th
 		v.Expect, v.Code, v.Reason = testvectors.Reject, code, reason
 		if reason == "" {
 			v.Reason = map[string]string{
-				"403": fmt.Sprintf("It is not for the role %s to send %s here.", v.Message.By, v.Message.Type),
+				"403": fmt.Sprintf("The role %s may not send %s here.", v.Message.By, v.Message.Type),
 				"404": "No thread has this id.",
-				"409": fmt.Sprintf("The state %s does not admit %s.", v.State, v.Message.Type),
+				"409": fmt.Sprintf("The state %s does not allow %s.", v.State, v.Message.Type),
 			}[want]
 		}
 		return v

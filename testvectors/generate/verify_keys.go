@@ -31,24 +31,27 @@ func signatures() []bodyCase {
 	}
 	cases := []bodyCase{
 		spelled("sig-missing", "There is no signature.", func(string) string { return "" }),
-		spelled("sig-null", "The signature is no string.", func(string) string { return "null" }),
-		spelled("sig-object", "The signature is no string.", func(sig string) string { return `{"sig":"` + sig + `"}` }),
-		spelled("sig-list", "The signature is no string.", func(sig string) string { return `["` + sig + `"]` }),
-		spelled("sig-number", "The signature is no string.", func(string) string { return "5" }),
+		spelled("sig-null", "The signature is not a string.", func(string) string { return "null" }),
+		spelled("sig-object", "The signature is not a string.", func(sig string) string { return `{"sig":"` + sig + `"}` }),
+		spelled("sig-list", "The signature is not a string.", func(sig string) string { return `["` + sig + `"]` }),
+		spelled("sig-number", "The signature is not a string.", func(string) string { return "5" }),
 		spelled("sig-empty", "The signature is empty.", func(string) string { return `""` }),
 		spelled("sig-padded", "The signature is padded.", func(sig string) string { return quote(sig + "==") }),
 		spelled("sig-half-padded", "The signature is padded.", func(sig string) string { return quote(sig + "=") }),
-		spelled("sig-85-characters", "A character is missing.", func(sig string) string { return quote(sig[:85]) }),
-		spelled("sig-87-characters", "A character too many.", func(sig string) string { return quote(sig + "A") }),
-		spelled("sig-63-bytes", "A byte is missing.", func(sig string) string { return quote(base64.RawURLEncoding.EncodeToString(raw(sig)[:63])) }),
-		spelled("sig-66-bytes", "Two bytes too many.", func(sig string) string { return quote(base64.RawURLEncoding.EncodeToString(append(raw(sig), 0, 0))) }),
+		spelled("sig-85-characters", "The signature lacks a character.", func(sig string) string { return quote(sig[:85]) }),
+		spelled("sig-87-characters", "The signature has a character too many.",
+			func(sig string) string { return quote(sig + "A") }),
+		spelled("sig-63-bytes", "The signature lacks a byte.", func(sig string) string { return quote(base64.RawURLEncoding.EncodeToString(raw(sig)[:63])) }),
+		spelled("sig-66-bytes", "The signature has two bytes too many.", func(sig string) string { return quote(base64.RawURLEncoding.EncodeToString(append(raw(sig), 0, 0))) }),
 		spelled("sig-hex", "The signature is in hexadecimal digits.", func(sig string) string { return quote(hex.EncodeToString(raw(sig))) }),
 		spelled("sig-base58", "The signature is in base58.", func(sig string) string { return quote(base58.Encode(raw(sig))) }),
 		spelled("sig-multibase", "The signature has a multibase prefix.", func(sig string) string { return quote("u" + sig) }),
-		spelled("sig-leading-space", "A space stands in front.", func(sig string) string { return quote(" " + sig) }),
-		spelled("sig-trailing-line-feed", "A line feed follows.", func(sig string) string { return `"` + sig + `\n"` }),
-		spelled("sig-line-feed-inside", "A line feed stands inside.", func(sig string) string { return `"` + sig[:40] + `\n` + sig[40:] + `"` }),
-		spelled("sig-line-feeds-for-characters", "Line feeds make up the 86 characters.", func(sig string) string { return `"` + sig[:82] + `\n\n\n\n"` }),
+		spelled("sig-leading-space", "The signature begins with a space.",
+			func(sig string) string { return quote(" " + sig) }),
+		spelled("sig-trailing-line-feed", "The signature ends with a line feed.",
+			func(sig string) string { return `"` + sig + `\n"` }),
+		spelled("sig-line-feed-inside", "The signature has a line feed inside.", func(sig string) string { return `"` + sig[:40] + `\n` + sig[40:] + `"` }),
+		spelled("sig-line-feeds-for-characters", "The last four of the 86 characters are line feeds.", func(sig string) string { return `"` + sig[:82] + `\n\n\n\n"` }),
 		spelled("sig-zeros", "The signature is all zeros.", func(string) string { return quote(strings.Repeat("A", 86)) }),
 		spelled("sig-malleated", "S is not below the group order.", func(sig string) string {
 			return quote(base64.RawURLEncoding.EncodeToString(addOrder(raw(sig))))
@@ -58,7 +61,7 @@ func signatures() []bodyCase {
 		spelled("sig-halves-swapped", "R and S are swapped.", func(sig string) string {
 			return quote(base64.RawURLEncoding.EncodeToString(slices.Concat(raw(sig)[32:], raw(sig)[:32])))
 		}),
-		{"sig-standard-alphabet", badSignature, "The signature has + and / for - and _.", func(d draft) string {
+		{"sig-standard-alphabet", badSignature, "The signature has + and / instead of - and _.", func(d draft) string {
 			for i := 0; ; i++ { // until the signature contains one of them
 				if next := d.with("n", fmt.Sprint(i)); strings.ContainsAny(next.sig(), "-_") {
 					return next.withSig(quote(strings.NewReplacer("-", "+", "_", "/").Replace(next.sig())))
@@ -77,18 +80,18 @@ func signatures() []bodyCase {
 
 // otherSignatures are valid signatures, but of another text or by another key.
 var otherSignatures = []bodyCase{
-	{"signed-by-another", badSignature, "The signature is another key's.", func(d draft) string {
+	{"signed-by-another", badSignature, "The signature is by another key.", func(d draft) string {
 		d.key = bob
 		return d.signed()
 	}},
-	{"signed-something-else", badSignature, "The signature is another message's.", func(d draft) string { return d.withSig(quote(d.with("id", `"msg_2"`).sig())) }},
-	{"signed-before-a-member-was-changed", badSignature, "A member has been changed since.", func(d draft) string { return strings.Replace(d.signed(), `"ttl":300`, `"ttl":301`, 1) }},
-	{"signed-before-a-member-was-added", badSignature, "A member has been added since.", func(d draft) string { return d.with("x", "1").withSig(quote(d.sig())) }},
-	{"signed-before-a-member-was-lost", badSignature, "A member has been lost since.", func(d draft) string { return d.with("meta", "").withSig(quote(d.sig())) }},
-	{"signed-before-ts-was-respelled", badSignature, "The same instant in another spelling is another text.", func(d draft) string {
+	{"signed-something-else", badSignature, "The signature is of another message.", func(d draft) string { return d.withSig(quote(d.with("id", `"msg_2"`).sig())) }},
+	{"signed-before-a-member-was-changed", badSignature, "A member was changed after signing.", func(d draft) string { return strings.Replace(d.signed(), `"ttl":300`, `"ttl":301`, 1) }},
+	{"signed-before-a-member-was-added", badSignature, "A member was added after signing.", func(d draft) string { return d.with("x", "1").withSig(quote(d.sig())) }},
+	{"signed-before-a-member-was-lost", badSignature, "A member was removed after signing.", func(d draft) string { return d.with("meta", "").withSig(quote(d.sig())) }},
+	{"signed-before-ts-was-respelled", badSignature, "The ts was spelled in another way after signing.", func(d draft) string {
 		return strings.Replace(d.signed(), noon, "2026-02-02T12:00:00.000Z", 1)
 	}},
-	{"signed-before-hop-was-raised", badSignature, "The hop is signed and never changed.", func(d draft) string {
+	{"signed-before-hop-was-raised", badSignature, "The hop was changed after signing.", func(d draft) string {
 		return strings.Replace(d.with("meta", `{"ttl":300,"hop":0}`).signed(), `"hop":0`, `"hop":1`, 1)
 	}},
 	{"signed-with-sig-empty", badSignature, "The signed text had an empty member sig.", func(d draft) string {
@@ -128,12 +131,12 @@ func senders() []bodyCase {
 		{"trailing-nul", alice.did + `\u0000`, "The sender's id ends with a NUL."},
 		{"upper-case-scheme", "DID" + alice.did[3:], "The sender's scheme is in upper case."},
 		{"no-scheme", alice.did[8:], "The sender's id is a bare multibase key."},
-		{"did-web", "did:web:alice.example", "The sender is no did:key."},
+		{"did-web", "did:web:alice.example", "The sender is not a did:key."},
 		{"hex", hex.EncodeToString(public), "The sender's id is a bare key."},
-		{"x25519", "did:key:z" + base58.Encode(append([]byte{0xec, 0x01}, public...)), "The sender's key says it is another kind."},
+		{"x25519", "did:key:z" + base58.Encode(append([]byte{0xec, 0x01}, public...)), "The multicodec of the sender's key is that of another kind of key."},
 		{"33-bytes", spell(append(slices.Clone(public), 0)), "The sender's key has 33 bytes."},
-		{"leading-one", "did:key:z1" + alice.did[9:], "The sender's key has a zero byte in front."},
-		{"very-long", "did:key:z6Mk" + strings.Repeat("z", 5000), "A long text is refused by its length, before it is decoded."},
+		{"leading-one", "did:key:z1" + alice.did[9:], "There is a zero byte before the sender's key."},
+		{"very-long", "did:key:z6Mk" + strings.Repeat("z", 5000), "The sender's id is too long, and is refused before it is decoded."},
 	} {
 		cases = append(cases, bodyCase{"sender-" + c.name, badDID, c.reason, func(d draft) string {
 			return d.with("sender", `{"id":"`+c.did+`"}`).signed()
@@ -143,7 +146,7 @@ func senders() []bodyCase {
 		suffix := []string{"", "-sign"}[sign]
 		for _, point := range smallOrder {
 			cases = append(cases, forged("sender-low-order-"+point.name+suffix, withSign(unhex(point.y), sign),
-				"The sender's key is of small order: anyone can sign for it."))
+				"The sender's key is of small order, so everybody can sign with it."))
 		}
 		for n := range byte(2) {
 			cases = append(cases, forged(fmt.Sprintf("sender-p-plus-%d%s", n, suffix), withSign(abovePrime(n), sign),
