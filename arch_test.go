@@ -1,4 +1,4 @@
-// Package agora holds no code: the tests here keep the layout that the README describes.
+// Package agora has no code. The tests in it check the layout, the documents and the scripts of the project.
 package agora
 
 import (
@@ -18,8 +18,8 @@ import (
 
 const module = "github.com/agora-relay/agora/"
 
-// may says which packages of this module each package may import; all packages are named. Tests are free.
-var may = map[string][]string{
+// allowedImports lists, for each package, the packages of this module that it may import. Test files are not checked.
+var allowedImports = map[string][]string{
 	"ci/benchguard":                {},
 	"ci/mutants":                   {},
 	"ci/sbom":                      {},
@@ -49,16 +49,16 @@ var may = map[string][]string{
 	"cmd/agora":                    {"internal/fsync", "bench", "conformance", "didkey", "envelope", "replay", "thread", "relay", "relay/httpapi", "store/sqlite", "store/sqlite/check", "client"},
 }
 
-// never says which packages from elsewhere a package must do without: a wire, a database or a clock of its own there
-// would be a rule in the wrong place.
-var never = map[string][]string{
+// forbiddenImports lists standard packages that a package must not import: these packages have no network and no
+// database of their own.
+var forbiddenImports = map[string][]string{
 	"relay":        {"net/http", "database/sql"},
 	"store/ledger": {"os", "net", "net/http", "database/sql", "io"},
 	"thread":       {"os", "net", "net/http", "database/sql", "io"},
 	"replay":       {"os", "net", "net/http", "database/sql", "io"},
 }
 
-// imports returns the imports of a package's files, tests aside, and whether one of them has a package comment.
+// imports returns the imports of a package's files, without test files, and whether a file has a package comment.
 func imports(t *testing.T, dir string) (paths []string, commented bool) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
@@ -81,6 +81,7 @@ func imports(t *testing.T, dir string) (paths []string, commented bool) {
 	return paths, commented
 }
 
+// packages returns the folders of all packages of the module, with slashes.
 func packages(t *testing.T) (dirs []string) {
 	t.Helper()
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
@@ -103,11 +104,13 @@ func packages(t *testing.T) (dirs []string) {
 	return dirs
 }
 
+// TestImportDirections checks that each package imports only what allowedImports and forbiddenImports allow, and has a
+// package comment.
 func TestImportDirections(t *testing.T) {
 	for _, dir := range packages(t) {
-		allowed, known := may[dir]
+		allowed, known := allowedImports[dir]
 		if !known {
-			t.Errorf("%s: a new package; say in this test what it may import, and add it to the README's map", dir)
+			t.Errorf("%s is not in allowedImports; add it there, and to the map in CONTRIBUTING.md", dir)
 		}
 		paths, commented := imports(t, dir)
 		if !commented {
@@ -115,16 +118,16 @@ func TestImportDirections(t *testing.T) {
 		}
 		for _, path := range paths {
 			if own, ok := strings.CutPrefix(path, module); ok && !slices.Contains(allowed, own) {
-				t.Errorf("%s imports %s, against the layout", dir, own)
+				t.Errorf("%s imports %s, which allowedImports does not list", dir, own)
 			}
-			if slices.Contains(never[dir], path) {
-				t.Errorf("%s imports %s, which its rule excludes", dir, path)
+			if slices.Contains(forbiddenImports[dir], path) {
+				t.Errorf("%s imports %s, which forbiddenImports lists", dir, path)
 			}
 		}
 	}
 }
 
-// TestNoOwnClock holds that the pure packages are told the time.
+// TestNoOwnClock checks that thread, replay and envelope do not call time.Now.
 func TestNoOwnClock(t *testing.T) {
 	for _, dir := range []string{"thread", "replay", "envelope"} {
 		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
@@ -140,15 +143,14 @@ func TestNoOwnClock(t *testing.T) {
 				t.Fatal(err)
 			}
 			if strings.Contains(string(text), "time.Now") {
-				t.Errorf("%s asks the clock", name)
+				t.Errorf("%s calls time.Now", name)
 			}
 		}
 	}
 }
 
-// TestErrorsAreFoundInOneWay holds that an error's type is asked for by errors.AsType, which needs no variable, and the
-// code of a refusal by envelope.CodeOf.
-func TestErrorsAreFoundInOneWay(t *testing.T) {
+// TestErrorsAsIsNotUsed checks that no file uses errors.As. Use errors.AsType, which needs no variable.
+func TestErrorsAsIsNotUsed(t *testing.T) {
 	for _, dir := range append(packages(t), ".") {
 		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 		if err != nil {
@@ -166,7 +168,7 @@ func TestErrorsAreFoundInOneWay(t *testing.T) {
 	}
 }
 
-// TestClientIsLight holds what a program takes on with the Go client: the libraries of the protocol itself.
+// TestClientIsLight checks which modules a program needs if it uses the Go client: only those of the protocol itself.
 func TestClientIsLight(t *testing.T) {
 	allowed := []string{"github.com/agora-relay/agora", "github.com/gowebpki/jcs", "github.com/mr-tron/base58",
 		"github.com/multiformats/go-multibase", "github.com/multiformats/go-base32", "github.com/multiformats/go-base36",
@@ -182,8 +184,8 @@ func TestClientIsLight(t *testing.T) {
 	}
 }
 
-// TestVersionFloors holds the libraries whose older versions are dangerous (jcs crashes, base58 panics, SQLite's
-// write-ahead log can be corrupted) at or above the versions that are not.
+// TestVersionFloors checks that certain libraries are not older than their first safe version. In older versions, jcs
+// crashes, base58 panics, and SQLite's write-ahead log can be corrupted.
 func TestVersionFloors(t *testing.T) {
 	for path, floor := range map[string][3]int{
 		"github.com/gowebpki/jcs": {1, 0, 2}, "github.com/mr-tron/base58": {1, 3, 0}, "modernc.org/sqlite": {1, 46, 2},
@@ -254,8 +256,8 @@ func TestDependenciesHaveReasons(t *testing.T) {
 	}
 }
 
-// TestMapIsWhole holds that CONTRIBUTING.md names every package, and README.md every folder at the top.
-func TestMapIsWhole(t *testing.T) {
+// TestEveryPackageIsDocumented checks that CONTRIBUTING.md names every package, and README.md every folder at the top.
+func TestEveryPackageIsDocumented(t *testing.T) {
 	readme, contributing := read(t, "README.md"), read(t, "CONTRIBUTING.md")
 	for _, dir := range packages(t) {
 		if dir != "." && !strings.Contains(contributing, "`"+dir+"/`") {
@@ -267,7 +269,7 @@ func TestMapIsWhole(t *testing.T) {
 	}
 }
 
-// documents returns the names of all pages for readers.
+// documents returns the names of the project's documents.
 func documents(t *testing.T) []string {
 	t.Helper()
 	docs, err := filepath.Glob("docs/*.md")
@@ -277,7 +279,7 @@ func documents(t *testing.T) []string {
 	return append(docs, "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "testvectors/README.md", "testvectors/interop/README.md")
 }
 
-// TestLinks holds that a link between pages leads to a file, and to a heading if it names one.
+// TestLinks checks the links between documents: the file exists, and so does the heading if the link names one.
 func TestLinks(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	heading := regexp.MustCompile(`(?m)^#+ (.*)$`)
@@ -287,7 +289,7 @@ func TestLinks(t *testing.T) {
 		for _, m := range link.FindAllStringSubmatch(read(t, name), -1) {
 			target, anchor, _ := strings.Cut(m[1], "#")
 			if strings.Contains(target, ":") {
-				continue // outside of the project
+				continue // not a file of the project
 			}
 			checked++
 			path := name
@@ -312,13 +314,13 @@ func TestLinks(t *testing.T) {
 		}
 	}
 	if checked < 20 {
-		t.Errorf("only %d links were found", checked)
+		t.Errorf("found only %d links", checked)
 	}
 }
 
-// TestTargetsAreThere holds that each make target that a page names is in the Makefile, and that CONTRIBUTING.md names
-// every target.
-func TestTargetsAreThere(t *testing.T) {
+// TestMakeTargets checks that the Makefile has each target that a document names, and that CONTRIBUTING.md names every
+// target except run and race.
+func TestMakeTargets(t *testing.T) {
 	makefile, contributing := read(t, "Makefile"), read(t, "CONTRIBUTING.md")
 	var targets []string
 	for _, m := range regexp.MustCompile(`(?m)^([a-z][a-z-]*):`).FindAllStringSubmatch(makefile, -1) {
@@ -337,16 +339,16 @@ func TestTargetsAreThere(t *testing.T) {
 		}
 	}
 	if len(targets) < 10 {
-		t.Errorf("only %d targets were found", len(targets))
+		t.Errorf("found only %d targets", len(targets))
 	}
 }
 
-// TestVulnerabilityCheck runs ci/vulnerabilities with commands that answer as govulncheck does.
+// TestVulnerabilityCheck runs ci/vulnerabilities with commands that print what govulncheck would print.
 func TestVulnerabilityCheck(t *testing.T) {
 	for name, c := range map[string]struct {
 		command string
 		passes  bool
-		says    string
+		output  string
 	}{
 		"nothing found": {"true", true, "no known vulnerability"},
 		"found":         {"echo 'Vulnerability #1: GO-2026-0001'; exit 3", false, "GO-2026-0001"},
@@ -354,20 +356,21 @@ func TestVulnerabilityCheck(t *testing.T) {
 		"broken":        {"echo 'govulncheck: loading packages: undefined'; exit 1", false, "undefined"},
 	} {
 		out, err := exec.Command("bash", "ci/vulnerabilities", "bash", "-c", c.command).CombinedOutput()
-		if (err == nil) != c.passes || !strings.Contains(string(out), c.says) {
+		if (err == nil) != c.passes || !strings.Contains(string(out), c.output) {
 			t.Errorf("%s: %v, %s", name, err, out)
 		}
 	}
 }
 
-// TestReadmeIsShort holds README.md to the length that somebody in a hurry reads.
+// TestReadmeIsShort checks that README.md has at most 1,300 words.
 func TestReadmeIsShort(t *testing.T) {
 	if n := len(strings.Fields(read(t, "README.md"))); n > 1300 {
-		t.Errorf("README.md has %d words; move what not every reader needs to docs/", n)
+		t.Errorf("README.md has %d words; move to docs/ what only some readers need", n)
 	}
 }
 
-// TestPlacesToChange holds that the files which CONTRIBUTING.md sends its readers to are there, with the names it gives.
+// TestPlacesToChange checks the table "Where do I change…" in CONTRIBUTING.md: every file that it names exists, and
+// every identifier that it names occurs in the source.
 func TestPlacesToChange(t *testing.T) {
 	_, table, _ := strings.Cut(read(t, "CONTRIBUTING.md"), "## Where do I change")
 	table, _, _ = strings.Cut(table, "\n## ")
@@ -379,11 +382,47 @@ func TestPlacesToChange(t *testing.T) {
 		}
 	}
 	if paths < 20 {
-		t.Errorf("only %d paths were found", paths)
+		t.Errorf("found only %d paths", paths)
+	}
+	words := sourceWords(t)
+	identifiers := 0
+	for _, m := range regexp.MustCompile("`([A-Za-z]+(?:\\.[A-Za-z]+)?)`").FindAllStringSubmatch(table, -1) {
+		identifiers++
+		for name := range strings.SplitSeq(m[1], ".") {
+			if !words[name] {
+				t.Errorf("CONTRIBUTING.md names %s, but %s does not occur in the source", m[1], name)
+			}
+		}
+	}
+	if identifiers < 15 {
+		t.Errorf("found only %d identifiers", identifiers)
 	}
 }
 
-// TestThreatsAreShown holds docs/SECURITY.md to its word: every threat has its row, and what a row names is there.
+// sourceWords returns all words in the Go files of the module, without test files.
+func sourceWords(t *testing.T) map[string]bool {
+	t.Helper()
+	word := regexp.MustCompile(`\w+`)
+	words := map[string]bool{}
+	for _, dir := range packages(t) {
+		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range files {
+			if strings.HasSuffix(name, "_test.go") {
+				continue
+			}
+			for _, w := range word.FindAllString(read(t, name), -1) {
+				words[w] = true
+			}
+		}
+	}
+	return words
+}
+
+// TestThreatsAreShown checks that every threat in docs/SECURITY.md has a row, and that the tests and targets in it
+// exist.
 func TestThreatsAreShown(t *testing.T) {
 	text, err := os.ReadFile("docs/SECURITY.md")
 	if err != nil {
@@ -394,7 +433,7 @@ func TestThreatsAreShown(t *testing.T) {
 		t.Fatal(err)
 	}
 	tests := testNames(t)
-	family := regexp.MustCompile(`^ ([TS])\d+ $`) // of the relay, of sealed payloads
+	family := regexp.MustCompile(`^ ([TS])\d+ $`) // T: the relay; S: sealed payloads
 	number := map[string]int{}
 	for line := range strings.Lines(string(text)) {
 		cells := strings.Split(line, "|")
@@ -409,12 +448,12 @@ func TestThreatsAreShown(t *testing.T) {
 		}
 		shown := regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(cells[4], -1)
 		if len(shown) == 0 && !strings.Contains(cells[3], "Not prevented") {
-			t.Errorf("nothing shows %s", row)
+			t.Errorf("%s names no test", row)
 		}
 		for _, name := range shown {
 			target, isTarget := strings.CutPrefix(name[1], "make ")
 			if isTarget && !strings.Contains(string(makefile), "\n"+target+":") || !isTarget && !slices.Contains(tests, name[1]) {
-				t.Errorf("%s is shown by %s, which is not there", row, name[1])
+				t.Errorf("%s is shown by %s, which does not exist", row, name[1])
 			}
 		}
 	}

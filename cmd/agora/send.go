@@ -50,7 +50,7 @@ const relayTimeout = 30 * time.Second
 type sender struct {
 	identified
 	receiptFlags
-	TTL lifetime `default:"24h" placeholder:"DURATION" help:"How long the relay keeps the message (default: ${default})."`
+	TTL lifetime `placeholder:"DURATION" help:"How long the relay keeps the message (default: 24h)."` // 0: envelope.DraftTTL
 }
 
 // post signs and posts a message and prints its receipt.
@@ -120,7 +120,7 @@ type threaded struct {
 	Client    didText `placeholder:"DID" help:"The agent that opened the thread. Needed if several threads have this id, or the relay no longer has the REQUEST."`
 	RequestID idText  `name:"request-id" placeholder:"ID" help:"The request_id of the REQUEST. Needed if the relay no longer has the REQUEST."`
 	Seal      bool    `xor:"sealing" help:"Encrypt the payload for the recipient. In a sealed thread all messages are sealed without this flag."`
-	Plain     bool    `xor:"sealing" help:"Do not seal. Needed if the relay no longer has the REQUEST and it was not sealed."`
+	Plain     bool    `xor:"sealing" help:"Do not seal. Needed if the REQUEST was not sealed and the relay no longer has it."`
 }
 
 // addressed adds the flag --to, for messages that an agent can send to the client, and the client to an agent.
