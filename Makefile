@@ -21,12 +21,14 @@ test:
 	@echo 'Running all tests. This takes some minutes. A line is printed when a package is finished.'
 	go test ./...
 
-# Runs everything that a change must pass.
+# Runs the linters and the tests, with race detection. A change must pass this, and also make interop, make faults and
+# make sbom. .ci/run runs them all.
 check: lint race
 	go run ./ci/unraced
 	@echo 'make check: all passed'
 
-# What needs no test run, the fastest first. Where the database of vulnerabilities cannot be reached, that is said.
+# Runs the checks that need no tests, the fastest first. If the vulnerability database cannot be reached,
+# ci/vulnerabilities prints that and passes.
 lint:
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "run make fmt for: $$unformatted"; exit 1; }
 	go vet ./...
@@ -34,12 +36,13 @@ lint:
 	go mod verify
 	bash ci/vulnerabilities go run $(GOVULNCHECK)
 
-# SQLite's C code, translated to Go, is compiled without race detection. These tests do not look for races in it, and it
-# runs three times as fast without race detection. Only this package is exempt, because code that uses sync/atomic types
-# needs race detection. GORACE: by default a process with race detection sleeps for a second before it ends, and the
-# tests start hundreds of processes.
+# The race run compiles two libraries without race detection, because that makes the tests up to three times as fast:
+# SQLite's C code, translated to Go, and the arithmetic of Ed25519. These tests do not look for races in them. No other
+# package is exempt: for one that uses sync/atomic, the detector would report races that do not exist. GORACE: by
+# default a process with race detection sleeps for a second before it ends, and the tests start hundreds of processes.
+NO_RACE = -gcflags=modernc.org/sqlite/lib=-race=false -gcflags=filippo.io/edwards25519/...=-race=false
 race:
-	GORACE=atexit_sleep_ms=10 go test -race -gcflags=modernc.org/sqlite/lib=-race=false ./...
+	GORACE=atexit_sleep_ms=10 go test -race $(NO_RACE) ./...
 
 # Runs what takes long: an hour or two. Do so before you call a larger change finished.
 nightly:

@@ -184,17 +184,22 @@ func TestServeStrangersInAFlood(t *testing.T) {
 		end := p.flood(49, "", freshKey)
 		time.Sleep(shortenForRace(20 * time.Second))
 		before := p.count(envelope.TypeOffer)
+		strangers := 40
+		if raceDetector {
+			strangers = 10
+		}
 		var took []time.Duration
-		for range 40 {
+		for range strangers {
 			_, _, d := p.offerAfter(newClient(t, p.relay, freshKey(), client.Options{}), client.RequestOptions{})
 			took = append(took, d)
 		}
 		perSecond := float64(p.count(envelope.TypeOffer)-before) / sum(took).Seconds()
 		slices.Sort(took)
 		quick, _ := slices.BinarySearch(took, 1100*time.Millisecond)
-		t.Logf("%d of 40 strangers had an offer within a second; %.1f offers a second", quick, perSecond)
-		if quick < 4 || perSecond < 18 {
-			t.Errorf("%d of 40 strangers had an offer within a second, and there were %.1f offers a second: %v", quick, perSecond, took)
+		t.Logf("%d of %d strangers had an offer within a second; %.1f offers a second", quick, strangers, perSecond)
+		if quick < strangers/10 || perSecond < 18 {
+			t.Errorf("%d of %d strangers had an offer within a second, and there were %.1f offers a second: %v",
+				quick, strangers, perSecond, took)
 		}
 		end()
 		stop()
@@ -223,7 +228,7 @@ func TestServeLosesNothingSilently(t *testing.T) {
 			drops[e.Thread]++
 		}}, client.Handler{})
 		end := p.flood(100, "", freshKey)
-		time.Sleep(30 * time.Second)
+		time.Sleep(shortenForRace(30 * time.Second))
 		posted := end()
 		time.Sleep(5 * time.Minute)
 		stop()
@@ -244,7 +249,11 @@ func TestServeLosesNothingSilently(t *testing.T) {
 				t.Errorf("%d offers, %d drops", offered[e.Thread], drops[e.Thread])
 			}
 		}
-		if unanswered > 0 || len(drops) < 100 || len(offered)+len(drops) != posted {
+		minDrops := 100
+		if raceDetector {
+			minDrops = 0 // the flood is too short to fill the queue
+		}
+		if unanswered > 0 || len(drops) < minDrops || len(offered)+len(drops) != posted {
 			t.Errorf("%d REQUESTs: %d offers, %d dropped, %d neither", posted, len(offered), len(drops), unanswered)
 		}
 		at, err := cursor.Load(t.Context())
@@ -336,11 +345,11 @@ func TestServeEndsSlowQuotes(t *testing.T) {
 	})
 }
 
-// shortenForRace returns the length of a flood: d, or a third of d under the race detector, which makes each message
+// shortenForRace returns the length of a flood: d, or a fifth of d under the race detector, which makes each message
 // much slower.
 func shortenForRace(d time.Duration) time.Duration {
 	if raceDetector {
-		return d / 3
+		return d / 5
 	}
 	return d
 }

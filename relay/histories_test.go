@@ -16,7 +16,11 @@ var histories = flag.Int("histories", usualHistories,
 
 // TestHistories checks the whole relay against PROTOCOL §4 while messages race for the same threads.
 func TestHistories(t *testing.T) {
-	for seed := range *histories {
+	n := *histories
+	if raceDetector {
+		n = max(1, n/5)
+	}
+	for seed := range n {
 		r := start(t, relay.Config{})
 		storetest.Histories(t, uint64(seed), func(by didkey.Key, d envelope.Draft) error {
 			e, err := d.Sign(by, time.Now())
