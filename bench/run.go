@@ -32,7 +32,8 @@ type run struct {
 	count *atomic.Int64 // counter of the current phase; guarded by mu
 }
 
-// verifyTime limits how long reading back may take. After an interrupt at most interruptedVerifyTime of it is left.
+// verifyTime limits how long reading back may take. After an interrupt, reading back takes at most
+// interruptedVerifyTime more.
 const (
 	verifyTime            = 2 * time.Minute
 	interruptedVerifyTime = 10 * time.Second

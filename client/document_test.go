@@ -29,9 +29,9 @@ func newClientVia(t *testing.T, url string, key envelope.Signer, transport round
 	return c
 }
 
-// TestMissingDocumentIsNotOpen: after one bad response instead of the document, the client does not treat a private
-// relay as an open one. A relay that never has a document can be used.
-func TestMissingDocumentIsNotOpen(t *testing.T) {
+// TestBadDocumentIsFetchedAgain: if the first request for the document gets a bad response, the client asks again and
+// signs its reads. If a relay never has the document, the client treats it as open.
+func TestBadDocumentIsFetchedAgain(t *testing.T) {
 	refusal := `{"ok":false,"error":"NOT_FOUND","message":"no such path"}`
 	for name, bad := range map[string]func() *http.Response{
 		"a proxy's 404": func() *http.Response { return response(404, "not found") }, "404": func() *http.Response { return response(404, refusal) },

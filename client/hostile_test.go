@@ -122,7 +122,7 @@ func TestHostileRelay(t *testing.T) {
 		"a large cursor":       respondWith(200, "X", "", `{"ok":true,"hasMore":true,"events":[],"agents":[],"cursor":"`+strings.Repeat("a", 60<<10)+`"}`),
 		"large headers":        respondWith(200, "X", strings.Repeat("a", 1<<20), `{"ok":true}`),
 		"a redirect to itself": respondWith(307, "Location", "/", refusal),
-		"wait for ever":        respondWith(503, "Retry-After", "99999999999999999999", refusal),
+		"wait without end":     respondWith(503, "Retry-After", "99999999999999999999", refusal),
 		"wait a negative time": respondWith(503, "Retry-After", "-1", refusal),
 		"wait not a number":    respondWith(503, "Retry-After", "NaN", refusal),
 		"wait until year 9999": respondWith(429, "Retry-After", "Fri, 31 Dec 9999 23:59:59 GMT", refusal),

@@ -171,7 +171,7 @@ func (c *Client) audience(ctx context.Context) (string, *failure) {
 }
 
 // known returns the stored audience, and whether it is still valid. An empty audience (an open relay) is valid for
-// recheckInterval. An audience of a private relay is valid for recheckInterval with recheck, else for ever.
+// recheckInterval. An audience of a private relay is valid for recheckInterval with recheck, and without end otherwise.
 func (r *readAuth) known(recheck bool) (audience string, known bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

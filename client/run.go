@@ -78,8 +78,8 @@ func (r *run) mayBeHidden() bool {
 }
 
 // request returns the client's REQUEST. The relay deletes the REQUEST when its ttl ends, which may be before the client
-// accepts the offer. So the agent keeps the REQUESTs that it has seen. request returns nil if neither has the REQUEST,
-// for example after a restart of the agent.
+// accepts the offer. So the agent keeps the REQUESTs that it has seen. request returns nil if neither the relay nor
+// the agent has the REQUEST, for example after a restart of the agent.
 func (r *run) request(record *Thread) *envelope.Envelope {
 	a := r.agent
 	for _, e := range append(record.Events, r.event) {

@@ -132,7 +132,8 @@ func (n number) double() float64 {
 	}
 	digits := bytes.ReplaceAll(n.text[n.first:n.last+1], []byte("."), nil)
 	if len(digits) > enoughDigits {
-		digits = append(digits[:enoughDigits:enoughDigits], '1') // replaces all further digits
+		// One nonzero digit instead of all further digits; only their being nonzero can matter.
+		digits = append(digits[:enoughDigits:enoughDigits], '1')
 	}
 	numerator, _ := new(big.Int).SetString(string(digits), 10) // cannot fail: the text has digits only
 	denominator := big.NewInt(1)

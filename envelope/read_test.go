@@ -178,7 +178,7 @@ func TestReadsAreStrict(t *testing.T) {
 	if err := refusedRead(token); codeOf(t, err) != envelope.CodeUnauthorized {
 		t.Errorf("too long: %v", err)
 	}
-	// The JSON of a token may have any spelling. The signature covers its RFC 8785 form.
+	// The JSON of a token need not be canonical. The signature covers its RFC 8785 form.
 	if err := refusedRead(broken(t, replaced(`{"aud"`, "{ \n\"aud\""))); err != nil {
 		t.Errorf("a token with whitespace: %v", err)
 	}

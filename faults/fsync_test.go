@@ -59,8 +59,8 @@ func (all calls) checkAcknowledged(t *testing.T, id string) {
 			answered != nil)
 		return
 	}
-	// A commit ends with its last frame. The right fsync begins after all frames that were written without an fsync
-	// between.
+	// A commit may write several frames. The fsync that counts is the first one after all frames that directly follow
+	// each other.
 	last := written
 	for _, c := range all {
 		if c.enter < written.leave || c.enter > answered.enter {

@@ -165,24 +165,24 @@ func TestFlakyNetwork(t *testing.T) {
 	relay.start()
 	p := newProxy(t, relay)
 	keys := newKeys(t, 3)
-	calls, letters := scaled(20), scaled(50)
+	calls, messages := scaled(20), scaled(50)
 
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	var readers, talk sync.WaitGroup
-	var work, mail counter
+	var work, received counter
 	readers.Go(func() { serve(ctx, t, p.client(t, keys[0]), &work) })
 	read := make(chan struct{})
 	readers.Go(func() {
-		follow(ctx, t, p.client(t, keys[1]), keys[1].DID(), letters, &mail)
+		follow(ctx, t, p.client(t, keys[1]), keys[1].DID(), messages, &received)
 		close(read)
 	})
 	asking, writing := p.client(t, keys[2]), p.client(t, keys[2])
 	for range calls {
 		talk.Go(func() { callAgent(ctx, t, asking, keys[0].DID()) })
 	}
-	for i := range letters {
-		talk.Go(func() { postLetter(ctx, t, writing, keys[1].DID(), i) })
+	for i := range messages {
+		talk.Go(func() { postMessage(ctx, t, writing, keys[1].DID(), i) })
 	}
 	talk.Wait()
 	select {
@@ -194,7 +194,7 @@ func TestFlakyNetwork(t *testing.T) {
 	readers.Wait()
 
 	exactlyOnce(t, "a job was done", work.times, calls)
-	exactlyOnce(t, "a letter was read", mail.times, letters)
+	exactlyOnce(t, "a message was read", received.times, messages)
 	events, _ := relay.stored("0")
 	kinds := map[envelope.Type]map[string]int{}
 	for _, e := range events {
@@ -203,11 +203,11 @@ func TestFlakyNetwork(t *testing.T) {
 		}
 		kinds[e.Type][e.Thread]++
 	}
-	exactlyOnce(t, "a REQUEST was stored", kinds[envelope.TypeRequest], calls+letters)
+	exactlyOnce(t, "a REQUEST was stored", kinds[envelope.TypeRequest], calls+messages)
 	for _, kind := range []envelope.Type{envelope.TypeOffer, envelope.TypeAccept, envelope.TypeResult} {
 		exactlyOnce(t, string(kind)+" was stored", kinds[kind], calls)
 	}
-	t.Logf("%d calls, %d letters; connections %v", calls, letters, p.faultCounts)
+	t.Logf("%d calls, %d messages; connections %v", calls, messages, p.faultCounts)
 }
 
 func exactlyOnce(t *testing.T, what string, times map[string]int, want int) {
@@ -239,11 +239,11 @@ func serve(ctx context.Context, t *testing.T, c *client.Client, work *counter) {
 var errAllReceived = errors.New("all messages were received")
 
 // follow reads an inbox until it has received want messages.
-func follow(ctx context.Context, t *testing.T, c *client.Client, inbox didkey.DID, want int, mail *counter) {
+func follow(ctx context.Context, t *testing.T, c *client.Client, inbox didkey.DID, want int, received *counter) {
 	err := c.Follow(ctx,
 		client.FollowOptions{Filter: client.Filter{Recipient: inbox}, FromOldest: true, Page: 10},
 		func(_ context.Context, e *envelope.Envelope) error {
-			if mail.add(e.ID) == want {
+			if received.add(e.ID) == want {
 				return errAllReceived
 			}
 			return nil
@@ -279,9 +279,9 @@ func callAgent(ctx context.Context, t *testing.T, c *client.Client, agent didkey
 	}
 }
 
-func postLetter(ctx context.Context, t *testing.T, c *client.Client, to didkey.DID, n int) {
-	letter := envelope.Request{Intent: "letter", Title: fmt.Sprint(n)}
-	if _, _, err := c.Post(ctx, envelope.Draft{Recipient: to, Payload: letter}); err != nil {
-		t.Errorf("cannot post a letter: %v", err)
+func postMessage(ctx context.Context, t *testing.T, c *client.Client, to didkey.DID, n int) {
+	request := envelope.Request{Intent: "message", Title: fmt.Sprint(n)}
+	if _, _, err := c.Post(ctx, envelope.Draft{Recipient: to, Payload: request}); err != nil {
+		t.Errorf("cannot post a message: %v", err)
 	}
 }

@@ -58,8 +58,8 @@ const maxSearchTextBytes = 8 << 10
 // agentPageBytes bounds the total size of the manifests on one page of the directory.
 const agentPageBytes = 256 << 10
 
-// Agents returns a page of the directory as of now. It sets the fields Now, MaxBytes, Online, Viewer and Look of q
-// itself. The page may be Partial. A Partial page may be empty.
+// Agents returns a page of the directory as of now. It sets the fields Now, MaxBytes, Online, Viewer and
+// MaxExamined of q itself. The page may be Partial. A Partial page may be empty.
 func (r *Relay) Agents(ctx context.Context, p Peer, q AgentQuery) (AgentPage, error) {
 	if err := r.draining(); err != nil {
 		return AgentPage{}, err
@@ -68,7 +68,7 @@ func (r *Relay) Agents(ctx context.Context, p Peer, q AgentQuery) (AgentPage, er
 	q.Text, q.MaxBytes = strings.ToLower(q.Text), agentPageBytes
 	q.Viewer = r.viewer(p)
 	q.Online = func(did didkey.DID) bool { return r.presence.lastSeen(did).After(q.OnlineSince) }
-	page, err := r.searchAgents(ctx, &readJob{peer: p, look: initialAgentLook, minLook: minAgentLook}, q)
+	page, err := r.searchAgents(ctx, &readJob{peer: p, sliceSize: initialAgentSlice, minSliceSize: minAgentSlice}, q)
 	r.addPresence(page.Agents)
 	return page, err
 }
@@ -77,7 +77,7 @@ func (r *Relay) Agents(ctx context.Context, p Peer, q AgentQuery) (AgentPage, er
 func (r *Relay) searchAgents(ctx context.Context, job *readJob, q AgentQuery) (AgentPage, error) {
 	var page AgentPage
 	for {
-		q.Look = job.look
+		q.MaxExamined = job.sliceSize
 		slice, err := r.readAgentSlice(ctx, job, q)
 		switch {
 		case err != nil && page.Partial && isRateLimit(err):

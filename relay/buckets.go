@@ -16,8 +16,8 @@ const maxGeneration = 1 << 16
 // buckets holds a token bucket for each key that was used recently. A bucket that is not used for the time it takes to
 // fill is full again, like a new bucket. So it can be dropped without changing a limit. This is done with two
 // generations. A bucket that is used moves to the fresh generation. When the time to fill has passed, the old
-// generation is dropped, and the fresh generation becomes the old one. Buckets in debt are kept, up to half of
-// maxGeneration.
+// generation is dropped, and the fresh generation becomes the old one. Buckets in debt (with fewer than zero tokens)
+// are kept, up to half of maxGeneration.
 //
 // A generation also ends early when it has maxGeneration buckets. To get its buckets dropped early, an attacker must
 // use at least maxGeneration other keys. Those keys already allow more requests than the attacker gains.

@@ -21,7 +21,7 @@ func v4(i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{byte(i >> 24), byte(i >> 16), byte(i >> 8), byte(i)})
 }
 
-// TestBucketEvictionKeepsLimits compares buckets with buckets that keep every key for ever, under random use.
+// TestBucketEvictionKeepsLimits compares buckets with buckets that never drop a key, under random use.
 func TestBucketEvictionKeepsLimits(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	c := newFakeClock()

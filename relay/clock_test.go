@@ -34,22 +34,22 @@ func TestTemporaryClockStepLosesNothing(t *testing.T) {
 				var clock settableClock
 				r := start(t, relay.Config{Now: clock.now})
 				me := key(t).DID()
-				mail := clock.sign(t, envelope.Draft{ID: "mail", Payload: request, Thread: "t1", Recipient: me,
+				message := clock.sign(t, envelope.Draft{ID: "m1", Payload: request, Thread: "t1", Recipient: me,
 					TTL: 10 * time.Minute})
-				post(t, r, mail)
+				post(t, r, message)
 				time.Sleep(30 * time.Second)
 				clock.set(step)
 				time.Sleep(4 * time.Minute)
 				clock.set(0)
 				time.Sleep(20 * time.Second) // the thread has ten seconds left
 				page := poll(t, r, relay.Poll{Filter: relay.Filter{Recipient: me}, Limit: 10})
-				if ids(page) != "mail" {
+				if ids(page) != "m1" {
 					t.Errorf("delivered %q", ids(page))
 				}
 				if v, err := r.Thread(t.Context(), local, thread.Key{ID: "t1"}); err != nil || v.State != thread.Pending {
 					t.Errorf("the thread is %s, %v", v.State, err)
 				}
-				if receipt := post(t, r, mail); !receipt.Duplicate {
+				if receipt := post(t, r, message); !receipt.Duplicate {
 					t.Error("a copy was accepted as a new message")
 				}
 			})

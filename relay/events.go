@@ -110,7 +110,7 @@ func (r *Relay) fromCursor(ctx context.Context, p *Poll, w *waiter) (Delivery, e
 		Query
 	})
 	search.peer = p.Peer
-	search.look, search.minLook = initialEventLook, minEventLook
+	search.sliceSize, search.minSliceSize = initialEventSlice, minEventSlice
 	search.searchUntil = deadline
 	search.Filter = p.Filter
 	search.Now = r.now()
@@ -180,7 +180,7 @@ func (r *Relay) complete(ctx context.Context, job *readJob, q *Query, first Page
 // next piece then fails, and this ends it.
 func (r *Relay) pieces(ctx context.Context, job *readJob, q *Query) iter.Seq2[[]Event, error] {
 	ctx = context.WithoutCancel(ctx)
-	job.answerStarted, q.Look = true, maxLook
+	job.answerStarted, q.MaxExamined = true, maxSliceSize
 	return func(yield func([]Event, error) bool) {
 		for more := true; more; {
 			page, err := r.readSlice(ctx, job, q)

@@ -36,8 +36,9 @@ func network(a netip.Addr) netip.Prefix {
 	return all[len(all)-1]
 }
 
-// site returns the first of networks. Where clients take turns by site, using many addresses of a /48 gains nothing.
-func site(a netip.Addr) netip.Prefix {
+// siteNetwork returns the first of networks: the /48 of an IPv6 address, or an IPv4 address itself. Where clients take
+// turns by siteNetwork, using many addresses of a /48 gains nothing.
+func siteNetwork(a netip.Addr) netip.Prefix {
 	var buf [len(widths)]netip.Prefix
 	return networks(a, &buf)[0]
 }

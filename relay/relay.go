@@ -61,7 +61,7 @@ type Relay struct {
 	hub          *hub
 	limiter      *limiter
 	cursorCipher cipher.Block // see FormatCursor
-	localNonces  *nonceMemory // checks the times of signed reads
+	localNonces  *nonceMemory // checks the times of signed reads; without Config.Nonces it also remembers their nonces
 	nonces       Nonces       // localNonces, unless Config.Nonces is set
 	keys         didkey.Verifiers
 

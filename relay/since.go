@@ -36,7 +36,7 @@ func (r *Relay) since(ctx context.Context, p *Poll, w *waiter) (Delivery, error)
 	settleTimer := time.NewTimer(p.Wait)
 	defer settleTimer.Stop()
 
-	job := &readJob{peer: p.Peer, look: initialEventLook, minLook: minEventLook, mustComplete: true}
+	job := &readJob{peer: p.Peer, sliceSize: initialEventSlice, minSliceSize: minEventSlice, mustComplete: true}
 	first, err := r.scan(ctx, job, &Query{Filter: p.Filter, TS: p.Since, Expired: true, Headers: true, Limit: 1})
 	if err != nil {
 		return Delivery{}, err

@@ -25,8 +25,8 @@ func ids(page relay.Page) string {
 	return strings.Join(all, " ")
 }
 
-// mail posts a REQUEST with this recipient.
-func mail(t *testing.T, r *relay.Relay, to didkey.DID, id string, ts time.Time, ttl time.Duration) {
+// postTo posts a REQUEST with this recipient.
+func postTo(t *testing.T, r *relay.Relay, to didkey.DID, id string, ts time.Time, ttl time.Duration) {
 	t.Helper()
 	post(t, r, sign(t, key(t), envelope.Draft{ID: id, Payload: request, Thread: id, Recipient: to, TS: ts, TTL: ttl}))
 }
@@ -36,8 +36,8 @@ func TestSinceOfExpiredEventIsABookmark(t *testing.T) {
 		r := start(t, relay.Config{})
 		me := key(t).DID()
 		ahead := time.Now().Add(2 * time.Minute)
-		mail(t, r, me, "short", ahead, time.Second)
-		mail(t, r, me, "long", time.Now(), time.Hour) // its ts and its arrival are both before the bookmark
+		postTo(t, r, me, "short", ahead, time.Second)
+		postTo(t, r, me, "long", time.Now(), time.Hour) // its ts and its arrival are both before the bookmark
 		time.Sleep(3 * time.Minute)
 		page := poll(t, r, relay.Poll{Filter: relay.Filter{Recipient: me}, Since: ahead, Limit: 10})
 		if ids(page) != "long" {
@@ -53,10 +53,10 @@ func TestFirstSinceEqualToAnEventTS(t *testing.T) {
 		r := start(t, relay.Config{})
 		me, began := key(t).DID(), time.Now()
 		time.Sleep(10 * time.Millisecond)
-		mail(t, r, me, "first", time.Now(), time.Hour)
-		mail(t, r, me, "slow", began, time.Hour)
+		postTo(t, r, me, "first", time.Now(), time.Hour)
+		postTo(t, r, me, "slow", began, time.Hour)
 		time.Sleep(10 * time.Millisecond)
-		mail(t, r, me, "last", time.Now(), time.Hour)
+		postTo(t, r, me, "last", time.Now(), time.Hour)
 		for since, want := range map[time.Time]string{began: "last", began.Add(-time.Second): "first slow last"} {
 			if page := poll(t, r, relay.Poll{Filter: relay.Filter{Recipient: me}, Since: since, Limit: 10}); ids(page) != want {
 				t.Errorf("since %v: got %q, want %q", since.Sub(began), ids(page), want)
@@ -71,12 +71,12 @@ func TestSiblingsOfABookmarkSettle(t *testing.T) {
 		me := key(t).DID()
 		ts := time.Now()
 		began := time.Now()
-		mail(t, r, me, "a", ts, time.Hour)
+		postTo(t, r, me, "a", ts, time.Hour)
 		go func() {
 			time.Sleep(300 * time.Millisecond)
-			mail(t, r, me, "b", ts, time.Hour)
+			postTo(t, r, me, "b", ts, time.Hour)
 			time.Sleep(500 * time.Millisecond)
-			mail(t, r, me, "c", ts, time.Hour)
+			postTo(t, r, me, "c", ts, time.Hour)
 		}()
 		// At 1.3 s, b is one second old, but c has arrived in between. At 1.8 s, c is one second old.
 		page := poll(t, r, relay.Poll{Filter: relay.Filter{Recipient: me}, Since: ts, Wait: time.Minute, Limit: 1})
@@ -189,12 +189,12 @@ func TestEqualTimestampsCauseFewReads(t *testing.T) {
 		var store countingStore
 		r := start(t, relay.Config{Store: &store})
 		me, ts := key(t).DID(), time.Now()
-		mail(t, r, me, "first", ts, time.Hour)
+		postTo(t, r, me, "first", ts, time.Hour)
 		var flood sync.WaitGroup
 		flood.Go(func() {
 			for n := range 100 {
 				time.Sleep(100 * time.Millisecond)
-				mail(t, r, me, fmt.Sprint("copy-", n), ts, time.Hour)
+				postTo(t, r, me, fmt.Sprint("copy-", n), ts, time.Hour)
 			}
 		})
 		store.reads.Store(0)
@@ -235,13 +235,13 @@ func TestExpiredMailDoesNotHideLaterMail(t *testing.T) {
 		var store countingStore
 		r := start(t, relay.Config{Store: &store})
 		me, ts := key(t).DID(), time.Now()
-		mail(t, r, me, "first", ts, time.Hour)
+		postTo(t, r, me, "first", ts, time.Hour)
 		time.Sleep(time.Millisecond)
 		for n := range 50 {
-			mail(t, r, me, fmt.Sprint("short-", n), time.Now(), time.Second)
+			postTo(t, r, me, fmt.Sprint("short-", n), time.Now(), time.Second)
 		}
 		time.Sleep(2 * time.Second)
-		mail(t, r, me, "friend", time.Now(), time.Hour)
+		postTo(t, r, me, "friend", time.Now(), time.Hour)
 		for name, since := range map[string]time.Time{"a bookmark": ts, "another instant": ts.Add(-time.Minute)} {
 			page := poll(t, r, relay.Poll{Filter: relay.Filter{Recipient: me}, Since: since, Wait: time.Second, Limit: 100})
 			if got := ids(page); !strings.HasSuffix(got, "friend") || strings.Contains(got, "short") {

@@ -33,7 +33,7 @@ type Store interface {
 	// has failed, or the store is shutting down).
 	Append(ctx context.Context, e Entry) (Receipt, error)
 
-	// Read returns matching events in sequence order, and the cursor to continue from. With Query.Look its work is
+	// Read returns matching events in sequence order, and the cursor to continue from. With Query.MaxExamined its work is
 	// bounded, no matter how much is stored, or by whom. Refusals: CodeInvalidRequest for a Query.After that this store
 	// did not make.
 	Read(ctx context.Context, q Query) (Page, error)
@@ -48,7 +48,7 @@ type Store interface {
 	ThreadsOf(ctx context.Context, k thread.Key, party didkey.DID, now time.Time) ([]thread.Thread, error)
 
 	// Agents returns unexpired manifests. For each sender and manifest id, it returns the newest one. With
-	// AgentQuery.Look its work is bounded.
+	// AgentQuery.MaxExamined its work is bounded.
 	Agents(ctx context.Context, q AgentQuery) (AgentPage, error)
 
 	// Expire does what is due at now. It ends threads that are past their deadline and stores the envelopes that
@@ -270,24 +270,24 @@ func (f Filter) Match(e *envelope.Envelope) bool {
 // Query asks a Store for events.
 type Query struct {
 	Filter
-	Now       time.Time // leaves out events that have expired by then
-	Expired   bool      // includes expired events, as long as their ids are remembered
-	After     Cursor    // only events after this cursor
-	Until     Seq       // only events up to this one; 0: no limit
-	TS        time.Time // only events with exactly this ts; zero: any
-	NewerThan time.Time // only events with a ts or an arrival after this; zero: any
-	Headers   bool      // leaves out Body
-	Limit     int       // at most this many events; 0: none, only the Cursor
-	MaxBytes  int       // ends the page before its bodies exceed this, but not before one event; 0: no limit
-	Look      int       // ends the page when the store has examined this many events, or a few times as many; 0: no limit
+	Now         time.Time // leaves out events that have expired by then
+	Expired     bool      // includes expired events, as long as their ids are remembered
+	After       Cursor    // only events after this cursor
+	Until       Seq       // only events up to this one; 0: no limit
+	TS          time.Time // only events with exactly this ts; zero: any
+	NewerThan   time.Time // only events with a ts or an arrival after this; zero: any
+	Headers     bool      // leaves out Body
+	Limit       int       // at most this many events; 0: none, only the Cursor
+	MaxBytes    int       // ends the page before its bodies exceed this, but not before one event; 0: no limit
+	MaxExamined int       // ends the page when this many events were examined, or a few times as many; 0: no limit
 }
 
 // Page is an answer to a Query.
 type Page struct {
 	Events []Event
 	More   bool // there are matching events after the last one, or Partial is true
-	// Partial says that the page ended because of Query.Look. It may be empty. The events after Cursor were not
-	// examined.
+	// Partial says that the page ended because of Query.MaxExamined. The page may then be empty. The events after
+	// Cursor were not examined.
 	Partial bool
 	// Cursor is after the last event. If the page is Partial, it is after the last examined event. If no more events
 	// match, it is after all events that the store had when it was read.
@@ -308,7 +308,7 @@ type AgentQuery struct {
 	After       int64 // AgentPage.Next of the page before
 	Limit       int
 	MaxBytes    int // ends the page before its manifests exceed this, but not before one; 0: no limit
-	Look        int // ends the page when this many manifests were examined; 0: no limit
+	MaxExamined int // ends the page when this many manifests were examined; 0: no limit
 }
 
 // IsOnline reports whether a was heard from after q.OnlineSince, by what the store or q.Online knows.
@@ -327,7 +327,7 @@ type Agent struct {
 type AgentPage struct {
 	Agents  []Agent
 	More    bool // there are more manifests after Next, or Partial is true
-	Partial bool // the page ended because of AgentQuery.Look; it may be empty
+	Partial bool // the page ended because of AgentQuery.MaxExamined; it may then be empty
 	Next    int64
 	Took    time.Duration `json:"-"` // see Page.Took
 }

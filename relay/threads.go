@@ -32,7 +32,7 @@ func (r *Relay) Thread(ctx context.Context, p Peer, k thread.Key) (ThreadView, e
 	if err := r.draining(); err != nil {
 		return ThreadView{}, err
 	}
-	now, job := r.now(), &readJob{peer: p, look: initialEventLook, minLook: minEventLook, mustComplete: true}
+	now, job := r.now(), &readJob{peer: p, sliceSize: initialEventSlice, minSliceSize: minEventSlice, mustComplete: true}
 	t, err := r.threadFor(ctx, job, k, now)
 	if err != nil {
 		return ThreadView{}, err

@@ -13,15 +13,15 @@ const maxConcurrentReads = 4
 // an array of bytes because hashing it needs little stack. The stack of a poll keeps its largest size while the poll
 // waits.
 type source struct {
-	site  [16]byte
-	local bool
+	network [16]byte
+	local   bool
 }
 
 func (p Peer) source() source {
 	if p.Local {
 		return source{local: true}
 	}
-	return source{site: site(p.Addr).Addr().As16()}
+	return source{network: siteNetwork(p.Addr).Addr().As16()}
 }
 
 // fairQueue lets only a few jobs run at a time, such as reads of the store or the parsing of bodies. If more jobs wait,

@@ -56,7 +56,7 @@ func (v Viewer) visibleThread(rules thread.Rules, t thread.Thread, now time.Time
 			continue
 		}
 		if step.From == thread.Pending && step.By != v.DID && step.Type != envelope.TypeAccept {
-			// If this step ended the thread after v's own deadline, others must have offered. Hide that: v sees a
+			// A step after v's own deadline shows that another agent has offered. v must not learn that, so v sees a
 			// timeout.
 			if seen = rules.At(seen, step.At); seen.TimedOut() {
 				return seen
@@ -161,10 +161,10 @@ func (r *Relay) parseToken(token, method, target string, now time.Time) (*envelo
 func (r *Relay) MarkPresent(p Peer, token, method, target string) {
 	now := r.now()
 	read, err := r.parseToken(token, method, target, now)
-	if err != nil || !r.presence.wouldMark(read.Reader, site(p.Addr), now) || read.VerifyWith(r.keys.Parse) != nil {
+	if err != nil || !r.presence.wouldMark(read.Reader, siteNetwork(p.Addr), now) || read.VerifyWith(r.keys.Parse) != nil {
 		return
 	}
-	r.presence.markFromNetwork(read.Reader, site(p.Addr), now)
+	r.presence.markFromNetwork(read.Reader, siteNetwork(p.Addr), now)
 }
 
 func readTimeError(now time.Time) error {

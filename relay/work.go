@@ -19,17 +19,17 @@ const (
 	sliceTime = 5 * time.Millisecond
 	// How many events or manifests a slice examines: at first, at least, and at most. For manifests there are fewer,
 	// because the text of each may be as long as a body.
-	initialEventLook, initialAgentLook = 1 << 13, 64
-	minEventLook, minAgentLook         = 256, 4
-	maxLook                            = 1 << 14
+	initialEventSlice, initialAgentSlice = 1 << 13, 64
+	minEventSlice, minAgentSlice         = 256, 4
+	maxSliceSize                         = 1 << 14
 )
 
 // readJob is what the store does for one request. It belongs to the request's goroutine.
 type readJob struct {
 	peer          Peer
 	spent         time.Duration // how long the store has worked on it so far
-	look          int           // how many events the next slice examines
-	minLook       int           // lower limit of look
+	sliceSize     int           // how many events the next slice examines
+	minSliceSize  int           // lower limit of sliceSize
 	mustComplete  bool          // a page that ends early is of no use
 	answerStarted bool          // the answer has begun, so the rest is not refused
 	searchUntil   time.Time     // go on until then while nothing is found; zero: only for readBudget
@@ -80,9 +80,9 @@ func (r *Relay) checkReadDebt(job *readJob) error {
 func (job *readJob) continues(ctx context.Context, found bool, took time.Duration) bool {
 	switch {
 	case took < sliceTime/2:
-		job.look = min(2*job.look, maxLook)
+		job.sliceSize = min(2*job.sliceSize, maxSliceSize)
 	case took > 2*sliceTime:
-		job.look = max(job.look/2, job.minLook)
+		job.sliceSize = max(job.sliceSize/2, job.minSliceSize)
 	}
 	switch {
 	case ctx.Err() != nil:
@@ -109,8 +109,8 @@ func (r *Relay) storeRead(ctx context.Context, q *Query) (Page, error) {
 }
 
 // scan reads a page slice by slice. The page may be Partial, unless job.mustComplete is true. scan leaves q as it was,
-// except for Look. It does not copy q, because a copy would make the stack of a poll grow, and the poll then waits with
-// that stack.
+// except for MaxExamined. It does not copy q, because a copy would make the stack of a poll grow, and the poll then
+// waits with that stack.
 func (r *Relay) scan(ctx context.Context, job *readJob, q *Query) (page Page, err error) {
 	after, limit, maxBytes := q.After, q.Limit, q.MaxBytes
 	if job.mustComplete {
@@ -125,7 +125,7 @@ func (r *Relay) scan(ctx context.Context, job *readJob, q *Query) (page Page, er
 func (r *Relay) scanSlices(ctx context.Context, job *readJob, q *Query) (page Page, err error) {
 	bounded := q.MaxBytes > 0
 	for {
-		q.Look = job.look
+		q.MaxExamined = job.sliceSize
 		slice, err := r.readSlice(ctx, job, q)
 		switch {
 		case err != nil && page.Partial && !job.mustComplete && isRateLimit(err):

@@ -25,9 +25,9 @@ type searchStore struct {
 
 const needleID = "needle"
 
-func (s *searchStore) work(after, look int) (next int, took time.Duration) {
+func (s *searchStore) work(after, size int) (next int, took time.Duration) {
 	s.slices.Add(1)
-	next = min(after+look, s.size)
+	next = min(after+size, s.size)
 	took = time.Duration(next-after) * time.Millisecond / 500
 	time.Sleep(took)
 	return next, took
@@ -37,7 +37,7 @@ func (s *searchStore) Read(_ context.Context, q relay.Query) (relay.Page, error)
 	if q.Limit == 0 {
 		return relay.Page{Cursor: relay.Cursor{Epoch: 1, Seq: relay.Seq(s.size)}}, nil
 	}
-	next, took := s.work(int(q.After.Seq), q.Look)
+	next, took := s.work(int(q.After.Seq), q.MaxExamined)
 	page := relay.Page{Cursor: relay.Cursor{Epoch: 1, Seq: relay.Seq(next)}, Took: took,
 		Partial: next < s.size, More: next < s.size}
 	if !page.Partial && int(q.After.Seq) < s.size {
@@ -47,7 +47,7 @@ func (s *searchStore) Read(_ context.Context, q relay.Query) (relay.Page, error)
 }
 
 func (s *searchStore) Agents(_ context.Context, q relay.AgentQuery) (relay.AgentPage, error) {
-	next, took := s.work(int(q.After), q.Look)
+	next, took := s.work(int(q.After), q.MaxExamined)
 	page := relay.AgentPage{Next: int64(next), Took: took, Partial: next < s.size, More: next < s.size}
 	if !page.Partial && int(q.After) < s.size {
 		page.Agents = []relay.Agent{{DID: needleID, Manifest: []byte("{}")}}
@@ -185,8 +185,8 @@ func TestDebtEndsReads(t *testing.T) {
 	})
 }
 
-// TestReadersWhoLeaveAreNotServed checks that a search ends when its client leaves, and that a waiting one never
-// begins.
+// TestReadersWhoLeaveAreNotServed checks that a search ends when its client leaves, and that a search that waits for
+// its turn never starts then.
 func TestReadersWhoLeaveAreNotServed(t *testing.T) {
 	reads := map[string]func(context.Context, *relay.Relay) error{
 		"events": func(ctx context.Context, r *relay.Relay) error {

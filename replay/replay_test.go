@@ -87,8 +87,8 @@ func TestErrorsHaveTheRelaysTime(t *testing.T) {
 	}
 }
 
-// TestWindowsOwnSpans checks that a Window uses the values that it was given, and defaults for the others.
-func TestWindowsOwnSpans(t *testing.T) {
+// TestWindowUsesItsFields checks that a Window uses the values that it was given, and defaults for the others.
+func TestWindowUsesItsFields(t *testing.T) {
 	w := replay.Window{Skew: time.Second, Memory: time.Minute, MaxTTL: time.Hour}
 	for ts, want := range map[time.Time]envelope.Code{
 		noon.Add(time.Second): stale, noon.Add(time.Second - 1): "",
@@ -160,9 +160,9 @@ func TestNoReplayAfterTheMemory(t *testing.T) {
 	})
 }
 
-// TestNoReplayAtTheCorner tests the shortest valid memory and the farthest ts. The id is forgotten at the first moment
-// possible, and the clock is then set back.
-func TestNoReplayAtTheCorner(t *testing.T) {
+// TestNoReplayWithTheShortestMemory tests the shortest valid memory and the farthest ts. The id is forgotten
+// at the first moment possible, and the clock is then set back.
+func TestNoReplayWithTheShortestMemory(t *testing.T) {
 	for _, skew := range []time.Duration{time.Second, 5 * time.Minute, 3 * time.Hour} {
 		w := replay.Window{Skew: skew, Memory: 2*skew + replay.StepBack}
 		if err := w.Validate(); err != nil {

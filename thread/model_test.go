@@ -133,7 +133,7 @@ func TestAgainstModel(t *testing.T) {
 // stepBoth applies a message to the code and to the model, and checks that they agree. It returns the thread after the
 // message.
 func stepBoth(
-	t fataler, rules thread.Rules, th thread.Thread, m *model, sent *envelope.Envelope, now time.Time,
+	t testingT, rules thread.Rules, th thread.Thread, m *model, sent *envelope.Envelope, now time.Time,
 ) thread.Thread {
 	t.Helper()
 	want := m.step(sent, now)
@@ -159,7 +159,7 @@ func stepBoth(
 }
 
 // checkHistory checks that the transitions of th follow each other and lead to its state.
-func checkHistory(t fataler, th thread.Thread) {
+func checkHistory(t testingT, th thread.Thread) {
 	state, accepts := thread.Open, 0
 	offers := map[didkey.DID]bool{}
 	var last time.Time

@@ -73,15 +73,15 @@ func play(t testing.TB, messages ...*envelope.Envelope) thread.Thread {
 	return th
 }
 
-// fataler has the methods that *testing.T and *rapid.T have in common.
-type fataler interface {
+// testingT has the methods that *testing.T and *rapid.T have in common.
+type testingT interface {
 	Helper()
 	Fatal(args ...any)
 	Fatalf(format string, args ...any)
 }
 
 // status returns the HTTP status that PROTOCOL §5 assigns to the code of err, or 0 if err is nil.
-func status(t fataler, err error) int {
+func status(t testingT, err error) int {
 	t.Helper()
 	if err == nil {
 		return 0
@@ -102,7 +102,7 @@ func status(t fataler, err error) int {
 }
 
 // text returns th as JSON. Tests compare such texts.
-func text(t fataler, th thread.Thread) string {
+func text(t testingT, th thread.Thread) string {
 	t.Helper()
 	data, err := json.Marshal(th)
 	if err != nil {

@@ -47,7 +47,7 @@ func TestEveryRowHasItsGoal(t *testing.T) {
 	}
 }
 
-func TestReached(t *testing.T) {
+func TestGoalReached(t *testing.T) {
 	for _, c := range []struct {
 		goal  goal
 		value float64

@@ -72,8 +72,8 @@ func (c serveCmd) Validate() error {
 		}
 	}
 	if c.Reads == relay.ToParties && c.PublicURL == "" && !c.Addr.isLoopback() {
-		return fmt.Errorf("--reads parties: signed reads contain the relay's public address, and --addr %s does not tell "+
-			"it; give it with --public-url", c.Addr)
+		return errors.New("--reads parties needs the relay's public URL, because signed reads contain it; " +
+			"give it with --public-url")
 	}
 	return nil
 }

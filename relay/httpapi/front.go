@@ -32,7 +32,7 @@ type Options struct {
 	Demo           bool           // accept POST /seed from every address, not only from this machine
 	PublicURL      string         // the configured origin, in relay.ParseOrigin's form; if set, no request counts as local
 	LimitLocal     bool           // no request counts as local
-	TrustedProxies []netip.Prefix // proxies whose X-Forwarded-For is believed; it contains the address of the client
+	TrustedProxies []netip.Prefix // proxies whose X-Forwarded-For is used; it contains the address of the client
 	// Origins are the origins of web pages that may use the relay, in relay.ParseOrigin's form, or "*" for all. Empty:
 	// CORS is off.
 	Origins []string

@@ -23,61 +23,62 @@ import (
 	"github.com/agora-relay/agora/relay/httpapi"
 )
 
-// toy is the smallest gateway. It has routes, its own format of errors and a stream, and it calls the relay.
-type toy struct{ relay *relay.Relay }
+// gateway is the smallest gateway. It has routes, its own format of errors and a stream, and it calls the relay.
+type gateway struct{ relay *relay.Relay }
 
-// toyError is an error that only toy.errors knows.
-type toyError struct{ tea string }
+// goneError is an error that only gateway.errors knows.
+type goneError struct{ item string }
 
-func (e toyError) Error() string { return "no " + e.tea }
+func (e goneError) Error() string { return "the item " + e.item + " is gone" }
 
-func (t toy) mount(prefix string) httpapi.Mount {
+func (g gateway) mount(prefix string) httpapi.Mount {
 	return httpapi.Mount{
-		Prefix: prefix, Errors: t.errors, Methods: []string{http.MethodDelete}, Headers: []string{"Idempotency-Key"},
+		Prefix: prefix, Errors: g.errors, Methods: []string{http.MethodDelete}, Headers: []string{"Idempotency-Key"},
 		Unlimited: func(r *http.Request) bool { return r.URL.Path == "/ping" },
-		Handler: httpapi.Routes("The toy answers at /cups/{tea}.",
-			httpapi.Route{Path: "/", Methods: map[string]httpapi.Handler{http.MethodGet: t.hello}},
-			httpapi.Route{Path: "/ping", Methods: map[string]httpapi.Handler{http.MethodGet: t.hello}},
-			httpapi.Route{Path: "/cups/{tea}", Methods: map[string]httpapi.Handler{
-				http.MethodGet: t.pour, http.MethodPost: t.post, http.MethodDelete: t.pour}},
-			httpapi.Route{Path: "/stream", Methods: map[string]httpapi.Handler{http.MethodGet: t.stream}},
+		Handler: httpapi.Routes("The items are at /items/{item}.",
+			httpapi.Route{Path: "/", Methods: map[string]httpapi.Handler{http.MethodGet: g.describe}},
+			httpapi.Route{Path: "/ping", Methods: map[string]httpapi.Handler{http.MethodGet: g.describe}},
+			httpapi.Route{Path: "/items/{item}", Methods: map[string]httpapi.Handler{
+				http.MethodGet: g.item, http.MethodPost: g.post, http.MethodDelete: g.item}},
+			httpapi.Route{Path: "/stream", Methods: map[string]httpapi.Handler{http.MethodGet: g.stream}},
 		),
 	}
 }
 
-func (t toy) errors(err error) (httpapi.ErrorAnswer, bool) {
-	if e, ok := errors.AsType[toyError](err); ok {
-		return httpapi.ErrorAnswer{Status: http.StatusTeapot, Body: map[string]string{"tea": e.tea}}, true
+func (g gateway) errors(err error) (httpapi.ErrorAnswer, bool) {
+	if e, ok := errors.AsType[goneError](err); ok {
+		return httpapi.ErrorAnswer{Status: http.StatusGone, Body: map[string]string{"item": e.item}}, true
 	}
 	if e, ok := errors.AsType[*envelope.Error](err); ok {
-		return httpapi.ErrorAnswer{Status: 499, RetryAfter: e.RetryAfter, Body: map[string]any{"oops": e.Code}}, true
+		return httpapi.ErrorAnswer{Status: http.StatusUnprocessableEntity, RetryAfter: e.RetryAfter,
+			Body: map[string]any{"failure": e.Code}}, true
 	}
 	return httpapi.ErrorAnswer{}, false
 }
 
-func (t toy) hello(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
+func (g gateway) describe(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
 	return httpapi.WriteJSON(w, http.StatusOK, map[string]any{"path": r.URL.Path, "from": from.Addr, "local": from.Local})
 }
 
-func (t toy) pour(w http.ResponseWriter, r *http.Request, _ relay.Peer) error {
-	switch tea := mux.Vars(r)["tea"]; tea {
-	case "green":
-		return httpapi.WriteJSON(w, http.StatusOK, map[string]string{"tea": tea})
-	case "broken":
-		panic("the cup fell")
-	case "secret":
-		return errors.New("the key is under the mat")
+func (g gateway) item(w http.ResponseWriter, r *http.Request, _ relay.Peer) error {
+	switch item := mux.Vars(r)["item"]; item {
+	case "first":
+		return httpapi.WriteJSON(w, http.StatusOK, map[string]string{"item": item})
+	case "panics":
+		panic("a panic in a handler")
+	case "fails":
+		return errors.New("an internal reason")
 	default:
-		return toyError{tea}
+		return goneError{item}
 	}
 }
 
-func (t toy) post(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
+func (g gateway) post(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
 	body, err := httpapi.ReadBody(w, r, 2000)
 	if err != nil {
 		return err
 	}
-	receipt, err := t.relay.Post(r.Context(), from, body)
+	receipt, err := g.relay.Post(r.Context(), from, body)
 	if err != nil {
 		return err
 	}
@@ -85,16 +86,16 @@ func (t toy) post(w http.ResponseWriter, r *http.Request, from relay.Peer) error
 }
 
 // stream writes until the relay drains.
-func (t toy) stream(w http.ResponseWriter, r *http.Request, _ relay.Peer) error {
+func (g gateway) stream(w http.ResponseWriter, r *http.Request, _ relay.Peer) error {
 	out := http.NewResponseController(w)
-	for t.relay.Health() == nil {
+	for g.relay.Health() == nil {
 		httpapi.ExtendWrite(w)
 		if _, err := io.WriteString(w, "tick\n"); err != nil || out.Flush() != nil {
 			return nil // the client has left
 		}
 		time.Sleep(time.Second)
 	}
-	_, err := io.WriteString(w, "bye\n")
+	_, err := io.WriteString(w, "end\n")
 	return err
 }
 
@@ -116,10 +117,11 @@ func ask(t *testing.T, h http.Handler, method, target string, headers ...string)
 
 func TestMount(t *testing.T) {
 	r := unlimited(t)
-	local := httpapi.New(r, httpapi.Options{Log: quiet, Mounts: []httpapi.Mount{toy{r}.mount("/toy"), toy{r}.mount("/toy/box")},
-		Root: toy{r}.hello, Origins: []string{"https://app.example"}}).Handler(true)
-	plain := httpapi.New(r, httpapi.Options{Log: quiet, Mounts: []httpapi.Mount{toy{r}.mount("/toy")}}).Handler(true)
-	const hello = `{"from":"127.0.0.1","local":true,"path":"%s"}`
+	mount := gateway{r}.mount("/gateway")
+	local := httpapi.New(r, httpapi.Options{Log: quiet, Mounts: []httpapi.Mount{mount, gateway{r}.mount("/gateway/inner")},
+		Root: gateway{r}.describe, Origins: []string{"https://app.example"}}).Handler(true)
+	plain := httpapi.New(r, httpapi.Options{Log: quiet, Mounts: []httpapi.Mount{mount}}).Handler(true)
+	const described = `{"from":"127.0.0.1","local":true,"path":"%s"}`
 	for _, c := range []struct {
 		h              http.Handler
 		method, target string
@@ -127,27 +129,30 @@ func TestMount(t *testing.T) {
 		body           string
 		headers        []string
 	}{
-		{local, "GET", "/toy", 200, fmt.Sprintf(hello, "/"), nil},
-		{local, "GET", "/toy/", 200, fmt.Sprintf(hello, "/"), nil},
-		{local, "GET", "/toy/ping", 200, fmt.Sprintf(hello, "/ping"), nil},
-		{local, "GET", "/toy/box/ping", 200, fmt.Sprintf(hello, "/ping"), nil},
-		{local, "GET", "/toy/cups/green", 200, `{"tea":"green"}`, nil},
-		{local, "GET", "/toy/cups/%67reen", 200, `{"tea":"green"}`, nil},
-		{local, "GET", "/toy/cups/gr%2Feen", 499, `{"oops":"NOT_FOUND"}`, nil},
-		{local, "GET", "/t%6Fy/cups/green", 200, `{"tea":"green"}`, nil},
-		{local, "GET", "/toy/cups/black", 418, `{"tea":"black"}`, nil},
-		{local, "GET", "/toy/cups/broken", 499, `{"oops":"INTERNAL_ERROR"}`, nil},
-		{local, "GET", "/toy/cups/secret", 499, `{"oops":"INTERNAL_ERROR"}`, nil},
-		{local, "POST", "/toy/cups/green", 499, `{"oops":"UNSUPPORTED_VERSION"}`, nil},
-		{local, "POST", "/toy/cups/green", 499, `{"oops":"UNSUPPORTED_MEDIA_TYPE"}`, []string{"Content-Encoding", "gzip"}},
-		{local, "PUT", "/toy/cups/green", 499, `{"oops":"METHOD_NOT_ALLOWED"}`, nil},
-		{local, "GET", "/toy//cups/green", 499, `{"oops":"NOT_FOUND"}`, nil},
-		{local, "GET", "/toy/../events", 499, `{"oops":"NOT_FOUND"}`, nil},
-		{local, "GET", "/toy/cups/green", 499, `{"oops":"FORBIDDEN"}`, []string{"Host", "evil.example"}},
-		{local, "DELETE", "/toy/cups/green", 499, `{"oops":"FORBIDDEN"}`, []string{"Origin", "https://evil.example"}},
-		{local, "DELETE", "/toy/cups/green", 200, `{"tea":"green"}`, []string{"Origin", "https://app.example"}},
-		{local, "OPTIONS", "/toy/cups/green", 204, "", []string{"Origin", "https://app.example", "Access-Control-Request-Method", "DELETE"}},
-		{local, "GET", "/", 200, fmt.Sprintf(hello, "/"), nil},
+		{local, "GET", "/gateway", 200, fmt.Sprintf(described, "/"), nil},
+		{local, "GET", "/gateway/", 200, fmt.Sprintf(described, "/"), nil},
+		{local, "GET", "/gateway/ping", 200, fmt.Sprintf(described, "/ping"), nil},
+		{local, "GET", "/gateway/inner/ping", 200, fmt.Sprintf(described, "/ping"), nil},
+		{local, "GET", "/gateway/items/first", 200, `{"item":"first"}`, nil},
+		{local, "GET", "/gateway/items/%66irst", 200, `{"item":"first"}`, nil},
+		{local, "GET", "/gateway/items/fi%2Frst", 422, `{"failure":"NOT_FOUND"}`, nil},
+		{local, "GET", "/gatew%61y/items/first", 200, `{"item":"first"}`, nil},
+		{local, "GET", "/gateway/items/removed", 410, `{"item":"removed"}`, nil},
+		{local, "GET", "/gateway/items/panics", 422, `{"failure":"INTERNAL_ERROR"}`, nil},
+		{local, "GET", "/gateway/items/fails", 422, `{"failure":"INTERNAL_ERROR"}`, nil},
+		{local, "POST", "/gateway/items/first", 422, `{"failure":"UNSUPPORTED_VERSION"}`, nil},
+		{local, "POST", "/gateway/items/first", 422, `{"failure":"UNSUPPORTED_MEDIA_TYPE"}`,
+			[]string{"Content-Encoding", "gzip"}},
+		{local, "PUT", "/gateway/items/first", 422, `{"failure":"METHOD_NOT_ALLOWED"}`, nil},
+		{local, "GET", "/gateway//items/first", 422, `{"failure":"NOT_FOUND"}`, nil},
+		{local, "GET", "/gateway/../events", 422, `{"failure":"NOT_FOUND"}`, nil},
+		{local, "GET", "/gateway/items/first", 422, `{"failure":"FORBIDDEN"}`, []string{"Host", "evil.example"}},
+		{local, "DELETE", "/gateway/items/first", 422, `{"failure":"FORBIDDEN"}`,
+			[]string{"Origin", "https://evil.example"}},
+		{local, "DELETE", "/gateway/items/first", 200, `{"item":"first"}`, []string{"Origin", "https://app.example"}},
+		{local, "OPTIONS", "/gateway/items/first", 204, "",
+			[]string{"Origin", "https://app.example", "Access-Control-Request-Method", "DELETE"}},
+		{local, "GET", "/", 200, fmt.Sprintf(described, "/"), nil},
 	} {
 		status, body := ask(t, c.h, c.method, c.target, c.headers...)
 		if status != c.status || body != c.body {
@@ -155,7 +160,9 @@ func TestMount(t *testing.T) {
 		}
 	}
 	// Paths without a mount are answered by the relay's own routes, in their format.
-	for target, want := range map[string]int{"/toys": 404, "/to": 404, "//toy": 404, "/events": 400, "/health": 200} {
+	for target, want := range map[string]int{
+		"/gateways": 404, "/gate": 404, "//gateway": 404, "/events": 400, "/health": 200,
+	} {
 		if status, body := ask(t, local, "GET", target); status != want || !strings.HasPrefix(body, `{"ok":`) {
 			t.Errorf("%s: %d %s, want %d", target, status, body, want)
 		}
@@ -171,9 +178,12 @@ func TestMount(t *testing.T) {
 // A preflight allows the methods and headers of the mount that it is for.
 func TestMountsHavePreflightsOfTheirOwn(t *testing.T) {
 	r := unlimited(t)
-	h := httpapi.New(r, httpapi.Options{Log: quiet, Mounts: []httpapi.Mount{toy{r}.mount("/toy")}, Origins: []string{"*"}}).Handler(false)
-	for target, allowed := range map[string]bool{"/toy/cups/green": true, "/events": false} {
-		for header, value := range map[string]string{"Access-Control-Request-Method": "DELETE", "Access-Control-Request-Headers": "idempotency-key"} {
+	h := httpapi.New(r, httpapi.Options{Log: quiet, Mounts: []httpapi.Mount{gateway{r}.mount("/gateway")},
+		Origins: []string{"*"}}).Handler(false)
+	for target, allowed := range map[string]bool{"/gateway/items/first": true, "/events": false} {
+		for header, value := range map[string]string{
+			"Access-Control-Request-Method": "DELETE", "Access-Control-Request-Headers": "idempotency-key",
+		} {
 			req := httptest.NewRequest("OPTIONS", target, nil)
 			req.Header.Set("Origin", "https://any.example")
 			req.Header.Set("Access-Control-Request-Method", "POST")
@@ -189,15 +199,18 @@ func TestMountsHavePreflightsOfTheirOwn(t *testing.T) {
 
 // The limits are shared by all mounts. Requests that a mount exempts are not counted. Refusals have the mount's format.
 func TestMountIsLimited(t *testing.T) {
-	r := limited(t, relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: 0.01, Burst: 3}, PostsPerAddress: relay.Rate{PerSecond: 0.01, Burst: 1}})
-	h := httpapi.New(r, httpapi.Options{Log: quiet, Mounts: []httpapi.Mount{toy{r}.mount("/toy")}}).Handler(false)
+	r := limited(t, relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: 0.01, Burst: 3},
+		PostsPerAddress: relay.Rate{PerSecond: 0.01, Burst: 1}})
+	h := httpapi.New(r, httpapi.Options{Log: quiet, Mounts: []httpapi.Mount{gateway{r}.mount("/gateway")}}).Handler(false)
 	for i, c := range []struct {
 		method, target string
 		status         int
 	}{
-		{"GET", "/toy/cups/green", 200}, {"GET", "/agents", 200}, {"GET", "/toy/cups/black", 418}, {"GET", "/toy/cups/green", 499}, {"GET", "/agents", 429},
-		{"GET", "/toy/ping", 200}, {"GET", "/ping", 429},
-		{"DELETE", "/toy/cups/green", 200}, {"POST", "/toy/cups/green", 499}, {"DELETE", "/toy/cups/green", 499},
+		{"GET", "/gateway/items/first", 200}, {"GET", "/agents", 200}, {"GET", "/gateway/items/removed", 410},
+		{"GET", "/gateway/items/first", 422}, {"GET", "/agents", 429},
+		{"GET", "/gateway/ping", 200}, {"GET", "/ping", 429},
+		{"DELETE", "/gateway/items/first", 200}, {"POST", "/gateway/items/first", 422},
+		{"DELETE", "/gateway/items/first", 422},
 	} {
 		if status, body := ask(t, h, c.method, c.target); status != c.status {
 			t.Errorf("request %d, %s %s: %d %s, want %d", i, c.method, c.target, status, body, c.status)
@@ -221,9 +234,9 @@ func statusOf(t *testing.T, c net.Conn, target, host string) int {
 func TestListenersOfTheirOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := unlimited(t)
-		mount := toy{r}.mount("")
+		mount := gateway{r}.mount("")
 		wide, local, own := newPipeListener(allInterfaces), newPipeListener(loopback), newPipeListener(allInterfaces)
-		front := httpapi.New(r, httpapi.Options{Log: quiet, Mounts: []httpapi.Mount{toy{r}.mount("/toy")}})
+		front := httpapi.New(r, httpapi.Options{Log: quiet, Mounts: []httpapi.Mount{gateway{r}.mount("/gateway")}})
 		stop := runFront(t, front, httpapi.Listener{Listener: wide}, httpapi.Listener{Listener: local},
 			httpapi.Listener{Listener: own, Mounts: []httpapi.Mount{mount}})
 		for _, c := range []struct {
@@ -232,7 +245,8 @@ func TestListenersOfTheirOwn(t *testing.T) {
 			status       int
 		}{
 			{wide, "/health", "any.example", 200}, {local, "/health", "any.example", 403}, {local, "/health", "localhost", 200},
-			{wide, "/toy/ping", "x", 200}, {own, "/ping", "x", 200}, {own, "/toy/ping", "x", 499}, {own, "/health", "x", 499}, {own, "/events", "x", 499},
+			{wide, "/gateway/ping", "x", 200}, {own, "/ping", "x", 200}, {own, "/gateway/ping", "x", 422},
+			{own, "/health", "x", 422}, {own, "/events", "x", 422},
 		} {
 			conn := c.l.dial()
 			if got := statusOf(t, conn, c.target, c.host); got != c.status {
@@ -255,7 +269,8 @@ func TestStreamsAreDrained(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := unlimited(t)
 		l := newPipeListener(allInterfaces)
-		stop := runFront(t, httpapi.New(r, httpapi.Options{Log: quiet}), httpapi.Listener{Listener: l, Mounts: []httpapi.Mount{toy{r}.mount("")}})
+		stop := runFront(t, httpapi.New(r, httpapi.Options{Log: quiet}),
+			httpapi.Listener{Listener: l, Mounts: []httpapi.Mount{gateway{r}.mount("")}})
 		c := l.dial()
 		fmt.Fprint(c, "GET /stream HTTP/1.1\r\nHost: x\r\n\r\n")
 		text := make(chan string, 1)
@@ -270,7 +285,7 @@ func TestStreamsAreDrained(t *testing.T) {
 		}()
 		time.Sleep(2500 * time.Millisecond)
 		stop()
-		if got := <-text; got != "tick\ntick\ntick\nbye\n<nil>" {
+		if got := <-text; got != "tick\ntick\ntick\nend\n<nil>" {
 			t.Errorf("the stream was %q", got)
 		}
 	})
@@ -281,7 +296,7 @@ type failingListener struct{ *pipeListener }
 
 func (l failingListener) Accept() (net.Conn, error) {
 	time.Sleep(time.Second)
-	return nil, errors.New("the cable was cut")
+	return nil, errors.New("this listener fails")
 }
 
 // If one listener fails, the others are closed too, and Run returns the reason.
@@ -289,8 +304,9 @@ func TestFailingListener(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		good := newPipeListener(allInterfaces)
 		front := httpapi.New(unlimited(t), httpapi.Options{Log: quiet})
-		err := front.Run(t.Context(), httpapi.Listener{Listener: good}, httpapi.Listener{Listener: failingListener{newPipeListener(allInterfaces)}})
-		if err == nil || !strings.Contains(err.Error(), "cable") {
+		failing := failingListener{newPipeListener(allInterfaces)}
+		err := front.Run(t.Context(), httpapi.Listener{Listener: good}, httpapi.Listener{Listener: failing})
+		if err == nil || !strings.Contains(err.Error(), "this listener fails") {
 			t.Errorf("Run: %v", err)
 		}
 		select {
@@ -311,7 +327,7 @@ func TestUnixSocket(t *testing.T) {
 			t.Fatal(err)
 		}
 		stop := runFront(t, httpapi.New(r, httpapi.Options{Log: quiet}), httpapi.Listener{Listener: l, Local: local,
-			Mounts: []httpapi.Mount{toy{r}.mount("")}})
+			Mounts: []httpapi.Mount{gateway{r}.mount("")}})
 		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 				return (&net.Dialer{}).DialContext(ctx, "unix", path)

@@ -31,8 +31,10 @@ func TestObserverSeesRefusals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		seen := &refusals{}
 		r := startWith(t, asIs, relay.Config{Observer: seen, Limits: relay.Limits{ConnectionsPerAddress: 1, ReadsPerAddress: relay.Rate{PerSecond: 0.01, Burst: 4}}})
-		h := httpapi.New(r, httpapi.Options{Log: quiet, Mounts: []httpapi.Mount{toy{r}.mount("/toy")}}).Handler(false)
-		for _, target := range []string{"/nowhere", "/toy/cups/black", "/toy/cups/secret", "/health", "/agents", "/agents"} {
+		h := httpapi.New(r, httpapi.Options{Log: quiet, Mounts: []httpapi.Mount{gateway{r}.mount("/gateway")}}).Handler(false)
+		for _, target := range []string{
+			"/nowhere", "/gateway/items/removed", "/gateway/items/fails", "/health", "/agents", "/agents",
+		} {
 			ask(t, h, "GET", target)
 		}
 		post(t, h, "/events", []byte("{}"))
@@ -41,8 +43,8 @@ func TestObserverSeesRefusals(t *testing.T) {
 		synctest.Wait()
 		l.dialFrom("192.0.2.1:9")
 		synctest.Wait()
-		want := []string{"404 NOT_FOUND ", "418  ", "499 INTERNAL_ERROR ", "429 RATE_LIMITED readsPerAddress", "400 UNSUPPORTED_VERSION ",
-			"0 RATE_LIMITED connectionsPerAddress"}
+		want := []string{"404 NOT_FOUND ", "410  ", "422 INTERNAL_ERROR ", "429 RATE_LIMITED readsPerAddress",
+			"400 UNSUPPORTED_VERSION ", "0 RATE_LIMITED connectionsPerAddress"}
 		if !slices.Equal(seen.seen, want) {
 			t.Errorf("%q\nwant %q", seen.seen, want)
 		}

@@ -161,7 +161,7 @@ func At(row Row, rules thread.Rules, now time.Time) (thread.Thread, error) {
 
 // OfParty returns the threads of rows in which party is a party at now, the oldest first, each once. An engine
 // implements relay.Store.ThreadsOf with it. If the query names a client, rows is that client's thread with the id.
-// Otherwise rows is party's own thread with the id and the threads that Found.Of would have for party.
+// Otherwise rows is party's own thread with the id and the threads that Load returns in Found.Of for party.
 func OfParty(rows []Row, party didkey.DID, rules thread.Rules, now time.Time) (found []thread.Thread, err error) {
 	slices.SortFunc(rows, func(a, b Row) int { return cmp.Compare(a.Number, b.Number) })
 	for i, row := range rows {

@@ -115,12 +115,12 @@ type Message struct {
 	Thread  *Row   // nil if the message has no thread, or if the thread's record was removed before the message
 }
 
-// Count is the content of an inbox.
+// Count says how many messages an inbox has, and their total charge.
 type Count struct {
-	Events int
-	Bytes  int64     // sum of their charges
-	First  time.Time // when the first of these messages expires; zero if there is none
-	Looked int       // how many messages the engine examined; the more it examined, the later the ledger asks again
+	Events   int
+	Bytes    int64     // sum of their charges
+	First    time.Time // when the first of these messages expires; zero if there is none
+	Examined int       // how many messages the engine examined; the more it examined, the later the ledger asks again
 }
 
 // Listed is a manifest in the directory.

@@ -112,7 +112,7 @@ func (g *group) loadSearched(tx Tx, entries []relay.Entry) (unmatched []int, err
 	}
 	for j, i := range counting {
 		g.setCount(w.Inboxes[j], found.Inboxes[j])
-		g.weights[i] += found.Inboxes[j].Looked / 32
+		g.weights[i] += found.Inboxes[j].Examined / 32
 	}
 	for _, i := range searching {
 		m := entries[i].Envelope

@@ -265,16 +265,16 @@ func (s *memory) Read(_ context.Context, q relay.Query) (relay.Page, error) {
 	if q.After != (relay.Cursor{}) && (q.After.Epoch != s.epoch || q.After.Seq > s.last) {
 		return relay.Page{}, relay.ErrUnknownCursor
 	}
-	size, looked := 0, 0
+	size, examined := 0, 0
 	for _, e := range s.events {
 		if q.Limit <= 0 || e.Seq <= q.After.Seq || q.Until > 0 && e.Seq > q.Until {
 			continue
 		}
-		if q.Look > 0 && looked == q.Look {
+		if q.MaxExamined > 0 && examined == q.MaxExamined {
 			page.More, page.Partial = true, true
 			return page, nil
 		}
-		looked++
+		examined++
 		if !s.matches(e, q) {
 			page.Cursor.Seq = e.Seq
 			continue
@@ -340,7 +340,7 @@ func (s *memory) Agents(_ context.Context, q relay.AgentQuery) (relay.AgentPage,
 			continue
 		}
 		size += len(a.Manifest)
-		if len(page.Agents) == q.Limit || q.Look > 0 && q.DID == "" && len(page.Agents) == q.Look ||
+		if len(page.Agents) == q.Limit || q.MaxExamined > 0 && q.DID == "" && len(page.Agents) == q.MaxExamined ||
 			q.MaxBytes > 0 && len(page.Agents) > 0 && size > q.MaxBytes {
 			page.More = true
 			break

@@ -51,8 +51,8 @@ const (
 	// minRecountInterval is the shortest time between two counts of a full inbox. It is also the shortest Retry-After.
 	minRecountInterval = time.Second
 
-	// recountDelayPerMessage makes expensive counts rarer. The time until the next count is at least this long for each
-	// message that the engine examined, including expired ones. An engine examines one in a small part of this time.
+	// recountDelayPerMessage makes expensive counts rarer. After a count, wait at least this long for each message that
+	// the engine examined, including expired ones. Counting one message takes a small part of this time.
 	recountDelayPerMessage = 10 * time.Microsecond
 )
 
@@ -145,7 +145,7 @@ func (g *group) maybeUnasked(m *envelope.Envelope) bool {
 // setCount caches the count of an inbox that the engine returned.
 func (g *group) setCount(asked Inbox, found Count) {
 	b := inbox{events: found.Events, bytes: found.Bytes, fullUntil: asked.Now.Add(maxRetryAfter), counted: asked.Now}
-	b.recountAfter = max(minRecountInterval, time.Duration(found.Looked)*recountDelayPerMessage)
+	b.recountAfter = max(minRecountInterval, time.Duration(found.Examined)*recountDelayPerMessage)
 	if !found.First.IsZero() && found.First.Before(b.fullUntil) {
 		b.fullUntil = found.First
 	}

@@ -10,17 +10,17 @@ import (
 	"github.com/agora-relay/agora/store/ledger"
 )
 
-// inboxes is an engine that counts the lookups of inboxes. It returns looked as Count.Looked.
+// inboxes is an engine that counts the lookups of inboxes. It returns examined as Count.Examined.
 type inboxes struct {
 	*data
-	counts, looked int
+	counts, examined int
 }
 
 func (d *inboxes) Load(w ledger.Wanted) (ledger.Found, error) {
 	d.counts += len(w.Inboxes)
 	found, err := d.data.Load(w)
 	for i := range found.Inboxes {
-		found.Inboxes[i].Looked = d.looked
+		found.Inboxes[i].Examined = d.examined
 	}
 	return found, err
 }
@@ -40,8 +40,8 @@ func requestAt(t *testing.T, n int, now time.Time, ttl time.Duration) relay.Entr
 // TestExpensiveInboxIsCountedRarely checks that a full inbox is counted less often if the engine examines more
 // messages.
 func TestExpensiveInboxIsCountedRarely(t *testing.T) {
-	const looked = 500_000
-	tx := &inboxes{data: newData(), looked: looked}
+	const examined = 500_000
+	tx := &inboxes{data: newData(), examined: examined}
 	l := ledger.New(relay.Policy{Inbox: relay.Quota{Events: 1}})
 	post := func(n int, after time.Duration) {
 		t.Helper()

@@ -47,11 +47,11 @@ func Backup(ctx context.Context, path, to string, progress func(done, total int6
 		}
 	}()
 	if err := copyInto(ctx, path, to, progress); err != nil {
-		return Copied{}, dbfile.InWords(ctx, path, err)
+		return Copied{}, dbfile.WithPath(ctx, path, err)
 	}
 	copied, err := finishCopy(ctx, to)
 	if err != nil {
-		return Copied{}, dbfile.InWords(ctx, to, err)
+		return Copied{}, dbfile.WithPath(ctx, to, err)
 	}
 	if copied.Bytes, err = syncFile(to); err != nil {
 		return Copied{}, err

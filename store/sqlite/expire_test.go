@@ -144,8 +144,8 @@ func TestManifestsExpireInBatches(t *testing.T) {
 	}
 }
 
-// TestNoticesLeaveFreeSpace checks that threads end without notices when there is little room, so that messages and
-// removals still have some.
+// TestNoticesLeaveFreeSpace checks that threads end without notices when there is little room, so that the rest is left
+// for messages and removals.
 func TestNoticesLeaveFreeSpace(t *testing.T) {
 	const pages = 600
 	s := openWith(t, filepath.Join(t.TempDir(), "agora.db"),

@@ -47,8 +47,8 @@ var books = relay.Extension{
 
 var quietLog = slog.New(slog.DiscardHandler)
 
-// book returns an update that appends e and adds one unit to account.
-func book(e relay.Entry, account string) func(relay.StoreTx) error {
+// addEntry returns an update that appends e and adds one unit to account.
+func addEntry(e relay.Entry, account string) func(relay.StoreTx) error {
 	return func(tx relay.StoreTx) error {
 		receipt, err := tx.Append(e)
 		if err != nil {
@@ -115,17 +115,17 @@ func TestUpdateAmongPosts(t *testing.T) {
 		switch i {
 		case 50, 150:
 			e := request(t, key(1), "")
-			group = append(group, job{update: &update{f: book(e, "a")}, done: make(chan outcome, 1)})
+			group = append(group, job{update: &update{f: addEntry(e, "a")}, done: make(chan outcome, 1)})
 			stored = append(stored, e.Envelope.ID)
 		case 100:
 			e := request(t, key(1), "")
 			group = append(group, job{update: &update{f: func(tx relay.StoreTx) error {
-				return errors.Join(book(e, "a")(tx), refused)
+				return errors.Join(addEntry(e, "a")(tx), refused)
 			}}, done: make(chan outcome, 1)})
 		case 200:
 			e := request(t, key(1), "")
 			group = append(group, job{update: &update{f: func(tx relay.StoreTx) error {
-				must(t, book(e, "b")(tx))
+				must(t, addEntry(e, "b")(tx))
 				panic("at the disco")
 			}}, done: make(chan outcome, 1)})
 		}
@@ -186,7 +186,7 @@ func TestUpdatePanics(t *testing.T) {
 		_, err := s.Update(t.Context(), func(relay.StoreTx) error { panic("oh") })
 		t.Errorf("it returned %v", err)
 	}()
-	_, err := s.Update(t.Context(), book(request(t, key(1), ""), "a"))
+	_, err := s.Update(t.Context(), addEntry(request(t, key(1), ""), "a"))
 	must(t, err)
 }
 
@@ -205,7 +205,7 @@ func TestUpdateTooLong(t *testing.T) {
 			goOn := make(chan struct{})
 			began := time.Now()
 			_, err := s.Update(t.Context(), func(tx relay.StoreTx) error {
-				must(t, book(request(t, key(1), ""), "a")(tx))
+				must(t, addEntry(request(t, key(1), ""), "a")(tx))
 				waited := wait(tx, goOn)
 				_, err := tx.Exec("INSERT INTO books_account (name, balance) VALUES ('late', 1)")
 				over <- err
@@ -232,7 +232,7 @@ func TestUpdateWritesDuringQuery(t *testing.T) {
 	enough := errors.New("enough")
 	_, err := s.Update(t.Context(), func(tx relay.StoreTx) error {
 		for _, account := range []string{"a", "b", "c"} {
-			must(t, book(request(t, key(1), ""), account)(tx))
+			must(t, addEntry(request(t, key(1), ""), account)(tx))
 		}
 		seen := 0
 		err := tx.Query(func(scan func(...any) error) error {
@@ -270,7 +270,7 @@ func TestUpdateWithBrokenAppend(t *testing.T) {
 		if _, err := tx.Append(signed(t, key(2), offer)); err == nil {
 			t.Error("an OFFER to a damaged thread is stored")
 		}
-		return book(request(t, key(3), ""), "a")(tx)
+		return addEntry(request(t, key(3), ""), "a")(tx)
 	})
 	if err == nil || isCode(err, envelope.CodeInvalidRequest) {
 		t.Errorf("the update returns %v", err)
@@ -318,7 +318,7 @@ func TestUpdateGoesOnAfterRefusals(t *testing.T) {
 		if err := tx.Query(func(func(...any) error) error { return nil }, "SELECT\n1 ;\n"); err != nil {
 			t.Errorf("a statement of several lines: %v", err)
 		}
-		return book(good, "a")(tx)
+		return addEntry(good, "a")(tx)
 	})
 	must(t, err)
 	if entries, _ := booked(t, s); entries[good.Envelope.ID] != 1 {
@@ -363,7 +363,7 @@ func TestUpdateOnFullDisk(t *testing.T) {
 			if err != nil {
 				return nil // the store refuses the update although the function ignores the error
 			}
-			return book(request(t, key(1), ""), "a")(tx)
+			return addEntry(request(t, key(1), ""), "a")(tx)
 		})
 	}
 	if err != errDiskFull || n < 3 {
@@ -382,7 +382,7 @@ func TestBackupOfExtension(t *testing.T) {
 	dir := t.TempDir()
 	s := openBooks(t, filepath.Join(dir, "agora.db"), Options{})
 	for range 3 {
-		_, err := s.Update(t.Context(), book(request(t, key(1), ""), "a"))
+		_, err := s.Update(t.Context(), addEntry(request(t, key(1), ""), "a"))
 		must(t, err)
 	}
 	copied := filepath.Join(dir, "copy.db")
@@ -392,7 +392,7 @@ func TestBackupOfExtension(t *testing.T) {
 		t.Errorf("check: %q", findings)
 	}
 	restored := openBooks(t, copied, Options{})
-	_, err = restored.Update(t.Context(), book(request(t, key(1), ""), "a"))
+	_, err = restored.Update(t.Context(), addEntry(request(t, key(1), ""), "a"))
 	must(t, err)
 	if entries, events := booked(t, restored); len(entries) != 4 || len(events) != 4 {
 		t.Errorf("%d entries, %d events", len(entries), len(events))
@@ -440,7 +440,7 @@ func TestMigrationFails(t *testing.T) {
 func TestCheckOfExtension(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "agora.db")
 	s := openBooks(t, path, Options{})
-	_, err := s.Update(t.Context(), book(request(t, key(1), ""), "a"))
+	_, err := s.Update(t.Context(), addEntry(request(t, key(1), ""), "a"))
 	must(t, err)
 	must(t, s.Close())
 	spoil(t, path, "UPDATE books_account SET balance = 7")
@@ -467,8 +467,8 @@ func TestExtensionNames(t *testing.T) {
 	}
 }
 
-// bookForever is a child that runs updates until it is killed. It prints the id of each acknowledged message.
-func bookForever(path string) error {
+// updateForever is a child that runs updates until it is killed. It prints the id of each acknowledged message.
+func updateForever(path string) error {
 	s, err := Open(context.Background(), path, Options{Extensions: []relay.Extension{books}})
 	if err != nil {
 		return err
@@ -481,7 +481,7 @@ func bookForever(path string) error {
 				m, err := envelope.Draft{Payload: envelope.Request{Intent: "echo"}}.Sign(key(n), now)
 				if err == nil {
 					_, err = s.Update(context.Background(),
-						book(relay.Entry{Envelope: m, Received: now}, strconv.Itoa(n)))
+						addEntry(relay.Entry{Envelope: m, Received: now}, strconv.Itoa(n)))
 				}
 				if err != nil {
 					fmt.Println(err)
@@ -501,7 +501,7 @@ func TestUpdatesAfterKill(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "agora.db")
 	var acknowledged []string
 	for range 4 {
-		child := start(t, "book", path)
+		child := start(t, "update", path)
 		for range 20 + rand.IntN(60) {
 			line, err := child.lines.ReadString('\n')
 			if err != nil {

@@ -29,7 +29,7 @@ import (
 const childVariable = "AGORA_SQLITE_TEST_CHILD"
 
 var children = map[string]func(path string) error{"open": openOnly, "append": appendForever,
-	"converse": converseForever, "limited": appendLimited, "no-descriptors": withoutDescriptors, "book": bookForever}
+	"converse": converseForever, "limited": appendLimited, "no-descriptors": withoutDescriptors, "update": updateForever}
 
 func TestMain(m *testing.M) {
 	child, ok := children[os.Getenv(childVariable)]

@@ -117,7 +117,7 @@ func (w *writer) loadKnown(wanted ledger.Wanted, found *ledger.Found) error {
 		return nil
 	}
 	w.keys = [2][]byte{messages.text, threads.text}
-	var of []int64 // numbers of the messages' threads
+	var threadNumbers []int64 // of the messages' threads; 0: none
 	err := eachRow(func(scan scanner) error {
 		var isThread bool
 		var did didkey.DID
@@ -132,10 +132,10 @@ func (w *writer) loadKnown(wanted ledger.Wanted, found *ledger.Found) error {
 		}
 		found.Messages = append(found.Messages, ledger.Message{MessageKey: ledger.MessageKey{Sender: did, ID: id},
 			Seq: relay.Seq(number), Expires: instant(expiresOrDue), Body: blob})
-		of = append(of, threadOrOpen)
+		threadNumbers = append(threadNumbers, threadOrOpen)
 		return err
 	}, func() (*sql.Rows, error) { return w.stmts.knownRows.Query(messages.list(), threads.list()) })
-	for i, n := range of {
+	for i, n := range threadNumbers {
 		if n == 0 || err != nil {
 			continue
 		}
@@ -183,7 +183,7 @@ func (w *writer) count(asked ledger.Inbox) (c ledger.Count, err error) {
 		row, args = w.stmts.waitingOfAll.QueryRow, args[:2]
 	}
 	var first sql.NullInt64
-	if err := row(args...).Scan(&c.Looked, &c.Events, &c.Bytes, &first); err != nil {
+	if err := row(args...).Scan(&c.Examined, &c.Events, &c.Bytes, &first); err != nil {
 		return c, err
 	}
 	if first.Valid {

@@ -185,7 +185,7 @@ func TestPlansOfBounds(t *testing.T) {
 		"type": {relay.Query{Filter: relay.Filter{Type: envelope.TypeOffer}}, []string{
 			"SEARCH event USING INTEGER PRIMARY KEY (rowid<?)"}},
 	} {
-		c.q.Look = 10
+		c.q.MaxExamined = 10
 		text, args := selectHorizon(c.q, time.Minute, false)
 		got := explain(t, s, text, args...)
 		rest := got
@@ -200,8 +200,8 @@ func TestPlansOfBounds(t *testing.T) {
 			t.Errorf("%s:\n%s", name, got)
 		}
 	}
-	for _, q := range []relay.Query{{TS: at, Look: 10}, {Filter: relay.Filter{Sender: alice}, Look: 10},
-		{Filter: relay.Filter{Thread: "t"}, Look: 10}} {
+	for _, q := range []relay.Query{{TS: at, MaxExamined: 10}, {Filter: relay.Filter{Sender: alice}, MaxExamined: 10},
+		{Filter: relay.Filter{Thread: "t"}, MaxExamined: 10}} {
 		text, args := selectSortCount(q)
 		if got := explain(t, s, text, args...); strings.Contains(got, "SCAN event") ||
 			strings.Contains(got, "SEARCH event USING INDEX") {

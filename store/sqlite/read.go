@@ -110,20 +110,20 @@ func (s *Store) read(ctx context.Context, q relay.Query, head relay.Seq) (relay.
 	return page, rows.Err()
 }
 
-// bound lowers q.Until so that the query examines no more than q.Look events. partial reports whether it did. scanAll
-// says which access paths the query must use, see accessPaths.
+// bound lowers q.Until so that the query examines no more than q.MaxExamined events. partial reports whether it did.
+// scanAll says which access paths the query must use, see accessPaths.
 func (s *Store) bound(ctx context.Context, q *relay.Query) (scanAll, partial bool, err error) {
-	if q.Look <= 0 {
+	if q.MaxExamined <= 0 {
 		return false, false, nil
 	}
 	if text, args := selectSortCount(*q); text != "" {
 		n, err := s.queryNumber(ctx, text, args)
-		if err != nil || n <= int64(q.Look) {
+		if err != nil || n <= int64(q.MaxExamined) {
 			return false, false, err
 		}
 		scanAll = true
 	}
-	if q.Until-q.After.Seq <= relay.Seq(q.Look) {
+	if q.Until-q.After.Seq <= relay.Seq(q.MaxExamined) {
 		return scanAll, false, nil
 	}
 	text, args := selectHorizon(*q, s.policy.Window.Skew, scanAll)
@@ -253,14 +253,14 @@ func (s *Store) directory(ctx context.Context, q relay.AgentQuery) (relay.AgentP
 	return page, nil
 }
 
-// directoryBound returns the number of the last manifest up to which q examines no more than q.Look manifests, or 0 if
-// q may examine all.
+// directoryBound returns the number of the last manifest up to which q examines no more than q.MaxExamined manifests,
+// or 0 if q may examine all.
 func (s *Store) directoryBound(ctx context.Context, q relay.AgentQuery) (int64, error) {
-	if q.Look <= 0 || q.DID != "" { // an agent has few manifests
+	if q.MaxExamined <= 0 || q.DID != "" { // an agent has few manifests
 		return 0, nil
 	}
-	text, args := listed(q, q.Look)
-	return s.queryNumber(ctx, text+" ORDER BY 1 LIMIT 1 OFFSET ?", append(args, q.Look-1))
+	text, args := listed(q, q.MaxExamined)
+	return s.queryNumber(ctx, text+" ORDER BY 1 LIMIT 1 OFFSET ?", append(args, q.MaxExamined-1))
 }
 
 // ownListed selects an agent's own manifests, except broadcasts and those that the agent sent to itself, because the
@@ -306,7 +306,7 @@ func (s *Store) search(ctx context.Context, q relay.AgentQuery, until int64) (li
 			add("(m.recipient = 0 OR m.recipient = "+partyNumber+" OR p.did = ?)", string(v.DID), string(v.DID))
 		}
 	case q.Intent != "" || q.Viewer.Limited:
-		limit := q.Look // until is 0 only if there are fewer
+		limit := q.MaxExamined // until is 0 only if there are fewer
 		if limit <= 0 {
 			limit = math.MaxInt
 		}

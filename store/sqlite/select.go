@@ -79,14 +79,14 @@ func selectEvents(q relay.Query, skew time.Duration, scanAll bool) (text string,
 }
 
 // selectHorizon returns the statement that finds how far q may read. The result is the number of the last event up to
-// which q examines no more than q.Look events on any access path, or 0 if q may read everything. The statement reads
-// only an index, or skips over rows.
+// which q examines no more than q.MaxExamined events on any access path, or 0 if q may read everything. The
+// statement reads only an index, or skips over rows.
 func selectHorizon(q relay.Query, skew time.Duration, scanAll bool) (text string, args []any) {
 	var texts []string
 	for _, s := range accessPaths(q, skew, scanAll) {
 		texts = append(texts, "SELECT seq FROM "+s.from+" WHERE "+strings.Join(s.where[:s.indexed], " AND ")+
 			" ORDER BY seq LIMIT 1 OFFSET ?")
-		args = append(args, append(s.args[:s.indexedArgs:s.indexedArgs], q.Look-1)...)
+		args = append(args, append(s.args[:s.indexedArgs:s.indexedArgs], q.MaxExamined-1)...)
 	}
 	return "SELECT ifnull(min(seq), 0) FROM (SELECT * FROM (" + strings.Join(texts, unionAll) + "))", args
 }
@@ -170,13 +170,13 @@ func (s *selection) anyRecipient(q relay.Query) {
 	}
 }
 
-// selectSortCount returns the statement that counts the events q would have to sort, up to q.Look+1, or "" if q sorts
-// nothing. The count matters because anyone can send many messages with the same ts or thread id.
+// selectSortCount returns the statement that counts the events q would have to sort, up to q.MaxExamined+1, or "" if
+// q sorts nothing. The count matters because anyone can send many messages with the same ts or thread id.
 //
 // For a reader with limited rights, the events it has sent are always sorted, however many they are. Scanning the whole
 // sequence instead would show, by the time it takes, how many events others have.
 func selectSortCount(q relay.Query) (text string, args []any) {
-	limit := q.Look + 1
+	limit := q.MaxExamined + 1
 	switch {
 	case q.Recipient != "" || byAudience(q):
 	case !q.TS.IsZero():

@@ -29,9 +29,9 @@ func (f *fixture) list(by didkey.Key, d envelope.Draft, name string, intents ...
 	return e.Envelope
 }
 
-// directory checks that q at the current time returns exactly these manifests: first on one page, then on pages that
-// end early because of q.Look.
-func (f *fixture) directory(q relay.AgentQuery, want ...*envelope.Envelope) {
+// checkDirectory checks that q at the current time returns exactly these manifests: first on one page, then on pages
+// that end early because of q.MaxExamined.
+func (f *fixture) checkDirectory(q relay.AgentQuery, want ...*envelope.Envelope) {
 	f.Helper()
 	q.Now, q.Limit = f.now, 100
 	page, err := f.Agents(f.Context(), q)
@@ -40,19 +40,19 @@ func (f *fixture) directory(q relay.AgentQuery, want ...*envelope.Envelope) {
 		f.Errorf("%+v: More is true after %d agents, want all agents on one page", q, len(page.Agents))
 	}
 	f.equal(fmt.Sprintf("%+v", q), manifests(page.Agents), bodies(want))
-	for q.Look = 1; q.Look < 4; q.Look++ {
+	for q.MaxExamined = 1; q.MaxExamined < 4; q.MaxExamined++ {
 		got := []string{}
 		q.After = 0
 		for more := true; more; {
 			page, err := f.Agents(f.Context(), q)
 			f.must(err)
-			if len(page.Agents) > q.Look && q.DID == "" || page.Partial && (!page.More || page.Next <= q.After) {
+			if len(page.Agents) > q.MaxExamined && q.DID == "" || page.Partial && (!page.More || page.Next <= q.After) {
 				f.Fatalf("%+v: %d agents; too many, or a partial page that does not go on: %+v", q, len(page.Agents), page)
 			}
 			got = append(got, manifests(page.Agents)...)
 			q.After, more = page.Next, page.More
 		}
-		f.equal(fmt.Sprintf("page by page with Look, %+v", q), got, bodies(want))
+		f.equal(fmt.Sprintf("page by page with MaxExamined, %+v", q), got, bodies(want))
 	}
 }
 
@@ -106,7 +106,7 @@ func testAgents(t *testing.T, open Opener) {
 			t.Run(name, func(t *testing.T) {
 				f := *f
 				f.tb = t
-				f.directory(c.q, c.want...)
+				f.checkDirectory(c.q, c.want...)
 			})
 		}
 	})
@@ -117,17 +117,17 @@ func testAgents(t *testing.T, open Opener) {
 		others := f.list(bob, manifest("m"), "of another", "old")
 		f.advance(time.Minute)
 		newest := f.list(alice, manifest("m"), "newest", "new")
-		f.directory(relay.AgentQuery{}, newest, others)
+		f.checkDirectory(relay.AgentQuery{}, newest, others)
 		late := manifest("m")
 		late.TS = first.TS.Add(time.Second)
 		f.advance(time.Minute)
 		f.list(alice, late, "sent before, arrives after", "old")
-		f.directory(relay.AgentQuery{}, newest, others)
-		f.directory(relay.AgentQuery{Intent: "old"}, others)
-		f.directory(relay.AgentQuery{Text: "newest"}, newest)
-		f.directory(relay.AgentQuery{Intent: "new"}, newest)
+		f.checkDirectory(relay.AgentQuery{}, newest, others)
+		f.checkDirectory(relay.AgentQuery{Intent: "old"}, others)
+		f.checkDirectory(relay.AgentQuery{Text: "newest"}, newest)
+		f.checkDirectory(relay.AgentQuery{Intent: "new"}, newest)
 		f.reopen()
-		f.directory(relay.AgentQuery{}, newest, others)
+		f.checkDirectory(relay.AgentQuery{}, newest, others)
 	})
 
 	t.Run("the limit per agent", func(t *testing.T) {
@@ -139,11 +139,11 @@ func testAgents(t *testing.T, open Opener) {
 		more := f.entry(alice, manifest("more"))
 		more.Listing = &relay.Listing{ID: "more", Intents: []string{}}
 		f.refused(more, envelope.CodeRateLimited)
-		f.directory(relay.AgentQuery{}, all...)
+		f.checkDirectory(relay.AgentQuery{}, all...)
 		others := f.list(bob, manifest("more"), "")
 		f.advance(time.Minute)
 		all[3] = f.list(alice, withTTL(time.Hour, manifest("m3")), "in its place")
-		f.directory(relay.AgentQuery{}, append(all, others)...)
+		f.checkDirectory(relay.AgentQuery{}, append(all, others)...)
 		f.advance(time.Hour - time.Minute)
 		f.list(alice, manifest("more"), "")
 	})
@@ -180,12 +180,12 @@ func testAgents(t *testing.T, open Opener) {
 		short := f.list(alice, withTTL(time.Hour, manifest("short")), "", "a", "a")
 		long := f.list(alice, withTTL(2*time.Hour, manifest("long")), "", "a")
 		f.advance(time.Hour - 1)
-		f.directory(relay.AgentQuery{}, short, long)
+		f.checkDirectory(relay.AgentQuery{}, short, long)
 		f.advance(1)
-		f.directory(relay.AgentQuery{}, long)
-		f.directory(relay.AgentQuery{Intent: "a"}, long)
+		f.checkDirectory(relay.AgentQuery{}, long)
+		f.checkDirectory(relay.AgentQuery{Intent: "a"}, long)
 		f.expire()
-		f.directory(relay.AgentQuery{Intent: "a"}, long)
+		f.checkDirectory(relay.AgentQuery{Intent: "a"}, long)
 	})
 
 	t.Run("online", func(t *testing.T) {
@@ -205,8 +205,8 @@ func testAgents(t *testing.T, open Opener) {
 			{noon, []*envelope.Envelope{busy}, []*envelope.Envelope{quiet}},
 			{f.now, nil, []*envelope.Envelope{quiet, busy}},
 		} {
-			f.directory(relay.AgentQuery{OnlineSince: c.since}, c.online...)
-			f.directory(relay.AgentQuery{OnlineSince: c.since, OfflineOnly: true}, c.offline...)
+			f.checkDirectory(relay.AgentQuery{OnlineSince: c.since}, c.online...)
+			f.checkDirectory(relay.AgentQuery{OnlineSince: c.since, OfflineOnly: true}, c.offline...)
 		}
 		page, err := f.Agents(t.Context(), relay.AgentQuery{DID: bob.DID(), Now: f.now, Limit: 1})
 		f.must(err)
@@ -216,7 +216,7 @@ func testAgents(t *testing.T, open Opener) {
 		f.advance(time.Minute)
 		f.post(bob, in("u", request))
 		f.reopen()
-		f.directory(relay.AgentQuery{OnlineSince: noon.Add(time.Hour)}, busy)
+		f.checkDirectory(relay.AgentQuery{OnlineSince: noon.Add(time.Hour)}, busy)
 
 		// A message with Entry.Unseen does not make its sender online. AgentQuery.Online can make other agents online.
 		f.advance(time.Hour)
@@ -224,10 +224,10 @@ func testAgents(t *testing.T, open Opener) {
 		unseen.Unseen = true
 		f.append(unseen)
 		since := f.now.Add(-time.Minute)
-		f.directory(relay.AgentQuery{OnlineSince: since})
+		f.checkDirectory(relay.AgentQuery{OnlineSince: since})
 		heard := func(did didkey.DID) bool { return did == carol.DID() || did == quiet.Sender.ID }
-		f.directory(relay.AgentQuery{OnlineSince: since, Online: heard}, quiet)
-		f.directory(relay.AgentQuery{OnlineSince: since, Online: heard, OfflineOnly: true}, busy)
+		f.checkDirectory(relay.AgentQuery{OnlineSince: since, Online: heard}, quiet)
+		f.checkDirectory(relay.AgentQuery{OnlineSince: since, Online: heard, OfflineOnly: true}, busy)
 	})
 
 	t.Run("manifests for one reader", func(t *testing.T) {
@@ -237,9 +237,9 @@ func testAgents(t *testing.T, open Opener) {
 		for reader, sees := range map[didkey.DID][]*envelope.Envelope{
 			"": {public}, alice.DID(): {public}, bob.DID(): {public, hidden}, carol.DID(): {public, hidden},
 		} {
-			f.directory(relay.AgentQuery{Viewer: relay.Viewer{Limited: true, DID: reader}}, sees...)
+			f.checkDirectory(relay.AgentQuery{Viewer: relay.Viewer{Limited: true, DID: reader}}, sees...)
 		}
-		f.directory(relay.AgentQuery{}, public, hidden)
+		f.checkDirectory(relay.AgentQuery{}, public, hidden)
 	})
 
 	// Manifests that a reader may not see must not change the reader's pages, not even their More and Partial.
@@ -254,7 +254,7 @@ func testAgents(t *testing.T, open Opener) {
 		last := listing(alice, manifest("last"))
 		for _, intent := range []string{"", "a"} {
 			for reader, sees := range map[didkey.DID][]*envelope.Envelope{"": {first, last}, dave.DID(): {first, last}} {
-				q := relay.AgentQuery{Now: f.now, Limit: 10, Look: 3, Intent: intent,
+				q := relay.AgentQuery{Now: f.now, Limit: 10, MaxExamined: 3, Intent: intent,
 					Viewer: relay.Viewer{Limited: true, DID: reader}}
 				page, err := f.Agents(f.Context(), q)
 				f.must(err)

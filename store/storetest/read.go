@@ -72,7 +72,7 @@ func testRead(t *testing.T, open Opener) {
 		}
 	})
 
-	t.Run("pages limited by Look", func(t *testing.T) {
+	t.Run("pages limited by MaxExamined", func(t *testing.T) {
 		f := newFixture(t, open, relay.Policy{})
 		const others = 50
 		for range others {
@@ -102,7 +102,7 @@ func testRead(t *testing.T, open Opener) {
 				Viewer: relay.Viewer{Limited: true, DID: bob.DID()}, Type: envelope.TypeCancel}}, 1, 3, 12},
 		} {
 			q, got, pages := c.q, 0, 0
-			q.Look, q.Limit, q.Now = 10, 100, f.now
+			q.MaxExamined, q.Limit, q.Now = 10, 100, f.now
 			for more := true; more; pages++ {
 				page := f.read(q)
 				if page.Partial && (!page.More || page.Cursor.Seq <= q.After.Seq) {

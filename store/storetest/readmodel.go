@@ -182,8 +182,8 @@ func testReadModel(t *testing.T, open Opener) {
 			whole.Limit, whole.MaxBytes = everything, 0
 			f.equal(fmt.Sprintf("page by page, %+v", q), follow(&f, q, &ended),
 				numbers(naiveRead(list, end, whole).Events))
-			q.Look = rapid.SampledFrom([]int{1, 2, 9, 100}).Draw(t, "look")
-			f.equal(fmt.Sprintf("page by page with Look, %+v", q), follow(&f, q, &ended),
+			q.MaxExamined = rapid.SampledFrom([]int{1, 2, 9, 100}).Draw(t, "maximum")
+			f.equal(fmt.Sprintf("page by page with MaxExamined, %+v", q), follow(&f, q, &ended),
 				numbers(naiveRead(list, end, whole).Events))
 		}
 	})

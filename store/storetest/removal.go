@@ -110,6 +110,6 @@ func testRemoval(t *testing.T, open Opener) {
 		f.advance(time.Minute)
 		f.expire()
 		f.now = noon // a reader whose clock is behind must not see the removed manifest either
-		f.directory(relay.AgentQuery{})
+		f.checkDirectory(relay.AgentQuery{})
 	})
 }

@@ -92,7 +92,7 @@ func Database(ctx context.Context, path string, o Options) (_ Report, err error)
 		return Report{}, err
 	}
 	if err := c.run(db); err != nil {
-		return c.report, dbfile.InWords(ctx, path, err)
+		return c.report, dbfile.WithPath(ctx, path, err)
 	}
 	return c.report, nil
 }

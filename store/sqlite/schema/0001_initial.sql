@@ -16,8 +16,9 @@ CREATE TABLE party (
 ) STRICT;
 
 -- A row is the stored event, and it keeps the event's id from being used again. It is kept until `forget`, which is
--- never before `expires`. The writer numbers the events. The row 'last' of meta keeps the last number if no event
--- has it: after the newest event was removed, or after an update that stored no event. So no number is used twice.
+-- never before `expires`. The writer numbers the events. The row 'last' of meta holds the highest number used, if the
+-- event with that number is not stored: after the newest event was removed, or after an update that stored no event. So
+-- no number is used twice.
 CREATE TABLE event (
 	seq       INTEGER PRIMARY KEY,
 	sender    INTEGER NOT NULL, -- party.id

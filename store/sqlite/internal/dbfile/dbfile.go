@@ -36,8 +36,8 @@ func OpenReadOnly(path string) (*sql.DB, error) {
 // readOnlyPragmas do not contain query_only, which would also prevent VACUUM INTO from writing a copy.
 var readOnlyPragmas = []string{"busy_timeout(5000)", "cache_size(-16384)", "trusted_schema(OFF)"}
 
-// InWords adds the path to an error. If ctx has ended, it returns an error that says so.
-func InWords(ctx context.Context, path string, err error) error {
+// WithPath adds the path to an error. If ctx has ended, it returns an error that says so.
+func WithPath(ctx context.Context, path string, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("interrupted: %w", ctx.Err())
 	}

@@ -128,9 +128,10 @@ func answerCases(t *testing.T, alice, bob, eve didkey.Key) []answerCase {
 	}
 }
 
-// TestWhoGetsAnAnswer uses a relay that lies about the client, the accepted agent and the request of a thread, and that
-// hides envelopes. A message is sent to the party that verified envelopes name, or it is not sent.
-func TestWhoGetsAnAnswer(t *testing.T) {
+// TestRecipientsComeFromVerifiedEnvelopes uses a relay that lies about the client, the accepted agent and the
+// request of a thread, and that hides envelopes. A message is sent to the party that verified envelopes
+// name, or it is not sent.
+func TestRecipientsComeFromVerifiedEnvelopes(t *testing.T) {
 	alice, bob, eve := newKey(t), newKey(t), newKey(t)
 	for _, c := range answerCases(t, alice, bob, eve) {
 		t.Run(c.name, func(t *testing.T) {
