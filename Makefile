@@ -40,9 +40,10 @@ lint:
 # SQLite's C code, translated to Go, and the arithmetic of Ed25519. These tests do not look for races in them. No other
 # package is exempt: for one that uses sync/atomic, the detector would report races that do not exist. GORACE: by
 # default a process with race detection sleeps for a second before it ends, and the tests start hundreds of processes.
+# -p 3: three packages run at a time, because some of them mostly wait.
 NO_RACE = -gcflags=modernc.org/sqlite/lib=-race=false -gcflags=filippo.io/edwards25519/...=-race=false
 race:
-	GORACE=atexit_sleep_ms=10 go test -race $(NO_RACE) ./...
+	GORACE=atexit_sleep_ms=10 go test -race -p 3 $(NO_RACE) ./...
 
 # Runs what takes long: an hour or two. Do so before you call a larger change finished.
 nightly:

@@ -95,7 +95,8 @@ func TestOwnRelayPasses(t *testing.T) {
 func runAllChecks(t *testing.T, reads relay.Visibility) {
 	var only []string
 	for _, c := range conformance.Checks() {
-		if c.Number != "C-43" || os.Getenv("CI") == "true" {
+		// C-43 waits for more than a minute.
+		if c.Number != "C-43" || os.Getenv("CI") == "true" && !raceDetector {
 			only = append(only, c.Number)
 		}
 	}
