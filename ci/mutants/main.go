@@ -1,67 +1,70 @@
-// Command mutants asks whether the tests test: it puts one fault after another into a copy of the tree, runs the tests
-// that should notice, and says which faults survived. It ends with an error if one did, or if one is no longer there to
-// be made because the source has moved on.
+// Command mutants checks that the tests find errors. It makes one faulty version of the code after another, runs the
+// tests that should fail, and reports the faults that no test has noticed. It ends with an error if there is such a
+// fault, or if a fault does not fit the code any more.
 //
-//	go run ./ci/mutants [-run REGEXP] [-list] [-timeout 4m]
+//	go run ./ci/mutants [-run REGEXP] [-list] [-build] [-timeout 4m]
 //
-// The faults are in list.go. They are run one at a time, each in some seconds to a minute.
+// A fault names a declaration, some names in it, and an edit of the syntax tree; see the type mutant. So formatting,
+// comments and other edits of the same function do not affect it. The source files are not changed: the go command
+// gets the faulty file with -overlay. Faults run one at a time. Each takes some seconds to a minute.
 package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
 
-// mutant is one fault: a text of a file that stands there once, and what is put in its place.
+// mutant is one fault: an edit of one declaration.
 type mutant struct {
-	name  string
-	file  string
-	old   string
-	new   string
-	tests string // arguments of go test that must fail
+	name string
+	// in is a folder and a package-level declaration in it, such as "thread Thread.accept" or "replay DefaultMemory".
+	// It may also be an SQL file and a table.
+	in string
+	// at are names that the edited node must mention, separated by spaces. Of all such nodes, the smallest is edited.
+	// It must be the only one. A name is an identifier, a selector or its end (a.b.c, b.c, c), a call (f()), an index
+	// (x[]), a literal, an operator, return or defer.
+	at    string
+	do    change
+	tests string // arguments of go test; the tests must fail
 }
 
+// repetition is a fault of the list with other tests, which must fail too.
+type repetition struct{ name, fault, tests string }
+
 func main() {
-	chosen := flag.String("run", "", "only the faults whose name matches `REGEXP`")
-	list := flag.Bool("list", false, "say which faults there are, and whether they can be made")
-	timeout := flag.Duration("timeout", 4*time.Minute, "how long the tests of one fault may take; too long counts as noticed")
+	chosen := flag.String("run", "", "use only the faults whose name matches `REGEXP`")
+	list := flag.Bool("list", false, "run nothing; print the faults and check that each fits the code")
+	build := flag.Bool("build", false, "run nothing; check that the code compiles with each fault")
+	timeout := flag.Duration("timeout", 4*time.Minute,
+		"stop the tests of a fault after this `time`; it counts as noticed")
 	flag.Parse()
-	if err := run(*chosen, *list, *timeout); err != nil {
+	if err := run(*chosen, *list, *build, *timeout); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func run(chosen string, list bool, timeout time.Duration) error {
+func run(chosen string, list, build bool, timeout time.Duration) error {
 	match, err := regexp.Compile(chosen)
 	if err != nil {
 		return err
 	}
-	var selected []mutant
-	var problems []error
-	for _, m := range mutants {
-		if !match.MatchString(m.name) {
-			continue
-		}
-		if _, err := m.apply("."); err != nil {
-			problems = append(problems, err)
-		}
-		selected = append(selected, m)
-		if list {
-			fmt.Printf("%-45s %s\n", m.name, m.tests)
-		}
+	all, err := allFaults()
+	if err != nil {
+		return err
 	}
-	if list || len(problems) > 0 {
-		return errors.Join(problems...)
-	}
+	selected := slices.DeleteFunc(all, func(m mutant) bool { return !match.MatchString(m.name) })
 	if len(selected) == 0 {
 		return errors.New("no fault has such a name")
 	}
@@ -70,80 +73,119 @@ func run(chosen string, list bool, timeout time.Duration) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	if err := os.CopyFS(dir, source{os.DirFS(".")}); err != nil {
+	var problems []error
+	for _, m := range selected {
+		if list {
+			fmt.Printf("%-55s %s\n", m.name, m.tests)
+		}
+		_, _, err := m.apply(".")
+		if err == nil && build {
+			err = m.build(dir)
+		}
+		problems = append(problems, err)
+	}
+	if err := errors.Join(problems...); list || build || err != nil {
 		return err
 	}
 	survived := 0
 	for _, m := range selected {
 		began := time.Now()
 		killed, why, err := m.try(dir, timeout)
-		if err != nil {
-			problems = append(problems, fmt.Errorf("%s: %w", m.name, err))
-			continue
-		}
 		verdict := "killed  "
-		if !killed {
+		if err != nil {
+			verdict = "FAILED  "
+			problems = append(problems, err)
+		} else if !killed {
 			verdict = "SURVIVED"
 			survived++
 		}
-		fmt.Printf("%s %-45s %5.1fs %s\n", verdict, m.name, time.Since(began).Seconds(), why)
+		fmt.Printf("%s %-55s %5.1fs %s\n", verdict, m.name, time.Since(began).Seconds(), why)
 	}
 	if survived > 0 {
-		problems = append(problems, fmt.Errorf("%d of %d faults survived: no test notices them", survived, len(selected)))
+		problems = append(problems, fmt.Errorf("no test notices %d of the %d faults", survived, len(selected)))
 	}
-	if len(problems) > 0 {
-		return errors.Join(problems...)
+	if err := errors.Join(problems...); err != nil {
+		return err
 	}
-	fmt.Printf("all %d faults were noticed\n", len(selected))
+	fmt.Printf("the tests noticed all %d faults\n", len(selected))
 	return nil
 }
 
-// apply returns the file of m in dir with the fault in it.
-func (m mutant) apply(dir string) ([]byte, error) {
-	text, err := os.ReadFile(filepath.Join(dir, m.file))
+// allFaults returns the faults of the list and the repetitions. Each name must be there once.
+func allFaults() (all []mutant, err error) {
+	named := map[string]mutant{}
+	for _, m := range slices.Concat(topics...) {
+		if _, twice := named[m.name]; twice {
+			return nil, fmt.Errorf("two faults have the name %q", m.name)
+		}
+		named[m.name] = m
+		all = append(all, m)
+	}
+	for _, r := range repetitions {
+		m, ok := named[r.fault]
+		if !ok {
+			return nil, fmt.Errorf("%s repeats the fault %q, which is not in the list", r.name, r.fault)
+		}
+		m.name, m.tests = r.name, r.tests
+		all = append(all, m)
+	}
+	return all, nil
+}
+
+// runGo runs a go command that sees the tree with the fault, and returns its output. The overlay is in the environment,
+// so it also holds for go commands that tests start. failure is the error of the command.
+func (m mutant) runGo(ctx context.Context, dir string, args ...string) (out string, failure, err error) {
+	name, faulty, err := m.apply(".")
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", m.name, err)
+		return "", nil, err
 	}
-	if n := strings.Count(string(text), m.old); n != 1 {
-		return nil, fmt.Errorf("%s: %s has the text to be changed %d times, not once; mend the list: %s", m.name, m.file, n, m.old)
+	sound, err := filepath.Abs(name)
+	if err != nil {
+		return "", nil, err
 	}
-	return []byte(strings.Replace(string(text), m.old, m.new, 1)), nil
+	instead, list := filepath.Join(dir, "faulty"), filepath.Join(dir, "overlay.json")
+	overlay, err := json.Marshal(map[string]map[string]string{"Replace": {sound: instead}})
+	err = errors.Join(err, os.WriteFile(instead, []byte(faulty), 0o600), os.WriteFile(list, overlay, 0o600))
+	if err != nil {
+		return "", nil, err
+	}
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Env = append(os.Environ(), fmt.Sprintf("GOFLAGS=%s '-overlay=%s'", os.Getenv("GOFLAGS"), list))
+	cmd.WaitDelay = 5 * time.Second
+	text, failure := cmd.CombinedOutput()
+	return string(text), failure, nil
+}
+
+// build compiles the package with the fault.
+func (m mutant) build(dir string) error {
+	folder, _, _ := strings.Cut(m.in, " ")
+	if strings.HasSuffix(folder, ".sql") {
+		folder = path.Dir(folder)
+	}
+	out, failure, err := m.runGo(context.Background(), dir, "build", "-o", os.DevNull, "./"+folder)
+	if failure != nil {
+		err = fmt.Errorf("%s: it does not compile: %w\n%s", m.name, failure, out)
+	}
+	return err
 }
 
 var failed = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
 
-// try runs the tests of m over the tree at dir with the fault in it, and takes it out again. why names the first test
-// that noticed.
+// try runs the tests of m with the fault. why is the name of the first test that has failed.
 func (m mutant) try(dir string, timeout time.Duration) (killed bool, why string, err error) {
-	path := filepath.Join(dir, m.file)
-	sound, err := os.ReadFile(path)
-	if err != nil {
-		return false, "", err
-	}
-	faulty, err := m.apply(dir)
-	if err != nil {
-		return false, "", err
-	}
-	if err := os.WriteFile(path, faulty, 0o600); err != nil {
-		return false, "", err
-	}
-	defer func() { err = errors.Join(err, os.WriteFile(path, sound, 0o600)) }()
-
+	args := append([]string{"test", "-vet=off", "-failfast", "-timeout", timeout.String()}, strings.Fields(m.tests)...)
 	ctx, cancel := context.WithTimeout(context.Background(), timeout+time.Minute)
 	defer cancel()
-	args := append([]string{"test", "-failfast", "-timeout", timeout.String()}, strings.Fields(m.tests)...)
-	test := exec.CommandContext(ctx, "go", args...)
-	test.Dir, test.WaitDelay = dir, 5*time.Second
-	out, failure := test.CombinedOutput()
-	switch text := string(out); {
-	case failure == nil:
-		return false, "", nil
-	case strings.Contains(text, "[build failed]") || strings.Contains(text, "[setup failed]"):
-		return false, "", fmt.Errorf("it does not compile:\n%s", text)
-	case ctx.Err() != nil || strings.Contains(text, "panic: test timed out"):
-		return true, "(tests do not end)", nil
+	out, failure, err := m.runGo(ctx, dir, args...)
+	switch {
+	case err != nil || failure == nil:
+		return false, "", err
+	case strings.Contains(out, "[build failed]") || strings.Contains(out, "[setup failed]"):
+		return false, "", fmt.Errorf("%s: it does not compile:\n%s", m.name, out)
+	case ctx.Err() != nil || strings.Contains(out, "panic: test timed out"):
+		return true, "(the tests do not end)", nil
 	default:
-		for _, found := range failed.FindAllStringSubmatch(text, -1) {
+		for _, found := range failed.FindAllStringSubmatch(out, -1) {
 			why = found[1] // the innermost comes last
 		}
 		return true, why, nil
