@@ -3,12 +3,15 @@ package didkey_test
 import (
 	"bytes"
 	"crypto/ed25519"
+	"crypto/sha512"
+	"encoding/hex"
 	"fmt"
 	"math/big"
 	"slices"
 	"sync"
 	"testing"
 
+	"filippo.io/edwards25519"
 	"github.com/mr-tron/base58"
 
 	"github.com/agora-relay/agora/didkey"
@@ -84,6 +87,52 @@ func TestVerifierAgrees(t *testing.T) {
 				t.Errorf("a signature of %d bytes is accepted", length)
 			}
 		}
+	}
+}
+
+// TestVerifierRefusesCraftedSignatures checks signatures that some verifiers accept: with a component of small order in
+// R, which only the equation with the cofactor accepts, and with an R in a non-canonical form, which only a comparison
+// of points accepts. The owner of the key can make both.
+func TestVerifierRefusesCraftedSignatures(t *testing.T) {
+	key, message := newKey(t, 1), []byte("a message")
+	pub := []byte(key.DID().PublicKey())
+	expanded := sha512.Sum512(bytes.Repeat([]byte{1}, 32)) // of the seed (RFC 8032 §5.1.5)
+	a, err := new(edwards25519.Scalar).SetBytesWithClamping(expanded[:32])
+	if err != nil {
+		t.Fatal(err)
+	}
+	nonce, err := new(edwards25519.Scalar).SetCanonicalBytes(append([]byte{7}, make([]byte, 31)...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// craft returns a signature with the given encoding of R, for which S = nonce + k·a.
+	craft := func(r []byte, nonce *edwards25519.Scalar) []byte {
+		digest := sha512.Sum512(slices.Concat(r, pub, message))
+		k, err := new(edwards25519.Scalar).SetUniformBytes(digest[:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return append(slices.Clone(r), new(edwards25519.Scalar).MultiplyAdd(k, a, nonce).Bytes()...)
+	}
+	point := new(edwards25519.Point).ScalarBaseMult(nonce)
+	if !agree(t, pub, message, craft(point.Bytes(), nonce)) {
+		t.Error("a good signature is refused")
+	}
+	small, err := hex.DecodeString("c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a") // of order 8
+	if err != nil {
+		t.Fatal(err)
+	}
+	torsion, err := new(edwards25519.Point).SetBytes(small)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if agree(t, pub, message, craft(new(edwards25519.Point).Add(point, torsion).Bytes(), nonce)) {
+		t.Error("a signature is accepted whose R has a component of small order")
+	}
+	identity := append([]byte{0xee}, bytes.Repeat([]byte{0xff}, 30)...) // y = p+1
+	identity = append(identity, 0x7f)
+	if agree(t, pub, message, craft(identity, edwards25519.NewScalar())) {
+		t.Error("a signature is accepted whose R is not in canonical form")
 	}
 }
 
