@@ -103,8 +103,15 @@ func TestHostileBodiesAreCheap(t *testing.T) {
 }
 
 // TestBodiesParsedAtOnce checks that only some of many bodies are parsed at the same time, because parsing needs a
-// hundred times their size in memory. All of them are parsed in the end.
+// hundred times their size in memory. One remote address gets half of the slots. All bodies are parsed in the end.
 func TestBodiesParsedAtOnce(t *testing.T) {
+	slots := max(2, runtime.GOMAXPROCS(0))
+	t.Run("local", func(t *testing.T) { parseMany(t, local, slots) })
+	t.Run("one address", func(t *testing.T) { parseMany(t, from("192.0.2.1"), (slots+1)/2) })
+}
+
+// parseMany posts many bodies at once and checks how many of them are parsed at the same time.
+func parseMany(t *testing.T, peer relay.Peer, most int) {
 	synctest.Test(t, func(t *testing.T) {
 		var inside atomic.Int32
 		var counting atomic.Bool
@@ -117,24 +124,23 @@ func TestBodiesParsedAtOnce(t *testing.T) {
 			}
 			return time.Now()
 		}
-		r := start(t, relay.Config{Now: now})
+		r := start(t, relay.Config{Now: now, Limits: relay.Limits{PostsPerAddress: noLimit, BroadcastsPerAddress: noLimit}})
 		synctest.Wait() // the relay has swept and waits for the next sweep
 		counting.Store(true)
 		defer counting.Store(false)
 		const count = 100
-		most := int32(max(2, runtime.GOMAXPROCS(0)))
 		var posts sync.WaitGroup
 		var stored atomic.Int32
 		for range count {
 			body := sign(t, key(t), envelope.Draft{Payload: request}).Canonical()
 			posts.Go(func() {
-				if _, err := r.Post(context.Background(), local, body); err == nil {
+				if _, err := r.Post(context.Background(), peer, body); err == nil {
 					stored.Add(1)
 				}
 			})
 		}
 		synctest.Wait()
-		if n := inside.Load(); n != most {
+		if n := inside.Load(); n != int32(most) {
 			t.Errorf("%d bodies are being parsed, want %d", n, most)
 		}
 		close(gate)
