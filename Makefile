@@ -8,7 +8,10 @@ ifdef AGORA_VECTORS
 export AGORA_VECTORS := $(abspath $(AGORA_VECTORS))
 endif
 
-.PHONY: run test check lint race build fmt fuzz interop faults nightly mutants reproducible sbom perf profile bench-guard
+# cmd/agora/default.pgo makes the program faster, but go test would compile all packages once more for it.
+test check lint race fuzz interop faults mutants: export GOFLAGS += -pgo=off
+
+.PHONY: run test check lint race build fmt fuzz interop faults nightly mutants reproducible sbom perf profile pgo bench-guard
 # The timeouts of threads are one day here, so that no thread ends while you follow the README.
 run: build
 	@exec bin/agora serve --pending-timeout 24h --active-timeout 24h
@@ -83,6 +86,11 @@ perf: build
 # Measures how the CPU time of a post is divided among its stages, for docs/PERFORMANCE.md.
 profile:
 	go run ./bench/perf -profile
+
+# Measures which functions of the relay are busy and writes cmd/agora/default.pgo, with which go build optimizes them.
+# Run it after larger changes of these functions.
+pgo:
+	go run ./bench/perf -pgo
 
 # Checks whether a stage has become slower, relative to the verification of a signature. STRICT=1 fails if one has.
 # UPDATE=1 makes the results of this run the new baseline.

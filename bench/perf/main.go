@@ -3,6 +3,7 @@
 //
 //	make perf [ROWS=post32,deliver]     or     go run ./bench/perf -agora bin/agora [-rows post32,deliver]
 //	make profile                        or     go run ./bench/perf -profile
+//	make pgo                            or     go run ./bench/perf -pgo
 //
 // Each measurement starts the given agora binary in a new folder, with its limits turned off. It then loads the relay
 // with package bench on the same machine. The results go to docs/perf/results.json. A measurement that was not selected
@@ -31,6 +32,7 @@ type settings struct {
 	stored   int
 	temp     string
 	profile  bool
+	pgo      bool
 }
 
 func main() {
@@ -45,6 +47,7 @@ func main() {
 	flag.IntVar(&s.stored, "stored", 1_000_000, "number of events to store for the measurement \"stored\"")
 	flag.StringVar(&s.temp, "temp", "", "folder for the relays' data, some GB (default: the system's temporary folder)")
 	flag.BoolVar(&s.profile, "profile", false, "only measure how the CPU time of a post is divided among its stages")
+	flag.BoolVar(&s.pgo, "pgo", false, "only measure which functions are busy, and write "+pgoFile+" for the compiler")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -55,6 +58,9 @@ func main() {
 }
 
 func run(ctx context.Context, s settings) error {
+	if s.pgo {
+		return updatePGO(ctx)
+	}
 	results, err := load(s.docs)
 	if err != nil {
 		return err

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"bytes"
+	"compress/gzip"
+	"io"
 	"os"
 	"regexp"
 	"slices"
@@ -108,5 +111,41 @@ func TestClassifyStacks(t *testing.T) {
 		if got, err := classifyStacks(wrong, 1); err == nil {
 			t.Errorf("%q was accepted as %+v", wrong, got)
 		}
+	}
+}
+
+// TestStripFolders checks that a profile loses the folders of absolute paths, and nothing else.
+func TestStripFolders(t *testing.T) {
+	pack := func(text string) []byte {
+		var out bytes.Buffer
+		w := gzip.NewWriter(&out)
+		if _, err := io.WriteString(w, text); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return out.Bytes()
+	}
+	const sample, number, empty = "\x12\x03/x/", "\x48\xac\x02", "\x32\x00"
+	stripped, err := stripFolders(pack(empty + sample + "\x32\x07/a/b/cc" + "\x32\x04main" + number))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := gzip.NewReader(bytes.NewReader(stripped))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := io.ReadAll(r)
+	if want := empty + sample + "\x32\x02cc" + "\x32\x04main" + number; err != nil || string(got) != want {
+		t.Errorf("%q, %v, want %q", got, err, want)
+	}
+	for _, broken := range []string{"\x32", "\x32\x05abc", "\x33\x00", "\x32\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f"} {
+		if _, err := stripFolders(pack(broken)); err == nil {
+			t.Errorf("%q is accepted", broken)
+		}
+	}
+	if _, err := stripFolders([]byte("no gzip")); err == nil {
+		t.Error("a text that is not compressed is accepted")
 	}
 }

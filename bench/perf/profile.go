@@ -59,11 +59,8 @@ func profile(ctx context.Context) ([]share, error) {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	binary, cpu := filepath.Join(dir, "httpapi.test"), filepath.Join(dir, "cpu")
-	c := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", "^BenchmarkPost$/^connections=32$",
-		"-benchtime", fmt.Sprintf("%dx", events), "-timeout", "5m", "-o", binary, "-cpuprofile", cpu, "./relay/httpapi")
-	c.Stdout, c.Stderr = os.Stderr, os.Stderr
-	if err := c.Run(); err != nil {
+	binary, cpu, err := runPosts(ctx, dir, "^BenchmarkPost$/^connections=32$", events)
+	if err != nil {
 		return nil, err
 	}
 	traces, err := exec.CommandContext(ctx, "go", "tool", "pprof", "-traces", binary, cpu).Output()
@@ -71,6 +68,16 @@ func profile(ctx context.Context) ([]share, error) {
 		return nil, err
 	}
 	return classifyStacks(string(traces), events)
+}
+
+// runPosts runs benchmarks of package httpapi with this number of events each. It returns the paths of the test binary
+// and of the CPU profile, which are in dir.
+func runPosts(ctx context.Context, dir, benchmarks string, events int) (binary, cpu string, err error) {
+	binary, cpu = filepath.Join(dir, "httpapi.test"), filepath.Join(dir, "cpu")
+	c := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", benchmarks,
+		"-benchtime", fmt.Sprintf("%dx", events), "-timeout", "5m", "-o", binary, "-cpuprofile", cpu, "./relay/httpapi")
+	c.Stdout, c.Stderr = os.Stderr, os.Stderr
+	return binary, cpu, c.Run()
 }
 
 // classifyStacks returns the CPU time of each stage, divided by the number of events. traces is the output of pprof
