@@ -1,0 +1,170 @@
+package gateway
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// MaxURL is how many bytes a URL that the relay calls may have.
+const MaxURL = 2048
+
+// Exception is a host or a network that the relay may call although the rules of Destinations exclude it.
+type Exception struct {
+	host    string // lower case; empty: network counts
+	network netip.Prefix
+}
+
+// ParseException parses an exact host name, an IP address, or a network such as 10.1.0.0/16.
+func ParseException(text string) (Exception, error) {
+	if network, err := netip.ParsePrefix(text); err == nil {
+		return Exception{network: network.Masked()}, nil
+	}
+	if addr, err := netip.ParseAddr(text); err == nil && addr.Zone() == "" {
+		addr = addr.Unmap()
+		return Exception{network: netip.PrefixFrom(addr, addr.BitLen())}, nil
+	}
+	host := strings.ToLower(text)
+	if host == "" || strings.ContainsAny(host, "/:@?#[] \\*%") {
+		return Exception{}, fmt.Errorf("%q is neither a host name, nor an address, nor a network such as 10.1.0.0/16", text)
+	}
+	return Exception{host: host}, nil
+}
+
+// Destinations says which URLs the relay may call for its users. Without these rules, a user could make the relay call
+// addresses that only the relay can reach, such as those of its own network.
+type Destinations struct {
+	Origin     string // the relay's own origin; its URLs are excluded. Empty: not known
+	Exceptions []Exception
+}
+
+// errExcluded is the error for an address or a host that the relay must not call.
+var errExcluded = errors.New("the relay does not call addresses of private networks, of its own machine, or for " +
+	"special uses; its operator can allow one with --outbound-allow")
+
+// Check returns why the relay would not call a URL, or nil. It resolves no name: the address of a name is checked when
+// the relay connects, because it may have changed by then.
+func (d Destinations) Check(raw string) (*url.URL, error) {
+	if len(raw) > MaxURL {
+		return nil, fmt.Errorf("the URL has more than %d bytes", MaxURL)
+	}
+	u, err := url.Parse(raw)
+	if err != nil || u.Opaque != "" || u.Host == "" || strings.ContainsFunc(raw, isControlOrSpace) {
+		return nil, errors.New("this is not an absolute URL such as https://agent.example/inbox")
+	}
+	host := hostOf(u)
+	excepted := d.exceptsHost(host)
+	port, err := portOf(u)
+	switch {
+	case u.Scheme != "https" && (u.Scheme != "http" || !excepted):
+		return nil, errors.New("the URL must begin with https://")
+	case u.User != nil:
+		return nil, errors.New("the URL must not contain a user name or a password")
+	case strings.Contains(raw, "#"):
+		return nil, errors.New("the URL must not have a fragment (the part after #)")
+	case err != nil:
+		return nil, err
+	case d.isOwn(u, host, port):
+		return nil, errors.New("the URL must not lead to this relay")
+	case excepted:
+		return u, nil
+	case port < 1024 && port != 80 && port != 443:
+		return nil, errors.New("the port must be 80, 443, or 1024 or higher")
+	}
+	if addr, err := netip.ParseAddr(host); err == nil {
+		if addr.Zone() != "" || !d.allows(addr) {
+			return nil, errExcluded
+		}
+		return u, nil
+	}
+	if !strings.Contains(host, ".") || slices.ContainsFunc([]string{".localhost", ".local", ".internal"},
+		func(suffix string) bool { return strings.HasSuffix(host, suffix) }) {
+		return nil, errExcluded
+	}
+	return u, nil
+}
+
+func isControlOrSpace(r rune) bool { return r <= ' ' || r == 0x7f }
+
+// hostOf returns the host of a URL in the form in which hosts are compared: in lower case, and without a final dot.
+func hostOf(u *url.URL) string { return strings.TrimSuffix(strings.ToLower(u.Hostname()), ".") }
+
+// portOf returns the port of a URL.
+func portOf(u *url.URL) (int, error) {
+	switch text := u.Port(); {
+	case text != "":
+		port, err := strconv.ParseUint(text, 10, 16)
+		if err != nil || port == 0 {
+			return 0, errors.New("the port must be a number from 1 to 65535")
+		}
+		return int(port), nil
+	case u.Scheme == "http":
+		return 80, nil
+	default:
+		return 443, nil
+	}
+}
+
+// isOwn reports whether a URL has the relay's own origin.
+func (d Destinations) isOwn(u *url.URL, host string, port int) bool {
+	own, err := url.Parse(d.Origin)
+	if err != nil || d.Origin == "" {
+		return false
+	}
+	ownPort, err := portOf(own)
+	return err == nil && host == hostOf(own) && port == ownPort && u.Scheme == own.Scheme
+}
+
+// exceptsHost reports whether an exception covers a host, which is a name or an address.
+func (d Destinations) exceptsHost(host string) bool {
+	addr, err := netip.ParseAddr(host)
+	return slices.ContainsFunc(d.Exceptions, func(e Exception) bool {
+		return e.host != "" && e.host == host || err == nil && e.covers(addr)
+	})
+}
+
+func (e Exception) covers(addr netip.Addr) bool {
+	return e.host == "" && e.network.Contains(addr.Unmap())
+}
+
+// excluded are the networks for special uses. IPv6 addresses outside of 2000::/3 are excluded too (IANA special-purpose
+// address registries).
+var excluded = func() (all []netip.Prefix) {
+	for text := range strings.FieldsSeq("2001::/23 2001:db8::/32 2002::/16 3fff::/20 " +
+		"0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24 " +
+		"192.88.99.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/4 240.0.0.0/4") {
+		all = append(all, netip.MustParsePrefix(text))
+	}
+	return all
+}()
+
+var globalUnicast = netip.MustParsePrefix("2000::/3")
+
+// allows reports whether the relay may connect to an address.
+func (d Destinations) allows(addr netip.Addr) bool {
+	addr = addr.Unmap()
+	if slices.ContainsFunc(d.Exceptions, func(e Exception) bool { return e.covers(addr) }) {
+		return true
+	}
+	special := func(network netip.Prefix) bool { return network.Contains(addr) }
+	return addr.Zone() == "" && (addr.Is4() || globalUnicast.Contains(addr)) && !slices.ContainsFunc(excluded, special) &&
+		!isOwnAddress(addr)
+}
+
+// interfaceAddrs returns the addresses of this machine's interfaces. Tests replace it.
+var interfaceAddrs = net.InterfaceAddrs
+
+// isOwnAddress reports whether an address belongs to an interface of this machine. If that cannot be found out, it
+// reports true.
+func isOwnAddress(addr netip.Addr) bool {
+	own, err := interfaceAddrs()
+	return err != nil || slices.ContainsFunc(own, func(a net.Addr) bool {
+		network, err := netip.ParsePrefix(a.String())
+		return err != nil || network.Addr().Unmap() == addr
+	})
+}

@@ -1,0 +1,24 @@
+package gateway
+
+import (
+	"net"
+	"time"
+)
+
+// SetTimeouts makes every step of a call take at most d.
+func (o *Outgoing) SetTimeouts(d time.Duration) { o.timeouts = callTimeouts{d, d, d, d} }
+
+// SetInterfaces makes the machine have these addresses until the test ends.
+func SetInterfaces(t interface{ Cleanup(func()) }, networks ...string) {
+	interfaceAddrs = func() (all []net.Addr, err error) {
+		for _, text := range networks {
+			ip, network, err := net.ParseCIDR(text)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, &net.IPNet{IP: ip, Mask: network.Mask})
+		}
+		return all, nil
+	}
+	t.Cleanup(func() { interfaceAddrs = net.InterfaceAddrs })
+}

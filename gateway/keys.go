@@ -1,0 +1,119 @@
+package gateway
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/hex"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agora-relay/agora/relay"
+)
+
+// Kind is the first characters of a key. They say what the key is for.
+type Kind string
+
+// The kinds of keys.
+const (
+	HubAgent  Kind = "ca_"
+	HubStream Kind = "cs_" // for one stream; kept in memory only
+	Channel   Kind = "ck_"
+	Member    Kind = "cm_"
+	Inbox     Kind = "sk_"
+	Callback  Kind = "tok_"
+	ToolUser  Kind = "mt_" // an MCP client, for one delivery
+	Principal Kind = "cj_"
+	Operator  Kind = "op_"
+)
+
+// kinds are all kinds of keys.
+var kinds = []Kind{HubAgent, HubStream, Channel, Member, Inbox, Callback, ToolUser, Principal, Operator}
+
+func isKind(k Kind) bool { return slices.Contains(kinds, k) }
+
+// hex reports whether keys of this kind are hexadecimal, as the programs of the hub expect.
+func (k Kind) hex() bool { return k == HubAgent || k == HubStream }
+
+// NewKey returns a new key: 128 random bits for the hub, 256 for everything else.
+func NewKey(k Kind) string {
+	var random [32]byte
+	rand.Read(random[:]) // never returns an error (crypto/rand)
+	if k.hex() {
+		return string(k) + hex.EncodeToString(random[:16])
+	}
+	return string(k) + base64.RawURLEncoding.EncodeToString(random[:])
+}
+
+var keyForm = regexp.MustCompile(`\b(?:c[as]_[0-9a-f]{32}|(?:ck|cm|sk|tok|mt|cj|op)_[A-Za-z0-9_-]{43})`)
+
+// Redact replaces each key in a text, such as a path, by "…". Logs must not contain keys.
+func Redact(text string) string {
+	if !strings.Contains(text, "_") {
+		return text
+	}
+	return keyForm.ReplaceAllString(text, "…")
+}
+
+// Holder is whom a key belongs to, and what it may be used for.
+type Holder struct {
+	Kind    Kind
+	Owner   int64     // the number of the agent, channel, member, inbox or principal
+	Only    string    // the only operation that the key may still do; empty: all
+	Expires time.Time // zero: never
+}
+
+// AddKey stores the hash of a key. The key itself is not stored anywhere, so it can be shown only once.
+func AddKey(tx relay.ExtTx, key string, h Holder) error {
+	hash := sha256.Sum256([]byte(key))
+	expires := int64(0)
+	if !h.Expires.IsZero() {
+		expires = h.Expires.UnixNano()
+	}
+	_, err := tx.Exec("INSERT INTO gate_key (hash, kind, owner, only_for, expires) VALUES (?, ?, ?, ?, ?)",
+		hash[:], string(h.Kind), h.Owner, h.Only, expires)
+	return err
+}
+
+// LimitKeys allows the holder's present keys only one operation from now on, and only until expires.
+func LimitKeys(tx relay.ExtTx, k Kind, owner int64, only string, expires time.Time) error {
+	_, err := tx.Exec("UPDATE gate_key SET only_for = ?, expires = ? WHERE kind = ? AND owner = ? AND only_for = ''",
+		only, expires.UnixNano(), string(k), owner)
+	return err
+}
+
+// DropKeys removes the holder's keys that may do only this operation; empty: those that may do all.
+func DropKeys(tx relay.ExtTx, k Kind, owner int64, only string) error {
+	_, err := tx.Exec("DELETE FROM gate_key WHERE kind = ? AND owner = ? AND only_for = ?", string(k), owner, only)
+	return err
+}
+
+// FindKey returns the holder of a key. found is false if the key is unknown or has expired. The key is looked up by its
+// hash, so the time that this takes tells nothing about other keys.
+func FindKey(q relay.Querier, key string, now time.Time) (h Holder, found bool, err error) {
+	hash := sha256.Sum256([]byte(key))
+	err = q.Query(func(scan func(...any) error) error {
+		var stored []byte
+		var kind string
+		var expires int64
+		if err := scan(&stored, &kind, &h.Owner, &h.Only, &expires); err != nil {
+			return err
+		}
+		h.Kind = Kind(kind)
+		if expires != 0 {
+			h.Expires = time.Unix(0, expires).UTC()
+		}
+		found = subtle.ConstantTimeCompare(stored, hash[:]) == 1 && (expires == 0 || now.Before(h.Expires))
+		return nil
+	}, "SELECT hash, kind, owner, only_for, expires FROM gate_key WHERE hash = ?", hash[:])
+	return h, found, err
+}
+
+// SweepKeys removes up to limit keys that have expired.
+func SweepKeys(tx relay.ExtTx, now time.Time, limit int) (removed int64, err error) {
+	return tx.Exec("DELETE FROM gate_key WHERE hash IN "+
+		"(SELECT hash FROM gate_key WHERE expires > 0 AND expires <= ? ORDER BY expires LIMIT ?)", now.UnixNano(), limit)
+}

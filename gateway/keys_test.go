@@ -1,0 +1,174 @@
+package gateway_test
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/sqlite"
+)
+
+var local = relay.Peer{Local: true}
+
+// startRelay returns a relay whose store has the tables of gateways, and the path of its database.
+func startRelay(t *testing.T) (*relay.Relay, string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "agora.db")
+	store, err := sqlite.Open(t.Context(), path, sqlite.Options{Reserve: 1 << 22, Extensions: []relay.Extension{gateway.Extension}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := didkey.Generate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := relay.New(t.Context(), relay.Config{Store: store, Key: key, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := store.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return r, path
+}
+
+func update(t *testing.T, r *relay.Relay, f func(relay.ExtTx) error) {
+	t.Helper()
+	if err := r.Update(t.Context(), local, f); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func findKey(t *testing.T, r *relay.Relay, key string, now time.Time) (h gateway.Holder, found bool) {
+	t.Helper()
+	err := r.View(t.Context(), local, func(q relay.Querier) (err error) {
+		h, found, err = gateway.FindKey(q, key, now)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h, found
+}
+
+func TestNewKey(t *testing.T) {
+	for kind, form := range map[gateway.Kind]string{
+		gateway.HubAgent: "^ca_[0-9a-f]{32}$", gateway.HubStream: "^cs_[0-9a-f]{32}$", gateway.Channel: "^ck_[A-Za-z0-9_-]{43}$",
+		gateway.Member: "^cm_[A-Za-z0-9_-]{43}$", gateway.Inbox: "^sk_[A-Za-z0-9_-]{43}$", gateway.Callback: "^tok_[A-Za-z0-9_-]{43}$",
+		gateway.ToolUser: "^mt_[A-Za-z0-9_-]{43}$", gateway.Principal: "^cj_[A-Za-z0-9_-]{43}$", gateway.Operator: "^op_[A-Za-z0-9_-]{43}$",
+	} {
+		one, two := gateway.NewKey(kind), gateway.NewKey(kind)
+		if !regexp.MustCompile(form).MatchString(one) || one == two {
+			t.Errorf("%s: %s and %s", kind, one, two)
+		}
+		if got := gateway.Redact("GET /x/" + one + "/y?k=" + two); got != "GET /x/…/y?k=…" { // G-8
+			t.Errorf("redacted: %s", got)
+		}
+	}
+	for _, text := range []string{"", "/events", "/ca_1234", "sk_live", "/agent/messages_since", "broca_0123456789abcdef0123456789abcdef"} {
+		if got := gateway.Redact(text); got != text {
+			t.Errorf("%q becomes %q", text, got)
+		}
+	}
+}
+
+// TestKeys checks G-10: a key is known only as what it was stored for. It checks G-7: the database does not contain it.
+func TestKeys(t *testing.T) {
+	r, path := startRelay(t)
+	now := time.Now().UTC()
+	one, two, other := gateway.NewKey(gateway.HubAgent), gateway.NewKey(gateway.HubAgent), gateway.NewKey(gateway.Channel)
+	update(t, r, func(tx relay.ExtTx) error {
+		return errors.Join(gateway.AddKey(tx, one, gateway.Holder{Kind: gateway.HubAgent, Owner: 7}),
+			gateway.AddKey(tx, other, gateway.Holder{Kind: gateway.Channel, Owner: 7, Expires: now.Add(time.Hour)}))
+	})
+	if h, found := findKey(t, r, one, now); !found || h != (gateway.Holder{Kind: gateway.HubAgent, Owner: 7}) {
+		t.Errorf("%+v, %t", h, found)
+	}
+	for name, key := range map[string]string{"an unknown key": two, "no key": "", "another case": strings.ToUpper(one),
+		"a part": one[:34], "a longer one": one + "0", "another kind": "cs_" + one[3:]} {
+		if h, found := findKey(t, r, key, now); found {
+			t.Errorf("%s is known: %+v", name, h)
+		}
+	}
+	if _, found := findKey(t, r, other, now.Add(time.Hour-1)); !found {
+		t.Error("a key expires too early")
+	}
+	if _, found := findKey(t, r, other, now.Add(time.Hour)); found {
+		t.Error("a key does not expire")
+	}
+	update(t, r, func(tx relay.ExtTx) error {
+		return errors.Join(gateway.LimitKeys(tx, gateway.HubAgent, 7, "rotate", now.Add(time.Minute)),
+			gateway.AddKey(tx, two, gateway.Holder{Kind: gateway.HubAgent, Owner: 7}))
+	})
+	if h, found := findKey(t, r, one, now); !found || h.Only != "rotate" || !h.Expires.Equal(now.Add(time.Minute)) {
+		t.Errorf("the old key: %+v, %t", h, found)
+	}
+	if h, found := findKey(t, r, two, now); !found || h.Only != "" {
+		t.Errorf("the new key: %+v, %t", h, found)
+	}
+	update(t, r, func(tx relay.ExtTx) error { return gateway.DropKeys(tx, gateway.HubAgent, 7, "rotate") })
+	if _, found := findKey(t, r, one, now); found {
+		t.Error("a dropped key is known")
+	}
+	update(t, r, func(tx relay.ExtTx) error {
+		n, err := gateway.SweepKeys(tx, now.Add(time.Hour), 10)
+		if n != 1 {
+			t.Errorf("%d keys were swept, want 1", n)
+		}
+		return err
+	})
+	if _, found := findKey(t, r, two, now.Add(100*365*24*time.Hour)); !found {
+		t.Error("a key without expiry was swept")
+	}
+	for _, name := range []string{path, path + "-wal"} {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, key := range []string{one, two, other} {
+			if bytes.Contains(text, []byte(key[4:])) {
+				t.Errorf("%s contains a key", filepath.Base(name))
+			}
+		}
+	}
+}
+
+// TestCheckFindsChangedKeys checks G-28 for the table of keys.
+func TestCheckFindsChangedKeys(t *testing.T) {
+	for _, change := range []string{"hash = x'00'", "kind = 'xx_'", "owner = -1", "expires = -1"} {
+		r, _ := startRelay(t)
+		update(t, r, func(tx relay.ExtTx) error {
+			return gateway.AddKey(tx, gateway.NewKey(gateway.Inbox), gateway.Holder{Kind: gateway.Inbox, Owner: 1})
+		})
+		var found []string
+		look := func() {
+			err := r.View(t.Context(), local, func(q relay.Querier) error {
+				return gateway.Extension.Check(q, func(where, what string) { found = append(found, where+" "+what) })
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if look(); len(found) > 0 {
+			t.Errorf("found without a change: %q", found)
+		}
+		update(t, r, func(tx relay.ExtTx) error {
+			_, err := tx.Exec("UPDATE gate_key SET " + change)
+			return err
+		})
+		if look(); len(found) != 1 {
+			t.Errorf("%s: found %q", change, found)
+		}
+	}
+}
