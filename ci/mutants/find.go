@@ -54,9 +54,23 @@ func locate(root, in string) (scope, error) {
 	return found[0], nil
 }
 
-// findDeclarations looks in the Go files of a folder that belong to a build for this system.
-func findDeclarations(root, dir, name string) (found []scope, err error) {
-	pkg, err := build.ImportDir(filepath.Join(root, dir), 0)
+// goFile is a parsed Go file.
+type goFile struct {
+	path string // relative to the root of the repository
+	text string
+	tree *ast.File
+}
+
+// parsed has the files of each folder that was searched before. Many faults are in the same folder.
+var parsed = map[string][]goFile{}
+
+// parse returns the Go files of a folder that belong to a build for this system.
+func parse(root, dir string) (files []goFile, err error) {
+	folder := filepath.Join(root, dir)
+	if files, ok := parsed[folder]; ok {
+		return files, nil
+	}
+	pkg, err := build.ImportDir(folder, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -65,20 +79,29 @@ func findDeclarations(root, dir, name string) (found []scope, err error) {
 		if err != nil {
 			return nil, err
 		}
-		files := token.NewFileSet()
-		file, err := parser.ParseFile(files, base, text, parser.SkipObjectResolution)
+		tree, err := parser.ParseFile(token.NewFileSet(), base, text, parser.SkipObjectResolution)
 		if err != nil {
 			return nil, err
 		}
-		for _, d := range file.Decls {
+		files = append(files, goFile{dir + "/" + base, string(text), tree})
+	}
+	parsed[folder] = files
+	return files, nil
+}
+
+// findDeclarations looks in the Go files of a folder.
+func findDeclarations(root, dir, name string) (found []scope, err error) {
+	files, err := parse(root, dir)
+	for _, f := range files {
+		for _, d := range f.tree.Decls {
 			for _, n := range declared(d, name) {
-				s := scope{path: dir + "/" + base, text: string(text), base: int(file.FileStart), name: name, node: n}
+				s := scope{path: f.path, text: f.text, base: int(f.tree.FileStart), name: name, node: n}
 				s.all = s.extent(n)
 				found = append(found, s)
 			}
 		}
 	}
-	return found, nil
+	return found, err
 }
 
 // declared returns the nodes of d that declare name. A method has the name Type.Method.
