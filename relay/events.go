@@ -56,7 +56,7 @@ func deliveryOf(p Page) Delivery {
 // event. It returns an empty page when p.Wait is over or the relay shuts down. If ctx ends while the poll waits, the
 // poll ends at once. A poll with a Wait needs a slot. If no slot is free, it is refused with CodeRateLimited. The
 // caller must not use p until Events has returned.
-func (r *Relay) Events(ctx context.Context, p *Poll) (Delivery, error) {
+func (r *Relay) Events(ctx context.Context, p *Poll) (d Delivery, err error) {
 	if err := r.draining(); err != nil {
 		return Delivery{}, err
 	}
@@ -71,24 +71,21 @@ func (r *Relay) Events(ctx context.Context, p *Poll) (Delivery, error) {
 	defer release()
 	r.openPolls.Add(1)
 	r.observer.Waiting(1)
-	defer func() {
-		r.openPolls.Add(-1)
-		r.observer.Waiting(-1)
-	}()
 	// First register the waiter, then read the store. An event that is stored in between is then seen twice, and its
 	// number shows this. The other way round, it would be missed.
 	w := r.hub.add(p.Filter)
-	defer r.hub.remove(w)
-	var d Delivery
+	defer func() {
+		r.hub.remove(w)
+		r.openPolls.Add(-1)
+		r.observer.Waiting(-1)
+		if err == nil {
+			r.reportDelivery(w, d.Events)
+		}
+	}()
 	if p.Since.IsZero() {
-		d, err = r.fromCursor(ctx, p, w)
-	} else {
-		d, err = r.since(ctx, p, w)
+		return r.fromCursor(ctx, p, w)
 	}
-	if err == nil {
-		r.reportDelivery(w, d.Events)
-	}
-	return d, err
+	return r.since(ctx, p, w)
 }
 
 // reportDelivery tells the observer about the answer to the poll of w. events is the first part of the answer.
