@@ -9,7 +9,8 @@ export AGORA_VECTORS := $(abspath $(AGORA_VECTORS))
 endif
 
 # cmd/agora/default.pgo makes the program faster, but go test would compile all packages once more for it.
-test check lint race fuzz interop faults mutants: export GOFLAGS += -pgo=off
+GOFLAGS_SET := $(shell go env GOFLAGS)
+test check lint race fuzz interop faults mutants: export GOFLAGS := $(GOFLAGS_SET) -pgo=off
 
 .PHONY: run test check lint race build fmt fuzz interop faults nightly mutants reproducible sbom perf profile pgo bench-guard
 # The timeouts of threads are one day here, so that no thread ends while you follow the README.
