@@ -78,10 +78,13 @@ func AddKey(tx relay.ExtTx, key string, h Holder) error {
 	return err
 }
 
-// LimitKeys allows the holder's present keys only one operation from now on, and only until expires.
+// LimitKeys allows the holder's present keys only one operation from now on, and only until expires. A key that would
+// expire earlier still does.
 func LimitKeys(tx relay.ExtTx, k Kind, owner int64, only string, expires time.Time) error {
-	_, err := tx.Exec("UPDATE gate_key SET only_for = ?, expires = ? WHERE kind = ? AND owner = ? AND only_for = ''",
-		only, expires.UnixNano(), string(k), owner)
+	until := expires.UnixNano()
+	_, err := tx.Exec("UPDATE gate_key SET only_for = ?, "+
+		"expires = CASE WHEN expires > 0 AND expires < ? THEN expires ELSE ? END "+
+		"WHERE kind = ? AND owner = ? AND only_for = ''", only, until, until, string(k), owner)
 	return err
 }
 

@@ -122,6 +122,12 @@ func TestKeys(t *testing.T) {
 		t.Error("a dropped key is known")
 	}
 	update(t, r, func(tx relay.ExtTx) error {
+		return gateway.LimitKeys(tx, gateway.Channel, 7, "rotate", now.Add(2*time.Hour))
+	})
+	if _, found := findKey(t, r, other, now.Add(time.Hour)); found {
+		t.Error("a limit has made a key valid for longer")
+	}
+	update(t, r, func(tx relay.ExtTx) error {
 		n, err := gateway.SweepKeys(tx, now.Add(time.Hour), 10)
 		if n != 1 {
 			t.Errorf("%d keys were swept, want 1", n)
