@@ -47,7 +47,7 @@ type Destinations struct {
 var errExcluded = errors.New("the relay does not call addresses of private networks, of its own machine, or for " +
 	"special uses; its operator can allow one with --outbound-allow")
 
-// Check returns why the relay would not call a URL, or nil. It resolves no name: the address of a name is checked when
+// Check parses a URL. The error says why the relay would not call it. Check resolves no name: the address of a name is checked when
 // the relay connects, because it may have changed by then.
 func (d Destinations) Check(raw string) (*url.URL, error) {
 	if len(raw) > MaxURL {

@@ -107,8 +107,8 @@ func (o *Outgoing) dial(ctx context.Context, d net.Dialer, network, addr string)
 	return d.DialContext(ctx, network, addr)
 }
 
-// Failure is why a request got no response, in one word. It is all that third parties may learn: more
-// would tell them about the relay's network.
+// Failure is why a request got no response, in one word. Third parties may learn no more, because more would tell them
+// about the relay's network.
 type Failure string
 
 // The failures.
