@@ -59,17 +59,20 @@ var forbiddenImports = map[string][]string{
 	"replay":       {"os", "net", "net/http", "database/sql", "io"},
 }
 
-// imports returns the imports of a package's files, without test files, and whether a file has a package comment.
-func imports(t *testing.T, dir string) (paths []string, commented bool) {
+// goFiles returns the Go files of a folder, without test files.
+func goFiles(t *testing.T, dir string) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range files {
-		if strings.HasSuffix(name, "_test.go") {
-			continue
-		}
+	return slices.DeleteFunc(files, func(name string) bool { return strings.HasSuffix(name, "_test.go") })
+}
+
+// imports returns the imports of a package's files, without test files, and whether a file has a package comment.
+func imports(t *testing.T, dir string) (paths []string, commented bool) {
+	t.Helper()
+	for _, name := range goFiles(t, dir) {
 		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ImportsOnly|parser.ParseComments)
 		if err != nil {
 			t.Fatal(err)
@@ -406,14 +409,7 @@ func sourceWords(t *testing.T) map[string]bool {
 	word := regexp.MustCompile(`\w+`)
 	words := map[string]bool{}
 	for _, dir := range packages(t) {
-		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, name := range files {
-			if strings.HasSuffix(name, "_test.go") {
-				continue
-			}
+		for _, name := range goFiles(t, dir) {
 			for _, w := range word.FindAllString(read(t, name), -1) {
 				words[w] = true
 			}
