@@ -76,6 +76,7 @@ const (
 	LimitInbox                 = "inbox"
 	LimitManifestsPerAgent     = "manifestsPerAgent"
 	LimitOffersPerThread       = "offersPerThread"
+	LimitRequests              = "requests" // changing requests by one caller of a gateway (GATEWAYS, "Limits")
 )
 
 // Reasons why a read was refused. They are the values of DetailReason (PROTOCOL §8). All except ReasonUnknownCursor

@@ -18,18 +18,35 @@ const maxTTL = math.MaxInt64 / int64(time.Second)
 // The envelope may keep a reference to body, so the caller must not modify body afterwards. Errors:
 // CodePayloadTooLarge, CodeInvalidRequest, CodeUnsupportedVersion, CodeInvalidDID, CodeForbidden (meta.relay).
 func Parse(body []byte, maxBytes int) (*Envelope, error) {
+	canonical, err := parseObject(body, maxBytes, unwrap)
+	if err != nil {
+		return nil, err
+	}
+	return decode(canonical)
+}
+
+// ParseObject returns the RFC 8785 form of a body that must be one JSON object (I-JSON, RFC 7493). It refuses what Parse
+// refuses in any body: more than maxBytes bytes, also in canonical form, more than MaxDepth levels of nesting, and more
+// than MaxCostlyNumbers costly numbers. 0 for maxBytes means DefaultMaxBytes. The result may be body itself, so the
+// caller must not modify body afterwards. Errors: CodePayloadTooLarge, CodeInvalidRequest.
+func ParseObject(body []byte, maxBytes int) (canonical []byte, err error) {
+	return parseObject(body, maxBytes, func([]byte) ([]byte, bool) { return nil, false })
+}
+
+// parseObject does the work of ParseObject. If unwrap finds an object in the canonical form of body, that object is the
+// result.
+func parseObject(body []byte, maxBytes int, unwrap func([]byte) ([]byte, bool)) (canonical []byte, err error) {
 	if maxBytes <= 0 {
 		maxBytes = DefaultMaxBytes
 	}
 	if len(body) > maxBytes {
 		return nil, TooLarge(maxBytes)
 	}
-	canonical, err := canonicalize(body)
-	if err != nil {
+	if canonical, err = canonicalize(body); err != nil {
 		return nil, err
 	}
 	if !isObject(canonical) {
-		return nil, Errorf(CodeInvalidRequest, "the body must be one JSON object, an envelope")
+		return nil, Errorf(CodeInvalidRequest, "the body must be one JSON object")
 	}
 	if inner, ok := unwrap(canonical); ok {
 		canonical = inner
@@ -37,7 +54,7 @@ func Parse(body []byte, maxBytes int) (*Envelope, error) {
 	if len(canonical) > maxBytes {
 		return nil, TooLarge(maxBytes)
 	}
-	return decode(canonical)
+	return canonical, nil
 }
 
 // canonicalize returns the RFC 8785 form of body. Most bodies are already canonical or nearly so. isCanonical and

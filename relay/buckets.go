@@ -9,8 +9,8 @@ import (
 )
 
 // maxGeneration is how many buckets a generation may hold. A bucket takes about 180 bytes, including its entry in the
-// map. There are four kinds of buckets, with two generations each. So together they take at most 100 MB, for any number
-// of addresses and identities.
+// map. A relay has five kinds of buckets, with two generations each. So together they take at most 120 MB, for any
+// number of addresses and identities. An AddressRate is one more kind.
 const maxGeneration = 1 << 16
 
 // buckets holds a token bucket for each key that was used recently. A bucket that is not used for the time it takes to

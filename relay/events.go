@@ -69,15 +69,13 @@ func (r *Relay) Events(ctx context.Context, p *Poll) (d Delivery, err error) {
 		return Delivery{}, err
 	}
 	defer release()
-	r.openPolls.Add(1)
-	r.observer.Waiting(1)
+	r.countWaiting(1)
 	// First register the waiter, then read the store. An event that is stored in between is then seen twice, and its
 	// number shows this. The other way round, it would be missed.
 	w := r.hub.add(p.Filter)
 	defer func() {
 		r.hub.remove(w)
-		r.openPolls.Add(-1)
-		r.observer.Waiting(-1)
+		r.countWaiting(-1)
 		if err == nil {
 			r.reportDelivery(w, d.Events)
 		}
@@ -86,6 +84,31 @@ func (r *Relay) Events(ctx context.Context, p *Poll) (d Delivery, err error) {
 		return r.fromCursor(ctx, p, w)
 	}
 	return r.since(ctx, p, w)
+}
+
+// OpenStream takes the slot of a waiting poll for a stream to from. Like a poll, the stream counts in Waiting. The
+// caller must call end once, when the stream has ended. A stream must end when Drained is closed. OpenStream does not
+// wait for a slot. Refusals: CodeRateLimited, CodeUnavailable if the relay drains.
+func (r *Relay) OpenStream(from Peer) (end func(), err error) {
+	if err := r.draining(); err != nil {
+		return nil, err
+	}
+	release, err := r.limiter.polls.acquire(from)
+	if err != nil {
+		r.noteRefusal(from, from.Reader, err)
+		return nil, err
+	}
+	r.countWaiting(1)
+	return func() {
+		r.countWaiting(-1)
+		release()
+	}, nil
+}
+
+// countWaiting changes the number of polls and streams by n.
+func (r *Relay) countWaiting(n int) {
+	r.openPolls.Add(int64(n))
+	r.observer.Waiting(n)
 }
 
 // reportDelivery tells the observer about the answer to the poll of w. events is the first part of the answer.

@@ -77,6 +77,7 @@ const (
 type limiter struct {
 	posts, reads, broadcasts *buckets[netip.Prefix]
 	agents                   *buckets[didkey.DID]
+	callers                  *buckets[string]
 
 	connections, requests, polls *slots
 }
@@ -85,6 +86,7 @@ func newLimiter(l Limits) *limiter {
 	return &limiter{
 		posts: newBuckets(l.PostsPerAddress, networkFactor), reads: newBuckets(l.ReadsPerAddress, networkFactor),
 		broadcasts: newBuckets(l.BroadcastsPerAddress, networkFactor), agents: newBuckets[didkey.DID](l.PostsPerAgent, nil),
+		callers: newBuckets[string](l.PostsPerAgent, nil),
 		connections: newSlots(envelope.LimitConnectionsPerAddress,
 			"%d connections of %s are open, which is the limit; use one of them", l.ConnectionsPerAddress, Unlimited),
 		requests: newSlots(envelope.LimitRequestsPerAddress,
@@ -103,9 +105,9 @@ func (r *Relay) Admit(p Peer, k Kind) error {
 	}
 	var err error
 	if k == Posts {
-		err = r.takeForAddress(r.limiter.posts, envelope.LimitPostsPerAddress, "posts", p)
+		err = takeForAddress(r.limiter.posts, r.now, envelope.LimitPostsPerAddress, "posts", p)
 	} else {
-		err = r.takeForAddress(r.limiter.reads, envelope.LimitReadsPerAddress, "sends requests", p)
+		err = takeForAddress(r.limiter.reads, r.now, envelope.LimitReadsPerAddress, "sends requests", p)
 	}
 	r.noteRefusal(p, "", err)
 	return err
@@ -113,14 +115,53 @@ func (r *Relay) Admit(p Peer, k Kind) error {
 
 // takeForAddress takes one token for each of p's networks. If one of them has no token, it returns a refusal. action
 // says what p does too often.
-func (r *Relay) takeForAddress(b *buckets[netip.Prefix], limit, action string, p Peer) error {
+func takeForAddress(b *buckets[netip.Prefix], now func() time.Time, limit, action string, p Peer) error {
 	var buf [len(widths)]netip.Prefix
 	prefixes := networks(p.Addr, &buf)
-	wait, index := b.take(r.now, prefixes...)
+	wait, index := b.take(now, prefixes...)
 	if wait == 0 {
 		return nil
 	}
 	return rateLimitError(limit, wait, describeNetwork(prefixes[index])+" "+action, b.Rate, networkFactor(prefixes[index]))
+}
+
+// AdmitCaller counts a request that may change something against the allowance of the caller who sent it. Each caller
+// may send as many requests as an agent may post messages, see Limits.PostsPerAgent. A gateway calls AdmitCaller after
+// it has found out who the caller is. caller is a short text that names the caller and its gateway, not a key.
+// Refusals: CodeRateLimited.
+func (r *Relay) AdmitCaller(from Peer, caller string) error {
+	if from.Local {
+		return nil
+	}
+	wait, _ := r.limiter.callers.take(r.now, caller)
+	if wait == 0 {
+		return nil
+	}
+	err := rateLimitError(envelope.LimitRequests, wait, "this caller sends requests", r.limits.PostsPerAgent, 1)
+	r.noteRefusal(from, from.Reader, err)
+	return err
+}
+
+// AddressRate limits how often something may be done from one address, such as a registration at a gateway. It counts
+// the networks of an address as the relay's own limits do (PROTOCOL §5).
+type AddressRate struct {
+	limit, action string
+	buckets       *buckets[netip.Prefix]
+}
+
+// NewAddressRate returns an AddressRate of r, whose Burst must not be 0. limit is the name of the limit, for
+// envelope.DetailLimit. action completes the sentence "this address …" in refusals, such as "registers agents".
+func NewAddressRate(limit, action string, r Rate) *AddressRate {
+	return &AddressRate{limit: limit, action: action, buckets: newBuckets(r, networkFactor)}
+}
+
+// Take counts what p does now. now is the relay's clock, see Relay.Now. Local peers are not counted. Refusals:
+// CodeRateLimited.
+func (a *AddressRate) Take(p Peer, now func() time.Time) error {
+	if p.Local {
+		return nil
+	}
+	return takeForAddress(a.buckets, now, a.limit, a.action, p)
 }
 
 // admitMessage counts a message against the allowance of its sender. A REQUEST without a recipient also counts against
@@ -136,7 +177,7 @@ func (r *Relay) admitMessage(p Peer, e *envelope.Envelope) error {
 	if !isBroadcastRequest(e) {
 		return nil
 	}
-	err := r.takeForAddress(r.limiter.broadcasts, envelope.LimitBroadcastsPerAddress,
+	err := takeForAddress(r.limiter.broadcasts, r.now, envelope.LimitBroadcastsPerAddress,
 		"posts REQUESTs without a recipient", p)
 	if err != nil {
 		r.limiter.agents.refund(r.now, e.Sender.ID)
@@ -180,6 +221,7 @@ func (r *Relay) chargePost(p Peer, size int) error {
 		return nil
 	}
 	if err := r.checkPostDebt(p); err != nil {
+		r.noteRefusal(p, "", err)
 		return err
 	}
 	var buf [len(widths)]netip.Prefix
@@ -219,8 +261,12 @@ func isRateLimit(err error) bool {
 }
 
 func rateLimitError(limit string, wait time.Duration, subject string, rate Rate, factor int) error {
-	e := envelope.Errorf(envelope.CodeRateLimited, "%s faster than this relay allows (%v a second, after %d at once); "+
-		"wait for the time in Retry-After", subject, rate.PerSecond*float64(factor), rate.Burst*factor)
+	often, unit := rate.PerSecond*float64(factor), "a second"
+	if often < 1./60 {
+		often, unit = math.Round(often*3600), "an hour"
+	}
+	e := envelope.Errorf(envelope.CodeRateLimited, "%s faster than this relay allows (%v %s, after %d at once); "+
+		"wait for the time in Retry-After", subject, often, unit, rate.Burst*factor)
 	e.RetryAfter, e.Details = wait, map[string]any{envelope.DetailLimit: limit}
 	return e
 }

@@ -21,7 +21,8 @@ type Observer interface {
 	Refused(status int, code envelope.Code, limit string)
 	// Committed reports a group of posts and updates that became durable together.
 	Committed(CommitReport)
-	// Waiting reports by how much the number of polls in progress has changed, including those that wait.
+	// Waiting reports by how much the number of polls in progress and open streams has changed, including the polls that
+	// wait.
 	Waiting(change int)
 	// Delivered reports an answer to a poll.
 	Delivered(DeliveryReport)

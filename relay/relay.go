@@ -150,6 +150,9 @@ func (r *Relay) Observer() Observer { return r.observer }
 // Now returns the time by the relay's clock.
 func (r *Relay) Now() time.Time { return r.now() }
 
+// Epoch returns the epoch of the store's cursors, see Cursor.
+func (r *Relay) Epoch() uint32 { return r.startCursor.Epoch }
+
 // Run wakes waiting polls, removes what has expired, ends threads whose time is over, and exchanges reports with the
 // other nodes. It blocks until ctx ends or the store fails. When it returns, its goroutines have ended.
 func (r *Relay) Run(ctx context.Context) error {
@@ -173,6 +176,9 @@ func (r *Relay) Run(ctx context.Context) error {
 // step of a shutdown, while answers can still be sent.
 func (r *Relay) Drain() { r.drain.Do(func() { close(r.drained) }) }
 
+// Drained returns a channel that is closed when Drain is called. Streams end then.
+func (r *Relay) Drained() <-chan struct{} { return r.drained }
+
 func (r *Relay) draining() error {
 	select {
 	case <-r.drained:
@@ -190,7 +196,7 @@ func (r *Relay) Health() error {
 	return r.draining()
 }
 
-// Waiting returns how many polls are in progress, including those that wait.
+// Waiting returns how many polls are in progress, including those that wait, and how many streams are open.
 func (r *Relay) Waiting() int { return int(r.openPolls.Load()) }
 
 // Post checks a body and stores its envelope. If Post returns no error, the envelope is on disk and will be delivered
@@ -230,10 +236,13 @@ func (r *Relay) post(ctx context.Context, from Peer, body []byte, report *PostRe
 // prepare does everything that Post does before it stores the envelope.
 func (r *Relay) prepare(from Peer, body []byte) (Entry, error) {
 	if err := r.chargePost(from, len(body)); err != nil {
-		r.noteRefusal(from, "", err)
 		return Entry{}, err
 	}
-	entry, err := r.checkQueued(from, body)
+	var entry Entry
+	err := r.inTurn(from, func() (err error) {
+		entry, err = r.check(body)
+		return err
+	})
 	if err != nil {
 		return Entry{}, err
 	}
@@ -270,18 +279,36 @@ func (r *Relay) appendEntry(ctx context.Context, from Peer, entry Entry) (Receip
 	return receipt, err
 }
 
-// checkQueued checks a body when it is the turn of from. If the body is refused, the time spent on it is charged to
-// from.
-func (r *Relay) checkQueued(from Peer, body []byte) (Entry, error) {
+// Object parses the body of a request to a gateway. The body must be one JSON object of at most maxBytes bytes, see
+// envelope.ParseObject. The result is its RFC 8785 form. As with Post, a large body counts as more than one request, and
+// so does the time that is spent on a body that is then refused. The transport must have admitted the request, see
+// Admit. Refusals: CodeRateLimited, CodeUnavailable if the relay drains, and those of envelope.ParseObject.
+func (r *Relay) Object(from Peer, body []byte, maxBytes int) (canonical []byte, err error) {
+	if err := r.draining(); err != nil {
+		return nil, err
+	}
+	if err := r.chargePost(from, len(body)); err != nil {
+		return nil, err
+	}
+	err = r.inTurn(from, func() (err error) {
+		canonical, err = envelope.ParseObject(body, maxBytes)
+		return err
+	})
+	return canonical, err
+}
+
+// inTurn calls check, which checks a body, when it is the turn of from. If check refuses the body, the time spent on it
+// is charged to from.
+func (r *Relay) inTurn(from Peer, check func() error) error {
 	src := from.source()
 	_ = r.parseQueue.acquire(context.Background(), src) // this context never ends
 	defer r.parseQueue.release(src)
 	began := time.Now()
-	entry, err := r.check(body)
+	err := check()
 	if err != nil {
 		r.chargeWork(from, time.Since(began))
 	}
-	return entry, err
+	return err
 }
 
 // check parses a body, checks its envelope and verifies the signature.

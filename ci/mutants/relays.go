@@ -109,7 +109,7 @@ var relays = []mutant{
 // Limits and charges.
 var limits = []mutant{
 	{"limits: writing costs nothing", "relay Relay.appendEntry", "chargeWork()", drop, "./relay -run WritesAre"},
-	{"limits: refused bodies cost nothing", "relay Relay.checkQueued", "chargeWork()", drop, "./relay -run Charged"},
+	{"limits: refused bodies cost nothing", "relay Relay.inTurn", "chargeWork()", drop, "./relay -run Charged"},
 	{"limits: duplicates are charged to their sender", "relay Relay.post", "receipt.Duplicate", never,
 		"./relay -run Copies"},
 	{"limits: debts are forgotten", "relay buckets.bucketFor", "TokensAt()", never, "./relay -run Debts"},
@@ -150,8 +150,9 @@ var web = []mutant{
 	{"http: a whole page has one time limit", "relay/httpapi api.answerList", "setHeader()", swap("ExtendWrite(w)", ""),
 		ofHTTP},
 	{"http: an answer may take any time", "relay/httpapi ExtendWrite", "Add()", with("time.Time{}"), ofHTTP},
-	{"http: the log shows queries", "relay/httpapi site.serve", "Debug()", swap("r.URL.Path", "r.URL.String()"),
+	{"http: the log shows queries", "relay/httpapi Front.loggedPath", "", swap("return r.URL.Path", "return r.URL.String()"),
 		ofHTTP},
+	{"http: the log shows keys in paths", "relay/httpapi Front.loggedPath", "Redact ==", always, ofHTTP},
 	{"http: the log shows tokens", "relay/httpapi site.serve", `Debug()`,
 		swap(`"request"`, `"request", "headers", r.Header`), ofHTTP},
 	{"http: everybody may use /seed", "relay/httpapi api.postSeed", "Demo", never, ofHTTP},

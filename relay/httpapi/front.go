@@ -36,14 +36,23 @@ type Options struct {
 	// Origins are the origins of web pages that may use the relay, in relay.ParseOrigin's form, or "*" for all. Empty:
 	// CORS is off.
 	Origins []string
-	Mounts  []Mount       // handlers in addition to the relay's own routes; each needs a Prefix
-	Root    Handler       // answers GET / and HEAD /; nil: the answer is 404
-	Grace   time.Duration // how long Run, when it ends, waits for requests that have begun; 0: 4 seconds
-	Log     *slog.Logger  // nil: slog.Default
+	Mounts  []Mount // handlers in addition to the relay's own routes; each needs a Prefix
+	Root    Handler // answers GET / and HEAD /; nil: the answer is 404
+	// Redact returns what is logged in place of the path of a request. It hides the keys that some gateways have in their
+	// paths. nil: paths are logged as they are.
+	Redact func(path string) string
+	// Gateways is the member "gateways" of the well-known document. It says which gateways are on. nil: there is no such
+	// member.
+	Gateways any
+	Grace    time.Duration // how long Run, when it ends, waits for requests that have begun; 0: 4 seconds
+	Log      *slog.Logger  // nil: slog.Default
 }
 
 // Handler answers a request that comes from a peer. If it returns an error, it must not have written anything. The
 // Front then writes the error in the format of the Mount.
+//
+// A Handler that waits for more than 10 seconds must first remove the read deadline with http.ResponseController.
+// Otherwise the request's context ends at that deadline. A stream calls ExtendWrite before each write, and flushes.
 type Handler func(w http.ResponseWriter, r *http.Request, from relay.Peer) error
 
 // Mount is a set of routes with one format of errors. Its requests are checked like those to the relay's own routes.
@@ -158,7 +167,7 @@ func (s *site) serve(w http.ResponseWriter, r *http.Request) {
 		if p := recover(); p == http.ErrAbortHandler {
 			panic(p)
 		} else if p != nil {
-			s.log.Error("panic", "value", p, "path", r.URL.Path, "stack", string(debug.Stack()))
+			s.log.Error("panic", "value", p, "path", s.loggedPath(r), "stack", string(debug.Stack()))
 			s.answerError(w, r, envelope.Errorf(envelope.CodeInternal,
 				"the relay failed while it answered this request; the reason is in its log"))
 		}
@@ -167,8 +176,16 @@ func (s *site) serve(w http.ResponseWriter, r *http.Request) {
 		s.answerError(w, r, err)
 	}
 	if s.log.Enabled(r.Context(), slog.LevelDebug) {
-		s.log.Debug("request", "method", r.Method, "path", r.URL.Path, "took", time.Since(started))
+		s.log.Debug("request", "method", r.Method, "path", s.loggedPath(r), "took", time.Since(started))
 	}
+}
+
+// loggedPath returns the path of a request as it may be logged.
+func (f *Front) loggedPath(r *http.Request) string {
+	if f.options.Redact == nil {
+		return r.URL.Path
+	}
+	return f.options.Redact(r.URL.Path)
 }
 
 // withoutPrefix returns r as the mount's handler sees it.
@@ -243,7 +260,7 @@ func (s *site) answerError(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	answer, known := s.Errors(err)
 	if !known {
-		s.log.Error("request failed", "method", r.Method, "path", r.URL.Path, "err", err)
+		s.log.Error("request failed", "method", r.Method, "path", s.loggedPath(r), "err", err)
 		err = envelope.Errorf(envelope.CodeInternal, "the relay could not answer this request; the reason is in its log")
 		answer, _ = s.Errors(err)
 	}

@@ -199,7 +199,7 @@ const protocolVersion = "1.0.0"
 
 func (a *api) getWellKnown(w http.ResponseWriter, _ *http.Request, _ relay.Peer) error {
 	policy := a.relay.Policy()
-	return WriteJSON(w, http.StatusOK, map[string]any{
+	document := map[string]any{
 		"ok": true, "version": protocolVersion, "build": a.options.Build,
 		"did": a.relay.DID(), "url": a.relay.Origin(), "reads": a.relay.Reads(),
 		"features": a.features(), "limits": a.limits(),
@@ -210,7 +210,11 @@ func (a *api) getWellKnown(w http.ResponseWriter, _ *http.Request, _ relay.Peer)
 			"threadRetention": policy.ThreadRetention.Seconds(),
 			"pollDefault":     relay.DefaultWait.Seconds(), "pollMax": relay.MaxWait.Seconds(),
 		},
-	})
+	}
+	if a.options.Gateways != nil {
+		document["gateways"] = a.options.Gateways
+	}
+	return WriteJSON(w, http.StatusOK, document)
 }
 
 func (a *api) features() []string {

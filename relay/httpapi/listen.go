@@ -141,6 +141,9 @@ func newConnections(f *Front, info listenerInfo) *connections {
 func (c *connections) changed(connection net.Conn, state http.ConnState) {
 	switch state {
 	case http.StateNew:
+		if err := limitUnacknowledged(connection); err != nil {
+			c.front.log.Debug("TCP_USER_TIMEOUT cannot be set", "err", err)
+		}
 		from := remoteAddr(connection.RemoteAddr().String())
 		if c.front.exempts(from, c.info) {
 			return
