@@ -31,7 +31,7 @@ var allowedImports = map[string][]string{
 	"thread":                       {"didkey", "envelope"},
 	"relay":                        {"didkey", "envelope", "replay", "thread"},
 	"relay/httpapi":                {"didkey", "envelope", "replay", "thread", "relay"},
-	"gateway":                      {"relay"},
+	"gateway":                      {"didkey", "envelope", "relay"},
 	"store/ledger":                 {"didkey", "envelope", "thread", "relay"},
 	"store/sqlite/schema":          {"relay"},
 	"store/sqlite/internal/dbfile": {"relay"},

@@ -1,12 +1,28 @@
 -- Times are nanoseconds since 1970, UTC. The types and statements are those that SQLite and PostgreSQL share.
+-- Each row has the checksum of its other columns, so that `agora check` finds a changed row.
 
 -- Who may call a gateway. Only the hash of a key is stored, so a copy of the database contains no key.
 CREATE TABLE gate_key (
 	hash     BYTEA  NOT NULL PRIMARY KEY, -- SHA-256
 	kind     TEXT   NOT NULL, -- the first characters of the key
-	owner    BIGINT NOT NULL, -- the number of the agent, channel, member, inbox or principal
+	owner    BIGINT NOT NULL, -- the number of the agent, channel, member, inbox or principal; 0: the operator
 	only_for TEXT   NOT NULL, -- the only operation that the key may still do; empty: all
-	expires  BIGINT NOT NULL  -- 0: never
+	expires  BIGINT NOT NULL, -- 0: never
+	sum      BIGINT NOT NULL
 );
 CREATE INDEX gate_key_by_owner ON gate_key (kind, owner);
 CREATE INDEX gate_key_by_expires ON gate_key (expires);
+
+-- The numbers that gateways show to clients.
+CREATE TABLE gate_counter (
+	name  TEXT   NOT NULL PRIMARY KEY,
+	value BIGINT NOT NULL, -- the last number that was given
+	sum   BIGINT NOT NULL
+);
+
+-- What belongs to the whole database: the DID of gateway.key, and the epoch with which the counters were used last.
+CREATE TABLE gate_meta (
+	name  TEXT   NOT NULL PRIMARY KEY,
+	value TEXT   NOT NULL,
+	sum   BIGINT NOT NULL
+);

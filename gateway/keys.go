@@ -7,7 +7,6 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"regexp"
-	"slices"
 	"strings"
 	"time"
 
@@ -29,11 +28,6 @@ const (
 	Principal Kind = "cj_"
 	Operator  Kind = "op_"
 )
-
-// kinds are all kinds of keys.
-var kinds = []Kind{HubAgent, HubStream, Channel, Member, Inbox, Callback, ToolUser, Principal, Operator}
-
-func isKind(k Kind) bool { return slices.Contains(kinds, k) }
 
 // hex reports whether keys of this kind are hexadecimal, as the programs of the hub expect.
 func (k Kind) hex() bool { return k == HubAgent || k == HubStream }
@@ -61,10 +55,12 @@ func Redact(text string) string {
 // Holder is whom a key belongs to, and what it may be used for.
 type Holder struct {
 	Kind    Kind
-	Owner   int64     // the number of the agent, channel, member, inbox or principal
+	Owner   int64     // the number of the agent, channel, member, inbox or principal; 0: the operator
 	Only    string    // the only operation that the key may still do; empty: all
 	Expires time.Time // zero: never
 }
+
+var keyTable = Table{Name: "gate_key", Key: 1, Columns: []string{"hash", "kind", "owner", "only_for", "expires"}}
 
 // AddKey stores the hash of a key. The key itself is not stored anywhere, so it can be shown only once.
 func AddKey(tx relay.ExtTx, key string, h Holder) error {
@@ -73,19 +69,44 @@ func AddKey(tx relay.ExtTx, key string, h Holder) error {
 	if !h.Expires.IsZero() {
 		expires = h.Expires.UnixNano()
 	}
-	_, err := tx.Exec("INSERT INTO gate_key (hash, kind, owner, only_for, expires) VALUES (?, ?, ?, ?, ?)",
-		hash[:], string(h.Kind), h.Owner, h.Only, expires)
+	_, err := tx.Exec("INSERT INTO gate_key (hash, kind, owner, only_for, expires, sum) VALUES (?, ?, ?, ?, ?, ?)",
+		hash[:], string(h.Kind), h.Owner, h.Only, expires, keySum(hash[:], h.Kind, h.Owner, h.Only, expires))
 	return err
+}
+
+func keySum(hash []byte, k Kind, owner int64, only string, expires int64) int64 {
+	return Sum("gate_key", hash, string(k), owner, only, expires)
 }
 
 // LimitKeys allows the holder's present keys only one operation from now on, and only until expires. A key that would
 // expire earlier still does.
 func LimitKeys(tx relay.ExtTx, k Kind, owner int64, only string, expires time.Time) error {
-	until := expires.UnixNano()
-	_, err := tx.Exec("UPDATE gate_key SET only_for = ?, "+
-		"expires = CASE WHEN expires > 0 AND expires < ? THEN expires ELSE ? END "+
-		"WHERE kind = ? AND owner = ? AND only_for = ''", only, until, until, string(k), owner)
-	return err
+	type present struct {
+		hash    []byte
+		expires int64
+	}
+	var keys []present
+	err := tx.Query(func(scan func(...any) error) error {
+		var p present
+		err := scan(&p.hash, &p.expires)
+		keys = append(keys, p)
+		return err
+	}, "SELECT hash, expires FROM gate_key WHERE kind = ? AND owner = ? AND only_for = ''", string(k), owner)
+	if err != nil {
+		return err
+	}
+	for _, p := range keys {
+		until := expires.UnixNano()
+		if p.expires > 0 {
+			until = min(until, p.expires)
+		}
+		_, err := tx.Exec("UPDATE gate_key SET only_for = ?, expires = ?, sum = ? WHERE hash = ?",
+			only, until, keySum(p.hash, k, owner, only, until), p.hash)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // DropKeys removes the holder's keys that may do only this operation; empty: those that may do all.

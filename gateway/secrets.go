@@ -3,11 +3,11 @@ package gateway
 import (
 	"crypto/aes"
 	"crypto/cipher"
-	"crypto/hkdf"
 	"crypto/rand"
-	"crypto/sha256"
 	"errors"
 	"fmt"
+
+	"github.com/agora-relay/agora/didkey"
 )
 
 // Secrets encrypts what the relay needs later and no reader of its database may see: URLs with a key in them, and keys
@@ -17,9 +17,9 @@ type Secrets struct{ aead cipher.AEAD }
 // secretVersion is the first byte of an encrypted secret.
 const secretVersion = 1
 
-// NewSecrets returns the Secrets of a gateway key. seed is the key's 32 secret bytes.
-func NewSecrets(seed []byte) (Secrets, error) {
-	key, err := hkdf.Key(sha256.New, seed, nil, "agora at rest v1", 32)
+// NewSecrets returns the Secrets of gateway.key. They are encrypted with a key that is derived from it.
+func NewSecrets(k didkey.Key) (Secrets, error) {
+	key, err := k.Derive("agora at rest v1")
 	if err != nil {
 		return Secrets{}, err
 	}

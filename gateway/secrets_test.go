@@ -5,12 +5,17 @@ import (
 	"encoding/hex"
 	"testing"
 
+	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/gateway"
 )
 
 func newSecrets(t *testing.T, fill byte) gateway.Secrets {
 	t.Helper()
-	s, err := gateway.NewSecrets(bytes.Repeat([]byte{fill}, 32))
+	key, err := didkey.FromSeed(bytes.Repeat([]byte{fill}, 32))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := gateway.NewSecrets(key)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -177,14 +177,11 @@ func readTimeError(now time.Time) error {
 // newCursorCipher returns the cipher that hides the content of cursors. A reader who sees only few of the events must
 // not learn how many there are. Each cursor is one block of AES under a key that only the relay has.
 func newCursorCipher(key didkey.Key) (cipher.Block, error) {
-	// The AES key is derived from a signature, because every signing key can make one, and only its owner can. The
-	// signed text is not JSON, so it is not a message.
-	secret, err := key.Sign([]byte("agora cursor key"))
+	secret, err := key.Derive("agora cursor key")
 	if err != nil {
 		return nil, err
 	}
-	hash := sha256.Sum256(secret)
-	return aes.NewCipher(hash[:])
+	return aes.NewCipher(secret)
 }
 
 // networkTag returns a number for p's network, for the quota of an inbox. A network is an IPv4 address or the /56 of an

@@ -1,0 +1,96 @@
+package gateway
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"strings"
+
+	"github.com/agora-relay/agora/relay"
+)
+
+// Sum returns the checksum of a row of a table. values are all its other columns, in the order of the table. Each is an
+// int64, an int, a string or a []byte; with any other type Sum panics.
+func Sum(table string, values ...any) int64 {
+	sum, ok := sumOf(table, values)
+	if !ok {
+		panic(fmt.Sprintf("gateway: a row of %s has a value that is neither a number, a text nor bytes", table))
+	}
+	return sum
+}
+
+// sumOf returns the checksum of a row: the first 8 bytes of the SHA-256 of the table's name and the values. Each value
+// is preceded by its type and its length, so no two rows have the same bytes.
+func sumOf(table string, values []any) (sum int64, ok bool) {
+	row := appendValue(nil, 's', table)
+	for _, value := range values {
+		switch v := value.(type) {
+		case int64:
+			row = binary.BigEndian.AppendUint64(append(row, 'i'), uint64(v))
+		case int:
+			row = binary.BigEndian.AppendUint64(append(row, 'i'), uint64(v))
+		case string:
+			row = appendValue(row, 's', v)
+		case []byte:
+			row = appendValue(row, 'b', v)
+		default:
+			return 0, false
+		}
+	}
+	hash := sha256.Sum256(row)
+	return int64(binary.BigEndian.Uint64(hash[:])), true
+}
+
+func appendValue[T string | []byte](row []byte, kind byte, value T) []byte {
+	return append(binary.BigEndian.AppendUint64(append(row, kind), uint64(len(value))), value...)
+}
+
+// Table describes a table for CheckSums.
+type Table struct {
+	Name    string
+	Key     int      // the first Key columns are the primary key; a finding names the row by them
+	Columns []string // all columns except sum, in the order in which Sum gets them
+}
+
+// CheckSums calls found for each row of the tables whose sum does not fit its columns. Such a row was not written by
+// the relay (G-28).
+func CheckSums(q relay.Querier, found func(where, what string), tables ...Table) error {
+	for _, t := range tables {
+		values := make([]any, len(t.Columns))
+		into := make([]any, 0, len(values)+1)
+		for i := range values {
+			into = append(into, &values[i])
+		}
+		var stored any // it may have been changed to anything
+		into = append(into, &stored)
+		err := q.Query(func(scan func(...any) error) error {
+			if err := scan(into...); err != nil {
+				return err
+			}
+			if sum, ok := sumOf(t.Name, values); !ok || stored != any(sum) {
+				found(t.row(values), "the row does not fit its checksum, so something else than the relay has changed it")
+			}
+			return nil
+		}, "SELECT "+strings.Join(t.Columns, ", ")+", sum FROM "+t.Name)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// row names a row by its primary key.
+func (t Table) row(values []any) string {
+	name := t.Name
+	for i, value := range values[:t.Key] {
+		format := " %s=%v"
+		switch value.(type) {
+		case []byte:
+			format = " %s=%x"
+		case string:
+			format = " %s=%q"
+		}
+		name += fmt.Sprintf(format, t.Columns[i], value)
+	}
+	return name
+}
