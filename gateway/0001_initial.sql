@@ -26,3 +26,18 @@ CREATE TABLE gate_meta (
 	value TEXT   NOT NULL,
 	sum   BIGINT NOT NULL
 );
+
+-- The answers to requests with an Idempotency-Key, kept for 24 hours.
+CREATE TABLE gate_answer (
+	endpoint TEXT   NOT NULL, -- the method and the path
+	caller   TEXT   NOT NULL,
+	id       TEXT   NOT NULL, -- the Idempotency-Key
+	body     BYTEA  NOT NULL, -- SHA-256 of the request's body in the form of RFC 8785
+	ref      BIGINT NOT NULL, -- the number of what the request has created
+	status   BIGINT NOT NULL, -- 0: the operation is stored, its answer is not yet
+	answer   BYTEA  NOT NULL, -- the body of the answer, encrypted; empty while status is 0
+	expires  BIGINT NOT NULL,
+	sum      BIGINT NOT NULL,
+	PRIMARY KEY (endpoint, caller, id)
+);
+CREATE INDEX gate_answer_by_expires ON gate_answer (expires);

@@ -161,6 +161,7 @@ type sweep struct {
 
 var sweeps = []sweep{
 	{"gate_key", "SELECT 1 FROM gate_key WHERE expires > 0 AND expires <= ? LIMIT 1", SweepKeys},
+	{"gate_answer", "SELECT 1 FROM gate_answer WHERE expires <= ? LIMIT 1", sweepAnswers},
 }
 
 // sweepStep is how many rows one Update removes, so that posts do not wait long.

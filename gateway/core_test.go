@@ -3,7 +3,9 @@ package gateway_test
 import (
 	"context"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/sqlite"
+	"github.com/agora-relay/agora/store/sqlite/check"
 )
 
 func newKey(t *testing.T) didkey.Key {
@@ -133,7 +136,7 @@ func TestCounters(t *testing.T) {
 	if _, err := sqlite.Backup(t.Context(), path, copied, func(int64, int64) {}); err != nil {
 		t.Fatal(err)
 	}
-	restored := startRelayOver(t, copied)
+	restored := startRelayOver(t, copied, time.Now)
 	for range 2 { // the second start skips nothing
 		newCore(t, restored, key)
 	}
@@ -148,14 +151,20 @@ func TestCounters(t *testing.T) {
 	}
 }
 
-// TestRunSweeps checks that Run removes expired keys once a minute, many of them too, and writes nothing when there is
-// nothing to remove.
+// TestRunSweeps checks that Run removes expired keys and answers once a minute, many of them too, and writes nothing when
+// there is nothing to remove.
 func TestRunSweeps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, _ := startRelay(t)
+		path := filepath.Join(t.TempDir(), "agora.db")
+		var ahead atomic.Int64 // how far the relay's clock is ahead of the bubble's
+		r := startRelayOver(t, path, func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) })
 		c := newCore(t, r, newKey(t))
+		answers := gateway.NewAnswers(c)
 		update(t, r, func(tx relay.ExtTx) error {
 			for n := range 250 {
+				if err := answers.Add(tx, repeat("1", strconv.Itoa(n)), 1); err != nil {
+					return err
+				}
 				h := gateway.Holder{Kind: gateway.Inbox, Owner: int64(n), Expires: time.Now().Add(30 * time.Second)}
 				if n == 0 {
 					h.Expires = time.Now().Add(time.Hour)
@@ -169,11 +178,10 @@ func TestRunSweeps(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { defer close(ended); c.Run(ctx) }()
-		keys := func() (n int) {
+		rows := func(table string) (n int) {
 			synctest.Wait()
 			err := r.View(t.Context(), local, func(q relay.Querier) error {
-				return q.Query(func(scan func(...any) error) error { return scan(&n) },
-					"SELECT count(*) FROM gate_key WHERE kind = 'sk_'")
+				return q.Query(func(scan func(...any) error) error { return scan(&n) }, "SELECT count(*) FROM "+table)
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -181,14 +189,38 @@ func TestRunSweeps(t *testing.T) {
 			return n
 		}
 		time.Sleep(59 * time.Second)
-		if n := keys(); n != 250 {
+		if n := rows("gate_key WHERE kind = 'sk_'"); n != 250 {
 			t.Errorf("%d keys after 59 s, want 250", n)
 		}
 		time.Sleep(2 * time.Second)
-		if n := keys(); n != 1 {
+		if n := rows("gate_key WHERE kind = 'sk_'"); n != 1 {
 			t.Errorf("%d keys after a minute, want 1", n)
+		}
+		number := lastNumber(t, path)
+		time.Sleep(30 * time.Minute)
+		if now := lastNumber(t, path); now != number {
+			t.Errorf("there was nothing to remove, and the last number grew from %d to %d", number, now)
+		}
+		ahead.Store(int64(23*time.Hour + 28*time.Minute - 10*time.Second))
+		time.Sleep(time.Minute)
+		if n := rows("gate_answer"); n != 250 {
+			t.Errorf("%d answers before a day is over, want 250", n)
+		}
+		time.Sleep(time.Minute)
+		if n := rows("gate_answer"); n != 0 {
+			t.Errorf("%d answers after a day, want none", n)
 		}
 		cancel()
 		<-ended
 	})
+}
+
+// lastNumber returns the last number that the store has given. Each Update that writes takes one.
+func lastNumber(t *testing.T, path string) relay.Seq {
+	t.Helper()
+	report, err := check.Database(t.Context(), path, check.Options{})
+	if err != nil || report.Findings > 0 {
+		t.Fatalf("%+v, %v", report, err)
+	}
+	return report.Seq
 }

@@ -28,11 +28,11 @@ var (
 func startRelay(t *testing.T) (*relay.Relay, string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "agora.db")
-	return startRelayOver(t, path), path
+	return startRelayOver(t, path, time.Now), path
 }
 
-// startRelayOver returns a relay over the database at path. It is closed when the test ends.
-func startRelayOver(t *testing.T, path string) *relay.Relay {
+// startRelayOver returns a relay over the database at path, with a clock. It is closed when the test ends.
+func startRelayOver(t *testing.T, path string, now func() time.Time) *relay.Relay {
 	t.Helper()
 	store, err := sqlite.Open(t.Context(), path, sqlite.Options{Reserve: 1 << 22, Extensions: []relay.Extension{gateway.Extension}})
 	if err != nil {
@@ -42,7 +42,7 @@ func startRelayOver(t *testing.T, path string) *relay.Relay {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := relay.New(t.Context(), relay.Config{Store: store, Key: key, Origin: origin, Log: quiet})
+	r, err := relay.New(t.Context(), relay.Config{Store: store, Key: key, Origin: origin, Log: quiet, Now: now})
 	if err != nil {
 		t.Fatal(err)
 	}

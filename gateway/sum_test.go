@@ -65,14 +65,16 @@ func checkTables(t *testing.T, q relay.Querier) (findings []string) {
 // table, and check reports the row.
 func TestCheckFindsEveryChange(t *testing.T) {
 	r, _ := startRelay(t)
-	newCore(t, r, newKey(t))
+	answers := gateway.NewAnswers(newCore(t, r, newKey(t)))
 	next(t, r, "hub_message")
 	next(t, r, "other")
 	update(t, r, func(tx relay.ExtTx) error {
 		return errors.Join(
 			gateway.AddKey(tx, gateway.NewKey(gateway.Inbox), gateway.Holder{Kind: gateway.Inbox, Owner: 1}),
 			gateway.AddKey(tx, gateway.NewKey(gateway.HubAgent), gateway.Holder{Kind: gateway.HubAgent, Owner: 7}),
-			gateway.LimitKeys(tx, gateway.HubAgent, 7, "rotate", time.Now().Add(time.Minute)))
+			gateway.LimitKeys(tx, gateway.HubAgent, 7, "rotate", time.Now().Add(time.Minute)),
+			answers.Add(tx, repeat("1", "one"), 1), answers.Add(tx, repeat("1", "two"), 2),
+			answers.Finish(tx, repeat("1", "two"), 200, []byte(`{}`)))
 	})
 	update(t, r, func(tx relay.ExtTx) error {
 		if found := checkTables(t, tx); len(found) > 0 {

@@ -1,4 +1,0 @@
-package relay
-
-// Epoch returns the random number of the store's database.
-func (r *Relay) Epoch() uint32 { return r.startCursor.Epoch }
