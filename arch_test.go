@@ -32,6 +32,7 @@ var allowedImports = map[string][]string{
 	"relay":                        {"didkey", "envelope", "replay", "thread"},
 	"relay/httpapi":                {"didkey", "envelope", "replay", "thread", "relay"},
 	"gateway":                      {"didkey", "envelope", "relay"},
+	"gateway/hub/skill":            {},
 	"store/ledger":                 {"didkey", "envelope", "thread", "relay"},
 	"store/sqlite/schema":          {"relay"},
 	"store/sqlite/internal/dbfile": {"relay"},
