@@ -144,10 +144,10 @@ func (r *Relay) Update(ctx context.Context, from Peer, f func(ExtTx) error) erro
 	}
 	if !from.Local {
 		src := from.source()
-		if err := r.writeQueue.acquire(ctx, src); err != nil {
+		if err := r.writeQueue.Acquire(ctx, src); err != nil {
 			return err
 		}
-		defer r.writeQueue.release(src)
+		defer r.writeQueue.Release(src)
 		if err := r.checkPostDebt(from); err != nil {
 			return err
 		}

@@ -24,6 +24,7 @@ import (
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/turns"
 )
 
 // Config has what New needs. Store and Key are required. The relay uses the Policy with which its Store was opened.
@@ -67,10 +68,10 @@ type Relay struct {
 
 	nonceOutage outage // failures of nonces
 	presence    presence
-	startCursor Cursor     // end of the store when the relay was made; Run watches from here
-	readQueue   *fairQueue // for reads of the store
-	parseQueue  *fairQueue // for parsing and verifying bodies, which needs a hundred times their size in memory
-	writeQueue  *fairQueue // for writes to the store
+	startCursor Cursor               // end of the store when the relay was made; Run watches from here
+	readQueue   *turns.Queue[source] // for reads of the store
+	parseQueue  *turns.Queue[source] // for parsing and verifying bodies, which needs a hundred times their size in memory
+	writeQueue  *turns.Queue[source] // for writes to the store
 	refusals    *refusals
 	drained     chan struct{}
 	drain       sync.Once
@@ -121,8 +122,8 @@ func New(ctx context.Context, c Config) (*Relay, error) {
 		localNonces: localNonces, nonces: nonces,
 		nonceOutage: outage{message: "signed reads are refused, because the shared memory of used nonces has failed; " +
 			"check it and the connection to it"},
-		readQueue: newFairQueue(maxConcurrentReads, 1), parseQueue: newFairQueue(parseSlots, (parseSlots+1)/2),
-		writeQueue: newFairQueue(math.MaxInt, maxWritesPerSource), refusals: newRefusals(c.Log),
+		readQueue: newTurns(maxConcurrentReads, 1), parseQueue: newTurns(parseSlots, (parseSlots+1)/2),
+		writeQueue: newTurns(math.MaxInt, maxWritesPerSource), refusals: newRefusals(c.Log),
 		drained: make(chan struct{})}, nil
 }
 
@@ -266,10 +267,10 @@ func (r *Relay) appendEntry(ctx context.Context, from Peer, entry Entry) (Receip
 		return r.store.Append(ctx, entry)
 	}
 	src := from.source()
-	if err := r.writeQueue.acquire(ctx, src); err != nil {
+	if err := r.writeQueue.Acquire(ctx, src); err != nil {
 		return Receipt{}, err
 	}
-	defer r.writeQueue.release(src)
+	defer r.writeQueue.Release(src)
 	if err := r.checkPostDebt(from); err != nil {
 		r.refundMessage(from, entry.Envelope)
 		return Receipt{}, err
@@ -301,8 +302,8 @@ func (r *Relay) Object(from Peer, body []byte, maxBytes int) (canonical []byte, 
 // is charged to from.
 func (r *Relay) inTurn(from Peer, check func() error) error {
 	src := from.source()
-	_ = r.parseQueue.acquire(context.Background(), src) // this context never ends
-	defer r.parseQueue.release(src)
+	_ = r.parseQueue.Acquire(context.Background(), src) // this context never ends
+	defer r.parseQueue.Release(src)
 	began := time.Now()
 	err := check()
 	if err != nil {

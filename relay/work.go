@@ -38,19 +38,19 @@ type readJob struct {
 // beginSlice waits for the turn of job's next slice. The caller must call endSlice when the slice is done. Refusals:
 // CodeRateLimited if the client's address is in debt, ctx's error.
 func (r *Relay) beginSlice(ctx context.Context, job *readJob) error {
-	if err := r.readQueue.acquire(ctx, job.peer.source()); err != nil {
+	if err := r.readQueue.Acquire(ctx, job.peer.source()); err != nil {
 		return err
 	}
 	err := r.checkReadDebt(job)
 	if err != nil {
-		r.readQueue.release(job.peer.source())
+		r.readQueue.Release(job.peer.source())
 	}
 	return err
 }
 
 // endSlice ends the turn of a slice and charges the slice to the client's address.
 func (r *Relay) endSlice(job *readJob, took time.Duration) {
-	r.readQueue.release(job.peer.source())
+	r.readQueue.Release(job.peer.source())
 	before := job.spent / readUnit
 	job.spent += took
 	if !job.peer.Local {

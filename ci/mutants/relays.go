@@ -69,10 +69,10 @@ var reading = []mutant{
 	{"page: all of it is in memory", "relay pieceBytes", "", set("64 << 20"), ofReading},
 	{"cursor: other spellings are accepted", "relay ParseCursor", "c.String()", without, ofRelays},
 
-	{"reads: one address takes all slots", "relay fairQueue.canStart", "src.local perSource", with("true"),
-		"./relay -run FairQueueLimits"},
-	{"reads: a source gets several turns", "relay fairQueue.save", "isReady waiting", with("len(state.waiting) > 0"),
-		"./relay -run FairQueue"},
+	{"reads: one address takes all slots", "relay newTurns", "s.local", always,
+		"./relay -run TurnsOfNetworks"},
+	{"reads: a source gets several turns", "internal/turns Queue.save", "isReady waiting", with("len(state.waiting) > 0"),
+		"./internal/turns"},
 	{"reads: they take as long as they want", "relay readJob.continues", "readBudget", always,
 		"./relay -run ReadsAreSliced"},
 	{"reads: they run in spite of debt", "relay Relay.beginSlice", "checkReadDebt()", with("error(nil)"),
@@ -96,7 +96,7 @@ var clock = []mutant{
 // The relay.
 var relays = []mutant{
 	{"relay: one source takes all slots for parsing", "relay New", "parseSlots /", with("parseSlots"),
-		"./relay -run Parsed|FairQueue|Flood"},
+		"./relay -run Parsed|Flood"},
 	{"relay: any number of bodies is parsed at once", "relay New", "parseSlots", set("max(2000, $)"), ofRelays},
 	{"relay: an empty meta.relay allows every relay", "relay Relay.check", "e.Relays !=", with("len(e.Relays) > 0"),
 		ofRelays},
