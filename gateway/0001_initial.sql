@@ -41,3 +41,21 @@ CREATE TABLE gate_answer (
 	PRIMARY KEY (endpoint, caller, id)
 );
 CREATE INDEX gate_answer_by_expires ON gate_answer (expires);
+
+-- Jobs: requests to other servers that are not done yet, or have failed for good. A lane is a queue: only its live job
+-- with the lowest number is tried.
+CREATE TABLE gate_outbox (
+	n       BIGINT NOT NULL PRIMARY KEY,
+	gateway TEXT   NOT NULL,
+	lane    BIGINT NOT NULL,
+	ref     BIGINT NOT NULL, -- the gateway's own number for what the job sends
+	created BIGINT NOT NULL,
+	attempt BIGINT NOT NULL, -- how many attempts were made
+	due     BIGINT NOT NULL, -- when the next attempt is made; 0: at once
+	dead    BIGINT NOT NULL, -- when the job died; 0: it is alive
+	failure TEXT   NOT NULL, -- why the last attempt failed
+	sum     BIGINT NOT NULL
+);
+CREATE INDEX gate_outbox_by_lane ON gate_outbox (gateway, lane, n) WHERE dead = 0;
+CREATE INDEX gate_outbox_by_ref ON gate_outbox (gateway, ref) WHERE dead = 0;
+CREATE INDEX gate_outbox_by_dead ON gate_outbox (dead) WHERE dead > 0;

@@ -162,6 +162,7 @@ type sweep struct {
 var sweeps = []sweep{
 	{"gate_key", "SELECT 1 FROM gate_key WHERE expires > 0 AND expires <= ? LIMIT 1", SweepKeys},
 	{"gate_answer", "SELECT 1 FROM gate_answer WHERE expires <= ? LIMIT 1", sweepAnswers},
+	{"gate_outbox", "SELECT 1 FROM gate_outbox WHERE dead > 0 AND dead <= ? - 604800000000000 LIMIT 1", sweepDead},
 }
 
 // sweepStep is how many rows one Update removes, so that posts do not wait long.

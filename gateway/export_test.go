@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"net"
+	"net/http"
 	"time"
 )
 
@@ -22,3 +23,6 @@ func SetInterfaces(t interface{ Cleanup(func()) }, networks ...string) {
 	}
 	t.Cleanup(func() { interfaceAddrs = net.InterfaceAddrs })
 }
+
+// SetTransport makes requests go to t instead of the network.
+func (o *Outgoing) SetTransport(t http.RoundTripper) { o.client.Transport = t }

@@ -15,5 +15,5 @@ var Extension = relay.Extension{Name: "gate", Migrations: []string{initialSchema
 
 // check reports the rows that the relay has not written.
 func check(q relay.Querier, found func(where, what string)) error {
-	return CheckSums(q, found, keyTable, counterTable, metaTable, answerTable)
+	return CheckSums(q, found, keyTable, counterTable, metaTable, answerTable, outboxTable)
 }

@@ -12,9 +12,10 @@ import (
 	"net/http/httptrace"
 	"net/netip"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
+
+	"github.com/agora-relay/agora/internal/turns"
 )
 
 // Limits of one request to another server.
@@ -47,11 +48,7 @@ type Outgoing struct {
 	userAgent    string
 	timeouts     callTimeouts
 
-	mu      sync.Mutex
-	perHost int
-	calls   int            // that run now
-	hosts   map[string]int // the calls to each host that run now
-	freed   chan struct{}  // is closed when a call ends
+	slots *turns.Queue[string] // hosts take turns
 }
 
 // OutgoingOptions are the settings of an Outgoing.
@@ -65,11 +62,9 @@ type OutgoingOptions struct {
 
 // NewOutgoing returns an Outgoing.
 func NewOutgoing(o OutgoingOptions) *Outgoing {
-	out := &Outgoing{destinations: o.Destinations, userAgent: o.UserAgent, perHost: o.PerHost, hosts: map[string]int{},
-		freed: make(chan struct{}), timeouts: usualTimeouts}
-	if out.perHost == 0 {
-		out.perHost = maxCallsPerHost
-	}
+	perHost := cmp.Or(o.PerHost, maxCallsPerHost)
+	out := &Outgoing{destinations: o.Destinations, userAgent: o.UserAgent, timeouts: usualTimeouts,
+		slots: turns.New(maxCalls, func(string) int { return perHost })}
 	secure := o.TLS.Clone()
 	if secure == nil {
 		secure = &tls.Config{}
@@ -139,15 +134,46 @@ type Response struct {
 // Post sends a POST. It waits while there are too many calls at a time, in all or to this host. The error is a Failure,
 // or that of ctx if ctx has ended.
 func (o *Outgoing) Post(ctx context.Context, c Call) (Response, error) {
+	s, err := o.reserve(ctx, c.URL)
+	if err != nil {
+		return Response{}, err
+	}
+	defer s.free()
+	return s.post(ctx, c)
+}
+
+// slot is the right to make a call to a host. Slots are limited, in all and for each host.
+type slot struct {
+	out  *Outgoing
+	host string
+}
+
+// reserve waits for a slot for the host of a URL. The caller must call free when it no longer needs the slot. A call
+// that waits only because there are too many calls to its host takes no slot from other hosts. The error is Blocked, or
+// that of ctx if ctx has ended.
+func (o *Outgoing) reserve(ctx context.Context, url string) (slot, error) {
+	u, err := o.destinations.Check(url)
+	if err != nil {
+		return slot{}, Blocked
+	}
+	s := slot{o, hostOf(u)}
+	return s, o.slots.Acquire(ctx, s.host)
+}
+
+func (s slot) free() { s.out.slots.Release(s.host) }
+
+var errOtherHost = errors.New("the slot is for another host than that of the call")
+
+// post sends a POST, like Outgoing.Post. The error is errOtherHost if the call has another host than the slot.
+func (s slot) post(ctx context.Context, c Call) (Response, error) {
+	o := s.out
 	u, err := o.destinations.Check(c.URL)
 	if err != nil {
 		return Response{}, Blocked
 	}
-	leave, err := o.enter(ctx, hostOf(u))
-	if err != nil {
-		return Response{}, err
+	if hostOf(u) != s.host {
+		return Response{}, errOtherHost
 	}
-	defer leave()
 	call, cancel := context.WithCancel(ctx)
 	defer cancel()
 	untilHeader := time.AfterFunc(o.timeouts.connect+o.timeouts.tls+o.timeouts.send, cancel)
@@ -192,35 +218,4 @@ func failureOf(ctx context.Context, err error) error {
 	default:
 		return Unreachable
 	}
-}
-
-// enter waits for a slot for a call to host.
-func (o *Outgoing) enter(ctx context.Context, host string) (leave func(), err error) {
-	for {
-		o.mu.Lock()
-		if o.calls < maxCalls && o.hosts[host] < o.perHost {
-			o.calls++
-			o.hosts[host]++
-			o.mu.Unlock()
-			return func() { o.leave(host) }, nil
-		}
-		freed := o.freed
-		o.mu.Unlock()
-		select {
-		case <-freed:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
-}
-
-func (o *Outgoing) leave(host string) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.calls--
-	if o.hosts[host]--; o.hosts[host] == 0 {
-		delete(o.hosts, host)
-	}
-	close(o.freed)
-	o.freed = make(chan struct{})
 }

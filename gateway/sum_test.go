@@ -65,7 +65,8 @@ func checkTables(t *testing.T, q relay.Querier) (findings []string) {
 // table, and check reports the row.
 func TestCheckFindsEveryChange(t *testing.T) {
 	r, _ := startRelay(t)
-	answers := gateway.NewAnswers(newCore(t, r, newKey(t)))
+	core := newCore(t, r, newKey(t))
+	answers, outbox := gateway.NewAnswers(core), gateway.NewOutbox(core, "hub", nil, nil)
 	next(t, r, "hub_message")
 	next(t, r, "other")
 	update(t, r, func(tx relay.ExtTx) error {
@@ -74,7 +75,8 @@ func TestCheckFindsEveryChange(t *testing.T) {
 			gateway.AddKey(tx, gateway.NewKey(gateway.HubAgent), gateway.Holder{Kind: gateway.HubAgent, Owner: 7}),
 			gateway.LimitKeys(tx, gateway.HubAgent, 7, "rotate", time.Now().Add(time.Minute)),
 			answers.Add(tx, repeat("1", "one"), 1), answers.Add(tx, repeat("1", "two"), 2),
-			answers.Finish(tx, repeat("1", "two"), 200, []byte(`{}`)))
+			answers.Finish(tx, repeat("1", "two"), 200, []byte(`{}`)),
+			outbox.Add(tx, 1, 2))
 	})
 	update(t, r, func(tx relay.ExtTx) error {
 		if found := checkTables(t, tx); len(found) > 0 {

@@ -1,0 +1,232 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/agora-relay/agora/relay"
+)
+
+// Times of jobs.
+const (
+	jobLife  = 24 * time.Hour     // a job this old is dead
+	deadLife = 7 * 24 * time.Hour // how long a dead job is kept
+
+	maxRetryDelay = time.Hour
+	minRetryDelay = time.Second // for servers whose Retry-After is 0 or has passed
+)
+
+// Job is a request that an outbox sends until the other server has answered it, or until the job is dead.
+type Job struct {
+	N       int64 // grows with each job
+	Lane    int64 // the queue that the job is in; the gateway chooses the numbers of its lanes
+	Ref     int64 // the gateway's own number for what the job sends
+	Created time.Time
+	Attempt int    // how many attempts were made before
+	Failure string // why the last attempt failed
+}
+
+// Plan is what to do with a job that is due.
+type Plan int
+
+// The plans.
+const (
+	Send Plan = iota
+	Drop      // the job is no longer needed, so it is removed; Settle is not called
+	Hold      // the lane waits for a call of Wake; a held job dies of age like any other
+)
+
+// Outcome is what becomes of a job after an attempt.
+type Outcome int
+
+// The outcomes.
+const (
+	Retry Outcome = iota // there will be another attempt
+	Done                 // the job is removed
+	Dead                 // the job failed for good; it is kept for 7 days, and the lane goes on
+)
+
+// Verdict is what an attempt has led to.
+type Verdict struct {
+	Outcome    Outcome
+	Failure    string // valid UTF-8 without U+0000; empty for Done
+	RetryAfter string // the header of the response, for Retry
+	Data       any    // what Judge tells Settle and Settled
+}
+
+// Courier is the part of a gateway that knows what its jobs send. Its methods are called in the order of this list. For
+// one lane, they are called one after the other; for different lanes at the same time. After an error of Target or Call,
+// the lane is tried again a little later. An error does not count as an attempt.
+type Courier interface {
+	// Target returns the URL for a job. The job may have to wait until its host may be called. So Target should load
+	// no more than the URL.
+	Target(ctx context.Context, j Job) (url string, p Plan, err error)
+	// Call returns the request. It is made as soon as Call returns. Much may have changed since Target was called:
+	// if the job is no longer needed, Call must return Drop.
+	Call(ctx context.Context, j Job) (c Call, p Plan, err error)
+	// Judge decides what an answer means. err is a Failure of Outgoing. Judge must change nothing.
+	Judge(j Job, r Response, err error) Verdict
+	// Settle writes the gateway's rows, in the Update that stores what becomes of the job. It may be called twice. If
+	// it returns an error, the same Update is tried again later, and the lane waits. The outcome is Dead for a job that
+	// has died of age. Then Judge was not called, and the failure is that of the last attempt.
+	Settle(tx relay.ExtTx, j Job, v Verdict) error
+	// Settled is called after that Update is on disk.
+	Settled(j Job, v Verdict)
+}
+
+// Retryable reports whether an attempt failed in a way that may pass: no connection, a timeout, or the status 408, 425,
+// 429 or 5xx. err is a Failure of Outgoing.
+func Retryable(r Response, err error) bool {
+	if err != nil {
+		return errors.Is(err, Unreachable) || errors.Is(err, Timeout)
+	}
+	switch r.Status {
+	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
+		return true
+	}
+	return r.Status >= 500
+}
+
+// Outbox sends the jobs of one gateway. A lane is a queue of jobs: only its oldest live job is tried. The other lanes do
+// not wait for it.
+//
+// Nothing is written before an attempt. So an attempt that a crash cuts off is repeated.
+type Outbox struct {
+	core    *Core
+	gateway string
+	out     *Outgoing
+	courier Courier
+	woken   chan struct{} // has room for one
+
+	mu    sync.Mutex      // guards the fields below
+	lanes map[int64]*lane // those that may have a live job
+	due   dueLanes        // of these, the ones that are not at work
+
+	complained time.Time // when an error was logged last
+}
+
+// NewOutbox returns the outbox of a gateway, such as "hub". The jobs of different gateways are kept apart.
+func NewOutbox(c *Core, gateway string, out *Outgoing, courier Courier) *Outbox {
+	return &Outbox{core: c, gateway: gateway, out: out, courier: courier, woken: make(chan struct{}, 1),
+		lanes: map[int64]*lane{}}
+}
+
+// outboxTable is gate_outbox. The columns are in the order of jobRow.values.
+var outboxTable = Table{Name: "gate_outbox", Key: 1,
+	Columns: []string{"n", "gateway", "lane", "ref", "created", "attempt", "due", "dead", "failure"}}
+
+// jobRow is a row of gate_outbox.
+type jobRow struct {
+	Job
+	due  time.Time // zero: at once
+	dead time.Time // zero: the job is alive
+}
+
+// values returns the columns, with the checksum at the end.
+func (r jobRow) values(gateway string) []any {
+	all := []any{r.N, gateway, r.Lane, r.Ref, r.Created.UnixNano(), int64(r.Attempt), nanos(r.due), nanos(r.dead), r.Failure}
+	return append(all, Sum(outboxTable.Name, all...))
+}
+
+func nanos(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixNano()
+}
+
+// Add puts a job at the end of a lane, in the Update of the operation that needs it. Call Wake after that Update.
+func (o *Outbox) Add(tx relay.ExtTx, lane, ref int64) error {
+	n, err := Next(tx, "outbox")
+	if err != nil {
+		return err
+	}
+	r := jobRow{Job: Job{N: n, Lane: lane, Ref: ref, Created: o.core.Relay.Now()}}
+	_, err = tx.Exec("INSERT INTO gate_outbox (n, gateway, lane, ref, created, attempt, due, dead, failure, sum) "+
+		"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", r.values(o.gateway)...)
+	return err
+}
+
+// Remove removes the live jobs of ref, because they are no longer needed. Call Wake after the Update. If an attempt is
+// being made, it goes on, and its answer is still judged and settled.
+func (o *Outbox) Remove(tx relay.ExtTx, ref int64) error {
+	_, err := tx.Exec("DELETE FROM gate_outbox WHERE gateway = ? AND ref = ? AND dead = 0", o.gateway, ref)
+	return err
+}
+
+// RemoveLane removes all live jobs of a lane, for example because their receiver was deleted. It is otherwise the same
+// as Remove.
+func (o *Outbox) RemoveLane(tx relay.ExtTx, lane int64) error {
+	_, err := tx.Exec("DELETE FROM gate_outbox WHERE gateway = ? AND lane = ? AND dead = 0", o.gateway, lane)
+	return err
+}
+
+// sweepDead removes up to limit jobs of all gateways that have been dead for 7 days.
+func sweepDead(tx relay.ExtTx, now time.Time, limit int) (removed int64, err error) {
+	return tx.Exec("DELETE FROM gate_outbox WHERE n IN "+
+		"(SELECT n FROM gate_outbox WHERE dead > 0 AND dead <= ? ORDER BY dead LIMIT ?)", now.Add(-deadLife).UnixNano(), limit)
+}
+
+// head returns the oldest live job of a lane. found is false if the lane has none.
+func (o *Outbox) head(ctx context.Context, lane int64) (r jobRow, found bool, err error) {
+	err = o.core.Relay.View(ctx, own, func(q relay.Querier) error {
+		return q.Query(func(scan func(...any) error) error {
+			var created, attempt, due int64
+			if err := scan(&r.N, &r.Ref, &created, &attempt, &due, &r.Failure); err != nil {
+				return err
+			}
+			r.Lane, r.Created, r.Attempt, r.due = lane, time.Unix(0, created).UTC(), int(attempt), time.Unix(0, due)
+			found = true
+			return nil
+		}, "SELECT n, ref, created, attempt, due, failure FROM gate_outbox "+
+			"WHERE gateway = ? AND lane = ? AND dead = 0 ORDER BY n LIMIT 1", o.gateway, lane)
+	})
+	return r, found, err
+}
+
+// heads returns all lanes that have a live job, and when each must be looked at.
+func (o *Outbox) heads(ctx context.Context) (all map[int64]time.Time, err error) {
+	err = o.core.Relay.View(ctx, own, func(q relay.Querier) error {
+		all = map[int64]time.Time{}
+		return q.Query(func(scan func(...any) error) error {
+			var lane, created, due int64
+			if err := scan(&lane, &created, &due); err != nil {
+				return err
+			}
+			all[lane] = time.Unix(0, min(due, created+int64(jobLife)))
+			return nil
+		}, "SELECT lane, created, due FROM gate_outbox WHERE n IN "+
+			"(SELECT MIN(n) FROM gate_outbox WHERE gateway = ? AND dead = 0 GROUP BY lane)", o.gateway)
+	})
+	return all, err
+}
+
+// record stores what becomes of a job. r is its new row. If Remove has removed the job, record does nothing.
+func (o *Outbox) record(tx relay.ExtTx, r jobRow, outcome Outcome) (err error) {
+	if outcome == Done {
+		_, err = tx.Exec("DELETE FROM gate_outbox WHERE n = ? AND dead = 0", r.N)
+		return err
+	}
+	v := r.values(o.gateway)
+	_, err = tx.Exec("UPDATE gate_outbox SET attempt = ?, due = ?, dead = ?, failure = ?, sum = ? WHERE n = ? AND dead = 0",
+		append(v[5:], r.N)...)
+	return err
+}
+
+// retryDelay returns how long to wait after a number of attempts. retryAfter is the header of the last response; it
+// counts if it is a number of seconds or an HTTP date.
+func retryDelay(attempts int, retryAfter string, now time.Time) time.Duration {
+	if seconds, err := strconv.ParseUint(retryAfter, 10, 64); err == nil || errors.Is(err, strconv.ErrRange) {
+		return max(minRetryDelay, time.Duration(min(seconds, uint64(maxRetryDelay/time.Second)))*time.Second)
+	}
+	if date, err := http.ParseTime(retryAfter); err == nil {
+		return min(max(minRetryDelay, date.Sub(now)), maxRetryDelay)
+	}
+	delay := min(time.Second<<min(attempts, 12), maxRetryDelay)
+	return time.Duration(float64(delay) * (0.8 + 0.4*rand.Float64()))
+}

@@ -1,0 +1,181 @@
+package gateway_test
+
+import (
+	"errors"
+	"net/http"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/relay"
+)
+
+// A lane on hold waits for Wake, and its job dies of age. A job that is dropped leaves no trace.
+func TestPlans(t *testing.T) {
+	inOffice(t, func(t *testing.T, o *office) {
+		o.plan(gateway.Hold, gateway.Send)
+		o.add(1, 7, 8)
+		time.Sleep(time.Hour)
+		o.wantRefs("on hold")
+		if _, calls, _ := o.seen(); calls > 0 {
+			t.Error("a request was built while the lane was on hold")
+		}
+		o.plan(gateway.Send, gateway.Hold)
+		o.box.Wake(1)
+		time.Sleep(time.Hour)
+		o.wantRefs("on hold again")
+		o.plan(gateway.Send, gateway.Send)
+		o.box.Wake(1)
+		synctest.Wait()
+		o.wantRefs("after the hold", 7, 8)
+		wantRows(t, "ended", o.ended(), "7 1 ", "8 1 ")
+		o.plan(gateway.Drop, gateway.Send)
+		o.add(1, 9)
+		synctest.Wait()
+		o.plan(gateway.Send, gateway.Drop)
+		o.add(1, 10)
+		synctest.Wait()
+		o.wantRefs("dropped", 7, 8)
+		wantRows(t, "in the outbox", o.jobs())
+		wantRows(t, "ended", o.ended(), "7 1 ", "8 1 ")
+		o.plan(gateway.Hold, gateway.Send)
+		o.add(1, 11)
+		synctest.Wait()
+		o.ahead.Add(int64(24 * time.Hour))
+		time.Sleep(time.Minute + time.Second)
+		wantRows(t, "ended", o.ended(), "7 1 ", "8 1 ", "11 2 ")
+	})
+}
+
+// Jobs that were removed are not sent. The answer to one that is being sent is settled all the same.
+func TestRemovedJobs(t *testing.T) {
+	inOffice(t, func(t *testing.T, o *office) {
+		o.answerWith(func(_ *http.Request, a try) (int, string, error) {
+			time.Sleep(time.Second)
+			return 503 - int(a.lane)*303, "", nil // lane 0: 503, lane 1: 200
+		})
+		remove := func(f func(tx relay.ExtTx) error) {
+			time.Sleep(500 * time.Millisecond)
+			update(t, o.relay, f)
+			o.box.Wake(0)
+			o.box.Wake(1)
+			time.Sleep(time.Minute)
+		}
+		for lane := range int64(2) {
+			ref := 10 * lane
+			o.add(lane, ref+1, ref+2, ref+3)
+			remove(func(tx relay.ExtTx) error {
+				return errors.Join(o.box.Remove(tx, ref+1), o.box.Remove(tx, ref+2))
+			})
+		}
+		wantRows(t, "ended", o.ended(), "11 1 ", "13 1 ")
+		if refs := o.refs(); refs[0] != 1 || refs[1] != 3 || slices.Contains(refs, 2) || slices.Contains(refs, 12) {
+			t.Errorf("requests for %v", refs)
+		}
+		before := len(o.jobs())
+		remove(func(tx relay.ExtTx) error { return o.box.RemoveLane(tx, 0) })
+		if before != 1 || len(o.jobs()) != 0 {
+			t.Errorf("%d jobs before and %q after the lane was removed", before, o.jobs())
+		}
+	})
+}
+
+// A job that gets 24 hours old while it waits for its host is dead.
+func TestJobDiesWhileItWaitsForItsHost(t *testing.T) {
+	inOffice(t, func(t *testing.T, o *office) {
+		o.set(func() { o.host = func(int64) string { return "slow.example" } })
+		o.answerWith(func(*http.Request, try) (int, string, error) {
+			time.Sleep(time.Hour)
+			return 200, "", nil
+		})
+		o.stop()
+		for lane := range int64(5) {
+			o.add(lane, lane)
+		}
+		o.ahead.Add(int64(24*time.Hour - 30*time.Minute))
+		o.start()
+		time.Sleep(30*time.Minute - time.Second)
+		wantRows(t, "too early", o.ended())
+		time.Sleep(time.Minute)
+		sent := o.refs()
+		if len(sent) != 4 || len(o.ended()) != 1 {
+			t.Errorf("%v are sent, %q have ended", sent, o.ended())
+		}
+		time.Sleep(time.Hour)
+		if ended := o.ended(); len(ended) != 5 || len(o.refs()) != 4 {
+			t.Errorf("%v are sent, %q have ended", o.refs(), ended)
+		}
+	})
+}
+
+// G-16, G-18: a URL that the relay must not call is a final failure, and no request is built.
+func TestBlockedURL(t *testing.T) {
+	inOffice(t, func(t *testing.T, o *office) {
+		o.set(func() { o.host = func(int64) string { return "127.0.0.1" } })
+		o.add(1, 7)
+		synctest.Wait()
+		o.wantRefs("blocked")
+		wantRows(t, "ended", o.ended(), "7 2 blocked")
+		if _, calls, _ := o.seen(); calls > 0 {
+			t.Error("a request was built")
+		}
+	})
+}
+
+// The URL of a receiver may change while its lane waits. Then the lane waits for a slot of the new host.
+func TestHostChanges(t *testing.T) {
+	inOffice(t, func(t *testing.T, o *office) {
+		o.set(func() {
+			o.host = func(int64) string { return "old.example" }
+			o.call = func() (gateway.Plan, error) {
+				o.host = func(int64) string { return "new.example" }
+				return gateway.Send, nil
+			}
+		})
+		o.add(1, 7)
+		time.Sleep(2 * time.Second)
+		if tries, _, _ := o.seen(); len(tries) != 1 || tries[0].host != "new.example" {
+			t.Errorf("requests: %+v", tries)
+		}
+	})
+}
+
+// Errors of the courier are no attempts. The lane is tried again, with growing waits.
+func TestCourierFails(t *testing.T) {
+	inOffice(t, func(t *testing.T, o *office) {
+		looks := 0
+		o.set(func() {
+			o.target = func() (gateway.Plan, error) {
+				looks++
+				return gateway.Send, errBroken
+			}
+		})
+		o.add(1, 7)
+		time.Sleep(time.Hour)
+		o.set(func() {
+			if looks < 60 || looks > 70 {
+				t.Errorf("the courier was asked %d times in an hour", looks)
+			}
+			o.target = nil
+		})
+		wantRows(t, "in the outbox", o.jobs(), "7 0  live")
+		time.Sleep(time.Minute)
+		wantRows(t, "ended", o.ended(), "7 1 ")
+	})
+}
+
+func TestRetryable(t *testing.T) {
+	for status := 100; status < 600; status++ {
+		want := status >= 500 || status == 408 || status == 425 || status == 429
+		if got := gateway.Retryable(gateway.Response{Status: status}, nil); got != want {
+			t.Errorf("%d: %t", status, got)
+		}
+	}
+	for err, want := range map[error]bool{gateway.Unreachable: true, gateway.Timeout: true, gateway.Blocked: false} {
+		if got := gateway.Retryable(gateway.Response{}, err); got != want {
+			t.Errorf("%v: %t", err, got)
+		}
+	}
+}
