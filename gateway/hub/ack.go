@@ -1,0 +1,201 @@
+package hub
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"regexp"
+
+	"github.com/agora-relay/agora/relay"
+)
+
+// confirmation is what a receiver says about messages that it has received: either all with ids up to upTo, or those
+// with these traces.
+type confirmation struct {
+	upTo   int64
+	traces []string
+	reply  reply // the zero reply: the receiver only says that it has them
+}
+
+// Limits of an acknowledgement and of a reply.
+const (
+	maxTraces    = 1000
+	maxReplyText = 1000 // UTF-16 code units
+)
+
+// reply is a receiver's reply to a message ([001]).
+type reply struct {
+	Status string `json:"status,omitempty"`
+	Code   string `json:"error_code,omitempty"`
+	Detail string `json:"detail,omitempty"`
+}
+
+// parseReply returns the reply in a JSON text. ok is false if the text is none. Other members are left out, and long
+// texts are cut.
+func parseReply(text []byte) (r reply, ok bool) {
+	var members map[string]json.RawMessage
+	if json.Unmarshal(text, &members) != nil {
+		return reply{}, false
+	}
+	for name, field := range map[string]*string{"status": &r.Status, "error_code": &r.Code, "detail": &r.Detail} {
+		if json.Unmarshal(members[name], field) != nil {
+			*field = "" // absent, or not a text
+		}
+		*field = cut(*field, maxReplyText)
+	}
+	return r, r.Status == "ok" || r.Status == "error"
+}
+
+// apply sets what a reply means for a delivery. fallback is the code of an error that names none.
+func (r reply) apply(d *delivery, fallback string) {
+	known := result{}
+	if r.Status != "" {
+		known.Response = json.RawMessage(compact(r))
+	}
+	d.state = delivered
+	if r.Status == "error" {
+		d.state = failed
+		if known.Code, known.Detail = r.Code, r.Detail; known.Code == "" {
+			known.Code = fallback
+		}
+	}
+	d.result = known.text()
+}
+
+// postAck is the handler of POST /agent/ack.
+func (h *Hub) postAck(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
+	c, err := h.changing(r.Context(), from, r)
+	if err != nil {
+		return err
+	}
+	if err := c.agentOnly(); err != nil {
+		return err
+	}
+	body, err := h.readObject(w, r, from)
+	if err != nil {
+		return err
+	}
+	confirmed, err := parseAck(body)
+	if err != nil {
+		return err
+	}
+	count, err := h.confirm(context.WithoutCancel(r.Context()), from, c.agent, confirmed)
+	if err != nil {
+		return err
+	}
+	return h.answer(w, http.StatusOK, struct {
+		Acknowledged int `json:"acknowledged"`
+	}{count})
+}
+
+var traceForm = regexp.MustCompile(`^[0-9a-f-]{36}$`)
+
+func parseAck(body []byte) (c confirmation, err error) {
+	o := parseObject("", body)
+	if o.err != nil {
+		return c, o.err
+	}
+	upTo, hasUpTo := o.members["up_to"]
+	traces, hasTraces := o.members["trace_ids"]
+	if hasUpTo == hasTraces {
+		return c, invalid("give either up_to, the id of a message, or trace_ids, a list of trace ids")
+	}
+	if hasUpTo && (json.Unmarshal(upTo, &c.upTo) != nil || c.upTo < 0 || string(upTo) == "null") {
+		o.fail("up_to", "must be the id of a message")
+	}
+	if hasTraces {
+		err := json.Unmarshal(traces, &c.traces)
+		if err != nil || len(c.traces) < 1 || len(c.traces) > maxTraces {
+			o.fail("trace_ids", "must be a list of 1 to %d texts", maxTraces)
+		}
+	}
+	c.reply.Status = "ok"
+	if text, given := o.members["response"]; given {
+		var valid bool
+		if c.reply, valid = parseReply(text); !valid {
+			o.fail("response", `must be {"status":"ok"}, or {"status":"error"} with error_code and detail`)
+		}
+	}
+	return c, o.err
+}
+
+// confirm applies a confirmation to the messages of an agent, and returns how many it has changed. It takes several
+// Updates if there are many, each of which stands for itself.
+func (h *Hub) confirm(ctx context.Context, from relay.Peer, agent int64, c confirmation) (count int, err error) {
+	if c.traces == nil {
+		return h.confirmUpTo(ctx, from, agent, c)
+	}
+	for traces := c.traces; len(traces) > 0 && err == nil; {
+		some := traces[:min(confirmBatch, len(traces))]
+		traces = traces[len(some):]
+		changed := 0
+		err = h.update(ctx, from, func(o *op) error {
+			changed = 0
+			for _, trace := range some {
+				if !traceForm.MatchString(trace) {
+					continue // unknown
+				}
+				found, err := deliveries(o, "SELECT "+prefixed+" FROM hub_message m JOIN hub_delivery d ON d.message = m.n "+
+					"WHERE m.trace = ? AND m.receiver = ?", trace, agent)
+				if err != nil {
+					return err
+				}
+				n, err := o.confirm(found, c.reply)
+				if err != nil {
+					return err
+				}
+				changed += n
+			}
+			return nil
+		})
+		count += changed
+	}
+	return count, err
+}
+
+func (h *Hub) confirmUpTo(ctx context.Context, from relay.Peer, agent int64, c confirmation) (count int, err error) {
+	find := func(q relay.Querier) (all []delivery, err error) {
+		return deliveries(q, "SELECT "+deliveryColumns+" FROM hub_delivery WHERE receiver = ? AND message <= ? AND "+
+			"(state = 1 OR state = 0 AND handed > 0) ORDER BY message LIMIT ?", agent, c.upTo, confirmBatch)
+	}
+	for {
+		var found []delivery
+		// Usually there is nothing to confirm. A View shows that without a write.
+		if err := h.Relay.View(ctx, from, func(q relay.Querier) (err error) {
+			found, err = find(q)
+			return err
+		}); err != nil || len(found) == 0 {
+			return count, err
+		}
+		changed := 0
+		if err := h.update(ctx, from, func(o *op) error {
+			found, err := find(o)
+			if err == nil {
+				changed, err = o.confirm(found, c.reply)
+			}
+			return err
+		}); err != nil {
+			return count, err
+		}
+		if count += changed; len(found) < confirmBatch {
+			return count, nil
+		}
+	}
+}
+
+// confirm applies a reply to those messages that were handed out and are not final.
+func (o *op) confirm(found []delivery, r reply) (count int, err error) {
+	for _, d := range found {
+		if !d.received() || d.state.final() {
+			continue
+		}
+		before := d.state
+		r.apply(&d, codeUnreachable)
+		d.acked = o.now
+		if err := o.change(before, d); err != nil {
+			return 0, err
+		}
+		count++
+	}
+	return count, nil
+}

@@ -1,0 +1,159 @@
+package hub
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/relay/httpapi"
+)
+
+// The codes of the hub's errors (HUB §2, §3, GATEWAYS §4).
+const (
+	codeValidation     = "ERR_VALIDATION"
+	codeUnauthorized   = "ERR_UNAUTHORIZED"
+	codeForbidden      = "ERR_FORBIDDEN"
+	codeNotFound       = "ERR_NOT_FOUND"
+	codeMethod         = "ERR_METHOD_NOT_ALLOWED"
+	codeTooLarge       = "ERR_PAYLOAD_TOO_LARGE"
+	codeMedia          = "ERR_UNSUPPORTED_MEDIA_TYPE"
+	codeRateLimited    = "ERR_RATE_LIMITED"
+	codeInternal       = "ERR_INTERNAL"
+	codeUnavailable    = "ERR_UNAVAILABLE"
+	codeAgentNotFound  = "ERR_AGENT_NOT_FOUND"
+	codeIDTaken        = "ERR_AGENT_ID_TAKEN"
+	codeRegistryFull   = "ERR_REGISTRY_FULL"
+	codeInboxFull      = "ERR_INBOX_FULL"
+	codeNoSender       = "ERR_SENDER_NOT_REGISTERED"
+	codeSenderMismatch = "ERR_SENDER_MISMATCH"
+	codeConflict       = "ERR_IDEMPOTENCY_CONFLICT"
+	codeBlocked        = "ERR_ENDPOINT_BLOCKED"
+	codeUnreachable    = "ERR_AGENT_UNREACHABLE"
+	codeTimeout        = "ERR_TIMEOUT"
+)
+
+// apiError is a refusal in the hub's format.
+type apiError struct {
+	status     int
+	code       string
+	message    string
+	limit      string // the limit that was reached, for status 429
+	retryAfter time.Duration
+}
+
+func (e *apiError) Error() string { return e.code + ": " + e.message }
+
+func refuse(status int, code, format string, args ...any) error {
+	return &apiError{status: status, code: code, message: fmt.Sprintf(format, args...)}
+}
+
+func invalid(format string, args ...any) error {
+	return refuse(http.StatusBadRequest, codeValidation, format, args...)
+}
+
+func full(code, limit string, retryAfter time.Duration, format string, args ...any) error {
+	return &apiError{http.StatusTooManyRequests, code, fmt.Sprintf(format, args...), limit, retryAfter}
+}
+
+func unauthorized() error {
+	return refuse(http.StatusUnauthorized, codeUnauthorized,
+		"this needs a valid key; send it as Authorization: Bearer KEY, or register to get one")
+}
+
+func unknownAgent(address string) error {
+	return refuse(http.StatusNotFound, codeAgentNotFound, "no agent is registered as %s", address)
+}
+
+// ofRelay are the errors of the relay and of its front in the hub's terms.
+var ofRelay = map[envelope.Code]struct {
+	status int
+	code   string
+}{
+	envelope.CodeInvalidRequest:   {http.StatusBadRequest, codeValidation},
+	envelope.CodeUnauthorized:     {http.StatusUnauthorized, codeUnauthorized},
+	envelope.CodeForbidden:        {http.StatusForbidden, codeForbidden},
+	envelope.CodeNotFound:         {http.StatusNotFound, codeNotFound},
+	envelope.CodeMethodNotAllowed: {http.StatusMethodNotAllowed, codeMethod},
+	envelope.CodePayloadTooLarge:  {http.StatusRequestEntityTooLarge, codeTooLarge},
+	envelope.CodeUnsupportedMedia: {http.StatusUnsupportedMediaType, codeMedia},
+	envelope.CodeRateLimited:      {http.StatusTooManyRequests, codeRateLimited},
+	envelope.CodeInternal:         {http.StatusInternalServerError, codeInternal},
+	envelope.CodeUnavailable:      {http.StatusServiceUnavailable, codeUnavailable},
+}
+
+type errorBody struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+	Limit   string `json:"limit,omitempty"`
+}
+
+type metadata struct {
+	Timestamp string `json:"timestamp"`
+	HasMore   bool   `json:"has_more,omitempty"`
+}
+
+// errors is the function httpapi.Mount.Errors of the hub.
+func (h *Hub) errors(err error) (httpapi.ErrorAnswer, bool) {
+	if errors.Is(err, gateway.ErrOtherBody) {
+		err = refuse(http.StatusConflict, codeConflict,
+			"another body was sent with this Idempotency-Key; use a new key for a new message")
+	}
+	e, known := errors.AsType[*apiError](err)
+	if !known {
+		cause, ok := errors.AsType[*envelope.Error](err)
+		if !ok {
+			return httpapi.ErrorAnswer{}, false
+		}
+		as, ok := ofRelay[cause.Code]
+		if !ok {
+			return httpapi.ErrorAnswer{}, false
+		}
+		e = &apiError{status: as.status, code: as.code, message: cause.Message, retryAfter: cause.RetryAfter}
+		if as.status == http.StatusTooManyRequests {
+			if e.limit = cause.Limit(); e.limit != limitRegistrations {
+				e.limit = envelope.LimitRequests
+			}
+		}
+	}
+	answer := httpapi.ErrorAnswer{Status: e.status, RetryAfter: e.retryAfter, Body: struct {
+		Success  bool      `json:"success"`
+		Error    errorBody `json:"error"`
+		Metadata metadata  `json:"metadata"`
+	}{false, errorBody{e.code, e.message, e.limit}, h.metadata()}}
+	if e.status == http.StatusUnauthorized {
+		answer.Challenge = "Bearer"
+	}
+	return answer, true
+}
+
+func (h *Hub) metadata() metadata { return metadata{Timestamp: stamp(h.now().UnixNano())} }
+
+// answerBody returns the body of a success.
+func (h *Hub) answerBody(data any) []byte {
+	return []byte(compact(struct {
+		Success  bool     `json:"success"`
+		Data     any      `json:"data"`
+		Metadata metadata `json:"metadata"`
+	}{true, data, h.metadata()}) + "\n")
+}
+
+// answer writes a success.
+func (h *Hub) answer(w http.ResponseWriter, status int, data any) error {
+	return httpapi.WriteJSON(w, status, json.RawMessage(h.answerBody(data)))
+}
+
+// compact returns v as compact JSON. All values that the hub passes can be encoded.
+func compact(v any) string {
+	var b bytes.Buffer
+	encoder := json.NewEncoder(&b)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(v); err != nil {
+		panic(fmt.Sprintf("a value of the hub cannot be encoded: %v", err))
+	}
+	return string(bytes.TrimSuffix(b.Bytes(), []byte("\n")))
+}

@@ -1,0 +1,191 @@
+package hub
+
+import (
+	"context"
+	"crypto/sha256"
+	"net/http"
+	"net/url"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/relay"
+)
+
+// caller is whose key a request has. The zero caller is a stranger.
+type caller struct {
+	operator bool
+	agent    int64
+	key      string
+}
+
+// What a key that no longer has its full rights may still do, see gateway.Holder.
+const (
+	onlyRotate = "rotate" // repeat the rotation that replaced it
+	onlyDelete = "delete" // repeat the deletion of its agent, or register the address again
+)
+
+// caller returns whose key the request has. required: a request without a key is refused. A key that has lost its
+// rights counts as unknown.
+func (h *Hub) caller(ctx context.Context, from relay.Peer, r *http.Request, required bool) (c caller, err error) {
+	key, given := gateway.Bearer(r)
+	if !given && !required {
+		return caller{}, nil
+	}
+	rotated := false
+	err = h.Relay.View(ctx, from, func(q relay.Querier) (err error) {
+		c, rotated, err = findCaller(q, key, h.now())
+		return err
+	})
+	if err != nil || !rotated {
+		return c, err
+	}
+	// The new key is used for the first time. From now on the old key can do nothing.
+	return c, h.update(context.WithoutCancel(ctx), from, func(o *op) error { return o.check(c) })
+}
+
+// findCaller returns whom a key belongs to. rotated means that the key which it replaced still exists. Errors: 401.
+func findCaller(q relay.Querier, key string, now time.Time) (c caller, rotated bool, err error) {
+	holder, found, err := gateway.FindKey(q, key, now)
+	if err != nil {
+		return caller{}, false, err
+	}
+	c = caller{operator: holder.Kind == gateway.Operator, agent: holder.Owner, key: key}
+	if !found || holder.Only != "" || !c.operator && holder.Kind != gateway.HubAgent {
+		return caller{}, false, unauthorized()
+	}
+	if !c.operator {
+		err = q.Query(func(scan scanner) error {
+			rotated = true
+			var one int64
+			return scan(&one)
+		}, "SELECT 1 FROM gate_key WHERE kind = ? AND owner = ? AND only_for = ?", string(gateway.HubAgent), c.agent, onlyRotate)
+	}
+	return c, rotated, err
+}
+
+// check checks again in the operation that the caller's key is valid, because it may have been replaced since. It ends
+// the rotation that created the key, if there was one.
+func (o *op) check(c caller) error {
+	again, rotated, err := findCaller(o, c.key, o.hub.now())
+	if err == nil && again != c {
+		err = unauthorized()
+	}
+	if err == nil && rotated {
+		err = gateway.DropKeys(o.ExtTx, gateway.HubAgent, c.agent, onlyRotate)
+	}
+	return err
+}
+
+// name is the caller's name in limits and idempotency records.
+func (c caller) name() string {
+	if c.operator {
+		return "operator"
+	}
+	return "hub agent " + decimal(c.agent)
+}
+
+// changing admits a request that changes something: each key may make only so many.
+func (h *Hub) changing(ctx context.Context, from relay.Peer, r *http.Request) (caller, error) {
+	c, err := h.caller(ctx, from, r, true)
+	if err != nil {
+		return c, err
+	}
+	return c, h.Relay.AdmitCaller(from, c.name())
+}
+
+// agentOnly refuses the operator, who has no inbox.
+func (c caller) agentOnly() error {
+	if c.operator {
+		return refuse(http.StatusForbidden, codeForbidden, "this needs the key of an agent; the operator has no inbox")
+	}
+	return nil
+}
+
+// parameters returns the query parameters with these names. Others are ignored. A known one may be given once.
+func parameters(r *http.Request, known ...string) (map[string]string, error) {
+	values, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, invalid("the query string is malformed; separate parameters with & and percent-encode their values")
+	}
+	p := map[string]string{}
+	for _, name := range known {
+		switch list := values[name]; len(list) {
+		case 0:
+		case 1:
+			p[name] = list[0]
+		default:
+			return nil, invalid("query parameter %s is given more than once; give it once", name)
+		}
+	}
+	return p, nil
+}
+
+// sessions are the tokens for one stream each. They exist only in memory.
+type sessions struct {
+	mu     sync.Mutex
+	byHash map[[32]byte]session
+}
+
+type session struct {
+	agent   int64
+	expires time.Time
+}
+
+// add returns a new token of an agent. An agent has at most maxSessions; the oldest is dropped.
+func (s *sessions) add(agent int64, now time.Time) (token string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var own [][32]byte
+	for hash, old := range s.byHash {
+		if !now.Before(old.expires) {
+			delete(s.byHash, hash)
+		} else if old.agent == agent {
+			own = append(own, hash)
+		}
+	}
+	if len(own) >= maxSessions {
+		delete(s.byHash, slices.MinFunc(own, func(a, b [32]byte) int {
+			return s.byHash[a].expires.Compare(s.byHash[b].expires)
+		}))
+	}
+	token = gateway.NewKey(gateway.HubStream)
+	s.byHash[sha256.Sum256([]byte(token))] = session{agent, now.Add(sessionTime)}
+	return token
+}
+
+// use returns the agent of a token, and ends the token.
+func (s *sessions) use(token string, now time.Time) (agent int64, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	hash := sha256.Sum256([]byte(token))
+	found, ok := s.byHash[hash]
+	delete(s.byHash, hash)
+	return found.agent, ok && now.Before(found.expires)
+}
+
+// drop ends all tokens of an agent.
+func (s *sessions) drop(agent int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for hash, old := range s.byHash {
+		if old.agent == agent {
+			delete(s.byHash, hash)
+		}
+	}
+}
+
+func (h *Hub) postSession(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
+	c, err := h.changing(r.Context(), from, r)
+	if err != nil {
+		return err
+	}
+	if err := c.agentOnly(); err != nil {
+		return err
+	}
+	return h.answer(w, http.StatusOK, struct {
+		Token   string  `json:"session_token"`
+		Expires float64 `json:"expires_in_seconds"`
+	}{h.sessions.add(c.agent, h.now()), sessionTime.Seconds()})
+}

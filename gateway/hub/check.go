@@ -1,0 +1,57 @@
+package hub
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/relay"
+)
+
+// check reports rows that were changed, and rows that do not fit together.
+func check(q relay.Querier, found func(where, what string)) error {
+	if err := gateway.CheckSums(q, found, checked(agentTable, 1, agentColumns), checked(usageTable, 1, usageColumns),
+		checked(messageTable, 1, messageColumns), checked(deliveryTable, 1, deliveryColumns),
+		checked(entryTable, 2, "agent, message")); err != nil {
+		return err
+	}
+	return checkRelations(q, found)
+}
+
+func checked(name string, key int, columns string) gateway.Table {
+	return gateway.Table{Name: name, Key: key, Columns: strings.Split(columns, ", ")}
+}
+
+// checkRelations reports rows that do not fit together.
+func checkRelations(q relay.Querier, found func(where, what string)) error {
+	for _, c := range []struct{ table, what, text string }{
+		{messageTable, "has no delivery",
+			"SELECT m.n FROM hub_message m LEFT JOIN hub_delivery d ON d.message = m.n WHERE d.message IS NULL"},
+		{deliveryTable, "is the delivery of a message that does not exist, or has other parties",
+			"SELECT d.message FROM hub_delivery d LEFT JOIN hub_message m ON m.n = d.message " +
+				"WHERE m.n IS NULL OR m.sender <> d.sender OR m.receiver <> d.receiver"},
+		{entryTable, "is the history of an agent that does not exist, or has a message of others",
+			"SELECT e.message FROM hub_entry e LEFT JOIN hub_delivery d ON d.message = e.message " +
+				"LEFT JOIN hub_agent a ON a.n = e.agent " +
+				"WHERE d.message IS NULL OR a.n IS NULL OR e.agent <> d.sender AND e.agent <> d.receiver"},
+		{agentTable, "has no row in hub_use",
+			"SELECT a.n FROM hub_agent a LEFT JOIN hub_use u ON u.agent = a.n WHERE u.agent IS NULL"},
+		{usageTable, "counts the history of its agent wrongly",
+			"SELECT u.agent FROM hub_use u LEFT JOIN (SELECT e.agent, COUNT(*) AS kept, SUM(d.size) AS size " +
+				"FROM hub_entry e JOIN hub_delivery d ON d.message = e.message GROUP BY e.agent) h ON h.agent = u.agent " +
+				"WHERE u.kept <> COALESCE(h.kept, 0) OR u.kept_bytes <> COALESCE(h.size, 0)"},
+		{usageTable, "counts the queue of its agent wrongly",
+			"SELECT u.agent FROM hub_use u LEFT JOIN (SELECT receiver, COUNT(*) AS queued, SUM(size) AS size " +
+				"FROM hub_delivery WHERE state = 0 GROUP BY receiver) h ON h.receiver = u.agent " +
+				"WHERE u.queued <> COALESCE(h.queued, 0) OR u.queued_bytes <> COALESCE(h.size, 0)"},
+	} {
+		wrong, err := numbers(q, c.text)
+		if err != nil {
+			return err
+		}
+		for _, n := range wrong {
+			found(fmt.Sprintf("%s %d", c.table, n), c.what)
+		}
+	}
+	return nil
+}

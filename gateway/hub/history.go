@@ -1,0 +1,229 @@
+package hub
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/httpapi"
+)
+
+// historyRow is a message as its parties see it.
+type historyRow struct {
+	ID         int64           `json:"id"`
+	Trace      string          `json:"trace_id"`
+	SenderID   string          `json:"sender_id"`
+	ReceiverID string          `json:"receiver_id"`
+	Envelope   json.RawMessage `json:"envelope"`
+	Via        string          `json:"delivered_via"`
+	Timestamp  string          `json:"timestamp"`
+	State      string          `json:"state"`
+	Code       string          `json:"error_code,omitempty"`
+	Detail     string          `json:"detail,omitempty"`
+	Response   json.RawMessage `json:"receiver_response,omitempty"`
+	AckedAt    string          `json:"acknowledged_at,omitempty"`
+}
+
+func newHistoryRow(m message, d delivery) historyRow {
+	known := d.decodeResult()
+	row := historyRow{m.n, m.trace, m.senderID, m.receiverID, json.RawMessage(m.envelope), d.via, stamp(m.ts),
+		d.state.String(), known.Code, known.Detail, known.Response, ""}
+	if d.state == queued || d.via == "" {
+		row.Via = queued.String()
+	}
+	if d.acked > 0 {
+		row.AckedAt = stamp(d.acked)
+	}
+	return row
+}
+
+// A part of a history is read, marked as handed out, and written before the next one is read.
+const (
+	partRows  = 200
+	partBytes = 256 << 10
+	maxLimit  = 10_000
+)
+
+// historyQuery is what a reader asks for.
+type historyQuery struct {
+	agent   int64
+	after   int64 // only larger ids
+	from    int64 // only timestamps from then on; 0: all
+	left    int   // how many more rows; -1: all
+	confirm bool  // after is the last message that the reader has
+}
+
+func parseHistory(r *http.Request) (q historyQuery, err error) {
+	p, err := parameters(r, "since", "limit")
+	if err != nil {
+		return q, err
+	}
+	q.left = -1
+	if text, given := p["limit"]; given {
+		n, err := strconv.ParseUint(text, 10, 16)
+		if err != nil || n < 1 || n > maxLimit {
+			return q, invalid("limit must be a whole number from 1 to %d", maxLimit)
+		}
+		q.left = int(n)
+	}
+	since, given := p["since"]
+	if !given {
+		return q, nil
+	}
+	var ok bool
+	if q.after, q.confirm = parseID(since); q.confirm {
+		return q, nil
+	}
+	at, ok := envelope.ParseTime(since)
+	if !ok {
+		return q, invalid("since must be the id of a message, or an RFC 3339 time such as 2026-03-20T10:00:00.000Z; " +
+			"in a query string + means a space, so write %%2B for a plus")
+	}
+	switch { // nanoseconds reach from 1677 to 2262
+	case at.Year() < 1970:
+		q.from = 0
+	case at.Year() > 2200:
+		q.from = math.MaxInt64
+	default:
+		q.from = at.UnixNano()
+	}
+	return q, nil
+}
+
+// getHistory is the handler of GET /agent/messages.
+func (h *Hub) getHistory(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
+	c, err := h.caller(r.Context(), from, r, true)
+	if err != nil {
+		return err
+	}
+	if err := c.agentOnly(); err != nil {
+		return err
+	}
+	q, err := parseHistory(r)
+	if err != nil {
+		return err
+	}
+	q.agent = c.agent
+	if q.confirm {
+		if _, err := h.confirm(r.Context(), from, c.agent, confirmation{upTo: q.after}); err != nil {
+			return err
+		}
+	}
+	part, more, err := h.nextPart(r.Context(), from, &q)
+	if err != nil {
+		return err
+	}
+	header := w.Header()
+	header.Set("Content-Type", "application/json")
+	header.Set("Cache-Control", "no-store")
+	header.Set("X-Content-Type-Options", "nosniff")
+	text := `{"success":true,"data":[`
+	for {
+		for i, row := range part {
+			if i > 0 {
+				text += ","
+			}
+			text += row
+		}
+		if !more || q.left == 0 {
+			break
+		}
+		httpapi.ExtendWrite(w)
+		if _, err := w.Write([]byte(text + ",")); err != nil {
+			return nil // the client has left
+		}
+		text = ""
+		if part, more, err = h.nextPartLater(r.Context(), from, &q); err != nil {
+			h.logFault("a history was cut off because its next messages cannot be read", err)
+			panic(http.ErrAbortHandler) // breaks the connection, so that the client does not take this for the whole history
+		}
+	}
+	metadata := h.metadata()
+	metadata.HasMore = more
+	httpapi.ExtendWrite(w)
+	_, _ = w.Write([]byte(text + `],"metadata":` + compact(metadata) + "}\n")) // if that fails, the client has left
+	return nil
+}
+
+// nextPartLater is like nextPart, but waits if the relay refuses reads for the moment.
+func (h *Hub) nextPartLater(ctx context.Context, from relay.Peer, q *historyQuery) ([]string, bool, error) {
+	for {
+		part, more, err := h.nextPart(ctx, from, q)
+		if err == nil || !isTemporary(err) || h.Relay.Health() != nil {
+			return part, more, err
+		}
+		wait := time.NewTimer(time.Second)
+		select {
+		case <-wait.C:
+		case <-ctx.Done():
+			wait.Stop()
+			return nil, false, ctx.Err()
+		}
+	}
+}
+
+// nextPart returns the next rows of a history as JSON, and moves q behind them. Messages that were queued for the
+// reader are marked as handed out. more means that others follow, even if q.left is 0 then.
+func (h *Hub) nextPart(ctx context.Context, from relay.Peer, q *historyQuery) (part []string, more bool, err error) {
+	limit := partRows
+	if q.left >= 0 {
+		limit = min(limit, q.left)
+	}
+	type joined struct {
+		message
+		delivery
+	}
+	var rows []joined
+	size := 0
+	err = h.Relay.View(ctx, from, func(querier relay.Querier) error {
+		rows, size, more = nil, 0, false
+		err := querier.Query(func(scan scanner) error {
+			var row joined
+			if err := scan(append(row.message.fields(), row.delivery.fields()...)...); err != nil {
+				return err
+			}
+			if len(rows) == limit || size > partBytes {
+				more = true
+				return errBatchFull
+			}
+			size += len(row.envelope)
+			rows = append(rows, row)
+			return nil
+		}, "SELECT "+joinedColumns+" FROM hub_entry e JOIN hub_message m ON m.n = e.message "+
+			"JOIN hub_delivery d ON d.message = e.message WHERE e.agent = ? AND e.message > ? AND m.ts >= ? "+
+			"ORDER BY e.message LIMIT ?", q.agent, q.after, q.from, limit+1)
+		if errors.Is(err, errBatchFull) {
+			return nil
+		}
+		return err
+	})
+	if err != nil || len(rows) == 0 {
+		return nil, false, err
+	}
+	var handed []int64
+	for i, row := range rows {
+		if row.delivery.receiver == q.agent && row.state == queued {
+			handed = append(handed, row.n)
+			rows[i].state, rows[i].via = sent, viaPoll
+		}
+	}
+	if len(handed) > 0 {
+		if err := h.handOut(q.agent, viaPoll, handed); err != nil {
+			return nil, false, err
+		}
+	}
+	for _, row := range rows {
+		part = append(part, compact(newHistoryRow(row.message, row.delivery)))
+	}
+	q.after = rows[len(rows)-1].n
+	if q.left > 0 {
+		q.left -= len(rows)
+	}
+	return part, more, nil
+}

@@ -1,0 +1,266 @@
+package hub
+
+import (
+	"context"
+	_ "embed"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/httpapi"
+)
+
+// Limits and times of the hub (HUB §2–§4).
+const (
+	defaultAgents    = 10_000
+	defaultRetention = 720 * time.Hour
+
+	maxBody = 65_536 // bytes of a request
+
+	maxQueued           = 1000 // messages to one agent
+	maxQueuedBytes      = 16 << 20
+	maxQueuedFromSender = 100
+	maxKept             = 10_000 // messages in one history
+	maxKeptBytes        = 64 << 20
+
+	unusedAfter   = 90 * 24 * time.Hour // then a registration expires
+	reservedFor   = 30 * 24 * time.Hour // a deleted address
+	rotationTime  = 10 * time.Minute    // in which a rotation can be repeated
+	sessionTime   = 5 * time.Minute
+	maxSessions   = 16 // unused ones of an agent
+	sendWait      = 15 * time.Second
+	webhookWait   = 120 * time.Second
+	onlineAfter   = 5 * time.Minute // a webhook reply
+	usedPrecision = time.Hour       // of the time when an agent was last used
+)
+
+// The names of the limits in a 429 (GATEWAYS §7a).
+const (
+	limitRegistrations    = "registrations"
+	limitAgents           = "agents"
+	limitQueued           = "queuedMessages"
+	limitQueuedBytes      = "queuedBytes"
+	limitQueuedFromSender = "queuedFromSender"
+)
+
+// registrationRate is how many new agents one address may register: 20 an hour.
+var registrationRate = relay.Rate{PerSecond: 20.0 / 3600, Burst: 20}
+
+//go:embed 0001_initial.sql
+var initialSchema string
+
+// Extension has the tables of the hub.
+var Extension = relay.Extension{Name: "hub", Migrations: []string{initialSchema}, Check: check}
+
+// Options are the settings of a hub. The zero value works.
+type Options struct {
+	Name      string        // the host of short addresses; empty: the host of the relay's URL
+	MaxAgents int           // how many agents may be registered; 0: 10000
+	Retention time.Duration // how long messages are kept; 0: 720 hours
+}
+
+// Hub is a Chorus hub in a relay. Run must be running while its handlers are used.
+type Hub struct {
+	*gateway.Core
+	options       Options
+	url           string
+	answers       *gateway.Answers
+	outbox        *gateway.Outbox
+	registrations *relay.AddressRate
+	streams       *streams
+	sessions      *sessions
+	waits         *waits
+	started       time.Time
+
+	agents, stored, queued, failed atomic.Int64 // for /health
+}
+
+// New returns the hub of a relay.
+func New(ctx context.Context, c *gateway.Core, o Options) (*Hub, error) {
+	origin, err := url.Parse(c.Relay.Origin())
+	if err != nil {
+		return nil, err
+	}
+	if o.Name == "" {
+		o.Name = origin.Hostname()
+	}
+	if o.MaxAgents == 0 {
+		o.MaxAgents = defaultAgents
+	}
+	if o.Retention == 0 {
+		o.Retention = defaultRetention
+	}
+	h := &Hub{Core: c, options: o, url: c.Relay.Origin() + "/hub", answers: gateway.NewAnswers(c),
+		registrations: relay.NewAddressRate(limitRegistrations, "registers new agents", registrationRate),
+		streams:       &streams{open: map[int64]*stream{}}, sessions: &sessions{byHash: map[[32]byte]session{}},
+		waits: &waits{byMessage: map[int64]*wait{}}, started: c.Relay.Now()}
+	h.outbox = gateway.NewOutbox(c, "hub", gateway.NewOutgoing(c.Outgoing), courier{h, new(sync.Map)})
+	return h, h.count(ctx)
+}
+
+// count reads the numbers that /health shows.
+func (h *Hub) count(ctx context.Context) error {
+	return h.Relay.View(ctx, self, func(q relay.Querier) error {
+		for text, number := range map[string]*atomic.Int64{
+			"SELECT COUNT(*) FROM hub_agent WHERE deleted = 0":  &h.agents,
+			"SELECT COUNT(*) FROM hub_message":                  &h.stored,
+			"SELECT COUNT(*) FROM hub_delivery WHERE state = 0": &h.queued,
+			"SELECT COUNT(*) FROM hub_delivery WHERE state = 3": &h.failed,
+		} {
+			if err := q.Query(func(scan scanner) error {
+				var n int64
+				err := scan(&n)
+				number.Store(n)
+				return err
+			}, text); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// self is the hub as a peer of the relay.
+var self = relay.Peer{Local: true}
+
+// URL returns the base URL of the hub: that of the relay, with /hub.
+func (h *Hub) URL() string { return h.url }
+
+func (h *Hub) now() time.Time { return h.Relay.Now() }
+
+// Run calls webhooks, and removes what has expired, until ctx ends.
+func (h *Hub) Run(ctx context.Context) {
+	var tasks sync.WaitGroup
+	tasks.Go(func() { h.outbox.Run(ctx) })
+	tasks.Go(func() { h.sweep(ctx) })
+	tasks.Wait()
+}
+
+// Mount returns the hub's routes under a prefix: "/hub" on the main listener, "" on a listener of its own.
+func (h *Hub) Mount(prefix string) httpapi.Mount {
+	type methods = map[string]httpapi.Handler
+	const get, post = http.MethodGet, http.MethodPost
+	return httpapi.Mount{
+		Prefix: prefix, Errors: h.errors,
+		Methods: []string{http.MethodPut, http.MethodPatch, http.MethodDelete},
+		Headers: []string{"Idempotency-Key", "Last-Event-ID"},
+		Unlimited: func(r *http.Request) bool {
+			return r.URL.Path == "/health" && (r.Method == http.MethodGet || r.Method == http.MethodHead)
+		},
+		Handler: noReferrer(httpapi.Routes("The hub's paths are listed in /.well-known/chorus.json",
+			httpapi.Route{Path: "/register", Methods: methods{post: h.postRegister}},
+			httpapi.Route{Path: "/agents", Methods: methods{get: h.getAgents, post: h.postAgent}},
+			httpapi.Route{Path: "/agents/{id}", Methods: methods{get: h.getAgent, http.MethodDelete: h.deleteAgent}},
+			httpapi.Route{Path: "/discover", Methods: methods{get: h.getDirectory}},
+			httpapi.Route{Path: "/agent/session", Methods: methods{post: h.postSession}},
+			httpapi.Route{Path: "/agent/inbox", Methods: methods{get: h.getInbox}},
+			httpapi.Route{Path: "/agent/messages", Methods: methods{get: h.getHistory}},
+			httpapi.Route{Path: "/agent/ack", Methods: methods{post: h.postAck}},
+			httpapi.Route{Path: "/messages", Methods: methods{post: h.postMessage}},
+			httpapi.Route{Path: "/invite/{id}", Methods: methods{get: h.getInvite}},
+			httpapi.Route{Path: "/health", Methods: methods{get: h.getHealth, http.MethodHead: h.getHealth}},
+			httpapi.Route{Path: "/skill", Methods: methods{get: h.getSkill}},
+			httpapi.Route{Path: "/.well-known/chorus.json", Methods: methods{get: h.document("")}},
+		)),
+	}
+}
+
+// noReferrer keeps browsers from sending the URLs of the hub, some of which contain keys, to other servers.
+func noReferrer(next httpapi.Handler) httpapi.Handler {
+	return func(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
+		w.Header().Set("Referrer-Policy", "no-referrer")
+		return next(w, r, from)
+	}
+}
+
+// Document returns the mount of /.well-known/chorus.json at the root of the main listener.
+func (h *Hub) Document() httpapi.Mount {
+	return httpapi.Mount{Prefix: "/.well-known/chorus.json", Errors: h.errors,
+		Handler: httpapi.Routes("The hub's document is at /.well-known/chorus.json", httpapi.Route{Path: "/",
+			Methods: map[string]httpapi.Handler{http.MethodGet: h.document("/hub")}})}
+}
+
+// op is one operation of the hub: the transaction, and what to do after it is on disk.
+type op struct {
+	relay.ExtTx
+	hub   *Hub
+	now   int64
+	after []func()
+	// By how much the numbers of /health change.
+	agents, stored, queued, failed int64
+}
+
+// then adds something to do after the operation is on disk.
+func (o *op) then(f func()) { o.after = append(o.after, f) }
+
+// number returns the number that a SELECT finds; 0: it finds no row.
+func (o *op) number(text string, args ...any) (n int64, err error) {
+	err = o.Query(func(scan scanner) error { return scan(&n) }, text, args...)
+	return n, err
+}
+
+// update runs an operation in one Update of the relay.
+func (h *Hub) update(ctx context.Context, from relay.Peer, f func(*op) error) error {
+	var o *op
+	err := h.Relay.Update(ctx, from, func(tx relay.ExtTx) error {
+		o = &op{ExtTx: tx, hub: h, now: h.now().UnixNano()} // a new one, because f may be run twice
+		return f(o)
+	})
+	if err != nil {
+		return err
+	}
+	h.finish(o)
+	return nil
+}
+
+// finish does what an operation has left for the time after it is on disk.
+func (h *Hub) finish(o *op) {
+	h.agents.Add(o.agents)
+	h.stored.Add(o.stored)
+	h.queued.Add(o.queued)
+	h.failed.Add(o.failed)
+	for _, f := range o.after {
+		f()
+	}
+}
+
+// change writes the new state of a delivery that had the state before. It keeps the count of queued messages and the
+// outbox right, and wakes the sender if it waits.
+func (o *op) change(before state, d delivery) error {
+	if before.final() {
+		return nil
+	}
+	if err := updateDelivery(o.ExtTx, d); err != nil {
+		return err
+	}
+	if before == queued && d.state != queued {
+		o.queued--
+		if err := changeUsage(o.ExtTx, d.receiver, func(u *usage) {
+			u.queued--
+			u.queueBytes -= d.size
+			if d.via == viaStream && d.state == sent {
+				u.framed = d.handed
+			}
+		}); err != nil {
+			return err
+		}
+		if err := o.hub.outbox.Remove(o.ExtTx, d.message); err != nil {
+			return err
+		}
+	}
+	if d.state == failed {
+		o.failed++
+	}
+	o.then(func() { o.hub.waits.wake(d.message) })
+	return nil
+}
+
+// logFault logs an error that no client can be told.
+func (h *Hub) logFault(what string, err error) {
+	h.Log.Error(what, slog.Any("err", err))
+}

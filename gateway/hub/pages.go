@@ -1,0 +1,317 @@
+package hub
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"html/template"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gorilla/mux"
+
+	"github.com/agora-relay/agora/gateway/hub/skill"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/httpapi"
+)
+
+// registered returns all registered agents, by address.
+func (h *Hub) registered(ctx context.Context, from relay.Peer) (all []agent, err error) {
+	err = h.Relay.View(ctx, from, func(q relay.Querier) error {
+		all = nil
+		return q.Query(func(scan scanner) error {
+			var a agent
+			err := scan(a.fields()...)
+			all = append(all, a)
+			return err
+		}, "SELECT "+agentColumns+" FROM hub_agent WHERE deleted = 0")
+	})
+	slices.SortFunc(all, func(a, b agent) int { return cmp.Compare(a.address, b.address) })
+	return all, err
+}
+
+func (h *Hub) getAgents(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
+	c, err := h.caller(r.Context(), from, r, false)
+	if err != nil {
+		return err
+	}
+	all, err := h.registered(r.Context(), from)
+	if err != nil {
+		return err
+	}
+	list := make([]registration, 0, len(all))
+	for _, a := range all {
+		shown, err := h.registration(a, c)
+		if err != nil {
+			return err
+		}
+		list = append(list, shown)
+	}
+	return h.answer(w, http.StatusOK, list)
+}
+
+func (h *Hub) getAgent(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
+	c, err := h.caller(r.Context(), from, r, false)
+	if err != nil {
+		return err
+	}
+	address := h.longAddress(mux.Vars(r)["id"])
+	a, err := h.find(r.Context(), from, address)
+	if err != nil {
+		return err
+	}
+	if !a.live() {
+		return missing(address)
+	}
+	shown, err := h.registration(a, c)
+	if err != nil {
+		return err
+	}
+	return h.answer(w, http.StatusOK, shown)
+}
+
+// find returns the agent with an address, which may be any text. The zero agent: there is none.
+func (h *Hub) find(ctx context.Context, from relay.Peer, address string) (a agent, err error) {
+	if !isAddress(address) {
+		return agent{}, nil
+	}
+	err = h.Relay.View(ctx, from, func(q relay.Querier) (err error) {
+		a, err = agentByAddress(q, address)
+		return err
+	})
+	return a, err
+}
+
+// listed is an agent in the directory ([001]).
+type listed struct {
+	AgentID   string   `json:"agent_id"`
+	Culture   *string  `json:"culture"`
+	Languages []string `json:"languages"`
+	Online    bool     `json:"online"`
+}
+
+// getDirectory is the handler of GET /discover. With a key, the list is wrapped; without one, it is bare.
+func (h *Hub) getDirectory(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
+	c, err := h.caller(r.Context(), from, r, false)
+	if err != nil {
+		return err
+	}
+	p, err := parameters(r, "culture", "online")
+	if err != nil {
+		return err
+	}
+	culture, byCulture := p["culture"]
+	if byCulture && !cultureForm.MatchString(culture) {
+		return invalid("culture must be a language tag such as en or zh-CN")
+	}
+	online, byOnline := p["online"]
+	if byOnline && online != "true" && online != "false" {
+		return invalid("online must be true or false")
+	}
+	all, err := h.registered(r.Context(), from)
+	if err != nil {
+		return err
+	}
+	replied, err := h.replied(r.Context(), from)
+	if err != nil {
+		return err
+	}
+	list := []listed{}
+	for _, a := range all {
+		l := listed{a.address, nil, languagesOf(a.card), h.streams.has(a.n) || replied[a.n]}
+		if a.culture != "" {
+			l.Culture = &a.culture
+		}
+		if byCulture && a.culture != culture || byOnline && l.Online != (online == "true") {
+			continue
+		}
+		list = append(list, l)
+	}
+	if c.key == "" {
+		return httpapi.WriteJSON(w, http.StatusOK, list)
+	}
+	return h.answer(w, http.StatusOK, list)
+}
+
+// replied returns the agents whose webhooks have replied a short time ago.
+func (h *Hub) replied(ctx context.Context, from relay.Peer) (agents map[int64]bool, err error) {
+	since := h.now().Add(-onlineAfter).UnixNano()
+	err = h.Relay.View(ctx, from, func(q relay.Querier) error {
+		agents = map[int64]bool{}
+		return q.Query(func(scan scanner) error {
+			var n int64
+			err := scan(&n)
+			agents[n] = true
+			return err
+		}, "SELECT agent FROM hub_use WHERE used >= ? AND replied >= ?", since, since) // used has an index
+	})
+	return agents, err
+}
+
+// online reports whether an agent has a stream, or a webhook that has replied a short time ago.
+func (h *Hub) online(ctx context.Context, from relay.Peer, a agent) (bool, error) {
+	if !a.live() || h.streams.has(a.n) {
+		return a.live(), nil
+	}
+	var u usage
+	err := h.Relay.View(ctx, from, func(q relay.Querier) (err error) {
+		u, err = usageOf(q, a.n)
+		return err
+	})
+	return u.replied > h.now().Add(-onlineAfter).UnixNano(), err
+}
+
+// invite is what an invite link tells.
+type invite struct {
+	AgentID      string  `json:"agent_id"`
+	Hub          string  `json:"hub"`
+	Culture      *string `json:"culture"`
+	Online       bool    `json:"online"`
+	Exists       bool    `json:"exists"`
+	Instructions string  `json:"connect_instructions"`
+}
+
+// getInvite is the handler of GET /invite/{id}: JSON for agents, a page for people.
+func (h *Hub) getInvite(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
+	address := h.longAddress(mux.Vars(r)["id"])
+	if !isAddress(address) {
+		return invalid("the path must end with the address of an agent, such as /invite/name@host")
+	}
+	a, err := h.find(r.Context(), from, address)
+	if err != nil {
+		return err
+	}
+	i := invite{AgentID: address, Hub: h.url, Exists: a.live(), Instructions: "Register at " + h.url +
+		"/register, open your inbox at " + h.url + "/agent/inbox, and send your messages for " + address + " to " + h.url +
+		"/messages. " + h.url + "/skill explains each step."}
+	if i.Online, err = h.online(r.Context(), from, a); err != nil {
+		return err
+	}
+	if i.Exists && a.culture != "" {
+		i.Culture = &a.culture
+	}
+	if strings.Contains(strings.Join(r.Header.Values("Accept"), ","), "application/json") {
+		return h.answer(w, http.StatusOK, i)
+	}
+	var page bytes.Buffer
+	if err := invitePage.Execute(&page, i); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
+	return writeText(w, "text/html; charset=utf-8", page.Bytes())
+}
+
+var invitePage = template.Must(template.New("invite").Parse(`<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Talk to {{.AgentID}}</title>
+<style>
+:root { color-scheme: light dark }
+body { font: 1.05rem/1.55 system-ui, sans-serif; max-width: 38rem; margin: 0 auto; padding: 2.5rem 1.25rem }
+h1 { font-size: 1.5rem; line-height: 1.3; overflow-wrap: anywhere; margin: 0 0 .25rem }
+p.state { margin: 0 0 1.75rem; opacity: .75 }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; padding: 1rem; border: 1px solid #8886; border-radius: .6rem }
+dl { display: grid; grid-template-columns: auto 1fr; gap: .35rem 1.25rem }
+dt { opacity: .75 } dd { margin: 0; overflow-wrap: anywhere }
+</style>
+<h1>Talk to {{.AgentID}}</h1>
+<p class="state">{{if not .Exists}}Nobody is registered with this address at the moment.{{else if .Online}}This agent is
+online now.{{else}}This agent is offline now. It gets your messages later.{{end}}</p>
+<p>Give your own agent this text:</p>
+<pre>Connect to the Chorus hub {{.Hub}} and talk to {{.AgentID}}. Read {{.Hub}}/skill first and follow it.</pre>
+<dl>
+<dt>Address</dt><dd>{{.AgentID}}</dd>
+<dt>Hub</dt><dd>{{.Hub}}</dd>{{with .Culture}}
+<dt>Culture</dt><dd>{{.}}</dd>{{end}}
+</dl>
+</html>
+`))
+
+func writeText(w http.ResponseWriter, contentType string, text []byte) error {
+	httpapi.ExtendWrite(w)
+	header := w.Header()
+	header.Set("Content-Type", contentType)
+	header.Set("Cache-Control", "no-store")
+	header.Set("X-Content-Type-Options", "nosniff")
+	header.Set("Content-Length", strconv.Itoa(len(text)))
+	_, _ = w.Write(text) // if that fails, the client has left
+	return nil
+}
+
+// getSkill is the handler of GET /skill: how an agent uses this hub.
+func (h *Hub) getSkill(w http.ResponseWriter, r *http.Request, _ relay.Peer) error {
+	p, err := parameters(r, "lang")
+	if err != nil {
+		return err
+	}
+	language, given := p["lang"]
+	if !given {
+		language = acceptedLanguage(r.Header.Values("Accept-Language"))
+	}
+	if !slices.Contains(skill.Languages, language) {
+		return invalid("lang must be one of %s", strings.Join(skill.Languages, ", "))
+	}
+	w.Header().Set("Content-Language", language)
+	w.Header().Set("Vary", "Accept-Language")
+	return writeText(w, "text/markdown; charset=utf-8", []byte(skill.Page(language, h.url)))
+}
+
+// acceptedLanguage returns Chinese if the header Accept-Language (RFC 9110 §12.5.4) prefers it to English, else English.
+func acceptedLanguage(values []string) string {
+	weight := map[string]float64{}
+	for part := range strings.SplitSeq(strings.Join(values, ","), ",") {
+		tag, parameter, _ := strings.Cut(part, ";")
+		language, _, _ := strings.Cut(strings.ToLower(strings.TrimSpace(tag)), "-")
+		q := 1.0
+		if text, ok := strings.CutPrefix(strings.ReplaceAll(parameter, " ", ""), "q="); ok {
+			var err error
+			if q, err = strconv.ParseFloat(text, 64); err != nil {
+				q = 0
+			}
+		}
+		weight[language] = max(weight[language], q)
+	}
+	if weight["zh"] > weight["en"] {
+		return "zh-CN"
+	}
+	return "en"
+}
+
+// getHealth is the handler of GET /health. It reads nothing from the store, because it is not limited.
+func (h *Hub) getHealth(w http.ResponseWriter, _ *http.Request, _ relay.Peer) error {
+	if err := h.Relay.Health(); err != nil {
+		return err
+	}
+	return h.answer(w, http.StatusOK, struct {
+		Status   string `json:"status"`
+		Version  string `json:"version"`
+		Uptime   int64  `json:"uptime_seconds"`
+		Agents   int64  `json:"agents_registered"`
+		Inboxes  int    `json:"inbox_connections"`
+		Messages int64  `json:"messages_stored"`
+		Queued   int64  `json:"messages_queued"`
+		Failed   int64  `json:"messages_failed"`
+	}{"ok", h.Build, int64(max(0, h.now().Sub(h.started)).Seconds()), h.agents.Load(), h.streams.count(),
+		h.stored.Load(), h.queued.Load(), h.failed.Load()})
+}
+
+// document returns the handler of /.well-known/chorus.json ([000] §8). Each path in it begins with prefix.
+func (h *Hub) document(prefix string) httpapi.Handler {
+	endpoints := map[string]string{
+		"register": "/agents", "self_register": "/register", "discover": "/agents", "directory": "/discover",
+		"send": "/messages", "inbox": "/agent/inbox", "session": "/agent/session", "messages": "/agent/messages",
+		"ack": "/agent/ack", "invite": "/invite/:agent_id", "skill": "/skill", "health": "/health",
+	}
+	for name, path := range endpoints {
+		endpoints[name] = prefix + path
+	}
+	return func(w http.ResponseWriter, _ *http.Request, _ relay.Peer) error {
+		return httpapi.WriteJSON(w, http.StatusOK, map[string]any{
+			"chorus_version": envelopeVersion, "server_name": h.options.Name, "endpoints": endpoints,
+			"limits": map[string]int{"max_message_bytes": maxBody, "max_agents": h.options.MaxAgents},
+		})
+	}
+}

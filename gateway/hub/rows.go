@@ -1,0 +1,262 @@
+package hub
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/relay"
+)
+
+// This file reads and writes the rows of the hub's tables. Each row type has the columns of its table, in their order,
+// without the checksum.
+
+// scanner is the Scan of a row.
+type scanner = func(...any) error
+
+// agent is a row of hub_agent.
+type agent struct {
+	n                     int64
+	address               string
+	culture, card         string
+	endpoint              []byte // encrypted
+	registered, deletedAt int64
+}
+
+const (
+	agentTable   = "hub_agent"
+	agentColumns = "n, address, culture, card, endpoint, registered, deleted"
+)
+
+func (a agent) values() []any {
+	return []any{a.n, a.address, a.culture, a.card, a.endpoint, a.registered, a.deletedAt}
+}
+
+func (a *agent) fields() []any {
+	return []any{&a.n, &a.address, &a.culture, &a.card, &a.endpoint, &a.registered, &a.deletedAt}
+}
+
+// live reports whether the agent is registered. The zero agent is not.
+func (a agent) live() bool { return a.n != 0 && a.deletedAt == 0 }
+
+// agentByAddress returns the agent that was registered last with this address, deleted or not. If there is none, it
+// returns the zero agent.
+func agentByAddress(q relay.Querier, address string) (a agent, err error) {
+	err = q.Query(func(scan scanner) error { return scan(a.fields()...) },
+		"SELECT "+agentColumns+" FROM hub_agent WHERE address = ? ORDER BY n DESC LIMIT 1", address)
+	return a, err
+}
+
+// agentByNumber returns the zero agent if there is none with this number.
+func agentByNumber(q relay.Querier, n int64) (a agent, err error) {
+	err = q.Query(func(scan scanner) error { return scan(a.fields()...) },
+		"SELECT "+agentColumns+" FROM hub_agent WHERE n = ?", n)
+	return a, err
+}
+
+func insertAgent(tx relay.ExtTx, a agent) error {
+	return exec(tx, "INSERT INTO hub_agent ("+agentColumns+", sum) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+		sealed(agentTable, a.values())...)
+}
+
+func updateAgent(tx relay.ExtTx, a agent) error {
+	return exec(tx, "UPDATE hub_agent SET n = ?, address = ?, culture = ?, card = ?, endpoint = ?, registered = ?, "+
+		"deleted = ?, sum = ? WHERE n = ?", append(sealed(agentTable, a.values()), a.n)...)
+}
+
+// usage is a row of hub_use.
+type usage struct {
+	agent                               int64
+	used, replied, framed, streamEnded  int64
+	kept, keptBytes, queued, queueBytes int64
+}
+
+const (
+	usageTable   = "hub_use"
+	usageColumns = "agent, used, replied, framed, stream_ended, kept, kept_bytes, queued, queued_bytes"
+)
+
+func (u usage) values() []any {
+	return []any{u.agent, u.used, u.replied, u.framed, u.streamEnded, u.kept, u.keptBytes, u.queued, u.queueBytes}
+}
+
+func (u *usage) fields() []any {
+	return []any{&u.agent, &u.used, &u.replied, &u.framed, &u.streamEnded, &u.kept, &u.keptBytes, &u.queued,
+		&u.queueBytes}
+}
+
+// usageOf returns the zero usage if the agent has no row, which means that it was removed.
+func usageOf(q relay.Querier, agent int64) (u usage, err error) {
+	err = q.Query(func(scan scanner) error { return scan(u.fields()...) },
+		"SELECT "+usageColumns+" FROM hub_use WHERE agent = ?", agent)
+	return u, err
+}
+
+func insertUsage(tx relay.ExtTx, u usage) error {
+	return exec(tx, "INSERT INTO hub_use ("+usageColumns+", sum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+		sealed(usageTable, u.values())...)
+}
+
+// changeUsage applies change to the row of an agent, if there is one.
+func changeUsage(tx relay.ExtTx, agent int64, change func(*usage)) error {
+	u, err := usageOf(tx, agent)
+	if err != nil || u.agent == 0 {
+		return err
+	}
+	change(&u)
+	return exec(tx, "UPDATE hub_use SET agent = ?, used = ?, replied = ?, framed = ?, stream_ended = ?, kept = ?, "+
+		"kept_bytes = ?, queued = ?, queued_bytes = ?, sum = ? WHERE agent = ?",
+		append(sealed(usageTable, u.values()), agent)...)
+}
+
+// message is a row of hub_message.
+type message struct {
+	n                    int64
+	trace                string
+	sender               int64
+	senderID             string
+	receiver             int64
+	receiverID, envelope string
+	ts                   int64
+}
+
+const (
+	messageTable   = "hub_message"
+	messageColumns = "n, trace, sender, sender_id, receiver, receiver_id, envelope, ts"
+	// joinedColumns are those of a message and of its delivery.
+	joinedColumns = "m.n, m.trace, m.sender, m.sender_id, m.receiver, m.receiver_id, m.envelope, m.ts, " +
+		"d.message, d.sender, d.receiver, d.size, d.state, d.via, d.handed, d.acked, d.result"
+)
+
+func (m message) values() []any {
+	return []any{m.n, m.trace, m.sender, m.senderID, m.receiver, m.receiverID, m.envelope, m.ts}
+}
+
+func (m *message) fields() []any {
+	return []any{&m.n, &m.trace, &m.sender, &m.senderID, &m.receiver, &m.receiverID, &m.envelope, &m.ts}
+}
+
+func insertMessage(tx relay.ExtTx, m message) error {
+	return exec(tx, "INSERT INTO hub_message ("+messageColumns+", sum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+		sealed(messageTable, m.values())...)
+}
+
+// state is how far a delivery is.
+type state int64
+
+const (
+	queued state = iota
+	sent
+	delivered
+	failed
+)
+
+func (s state) String() string { return [...]string{"queued", "sent", "delivered", "failed"}[s] }
+
+// final reports whether the state never changes again.
+func (s state) final() bool { return s >= delivered }
+
+// How a message was handed out.
+const (
+	viaStream  = "sse"
+	viaPoll    = "poll"
+	viaWebhook = "webhook"
+)
+
+// delivery is a row of hub_delivery.
+type delivery struct {
+	message, sender, receiver int64
+	size                      int64
+	state                     state
+	via                       string
+	handed, acked             int64
+	result                    string
+}
+
+const (
+	deliveryTable   = "hub_delivery"
+	deliveryColumns = "message, sender, receiver, size, state, via, handed, acked, result"
+)
+
+func (d delivery) values() []any {
+	return []any{d.message, d.sender, d.receiver, d.size, int64(d.state), d.via, d.handed, d.acked, d.result}
+}
+
+func (d *delivery) fields() []any {
+	return []any{&d.message, &d.sender, &d.receiver, &d.size, &d.state, &d.via, &d.handed, &d.acked, &d.result}
+}
+
+// received reports whether the receiver was given the message, by a stream, a poll or an attempt at its webhook.
+func (d delivery) received() bool { return d.handed > 0 }
+
+func insertDelivery(tx relay.ExtTx, d delivery) error {
+	return exec(tx, "INSERT INTO hub_delivery ("+deliveryColumns+", sum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+		sealed(deliveryTable, d.values())...)
+}
+
+func updateDelivery(tx relay.ExtTx, d delivery) error {
+	return exec(tx, "UPDATE hub_delivery SET message = ?, sender = ?, receiver = ?, size = ?, state = ?, via = ?, "+
+		"handed = ?, acked = ?, result = ?, sum = ? WHERE message = ?",
+		append(sealed(deliveryTable, d.values()), d.message)...)
+}
+
+// deliveries returns the rows that a SELECT of deliveryColumns finds.
+func deliveries(q relay.Querier, text string, args ...any) (all []delivery, err error) {
+	err = q.Query(func(scan scanner) error {
+		var d delivery
+		err := scan(d.fields()...)
+		all = append(all, d)
+		return err
+	}, text, args...)
+	return all, err
+}
+
+// deliveryOf returns the delivery of a message. If the message was removed, the result has the number 0.
+func deliveryOf(q relay.Querier, message int64) (d delivery, err error) {
+	err = q.Query(func(scan scanner) error { return scan(d.fields()...) },
+		"SELECT "+deliveryColumns+" FROM hub_delivery WHERE message = ?", message)
+	return d, err
+}
+
+// result is what is known of a delivery beside its state. It is the JSON of the column result.
+type result struct {
+	Code     string          `json:"code,omitempty"`
+	Detail   string          `json:"detail,omitempty"`
+	Response json.RawMessage `json:"response,omitempty"` // the receiver's reply; null: it was not one of the protocol
+}
+
+// text returns the RFC 8785 form of r. Its members are written in the order of their names.
+func (r result) text() string {
+	if r.Code == "" && r.Detail == "" && r.Response == nil {
+		return ""
+	}
+	return compact(r)
+}
+
+// result returns the decoded column result.
+func (d delivery) decodeResult() (r result) {
+	if d.result != "" {
+		// The hub has written this text. `agora check` finds a text that was changed.
+		_ = json.Unmarshal([]byte(d.result), &r)
+	}
+	return r
+}
+
+const entryTable = "hub_entry"
+
+func insertEntry(tx relay.ExtTx, agent, message int64) error {
+	return exec(tx, "INSERT INTO hub_entry (agent, message, sum) VALUES (?, ?, ?)",
+		sealed(entryTable, []any{agent, message})...)
+}
+
+// sealed returns the values of a row and their checksum.
+func sealed(table string, values []any) []any { return append(values, gateway.Sum(table, values...)) }
+
+// exec runs a statement whose number of changed rows does not matter.
+func exec(tx relay.ExtTx, text string, args ...any) error {
+	_, err := tx.Exec(text, args...)
+	return err
+}
+
+// stamp formats a time as all answers do: UTC with milliseconds.
+func stamp(ns int64) string { return time.Unix(0, ns).UTC().Format("2006-01-02T15:04:05.000Z") }

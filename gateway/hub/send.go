@@ -1,0 +1,368 @@
+package hub
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/httpapi"
+)
+
+// outgoing is a message that is being sent.
+type outgoing struct {
+	receiverID string // as the sender wrote it
+	senderID   string
+	envelope   string
+	repeat     gateway.Repeat
+	repeatable bool // the request has an Idempotency-Key
+}
+
+// parseMessage checks the body of POST /messages.
+func parseMessage(body []byte) (m outgoing, err error) {
+	o := parseObject("", body)
+	if o.err != nil {
+		return m, o.err
+	}
+	m.receiverID, _ = o.text("receiver_id", true)
+	if raw, ok := o.members["stream"]; ok && string(raw) != "true" && string(raw) != "false" {
+		o.fail("stream", "must be true or false")
+	}
+	raw, ok := o.members["envelope"]
+	if !ok {
+		o.fail("envelope", "is missing")
+	}
+	if o.err != nil {
+		return m, o.err
+	}
+	m.envelope = string(raw)
+	m.senderID, err = checkEnvelope(raw)
+	return m, err
+}
+
+// postMessage stores a message, and waits a little for its delivery. The order of the checks is that of HUB §3.
+func (h *Hub) postMessage(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
+	c, err := h.changing(r.Context(), from, r)
+	if err != nil {
+		return err
+	}
+	body, err := h.readObject(w, r, from)
+	if err != nil {
+		return err
+	}
+	m, err := parseMessage(body)
+	if err != nil {
+		return err
+	}
+	if m.receiverID = h.longAddress(m.receiverID); !isAddress(m.receiverID) {
+		return invalid("receiver_id: must be an address such as name@host, or the name of an agent of this hub")
+	}
+	var badKey error
+	m.repeat, m.repeatable, badKey = gateway.ParseRepeat(r, "POST /hub/messages", c.name(), body)
+	if m.repeatable {
+		end, err := h.answers.Begin(r.Context(), m.repeat)
+		if err != nil {
+			return err
+		}
+		defer end()
+	}
+	var n int64
+	var first gateway.Stored
+	var repeated bool
+	// If the client leaves now, the message is sent nevertheless.
+	err = h.update(context.WithoutCancel(r.Context()), from, func(o *op) (err error) {
+		n, repeated, first, err = o.send(c, m, badKey)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if repeated {
+		w.Header().Set("Idempotent-Replay", "true")
+		if first.Status != 0 {
+			return httpapi.WriteJSON(w, first.Status, json.RawMessage(first.Body))
+		}
+	}
+	status, answer, err := h.outcome(r.Context(), from, n)
+	if err != nil {
+		return err
+	}
+	text := h.answerBody(answer)
+	if m.repeatable {
+		if err := h.update(context.WithoutCancel(r.Context()), from, func(o *op) error {
+			return h.answers.Finish(o.ExtTx, m.repeat, status, text)
+		}); err != nil {
+			return err
+		}
+	}
+	return httpapi.WriteJSON(w, status, json.RawMessage(text))
+}
+
+// send stores a message. repeated means that the message with this Idempotency-Key was stored before, as number n, and
+// answered with first.
+func (o *op) send(c caller, m outgoing, badKey error) (n int64, repeated bool, first gateway.Stored, err error) {
+	if err := o.check(c); err != nil {
+		return 0, false, first, err
+	}
+	sender, err := agentByAddress(o, m.senderID)
+	switch {
+	case err != nil:
+		return 0, false, first, err
+	case !sender.live():
+		return 0, false, first, refuse(http.StatusBadRequest, codeNoSender, "envelope.sender_id: %s is not registered here",
+			m.senderID)
+	case !c.operator && c.agent != sender.n:
+		return 0, false, first, refuse(http.StatusForbidden, codeSenderMismatch,
+			"envelope.sender_id: %s is not the agent of this key", m.senderID)
+	case badKey != nil:
+		return 0, false, first, badKey
+	}
+	if m.repeatable {
+		if first, repeated, err = o.hub.answers.Find(o, m.repeat); err != nil || repeated {
+			return first.Ref, repeated, first, err
+		}
+	}
+	receiver, err := agentByAddress(o, m.receiverID)
+	if err != nil {
+		return 0, false, first, err
+	}
+	if !receiver.live() {
+		return 0, false, first, unknownAgent(m.receiverID)
+	}
+	if err := o.room(sender, receiver, len(m.envelope)); err != nil {
+		return 0, false, first, err
+	}
+	if n, err = o.store(sender, receiver, m.envelope); err == nil && m.repeatable {
+		err = o.hub.answers.Add(o.ExtTx, m.repeat, n)
+	}
+	return n, false, first, err
+}
+
+// room refuses a message if too much is queued for its receiver.
+func (o *op) room(sender, receiver agent, size int) error {
+	u, err := usageOf(o, receiver.n)
+	if err != nil {
+		return err
+	}
+	refused := func(limit, format string, args ...any) error {
+		return full(codeInboxFull, limit, time.Minute, "the inbox of "+receiver.address+" is full: "+format+
+			"; wait until it has received some", args...)
+	}
+	switch {
+	case u.queued >= maxQueued:
+		return refused(limitQueued, "%d messages are queued", maxQueued)
+	case u.queueBytes+int64(size) > maxQueuedBytes:
+		return refused(limitQueuedBytes, "more than %d bytes would be queued", maxQueuedBytes)
+	case u.queued < maxQueuedFromSender:
+		return nil
+	}
+	own, err := o.number("SELECT COUNT(*) FROM hub_delivery WHERE receiver = ? AND state = 0 AND sender = ?",
+		receiver.n, sender.n)
+	if err == nil && own >= maxQueuedFromSender {
+		err = refused(limitQueuedFromSender, "%d messages of this sender are queued", maxQueuedFromSender)
+	}
+	return err
+}
+
+// store writes the rows of a new message and returns its number.
+func (o *op) store(sender, receiver agent, envelope string) (n int64, err error) {
+	m := message{trace: newTrace(), sender: sender.n, senderID: sender.address, receiver: receiver.n,
+		receiverID: receiver.address, envelope: envelope}
+	if m.n, err = gateway.Next(o.ExtTx, "hub_message"); err != nil {
+		return 0, err
+	}
+	// The timestamp grows, also if the clock does not. It is shown in milliseconds. The newest message is always kept,
+	// see purge.
+	last, err := o.number("SELECT ts FROM hub_message ORDER BY n DESC LIMIT 1")
+	if err != nil {
+		return 0, err
+	}
+	const ms = int64(time.Millisecond)
+	m.ts = max(o.now/ms, last/ms+1) * ms
+	d := delivery{message: m.n, sender: m.sender, receiver: m.receiver, size: int64(len(envelope)), state: queued}
+	if err := insertMessage(o.ExtTx, m); err != nil {
+		return 0, err
+	}
+	if err := insertDelivery(o.ExtTx, d); err != nil {
+		return 0, err
+	}
+	for i, party := range []int64{sender.n, receiver.n} {
+		if i == 1 && receiver.n == sender.n {
+			continue
+		}
+		if err := o.keep(party, d); err != nil {
+			return 0, err
+		}
+	}
+	o.stored++
+	o.queued++
+	if len(receiver.endpoint) > 0 {
+		if err := o.hub.outbox.Add(o.ExtTx, receiver.n, m.n); err != nil {
+			return 0, err
+		}
+		o.then(func() { o.hub.outbox.Wake(receiver.n) })
+	}
+	o.then(func() {
+		o.hub.waits.add(m.n, receiver.n, len(receiver.endpoint) > 0)
+		o.hub.streams.wake(receiver.n)
+	})
+	return m.n, nil
+}
+
+// keep adds a message to the history of one of its parties.
+func (o *op) keep(party int64, d delivery) error {
+	if err := insertEntry(o.ExtTx, party, d.message); err != nil {
+		return err
+	}
+	var over bool
+	if err := changeUsage(o.ExtTx, party, func(u *usage) {
+		u.used = o.now
+		u.kept++
+		u.keptBytes += d.size
+		if party == d.receiver {
+			u.queued++
+			u.queueBytes += d.size
+		}
+		over = u.kept > maxKept || u.keptBytes > maxKeptBytes
+	}); err != nil || !over {
+		return err
+	}
+	return o.trim(party)
+}
+
+// newTrace returns a new UUID, version 4 (RFC 9562).
+func newTrace() string {
+	var b [16]byte
+	rand.Read(b[:]) // never returns an error (crypto/rand)
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}
+
+// sendAnswer is the data of an answer to POST /messages.
+type sendAnswer struct {
+	Delivery string `json:"delivery"`
+	Trace    string `json:"trace_id"`
+	Code     string `json:"error_code,omitempty"`
+	Detail   string `json:"detail,omitempty"`
+	State    string `json:"state"`
+}
+
+// outcome waits until it is known what happened to message n, but not longer than sendWait, and returns the answer.
+func (h *Hub) outcome(ctx context.Context, from relay.Peer, n int64) (status int, answer any, err error) {
+	defer h.waits.remove(n)
+	timeout := time.NewTimer(sendWait)
+	defer timeout.Stop()
+	for {
+		changed, expected := h.waits.next(n, h.streams)
+		var d delivery
+		var trace string
+		if err := h.Relay.View(context.WithoutCancel(ctx), from, func(q relay.Querier) error {
+			return q.Query(func(scan scanner) error { return scan(append(d.fields(), &trace)...) },
+				"SELECT "+prefixed+", m.trace FROM hub_delivery d JOIN hub_message m ON m.n = d.message WHERE d.message = ?", n)
+		}); err != nil {
+			return 0, nil, err
+		}
+		known := d.state != queued || d.result != ""
+		if !known && expected {
+			select {
+			case <-changed:
+				continue
+			case <-timeout.C:
+			case <-h.Relay.Drained():
+			case <-ctx.Done():
+			}
+		}
+		status, answer := sentAnswer(d, trace)
+		return status, answer, nil
+	}
+}
+
+// prefixed are the columns of a delivery in a join.
+const prefixed = "d.message, d.sender, d.receiver, d.size, d.state, d.via, d.handed, d.acked, d.result"
+
+// sentAnswer returns what a sender is told about a delivery.
+func sentAnswer(d delivery, trace string) (status int, answer any) {
+	known := d.decodeResult()
+	a := sendAnswer{Trace: trace, Code: known.Code, Detail: known.Detail, State: d.state.String()}
+	switch {
+	case d.state == failed:
+		a.Delivery = "failed"
+	case d.state == delivered && d.via == viaWebhook:
+		return http.StatusOK, struct {
+			Delivery string `json:"delivery"`
+			Trace    string `json:"trace_id"`
+			Response any    `json:"receiver_response"`
+			State    string `json:"state"`
+		}{"delivered", trace, known.Response, a.State}
+	case d.state != queued && d.via == viaStream:
+		a.Delivery = "delivered_sse"
+	default:
+		a.Delivery = "queued"
+		return http.StatusAccepted, a
+	}
+	return http.StatusOK, a
+}
+
+// waits are the senders that wait to learn what happens to their messages.
+type waits struct {
+	mu        sync.Mutex
+	byMessage map[int64]*wait
+}
+
+type wait struct {
+	receiver int64
+	webhook  bool          // an attempt at a webhook is expected
+	changed  chan struct{} // is closed when the message has changed
+}
+
+// add is called when a message is on disk, and before anybody can deliver it.
+func (w *waits) add(message, receiver int64, webhook bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.byMessage[message] = &wait{receiver, webhook, make(chan struct{})}
+}
+
+func (w *waits) remove(message int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.byMessage, message)
+}
+
+// next returns a channel that is closed at the next change of a message. expected is false if nothing is likely to
+// change soon.
+func (w *waits) next(message int64, s *streams) (changed <-chan struct{}, expected bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	own := w.byMessage[message]
+	if own == nil {
+		return nil, false // after a restart; the sender repeats the request
+	}
+	return own.changed, own.webhook || s.has(own.receiver)
+}
+
+// wake tells the sender of a message that it has changed.
+func (w *waits) wake(message int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if own := w.byMessage[message]; own != nil {
+		close(own.changed)
+		own.changed = make(chan struct{})
+	}
+}
+
+// wakeAll tells the senders of all messages to a receiver that its stream has ended.
+func (w *waits) wakeAll(receiver int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, own := range w.byMessage {
+		if own.receiver == receiver {
+			close(own.changed)
+			own.changed = make(chan struct{})
+		}
+	}
+}

@@ -1,0 +1,209 @@
+package hub
+
+import (
+	"context"
+	"time"
+
+	"github.com/agora-relay/agora/relay"
+)
+
+// This file removes what has expired. Each step is a small Update, so that messages never wait for it long.
+
+const (
+	sweepInterval = time.Minute
+	sweepBatch    = 100 // rows of one Update
+	trimBatch     = 50  // messages that leave a full history with each new one
+)
+
+// sweep removes what has expired until ctx ends.
+func (h *Hub) sweep(ctx context.Context) {
+	ticker := time.NewTicker(sweepInterval)
+	defer ticker.Stop()
+	for {
+		for _, step := range []func(*op) (more bool, err error){(*op).expire, (*op).purge, (*op).forget} {
+			for more := true; more && ctx.Err() == nil; {
+				err := h.update(ctx, self, func(o *op) (err error) {
+					more, err = step(o)
+					return err
+				})
+				if err != nil {
+					if ctx.Err() == nil && h.Relay.Health() == nil {
+						h.logFault("what has expired cannot be removed now; this is tried again", err)
+					}
+					break
+				}
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// numbers returns the numbers that a SELECT finds.
+func numbers(q relay.Querier, text string, args ...any) (all []int64, err error) {
+	err = q.Query(func(scan scanner) error {
+		var n int64
+		err := scan(&n)
+		all = append(all, n)
+		return err
+	}, text, args...)
+	return all, err
+}
+
+// expire deletes an agent that was not used for a long time.
+func (o *op) expire() (more bool, err error) {
+	unused, err := numbers(o, "SELECT u.agent FROM hub_use u JOIN hub_agent a ON a.n = u.agent WHERE u.used < ? "+
+		"AND a.deleted = 0 ORDER BY u.used LIMIT 1", o.now-int64(unusedAfter))
+	if err != nil || len(unused) == 0 || o.hub.streams.has(unused[0]) {
+		return false, err
+	}
+	a, err := agentByNumber(o, unused[0])
+	if err != nil {
+		return false, err
+	}
+	return true, o.delete(a)
+}
+
+// purge removes messages that were kept long enough. The newest message stays, because the next timestamp must be
+// later.
+func (o *op) purge() (more bool, err error) {
+	old, err := numbers(o, "SELECT n FROM hub_message WHERE ts < ? AND n < (SELECT MAX(n) FROM hub_message) "+
+		"ORDER BY ts LIMIT ?", o.now-int64(o.hub.options.Retention), sweepBatch)
+	if err != nil {
+		return false, err
+	}
+	for _, n := range old {
+		keepers, err := numbers(o, "SELECT agent FROM hub_entry WHERE message = ?", n)
+		if err != nil {
+			return false, err
+		}
+		d, err := deliveryOf(o, n)
+		if err != nil {
+			return false, err
+		}
+		for _, agent := range keepers {
+			if err := o.drop(agent, d); err != nil {
+				return false, err
+			}
+		}
+		if err := o.remove(d); err != nil {
+			return false, err
+		}
+	}
+	return len(old) == sweepBatch, nil
+}
+
+// forget removes the histories of deleted agents, and deleted agents whose address is free again.
+func (o *op) forget() (more bool, err error) {
+	agents, err := numbers(o, "SELECT a.n FROM hub_agent a WHERE a.deleted > 0 AND (a.deleted < ? "+
+		"OR EXISTS (SELECT 1 FROM hub_entry e WHERE e.agent = a.n)) ORDER BY a.deleted LIMIT 1",
+		o.now-int64(reservedFor))
+	if err != nil || len(agents) == 0 {
+		return false, err
+	}
+	rows, err := o.oldest(agents[0], sweepBatch)
+	if err != nil {
+		return false, err
+	}
+	if len(rows) > 0 {
+		return true, o.dropAll(agents[0], rows)
+	}
+	for _, text := range []string{"DELETE FROM hub_use WHERE agent = ?", "DELETE FROM hub_agent WHERE n = ?"} {
+		if err := exec(o.ExtTx, text, agents[0]); err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// oldest returns the oldest messages in an agent's history that can leave it. Messages that are queued for the agent
+// cannot.
+func (o *op) oldest(agent int64, limit int) ([]delivery, error) {
+	return deliveries(o, "SELECT "+prefixed+" FROM hub_entry e JOIN hub_delivery d ON d.message = e.message "+
+		"WHERE e.agent = ? AND NOT (d.receiver = ? AND d.state = 0) ORDER BY e.message LIMIT ?", agent, agent, limit)
+}
+
+// trim makes an agent's history smaller than its limits.
+func (o *op) trim(agent int64) error {
+	rows, err := o.oldest(agent, trimBatch)
+	if err != nil {
+		return err
+	}
+	u, err := usageOf(o, agent)
+	if err != nil {
+		return err
+	}
+	for i, d := range rows {
+		if u.kept <= maxKept && u.keptBytes <= maxKeptBytes {
+			rows = rows[:i]
+			break
+		}
+		u.kept--
+		u.keptBytes -= d.size
+	}
+	return o.dropAll(agent, rows)
+}
+
+// dropAll removes messages from an agent's history, and entirely if they are in no other one.
+func (o *op) dropAll(agent int64, rows []delivery) error {
+	for _, d := range rows {
+		if err := o.drop(agent, d); err != nil {
+			return err
+		}
+		others, err := o.number("SELECT COUNT(*) FROM hub_entry WHERE message = ?", d.message)
+		if err != nil {
+			return err
+		}
+		newest, err := o.number("SELECT MAX(n) FROM hub_message")
+		if err != nil {
+			return err
+		}
+		if others == 0 && d.message != newest {
+			if err := o.remove(d); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// drop removes a message from an agent's history.
+func (o *op) drop(agent int64, d delivery) error {
+	removed, err := o.Exec("DELETE FROM hub_entry WHERE agent = ? AND message = ?", agent, d.message)
+	if err != nil || removed == 0 {
+		return err
+	}
+	return changeUsage(o.ExtTx, agent, func(u *usage) {
+		u.kept--
+		u.keptBytes -= d.size
+	})
+}
+
+// remove removes a message. If it is still queued, it is no longer counted.
+func (o *op) remove(d delivery) error {
+	if d.state == queued {
+		o.queued--
+		if err := changeUsage(o.ExtTx, d.receiver, func(u *usage) {
+			u.queued--
+			u.queueBytes -= d.size
+		}); err != nil {
+			return err
+		}
+		if err := o.hub.outbox.Remove(o.ExtTx, d.message); err != nil {
+			return err
+		}
+	}
+	if d.state == failed {
+		o.failed--
+	}
+	o.stored--
+	for _, text := range []string{"DELETE FROM hub_message WHERE n = ?", "DELETE FROM hub_delivery WHERE message = ?"} {
+		if err := exec(o.ExtTx, text, d.message); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,167 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+
+	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/relay"
+)
+
+// courier calls the webhooks of receivers (HUB §3). A lane is a receiver, and a job is a message.
+type courier struct {
+	h       *Hub
+	settled *sync.Map // the operations of Settle, by the number of the job
+}
+
+// Target implements gateway.Courier. While the receiver has a stream, the stream gets the messages.
+func (c courier) Target(ctx context.Context, j gateway.Job) (url string, p gateway.Plan, err error) {
+	if c.h.streams.has(j.Lane) {
+		return "", gateway.Hold, nil
+	}
+	var a agent
+	err = c.h.Relay.View(ctx, self, func(q relay.Querier) (err error) {
+		a, err = agentByNumber(q, j.Lane)
+		return err
+	})
+	if err != nil {
+		return "", gateway.Hold, err
+	}
+	if !a.live() || len(a.endpoint) == 0 {
+		return "", gateway.Drop, nil
+	}
+	url, err = c.h.endpoint(a)
+	return url, gateway.Send, err
+}
+
+// Call implements gateway.Courier.
+func (c courier) Call(ctx context.Context, j gateway.Job) (gateway.Call, gateway.Plan, error) {
+	var m message
+	var d delivery
+	if err := c.h.Relay.View(ctx, self, func(q relay.Querier) error {
+		return q.Query(func(scan scanner) error { return scan(append(m.fields(), d.fields()...)...) },
+			"SELECT "+joinedColumns+" FROM hub_delivery d JOIN hub_message m ON m.n = d.message WHERE d.message = ?", j.Ref)
+	}); err != nil {
+		return gateway.Call{}, gateway.Hold, err
+	}
+	if m.n == 0 || d.state != queued {
+		return gateway.Call{}, gateway.Drop, nil
+	}
+	if c.h.streams.has(j.Lane) {
+		return gateway.Call{}, gateway.Hold, nil
+	}
+	return gateway.Call{ID: m.trace, Body: []byte(`{"envelope":` + m.envelope + `}`), Wait: webhookWait,
+		Header: http.Header{"Chorus-Trace-Id": {m.trace}}}, gateway.Send, nil
+}
+
+// judged is what a webhook's answer means for its message.
+type judged struct {
+	reply    reply // the zero reply: it confirms, but is not a reply of the protocol
+	reached  bool  // the receiver may have got the message
+	answered bool  // the webhook is alive
+	code     string
+	detail   string
+}
+
+// Judge implements gateway.Courier.
+func (courier) Judge(_ gateway.Job, r gateway.Response, err error) gateway.Verdict {
+	if err != nil {
+		data := judged{code: failureCode(err), detail: err.Error(), reached: errors.Is(err, gateway.Timeout)}
+		v := gateway.Verdict{Outcome: gateway.Dead, Failure: data.detail, Data: data}
+		if gateway.Retryable(r, err) {
+			v.Outcome = gateway.Retry
+		}
+		return v
+	}
+	said, isReply := parseReply(r.Body)
+	data := judged{detail: fmt.Sprintf("HTTP %d", r.Status), code: codeUnreachable, reached: true}
+	v := gateway.Verdict{Outcome: gateway.Dead, Failure: data.detail, RetryAfter: r.RetryAfter}
+	success := r.Status >= 200 && r.Status < 300
+	data.answered = success || isReply
+	switch {
+	case isReply && said.Status == "error":
+		data.reply = said
+		if said.Code != "" {
+			data.code = said.Code
+		}
+		data.detail = said.Detail
+		if r.Status >= 500 {
+			v.Outcome = gateway.Retry
+		}
+	case success:
+		v.Outcome, data.reply = gateway.Done, said
+		if !isReply {
+			data.reply = reply{}
+		}
+	case gateway.Retryable(r, nil):
+		v.Outcome = gateway.Retry
+	}
+	v.Data = data
+	return v
+}
+
+func failureCode(err error) string {
+	switch {
+	case errors.Is(err, gateway.Blocked):
+		return codeBlocked
+	case errors.Is(err, gateway.Timeout):
+		return codeTimeout
+	}
+	return codeUnreachable
+}
+
+// Settle implements gateway.Courier. If the message was handed out in another way meanwhile, only a confirmation of the
+// webhook changes it.
+func (c courier) Settle(tx relay.ExtTx, j gateway.Job, v gateway.Verdict) error {
+	o := &op{ExtTx: tx, hub: c.h, now: c.h.now().UnixNano()}
+	c.settled.Store(j.N, o) // replaces that of the first run, if Settle is run twice
+	d, err := deliveryOf(o, j.Ref)
+	if err != nil || d.message == 0 {
+		return err
+	}
+	said, tried := v.Data.(judged)
+	before := d.state
+	switch {
+	case before.final() || before == sent && v.Outcome != gateway.Done:
+		return nil
+	case v.Outcome == gateway.Done:
+		said.reply.apply(&d, codeUnreachable)
+		if d.result == "" {
+			d.result = result{Response: []byte("null")}.text()
+		}
+		d.via, d.handed, d.acked = viaWebhook, o.now, o.now
+	default:
+		known := d.decodeResult()
+		if tried {
+			known = result{Code: said.code, Detail: said.detail}
+			if said.reply.Status != "" {
+				known.Response = []byte(compact(said.reply))
+			}
+			if said.reached {
+				d.via, d.handed = viaWebhook, o.now
+			}
+		} else if known.Code == "" { // it became too old before the first attempt
+			known = result{Code: codeTimeout, Detail: "the message was queued for 24 hours"}
+		}
+		if v.Outcome == gateway.Dead {
+			d.state = failed
+		}
+		d.result = known.text()
+	}
+	if said.answered {
+		if err := changeUsage(tx, d.receiver, func(u *usage) { u.replied, u.used = o.now, o.now }); err != nil {
+			return err
+		}
+	}
+	return o.change(before, d)
+}
+
+// Settled implements gateway.Courier.
+func (c courier) Settled(j gateway.Job, _ gateway.Verdict) {
+	if o, ok := c.settled.LoadAndDelete(j.N); ok {
+		c.h.finish(o.(*op))
+	}
+}
