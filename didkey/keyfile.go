@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"runtime"
 
 	"github.com/agora-relay/agora/internal/fsync"
@@ -25,7 +24,7 @@ type keyFile struct {
 
 // Save writes k to a new file at path that only its owner can read. It never overwrites a file, because a lost key is a
 // lost identity. If the process or the machine stops at any time, the file is either complete or absent.
-func Save(path string, k Key) (err error) {
+func Save(path string, k Key) error {
 	if k.private == nil {
 		return errors.New("didkey: the zero Key cannot be saved; use Generate, FromSeed or Load")
 	}
@@ -37,27 +36,7 @@ func Save(path string, k Key) (err error) {
 	if err != nil {
 		return err
 	}
-	temp, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.Remove(temp.Name())) }()
-	_, err = temp.Write(append(text, '\n'))
-	if err == nil {
-		err = temp.Sync()
-	}
-	if err = errors.Join(err, temp.Close()); err != nil {
-		return err
-	}
-	err = os.Link(temp.Name(), path) // unlike a rename, a link never replaces a file
-	if errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("%s exists and is not overwritten; choose another name, or move the file away first (%w)",
-			path, fs.ErrExist)
-	}
-	if err != nil {
-		return err
-	}
-	return fsync.Folder(filepath.Dir(path))
+	return fsync.Create(path, append(text, '\n'))
 }
 
 // LoadOrCreate loads the key at path. If there is no file, it generates a key and saves it there. If several processes

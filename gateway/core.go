@@ -44,7 +44,8 @@ type CoreOptions struct {
 //   - If the database is a restored backup, all counters skip numbers (G-30).
 func NewCore(ctx context.Context, o CoreOptions) (*Core, error) {
 	if !operatorForm.MatchString(o.Operator) {
-		return nil, errors.New("the operator's key must be op_ and 43 letters, digits, _ or -")
+		return nil, errors.New("the file operator.key must have one line: op_ and 43 letters, digits, _ or -; " +
+			"without the file, the next start creates a new key")
 	}
 	secrets, err := NewSecrets(o.Key)
 	if err != nil {

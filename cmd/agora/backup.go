@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -31,6 +32,10 @@ func (d dataFolder) database() string { return filepath.Join(d.Data, databaseNam
 const (
 	databaseName = "agora.db"
 	keyName      = "relay.key"
+
+	// Files that exist only after a gateway was on.
+	gatewayKeyName  = "gateway.key"
+	operatorKeyName = "operator.key"
 )
 
 type backupCmd struct {
@@ -39,10 +44,10 @@ type backupCmd struct {
 }
 
 func (backupCmd) Help() string {
-	return "Creates a data folder with a consistent copy of the database and with the relay's key. The relay may keep " +
+	return "Creates a data folder with a consistent copy of the database and with the relay's keys. The relay may keep " +
 		"running. The new folder appears only when the backup is complete. To restore a backup, start a relay with it " +
 		"(agora serve --data), or move it to where the old data folder was.\n\n" +
-		"A backup contains the relay's key and is not encrypted: anyone who has the backup can act as the relay. After a " +
+		"A backup contains the relay's keys and is not encrypted: anyone who has the backup can act as the relay. After a " +
 		"restore the cursors of readers are no longer valid (unknown_cursor). Readers start again with the oldest stored " +
 		"event.\n\n" +
 		"Examples:\n  agora backup backups/monday\n  agora backup --data /var/lib/agora /mnt/backups/$(date +%F)\n" +
@@ -84,6 +89,10 @@ func (c backupCmd) Run(env environment) (err error) {
 	if err := didkey.Save(filepath.Join(unfinished, keyName), key); err != nil {
 		return err
 	}
+	// These keys are copied after the database. So if the database was used with a gateway key, that key is here.
+	if err := copyGatewayKeys(c.Data, unfinished); err != nil {
+		return err
+	}
 	if err := errors.Join(fsync.Folder(unfinished), env.ctx.Err()); err != nil {
 		return err
 	}
@@ -93,6 +102,27 @@ func (c backupCmd) Run(env environment) (err error) {
 	_, err = fmt.Fprintf(env.stdout, "%s: %s up to number %d, %s, in %s\n", printable(c.Dest),
 		count(copied.Events, "event"), copied.Seq, megabytes(copied.Bytes), time.Since(began).Round(10*time.Millisecond))
 	return err
+}
+
+// copyGatewayKeys copies the keys of the gateways. Both are missing if no gateway was ever on. The operator's key may be
+// missing alone; the next start creates it.
+func copyGatewayKeys(from, to string) error {
+	operator, noOperator := readOperatorKey(filepath.Join(from, operatorKeyName))
+	if noOperator == nil {
+		if err := fsync.Create(filepath.Join(to, operatorKeyName), []byte(operator+"\n")); err != nil {
+			return err
+		}
+	} else if !errors.Is(noOperator, fs.ErrNotExist) {
+		return noOperator
+	}
+	key, err := didkey.Load(filepath.Join(from, gatewayKeyName))
+	if noOperator != nil && errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return didkey.Save(filepath.Join(to, gatewayKeyName), key)
 }
 
 // checkNewOrEmpty returns an error unless dest does not exist or is an empty folder. So two backups are never mixed.

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/sqlite/check"
 )
 
@@ -20,8 +22,8 @@ func (checkCmd) Help() string {
 	return "Reads the whole database of a running relay or of a backup. It checks that pages and indexes are " +
 		"consistent, that the schema and the numbers of the events are those of a relay, that no event is missing up to " +
 		"the position in the file agora.db.mark, that every envelope is signed by its sender and indexed correctly, that " +
-		"every thread's record matches its envelopes, and that the file relay.key can be loaded. Prints each problem as " +
-		"one line that says what to do. Nothing is changed or repaired.\n\n" +
+		"every thread's record matches its envelopes, that no row of a gateway was changed, and that the files relay.key and " +
+		"gateway.key can be loaded. Prints each problem as one line that says what to do. Nothing is changed or repaired.\n\n" +
 		"Exits with 0 if there is no problem, with 1 if there is one or the check could not finish, and with 2 if the " +
 		"folder has no database.\n\n" +
 		"Examples:\n  agora check\n  agora check --data backups/monday\n  agora check --data /var/lib/agora --json"
@@ -43,8 +45,9 @@ func (c checkCmd) Run(env environment) error {
 			writeErr = err
 		}
 	}
+	var recorded didkey.DID // of gateway.key
 	done, err := check.Database(env.ctx, c.database(), check.Options{
-		Found: found,
+		Found: found, Extensions: noteGatewayKey(extensions(), &recorded),
 		Progress: func(events, all int64) {
 			fmt.Fprintf(env.stderr, "agora: checked %d of %s\n", events, count(all, "event"))
 		},
@@ -53,9 +56,11 @@ func (c checkCmd) Run(env environment) error {
 		return fmt.Errorf("the check did not finish (%s checked, %s): %w",
 			count(done.Events, "event"), count(done.Findings, "finding"), err)
 	}
-	if problem := c.checkKey(done); problem != nil {
-		done.Findings++
-		found(*problem)
+	for _, problem := range []*check.Finding{c.checkKey(done), c.checkGatewayKey(recorded)} {
+		if problem != nil {
+			done.Findings++
+			found(*problem)
+		}
 	}
 	if writeErr != nil {
 		return writeErr
@@ -70,6 +75,41 @@ func (c checkCmd) Run(env environment) error {
 		writeErr = errReported
 	}
 	return writeErr
+}
+
+// noteGatewayKey makes the check of the gateways' shared tables write to recorded which gateway key the database was used
+// with.
+func noteGatewayKey(all []relay.Extension, recorded *didkey.DID) []relay.Extension {
+	for i, x := range all {
+		if x.Name == gateway.Extension.Name {
+			all[i].Check = func(q relay.Querier, found func(where, what string)) (err error) {
+				*recorded, err = gateway.RecordedDID(q)
+				return errors.Join(err, x.Check(q, found))
+			}
+		}
+	}
+	return all
+}
+
+// checkGatewayKey returns what is wrong with the key of the gateways. It returns nil if the key is good, or if the
+// database was never used with one.
+func (c checkCmd) checkGatewayKey(recorded didkey.DID) *check.Finding {
+	path := filepath.Join(c.Data, gatewayKeyName)
+	key, err := didkey.Load(path)
+	f := check.Finding{Where: path, Cure: "restore it from a backup"}
+	switch {
+	case recorded == "" && errors.Is(err, fs.ErrNotExist):
+		return nil
+	case errors.Is(err, fs.ErrNotExist):
+		f.What = "the file is missing, and no gateway starts without it"
+	case err != nil:
+		f.What = err.Error()
+	case recorded != "" && key.DID() != recorded:
+		f.What = fmt.Sprintf("it is the key of %s, but the database was used with that of %s", key.DID(), recorded)
+	default:
+		return nil
+	}
+	return &f
 }
 
 // checkKey returns what is wrong with the relay's key. It returns nil if the key is good, or if it is missing and the

@@ -10,9 +10,11 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"sync"
 	"time"
 
 	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
 	"github.com/agora-relay/agora/replay"
@@ -35,6 +37,7 @@ type serveCmd struct {
 	AcceptLoss      bool             `help:"Start even if acknowledged messages are missing from the database. Without this flag the relay then refuses to start. All readers have to start again from the oldest message."`
 	NewIdentity     bool             `help:"Create a new identity if the file relay.key of a used database is missing. Without this flag the relay then refuses to start. Clients that know the relay by its did will not recognize it."`
 	Limits          limitFlags       `embed:"" group:"Limits and access"`
+	Gateways        gatewayFlags     `embed:"" group:"Gateways"`
 	LogLevel        slog.Level       `default:"info" placeholder:"LEVEL" help:"debug, info, warn or error (default: ${default})."`
 }
 
@@ -44,7 +47,8 @@ func (serveCmd) Help() string {
 		"Examples:\n  agora serve\n  agora serve --addr :8789 --data /var/lib/agora --public-url https://relay.example\n" +
 		"  agora serve --public-url https://relay.example --trusted-proxy 127.0.0.1   (behind a proxy on this machine)\n" +
 		"  agora serve --cors-origin https://app.example --post-rate-ip 10 --polls-per-ip 4\n" +
-		"  agora serve --public-url https://relay.example --reads parties   (messages are shown to sender and recipient only)"
+		"  agora serve --public-url https://relay.example --reads parties   (messages are shown to sender and recipient only)\n" +
+		"  agora serve --public-url https://relay.example --hub --hub-addr 127.0.0.1:8790   (with a hub for Chorus agents)"
 }
 
 func (c serveCmd) Validate() error {
@@ -98,7 +102,7 @@ func (c serveCmd) Run(env environment) (err error) {
 	}
 	// The database is opened first, because its lock keeps other processes out of the whole folder.
 	store, err := sqlite.Open(env.ctx, filepath.Join(c.Data, databaseName), sqlite.Options{
-		Policy: c.policy(), MaxBytes: c.MaxDisk, AcceptLoss: c.AcceptLoss, Log: log,
+		Policy: c.policy(), MaxBytes: c.MaxDisk, AcceptLoss: c.AcceptLoss, Log: log, Extensions: extensions(),
 	})
 	if err != nil {
 		return ignoreStop(env.ctx, err, log)
@@ -125,18 +129,23 @@ func (c serveCmd) Run(env environment) (err error) {
 	if err != nil {
 		return errors.Join(ignoreStop(env.ctx, err, log), listener.Close())
 	}
+	g, err := c.Gateways.open(env.ctx, c.Data, r, log)
+	if err != nil {
+		return errors.Join(ignoreStop(env.ctx, err, log), listener.Close())
+	}
 	front := httpapi.New(r, httpapi.Options{Build: build(), Demo: c.Demo, PublicURL: public, Log: log, Grace: shutdownTime,
-		LimitLocal: c.Limits.LimitLocal, TrustedProxies: c.Limits.proxies(), Origins: c.Limits.origins()})
-	if _, err := fmt.Fprintf(env.stdout, "Agora relay %s\nlistening on %s\n",
-		key.DID(), "http://"+listener.Addr().String()); err != nil {
-		return errors.Join(err, listener.Close())
+		LimitLocal: c.Limits.LimitLocal, TrustedProxies: c.Limits.proxies(), Origins: c.Limits.origins(),
+		Mounts: g.mounts(), Gateways: g.document(), Redact: gateway.Redact})
+	if _, err := fmt.Fprintf(env.stdout, "Agora relay %s\n%slistening on %s\n",
+		key.DID(), g.lines(), "http://"+listener.Addr().String()); err != nil {
+		return errors.Join(err, listener.Close(), g.close())
 	}
 	log.Info("listening", "addr", listener.Addr().String(), "origin", origin, "reads", c.Reads, "did", key.DID(),
 		"data", c.Data, "build", build())
 	for _, warning := range c.warnings(onLoopback(listener.Addr())) {
 		log.Warn(warning)
 	}
-	err = serve(env.ctx, r, front, httpapi.Listener{Listener: listener})
+	err = serve(env.ctx, r, front, g.tasks(), append(g.listeners(), httpapi.Listener{Listener: listener})...)
 	log.Info("stopped")
 	return err
 }
@@ -175,21 +184,29 @@ func onLoopback(addr net.Addr) bool {
 	return ok && tcp.IP.IsLoopback()
 }
 
-// serve runs the relay and its front until ctx ends or one of them fails, and returns when both have ended.
-func serve(ctx context.Context, r *relay.Relay, front *httpapi.Front, listeners ...httpapi.Listener) error {
-	// The relay must run until the front has ended, because the front still answers the waiting polls.
+// serve runs the relay, its front and further tasks until ctx ends or the relay or the front fails. It returns when all
+// of them have ended.
+func serve(
+	ctx context.Context, r *relay.Relay, front *httpapi.Front, tasks []func(context.Context), listeners ...httpapi.Listener,
+) error {
+	// The relay and the tasks must run until the front has ended, because the front still answers requests.
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	ended := make(chan error, 1)
-	go func() {
-		ended <- r.Run(running)
+	var background sync.WaitGroup
+	for _, task := range tasks {
+		background.Go(func() { task(running) })
+	}
+	var failed error
+	background.Go(func() {
+		failed = r.Run(running)
 		cancel()
-	}()
+	})
 	err := front.Run(ctx, listeners...)
 	stop()
-	return errors.Join(err, <-ended)
+	background.Wait()
+	return errors.Join(err, failed)
 }
 
 // warnings returns warnings about settings that the operator may have forgotten. loopbackOnly means that only this

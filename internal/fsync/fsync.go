@@ -1,9 +1,12 @@
-// Package fsync makes changes to a folder durable.
+// Package fsync makes new files, and changes to a folder, durable.
 package fsync
 
 import (
 	"errors"
+	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"runtime"
 )
 
@@ -19,4 +22,30 @@ func Folder(path string) error {
 		return err
 	}
 	return errors.Join(f.Sync(), f.Close())
+}
+
+// Create writes text to a new file at path that only its owner can read. If the process or the machine stops at any
+// time, the file is either complete or absent. It never overwrites a file; the error is then fs.ErrExist.
+func Create(path string, text []byte) (err error) {
+	temp, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.Remove(temp.Name())) }()
+	_, err = temp.Write(text)
+	if err == nil {
+		err = temp.Sync()
+	}
+	if err = errors.Join(err, temp.Close()); err != nil {
+		return err
+	}
+	err = os.Link(temp.Name(), path) // unlike a rename, a link never replaces a file
+	if errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("%s exists and is not overwritten; choose another name, or move the file away first (%w)",
+			path, fs.ErrExist)
+	}
+	if err != nil {
+		return err
+	}
+	return Folder(filepath.Dir(path))
 }

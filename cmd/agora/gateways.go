@@ -1,0 +1,218 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/gateway/hub"
+	"github.com/agora-relay/agora/internal/fsync"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/httpapi"
+	"github.com/agora-relay/agora/replay"
+)
+
+// extensions returns the extensions of every relay, so that its gateways can be turned on and off without a change of
+// the schema.
+func extensions() []relay.Extension { return []relay.Extension{gateway.Extension, hub.Extension} }
+
+// gatewayFlags are the flags of serve for gateways.
+type gatewayFlags struct {
+	Hub           bool            `help:"Serve a hub for Chorus agents under /hub."`
+	HubAddr       listenAddress   `placeholder:"HOST:PORT" help:"Serve the hub at the root of this address too, for programs that cannot use the path /hub."`
+	HubName       hubName         `placeholder:"HOST" help:"Let the short address bob mean bob@HOST (default: the host of the relay's URL)."`
+	HubAgents     int             `default:"10000" placeholder:"N" help:"How many agents may be registered at the hub (default: ${default})."`
+	HubRetention  time.Duration   `default:"720h" placeholder:"DURATION" help:"How long the hub keeps a message (default: ${default})."`
+	OutboundAllow []exceptionText `placeholder:"CIDR|HOST" sep:"none" help:"Let gateways call URLs in this network or on this host, also with http. By default they do not call private addresses. May be repeated."`
+}
+
+func (f gatewayFlags) Validate() error {
+	switch {
+	case f.HubAddr != "" && !f.Hub:
+		return errors.New("--hub-addr has no effect without --hub; give both, or none")
+	case f.HubAgents < 1:
+		return errors.New("--hub-agents must be at least 1")
+	case f.HubRetention < time.Second || f.HubRetention > replay.MaxSpan:
+		return fmt.Errorf("--hub-retention must be from 1s to %v", replay.MaxSpan)
+	}
+	return nil
+}
+
+// hubName is the host of a hub address.
+type hubName string
+
+var hubNameForm = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,100}$`)
+
+func (n *hubName) UnmarshalText(text []byte) error {
+	if !hubNameForm.Match(text) || string(text) == "did.key" {
+		return errors.New("want a host name such as relay.example, of 1 to 100 letters, digits or ._-; not did.key, which " +
+			"is reserved")
+	}
+	*n = hubName(text)
+	return nil
+}
+
+// exceptionText is a host or a network that gateways may call.
+type exceptionText gateway.Exception
+
+func (e *exceptionText) UnmarshalText(text []byte) error {
+	exception, err := gateway.ParseException(string(text))
+	*e = exceptionText(exception)
+	return err
+}
+
+// gateways are the gateways of a relay that are on. The zero value has none.
+type gateways struct {
+	core *gateway.Core
+	hub  *hub.Hub
+	own  net.Listener // of the hub; nil: it has none
+}
+
+// open prepares the gateways that are on. If none is on, it creates and changes nothing.
+func (f gatewayFlags) open(ctx context.Context, folder string, r *relay.Relay, log *slog.Logger) (g gateways, err error) {
+	if !f.Hub {
+		return gateways{}, nil
+	}
+	key, err := loadOrCreateGatewayKey(ctx, folder, r)
+	if err != nil {
+		return gateways{}, err
+	}
+	operator, err := loadOrCreateOperatorKey(folder)
+	if err != nil {
+		return gateways{}, err
+	}
+	var exceptions []gateway.Exception
+	for _, e := range f.OutboundAllow {
+		exceptions = append(exceptions, gateway.Exception(e))
+	}
+	g.core, err = gateway.NewCore(ctx, gateway.CoreOptions{Relay: r, Key: key, Operator: operator, Build: build(), Log: log,
+		Outgoing: gateway.OutgoingOptions{Destinations: gateway.Destinations{Exceptions: exceptions}}})
+	if err != nil {
+		return gateways{}, err
+	}
+	g.hub, err = hub.New(ctx, g.core, hub.Options{Name: string(f.HubName), MaxAgents: f.HubAgents, Retention: f.HubRetention})
+	if err != nil {
+		return gateways{}, err
+	}
+	if f.HubAddr != "" {
+		if g.own, err = net.Listen("tcp", string(f.HubAddr)); err != nil {
+			return gateways{}, fmt.Errorf("cannot listen on %s: %w; choose another address with --hub-addr, or stop the "+
+				"program that listens there", f.HubAddr, err)
+		}
+	}
+	return g, nil
+}
+
+// mounts returns what the gateways add to the main listener.
+func (g gateways) mounts() []httpapi.Mount {
+	if g.hub == nil {
+		return nil
+	}
+	return []httpapi.Mount{g.hub.Mount("/hub"), g.hub.Document()}
+}
+
+// listeners returns the listeners of the gateways' own.
+func (g gateways) listeners() []httpapi.Listener {
+	if g.own == nil {
+		return nil
+	}
+	return []httpapi.Listener{{Listener: g.own, Mounts: []httpapi.Mount{g.hub.Mount("")}}}
+}
+
+// close closes the listeners of gateways that are not served.
+func (g gateways) close() error {
+	if g.own == nil {
+		return nil
+	}
+	return g.own.Close()
+}
+
+// document returns what the well-known document says about the gateways; nil: none is on.
+func (g gateways) document() any {
+	if g.core == nil {
+		return nil
+	}
+	return map[string]any{"did": g.core.Key.DID(), "hub": map[string]any{"url": g.hub.URL()}}
+}
+
+// lines are what serve prints about the gateways.
+func (g gateways) lines() (text string) {
+	if g.hub != nil {
+		text = fmt.Sprintf("hub at %s\n", g.hub.URL())
+	}
+	if g.own != nil {
+		text += fmt.Sprintf("hub listening on http://%s\n", g.own.Addr())
+	}
+	return text
+}
+
+// tasks returns what must run while the relay runs.
+func (g gateways) tasks() []func(context.Context) {
+	if g.core == nil {
+		return nil
+	}
+	return []func(context.Context){g.core.Run, g.hub.Run}
+}
+
+// loadOrCreateGatewayKey loads the key of the gateways. If the file is missing, it creates a key, unless the database
+// was used with one.
+func loadOrCreateGatewayKey(ctx context.Context, folder string, r *relay.Relay) (didkey.Key, error) {
+	path := filepath.Join(folder, gatewayKeyName)
+	key, err := didkey.Load(path)
+	if err == nil {
+		return key, nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return didkey.Key{}, fmt.Errorf("the key of the gateways: %w. Restore the file from a backup; only this key can "+
+			"decrypt the secrets in the database", err)
+	}
+	var recorded didkey.DID
+	err = r.View(ctx, relay.Peer{Local: true}, func(q relay.Querier) (err error) {
+		recorded, err = gateway.RecordedDID(q)
+		return err
+	})
+	if err != nil {
+		return didkey.Key{}, err
+	}
+	if recorded != "" {
+		return didkey.Key{}, fmt.Errorf("%s is missing, and the database in this folder has secrets that only this key can "+
+			"decrypt; restore the file from a backup, or start without gateways", path)
+	}
+	return didkey.LoadOrCreate(path)
+}
+
+// loadOrCreateOperatorKey reads the key with which the operator calls the gateways. If the file is missing, it creates
+// a key; the one before, if there was one, is then no longer valid.
+func loadOrCreateOperatorKey(folder string) (string, error) {
+	path := filepath.Join(folder, operatorKeyName)
+	key, err := readOperatorKey(path)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return key, err
+	}
+	key = gateway.NewKey(gateway.Operator)
+	return key, fsync.Create(path, []byte(key+"\n"))
+}
+
+func readOperatorKey(path string) (string, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return "", err
+	}
+	if mode := info.Mode().Perm(); mode&0o077 != 0 && runtime.GOOS != "windows" {
+		return "", fmt.Errorf("the file %s has mode %#o, so other users may access it; run: chmod 600 %s",
+			path, mode, shellQuoted(path))
+	}
+	text, err := os.ReadFile(path)
+	return strings.TrimSuffix(string(text), "\n"), err
+}
