@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/sqlite/internal/dbfile"
 	"github.com/agora-relay/agora/store/sqlite/schema"
 )
 
@@ -53,7 +54,9 @@ func (w *writer) runUpdate(u *update) (o outcome, posted []relay.Posted, err err
 	if _, err := w.stmts.savepoint.Exec(); err != nil {
 		return outcome{}, nil, err
 	}
-	tx := &updateTx{w: w, until: began.Add(updateTime)}
+	ctx, cancel := context.WithDeadline(context.Background(), began.Add(updateTime))
+	defer cancel()
+	tx := &updateTx{w: w, ctx: ctx}
 	o.err = tx.run(u)
 	if tx.failed != nil {
 		return outcome{}, nil, tx.failed
@@ -91,11 +94,11 @@ func (w *writer) undo(last relay.Seq) {
 // continue after updateTime.
 type updateTx struct {
 	w      *writer
-	until  time.Time
-	mu     sync.Mutex // held while the connection is in use
-	over   error      // why the transaction can no longer be used
-	failed error      // first error that was not caused by the function's own data
-	broken error      // error after which half of an Append may be left
+	ctx    context.Context // ends after updateTime
+	mu     sync.Mutex      // held while the connection is in use
+	over   error           // why the transaction can no longer be used
+	failed error           // first error that was not caused by the function's own data
+	broken error           // error after which half of an Append may be left
 	posted []relay.Posted
 	wrote  bool
 }
@@ -103,7 +106,7 @@ type updateTx struct {
 // run calls u's function and waits until it returns or its time is over.
 func (t *updateTx) run(u *update) error {
 	done := make(chan error, 1)
-	t.w.store.workers.Go(func() {
+	t.w.updater <- func() {
 		defer func() {
 			if p := recover(); p != nil {
 				u.panicked = p
@@ -113,20 +116,34 @@ func (t *updateTx) run(u *update) error {
 			}
 		}()
 		done <- u.f(t)
-	})
-	late := time.NewTimer(time.Until(t.until))
-	defer late.Stop()
+	}
 	var err error
 	over := errOver
 	select {
 	case err = <-done:
-	case <-late.C:
+	case <-t.ctx.Done():
 		err, over = errTooLong, errTooLong
+		t.w.startUpdater() // the other one is still at work
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.over = over
 	return err
+}
+
+// startUpdater starts the goroutine that runs the functions of updates. It ends the one before. The goroutine stays,
+// because SQLite makes the stack of a new one grow to 32 KB.
+func (w *writer) startUpdater() {
+	if w.updater != nil {
+		close(w.updater)
+	}
+	work := make(chan func())
+	w.updater = work
+	w.store.workers.Go(func() {
+		for f := range work {
+			f()
+		}
+	})
 }
 
 // use calls f, which may use the connection, unless the transaction is over.
@@ -136,7 +153,7 @@ func (t *updateTx) use(f func() error) error {
 	if err := cmp.Or(t.over, t.failed); err != nil {
 		return err
 	}
-	if time.Now().After(t.until) {
+	if t.ctx.Err() != nil {
 		return errTooLong
 	}
 	err := f()
@@ -152,7 +169,7 @@ func (t *updateTx) Exec(text string, args ...any) (rows int64, err error) {
 		return 0, err
 	}
 	err = t.use(func() error {
-		result, err := t.w.conn.ExecContext(context.Background(), text, args...)
+		result, err := t.w.prepared.exec(context.Background(), text, args...)
 		if err != nil {
 			return err
 		}
@@ -169,17 +186,16 @@ func (t *updateTx) Query(row func(func(...any) error) error, text string, args .
 	if err := schema.Allowed(text); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithDeadline(context.Background(), t.until)
-	defer cancel()
 	inTime := func(err error) error {
-		if ctx.Err() != nil {
+		if t.ctx.Err() != nil {
 			return errTooLong // interrupting a SELECT does not change the transaction
 		}
 		return err
 	}
 	var rows *sql.Rows
+	var done func() error
 	err := t.use(func() (err error) {
-		rows, err = t.w.conn.QueryContext(ctx, text, args...)
+		rows, done, err = t.w.prepared.query(t.ctx, text, args...)
 		return inTime(err)
 	})
 	if err != nil {
@@ -196,7 +212,8 @@ func (t *updateTx) Query(row func(func(...any) error) error, text string, args .
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return cmp.Or(err, rows.Close())
+	closed := rows.Close()
+	return cmp.Or(err, closed, done())
 }
 
 // Append implements relay.StoreTx.
@@ -230,33 +247,68 @@ func (s *Store) View(ctx context.Context, f func(relay.Querier) error) (took tim
 }
 
 func (s *Store) view(ctx context.Context, f func(relay.Querier) error) (err error) {
-	conn, err := s.readDB.Conn(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, conn.Close()) }()
-	if _, err := conn.ExecContext(ctx, "BEGIN"); err != nil {
+	conn := <-s.views // there is one for each reader
+	defer func() { s.views <- conn }()
+	if _, err := conn.exec(ctx, "BEGIN"); err != nil {
 		return s.handleReadError(err)
 	}
 	defer func() {
-		_, failed := conn.ExecContext(context.Background(), "ROLLBACK") // ends a transaction that has only read
+		_, failed := conn.exec(context.Background(), "ROLLBACK") // ends a transaction that has only read
 		err = errors.Join(err, failed)
 	}()
 	return f(&viewTx{ctx, conn, s})
 }
 
+// openViews opens the connections for views.
+func (s *Store) openViews(ctx context.Context) (err error) {
+	if len(s.options.Extensions) == 0 {
+		return nil
+	}
+	if s.viewDB, err = dbfile.Open(s.path, "deferred", readPragmas, "rw"); err != nil {
+		return err
+	}
+	s.viewDB.SetMaxOpenConns(readers)
+	s.viewDB.SetMaxIdleConns(readers)
+	s.views = make(chan *preparedConn, readers)
+	for range readers {
+		conn, err := s.viewDB.Conn(ctx)
+		if err != nil {
+			return err
+		}
+		s.views <- newPreparedConn(conn)
+	}
+	return nil
+}
+
+// closeViews closes the connections for views. No view is running.
+func (s *Store) closeViews() (err error) {
+	if s.viewDB == nil {
+		return nil
+	}
+	for len(s.views) > 0 {
+		conn := <-s.views
+		err = errors.Join(err, conn.closeStatements(), conn.Close())
+	}
+	return errors.Join(err, s.viewDB.Close())
+}
+
 // viewTx implements relay.Querier.
 type viewTx struct {
 	ctx   context.Context
-	conn  *sql.Conn
+	conn  *preparedConn
 	store *Store
 }
 
 // Query implements relay.Querier.
-func (t *viewTx) Query(row func(func(...any) error) error, text string, args ...any) error {
+func (t *viewTx) Query(row func(func(...any) error) error, text string, args ...any) (err error) {
 	if err := schema.Allowed(text); err != nil {
 		return err
 	}
+	rows, done, err := t.conn.query(t.ctx, text, args...)
+	if err != nil {
+		return t.store.handleReadError(err)
+	}
+	defer func() { err = cmp.Or(err, done()) }()
 	return t.store.handleReadError(eachRow(func(scan scanner) error { return row(scan) },
-		func() (*sql.Rows, error) { return t.conn.QueryContext(t.ctx, text, args...) }))
+		func() (*sql.Rows, error) { return rows, nil }))
 }

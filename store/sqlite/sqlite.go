@@ -82,6 +82,8 @@ type Store struct {
 	lock    *flock.Flock
 	writeDB *sql.DB // has as many connections as the constant writers
 	readDB  *sql.DB
+	viewDB  *sql.DB            // nil: there are no extensions
+	views   chan *preparedConn // the idle connections of viewDB
 	epoch   uint32
 
 	appends chan job
@@ -101,7 +103,8 @@ type Store struct {
 
 var _ relay.Extender = (*Store)(nil)
 
-// Numbers of connections: writers are the writer's and care's, readers are for reads.
+// Numbers of connections: writers are the writer's and care's, readers are for reads. As many as for reads are for
+// views.
 const (
 	writers = 2
 	readers = 4
@@ -190,6 +193,9 @@ func (s *Store) open(ctx context.Context) (w *writer, err error) {
 		return nil, err
 	}
 	if err := errors.Join(openAll(ctx, s.writeDB, writers), openAll(ctx, s.readDB, readers)); err != nil {
+		return nil, err
+	}
+	if err := s.openViews(ctx); err != nil {
 		return nil, err
 	}
 	epoch, head, err := epochAndHead(ctx, s.writeDB)
@@ -289,7 +295,7 @@ func (s *Store) Close() (err error) {
 }
 
 func (s *Store) release() error {
-	var errs []error
+	errs := []error{s.closeViews()}
 	for _, db := range []*sql.DB{s.readDB, s.writeDB} {
 		if db != nil {
 			errs = append(errs, db.Close())

@@ -33,9 +33,13 @@ type outcome struct {
 
 // writer is the goroutine that writes. No other goroutine uses its fields.
 type writer struct {
-	store   *Store
-	conn    *sql.Conn
-	stmts   statements
+	store *Store
+	conn  *sql.Conn
+	stmts statements
+
+	prepared *preparedConn // conn, for updates
+	updater  chan func()   // see startUpdater
+
 	ledger  *ledger.Ledger
 	parties map[didkey.DID]int64 // cache of the table party; 0: the DID has no row
 	agents  map[int64]struct{}   // parties that have a manifest
@@ -64,6 +68,7 @@ func newWriter(ctx context.Context, s *Store) (*writer, error) {
 	if w.conn, err = s.writeDB.Conn(ctx); err != nil {
 		return nil, err
 	}
+	w.prepared = newPreparedConn(w.conn)
 	if err := w.stmts.prepare(ctx, w.conn); err != nil {
 		return nil, errors.Join(err, w.close())
 	}
@@ -76,7 +81,10 @@ func newWriter(ctx context.Context, s *Store) (*writer, error) {
 // close returns the connection to the pool. It closes the statements first: database/sql does not close the statements
 // of a sql.Conn, and SQLite keeps a connection, its files and the write-ahead log while one of its statements is open.
 func (w *writer) close() error {
-	return errors.Join(append(w.stmts.close(), w.conn.Close())...)
+	if w.updater != nil {
+		close(w.updater)
+	}
+	return errors.Join(append(w.stmts.close(), w.prepared.closeStatements(), w.conn.Close())...)
 }
 
 // load reads what the writer keeps in memory: the parties that have a manifest.
@@ -93,6 +101,7 @@ func (w *writer) load(ctx context.Context) error {
 // get their error from Store.do.
 func (w *writer) run() {
 	defer close(w.store.stopped)
+	w.startUpdater()
 	for {
 		select {
 		case <-w.store.stop:
