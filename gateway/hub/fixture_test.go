@@ -29,7 +29,7 @@ import (
 
 // fixture is a relay with a hub, on a port of its own, over a database in a temporary folder.
 type fixture struct {
-	t        *testing.T
+	t        testing.TB
 	path     string
 	key      didkey.Key
 	operator string
@@ -38,6 +38,7 @@ type fixture struct {
 	log      bytes.Buffer
 	logMu    sync.Mutex
 	ahead    atomic.Int64 // how far the relay's clock is ahead
+	client   *http.Client
 
 	relay *relay.Relay
 	hub   *hub.Hub
@@ -49,13 +50,14 @@ type fixture struct {
 const publicURL = "https://relay.example"
 
 // start returns a running hub. configure may change the fixture before.
-func start(t *testing.T, configure ...func(*fixture)) *fixture {
+func start(t testing.TB, configure ...func(*fixture)) *fixture {
 	t.Helper()
 	key, err := didkey.Generate()
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fixture{t: t, path: filepath.Join(t.TempDir(), "agora.db"), key: key, operator: gateway.NewKey(gateway.Operator)}
+	f := &fixture{t: t, path: filepath.Join(t.TempDir(), "agora.db"), key: key, operator: gateway.NewKey(gateway.Operator),
+		client: remote}
 	for _, c := range configure {
 		c(f)
 	}
@@ -200,7 +202,7 @@ type call struct {
 // do sends a request under the prefix.
 func (f *fixture) do(c call) answer {
 	f.t.Helper()
-	a, err := request(f.t.Context(), f.url+"/hub", c)
+	a, err := request(f.t.Context(), f.client, f.url+"/hub", c)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -233,10 +235,11 @@ func newRequest(ctx context.Context, base string, c call) (*http.Request, error)
 	return r, nil
 }
 
-var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true},
+// remote is a client that the relay does not take for its own machine, because it closes its connections.
+var remote = &http.Client{Transport: &http.Transport{DisableKeepAlives: true},
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 
-func request(ctx context.Context, base string, c call) (answer, error) {
+func request(ctx context.Context, client *http.Client, base string, c call) (answer, error) {
 	r, err := newRequest(ctx, base, c)
 	if err != nil {
 		return answer{}, err
@@ -315,7 +318,7 @@ func (f *fixture) states(key string) map[string]string {
 
 // inbox is an open stream.
 type inbox struct {
-	t      *testing.T
+	t      testing.TB
 	body   io.ReadCloser
 	lines  *bufio.Reader
 	header http.Header
@@ -333,7 +336,7 @@ func (f *fixture) openPath(path, key string, header map[string]string) *inbox {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	response, err := client.Do(r)
+	response, err := f.client.Do(r)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -410,7 +413,7 @@ func (i *inbox) texts(n int) (texts []string) {
 }
 
 // eventually waits until f returns true.
-func eventually(t *testing.T, what string, f func() bool) {
+func eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
 	for range 500 {
 		if f() {
