@@ -10,9 +10,9 @@ endif
 
 # cmd/agora/default.pgo makes the program faster, but go test would compile all packages once more for it.
 GOFLAGS_SET := $(shell go env GOFLAGS)
-test check lint race fuzz interop faults mutants: export GOFLAGS := $(GOFLAGS_SET) -pgo=off
+test check lint race postgres fuzz interop faults mutants: export GOFLAGS := $(GOFLAGS_SET) -pgo=off
 
-.PHONY: run test check lint race build fmt fuzz interop faults nightly mutants reproducible sbom perf profile pgo bench-guard
+.PHONY: run test check lint race postgres build fmt fuzz interop faults nightly mutants reproducible sbom perf profile pgo bench-guard
 # The timeouts of threads are one day here, so that no thread ends while you follow the README.
 run: build
 	@exec bin/agora serve --pending-timeout 24h --active-timeout 24h
@@ -25,9 +25,9 @@ test:
 	@echo 'Running all tests. This takes some minutes. A line is printed when a package is finished.'
 	go test ./...
 
-# Runs the linters and the tests, with race detection. A change must pass this, and also make interop, make faults and
+# Runs the linters, the tests with race detection, and those with PostgreSQL. A change must pass this, and also make interop, make faults and
 # make sbom. .ci/run runs them all.
-check: lint race
+check: lint race postgres
 	go run ./ci/unraced
 	@echo 'make check: all passed'
 
@@ -48,6 +48,11 @@ lint:
 NO_RACE = -gcflags=modernc.org/sqlite/lib=-race=false -gcflags=filippo.io/edwards25519/...=-race=false
 race:
 	GORACE=atexit_sleep_ms=10 go test -race -p 3 $(NO_RACE) ./...
+
+# Repeats on PostgreSQL 15 what the tests of the gateways do with SQLite, and compares. See gateway/gatetest.
+postgres:
+	go vet -tags postgres ./gateway/gatetest
+	bash ci/postgres go test -tags postgres -count=1 ./gateway/...
 
 # Runs what takes long: an hour or two. Do so before you call a larger change finished.
 nightly:

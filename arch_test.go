@@ -33,6 +33,7 @@ var allowedImports = map[string][]string{
 	"relay":                        {"internal/turns", "didkey", "envelope", "replay", "thread"},
 	"relay/httpapi":                {"didkey", "envelope", "replay", "thread", "relay"},
 	"gateway":                      {"internal/turns", "didkey", "envelope", "relay"},
+	"gateway/gatetest":             {"didkey", "relay", "store/sqlite"},
 	"gateway/hub/skill":            {},
 	"gateway/hub":                  {"envelope", "gateway", "gateway/hub/skill", "relay", "relay/httpapi"},
 	"store/ledger":                 {"didkey", "envelope", "thread", "relay"},

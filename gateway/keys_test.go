@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/gateway/gatetest"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/sqlite"
 )
@@ -34,23 +34,8 @@ func startRelay(t *testing.T) (*relay.Relay, string) {
 // startRelayOver returns a relay over the database at path, with a clock. It is closed when the test ends.
 func startRelayOver(t *testing.T, path string, now func() time.Time) *relay.Relay {
 	t.Helper()
-	store, err := sqlite.Open(t.Context(), path, sqlite.Options{Reserve: 1 << 22, Extensions: []relay.Extension{gateway.Extension}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	key, err := didkey.Generate()
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := relay.New(t.Context(), relay.Config{Store: store, Key: key, Origin: origin, Log: quiet, Now: now})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := store.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	r, _ := gatetest.Run(t, path, sqlite.Options{Extensions: []relay.Extension{gateway.Extension}},
+		relay.Config{Origin: origin, Now: now})
 	return r
 }
 
@@ -160,3 +145,6 @@ func TestKeys(t *testing.T) {
 		}
 	}
 }
+
+// TestStatements checks the statements of this package, including those that no test runs.
+func TestStatements(t *testing.T) { gatetest.Statements(t, gateway.Extension) }

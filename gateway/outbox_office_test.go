@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/gateway/gatetest"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/sqlite"
 )
@@ -98,12 +99,10 @@ type try struct {
 
 func newOffice(t *testing.T) *office {
 	t.Helper()
-	db, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "agora.db"),
-		sqlite.Options{Reserve: 1 << 22, Extensions: []relay.Extension{gateway.Extension, letters}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := gatetest.Open(t, filepath.Join(t.TempDir(), "agora.db"),
+		sqlite.Options{Extensions: []relay.Extension{gateway.Extension, letters}})
 	o := &office{t: t, store: &restlessStore{Extender: db}, stop: func() {}}
+	var err error
 	o.relay, err = relay.New(t.Context(), relay.Config{Store: o.store, Key: newKey(t), Origin: origin, Log: quiet,
 		Now: func() time.Time { return time.Now().Add(time.Duration(o.ahead.Load())) }})
 	if err != nil {

@@ -1,0 +1,238 @@
+package gatetest
+
+import (
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/agora-relay/agora/relay"
+)
+
+// numbered returns a statement with $1, $2… in place of its question marks, as PostgreSQL wants it.
+func numbered(text string) (string, error) {
+	var b strings.Builder
+	n := 0
+	quote := rune(0)
+	for i, r := range text {
+		switch {
+		case quote == 0 && (r == '\'' || r == '"'):
+			quote = r
+		case r == quote:
+			quote = 0
+		case r == '?' && quote == 0:
+			if i+1 < len(text) && text[i+1] >= '0' && text[i+1] <= '9' {
+				return "", errors.New("a parameter has a number; write ? and pass the argument as often as it occurs")
+			}
+			n++
+			fmt.Fprintf(&b, "$%d", n)
+			continue
+		}
+		b.WriteRune(r)
+	}
+	return b.String(), nil
+}
+
+// ordered reports whether the rows of a query have an order. An ORDER BY in parentheses gives them none.
+func ordered(text string) bool {
+	depth, outside := 0, ""
+	for _, r := range strings.ToUpper(text) {
+		switch r {
+		case '(':
+			depth++
+		case ')':
+			depth--
+		default:
+			if depth == 0 {
+				outside += string(r)
+			}
+		}
+	}
+	return strings.Contains(strings.Join(strings.Fields(outside), " "), "ORDER BY")
+}
+
+// Statements checks the SQL statements in the Go files of the current folder, which use the tables of these extensions.
+// It finds them by their first word. Their texts must be constant. The only exception is a SELECT whose columns are a
+// variable. They must not use what PostgreSQL accepts but understands in another way. If make postgres runs the test,
+// PostgreSQL must accept each of them. So this also covers statements that no test runs.
+func Statements(t testing.TB, extensions ...relay.Extension) {
+	t.Helper()
+	texts, err := statementsIn(".")
+	if err != nil {
+		t.Error(err)
+	}
+	if len(texts) == 0 {
+		t.Error("found no statements")
+	}
+	textColumns := columnsOfType("TEXT", extensions)
+	for _, text := range texts {
+		if err := checkText(text, textColumns); err != nil {
+			t.Errorf("%v\n\t%s", err, text)
+		}
+	}
+	folder := os.Getenv(Env)
+	if folder == "" {
+		return
+	}
+	c, err := compareIn(folder, extensions)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range texts {
+		p, err := c.parse(text)
+		if err != nil {
+			t.Errorf("%v\n\t%s", err, text)
+		}
+		c.prepared[text] = p
+	}
+	if err := c.close(); err != nil {
+		t.Error(err)
+	}
+}
+
+var beginsStatement = regexp.MustCompile(`^\s*(SELECT|INSERT|UPDATE|DELETE|REPLACE|WITH|VALUES)\s`)
+
+// statementsIn returns the texts of the statements in the Go files of a folder, without test files. A text that ends
+// with a space or an opening parenthesis is only the beginning of a statement.
+func statementsIn(folder string) (texts []string, err error) {
+	names, err := filepath.Glob(filepath.Join(folder, "*.go"))
+	if err != nil {
+		return nil, err
+	}
+	fset := token.NewFileSet()
+	var files []*ast.File
+	for _, name := range names {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(fset, name, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, file)
+	}
+	constants := constantsIn(files)
+	var errs []error
+	for _, file := range files {
+		ast.Inspect(file, func(n ast.Node) bool {
+			x, ok := n.(ast.Expr)
+			if !ok {
+				return true
+			}
+			text, constant := textOf(x, constants)
+			if !beginsStatement.MatchString(text) {
+				return true
+			}
+			switch {
+			case text == "SELECT ":
+				// It names all columns of a table, as gateway.CheckSums does.
+			case !constant:
+				errs = append(errs, fmt.Errorf("%s: the text of a statement must be constant", fset.Position(x.Pos())))
+			case !strings.HasSuffix(text, " ") && !strings.HasSuffix(text, "("):
+				texts = append(texts, text)
+			}
+			return false
+		})
+	}
+	slices.Sort(texts)
+	return slices.Compact(texts), errors.Join(errs...)
+}
+
+// constantsIn returns the expressions of all constants by their names.
+func constantsIn(files []*ast.File) map[string]ast.Expr {
+	all := map[string]ast.Expr{}
+	for _, file := range files {
+		ast.Inspect(file, func(n ast.Node) bool {
+			if decl, ok := n.(*ast.GenDecl); ok && decl.Tok == token.CONST {
+				for _, spec := range decl.Specs {
+					s := spec.(*ast.ValueSpec)
+					for i, value := range s.Values {
+						all[s.Names[i].Name] = value
+					}
+				}
+			}
+			return true
+		})
+	}
+	return all
+}
+
+// textOf returns the text of an expression that is made of strings, + and the names of constants. If only its beginning
+// is constant, textOf returns that.
+func textOf(x ast.Expr, constants map[string]ast.Expr) (text string, constant bool) {
+	switch x := x.(type) {
+	case *ast.BasicLit:
+		text, err := strconv.Unquote(x.Value)
+		return text, err == nil
+	case *ast.ParenExpr:
+		return textOf(x.X, constants)
+	case *ast.BinaryExpr:
+		left, constant := textOf(x.X, constants)
+		if x.Op != token.ADD || !constant {
+			return left, false
+		}
+		right, constant := textOf(x.Y, constants)
+		return left + right, constant
+	case *ast.Ident:
+		if value, ok := constants[x.Name]; ok {
+			return textOf(value, constants)
+		}
+	}
+	return "", false
+}
+
+// columnsOfType returns the names of columns that have this type in every table.
+func columnsOfType(want string, extensions []relay.Extension) []string {
+	declared := regexp.MustCompile(`(?m)(?:^|[(,])\s*(\w+)\s+(BIGINT|TEXT|BYTEA)\b`)
+	matches := map[string]bool{}
+	for _, x := range extensions {
+		for _, m := range declared.FindAllStringSubmatch(strings.Join(x.Migrations, "\n"), -1) {
+			other, known := matches[m[1]]
+			matches[m[1]] = m[2] == want && (other || !known)
+		}
+	}
+	maps.DeleteFunc(matches, func(_ string, always bool) bool { return !always })
+	return slices.Collect(maps.Keys(matches))
+}
+
+// forbidden has what both databases accept, but understand in different ways.
+var forbidden = map[string]*regexp.Regexp{
+	"SQLite's LIKE ignores case; compare in Go":                       regexp.MustCompile(`(?i)\bLIKE\b`),
+	"SQLite changes the case of ASCII only; do it in Go":              regexp.MustCompile(`(?i)\b(lower|upper)\(`),
+	"PostgreSQL's INTEGER has 32 bits; use BIGINT, which has 64 bits": regexp.MustCompile(`(?i)\bAS INT(EGER)?\b`),
+}
+
+// comparing finds the columns whose order matters to a statement.
+var comparing = []*regexp.Regexp{
+	regexp.MustCompile(`(?i)\bORDER BY ([\w., ]+)`),
+	regexp.MustCompile(`(?i)\b(?:min|max)\(([\w.]+)\)`),
+	regexp.MustCompile(`(?i)([\w.]+) (?:<=?|>=?|BETWEEN) `),
+}
+
+// checkText checks a statement for what PostgreSQL accepts but understands in another way.
+func checkText(text string, textColumns []string) error {
+	for why, found := range forbidden {
+		if found.MatchString(text) {
+			return errors.New(why)
+		}
+	}
+	for _, found := range comparing {
+		for _, m := range found.FindAllStringSubmatch(text, -1) {
+			for _, word := range strings.FieldsFunc(m[1], func(r rune) bool { return r == ' ' || r == ',' || r == '.' }) {
+				if slices.Contains(textColumns, word) {
+					return fmt.Errorf("the order of texts such as %s depends on the database; compare and sort texts in Go", word)
+				}
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,86 @@
+package gatetest
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/agora-relay/agora/relay"
+)
+
+func TestNumbered(t *testing.T) {
+	for text, want := range map[string]string{
+		"SELECT 1": "SELECT 1", "a = ? AND b = ?": "a = $1 AND b = $2",
+		`a = '?' AND b = ? AND c = "?"`: `a = '?' AND b = $1 AND c = "?"`,
+		`d = 'it''s ?' AND e = ?`:       `d = 'it''s ?' AND e = $1`,
+	} {
+		if got, err := numbered(text); got != want || err != nil {
+			t.Errorf("%s: %s, %v", text, got, err)
+		}
+	}
+	if _, err := numbered("a = ?1"); err == nil {
+		t.Error("a parameter may have a number")
+	}
+}
+
+func TestOrdered(t *testing.T) {
+	for text, want := range map[string]bool{
+		"SELECT a FROM x_t": false, "SELECT a FROM x_t ORDER BY a": true, "select a from x_t order\n\tby a limit ?": true,
+		"SELECT a FROM x_t WHERE a IN (SELECT a FROM x_t ORDER BY a LIMIT 1)":            false,
+		"SELECT a FROM x_t WHERE a IN (SELECT a FROM x_t ORDER BY a LIMIT 1) ORDER BY a": true,
+	} {
+		if got := ordered(text); got != want {
+			t.Errorf("%s: %t", text, got)
+		}
+	}
+}
+
+// TestStatementsIn checks that statements are found wherever they are, and that their texts must be constant.
+func TestStatementsIn(t *testing.T) {
+	find := func(source string) ([]string, error) {
+		folder := t.TempDir()
+		for name, text := range map[string]string{"a.go": source, "a_test.go": "package a\n\nvar _ = `SELECT 9`\n",
+			"b.go": "package a\n\nconst columns = `a, b`\n"} {
+			if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return statementsIn(folder)
+	}
+	got, err := find("package a\n\nconst one = \"SELECT \" + columns + ` FROM x_t `\n\n" +
+		"func f() {\n\tg(one + \"WHERE a = ?\", one+`ORDER BY a`)\n\tg(\"unrelated\", \"SELECT \"+x+\" FROM \"+y, `\n\tDELETE FROM x_t`)\n}\n")
+	want := []string{"\n\tDELETE FROM x_t", "SELECT a, b FROM x_t ORDER BY a", "SELECT a, b FROM x_t WHERE a = ?"}
+	if !slices.Equal(got, want) || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+	if _, err := find("package a\n\nfunc f(s string) string { return \"DELETE FROM x_t WHERE \" + s }\n"); err == nil {
+		t.Error("a text that is not constant is accepted")
+	}
+}
+
+// TestCheckText checks that statements are refused that both databases accept and understand in different ways.
+func TestCheckText(t *testing.T) {
+	x := relay.Extension{Name: "x", Migrations: []string{
+		"CREATE TABLE x_t (\n\tn BIGINT NOT NULL,\n\tname TEXT NOT NULL,\n\tid TEXT NOT NULL,\n\thash BYTEA NOT NULL\n)",
+		"CREATE TABLE x_u (\n\tid BIGINT PRIMARY KEY\n)"}}
+	columns := columnsOfType("TEXT", []relay.Extension{x})
+	for text, want := range map[string]string{
+		"SELECT name FROM x_t WHERE name = ? AND n > ? AND n <> 3 ORDER BY n DESC, x_t.hash LIMIT ?": "",
+		"SELECT max(n), count(name) FROM x_t ORDER BY id":                                            "",
+		"UPDATE x_t SET n = CAST(? AS BIGINT)":                                                       "",
+		"SELECT n FROM x_t ORDER BY n, x_t.name DESC":                                                "texts such as name",
+		"SELECT n FROM x_t WHERE n IN (SELECT n FROM x_t ORDER BY name LIMIT 1)":                     "texts such as name",
+		"SELECT max(name) FROM x_t":                                                                  "texts such as name",
+		"SELECT n FROM x_t WHERE x_t.name >= ?":                                                      "texts such as name",
+		"SELECT n FROM x_t WHERE name LIKE ?":                                                        "ignores case",
+		"SELECT lower(name) FROM x_t":                                                                "ASCII",
+		"SELECT n FROM x_t WHERE CAST(? AS INT)":                                                     "32 bits",
+	} {
+		err := checkText(text, columns)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+}
