@@ -20,6 +20,7 @@ import (
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/gateway/gatetest"
 	"github.com/agora-relay/agora/gateway/hub"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
@@ -94,9 +95,9 @@ func (f *fixture) run() {
 		}
 	}
 	log := slog.New(slog.NewJSONHandler(f, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	store, err := sqlite.Open(context.Background(), f.path, sqlite.Options{Reserve: 1 << 22, Log: log,
-		Extensions: []relay.Extension{gateway.Extension, hub.Extension}})
-	must(err)
+	store := gatetest.Open(f.t, f.path,
+		sqlite.Options{Log: log, Extensions: []relay.Extension{gateway.Extension, hub.Extension}})
+	var err error
 	f.relay, err = relay.New(context.Background(), relay.Config{Store: store, Key: f.key, Origin: publicURL, Log: log,
 		Limits: f.limits, Now: func() time.Time { return time.Now().Add(time.Duration(f.ahead.Load())) }})
 	must(err)
