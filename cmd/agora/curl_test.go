@@ -23,9 +23,13 @@ func curlCommand(ts *testscript.TestScript, neg bool, args []string) {
 		method, body, args = http.MethodPost, []byte(ts.ReadFile(args[1])), args[2:]
 	}
 	if len(args) != 1 {
-		ts.Fatalf("usage: curl [-H HEADER]... [-d FILE] PATH")
+		ts.Fatalf("usage: curl [-H HEADER]... [-d FILE] PATH|URL")
 	}
-	request, err := http.NewRequest(method, ts.Getenv("AGORA_RELAY")+args[0], bytes.NewReader(body))
+	url := args[0]
+	if strings.HasPrefix(url, "/") {
+		url = ts.Getenv("AGORA_RELAY") + url
+	}
+	request, err := http.NewRequest(method, url, bytes.NewReader(body))
 	ts.Check(err)
 	request.Header = header
 	request.Host = header.Get("Host")

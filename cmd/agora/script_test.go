@@ -38,10 +38,11 @@ func (m withoutLeaks) Run() int {
 // commands, a script can use these:
 //
 //	relay start [FLAG...]   starts agora serve on a free port, with the same data folder each time, and sets AGORA_RELAY
+//	                        and, with --hub-addr, AGORA_HUB
 //	relay kill              kills the relay without warning
 //	relay stop              interrupts the relay, and fails unless it exits with 0
-//	curl [-H HEADER]... [-d FILE] PATH
-//	                        sends a request to the relay and prints the answer to stdout
+//	curl [-H HEADER]... [-d FILE] PATH|URL
+//	                        sends a request, by default to the relay, and prints the answer to stdout
 //	exitcode N COMMAND...   runs a command and fails unless its exit code is N
 //	keep NAME REGEXP        sets a variable to the text that the group of REGEXP matches in the last command's stdout
 //	expand FILE             replaces each $NAME in a file by the value of the variable NAME
@@ -148,6 +149,9 @@ func (p *relayProcess) start(ts *testscript.TestScript, flags []string) {
 	ts.Check(p.cmd.Start())
 	lines := bufio.NewScanner(stdout)
 	for lines.Scan() {
+		if url, ok := strings.CutPrefix(lines.Text(), "hub listening on "); ok {
+			ts.Setenv("AGORA_HUB", url)
+		}
 		if url, ok := strings.CutPrefix(lines.Text(), "listening on "); ok {
 			ts.Setenv("AGORA_RELAY", url)
 			return
