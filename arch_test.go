@@ -458,8 +458,8 @@ func TestThreatsAreShown(t *testing.T) {
 			}
 		}
 	}
-	if number["T"] != 47 || number["S"] != 9 {
-		t.Errorf("%v threats, want 47 and 9", number)
+	if number["T"] != 50 || number["S"] != 9 {
+		t.Errorf("%v threats, want 50 and 9", number)
 	}
 }
 
