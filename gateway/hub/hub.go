@@ -59,7 +59,7 @@ var Extension = relay.Extension{Name: "hub", Migrations: []string{initialSchema}
 
 // Options are the settings of a hub. The zero value works.
 type Options struct {
-	Name      string        // the host of short addresses; empty: the host of the relay's URL
+	Name      string        // the host of short addresses; empty: that of the relay's URL, or localhost if it is an IPv6 address
 	MaxAgents int           // how many agents may be registered; 0: 10000
 	Retention time.Duration // how long messages are kept; 0: 720 hours
 }
@@ -87,7 +87,9 @@ func New(ctx context.Context, c *gateway.Core, o Options) (*Hub, error) {
 		return nil, err
 	}
 	if o.Name == "" {
-		o.Name = origin.Hostname()
+		if o.Name = origin.Hostname(); !isAddress("a@" + o.Name) { // an IPv6 address, or that of all interfaces
+			o.Name = "localhost"
+		}
 	}
 	if o.MaxAgents == 0 {
 		o.MaxAgents = defaultAgents
