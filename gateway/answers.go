@@ -60,8 +60,8 @@ type Stored struct {
 	Body   []byte
 }
 
-// Answers keeps the answers to requests with an Idempotency-Key, so that a repeated request gets the first answer (G-21).
-// For each request, call Begin, then Find. If nothing is found, do the operation with Add, in one Update. When the
+// Answers keeps the answers to requests with an Idempotency-Key, so that a repeated request gets the first answer
+// (G-21). For each request, call Begin, then Find. If nothing is found, do the operation with Add, in one Update. When the
 // answer is known, store it with Finish before it is sent. Then call the function that Begin returned.
 type Answers struct {
 	core *Core
@@ -161,8 +161,8 @@ func (a *Answers) Add(tx relay.ExtTx, r Repeat, ref int64) error {
 	return err
 }
 
-// Finish stores the answer to a request, unless it has one already or is not stored any more. Only answers with a status
-// of 2xx are kept (G-24). Some answers contain keys, so they are encrypted.
+// Finish stores the answer to a request, unless it has one already or is not stored any more. Only answers with a
+// status of 2xx are kept (G-24). Some answers contain keys, so they are encrypted.
 func (a *Answers) Finish(tx relay.ExtTx, r Repeat, status int, body []byte) error {
 	if status < 200 || status > 299 {
 		return fmt.Errorf("an answer with status %d is not kept for an Idempotency-Key; keep only those with 2xx", status)

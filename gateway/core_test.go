@@ -151,8 +151,8 @@ func TestCounters(t *testing.T) {
 	}
 }
 
-// TestRunSweeps checks that Run removes expired keys and answers once a minute, many of them too, and writes nothing when
-// there is nothing to remove.
+// TestRunSweeps checks that Run removes expired keys and answers once a minute, many of them too, and writes nothing
+// when there is nothing to remove.
 func TestRunSweeps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "agora.db")

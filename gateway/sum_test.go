@@ -62,8 +62,8 @@ func checkTables(t *testing.T, q relay.Querier) (findings []string) {
 	return findings
 }
 
-// TestCheckFindsEveryChange checks G-28 for the shared tables: it changes one column after the other in each row of each
-// table, and check reports the row.
+// TestCheckFindsEveryChange checks G-28 for the shared tables: it changes one column after the other in each row of
+// each table, and check reports the row.
 func TestCheckFindsEveryChange(t *testing.T) {
 	t.Setenv(gatetest.Env, "") // only SQLite allows these changes
 	r, _ := startRelay(t)

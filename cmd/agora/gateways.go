@@ -80,7 +80,9 @@ type gateways struct {
 }
 
 // open prepares the gateways that are on. If none is on, it creates and changes nothing.
-func (f gatewayFlags) open(ctx context.Context, folder string, r *relay.Relay, log *slog.Logger) (g gateways, err error) {
+func (f gatewayFlags) open(
+	ctx context.Context, folder string, r *relay.Relay, log *slog.Logger,
+) (g gateways, err error) {
 	if !f.Hub {
 		return gateways{}, nil
 	}
@@ -96,12 +98,14 @@ func (f gatewayFlags) open(ctx context.Context, folder string, r *relay.Relay, l
 	for _, e := range f.OutboundAllow {
 		exceptions = append(exceptions, gateway.Exception(e))
 	}
-	g.core, err = gateway.NewCore(ctx, gateway.CoreOptions{Relay: r, Key: key, Operator: operator, Build: build(), Log: log,
-		Outgoing: gateway.OutgoingOptions{Destinations: gateway.Destinations{Exceptions: exceptions}}})
+	g.core, err = gateway.NewCore(ctx, gateway.CoreOptions{Relay: r, Key: key, Operator: operator,
+		Outgoing: gateway.OutgoingOptions{Destinations: gateway.Destinations{Exceptions: exceptions}},
+		Build:    build(), Log: log})
 	if err != nil {
 		return gateways{}, err
 	}
-	g.hub, err = hub.New(ctx, g.core, hub.Options{Name: string(f.HubName), MaxAgents: f.HubAgents, Retention: f.HubRetention})
+	g.hub, err = hub.New(ctx, g.core,
+		hub.Options{Name: string(f.HubName), MaxAgents: f.HubAgents, Retention: f.HubRetention})
 	if err != nil {
 		return gateways{}, err
 	}

@@ -223,6 +223,10 @@ func (c serveCmd) warnings(loopbackOnly bool) (all []string) {
 		all = append(all, "requests over loopback are not limited; if a proxy on this machine forwards requests to this "+
 			"relay, give --public-url and --trusted-proxy, or limit all requests with --limit-local")
 	}
+	if c.Gateways.Hub && c.PublicURL == "" && !loopbackOnly {
+		all = append(all, "--hub is given and --public-url is not: the URLs that the hub hands out name the address of "+
+			"--addr, which may mean nothing to other machines; give the URL at which they reach this relay with --public-url")
+	}
 	return all
 }
 

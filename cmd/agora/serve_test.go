@@ -13,16 +13,20 @@ func TestStartWarnings(t *testing.T) {
 		loopbackOnly bool
 		want         string // a part of the only warning; empty: there is none
 	}{
-		"on loopback":                       {serveCmd{}, true, "over loopback are not limited"},
-		"on loopback, limited":              {serveCmd{Limits: limitFlags{LimitLocal: true}}, true, ""},
-		"on loopback, a name and no proxy":  {serveCmd{PublicURL: "https://relay.example"}, true, "--trusted-proxy is not"},
-		"on loopback, a proxy and no name":  {serveCmd{Limits: limitFlags{TrustedProxy: proxy}}, true, "--public-url is not"},
-		"on loopback, with both":            {serveCmd{PublicURL: "https://relay.example", Limits: limitFlags{TrustedProxy: proxy}}, true, ""},
-		"for all":                           {serveCmd{}, false, ""},
-		"for all, a name and no proxy":      {serveCmd{PublicURL: "https://relay.example"}, false, "--trusted-proxy is not"},
-		"for all, with both":                {serveCmd{PublicURL: "https://relay.example", Limits: limitFlags{TrustedProxy: proxy}}, false, ""},
-		"for all, a proxy and no name":      {serveCmd{Limits: limitFlags{TrustedProxy: proxy}}, false, ""},
-		"for all, limited as it would be":   {serveCmd{Limits: limitFlags{LimitLocal: true}}, false, ""},
+		"on loopback":                      {serveCmd{}, true, "over loopback are not limited"},
+		"on loopback, limited":             {serveCmd{Limits: limitFlags{LimitLocal: true}}, true, ""},
+		"on loopback, a name and no proxy": {serveCmd{PublicURL: "https://relay.example"}, true, "--trusted-proxy is not"},
+		"on loopback, a proxy and no name": {serveCmd{Limits: limitFlags{TrustedProxy: proxy}}, true, "--public-url is not"},
+		"on loopback, with both":           {serveCmd{PublicURL: "https://relay.example", Limits: limitFlags{TrustedProxy: proxy}}, true, ""},
+		"for all":                          {serveCmd{}, false, ""},
+		"for all, a name and no proxy":     {serveCmd{PublicURL: "https://relay.example"}, false, "--trusted-proxy is not"},
+		"for all, with both":               {serveCmd{PublicURL: "https://relay.example", Limits: limitFlags{TrustedProxy: proxy}}, false, ""},
+		"for all, a proxy and no name":     {serveCmd{Limits: limitFlags{TrustedProxy: proxy}}, false, ""},
+		"for all, limited as it would be":  {serveCmd{Limits: limitFlags{LimitLocal: true}}, false, ""},
+		"for all, a hub":                   {serveCmd{Gateways: gatewayFlags{Hub: true}}, false, "the URLs that the hub hands out"},
+		"for all, a hub and a name": {serveCmd{PublicURL: "https://relay.example", Limits: limitFlags{TrustedProxy: proxy},
+			Gateways: gatewayFlags{Hub: true}}, false, ""},
+		"on loopback, limited, a hub":       {serveCmd{Limits: limitFlags{LimitLocal: true}, Gateways: gatewayFlags{Hub: true}}, true, ""},
 		"on loopback, limited, and a proxy": {serveCmd{Limits: limitFlags{LimitLocal: true, TrustedProxy: proxy}}, true, "--public-url is not"},
 	} {
 		got := c.serve.warnings(c.loopbackOnly)
