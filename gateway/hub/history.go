@@ -7,6 +7,7 @@ import (
 	"math"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
@@ -125,12 +126,7 @@ func (h *Hub) getHistory(w http.ResponseWriter, r *http.Request, from relay.Peer
 	header.Set("X-Content-Type-Options", "nosniff")
 	text := `{"success":true,"data":[`
 	for {
-		for i, row := range part {
-			if i > 0 {
-				text += ","
-			}
-			text += row
-		}
+		text += strings.Join(part, ",")
 		if !more || q.left == 0 {
 			break
 		}

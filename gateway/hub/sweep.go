@@ -57,8 +57,11 @@ func numbers(q relay.Querier, text string, args ...any) (all []int64, err error)
 func (o *op) expire() (more bool, err error) {
 	unused, err := numbers(o, "SELECT u.agent FROM hub_use u JOIN hub_agent a ON a.n = u.agent WHERE u.used < ? "+
 		"AND a.deleted = 0 ORDER BY u.used LIMIT 1", o.now-int64(unusedAfter))
-	if err != nil || len(unused) == 0 || o.hub.streams.has(unused[0]) {
+	if err != nil || len(unused) == 0 {
 		return false, err
+	}
+	if o.hub.streams.has(unused[0]) {
+		return true, changeUsage(o.ExtTx, unused[0], func(u *usage) { u.used = o.now })
 	}
 	a, err := agentByNumber(o, unused[0])
 	if err != nil {
