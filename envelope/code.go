@@ -59,7 +59,7 @@ const (
 	DetailStored    = "stored" // false: nothing was stored, with CodeUnavailable
 	DetailNow       = "now"    // the time on the relay's clock
 	DetailAudience  = "aud"    // the relay's origin
-	DetailReason    = "reason" // one of the Reason constants: why a read was refused
+	DetailReason    = "reason" // one of the Reason constants: why a read or a signed call was refused
 )
 
 // Names of the limits. They are the values of DetailLimit, and are used in a relay's description of itself
@@ -79,14 +79,15 @@ const (
 	LimitRequests              = "requests" // changing requests by one caller of a gateway (GATEWAYS, "Limits")
 )
 
-// Reasons why a read was refused. They are the values of DetailReason (PROTOCOL §8). All except ReasonUnknownCursor
-// come with CodeUnauthorized.
+// Reasons why a read or a signed call was refused. They are the values of DetailReason (PROTOCOL §8; GATEWAYS, "Signed
+// calls"). All except ReasonUnknownCursor come with CodeUnauthorized.
 const (
 	ReasonUnsigned      = "unsigned"       // the read needs a token, but there is none, or it is by another reader
 	ReasonMalformed     = "malformed"      // the token is malformed or its signature is invalid
 	ReasonAudience      = "audience"       // the token is for another relay; DetailAudience has this relay's origin
 	ReasonRequest       = "request"        // the token is for another method or target
 	ReasonTime          = "time"           // the token's ts is too old or too new; DetailNow has the relay's clock
+	ReasonBody          = "body"           // the token is for another body; only signed calls name a body
 	ReasonUsed          = "used"           // the token was used before
 	ReasonUnknownCursor = "unknown_cursor" // the cursor belongs to another database, with CodeInvalidRequest
 )
@@ -168,7 +169,7 @@ func CodeOf(err error) Code {
 // limit.
 func (e *Error) Limit() string { return e.text(DetailLimit) }
 
-// Reason returns why a read was refused, from the details of e. It is empty if the details give no reason.
+// Reason returns why a read or a signed call was refused, from the details of e. It is empty if the details give no reason.
 func (e *Error) Reason() string { return e.text(DetailReason) }
 
 // Now returns the time on the relay's clock when it refused, from the details of e. ok is false if they have no time.

@@ -2,6 +2,7 @@ package envelope
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/rand"
 	"encoding/base64"
 	"strings"
@@ -11,10 +12,10 @@ import (
 )
 
 // ReadType is the typ of every read token. An envelope must have a member type, and a token must not have one. So a
-// token is never valid as an envelope, nor an envelope as a token.
+// token is never valid as an envelope, nor an envelope as a token. Call tokens have another typ, see Call.
 const ReadType = "agora-read"
 
-// Limits of a token (PROTOCOL §8).
+// Limits of a token (PROTOCOL §8). They hold for read tokens and call tokens.
 const (
 	MaxReadToken = 8 << 10 // characters
 	MinNonce     = 16      // characters from A–Z a–z 0–9 - _
@@ -45,13 +46,19 @@ func NewNonce() string {
 // Sign returns the token of r, signed by signer. The token's reader is signer, whatever r.Reader is. If Nonce is empty,
 // Sign makes a new one.
 func (r Read) Sign(signer Signer) (token string, err error) {
-	if r.Nonce == "" {
-		r.Nonce = NewNonce()
-	}
-	signed, err := signedJSON(signer, map[string]any{
-		"typ": ReadType, "did": signer.DID(), "aud": r.Audience, "method": r.Method, "target": r.Target,
-		"ts": FormatTime(r.TS), "nonce": r.Nonce,
-	})
+	return signToken(signer, r.members(ReadType))
+}
+
+// members returns the members of a token, without did and sig. If Nonce is empty, they have a new one.
+func (r Read) members(typ string) map[string]any {
+	return map[string]any{"typ": typ, "aud": r.Audience, "method": r.Method, "target": r.Target,
+		"ts": FormatTime(r.TS), "nonce": cmp.Or(r.Nonce, NewNonce())}
+}
+
+// signToken returns the token with these members, signed by signer.
+func signToken(signer Signer, members map[string]any) (token string, err error) {
+	members["did"] = signer.DID()
+	signed, err := signedJSON(signer, members)
 	if err != nil {
 		return "", err
 	}
@@ -62,6 +69,28 @@ func (r Read) Sign(signer Signer) (token string, err error) {
 // a clock nor a key nor the request.
 // Errors: CodeUnauthorized.
 func ParseRead(token string) (*Read, error) {
+	r := new(Read)
+	return r, r.parse(token, readForm, nil)
+}
+
+// tokenForm is what differs between read tokens and call tokens.
+type tokenForm struct {
+	typ, members string // members is the list of its members, for errors
+	strings      int    // in its JSON: the names of all members, and their values
+}
+
+var readForm = tokenForm{ReadType, "typ, did, aud, method, target, ts, nonce and sig", 16}
+
+// parse parses a token. body receives the member body of a call token. It is nil for a read token.
+func (r *Read) parse(token string, form tokenForm, body *string) (err error) {
+	if r.canonical, err = decodeToken(token, form); err != nil {
+		return err
+	}
+	return r.decode(form, body)
+}
+
+// decodeToken returns the RFC 8785 form of a token's JSON.
+func decodeToken(token string, form tokenForm) (canonical []byte, err error) {
 	if len(token) > MaxReadToken {
 		return nil, badRead("it is longer than %d characters", MaxReadToken)
 	}
@@ -72,19 +101,15 @@ func ParseRead(token string) (*Read, error) {
 	}
 	// Canonicalizing a text with many members costs ten times as much as checking a valid token. So such texts are
 	// refused first.
-	if depth(text) > 1 || stringsIn(text, maxReadStrings) > maxReadStrings {
-		return nil, badRead("it must be a flat JSON object of typ, did, aud, method, target, ts, nonce and sig")
+	if depth(text) > 1 || stringsIn(text, form.strings) > form.strings {
+		return nil, badRead("it must be a flat JSON object of %s", form.members)
 	}
-	canonical, err := Canonicalize(text)
+	canonical, err = Canonicalize(text)
 	if err != nil || !isObject(canonical) {
 		return nil, badRead("its base64url does not encode one JSON object (I-JSON, RFC 7493)")
 	}
-	r := &Read{canonical: canonical}
-	return r, r.decode()
+	return canonical, nil
 }
-
-// maxReadStrings is the number of strings in the JSON of a token: eight names and eight values.
-const maxReadStrings = 16
 
 // stringsIn counts the strings in a JSON text. It stops counting at limit+1.
 func stringsIn(text []byte, limit int) (count int) {
@@ -103,15 +128,18 @@ func stringsIn(text []byte, limit int) (count int) {
 }
 
 // decode reads the members of the token. A token has exactly these members, and all values are strings.
-func (r *Read) decode() error {
+func (r *Read) decode(form tokenForm, body *string) error {
 	var typ, did, ts string
 	fields := map[string]*string{"typ": &typ, "did": &did, "aud": &r.Audience, "method": &r.Method, "target": &r.Target,
 		"ts": &ts, "nonce": &r.Nonce, "sig": &r.sig}
+	if body != nil {
+		fields["body"] = body
+	}
 	count := 0
 	for name, value := range members(r.canonical) {
 		field := fields[name]
 		if field == nil {
-			return badRead("it has a member other than typ, did, aud, method, target, ts, nonce and sig")
+			return badRead("it has a member other than %s", form.members)
 		}
 		var ok bool
 		if *field, ok = stringValue(value); !ok {
@@ -120,13 +148,13 @@ func (r *Read) decode() error {
 		count++
 	}
 	if count != len(fields) {
-		return badRead("it must have typ, did, aud, method, target, ts, nonce and sig")
+		return badRead("it must have %s", form.members)
 	}
 	r.Reader = didkey.DID(did)
 	var ok bool
 	switch {
-	case typ != ReadType:
-		return badRead("its typ is not %q", ReadType)
+	case typ != form.typ:
+		return badRead("its typ is not %q", form.typ)
 	case !validNonce(r.Nonce):
 		return badRead("its nonce must be %d to %d characters from A-Z, a-z, 0-9, - and _", MinNonce, MaxNonce)
 	}
@@ -171,7 +199,7 @@ func (r *Read) VerifyWith(parse func(string) (*didkey.Verifier, error)) error {
 }
 
 // Once returns a key under which to remember that the token was used. Two tokens have the same key if and only if they
-// have the same reader and the same nonce. (The nonce contains no line break, so the parts of the key are unambiguous.)
+// have the same reader and the same nonce. This also holds for a read token and a call token. (The nonce contains no line break, so the parts of the key are unambiguous.)
 func (r *Read) Once() []byte {
 	return bytes.Join([][]byte{[]byte(r.Reader), []byte(r.Nonce)}, []byte{'\n'})
 }

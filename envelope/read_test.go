@@ -52,10 +52,21 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// broken returns a token whose JSON was changed after it was signed.
+// broken returns a read token whose JSON was changed after it was signed.
 func broken(t testing.TB, change func(string) string) string {
 	t.Helper()
-	token, err := goodRead.Sign(readKey(t))
+	return brokenToken(t, goodRead, change)
+}
+
+// signable is a Read or a Call.
+type signable interface {
+	Sign(envelope.Signer) (string, error)
+}
+
+// brokenToken returns the token of r, whose JSON was changed after it was signed.
+func brokenToken(t testing.TB, r signable, change func(string) string) string {
+	t.Helper()
+	token, err := r.Sign(readKey(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,9 +78,9 @@ func broken(t testing.TB, change func(string) string) string {
 }
 
 // signedAgain returns a token whose JSON was changed and then signed again. If it cannot be signed, it is only changed.
-func signedAgain(t testing.TB, change func(string) string) string {
+func signedAgain(t testing.TB, r signable, change func(string) string) string {
 	t.Helper()
-	text, err := base64.RawURLEncoding.DecodeString(broken(t, change))
+	text, err := base64.RawURLEncoding.DecodeString(brokenToken(t, r, change))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +150,7 @@ func TestReadsAreStrict(t *testing.T) {
 		"nested arrays":         func(string) string { return strings.Repeat("[", 5000) },
 		"invalid UTF-8":         replaced(`since=a`, "since=\xff"),
 	} {
-		for _, token := range []string{broken(t, change), signedAgain(t, change)} {
+		for _, token := range []string{broken(t, change), signedAgain(t, goodRead, change)} {
 			if err := refusedRead(token); codeOf(t, err) != envelope.CodeUnauthorized {
 				t.Errorf("%s: %v", name, err)
 			}
@@ -149,7 +160,7 @@ func TestReadsAreStrict(t *testing.T) {
 		if err := refusedRead(broken(t, change)); codeOf(t, err) != envelope.CodeUnauthorized {
 			t.Errorf("a token that was changed after signing: %v", err)
 		}
-		if err := refusedRead(signedAgain(t, change)); err != nil {
+		if err := refusedRead(signedAgain(t, goodRead, change)); err != nil {
 			t.Errorf("a token that was signed after the change: %v", err)
 		}
 	}
@@ -238,45 +249,4 @@ func TestReadTokenIsNotAMessage(t *testing.T) {
 	if err := refusedRead(base64.RawURLEncoding.EncodeToString(e.Canonical())); codeOf(t, err) != envelope.CodeUnauthorized {
 		t.Errorf("a message was accepted as a token: %v", err)
 	}
-}
-
-// FuzzParseRead checks that every accepted token has one meaning: the token with the canonical form of its JSON is
-// accepted too, and means the same.
-func FuzzParseRead(f *testing.F) {
-	for _, change := range []func(string) string{
-		func(s string) string { return s }, replaced("{", "{ "), replaced(`"nonce"`, `"no\u006ece"`), replaced(`"typ"`, `"Typ"`),
-		replaced("T12", "T24"), func(s string) string { return s + "\n" },
-	} {
-		f.Add(broken(f, change))
-	}
-	f.Add("")
-	f.Add("e30")
-	f.Fuzz(func(t *testing.T, token string) {
-		read, err := envelope.ParseRead(token)
-		if err != nil {
-			if codeOf(t, err) != envelope.CodeUnauthorized {
-				t.Errorf("%v", err)
-			}
-			return
-		}
-		text, err := base64.RawURLEncoding.DecodeString(token)
-		if err != nil || base64.RawURLEncoding.EncodeToString(text) != token {
-			t.Fatalf("%q is a second spelling of %q", token, text)
-		}
-		canonical, err := envelope.Canonicalize(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		again, err := envelope.ParseRead(base64.RawURLEncoding.EncodeToString(canonical))
-		if err != nil && len(token) < envelope.MaxReadToken/4 {
-			t.Fatalf("%s is refused in canonical form: %v", text, err)
-		}
-		if err == nil && (again.Reader != read.Reader || again.Target != read.Target || again.Method != read.Method || again.Audience != read.Audience ||
-			!again.TS.Equal(read.TS) || again.Nonce != read.Nonce || (again.Verify() == nil) != (read.Verify() == nil)) {
-			t.Errorf("%+v differs from its canonical form: %+v", read, again)
-		}
-		if _, err := envelope.Parse(text, 0); err == nil {
-			t.Errorf("%s is accepted as a message too", text)
-		}
-	})
 }

@@ -17,8 +17,9 @@ import (
 // online and how often a client posts. This may be a moment late, so a node decides by its own memory and exchanges
 // reports with its Siblings. No request waits for an exchange.
 
-// Nonces remembers which signed reads were used (PROTOCOL §8). All nodes of a relay share one. Any number of goroutines
-// may call it at the same time. A remote one may answer several calls together.
+// Nonces remembers which signed reads were used (PROTOCOL §8). A signed call of a gateway counts as a signed read here.
+// All nodes of a relay share one Nonces. Any number of goroutines may call it at the same time. A remote one may answer
+// several calls together.
 type Nonces interface {
 	// Use records that the read with this id and ts is used at now, by the node's clock. id stands for the reader and
 	// the nonce. Nonces must remember id until no node accepts ts as fresh any more. That is 2*ReadSkew after the use.
@@ -95,8 +96,8 @@ func (r *Relay) exchangeOnce(ctx context.Context) error {
 	return nil
 }
 
-// markReadUsed records that a signed read is used. idHash is the hash of its reader and nonce. Refusals:
-// CodeUnauthorized if the read was used before; CodeUnavailable if Nonces cannot say.
+// markReadUsed records that a signed read or a signed call is used. idHash is the hash of its signer and nonce.
+// Refusals: CodeUnauthorized if it was used before; CodeUnavailable if Nonces cannot say.
 func (r *Relay) markReadUsed(ctx context.Context, idHash [32]byte, ts, now time.Time) error {
 	err := r.nonces.Use(ctx, [16]byte(idHash[:16]), ts, now)
 	if err == nil {
@@ -104,8 +105,8 @@ func (r *Relay) markReadUsed(ctx context.Context, idHash [32]byte, ts, now time.
 	}
 	switch {
 	case errors.Is(err, ErrReadUsed):
-		return unauthorized(envelope.ReasonUsed, "this reader has used a token with this nonce before; "+
-			"sign a new token for each read")
+		return unauthorized(envelope.ReasonUsed, "this signer has used a token with this nonce before; "+
+			"sign a new token for each request")
 	case errors.Is(err, ErrReadTime):
 		return readTimeError(now)
 	case envelope.CodeOf(err) == envelope.CodeUnavailable:

@@ -41,7 +41,7 @@ type Config struct {
 	Observer Observer // nil: NoObserver
 
 	// Only for a relay that runs as several nodes.
-	Nonces   Nonces   // nil: this process remembers which signed reads were used
+	Nonces   Nonces   // nil: this process remembers which signed reads and calls were used
 	Siblings Siblings // nil: there are no other nodes
 }
 
@@ -62,7 +62,7 @@ type Relay struct {
 	hub          *hub
 	limiter      *limiter
 	cursorCipher cipher.Block // see FormatCursor
-	localNonces  *nonceMemory // checks the times of signed reads; without Config.Nonces it also remembers their nonces
+	localNonces  *nonceMemory // checks the times of tokens; without Config.Nonces it also remembers their nonces
 	nonces       Nonces       // localNonces, unless Config.Nonces is set
 	keys         didkey.Verifiers
 
@@ -120,7 +120,7 @@ func New(ctx context.Context, c Config) (*Relay, error) {
 		maxBody: c.MaxBody, limits: c.Limits, siblings: c.Siblings, now: c.Now, log: c.Log, observer: c.Observer,
 		hub: newHub(), limiter: newLimiter(c.Limits), cursorCipher: cursors, startCursor: end.Cursor,
 		localNonces: localNonces, nonces: nonces,
-		nonceOutage: outage{message: "signed reads are refused, because the shared memory of used nonces has failed; " +
+		nonceOutage: outage{message: "signed reads and signed calls are refused, because the shared memory of used nonces has failed; " +
 			"check it and the connection to it"},
 		readQueue: newTurns(maxConcurrentReads, 1), parseQueue: newTurns(parseSlots, (parseSlots+1)/2),
 		writeQueue: newTurns(math.MaxInt, maxWritesPerSource), refusals: newRefusals(c.Log),

@@ -74,8 +74,8 @@ func (t *nonceMemory) Use(_ context.Context, id [16]byte, ts, now time.Time) err
 		return ErrReadUsed
 	}
 	if len(t.fresh) >= t.max {
-		e := envelope.Errorf(envelope.CodeUnavailable, "the relay's memory for signed reads is full; "+
-			"sign the read again after the time in Retry-After")
+		e := envelope.Errorf(envelope.CodeUnavailable, "the relay's memory for used tokens is full; "+
+			"sign the request again after the time in Retry-After")
 		e.RetryAfter = t.rotatedAt.Add(nonceLifetime).Sub(t.latest)
 		return e
 	}

@@ -116,41 +116,75 @@ const ReadSkew = time.Minute
 // record the use of the token.
 func (r *Relay) VerifyRead(ctx context.Context, token, method, target string) (didkey.DID, error) {
 	now := r.now()
-	read, err := r.parseToken(token, method, target, now)
+	read, err := r.parseRead(token, method, target, now)
 	if err != nil {
 		return "", err
 	}
-	if err := read.VerifyWith(r.keys.Parse); err != nil {
-		return "", err
-	}
-	if err := r.markReadUsed(ctx, sha256.Sum256(read.Once()), read.TS, now); err != nil {
+	if err := r.acceptOnce(ctx, read, now); err != nil {
 		return "", err
 	}
 	r.presence.mark(read.Reader, now)
 	return read.Reader, nil
 }
 
-// parseToken parses a token and checks that it is for this relay, this request and this time. It does not verify the
-// signature.
-func (r *Relay) parseToken(token, method, target string, now time.Time) (*envelope.Read, error) {
+// VerifyCall returns who signed the call token of a request to a gateway. It accepts each token once, also on an open
+// relay. target is the request's path and query as sent, and body its body as sent. The checks are those of VerifyRead.
+// VerifyCall also checks, before the signature, that the token is for this body. The transport must have admitted the
+// request, see Admit. Refusals: CodeUnauthorized; CodeUnavailable if the relay cannot record the use of the token.
+func (r *Relay) VerifyCall(ctx context.Context, token, method, target string, body []byte) (didkey.DID, error) {
+	now := r.now()
+	call, err := envelope.ParseCall(token)
+	if err != nil {
+		return "", err
+	}
+	if err := r.checkToken(&call.Read, method, target, now); err != nil {
+		return "", err
+	}
+	if call.Body != sha256.Sum256(body) {
+		return "", unauthorized(envelope.ReasonBody, "the token is for another body; "+
+			"set body to the SHA-256 of the body as it is sent, in unpadded base64url")
+	}
+	if err := r.acceptOnce(ctx, &call.Read, now); err != nil {
+		return "", err
+	}
+	return call.Reader, nil
+}
+
+// parseRead parses a read token and checks all but its signature and whether it was used.
+func (r *Relay) parseRead(token, method, target string, now time.Time) (*envelope.Read, error) {
 	read, err := envelope.ParseRead(token)
 	if err != nil {
 		return nil, err
 	}
-	if read.Audience != r.origin {
+	return read, r.checkToken(read, method, target, now)
+}
+
+// checkToken checks that a token is for this relay, this request and this time. A relay without an origin accepts no
+// token.
+func (r *Relay) checkToken(read *envelope.Read, method, target string, now time.Time) error {
+	if r.origin == "" || read.Audience != r.origin {
 		e := unauthorized(envelope.ReasonAudience, "the token is for another relay; "+
 			"set aud to the public origin of this relay, which is the url in /.well-known/agora.json")
 		e.Details[envelope.DetailAudience] = r.origin
-		return nil, e
+		return e
 	}
 	if read.Method != method || read.Target != target {
-		return nil, unauthorized(envelope.ReasonRequest, "the token is for another request; "+
+		return unauthorized(envelope.ReasonRequest, "the token is for another request; "+
 			"set method and target to those of this request, with path and query as they are sent")
 	}
 	if !r.localNonces.acceptsTime(read.TS, now) {
-		return nil, readTimeError(now)
+		return readTimeError(now)
 	}
-	return read, nil
+	return nil
+}
+
+// acceptOnce verifies the signature of a token. Then it records that the token is used, which it refuses for a token
+// that was used before.
+func (r *Relay) acceptOnce(ctx context.Context, read *envelope.Read, now time.Time) error {
+	if err := read.VerifyWith(r.keys.Parse); err != nil {
+		return err
+	}
+	return r.markReadUsed(ctx, sha256.Sum256(read.Once()), read.TS, now)
 }
 
 // MarkPresent marks the signer of a token as online. It is for a relay that shows everything to everybody. An invalid
@@ -160,7 +194,7 @@ func (r *Relay) parseToken(token, method, target string, now time.Time) (*envelo
 // admitted the request, see Admit.
 func (r *Relay) MarkPresent(p Peer, token, method, target string) {
 	now := r.now()
-	read, err := r.parseToken(token, method, target, now)
+	read, err := r.parseRead(token, method, target, now)
 	if err != nil || !r.presence.wouldMark(read.Reader, siteNetwork(p.Addr), now) || read.VerifyWith(r.keys.Parse) != nil {
 		return
 	}

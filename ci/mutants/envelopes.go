@@ -31,13 +31,16 @@ var identities = []mutant{
 // The form of private reads (§8).
 var signedReads = []mutant{
 	{"reads: a member of a token may be missing", "envelope Read.decode", "count", never, ofEnvelopes},
-	{"reads: any typ is accepted", "envelope Read.decode", "ReadType", never, ofEnvelopes},
-	{"reads: line breaks in the base64url are accepted", "envelope ParseRead", "ContainsAny()", without, ofEnvelopes},
-	{"reads: other spellings of the base64url are accepted", "envelope ParseRead", "Strict()",
+	{"reads: any typ is accepted", "envelope Read.decode", "form.typ !=", never, ofEnvelopes},
+	{"reads: line breaks in the base64url are accepted", "envelope decodeToken", "ContainsAny()", without, ofEnvelopes},
+	{"reads: other spellings of the base64url are accepted", "envelope decodeToken", "Strict()",
 		with("base64.RawURLEncoding"), ofEnvelopes},
 	{"reads: the signature is not verified", "envelope Read.VerifyWith", "Verify()", never, ofEnvelopes},
-	{"reads: a token may have any length", "envelope ParseRead", "MaxReadToken", never, ofEnvelopes},
-	{"reads: a token with many strings is canonicalized", "envelope ParseRead", "stringsIn()", without, ofEnvelopes},
+	{"reads: a token may have any length", "envelope decodeToken", "MaxReadToken", never, ofEnvelopes},
+	{"reads: a token with many strings is canonicalized", "envelope decodeToken", "stringsIn()", without, ofEnvelopes},
+	{"calls: other spellings of the hash are accepted", "envelope ParseCall", "Strict()", with("base64.RawURLEncoding"),
+		ofEnvelopes},
+	{"calls: line breaks in the hash are accepted", "envelope ParseCall", "EncodedLen()", without, ofEnvelopes},
 }
 
 // Envelopes (§1).

@@ -2,9 +2,14 @@ package main
 
 // Reading (§7) and private reads (§8).
 var reading = []mutant{
-	{"reads: a token for any relay is accepted", "relay Relay.parseToken", "Audience", never, ofPrivacy},
-	{"reads: a token for any target is accepted", "relay Relay.parseToken", "read.Target", without, ofPrivacy},
-	{"reads: a token for any method is accepted", "relay Relay.parseToken", "read.Method", without, ofPrivacy},
+	{"reads: a token for any relay is accepted", "relay Relay.checkToken", "Audience", never, ofPrivacy},
+	{"reads: a token for any target is accepted", "relay Relay.checkToken", "read.Target", without, ofPrivacy},
+	{"reads: a token for any method is accepted", "relay Relay.checkToken", "read.Method", without, ofPrivacy},
+	{"calls: a token for any body is accepted", "relay Relay.VerifyCall", "Sum256()", never, "./relay -run Calls"},
+	{"calls: a used token is accepted", "relay Relay.VerifyCall", "acceptOnce()", with("call.VerifyWith(r.keys.Parse)"),
+		"./relay -run Calls"},
+	{"calls: a relay without an origin accepts tokens", "relay Relay.checkToken", `"" ==`, without,
+		"./relay -run Calls"},
 	{"reads: a used token is accepted", "relay nonceMemory.Use", "isFresh isOld", swap("||", "&&"), ofPrivacy},
 	{"reads: the older nonces are not searched", "relay nonceMemory.Use", "old[]", with("t.fresh[id]"), ofPrivacy},
 	{"reads: nonces are forgotten to make room", "relay nonceMemory.Use", "t.max",
@@ -13,7 +18,7 @@ var reading = []mutant{
 		ofPrivacy},
 	{"reads: a clock set back makes used tokens valid", "relay nonceMemory.acceptsTimeLocked", "latest.Add() ReadSkew",
 		with("now.Add(-ReadSkew)"), ofPrivacy},
-	{"reads: a token is used up before it is verified", "relay Relay.VerifyRead", "VerifyWith()",
+	{"reads: a token is used up before it is verified", "relay Relay.acceptOnce", "VerifyWith()",
 		before(`if read.VerifyWith(r.keys.Parse) != nil {
 			_ = r.markReadUsed(ctx, sha256.Sum256(read.Once()), read.TS, now)
 		}`), ofPrivacy},
