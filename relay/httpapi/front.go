@@ -49,10 +49,8 @@ type Options struct {
 }
 
 // Handler answers a request that comes from a peer. If it returns an error, it must not have written anything. The
-// Front then writes the error in the format of the Mount.
-//
-// A Handler that waits for more than 10 seconds must first remove the read deadline with http.ResponseController.
-// Otherwise the request's context ends at that deadline. A stream calls ExtendWrite before each write, and flushes.
+// Front then writes the error in the format of the Mount. A Handler that writes a stream calls ExtendWrite before each
+// write, and flushes after it with http.ResponseController.
 type Handler func(w http.ResponseWriter, r *http.Request, from relay.Peer) error
 
 // Mount is a set of routes with one format of errors. Its requests are checked like those to the relay's own routes.

@@ -61,9 +61,6 @@ func TestWellKnownListsGateways(t *testing.T) {
 func frames(ended chan<- error, pause time.Duration) httpapi.Handler {
 	return func(w http.ResponseWriter, r *http.Request, _ relay.Peer) error {
 		out := http.NewResponseController(w)
-		if err := out.SetReadDeadline(time.Time{}); err != nil {
-			return err
-		}
 		frame := "event: ping\n\n"
 		for {
 			if err := out.SetWriteDeadline(time.Now().Add(30 * time.Second)); err != nil {
