@@ -5,8 +5,8 @@ import (
 	"encoding/base64"
 )
 
-// CallType is the typ of every call token. The typ is signed, so a call token is never valid as a read token, nor a read
-// token as a call token.
+// CallType is the typ of every call token. The typ is signed. So a call token is never valid as a read token, nor a
+// read token as a call token.
 const CallType = "agora-call"
 
 // Call is a signed request to a gateway (GATEWAYS, "Signed calls"). It is like a Read, but also names the body of the

@@ -169,7 +169,8 @@ func CodeOf(err error) Code {
 // limit.
 func (e *Error) Limit() string { return e.text(DetailLimit) }
 
-// Reason returns why a read or a signed call was refused, from the details of e. It is empty if the details give no reason.
+// Reason returns why a read or a signed call was refused, from the details of e. It is empty if the details give no
+// reason.
 func (e *Error) Reason() string { return e.text(DetailReason) }
 
 // Now returns the time on the relay's clock when it refused, from the details of e. ok is false if they have no time.

@@ -25,10 +25,10 @@ func Parse(body []byte, maxBytes int) (*Envelope, error) {
 	return decode(canonical)
 }
 
-// ParseObject returns the RFC 8785 form of a body that must be one JSON object (I-JSON, RFC 7493). It refuses what Parse
-// refuses in any body: more than maxBytes bytes, also in canonical form, more than MaxDepth levels of nesting, and more
-// than MaxCostlyNumbers costly numbers. 0 for maxBytes means DefaultMaxBytes. The result may be body itself, so the
-// caller must not modify body afterwards. Errors: CodePayloadTooLarge, CodeInvalidRequest.
+// ParseObject returns the RFC 8785 form of a body that must be one JSON object (I-JSON, RFC 7493). It refuses what
+// Parse refuses in any body: more than maxBytes bytes, also in canonical form, more than MaxDepth levels of nesting,
+// and more than MaxCostlyNumbers costly numbers. 0 for maxBytes means DefaultMaxBytes. The result may be body itself,
+// so the caller must not modify body afterwards. Errors: CodePayloadTooLarge, CodeInvalidRequest.
 func ParseObject(body []byte, maxBytes int) (canonical []byte, err error) {
 	return parseObject(body, maxBytes, func([]byte) ([]byte, bool) { return nil, false })
 }

@@ -199,7 +199,8 @@ func (r *Read) VerifyWith(parse func(string) (*didkey.Verifier, error)) error {
 }
 
 // Once returns a key under which to remember that the token was used. Two tokens have the same key if and only if they
-// have the same reader and the same nonce. This also holds for a read token and a call token. (The nonce contains no line break, so the parts of the key are unambiguous.)
+// have the same reader and the same nonce. This also holds for a read token and a call token. (The nonce contains no
+// line break, so the parts of the key are unambiguous.)
 func (r *Read) Once() []byte {
 	return bytes.Join([][]byte{[]byte(r.Reader), []byte(r.Nonce)}, []byte{'\n'})
 }

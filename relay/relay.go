@@ -120,8 +120,8 @@ func New(ctx context.Context, c Config) (*Relay, error) {
 		maxBody: c.MaxBody, limits: c.Limits, siblings: c.Siblings, now: c.Now, log: c.Log, observer: c.Observer,
 		hub: newHub(), limiter: newLimiter(c.Limits), cursorCipher: cursors, startCursor: end.Cursor,
 		localNonces: localNonces, nonces: nonces,
-		nonceOutage: outage{message: "signed reads and signed calls are refused, because the shared memory of used nonces has failed; " +
-			"check it and the connection to it"},
+		nonceOutage: outage{message: "signed reads and calls are refused, because the shared memory of used nonces has " +
+			"failed; check it and the connection to it"},
 		readQueue: newTurns(maxConcurrentReads, 1), parseQueue: newTurns(parseSlots, (parseSlots+1)/2),
 		writeQueue: newTurns(math.MaxInt, maxWritesPerSource), refusals: newRefusals(c.Log),
 		drained: make(chan struct{})}, nil
@@ -281,9 +281,9 @@ func (r *Relay) appendEntry(ctx context.Context, from Peer, entry Entry) (Receip
 }
 
 // Object parses the body of a request to a gateway. The body must be one JSON object of at most maxBytes bytes, see
-// envelope.ParseObject. The result is its RFC 8785 form. As with Post, a large body counts as more than one request, and
-// so does the time that is spent on a body that is then refused. The transport must have admitted the request, see
-// Admit. Refusals: CodeRateLimited, CodeUnavailable if the relay drains, and those of envelope.ParseObject.
+// envelope.ParseObject. The result is its RFC 8785 form. As with Post, a large body counts as more than one request.
+// The time that is spent on a refused body counts too. The transport must have admitted the request, see Admit.
+// Refusals: CodeRateLimited, CodeUnavailable if the relay drains, and those of envelope.ParseObject.
 func (r *Relay) Object(from Peer, body []byte, maxBytes int) (canonical []byte, err error) {
 	if err := r.draining(); err != nil {
 		return nil, err

@@ -51,23 +51,27 @@ func TestWellKnownListsGateways(t *testing.T) {
 	} {
 		var document map[string]json.RawMessage
 		status, body := ask(t, httpapi.New(r, o).Handler(true), "GET", "/.well-known/agora.json")
-		if err := json.Unmarshal([]byte(body), &document); err != nil || status != 200 || string(document["gateways"]) != want {
+		err := json.Unmarshal([]byte(body), &document)
+		if got := string(document["gateways"]); err != nil || status != 200 || got != want {
 			t.Errorf("%d %v %s, want %s", status, err, body, want)
 		}
 	}
 }
 
-// frames is a stream of server-sent events. After the first frame it pauses, and then it writes large frames.
+// frames is a stream of server-sent events. After the first frame it pauses, and then it writes large frames. It
+// reports why it has ended.
 func frames(ended chan<- error, pause time.Duration) httpapi.Handler {
 	return func(w http.ResponseWriter, r *http.Request, _ relay.Peer) error {
 		out := http.NewResponseController(w)
-		frame := "event: ping\n\n"
-		for {
-			if err := out.SetWriteDeadline(time.Now().Add(30 * time.Second)); err != nil {
-				return err
+		for frame := firstFrame; ; frame = ":" + strings.Repeat("x", 1<<16) + "\n\n" {
+			err := out.SetWriteDeadline(time.Now().Add(30 * time.Second))
+			if err == nil {
+				_, err = io.WriteString(w, frame)
 			}
-			_, err := io.WriteString(w, frame)
-			if err := errors.Join(err, out.Flush()); err != nil {
+			if err == nil {
+				err = out.Flush()
+			}
+			if err != nil {
 				ended <- err
 				return nil
 			}
@@ -77,10 +81,11 @@ func frames(ended chan<- error, pause time.Duration) httpapi.Handler {
 				ended <- r.Context().Err()
 				return nil
 			}
-			frame = ":" + strings.Repeat("x", 1<<16) + "\n\n"
 		}
 	}
 }
+
+const firstFrame = "event: ping\n\n"
 
 // TestServerSentEvents checks that a stream reaches its client frame by frame, for longer than any other answer may
 // take, and that its write deadline holds. The handler sits behind CORS and under a prefix.
@@ -96,8 +101,9 @@ func TestServerSentEvents(t *testing.T) {
 			t.Fatal(err)
 		}
 		began := time.Now()
-		first := make([]byte, len("event: ping\n\n"))
-		if _, err := io.ReadFull(response.Body, first); err != nil || time.Since(began) > time.Second {
+		first := make([]byte, len(firstFrame))
+		_, err = io.ReadFull(response.Body, first)
+		if err != nil || string(first) != firstFrame || time.Since(began) > time.Second {
 			t.Fatalf("the first frame came after %v: %q %v", time.Since(began), first, err)
 		}
 		// The next frame is written an hour later. The client does not read it, so it fails after another 30 seconds.
