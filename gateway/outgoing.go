@@ -58,6 +58,9 @@ type OutgoingOptions struct {
 	PerHost   int           // calls to one host at a time; 0: 4
 	Resolver  *net.Resolver // nil: that of the system
 	TLS       *tls.Config   // nil: the roots of the system
+	// Dial makes the connections, in place of the network; then Destinations checks no address when dialling. nil: the
+	// network. Tests use it.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
 // NewOutgoing returns an Outgoing.
@@ -74,6 +77,9 @@ func NewOutgoing(o OutgoingOptions) *Outgoing {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		Transport: &http.Transport{
 			DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+				if o.Dial != nil {
+					return o.Dial(ctx, network, addr)
+				}
 				return out.dial(ctx, net.Dialer{Timeout: out.timeouts.connect, Resolver: o.Resolver}, network, addr)
 			},
 			TLSClientConfig: secure, TLSHandshakeTimeout: out.timeouts.tls,
