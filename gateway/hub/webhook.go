@@ -41,20 +41,25 @@ func (c courier) Target(ctx context.Context, j gateway.Job) (url string, p gatew
 func (c courier) Call(ctx context.Context, j gateway.Job) (gateway.Call, gateway.Plan, error) {
 	var m message
 	var d delivery
-	if err := c.h.Relay.View(ctx, self, func(q relay.Querier) error {
+	var a agent
+	if err := c.h.Relay.View(ctx, self, func(q relay.Querier) (err error) {
+		if a, err = agentByNumber(q, j.Lane); err != nil {
+			return err
+		}
 		return q.Query(func(scan scanner) error { return scan(append(m.fields(), d.fields()...)...) },
 			"SELECT "+joinedColumns+" FROM hub_delivery d JOIN hub_message m ON m.n = d.message WHERE d.message = ?", j.Ref)
 	}); err != nil {
 		return gateway.Call{}, gateway.Hold, err
 	}
-	if m.n == 0 || d.state != queued {
+	if m.n == 0 || d.state != queued || len(a.endpoint) == 0 {
 		return gateway.Call{}, gateway.Drop, nil
 	}
 	if c.h.streams.has(j.Lane) {
 		return gateway.Call{}, gateway.Hold, nil
 	}
-	return gateway.Call{ID: m.trace, Body: []byte(`{"envelope":` + m.envelope + `}`), Wait: webhookWait,
-		Header: http.Header{"Chorus-Trace-Id": {m.trace}}}, gateway.Send, nil
+	url, err := c.h.endpoint(a)
+	return gateway.Call{URL: url, ID: m.trace, Body: []byte(`{"envelope":` + m.envelope + `}`), Wait: webhookWait,
+		Header: http.Header{"Chorus-Trace-Id": {m.trace}}}, gateway.Send, err
 }
 
 // judged is what a webhook's answer means for its message.
