@@ -129,19 +129,19 @@ type sessions struct {
 }
 
 type session struct {
-	agent   int64
+	caller  // who has asked for it; the key must still be valid when the stream opens
 	expires time.Time
 }
 
 // add returns a new token of an agent. An agent has at most maxSessions; the oldest is dropped.
-func (s *sessions) add(agent int64, now time.Time) (token string) {
+func (s *sessions) add(c caller, now time.Time) (token string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var own [][32]byte
 	for hash, old := range s.byHash {
 		if !now.Before(old.expires) {
 			delete(s.byHash, hash)
-		} else if old.agent == agent {
+		} else if old.agent == c.agent {
 			own = append(own, hash)
 		}
 	}
@@ -151,18 +151,18 @@ func (s *sessions) add(agent int64, now time.Time) (token string) {
 		}))
 	}
 	token = gateway.NewKey(gateway.HubStream)
-	s.byHash[sha256.Sum256([]byte(token))] = session{agent, now.Add(sessionTime)}
+	s.byHash[sha256.Sum256([]byte(token))] = session{c, now.Add(sessionTime)}
 	return token
 }
 
-// use returns the agent of a token, and ends the token.
-func (s *sessions) use(token string, now time.Time) (agent int64, ok bool) {
+// use returns who has asked for a token, and ends the token.
+func (s *sessions) use(token string, now time.Time) (c caller, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	hash := sha256.Sum256([]byte(token))
 	found, ok := s.byHash[hash]
 	delete(s.byHash, hash)
-	return found.agent, ok && now.Before(found.expires)
+	return found.caller, ok && now.Before(found.expires)
 }
 
 // drop ends all tokens of an agent.
@@ -187,5 +187,5 @@ func (h *Hub) postSession(w http.ResponseWriter, r *http.Request, from relay.Pee
 	return h.answer(w, http.StatusOK, struct {
 		Token   string  `json:"session_token"`
 		Expires float64 `json:"expires_in_seconds"`
-	}{h.sessions.add(c.agent, h.now()), sessionTime.Seconds()})
+	}{h.sessions.add(c, h.now()), sessionTime.Seconds()})
 }

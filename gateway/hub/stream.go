@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -103,7 +104,7 @@ func (s *stream) end(reason string) {
 
 // getInbox is the handler of GET /agent/inbox.
 func (h *Hub) getInbox(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
-	agent, err := h.streamOwner(r, from)
+	owner, err := h.streamOwner(r, from)
 	if err != nil {
 		return err
 	}
@@ -116,28 +117,27 @@ func (h *Hub) getInbox(w http.ResponseWriter, r *http.Request, from relay.Peer) 
 		return err
 	}
 	defer leave()
-	return h.serveStream(w, r, from, agent, after, resumes)
+	return h.serveStream(w, r, from, owner, after, resumes)
 }
 
-// streamOwner returns the agent whose inbox a request opens: that of its session token, or of its key.
-func (h *Hub) streamOwner(r *http.Request, from relay.Peer) (agent int64, err error) {
+// streamOwner returns whose inbox a request opens: that of its session token, or of its key.
+func (h *Hub) streamOwner(r *http.Request, from relay.Peer) (c caller, err error) {
 	p, err := parameters(r, "session")
 	if err != nil {
-		return 0, err
+		return c, err
 	}
 	if token, given := p["session"]; given {
-		agent, ok := h.sessions.use(token, h.now())
+		c, ok := h.sessions.use(token, h.now())
 		if !ok {
-			return 0, refuse(http.StatusUnauthorized, codeUnauthorized, "this session token is unknown, was used, or has "+
+			return c, refuse(http.StatusUnauthorized, codeUnauthorized, "this session token is unknown, was used, or has "+
 				"expired; get a new one with POST /agent/session")
 		}
-		return agent, nil
+		return c, nil
 	}
-	c, err := h.caller(r.Context(), from, r, true)
-	if err != nil {
-		return 0, err
+	if c, err = h.caller(r.Context(), from, r, true); err != nil {
+		return c, err
 	}
-	return c.agent, c.agentOnly()
+	return c, c.agentOnly()
 }
 
 // lastEventID returns the header Last-Event-ID. given is false if there is none, or an empty one, as browsers send it.
@@ -162,23 +162,23 @@ func parseID(text string) (int64, bool) {
 }
 
 // serveStream writes the stream of an agent until it ends.
-func (h *Hub) serveStream(w http.ResponseWriter, r *http.Request, from relay.Peer, agentNumber, after int64, resumes bool) error {
+func (h *Hub) serveStream(w http.ResponseWriter, r *http.Request, from relay.Peer, owner caller, after int64, resumes bool) error {
 	out := http.NewResponseController(w)
-	s := &stream{agent: agentNumber, news: make(chan struct{}, 1), ended: make(chan string, 1), done: make(chan struct{}),
+	s := &stream{agent: owner.agent, news: make(chan struct{}, 1), ended: make(chan string, 1), done: make(chan struct{}),
 		abort: func() { _ = out.SetWriteDeadline(time.Now()) }} // without deadlines there is no connection to wait for
+	writer := &streamWriter{h: h, w: w, out: out, s: s, from: from}
 	h.streams.add(s)
-	defer h.closeStream(from, s)
-	defer close(s.done)
+	defer func() { h.closeStream(s, writer.caughtUp) }()
 	if resumes {
-		if _, err := h.confirm(r.Context(), from, agentNumber, confirmation{upTo: after}); err != nil {
+		if _, err := h.confirm(r.Context(), from, owner.agent, confirmation{upTo: after}); err != nil {
 			return err
 		}
 	}
-	begin, err := h.beginStream(r.Context(), from, agentNumber)
-	if err != nil {
+	var err error
+	if writer.position, err = h.beginStream(r.Context(), from, owner); err != nil {
 		return err
 	}
-	begin.after, begin.resumes = after, resumes
+	writer.after, writer.resumes = after, resumes
 	// net/http reads from the connection to learn whether the client is still there. A deadline would end that.
 	_ = out.SetReadDeadline(time.Time{})
 	header := w.Header()
@@ -186,11 +186,10 @@ func (h *Hub) serveStream(w http.ResponseWriter, r *http.Request, from relay.Pee
 	header.Set("Cache-Control", "no-store")
 	header.Set("X-Accel-Buffering", "no")
 	header.Set("X-Content-Type-Options", "nosniff")
-	writer := &streamWriter{h: h, w: w, out: out, s: s, from: from, position: begin}
-	if writer.send("retry: 3000\nevent: connected\ndata: "+compact(struct {
+	if writer.send(r.Context(), "retry: 3000\nevent: connected\ndata: "+compact(struct {
 		AgentID string `json:"agent_id"`
 		Message string `json:"message"`
-	}{begin.address, "Inbox open."})+"\n\n") == nil {
+	}{writer.address, "Inbox open."})+"\n\n") == nil {
 		writer.run(r.Context())
 	}
 	return nil
@@ -202,19 +201,22 @@ type position struct {
 	after   int64 // the last message on the stream
 	resumes bool  // the client has sent Last-Event-ID
 	since   int64 // sent messages that were handed out since then come again
+	// caughtUp means that what had to come again has come. From then on, only what is queued comes.
+	caughtUp bool
 }
 
-// beginStream returns where a stream without Last-Event-ID begins.
-func (h *Hub) beginStream(ctx context.Context, from relay.Peer, agentNumber int64) (p position, err error) {
+// beginStream returns where a stream without Last-Event-ID begins. It checks the key again. If the key was replaced
+// before the stream was added to the open ones, the replacement has not ended the stream.
+func (h *Hub) beginStream(ctx context.Context, from relay.Peer, owner caller) (p position, err error) {
 	err = h.Relay.View(ctx, from, func(q relay.Querier) error {
-		a, err := agentByNumber(q, agentNumber)
+		if again, _, err := findCaller(q, owner.key, h.now()); err != nil || again != owner {
+			return cmp.Or(err, unauthorized())
+		}
+		a, err := agentByNumber(q, owner.agent)
 		if err != nil {
 			return err
 		}
-		if !a.live() {
-			return unauthorized()
-		}
-		u, err := usageOf(q, agentNumber)
+		u, err := usageOf(q, owner.agent)
 		// After a crash it is not known when the last stream ended; then its last frame counts.
 		p = position{address: a.address, since: max(u.streamEnded, u.framed) - int64(replayTime)}
 		return err
@@ -223,17 +225,24 @@ func (h *Hub) beginStream(ctx context.Context, from relay.Peer, agentNumber int6
 }
 
 // closeStream records that a stream has ended. If the relay is shutting down, this is not recorded; then the last frame
-// counts, as after a crash.
-func (h *Hub) closeStream(from relay.Peer, s *stream) {
-	h.streams.remove(s)
+// counts, as after a crash. The end of a stream that has not caught up is not recorded either, because what had to come
+// again must come again on the next one. The next stream begins after that.
+func (h *Hub) closeStream(s *stream, caughtUp bool) {
 	if h.Relay.Health() == nil {
 		err := h.update(context.Background(), self, func(o *op) error {
-			return changeUsage(o.ExtTx, s.agent, func(u *usage) { u.streamEnded, u.used = o.now, o.now })
+			return changeUsage(o.ExtTx, s.agent, func(u *usage) {
+				u.used = o.now
+				if caughtUp {
+					u.streamEnded = o.now
+				}
+			})
 		})
 		if err != nil {
 			h.logFault("the end of a stream cannot be recorded", err)
 		}
 	}
+	h.streams.remove(s)
+	close(s.done)
 	h.waits.wakeAll(s.agent)
 	h.outbox.Wake(s.agent) // the webhook gets what the stream has not handed out
 }
@@ -267,15 +276,15 @@ func (t *streamWriter) run(ctx context.Context) {
 		}
 		select {
 		case reason := <-t.s.ended:
-			_ = t.send("event: closed\ndata: {\"reason\":\"" + reason + "\"}\n\n") // the stream ends in any case
+			_ = t.send(ctx, "event: closed\ndata: {\"reason\":\""+reason+"\"}\n\n") // the stream ends in any case
 			return
 		case <-t.h.Relay.Drained():
-			_ = t.send("event: closed\ndata: {\"reason\":\"shutdown\"}\n\n")
+			_ = t.send(ctx, "event: closed\ndata: {\"reason\":\"shutdown\"}\n\n")
 			return
 		case <-ctx.Done():
 			return
 		case <-ping.C:
-			if t.send(":ping\n\n") != nil {
+			if t.send(ctx, ":ping\n\n") != nil {
 				return
 			}
 		case <-t.s.news:
@@ -303,10 +312,7 @@ func (t *streamWriter) writeNext(ctx context.Context) (more bool, err error) {
 	if err != nil || len(b.rows) == 0 {
 		return false, t.handleReadError(ctx, err)
 	}
-	if err := t.waitForPace(ctx, len(b.text)); err != nil {
-		return false, err
-	}
-	if err := t.send(b.text); err != nil {
+	if err := t.send(ctx, b.text); err != nil {
 		return false, err
 	}
 	t.after = b.rows[len(b.rows)-1].message
@@ -356,7 +362,7 @@ func (t *streamWriter) next(ctx context.Context) (b batch, more bool, err error)
 			"JOIN hub_message m ON m.n = e.message WHERE e.agent = ? AND e.message > ? AND d.receiver = ? AND d.state < 3 " +
 			"ORDER BY e.message LIMIT 64"
 		args = []any{t.s.agent, t.after, t.s.agent}
-	case t.since != 0:
+	case !t.caughtUp:
 		text = read + "WHERE d.receiver = ? AND d.message > ? AND " +
 			"(d.state = 0 OR d.state = 1 AND d.via = 'sse' AND d.handed >= ?)" + order
 		args = append(args, t.since)
@@ -389,8 +395,7 @@ func (t *streamWriter) next(ctx context.Context) (b batch, more bool, err error)
 	})
 	b.text = frames.String()
 	if err == nil && len(b.rows) == 0 {
-		// The stream has caught up. From now on only what is queued comes.
-		more, t.resumes, t.since = t.resumes || t.since != 0, false, 0
+		more, t.resumes, t.caughtUp = !t.caughtUp, false, true
 	}
 	return b, more || len(b.rows) > 0, err
 }
@@ -402,18 +407,32 @@ func messageFrame(m message) string {
 		m.senderID + "\",\"envelope\":" + m.envelope + ",\"timestamp\":\"" + stamp(m.ts) + "\"}\n\n"
 }
 
-// send writes and flushes a part of the stream.
-func (t *streamWriter) send(text string) error {
+// send writes and flushes a part of the stream as soon as the pace allows it.
+func (t *streamWriter) send(ctx context.Context, text string) error {
+	if wait := t.pace.wait(time.Now(), len(text)); wait > 0 {
+		timer := time.NewTimer(wait)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 	httpapi.ExtendWrite(t.w)
 	if _, err := t.w.Write([]byte(text)); err != nil {
 		return err
 	}
-	return t.out.Flush()
+	if err := t.out.Flush(); err != nil {
+		return err
+	}
+	t.pace.writes = append(t.pace.writes, paced{time.Now(), len(text)})
+	return nil
 }
 
 // pace remembers what was written in the last paceTime.
 type pace struct{ writes []paced }
 
+// paced is a write. at is when it ended, because a slow client may take all of it only then.
 type paced struct {
 	at    time.Time
 	bytes int
@@ -433,27 +452,6 @@ func (p *pace) wait(now time.Time, bytes int) time.Duration {
 		}
 	}
 	return 0
-}
-
-// waitForPace waits until this many bytes may be written.
-func (t *streamWriter) waitForPace(ctx context.Context, bytes int) error {
-	for {
-		wait := t.pace.wait(time.Now(), bytes)
-		if wait == 0 {
-			t.pace.writes = append(t.pace.writes, paced{time.Now(), bytes})
-			return nil
-		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return ctx.Err()
-		case <-t.h.Relay.Drained():
-			timer.Stop()
-			return nil
-		}
-	}
 }
 
 // handOut records that messages were handed out to their receiver.
