@@ -40,6 +40,10 @@ type fixture struct {
 	logMu    sync.Mutex
 	ahead    atomic.Int64 // how far the relay's clock is ahead
 	client   *http.Client
+	outgoing gateway.OutgoingOptions             // run adds an exception for 127.0.0.1
+	listen   func() (net.Listener, error)        // nil: on loopback
+	wrap     func(relay.Extender) relay.Extender // nil: the store is used as it is
+	from     string                              // the address of clients in a bubble; empty: 127.0.0.1:9
 
 	relay *relay.Relay
 	hub   *hub.Hub
@@ -97,23 +101,32 @@ func (f *fixture) run() {
 	log := slog.New(slog.NewJSONHandler(f, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	store := gatetest.Open(f.t, f.path,
 		sqlite.Options{Log: log, Extensions: []relay.Extension{gateway.Extension, hub.Extension}})
+	used := relay.Extender(store)
+	if f.wrap != nil {
+		used = f.wrap(store)
+	}
 	var err error
-	f.relay, err = relay.New(context.Background(), relay.Config{Store: store, Key: f.key, Origin: publicURL, Log: log,
+	f.relay, err = relay.New(context.Background(), relay.Config{Store: used, Key: f.key, Origin: publicURL, Log: log,
 		Limits: f.limits, Now: func() time.Time { return time.Now().Add(time.Duration(f.ahead.Load())) }})
 	must(err)
 	exception, err := gateway.ParseException("127.0.0.1")
 	must(err)
+	outgoing := f.outgoing
+	outgoing.Exceptions = append([]gateway.Exception{exception}, outgoing.Exceptions...)
 	core, err := gateway.NewCore(context.Background(), gateway.CoreOptions{Relay: f.relay, Key: f.key, Operator: f.operator,
-		Build: "test", Log: log, Outgoing: gateway.OutgoingOptions{Destinations: gateway.Destinations{
-			Exceptions: []gateway.Exception{exception}}}})
+		Build: "test", Log: log, Outgoing: outgoing})
 	must(err)
 	f.hub, err = hub.New(context.Background(), core, f.options)
 	must(err)
 	front := httpapi.New(f.relay, httpapi.Options{Log: log, Grace: time.Second, Redact: gateway.Redact,
 		Mounts: []httpapi.Mount{f.hub.Mount("/hub"), f.hub.Document()}})
-	main, err := net.Listen("tcp", "127.0.0.1:0")
+	listen := f.listen
+	if listen == nil {
+		listen = func() (net.Listener, error) { return net.Listen("tcp", "127.0.0.1:0") }
+	}
+	main, err := listen()
 	must(err)
-	own, err := net.Listen("tcp", "127.0.0.1:0")
+	own, err := listen()
 	must(err)
 	f.url, f.own = "http://"+main.Addr().String(), "http://"+own.Addr().String()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -203,11 +216,16 @@ type call struct {
 // do sends a request under the prefix.
 func (f *fixture) do(c call) answer {
 	f.t.Helper()
-	a, err := request(f.t.Context(), f.client, f.url+"/hub", c)
+	a, err := f.try(c)
 	if err != nil {
 		f.t.Fatal(err)
 	}
 	return a
+}
+
+// try is the same as do, but returns the error.
+func (f *fixture) try(c call) (answer, error) {
+	return request(f.t.Context(), f.client, f.url+"/hub", c)
 }
 
 func newRequest(ctx context.Context, base string, c call) (*http.Request, error) {

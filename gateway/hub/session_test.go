@@ -1,0 +1,105 @@
+package hub_test
+
+import (
+	"regexp"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// session returns a new token of an agent.
+func (f *fixture) session(key string) string {
+	f.t.Helper()
+	a := f.want(f.do(call{"POST", "/agent/session", key, nil, nil}), 200, "")
+	if a.data("expires_in_seconds") != 300.0 || !regexp.MustCompile(`^cs_[0-9a-f]{32}$`).MatchString(a.text("session_token")) {
+		f.t.Fatalf("the session is %v", a)
+	}
+	return a.text("session_token")
+}
+
+func inboxOf(token string) string { return "/agent/inbox?session=" + token }
+
+// refused checks that a token opens no stream.
+func (f *fixture) refused(what, token string) {
+	f.t.Helper()
+	a := f.do(call{"GET", inboxOf(token), "", nil, nil})
+	if a.status != 401 || a.code() != "ERR_UNAUTHORIZED" || a.header.Get("WWW-Authenticate") != "Bearer" {
+		f.t.Errorf("%s: %v", what, a)
+	}
+}
+
+// GATEWAYS §3: a session token opens one inbox stream, within 5 minutes, and nothing else (G-10).
+func TestSessionToken(t *testing.T) {
+	inParty(t, func(t *testing.T, p party) {
+		token, unused := p.session(p.bob), p.session(p.bob)
+		if token == unused {
+			t.Error("two sessions have the same token")
+		}
+		for _, c := range []call{{"GET", "/agent/messages", token, nil, nil}, {"GET", "/agent/inbox", token, nil, nil},
+			{"POST", "/agent/session", token, nil, nil}, {"POST", "/agent/ack", token, object{"up_to": 1}, nil},
+			{"POST", "/messages", token, messageTo(alice, bob, "a"), nil}, {"DELETE", "/agents/bob", token, nil, nil}} {
+			p.want(p.do(c), 401, "ERR_UNAUTHORIZED")
+		}
+		p.want(p.do(call{"POST", "/register", token, registrationOf(bob), nil}), 409, "ERR_AGENT_ID_TAKEN")
+		p.want(p.do(call{"GET", inboxOf(token) + "&session=" + token, "", nil, nil}), 400, "ERR_VALIDATION")
+		s := p.followPath(inboxOf(token), "", nil)
+		p.tell("a")
+		s.wantTexts("the stream of the token", "a")
+		p.refused("a token that was used", token)
+		time.Sleep(5*time.Minute - time.Second)
+		p.refused("a token that was used", token)
+		s.wantTexts("the stream after 5 minutes", "a")
+		p.refused("an unknown token", "cs_00000000000000000000000000000000")
+		p.refused("a key as a token", p.bob)
+		p.refused("an empty token", "")
+		p.followPath(inboxOf(unused), "", since(0)).wantTexts("the other token", "a")
+		s.wantClosed("replaced")
+	})
+}
+
+func TestSessionTokenExpires(t *testing.T) {
+	inParty(t, func(t *testing.T, p party) {
+		early, late := p.session(p.bob), p.session(p.bob)
+		time.Sleep(5*time.Minute - time.Millisecond)
+		p.followPath(inboxOf(early), "", nil).close()
+		time.Sleep(time.Millisecond)
+		p.refused("after 5 minutes", late)
+		stepped := p.session(p.bob)
+		p.ahead.Add(int64(5 * time.Minute))
+		p.refused("after 5 minutes of the relay's clock", stepped)
+	})
+}
+
+// A rotation and a deletion of the agent end its session tokens, and those of no other agent. So does a restart.
+func TestSessionTokenEnds(t *testing.T) {
+	inParty(t, func(t *testing.T, p party) {
+		token, other := p.session(p.bob), p.session(p.alice)
+		a := p.want(p.do(call{"POST", "/register", p.bob, registrationOf(bob), nil}), 200, "")
+		p.refused("after a rotation", token)
+		p.want(p.do(call{"POST", "/agent/session", p.bob, nil, nil}), 401, "ERR_UNAUTHORIZED")
+		p.bob = a.text("api_key")
+		token = p.session(p.bob)
+		p.want(p.do(call{"DELETE", "/agents/bob", p.operator, nil, nil}), 200, "")
+		p.refused("after a deletion", token)
+		p.followPath(inboxOf(other), "", nil).close()
+		synctest.Wait()
+		other = p.session(p.alice)
+		p.restart()
+		p.refused("after a restart", other)
+	})
+}
+
+// Who may open streams and sessions (G-10).
+func TestStreamNeedsKeyOfAgent(t *testing.T) {
+	inParty(t, func(t *testing.T, p party) {
+		for _, c := range []call{{"GET", "/agent/inbox", "", nil, nil}, {"POST", "/agent/session", "", nil, nil}} {
+			if a := p.want(p.do(c), 401, "ERR_UNAUTHORIZED"); a.header.Get("WWW-Authenticate") != "Bearer" {
+				t.Errorf("the header is %v", a.header)
+			}
+			c.key = p.operator
+			p.want(p.do(c), 403, "ERR_FORBIDDEN")
+			c.key = "ca_00000000000000000000000000000000"
+			p.want(p.do(c), 401, "ERR_UNAUTHORIZED")
+		}
+	})
+}
