@@ -155,8 +155,10 @@ func (h *Hub) confirm(ctx context.Context, from relay.Peer, agent int64, c confi
 
 func (h *Hub) confirmUpTo(ctx context.Context, from relay.Peer, agent int64, c confirmation) (count int, err error) {
 	find := func(q relay.Querier) (all []delivery, err error) {
+		writing := h.streams.writing(agent)
 		return deliveries(q, "SELECT "+deliveryColumns+" FROM hub_delivery WHERE receiver = ? AND message <= ? AND "+
-			"(state = 1 OR state = 0 AND handed > 0) ORDER BY message LIMIT ?", agent, c.upTo, confirmBatch)
+			"(state = 1 OR state = 0 AND (handed > 0 OR message >= ? AND message <= ?)) ORDER BY message LIMIT ?",
+			agent, c.upTo, writing.first, writing.last, confirmBatch)
 	}
 	for {
 		var found []delivery
@@ -183,13 +185,17 @@ func (h *Hub) confirmUpTo(ctx context.Context, from relay.Peer, agent int64, c c
 	}
 }
 
-// confirm applies a reply to those messages that were handed out and are not final.
+// confirm applies a reply to those messages that were handed out and are not final. A receiver may confirm a message
+// before the hub has recorded that it was handed out.
 func (o *op) confirm(found []delivery, r reply) (count int, err error) {
 	for _, d := range found {
-		if !d.received() || d.state.final() {
+		before := d.state
+		if before == queued && o.hub.streams.writing(d.receiver).has(d.message) {
+			d.via, d.handed = viaStream, o.now
+		}
+		if !d.received() || before.final() {
 			continue
 		}
-		before := d.state
 		r.apply(&d, codeUnreachable)
 		d.acked = o.now
 		if err := o.change(before, d); err != nil {

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -47,6 +48,7 @@ type fixture struct {
 
 	relay *relay.Relay
 	hub   *hub.Hub
+	front *httpapi.Front
 	url   string // of the main listener
 	own   string // of the hub's own listener
 	stop  func()
@@ -118,7 +120,7 @@ func (f *fixture) run() {
 	must(err)
 	f.hub, err = hub.New(context.Background(), core, f.options)
 	must(err)
-	front := httpapi.New(f.relay, httpapi.Options{Log: log, Grace: time.Second, Redact: gateway.Redact,
+	f.front = httpapi.New(f.relay, httpapi.Options{Log: log, Grace: time.Second, Redact: gateway.Redact,
 		Mounts: []httpapi.Mount{f.hub.Mount("/hub"), f.hub.Document()}})
 	listen := f.listen
 	if listen == nil {
@@ -140,7 +142,7 @@ func (f *fixture) run() {
 		}
 	})
 	serving.Go(func() {
-		if err := front.Run(ctx, httpapi.Listener{Listener: main},
+		if err := f.front.Run(ctx, httpapi.Listener{Listener: main},
 			httpapi.Listener{Listener: own, Mounts: []httpapi.Mount{f.hub.Mount("")}}); err != nil {
 			f.t.Error(err)
 		}
@@ -197,10 +199,13 @@ func (a answer) data(name string) any {
 func (a answer) text(name string) string { text, _ := a.data(name).(string); return text }
 
 // code returns the code of an error.
-func (a answer) code() string {
-	var body struct{ Error struct{ Code string } }
-	_ = json.Unmarshal(a.body, &body) // another form has no code
-	return body.Error.Code
+func (a answer) code() string { return a.errorMember("code") }
+
+// errorMember returns a member of an error; empty: there is no error, or it does not have this member.
+func (a answer) errorMember(name string) string {
+	var body struct{ Error map[string]string }
+	_ = json.Unmarshal(a.body, &body) // another form has no error
+	return body.Error[name]
 }
 
 func (a answer) String() string { return fmt.Sprintf("%d %s", a.status, bytes.TrimSpace(a.body)) }
@@ -270,6 +275,22 @@ func request(ctx context.Context, client *http.Client, base string, c call) (ans
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
 	return answer{response.StatusCode, response.Header, body}, err
+}
+
+// doFrom sends a request under the prefix from another machine, to which the limits apply.
+func (f *fixture) doFrom(addr string, c call) answer {
+	f.t.Helper()
+	r, err := newRequest(f.t.Context(), publicURL+"/hub", c)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	r.RemoteAddr = net.JoinHostPort(addr, "1234")
+	if r.Body == nil {
+		r.Body = http.NoBody
+	}
+	w := httptest.NewRecorder()
+	f.front.Handler(false).ServeHTTP(w, r)
+	return answer{w.Code, w.Header(), w.Body.Bytes()}
 }
 
 // want checks a status and, for an error, its code.
@@ -441,4 +462,27 @@ func eventually(t testing.TB, what string, f func() bool) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	t.Fatalf("%s: this does not happen", what)
+}
+
+// hook is a server that gets webhooks. It answers all of them in the same way.
+type hook struct {
+	*httptest.Server
+	status  int
+	reply   string
+	headers chan http.Header // of the requests
+	bodies  chan string
+}
+
+// newHook returns a server that answers {"status":"ok"}.
+func newHook(t *testing.T) *hook {
+	h := &hook{status: 200, reply: `{"status":"ok"}`, headers: make(chan http.Header, 100), bodies: make(chan string, 100)}
+	h.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body) // a part is not what a test wants, so it fails
+		h.headers <- r.Header
+		h.bodies <- string(body)
+		w.WriteHeader(h.status)
+		_, _ = io.WriteString(w, h.reply) // if that fails, the client has left
+	}))
+	t.Cleanup(h.Close)
+	return h
 }

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
@@ -38,6 +39,25 @@ type stream struct {
 	ended chan string   // the reason why the hub closes the stream
 	done  chan struct{} // is closed when nothing more is written
 	abort func()        // ends a write that does not make progress
+	used  atomic.Int64  // when the sweep has last recorded the use of the stream; 0: not yet
+
+	// The messages that are being written. The client may have them, but this is not recorded yet. nil: there are none.
+	writing atomic.Pointer[idRange]
+}
+
+// idRange is a range of message ids. The zero value has none.
+type idRange struct{ first, last int64 }
+
+func (r idRange) has(id int64) bool { return r.first <= id && id <= r.last }
+
+// writing returns which messages are being written to the stream of an agent.
+func (all *streams) writing(agent int64) idRange {
+	if s := all.get(agent); s != nil {
+		if r := s.writing.Load(); r != nil {
+			return *r
+		}
+	}
+	return idRange{}
 }
 
 // add makes s the stream of its agent. It ends the stream that the agent had before, and waits until nothing more is
@@ -76,6 +96,18 @@ func (all *streams) count() int {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	return len(all.open)
+}
+
+// unrecorded returns at most limit streams whose use was recorded before a time.
+func (all *streams) unrecorded(before int64, limit int) (some []*stream) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	for _, s := range all.open {
+		if s.used.Load() < before && len(some) < limit {
+			some = append(some, s)
+		}
+	}
+	return some
 }
 
 // wake tells the stream of an agent that there may be a new message.
@@ -312,6 +344,8 @@ func (t *streamWriter) writeNext(ctx context.Context) (more bool, err error) {
 	if err != nil || len(b.rows) == 0 {
 		return false, t.handleReadError(ctx, err)
 	}
+	t.s.writing.Store(&idRange{b.rows[0].message, b.rows[len(b.rows)-1].message})
+	defer t.s.writing.Store(nil)
 	if err := t.send(ctx, b.text); err != nil {
 		return false, err
 	}

@@ -20,24 +20,28 @@ func (h *Hub) sweep(ctx context.Context) {
 	ticker := time.NewTicker(sweepInterval)
 	defer ticker.Stop()
 	for {
-		for _, step := range []func(*op) (more bool, err error){(*op).expire, (*op).purge, (*op).forget} {
-			for more := true; more && ctx.Err() == nil; {
-				err := h.update(ctx, self, func(o *op) (err error) {
-					more, err = step(o)
-					return err
-				})
-				if err != nil {
-					if ctx.Err() == nil && h.Relay.Health() == nil {
-						h.logFault("what has expired cannot be removed now; this is tried again", err)
-					}
-					break
-				}
-			}
-		}
+		h.sweepOnce(ctx)
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
+		}
+	}
+}
+
+func (h *Hub) sweepOnce(ctx context.Context) {
+	for _, step := range []func(*op) (more bool, err error){(*op).touch, (*op).expire, (*op).purge, (*op).forget} {
+		for more := true; more && ctx.Err() == nil; {
+			err := h.update(ctx, self, func(o *op) (err error) {
+				more, err = step(o)
+				return err
+			})
+			if err != nil {
+				if ctx.Err() == nil && h.Relay.Health() == nil {
+					h.logFault("what has expired cannot be removed now; this is tried again", err)
+				}
+				break
+			}
 		}
 	}
 }
@@ -51,6 +55,23 @@ func numbers(q relay.Querier, text string, args ...any) (all []int64, err error)
 		return err
 	}, text, args...)
 	return all, err
+}
+
+// touch records that the agents with a stream are used. The end of a stream is not recorded if the relay stops, so its
+// use is recorded before.
+func (o *op) touch() (more bool, err error) {
+	some := o.hub.streams.unrecorded(o.now-int64(usedPrecision), sweepBatch)
+	for _, s := range some {
+		if err := changeUsage(o.ExtTx, s.agent, func(u *usage) { u.used = o.now }); err != nil {
+			return false, err
+		}
+	}
+	o.then(func() {
+		for _, s := range some {
+			s.used.Store(o.now)
+		}
+	})
+	return len(some) == sweepBatch, nil
 }
 
 // expire deletes an agent that was not used for a long time.
