@@ -82,6 +82,7 @@ func (courier) Judge(_ gateway.Job, r gateway.Response, err error) gateway.Verdi
 		return v
 	}
 	said, isReply := parseReply(r.Body)
+	isReply = isReply && (r.Status < 300 || r.Status > 399) // a redirection is a failure, whatever its body is
 	data := judged{detail: fmt.Sprintf("HTTP %d", r.Status), code: codeUnreachable, reached: true}
 	v := gateway.Verdict{Outcome: gateway.Dead, Failure: data.detail, RetryAfter: r.RetryAfter}
 	success := r.Status >= 200 && r.Status < 300
