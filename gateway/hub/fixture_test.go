@@ -11,7 +11,6 @@ import (
 	"maps"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -277,22 +276,6 @@ func request(ctx context.Context, client *http.Client, base string, c call) (ans
 	return answer{response.StatusCode, response.Header, body}, err
 }
 
-// doFrom sends a request under the prefix from another machine, to which the limits apply.
-func (f *fixture) doFrom(addr string, c call) answer {
-	f.t.Helper()
-	r, err := newRequest(f.t.Context(), publicURL+"/hub", c)
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	r.RemoteAddr = net.JoinHostPort(addr, "1234")
-	if r.Body == nil {
-		r.Body = http.NoBody
-	}
-	w := httptest.NewRecorder()
-	f.front.Handler(false).ServeHTTP(w, r)
-	return answer{w.Code, w.Header(), w.Body.Bytes()}
-}
-
 // want checks a status and, for an error, its code.
 func (f *fixture) want(a answer, status int, code string) answer {
 	f.t.Helper()
@@ -462,27 +445,4 @@ func eventually(t testing.TB, what string, f func() bool) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	t.Fatalf("%s: this does not happen", what)
-}
-
-// hook is a server that gets webhooks. It answers all of them in the same way.
-type hook struct {
-	*httptest.Server
-	status  int
-	reply   string
-	headers chan http.Header // of the requests
-	bodies  chan string
-}
-
-// newHook returns a server that answers {"status":"ok"}.
-func newHook(t *testing.T) *hook {
-	h := &hook{status: 200, reply: `{"status":"ok"}`, headers: make(chan http.Header, 100), bodies: make(chan string, 100)}
-	h.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body) // a part is not what a test wants, so it fails
-		h.headers <- r.Header
-		h.bodies <- string(body)
-		w.WriteHeader(h.status)
-		_, _ = io.WriteString(w, h.reply) // if that fails, the client has left
-	}))
-	t.Cleanup(h.Close)
-	return h
 }

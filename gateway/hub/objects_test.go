@@ -25,7 +25,7 @@ const astral = "\U0001F600" // 1 character, 2 UTF-16 code units, 4 bytes
 // TestEnvelopes checks H-1 and H-2 for envelopes: each rule of HUB §1 on both sides of its limit, in UTF-16 code units.
 func TestEnvelopes(t *testing.T) {
 	t.Parallel()
-	f := start(t)
+	f := startLocal(t)
 	f.register("a@b")
 	f.register(strings.Repeat("a", 126) + "@b")
 	valid := object{"chorus_version": "0.4", "sender_id": "a@b", "original_text": "hello", "sender_culture": "en"}
@@ -119,7 +119,7 @@ func (f *fixture) wantValid(name string, ok bool, object string, a answer) {
 // TestEnvelopeSize checks H-1 for the size of an envelope: at most 60,000 code units as compact JSON.
 func TestEnvelopeSize(t *testing.T) {
 	t.Parallel()
-	f := start(t)
+	f := startLocal(t)
 	f.register("a@b")
 	size := func(envelope object) (units, bytesLen int) {
 		var text bytes.Buffer
@@ -153,7 +153,7 @@ func TestEnvelopeSize(t *testing.T) {
 // TestCards checks H-1 and H-2 for cards.
 func TestCards(t *testing.T) {
 	t.Parallel()
-	f := start(t)
+	f := startLocal(t)
 	valid := object{"card_version": "0.3", "user_culture": "zh-CN", "supported_languages": []string{"zh-CN"}}
 	many := strings.Split(strings.Repeat("en ", 33)+"en", " ")
 	null := json.RawMessage("null")
@@ -198,7 +198,7 @@ func TestCards(t *testing.T) {
 // TestCultures checks H-1 for cultures.
 func TestCultures(t *testing.T) {
 	t.Parallel()
-	f := start(t)
+	f := startLocal(t)
 	for culture, ok := range map[string]bool{
 		"en": true, "haw": true, "e": false, "engl": false, "EN": false, "": false, "e1": false,
 		"zh-CN": true, "zh-C": false, "zh-CHN": false, "zh-cn": false, "zh-": false, "zh_CN": false,
@@ -220,7 +220,7 @@ func TestCultures(t *testing.T) {
 // TestAddresses checks H-1 for addresses: in a registration, in receiver_id and in paths.
 func TestAddresses(t *testing.T) {
 	t.Parallel()
-	f := start(t)
+	f := startLocal(t)
 	alice := f.register("alice@relay.example")
 	for address, ok := range map[string]bool{
 		"a@b": true, "A.b_c-1@d.E_f-2": true, ".@.": true, "-@_": true, "a@did.keys": true, "did.key@a": true,

@@ -17,7 +17,7 @@ func (f *fixture) inParallel(n int, c call) (answers []answer) {
 	for i := range answers {
 		all.Go(func() {
 			var err error
-			if answers[i], err = request(f.t.Context(), f.url+"/hub", c); err != nil {
+			if answers[i], err = request(f.t.Context(), f.client, f.url+"/hub", c); err != nil {
 				f.t.Error(err)
 			}
 		})
@@ -29,7 +29,7 @@ func (f *fixture) inParallel(n int, c call) (answers []answer) {
 // TestRegistrationRace: of many registrations of a free id, exactly one is 201 (H-3).
 func TestRegistrationRace(t *testing.T) {
 	t.Parallel()
-	f := start(t)
+	f := startLocal(t)
 	for round := range 5 {
 		created := 0
 		for _, a := range f.inParallel(16, call{"POST", "/register", "", registrationOf(fmt.Sprintf("a%d@b", round)), nil}) {
@@ -50,7 +50,7 @@ func TestRegistrationRace(t *testing.T) {
 // TestRotationRace: rotations in parallel leave exactly one key that works (H-4).
 func TestRotationRace(t *testing.T) {
 	t.Parallel()
-	f := start(t)
+	f := startLocal(t)
 	key := f.register("a@b")
 	for range 5 {
 		working := ""
@@ -78,7 +78,7 @@ func TestConfirmAtOnce(t *testing.T) {
 		"up_to":     func(e event) object { return object{"up_to": e.ID} },
 		"trace_ids": func(e event) object { return object{"trace_ids": []string{e.Trace}} },
 	} {
-		f := start(t)
+		f := startLocal(t)
 		key := f.register("a@b")
 		f.send(key, "a@b", "a@b", "hello")
 		// The writer of the store is busy, so the hub cannot record the frame.

@@ -63,7 +63,7 @@ func (f *fixture) wantWorks(keys map[string]bool) {
 // H-3: POST /register answers 201, 200 with a new key, and 409.
 func TestRegister(t *testing.T) {
 	t.Parallel()
-	f := start(t)
+	f := startLocal(t)
 	first := f.want(f.do(call{"POST", "/register", "", registrationOf("a@b"), nil}), 201, "")
 	key := first.text("api_key")
 	if !regexp.MustCompile(`^ca_[0-9a-f]{32}$`).MatchString(key) {
@@ -131,7 +131,7 @@ func (f *fixture) use(u call, address, key string) answer {
 // H-4: after a rotation the old key does nothing but repeat the rotation.
 func TestOldKey(t *testing.T) {
 	t.Parallel()
-	f := start(t)
+	f := startLocal(t)
 	old := f.register("a@b")
 	i := f.open(old, nil)
 	i.frame()
@@ -160,7 +160,7 @@ func TestOldKey(t *testing.T) {
 // H-4: each use of the new key ends the time in which the old one can repeat the rotation. A rotation is a use, too.
 func TestFirstUseOfNewKey(t *testing.T) {
 	t.Parallel()
-	f := start(t)
+	f := startLocal(t)
 	for n, u := range uses {
 		address := fmt.Sprintf("a%d@b", n)
 		old := f.register(address)
@@ -183,7 +183,7 @@ func TestFirstUseOfNewKey(t *testing.T) {
 // H-4: the old key can repeat the rotation for 10 minutes, by the clock of the relay. Repeats do not prolong that.
 func TestRotationTime(t *testing.T) {
 	t.Parallel()
-	f := start(t)
+	f := startLocal(t)
 	old := f.register("a@b")
 	f.rotated("a@b", old)
 	f.wait(rotation - moment)
@@ -197,7 +197,7 @@ func TestRotationTime(t *testing.T) {
 // H-5: only the agent and the operator can DELETE an agent. H-6: a repeated DELETE is 200 false.
 func TestDelete(t *testing.T) {
 	t.Parallel()
-	f := start(t)
+	f := startLocal(t)
 	other := f.register("other@b")
 	old := f.register("a@b")
 	key := f.rotated("a@b", old)
@@ -265,7 +265,7 @@ func TestDelete(t *testing.T) {
 // H-7: a deleted id is reserved for 30 days. Only its key and the operator can register it again.
 func TestReserved(t *testing.T) {
 	t.Parallel()
-	f := start(t)
+	f := startLocal(t)
 	other := f.register("other@b")
 	keys := map[string]string{}
 	for _, id := range []string{"own@b", "by-operator@b", "by-operator-2@b", "late@b", "swept@b"} {
@@ -299,7 +299,7 @@ func TestReserved(t *testing.T) {
 // H-8: an id that is registered again has an empty history, and gets nothing that was sent to the agent before.
 func TestRegisteredAgain(t *testing.T) {
 	t.Parallel()
-	f := start(t)
+	f := startLocal(t)
 	other := f.register("other@b")
 	old := f.register("a@b")
 	f.send(other, "other@b", "a@b", "to the old agent")
@@ -330,7 +330,7 @@ func TestRegisteredAgain(t *testing.T) {
 // TestOperatorRegisters checks POST /agents (HUB §2).
 func TestOperatorRegisters(t *testing.T) {
 	t.Parallel()
-	f := start(t)
+	f := startLocal(t)
 	post := func(body object) answer { return f.do(call{"POST", "/agents", f.operator, body, nil}) }
 	body := with(registrationOf("a@b"), object{"endpoint": "https://agent.example/in"})
 	a := f.want(post(body), 201, "")
@@ -360,7 +360,7 @@ func TestOperatorRegisters(t *testing.T) {
 // H-34: one address can register 20 new agents an hour. Rotations do not count.
 func TestRegistrationLimit(t *testing.T) {
 	t.Parallel()
-	f := start(t, func(f *fixture) { f.limits.PostsPerAddress.PerSecond = relay.Unlimited })
+	f := startLocal(t, func(f *fixture) { f.limits.PostsPerAddress.PerSecond = relay.Unlimited })
 	register := func(addr string, n int, key string) answer {
 		return f.doFrom(addr, call{"POST", "/register", key, registrationOf(fmt.Sprintf("a%d@b", n)), nil})
 	}
@@ -390,7 +390,7 @@ func (f *fixture) wantLimit(a answer, code, limit string) {
 // TestRegistryFull checks the limit --hub-agents (HUB §2).
 func TestRegistryFull(t *testing.T) {
 	t.Parallel()
-	f := start(t, func(f *fixture) { f.options.MaxAgents = 2 })
+	f := startLocal(t, func(f *fixture) { f.options.MaxAgents = 2 })
 	key := f.register("a@b")
 	f.register("c@b")
 	f.wantLimit(f.rotate("d@b", ""), "ERR_REGISTRY_FULL", "agents")
@@ -405,7 +405,7 @@ func TestRegistryFull(t *testing.T) {
 // TestUnusedAgents: a registration without a message, a stream or a webhook reply for 90 days expires like a DELETE (HUB §2).
 func TestUnusedAgents(t *testing.T) {
 	t.Parallel()
-	f := start(t)
+	f := startLocal(t)
 	hook := newHook(t)
 	keys := map[string]string{}
 	for _, name := range []string{"receives", "sends", "streams", "listens", "crashes", "reads"} {

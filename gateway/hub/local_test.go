@@ -1,0 +1,167 @@
+package hub_test
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/relay"
+)
+
+// local is a client that the relay takes for its own machine, to which no rates apply. It uses each connection once.
+var local = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: -1}, CheckRedirect: remote.CheckRedirect}
+
+// startLocal is like start, but the clients are on the relay's machine.
+func startLocal(t testing.TB, configure ...func(*fixture)) *fixture {
+	t.Helper()
+	return start(t, append(configure, func(f *fixture) { f.client = local })...)
+}
+
+// doFrom sends a request under the prefix from another machine, to which the limits apply.
+func (f *fixture) doFrom(addr string, c call) answer {
+	f.t.Helper()
+	r, err := newRequest(f.t.Context(), publicURL+"/hub", c)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	r.RemoteAddr = net.JoinHostPort(addr, "1234")
+	if r.Body == nil {
+		r.Body = http.NoBody
+	}
+	w := httptest.NewRecorder()
+	f.front.Handler(false).ServeHTTP(w, r)
+	return answer{w.Code, w.Header(), w.Body.Bytes()}
+}
+
+// hook is a server that gets webhooks. It answers all of them in the same way.
+type hook struct {
+	*httptest.Server
+	status  int
+	reply   string
+	headers chan http.Header // of the requests
+	bodies  chan string
+}
+
+// newHook returns a server that answers {"status":"ok"}.
+func newHook(t *testing.T) *hook {
+	h := &hook{status: 200, reply: `{"status":"ok"}`, headers: make(chan http.Header, 100), bodies: make(chan string, 100)}
+	h.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body) // a part is not what a test wants, so it fails
+		h.headers <- r.Header
+		h.bodies <- string(body)
+		w.WriteHeader(h.status)
+		_, _ = io.WriteString(w, h.reply) // if that fails, the client has left
+	}))
+	t.Cleanup(h.Close)
+	return h
+}
+
+// queue stores messages that are queued for a receiver, without the limits of POST /messages and much faster. Each has an
+// envelope of size bytes. f.checkDatabase checks these rows, too.
+func (f *fixture) queue(sender, receiver string, count, size int) {
+	f.t.Helper()
+	for count > 0 {
+		some := min(count, 250)
+		count -= some
+		if err := f.relay.Update(f.t.Context(), relay.Peer{Local: true}, func(tx relay.ExtTx) error {
+			return queueSome(tx, sender, receiver, some, size)
+		}); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+}
+
+// envelopeOf returns an envelope of size bytes in the form of RFC 8785, at least 83. A control character has 6 bytes.
+func envelopeOf(sender string, size int) string {
+	head, tail := `{"chorus_version":"0.4","original_text":"`, `","sender_culture":"en","sender_id":"`+sender+`"}`
+	size -= len(head) + len(tail)
+	return head + strings.Repeat(`\u0001`, size/6) + strings.Repeat("x", size%6) + tail
+}
+
+func queueSome(tx relay.ExtTx, sender, receiver string, count, size int) error {
+	const agentNumber = "SELECT n FROM hub_agent WHERE address = ? AND deleted = 0"
+	from, err := integers(tx, 1, agentNumber, sender)
+	if err != nil {
+		return err
+	}
+	to, err := integers(tx, 1, agentNumber, receiver)
+	if err != nil {
+		return err
+	}
+	last, err := integers(tx, 1, "SELECT COALESCE(MAX(ts), 0) FROM hub_message")
+	if err != nil {
+		return err
+	}
+	ts := max(time.Now().UnixMilli()*1e6, last[0])
+	parties := slices.Compact([]int64{from[0], to[0]})
+	for range count {
+		n, err := gateway.Next(tx, "hub_message")
+		if err != nil {
+			return err
+		}
+		ts += 1e6
+		rows := map[string][]any{
+			"hub_message": {n, fmt.Sprintf("%08x-0000-4000-8000-000000000000", n), from[0], sender, to[0], receiver,
+				envelopeOf(sender, size), ts},
+			"hub_delivery": {n, from[0], to[0], size, 0, "", 0, 0, ""},
+		}
+		for table, values := range rows {
+			if err := insertRow(tx, table, values...); err != nil {
+				return err
+			}
+		}
+		for _, party := range parties {
+			if err := insertRow(tx, "hub_entry", party, n); err != nil {
+				return err
+			}
+		}
+	}
+	const usage = "agent, used, replied, framed, stream_ended, kept, kept_bytes, queued, queued_bytes"
+	for _, party := range parties {
+		u, err := integers(tx, 9, "SELECT "+usage+" FROM hub_use WHERE agent = ?", party)
+		if err != nil {
+			return err
+		}
+		for i, more := range []int{count, count * size, count, count * size} {
+			if i < 2 || party == to[0] {
+				u[5+i] += int64(more)
+			}
+		}
+		if _, err := tx.Exec("DELETE FROM hub_use WHERE agent = ?", party); err != nil {
+			return err
+		}
+		values := make([]any, len(u))
+		for i, value := range u {
+			values[i] = value
+		}
+		if err := insertRow(tx, "hub_use", values...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// integers returns the row that a SELECT of integers finds.
+func integers(q relay.Querier, columns int, text string, args ...any) (row []int64, err error) {
+	row = make([]int64, columns)
+	into := make([]any, columns)
+	for i := range row {
+		into[i] = &row[i]
+	}
+	err = q.Query(func(scan func(...any) error) error { return scan(into...) }, text, args...)
+	return row, err
+}
+
+// insertRow inserts a row with its checksum.
+func insertRow(tx relay.ExtTx, table string, values ...any) error {
+	values = append(values, gateway.Sum(table, values...))
+	_, err := tx.Exec("INSERT INTO "+table+" VALUES (?"+strings.Repeat(", ?", len(values)-1)+")", values...)
+	return err
+}
