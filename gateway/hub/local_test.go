@@ -63,15 +63,21 @@ func newHook(t *testing.T) *hook {
 	return h
 }
 
-// queue stores messages that are queued for a receiver, without the limits of POST /messages and much faster. Each has an
-// envelope of size bytes. f.checkDatabase checks these rows, too.
+// queue stores messages that are queued for a receiver. They count as size bytes each.
 func (f *fixture) queue(sender, receiver string, count, size int) {
+	f.t.Helper()
+	f.store(sender, receiver, count, size, 0)
+}
+
+// store stores messages in a state, without the limits of POST /messages and much faster. f.checkDatabase checks these
+// rows, too.
+func (f *fixture) store(sender, receiver string, count, size, state int) {
 	f.t.Helper()
 	for count > 0 {
 		some := min(count, 250)
 		count -= some
 		if err := f.relay.Update(f.t.Context(), relay.Peer{Local: true}, func(tx relay.ExtTx) error {
-			return queueSome(tx, sender, receiver, some, size)
+			return storeSome(tx, sender, receiver, some, size, state)
 		}); err != nil {
 			f.t.Fatal(err)
 		}
@@ -85,7 +91,7 @@ func envelopeOf(sender string, size int) string {
 	return head + strings.Repeat(`\u0001`, size/6) + strings.Repeat("x", size%6) + tail
 }
 
-func queueSome(tx relay.ExtTx, sender, receiver string, count, size int) error {
+func storeSome(tx relay.ExtTx, sender, receiver string, count, size, state int) error {
 	const agentNumber = "SELECT n FROM hub_agent WHERE address = ? AND deleted = 0"
 	from, err := integers(tx, 1, agentNumber, sender)
 	if err != nil {
@@ -100,17 +106,21 @@ func queueSome(tx relay.ExtTx, sender, receiver string, count, size int) error {
 		return err
 	}
 	ts := max(time.Now().UnixMilli()*1e6, last[0])
+	n, err := skipNumbers(tx, count)
+	if err != nil {
+		return err
+	}
 	parties := slices.Compact([]int64{from[0], to[0]})
 	for range count {
-		n, err := gateway.Next(tx, "hub_message")
-		if err != nil {
-			return err
-		}
+		n++
 		ts += 1e6
 		rows := map[string][]any{
 			"hub_message": {n, fmt.Sprintf("%08x-0000-4000-8000-000000000000", n), from[0], sender, to[0], receiver,
-				envelopeOf(sender, size), ts},
-			"hub_delivery": {n, from[0], to[0], size, 0, "", 0, 0, ""},
+				envelopeOf(sender, 100), ts},
+			"hub_delivery": {n, from[0], to[0], size, state, "", 0, 0, ""},
+		}
+		if state > 0 {
+			rows["hub_delivery"][5], rows["hub_delivery"][6] = "poll", ts
 		}
 		for table, values := range rows {
 			if err := insertRow(tx, table, values...); err != nil {
@@ -130,7 +140,7 @@ func queueSome(tx relay.ExtTx, sender, receiver string, count, size int) error {
 			return err
 		}
 		for i, more := range []int{count, count * size, count, count * size} {
-			if i < 2 || party == to[0] {
+			if i < 2 || party == to[0] && state == 0 {
 				u[5+i] += int64(more)
 			}
 		}
@@ -146,6 +156,18 @@ func queueSome(tx relay.ExtTx, sender, receiver string, count, size int) error {
 		}
 	}
 	return nil
+}
+
+// skipNumbers uses up numbers of messages. It returns the last one that was used before.
+func skipNumbers(tx relay.ExtTx, count int) (last int64, err error) {
+	first, err := gateway.Next(tx, "hub_message")
+	if err != nil {
+		return 0, err
+	}
+	if _, err := tx.Exec("DELETE FROM gate_counter WHERE name = 'hub_message'"); err != nil {
+		return 0, err
+	}
+	return first - 1, insertRow(tx, "gate_counter", "hub_message", first-1+int64(count))
 }
 
 // integers returns the row that a SELECT of integers finds.
