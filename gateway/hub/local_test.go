@@ -32,12 +32,27 @@ func (f *fixture) doFrom(addr string, c call) answer {
 		f.t.Fatal(err)
 	}
 	r.RemoteAddr = net.JoinHostPort(addr, "1234")
+	return f.serve(r)
+}
+
+// serve answers a request of a client, without a connection.
+func (f *fixture) serve(r *http.Request) answer {
 	if r.Body == nil {
 		r.Body = http.NoBody
 	}
 	w := httptest.NewRecorder()
 	f.front.Handler(false).ServeHTTP(w, r)
 	return answer{w.Code, w.Header(), w.Body.Bytes()}
+}
+
+// at sends a request to another base URL than that of the prefix.
+func (f *fixture) at(base string, c call) answer {
+	f.t.Helper()
+	a, err := request(f.t.Context(), f.client, base, c)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return a
 }
 
 // hook is a server that gets webhooks. It answers all of them in the same way.

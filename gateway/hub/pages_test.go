@@ -1,0 +1,397 @@
+package hub_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+const (
+	asJSON  = "application/json"
+	baseURL = publicURL + "/hub" // {B} of GATEWAYS §1
+)
+
+// H-23: /discover has both forms: a bare list, and with a valid key the same list in the wrapper.
+func TestDirectory(t *testing.T) {
+	t.Parallel()
+	f := startLocal(t)
+	if a := f.do(call{"GET", "/discover", "", nil, nil}); string(a.body) != "[]\n" {
+		t.Errorf("the empty directory is %v", a)
+	}
+	card := func(culture string, languages ...string) object {
+		return object{"agent_card": object{"card_version": "0.3", "user_culture": culture, "supported_languages": languages}}
+	}
+	xiaov := f.register("xiaov@agchorus", card("zh-CN", "zh-CN", "en"))
+	f.register("Zoe@agchorus", card("en", "en"))
+	old := f.register("a-deleted@agchorus", card("en", "en"))
+	f.want(f.do(call{"DELETE", "/agents/a-deleted@agchorus", old, nil, nil}), 200, "")
+	hook := newHook(t)
+	f.want(f.do(call{"POST", "/agents", f.operator, object{"agent_id": "hook@agchorus", "endpoint": hook.URL}, nil}), 201, "")
+	f.open(xiaov, nil).frame()
+
+	zoe := `{"agent_id":"Zoe@agchorus","culture":"en","languages":["en"],"online":false}`
+	hooked := func(online bool) string {
+		return fmt.Sprintf(`{"agent_id":"hook@agchorus","culture":null,"languages":[],"online":%v}`, online)
+	}
+	vee := `{"agent_id":"xiaov@agchorus","culture":"zh-CN","languages":["zh-CN","en"],"online":true}`
+	check := func(query string, want ...string) {
+		t.Helper()
+		list := "[" + strings.Join(want, ",") + "]"
+		bare := f.do(call{"GET", "/discover" + query, "", nil, nil})
+		if bare.status != 200 || string(bare.body) != list+"\n" || bare.header.Get("Content-Type") != asJSON {
+			t.Errorf("GET /discover%s: %v, want %s", query, bare, list)
+		}
+		for _, key := range []string{xiaov, f.operator} {
+			wrapped := f.do(call{"GET", "/discover" + query, key, nil, nil})
+			if wrapped.status != 200 || !strings.HasPrefix(string(wrapped.body), `{"success":true,"data":`+list+`,"metadata":{"timestamp":"`) {
+				t.Errorf("GET /discover%s with a key: %v, want %s", query, wrapped, list)
+			}
+		}
+	}
+	check("", zoe, hooked(false), vee)
+	check("?culture=en", zoe)
+	check("?culture=zh-CN", vee)
+	check("?culture=zh")
+	check("?online=true", vee)
+	check("?online=true&culture=en")
+	check("?other=1&culture=en", zoe)
+	// Online is also an agent whose webhook has replied in the last 5 minutes.
+	f.send(xiaov, "xiaov@agchorus", "hook@agchorus", "hello")
+	check("", zoe, hooked(true), vee)
+	f.wait(5*time.Minute - moment)
+	check("?online=true", hooked(true), vee)
+	f.wait(moment)
+	check("?online=true", vee)
+	for _, query := range []string{"?culture=", "?culture=english", "?online=", "?online=1", "?culture=en&culture=ja",
+		"?online=true&online=true"} {
+		f.want(f.do(call{"GET", "/discover" + query, "", nil, nil}), 400, "ERR_VALIDATION")
+	}
+	f.want(f.do(call{"GET", "/discover", "ca_0123456789abcdef0123456789abcdef", nil, nil}), 401, "ERR_UNAUTHORIZED")
+	f.want(f.do(call{"GET", "/discover", old, nil, nil}), 401, "ERR_UNAUTHORIZED")
+	f.want(f.do(call{"GET", "/discover", "", nil, map[string]string{"Authorization": "Basic eDp5"}}), 401, "ERR_UNAUTHORIZED")
+}
+
+// H-24: no answer to a stranger contains an endpoint. Only the agent and the operator see it.
+func TestEndpointsAreHidden(t *testing.T) {
+	t.Parallel()
+	f := startLocal(t)
+	hook := newHook(t)
+	hook.status = 500
+	endpoint := hook.URL + "/secret-path"
+	other := f.register("other@b")
+	key := f.register("hook@b", object{"endpoint": endpoint})
+	sent := f.send(other, "other@b", "hook@b", "hello")
+	seen := []answer{sent}
+	for _, stranger := range []string{"", other} {
+		for _, path := range []string{"/agents", "/agents/hook@b", "/discover", "/invite/hook@b", "/health", "/skill",
+			"/.well-known/chorus.json", "/agent/messages"} {
+			for _, accept := range []string{asJSON, "text/html"} {
+				seen = append(seen, f.do(call{"GET", path, stranger, nil, map[string]string{"Accept": accept}}))
+			}
+		}
+		seen = append(seen, f.do(call{"POST", "/register", stranger, with(registrationOf("hook@b"), object{"endpoint": endpoint}), nil}),
+			f.do(call{"DELETE", "/agents/hook@b", stranger, nil, nil}))
+	}
+	for _, a := range seen {
+		if strings.Contains(string(a.body), "secret-path") || strings.Contains(string(a.body), hook.Listener.Addr().String()) {
+			t.Errorf("a stranger sees the endpoint: %v", a)
+		}
+	}
+	const hidden = `"agent_id":"hook@b","agent_card":{"card_version":"0.3","supported_languages":["en"],"user_culture":"en"},`
+	for path, want := range map[string]string{"/agents/hook@b": `"has_endpoint":true}`, "/agents/other@b": `"has_endpoint":false}`} {
+		a := f.do(call{"GET", path, "", nil, nil})
+		if !strings.Contains(string(a.body), want) || strings.Contains(string(a.body), `"endpoint"`) {
+			t.Errorf("GET %s: %v", path, a)
+		}
+	}
+	for _, by := range []string{key, f.operator} {
+		for _, path := range []string{"/agents", "/agents/hook@b"} {
+			a := f.do(call{"GET", path, by, nil, nil})
+			if !regexp.MustCompile(regexp.QuoteMeta(hidden) + `"registered_at":"[^"]*Z","endpoint":"` + regexp.QuoteMeta(endpoint) + `"}`).
+				Match(a.body) {
+				t.Errorf("GET %s by the agent or the operator: %v", path, a)
+			}
+		}
+	}
+}
+
+// hostile are parts of paths that should harm a page which shows them.
+var hostile = []string{
+	"%3Cscript%3Ealert(1)%3C/script%3E", "%3Cscript%3Ealert(1)%3C%2Fscript%3E@b", "a@b%3Cimg%20src=x%20onerror=alert(1)%3E",
+	"%22%3E%3Csvg/onload=alert(1)%3E", "%22onmouseover=%22alert(1)@b", "'-alert(1)-'@b", "%27%3E%3Ca%3E@b", "javascript:alert(1)@b",
+	"a@b%0d%0aSet-Cookie:%20x=1", "a@b%0a%0a%3Chtml%3E", "a%00@b", "%00", "%ff@b", "%c0%af@b", "%e2%80%ae@b", "%ef%bb%bf@b",
+	"%7B%7B.Hub%7D%7D@b", "%7B%7B.%7D%7D", "$%7Bjndi:ldap://x%7D@b", "%25253Cscript%25253E@b", "%3C!--@b", "]]%3E@b",
+	"&lt;script&gt;@b", "&%2360;@b", "..", ".", "../../etc/passwd", "%2e%2e%2f%2e%2e%2f", "..%5c..%5c@b", "a/b@c", "a%2Fb@c", "a@b/c", "a@b?x=<b>",
+	"a@b#<b>", "a@b;x=1", "%20", "a%20@b", "a+b@c", "a@@b", "@", "@b", "a@", "%40", "", "/", "//evil.example/a@b", "http://evil.example/",
+	strings.Repeat("a", 200) + "@b", strings.Repeat("%3C", 500), "+ADw-script+AD4-@b", "\xff\xfe", "好@b",
+	"a@did.key", "a@b", "short", "-._@-._",
+}
+
+// H-25: the invite page is inert for every path.
+func TestInvitePages(t *testing.T) {
+	t.Parallel()
+	f := startLocal(t)
+	f.register("a@b")
+	allowed := regexp.MustCompile(`^[a-zA-Z0-9._-]+@[a-zA-Z0-9._-]+$`)
+	tags := regexp.MustCompile(`<[^>]*>`)
+	plain := tags.FindAllString(string(f.do(call{"GET", "/invite/short", "", nil, nil}).body), -1)
+	pages := 0
+	for _, part := range hostile {
+		for _, accept := range []string{"", "text/html", "*/*"} {
+			a := f.raw("GET /hub/invite/"+part+" HTTP/1.1", map[string]string{"Accept": accept})
+			if a.header.Get("X-Content-Type-Options") != "nosniff" && a.header.Get("Content-Type") != "text/plain; charset=utf-8" {
+				t.Errorf("%q: the header is %v", part, a.header)
+			}
+			switch a.header.Get("Content-Type") {
+			case asJSON:
+				if a.status != 400 && a.status != 404 || a.code() == "" {
+					t.Errorf("%q: %v", part, a)
+				}
+			case "text/plain; charset=utf-8": // of net/http, which does not take the request line
+				if a.status != 400 || strings.Contains(string(a.body), "<") {
+					t.Errorf("%q: %v", part, a)
+				}
+			case "text/html; charset=utf-8":
+				pages++
+				id := regexp.MustCompile(`<h1>Talk to (.*)</h1>`).FindSubmatch(a.body)
+				if a.status != 200 || id == nil || !allowed.Match(id[1]) || len(a.header["Content-Security-Policy"]) != 1 ||
+					a.header.Get("Content-Security-Policy") != "default-src 'none'; style-src 'unsafe-inline'" {
+					t.Errorf("%q: %v %v", part, a.header, a)
+				}
+				// The page has the tags of a page with a harmless address, and those of the culture.
+				got := tags.FindAllString(string(a.body), -1)
+				if got = slices.DeleteFunc(got, func(tag string) bool { return strings.Contains(tag, "dt>") || strings.Contains(tag, "dd>") }); !slices.Equal(got,
+					slices.DeleteFunc(slices.Clone(plain), func(tag string) bool { return strings.Contains(tag, "dt>") || strings.Contains(tag, "dd>") })) {
+					t.Errorf("%q: the tags are %q", part, got)
+				}
+			default:
+				t.Errorf("%q: %v %v", part, a.header, a)
+			}
+			if len(a.header["Set-Cookie"]) > 0 || a.header.Get("Location") != "" {
+				t.Errorf("%q: the header is %v", part, a.header)
+			}
+		}
+	}
+	if pages < 12 {
+		t.Errorf("there were only %d pages", pages)
+	}
+}
+
+// raw sends a request whose first line may be malformed, and returns the answer.
+func (f *fixture) raw(line string, header map[string]string) answer {
+	f.t.Helper()
+	c, err := net.Dial("tcp", strings.TrimPrefix(f.url, "http://"))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer c.Close()
+	text := line + "\r\n"
+	if header["Host"] == "" {
+		text += "Host: 127.0.0.1\r\n"
+	}
+	for name, value := range header {
+		text += name + ": " + value + "\r\n"
+	}
+	if _, err := c.Write([]byte(text + "\r\n")); err != nil {
+		f.t.Fatal(err)
+	}
+	response, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return answer{response.StatusCode, response.Header, body}
+}
+
+// TestInvite checks the content of the invite (HUB §6), and H-26: its hub is {B}, whatever the header Host says.
+func TestInvite(t *testing.T) {
+	t.Parallel()
+	f := startLocal(t)
+	f.register("a@b")
+	f.open(f.register("online@b"), nil).frame()
+	f.want(f.do(call{"POST", "/agents", f.operator, object{"agent_id": "cardless@b", "endpoint": "https://x.example"}, nil}), 201, "")
+	for id, want := range map[string]string{
+		"a@b":      `"culture":"en","online":false,"exists":true`,
+		"online@b": `"culture":"en","online":true,"exists":true`, "cardless@b": `"culture":null,"online":false,"exists":true`,
+		"unknown@b": `"culture":null,"online":false,"exists":false`, "x@did.key": `"culture":null,"online":false,"exists":false`,
+	} {
+		for _, accept := range []string{asJSON, "text/html, application/json;q=0.9"} {
+			a := f.want(f.do(call{"GET", "/invite/" + id, "", nil, map[string]string{"Accept": accept}}), 200, "")
+			if !strings.HasPrefix(string(a.body), `{"success":true,"data":{"agent_id":"`+id+`","hub":"`+baseURL+`",`+want+`,"connect_instructions":"`) ||
+				!strings.Contains(a.text("connect_instructions"), baseURL+"/register") {
+				t.Errorf("%s: %v", id, a)
+			}
+		}
+		a := f.want(f.do(call{"GET", "/invite/" + id, "", nil, map[string]string{"Accept": "text/html"}}), 200, "")
+		if !strings.Contains(string(a.body), id) || !strings.Contains(string(a.body), baseURL) {
+			t.Errorf("%s: %v", id, a)
+		}
+	}
+	f.want(f.do(call{"GET", "/invite/a@b@c", "", nil, map[string]string{"Accept": asJSON}}), 400, "ERR_VALIDATION")
+
+	// H-26, also behind a proxy, and on every path: the Host header never appears in an answer (GATEWAYS §1).
+	const evil = "evil.example:99"
+	for _, path := range []string{"/invite/a@b", "/invite/a", "/skill", "/.well-known/chorus.json", "/agents", "/agents/x@y", "/health",
+		"/discover", "/nothing", "/agent/inbox", "/agent/messages"} {
+		for _, accept := range []string{asJSON, "text/html"} {
+			r, err := newRequest(t.Context(), publicURL+"/hub", call{"GET", path, "", nil, map[string]string{"Accept": accept,
+				"X-Forwarded-Host": evil, "Forwarded": "host=" + evil}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Host = evil
+			a := f.serve(r)
+			if strings.Contains(fmt.Sprint(a.header)+string(a.body), "evil") {
+				t.Errorf("%s: %v %v", path, a.header, a)
+			}
+			if strings.HasPrefix(path, "/invite") && (a.status != 200 || !strings.Contains(string(a.body), baseURL)) {
+				t.Errorf("%s: %v", path, a)
+			}
+		}
+	}
+	// A listener on loopback accepts only loopback names.
+	if a := f.raw("GET /hub/invite/a@b HTTP/1.1", map[string]string{"Host": evil}); a.status != 403 || strings.Contains(string(a.body), "evil") {
+		t.Errorf("the answer on loopback is %v", a)
+	}
+	if a := f.raw("GET /hub/invite/a@b HTTP/1.1", map[string]string{"Host": "localhost:1"}); !strings.Contains(string(a.body), baseURL) ||
+		strings.Contains(string(a.body), "localhost") {
+		t.Errorf("the answer on loopback is %v", a)
+	}
+}
+
+// H-27: every path in the document answers, at the prefix, at the root and on the own listener. Clients append it to the URL of
+// the document, less /.well-known/chorus.json.
+func TestDocument(t *testing.T) {
+	t.Parallel()
+	f := startLocal(t, func(f *fixture) { f.options.MaxAgents = 77 })
+	const document = "/.well-known/chorus.json"
+	const text = `{"chorus_version":"0.4","endpoints":{"ack":"P/agent/ack","directory":"P/discover","discover":"P/agents",` +
+		`"health":"P/health","inbox":"P/agent/inbox","invite":"P/invite/:agent_id","messages":"P/agent/messages",` +
+		`"register":"P/agents","self_register":"P/register","send":"P/messages","session":"P/agent/session","skill":"P/skill"},` +
+		`"limits":{"max_agents":77,"max_message_bytes":65536},"server_name":"relay.example"}` + "\n"
+	methods := map[string]string{"register": "POST", "self_register": "POST", "send": "POST", "session": "POST", "ack": "POST"}
+	for base, prefix := range map[string]string{f.url + "/hub": "", f.url: "/hub", f.own: ""} {
+		a := f.at(base, call{"GET", document, "", nil, nil})
+		if a.status != 200 || string(a.body) != strings.ReplaceAll(text, "P/", prefix+"/") {
+			t.Errorf("%s: %v", base+document, a)
+		}
+		var read struct{ Endpoints map[string]string }
+		if err := json.Unmarshal(a.body, &read); err != nil {
+			t.Fatal(err)
+		}
+		for name, path := range read.Endpoints {
+			method := methods[name]
+			if method == "" {
+				method = "GET"
+			}
+			a := f.at(base, call{method, strings.ReplaceAll(path, ":agent_id", "a@b"), "", "{}", nil})
+			switch {
+			case a.status == 200 && method == "GET", a.status == 401 && a.code() == "ERR_UNAUTHORIZED",
+				a.status == 400 && name == "self_register" && a.code() == "ERR_VALIDATION":
+			default:
+				t.Errorf("%s at %s: %v", name, base+path, a)
+			}
+		}
+		if a := f.at(base, call{"POST", document, "", "{}", nil}); a.status != 405 || a.code() != "ERR_METHOD_NOT_ALLOWED" {
+			t.Errorf("POST %s: %v", base+document, a)
+		}
+	}
+	// G-3: the own listener serves no path of the relay, and nothing under the prefix. G-2: it has the same agents.
+	for _, path := range []string{"/events", "/threads/x", "/.well-known/agora.json", "/hub/health", "/hub", "/", "/hub" + document} {
+		if a := f.at(f.own, call{"GET", path, "", nil, nil}); a.status != 404 || a.code() != "ERR_NOT_FOUND" {
+			t.Errorf("GET %s on the own listener: %v", path, a)
+		}
+	}
+	key := f.register("a@b")
+	for _, base := range []string{f.url + "/hub", f.own} {
+		for _, path := range []string{"/agents/a@b", "/agent/messages", "/discover", "/nothing"} {
+			a, again := f.do(call{"GET", path, key, nil, nil}), f.at(base, call{"GET", path, key, nil, nil})
+			if a.status != again.status || fmt.Sprint(a.data("")) != fmt.Sprint(again.data("")) || a.code() != again.code() {
+				t.Errorf("GET %s: %v and on the own listener %v", path, a, again)
+			}
+		}
+	}
+	if a := f.at(f.own, call{"GET", "/invite/a@b", "", nil, map[string]string{"Accept": asJSON}}); a.text("hub") != baseURL {
+		t.Errorf("on the own listener the invite is %v", a)
+	}
+}
+
+// TestHubName: --hub-name is the host of short addresses, and the server_name.
+func TestHubName(t *testing.T) {
+	t.Parallel()
+	f := startLocal(t, func(f *fixture) { f.options.Name = "chorus.example" })
+	key := f.register("bob@chorus.example")
+	f.send(key, "bob@chorus.example", "bob", "hello")
+	if a := f.do(call{"GET", "/agents/bob", "", nil, nil}); a.text("agent_id") != "bob@chorus.example" {
+		t.Errorf("the agent is %v", a)
+	}
+	if a := f.do(call{"GET", "/.well-known/chorus.json", "", nil, nil}); !strings.Contains(string(a.body), `"server_name":"chorus.example"`) {
+		t.Errorf("the document is %v", a)
+	}
+}
+
+// TestHealth checks GET /health (HUB §6), also after a restart, which reads the numbers from the tables.
+func TestHealth(t *testing.T) {
+	t.Parallel()
+	f := startLocal(t)
+	check := func(want string) {
+		t.Helper()
+		a := f.want(f.do(call{"GET", "/health", "", nil, nil}), 200, "")
+		got := regexp.MustCompile(`"uptime_seconds":\d+`).ReplaceAllString(string(a.body), `"uptime_seconds":N`)
+		if !strings.HasPrefix(got, `{"success":true,"data":{"status":"ok","version":"test","uptime_seconds":N,`+want+`},"metadata":`) {
+			t.Errorf("the health is %v, want %s", a, want)
+		}
+	}
+	check(`"agents_registered":0,"inbox_connections":0,"messages_stored":0,"messages_queued":0,"messages_failed":0`)
+	alice, bob := f.register("alice@b"), f.register("bob@b")
+	carol := f.register("carol@b")
+	for _, to := range []string{"alice@b", "bob@b", "carol@b"} {
+		f.send(alice, "alice@b", to, "hello")
+	}
+	i := f.open(bob, nil)
+	i.message()
+	f.want(f.do(call{"DELETE", "/agents/carol@b", carol, nil, nil}), 200, "")
+	eventually(t, "the message is handed out", func() bool { return f.states(bob)["hello"] == "sent" })
+	check(`"agents_registered":2,"inbox_connections":1,"messages_stored":3,"messages_queued":1,"messages_failed":1`)
+	f.restart()
+	check(`"agents_registered":2,"inbox_connections":0,"messages_stored":3,"messages_queued":1,"messages_failed":1`)
+	if a := f.do(call{"HEAD", "/health", "", nil, nil}); a.status != 200 || len(a.body) > 0 {
+		t.Errorf("HEAD: %v", a)
+	}
+}
+
+// TestSkill checks GET /skill (HUB §2).
+func TestSkill(t *testing.T) {
+	t.Parallel()
+	f := startLocal(t)
+	page := func(query, accept string) answer {
+		return f.do(call{"GET", "/skill" + query, "", nil, map[string]string{"Accept-Language": accept}})
+	}
+	english, chinese := page("?lang=en", "zh-CN"), page("?lang=zh-CN", "en")
+	for _, a := range []answer{english, chinese} {
+		if a.status != 200 || a.header.Get("Content-Type") != "text/markdown; charset=utf-8" || !strings.Contains(string(a.body), baseURL) {
+			t.Errorf("the page is %v %.200s", a.header, a.body)
+		}
+	}
+	for accept, want := range map[string]answer{"": english, "en": english, "fr": english, "zh-CN": chinese, "zh": chinese, "ZH-tw": chinese,
+		"en-US,en;q=0.9,zh;q=0.8": english, "fr, zh;q=0.7, en;q=0.3": chinese, "zh;q=x": english, "*": english} {
+		if a := page("", accept); string(a.body) != string(want.body) {
+			t.Errorf("Accept-Language %q: %.100s", accept, a.body)
+		}
+	}
+	for _, query := range []string{"?lang=", "?lang=fr", "?lang=EN", "?lang=en&lang=en"} {
+		f.want(page(query, ""), 400, "ERR_VALIDATION")
+	}
+}
