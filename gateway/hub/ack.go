@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"regexp"
+	"slices"
 
 	"github.com/agora-relay/agora/relay"
 )
@@ -104,9 +105,14 @@ func parseAck(body []byte) (c confirmation, err error) {
 		o.fail("up_to", "must be the id of a message")
 	}
 	if hasTraces {
-		err := json.Unmarshal(traces, &c.traces)
-		if err != nil || len(c.traces) < 1 || len(c.traces) > maxTraces {
+		var list []*string // nil: the element is null
+		err := json.Unmarshal(traces, &list)
+		if err != nil || len(list) < 1 || len(list) > maxTraces || slices.Contains(list, nil) {
 			o.fail("trace_ids", "must be a list of 1 to %d texts", maxTraces)
+			return c, o.err
+		}
+		for _, trace := range list {
+			c.traces = append(c.traces, *trace)
 		}
 	}
 	c.reply.Status = "ok"

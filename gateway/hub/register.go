@@ -360,6 +360,9 @@ func (o *op) deleteBy(key, address string, from relay.Peer) (deleted bool, err e
 	if err := o.hub.Relay.AdmitCaller(from, c.name()); err != nil {
 		return false, err
 	}
+	if !isAddress(address) {
+		return false, missing(address)
+	}
 	a, err := agentByAddress(o, address)
 	if err != nil {
 		return false, err
