@@ -152,7 +152,8 @@ func TestIDsAndTimesGrow(t *testing.T) {
 	var rows []object
 	step := func(text string) {
 		t.Helper()
-		for _, a := range f.inParallel(4, call{"POST", "/messages", key, messageTo("a@b", "a@b", text), nil}) {
+		post := func(int) call { return call{"POST", "/messages", key, messageTo("a@b", "a@b", text), nil} }
+		for _, a := range f.inParallel(4, post) {
 			f.want(a, 202, "")
 		}
 		rows = append(rows, f.history(key, "")...)

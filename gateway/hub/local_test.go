@@ -65,7 +65,7 @@ type hook struct {
 }
 
 // newHook returns a server that answers {"status":"ok"}.
-func newHook(t *testing.T) *hook {
+func newHook(t testing.TB) *hook {
 	h := &hook{status: 200, reply: `{"status":"ok"}`, headers: make(chan http.Header, 100), bodies: make(chan string, 100)}
 	h.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body) // a part is not what a test wants, so it fails

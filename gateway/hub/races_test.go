@@ -9,15 +9,15 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// inParallel makes the same call n times at once.
-func (f *fixture) inParallel(n int, c call) (answers []answer) {
+// inParallel makes n calls at once.
+func (f *fixture) inParallel(n int, c func(i int) call) (answers []answer) {
 	f.t.Helper()
 	answers = make([]answer, n)
 	var all sync.WaitGroup
 	for i := range answers {
 		all.Go(func() {
 			var err error
-			if answers[i], err = request(f.t.Context(), f.client, f.url+"/hub", c); err != nil {
+			if answers[i], err = request(f.t.Context(), f.client, f.url+"/hub", c(i)); err != nil {
 				f.t.Error(err)
 			}
 		})
@@ -32,7 +32,8 @@ func TestRegistrationRace(t *testing.T) {
 	f := startLocal(t)
 	for round := range 5 {
 		created := 0
-		for _, a := range f.inParallel(16, call{"POST", "/register", "", registrationOf(fmt.Sprintf("a%d@b", round)), nil}) {
+		register := func(int) call { return call{"POST", "/register", "", registrationOf(fmt.Sprintf("a%d@b", round)), nil} }
+		for _, a := range f.inParallel(16, register) {
 			switch {
 			case a.status == 201:
 				created++
@@ -54,7 +55,8 @@ func TestRotationRace(t *testing.T) {
 	key := f.register("a@b")
 	for range 5 {
 		working := ""
-		for _, a := range f.inParallel(16, call{"POST", "/register", key, registrationOf("a@b"), nil}) {
+		rotate := func(int) call { return call{"POST", "/register", key, registrationOf("a@b"), nil} }
+		for _, a := range f.inParallel(16, rotate) {
 			f.want(a, 200, "")
 			if newKey := a.text("api_key"); f.works(newKey) {
 				if working != "" {

@@ -1,0 +1,79 @@
+package gatetest
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/agora-relay/agora/relay"
+)
+
+// Tamper checks G-28 for the tables of an extension: it changes one column after the other in each row of each table.
+// Each time Check must report the row. Each table must have a row. The changes are undone. Only SQLite allows them, so the
+// test must clear the environment variable Env.
+func Tamper(t *testing.T, r *relay.Relay, x relay.Extension) {
+	t.Helper()
+	own := relay.Peer{Local: true}
+	undo := errors.New("undo")
+	view := func(f func(relay.Querier) error) {
+		t.Helper()
+		if err := r.View(t.Context(), own, f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	findings := func(q relay.Querier) (found []string) {
+		if err := x.Check(q, func(where, what string) { found = append(found, where+": "+what) }); err != nil {
+			t.Errorf("check fails: %v; it has found %q", err, found)
+		}
+		return found
+	}
+	var tables []string
+	view(func(q relay.Querier) (err error) {
+		if found := findings(q); len(found) > 0 {
+			t.Errorf("found without a change: %q", found)
+		}
+		tables, err = texts(q, "SELECT name FROM sqlite_schema WHERE type = 'table' AND name GLOB ?", x.Name+"_*")
+		return err
+	})
+	change := func(table, rowid, set string) {
+		err := r.Update(t.Context(), own, func(tx relay.ExtTx) error {
+			if n, err := tx.Exec("UPDATE "+table+" SET "+set+" WHERE rowid = ?", rowid); n != 1 || err != nil {
+				t.Fatalf("%s: %s: %d rows, %v", table, set, n, err)
+			}
+			if found := findings(tx); len(found) == 0 || !strings.HasPrefix(found[0], table+" ") ||
+				!strings.Contains(found[0], "checksum") {
+				t.Errorf("%s: %s: found %q", table, set, found)
+			}
+			return undo
+		})
+		if !errors.Is(err, undo) {
+			t.Fatal(err)
+		}
+	}
+	for _, table := range tables {
+		var columns, types, rows []string
+		view(func(q relay.Querier) error {
+			var errs [3]error
+			columns, errs[0] = texts(q, "SELECT name FROM pragma_table_info(?) ORDER BY cid", table)
+			types, errs[1] = texts(q, "SELECT type FROM pragma_table_info(?) ORDER BY cid", table)
+			rows, errs[2] = texts(q, "SELECT rowid FROM "+table)
+			return errors.Join(errs[:]...)
+		})
+		if len(rows) == 0 {
+			t.Errorf("%s has no row; make this test fill it", table)
+		}
+		for i, column := range columns {
+			sets := map[string][]string{"BIGINT": {"%s = %[1]s + 1000007", "%s = 'x'", "%s = 0.5"},
+				"TEXT": {"%s = %[1]s || 'x'"}, "BYTEA": {"%s = x'00'", "%s = 'x'"}}[types[i]]
+			for _, set := range sets {
+				for _, row := range rows {
+					change(table, row, fmt.Sprintf(set, column))
+				}
+			}
+			if len(sets) == 0 {
+				t.Errorf("%s.%s has the type %s; use BIGINT, TEXT or BYTEA", table, column, types[i])
+			}
+		}
+	}
+}

@@ -1,0 +1,110 @@
+package hub_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/agora-relay/agora/gateway/gatetest"
+	"github.com/agora-relay/agora/gateway/hub"
+	"github.com/agora-relay/agora/relay"
+)
+
+// fill makes rows of all kinds in the hub's tables.
+func (f *fixture) fill() {
+	f.t.Helper()
+	hook := newHook(f.t)
+	alice := f.register("alice@b", object{"endpoint": hook.URL})
+	bob := f.register("bob@b")
+	gone := f.register("gone@b")
+	for _, to := range []string{"alice@b", "bob@b", "gone@b"} { // delivered, sent, failed
+		f.send(alice, "alice@b", to, "hello")
+	}
+	f.history(bob, "")
+	f.want(f.do(call{"DELETE", "/agents/gone@b", gone, nil, nil}), 200, "")
+	f.send(alice, "alice@b", "bob@b", "queued")
+	i := f.open(alice, nil)
+	i.frame()
+	i.close()
+	eventually(f.t, "the end of the stream is recorded", func() bool { return f.stored("hub_use WHERE stream_ended > 0") == 1 })
+}
+
+// G-28: `agora check` finds a changed row in any table of the hub.
+func TestCheckFindsEveryChange(t *testing.T) {
+	t.Setenv(gatetest.Env, "") // only SQLite allows these changes
+	f := startLocal(t)
+	f.fill()
+	gatetest.Tamper(t, f.relay, hub.Extension)
+}
+
+// G-28: `agora check` also finds rows that are missing, that there are too many of, and that do not fit together.
+func TestCheckFindsRelations(t *testing.T) {
+	t.Parallel()
+	f := startLocal(t)
+	f.fill()
+	undo := fmt.Errorf("undo")
+	for name, c := range map[string]struct {
+		change func(tx relay.ExtTx) error
+		want   string
+	}{
+		"a message without a delivery":  {deleteRows("hub_delivery WHERE message = 1"), "hub_message 1"},
+		"a delivery without a message":  {deleteRows("hub_message WHERE n = 1"), "hub_delivery 1"},
+		"an agent without hub_use":      {deleteRows("hub_use WHERE agent = 1"), "hub_agent 1"},
+		"an entry without an agent":     {deleteRows("hub_agent WHERE n = 2"), "hub_entry 2"},
+		"an entry that is missing":      {deleteRows("hub_entry WHERE agent = 2 AND message = 2"), "hub_use 2"},
+		"the entry of a third party":    {insertOne("hub_entry", int64(2), int64(1)), "hub_entry 1"},
+		"a delivery to another agent":   {insertDelivery(2, 2, 1), "hub_delivery 2"},
+		"a delivery from another agent": {insertDelivery(2, 3, 2), "hub_delivery 2"},
+		"a queue that is not counted":   {insertUse(2, 2, 2, 0, 0), "hub_use 2"},
+	} {
+		var found []string
+		err := f.relay.Update(t.Context(), relay.Peer{Local: true}, func(tx relay.ExtTx) error {
+			found = nil
+			if err := c.change(tx); err != nil {
+				return err
+			}
+			if err := hub.Extension.Check(tx, func(where, what string) { found = append(found, where+": "+what) }); err != nil {
+				return err
+			}
+			return undo
+		})
+		if err != undo || !slices.ContainsFunc(found, func(text string) bool { return strings.HasPrefix(text, c.want+": ") }) {
+			t.Errorf("%s: %v, found %q", name, err, found)
+		}
+	}
+}
+
+func deleteRows(rows string) func(relay.ExtTx) error {
+	return func(tx relay.ExtTx) error {
+		n, err := tx.Exec("DELETE FROM " + rows)
+		if err == nil && n == 0 {
+			err = fmt.Errorf("there are no %s", rows)
+		}
+		return err
+	}
+}
+
+func insertOne(table string, values ...any) func(relay.ExtTx) error {
+	return func(tx relay.ExtTx) error { return insertRow(tx, table, values...) }
+}
+
+// insertDelivery replaces a delivery that was sent.
+func insertDelivery(message, sender, receiver int64) func(relay.ExtTx) error {
+	return func(tx relay.ExtTx) error {
+		if err := deleteRows(fmt.Sprintf("hub_delivery WHERE message = %d", message))(tx); err != nil {
+			return err
+		}
+		return insertRow(tx, "hub_delivery", message, sender, receiver, 100, 1, "poll", 1, 0, "")
+	}
+}
+
+// insertUse replaces what is counted for an agent.
+func insertUse(agent, kept, keptBytes, queued, queuedBytes int64) func(relay.ExtTx) error {
+	return func(tx relay.ExtTx) error {
+		if err := deleteRows(fmt.Sprintf("hub_use WHERE agent = %d", agent))(tx); err != nil {
+			return err
+		}
+		return insertRow(tx, "hub_use", agent, 1, 0, 0, 0, kept, keptBytes, queued, queuedBytes)
+	}
+}
