@@ -107,7 +107,7 @@ func TestHistoryRows(t *testing.T) {
 	f := startLocal(t)
 	alice := f.register("alice@b")
 	bob := f.register("bob@b")
-	hook := newHook(t)
+	hook := newFixedHook(t)
 	hook.reply = `{"status":"ok","error_code":"NONE","detail":"\u0000 <&>","secret":"x"}`
 	f.register("hook@b", object{"endpoint": hook.URL})
 	f.send(alice, "alice@b", "hook@b", "by webhook")
@@ -254,7 +254,7 @@ func TestRetention(t *testing.T) {
 	t.Parallel()
 	f := startLocal(t, func(f *fixture) { f.options = hub.Options{Retention: time.Hour} })
 	alice, bob := f.register("alice@b"), f.register("bob@b")
-	hook := newHook(t)
+	hook := newFixedHook(t)
 	hook.status = 500
 	f.register("hook@b", object{"endpoint": hook.URL})
 	for _, to := range []string{"alice@b", "bob@b", "hook@b"} {

@@ -55,8 +55,8 @@ func (f *fixture) at(base string, c call) answer {
 	return a
 }
 
-// hook is a server that gets webhooks. It answers all of them in the same way.
-type hook struct {
+// fixedHook is a server that gets webhooks. It answers all of them in the same way.
+type fixedHook struct {
 	*httptest.Server
 	status  int
 	reply   string
@@ -64,9 +64,9 @@ type hook struct {
 	bodies  chan string
 }
 
-// newHook returns a server that answers {"status":"ok"}.
-func newHook(t testing.TB) *hook {
-	h := &hook{status: 200, reply: `{"status":"ok"}`, headers: make(chan http.Header, 100), bodies: make(chan string, 100)}
+// newFixedHook returns a server that answers {"status":"ok"}.
+func newFixedHook(t testing.TB) *fixedHook {
+	h := &fixedHook{status: 200, reply: `{"status":"ok"}`, headers: make(chan http.Header, 100), bodies: make(chan string, 100)}
 	h.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body) // a part is not what a test wants, so it fails
 		h.headers <- r.Header

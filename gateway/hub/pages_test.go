@@ -33,7 +33,7 @@ func TestDirectory(t *testing.T) {
 	f.register("Zoe@agchorus", card("en", "en"))
 	old := f.register("a-deleted@agchorus", card("en", "en"))
 	f.want(f.do(call{"DELETE", "/agents/a-deleted@agchorus", old, nil, nil}), 200, "")
-	hook := newHook(t)
+	hook := newFixedHook(t)
 	f.want(f.do(call{"POST", "/agents", f.operator, object{"agent_id": "hook@agchorus", "endpoint": hook.URL}, nil}), 201, "")
 	f.open(xiaov, nil).frame()
 
@@ -83,7 +83,7 @@ func TestDirectory(t *testing.T) {
 func TestEndpointsAreHidden(t *testing.T) {
 	t.Parallel()
 	f := startLocal(t)
-	hook := newHook(t)
+	hook := newFixedHook(t)
 	hook.status = 500
 	endpoint := hook.URL + "/secret-path"
 	other := f.register("other@b")

@@ -406,7 +406,7 @@ func TestRegistryFull(t *testing.T) {
 func TestUnusedAgents(t *testing.T) {
 	t.Parallel()
 	f := startLocal(t)
-	hook := newHook(t)
+	hook := newFixedHook(t)
 	keys := map[string]string{}
 	for _, name := range []string{"receives", "sends", "streams", "listens", "crashes", "reads"} {
 		keys[name] = f.register(name + "@b")

@@ -41,7 +41,7 @@ func TestRepeat(t *testing.T) {
 	bob := f.register("bob@b")
 	streaming := f.open(f.register("stream@b"), nil)
 	streaming.frame()
-	hook := newHook(t)
+	hook := newFixedHook(t)
 	hook.status, hook.reply = 400, `{"status":"error","error_code":"NO","detail":"no"}`
 	f.register("hook@b", object{"endpoint": hook.URL})
 	bodies := map[string]object{} // by Idempotency-Key

@@ -26,8 +26,8 @@ type tour struct {
 func takeTour(t *testing.T) *tour {
 	t.Helper()
 	v := &tour{fixture: startLocal(t)}
-	hook := newHook(t)
-	broken := newHook(t)
+	hook := newFixedHook(t)
+	broken := newFixedHook(t)
 	broken.Close()
 	v.secrets = []string{"/first-secret", "/second-secret", "/third-secret", "/fourth-secret"}
 	do := func(c call) answer {

@@ -114,13 +114,13 @@ func TestOutcomes(t *testing.T) {
 		{500, `{"status":"error","error_code":"MODEL","detail":"later"}`, 202,
 			`{"delivery":"queued",TRACE,"error_code":"MODEL","detail":"later","state":"queued"}`},
 	} {
-		h := newHook(t)
+		h := newFixedHook(t)
 		h.status, h.reply = c.status, c.reply
 		name := fmt.Sprintf("hook%d@b", n)
 		f.register(name, object{"endpoint": h.URL})
 		check(name, c.want, c.description)
 	}
-	gone := newHook(t)
+	gone := newFixedHook(t)
 	gone.Close()
 	f.register("gone@b", object{"endpoint": gone.URL})
 	check("gone@b", 202,
