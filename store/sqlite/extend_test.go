@@ -399,7 +399,7 @@ func TestBackupOfExtension(t *testing.T) {
 	}
 }
 
-// TestMigrationFails checks that a migration that fails half-way leaves the tables unchanged.
+// TestMigrationFails checks that a migration that fails half-way leaves the tables unchanged (G-6).
 func TestMigrationFails(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "agora.db")
 	must(t, openBooks(t, path, Options{}).Close())
