@@ -49,6 +49,26 @@ func TestPlans(t *testing.T) {
 	})
 }
 
+// A call of Wake while the outbox looks at the lane is not lost.
+func TestWakeDuringALook(t *testing.T) {
+	inOffice(t, func(t *testing.T, o *office) {
+		held := false
+		o.set(func() {
+			o.target = func() (gateway.Plan, error) {
+				if held {
+					return gateway.Send, nil
+				}
+				held = true
+				o.box.Wake(1) // the reason for the hold has just passed
+				return gateway.Hold, nil
+			}
+		})
+		o.add(1, 7)
+		synctest.Wait()
+		o.wantRefs("at once", 7)
+	})
+}
+
 // Jobs that were removed are not sent. The answer to one that is being sent is settled all the same.
 func TestRemovedJobs(t *testing.T) {
 	inOffice(t, func(t *testing.T, o *office) {
