@@ -156,14 +156,15 @@ func (c *Core) Run(ctx context.Context) {
 // sweep removes the expired rows of one table.
 type sweep struct {
 	table  string
-	due    string // a SELECT with a row if there is something to remove at the time of its parameter
-	remove func(tx relay.ExtTx, now time.Time, limit int) (removed int64, err error)
+	keep   time.Duration // how long a row is kept after the time that is stored in it
+	due    string        // a SELECT with a row if such a time is the parameter or earlier
+	remove func(tx relay.ExtTx, until time.Time, limit int) (removed int64, err error)
 }
 
 var sweeps = []sweep{
-	{"gate_key", "SELECT 1 FROM gate_key WHERE expires > 0 AND expires <= ? LIMIT 1", SweepKeys},
-	{"gate_answer", "SELECT 1 FROM gate_answer WHERE expires <= ? LIMIT 1", sweepAnswers},
-	{"gate_outbox", "SELECT 1 FROM gate_outbox WHERE dead > 0 AND dead <= ? - 604800000000000 LIMIT 1", sweepDead},
+	{"gate_key", 0, "SELECT 1 FROM gate_key WHERE expires > 0 AND expires <= ? LIMIT 1", SweepKeys},
+	{"gate_answer", 0, "SELECT 1 FROM gate_answer WHERE expires <= ? LIMIT 1", sweepAnswers},
+	{"gate_outbox", deadLife, "SELECT 1 FROM gate_outbox WHERE dead > 0 AND dead <= ? LIMIT 1", sweepDead},
 }
 
 // sweepStep is how many rows one Update removes, so that posts do not wait long.
@@ -171,13 +172,13 @@ const sweepStep = 100
 
 func (c *Core) sweep(ctx context.Context, s sweep) error {
 	// An Update is written to disk even if it removes nothing. So the relay first looks for something to remove.
-	now, due := c.Relay.Now(), false
+	until, due := c.Relay.Now().Add(-s.keep), false
 	err := c.Relay.View(ctx, own, func(q relay.Querier) error {
-		return q.Query(func(func(...any) error) error { due = true; return nil }, s.due, now.UnixNano())
+		return q.Query(func(func(...any) error) error { due = true; return nil }, s.due, until.UnixNano())
 	})
 	for removed := int64(sweepStep); due && err == nil && removed == sweepStep; {
 		err = c.Relay.Update(ctx, own, func(tx relay.ExtTx) (err error) {
-			removed, err = s.remove(tx, now, sweepStep)
+			removed, err = s.remove(tx, until, sweepStep)
 			return err
 		})
 	}

@@ -63,11 +63,10 @@ type Verdict struct {
 // one lane, they are called one after the other; for different lanes at the same time. After an error of Target or Call,
 // the lane is tried again a little later. An error does not count as an attempt.
 type Courier interface {
-	// Target returns the URL for a job. The job may have to wait until its host may be called. So Target should load
-	// no more than the URL.
+	// Target returns the URL for a job. If the job has to wait until the URL's host may be called, Target is called
+	// again after that. So it should load no more than it needs.
 	Target(ctx context.Context, j Job) (url string, p Plan, err error)
-	// Call returns the request. It is made as soon as Call returns. Much may have changed since Target was called:
-	// if the job is no longer needed, Call must return Drop.
+	// Call returns the request, which is sent as soon as Call returns. Its URL need not be set: it is that of Target.
 	Call(ctx context.Context, j Job) (c Call, p Plan, err error)
 	// Judge decides what an answer means. err is a Failure of Outgoing. Judge must change nothing.
 	Judge(j Job, r Response, err error) Verdict
@@ -166,10 +165,10 @@ func (o *Outbox) RemoveLane(tx relay.ExtTx, lane int64) error {
 	return err
 }
 
-// sweepDead removes up to limit jobs of all gateways that have been dead for 7 days.
-func sweepDead(tx relay.ExtTx, now time.Time, limit int) (removed int64, err error) {
+// sweepDead removes up to limit jobs of all gateways that have been dead since until, or longer.
+func sweepDead(tx relay.ExtTx, until time.Time, limit int) (removed int64, err error) {
 	return tx.Exec("DELETE FROM gate_outbox WHERE n IN "+
-		"(SELECT n FROM gate_outbox WHERE dead > 0 AND dead <= ? ORDER BY dead LIMIT ?)", now.Add(-deadLife).UnixNano(), limit)
+		"(SELECT n FROM gate_outbox WHERE dead > 0 AND dead <= ? ORDER BY dead LIMIT ?)", until.UnixNano(), limit)
 }
 
 // head returns the oldest live job of a lane. found is false if the lane has none.

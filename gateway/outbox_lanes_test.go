@@ -1,6 +1,7 @@
 package gateway_test
 
 import (
+	"cmp"
 	"errors"
 	"net/http"
 	"slices"
@@ -144,21 +145,49 @@ func TestBlockedURL(t *testing.T) {
 	})
 }
 
-// The URL of a receiver may change while its lane waits. Then the lane waits for a slot of the new host.
-func TestHostChanges(t *testing.T) {
+// While a job waits for its host, its URL may change, or it may be removed. Then it is not sent to the old URL.
+func TestChangesDuringTheWaitForAHost(t *testing.T) {
 	inOffice(t, func(t *testing.T, o *office) {
+		moved := map[int64]bool{}
 		o.set(func() {
-			o.host = func(int64) string { return "old.example" }
-			o.call = func() (gateway.Plan, error) {
-				o.host = func(int64) string { return "new.example" }
-				return gateway.Send, nil
+			o.host = func(lane int64) string {
+				if moved[lane] {
+					return "new.example"
+				}
+				return "old.example"
 			}
 		})
-		o.add(1, 7)
-		time.Sleep(2 * time.Second)
-		if tries, _, _ := o.seen(); len(tries) != 1 || tries[0].host != "new.example" {
-			t.Errorf("requests: %+v", tries)
+		o.answerWith(func(*http.Request, try) (int, string, error) {
+			time.Sleep(10 * time.Second)
+			return 200, "", nil
+		})
+		for lane := range int64(7) {
+			o.add(lane, lane)
+			synctest.Wait()
 		}
+		o.set(func() { moved[5] = true })
+		update(t, o.relay, func(tx relay.ExtTx) error { return o.box.Remove(tx, 6) })
+		time.Sleep(11 * time.Second)
+		tries, calls, _ := o.seen()
+		slices.SortFunc(tries, func(a, b try) int { return cmp.Compare(a.lane, b.lane) })
+		if len(tries) != 6 || calls != 6 || tries[4].host != "old.example" || tries[5].host != "new.example" {
+			t.Errorf("%d requests are built and sent: %+v", calls, tries)
+		}
+		time.Sleep(10 * time.Second)
+		wantRows(t, "in the outbox", o.jobs())
+	})
+}
+
+// When the relay drains, nothing can be stored. So the outbox ends, and an attempt that it cuts off does not count.
+func TestRunEndsWhenTheRelayDrains(t *testing.T) {
+	inOffice(t, func(t *testing.T, o *office) {
+		o.answerWith(hang)
+		o.add(1, 7)
+		synctest.Wait()
+		o.relay.Drain()
+		<-o.over
+		o.wantRefs("sent", 7)
+		wantRows(t, "in the outbox", o.jobs(), "7 0  live")
 	})
 }
 

@@ -50,8 +50,9 @@ type office struct {
 	core  *gateway.Core
 	out   *gateway.Outgoing
 	box   *gateway.Outbox
-	stop  func()       // ends Run and waits for it
-	ahead atomic.Int64 // how far the relay's clock is ahead
+	stop  func()        // ends Run and waits for it
+	over  chan struct{} // is closed when Run has ended
+	ahead atomic.Int64  // how far the relay's clock is ahead
 
 	mu     sync.Mutex                                    // guards the fields below, and variables of the functions
 	host   func(lane int64) string                       // nil: laneN.example
@@ -124,15 +125,16 @@ func newOffice(t *testing.T) *office {
 func (o *office) start() {
 	o.stop()
 	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan struct{})
+	over := make(chan struct{})
 	o.box = gateway.NewOutbox(o.core, "letters", o.out, o)
 	go func() {
 		o.box.Run(ctx)
-		close(ended)
+		close(over)
 	}()
+	o.over = over
 	o.stop = func() {
 		cancel()
-		<-ended
+		<-over
 		o.stop = func() {}
 	}
 }
@@ -177,7 +179,7 @@ func (o *office) Call(_ context.Context, j gateway.Job) (c gateway.Call, p gatew
 	if o.call != nil {
 		p, err = o.call()
 	}
-	return gateway.Call{URL: o.url(j), ID: strconv.FormatInt(j.Ref, 10), Body: []byte("{}"), Wait: time.Minute,
+	return gateway.Call{ID: strconv.FormatInt(j.Ref, 10), Body: []byte("{}"), Wait: time.Minute,
 		Header: http.Header{"Lane": {strconv.FormatInt(j.Lane, 10)}}}, p, err
 }
 

@@ -12,9 +12,9 @@ import (
 
 // Times of the outbox's own work.
 const (
-	maxSleep  = time.Minute // the clock of the relay may have been set
-	firstWait = time.Second // before a failed step is repeated; each further wait is twice as long
-	maxWait   = time.Minute
+	maxSleep   = time.Minute // the clock of the relay may have been set
+	firstPause = time.Second // before a failed step is repeated; each further pause is twice as long
+	maxPause   = time.Minute
 )
 
 // lane is what the outbox keeps in memory of a lane. All else is read from the database when the lane is due.
@@ -87,11 +87,14 @@ func (o *Outbox) notify() {
 	}
 }
 
-// Run sends the jobs until ctx ends. Then it cuts off the attempts that are being made; the next Run repeats them. When
-// it returns, its goroutines have ended. Run can be called once.
+// Run sends the jobs until ctx ends or the relay drains, because nothing can be stored after that. Then it cuts off the
+// attempts that are being made; they are repeated after the next start. When it returns, its goroutines have ended. Run
+// can be called once.
 func (o *Outbox) Run(ctx context.Context) {
 	var atWork sync.WaitGroup
 	defer atWork.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	if o.insist(ctx, func() error { return o.load(ctx) }) != nil {
 		return
 	}
@@ -103,6 +106,8 @@ func (o *Outbox) Run(ctx context.Context) {
 		select {
 		case <-time.After(sleep):
 		case <-o.woken:
+		case <-o.core.Relay.Drained():
+			return
 		case <-ctx.Done():
 			return
 		}
@@ -165,76 +170,130 @@ func (o *Outbox) work(ctx context.Context, l *lane) {
 
 // step does what is to do for a lane now. next is when to look at the lane again; zero: when it is woken.
 func (o *Outbox) step(ctx context.Context, number int64) (next time.Time, err error) {
-	r, found, err := o.head(ctx, number)
-	if err != nil || !found {
+	d, err := o.decide(ctx, number)
+	if err == nil && d.do == send {
+		d, err = o.send(ctx, d)
+	}
+	if err != nil {
 		return time.Time{}, err
 	}
-	now := o.core.Relay.Now()
-	expires := r.Created.Add(jobLife)
-	switch {
-	case !now.Before(expires):
-		return now, o.settle(ctx, r.Job, r.Attempt, Verdict{Outcome: Dead, Failure: r.Failure})
-	case now.Before(r.due):
-		return earlier(r.due, expires), nil
+	switch d.do {
+	case drop:
+		err = o.update(ctx, func(tx relay.ExtTx) error { return o.record(tx, d.row, Done) })
+	case settle:
+		err = o.settle(ctx, d)
+	default:
+		return d.next, nil
 	}
-	v, plan, err := o.attempt(ctx, r.Job, expires.Sub(now))
-	switch {
-	case errors.Is(err, errExpired) || errors.Is(err, errOtherHost):
-		return o.core.Relay.Now().Add(firstWait), nil
-	case err != nil:
-		return time.Time{}, err
-	case plan == Hold:
-		return expires, nil
-	case plan == Drop:
-		return now, o.update(ctx, func(tx relay.ExtTx) error { return o.record(tx, r, Done) })
-	}
-	return now, o.settle(ctx, r.Job, r.Attempt+1, v)
+	return o.core.Relay.Now(), err
 }
 
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
+// decision is what to do for a lane.
+type decision struct {
+	do       deed
+	row      jobRow    // the oldest live job
+	url      string    // to send it to
+	attempts int       // that were made, for settle
+	verdict  Verdict   // for settle
+	next     time.Time // for wait: when to look at the lane again; zero: when it is woken
 }
 
-// errExpired is the error if a job gets too old while it waits for a slot.
-var errExpired = errors.New("the job is too old")
+type deed int
 
-// attempt makes an attempt, if the plan is Send. It waits at most life for a slot.
-func (o *Outbox) attempt(ctx context.Context, j Job, life time.Duration) (v Verdict, p Plan, err error) {
-	url, p, err := o.courier.Target(ctx, j)
-	if err != nil || p != Send {
-		return Verdict{}, p, err
+const (
+	wait deed = iota
+	send
+	drop
+	settle
+)
+
+// expires returns when the job is dead.
+func (d decision) expires() time.Time { return d.row.Created.Add(jobLife) }
+
+// follow makes d follow a plan of the courier.
+func (d decision) follow(p Plan) decision {
+	switch p {
+	case Hold:
+		d.do, d.next = wait, d.expires()
+	case Drop:
+		d.do = drop
+	default:
+		d.do = send
 	}
-	waiting, cancel := context.WithTimeoutCause(ctx, life, errExpired)
-	defer cancel()
-	s, err := o.out.reserve(waiting, url)
-	if errors.Is(err, context.DeadlineExceeded) {
-		return Verdict{}, Send, context.Cause(waiting)
+	return d
+}
+
+// decide decides what to do for a lane. It changes nothing.
+func (o *Outbox) decide(ctx context.Context, number int64) (d decision, err error) {
+	var found bool
+	if d.row, found, err = o.head(ctx, number); err != nil || !found {
+		return d, err
 	}
-	var answer Response
-	if err == nil {
-		defer s.free()
-		var c Call
-		if c, p, err = o.courier.Call(ctx, j); err != nil || p != Send {
-			return Verdict{}, p, err
+	switch now := o.core.Relay.Now(); {
+	case !now.Before(d.expires()):
+		d.do, d.attempts, d.verdict = settle, d.row.Attempt, Verdict{Outcome: Dead, Failure: d.row.Failure}
+		return d, nil
+	case now.Before(d.row.due):
+		d.next = d.row.due
+		if d.expires().Before(d.next) {
+			d.next = d.expires()
 		}
-		answer, err = s.post(ctx, c)
+		return d, nil
 	}
-	if _, failed := errors.AsType[Failure](err); err != nil && !failed {
-		return Verdict{}, Send, err
-	}
-	return o.courier.Judge(j, answer, err), Send, nil
+	url, p, err := o.courier.Target(ctx, d.row.Job)
+	d.url = url
+	return d.follow(p), err
 }
 
-// settle stores the verdict on a job after a number of attempts.
-func (o *Outbox) settle(ctx context.Context, j Job, attempts int, v Verdict) error {
-	r, now := jobRow{Job: j}, o.core.Relay.Now()
-	r.Attempt, r.Failure = attempts, v.Failure
+// send waits until a job may be sent, and sends it. The result is what to do next. When send returns, the job has no slot.
+func (o *Outbox) send(ctx context.Context, d decision) (decision, error) {
+	waiting, cancel := context.WithTimeout(ctx, d.expires().Sub(o.core.Relay.Now()))
+	defer cancel()
+	s, waited, err := o.out.reserve(waiting, d.url)
+	switch {
+	case errors.Is(err, Blocked):
+		return o.judge(d, Response{}, err), nil
+	case err != nil && ctx.Err() == nil: // the job is now too old
+		return decision{next: o.core.Relay.Now().Add(firstPause)}, nil
+	case err != nil:
+		return d, err
+	}
+	defer s.free()
+	if waited { // the job may have been removed, and the URL may have changed
+		again, err := o.decide(ctx, d.row.Lane)
+		if err != nil || again.do != send {
+			return again, err
+		}
+		if again.url != d.url {
+			return decision{next: o.core.Relay.Now()}, nil
+		}
+		d = again
+	}
+	c, p, err := o.courier.Call(ctx, d.row.Job)
+	if d = d.follow(p); err != nil || d.do != send {
+		return d, err
+	}
+	r, err := s.post(ctx, c)
+	if _, failed := errors.AsType[Failure](err); err != nil && !failed {
+		return d, err
+	}
+	return o.judge(d, r, err), nil
+}
+
+// judge asks the courier what the answer to an attempt means.
+func (o *Outbox) judge(d decision, r Response, err error) decision {
+	d.do, d.attempts, d.verdict = settle, d.row.Attempt+1, o.courier.Judge(d.row.Job, r, err)
+	return d
+}
+
+// settle stores the verdict on a job.
+func (o *Outbox) settle(ctx context.Context, d decision) error {
+	j, v, now := d.row.Job, d.verdict, o.core.Relay.Now()
+	r := jobRow{Job: j}
+	r.Attempt, r.Failure = d.attempts, v.Failure
 	switch v.Outcome {
 	case Retry:
-		r.due = now.Add(retryDelay(attempts, v.RetryAfter, now))
+		r.due = now.Add(retryDelay(d.attempts, v.RetryAfter, now))
 	case Dead:
 		r.dead = now
 	}
@@ -259,14 +318,16 @@ func (o *Outbox) update(ctx context.Context, f func(relay.ExtTx) error) error {
 
 // insist calls f until it succeeds. It returns an error only if ctx ends.
 func (o *Outbox) insist(ctx context.Context, f func() error) error {
-	for wait := firstWait; ; wait = min(2*wait, maxWait) {
+	for pause := firstPause; ; pause = min(2*pause, maxPause) {
 		err := f()
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
-		o.complain(err)
+		if !errors.Is(err, relay.ErrShuttingDown) {
+			o.complain(err)
+		}
 		select {
-		case <-time.After(wait):
+		case <-time.After(pause):
 		case <-ctx.Done():
 			return ctx.Err()
 		}

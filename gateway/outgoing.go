@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/netip"
+	"net/url"
 	"strings"
 	"syscall"
 	"time"
@@ -140,7 +141,7 @@ type Response struct {
 // Post sends a POST. It waits while there are too many calls at a time, in all or to this host. The error is a Failure,
 // or that of ctx if ctx has ended.
 func (o *Outgoing) Post(ctx context.Context, c Call) (Response, error) {
-	s, err := o.reserve(ctx, c.URL)
+	s, _, err := o.reserve(ctx, c.URL)
 	if err != nil {
 		return Response{}, err
 	}
@@ -148,38 +149,39 @@ func (o *Outgoing) Post(ctx context.Context, c Call) (Response, error) {
 	return s.post(ctx, c)
 }
 
-// slot is the right to make a call to a host. Slots are limited, in all and for each host.
+// slot is the right to make a call to a URL. Slots are limited, in all and for each host.
 type slot struct {
-	out  *Outgoing
-	host string
+	out *Outgoing
+	url *url.URL
 }
 
-// reserve waits for a slot for the host of a URL. The caller must call free when it no longer needs the slot. A call
-// that waits only because there are too many calls to its host takes no slot from other hosts. The error is Blocked, or
-// that of ctx if ctx has ended.
-func (o *Outgoing) reserve(ctx context.Context, url string) (slot, error) {
+// reserve waits for a slot for a URL. The caller must call free when it no longer needs the slot. A call that waits only
+// because there are too many calls to its host takes no slot from other hosts. The error is Blocked, or that of ctx if
+// ctx has ended.
+func (o *Outgoing) reserve(ctx context.Context, url string) (s slot, waited bool, err error) {
 	u, err := o.destinations.Check(url)
 	if err != nil {
-		return slot{}, Blocked
+		return slot{}, false, Blocked
 	}
-	s := slot{o, hostOf(u)}
-	return s, o.slots.Acquire(ctx, s.host)
+	s = slot{o, u}
+	if o.slots.Acquire(ended, hostOf(u)) == nil { // does not wait, because ended has ended
+		return s, false, nil
+	}
+	return s, true, o.slots.Acquire(ctx, hostOf(u))
 }
 
-func (s slot) free() { s.out.slots.Release(s.host) }
+// ended is a context that has ended.
+var ended = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
 
-var errOtherHost = errors.New("the slot is for another host than that of the call")
+func (s slot) free() { s.out.slots.Release(hostOf(s.url)) }
 
-// post sends a POST, like Outgoing.Post. The error is errOtherHost if the call has another host than the slot.
+// post sends a POST to the slot's URL, like Outgoing.Post.
 func (s slot) post(ctx context.Context, c Call) (Response, error) {
 	o := s.out
-	u, err := o.destinations.Check(c.URL)
-	if err != nil {
-		return Response{}, Blocked
-	}
-	if hostOf(u) != s.host {
-		return Response{}, errOtherHost
-	}
 	call, cancel := context.WithCancel(ctx)
 	defer cancel()
 	untilHeader := time.AfterFunc(o.timeouts.connect+o.timeouts.tls+o.timeouts.send, cancel)
@@ -187,7 +189,7 @@ func (s slot) post(ctx context.Context, c Call) (Response, error) {
 	call = httptrace.WithClientTrace(call, &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) {
 		untilHeader.Reset(cmp.Or(c.Wait, defaultWait))
 	}})
-	req, err := http.NewRequestWithContext(call, http.MethodPost, u.String(), bytes.NewReader(c.Body))
+	req, err := http.NewRequestWithContext(call, http.MethodPost, s.url.String(), bytes.NewReader(c.Body))
 	if err != nil {
 		return Response{}, Blocked
 	}
