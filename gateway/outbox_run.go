@@ -188,7 +188,7 @@ func (o *Outbox) step(ctx context.Context, number int64) (next time.Time, err er
 	return o.core.Relay.Now(), err
 }
 
-// decision is what to do for a lane.
+// decision is what to do for a lane. It is not kept on the stacks of goroutines, because thousands may wait for a host.
 type decision struct {
 	do       deed
 	row      jobRow    // the oldest live job
@@ -208,10 +208,10 @@ const (
 )
 
 // expires returns when the job is dead.
-func (d decision) expires() time.Time { return d.row.Created.Add(jobLife) }
+func (d *decision) expires() time.Time { return d.row.Created.Add(jobLife) }
 
 // follow makes d follow a plan of the courier.
-func (d decision) follow(p Plan) decision {
+func (d *decision) follow(p Plan) {
 	switch p {
 	case Hold:
 		d.do, d.next = wait, d.expires()
@@ -220,11 +220,11 @@ func (d decision) follow(p Plan) decision {
 	default:
 		d.do = send
 	}
-	return d
 }
 
 // decide decides what to do for a lane. It changes nothing.
-func (o *Outbox) decide(ctx context.Context, number int64) (d decision, err error) {
+func (o *Outbox) decide(ctx context.Context, number int64) (d *decision, err error) {
+	d = &decision{}
 	var found bool
 	if d.row, found, err = o.head(ctx, number); err != nil || !found {
 		return d, err
@@ -242,19 +242,21 @@ func (o *Outbox) decide(ctx context.Context, number int64) (d decision, err erro
 	}
 	url, p, err := o.courier.Target(ctx, d.row.Job)
 	d.url = url
-	return d.follow(p), err
+	d.follow(p)
+	return d, err
 }
 
 // send waits until a job may be sent, and sends it. The result is what to do next. When send returns, the job has no slot.
-func (o *Outbox) send(ctx context.Context, d decision) (decision, error) {
+func (o *Outbox) send(ctx context.Context, d *decision) (*decision, error) {
 	waiting, cancel := context.WithTimeout(ctx, d.expires().Sub(o.core.Relay.Now()))
 	defer cancel()
 	s, waited, err := o.out.reserve(waiting, d.url)
 	switch {
 	case errors.Is(err, Blocked):
-		return o.judge(d, Response{}, err), nil
+		o.judge(d, Response{}, err)
+		return d, nil
 	case err != nil && ctx.Err() == nil: // the job is now too old
-		return decision{next: o.core.Relay.Now().Add(firstPause)}, nil
+		return &decision{next: o.core.Relay.Now().Add(firstPause)}, nil
 	case err != nil:
 		return d, err
 	}
@@ -265,29 +267,29 @@ func (o *Outbox) send(ctx context.Context, d decision) (decision, error) {
 			return again, err
 		}
 		if again.url != d.url {
-			return decision{next: o.core.Relay.Now()}, nil
+			return &decision{next: o.core.Relay.Now()}, nil
 		}
 		d = again
 	}
 	c, p, err := o.courier.Call(ctx, d.row.Job)
-	if d = d.follow(p); err != nil || d.do != send {
+	if d.follow(p); err != nil || d.do != send {
 		return d, err
 	}
 	r, err := s.post(ctx, c)
 	if _, failed := errors.AsType[Failure](err); err != nil && !failed {
 		return d, err
 	}
-	return o.judge(d, r, err), nil
+	o.judge(d, r, err)
+	return d, nil
 }
 
 // judge asks the courier what the answer to an attempt means.
-func (o *Outbox) judge(d decision, r Response, err error) decision {
+func (o *Outbox) judge(d *decision, r Response, err error) {
 	d.do, d.attempts, d.verdict = settle, d.row.Attempt+1, o.courier.Judge(d.row.Job, r, err)
-	return d
 }
 
 // settle stores the verdict on a job.
-func (o *Outbox) settle(ctx context.Context, d decision) error {
+func (o *Outbox) settle(ctx context.Context, d *decision) error {
 	j, v, now := d.row.Job, d.verdict, o.core.Relay.Now()
 	r := jobRow{Job: j}
 	r.Attempt, r.Failure = d.attempts, v.Failure
