@@ -60,8 +60,8 @@ type Verdict struct {
 }
 
 // Courier is the part of a gateway that knows what its jobs send. Its methods are called in the order of this list. For
-// one lane, they are called one after the other; for different lanes at the same time. After an error of Target or Call,
-// the lane is tried again a little later. An error does not count as an attempt.
+// one lane, they are called one after the other; for different lanes at the same time. After an error of Target or
+// Call, the lane is tried again a little later. An error does not count as an attempt.
 type Courier interface {
 	// Target returns the URL for a job. If the job has to wait until the URL's host may be called, Target is called
 	// again after that. So it should load no more than it needs.
@@ -91,8 +91,8 @@ func Retryable(r Response, err error) bool {
 	return r.Status >= 500
 }
 
-// Outbox sends the jobs of one gateway. A lane is a queue of jobs: only its oldest live job is tried. The other lanes do
-// not wait for it.
+// Outbox sends the jobs of one gateway. A lane is a queue of jobs: only its oldest live job is tried. The other lanes
+// do not wait for it.
 //
 // Nothing is written before an attempt. So an attempt that a crash cuts off is repeated.
 type Outbox struct {
@@ -128,7 +128,8 @@ type jobRow struct {
 
 // values returns the columns, with the checksum at the end.
 func (r jobRow) values(gateway string) []any {
-	all := []any{r.N, gateway, r.Lane, r.Ref, r.Created.UnixNano(), int64(r.Attempt), nanos(r.due), nanos(r.dead), r.Failure}
+	all := []any{r.N, gateway, r.Lane, r.Ref, r.Created.UnixNano(), int64(r.Attempt), nanos(r.due), nanos(r.dead),
+		r.Failure}
 	return append(all, Sum(outboxTable.Name, all...))
 }
 
@@ -212,8 +213,8 @@ func (o *Outbox) record(tx relay.ExtTx, r jobRow, outcome Outcome) (err error) {
 		return err
 	}
 	v := r.values(o.gateway)
-	_, err = tx.Exec("UPDATE gate_outbox SET attempt = ?, due = ?, dead = ?, failure = ?, sum = ? WHERE n = ? AND dead = 0",
-		append(v[5:], r.N)...)
+	_, err = tx.Exec("UPDATE gate_outbox SET attempt = ?, due = ?, dead = ?, failure = ?, sum = ? "+
+		"WHERE n = ? AND dead = 0", append(v[5:], r.N)...)
 	return err
 }
 

@@ -18,14 +18,14 @@ func TestPlans(t *testing.T) {
 	inOffice(t, func(t *testing.T, o *office) {
 		o.plan(gateway.Hold, gateway.Send)
 		o.add(1, 7, 8)
-		time.Sleep(time.Hour)
+		time.Sleep(5 * time.Minute)
 		o.wantRefs("on hold")
 		if _, calls, _ := o.seen(); calls > 0 {
 			t.Error("a request was built while the lane was on hold")
 		}
 		o.plan(gateway.Send, gateway.Hold)
 		o.box.Wake(1)
-		time.Sleep(time.Hour)
+		time.Sleep(5 * time.Minute)
 		o.wantRefs("on hold again")
 		o.plan(gateway.Send, gateway.Send)
 		o.box.Wake(1)
@@ -185,7 +185,11 @@ func TestRunEndsWhenTheRelayDrains(t *testing.T) {
 		o.add(1, 7)
 		synctest.Wait()
 		o.relay.Drain()
-		<-o.over
+		select {
+		case <-o.over:
+		case <-time.After(time.Minute):
+			t.Fatal("Run has not ended")
+		}
 		o.wantRefs("sent", 7)
 		wantRows(t, "in the outbox", o.jobs(), "7 0  live")
 	})

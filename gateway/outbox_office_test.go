@@ -25,7 +25,8 @@ import (
 var letters = relay.Extension{Name: "letters", Migrations: []string{
 	"CREATE TABLE letters_ended (ref BIGINT NOT NULL PRIMARY KEY, outcome BIGINT NOT NULL, failure TEXT NOT NULL)"}}
 
-// restlessStore runs the function of each update twice, and undoes the first run. While broken is set, all updates fail.
+// restlessStore runs the function of each update twice, and undoes the first run. While broken is set, all updates
+// fail.
 type restlessStore struct {
 	relay.Extender
 	broken atomic.Bool
@@ -41,8 +42,8 @@ func (s *restlessStore) Update(ctx context.Context, f func(relay.StoreTx) error)
 	return s.Extender.Update(ctx, f)
 }
 
-// office is an outbox with a relay, over a store on disk. Its lanes call https://laneN.example/, and the id of a call is
-// the job's ref. It is the courier and the other servers.
+// office is an outbox with a relay, over a store on disk. Its lanes call https://laneN.example/, and the id of a call
+// is the job's ref. It is the courier and the other servers.
 type office struct {
 	t     *testing.T
 	store *restlessStore
@@ -222,7 +223,8 @@ func (o *office) Settle(tx relay.ExtTx, j gateway.Job, v gateway.Verdict) error 
 	if v.Outcome == gateway.Retry {
 		return nil
 	}
-	_, err := tx.Exec("INSERT INTO letters_ended (ref, outcome, failure) VALUES (?, ?, ?)", j.Ref, int64(v.Outcome), v.Failure)
+	_, err := tx.Exec("INSERT INTO letters_ended (ref, outcome, failure) VALUES (?, ?, ?)",
+		j.Ref, int64(v.Outcome), v.Failure)
 	return err
 }
 
@@ -264,7 +266,8 @@ func (o *office) rows(text string, columns int) (all []string) {
 
 // jobs returns ref, attempt and failure of the jobs in the outbox, by number. Those that are dead are marked.
 func (o *office) jobs() []string {
-	return o.rows("SELECT ref, attempt, failure, CASE WHEN dead > 0 THEN 'dead' ELSE 'live' END FROM gate_outbox ORDER BY n", 4)
+	return o.rows("SELECT ref, attempt, failure, CASE WHEN dead > 0 THEN 'dead' ELSE 'live' END "+
+		"FROM gate_outbox ORDER BY n", 4)
 }
 
 // due returns when the next attempt of the first live job is made.

@@ -246,7 +246,8 @@ func (o *Outbox) decide(ctx context.Context, number int64) (d *decision, err err
 	return d, err
 }
 
-// send waits until a job may be sent, and sends it. The result is what to do next. When send returns, the job has no slot.
+// send waits until a job may be sent, and sends it. The result is what to do next. When send returns, the job has no
+// slot.
 func (o *Outbox) send(ctx context.Context, d *decision) (*decision, error) {
 	waiting, cancel := context.WithTimeout(ctx, d.expires().Sub(o.core.Relay.Now()))
 	defer cancel()

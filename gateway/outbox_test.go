@@ -46,14 +46,15 @@ func TestDeadJobFreesItsLane(t *testing.T) {
 
 // G-17: a lane keeps its order through failures and restarts. Each job is sent at least once, and ends once.
 func TestLanesKeepTheirOrder(t *testing.T) {
-	for seed := range uint64(8) {
+	for seed := range uint64(6) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			inOffice(t, func(t *testing.T, o *office) { sendAtRandom(t, o, rand.New(rand.NewPCG(seed, 0))) })
 		})
 	}
 }
 
-// sendAtRandom adds jobs to four lanes, removes a few, and restarts the outbox now and then, while the servers fail at random.
+// sendAtRandom adds jobs to four lanes, and restarts the outbox now and then. The servers, the courier and the store
+// fail at random.
 func sendAtRandom(t *testing.T, o *office, random *rand.Rand) {
 	const lanes, jobs = 4, 40
 	var chance sync.Mutex // of random

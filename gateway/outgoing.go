@@ -155,9 +155,9 @@ type slot struct {
 	url *url.URL
 }
 
-// reserve waits for a slot for a URL. The caller must call free when it no longer needs the slot. A call that waits only
-// because there are too many calls to its host takes no slot from other hosts. The error is Blocked, or that of ctx if
-// ctx has ended.
+// reserve waits for a slot for a URL. The caller must call free when it no longer needs the slot. A call that waits
+// only because there are too many calls to its host takes no slot from other hosts. The error is Blocked, or that of
+// ctx if ctx has ended.
 func (o *Outgoing) reserve(ctx context.Context, url string) (s slot, waited bool, err error) {
 	u, err := o.destinations.Check(url)
 	if err != nil {

@@ -1,13 +1,15 @@
 package main
 
 // ofOutbox are the tests of the outbox.
-const ofOutbox = "./gateway -run Lane|Job|Attempt|Stored|Backoff|Clock|RetryAfter|Plans|Blocked|Host|Courier|Wake|Drains"
+const ofOutbox = "./gateway -run Lane|Job|Attempt|Stored|Backoff|Clock|RetryAfter|Plans|Blocked|Host|Courier|" +
+	"Wake|Drains"
 
 // The outbox of the gateways.
 var outbox = []mutant{
 	{"outbox: a later job goes ahead of one that waits", "gateway Outbox.head", "",
 		swapSQL("ORDER BY n", "ORDER BY due, n"), ofOutbox},
-	{"outbox: the newest job is tried first", "gateway Outbox.head", "", swapSQL("ORDER BY n", "ORDER BY n DESC"), ofOutbox},
+	{"outbox: the newest job is tried first", "gateway Outbox.head", "",
+		swapSQL("ORDER BY n", "ORDER BY n DESC"), ofOutbox},
 	{"outbox: a lane is worked on twice", "gateway Outbox.Wake", "l.index", never, ofOutbox},
 	{"outbox: a call of Wake during the work is lost", "gateway Outbox.work", "l.again", never, ofOutbox},
 	{"outbox: the lanes are not loaded", "gateway Outbox.load", "o.lanes[]", never, ofOutbox},
@@ -22,7 +24,8 @@ var outbox = []mutant{
 		before("_, _, _ = o.courier.Call(ctx, d.row.Job)"), ofOutbox},
 	{"outbox: a job that has waited is not looked at again", "gateway Outbox.send", "waited", never, ofOutbox},
 	{"outbox: a job that has waited keeps its old URL", "gateway Outbox.send", "again.url", never, ofOutbox},
-	{"outbox: one host takes all slots", "gateway NewOutgoing", "", swap("return perHost", "return perHost * maxCalls"), ofOutbox},
+	{"outbox: one host takes all slots", "gateway NewOutgoing", "",
+		swap("return perHost", "return perHost * maxCalls"), ofOutbox},
 	{"outbox: all retries come after 2 s", "gateway retryDelay", "attempts 12", with("1"), ofOutbox},
 	{"outbox: the delay has no limit", "gateway retryDelay", "",
 		swap("min(attempts, 12), maxRetryDelay", "min(attempts, 12), 1 << 62"), ofOutbox},
@@ -38,6 +41,8 @@ var outbox = []mutant{
 		before("o.courier.Settled(j, v)"), ofOutbox},
 	{"outbox: an attempt that is cut off counts", "gateway Outbox.send", "failed err", never, ofOutbox},
 	{"outbox: it retries without a pause", "gateway maxPause", "", set("time.Second"), ofOutbox},
-	{"outbox: a lane on hold is forgotten", "gateway decision.follow", "d.next d.expires()", set("time.Time{}"), ofOutbox},
-	{"outbox: it goes on while the relay drains", "gateway Outbox.Run", "Drained()", with("nil"), ofOutbox},
+	{"outbox: a lane on hold is forgotten", "gateway decision.follow", "d.next d.expires()", set("time.Time{}"),
+		ofOutbox},
+	{"outbox: it goes on while the relay drains", "gateway Outbox.Run", "Drained()", with("(chan struct{})(nil)"),
+		ofOutbox},
 }
