@@ -39,6 +39,7 @@ type fixture struct {
 	log      bytes.Buffer
 	logMu    sync.Mutex
 	ahead    atomic.Int64 // how far the relay's clock is ahead
+	frozen   time.Time    // the relay's clock, without ahead; zero: the clock goes
 	client   *http.Client
 	outgoing gateway.OutgoingOptions             // run adds an exception for 127.0.0.1
 	listen   func() (net.Listener, error)        // nil: on loopback
@@ -77,6 +78,15 @@ func start(t testing.TB, configure ...func(*fixture)) *fixture {
 	return f
 }
 
+// now is the relay's clock.
+func (f *fixture) now() time.Time {
+	now := f.frozen
+	if now.IsZero() {
+		now = time.Now()
+	}
+	return now.Add(time.Duration(f.ahead.Load()))
+}
+
 // Write implements io.Writer for the log.
 func (f *fixture) Write(b []byte) (int, error) {
 	f.logMu.Lock()
@@ -108,7 +118,7 @@ func (f *fixture) run() {
 	}
 	var err error
 	f.relay, err = relay.New(context.Background(), relay.Config{Store: used, Key: f.key, Origin: publicURL, Log: log,
-		Limits: f.limits, Now: func() time.Time { return time.Now().Add(time.Duration(f.ahead.Load())) }})
+		Limits: f.limits, Now: f.now})
 	must(err)
 	exception, err := gateway.ParseException("127.0.0.1")
 	must(err)

@@ -267,7 +267,7 @@ func TestRetention(t *testing.T) {
 		t.Errorf("%d messages are left before their time is over, want 3", n)
 	}
 	f.send(alice, "alice@b", "bob@b", "new")
-	f.wait(moment)
+	f.wait(2 * moment)
 	f.hub.SweepNow(t.Context())
 	for name, key := range map[string]string{"alice": alice, "bob": bob} {
 		if texts := f.texts(key, ""); !slices.Equal(texts, []string{"new"}) {

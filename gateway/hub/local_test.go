@@ -18,11 +18,18 @@ import (
 // local is a client that the relay takes for its own machine, to which no rates apply. It uses each connection once.
 var local = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: -1}, CheckRedirect: remote.CheckRedirect}
 
-// startLocal is like start, but the clients are on the relay's machine.
+// startLocal is like start, but the clients are on the relay's machine, and the relay's clock stands still. Only wait moves
+// it.
 func startLocal(t testing.TB, configure ...func(*fixture)) *fixture {
 	t.Helper()
-	return start(t, append(configure, func(f *fixture) { f.client = local })...)
+	return start(t, append(configure, func(f *fixture) { f.client, f.frozen = local, time.Now() })...)
 }
+
+// wait moves the relay's clock.
+func (f *fixture) wait(d time.Duration) { f.ahead.Add(int64(d)) }
+
+// moment is less than the times that tests wait for.
+const moment = time.Second
 
 // doFrom sends a request under the prefix from another machine, to which the limits apply.
 func (f *fixture) doFrom(addr string, c call) answer {

@@ -68,7 +68,7 @@ func TestDirectory(t *testing.T) {
 	check("", zoe, hooked(true), vee)
 	f.wait(5*time.Minute - moment)
 	check("?online=true", hooked(true), vee)
-	f.wait(moment)
+	f.wait(2 * moment)
 	check("?online=true", vee)
 	for _, query := range []string{"?culture=", "?culture=english", "?online=", "?online=1", "?culture=en&culture=ja",
 		"?online=true&online=true"} {
