@@ -258,7 +258,7 @@ func (o *op) change(before state, d delivery) error {
 	if d.state == failed {
 		o.failed++
 	}
-	o.then(func() { o.hub.waits.wake(d.message) })
+	o.then(func() { o.hub.waits.changed(d) })
 	return nil
 }
 

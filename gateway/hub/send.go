@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/agora-relay/agora/gateway"
@@ -74,8 +73,10 @@ func (h *Hub) postMessage(w http.ResponseWriter, r *http.Request, from relay.Pee
 	var n int64
 	var first gateway.Stored
 	var repeated bool
+	defer func() { h.waits.remove(n) }()
 	// If the client leaves now, the message is sent nevertheless.
 	err = h.update(context.WithoutCancel(r.Context()), from, func(o *op) (err error) {
+		h.waits.remove(n) // that of the first run, if this is the second
 		n, repeated, first, err = o.send(c, m, badKey)
 		return err
 	})
@@ -207,10 +208,9 @@ func (o *op) store(sender, receiver agent, envelope string) (n int64, err error)
 		}
 		o.then(func() { o.hub.outbox.Wake(receiver.n) })
 	}
-	o.then(func() {
-		o.hub.waits.add(m.n, receiver.n, len(receiver.endpoint) > 0)
-		o.hub.streams.wake(receiver.n)
-	})
+	// Nobody can see the message before it is on disk. So the sender misses no change of it.
+	o.hub.waits.add(d, m.trace, len(receiver.endpoint) > 0)
+	o.then(func() { o.hub.streams.wake(receiver.n) })
 	return m.n, nil
 }
 
@@ -254,32 +254,40 @@ type sendAnswer struct {
 
 // outcome waits until it is known what happened to message n, but not longer than sendWait, and returns the answer.
 func (h *Hub) outcome(ctx context.Context, from relay.Peer, n int64) (status int, answer any, err error) {
-	defer h.waits.remove(n)
 	timeout := time.NewTimer(sendWait)
 	defer timeout.Stop()
 	for {
-		changed, expected := h.waits.next(n, h.streams)
-		var d delivery
-		var trace string
-		if err := h.Relay.View(context.WithoutCancel(ctx), from, func(q relay.Querier) error {
-			return q.Query(func(scan scanner) error { return scan(append(d.fields(), &trace)...) },
-				"SELECT "+prefixed+", m.trace FROM hub_delivery d JOIN hub_message m ON m.n = d.message WHERE d.message = ?", n)
-		}); err != nil {
-			return 0, nil, err
+		w, waits := h.waits.look(n)
+		if !waits { // the request is repeated after a restart
+			d, trace, err := h.deliveryWithTrace(ctx, from, n)
+			if err != nil {
+				return 0, nil, err
+			}
+			status, answer = sentAnswer(d, trace)
+			return status, answer, nil
 		}
-		known := d.state != queued || d.result != ""
-		if !known && expected {
+		known := w.latest.state != queued || w.latest.result != ""
+		if !known && (w.webhook || h.streams.has(w.latest.receiver)) {
 			select {
-			case <-changed:
+			case <-w.changed:
 				continue
 			case <-timeout.C:
 			case <-h.Relay.Drained():
 			case <-ctx.Done():
 			}
 		}
-		status, answer := sentAnswer(d, trace)
+		status, answer = sentAnswer(w.latest, w.trace)
 		return status, answer, nil
 	}
+}
+
+// deliveryWithTrace reads the delivery and the trace of a message.
+func (h *Hub) deliveryWithTrace(ctx context.Context, from relay.Peer, n int64) (d delivery, trace string, err error) {
+	err = h.Relay.View(context.WithoutCancel(ctx), from, func(q relay.Querier) error {
+		return q.Query(func(scan scanner) error { return scan(append(d.fields(), &trace)...) },
+			"SELECT "+prefixed+", m.trace FROM hub_delivery d JOIN hub_message m ON m.n = d.message WHERE d.message = ?", n)
+	})
+	return d, trace, err
 }
 
 // prefixed are the columns of a delivery in a join.
@@ -306,63 +314,4 @@ func sentAnswer(d delivery, trace string) (status int, answer any) {
 		return http.StatusAccepted, a
 	}
 	return http.StatusOK, a
-}
-
-// waits are the senders that wait to learn what happens to their messages.
-type waits struct {
-	mu        sync.Mutex
-	byMessage map[int64]*wait
-}
-
-type wait struct {
-	receiver int64
-	webhook  bool          // an attempt at a webhook is expected
-	changed  chan struct{} // is closed when the message has changed
-}
-
-// add is called when a message is on disk, and before anybody can deliver it.
-func (w *waits) add(message, receiver int64, webhook bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.byMessage[message] = &wait{receiver, webhook, make(chan struct{})}
-}
-
-func (w *waits) remove(message int64) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	delete(w.byMessage, message)
-}
-
-// next returns a channel that is closed at the next change of a message. expected is false if nothing is likely to
-// change soon.
-func (w *waits) next(message int64, s *streams) (changed <-chan struct{}, expected bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	own := w.byMessage[message]
-	if own == nil {
-		return nil, false // after a restart; the sender repeats the request
-	}
-	return own.changed, own.webhook || s.has(own.receiver)
-}
-
-// wake tells the sender of a message that it has changed.
-func (w *waits) wake(message int64) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if own := w.byMessage[message]; own != nil {
-		close(own.changed)
-		own.changed = make(chan struct{})
-	}
-}
-
-// wakeAll tells the senders of all messages to a receiver that its stream has ended.
-func (w *waits) wakeAll(receiver int64) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, own := range w.byMessage {
-		if own.receiver == receiver {
-			close(own.changed)
-			own.changed = make(chan struct{})
-		}
-	}
 }

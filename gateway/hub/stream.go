@@ -275,7 +275,7 @@ func (h *Hub) closeStream(s *stream, caughtUp bool) {
 	}
 	h.streams.remove(s)
 	close(s.done)
-	h.waits.wakeAll(s.agent)
+	h.waits.streamEnded(s.agent)
 	h.outbox.Wake(s.agent) // the webhook gets what the stream has not handed out
 }
 
@@ -382,25 +382,28 @@ func (t *streamWriter) handleReadError(ctx context.Context, err error) error {
 	}
 }
 
+const maxBatch = 64 // messages
+
 var errBatchFull = errors.New("the batch is full")
 
 // next reads the messages after the position.
 func (t *streamWriter) next(ctx context.Context) (b batch, more bool, err error) {
 	const read = "SELECT " + joinedColumns + " FROM hub_delivery d JOIN hub_message m ON m.n = d.message "
-	const order = " ORDER BY d.message LIMIT 64"
+	const order = " ORDER BY d.message LIMIT ?"
 	text, args := read+"WHERE d.receiver = ? AND d.state = 0 AND d.message > ?"+order, []any{t.s.agent, t.after}
 	switch {
 	case t.resumes:
 		// The entries of the history find the messages of the agent.
 		text = "SELECT " + joinedColumns + " FROM hub_entry e JOIN hub_delivery d ON d.message = e.message " +
 			"JOIN hub_message m ON m.n = e.message WHERE e.agent = ? AND e.message > ? AND d.receiver = ? AND d.state < 3 " +
-			"ORDER BY e.message LIMIT 64"
-		args = []any{t.s.agent, t.after, t.s.agent}
+			"ORDER BY e.message LIMIT ?"
+		args = append(args, t.s.agent)
 	case !t.caughtUp:
 		text = read + "WHERE d.receiver = ? AND d.message > ? AND " +
 			"(d.state = 0 OR d.state = 1 AND d.via = 'sse' AND d.handed >= ?)" + order
 		args = append(args, t.since)
 	}
+	args = append(args, maxBatch)
 	size := 0
 	var frames strings.Builder
 	err = t.h.Relay.View(ctx, t.from, func(q relay.Querier) error {
@@ -428,10 +431,10 @@ func (t *streamWriter) next(ctx context.Context) (b batch, more bool, err error)
 		return err
 	})
 	b.text = frames.String()
-	if err == nil && len(b.rows) == 0 {
-		more, t.resumes, t.caughtUp = !t.caughtUp, false, true
+	if more = more || len(b.rows) == maxBatch; err == nil && !more {
+		t.resumes, t.caughtUp = false, true // what is stored from now on is queued
 	}
-	return b, more || len(b.rows) > 0, err
+	return b, more, err
 }
 
 // messageFrame returns the event of a message.

@@ -13,7 +13,6 @@ import (
 
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/sqlite/internal/dbfile"
-	"github.com/agora-relay/agora/store/sqlite/schema"
 )
 
 // updateTime is how long the function of an Update may occupy the writer.
@@ -165,7 +164,7 @@ func (t *updateTx) use(f func() error) error {
 
 // Exec implements relay.StoreTx.
 func (t *updateTx) Exec(text string, args ...any) (rows int64, err error) {
-	if err := schema.Allowed(text); err != nil {
+	if err := t.w.prepared.allowed(text); err != nil {
 		return 0, err
 	}
 	err = t.use(func() error {
@@ -183,7 +182,7 @@ func (t *updateTx) Exec(text string, args ...any) (rows int64, err error) {
 // Query implements relay.Querier. The connection is not locked while row runs. So row may use the transaction, and it
 // cannot keep the writer from ending the transaction.
 func (t *updateTx) Query(row func(func(...any) error) error, text string, args ...any) error {
-	if err := schema.Allowed(text); err != nil {
+	if err := t.w.prepared.allowed(text); err != nil {
 		return err
 	}
 	inTime := func(err error) error {
@@ -249,11 +248,11 @@ func (s *Store) View(ctx context.Context, f func(relay.Querier) error) (took tim
 func (s *Store) view(ctx context.Context, f func(relay.Querier) error) (err error) {
 	conn := <-s.views // there is one for each reader
 	defer func() { s.views <- conn }()
-	if _, err := conn.exec(ctx, "BEGIN"); err != nil {
+	if _, err := conn.exec(ctx, beginView); err != nil {
 		return s.handleReadError(err)
 	}
 	defer func() {
-		_, failed := conn.exec(context.Background(), "ROLLBACK") // ends a transaction that has only read
+		_, failed := conn.exec(context.Background(), endView) // ends a transaction that has only read
 		err = errors.Join(err, failed)
 	}()
 	return f(&viewTx{ctx, conn, s})
@@ -301,7 +300,7 @@ type viewTx struct {
 
 // Query implements relay.Querier.
 func (t *viewTx) Query(row func(func(...any) error) error, text string, args ...any) (err error) {
-	if err := schema.Allowed(text); err != nil {
+	if err := t.conn.allowed(text); err != nil {
 		return err
 	}
 	rows, done, err := t.conn.query(t.ctx, text, args...)

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"sync"
+
+	"github.com/agora-relay/agora/store/sqlite/schema"
 )
 
 // preparedConn is a connection that prepares each SQL text once. Extensions use constant texts, so there are few.
@@ -22,6 +24,23 @@ type preparedStmt struct {
 
 // maxPrepared is how many statements a connection keeps. A text beyond that is parsed each time it is used.
 const maxPrepared = 512
+
+// The statements around a view. They are not for extensions.
+const (
+	beginView = "BEGIN"
+	endView   = "ROLLBACK"
+)
+
+// allowed returns an error if an extension must not run a text. What was prepared for one was checked before.
+func (c *preparedConn) allowed(text string) error {
+	c.mu.Lock()
+	checked := c.stmts[text] != nil && text != beginView && text != endView
+	c.mu.Unlock()
+	if checked {
+		return nil
+	}
+	return schema.Allowed(text)
+}
 
 func newPreparedConn(conn *sql.Conn) *preparedConn {
 	return &preparedConn{Conn: conn, stmts: map[string]*preparedStmt{}}
