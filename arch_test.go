@@ -36,6 +36,7 @@ var allowedImports = map[string][]string{
 	"gateway/gatetest":             {"didkey", "relay", "store/sqlite"},
 	"gateway/hub/skill":            {},
 	"gateway/hub":                  {"envelope", "gateway", "gateway/hub/skill", "relay", "relay/httpapi"},
+	"gateway/hub/hubclient":        {"internal/fsync", "envelope"},
 	"store/ledger":                 {"didkey", "envelope", "thread", "relay"},
 	"store/sqlite/schema":          {"relay"},
 	"store/sqlite/internal/dbfile": {"relay"},
@@ -51,7 +52,7 @@ var allowedImports = map[string][]string{
 	"testvectors":                  {},
 	"testvectors/generate":         {"testvectors"},
 	"testvectors/interop/run":      {"didkey", "envelope", "client"},
-	"cmd/agora":                    {"internal/fsync", "bench", "conformance", "didkey", "envelope", "replay", "thread", "relay", "relay/httpapi", "store/sqlite", "store/sqlite/check", "client", "gateway", "gateway/hub"},
+	"cmd/agora":                    {"internal/fsync", "bench", "conformance", "didkey", "envelope", "replay", "thread", "relay", "relay/httpapi", "store/sqlite", "store/sqlite/check", "client", "gateway", "gateway/hub", "gateway/hub/skill", "gateway/hub/hubclient"},
 }
 
 // forbiddenImports lists standard packages that a package must not import: these packages have no network and no

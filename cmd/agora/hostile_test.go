@@ -6,6 +6,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/gateway/hub/hubclient"
 	"github.com/agora-relay/agora/store/ledger"
 	"github.com/agora-relay/agora/thread"
 )
@@ -101,7 +103,12 @@ func hostileRelays(t *testing.T, bob, eve didkey.Key) []func(*http.Request) stri
 		func(*http.Request) string { return raw("302 "+line+"\r\nLocation: http://x/"+line, nil) },
 		func(*http.Request) string { return hostile },
 		func(*http.Request) string { return "HTTP/1.1 200 OK\r\n" + line + "\r\n\r\n" },
-		func(r *http.Request) string { return raw("200 "+line, goodAnswer(t, r, bob, eve)) },
+		func(r *http.Request) string {
+			if r.URL.Path == "/agent/inbox" {
+				return raw("200 "+line+"\r\nContent-Type: text/event-stream", []byte("event: message\ndata: "+hubData(t, "/stream")+"\n\n"))
+			}
+			return raw("200 "+line, goodAnswer(t, r, bob, eve))
+		},
 	}
 }
 
@@ -130,6 +137,10 @@ func goodAnswer(t *testing.T, r *http.Request, bob, eve didkey.Key) []byte {
 	answer := map[string]any{"ok": true, "events": events, "hasMore": false, "cursor": hostile, "lastTs": hostile, "id": body.ID,
 		"expiresAt": time.Now(), "expired": 3, "did": hostile, "url": hostile, "reads": hostile, "build": hostile, "version": hostile, hostile: hostile}
 	switch {
+	case hubData(t, r.URL.Path) != "" && r.Header.Get("User-Agent") == "agora-hubclient":
+		answer = map[string]any{"data": json.RawMessage(hubData(t, r.URL.Path)), "metadata": map[string]any{"timestamp": time.Now()}}
+	case r.URL.Path == "/.well-known/chorus.json":
+		answer["server_name"] = hostile
 	case r.URL.Path == "/.well-known/agora.json":
 		delete(answer, "reads")
 		answer["did"] = eve.DID()
@@ -153,6 +164,30 @@ func goodAnswer(t *testing.T, r *http.Request, bob, eve didkey.Key) []byte {
 		t.Error(err)
 	}
 	return text
+}
+
+// hostileAgent is the address of an agent of a hub.
+const hostileAgent = hostile + "@x"
+
+// hubData returns the data of a hub's answer to a request for this path, with hostile text wherever it has text; empty:
+// there is no such path.
+func hubData(t *testing.T, path string) string {
+	row := map[string]any{"id": 7, "trace_id": hostile, "sender_id": hostile + "@y", "receiver_id": hostileAgent, "timestamp": time.Now(),
+		"envelope": map[string]any{"original_text": hostile, hostile: hostile}}
+	registration := map[string]any{"agent_id": hostileAgent, "api_key": "ca_key", "agent_card": map[string]any{"user_culture": hostile}}
+	data := map[string]any{"/stream": row, "/agent/messages": []any{row}, "/agent/ack": hostile, "/register": registration,
+		"/discover": []any{registration, hostile}, "/messages": map[string]any{"delivery": "failed", "trace_id": hostile, "detail": hostile, hostile: hostile}}[path]
+	if strings.HasPrefix(path, "/agents/") {
+		data = registration
+	}
+	if data == nil {
+		return ""
+	}
+	text, err := json.Marshal(data)
+	if err != nil {
+		t.Error(err)
+	}
+	return string(text)
 }
 
 func readAll(r *http.Request) []byte {
@@ -220,9 +255,18 @@ func hostileCalls() map[string][]string {
 		"follow": {"--key KEY --relay URL --count 1 --timeout 300ms --text", "--key KEY --relay URL --count 1 --timeout 300ms --json --all",
 			"--key KEY --relay URL --timeout 300ms --thread t1", "--key KEY --type HOSTILE",
 			"--key KEY --relay URL --count 1 --timeout 300ms --cursor-file hostile.txt"},
-		"thread":      {"t1 --relay URL", "t1 --relay URL --text --key KEY", "t1 --relay URL --json --client EVE", "HOSTILE"},
-		"agents":      {"--relay URL", "--relay URL --intent HOSTILE -q HOSTILE --online", "--relay URL EVE", "HOSTILE"},
-		"conformance": {"URL --timeout 500ms", "URL --timeout 500ms --json", "HOSTILE", "--list --only HOSTILE"},
+		"thread": {"t1 --relay URL", "t1 --relay URL --text --key KEY", "t1 --relay URL --json --client EVE", "HOSTILE"},
+		"agents": {"--relay URL", "--relay URL --intent HOSTILE -q HOSTILE --online", "--relay URL EVE", "HOSTILE"},
+		"hub register": {"eve --hub URL --culture HOSTILE --dir FRESH", "HOSTILE@x --hub URL --culture en --language HOSTILE --dir FRESH",
+			"eve@x --hub URL --culture en --new-identity --dir AGENTURL", "eve --hub HOSTILE --culture en --dir AGENTURL", "eve --hub URL --culture en --dir HOSTILE"},
+		"hub send": {"bob hello --dir AGENTURL", "HOSTILE@x HOSTILE --context HOSTILE --culture HOSTILE --dir AGENTURL",
+			"bob@x - --conversation HOSTILE --turn 1 --dir AGENTURL", "bob hello --dir HOSTILE", "bob hello --dir DAMAGED"},
+		"hub inbox":    {"--count 1 --timeout 300ms --dir AGENTURL", "--timeout 300ms --dir AGENTURL", "--dir HOSTILE", "--dir DAMAGED"},
+		"hub history":  {"bob@x --dir AGENT", "bob --dir AGENT", "HOSTILE --dir AGENT", "HOSTILE@x --dir AGENT", "bob --dir HOSTILE"},
+		"hub discover": {"--hub URL", "--hub URL --culture HOSTILE --online", "--dir AGENTURL", "--dir HOSTILE"},
+		"hub invite":   {"--dir AGENT", "--dir HOSTILE", "--dir DAMAGED"},
+		"hub init":     {"--dir AGENT FRESH", "FRESH --hub URL", "--hub URL --dir HOSTILE FRESH", "--dir FRESH DATA", "--dir DAMAGED FRESH", "--lang HOSTILE"},
+		"conformance":  {"URL --timeout 500ms", "URL --timeout 500ms --json", "HOSTILE", "--list --only HOSTILE"},
 		"bench": {"URL --count 5 --warmup 0s --connections 1 --senders 1",
 			"URL --count 5 --warmup 0s --connections 1 --senders 1 --json", "HOSTILE"},
 		"backup":  {"--data DATA FRESH", "--data DATA DATA", "--data HOSTILE FRESH"},
@@ -266,6 +310,22 @@ func newHostileFiles(t *testing.T, bob, eve didkey.Key) *hostileFiles {
 	return p
 }
 
+// agent returns a new folder of an agent with these credentials and hostile histories.
+func (p *hostileFiles) agent(who hubclient.Credentials) string {
+	p.fresh++
+	folder := filepath.Join(p.path, fmt.Sprintf("agent%d%s", p.fresh, strings.ReplaceAll(hostile, "/", "")))
+	text, err := json.Marshal(who)
+	for name, content := range map[string]string{"chorus-credentials.json": string(text), "chorus-history/.state.json": hostile,
+		"chorus-history/bob@x.jsonl": string(text) + "\n" + hostile + "\n", "chorus-history/bob@" + strings.ReplaceAll(hostile, "/", "") + ".jsonl": hostile} {
+		path := filepath.Join(folder, name)
+		err = errors.Join(err, os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(content), 0o600))
+	}
+	if err != nil {
+		panic(err)
+	}
+	return folder
+}
+
 // fill returns the argument that replaces a word of hostileCalls.
 func (p *hostileFiles) fill(word, url string) string {
 	switch word {
@@ -279,6 +339,10 @@ func (p *hostileFiles) fill(word, url string) string {
 		return filepath.Join(p.path, strings.ReplaceAll(hostile, "/", ""))
 	case "DATA":
 		return p.data
+	case "AGENT", "AGENTURL":
+		return p.agent(hubclient.Credentials{AgentID: hostileAgent, Key: "ca_key", HubURL: url})
+	case "DAMAGED":
+		return p.agent(hubclient.Credentials{AgentID: hostile, Key: hostile, HubURL: hostile})
 	case "FRESH":
 		p.fresh++
 		return filepath.Join(p.path, fmt.Sprintf("%d%s", p.fresh, strings.ReplaceAll(hostile, "/", "")))

@@ -174,10 +174,12 @@ func lookPath(ts *testscript.TestScript) string {
 }
 
 // TestReadmeWalkThrough checks that walkthrough.txtar runs each agora command of the README's walk-through, exactly as
-// it is written there, and that seal.txtar runs those of docs/SEALING.md, where DID is that of Bob.
+// it is written there, that seal.txtar runs those of docs/SEALING.md, where DID is that of Bob, and that hub.txtar runs
+// those of docs/HUB.md.
 func TestReadmeWalkThrough(t *testing.T) {
 	checkReadme(t, "walkthrough.txtar", "README.md", "## Five minutes", "## The Go client", 10)
 	checkReadme(t, "seal.txtar", "docs/SEALING.md", "## Use it", "## What it gives", 6)
+	checkReadme(t, "hub.txtar", "docs/HUB.md", "## From the shell", "## Endpoints", 10)
 }
 
 func checkReadme(t *testing.T, name, document, from, to string, fewest int) {
@@ -205,6 +207,7 @@ func checkReadme(t *testing.T, name, document, from, to string, fewest int) {
 		// A script has no redirections; it uses cp stdout FILE.
 		line, _, _ = strings.Cut(line, " > ")
 		line = strings.Replace(line, " DID ", " $BOB ", 1)
+		line = strings.Replace(line, "http://127.0.0.1:8789", "$AGORA_RELAY", 1)
 		if !strings.Contains(string(script), "exec "+line) {
 			t.Errorf("testdata/%s does not run: %s", name, line)
 		}
@@ -247,7 +250,7 @@ func TestWalkThroughTimeouts(t *testing.T) {
 // known flags.
 func TestReadmeCommands(t *testing.T) {
 	var documents []byte
-	for _, name := range []string{"README.md", "docs/OPERATING.md", "docs/SEALING.md", "docs/HTTP.md"} {
+	for _, name := range []string{"README.md", "docs/OPERATING.md", "docs/SEALING.md", "docs/HTTP.md", "docs/HUB.md"} {
 		text, err := os.ReadFile("../../" + name)
 		if err != nil {
 			t.Fatal(err)
