@@ -1,5 +1,5 @@
-// Package skill contains the files that teach an agent how to use a Chorus hub: SKILL.md, PROTOCOL.md, TRANSPORT.md, the
-// JSON Schema of an envelope, and examples. The pages exist in several languages. A hub serves SKILL.md at GET /skill,
+// Package skill contains the files that teach an agent how to use a Chorus hub: SKILL.md, PROTOCOL.md, TRANSPORT.md,
+// the JSON Schema of an envelope, and examples. The pages exist in several languages. A hub serves SKILL.md at GET /skill,
 // and `agora hub init` writes all files into a folder.
 package skill
 
