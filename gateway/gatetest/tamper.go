@@ -10,8 +10,8 @@ import (
 )
 
 // Tamper checks G-28 for the tables of an extension: it changes one column after the other in each row of each table.
-// Each time Check must report the row. Each table must have a row. The changes are undone. Only SQLite allows them, so the
-// test must clear the environment variable Env.
+// Each time, Check must report the row. Each table must have a row. The changes are undone. Only SQLite allows them, so
+// the test must clear the environment variable Env.
 func Tamper(t *testing.T, r *relay.Relay, x relay.Extension) {
 	t.Helper()
 	own := relay.Peer{Local: true}

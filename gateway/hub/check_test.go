@@ -23,7 +23,7 @@ func (f *fixture) fill() {
 		f.send(alice, "alice@b", to, "hello")
 	}
 	f.history(bob, "")
-	f.want(f.do(call{"DELETE", "/agents/gone@b", gone, nil, nil}), 200, "")
+	f.want(f.remove("/agents/gone@b", gone), 200, "")
 	f.send(alice, "alice@b", "bob@b", "queued")
 	// The end of a stream is recorded if the stream has caught up.
 	eventually(f.t, "the end of a stream is recorded", func() bool {
@@ -74,7 +74,8 @@ func TestCheckFindsRelations(t *testing.T) {
 			}
 			return undo
 		})
-		if err != undo || !slices.ContainsFunc(found, func(text string) bool { return strings.HasPrefix(text, c.want+": ") }) {
+		named := func(text string) bool { return strings.HasPrefix(text, c.want+": ") }
+		if err != undo || !slices.ContainsFunc(found, named) {
 			t.Errorf("%s: %v, found %q", name, err, found)
 		}
 	}

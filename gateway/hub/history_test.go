@@ -50,23 +50,26 @@ func TestSince(t *testing.T) {
 		"?since=" + at(4, 0, time.UTC): "4", "?since=" + at(4, 1, time.UTC): "",
 		"?since=" + at(2, 0, time.UTC) + "&limit=2": "23",
 		"?since=" + id(1) + "&limit=2":              "23",
-		"?since=1950-01-01T00:00:00Z":               "1234", "?since=0000-01-01T00:00:00Z": "1234", "?since=9999-12-31T23:59:59Z": "",
-		"?limit=1": "1", "?limit=4": "1234", "?limit=10000": "1234", "?other=1&since=" + id(3): "4",
+		"?since=1950-01-01T00:00:00Z":               "1234",
+		"?since=0000-01-01T00:00:00Z":               "1234",
+		"?since=9999-12-31T23:59:59Z":               "",
+		"?limit=1":                                  "1", "?limit=4": "1234",
+		"?limit=10000": "1234", "?other=1&since=" + id(3): "4",
 	} {
 		if got := strings.Join(f.texts(alice, query), ""); got != want {
 			t.Errorf("GET /agent/messages%s: %q, want %q", query, got, want)
 		}
 	}
-	for _, query := range []string{"?since=", "?since=-1", "?since=%2B1", "?since=1.0", "?since=1e3", "?since=0x1", "?since=x",
-		"?since=%201", "?since=1%20", "?since=２", "?since=2026-03-20", "?since=2026-03-20T10:00:00", "?since=2026-03-20T10:00:00+01:00",
-		"?since=2026-03-20T25:00:00Z", "?since=2026-02-30T10:00:00Z", "?since=1&since=1", "?limit=0", "?limit=10001", "?limit=-1",
-		"?limit=", "?limit=x", "?limit=1.5", "?limit=99999999999999999999", "?limit=1&limit=1", "?since=%zz", "?limit=1;since=1"} {
-		f.want(f.do(call{"GET", "/agent/messages" + query, alice, nil, nil}), 400, "ERR_VALIDATION")
+	for query := range strings.FieldsSeq(`?since= ?since=-1 ?since=%2B1 ?since=1.0 ?since=1e3 ?since=0x1 ?since=x ?since=２
+		?since=%201 ?since=1%20 ?since=2026-03-20 ?since=2026-03-20T10:00:00 ?since=2026-03-20T10:00:00+01:00
+		?since=2026-03-20T25:00:00Z ?since=2026-02-30T10:00:00Z ?since=1&since=1 ?since=%zz ?limit=1;since=1
+		?limit= ?limit=0 ?limit=10001 ?limit=-1 ?limit=x ?limit=1.5 ?limit=99999999999999999999 ?limit=1&limit=1`) {
+		f.want(f.get("/agent/messages"+query, alice), 400, "ERR_VALIDATION")
 	}
 	// has_more is there only if the limit cuts the list.
 	for query, want := range map[string]bool{"?limit=3": true, "?limit=4": false, "?limit=5": false, "": false} {
-		a := f.do(call{"GET", "/agent/messages" + query, alice, nil, nil})
-		if strings.Contains(string(a.body), `"has_more":true}`) != want || strings.Contains(string(a.body), "has_more") != want {
+		a := f.get("/agent/messages"+query, alice)
+		if a.has(`"has_more":true}`) != want || a.has("has_more") != want {
 			t.Errorf("GET /agent/messages%s: %v", query, a)
 		}
 	}
@@ -119,25 +122,26 @@ func TestHistoryRows(t *testing.T) {
 	f.register("carol@b")
 	f.send(alice, "alice@b", "carol@b", "<not> & yet\u2028")
 	eventually(t, "the stream is closed", func() bool {
-		return f.do(call{"GET", "/health", "", nil, nil}).data("inbox_connections") == 0.
+		return f.get("/health", "").data("inbox_connections") == 0.
 	})
 	f.send(alice, "alice@b", "bob@b", "by poll")
 	last := f.history(bob, "")[1]
-	f.want(f.do(call{"POST", "/agent/ack", bob, object{"trace_ids": []any{last["trace_id"]}, "response": object{
-		"status": "error", "error_code": "BUSY", "detail": "later"}}, nil}), 200, "")
-	body := string(f.do(call{"GET", "/agent/messages", alice, nil, nil}).body)
+	f.want(f.post("/agent/ack", bob, object{"trace_ids": []any{last["trace_id"]}, "response": object{
+		"status": "error", "error_code": "BUSY", "detail": "later"}}), 200, "")
+	body := string(f.get("/agent/messages", alice).body)
 	const ts, trace = `"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"`, `"trace_id":"[0-9a-f-]{36}"`
 	row := func(id int, receiver, text, rest string) string {
 		return fmt.Sprintf(`\{"id":%d,%s,"sender_id":"alice@b","receiver_id":"%s","envelope":\{"chorus_version":"0.4",`+
 			`"original_text":"%s","sender_culture":"en","sender_id":"alice@b"\},%s\}`, id, trace, receiver, text, rest)
 	}
 	form := `^\{"success":true,"data":\[` + strings.Join([]string{
-		row(1, "hook@b", "by webhook", `"delivered_via":"webhook","timestamp":`+ts+`,"state":"delivered","receiver_response":`+
-			`\{"status":"ok","error_code":"NONE","detail":"\\u0000 <&>"\},"acknowledged_at":`+ts),
+		row(1, "hook@b", "by webhook", `"delivered_via":"webhook","timestamp":`+ts+`,"state":"delivered",`+
+			`"receiver_response":\{"status":"ok","error_code":"NONE","detail":"\\u0000 <&>"\},"acknowledged_at":`+ts),
 		row(2, "bob@b", "by stream", `"delivered_via":"sse","timestamp":`+ts+`,"state":"sent"`),
 		row(3, "carol@b", "<not> & yet\u2028", `"delivered_via":"queued","timestamp":`+ts+`,"state":"queued"`),
 		row(4, "bob@b", "by poll", `"delivered_via":"poll","timestamp":`+ts+`,"state":"failed","error_code":"BUSY",`+
-			`"detail":"later","receiver_response":\{"status":"error","error_code":"BUSY","detail":"later"\},"acknowledged_at":`+ts),
+			`"detail":"later","receiver_response":\{"status":"error","error_code":"BUSY","detail":"later"\},`+
+			`"acknowledged_at":`+ts),
 	}, ",") + `\],"metadata":\{"timestamp":` + ts + `\}\}\n$`
 	if !regexp.MustCompile(form).MatchString(body) {
 		t.Errorf("the history is\n%s, want\n%s", body, form)
@@ -196,7 +200,8 @@ func TestIDsAndTimesGrow(t *testing.T) {
 			t.Errorf("message %v %q is not in order", row["id"], text)
 		}
 		if i > 0 && rows[i-1]["timestamp"].(string) >= row["timestamp"].(string) {
-			t.Errorf("message %v has the timestamp %v, the one before has %v", row["id"], row["timestamp"], rows[i-1]["timestamp"])
+			t.Errorf("message %v has the timestamp %v, the one before has %v", row["id"], row["timestamp"],
+				rows[i-1]["timestamp"])
 		}
 	}
 }
@@ -210,7 +215,7 @@ func TestOwnRowsOnly(t *testing.T) {
 	f.send(bob, "bob@b", "alice@b", "bob to alice")
 	f.send(carol, "carol@b", "alice@b", "carol to alice")
 	f.send(carol, "carol@b", "carol@b", "carol to carol")
-	f.want(f.do(call{"POST", "/messages", f.operator, messageTo("bob@b", "alice@b", "operator as alice to bob"), nil}), 202, "")
+	f.want(f.post("/messages", f.operator, messageTo("bob@b", "alice@b", "operator as alice to bob")), 202, "")
 	for key, want := range map[string][]string{
 		alice: {"alice to bob", "bob to alice", "carol to alice", "operator as alice to bob"},
 		bob:   {"alice to bob", "bob to alice", "operator as alice to bob"},
@@ -232,8 +237,8 @@ func TestOwnRowsOnly(t *testing.T) {
 			t.Errorf("the stream has %q and %q, want %q", got, next, want)
 		}
 	}
-	f.want(f.do(call{"GET", "/agent/messages", "", nil, nil}), 401, "ERR_UNAUTHORIZED")
-	f.want(f.do(call{"GET", "/agent/messages", f.operator, nil, nil}), 403, "ERR_FORBIDDEN")
+	f.want(f.get("/agent/messages", ""), 401, "ERR_UNAUTHORIZED")
+	f.want(f.get("/agent/messages", f.operator), 403, "ERR_FORBIDDEN")
 }
 
 // stored returns how many rows a table has.
@@ -279,7 +284,7 @@ func TestRetention(t *testing.T) {
 			t.Errorf("%s has %d rows, want %d", table, n, want)
 		}
 	}
-	health := f.do(call{"GET", "/health", "", nil, nil})
+	health := f.get("/health", "")
 	if health.data("messages_stored") != 1. || health.data("messages_queued") != 0. {
 		t.Errorf("the health is %v", health)
 	}
@@ -288,7 +293,8 @@ func TestRetention(t *testing.T) {
 // wantHistory checks how many messages an agent's history has, and the id of the first one.
 func (f *fixture) wantHistory(name, key string, count int64, first float64) {
 	f.t.Helper()
-	rows, entries := f.history(key, "?limit=1"), f.stored("hub_entry e JOIN hub_agent a ON a.n = e.agent AND a.address = '"+name+"'")
+	rows := f.history(key, "?limit=1")
+	entries := f.stored("hub_entry e JOIN hub_agent a ON a.n = e.agent WHERE a.address = '" + name + "'")
 	if entries != count || rows[0]["id"] != first {
 		f.t.Errorf("%s has %d messages, and the first is %v; want %d and %v", name, entries, rows[0]["id"], count, first)
 	}
@@ -330,7 +336,7 @@ func TestHistoryBytes(t *testing.T) {
 	send := func(size int) {
 		t.Helper()
 		body := `{"receiver_id":"carol@b","envelope":` + envelopeOf("alice@b", size) + `}`
-		f.want(f.do(call{"POST", "/messages", alice, body, nil}), 202, "")
+		f.want(f.post("/messages", alice, body), 202, "")
 	}
 	send(200)
 	f.wantHistory("alice@b", alice, 65, 1)

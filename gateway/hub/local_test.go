@@ -18,8 +18,8 @@ import (
 // local is a client that the relay takes for its own machine, to which no rates apply. It uses each connection once.
 var local = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: -1}, CheckRedirect: remote.CheckRedirect}
 
-// startLocal is like start, but the clients are on the relay's machine, and the relay's clock stands still. Only wait moves
-// it.
+// startLocal is like start, but the clients are on the relay's machine, and the relay's clock stands still. Only wait
+// moves it.
 func startLocal(t testing.TB, configure ...func(*fixture)) *fixture {
 	t.Helper()
 	return start(t, append(configure, func(f *fixture) { f.client, f.frozen = local, time.Now() })...)
@@ -30,6 +30,27 @@ func (f *fixture) wait(d time.Duration) { f.ahead.Add(int64(d)) }
 
 // moment is less than the times that tests wait for.
 const moment = time.Second
+
+func (f *fixture) get(path, key string) answer {
+	f.t.Helper()
+	return f.do(call{"GET", path, key, nil, nil})
+}
+
+func (f *fixture) post(path, key string, body any) answer {
+	f.t.Helper()
+	return f.do(call{"POST", path, key, body, nil})
+}
+
+func (f *fixture) remove(path, key string) answer {
+	f.t.Helper()
+	return f.do(call{"DELETE", path, key, nil, nil})
+}
+
+// has reports whether the body has this text.
+func (a answer) has(text string) bool { return strings.Contains(string(a.body), text) }
+
+// begins reports whether the body begins with this text.
+func (a answer) begins(text string) bool { return strings.HasPrefix(string(a.body), text) }
 
 // doFrom sends a request under the prefix from another machine, to which the limits apply.
 func (f *fixture) doFrom(addr string, c call) answer {

@@ -72,8 +72,8 @@ func TestRotationRace(t *testing.T) {
 	}
 }
 
-// TestConfirmAtOnce: a receiver can confirm a message as soon as it has the frame, even if the hub has not recorded yet that
-// the frame was written (H-14).
+// TestConfirmAtOnce: a receiver can confirm a message as soon as it has the frame, even if the hub has not recorded yet
+// that the frame was written (H-14).
 func TestConfirmAtOnce(t *testing.T) {
 	t.Parallel()
 	for name, ack := range map[string]func(event) object{
@@ -95,7 +95,7 @@ func TestConfirmAtOnce(t *testing.T) {
 		<-busy
 		time.AfterFunc(50*time.Millisecond, func() { close(release) })
 		e := f.open(key, nil).message()
-		a := f.want(f.do(call{"POST", "/agent/ack", key, ack(e), nil}), 200, "")
+		a := f.want(f.post("/agent/ack", key, ack(e)), 200, "")
 		if err := <-done; err != nil {
 			t.Fatal(err)
 		}

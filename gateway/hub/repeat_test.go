@@ -32,8 +32,8 @@ func (f *fixture) wantCount(key string, count int) {
 	}
 }
 
-// G-21: a repeated Idempotency-Key gets the first answer, also after a restart, and whatever has changed since. G-22: with
-// another body it gets 409.
+// G-21: a repeated Idempotency-Key gets the first answer, also after a restart, and whatever has changed since. G-22:
+// with another body it gets 409.
 func TestRepeat(t *testing.T) {
 	t.Parallel()
 	f := startLocal(t)
@@ -61,9 +61,10 @@ func TestRepeat(t *testing.T) {
 				`"chorus_version" : "0.4"} , "receiver_id":%q}`, body["receiver_id"])
 			f.wantReplay(f.sendAs(id, alice, text), first[id])
 			for name, other := range map[string]object{
-				"another text": messageTo(body["receiver_id"].(string), "alice@b", "Hello"),
-				"a receiver":   messageTo("alice@b", "alice@b", "hello"), "an unknown receiver": messageTo("x@b", "alice@b", "hello"),
-				"a member": with(body, object{"stream": false}), "an unknown member": with(body, object{"x": 1}),
+				"another text":        messageTo(body["receiver_id"].(string), "alice@b", "Hello"),
+				"a receiver":          messageTo("alice@b", "alice@b", "hello"),
+				"an unknown receiver": messageTo("x@b", "alice@b", "hello"),
+				"a member":            with(body, object{"stream": false}), "an unknown member": with(body, object{"x": 1}),
 			} {
 				if a := f.sendAs(id, alice, other); a.status != 409 || a.code() != "ERR_IDEMPOTENCY_CONFLICT" {
 					t.Errorf("with the other body that has %s: %v", name, a)
@@ -77,7 +78,7 @@ func TestRepeat(t *testing.T) {
 	check()
 	f.restart()
 	check()
-	f.want(f.do(call{"DELETE", "/agents/bob@b", f.operator, nil, nil}), 200, "")
+	f.want(f.remove("/agents/bob@b", f.operator), 200, "")
 	f.wait(day - moment)
 	check()
 	// A record is kept for 24 hours.
@@ -128,7 +129,7 @@ func TestRepeatOfOthers(t *testing.T) {
 	f.wantReplay(f.sendAs("one", f.rotated("alice@b", alice), body), first)
 	f.wantCount(bob, 3)
 	// An agent that has the address later is another caller.
-	f.want(f.do(call{"DELETE", "/agents/alice@b", f.operator, nil, nil}), 200, "")
+	f.want(f.remove("/agents/alice@b", f.operator), 200, "")
 	alice = f.want(f.rotate("alice@b", f.operator), 201, "").text("api_key")
 	if a := f.want(f.sendAs("one", alice, body), 202, ""); a.header.Get("Idempotent-Replay") != "" {
 		t.Errorf("another agent gets %v", a)
@@ -136,8 +137,8 @@ func TestRepeatOfOthers(t *testing.T) {
 	f.wantCount(bob, 4)
 }
 
-// G-21: if the relay stops before the answer is stored, the repeat is answered from the rows, and its answer is the first one from
-// then on. A repeat waits while the first request is in progress.
+// G-21: if the relay stops before the answer is stored, the repeat is answered from the rows, and its answer is the
+// first one from then on. A repeat waits while the first request is in progress.
 func TestRepeatWithoutAnswer(t *testing.T) {
 	t.Parallel()
 	f := startLocal(t)
@@ -168,7 +169,8 @@ func TestRepeatWithoutAnswer(t *testing.T) {
 	f.wantError("the first answer", first, 503, "ERR_UNAVAILABLE") // so the client repeats
 	<-called
 	again := f.want(f.do(post), 202, "")
-	if again.header.Get("Idempotent-Replay") != "true" || again.text("delivery") != "queued" || again.text("state") != "queued" {
+	if again.header.Get("Idempotent-Replay") != "true" || again.text("delivery") != "queued" ||
+		again.text("state") != "queued" {
 		t.Errorf("the repeat is answered with %v %v", again, again.header)
 	}
 	if rows := f.history(alice, ""); len(rows) != 1 || rows[0]["trace_id"] != again.text("trace_id") {

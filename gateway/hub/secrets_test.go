@@ -49,10 +49,10 @@ func takeTour(t *testing.T) *tour {
 	alice = register("alice@b", alice, object{"endpoint": hook.URL + "/first-secret?token=/second-secret"})
 	bob := register("bob@b", "", object{"endpoint": broken.URL + "/third-secret"})
 	register("alice@b", bob, nil)
-	carol := do(call{"POST", "/agents", v.operator, object{"agent_id": "carol@b",
-		"endpoint": "https://agent.example/fourth-secret"}, nil}).text("api_key")
-	do(call{"POST", "/agents", v.operator, object{"agent_id": "carol@b", "endpoint": "https://agent.example/fourth-secret"}, nil})
-	do(call{"POST", "/register", "", with(registrationOf("x@b"), object{"endpoint": "http://10.0.0.1/fourth-secret"}), nil})
+	hidden := object{"agent_id": "carol@b", "endpoint": "https://agent.example/fourth-secret"}
+	carol := do(call{"POST", "/agents", v.operator, hidden, nil}).text("api_key")
+	do(call{"POST", "/agents", v.operator, hidden, nil})
+	register("x@b", "", object{"endpoint": "http://10.0.0.1/fourth-secret"})
 	for _, key := range []string{"", alice, v.operator} {
 		for _, path := range []string{"/agents", "/agents/alice@b", "/discover", "/invite/alice@b", "/health", "/skill",
 			"/.well-known/chorus.json", "/agent/messages", "/nothing"} {
@@ -61,20 +61,22 @@ func takeTour(t *testing.T) *tour {
 		do(call{"POST", "/agent/ack", key, object{"up_to": 1}, nil})
 	}
 	for _, to := range []string{"alice@b", "bob@b", "carol@b", "nobody@b"} {
-		do(call{"POST", "/messages", alice, messageTo(to, "alice@b", "hello"), map[string]string{"Idempotency-Key": "to " + to}})
-		do(call{"POST", "/messages", alice, messageTo(to, "alice@b", "hello"), map[string]string{"Idempotency-Key": "to " + to}})
+		for range 2 {
+			id := map[string]string{"Idempotency-Key": "to " + to}
+			do(call{"POST", "/messages", alice, messageTo(to, "alice@b", "hello"), id})
+		}
 	}
 	session := do(call{"POST", "/agent/session", alice, nil, nil}).text("session_token")
 	v.openPath("/agent/inbox?session="+session, "", nil).frame()
 	v.open(bob, nil).frame()
 	// Keys at wrong places. An error may repeat the address that the caller has sent, so these answers do not count.
 	for _, key := range []string{alice, v.operator, session} {
-		for _, path := range []string{"/agents/" + key, "/invite/" + key, "/" + key, "/agents/x/" + key + "/y", "/agent/inbox?session=" + key,
-			"/discover?culture=" + key, "/agent/messages?since=" + key, "/invite/" + key + "@b"} {
-			v.do(call{"GET", path, key, nil, nil})
+		for _, path := range []string{"/agents/" + key, "/invite/" + key, "/" + key, "/agents/x/" + key + "/y",
+			"/agent/inbox?session=" + key, "/discover?culture=" + key, "/agent/messages?since=" + key, "/invite/" + key + "@b"} {
+			v.get(path, key)
 		}
-		v.do(call{"DELETE", "/agents/" + key, alice, nil, nil})
-		v.do(call{"POST", "/register", "", `{"agent_id":"` + key + `"}`, nil})
+		v.remove("/agents/"+key, alice)
+		v.post("/register", "", `{"agent_id":"`+key+`"}`)
 	}
 	do(call{"DELETE", "/agents/carol@b", carol, nil, nil})
 	do(call{"DELETE", "/agents/carol@b", carol, nil, nil})
@@ -148,8 +150,8 @@ func TestLogHasNoSecrets(t *testing.T) {
 			t.Errorf("the log has the random part of %s", secret)
 		}
 	}
-	for _, path := range []string{`"/hub/register"`, `"/hub/agent/inbox"`, `"/hub/agents/…"`, `"/hub/invite/…@b"`, `"/hub/…"`} {
-		if !strings.Contains(log, `"path":`+path) {
+	for _, path := range []string{"/hub/register", "/hub/agent/inbox", "/hub/agents/…", "/hub/invite/…@b", "/hub/…"} {
+		if !strings.Contains(log, `"path":"`+path+`"`) {
 			t.Errorf("the log has no line for %s", path)
 		}
 	}
@@ -188,17 +190,18 @@ func TestKeysOfOthers(t *testing.T) {
 	f.history(bob, "")
 	session := func(key string) string {
 		t.Helper()
-		a := f.want(f.do(call{"POST", "/agent/session", key, nil, nil}), 200, "")
-		if !regexp.MustCompile(`^cs_[0-9a-f]{32}$`).MatchString(a.text("session_token")) || a.data("expires_in_seconds") != 300. {
+		a := f.want(f.post("/agent/session", key, nil), 200, "")
+		token := a.text("session_token")
+		if !regexp.MustCompile(`^cs_[0-9a-f]{32}$`).MatchString(token) || a.data("expires_in_seconds") != 300. {
 			t.Errorf("the session is %v", a)
 		}
-		return a.text("session_token")
+		return token
 	}
 	// An agent's key for another agent.
-	f.want(f.do(call{"DELETE", "/agents/bob@b", alice, nil, nil}), 403, "ERR_FORBIDDEN")
+	f.want(f.remove("/agents/bob@b", alice), 403, "ERR_FORBIDDEN")
 	f.want(f.rotate("bob@b", alice), 409, "ERR_AGENT_ID_TAKEN")
-	f.want(f.do(call{"POST", "/messages", alice, messageTo("alice@b", "bob@b", "x"), nil}), 403, "ERR_SENDER_MISMATCH")
-	f.want(f.do(call{"POST", "/agents", alice, object{"agent_id": "bob@b", "endpoint": "https://x.example"}, nil}), 403, "ERR_FORBIDDEN")
+	f.want(f.post("/messages", alice, messageTo("alice@b", "bob@b", "x")), 403, "ERR_SENDER_MISMATCH")
+	f.want(f.post("/agents", alice, object{"agent_id": "bob@b", "endpoint": "https://x.example"}), 403, "ERR_FORBIDDEN")
 	// The operator has no inbox, and does not rotate keys.
 	for _, c := range []call{{"GET", "/agent/inbox", "", nil, nil}, {"GET", "/agent/messages", "", nil, nil},
 		{"POST", "/agent/session", "", nil, nil}, {"POST", "/agent/ack", "", object{"up_to": 9}, nil}} {
@@ -215,29 +218,31 @@ func TestKeysOfOthers(t *testing.T) {
 	}
 	f.want(f.rotate("bob@b", token), 409, "ERR_AGENT_ID_TAKEN")
 	for _, key := range []string{bob, f.operator, "", "cs_", gateway.NewKey(gateway.HubStream)} {
-		f.want(f.do(call{"GET", "/agent/inbox?session=" + key, "", nil, nil}), 401, "ERR_UNAUTHORIZED")
+		f.want(f.get("/agent/inbox?session="+key, ""), 401, "ERR_UNAUTHORIZED")
 	}
-	if frame := f.openPath("/agent/inbox?session="+token, "", nil).frame(); !strings.Contains(frame, `"agent_id":"bob@b"`) {
+	frame := f.openPath("/agent/inbox?session="+token, "", nil).frame()
+	if !strings.Contains(frame, `"agent_id":"bob@b"`) {
 		t.Errorf("the stream of the session begins with %q", frame)
 	}
-	f.want(f.do(call{"GET", "/agent/inbox?session=" + token, "", nil, nil}), 401, "ERR_UNAUTHORIZED")
-	f.want(f.do(call{"GET", "/agent/inbox?session=" + token, bob, nil, nil}), 401, "ERR_UNAUTHORIZED")
+	f.want(f.get("/agent/inbox?session="+token, ""), 401, "ERR_UNAUTHORIZED")
+	f.want(f.get("/agent/inbox?session="+token, bob), 401, "ERR_UNAUTHORIZED")
 	late, tooLate := session(bob), session(bob)
 	f.wait(5*60*1e9 - moment)
 	f.openPath("/agent/inbox?session="+late, alice, nil).frame()
 	f.wait(moment)
-	f.want(f.do(call{"GET", "/agent/inbox?session=" + tooLate, "", nil, nil}), 401, "ERR_UNAUTHORIZED")
+	f.want(f.get("/agent/inbox?session="+tooLate, ""), 401, "ERR_UNAUTHORIZED")
 
 	// G-11: foreign and unknown things get the same answer where they cannot be listed.
 	ack := func(key string, body object) string {
 		t.Helper()
-		a := f.want(f.do(call{"POST", "/agent/ack", key, body, nil}), 200, "")
+		a := f.want(f.post("/agent/ack", key, body), 200, "")
 		return string(a.body[:strings.Index(string(a.body), `"metadata"`)])
 	}
 	unknown := "00000000-0000-4000-8000-000000000000"
 	for _, key := range []string{alice, f.register("carol@b")} {
-		if foreign, none := ack(key, object{"trace_ids": []string{trace}}), ack(key, object{"trace_ids": []string{unknown, "x", "", trace[1:]}}); foreign != none ||
-			!strings.Contains(none, `"acknowledged":0`) {
+		foreign := ack(key, object{"trace_ids": []string{trace}})
+		none := ack(key, object{"trace_ids": []string{unknown, "x", "", trace[1:]}})
+		if foreign != none || !strings.Contains(none, `"acknowledged":0`) {
 			t.Errorf("a foreign message: %s, an unknown one: %s", foreign, none)
 		}
 		if all := ack(key, object{"up_to": 1 << 50}); !strings.Contains(all, `"acknowledged":0`) {

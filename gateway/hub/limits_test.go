@@ -1,0 +1,152 @@
+package hub_test
+
+import (
+	"fmt"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/agora-relay/agora/relay"
+)
+
+// H-34: at most 1,000 messages are queued for one receiver, and 100 from one sender. The refusals name the limit.
+func TestQueuedMessages(t *testing.T) {
+	t.Parallel()
+	f := startLocal(t)
+	full, a, b := f.register("full@b"), f.register("a@b"), f.register("b@b")
+	post := func(key, sender string) answer {
+		return f.post("/messages", key, messageTo("full@b", sender, "hello"))
+	}
+	f.queue("a@b", "full@b", 99, 100)
+	f.want(post(a, "a@b"), 202, "") // the 100th
+	f.wantLimit(post(a, "a@b"), "ERR_INBOX_FULL", "queuedFromSender")
+	f.send(a, "a@b", "b@b", "to another receiver")
+	for n := range 9 {
+		name := fmt.Sprintf("sender%d@b", n)
+		f.register(name)
+		f.queue(name, "full@b", 99+n/8, 100)
+	}
+	f.wantLimit(post(a, "a@b"), "ERR_INBOX_FULL", "queuedFromSender")
+	for range 8 {
+		f.want(post(b, "b@b"), 202, "") // the last one is the 1,000th
+	}
+	f.wantLimit(post(b, "b@b"), "ERR_INBOX_FULL", "queuedMessages")
+	// What the receiver gets no longer counts.
+	f.history(full, "?limit=1")
+	f.want(post(b, "b@b"), 202, "")
+	f.wantLimit(post(b, "b@b"), "ERR_INBOX_FULL", "queuedMessages")
+	f.history(full, "?limit=3")
+	f.want(post(a, "a@b"), 202, "")
+}
+
+// H-34: at most 16 MiB of envelopes are queued for one receiver, in the form of RFC 8785.
+func TestQueuedBytes(t *testing.T) {
+	t.Parallel()
+	f := startLocal(t)
+	full, a := f.register("full@b"), f.register("a@b")
+	for _, sender := range []string{"b@b", "c@b", "d@b"} {
+		f.register(sender)
+		f.queue(sender, "full@b", 93, 60_000)
+	}
+	post := func(size int) answer {
+		// The spaces do not count.
+		return f.post("/messages", a, `{"receiver_id" : "full@b" , "envelope": `+envelopeOf("a@b", size)+` }`)
+	}
+	const left = 16<<20 - 3*93*60_000
+	f.wantLimit(post(left+1), "ERR_INBOX_FULL", "queuedBytes")
+	f.want(post(left-100), 202, "")
+	f.wantLimit(post(101), "ERR_INBOX_FULL", "queuedBytes")
+	f.want(post(100), 202, "")
+	f.wantLimit(post(100), "ERR_INBOX_FULL", "queuedBytes")
+	f.history(full, "?limit=1")
+	f.want(post(59_900), 202, "")
+	f.wantLimit(post(101), "ERR_INBOX_FULL", "queuedBytes")
+	f.want(post(100), 202, "")
+}
+
+// H-34: one address can register 20 new agents an hour. Rotations do not count.
+func TestRegistrationLimit(t *testing.T) {
+	t.Parallel()
+	f := startLocal(t, func(f *fixture) { f.limits.PostsPerAddress.PerSecond = relay.Unlimited })
+	register := func(addr string, n int, key string) answer {
+		return f.doFrom(addr, call{"POST", "/register", key, registrationOf(fmt.Sprintf("a%d@b", n)), nil})
+	}
+	key := ""
+	for n := range 20 {
+		key = f.want(register("198.51.100.7", n, ""), 201, "").text("api_key")
+		key = f.want(register("198.51.100.7", n, key), 200, "").text("api_key")
+		f.want(register("198.51.100.7", n, ""), 409, "ERR_AGENT_ID_TAKEN")
+	}
+	f.wantLimit(register("198.51.100.7", 20, ""), "ERR_RATE_LIMITED", "registrations")
+	f.want(register("198.51.100.7", 19, key), 200, "")
+	f.want(register("203.0.113.7", 20, ""), 201, "")
+	f.wait(time.Hour/20 + moment)
+	f.want(register("198.51.100.7", 21, ""), 201, "")
+	f.wantLimit(register("198.51.100.7", 22, ""), "ERR_RATE_LIMITED", "registrations")
+}
+
+// wantLimit checks a refusal with 429.
+func (f *fixture) wantLimit(a answer, code, limit string) {
+	f.t.Helper()
+	f.want(a, 429, code)
+	got, retry := a.errorMember("limit"), a.header.Get("Retry-After")
+	if got != limit || !regexp.MustCompile(`^[1-9][0-9]*$`).MatchString(retry) {
+		f.t.Fatalf("the limit is %q, want %q; Retry-After is %q", got, limit, retry)
+	}
+}
+
+// TestRegistryFull checks the limit --hub-agents (HUB §2).
+func TestRegistryFull(t *testing.T) {
+	t.Parallel()
+	f := startLocal(t, func(f *fixture) { f.options.MaxAgents = 2 })
+	key := f.register("a@b")
+	f.register("c@b")
+	f.wantLimit(f.rotate("d@b", ""), "ERR_REGISTRY_FULL", "agents")
+	f.wantLimit(f.post("/agents", f.operator, object{"agent_id": "d@b", "endpoint": "https://a.example"}),
+		"ERR_REGISTRY_FULL", "agents")
+	key = f.rotated("a@b", key)
+	f.want(f.remove("/agents/a@b", key), 200, "")
+	f.want(f.rotate("d@b", ""), 201, "")
+	f.wantLimit(f.rotate("a@b", key), "ERR_REGISTRY_FULL", "agents")
+}
+
+// TestUnusedAgents: a registration without a message, a stream or a webhook reply for 90 days expires like a DELETE
+// (HUB §2).
+func TestUnusedAgents(t *testing.T) {
+	t.Parallel()
+	f := startLocal(t)
+	hook := newFixedHook(t)
+	keys := map[string]string{}
+	for _, name := range []string{"receives", "sends", "streams", "listens", "crashes", "reads"} {
+		keys[name] = f.register(name + "@b")
+	}
+	f.register("replies@b", object{"endpoint": hook.URL})
+	i := f.open(keys["listens"], nil) // stays open
+	i.frame()
+	f.wait(80 * day)
+	keys["late"] = f.register("late@b")
+	f.send(keys["sends"], "sends@b", "replies@b", "hello")
+	f.open(keys["streams"], nil).close()
+	crashes := f.open(keys["crashes"], nil)
+	crashes.frame()
+	f.history(keys["reads"], "") // does not count
+	f.hub.SweepNow(t.Context())
+	f.restart() // ends the streams
+	f.wait(unused - 80*day - moment)
+	f.hub.SweepNow(t.Context())
+	if n := f.get("/health", "").data("agents_registered"); n != 8. {
+		t.Errorf("%v agents are registered before 90 days have passed, want 8", n)
+	}
+	f.send(keys["late"], "late@b", "receives@b", "hello")
+	f.wait(2 * moment)
+	f.hub.SweepNow(t.Context())
+	for name, want := range map[string]int{"receives": 200, "sends": 200, "streams": 200, "listens": 200, "crashes": 200,
+		"replies": 200, "late": 200, "reads": 404} {
+		if a := f.get("/agents/"+name+"@b", ""); a.status != want {
+			t.Errorf("after 90 days GET /agents/%s@b is %v, want %d", name, a, want)
+		}
+	}
+	f.want(f.remove("/agents/reads@b", keys["reads"]), 200, "") // like after a DELETE
+	f.want(f.rotate("reads@b", ""), 409, "ERR_AGENT_ID_TAKEN")
+	f.wantWorks(map[string]bool{keys["reads"]: false, keys["listens"]: true})
+}
