@@ -200,7 +200,7 @@ func (h *Hub) serveStream(w http.ResponseWriter, r *http.Request, from relay.Pee
 		abort: func() { _ = out.SetWriteDeadline(time.Now()) }} // without deadlines there is no connection to wait for
 	writer := &streamWriter{h: h, w: w, out: out, s: s, from: from}
 	h.streams.add(s)
-	defer func() { h.closeStream(s, writer.caughtUp) }()
+	defer func() { h.closeStream(s, writer.phase == live) }()
 	if resumes {
 		if _, err := h.confirm(r.Context(), from, owner.agent, confirmation{upTo: after}); err != nil {
 			return err
@@ -210,7 +210,9 @@ func (h *Hub) serveStream(w http.ResponseWriter, r *http.Request, from relay.Pee
 	if writer.position, err = h.beginStream(r.Context(), from, owner); err != nil {
 		return err
 	}
-	writer.after, writer.resumes = after, resumes
+	if resumes {
+		writer.phase, writer.last = missed, min(after, writer.last)
+	}
 	// net/http reads from the connection to learn whether the client is still there. A deadline would end that.
 	_ = out.SetReadDeadline(time.Time{})
 	header := w.Header()
@@ -227,14 +229,23 @@ func (h *Hub) serveStream(w http.ResponseWriter, r *http.Request, from relay.Pee
 	return nil
 }
 
+// phase is what a stream brings. It begins with replayed or missed.
+type phase int
+
+const (
+	replayed phase = iota // without Last-Event-ID: what is queued, and the last minute of the last stream
+	missed                // with it: what is queued and has an id up to it; after a crash, it may have come before
+	resumed               // then what has a larger id
+	live                  // in the end what is queued
+)
+
 // position is how far a stream is.
 type position struct {
+	phase
 	address string
 	after   int64 // the last message on the stream
-	resumes bool  // the client has sent Last-Event-ID
-	since   int64 // sent messages that were handed out since then come again
-	// caughtUp means that what had to come again has come. From then on, only what is queued comes.
-	caughtUp bool
+	last    int64 // Last-Event-ID, but not more than the newest id; without it the newest id
+	since   int64 // sent messages that were handed out since then come again, if the phase is replayed
 }
 
 // beginStream returns where a stream without Last-Event-ID begins. It checks the key again. If the key was replaced
@@ -251,7 +262,10 @@ func (h *Hub) beginStream(ctx context.Context, from relay.Peer, owner caller) (p
 		u, err := usageOf(q, owner.agent)
 		// After a crash it is not known when the last stream ended; then its last frame counts.
 		p = position{address: a.address, since: max(u.streamEnded, u.framed) - int64(replayTime)}
-		return err
+		if err != nil {
+			return err
+		}
+		return q.Query(func(scan scanner) error { return scan(&p.last) }, "SELECT n FROM hub_message ORDER BY n DESC LIMIT 1")
 	})
 	return p, err
 }
@@ -342,7 +356,7 @@ type batch struct {
 func (t *streamWriter) writeNext(ctx context.Context) (more bool, err error) {
 	b, more, err := t.next(ctx)
 	if err != nil || len(b.rows) == 0 {
-		return false, t.handleReadError(ctx, err)
+		return more, t.handleReadError(ctx, err)
 	}
 	t.s.writing.Store(&idRange{b.rows[0].message, b.rows[len(b.rows)-1].message})
 	defer t.s.writing.Store(nil)
@@ -391,14 +405,17 @@ func (t *streamWriter) next(ctx context.Context) (b batch, more bool, err error)
 	const read = "SELECT " + joinedColumns + " FROM hub_delivery d JOIN hub_message m ON m.n = d.message "
 	const order = " ORDER BY d.message LIMIT ?"
 	text, args := read+"WHERE d.receiver = ? AND d.state = 0 AND d.message > ?"+order, []any{t.s.agent, t.after}
-	switch {
-	case t.resumes:
+	switch t.phase {
+	case missed:
+		text = read + "WHERE d.receiver = ? AND d.state = 0 AND d.message > ? AND d.message <= ?" + order
+		args = append(args, t.last)
+	case resumed:
 		// The entries of the history find the messages of the agent.
 		text = "SELECT " + joinedColumns + " FROM hub_entry e JOIN hub_delivery d ON d.message = e.message " +
 			"JOIN hub_message m ON m.n = e.message WHERE e.agent = ? AND e.message > ? AND d.receiver = ? AND d.state < 3 " +
 			"ORDER BY e.message LIMIT ?"
 		args = append(args, t.s.agent)
-	case !t.caughtUp:
+	case replayed:
 		text = read + "WHERE d.receiver = ? AND d.message > ? AND " +
 			"(d.state = 0 OR d.state = 1 AND d.via = 'sse' AND d.handed >= ?)" + order
 		args = append(args, t.since)
@@ -432,9 +449,24 @@ func (t *streamWriter) next(ctx context.Context) (b batch, more bool, err error)
 	})
 	b.text = frames.String()
 	if more = more || len(b.rows) == maxBatch; err == nil && !more {
-		t.resumes, t.caughtUp = false, true // what is stored from now on is queued
+		if more = len(b.rows) > 0 && t.phase != live; !more {
+			more = t.endPhase()
+		}
 	}
 	return b, more, err
+}
+
+// endPhase begins the next phase. It returns false if there is none.
+func (t *streamWriter) endPhase() (more bool) {
+	switch t.phase {
+	case live:
+		return false
+	case missed:
+		t.phase, t.after = resumed, t.last
+	default:
+		t.phase = live
+	}
+	return true
 }
 
 // messageFrame returns the event of a message.

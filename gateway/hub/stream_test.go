@@ -112,6 +112,22 @@ func TestLastEventID(t *testing.T) {
 	})
 }
 
+// A message that is queued comes on the next stream, whatever its Last-Event-ID is. Otherwise it would never come.
+func TestLastEventIDAfterQueuedMessage(t *testing.T) {
+	inParty(t, func(t *testing.T, p party) {
+		p.tell("a")
+		time.Sleep(time.Minute)
+		ids := p.tell("b", "c")
+		p.history(p.bob, "?limit=1&since="+time.Now().UTC().Format(time.RFC3339)) // hands out b
+		p.wantStates("after the poll", p.alice, "a queued, b sent, c queued")
+		s := p.follow(p.bob, since(ids[0]))
+		s.wantTexts("the stream", "a c")
+		p.tell("d")
+		s.wantTexts("the stream", "a c d")
+		p.wantStates("in the end", p.alice, "a sent, b delivered, c sent, d sent")
+	})
+}
+
 // HUB §4: Last-Event-ID consists of digits, else 400. The former stream goes on then.
 func TestMalformedLastEventID(t *testing.T) {
 	inParty(t, func(t *testing.T, p party) {
@@ -121,7 +137,10 @@ func TestMalformedLastEventID(t *testing.T) {
 		}
 		p.tell("a")
 		s.wantTexts("the former stream", "a")
-		p.follow(p.bob, map[string]string{"Last-Event-ID": "99999999999999999999"}).wantTexts("a huge number", "")
+		s = p.follow(p.bob, map[string]string{"Last-Event-ID": "99999999999999999999"})
+		s.wantTexts("with a huge number", "")
+		p.tell("b")
+		s.wantTexts("with a huge number", "b")
 	})
 }
 
