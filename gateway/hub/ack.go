@@ -128,6 +128,9 @@ func parseAck(body []byte) (c confirmation, err error) {
 // confirm applies a confirmation to the messages of an agent, and returns how many it has changed. It takes several
 // Updates if there are many, each of which stands for itself.
 func (h *Hub) confirm(ctx context.Context, from relay.Peer, agent int64, c confirmation) (count int, err error) {
+	if err := h.streams.recorded(ctx, agent); err != nil {
+		return 0, err
+	}
 	if c.traces == nil {
 		return h.confirmUpTo(ctx, from, agent, c)
 	}
@@ -161,10 +164,8 @@ func (h *Hub) confirm(ctx context.Context, from relay.Peer, agent int64, c confi
 
 func (h *Hub) confirmUpTo(ctx context.Context, from relay.Peer, agent int64, c confirmation) (count int, err error) {
 	find := func(q relay.Querier) (all []delivery, err error) {
-		writing := h.streams.writing(agent)
 		return deliveries(q, "SELECT "+deliveryColumns+" FROM hub_delivery WHERE receiver = ? AND message <= ? AND "+
-			"(state = 1 OR state = 0 AND (handed > 0 OR message >= ? AND message <= ?)) ORDER BY message LIMIT ?",
-			agent, c.upTo, writing.first, writing.last, confirmBatch)
+			"(state = 1 OR state = 0 AND handed > 0) ORDER BY message LIMIT ?", agent, c.upTo, confirmBatch)
 	}
 	for {
 		var found []delivery
@@ -191,14 +192,10 @@ func (h *Hub) confirmUpTo(ctx context.Context, from relay.Peer, agent int64, c c
 	}
 }
 
-// confirm applies a reply to those messages that were handed out and are not final. A receiver may confirm a message
-// before the hub has recorded that it was handed out.
+// confirm applies a reply to those messages that were handed out and are not final.
 func (o *op) confirm(found []delivery, r reply) (count int, err error) {
 	for _, d := range found {
 		before := d.state
-		if before == queued && o.hub.streams.writing(d.receiver).has(d.message) {
-			d.via, d.handed = viaStream, o.now
-		}
 		if !d.received() || before.final() {
 			continue
 		}

@@ -1,11 +1,16 @@
 package hub_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/agora-relay/agora/relay"
 )
 
 // ack confirms messages, and checks how many have changed.
@@ -153,6 +158,44 @@ func TestConfirmationTouchesNothingElse(t *testing.T) {
 		if state := p.states(other)["c6"]; state != "sent" {
 			t.Errorf("the message from bob to carol is %s", state)
 		}
+	})
+}
+
+// slowStore delays one Update by a second.
+type slowStore struct {
+	relay.Extender
+	next *atomic.Bool
+}
+
+func (s slowStore) Update(ctx context.Context, f func(relay.StoreTx) error) (time.Duration, error) {
+	if s.next.Swap(false) {
+		time.Sleep(time.Second)
+	}
+	return s.Extender.Update(ctx, f)
+}
+
+// HUB §3: received is what was handed out. A client may confirm a message before the hub has recorded its frame.
+func TestConfirmationBeforeFrameIsRecorded(t *testing.T) {
+	var slow atomic.Bool
+	inParty(t, func(t *testing.T, p party) {
+		for what, confirm := range map[string]func(event){
+			"trace_ids": func(e event) { p.ack(p.bob, object{"trace_ids": []string{e.Trace}}, 1) },
+			"up_to":     func(e event) { p.ack(p.bob, object{"up_to": e.ID}, 1) },
+			"since":     func(e event) { p.history(p.bob, fmt.Sprint("?since=", e.ID)) },
+		} {
+			p.tell(what)
+			slow.Store(true)
+			s := p.follow(p.bob, nil)
+			synctest.Wait()
+			confirm(s.events()[0])
+			if state := p.states(p.alice)[what]; state != "delivered" {
+				t.Errorf("after a confirmation by %s the message is %s", what, state)
+			}
+			s.close()
+			synctest.Wait()
+		}
+	}, func(f *fixture) {
+		f.wrap = func(s relay.Extender) relay.Extender { return slowStore{s, &slow} }
 	})
 }
 

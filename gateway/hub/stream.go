@@ -38,26 +38,9 @@ type stream struct {
 	news  chan struct{} // there may be a new message
 	ended chan string   // the reason why the hub closes the stream
 	done  chan struct{} // is closed when nothing more is written
+	turn  chan struct{} // has room for one: who writes messages and has not recorded them yet, see recorded
 	abort func()        // ends a write that does not make progress
 	used  atomic.Int64  // when the sweep has last recorded the use of the stream; 0: not yet
-
-	// The messages that are being written. The client may have them, but this is not recorded yet. nil: there are none.
-	writing atomic.Pointer[idRange]
-}
-
-// idRange is a range of message ids. The zero value has none.
-type idRange struct{ first, last int64 }
-
-func (r idRange) has(id int64) bool { return r.first <= id && id <= r.last }
-
-// writing returns which messages are being written to the stream of an agent.
-func (all *streams) writing(agent int64) idRange {
-	if s := all.get(agent); s != nil {
-		if r := s.writing.Load(); r != nil {
-			return *r
-		}
-	}
-	return idRange{}
 }
 
 // add makes s the stream of its agent. It ends the stream that the agent had before, and waits until nothing more is
@@ -117,6 +100,24 @@ func (all *streams) wake(agent int64) {
 		case s.news <- struct{}{}:
 		default: // the stream has not looked since it was woken last
 		}
+	}
+}
+
+// recorded waits until the messages that the stream of an agent has written are recorded. The client may confirm them
+// before that.
+func (all *streams) recorded(ctx context.Context, agent int64) error {
+	s := all.get(agent)
+	if s == nil {
+		return nil
+	}
+	select {
+	case s.turn <- struct{}{}:
+		<-s.turn
+		return nil
+	case <-s.done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 
@@ -197,6 +198,7 @@ func parseID(text string) (int64, bool) {
 func (h *Hub) serveStream(w http.ResponseWriter, r *http.Request, from relay.Peer, owner caller, after int64, resumes bool) error {
 	out := http.NewResponseController(w)
 	s := &stream{agent: owner.agent, news: make(chan struct{}, 1), ended: make(chan string, 1), done: make(chan struct{}),
+		turn:  make(chan struct{}, 1),
 		abort: func() { _ = out.SetWriteDeadline(time.Now()) }} // without deadlines there is no connection to wait for
 	writer := &streamWriter{h: h, w: w, out: out, s: s, from: from}
 	h.streams.add(s)
@@ -358,9 +360,12 @@ func (t *streamWriter) writeNext(ctx context.Context) (more bool, err error) {
 	if err != nil || len(b.rows) == 0 {
 		return more, t.handleReadError(ctx, err)
 	}
-	t.s.writing.Store(&idRange{b.rows[0].message, b.rows[len(b.rows)-1].message})
-	defer t.s.writing.Store(nil)
-	if err := t.send(ctx, b.text); err != nil {
+	if err := t.waitForPace(ctx, len(b.text)); err != nil {
+		return false, err
+	}
+	t.s.turn <- struct{}{}
+	defer func() { <-t.s.turn }()
+	if err := t.write(b.text); err != nil {
 		return false, err
 	}
 	t.after = b.rows[len(b.rows)-1].message
@@ -448,10 +453,12 @@ func (t *streamWriter) next(ctx context.Context) (b batch, more bool, err error)
 		return err
 	})
 	b.text = frames.String()
-	if more = more || len(b.rows) == maxBatch; err == nil && !more {
-		if more = len(b.rows) > 0 && t.phase != live; !more {
-			more = t.endPhase()
-		}
+	switch n := len(b.rows); {
+	case err != nil:
+	case n == 0:
+		more = t.endPhase()
+	case n == maxBatch || t.phase != live: // other phases end with an empty batch
+		more = true
 	}
 	return b, more, err
 }
@@ -476,17 +483,32 @@ func messageFrame(m message) string {
 		m.senderID + "\",\"envelope\":" + m.envelope + ",\"timestamp\":\"" + stamp(m.ts) + "\"}\n\n"
 }
 
-// send writes and flushes a part of the stream as soon as the pace allows it.
+// send writes a part of the stream as soon as the pace allows it.
 func (t *streamWriter) send(ctx context.Context, text string) error {
-	if wait := t.pace.wait(time.Now(), len(text)); wait > 0 {
-		timer := time.NewTimer(wait)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+	if err := t.waitForPace(ctx, len(text)); err != nil {
+		return err
 	}
+	return t.write(text)
+}
+
+// waitForPace waits until this many bytes may be written.
+func (t *streamWriter) waitForPace(ctx context.Context, bytes int) error {
+	wait := t.pace.wait(time.Now(), bytes)
+	if wait == 0 {
+		return nil
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// write writes and flushes a part of the stream.
+func (t *streamWriter) write(text string) error {
 	httpapi.ExtendWrite(t.w)
 	if _, err := t.w.Write([]byte(text)); err != nil {
 		return err
