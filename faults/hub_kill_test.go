@@ -95,29 +95,29 @@ func (l *hubLoad) auditMessage(m *hubMessage, rows []hubRow) {
 	got := m.receiver.got[m.text]
 	switch {
 	case len(rows) > 1:
-		l.t.Errorf("message %s is stored %d times", m.text, len(rows))
+		l.t.Errorf("message %.20s is stored %d times", m.text, len(rows))
 	case len(rows) == 0 && m.trace != "":
-		l.t.Errorf("message %s was answered with 2xx and is not stored", m.text)
+		l.t.Errorf("message %.20s was answered with 2xx and is not stored", m.text)
 	case len(rows) == 0 && got != nil:
-		l.t.Errorf("message %s has arrived and is not stored", m.text)
+		l.t.Errorf("message %.20s has arrived and is not stored", m.text)
 	case len(rows) == 0:
 		return
 	case got == nil:
-		l.t.Errorf("message %s is stored, but has not arrived at %s", m.text, m.receiver.address)
+		l.t.Errorf("message %.20s is stored, but has not arrived at %s", m.text, m.receiver.address)
 	}
 	if len(rows) != 1 || got == nil {
 		return
 	}
 	row := rows[0]
 	if m.trace != "" && m.trace != row.Trace || got.trace != row.Trace {
-		l.t.Errorf("message %s has the traces %q for its sender, %q in the history and %q for its receiver", m.text, m.trace,
+		l.t.Errorf("message %.20s has the traces %q for its sender, %q in the history and %q for its receiver", m.text, m.trace,
 			row.Trace, got.trace)
 	}
 	if row.Envelope.Sender != m.sender.address || row.Receiver != m.receiver.address {
-		l.t.Errorf("message %s of %s to %s is stored as %+v", m.text, m.sender.address, m.receiver.address, row)
+		l.t.Errorf("message %.20s of %s to %s is stored as %+v", m.text, m.sender.address, m.receiver.address, row)
 	}
 	if row.State != "delivered" && (row.State != "sent" || got.confirmed) {
-		l.t.Errorf("message %s has arrived at %s by %s (confirmed: %t), and is %s", m.text, m.receiver.address, row.Via,
+		l.t.Errorf("message %.20s has arrived at %s by %s (confirmed: %t), and is %s", m.text, m.receiver.address, row.Via,
 			got.confirmed, row.State)
 	}
 }
