@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -67,6 +69,40 @@ func TestBlockedNames(t *testing.T) {
 			t.Errorf("the history has %v", row)
 		}
 	}
+}
+
+// G-7, G-8: a secret in the URL of a webhook is neither in the database nor in the log. G-16: nor does a sender learn it.
+func TestEndpointIsSecret(t *testing.T) {
+	inParty(t, func(t *testing.T, p party) {
+		const secret = "SecretOfTheURL"
+		answers := ""
+		for i, answer := range []func(http.ResponseWriter, hookCall){nil, status(500, ""), status(404, ""),
+			func(http.ResponseWriter, hookCall) { panic(http.ErrAbortHandler) }} {
+			receiver := fmt.Sprintf("s%d@x", i)
+			p.register(receiver, object{"endpoint": newHook(t, answer).url + "?key=" + secret})
+			answers += p.send(p.alice, alice, receiver, "a").String()
+		}
+		p.register("s4@x", object{"endpoint": "http://127.0.0.1:2000/" + secret})
+		answers += p.send(p.alice, alice, "s4@x", "a").String()
+		answers += string(p.do(call{"GET", "/agent/messages", p.alice, nil, nil}).body)
+		if strings.Contains(answers, secret) || strings.Contains(answers, "127.0.0.1") {
+			t.Errorf("the sender has %s", answers)
+		}
+		p.stop()
+		if strings.Contains(p.logged(), secret) {
+			t.Error("the secret is in the log")
+		}
+		files, err := filepath.Glob(p.path + "*")
+		if err != nil || len(files) == 0 {
+			t.Fatal(files, err)
+		}
+		for _, name := range files {
+			content, err := os.ReadFile(name)
+			if err != nil || strings.Contains(string(content), secret) {
+				t.Errorf("%s has the secret, %v", name, err)
+			}
+		}
+	})
 }
 
 // resolver returns a resolver that gives each name nI.example the address with the index I.

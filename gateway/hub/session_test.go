@@ -2,6 +2,7 @@ package hub_test
 
 import (
 	"regexp"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -54,9 +55,14 @@ func TestSessionToken(t *testing.T) {
 		p.refused("an empty token", "")
 		p.followPath(inboxOf(unused), "", since(0)).wantTexts("the other token", "a")
 		s.wantClosed("replaced")
+		p.stop()
+		if logged := p.logged(); strings.Contains(logged, token) || strings.Contains(logged, "cs_") { // G-8
+			t.Error("the token is in the log")
+		}
 	})
 }
 
+// GATEWAYS §3: the 5 minutes are those of the relay's clock.
 func TestSessionTokenExpires(t *testing.T) {
 	inParty(t, func(t *testing.T, p party) {
 		early, late := p.session(p.bob), p.session(p.bob)

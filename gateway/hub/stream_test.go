@@ -150,31 +150,33 @@ func TestLastMinuteComesAgain(t *testing.T) {
 	inParty(t, func(t *testing.T, p party) {
 		s := p.follow(p.bob, nil)
 		p.tell("a")
-		time.Sleep(40 * time.Second)
+		time.Sleep(38 * time.Second)
 		p.tell("b")
-		time.Sleep(50 * time.Second)
+		time.Sleep(2 * time.Second)
 		p.tell("c")
-		time.Sleep(9 * time.Second) // b was sent 59 s ago
+		time.Sleep(50 * time.Second)
+		p.tell("d")
+		time.Sleep(9 * time.Second) // b was sent 61 s ago, and c 59 s ago
 		s.close()
 		synctest.Wait()
 		traces := s.events()
 		time.Sleep(10 * time.Minute)
-		p.tell("d")
+		p.tell("e")
 		time.Sleep(10 * time.Minute)
 		s = p.follow(p.bob, nil)
-		s.wantTexts("after the cut", "b c d")
-		if again := s.events(); again[0].Trace != traces[1].Trace || again[0].ID != traces[1].ID ||
-			again[0].Timestamp != traces[1].Timestamp {
-			t.Errorf("%+v has come again as %+v", traces[1], again[0])
+		s.wantTexts("after the cut", "c d e")
+		if again := s.events(); again[0].Trace != traces[2].Trace || again[0].ID != traces[2].ID ||
+			again[0].Timestamp != traces[2].Timestamp {
+			t.Errorf("%+v has come again as %+v", traces[2], again[0])
 		}
 		s.close()
-		p.want(p.do(call{"POST", "/agent/ack", p.bob, object{"trace_ids": []string{traces[2].Trace}}, nil}), 200, "")
+		p.ack(p.bob, object{"trace_ids": []string{traces[3].Trace}}, 1)
 		s = p.follow(p.bob, nil)
-		s.wantTexts("after another cut", "b d")
+		s.wantTexts("after another cut", "c e")
 		time.Sleep(time.Minute)
 		s.close()
 		p.follow(p.bob, nil).wantTexts("after a minute without messages", "")
-		p.wantStates("in the end", p.alice, "a sent, b sent, c delivered, d sent")
+		p.wantStates("in the end", p.alice, "a sent, b sent, c sent, d delivered, e sent")
 	})
 }
 

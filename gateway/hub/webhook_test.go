@@ -407,6 +407,26 @@ func TestStreamOpensDuringCall(t *testing.T) {
 	}
 }
 
+// HUB §3: what a stream has not handed out goes to the webhook when the stream ends.
+func TestWebhookGetsWhatStreamHasNot(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fixture) {
+		p := party{fixture: f, alice: f.register(alice)}
+		var hook *hook
+		p.bob, hook = f.registerHook(bob, nil)
+		p.stalled()
+		texts := "a" + strings.Repeat("b", 9000)
+		f.want(p.send(p.alice, alice, bob, texts), 202, "")
+		if len(hook.seen()) != 0 {
+			t.Error("the webhook is called while the stream is open")
+		}
+		time.Sleep(16 * time.Second) // the stream is cut off 30 s after its last byte
+		if hook.texts() != texts {
+			t.Errorf("the webhook has got %d messages", len(hook.seen()))
+		}
+		p.wantStates("in the end", p.alice, texts+" delivered")
+	})
+}
+
 // A message goes to the URL of the current registration. A message that waits for the former URL does so too.
 func TestWebhookOfCurrentRegistration(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fixture) {
