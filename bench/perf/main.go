@@ -109,6 +109,7 @@ var measurements = []measurement{
 	{"idle", "posting with 5 000 idle polls, in turns with posting without idle polls", method((*perf).idle)},
 	{"rss", "memory of 10 000 idle polls", method((*perf).rss)},
 	{"catchup", "a reader 100 000 events behind", method((*perf).catchUp)},
+	{"hub", "1 000 open streams of the hub and 500 messages/s", method((*perf).hub)},
 	{"stored", "rates and latencies up to a million stored events, and starting with them", method((*perf).stored)},
 	{"connections", "rates and latencies for different numbers of connections", method((*perf).curve)},
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -34,10 +35,10 @@ var limitless = []string{"--post-rate-ip=0", "--read-rate-ip=0", "--post-rate-di
 	"--pending-timeout=24h", "--log-level=error"}
 
 // startNode starts a relay with its data in the folder data. It returns after the relay's first answer.
-func startNode(ctx context.Context, binary, data string) (*node, error) {
+func startNode(ctx context.Context, binary, data string, flags ...string) (*node, error) {
 	n := &node{
 		command: exec.CommandContext(ctx, binary,
-			append([]string{"serve", "--addr=127.0.0.1:0", "--data", data}, limitless...)...),
+			slices.Concat([]string{"serve", "--addr=127.0.0.1:0", "--data", data}, limitless, flags)...),
 		data: data,
 	}
 	n.command.Cancel = func() error { return n.command.Process.Signal(os.Interrupt) }
@@ -127,13 +128,13 @@ func (n *node) bytesEach(ctx context.Context) (event, thread float64, err error)
 }
 
 // withNode calls f with a relay whose data is in a new folder. It then stops the relay and removes the folder.
-func (p *perf) withNode(ctx context.Context, f func(*node) error) (err error) {
+func (p *perf) withNode(ctx context.Context, f func(*node) error, flags ...string) (err error) {
 	data, err := os.MkdirTemp(p.temp, "agora-perf")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(data)) }()
-	n, err := startNode(ctx, p.agora, data)
+	n, err := startNode(ctx, p.agora, data, flags...)
 	if err != nil {
 		return err
 	}

@@ -90,6 +90,10 @@ var goals = []goal{
 		true, .85, .95, "%.3f"},
 	{"memory", "RSS after 1,000,000 posts, all of them read once, ÷ after 10,000", false, 1.5, 1.2, "%.2f"},
 	{"catchup", "a reader 100,000 events behind: events/s ÷ std", true, 1, 3, "%.2f"},
+	{"hub50", "time from sending a message of the hub to its receiver's stream, 1,000 streams, 500 messages/s: p50",
+		false, 10, 4, "%.1f ms"},
+	{"hub99", "… p99", false, 50, 20, "%.1f ms"},
+	{"hubRSS", "memory (RSS) per open stream of the hub", false, 40, 30, "%.1f KB"},
 	{"start", "time from start to the first answer 200, with 1,000,000 stored events " +
 		"(slowest of three starts, one of them after a kill)", false, 2, .3, "%.2f s"},
 }
