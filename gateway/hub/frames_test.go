@@ -120,9 +120,11 @@ func TestPaceOfLargeFrames(t *testing.T) {
 		tell()
 		s, opened := p.follow(p.bob, nil), time.Now()
 		tell() // while the stream is open
-		time.Sleep(time.Until(opened.Add(19950 * time.Millisecond)))
+		time.Sleep(time.Until(opened.Add(20*time.Second - time.Millisecond)))
+		p.send(p.alice, alice, "bob", largest) // just before a ping
+		time.Sleep(time.Until(opened.Add(40*time.Second - 50*time.Millisecond)))
 		var all sync.WaitGroup
-		all.Go(tell) // around the first ping
+		all.Go(tell) // around another ping
 		time.Sleep(300 * time.Millisecond)
 		p.follow(p.bob, since(0))
 		s.wantClosed("replaced")

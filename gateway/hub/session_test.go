@@ -1,6 +1,7 @@
 package hub_test
 
 import (
+	"context"
 	"regexp"
 	"strings"
 	"testing"
@@ -23,8 +24,12 @@ func inboxOf(token string) string { return "/agent/inbox?session=" + token }
 // refused checks that a token opens no stream.
 func (f *fixture) refused(what, token string) {
 	f.t.Helper()
-	a := f.do(call{"GET", inboxOf(token), "", nil, nil})
-	if a.status != 401 || a.code() != "ERR_UNAUTHORIZED" || a.header.Get("WWW-Authenticate") != "Bearer" {
+	ctx, cancel := context.WithTimeout(f.t.Context(), time.Minute)
+	defer cancel()
+	a, err := request(ctx, f.client, f.url+"/hub", call{"GET", inboxOf(token), "", nil, nil})
+	if err != nil {
+		f.t.Errorf("%s opens a stream: %v", what, err)
+	} else if a.status != 401 || a.code() != "ERR_UNAUTHORIZED" || a.header.Get("WWW-Authenticate") != "Bearer" {
 		f.t.Errorf("%s: %v", what, a)
 	}
 }
@@ -81,7 +86,12 @@ func TestSessionTokenEnds(t *testing.T) {
 	inParty(t, func(t *testing.T, p party) {
 		token, other := p.session(p.bob), p.session(p.alice)
 		a := p.want(p.do(call{"POST", "/register", p.bob, registrationOf(bob), nil}), 200, "")
+		current := p.follow(a.text("api_key"), nil)
 		p.refused("after a rotation", token)
+		current.wantTexts("the stream of the new key", "")
+		if !current.end().IsZero() {
+			t.Error("a token of the old key ends the stream of the new key")
+		}
 		p.want(p.do(call{"POST", "/agent/session", p.bob, nil, nil}), 401, "ERR_UNAUTHORIZED")
 		p.bob = a.text("api_key")
 		token = p.session(p.bob)
