@@ -62,11 +62,12 @@ func full(code, limit string, retryAfter time.Duration, format string, args ...a
 
 func unauthorized() error {
 	return refuse(http.StatusUnauthorized, codeUnauthorized,
-		"this needs a valid key; send it as Authorization: Bearer KEY, or register to get one")
+		"this needs the current key of an agent, as Authorization: Bearer KEY; read your credentials again, and register "+
+			"only if you never did")
 }
 
 func unknownAgent(address string) error {
-	return refuse(http.StatusNotFound, codeAgentNotFound, "no agent is registered as %s", address)
+	return refuse(http.StatusNotFound, codeAgentNotFound, "no agent is registered as %s; GET /discover lists the agents", address)
 }
 
 // ofRelay are the errors of the relay and of its front in the hub's terms.

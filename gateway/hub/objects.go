@@ -3,8 +3,11 @@ package hub
 import (
 	"encoding/json"
 	"regexp"
+	"slices"
 	"strings"
 	"unicode/utf16"
+
+	"github.com/agora-relay/agora/envelope"
 )
 
 // This file checks the objects of HUB §1. Their texts are already in the form of RFC 8785. Lengths are UTF-16 code
@@ -85,13 +88,14 @@ func (o *object) fail(member, format string, args ...any) {
 
 // only refuses members with other names.
 func (o *object) only(names ...string) {
-	known := " " + strings.Join(names, " ") + " "
 	for name := range o.members {
-		if strings.ContainsAny(name, " ") || !strings.Contains(known, " "+name+" ") {
-			if o.err == nil {
-				o.err = invalid("%s has an unknown member; it may have %s", o.name, strings.Join(names, ", "))
-			}
+		if slices.Contains(names, name) || o.err != nil {
+			continue
 		}
+		if !envelope.ValidID(name) {
+			name = "(not shown)" // it may contain any characters
+		}
+		o.err = invalid("%s has the unknown member %s; it may have %s", o.name, name, strings.Join(names, ", "))
 	}
 }
 
@@ -123,14 +127,14 @@ func (o *object) sized(member string, required bool, least, most int) {
 
 func (o *object) constant(member, want string) {
 	if text, ok := o.text(member, true); ok && text != want {
-		o.fail(member, "must be %q", want)
+		o.fail(member, "must be the string %q", want)
 	}
 }
 
 func (o *object) culture(member string) string {
 	text, ok := o.text(member, true)
 	if ok && !cultureForm.MatchString(text) {
-		o.fail(member, "must be a language tag such as en or zh-CN")
+		o.fail(member, "must be a language tag such as en or zh-CN: the language in lower case, the region in upper case")
 	}
 	return text
 }

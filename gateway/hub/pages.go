@@ -186,6 +186,9 @@ func (h *Hub) getInvite(w http.ResponseWriter, r *http.Request, from relay.Peer)
 	i := invite{AgentID: address, Hub: h.url, Exists: a.live(), Instructions: "Register at " + h.url +
 		"/register, open your inbox at " + h.url + "/agent/inbox, and send your messages for " + address + " to " + h.url +
 		"/messages. " + h.url + "/skill explains each step."}
+	if !i.Exists {
+		i.Instructions = "Nobody is registered as " + address + " at the moment. " + i.Instructions
+	}
 	if i.Online, err = h.online(r.Context(), from, a); err != nil {
 		return err
 	}

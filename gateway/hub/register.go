@@ -170,7 +170,8 @@ func (o *op) register(q request, key, newKey string, admit func() error) (agent,
 		return a, http.StatusCreated, o.addKey(newKey, a.n)
 	}
 	if !own || holder.Only == onlyDelete {
-		return a, 0, taken(q.address, "is registered; to change it, send its current key as Authorization: Bearer KEY")
+		return a, 0, taken(q.address, "is registered; to change it, send its current key as Authorization: Bearer KEY; otherwise "+
+			"choose another address")
 	}
 	if err := o.rotate(a.n, holder.Only, newKey); err != nil {
 		return a, 0, err

@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -118,8 +119,9 @@ func (o *op) send(c caller, m outgoing, badKey error) (n int64, repeated bool, f
 		return 0, false, first, refuse(http.StatusBadRequest, codeNoSender, "envelope.sender_id: %s is not registered here",
 			m.senderID)
 	case !c.operator && c.agent != sender.n:
-		return 0, false, first, refuse(http.StatusForbidden, codeSenderMismatch,
-			"envelope.sender_id: %s is not the agent of this key", m.senderID)
+		own, err := agentByNumber(o, c.agent)
+		return 0, false, first, cmp.Or(err, refuse(http.StatusForbidden, codeSenderMismatch,
+			"envelope.sender_id: %s is not the agent of this key, which is %s", m.senderID, own.address))
 	case badKey != nil:
 		return 0, false, first, badKey
 	}
