@@ -12,7 +12,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -20,7 +19,7 @@ import (
 	"github.com/agora-relay/agora/conformance"
 )
 
-var update = flag.Bool("update", false, "write the table of docs/CONFORMANCE.md")
+var update = flag.Bool("update", false, "write the tables of docs/CONFORMANCE.md")
 
 // TestNumbers tests that the numbers of the checks are unique and without gaps, and that each check has a title, a
 // citation and a theme.
@@ -42,45 +41,59 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
-// TestDocumentation tests that the table in the documentation has the same checks as the code.
+// TestDocumentation tests that the tables in the documentation have the same checks as the code.
 func TestDocumentation(t *testing.T) {
-	const name = "../docs/CONFORMANCE.md"
-	const from = "<!-- checks: written by go test ./conformance -run Documentation -update -->\n"
-	const to = "<!-- end of checks -->"
-	text, err := os.ReadFile(name)
+	var relays, hubs strings.Builder
+	theme := ""
+	for _, c := range conformance.Checks() {
+		if c.Theme != theme {
+			theme = c.Theme
+			fmt.Fprintf(&relays, "\n### %s\n\n| MUST | cited | check | vectors |\n|---|---|---|---|\n", theme)
+		}
+		vectors := "–"
+		if c.Vectors != "" {
+			vectors = "`" + c.Vectors + "`"
+		}
+		fmt.Fprintf(&relays, "| %s | %s | %s | %s |\n", c.Title, c.Cites, c.Number, vectors)
+	}
+	for _, c := range conformance.HubChecks() {
+		if c.Theme != theme {
+			theme = c.Theme
+			fmt.Fprintf(&hubs, "\n### Hub: %s\n\n| MUST | cited | check |\n|---|---|---|\n", theme)
+		}
+		fmt.Fprintf(&hubs, "| %s | %s | %s |\n", c.Title, c.Cites, c.Number)
+	}
+	checkTable(t, "checks", relays.String()+"\n")
+	checkTable(t, "checks of hubs", hubs.String()+"\n")
+	for _, c := range append(conformance.Checks(), conformance.HubChecks()...) {
+		n := strings.Count(relays.String()+hubs.String(), "| "+c.Number+" |")
+		if n != 1 {
+			t.Errorf("%s is %d times in the tables", c.Number, n)
+		}
+	}
+}
+
+// checkTable tests that a generated part of the documentation is up to date. With -update it writes that part.
+func checkTable(t *testing.T, name, want string) {
+	t.Helper()
+	const file = "../docs/CONFORMANCE.md"
+	from := "<!-- " + name + ": written by go test ./conformance -run Documentation -update -->\n"
+	to := "<!-- end of " + name + " -->"
+	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	head, rest, ok := strings.Cut(string(text), from)
 	old, tail, ok2 := strings.Cut(rest, to)
 	if !ok || !ok2 {
-		t.Fatalf("%s has no marks around the generated table", name)
+		t.Fatalf("%s has no marks around the generated part %q", file, name)
 	}
-	var b strings.Builder
-	theme := ""
-	for _, c := range conformance.Checks() {
-		if c.Theme != theme {
-			theme = c.Theme
-			fmt.Fprintf(&b, "\n### %s\n\n| MUST | cited | check | vectors |\n|---|---|---|---|\n", theme)
-		}
-		vectors := "–"
-		if c.Vectors != "" {
-			vectors = "`" + c.Vectors + "`"
-		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", c.Title, c.Cites, c.Number, vectors)
-	}
-	b.WriteString("\n")
 	if *update {
-		if err := os.WriteFile(name, []byte(head+from+b.String()+to+tail), 0o644); err != nil {
+		if err := os.WriteFile(file, []byte(head+from+want+to+tail), 0o644); err != nil {
 			t.Fatal(err)
 		}
-	} else if old != b.String() {
-		t.Errorf("%s does not have the checks of the code; run go test ./conformance -run Documentation -update", name)
-	}
-	for _, c := range conformance.Checks() {
-		if n := len(regexp.MustCompile(`\| `+c.Number+` \|`).FindAllString(b.String(), -1)); n != 1 {
-			t.Errorf("%s is %d times in the table", c.Number, n)
-		}
+	} else if old != want {
+		t.Errorf("%s does not have the checks of the code; run go test ./conformance -run Documentation -update", file)
 	}
 }
 

@@ -8,24 +8,28 @@ import (
 	"time"
 )
 
-// WriteText writes the report as text: one line for each check, then the full findings of the checks that did not pass,
-// then a summary.
+// WriteText writes the report as text: one line for each check, then the full findings of the checks that failed or
+// were skipped, then the reasons why checks were not tested, then a summary.
 func (r Report) WriteText(w io.Writer) error {
 	var b strings.Builder
 	theme := ""
+	marks, numbers := 7, 6 // widths of the columns
+	for _, result := range r.Results {
+		marks, numbers = max(marks, len(mark(result.Status))), max(numbers, len(result.Number))
+	}
 	for _, result := range r.Results {
 		if result.Theme != theme {
 			theme = result.Theme
 			fmt.Fprintf(&b, "\n%s\n", theme)
 		}
-		fmt.Fprintf(&b, "  %-7s %-6s %s\n", mark(result.Status), result.Number, result.Title)
+		fmt.Fprintf(&b, "  %-*s %-*s %s\n", marks, mark(result.Status), numbers, result.Number, result.Title)
 	}
 	for _, result := range r.Results {
-		if result.Status != Passed {
+		if result.Status == Failed || result.Status == Skipped {
 			fmt.Fprintf(&b, "\n%s\n", result.Finding())
 		}
 	}
-	fmt.Fprintf(&b, "\n%s", r.summary())
+	fmt.Fprintf(&b, "\n%s%s", r.notTested(), r.summary())
 	_, err := io.WriteString(w, b.String())
 	return err
 }
@@ -36,8 +40,29 @@ func mark(s Status) string {
 		return "pass"
 	case Failed:
 		return "FAIL"
+	case NotTested:
+		return "not tested"
 	}
 	return "skipped"
+}
+
+// notTested says why checks were not tested, and how many for each reason. It is empty if all checks were tested.
+func (r Report) notTested() string {
+	count := map[string]int{}
+	var reasons []string
+	for _, result := range r.Results {
+		if result.Status == NotTested {
+			if count[result.Got] == 0 {
+				reasons = append(reasons, result.Got)
+			}
+			count[result.Got]++
+		}
+	}
+	var b strings.Builder
+	for _, reason := range reasons {
+		fmt.Fprintf(&b, "%d not tested: %s\n", count[reason], reason)
+	}
+	return b.String()
 }
 
 // Finding describes the result of a check in full: the rule, what was sent, what was expected and what was received.
@@ -53,8 +78,11 @@ func (r Result) Finding() string {
 
 func (r Report) summary() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %d passed, %d failed, %d skipped; %d requests in %v\n", r.URL, r.Count(Passed),
-		r.Count(Failed), r.Count(Skipped), r.Requests, r.Took.Round(time.Second/10))
+	fmt.Fprintf(&b, "%s: %d passed, %d failed, %d skipped", r.URL, r.Count(Passed), r.Count(Failed), r.Count(Skipped))
+	if n := r.Count(NotTested); n > 0 {
+		fmt.Fprintf(&b, ", %d not tested", n)
+	}
+	fmt.Fprintf(&b, "; %d requests in %v\n", r.Requests, r.Took.Round(time.Second/10))
 	if r.Clock != 0 {
 		fmt.Fprintf(&b,
 			"The relay's clock is ahead of the local clock by %v. Messages were dated by the relay's clock.\n",
@@ -78,7 +106,11 @@ func (r Report) summary() string {
 	if !r.Holds() {
 		verdict = "does not pass all selected checks"
 	}
-	fmt.Fprintf(&b, "The relay %s (level %s).\n", verdict, r.Level)
+	if r.Level == Hub {
+		fmt.Fprintf(&b, "The hub %s.\n", verdict)
+	} else {
+		fmt.Fprintf(&b, "The relay %s (level %s).\n", verdict, r.Level)
+	}
 	return b.String()
 }
 
@@ -127,7 +159,7 @@ func (r Report) WriteJUnit(w io.Writer) error {
 		case Failed:
 			s.Failures++
 			c.Failure = &text{result.Got, result.Finding()}
-		case Skipped:
+		case Skipped, NotTested:
 			s.Skipped++
 			c.Skipped = &text{result.Got, result.Finding()}
 		}

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
+	"unicode/utf8"
 )
 
 // Options selects the checks of a run. The zero value selects all checks.
@@ -78,15 +80,24 @@ func choose(o Options) ([]Check, error) {
 	}
 	all := Checks()
 	if len(o.Only) == 0 {
-		return slices.DeleteFunc(all, func(c Check) bool { return !o.Level.Includes(c.Level()) }), nil
+		all = slices.DeleteFunc(all, func(c Check) bool { return !o.Level.Includes(c.Level()) })
 	}
-	for _, number := range o.Only {
+	return pick(all, o.Only, "C-1, S-1 and X-1")
+}
+
+// pick returns the checks of all with these numbers. If there are no numbers, it returns all. The text like shows what
+// the numbers look like.
+func pick(all []Check, only []string, like string) ([]Check, error) {
+	if len(only) == 0 {
+		return all, nil
+	}
+	for _, number := range only {
 		if !slices.ContainsFunc(all, func(c Check) bool { return c.Number == number }) {
 			return nil, fmt.Errorf(
-				"there is no check %q; the numbers look like C-1, S-1 and X-1, and --list shows them", number)
+				"there is no check %q; the numbers look like %s, and --list shows them", number, like)
 		}
 	}
-	return slices.DeleteFunc(all, func(c Check) bool { return !slices.Contains(o.Only, c.Number) }), nil
+	return slices.DeleteFunc(all, func(c Check) bool { return !slices.Contains(only, c.Number) }), nil
 }
 
 // runAll runs the checks and returns their results in the same order. It starts the checks with the longest wait first.
@@ -148,10 +159,21 @@ func runOne(ctx context.Context, relay *relayClient, c Check) Result {
 		Cites:    c.Cites,
 		Took:     time.Since(started),
 		Status:   p.status,
-		Sent:     p.sent,
-		Expected: p.expected,
-		Got:      p.got,
+		Sent:     printable(p.sent),
+		Expected: printable(p.expected),
+		Got:      printable(p.got),
 	}
+}
+
+// printable replaces control characters except line ends, and invalid UTF-8, because the text may contain anything that
+// the relay has sent.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) && r != '\n' {
+			return utf8.RuneError
+		}
+		return r
+	}, text)
 }
 
 // step is the current step of a check: what it sent last, what it expects, and what the relay answered.
@@ -219,12 +241,12 @@ func (p *probe) sleep(d time.Duration) {
 // now returns the time by the relay's clock, as far as it is known.
 func (p *probe) now() time.Time { return p.relay.now() }
 
-// parseBase checks the address of a relay and returns it without trailing slashes. The address must be an http or https
-// URL without a query and a fragment, so that paths can be appended to it.
+// parseBase checks the address of a relay or a hub and returns it without trailing slashes. The address must be an http
+// or https URL without a query and a fragment, so that paths can be appended to it.
 func parseBase(text string) (string, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
-		return "", fmt.Errorf("the relay's address must be a URL such as https://relay.example, not %q", text)
+		return "", fmt.Errorf("the address must be a URL such as https://relay.example, not %q", text)
 	}
 	return strings.TrimRight(u.String(), "/"), nil
 }

@@ -108,19 +108,31 @@ func (w *relayClient) do(ctx context.Context, method, target string, header http
 	return a
 }
 
-func (w *relayClient) exchange(ctx context.Context, method, target string, header http.Header, body []byte) answer {
+// newRequest returns a request. header is added last. A Host in it replaces the host of the URL.
+func (w *relayClient) newRequest(
+	ctx context.Context, method, target string, header http.Header, body []byte,
+) (*http.Request, error) {
 	req, err := http.NewRequestWithContext(ctx, method, w.baseURL+target, bytes.NewReader(body))
 	if err != nil {
-		return answer{err: err}
+		return nil, err
 	}
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
 	if err := w.signer.sign(w.now(), req, body); err != nil {
-		return answer{err: err}
+		return nil, err
 	}
 	for name, values := range header {
 		req.Header[name] = values
+	}
+	req.Host = header.Get("Host") // empty: the host of the URL
+	return req, nil
+}
+
+func (w *relayClient) exchange(ctx context.Context, method, target string, header http.Header, body []byte) answer {
+	req, err := w.newRequest(ctx, method, target, header, body)
+	if err != nil {
+		return answer{err: err}
 	}
 	resp, err := w.client.Do(req)
 	if err != nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/agora-relay/agora/conformance"
@@ -15,40 +16,58 @@ type conformanceCmd struct {
 	List    bool              `help:"List the checks instead of running them."`
 	JSON    bool              `help:"Print the report as one line of JSON."`
 	JUnit   string            `name:"junit" placeholder:"FILE" help:"Also write the report as JUnit XML to this file."`
-	Timeout time.Duration     `default:"90s" placeholder:"DURATION" help:"Time limit of the whole run. Checks that have not ended by then are skipped (default: ${default})."`
+	Timeout time.Duration     `placeholder:"DURATION" help:"Time limit of the whole run. Checks that have not ended by then are skipped (default: 90s for a relay, 3m for a hub)."`
+
+	Hub           string `placeholder:"URL" help:"Test the Chorus hub at this URL instead of a relay, such as https://relay.example/hub."`
+	OperatorKey   string `placeholder:"FILE" help:"Also run the checks of a hub that need the key of its operator, which is in this file."`
+	WebhookListen string `placeholder:"HOST:PORT" help:"Also run the checks of a hub that need webhooks, and receive them at this address. The hub must be allowed to call it. The port may be 0."`
+	WebhookURL    string `name:"webhook-url" placeholder:"URL" help:"Where the hub reaches --webhook-listen (default: http:// and that address)."`
+	Thorough      bool   `help:"Also run the checks of a hub that take more than a minute, fill its queues or use up the registrations that it allows to this address in an hour."`
 }
 
 func (conformanceCmd) Help() string {
 	return "Works with any relay, in any language, because the test only uses HTTP. Each check cites the rule that it " +
 		"tests, and prints what it sent, expected and got. A run takes about a minute, because one check has to wait for " +
-		"a minute. Exits with 0 only if all selected checks pass, with 1 if a check fails or is skipped, or if no relay " +
-		"answers.\n\n" +
+		"a minute. With --hub it tests a Chorus hub. Exits with 0 only if all selected checks pass, with 1 if a check " +
+		"fails or is skipped, or if no relay or hub answers. Checks that need an option which is not given are not " +
+		"tested; they do not count.\n\n" +
 		"Examples:\n  agora conformance http://127.0.0.1:8789\n" +
 		"  agora conformance https://relay.example --level core --junit report.xml\n" +
-		"  agora conformance http://127.0.0.1:8789 --only C-5,S-50\n  agora conformance --list"
+		"  agora conformance http://127.0.0.1:8789 --only C-5,S-50\n" +
+		"  agora conformance --hub https://relay.example/hub\n" +
+		"  agora conformance --hub http://127.0.0.1:8789/hub --operator-key operator.key --webhook-listen 127.0.0.1:0\n" +
+		"  agora conformance --list"
 }
 
 func (c conformanceCmd) Validate() error {
-	if c.Timeout <= 0 {
-		return fmt.Errorf("--timeout must be more than 0")
-	}
-	if c.List {
+	switch {
+	case c.Timeout < 0:
+		return fmt.Errorf("--timeout must not be negative")
+	case c.URL != "" && c.Hub != "":
+		return fmt.Errorf("give the URL of a relay or --hub, not both")
+	case c.Hub == "" && (c.OperatorKey != "" || c.WebhookListen != "" || c.WebhookURL != "" || c.Thorough):
+		return fmt.Errorf("--operator-key, --webhook-listen, --webhook-url and --thorough need --hub")
+	case c.List:
 		return nil
-	}
-	if c.URL == "" {
-		return fmt.Errorf("give the relay's URL, or --list")
+	case c.Hub != "":
+		return c.hubOptions("").Check(c.Hub)
+	case c.URL == "":
+		return fmt.Errorf("give the relay's URL, --hub or --list")
 	}
 	return conformance.Options{Level: c.Level, Only: c.Only}.Check(c.URL)
+}
+
+// hubOptions returns the options of a run at a hub.
+func (c conformanceCmd) hubOptions(operatorKey string) conformance.HubOptions {
+	return conformance.HubOptions{Only: c.Only, Timeout: c.Timeout, OperatorKey: operatorKey, WebhookListen: c.WebhookListen,
+		WebhookURL: c.WebhookURL, Thorough: c.Thorough}
 }
 
 func (c conformanceCmd) Run(env environment) error {
 	if c.List {
 		return c.list(env)
 	}
-	report, err := conformance.Run(env.ctx, c.URL, conformance.Options{Level: c.Level, Only: c.Only, Timeout: c.Timeout,
-		Progress: func(r conformance.Result) {
-			fmt.Fprintf(env.stderr, "%-7s %-6s %s\n", r.Status, r.Number, r.Title)
-		}})
+	report, err := c.check(env)
 	if err != nil {
 		return err
 	}
@@ -68,9 +87,48 @@ func (c conformanceCmd) Run(env environment) error {
 	return err
 }
 
+// check runs the selected checks.
+func (c conformanceCmd) check(env environment) (conformance.Report, error) {
+	progress := func(r conformance.Result) {
+		fmt.Fprintf(env.stderr, "%-7s %-6s %s\n", r.Status, r.Number, r.Title)
+	}
+	if c.Hub == "" {
+		return conformance.Run(env.ctx, c.URL, conformance.Options{Level: c.Level, Only: c.Only, Timeout: c.Timeout,
+			Progress: progress})
+	}
+	key := ""
+	if c.OperatorKey != "" {
+		var err error
+		if key, err = readKeyOfOperator(c.OperatorKey); err != nil {
+			return conformance.Report{}, err
+		}
+	}
+	options := c.hubOptions(key)
+	options.Progress = progress
+	return conformance.RunHub(env.ctx, c.Hub, options)
+}
+
+// readKeyOfOperator returns the operator's key in a file. The hub may be another program, so the key is any word of
+// printable ASCII, as in an HTTP header.
+func readKeyOfOperator(name string) (string, error) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return "", err
+	}
+	key := strings.TrimSpace(string(text))
+	if key == "" || len(key) > 1024 || strings.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return "", fmt.Errorf("%s does not contain a key; it must have one word, such as op_ and 43 characters", name)
+	}
+	return key, nil
+}
+
 func (c conformanceCmd) list(env environment) error {
-	for _, check := range conformance.Checks() {
-		if !c.Level.Includes(check.Level()) {
+	checks := conformance.Checks()
+	if c.Hub != "" {
+		checks = conformance.HubChecks()
+	}
+	for _, check := range checks {
+		if c.Hub == "" && !c.Level.Includes(check.Level()) {
 			continue
 		}
 		if c.JSON {

@@ -1,0 +1,239 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+)
+
+// HubOptions selects the checks of a run at a hub, and gives them what they need. The zero value selects all checks. A
+// check whose options are not given is reported as not tested.
+type HubOptions struct {
+	Only     []string      // names of checks; empty: all checks
+	Timeout  time.Duration // for the whole run; checks that have not ended by then are skipped. 0: DefaultHubTimeout
+	Progress func(Result)  // called with each result when its check has ended, one call at a time; may be nil
+
+	// OperatorKey is the key of the hub's operator.
+	OperatorKey string
+	// WebhookListen is an address such as 127.0.0.1:0. The run listens there for the hub's webhooks.
+	WebhookListen string
+	// WebhookURL is the URL at which the hub reaches WebhookListen. Empty: http:// and that address.
+	WebhookURL string
+	// Thorough also selects the checks that take more than a minute, fill queues with thousands of messages, or use up
+	// the registrations that the hub allows to one address in an hour.
+	Thorough bool
+}
+
+// DefaultHubTimeout is the time limit of a run if HubOptions.Timeout is 0. A hub that follows the protocol and does not
+// limit the rate of requests needs less than a minute, or little more than a minute with HubOptions.Thorough.
+const DefaultHubTimeout = 3 * time.Minute
+
+// Reasons why a check is not tested.
+const (
+	needsOperator = "this needs the operator's key (--operator-key)"
+	needsWebhook  = "this needs a server for webhooks that the hub can call (--webhook-listen)"
+	needsThorough = "this takes long or uses up a limit of the hub (--thorough)"
+	needsPrefix   = "this needs a hub whose address has a path, such as https://relay.example/hub"
+)
+
+// hubCheck is a check of a hub.
+type hubCheck struct {
+	number, title, cites string
+	wait                 time.Duration // see Check
+	needs                string        // empty, or one of the reasons above
+	last                 bool          // it runs after all others, because it uses up a limit of the hub
+	run                  func(*hubProbe)
+}
+
+// hubTheme is a table of related checks of a hub.
+type hubTheme struct {
+	name   string
+	checks []hubCheck
+}
+
+// hubThemes returns all tables of checks of a hub, in the order of the documentation.
+func hubThemes() []hubTheme {
+	return []hubTheme{
+		{"Documents", hubDocumentChecks},
+		{"HTTP", hubHTTPChecks},
+		{"Bodies", hubBodyChecks},
+		{"Keys", hubKeyChecks},
+		{"Addresses and cards", hubAddressChecks},
+		{"Registration", hubRegisterChecks},
+		{"Deletion", hubDeleteChecks},
+		{"Endpoints", hubEndpointChecks},
+		{"Envelopes", hubEnvelopeChecks},
+		{"Sending", hubSendChecks},
+		{"Idempotency", hubIdempotencyChecks},
+		{"Stream", hubStreamChecks},
+		{"Replay on the stream", hubReplayChecks},
+		{"States", hubStateChecks},
+		{"Acknowledgement", hubAckChecks},
+		{"History", hubHistoryChecks},
+		{"Directory", hubDirectoryChecks},
+		{"Invite", hubInviteChecks},
+		{"Webhooks", hubWebhookChecks},
+		{"Webhook order", hubLaneChecks},
+		{"Limits", hubLimitChecks},
+		{"Operator", hubOperatorChecks},
+	}
+}
+
+// HubChecks returns all checks of a hub, in the order of the documentation.
+func HubChecks() []Check { return bindHubChecks(nil) }
+
+// bindHubChecks returns all checks of a hub, for this run.
+func bindHubChecks(run *hubRun) (all []Check) {
+	for _, theme := range hubThemes() {
+		for _, c := range theme.checks {
+			all = append(all, Check{Number: c.number, Title: c.title, Cites: c.cites, Theme: theme.name, wait: c.wait,
+				run: func(p *probe) { run.check(p, c) }})
+		}
+	}
+	return all
+}
+
+// RunHub checks the hub at baseURL, which may have a path. It returns an error if the options are invalid, if baseURL
+// is not a usable address, or if no hub answers there. A hub that violates the protocol is not an error: see
+// Report.Holds. At the end RunHub deletes the agents that it has registered. If ctx ends, the checks that have not
+// ended are reported as skipped.
+func RunHub(ctx context.Context, baseURL string, o HubOptions) (Report, error) {
+	if err := o.Check(baseURL); err != nil {
+		return Report{}, err
+	}
+	client, err := newRelayClient(baseURL)
+	if err != nil {
+		return Report{}, err
+	}
+	defer client.close()
+	if o.Timeout == 0 {
+		o.Timeout = DefaultHubTimeout
+	}
+	run := newHubRun(client, o)
+	chosen, err := pick(bindHubChecks(run), o.Only, "hub.register.rotate")
+	if err != nil {
+		return Report{}, err
+	}
+	report := Report{URL: client.baseURL, Level: Hub, Started: time.Now()}
+	bounded, cancel := context.WithTimeoutCause(ctx, o.Timeout,
+		fmt.Errorf("the time limit of the run, %v, has passed", o.Timeout))
+	defer cancel()
+	if err := run.connect(bounded); err != nil {
+		return Report{}, err
+	}
+	if run.hooks, err = listenForWebhooks(o); err != nil {
+		return Report{}, err
+	}
+	defer run.hooks.close()
+	report.Results = run.runAll(bounded, chosen)
+	run.deleteAgents(ctx)
+	report.Took, report.Requests = time.Since(report.Started), client.requests.Load()+run.root.requests.Load()
+	return report, nil
+}
+
+// runAll runs the checks, and those that must be last after the others. It returns the results in the order of checks.
+func (run *hubRun) runAll(ctx context.Context, checks []Check) []Result {
+	isLast := map[string]bool{}
+	for _, theme := range hubThemes() {
+		for _, c := range theme.checks {
+			isLast[c.number] = c.last
+		}
+	}
+	place := map[string]int{}
+	var early, late []Check
+	for i, c := range checks {
+		place[c.Number] = i
+		if isLast[c.Number] {
+			late = append(late, c)
+		} else {
+			early = append(early, c)
+		}
+	}
+	results := make([]Result, len(checks))
+	for _, list := range [][]Check{early, late} {
+		for _, r := range runAll(ctx, run.client, list, run.Progress) {
+			results[place[r.Number]] = r
+		}
+	}
+	return results
+}
+
+// Check returns the error that RunHub would return for invalid options or an invalid baseURL. It sends no request.
+func (o HubOptions) Check(baseURL string) error {
+	if _, err := pick(HubChecks(), o.Only, "hub.register.rotate"); err != nil {
+		return err
+	}
+	if o.WebhookURL != "" {
+		if o.WebhookListen == "" {
+			return fmt.Errorf("a URL for webhooks needs an address to listen on")
+		}
+		if _, err := parseBase(o.WebhookURL); err != nil {
+			return err
+		}
+	}
+	_, err := parseBase(baseURL)
+	return err
+}
+
+// hubRun is what the checks of one run share.
+type hubRun struct {
+	HubOptions
+	client *relayClient // its targets are relative to the hub's address
+	root   *relayClient // its targets are relative to the root of the hub's server
+	prefix string       // the path of the hub's address; empty: it has none
+	name   string       // the hub's name, which is the host of the short form of an address
+	agents agentPool
+	hooks  *hookServer // nil: the run does not listen for webhooks
+	pace   pace
+}
+
+func newHubRun(client *relayClient, o HubOptions) *hubRun {
+	run := &hubRun{HubOptions: o, client: client}
+	base, err := url.Parse(client.baseURL)
+	if err != nil {
+		panic(err) // cannot happen: parseBase has accepted it
+	}
+	run.prefix = base.EscapedPath()
+	base.Path, base.RawPath = "", ""
+	run.root = &relayClient{baseURL: base.String(), client: client.client}
+	run.agents.prepare()
+	return run
+}
+
+// connect checks that a hub answers, and learns its name.
+func (run *hubRun) connect(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, connectTimeout, fmt.Errorf("no answer within %v", connectTimeout))
+	defer cancel()
+	document := run.client.do(ctx, http.MethodGet, "/.well-known/chorus.json", nil, nil)
+	if document.err != nil {
+		return fmt.Errorf("no hub answers at %s: %w", run.client.baseURL, document.err)
+	}
+	if document.text("chorus_version") == "" {
+		// A hub with a broken document is still a hub.
+		health := run.client.do(ctx, http.MethodGet, "/health", nil, nil)
+		if health.object("data").text("status") == "" {
+			return fmt.Errorf("the server at %s is not a Chorus hub: GET /.well-known/chorus.json returned %s",
+				run.client.baseURL, document)
+		}
+	}
+	run.name = document.text("server_name")
+	return nil
+}
+
+// check runs one check. It reports the check as not tested if its options are not given.
+func (run *hubRun) check(p *probe, c hubCheck) {
+	missing := map[string]bool{
+		needsOperator: run.OperatorKey == "",
+		needsWebhook:  run.hooks == nil,
+		needsThorough: !run.Thorough,
+		needsPrefix:   run.prefix == "",
+	}
+	if missing[c.needs] {
+		p.end(NotTested, "%s", c.needs)
+	}
+	h := &hubProbe{probe: p, hub: run}
+	defer h.release()
+	c.run(h)
+}

@@ -1,0 +1,245 @@
+package conformance_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agora-relay/agora/conformance"
+)
+
+// TestHubNames tests that the names of the checks of hubs are unique and well-formed, and that each check has a title,
+// a theme and a citation.
+func TestHubNames(t *testing.T) {
+	form := regexp.MustCompile(`^hub(\.[a-z]+(-[a-z]+)*){1,2}$`)
+	cites := regexp.MustCompile(`^(HUB|GATEWAYS) §`)
+	seen := map[string]bool{}
+	for _, c := range conformance.HubChecks() {
+		if !form.MatchString(c.Number) || seen[c.Number] || c.Level() != conformance.Hub {
+			t.Errorf("%q has the name %q and the level %s", c.Title, c.Number, c.Level())
+		}
+		seen[c.Number] = true
+		if c.Title == "" || c.Theme == "" || !cites.MatchString(c.Cites) {
+			t.Errorf("%s has the title %q, the theme %q and the citation %q", c.Number, c.Title, c.Theme, c.Cites)
+		}
+	}
+}
+
+// hiddenRequirements are the requirements of HUB.md that a check cannot test from outside within a run, or that are
+// about another program than the hub.
+var hiddenRequirements = map[string]string{
+	"H-29": "a dead row of the outbox is 24 hours old",
+	"H-36": "it is about the verbs", "H-37": "it is about the verbs", "H-38": "it is about the verbs",
+	"H-39": "it is about the verbs", "H-40": "it is about the schema and the examples",
+}
+
+// TestHubRequirements tests that checks cite every requirement of HUB.md that can be seen from outside.
+func TestHubRequirements(t *testing.T) {
+	cited := map[string]bool{}
+	for _, c := range conformance.HubChecks() {
+		for _, number := range regexp.MustCompile(`H-\d+`).FindAllString(c.Cites, -1) {
+			cited[number] = true
+		}
+	}
+	for i := 1; i <= 40; i++ {
+		number := fmt.Sprintf("H-%d", i)
+		if _, hidden := hiddenRequirements[number]; cited[number] == hidden {
+			t.Errorf("%s: cited %v, hidden %v", number, cited[number], hidden)
+		}
+	}
+}
+
+// stalled is the check that sends megabytes. At a hub with limits it would slow down all others.
+const stalled = "hub.stream.stalled"
+
+// TestOwnHubPasses runs the checks against this project's hub, as another machine does, with the default limits. So it
+// also shows that a run needs no more registrations than the hub allows, and waits if it sends too much. With the race
+// detector there are no limits, see TestOwnRelayPasses.
+func TestOwnHubPasses(t *testing.T) {
+	t.Parallel()
+	var only []string
+	for _, c := range conformance.HubChecks() {
+		if c.Number != stalled {
+			only = append(only, c.Number)
+		}
+	}
+	var middleware func(http.Handler) http.Handler
+	if !raceDetector {
+		middleware = fromRemoteAddress
+	}
+	served := startHub(t, middleware)
+	report := passAll(t, served, conformance.HubOptions{OperatorKey: served.operator, WebhookListen: "127.0.0.1:0",
+		Only: only})
+	if n := report.Count(conformance.NotTested); n != 5 {
+		t.Errorf("%d checks were not tested", n)
+	}
+}
+
+// TestOwnHubPassesSlowly runs the check that TestOwnHubPasses leaves out. Those that take more than a minute run only in
+// CI.
+func TestOwnHubPassesSlowly(t *testing.T) {
+	t.Parallel()
+	only := []string{stalled}
+	if os.Getenv("CI") == "true" && !raceDetector {
+		only = append(only, "hub.replay.minute", "hub.webhook.minute")
+	}
+	passAll(t, startHub(t, nil), conformance.HubOptions{Only: only, WebhookListen: "127.0.0.1:0", Thorough: true})
+}
+
+// largeLimits are the checks that fill queues and use up registrations.
+var largeLimits = []string{"hub.limits.messages", "hub.limits.bytes", "hub.limits.registrations"}
+
+// TestHubLimits runs the checks of large limits against this project's hub, and against one that does not say which
+// limit it is. Only requests of other machines have limits on registrations.
+func TestHubLimits(t *testing.T) {
+	t.Parallel()
+	registersFromAfar := func(h http.Handler) http.Handler {
+		remote := fromRemoteAddress(h)
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if isTo(r, http.MethodPost, "/register") {
+				remote.ServeHTTP(w, r)
+				return
+			}
+			h.ServeHTTP(w, r)
+		})
+	}
+	o := conformance.HubOptions{Only: largeLimits, Thorough: true}
+	if raceDetector {
+		o.Only = []string{"hub.limits.registrations"} // the others send too much
+	}
+	if report := passAll(t, startHub(t, registersFromAfar), o); report.Count(conformance.Passed) != len(o.Only) {
+		t.Errorf("%d checks passed", report.Count(conformance.Passed))
+	}
+	unnamed := editsHubAnswers(func(_ *http.Request, a *hubAnswer) {
+		if e, ok := a.body["error"].(map[string]any); ok {
+			delete(e, "limit")
+		}
+	})
+	report, err := conformance.RunHub(t.Context(), startHub(t, func(h http.Handler) http.Handler {
+		return unnamed(registersFromAfar(h))
+	}).url, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range report.Results {
+		if r.Status != conformance.Failed || !strings.Contains(r.Got, "429") {
+			t.Error(r.Finding())
+		}
+	}
+}
+
+// passAll runs checks that must pass, unless they need an option that is not given.
+func passAll(t *testing.T, served runningHub, o conformance.HubOptions) conformance.Report {
+	o.Progress = func(r conformance.Result) {
+		if r.Status != conformance.Passed && r.Status != conformance.NotTested {
+			t.Error(r.Finding())
+		}
+	}
+	report, err := conformance.RunHub(t.Context(), served.url, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d checks in %v with %d requests", len(report.Results), report.Took, report.Requests)
+	return report
+}
+
+// TestHubOptions tests that checks which need an option are not tested without it, and that invalid options are
+// refused.
+func TestHubOptions(t *testing.T) {
+	t.Parallel()
+	report, err := conformance.RunHub(t.Context(), startHub(t, nil).url, conformance.HubOptions{
+		Only: []string{"hub.register.new", "hub.operator.send", "hub.webhook.ok", "hub.replay.minute"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !report.Holds() || report.Count(conformance.Passed) != 1 || report.Count(conformance.NotTested) != 3 {
+		t.Errorf("%+v", report.Results)
+	}
+	var text strings.Builder
+	if err := report.WriteText(&text); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"not tested hub.operator.send", "1 not tested: this needs the operator's key",
+		"1 passed, 0 failed, 0 skipped, 3 not tested", "The hub passes all selected checks"} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("%q is missing in\n%s", want, text.String())
+		}
+	}
+	only, err := conformance.RunHub(t.Context(), startHub(t, nil).url, conformance.HubOptions{
+		Only: []string{"hub.operator.send"}})
+	if err != nil || only.Holds() {
+		t.Errorf("a run that tested nothing holds: %v", err)
+	}
+	for _, o := range []conformance.HubOptions{{Only: []string{"hub.nothing"}}, {WebhookURL: "https://kit.example"},
+		{WebhookListen: "127.0.0.1:0", WebhookURL: "kit.example"}} {
+		if _, err := conformance.RunHub(t.Context(), "http://127.0.0.1:1", o); err == nil ||
+			o.Check("http://127.0.0.1:1") == nil {
+			t.Errorf("%+v is accepted", o)
+		}
+	}
+	if (conformance.HubOptions{}).Check("127.0.0.1:8789/hub") == nil {
+		t.Error("an address that is no URL is accepted")
+	}
+}
+
+// TestNoHub tests that RunHub soon returns an error if no hub answers at the address.
+func TestNoHub(t *testing.T) {
+	t.Parallel()
+	site := httptest.NewServer(http.NotFoundHandler())
+	defer site.Close()
+	for url, want := range map[string]string{site.URL: "is not a Chorus hub", "http://127.0.0.1:1": "no hub answers"} {
+		if _, err := conformance.RunHub(t.Context(), url, conformance.HubOptions{}); err == nil ||
+			!strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
+
+// TestHubGarbage runs all checks against a server that returns random garbage, except for a good document. The checks
+// must fail with a description, must not panic, and must end soon.
+func TestHubGarbage(t *testing.T) {
+	t.Parallel()
+	nonsense := []string{"", "null", "[]", "{}", `{"success":1}`, `{"success":true}`, `{"success":true,"data":{}}`,
+		`{"success":true,"data":[null,1,"x",[],{}],"metadata":{"timestamp":7}}`, "[{}]",
+		`[{"agent_id":1,"online":"x"}]`,
+		`{"success":true,"data":{"api_key":"ca_00000000000000000000000000000000","agent_id":"a@b","trace_id":"x"}}`,
+		`{"success":false,"error":{"code":1}}`, "\xff\xfe", strings.Repeat("[", 1_000_000), ":\n\n\n\n",
+		"event: connected\ndata: {}\n\nevent: message\nid: x\ndata: {\n\nevent: closed\n\n",
+		"retry: 3000\nevent: message\n\n"}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/hub/.well-known/chorus.json" && r.Host != "" {
+			_, _ = w.Write([]byte(`{"chorus_version":"0.4","server_name":"hub.example"}`)) // the client may be gone
+			return
+		}
+		if rand.IntN(10) == 0 {
+			panic(http.ErrAbortHandler)
+		}
+		w.Header().Set("Retry-After", "0")
+		w.WriteHeader([]int{200, 200, 201, 202, 204, 301, 400, 429, 500}[rand.IntN(9)])
+		_, _ = w.Write([]byte(nonsense[rand.IntN(len(nonsense))])) // the client may be gone
+	}))
+	defer server.Close()
+	for range 3 {
+		report, err := conformance.RunHub(t.Context(), server.URL+"/hub", conformance.HubOptions{OperatorKey: "x",
+			WebhookListen: "127.0.0.1:0", Thorough: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		// A few checks may pass, because the garbage may be the answer that they expect.
+		if failed := report.Count(conformance.Failed); failed < len(report.Results)*8/10 ||
+			report.Took > 40*time.Second {
+			t.Errorf("%d of %d checks failed, in %v", failed, len(report.Results), report.Took)
+		}
+		for _, r := range report.Results {
+			if r.Status == conformance.Failed && (r.Sent == "" || r.Expected == "" || r.Got == "") {
+				t.Errorf("%s failed without saying why: %+v", r.Number, r)
+			}
+		}
+	}
+}

@@ -1,0 +1,202 @@
+package conformance
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+)
+
+// hubLimitChecks test the limits of HUB §2. The checks after the first one need many messages or registrations.
+var hubLimitChecks = []hubCheck{
+	{number: "hub.limits.sender", title: "100 messages from one sender can be queued for a receiver, and no more",
+		cites: "HUB §2; H-34", run: func(h *hubProbe) {
+			alice, bob, carol := h.three()
+			key, body := newID("full"), letter(alice, bob, "the first of 100")
+			first := h.sendKeyed(alice, bob, key, body, nil)
+			h.fill(alice, bob, 99, "one of 100")
+			full := h.write(alice.key, "/messages", letter(alice, bob, "one too many"))
+			h.wantFull(full, "queuedFromSender")
+			h.wantReplay(h.sendKeyed(alice, bob, key, body, nil).answer, first.answer)
+			h.send(carol, bob, "from another sender")
+			h.send(alice, carol, "to another receiver")
+			h.keepsState(first, "queued")
+			rows := h.history(bob)
+			h.expect("101 messages in the history of the receiver")
+			if len(rows) != 101 {
+				h.failf("%d", len(rows))
+			}
+			h.send(alice, bob, "when the queue is empty again")
+		}},
+	{number: "hub.limits.messages",
+		title: "1,000 messages can be queued for a receiver, and no more", cites: "HUB §2; H-34",
+		needs: needsThorough, run: func(h *hubProbe) {
+			agents := h.take(11)
+			bob, senders := agents[0], agents[1:]
+			for i := range 100 {
+				for _, a := range h.inParallel(10, func(j int) answer {
+					return h.write(senders[j].key, "/messages", letter(senders[j], bob, strconv.Itoa(i)))
+				}) {
+					h.wantData(a, http.StatusAccepted)
+				}
+			}
+			extra := h.newAgent()
+			h.wantFull(h.write(extra.key, "/messages", letter(extra, bob, "one too many")), "queuedMessages")
+		}},
+	{number: "hub.limits.bytes", title: "16 MiB of envelopes can be queued for a receiver, and no more",
+		cites: "HUB §2, §3 Clarifications; H-34", needs: needsThorough, run: func(h *hubProbe) {
+			agents := h.take(4)
+			for _, a := range agents {
+				a.lost = true // their histories are large now
+			}
+			h.fillBytes(agents[0], agents[1:])
+		}},
+	{number: "hub.limits.registrations",
+		title: "20 new registrations in an hour are allowed to one address, and no more",
+		cites: "HUB §2; H-34", needs: needsThorough, last: true, run: func(h *hubProbe) {
+			for range 30 {
+				id := h.hub.address()
+				a := h.write("", "/register", registration(id))
+				if a.status == http.StatusTooManyRequests {
+					h.wantLimit(a, "ERR_RATE_LIMITED", "registrations")
+					return
+				}
+				h.keep(id, h.wantData(a, http.StatusCreated))
+			}
+			h.end(NotTested, "this needs a hub that limits this address; a hub may exempt its own machine")
+		}},
+}
+
+// fill sends n short messages that stay queued.
+func (h *hubProbe) fill(from, to *hubAgent, n int, text string) {
+	const together = 9
+	for i := 0; i < n; i += together {
+		for _, a := range h.inParallel(min(together, n-i), func(j int) answer {
+			return h.write(from.key, "/messages", letter(from, to, fmt.Sprintf("%s %d", text, i+j)))
+		}) {
+			h.wantData(a, http.StatusAccepted)
+		}
+	}
+}
+
+// wantFull ends the check unless a is the refusal of a full inbox.
+func (h *hubProbe) wantFull(a answer, limit string) { h.wantLimit(a, "ERR_INBOX_FULL", limit) }
+
+// wantLimit ends the check unless a names this limit and says when to try again.
+func (h *hubProbe) wantLimit(a answer, code, limit string) {
+	h.wantError(a, http.StatusTooManyRequests, code)
+	seconds, err := strconv.Atoi(a.header.Get("Retry-After"))
+	h.want(a.object("error").text("limit") == limit && err == nil && seconds >= 1, a,
+		"error.limit %q, and the header Retry-After with seconds, instead of %q", limit, a.header.Get("Retry-After"))
+}
+
+// fillBytes sends the largest envelopes until the hub refuses one. It must take as many as 16 MiB hold.
+func (h *hubProbe) fillBytes(to *hubAgent, senders []*hubAgent) {
+	const most = 16 << 20
+	total := 0
+	for _, from := range senders {
+		body := letter(from, to, strings.Repeat(control, 9_900))
+		size := len(canonical(body["envelope"]))
+		for range 100 {
+			a := h.write(from.key, "/messages", body)
+			if total+size > most {
+				h.wantFull(a, "queuedBytes")
+				small := h.write(from.key, "/messages", letter(from, to, "a short message, which still fits"))
+				h.wantData(small, http.StatusAccepted)
+				return
+			}
+			h.wantData(a, http.StatusAccepted)
+			total += size
+		}
+	}
+}
+
+// hubOperatorChecks test what only the operator may do.
+var hubOperatorChecks = []hubCheck{
+	{number: "hub.operator.register",
+		title: "POST /agents by the operator gets 201 with a key, and then 200 with the key unchanged",
+		cites: "HUB §2", needs: needsOperator, run: operatorRegisters},
+	{number: "hub.operator.form", title: "POST /agents needs agent_id and endpoint", cites: "HUB §2; GATEWAYS §6",
+		needs: needsOperator, run: func(h *hubProbe) {
+			operator, id := h.hub.OperatorKey, h.hub.address()
+			for _, body := range []message{{"agent_id": id}, {"endpoint": "https://agent.example/"},
+				{"agent_id": id, "endpoint": "https://agent.example/", "agent_card": map[string]any{}},
+				{"agent_id": "bob", "endpoint": "https://agent.example/"}} {
+				h.wantInvalid(h.write(operator, "/agents", body))
+			}
+			h.wantError(h.write(operator, "/agents", message{"agent_id": id, "endpoint": "https://10.0.0.1/"}),
+				http.StatusBadRequest, "ERR_ENDPOINT_BLOCKED")
+			h.wantNoAgent(h.read("", "/agents/"+id))
+		}},
+	{number: "hub.operator.delete", title: "The operator can delete any agent, and register its address again",
+		cites: "HUB §2; H-5, H-7", needs: needsOperator, run: func(h *hubProbe) {
+			a, other := h.two()
+			h.send(other, a, "before the deletion")
+			operator := h.hub.OperatorKey
+			a.lost = true
+			first := h.remove(operator, a.id)
+			deleted, _ := h.wantData(first, http.StatusOK).flag("deleted")
+			h.want(deleted, first, `"deleted":true`)
+			again := h.remove(operator, a.id)
+			deleted, present := h.wantData(again, http.StatusOK).flag("deleted")
+			h.want(present && !deleted, again, `"deleted":false`)
+			h.wantNoKey(h.read(a.key, "/agent/messages"))
+			h.wantTaken(h.write("", "/register", registration(a.id)))
+			data := h.wantData(h.write(operator, "/agents",
+				message{"agent_id": a.id, "endpoint": "https://agent.example/receive"}), http.StatusCreated)
+			fresh := h.keep(a.id, data)
+			rows := h.rows(h.read(fresh.key, "/agent/messages"))
+			h.expect("an empty history")
+			if len(rows) != 0 {
+				h.failf("%s", describeRows(rows))
+			}
+			h.wantData(h.remove(fresh.key, fresh.id), http.StatusOK)
+		}},
+	{number: "hub.operator.send", title: "The operator may send as any registered agent", cites: "HUB §3; H-9",
+		needs: needsOperator, run: func(h *hubProbe) {
+			alice, bob := h.two()
+			operator := h.hub.OperatorKey
+			body := letter(alice, bob, "sent by the operator")
+			m := h.accepted(alice, bob, body, h.write(operator, "/messages", body))
+			h.rowOf(alice, m)
+			h.rowOf(bob, m)
+			set("envelope.sender_id", h.hub.address())(body)
+			h.wantError(h.write(operator, "/messages", body), http.StatusBadRequest, "ERR_SENDER_NOT_REGISTERED")
+		}},
+	{number: "hub.operator.endpoint",
+		title: "The operator sees the endpoints of all agents", cites: "HUB §1 Registration; H-24",
+		needs: needsOperator, run: func(h *hubProbe) {
+			a := h.one()
+			const endpoint = "https://agent.example/receive"
+			h.rotate(a, set("endpoint", endpoint))
+			listed := h.read(h.hub.OperatorKey, "/agents/"+a.id)
+			h.want(h.wantData(listed, http.StatusOK).text("endpoint") == endpoint, listed, "the endpoint")
+		}},
+	{number: "hub.operator.purpose", title: "The operator's key is refused where only an agent is the caller",
+		cites: "HUB §2; GATEWAYS §3; G-10", needs: needsOperator, run: func(h *hubProbe) {
+			for _, r := range keyedRequests {
+				if r.path == "/messages" {
+					continue
+				}
+				h.wantNotYours(h.askKeyed("with the operator's key", r.method, r.path, "Bearer "+h.hub.OperatorKey))
+			}
+		}},
+}
+
+func operatorRegisters(h *hubProbe) {
+	operator, id := h.hub.OperatorKey, h.hub.address()
+	const endpoint, other = "https://agent.example/receive", "https://agent.example/elsewhere"
+	created := h.write(operator, "/agents", message{"agent_id": id, "endpoint": endpoint})
+	data := h.wantData(created, http.StatusCreated)
+	a := h.keep(id, data)
+	listed := h.read(operator, "/agents/"+id)
+	h.want(h.wantData(listed, http.StatusOK).text("endpoint") == endpoint, listed, "the endpoint")
+	entry := h.listed(a)
+	h.want(string(entry.members["culture"]) == "null", entry, `"culture":null for an agent without a card`)
+	replaced := h.write(operator, "/agents", message{"agent_id": id, "endpoint": other, "agent_card": card()})
+	again := h.wantData(replaced, http.StatusOK)
+	h.want(again.text("api_key") == "" || again.text("api_key") == a.key, replaced, "no new api_key")
+	listed = h.read(a.key, "/agents/"+id)
+	h.want(h.wantData(listed, http.StatusOK).text("endpoint") == other, listed,
+		"the key of the first answer still works, and the endpoint is the new one")
+}

@@ -1,0 +1,123 @@
+package conformance
+
+import (
+	"net/http"
+	"time"
+)
+
+// hubReplayChecks test with which messages a stream begins.
+var hubReplayChecks = []hubCheck{
+	{number: "hub.replay.queued",
+		title: "A message to an absent agent arrives on its next stream, once, in the order of id",
+		cites: "HUB §4; H-11", run: func(h *hubProbe) {
+			alice, bob := h.two()
+			sent := h.sendAll(alice, bob, 3)
+			s := h.open(bob, "")
+			h.wantOnly(s, sent...)
+			for _, m := range sent {
+				h.wantState(m, "sent")
+			}
+		}},
+	{number: "hub.replay.resume",
+		title: "With Last-Event-ID: N a stream begins with everything after N that has not failed",
+		cites: "HUB §4; H-12", run: func(h *hubProbe) {
+			alice, bob := h.two()
+			handed := h.sendAll(alice, bob, 5)
+			s := h.open(bob, "")
+			ids := h.wantOnly(s, handed...)
+			s.close()
+			h.ack(bob, map[string]any{"trace_ids": []any{handed[2].trace}}, 1)
+			h.ack(bob, map[string]any{"trace_ids": []any{handed[3].trace}, "response": failure("NO", "no")}, 1)
+			queued := h.sendAll(alice, bob, 2)
+			s = h.open(bob, ids[0])
+			h.wantOnly(s, handed[1], handed[2], handed[4], queued[0], queued[1])
+			s.close()
+			h.wantOnly(h.open(bob, ids[4]), queued...)
+		}},
+	{number: "hub.replay.last",
+		title: "With the id of the last message a stream begins with nothing", cites: "HUB §4; H-12",
+		run: func(h *hubProbe) {
+			alice, bob := h.two()
+			sent := h.sendAll(alice, bob, 2)
+			s := h.open(bob, "")
+			ids := h.wantOnly(s, sent...)
+			s.close()
+			s = h.open(bob, ids[1])
+			h.wantQuiet(s)
+			h.wantOnly(s, h.send(alice, bob, "a new message"))
+		}},
+	{number: "hub.replay.form", title: "A Last-Event-ID that is not digits is refused with 400", cites: "HUB §4",
+		run: func(h *hubProbe) {
+			a := h.one()
+			for _, id := range []string{"abc", "-1", "+1", "1.0", "1e3", "0x1", "1 2", "१"} {
+				s := h.openRaw(a, "/agent/inbox", http.Header{"Authorization": {"Bearer " + a.key},
+					"Last-Event-Id": {id}})
+				h.wantInvalid(s.answer)
+			}
+			h.open(a, "007")
+		}},
+	{number: "hub.replay.last-minute",
+		title: "Without Last-Event-ID what the last stream sent in its last minute comes again",
+		cites: "HUB §4; H-13", run: func(h *hubProbe) {
+			alice, bob := h.two()
+			sent := h.sendAll(alice, bob, 2)
+			s := h.open(bob, "")
+			h.wantMessages(s, sent...)
+			third := h.send(alice, bob, "sent at once")
+			h.wantMessages(s, third)
+			s.close()
+			h.ack(bob, map[string]any{"trace_ids": []any{sent[1].trace}}, 1)
+			fourth := h.send(alice, bob, "sent while there is no stream")
+			h.wantOnly(h.open(bob, ""), sent[0], third, fourth)
+		}},
+	{number: "hub.replay.minute",
+		title: "Without Last-Event-ID what was sent before the last minute does not come again",
+		cites: "HUB §4; H-13", wait: 64 * time.Second, needs: needsThorough, run: func(h *hubProbe) {
+			alice, bob := h.two()
+			old := h.send(alice, bob, "sent early on the stream")
+			s := h.open(bob, "")
+			h.wantMessages(s, old)
+			h.sleep(63 * time.Second)
+			fresh := h.send(alice, bob, "sent late on the stream")
+			h.wantMessages(s, fresh)
+			s.close()
+			h.wantOnly(h.open(bob, ""), fresh)
+		}},
+	{number: "hub.replay.polled",
+		title: "What a poll has handed out comes on a stream only if Last-Event-ID asks for it",
+		cites: "HUB §3 Clarifications", run: func(h *hubProbe) {
+			alice, bob := h.two()
+			polled := h.send(alice, bob, "handed out by a poll")
+			h.rowOf(bob, polled)
+			queued := h.send(alice, bob, "queued")
+			s := h.open(bob, "")
+			h.wantOnly(s, queued)
+			s.close()
+			h.wantOnly(h.open(bob, bob.before()), polled, queued)
+		}},
+	{number: "hub.replay.other", title: "A stream has only messages to its own agent", cites: "HUB §3; H-22",
+		run: func(h *hubProbe) {
+			alice, bob, carol := h.three()
+			s := h.open(carol, "")
+			h.send(alice, bob, "to bob")
+			h.send(carol, bob, "from carol")
+			h.wantQuiet(s)
+			h.wantOnly(s, h.send(bob, carol, "to carol"))
+		}},
+}
+
+// before returns an id for Last-Event-ID that is smaller than that of every message of this check.
+func (a *hubAgent) before() string { return a.seen }
+
+// failure returns the response of a receiver that refuses a message.
+func failure(code, detail string) map[string]any {
+	return map[string]any{"status": "error", "error_code": code, "detail": detail}
+}
+
+// ack posts a body to /agent/ack. The hub must confirm this number of messages.
+func (h *hubProbe) ack(a *hubAgent, body map[string]any, acknowledged int) {
+	answered := h.write(a.key, "/agent/ack", body)
+	data := h.wantData(answered, http.StatusOK)
+	h.want(string(data.members["acknowledged"]) == joinNumbers([]int{acknowledged}, ""), answered,
+		`{"acknowledged":%d}`, acknowledged)
+}

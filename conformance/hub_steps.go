@@ -1,0 +1,349 @@
+package conformance
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// hubProbe is the context of one running check of a hub.
+type hubProbe struct {
+	*probe
+	hub     *hubRun
+	taken   []*hubAgent  // of the pool
+	streams []*hubStream // that the check has opened
+}
+
+// The steps of checks of a hub. As in steps.go, each step records what it sends and what it expects.
+
+// ask sends a request with the key as Authorization. If key is empty, there is no Authorization. body may be nil, bytes
+// that are sent as they are, or a value that is sent as compact JSON. ask waits and repeats the request if the hub
+// limits the rate of requests.
+func (h *hubProbe) ask(what, method, target, key string, header http.Header, body any) answer {
+	all := http.Header{}
+	for name, values := range header {
+		all[name] = values
+	}
+	if key != "" {
+		all.Set("Authorization", "Bearer "+key)
+	}
+	hold := time.Duration(0)
+	if target == "/messages" {
+		hold = senderWaits
+	}
+	h.hub.pace.wait(h.ctx, method, target)
+	return h.callRetrying(h.hub.pace.refused, what, method, target, all, encodeBody(body), hold)
+}
+
+// pace slows down a run at a hub that limits the rate of requests. Before the first refusal it does nothing.
+type pace struct {
+	mu      sync.Mutex
+	limited bool
+	next    time.Time // when the next request may be sent
+}
+
+// paceInterval is the time between two requests. The usual limit is 50 in a second.
+const paceInterval = time.Second / 40
+
+// wait waits until a request may be sent. Requests that change nothing need not wait. Requests of an agent for its
+// messages change the states of the messages.
+func (p *pace) wait(ctx context.Context, method, target string) {
+	if method == http.MethodGet && !strings.HasPrefix(target, "/agent/") {
+		return
+	}
+	wait(ctx, p.turn())
+}
+
+// turn returns how long the next request must wait.
+func (p *pace) turn() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	if !p.limited {
+		return 0
+	}
+	if p.next.Before(now) {
+		p.next = now
+	}
+	p.next = p.next.Add(paceInterval)
+	return p.next.Sub(now)
+}
+
+// refused is isHubRateLimit that remembers that there is a limit.
+func (p *pace) refused(a answer) bool {
+	limited := isHubRateLimit(a)
+	if limited {
+		p.mu.Lock()
+		p.limited = true
+		p.mu.Unlock()
+	}
+	return limited
+}
+
+// senderWaits is how long a hub waits for a webhook before it answers the sender.
+const senderWaits = 15 * time.Second
+
+func encodeBody(body any) []byte {
+	switch body := body.(type) {
+	case nil:
+		return nil
+	case []byte:
+		return body
+	}
+	return canonical(body)
+}
+
+// isHubRateLimit reports whether the hub limits the rate of requests, and not the number of something.
+func isHubRateLimit(a answer) bool {
+	return a.status == http.StatusTooManyRequests && hubCode(a) == "ERR_RATE_LIMITED"
+}
+
+// read sends GET.
+func (h *hubProbe) read(key, target string) answer {
+	return h.ask("", http.MethodGet, target, key, nil, nil)
+}
+
+// write sends POST.
+func (h *hubProbe) write(key, target string, body any) answer {
+	return h.ask("", http.MethodPost, target, key, nil, body)
+}
+
+// hubCode returns the error code of a refusal by a hub.
+func hubCode(a answer) string { return a.object("error").text("code") }
+
+// wantData ends the check unless a is a success with one of these statuses. It returns the member data.
+func (h *hubProbe) wantData(a answer, statuses ...int) answer {
+	h.expect(`status %s with {"success":true,"data":…}`, joinNumbers(statuses, " or "))
+	success, _ := a.flag("success")
+	if a.status == http.StatusTooManyRequests && a.object("error").text("limit") == "registrations" {
+		h.end(Skipped, "the hub allows no more registrations from this address for now: %s", a)
+	}
+	if !slices.Contains(statuses, a.status) || !success || a.members["data"] == nil {
+		h.failf("%s", a)
+	}
+	return a.object("data")
+}
+
+func joinNumbers(list []int, separator string) string {
+	text := make([]string, len(list))
+	for i, n := range list {
+		text[i] = fmt.Sprint(n)
+	}
+	return strings.Join(text, separator)
+}
+
+// wantError ends the check unless a is a refusal with this status and one of these codes.
+func (h *hubProbe) wantError(a answer, status int, codes ...string) {
+	h.expect(`refused: status %d with the error code %s`, status, strings.Join(codes, " or "))
+	success, present := a.flag("success")
+	switch {
+	case a.err != nil:
+		h.failf("%s", a)
+	case a.status < 300:
+		h.failf("the hub accepted it: %s", a)
+	case a.status != status || success || !present || !slices.Contains(codes, hubCode(a)):
+		h.failf("the hub refused it with another status or code: %s", a)
+	}
+}
+
+// Refusals that many checks expect.
+func (h *hubProbe) wantInvalid(a answer)  { h.wantError(a, http.StatusBadRequest, "ERR_VALIDATION") }
+func (h *hubProbe) wantNoKey(a answer)    { h.wantError(a, http.StatusUnauthorized, "ERR_UNAUTHORIZED") }
+func (h *hubProbe) wantNotYours(a answer) { h.wantError(a, http.StatusForbidden, "ERR_FORBIDDEN") }
+func (h *hubProbe) wantTaken(a answer)    { h.wantError(a, http.StatusConflict, "ERR_AGENT_ID_TAKEN") }
+func (h *hubProbe) wantNoAgent(a answer)  { h.wantError(a, http.StatusNotFound, "ERR_AGENT_NOT_FOUND") }
+
+// want ends the check as failed unless holds is true. The other arguments say what was expected instead of a.
+func (h *hubProbe) want(holds bool, a answer, format string, args ...any) {
+	h.expect(format, args...)
+	if !holds {
+		h.failf("%s", a)
+	}
+}
+
+var hubTimeForm = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$`)
+
+// envelopeOf returns a good envelope.
+func envelopeOf(from *hubAgent, text string) map[string]any {
+	return map[string]any{"chorus_version": "0.4", "sender_id": from.id, "original_text": text, "sender_culture": "en"}
+}
+
+// letter returns the body of a good POST /messages.
+func letter(from, to *hubAgent, text string) message {
+	return message{"receiver_id": to.id, "envelope": envelopeOf(from, text)}
+}
+
+// sentMessage is a message that the hub has accepted.
+type sentMessage struct {
+	from, to *hubAgent
+	envelope any
+	trace    string
+	answer   answer
+	data     answer // of the answer
+}
+
+// send sends a short message. The hub must accept it.
+func (h *hubProbe) send(from, to *hubAgent, text string) sentMessage {
+	return h.sendBody(from, to, letter(from, to, text))
+}
+
+// sendAll sends n short messages, one after the other.
+func (h *hubProbe) sendAll(from, to *hubAgent, n int) (list []sentMessage) {
+	for i := range n {
+		list = append(list, h.send(from, to, fmt.Sprintf("message %d", i+1)))
+	}
+	return list
+}
+
+// sendBody posts this body to /messages. The hub must accept it.
+func (h *hubProbe) sendBody(from, to *hubAgent, body message) sentMessage {
+	return h.accepted(from, to, body, h.write(from.key, "/messages", body))
+}
+
+// accepted returns the message that the answer a to POST /messages is about.
+func (h *hubProbe) accepted(from, to *hubAgent, body message, a answer) sentMessage {
+	data := h.wantData(a, http.StatusOK, http.StatusAccepted)
+	h.want(data.text("trace_id") != "", a, "data has a trace_id")
+	return sentMessage{
+		from:     from,
+		to:       to,
+		envelope: body["envelope"],
+		trace:    data.text("trace_id"),
+		answer:   a,
+		data:     data,
+	}
+}
+
+// sendInBackground sends a short message while the check goes on. The hub may hold its answer until it knows what has
+// become of the message. The function that it returns waits for the answer; the hub must have accepted the message.
+func (h *hubProbe) sendInBackground(from, to *hubAgent, text string) (wait func() sentMessage) {
+	body, answered := letter(from, to, text), make(chan answer, 1)
+	h.tasks.Go(func() { answered <- h.write(from.key, "/messages", body) })
+	return func() sentMessage { return h.accepted(from, to, body, <-answered) }
+}
+
+// wantDelivery ends the check unless the answer to the POST of m has this status, delivery and state.
+func (h *hubProbe) wantDelivery(m sentMessage, status int, delivery, state string) {
+	h.want(m.answer.status == status && m.data.text("delivery") == delivery && m.data.text("state") == state, m.answer,
+		`status %d with data that has "delivery":%q and "state":%q`, status, delivery, state)
+}
+
+// parseRow returns a JSON object as an answer that has only members.
+func parseRow(raw json.RawMessage) answer {
+	row := answer{body: raw}
+	if json.Unmarshal(raw, &row.members) != nil {
+		row.members = nil
+	}
+	return row
+}
+
+// describeRows returns rows for the report.
+func describeRows(rows []answer) string {
+	var list []string
+	for _, row := range rows {
+		list = append(list, excerpt(row.body, 200))
+	}
+	if len(list) == 0 {
+		return "no rows"
+	}
+	return strings.Join(list, "\n")
+}
+
+// rows ends the check unless a is a list in a wrapper. It returns the elements.
+func (h *hubProbe) rows(a answer) (rows []answer) {
+	h.wantData(a, http.StatusOK)
+	list, ok := a.list("data")
+	h.want(ok, a, "data is a list")
+	for _, raw := range list {
+		rows = append(rows, parseRow(raw))
+	}
+	return rows
+}
+
+// history returns the messages that a has sent or received since the check began. The hub hands out to a what it has
+// not handed out yet.
+func (h *hubProbe) history(a *hubAgent) []answer {
+	seen := parseRow([]byte(`{"id":` + a.seen + `}`)).number("id")
+	return slices.DeleteFunc(h.rows(h.read(a.key, "/agent/messages?since="+a.seen)),
+		func(row answer) bool { return row.number("id") <= seen })
+}
+
+// rowOf returns the row of a message in the history of a.
+func (h *hubProbe) rowOf(a *hubAgent, m sentMessage) answer {
+	rows := h.history(a)
+	h.expect("the message with the trace_id %s in the history of %s, once", m.trace, a.id)
+	var found []answer
+	for _, row := range rows {
+		if row.text("trace_id") == m.trace {
+			found = append(found, row)
+		}
+	}
+	if len(found) != 1 {
+		h.failf("it is there %d times; the history is:\n%s", len(found), describeRows(rows))
+	}
+	return found[0]
+}
+
+// wantState ends the check unless the history of the sender shows this state. A state may be written a moment after the
+// event that causes it, so wantState waits for it.
+func (h *hubProbe) wantState(m sentMessage, state string) answer {
+	return h.wantRow(m, promptLimit, "the state "+state, func(row answer) bool { return row.text("state") == state })
+}
+
+// keepsState is wantState for a state that must not have changed. It does not wait.
+func (h *hubProbe) keepsState(m sentMessage, state string) answer {
+	return h.wantRow(m, 0, "the state "+state+" as before", func(row answer) bool { return row.text("state") == state })
+}
+
+// wantRow ends the check unless the row of m in the history of its sender becomes right within a time.
+func (h *hubProbe) wantRow(m sentMessage, within time.Duration, what string, right func(row answer) bool) answer {
+	for deadline := time.Now().Add(within); ; h.sleep(second / 10) {
+		row := h.rowOf(m.from, m)
+		if right(row) {
+			return row
+		}
+		if time.Now().After(deadline) {
+			h.expect("%s, in the history of the sender", what)
+			h.failf("%s", excerpt(row.body, 600))
+		}
+	}
+}
+
+// sameJSON reports whether two values are the same JSON.
+func sameJSON(raw json.RawMessage, want any) bool {
+	var a, b any
+	return json.Unmarshal(raw, &a) == nil && json.Unmarshal(canonical(want), &b) == nil && reflect.DeepEqual(a, b)
+}
+
+// inParallel runs f n times at the same time and returns the answers.
+func (h *hubProbe) inParallel(n int, f func(i int) answer) []answer {
+	answers := make([]answer, n)
+	done := make(chan struct{})
+	for i := range n {
+		h.tasks.Go(func() {
+			answers[i] = f(i)
+			done <- struct{}{}
+		})
+	}
+	for range n {
+		<-done
+	}
+	return answers
+}
+
+// countStatus returns how many of the answers have the status.
+func countStatus(answers []answer, status int) (n int) {
+	for _, a := range answers {
+		if a.status == status {
+			n++
+		}
+	}
+	return n
+}

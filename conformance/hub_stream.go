@@ -1,0 +1,288 @@
+package conformance
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// frame is a part of a stream that ends with an empty line.
+type frame struct {
+	raw   string // with the line ends
+	event string
+	id    string
+	data  string
+	at    time.Time // when its last byte was received
+}
+
+// parseFrame reads the lines of a frame as clients do that need one space after the colon.
+func parseFrame(raw string, at time.Time) frame {
+	f := frame{raw: raw, at: at}
+	for line := range strings.SplitSeq(strings.TrimRight(raw, "\n"), "\n") {
+		name, value, _ := strings.Cut(line, ": ")
+		switch name {
+		case "event":
+			f.event = value
+		case "id":
+			f.id = value
+		case "data":
+			f.data += value
+		}
+	}
+	return f
+}
+
+// quiet is how long nothing must come where a check expects that nothing comes.
+const quiet = 400 * time.Millisecond
+
+// maxFrame is the longest frame that a check reads, and maxFrames the most frames that it has not looked at.
+const (
+	maxFrame  = 1 << 20
+	maxFrames = 4096
+)
+
+// hubStream is an open inbox stream.
+type hubStream struct {
+	agent  *hubAgent
+	answer answer // its header; and its body, if it is not a stream
+	opened time.Time
+	cancel context.CancelFunc
+	frames chan frame // is closed at the end of the stream
+	ended  error      // why the stream has ended; set before frames is closed
+	reads  []arrival  // set before frames is closed
+}
+
+// arrival says how many bytes of a stream had come at a time.
+type arrival struct {
+	at    time.Time
+	bytes int
+}
+
+// openRaw sends GET /agent/inbox with these headers. The answer may be a refusal.
+func (h *hubProbe) openRaw(a *hubAgent, target string, header http.Header) *hubStream {
+	h.noteSent("GET " + target + describeHeader(header))
+	for deadline := time.Now().Add(rateLimitTimeout); ; {
+		s := h.openOnce(a, target, header)
+		if !h.hub.pace.refused(s.answer) || time.Now().After(deadline) {
+			return s
+		}
+		h.sleep(second)
+	}
+}
+
+// openOnce is openRaw that does not repeat the request if the hub limits the rate of requests.
+func (h *hubProbe) openOnce(a *hubAgent, target string, header http.Header) *hubStream {
+	h.hub.pace.wait(h.ctx, http.MethodGet, target)
+	ctx, cancel := context.WithCancel(h.ctx)
+	s := &hubStream{agent: a, cancel: cancel, frames: make(chan frame, maxFrames), opened: time.Now()}
+	h.streams = append(h.streams, s)
+	h.relay.requests.Add(1)
+	req, err := h.relay.newRequest(ctx, http.MethodGet, target, header, nil)
+	if err != nil {
+		close(s.frames)
+		h.failf("%v", err)
+	}
+	timer := time.AfterFunc(answerTimeout, cancel) // for the header of the answer
+	resp, err := h.relay.client.Do(req)
+	timer.Stop()
+	switch {
+	case err != nil:
+		s.answer = answer{err: err}
+		close(s.frames)
+	case resp.StatusCode != http.StatusOK:
+		s.answer = answer{status: resp.StatusCode, header: resp.Header}
+		s.answer.body, s.answer.err = io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+		_ = resp.Body.Close() // it was only read
+		s.answer.members = parseRow(s.answer.body).members
+		close(s.frames)
+	default:
+		s.answer = answer{status: resp.StatusCode, header: resp.Header}
+		h.tasks.Go(func() { s.follow(ctx, resp.Body) })
+	}
+	return s
+}
+
+func describeHeader(header http.Header) string {
+	if id := header.Get("Last-Event-ID"); id != "" {
+		return " with Last-Event-ID: " + strconv.Quote(id)
+	}
+	return ""
+}
+
+// follow reads the stream until it ends.
+func (s *hubStream) follow(ctx context.Context, body io.ReadCloser) {
+	defer close(s.frames)
+	defer func() { _ = body.Close() }() // it was only read
+	var rest []byte
+	buffer := make([]byte, 64<<10)
+	total := 0
+	for {
+		n, err := body.Read(buffer)
+		now := time.Now()
+		total += n
+		s.reads = append(s.reads, arrival{now, total})
+		rest = append(rest, buffer[:n]...)
+		for {
+			end := bytes.Index(rest, []byte("\n\n"))
+			if end < 0 {
+				break
+			}
+			select {
+			case s.frames <- parseFrame(string(rest[:end+2]), now):
+			case <-ctx.Done():
+				s.ended = ctx.Err()
+				return
+			}
+			rest = rest[end+2:]
+		}
+		if err == nil && len(rest) > maxFrame {
+			err = fmt.Errorf("no empty line within %d bytes", maxFrame)
+		}
+		if err != nil {
+			s.ended = err
+			return
+		}
+	}
+}
+
+// close ends the stream from this side and waits until it has ended.
+func (s *hubStream) close() {
+	s.cancel()
+	for range s.frames {
+	}
+}
+
+// open opens the inbox stream of a. The hub must answer with a stream that begins with the event connected. lastEventID
+// may be empty.
+func (h *hubProbe) open(a *hubAgent, lastEventID string) *hubStream {
+	header := http.Header{"Authorization": {"Bearer " + a.key}}
+	if lastEventID != "" {
+		header["Last-Event-Id"] = []string{lastEventID}
+	}
+	s := h.openRaw(a, "/agent/inbox", header)
+	h.wantOpen(s)
+	return s
+}
+
+// wantOpen ends the check unless s is a stream that begins with the event connected.
+func (h *hubProbe) wantOpen(s *hubStream) frame {
+	h.want(s.answer.err == nil && s.answer.status == http.StatusOK, s.answer, "status 200 and an event stream")
+	f := h.nextFrame(s, promptLimit)
+	h.expect("the stream begins with the event connected")
+	if f.event != "connected" {
+		h.failf("it begins with %q", f.raw)
+	}
+	return f
+}
+
+// nextFrame returns the next frame of the stream. It ends the check if none comes within a time.
+func (h *hubProbe) nextFrame(s *hubStream, within time.Duration) frame {
+	f, ok := h.frameWithin(s, within)
+	if !ok {
+		h.expect("the stream goes on within %v", within)
+		h.failf("nothing came")
+	}
+	return f
+}
+
+// frameWithin is nextFrame that reports false if no frame comes in time. It ends the check if the stream ends.
+func (h *hubProbe) frameWithin(s *hubStream, within time.Duration) (frame, bool) {
+	timer := time.NewTimer(within)
+	defer timer.Stop()
+	select {
+	case f, ok := <-s.frames:
+		if !ok {
+			h.expect("the stream stays open")
+			h.failf("it ended: %v", s.ended)
+		}
+		return f, true
+	case <-timer.C:
+		return frame{}, false
+	case <-h.ctx.Done():
+		h.stopped()
+		return frame{}, false
+	}
+}
+
+// messageWithin returns the next frame that is an event message. It skips other frames, and messages that an earlier
+// check has left.
+func (h *hubProbe) messageWithin(s *hubStream, within time.Duration) (frame, answer, bool) {
+	for deadline := time.Now().Add(within); ; {
+		f, ok := h.frameWithin(s, max(0, time.Until(deadline)))
+		if !ok {
+			return frame{}, answer{}, false
+		}
+		data := parseRow(json.RawMessage(f.data))
+		switch {
+		case f.event == "message" && !s.agent.past[data.text("trace_id")]:
+			return f, data, true
+		case f.event == "closed":
+			h.expect("the stream stays open")
+			h.failf("the hub closes it: %q", f.raw)
+		}
+	}
+}
+
+// wantMessages ends the check unless the next messages of the stream are these, in this order. It returns the ids of
+// the frames.
+func (h *hubProbe) wantMessages(s *hubStream, messages ...sentMessage) (ids []string) {
+	for i, m := range messages {
+		h.expect("message %d of %d on the stream is the one with the trace_id %s", i+1, len(messages), m.trace)
+		f, data, ok := h.messageWithin(s, promptLimit)
+		h.expect("message %d of %d on the stream is the one with the trace_id %s", i+1, len(messages), m.trace)
+		if !ok {
+			h.failf("no message came within %v", promptLimit)
+		}
+		if data.text("trace_id") != m.trace {
+			h.failf("another message came: %s", excerpt([]byte(f.raw), 400))
+		}
+		ids = append(ids, f.id)
+	}
+	return ids
+}
+
+// wantOnly is wantMessages, and then no other message may come.
+func (h *hubProbe) wantOnly(s *hubStream, messages ...sentMessage) []string {
+	ids := h.wantMessages(s, messages...)
+	h.wantQuiet(s)
+	return ids
+}
+
+// wantQuiet ends the check if another message comes.
+func (h *hubProbe) wantQuiet(s *hubStream) {
+	if f, _, ok := h.messageWithin(s, quiet); ok {
+		h.expect("no other message comes")
+		h.failf("%s", excerpt([]byte(f.raw), 400))
+	}
+}
+
+// wantClosed ends the check unless the hub ends the stream with this reason.
+func (h *hubProbe) wantClosed(s *hubStream, reason string) {
+	want := fmt.Sprintf("event: closed\ndata: {\"reason\":%q}\n\n", reason)
+	h.expect("the frame %q, and then the end of the stream", want)
+	timer := time.NewTimer(promptLimit)
+	defer timer.Stop()
+	last := ""
+	for {
+		select {
+		case f, ok := <-s.frames:
+			if !ok && last != want {
+				h.failf("the last frame before the end is %q", last)
+			}
+			if !ok {
+				return
+			}
+			last = f.raw
+		case <-timer.C:
+			h.failf("the stream is still open after %v; its last frame is %q", promptLimit, last)
+		case <-h.ctx.Done():
+			h.stopped()
+		}
+	}
+}

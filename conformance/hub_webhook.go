@@ -1,0 +1,214 @@
+package conformance
+
+import (
+	"context"
+	"crypto/rand"
+
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+// hookServer receives the webhooks that the hub calls during a run.
+type hookServer struct {
+	url     string // at which the hub reaches the server
+	address string // like WebhookListen, with port 0
+	server  *http.Server
+	mu      sync.Mutex
+	hooks   map[string]*hook // by path
+}
+
+// listenForWebhooks starts the server that the options ask for. It returns nil if they ask for none.
+func listenForWebhooks(o HubOptions) (*hookServer, error) {
+	if o.WebhookListen == "" {
+		return nil, nil
+	}
+	listener, err := net.Listen("tcp", o.WebhookListen)
+	if err != nil {
+		return nil, fmt.Errorf("cannot listen for webhooks: %w", err)
+	}
+	host, _, err := net.SplitHostPort(listener.Addr().String())
+	if err != nil {
+		panic(err) // cannot happen: it is the address of a listener
+	}
+	s := &hookServer{url: strings.TrimRight(o.WebhookURL, "/"), address: net.JoinHostPort(host, "0"),
+		hooks: map[string]*hook{}}
+	if s.url == "" {
+		s.url = "http://" + listener.Addr().String()
+	}
+	s.server = &http.Server{Handler: s, ReadHeaderTimeout: answerTimeout}
+	go func() {
+		_ = s.server.Serve(listener) // it ends with http.ErrServerClosed; other errors show in the checks
+	}()
+	return s, nil
+}
+
+// close ends the server. s may be nil.
+func (s *hookServer) close() {
+	if s != nil {
+		_ = s.server.Close() // the run is over
+	}
+}
+
+func (s *hookServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	found := s.hooks[r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]]
+	s.mu.Unlock()
+	if found == nil {
+		http.NotFound(w, r)
+		return
+	}
+	found.serve(w, r)
+}
+
+// hookReply is what a hook answers.
+type hookReply struct {
+	status int // 0: 200
+	header http.Header
+	body   string
+	after  time.Duration // how long the hook waits before it answers
+}
+
+// replyOK is the reply of a receiver that has taken a message.
+var replyOK = hookReply{body: `{"status":"ok"}`}
+
+// hookCall is one call of a hook.
+type hookCall struct {
+	method     string
+	header     http.Header
+	body       answer
+	trace      string // the header Chorus-Trace-Id
+	began      time.Time
+	ended      time.Time // zero: the hook has not answered yet
+	overlapped bool      // another call was in progress
+}
+
+// hook is a URL that the hub calls, with its calls so far.
+type hook struct {
+	url     string
+	path    string
+	mu      sync.Mutex
+	reply   func(call int) hookReply // of the call with this number, from 1
+	calls   []*hookCall
+	running int
+	changed chan struct{} // has an element after a call has begun or ended
+}
+
+// hook returns a new URL that the hub can call. All calls get the same reply.
+func (h *hubProbe) hook(reply hookReply) *hook {
+	return h.hookWith(func(int) hookReply { return reply })
+}
+
+// hookWith is hook with a reply for each call. Calls have numbers from 1.
+func (h *hubProbe) hookWith(reply func(call int) hookReply) *hook {
+	s := h.hub.hooks
+	name := strings.ToLower(rand.Text())
+	k := &hook{url: s.url + "/" + name, path: name, reply: reply, changed: make(chan struct{}, 1)}
+	s.mu.Lock()
+	s.hooks[name] = k
+	s.mu.Unlock()
+	return k
+}
+
+// listenAt gives the agent a the endpoint of the hook.
+func (h *hubProbe) listenAt(a *hubAgent, k *hook) { h.rotate(a, set("endpoint", k.url)) }
+
+func (k *hook) serve(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(io.LimitReader(r.Body, maxAnswer))
+	if err != nil {
+		return // the call was cut off
+	}
+	k.mu.Lock()
+	call := &hookCall{method: r.Method, header: r.Header, body: parseRow(body), trace: r.Header.Get("Chorus-Trace-Id"),
+		began: time.Now(), overlapped: k.running > 0}
+	k.running++
+	k.calls = append(k.calls, call)
+	reply := k.reply(len(k.calls))
+	k.mu.Unlock()
+	k.notify()
+	wait(r.Context(), reply.after)
+	k.mu.Lock()
+	k.running--
+	call.ended = time.Now()
+	k.mu.Unlock()
+	for name, values := range reply.header {
+		w.Header()[name] = values
+	}
+	if w.Header().Get("Content-Type") == "" {
+		w.Header().Set("Content-Type", "application/json")
+	}
+	if reply.status != 0 {
+		w.WriteHeader(reply.status)
+	}
+	_, _ = io.WriteString(w, reply.body) // the hub may be gone
+	k.notify()
+}
+
+// wait waits for d or until ctx ends.
+func wait(ctx context.Context, d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+func (k *hook) notify() {
+	select {
+	case k.changed <- struct{}{}:
+	default:
+	}
+}
+
+// seen returns the calls so far.
+func (k *hook) seen() (list []hookCall) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, call := range k.calls {
+		list = append(list, *call)
+	}
+	return list
+}
+
+// wantCalls waits until the hook has answered n calls, and returns all calls.
+func (h *hubProbe) wantCalls(k *hook, n int, within time.Duration) []hookCall {
+	timer := time.NewTimer(within)
+	defer timer.Stop()
+	for {
+		calls := k.seen()
+		answered := 0
+		for _, call := range calls {
+			if !call.ended.IsZero() {
+				answered++
+			}
+		}
+		if answered >= n {
+			return calls
+		}
+		select {
+		case <-k.changed:
+		case <-timer.C:
+			h.expect("%d calls of the webhook within %v", n, within)
+			h.failf("%d calls", len(calls))
+		case <-h.ctx.Done():
+			h.stopped()
+		}
+	}
+}
+
+// wantNoMoreCalls ends the check if the hook has more than n calls, or gets one in the next moments.
+func (h *hubProbe) wantNoMoreCalls(k *hook, n int) {
+	h.sleep(quiet)
+	h.expect("%d calls of the webhook and no more", n)
+	if calls := k.seen(); len(calls) != n {
+		h.failf("%d calls", len(calls))
+	}
+}
