@@ -119,7 +119,7 @@ func streamFaults() []faultyHub {
 		}), fails: map[string]string{"hub.stream.online": `"online":false`, "hub.discover.filters": `"online":false`}},
 		{name: "writes a backlog at once", middleware: eachFrame(func(frame string) string {
 			if lineOf(frame, "event: ") == "message" {
-				frame += ":" + strings.Repeat("x", 150_000) + "\n\n"
+				frame += ":" + strings.Repeat("x", 900_000) + "\n\n"
 			}
 			return frame
 		}), fails: map[string]string{"hub.stream.pace": "bytes"}},

@@ -28,7 +28,7 @@ type runningHub struct {
 
 // hubTurns limits how many hubs run at the same time, because a run at a hub needs much more CPU time than one at a
 // relay. Otherwise answers come too late on a slow machine.
-var hubTurns = make(chan struct{}, 6)
+var hubTurns = make(chan struct{}, 8)
 
 // startHub runs this project's hub until the test ends. middleware wraps the HTTP handler of its relay. It may be nil.
 func startHub(t *testing.T, middleware func(http.Handler) http.Handler) runningHub {
