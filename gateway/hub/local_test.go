@@ -117,7 +117,7 @@ func (f *fixture) queue(sender, receiver string, count, size int) {
 func (f *fixture) store(sender, receiver string, count, size, state int) {
 	f.t.Helper()
 	for count > 0 {
-		some := min(count, 250)
+		some := min(count, 100)
 		count -= some
 		if err := f.relay.Update(f.t.Context(), relay.Peer{Local: true}, func(tx relay.ExtTx) error {
 			return storeSome(tx, sender, receiver, some, size, state)
