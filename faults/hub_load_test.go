@@ -167,13 +167,14 @@ func startHubLoad(t testing.TB, relay *server, r *rand.Rand) *hubLoad {
 	webhook := httptest.NewServer(l.webhook(hook, newRandom(r)))
 	t.Cleanup(webhook.Close)
 	var receivers []*hubAgent
-	for name, receive := range map[string]func(context.Context, *hubAgent){
+	for name, receive := range map[string]func(context.Context, *hubAgent, *rand.Rand){
 		"stream@x": l.readStream, "resuming@x": l.resumeStream, "poll@x": l.pollHistory, "webhook@x": nil} {
 		a := hook
 		if receive != nil {
 			a = &hubAgent{address: name, got: map[string]*hubDelivery{}}
 			l.register(a, "")
-			l.receivers.Go(func() { receive(receiving, a) })
+			random := newRandom(r)
+			l.receivers.Go(func() { receive(receiving, a, random) })
 		} else {
 			l.register(a, webhook.URL)
 		}
@@ -215,7 +216,24 @@ func (l *hubLoad) end() {
 	within(l.t, time.Minute, "no message is queued", func() bool {
 		return l.ask(hubCall{method: http.MethodGet, path: "/health"}).Data.Queued == 0
 	})
-	sleep(200 * time.Millisecond) // what was handed out last may still be on its way
+	stored := map[string]bool{} // by text
+	for _, s := range l.senders {
+		for _, row := range l.history(s) {
+			stored[row.Envelope.Text] = true
+		}
+	}
+	within(l.t, time.Minute, "all stored messages have arrived", func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		for _, s := range l.senders {
+			for _, m := range s.sent {
+				if stored[m.text] && m.receiver.got[m.text] == nil {
+					return false
+				}
+			}
+		}
+		return true
+	})
 	l.stopReceivers()
 	l.receivers.Wait()
 }
@@ -328,12 +346,9 @@ func (l *hubLoad) confirmed(all ...*hubDelivery) {
 	}
 }
 
-// readStream reads streams without Last-Event-ID, and acknowledges some messages by their traces.
-func (l *hubLoad) readStream(ctx context.Context, a *hubAgent) {
-	l.follow(ctx, a, false, func(row hubRow, d *hubDelivery) {
-		if row.ID%4 != 0 {
-			return
-		}
+// readStream reads streams without Last-Event-ID, and acknowledges each message.
+func (l *hubLoad) readStream(ctx context.Context, a *hubAgent, random *rand.Rand) {
+	l.follow(ctx, a, random, false, func(row hubRow, d *hubDelivery) {
 		answer, err := l.try(ctx, hubCall{method: http.MethodPost, path: "/agent/ack", key: a.key,
 			body: map[string]any{"trace_ids": []string{row.Trace}}})
 		if err == nil && answer.ok() {
@@ -343,12 +358,12 @@ func (l *hubLoad) readStream(ctx context.Context, a *hubAgent) {
 }
 
 // resumeStream reads streams with Last-Event-ID.
-func (l *hubLoad) resumeStream(ctx context.Context, a *hubAgent) {
-	l.follow(ctx, a, true, func(hubRow, *hubDelivery) {})
+func (l *hubLoad) resumeStream(ctx context.Context, a *hubAgent, random *rand.Rand) {
+	l.follow(ctx, a, random, true, func(hubRow, *hubDelivery) {})
 }
 
-// follow reads streams until ctx ends, one after the other.
-func (l *hubLoad) follow(ctx context.Context, a *hubAgent, resume bool, each func(hubRow, *hubDelivery)) {
+// follow reads streams until ctx ends, one after the other. It closes some of them and loses what it has not read yet.
+func (l *hubLoad) follow(ctx context.Context, a *hubAgent, random *rand.Rand, resume bool, each func(hubRow, *hubDelivery)) {
 	for {
 		relay, err := l.relay.address(ctx)
 		if err != nil {
@@ -358,29 +373,36 @@ func (l *hubLoad) follow(ctx context.Context, a *hubAgent, resume bool, each fun
 		if resume {
 			c.lastEventID = strconv.FormatInt(a.lastID, 10)
 		}
-		r, err := c.request(ctx, relay)
-		if err != nil {
-			l.t.Error(err)
-			return
-		}
-		response, err := connections.Do(r)
-		if err != nil {
-			continue // the relay was killed; address waits until it runs again
-		}
-		if response.StatusCode != http.StatusOK {
-			l.t.Errorf("a stream of %s is answered with %d", a.address, response.StatusCode)
-			return
-		}
-		l.readFrames(a, bufio.NewReader(response.Body), each)
-		_ = response.Body.Close() // the stream has ended
+		short, cancel := context.WithTimeout(ctx, time.Duration(50+random.IntN(500))*time.Millisecond)
+		l.followOnce(short, c, relay, a, each)
+		cancel()
 	}
 }
 
+// followOnce reads one stream until it or ctx ends.
+func (l *hubLoad) followOnce(ctx context.Context, c hubCall, relay string, a *hubAgent, each func(hubRow, *hubDelivery)) {
+	r, err := c.request(ctx, relay)
+	if err != nil {
+		l.t.Error(err)
+		return
+	}
+	response, err := connections.Do(r)
+	if err != nil {
+		return // the relay was killed
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		l.t.Errorf("a stream of %s is answered with %d", a.address, response.StatusCode)
+		return
+	}
+	l.readFrames(ctx, a, bufio.NewReader(response.Body), each)
+}
+
 // readFrames reads one stream to its end. The ids of a stream grow. A part of a frame at the end is not a frame.
-func (l *hubLoad) readFrames(a *hubAgent, in *bufio.Reader, each func(hubRow, *hubDelivery)) {
+func (l *hubLoad) readFrames(ctx context.Context, a *hubAgent, in *bufio.Reader, each func(hubRow, *hubDelivery)) {
 	var row hubRow
 	last := int64(0)
-	for {
+	for ctx.Err() == nil {
 		line, err := in.ReadString('\n')
 		if err != nil {
 			return
@@ -400,12 +422,15 @@ func (l *hubLoad) readFrames(a *hubAgent, in *bufio.Reader, each func(hubRow, *h
 		last = row.ID
 		a.lastID = max(a.lastID, row.ID)
 		each(row, l.receive(a, row.Envelope.Text, row.Trace))
+		if row.ID%8 == 0 {
+			sleep(200 * time.Millisecond) // so that others are still unread when the stream ends
+		}
 		row = hubRow{}
 	}
 }
 
 // pollHistory reads its history again and again. With the next poll it confirms what it has. No message may come twice.
-func (l *hubLoad) pollHistory(ctx context.Context, a *hubAgent) {
+func (l *hubLoad) pollHistory(ctx context.Context, a *hubAgent, _ *rand.Rand) {
 	var unconfirmed []*hubDelivery
 	for ctx.Err() == nil {
 		rows, err := l.poll(ctx, a, a.lastID)
