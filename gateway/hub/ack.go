@@ -10,29 +10,30 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// confirmation is what a receiver says about messages that it has received: either all with ids up to upTo, or those
-// with these traces.
+// confirmation is a receiver's reply to some of the messages that it has received: those with these trace ids, or, if
+// traces is nil, all with ids up to upTo.
 type confirmation struct {
 	upTo   int64
 	traces []string
-	reply  reply // the zero reply: the receiver only says that it has them
+	reply  reply // the zero reply: the receiver confirms the messages without a reply
 }
 
 // Limits of an acknowledgement and of a reply.
 const (
 	maxTraces    = 1000
 	maxReplyText = 1000 // UTF-16 code units
+	confirmBatch = 200  // messages that are confirmed in one Update
 )
 
-// reply is a receiver's reply to a message ([001]).
+// reply is a receiver's reply to a message (skill/en/PROTOCOL.md, "The receiver's reply").
 type reply struct {
 	Status string `json:"status,omitempty"`
 	Code   string `json:"error_code,omitempty"`
 	Detail string `json:"detail,omitempty"`
 }
 
-// parseReply returns the reply in a JSON text. ok is false if the text is none. Other members are left out, and long
-// texts are cut.
+// parseReply parses a reply. ok is false if the text is not a reply. Other members are left out, and long texts are
+// cut.
 func parseReply(text []byte) (r reply, ok bool) {
 	var members map[string]json.RawMessage
 	if json.Unmarshal(text, &members) != nil {
@@ -47,7 +48,8 @@ func parseReply(text []byte) (r reply, ok bool) {
 	return r, r.Status == "ok" || r.Status == "error"
 }
 
-// apply sets what a reply means for a delivery. fallback is the code of an error that names none.
+// apply sets the state and the result of a delivery to what the receiver has replied. fallback is the code of an error
+// if the reply has no error_code.
 func (r reply) apply(d *delivery, fallback string) {
 	known := result{}
 	if r.Status != "" {
@@ -65,7 +67,7 @@ func (r reply) apply(d *delivery, fallback string) {
 
 // postAck is the handler of POST /agent/ack.
 func (h *Hub) postAck(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
-	c, err := h.changing(r.Context(), from, r)
+	c, err := h.admitChange(r.Context(), from, r)
 	if err != nil {
 		return err
 	}
@@ -91,6 +93,7 @@ func (h *Hub) postAck(w http.ResponseWriter, r *http.Request, from relay.Peer) e
 
 var traceForm = regexp.MustCompile(`^[0-9a-f-]{36}$`)
 
+// parseAck checks the body of POST /agent/ack.
 func parseAck(body []byte) (c confirmation, err error) {
 	o := parseObject("", body)
 	if o.err != nil {
@@ -125,10 +128,10 @@ func parseAck(body []byte) (c confirmation, err error) {
 	return c, o.err
 }
 
-// confirm applies a confirmation to the messages of an agent, and returns how many it has changed. It takes several
-// Updates if there are many, each of which stands for itself.
+// confirm applies a confirmation to the messages of an agent, and returns how many it has changed. Many messages need
+// several Updates. If one of them fails, the earlier ones stay.
 func (h *Hub) confirm(ctx context.Context, from relay.Peer, agent int64, c confirmation) (count int, err error) {
-	if err := h.streams.recorded(ctx, agent); err != nil {
+	if err := h.streams.waitRecorded(ctx, agent); err != nil {
 		return 0, err
 	}
 	if c.traces == nil {
@@ -144,7 +147,7 @@ func (h *Hub) confirm(ctx context.Context, from relay.Peer, agent int64, c confi
 				if !traceForm.MatchString(trace) {
 					continue // unknown
 				}
-				found, err := deliveries(o, "SELECT "+prefixed+" FROM hub_message m JOIN hub_delivery d ON d.message = m.n "+
+				found, err := deliveries(o, "SELECT "+joinedDelivery+" FROM hub_message m JOIN hub_delivery d ON d.message = m.n "+
 					"WHERE m.trace = ? AND m.receiver = ?", trace, agent)
 				if err != nil {
 					return err
@@ -162,6 +165,7 @@ func (h *Hub) confirm(ctx context.Context, from relay.Peer, agent int64, c confi
 	return count, err
 }
 
+// confirmUpTo applies a confirmation of all messages up to an id.
 func (h *Hub) confirmUpTo(ctx context.Context, from relay.Peer, agent int64, c confirmation) (count int, err error) {
 	find := func(q relay.Querier) (all []delivery, err error) {
 		return deliveries(q, "SELECT "+deliveryColumns+" FROM hub_delivery WHERE receiver = ? AND message <= ? AND "+
@@ -192,7 +196,7 @@ func (h *Hub) confirmUpTo(ctx context.Context, from relay.Peer, agent int64, c c
 	}
 }
 
-// confirm applies a reply to those messages that were handed out and are not final.
+// confirm applies a reply to those deliveries that were handed out and whose state is not final. count is their number.
 func (o *op) confirm(found []delivery, r reply) (count int, err error) {
 	for _, d := range found {
 		before := d.state

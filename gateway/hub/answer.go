@@ -13,7 +13,7 @@ import (
 	"github.com/agora-relay/agora/relay/httpapi"
 )
 
-// The codes of the hub's errors (HUB §2, §3, GATEWAYS §4).
+// The codes of the hub's errors.
 const (
 	codeValidation     = "ERR_VALIDATION"
 	codeUnauthorized   = "ERR_UNAUTHORIZED"
@@ -48,30 +48,39 @@ type apiError struct {
 
 func (e *apiError) Error() string { return e.code + ": " + e.message }
 
+// refuse returns a refusal. format and args are those of fmt.Sprintf.
 func refuse(status int, code, format string, args ...any) error {
 	return &apiError{status: status, code: code, message: fmt.Sprintf(format, args...)}
 }
 
+// invalid refuses a malformed request.
 func invalid(format string, args ...any) error {
 	return refuse(http.StatusBadRequest, codeValidation, format, args...)
 }
 
-func full(code, limit string, retryAfter time.Duration, format string, args ...any) error {
+// limitReached refuses a request because a limit of the hub is reached.
+func limitReached(code, limit string, retryAfter time.Duration, format string, args ...any) error {
 	return &apiError{http.StatusTooManyRequests, code, fmt.Sprintf(format, args...), limit, retryAfter}
 }
 
+// unauthorized refuses a request without a valid key.
 func unauthorized() error {
 	return refuse(http.StatusUnauthorized, codeUnauthorized,
 		"this needs the current key of an agent, as Authorization: Bearer KEY; read your credentials again, and register "+
 			"only if you never did")
 }
 
+// unknownAgent is the answer for an address that no agent has. The address may be any text from a path.
 func unknownAgent(address string) error {
-	return refuse(http.StatusNotFound, codeAgentNotFound, "no agent is registered as %s; GET /discover lists the agents", address)
+	if !isAddress(address) {
+		return refuse(http.StatusNotFound, codeAgentNotFound, "no agent has this id; an id has the form name@host")
+	}
+	return refuse(http.StatusNotFound, codeAgentNotFound, "no agent is registered as %s; GET /discover lists the agents",
+		address)
 }
 
-// ofRelay are the errors of the relay and of its front in the hub's terms.
-var ofRelay = map[envelope.Code]struct {
+// relayErrors has the status and the code with which the hub answers an error of the relay or of its front.
+var relayErrors = map[envelope.Code]struct {
 	status int
 	code   string
 }{
@@ -98,7 +107,7 @@ type metadata struct {
 	HasMore   bool   `json:"has_more,omitempty"`
 }
 
-// errors is the function httpapi.Mount.Errors of the hub.
+// errors returns the answer to an error. It is the Errors of the hub's Mount.
 func (h *Hub) errors(err error) (httpapi.ErrorAnswer, bool) {
 	if errors.Is(err, gateway.ErrOtherBody) {
 		err = refuse(http.StatusConflict, codeConflict,
@@ -110,7 +119,7 @@ func (h *Hub) errors(err error) (httpapi.ErrorAnswer, bool) {
 		if !ok {
 			return httpapi.ErrorAnswer{}, false
 		}
-		as, ok := ofRelay[cause.Code]
+		as, ok := relayErrors[cause.Code]
 		if !ok {
 			return httpapi.ErrorAnswer{}, false
 		}
@@ -148,7 +157,7 @@ func (h *Hub) answer(w http.ResponseWriter, status int, data any) error {
 	return httpapi.WriteJSON(w, status, json.RawMessage(h.answerBody(data)))
 }
 
-// compact returns v as compact JSON. All values that the hub passes can be encoded.
+// compact returns v as compact JSON. It panics if v cannot be encoded, which would be a bug of the hub.
 func compact(v any) string {
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)

@@ -13,21 +13,21 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// caller is whose key a request has. The zero caller is a stranger.
+// caller says who sent a request, by its key. The zero caller is a request without a key.
 type caller struct {
 	operator bool
 	agent    int64
 	key      string
 }
 
-// What a key that no longer has its full rights may still do, see gateway.Holder.
+// The operations that an old key may still do, see gateway.Holder.Only.
 const (
 	onlyRotate = "rotate" // repeat the rotation that replaced it
 	onlyDelete = "delete" // repeat the deletion of its agent, or register the address again
 )
 
-// caller returns whose key the request has. required: a request without a key is refused. A key that has lost its
-// rights counts as unknown.
+// caller returns who sent a request. If required is true, it refuses a request without a key. An old key counts as
+// unknown.
 func (h *Hub) caller(ctx context.Context, from relay.Peer, r *http.Request, required bool) (c caller, err error) {
 	key, given := gateway.Bearer(r)
 	if !given && !required {
@@ -41,11 +41,12 @@ func (h *Hub) caller(ctx context.Context, from relay.Peer, r *http.Request, requ
 	if err != nil || !rotated {
 		return c, err
 	}
-	// The new key is used for the first time. From now on the old key can do nothing.
+	// This is the first use of the new key. From now on the old key can do nothing.
 	return c, h.update(context.WithoutCancel(ctx), from, func(o *op) error { return o.check(c) })
 }
 
-// findCaller returns whom a key belongs to. rotated means that the key which it replaced still exists. Errors: 401.
+// findCaller returns to whom a key belongs. rotated means that the key has replaced another one, which still exists.
+// Errors: 401.
 func findCaller(q relay.Querier, key string, now time.Time) (c caller, rotated bool, err error) {
 	holder, found, err := gateway.FindKey(q, key, now)
 	if err != nil {
@@ -60,13 +61,14 @@ func findCaller(q relay.Querier, key string, now time.Time) (c caller, rotated b
 			rotated = true
 			var one int64
 			return scan(&one)
-		}, "SELECT 1 FROM gate_key WHERE kind = ? AND owner = ? AND only_for = ?", string(gateway.HubAgent), c.agent, onlyRotate)
+		}, "SELECT 1 FROM gate_key WHERE kind = ? AND owner = ? AND only_for = ?",
+			string(gateway.HubAgent), c.agent, onlyRotate)
 	}
 	return c, rotated, err
 }
 
-// check checks again in the operation that the caller's key is valid, because it may have been replaced since. It ends
-// the rotation that created the key, if there was one.
+// check checks again that the caller's key is valid, because the key may have been replaced since the request was
+// admitted. If the key has replaced another one, check removes that one.
 func (o *op) check(c caller) error {
 	again, rotated, err := findCaller(o, c.key, o.hub.now())
 	if err == nil && again != c {
@@ -78,7 +80,7 @@ func (o *op) check(c caller) error {
 	return err
 }
 
-// name is the caller's name in limits and idempotency records.
+// name is the caller's name for AdmitCaller and for Idempotency-Keys.
 func (c caller) name() string {
 	if c.operator {
 		return "operator"
@@ -86,8 +88,9 @@ func (c caller) name() string {
 	return "hub agent " + decimal(c.agent)
 }
 
-// changing admits a request that changes something: each key may make only so many.
-func (h *Hub) changing(ctx context.Context, from relay.Peer, r *http.Request) (caller, error) {
+// admitChange returns who sent a request that changes something, and counts the request against the limit of that
+// caller. It refuses a request without a key.
+func (h *Hub) admitChange(ctx context.Context, from relay.Peer, r *http.Request) (caller, error) {
 	c, err := h.caller(ctx, from, r, true)
 	if err != nil {
 		return c, err
@@ -103,7 +106,8 @@ func (c caller) agentOnly() error {
 	return nil
 }
 
-// parameters returns the query parameters with these names. Others are ignored. A known one may be given once.
+// parameters returns the query parameters with these names. It ignores other names, and refuses a parameter that is
+// given more than once.
 func parameters(r *http.Request, known ...string) (map[string]string, error) {
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -122,18 +126,18 @@ func parameters(r *http.Request, known ...string) (map[string]string, error) {
 	return p, nil
 }
 
-// sessions are the tokens for one stream each. They exist only in memory.
+// sessions are the session tokens. Each opens one inbox stream. They are only in memory.
 type sessions struct {
 	mu     sync.Mutex
 	byHash map[[32]byte]session
 }
 
 type session struct {
-	caller  // who has asked for it; the key must still be valid when the stream opens
+	caller  // who asked for the token; the caller's key must still be valid when the stream opens
 	expires time.Time
 }
 
-// add returns a new token of an agent. An agent has at most maxSessions; the oldest is dropped.
+// add returns a new token for an agent. If the agent has maxSessions tokens, the oldest one ends.
 func (s *sessions) add(c caller, now time.Time) (token string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,7 +159,7 @@ func (s *sessions) add(c caller, now time.Time) (token string) {
 	return token
 }
 
-// use returns who has asked for a token, and ends the token.
+// use returns who asked for a token, and ends the token. ok is false if the token is not valid.
 func (s *sessions) use(token string, now time.Time) (c caller, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,7 +181,7 @@ func (s *sessions) drop(agent int64) {
 }
 
 func (h *Hub) postSession(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
-	c, err := h.changing(r.Context(), from, r)
+	c, err := h.admitChange(r.Context(), from, r)
 	if err != nil {
 		return err
 	}

@@ -44,7 +44,7 @@ func newHistoryRow(m message, d delivery) historyRow {
 	return row
 }
 
-// A part of a history is read, marked as handed out, and written before the next one is read.
+// Limits of a part of a history. Each part is read, marked as handed out, and written before the next one is read.
 const (
 	partRows  = 200
 	partBytes = 256 << 10
@@ -54,12 +54,13 @@ const (
 // historyQuery is what a reader asks for.
 type historyQuery struct {
 	agent   int64
-	after   int64 // only larger ids
-	from    int64 // only timestamps from then on; 0: all
-	left    int   // how many more rows; -1: all
-	confirm bool  // after is the last message that the reader has
+	after   int64 // only rows with larger ids
+	from    int64 // only rows with this timestamp or a later one, in nanoseconds; 0: all
+	left    int   // how many more rows to return; -1: all
+	confirm bool  // the reader confirms what it has received up to after
 }
 
+// parseHistory reads the query parameters of GET /agent/messages.
 func parseHistory(r *http.Request) (q historyQuery, err error) {
 	p, err := parameters(r, "since", "limit")
 	if err != nil {
@@ -86,7 +87,7 @@ func parseHistory(r *http.Request) (q historyQuery, err error) {
 		return q, invalid("since must be the id of a message, or an RFC 3339 time such as 2026-03-20T10:00:00.000Z; " +
 			"in a query string + means a space, so write %%2B for a plus")
 	}
-	switch { // nanoseconds reach from 1677 to 2262
+	switch { // UnixNano works from the year 1678 to 2262
 	case at.Year() < 1970:
 		q.from = 0
 	case at.Year() > 2200:
@@ -132,12 +133,12 @@ func (h *Hub) getHistory(w http.ResponseWriter, r *http.Request, from relay.Peer
 		}
 		httpapi.ExtendWrite(w)
 		if _, err := w.Write([]byte(text + ",")); err != nil {
-			return nil // the client has left
+			return nil // the client has disconnected
 		}
 		text = ""
 		if part, more, err = h.nextPartLater(r.Context(), from, &q); err != nil {
 			h.logFault("a history was cut off because its next messages cannot be read", err)
-			panic(http.ErrAbortHandler) // breaks the connection, so that the client does not take this for the whole history
+			panic(http.ErrAbortHandler) // breaks the connection, so that the client sees that the history is not complete
 		}
 	}
 	metadata := h.metadata()
@@ -164,8 +165,9 @@ func (h *Hub) nextPartLater(ctx context.Context, from relay.Peer, q *historyQuer
 	}
 }
 
-// nextPart returns the next rows of a history as JSON, and moves q behind them. Messages that were queued for the
-// reader are marked as handed out. more means that others follow, even if q.left is 0 then.
+// nextPart returns the next rows of a history as JSON, and changes q so that the next call continues after them. It
+// marks messages that were queued for the reader as handed out. more means that other rows follow, even if q.left is
+// now 0.
 func (h *Hub) nextPart(ctx context.Context, from relay.Peer, q *historyQuery) (part []string, more bool, err error) {
 	limit := partRows
 	if q.left >= 0 {

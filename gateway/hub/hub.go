@@ -15,7 +15,7 @@ import (
 	"github.com/agora-relay/agora/relay/httpapi"
 )
 
-// Limits and times of the hub (HUB §2–§4).
+// Limits and times of the hub (docs/HUB.md, "Limits" and "Registration and keys").
 const (
 	defaultAgents    = 10_000
 	defaultRetention = 720 * time.Hour
@@ -28,18 +28,19 @@ const (
 	maxKept             = 10_000 // messages in one history
 	maxKeptBytes        = 64 << 20
 
-	unusedAfter   = 90 * 24 * time.Hour // then a registration expires
-	reservedFor   = 30 * 24 * time.Hour // a deleted address
-	rotationTime  = 10 * time.Minute    // in which a rotation can be repeated
-	sessionTime   = 5 * time.Minute
-	maxSessions   = 16 // unused ones of an agent
-	sendWait      = 15 * time.Second
-	webhookWait   = 120 * time.Second
-	onlineAfter   = 5 * time.Minute // a webhook reply
-	usedPrecision = time.Hour       // of the time when an agent was last used
+	unusedAfter   = 90 * 24 * time.Hour // a registration that was not used for so long is deleted
+	reservedFor   = 30 * 24 * time.Hour // how long the address of a deleted agent is reserved
+	rotationTime  = 10 * time.Minute    // how long the old key can repeat a rotation
+	sessionTime   = 5 * time.Minute     // how long a session token is valid
+	maxSessions   = 16                  // unused session tokens of one agent
+	sendWait      = 15 * time.Second    // how long the answer to a sender waits for the delivery
+	webhookWait   = 120 * time.Second   // how long a call of a webhook may take
+	onlineAfter   = 5 * time.Minute     // how long an agent counts as online after a reply of its webhook
+	usedPrecision = time.Hour           // how exactly the time of an agent's last use is recorded
 )
 
-// The names of the limits in a 429 (GATEWAYS §7a).
+// The names of the limits in answers with status 429. The limit of the relay on changing requests is
+// envelope.LimitRequests.
 const (
 	limitRegistrations    = "registrations"
 	limitAgents           = "agents"
@@ -59,7 +60,8 @@ var Extension = relay.Extension{Name: "hub", Migrations: []string{initialSchema}
 
 // Options are the settings of a hub. The zero value works.
 type Options struct {
-	Name      string        // the host of short addresses; empty: that of the relay's URL, or localhost if it is an IPv6 address
+	// Name is the host of short addresses. Empty: the host of the relay's URL, or localhost if that is an IPv6 address.
+	Name      string
 	MaxAgents int           // how many agents may be registered; 0: 10000
 	Retention time.Duration // how long messages are kept; 0: 720 hours
 }
@@ -87,7 +89,7 @@ func New(ctx context.Context, c *gateway.Core, o Options) (*Hub, error) {
 		return nil, err
 	}
 	if o.Name == "" {
-		if o.Name = origin.Hostname(); !isAddress("a@" + o.Name) { // an IPv6 address, or that of all interfaces
+		if o.Name = origin.Hostname(); !isAddress("a@" + o.Name) { // for example an IPv6 address
 			o.Name = "localhost"
 		}
 	}
@@ -105,7 +107,7 @@ func New(ctx context.Context, c *gateway.Core, o Options) (*Hub, error) {
 	return h, h.count(ctx)
 }
 
-// count reads the numbers that /health shows.
+// count reads the numbers of agents and messages that /health shows.
 func (h *Hub) count(ctx context.Context) error {
 	return h.Relay.View(ctx, self, func(q relay.Querier) error {
 		for text, number := range map[string]*atomic.Int64{
@@ -187,7 +189,7 @@ func (h *Hub) Document() httpapi.Mount {
 			Methods: map[string]httpapi.Handler{http.MethodGet: h.document("/hub")}})}
 }
 
-// op is one operation of the hub: the transaction, and what to do after it is on disk.
+// op is one operation of the hub: a transaction, and what to do when it is on disk.
 type op struct {
 	relay.ExtTx
 	hub   *Hub
@@ -197,10 +199,10 @@ type op struct {
 	agents, stored, queued, failed int64
 }
 
-// then adds something to do after the operation is on disk.
+// then makes finish call f when the operation is on disk.
 func (o *op) then(f func()) { o.after = append(o.after, f) }
 
-// number returns the number that a SELECT finds; 0: it finds no row.
+// number returns the number that a SELECT finds, or 0 if it finds no row.
 func (o *op) number(text string, args ...any) (n int64, err error) {
 	err = o.Query(func(scan scanner) error { return scan(&n) }, text, args...)
 	return n, err
@@ -220,7 +222,8 @@ func (h *Hub) update(ctx context.Context, from relay.Peer, f func(*op) error) er
 	return nil
 }
 
-// finish does what an operation has left for the time after it is on disk.
+// finish does what has to wait until an operation is on disk: it updates the numbers of /health, and calls the
+// functions that were passed to then.
 func (h *Hub) finish(o *op) {
 	h.agents.Add(o.agents)
 	h.stored.Add(o.stored)
@@ -231,8 +234,8 @@ func (h *Hub) finish(o *op) {
 	}
 }
 
-// change writes the new state of a delivery that had the state before. It keeps the count of queued messages and the
-// outbox right, and wakes the sender if it waits.
+// change stores d, whose state was before. If the message leaves the queue, change also corrects the numbers of queued
+// messages and removes the message from the outbox. It wakes the sender if the sender waits. A final state stays.
 func (o *op) change(before state, d delivery) error {
 	if before.final() {
 		return nil
@@ -262,7 +265,7 @@ func (o *op) change(before state, d delivery) error {
 	return nil
 }
 
-// logFault logs an error that no client can be told.
+// logFault logs an error of which no client can be told.
 func (h *Hub) logFault(what string, err error) {
 	h.Log.Error(what, slog.Any("err", err))
 }

@@ -10,23 +10,22 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// This file checks the objects of HUB §1. Their texts are already in the form of RFC 8785. Lengths are UTF-16 code
-// units.
+// This file checks envelopes, agent cards and the other objects in requests. Their texts are already in the form of
+// RFC 8785. Lengths are UTF-16 code units.
 
 // Limits of the objects.
 const (
-	maxAddress         = 128
-	maxText            = 10_000
-	minContext         = 10
-	maxContext         = 500
-	maxConversation    = 64
-	maxLanguages       = 32
-	maxEnvelope        = 60_000
-	maxTurn            = 1<<53 - 1
-	reservedHost       = "did.key"
-	envelopeVersion    = "0.4"
-	cardVersion        = "0.3"
-	maxIdempotentBytes = 65_536 // of a body
+	maxAddress      = 128
+	maxText         = 10_000
+	minContext      = 10
+	maxContext      = 500
+	maxConversation = 64
+	maxLanguages    = 32
+	maxEnvelope     = 60_000
+	maxTurn         = 1<<53 - 1
+	reservedHost    = "did.key"
+	envelopeVersion = "0.4"
+	cardVersion     = "0.3"
 )
 
 var (
@@ -86,7 +85,7 @@ func (o *object) fail(member, format string, args ...any) {
 	}
 }
 
-// only refuses members with other names.
+// only refuses members that have other names.
 func (o *object) only(names ...string) {
 	for name := range o.members {
 		if slices.Contains(names, name) || o.err != nil {

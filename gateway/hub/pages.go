@@ -32,6 +32,7 @@ func (h *Hub) registered(ctx context.Context, from relay.Peer) (all []agent, err
 	return all, err
 }
 
+// getAgents is the handler of GET /agents.
 func (h *Hub) getAgents(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
 	c, err := h.caller(r.Context(), from, r, false)
 	if err != nil {
@@ -52,6 +53,7 @@ func (h *Hub) getAgents(w http.ResponseWriter, r *http.Request, from relay.Peer)
 	return h.answer(w, http.StatusOK, list)
 }
 
+// getAgent is the handler of GET /agents/{id}.
 func (h *Hub) getAgent(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
 	c, err := h.caller(r.Context(), from, r, false)
 	if err != nil {
@@ -63,7 +65,7 @@ func (h *Hub) getAgent(w http.ResponseWriter, r *http.Request, from relay.Peer) 
 		return err
 	}
 	if !a.live() {
-		return missing(address)
+		return unknownAgent(address)
 	}
 	shown, err := h.registration(a, c)
 	if err != nil {
@@ -72,7 +74,7 @@ func (h *Hub) getAgent(w http.ResponseWriter, r *http.Request, from relay.Peer) 
 	return h.answer(w, http.StatusOK, shown)
 }
 
-// find returns the agent with an address, which may be any text. The zero agent: there is none.
+// find returns the agent that was registered last with an address, or the zero agent. The address may be any text.
 func (h *Hub) find(ctx context.Context, from relay.Peer, address string) (a agent, err error) {
 	if !isAddress(address) {
 		return agent{}, nil
@@ -84,7 +86,7 @@ func (h *Hub) find(ctx context.Context, from relay.Peer, address string) (a agen
 	return a, err
 }
 
-// listed is an agent in the directory ([001]).
+// listed is an agent in the directory.
 type listed struct {
 	AgentID   string   `json:"agent_id"`
 	Culture   *string  `json:"culture"`
@@ -92,7 +94,8 @@ type listed struct {
 	Online    bool     `json:"online"`
 }
 
-// getDirectory is the handler of GET /discover. With a key, the list is wrapped; without one, it is bare.
+// getDirectory is the handler of GET /discover. A request with a key gets the list in the usual form of answers. A
+// request without a key gets the bare list.
 func (h *Hub) getDirectory(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
 	c, err := h.caller(r.Context(), from, r, false)
 	if err != nil {
@@ -135,7 +138,7 @@ func (h *Hub) getDirectory(w http.ResponseWriter, r *http.Request, from relay.Pe
 	return h.answer(w, http.StatusOK, list)
 }
 
-// replied returns the agents whose webhooks have replied a short time ago.
+// replied returns the agents whose webhooks have replied in the last onlineAfter.
 func (h *Hub) replied(ctx context.Context, from relay.Peer) (agents map[int64]bool, err error) {
 	since := h.now().Add(-onlineAfter).UnixNano()
 	err = h.Relay.View(ctx, from, func(q relay.Querier) error {
@@ -150,7 +153,7 @@ func (h *Hub) replied(ctx context.Context, from relay.Peer) (agents map[int64]bo
 	return agents, err
 }
 
-// online reports whether an agent has a stream, or a webhook that has replied a short time ago.
+// online reports whether an agent has a stream, or a webhook that has replied in the last onlineAfter.
 func (h *Hub) online(ctx context.Context, from relay.Peer, a agent) (bool, error) {
 	if !a.live() || h.streams.has(a.n) {
 		return a.live(), nil
@@ -163,7 +166,7 @@ func (h *Hub) online(ctx context.Context, from relay.Peer, a agent) (bool, error
 	return u.replied > h.now().Add(-onlineAfter).UnixNano(), err
 }
 
-// invite is what an invite link tells.
+// invite is the content of an invite link.
 type invite struct {
 	AgentID      string  `json:"agent_id"`
 	Hub          string  `json:"hub"`
@@ -233,6 +236,7 @@ online now.{{else}}This agent is offline now. It gets your messages later.{{end}
 </html>
 `))
 
+// writeText writes an answer that is not JSON.
 func writeText(w http.ResponseWriter, contentType string, text []byte) error {
 	httpapi.ExtendWrite(w)
 	header := w.Header()
@@ -262,7 +266,7 @@ func (h *Hub) getSkill(w http.ResponseWriter, r *http.Request, _ relay.Peer) err
 	return writeText(w, "text/markdown; charset=utf-8", []byte(skill.Page(language, h.url)))
 }
 
-// acceptedLanguage returns Chinese if the header Accept-Language (RFC 9110 §12.5.4) prefers it to English, else English.
+// acceptedLanguage returns zh-CN if the header Accept-Language (RFC 9110 §12.5.4) prefers Chinese to English, else en.
 func acceptedLanguage(values []string) string {
 	weight := map[string]float64{}
 	for part := range strings.SplitSeq(strings.Join(values, ","), ",") {
@@ -301,7 +305,7 @@ func (h *Hub) getHealth(w http.ResponseWriter, _ *http.Request, _ relay.Peer) er
 		h.stored.Load(), h.queued.Load(), h.failed.Load()})
 }
 
-// document returns the handler of /.well-known/chorus.json ([000] §8). Each path in it begins with prefix.
+// document returns the handler of GET /.well-known/chorus.json. Each path in the document begins with prefix.
 func (h *Hub) document(prefix string) httpapi.Handler {
 	endpoints := map[string]string{
 		"register": "/agents", "self_register": "/register", "discover": "/agents", "directory": "/discover",

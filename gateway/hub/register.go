@@ -4,18 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
-
-	"github.com/gorilla/mux"
 
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
 )
-
-func decimal(n int64) string { return strconv.FormatInt(n, 10) }
 
 // registration is an agent as answers show it.
 type registration struct {
@@ -55,12 +50,15 @@ func endpointPlace(agent int64) gateway.Place {
 	return gateway.Place{Table: agentTable, Column: "endpoint", Row: agent}
 }
 
-// request is the body of a registration.
-type request struct {
-	address, culture, card, endpoint string
+// registerBody is the body of a registration.
+type registerBody struct {
+	address  string
+	culture  string // of the card; empty: there is no card
+	card     string // JSON; empty: there is no card
+	endpoint string // the URL of the webhook; empty: there is none
 }
 
-// readObject reads a body that is one JSON object. It returns the form of RFC 8785.
+// readObject reads the body of a request, which must be one JSON object. It returns the RFC 8785 form of the body.
 func (h *Hub) readObject(w http.ResponseWriter, r *http.Request, from relay.Peer) ([]byte, error) {
 	body, err := httpapi.ReadBody(w, r, maxBody)
 	if err != nil {
@@ -71,7 +69,7 @@ func (h *Hub) readObject(w http.ResponseWriter, r *http.Request, from relay.Peer
 
 // parseRegistration checks the body of a registration. The operator must give an endpoint and may leave out the card;
 // for others it is the other way round.
-func (h *Hub) parseRegistration(body []byte, operator bool) (q request, err error) {
+func (h *Hub) parseRegistration(body []byte, operator bool) (q registerBody, err error) {
 	o := parseObject("", body)
 	if o.err != nil {
 		return q, o.err
@@ -103,6 +101,7 @@ func (h *Hub) parseRegistration(body []byte, operator bool) (q request, err erro
 	return q, nil
 }
 
+// postRegister is the handler of POST /register.
 func (h *Hub) postRegister(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
 	body, err := h.readObject(w, r, from)
 	if err != nil {
@@ -135,7 +134,8 @@ func (h *Hub) postRegister(w http.ResponseWriter, r *http.Request, from relay.Pe
 	}{a.address, newKey, shown})
 }
 
-// admitRegistration returns a function that counts a new agent against the allowance of its address, once.
+// admitRegistration returns a function that counts a new agent against the limit of the network address from. If it is
+// called again, it counts nothing.
 func (h *Hub) admitRegistration(from relay.Peer) func() error {
 	counted := false
 	return func() error {
@@ -147,8 +147,9 @@ func (h *Hub) admitRegistration(from relay.Peer) func() error {
 	}
 }
 
-// register creates an agent, or replaces its registration and its key. key is the one that the request has.
-func (o *op) register(q request, key, newKey string, admit func() error) (agent, int, error) {
+// register creates an agent, or replaces its registration and its key. key is the key in the request; empty: it has
+// none. status is that of the answer.
+func (o *op) register(q registerBody, key, newKey string, admit func() error) (_ agent, status int, err error) {
 	a, err := agentByAddress(o, q.address)
 	if err != nil {
 		return a, 0, err
@@ -161,7 +162,8 @@ func (o *op) register(q request, key, newKey string, admit func() error) (agent,
 	own := found && holder.Kind == gateway.HubAgent && holder.Owner == a.n
 	if !a.live() {
 		if o.reserved(a) && !operator && !(own && holder.Only == onlyDelete) {
-			return a, 0, taken(q.address, "was deleted less than 30 days ago; only the key that it had can register it again")
+			return a, 0, addressTaken(q.address,
+				"was deleted less than 30 days ago; only the key that it had can register it again")
 		}
 		a, err = o.create(q, a, admit)
 		if err != nil {
@@ -170,7 +172,7 @@ func (o *op) register(q request, key, newKey string, admit func() error) (agent,
 		return a, http.StatusCreated, o.addKey(newKey, a.n)
 	}
 	if !own || holder.Only == onlyDelete {
-		return a, 0, taken(q.address, "is registered; to change it, send its current key as Authorization: Bearer KEY; otherwise "+
+		return a, 0, addressTaken(q.address, "is registered; to change it, send its current key as Authorization: Bearer KEY; otherwise "+
 			"choose another address")
 	}
 	if err := o.rotate(a.n, holder.Only, newKey); err != nil {
@@ -180,21 +182,23 @@ func (o *op) register(q request, key, newKey string, admit func() error) (agent,
 	return a, http.StatusOK, err
 }
 
-func taken(address, why string) error {
+// addressTaken refuses a registration, because the caller may not have this address.
+func addressTaken(address, why string) error {
 	return refuse(http.StatusConflict, codeIDTaken, "%s %s", address, why)
 }
 
-// reserved reports whether a deleted agent's address may not be registered by others yet.
+// reserved reports whether the address of a deleted agent is still reserved.
 func (o *op) reserved(a agent) bool {
 	return a.n != 0 && o.now < a.deletedAt+int64(reservedFor)
 }
 
+// addKey stores a new key of an agent.
 func (o *op) addKey(key string, agent int64) error {
 	return gateway.AddKey(o.ExtTx, key, gateway.Holder{Kind: gateway.HubAgent, Owner: agent})
 }
 
-// rotate replaces the key of an agent. The request came with a key that may do only what only says; empty: everything.
-// If the answer gets lost, the old key can repeat the rotation, until the new key is used.
+// rotate replaces the key of an agent. only is gateway.Holder.Only of the key in the request. If the answer gets lost,
+// the old key can repeat the rotation for rotationTime, until the new key is used.
 func (o *op) rotate(agent int64, only, newKey string) error {
 	if only == onlyRotate {
 		if err := gateway.DropKeys(o.ExtTx, gateway.HubAgent, agent, ""); err != nil { // the new key was never used
@@ -213,8 +217,8 @@ func (o *op) rotate(agent int64, only, newKey string) error {
 	return o.addKey(newKey, agent)
 }
 
-// create registers a new agent. old is the agent that had the address before.
-func (o *op) create(q request, old agent, admit func() error) (a agent, err error) {
+// create registers a new agent. old is the deleted agent that had the address before, or the zero agent.
+func (o *op) create(q registerBody, old agent, admit func() error) (a agent, err error) {
 	if err := admit(); err != nil {
 		return a, err
 	}
@@ -223,7 +227,7 @@ func (o *op) create(q request, old agent, admit func() error) (a agent, err erro
 		return a, err
 	}
 	if registered >= int64(o.hub.options.MaxAgents) {
-		return a, full(codeRegistryFull, limitAgents, time.Hour, "this hub has %d agents, which is its limit; "+
+		return a, limitReached(codeRegistryFull, limitAgents, time.Hour, "this hub has %d agents, which is its limit; "+
 			"use another hub, or ask its operator", o.hub.options.MaxAgents)
 	}
 	if old.n != 0 {
@@ -242,8 +246,8 @@ func (o *op) create(q request, old agent, admit func() error) (a agent, err erro
 	return a, insertUsage(o.ExtTx, usage{agent: a.n, used: o.now})
 }
 
-// fill sets what a registration says.
-func (o *op) fill(a agent, q request) agent {
+// fill sets the fields of an agent that a registration contains.
+func (o *op) fill(a agent, q registerBody) agent {
 	a.address, a.culture, a.card, a.registered, a.endpoint = q.address, q.culture, q.card, o.now, []byte{}
 	if q.endpoint != "" {
 		a.endpoint = o.hub.Secrets.Encrypt(endpointPlace(a.n), []byte(q.endpoint))
@@ -251,14 +255,13 @@ func (o *op) fill(a agent, q request) agent {
 	return a
 }
 
-// replace writes a new registration of an agent. What is queued goes to the new endpoint.
-func (o *op) replace(q request, a agent) (agent, error) {
+// replace stores a new registration of an agent. The messages that are queued go to the new endpoint.
+func (o *op) replace(q registerBody, a agent) (agent, error) {
 	a = o.fill(a, q)
 	if err := updateAgent(o.ExtTx, a); err != nil {
 		return a, err
 	}
-	waiting, err := deliveries(o, "SELECT "+deliveryColumns+" FROM hub_delivery WHERE receiver = ? AND state = 0 "+
-		"ORDER BY message", a.n)
+	waiting, err := queuedFor(o, a.n)
 	if err != nil {
 		return a, err
 	}
@@ -274,9 +277,10 @@ func (o *op) replace(q request, a agent) (agent, error) {
 	return a, nil
 }
 
-// postAgent registers an agent for the operator. It does not change the key of a registered agent.
+// postAgent is the handler of POST /agents, with which the operator registers an agent. It does not change the key of a
+// registered agent.
 func (h *Hub) postAgent(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
-	c, err := h.changing(r.Context(), from, r)
+	c, err := h.admitChange(r.Context(), from, r)
 	if err != nil {
 		return err
 	}
@@ -329,107 +333,8 @@ func (h *Hub) postAgent(w http.ResponseWriter, r *http.Request, from relay.Peer)
 	return h.answer(w, status, answer)
 }
 
-// deleteAgent deletes an agent. Its key can repeat that for 30 days.
-func (h *Hub) deleteAgent(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
-	address := h.longAddress(mux.Vars(r)["id"])
-	key, _ := gateway.Bearer(r)
-	deleted := false
-	err := h.update(context.WithoutCancel(r.Context()), from, func(o *op) (err error) {
-		deleted, err = o.deleteBy(key, address, from)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	return h.answer(w, http.StatusOK, struct {
-		Deleted bool   `json:"deleted"`
-		AgentID string `json:"agent_id"`
-	}{deleted, address})
-}
-
-// deleteBy deletes the agent with this address if the key allows it. deleted is false if it was deleted before.
-func (o *op) deleteBy(key, address string, from relay.Peer) (deleted bool, err error) {
-	holder, found, err := gateway.FindKey(o, key, o.hub.now())
-	if err != nil {
-		return false, err
-	}
-	operator := holder.Kind == gateway.Operator
-	if !found || !operator && holder.Kind != gateway.HubAgent || holder.Only == onlyRotate {
-		return false, unauthorized()
-	}
-	c := caller{operator: operator, agent: holder.Owner}
-	if err := o.hub.Relay.AdmitCaller(from, c.name()); err != nil {
-		return false, err
-	}
-	if !isAddress(address) {
-		return false, missing(address)
-	}
-	a, err := agentByAddress(o, address)
-	if err != nil {
-		return false, err
-	}
-	if !operator && holder.Owner != a.n {
-		if holder.Only != "" {
-			return false, unauthorized() // a key of a deleted agent can do nothing else
-		}
-		if !a.live() {
-			return false, missing(address)
-		}
-		return false, refuse(http.StatusForbidden, codeForbidden, "only the agent itself or the operator can delete an agent")
-	}
-	if !a.live() {
-		return false, nil
-	}
-	return true, o.delete(a)
-}
-
-// missing is the answer for an agent that does not exist. The text may come from a path.
-func missing(address string) error {
-	if !isAddress(address) {
-		return refuse(http.StatusNotFound, codeAgentNotFound, "no agent has this id; an id has the form name@host")
-	}
-	return unknownAgent(address)
-}
-
-// delete deletes an agent. What is queued for it fails.
-func (o *op) delete(a agent) error {
-	a.deletedAt, a.endpoint = o.now, []byte{}
-	if err := updateAgent(o.ExtTx, a); err != nil {
-		return err
-	}
-	o.agents--
-	if err := o.hub.outbox.RemoveLane(o.ExtTx, a.n); err != nil {
-		return err
-	}
-	waiting, err := deliveries(o, "SELECT "+deliveryColumns+" FROM hub_delivery WHERE receiver = ? AND state = 0 "+
-		"ORDER BY message", a.n)
-	if err != nil {
-		return err
-	}
-	for _, d := range waiting {
-		d.state, d.result = failed, result{Code: codeAgentNotFound, Detail: "the receiver was deleted"}.text()
-		if err := o.change(queued, d); err != nil {
-			return err
-		}
-	}
-	if err := gateway.DropKeys(o.ExtTx, gateway.HubAgent, a.n, onlyRotate); err != nil {
-		return err
-	}
-	until := o.hub.now().Add(reservedFor)
-	if err := gateway.LimitKeys(o.ExtTx, gateway.HubAgent, a.n, onlyDelete, until); err != nil {
-		return err
-	}
-	o.then(func() { o.hub.end(a.n, "deleted") })
-	return nil
-}
-
-// end closes the stream of an agent and ends its sessions.
-func (h *Hub) end(agent int64, reason string) {
-	h.sessions.drop(agent)
-	h.streams.end(agent, reason)
-}
-
-// longAddress returns the address that a text in a path or in receiver_id means: without an @, an agent of this hub.
+// longAddress returns the address for a text in a path or in receiver_id. A text without @ is the name of an agent with
+// the hub's own host.
 func (h *Hub) longAddress(text string) string {
 	if strings.Contains(text, "@") {
 		return text

@@ -2,6 +2,7 @@ package hub
 
 import (
 	"encoding/json"
+	"strconv"
 	"time"
 
 	"github.com/agora-relay/agora/gateway"
@@ -56,12 +57,12 @@ func agentByNumber(q relay.Querier, n int64) (a agent, err error) {
 
 func insertAgent(tx relay.ExtTx, a agent) error {
 	return exec(tx, "INSERT INTO hub_agent ("+agentColumns+", sum) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-		sealed(agentTable, a.values())...)
+		withSum(agentTable, a.values())...)
 }
 
 func updateAgent(tx relay.ExtTx, a agent) error {
 	return exec(tx, "UPDATE hub_agent SET n = ?, address = ?, culture = ?, card = ?, endpoint = ?, registered = ?, "+
-		"deleted = ?, sum = ? WHERE n = ?", append(sealed(agentTable, a.values()), a.n)...)
+		"deleted = ?, sum = ? WHERE n = ?", append(withSum(agentTable, a.values()), a.n)...)
 }
 
 // usage is a row of hub_use.
@@ -94,7 +95,7 @@ func usageOf(q relay.Querier, agent int64) (u usage, err error) {
 
 func insertUsage(tx relay.ExtTx, u usage) error {
 	return exec(tx, "INSERT INTO hub_use ("+usageColumns+", sum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-		sealed(usageTable, u.values())...)
+		withSum(usageTable, u.values())...)
 }
 
 // changeUsage applies change to the row of an agent, if there is one.
@@ -106,7 +107,7 @@ func changeUsage(tx relay.ExtTx, agent int64, change func(*usage)) error {
 	change(&u)
 	return exec(tx, "UPDATE hub_use SET agent = ?, used = ?, replied = ?, framed = ?, stream_ended = ?, kept = ?, "+
 		"kept_bytes = ?, queued = ?, queued_bytes = ?, sum = ? WHERE agent = ?",
-		append(sealed(usageTable, u.values()), agent)...)
+		append(withSum(usageTable, u.values()), agent)...)
 }
 
 // message is a row of hub_message.
@@ -123,9 +124,8 @@ type message struct {
 const (
 	messageTable   = "hub_message"
 	messageColumns = "n, trace, sender, sender_id, receiver, receiver_id, envelope, ts"
-	// joinedColumns are those of a message and of its delivery.
-	joinedColumns = "m.n, m.trace, m.sender, m.sender_id, m.receiver, m.receiver_id, m.envelope, m.ts, " +
-		"d.message, d.sender, d.receiver, d.size, d.state, d.via, d.handed, d.acked, d.result"
+	// joinedColumns are the columns of a message and of its delivery, in a join of hub_message m and hub_delivery d.
+	joinedColumns = "m.n, m.trace, m.sender, m.sender_id, m.receiver, m.receiver_id, m.envelope, m.ts, " + joinedDelivery
 )
 
 func (m message) values() []any {
@@ -138,7 +138,7 @@ func (m *message) fields() []any {
 
 func insertMessage(tx relay.ExtTx, m message) error {
 	return exec(tx, "INSERT INTO hub_message ("+messageColumns+", sum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-		sealed(messageTable, m.values())...)
+		withSum(messageTable, m.values())...)
 }
 
 // state is how far a delivery is.
@@ -176,6 +176,8 @@ type delivery struct {
 const (
 	deliveryTable   = "hub_delivery"
 	deliveryColumns = "message, sender, receiver, size, state, via, handed, acked, result"
+	// joinedDelivery are the same columns in a join where the table has the name d.
+	joinedDelivery = "d.message, d.sender, d.receiver, d.size, d.state, d.via, d.handed, d.acked, d.result"
 )
 
 func (d delivery) values() []any {
@@ -191,13 +193,13 @@ func (d delivery) received() bool { return d.handed > 0 }
 
 func insertDelivery(tx relay.ExtTx, d delivery) error {
 	return exec(tx, "INSERT INTO hub_delivery ("+deliveryColumns+", sum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-		sealed(deliveryTable, d.values())...)
+		withSum(deliveryTable, d.values())...)
 }
 
 func updateDelivery(tx relay.ExtTx, d delivery) error {
 	return exec(tx, "UPDATE hub_delivery SET message = ?, sender = ?, receiver = ?, size = ?, state = ?, via = ?, "+
 		"handed = ?, acked = ?, result = ?, sum = ? WHERE message = ?",
-		append(sealed(deliveryTable, d.values()), d.message)...)
+		append(withSum(deliveryTable, d.values()), d.message)...)
 }
 
 // deliveries returns the rows that a SELECT of deliveryColumns finds.
@@ -211,7 +213,13 @@ func deliveries(q relay.Querier, text string, args ...any) (all []delivery, err 
 	return all, err
 }
 
-// deliveryOf returns the delivery of a message. If the message was removed, the result has the number 0.
+// queuedFor returns the messages that are queued for an agent, the oldest first.
+func queuedFor(q relay.Querier, agent int64) ([]delivery, error) {
+	return deliveries(q, "SELECT "+deliveryColumns+" FROM hub_delivery WHERE receiver = ? AND state = 0 "+
+		"ORDER BY message", agent)
+}
+
+// deliveryOf returns the delivery of a message. If the message was removed, it returns the zero delivery.
 func deliveryOf(q relay.Querier, message int64) (d delivery, err error) {
 	err = q.Query(func(scan scanner) error { return scan(d.fields()...) },
 		"SELECT "+deliveryColumns+" FROM hub_delivery WHERE message = ?", message)
@@ -233,7 +241,7 @@ func (r result) text() string {
 	return compact(r)
 }
 
-// result returns the decoded column result.
+// decodeResult returns the content of the column result.
 func (d delivery) decodeResult() (r result) {
 	if d.result != "" {
 		// The hub has written this text. `agora check` finds a text that was changed.
@@ -246,11 +254,22 @@ const entryTable = "hub_entry"
 
 func insertEntry(tx relay.ExtTx, agent, message int64) error {
 	return exec(tx, "INSERT INTO hub_entry (agent, message, sum) VALUES (?, ?, ?)",
-		sealed(entryTable, []any{agent, message})...)
+		withSum(entryTable, []any{agent, message})...)
 }
 
-// sealed returns the values of a row and their checksum.
-func sealed(table string, values []any) []any { return append(values, gateway.Sum(table, values...)) }
+// withSum returns the values of a row, followed by their checksum.
+func withSum(table string, values []any) []any { return append(values, gateway.Sum(table, values...)) }
+
+// numbers returns the numbers that a SELECT finds.
+func numbers(q relay.Querier, text string, args ...any) (all []int64, err error) {
+	err = q.Query(func(scan scanner) error {
+		var n int64
+		err := scan(&n)
+		all = append(all, n)
+		return err
+	}, text, args...)
+	return all, err
+}
 
 // exec runs a statement whose number of changed rows does not matter.
 func exec(tx relay.ExtTx, text string, args ...any) error {
@@ -258,5 +277,7 @@ func exec(tx relay.ExtTx, text string, args ...any) error {
 	return err
 }
 
-// stamp formats a time as all answers do: UTC with milliseconds.
+// stamp formats a time, in nanoseconds since 1970, as all answers have it: RFC 3339 in UTC, with milliseconds.
 func stamp(ns int64) string { return time.Unix(0, ns).UTC().Format("2006-01-02T15:04:05.000Z") }
+
+func decimal(n int64) string { return strconv.FormatInt(n, 10) }

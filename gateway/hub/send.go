@@ -45,9 +45,10 @@ func parseMessage(body []byte) (m outgoing, err error) {
 	return m, err
 }
 
-// postMessage stores a message, and waits a little for its delivery. The order of the checks is that of HUB §3.
+// postMessage is the handler of POST /messages. It stores a message, and waits up to sendWait for its delivery.
+// docs/HUB.md ("Sending") has the order of the checks.
 func (h *Hub) postMessage(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
-	c, err := h.changing(r.Context(), from, r)
+	c, err := h.admitChange(r.Context(), from, r)
 	if err != nil {
 		return err
 	}
@@ -75,7 +76,7 @@ func (h *Hub) postMessage(w http.ResponseWriter, r *http.Request, from relay.Pee
 	var first gateway.Stored
 	var repeated bool
 	defer func() { h.waits.remove(n) }()
-	// If the client leaves now, the message is sent nevertheless.
+	// If the client disconnects now, the message is still sent.
 	err = h.update(context.WithoutCancel(r.Context()), from, func(o *op) (err error) {
 		h.waits.remove(n) // that of the first run, if this is the second
 		n, repeated, first, err = o.send(c, m, badKey)
@@ -105,8 +106,8 @@ func (h *Hub) postMessage(w http.ResponseWriter, r *http.Request, from relay.Pee
 	return httpapi.WriteJSON(w, status, json.RawMessage(text))
 }
 
-// send stores a message. repeated means that the message with this Idempotency-Key was stored before, as number n, and
-// answered with first.
+// send stores a message and returns its number n. badKey is the error of a malformed Idempotency-Key. repeated means
+// that an earlier request with this Idempotency-Key has stored message n; first is the answer to that request.
 func (o *op) send(c caller, m outgoing, badKey error) (n int64, repeated bool, first gateway.Stored, err error) {
 	if err := o.check(c); err != nil {
 		return 0, false, first, err
@@ -137,7 +138,7 @@ func (o *op) send(c caller, m outgoing, badKey error) (n int64, repeated bool, f
 	if !receiver.live() {
 		return 0, false, first, unknownAgent(m.receiverID)
 	}
-	if err := o.room(sender, receiver, len(m.envelope)); err != nil {
+	if err := o.checkQueue(sender, receiver, len(m.envelope)); err != nil {
 		return 0, false, first, err
 	}
 	if n, err = o.store(sender, receiver, m.envelope); err == nil && m.repeatable {
@@ -146,14 +147,14 @@ func (o *op) send(c caller, m outgoing, badKey error) (n int64, repeated bool, f
 	return n, false, first, err
 }
 
-// room refuses a message if too much is queued for its receiver.
-func (o *op) room(sender, receiver agent, size int) error {
+// checkQueue refuses a message of size bytes if too much is queued for its receiver.
+func (o *op) checkQueue(sender, receiver agent, size int) error {
 	u, err := usageOf(o, receiver.n)
 	if err != nil {
 		return err
 	}
 	refused := func(limit, format string, args ...any) error {
-		return full(codeInboxFull, limit, time.Minute, "the inbox of "+receiver.address+" is full: "+format+
+		return limitReached(codeInboxFull, limit, time.Minute, "the inbox of "+receiver.address+" is full: "+format+
 			"; wait until it has received some", args...)
 	}
 	switch {
@@ -179,8 +180,8 @@ func (o *op) store(sender, receiver agent, envelope string) (n int64, err error)
 	if m.n, err = gateway.Next(o.ExtTx, "hub_message"); err != nil {
 		return 0, err
 	}
-	// The timestamp grows, also if the clock does not. It is shown in milliseconds. The newest message is always kept,
-	// see purge.
+	// Timestamps grow with the ids, even if the clock is set back. Answers show milliseconds, so they grow by at least one
+	// of them. purge always keeps the newest message, so its timestamp is known.
 	last, err := o.number("SELECT ts FROM hub_message ORDER BY n DESC LIMIT 1")
 	if err != nil {
 		return 0, err
@@ -210,7 +211,7 @@ func (o *op) store(sender, receiver agent, envelope string) (n int64, err error)
 		}
 		o.then(func() { o.hub.outbox.Wake(receiver.n) })
 	}
-	// Nobody can see the message before it is on disk. So the sender misses no change of it.
+	// Nobody can see the message before it is on disk. So a wait that is added now misses no change.
 	o.hub.waits.add(d, m.trace, len(receiver.endpoint) > 0)
 	o.then(func() { o.hub.streams.wake(receiver.n) })
 	return m.n, nil
@@ -254,13 +255,14 @@ type sendAnswer struct {
 	State    string `json:"state"`
 }
 
-// outcome waits until it is known what happened to message n, but not longer than sendWait, and returns the answer.
+// outcome waits until message n is delivered or an attempt has failed, but at most sendWait. It returns the answer to
+// the sender.
 func (h *Hub) outcome(ctx context.Context, from relay.Peer, n int64) (status int, answer any, err error) {
 	timeout := time.NewTimer(sendWait)
 	defer timeout.Stop()
 	for {
 		w, waits := h.waits.look(n)
-		if !waits { // the request is repeated after a restart
+		if !waits { // an earlier request has stored the message
 			d, trace, err := h.deliveryWithTrace(ctx, from, n)
 			if err != nil {
 				return 0, nil, err
@@ -287,13 +289,11 @@ func (h *Hub) outcome(ctx context.Context, from relay.Peer, n int64) (status int
 func (h *Hub) deliveryWithTrace(ctx context.Context, from relay.Peer, n int64) (d delivery, trace string, err error) {
 	err = h.Relay.View(context.WithoutCancel(ctx), from, func(q relay.Querier) error {
 		return q.Query(func(scan scanner) error { return scan(append(d.fields(), &trace)...) },
-			"SELECT "+prefixed+", m.trace FROM hub_delivery d JOIN hub_message m ON m.n = d.message WHERE d.message = ?", n)
+			"SELECT "+joinedDelivery+", m.trace FROM hub_delivery d JOIN hub_message m ON m.n = d.message "+
+				"WHERE d.message = ?", n)
 	})
 	return d, trace, err
 }
-
-// prefixed are the columns of a delivery in a join.
-const prefixed = "d.message, d.sender, d.receiver, d.size, d.state, d.via, d.handed, d.acked, d.result"
 
 // sentAnswer returns what a sender is told about a delivery.
 func sentAnswer(d delivery, trace string) (status int, answer any) {

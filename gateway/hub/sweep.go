@@ -3,8 +3,6 @@ package hub
 import (
 	"context"
 	"time"
-
-	"github.com/agora-relay/agora/relay"
 )
 
 // This file removes what has expired. Each step is a small Update, so that messages never wait for it long.
@@ -44,17 +42,6 @@ func (h *Hub) sweepOnce(ctx context.Context) {
 			}
 		}
 	}
-}
-
-// numbers returns the numbers that a SELECT finds.
-func numbers(q relay.Querier, text string, args ...any) (all []int64, err error) {
-	err = q.Query(func(scan scanner) error {
-		var n int64
-		err := scan(&n)
-		all = append(all, n)
-		return err
-	}, text, args...)
-	return all, err
 }
 
 // touch records that the agents with a stream are used. The end of a stream is not recorded if the relay stops, so its
@@ -146,7 +133,7 @@ func (o *op) forget() (more bool, err error) {
 // oldest returns the oldest messages in an agent's history that can leave it. Messages that are queued for the agent
 // cannot.
 func (o *op) oldest(agent int64, limit int) ([]delivery, error) {
-	return deliveries(o, "SELECT "+prefixed+" FROM hub_entry e JOIN hub_delivery d ON d.message = e.message "+
+	return deliveries(o, "SELECT "+joinedDelivery+" FROM hub_entry e JOIN hub_delivery d ON d.message = e.message "+
 		"WHERE e.agent = ? AND NOT (d.receiver = ? AND d.state = 0) ORDER BY e.message LIMIT ?", agent, agent, limit)
 }
 

@@ -2,21 +2,21 @@ package hub
 
 import "sync"
 
-// waits are the senders that wait to learn what happens to their messages.
+// waits are the requests of senders that wait for the delivery of their message.
 type waits struct {
 	mu        sync.Mutex
 	byMessage map[int64]*wait
 }
 
-// wait is one sender's.
+// wait is one such request.
 type wait struct {
-	latest  delivery // as of the latest change that is on disk
+	latest  delivery // after the latest change that is on disk
 	trace   string
-	webhook bool          // an attempt at a webhook is expected
+	webhook bool          // the receiver has a webhook
 	changed chan struct{} // is closed at the next change
 }
 
-// add makes a sender wait for its new message.
+// add adds the request that has sent a new message.
 func (w *waits) add(d delivery, trace string, webhook bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -29,7 +29,7 @@ func (w *waits) remove(message int64) {
 	delete(w.byMessage, message)
 }
 
-// look returns what the sender of a message waits for. ok is false if nobody waits.
+// look returns a copy of the wait for a message. ok is false if no request waits for it.
 func (w *waits) look(message int64) (_ wait, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -39,8 +39,8 @@ func (w *waits) look(message int64) (_ wait, ok bool) {
 	return wait{}, false
 }
 
-// changed tells the sender of a message how far the delivery is. Two changes may be told in the wrong order; a state
-// never goes back.
+// changed tells the waiting request that a delivery has changed. It ignores a change to an earlier state, because two
+// changes may be told in the wrong order.
 func (w *waits) changed(d delivery) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -50,7 +50,7 @@ func (w *waits) changed(d delivery) {
 	}
 }
 
-// streamEnded tells the senders of all messages to a receiver that its stream has ended.
+// streamEnded wakes the requests that wait for messages to a receiver, because its stream has ended.
 func (w *waits) streamEnded(receiver int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -11,10 +11,10 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// courier calls the webhooks of receivers (HUB §3). A lane is a receiver, and a job is a message.
+// courier calls the webhooks of receivers (docs/HUB.md, "Webhooks"). A lane is a receiver, and a job is a message.
 type courier struct {
 	h       *Hub
-	settled *sync.Map // the operations of Settle, by the number of the job
+	settled *sync.Map // from the number of a job to the op with which Settle has run, for Settled
 }
 
 // Target implements gateway.Courier. While the receiver has a stream, the stream gets the messages.
@@ -62,12 +62,12 @@ func (c courier) Call(ctx context.Context, j gateway.Job) (gateway.Call, gateway
 		Header: http.Header{"Chorus-Trace-Id": {m.trace}}}, gateway.Send, err
 }
 
-// judged is what a webhook's answer means for its message.
+// judged is what an attempt to call a webhook means for its message.
 type judged struct {
-	reply    reply // the zero reply: it confirms, but is not a reply of the protocol
-	reached  bool  // the receiver may have got the message
-	answered bool  // the webhook is alive
-	code     string
+	reply    reply  // of the webhook; zero: it gave none that has the form of the protocol
+	reached  bool   // the receiver may have got the message
+	answered bool   // the webhook has answered with a 2xx status or a reply
+	code     string // why the attempt failed, for the sender
 	detail   string
 }
 
@@ -109,6 +109,7 @@ func (courier) Judge(_ gateway.Job, r gateway.Response, err error) gateway.Verdi
 	return v
 }
 
+// failureCode returns the code of the hub for a gateway.Failure.
 func failureCode(err error) string {
 	switch {
 	case errors.Is(err, gateway.Blocked):
@@ -119,11 +120,11 @@ func failureCode(err error) string {
 	return codeUnreachable
 }
 
-// Settle implements gateway.Courier. If the message was handed out in another way meanwhile, only a confirmation of the
-// webhook changes it.
+// Settle implements gateway.Courier. If a stream or a poll has handed out the message in the meantime, only a
+// confirmation by the webhook changes its delivery.
 func (c courier) Settle(tx relay.ExtTx, j gateway.Job, v gateway.Verdict) error {
 	o := &op{ExtTx: tx, hub: c.h, now: c.h.now().UnixNano()}
-	c.settled.Store(j.N, o) // replaces that of the first run, if Settle is run twice
+	c.settled.Store(j.N, o) // if Settle is run twice, this replaces the op of the first run
 	d, err := deliveryOf(o, j.Ref)
 	if err != nil || d.message == 0 {
 		return err

@@ -1,0 +1,102 @@
+package hub
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/gorilla/mux"
+
+	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/relay"
+)
+
+// deleteAgent is the handler of DELETE /agents/{id}. The agent's key can repeat the request for 30 days.
+func (h *Hub) deleteAgent(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
+	address := h.longAddress(mux.Vars(r)["id"])
+	key, _ := gateway.Bearer(r)
+	deleted := false
+	err := h.update(context.WithoutCancel(r.Context()), from, func(o *op) (err error) {
+		deleted, err = o.deleteBy(key, address, from)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return h.answer(w, http.StatusOK, struct {
+		Deleted bool   `json:"deleted"`
+		AgentID string `json:"agent_id"`
+	}{deleted, address})
+}
+
+// deleteBy deletes the agent with this address if the key allows it. deleted is false if it was deleted before.
+func (o *op) deleteBy(key, address string, from relay.Peer) (deleted bool, err error) {
+	holder, found, err := gateway.FindKey(o, key, o.hub.now())
+	if err != nil {
+		return false, err
+	}
+	operator := holder.Kind == gateway.Operator
+	if !found || !operator && holder.Kind != gateway.HubAgent || holder.Only == onlyRotate {
+		return false, unauthorized()
+	}
+	c := caller{operator: operator, agent: holder.Owner}
+	if err := o.hub.Relay.AdmitCaller(from, c.name()); err != nil {
+		return false, err
+	}
+	if !isAddress(address) {
+		return false, unknownAgent(address)
+	}
+	a, err := agentByAddress(o, address)
+	if err != nil {
+		return false, err
+	}
+	if !operator && holder.Owner != a.n {
+		if holder.Only != "" {
+			return false, unauthorized() // a key of a deleted agent can do nothing else
+		}
+		if !a.live() {
+			return false, unknownAgent(address)
+		}
+		return false, refuse(http.StatusForbidden, codeForbidden, "only the agent itself or the operator can delete an agent")
+	}
+	if !a.live() {
+		return false, nil
+	}
+	return true, o.delete(a)
+}
+
+// delete deletes an agent. The messages that are queued for it fail.
+func (o *op) delete(a agent) error {
+	a.deletedAt, a.endpoint = o.now, []byte{}
+	if err := updateAgent(o.ExtTx, a); err != nil {
+		return err
+	}
+	o.agents--
+	if err := o.hub.outbox.RemoveLane(o.ExtTx, a.n); err != nil {
+		return err
+	}
+	waiting, err := queuedFor(o, a.n)
+	if err != nil {
+		return err
+	}
+	for _, d := range waiting {
+		d.state, d.result = failed, result{Code: codeAgentNotFound, Detail: "the receiver was deleted"}.text()
+		if err := o.change(queued, d); err != nil {
+			return err
+		}
+	}
+	if err := gateway.DropKeys(o.ExtTx, gateway.HubAgent, a.n, onlyRotate); err != nil {
+		return err
+	}
+	until := o.hub.now().Add(reservedFor)
+	if err := gateway.LimitKeys(o.ExtTx, gateway.HubAgent, a.n, onlyDelete, until); err != nil {
+		return err
+	}
+	o.then(func() { o.hub.end(a.n, "deleted") })
+	return nil
+}
+
+// end closes the stream of an agent and ends its session tokens.
+func (h *Hub) end(agent int64, reason string) {
+	h.sessions.drop(agent)
+	h.streams.end(agent, reason)
+}
