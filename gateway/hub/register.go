@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/agora-relay/agora/gateway"
@@ -134,17 +135,10 @@ func (h *Hub) postRegister(w http.ResponseWriter, r *http.Request, from relay.Pe
 	}{a.address, newKey, shown})
 }
 
-// admitRegistration returns a function that counts a new agent against the limit of the network address from. If it is
-// called again, it counts nothing.
+// admitRegistration returns a function that counts a new agent against the limit of the network address from. Further
+// calls count nothing and return the same result, because an operation may run twice.
 func (h *Hub) admitRegistration(from relay.Peer) func() error {
-	counted := false
-	return func() error {
-		if counted {
-			return nil
-		}
-		counted = true
-		return h.registrations.Take(from, h.now)
-	}
+	return sync.OnceValue(func() error { return h.registrations.Take(from, h.now) })
 }
 
 // register creates an agent, or replaces its registration and its key. key is the key in the request; empty: it has
