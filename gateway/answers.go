@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -20,16 +21,16 @@ const maxRepeatID = 256
 // answerTime is how long an answer is kept for repeats of its request.
 const answerTime = 24 * time.Hour
 
-// Repeat identifies a request with an Idempotency-Key, and its repeats. The same Idempotency-Key of another caller, or
-// at another endpoint, is another one (G-23).
+// Repeat identifies a request with an Idempotency-Key, and its repeats. If another caller uses the same value, or the
+// same caller uses it at another endpoint, it is a different Idempotency-Key (G-23).
 type Repeat struct {
-	Endpoint string // such as "POST /messages"
-	Caller   string // who sends the request, such as the number of an agent
-	ID       string // the Idempotency-Key
-	Body     [32]byte
+	Endpoint string   // such as "POST /messages"
+	Caller   string   // who sends the request, such as the number of an agent
+	ID       string   // the Idempotency-Key
+	Body     [32]byte // SHA-256 of the body in the form of RFC 8785
 }
 
-// ParseRepeat reads the header Idempotency-Key: 1 to 256 printable ASCII characters. HTTP itself removes spaces at its
+// ParseRepeat reads the header Idempotency-Key: 1 to 256 printable ASCII characters. net/http has removed spaces at its
 // ends. given is false if the request has no such header. canonical is the request's body in the form of RFC 8785.
 // Errors: CodeInvalidRequest.
 func ParseRepeat(r *http.Request, endpoint, caller string, canonical []byte) (rep Repeat, given bool, err error) {
@@ -38,7 +39,7 @@ func ParseRepeat(r *http.Request, endpoint, caller string, canonical []byte) (re
 		return Repeat{}, false, nil
 	}
 	notPrintable := func(c rune) bool { return c < ' ' || c > '~' }
-	if id := ids[0]; len(ids) > 1 || id == "" || len(id) > maxRepeatID || bytes.ContainsFunc([]byte(id), notPrintable) {
+	if id := ids[0]; len(ids) > 1 || id == "" || len(id) > maxRepeatID || strings.ContainsFunc(id, notPrintable) {
 		return Repeat{}, true, envelope.Errorf(envelope.CodeInvalidRequest,
 			"Idempotency-Key must be given once, with 1 to %d printable ASCII characters", maxRepeatID)
 	}
@@ -55,14 +56,18 @@ var ErrOtherBody = errors.New("this Idempotency-Key was used with another body; 
 
 // Stored is what is known of an earlier request with the same Idempotency-Key.
 type Stored struct {
-	Ref    int64 // the number of what the request has created
-	Status int   // of the answer; 0: the operation is stored, its answer is not, because the relay has crashed before
-	Body   []byte
+	Ref    int64  // the number of what the request has created
+	Status int    // of the answer; 0: the operation is stored, but the relay stopped before it stored the answer
+	Body   []byte // of the answer
 }
 
 // Answers keeps the answers to requests with an Idempotency-Key, so that a repeated request gets the first answer
-// (G-21). For each request, call Begin, then Find. If nothing is found, do the operation with Add, in one Update. When the
-// answer is known, store it with Finish before it is sent. Then call the function that Begin returned.
+// (G-21). For each request:
+//
+//  1. Call Begin.
+//  2. In one Update, call Find. If it finds nothing, do the operation and call Add.
+//  3. Store the answer with Finish, and then send it.
+//  4. Call the function that Begin has returned.
 type Answers struct {
 	core *Core
 
@@ -75,8 +80,8 @@ func NewAnswers(c *Core) *Answers {
 	return &Answers{core: c, running: map[Repeat]chan struct{}{}}
 }
 
-// Begin waits while a request with the same Idempotency-Key is in progress. end must be called when the request has
-// ended. The error is that of ctx.
+// Begin waits while a request with the same Idempotency-Key is in progress. The caller must call end when the request
+// has ended. The error is that of ctx.
 func (a *Answers) Begin(ctx context.Context, r Repeat) (end func(), err error) {
 	r.Body = [32]byte{}
 	for {
@@ -145,8 +150,8 @@ func (a *Answers) Find(q relay.Querier, r Repeat) (s Stored, found bool, err err
 	return s, err == nil, err
 }
 
-// Add stores that the operation of a request is done, in the transaction of that operation. ref is the number of what
-// it has created. After a crash, the answer can be made from it.
+// Add stores that the operation of a request is done. tx is the transaction of that operation. ref is the number of
+// what the operation has created. After a crash, the gateway can make the answer from ref.
 func (a *Answers) Add(tx relay.ExtTx, r Repeat, ref int64) error {
 	now := a.core.Relay.Now()
 	_, err := tx.Exec("DELETE FROM gate_answer WHERE endpoint = ? AND caller = ? AND id = ? AND expires <= ?",
@@ -161,8 +166,8 @@ func (a *Answers) Add(tx relay.ExtTx, r Repeat, ref int64) error {
 	return err
 }
 
-// Finish stores the answer to a request, unless it has one already or is not stored any more. Only answers with a
-// status of 2xx are kept (G-24). Some answers contain keys, so they are encrypted.
+// Finish stores the answer to a request, encrypted, because some answers contain keys. It does nothing if the request
+// has an answer or is no longer stored. The status must be 2xx, because other answers are not kept (G-24).
 func (a *Answers) Finish(tx relay.ExtTx, r Repeat, status int, body []byte) error {
 	if status < 200 || status > 299 {
 		return fmt.Errorf("an answer with status %d is not kept for an Idempotency-Key; keep only those with 2xx", status)

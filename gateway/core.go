@@ -14,7 +14,7 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// own is the relay itself, as the peer of what it does without a request.
+// own is the relay itself. It is the peer of work that no request has started.
 var own = relay.Peer{Local: true}
 
 // Core is what the gateways of one relay share.
@@ -22,7 +22,7 @@ type Core struct {
 	Relay    *relay.Relay
 	Key      didkey.Key // gateway.key
 	Secrets  Secrets
-	Outgoing OutgoingOptions // for NewOutgoing; each gateway sets PerHost
+	Outgoing OutgoingOptions // for NewOutgoing; a gateway may set PerHost
 	Build    string          // the program's version
 	Log      *slog.Logger
 }
@@ -71,8 +71,8 @@ var operatorForm = regexp.MustCompile(`^op_[A-Za-z0-9_-]{43}$`)
 
 // Names in gate_meta.
 const (
-	metaDID   = "did"   // of gateway.key
-	metaEpoch = "epoch" // of the database when its counters were used last
+	metaDID   = "did"   // the DID of gateway.key
+	metaEpoch = "epoch" // the epoch of the database when its counters were last used
 )
 
 var metaTable = Table{Name: "gate_meta", Key: 1, Columns: []string{"name", "value"}}
@@ -91,7 +91,8 @@ func setMeta(tx relay.ExtTx, name, value string) error {
 	return err
 }
 
-// RecordedDID returns the DID of the gateway key with which the database was used; empty: it was used with none.
+// RecordedDID returns the DID of the gateway.key with which the database was used. It is empty if the database was
+// never used with one.
 func RecordedDID(q relay.Querier) (didkey.DID, error) {
 	did, err := meta(q, metaDID)
 	return didkey.DID(did), err
@@ -141,7 +142,7 @@ func (c *Core) Run(ctx context.Context) {
 	for {
 		for _, s := range sweeps {
 			if err := c.sweep(ctx, s); err != nil && ctx.Err() == nil {
-				c.Log.Error("what has expired cannot be removed now; it is tried again in a minute", "table", s.table,
+				c.Log.Error("expired rows cannot be removed now; the relay tries again in a minute", "table", s.table,
 					"err", err)
 			}
 		}
@@ -157,12 +158,12 @@ func (c *Core) Run(ctx context.Context) {
 type sweep struct {
 	table  string
 	keep   time.Duration // how long a row is kept after the time that is stored in it
-	due    string        // a SELECT with a row if such a time is the parameter or earlier
+	due    string        // a SELECT that finds a row if one has a time that is not later than the parameter
 	remove func(tx relay.ExtTx, until time.Time, limit int) (removed int64, err error)
 }
 
 var sweeps = []sweep{
-	{"gate_key", 0, "SELECT 1 FROM gate_key WHERE expires > 0 AND expires <= ? LIMIT 1", SweepKeys},
+	{"gate_key", 0, "SELECT 1 FROM gate_key WHERE expires > 0 AND expires <= ? LIMIT 1", sweepKeys},
 	{"gate_answer", 0, "SELECT 1 FROM gate_answer WHERE expires <= ? LIMIT 1", sweepAnswers},
 	{"gate_outbox", deadLife, "SELECT 1 FROM gate_outbox WHERE dead > 0 AND dead <= ? LIMIT 1", sweepDead},
 }

@@ -4,8 +4,8 @@ import "github.com/agora-relay/agora/relay"
 
 var counterTable = Table{Name: "gate_counter", Key: 1, Columns: []string{"name", "value"}}
 
-// Next returns the next number of a counter: 1, 2, 3 and so on. It is used up when tx is stored. After the restore of a
-// backup the numbers skip 1,000,000 (G-30).
+// Next returns the next number of a counter: 1, 2, 3 and so on. If tx is undone, the number is given again. After the
+// restore of a backup the counter skips 1,000,000 numbers (G-30).
 func Next(tx relay.ExtTx, counter string) (int64, error) {
 	n := int64(0)
 	err := tx.Query(func(scan func(...any) error) error { return scan(&n) },
@@ -23,8 +23,8 @@ func setCounter(tx relay.ExtTx, name string, n int64) error {
 	return err
 }
 
-// skipped is how many numbers a counter skips after the restore of a backup. The database that was backed up may have
-// given that many numbers since.
+// skipped is how many numbers a counter skips after the restore of a backup. The original database may have given that
+// many numbers since the backup.
 const skipped = 1_000_000
 
 // skip makes all counters skip numbers.

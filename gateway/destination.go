@@ -16,7 +16,7 @@ const MaxURL = 2048
 
 // Exception is a host or a network that the relay may call although the rules of Destinations exclude it.
 type Exception struct {
-	host    string // lower case; empty: network counts
+	host    string // lower case; empty: the exception is a network
 	network netip.Prefix
 }
 
@@ -47,8 +47,8 @@ type Destinations struct {
 var errExcluded = errors.New("the relay does not call addresses of private networks, of its own machine, or for " +
 	"special uses; its operator can allow one with --outbound-allow")
 
-// Check parses a URL. The error says why the relay would not call it. Check resolves no name: the address of a name is checked when
-// the relay connects, because it may have changed by then.
+// Check parses a URL. The error says why the relay would not call it. Check resolves no names. The address of a name is
+// checked when the relay connects, because it may have changed by then.
 func (d Destinations) Check(raw string) (*url.URL, error) {
 	if len(raw) > MaxURL {
 		return nil, fmt.Errorf("the URL has more than %d bytes", MaxURL)

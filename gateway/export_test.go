@@ -6,6 +6,9 @@ import (
 	"time"
 )
 
+// SweepKeys removes up to limit keys that have expired.
+var SweepKeys = sweepKeys
+
 // SetTimeouts makes every step of a call take at most d.
 func (o *Outgoing) SetTimeouts(d time.Duration) { o.timeouts = callTimeouts{d, d, d, d} }
 

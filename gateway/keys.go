@@ -13,7 +13,7 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// Kind is the first characters of a key. They say what the key is for.
+// Kind says what a key is for. Its text is the first characters of the key.
 type Kind string
 
 // The kinds of keys.
@@ -52,11 +52,11 @@ func Redact(text string) string {
 	return keyForm.ReplaceAllString(text, "…")
 }
 
-// Holder is whom a key belongs to, and what it may be used for.
+// Holder says to whom a key belongs, and for what the key may be used.
 type Holder struct {
 	Kind    Kind
 	Owner   int64     // the number of the agent, channel, member, inbox or principal; 0: the operator
-	Only    string    // the only operation that the key may still do; empty: all
+	Only    string    // the only operation that the key may still do; empty: every operation
 	Expires time.Time // zero: never
 }
 
@@ -78,8 +78,8 @@ func keySum(hash []byte, k Kind, owner int64, only string, expires int64) int64 
 	return Sum("gate_key", hash, string(k), owner, only, expires)
 }
 
-// LimitKeys allows the holder's present keys only one operation from now on, and only until expires. A key that would
-// expire earlier still does.
+// LimitKeys restricts the holder's keys that may do everything: from now on they may do only one operation, and only
+// until expires. A key that expires earlier keeps its own time.
 func LimitKeys(tx relay.ExtTx, k Kind, owner int64, only string, expires time.Time) error {
 	type present struct {
 		hash    []byte
@@ -109,7 +109,8 @@ func LimitKeys(tx relay.ExtTx, k Kind, owner int64, only string, expires time.Ti
 	return nil
 }
 
-// DropKeys removes the holder's keys that may do only this operation; empty: those that may do all.
+// DropKeys removes those keys of a holder that may do only this operation. If only is empty, it removes those that may
+// do everything.
 func DropKeys(tx relay.ExtTx, k Kind, owner int64, only string) error {
 	_, err := tx.Exec("DELETE FROM gate_key WHERE kind = ? AND owner = ? AND only_for = ?", string(k), owner, only)
 	return err
@@ -136,8 +137,8 @@ func FindKey(q relay.Querier, key string, now time.Time) (h Holder, found bool, 
 	return h, found, err
 }
 
-// SweepKeys removes up to limit keys that have expired.
-func SweepKeys(tx relay.ExtTx, now time.Time, limit int) (removed int64, err error) {
+// sweepKeys removes up to limit keys that have expired.
+func sweepKeys(tx relay.ExtTx, now time.Time, limit int) (removed int64, err error) {
 	return tx.Exec("DELETE FROM gate_key WHERE hash IN "+
 		"(SELECT hash FROM gate_key WHERE expires > 0 AND expires <= ? ORDER BY expires LIMIT ?)", now.UnixNano(), limit)
 }

@@ -25,9 +25,9 @@ const (
 type Job struct {
 	N       int64 // grows with each job
 	Lane    int64 // the queue that the job is in; the gateway chooses the numbers of its lanes
-	Ref     int64 // the gateway's own number for what the job sends
+	Ref     int64 // the gateway's own number of what the job sends
 	Created time.Time
-	Attempt int    // how many attempts were made before
+	Attempt int    // how many attempts were made so far
 	Failure string // why the last attempt failed
 }
 
@@ -56,7 +56,7 @@ type Verdict struct {
 	Outcome    Outcome
 	Failure    string // valid UTF-8 without U+0000; empty for Done
 	RetryAfter string // the header of the response, for Retry
-	Data       any    // what Judge tells Settle and Settled
+	Data       any    // from Judge, for Settle and Settled
 }
 
 // Courier is the part of a gateway that knows what its jobs send. Its methods are called in the order of this list. For
@@ -94,7 +94,7 @@ func Retryable(r Response, err error) bool {
 // Outbox sends the jobs of one gateway. A lane is a queue of jobs: only its oldest live job is tried. The other lanes
 // do not wait for it.
 //
-// Nothing is written before an attempt. So an attempt that a crash cuts off is repeated.
+// The outbox writes nothing before an attempt. So an attempt that a crash cuts off is repeated.
 type Outbox struct {
 	core    *Core
 	gateway string
@@ -104,7 +104,7 @@ type Outbox struct {
 
 	mu    sync.Mutex      // guards the fields below
 	lanes map[int64]*lane // those that may have a live job
-	due   dueLanes        // of these, the ones that are not at work
+	due   dueLanes        // the lanes that are not at work
 
 	complained time.Time // when an error was logged last
 }
@@ -218,8 +218,8 @@ func (o *Outbox) record(tx relay.ExtTx, r jobRow, outcome Outcome) (err error) {
 	return err
 }
 
-// retryDelay returns how long to wait after a number of attempts. retryAfter is the header of the last response; it
-// counts if it is a number of seconds or an HTTP date.
+// retryDelay returns how long to wait after a number of attempts. retryAfter is the header of the last response. It is
+// ignored unless it is a number of seconds or an HTTP date.
 func retryDelay(attempts int, retryAfter string, now time.Time) time.Duration {
 	if seconds, err := strconv.ParseUint(retryAfter, 10, 64); err == nil || errors.Is(err, strconv.ErrRange) {
 		return max(minRetryDelay, time.Duration(min(seconds, uint64(maxRetryDelay/time.Second)))*time.Second)

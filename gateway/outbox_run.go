@@ -12,7 +12,7 @@ import (
 
 // Times of the outbox's own work.
 const (
-	maxSleep   = time.Minute // the clock of the relay may have been set
+	maxSleep   = time.Minute // after this time Run looks at the clock of the relay again, which may have been set
 	firstPause = time.Second // before a failed step is repeated; each further pause is twice as long
 	maxPause   = time.Minute
 )
@@ -144,7 +144,7 @@ func (o *Outbox) takeDue() (all []*lane, sleep time.Duration) {
 	return all, maxSleep
 }
 
-// work looks at a lane and does what is to do for it now.
+// work does for a lane what is due now, and puts the lane back into the heap.
 func (o *Outbox) work(ctx context.Context, l *lane) {
 	var next time.Time
 	err := o.insist(ctx, func() (err error) {
@@ -168,7 +168,7 @@ func (o *Outbox) work(ctx context.Context, l *lane) {
 	o.notify()
 }
 
-// step does what is to do for a lane now. next is when to look at the lane again; zero: when it is woken.
+// step does for a lane what is due now. next is when to look at the lane again; zero: when it is woken.
 func (o *Outbox) step(ctx context.Context, number int64) (next time.Time, err error) {
 	d, err := o.decide(ctx, number)
 	if err == nil && d.do == send {
@@ -192,8 +192,8 @@ func (o *Outbox) step(ctx context.Context, number int64) (next time.Time, err er
 type decision struct {
 	do       deed
 	row      jobRow    // the oldest live job
-	url      string    // to send it to
-	attempts int       // that were made, for settle
+	url      string    // where to send it
+	attempts int       // how many were made, for settle
 	verdict  Verdict   // for settle
 	next     time.Time // for wait: when to look at the lane again; zero: when it is woken
 }

@@ -59,8 +59,7 @@ type OutgoingOptions struct {
 	PerHost   int           // calls to one host at a time; 0: 4
 	Resolver  *net.Resolver // nil: that of the system
 	TLS       *tls.Config   // nil: the roots of the system
-	// Dial makes the connections, in place of the network; then Destinations checks no address when dialling. nil: the
-	// network. Tests use it.
+	// Dial makes the connections in tests. If it is set, addresses are not checked when dialling. nil: the network.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
@@ -138,8 +137,8 @@ type Response struct {
 	RetryAfter string // the header Retry-After
 }
 
-// Post sends a POST. It waits while there are too many calls at a time, in all or to this host. The error is a Failure,
-// or that of ctx if ctx has ended.
+// Post sends a POST. While there are too many calls, in all or to this host, it waits. The error is a Failure, or that
+// of ctx if ctx has ended.
 func (o *Outgoing) Post(ctx context.Context, c Call) (Response, error) {
 	s, _, err := o.reserve(ctx, c.URL)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// Sum returns the checksum of a row of a table. values are all its other columns, in the order of the table. Each is an
-// int64, an int, a string or a []byte; with any other type Sum panics.
+// Sum returns the checksum of a row of a table. values are all columns except sum, in the order of the table. Each is
+// an int64, an int, a string or a []byte. Sum panics if a value has another type.
 func Sum(table string, values ...any) int64 {
 	sum, ok := sumOf(table, values)
 	if !ok {
@@ -68,7 +68,7 @@ func CheckSums(q relay.Querier, found func(where, what string), tables ...Table)
 				return err
 			}
 			if sum, ok := sumOf(t.Name, values); !ok || stored != any(sum) {
-				found(t.row(values), "the row does not fit its checksum, so something else than the relay has changed it")
+				found(t.row(values), "the row does not fit its checksum, so something other than the relay has changed it")
 			}
 			return nil
 		}, "SELECT "+strings.Join(t.Columns, ", ")+", sum FROM "+t.Name)

@@ -46,7 +46,7 @@ func checkRelations(q relay.Querier, found func(where, what string)) error {
 				"WHERE u.queued <> COALESCE(h.queued, 0) OR u.queued_bytes <> COALESCE(h.size, 0)"},
 	} {
 		if err := q.Query(func(scan scanner) error {
-			var n any // a row that was changed may have something else than a number
+			var n any // a row that was changed may have something other than a number
 			if err := scan(&n); err != nil {
 				return err
 			}

@@ -36,7 +36,7 @@ func (h *Hub) sweepOnce(ctx context.Context) {
 			})
 			if err != nil {
 				if ctx.Err() == nil && h.Relay.Health() == nil {
-					h.logFault("what has expired cannot be removed now; this is tried again", err)
+					h.logFault("expired rows cannot be removed now; the hub tries again in a minute", err)
 				}
 				break
 			}
