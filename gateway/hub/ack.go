@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 
+	"github.com/agora-relay/agora/internal/jsontext"
 	"github.com/agora-relay/agora/relay"
 )
 
@@ -53,7 +54,7 @@ func parseReply(text []byte) (r reply, ok bool) {
 func (r reply) apply(d *delivery, fallback string) {
 	known := result{}
 	if r.Status != "" {
-		known.Response = json.RawMessage(compact(r))
+		known.Response = jsontext.Compact(r)
 	}
 	d.state = delivered
 	if r.Status == "error" {

@@ -1,7 +1,6 @@
 package hub
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/internal/jsontext"
 	"github.com/agora-relay/agora/relay/httpapi"
 )
 
@@ -145,25 +145,14 @@ func (h *Hub) metadata() metadata { return metadata{Timestamp: stamp(h.now().Uni
 
 // answerBody returns the body of a success.
 func (h *Hub) answerBody(data any) []byte {
-	return []byte(compact(struct {
+	return append(jsontext.Compact(struct {
 		Success  bool     `json:"success"`
 		Data     any      `json:"data"`
 		Metadata metadata `json:"metadata"`
-	}{true, data, h.metadata()}) + "\n")
+	}{true, data, h.metadata()}), '\n')
 }
 
 // answer writes a success.
 func (h *Hub) answer(w http.ResponseWriter, status int, data any) error {
 	return httpapi.WriteJSON(w, status, json.RawMessage(h.answerBody(data)))
-}
-
-// compact returns v as compact JSON. It panics if v cannot be encoded, which would be a bug of the hub.
-func compact(v any) string {
-	var b bytes.Buffer
-	encoder := json.NewEncoder(&b)
-	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(v); err != nil {
-		panic(fmt.Sprintf("a value of the hub cannot be encoded: %v", err))
-	}
-	return string(bytes.TrimSuffix(b.Bytes(), []byte("\n")))
 }

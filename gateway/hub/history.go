@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/jsontext"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
 )
@@ -144,7 +145,7 @@ func (h *Hub) getHistory(w http.ResponseWriter, r *http.Request, from relay.Peer
 	metadata := h.metadata()
 	metadata.HasMore = more
 	httpapi.ExtendWrite(w)
-	_, _ = w.Write([]byte(text + `],"metadata":` + compact(metadata) + "}\n")) // if that fails, the client has left
+	_, _ = w.Write([]byte(text + `],"metadata":` + string(jsontext.Compact(metadata)) + "}\n")) // if that fails, the client has left
 	return nil
 }
 
@@ -217,7 +218,7 @@ func (h *Hub) nextPart(ctx context.Context, from relay.Peer, q *historyQuery) (p
 		}
 	}
 	for _, row := range rows {
-		part = append(part, compact(newHistoryRow(row.message, row.delivery)))
+		part = append(part, string(jsontext.Compact(newHistoryRow(row.message, row.delivery))))
 	}
 	q.after = rows[len(rows)-1].n
 	if q.left > 0 {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/internal/jsontext"
 	"github.com/agora-relay/agora/relay"
 )
 
@@ -238,7 +239,7 @@ func (r result) text() string {
 	if r.Code == "" && r.Detail == "" && r.Response == nil {
 		return ""
 	}
-	return compact(r)
+	return string(jsontext.Compact(r))
 }
 
 // decodeResult returns the content of the column result.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/jsontext"
 	"github.com/agora-relay/agora/relay"
 )
 
@@ -112,10 +113,10 @@ func (h *Hub) serveStream(
 	header.Set("Cache-Control", "no-store")
 	header.Set("X-Accel-Buffering", "no")
 	header.Set("X-Content-Type-Options", "nosniff")
-	if writer.send(r.Context(), "retry: 3000\nevent: connected\ndata: "+compact(struct {
+	if writer.send(r.Context(), "retry: 3000\nevent: connected\ndata: "+string(jsontext.Compact(struct {
 		AgentID string `json:"agent_id"`
 		Message string `json:"message"`
-	}{writer.address, "Inbox open."})+"\n\n") == nil {
+	}{writer.address, "Inbox open."}))+"\n\n") == nil {
 		writer.run(r.Context())
 	}
 	return nil

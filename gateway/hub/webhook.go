@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/internal/jsontext"
 	"github.com/agora-relay/agora/relay"
 )
 
@@ -145,7 +146,7 @@ func (c courier) Settle(tx relay.ExtTx, j gateway.Job, v gateway.Verdict) error 
 		if tried {
 			known = result{Code: said.code, Detail: said.detail}
 			if said.reply.Status != "" {
-				known.Response = []byte(compact(said.reply))
+				known.Response = jsontext.Compact(said.reply)
 			}
 			if said.reached {
 				d.via, d.handed = viaWebhook, o.now

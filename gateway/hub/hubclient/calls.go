@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/jsontext"
 )
 
 // Registration is what an agent says about itself.
@@ -42,7 +43,7 @@ func (c *Client) Register(ctx context.Context, r Registration) (key string, err 
 		AgentID string `json:"agent_id"`
 		Key     string `json:"api_key"`
 	}
-	_, err = c.exchange(ctx, http.MethodPost, "/register", nil, compact(r), &made)
+	_, err = c.exchange(ctx, http.MethodPost, "/register", nil, jsontext.Compact(r), &made)
 	if l, isLost := errors.AsType[*lost](err); isLost && !l.unsent {
 		return "", fmt.Errorf("%w. The agent may be registered all the same. Run the command again; if the address is "+
 			"taken then, choose another one", err)
@@ -76,11 +77,11 @@ type Outcome struct {
 // Follow finds that out.
 func (c *Client) Send(ctx context.Context, me Profile, receiver string, e Envelope) (o Outcome, err error) {
 	e.Version, e.SenderID = "0.4", me.AgentID
-	text, err := envelope.Canonicalize(compact(e))
+	text, err := envelope.Canonicalize(jsontext.Compact(e))
 	if err != nil {
 		return o, err
 	}
-	body := compact(struct {
+	body := jsontext.Compact(struct {
 		ReceiverID string          `json:"receiver_id"`
 		Envelope   json.RawMessage `json:"envelope"`
 	}{receiver, text})
@@ -193,7 +194,7 @@ func (c *Client) page(ctx context.Context, since string, limit int) (rows []mess
 
 // acknowledge confirms all that the agent has received up to this id.
 func (c *Client) acknowledge(ctx context.Context, upTo int64) error {
-	_, err := c.exchange(ctx, http.MethodPost, "/agent/ack", nil, compact(map[string]int64{"up_to": upTo}), nil)
+	_, err := c.exchange(ctx, http.MethodPost, "/agent/ack", nil, jsontext.Compact(map[string]int64{"up_to": upTo}), nil)
 	return err
 }
 

@@ -15,6 +15,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/agora-relay/agora/internal/jsontext"
 )
 
 const (
@@ -170,7 +172,7 @@ func (h *fakeHub) history(r *http.Request) string {
 		}
 		rows = append(rows, m)
 	}
-	return fmt.Sprintf(`{"success":true,"data":%s,"metadata":{"has_more":%v}}`, compact(rows), more)
+	return fmt.Sprintf(`{"success":true,"data":%s,"metadata":{"has_more":%v}}`, jsontext.Compact(rows), more)
 }
 
 // stream is GET /agent/inbox. It begins with everything after Last-Event-ID.
@@ -200,7 +202,7 @@ func (h *fakeHub) stream(r *http.Request) *http.Response {
 
 func frame(m message) string {
 	return fmt.Sprintf("event: message\nid: %d\ndata: {\"id\":%d,\"trace_id\":%q,\"sender_id\":%s,\"envelope\":%s,\"timestamp\":%q}\n\n",
-		m.ID, m.ID, m.TraceID, compact(m.SenderID), m.Envelope, m.Timestamp)
+		m.ID, m.ID, m.TraceID, jsontext.Compact(m.SenderID), m.Envelope, m.Timestamp)
 }
 
 // deliver stores a message to alice and writes it to the newest stream.
@@ -235,7 +237,7 @@ func (h *fakeHub) cut() {
 
 // hello is an envelope from an agent.
 func hello(from, text string) string {
-	return fmt.Sprintf(`{"chorus_version":"0.4","original_text":%s,"sender_culture":"en","sender_id":%s}`, compact(text), compact(from))
+	return fmt.Sprintf(`{"chorus_version":"0.4","original_text":%s,"sender_culture":"en","sender_id":%s}`, jsontext.Compact(text), jsontext.Compact(from))
 }
 
 // newHub returns a hub, and a folder with alice's credentials for it.
@@ -274,7 +276,7 @@ func content(t *testing.T, f *Folder, name string) string {
 // line is the line of a history for the message with the id n·10.
 func line(dir string, n int, peer, envelope string) string {
 	return fmt.Sprintf(`{"ts":"2026-03-22T04:30:%02dZ","dir":%q,"peer":%s,"envelope":%s,"id":%d,"trace_id":"trace-%d"}`+"\n",
-		n, dir, compact(peer), envelope, n*10, n*10)
+		n, dir, jsontext.Compact(peer), envelope, n*10, n*10)
 }
 
 // lines collects what Follow shows.

@@ -1,7 +1,6 @@
 package hubclient
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,6 +12,8 @@ import (
 	"time"
 
 	"github.com/gofrs/flock"
+
+	"github.com/agora-relay/agora/internal/jsontext"
 )
 
 // layout is how the files of an agent are named.
@@ -151,7 +152,7 @@ func readCredentials(path string) (c Credentials, err error) {
 	return c, nil
 }
 
-func (c Credentials) text() []byte { return append(compact(c), '\n') }
+func (c Credentials) text() []byte { return append(jsontext.Compact(c), '\n') }
 
 // isKey reports whether a text can be sent as a key.
 func isKey(key string) bool {
@@ -240,7 +241,7 @@ func (f *Folder) loadState() (s state, err error) {
 
 // saveState saves the state.
 func (f *Folder) saveState(ctx context.Context, s state) error {
-	return f.Lock(ctx, func() error { return replaceFile(f.stateFile(), 0o600, append(compact(s), '\n')) })
+	return f.Lock(ctx, func() error { return replaceFile(f.stateFile(), 0o600, append(jsontext.Compact(s), '\n')) })
 }
 
 // File is a file of the protocol folder.
@@ -290,15 +291,4 @@ type ChangedError struct{ Paths []string }
 
 func (e *ChangedError) Error() string {
 	return "these files exist with another content: " + strings.Join(e.Paths, ", ")
-}
-
-// compact returns v as compact JSON. All values that this package passes can be encoded.
-func compact(v any) []byte {
-	var b bytes.Buffer
-	encoder := json.NewEncoder(&b)
-	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(v); err != nil {
-		panic(fmt.Sprintf("a value cannot be encoded: %v", err))
-	}
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 }

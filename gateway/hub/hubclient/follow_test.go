@@ -3,6 +3,7 @@ package hubclient
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -102,7 +103,7 @@ func TestFollowPages(t *testing.T) {
 			if n := strings.Count(shown.String(), "\n"); n != run.count {
 				t.Errorf("%d lines were shown, want %d", n, run.count)
 			}
-			if got, want := content(t, f, ".state.json"), string(compact(state{int64(run.last)}))+"\n"; got != want || h.acked != int64(run.last) {
+			if got, want := content(t, f, ".state.json"), fmt.Sprintf("{\"last_id\":%d}\n", run.last); got != want || h.acked != int64(run.last) {
 				t.Errorf("the state is %q and %d is confirmed, want %q", got, h.acked, want)
 			}
 			if n := strings.Count(content(t, f, bob+".jsonl"), "\n"); n != run.last/10 {

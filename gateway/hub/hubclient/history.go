@@ -20,6 +20,7 @@ import (
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/fsync"
+	"github.com/agora-relay/agora/internal/jsontext"
 )
 
 // The directions of a Record.
@@ -39,7 +40,7 @@ type Record struct {
 }
 
 // Line returns the record as a line of JSON, without a line break.
-func (r Record) Line() []byte { return compact(r) }
+func (r Record) Line() []byte { return jsontext.Compact(r) }
 
 // newRecord returns the record of a message. It checks what comes from a hub.
 func newRecord(dir, peer string, m message) (Record, error) {
