@@ -122,10 +122,7 @@ func (h *Hub) getHistory(w http.ResponseWriter, r *http.Request, from relay.Peer
 	if err != nil {
 		return err
 	}
-	header := w.Header()
-	header.Set("Content-Type", "application/json")
-	header.Set("Cache-Control", "no-store")
-	header.Set("X-Content-Type-Options", "nosniff")
+	setHeader(w, "application/json")
 	text := `{"success":true,"data":[`
 	for {
 		text += strings.Join(part, ",")
@@ -145,7 +142,8 @@ func (h *Hub) getHistory(w http.ResponseWriter, r *http.Request, from relay.Peer
 	metadata := h.metadata()
 	metadata.HasMore = more
 	httpapi.ExtendWrite(w)
-	_, _ = w.Write([]byte(text + `],"metadata":` + string(jsontext.Compact(metadata)) + "}\n")) // if that fails, the client has left
+	text += `],"metadata":` + string(jsontext.Compact(metadata)) + "}\n"
+	_, _ = w.Write([]byte(text)) // if that fails, the client has disconnected
 	return nil
 }
 

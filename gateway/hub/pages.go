@@ -239,12 +239,9 @@ online now.{{else}}This agent is offline now. It gets your messages later.{{end}
 // writeText writes an answer that is not JSON.
 func writeText(w http.ResponseWriter, contentType string, text []byte) error {
 	httpapi.ExtendWrite(w)
-	header := w.Header()
-	header.Set("Content-Type", contentType)
-	header.Set("Cache-Control", "no-store")
-	header.Set("X-Content-Type-Options", "nosniff")
-	header.Set("Content-Length", strconv.Itoa(len(text)))
-	_, _ = w.Write(text) // if that fails, the client has left
+	setHeader(w, contentType)
+	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
+	_, _ = w.Write(text) // if that fails, the client has disconnected
 	return nil
 }
 

@@ -108,11 +108,8 @@ func (h *Hub) serveStream(
 	}
 	// net/http reads from the connection to learn whether the client is still there. A deadline would end that.
 	_ = out.SetReadDeadline(time.Time{})
-	header := w.Header()
-	header.Set("Content-Type", "text/event-stream")
-	header.Set("Cache-Control", "no-store")
-	header.Set("X-Accel-Buffering", "no")
-	header.Set("X-Content-Type-Options", "nosniff")
+	setHeader(w, "text/event-stream")
+	w.Header().Set("X-Accel-Buffering", "no") // nginx then passes on each event at once
 	if writer.send(r.Context(), "retry: 3000\nevent: connected\ndata: "+string(jsontext.Compact(struct {
 		AgentID string `json:"agent_id"`
 		Message string `json:"message"`

@@ -15,7 +15,7 @@ import (
 	"github.com/agora-relay/agora/internal/jsontext"
 )
 
-// Registration is what an agent says about itself.
+// Registration is the body of a registration.
 type Registration struct {
 	AgentID string `json:"agent_id"`
 	Card    Card   `json:"agent_card"`
@@ -45,7 +45,7 @@ func (c *Client) Register(ctx context.Context, r Registration) (key string, err 
 	}
 	_, err = c.exchange(ctx, http.MethodPost, "/register", nil, jsontext.Compact(r), &made)
 	if l, isLost := errors.AsType[*lost](err); isLost && !l.unsent {
-		return "", fmt.Errorf("%w. The agent may be registered all the same. Run the command again; if the address is "+
+		return "", fmt.Errorf("%w. The agent may be registered nevertheless. Run the command again; if the address is "+
 			"taken then, choose another one", err)
 	}
 	if err == nil && (made.AgentID != r.AgentID || !isKey(made.Key)) {
@@ -69,12 +69,12 @@ type Envelope struct {
 type Outcome struct {
 	Data     json.RawMessage // the data of the answer
 	Delivery string          // delivered, delivered_sse, queued or failed
-	Records  []Record        // what belongs into the history now
+	Records  []Record        // what the caller has to write to the history
 }
 
-// Send sends an envelope of the agent me. It repeats the request with the same Idempotency-Key while the hub is busy or
-// does not answer, so that the message is sent only once. If it fails then, the message may have been sent; the next
-// Follow finds that out.
+// Send sends an envelope of the agent me. While the hub is busy or does not answer, it repeats the request a few times
+// with the same Idempotency-Key. So the message is sent only once. If Send fails, the message may have been sent all
+// the same. Then the next Follow records it.
 func (c *Client) Send(ctx context.Context, me Profile, receiver string, e Envelope) (o Outcome, err error) {
 	e.Version, e.SenderID = "0.4", me.AgentID
 	text, err := envelope.Canonicalize(jsontext.Compact(e))
@@ -101,7 +101,7 @@ func (c *Client) Send(ctx context.Context, me Profile, receiver string, e Envelo
 	if o.Records, err = c.stored(ctx, me, told.TraceID); err == nil {
 		return o, nil
 	}
-	c.Log.Warn("the message is sent, but the hub has not told its id; it is recorded without", "err", err)
+	c.Log.Warn("the message is sent, but its id is not known; it is recorded without an id", "err", err)
 	r, err := newRecord(Sent, receiver, message{TraceID: told.TraceID, Envelope: text, Timestamp: a.Metadata.Timestamp})
 	if err != nil {
 		return o, fmt.Errorf("the hub has accepted the message, but its answer is not valid: %w", err)
@@ -110,8 +110,9 @@ func (c *Client) Send(ctx context.Context, me Profile, receiver string, e Envelo
 	return o, nil
 }
 
-// stored returns the record of a message that was just sent. The answer to a new message has no id; the history has it.
-// What else the hub hands out with it is returned too, because it may not come again on the inbox stream.
+// stored returns the record of a message that was just sent. It reads the history of the hub, because the answer to a
+// new message has no id. It also returns the other messages that the hub hands out there, because they may not come
+// again on the inbox stream.
 func (c *Client) stored(ctx context.Context, me Profile, traceID string) (all []Record, err error) {
 	var rows []message
 	if err := c.try(ctx, func() (err error) {
@@ -145,8 +146,8 @@ type message struct {
 	Timestamp  string          `json:"timestamp"`
 }
 
-// records returns the lines of the history that a message needs: one, or two if the agent has sent it to itself. The
-// received one is the last.
+// records returns the records of a message: one, or two if the agent has sent the message to itself. Then the second
+// one is the received one.
 func (m message) records(me string) (all []Record, err error) {
 	if m.ID < 1 {
 		return nil, errors.New("its id is not a positive number")
@@ -164,18 +165,18 @@ func (m message) records(me string) (all []Record, err error) {
 	return all, err
 }
 
-// How many messages are read in one request: by messages, and by stored.
+// How many messages one request reads from the history of the hub.
 const (
-	pageRows = 100
-	maxRows  = 1000
+	pageRows = 100  // by messages
+	maxRows  = 1000 // by stored
 )
 
-// messages returns what the agent sent or received after the message with this id, oldest first. It also confirms what
-// the agent has received up to there. more means that there may be others.
+// messages returns the messages with ids above after that the agent has sent or received, the oldest first. The request
+// also confirms what the agent has received up to that id. more means that other messages may follow.
 func (c *Client) messages(ctx context.Context, after int64) (rows []message, more bool, err error) {
 	rows, more, err = c.page(ctx, strconv.FormatInt(after, 10), pageRows)
 	for len(rows) > 0 && rows[0].ID <= after {
-		rows = rows[1:] // the hub ignores since
+		rows = rows[1:] // a hub that ignores since also returns these
 	}
 	for i := 1; i < len(rows); i++ {
 		if rows[i].ID <= rows[i-1].ID && err == nil {
@@ -231,7 +232,7 @@ func (c *Client) Discover(ctx context.Context, culture string, online bool) (age
 type Profile struct {
 	AgentID string
 	Culture string // empty: the agent has no card
-	asOf    string // the hub's time when it told this
+	asOf    string // the time on the hub's clock when it sent the profile
 }
 
 // Profile returns the profile of an agent.
@@ -249,7 +250,7 @@ func (c *Client) Profile(ctx context.Context, agentID string) (Profile, error) {
 	return Profile{agentID, registration.Card.Culture, a.Metadata.Timestamp}, err
 }
 
-// Address returns the whole address of an agent. A name without @ means an agent with the hub's own host.
+// Address returns the full address of an agent. A name without @ means an agent with the hub's own host.
 func (c *Client) Address(ctx context.Context, name string) (string, error) {
 	address := name
 	if !strings.Contains(name, "@") {
@@ -259,7 +260,7 @@ func (c *Client) Address(ctx context.Context, name string) (string, error) {
 		err := c.try(ctx, func() error {
 			a, err := c.exchange(ctx, http.MethodGet, "/.well-known/chorus.json", nil, nil, nil)
 			if err == nil && (json.Unmarshal(a.body, &document) != nil || document.Host == "") {
-				err = &lost{text: "the hub's document names no server_name; give the whole address, NAME@HOST"}
+				err = &lost{text: "the hub does not say its own host; give the full address, NAME@HOST"}
 			}
 			return err
 		})
@@ -268,7 +269,7 @@ func (c *Client) Address(ctx context.Context, name string) (string, error) {
 		}
 		address = name + "@" + document.Host
 	}
-	if !IsAddress(address) {
+	if !isAddress(address) {
 		return "", fmt.Errorf("an address has 1 to %d characters, such as bob@relay.example", maxAddress)
 	}
 	return address, nil

@@ -19,12 +19,12 @@ import (
 	"unicode/utf8"
 )
 
-// Client calls a hub. Its fields are not changed while it is used.
+// Client calls a hub. Do not change its fields while a call runs.
 type Client struct {
 	URL  string // of the hub, as CheckURL returns it
 	Key  string // of the agent; empty: calls are anonymous
 	HTTP *http.Client
-	Log  *slog.Logger // gets a warning when a request is repeated
+	Log  *slog.Logger // gets warnings, for example when a request is repeated
 }
 
 // New returns a client for the hub at a URL that CheckURL has returned.
@@ -51,12 +51,12 @@ func CheckURL(text string) (string, error) {
 // maxAddress is the length of the longest address in UTF-16 code units.
 const maxAddress = 128
 
-// IsAddress reports whether a text may be the address of an agent. It leaves the other rules for addresses to the hub.
-func IsAddress(text string) bool {
+// isAddress reports whether a text has the length of an address. The hub checks the other rules.
+func isAddress(text string) bool {
 	return text != "" && utf8.ValidString(text) && len(utf16.Encode([]rune(text))) <= maxAddress
 }
 
-// Error is a refusal of a hub.
+// Error is an answer of a hub with a status other than 2xx.
 type Error struct {
 	Status        int
 	Code, Message string
@@ -77,15 +77,16 @@ func (e *Error) Error() string {
 	return text
 }
 
-// lost is the error of a request without a complete answer.
+// lost is the error of a request that got no complete and valid answer.
 type lost struct {
 	text   string
-	unsent bool // the request was certainly not sent
+	unsent bool // it is certain that the request was not sent
 }
 
 func (l *lost) Error() string { return l.text }
 
-// repeatable reports whether the same request may succeed later, and after how long the hub wants it again.
+// repeatable reports whether the same request may succeed later. after is how long the hub asks to wait; 0: it does not
+// say.
 func repeatable(err error) (after time.Duration, ok bool) {
 	if _, isLost := errors.AsType[*lost](err); isLost {
 		return 0, true
@@ -114,7 +115,7 @@ type answer struct {
 	body []byte
 }
 
-// request returns a request with the agent's key. body is nil or is sent as JSON.
+// request returns a request with the agent's key. body is JSON, or nil.
 func (c *Client) request(ctx context.Context, method, path string, body []byte) (*http.Request, error) {
 	r, err := http.NewRequestWithContext(ctx, method, c.URL+path, bytes.NewReader(body))
 	if err != nil {
@@ -130,8 +131,8 @@ func (c *Client) request(ctx context.Context, method, path string, body []byte) 
 	return r, nil
 }
 
-// exchange makes one request. An error is an *Error, a *lost, or that of ctx. data, if not nil, gets the data of the
-// answer.
+// exchange sends one request and reads the answer. If data is not nil, the member data of the answer is decoded into
+// it. An error is an *Error, a *lost, or that of ctx.
 func (c *Client) exchange(
 	ctx context.Context, method, path string, header http.Header, body []byte, data any,
 ) (a answer, err error) {
@@ -176,7 +177,7 @@ func readBody(response *http.Response) (text []byte, err error) {
 	return text, err
 }
 
-// lostError returns the error of a request that was not answered. It returns ctx's error if that is the reason.
+// lostError returns the error of a request that got no complete answer. If ctx has ended, it returns the error of ctx.
 func (c *Client) lostError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -210,7 +211,7 @@ func refusal(response *http.Response, text []byte) error {
 	return e
 }
 
-// shorten cuts a text of a hub that becomes part of an error.
+// shorten cuts a text from a hub that is used in an error.
 func shorten(text string) string {
 	if len(text) > maxErrorText {
 		text = strings.ToValidUTF8(text[:maxErrorText], "") + "…"
@@ -224,7 +225,7 @@ const (
 	maxPause = time.Minute
 )
 
-// backoff computes the pauses between attempts. They double with each failure in a row, and are partly random.
+// backoff computes the pauses between attempts. Each pause is twice as long as the one before, and partly random.
 type backoff struct{ failures int }
 
 // next returns the next pause. It is at least atLeast.
@@ -246,11 +247,10 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// attempts is how often a request of a command is made at most, and patience is the longest Retry-After that is waited
-// for. A person may be waiting for the result.
+// Limits of try. They are low because a person may be waiting for the result.
 const (
-	attempts = 6
-	patience = time.Minute
+	attempts = 6           // how often a request is sent at most
+	patience = time.Minute // the longest Retry-After after which the request is repeated
 )
 
 // try calls do until it succeeds, fails for good, or has failed too often.

@@ -10,19 +10,19 @@ import (
 	"github.com/agora-relay/agora/internal/fsync"
 )
 
-// newFile is a new version of a file. It is in its place after commit. Until then the old version stays. After a crash
-// the file is either the old or the new one. While it is written, its name is that of the file with .tmp. So crashes
-// leave at most one. Only one process may use it at a time.
+// newFile is a new version of a file. Until commit, it has the name of the file with .tmp at the end, and the old
+// version stays. After a crash, the file is either the old version or the complete new one. Crashes leave at most one
+// .tmp file. Only one process at a time may replace a file.
 type newFile struct {
 	path string
 	temp *os.File
 }
 
-// tempName is the name of a new version that is not in its place yet.
+// tempName is the name of the new version of a file before commit.
 func tempName(path string) string { return path + ".tmp" }
 
-// prepare creates the new version of a file. It consists of size spaces, which reserve room on the disk. So a full disk
-// or a missing permission is noticed now and not in commit.
+// prepare creates the new version of a file. At first it has size spaces, which reserve room on the disk. So prepare
+// fails, and not commit, if the disk is full or a permission is missing.
 func prepare(path string, mode fs.FileMode, size int) (*newFile, error) {
 	if err := remove(tempName(path)); err != nil {
 		return nil, err
@@ -41,8 +41,7 @@ func prepare(path string, mode fs.FileMode, size int) (*newFile, error) {
 	return n, nil
 }
 
-// commit writes the text, and puts the file in its place. When it returns nil, the file survives a crash. In case of an
-// error the old version stays.
+// commit writes the text and replaces the old version. When it returns nil, the new version survives a crash.
 func (n *newFile) commit(text []byte) error {
 	_, err := n.temp.WriteAt(text, 0)
 	if err == nil {

@@ -16,12 +16,12 @@ import (
 	"github.com/agora-relay/agora/internal/jsontext"
 )
 
-// layout is how the files of an agent are named.
+// layout has the names of an agent's files.
 type layout struct{ credentials, history string }
 
 var (
 	workspaceLayout = layout{"chorus-credentials.json", "chorus-history"} // in the root of a workspace
-	homeLayout      = layout{"config.json", "history"}                    // of older agents, in ~/.chorus
+	homeLayout      = layout{"config.json", "history"}                    // in ~/.chorus, made by older agents
 )
 
 // Folder is where an agent keeps its credentials and its history. A Folder is used by one goroutine at a time.
@@ -51,7 +51,7 @@ func OpenFolder(dir string) (*Folder, error) {
 	return newFolder(".", workspaceLayout), nil
 }
 
-// inFolder returns the folder dir with the layout that it has. A new folder gets workspaceLayout.
+// inFolder returns the folder dir with the layout of its files. If it has no credentials, it gets workspaceLayout.
 func inFolder(dir string) (*Folder, error) {
 	workspace, home := newFolder(dir, workspaceLayout), newFolder(dir, homeLayout)
 	if found, err := exists(workspace.CredentialsFile()); found || err != nil {
@@ -119,8 +119,8 @@ var ErrNotRegistered = errors.New("not registered")
 // maxCredentials is the size in bytes of the longest file with credentials.
 const maxCredentials = 4 << 10
 
-// Credentials reads the credentials. If there are none, the error is ErrNotRegistered. Only the owner can read the file
-// afterwards.
+// Credentials reads the credentials. If there are none, the error is ErrNotRegistered. If other users may read the
+// file, Credentials takes that permission away.
 func (f *Folder) Credentials() (Credentials, error) { return readCredentials(f.CredentialsFile()) }
 
 func readCredentials(path string) (c Credentials, err error) {
@@ -146,7 +146,7 @@ func readCredentials(path string) (c Credentials, err error) {
 	if c.Key == "" {
 		return Credentials{}, fmt.Errorf("%w: %s has no api_key; run: agora hub register", ErrNotRegistered, path)
 	}
-	if c.HubURL, err = CheckURL(c.HubURL); err != nil || !IsAddress(c.AgentID) || !isKey(c.Key) {
+	if c.HubURL, err = CheckURL(c.HubURL); err != nil || !isAddress(c.AgentID) || !isKey(c.Key) {
 		return Credentials{}, damaged
 	}
 	return c, nil
@@ -159,13 +159,16 @@ func isKey(key string) bool {
 	return key != "" && len(key) <= 1024 && !strings.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r >= 0x7F })
 }
 
-// Register registers an agent and saves its credentials. If the folder has credentials, it sends nothing and returns
-// them, unless newIdentity is set. Then the credentials are replaced. If they are for the same address and the same
-// hub, the hub replaces the key. registered says that the hub has told a new key. Then c has it, even if there is an
-// error because the credentials cannot be saved.
+// Register registers an agent and saves its credentials. If the folder has credentials and newIdentity is false, it
+// sends nothing and returns those. If newIdentity is true, it replaces them. If the old credentials are for the same
+// address and the same hub, only the key changes.
 //
-// The hub tells a key only once. So all that can fail without the hub is done before the request. Once the request is
-// sent, the end of ctx does not stop it. If the process dies while it saves the credentials, the next call finds them.
+// registered means that the hub has sent a new key. c then has this key, even if Register fails because it cannot save
+// the credentials.
+//
+// The hub sends a key only once. So before the request, Register does everything that can fail without the hub. The end
+// of ctx does not stop a request that was sent. If the process dies while it saves the credentials, the next call
+// finds them.
 func (f *Folder) Register(
 	ctx context.Context, hub *Client, r Registration, newIdentity bool,
 ) (c Credentials, registered bool, err error) {
@@ -189,12 +192,12 @@ func (f *Folder) Register(
 func (f *Folder) unsaved(agentID, hubURL string, newIdentity bool) (Credentials, error) {
 	c, err := readCredentials(tempName(f.CredentialsFile()))
 	if err != nil || newIdentity && (c.AgentID != agentID || c.HubURL != hubURL) {
-		return Credentials{}, nil // what is left is not complete, or of another attempt
+		return Credentials{}, nil // the file is missing, incomplete, or of another registration
 	}
 	return c, replaceFile(f.CredentialsFile(), 0o600, c.text())
 }
 
-// registerNow sends the registration and saves the new credentials. old are the present ones, or zero.
+// registerNow sends the registration and saves the new credentials. old are the present credentials, or zero.
 func (f *Folder) registerNow(
 	ctx context.Context, hub *Client, r Registration, old Credentials,
 ) (c Credentials, err error) {
@@ -218,13 +221,13 @@ func (f *Folder) registerNow(
 	return c, nil
 }
 
-// state is what a reader of the inbox remembers: every message up to this id is in the history.
+// state is the content of .state.json.
 type state struct {
-	LastID int64 `json:"last_id"`
+	LastID int64 `json:"last_id"` // all messages up to this id are in the history and were shown
 }
 
-// loadState returns the saved state. Without a valid file it is zero; then the whole history is read again, and repeats
-// are dropped.
+// loadState returns the saved state, or the zero state if there is no valid file. With the zero state, Follow reads the
+// whole history of the hub again and drops repeats.
 func (f *Folder) loadState() (s state, err error) {
 	text, err := os.ReadFile(f.stateFile())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -244,15 +247,15 @@ func (f *Folder) saveState(ctx context.Context, s state) error {
 	return f.Lock(ctx, func() error { return replaceFile(f.stateFile(), 0o600, append(jsontext.Compact(s), '\n')) })
 }
 
-// File is a file of the protocol folder.
+// File is a file of the protocol folder: the folder with the pages that teach an agent to use a hub.
 type File struct {
 	Path string // relative to the protocol folder, with slashes
 	Text string
 }
 
-// Install writes files into the protocol folder dir, which need not exist. It also creates the history folder. Files
-// that exist with another content are replaced only with force; without it nothing is written, and the error is a
-// *ChangedError.
+// Install writes files into the protocol folder dir, which need not exist. It also creates the history folder. If a
+// file exists with another content, Install replaces it only if force is true. Otherwise it writes nothing, and the
+// error is a *ChangedError.
 func (f *Folder) Install(ctx context.Context, dir string, files []File, force bool) error {
 	return f.Lock(ctx, func() error {
 		var missing []File

@@ -11,8 +11,8 @@ import (
 
 // FollowOptions are the options of Follow.
 type FollowOptions struct {
-	Count int                     // end after so many received messages; 0: do not end
-	Show  func(line []byte) error // gets each received message as a line of the history
+	Count int                     // end after this number of received messages; 0: do not end
+	Show  func(line []byte) error // is called with each received message, as a line of the history
 }
 
 // Errors that end Follow.
@@ -25,20 +25,22 @@ var (
 	errClosed  = &lost{text: "the hub has closed the inbox stream"}
 )
 
-// waitingEvents is how many events of the stream may wait while others are handled.
+// waitingEvents is how many events of the stream may wait while an earlier one is handled.
 const waitingEvents = 32
 
-// steady is how long a connection must have lasted so that the next one is tried at once.
+// steady is how long a connection must last so that the pauses between attempts begin again with the shortest one.
 const steady = 20 * time.Second
 
-// settleLimit is how long Follow may take to save what it has received, after ctx has ended.
+// settleLimit is how long Follow may take, after ctx has ended, to save and confirm what it has shown.
 const settleLimit = 10 * time.Second
 
-// Follow receives the messages of an agent. First it reads what the agent has sent or received since the last time,
-// then it follows the inbox stream. Each message is written to the history and is on the disk before it is shown, and
-// it is shown before it is acknowledged. If the process dies before it has saved that it has shown a message, the next
-// Follow shows it again. Follow connects again whenever the connection breaks. It returns nil if Count is reached, and
-// otherwise the error that ended it.
+// Follow receives the messages of an agent. First it reads what the agent has sent or received since the last time.
+// Then it follows the inbox stream, and connects again whenever the connection breaks. It returns nil if Count is
+// reached, and otherwise the error that ended it.
+//
+// For each message, Follow does four things in this order: it writes the message to the history on the disk, shows it,
+// saves that it has shown it, and confirms it to the hub. If the process dies before the third step, the next Follow
+// shows the message again.
 func Follow(ctx context.Context, f *Folder, c *Client, o FollowOptions) error {
 	who, err := f.Credentials()
 	if err != nil {
@@ -83,12 +85,13 @@ type follower struct {
 	options FollowOptions
 
 	last     int64          // all messages up to this id are recorded and shown; it is what .state.json says
-	newest   int64          // the newest message of the stream
+	newest   int64          // the newest message that the stream has brought
 	shown    map[int64]bool // the messages after last that were shown
-	received int
+	received int            // how many messages were shown
 }
 
-// newKey reads the credentials again if the hub has refused the key. changed means that there is a new key.
+// newKey reads the credentials again if err says that the hub has refused or replaced the key. changed means that the
+// file has a new key.
 func (w *follower) newKey(err error) (changed bool, _ error) {
 	refused, ok := errors.AsType[*Error](err)
 	if !errors.Is(err, errRotated) && !(ok && refused.Status == http.StatusUnauthorized) {
@@ -106,12 +109,12 @@ func (w *follower) newKey(err error) (changed bool, _ error) {
 	return changed, nil
 }
 
-// session catches up and then follows one stream until it ends.
+// session reads the history of the hub, and then follows one stream until the stream ends.
 func (w *follower) session(ctx context.Context) error {
 	if _, err := w.catchUp(ctx); err != nil {
 		return err
 	}
-	if w.full() {
+	if w.countReached() {
 		return errCount
 	}
 	streaming, cancel := context.WithCancel(ctx)
@@ -133,9 +136,9 @@ func (w *follower) session(ctx context.Context) error {
 	return err
 }
 
-// follow handles the events of a stream. When no event is waiting, it settles what has come.
+// follow handles the events of a stream. Whenever no event is waiting, it calls settle.
 func (w *follower) follow(ctx context.Context, events <-chan event) error {
-	var retry <-chan time.Time // while it is not nil, settle waits
+	var retry <-chan time.Time // while it is not nil, settle is not called
 	for {
 		var e event
 		open := true
@@ -176,7 +179,7 @@ func (w *follower) handle(ctx context.Context, e event) error {
 	case "message":
 		var m message
 		if json.Unmarshal([]byte(e.data), &m) != nil {
-			w.hub.Log.Warn("an event of the inbox was left out because it is not a message")
+			w.hub.Log.Warn("an event of the inbox was ignored because it is not a message")
 			return nil
 		}
 		m.ReceiverID = w.me.AgentID
@@ -184,7 +187,7 @@ func (w *follower) handle(ctx context.Context, e event) error {
 			return err
 		}
 		w.newest = max(w.newest, m.ID)
-		if !w.full() {
+		if !w.countReached() {
 			return nil
 		}
 		if err := w.settle(ctx); err != nil {
@@ -195,7 +198,7 @@ func (w *follower) handle(ctx context.Context, e event) error {
 		var closed struct {
 			Reason string `json:"reason"`
 		}
-		_ = json.Unmarshal([]byte(e.data), &closed) // an unknown reason is like none
+		_ = json.Unmarshal([]byte(e.data), &closed) // a malformed event counts as one without a reason
 		switch closed.Reason {
 		case "replaced":
 			return ErrReplaced
@@ -209,8 +212,8 @@ func (w *follower) handle(ctx context.Context, e event) error {
 	return nil
 }
 
-// settle reads the history after w.last, so that nothing is missing in the files, saves how far it is complete, and
-// acknowledges that. It goes on for a while after ctx has ended, because the messages were shown.
+// settle saves and acknowledges what the stream has brought. First it reads the history of the hub after w.last, so
+// that the files miss no message. It may go on for settleLimit after ctx has ended, because the messages were shown.
 func (w *follower) settle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleLimit)
 	defer cancel()
@@ -219,23 +222,24 @@ func (w *follower) settle(ctx context.Context) error {
 	if err != nil || !complete || w.last >= upTo {
 		return err
 	}
-	// The newest message is not in the history that the hub shows.
+	// The history of the hub does not have the newest message of the stream.
 	if err := w.advance(ctx, upTo); err != nil {
 		return err
 	}
 	return w.acknowledge(ctx, upTo)
 }
 
-// acknowledge confirms what was received up to this id. The end of ctx does not stop it at once, because the messages
-// were shown.
+// acknowledge confirms what was received up to this id. It may go on for settleLimit after ctx has ended, because the
+// messages were shown.
 func (w *follower) acknowledge(ctx context.Context, upTo int64) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleLimit)
 	defer cancel()
 	return w.hub.acknowledge(ctx, upTo)
 }
 
-// catchUp reads what the agent has sent or received after w.last. complete is false if the count was reached before the
-// end. It must handle all that it reads: what the hub has handed out here does not come on the stream any more.
+// catchUp reads and records what the agent has sent or received after w.last. It must handle everything that it reads:
+// messages that the hub hands out here do not come on the stream any more. complete is false if the count was reached
+// before the end.
 func (w *follower) catchUp(ctx context.Context) (complete bool, err error) {
 	for {
 		rows, more, err := w.hub.messages(ctx, w.last)
@@ -272,17 +276,17 @@ func (w *follower) advance(ctx context.Context, last int64) error {
 	return w.folder.saveState(context.WithoutCancel(ctx), state{last})
 }
 
-// full reports whether the count is reached.
-func (w *follower) full() bool { return w.options.Count > 0 && w.received >= w.options.Count }
+// countReached reports whether the count is reached.
+func (w *follower) countReached() bool { return w.options.Count > 0 && w.received >= w.options.Count }
 
-// take records messages and shows those that the agent has received. taken is how many it has handled: all, or those
-// before one that would exceed the count.
+// take records messages, and shows those that the agent has received. taken is how many messages it has handled. If the
+// count would be exceeded, it stops before that message.
 func (w *follower) take(ctx context.Context, rows []message) (taken int, err error) {
 	var all, show []Record
 	for _, m := range rows {
 		records, err := m.records(w.me.AgentID)
 		if err != nil {
-			w.hub.Log.Warn("a message of the hub was left out", "id", m.ID, "err", err)
+			w.hub.Log.Warn("a message from the hub was ignored", "id", m.ID, "err", err)
 			records = nil
 		}
 		isNew := m.ID > w.last && !w.shown[m.ID] && len(records) > 0 && records[len(records)-1].Dir == Received

@@ -35,20 +35,20 @@ type Record struct {
 	Dir      string          `json:"dir"`          // Sent or Received
 	Peer     string          `json:"peer"`         // the address of the other agent
 	Envelope json.RawMessage `json:"envelope"`     // in the form of RFC 8785
-	ID       int64           `json:"id,omitempty"` // 0: the hub has not told it
+	ID       int64           `json:"id,omitempty"` // 0: not known
 	TraceID  string          `json:"trace_id"`
 }
 
 // Line returns the record as a line of JSON, without a line break.
 func (r Record) Line() []byte { return jsontext.Compact(r) }
 
-// newRecord returns the record of a message. It checks what comes from a hub.
+// newRecord returns the record of a message. It checks the message, because a hub may send anything.
 func newRecord(dir, peer string, m message) (Record, error) {
 	at, err := time.Parse(time.RFC3339, m.Timestamp)
 	switch {
 	case err != nil:
 		return Record{}, errors.New("its timestamp is not a time in RFC 3339")
-	case !IsAddress(peer):
+	case !isAddress(peer):
 		return Record{}, errors.New("the address of the other agent is not valid")
 	case m.TraceID == "" || len(m.TraceID) > maxTrace:
 		return Record{}, fmt.Errorf("its trace_id is empty or longer than %d bytes", maxTrace)
@@ -63,11 +63,12 @@ func newRecord(dir, peer string, m message) (Record, error) {
 // maxTrace is the size in bytes of the longest trace_id.
 const maxTrace = 256
 
-// maxName is the size in bytes of the longest file name that an address is used for as it is. File systems allow 255.
+// maxName is the size in bytes of the longest file name that fileName makes, without its ending. A longer name is cut
+// and gets a hash. File systems allow 255 bytes.
 const maxName = 200
 
-// fileName returns the name of the history file of a peer: its address, in which / and : are replaced by _. Characters
-// that no address of this hub has, but that could leave the folder or confuse a terminal, are replaced too.
+// fileName returns the name of the history file of a peer: its address, with _ in place of / and :. It also replaces
+// other characters that could name a file outside the folder or control a terminal.
 func fileName(peer string) string {
 	name := strings.Map(func(r rune) rune {
 		if strings.ContainsRune(`/:\`, r) || r == utf8.RuneError || unicode.IsControl(r) {
@@ -91,8 +92,8 @@ type historyFile struct {
 // repeatKey identifies a record. A message that an agent sends to itself has two records.
 type repeatKey struct{ dir, trace string }
 
-// Append writes records to the history files of their peers, leaves out those that are there already, and returns when
-// they are on the disk.
+// Append writes records to the history files of their peers. It leaves out those that are there already. When it
+// returns nil, the records are on the disk.
 func (f *Folder) Append(ctx context.Context, records ...Record) error {
 	byName := map[string][]Record{}
 	for _, r := range records {
@@ -128,7 +129,7 @@ func (f *Folder) appendTo(name string, records []Record) (err error) {
 		return err
 	}
 	var text bytes.Buffer
-	if cutOff { // a crash has cut off the last line; it is ended, so that nothing is joined to it
+	if cutOff { // a crash has cut off the last line, which gets an end so that nothing is joined to it
 		text.WriteByte('\n')
 	}
 	var added []repeatKey
@@ -148,7 +149,7 @@ func (f *Folder) appendTo(name string, records []Record) (err error) {
 		err = fsync.Folder(f.HistoryFolder())
 	}
 	if err != nil {
-		delete(f.known, name) // what is in the file is not known
+		delete(f.known, name) // the content of the file is now unknown
 	}
 	return err
 }
@@ -184,8 +185,8 @@ func (h *historyFile) read(file *os.File) (cutOff bool, err error) {
 	}
 }
 
-// History calls show for each line of the history of a peer that is JSON, and returns how many lines are not. A name
-// without @ means the only peer whose address begins with it. The error is fs.ErrNotExist if there is no history.
+// History calls show for each line of a peer's history that is JSON. broken is how many lines are not JSON. A peer
+// without @ means the only peer who has this name before the @. If there is no history, the error is fs.ErrNotExist.
 func (f *Folder) History(peer string, show func(line []byte) error) (broken int, err error) {
 	name := fileName(peer)
 	if !strings.Contains(peer, "@") {
@@ -238,5 +239,5 @@ func (f *Folder) findHistory(name string) (string, error) {
 	case 1:
 		return found[0] + ".jsonl", nil
 	}
-	return "", fmt.Errorf("several agents have the name %s; give the whole address: %s", name, strings.Join(found, ", "))
+	return "", fmt.Errorf("several agents have the name %s; give the full address: %s", name, strings.Join(found, ", "))
 }

@@ -20,8 +20,8 @@ const (
 	idleLimit = time.Minute // a hub sends something every 20 s
 )
 
-// stream reads the inbox after the message with this id, and sends its events to out until the stream ends. err says
-// why it has ended; it is nil at a regular end.
+// stream opens the inbox stream after the message with this id, and sends its events to out. It returns when the stream
+// ends. err is nil if the hub has ended the stream without a failure.
 func (c *Client) stream(ctx context.Context, after int64, out chan<- event) (err error) {
 	limited, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -74,7 +74,7 @@ func (c *Client) stream(ctx context.Context, after int64, out chan<- event) (err
 	return nil
 }
 
-// watched starts a timer again with each read that brings something.
+// watched restarts a timer with each read that returns data.
 type watched struct {
 	io.Reader
 	idle *time.Timer
@@ -98,7 +98,7 @@ func readEvents(r io.Reader, handle func(event) error) error {
 	for {
 		line, err := readLine(lines, maxEvent-size)
 		if err == io.EOF {
-			return nil // what is left is not complete
+			return nil // the last event is not complete
 		}
 		if err != nil {
 			return err
