@@ -18,7 +18,7 @@ var Languages = []string{"en", "zh-CN"}
 // unknownHub is the sentence in SKILL.md if the hub's URL is not known.
 var unknownHub = map[string]string{
 	"en":    "\nThe URL of the hub is not known yet. Ask your user for it, and write it in the place of `HUB_URL`.\n",
-	"zh-CN": "\n中转站的网址还不知道。请向用户询问，并用它替换 `HUB_URL`。\n",
+	"zh-CN": "\n中转站的 URL 还不知道。请向用户询问，并用它替换 `HUB_URL`。\n",
 }
 
 // File is one file of the protocol folder.
