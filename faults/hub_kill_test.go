@@ -55,9 +55,9 @@ func (l *hubLoad) summary() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n := l.numbers
-	return fmt.Sprintf("%d messages, %d answered, %d requests sent again, %d of them answered from the store; %d messages "+
-		"received, %d repeats, %d confirmations; %d registrations", n.sent, n.answered, n.resent, n.replayed, n.received,
-		n.repeated, n.confirmed, n.registered)
+	return fmt.Sprintf("%d messages, %d answered, %d requests sent again, %d of them answered from the store; "+
+		"%d messages received, %d repeats, %d confirmations; %d registrations", n.sent, n.answered, n.resent,
+		n.replayed, n.received, n.repeated, n.confirmed, n.registered)
 }
 
 // audit compares what was answered with what has arrived, and with the histories of all senders.
@@ -110,8 +110,8 @@ func (l *hubLoad) auditMessage(m *hubMessage, rows []hubRow) {
 	}
 	row := rows[0]
 	if m.trace != "" && m.trace != row.Trace || got.trace != row.Trace {
-		l.t.Errorf("message %.20s has the traces %q for its sender, %q in the history and %q for its receiver", m.text, m.trace,
-			row.Trace, got.trace)
+		l.t.Errorf("message %.20s has the traces %q for its sender, %q in the history and %q for its receiver", m.text,
+			m.trace, row.Trace, got.trace)
 	}
 	if row.Envelope.Sender != m.sender.address || row.Receiver != m.receiver.address {
 		l.t.Errorf("message %.20s of %s to %s is stored as %+v", m.text, m.sender.address, m.receiver.address, row)
@@ -125,12 +125,13 @@ func (l *hubLoad) auditMessage(m *hubMessage, rows []hubRow) {
 // auditRegistration checks an agent that was registered during the kills.
 func (l *hubLoad) auditRegistration(a *hubAgent) {
 	shown := l.ask(hubCall{method: http.MethodGet, path: "/agents/" + a.address})
+	session := hubCall{method: http.MethodPost, path: "/agent/session", key: a.key}
 	switch {
 	case shown.status == http.StatusNotFound && a.key == "":
 		return
 	case shown.status != http.StatusOK || shown.Data.AgentID != a.address || shown.Data.Card.Culture != "en":
 		l.t.Errorf("%s was registered (answered: %t), and is shown as %+v", a.address, a.key != "", shown)
-	case a.key != "" && l.ask(hubCall{method: http.MethodPost, path: "/agent/session", key: a.key}).status != http.StatusOK:
+	case a.key != "" && l.ask(session).status != http.StatusOK:
 		l.t.Errorf("the key of %s does not work", a.address)
 	}
 }

@@ -252,7 +252,8 @@ func (s *feed) wantClosed(reason string) {
 	time.Sleep(200 * time.Millisecond)
 	synctest.Wait()
 	frames := s.frames()
-	if want := "event: closed\ndata: {\"reason\":\"" + reason + "\"}\n"; s.end().IsZero() || frames[len(frames)-1] != want {
+	want := "event: closed\ndata: {\"reason\":\"" + reason + "\"}\n"
+	if s.end().IsZero() || frames[len(frames)-1] != want {
 		s.t.Errorf("the stream has %q, and its end is %v; want %q at the end", frames, s.end(), want)
 	}
 }

@@ -53,7 +53,8 @@ func TestOnlyConfirmationDelivers(t *testing.T) {
 				p.history(p.bob, fmt.Sprint("?since=", id-1)) // confirms the messages before
 				p.history(p.bob, "?since=2000-01-01T00:00:00Z")
 				p.history(p.alice, fmt.Sprint("?since=", id)) // is not the receiver
-				p.want(p.do(call{"GET", "/agent/inbox", p.bob, nil, map[string]string{"Last-Event-ID": "-"}}), 400, "ERR_VALIDATION")
+				malformed := call{"GET", "/agent/inbox", p.bob, nil, map[string]string{"Last-Event-ID": "-"}}
+				p.want(p.do(malformed), 400, "ERR_VALIDATION")
 				s := p.follow(p.bob, since(id-1))
 				time.Sleep(2 * time.Minute)
 				if s.texts() != text {
@@ -69,7 +70,8 @@ func TestOnlyConfirmationDelivers(t *testing.T) {
 				}
 				rows := p.history(p.alice, "")
 				row := rows[len(rows)-1]
-				if at, _ := row["acknowledged_at"].(string); !strings.HasPrefix(at, "2000-01-01T") || row["delivered_via"] != "sse" {
+				at, _ := row["acknowledged_at"].(string)
+				if !strings.HasPrefix(at, "2000-01-01T") || row["delivered_via"] != "sse" {
 					t.Errorf("%s: the history has %v", text, row)
 				}
 			}
@@ -148,13 +150,14 @@ func TestConfirmationTouchesNothingElse(t *testing.T) {
 		p.ack(p.bob, object{"up_to": ids[2]}, 2)
 		p.wantStates("after up_to 3", p.alice, "b0 delivered, b2 delivered, b4 sent, c1 sent, c3 sent, c5 sent, q queued")
 		p.history(other, fmt.Sprint("?limit=1&since=", ids[3]))
-		p.wantStates("after since 4", p.alice, "b0 delivered, b2 delivered, b4 sent, c1 delivered, c3 delivered, c5 sent, q queued")
+		p.wantStates("after since 4", p.alice, "b0 delivered, b2 delivered, b4 sent, c1 delivered, c3 delivered, c5 sent, "+
+			"q queued")
 		p.follow(other, since(ids[5])).close()
 		p.wantStates("after Last-Event-ID 6", p.alice, "b0 delivered, b2 delivered, b4 sent, c1 delivered, c3 delivered, "+
 			"c5 delivered, q queued")
 		p.ack(p.bob, object{"up_to": queued + 100}, 1)
-		p.wantStates("after a large number", p.alice, "b0 delivered, b2 delivered, b4 delivered, c1 delivered, c3 delivered, "+
-			"c5 delivered, q queued")
+		p.wantStates("after a large number", p.alice, "b0 delivered, b2 delivered, b4 delivered, c1 delivered, "+
+			"c3 delivered, c5 delivered, q queued")
 		if state := p.states(other)["c6"]; state != "sent" {
 			t.Errorf("the message from bob to carol is %s", state)
 		}
@@ -239,9 +242,11 @@ func TestMalformedAcknowledgements(t *testing.T) {
 		traces := func(n int) string {
 			return `{"trace_ids":["` + strings.Repeat(s.events()[0].Trace+`","`, n-1) + s.events()[0].Trace + `"]}`
 		}
-		for _, body := range []string{``, `[]`, `{}`, `{"up_to":null}`, `{"up_to":"1"}`, `{"up_to":1.5}`, `{"up_to":-1}`, `{"up_to":1e300}`,
+		for _, body := range []string{``, `[]`, `{}`, `{"up_to":null}`, `{"up_to":"1"}`, `{"up_to":1.5}`, `{"up_to":-1}`,
+			`{"up_to":1e300}`,
 			`{"trace_ids":[]}`, `{"trace_ids":null}`, `{"trace_ids":"a"}`, `{"trace_ids":[1]}`, traces(1001),
-			`{"up_to":1,"trace_ids":["a"]}`, `{"up_to":1,"response":null}`, `{"up_to":1,"response":{}}`, `{"up_to":1,"response":"ok"}`,
+			`{"up_to":1,"trace_ids":["a"]}`, `{"up_to":1,"response":null}`, `{"up_to":1,"response":{}}`,
+			`{"up_to":1,"response":"ok"}`,
 			`{"up_to":1,"response":{"status":"later"}}`, `{"up_to":1,"up_to":1}`} {
 			p.want(p.do(call{"POST", "/agent/ack", p.bob, body, nil}), 400, "ERR_VALIDATION")
 		}

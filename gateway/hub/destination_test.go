@@ -26,11 +26,14 @@ func TestBlockedEndpoints(t *testing.T) {
 		body["endpoint"] = endpoint
 		return f.do(call{"POST", "/register", "", body, nil})
 	}
-	for _, endpoint := range []string{"https://127.0.0.2/", "https://[::1]/hook", "https://[::ffff:10.0.0.1]/", "https://10.0.0.1:8443/",
+	for _, endpoint := range []string{"https://127.0.0.2/", "https://[::1]/hook", "https://[::ffff:10.0.0.1]/",
+		"https://10.0.0.1:8443/",
 		"https://169.254.169.254/latest", "https://[64:ff9b::a00:1]/", "https://[fe80::1%25eth0]/", "https://localhost/",
 		"https://LOCALHOST./", "https://x.localhost/", "https://printer.local/", "https://db.internal./", "https://agent/",
-		"https://2130706433/", "https://0x7f000001/", "https://agent.example:22/", "https://relay.example/hub", "https://RELAY.example.:443/x",
-		"http://agent.example/", "http://10.0.0.1/", "ftp://agent.example/", "//agent.example/", "/hook", "https:agent.example", "",
+		"https://2130706433/", "https://0x7f000001/", "https://agent.example:22/", "https://relay.example/hub",
+		"https://RELAY.example.:443/x",
+		"http://agent.example/", "http://10.0.0.1/", "ftp://agent.example/", "//agent.example/", "/hook",
+		"https:agent.example", "",
 		"https://user@agent.example/", "https://agent.example/#x", "https://agent.example/ x", "https://agent.example:0/",
 		"https://agent.example/" + strings.Repeat("a", 2027)} {
 		for _, register := range []func(string) answer{agent, operator} {
@@ -40,8 +43,8 @@ func TestBlockedEndpoints(t *testing.T) {
 		}
 	}
 	f.want(f.do(call{"GET", "/agents/" + alice, "", nil, nil}), 404, "ERR_AGENT_NOT_FOUND")
-	for _, endpoint := range []string{"https://agent.example/" + strings.Repeat("a", 2026), "https://agent.example:1024/?key=1",
-		"http://127.0.0.1:1/", "https://1.1.1.1/", "https://[2606:4700::1]:443/"} {
+	for _, endpoint := range []string{"https://agent.example/" + strings.Repeat("a", 2026),
+		"https://agent.example:1024/?key=1", "http://127.0.0.1:1/", "https://1.1.1.1/", "https://[2606:4700::1]:443/"} {
 		if a := operator(endpoint); a.status != 201 && a.status != 200 {
 			t.Errorf("%q: %v", endpoint, a)
 		}
@@ -50,15 +53,16 @@ func TestBlockedEndpoints(t *testing.T) {
 
 // G-14, G-16: a name is judged by its address when the relay connects. The sender learns only that it is blocked.
 func TestBlockedNames(t *testing.T) {
-	addresses := []string{"127.0.0.2", "10.0.0.1", "169.254.169.254", "::1", "::ffff:10.0.0.1", "64:ff9b::a00:1", "fd00::1"}
+	addresses := []string{"127.0.0.2", "10.0.0.1", "169.254.169.254", "::1", "::ffff:10.0.0.1", "64:ff9b::a00:1",
+		"fd00::1"}
 	f := start(t, func(f *fixture) { f.outgoing.Resolver = resolver(t, addresses) })
 	key := f.register(alice)
 	for i, address := range addresses {
 		receiver := fmt.Sprintf("n%d@x", i)
 		f.register(receiver, object{"endpoint": fmt.Sprintf("https://n%d.example/", i)})
 		a := f.send(key, alice, receiver, address)
-		want := fmt.Sprintf(`{"delivery":"failed","detail":"blocked","error_code":"ERR_ENDPOINT_BLOCKED","state":"failed","trace_id":"%s"}`,
-			a.text("trace_id"))
+		want := fmt.Sprintf(`{"delivery":"failed","detail":"blocked","error_code":"ERR_ENDPOINT_BLOCKED",`+
+			`"state":"failed","trace_id":"%s"}`, a.text("trace_id"))
 		if a.status != 200 || a.dataOf() != want {
 			t.Errorf("a name with the address %s: %v, want %s", address, a, want)
 		}
@@ -71,7 +75,8 @@ func TestBlockedNames(t *testing.T) {
 	}
 }
 
-// G-7, G-8: a secret in the URL of a webhook is neither in the database nor in the log. G-16: nor does a sender learn it.
+// G-7, G-8: a secret in the URL of a webhook is neither in the database nor in the log. G-16: nor does a sender learn
+// it.
 func TestEndpointIsSecret(t *testing.T) {
 	inParty(t, func(t *testing.T, p party) {
 		const secret = "SecretOfTheURL"

@@ -37,14 +37,15 @@ func TestFrames(t *testing.T) {
 		}
 		check("at the beginning")
 		for n, text := range []string{"你好 <&>\u2028\"\\\n", "\u0001\u007f😀"} {
-			body := object{"receiver_id": "bob", "envelope": object{"turn_number": 1e3, "chorus_version": "0.4", "conversation_id": "",
-				"sender_id": alice, "original_text": text, "sender_culture": "zh-Hans-CN"}}
+			body := object{"receiver_id": "bob", "envelope": object{"turn_number": 1e3, "chorus_version": "0.4",
+				"conversation_id": "", "sender_id": alice, "original_text": text, "sender_culture": "zh-Hans-CN"}}
 			a := p.want(p.do(call{"POST", "/messages", p.alice, body, nil}), 200, "")
 			text = strings.NewReplacer(`"`, `\"`, "\\", `\\`, "\n", `\n`, "\u0001", `\u0001`).Replace(text)
 			timestamp := time.Now().UTC().Add(time.Duration(n) * time.Millisecond).Format("2006-01-02T15:04:05.000Z")
 			want += fmt.Sprintf("event: message\nid: %d\ndata: {\"id\":%[1]d,\"trace_id\":\"%s\",\"sender_id\":\"%s\","+
-				"\"envelope\":{\"chorus_version\":\"0.4\",\"conversation_id\":\"\",\"original_text\":\"%s\",\"sender_culture\":\"zh-Hans-CN\","+
-				"\"sender_id\":\"%[3]s\",\"turn_number\":1000},\"timestamp\":\"%[5]s\"}\n\n", n+1, a.text("trace_id"), alice, text, timestamp)
+				`"envelope":{"chorus_version":"0.4","conversation_id":"","original_text":"%s","sender_culture":"zh-Hans-CN",`+
+				`"sender_id":"%[3]s","turn_number":1000},"timestamp":"%[5]s"}`+"\n\n",
+				n+1, a.text("trace_id"), alice, text, timestamp)
 			check("after a message")
 		}
 		for range 3 {
@@ -105,8 +106,8 @@ func TestPaceOfBacklog(t *testing.T) {
 	})
 }
 
-// H-19: the pace also holds for frames that are larger than 32 KiB, for messages that come one by one, for pings, and at
-// the end. Each frame has less than 64,000 characters, see HUB §10.
+// H-19: the pace also holds for frames that are larger than 32 KiB, for messages that come one by one, for pings, and
+// at the end. Each frame has less than 64,000 characters, see HUB §10.
 func TestPaceOfLargeFrames(t *testing.T) {
 	inParty(t, func(t *testing.T, p party) {
 		largest := strings.Repeat("\u0001", 9970) // 6 bytes each as JSON

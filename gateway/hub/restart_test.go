@@ -26,8 +26,8 @@ func (p party) crash(broken *atomic.Bool) {
 	p.run()
 }
 
-// wantOneTrace checks that a webhook was called with some messages, in this order, and each time with the trace that the
-// sender knows.
+// wantOneTrace checks that a webhook was called with some messages, in this order, and each time with the trace that
+// the sender knows.
 func (p party) wantOneTrace(h *hook, want string) {
 	p.t.Helper()
 	if got := h.texts(); got != want {

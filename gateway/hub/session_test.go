@@ -13,7 +13,8 @@ import (
 func (f *fixture) session(key string) string {
 	f.t.Helper()
 	a := f.want(f.do(call{"POST", "/agent/session", key, nil, nil}), 200, "")
-	if a.data("expires_in_seconds") != 300.0 || !regexp.MustCompile(`^cs_[0-9a-f]{32}$`).MatchString(a.text("session_token")) {
+	form := regexp.MustCompile(`^cs_[0-9a-f]{32}$`)
+	if a.data("expires_in_seconds") != 300.0 || !form.MatchString(a.text("session_token")) {
 		f.t.Fatalf("the session is %v", a)
 	}
 	return a.text("session_token")
