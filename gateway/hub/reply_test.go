@@ -37,7 +37,7 @@ func queuedWith(status int) string { return fmt.Sprintf(httpError(status), "queu
 var long = strings.Repeat("😀", 600) // 1200 code units
 
 var replies = map[string]replyCase{
-	"ok":             {200, `{"status":"ok"}`, "", confirmedWith(`{"status":"ok"}`), 0},
+	"ok": {200, `{"status":"ok"}`, "", confirmedWith(`{"status":"ok"}`), 0},
 	"ok with others": {201, `{"status":"ok","detail":"a","secret":1}`, "",
 		confirmedWith(`{"status":"ok","detail":"a"}`), 0},
 	"long text": {200, `{"status":"ok","detail":"` + long + `"}`, "",

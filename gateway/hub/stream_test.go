@@ -52,7 +52,7 @@ func TestMessageToAbsentAgent(t *testing.T) {
 			t.Errorf("the sender has %v", a)
 		}
 		p.tell("b", "c")
-		time.Sleep(time.Hour)
+		time.Sleep(5 * time.Minute)
 		s := p.follow(p.bob, nil)
 		s.wantTexts("the first stream", "a b c")
 		time.Sleep(2 * time.Minute)
