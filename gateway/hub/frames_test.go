@@ -185,8 +185,9 @@ func TestPaceDuringShutdown(t *testing.T) {
 		for _, e := range append(s.events(), again.events()...) {
 			received[e.Trace] = true
 		}
-		if len(s.events()) == 20 || len(received) != 20 {
-			t.Errorf("%d messages came before the restart, and %d in all, want 20", len(s.events()), len(received))
+		// Two batches of three came before the shutdown. A third one was waiting for its turn.
+		if len(s.events()) > 9 || len(received) != 20 {
+			t.Errorf("%d messages came before the restart, want at most 9; %d in all, want 20", len(s.events()), len(received))
 		}
 	})
 }

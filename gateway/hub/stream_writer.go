@@ -28,7 +28,7 @@ func (t *streamWriter) run(ctx context.Context) {
 	defer ping.Stop()
 	for {
 		more, err := false, error(nil)
-		if len(t.s.ended) == 0 {
+		if !t.mustEnd() {
 			more, err = t.writeNext(ctx)
 		}
 		if err != nil {
@@ -54,6 +54,16 @@ func (t *streamWriter) run(ctx context.Context) {
 		case <-t.s.news:
 		case <-now:
 		}
+	}
+}
+
+// mustEnd reports whether the hub closes the stream or the relay shuts down. Then no further message is written.
+func (t *streamWriter) mustEnd() bool {
+	select {
+	case <-t.h.Relay.Drained():
+		return true
+	default:
+		return len(t.s.ended) > 0
 	}
 }
 
