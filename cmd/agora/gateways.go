@@ -23,8 +23,8 @@ import (
 	"github.com/agora-relay/agora/replay"
 )
 
-// extensions returns the extensions of every relay, so that its gateways can be turned on and off without a change of
-// the schema.
+// extensions returns the extensions of every relay. A relay has the tables of all gateways, so turning a gateway on or
+// off does not change the schema.
 func extensions() []relay.Extension { return []relay.Extension{gateway.Extension, hub.Extension} }
 
 // gatewayFlags are the flags of serve for gateways.
@@ -76,7 +76,7 @@ func (e *exceptionText) UnmarshalText(text []byte) error {
 type gateways struct {
 	core *gateway.Core
 	hub  *hub.Hub
-	own  net.Listener // of the hub; nil: it has none
+	own  net.Listener // the hub's own listener; nil: it has none
 }
 
 // open prepares the gateways that are on. If none is on, it creates and changes nothing.
@@ -126,7 +126,7 @@ func (g gateways) mounts() []httpapi.Mount {
 	return []httpapi.Mount{g.hub.Mount("/hub"), g.hub.Document()}
 }
 
-// listeners returns the listeners of the gateways' own.
+// listeners returns the own listeners of gateways.
 func (g gateways) listeners() []httpapi.Listener {
 	if g.own == nil {
 		return nil
@@ -134,7 +134,7 @@ func (g gateways) listeners() []httpapi.Listener {
 	return []httpapi.Listener{{Listener: g.own, Mounts: []httpapi.Mount{g.hub.Mount("")}}}
 }
 
-// close closes the listeners of gateways that are not served.
+// close closes the own listeners of gateways. It is for a relay that does not start to serve them.
 func (g gateways) close() error {
 	if g.own == nil {
 		return nil
@@ -142,7 +142,7 @@ func (g gateways) close() error {
 	return g.own.Close()
 }
 
-// document returns what the well-known document says about the gateways; nil: none is on.
+// document returns the member "gateways" of the well-known document; nil: no gateway is on.
 func (g gateways) document() any {
 	if g.core == nil {
 		return nil
@@ -150,7 +150,7 @@ func (g gateways) document() any {
 	return map[string]any{"did": g.core.Key.DID(), "hub": map[string]any{"url": g.hub.URL()}}
 }
 
-// lines are what serve prints about the gateways.
+// lines returns the lines that serve prints about the gateways.
 func (g gateways) lines() (text string) {
 	if g.hub != nil {
 		text = fmt.Sprintf("hub at %s\n", g.hub.URL())
@@ -161,7 +161,7 @@ func (g gateways) lines() (text string) {
 	return text
 }
 
-// tasks returns what must run while the relay runs.
+// tasks returns the functions that must run while the relay runs.
 func (g gateways) tasks() []func(context.Context) {
 	if g.core == nil {
 		return nil
@@ -208,6 +208,7 @@ func loadOrCreateOperatorKey(folder string) (string, error) {
 	return key, fsync.Create(path, []byte(key+"\n"))
 }
 
+// readOperatorKey reads the operator's key. It refuses a file that other users may access.
 func readOperatorKey(path string) (string, error) {
 	info, err := os.Stat(path)
 	if err != nil {

@@ -187,7 +187,8 @@ func onLoopback(addr net.Addr) bool {
 // serve runs the relay, its front and further tasks until ctx ends or the relay or the front fails. It returns when all
 // of them have ended.
 func serve(
-	ctx context.Context, r *relay.Relay, front *httpapi.Front, tasks []func(context.Context), listeners ...httpapi.Listener,
+	ctx context.Context, r *relay.Relay, front *httpapi.Front, tasks []func(context.Context),
+	listeners ...httpapi.Listener,
 ) error {
 	// The relay and the tasks must run until the front has ended, because the front still answers requests.
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -224,8 +225,8 @@ func (c serveCmd) warnings(loopbackOnly bool) (all []string) {
 			"relay, give --public-url and --trusted-proxy, or limit all requests with --limit-local")
 	}
 	if c.Gateways.Hub && c.PublicURL == "" && !loopbackOnly {
-		all = append(all, "--hub is given and --public-url is not: the URLs that the hub hands out name the address of "+
-			"--addr, which may mean nothing to other machines; give the URL at which they reach this relay with --public-url")
+		all = append(all, "--hub is given and --public-url is not: the URLs that the hub hands out have the address of "+
+			"--addr, which other machines may not be able to reach; give the URL at which they reach this relay with --public-url")
 	}
 	return all
 }

@@ -19,7 +19,7 @@ type preparedConn struct {
 
 type preparedStmt struct {
 	*sql.Stmt
-	busy bool // its rows are being read
+	busy bool // it is in use, for example because its rows are being read
 }
 
 // maxPrepared is how many statements a connection keeps. A text beyond that is parsed each time it is used.
@@ -31,7 +31,8 @@ const (
 	endView   = "ROLLBACK"
 )
 
-// allowed returns an error if an extension must not run a text. What was prepared for one was checked before.
+// allowed returns an error if an extension must not run a text. A text that was prepared for an extension was checked
+// before.
 func (c *preparedConn) allowed(text string) error {
 	c.mu.Lock()
 	checked := c.stmts[text] != nil && text != beginView && text != endView
@@ -81,7 +82,9 @@ func (c *preparedConn) exec(ctx context.Context, text string, args ...any) (resu
 }
 
 // query returns the rows of a SELECT. Call done after the rows are closed.
-func (c *preparedConn) query(ctx context.Context, text string, args ...any) (rows *sql.Rows, done func() error, err error) {
+func (c *preparedConn) query(
+	ctx context.Context, text string, args ...any,
+) (rows *sql.Rows, done func() error, err error) {
 	stmt, done, err := c.prepare(ctx, text)
 	if err != nil {
 		return nil, nil, err

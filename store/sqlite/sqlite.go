@@ -103,8 +103,8 @@ type Store struct {
 
 var _ relay.Extender = (*Store)(nil)
 
-// Numbers of connections: writers are the writer's and care's, readers are for reads. As many as for reads are for
-// views.
+// Numbers of connections: writers are the writer's and care's, readers are for reads. There are also as many connections
+// for views as for reads.
 const (
 	writers = 2
 	readers = 4
