@@ -120,7 +120,7 @@ func (c hubSend) Validate() error {
 			return fmt.Errorf("the text is not UTF-8")
 		}
 	}
-	if c.Turn < 0 {
+	if c.Turn < 0 || c.Conversation != "" && c.Turn == 0 {
 		return fmt.Errorf("--turn must be at least 1")
 	}
 	return nil
