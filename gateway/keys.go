@@ -42,7 +42,7 @@ func NewKey(k Kind) string {
 	return string(k) + base64.RawURLEncoding.EncodeToString(random[:])
 }
 
-var keyForm = regexp.MustCompile(`\b(?:c[as]_[0-9a-f]{32}|(?:ck|cm|sk|tok|mt|cj|op)_[A-Za-z0-9_-]{43})`)
+var keyForm = regexp.MustCompile(`(?:c[as]_[0-9a-f]{32}|(?:ck|cm|sk|tok|mt|cj|op)_[A-Za-z0-9_-]{43})`)
 
 // Redact replaces each key in a text, such as a path, by "…". Logs must not contain keys.
 func Redact(text string) string {

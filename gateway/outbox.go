@@ -88,7 +88,7 @@ func Retryable(r Response, err error) bool {
 	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
 		return true
 	}
-	return r.Status >= 500
+	return r.Status >= 500 && r.Status <= 599
 }
 
 // Outbox sends the jobs of one gateway. A lane is a queue of jobs: only its oldest live job is tried. The other lanes

@@ -46,6 +46,13 @@ CREATE TABLE hub_message (
 CREATE UNIQUE INDEX hub_message_by_trace ON hub_message (trace);
 CREATE INDEX hub_message_by_ts ON hub_message (ts);
 
+-- One row: the timestamp of the newest message, as of when it was removed. The next timestamp must be later.
+CREATE TABLE hub_clock (
+	id  BIGINT NOT NULL PRIMARY KEY, -- 1
+	ts  BIGINT NOT NULL,
+	sum BIGINT NOT NULL
+);
+
 -- How far the delivery of each message is.
 CREATE TABLE hub_delivery (
 	message  BIGINT NOT NULL PRIMARY KEY,

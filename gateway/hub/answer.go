@@ -124,6 +124,9 @@ func (h *Hub) errors(err error) (httpapi.ErrorAnswer, bool) {
 			return httpapi.ErrorAnswer{}, false
 		}
 		e = &apiError{status: as.status, code: as.code, message: cause.Message, retryAfter: cause.RetryAfter}
+		if as.code == codeTooLarge {
+			e.message = fmt.Sprintf("the body is larger than %d bytes", maxBody)
+		}
 		if as.status == http.StatusTooManyRequests {
 			if e.limit = cause.Limit(); e.limit != limitRegistrations {
 				e.limit = envelope.LimitRequests

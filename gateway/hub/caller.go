@@ -11,6 +11,7 @@ import (
 
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/httpapi"
 )
 
 // caller says who sent a request, by its key. The zero caller is a request without a key.
@@ -159,6 +160,14 @@ func (s *sessions) add(c caller, now time.Time) (token string) {
 	return token
 }
 
+// has reports whether a token could be used now.
+func (s *sessions) has(token string, now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	found, ok := s.byHash[sha256.Sum256([]byte(token))]
+	return ok && now.Before(found.expires)
+}
+
 // use returns who asked for a token, and ends the token. ok is false if the token is not valid.
 func (s *sessions) use(token string, now time.Time) (c caller, ok bool) {
 	s.mu.Lock()
@@ -186,6 +195,9 @@ func (h *Hub) postSession(w http.ResponseWriter, r *http.Request, from relay.Pee
 		return err
 	}
 	if err := c.agentOnly(); err != nil {
+		return err
+	}
+	if _, err := httpapi.ReadBody(w, r, maxBody); err != nil { // what it says does not matter
 		return err
 	}
 	return h.answer(w, http.StatusOK, struct {

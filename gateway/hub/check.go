@@ -12,7 +12,7 @@ import (
 func check(q relay.Querier, found func(where, what string)) error {
 	if err := gateway.CheckSums(q, found, checked(agentTable, 1, agentColumns), checked(usageTable, 1, usageColumns),
 		checked(messageTable, 1, messageColumns), checked(deliveryTable, 1, deliveryColumns),
-		checked(entryTable, 2, "agent, message")); err != nil {
+		checked(entryTable, 2, "agent, message"), checked(clockTable, 1, clockColumns)); err != nil {
 		return err
 	}
 	return checkRelations(q, found)

@@ -40,6 +40,11 @@ func TestCheckFindsEveryChange(t *testing.T) {
 	t.Setenv(gatetest.Env, "") // only SQLite allows these changes
 	f := startLocal(t)
 	f.fill()
+	if err := f.relay.Update(t.Context(), relay.Peer{Local: true}, func(tx relay.ExtTx) error {
+		return insertRow(tx, "hub_clock", int64(1), int64(1))
+	}); err != nil {
+		t.Fatal(err)
+	}
 	gatetest.Tamper(t, f.relay, hub.Extension)
 }
 

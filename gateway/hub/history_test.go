@@ -353,3 +353,21 @@ func TestHistoryBytes(t *testing.T) {
 		t.Errorf("the history begins with %v", texts)
 	}
 }
+
+// H-21: the newest message is removed after --hub-retention like any other, and the next timestamp is later all the same.
+func TestNewestMessageExpires(t *testing.T) {
+	t.Parallel()
+	f := startLocal(t)
+	key := f.register("a@b")
+	f.send(key, "a@b", "a@b", "old")
+	old := f.history(key, "")[0]["timestamp"].(string)
+	f.ahead.Store(int64(721 * time.Hour))
+	f.restart() // removes what has expired
+	eventually(t, "the message is removed", func() bool { return len(f.history(key, "")) == 0 })
+	f.ahead.Store(int64(-time.Hour))
+	f.restart()
+	f.send(key, "a@b", "a@b", "new")
+	if now := f.history(key, "")[0]["timestamp"].(string); now <= old {
+		t.Errorf("the timestamp is %s after %s", now, old)
+	}
+}

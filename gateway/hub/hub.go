@@ -166,7 +166,7 @@ func (h *Hub) Mount(prefix string) httpapi.Mount {
 			httpapi.Route{Path: "/agent/messages", Methods: methods{get: h.getHistory}},
 			httpapi.Route{Path: "/agent/ack", Methods: methods{post: h.postAck}},
 			httpapi.Route{Path: "/messages", Methods: methods{post: h.postMessage}},
-			httpapi.Route{Path: "/invite/{id}", Methods: methods{get: h.getInvite}},
+			httpapi.Route{Path: "/invite/{id:.*}", Methods: methods{get: h.getInvite}},
 			httpapi.Route{Path: "/health", Methods: methods{get: h.getHealth, http.MethodHead: h.getHealth}},
 			httpapi.Route{Path: "/skill", Methods: methods{get: h.getSkill}},
 			httpapi.Route{Path: "/.well-known/chorus.json", Methods: methods{get: h.document("")}},

@@ -251,7 +251,11 @@ func (d delivery) decodeResult() (r result) {
 	return r
 }
 
-const entryTable = "hub_entry"
+const (
+	entryTable   = "hub_entry"
+	clockTable   = "hub_clock"
+	clockColumns = "id, ts"
+)
 
 func insertEntry(tx relay.ExtTx, agent, message int64) error {
 	return exec(tx, "INSERT INTO hub_entry (agent, message, sum) VALUES (?, ?, ?)",

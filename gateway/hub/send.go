@@ -181,8 +181,8 @@ func (o *op) store(sender, receiver agent, envelope string) (n int64, err error)
 		return 0, err
 	}
 	// Timestamps grow with the ids, even if the clock is set back. Answers show milliseconds, so they grow by at least one
-	// of them. purge always keeps the newest message, so its timestamp is known.
-	last, err := o.number("SELECT ts FROM hub_message ORDER BY n DESC LIMIT 1")
+	// of them.
+	last, err := o.newestTime()
 	if err != nil {
 		return 0, err
 	}

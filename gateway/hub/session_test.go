@@ -120,3 +120,16 @@ func TestStreamNeedsKeyOfAgent(t *testing.T) {
 		}
 	})
 }
+
+// A request that is refused does not use up its session token (GATEWAYS §3: one use).
+func TestRefusedRequestKeepsSession(t *testing.T) {
+	t.Parallel()
+	f := startLocal(t)
+	key := f.register("a@b")
+	path := "/agent/inbox?session=" + f.want(f.post("/agent/session", key, nil), 200, "").text("session_token")
+	for _, id := range []string{"x", ""} {
+		f.want(f.do(call{"GET", path, "", nil, map[string]string{"Last-Event-ID": id}}), 400, "ERR_VALIDATION")
+	}
+	f.openPath(path, "", nil).frame()
+	f.want(f.do(call{"GET", path, "", nil, nil}), 401, "ERR_UNAUTHORIZED")
+}

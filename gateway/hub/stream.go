@@ -25,7 +25,20 @@ const (
 
 // getInbox is the handler of GET /agent/inbox.
 func (h *Hub) getInbox(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
-	owner, err := h.streamOwner(r, from)
+	p, err := parameters(r, "session")
+	if err != nil {
+		return err
+	}
+	token, bySession := p["session"]
+	var owner caller
+	if !bySession {
+		owner, err = h.caller(r.Context(), from, r, true)
+		if err == nil {
+			err = owner.agentOnly()
+		}
+	} else if !h.sessions.has(token, h.now()) {
+		err = noSession()
+	}
 	if err != nil {
 		return err
 	}
@@ -38,34 +51,24 @@ func (h *Hub) getInbox(w http.ResponseWriter, r *http.Request, from relay.Peer) 
 		return err
 	}
 	defer leave()
+	if bySession { // a request that is refused does not use up its token
+		var ok bool
+		if owner, ok = h.sessions.use(token, h.now()); !ok {
+			return noSession()
+		}
+	}
 	return h.serveStream(w, r, from, owner, after, resumes)
 }
 
-// streamOwner returns whose inbox a request opens: that of its session token, or of its key.
-func (h *Hub) streamOwner(r *http.Request, from relay.Peer) (c caller, err error) {
-	p, err := parameters(r, "session")
-	if err != nil {
-		return c, err
-	}
-	if token, given := p["session"]; given {
-		c, ok := h.sessions.use(token, h.now())
-		if !ok {
-			return c, refuse(http.StatusUnauthorized, codeUnauthorized, "this session token is unknown, was used, or has "+
-				"expired; get a new one with POST /agent/session")
-		}
-		return c, nil
-	}
-	if c, err = h.caller(r.Context(), from, r, true); err != nil {
-		return c, err
-	}
-	return c, c.agentOnly()
+func noSession() error {
+	return refuse(http.StatusUnauthorized, codeUnauthorized, "this session token is unknown, was used, or has expired; "+
+		"get a new one with POST /agent/session")
 }
 
-// lastEventID returns the header Last-Event-ID. given is false if there is none. An empty one, which browsers may send,
-// counts as none.
+// lastEventID returns the header Last-Event-ID. given is false if there is none.
 func lastEventID(r *http.Request) (id int64, given bool, err error) {
 	values := r.Header.Values("Last-Event-ID")
-	if len(values) == 0 || len(values) == 1 && values[0] == "" {
+	if len(values) == 0 {
 		return 0, false, nil
 	}
 	if id, ok := parseID(values[0]); ok && len(values) == 1 {

@@ -78,11 +78,9 @@ func (o *op) expire() (more bool, err error) {
 	return true, o.delete(a)
 }
 
-// purge removes messages that were kept long enough. The newest message stays, because the next timestamp must be
-// later.
+// purge removes messages that were kept long enough.
 func (o *op) purge() (more bool, err error) {
-	old, err := numbers(o, "SELECT n FROM hub_message WHERE ts < ? AND n < (SELECT MAX(n) FROM hub_message) "+
-		"ORDER BY ts LIMIT ?", o.now-int64(o.hub.options.Retention), sweepBatch)
+	old, err := numbers(o, "SELECT n FROM hub_message WHERE ts < ? ORDER BY ts LIMIT ?", o.now-int64(o.hub.options.Retention), sweepBatch)
 	if err != nil {
 		return false, err
 	}
@@ -168,11 +166,7 @@ func (o *op) dropAll(agent int64, rows []delivery) error {
 		if err != nil {
 			return err
 		}
-		newest, err := o.number("SELECT MAX(n) FROM hub_message")
-		if err != nil {
-			return err
-		}
-		if others == 0 && d.message != newest {
+		if others == 0 {
 			if err := o.remove(d); err != nil {
 				return err
 			}
@@ -210,6 +204,13 @@ func (o *op) remove(d delivery) error {
 	if d.state == failed {
 		o.failed--
 	}
+	newest, err := o.number("SELECT MAX(n) FROM hub_message")
+	if err == nil && newest == d.message {
+		err = o.rememberTime(newest)
+	}
+	if err != nil {
+		return err
+	}
 	o.stored--
 	for _, text := range []string{"DELETE FROM hub_message WHERE n = ?", "DELETE FROM hub_delivery WHERE message = ?"} {
 		if err := exec(o.ExtTx, text, d.message); err != nil {
@@ -217,4 +218,24 @@ func (o *op) remove(d delivery) error {
 		}
 	}
 	return nil
+}
+
+// rememberTime records the timestamp of the newest message, which is being removed. See newestTime.
+func (o *op) rememberTime(message int64) error {
+	ts, err := o.number("SELECT ts FROM hub_message WHERE n = ?", message)
+	if err != nil {
+		return err
+	}
+	return exec(o.ExtTx, "INSERT INTO hub_clock ("+clockColumns+", sum) VALUES (?, ?, ?) "+
+		"ON CONFLICT (id) DO UPDATE SET ts = excluded.ts, sum = excluded.sum", withSum(clockTable, []any{int64(1), ts})...)
+}
+
+// newestTime returns the timestamp of the newest message that was ever stored; 0: there was none.
+func (o *op) newestTime() (int64, error) {
+	stored, err := o.number("SELECT ts FROM hub_message ORDER BY n DESC LIMIT 1")
+	if err != nil {
+		return 0, err
+	}
+	removed, err := o.number("SELECT ts FROM hub_clock WHERE id = 1")
+	return max(stored, removed), err
 }
