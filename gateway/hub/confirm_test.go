@@ -79,7 +79,7 @@ func TestOnlyConfirmationDelivers(t *testing.T) {
 	})
 }
 
-// H-14, HUB §3: delivered and failed never change. An acknowledgement with an error makes a message failed, with the
+// H-14: delivered and failed never change. An acknowledgement with an error makes a message failed, with the
 // receiver's code and detail.
 func TestFinalStates(t *testing.T) {
 	inParty(t, func(t *testing.T, p party) {
@@ -177,7 +177,8 @@ func (s slowStore) Update(ctx context.Context, f func(relay.StoreTx) error) (tim
 	return s.Extender.Update(ctx, f)
 }
 
-// HUB §3: received is what was handed out. A client may confirm a message before the hub has recorded its frame.
+// A message that was handed out counts as received. A client may confirm a message before the hub has recorded its
+// frame.
 func TestConfirmationBeforeFrameIsRecorded(t *testing.T) {
 	var slow atomic.Bool
 	inParty(t, func(t *testing.T, p party) {

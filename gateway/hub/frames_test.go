@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// H-18: a stream has the headers and the bytes of HUB §4, and a ping every 20 s.
+// H-18: a stream has the headers and the bytes that HUB describes, and a ping every 20 s.
 func TestFrames(t *testing.T) {
 	inParty(t, func(t *testing.T, p party) {
 		i := p.open(p.bob, nil)
@@ -64,7 +64,7 @@ func TestFrames(t *testing.T) {
 // maxPace is how many bytes a stream may have in 100 ms.
 const maxPace = 32 << 10
 
-// checkPace checks the pace of a stream (HUB §4).
+// checkPace checks the pace of a stream.
 func checkPace(t *testing.T, s *feed) {
 	t.Helper()
 	s.mu.Lock()
@@ -90,7 +90,7 @@ func checkPace(t *testing.T, s *feed) {
 	t.Logf("%d bytes in %d reads; at most %d in 100 ms", len(s.text), len(s.reads), worst)
 }
 
-// H-19: a backlog of 200 KB is written at the pace of HUB §4, and not slower than necessary.
+// H-19: a backlog of 200 KB is written at the pace of HUB, and not slower than necessary.
 func TestPaceOfBacklog(t *testing.T) {
 	inParty(t, func(t *testing.T, p party) {
 		for i := range 20 {
@@ -107,7 +107,7 @@ func TestPaceOfBacklog(t *testing.T) {
 }
 
 // H-19: the pace also holds for frames that are larger than 32 KiB, for messages that come one by one, for pings, and
-// at the end. Each frame has less than 64,000 characters, see HUB §10.
+// at the end. Each frame has less than 64,000 characters.
 func TestPaceOfLargeFrames(t *testing.T) {
 	inParty(t, func(t *testing.T, p party) {
 		largest := strings.Repeat("\u0001", 9970) // 6 bytes each as JSON

@@ -75,7 +75,7 @@ func TestSince(t *testing.T) {
 	}
 }
 
-// TestSinceConfirms: since=N confirms what the agent has received with ids up to N; a time confirms nothing (HUB §3).
+// TestSinceConfirms: since=N confirms what the agent has received with ids up to N; a time confirms nothing.
 func TestSinceConfirms(t *testing.T) {
 	t.Parallel()
 	f := startLocal(t)
@@ -104,7 +104,7 @@ func TestSinceConfirms(t *testing.T) {
 	check("delivered delivered queued")
 }
 
-// TestHistoryRows checks the form of the rows (HUB §5).
+// TestHistoryRows checks the form of the rows.
 func TestHistoryRows(t *testing.T) {
 	t.Parallel()
 	f := startLocal(t)
@@ -254,7 +254,7 @@ func (f *fixture) stored(table string) int64 {
 	return row[0]
 }
 
-// TestRetention: messages are kept as long as --hub-retention says (HUB §5).
+// TestRetention: messages are kept as long as --hub-retention says.
 func TestRetention(t *testing.T) {
 	t.Parallel()
 	f := startLocal(t, func(f *fixture) { f.options = hub.Options{Retention: time.Hour} })
@@ -300,7 +300,7 @@ func (f *fixture) wantHistory(name, key string, count int64, first float64) {
 	}
 }
 
-// TestHistoryCount: each agent keeps the newest 10,000 messages (HUB §5).
+// TestHistoryCount: each agent keeps the newest 10,000 messages.
 func TestHistoryCount(t *testing.T) {
 	t.Parallel()
 	f := startLocal(t)
@@ -324,7 +324,7 @@ func TestHistoryCount(t *testing.T) {
 	}
 }
 
-// TestHistoryBytes: each agent keeps the newest 64 MiB of messages (HUB §5).
+// TestHistoryBytes: each agent keeps the newest 64 MiB of messages.
 func TestHistoryBytes(t *testing.T) {
 	t.Parallel()
 	f := startLocal(t)

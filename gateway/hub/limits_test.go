@@ -95,7 +95,7 @@ func (f *fixture) wantLimit(a answer, code, limit string) {
 	}
 }
 
-// TestRegistryFull checks the limit --hub-agents (HUB §2).
+// TestRegistryFull checks the limit --hub-agents.
 func TestRegistryFull(t *testing.T) {
 	t.Parallel()
 	f := startLocal(t, func(f *fixture) { f.options.MaxAgents = 2 })
@@ -110,8 +110,7 @@ func TestRegistryFull(t *testing.T) {
 	f.wantLimit(f.rotate("a@b", key), "ERR_REGISTRY_FULL", "agents")
 }
 
-// TestUnusedAgents: a registration without a message, a stream or a webhook reply for 90 days expires like a DELETE
-// (HUB §2).
+// TestUnusedAgents: a registration without a message, a stream or a webhook reply for 90 days expires like a DELETE.
 func TestUnusedAgents(t *testing.T) {
 	t.Parallel()
 	f := startLocal(t)

@@ -22,7 +22,7 @@ func with(o object, members object) object {
 
 const astral = "\U0001F600" // 1 character, 2 UTF-16 code units, 4 bytes
 
-// TestEnvelopes checks H-1 and H-2 for envelopes: each rule of HUB §1 on both sides of its limit, in UTF-16 code units.
+// TestEnvelopes checks H-1 and H-2 for envelopes: each rule on both sides of its limit, in UTF-16 code units.
 func TestEnvelopes(t *testing.T) {
 	t.Parallel()
 	f := startLocal(t)

@@ -15,7 +15,7 @@ import (
 
 const (
 	asJSON  = "application/json"
-	baseURL = publicURL + "/hub" // {B} of GATEWAYS §1
+	baseURL = publicURL + "/hub" // of the hub
 )
 
 // H-23: /discover has both forms: a bare list, and with a valid key the same list in the wrapper.
@@ -216,7 +216,7 @@ func (f *fixture) raw(line string, header map[string]string) answer {
 	return answer{response.StatusCode, response.Header, body}
 }
 
-// TestInvite checks the content of the invite (HUB §6), and H-26: its hub is {B}, whatever the header Host says.
+// TestInvite checks the content of the invite, and H-26: its hub is the base URL, whatever the header Host says.
 func TestInvite(t *testing.T) {
 	t.Parallel()
 	f := startLocal(t)
@@ -243,7 +243,7 @@ func TestInvite(t *testing.T) {
 	}
 	f.want(f.do(call{"GET", "/invite/a@b@c", "", nil, map[string]string{"Accept": asJSON}}), 400, "ERR_VALIDATION")
 
-	// H-26, also behind a proxy, and on every path: the Host header never appears in an answer (GATEWAYS §1).
+	// H-26, also behind a proxy, and on every path: the Host header never appears in an answer.
 	const evil = "evil.example:99"
 	for _, path := range []string{"/invite/a@b", "/invite/a", "/skill", "/.well-known/chorus.json", "/agents",
 		"/agents/x@y", "/health", "/discover", "/nothing", "/agent/inbox", "/agent/messages"} {
@@ -273,7 +273,7 @@ func TestInvite(t *testing.T) {
 	}
 }
 
-// TestHealth checks GET /health (HUB §6), also after a restart, which reads the numbers from the tables.
+// TestHealth checks GET /health, also after a restart, which reads the numbers from the tables.
 func TestHealth(t *testing.T) {
 	t.Parallel()
 	f := startLocal(t)
@@ -304,7 +304,7 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// TestSkill checks GET /skill (HUB §2).
+// TestSkill checks GET /skill.
 func TestSkill(t *testing.T) {
 	t.Parallel()
 	f := startLocal(t)

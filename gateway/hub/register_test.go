@@ -10,7 +10,7 @@ import (
 
 const day = 24 * time.Hour
 
-// Times of HUB §2.
+// Times of registrations.
 const (
 	rotation = 10 * time.Minute // in which the old key can repeat a rotation
 	reserved = 30 * day         // a deleted address
@@ -321,7 +321,7 @@ func TestRegisteredAgain(t *testing.T) {
 	}
 }
 
-// TestOperatorRegisters checks POST /agents (HUB §2).
+// TestOperatorRegisters checks POST /agents.
 func TestOperatorRegisters(t *testing.T) {
 	t.Parallel()
 	f := startLocal(t)

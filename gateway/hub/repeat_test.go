@@ -91,7 +91,7 @@ func TestRepeat(t *testing.T) {
 	f.wantCount(alice, 4)
 }
 
-// TestRepeatForm: an Idempotency-Key has 1 to 256 printable ASCII characters (GATEWAYS §5).
+// TestRepeatForm: an Idempotency-Key has 1 to 256 printable ASCII characters.
 func TestRepeatForm(t *testing.T) {
 	t.Parallel()
 	f := startLocal(t)

@@ -63,7 +63,7 @@ func TestLastEventIDAfterQueuedMessage(t *testing.T) {
 	})
 }
 
-// HUB §4: Last-Event-ID consists of digits, else 400. The former stream goes on then.
+// Last-Event-ID consists of digits, else 400. The former stream goes on then.
 func TestMalformedLastEventID(t *testing.T) {
 	inParty(t, func(t *testing.T, p party) {
 		s := p.follow(p.bob, nil)

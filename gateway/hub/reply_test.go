@@ -75,7 +75,8 @@ var replies = map[string]replyCase{
 	"503 for two hours": {503, ``, "7200", queuedWith(503), time.Hour},
 }
 
-// H-30: each kind of webhook reply has the effect of HUB §3. G-16: the sender learns nothing else of the response.
+// H-30: each kind of webhook reply has the effect that HUB describes. G-16: the sender learns nothing else of the
+// response.
 func TestWebhookReplies(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fixture) {
 		key, hooks := f.register(alice), map[string]*hook{}

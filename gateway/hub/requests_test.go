@@ -14,7 +14,7 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// wantError checks that an error has the wrapper of HUB §1 and the headers of GATEWAYS §4.
+// wantError checks that an error has the form of all errors, and its headers.
 func (f *fixture) wantError(name string, a answer, status int, code string) {
 	f.t.Helper()
 	var body struct {
@@ -42,7 +42,7 @@ var routes = map[string]string{
 	"/messages": "POST", "/invite/a@b": "GET", "/health": "GET, HEAD", "/.well-known/chorus.json": "GET", "/skill": "GET",
 }
 
-// G-25: every row of the table of GATEWAYS §4 holds on the hub.
+// G-25: the hub answers each error with its own code and with the status of the relay.
 func TestErrors(t *testing.T) {
 	t.Parallel()
 	f := startLocal(t)
@@ -250,7 +250,7 @@ func TestBodies(t *testing.T) {
 	}
 }
 
-// G-25: the rows for rates. Each key may make 20 changing requests a second, after 40 at once (GATEWAYS §4).
+// G-25: the rows for rates. Each key may make 20 changing requests a second, after 40 at once.
 func TestRates(t *testing.T) {
 	t.Parallel()
 	f := startLocal(t, func(f *fixture) { f.limits.PostsPerAddress.PerSecond = relay.Unlimited })
@@ -309,7 +309,7 @@ func TestRates(t *testing.T) {
 	}
 }
 
-// TestStreamsCount: an inbox stream counts as a waiting poll (GATEWAYS §4).
+// TestStreamsCount: an inbox stream counts as a waiting poll.
 func TestStreamsCount(t *testing.T) {
 	t.Parallel()
 	f := start(t, func(f *fixture) { f.limits.PollsPerAddress = 1 })

@@ -157,7 +157,7 @@ func TestLogHasNoSecrets(t *testing.T) {
 	}
 }
 
-// G-9: a key is in one answer only. Answers on paths with a key tell caches and browsers to keep nothing (GATEWAYS §3).
+// G-9: a key is in one answer only. Answers on paths with a key tell caches and browsers to keep nothing.
 func TestKeysAreToldOnce(t *testing.T) {
 	t.Parallel()
 	v := takeTour(t)

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// H-9: a request that breaks two rules of HUB §3's order gets the answer of the earlier one.
+// H-9: a request that breaks two rules of the order in HUB gets the answer of the earlier one.
 func TestOrderOfChecks(t *testing.T) {
 	t.Parallel()
 	f := startLocal(t)
@@ -70,7 +70,7 @@ func TestOrderOfChecks(t *testing.T) {
 	f.want(post(bob, messageTo("full@b", "bob@b", "x"), nil), 404, "ERR_AGENT_NOT_FOUND")
 }
 
-// H-10: each row of HUB §3's first table occurs, with trace_id.
+// H-10: each row of the first table of HUB, "Sending", occurs, with trace_id.
 func TestOutcomes(t *testing.T) {
 	t.Parallel()
 	f := startLocal(t)

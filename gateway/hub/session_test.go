@@ -35,7 +35,7 @@ func (f *fixture) refused(what, token string) {
 	}
 }
 
-// GATEWAYS §3: a session token opens one inbox stream, within 5 minutes, and nothing else (G-10).
+// A session token opens one inbox stream, within 5 minutes, and nothing else (G-10).
 func TestSessionToken(t *testing.T) {
 	inParty(t, func(t *testing.T, p party) {
 		token, unused := p.session(p.bob), p.session(p.bob)
@@ -68,7 +68,7 @@ func TestSessionToken(t *testing.T) {
 	})
 }
 
-// GATEWAYS §3: the 5 minutes are those of the relay's clock.
+// The 5 minutes are those of the relay's clock.
 func TestSessionTokenExpires(t *testing.T) {
 	inParty(t, func(t *testing.T, p party) {
 		early, late := p.session(p.bob), p.session(p.bob)

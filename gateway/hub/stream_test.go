@@ -63,7 +63,7 @@ func TestMessageToAbsentAgent(t *testing.T) {
 	})
 }
 
-// HUB §4: a message comes as soon as it is stored, and its sender has the answer then.
+// A message comes as soon as it is stored, and its sender has the answer then.
 func TestMessageComesAtOnce(t *testing.T) {
 	inParty(t, func(t *testing.T, p party) {
 		s := p.follow(p.bob, nil)
@@ -156,7 +156,7 @@ func TestManyStreamsOpenAtOnce(t *testing.T) {
 	})
 }
 
-// HUB §4: the reasons why the hub closes a stream.
+// The reasons why the hub closes a stream.
 func TestClosedStreams(t *testing.T) {
 	inParty(t, func(t *testing.T, p party) {
 		s := p.follow(p.bob, nil)
@@ -209,7 +209,7 @@ func (s afterView) View(ctx context.Context, f func(relay.Querier) error) (time.
 	return took, err
 }
 
-// GATEWAYS §4: a stream counts as a waiting poll.
+// A stream counts as a waiting poll.
 func TestStreamsCountAsPolls(t *testing.T) {
 	inParty(t, func(t *testing.T, p party) {
 		s := p.follow(p.bob, nil)

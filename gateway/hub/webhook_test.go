@@ -15,7 +15,7 @@ const (
 	carol = "carol@relay.example"
 )
 
-// HUB §3: the request has the form of the seed, and ids by which a receiver recognizes a repeat.
+// The request has the form that clients expect, and ids by which a receiver recognizes a repeat.
 func TestWebhookRequest(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fixture) {
 		key := f.register(alice)
@@ -132,7 +132,7 @@ func TestSlowWebhook(t *testing.T) {
 	})
 }
 
-// HUB §3: an attempt may take 120 s. G-16: then the failure is a timeout.
+// An attempt may take 120 s. G-16: then the failure is a timeout.
 func TestWebhookTimeout(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fixture) {
 		key := f.register(alice)
@@ -155,7 +155,7 @@ func TestWebhookTimeout(t *testing.T) {
 	})
 }
 
-// A response whose body does not come is a response without a reply (GATEWAYS §6).
+// A response whose body does not come is a response without a reply.
 func TestSlowWebhookBody(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fixture) {
 		key := f.register(alice)
@@ -173,7 +173,7 @@ func TestSlowWebhookBody(t *testing.T) {
 	})
 }
 
-// HUB §3: a webhook that cannot be reached is tried again. The sender learns the word.
+// A webhook that cannot be reached is tried again. The sender learns the kind of the failure.
 func TestUnreachableWebhook(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fixture) {
 		key := f.register(alice)
@@ -252,7 +252,7 @@ func TestStreamOpensDuringCall(t *testing.T) {
 	}
 }
 
-// HUB §3: what a stream has not handed out goes to the webhook when the stream ends.
+// What a stream has not handed out goes to the webhook when the stream ends.
 func TestWebhookGetsWhatStreamHasNot(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fixture) {
 		p := party{fixture: f, alice: f.register(alice)}
@@ -290,7 +290,7 @@ func TestWebhookOfCurrentRegistration(t *testing.T) {
 	})
 }
 
-// HUB §3: failed never changes, not even if the webhook of a deleted agent confirms a message.
+// The state failed never changes, not even if the webhook of a deleted agent confirms a message.
 func TestWebhookOfDeletedAgent(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fixture) {
 		key := f.register(alice)
