@@ -6,13 +6,14 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 )
 
 // The agents of a run. A hub allows 20 registrations an hour from one address. So the checks use the same agents, one
-// check after the other, and only checks of registration make more.
+// check after the other. Only some checks register agents of their own, which later become agents of the pool.
 
 // maxPooledAgents is how many agents the checks share.
 const maxPooledAgents = 7
@@ -33,6 +34,7 @@ type agentPool struct {
 	mu       sync.Mutex
 	number   int // of addresses so far
 	idle     []*hubAgent
+	spare    []*hubAgent   // agents that checks have registered and that are not in the pool yet
 	size     int           // agents of the pool, idle or not
 	returned chan struct{} // is closed and replaced when an agent has become idle or has left
 	all      []*hubAgent   // all agents that the run has registered
@@ -93,13 +95,19 @@ func (h *hubProbe) take(n int) []*hubAgent {
 	ready := min(n, len(pool.idle))
 	h.taken = append(h.taken, pool.idle[len(pool.idle)-ready:]...)
 	pool.idle = pool.idle[:len(pool.idle)-ready]
+	pool.size += n - ready
 	for range n - ready {
 		h.taken = append(h.taken, &hubAgent{lost: true})
-		pool.size++
+		if last := len(pool.spare) - 1; last >= 0 {
+			h.taken[len(h.taken)-1] = pool.spare[last]
+			pool.spare = pool.spare[:last]
+		}
 	}
 	pool.mu.Unlock()
-	for i := ready; i < n; i++ {
-		h.taken[i] = h.newAgent()
+	for i, a := range h.taken {
+		if a.id == "" {
+			h.taken[i] = h.newAgent()
+		}
 	}
 	return h.taken
 }
@@ -136,6 +144,7 @@ func (h *hubProbe) keep(id string, data answer) *hubAgent {
 	if !agentKeyForm.MatchString(a.key) {
 		h.failf("the api_key has another form")
 	}
+	h.made = append(h.made, a)
 	h.hub.agents.mu.Lock()
 	defer h.hub.agents.mu.Unlock()
 	h.hub.agents.all = append(h.hub.agents.all, a)
@@ -176,6 +185,13 @@ func (h *hubProbe) release() {
 		close(pool.returned)
 		pool.returned = make(chan struct{})
 		pool.mu.Unlock()
+	}
+	for _, a := range h.made {
+		if !slices.Contains(h.taken, a) && h.ctx.Err() == nil && !a.lost && h.settle(a) {
+			pool.mu.Lock()
+			pool.spare = append(pool.spare, a)
+			pool.mu.Unlock()
+		}
 	}
 }
 

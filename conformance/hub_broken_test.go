@@ -39,6 +39,13 @@ func TestHubFaultsAreDetected(t *testing.T) {
 }
 
 func runFaulty(t *testing.T, f faultyHub) {
+	waits := false
+	for number := range f.fails {
+		waits = waits || slowHubChecks[number]
+	}
+	if !waits {
+		takeTurn(t)
+	}
 	served := startHub(t, f.middleware)
 	o := conformance.HubOptions{OperatorKey: served.operator, WebhookListen: "127.0.0.1:0"}
 	if f.hook != nil {
@@ -255,7 +262,7 @@ func registrationFaults() []faultyHub {
 		}), fails: map[string]string{"hub.register.rotate": `"user_culture":"en"`}},
 		{name: "keeps old keys", middleware: withKeys(keepsOldKeys), fails: map[string]string{
 			"hub.register.old-key": "accepted", "hub.register.repeat": "accepted",
-			"hub.register.rotate-race": "two keys work", "hub.delete.reserved": "accepted"}},
+			"hub.register.rotate-race": "work", "hub.delete.reserved": "accepted"}},
 		{name: "ends streams without a word", middleware: eachFrame(func(frame string) string {
 			if lineOf(frame, "event: ") == "closed" {
 				return ""

@@ -26,15 +26,19 @@ type runningHub struct {
 	operator string // the operator's key
 }
 
-// hubTurns limits how many hubs run at the same time, because a run at a hub needs much more CPU time than one at a
-// relay. Otherwise answers come too late on a slow machine.
-var hubTurns = make(chan struct{}, 8)
+// hubTurns limits how many tests run at the same time that keep a hub busy. Otherwise answers come too late on a slow
+// machine.
+var hubTurns = make(chan struct{}, 3)
+
+// takeTurn waits until the test may keep a hub busy.
+func takeTurn(t *testing.T) {
+	hubTurns <- struct{}{}
+	t.Cleanup(func() { <-hubTurns })
+}
 
 // startHub runs this project's hub until the test ends. middleware wraps the HTTP handler of its relay. It may be nil.
 func startHub(t *testing.T, middleware func(http.Handler) http.Handler) runningHub {
 	t.Helper()
-	hubTurns <- struct{}{}
-	t.Cleanup(func() { <-hubTurns })
 	must := func(err error) {
 		if err != nil {
 			t.Helper()

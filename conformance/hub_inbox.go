@@ -27,7 +27,8 @@ var hubStreamChecks = []hubCheck{
 			a := h.one()
 			s := h.openRaw(a, "/agent/inbox", http.Header{"Authorization": {"Bearer " + a.key}})
 			f := h.wantOpen(s)
-			want := "retry: 3000\nevent: connected\ndata: {\"agent_id\":\"" + a.id + "\",\"message\":\"Inbox open.\"}\n\n"
+			want := "retry: 3000\nevent: connected\n" +
+				`data: {"agent_id":"` + a.id + `","message":"Inbox open."}` + "\n\n"
 			h.expect("the bytes %q", want)
 			if f.raw != want {
 				h.failf("%q", f.raw)
@@ -124,22 +125,15 @@ func (h *hubProbe) session(a *hubAgent) string {
 	return "/agent/inbox?session=" + data.text("session_token")
 }
 
-// peek sends GET and returns the status of the answer. It does not read the body, which may be a stream.
+// peek sends GET and returns the status of the answer. It does not read a stream.
 func (h *hubProbe) peek(target string) answer {
-	h.hub.pace.wait(h.ctx, http.MethodGet, target)
-	ctx, cancel := context.WithTimeout(h.ctx, answerTimeout)
+	ctx, cancel := context.WithTimeout(h.ctx, answerTimeout+rateLimitTimeout)
 	defer cancel()
-	req, err := h.relay.newRequest(ctx, http.MethodGet, target, nil, nil)
-	if err != nil {
-		return answer{err: err}
+	body, a, _ := h.begin(ctx, h.relay.client.Transport, target, nil)
+	if body != nil {
+		_ = body.Close() // nothing was written
 	}
-	h.relay.requests.Add(1)
-	resp, err := h.relay.client.Do(req)
-	if err != nil {
-		return answer{err: err}
-	}
-	_ = resp.Body.Close() // nothing was written
-	return answer{status: resp.StatusCode, header: resp.Header}
+	return a
 }
 
 // wantOnline ends the check unless the directory shows within a time whether a is online.

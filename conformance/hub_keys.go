@@ -109,7 +109,7 @@ var hubKeyChecks = []hubCheck{
 			h.wantOpen(s)
 			h.want(s.answer.header.Get("Cache-Control") == "no-store" &&
 				s.answer.header.Get("Referrer-Policy") == "no-referrer", s.answer,
-				"Cache-Control: no-store and Referrer-Policy: no-referrer, because the query has a key; the header is %v",
+				"Cache-Control: no-store and Referrer-Policy: no-referrer, as the query has a key; the header is %v",
 				s.answer.header)
 			h.wantNoKey(h.read("", target))
 			h.wantNoKey(h.read("", "/agent/inbox?session=cs_"+strings.Repeat("0", 32)))

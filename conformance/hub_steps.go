@@ -18,6 +18,7 @@ type hubProbe struct {
 	*probe
 	hub     *hubRun
 	taken   []*hubAgent  // of the pool
+	made    []*hubAgent  // that the check has registered
 	streams []*hubStream // that the check has opened
 }
 

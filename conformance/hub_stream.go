@@ -67,45 +67,56 @@ type arrival struct {
 // openRaw sends GET /agent/inbox with these headers. The answer may be a refusal.
 func (h *hubProbe) openRaw(a *hubAgent, target string, header http.Header) *hubStream {
 	h.noteSent("GET " + target + describeHeader(header))
-	for deadline := time.Now().Add(rateLimitTimeout); ; {
-		s := h.openOnce(a, target, header)
-		if !h.hub.pace.refused(s.answer) || time.Now().After(deadline) {
-			return s
+	ctx, cancel := context.WithCancel(h.ctx)
+	s := &hubStream{agent: a, cancel: cancel, frames: make(chan frame, maxFrames)}
+	h.streams = append(h.streams, s)
+	timer := time.AfterFunc(answerTimeout+rateLimitTimeout, cancel) // for the header of the answer
+	defer timer.Stop()
+	var body io.ReadCloser
+	if body, s.answer, s.opened = h.begin(ctx, h.relay.client.Transport, target, header); body == nil {
+		close(s.frames)
+	} else {
+		h.tasks.Go(func() { s.follow(ctx, body) })
+	}
+	return s
+}
+
+// begin sends GET. If the status is 200, it returns the body, which may be a stream, and the answer has no body.
+// Otherwise the answer is complete, and body is nil. If the hub limits the rate of requests, begin sends the request
+// again. sent is the time of the last request.
+func (h *hubProbe) begin(
+	ctx context.Context, via http.RoundTripper, target string, header http.Header,
+) (body io.ReadCloser, a answer, sent time.Time) {
+	for deadline := time.Now().Add(rateLimitTimeout); ; wait(ctx, second) {
+		h.hub.pace.wait(ctx, http.MethodGet, target)
+		h.relay.requests.Add(1)
+		sent = time.Now()
+		body, a = h.beginOnce(ctx, via, target, header)
+		if body != nil || !h.hub.pace.refused(a) || time.Now().After(deadline) {
+			return body, a, sent
 		}
-		h.sleep(second)
 	}
 }
 
-// openOnce is openRaw that does not repeat the request if the hub limits the rate of requests.
-func (h *hubProbe) openOnce(a *hubAgent, target string, header http.Header) *hubStream {
-	h.hub.pace.wait(h.ctx, http.MethodGet, target)
-	ctx, cancel := context.WithCancel(h.ctx)
-	s := &hubStream{agent: a, cancel: cancel, frames: make(chan frame, maxFrames), opened: time.Now()}
-	h.streams = append(h.streams, s)
-	h.relay.requests.Add(1)
+func (h *hubProbe) beginOnce(
+	ctx context.Context, via http.RoundTripper, target string, header http.Header,
+) (io.ReadCloser, answer) {
 	req, err := h.relay.newRequest(ctx, http.MethodGet, target, header, nil)
 	if err != nil {
-		close(s.frames)
-		h.failf("%v", err)
+		return nil, answer{err: err}
 	}
-	timer := time.AfterFunc(answerTimeout, cancel) // for the header of the answer
-	resp, err := h.relay.client.Do(req)
-	timer.Stop()
-	switch {
-	case err != nil:
-		s.answer = answer{err: err}
-		close(s.frames)
-	case resp.StatusCode != http.StatusOK:
-		s.answer = answer{status: resp.StatusCode, header: resp.Header}
-		s.answer.body, s.answer.err = io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
-		_ = resp.Body.Close() // it was only read
-		s.answer.members = parseRow(s.answer.body).members
-		close(s.frames)
-	default:
-		s.answer = answer{status: resp.StatusCode, header: resp.Header}
-		h.tasks.Go(func() { s.follow(ctx, resp.Body) })
+	resp, err := via.RoundTrip(req)
+	if err != nil {
+		return nil, answer{err: err}
 	}
-	return s
+	a := answer{status: resp.StatusCode, header: resp.Header}
+	if resp.StatusCode == http.StatusOK {
+		return resp.Body, a
+	}
+	defer func() { _ = resp.Body.Close() }() // it was only read
+	a.body, a.err = io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	a.members = parseRow(a.body).members
+	return nil, a
 }
 
 func describeHeader(header http.Header) string {
