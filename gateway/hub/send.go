@@ -21,6 +21,7 @@ type outgoing struct {
 	envelope   string
 	repeat     gateway.Repeat
 	repeatable bool // the request has an Idempotency-Key
+	request    *sending
 }
 
 // parseMessage checks the body of POST /messages.
@@ -63,6 +64,7 @@ func (h *Hub) postMessage(w http.ResponseWriter, r *http.Request, from relay.Pee
 	if m.receiverID = h.longAddress(m.receiverID); !isAddress(m.receiverID) {
 		return invalid("receiver_id: must be an address such as name@host, or the name of an agent of this hub")
 	}
+	m.request = new(sending)
 	var badKey error
 	m.repeat, m.repeatable, badKey = gateway.ParseRepeat(r, "POST /hub/messages", c.name(), body)
 	if m.repeatable {
@@ -75,10 +77,9 @@ func (h *Hub) postMessage(w http.ResponseWriter, r *http.Request, from relay.Pee
 	var n int64
 	var first gateway.Stored
 	var repeated bool
-	defer func() { h.waits.remove(n) }()
+	defer h.waits.end(m.request)
 	// If the client disconnects now, the message is still sent.
 	err = h.update(context.WithoutCancel(r.Context()), from, func(o *op) (err error) {
-		h.waits.remove(n) // that of the first run, if this is the second
 		n, repeated, first, err = o.send(c, m, badKey)
 		return err
 	})
@@ -141,7 +142,7 @@ func (o *op) send(c caller, m outgoing, badKey error) (n int64, repeated bool, f
 	if err := o.checkQueue(sender, receiver, len(m.envelope)); err != nil {
 		return 0, false, first, err
 	}
-	if n, err = o.store(sender, receiver, m.envelope); err == nil && m.repeatable {
+	if n, err = o.store(sender, receiver, m.envelope, m.request); err == nil && m.repeatable {
 		err = o.hub.answers.Add(o.ExtTx, m.repeat, n)
 	}
 	return n, false, first, err
@@ -174,7 +175,7 @@ func (o *op) checkQueue(sender, receiver agent, size int) error {
 }
 
 // store writes the rows of a new message and returns its number.
-func (o *op) store(sender, receiver agent, envelope string) (n int64, err error) {
+func (o *op) store(sender, receiver agent, envelope string, request *sending) (n int64, err error) {
 	m := message{trace: newTrace(), sender: sender.n, senderID: sender.address, receiver: receiver.n,
 		receiverID: receiver.address, envelope: envelope}
 	if m.n, err = gateway.Next(o.ExtTx, "hub_message"); err != nil {
@@ -212,7 +213,7 @@ func (o *op) store(sender, receiver agent, envelope string) (n int64, err error)
 		o.then(func() { o.hub.outbox.Wake(receiver.n) })
 	}
 	// Nobody can see the message before it is on disk. So a wait that is added now misses no change.
-	o.hub.waits.add(d, m.trace, len(receiver.endpoint) > 0)
+	o.hub.waits.add(request, d, m.trace, len(receiver.endpoint) > 0)
 	o.then(func() { o.hub.streams.wake(receiver.n) })
 	return m.n, nil
 }

@@ -16,17 +16,30 @@ type wait struct {
 	changed chan struct{} // is closed at the next change
 }
 
-// add adds the request that has sent a new message.
-func (w *waits) add(d delivery, trace string, webhook bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.byMessage[d.message] = &wait{d, trace, webhook, make(chan struct{})}
+// sending is a request that sends a message. waits.mu guards its fields.
+type sending struct {
+	message int64 // 0: it has none yet
+	over    bool
 }
 
-func (w *waits) remove(message int64) {
+// add makes a request wait for its new message. The operation that stores the message may be run twice, and may even
+// run after the request has ended, if it took too long. So the request waits only for the last message, and for none
+// when it is over.
+func (w *waits) add(s *sending, d delivery, trace string, webhook bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.byMessage, message)
+	delete(w.byMessage, s.message)
+	if s.message = d.message; !s.over {
+		w.byMessage[d.message] = &wait{d, trace, webhook, make(chan struct{})}
+	}
+}
+
+// end ends a request.
+func (w *waits) end(s *sending) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s.over = true
+	delete(w.byMessage, s.message)
 }
 
 // look returns a copy of the wait for a message. ok is false if no request waits for it.
