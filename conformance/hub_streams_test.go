@@ -12,10 +12,13 @@ import (
 
 // Middlewares that wrap this project's hub and change its histories, confirmations and streams.
 
-// leaksMessages adds to a history the messages of other agents that the hub has shown.
+// leaksMessages adds to a history a message of strangers, and those of other agents that the hub has shown.
 func leaksMessages(h http.Handler) http.Handler {
 	var mu sync.Mutex
-	var seen []any
+	seen := []any{map[string]any{"id": 1, "trace_id": "00000000-0000-4000-8000-000000000000", "sender_id": "stranger@x",
+		"receiver_id": "stranger@x", "envelope": map[string]any{"chorus_version": "0.4", "sender_id": "stranger@x",
+			"original_text": "not for you", "sender_culture": "en"},
+		"delivered_via": "sse", "timestamp": "2026-03-20T10:00:00.000Z", "state": "sent"}}
 	return editsHubAnswers(func(r *http.Request, a *hubAnswer) {
 		if !isHistory(r) || a.Code != http.StatusOK {
 			return

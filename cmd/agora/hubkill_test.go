@@ -239,6 +239,7 @@ func (k *killer) register(name string) (dir string) {
 // H-36: register is killed at every point. The credentials are then either there and whole, or absent. They are lost
 // only if the hub had registered the agent and the command had not yet read the key.
 func TestKilledRegister(t *testing.T) {
+	t.Parallel()
 	k := newKiller(t)
 	lost := 0
 	for point := 1; ; point++ {
@@ -271,6 +272,7 @@ func TestKilledRegister(t *testing.T) {
 // H-36: send is killed at every point. Afterwards inbox completes the history: no message that the hub has is missing,
 // and none is there twice.
 func TestKilledSend(t *testing.T) {
+	t.Parallel()
 	k := newKiller(t)
 	alice, bob := k.register("alice"), k.register("bob")
 	for point := 1; ; point++ {
@@ -293,6 +295,7 @@ func TestKilledSend(t *testing.T) {
 // H-36: inbox is killed at every point while messages come in both ways. In the end each message is in the history once
 // and was printed, and is confirmed.
 func TestKilledInbox(t *testing.T) {
+	t.Parallel()
 	k := newKiller(t)
 	alice, bob := k.register("alice"), k.register("bob")
 	send := func(n int) {

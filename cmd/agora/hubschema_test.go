@@ -163,6 +163,7 @@ func (j hubJudge) accepts(key string, envelope []byte) bool {
 
 // H-40: schema, examples and hub agree on what is valid, on both sides of each bound.
 func TestSchemaAgreesWithHub(t *testing.T) {
+	t.Parallel()
 	schema, examples := envelopeSchema(t)
 	j := hubJudge{t, startHub(t)}
 	alice := j.register("alice@relay.example")
