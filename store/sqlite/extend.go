@@ -260,9 +260,6 @@ func (s *Store) view(ctx context.Context, f func(relay.Querier) error) (err erro
 
 // openViews opens the connections for views.
 func (s *Store) openViews(ctx context.Context) (err error) {
-	if len(s.options.Extensions) == 0 {
-		return nil
-	}
 	if s.viewDB, err = dbfile.Open(s.path, "deferred", readPragmas, "rw"); err != nil {
 		return err
 	}

@@ -82,7 +82,7 @@ type Store struct {
 	lock    *flock.Flock
 	writeDB *sql.DB // has as many connections as the constant writers
 	readDB  *sql.DB
-	viewDB  *sql.DB            // nil: there are no extensions
+	viewDB  *sql.DB
 	views   chan *preparedConn // the idle connections of viewDB
 	epoch   uint32
 
