@@ -47,6 +47,7 @@ var allowedImports = map[string][]string{
 	"client":                       {"internal/fsync", "didkey", "envelope", "thread"},
 	"conformance":                  {"didkey", "envelope", "thread", "testvectors"},
 	"faults":                       {},
+	"sdk/js":                       {},
 	"bench/stage":                  {"didkey", "envelope"},
 	"bench":                        {"didkey", "envelope"},
 	"bench/perf":                   {"bench"},

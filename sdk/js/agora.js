@@ -1,0 +1,1056 @@
+// Agora v1.0 for browsers and for Node 20 or later: identities, strict parsing, signatures, sealed payloads, and the
+// API of a relay. It is one module without dependencies. It uses only globals that both have, such as WebCrypto and
+// fetch. All input from others is parsed strictly and verified before it is used. agora.d.ts documents the types.
+//
+// Section numbers (§) are those of docs/PROTOCOL.md.
+
+/** A refusal by the rules of the protocol. code is one of its codes. The message has no text of the input. */
+export class Refused extends Error {
+  constructor(code, message, details = {}) {
+    super(`${code}: ${message}`);
+    this.name = 'Refused';
+    this.code = code;
+    this.details = details;
+  }
+}
+
+/** A request without a successful answer: the relay has refused it, or there was no usable answer. retryAfter is in
+ *  milliseconds. Without an answer, status is 0 and code is NO_ANSWER. */
+export class RelayError extends Refused {
+  constructor(code, message, { details, ...rest }) {
+    super(code, message, details);
+    Object.assign(this, { name: 'RelayError', status: 0, retryable: true, retryAfter: 0, challenged: false }, rest);
+  }
+}
+
+/** The error where WebCrypto, or an algorithm of it, is missing. Nothing is known then about a signature.
+ *  Browsers offer WebCrypto only to pages that came over https or from this machine. */
+export class Unavailable extends Error {
+  constructor(cause) {
+    super('NO_WEBCRYPTO: signatures cannot be checked here, because WebCrypto with Ed25519 and X25519 is missing. ' +
+      'Use https or a loopback address, and a current browser', { cause });
+    this.name = 'Unavailable';
+    this.code = 'NO_WEBCRYPTO';
+  }
+}
+
+const must = (ok, code, message) => { if (!ok) throw new Refused(code, message); };
+const isObject = (v) => typeof v === 'object' && v !== null && !Array.isArray(v);
+
+// WebCrypto gets only valid keys here. So if it fails with anything but OperationError, it lacks the algorithm.
+async function withCrypto(use) {
+  const subtle = globalThis.crypto?.subtle;
+  if (!subtle) throw new Unavailable();
+  try { return await use(subtle); } catch (err) { throw err?.name === 'OperationError' ? err : new Unavailable(err); }
+}
+const digest = async (name, ...parts) => new Uint8Array(await withCrypto((s) => s.digest(name, concat(...parts))));
+const random = (length) => crypto.getRandomValues(new Uint8Array(length));
+
+// --- Bytes
+
+const encoder = new TextEncoder();
+const utf8 = (text) => encoder.encode(text);
+
+function concat(...parts) {
+  const all = new Uint8Array(parts.reduce((length, part) => length + part.length, 0));
+  let at = 0;
+  for (const part of parts) {
+    all.set(part, at);
+    at += part.length;
+  }
+  return all;
+}
+
+const hex = (bytes) => Array.from(bytes, (byte) => byte.toString(16).padStart(2, '0')).join('');
+const fromHex = (text) => Uint8Array.from(text.match(/../g) ?? [], (pair) => parseInt(pair, 16));
+// A number of 32 bytes, with the lowest byte first.
+const number = (bytes) => BigInt('0x' + hex(bytes.slice().reverse()));
+const bytesOf = (n) => fromHex(n.toString(16).padStart(64, '0')).reverse();
+
+/** Unpadded base64url of bytes. */
+export function encode64(bytes) {
+  let text = '';
+  for (let at = 0; at < bytes.length; at += 8192) text += String.fromCharCode(...bytes.subarray(at, at + 8192));
+  return btoa(text).replace(/\+/g, '-').replace(/\//g, '_').replace(/=+$/, '');
+}
+
+/** The bytes of unpadded base64url, or undefined if text is not the one spelling of them. */
+export function decode64(text) {
+  let raw;
+  try { raw = atob(text.replace(/-/g, '+').replace(/_/g, '/')); } catch { return undefined; }
+  const bytes = new Uint8Array(raw.length);
+  for (let i = 0; i < raw.length; i++) bytes[i] = raw.charCodeAt(i);
+  return encode64(bytes) === text ? bytes : undefined; // atob skips white space and ignores unused bits
+}
+
+// --- The curve of Ed25519 (RFC 8032 §5.1). All inputs of this code are public, so it need not run in constant time.
+
+const P = 2n ** 255n - 19n, ORDER = 2n ** 252n + 27742317777372353535851937790883648493n;
+const mod = (n) => (n %= P) < 0n ? n + P : n;
+const inverse = (n) => power(n, P - 2n);
+
+function power(base, exponent) {
+  let result = 1n;
+  for (; exponent > 0n; exponent >>= 1n, base = base * base % P) if (exponent & 1n) result = result * base % P;
+  return result;
+}
+
+const D = mod(-121665n * inverse(121666n)), ROOT = power(2n, (P - 1n) / 4n); // ROOT² = -1
+
+// The y coordinates of the eight points of small order. Under a key of small order anybody can sign.
+const Y8 = number(fromHex('c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a'));
+const SMALL = new Set([0n, 1n, P - 1n, Y8, P - Y8]);
+const yOf = (bytes) => number(bytes) & (1n << 255n) - 1n; // without the sign of x, which is the highest bit
+
+// A point is [X, Y, Z, T] with x = X/Z, y = Y/Z and xy = T/Z. decompress returns undefined if bytes encode no point.
+function decompress(bytes) {
+  const y = yOf(bytes), odd = BigInt(bytes[31] >> 7);
+  if (y >= P) return undefined;
+  const u = mod(y * y - 1n), v = mod(D * y * y + 1n), v3 = v * v % P * v % P;
+  let x = u * v3 % P * power(u * v3 % P * v3 % P * v % P, (P - 5n) / 8n) % P;
+  const square = v * x % P * x % P;
+  if (square === P - u) x = x * ROOT % P;
+  else if (square !== u) return undefined;
+  if (x === 0n && odd) return undefined;
+  if ((x & 1n) !== odd) x = P - x;
+  return [x, y, 1n, x * y % P];
+}
+
+function compress([X, Y, Z]) {
+  const z = inverse(Z), x = X * z % P, bytes = bytesOf(Y * z % P);
+  bytes[31] |= Number(x & 1n) << 7;
+  return bytes;
+}
+
+// The sum of two points. The formula is complete: it is also right for equal points.
+function add([X1, Y1, Z1, T1], [X2, Y2, Z2, T2]) {
+  const a = mod((Y1 - X1) * (Y2 - X2)), b = (Y1 + X1) * (Y2 + X2) % P;
+  const c = 2n * D * T1 % P * T2 % P, d = 2n * Z1 * Z2 % P;
+  const e = b - a, f = d - c, g = d + c, h = b + a;
+  return [mod(e * f), mod(g * h), mod(f * g), mod(e * h)];
+}
+
+function multiply(point, scalar) {
+  let sum = [0n, 1n, 1n, 0n];
+  for (; scalar > 0n; scalar >>= 1n, point = add(point, point)) if (scalar & 1n) sum = add(sum, point);
+  return sum;
+}
+
+const BASE = decompress(bytesOf(4n * inverse(5n) % P));
+
+// The R that a signature must have: S·B - k·A.
+function expectedR(S, k, key) {
+  const [X, Y, Z, T] = decompress(key);
+  return compress(add(multiply(BASE, S), multiply([P - X, Y, Z, P - T], k)));
+}
+
+// --- Identities: did:key of an Ed25519 key (§2)
+
+const ALPHABET = '123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz';
+const CODEC = 0xed01n; // the multicodec of Ed25519 public keys
+const MAX_KEYS = 1000;
+const known = new Map(); // by DID: the key and, once it is needed, WebCrypto's form of it; the last used ones are last
+
+/** The 32 key bytes of a did:key. Throws Refused with INVALID_DID unless did is the one spelling of a usable key. */
+export const keyOf = (did) => lookup(did).key.slice();
+
+function lookup(did) {
+  let entry = known.get(did);
+  if (entry) known.delete(did);
+  else entry = { key: decodeDid(did) };
+  known.set(did, entry);
+  if (known.size > MAX_KEYS) known.delete(known.keys().next().value);
+  return entry;
+}
+
+// The form is checked before base58 is decoded. In this form every key has only one spelling.
+function decodeDid(did) {
+  const form = typeof did === 'string' && /^did:key:z6Mk[1-9A-HJ-NP-Za-km-z]{44}$/.test(did);
+  must(form, 'INVALID_DID', 'not a did:key of an Ed25519 key');
+  let n = 0n;
+  for (const c of did.slice('did:key:z'.length)) n = n * 58n + BigInt(ALPHABET.indexOf(c));
+  must(n >> 256n === CODEC, 'INVALID_DID', 'not a did:key of an Ed25519 key');
+  const key = bytesOf(n & (1n << 256n) - 1n).reverse();
+  checkKey(key);
+  return key;
+}
+
+function checkKey(key) {
+  must(key.length === 32, 'INVALID_DID', 'a key must have 32 bytes');
+  must(decompress(key), 'INVALID_DID', 'the key is not the encoding of a point');
+  must(!SMALL.has(yOf(key)), 'INVALID_DID', 'a key under which anybody can sign');
+}
+
+/** The did:key of 32 key bytes. Throws what keyOf throws. */
+export function didOf(key) {
+  checkKey(key);
+  let text = '', n = BigInt('0xed01' + hex(key));
+  for (; n > 0n; n /= 58n) text = ALPHABET[Number(n % 58n)] + text;
+  return `did:key:z${text}`;
+}
+
+const PKCS8 = { // what comes before the 32 bytes of a private key (RFC 8410)
+  Ed25519: fromHex('302e020100300506032b657004220420'), X25519: fromHex('302e020100300506032b656e04220420'),
+};
+const importPrivate = (algorithm, raw, extractable, usage) => withCrypto((s) =>
+  s.importKey('pkcs8', concat(PKCS8[algorithm], raw), algorithm, extractable, [usage]));
+
+/** The identity of a 32-byte seed; without a seed, a new identity. Keep the seed secret: it signs as you. */
+export async function identity(seed = random(32)) {
+  must(seed instanceof Uint8Array && seed.length === 32, 'INVALID_KEY', 'a seed must have 32 bytes');
+  const pair = await importPrivate('Ed25519', seed, true, 'sign');
+  const { x } = await withCrypto((s) => s.exportKey('jwk', pair)); // has the public key too
+  return { did: didOf(decode64(x)), seed: seed.slice() };
+}
+
+/** The identity in a key file, as agora keygen writes it. The errors hold nothing of the file. */
+export async function readKeyFile(text) {
+  let file;
+  try { file = parse(utf8(text.slice(0, 65_536))); } catch { file = undefined; }
+  must(isObject(file) && file.kty === 'OKP' && file.crv === 'Ed25519', 'INVALID_KEY',
+    'not an Ed25519 key file (a JSON Web Key with kty OKP); make one with: agora keygen');
+  const seed = typeof file.d === 'string' ? decode64(file.d) : undefined;
+  must(seed?.length === 32, 'INVALID_KEY', 'the member d of the key file is not a seed of 32 bytes in base64url');
+  const me = await identity(seed);
+  must(file.kid === me.did && file.x === encode64(keyOf(me.did)), 'INVALID_KEY',
+    'the key file is damaged: its private key does not match kid and x; restore it from a backup');
+  return me;
+}
+
+/** The text of a key file. Save it so that only its owner can read it. */
+export const formatKeyFile = ({ did, seed }) =>
+  JSON.stringify({ kty: 'OKP', crv: 'Ed25519', kid: did, x: encode64(keyOf(did)), d: encode64(seed) }, null, 2) + '\n';
+
+// --- JSON: only I-JSON is accepted, because all parsers agree about its meaning (§1)
+
+const MAX_DEPTH = 64, MAX_COSTLY = 1000;
+const LONE_SURROGATE = /\p{Surrogate}/u;
+
+/** Parses bytes as one I-JSON value. */
+export function parse(bytes, { depth = MAX_DEPTH, costly = MAX_COSTLY } = {}) {
+  let text, value;
+  try {
+    // ignoreBOM keeps a byte order mark in the text, so JSON.parse refuses it.
+    text = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(bytes);
+  } catch { throw new Refused('INVALID_REQUEST', 'not UTF-8'); }
+  const found = scan(text);
+  must(found.depth <= depth, 'INVALID_REQUEST', 'the JSON is nested too deep');
+  must(found.costly <= costly, 'INVALID_REQUEST', 'too many numbers with many digits or below 1e-307');
+  try { value = JSON.parse(text); } catch { throw new Refused('INVALID_REQUEST', 'not JSON'); }
+  must(countMembers(value) === found.members, 'INVALID_REQUEST', 'a member occurs twice in one object');
+  return value;
+}
+
+// Reads a JSON text without parsing it: how deep it is nested, how many members its objects have, and how many costly
+// numbers it has. JSON.parse keeps only the last of two equal members, so the parsed value then has fewer members.
+function scan(text) {
+  const numbers = /-?(\d+)(?:\.(\d+))?(?:[eE]([+-]?\d+))?/y;
+  let level = 0, depth = 0, members = 0, costly = 0;
+  for (let i = 0; i < text.length; i++) {
+    const c = text.charCodeAt(i);
+    if (c === 0x22) i = endOfString(text, i);
+    else if (c === 0x7b || c === 0x5b) depth = Math.max(depth, ++level); // { [
+    else if (c === 0x7d || c === 0x5d) level--; // } ]
+    else if (c === 0x3a) members++; // :
+    else if (c === 0x2d || c >= 0x30 && c <= 0x39) {
+      numbers.lastIndex = i;
+      const [match, whole, fraction = '', exponent = 0] = numbers.exec(text) ?? [];
+      if (!match) continue;
+      if (isCostly(whole, fraction, Number(exponent))) costly++;
+      i += match.length - 1;
+    }
+  }
+  return { depth, members, costly };
+}
+
+// The index of the quote that ends the string whose first quote is at start; without one, the end of the text.
+function endOfString(text, start) {
+  for (let i = start + 1; i < text.length; i++) {
+    const c = text.charCodeAt(i);
+    if (c === 0x22) return i;
+    if (c === 0x5c) i++; // a backslash
+  }
+  return text.length;
+}
+
+// Whether a number has more than 17 significant digits, or is not zero and below 1e-307.
+function isCostly(whole, fraction, exponent) {
+  const digits = whole + fraction, first = digits.search(/[1-9]/);
+  if (first < 0) return false;
+  let last = digits.length - 1;
+  while (digits[last] === '0') last--;
+  return last - first >= 17 || exponent + whole.length - 1 - first < -307;
+}
+
+// The number of members of all objects in a parsed value. It also refuses what JSON.parse lets through: half of a
+// surrogate pair, and Infinity, which JSON.parse returns for 1e400.
+function countMembers(value) {
+  if (typeof value === 'string') must(!LONE_SURROGATE.test(value), 'INVALID_REQUEST', 'half of a surrogate pair');
+  if (typeof value === 'number') must(Number.isFinite(value), 'INVALID_REQUEST', 'a number is too large for a double');
+  if (typeof value !== 'object' || value === null) return 0;
+  if (Array.isArray(value)) return value.reduce((count, element) => count + countMembers(element), 0);
+  let count = 0;
+  for (const name of Object.keys(value)) count += 1 + countMembers(name) + countMembers(value[name]);
+  return count;
+}
+
+/** The RFC 8785 form of a value, as text. A member with the value undefined is left out. */
+export function canonicalText(value) { return write(value, 0); }
+
+/** The RFC 8785 form of a value, as bytes. */
+export const canonicalize = (value) => utf8(canonicalText(value));
+
+function write(value, level) {
+  switch (typeof value) {
+    case 'string':
+      must(!LONE_SURROGATE.test(value), 'INVALID_REQUEST', 'half of a surrogate pair');
+      return JSON.stringify(value);
+    case 'number':
+      must(Number.isFinite(value), 'INVALID_REQUEST', 'a number is not finite');
+      return JSON.stringify(value); // writes -0 as 0
+    case 'boolean': return String(value);
+  }
+  must(typeof value === 'object', 'INVALID_REQUEST', 'a value that JSON does not have');
+  must(level < 1000, 'INVALID_REQUEST', 'the value is nested too deep');
+  if (value === null) return 'null';
+  if (Array.isArray(value)) return `[${Array.from(value, (element) => write(element, level + 1)).join()}]`;
+  const prototype = Object.getPrototypeOf(value); // such as that of Date or Map, which JSON does not have
+  const plain = prototype === null || Object.getPrototypeOf(prototype) === null;
+  must(plain, 'INVALID_REQUEST', 'a value that JSON does not have');
+  const names = Object.keys(value).filter((name) => value[name] !== undefined).sort(); // by UTF-16 code units
+  return `{${names.map((name) => `${write(name, level)}:${write(value[name], level + 1)}`).join()}}`;
+}
+
+// --- Envelopes (§1)
+
+const FIELDS = ['version', 'id', 'ts', 'type', 'sender', 'recipient', 'payload', 'thread', 'meta', 'sig'];
+const FOLDED = new RegExp(`^(${FIELDS.join('|')})$`, 'iu'); // iu: Unicode case folding, so ſig equals sig
+const TYPES = ['REQUEST', 'OFFER', 'ACCEPT', 'RESULT', 'ERROR', 'CANCEL', 'MANIFEST'];
+const MAX_BYTES = 128 * 1024, MAX_TTL = 9_223_372_036; // MAX_TTL in nanoseconds fits into 64 bits
+const MAX_EVENT = 1 << 20; // bytes of an event; the limit of a relay may be above MAX_BYTES
+const isId = (v) => typeof v === 'string' && /^[A-Za-z0-9][A-Za-z0-9._:~-]{0,127}$/.test(v);
+const isOptional = (v, type) => v === undefined || typeof v === type;
+const isWhole = (v, min, max) => Number.isInteger(v) && v >= min && v <= max;
+
+/** Parses a body: an envelope, or {"envelope": …} around one. Checks all that needs neither a clock nor a key. */
+export function readEnvelope(bytes, { maxBytes = MAX_BYTES } = {}) {
+  must(bytes.byteLength <= maxBytes, 'PAYLOAD_TOO_LARGE', 'too many bytes');
+  let e = parse(bytes);
+  if (isObject(e) && isObject(e.envelope) && Object.keys(e).length === 1) e = e.envelope;
+  return checkEnvelope(e, { maxBytes });
+}
+
+/** Checks what readEnvelope checks, for an envelope that is parsed already, such as an event of a page. Returns it. */
+export function checkEnvelope(e, { maxBytes = MAX_BYTES } = {}) {
+  must(isObject(e), 'INVALID_REQUEST', 'no JSON object');
+  const text = canonicalText(e), { depth, costly } = scan(text);
+  must(utf8(text).length <= maxBytes, 'PAYLOAD_TOO_LARGE', 'too many bytes');
+  must(depth <= MAX_DEPTH, 'INVALID_REQUEST', 'the JSON is nested too deep');
+  must(costly <= MAX_COSTLY, 'INVALID_REQUEST', 'too many numbers with many digits or below 1e-307');
+  checkHead(e);
+  checkRest(e);
+  return e;
+}
+
+function checkHead(e) {
+  const isParty = (v) => isObject(v) && typeof v.id === 'string' && v.id !== '';
+  for (const name of Object.keys(e)) {
+    must(FIELDS.includes(name) || !FOLDED.test(name), 'INVALID_REQUEST', 'the name of a member differs only in case');
+  }
+  must(e.version === '1.0', 'UNSUPPORTED_VERSION', 'version must be the string 1.0');
+  must(isId(e.id), 'INVALID_REQUEST', 'id');
+  must(TYPES.includes(e.type), 'INVALID_REQUEST', 'type');
+  instant(e.ts);
+  must(isParty(e.sender), 'INVALID_DID', 'sender must be an object whose id is a did:key');
+  must(isOptional(e.sender.name, 'string'), 'INVALID_DID', 'sender.name must be a string');
+  must(isOptional(e.sender.url, 'string'), 'INVALID_DID', 'sender.url must be a string');
+  const toOne = e.recipient === undefined || isParty(e.recipient);
+  must(toOne, 'INVALID_DID', 'recipient must be an object whose id is a did:key');
+}
+
+function checkRest({ type, payload, thread, meta = {} }) {
+  const valid = (ok, what) => must(ok, 'INVALID_REQUEST', what);
+  valid(isObject(payload), 'payload must be an object');
+  if (type === 'MANIFEST') valid(thread === undefined, 'a MANIFEST has no thread');
+  else {
+    const { request_id = '' } = payload;
+    valid(typeof request_id === 'string' && utf8(request_id).length <= 128, 'payload.request_id');
+    valid(thread === undefined || isObject(thread), 'thread must be an object');
+    valid(isId(threadOf({ thread, payload })), 'thread.id');
+  }
+  valid(isObject(meta), 'meta must be an object');
+  valid(meta.ttl === undefined || isWhole(meta.ttl, 1, MAX_TTL), 'meta.ttl');
+  valid(meta.hop === undefined || isWhole(meta.hop, 0, 16), 'meta.hop');
+  const origins = Array.isArray(meta.relay) ? meta.relay : [meta.relay ?? ''];
+  must(meta.relay !== null && origins.every((o) => typeof o === 'string'), 'FORBIDDEN', 'meta.relay must be an origin');
+}
+
+/** The id of the message's thread. Some clients leave thread out; then it is request_id. */
+export const threadOf = (e) => e.thread === undefined ? e.payload.request_id : e.thread.id;
+
+const TIME = '([01]\\d|2[0-3]):([0-5]\\d)';
+const DATE_TIME = new RegExp(`^(\\d{4})-(\\d\\d)-(\\d\\d)T${TIME}:([0-5]\\d)(?:\\.(\\d{1,9}))?(?:Z|([+-])${TIME})$`);
+
+/** Converts an RFC 3339 date-time to nanoseconds since 1970. Date has only milliseconds and accepts invalid dates. */
+export function instant(text) {
+  const [, year, month, day, h, m, s, fraction = '', sign, oh = 0, om = 0] = DATE_TIME.exec(text) ?? [];
+  const date = new Date(0);
+  date.setUTCFullYear(year, month - 1, day); // becomes a day of the next month if the day does not exist
+  const exists = date.getUTCMonth() === month - 1 && date.getUTCDate() === Number(day);
+  must(typeof text === 'string' && exists, 'INVALID_REQUEST', 'ts must be an RFC 3339 date-time');
+  const offset = (Number(oh) * 60 + Number(om)) * (sign === '-' ? -60 : 60);
+  const seconds = date.getTime() / 1000 + Number(h) * 3600 + Number(m) * 60 + Number(s) - offset;
+  return BigInt(seconds) * 1_000_000_000n + BigInt(fraction.padEnd(9, '0'));
+}
+
+// --- Signatures: Ed25519 over the canonical form without sig (§1)
+
+/** The bytes that the signature of e covers. */
+export function covered({ sig, ...rest }) { return canonicalize(rest); }
+
+const signingKeys = new WeakMap(); // by identity
+
+async function signature(message, me) {
+  if (!signingKeys.has(me)) signingKeys.set(me, await importPrivate('Ed25519', me.seed, false, 'sign'));
+  return encode64(new Uint8Array(await withCrypto((s) => s.sign('Ed25519', signingKeys.get(me), message))));
+}
+
+/** Returns e with the signature of the identity me. */
+export async function sign(e, me) { return { ...e, sig: await signature(covered(e), me) }; }
+
+/** Throws Refused unless the sender and the recipient are valid did:keys and the signature is the sender's. */
+export async function verify(e) {
+  lookup(e?.sender?.id);
+  if (e.recipient !== undefined) lookup(e.recipient?.id);
+  must(await verifies(readSig(e.sig), covered(e), e.sender.id), 'INVALID_SIGNATURE', 'not signed by its sender');
+}
+
+function readSig(sig) {
+  const bytes = typeof sig === 'string' && sig.length === 86 ? decode64(sig) : undefined;
+  must(bytes, 'INVALID_SIGNATURE', 'sig is not 86 characters of base64url');
+  return bytes;
+}
+
+// Accepts what Go and OpenSSL accept: S is below the order, and R has the same bytes as S·B - k·A. WebCrypto does the
+// same, with one exception: its specification refuses every R of small order, and only some browsers follow it.
+async function verifies(sig, message, did) {
+  const R = sig.subarray(0, 32), S = number(sig.subarray(32)), entry = lookup(did);
+  if (S >= ORDER) return false;
+  if (SMALL.has(yOf(R))) return hex(R) === hex(expectedR(S, await challenge(R, entry.key, message), entry.key));
+  entry.imported ??= withCrypto((s) => s.importKey('raw', entry.key, 'Ed25519', false, ['verify']));
+  try {
+    const key = await entry.imported;
+    return await withCrypto((s) => s.verify('Ed25519', key, sig, message));
+  } catch (err) {
+    entry.imported = undefined;
+    throw err;
+  }
+}
+
+const challenge = async (R, key, message) => wide(await digest('SHA-512', R, key, message)) % ORDER;
+const wide = (bytes) => number(bytes.subarray(0, 32)) + (number(bytes.subarray(32)) << 256n);
+
+/** What verification checks, one step after the other, for people. Returns the steps up to the first that fails. It
+ *  never throws. ok is null where WebCrypto is missing. See agora.d.ts for the values of each step. */
+export async function explain(e) {
+  const steps = [], names = ['form', 'canonical', 'sender', 'recipient', 'signature', 'equation'];
+  let copy; // of e; the first step makes it, so that the others read only JSON
+  for (const name of names) {
+    let found;
+    try {
+      copy ??= JSON.parse(canonicalText(e));
+      found = await EXPLAIN[name](copy);
+    } catch (err) {
+      const missing = err instanceof Unavailable, ours = missing || err instanceof Refused;
+      found = { ok: missing ? null : false, detail: ours ? err.message : 'the value cannot be read' };
+    }
+    if (!found) continue; // a broadcast has no recipient
+    steps.push({ step: steps.length + 1, name, ...found });
+    if (found.ok !== true) break;
+  }
+  return steps;
+}
+
+const EXPLAIN = {
+  form(e) {
+    checkEnvelope(e, { maxBytes: MAX_EVENT });
+    return { ok: true, detail: 'All members have the form that the protocol demands.', id: e.id, type: e.type };
+  },
+  async canonical(e) {
+    const bytes = covered(e), text = new TextDecoder().decode(bytes);
+    const sha256 = await digest('SHA-256', bytes).then(hex, () => null);
+    return { ok: true, detail: `The signature covers these ${bytes.length} bytes.`, bytes: bytes.length, sha256, text };
+  },
+  sender: (e) => explainKey('sender', e.sender.id),
+  recipient: (e) => e.recipient && explainKey('recipient', e.recipient.id),
+  signature({ sig }) {
+    const bytes = readSig(sig), R = hex(bytes.subarray(0, 32)), S = hex(bytes.subarray(32));
+    const ok = number(bytes.subarray(32)) < ORDER;
+    const detail = ok ? 'The signature is the point R and the number S.' : 'S is not below the order of the group.';
+    return { ok, detail, sig, R, S };
+  },
+  async equation(e) {
+    const sig = readSig(e.sig), message = covered(e), did = e.sender.id, key = keyOf(did), R = sig.subarray(0, 32);
+    const k = await challenge(R, key, message), computed = hex(expectedR(number(sig.subarray(32)), k, key));
+    const ok = await verifies(sig, message, did);
+    const detail = ok ? 'S·B - k·A is R: the sender has signed these bytes.'
+      : 'S·B - k·A is not R: the sender has not signed these bytes.';
+    return { ok, detail, k: hex(bytesOf(k)), R: hex(R), computed };
+  },
+};
+
+function explainKey(party, did) {
+  const key = hex(keyOf(did));
+  return { ok: true, detail: `The identifier of the ${party} is an Ed25519 key.`, did, multicodec: 'ed01', key };
+}
+
+// --- Signed reads (§8)
+
+const MEMBERS = 'aud,did,method,nonce,sig,target,ts,typ', MAX_TOKEN = 8192, MINUTE = 60_000_000_000n;
+
+/** Makes a token for one GET of target (path and query as sent) from the relay whose origin is aud. */
+export async function readToken(aud, target, me, ts = new Date().toISOString(), nonce = encode64(random(16))) {
+  const members = { typ: 'agora-read', did: me.did, aud, method: 'GET', target, ts, nonce };
+  return encode64(canonicalize(await sign(members, me)));
+}
+
+/** Returns the signer of a token for this request. now is in nanoseconds, as in instant. details.reason of the error
+ *  says why a token is refused. Only a relay needs to check that a token is used once. */
+export async function checkRead(token, { origin, method, target }, now) {
+  const valid = (ok, reason, what) => { if (!ok) throw new Refused('UNAUTHORIZED', what, { reason }); };
+  valid(typeof token === 'string' && token.length <= MAX_TOKEN, 'malformed', 'the token is too long');
+  try {
+    const t = parse(decode64(token) ?? new Uint8Array(), { depth: 1 });
+    const members = isObject(t) && Object.keys(t).sort().join() === MEMBERS;
+    valid(members && Object.values(t).every((v) => typeof v === 'string'), 'malformed', 'the members of the token');
+    valid(t.typ === 'agora-read' && /^[A-Za-z0-9_-]{16,64}$/.test(t.nonce), 'malformed', 'typ or nonce');
+    const age = now - instant(t.ts);
+    valid(t.aud === origin, 'audience', 'the token is for another relay');
+    valid(t.method === method && t.target === target, 'request', 'the token is for another request');
+    valid(-MINUTE < age && age < MINUTE, 'time', 'ts is not within a minute of the clock');
+    valid(await verifies(readSig(t.sig), covered(t), t.did), 'malformed', 'not signed by did');
+    return t.did;
+  } catch (err) {
+    if (!(err instanceof Refused) || err.code === 'UNAUTHORIZED') throw err;
+    throw new Refused('UNAUTHORIZED', 'the token is malformed', { reason: 'malformed' });
+  }
+}
+
+// --- Sealed payloads (docs/SEALING.md): HPKE (RFC 9180) in base mode, the first message
+
+const CLEAR = { REQUEST: ['intent'], RESULT: ['status'], ERROR: ['code'] };
+const isClear = (type, name) => name === 'request_id' || (CLEAR[type] ?? []).includes(name);
+const STAND_IN = 'sealed'; // replaces the message of a sealed ERROR
+const UNIT = 256; // plaintexts are filled up to a multiple of it
+
+/** Whether the payload of e is sealed. */
+export const isSealed = (e) => e.type !== 'MANIFEST' && Object.hasOwn(e.payload, 'sealed');
+
+/** Opens e, which is sealed to the identity me, and returns the payload. All failures throw the same Refused. */
+export async function open(e, me) {
+  try { return await opened(e, me); } catch (err) {
+    if (err instanceof Unavailable) throw err;
+    throw new Refused('INVALID_REQUEST', 'the sealed payload cannot be opened');
+  }
+}
+
+async function opened(e, me) {
+  const valid = (ok) => must(ok, 'INVALID_REQUEST', '');
+  checkEnvelope(e, { maxBytes: MAX_EVENT });
+  valid(isSealed(e) && e.recipient?.id === me.did);
+  await verify(e);
+  const { sealed, ...clear } = e.payload;
+  if (e.type === 'ERROR') {
+    valid(clear.message === STAND_IN);
+    delete clear.message;
+  }
+  valid(Object.keys(clear).every((name) => isClear(e.type, name)));
+  valid(typeof sealed === 'string' && sealed.startsWith('v1.'));
+  const raw = decode64(sealed.slice(3));
+  valid(raw?.length >= 32 + 16);
+
+  const enc = raw.subarray(0, 32), shared = await exchange(await x25519Private(me.seed), enc);
+  const { key, nonce } = await schedule(shared, enc, x25519Public(keyOf(me.did)), place(e));
+  const secret = parse(chacha20poly1305.open(key, nonce, raw.subarray(32)));
+  valid(isObject(secret) && isSecret(e.type, secret));
+  return { ...clear, ...secret };
+}
+
+// Whether an opener accepts these members as the secret ones.
+const isSecret = (type, secret) => !Object.keys(secret).some((name) => name === 'sealed' || isClear(type, name)) &&
+  (type !== 'ERROR' || typeof secret.message === 'string' && secret.message !== '');
+
+/** Returns e with its payload sealed to its recipient, to be signed. Only tests pass an ephemeral key of 32 bytes. */
+export async function seal(e, ephemeral = random(32)) {
+  const valid = (ok, what) => must(ok, 'INVALID_REQUEST', what);
+  valid(e.type !== 'MANIFEST', 'a MANIFEST is public and cannot be sealed');
+  valid(e.recipient !== undefined, 'a broadcast cannot be sealed; name a recipient');
+  const part = (wanted) => Object.fromEntries(
+    Object.entries(e.payload).filter(([name, value]) => value !== undefined && isClear(e.type, name) === wanted));
+  const clear = part(true), secret = part(false), text = canonicalize(secret);
+  valid(isSecret(e.type, secret), 'the payload is sealed already, or an ERROR without a message');
+  parse(text); // refuses what the recipient would refuse
+  if (e.type === 'ERROR') clear.message = STAND_IN;
+
+  const theirs = x25519Public(keyOf(e.recipient.id)), enc = await exchange(ephemeral, BASE_U);
+  const { key, nonce } = await schedule(await exchange(ephemeral, theirs), enc, theirs, place(e));
+  const plaintext = concat(text, new Uint8Array(-text.length & UNIT - 1).fill(0x20));
+  const sealed = `v1.${encode64(concat(enc, chacha20poly1305.seal(key, nonce, plaintext)))}`;
+  return { ...e, payload: { ...clear, sealed } };
+}
+
+/** The info of the sealing: the members of e that the ciphertext is bound to, in RFC 8785 form. */
+export const place = (e) => canonicalize({
+  sender: e.sender.id, recipient: e.recipient.id, id: e.id, type: e.type, thread: threadOf(e),
+  request_id: e.payload.request_id,
+});
+
+/** The X25519 public key, 32 bytes, of an Ed25519 public key that keyOf has returned: u = (1+y)/(1-y). */
+export function x25519Public(key) {
+  const y = yOf(key);
+  return bytesOf((1n + y) * inverse(mod(1n - y)) % P);
+}
+
+/** The X25519 private key, 32 bytes, of an Ed25519 seed. */
+export async function x25519Private(seed) {
+  const scalar = (await digest('SHA-512', seed)).slice(0, 32);
+  scalar[0] &= 248;
+  scalar[31] = scalar[31] & 127 | 64;
+  return scalar;
+}
+
+const BASE_U = bytesOf(9n); // the base point: the exchange with it gives a public key
+
+// WebCrypto refuses a result of 32 zero bytes, as RFC 9180 §7.1.4 demands.
+async function exchange(secret, theirs) {
+  const mine = await importPrivate('X25519', secret, false, 'deriveBits');
+  return new Uint8Array(await withCrypto(async (s) =>
+    s.deriveBits({ name: 'X25519', public: await s.importKey('raw', theirs, 'X25519', false, []) }, mine, 256)));
+}
+
+// DHKEM(X25519, HKDF-SHA256), HKDF-SHA256, ChaCha20-Poly1305
+const KEM = utf8('KEM\x00\x20'), SUITE = utf8('HPKE\x00\x20\x00\x01\x00\x03'), NONE = new Uint8Array();
+
+async function hmac(key, ...parts) {
+  const salt = key.length ? key : new Uint8Array(32); // the same key for HMAC; WebCrypto refuses an empty one
+  const algorithm = { name: 'HMAC', hash: 'SHA-256' };
+  return new Uint8Array(await withCrypto(async (s) =>
+    s.sign('HMAC', await s.importKey('raw', salt, algorithm, false, ['sign']), concat(...parts))));
+}
+
+const extract = (suite, salt, label, input) => hmac(salt, utf8('HPKE-v1'), suite, utf8(label), input);
+
+// One block of HKDF-Expand is enough for all lengths in this file.
+async function expand(suite, secret, label, info, length) {
+  const input = concat(Uint8Array.of(0, length), utf8('HPKE-v1'), suite, utf8(label), info, Uint8Array.of(1));
+  return (await hmac(secret, input)).subarray(0, length);
+}
+
+async function schedule(dh, enc, recipient, info) {
+  const prk = await extract(KEM, NONE, 'eae_prk', dh);
+  const shared = await expand(KEM, prk, 'shared_secret', concat(enc, recipient), 32);
+  const hashes = [await extract(SUITE, NONE, 'psk_id_hash', NONE), await extract(SUITE, NONE, 'info_hash', info)];
+  const context = concat(Uint8Array.of(0), ...hashes), secret = await extract(SUITE, shared, 'secret', NONE);
+  return {
+    key: await expand(SUITE, secret, 'key', context, 32), nonce: await expand(SUITE, secret, 'base_nonce', context, 12),
+  };
+}
+
+// --- ChaCha20-Poly1305 (RFC 8439), which WebCrypto lacks
+
+/** seal returns the ciphertext with its tag of 16 bytes; open returns the plaintext, or throws Refused. The key has 32
+ *  bytes, the nonce 12. Never use a nonce twice with the same key. */
+export const chacha20poly1305 = {
+  seal(key, nonce, plaintext, aad = NONE) {
+    checkSizes(key, nonce);
+    const text = chacha20(key, nonce, 1, plaintext);
+    return concat(text, tagOf(key, nonce, text, aad));
+  },
+  open(key, nonce, sealed, aad = NONE) {
+    checkSizes(key, nonce);
+    must(sealed.length >= 16, 'INVALID_REQUEST', 'the ciphertext is shorter than its tag');
+    const text = sealed.subarray(0, -16), tag = sealed.subarray(-16);
+    // The loop has no early exit, so its time does not show how many bytes of a forged tag are right.
+    let difference = 0;
+    tagOf(key, nonce, text, aad).forEach((byte, i) => { difference |= byte ^ tag[i]; });
+    must(difference === 0, 'INVALID_REQUEST', 'the tag is wrong');
+    return chacha20(key, nonce, 1, text);
+  },
+};
+
+const checkSizes = (key, nonce) =>
+  must(key.length === 32 && nonce.length === 12, 'INVALID_REQUEST', 'a key has 32 bytes, a nonce 12');
+
+const viewOf = (bytes) => new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+const wordsOf = (bytes) => Array.from({ length: bytes.length / 4 }, (_, i) => viewOf(bytes).getUint32(4 * i, true));
+
+// Encrypts or decrypts data. counter is the number of the first block.
+function chacha20(key, nonce, counter, data) {
+  const start = Uint32Array.from([...wordsOf(utf8('expand 32-byte k')), ...wordsOf(key), counter, ...wordsOf(nonce)]);
+  const state = new Uint32Array(16), block = new Uint8Array(64), view = viewOf(block);
+  const out = new Uint8Array(data.length);
+  for (let at = 0; at < data.length; at += 64, start[12]++) {
+    state.set(start);
+    for (let round = 0; round < 10; round++) doubleRound(state);
+    for (let i = 0; i < 16; i++) view.setUint32(4 * i, state[i] + start[i], true);
+    const length = Math.min(64, data.length - at);
+    for (let i = 0; i < length; i++) out[at + i] = data[at + i] ^ block[i];
+  }
+  return out;
+}
+
+function doubleRound(s) {
+  for (let i = 0; i < 4; i++) quarterRound(s, i, i + 4, i + 8, i + 12); // columns
+  for (let i = 0; i < 4; i++) quarterRound(s, i, (i + 1) % 4 + 4, (i + 2) % 4 + 8, (i + 3) % 4 + 12); // diagonals
+}
+
+function quarterRound(s, a, b, c, d) {
+  let x;
+  s[a] += s[b]; x = s[d] ^ s[a]; s[d] = x << 16 | x >>> 16;
+  s[c] += s[d]; x = s[b] ^ s[c]; s[b] = x << 12 | x >>> 20;
+  s[a] += s[b]; x = s[d] ^ s[a]; s[d] = x << 8 | x >>> 24;
+  s[c] += s[d]; x = s[b] ^ s[c]; s[b] = x << 7 | x >>> 25;
+}
+
+function tagOf(key, nonce, text, aad) {
+  const padded = (bytes) => concat(bytes, new Uint8Array(-bytes.length & 15));
+  const lengths = new Uint8Array(16), view = viewOf(lengths);
+  view.setBigUint64(0, BigInt(aad.length), true);
+  view.setBigUint64(8, BigInt(text.length), true);
+  return poly1305(chacha20(key, nonce, 0, new Uint8Array(32)), concat(padded(aad), padded(text), lengths));
+}
+
+// The numbers of Poly1305 have six limbs of 22 bits, lowest first. 2^132 is 20 modulo 2^130-5. So what a product has
+// above the sixth limb is multiplied by 20 and added at the bottom. All sums stay below 2^53, so doubles are exact.
+const LIMB = 2 ** 22, TOP = 2 ** 20; // TOP: the sixth limb of 2^130
+
+// The length of message is a multiple of 16: the caller has padded it.
+function poly1305(key, message) {
+  const [k0, k1, k2, k3, ...s] = wordsOf(key), view = viewOf(message);
+  const h = new Float64Array(6), r = new Float64Array(6), product = new Float64Array(6);
+  addWords(r, k0 & 0x0fffffff, k1 & 0x0ffffffc, k2 & 0x0ffffffc, k3 & 0x0ffffffc);
+  for (let at = 0; at < message.length; at += 16) {
+    const word = (i) => view.getUint32(at + 4 * i, true);
+    addWords(h, word(0), word(1), word(2), word(3));
+    h[5] += 2 ** 18; // the bit after the 128 bits of the block
+    for (let i = 0; i < 6; i++) {
+      let low = 0, high = 0;
+      for (let j = 0; j <= i; j++) low += h[j] * r[i - j];
+      for (let j = i + 1; j < 6; j++) high += h[j] * r[i - j + 6];
+      product[i] = low + 20 * high;
+    }
+    h.set(product);
+    const over = carry(h, LIMB);
+    h[0] += 20 * over;
+    h[1] += Math.floor(h[0] / LIMB);
+    h[0] %= LIMB;
+  }
+  return finish(h, s);
+}
+
+function addWords(limbs, a, b, c, d) {
+  limbs[0] += a & LIMB - 1;
+  limbs[1] += (a >>> 22 | b << 10) & LIMB - 1;
+  limbs[2] += (b >>> 12 | c << 20) & LIMB - 1;
+  limbs[3] += c >>> 2 & LIMB - 1;
+  limbs[4] += (c >>> 24 | d << 8) & LIMB - 1;
+  limbs[5] += d >>> 14;
+}
+
+// Carries from each limb to the next one. The sixth limb stays below top. Returns what it carries.
+function carry(limbs, top) {
+  let over = 0;
+  for (let i = 0; i < 6; i++) {
+    const sum = limbs[i] + over, size = i < 5 ? LIMB : top;
+    over = Math.floor(sum / size);
+    limbs[i] = sum - over * size;
+  }
+  return over;
+}
+
+// Reduces h modulo 2^130-5 and adds s modulo 2^128. It has no branch that depends on the numbers.
+function finish(h, s) {
+  for (let i = 0; i < 2; i++) {
+    const above = carry(h, TOP);
+    h[0] += 5 * above;
+  }
+  const reduced = h.slice();
+  reduced[0] += 5;
+  const over = carry(reduced, TOP); // 1 if h is 2^130-5 or more; then h + 5 - 2^130 is right
+  const [a, b, c, d, e, f] = h.map((limb, i) => limb + over * (reduced[i] - limb));
+  const tag = new Uint8Array(16), view = viewOf(tag);
+  let sum = 0;
+  [a | b << 22, b >>> 10 | c << 12, c >>> 20 | d << 2 | e << 24, e >>> 8 | f << 14].forEach((word, i) => {
+    sum = Math.floor(sum / 2 ** 32) + (word >>> 0) + s[i];
+    view.setUint32(4 * i, sum, true);
+  });
+  return tag;
+}
+
+// --- The API of a relay (§5 to §8)
+
+const MAX_ANSWER = 32 << 20, MAX_REFUSAL = 64 << 10, MAX_TEXT = 1000; // bytes, and characters of a relay's text
+const PAGE = { depth: MAX_DEPTH + 4, costly: Infinity }; // envelopes are inside of an answer, and there are many
+const ATTEMPTS = 5, READ_ATTEMPTS = 3;
+const EXCHANGE = 30_000, PATIENCE = 120_000, HOUR = 3_600_000, FIVE_MINUTES = 300_000; // milliseconds
+
+// Waits, or throws the signal's reason as soon as it is aborted.
+function pause(ms, signal) {
+  return new Promise((resolve, reject) => {
+    signal?.throwIfAborted();
+    const end = () => { clearTimeout(timer); reject(signal.reason); };
+    const timer = setTimeout(() => { signal?.removeEventListener('abort', end); resolve(); }, ms);
+    signal?.addEventListener('abort', end, { once: true });
+  });
+}
+
+// The pause before the next attempt. It is partly random, so that clients that failed together do not retry together.
+function backoff(failures, atLeast) {
+  const span = Math.min(500 * 2 ** Math.min(failures, 10), 30_000) / 2;
+  return (atLeast || span) + Math.random() * span;
+}
+
+// A path with a query of those members that are not undefined.
+function withQuery(path, query) {
+  const text = new URLSearchParams(Object.entries(query).filter(([, value]) => value !== undefined)).toString();
+  return text ? `${path}?${text}` : path;
+}
+
+const matches = ({ recipient, broadcast, sender, type, thread }, e) =>
+  (!recipient || e.recipient?.id === recipient || String(broadcast) === 'true' && !e.recipient) &&
+  (!sender || e.sender.id === sender) && (!type || e.type === type) && (!thread || threadOf(e) === thread);
+
+const warn = (err) => console.warn('agora: an event was left out:', err.message);
+
+/** A relay, used as the identity me. Without me, it only reads, and unsigned. */
+export class Relay {
+  #fetch;
+  #clock;
+  #audience; // of tokens; '': reads are not signed; undefined: not known yet
+  #correction = 0; // milliseconds to add to the clock for tokens
+  #correctedAt = -Infinity;
+
+  /** clock returns the time in milliseconds since 1970. */
+  constructor(url, { me, fetch = (...args) => globalThis.fetch(...args), clock = Date.now } = {}) {
+    const { origin, pathname } = new URL(url);
+    this.url = origin + pathname.replace(/\/+$/, '');
+    this.me = me;
+    this.#fetch = fetch;
+    this.#clock = clock;
+  }
+
+  /** The relay's document: who it is, its limits, and who may read. */
+  about({ signal } = {}) { return this.#exchange('/.well-known/agora.json', { signal }); }
+
+  /** One page of events, which are not verified. query has the parameters of GET /events. */
+  async page(query = {}, { signal } = {}) {
+    const seconds = Math.min(Number(query.timeout ?? 30) || 0, 60);
+    const answer = await this.#read(withQuery('/events', query), signal, seconds * 1000);
+    if (!Array.isArray(answer.events)) throw invalidAnswer(200);
+    return answer;
+  }
+
+  /** The place after all stored events that match filter, to follow only new events. */
+  async newest(filter = {}, { signal } = {}) {
+    let query = { since: this.#now().toISOString() }, page;
+    do {
+      page = await this.page({ ...filter, ...query, timeout: 0 }, { signal });
+      query = { cursor: cursorOf(page) };
+    } while (page.hasMore === true);
+    return query;
+  }
+
+  /** Yields the verified events that match filter (recipient, broadcast, sender, type, thread), beginning at place. It
+   *  waits for more until signal is aborted. When the events of a page were consumed, it sets place.cursor. Store it,
+   *  so that the next process can continue there. It retries what may succeed later, and throws any other error. If its
+   *  details.reason is unknown_cursor, the relay has lost its events: set place.cursor to '0' and call follow again.
+   *  Polls begin at least spacing milliseconds apart, and at least a second apart if there is no news. It calls skipped
+   *  with the error and the event for each event that is not valid. */
+  async *follow(filter = {}, place = { cursor: '0' }, { signal, spacing = 0, skipped = warn } = {}) {
+    for (let failures = 0; ;) {
+      const began = performance.now();
+      let page, news = false;
+      try {
+        page = await this.page({ ...filter, cursor: place.cursor, timeout: 30 }, { signal });
+        news = cursorOf(page) !== place.cursor && page.events.length > 0;
+        failures = 0;
+      } catch (err) {
+        if (!err?.retryable) throw err;
+        await pause(backoff(failures++, Math.min(err.retryAfter, HOUR)), signal);
+        continue;
+      }
+      for (const event of page.events) {
+        try {
+          checkEnvelope(event, { maxBytes: MAX_EVENT });
+          must(matches(filter, event), 'INVALID_REQUEST', 'the event does not match the filter');
+          await verify(event);
+        } catch (err) {
+          if (!(err instanceof Refused)) throw err;
+          skipped(err, event);
+          continue;
+        }
+        yield event;
+      }
+      place.cursor = page.cursor;
+      await pause(began + Math.max(spacing, news ? 0 : 1000) - performance.now(), signal);
+    }
+  }
+
+  /** Signs and posts a message and returns the receipt. to, thread and ttl (seconds) are optional. With seal, only the
+   *  recipient can read the payload. If there is no answer, it sends the same bytes again, which is safe. */
+  async post(type, payload, { to, thread, ttl = 86_400, seal: sealed = false } = {}, { signal } = {}) {
+    must(this.me, 'INVALID_REQUEST', 'posting needs an identity: new Relay(url, { me })');
+    const e = {
+      version: '1.0', id: `msg_${encode64(random(16))}`, ts: new Date(this.#clock()).toISOString(), type, payload,
+      meta: { ttl }, sender: { id: this.me.did },
+      ...(to && { recipient: { id: to } }), ...(thread && { thread: { id: thread } }),
+    };
+    const body = canonicalize(await sign(sealed ? await seal(e) : e, this.me));
+    for (let attempt = 1; ; attempt++) {
+      try { return await this.#exchange('/events', { body, signal }); } catch (err) {
+        if (!err?.retryable || attempt === ATTEMPTS || err.retryAfter > PATIENCE) throw err;
+        await pause(backoff(attempt - 1, err.retryAfter), signal);
+      }
+    }
+  }
+
+  /** A thread and its envelopes, which are not verified. client selects one of several threads with this id. */
+  thread(id, client, { signal } = {}) {
+    return this.#read(withQuery(`/threads/${encodeURIComponent(id)}`, { client }), signal);
+  }
+
+  /** A page of the directory. query may have intent, q, online, limit and cursor. The envelopes are not verified. */
+  agents(query = {}, { signal } = {}) { return this.#read(withQuery('/agents', query), signal); }
+
+  #now() { return new Date(this.#clock() + this.#correction); }
+
+  async #read(path, signal, wait = 0) {
+    for (let attempt = 1; ; attempt++) {
+      const token = this.me && await this.#token(path, signal);
+      try { return await this.#exchange(path, { token, signal, wait }); } catch (err) {
+        if (!this.#recovers(err, token) || attempt === READ_ATTEMPTS) throw err;
+      }
+    }
+  }
+
+  // Whether a read that was refused may be signed again (§8 "Readers"). It corrects the clock for tokens, once in five
+  // minutes and by at most five. Otherwise an impostor could ask for a token that is good later.
+  #recovers(err, token) {
+    if (!this.me || err.status !== 401 || !err.challenged) return false;
+    if (!token) this.#audience = undefined; // the relay shows messages only to their parties by now
+    if (!token || err.details.reason === 'used') return true;
+    if (err.details.reason !== 'time') return false;
+    const now = this.#clock(), difference = millis(err.details.now) - now;
+    if (!(Math.abs(difference) <= FIVE_MINUTES)) return false;
+    if (now - this.#correctedAt < FIVE_MINUTES) {
+      err.retryable = true;
+      return false;
+    }
+    this.#correction = difference;
+    this.#correctedAt = now;
+    return true;
+  }
+
+  async #token(path, signal) {
+    this.#audience ??= await this.#findAudience(signal);
+    const { pathname, search } = new URL(this.url + path);
+    return this.#audience && readToken(this.#audience, pathname + search, this.me, this.#now().toISOString());
+  }
+
+  // The origin for tokens is the one that we use, not another one that the relay claims to have.
+  async #findAudience(signal) {
+    const about = await this.about({ signal }).catch((err) => {
+      if (err.status === 404) return {}; // a relay without the document knows no tokens
+      throw err;
+    });
+    if (about.reads === undefined || about.reads === 'open') return '';
+    const unauthorized = (ok, what) => must(ok, 'UNAUTHORIZED', what);
+    unauthorized(about.reads === 'parties', 'the relay has a rule for reads that this client does not know');
+    if (isOtherLoopback(about.url, this.url)) { // another process may listen there, so ask again
+      this.url = about.url + new URL(this.url).pathname.replace(/\/+$/, '');
+      return this.#findAudience(signal);
+    }
+    unauthorized(about.url === new URL(this.url).origin, 'this relay must be reached at the url in its document');
+    return about.url;
+  }
+
+  async #exchange(path, { body, token, signal, wait = 0 }) {
+    const headers = { accept: 'application/json' };
+    if (body) headers['content-type'] = 'application/json';
+    if (token) headers.authorization = `Agora ${token}`;
+    signal?.throwIfAborted();
+    const ours = new AbortController(), abort = () => ours.abort(signal.reason);
+    const timer = setTimeout(() => ours.abort(), EXCHANGE + wait);
+    signal?.addEventListener('abort', abort);
+    try {
+      const response = await this.#fetch(this.url + path, {
+        method: body ? 'POST' : 'GET', headers, body, signal: ours.signal,
+        redirect: 'error', credentials: 'omit', cache: 'no-store', referrerPolicy: 'no-referrer',
+      });
+      return readAnswer(response, await readBody(response), this.#clock());
+    } catch (err) {
+      signal?.throwIfAborted();
+      if (err instanceof RelayError) throw err;
+      throw new RelayError('NO_ANSWER', 'the relay cannot be reached, or its answer was cut off', { cause: err });
+    } finally {
+      clearTimeout(timer);
+      signal?.removeEventListener('abort', abort);
+    }
+  }
+}
+
+const invalidAnswer = (status) => new RelayError('INVALID_ANSWER',
+  'the answer is not that of an Agora relay; check its URL', { status, retryable: isTemporary(status) });
+const isTemporary = (status) => status < 300 || status === 408 || status === 429 || status >= 500;
+
+// Reads at most MAX_ANSWER bytes of an answer.
+async function readBody(response) {
+  const limit = response.ok ? MAX_ANSWER : MAX_REFUSAL, parts = [], reader = response.body?.getReader();
+  for (let size = 0; reader;) {
+    const { done, value } = await reader.read();
+    if (done) break;
+    size += value.length;
+    if (size > limit) {
+      await reader.cancel();
+      throw new RelayError('INVALID_ANSWER', 'the answer is too long', { status: response.status, retryable: false });
+    }
+    parts.push(value);
+  }
+  return concat(...parts);
+}
+
+function readAnswer({ status, headers }, bytes, now) {
+  let answer;
+  try { answer = parse(bytes, PAGE); } catch { throw invalidAnswer(status); }
+  if (answer?.ok === true && status === 200) return answer;
+  if (typeof answer?.error !== 'string' || status === 200) throw invalidAnswer(status);
+  const { error, message, retryable, details } = answer;
+  throw new RelayError(error.slice(0, MAX_TEXT), String(message).slice(0, MAX_TEXT), {
+    status, retryable: typeof retryable === 'boolean' ? retryable : isTemporary(status),
+    details: isObject(details) ? details : {}, retryAfter: retryAfter(headers.get('retry-after') ?? '', now),
+    challenged: /^Agora\b/i.test(headers.get('www-authenticate') ?? ''),
+  });
+}
+
+// The header Retry-After in milliseconds: it has seconds, or a date.
+const retryAfter = (text, now) => Math.max(/^\d+$/.test(text) ? Number(text) * 1000 : Date.parse(text) - now, 0) || 0;
+
+function cursorOf({ cursor }) {
+  if (typeof cursor !== 'string' || cursor === '' || cursor.length > 256) throw invalidAnswer(200);
+  return cursor;
+}
+
+// The milliseconds since 1970 of an RFC 3339 date-time; NaN if it is none.
+function millis(text) {
+  try { return Number(instant(text) / 1_000_000n); } catch { return NaN; }
+}
+
+// Whether claimed is the origin of another loopback address, with the same scheme and port. It must be an address,
+// because a name such as localhost may stand for two addresses.
+function isOtherLoopback(claimed, url) {
+  if (!URL.canParse(claimed)) return false;
+  const theirs = new URL(claimed), ours = new URL(url), address = /^(127\.\d+\.\d+\.\d+|\[::1\])$/;
+  return theirs.origin === claimed && address.test(theirs.hostname) && theirs.hostname !== ours.hostname &&
+    (address.test(ours.hostname) || ours.hostname === 'localhost') &&
+    theirs.protocol === ours.protocol && theirs.port === ours.port;
+}
