@@ -50,8 +50,8 @@ type errorBody struct {
 	Details   map[string]any `json:"details,omitempty"`
 }
 
-// relayError is the function Mount.Errors of the relay's own routes (PROTOCOL §5).
-func relayError(err error) (ErrorAnswer, bool) {
+// RelayError is the function Mount.Errors of the relay's own routes (PROTOCOL §5). It knows every *envelope.Error.
+func RelayError(err error) (ErrorAnswer, bool) {
 	e, ok := errors.AsType[*envelope.Error](err)
 	if !ok {
 		return ErrorAnswer{}, false
@@ -64,8 +64,8 @@ func relayError(err error) (ErrorAnswer, bool) {
 	return a, true
 }
 
-// write sends the answer.
-func (a ErrorAnswer) write(w http.ResponseWriter) error {
+// Write sends the answer. It returns an error, and has written nothing, if Body cannot be encoded.
+func (a ErrorAnswer) Write(w http.ResponseWriter) error {
 	if a.Status == http.StatusTooManyRequests || a.Status == http.StatusServiceUnavailable {
 		seconds := math.Ceil(max(a.RetryAfter, time.Second).Seconds())
 		w.Header().Set("Retry-After", strconv.Itoa(int(seconds)))

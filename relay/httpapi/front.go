@@ -139,7 +139,7 @@ func notFound(http.ResponseWriter, *http.Request, relay.Peer) error {
 // handle returns the handler of one mount, with the checks that every request needs.
 func (f *Front) handle(m Mount, info listenerInfo) http.Handler {
 	if m.Errors == nil {
-		m.Errors = relayError
+		m.Errors = RelayError
 	}
 	s := &site{Front: f, Mount: m, listenerInfo: info, cors: newCORS(f.options.Origins, m.Methods, m.Headers)}
 	h := http.Handler(http.HandlerFunc(s.serve))
@@ -263,7 +263,7 @@ func (s *site) answerError(w http.ResponseWriter, r *http.Request, err error) {
 		answer, _ = s.Errors(err)
 	}
 	s.observe(answer.Status, err)
-	if err := answer.write(w); err != nil {
+	if err := answer.Write(w); err != nil {
 		s.log.Error("an error answer cannot be encoded as JSON", "err", err)
 	}
 }

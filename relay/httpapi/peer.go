@@ -99,7 +99,7 @@ var proxyHeaders = []string{"Forwarded", "Via", "X-Real-Ip", "X-Client-Ip", "X-C
 func (s *site) local(r *http.Request) bool {
 	if !s.trusted {
 		addr := remoteAddr(r.RemoteAddr)
-		if !s.exemptsLoopback(s.listenerInfo) || !addr.IsLoopback() || s.trusts(addr) || !loopbackName(r.Host) {
+		if !s.exemptsLoopback(s.listenerInfo) || !addr.IsLoopback() || s.trusts(addr) || !IsLoopbackName(r.Host) {
 			return false
 		}
 		if !r.ProtoAtLeast(1, 1) || r.Close {
@@ -142,7 +142,7 @@ func (s *site) guard(r *http.Request) error {
 
 // ownName reports whether a Host header is a loopback name or the host of the public URL.
 func (f *Front) ownName(host string) bool {
-	return loopbackName(host) || f.options.PublicURL != "" && f.publicHost(host)
+	return IsLoopbackName(host) || f.options.PublicURL != "" && f.publicHost(host)
 }
 
 // publicHost reports whether host is the host of the public URL. The scheme's default port may be left out.
@@ -177,9 +177,9 @@ func (s *site) foreignPage(r *http.Request) bool {
 	return len(origins) > 1
 }
 
-// loopbackName reports whether a Host header is localhost or a loopback address, each in its usual spelling, with or
+// IsLoopbackName reports whether a Host header is localhost or a loopback address, each in its usual spelling, with or
 // without a port. Other spellings that a resolver may accept do not count.
-func loopbackName(host string) bool {
+func IsLoopbackName(host string) bool {
 	name, port, err := net.SplitHostPort(host)
 	if err != nil {
 		name = host
