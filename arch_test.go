@@ -38,6 +38,7 @@ var allowedImports = map[string][]string{
 	"gateway/hub/skill":            {},
 	"gateway/hub":                  {"internal/jsontext", "envelope", "gateway", "gateway/hub/skill", "relay", "relay/httpapi"},
 	"gateway/hub/hubclient":        {"internal/fsync", "internal/jsontext", "envelope"},
+	"explorer":                     {"relay", "relay/httpapi", "sdk/js"},
 	"store/ledger":                 {"didkey", "envelope", "thread", "relay"},
 	"store/sqlite/schema":          {"relay"},
 	"store/sqlite/internal/dbfile": {"relay"},

@@ -1,0 +1,117 @@
+package explorer
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"path"
+	"strconv"
+	"strings"
+
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/httpapi"
+)
+
+// contentTypes are the kinds of files that the page may have.
+var contentTypes = map[string]string{
+	".css":  "text/css; charset=utf-8",
+	".html": "text/html; charset=utf-8",
+	".js":   "text/javascript; charset=utf-8",
+	".json": "application/json",
+	".svg":  "image/svg+xml",
+}
+
+// file is a file of the page in the codings in which it is sent.
+type file struct {
+	contentType   string
+	plain, zipped encoded // zipped has no body if gzip makes the file larger
+}
+
+// encoded is a file in one coding.
+type encoded struct {
+	coding string // the header Content-Encoding; empty: none
+	body   []byte
+	tag    string // the ETag, in quotes
+}
+
+func newFile(name string, content []byte) (*file, error) {
+	f := &file{contentType: contentTypes[path.Ext(name)], plain: newEncoded("", content)}
+	if f.contentType == "" {
+		return nil, fmt.Errorf("explorer: the kind of the file %s is unknown", name)
+	}
+	var small bytes.Buffer
+	zip, err := gzip.NewWriterLevel(&small, gzip.BestCompression)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := zip.Write(content); err != nil {
+		return nil, err
+	}
+	if err := zip.Close(); err != nil {
+		return nil, err
+	}
+	if small.Len() < len(content) {
+		f.zipped = newEncoded("gzip", small.Bytes())
+	}
+	return f, nil
+}
+
+// newEncoded gives body a tag that depends on all of its bytes. So each version and each coding has its own.
+func newEncoded(coding string, body []byte) encoded {
+	sum := sha256.Sum256(body)
+	return encoded{coding, body, `"` + base64.RawURLEncoding.EncodeToString(sum[:16]) + `"`}
+}
+
+// serve answers GET and HEAD. A browser keeps the file, and asks each time whether it has changed.
+func (f *file) serve(w http.ResponseWriter, r *http.Request, _ relay.Peer) error {
+	httpapi.ExtendWrite(w)
+	header, best := w.Header(), f.plain
+	header.Add("Vary", "Accept-Encoding")
+	header.Set("Cache-Control", "no-cache")
+	if f.zipped.body != nil && acceptsGzip(r.Header) {
+		best = f.zipped
+	}
+	header.Set("ETag", best.tag)
+	if hasTag(r.Header, best.tag) {
+		w.WriteHeader(http.StatusNotModified)
+		return nil
+	}
+	if best.coding != "" {
+		header.Set("Content-Encoding", best.coding)
+	}
+	header.Set("Content-Type", f.contentType)
+	header.Set("Content-Length", strconv.Itoa(len(best.body)))
+	w.WriteHeader(http.StatusOK)
+	if r.Method != http.MethodHead {
+		_, _ = w.Write(best.body) // an error means that the client has left
+	}
+	return nil
+}
+
+// acceptsGzip reports whether the client takes gzip (RFC 9110 §12.5.3). Only the value 0 of q refuses.
+func acceptsGzip(header http.Header) bool {
+	for entry := range strings.SplitSeq(strings.Join(header.Values("Accept-Encoding"), ","), ",") {
+		name, parameter, _ := strings.Cut(entry, ";")
+		if !strings.EqualFold(strings.TrimSpace(name), "gzip") {
+			continue
+		}
+		q, given := strings.CutPrefix(strings.ToLower(strings.TrimSpace(parameter)), "q=")
+		value, err := strconv.ParseFloat(q, 64)
+		return !given || err == nil && value > 0
+	}
+	return false
+}
+
+// hasTag reports whether If-None-Match names the tag, or any (RFC 9110 §13.1.2). The tags of this package have no
+// commas.
+func hasTag(header http.Header, tag string) bool {
+	for entry := range strings.SplitSeq(strings.Join(header.Values("If-None-Match"), ","), ",") {
+		if entry = strings.TrimSpace(entry); entry == "*" || strings.TrimPrefix(entry, "W/") == tag {
+			return true
+		}
+	}
+	return false
+}
