@@ -55,7 +55,7 @@ var allowedImports = map[string][]string{
 	"testvectors":                  {},
 	"testvectors/generate":         {"testvectors"},
 	"testvectors/interop/run":      {"didkey", "envelope", "client"},
-	"cmd/agora":                    {"internal/fsync", "bench", "conformance", "didkey", "envelope", "replay", "thread", "relay", "relay/httpapi", "store/sqlite", "store/sqlite/check", "client", "gateway", "gateway/hub", "gateway/hub/skill", "gateway/hub/hubclient"},
+	"cmd/agora":                    {"internal/fsync", "bench", "conformance", "didkey", "envelope", "replay", "thread", "relay", "relay/httpapi", "store/sqlite", "store/sqlite/check", "client", "explorer", "gateway", "gateway/hub", "gateway/hub/skill", "gateway/hub/hubclient"},
 }
 
 // forbiddenImports lists standard packages that a package must not import: these packages have no network and no

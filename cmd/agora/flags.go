@@ -10,6 +10,7 @@ import (
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
 )
 
 // The types in this file are values of flags and arguments. They are checked while the command line is parsed. So a
@@ -91,6 +92,15 @@ func (u *urlText) UnmarshalText(text []byte) error {
 	}
 	*u = urlText(text)
 	return nil
+}
+
+// originText is the origin of a relay.
+type originText string
+
+func (o *originText) UnmarshalText(text []byte) error {
+	origin, err := relay.ParseOrigin(string(text))
+	*o = originText(origin)
+	return err
 }
 
 // listenAddress is HOST:PORT. It must not be empty: the relay would then listen on all interfaces and a random port.

@@ -35,6 +35,7 @@ type commandLine struct {
 	Follow       followCmd       `cmd:"" help:"Print messages as they arrive."`
 	Thread       threadCmd       `cmd:"" help:"Show a thread."`
 	Agents       agentsCmd       `cmd:"" help:"Find agents."`
+	Page         pageCmd         `cmd:"" help:"Show the web page of a relay elsewhere, from this machine."`
 	Hub          hubCmd          `cmd:"" help:"Talk with agents of a Chorus hub."`
 	Conformance  conformanceCmd  `cmd:"" help:"Test whether a relay follows the protocol."`
 	Bench        benchCmd        `cmd:"" help:"Measure a relay under load."`

@@ -37,10 +37,11 @@ func (m withoutLeaks) Run() int {
 // TestScripts runs the scripts in testdata, which look like a session at a terminal. In addition to testscript's own
 // commands, a script can use these:
 //
-//	relay start [FLAG...]   starts agora serve on a free port, with the same data folder each time, and sets AGORA_RELAY
-//	                        and, with --hub-addr, AGORA_HUB
+//	relay start [FLAG...]   starts agora serve on a free port, with the same data folder each time, and sets AGORA_RELAY,
+//	                        AGORA_OWN_PAGE and, with --hub-addr, AGORA_HUB
 //	relay kill              kills the relay without warning
 //	relay stop              interrupts the relay, and fails unless it exits with 0
+//	page start URL          starts agora page on a free port and sets AGORA_PAGE; page kill and page stop end it
 //	curl [-H HEADER]... [-d FILE] PATH|URL
 //	                        sends a request, by default to the relay, and prints the answer to stdout
 //	exitcode N COMMAND...   runs a command and fails unless its exit code is N
@@ -50,15 +51,15 @@ func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata",
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"relay": relayCommand, "curl": curlCommand, "exitcode": exitcodeCommand,
+			"relay": relayCommand, "page": pageCommand, "curl": curlCommand, "exitcode": exitcodeCommand,
 			"keep": keepCommand, "expand": expandCommand,
 		},
 		Setup: func(env *testscript.Env) error {
-			env.Values[relayValue{}] = &relayProcess{}
+			env.Values[runningValue{}] = running{}
 			env.Setenv("GORACE", os.Getenv("GORACE")) // see the Makefile
 			env.Defer(func() {
-				if p := env.Values[relayValue{}].(*relayProcess); p.cmd != nil {
-					p.end(os.Kill)
+				for _, p := range env.Values[runningValue{}].(running) {
+					_ = p.end(os.Kill) // the error says only that a signal ended the process
 				}
 			})
 			return nil
@@ -103,44 +104,62 @@ func expandCommand(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(os.Expand(ts.ReadFile(args[0]), ts.Getenv)), 0o600))
 }
 
-type relayValue struct{}
+type runningValue struct{}
 
-// relayProcess is the relay of a script. cmd is nil while no relay runs.
-type relayProcess struct {
+// running are the programs that run beside a script, by the name of the command that starts them.
+type running map[string]*process
+
+// process is a program that runs beside a script.
+type process struct {
 	cmd *exec.Cmd
 	log bytes.Buffer
 }
 
-func (p *relayProcess) end(signal os.Signal) error {
-	err := p.cmd.Process.Signal(signal)
-	if err == nil {
-		err = p.cmd.Wait()
-	}
-	p.cmd = nil
-	return err
+func (p *process) end(signal os.Signal) error {
+	return errors.Join(p.cmd.Process.Signal(signal), p.cmd.Wait())
 }
 
 func relayCommand(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) == 0 {
-		ts.Fatalf("usage: relay start|kill|stop")
-	}
-	p := ts.Value(relayValue{}).(*relayProcess)
-	switch args[0] {
-	case "start":
-		p.start(ts, args[1:])
-	case "kill":
-		_ = p.end(os.Kill) // the error says only that a signal ended the process
-	case "stop":
-		if err := p.end(os.Interrupt); err != nil {
-			ts.Fatalf("the relay ended with %v\n%s", err, p.log.String())
-		}
-	default:
-		ts.Fatalf("unknown command: relay %s", args[0])
-	}
+	control(ts, neg, "relay", args, []string{"serve", "--addr", "127.0.0.1:0", "--data", ts.MkAbs("agora-data")},
+		map[string]string{"hub listening on ": "AGORA_HUB", "page at ": "AGORA_OWN_PAGE", "listening on ": "AGORA_RELAY"}, "AGORA_RELAY")
 }
 
-func (p *relayProcess) start(ts *testscript.TestScript, flags []string) {
-	p.cmd = exec.Command("agora", append([]string{"serve", "--addr", "127.0.0.1:0", "--data", ts.MkAbs("agora-data")}, flags...)...)
+func pageCommand(ts *testscript.TestScript, neg bool, args []string) {
+	control(ts, neg, "page", args, []string{"page", "--addr", "127.0.0.1:0"}, map[string]string{"page at ": "AGORA_PAGE"}, "AGORA_PAGE")
+}
+
+// control starts or ends the program that the script's command name is for. args are those of the command. start are
+// the first arguments of agora. variables says which beginning of a line of its output is followed by the value of which
+// variable. The program has started when it has printed that of last.
+func control(
+	ts *testscript.TestScript, neg bool, name string, args, start []string, variables map[string]string, last string,
+) {
+	if neg || len(args) == 0 {
+		ts.Fatalf("usage: %s start|kill|stop", name)
+	}
+	all := ts.Value(runningValue{}).(running)
+	p := all[name]
+	if (p == nil) != (args[0] == "start") {
+		ts.Fatalf("%s %s: the program runs: %v", name, args[0], p != nil)
+	}
+	switch args[0] {
+	case "start":
+		all[name] = startProcess(ts, append(start, args[1:]...), variables, last)
+		return
+	case "kill":
+		_ = p.end(os.Kill)
+	case "stop":
+		if err := p.end(os.Interrupt); err != nil {
+			ts.Fatalf("agora %s ended with %v\n%s", start[0], err, p.log.String())
+		}
+	default:
+		ts.Fatalf("unknown command: %s %s", name, args[0])
+	}
+	delete(all, name)
+}
+
+func startProcess(ts *testscript.TestScript, args []string, variables map[string]string, last string) *process {
+	p := &process{cmd: exec.Command("agora", args...)}
 	p.cmd.Path = lookPath(ts)
 	p.cmd.Err = nil
 	p.cmd.Stderr = &p.log
@@ -149,16 +168,18 @@ func (p *relayProcess) start(ts *testscript.TestScript, flags []string) {
 	ts.Check(p.cmd.Start())
 	lines := bufio.NewScanner(stdout)
 	for lines.Scan() {
-		if url, ok := strings.CutPrefix(lines.Text(), "hub listening on "); ok {
-			ts.Setenv("AGORA_HUB", url)
-		}
-		if url, ok := strings.CutPrefix(lines.Text(), "listening on "); ok {
-			ts.Setenv("AGORA_RELAY", url)
-			return
+		for before, variable := range variables {
+			if value, ok := strings.CutPrefix(lines.Text(), before); ok {
+				ts.Setenv(variable, value)
+				if variable == last {
+					return p
+				}
+			}
 		}
 	}
 	_ = p.end(os.Kill)
-	ts.Fatalf("the relay did not start:\n%s", p.log.String())
+	ts.Fatalf("agora %s did not start:\n%s", args[0], p.log.String())
+	return nil
 }
 
 // lookPath finds the agora that testscript has put into the script's PATH.

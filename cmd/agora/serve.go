@@ -36,6 +36,7 @@ type serveCmd struct {
 	MaxDisk         int64            `type:"bytes" default:"64GiB" placeholder:"SIZE" help:"Maximum size of the database. At this size, messages are refused until others have expired (default: ${default})."`
 	AcceptLoss      bool             `help:"Start even if acknowledged messages are missing from the database. Without this flag the relay then refuses to start. All readers have to start again from the oldest message."`
 	NewIdentity     bool             `help:"Create a new identity if the file relay.key of a used database is missing. Without this flag the relay then refuses to start. Clients that know the relay by its did will not recognize it."`
+	Page            bool             `default:"true" negatable:"" help:"Serve a web page that shows the relay at its address (on by default; --page=false or --no-page turns it off)."`
 	Limits          limitFlags       `embed:"" group:"Limits and access"`
 	Gateways        gatewayFlags     `embed:"" group:"Gateways"`
 	LogLevel        slog.Level       `default:"info" placeholder:"LEVEL" help:"debug, info, warn or error (default: ${default})."`
@@ -133,11 +134,15 @@ func (c serveCmd) Run(env environment) (err error) {
 	if err != nil {
 		return errors.Join(ignoreStop(env.ctx, err, log), listener.Close())
 	}
-	front := httpapi.New(r, httpapi.Options{Build: build(), Demo: c.Demo, PublicURL: public, Log: log, Grace: shutdownTime,
+	options := httpapi.Options{Build: build(), Demo: c.Demo, PublicURL: public, Log: log, Grace: shutdownTime,
 		LimitLocal: c.Limits.LimitLocal, TrustedProxies: c.Limits.proxies(), Origins: c.Limits.origins(),
-		Mounts: g.mounts(), Gateways: g.document(), Redact: gateway.Redact})
-	if _, err := fmt.Fprintf(env.stdout, "Agora relay %s\n%slistening on %s\n",
-		key.DID(), g.lines(), "http://"+listener.Addr().String()); err != nil {
+		Mounts: g.mounts(), Gateways: g.document(), Redact: gateway.Redact}
+	pageLine, err := c.addPage(&options, listener.Addr())
+	if err != nil {
+		return errors.Join(err, listener.Close(), g.close())
+	}
+	if _, err := fmt.Fprintf(env.stdout, "Agora relay %s\n%s%slistening on %s\n",
+		key.DID(), pageLine, g.lines(), "http://"+listener.Addr().String()); err != nil {
 		return errors.Join(err, listener.Close(), g.close())
 	}
 	log.Info("listening", "addr", listener.Addr().String(), "origin", origin, "reads", c.Reads, "did", key.DID(),
@@ -145,7 +150,7 @@ func (c serveCmd) Run(env environment) (err error) {
 	for _, warning := range c.warnings(onLoopback(listener.Addr())) {
 		log.Warn(warning)
 	}
-	err = serve(env.ctx, r, front, g.tasks(), append(g.listeners(), httpapi.Listener{Listener: listener})...)
+	err = serve(env.ctx, r, httpapi.New(r, options), g.tasks(), append(g.listeners(), httpapi.Listener{Listener: listener})...)
 	log.Info("stopped")
 	return err
 }

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/explorer"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/httpapi"
+)
+
+type pageCmd struct {
+	URL  originText    `arg:"" name:"url" help:"The relay's URL."`
+	Addr listenAddress `default:"127.0.0.1:8788" placeholder:"HOST:PORT" help:"The loopback address to serve the page at (default: ${default})."`
+}
+
+func (pageCmd) Help() string {
+	return "Serves the web page of a relay from this machine until it is interrupted. A relay serves its own page too, but " +
+		"then the relay decides what that page does. This page is part of the program, so you can load your key file " +
+		"into it. It passes the page's reads to the relay and nothing else.\n\n" +
+		"Examples:\n  agora page https://relay.example\n  agora page https://relay.example --addr 127.0.0.1:9000"
+}
+
+func (c pageCmd) Validate() error {
+	if !c.Addr.isLoopback() {
+		return errors.New("--addr must be a loopback address such as 127.0.0.1:8788, because keys are loaded into the page")
+	}
+	return nil
+}
+
+func (c pageCmd) Run(env environment) error {
+	page, err := explorer.New(string(c.URL))
+	if err != nil {
+		return err
+	}
+	log := newLog(env)
+	listener, err := net.Listen("tcp", string(c.Addr))
+	if err != nil {
+		return fmt.Errorf("cannot listen on %s: %w; choose another address with --addr, or stop the program that "+
+			"listens there", c.Addr, err)
+	}
+	forward := newForwarder(string(c.URL), log)
+	defer forward.transport.CloseIdleConnections()
+	if _, err := fmt.Fprintf(env.stdout, "relay %s\npage at %s\n", c.URL, pageURL("", listener.Addr())); err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	server := &http.Server{
+		Handler:           localOnly{page.Handler("The page is at /", forward.routes()...), log},
+		ReadHeaderTimeout: 5 * time.Second,
+		IdleTimeout:       75 * time.Second,
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+	return runServer(env.ctx, server, listener)
+}
+
+// runServer serves until ctx ends, and then gives running requests a moment.
+func runServer(ctx context.Context, server *http.Server, listener net.Listener) error {
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(listener) }()
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	err := server.Shutdown(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = server.Close() // cuts off the requests that still run
+	}
+	<-failed
+	return err
+}
+
+// localOnly answers requests that use a loopback name. Otherwise a web page could read the answers after it makes its
+// own name point to this machine (DNS rebinding).
+type localOnly struct {
+	handler httpapi.Handler
+	log     *slog.Logger
+}
+
+func (l localOnly) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	err := error(envelope.Errorf(envelope.CodeForbidden, "this page answers only at loopback names such as localhost"))
+	if httpapi.IsLoopbackName(r.Host) {
+		err = l.handler(w, r, relay.Peer{})
+	}
+	if err == nil {
+		return
+	}
+	answer, known := httpapi.RelayError(err)
+	if !known {
+		l.log.Error("a request failed", "err", err)
+		answer, _ = httpapi.RelayError(envelope.Errorf(envelope.CodeInternal, "agora page could not answer this request"))
+	}
+	if err := answer.Write(w); err != nil {
+		l.log.Error("an error cannot be written", "err", err)
+	}
+}
+
+// addPage adds the relay's own page to the options of its front, and returns the line that serve prints about it. If
+// the page is turned off, the line is empty.
+func (c serveCmd) addPage(o *httpapi.Options, at net.Addr) (line string, err error) {
+	if !c.Page {
+		return "", nil
+	}
+	page, err := explorer.New("")
+	if err != nil {
+		return "", err
+	}
+	o.Root = page.Root
+	o.Mounts = append(o.Mounts, page.Mount())
+	return fmt.Sprintf("page at %s\n", pageURL(o.PublicURL, at)), nil
+}
+
+// pageURL returns the address of the page for a browser. origin is the relay's public one, if it has any.
+func pageURL(origin string, at net.Addr) string {
+	if origin != "" {
+		return origin + "/"
+	}
+	if tcp, ok := at.(*net.TCPAddr); ok && tcp.IP.IsUnspecified() {
+		return fmt.Sprintf("http://localhost:%d/", tcp.Port) // a browser cannot open 0.0.0.0 everywhere
+	}
+	return fmt.Sprintf("http://%s/", at)
+}
