@@ -826,15 +826,18 @@ const warn = (err) => console.warn('agora: an event was left out:', err.message)
 export class Relay {
   #fetch;
   #clock;
+  #own; // the relay's own address, if it is not that of url
   #audience; // of tokens; '': reads are not signed; undefined: not known yet
   #correction = 0; // milliseconds to add to the clock for tokens
   #correctedAt = -Infinity;
 
-  /** clock returns the time in milliseconds since 1970. */
-  constructor(url, { me, fetch = (...args) => globalThis.fetch(...args), clock = Date.now } = {}) {
+  /** clock returns the time in milliseconds since 1970. origin is the relay's own address, if url is that of a proxy
+   *  that you trust: reads are then signed for origin. */
+  constructor(url, { me, origin: own, fetch = (...args) => globalThis.fetch(...args), clock = Date.now } = {}) {
     const { origin, pathname } = new URL(url);
     this.url = origin + pathname.replace(/\/+$/, '');
     this.me = me;
+    this.#own = own;
     this.#fetch = fetch;
     this.#clock = clock;
   }
@@ -922,6 +925,10 @@ export class Relay {
   /** A page of the directory. query may have intent, q, online, limit and cursor. The envelopes are not verified. */
   agents(query = {}, { signal } = {}) { return this.#read(withQuery('/agents', query), signal); }
 
+  /** Any answer of the relay to a GET of path, which has the query too. wait is how long the relay may hold the request,
+   *  in milliseconds. */
+  get(path, { signal, wait = 0 } = {}) { return this.#read(path, signal, wait); }
+
   #now() { return new Date(this.#clock() + this.#correction); }
 
   async #read(path, signal, wait = 0) {
@@ -966,6 +973,10 @@ export class Relay {
     if (about.reads === undefined || about.reads === 'open') return '';
     const unauthorized = (ok, what) => must(ok, 'UNAUTHORIZED', what);
     unauthorized(about.reads === 'parties', 'the relay has a rule for reads that this client does not know');
+    if (this.#own) {
+      unauthorized(about.url === this.#own, 'the relay says that it has another address');
+      return this.#own;
+    }
     if (isOtherLoopback(about.url, this.url)) { // another process may listen there, so ask again
       this.url = about.url + new URL(this.url).pathname.replace(/\/+$/, '');
       return this.#findAudience(signal);
