@@ -1,0 +1,348 @@
+// The page of a relay. It reads only the relay's public API and checks each signature in this browser.
+import * as agora from './agora.js';
+import { agents, oneAgent } from './view-agents.js';
+import { feed } from './view-feed.js';
+import { overview } from './view-overview.js';
+import { thread } from './view-thread.js';
+import { verify } from './view-verify.js';
+import { Feed, Reader } from './feed.js';
+import { Model } from './model.js';
+import { agent, command } from './parts.js';
+import { fillWith, h, toast, visible } from './dom.js';
+import { shortDID } from './text.js';
+
+const CONNECTION = {
+  live: 'Live',
+  waiting: 'Connecting',
+  lost: 'No connection',
+  limited: 'Slowed down',
+  paused: 'Paused',
+};
+const CLOCK_EVERY = 10 * 60_000;
+const MAX_KEY_FILE = 64 << 10;
+const $ = (id) => document.getElementById(id);
+
+class App {
+  model = new Model();
+  pasted; // what the reader searched for, on the way to the view that finds it
+  address = location.origin; // where others reach the relay
+  #page; // the view that is shown
+  #stop = new AbortController(); // ends the view
+  #following; // the feed that follows, and what ends it
+  #state = 'waiting';
+  #shownState;
+  #config = {};
+
+  constructor() {
+    this.askForKey = this.askForKey.bind(this);
+    this.reader = new Reader(this.#relay(), (state, text) => this.#report(state, text));
+    this.feed = new Feed(this.model, this.reader, {}, () => this.#page?.update?.());
+    this.model.addEventListener('change', () => this.#page?.update?.());
+    addEventListener('hashchange', () => this.route());
+    addEventListener('keydown', (e) => this.#key(e));
+    $('search-form').addEventListener('submit', (e) => {
+      e.preventDefault();
+      this.search($('search').value);
+    });
+    $('search').addEventListener('paste', (e) => this.#paste(e));
+    $('key-button').addEventListener('click', this.askForKey);
+    $('theme').addEventListener('click', () => this.#switchTheme());
+    $('host').textContent = location.host;
+  }
+
+  /** Whether keys may be loaded: only if the page comes from the reader's own machine. */
+  get isOwn() {
+    return ['localhost', '127.0.0.1', '[::1]'].includes(location.hostname);
+  }
+
+  async start() {
+    this.route();
+    this.follow(this.feed);
+    try {
+      this.#config = await (await fetch('page/config.json')).json();
+    } catch {
+      /* the relay does not answer; the feed shows that */
+    }
+    if (this.#config.relay) {
+      this.address = this.#config.relay;
+      $('host').textContent = new URL(this.address).host;
+      this.reader.relay = this.#relay();
+    }
+    await this.#learn();
+    setInterval(() => this.#learn(), CLOCK_EVERY);
+  }
+
+  // The relay as the reader's key sees it. Reads are signed for the relay that "agora page" names, or for the relay of
+  // this machine under the address that it has for others.
+  #relay() {
+    const origin = this.#config.relay ?? (this.isOwn ? this.model.about?.url : undefined);
+    return new agora.Relay(location.origin, { me: this.model.me, origin });
+  }
+
+  // Reads what the relay says of itself, and its clock.
+  async #learn() {
+    for (let wait = 1000; ; wait = Math.min(30_000, wait * 2)) {
+      try {
+        const [about, health] = await Promise.all([
+          this.reader.get('/.well-known/agora.json'),
+          this.reader.get('/health'),
+        ]);
+        this.model.about = about;
+        this.model.clockOffset = Date.parse(health.now) - Date.now();
+        if (this.isOwn && typeof about.url === 'string' && !this.#config.relay) this.address = about.url;
+        this.model.change();
+        return;
+      } catch {
+        await new Promise((resume) => setTimeout(resume, wait));
+      }
+    }
+  }
+
+  /** Makes a feed follow the relay until the signal is aborted, and ends the one before: a page holds one poll. */
+  follow(followed, signal) {
+    if (this.#following?.feed === followed) return;
+    this.#following?.stop.abort();
+    const stop = new AbortController();
+    this.#following = { feed: followed, stop };
+    followed.run(signal ? AbortSignal.any([stop.signal, signal]) : stop.signal);
+  }
+
+  /** Posts to a path of the relay without a body. */
+  async post(path, signal) {
+    const response = await fetch(path, { method: 'POST', signal });
+    const answer = await response.json();
+    if (!response.ok) throw new Error(answer.message);
+    return answer;
+  }
+
+  /** Returns a link to an agent. name is the one that a message has; else it is that of the agent's manifest. */
+  agent(did, name, props) {
+    return agent(did, name || this.model.names.get(did), props);
+  }
+
+  // --- Routes
+
+  go(hash) {
+    location.hash = hash;
+  }
+
+  /** Changes the address without a new view. */
+  replace(hash) {
+    history.replaceState(null, '', hash);
+  }
+
+  route() {
+    const [path, query = ''] = (location.hash || '#/').slice(1).split('?');
+    const params = new URLSearchParams(query);
+    const [, name = '', ...rest] = path.split('/');
+    let argument = '';
+    try {
+      argument = decodeURIComponent(rest.join('/'));
+    } catch {
+      /* the address is malformed; the view says that there is no such thing */
+    }
+    this.#stop.abort();
+    this.#stop = new AbortController();
+    const { signal } = this.#stop;
+    const first = !this.#page;
+    this.#page = undefined;
+    const views = {
+      '': () => overview(this, params, signal),
+      feed: () => feed(this, params, signal),
+      agents: () => agents(this, params, signal),
+      verify: () => verify(this, params, signal),
+      thread: () => thread(this, params, signal, argument),
+      agent: () => oneAgent(this, params, signal, argument),
+    };
+    this.#page = (
+      views[name] ??
+      (() => ({
+        title: 'Not found',
+        element: h(
+          'section',
+          null,
+          h('h1', { tabindex: '-1' }, 'There is nothing at this address'),
+          h('p', null, h('a', { href: '#/' }, 'To the overview')),
+        ),
+      }))
+    )();
+    fillWith($('main'), this.#page.element);
+    document.title = `${this.#page.title} · Agora relay`;
+    const tab = { '': 'overview', thread: 'feed', agent: 'agents' }[name] ?? name;
+    for (const link of document.querySelectorAll('[data-tab]')) {
+      if (link.dataset.tab === tab) link.setAttribute('aria-current', 'page');
+      else link.removeAttribute('aria-current');
+    }
+    this.#page.update?.();
+    if (first) return;
+    scrollTo(0, 0);
+    $('main').querySelector('h1')?.focus({ preventScroll: true });
+  }
+
+  // --- Search
+
+  search(text) {
+    text = text.trim();
+    if (!text) return;
+    $('search').blur();
+    if (this.#page?.search) return this.#page.search(text);
+    this.pasted = text;
+    this.go('#/verify');
+  }
+
+  // A pasted envelope may have several lines, which the search field would join.
+  #paste(e) {
+    const text = e.clipboardData?.getData('text') ?? '';
+    if (!text.trim().startsWith('{')) return;
+    e.preventDefault();
+    $('search').value = '';
+    this.search(text);
+  }
+
+  #key(e) {
+    const typing = e.target.closest?.('input,textarea,select,[contenteditable]');
+    if (e.key === '/' && !typing && !e.ctrlKey && !e.metaKey && !e.altKey && !document.querySelector('dialog[open]')) {
+      e.preventDefault();
+      $('search').focus();
+      $('search').select();
+    } else if (e.key === 'Escape' && typing === $('search')) {
+      $('search').value = '';
+      $('search').blur();
+    }
+  }
+
+  // --- Connection
+
+  /** Shows a state of the connection instead of the real one, or the real one again. */
+  connection(state) {
+    this.#shownState = state;
+    this.#tell(CONNECTION[state ?? this.#state]);
+  }
+
+  #report(state, text) {
+    if (this.#state === 'lost' && state === 'live') this.#learn();
+    this.#state = state;
+    this.#tell(text ?? CONNECTION[state]);
+  }
+
+  #tell(text) {
+    const element = $('connection');
+    const state = this.#shownState ?? this.#state;
+    element.dataset.state = state;
+    const words = this.#shownState ? CONNECTION[state] : text;
+    if (element.lastElementChild.textContent !== words) element.lastElementChild.textContent = words;
+  }
+
+  // --- Keys
+
+  askForKey() {
+    const dialog = h('dialog', { class: 'key-dialog', 'aria-labelledby': 'key-title' });
+    const problem = h('p', { role: 'alert', class: 'notice', hidden: true });
+    const close = h('button', { type: 'button', class: 'small', onclick: () => dialog.close() }, 'Close');
+    const load = async (e) => {
+      const [file] = e.target.files;
+      try {
+        if (file.size > MAX_KEY_FILE) throw new Error('This file is too large for a key file.');
+        this.#setKey(await agora.readKeyFile(await file.text()));
+        dialog.close();
+        toast('Key loaded');
+      } catch (err) {
+        problem.hidden = false;
+        problem.textContent = visible(err.message, 300);
+      }
+    };
+    const { me } = this.model;
+    dialog.append(
+      h('header', null, h('h2', { id: 'key-title' }, 'Your key'), close),
+      !this.isOwn
+        ? h(
+            'div',
+            null,
+            h(
+              'p',
+              null,
+              'The relay serves this page. A key is loaded only into a page from your own machine, so that no relay can take it. Run this, and load your key there:',
+            ),
+            command(`agora page ${location.origin}`),
+          )
+        : me
+          ? h(
+              'div',
+              null,
+              h('p', null, 'You read as ', h('code', { class: 'break' }, me.did), '.'),
+              h(
+                'button',
+                {
+                  type: 'button',
+                  onclick: () => {
+                    this.#setKey(undefined);
+                    dialog.close();
+                  },
+                },
+                'Forget the key',
+              ),
+            )
+          : h(
+              'div',
+              null,
+              h(
+                'p',
+                null,
+                'With a key file of agora keygen, this page opens what is sealed to you, and signs its reads where a relay shows messages to their parties only. The key stays in the memory of this page. It is never sent or stored.',
+              ),
+              h(
+                'label',
+                { class: 'file' },
+                h('span', null, 'Key file'),
+                h('input', { type: 'file', id: 'key-file', onchange: load }),
+              ),
+              problem,
+            ),
+    );
+    dialog.addEventListener('close', () => dialog.remove());
+    dialog.addEventListener('click', (e) => {
+      if (e.target === dialog) dialog.close();
+    });
+    document.body.append(dialog);
+    dialog.showModal();
+  }
+
+  #setKey(me) {
+    this.#following?.stop.abort();
+    this.#following = undefined;
+    this.feed.clear();
+    this.model.setKey(me);
+    this.reader.relay = this.#relay();
+    const button = $('key-button');
+    button.dataset.loaded = String(!!me);
+    button.title = me ? `You read as ${shortDID(me.did)}` : '';
+    button.querySelector('.hidden-text').textContent = me ? `Your key: ${shortDID(me.did)}` : 'Your key';
+    this.follow(this.feed);
+    this.route();
+  }
+
+  // --- Colours
+
+  #switchTheme() {
+    const dark = document.documentElement.dataset.theme
+      ? document.documentElement.dataset.theme === 'dark'
+      : matchMedia('(prefers-color-scheme: dark)').matches;
+    setTheme(dark ? 'light' : 'dark');
+    try {
+      localStorage.setItem('agora-theme', dark ? 'light' : 'dark');
+    } catch {
+      /* the browser stores nothing */
+    }
+  }
+}
+
+function setTheme(name) {
+  if (name === 'dark' || name === 'light') document.documentElement.dataset.theme = name;
+}
+
+try {
+  setTheme(localStorage.getItem('agora-theme'));
+} catch {
+  /* the browser stores nothing */
+}
+new App().start();
