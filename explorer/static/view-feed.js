@@ -107,7 +107,7 @@ export function feed(app, params, signal) {
     hidden: true,
     onclick: () => {
       setPaused(false);
-      element.scrollTop = 0;
+      list.toTop();
     },
   });
   const narrow = matchMedia('(max-width: 700px)');
@@ -177,7 +177,7 @@ export function feed(app, params, signal) {
       ownStop = new AbortController();
       app.follow(own, AbortSignal.any([ownStop.signal, signal]));
     } else app.follow(app.feed);
-    element.scrollTop = 0;
+    list.toTop();
     setPaused(false);
   }
 

@@ -7,6 +7,8 @@ export class VirtualList {
   #items = [];
   #rows = new Map(); // the rows that exist, by key
   #rowHeight;
+  #top = 0; // how far the list is scrolled, and its height: read only when they change, because reading is slow
+  #height = 0;
   #active = ''; // the key of the row that has the keyboard's focus
   #spacer = h('div', { class: 'vlist-spacer' });
   #render;
@@ -25,46 +27,67 @@ export class VirtualList {
     this.#update = update;
     this.#atEnd = atEnd;
     element.append(this.#spacer);
-    element.addEventListener('scroll', this.redraw, { passive: true });
+    element.addEventListener('scroll', () => this.#scrolled(), { passive: true });
     element.addEventListener('keydown', (e) => this.#key(e, open));
     element.addEventListener('focusin', (e) => {
       this.#active = e.target.closest('[data-key]')?.dataset.key ?? this.#active;
     });
-    new ResizeObserver(this.redraw).observe(element);
+    new ResizeObserver(() => {
+      this.#height = element.clientHeight;
+      this.redraw();
+    }).observe(element);
+  }
+
+  #scrolled() {
+    this.#top = this.element.scrollTop;
+    this.redraw();
+  }
+
+  #scrollTo(top) {
+    this.element.scrollTop = top;
+    this.#top = this.element.scrollTop;
   }
 
   /** Shows items, the newest first. The rows that the reader looks at stay where they are, except at the top. */
   set(items) {
     const height = this.#rowHeight();
-    const { scrollTop } = this.element;
-    const first = Math.floor(scrollTop / height);
-    const anchor = scrollTop > height / 2 ? this.#items[first] : undefined;
+    const first = Math.floor(this.#top / height);
+    const anchor = this.#top > height / 2 ? this.#items[first] : undefined;
     this.#items = items;
     this.#spacer.style.height = `${items.length * height}px`;
     if (anchor) {
       const now = items.findIndex((item) => item.key === anchor.key);
-      if (now >= 0 && now !== first) this.element.scrollTop = scrollTop + (now - first) * height;
+      if (now >= 0 && now !== first) this.#scrollTo(this.#top + (now - first) * height);
     }
+    this.redraw();
+  }
+
+  /** Scrolls to the first row. */
+  toTop() {
+    this.#scrollTo(0);
     this.redraw();
   }
 
   /** The number of rows above the visible ones. */
   get above() {
-    return Math.floor(this.element.scrollTop / this.#rowHeight());
+    return Math.floor(this.#top / this.#rowHeight());
   }
 
   #draw() {
     const height = this.#rowHeight();
-    const { scrollTop, clientHeight } = this.element;
     const items = this.#items;
-    const from = Math.max(0, Math.floor(scrollTop / height) - BEYOND);
-    const to = Math.min(items.length, Math.ceil((scrollTop + clientHeight) / height) + BEYOND);
+    const from = Math.max(0, Math.floor(this.#top / height) - BEYOND);
+    const to = Math.min(items.length, Math.ceil((this.#top + this.#height) / height) + BEYOND);
     this.#spacer.style.height = `${items.length * height}px`;
     const wanted = new Map(items.slice(from, to).map((item, i) => [item.key, [item, from + i]]));
     for (const [key, row] of this.#rows) {
-      if (wanted.has(key) || (key === this.#active && row.contains(document.activeElement))) continue;
-      row.remove();
-      this.#rows.delete(key);
+      if (wanted.has(key)) continue;
+      const index = row.contains(document.activeElement) ? items.findIndex((item) => item.key === key) : -1;
+      if (index >= 0) row.style.transform = `translateY(${index * height}px)`; // the focus must not be lost
+      else {
+        row.remove();
+        this.#rows.delete(key);
+      }
     }
     let previous = null;
     for (const [key, [item, index]] of wanted) {
@@ -79,7 +102,7 @@ export class VirtualList {
       row.setAttribute('aria-posinset', index + 1);
       row.setAttribute('aria-setsize', items.length);
       row.tabIndex =
-        key === this.#active || (!wanted.has(this.#active) && index === Math.ceil(scrollTop / height)) ? 0 : -1;
+        key === this.#active || (!wanted.has(this.#active) && index === Math.ceil(this.#top / height)) ? 0 : -1;
       // Screen readers read rows in the order of the document.
       const place = previous ? previous.nextSibling : this.#spacer.firstChild;
       if (row !== place) this.#spacer.insertBefore(row, place);
@@ -91,7 +114,7 @@ export class VirtualList {
   #key(e, open) {
     if (e.target.closest('[data-key]') !== e.target && !['ArrowDown', 'ArrowUp'].includes(e.key)) return;
     const at = this.#items.findIndex((item) => item.key === this.#active);
-    const page = Math.floor(this.element.clientHeight / this.#rowHeight()) - 1;
+    const page = Math.floor(this.#height / this.#rowHeight()) - 1;
     const to = {
       ArrowDown: at + 1,
       ArrowUp: at - 1,
@@ -115,9 +138,8 @@ export class VirtualList {
     if (!item) return;
     const height = this.#rowHeight();
     const top = index * height;
-    const { scrollTop, clientHeight } = this.element;
-    if (top < scrollTop) this.element.scrollTop = top;
-    else if (top + height > scrollTop + clientHeight) this.element.scrollTop = top + height - clientHeight;
+    if (top < this.#top) this.#scrollTo(top);
+    else if (top + height > this.#top + this.#height) this.#scrollTo(top + height - this.#height);
     this.#active = item.key;
     this.#draw();
     this.#rows.get(item.key)?.focus({ preventScroll: true });
