@@ -46,7 +46,10 @@ func parseReply(text []byte) (r reply, ok bool) {
 		}
 		*field = cut(*field, maxReplyText)
 	}
-	return r, r.Status == "ok" || r.Status == "error"
+	if r.Status != "ok" && r.Status != "error" {
+		return reply{}, false
+	}
+	return r, true
 }
 
 // apply sets the state and the result of a delivery to what the receiver has replied. fallback is the code of an error

@@ -62,6 +62,8 @@ var replies = map[string]replyCase{
 		`{"delivery":"failed","error_code":"BUSY","state":"failed"}`, 0},
 	"error with 500": {500, `{"status":"error","error_code":"MODEL_DOWN","detail":"later"}`, "",
 		`{"delivery":"queued","error_code":"MODEL_DOWN","detail":"later","state":"queued"}`, 2 * time.Second},
+	"error with 600": {600, `{"status":"error","error_code":"NO_STATUS"}`, "",
+		`{"delivery":"failed","error_code":"NO_STATUS","state":"failed"}`, 0},
 
 	"400 without JSON":  {400, `secret`, "", failedWith(400), 0},
 	"404":               {404, ``, "", failedWith(404), 0},
@@ -73,6 +75,7 @@ var replies = map[string]replyCase{
 	"500":               {500, `secret`, "", queuedWith(500), 2 * time.Second},
 	"503":               {503, `<html>secret</html>`, "7", queuedWith(503), 7 * time.Second},
 	"503 for two hours": {503, ``, "7200", queuedWith(503), time.Hour},
+	"600":               {600, ``, "", failedWith(600), 0},
 }
 
 // H-30: each kind of webhook reply has the effect that HUB describes. G-16: the sender learns nothing else of the

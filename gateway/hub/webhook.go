@@ -42,25 +42,20 @@ func (c courier) Target(ctx context.Context, j gateway.Job) (url string, p gatew
 func (c courier) Call(ctx context.Context, j gateway.Job) (gateway.Call, gateway.Plan, error) {
 	var m message
 	var d delivery
-	var a agent
-	if err := c.h.Relay.View(ctx, self, func(q relay.Querier) (err error) {
-		if a, err = agentByNumber(q, j.Lane); err != nil {
-			return err
-		}
+	if err := c.h.Relay.View(ctx, self, func(q relay.Querier) error {
 		return q.Query(func(scan scanner) error { return scan(append(m.fields(), d.fields()...)...) },
 			"SELECT "+joinedColumns+" FROM hub_delivery d JOIN hub_message m ON m.n = d.message WHERE d.message = ?", j.Ref)
 	}); err != nil {
 		return gateway.Call{}, gateway.Hold, err
 	}
-	if m.n == 0 || d.state != queued || len(a.endpoint) == 0 {
+	if m.n == 0 || d.state != queued {
 		return gateway.Call{}, gateway.Drop, nil
 	}
 	if c.h.streams.has(j.Lane) {
 		return gateway.Call{}, gateway.Hold, nil
 	}
-	url, err := c.h.endpoint(a)
-	return gateway.Call{URL: url, ID: m.trace, Body: []byte(`{"envelope":` + m.envelope + `}`), Wait: webhookWait,
-		Header: http.Header{"Chorus-Trace-Id": {m.trace}}}, gateway.Send, err
+	return gateway.Call{ID: m.trace, Body: []byte(`{"envelope":` + m.envelope + `}`), Wait: webhookWait,
+		Header: http.Header{"Chorus-Trace-Id": {m.trace}}}, gateway.Send, nil
 }
 
 // judged is what an attempt to call a webhook means for its message.
@@ -95,14 +90,11 @@ func (courier) Judge(_ gateway.Job, r gateway.Response, err error) gateway.Verdi
 			data.code = said.Code
 		}
 		data.detail = said.Detail
-		if r.Status >= 500 {
+		if r.Status >= 500 && gateway.Retryable(r, nil) {
 			v.Outcome = gateway.Retry
 		}
 	case success:
 		v.Outcome, data.reply = gateway.Done, said
-		if !isReply {
-			data.reply = reply{}
-		}
 	case gateway.Retryable(r, nil):
 		v.Outcome = gateway.Retry
 	}
