@@ -1,8 +1,10 @@
 package hub_test
 
 import (
+	"context"
 	"fmt"
 	"regexp"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -148,4 +150,39 @@ func TestUnusedAgents(t *testing.T) {
 	f.want(f.remove("/agents/reads@b", keys["reads"]), 200, "") // like after a DELETE
 	f.want(f.rotate("reads@b", ""), 409, "ERR_AGENT_ID_TAKEN")
 	f.wantWorks(map[string]bool{keys["reads"]: false, keys["listens"]: true})
+}
+
+// An agent does not expire if its stream opens while expired agents are being removed.
+func TestAgentReturnsDuringSweep(t *testing.T) {
+	t.Parallel()
+	var after atomic.Pointer[func()]
+	f := startLocal(t, func(f *fixture) {
+		f.wrap = func(s relay.Extender) relay.Extender { return afterUpdate{s, &after} }
+	})
+	key := f.register("a@b")
+	f.wait(unused + moment)
+	var i *inbox
+	returns := func() {
+		i = f.open(key, nil)
+		i.frame()
+	}
+	after.Store(&returns) // the first Update of a sweep records which agents have a stream
+	f.hub.SweepNow(t.Context())
+	if i == nil || !f.works(key) {
+		t.Error("the agent has expired although it has a stream")
+	}
+}
+
+// afterUpdate calls a function once after an Update.
+type afterUpdate struct {
+	relay.Extender
+	call *atomic.Pointer[func()]
+}
+
+func (s afterUpdate) Update(ctx context.Context, f func(relay.StoreTx) error) (time.Duration, error) {
+	took, err := s.Extender.Update(ctx, f)
+	if call := s.call.Swap(nil); call != nil {
+		(*call)()
+	}
+	return took, err
 }

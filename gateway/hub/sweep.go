@@ -61,7 +61,7 @@ func (o *op) touch() (more bool, err error) {
 	return len(some) == sweepBatch, nil
 }
 
-// expire deletes an agent that was not used for a long time.
+// expire deletes an agent that was not used for a long time. It spares an agent whose stream has opened after touch.
 func (o *op) expire() (more bool, err error) {
 	unused, err := numbers(o, "SELECT u.agent FROM hub_use u JOIN hub_agent a ON a.n = u.agent WHERE u.used < ? "+
 		"AND a.deleted = 0 ORDER BY u.used LIMIT 1", o.now-int64(unusedAfter))
@@ -80,7 +80,8 @@ func (o *op) expire() (more bool, err error) {
 
 // purge removes messages that were kept long enough.
 func (o *op) purge() (more bool, err error) {
-	old, err := numbers(o, "SELECT n FROM hub_message WHERE ts < ? ORDER BY ts LIMIT ?", o.now-int64(o.hub.options.Retention), sweepBatch)
+	old, err := numbers(o, "SELECT n FROM hub_message WHERE ts < ? ORDER BY ts LIMIT ?",
+		o.now-int64(o.hub.options.Retention), sweepBatch)
 	if err != nil {
 		return false, err
 	}
