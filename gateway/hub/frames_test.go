@@ -2,6 +2,7 @@ package hub_test
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -9,9 +10,13 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
 )
 
 // H-18: a stream has the headers and the bytes that HUB describes, and a ping every 20 s.
@@ -204,6 +209,41 @@ func (p party) stalled() net.Conn {
 		p.t.Fatal(err)
 	}
 	return c
+}
+
+// A stream goes on while the relay refuses its reads for the moment: it has pings, and its messages come afterwards.
+func TestStreamWhileReadsAreRefused(t *testing.T) {
+	var refused atomic.Bool
+	inParty(t, func(t *testing.T, p party) {
+		s := p.follow(p.bob, nil)
+		p.queue(alice, bob, 1, 100) // does not wake the stream
+		refused.Store(true)
+		time.Sleep(65 * time.Second)
+		if pings := strings.Count(s.bytes(), ":ping\n\n"); pings != 3 || len(s.events()) != 0 || !s.end().IsZero() {
+			t.Errorf("after 65 s there are %d pings and %d messages, and the end is %v", pings, len(s.events()), s.end())
+		}
+		refused.Store(false)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if len(s.events()) != 1 {
+			t.Errorf("%d messages have come afterwards, want 1", len(s.events()))
+		}
+	}, func(f *fixture) {
+		f.wrap = func(s relay.Extender) relay.Extender { return refusingStore{s, &refused} }
+	})
+}
+
+// refusingStore refuses Views for the moment while refused is set.
+type refusingStore struct {
+	relay.Extender
+	refused *atomic.Bool
+}
+
+func (s refusingStore) View(ctx context.Context, f func(relay.Querier) error) (time.Duration, error) {
+	if s.refused.Load() {
+		return 0, &envelope.Error{Code: envelope.CodeRateLimited, RetryAfter: time.Second}
+	}
+	return s.Extender.View(ctx, f)
 }
 
 // H-17: a client that takes no byte for 30 s is cut off, at the beginning or later. Its messages are not lost.

@@ -27,16 +27,17 @@ func (t *streamWriter) run(ctx context.Context) {
 	ping := time.NewTicker(pingInterval)
 	defer ping.Stop()
 	for {
-		more, err := false, error(nil)
+		var again <-chan time.Time // when to read again; nil: when there is a new message
 		if !t.mustEnd() {
-			more, err = t.writeNext(ctx)
-		}
-		if err != nil {
-			return
-		}
-		var now <-chan struct{}
-		if more {
-			now = closedChannel
+			more, err := t.writeNext(ctx)
+			switch {
+			case isTemporary(err):
+				again = time.After(time.Second)
+			case err != nil:
+				return
+			case more:
+				again = time.After(0)
+			}
 		}
 		select {
 		case reason := <-t.s.ended:
@@ -52,7 +53,7 @@ func (t *streamWriter) run(ctx context.Context) {
 				return
 			}
 		case <-t.s.news:
-		case <-now:
+		case <-again:
 		}
 	}
 }
@@ -67,13 +68,6 @@ func (t *streamWriter) mustEnd() bool {
 	}
 }
 
-// closedChannel is a channel from which a select can always receive.
-var closedChannel = func() chan struct{} {
-	c := make(chan struct{})
-	close(c)
-	return c
-}()
-
 // batch is some messages that are written together.
 type batch struct {
 	text string
@@ -81,11 +75,17 @@ type batch struct {
 }
 
 // writeNext writes the next messages: at most paceBytes, or one message that is larger. more means that other messages
-// may follow. An error ends the stream.
+// may follow. An error that is not temporary ends the stream.
 func (t *streamWriter) writeNext(ctx context.Context) (more bool, err error) {
 	b, more, err := t.next(ctx)
-	if err != nil || len(b.rows) == 0 {
-		return more, t.handleReadError(ctx, err)
+	if err != nil {
+		if ctx.Err() == nil && !isTemporary(err) {
+			t.h.logFault("the messages of a stream cannot be read", err)
+		}
+		return false, err
+	}
+	if len(b.rows) == 0 {
+		return more, nil
 	}
 	if err := t.waitForPace(ctx, len(b.text)); err != nil {
 		return false, err
@@ -104,28 +104,6 @@ func (t *streamWriter) writeNext(ctx context.Context) (more bool, err error) {
 		t.h.logFault("messages were handed out, but this cannot be recorded; they will be handed out again", err)
 	}
 	return more, nil
-}
-
-// handleReadError waits a second and returns nil if err is temporary. Otherwise it returns err.
-func (t *streamWriter) handleReadError(ctx context.Context, err error) error {
-	if err == nil || ctx.Err() != nil {
-		return err
-	}
-	if !isTemporary(err) {
-		t.h.logFault("the messages of a stream cannot be read", err)
-		return err
-	}
-	wait := time.NewTimer(time.Second)
-	defer wait.Stop()
-	select {
-	case <-wait.C:
-		t.h.streams.wake(t.s.agent)
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.h.Relay.Drained():
-		return nil
-	}
 }
 
 const maxBatch = 64 // messages
