@@ -249,16 +249,17 @@ func newTrace() string {
 
 // sendAnswer is the data of an answer to POST /messages.
 type sendAnswer struct {
-	Delivery string `json:"delivery"`
-	Trace    string `json:"trace_id"`
-	Code     string `json:"error_code,omitempty"`
-	Detail   string `json:"detail,omitempty"`
-	State    string `json:"state"`
+	Delivery string          `json:"delivery"`
+	Trace    string          `json:"trace_id"`
+	Response json.RawMessage `json:"receiver_response,omitempty"` // only if the webhook has confirmed the message
+	Code     string          `json:"error_code,omitempty"`
+	Detail   string          `json:"detail,omitempty"`
+	State    string          `json:"state"`
 }
 
 // outcome waits until message n is delivered or an attempt has failed, but at most sendWait. It returns the answer to
 // the sender.
-func (h *Hub) outcome(ctx context.Context, from relay.Peer, n int64) (status int, answer any, err error) {
+func (h *Hub) outcome(ctx context.Context, from relay.Peer, n int64) (status int, answer sendAnswer, err error) {
 	timeout := time.NewTimer(sendWait)
 	defer timeout.Stop()
 	for {
@@ -266,7 +267,7 @@ func (h *Hub) outcome(ctx context.Context, from relay.Peer, n int64) (status int
 		if !waits { // an earlier request has stored the message
 			d, trace, err := h.deliveryWithTrace(ctx, from, n)
 			if err != nil {
-				return 0, nil, err
+				return 0, answer, err
 			}
 			status, answer = sentAnswer(d, trace)
 			return status, answer, nil
@@ -297,19 +298,14 @@ func (h *Hub) deliveryWithTrace(ctx context.Context, from relay.Peer, n int64) (
 }
 
 // sentAnswer returns what a sender is told about a delivery.
-func sentAnswer(d delivery, trace string) (status int, answer any) {
+func sentAnswer(d delivery, trace string) (status int, a sendAnswer) {
 	known := d.decodeResult()
-	a := sendAnswer{Trace: trace, Code: known.Code, Detail: known.Detail, State: d.state.String()}
+	a = sendAnswer{Trace: trace, Code: known.Code, Detail: known.Detail, State: d.state.String()}
 	switch {
 	case d.state == failed:
 		a.Delivery = "failed"
 	case d.state == delivered && d.via == viaWebhook:
-		return http.StatusOK, struct {
-			Delivery string `json:"delivery"`
-			Trace    string `json:"trace_id"`
-			Response any    `json:"receiver_response"`
-			State    string `json:"state"`
-		}{"delivered", trace, known.Response, a.State}
+		a.Delivery, a.Response = "delivered", known.Response
 	case d.state != queued && d.via == viaStream:
 		a.Delivery = "delivered_sse"
 	default:
