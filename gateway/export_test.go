@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"net"
 	"net/http"
 	"time"
@@ -25,6 +26,24 @@ func SetInterfaces(t interface{ Cleanup(func()) }, networks ...string) {
 		return all, nil
 	}
 	t.Cleanup(func() { interfaceAddrs = net.InterfaceAddrs })
+}
+
+// Request is a call and its URL.
+type Request struct {
+	URL, ID string
+	Body    []byte
+	Header  http.Header
+	Wait    time.Duration
+}
+
+// Post makes a call as an outbox does: it waits for a slot of the URL's host, and sends the request.
+func (o *Outgoing) Post(ctx context.Context, r Request) (Response, error) {
+	s, _, err := o.reserve(ctx, r.URL)
+	if err != nil {
+		return Response{}, err
+	}
+	defer s.free()
+	return s.post(ctx, Call{r.ID, r.Body, r.Header, r.Wait})
 }
 
 // SetTransport makes requests go to t instead of the network.

@@ -66,7 +66,7 @@ type Courier interface {
 	// Target returns the URL for a job. If the job has to wait until the URL's host may be called, Target is called
 	// again after that. So it should load no more than it needs.
 	Target(ctx context.Context, j Job) (url string, p Plan, err error)
-	// Call returns the request, which is sent as soon as Call returns. Its URL need not be set: it is that of Target.
+	// Call returns the request, which is sent as soon as Call returns. It goes to the URL of Target.
 	Call(ctx context.Context, j Job) (c Call, p Plan, err error)
 	// Judge decides what an answer means. err is a Failure of Outgoing. Judge must change nothing.
 	Judge(j Job, r Response, err error) Verdict

@@ -121,9 +121,8 @@ const (
 
 func (f Failure) Error() string { return string(f) }
 
-// Call is a request to another server.
+// Call is a POST to another server.
 type Call struct {
-	URL    string
 	ID     string        // for Idempotency-Key: the same for each attempt
 	Body   []byte        // JSON
 	Header http.Header   // further headers, or nil
@@ -135,17 +134,6 @@ type Response struct {
 	Status     int
 	Body       []byte // nil: the body was too long, too slow, or broke off
 	RetryAfter string // the header Retry-After
-}
-
-// Post sends a POST. While there are too many calls, in all or to this host, it waits. The error is a Failure, or that
-// of ctx if ctx has ended.
-func (o *Outgoing) Post(ctx context.Context, c Call) (Response, error) {
-	s, _, err := o.reserve(ctx, c.URL)
-	if err != nil {
-		return Response{}, err
-	}
-	defer s.free()
-	return s.post(ctx, c)
 }
 
 // slot is the right to make a call to a URL. Slots are limited, in all and for each host.
@@ -178,7 +166,7 @@ var ended = func() context.Context {
 
 func (s slot) free() { s.out.slots.Release(hostOf(s.url)) }
 
-// post sends a POST to the slot's URL, like Outgoing.Post.
+// post makes a call to the slot's URL. The error is a Failure, or that of ctx if ctx has ended.
 func (s slot) post(ctx context.Context, c Call) (Response, error) {
 	o := s.out
 	call, cancel := context.WithCancel(ctx)

@@ -113,7 +113,7 @@ func allow(t *testing.T, texts ...string) (d gateway.Destinations) {
 // of the connection, in each spelling.
 func TestNamesAreCheckedWhenDialling(t *testing.T) {
 	port, roots, connections := server(t, func(w http.ResponseWriter, r *http.Request) { w.Write([]byte(`{}`)) })
-	call := gateway.Call{URL: "https://example.com:" + port + "/", ID: "1"}
+	call := gateway.Request{URL: "https://example.com:" + port + "/", ID: "1"}
 	for _, address := range []string{"127.0.0.1", "::ffff:127.0.0.1", "::1", "10.0.0.1", "169.254.169.254", "64:ff9b::7f00:1", "0.0.0.0"} {
 		o := gateway.NewOutgoing(gateway.OutgoingOptions{Resolver: fakeDNS(t, address), TLS: roots})
 		if _, err := o.Post(t.Context(), call); err != gateway.Blocked {
@@ -153,7 +153,7 @@ func TestPost(t *testing.T) {
 	o := gateway.NewOutgoing(gateway.OutgoingOptions{Destinations: allow(t, "example.com"), Resolver: fakeDNS(t, "127.0.0.1"),
 		TLS: roots, UserAgent: "agora/test (+https://relay.example)"})
 	for range 2 {
-		answer, err := o.Post(t.Context(), gateway.Call{URL: "https://example.com:" + port + "/hook?key=1", ID: "id-1",
+		answer, err := o.Post(t.Context(), gateway.Request{URL: "https://example.com:" + port + "/hook?key=1", ID: "id-1",
 			Body: []byte(`{"a":1}`), Header: http.Header{"Chorus-Trace-Id": {"t"}}})
 		if err != nil || answer.Status != 503 || string(answer.Body) != `{"status":"busy"}` || answer.RetryAfter != "7" {
 			t.Fatalf("%+v, %v", answer, err)
@@ -168,7 +168,7 @@ func TestPost(t *testing.T) {
 		t.Errorf("%d connections for 2 requests", n)
 	}
 	untrusted := gateway.NewOutgoing(gateway.OutgoingOptions{Destinations: allow(t, "example.com"), Resolver: fakeDNS(t, "127.0.0.1")})
-	if _, err := untrusted.Post(t.Context(), gateway.Call{URL: "https://example.com:" + port}); err != gateway.Unreachable {
+	if _, err := untrusted.Post(t.Context(), gateway.Request{URL: "https://example.com:" + port}); err != gateway.Unreachable {
 		t.Errorf("an unknown certificate: %v, want unreachable", err)
 	}
 }
@@ -181,7 +181,7 @@ func TestRedirectIsNotFollowed(t *testing.T) {
 			http.Redirect(w, r, "https://127.0.0.1:"+secret+"/", status)
 		})
 		o := gateway.NewOutgoing(gateway.OutgoingOptions{Destinations: allow(t, "127.0.0.0/8"), TLS: roots})
-		answer, err := o.Post(t.Context(), gateway.Call{URL: "https://127.0.0.1:" + port + "/"})
+		answer, err := o.Post(t.Context(), gateway.Request{URL: "https://127.0.0.1:" + port + "/"})
 		if err != nil || answer.Status != status {
 			t.Errorf("%d: %v, %v", status, answer, err)
 		}
@@ -239,7 +239,7 @@ func TestHostileServers(t *testing.T) {
 			o := gateway.NewOutgoing(gateway.OutgoingOptions{Destinations: allow(t, "127.0.0.1"), TLS: roots})
 			o.SetTimeouts(step)
 			began := time.Now()
-			answer, err := o.Post(t.Context(), gateway.Call{URL: "https://127.0.0.1:" + port, Wait: step})
+			answer, err := o.Post(t.Context(), gateway.Request{URL: "https://127.0.0.1:" + port, Wait: step})
 			if took := time.Since(began); took > 5*step {
 				t.Errorf("it took %v", took)
 			}
@@ -259,13 +259,13 @@ func TestHostileServers(t *testing.T) {
 		defer l.Close() // connections wait in its queue and get no answer
 		o := gateway.NewOutgoing(gateway.OutgoingOptions{Destinations: allow(t, "127.0.0.1")})
 		o.SetTimeouts(step)
-		if _, err := o.Post(t.Context(), gateway.Call{URL: "https://" + l.Addr().String()}); err != gateway.Timeout {
+		if _, err := o.Post(t.Context(), gateway.Request{URL: "https://" + l.Addr().String()}); err != gateway.Timeout {
 			t.Errorf("%v, want timeout", err)
 		}
 	})
 	t.Run("no server", func(t *testing.T) {
 		o := gateway.NewOutgoing(gateway.OutgoingOptions{Destinations: allow(t, "127.0.0.1")})
-		if _, err := o.Post(t.Context(), gateway.Call{URL: "https://127.0.0.1:1"}); err != gateway.Unreachable {
+		if _, err := o.Post(t.Context(), gateway.Request{URL: "https://127.0.0.1:1"}); err != gateway.Unreachable {
 			t.Errorf("%v, want unreachable", err)
 		}
 	})
@@ -281,7 +281,7 @@ func TestCallsAtATime(t *testing.T) {
 	var all sync.WaitGroup
 	for range 5 {
 		all.Go(func() {
-			if _, err := o.Post(t.Context(), gateway.Call{URL: "https://example.com:" + port}); err != nil {
+			if _, err := o.Post(t.Context(), gateway.Request{URL: "https://example.com:" + port}); err != nil {
 				t.Error(err)
 			}
 		})
@@ -289,10 +289,10 @@ func TestCallsAtATime(t *testing.T) {
 	for range 4 {
 		<-started
 	}
-	_, _ = o.Post(t.Context(), gateway.Call{URL: "https://127.0.0.1:" + quick}) // does not wait
+	_, _ = o.Post(t.Context(), gateway.Request{URL: "https://127.0.0.1:" + quick}) // does not wait
 	waiting, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := o.Post(waiting, gateway.Call{URL: "https://example.com:" + port}); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := o.Post(waiting, gateway.Request{URL: "https://example.com:" + port}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a call that waits for a slot until its context ends: %v", err)
 	}
 	select {
@@ -313,7 +313,7 @@ func TestLongWait(t *testing.T) {
 	port, roots, _ := server(t, func(w http.ResponseWriter, r *http.Request) { time.Sleep(6 * step) })
 	o := gateway.NewOutgoing(gateway.OutgoingOptions{Destinations: allow(t, "127.0.0.1"), TLS: roots})
 	o.SetTimeouts(step)
-	call := gateway.Call{URL: "https://127.0.0.1:" + port, Wait: 20 * step}
+	call := gateway.Request{URL: "https://127.0.0.1:" + port, Wait: 20 * step}
 	if answer, err := o.Post(t.Context(), call); err != nil || answer.Status != 200 {
 		t.Errorf("%+v, %v", answer, err)
 	}
