@@ -23,7 +23,6 @@ type confirmation struct {
 const (
 	maxTraces    = 1000
 	maxReplyText = 1000 // UTF-16 code units
-	confirmBatch = 200  // messages that are confirmed in one Update
 )
 
 // reply is a receiver's reply to a message (skill/en/PROTOCOL.md, "The receiver's reply").
@@ -141,39 +140,44 @@ func (h *Hub) confirm(ctx context.Context, from relay.Peer, agent int64, c confi
 	if c.traces == nil {
 		return h.confirmUpTo(ctx, from, agent, c)
 	}
-	for traces := c.traces; len(traces) > 0 && err == nil; {
-		some := traces[:min(confirmBatch, len(traces))]
-		traces = traces[len(some):]
+	for some := range slices.Chunk(c.traces, changeBatch) {
 		changed := 0
-		err = h.update(ctx, from, func(o *op) error {
-			changed = 0
-			for _, trace := range some {
-				if !traceForm.MatchString(trace) {
-					continue // unknown
-				}
-				found, err := deliveries(o, "SELECT "+joinedDelivery+" FROM hub_message m JOIN hub_delivery d ON d.message = m.n "+
-					"WHERE m.trace = ? AND m.receiver = ?", trace, agent)
-				if err != nil {
-					return err
-				}
-				n, err := o.confirm(found, c.reply)
-				if err != nil {
-					return err
-				}
-				changed += n
-			}
-			return nil
-		})
+		if err := h.update(ctx, from, func(o *op) (err error) {
+			changed, err = o.confirmTraces(agent, some, c.reply)
+			return err
+		}); err != nil {
+			return count, err
+		}
 		count += changed
 	}
-	return count, err
+	return count, nil
+}
+
+// confirmTraces applies a reply to the messages to an agent that have these trace ids.
+func (o *op) confirmTraces(agent int64, traces []string, r reply) (count int, err error) {
+	for _, trace := range traces {
+		if !traceForm.MatchString(trace) {
+			continue // unknown
+		}
+		found, err := deliveries(o, "SELECT "+joinedDelivery+" FROM hub_message m JOIN hub_delivery d ON d.message = m.n "+
+			"WHERE m.trace = ? AND m.receiver = ?", trace, agent)
+		if err != nil {
+			return 0, err
+		}
+		n, err := o.confirm(found, r)
+		if err != nil {
+			return 0, err
+		}
+		count += n
+	}
+	return count, nil
 }
 
 // confirmUpTo applies a confirmation of all messages up to an id.
 func (h *Hub) confirmUpTo(ctx context.Context, from relay.Peer, agent int64, c confirmation) (count int, err error) {
 	find := func(q relay.Querier) (all []delivery, err error) {
 		return deliveries(q, "SELECT "+deliveryColumns+" FROM hub_delivery WHERE receiver = ? AND message <= ? AND "+
-			"(state = 1 OR state = 0 AND handed > 0) ORDER BY message LIMIT ?", agent, c.upTo, confirmBatch)
+			"(state = 1 OR state = 0 AND handed > 0) ORDER BY message LIMIT ?", agent, c.upTo, changeBatch)
 	}
 	for {
 		var found []delivery
@@ -194,7 +198,7 @@ func (h *Hub) confirmUpTo(ctx context.Context, from relay.Peer, agent int64, c c
 		}); err != nil {
 			return count, err
 		}
-		if count += changed; len(found) < confirmBatch {
+		if count += changed; len(found) < changeBatch {
 			return count, nil
 		}
 	}

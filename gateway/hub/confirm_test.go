@@ -221,8 +221,8 @@ func TestConfirmationOfMany(t *testing.T) {
 		for _, e := range s.events() {
 			traces = append(traces, e.Trace)
 		}
-		p.ack(p.bob, object{"trace_ids": traces[:30]}, 30)
-		p.ack(p.bob, object{"up_to": 1000}, many-30)
+		p.ack(p.bob, object{"trace_ids": traces[:120]}, 120)
+		p.ack(p.bob, object{"up_to": 1000}, many-120)
 		if n := len(p.history(p.bob, "?since=1000")); n != 0 {
 			t.Errorf("%d rows", n)
 		}
@@ -232,6 +232,57 @@ func TestConfirmationOfMany(t *testing.T) {
 			}
 		}
 	})
+}
+
+// No operation hands out or confirms so many messages that posts wait for it long.
+func TestOperationsAreSmall(t *testing.T) {
+	t.Parallel()
+	var most atomic.Int64
+	f := startLocal(t, func(f *fixture) {
+		f.wrap = func(s relay.Extender) relay.Extender { return countingStore{s, &most} }
+	})
+	key := f.register("a@b")
+	const many = 70
+	queue := func() { f.queue("a@b", "a@b", many, 100) }
+	queue()
+	f.history(key, "")
+	f.ack(key, object{"up_to": 1 << 40}, many)
+	queue()
+	f.open(key, nil).texts(many)
+	var traces []string
+	for _, row := range f.history(key, "") {
+		traces = append(traces, row["trace_id"].(string))
+	}
+	f.ack(key, object{"trace_ids": traces}, many)
+	if n := most.Load(); n != 50 {
+		t.Errorf("an operation changes %d messages, want at most 50", n)
+	}
+}
+
+// countingStore remembers how many deliveries one Update has changed at most.
+type countingStore struct {
+	relay.Extender
+	most *atomic.Int64
+}
+
+func (s countingStore) Update(ctx context.Context, f func(relay.StoreTx) error) (time.Duration, error) {
+	return s.Extender.Update(ctx, func(tx relay.StoreTx) error {
+		changed := countingTx{StoreTx: tx}
+		defer func() { s.most.Store(max(s.most.Load(), changed.n)) }()
+		return f(&changed)
+	})
+}
+
+type countingTx struct {
+	relay.StoreTx
+	n int64
+}
+
+func (t *countingTx) Exec(text string, args ...any) (int64, error) {
+	if strings.HasPrefix(text, "UPDATE hub_delivery ") {
+		t.n++
+	}
+	return t.StoreTx.Exec(text, args...)
 }
 
 // The body of an acknowledgement is checked. A refused one changes nothing.

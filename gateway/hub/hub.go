@@ -37,6 +37,8 @@ const (
 	webhookWait   = 120 * time.Second   // how long a call of a webhook may take
 	onlineAfter   = 5 * time.Minute     // how long an agent counts as online after a reply of its webhook
 	usedPrecision = time.Hour           // how exactly the time of an agent's last use is recorded
+
+	changeBatch = 50 // messages that one operation hands out or confirms, because posts wait for it
 )
 
 // The names of the limits in answers with status 429. The limit of the relay on changing requests is

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -188,25 +189,35 @@ func (h *Hub) closeStream(s *stream, caughtUp bool) {
 	h.outbox.Wake(s.agent) // the webhook gets the messages that the stream has not handed out
 }
 
-// handOut records that messages were handed out to their receiver.
-func (h *Hub) handOut(agentNumber int64, via string, messages []int64) error {
-	return h.update(context.Background(), self, func(o *op) error {
-		for _, n := range messages {
-			d, err := deliveryOf(o, n)
-			if err != nil {
-				return err
-			}
-			if d.message == 0 || d.receiver != agentNumber || d.state.final() {
-				continue
-			}
-			before := d.state
-			d.state, d.via, d.handed = sent, via, o.now
-			if err := o.change(before, d); err != nil {
-				return err
-			}
+// handOut records that messages were handed out to their receiver. Many messages need several operations. If one of
+// them fails, the earlier ones stay.
+func (h *Hub) handOut(receiver int64, via string, messages []int64) error {
+	for some := range slices.Chunk(messages, changeBatch) {
+		if err := h.update(context.Background(), self, func(o *op) error {
+			return o.handOut(receiver, via, some)
+		}); err != nil {
+			return err
 		}
-		return nil
-	})
+	}
+	return nil
+}
+
+func (o *op) handOut(receiver int64, via string, messages []int64) error {
+	for _, n := range messages {
+		d, err := deliveryOf(o, n)
+		if err != nil {
+			return err
+		}
+		if d.message == 0 || d.receiver != receiver || d.state.final() {
+			continue
+		}
+		before := d.state
+		d.state, d.via, d.handed = sent, via, o.now
+		if err := o.change(before, d); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // isTemporary reports whether the relay refused a read only for the moment.
