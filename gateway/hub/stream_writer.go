@@ -106,8 +106,6 @@ func (t *streamWriter) writeNext(ctx context.Context) (more bool, err error) {
 	return more, nil
 }
 
-const maxBatch = 64 // messages
-
 // errBatchFull ends a query when the batch has enough rows.
 var errBatchFull = errors.New("the batch is full")
 
@@ -131,7 +129,7 @@ func (t *streamWriter) next(ctx context.Context) (b batch, more bool, err error)
 			"(d.state = 0 OR d.state = 1 AND d.via = 'sse' AND d.handed >= ?)" + order
 		args = append(args, t.since)
 	}
-	args = append(args, maxBatch)
+	args = append(args, changeBatch)
 	size := 0
 	var frames strings.Builder
 	err = t.h.Relay.View(ctx, t.from, func(q relay.Querier) error {
@@ -163,7 +161,7 @@ func (t *streamWriter) next(ctx context.Context) (b batch, more bool, err error)
 	case err != nil:
 	case n == 0:
 		more = t.endPhase()
-	case n == maxBatch || t.phase != live: // the phases before live end with an empty batch
+	case n == changeBatch || t.phase != live: // the phases before live end with an empty batch
 		more = true
 	}
 	return b, more, err
