@@ -137,6 +137,14 @@ func FindKey(q relay.Querier, key string, now time.Time) (h Holder, found bool, 
 	return h, found, err
 }
 
+// HasKey reports whether a holder has a key that may do only this operation or, if only is empty, one that may do
+// everything. A key that has expired counts until it is removed.
+func HasKey(q relay.Querier, k Kind, owner int64, only string) (found bool, err error) {
+	err = q.Query(func(func(...any) error) error { found = true; return nil },
+		"SELECT 1 FROM gate_key WHERE kind = ? AND owner = ? AND only_for = ? LIMIT 1", string(k), owner, only)
+	return found, err
+}
+
 // sweepKeys removes up to limit keys that have expired.
 func sweepKeys(tx relay.ExtTx, now time.Time, limit int) (removed int64, err error) {
 	return tx.Exec("DELETE FROM gate_key WHERE hash IN "+

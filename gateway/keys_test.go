@@ -58,6 +58,22 @@ func findKey(t *testing.T, r *relay.Relay, key string, now time.Time) (h gateway
 	return h, found
 }
 
+// wantKeys checks which keys a holder has: those that may do everything, and those that may only do "rotate".
+func wantKeys(t *testing.T, r *relay.Relay, k gateway.Kind, owner int64, all, rotate bool) {
+	t.Helper()
+	for only, want := range map[string]bool{"": all, "rotate": rotate, "delete": false} {
+		if err := r.View(t.Context(), local, func(q relay.Querier) error {
+			found, err := gateway.HasKey(q, k, owner, only)
+			if found != want {
+				t.Errorf("holder %s %d has a key for %q: %t, want %t", k, owner, only, found, want)
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestNewKey(t *testing.T) {
 	for kind, form := range map[gateway.Kind]string{
 		gateway.HubAgent: "^ca_[0-9a-f]{32}$", gateway.HubStream: "^cs_[0-9a-f]{32}$", gateway.Channel: "^ck_[A-Za-z0-9_-]{43}$",
@@ -97,6 +113,9 @@ func TestKeys(t *testing.T) {
 			t.Errorf("%s is known: %+v", name, h)
 		}
 	}
+	wantKeys(t, r, gateway.HubAgent, 7, true, false)
+	wantKeys(t, r, gateway.HubAgent, 8, false, false)
+	wantKeys(t, r, gateway.Member, 7, false, false)
 	if _, found := findKey(t, r, other, now.Add(time.Hour-1)); !found {
 		t.Error("a key expires too early")
 	}
@@ -107,6 +126,8 @@ func TestKeys(t *testing.T) {
 		return errors.Join(gateway.LimitKeys(tx, gateway.HubAgent, 7, "rotate", now.Add(time.Minute)),
 			gateway.AddKey(tx, two, gateway.Holder{Kind: gateway.HubAgent, Owner: 7}))
 	})
+	wantKeys(t, r, gateway.HubAgent, 7, true, true)
+	wantKeys(t, r, gateway.Channel, 7, true, false)
 	if h, found := findKey(t, r, one, now); !found || h.Only != "rotate" || !h.Expires.Equal(now.Add(time.Minute)) {
 		t.Errorf("the old key: %+v, %t", h, found)
 	}
@@ -117,6 +138,7 @@ func TestKeys(t *testing.T) {
 	if _, found := findKey(t, r, one, now); found {
 		t.Error("a dropped key is known")
 	}
+	wantKeys(t, r, gateway.HubAgent, 7, true, false)
 	update(t, r, func(tx relay.ExtTx) error {
 		return gateway.LimitKeys(tx, gateway.Channel, 7, "rotate", now.Add(2*time.Hour))
 	})

@@ -58,12 +58,7 @@ func findCaller(q relay.Querier, key string, now time.Time) (c caller, rotated b
 		return caller{}, false, unauthorized()
 	}
 	if !c.operator {
-		err = q.Query(func(scan scanner) error {
-			rotated = true
-			var one int64
-			return scan(&one)
-		}, "SELECT 1 FROM gate_key WHERE kind = ? AND owner = ? AND only_for = ?",
-			string(gateway.HubAgent), c.agent, onlyRotate)
+		rotated, err = gateway.HasKey(q, gateway.HubAgent, c.agent, onlyRotate)
 	}
 	return c, rotated, err
 }
