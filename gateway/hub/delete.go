@@ -3,20 +3,35 @@ package hub
 import (
 	"context"
 	"net/http"
+	"time"
 
 	"github.com/gorilla/mux"
 
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/httpapi"
 )
 
 // deleteAgent is the handler of DELETE /agents/{id}. The agent's key can repeat the request for 30 days.
 func (h *Hub) deleteAgent(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
 	address := h.longAddress(mux.Vars(r)["id"])
 	key, _ := gateway.Bearer(r)
+	var c caller
+	if err := h.Relay.View(r.Context(), from, func(q relay.Querier) (err error) {
+		c, _, err = findDeleter(q, key, h.now())
+		return err
+	}); err != nil {
+		return err
+	}
+	if err := h.Relay.AdmitCaller(from, c.name()); err != nil {
+		return err
+	}
+	if _, err := httpapi.ReadBody(w, r, maxBody); err != nil { // what it says does not matter
+		return err
+	}
 	deleted := false
 	err := h.update(context.WithoutCancel(r.Context()), from, func(o *op) (err error) {
-		deleted, err = o.deleteBy(key, address, from)
+		deleted, err = o.deleteBy(key, address)
 		return err
 	})
 	if err != nil {
@@ -28,18 +43,24 @@ func (h *Hub) deleteAgent(w http.ResponseWriter, r *http.Request, from relay.Pee
 	}{deleted, address})
 }
 
-// deleteBy deletes the agent with this address if the key allows it. deleted is false if it was deleted before.
-func (o *op) deleteBy(key, address string, from relay.Peer) (deleted bool, err error) {
-	holder, found, err := gateway.FindKey(o, key, o.hub.now())
+// findDeleter returns to whom a key belongs that may delete an agent or repeat a deletion. repeats means that it may
+// only do the latter. Errors: 401.
+func findDeleter(q relay.Querier, key string, now time.Time) (c caller, repeats bool, err error) {
+	holder, found, err := gateway.FindKey(q, key, now)
 	if err != nil {
-		return false, err
+		return caller{}, false, err
 	}
-	operator := holder.Kind == gateway.Operator
-	if !found || !operator && holder.Kind != gateway.HubAgent || holder.Only == onlyRotate {
-		return false, unauthorized()
+	c = caller{operator: holder.Kind == gateway.Operator, agent: holder.Owner, key: key}
+	if !found || !c.operator && holder.Kind != gateway.HubAgent || holder.Only == onlyRotate {
+		return caller{}, false, unauthorized()
 	}
-	c := caller{operator: operator, agent: holder.Owner}
-	if err := o.hub.Relay.AdmitCaller(from, c.name()); err != nil {
+	return c, holder.Only == onlyDelete, nil
+}
+
+// deleteBy deletes the agent with this address if the key allows it. deleted is false if it was deleted before.
+func (o *op) deleteBy(key, address string) (deleted bool, err error) {
+	c, repeats, err := findDeleter(o, key, o.hub.now()) // again, because the key may have been replaced
+	if err != nil {
 		return false, err
 	}
 	if !isAddress(address) {
@@ -49,9 +70,9 @@ func (o *op) deleteBy(key, address string, from relay.Peer) (deleted bool, err e
 	if err != nil {
 		return false, err
 	}
-	if !operator && holder.Owner != a.n {
-		if holder.Only != "" {
-			return false, unauthorized() // a key of a deleted agent can do nothing else
+	if !c.operator && c.agent != a.n {
+		if repeats {
+			return false, unauthorized()
 		}
 		if !a.live() {
 			return false, unknownAgent(address)

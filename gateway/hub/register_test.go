@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/agora-relay/agora/relay"
 )
 
 const day = 24 * time.Hour
@@ -256,6 +258,23 @@ func TestDelete(t *testing.T) {
 	f.want(remove("/agents/a@b", key), 200, "")
 	f.wait(moment)
 	f.want(remove("/agents/a@b", key), 401, "ERR_UNAUTHORIZED")
+}
+
+// A DELETE counts as one request, even if the store runs its operation twice.
+func TestDeleteCountsOnce(t *testing.T) {
+	inParty(t, func(t *testing.T, p party) {
+		for n := range 41 {
+			a := p.do(call{"DELETE", "/agents/" + bob, p.bob, nil, nil})
+			if n < 40 {
+				p.want(a, 200, "")
+			} else {
+				p.wantLimit(a, "ERR_RATE_LIMITED", "requests")
+			}
+		}
+	}, func(f *fixture) {
+		f.from = "192.0.2.1:9"
+		f.limits.PostsPerAddress.PerSecond = relay.Unlimited
+	})
 }
 
 // H-7: a deleted id is reserved for 30 days. Only its key and the operator can register it again.

@@ -309,6 +309,23 @@ func TestRates(t *testing.T) {
 	}
 }
 
+// G-25: the body of a request is limited also if it does not matter what it says. A refused request changes nothing.
+func TestBodiesThatDoNotMatter(t *testing.T) {
+	t.Parallel()
+	f := startLocal(t)
+	key := f.register("a@b")
+	for _, c := range []call{{"DELETE", "/agents/a@b", key, nil, nil}, {"POST", "/agent/session", key, nil, nil}} {
+		c.body = strings.Repeat("x", 65_537)
+		f.wantError(c.path, f.do(c), 413, "ERR_PAYLOAD_TOO_LARGE")
+		c.header = map[string]string{"Content-Encoding": "gzip"}
+		f.wantError(c.path, f.do(c), 415, "ERR_UNSUPPORTED_MEDIA_TYPE")
+		c.key = ""
+		f.wantError(c.path, f.do(c), 401, "ERR_UNAUTHORIZED") // is checked before
+	}
+	f.wantWorks(map[string]bool{key: true})
+	f.want(f.do(call{"DELETE", "/agents/a@b", key, strings.Repeat("x", 65_536), nil}), 200, "")
+}
+
 // TestStreamsCount: an inbox stream counts as a waiting poll.
 func TestStreamsCount(t *testing.T) {
 	t.Parallel()
