@@ -48,7 +48,7 @@ const (
 	CodeRateLimited Code = "RATE_LIMITED"
 	// The relay failed. Its log has the reason.
 	CodeInternal Code = "INTERNAL_ERROR"
-	// The disk is full or has failed, or the relay shuts down. The header `Retry-After` says when to try again.
+	// The disk is full or failed, the database is busy, or the relay shuts down. `Retry-After` says when to try again.
 	CodeUnavailable Code = "UNAVAILABLE"
 )
 

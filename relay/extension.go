@@ -48,7 +48,8 @@ type Extender interface {
 	// Update runs f in a transaction. Calls of Append and Update take effect in the order of the calls. All changes of
 	// f become durable together, or none of them does. If f returns an error, all its changes are undone, and no
 	// others. Update returns f's error. took is how long the store's writer was busy with f. f may be run twice. The
-	// time for f is limited. Refusals: those of Store.Append while the store accepts no writes.
+	// time for f is limited: if f takes longer, its changes are undone, and Update refuses with envelope.NotStored, even
+	// while f is still running. Other refusals: those of Store.Append while the store accepts no writes.
 	Update(ctx context.Context, f func(StoreTx) error) (took time.Duration, err error)
 
 	// View runs f on one state of the database. f changes nothing.

@@ -186,3 +186,31 @@ func (s afterUpdate) Update(ctx context.Context, f func(relay.StoreTx) error) (t
 	}
 	return took, err
 }
+
+// G-25: an operation that takes the store too long is undone and answered with 503.
+func TestSlowOperation(t *testing.T) {
+	var slow atomic.Bool
+	inBubble(t, func(t *testing.T, f *fixture) {
+		slow.Store(true)
+		f.wantError("a slow operation", f.post("/register", "", registrationOf(bob)), 503, "ERR_UNAVAILABLE")
+		slow.Store(false)
+		f.register(bob)
+	}, func(f *fixture) {
+		f.wrap = func(s relay.Extender) relay.Extender { return slowUpdates{s, &slow} }
+	})
+}
+
+// slowUpdates makes each Update take two seconds while slow is set.
+type slowUpdates struct {
+	relay.Extender
+	slow *atomic.Bool
+}
+
+func (s slowUpdates) Update(ctx context.Context, f func(relay.StoreTx) error) (time.Duration, error) {
+	return s.Extender.Update(ctx, func(tx relay.StoreTx) error {
+		if s.slow.Load() {
+			time.Sleep(2 * time.Second)
+		}
+		return f(tx)
+	})
+}

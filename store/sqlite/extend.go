@@ -5,12 +5,12 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"log/slog"
 	"runtime/debug"
 	"sync"
 	"time"
 
+	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/sqlite/internal/dbfile"
 )
@@ -22,8 +22,8 @@ const updateTime = time.Second
 const updatePages = 64
 
 var (
-	errTooLong = fmt.Errorf("the update took longer than %v and was undone; do less work in one update, and no I/O",
-		updateTime)
+	errTooLong = envelope.NotStored("this took the relay's database too long; nothing was stored, try again in a moment",
+		time.Second)
 	errOver = errors.New("the transaction is over")
 )
 
@@ -59,6 +59,10 @@ func (w *writer) runUpdate(u *update) (o outcome, posted []relay.Posted, err err
 	o.err = tx.run(u)
 	if tx.failed != nil {
 		return outcome{}, nil, tx.failed
+	}
+	if errors.Is(o.err, errTooLong) {
+		w.store.options.Log.Error("an update took too long and was undone; do less work in one update, and no I/O",
+			"limit", updateTime)
 	}
 	o.err = cmp.Or(o.err, tx.broken)
 	if o.err == nil && tx.wrote && len(tx.posted) == 0 {

@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -191,7 +192,7 @@ func TestUpdatePanics(t *testing.T) {
 }
 
 // TestUpdateTooLong checks that an update is undone when its function takes too long, wherever the function waits.
-// Later calls by the function have no effect.
+// Later calls by the function have no effect. The caller learns that nothing was stored, and the log says why.
 func TestUpdateTooLong(t *testing.T) {
 	for name, wait := range map[string]func(tx relay.StoreTx, goOn chan struct{}) error{
 		"between statements": func(_ relay.StoreTx, goOn chan struct{}) error { <-goOn; return nil },
@@ -200,7 +201,8 @@ func TestUpdateTooLong(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := openBooks(t, filepath.Join(t.TempDir(), "agora.db"), Options{Log: quietLog})
+			var log bytes.Buffer
+			s := openBooks(t, filepath.Join(t.TempDir(), "agora.db"), Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
 			over := make(chan error, 1)
 			goOn := make(chan struct{})
 			began := time.Now()
@@ -213,6 +215,12 @@ func TestUpdateTooLong(t *testing.T) {
 			})
 			if !errors.Is(err, errTooLong) || time.Since(began) > 5*time.Second {
 				t.Errorf("after %v: %v", time.Since(began), err)
+			}
+			if e, ok := errors.AsType[*envelope.Error](err); !ok || !e.NothingStored() || e.RetryAfter == 0 {
+				t.Errorf("the refusal is %+v", err)
+			}
+			if !strings.Contains(log.String(), "do less work in one update") {
+				t.Errorf("the log is %q", log.String())
 			}
 			must(t, func() error { _, err := s.Append(t.Context(), request(t, key(2), "")); return err }())
 			close(goOn)
