@@ -18,27 +18,27 @@ const maxTTL = math.MaxInt64 / int64(time.Second)
 // The envelope may keep a reference to body, so the caller must not modify body afterwards. Errors:
 // CodePayloadTooLarge, CodeInvalidRequest, CodeUnsupportedVersion, CodeInvalidDID, CodeForbidden (meta.relay).
 func Parse(body []byte, maxBytes int) (*Envelope, error) {
-	canonical, err := parseObject(body, maxBytes, unwrap)
+	if maxBytes <= 0 {
+		maxBytes = DefaultMaxBytes
+	}
+	canonical, err := ParseObject(body, maxBytes)
 	if err != nil {
 		return nil, err
+	}
+	if inner, ok := unwrap(canonical); ok {
+		canonical = inner
+	}
+	if len(canonical) > maxBytes {
+		return nil, TooLarge(maxBytes)
 	}
 	return decode(canonical)
 }
 
 // ParseObject returns the RFC 8785 form of a body that must be one JSON object (I-JSON, RFC 7493). It refuses what
-// Parse refuses in any body: more than maxBytes bytes, also in canonical form, more than MaxDepth levels of nesting,
-// and more than MaxCostlyNumbers costly numbers. 0 for maxBytes means DefaultMaxBytes. The result may be body itself,
-// so the caller must not modify body afterwards. Errors: CodePayloadTooLarge, CodeInvalidRequest.
+// Parse refuses in any body: more than maxBytes bytes, more than MaxDepth levels of nesting, and more than
+// MaxCostlyNumbers costly numbers. The result can have more than maxBytes bytes, about five times as many at most. It
+// may be body itself, so the caller must not modify body afterwards. Errors: CodePayloadTooLarge, CodeInvalidRequest.
 func ParseObject(body []byte, maxBytes int) (canonical []byte, err error) {
-	return parseObject(body, maxBytes, func([]byte) ([]byte, bool) { return nil, false })
-}
-
-// parseObject does the work of ParseObject. If unwrap finds an object in the canonical form of body, that object is the
-// result.
-func parseObject(body []byte, maxBytes int, unwrap func([]byte) ([]byte, bool)) (canonical []byte, err error) {
-	if maxBytes <= 0 {
-		maxBytes = DefaultMaxBytes
-	}
 	if len(body) > maxBytes {
 		return nil, TooLarge(maxBytes)
 	}
@@ -47,12 +47,6 @@ func parseObject(body []byte, maxBytes int, unwrap func([]byte) ([]byte, bool)) 
 	}
 	if !isObject(canonical) {
 		return nil, Errorf(CodeInvalidRequest, "the body must be one JSON object")
-	}
-	if inner, ok := unwrap(canonical); ok {
-		canonical = inner
-	}
-	if len(canonical) > maxBytes {
-		return nil, TooLarge(maxBytes)
 	}
 	return canonical, nil
 }

@@ -23,6 +23,7 @@ func TestObject(t *testing.T) {
 	r := start(t, relay.Config{})
 	const maxBytes = 65536
 	sized := func(n int) []byte { return []byte(`{"a":"` + strings.Repeat("x", n-8) + `"}`) }
+	numbers := func(number string) string { return `{"a":[` + strings.Repeat(number+",", 10_000) + number + `]}` }
 	for _, c := range []struct {
 		body, want string
 		code       envelope.Code
@@ -33,6 +34,7 @@ func TestObject(t *testing.T) {
 		// G-26: 65,536 bytes and 64 levels are taken; 65,537 bytes and 65 levels are not.
 		{string(sized(maxBytes)), string(sized(maxBytes)), ""},
 		{string(sized(maxBytes + 1)), "", envelope.CodePayloadTooLarge},
+		{numbers("1e20"), numbers("100000000000000000000"), ""}, // 50,007 bytes become 220,007
 		{string(nested(64)), string(nested(64)), ""},
 		{string(nested(65)), "", envelope.CodeInvalidRequest},
 		// G-27: duplicate members, lone surrogates and trailing data are refused.

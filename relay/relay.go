@@ -280,8 +280,8 @@ func (r *Relay) appendEntry(ctx context.Context, from Peer, entry Entry) (Receip
 	return receipt, err
 }
 
-// Object parses the body of a request to a gateway. The body must be one JSON object of at most maxBytes bytes, see
-// envelope.ParseObject. The result is its RFC 8785 form. As with Post, a large body counts as more than one request.
+// Object parses the body of a request to a gateway. The body must be one JSON object of at most maxBytes bytes as it is
+// sent, see envelope.ParseObject. The result is its RFC 8785 form, which can be longer. As with Post, a large body counts as more than one request.
 // The time that is spent on a refused body counts too. The transport must have admitted the request, see Admit.
 // Refusals: CodeRateLimited, CodeUnavailable if the relay drains, and those of envelope.ParseObject.
 func (r *Relay) Object(from Peer, body []byte, maxBytes int) (canonical []byte, err error) {

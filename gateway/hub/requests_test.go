@@ -207,6 +207,7 @@ func TestBodies(t *testing.T) {
 			"65,536 bytes":           {func() call { return sized(65_536) }, true},
 			"65,537 bytes":           {func() call { return sized(65_537) }, false},
 			"65,537 bytes of spaces": {func() call { return with(text() + strings.Repeat(" ", 65_537-len(text()))) }, false},
+			"numbers in short form":  {func() call { return member("[" + strings.Repeat("1e20,", 10_000) + "0]") }, true},
 			"64 levels":              {func() call { return deep(64) }, true},
 			"65 levels":              {func() call { return deep(65) }, false},
 			// G-27: duplicate members, lone surrogates and trailing data are refused.
