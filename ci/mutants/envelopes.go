@@ -54,7 +54,7 @@ var envelopes = []mutant{
 	{"json: the remainder of a quotient is ignored", "envelope number.double", "SetBit()", swap("0, 1", "0, 0"),
 		ofEnvelopes},
 	{"json: the depth is not limited", "envelope canonicalize", "", swap("> MaxDepth", "> 100*MaxDepth"), ofEnvelopes},
-	{"json: the canonical form may be too large", "envelope parseObject", "canonical maxBytes", never, ofEnvelopes},
+	{"json: the canonical form may be too large", "envelope Parse", "canonical maxBytes", never, ofEnvelopes},
 	{"json: a quote after two backslashes counts as escaped", "envelope stringEnd", "slashes %", with("slashes"),
 		ofEnvelopes},
 	{"json: a wrapper may have other members", "envelope unwrap", "end", without, ofEnvelopes},
