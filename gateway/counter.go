@@ -1,6 +1,10 @@
 package gateway
 
-import "github.com/agora-relay/agora/relay"
+import (
+	"fmt"
+
+	"github.com/agora-relay/agora/relay"
+)
 
 var counterTable = Table{Name: "gate_counter", Key: 1, Columns: []string{"name", "value"}}
 
@@ -20,6 +24,21 @@ func Next(tx relay.ExtTx, counter string) (int64, error) {
 func setCounter(tx relay.ExtTx, name string, n int64) error {
 	_, err := tx.Exec("INSERT INTO gate_counter (name, value, sum) VALUES (?, ?, ?) "+
 		"ON CONFLICT (name) DO UPDATE SET value = excluded.value, sum = excluded.sum", name, n, Sum("gate_counter", name, n))
+	return err
+}
+
+// CheckCounter reports a counter that would give numbers that are in use. largest is a SELECT of the largest number in
+// use.
+func CheckCounter(q relay.Querier, found func(where, what string), counter, largest string) error {
+	used, err := checkedNumber(q, largest)
+	if err != nil {
+		return err
+	}
+	last, err := checkedNumber(q, "SELECT value FROM gate_counter WHERE name = ?", counter)
+	if err == nil && last < used {
+		found(fmt.Sprintf("gate_counter name=%q", counter),
+			fmt.Sprintf("its last number is %d, but %d is in use; it would give numbers a second time", last, used))
+	}
 	return err
 }
 

@@ -115,6 +115,9 @@ func NewOutbox(c *Core, gateway string, out *Outgoing, courier Courier) *Outbox 
 		lanes: map[int64]*lane{}}
 }
 
+// outboxCounter numbers the jobs of all gateways.
+const outboxCounter = "outbox"
+
 // outboxTable is gate_outbox. The columns are in the order of jobRow.values.
 var outboxTable = Table{Name: "gate_outbox", Key: 1,
 	Columns: []string{"n", "gateway", "lane", "ref", "created", "attempt", "due", "dead", "failure"}}
@@ -142,7 +145,7 @@ func nanos(t time.Time) int64 {
 
 // Add puts a job at the end of a lane, in the Update of the operation that needs it. Call Wake after that Update.
 func (o *Outbox) Add(tx relay.ExtTx, lane, ref int64) error {
-	n, err := Next(tx, "outbox")
+	n, err := Next(tx, outboxCounter)
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package gateway_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -52,4 +53,52 @@ func TestCheckFindsEveryChange(t *testing.T) {
 			outbox.Add(tx, 1, 2))
 	})
 	gatetest.Tamper(t, r, gateway.Extension)
+}
+
+// TestCheckFindsMissingRows checks G-28 for rows that are missing, and for a counter that gives numbers twice.
+func TestCheckFindsMissingRows(t *testing.T) {
+	r, _ := startRelay(t)
+	findings := func(q relay.Querier) (found []string) {
+		if err := gateway.Extension.Check(q, func(where, _ string) { found = append(found, where) }); err != nil {
+			t.Error(err)
+		}
+		return found
+	}
+	view := func(f func(relay.Querier)) {
+		t.Helper()
+		if err := r.View(t.Context(), local, func(q relay.Querier) error { f(q); return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	view(func(q relay.Querier) {
+		if found := findings(q); found != nil {
+			t.Errorf("before a gateway was used: %q", found)
+		}
+	})
+	core := newCore(t, r, newKey(t))
+	outbox := gateway.NewOutbox(core, "hub", nil, nil)
+	update(t, r, func(tx relay.ExtTx) error { return errors.Join(outbox.Add(tx, 1, 1), outbox.Add(tx, 1, 2)) })
+	undo := errors.New("undo")
+	for statement, want := range map[string][]string{
+		"DELETE FROM gate_outbox WHERE n = 1":                     nil,
+		"DELETE FROM gate_meta WHERE name = 'did'":                {`gate_meta name="did"`},
+		"DELETE FROM gate_meta WHERE name = 'epoch'":              {`gate_meta name="epoch"`},
+		"DELETE FROM gate_meta":                                   {`gate_meta name="did"`, `gate_meta name="epoch"`},
+		"DELETE FROM gate_key":                                    {`gate_key kind="op_"`},
+		"DELETE FROM gate_counter":                                {`gate_counter name="outbox"`},
+		"UPDATE gate_counter SET value = 1 WHERE name = 'outbox'": {`gate_counter name="outbox"`, `gate_counter name="outbox"`},
+	} {
+		err := r.Update(t.Context(), local, func(tx relay.ExtTx) error {
+			if n, err := tx.Exec(statement); n == 0 || err != nil {
+				t.Errorf("%s: %d rows, %v", statement, n, err)
+			}
+			if found := findings(tx); !slices.Equal(found, want) {
+				t.Errorf("%s: found %q, want %q", statement, found, want)
+			}
+			return undo
+		})
+		if !errors.Is(err, undo) {
+			t.Fatal(err)
+		}
+	}
 }

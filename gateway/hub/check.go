@@ -8,14 +8,25 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// check reports rows that were changed, and rows that do not fit together.
+// check reports rows that were changed, rows that are missing, and rows that do not fit together.
 func check(q relay.Querier, found func(where, what string)) error {
 	if err := gateway.CheckSums(q, found, checked(agentTable, 1, agentColumns), checked(usageTable, 1, usageColumns),
 		checked(messageTable, 1, messageColumns), checked(deliveryTable, 1, deliveryColumns),
 		checked(entryTable, 2, "agent, message"), checked(clockTable, 1, clockColumns)); err != nil {
 		return err
 	}
-	return checkRelations(q, found)
+	if err := checkRelations(q, found); err != nil {
+		return err
+	}
+	if err := checkKeys(q, found); err != nil {
+		return err
+	}
+	if err := gateway.CheckCounter(q, found, messageCounter, "SELECT MAX(n) FROM hub_message"); err != nil {
+		return err
+	}
+	// Messages also have the numbers of agents that were removed.
+	return gateway.CheckCounter(q, found, agentCounter, "SELECT MAX(n) FROM (SELECT MAX(n) AS n FROM hub_agent "+
+		"UNION ALL SELECT MAX(sender) FROM hub_delivery UNION ALL SELECT MAX(receiver) FROM hub_delivery) AS used")
 }
 
 func checked(name string, key int, columns string) gateway.Table {
@@ -54,6 +65,31 @@ func checkRelations(q relay.Querier, found func(where, what string)) error {
 			return nil
 		}, c.text); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// checkKeys reports registered agents that have no key.
+func checkKeys(q relay.Querier, found func(where, what string)) error {
+	var agents []int64
+	if err := q.Query(func(scan scanner) error {
+		var value any // a row that was changed may have something other than a number
+		err := scan(&value)
+		if n, ok := value.(int64); ok {
+			agents = append(agents, n)
+		}
+		return err
+	}, "SELECT n FROM hub_agent WHERE deleted = 0"); err != nil {
+		return err
+	}
+	for _, n := range agents {
+		has, err := gateway.HasKey(q, gateway.HubAgent, n, "")
+		if err != nil {
+			return err
+		}
+		if !has {
+			found(fmt.Sprintf("%s %d", agentTable, n), "has no key in gate_key, although it is registered")
 		}
 	}
 	return nil

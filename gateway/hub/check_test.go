@@ -1,6 +1,7 @@
 package hub_test
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -67,6 +68,12 @@ func TestCheckFindsRelations(t *testing.T) {
 		"a delivery to another agent":   {insertDelivery(2, 2, 1), "hub_delivery 2"},
 		"a delivery from another agent": {insertDelivery(2, 3, 2), "hub_delivery 2"},
 		"a queue that is not counted":   {insertUse(2, 2, 2, 0, 0), "hub_use 2"},
+		"an agent without a key":        {deleteRows("gate_key WHERE kind = 'ca_' AND owner = 2"), "hub_agent 2"},
+		"no counter of messages":        {deleteRows("gate_counter WHERE name = 'hub_message'"), lowMessages},
+		"a low counter of messages":     {setCounter("hub_message", 3), lowMessages},
+		"no counter of agents":          {deleteRows("gate_counter WHERE name = 'hub_agent'"), lowAgents},
+		"a low counter of agents":       {setCounter("hub_agent", 2), lowAgents},
+		"the number of a removed agent": {both(insertDelivery(2, 9, 2), setCounter("hub_agent", 8)), lowAgents},
 	} {
 		var found []string
 		err := f.relay.Update(t.Context(), relay.Peer{Local: true}, func(tx relay.ExtTx) error {
@@ -84,6 +91,19 @@ func TestCheckFindsRelations(t *testing.T) {
 			t.Errorf("%s: %v, found %q", name, err, found)
 		}
 	}
+}
+
+const (
+	lowMessages = `gate_counter name="hub_message"`
+	lowAgents   = `gate_counter name="hub_agent"`
+)
+
+func setCounter(name string, last int64) func(relay.ExtTx) error {
+	return both(deleteRows("gate_counter WHERE name = '"+name+"'"), insertOne("gate_counter", name, last))
+}
+
+func both(first, second func(relay.ExtTx) error) func(relay.ExtTx) error {
+	return func(tx relay.ExtTx) error { return cmp.Or(first(tx), second(tx)) }
 }
 
 func deleteRows(rows string) func(relay.ExtTx) error {

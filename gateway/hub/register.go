@@ -229,7 +229,7 @@ func (o *op) create(q registerBody, old agent, admit func() error) (a agent, err
 			return a, err
 		}
 	}
-	if a.n, err = gateway.Next(o.ExtTx, "hub_agent"); err != nil {
+	if a.n, err = gateway.Next(o.ExtTx, agentCounter); err != nil {
 		return a, err
 	}
 	a = o.fill(a, q)

@@ -251,6 +251,12 @@ func (d delivery) decodeResult() (r result) {
 	return r
 }
 
+// The counters of the numbers of agents and messages.
+const (
+	agentCounter   = "hub_agent"
+	messageCounter = "hub_message"
+)
+
 const (
 	entryTable   = "hub_entry"
 	clockTable   = "hub_clock"

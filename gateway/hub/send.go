@@ -178,7 +178,7 @@ func (o *op) checkQueue(sender, receiver agent, size int) error {
 func (o *op) store(sender, receiver agent, envelope string, request *sending) (n int64, err error) {
 	m := message{trace: newTrace(), sender: sender.n, senderID: sender.address, receiver: receiver.n,
 		receiverID: receiver.address, envelope: envelope}
-	if m.n, err = gateway.Next(o.ExtTx, "hub_message"); err != nil {
+	if m.n, err = gateway.Next(o.ExtTx, messageCounter); err != nil {
 		return 0, err
 	}
 	// Timestamps grow with the ids, even if the clock is set back. Answers show milliseconds, so they grow by at least one
