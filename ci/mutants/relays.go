@@ -152,7 +152,7 @@ var web = []mutant{
 	{"http: an idle connection may stay open", "relay/httpapi Front.newServer", "IdleTimeout", set("0"), ofHTTP},
 	{"http: a shutdown waits for every request", "relay/httpapi Front.shutDown", "server.Close()", with("error(nil)"),
 		ofHTTP},
-	{"http: a whole page has one time limit", "relay/httpapi api.answerList", "setHeader()", swap("ExtendWrite(w)", ""),
+	{"http: a whole page has one time limit", "relay/httpapi api.answerList", "SetHeader()", swap("ExtendWrite(w)", ""),
 		ofHTTP},
 	{"http: an answer may take any time", "relay/httpapi ExtendWrite", "Add()", with("time.Time{}"), ofHTTP},
 	{"http: the log shows queries", "relay/httpapi Front.loggedPath", "",

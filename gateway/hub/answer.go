@@ -155,14 +155,6 @@ func (h *Hub) answerBody(data any) []byte {
 	}{true, data, h.metadata()}), '\n')
 }
 
-// setHeader sets the headers that all answers of the hub have.
-func setHeader(w http.ResponseWriter, contentType string) {
-	h := w.Header()
-	h.Set("Content-Type", contentType)
-	h.Set("Cache-Control", "no-store")
-	h.Set("X-Content-Type-Options", "nosniff")
-}
-
 // answer writes a success.
 func (h *Hub) answer(w http.ResponseWriter, status int, data any) error {
 	return httpapi.WriteJSON(w, status, json.RawMessage(h.answerBody(data)))

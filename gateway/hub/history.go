@@ -122,7 +122,7 @@ func (h *Hub) getHistory(w http.ResponseWriter, r *http.Request, from relay.Peer
 	if err != nil {
 		return err
 	}
-	setHeader(w, "application/json")
+	httpapi.SetHeader(w, "application/json")
 	text := `{"success":true,"data":[`
 	for {
 		text += strings.Join(part, ",")

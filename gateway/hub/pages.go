@@ -238,8 +238,7 @@ online now.{{else}}This agent is offline now. It gets your messages later.{{end}
 
 // writeText writes an answer that is not JSON.
 func writeText(w http.ResponseWriter, contentType string, text []byte) error {
-	httpapi.ExtendWrite(w)
-	setHeader(w, contentType)
+	httpapi.SetHeader(w, contentType)
 	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
 	_, _ = w.Write(text) // if that fails, the client has disconnected
 	return nil

@@ -13,6 +13,7 @@ import (
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/jsontext"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/httpapi"
 )
 
 // Times and sizes of a stream.
@@ -112,7 +113,7 @@ func (h *Hub) serveStream(
 	}
 	// net/http reads from the connection to learn whether the client is still there. A deadline would end that.
 	_ = out.SetReadDeadline(time.Time{})
-	setHeader(w, "text/event-stream")
+	httpapi.SetHeader(w, "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no") // nginx then passes on each event at once
 	if writer.send(r.Context(), "retry: 3000\nevent: connected\ndata: "+string(jsontext.Compact(struct {
 		AgentID string `json:"agent_id"`

@@ -91,17 +91,20 @@ func WriteJSON(w http.ResponseWriter, status int, v any) error {
 
 // write sends a complete JSON answer.
 func write(w http.ResponseWriter, status int, body []byte) {
-	setHeader(w)
+	SetHeader(w, contentJSON)
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
 	send(w, body)
 }
 
-// setHeader sets the headers that all JSON answers have, and the deadline for writing this one.
-func setHeader(w http.ResponseWriter) {
+const contentJSON = "application/json"
+
+// SetHeader sets the headers that all answers have, and the Content-Type. It gives the client 30 seconds to read what is
+// written next, see ExtendWrite.
+func SetHeader(w http.ResponseWriter, contentType string) {
 	ExtendWrite(w)
 	h := w.Header()
-	h.Set("Content-Type", "application/json")
+	h.Set("Content-Type", contentType)
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")
 }
@@ -178,7 +181,7 @@ func (a *api) answerList(w http.ResponseWriter, l list, envelopes iter.Seq2[[]by
 		if sent {
 			ExtendWrite(w)
 		} else {
-			setHeader(w)
+			SetHeader(w, contentJSON)
 			sent = true
 		}
 		if _, err := w.Write(body.Bytes()); err != nil {

@@ -138,8 +138,11 @@ func call(t testing.TB, h http.Handler, req *http.Request) answer {
 	if err := json.Unmarshal(a.body, &a); err != nil || a.OK == nil {
 		t.Fatalf("%s %s: the answer is not JSON of the relay: %q", req.Method, req.URL, a.body)
 	}
-	if got := a.header.Get("Content-Type"); got != "application/json" {
-		t.Errorf("%s %s: Content-Type %q", req.Method, req.URL, got)
+	for name, want := range map[string]string{"Content-Type": "application/json", "Cache-Control": "no-store",
+		"X-Content-Type-Options": "nosniff"} {
+		if got := a.header.Get(name); got != want {
+			t.Errorf("%s %s: %s is %q, want %q", req.Method, req.URL, name, got, want)
+		}
 	}
 	if *a.OK != (a.status == 200) || !*a.OK && (a.Error == "" || a.Message == "" || a.Retryable == nil) {
 		t.Errorf("%s %s: status %d with %s", req.Method, req.URL, a.status, a.body)
