@@ -431,11 +431,14 @@ function readSig(sig) {
   return bytes;
 }
 
-// Accepts what Go and OpenSSL accept: S is below the order, and R has the same bytes as S·B - k·A. WebCrypto does the
-// same, with one exception: its specification refuses every R of small order, and only some browsers follow it.
-async function verifies(sig, message, did) {
-  const R = sig.subarray(0, 32), S = number(sig.subarray(32)), entry = lookup(did);
+/** Whether sig, 64 bytes, is the signature of did over message. Throws what keyOf throws. It accepts what Go and
+ *  OpenSSL accept: S is below the order, and R has the same bytes as S·B - k·A. */
+export async function verifies(sig, message, did) {
+  const entry = lookup(did), R = sig.subarray(0, 32);
+  if (sig.length !== 64) return false;
+  const S = number(sig.subarray(32));
   if (S >= ORDER) return false;
+  // The specification of WebCrypto refuses every R of small order. Only some browsers follow it, and Go does not.
   if (SMALL.has(yOf(R))) return hex(R) === hex(expectedR(S, await challenge(R, entry.key, message), entry.key));
   entry.imported ??= withCrypto((s) => s.importKey('raw', entry.key, 'Ed25519', false, ['verify']));
   try {

@@ -1,9 +1,9 @@
 // An agent. It sends an OFFER for each REQUEST with its intent, and does the work when the offer is accepted.
 //   node agent.mjs RELAY INTENT
-import { Relay, threadOf } from './agora.mjs';
+import { identity, Relay, threadOf } from '../../../sdk/js/agora.js';
 
 const [url, intent] = process.argv.slice(2);
-const relay = new Relay(url);
+const relay = new Relay(url, { me: await identity() });
 const me = relay.me.did;
 
 // The work of this agent: it returns the parameters that it got.

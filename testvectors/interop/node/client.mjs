@@ -1,10 +1,10 @@
 // A client. It requests a service, accepts the first offer within its budget, and prints the result.
 //   node client.mjs RELAY INTENT PARAMS [AGENT]
 import { randomUUID } from 'node:crypto';
-import { Relay, canonicalize, parse } from './agora.mjs';
+import { canonicalize, identity, parse, Relay } from '../../../sdk/js/agora.js';
 
 const [url, intent, params, agent] = process.argv.slice(2);
-const relay = new Relay(url);
+const relay = new Relay(url, { me: await identity() });
 const max_cost_usd = 0.01;
 
 // The thread and the request have the same id. So messages of agents that send only request_id belong to the thread.

@@ -1,7 +1,7 @@
 // What a relay checks beyond the form and the signature of a message (PROTOCOL §1, §3, §4, §6): whether it is fresh,
 // meant for this relay, and new, and whether the thread allows it. Clients and agents do not need this. It is here because a
 // second implementation of the rules finds gaps in the specification.
-import { canonicalize, instant, Refused, threadOf } from './agora.mjs';
+import { canonicalText, instant, Refused, threadOf } from '../../../sdk/js/agora.js';
 
 const SECOND = 1_000_000_000n, PENDING_TIMEOUT = 300n * SECOND, ACTIVE_TIMEOUT = 3600n * SECOND, MEMORY = 1800n * SECOND;
 const MAX_OFFERS = 100;
@@ -33,7 +33,7 @@ export class Ledger {
 
   /** Accepts a fresh, verified envelope at the time now. Returns {duplicate, state, client}, or throws Refused. */
   take(e, now) {
-    const key = `${e.sender.id} ${e.id}`, text = canonicalize(e).toString(), known = this.seen.get(key);
+    const key = `${e.sender.id} ${e.id}`, text = canonicalText(e), known = this.seen.get(key);
     if (known && now < known.until) {
       if (known.text !== text) refuse('DUPLICATE_ID', 'another message of the sender has this id');
       return { ...known.answer, duplicate: true };

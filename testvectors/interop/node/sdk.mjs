@@ -5,13 +5,13 @@
 //   node sdk.mjs agent RELAY INTENT
 //   node sdk.mjs client RELAY INTENT PARAMS [--recipient: poll only messages with us as recipient]
 import { randomUUID } from 'node:crypto';
-import { canonicalize, identity, sign, verify } from './agora.mjs';
+import { canonicalize, identity, sign, verify } from '../../../sdk/js/agora.js';
 
 const [role, url, intent, params, recipient] = process.argv.slice(2);
-const me = identity();
+const me = await identity();
 
 async function send(type, payload) {
-  const envelope = sign({
+  const envelope = await sign({
     version: '1.0', id: `msg_${randomUUID()}`, ts: new Date().toISOString(), type, sender: { id: me.did }, payload,
   }, me);
   const response = await fetch(`${url}/v1/messages`, {
@@ -27,7 +27,7 @@ async function* subscribe(since) {
     const answer = await (await fetch(`${url}/v1/messages?${query}`)).json();
     if (!answer.ok) throw new Error(`poll: ${answer.error}: ${answer.message}`);
     for (const event of answer.events) {
-      verify(event);
+      await verify(event);
       yield event;
     }
     since = answer.events.at(-1)?.ts ?? answer.lastTs ?? since;

@@ -27,12 +27,9 @@ type language struct {
 func findLanguages(ctx context.Context) (found []language, missing []error) {
 	node := language{"node", "node", ".mjs"}
 	old := `if (parseInt(process.versions.node) < 20) throw new Error("Node 20 or later is needed")`
-	switch _, err := os.Stat(filepath.Join(folder, "node", "node_modules", "canonicalize")); {
-	case exec.CommandContext(ctx, "node", "-e", old).Run() != nil:
+	if exec.CommandContext(ctx, "node", "-e", old).Run() != nil {
 		missing = append(missing, errors.New("node: install Node 20 or later"))
-	case err != nil:
-		missing = append(missing, fmt.Errorf("node: run npm ci in %s/node", folder))
-	default:
+	} else {
 		found = append(found, node)
 	}
 	// The python3 of a version manager may come first in PATH, but does not have the packages of the system's python3.
