@@ -1,6 +1,7 @@
 # make run and make test need only Go. ci/install installs what the other targets need.
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOVULNCHECK = golang.org/x/vuln/cmd/govulncheck@v1.9.0
+WYCHEPROOF = github.com/c2sp/wycheproof@v0.0.0-20260902155932-3fa63dd0344a
 FUZZTIME ?= 30s
 
 # go test runs each package in the package's own folder, so a relative path is made absolute here.
@@ -12,7 +13,7 @@ endif
 GOFLAGS_SET := $(shell go env GOFLAGS)
 test check lint race postgres fuzz interop faults mutants: export GOFLAGS := $(GOFLAGS_SET) -pgo=off
 
-.PHONY: run test check lint race postgres build fmt fuzz interop faults nightly mutants reproducible sbom perf profile pgo bench-guard
+.PHONY: run test check lint race postgres build fmt fuzz interop js faults nightly mutants reproducible sbom perf profile pgo bench-guard
 # The timeouts of threads are one day here, so that no thread ends while you follow the README.
 run: build
 	@exec bin/agora serve --pending-timeout 24h --active-timeout 24h
@@ -77,6 +78,13 @@ sbom: build
 # Tests the clients in other languages with the test vectors and a relay. Needs the packages that ci/install installs.
 interop:
 	go run ./testvectors/interop/run -timeout 2m
+
+# Tests the JavaScript module and its type declarations. Needs Node, and the packages that ci/install installs. The
+# vectors of Wycheproof are in a Go module. It is only downloaded: no program imports it.
+js:
+	AGORA_WYCHEPROOF="$$(go mod download -json $(WYCHEPROOF) | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')" \
+		node --test sdk/js/test/*.test.js
+	sdk/js/node_modules/.bin/tsc -p sdk/js/test
 
 # Tests the running binary with failing system calls and a full disk. Needs Linux, strace and permission to mount.
 faults:

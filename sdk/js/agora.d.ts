@@ -1,0 +1,242 @@
+/** What JSON can express. */
+export type Json = null | boolean | number | string | Json[] | { [name: string]: Json | undefined };
+export type JsonObject = { [name: string]: Json | undefined };
+
+export type MessageType = 'REQUEST' | 'OFFER' | 'ACCEPT' | 'RESULT' | 'ERROR' | 'CANCEL' | 'MANIFEST';
+
+/** A party of a message. id is a did:key. */
+export interface Party { id: string; name?: string; url?: string; [name: string]: Json | undefined }
+
+/** A message. The relay delivers it with all members that its sender has signed, known or not. */
+export interface Envelope {
+  version: '1.0';
+  id: string;
+  /** RFC 3339. */
+  ts: string;
+  type: MessageType;
+  sender: Party;
+  /** Absent in a broadcast. */
+  recipient?: Party;
+  payload: JsonObject;
+  /** If absent, payload.request_id is the id of the thread; see threadOf. */
+  thread?: { id: string; [name: string]: Json | undefined };
+  /** ttl is in seconds. */
+  meta?: { ttl?: number; hop?: number; relay?: string | string[]; [name: string]: Json | undefined };
+  /** Absent until the message is signed. */
+  sig?: string;
+  [name: string]: Json | undefined;
+}
+
+/** Who signs and opens. seed has 32 bytes and is secret. */
+export interface Identity { readonly did: string; readonly seed: Uint8Array }
+
+/** A refusal by the rules of the protocol. */
+export class Refused extends Error {
+  constructor(code: string, message: string, details?: JsonObject);
+  /** A code of the protocol (PROTOCOL §5), INVALID_KEY for a seed or a key file, or a code of RelayError. */
+  readonly code: string;
+  readonly details: JsonObject;
+}
+
+/** A request without a successful answer. code is that of the relay, NO_ANSWER if it cannot be reached, or
+ *  INVALID_ANSWER if the answer is not that of an Agora relay. */
+export class RelayError extends Refused {
+  constructor(code: string, message: string, about: Partial<RelayError>);
+  /** The HTTP status; 0: there was no answer. */
+  readonly status: number;
+  /** Whether the same request may succeed later. */
+  readonly retryable: boolean;
+  /** The time in milliseconds that the relay asks to wait; 0: it asks for none. */
+  readonly retryAfter: number;
+  /** Whether the relay asks for a signed read. */
+  readonly challenged: boolean;
+}
+
+/** WebCrypto, or an algorithm of it, is missing. Nothing is known then about a signature. */
+export class Unavailable extends Error {
+  constructor(cause?: unknown);
+  readonly code: 'NO_WEBCRYPTO';
+}
+
+/** Unpadded base64url of bytes. */
+export function encode64(bytes: Uint8Array): string;
+/** The bytes of unpadded base64url, or undefined if text is not the one spelling of them. */
+export function decode64(text: string): Uint8Array | undefined;
+
+/** Parses bytes as one I-JSON value. Throws Refused, with INVALID_REQUEST. The limits are 64 levels and 1,000 costly
+ *  numbers (PROTOCOL §1) by default. */
+export function parse(bytes: Uint8Array | ArrayBuffer, limits?: { depth?: number; costly?: number }): any;
+/** The RFC 8785 form of a value. A member with the value undefined is left out. */
+export function canonicalText(value: unknown): string;
+export function canonicalize(value: unknown): Uint8Array;
+
+/** The 32 key bytes of a did:key. Throws Refused with INVALID_DID unless did is the one spelling of a usable key. */
+export function keyOf(did: string): Uint8Array;
+/** The did:key of 32 key bytes. Throws what keyOf throws. */
+export function didOf(key: Uint8Array): string;
+/** The identity of a seed of 32 bytes; without a seed, a new identity. */
+export function identity(seed?: Uint8Array): Promise<Identity>;
+/** The identity in a key file, as agora keygen writes it. Throws Refused with INVALID_KEY. */
+export function readKeyFile(text: string): Promise<Identity>;
+/** The text of a key file. Save it so that only its owner can read it. */
+export function formatKeyFile(me: Identity): string;
+
+/** Parses a body: an envelope, or {"envelope": …} around one. Checks all that needs neither a clock nor a key
+ *  (PROTOCOL §1). maxBytes is 131072 by default. */
+export function readEnvelope(bytes: Uint8Array, limits?: { maxBytes?: number }): Envelope;
+/** Checks what readEnvelope checks, for an envelope that is parsed already, such as an event of a page. Returns it. */
+export function checkEnvelope(e: unknown, limits?: { maxBytes?: number }): Envelope;
+/** The id of the message's thread. */
+export function threadOf(e: Pick<Envelope, 'thread' | 'payload'>): string;
+/** Converts an RFC 3339 date-time to nanoseconds since 1970. Throws Refused. */
+export function instant(text: string): bigint;
+
+/** The bytes that the signature of e covers. */
+export function covered(e: object): Uint8Array;
+/** Returns e with the signature of me. */
+export function sign<E extends object>(e: E, me: Identity): Promise<E & { sig: string }>;
+/** Throws Refused unless the sender and the recipient are valid did:keys and the signature is the sender's. Throws
+ *  Unavailable where WebCrypto is missing. Check the form of e first, with readEnvelope or checkEnvelope. */
+export function verify(e: Envelope): Promise<void>;
+/** Whether sig, 64 bytes, is the signature of did over message. Throws what keyOf throws, and Unavailable. */
+export function verifies(sig: Uint8Array, message: Uint8Array, did: string): Promise<boolean>;
+
+/** What verification checks, one step after the other, for people. Returns the steps up to the first that fails. It
+ *  never throws. */
+export function explain(e: unknown): Promise<Step[]>;
+
+/** A step of explain. ok is null if WebCrypto is missing, so that the step cannot be taken. Each step has the values
+ *  that are named below, unless it fails before they are known. Values in hex are lower case. */
+export interface Step {
+  /** 1, 2, … */
+  step: number;
+  name: 'form' | 'canonical' | 'sender' | 'recipient' | 'signature' | 'equation';
+  ok: boolean | null;
+  /** A sentence. */
+  detail: string;
+  /** form: of the message. */
+  id?: string;
+  type?: MessageType;
+  /** canonical: the signed bytes as text, their number, and their SHA-256 in hex (null without WebCrypto). */
+  text?: string;
+  bytes?: number;
+  sha256?: string | null;
+  /** sender, recipient: the identifier, its multicodec prefix (ed01) and its key, both in hex. */
+  did?: string;
+  multicodec?: string;
+  key?: string;
+  /** signature: as in the envelope, and its two halves in hex. equation has R too. */
+  sig?: string;
+  R?: string;
+  S?: string;
+  /** equation: k is SHA-512(R, key, text) modulo the order, computed is the encoding of S·B - k·A; both in hex. The
+   *  signature is good if computed is R. */
+  k?: string;
+  computed?: string;
+}
+
+/** Makes a token for one GET of target (path and query as sent) from the relay whose origin is aud (PROTOCOL §8). */
+export function readToken(aud: string, target: string, me: Identity, ts?: string, nonce?: string): Promise<string>;
+/** Returns the signer of a token for this request. now is in nanoseconds, as in instant. details.reason of the error
+ *  says why a token is refused. Only a relay needs to check that a token is used once. */
+export function checkRead(
+  token: string, request: { origin: string; method: string; target: string }, now: bigint,
+): Promise<string>;
+
+/** Whether the payload of e is sealed. */
+export function isSealed(e: Pick<Envelope, 'type' | 'payload'>): boolean;
+/** Opens e, which is sealed to me, and returns the payload. It verifies e. All failures throw the same Refused. */
+export function open(e: Envelope, me: Identity): Promise<JsonObject>;
+/** Returns e with its payload sealed to its recipient, to be signed. Only tests pass an ephemeral key of 32 bytes. */
+export function seal<E extends Envelope>(e: E, ephemeral?: Uint8Array): Promise<E>;
+/** The info of the sealing: the members of e that the ciphertext is bound to, in RFC 8785 form. */
+export function place(e: Envelope): Uint8Array;
+/** The X25519 public key, 32 bytes, of an Ed25519 public key that keyOf has returned. */
+export function x25519Public(key: Uint8Array): Uint8Array;
+/** The X25519 private key, 32 bytes, of an Ed25519 seed. */
+export function x25519Private(seed: Uint8Array): Promise<Uint8Array>;
+
+/** ChaCha20-Poly1305 (RFC 8439). A key has 32 bytes, a nonce 12. Never use a nonce twice with the same key. */
+export const chacha20poly1305: {
+  /** Returns the ciphertext and its tag of 16 bytes. */
+  seal(key: Uint8Array, nonce: Uint8Array, plaintext: Uint8Array, aad?: Uint8Array): Uint8Array;
+  /** Returns the plaintext. Throws Refused if the tag is wrong. */
+  open(key: Uint8Array, nonce: Uint8Array, sealed: Uint8Array, aad?: Uint8Array): Uint8Array;
+};
+
+/** Which events to read. An event must match all members. */
+export interface Filter {
+  recipient?: string;
+  /** With recipient: broadcasts too. */
+  broadcast?: boolean;
+  sender?: string;
+  type?: MessageType;
+  thread?: string;
+  /** The largest number of events in a page. */
+  limit?: number;
+}
+
+export interface Page { ok: true; events: Envelope[]; hasMore: boolean; cursor: string; lastTs?: string }
+
+export interface Receipt {
+  ok: true;
+  id: string;
+  cursor: string;
+  duplicate: boolean;
+  expiresAt: string;
+  thread?: { id: string; client: string; state?: string };
+}
+
+export interface Thread {
+  id: string;
+  client: string;
+  state: 'PENDING' | 'ACTIVE' | 'COMPLETED' | 'ERROR';
+  requestId?: string;
+  recipient?: string;
+  agent?: string;
+  offers: { agent: string; id: string; at: string }[];
+  offersMade?: number;
+  transitions: { from: string; to: string; type: string; by?: string; id?: string; at: string }[];
+  deadline?: string;
+}
+
+export interface AgentQuery { intent?: string; q?: string; online?: boolean; limit?: number; cursor?: string }
+
+export interface Agent { id: string; online: boolean; lastSeen?: string; envelope: Envelope }
+
+/** Ends a call early. The call then throws the reason of the signal. */
+export interface Abortable { signal?: AbortSignal }
+
+/** A relay, used as the identity me. Without me, it only reads, and unsigned. Methods throw RelayError, and Refused if
+ *  they refuse something themselves. Reads are signed if the relay's document says parties (PROTOCOL §8). */
+export class Relay {
+  /** clock returns the time in milliseconds since 1970. fetch and clock are for tests. */
+  constructor(url: string | URL, options?: { me?: Identity; fetch?: typeof globalThis.fetch; clock?: () => number });
+  url: string;
+  me?: Identity;
+  /** The relay's document: who it is, its limits, and who may read. */
+  about(options?: Abortable): Promise<any>;
+  /** One page of events, which are not verified. query has the parameters of GET /events. */
+  page(query?: Record<string, string | number | boolean | undefined>, options?: Abortable): Promise<Page>;
+  /** The place after all stored events that match filter, to follow only new events. */
+  newest(filter?: Filter, options?: Abortable): Promise<{ cursor: string }>;
+  /** Yields the verified events that match filter, beginning at place, and waits for more until signal is aborted.
+   *  When the events of a page were consumed, it sets place.cursor. Store it, so that the next process can continue
+   *  there. It retries what may succeed later, and throws any other error. If its details.reason is unknown_cursor,
+   *  the relay has lost its events: set place.cursor to '0' and call follow again. Polls begin at least spacing
+   *  milliseconds apart (default 0), and at least a second apart if there is no news. It calls skipped with the error
+   *  and the event for each event that is not valid; by default it writes a warning to the console. */
+  follow(filter?: Filter, place?: { cursor: string },
+    options?: Abortable & { spacing?: number; skipped?: (err: Refused, event: unknown) => void },
+  ): AsyncGenerator<Envelope, never, void>;
+  /** Signs and posts a message and returns the receipt. With seal, only the recipient can read the payload. ttl is in
+   *  seconds, 86400 by default. If there is no answer, it sends the same bytes again, which is safe. */
+  post(type: MessageType, payload: JsonObject,
+    options?: { to?: string; thread?: string; ttl?: number; seal?: boolean }, abortable?: Abortable): Promise<Receipt>;
+  /** A thread and its envelopes, which are not verified. client selects one of several threads with this id. */
+  thread(id: string, client?: string, options?: Abortable):
+    Promise<{ ok: true; thread: Thread; events: Envelope[]; expired: number }>;
+  /** A page of the directory. The envelopes are not verified. */
+  agents(query?: AgentQuery, options?: Abortable):
+    Promise<{ ok: true; agents: Agent[]; hasMore: boolean; cursor?: string }>;
+}
