@@ -210,8 +210,10 @@ export interface Abortable { signal?: AbortSignal }
 /** A relay, used as the identity me. Without me, it only reads, and unsigned. Methods throw RelayError, and Refused if
  *  they refuse something themselves. Reads are signed if the relay's document says parties (PROTOCOL §8). */
 export class Relay {
-  /** clock returns the time in milliseconds since 1970. fetch and clock are for tests. */
-  constructor(url: string | URL, options?: { me?: Identity; fetch?: typeof globalThis.fetch; clock?: () => number });
+  /** clock returns the time in milliseconds since 1970. fetch and clock are for tests. origin is the relay's own
+   *  address, if url is that of a proxy that you trust: reads are then signed for origin. */
+  constructor(url: string | URL,
+    options?: { me?: Identity; origin?: string; fetch?: typeof globalThis.fetch; clock?: () => number });
   url: string;
   me?: Identity;
   /** The relay's document: who it is, its limits, and who may read. */
@@ -233,6 +235,9 @@ export class Relay {
    *  seconds, 86400 by default. If there is no answer, it sends the same bytes again, which is safe. */
   post(type: MessageType, payload: JsonObject,
     options?: { to?: string; thread?: string; ttl?: number; seal?: boolean }, abortable?: Abortable): Promise<Receipt>;
+  /** Any answer of the relay to a GET of path, which has the query too. wait is how long the relay may hold the
+   *  request, in milliseconds (default 0). */
+  get(path: string, options?: Abortable & { wait?: number }): Promise<any>;
   /** A thread and its envelopes, which are not verified. client selects one of several threads with this id. */
   thread(id: string, client?: string, options?: Abortable):
     Promise<{ ok: true; thread: Thread; events: Envelope[]; expired: number }>;

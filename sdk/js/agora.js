@@ -977,7 +977,7 @@ export class Relay {
     const unauthorized = (ok, what) => must(ok, 'UNAUTHORIZED', what);
     unauthorized(about.reads === 'parties', 'the relay has a rule for reads that this client does not know');
     if (this.#own) {
-      unauthorized(about.url === this.#own, 'the relay says that it has another address');
+      unauthorized(about.url === this.#own, 'the relay says that it has another address than the one that was given');
       return this.#own;
     }
     if (isOtherLoopback(about.url, this.url)) { // another process may listen there, so ask again

@@ -171,6 +171,20 @@ test('no token is made for an origin that is not in use', async (t) => {
   assert.equal(reads(relay)[0].headers.host, `127.0.0.1:${port}`);
 });
 
+test('through a trusted proxy, tokens are for the relay behind it', async (t) => {
+  let audience, url = 'https://relay.example';
+  const fetch = fake((n, at, { headers }) => {
+    const token = headers.authorization?.split(' ')[1];
+    if (token) audience = parse(Buffer.from(token, 'base64url')).aud;
+    return { ok: true, reads: 'parties', url };
+  });
+  const proxied = () => new Relay('http://127.0.0.1:1', { me: alice, origin: 'https://relay.example', fetch });
+  await proxied().get('/events?cursor=0', { wait: 1000 });
+  assert.equal(audience, 'https://relay.example');
+  url = 'https://other.example';
+  await assert.rejects(proxied().get('/health'), (err) => err.code === 'UNAUTHORIZED' && !err.retryable);
+});
+
 test('the clock for tokens is corrected, once in five minutes and by at most five', async (t) => {
   let offset = 120_000, skew;
   const now = () => Date.now() + offset;

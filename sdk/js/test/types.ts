@@ -14,6 +14,8 @@ export async function agent(bytes: Uint8Array, signal: AbortSignal): Promise<str
     if (receipt.thread?.state === 'ERROR') break;
   }
   const { events, cursor } = await relay.page({ before: 'end', limit: 10 });
+  const trusted = new Relay('http://127.0.0.1:8788', { me, origin: 'https://relay.example' });
+  await trusted.get('/health', { signal, wait: 1000 });
   const checked: Envelope = checkEnvelope(events[0]);
   await verify(readEnvelope(bytes));
   const { did: _, ...rest } = { ...(await sign({ typ: 'agora-read', did: me.did }, me)) };
