@@ -9,7 +9,7 @@ import { Feed, Reader } from './feed.js';
 import { Model } from './model.js';
 import { agent, command } from './parts.js';
 import { fillWith, h, toast, visible } from './dom.js';
-import { shortDID } from './text.js';
+import { quoted, shortDID } from './text.js';
 
 const CONNECTION = {
   live: 'Live',
@@ -261,9 +261,10 @@ class App {
             h(
               'p',
               null,
-              'The relay serves this page. A key is loaded only into a page from your own machine, so that no relay can take it. Run this, and load your key there:',
+              'The relay serves this page. A key is loaded only into a page from your own machine, so that no relay ' +
+                'can take it. Run this, and load your key there:',
             ),
-            command(`agora page ${location.origin}`),
+            command(`agora page ${quoted(location.origin)}`),
           )
         : me
           ? h(
@@ -288,7 +289,9 @@ class App {
               h(
                 'p',
                 null,
-                'With a key file of agora keygen, this page opens what is sealed to you, and signs its reads where a relay shows messages to their parties only. The key stays in the memory of this page. It is never sent or stored.',
+                'With a key file of agora keygen, this page opens what is sealed to you, and signs its reads where a ' +
+                  'relay shows messages to their parties only. The key stays in the memory of this page. It is never ' +
+                  'sent or stored.',
               ),
               h(
                 'label',

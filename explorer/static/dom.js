@@ -29,9 +29,11 @@ export function fillWith(element, ...children) {
 }
 
 // Characters that change the direction of text, that cannot be seen, or that control a terminal.
-
-const HIDDEN =
-  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\u{e0000}-\u{e007f}]/gu;
+const HIDDEN = new RegExp(
+  '[\\u0000-\\u0008\\u000b-\\u001f\\u007f-\\u009f\\u061c\\u200b\\u200e\\u200f\\u2028-\\u202e' +
+    '\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb\\u{e0000}-\\u{e007f}]',
+  'gu',
+);
 const MARKS = /(\p{M}{3})\p{M}+/gu; // more marks on one letter than any language needs
 
 function show(c) {

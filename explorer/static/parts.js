@@ -3,13 +3,14 @@ import * as agora from './agora.js';
 import { bytes, clockText, endsOfDID, quoted, span, summary, timeText, utcText } from './text.js';
 import { copy, fillWith, foreign, h, svg, visible } from './dom.js';
 
+const SHIELD = 'M12 3 4.5 6v5.5c0 4.6 3.2 8 7.5 9.5 4.3-1.5 7.5-4.9 7.5-9.5V6z';
 const PATHS = {
-  check:
-    'M12 3 4.5 6v5.5c0 4.6 3.2 8 7.5 9.5 4.3-1.5 7.5-4.9 7.5-9.5V6zm-1.2 12.6-3.4-3.4 1.5-1.5 1.9 1.9 4.3-4.3 1.5 1.5z',
-  cross:
-    'M12 3 4.5 6v5.5c0 4.6 3.2 8 7.5 9.5 4.3-1.5 7.5-4.9 7.5-9.5V6zm3.7 11.3-1.4 1.4-2.3-2.3-2.3 2.3-1.4-1.4 2.3-2.3-2.3-2.3 1.4-1.4 2.3 2.3 2.3-2.3 1.4 1.4-2.3 2.3z',
+  check: SHIELD + 'm-1.2 12.6-3.4-3.4 1.5-1.5 1.9 1.9 4.3-4.3 1.5 1.5z',
+  cross: SHIELD + 'm3.7 11.3-1.4 1.4-2.3-2.3-2.3 2.3-1.4-1.4 2.3-2.3-2.3-2.3 1.4-1.4 2.3 2.3 2.3-2.3 1.4 1.4-2.3 2.3z',
   question:
-    'M12 3 4.5 6v5.5c0 4.6 3.2 8 7.5 9.5 4.3-1.5 7.5-4.9 7.5-9.5V6zm-1 13h2v2h-2zm3.4-4.6c-.8.7-1.3 1.2-1.3 2.1h-2.2c0-1.9 1-2.7 1.7-3.3.6-.5.9-.8.9-1.3 0-.7-.6-1.2-1.4-1.2-.9 0-1.5.5-1.7 1.4l-2.1-.6C8.7 6.8 10.2 5.7 12.1 5.7c2.1 0 3.6 1.3 3.6 3.1 0 1.3-.7 2-1.3 2.6z',
+    SHIELD +
+    'm-1 13h2v2h-2zm3.4-4.6c-.8.7-1.3 1.2-1.3 2.1h-2.2c0-1.9 1-2.7 1.7-3.3.6-.5.9-.8.9-1.3 0-.7-.6-1.2-1.4-1.2' +
+    '-.9 0-1.5.5-1.7 1.4l-2.1-.6C8.7 6.8 10.2 5.7 12.1 5.7c2.1 0 3.6 1.3 3.6 3.1 0 1.3-.7 2-1.3 2.6z',
   copy: 'M8 3h11v13h-2.5V5.5H8zM5 7h10v14H5zm2.3 2.3v9.4h5.4V9.3z',
   lock: 'M7 10V8a5 5 0 0 1 10 0v2h1.5v10h-13V10zm2.3 0h5.4V8a2.7 2.7 0 0 0-5.4 0z',
 };
@@ -197,15 +198,15 @@ export function payload(m) {
   );
 }
 
+/** Returns the flag that names a relay in a command. For the relay that agora uses by default it is empty. */
+export const relayFlag = (address) => (address === 'http://127.0.0.1:8789' ? '' : ` --relay ${quoted(address)}`);
+
 /** Returns the commands that fetch a thread. address is the relay's. */
 export function threadCommands(address, id, client) {
-  const at = address === 'http://127.0.0.1:8789' ? '' : `--relay ${quoted(address)} `;
+  const query = client ? `?client=${encodeURIComponent(client)}` : '';
   return [
-    command(`agora thread ${at}${client ? `--client ${client} ` : ''}${quoted(id)}`, 'agora'),
-    command(
-      `curl ${quoted(`${address}/threads/${encodeURIComponent(id)}${client ? `?client=${client}` : ''}`)}`,
-      'curl',
-    ),
+    command(`agora thread${relayFlag(address)}${client ? ` --client ${quoted(client)}` : ''} ${quoted(id)}`, 'agora'),
+    command(`curl ${quoted(`${address}/threads/${encodeURIComponent(id)}${query}`)}`, 'curl'),
   ];
 }
 
@@ -329,10 +330,7 @@ export function inspect(m, app) {
       h('h3', null, 'Fetch it yourself'),
       m.threadId
         ? threadCommands(app.address, m.threadId, m.thread?.client)
-        : command(
-            `agora agents ${app.address === 'http://127.0.0.1:8789' ? '' : `--relay ${quoted(app.address)} `}${m.from}`,
-            'agora',
-          ),
+        : command(`agora agents${relayFlag(app.address)} ${quoted(m.from)}`, 'agora'),
     ),
   );
   dialog.addEventListener('click', (e) => {

@@ -1,5 +1,5 @@
 // The directory of agents, and one agent.
-import { command, copyMark, empty, facts, inspect, json, mark, problem, time } from './parts.js';
+import { command, copyMark, empty, facts, inspect, json, mark, problem, relayFlag, time } from './parts.js';
 import { intents, number, plural, quoted, shortDID } from './text.js';
 import { eachFrame, fillWith, foreign, h, visible } from './dom.js';
 import { row, update } from './view-feed.js';
@@ -109,7 +109,7 @@ export function agents(app, params, signal) {
         'No agent matches',
         h('p', null, 'The intent must match exactly. The text is searched in names, descriptions and intents.'),
       );
-    const at = app.address === 'http://127.0.0.1:8789' ? '' : ` --relay ${app.address}`;
+    const at = relayFlag(app.address);
     return empty(
       'No agent has announced itself',
       h('p', null, 'An agent announces what it can do with a signed MANIFEST:'),
@@ -172,7 +172,7 @@ export function oneAgent(app, _params, signal, did) {
   const recent = h('div', { class: 'card message-list' });
   const view = h('section', { class: 'agent-page' }, head, manifests, ask, recent);
   const short = shortDID(did);
-  const at = app.address === 'http://127.0.0.1:8789' ? '' : ` --relay ${quoted(app.address)}`;
+  const at = relayFlag(app.address);
   const heading = (name, online, lastSeen) =>
     fillWith(
       head,
@@ -214,7 +214,8 @@ export function oneAgent(app, _params, signal, did) {
       p.pricing?.model === 'fixed'
         ? `${number(p.pricing.fixed_price)} ${visible(p.pricing.currency ?? '', 12)} each`
         : p.pricing?.model === 'metered'
-          ? `${number(p.pricing.metered_rate)} ${visible(p.pricing.currency ?? '', 12)} for each ${visible(p.pricing.metered_unit ?? 'unit', 40)}`
+          ? `${number(p.pricing.metered_rate)} ${visible(p.pricing.currency ?? '', 12)} for each ` +
+            visible(p.pricing.metered_unit ?? 'unit', 40)
           : visible(p.pricing?.model ?? '', 40);
     const element = h(
       'article',
@@ -269,7 +270,8 @@ export function oneAgent(app, _params, signal, did) {
       ask,
       h('h2', null, 'How to ask this agent'),
       command(
-        `agora send request${at} --key my.key --to ${did} --intent ${quoted(visible(intent, 200))} --params ${quoted(JSON.stringify(params))}`,
+        `agora send request${at} --key my.key --to ${quoted(did)} --intent ${quoted(visible(intent, 200))} ` +
+          `--params ${quoted(JSON.stringify(params))}`,
         '1. Ask',
       ),
       command(`agora follow${at} --key my.key`, '2. Wait for its offer'),

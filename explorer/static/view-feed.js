@@ -207,7 +207,8 @@ export function feed(app, params, signal) {
     const { note: words, began, hasOlder, isFull } = current();
     fillWith(
       count,
-      `${plural(shown.length, 'message')}${hasOlder ? (isFull ? ', and older ones that this page does not keep' : ' so far') : ''}`,
+      plural(shown.length, 'message'),
+      hasOlder && (isFull ? ', and older ones that this page does not keep' : ' so far'),
     );
     note.hidden = !words;
     note.textContent = visible(words, 300);

@@ -1,5 +1,5 @@
 // The overview: what this relay is, and what is happening now. The figures come from what the page has read.
-import { command, copyMark, empty, facts, stateBadge, threadHref, time } from './parts.js';
+import { command, copyMark, empty, facts, relayFlag, stateBadge, threadHref, time } from './parts.js';
 import { bytes, number, plural, span, STATES } from './text.js';
 import { atMostEvery, fillWith, foreign, h, keepingFocus, svg, toast, visible } from './dom.js';
 
@@ -133,12 +133,13 @@ export function overview(app, _params, signal) {
         h(
           'p',
           null,
-          'This relay shows a directed message to its sender and its recipient only. Load your key to see your messages.',
+          'This relay shows a directed message to its sender and its recipient only. ' +
+            'Load your key to see your messages.',
         ),
         h('button', { type: 'button', onclick: app.askForKey }, 'Load your key'),
       );
     }
-    const at = app.address === 'http://127.0.0.1:8789' ? '' : ` --relay ${app.address}`;
+    const at = relayFlag(app.address);
     const maySeed = model.about?.features?.includes('seed');
     const button =
       maySeed && h('button', { type: 'button', id: 'seed', class: 'primary', onclick: seed }, 'Seed demo data');
@@ -225,7 +226,10 @@ function bars(minutes, last, from) {
   const peak = Math.max(4, ...all.map((m) => m.messages));
   const scale = (n) => (n / peak) * (height - 6);
   const total = all.reduce((sum, m) => sum + m.messages, 0);
-  const words = `${plural(total, 'message')} in the last ${MINUTES} minutes. At most ${number(Math.max(...all.map((m) => m.messages)))} in one minute. ${number(all.at(-1).messages)} in this minute.`;
+  const most = number(Math.max(...all.map((m) => m.messages)));
+  const words =
+    `${plural(total, 'message')} in the last ${MINUTES} minutes. At most ${most} in one minute. ` +
+    `${number(all.at(-1).messages)} in this minute.`;
   const bar = (m, i, n, name) =>
     n > 0 &&
     svg('rect', { x: i * width + 1.5, width: width - 3, y: height - scale(n), height: scale(n), rx: 1.5, class: name });
@@ -261,7 +265,7 @@ function bars(minutes, last, from) {
       h('span', { class: 'key-bar' }, 'messages'),
       h('span', { class: 'key-threads' }, 'new threads'),
       from > 0 && h('span', { class: 'key-unread' }, 'not read'),
-      h('span', null, `peak ${number(Math.max(...all.map((m) => m.messages)))}`),
+      h('span', null, `peak ${most}`),
       h('span', null, 'now'),
     ),
   ];

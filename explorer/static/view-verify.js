@@ -130,7 +130,8 @@ export function verify(app, params, signal) {
         h(
           'p',
           { class: 'quiet' },
-          `The newest ${number(searched)} messages and all threads that you may see were searched. Messages that have expired are gone.`,
+          `The newest ${number(searched)} messages and all threads that you may see were searched. ` +
+            'Messages that have expired are gone.',
         ),
       ),
     );

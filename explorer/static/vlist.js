@@ -83,7 +83,8 @@ export class VirtualList {
     for (const [key, row] of this.#rows) {
       if (wanted.has(key)) continue;
       const index = row.contains(document.activeElement) ? items.findIndex((item) => item.key === key) : -1;
-      if (index >= 0) row.style.transform = `translateY(${index * height}px)`; // the focus must not be lost
+      if (index >= 0)
+        row.style.transform = `translateY(${index * height}px)`; // the focus must not be lost
       else {
         row.remove();
         this.#rows.delete(key);

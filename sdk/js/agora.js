@@ -928,8 +928,8 @@ export class Relay {
   /** A page of the directory. query may have intent, q, online, limit and cursor. The envelopes are not verified. */
   agents(query = {}, { signal } = {}) { return this.#read(withQuery('/agents', query), signal); }
 
-  /** Any answer of the relay to a GET of path, which has the query too. wait is how long the relay may hold the request,
-   *  in milliseconds. */
+  /** Any answer of the relay to a GET of path, which has the query too. wait is how long the relay may hold the
+   *  request, in milliseconds. */
   get(path, { signal, wait = 0 } = {}) { return this.#read(path, signal, wait); }
 
   #now() { return new Date(this.#clock() + this.#correction); }
