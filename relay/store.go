@@ -33,9 +33,9 @@ type Store interface {
 	// has failed, or the store is shutting down).
 	Append(ctx context.Context, e Entry) (Receipt, error)
 
-	// Read returns matching events in sequence order, and the cursor to continue from. With Query.MaxExamined its work is
-	// bounded, no matter how much is stored, or by whom. Refusals: CodeInvalidRequest for a Query.After that this store
-	// did not make.
+	// Read returns matching events in sequence order, and the cursor to continue from. With Query.Backward it returns the
+	// newest first. With Query.MaxExamined its work is bounded, no matter how much is stored, or by whom. Refusals:
+	// CodeInvalidRequest for a Query.After that this store did not make.
 	Read(ctx context.Context, q Query) (Page, error)
 
 	// Thread returns a thread as it stands at now. Without k.Client, it returns the oldest thread with k.ID. Refusals:
@@ -186,7 +186,7 @@ func ParseCursor(s string) (Cursor, error) {
 // ErrUnknownCursor refuses a cursor of another database.
 var ErrUnknownCursor = &envelope.Error{Code: envelope.CodeInvalidRequest,
 	Message: "the cursor belongs to another database (that of this relay was replaced, or restored from a copy); " +
-		"start again with cursor=0 or with since",
+		"start again with cursor=0, before=end or since",
 	Details: map[string]any{envelope.DetailReason: envelope.ReasonUnknownCursor}}
 
 // ErrShuttingDown refuses requests while a relay or its store is being closed.
@@ -272,8 +272,9 @@ type Query struct {
 	Filter
 	Now         time.Time // leaves out events that have expired by then
 	Expired     bool      // includes expired events, as long as their ids are remembered
-	After       Cursor    // only events after this cursor
-	Until       Seq       // only events up to this one; 0: no limit
+	Backward    bool      // reads towards the oldest event
+	After       Cursor    // where the read begins: only events after this position; with Backward only those before it
+	Until       Seq       // where the read ends: with this event; 0: no limit
 	TS          time.Time // only events with exactly this ts; zero: any
 	NewerThan   time.Time // only events with a ts or an arrival after this; zero: any
 	Headers     bool      // leaves out Body
@@ -282,15 +283,24 @@ type Query struct {
 	MaxExamined int       // ends the page when this many events were examined, or a few times as many; 0: no limit
 }
 
-// Page is an answer to a Query.
+// Behind returns the number of the position right behind an event in the direction of q. A Query whose After is there
+// continues with the next event.
+func (q *Query) Behind(event Seq) Seq {
+	if q.Backward {
+		return event - 1
+	}
+	return event
+}
+
+// Page is an answer to a Query. "After" and "behind" are meant in the direction of the Query.
 type Page struct {
 	Events []Event
 	More   bool // there are matching events after the last one, or Partial is true
-	// Partial says that the page ended because of Query.MaxExamined. The page may then be empty. The events after
+	// Partial says that the page ended because of Query.MaxExamined. The page may then be empty. The events behind
 	// Cursor were not examined.
 	Partial bool
-	// Cursor is after the last event. If the page is Partial, it is after the last examined event. If no more events
-	// match, it is after all events that the store had when it was read.
+	// Cursor is behind the last event. If the page is Partial, it is behind the last examined event. If no more events
+	// match, it is behind all events that the store had when it was read.
 	Cursor Cursor
 	Took   time.Duration `json:"-"` // how long the store worked on it, without waiting
 }

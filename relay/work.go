@@ -118,7 +118,7 @@ func (r *Relay) scan(ctx context.Context, job *readJob, q *Query) (page Page, er
 	}
 	page, err = r.scanSlices(ctx, job, q)
 	q.After, q.Limit, q.MaxBytes = after, limit, maxBytes
-	return page.truncate(limit), err
+	return page.truncate(q, limit), err
 }
 
 // scanSlices does the work of scan. It changes q to continue after what was read.
@@ -154,11 +154,11 @@ func (r *Relay) scanSlices(ctx context.Context, job *readJob, q *Query) (page Pa
 	}
 }
 
-// truncate returns p with at most limit events.
-func (p Page) truncate(limit int) Page {
+// truncate returns p, a page of q, with at most limit events.
+func (p Page) truncate(q *Query, limit int) Page {
 	if len(p.Events) > limit {
 		p.Events = p.Events[:limit]
-		p.More, p.Partial, p.Cursor.Seq = true, false, p.Events[limit-1].Seq
+		p.More, p.Partial, p.Cursor.Seq = true, false, q.Behind(p.Events[limit-1].Seq)
 	}
 	return p
 }

@@ -265,9 +265,18 @@ func (s *memory) Read(_ context.Context, q relay.Query) (relay.Page, error) {
 	if q.After != (relay.Cursor{}) && (q.After.Epoch != s.epoch || q.After.Seq > s.last) {
 		return relay.Page{}, relay.ErrUnknownCursor
 	}
+	events, low, high, end := slices.All(s.events), q.After.Seq, q.Until, s.last
+	switch {
+	case q.Limit <= 0:
+		return page, nil
+	case q.Backward:
+		events, low, high, end = slices.Backward(s.events), q.Until-1, q.After.Seq, 0
+	case high <= 0:
+		high = s.last
+	}
 	size, examined := 0, 0
-	for _, e := range s.events {
-		if q.Limit <= 0 || e.Seq <= q.After.Seq || q.Until > 0 && e.Seq > q.Until {
+	for _, e := range events {
+		if e.Seq <= low || e.Seq > high {
 			continue
 		}
 		if q.MaxExamined > 0 && examined == q.MaxExamined {
@@ -276,21 +285,21 @@ func (s *memory) Read(_ context.Context, q relay.Query) (relay.Page, error) {
 		}
 		examined++
 		if !s.matches(e, q) {
-			page.Cursor.Seq = e.Seq
+			page.Cursor.Seq = q.Behind(e.Seq)
 			continue
 		}
 		size += e.Size
 		if len(page.Events) == q.Limit || q.MaxBytes > 0 && len(page.Events) > 0 && size > q.MaxBytes {
-			page.More, page.Cursor.Seq = true, page.Events[len(page.Events)-1].Seq
+			page.More, page.Cursor.Seq = true, q.Behind(page.Events[len(page.Events)-1].Seq)
 			return page, nil
 		}
 		event := e.Event
 		if q.Headers {
 			event.Body = nil
 		}
-		page.Events, page.Cursor.Seq = append(page.Events, event), e.Seq
+		page.Events, page.Cursor.Seq = append(page.Events, event), q.Behind(e.Seq)
 	}
-	page.Cursor.Seq = s.last
+	page.Cursor.Seq = end
 	return page, nil
 }
 

@@ -28,7 +28,7 @@ var pieces = map[string]bool{
 	"recipient": true, "strings.Join(s.where, \" AND \")": true,
 	"strings.Join(s.where[:s.indexed], \" AND \")": true,
 	"strings.Join(texts, unionAll)":                true, "strings.Join(texts, \" UNION ALL \")": true, "text": true,
-	"string(text)": true,
+	"string(text)": true, "order": true, "first": true,
 }
 
 // TestStatementsAreConstant parses the package's source. Every string that contains SQL must be a constant, or be put
@@ -133,8 +133,9 @@ func TestStatementsHoldNoValues(t *testing.T) {
 	last := 0
 	for round, mark := range []string{"XMARKX' OR 1=1 --", "YMARKY\x00\")); DROP TABLE event; --"} {
 		did, when := didkey.DID(mark), time.Unix(1234567890+int64(round), 987654321)
-		for mask := range 1 << 9 {
-			q := relay.Query{Now: when, Limit: 10, Expired: mask&256 != 0, Headers: mask&128 != 0, MaxBytes: 7654321}
+		for mask := range 1 << 10 {
+			q := relay.Query{Now: when, Limit: 10, Expired: mask&256 != 0, Headers: mask&128 != 0, Backward: mask&512 != 0,
+				MaxBytes: 7654321}
 			for bit, set := range []func(){
 				func() { q.Recipient = did }, func() { q.Broadcast = true }, func() { q.Sender = did },
 				func() { q.Type = envelope.Type(mark) },

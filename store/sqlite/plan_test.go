@@ -157,6 +157,43 @@ func TestPlans(t *testing.T) {
 	})
 }
 
+// TestPlansOfBackwardReads checks that a read backwards uses the same indexes as a read forwards, and never sorts
+// events.
+func TestPlansOfBackwardReads(t *testing.T) {
+	s := openNew(t)
+	alice, bob := key(1).DID(), key(2).DID()
+	for name, filter := range map[string]relay.Filter{
+		"no condition":              {},
+		"type":                      {Type: envelope.TypeOffer},
+		"recipient":                 {Recipient: alice},
+		"recipient and broadcasts":  {Recipient: alice, Broadcast: true},
+		"recipient, sender, thread": {Recipient: alice, Sender: bob, Thread: "t"},
+		"thread":                    {Thread: "t"},
+		"thread and client":         {Thread: "t", Client: alice},
+		"sender":                    {Sender: alice},
+		"read by nobody":            {Viewer: relay.Viewer{Limited: true}},
+		"read by a DID":             {Viewer: relay.Viewer{Limited: true, DID: alice}},
+		"a thread, read by a DID":   {Viewer: relay.Viewer{Limited: true, DID: alice}, Thread: "t"},
+		"the reader as sender":      {Viewer: relay.Viewer{Limited: true, DID: alice}, Sender: alice},
+	} {
+		for _, scanAll := range []bool{false, true} {
+			forward := relay.Query{Filter: filter, After: relay.Cursor{Epoch: 1, Seq: 1}, MaxExamined: 10}
+			back := forward
+			back.Backward = true
+			got, want := plan(t, s, back, scanAll), plan(t, s, forward, scanAll)
+			if got != want || strings.Contains(got, sorts) {
+				t.Errorf("%s: backwards\n%s\nforwards\n%s", name, got, want)
+			}
+			text, args := selectHorizon(back, time.Minute, scanAll)
+			got = explain(t, s, text, args...)
+			text, args = selectHorizon(forward, time.Minute, scanAll)
+			if want = explain(t, s, text, args...); got != want || strings.Contains(got, sorts) {
+				t.Errorf("%s: the bound backwards\n%s\nforwards\n%s", name, got, want)
+			}
+		}
+	}
+}
+
 // TestPlansOfBounds checks that the limits of a query are counted in indexes only, or by stepping over rows.
 func TestPlansOfBounds(t *testing.T) {
 	s := openNew(t)

@@ -29,7 +29,10 @@ func (s *Store) Read(ctx context.Context, q relay.Query) (relay.Page, error) {
 	if q.Limit <= 0 {
 		return relay.Page{Cursor: s.cursor(head)}, nil
 	}
-	if q.Until <= 0 || q.Until > head {
+	if q.Backward {
+		// From here on, q.After and q.Until limit a range of the sequence, as in a read forwards.
+		q.After.Seq, q.Until = max(q.Until-1, 0), q.After.Seq
+	} else if q.Until <= 0 || q.Until > head {
 		q.Until = head
 	}
 	var page relay.Page
@@ -76,6 +79,9 @@ func (s *Store) reader() {
 
 func (s *Store) read(ctx context.Context, q relay.Query, head relay.Seq) (relay.Page, error) {
 	page := relay.Page{Cursor: s.cursor(head)}
+	if q.Backward {
+		page.Cursor = s.cursor(0)
+	}
 	scanAll, partial, err := s.bound(ctx, &q)
 	if err != nil {
 		return relay.Page{}, err
@@ -103,15 +109,17 @@ func (s *Store) read(ctx context.Context, q relay.Query, head relay.Seq) (relay.
 	}
 	switch {
 	case page.More:
-		page.Cursor.Seq = page.Events[len(page.Events)-1].Seq
+		page.Cursor.Seq = q.Behind(page.Events[len(page.Events)-1].Seq)
+	case partial && q.Backward:
+		page.More, page.Partial, page.Cursor.Seq = true, true, q.After.Seq
 	case partial:
 		page.More, page.Partial, page.Cursor.Seq = true, true, q.Until
 	}
 	return page, rows.Err()
 }
 
-// bound lowers q.Until so that the query examines no more than q.MaxExamined events. partial reports whether it did.
-// scanAll says which access paths the query must use, see accessPaths.
+// bound shortens the range of q at its far end, so that the query examines no more than q.MaxExamined events. partial
+// reports whether it did. scanAll says which access paths the query must use, see accessPaths.
 func (s *Store) bound(ctx context.Context, q *relay.Query) (scanAll, partial bool, err error) {
 	if q.MaxExamined <= 0 {
 		return false, false, nil
@@ -129,11 +137,17 @@ func (s *Store) bound(ctx context.Context, q *relay.Query) (scanAll, partial boo
 	text, args := selectHorizon(*q, s.policy.Window.Skew, scanAll)
 	n, err := s.queryNumber(ctx, text, args)
 	horizon := relay.Seq(n)
-	if err != nil || horizon == 0 || horizon == q.Until {
+	switch {
+	case err != nil, horizon == 0:
 		return scanAll, false, err
+	case q.Backward:
+		partial = horizon-1 > q.After.Seq
+		q.After.Seq = horizon - 1
+	default:
+		partial = horizon < q.Until
+		q.Until = horizon
 	}
-	q.Until = horizon
-	return scanAll, true, nil
+	return scanAll, partial, nil
 }
 
 // queryNumber runs a query that returns one number.

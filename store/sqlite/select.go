@@ -9,7 +9,7 @@ import (
 	"github.com/agora-relay/agora/replay"
 )
 
-// selection is one access path to the events of a query. It uses one index and yields events in sequence order.
+// selection is one access path to the events of a query. It uses one index and yields events in the query's order.
 // Conditions that the index answers come first. In all other conditions the columns have a plus sign. The plus
 // sign keeps SQLite's planner, which has no statistics here, from choosing another index.
 type selection struct {
@@ -62,33 +62,44 @@ const unionAll = ") UNION ALL SELECT * FROM ("
 
 // selectEvents returns the statement for q. skew is the policy's; scanAll is explained at accessPaths. Each access path
 // yields its events in order, and SQLite merges the paths without sorting. It reads a body only when its row is
-// requested.
+// requested. q.After and q.Until are the limits of a range of the sequence, whatever the direction is.
 func selectEvents(q relay.Query, skew time.Duration, scanAll bool) (text string, args []any) {
 	all := accessPaths(q, skew, scanAll)
 	body := "body"
 	if q.Headers {
 		body = "NULL"
 	}
+	order, _ := direction(q)
 	var texts []string
 	for _, s := range all {
 		texts = append(texts, "SELECT seq, id, ts, received, expires, length(body), "+body+" FROM "+s.from+
 			" WHERE "+strings.Join(s.where, " AND "))
 		args = append(args, s.args...)
 	}
-	return strings.Join(texts, " UNION ALL ") + " ORDER BY seq LIMIT ?", append(args, q.Limit+1)
+	return strings.Join(texts, " UNION ALL ") + " ORDER BY " + order + " LIMIT ?", append(args, q.Limit+1)
+}
+
+// direction returns the terms of the ORDER BY for q, and the function that returns the first of several numbers in this
+// order.
+func direction(q relay.Query) (order, first string) {
+	if q.Backward {
+		return "seq DESC", "max"
+	}
+	return "seq", "min"
 }
 
 // selectHorizon returns the statement that finds how far q may read. The result is the number of the last event up to
 // which q examines no more than q.MaxExamined events on any access path, or 0 if q may read everything. The
 // statement reads only an index, or skips over rows.
 func selectHorizon(q relay.Query, skew time.Duration, scanAll bool) (text string, args []any) {
+	order, first := direction(q)
 	var texts []string
 	for _, s := range accessPaths(q, skew, scanAll) {
 		texts = append(texts, "SELECT seq FROM "+s.from+" WHERE "+strings.Join(s.where[:s.indexed], " AND ")+
-			" ORDER BY seq LIMIT 1 OFFSET ?")
+			" ORDER BY "+order+" LIMIT 1 OFFSET ?")
 		args = append(args, append(s.args[:s.indexedArgs:s.indexedArgs], q.MaxExamined-1)...)
 	}
-	return "SELECT ifnull(min(seq), 0) FROM (SELECT * FROM (" + strings.Join(texts, unionAll) + "))", args
+	return "SELECT ifnull(" + first + "(seq), 0) FROM (SELECT * FROM (" + strings.Join(texts, unionAll) + "))", args
 }
 
 // accessPaths returns the access paths to the events of q. No event is on two paths. scanAll means that the events with

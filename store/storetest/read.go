@@ -36,6 +36,43 @@ func testRead(t *testing.T, open Opener) {
 		f.equal("from the beginning", f.read(relay.Query{After: empty, Limit: 9}), f.read(relay.Query{Limit: 9}))
 	})
 
+	t.Run("the beginning", func(t *testing.T) {
+		f := newFixture(t, open, relay.Policy{})
+		empty := f.end()
+		if page := f.read(relay.Query{Backward: true, After: empty, Limit: 1}); page.Cursor != empty || page.More {
+			t.Errorf("an empty store begins at %v, More %v", page.Cursor, page.More)
+		}
+		first := f.post(alice, manifest("m")).Cursor
+		last := f.post(alice, manifest("n")).Cursor
+		for name, c := range map[string]struct {
+			q    relay.Query
+			want []relay.Seq
+		}{
+			"all events":             {relay.Query{After: last, Limit: 2}, []relay.Seq{last.Seq, first.Seq}},
+			"the first event":        {relay.Query{After: first, Limit: 1}, []relay.Seq{first.Seq}},
+			"no event that matches":  {relay.Query{After: last, Filter: relay.Filter{Sender: bob.DID()}, Limit: 1}, []relay.Seq{}},
+			"before the first event": {relay.Query{After: empty, Limit: 1}, []relay.Seq{}},
+			"before the zero cursor": {relay.Query{Limit: 1}, []relay.Seq{}},
+			"until the first event":  {relay.Query{After: last, Until: first.Seq, Limit: 9}, []relay.Seq{last.Seq, first.Seq}},
+			"until the last event":   {relay.Query{After: last, Until: last.Seq, Limit: 9}, []relay.Seq{last.Seq}},
+			"until a later event":    {relay.Query{After: first, Until: last.Seq, Limit: 9}, []relay.Seq{}},
+		} {
+			c.q.Backward = true
+			page := f.read(c.q)
+			f.equal(name, numbers(page.Events), c.want)
+			if page.Cursor != empty || page.More {
+				t.Errorf("%s: cursor %v, More %v; want %v, false", name, page.Cursor, page.More, empty)
+			}
+		}
+		page := f.read(relay.Query{Backward: true, After: last, Limit: 1})
+		if page.Cursor != first || !page.More {
+			t.Errorf("behind the last event, read backwards: %v, More %v; want %v, true", page.Cursor, page.More, first)
+		}
+		if page := f.read(relay.Query{Backward: true, After: first}); page.Cursor != last || page.More {
+			t.Errorf("a limit of 0: cursor %v, More %v; want %v, false", page.Cursor, page.More, last)
+		}
+	})
+
 	t.Run("unknown cursors", func(t *testing.T) {
 		f := newFixture(t, open, relay.Policy{})
 		last := f.post(alice, manifest("m")).Cursor
@@ -46,10 +83,10 @@ func testRead(t *testing.T, open Opener) {
 			"no epoch":                   {Seq: last.Seq},
 			"another store":              newFixture(t, open, relay.Policy{}).end(),
 		} {
-			for _, limit := range []int{0, 1} {
-				if page, err := f.Read(t.Context(),
-					relay.Query{After: after, Limit: limit}); !errors.Is(err, relay.ErrUnknownCursor) {
-					t.Errorf("%s, limit %d: page %+v, error %v; want ErrUnknownCursor", name, limit, page, err)
+			for _, q := range []relay.Query{{}, {Limit: 1}, {Backward: true}, {Backward: true, Limit: 1}} {
+				q.After = after
+				if page, err := f.Read(t.Context(), q); !errors.Is(err, relay.ErrUnknownCursor) {
+					t.Errorf("%s, %+v: page %+v, error %v; want ErrUnknownCursor", name, q, page, err)
 				}
 			}
 		}
@@ -64,10 +101,13 @@ func testRead(t *testing.T, open Opener) {
 		for _, c := range []struct{ maxBytes, want int }{
 			{1, 1}, {size, 1}, {2*size - 1, 1}, {2 * size, 2}, {3*size - 1, 2}, {3 * size, 3}, {0, 3},
 		} {
-			page := f.read(relay.Query{Limit: 9, MaxBytes: c.maxBytes})
-			if len(page.Events) != c.want || page.More != (c.want < 3) {
-				t.Errorf("MaxBytes %d: %d events of %d bytes each, More %v; want %d events",
-					c.maxBytes, len(page.Events), size, page.More, c.want)
+			for _, q := range []relay.Query{{}, {Backward: true, After: f.end()}} {
+				q.Limit, q.MaxBytes = 9, c.maxBytes
+				page := f.read(q)
+				if len(page.Events) != c.want || page.More != (c.want < 3) {
+					t.Errorf("MaxBytes %d, Backward %v: %d events of %d bytes each, More %v; want %d events",
+						c.maxBytes, q.Backward, len(page.Events), size, page.More, c.want)
+				}
 			}
 		}
 	})
@@ -90,7 +130,9 @@ func testRead(t *testing.T, open Opener) {
 			least, most int // pages
 		}{
 			"one recipient": {relay.Query{Filter: relay.Filter{Recipient: bob.DID()}}, 1, 1, 12},
-			"one sender":    {relay.Query{Filter: relay.Filter{Sender: alice.DID()}}, 3, 1, 12},
+			"a recipient and broadcasts": {relay.Query{Filter: relay.Filter{Recipient: carol.DID(), Broadcast: true,
+				Type: envelope.TypeCancel}}, 1, 8, 12},
+			"one sender": {relay.Query{Filter: relay.Filter{Sender: alice.DID()}}, 3, 1, 12},
 			"a sender of many messages": {
 				relay.Query{Filter: relay.Filter{Sender: dave.DID(), Type: envelope.TypeCancel}}, 0, 3, 12},
 			"one type": {relay.Query{Filter: relay.Filter{Type: envelope.TypeCancel}}, 1, 3, 12},
@@ -101,19 +143,23 @@ func testRead(t *testing.T, open Opener) {
 			"a reader that may see few messages": {relay.Query{Filter: relay.Filter{
 				Viewer: relay.Viewer{Limited: true, DID: bob.DID()}, Type: envelope.TypeCancel}}, 1, 3, 12},
 		} {
-			q, got, pages := c.q, 0, 0
-			q.MaxExamined, q.Limit, q.Now = 10, 100, f.now
-			for more := true; more; pages++ {
-				page := f.read(q)
-				if page.Partial && (!page.More || page.Cursor.Seq <= q.After.Seq) {
-					t.Fatalf("%s: the partial page after %v has More false or does not go on: %+v", name, q.After, page)
+			c.q.MaxExamined, c.q.Limit, c.q.Now = 10, 100, f.now
+			back := c.q
+			back.Backward, back.After = true, last
+			for end, q := range map[relay.Seq]relay.Query{last.Seq: c.q, 0: back} {
+				got, pages := 0, 0
+				for more := true; more; pages++ {
+					page := f.read(q)
+					if page.Partial && (!page.More || q.Backward != (page.Cursor.Seq < q.After.Seq) || page.Cursor == q.After) {
+						t.Fatalf("%s: the partial page after %v has More false or does not go on: %+v", name, q.After, page)
+					}
+					got += len(page.Events)
+					q.After, more = page.Cursor, page.More
 				}
-				got += len(page.Events)
-				q.After, more = page.Cursor, page.More
-			}
-			if got != c.want || pages < c.least || pages > c.most || q.After != last {
-				t.Errorf("%s: %d events on %d pages, up to %v; want %d events on %d to %d pages, up to %v",
-					name, got, pages, q.After, c.want, c.least, c.most, last)
+				if got != c.want || pages < c.least || pages > c.most || q.After.Seq != end {
+					t.Errorf("%s, Backward %v: %d events on %d pages, up to %v; want %d events on %d to %d pages, up to %v",
+						name, q.Backward, got, pages, q.After, c.want, c.least, c.most, end)
+				}
 			}
 		}
 	})

@@ -47,8 +47,8 @@ func (k storedEvent) matches(q relay.Query) bool {
 		q.Thread != "" && q.Client != "" && k.client != q.Client,
 		q.Viewer.Limited && k.Recipient != "" && k.Recipient != q.Viewer.DID && k.Sender.ID != q.Viewer.DID,
 		!q.Expired && !k.Expires.After(q.Now),
-		k.Seq <= q.After.Seq,
-		q.Until > 0 && k.Seq > q.Until,
+		!q.Backward && (k.Seq <= q.After.Seq || q.Until > 0 && k.Seq > q.Until),
+		q.Backward && (k.Seq > q.After.Seq || k.Seq < q.Until),
 		!q.TS.IsZero() && !at.Equal(q.TS),
 		!q.NewerThan.IsZero() && !at.After(q.NewerThan) && !k.Received.After(q.NewerThan):
 		return false
@@ -58,15 +58,18 @@ func (k storedEvent) matches(q relay.Query) bool {
 
 // naiveRead answers q from list. end is the cursor of the last event that was stored.
 func naiveRead(list []storedEvent, end relay.Cursor, q relay.Query) relay.Page {
-	page, size := relay.Page{Cursor: end}, 0
-	for _, k := range list {
+	page, size, events := relay.Page{Cursor: end}, 0, slices.All(list)
+	if q.Backward && q.Limit > 0 {
+		page.Cursor.Seq, events = 0, slices.Backward(list)
+	}
+	for _, k := range events {
 		if q.Limit <= 0 || !k.matches(q) {
 			continue
 		}
 		size += k.Size
 		if len(page.Events) == q.Limit || q.MaxBytes > 0 && len(page.Events) > 0 && size > q.MaxBytes {
 			page.More = true
-			page.Cursor.Seq = page.Events[len(page.Events)-1].Seq
+			page.Cursor.Seq = q.Behind(page.Events[len(page.Events)-1].Seq)
 			return page
 		}
 		e := k.Event
@@ -145,6 +148,7 @@ func drawQuery(t *rapid.T, list []storedEvent, end relay.Cursor) (q relay.Query)
 	})
 	q.Now = some().Expires.Add(offset())
 	sometimes("expired", func() { q.Expired = true })
+	sometimes("backward", func() { q.Backward, q.After = true, end })
 	sometimes("after", func() { q.After = relay.Cursor{Epoch: end.Epoch, Seq: some().Seq} })
 	sometimes("until", func() { q.Until = some().Seq })
 	sometimes("ts", func() { q.TS = some().Envelope.TS.Add(offset()) })
