@@ -1,6 +1,7 @@
 package relay_test
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -35,7 +36,7 @@ func measure(t *testing.T, d relay.Delivery) (ids []string, size, most int) {
 }
 
 // TestLargePagesAreReadInPieces checks that only a small part of a large page is in memory at once. It also checks that
-// consecutive pages have every event once, in order.
+// consecutive pages have every event once, in order, forwards and backwards.
 func TestLargePagesAreReadInPieces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, relay.Config{})
@@ -47,23 +48,31 @@ func TestLargePagesAreReadInPieces(t *testing.T) {
 			post(t, r, e)
 			posted = append(posted, e.ID)
 		}
+		backward := slices.Clone(posted)
+		slices.Reverse(backward)
 		for name, limit := range map[string]int{"a full page": 1000, "a few": 7, "one": 1} {
-			var got []string
-			p := relay.Poll{Filter: relay.Filter{Recipient: me}, Limit: limit}
-			for more := true; more; {
-				d, err := r.Events(t.Context(), &p)
-				if err != nil {
-					t.Fatal(err)
+			for _, c := range []struct {
+				read  func(context.Context, *relay.Poll) (relay.Delivery, error)
+				start relay.Cursor
+				want  []string
+			}{{r.Events, relay.Cursor{}, posted}, {r.EventsBefore, endOf(t, r), backward}} {
+				var got []string
+				p := relay.Poll{Filter: relay.Filter{Recipient: me}, Cursor: c.start, Limit: limit}
+				for more := true; more; {
+					d, err := c.read(t.Context(), &p)
+					if err != nil {
+						t.Fatal(err)
+					}
+					ids, size, most := measure(t, d)
+					if len(ids) > limit || size > relay.PageBytes || most > maxBytesInMemory || len(ids) == 0 {
+						t.Fatalf("%s: a page of %d events, %d bytes; %d bytes in memory at once", name, len(ids), size, most)
+					}
+					got = append(got, ids...)
+					p.Cursor, more = d.Cursor, d.More
 				}
-				ids, size, most := measure(t, d)
-				if len(ids) > limit || size > relay.PageBytes || most > maxBytesInMemory || len(ids) == 0 {
-					t.Fatalf("%s: a page of %d events, %d bytes; %d bytes in memory at once", name, len(ids), size, most)
+				if !slices.Equal(got, c.want) {
+					t.Errorf("%s: %d events in all, want the %d posted, in their order", name, len(got), len(posted))
 				}
-				got = append(got, ids...)
-				p.Cursor, more = d.Cursor, d.More
-			}
-			if !slices.Equal(got, posted) {
-				t.Errorf("%s: %d events in all, want the %d posted, in their order", name, len(got), len(posted))
 			}
 		}
 		d, err := r.Events(t.Context(), &relay.Poll{Filter: relay.Filter{Recipient: me}, Since: began.Add(-time.Second),

@@ -20,7 +20,7 @@ const (
 type Poll struct {
 	Filter
 	Peer   Peer      // the client
-	Cursor Cursor    // continue after this position; ignored if Since is set
+	Cursor Cursor    // where the page begins; ignored if Since is set
 	Since  time.Time // the protocol's own way to continue, see since.go; zero: use Cursor
 	Wait   time.Duration
 	Limit  int
@@ -57,13 +57,9 @@ func deliveryOf(p Page) Delivery {
 // poll ends at once. A poll with a Wait needs a slot. If no slot is free, it is refused with CodeRateLimited. The
 // caller must not use p until Events has returned.
 func (r *Relay) Events(ctx context.Context, p *Poll) (d Delivery, err error) {
-	if err := r.draining(); err != nil {
+	if err := r.admitReader(p); err != nil {
 		return Delivery{}, err
 	}
-	if err := r.checkInbox(p); err != nil {
-		return Delivery{}, err
-	}
-	p.Viewer = r.viewer(p.Peer)
 	release, err := r.acquirePollSlot(p)
 	if err != nil {
 		return Delivery{}, err
@@ -84,6 +80,15 @@ func (r *Relay) Events(ctx context.Context, p *Poll) (d Delivery, err error) {
 		return r.fromCursor(ctx, p, w)
 	}
 	return r.since(ctx, p, w)
+}
+
+// admitReader sets what p's client may see, and refuses p if the client may not have an answer.
+func (r *Relay) admitReader(p *Poll) error {
+	if err := r.draining(); err != nil {
+		return err
+	}
+	p.Viewer = r.viewer(p.Peer)
+	return r.checkInbox(p)
 }
 
 // OpenStream takes the slot of a waiting poll for a stream to from. Like a poll, the stream counts in Waiting. The
@@ -120,23 +125,32 @@ func (r *Relay) reportDelivery(w *waiter, events []Event) {
 	r.observer.Delivered(report)
 }
 
+// search is a read that begins at a cursor. Both parts are used until the whole answer is read.
+type search struct {
+	readJob
+	Query
+}
+
+// newSearch returns the search of p, as of now.
+func (r *Relay) newSearch(p *Poll) *search {
+	s := new(search)
+	s.peer = p.Peer
+	s.sliceSize, s.minSliceSize = initialEventSlice, minEventSlice
+	s.Filter = p.Filter
+	s.Now = r.now()
+	s.After = p.Cursor
+	s.Limit = p.Limit
+	s.MaxBytes = pieceBytes
+	return s
+}
+
 // fromCursor answers a poll with a cursor. It passes large values by pointer, and so do the functions it calls. Large
 // values on the stack would make the stack grow. It would keep that size while its goroutine waits, and thousands of
 // polls wait.
 func (r *Relay) fromCursor(ctx context.Context, p *Poll, w *waiter) (Delivery, error) {
 	deadline := time.Now().Add(p.Wait)
-	search := new(struct { // both are used until the whole answer is read
-		readJob
-		Query
-	})
-	search.peer = p.Peer
-	search.sliceSize, search.minSliceSize = initialEventSlice, minEventSlice
+	search := r.newSearch(p)
 	search.searchUntil = deadline
-	search.Filter = p.Filter
-	search.Now = r.now()
-	search.After = p.Cursor
-	search.Limit = p.Limit
-	search.MaxBytes = pieceBytes
 	first, err := r.scan(ctx, &search.readJob, &search.Query)
 	switch {
 	case err != nil:

@@ -24,7 +24,7 @@ type Observer interface {
 	// Waiting reports by how much the number of polls in progress and open streams has changed, including the polls that
 	// wait.
 	Waiting(change int)
-	// Delivered reports an answer to a poll.
+	// Delivered reports an answer to a poll, or to a read of EventsBefore.
 	Delivered(DeliveryReport)
 	// Swept reports a sweep of the store: how long it took, and why it failed, if it did.
 	Swept(took time.Duration, err error)
@@ -46,7 +46,7 @@ type CommitReport struct {
 	Commit time.Duration // time for the commit, including its fsync
 }
 
-// DeliveryReport describes an answer to a poll.
+// DeliveryReport describes an answer with events.
 type DeliveryReport struct {
 	Events int           // number of events in the first part of the answer
 	Bytes  int           // total size of their bodies

@@ -145,7 +145,8 @@ type countingStore struct {
 	reads        atomic.Int64
 	expiredReads atomic.Int64 // those that include expired events with any ts
 
-	took time.Duration // reported for each read
+	took     time.Duration // reported for each read
+	examines func() int    // the most events that each read with a MaxExamined examines; nil: as the query says
 
 	refused func() // called once, after a message was refused
 }
@@ -176,6 +177,9 @@ func (s *countingStore) Read(ctx context.Context, q relay.Query) (relay.Page, er
 	s.reads.Add(1)
 	if q.Expired && q.TS.IsZero() {
 		s.expiredReads.Add(1)
+	}
+	if s.examines != nil && q.MaxExamined > 0 {
+		q.MaxExamined = s.examines()
 	}
 	page, err := s.Store.Read(ctx, q)
 	page.Took = s.took

@@ -85,9 +85,13 @@ func TestPartiesSeeTheirOwnEvents(t *testing.T) {
 				want = append(want, ids[name])
 			}
 			for way, p := range map[string]relay.Poll{"cursor": {}, "since, before all events": {Since: began},
-				"since, a bookmark": {Since: ts}} {
+				"since, a bookmark": {Since: ts}, "before the end": {Cursor: endOf(t, r)}} {
 				p.Peer, p.Filter, p.Limit = signedPeer(c.reader), c.filter, 9
-				d, err := r.Events(t.Context(), &p)
+				ask := r.Events
+				if way == "before the end" {
+					ask = r.EventsBefore
+				}
+				d, err := ask(t.Context(), &p)
 				if c.want == "401" {
 					if e := wantCode(t, err, envelope.CodeUnauthorized); e.Details["reason"] != envelope.ReasonUnsigned {
 						t.Errorf("%s by %s: %v", c.name, way, e.Details)
@@ -96,6 +100,9 @@ func TestPartiesSeeTheirOwnEvents(t *testing.T) {
 				}
 				if err != nil {
 					t.Fatal(err)
+				}
+				if way == "before the end" {
+					slices.Reverse(d.Events)
 				}
 				if way == "since, a bookmark" && len(want) > 0 {
 					want := want[1:] // the first one is the bookmark

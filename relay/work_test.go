@@ -15,8 +15,8 @@ import (
 	"github.com/agora-relay/agora/thread"
 )
 
-// searchStore is a store with this many events, or manifests. Only the last one matches each query. It takes a
-// millisecond for each 500 that it examines.
+// searchStore is a store with this many events, or manifests. Each query matches only the one that it comes to last. The
+// store takes a millisecond for each 500 that it examines.
 type searchStore struct {
 	stubStore
 	size   int
@@ -37,11 +37,19 @@ func (s *searchStore) Read(_ context.Context, q relay.Query) (relay.Page, error)
 	if q.Limit == 0 {
 		return relay.Page{Cursor: relay.Cursor{Epoch: 1, Seq: relay.Seq(s.size)}}, nil
 	}
-	next, took := s.work(int(q.After.Seq), q.MaxExamined)
-	page := relay.Page{Cursor: relay.Cursor{Epoch: 1, Seq: relay.Seq(next)}, Took: took,
+	passed := int(q.After.Seq)
+	if q.Backward {
+		passed = s.size - passed
+	}
+	next, took := s.work(passed, q.MaxExamined)
+	end, last := next, next
+	if q.Backward {
+		end, last = s.size-next, s.size-next+1
+	}
+	page := relay.Page{Cursor: relay.Cursor{Epoch: 1, Seq: relay.Seq(end)}, Took: took,
 		Partial: next < s.size, More: next < s.size}
-	if !page.Partial && int(q.After.Seq) < s.size {
-		page.Events = []relay.Event{{Seq: relay.Seq(next), ID: needleID}}
+	if !page.Partial && passed < s.size {
+		page.Events = []relay.Event{{Seq: relay.Seq(last), ID: needleID}}
 	}
 	return page, nil
 }
@@ -90,6 +98,22 @@ func TestReadsAreSliced(t *testing.T) {
 		}
 		if err != nil || ids(d.Page) != needleID || pages < 5 {
 			t.Errorf("page %d: %+v, %v", pages, d.Page, err)
+		}
+
+		began = time.Now()
+		p = relay.Poll{Peer: from("192.0.2.7"), Limit: 10, Cursor: relay.Cursor{Epoch: 1, Seq: 250_000}, Wait: time.Minute}
+		pages = 1
+		d, err = r.EventsBefore(t.Context(), &p)
+		for ; err == nil && d.More; pages++ {
+			took := time.Since(began) / time.Duration(pages)
+			if len(d.Events) > 0 || d.Cursor.Seq >= p.Cursor.Seq || took < 50*time.Millisecond || took > 80*time.Millisecond {
+				t.Fatalf("page %d before the end after %v: %+v", pages, time.Since(began), d.Page)
+			}
+			p.Cursor = d.Cursor
+			d, err = r.EventsBefore(t.Context(), &p)
+		}
+		if err != nil || ids(d.Page) != needleID || d.Cursor.Seq != 0 || pages < 5 {
+			t.Errorf("page %d before the end: %+v, %v", pages, d.Page, err)
 		}
 
 		p = relay.Poll{Peer: from("192.0.2.2"), Limit: 10, Wait: time.Second}
@@ -165,6 +189,11 @@ func TestDebtEndsReads(t *testing.T) {
 				return d.More, err
 			}))
 			all.Go(ask(func() (bool, error) {
+				d, err := r.EventsBefore(t.Context(), &relay.Poll{Peer: attacker, Limit: 1,
+					Cursor: relay.Cursor{Epoch: 1, Seq: 5_000_000}})
+				return d.More, err
+			}))
+			all.Go(ask(func() (bool, error) {
 				page, err := r.Agents(t.Context(), attacker, relay.AgentQuery{Limit: 1})
 				return page.More, err
 			}))
@@ -197,6 +226,11 @@ func TestReadersWhoLeaveAreNotServed(t *testing.T) {
 			_, err := r.Events(ctx, &relay.Poll{Peer: from("192.0.2.1"), Limit: 1, Since: time.Now()})
 			return err
 		},
+		"before": func(ctx context.Context, r *relay.Relay) error {
+			_, err := r.EventsBefore(ctx, &relay.Poll{Peer: from("192.0.2.1"), Limit: 1,
+				Cursor: relay.Cursor{Epoch: 1, Seq: 50_000_000}})
+			return err
+		},
 		"agents": func(ctx context.Context, r *relay.Relay) error {
 			_, err := r.Agents(ctx, from("192.0.2.1"), relay.AgentQuery{Limit: 1})
 			return err
@@ -210,7 +244,7 @@ func TestReadersWhoLeaveAreNotServed(t *testing.T) {
 			return err
 		},
 	}
-	for _, first := range []string{"events", "since", "agents"} {
+	for _, first := range []string{"events", "since", "before", "agents"} {
 		synctest.Test(t, func(t *testing.T) {
 			r, store := startSearch(t, 50_000_000, relay.Rate{})
 			ctx, leave := context.WithCancel(t.Context())
