@@ -106,6 +106,7 @@ func themes() []theme {
 		{"Directory", "", directoryChecks},
 		{"Existing clients", "", clientChecks},
 		{"Private reads", "reads.json", privateChecks},
+		{"Reading backwards", "", backwardChecks},
 	}
 }
 

@@ -207,7 +207,7 @@ func ignoresUnknownParameters(h http.Handler) http.Handler {
 	return withQuery(func(q url.Values) {
 		for name := range q {
 			if !slices.Contains(
-				[]string{"since", "cursor", "recipient", "sender", "type", "thread", "broadcast", "timeout", "limit"},
+				[]string{"since", "cursor", "before", "recipient", "sender", "type", "thread", "broadcast", "timeout", "limit"},
 				name) {
 				q.Del(name)
 			}

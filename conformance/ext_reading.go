@@ -156,31 +156,42 @@ var cursorChecks = []Check{
 		Cites: overHTTP + " (GET /events)", run: lastTS},
 }
 
-func cursorPages(p *probe) {
-	client, agent := p.actor("a client"), p.actor("an agent")
-	var sent []signedMessage
-	for i := range 7 {
+// sentTo posts n messages with different timestamps, which are not in the order of their arrival.
+func (p *probe) sentTo(agent actor, n int) (sent []signedMessage) {
+	client := p.actor("a client")
+	for i := range n {
 		sent = append(sent, p.postAccepted(client, p.requestAhead(client, agent, time.Duration(i%3)*-10*time.Second)))
 	}
-	cursor, got := "0", 0
-	for got < len(sent) {
-		a := p.poll("cursor", cursor, "recipient", agent.did(), "timeout", "0", "limit", "2")
+	return sent
+}
+
+func cursorPages(p *probe) {
+	agent := p.actor("an agent")
+	p.checkPages(p.sentTo(agent, 7), "cursor", "0", "recipient", agent.did(), "timeout", "0")
+}
+
+// checkPages reads all pages of at most two events, each with the cursor of the page before it as the value of the first
+// parameter. It ends the check unless they have exactly these messages, in this order.
+func (p *probe) checkPages(want []signedMessage, start, cursor string, parameters ...string) {
+	got := 0
+	for got < len(want) {
+		a := p.poll(append([]string{start, cursor, "limit", "2"}, parameters...)...)
 		events := p.checkPage(a)
-		p.expect("the next events after the first %d, two in a page, in the order of their arrival", got)
+		p.expect("%d events on pages of two, in the order %s; here those after the first %d", len(want), names(want), got)
 		more, _ := a.flag("hasMore")
-		if len(events) != min(2, len(sent)-got) || more != (got+len(events) < len(sent)) || a.text("cursor") == "" ||
+		if len(events) != min(2, len(want)-got) || more != (got+len(events) < len(want)) || a.text("cursor") == "" ||
 			a.text("cursor") == cursor {
 			p.failf("%d events (%s), hasMore %v, cursor %q", len(events), ids(events), more, a.text("cursor"))
 		}
 		for _, e := range events {
-			if e.id() != sent[got].id {
-				p.failf("event %s instead of %s", e.id(), sent[got].id)
+			if e.id() != want[got].id {
+				p.failf("event %s instead of %s", e.id(), want[got].id)
 			}
 			got++
 		}
 		cursor = a.text("cursor")
 	}
-	p.checkEvents(p.events("cursor", cursor, "recipient", agent.did(), "timeout", "0"))
+	p.checkEvents(p.events(append([]string{start, cursor}, parameters...)...))
 }
 
 func cursorSoak(p *probe) {

@@ -174,6 +174,17 @@ func (p *probe) checkEvents(events []event, messages ...signedMessage) {
 	}
 }
 
+// checkInOrder ends the check unless events are exactly these messages, in this order.
+func (p *probe) checkInOrder(events []event, messages ...signedMessage) {
+	p.checkEvents(events, messages...)
+	p.expect("the events in the order %s", names(messages))
+	for i, e := range events {
+		if e.id() != messages[i].id {
+			p.failf("the events are in the order %s", ids(events))
+		}
+	}
+}
+
 // checkInbox ends the check unless the inbox of reader contains exactly these messages. It returns the events.
 func (p *probe) checkInbox(reader actor, messages ...signedMessage) []event {
 	events := p.inbox(reader)

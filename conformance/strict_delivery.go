@@ -18,14 +18,7 @@ var deliveryChecks = []Check{
 			for _, ahead := range []time.Duration{20, -40, 60, 0, -80} {
 				sent = append(sent, p.postAccepted(client, p.requestAhead(client, agent, ahead*time.Second)))
 			}
-			events := p.events("since", p.hourAgo(), "recipient", agent.did(), "timeout", "0")
-			p.checkEvents(events, sent...)
-			p.expect("the events in the order of their arrival: %s", names(sent))
-			for i, e := range events {
-				if e.id() != sent[i].id {
-					p.failf("the events are in the order %s", ids(events))
-				}
-			}
+			p.checkInOrder(p.events("since", p.hourAgo(), "recipient", agent.did(), "timeout", "0"), sent...)
 		}},
 	{Number: "S-110", Title: "A new event with a ts before the reader's since is delivered at once",
 		Cites: delivery + "since 1 (news)", run: func(p *probe) {

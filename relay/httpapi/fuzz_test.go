@@ -23,15 +23,19 @@ import (
 	"github.com/agora-relay/agora/relay/httpapi"
 )
 
-// reencode writes a poll as a query string with all its parameters.
-func reencode(p relay.Poll) string {
-	v := url.Values{"limit": {strconv.Itoa(p.Limit)}, "broadcast": {strconv.FormatBool(p.Broadcast)},
-		"timeout": {fmt.Sprintf("%d.%09d", p.Wait/time.Second, p.Wait%time.Second)}}
+// reencode writes a poll as a query string with all its parameters. before is the text of that parameter.
+func reencode(p relay.Poll, before string) string {
+	v := url.Values{"limit": {strconv.Itoa(p.Limit)}, "broadcast": {strconv.FormatBool(p.Broadcast)}}
 	for name, value := range map[string]string{"recipient": string(p.Recipient), "sender": string(p.Sender), "type": string(p.Type), "thread": p.Thread} {
 		if value != "" {
 			v.Set(name, value)
 		}
 	}
+	if before != "" {
+		v.Set("before", before)
+		return v.Encode()
+	}
+	v.Set("timeout", fmt.Sprintf("%d.%09d", p.Wait/time.Second, p.Wait%time.Second))
 	if p.Since.IsZero() {
 		v.Set("cursor", p.Cursor.String())
 	} else {
@@ -47,7 +51,8 @@ func FuzzQuery(f *testing.F) {
 	const did = "did:key:z6MkiTBz1ymuepAQ4HEHYSF1H8quG5GLVVQR3djdX3mDooWp"
 	for _, text := range []string{"cursor=0", "cursor=00000001-7&limit=1000&timeout=0.5", "since=2026-02-02T12:00:00%2B08:00&broadcast=true&recipient=" + did,
 		"cursor=0&recipient=" + did + ";x", "cursor=0&%72ecipient=" + did, "cursor=0&Recipient=" + did, "cursor=0&type=OFFER&thread=recipient&sender=" + did,
-		"since=0001-01-01T00:00:00Z&timeout=1e9", "cursor=0&recipient=%", "cursor=0&&limit=1", "cursor=0&timeout=-0"} {
+		"since=0001-01-01T00:00:00Z&timeout=1e9", "cursor=0&recipient=%", "cursor=0&&limit=1", "cursor=0&timeout=-0",
+		"before=end&limit=3", "before=00000001-7&type=OFFER", "before=end&timeout=0", "before=0&cursor=0", "before="} {
 		f.Add(text)
 	}
 	h := httpapi.New(unlimited(f), httpapi.Options{Log: quiet}).Handler(false)
@@ -57,19 +62,20 @@ func FuzzQuery(f *testing.F) {
 			r.URL.RawQuery = query
 			return r
 		}
-		poll, _, err := httpapi.ParsePoll(request(text))
+		poll, before, err := httpapi.ParsePoll(request(text))
 		if err != nil {
 			if a := call(t, h, request(text)); a.status != 400 || a.Error != envelope.CodeInvalidRequest && a.Error != envelope.CodeInvalidDID {
 				t.Errorf("%q: %d %s", text, a.status, a.body)
 			}
 			return
 		}
-		again, _, err := httpapi.ParsePoll(request(reencode(*poll)))
+		encoded := reencode(*poll, before)
+		again, _, err := httpapi.ParsePoll(request(encoded))
 		if d := again.Wait - poll.Wait; err != nil || d < -1 || d > 1 { // a float64 of seconds may round to the next nanosecond
-			t.Fatalf("%q was encoded again as %q, which means %v (%v)", text, reencode(*poll), again, err)
+			t.Fatalf("%q was encoded again as %q, which means %v (%v)", text, encoded, again, err)
 		}
 		if again.Wait = poll.Wait; !again.Since.Equal(poll.Since) || again.Filter != poll.Filter || again.Cursor != poll.Cursor || again.Limit != poll.Limit {
-			t.Errorf("%q means %+v, but encoded again as %q it means %+v", text, poll, reencode(*poll), again)
+			t.Errorf("%q means %+v, but encoded again as %q it means %+v", text, poll, encoded, again)
 		}
 		if poll.Limit < 1 || poll.Limit > relay.MaxPage || poll.Wait < 0 || poll.Wait > relay.MaxWait || (poll.Cursor != relay.Cursor{}) && !poll.Since.IsZero() {
 			t.Errorf("%q: %+v", text, poll)

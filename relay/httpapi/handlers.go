@@ -81,20 +81,23 @@ func ReadBody(w http.ResponseWriter, r *http.Request, limit int) ([]byte, error)
 }
 
 func (a *api) getEvents(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
-	poll, since, err := a.parsePoll(r)
+	q, err := a.parseEvents(r)
 	if err != nil {
 		return err
 	}
-	poll.Peer = from
+	q.Peer = from
+	if q.before != "" {
+		return a.getEventsBefore(w, r, q)
+	}
 	// While the poll waits, net/http reads from the connection to learn whether the client is still there. The deadline
 	// for reading the request would end that read and so the poll; therefore it is removed. A ResponseWriter without a
 	// network connection, such as the recorder of httptest, has no deadlines; its error does not matter.
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
-	d, err := a.relay.Events(r.Context(), poll)
+	d, err := a.relay.Events(r.Context(), &q.Poll)
 	if err != nil {
 		return err
 	}
-	lastTS := since // after an empty answer, existing clients poll again with lastTs
+	lastTS := q.since // after an empty answer, existing clients poll again with lastTs
 	if !d.LastTS.IsZero() {
 		lastTS = d.LastTS.UTC().Format(time.RFC3339Nano)
 	}
@@ -103,6 +106,24 @@ func (a *api) getEvents(w http.ResponseWriter, r *http.Request, from relay.Peer)
 		Cursor  string `json:"cursor"`
 		LastTS  string `json:"lastTs,omitempty"`
 	}{d.More, a.relay.FormatCursor(d.Cursor), lastTS})
+}
+
+// getEventsBefore answers GET /events?before=.
+func (a *api) getEventsBefore(w http.ResponseWriter, r *http.Request, q *eventsQuery) (err error) {
+	if q.before == theEnd {
+		if q.Cursor, err = a.relay.End(r.Context()); err != nil {
+			return err
+		}
+	}
+	d, err := a.relay.EventsBefore(r.Context(), &q.Poll)
+	if err != nil {
+		return err
+	}
+	return a.answerEvents(w, d, struct {
+		HasMore bool   `json:"hasMore"`
+		Cursor  string `json:"cursor"`
+		After   string `json:"after"`
+	}{d.More, a.relay.FormatCursor(d.Cursor), a.relay.FormatCursor(q.Cursor)})
 }
 
 func (a *api) getThread(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
@@ -218,7 +239,7 @@ func (a *api) getWellKnown(w http.ResponseWriter, _ *http.Request, _ relay.Peer)
 }
 
 func (a *api) features() []string {
-	features := []string{"cursor", "broadcast", "threads", "agents", "duplicate-receipts"}
+	features := []string{"cursor", "before", "broadcast", "threads", "agents", "duplicate-receipts"}
 	if len(a.options.Origins) > 0 {
 		features = append(features, "cors")
 	}

@@ -125,6 +125,7 @@ type answer struct {
 	Events    []json.RawMessage `json:"events"`
 	HasMore   bool              `json:"hasMore"`
 	LastTS    string            `json:"lastTs"`
+	After     string            `json:"after"`
 	Count     int               `json:"count"`
 	Expired   *int              `json:"expired"`
 	Agents    []json.RawMessage `json:"agents"`
@@ -250,6 +251,13 @@ func TestRefusals(t *testing.T) {
 		{"GET", "/events?cursor=0&timeout=1s", "", 400, envelope.CodeInvalidRequest},
 		{"GET", "/events?cursor=0&limit=0", "", 400, envelope.CodeInvalidRequest},
 		{"GET", "/events?cursor=0&limit=1001", "", 400, envelope.CodeInvalidRequest},
+		{"GET", "/events?before=", "", 400, envelope.CodeInvalidRequest},
+		{"GET", "/events?before=END", "", 400, envelope.CodeInvalidRequest},
+		{"GET", "/events?before=00000001-1", "", 400, envelope.CodeInvalidRequest},
+		{"GET", "/events?before=end&limit=0", "", 400, envelope.CodeInvalidRequest},
+		{"GET", "/events?before=end&recipent=" + did, "", 400, envelope.CodeInvalidRequest},
+		{"GET", "/events?before=end&before=end", "", 400, envelope.CodeInvalidRequest},
+		{"GET", "/agents?before=end", "", 400, envelope.CodeInvalidRequest},
 		{"GET", "/events?since=2026-01-01", "", 400, envelope.CodeInvalidRequest},
 		{"GET", "/events?since=2026-01-01T00:00:00+08:00", "", 400, envelope.CodeInvalidRequest},
 		{"GET", "/threads/nope", "", 404, envelope.CodeThreadNotFound},
@@ -510,5 +518,11 @@ func TestOversizedPage(t *testing.T) {
 	a = get(t, h, "/events?timeout=0&recipient="+string(me)+"&cursor=0")
 	if len(a.body) > 5<<20 || !a.HasMore {
 		t.Errorf("a page by cursor has %d bytes", len(a.body))
+	}
+	newest := get(t, h, "/events?recipient="+string(me)+"&before=end")
+	if len(newest.body) > 5<<20 || len(newest.Events) != len(a.Events) || !newest.HasMore ||
+		newest.header.Get("Content-Length") != "" {
+		t.Errorf("a page before the end has %d events, %d bytes, and the header %v", len(newest.Events), len(newest.body),
+			newest.header)
 	}
 }

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"errors"
 	"math"
 	"net/http"
 	"net/url"
@@ -54,30 +55,44 @@ func invalid(format string, args ...any) error {
 	return envelope.Errorf(envelope.CodeInvalidRequest, format, args...)
 }
 
-// parsePoll reads the parameters of GET /events. since is the text of that parameter.
-func (a *api) parsePoll(r *http.Request) (poll *relay.Poll, since string, err error) {
-	p, err := parseParams(r, "since", "cursor", "recipient", "sender", "type", "thread", "broadcast", "timeout", "limit")
+// eventsQuery has the parameters of GET /events.
+type eventsQuery struct {
+	relay.Poll
+	since, before string // the texts of these parameters; empty: absent
+}
+
+// theEnd is the value of before for the position after the newest stored event. It has no cursor yet.
+const theEnd = "end"
+
+// parseEvents reads the parameters of GET /events. For before=end, it leaves the Cursor of the Poll empty.
+func (a *api) parseEvents(r *http.Request) (*eventsQuery, error) {
+	p, err := parseParams(r, "since", "cursor", "before", "recipient", "sender", "type", "thread", "broadcast", "timeout",
+		"limit")
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
-	poll = &relay.Poll{}
+	q := &eventsQuery{since: p["since"], before: p["before"]}
 	for _, step := range []func(params, *relay.Poll) error{
 		a.parseStart, parseParties, parseTypeAndThread, parseTimeoutAndLimit,
 	} {
-		if err := step(p, poll); err != nil {
-			return nil, "", err
+		if err := step(p, &q.Poll); err != nil {
+			return nil, err
 		}
 	}
-	return poll, p["since"], nil
+	return q, nil
 }
 
-// parseStart reads the position after which the answer begins: since or cursor.
+// parseStart reads the position at which the answer begins: since, cursor or before.
 func (a *api) parseStart(p params, poll *relay.Poll) (err error) {
 	since, hasSince := p["since"]
 	cursor, hasCursor := p["cursor"]
+	before, hasBefore := p["before"]
 	switch {
+	case hasBefore:
+		return a.parseBefore(p, before, poll)
 	case hasSince == hasCursor:
-		return invalid("give either since, an RFC 3339 time, or cursor, from an earlier answer (0: everything still stored)")
+		return invalid("give one of since, an RFC 3339 time; cursor, from an earlier answer (0: everything still stored); " +
+			"or before, from an earlier answer (end: the newest events)")
 	case hasCursor:
 		poll.Cursor, err = a.relay.ParseCursor(cursor)
 		return err
@@ -95,6 +110,22 @@ func (a *api) parseStart(p params, poll *relay.Poll) (err error) {
 		poll.Since = time.Unix(1, 0) // long before any event; the zero time would mean that since is absent
 	}
 	return nil
+}
+
+// parseBefore reads the parameter before, whose text is given.
+func (a *api) parseBefore(p params, before string, poll *relay.Poll) (err error) {
+	for _, other := range []string{"since", "cursor", "timeout"} {
+		if _, given := p[other]; given {
+			return invalid("before returns stored events, the newest first, and never waits; leave out since, cursor and timeout")
+		}
+	}
+	if before == theEnd {
+		return nil
+	}
+	if poll.Cursor, err = a.relay.ParseCursor(before); err != nil && !errors.Is(err, relay.ErrUnknownCursor) {
+		return invalid("before must be the cursor of an earlier answer of this relay, or end for the newest events")
+	}
+	return err
 }
 
 func parseParties(p params, poll *relay.Poll) (err error) {

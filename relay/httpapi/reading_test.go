@@ -177,7 +177,7 @@ func TestOpenRelayRefusesNoToken(t *testing.T) {
 	post(t, h, "/events", sign(t, bob, envelope.Draft{Payload: envelope.Manifest{ID: "m", Intents: []envelope.Intent{}}}).Canonical())
 	for _, target := range []string{
 		"/events?cursor=0&timeout=0&recipient=" + string(bob.DID()), "/events?since=2026-01-01T00:00:00Z&timeout=0", "/v1/messages?cursor=0&timeout=0",
-		"/events?cursor=" + receipt.Cursor + "&timeout=0", "/threads/" + e.Thread, "/threads/nowhere", "/agents", "/v1/agents", "/agents?online=true",
+		"/events?cursor=" + receipt.Cursor + "&timeout=0", "/events?before=end", "/events?before=" + receipt.Cursor, "/threads/" + e.Thread, "/threads/nowhere", "/agents", "/v1/agents", "/agents?online=true",
 		"/agents/" + string(bob.DID()), "/events", "/.well-known/agora.json", "/nowhere",
 	} {
 		plain := get(t, h, target)
