@@ -103,8 +103,8 @@ type Store struct {
 
 var _ relay.Extender = (*Store)(nil)
 
-// Numbers of connections: writers are the writer's and care's, readers are for reads. There are also as many connections
-// for views as for reads.
+// Numbers of connections: writers are the writer's and care's, readers are for reads. There are as many connections for
+// views as for reads.
 const (
 	writers = 2
 	readers = 4
@@ -166,44 +166,18 @@ func (s *Store) open(ctx context.Context) (w *writer, err error) {
 	case err != nil && !loss:
 		return nil, err
 	}
-	err = s.prepare(ctx)
-	switch codeOf(err) {
-	case sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_CANTOPEN:
-		// The disk is full. SQLite reports that with several codes.
-		if released := s.care.reserve.release(); released != nil {
-			return nil, errors.Join(err, released)
-		}
-		err = s.prepare(ctx)
-	}
-	if err != nil {
+	if err := s.prepareWithReserve(ctx); err != nil {
 		return nil, err
 	}
 	if loss {
-		s.options.Log.Error("the loss is accepted; the database gets a new epoch, "+
-			"so that readers do not mistake new events for events they have already read",
-			"path", s.path, "last", found.Seq)
-		if _, err := s.writeDB.ExecContext(ctx, "UPDATE meta SET value = ? WHERE name = 'epoch'",
-			schema.NewEpoch()); err != nil {
+		if err := s.acceptLoss(ctx, found.Seq); err != nil {
 			return nil, err
 		}
 		found.Epoch = 0
 	}
-	s.care.db = s.writeDB
-	if s.readDB, err = dbfile.Open(s.path, "deferred", readPragmas, "rw"); err != nil {
+	if err := s.connect(ctx); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(openAll(ctx, s.writeDB, writers), openAll(ctx, s.readDB, readers)); err != nil {
-		return nil, err
-	}
-	if err := s.openViews(ctx); err != nil {
-		return nil, err
-	}
-	epoch, head, err := epochAndHead(ctx, s.writeDB)
-	if err != nil {
-		return nil, err
-	}
-	s.epoch = epoch
-	s.head.Store(int64(head))
 	if err := s.resumeMark(s.path, found); err != nil {
 		return nil, err
 	}
@@ -222,6 +196,47 @@ func (s *Store) open(ctx context.Context) (w *writer, err error) {
 		return nil, errors.Join(err, w.close())
 	}
 	return w, nil
+}
+
+// prepareWithReserve calls prepare. If the disk is full, it releases the reserve and tries again.
+func (s *Store) prepareWithReserve(ctx context.Context) error {
+	err := s.prepare(ctx)
+	switch codeOf(err) {
+	case sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_CANTOPEN:
+		// The disk is full. SQLite reports that with several codes.
+		if released := s.care.reserve.release(); released != nil {
+			return errors.Join(err, released)
+		}
+		return s.prepare(ctx)
+	}
+	return err
+}
+
+// acceptLoss gives the database a new epoch. last is the number of the last acknowledged event.
+func (s *Store) acceptLoss(ctx context.Context, last relay.Seq) error {
+	s.options.Log.Error("the loss is accepted; the database gets a new epoch, "+
+		"so that readers do not mistake new events for events they have already read",
+		"path", s.path, "last", last)
+	_, err := s.writeDB.ExecContext(ctx, "UPDATE meta SET value = ? WHERE name = 'epoch'", schema.NewEpoch())
+	return err
+}
+
+// connect opens all connections, and reads the epoch and the number of the last event.
+func (s *Store) connect(ctx context.Context) (err error) {
+	s.care.db = s.writeDB
+	if s.readDB, err = dbfile.Open(s.path, "deferred", readPragmas, "rw"); err != nil {
+		return err
+	}
+	if err := errors.Join(openAll(ctx, s.writeDB, writers), openAll(ctx, s.readDB, readers)); err != nil {
+		return err
+	}
+	if err := s.openViews(ctx); err != nil {
+		return err
+	}
+	epoch, head, err := epochAndHead(ctx, s.writeDB)
+	s.epoch = epoch
+	s.head.Store(int64(head))
+	return err
 }
 
 // prepare opens the connections that write and makes the database durable. After a failed fsync, pages of the
