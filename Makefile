@@ -26,8 +26,8 @@ test:
 	@echo 'Running all tests. This takes some minutes. A line is printed when a package is finished.'
 	go test ./...
 
-# Runs the linters, the tests with race detection, and those with PostgreSQL. A change must pass this, and also make interop, make faults and
-# make sbom. .ci/run runs them all.
+# Runs the linters, the tests with race detection, and those with PostgreSQL. A change must pass this, and also make
+# interop, make faults and make sbom. .ci/run runs them all.
 check: lint race postgres
 	go run ./ci/unraced
 	@echo 'make check: all passed'

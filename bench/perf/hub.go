@@ -85,8 +85,8 @@ func hubAddress(i int) string { return fmt.Sprintf("agent-%d@hub.example", i) }
 // register registers the agents.
 func (l *hubLoad) register(ctx context.Context) error {
 	for i := range hubStreams {
-		body := fmt.Sprintf(`{"agent_id":%q,"agent_card":{"card_version":"0.3","user_culture":"en","supported_languages":["en"]}}`,
-			hubAddress(i))
+		const card = `{"card_version":"0.3","user_culture":"en","supported_languages":["en"]}`
+		body := fmt.Sprintf(`{"agent_id":%q,"agent_card":%s}`, hubAddress(i), card)
 		text, err := l.post(ctx, "/register", "", body)
 		if err != nil {
 			return err
@@ -159,7 +159,7 @@ func (l *hubLoad) open(ctx context.Context, streams *sync.WaitGroup, agent int) 
 	return nil
 }
 
-// send sends messages between random agents at hubRate, for as long as duration. It returns an error unless each of them
+// send sends messages between random agents at hubRate, for as long as duration. It returns an error unless each message
 // arrives on a stream once.
 func (l *hubLoad) send(ctx context.Context, duration time.Duration) error {
 	var sending sync.WaitGroup

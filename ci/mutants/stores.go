@@ -70,7 +70,8 @@ var marks = []mutant{
 var updates = []mutant{
 	{"updates: an error undoes nothing", "store/sqlite writer.runUpdate", "stmts.undo", drop, ofUpdates},
 	{"updates: the mark does not cover them", "store/sqlite writer.runUpdate", "tx.wrote", never, ofUpdates},
-	{"updates: they may take any time", "store/sqlite updateTx.run", "t.ctx.Done", with("context.Background().Done"), ofUpdates},
+	{"updates: they may take any time", "store/sqlite updateTx.run", "t.ctx.Done", with("context.Background().Done"),
+		ofUpdates},
 	{"updates: the function may ignore a failing engine", "store/sqlite writer.runUpdate", "tx.failed", never,
 		ofUpdates},
 	{"updates: a late statement is run", "store/sqlite updateTx.use", "t.over", with("error(nil)"), ofUpdates},

@@ -104,8 +104,8 @@ func (c backupCmd) Run(env environment) (err error) {
 	return err
 }
 
-// copyGatewayKeys copies the keys of the gateways. Both are missing if no gateway was ever on. The operator's key may be
-// missing alone; the next start creates it.
+// copyGatewayKeys copies the keys of the gateways. Both are missing if no gateway was ever on. If only the operator's key
+// is missing, the next start creates it.
 func copyGatewayKeys(from, to string) error {
 	operator, noOperator := readOperatorKey(filepath.Join(from, operatorKeyName))
 	if noOperator == nil {

@@ -22,8 +22,9 @@ func (checkCmd) Help() string {
 	return "Reads the whole database of a running relay or of a backup. It checks that pages and indexes are " +
 		"consistent, that the schema and the numbers of the events are those of a relay, that no event is missing up to " +
 		"the position in the file agora.db.mark, that every envelope is signed by its sender and indexed correctly, that " +
-		"every thread's record matches its envelopes, that no row of a gateway was changed or is missing, and that the files " +
-		"relay.key and gateway.key can be loaded. Prints each problem as one line that says what to do. Nothing is changed or repaired.\n\n" +
+		"every thread's record matches its envelopes, that no row of a gateway was changed and none that it needs is " +
+		"missing, and that the files relay.key and gateway.key can be loaded. Prints each problem as one line that says " +
+		"what to do. Nothing is changed or repaired.\n\n" +
 		"Exits with 0 if there is no problem, with 1 if there is one or the check could not finish, and with 2 if the " +
 		"folder has no database.\n\n" +
 		"Examples:\n  agora check\n  agora check --data backups/monday\n  agora check --data /var/lib/agora --json"
@@ -77,8 +78,8 @@ func (c checkCmd) Run(env environment) error {
 	return writeErr
 }
 
-// noteGatewayKey makes the check of the gateways' shared tables write to recorded which gateway key the database was used
-// with.
+// noteGatewayKey makes the check of the gateways' shared tables write to recorded with which gateway key the database was
+// used.
 func noteGatewayKey(all []relay.Extension, recorded *didkey.DID) []relay.Extension {
 	for i, x := range all {
 		if x.Name == gateway.Extension.Name {

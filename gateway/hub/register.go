@@ -166,8 +166,8 @@ func (o *op) register(q registerBody, key, newKey string, admit func() error) (_
 		return a, http.StatusCreated, o.addKey(newKey, a.n)
 	}
 	if !own || holder.Only == onlyDelete {
-		return a, 0, addressTaken(q.address, "is registered; to change it, send its current key as Authorization: Bearer KEY; otherwise "+
-			"choose another address")
+		return a, 0, addressTaken(q.address, "is registered; to change it, send its current key as "+
+			"Authorization: Bearer KEY; otherwise choose another address")
 	}
 	if err := o.rotate(a.n, holder.Only, newKey); err != nil {
 		return a, 0, err
