@@ -26,7 +26,8 @@ func (f *fixture) fill() {
 	f.history(bob, "")
 	f.want(f.remove("/agents/gone@b", gone), 200, "")
 	f.send(alice, "alice@b", "bob@b", "queued")
-	// The end of a stream is recorded if the stream has caught up.
+	// The end of a stream is recorded if the stream has caught up. No client can see when that is so. Each round gives a
+	// stream a moment to do it; if that is too short, the next round tries again.
 	eventually(f.t, "the end of a stream is recorded", func() bool {
 		i := f.open(alice, nil)
 		i.frame()
