@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -37,6 +38,32 @@ func TestNumbers(t *testing.T) {
 		}
 		if strings.HasPrefix(c.Cites, "spec") != (c.Level() == conformance.Core) {
 			t.Errorf("%s of level %s cites %q", c.Number, c.Level(), c.Cites)
+		}
+	}
+}
+
+// TestHubCitations checks that the sections and the rules that the checks of hubs cite are in the documentation.
+func TestHubCitations(t *testing.T) {
+	docs := map[string]string{}
+	for _, name := range []string{"HUB", "GATEWAYS"} {
+		text, err := os.ReadFile("../docs/" + name + ".md")
+		if err != nil {
+			t.Fatal(err)
+		}
+		docs[name] = string(text)
+	}
+	section, rule := regexp.MustCompile(`^(HUB|GATEWAYS) "(.+)"$`), regexp.MustCompile(`^[HG]-[0-9]+$`)
+	for _, c := range conformance.HubChecks() {
+		for part := range strings.SplitSeq(strings.ReplaceAll(c.Cites, ", ", "; "), "; ") {
+			known := false
+			if m := section.FindStringSubmatch(part); m != nil {
+				known = strings.Contains(docs[m[1]], "\n## "+m[2]+"\n")
+			} else if rule.MatchString(part) {
+				known = regexp.MustCompile(`\b` + part + `\b`).MatchString(docs["HUB"] + docs["GATEWAYS"])
+			}
+			if !known {
+				t.Errorf("%s cites %q, which is in neither docs/HUB.md nor docs/GATEWAYS.md", c.Number, part)
+			}
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 var hubBodyChecks = []hubCheck{
 	{number: "hub.body.size",
 		title: "A body of 65,536 bytes is taken, and one byte more is refused with 413 ERR_PAYLOAD_TOO_LARGE",
-		cites: "GATEWAYS §4; G-26", run: func(h *hubProbe) {
+		cites: `GATEWAYS "Bodies and errors"; G-26`, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			body := letter(alice, bob, "a large body")
 			text := canonical(body)
@@ -24,7 +24,7 @@ var hubBodyChecks = []hubCheck{
 			}
 		}},
 	{number: "hub.body.depth", title: "A body with 64 levels of nesting is taken, and one with 65 is refused",
-		cites: "GATEWAYS §4; G-26", run: func(h *hubProbe) {
+		cites: `GATEWAYS "Bodies and errors"; G-26`, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			body := letter(alice, bob, "a deep body")
 			deep := func(levels int) []byte { // the object itself is a level
@@ -34,7 +34,8 @@ var hubBodyChecks = []hubCheck{
 			h.wantInvalid(h.write(alice.key, "/messages", deep(65)))
 			h.wantInvalid(h.write(alice.key, "/messages", deep(30_000)))
 		}},
-	{number: "hub.body.unknown-members", title: "Unknown members of a body are ignored", cites: "GATEWAYS §4",
+	{number: "hub.body.unknown-members", title: "Unknown members of a body are ignored",
+		cites: `GATEWAYS "Bodies and errors"`,
 		run: func(h *hubProbe) {
 			alice, bob := h.two()
 			body := letter(alice, bob, "hello")
@@ -43,7 +44,8 @@ var hubBodyChecks = []hubCheck{
 			h.rotate(alice, set("x", []any{1}))
 			h.wantData(h.write(bob.key, "/agent/ack", map[string]any{"up_to": 0, "x": true}), http.StatusOK)
 		}},
-	{number: "hub.body.object", title: "A body that is not one JSON object is refused", cites: "GATEWAYS §4; G-27",
+	{number: "hub.body.object", title: "A body that is not one JSON object is refused",
+		cites: `GATEWAYS "Bodies and errors"; G-27`,
 		run: refusesBodies(func(good string) []string {
 			return []string{"", " ", "null", "[]", "[" + good + "]", `"text"`, "1", good[:len(good)-1], good + "}",
 				good + " x", good + good, "\ufeff" + good, `{"a":1,}` + good, strings.ReplaceAll(good, `"`, `'`),
@@ -53,7 +55,7 @@ var hubBodyChecks = []hubCheck{
 		})},
 	{number: "hub.body.duplicates",
 		title: "A body with a duplicate member is refused, at any depth and in any spelling",
-		cites: "GATEWAYS §4; G-27", run: refusesBodies(func(good string) []string {
+		cites: `GATEWAYS "Bodies and errors"; G-27`, run: refusesBodies(func(good string) []string {
 			return []string{
 				strings.Replace(good, "{", `{"x":1,"x":1,`, 1), strings.Replace(good, "{", `{"x":{"y":1,"y":2},`, 1),
 				strings.Replace(good, `"chorus_version":"0.4"`, `"chorus_version":"0.4","chorus_version":"0.4"`, 1),
@@ -62,7 +64,7 @@ var hubBodyChecks = []hubCheck{
 			}
 		})},
 	{number: "hub.body.strings", title: "A body with a lone surrogate or with invalid UTF-8 is refused",
-		cites: "GATEWAYS §4; G-27", run: refusesBodies(func(good string) []string {
+		cites: `GATEWAYS "Bodies and errors"; G-27`, run: refusesBodies(func(good string) []string {
 			return []string{
 				strings.Replace(good, "hello", `\ud800`, 1), strings.Replace(good, "hello", `\udc00\ud800`, 1),
 				strings.Replace(good, "hello", "\xff", 1), strings.Replace(good, "hello", "\xed\xa0\x80", 1),
@@ -71,7 +73,7 @@ var hubBodyChecks = []hubCheck{
 			}
 		})},
 	{number: "hub.body.numbers", title: "A body with a number that no finite double holds is refused",
-		cites: "GATEWAYS §4 (I-JSON)", run: refusesBodies(func(good string) []string {
+		cites: `GATEWAYS "Bodies and errors"`, run: refusesBodies(func(good string) []string {
 			return []string{strings.Replace(good, "{", `{"x":1e999,`, 1), strings.Replace(good, "{", `{"x":-1e400,`, 1)}
 		})},
 }

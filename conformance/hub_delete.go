@@ -10,7 +10,7 @@ import (
 var hubDeleteChecks = []hubCheck{
 	{number: "hub.delete.own",
 		title: "DELETE by the agent itself ends its key, its registration and its stream; others are refused",
-		cites: "HUB §2, §4; H-5", run: func(h *hubProbe) {
+		cites: `HUB "Registration and keys"; H-5`, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			h.wantNotYours(h.remove(bob.key, alice.id))
 			h.wantNoKey(h.remove("", alice.id))
@@ -30,7 +30,7 @@ var hubDeleteChecks = []hubCheck{
 				"ERR_SENDER_NOT_REGISTERED")
 		}},
 	{number: "hub.delete.again", title: "A DELETE that the deleted key repeats is answered with 200 and deleted false",
-		cites: "HUB §2; H-6", run: func(h *hubProbe) {
+		cites: `HUB "Registration and keys"; H-6`, run: func(h *hubProbe) {
 			a := h.one()
 			h.wantDeleted(a, true)
 			h.wantDeleted(a, false)
@@ -39,7 +39,7 @@ var hubDeleteChecks = []hubCheck{
 		}},
 	{number: "hub.delete.reserved",
 		title: "Only the deleted key can register a deleted address, and gets 201 and an empty history",
-		cites: "HUB §2, §3 Clarifications; H-7, H-8", run: func(h *hubProbe) {
+		cites: `HUB "Registration and keys"; H-7, H-8`, run: func(h *hubProbe) {
 			alice, bob, carol := h.three()
 			h.rowOf(alice, h.send(bob, alice, "before the deletion"))
 			before := h.send(alice, bob, "also before the deletion")
@@ -62,7 +62,7 @@ var hubDeleteChecks = []hubCheck{
 			h.rowOf(alice, h.send(bob, alice, "after the deletion"))
 		}},
 	{number: "hub.delete.queue", title: "DELETE fails what is queued for the agent, with ERR_AGENT_NOT_FOUND",
-		cites: "HUB §2, §3", run: func(h *hubProbe) {
+		cites: `HUB "Registration and keys"`, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			queued := h.send(alice, bob, "queued at the deletion")
 			h.wantDelivery(queued, http.StatusAccepted, "queued", "queued")
@@ -99,7 +99,7 @@ func (h *hubProbe) revive(a *hubAgent) {
 // hubEndpointChecks test the endpoints of agents. No message is sent to these agents, so the hub calls no endpoint.
 var hubEndpointChecks = []hubCheck{
 	{number: "hub.endpoint.hidden", title: "No answer to a stranger contains an endpoint; it has has_endpoint instead",
-		cites: "HUB §1 Registration; H-24", run: func(h *hubProbe) {
+		cites: `HUB "Webhooks"; H-24`, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			const secret = "https://agent.example/receive/53cr3t"
 			h.rotate(alice, set("endpoint", secret))
@@ -117,7 +117,7 @@ var hubEndpointChecks = []hubCheck{
 		}},
 	{number: "hub.endpoint.own",
 		title: "An agent sees its own endpoint, and a registration without endpoint removes it",
-		cites: "HUB §1 Registration; §2", run: func(h *hubProbe) {
+		cites: `HUB "Webhooks"`, run: func(h *hubProbe) {
 			a := h.one()
 			const endpoint = "https://agent.example/receive"
 			data := h.rotate(a, set("endpoint", endpoint))
@@ -132,7 +132,7 @@ var hubEndpointChecks = []hubCheck{
 		}},
 	{number: "hub.endpoint.blocked",
 		title: "An endpoint that the hub must not call is refused with 400 ERR_ENDPOINT_BLOCKED",
-		cites: "HUB §2; GATEWAYS §6; G-14", run: blockedEndpoints},
+		cites: `HUB "Webhooks"; GATEWAYS "Requests to other servers"; G-14`, run: blockedEndpoints},
 }
 
 func blockedEndpoints(h *hubProbe) {

@@ -21,18 +21,18 @@ func units(text string) int { return len(utf16.Encode([]rune(text))) }
 // hubEnvelopeChecks test the fields of envelopes.
 var hubEnvelopeChecks = []hubCheck{
 	{number: "hub.envelope.strict", title: "An unknown member of an envelope is refused, and so is a missing one",
-		cites: "HUB §1 Envelope; H-2", run: refusesEnvelopes(set("envelope.x", 1),
+		cites: `HUB "Endpoints"; H-2`, run: refusesEnvelopes(set("envelope.x", 1),
 			set("envelope.receiver_id", "bob@conformance.example"), set("envelope.Sender_id", "a@b"),
 			set("envelope.timestamp", "2026-03-20T10:00:00.000Z"), set("envelope.agent_card", nil),
 			without("envelope.chorus_version"), without("envelope.sender_id"), without("envelope.original_text"),
 			without("envelope.sender_culture"), without("envelope"), set("envelope", nil), set("envelope", []any{}),
 			set("envelope", "hello"))},
-	{number: "hub.envelope.version", title: `chorus_version must be "0.4"`, cites: "HUB §1 Envelope",
+	{number: "hub.envelope.version", title: `chorus_version must be "0.4"`, cites: `HUB "Endpoints"`,
 		run: refusesEnvelopes(setEach("envelope.chorus_version", "0.3", "0.5", "0.4.0", "", " 0.4", 0.4, nil)...)},
-	{number: "hub.envelope.sender", title: "sender_id must be an address", cites: "HUB §1 Envelope, Address",
+	{number: "hub.envelope.sender", title: "sender_id must be an address", cites: `HUB "Endpoints"`,
 		run: refusesEnvelopes(setEach("envelope.sender_id", "", "alice", "@", "a@b@c", "a b@c", "alice@", "ä@b",
 			strings.Repeat("a", 127)+"@b", nil, 1, map[string]any{"id": "a@b"})...)},
-	{number: "hub.envelope.culture", title: "sender_culture must be a culture", cites: "HUB §1 Envelope, Card",
+	{number: "hub.envelope.culture", title: "sender_culture must be a culture", cites: `HUB "Endpoints"`,
 		run: func(h *hubProbe) {
 			alice, bob := h.two()
 			for _, culture := range goodCultures {
@@ -41,13 +41,13 @@ var hubEnvelopeChecks = []hubCheck{
 			h.refuseEnvelopes(alice, bob, setEach("envelope.sender_culture", badCultures...)...)
 		}},
 	{number: "hub.envelope.text",
-		title: "original_text has 1 to 10,000 UTF-16 code units", cites: "HUB §1 Envelope; H-1",
+		title: "original_text has 1 to 10,000 UTF-16 code units", cites: `HUB "Endpoints"; H-1`,
 		run: boundsOf("original_text", 1, 10_000)},
 	{number: "hub.envelope.context", title: "cultural_context has 10 to 500 UTF-16 code units",
-		cites: "HUB §1 Envelope; H-1", run: boundsOf("cultural_context", 10, 500)},
+		cites: `HUB "Endpoints"; H-1`, run: boundsOf("cultural_context", 10, 500)},
 	{number: "hub.envelope.conversation", title: "conversation_id has 0 to 64 UTF-16 code units",
-		cites: "HUB §1 Envelope; H-1", run: boundsOf("conversation_id", 0, 64)},
-	{number: "hub.envelope.turn", title: "turn_number is an integer from 1 to 2⁵³−1", cites: "HUB §1 Envelope; H-1",
+		cites: `HUB "Endpoints"; H-1`, run: boundsOf("conversation_id", 0, 64)},
+	{number: "hub.envelope.turn", title: "turn_number is an integer from 1 to 2⁵³−1", cites: `HUB "Endpoints"; H-1`,
 		run: func(h *hubProbe) {
 			alice, bob := h.two()
 			for _, turn := range []any{1, 2, 1<<53 - 1} {
@@ -59,10 +59,10 @@ var hubEnvelopeChecks = []hubCheck{
 				setEach("envelope.turn_number", 0, -1, 1.5, 1<<53, 1e300, "1", true, nil, []any{1})...)
 		}},
 	{number: "hub.envelope.size", title: "An envelope has at most 60,000 UTF-16 code units as compact JSON",
-		cites: "HUB §1 Envelope; H-1", run: envelopeSize},
+		cites: `HUB "Endpoints"; H-1`, run: envelopeSize},
 	{number: "hub.envelope.unchanged",
 		title: "An envelope is delivered as it was sent, by the stream and in the history",
-		cites: "HUB §3, §4, §5", run: func(h *hubProbe) {
+		cites: `HUB "Endpoints"`, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			s := h.open(bob, "")
 			for _, text := range []string{"<a href=\"x\">&amp;'\\/", "a\nb\r\nc\td", "\x00\x01\u001f\u007f",

@@ -12,7 +12,7 @@ import (
 var hubHistoryChecks = []hubCheck{
 	{number: "hub.history.rows",
 		title: "Sender and receiver see a message with its ids, envelope, state and delivered_via",
-		cites: "HUB §5", run: func(h *hubProbe) {
+		cites: `HUB "History"`, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			m := h.sendWith(alice, bob, set("envelope.conversation_id", "c"), set("envelope.turn_number", 1))
 			queued := h.rowOf(alice, m)
@@ -27,7 +27,7 @@ var hubHistoryChecks = []hubCheck{
 					"id, sender_id %q, receiver_id %q, the envelope and a timestamp in milliseconds", alice.id, bob.id)
 			}
 		}},
-	{number: "hub.history.own", title: "An agent sees only what it has sent or received", cites: "HUB §5; H-22",
+	{number: "hub.history.own", title: "An agent sees only what it has sent or received", cites: `HUB "History"; H-22`,
 		run: func(h *hubProbe) {
 			alice, bob, carol := h.three()
 			h.send(alice, bob, "not for carol")
@@ -40,7 +40,7 @@ var hubHistoryChecks = []hubCheck{
 		}},
 	{number: "hub.history.since-id",
 		title: "A since of digits selects the messages with a greater id, in the order of id",
-		cites: "HUB §5; H-20", run: func(h *hubProbe) {
+		cites: `HUB "History"; H-20`, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			sent := h.mixed(alice, bob)
 			rows := h.history(alice)
@@ -54,7 +54,7 @@ var hubHistoryChecks = []hubCheck{
 		}},
 	{number: "hub.history.since-time",
 		title: "A since in RFC 3339 selects the messages with this timestamp and later ones",
-		cites: "HUB §5; H-20", run: func(h *hubProbe) {
+		cites: `HUB "History"; H-20`, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			sent := h.mixed(alice, bob)
 			rows := h.history(alice)
@@ -74,7 +74,7 @@ var hubHistoryChecks = []hubCheck{
 			}
 		}},
 	{number: "hub.history.since-form",
-		title: "A since that is neither digits nor RFC 3339 is refused", cites: "HUB §5; H-20",
+		title: "A since that is neither digits nor RFC 3339 is refused", cites: `HUB "History"; H-20`,
 		run: func(h *hubProbe) {
 			a := h.one()
 			for _, since := range []string{"", "-1", "+1", "1.0", "1e3", "0x1", "yesterday", "2026-03-20",
@@ -84,7 +84,7 @@ var hubHistoryChecks = []hubCheck{
 			}
 		}},
 	{number: "hub.history.limit", title: "limit is 1 to 10,000 and cuts the list; then metadata has has_more",
-		cites: "HUB §2, §5", run: func(h *hubProbe) {
+		cites: `HUB "History"`, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			sent := h.sendAll(alice, bob, 4)
 			for limit, more := range map[int]bool{1: true, 3: true, 4: false, 10_000: false} {
@@ -104,7 +104,7 @@ var hubHistoryChecks = []hubCheck{
 			}
 		}},
 	{number: "hub.history.limit-hands-out",
-		title: "A poll hands out only the messages in its answer", cites: "HUB §3, §5",
+		title: "A poll hands out only the messages in its answer", cites: `HUB "History"`,
 		run: func(h *hubProbe) {
 			alice, bob := h.two()
 			sent := h.sendAll(alice, bob, 3)
@@ -143,7 +143,7 @@ func (h *hubProbe) wantTraces(rows []answer, messages ...sentMessage) {
 // hubDirectoryChecks test /agents and /discover.
 var hubDirectoryChecks = []hubCheck{
 	{number: "hub.agents.list",
-		title: "GET /agents lists all registrations by address", cites: "HUB §2", run: func(h *hubProbe) {
+		title: "GET /agents lists all registrations by address", cites: `HUB "Endpoints"`, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			listed := h.read("", "/agents")
 			rows := h.rows(listed)
@@ -164,7 +164,7 @@ var hubDirectoryChecks = []hubCheck{
 			}
 		}},
 	{number: "hub.agents.one", title: "GET /agents/{id} returns one registration, or 404 ERR_AGENT_NOT_FOUND",
-		cites: "HUB §2", run: func(h *hubProbe) {
+		cites: `HUB "Endpoints"`, run: func(h *hubProbe) {
 			a := h.one()
 			listed := h.read("", "/agents/"+a.id)
 			h.wantRegistration(listed, h.wantData(listed, http.StatusOK), a.id)
@@ -174,26 +174,28 @@ var hubDirectoryChecks = []hubCheck{
 			h.wantNoAgent(h.read("", "/agents/nobody-here"))
 		}},
 	{number: "hub.discover.bare",
-		title: "/discover without Authorization is the bare list of agents", cites: "HUB §6; H-23",
+		title: "/discover without Authorization is the bare list of agents", cites: `HUB "Endpoints"; H-23`,
 		run: func(h *hubProbe) {
 			a := h.one()
 			h.wantCard(h.wantEntry(h.read("", "/discover"), a))
 		}},
 	{number: "hub.discover.wrapped", title: "/discover with a valid key is the same list in the wrapper",
-		cites: "HUB §6; H-23", run: func(h *hubProbe) {
+		cites: `HUB "Endpoints"; H-23`, run: func(h *hubProbe) {
 			a := h.one()
 			wrapped := h.read(a.key, "/discover")
 			h.rows(wrapped)
 			bare := answer{status: http.StatusOK, header: wrapped.header, body: wrapped.members["data"]}
 			h.wantCard(h.wantEntry(bare, a))
 		}},
-	{number: "hub.discover.key", title: "/discover with an invalid key is refused with 401", cites: "HUB §6; H-23",
+	{number: "hub.discover.key", title: "/discover with an invalid key is refused with 401",
+		cites: `HUB "Endpoints"; H-23`,
 		run: func(h *hubProbe) {
 			h.wantNoKey(h.read(unknownKey, "/discover"))
 			h.wantNoKey(h.ask("Authorization: Basic", http.MethodGet, "/discover", "",
 				http.Header{"Authorization": {"Basic YTpi"}}, nil))
 		}},
-	{number: "hub.discover.filters", title: "culture and online=true select entries of /discover", cites: "HUB §2, §6",
+	{number: "hub.discover.filters", title: "culture and online=true select entries of /discover",
+		cites: `HUB "Endpoints"`,
 		run: func(h *hubProbe) {
 			alice, bob := h.two()
 			h.rotate(alice, set("agent_card.user_culture", "tlh-Latn-US"))

@@ -13,7 +13,7 @@ import (
 var hubWebhookChecks = []hubCheck{
 	{number: "hub.webhook.request",
 		title: "A webhook gets POST with the envelope alone, and the trace_id in two headers",
-		cites: "HUB §3 Webhook; GATEWAYS §6", needs: needsWebhook, run: func(h *hubProbe) {
+		cites: `HUB "Webhooks"; GATEWAYS "Requests to other servers"`, needs: needsWebhook, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			k := h.hook(replyOK)
 			h.listenAt(bob, k)
@@ -34,7 +34,7 @@ var hubWebhookChecks = []hubCheck{
 			}
 		}},
 	{number: "hub.webhook.ok", title: "The reply status ok gets 200 with delivered and the receiver_response",
-		cites: "HUB §3; H-10, H-30", needs: needsWebhook, run: func(h *hubProbe) {
+		cites: `HUB "Webhooks"; H-10, H-30`, needs: needsWebhook, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			k := h.hook(hookReply{body: `{"status":"ok","other":"53cr3t"}`})
 			h.listenAt(bob, k)
@@ -51,7 +51,7 @@ var hubWebhookChecks = []hubCheck{
 		}},
 	{number: "hub.webhook.other-success",
 		title: "A reply 2xx without such a status confirms, and receiver_response is null",
-		cites: "HUB §3 Webhook; H-30", needs: needsWebhook, run: func(h *hubProbe) {
+		cites: `HUB "Webhooks"; H-30`, needs: needsWebhook, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			for _, reply := range []hookReply{{body: "{}"}, {body: "thanks"}, {body: `{"received":true}`},
 				{status: http.StatusAccepted, body: "[]"}} {
@@ -63,7 +63,7 @@ var hubWebhookChecks = []hubCheck{
 		}},
 	{number: "hub.webhook.error",
 		title: "A reply status error with 2xx or 4xx is final: 200 failed with its code and detail",
-		cites: "HUB §3; H-10, H-30", needs: needsWebhook, run: func(h *hubProbe) {
+		cites: `HUB "Webhooks"; H-10, H-30`, needs: needsWebhook, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			for _, status := range []int{http.StatusOK, http.StatusBadRequest, http.StatusUnprocessableEntity} {
 				k := h.hook(hookReply{status: status, body: `{"status":"error","error_code":"INVALID_ENVELOPE",` +
@@ -76,7 +76,7 @@ var hubWebhookChecks = []hubCheck{
 			}
 		}},
 	{number: "hub.webhook.cut",
-		title: "The texts of a reply are cut at 1,000 code units", cites: "HUB §3 Webhook; H-30",
+		title: "The texts of a reply are cut at 1,000 code units", cites: `HUB "Webhooks"; H-30`,
 		needs: needsWebhook, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			h.listenAt(bob, h.hook(hookReply{body: fmt.Sprintf(`{"status":"error","error_code":%q,"detail":%q}`,
@@ -86,7 +86,7 @@ var hubWebhookChecks = []hubCheck{
 		}},
 	{number: "hub.webhook.refused",
 		title: "3xx, and 4xx without JSON, are final: failed with ERR_AGENT_UNREACHABLE and HTTP nnn",
-		cites: "HUB §3 Clarifications; H-30, G-16", needs: needsWebhook, run: func(h *hubProbe) {
+		cites: `HUB "Webhooks"; H-30, G-16`, needs: needsWebhook, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			elsewhere := h.hook(replyOK)
 			for _, reply := range []hookReply{{status: http.StatusNotFound, body: "not here"},
@@ -103,22 +103,24 @@ var hubWebhookChecks = []hubCheck{
 		}},
 	{number: "hub.webhook.retry",
 		title: "After 5xx the call is repeated with the same id, and the state becomes delivered",
-		cites: "HUB §3; GATEWAYS §6; H-10, H-30", needs: needsWebhook, wait: 3 * time.Second, run: retriedWebhook},
+		cites: `HUB "Webhooks"; GATEWAYS "Outbox"; H-10, H-30`, needs: needsWebhook, wait: 3 * time.Second,
+		run: retriedWebhook},
 	{number: "hub.webhook.unreachable",
 		title: "If nothing listens, the message stays queued with ERR_AGENT_UNREACHABLE",
-		cites: "HUB §3; GATEWAYS §6; H-10, G-16", needs: needsWebhook, wait: 3 * time.Second, run: unreachableWebhook},
+		cites: `HUB "Webhooks"; GATEWAYS "Outbox"; H-10, G-16`, needs: needsWebhook, wait: 3 * time.Second,
+		run: unreachableWebhook},
 	{number: "hub.webhook.slow",
 		title: "A webhook may answer after the sender's 15 s; then its sender has 202, and it is called once",
-		cites: "HUB §3; H-33", needs: needsWebhook, wait: 22 * time.Second, run: slowWebhook(20 * time.Second)},
+		cites: `HUB "Webhooks"; H-33`, needs: needsWebhook, wait: 22 * time.Second, run: slowWebhook(20 * time.Second)},
 	{number: "hub.webhook.minute", title: "A webhook that answers after more than a minute is called once",
-		cites: "HUB §3; H-32", needs: needsWebhook, wait: 64 * time.Second, run: func(h *hubProbe) {
+		cites: `HUB "Webhooks"; H-32`, needs: needsWebhook, wait: 64 * time.Second, run: func(h *hubProbe) {
 			if !h.hub.Thorough {
 				h.end(NotTested, needsThorough)
 			}
 			slowWebhook(62 * time.Second)(h)
 		}},
 	{number: "hub.webhook.online",
-		title: "An agent is online after a webhook reply", cites: "HUB §6", needs: needsWebhook,
+		title: "An agent is online after a webhook reply", cites: `HUB "Endpoints"`, needs: needsWebhook,
 		run: func(h *hubProbe) {
 			alice, bob := h.two()
 			h.listenAt(bob, h.hook(replyOK))
@@ -215,7 +217,7 @@ func slowWebhook(after time.Duration) func(*hubProbe) {
 // hubLaneChecks test the order of webhooks, and what streams, registrations and deletions do to waiting ones.
 var hubLaneChecks = []hubCheck{
 	{number: "hub.lane.order", title: "The webhook of one receiver is called in the order of id, one call at a time",
-		cites: "HUB §3; H-28", needs: needsWebhook, wait: 3 * time.Second, run: func(h *hubProbe) {
+		cites: `HUB "Webhooks"; H-28`, needs: needsWebhook, wait: 3 * time.Second, run: func(h *hubProbe) {
 			alice, carol, bob := h.three()
 			k := h.hookWith(func(call int) hookReply {
 				if call == 3 {
@@ -248,7 +250,7 @@ var hubLaneChecks = []hubCheck{
 			}
 		}},
 	{number: "hub.lane.stream-first",
-		title: "An open stream is preferred to the webhook", cites: "HUB §3", needs: needsWebhook,
+		title: "An open stream is preferred to the webhook", cites: `HUB "Webhooks"`, needs: needsWebhook,
 		run: func(h *hubProbe) {
 			alice, bob := h.two()
 			k := h.hook(replyOK)
@@ -260,7 +262,7 @@ var hubLaneChecks = []hubCheck{
 			h.wantNoMoreCalls(k, 0)
 		}},
 	{number: "hub.lane.takeover", title: "A stream that opens takes over what waits for the webhook",
-		cites: "HUB §3; H-31", needs: needsWebhook, wait: 4 * time.Second, run: func(h *hubProbe) {
+		cites: `HUB "Webhooks"; H-31`, needs: needsWebhook, wait: 4 * time.Second, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			k := h.hook(hookReply{status: http.StatusServiceUnavailable, header: http.Header{"Retry-After": {"3"}}})
 			h.listenAt(bob, k)
@@ -276,7 +278,7 @@ var hubLaneChecks = []hubCheck{
 			h.wantNoMoreCalls(k, 1)
 		}},
 	{number: "hub.lane.retry-after",
-		title: "A webhook is not called again before its Retry-After", cites: "GATEWAYS §6; G-20",
+		title: "A webhook is not called again before its Retry-After", cites: `GATEWAYS "Outbox"; G-20`,
 		needs: needsWebhook, wait: 6 * time.Second, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			k := h.hookWith(func(call int) hookReply {
@@ -294,7 +296,7 @@ var hubLaneChecks = []hubCheck{
 			}
 			h.wantState(m, "delivered")
 		}},
-	{number: "hub.lane.current", title: "The URL of the current registration is called", cites: "HUB §3 Webhook",
+	{number: "hub.lane.current", title: "The URL of the current registration is called", cites: `HUB "Webhooks"`,
 		needs: needsWebhook, wait: 3 * time.Second, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			old, current := h.hook(hookReply{status: http.StatusServiceUnavailable}), h.hook(replyOK)
@@ -308,7 +310,7 @@ var hubLaneChecks = []hubCheck{
 			h.wantNoMoreCalls(old, 1)
 		}},
 	{number: "hub.lane.deleted", title: "DELETE fails what waits for the webhook, and it is not called again",
-		cites: "HUB §2, §3", needs: needsWebhook, wait: 3 * time.Second, run: func(h *hubProbe) {
+		cites: `HUB "Registration and keys"`, needs: needsWebhook, wait: 3 * time.Second, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			k := h.hook(hookReply{status: http.StatusServiceUnavailable})
 			h.listenAt(bob, k)

@@ -30,22 +30,22 @@ var hubEndpoints = []struct {
 var hubDocumentChecks = []hubCheck{
 	{number: "hub.document.fields",
 		title: "/.well-known/chorus.json has the version, the paths and the limits, without a wrapper",
-		cites: "HUB §6", run: func(h *hubProbe) { h.wantDocument(h.read("", "/.well-known/chorus.json"), "") }},
+		cites: `HUB "Endpoints"`, run: func(h *hubProbe) { h.wantDocument(h.read("", "/.well-known/chorus.json"), "") }},
 	{number: "hub.document.paths", title: "Every path of /.well-known/chorus.json answers",
-		cites: "HUB §6; H-27", run: func(h *hubProbe) {
+		cites: `HUB "Endpoints"; H-27`, run: func(h *hubProbe) {
 			h.wantPaths(h.hub.client, h.read("", "/.well-known/chorus.json"))
 		}},
 	{number: "hub.document.root", title: "The root of the server has the document too, with paths below the hub's path",
-		cites: "HUB §6; H-27", needs: needsPrefix, run: func(h *hubProbe) {
+		cites: `HUB "Endpoints"; H-27`, needs: needsPrefix, run: func(h *hubProbe) {
 			h.noteSent("GET /.well-known/chorus.json at the root of the server")
 			document := h.hub.root.do(h.ctx, http.MethodGet, "/.well-known/chorus.json", nil, nil)
 			h.wantDocument(document, h.hub.prefix)
 			h.wantPaths(h.hub.root, document)
 		}},
-	{number: "hub.health", title: "GET /health has the counts of the hub", cites: "HUB §6", run: hubHealth},
+	{number: "hub.health", title: "GET /health has the counts of the hub", cites: `HUB "Endpoints"`, run: hubHealth},
 	{number: "hub.skill",
 		title: "GET /skill is SKILL.md for this hub, in English or Chinese, by lang or Accept-Language",
-		cites: "HUB §2", run: hubSkill},
+		cites: `HUB "Endpoints"`, run: hubSkill},
 }
 
 // wantDocument ends the check unless a is the document of a hub whose paths begin with prefix.
@@ -124,9 +124,9 @@ func hubSkill(h *hubProbe) {
 // hubHTTPChecks test paths, methods and the form of answers.
 var hubHTTPChecks = []hubCheck{
 	{number: "hub.http.wrapper", title: "All JSON answers have the wrapper, with a timestamp in milliseconds",
-		cites: "HUB §1 Wrapper; GATEWAYS §4", run: hubWrapper},
+		cites: `HUB "Endpoints"; GATEWAYS "Bodies and errors"`, run: hubWrapper},
 	{number: "hub.http.unknown-path", title: "An unknown path is answered with 404 ERR_NOT_FOUND and never redirected",
-		cites: "GATEWAYS §1, §4; G-25", run: func(h *hubProbe) {
+		cites: `GATEWAYS "Turn them on"; GATEWAYS "Bodies and errors"; G-25`, run: func(h *hubProbe) {
 			for _, path := range []string{"/nothing-is-here", "/register/", "//register", "/agent", "/agent/inbox/x",
 				"/messages/", "/agent/nothing", "/discover/", "/x/../register", "/invite", "/health/"} {
 				for _, method := range []string{http.MethodGet, http.MethodPost} {
@@ -140,7 +140,7 @@ var hubHTTPChecks = []hubCheck{
 		}},
 	{number: "hub.http.method",
 		title: "A method that a path does not support is refused with 405 ERR_METHOD_NOT_ALLOWED and an Allow header",
-		cites: "GATEWAYS §4; G-25", run: func(h *hubProbe) {
+		cites: `GATEWAYS "Bodies and errors"; G-25`, run: func(h *hubProbe) {
 			for _, asked := range []struct{ method, path, allowed string }{
 				{"GET", "/register", "POST"}, {"PUT", "/agents", "GET"}, {"POST", "/agents/a@b", "DELETE"},
 				{"POST", "/discover", "GET"}, {"GET", "/agent/session", "POST"}, {"POST", "/agent/inbox", "GET"},
@@ -156,7 +156,8 @@ var hubHTTPChecks = []hubCheck{
 					asked.method, allow)
 			}
 		}},
-	{number: "hub.http.content-type", title: "The Content-Type of a request is ignored", cites: "GATEWAYS §4",
+	{number: "hub.http.content-type", title: "The Content-Type of a request is ignored",
+		cites: `GATEWAYS "Bodies and errors"`,
 		run: func(h *hubProbe) {
 			alice, bob := h.two()
 			for _, value := range []string{"text/plain", "application/x-www-form-urlencoded", "nonsense"} {
@@ -170,7 +171,7 @@ var hubHTTPChecks = []hubCheck{
 		}},
 	{number: "hub.http.encoding",
 		title: "A body with any Content-Encoding is refused with 415 ERR_UNSUPPORTED_MEDIA_TYPE",
-		cites: "GATEWAYS §4; G-25", run: func(h *hubProbe) {
+		cites: `GATEWAYS "Bodies and errors"; G-25`, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			for _, encoding := range []string{"gzip", "br", "identity"} {
 				for path, body := range map[string]message{
@@ -184,7 +185,7 @@ var hubHTTPChecks = []hubCheck{
 		}},
 	{number: "hub.http.parameters",
 		title: "Unknown query parameters are ignored, and repeated or malformed ones are refused",
-		cites: "GATEWAYS §4", run: hubParameters},
+		cites: `GATEWAYS "Bodies and errors"`, run: hubParameters},
 }
 
 func hubWrapper(h *hubProbe) {

@@ -14,7 +14,7 @@ import (
 var hubStreamChecks = []hubCheck{
 	{number: "hub.stream.header",
 		title: "A stream has the Content-Type text/event-stream and is not cached or buffered",
-		cites: "HUB §4", run: func(h *hubProbe) {
+		cites: `HUB "The inbox stream"`, run: func(h *hubProbe) {
 			s := h.open(h.one(), "")
 			header := s.answer.header
 			h.want(strings.HasPrefix(header.Get("Content-Type"), "text/event-stream") &&
@@ -22,7 +22,8 @@ var hubStreamChecks = []hubCheck{
 				"Content-Type: text/event-stream, Cache-Control: no-store, X-Accel-Buffering: no; the header is %v",
 				header)
 		}},
-	{number: "hub.stream.connected", title: "The first frame has the bytes of HUB §4", cites: "HUB §4; H-18",
+	{number: "hub.stream.connected", title: "The first frame has exactly the bytes of the protocol",
+		cites: `HUB "The inbox stream"; H-18`,
 		run: func(h *hubProbe) {
 			a := h.one()
 			s := h.openRaw(a, "/agent/inbox", http.Header{"Authorization": {"Bearer " + a.key}})
@@ -35,8 +36,8 @@ var hubStreamChecks = []hubCheck{
 			}
 		}},
 	{number: "hub.stream.message",
-		title: "A message frame has the bytes of HUB §4: LF, one space, one line of compact JSON",
-		cites: "HUB §4; H-18", run: func(h *hubProbe) {
+		title: "A message frame has exactly the bytes of the protocol: LF, one space, one line of compact JSON",
+		cites: `HUB "The inbox stream"; H-18`, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			s := h.open(bob, "")
 			m := h.send(alice, bob, "first line\nsecond line "+astral)
@@ -47,8 +48,9 @@ var hubStreamChecks = []hubCheck{
 			}
 			h.wantMessageBytes(f, data, m)
 		}},
-	{number: "hub.stream.ping", title: "A quiet stream gets :ping and an empty line every 20 s", cites: "HUB §4; H-18",
-		wait: 23 * time.Second, run: func(h *hubProbe) {
+	{number: "hub.stream.ping", title: "A quiet stream gets :ping and an empty line every 20 s",
+		cites: `HUB "The inbox stream"; H-18`,
+		wait:  23 * time.Second, run: func(h *hubProbe) {
 			s := h.open(h.one(), "")
 			opened := time.Now()
 			f, ok := h.frameWithin(s, 23*time.Second)
@@ -58,7 +60,7 @@ var hubStreamChecks = []hubCheck{
 			}
 		}},
 	{number: "hub.stream.order", title: "Messages come at once and in the order of id, also from several senders",
-		cites: "HUB §4", run: func(h *hubProbe) {
+		cites: `HUB "The inbox stream"`, run: func(h *hubProbe) {
 			alice, bob, carol := h.three()
 			s := h.open(carol, "")
 			h.inParallel(20, func(i int) answer {
@@ -78,7 +80,7 @@ var hubStreamChecks = []hubCheck{
 		}},
 	{number: "hub.stream.replaced",
 		title: "A newer stream ends the older one with the reason replaced, and gets the messages",
-		cites: "HUB §4; H-16", run: func(h *hubProbe) {
+		cites: `HUB "The inbox stream"; H-16`, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			older := h.open(bob, "")
 			newer := h.open(bob, "")
@@ -88,7 +90,7 @@ var hubStreamChecks = []hubCheck{
 			h.wantClosed(newer, "replaced")
 			h.wantOnly(newest, h.send(alice, bob, "to the newest stream"))
 		}},
-	{number: "hub.stream.online", title: "An agent is online while its stream is open", cites: "HUB §6",
+	{number: "hub.stream.online", title: "An agent is online while its stream is open", cites: `HUB "Endpoints"`,
 		run: func(h *hubProbe) {
 			a := h.newAgent() // an agent of the pool may be online because of a webhook
 			h.wantOnline(a, false, promptLimit)
@@ -97,13 +99,15 @@ var hubStreamChecks = []hubCheck{
 			s.close()
 			h.wantOnline(a, false, promptLimit)
 		}},
-	{number: "hub.stream.pace", title: "A backlog is written with at most 32 KiB in 100 ms", cites: "HUB §4; H-19",
-		wait: 2 * time.Second, run: paceOfBacklog},
-	{number: "hub.stream.stalled", title: "A client that takes no byte for 30 s is cut off", cites: "HUB §4; H-17",
-		wait: stalledLimit, run: stalledReader},
+	{number: "hub.stream.pace", title: "A backlog is written with at most 32 KiB in 100 ms",
+		cites: `HUB "The inbox stream"; H-19`,
+		wait:  2 * time.Second, run: paceOfBacklog},
+	{number: "hub.stream.stalled", title: "A client that takes no byte for 30 s is cut off",
+		cites: `HUB "The inbox stream"; H-17`,
+		wait:  stalledLimit, run: stalledReader},
 }
 
-// wantMessageBytes ends the check unless f has the bytes that HUB §4 describes for the message m.
+// wantMessageBytes ends the check unless f has the bytes of the message m (HUB, "The inbox stream").
 func (h *hubProbe) wantMessageBytes(f frame, data answer, m sentMessage) {
 	var compact bytes.Buffer
 	h.expect("the frame \"event: message\\nid: N\\ndata: {\"id\":N,\"trace_id\":…,\"sender_id\":…,\"envelope\":{…}," +

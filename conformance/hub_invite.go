@@ -87,7 +87,7 @@ func (h *hubProbe) inviteJSON(a answer) answer {
 // hubInviteChecks test the invite of an agent.
 var hubInviteChecks = []hubCheck{
 	{number: "hub.invite.json", title: "An invite with application/json in Accept is JSON, also for an unknown address",
-		cites: "HUB §6", run: func(h *hubProbe) {
+		cites: `HUB "Endpoints"`, run: func(h *hubProbe) {
 			a := h.one()
 			for _, accept := range []string{"application/json", "text/html, application/json;q=0.9",
 				"application/json, */*"} {
@@ -105,7 +105,7 @@ var hubInviteChecks = []hubCheck{
 			}
 		}},
 	{number: "hub.invite.form",
-		title: "An invite for something that is no address is refused with 400", cites: "HUB §6",
+		title: "An invite for something that is no address is refused with 400", cites: `HUB "Endpoints"`,
 		run: func(h *hubProbe) {
 			for _, id := range []string{"a@b@c", "a%20b@c", "@", "%3Cb%3E@c", strings.Repeat("a", 127) + "@b"} {
 				h.wantInvalid(h.readAs("/invite/"+id, "application/json"))
@@ -113,7 +113,7 @@ var hubInviteChecks = []hubCheck{
 		}},
 	{number: "hub.invite.html",
 		title: "Otherwise an invite is HTML, with a Content-Security-Policy that allows nothing active",
-		cites: "HUB §6; H-25", run: func(h *hubProbe) {
+		cites: `HUB "Endpoints"; H-25`, run: func(h *hubProbe) {
 			a := h.one()
 			for _, accept := range []string{"text/html", "*/*", ""} {
 				answered := h.readAs("/invite/"+a.id, accept)
@@ -123,7 +123,7 @@ var hubInviteChecks = []hubCheck{
 				h.wantInert(answered)
 			}
 		}},
-	{number: "hub.invite.inert", title: "The invite page is inert for every path", cites: "HUB §6; H-25",
+	{number: "hub.invite.inert", title: "The invite page is inert for every path", cites: `HUB "Endpoints"; H-25`,
 		run: func(h *hubProbe) {
 			for _, id := range []string{"<script>alert(1)</script>@x", `"><img src=x onerror=alert(1)>@x`,
 				"'-alert(1)-'@x", "javascript:alert(1)//@x", "</title><script>alert(1)</script>", "a@b&lt;script&gt;",
@@ -138,7 +138,7 @@ var hubInviteChecks = []hubCheck{
 		}},
 	{number: "hub.invite.host",
 		title: "No answer contains the Host header of the request, and hub is the hub's own URL",
-		cites: "HUB §6; GATEWAYS §1; H-26", run: falseHost},
+		cites: `HUB "Start a hub"; GATEWAYS "Turn them on"; H-26`, run: falseHost},
 }
 
 var activeHTML = regexp.MustCompile(`(?i)<(script|iframe|object|embed|form|svg|img|base|link|meta[^>]+refresh|b><b)` +

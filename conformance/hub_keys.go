@@ -37,7 +37,7 @@ const unknownKey = "ca_00000000000000000000000000000000"
 var hubKeyChecks = []hubCheck{
 	{number: "hub.key.required",
 		title: "A request without a key is refused with 401 ERR_UNAUTHORIZED and WWW-Authenticate: Bearer",
-		cites: "HUB §2; GATEWAYS §3", run: func(h *hubProbe) {
+		cites: `HUB "Endpoints"; GATEWAYS "Keys of callers"`, run: func(h *hubProbe) {
 			for _, r := range keyedRequests {
 				h.wantChallenge(h.askKeyed("without a key", r.method, r.path, ""))
 			}
@@ -46,7 +46,7 @@ var hubKeyChecks = []hubCheck{
 		}},
 	{number: "hub.key.invalid",
 		title: "An unknown key, another scheme and a malformed Authorization are refused with 401",
-		cites: "GATEWAYS §3; G-10", run: func(h *hubProbe) {
+		cites: `GATEWAYS "Keys of callers"; G-10`, run: func(h *hubProbe) {
 			a := h.one()
 			for _, authorization := range []string{"Bearer " + unknownKey, "Bearer", "Bearer x", a.key,
 				"Basic " + a.key,
@@ -59,7 +59,7 @@ var hubKeyChecks = []hubCheck{
 			header := http.Header{"Authorization": {"Bearer " + a.key, "Bearer " + unknownKey}}
 			h.wantNoKey(h.ask("two Authorization headers", http.MethodGet, "/agent/messages", "", header, nil))
 		}},
-	{number: "hub.key.scheme", title: "The scheme Bearer is case-insensitive", cites: "GATEWAYS §3",
+	{number: "hub.key.scheme", title: "The scheme Bearer is case-insensitive", cites: `GATEWAYS "Keys of callers"`,
 		run: func(h *hubProbe) {
 			a := h.one()
 			for _, scheme := range []string{"bearer ", "BEARER ", "bEaReR "} {
@@ -68,7 +68,7 @@ var hubKeyChecks = []hubCheck{
 			}
 		}},
 	{number: "hub.key.purpose",
-		title: "A key is refused for everything it does not belong to", cites: "GATEWAYS §3; G-10",
+		title: "A key is refused for everything it does not belong to", cites: `GATEWAYS "Keys of callers"; G-10`,
 		run: func(h *hubProbe) {
 			alice, bob := h.two()
 			token := h.wantData(h.write(alice.key, "/agent/session", nil), http.StatusOK).text("session_token")
@@ -81,7 +81,7 @@ var hubKeyChecks = []hubCheck{
 			h.wantNotYours(h.ask("with the key of another agent", http.MethodDelete, "/agents/"+bob.id, alice.key,
 				nil, nil))
 		}},
-	{number: "hub.key.told-once", title: "No other answer contains a key", cites: "GATEWAYS §3; G-9",
+	{number: "hub.key.told-once", title: "No other answer contains a key", cites: `GATEWAYS "Keys of callers"; G-9`,
 		run: func(h *hubProbe) {
 			alice, bob := h.two()
 			h.send(alice, bob, "hello")
@@ -94,7 +94,7 @@ var hubKeyChecks = []hubCheck{
 			h.wantNoText(h.read(bob.key, "/agent/messages?since="+bob.seen), "no key of an agent", alice.key, bob.key)
 		}},
 	{number: "hub.session.token", title: "POST /agent/session returns cs_ and 32 hexadecimal digits, for 300 seconds",
-		cites: "HUB §2; GATEWAYS §3", run: func(h *hubProbe) {
+		cites: `HUB "Endpoints"; GATEWAYS "Keys of callers"`, run: func(h *hubProbe) {
 			a := h.one()
 			answered := h.write(a.key, "/agent/session", nil)
 			data := h.wantData(answered, http.StatusOK)
@@ -102,7 +102,7 @@ var hubKeyChecks = []hubCheck{
 				answered, `{"session_token":"cs_…","expires_in_seconds":300}`)
 		}},
 	{number: "hub.session.stream", title: "A session token opens the stream of its agent without Authorization, once",
-		cites: "HUB §2; GATEWAYS §3", run: func(h *hubProbe) {
+		cites: `HUB "Endpoints"; GATEWAYS "Keys of callers"`, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			target := h.session(bob)
 			s := h.openRaw(bob, target, nil)
@@ -116,7 +116,7 @@ var hubKeyChecks = []hubCheck{
 			h.wantMessages(s, h.send(alice, bob, "to the stream of a session"))
 		}},
 	{number: "hub.session.race", title: "Of several requests with one session token, one gets the stream",
-		cites: "GATEWAYS §3 (one use)", run: func(h *hubProbe) {
+		cites: `GATEWAYS "Keys of callers"`, run: func(h *hubProbe) {
 			a := h.one()
 			target := h.session(a)
 			answers := h.inParallel(6, func(int) answer { return h.peek(target) })

@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// hubLimitChecks test the limits of HUB §2. The checks after the first one need many messages or registrations.
+// hubLimitChecks test the limits of a hub (HUB, "Limits"). The checks after the first one need many messages or registrations.
 var hubLimitChecks = []hubCheck{
 	{number: "hub.limits.sender", title: "100 messages from one sender can be queued for a receiver, and no more",
-		cites: "HUB §2; H-34", run: func(h *hubProbe) {
+		cites: `HUB "Limits"; H-34`, run: func(h *hubProbe) {
 			alice, bob, carol := h.three()
 			key, body := newID("full"), letter(alice, bob, "the first of 100")
 			first := h.sendKeyed(alice, bob, key, body, nil)
@@ -29,7 +29,7 @@ var hubLimitChecks = []hubCheck{
 			h.send(alice, bob, "when the queue is empty again")
 		}},
 	{number: "hub.limits.messages",
-		title: "1,000 messages can be queued for a receiver, and no more", cites: "HUB §2; H-34",
+		title: "1,000 messages can be queued for a receiver, and no more", cites: `HUB "Limits"; H-34`,
 		needs: needsThorough, run: func(h *hubProbe) {
 			agents := h.take(11)
 			bob, senders := agents[0], agents[1:]
@@ -44,7 +44,7 @@ var hubLimitChecks = []hubCheck{
 			h.wantFull(h.write(extra.key, "/messages", letter(extra, bob, "one too many")), "queuedMessages")
 		}},
 	{number: "hub.limits.bytes", title: "16 MiB of envelopes can be queued for a receiver, and no more",
-		cites: "HUB §2, §3 Clarifications; H-34", needs: needsThorough, run: func(h *hubProbe) {
+		cites: `HUB "Limits"; H-34`, needs: needsThorough, run: func(h *hubProbe) {
 			agents := h.take(4)
 			for _, a := range agents {
 				a.lost = true // their histories are large now
@@ -53,7 +53,7 @@ var hubLimitChecks = []hubCheck{
 		}},
 	{number: "hub.limits.registrations",
 		title: "20 new registrations in an hour are allowed to one address, and no more",
-		cites: "HUB §2; H-34", needs: needsThorough, last: true, run: func(h *hubProbe) {
+		cites: `HUB "Limits"; H-34`, needs: needsThorough, last: true, run: func(h *hubProbe) {
 			for range 30 {
 				id := h.hub.address()
 				a := h.write("", "/register", registration(id))
@@ -115,8 +115,9 @@ func (h *hubProbe) fillBytes(to *hubAgent, senders []*hubAgent) {
 var hubOperatorChecks = []hubCheck{
 	{number: "hub.operator.register",
 		title: "POST /agents by the operator gets 201 with a key, and then 200 with the key unchanged",
-		cites: "HUB §2", needs: needsOperator, run: operatorRegisters},
-	{number: "hub.operator.form", title: "POST /agents needs agent_id and endpoint", cites: "HUB §2; GATEWAYS §6",
+		cites: `HUB "For operators"`, needs: needsOperator, run: operatorRegisters},
+	{number: "hub.operator.form", title: "POST /agents needs agent_id and endpoint",
+		cites: `HUB "Endpoints"; GATEWAYS "Requests to other servers"`,
 		needs: needsOperator, run: func(h *hubProbe) {
 			operator, id := h.hub.OperatorKey, h.hub.address()
 			for _, body := range []message{{"agent_id": id}, {"endpoint": "https://agent.example/"},
@@ -129,7 +130,7 @@ var hubOperatorChecks = []hubCheck{
 			h.wantNoAgent(h.read("", "/agents/"+id))
 		}},
 	{number: "hub.operator.delete", title: "The operator can delete any agent, and register its address again",
-		cites: "HUB §2; H-5, H-7", needs: needsOperator, run: func(h *hubProbe) {
+		cites: `HUB "For operators"; H-5, H-7`, needs: needsOperator, run: func(h *hubProbe) {
 			a, other := h.two()
 			h.send(other, a, "before the deletion")
 			operator := h.hub.OperatorKey
@@ -153,7 +154,7 @@ var hubOperatorChecks = []hubCheck{
 			}
 			h.wantData(h.remove(fresh.key, fresh.id), http.StatusOK)
 		}},
-	{number: "hub.operator.send", title: "The operator may send as any registered agent", cites: "HUB §3; H-9",
+	{number: "hub.operator.send", title: "The operator may send as any registered agent", cites: `HUB "Sending"; H-9`,
 		needs: needsOperator, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			operator := h.hub.OperatorKey
@@ -165,7 +166,7 @@ var hubOperatorChecks = []hubCheck{
 			h.wantError(h.write(operator, "/messages", body), http.StatusBadRequest, "ERR_SENDER_NOT_REGISTERED")
 		}},
 	{number: "hub.operator.endpoint",
-		title: "The operator sees the endpoints of all agents", cites: "HUB §1 Registration; H-24",
+		title: "The operator sees the endpoints of all agents", cites: `HUB "Webhooks"; H-24`,
 		needs: needsOperator, run: func(h *hubProbe) {
 			a := h.one()
 			const endpoint = "https://agent.example/receive"
@@ -174,7 +175,7 @@ var hubOperatorChecks = []hubCheck{
 			h.want(h.wantData(listed, http.StatusOK).text("endpoint") == endpoint, listed, "the endpoint")
 		}},
 	{number: "hub.operator.purpose", title: "The operator's key is refused where only an agent is the caller",
-		cites: "HUB §2; GATEWAYS §3; G-10", needs: needsOperator, run: func(h *hubProbe) {
+		cites: `HUB "Endpoints"; GATEWAYS "Keys of callers"; G-10`, needs: needsOperator, run: func(h *hubProbe) {
 			for _, r := range keyedRequests {
 				if r.path == "/messages" {
 					continue

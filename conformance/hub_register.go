@@ -20,7 +20,7 @@ var (
 // hubAddressChecks test the forms of addresses and cards.
 var hubAddressChecks = []hubCheck{
 	{number: "hub.address.form", title: "agent_id must be an address name@host; the host did.key is reserved",
-		cites: "HUB §1 Address; H-1", run: func(h *hubProbe) {
+		cites: `HUB "Endpoints"; H-1`, run: func(h *hubProbe) {
 			for _, id := range []any{"", "bob", "@", "bob@", "@host", "a@b@c", "a b@host", "a@ho st", "a/b@host",
 				"a:b@host", "ä@host", "a@hóst", "a\n@host", "a@host\n", " a@host", "a@host ",
 				"a@ho%73t", "<a>@host", "a+b@host",
@@ -31,7 +31,7 @@ var hubAddressChecks = []hubCheck{
 		}},
 	{number: "hub.address.bounds",
 		title: "An address of 128 characters is taken, with letters of both cases, digits and ._-",
-		cites: "HUB §1 Address; H-1", run: func(h *hubProbe) {
+		cites: `HUB "Endpoints"; H-1`, run: func(h *hubProbe) {
 			id := "Kit._-09" + h.hub.address()
 			id = strings.Repeat("K", 128-len(id)) + id
 			long, _ := h.register(id)
@@ -41,20 +41,20 @@ var hubAddressChecks = []hubCheck{
 			h.wantData(h.read("", "/agents/"+id), http.StatusOK)
 		}},
 	{number: "hub.address.case",
-		title: "Addresses are case-sensitive", cites: "HUB §1 Address", run: func(h *hubProbe) {
+		title: "Addresses are case-sensitive", cites: `HUB "Endpoints"`, run: func(h *hubProbe) {
 			a := h.one()
 			h.wantNoAgent(h.read("", "/agents/"+strings.Replace(a.id, "kit", "KIT", 1)))
 		}},
 	{number: "hub.address.short", title: "In receiver_id and in paths, a name without @ means name@ and the hub's name",
-		cites: "HUB §1 Address", run: shortAddresses},
+		cites: `HUB "Start a hub"`, run: shortAddresses},
 	{number: "hub.card.strict", title: "An unknown member of a card is refused, and so is a missing or malformed one",
-		cites: "HUB §1 Card; H-2", run: refusesCards(set("agent_card.x", 1), set("agent_card.chorus_version", "0.3"),
+		cites: `HUB "Endpoints"; H-2`, run: refusesCards(set("agent_card.x", 1), set("agent_card.chorus_version", "0.3"),
 			set("agent_card.Card_version", "0.3"), without("agent_card"), set("agent_card", nil),
 			set("agent_card", []any{}), set("agent_card", "card"), without("agent_card.card_version"),
 			set("agent_card.card_version", "0.2"), set("agent_card.card_version", 0.3),
 			without("agent_card.user_culture"), without("agent_card.supported_languages"))},
 	{number: "hub.card.languages", title: "A card has 1 to 32 supported_languages, each of them a culture",
-		cites: "HUB §1 Card; H-1", run: func(h *hubProbe) {
+		cites: `HUB "Endpoints"; H-1`, run: func(h *hubProbe) {
 			h.rotate(h.one(), set("agent_card.supported_languages", languages(32)))
 			refusals := []func(message){set("agent_card.supported_languages", []any{}),
 				set("agent_card.supported_languages", languages(33)), set("agent_card.supported_languages", "en"),
@@ -65,7 +65,7 @@ var hubAddressChecks = []hubCheck{
 			h.refuseCards(h.taken[0], refusals...)
 		}},
 	{number: "hub.card.culture", title: "A culture is a language, with a script and a region if it has them",
-		cites: "HUB §1 Card; H-1", run: func(h *hubProbe) {
+		cites: `HUB "Endpoints"; H-1`, run: func(h *hubProbe) {
 			a := h.one()
 			for _, culture := range goodCultures {
 				h.rotate(a, set("agent_card.user_culture", culture),
@@ -118,7 +118,7 @@ func (h *hubProbe) refuseCards(a *hubAgent, changes ...func(message)) {
 var hubRegisterChecks = []hubCheck{
 	{number: "hub.register.new",
 		title: "A free address gets 201 with its key and registration, whatever the Authorization is",
-		cites: "HUB §2; H-3", run: func(h *hubProbe) {
+		cites: `HUB "Registration and keys"; H-3`, run: func(h *hubProbe) {
 			id := h.hub.address()
 			answered := h.write(unknownKey, "/register", registration(id))
 			data := h.wantData(answered, http.StatusCreated)
@@ -129,7 +129,7 @@ var hubRegisterChecks = []hubCheck{
 			h.wantRegistration(listed, h.wantData(listed, http.StatusOK), id)
 		}},
 	{number: "hub.register.taken", title: "A taken address without its key is refused with 409 ERR_AGENT_ID_TAKEN",
-		cites: "HUB §2; H-3", run: func(h *hubProbe) {
+		cites: `HUB "Registration and keys"; H-3`, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			for _, key := range []string{"", unknownKey, bob.key} {
 				h.wantTaken(h.write(key, "/register", registration(alice.id)))
@@ -138,7 +138,7 @@ var hubRegisterChecks = []hubCheck{
 		}},
 	{number: "hub.register.rotate",
 		title: "A registration with the current key gets 200 with a new key, and replaces the record",
-		cites: "HUB §2; H-3", run: func(h *hubProbe) {
+		cites: `HUB "Registration and keys"; H-3`, run: func(h *hubProbe) {
 			a := h.one()
 			h.rotate(a, set("agent_card.user_culture", "ja"), set("agent_card.supported_languages", []any{"ja"}))
 			h.rows(h.read(a.key, "/agent/messages"))
@@ -148,7 +148,7 @@ var hubRegisterChecks = []hubCheck{
 				"supported_languages": []any{"ja"}}), answered, "the new card")
 		}},
 	{number: "hub.register.old-key", title: "After a rotation the old key can do nothing but repeat it",
-		cites: "HUB §2; H-4", run: func(h *hubProbe) {
+		cites: `HUB "Registration and keys"; H-4`, run: func(h *hubProbe) {
 			a := h.one()
 			old := a.key
 			h.rotate(a)
@@ -159,7 +159,7 @@ var hubRegisterChecks = []hubCheck{
 			h.wantNoKey(h.read(old, "/discover"))
 		}},
 	{number: "hub.register.repeat", title: "The old key can repeat the rotation until the new key is used",
-		cites: "HUB §2; H-4", run: func(h *hubProbe) {
+		cites: `HUB "Registration and keys"; H-4`, run: func(h *hubProbe) {
 			a := h.one()
 			old := a.key
 			h.rotate(a)
@@ -172,14 +172,14 @@ var hubRegisterChecks = []hubCheck{
 			h.wantTaken(h.write(old, "/register", registration(a.id)))
 		}},
 	{number: "hub.register.closes-stream", title: "A rotation closes the stream with the reason rotated",
-		cites: "HUB §2, §4", run: func(h *hubProbe) {
+		cites: `HUB "Registration and keys"; HUB "The inbox stream"`, run: func(h *hubProbe) {
 			a := h.one()
 			s := h.open(a, "")
 			h.rotate(a)
 			h.wantClosed(s, "rotated")
 		}},
 	{number: "hub.register.race", title: "Of several registrations of a free address at the same time, one gets it",
-		cites: "HUB §2; H-3", run: func(h *hubProbe) {
+		cites: `HUB "Registration and keys"; H-3`, run: func(h *hubProbe) {
 			id := h.hub.address()
 			answers := h.inParallel(8, func(int) answer { return h.write("", "/register", registration(id)) })
 			h.expect("one 201 and seven 409")
@@ -196,7 +196,7 @@ var hubRegisterChecks = []hubCheck{
 			}
 		}},
 	{number: "hub.register.rotate-race", title: "After several rotations at the same time, exactly one key works",
-		cites: "HUB §2, §3 Clarifications; H-4", run: rotateAtTheSameTime},
+		cites: `HUB "Registration and keys"; H-4`, run: rotateAtTheSameTime},
 }
 
 // wantRegistration ends the check unless r is the registration of a new agent of the run.

@@ -9,7 +9,7 @@ import (
 var hubReplayChecks = []hubCheck{
 	{number: "hub.replay.queued",
 		title: "A message to an absent agent arrives on its next stream, once, in the order of id",
-		cites: "HUB §4; H-11", run: func(h *hubProbe) {
+		cites: `HUB "The inbox stream"; H-11`, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			sent := h.sendAll(alice, bob, 3)
 			s := h.open(bob, "")
@@ -20,7 +20,7 @@ var hubReplayChecks = []hubCheck{
 		}},
 	{number: "hub.replay.resume",
 		title: "With Last-Event-ID: N a stream begins with everything after N that has not failed",
-		cites: "HUB §4; H-12", run: func(h *hubProbe) {
+		cites: `HUB "The inbox stream"; H-12`, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			handed := h.sendAll(alice, bob, 5)
 			s := h.open(bob, "")
@@ -35,7 +35,7 @@ var hubReplayChecks = []hubCheck{
 			h.wantOnly(h.open(bob, ids[4]), queued...)
 		}},
 	{number: "hub.replay.last",
-		title: "With the id of the last message a stream begins with nothing", cites: "HUB §4; H-12",
+		title: "With the id of the last message a stream begins with nothing", cites: `HUB "The inbox stream"; H-12`,
 		run: func(h *hubProbe) {
 			alice, bob := h.two()
 			sent := h.sendAll(alice, bob, 2)
@@ -46,7 +46,8 @@ var hubReplayChecks = []hubCheck{
 			h.wantQuiet(s)
 			h.wantOnly(s, h.send(alice, bob, "a new message"))
 		}},
-	{number: "hub.replay.form", title: "A Last-Event-ID that is not digits is refused with 400", cites: "HUB §4",
+	{number: "hub.replay.form", title: "A Last-Event-ID that is not digits is refused with 400",
+		cites: `HUB "The inbox stream"`,
 		run: func(h *hubProbe) {
 			a := h.one()
 			for _, id := range []string{"abc", "-1", "+1", "1.0", "1e3", "0x1", "1 2", "१"} {
@@ -58,7 +59,7 @@ var hubReplayChecks = []hubCheck{
 		}},
 	{number: "hub.replay.last-minute",
 		title: "Without Last-Event-ID what the last stream sent in its last minute comes again",
-		cites: "HUB §4; H-13", run: func(h *hubProbe) {
+		cites: `HUB "The inbox stream"; H-13`, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			sent := h.sendAll(alice, bob, 2)
 			s := h.open(bob, "")
@@ -72,7 +73,7 @@ var hubReplayChecks = []hubCheck{
 		}},
 	{number: "hub.replay.minute",
 		title: "Without Last-Event-ID what was sent before the last minute does not come again",
-		cites: "HUB §4; H-13", wait: 64 * time.Second, needs: needsThorough, run: func(h *hubProbe) {
+		cites: `HUB "The inbox stream"; H-13`, wait: 64 * time.Second, needs: needsThorough, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			old := h.send(alice, bob, "sent early on the stream")
 			s := h.open(bob, "")
@@ -85,7 +86,7 @@ var hubReplayChecks = []hubCheck{
 		}},
 	{number: "hub.replay.polled",
 		title: "What a poll has handed out comes on a stream only if Last-Event-ID asks for it",
-		cites: "HUB §3 Clarifications", run: func(h *hubProbe) {
+		cites: `HUB "The inbox stream"`, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			polled := h.send(alice, bob, "handed out by a poll")
 			h.rowOf(bob, polled)
@@ -95,7 +96,8 @@ var hubReplayChecks = []hubCheck{
 			s.close()
 			h.wantOnly(h.open(bob, bob.before()), polled, queued)
 		}},
-	{number: "hub.replay.other", title: "A stream has only messages to its own agent", cites: "HUB §3; H-22",
+	{number: "hub.replay.other", title: "A stream has only messages to its own agent",
+		cites: `HUB "The inbox stream"; H-22`,
 		run: func(h *hubProbe) {
 			alice, bob, carol := h.three()
 			s := h.open(carol, "")

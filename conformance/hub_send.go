@@ -13,7 +13,7 @@ var uuid4Form = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab]
 // hubSendChecks test POST /messages.
 var hubSendChecks = []hubCheck{
 	{number: "hub.send.queued", title: "A message to an absent agent gets 202 with the delivery and state queued",
-		cites: "HUB §3; H-10", run: func(h *hubProbe) {
+		cites: `HUB "Sending"; H-10`, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			m := h.send(alice, bob, "to an absent agent")
 			h.wantDelivery(m, http.StatusAccepted, "queued", "queued")
@@ -21,7 +21,7 @@ var hubSendChecks = []hubCheck{
 			h.keepsState(m, "queued")
 		}},
 	{number: "hub.send.stream", title: "A message to an agent with an open stream gets 200 with delivered_sse and sent",
-		cites: "HUB §3; H-10", run: func(h *hubProbe) {
+		cites: `HUB "Sending"; H-10`, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			s := h.open(bob, "")
 			m := h.send(alice, bob, "to an open stream")
@@ -30,7 +30,7 @@ var hubSendChecks = []hubCheck{
 			h.want(uuid4Form.MatchString(m.trace), m.answer, "the trace_id is a UUID of version 4")
 		}},
 	{number: "hub.send.form", title: "receiver_id must be an address or a name, and stream a boolean",
-		cites: "HUB §2, §3", run: func(h *hubProbe) {
+		cites: `HUB "Sending"`, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			for _, value := range []any{true, false} {
 				h.sendWith(alice, bob, set("stream", value))
@@ -40,7 +40,7 @@ var hubSendChecks = []hubCheck{
 				without("receiver_id"))...)...)
 		}},
 	{number: "hub.send.receiver", title: "A message to an unknown agent is refused with 404 ERR_AGENT_NOT_FOUND",
-		cites: "HUB §2, §3", run: func(h *hubProbe) {
+		cites: `HUB "Sending"`, run: func(h *hubProbe) {
 			a := h.one()
 			body := letter(a, a, "hello")
 			for _, receiver := range []string{"nobody@conformance.example", h.hub.address(), "nobody-here",
@@ -50,7 +50,7 @@ var hubSendChecks = []hubCheck{
 			}
 		}},
 	{number: "hub.send.sender", title: "Only the agent itself can be the sender",
-		cites: "HUB §3", run: func(h *hubProbe) {
+		cites: `HUB "Sending"`, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			h.wantError(h.write(alice.key, "/messages", letter(bob, alice, "hello")), http.StatusForbidden,
 				"ERR_SENDER_MISMATCH")
@@ -65,9 +65,9 @@ var hubSendChecks = []hubCheck{
 			}
 		}},
 	{number: "hub.send.order", title: "A request that breaks two rules gets the answer of the earlier one",
-		cites: "HUB §3; H-9", run: orderOfRules},
+		cites: `HUB "Sending"; H-9`, run: orderOfRules},
 	{number: "hub.send.ids", title: "id and timestamp grow strictly, also when several agents send at the same time",
-		cites: "HUB §3; H-21", run: func(h *hubProbe) {
+		cites: `HUB "Sending"; H-21`, run: func(h *hubProbe) {
 			agents := h.take(3)
 			for _, a := range h.inParallel(36, func(i int) answer {
 				from, to := agents[i%3], agents[(i+1)%3]
@@ -146,7 +146,7 @@ func orderOfRules(h *hubProbe) {
 var hubIdempotencyChecks = []hubCheck{
 	{number: "hub.idempotency.repeat",
 		title: "A repeated request gets the first answer, byte for byte, with Idempotent-Replay, and sends nothing",
-		cites: "GATEWAYS §5; G-21", run: func(h *hubProbe) {
+		cites: `GATEWAYS "Idempotency-Key"; G-21`, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			body, key := letter(alice, bob, "sent once"), newID("once")
 			first := h.sendKeyed(alice, bob, key, body, nil)
@@ -162,7 +162,7 @@ var hubIdempotencyChecks = []hubCheck{
 		}},
 	{number: "hub.idempotency.conflict",
 		title: "The same Idempotency-Key with another body gets 409 ERR_IDEMPOTENCY_CONFLICT",
-		cites: "GATEWAYS §5; G-22", run: func(h *hubProbe) {
+		cites: `GATEWAYS "Idempotency-Key"; G-22`, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			key := newID("conflict")
 			first := h.sendKeyed(alice, bob, key, letter(alice, bob, "the first"), nil)
@@ -172,7 +172,7 @@ var hubIdempotencyChecks = []hubCheck{
 			h.rowOf(bob, first)
 		}},
 	{number: "hub.idempotency.callers", title: "The same Idempotency-Key of two agents is two keys",
-		cites: "GATEWAYS §5; G-23", run: func(h *hubProbe) {
+		cites: `GATEWAYS "Idempotency-Key"; G-23`, run: func(h *hubProbe) {
 			alice, bob, carol := h.three()
 			key := newID("shared")
 			first := h.sendKeyed(alice, carol, key, letter(alice, carol, "from one agent"), nil)
@@ -182,7 +182,7 @@ var hubIdempotencyChecks = []hubCheck{
 			h.rowOf(carol, second)
 		}},
 	{number: "hub.idempotency.refusal", title: "A 4xx is not kept: the Idempotency-Key works once the receiver exists",
-		cites: "GATEWAYS §5; G-24, H-35", run: func(h *hubProbe) {
+		cites: `GATEWAYS "Idempotency-Key"; G-24, H-35`, run: func(h *hubProbe) {
 			alice := h.one()
 			bob := &hubAgent{id: h.hub.address()}
 			key, body := newID("later"), letter(alice, bob, "to an agent that does not exist yet")
@@ -195,7 +195,7 @@ var hubIdempotencyChecks = []hubCheck{
 			h.rowOf(bob, first)
 		}},
 	{number: "hub.idempotency.form", title: "An Idempotency-Key has 1 to 256 printable ASCII characters",
-		cites: "GATEWAYS §5", run: func(h *hubProbe) {
+		cites: `GATEWAYS "Idempotency-Key"`, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			unique := newID("form")
 			for _, key := range []string{"!" + unique[len(unique)-8:], unique + strings.Repeat("k", 256-len(unique)),
@@ -208,7 +208,7 @@ var hubIdempotencyChecks = []hubCheck{
 		}},
 	{number: "hub.idempotency.race",
 		title: "Of several equal requests at the same time, one sends, and all get its answer",
-		cites: "GATEWAYS §5; G-21", run: func(h *hubProbe) {
+		cites: `GATEWAYS "Idempotency-Key"; G-21`, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			key, body := newID("race"), letter(alice, bob, "sent once")
 			answers := h.inParallel(8, func(int) answer { return h.askIdempotent(alice, key, body) })

@@ -10,7 +10,7 @@ import (
 // hubStateChecks test which event makes which state.
 var hubStateChecks = []hubCheck{
 	{number: "hub.state.poll", title: "A poll by the receiver makes sent, and a poll by the sender changes nothing",
-		cites: "HUB §3; H-14", run: func(h *hubProbe) {
+		cites: `HUB "Sending"; H-14`, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			m := h.send(alice, bob, "handed out by a poll")
 			h.keepsState(m, "queued")
@@ -23,7 +23,7 @@ var hubStateChecks = []hubCheck{
 			h.history(bob)
 			h.keepsState(m, "sent")
 		}},
-	{number: "hub.state.stream", title: "A stream makes sent, and never delivered", cites: "HUB §3; H-14",
+	{number: "hub.state.stream", title: "A stream makes sent, and never delivered", cites: `HUB "Sending"; H-14`,
 		run: func(h *hubProbe) {
 			alice, bob := h.two()
 			s := h.open(bob, "")
@@ -35,7 +35,7 @@ var hubStateChecks = []hubCheck{
 			h.keepsState(m, "sent")
 		}},
 	{number: "hub.state.last-event-id", title: "Last-Event-ID: N confirms the received messages up to N",
-		cites: "HUB §3; H-14, H-15", run: func(h *hubProbe) {
+		cites: `HUB "Sending"; H-14, H-15`, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			sent := h.sendAll(alice, bob, 3)
 			s := h.open(bob, "")
@@ -47,7 +47,7 @@ var hubStateChecks = []hubCheck{
 			h.keepsState(sent[2], "sent")
 		}},
 	{number: "hub.state.since", title: "since=N confirms the received messages up to N, and a time confirms nothing",
-		cites: "HUB §3; H-14, H-15", run: func(h *hubProbe) {
+		cites: `HUB "Sending"; H-14, H-15`, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			sent := h.sendAll(alice, bob, 3)
 			rows := h.history(bob)
@@ -63,7 +63,7 @@ var hubStateChecks = []hubCheck{
 			h.keepsState(sent[2], "sent")
 		}},
 	{number: "hub.state.final",
-		title: "delivered and failed never change", cites: "HUB §3; H-14", run: func(h *hubProbe) {
+		title: "delivered and failed never change", cites: `HUB "Sending"; H-14`, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			sent := h.sendAll(alice, bob, 2)
 			h.history(bob)
@@ -89,7 +89,7 @@ var hubStateChecks = []hubCheck{
 // hubAckChecks test POST /agent/ack.
 var hubAckChecks = []hubCheck{
 	{number: "hub.ack.up-to", title: "up_to confirms the received messages with this id and smaller ones",
-		cites: "HUB §3; H-14, H-15", run: func(h *hubProbe) {
+		cites: `HUB "Sending"; H-14, H-15`, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			sent := h.sendAll(alice, bob, 3)
 			rows := h.history(bob)
@@ -105,7 +105,7 @@ var hubAckChecks = []hubCheck{
 		}},
 	{number: "hub.ack.trace-ids",
 		title: "trace_ids confirms these messages, and ignores unknown ids and those of others",
-		cites: "HUB §3; H-15", run: func(h *hubProbe) {
+		cites: `HUB "Sending"; H-15`, run: func(h *hubProbe) {
 			alice, bob, carol := h.three()
 			sent := h.sendAll(alice, bob, 3)
 			other := h.send(alice, carol, "to another agent")
@@ -121,7 +121,8 @@ var hubAckChecks = []hubCheck{
 			h.keepsState(other, "sent")
 			h.keepsState(own, "sent")
 		}},
-	{number: "hub.ack.others", title: "up_to never confirms messages to or between other agents", cites: "HUB §3; H-15",
+	{number: "hub.ack.others", title: "up_to never confirms messages to or between other agents",
+		cites: `HUB "Sending"; H-15`,
 		run: func(h *hubProbe) {
 			alice, bob, carol := h.three()
 			own, other := h.send(bob, alice, "from the agent that confirms"), h.send(alice, carol, "to another agent")
@@ -134,7 +135,7 @@ var hubAckChecks = []hubCheck{
 			h.keepsState(other, "sent")
 			h.keepsState(own, "sent")
 		}},
-	{number: "hub.ack.received", title: "up_to confirms no message that was not handed out", cites: "HUB §3; H-14",
+	{number: "hub.ack.received", title: "up_to confirms no message that was not handed out", cites: `HUB "Sending"; H-14`,
 		run: func(h *hubProbe) {
 			alice, bob := h.two()
 			m := h.send(alice, bob, "queued")
@@ -143,7 +144,7 @@ var hubAckChecks = []hubCheck{
 			h.wantOnly(h.open(bob, ""), m)
 		}},
 	{number: "hub.ack.error", title: "A response with status error makes failed, with its error_code and detail",
-		cites: "HUB §3; H-14", run: func(h *hubProbe) {
+		cites: `HUB "Sending"; H-14`, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			m := h.send(alice, bob, "refused by its receiver")
 			h.history(bob)
@@ -154,7 +155,7 @@ var hubAckChecks = []hubCheck{
 				"the error_code and the detail of the response")
 		}},
 	{number: "hub.ack.cut", title: "The texts of a response are cut at 1,000 code units, and other members are dropped",
-		cites: "HUB §3 Webhook", run: func(h *hubProbe) {
+		cites: `HUB "Sending"`, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			m := h.send(alice, bob, "refused with long texts")
 			h.history(bob)
@@ -167,7 +168,7 @@ var hubAckChecks = []hubCheck{
 			h.want(!strings.Contains(string(row.body), "53cr3t"), row, "no other member of the response")
 		}},
 	{number: "hub.ack.form", title: "An ack has either up_to or 1 to 1,000 trace_ids, and response is a reply",
-		cites: "HUB §3", run: func(h *hubProbe) {
+		cites: `HUB "Endpoints"`, run: func(h *hubProbe) {
 			alice, bob := h.two()
 			m := h.send(alice, bob, "hello")
 			h.history(bob)

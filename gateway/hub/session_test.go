@@ -121,7 +121,7 @@ func TestStreamNeedsKeyOfAgent(t *testing.T) {
 	})
 }
 
-// A request that is refused does not use up its session token (GATEWAYS §3: one use).
+// A request that is refused does not use up its session token (HUB, "Endpoints": for one inbox stream).
 func TestRefusedRequestKeepsSession(t *testing.T) {
 	t.Parallel()
 	f := startLocal(t)
