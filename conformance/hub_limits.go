@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// hubLimitChecks test the limits of a hub (HUB, "Limits"). The checks after the first one need many messages or registrations.
+// hubLimitChecks test the limits of a hub (HUB, "Limits"). The checks after the first one need many messages or
+// registrations.
 var hubLimitChecks = []hubCheck{
 	{number: "hub.limits.sender", title: "100 messages from one sender can be queued for a receiver, and no more",
 		cites: `HUB "Limits"; H-34`, run: func(h *hubProbe) {
