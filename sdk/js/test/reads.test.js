@@ -38,6 +38,12 @@ test('a refused token has a reason', async () => {
     await assert.rejects(checkRead(bad, request, at),
       (err) => err.code === 'UNAUTHORIZED' && err.details.reason === reason, `${reason} ${bad}`);
   }
+  const long = async (length) => {
+    const target = `/${'a'.repeat(length)}`;
+    return checkRead(await tokenOf({ target }), { ...request, target }, now);
+  };
+  assert.equal(await long(5600), alice.did);
+  await assert.rejects(long(6000), (err) => err.details.reason === 'malformed', 'more than 8192 characters');
   assert.equal(await checkRead(token, request, now + minute - 1n), alice.did);
   assert.equal(await checkRead(token, request, now - minute + 1n), alice.did);
 });

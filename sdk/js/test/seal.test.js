@@ -52,17 +52,54 @@ test('ChaCha20-Poly1305: every change is refused', async () => {
     () => chacha20poly1305.open(key, nonce, sealed.subarray(1), aad),
     () => chacha20poly1305.seal(nonce, nonce, utf8(text)),
   ]) await refuses('INVALID_REQUEST', act);
+  for (let i = 0, found = 0; found < 2; i++) { // a tag without its last byte, which is 0
+    const other = Uint8Array.of(i, i >> 8), tag = chacha20poly1305.seal(key, nonce, new Uint8Array(), other);
+    if (tag[15] !== 0) continue;
+    await refuses('INVALID_REQUEST', () => chacha20poly1305.open(key, nonce, tag.subarray(0, 15), other));
+    found++;
+  }
 });
+
+function sameAsOpenSSL(key, nonce, text, aad) {
+  const theirs = createCipheriv('chacha20-poly1305', key, nonce, { authTagLength: 16 }).setAAD(aad);
+  const want = Buffer.concat([theirs.update(text), theirs.final(), theirs.getAuthTag()]);
+  const what = `key ${hex(key)}, nonce ${hex(nonce)}, text ${hex(text)}, aad ${hex(aad)}`;
+  assert.equal(hex(chacha20poly1305.seal(key, nonce, text, aad)), hex(want), what);
+  assert.equal(hex(chacha20poly1305.open(key, nonce, want, aad)), hex(text), what);
+}
 
 test('ChaCha20-Poly1305 gives what OpenSSL gives', () => {
   for (let length = 0; length < 400; length++) {
     const [key, nonce, text, aad] = [32, 12, length, length % 37].map((size) => randomBytes(size));
     if (length % 3 === 0) for (const part of [key, text, aad]) part.fill(0xff); // long carries
-    const theirs = createCipheriv('chacha20-poly1305', key, nonce, { authTagLength: 16 }).setAAD(aad);
-    const want = Buffer.concat([theirs.update(text), theirs.final(), theirs.getAuthTag()]);
-    assert.equal(hex(chacha20poly1305.seal(key, nonce, text, aad)), hex(want), `${length} bytes, key ${hex(key)}`);
-    assert.equal(hex(chacha20poly1305.open(key, nonce, want, aad)), hex(text));
+    sameAsOpenSSL(key, nonce, text, aad);
   }
+});
+
+// The last reduction matters only for few sums. This test makes texts of one block with such sums modulo P = 2^130-5.
+test('Poly1305 reduces its sum completely', () => {
+  const P = 2n ** 130n - 5n, top = 2n ** 128n, key = new Uint8Array(32).fill(7);
+  const number = (bytes) => BigInt(`0x${hex(bytes.slice().reverse())}`);
+  const mod = (n) => (n % P + P) % P;
+  const inverse = (n) => {
+    let result = 1n;
+    for (let e = P - 2n, base = n; e > 0n; e >>= 1n, base = base * base % P) if (e & 1n) result = result * base % P;
+    return result;
+  };
+  let made = 0;
+  for (let i = 0; i < 100; i++) {
+    const nonce = Uint8Array.of(i, ...new Uint8Array(11)), start = Uint8Array.of(0, 0, 0, 0, ...nonce);
+    const stream = createCipheriv('chacha20', key, start).update(new Uint8Array(80)); // the one-time key; block 1
+    const r = inverse(number(stream.subarray(0, 16)) & 0x0ffffffc0ffffffc0ffffffc0fffffffn), lengths = 16n << 64n;
+    for (const sum of [0n, 1n, 2n, 3n, 4n, 5n, 2n ** 22n, 2n ** 44n + 1n, 2n ** 100n, 2n ** 129n, P - 1n]) {
+      const block = mod(mod(sum * r - lengths - top) * r - top);
+      if (block >= top) continue; // not the number of a block
+      const sealed = fromHex(block.toString(16).padStart(32, '0')).reverse();
+      sameAsOpenSSL(key, nonce, sealed.map((byte, at) => byte ^ stream[64 + at]), new Uint8Array());
+      made++;
+    }
+  }
+  assert.ok(made > 100, `${made}`);
 });
 
 test('ChaCha20-Poly1305: Wycheproof', async (t) => {
