@@ -288,7 +288,8 @@ func documents(t *testing.T) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return append(docs, "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "testvectors/README.md", "testvectors/interop/README.md")
+	return append(docs, "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "testvectors/README.md", "testvectors/interop/README.md",
+		"sdk/js/README.md")
 }
 
 // TestLinks checks the links between documents: the file exists, and so does the heading if the link names one.
