@@ -15,8 +15,9 @@ import (
 	"github.com/agora-relay/agora/store/sqlite/internal/dbfile"
 )
 
-// updateTime is how long the function of an Update may occupy the writer.
-const updateTime = time.Second
+// updateTime is how long the function of an Update may occupy the writer. Such a function takes less than a millisecond,
+// but on an overloaded machine it may have to wait for the processor.
+const updateTime = 5 * time.Second
 
 // updatePages is how many pages an Update is assumed to change. The write-ahead log's length is estimated from it.
 const updatePages = 64
