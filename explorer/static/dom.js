@@ -90,16 +90,16 @@ export async function copy(text) {
   toast('Copied');
 }
 
-/** Calls act, which makes the elements in container anew, and then focuses the link or field that was focused. */
-export function keepingFocus(container, act) {
-  const focused = container.contains(document.activeElement) ? document.activeElement : undefined;
-  const href = focused?.getAttribute('href');
-  act();
-  if (!focused || document.activeElement === focused) return;
-  const again = focused.isConnected
-    ? focused
-    : [...container.querySelectorAll('a')].find((a) => href && a.getAttribute('href') === href);
-  again?.focus({ preventScroll: true });
+/**
+ * Makes elements the children of container, in this order. It moves no child that is at its place already: a child that
+ * is moved loses the focus, and a click on it may get lost.
+ */
+export function arrange(container, elements) {
+  const wanted = new Set(elements);
+  for (const child of [...container.children]) if (!wanted.has(child)) child.remove();
+  elements.forEach((element, i) => {
+    if (container.children[i] !== element) container.insertBefore(element, container.children[i] ?? null);
+  });
 }
 
 /** Calls a function soon, but at most once in each ms milliseconds, until the signal is aborted. */

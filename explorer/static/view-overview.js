@@ -1,7 +1,7 @@
 // The overview: what this relay is, and what is happening now. The figures come from what the page has read.
 import { command, copyMark, empty, facts, relayFlag, stateBadge, threadHref, time } from './parts.js';
 import { bytes, number, plural, span, STATES } from './text.js';
-import { atMostEvery, fillWith, foreign, h, keepingFocus, svg, toast, visible } from './dom.js';
+import { arrange, atMostEvery, fillWith, foreign, h, svg, toast, visible } from './dom.js';
 
 const MINUTES = 30;
 const MAX_FIRST = 1000;
@@ -15,7 +15,10 @@ export function overview(app, _params, signal) {
   const tiles = h('div', { class: 'tiles' });
   const chart = h('div', { class: 'card chart' });
   const states = h('div', { class: 'card states' });
-  const recent = h('div', { class: 'card recent' });
+  const list = h('ul', { class: 'thread-list' });
+  const entries = new WeakMap(); // by thread
+  const all = h('p', null, h('a', { href: '#/feed' }, 'All messages'));
+  const recent = h('div', { class: 'card recent' }, h('h2', null, 'Latest threads'), list, all);
   const details = h('div', { class: 'card limits' });
   const busy = h('div', { class: 'grid' }, chart, states, recent);
   const invite = h('div', { hidden: true });
@@ -89,38 +92,36 @@ export function overview(app, _params, signal) {
     );
     fillWith(states, h('h2', null, 'Threads'), share(threads.map(([, s]) => s.state)));
     const latest = threads.sort((a, b) => b[1].last - a[1].last).slice(0, RECENT);
-    fillWith(
-      recent,
-      h('h2', null, 'Latest threads'),
-      h(
-        'ul',
-        { class: 'thread-list' },
-        latest.map(([t, s]) =>
-          h(
-            'li',
-            { data: { thread: visible(t.id, 128), state: s.state } },
-            h(
-              'a',
-              { href: threadHref(t.id, t.client) },
-              h(
-                'span',
-                { class: 'what' },
-                s.intent ? foreign(s.intent, 60) : h('code', null, visible(t.id, 40)),
-                s.title && h('span', { class: 'quiet' }, foreign(s.title, 80)),
-              ),
-              h('span', { class: 'quiet' }, plural(t.messages.length, 'message')),
-              time(s.last),
-              stateBadge(s.state),
-            ),
-          ),
-        ),
-      ),
-      h('p', null, h('a', { href: '#/feed' }, 'All messages')),
+    arrange(
+      list,
+      latest.map(([t, s]) => entry(t, s)),
     );
     const nothing = app.feed.began && model.messages.size === 0;
     busy.hidden = nothing || !app.feed.began;
     invite.hidden = !nothing;
     if (nothing && !invite.firstChild) fillWith(invite, welcome());
+  }
+
+  // Returns the entry of a thread, with a new text if there is news.
+  function entry(t, s) {
+    const known = entries.get(t) ?? h('li', null, h('a', { href: threadHref(t.id, t.client) }));
+    entries.set(t, known);
+    const version = `${s.state} ${t.messages.length} ${s.last}`;
+    if (known.dataset.version === version) return known;
+    Object.assign(known.dataset, { thread: visible(t.id, 128), state: s.state, version });
+    fillWith(
+      known.firstChild,
+      h(
+        'span',
+        { class: 'what' },
+        s.intent ? foreign(s.intent, 60) : h('code', null, visible(t.id, 40)),
+        s.title && h('span', { class: 'quiet' }, foreign(s.title, 80)),
+      ),
+      h('span', { class: 'quiet' }, plural(t.messages.length, 'message')),
+      time(s.last),
+      stateBadge(s.state),
+    );
+    return known;
   }
 
   // The time from which on the page has read everything, in ms.
@@ -190,7 +191,7 @@ export function overview(app, _params, signal) {
       drawn = model.about;
       drawHead();
     }
-    keepingFocus(recent, drawNow);
+    drawNow();
   }
   let drawn;
   const drawSoon = atMostEvery(REDRAW, draw, signal);

@@ -16,7 +16,7 @@ import {
   typeBadge,
 } from './parts.js';
 import { plural, priceText, shortDID, span, summary } from './text.js';
-import { fillWith, foreign, h, keepingFocus, svg, visible } from './dom.js';
+import { arrange, fillWith, foreign, h, svg, visible } from './dom.js';
 import * as agora from './agora.js';
 
 const SPACING = 500; // ms between two reads of the thread, at least
@@ -28,7 +28,9 @@ export function thread(app, params, signal, id) {
   const head = h('div');
   const top = h('div', { class: 'thread-top' });
   const offers = h('div');
-  const lines = h('div', { class: 'timeline' });
+  const list = h('ol');
+  const gone = h('p', { class: 'quiet' });
+  const lines = h('div', { class: 'timeline', hidden: true }, h('h2', null, 'Messages'), gone, list);
   const foot = h('div');
   const view = h('section', { class: 'thread' }, head, top, offers, lines, foot);
   const cards = new Map(); // by key, so that what the reader has opened stays open
@@ -49,7 +51,7 @@ export function thread(app, params, signal, id) {
     clearTimeout(timer);
     try {
       const answer = await app.reader.get(`/threads/${encodeURIComponent(id)}`, { client }, signal);
-      keepingFocus(view, () => draw(answer));
+      draw(answer);
     } catch (err) {
       if (signal.aborted) return;
       const temporary = err.code && (!err.status || err.status >= 500 || err.status === 429);
@@ -68,7 +70,9 @@ export function thread(app, params, signal, id) {
 
   function failed(err) {
     shown = '';
-    for (const part of [top, offers, lines, foot]) fillWith(part);
+    drawnKey = undefined;
+    for (const part of [top, offers, foot]) fillWith(part);
+    lines.hidden = true;
     const locked = model.about?.reads === 'parties';
     fillWith(
       head,
@@ -100,6 +104,7 @@ export function thread(app, params, signal, id) {
     const messages = events.map(messageOf);
     const request = messages.find((m) => m.type === 'REQUEST' && m.from === t.client);
     const deadline = Date.parse(t.deadline);
+    const focused = head.contains(document.activeElement);
     view.dataset.thread = visible(t.id, 128);
     view.dataset.state = t.state;
     const intent = request && (request.payload.intent ?? '');
@@ -127,6 +132,7 @@ export function thread(app, params, signal, id) {
         ['Budget', limit(request)],
       ),
     );
+    if (focused) head.querySelector('h1').focus({ preventScroll: true });
     fillWith(
       top,
       h('div', { class: 'card' }, diagram(t)),
@@ -198,25 +204,19 @@ export function thread(app, params, signal, id) {
     entries.sort((a, b) => a.at - b.at);
     const moves = new Map(t.transitions.filter((x) => x.id).map((x) => [`${x.by} ${x.id}`, x]));
     fillWith(
-      lines,
-      h('h2', null, 'Messages'),
-      expired > 0 &&
-        h(
-          'p',
-          { class: 'quiet' },
-          `${plural(expired, 'message')} of this thread ${expired === 1 ? 'has' : 'have'} expired.`,
-        ),
-      h(
-        'ol',
-        null,
-        entries.map(({ at, m, x }) => h('li', null, m ? card(m, at, moves.get(m.key)) : passed(x, at))),
-      ),
+      gone,
+      expired > 0 && `${plural(expired, 'message')} of this thread ${expired === 1 ? 'has' : 'have'} expired.`,
     );
+    arrange(
+      list,
+      entries.map(({ at, m, x }) => (m ? card(m, at, moves.get(m.key)) : h('li', null, passed(x, at)))),
+    );
+    lines.hidden = false;
   }
 
   function card(m, at, move) {
     const known = cards.get(m.key);
-    if (known?.m === m && known.opened === m.opened) return known.element;
+    if (known?.m === m && known.opened === m.opened) return known.item;
     const says = m.opened ? summary({ ...m, payload: m.opened }) : summary(m);
     const element = h(
       'article',
@@ -252,9 +252,10 @@ export function thread(app, params, signal, id) {
         ),
       ),
     );
-    cards.set(m.key, { element, m, opened: m.opened });
+    const item = h('li', null, element);
+    cards.set(m.key, { item, element, m, opened: m.opened });
     setMark(element, m);
-    return element;
+    return item;
   }
 
   function setMark(element, m) {
