@@ -36,8 +36,8 @@ func Parse(body []byte, maxBytes int) (*Envelope, error) {
 
 // ParseObject returns the RFC 8785 form of a body that must be one JSON object (I-JSON, RFC 7493). It refuses what
 // Parse refuses in any body: more than maxBytes bytes, more than MaxDepth levels of nesting, and more than
-// MaxCostlyNumbers costly numbers. The result can have more than maxBytes bytes, about five times as many at most. It
-// may be body itself, so the caller must not modify body afterwards. Errors: CodePayloadTooLarge, CodeInvalidRequest.
+// MaxCostlyNumbers costly numbers. The result can be longer than maxBytes, at most about five times as long. It may
+// be body itself, so the caller must not modify body afterwards. Errors: CodePayloadTooLarge, CodeInvalidRequest.
 func ParseObject(body []byte, maxBytes int) (canonical []byte, err error) {
 	if len(body) > maxBytes {
 		return nil, TooLarge(maxBytes)

@@ -169,7 +169,7 @@ func (o *Outbox) RemoveLane(tx relay.ExtTx, lane int64) error {
 	return err
 }
 
-// sweepDead removes up to limit jobs of all gateways that have been dead since until, or longer.
+// sweepDead removes up to limit jobs that have died at until or earlier. It looks at the jobs of all gateways.
 func sweepDead(tx relay.ExtTx, until time.Time, limit int) (removed int64, err error) {
 	return tx.Exec("DELETE FROM gate_outbox WHERE n IN "+
 		"(SELECT n FROM gate_outbox WHERE dead > 0 AND dead <= ? ORDER BY dead LIMIT ?)", until.UnixNano(), limit)

@@ -75,8 +75,7 @@ func TestBlockedNames(t *testing.T) {
 	}
 }
 
-// G-7, G-8: a secret in the URL of a webhook is neither in the database nor in the log. G-16: nor does a sender learn
-// it.
+// G-7, G-8: a secret in the URL of a webhook is neither in the database nor in the log. G-16: no sender learns it.
 func TestEndpointIsSecret(t *testing.T) {
 	inParty(t, func(t *testing.T, p party) {
 		const secret = "SecretOfTheURL"

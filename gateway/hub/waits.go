@@ -53,7 +53,7 @@ func (w *waits) look(message int64) (_ wait, ok bool) {
 }
 
 // changed tells the waiting request that a delivery has changed. It ignores a change to an earlier state, because two
-// changes may be told in the wrong order.
+// changes may be reported in the wrong order.
 func (w *waits) changed(d delivery) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
