@@ -166,6 +166,15 @@ test('no token is made for an origin that is not in use', async (t) => {
     await assert.rejects(new Relay('http://127.0.0.1:1', { me: alice, fetch: claiming(about) }).page(),
       (err) => err.code === 'UNAUTHORIZED' && !err.retryable, JSON.stringify(about));
   }
+  for (const url of ['http://127.0.0.1:2', 'https://127.0.0.1:1', 'http://127.0.0.1:1/x', 'http://10.0.0.1:1',
+    'http://[::2]:1']) {
+    const fetch = fake((n, asked) => {
+      assert.equal(new URL(asked).origin, 'http://localhost:1');
+      return { ok: true, events: [], reads: 'parties', url };
+    });
+    await assert.rejects(new Relay('http://localhost:1', { me: alice, fetch }).page(),
+      (err) => err.code === 'UNAUTHORIZED', url);
+  }
   const relay = await privately(t), port = new URL(relay.origin).port; // given as localhost, it is used at its address
   await new Relay(`http://localhost:${port}`, { me: alice }).page();
   assert.equal(reads(relay)[0].headers.host, `127.0.0.1:${port}`);
