@@ -457,12 +457,10 @@ const wide = (bytes) => number(bytes.subarray(0, 32)) + (number(bytes.subarray(3
  *  never throws. ok is null where WebCrypto is missing. See agora.d.ts for the values of each step. */
 export async function explain(e) {
   const steps = [], names = ['form', 'canonical', 'sender', 'recipient', 'signature', 'equation'];
-  let copy; // of e; the first step makes it, so that the others read only JSON
   for (const name of names) {
     let found;
     try {
-      copy ??= JSON.parse(canonicalText(e));
-      found = await EXPLAIN[name](copy);
+      found = await EXPLAIN[name](e);
     } catch (err) {
       const missing = err instanceof Unavailable, ours = missing || err instanceof Refused;
       found = { ok: missing ? null : false, detail: ours ? err.message : 'the value cannot be read' };
@@ -588,8 +586,8 @@ export async function seal(e, ephemeral = random(32)) {
   const valid = (ok, what) => must(ok, 'INVALID_REQUEST', what);
   valid(e.type !== 'MANIFEST', 'a MANIFEST is public and cannot be sealed');
   valid(e.recipient !== undefined, 'a broadcast cannot be sealed; name a recipient');
-  const part = (wanted) => Object.fromEntries(
-    Object.entries(e.payload).filter(([name, value]) => value !== undefined && isClear(e.type, name) === wanted));
+  const part = (wanted) =>
+    Object.fromEntries(Object.entries(e.payload).filter(([name]) => isClear(e.type, name) === wanted));
   const clear = part(true), secret = part(false), text = canonicalize(secret);
   valid(isSecret(e.type, secret), 'the payload is sealed already, or an ERROR without a message');
   parse(text); // refuses what the recipient would refuse

@@ -29,7 +29,7 @@ test('post gives up after five attempts', async (t) => {
 test('an answer that is not that of a relay is an error', async () => {
   for (const [answer, retryable] of [
     [() => new Response('<html>'), true], [() => ({ ok: 1 }), true],
-    [() => Response.json({ ok: true }, { status: 201 }), true],
+    [() => Response.json(page([], 'c'), { status: 201 }), true],
     [() => new Response('', { status: 502 }), true], [() => new Response('x', { status: 404 }), false],
     [() => ({ ok: false, error: 'X' }), true],
     [() => Response.json({ ok: false, error: 5 }, { status: 400 }), false],
