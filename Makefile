@@ -12,6 +12,8 @@ endif
 # cmd/agora/default.pgo makes the program faster, but go test would compile all packages once more for it.
 GOFLAGS_SET := $(shell go env GOFLAGS)
 test check lint race postgres fuzz interop faults mutants: export GOFLAGS := $(GOFLAGS_SET) -pgo=off
+# make lint vets everything. By itself, go test would vet all packages again, and also analyze all dependencies again.
+check race postgres faults: export GOFLAGS := $(GOFLAGS_SET) -pgo=off -vet=off
 
 .PHONY: run test check lint race postgres build fmt fuzz interop js faults nightly mutants reproducible sbom perf profile pgo bench-guard
 # The timeouts of threads are one day here, so that no thread ends while you follow the README.
