@@ -43,14 +43,23 @@ lint:
 	go mod verify
 	bash ci/vulnerabilities go run $(GOVULNCHECK)
 
+# These packages and programs start no goroutine, and TestSequentialPackages checks that. So there are no races that the
+# detector could find in them, and their tests run without it, which is several times faster. The tests of store/ledger
+# and testvectors also run other packages, which have raced tests of their own.
+SEQUENTIAL = . ./ci/benchguard ./ci/mutants ./ci/sbom ./ci/unraced ./envelope ./gateway/hub/skill ./internal/jsontext \
+  ./replay ./store/ledger ./testvectors ./testvectors/generate ./thread
+
 # The race run compiles two libraries without race detection, because that makes the tests up to three times as fast:
 # SQLite's C code, translated to Go, and the arithmetic of Ed25519. These tests do not look for races in them. No other
 # package is exempt: for one that uses sync/atomic, the detector would report races that do not exist. GORACE: by
 # default a process with race detection sleeps for a second before it ends, and the tests start hundreds of processes.
-# -p 3: three packages run at a time, because some of them mostly wait.
+# -p 3: three packages run at a time, because some of them mostly wait. AGORA_BUILD_FLAGS: the tests in faults build the
+# program with the same flags. Otherwise they would compile SQLite once more.
 NO_RACE = -gcflags=modernc.org/sqlite/lib=-race=false -gcflags=filippo.io/edwards25519/...=-race=false
 race:
-	GORACE=atexit_sleep_ms=10 go test -race -p 3 $(NO_RACE) ./...
+	go test -p 3 $(SEQUENTIAL)
+	packages=$$(go list ./... | grep -vxF $(SEQUENTIAL:.%=-e github.com/agora-relay/agora%)) && \
+	AGORA_BUILD_FLAGS='$(NO_RACE)' GORACE=atexit_sleep_ms=10 go test -race -p 3 $(NO_RACE) $$packages
 
 # Repeats on PostgreSQL 15 what the tests of the gateways do with SQLite, and compares. See gateway/gatetest.
 postgres:

@@ -4,6 +4,7 @@ package agora
 import (
 	"encoding/json"
 	"fmt"
+	"go/ast"
 	"go/parser"
 	"go/token"
 	"io/fs"
@@ -353,6 +354,34 @@ func TestMakeTargets(t *testing.T) {
 	}
 	if len(targets) < 10 {
 		t.Errorf("found only %d targets", len(targets))
+	}
+}
+
+// TestSequentialPackages checks that the packages in the Makefile's list SEQUENTIAL start no goroutine and lock nothing.
+// Their tests run without race detection.
+func TestSequentialPackages(t *testing.T) {
+	list := regexp.MustCompile(`(?m)^SEQUENTIAL = ((?:.*\\\n)*.*)$`).FindStringSubmatch(read(t, "Makefile"))
+	if list == nil {
+		t.Fatal("the Makefile has no list SEQUENTIAL")
+	}
+	known := packages(t)
+	for _, dir := range strings.Fields(strings.ReplaceAll(list[1], "\\\n", " ")) {
+		if dir = strings.TrimPrefix(dir, "./"); dir != "." && !slices.Contains(known, dir) {
+			t.Errorf("%s has no Go files", dir)
+		}
+		for _, name := range goFiles(t, dir) {
+			file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ast.Inspect(file, func(n ast.Node) bool {
+				_, starts := n.(*ast.GoStmt)
+				if i, ok := n.(*ast.ImportSpec); starts || ok && (i.Path.Value == `"sync"` || i.Path.Value == `"sync/atomic"`) {
+					t.Errorf("%s starts goroutines or expects other ones; remove %s from SEQUENTIAL in the Makefile", name, dir)
+				}
+				return true
+			})
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 )
@@ -50,6 +51,7 @@ func buildAndRun(m *testing.M) (code int, err error) {
 	if raceDetector {
 		args = append(args, "-race")
 	}
+	args = append(args, strings.Fields(os.Getenv("AGORA_BUILD_FLAGS"))...) // see the Makefile
 	args = append(args, "github.com/agora-relay/agora/cmd/agora")
 	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
 		return 0, fmt.Errorf("cannot build the relay: %w\n%s", err, out)
