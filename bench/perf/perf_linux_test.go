@@ -8,21 +8,20 @@ import (
 	"time"
 )
 
-// built builds the agora binary in a temporary folder and returns its path.
-func built(t *testing.T) string {
-	t.Helper()
+// TestRealRelay builds the agora binary once and measures it.
+func TestRealRelay(t *testing.T) {
 	agora := filepath.Join(t.TempDir(), "agora")
 	if out, err := exec.Command("go", "build", "-o", agora, "../../cmd/agora").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	return agora
+	t.Run("one row", func(t *testing.T) { testOneRow(t, agora) })
+	t.Run("probe and starts", func(t *testing.T) { testProbeAndStarts(t, agora) })
 }
 
-// TestOneRow measures one row with a real relay for 0.8 seconds. It checks the saved results and that no files are
+// testOneRow measures one row with a real relay for 0.8 seconds. It checks the saved results and that no files are
 // left.
-func TestOneRow(t *testing.T) {
+func testOneRow(t *testing.T, agora string) {
 	t.Parallel()
-	agora := built(t)
 	// The relay's CPU time is counted in hundredths of a second. So each of the eight turns must last several of these.
 	s := settings{agora: agora, rows: "post32", docs: docs(t), runs: 1, duration: 800 * time.Millisecond,
 		stored: 10 * firstLevel, temp: t.TempDir()}
@@ -43,10 +42,9 @@ func TestOneRow(t *testing.T) {
 	}
 }
 
-// TestProbeAndStarts probes a relay, and measures how long it takes to start and how large its database is.
-func TestProbeAndStarts(t *testing.T) {
+// testProbeAndStarts probes a relay, and measures how long it takes to start and how large its database is.
+func testProbeAndStarts(t *testing.T, agora string) {
 	t.Parallel()
-	agora := built(t)
 	p := &perf{settings: settings{agora: agora, temp: t.TempDir(), runs: 1}, results: &results{}}
 	if err := p.withNode(t.Context(), func(n *node) error {
 		at, posted, err := p.probe(t.Context(), n)
