@@ -48,8 +48,15 @@ func (m withoutLeaks) Run() int {
 //	keep NAME REGEXP        sets a variable to the text that the group of REGEXP matches in the last command's stdout
 //	expand FILE             replaces each $NAME in a file by the value of the variable NAME
 func TestScripts(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join("testdata", "*.txtar"))
+	if err != nil || len(files) < 10 {
+		t.Fatalf("the scripts: %q, %v", files, err)
+	}
+	if raceDetector { // these have the most that is concurrent; a program with race detection takes 200 ms to start
+		files = []string{"testdata/bench.txtar", "testdata/conformance.txtar", "testdata/hub.txtar", "testdata/private.txtar"}
+	}
 	testscript.Run(t, testscript.Params{
-		Dir: "testdata",
+		Files: files,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"relay": relayCommand, "page": pageCommand, "curl": curlCommand, "exitcode": exitcodeCommand,
 			"keep": keepCommand, "expand": expandCommand,
