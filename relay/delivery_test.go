@@ -38,7 +38,7 @@ func settings() (all []setting) {
 	if raceDetector {
 		// Race detection makes each setting ten times slower, and it is not meant to find lost messages.
 		all = slices.Collect(func(yield func(setting) bool) {
-			for i := 0; i < len(all) && yield(all[i]); i += 11 {
+			for i := 0; i < len(all) && yield(all[i]); i += 25 {
 			}
 		})
 	}

@@ -503,7 +503,7 @@ func TestOversizedPage(t *testing.T) {
 	h := httpapi.New(unlimited(t), httpapi.Options{}).Handler(false)
 	me, ts := key(t).DID(), time.Now()
 	big := json.RawMessage(`"` + strings.Repeat("x", 120<<10) + `"`)
-	const count = 80
+	const count = 48 // about 6 MB
 	for range count {
 		e := sign(t, key(t), envelope.Draft{TS: ts, Recipient: me, Payload: envelope.Request{Intent: "echo", Params: big}})
 		post(t, h, "/events", e.Canonical()).want(t, 200, "")

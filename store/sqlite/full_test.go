@@ -248,7 +248,7 @@ func TestExpirePlans(t *testing.T) {
 // of the cut bodies.
 func TestRecovery(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "agora.db")
-	s := openWith(t, path, Options{MaxBytes: 2 << 20, Reserve: 8 << 20, Log: slog.New(slog.DiscardHandler)})
+	s := openWith(t, path, Options{MaxBytes: 1 << 20, Reserve: 8 << 20, Log: slog.New(slog.DiscardHandler)})
 	now := time.Now().Truncate(time.Millisecond)
 	notices := func(r thread.Thread, _ time.Time) []*envelope.Envelope {
 		m, err := envelope.Draft{ID: "timeout_" + r.ID, Thread: r.ID, Recipient: r.Client, TTL: time.Minute,

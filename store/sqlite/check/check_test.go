@@ -291,7 +291,7 @@ func TestCheckFindsFlippedBits(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	most := 300
 	if raceDetector {
-		most = 60
+		most = 20
 	}
 	for flips < most {
 		if at := random.IntN(len(intact)); intact[at] != 0 { // most zeros are free space
