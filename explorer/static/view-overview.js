@@ -33,6 +33,7 @@ export function overview(app, _params, signal) {
     details,
   );
   let online;
+  let invitedBy; // the relay's document when the invitation was made
 
   function drawHead() {
     const about = model.about;
@@ -99,7 +100,10 @@ export function overview(app, _params, signal) {
     const nothing = app.feed.began && model.messages.size === 0;
     busy.hidden = nothing || !app.feed.began;
     invite.hidden = !nothing;
-    if (nothing && !invite.firstChild) fillWith(invite, welcome());
+    if (nothing && invitedBy !== model.about) {
+      invitedBy = model.about;
+      fillWith(invite, welcome());
+    }
   }
 
   // Returns the entry of a thread, with a new text if there is news.
