@@ -7,6 +7,7 @@ const isObject = (v) => typeof v === 'object' && v !== null && !Array.isArray(v)
 const text = (v) => (typeof v === 'string' ? v : '');
 const MINUTE = 60_000;
 const MINUTES_KEPT = 60;
+const MAX_BYTES = 1 << 20; // of a message; some relays accept more than others
 const CHECKS_AT_A_TIME = 16;
 const NAMES_KEPT = 5000;
 
@@ -203,7 +204,7 @@ export class Model extends EventTarget {
 
   async #checkOne(m) {
     try {
-      agora.checkEnvelope(m.envelope);
+      agora.checkEnvelope(m.envelope, { maxBytes: MAX_BYTES });
       await agora.verify(m.envelope);
       m.status = 'true';
     } catch (err) {
