@@ -15,6 +15,9 @@ import (
 type Peer struct {
 	Addr  netip.Addr
 	Local bool // certainly from the relay's own machine; no rate limit and no limit on polls applies (PROTOCOL §5)
+	// OwnPage means that a web page of this relay has sent the request, in a browser on the relay's own machine. The
+	// limits of remote clients apply.
+	OwnPage bool
 
 	Reader didkey.DID // who signed the read, see Relay.VerifyRead; empty: it is not signed
 }

@@ -218,12 +218,12 @@ func (a *api) getHealth(w http.ResponseWriter, _ *http.Request, _ relay.Peer) er
 // protocolVersion is the version that /health and the well-known document show.
 const protocolVersion = "1.0.0"
 
-func (a *api) getWellKnown(w http.ResponseWriter, _ *http.Request, _ relay.Peer) error {
+func (a *api) getWellKnown(w http.ResponseWriter, _ *http.Request, from relay.Peer) error {
 	policy := a.relay.Policy()
 	document := map[string]any{
 		"ok": true, "version": protocolVersion, "build": a.options.Build,
 		"did": a.relay.DID(), "url": a.relay.Origin(), "reads": a.relay.Reads(),
-		"features": a.features(), "limits": a.limits(),
+		"features": a.features(from), "limits": a.limits(),
 		"seconds": map[string]any{
 			"skew": policy.Window.Skew.Seconds(), "idMemory": policy.Window.Memory.Seconds(),
 			"defaultTtl": envelope.DefaultTTL.Seconds(), "maxTtl": policy.Window.MaxTTL.Seconds(),
@@ -238,10 +238,14 @@ func (a *api) getWellKnown(w http.ResponseWriter, _ *http.Request, _ relay.Peer)
 	return WriteJSON(w, http.StatusOK, document)
 }
 
-func (a *api) features() []string {
+// features returns what this relay can do for a client.
+func (a *api) features(from relay.Peer) []string {
 	features := []string{"cursor", "before", "broadcast", "threads", "agents", "duplicate-receipts"}
 	if len(a.options.Origins) > 0 {
 		features = append(features, "cors")
+	}
+	if a.maySeed(from) {
+		features = append(features, "seed")
 	}
 	return features
 }
@@ -283,8 +287,11 @@ func (a *api) limits() map[string]any {
 	return limits
 }
 
+// maySeed reports whether a client may use POST /seed.
+func (a *api) maySeed(from relay.Peer) bool { return a.options.Demo || from.Local || from.OwnPage }
+
 func (a *api) postSeed(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
-	if !a.options.Demo && !from.Local {
+	if !a.maySeed(from) {
 		return envelope.Errorf(envelope.CodeNotFound, "demonstration data is created only for requests from the relay's own "+
 			"machine; its operator can allow all requests with --demo")
 	}

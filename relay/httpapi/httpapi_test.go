@@ -321,7 +321,8 @@ func TestEveryCodeHasItsStatus(t *testing.T) {
 	}
 }
 
-// TestSeedIsLocal checks which requests count as local. Only they may use POST /seed.
+// TestSeedIsLocal checks which requests count as local. They may use POST /seed. TestSeedFromPages has the requests of
+// web pages.
 func TestSeedIsLocal(t *testing.T) {
 	r := start(t)
 	local := setting{httpapi.Options{Log: quiet}, true}
@@ -350,7 +351,6 @@ func TestSeedIsLocal(t *testing.T) {
 		"from a trusted proxy":   {options: trusting, want: 404},
 		"HTTP/1.0, like nginx":   {options: local, change: func(r *http.Request) { r.ProtoMinor = 0 }, want: 404},
 		"close, like nginx":      {options: local, change: func(r *http.Request) { r.Close = true }, want: 404},
-		"a web page":             {options: local, header: "Origin", text: "http://localhost:8789", want: 404},
 		"a foreign web page":     {options: local, header: "Origin", text: "http://evil.example", want: 403},
 		"typed into a browser":   {options: local, header: "Sec-Fetch-Site", text: "none", want: 404},
 		"public relay":           {options: public, want: 404},

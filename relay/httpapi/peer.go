@@ -34,7 +34,9 @@ func newCORS(origins, methods, headers []string) *cors.Cors {
 }
 
 func (s *site) peer(r *http.Request) relay.Peer {
-	return relay.Peer{Addr: s.client(r), Local: s.local(r)}
+	p := relay.Peer{Addr: s.client(r)}
+	p.Local, p.OwnPage = s.fromHere(r)
+	return p
 }
 
 // client returns the address of the client that sent a request. It starts with the address of the connection. While the
@@ -85,33 +87,52 @@ func (f *Front) trusts(addr netip.Addr) bool {
 	return slices.ContainsFunc(f.options.TrustedProxies, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// proxyHeaders are headers that only proxies and browsers add. Headers with the prefix X-Forwarded- are such headers
-// too.
+// proxyHeaders are headers that only proxies add. Headers with the prefix X-Forwarded- are such headers too.
 var proxyHeaders = []string{"Forwarded", "Via", "X-Real-Ip", "X-Client-Ip", "X-Cluster-Client-Ip",
 	"X-Original-Forwarded-For", "X-Original-Host", "X-Proxyuser-Ip", "True-Client-Ip", "Client-Ip", "Cf-Connecting-Ip",
 	"Cf-Ray", "Cdn-Loop", "Fastly-Client-Ip", "X-Amzn-Trace-Id",
-	"X-Envoy-External-Address", "X-Envoy-Internal", "Proxy-Connection", "Origin", "Sec-Fetch-Site", "Sec-Fetch-Mode"}
+	"X-Envoy-External-Address", "X-Envoy-Internal", "Proxy-Connection"}
 
-// local reports whether a request certainly comes from this machine (PROTOCOL §5). It comes over loopback and uses a
+// browserHeaders are headers that browsers add, and that a web page cannot set.
+var browserHeaders = []string{"Origin", "Sec-Fetch-Site", "Sec-Fetch-Mode"}
+
+// fromHere reports whether a request certainly comes from this machine (PROTOCOL §5). It comes over loopback and uses a
 // loopback name; the listener is on loopback only and the relay has no public URL; and nothing in the request looks
-// like a proxy or a web page. A local proxy that adds no header cannot be distinguished from a local client;
-// LimitLocal, PublicURL and TrustedProxies are for that case.
-func (s *site) local(r *http.Request) bool {
+// like a proxy. Then it is local if it has no header of a browser either. If it has one, it may come from a page of this
+// relay. A local proxy that adds no header cannot be distinguished from a local client; LimitLocal, PublicURL and
+// TrustedProxies are for that case.
+func (s *site) fromHere(r *http.Request) (local, ownPage bool) {
 	if !s.trusted {
 		addr := remoteAddr(r.RemoteAddr)
 		if !s.exemptsLoopback(s.listenerInfo) || !addr.IsLoopback() || s.trusts(addr) || !IsLoopbackName(r.Host) {
-			return false
+			return false, false
 		}
 		if !r.ProtoAtLeast(1, 1) || r.Close {
-			return false // nginx sends such requests by default
+			return false, false // nginx sends such requests by default
 		}
 	}
+	browser := false
 	for name := range r.Header {
 		if strings.HasPrefix(name, "X-Forwarded-") || slices.Contains(proxyHeaders, name) {
-			return false
+			return false, false
 		}
+		browser = browser || slices.Contains(browserHeaders, name)
 	}
-	return true
+	// A browser does not connect to a Unix socket, so a proxy has sent a request with its headers there.
+	return !browser, browser && !s.trusted && fromSameOrigin(r)
+}
+
+// fromSameOrigin reports whether the browser's headers say that a page of the origin http://Host has sent r. A browser
+// may leave out Origin if the method is safe, but then it sends Sec-Fetch-Site.
+func fromSameOrigin(r *http.Request) bool {
+	origin, site := r.Header.Values("Origin"), r.Header.Values("Sec-Fetch-Site")
+	if len(site) > 1 || len(site) == 1 && site[0] != "same-origin" {
+		return false
+	}
+	if len(origin) == 0 {
+		return isSafe(r.Method) && len(site) == 1
+	}
+	return len(origin) == 1 && origin[0] == "http://"+r.Host
 }
 
 // exemptsLoopback reports whether requests over loopback can be exempt from limits. They cannot if other machines can
