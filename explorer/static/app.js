@@ -22,13 +22,30 @@ const CLOCK_EVERY = 10 * 60_000;
 const MAX_KEY_FILE = 64 << 10;
 const $ = (id) => document.getElementById(id);
 
+// The views by the first part of the address, and the tab that is marked. A view is a function of the app, the
+// parameters, the signal that ends it, and the rest of the address.
+const ROUTES = new Map([
+  ['', { view: overview, tab: 'overview' }],
+  ['feed', { view: feed, tab: 'feed' }],
+  ['thread', { view: thread, tab: 'feed' }],
+  ['agents', { view: agents, tab: 'agents' }],
+  ['agent', { view: oneAgent, tab: 'agents' }],
+  ['verify', { view: verify, tab: 'verify' }],
+]);
+
+function nothing() {
+  const title = 'There is nothing at this address';
+  const link = h('p', null, h('a', { href: '#/' }, 'To the overview'));
+  return { title, element: h('section', null, h('h1', { tabindex: '-1' }, title), link) };
+}
+
 class App {
   model = new Model();
   pasted; // what the reader searched for, on the way to the view that finds it
   address = location.origin; // where others reach the relay
   #page; // the view that is shown
   #stop = new AbortController(); // ends the view
-  #following; // the feed that follows, and what ends it
+  #following; // the feed that follows, what ends it, and when it has ended
   #state = 'waiting';
   #shownState;
   #config = {};
@@ -100,11 +117,13 @@ class App {
 
   /** Makes a feed follow the relay until the signal is aborted, and ends the one before: a page holds one poll. */
   follow(followed, signal) {
-    if (this.#following?.feed === followed) return;
-    this.#following?.stop.abort();
+    const before = this.#following;
+    if (before?.feed === followed) return;
+    before?.stop.abort();
     const stop = new AbortController();
-    this.#following = { feed: followed, stop };
-    followed.run(signal ? AbortSignal.any([stop.signal, signal]) : stop.signal);
+    const ends = signal ? AbortSignal.any([stop.signal, signal]) : stop.signal;
+    const done = Promise.resolve(before?.done).then(() => followed.run(ends));
+    this.#following = { feed: followed, stop, done };
   }
 
   /** Posts to a path of the relay without a body. */
@@ -146,31 +165,12 @@ class App {
     const { signal } = this.#stop;
     const first = !this.#page;
     this.#page = undefined;
-    const views = {
-      '': () => overview(this, params, signal),
-      feed: () => feed(this, params, signal),
-      agents: () => agents(this, params, signal),
-      verify: () => verify(this, params, signal),
-      thread: () => thread(this, params, signal, argument),
-      agent: () => oneAgent(this, params, signal, argument),
-    };
-    this.#page = (
-      views[name] ??
-      (() => ({
-        title: 'Not found',
-        element: h(
-          'section',
-          null,
-          h('h1', { tabindex: '-1' }, 'There is nothing at this address'),
-          h('p', null, h('a', { href: '#/' }, 'To the overview')),
-        ),
-      }))
-    )();
+    const route = ROUTES.get(name) ?? { view: nothing };
+    this.#page = route.view(this, params, signal, argument);
     fillWith($('main'), this.#page.element);
     document.title = `${this.#page.title} · Agora relay`;
-    const tab = { '': 'overview', thread: 'feed', agent: 'agents' }[name] ?? name;
     for (const link of document.querySelectorAll('[data-tab]')) {
-      if (link.dataset.tab === tab) link.setAttribute('aria-current', 'page');
+      if (link.dataset.tab === route.tab) link.setAttribute('aria-current', 'page');
       else link.removeAttribute('aria-current');
     }
     this.#page.update?.();
@@ -311,8 +311,8 @@ class App {
   }
 
   #setKey(me) {
-    this.#following?.stop.abort();
-    this.#following = undefined;
+    this.#following.stop.abort();
+    this.#following.feed = undefined; // so that the feed begins again
     this.feed.clear();
     this.model.setKey(me);
     this.reader.relay = this.#relay();

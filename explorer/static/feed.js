@@ -47,7 +47,7 @@ export class Reader {
 
   /** Reads path with parameters, once. While the relay refuses requests of this address, it waits first. */
   async get(path, params = {}, signal) {
-    const polls = params.timeout > 0;
+    const polls = params.timeout !== undefined;
     for (let wait; (wait = (polls ? Math.max(this.#until, this.#nextPoll) : this.#until) - performance.now()) > 0;) {
       await pause(wait, signal);
     }
@@ -56,6 +56,7 @@ export class Reader {
     try {
       const wait = polls ? params.timeout * 1000 : 0;
       const answer = await this.#relay.get(query.size > 0 ? `${path}?${query}` : path, { signal, wait });
+      signal?.throwIfAborted();
       this.#report('live');
       return answer;
     } catch (err) {
@@ -134,7 +135,9 @@ export class Feed {
   async run(signal) {
     for (let failures = 0; !signal.aborted;) {
       try {
-        await (this.#cursor === undefined ? this.#first(signal) : this.#next(signal));
+        // The first poll after a failure does not wait, so that the page soon knows that the relay answers again.
+        const timeout = failures > 0 ? 0 : POLL_SECONDS;
+        await (this.#cursor === undefined ? this.#first(signal) : this.#next(timeout, signal));
         failures = 0;
       } catch (err) {
         if (signal.aborted) return;
@@ -161,10 +164,10 @@ export class Feed {
     this.#onChange();
   }
 
-  async #next(signal) {
+  async #next(timeout, signal) {
     const answer = await this.#reader.get(
       '/events',
-      { ...this.filter, cursor: this.#cursor, timeout: POLL_SECONDS, limit: 1000 },
+      { ...this.filter, cursor: this.#cursor, timeout, limit: 1000 },
       signal,
     );
     const messages = answer.events

@@ -247,8 +247,8 @@ export async function explanation(envelope) {
         'li',
         { data: { ok: String(s.ok) } },
         h(
-          'h4',
-          null,
+          'p',
+          { class: 'step' },
           s.ok === true ? icon('check') : icon(s.ok === false ? 'cross' : 'question'),
           STEPS[s.name] ?? visible(s.name, 40),
         ),

@@ -53,7 +53,10 @@ export function span(seconds) {
 }
 
 const count = new Intl.NumberFormat(undefined, { maximumFractionDigits: 6 });
-export const number = (n) => (typeof n === 'number' && Number.isFinite(n) ? count.format(n) : '—');
+export function number(n) {
+  if (typeof n !== 'number' || !Number.isFinite(n)) return '—';
+  return n !== 0 && (Math.abs(n) >= 1e15 || Math.abs(n) < 1e-6) ? String(n) : count.format(n);
+}
 
 /** Returns a number of bytes with a unit. */
 export function bytes(n) {

@@ -170,7 +170,9 @@ export function oneAgent(app, _params, signal, did) {
   const manifests = h('div', { class: 'manifests' });
   const ask = h('div', { class: 'card' });
   const recent = h('div', { class: 'card message-list' });
-  const view = h('section', { class: 'agent-page' }, head, manifests, ask, recent);
+  // What comes below the manifests is shown with them, so that nothing moves.
+  const below = h('div', { hidden: true }, ask, recent);
+  const view = h('section', { class: 'agent-page' }, head, manifests, below);
   const short = shortDID(did);
   const at = relayFlag(app.address);
   const heading = (name, online, lastSeen) =>
@@ -184,7 +186,7 @@ export function oneAgent(app, _params, signal, did) {
       ),
       facts(
         ['DID', h('code', { class: 'break' }, visible(did, 80)), ' ', copyMark(did, 'the DID')],
-        ['Last seen', Number.isFinite(lastSeen) ? time(lastSeen) : undefined],
+        ['Last seen', Number.isFinite(lastSeen) ? time(lastSeen) : '—'],
       ),
     );
 
@@ -205,6 +207,7 @@ export function oneAgent(app, _params, signal, did) {
           : problem(err),
       );
     }
+    below.hidden = false;
   }
 
   function manifestCard(m) {

@@ -215,6 +215,7 @@ export function feed(app, params, signal) {
     newer.hidden = !(waiting > 0 || list.above > 3);
     newer.textContent = waiting > 0 ? `Show ${number(waiting)} new` : 'Back to the newest';
     none.hidden = shown.length > 0;
+    element.setAttribute('role', shown.length > 0 ? 'feed' : 'group'); // a feed must have articles
     const filtered = Object.keys(filterNow()).length > 0;
     fillWith(
       none,
