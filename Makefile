@@ -15,7 +15,7 @@ test check lint race postgres fuzz interop faults mutants: export GOFLAGS := $(G
 # make lint vets everything. By itself, go test would vet all packages again, and also analyze all dependencies again.
 check race postgres faults: export GOFLAGS := $(GOFLAGS_SET) -pgo=off -vet=off
 
-.PHONY: run test check lint race postgres build fmt fuzz interop js faults nightly mutants reproducible sbom perf profile pgo bench-guard
+.PHONY: run test check lint race postgres build fmt fuzz interop js page faults nightly mutants reproducible sbom perf profile pgo bench-guard
 # The timeouts of threads are one day here, so that no thread ends while you follow the README.
 run: build
 	@exec bin/agora serve --pending-timeout 24h --active-timeout 24h
@@ -96,6 +96,11 @@ js:
 	AGORA_WYCHEPROOF="$$(go mod download -json $(WYCHEPROOF) | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')" \
 		node --test sdk/js/test/*.test.js
 	sdk/js/node_modules/.bin/tsc -p sdk/js/test
+
+# Tests the web page in headless Chromium. Needs what ci/install installs. SCREENSHOTS=1 also makes the pictures of the
+# docs again. Two files of tests run at a time.
+page: build
+	SCREENSHOTS=$(SCREENSHOTS) node --test --test-concurrency=2 explorer/test/*.test.mjs
 
 # Tests the running binary with failing system calls and a full disk. Needs Linux, strace and permission to mount.
 faults:

@@ -278,7 +278,7 @@ func TestWalkThroughTimeouts(t *testing.T) {
 // known flags.
 func TestReadmeCommands(t *testing.T) {
 	var documents []byte
-	for _, name := range []string{"README.md", "docs/OPERATING.md", "docs/SEALING.md", "docs/HTTP.md", "docs/HUB.md"} {
+	for _, name := range []string{"README.md", "docs/OPERATING.md", "docs/SEALING.md", "docs/HTTP.md", "docs/HUB.md", "docs/PAGE.md"} {
 		text, err := os.ReadFile("../../" + name)
 		if err != nil {
 			t.Fatal(err)
