@@ -492,8 +492,8 @@ func TestThreatsAreShown(t *testing.T) {
 			}
 		}
 	}
-	if number["T"] != 50 || number["S"] != 9 {
-		t.Errorf("%v threats, want 50 and 9", number)
+	if number["T"] != 52 || number["S"] != 9 {
+		t.Errorf("%v threats, want 52 and 9", number)
 	}
 }
 
