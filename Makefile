@@ -20,9 +20,10 @@ check race postgres faults: export GOFLAGS := $(GOFLAGS_SET) -pgo=off -vet=off
 run: build
 	@exec bin/agora serve --pending-timeout 24h --active-timeout 24h
 
+BUILD_FLAGS = -trimpath
 build:
 	@echo 'Building bin/agora. The first time takes a minute or two.'
-	@go build -trimpath -o bin/agora ./cmd/agora
+	@go build $(BUILD_FLAGS) -o bin/agora ./cmd/agora
 
 test:
 	@echo 'Running all tests. This takes some minutes. A line is printed when a package is finished.'
