@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"regexp"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -87,6 +88,19 @@ func TestRegistrationLimit(t *testing.T) {
 	f.wantLimit(register("198.51.100.7", 22, ""), "ERR_RATE_LIMITED", "registrations")
 }
 
+// A registration counts once, even if the store runs its operation twice.
+func TestRegistrationCountsOnce(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fixture) {
+		for n := range 20 {
+			f.register(fmt.Sprintf("a%d@b", n))
+		}
+		f.wantLimit(f.rotate("a20@b", ""), "ERR_RATE_LIMITED", "registrations")
+	}, func(f *fixture) {
+		f.from = "192.0.2.1:9"
+		f.limits.PostsPerAddress.PerSecond = relay.Unlimited
+	})
+}
+
 // wantLimit checks a refusal with 429.
 func (f *fixture) wantLimit(a answer, code, limit string) {
 	f.t.Helper()
@@ -155,34 +169,26 @@ func TestUnusedAgents(t *testing.T) {
 // An agent does not expire if its stream opens while expired agents are being removed.
 func TestAgentReturnsDuringSweep(t *testing.T) {
 	t.Parallel()
-	var after atomic.Pointer[func()]
 	f := startLocal(t, func(f *fixture) {
-		f.wrap = func(s relay.Extender) relay.Extender { return afterUpdate{s, &after} }
+		f.wrap = func(s relay.Extender) relay.Extender { return afterUpdate{s} }
 	})
 	key := f.register("a@b")
 	f.wait(unused + moment)
-	var i *inbox
-	returns := func() {
-		i = f.open(key, nil)
-		i.frame()
-	}
-	after.Store(&returns) // the first Update of a sweep records which agents have a stream
-	f.hub.SweepNow(t.Context())
-	if i == nil || !f.works(key) {
+	returns := sync.OnceFunc(func() { f.open(key, nil).frame() })
+	// The first Update of a sweep records which agents have a stream.
+	f.hub.SweepNow(context.WithValue(t.Context(), afterUpdate{}, returns))
+	if !f.works(key) {
 		t.Error("the agent has expired although it has a stream")
 	}
 }
 
-// afterUpdate calls a function once after an Update.
-type afterUpdate struct {
-	relay.Extender
-	call *atomic.Pointer[func()]
-}
+// afterUpdate calls a function after each Update whose context has the function.
+type afterUpdate struct{ relay.Extender }
 
 func (s afterUpdate) Update(ctx context.Context, f func(relay.StoreTx) error) (time.Duration, error) {
 	took, err := s.Extender.Update(ctx, f)
-	if call := s.call.Swap(nil); call != nil {
-		(*call)()
+	if call, ok := ctx.Value(afterUpdate{}).(func()); ok {
+		call()
 	}
 	return took, err
 }
