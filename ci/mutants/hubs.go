@@ -36,8 +36,8 @@ var hubs = []mutant{
 		ofHub + "HistoryCount|HistoryBytes"},
 	{"hub: a full history loses queued messages", "gateway/hub op.oldest", "",
 		swapSQL("d.receiver = ? AND d.state = 0", "d.receiver = -? AND d.state = 0"), ofHub + "HistoryBytes"},
-	{"hub: timestamps follow a clock that is set back", "gateway/hub op.store", "last ms max()", with("max(o.now/ms, 0*last)"),
-		ofHub + "TimesGrow"},
+	{"hub: timestamps follow a clock that is set back", "gateway/hub op.store", "last ms max()",
+		with("max(o.now/ms, 0*last)"), ofHub + "TimesGrow"},
 	{"hub: an agent expires while its stream opens", "gateway/hub op.expire", "streams.has()", never,
 		ofHub + "ReturnsDuringSweep"},
 
@@ -72,7 +72,7 @@ var hubs = []mutant{
 
 	{"hub: the webhook does not get what a stream has not", "gateway/hub Hub.closeStream", "outbox.Wake()", drop,
 		ofHub + "StreamHasNot"},
-	{"hub: the webhook gets what a stream has sent", "gateway/hub op.change", "outbox.Remove()", never,
+	{"hub: the webhook gets what a stream has sent", "gateway/hub op.change", "outbox.Remove()", with("error(nil)"),
 		ofHub + "TakesOver"},
 	{"hub: a busy webhook is not called again", "gateway/hub courier.Judge", "",
 		swap("case gateway.Retryable(r, nil):", "case r.Status < 0:"), ofHub + "WebhookReplies"},
