@@ -169,25 +169,34 @@ func TestUnusedAgents(t *testing.T) {
 // An agent does not expire if its stream opens while expired agents are being removed.
 func TestAgentReturnsDuringSweep(t *testing.T) {
 	t.Parallel()
+	var updates atomic.Int64
 	f := startLocal(t, func(f *fixture) {
-		f.wrap = func(s relay.Extender) relay.Extender { return afterUpdate{s} }
+		f.wrap = func(s relay.Extender) relay.Extender { return afterUpdate{s, &updates} }
 	})
+	// NewCore makes one Update, and the sweep at the start makes four. That sweep must not delete the agent.
+	eventually(t, "the sweep at the start has ended", func() bool { return updates.Load() == 5 })
 	key := f.register("a@b")
 	f.wait(unused + moment)
 	returns := sync.OnceFunc(func() { f.open(key, nil).frame() })
 	// The first Update of a sweep records which agents have a stream.
-	f.hub.SweepNow(context.WithValue(t.Context(), afterUpdate{}, returns))
+	f.hub.SweepNow(context.WithValue(t.Context(), afterUpdateKey{}, returns))
 	if !f.works(key) {
 		t.Error("the agent has expired although it has a stream")
 	}
 }
 
-// afterUpdate calls a function after each Update whose context has the function.
-type afterUpdate struct{ relay.Extender }
+// afterUpdate counts Updates. After each Update whose context has a function, it calls the function.
+type afterUpdate struct {
+	relay.Extender
+	updates *atomic.Int64
+}
+
+type afterUpdateKey struct{}
 
 func (s afterUpdate) Update(ctx context.Context, f func(relay.StoreTx) error) (time.Duration, error) {
 	took, err := s.Extender.Update(ctx, f)
-	if call, ok := ctx.Value(afterUpdate{}).(func()); ok {
+	s.updates.Add(1)
+	if call, ok := ctx.Value(afterUpdateKey{}).(func()); ok {
 		call()
 	}
 	return took, err
