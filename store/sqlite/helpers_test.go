@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	if !ok {
 		if raceDetector {
 			// Data races show in few runs of a model. Runs without the race detector make the full number of checks.
-			if err := flag.Set("rapid.checks", "25"); err != nil {
+			if err := flag.Set("rapid.checks", "10"); err != nil {
 				panic(err) // rapid has renamed the flag
 			}
 		}
