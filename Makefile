@@ -20,7 +20,7 @@ check race postgres faults: export GOFLAGS := $(GOFLAGS_SET) -pgo=off -vet=off
 run: build
 	@exec bin/agora serve --pending-timeout 24h --active-timeout 24h
 
-BUILD_FLAGS = -trimpath
+BUILD_FLAGS ?= -trimpath
 build:
 	@echo 'Building bin/agora. The first time takes a minute or two.'
 	@go build $(BUILD_FLAGS) -o bin/agora ./cmd/agora

@@ -52,9 +52,10 @@ async function longTasks(page, act) {
   await act();
   const { traceEvents } = JSON.parse(await browser.stopTracing());
   const main = traceEvents.filter((e) => e.name === 'thread_name' && e.args.name === 'CrRendererMain');
-  const tasks = traceEvents.filter((e) => e.name === 'ThreadControllerImpl::RunTask'
+  // A task that runs when the trace begins or ends has no tdur, its time of the processor in microseconds.
+  const tasks = traceEvents.filter((e) => e.name === 'ThreadControllerImpl::RunTask' && e.tdur >= 0
     && main.some(({ pid, tid }) => e.pid === pid && e.tid === tid)).map((e) => e.tdur / 1000);
-  assert.ok(tasks.length > 100 && tasks.every((ms) => ms >= 0), `the trace has ${tasks.length} tasks`);
+  assert.ok(tasks.length > 100, `the trace has ${tasks.length} tasks`);
   return tasks.filter((ms) => ms > LONG).map(Math.round);
 }
 
