@@ -138,7 +138,7 @@ var limits = []mutant{
 var web = []mutant{
 	{"reads: two Authorization headers are accepted", "relay/httpapi tokenOf", "headers >", without, ofHTTP},
 	{"reads: an invalid token counts as none", "relay/httpapi api.withReader", "VerifyRead()", never, ofHTTP},
-	{"reads: there is no challenge", "relay/httpapi ErrorAnswer.write", `"WWW-Authenticate"`, drop, ofHTTP},
+	{"reads: there is no challenge", "relay/httpapi ErrorAnswer.Write", `"WWW-Authenticate"`, drop, ofHTTP},
 	{"reads: an open relay refuses tokens", "relay/httpapi api.withReader", "ToParties", never, ofHTTP},
 
 	{"http: a trailing slash is redirected", "relay/httpapi Routes", "SkipClean()",
