@@ -19,7 +19,7 @@ import (
 // a theme and a citation.
 func TestHubNames(t *testing.T) {
 	form := regexp.MustCompile(`^hub(\.[a-z]+(-[a-z]+)*){1,2}$`)
-	cites := regexp.MustCompile(`^(HUB|GATEWAYS) §`)
+	cites := regexp.MustCompile(`^(HUB|GATEWAYS) "`)
 	seen := map[string]bool{}
 	for _, c := range conformance.HubChecks() {
 		if !form.MatchString(c.Number) || seen[c.Number] || c.Level() != conformance.Hub {

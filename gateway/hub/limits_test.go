@@ -215,7 +215,7 @@ func TestSlowOperation(t *testing.T) {
 	})
 }
 
-// slowUpdates makes each Update take two seconds while slow is set.
+// slowUpdates makes each Update take ten seconds while slow is set.
 type slowUpdates struct {
 	relay.Extender
 	slow *atomic.Bool
@@ -224,7 +224,7 @@ type slowUpdates struct {
 func (s slowUpdates) Update(ctx context.Context, f func(relay.StoreTx) error) (time.Duration, error) {
 	return s.Extender.Update(ctx, func(tx relay.StoreTx) error {
 		if s.slow.Load() {
-			time.Sleep(2 * time.Second)
+			time.Sleep(10 * time.Second)
 		}
 		return f(tx)
 	})
