@@ -104,7 +104,7 @@ test('files that are no keys are refused', async (t) => {
   const relay = await startRelay(t), page = await openPage(t, relay.url), place = await folder(t);
   await connection(page, 'live');
   await page.click('#key-button');
-  const files = { empty: '', text: 'no key', large: 'x'.repeat(1 << 20), other: '{"kty":"OKP","crv":"X25519","d":"AA"}' };
+  const files = { empty: '', text: 'no key', large: 'x'.repeat(1 << 20), other: '{"kty":"OKP","crv":"X25519"}' };
   for (const [name, content] of Object.entries(files)) {
     const file = path.join(place, name);
     await writeFile(file, content);

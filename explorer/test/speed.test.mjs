@@ -6,7 +6,7 @@ import { connection, openPage, see, until } from './lib/browser.mjs';
 import { newAgent, post } from './lib/messages.mjs';
 import { startRelay } from './lib/relay.mjs';
 
-const MESSAGES = Number(process.env.AGORA_PAGE_MESSAGES ?? 4000);
+const MESSAGES = Number(process.env.AGORA_PAGE_MESSAGES ?? 3000);
 const RATE = 200, SECONDS = 10, LONG = 200, FEW = 2;
 
 /** Signs n broadcasts. */
@@ -122,7 +122,7 @@ const firstGap = (map) => {
 };
 
 test('the whole list can be scrolled without a gap', { timeout: 60_000 + MESSAGES * 20 }, async (t) => {
-  const relay = await startRelay(t), alice = await newAgent(relay, 'Alice'), n = Math.min(MESSAGES / 2, 10_000);
+  const relay = await startRelay(t), alice = await newAgent(relay, 'Alice'), n = Math.min(MESSAGES / 3, 10_000);
   await postAll(relay, await prepare(alice, n));
   const order = await orderOf(relay);
   const page = await openPage(t, relay.url, { hash: '#/feed', viewport: { width: 1440, height: 3000 } });
