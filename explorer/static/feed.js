@@ -1,6 +1,6 @@
 // Reading: one reader for all requests of the page, and feeds, which follow the relay's messages.
 
-const SPACING = 250; // ms between the starts of two polls
+const SPACING = 275; // ms between the starts of two polls; 250 is promised, also for what the network delays
 const POLL_SECONDS = 30;
 const MAX_BACKOFF = 30_000;
 const FIRST_PAGE = 100;

@@ -120,10 +120,12 @@ func startRelay(ctx context.Context, temp string, logs *os.File) (*relayProcess,
 	r.cmd.Stderr = logs
 	r.cmd.Cancel = func() error { return r.cmd.Process.Signal(syscall.SIGTERM) }
 	r.cmd.WaitDelay = 10 * time.Second
-	var err error
-	if r.url, err = startReading(r.cmd, "http://127.0.0.1:"); err != nil {
+	const announcement = "listening on "
+	line, err := startReading(r.cmd, announcement)
+	if err != nil {
 		return nil, fmt.Errorf("starting the relay: %w", err)
 	}
+	r.url = strings.TrimPrefix(line, announcement)
 	return r, nil
 }
 
