@@ -27,7 +27,7 @@ type faultyHub struct {
 var slowHubChecks = map[string]bool{stalled: true, "hub.stream.ping": true, "hub.webhook.slow": true,
 	"hub.lane.retry-after": true}
 
-var thorough = flag.Bool("thorough", false, "run the checks of the same theme with each faulty hub, not with each fourth")
+var thorough = flag.Bool("thorough", false, "with each faulty hub, run all checks of the theme; else with each fourth")
 
 // TestHubFaultsAreDetected tests that checks can fail, and that they fail only because of their own rules: with some
 // faulty hubs, the checks of the same theme run too, and must pass. TestOwnHubPasses tests that the same checks pass
