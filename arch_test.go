@@ -34,7 +34,7 @@ var allowedImports = map[string][]string{
 	"thread":                       {"didkey", "envelope"},
 	"relay":                        {"internal/turns", "didkey", "envelope", "replay", "thread"},
 	"relay/httpapi":                {"didkey", "envelope", "replay", "thread", "relay"},
-	"gateway":                      {"internal/turns", "didkey", "envelope", "relay"},
+	"gateway":                      {"internal/turns", "didkey", "envelope", "relay", "relay/httpapi"},
 	"gateway/gatetest":             {"didkey", "relay", "store/sqlite"},
 	"gateway/hub/skill":            {},
 	"gateway/hub":                  {"internal/jsontext", "envelope", "gateway", "gateway/hub/skill", "relay", "relay/httpapi"},

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 
+	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/internal/jsontext"
 	"github.com/agora-relay/agora/relay"
 )
@@ -98,37 +99,37 @@ var traceForm = regexp.MustCompile(`^[0-9a-f-]{36}$`)
 
 // parseAck checks the body of POST /agent/ack.
 func parseAck(body []byte) (c confirmation, err error) {
-	o := parseObject("", body)
-	if o.err != nil {
-		return c, o.err
+	o := newObject("", body)
+	if o.Err != nil {
+		return c, o.Err
 	}
-	upTo, hasUpTo := o.members["up_to"]
-	traces, hasTraces := o.members["trace_ids"]
+	upTo, hasUpTo := o.Members["up_to"]
+	traces, hasTraces := o.Members["trace_ids"]
 	if hasUpTo == hasTraces {
-		return c, invalid("give either up_to, the id of a message, or trace_ids, a list of trace ids")
+		return c, gateway.Invalid("give either up_to, the id of a message, or trace_ids, a list of trace ids")
 	}
 	if hasUpTo && (json.Unmarshal(upTo, &c.upTo) != nil || c.upTo < 0 || string(upTo) == "null") {
-		o.fail("up_to", "must be the id of a message")
+		o.Fail("up_to", "must be the id of a message")
 	}
 	if hasTraces {
 		var list []*string // nil: the element is null
 		err := json.Unmarshal(traces, &list)
 		if err != nil || len(list) < 1 || len(list) > maxTraces || slices.Contains(list, nil) {
-			o.fail("trace_ids", "must be a list of 1 to %d texts", maxTraces)
-			return c, o.err
+			o.Fail("trace_ids", "must be a list of 1 to %d texts", maxTraces)
+			return c, o.Err
 		}
 		for _, trace := range list {
 			c.traces = append(c.traces, *trace)
 		}
 	}
 	c.reply.Status = "ok"
-	if text, given := o.members["response"]; given {
+	if text, given := o.Members["response"]; given {
 		var valid bool
 		if c.reply, valid = parseReply(text); !valid {
-			o.fail("response", `must be {"status":"ok"}, or {"status":"error"} with error_code and detail`)
+			o.Fail("response", `must be {"status":"ok"}, or {"status":"error"} with error_code and detail`)
 		}
 	}
-	return c, o.err
+	return c, o.Err
 }
 
 // confirm applies a confirmation to the messages of an agent, and returns how many it has changed. Many messages need
@@ -212,7 +213,7 @@ func (o *op) confirm(found []delivery, r reply) (count int, err error) {
 			continue
 		}
 		r.apply(&d, codeUnreachable)
-		d.acked = o.now
+		d.acked = o.Now
 		if err := o.change(before, d); err != nil {
 			return 0, err
 		}

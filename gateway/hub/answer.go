@@ -53,11 +53,6 @@ func refuse(status int, code, format string, args ...any) error {
 	return &apiError{status: status, code: code, message: fmt.Sprintf(format, args...)}
 }
 
-// invalid refuses a malformed request.
-func invalid(format string, args ...any) error {
-	return refuse(http.StatusBadRequest, codeValidation, format, args...)
-}
-
 // limitReached refuses a request because a limit of the hub is reached.
 func limitReached(code, limit string, retryAfter time.Duration, format string, args ...any) error {
 	return &apiError{http.StatusTooManyRequests, code, fmt.Sprintf(format, args...), limit, retryAfter}
@@ -125,7 +120,7 @@ func (h *Hub) errors(err error) (httpapi.ErrorAnswer, bool) {
 		}
 		e = &apiError{status: as.status, code: as.code, message: cause.Message, retryAfter: cause.RetryAfter}
 		if as.code == codeTooLarge {
-			e.message = fmt.Sprintf("the body is larger than %d bytes", maxBody)
+			e.message = fmt.Sprintf("the body is larger than %d bytes", gateway.MaxBody)
 		}
 		if as.status == http.StatusTooManyRequests {
 			if e.limit = cause.Limit(); e.limit != limitRegistrations {
@@ -144,7 +139,7 @@ func (h *Hub) errors(err error) (httpapi.ErrorAnswer, bool) {
 	return answer, true
 }
 
-func (h *Hub) metadata() metadata { return metadata{Timestamp: stamp(h.now().UnixNano())} }
+func (h *Hub) metadata() metadata { return metadata{Timestamp: gateway.Stamp(h.now().UnixNano())} }
 
 // answerBody returns the body of a success.
 func (h *Hub) answerBody(data any) []byte {

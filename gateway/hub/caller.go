@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"net/http"
-	"net/url"
 	"slices"
 	"sync"
 	"time"
@@ -102,26 +101,6 @@ func (c caller) agentOnly() error {
 	return nil
 }
 
-// parameters returns the query parameters with these names. It ignores other names, and refuses a parameter that is
-// given more than once.
-func parameters(r *http.Request, known ...string) (map[string]string, error) {
-	values, err := url.ParseQuery(r.URL.RawQuery)
-	if err != nil {
-		return nil, invalid("the query string is malformed; separate parameters with & and percent-encode their values")
-	}
-	p := map[string]string{}
-	for _, name := range known {
-		switch list := values[name]; len(list) {
-		case 0:
-		case 1:
-			p[name] = list[0]
-		default:
-			return nil, invalid("query parameter %s is given more than once; give it once", name)
-		}
-	}
-	return p, nil
-}
-
 // sessions are the session tokens. Each opens one inbox stream. They are only in memory.
 type sessions struct {
 	mu     sync.Mutex
@@ -192,7 +171,7 @@ func (h *Hub) postSession(w http.ResponseWriter, r *http.Request, from relay.Pee
 	if err := c.agentOnly(); err != nil {
 		return err
 	}
-	if _, err := httpapi.ReadBody(w, r, maxBody); err != nil { // what it says does not matter
+	if _, err := httpapi.ReadBody(w, r, gateway.MaxBody); err != nil { // what it says does not matter
 		return err
 	}
 	return h.answer(w, http.StatusOK, struct {

@@ -56,7 +56,7 @@ func checkRelations(q relay.Querier, found func(where, what string)) error {
 				"FROM hub_delivery WHERE state = 0 GROUP BY receiver) h ON h.receiver = u.agent " +
 				"WHERE u.queued <> COALESCE(h.queued, 0) OR u.queued_bytes <> COALESCE(h.size, 0)"},
 	} {
-		if err := q.Query(func(scan scanner) error {
+		if err := q.Query(func(scan gateway.Scanner) error {
 			var n any // a row that was changed may have something other than a number
 			if err := scan(&n); err != nil {
 				return err
@@ -73,7 +73,7 @@ func checkRelations(q relay.Querier, found func(where, what string)) error {
 // checkKeys reports registered agents that have no key.
 func checkKeys(q relay.Querier, found func(where, what string)) error {
 	var agents []int64
-	if err := q.Query(func(scan scanner) error {
+	if err := q.Query(func(scan gateway.Scanner) error {
 		var value any // a row that was changed may have something other than a number
 		err := scan(&value)
 		if n, ok := value.(int64); ok {

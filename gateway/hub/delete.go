@@ -26,7 +26,7 @@ func (h *Hub) deleteAgent(w http.ResponseWriter, r *http.Request, from relay.Pee
 	if err := h.Relay.AdmitCaller(from, c.name()); err != nil {
 		return err
 	}
-	if _, err := httpapi.ReadBody(w, r, maxBody); err != nil { // what it says does not matter
+	if _, err := httpapi.ReadBody(w, r, gateway.MaxBody); err != nil { // what it says does not matter
 		return err
 	}
 	deleted := false
@@ -87,7 +87,7 @@ func (o *op) deleteBy(key, address string) (deleted bool, err error) {
 
 // delete deletes an agent. The messages that are queued for it fail.
 func (o *op) delete(a agent) error {
-	a.deletedAt, a.endpoint = o.now, []byte{}
+	a.deletedAt, a.endpoint = o.Now, []byte{}
 	if err := updateAgent(o.ExtTx, a); err != nil {
 		return err
 	}
@@ -112,7 +112,7 @@ func (o *op) delete(a agent) error {
 	if err := gateway.LimitKeys(o.ExtTx, gateway.HubAgent, a.n, onlyDelete, until); err != nil {
 		return err
 	}
-	o.then(func() { o.hub.end(a.n, "deleted") })
+	o.Then(func() { o.hub.end(a.n, "deleted") })
 	return nil
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/internal/jsontext"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
@@ -34,13 +35,13 @@ type historyRow struct {
 
 func newHistoryRow(m message, d delivery) historyRow {
 	known := d.decodeResult()
-	row := historyRow{m.n, m.trace, m.senderID, m.receiverID, json.RawMessage(m.envelope), d.via, stamp(m.ts),
+	row := historyRow{m.n, m.trace, m.senderID, m.receiverID, json.RawMessage(m.envelope), d.via, gateway.Stamp(m.ts),
 		d.state.String(), known.Code, known.Detail, known.Response, ""}
 	if d.state == queued || d.via == "" {
 		row.Via = queued.String()
 	}
 	if d.acked > 0 {
-		row.AckedAt = stamp(d.acked)
+		row.AckedAt = gateway.Stamp(d.acked)
 	}
 	return row
 }
@@ -63,7 +64,7 @@ type historyQuery struct {
 
 // parseHistory reads the query parameters of GET /agent/messages.
 func parseHistory(r *http.Request) (q historyQuery, err error) {
-	p, err := parameters(r, "since", "limit")
+	p, err := gateway.Parameters(r, "since", "limit")
 	if err != nil {
 		return q, err
 	}
@@ -71,7 +72,7 @@ func parseHistory(r *http.Request) (q historyQuery, err error) {
 	if text, given := p["limit"]; given {
 		n, err := strconv.ParseUint(text, 10, 16)
 		if err != nil || n < 1 || n > maxLimit {
-			return q, invalid("limit must be a whole number from 1 to %d", maxLimit)
+			return q, gateway.Invalid("limit must be a whole number from 1 to %d", maxLimit)
 		}
 		q.left = int(n)
 	}
@@ -85,7 +86,7 @@ func parseHistory(r *http.Request) (q historyQuery, err error) {
 	}
 	at, ok := envelope.ParseTime(since)
 	if !ok {
-		return q, invalid("since must be the id of a message, or an RFC 3339 time such as 2026-03-20T10:00:00.000Z; " +
+		return q, gateway.Invalid("since must be the id of a message, or an RFC 3339 time such as 2026-03-20T10:00:00.000Z; " +
 			"in a query string + means a space, so write %%2B for a plus")
 	}
 	switch { // UnixNano works from the year 1678 to 2262
@@ -180,7 +181,7 @@ func (h *Hub) nextPart(ctx context.Context, from relay.Peer, q *historyQuery) (p
 	size := 0
 	err = h.Relay.View(ctx, from, func(querier relay.Querier) error {
 		rows, size, more = nil, 0, false
-		err := querier.Query(func(scan scanner) error {
+		err := querier.Query(func(scan gateway.Scanner) error {
 			var row joined
 			if err := scan(append(row.message.fields(), row.delivery.fields()...)...); err != nil {
 				return err

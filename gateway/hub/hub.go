@@ -20,8 +20,6 @@ const (
 	defaultAgents    = 10_000
 	defaultRetention = 720 * time.Hour
 
-	maxBody = 65_536 // bytes of a request
-
 	maxQueued           = 1000 // messages to one agent
 	maxQueuedBytes      = 16 << 20
 	maxQueuedFromSender = 100
@@ -118,7 +116,7 @@ func (h *Hub) count(ctx context.Context) error {
 			"SELECT COUNT(*) FROM hub_delivery WHERE state = 0": &h.queued,
 			"SELECT COUNT(*) FROM hub_delivery WHERE state = 3": &h.failed,
 		} {
-			if err := q.Query(func(scan scanner) error {
+			if err := q.Query(func(scan gateway.Scanner) error {
 				var n int64
 				err := scan(&n)
 				number.Store(n)
@@ -158,7 +156,7 @@ func (h *Hub) Mount(prefix string) httpapi.Mount {
 		Unlimited: func(r *http.Request) bool {
 			return r.URL.Path == "/health" && (r.Method == http.MethodGet || r.Method == http.MethodHead)
 		},
-		Handler: noReferrer(httpapi.Routes("The hub's paths are listed in /.well-known/chorus.json",
+		Handler: gateway.NoReferrer(httpapi.Routes("The hub's paths are listed in /.well-known/chorus.json",
 			httpapi.Route{Path: "/register", Methods: methods{post: h.postRegister}},
 			httpapi.Route{Path: "/agents", Methods: methods{get: h.getAgents, post: h.postAgent}},
 			httpapi.Route{Path: "/agents/{id}", Methods: methods{get: h.getAgent, http.MethodDelete: h.deleteAgent}},
@@ -176,14 +174,6 @@ func (h *Hub) Mount(prefix string) httpapi.Mount {
 	}
 }
 
-// noReferrer keeps browsers from sending the URLs of the hub, some of which contain keys, to other servers.
-func noReferrer(next httpapi.Handler) httpapi.Handler {
-	return func(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
-		w.Header().Set("Referrer-Policy", "no-referrer")
-		return next(w, r, from)
-	}
-}
-
 // Document returns the mount of /.well-known/chorus.json at the root of the main listener.
 func (h *Hub) Document() httpapi.Mount {
 	return httpapi.Mount{Prefix: "/.well-known/chorus.json", Errors: h.errors,
@@ -191,49 +181,29 @@ func (h *Hub) Document() httpapi.Mount {
 			Methods: map[string]httpapi.Handler{http.MethodGet: h.document("/hub")}})}
 }
 
-// op is one operation of the hub: a transaction, and what to do when it is on disk.
+// op is one operation of the hub.
 type op struct {
-	relay.ExtTx
-	hub   *Hub
-	now   int64
-	after []func()
+	*gateway.Op
+	hub *Hub
 	// By how much the numbers of /health change.
 	agents, stored, queued, failed int64
 }
 
-// then makes finish call f when the operation is on disk.
-func (o *op) then(f func()) { o.after = append(o.after, f) }
-
-// number returns the number that a SELECT finds, or 0 if it finds no row.
-func (o *op) number(text string, args ...any) (n int64, err error) {
-	err = o.Query(func(scan scanner) error { return scan(&n) }, text, args...)
-	return n, err
-}
-
-// update runs an operation in one Update of the relay.
-func (h *Hub) update(ctx context.Context, from relay.Peer, f func(*op) error) error {
-	var o *op
-	err := h.Relay.Update(ctx, from, func(tx relay.ExtTx) error {
-		o = &op{ExtTx: tx, hub: h, now: h.now().UnixNano()} // a new one, because f may be run twice
-		return f(o)
+// newOp returns an operation of the hub. When it is on disk, it updates the numbers of /health.
+func (h *Hub) newOp(g *gateway.Op) *op {
+	o := &op{Op: g, hub: h}
+	o.Then(func() {
+		h.agents.Add(o.agents)
+		h.stored.Add(o.stored)
+		h.queued.Add(o.queued)
+		h.failed.Add(o.failed)
 	})
-	if err != nil {
-		return err
-	}
-	h.finish(o)
-	return nil
+	return o
 }
 
-// finish does what has to wait until an operation is on disk: it updates the numbers of /health, and calls the
-// functions that were passed to then.
-func (h *Hub) finish(o *op) {
-	h.agents.Add(o.agents)
-	h.stored.Add(o.stored)
-	h.queued.Add(o.queued)
-	h.failed.Add(o.failed)
-	for _, f := range o.after {
-		f()
-	}
+// update runs an operation in one Update of the relay. f may be run twice.
+func (h *Hub) update(ctx context.Context, from relay.Peer, f func(*op) error) error {
+	return h.Update(ctx, from, func(g *gateway.Op) error { return f(h.newOp(g)) })
 }
 
 // change stores d, whose state was before. If the message leaves the queue, change also corrects the numbers of queued
@@ -263,7 +233,7 @@ func (o *op) change(before state, d delivery) error {
 	if d.state == failed {
 		o.failed++
 	}
-	o.then(func() { o.hub.waits.changed(d) })
+	o.Then(func() { o.hub.waits.changed(d) })
 	return nil
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gorilla/mux"
 
+	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/gateway/hub/skill"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
@@ -21,7 +22,7 @@ import (
 func (h *Hub) registered(ctx context.Context, from relay.Peer) (all []agent, err error) {
 	err = h.Relay.View(ctx, from, func(q relay.Querier) error {
 		all = nil
-		return q.Query(func(scan scanner) error {
+		return q.Query(func(scan gateway.Scanner) error {
 			var a agent
 			err := scan(a.fields()...)
 			all = append(all, a)
@@ -101,17 +102,17 @@ func (h *Hub) getDirectory(w http.ResponseWriter, r *http.Request, from relay.Pe
 	if err != nil {
 		return err
 	}
-	p, err := parameters(r, "culture", "online")
+	p, err := gateway.Parameters(r, "culture", "online")
 	if err != nil {
 		return err
 	}
 	culture, byCulture := p["culture"]
 	if byCulture && !cultureForm.MatchString(culture) {
-		return invalid("culture must be a language tag such as en or zh-CN")
+		return gateway.Invalid("culture must be a language tag such as en or zh-CN")
 	}
 	online, byOnline := p["online"]
 	if byOnline && online != "true" && online != "false" {
-		return invalid("online must be true or false")
+		return gateway.Invalid("online must be true or false")
 	}
 	all, err := h.registered(r.Context(), from)
 	if err != nil {
@@ -143,7 +144,7 @@ func (h *Hub) replied(ctx context.Context, from relay.Peer) (agents map[int64]bo
 	since := h.now().Add(-onlineAfter).UnixNano()
 	err = h.Relay.View(ctx, from, func(q relay.Querier) error {
 		agents = map[int64]bool{}
-		return q.Query(func(scan scanner) error {
+		return q.Query(func(scan gateway.Scanner) error {
 			var n int64
 			err := scan(&n)
 			agents[n] = true
@@ -180,7 +181,7 @@ type invite struct {
 func (h *Hub) getInvite(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
 	address := h.longAddress(mux.Vars(r)["id"])
 	if !isAddress(address) {
-		return invalid("the path must end with the address of an agent, such as /invite/name@host")
+		return gateway.Invalid("the path must end with the address of an agent, such as /invite/name@host")
 	}
 	a, err := h.find(r.Context(), from, address)
 	if err != nil {
@@ -246,7 +247,7 @@ func writeText(w http.ResponseWriter, contentType string, text []byte) error {
 
 // getSkill is the handler of GET /skill: how an agent uses this hub.
 func (h *Hub) getSkill(w http.ResponseWriter, r *http.Request, _ relay.Peer) error {
-	p, err := parameters(r, "lang")
+	p, err := gateway.Parameters(r, "lang")
 	if err != nil {
 		return err
 	}
@@ -255,7 +256,7 @@ func (h *Hub) getSkill(w http.ResponseWriter, r *http.Request, _ relay.Peer) err
 		language = acceptedLanguage(r.Header.Values("Accept-Language"))
 	}
 	if !slices.Contains(skill.Languages, language) {
-		return invalid("lang must be one of %s", strings.Join(skill.Languages, ", "))
+		return gateway.Invalid("lang must be one of %s", strings.Join(skill.Languages, ", "))
 	}
 	w.Header().Set("Content-Language", language)
 	w.Header().Set("Vary", "Accept-Language")
@@ -314,7 +315,7 @@ func (h *Hub) document(prefix string) httpapi.Handler {
 	return func(w http.ResponseWriter, _ *http.Request, _ relay.Peer) error {
 		return httpapi.WriteJSON(w, http.StatusOK, map[string]any{
 			"chorus_version": envelopeVersion, "server_name": h.options.Name, "endpoints": endpoints,
-			"limits": map[string]int{"max_message_bytes": maxBody, "max_agents": h.options.MaxAgents},
+			"limits": map[string]int{"max_message_bytes": gateway.MaxBody, "max_agents": h.options.MaxAgents},
 		})
 	}
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/relay"
-	"github.com/agora-relay/agora/relay/httpapi"
 )
 
 // registration is an agent as answers show it.
@@ -24,7 +23,7 @@ type registration struct {
 
 // registration returns an agent as c may see it.
 func (h *Hub) registration(a agent, c caller) (registration, error) {
-	r := registration{AgentID: a.address, Card: json.RawMessage("null"), RegisteredAt: stamp(a.registered)}
+	r := registration{AgentID: a.address, Card: json.RawMessage("null"), RegisteredAt: gateway.Stamp(a.registered)}
 	if a.card != "" {
 		r.Card = json.RawMessage(a.card)
 	}
@@ -61,31 +60,28 @@ type registerBody struct {
 
 // readObject reads the body of a request, which must be one JSON object. It returns the RFC 8785 form of the body.
 func (h *Hub) readObject(w http.ResponseWriter, r *http.Request, from relay.Peer) ([]byte, error) {
-	body, err := httpapi.ReadBody(w, r, maxBody)
-	if err != nil {
-		return nil, err
-	}
-	return h.Relay.Object(from, body, maxBody)
+	_, canonical, err := h.ReadObject(w, r, from)
+	return canonical, err
 }
 
 // parseRegistration checks the body of a registration. The operator must give an endpoint and may leave out the card;
 // for others it is the other way round.
 func (h *Hub) parseRegistration(body []byte, operator bool) (q registerBody, err error) {
-	o := parseObject("", body)
-	if o.err != nil {
-		return q, o.err
+	o := newObject("", body)
+	if o.Err != nil {
+		return q, o.Err
 	}
 	q.address = o.address("agent_id")
 	if _, host, _ := strings.Cut(q.address, "@"); strings.EqualFold(host, reservedHost) {
-		o.fail("agent_id", "the host %s is reserved; use another host", reservedHost)
+		o.Fail("agent_id", "the host %s is reserved; use another host", reservedHost)
 	}
-	card, given := o.members["agent_card"]
+	card, given := o.Members["agent_card"]
 	if !given && !operator {
-		o.fail("agent_card", "is missing")
+		o.Fail("agent_card", "is missing")
 	}
-	endpoint, hasEndpoint := o.text("endpoint", operator)
-	if o.err != nil {
-		return q, o.err
+	endpoint, hasEndpoint := o.Text("endpoint", operator)
+	if o.Err != nil {
+		return q, o.Err
 	}
 	if given {
 		if q.culture, err = checkCard(card); err != nil {
@@ -183,7 +179,7 @@ func addressTaken(address, why string) error {
 
 // reserved reports whether the address of a deleted agent is still reserved.
 func (o *op) reserved(a agent) bool {
-	return a.n != 0 && o.now < a.deletedAt+int64(reservedFor)
+	return a.n != 0 && o.Now < a.deletedAt+int64(reservedFor)
 }
 
 // addKey stores a new key of an agent.
@@ -207,7 +203,7 @@ func (o *op) rotate(agent int64, only, newKey string) error {
 			return err
 		}
 	}
-	o.then(func() { o.hub.end(agent, "rotated") })
+	o.Then(func() { o.hub.end(agent, "rotated") })
 	return o.addKey(newKey, agent)
 }
 
@@ -216,7 +212,7 @@ func (o *op) create(q registerBody, old agent, admit func() error) (a agent, err
 	if err := admit(); err != nil {
 		return a, err
 	}
-	registered, err := o.number("SELECT COUNT(*) FROM hub_agent WHERE deleted = 0")
+	registered, err := o.Number("SELECT COUNT(*) FROM hub_agent WHERE deleted = 0")
 	if err != nil {
 		return a, err
 	}
@@ -237,12 +233,12 @@ func (o *op) create(q registerBody, old agent, admit func() error) (a agent, err
 	if err := insertAgent(o.ExtTx, a); err != nil {
 		return a, err
 	}
-	return a, insertUsage(o.ExtTx, usage{agent: a.n, used: o.now})
+	return a, insertUsage(o.ExtTx, usage{agent: a.n, used: o.Now})
 }
 
 // fill sets the fields of an agent that a registration contains.
 func (o *op) fill(a agent, q registerBody) agent {
-	a.address, a.culture, a.card, a.registered, a.endpoint = q.address, q.culture, q.card, o.now, []byte{}
+	a.address, a.culture, a.card, a.registered, a.endpoint = q.address, q.culture, q.card, o.Now, []byte{}
 	if q.endpoint != "" {
 		a.endpoint = o.hub.Secrets.Encrypt(endpointPlace(a.n), []byte(q.endpoint))
 	}
@@ -267,7 +263,7 @@ func (o *op) replace(q registerBody, a agent) (agent, error) {
 			return a, err
 		}
 	}
-	o.then(func() { o.hub.outbox.Wake(a.n) })
+	o.Then(func() { o.hub.outbox.Wake(a.n) })
 	return a, nil
 }
 

@@ -3,7 +3,6 @@ package hub
 import (
 	"encoding/json"
 	"strconv"
-	"time"
 
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/internal/jsontext"
@@ -12,9 +11,6 @@ import (
 
 // This file reads and writes the rows of the hub's tables. Each row type has the columns of its table, in their order,
 // without the checksum.
-
-// scanner is the Scan of a row.
-type scanner = func(...any) error
 
 // agent is a row of hub_agent.
 type agent struct {
@@ -44,26 +40,26 @@ func (a agent) live() bool { return a.n != 0 && a.deletedAt == 0 }
 // agentByAddress returns the agent that was registered last with this address, deleted or not. If there is none, it
 // returns the zero agent.
 func agentByAddress(q relay.Querier, address string) (a agent, err error) {
-	err = q.Query(func(scan scanner) error { return scan(a.fields()...) },
+	err = q.Query(func(scan gateway.Scanner) error { return scan(a.fields()...) },
 		"SELECT "+agentColumns+" FROM hub_agent WHERE address = ? ORDER BY n DESC LIMIT 1", address)
 	return a, err
 }
 
 // agentByNumber returns the zero agent if there is none with this number.
 func agentByNumber(q relay.Querier, n int64) (a agent, err error) {
-	err = q.Query(func(scan scanner) error { return scan(a.fields()...) },
+	err = q.Query(func(scan gateway.Scanner) error { return scan(a.fields()...) },
 		"SELECT "+agentColumns+" FROM hub_agent WHERE n = ?", n)
 	return a, err
 }
 
 func insertAgent(tx relay.ExtTx, a agent) error {
-	return exec(tx, "INSERT INTO hub_agent ("+agentColumns+", sum) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-		withSum(agentTable, a.values())...)
+	return gateway.Exec(tx, "INSERT INTO hub_agent ("+agentColumns+", sum) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+		gateway.WithSum(agentTable, a.values())...)
 }
 
 func updateAgent(tx relay.ExtTx, a agent) error {
-	return exec(tx, "UPDATE hub_agent SET n = ?, address = ?, culture = ?, card = ?, endpoint = ?, registered = ?, "+
-		"deleted = ?, sum = ? WHERE n = ?", append(withSum(agentTable, a.values()), a.n)...)
+	return gateway.Exec(tx, "UPDATE hub_agent SET n = ?, address = ?, culture = ?, card = ?, endpoint = ?, registered = ?, "+
+		"deleted = ?, sum = ? WHERE n = ?", append(gateway.WithSum(agentTable, a.values()), a.n)...)
 }
 
 // usage is a row of hub_use.
@@ -89,14 +85,14 @@ func (u *usage) fields() []any {
 
 // usageOf returns the zero usage if the agent has no row, which means that it was removed.
 func usageOf(q relay.Querier, agent int64) (u usage, err error) {
-	err = q.Query(func(scan scanner) error { return scan(u.fields()...) },
+	err = q.Query(func(scan gateway.Scanner) error { return scan(u.fields()...) },
 		"SELECT "+usageColumns+" FROM hub_use WHERE agent = ?", agent)
 	return u, err
 }
 
 func insertUsage(tx relay.ExtTx, u usage) error {
-	return exec(tx, "INSERT INTO hub_use ("+usageColumns+", sum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-		withSum(usageTable, u.values())...)
+	return gateway.Exec(tx, "INSERT INTO hub_use ("+usageColumns+", sum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+		gateway.WithSum(usageTable, u.values())...)
 }
 
 // changeUsage applies change to the row of an agent, if there is one.
@@ -106,9 +102,9 @@ func changeUsage(tx relay.ExtTx, agent int64, change func(*usage)) error {
 		return err
 	}
 	change(&u)
-	return exec(tx, "UPDATE hub_use SET agent = ?, used = ?, replied = ?, framed = ?, stream_ended = ?, kept = ?, "+
+	return gateway.Exec(tx, "UPDATE hub_use SET agent = ?, used = ?, replied = ?, framed = ?, stream_ended = ?, kept = ?, "+
 		"kept_bytes = ?, queued = ?, queued_bytes = ?, sum = ? WHERE agent = ?",
-		append(withSum(usageTable, u.values()), agent)...)
+		append(gateway.WithSum(usageTable, u.values()), agent)...)
 }
 
 // message is a row of hub_message.
@@ -138,8 +134,8 @@ func (m *message) fields() []any {
 }
 
 func insertMessage(tx relay.ExtTx, m message) error {
-	return exec(tx, "INSERT INTO hub_message ("+messageColumns+", sum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-		withSum(messageTable, m.values())...)
+	return gateway.Exec(tx, "INSERT INTO hub_message ("+messageColumns+", sum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+		gateway.WithSum(messageTable, m.values())...)
 }
 
 // state is how far a delivery is.
@@ -193,19 +189,19 @@ func (d *delivery) fields() []any {
 func (d delivery) received() bool { return d.handed > 0 }
 
 func insertDelivery(tx relay.ExtTx, d delivery) error {
-	return exec(tx, "INSERT INTO hub_delivery ("+deliveryColumns+", sum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-		withSum(deliveryTable, d.values())...)
+	return gateway.Exec(tx, "INSERT INTO hub_delivery ("+deliveryColumns+", sum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+		gateway.WithSum(deliveryTable, d.values())...)
 }
 
 func updateDelivery(tx relay.ExtTx, d delivery) error {
-	return exec(tx, "UPDATE hub_delivery SET message = ?, sender = ?, receiver = ?, size = ?, state = ?, via = ?, "+
+	return gateway.Exec(tx, "UPDATE hub_delivery SET message = ?, sender = ?, receiver = ?, size = ?, state = ?, via = ?, "+
 		"handed = ?, acked = ?, result = ?, sum = ? WHERE message = ?",
-		append(withSum(deliveryTable, d.values()), d.message)...)
+		append(gateway.WithSum(deliveryTable, d.values()), d.message)...)
 }
 
 // deliveries returns the rows that a SELECT of deliveryColumns finds.
 func deliveries(q relay.Querier, text string, args ...any) (all []delivery, err error) {
-	err = q.Query(func(scan scanner) error {
+	err = q.Query(func(scan gateway.Scanner) error {
 		var d delivery
 		err := scan(d.fields()...)
 		all = append(all, d)
@@ -222,7 +218,7 @@ func queuedFor(q relay.Querier, agent int64) ([]delivery, error) {
 
 // deliveryOf returns the delivery of a message. If the message was removed, it returns the zero delivery.
 func deliveryOf(q relay.Querier, message int64) (d delivery, err error) {
-	err = q.Query(func(scan scanner) error { return scan(d.fields()...) },
+	err = q.Query(func(scan gateway.Scanner) error { return scan(d.fields()...) },
 		"SELECT "+deliveryColumns+" FROM hub_delivery WHERE message = ?", message)
 	return d, err
 }
@@ -264,31 +260,8 @@ const (
 )
 
 func insertEntry(tx relay.ExtTx, agent, message int64) error {
-	return exec(tx, "INSERT INTO hub_entry (agent, message, sum) VALUES (?, ?, ?)",
-		withSum(entryTable, []any{agent, message})...)
+	return gateway.Exec(tx, "INSERT INTO hub_entry (agent, message, sum) VALUES (?, ?, ?)",
+		gateway.WithSum(entryTable, []any{agent, message})...)
 }
-
-// withSum returns the values of a row, followed by their checksum.
-func withSum(table string, values []any) []any { return append(values, gateway.Sum(table, values...)) }
-
-// numbers returns the numbers that a SELECT finds.
-func numbers(q relay.Querier, text string, args ...any) (all []int64, err error) {
-	err = q.Query(func(scan scanner) error {
-		var n int64
-		err := scan(&n)
-		all = append(all, n)
-		return err
-	}, text, args...)
-	return all, err
-}
-
-// exec runs a statement whose number of changed rows does not matter.
-func exec(tx relay.ExtTx, text string, args ...any) error {
-	_, err := tx.Exec(text, args...)
-	return err
-}
-
-// stamp formats a time, in nanoseconds since 1970, as all answers have it: RFC 3339 in UTC, with milliseconds.
-func stamp(ns int64) string { return time.Unix(0, ns).UTC().Format("2006-01-02T15:04:05.000Z") }
 
 func decimal(n int64) string { return strconv.FormatInt(n, 10) }

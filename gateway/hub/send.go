@@ -26,20 +26,20 @@ type outgoing struct {
 
 // parseMessage checks the body of POST /messages.
 func parseMessage(body []byte) (m outgoing, err error) {
-	o := parseObject("", body)
-	if o.err != nil {
-		return m, o.err
+	o := newObject("", body)
+	if o.Err != nil {
+		return m, o.Err
 	}
-	m.receiverID, _ = o.text("receiver_id", true)
-	if raw, ok := o.members["stream"]; ok && string(raw) != "true" && string(raw) != "false" {
-		o.fail("stream", "must be true or false")
+	m.receiverID, _ = o.Text("receiver_id", true)
+	if raw, ok := o.Members["stream"]; ok && string(raw) != "true" && string(raw) != "false" {
+		o.Fail("stream", "must be true or false")
 	}
-	raw, ok := o.members["envelope"]
+	raw, ok := o.Members["envelope"]
 	if !ok {
-		o.fail("envelope", "is missing")
+		o.Fail("envelope", "is missing")
 	}
-	if o.err != nil {
-		return m, o.err
+	if o.Err != nil {
+		return m, o.Err
 	}
 	m.envelope = string(raw)
 	m.senderID, err = checkEnvelope(raw)
@@ -62,7 +62,7 @@ func (h *Hub) postMessage(w http.ResponseWriter, r *http.Request, from relay.Pee
 		return err
 	}
 	if m.receiverID = h.longAddress(m.receiverID); !isAddress(m.receiverID) {
-		return invalid("receiver_id: must be an address such as name@host, or the name of an agent of this hub")
+		return gateway.Invalid("receiver_id: must be an address such as name@host, or the name of an agent of this hub")
 	}
 	m.request = new(sending)
 	var badKey error
@@ -166,7 +166,7 @@ func (o *op) checkQueue(sender, receiver agent, size int) error {
 	case u.queued < maxQueuedFromSender:
 		return nil
 	}
-	own, err := o.number("SELECT COUNT(*) FROM hub_delivery WHERE receiver = ? AND state = 0 AND sender = ?",
+	own, err := o.Number("SELECT COUNT(*) FROM hub_delivery WHERE receiver = ? AND state = 0 AND sender = ?",
 		receiver.n, sender.n)
 	if err == nil && own >= maxQueuedFromSender {
 		err = refused(limitQueuedFromSender, "%d messages of this sender are queued", maxQueuedFromSender)
@@ -188,7 +188,7 @@ func (o *op) store(sender, receiver agent, envelope string, request *sending) (n
 		return 0, err
 	}
 	const ms = int64(time.Millisecond)
-	m.ts = max(o.now/ms, last/ms+1) * ms
+	m.ts = max(o.Now/ms, last/ms+1) * ms
 	d := delivery{message: m.n, sender: m.sender, receiver: m.receiver, size: int64(len(envelope)), state: queued}
 	if err := insertMessage(o.ExtTx, m); err != nil {
 		return 0, err
@@ -210,11 +210,11 @@ func (o *op) store(sender, receiver agent, envelope string, request *sending) (n
 		if err := o.hub.outbox.Add(o.ExtTx, receiver.n, m.n); err != nil {
 			return 0, err
 		}
-		o.then(func() { o.hub.outbox.Wake(receiver.n) })
+		o.Then(func() { o.hub.outbox.Wake(receiver.n) })
 	}
 	// Nobody can see the message before it is on disk. So a wait that is added now misses no change.
 	o.hub.waits.add(request, d, m.trace, len(receiver.endpoint) > 0)
-	o.then(func() { o.hub.streams.wake(receiver.n) })
+	o.Then(func() { o.hub.streams.wake(receiver.n) })
 	return m.n, nil
 }
 
@@ -225,7 +225,7 @@ func (o *op) keep(party int64, d delivery) error {
 	}
 	var over bool
 	if err := changeUsage(o.ExtTx, party, func(u *usage) {
-		u.used = o.now
+		u.used = o.Now
 		u.kept++
 		u.keptBytes += d.size
 		if party == d.receiver {
@@ -290,7 +290,7 @@ func (h *Hub) outcome(ctx context.Context, from relay.Peer, n int64) (status int
 // deliveryWithTrace reads the delivery and the trace of a message.
 func (h *Hub) deliveryWithTrace(ctx context.Context, from relay.Peer, n int64) (d delivery, trace string, err error) {
 	err = h.Relay.View(context.WithoutCancel(ctx), from, func(q relay.Querier) error {
-		return q.Query(func(scan scanner) error { return scan(append(d.fields(), &trace)...) },
+		return q.Query(func(scan gateway.Scanner) error { return scan(append(d.fields(), &trace)...) },
 			"SELECT "+joinedDelivery+", m.trace FROM hub_delivery d JOIN hub_message m ON m.n = d.message "+
 				"WHERE d.message = ?", n)
 	})

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/internal/jsontext"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
@@ -27,7 +28,7 @@ const (
 
 // getInbox is the handler of GET /agent/inbox.
 func (h *Hub) getInbox(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
-	p, err := parameters(r, "session")
+	p, err := gateway.Parameters(r, "session")
 	if err != nil {
 		return err
 	}
@@ -76,7 +77,7 @@ func lastEventID(r *http.Request) (id int64, given bool, err error) {
 	if id, ok := parseID(values[0]); ok && len(values) == 1 {
 		return id, true, nil
 	}
-	return 0, false, invalid("the header Last-Event-ID must be the id of a message, in digits")
+	return 0, false, gateway.Invalid("the header Last-Event-ID must be the id of a message, in digits")
 }
 
 // parseID parses a number that has only digits. A number above the range of int64 counts as the largest int64.
@@ -161,7 +162,7 @@ func (h *Hub) beginStream(ctx context.Context, from relay.Peer, owner caller) (p
 		if err != nil {
 			return err
 		}
-		return q.Query(func(scan scanner) error { return scan(&p.last) }, "SELECT n FROM hub_message ORDER BY n DESC LIMIT 1")
+		return q.Query(func(scan gateway.Scanner) error { return scan(&p.last) }, "SELECT n FROM hub_message ORDER BY n DESC LIMIT 1")
 	})
 	return p, err
 }
@@ -174,9 +175,9 @@ func (h *Hub) closeStream(s *stream, caughtUp bool) {
 	if h.Relay.Health() == nil {
 		err := h.update(context.Background(), self, func(o *op) error {
 			return changeUsage(o.ExtTx, s.agent, func(u *usage) {
-				u.used = o.now
+				u.used = o.Now
 				if caughtUp {
-					u.streamEnded = o.now
+					u.streamEnded = o.Now
 				}
 			})
 		})
@@ -213,7 +214,7 @@ func (o *op) handOut(receiver int64, via string, messages []int64) error {
 			continue
 		}
 		before := d.state
-		d.state, d.via, d.handed = sent, via, o.now
+		d.state, d.via, d.handed = sent, via, o.Now
 		if err := o.change(before, d); err != nil {
 			return err
 		}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
 )
@@ -135,7 +136,7 @@ func (t *streamWriter) next(ctx context.Context) (b batch, more bool, err error)
 	err = t.h.Relay.View(ctx, t.from, func(q relay.Querier) error {
 		b, size, more = batch{}, 0, false
 		frames.Reset()
-		err := q.Query(func(scan scanner) error {
+		err := q.Query(func(scan gateway.Scanner) error {
 			var m message
 			var d delivery
 			if err := scan(append(m.fields(), d.fields()...)...); err != nil {
@@ -184,7 +185,7 @@ func (t *streamWriter) endPhase() (more bool) {
 func messageFrame(m message) string {
 	id := decimal(m.n)
 	return "event: message\nid: " + id + "\ndata: {\"id\":" + id + ",\"trace_id\":\"" + m.trace + "\",\"sender_id\":\"" +
-		m.senderID + "\",\"envelope\":" + m.envelope + ",\"timestamp\":\"" + stamp(m.ts) + "\"}\n\n"
+		m.senderID + "\",\"envelope\":" + m.envelope + ",\"timestamp\":\"" + gateway.Stamp(m.ts) + "\"}\n\n"
 }
 
 // send writes a part of the stream as soon as the pace allows it.

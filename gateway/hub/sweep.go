@@ -3,6 +3,8 @@ package hub
 import (
 	"context"
 	"time"
+
+	"github.com/agora-relay/agora/gateway"
 )
 
 // This file removes what has expired. Each step is a small Update, so that messages never wait for it long.
@@ -47,15 +49,15 @@ func (h *Hub) sweepOnce(ctx context.Context) {
 // touch records that the agents with a stream are used. The end of a stream is not recorded if the relay stops, so its
 // use is recorded before.
 func (o *op) touch() (more bool, err error) {
-	some := o.hub.streams.unrecorded(o.now-int64(usedPrecision), sweepBatch)
+	some := o.hub.streams.unrecorded(o.Now-int64(usedPrecision), sweepBatch)
 	for _, s := range some {
-		if err := changeUsage(o.ExtTx, s.agent, func(u *usage) { u.used = o.now }); err != nil {
+		if err := changeUsage(o.ExtTx, s.agent, func(u *usage) { u.used = o.Now }); err != nil {
 			return false, err
 		}
 	}
-	o.then(func() {
+	o.Then(func() {
 		for _, s := range some {
-			s.used.Store(o.now)
+			s.used.Store(o.Now)
 		}
 	})
 	return len(some) == sweepBatch, nil
@@ -63,13 +65,13 @@ func (o *op) touch() (more bool, err error) {
 
 // expire deletes an agent that was not used for a long time. It spares an agent whose stream has opened after touch.
 func (o *op) expire() (more bool, err error) {
-	unused, err := numbers(o, "SELECT u.agent FROM hub_use u JOIN hub_agent a ON a.n = u.agent WHERE u.used < ? "+
-		"AND a.deleted = 0 ORDER BY u.used LIMIT 1", o.now-int64(unusedAfter))
+	unused, err := gateway.Numbers(o, "SELECT u.agent FROM hub_use u JOIN hub_agent a ON a.n = u.agent WHERE u.used < ? "+
+		"AND a.deleted = 0 ORDER BY u.used LIMIT 1", o.Now-int64(unusedAfter))
 	if err != nil || len(unused) == 0 {
 		return false, err
 	}
 	if o.hub.streams.has(unused[0]) {
-		return true, changeUsage(o.ExtTx, unused[0], func(u *usage) { u.used = o.now })
+		return true, changeUsage(o.ExtTx, unused[0], func(u *usage) { u.used = o.Now })
 	}
 	a, err := agentByNumber(o, unused[0])
 	if err != nil {
@@ -80,13 +82,13 @@ func (o *op) expire() (more bool, err error) {
 
 // purge removes messages that were kept long enough.
 func (o *op) purge() (more bool, err error) {
-	old, err := numbers(o, "SELECT n FROM hub_message WHERE ts < ? ORDER BY ts LIMIT ?",
-		o.now-int64(o.hub.options.Retention), sweepBatch)
+	old, err := gateway.Numbers(o, "SELECT n FROM hub_message WHERE ts < ? ORDER BY ts LIMIT ?",
+		o.Now-int64(o.hub.options.Retention), sweepBatch)
 	if err != nil {
 		return false, err
 	}
 	for _, n := range old {
-		keepers, err := numbers(o, "SELECT agent FROM hub_entry WHERE message = ?", n)
+		keepers, err := gateway.Numbers(o, "SELECT agent FROM hub_entry WHERE message = ?", n)
 		if err != nil {
 			return false, err
 		}
@@ -108,9 +110,9 @@ func (o *op) purge() (more bool, err error) {
 
 // forget removes the histories of deleted agents, and deleted agents whose address is free again.
 func (o *op) forget() (more bool, err error) {
-	agents, err := numbers(o, "SELECT a.n FROM hub_agent a WHERE a.deleted > 0 AND (a.deleted < ? "+
+	agents, err := gateway.Numbers(o, "SELECT a.n FROM hub_agent a WHERE a.deleted > 0 AND (a.deleted < ? "+
 		"OR EXISTS (SELECT 1 FROM hub_entry e WHERE e.agent = a.n)) ORDER BY a.deleted LIMIT 1",
-		o.now-int64(reservedFor))
+		o.Now-int64(reservedFor))
 	if err != nil || len(agents) == 0 {
 		return false, err
 	}
@@ -122,7 +124,7 @@ func (o *op) forget() (more bool, err error) {
 		return true, o.dropAll(agents[0], rows)
 	}
 	for _, text := range []string{"DELETE FROM hub_use WHERE agent = ?", "DELETE FROM hub_agent WHERE n = ?"} {
-		if err := exec(o.ExtTx, text, agents[0]); err != nil {
+		if err := gateway.Exec(o.ExtTx, text, agents[0]); err != nil {
 			return false, err
 		}
 	}
@@ -163,7 +165,7 @@ func (o *op) dropAll(agent int64, rows []delivery) error {
 		if err := o.drop(agent, d); err != nil {
 			return err
 		}
-		others, err := o.number("SELECT COUNT(*) FROM hub_entry WHERE message = ?", d.message)
+		others, err := o.Number("SELECT COUNT(*) FROM hub_entry WHERE message = ?", d.message)
 		if err != nil {
 			return err
 		}
@@ -205,7 +207,7 @@ func (o *op) remove(d delivery) error {
 	if d.state == failed {
 		o.failed--
 	}
-	newest, err := o.number("SELECT MAX(n) FROM hub_message")
+	newest, err := o.Number("SELECT MAX(n) FROM hub_message")
 	if err == nil && newest == d.message {
 		err = o.rememberTime(newest)
 	}
@@ -214,7 +216,7 @@ func (o *op) remove(d delivery) error {
 	}
 	o.stored--
 	for _, text := range []string{"DELETE FROM hub_message WHERE n = ?", "DELETE FROM hub_delivery WHERE message = ?"} {
-		if err := exec(o.ExtTx, text, d.message); err != nil {
+		if err := gateway.Exec(o.ExtTx, text, d.message); err != nil {
 			return err
 		}
 	}
@@ -223,20 +225,20 @@ func (o *op) remove(d delivery) error {
 
 // rememberTime records the timestamp of the newest message, which is being removed. See newestTime.
 func (o *op) rememberTime(message int64) error {
-	ts, err := o.number("SELECT ts FROM hub_message WHERE n = ?", message)
+	ts, err := o.Number("SELECT ts FROM hub_message WHERE n = ?", message)
 	if err != nil {
 		return err
 	}
-	return exec(o.ExtTx, "INSERT INTO hub_clock ("+clockColumns+", sum) VALUES (?, ?, ?) "+
-		"ON CONFLICT (id) DO UPDATE SET ts = excluded.ts, sum = excluded.sum", withSum(clockTable, []any{int64(1), ts})...)
+	return gateway.Exec(o.ExtTx, "INSERT INTO hub_clock ("+clockColumns+", sum) VALUES (?, ?, ?) "+
+		"ON CONFLICT (id) DO UPDATE SET ts = excluded.ts, sum = excluded.sum", gateway.WithSum(clockTable, []any{int64(1), ts})...)
 }
 
 // newestTime returns the timestamp of the newest message that was ever stored; 0: there was none.
 func (o *op) newestTime() (int64, error) {
-	stored, err := o.number("SELECT ts FROM hub_message ORDER BY n DESC LIMIT 1")
+	stored, err := o.Number("SELECT ts FROM hub_message ORDER BY n DESC LIMIT 1")
 	if err != nil {
 		return 0, err
 	}
-	removed, err := o.number("SELECT ts FROM hub_clock WHERE id = 1")
+	removed, err := o.Number("SELECT ts FROM hub_clock WHERE id = 1")
 	return max(stored, removed), err
 }

@@ -43,7 +43,7 @@ func (c courier) Call(ctx context.Context, j gateway.Job) (gateway.Call, gateway
 	var m message
 	var d delivery
 	if err := c.h.Relay.View(ctx, self, func(q relay.Querier) error {
-		return q.Query(func(scan scanner) error { return scan(append(m.fields(), d.fields()...)...) },
+		return q.Query(func(scan gateway.Scanner) error { return scan(append(m.fields(), d.fields()...)...) },
 			"SELECT "+joinedColumns+" FROM hub_delivery d JOIN hub_message m ON m.n = d.message WHERE d.message = ?", j.Ref)
 	}); err != nil {
 		return gateway.Call{}, gateway.Hold, err
@@ -116,7 +116,7 @@ func failureCode(err error) string {
 // Settle implements gateway.Courier. If a stream or a poll has handed out the message in the meantime, only a
 // confirmation by the webhook changes its delivery.
 func (c courier) Settle(tx relay.ExtTx, j gateway.Job, v gateway.Verdict) error {
-	o := &op{ExtTx: tx, hub: c.h, now: c.h.now().UnixNano()}
+	o := c.h.newOp(c.h.NewOp(tx))
 	c.settled.Store(j.N, o) // if Settle is run twice, this replaces the op of the first run
 	d, err := deliveryOf(o, j.Ref)
 	if err != nil || d.message == 0 {
@@ -132,7 +132,7 @@ func (c courier) Settle(tx relay.ExtTx, j gateway.Job, v gateway.Verdict) error 
 		if d.result == "" {
 			d.result = result{Response: []byte("null")}.text()
 		}
-		d.via, d.handed, d.acked = viaWebhook, o.now, o.now
+		d.via, d.handed, d.acked = viaWebhook, o.Now, o.Now
 	default:
 		known := d.decodeResult()
 		if tried {
@@ -141,7 +141,7 @@ func (c courier) Settle(tx relay.ExtTx, j gateway.Job, v gateway.Verdict) error 
 				known.Response = jsontext.Compact(said.reply)
 			}
 			if said.reached {
-				d.via, d.handed = viaWebhook, o.now
+				d.via, d.handed = viaWebhook, o.Now
 			}
 		} else if known.Code == "" { // it became too old before the first attempt
 			known = result{Code: codeTimeout, Detail: "the message was queued for 24 hours"}
@@ -152,7 +152,7 @@ func (c courier) Settle(tx relay.ExtTx, j gateway.Job, v gateway.Verdict) error 
 		d.result = known.text()
 	}
 	if said.answered {
-		if err := changeUsage(tx, d.receiver, func(u *usage) { u.replied, u.used = o.now, o.now }); err != nil {
+		if err := changeUsage(tx, d.receiver, func(u *usage) { u.replied, u.used = o.Now, o.Now }); err != nil {
 			return err
 		}
 	}
@@ -162,6 +162,6 @@ func (c courier) Settle(tx relay.ExtTx, j gateway.Job, v gateway.Verdict) error 
 // Settled implements gateway.Courier.
 func (c courier) Settled(j gateway.Job, _ gateway.Verdict) {
 	if o, ok := c.settled.LoadAndDelete(j.N); ok {
-		c.h.finish(o.(*op))
+		o.(*op).Done()
 	}
 }
