@@ -58,4 +58,5 @@ CREATE TABLE gate_outbox (
 );
 CREATE INDEX gate_outbox_by_lane ON gate_outbox (gateway, lane, n) WHERE dead = 0;
 CREATE INDEX gate_outbox_by_ref ON gate_outbox (gateway, ref) WHERE dead = 0;
+CREATE INDEX gate_outbox_dead_by_lane ON gate_outbox (gateway, lane) WHERE dead > 0;
 CREATE INDEX gate_outbox_by_dead ON gate_outbox (dead) WHERE dead > 0;

@@ -39,6 +39,7 @@ const (
 	Send Plan = iota
 	Drop      // the job is no longer needed, so it is removed; Settle is not called
 	Hold      // the lane waits for a call of Wake; a held job dies of age like any other
+	Kill      // all jobs of the lane are dead, because their receiver is gone; Settle is not called
 )
 
 // Outcome is what becomes of a job after an attempt.
@@ -91,11 +92,18 @@ func Retryable(r Response, err error) bool {
 	return r.Status >= 500 && r.Status <= 599
 }
 
+// Answerer answers a call without HTTP. The error is a Failure, or that of ctx if ctx has ended.
+type Answerer func(ctx context.Context, c Call) (Response, error)
+
 // Outbox sends the jobs of one gateway. A lane is a queue of jobs: only its oldest live job is tried. The other lanes
 // do not wait for it.
 //
 // The outbox writes nothing before an attempt. So an attempt that a crash cuts off is repeated.
 type Outbox struct {
+	// Own returns what answers the calls of a URL of this relay itself. It returns nil for other URLs. Set it before Run;
+	// nil: there are no such URLs.
+	Own func(url string) Answerer
+
 	core    *Core
 	gateway string
 	out     *Outgoing
@@ -169,6 +177,84 @@ func (o *Outbox) RemoveLane(tx relay.ExtTx, lane int64) error {
 	return err
 }
 
+// Restart makes a job alive again if it is dead, and lets it be tried at once. Its age stays the same. Call Wake after
+// the Update.
+func (o *Outbox) Restart(tx relay.ExtTx, n int64) error {
+	rows, err := jobRows(tx, "SELECT "+jobColumns+" FROM gate_outbox WHERE n = ?", n)
+	if err != nil || len(rows) == 0 {
+		return err
+	}
+	r := rows[0]
+	r.due, r.dead = time.Time{}, time.Time{}
+	return o.write(tx, r)
+}
+
+// RestartLane does the same for the oldest live job of a lane, for example because its receiver has a new URL.
+func (o *Outbox) RestartLane(tx relay.ExtTx, lane int64) error {
+	r, found, err := o.first(tx, lane)
+	if err != nil || !found {
+		return err
+	}
+	return o.Restart(tx, r.N)
+}
+
+// killBatch is how many jobs one Update kills, because posts wait for it.
+const killBatch = 100
+
+// kill makes the oldest live jobs of a lane dead.
+func (o *Outbox) kill(tx relay.ExtTx, lane int64) error {
+	rows, err := jobRows(tx, "SELECT "+jobColumns+" FROM gate_outbox WHERE gateway = ? AND lane = ? AND dead = 0 "+
+		"ORDER BY n LIMIT ?", o.gateway, lane, killBatch)
+	if err != nil {
+		return err
+	}
+	for _, r := range rows {
+		r.dead = o.core.Relay.Now()
+		if err := o.write(tx, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// jobColumns are the columns that jobRows reads.
+const jobColumns = "n, lane, ref, created, attempt, due, dead, failure"
+
+// jobRows returns the jobs that a SELECT of jobColumns finds.
+func jobRows(q relay.Querier, text string, args ...any) (all []jobRow, err error) {
+	err = q.Query(func(scan Scanner) error {
+		var r jobRow
+		var created, attempt, due, dead int64
+		if err := scan(&r.N, &r.Lane, &r.Ref, &created, &attempt, &due, &dead, &r.Failure); err != nil {
+			return err
+		}
+		r.Created, r.Attempt, r.due = time.Unix(0, created).UTC(), int(attempt), time.Unix(0, due)
+		if dead > 0 {
+			r.dead = time.Unix(0, dead)
+		}
+		all = append(all, r)
+		return nil
+	}, text, args...)
+	return all, err
+}
+
+// write replaces the row of a job.
+func (o *Outbox) write(tx relay.ExtTx, r jobRow) error {
+	v := r.values(o.gateway)
+	return Exec(tx, "UPDATE gate_outbox SET attempt = ?, due = ?, dead = ?, failure = ?, sum = ? WHERE n = ?",
+		append(v[5:], r.N)...)
+}
+
+// Count returns how many jobs of a lane are live, and how many are dead.
+func (o *Outbox) Count(q relay.Querier, lane int64) (live, dead int64, err error) {
+	live, err = Number(q, "SELECT COUNT(*) FROM gate_outbox WHERE gateway = ? AND lane = ? AND dead = 0", o.gateway, lane)
+	if err != nil {
+		return 0, 0, err
+	}
+	dead, err = Number(q, "SELECT COUNT(*) FROM gate_outbox WHERE gateway = ? AND lane = ? AND dead > 0", o.gateway, lane)
+	return live, dead, err
+}
+
 // sweepDead removes up to limit jobs that have died at until or earlier. It looks at the jobs of all gateways.
 func sweepDead(tx relay.ExtTx, until time.Time, limit int) (removed int64, err error) {
 	return tx.Exec("DELETE FROM gate_outbox WHERE n IN "+
@@ -177,18 +263,20 @@ func sweepDead(tx relay.ExtTx, until time.Time, limit int) (removed int64, err e
 
 // head returns the oldest live job of a lane. found is false if the lane has none.
 func (o *Outbox) head(ctx context.Context, lane int64) (r jobRow, found bool, err error) {
-	err = o.core.Relay.View(ctx, own, func(q relay.Querier) error {
-		return q.Query(func(scan func(...any) error) error {
-			var created, attempt, due int64
-			if err := scan(&r.N, &r.Ref, &created, &attempt, &due, &r.Failure); err != nil {
-				return err
-			}
-			r.Lane, r.Created, r.Attempt, r.due = lane, time.Unix(0, created).UTC(), int(attempt), time.Unix(0, due)
-			found = true
-			return nil
-		}, "SELECT n, ref, created, attempt, due, failure FROM gate_outbox "+
-			"WHERE gateway = ? AND lane = ? AND dead = 0 ORDER BY n LIMIT 1", o.gateway, lane)
+	err = o.core.Relay.View(ctx, own, func(q relay.Querier) (err error) {
+		r, found, err = o.first(q, lane)
+		return err
 	})
+	return r, found, err
+}
+
+// first does the work of head.
+func (o *Outbox) first(q relay.Querier, lane int64) (r jobRow, found bool, err error) {
+	rows, err := jobRows(q, "SELECT "+jobColumns+" FROM gate_outbox WHERE gateway = ? AND lane = ? AND dead = 0 "+
+		"ORDER BY n LIMIT 1", o.gateway, lane)
+	if found = len(rows) > 0; found {
+		r = rows[0]
+	}
 	return r, found, err
 }
 

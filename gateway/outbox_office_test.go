@@ -53,6 +53,7 @@ type office struct {
 	box   *gateway.Outbox
 	stop  func()        // ends Run and waits for it
 	over  chan struct{} // is closed when Run has ended
+	own   func(url string) gateway.Answerer
 	ahead atomic.Int64  // how far the relay's clock is ahead
 
 	mu     sync.Mutex                                    // guards the fields below, and variables of the functions
@@ -128,6 +129,7 @@ func (o *office) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	over := make(chan struct{})
 	o.box = gateway.NewOutbox(o.core, "letters", o.out, o)
+	o.box.Own = o.own
 	go func() {
 		o.box.Run(ctx)
 		close(over)

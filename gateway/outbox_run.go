@@ -180,6 +180,8 @@ func (o *Outbox) step(ctx context.Context, number int64) (next time.Time, err er
 	switch d.do {
 	case drop:
 		err = o.update(ctx, func(tx relay.ExtTx) error { return o.record(tx, d.row, Done) })
+	case kill:
+		err = o.update(ctx, func(tx relay.ExtTx) error { return o.kill(tx, number) })
 	case settle:
 		err = o.settle(ctx, d)
 	default:
@@ -204,6 +206,7 @@ const (
 	wait deed = iota
 	send
 	drop
+	kill
 	settle
 )
 
@@ -217,6 +220,8 @@ func (d *decision) follow(p Plan) {
 		d.do, d.next = wait, d.expires()
 	case Drop:
 		d.do = drop
+	case Kill:
+		d.do = kill
 	default:
 		d.do = send
 	}
@@ -249,6 +254,11 @@ func (o *Outbox) decide(ctx context.Context, number int64) (d *decision, err err
 // send waits until a job may be sent, and sends it. The result is what to do next. When send returns, the job has no
 // slot.
 func (o *Outbox) send(ctx context.Context, d *decision) (*decision, error) {
+	if o.Own != nil {
+		if answer := o.Own(d.url); answer != nil {
+			return o.attempt(ctx, d, answer)
+		}
+	}
 	waiting, cancel := context.WithTimeout(ctx, d.expires().Sub(o.core.Relay.Now()))
 	defer cancel()
 	s, waited, err := o.out.reserve(waiting, d.url)
@@ -272,11 +282,16 @@ func (o *Outbox) send(ctx context.Context, d *decision) (*decision, error) {
 		}
 		d = again
 	}
+	return o.attempt(ctx, d, s.post)
+}
+
+// attempt sends a job, and judges the answer.
+func (o *Outbox) attempt(ctx context.Context, d *decision, post Answerer) (*decision, error) {
 	c, p, err := o.courier.Call(ctx, d.row.Job)
 	if d.follow(p); err != nil || d.do != send {
 		return d, err
 	}
-	r, err := s.post(ctx, c)
+	r, err := post(ctx, c)
 	if _, failed := errors.AsType[Failure](err); err != nil && !failed {
 		return d, err
 	}

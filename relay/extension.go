@@ -108,7 +108,8 @@ func (t ExtTx) Append(c Checked, terms thread.Terms) (Receipt, error) {
 	}
 	// The store remembers an id from now on. So the ts must be fresh now. Otherwise a copy of an old message could be
 	// accepted as new.
-	e.Received, e.Terms = t.relay.now(), terms
+	// The quota of the recipient's inbox holds for all envelopes of extensions, whoever has asked the extension.
+	e.Received, e.Terms, e.Local = t.relay.now(), terms, false
 	if err := t.relay.policy.Window.Check(e.Envelope.TS, e.Envelope.TTL, e.Received); err != nil {
 		return Receipt{}, err
 	}

@@ -167,6 +167,29 @@ func (a *AddressRate) Take(p Peer, now func() time.Time) error {
 	return takeForAddress(a.buckets, now, a.limit, a.action, p)
 }
 
+// CallerRate limits how often one user of a gateway may do something, or how often something may be done to one user,
+// such as the deliveries to an inbox. Unlike an AddressRate, it also counts what the relay's own machine does.
+type CallerRate struct {
+	limit, action string
+	buckets       *buckets[int64]
+}
+
+// NewCallerRate returns a CallerRate of r, whose Burst must not be 0. limit is the name of the limit, for
+// envelope.DetailLimit. action is a sentence without its end, such as "this inbox gets deliveries".
+func NewCallerRate(limit, action string, r Rate) *CallerRate {
+	return &CallerRate{limit: limit, action: action, buckets: newBuckets[int64](r, nil)}
+}
+
+// Take counts what the user with this number does now. now is the relay's clock, see Relay.Now. Refusals:
+// CodeRateLimited.
+func (c *CallerRate) Take(user int64, now func() time.Time) error {
+	wait, _ := c.buckets.take(now, user)
+	if wait == 0 {
+		return nil
+	}
+	return rateLimitError(c.limit, wait, c.action, c.buckets.Rate, 1)
+}
+
 // admitMessage counts a message against the allowance of its sender. A REQUEST without a recipient also counts against
 // the allowance of p's address. Call it only after the signature is verified. Otherwise anybody could use up the
 // allowance of another sender.

@@ -1,0 +1,103 @@
+package gateway_test
+
+import (
+	"context"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/relay"
+)
+
+// wantCount checks how many jobs of a lane are live, and how many are dead.
+func (o *office) wantCount(what string, lane, live, dead int64) {
+	o.t.Helper()
+	err := o.relay.View(o.t.Context(), relay.Peer{Local: true}, func(q relay.Querier) error {
+		l, d, err := o.box.Count(q, lane)
+		if l != live || d != dead {
+			o.t.Errorf("%s: %d live and %d dead jobs, want %d and %d", what, l, d, live, dead)
+		}
+		return err
+	})
+	if err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+// A courier can make all jobs of a lane dead. The other lanes go on.
+func TestKillLane(t *testing.T) {
+	inOffice(t, func(t *testing.T, o *office) {
+		o.answerWith(func(_ *http.Request, a try) (int, string, error) { return 503, "", nil })
+		refs := make([]int64, 250)
+		for i := range refs {
+			refs[i] = int64(i)
+		}
+		o.add(0, refs...)
+		o.add(1, 1000)
+		time.Sleep(time.Second)
+		o.wantCount("before", 0, 250, 0)
+		sent := len(o.refs())
+		o.set(func() { o.target = func() (gateway.Plan, error) { return gateway.Kill, nil } })
+		time.Sleep(time.Minute)
+		o.wantCount("after", 0, 0, 250)
+		o.wantCount("the other lane", 1, 0, 1)
+		if again := len(o.refs()); again != sent {
+			t.Errorf("%d more requests were made", again-sent)
+		}
+	})
+}
+
+// A lane that is restarted is tried at once. A job that is restarted is no longer dead.
+func TestRestart(t *testing.T) {
+	inOffice(t, func(t *testing.T, o *office) {
+		status := 503
+		o.answerWith(func(*http.Request, try) (int, string, error) { return status, "3600", nil })
+		o.add(0, 1, 2)
+		o.add(1, 3)
+		time.Sleep(time.Minute)
+		o.wantRefs("before", 1, 3)
+		restart := func(f func(tx relay.ExtTx) error) {
+			t.Helper()
+			update(t, o.relay, f)
+			o.box.Wake(0)
+			synctest.Wait()
+		}
+		o.set(func() { status = 400 })
+		restart(func(tx relay.ExtTx) error { return o.box.RestartLane(tx, 0) })
+		o.wantRefs("after the lane", 1, 3, 1, 2)
+		o.wantCount("after the lane", 0, 0, 2)
+		o.set(func() { status = 503 })
+		restart(func(tx relay.ExtTx) error { return o.box.Restart(tx, 1) })
+		o.wantRefs("after the job", 1, 3, 1, 2, 1)
+		o.wantCount("after the job", 0, 1, 1)
+		restart(func(tx relay.ExtTx) error { return o.box.Restart(tx, 99) }) // there is no such job
+	})
+}
+
+// A call of a URL of this relay is answered without HTTP.
+func TestOwnURL(t *testing.T) {
+	inOffice(t, func(t *testing.T, o *office) {
+		o.stop()
+		answered := 0
+		o.own = func(url string) gateway.Answerer {
+			if url != "https://lane1.example/" {
+				return nil
+			}
+			return func(_ context.Context, c gateway.Call) (gateway.Response, error) {
+				answered++
+				return gateway.Response{Status: 200}, nil
+			}
+		}
+		o.start()
+		o.add(0, 1)
+		o.add(1, 2, 3)
+		synctest.Wait()
+		o.wantRefs("by HTTP", 1)
+		if answered != 2 {
+			t.Errorf("%d calls were answered without HTTP, want 2", answered)
+		}
+		o.wantCount("at the end", 1, 0, 0)
+	})
+}
