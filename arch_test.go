@@ -34,10 +34,11 @@ var allowedImports = map[string][]string{
 	"thread":                       {"didkey", "envelope"},
 	"relay":                        {"internal/turns", "didkey", "envelope", "replay", "thread"},
 	"relay/httpapi":                {"didkey", "envelope", "replay", "thread", "relay"},
-	"gateway":                      {"internal/turns", "didkey", "envelope", "relay", "relay/httpapi"},
+	"gateway":                      {"internal/jsontext", "internal/turns", "didkey", "envelope", "relay", "relay/httpapi"},
 	"gateway/gatetest":             {"didkey", "relay", "store/sqlite"},
 	"gateway/hub/skill":            {},
 	"gateway/hub":                  {"internal/jsontext", "envelope", "gateway", "gateway/hub/skill", "relay", "relay/httpapi"},
+	"gateway/channel":              {"internal/jsontext", "didkey", "envelope", "thread", "gateway", "relay", "relay/httpapi"},
 	"gateway/hub/hubclient":        {"internal/fsync", "internal/jsontext", "envelope"},
 	"explorer":                     {"relay", "relay/httpapi", "sdk/js"},
 	"store/ledger":                 {"didkey", "envelope", "thread", "relay"},
@@ -56,7 +57,7 @@ var allowedImports = map[string][]string{
 	"testvectors":                  {},
 	"testvectors/generate":         {"testvectors"},
 	"testvectors/interop/run":      {"didkey", "envelope", "client"},
-	"cmd/agora":                    {"internal/fsync", "bench", "conformance", "didkey", "envelope", "replay", "thread", "relay", "relay/httpapi", "store/sqlite", "store/sqlite/check", "client", "explorer", "gateway", "gateway/hub", "gateway/hub/skill", "gateway/hub/hubclient"},
+	"cmd/agora":                    {"internal/fsync", "bench", "conformance", "didkey", "envelope", "replay", "thread", "relay", "relay/httpapi", "store/sqlite", "store/sqlite/check", "client", "explorer", "gateway", "gateway/channel", "gateway/hub", "gateway/hub/skill", "gateway/hub/hubclient"},
 }
 
 // forbiddenImports lists standard packages that a package must not import: these packages have no network and no

@@ -27,10 +27,17 @@ func setCounter(tx relay.ExtTx, name string, n int64) error {
 	return err
 }
 
+// DropCounter removes a counter whose numbers nobody will see again.
+func DropCounter(tx relay.ExtTx, name string) error {
+	return Exec(tx, "DELETE FROM gate_counter WHERE name = ?", name)
+}
+
 // CheckCounter reports a counter that would give numbers that are in use. largest is a SELECT of the largest number in
-// use.
-func CheckCounter(q relay.Querier, found func(where, what string), counter, largest string) error {
-	used, err := checkedNumber(q, largest)
+// use, and args are its arguments.
+func CheckCounter(
+	q relay.Querier, found func(where, what string), counter, largest string, args ...any,
+) error {
+	used, err := checkedNumber(q, largest, args...)
 	if err != nil {
 		return err
 	}

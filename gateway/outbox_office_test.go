@@ -54,7 +54,7 @@ type office struct {
 	stop  func()        // ends Run and waits for it
 	over  chan struct{} // is closed when Run has ended
 	own   func(url string) gateway.Answerer
-	ahead atomic.Int64  // how far the relay's clock is ahead
+	ahead atomic.Int64 // how far the relay's clock is ahead
 
 	mu     sync.Mutex                                    // guards the fields below, and variables of the functions
 	host   func(lane int64) string                       // nil: laneN.example

@@ -16,6 +16,7 @@ import (
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/gateway/channel"
 	"github.com/agora-relay/agora/gateway/hub"
 	"github.com/agora-relay/agora/internal/fsync"
 	"github.com/agora-relay/agora/relay"
@@ -25,7 +26,9 @@ import (
 
 // extensions returns the extensions of every relay. A relay has the tables of all gateways, so turning a gateway on or
 // off does not change the schema.
-func extensions() []relay.Extension { return []relay.Extension{gateway.Extension, hub.Extension} }
+func extensions() []relay.Extension {
+	return []relay.Extension{gateway.Extension, hub.Extension, channel.Extension}
+}
 
 // gatewayFlags are the flags of serve for gateways.
 type gatewayFlags struct {
@@ -34,6 +37,8 @@ type gatewayFlags struct {
 	HubName       hubName         `placeholder:"HOST" help:"Let the short address bob mean bob@HOST (default: the host of the relay's URL)."`
 	HubAgents     int             `default:"10000" placeholder:"N" help:"How many agents may be registered at the hub (default: ${default})."`
 	HubRetention  time.Duration   `default:"720h" placeholder:"DURATION" help:"How long the hub keeps a message (default: ${default})."`
+	Channel       bool            `help:"Serve channels, and inboxes of agents, for the Chorus Channel protocol under /channel."`
+	ChannelAddr   listenAddress   `placeholder:"HOST:PORT" help:"Serve them at the root of this address too."`
 	OutboundAllow []exceptionText `placeholder:"CIDR|HOST" sep:"none" help:"Let gateways call URLs in this network or on this host, also with http. By default they do not call private addresses. May be repeated."`
 }
 
@@ -41,12 +46,25 @@ func (f gatewayFlags) Validate() error {
 	switch {
 	case f.HubAddr != "" && !f.Hub:
 		return errors.New("--hub-addr has no effect without --hub; give both, or none")
+	case f.ChannelAddr != "" && !f.Channel:
+		return errors.New("--channel-addr has no effect without --channel; give both, or none")
 	case f.HubAgents < 1:
 		return errors.New("--hub-agents must be at least 1")
 	case f.HubRetention < time.Second || f.HubRetention > replay.MaxSpan:
 		return fmt.Errorf("--hub-retention must be from 1s to %v", replay.MaxSpan)
 	}
 	return nil
+}
+
+// first returns the name of a gateway that is on; empty: none is.
+func (f gatewayFlags) first() string {
+	switch {
+	case f.Hub:
+		return "hub"
+	case f.Channel:
+		return "channel"
+	}
+	return ""
 }
 
 // hubName is the host of a hub address.
@@ -75,71 +93,106 @@ func (e *exceptionText) UnmarshalText(text []byte) error {
 // gateways are the gateways of a relay that are on. The zero value has none.
 type gateways struct {
 	core *gateway.Core
-	hub  *hub.Hub
-	own  net.Listener // the hub's own listener; nil: it has none
+	all  []servedGateway
+}
+
+// servedGateway is a gateway that is on.
+type servedGateway struct {
+	name   string // as in its flags, its path and the well-known document
+	url    string
+	mounts func(prefix string) []httpapi.Mount
+	root   []httpapi.Mount // further mounts on the main listener
+	run    func(context.Context)
+	addr   listenAddress
+	own    net.Listener // at addr; nil: it has none
 }
 
 // open prepares the gateways that are on. If none is on, it creates and changes nothing.
 func (f gatewayFlags) open(
 	ctx context.Context, folder string, r *relay.Relay, log *slog.Logger,
 ) (g gateways, err error) {
-	if !f.Hub {
+	if !f.Hub && !f.Channel {
 		return gateways{}, nil
 	}
-	key, err := loadOrCreateGatewayKey(ctx, folder, r)
-	if err != nil {
+	if g.core, err = f.newCore(ctx, folder, r, log); err != nil {
 		return gateways{}, err
 	}
-	operator, err := loadOrCreateOperatorKey(folder)
-	if err != nil {
-		return gateways{}, err
+	if f.Hub {
+		h, err := hub.New(ctx, g.core,
+			hub.Options{Name: string(f.HubName), MaxAgents: f.HubAgents, Retention: f.HubRetention})
+		if err != nil {
+			return gateways{}, err
+		}
+		mounts := func(prefix string) []httpapi.Mount { return []httpapi.Mount{h.Mount(prefix)} }
+		g.all = append(g.all, servedGateway{name: "hub", url: h.URL(), mounts: mounts,
+			root: []httpapi.Mount{h.Document()}, run: h.Run, addr: f.HubAddr})
 	}
-	var exceptions []gateway.Exception
-	for _, e := range f.OutboundAllow {
-		exceptions = append(exceptions, gateway.Exception(e))
+	if f.Channel {
+		c, err := channel.New(g.core)
+		if err != nil {
+			return gateways{}, err
+		}
+		g.all = append(g.all, servedGateway{name: "channel", url: c.URL(), mounts: c.Mounts, run: c.Run, addr: f.ChannelAddr})
 	}
-	g.core, err = gateway.NewCore(ctx, gateway.CoreOptions{Relay: r, Key: key, Operator: operator,
-		Outgoing: gateway.OutgoingOptions{Destinations: gateway.Destinations{Exceptions: exceptions}},
-		Build:    build(), Log: log})
-	if err != nil {
-		return gateways{}, err
-	}
-	g.hub, err = hub.New(ctx, g.core,
-		hub.Options{Name: string(f.HubName), MaxAgents: f.HubAgents, Retention: f.HubRetention})
-	if err != nil {
-		return gateways{}, err
-	}
-	if f.HubAddr != "" {
-		if g.own, err = net.Listen("tcp", string(f.HubAddr)); err != nil {
-			return gateways{}, fmt.Errorf("cannot listen on %s: %w; choose another address with --hub-addr, or stop the "+
-				"program that listens there", f.HubAddr, err)
+	for i, s := range g.all {
+		if s.addr == "" {
+			continue
+		}
+		if g.all[i].own, err = net.Listen("tcp", string(s.addr)); err != nil {
+			return gateways{}, errors.Join(fmt.Errorf("cannot listen on %s: %w; choose another address with --%s-addr, or stop "+
+				"the program that listens there", s.addr, err, s.name), g.close())
 		}
 	}
 	return g, nil
 }
 
-// mounts returns what the gateways add to the main listener.
-func (g gateways) mounts() []httpapi.Mount {
-	if g.hub == nil {
-		return nil
+// newCore returns what the gateways share. It creates their keys if they do not exist.
+func (f gatewayFlags) newCore(
+	ctx context.Context, folder string, r *relay.Relay, log *slog.Logger,
+) (*gateway.Core, error) {
+	key, err := loadOrCreateGatewayKey(ctx, folder, r)
+	if err != nil {
+		return nil, err
 	}
-	return []httpapi.Mount{g.hub.Mount("/hub"), g.hub.Document()}
+	operator, err := loadOrCreateOperatorKey(folder)
+	if err != nil {
+		return nil, err
+	}
+	var exceptions []gateway.Exception
+	for _, e := range f.OutboundAllow {
+		exceptions = append(exceptions, gateway.Exception(e))
+	}
+	return gateway.NewCore(ctx, gateway.CoreOptions{Relay: r, Key: key, Operator: operator,
+		Outgoing: gateway.OutgoingOptions{Destinations: gateway.Destinations{Exceptions: exceptions}},
+		Build:    build(), Log: log})
+}
+
+// mounts returns what the gateways add to the main listener.
+func (g gateways) mounts() (all []httpapi.Mount) {
+	for _, s := range g.all {
+		all = append(append(all, s.mounts("/"+s.name)...), s.root...)
+	}
+	return all
 }
 
 // listeners returns the own listeners of gateways.
-func (g gateways) listeners() []httpapi.Listener {
-	if g.own == nil {
-		return nil
+func (g gateways) listeners() (all []httpapi.Listener) {
+	for _, s := range g.all {
+		if s.own != nil {
+			all = append(all, httpapi.Listener{Listener: s.own, Mounts: s.mounts("")})
+		}
 	}
-	return []httpapi.Listener{{Listener: g.own, Mounts: []httpapi.Mount{g.hub.Mount("")}}}
+	return all
 }
 
 // close closes the own listeners of gateways. It is for a relay that does not start to serve them.
-func (g gateways) close() error {
-	if g.own == nil {
-		return nil
+func (g gateways) close() (err error) {
+	for _, s := range g.all {
+		if s.own != nil {
+			err = errors.Join(err, s.own.Close())
+		}
 	}
-	return g.own.Close()
+	return err
 }
 
 // document returns the member "gateways" of the well-known document; nil: no gateway is on.
@@ -147,26 +200,33 @@ func (g gateways) document() any {
 	if g.core == nil {
 		return nil
 	}
-	return map[string]any{"did": g.core.Key.DID(), "hub": map[string]any{"url": g.hub.URL()}}
+	members := map[string]any{"did": g.core.Key.DID()}
+	for _, s := range g.all {
+		members[s.name] = map[string]any{"url": s.url}
+	}
+	return members
 }
 
 // lines returns the lines that serve prints about the gateways.
 func (g gateways) lines() (text string) {
-	if g.hub != nil {
-		text = fmt.Sprintf("hub at %s\n", g.hub.URL())
-	}
-	if g.own != nil {
-		text += fmt.Sprintf("hub listening on http://%s\n", g.own.Addr())
+	for _, s := range g.all {
+		text += fmt.Sprintf("%s at %s\n", s.name, s.url)
+		if s.own != nil {
+			text += fmt.Sprintf("%s listening on http://%s\n", s.name, s.own.Addr())
+		}
 	}
 	return text
 }
 
 // tasks returns the functions that must run while the relay runs.
-func (g gateways) tasks() []func(context.Context) {
-	if g.core == nil {
-		return nil
+func (g gateways) tasks() (all []func(context.Context)) {
+	if g.core != nil {
+		all = append(all, g.core.Run)
 	}
-	return []func(context.Context){g.core.Run, g.hub.Run}
+	for _, s := range g.all {
+		all = append(all, s.run)
+	}
+	return all
 }
 
 // loadOrCreateGatewayKey loads the key of the gateways. If the file is missing, it creates a key, unless the database

@@ -49,7 +49,8 @@ func (serveCmd) Help() string {
 		"  agora serve --public-url https://relay.example --trusted-proxy 127.0.0.1   (behind a proxy on this machine)\n" +
 		"  agora serve --cors-origin https://app.example --post-rate-ip 10 --polls-per-ip 4\n" +
 		"  agora serve --public-url https://relay.example --reads parties   (messages are shown to sender and recipient only)\n" +
-		"  agora serve --public-url https://relay.example --hub --hub-addr 127.0.0.1:8790   (with a hub for Chorus agents)"
+		"  agora serve --public-url https://relay.example --hub --hub-addr 127.0.0.1:8790   (with a hub for Chorus agents)\n" +
+		"  agora serve --public-url https://relay.example --channel   (with chat channels and agent inboxes)"
 }
 
 func (c serveCmd) Validate() error {
@@ -229,9 +230,9 @@ func (c serveCmd) warnings(loopbackOnly bool) (all []string) {
 		all = append(all, "requests over loopback are not limited; if a proxy on this machine forwards requests to this "+
 			"relay, give --public-url and --trusted-proxy, or limit all requests with --limit-local")
 	}
-	if c.Gateways.Hub && c.PublicURL == "" && !loopbackOnly {
-		all = append(all, "--hub is given and --public-url is not: the URLs that the hub hands out have the address of "+
-			"--addr, which other machines may not be able to reach; give the URL at which they reach this relay with --public-url")
+	if name := c.Gateways.first(); name != "" && c.PublicURL == "" && !loopbackOnly {
+		all = append(all, "--"+name+" is given and --public-url is not: the URLs that the gateway hands out have the address "+
+			"of --addr, which other machines may not be able to reach; give the URL at which they reach this relay with --public-url")
 	}
 	return all
 }

@@ -1,0 +1,106 @@
+package channel
+
+import (
+	"errors"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/relay/httpapi"
+)
+
+// The names of the limits in answers with status 429, beside envelope.LimitRequests.
+const (
+	limitChannels    = "channels"
+	limitMembers     = "members"
+	limitConnections = "connections"
+	limitInboxes     = "inboxes"
+	limitEvents      = "callbackEvents"
+)
+
+// refusal is an error with a code that the relay itself does not have.
+type refusal struct {
+	status  int
+	code    envelope.Code
+	message string
+}
+
+func (r *refusal) Error() string { return string(r.code) + ": " + r.message }
+
+// conflict refuses a name that is taken, or another body for an Idempotency-Key.
+func conflict(message string) error { return &refusal{http.StatusConflict, "CONFLICT", message} }
+
+// gone refuses a token that was valid once.
+func gone(message string) error { return &refusal{http.StatusGone, "GONE", message} }
+
+func forbidden(message string) error { return envelope.Errorf(envelope.CodeForbidden, "%s", message) }
+
+func notFound(message string) error { return envelope.Errorf(envelope.CodeNotFound, "%s", message) }
+
+// unauthorized refuses a request without a valid key.
+func unauthorized(message string) error {
+	return envelope.Errorf(envelope.CodeUnauthorized, "%s", message)
+}
+
+// limitReached refuses a request because a limit of the gateway is reached.
+func limitReached(limit string, retryAfter time.Duration, format string, args ...any) error {
+	e := envelope.Errorf(envelope.CodeRateLimited, format, args...)
+	e.RetryAfter, e.Details = retryAfter, map[string]any{envelope.DetailLimit: limit}
+	return e
+}
+
+// errorBody is the body of an answer to an error (PROTOCOL §5).
+type errorBody struct {
+	OK        bool           `json:"ok"` // false
+	Code      envelope.Code  `json:"error"`
+	Message   string         `json:"message"`
+	Retryable bool           `json:"retryable"`
+	Details   map[string]any `json:"details,omitempty"`
+}
+
+// answerTo returns the answer to an error. It is the Errors of the gateway's Mount.
+func answerTo(err error) (httpapi.ErrorAnswer, bool) {
+	if errors.Is(err, gateway.ErrOtherBody) {
+		err = conflict(gateway.ErrOtherBody.Error())
+	}
+	if r, ok := errors.AsType[*refusal](err); ok {
+		return httpapi.ErrorAnswer{Status: r.status, Body: errorBody{Code: r.code, Message: r.message}}, true
+	}
+	e, ok := errors.AsType[*envelope.Error](err)
+	if !ok {
+		return httpapi.ErrorAnswer{}, false
+	}
+	own := []string{limitChannels, limitMembers, limitConnections, limitInboxes, limitEvents}
+	if e.Code == envelope.CodeRateLimited && !slices.Contains(own, e.Limit()) {
+		limited := *e
+		limited.Details = map[string]any{envelope.DetailLimit: envelope.LimitRequests}
+		err = &limited
+	}
+	answer, ok := httpapi.RelayError(err)
+	if e.Code == envelope.CodeUnauthorized && e.Reason() == "" { // a key is missing, not the token of a signed call
+		answer.Challenge = "Bearer"
+	}
+	return answer, ok
+}
+
+// inboxAnswerTo is the same as answerTo for deliveries to inboxes. There every limit is answered with 503, because a
+// service may repeat a delivery only after a 5xx (C-23).
+func inboxAnswerTo(err error) (httpapi.ErrorAnswer, bool) {
+	if e, ok := errors.AsType[*envelope.Error](err); ok && e.Code == envelope.CodeRateLimited {
+		err = envelope.NotStored("the inbox takes no more deliveries now; try again after Retry-After", e.RetryAfter)
+	}
+	return answerTo(err)
+}
+
+// stamp is a time in an answer.
+type stamp int64
+
+// MarshalText implements encoding.TextMarshaler.
+func (s stamp) MarshalText() ([]byte, error) { return []byte(gateway.Stamp(int64(s))), nil }
+
+// done is the answer to a request that has no result.
+type done struct {
+	OK bool `json:"ok"`
+}

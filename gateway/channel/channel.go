@@ -1,0 +1,205 @@
+package channel
+
+import (
+	"context"
+	"crypto/rand"
+	_ "embed"
+	"encoding/base32"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/httpapi"
+)
+
+// Limits and times of channels and inboxes (docs/CHANNEL.md, "Limits").
+const (
+	maxChannels    = 1000
+	maxMembers     = 200 // of one channel
+	maxConnections = 50  // of one channel
+	maxName        = 80
+	maxContext     = 2000
+	maxContent     = 32_768
+	maxDepth       = 4  // a message of an agent with a larger depth is not delivered
+	maxSaid        = 60 // messages of the agents of a channel in a minute; further ones are not delivered
+	maxKept        = 10_000
+	eventLife      = 30 * 24 * time.Hour
+
+	tokenIdle = time.Hour          // how long a token is valid after its attempt or its last event
+	tokenLife = 24 * time.Hour     // how long it is valid at most
+	tokenKept = 7 * 24 * time.Hour // how long it is remembered after that
+
+	maxInboxes   = 20 // of one DID
+	maxOpen      = 1000
+	repeatTime   = 7 * 24 * time.Hour // how long a repeated delivery is recognized
+	answerTime   = 24 * time.Hour     // how long the agent can answer
+	requestTTL   = 24 * time.Hour
+	waitUnlessOK = time.Minute // Retry-After of an inbox with too many open deliveries
+)
+
+// Rates.
+var (
+	eventRate    = relay.Rate{PerSecond: 600.0 / 3600, Burst: 600} // of one delivery
+	deliveryRate = relay.Rate{PerSecond: 5, Burst: 50}             // to one inbox
+	inboxRate    = relay.Rate{PerSecond: 20.0 / 3600, Burst: 20}   // new inboxes from one address
+)
+
+//go:embed 0001_initial.sql
+var initialSchema string
+
+// Extension has the tables of the gateway.
+var Extension = relay.Extension{Name: "channel", Migrations: []string{initialSchema}, Check: check}
+
+// self is the gateway as a peer of the relay.
+var self = relay.Peer{Local: true}
+
+// Gateway is the channel gateway of a relay. Run must be running while its handlers are used.
+type Gateway struct {
+	*gateway.Core
+	url       string
+	service   string // the service's name in deliveries
+	answers   *gateway.Answers
+	outbox    *gateway.Outbox // deliveries; a lane is a connection
+	callbacks *gateway.Outbox // events for other services; a lane is a request
+	news      *news
+
+	toolHandler http.Handler // of the MCP server
+
+	events     *relay.CallerRate  // of a delivery of this service
+	forwarded  *relay.CallerRate  // events of a delivery to an inbox
+	deliveries *relay.CallerRate  // to an inbox
+	newInboxes *relay.AddressRate // from an address
+
+	kick chan struct{} // makes the sweep run now; has room for one
+}
+
+// New returns the channel gateway of a relay.
+func New(c *gateway.Core) (*Gateway, error) {
+	origin, err := url.Parse(c.Relay.Origin())
+	if err != nil {
+		return nil, err
+	}
+	g := &Gateway{Core: c, url: c.Relay.Origin() + "/channel", service: "Agora relay " + origin.Host,
+		answers:    gateway.NewAnswers(c),
+		news:       &news{waiting: map[int64]chan struct{}{}},
+		events:     relay.NewCallerRate(limitEvents, "the events of this delivery come", eventRate),
+		forwarded:  relay.NewCallerRate(limitEvents, "the events of this delivery come", eventRate),
+		deliveries: relay.NewCallerRate("deliveries", "the deliveries to this inbox come", deliveryRate),
+		newInboxes: relay.NewAddressRate(limitInboxes, "creates inboxes", inboxRate),
+		kick:       make(chan struct{}, 1)}
+	out := gateway.NewOutgoing(c.Outgoing)
+	g.outbox = gateway.NewOutbox(c, "channel", out, newCourier(g))
+	g.callbacks = gateway.NewOutbox(c, "callback", out, newForwarder(g))
+	g.outbox.Own, g.callbacks.Own = g.ownInbox, g.ownCallback
+	g.toolHandler = g.newToolHandler()
+	return g, nil
+}
+
+// URL returns the base URL of the gateway: that of the relay, with /channel.
+func (g *Gateway) URL() string { return g.url }
+
+// Run delivers messages and events, follows the threads of inboxes, and removes what has expired, until ctx ends.
+func (g *Gateway) Run(ctx context.Context) {
+	var tasks sync.WaitGroup
+	tasks.Go(func() { g.outbox.Run(ctx) })
+	tasks.Go(func() { g.callbacks.Run(ctx) })
+	tasks.Go(func() { g.follow(ctx) })
+	tasks.Go(func() { g.sweep(ctx) })
+	tasks.Wait()
+}
+
+type methods = map[string]httpapi.Handler
+
+const (
+	get  = http.MethodGet
+	post = http.MethodPost
+	put  = http.MethodPut
+	del  = http.MethodDelete
+)
+
+// Mounts returns the gateway's routes under a prefix: "/channel" on the main listener, "" on a listener of its own.
+func (g *Gateway) Mounts(prefix string) []httpapi.Mount {
+	main := prefix != ""
+	const help = "docs/CHANNEL.md lists the paths of this gateway"
+	const channel, inbox = "/channels/{channel}", "/inboxes/{inbox}"
+	mount := httpapi.Mount{Prefix: prefix, Errors: answerTo,
+		Methods: []string{put, http.MethodPatch, del},
+		Headers: []string{"Idempotency-Key", "Last-Event-ID", "Mcp-Protocol-Version", "Mcp-Session-Id"},
+		Handler: gateway.NoReferrer(httpapi.Routes(help,
+			httpapi.Route{Path: "/channels", Methods: methods{post: g.postChannel}},
+			httpapi.Route{Path: channel, Methods: methods{get: g.getChannel, http.MethodPatch: g.patchChannel,
+				del: g.deleteChannel}},
+			httpapi.Route{Path: channel + "/members", Methods: methods{get: g.getMembers, post: g.postMember}},
+			httpapi.Route{Path: channel + "/members/{name}", Methods: methods{del: g.deleteMember}},
+			httpapi.Route{Path: channel + "/connections", Methods: methods{get: g.getConnections, post: g.postConnection}},
+			httpapi.Route{Path: channel + "/connections/{name}",
+				Methods: methods{put: g.putConnection, del: g.deleteConnection}},
+			httpapi.Route{Path: channel + "/messages", Methods: methods{post: g.postMessage}},
+			httpapi.Route{Path: channel + "/events", Methods: methods{get: g.getEvents}},
+			httpapi.Route{Path: channel + "/inbox/{token}", Methods: methods{post: g.postCallback}},
+			httpapi.Route{Path: "/mcp/{channel}", Methods: methods{post: g.postTools}},
+			httpapi.Route{Path: "/inboxes", Methods: methods{get: g.getInboxes(main), post: g.postInbox(main)}},
+			httpapi.Route{Path: inbox, Methods: methods{del: g.deleteInbox(main)}},
+			httpapi.Route{Path: inbox + "/rotate", Methods: methods{post: g.rotateInbox(main)}},
+			httpapi.Route{Path: "/out/{token}", Methods: methods{post: g.postOut}},
+		)),
+	}
+	deliveries := httpapi.Mount{Prefix: prefix + "/inbox", Errors: inboxAnswerTo,
+		Handler: gateway.NoReferrer(httpapi.Routes(help,
+			httpapi.Route{Path: "/{key}", Methods: methods{post: g.postDelivery}})),
+	}
+	return []httpapi.Mount{mount, deliveries}
+}
+
+// newID returns a new id: 26 characters of lower-case base32, which are 128 random bits and 2 zero bits, after a prefix.
+func newID(prefix string) string {
+	var b [16]byte
+	rand.Read(b[:]) // never returns an error (crypto/rand)
+	return prefix + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(b[:]))
+}
+
+// news tells waiting requests that a channel has a new event.
+type news struct {
+	mu      sync.Mutex
+	waiting map[int64]chan struct{} // by the number of the channel; it is closed at the next event
+}
+
+// next returns a channel that is closed at the next event of a channel, or when the channel is deleted.
+func (n *news) next(channel int64) <-chan struct{} {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.waiting[channel] == nil {
+		n.waiting[channel] = make(chan struct{})
+	}
+	return n.waiting[channel]
+}
+
+// tell ends the waits for a channel.
+func (n *news) tell(channel int64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if c := n.waiting[channel]; c != nil {
+		close(c)
+		delete(n.waiting, channel)
+	}
+}
+
+// logFault logs an error of which no client can be told.
+func (g *Gateway) logFault(what string, err error) {
+	g.Log.Error(what, "err", err)
+}
+
+// refused reports whether the relay has refused an envelope of the gateway for good, for example because the thread has
+// ended.
+func refused(err error) bool {
+	switch envelope.CodeOf(err) {
+	case "", envelope.CodeUnavailable, envelope.CodeInternal:
+		return false
+	}
+	return true
+}

@@ -1,0 +1,197 @@
+package channel
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+
+	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/internal/jsontext"
+	"github.com/agora-relay/agora/relay"
+)
+
+// courier delivers the messages of channels to agents (docs/CHANNEL.md, "Deliveries"). A lane is a connection, and a
+// job is a delivery.
+type courier struct {
+	g *Gateway
+	// versions has the version of the URL to which a lane is being sent, by lane. An outbox calls one lane at a time.
+	versions *sync.Map
+}
+
+func newCourier(g *Gateway) courier { return courier{g, new(sync.Map)} }
+
+// Target implements gateway.Courier.
+func (c courier) Target(ctx context.Context, j gateway.Job) (url string, p gateway.Plan, err error) {
+	var agent party
+	if err := c.g.Relay.View(ctx, self, func(q relay.Querier) (err error) {
+		agent, err = partyByNumber(q, j.Lane)
+		return err
+	}); err != nil {
+		return "", gateway.Hold, err
+	}
+	switch {
+	case agent.n == 0:
+		return "", gateway.Drop, nil
+	case agent.revoked != 0:
+		return "", gateway.Kill, nil
+	}
+	c.versions.Store(j.Lane, agent.version)
+	text, err := c.g.Secrets.Decrypt(urlPlace(agent.n), agent.url)
+	return string(text), gateway.Send, err
+}
+
+// payload is the body of a delivery. The order of the members is that of the protocol's examples.
+type payload struct {
+	Channel  payloadChannel `json:"channel"`
+	Message  payloadMessage `json:"message"`
+	Callback string         `json:"callback"`
+	MCP      any            `json:"mcp,omitempty"`
+}
+
+type payloadChannel struct {
+	ID      string `json:"id"`
+	Name    string `json:"name"`
+	Service string `json:"service"`
+	Context string `json:"context"`
+}
+
+type payloadMessage struct {
+	ID      string `json:"id"`
+	Sender  string `json:"sender"`
+	Content string `json:"content"`
+}
+
+// payloadMCP says how to reach the tools. Name is only in the form of a list.
+type payloadMCP struct {
+	Name    string            `json:"name,omitempty"`
+	URL     string            `json:"url"`
+	Headers map[string]string `json:"headers"`
+}
+
+// Call implements gateway.Courier. Each attempt has its own tokens (C-5). They are stored before the attempt, because
+// the agent may use them before it answers.
+func (c courier) Call(ctx context.Context, j gateway.Job) (gateway.Call, gateway.Plan, error) {
+	callback, tool := gateway.NewKey(gateway.Callback), gateway.NewKey(gateway.ToolUser)
+	var e event
+	var to room
+	var agent party
+	plan := gateway.Send
+	err := c.g.Update(context.WithoutCancel(ctx), self, func(o *gateway.Op) error {
+		d, err := deliveryByNumber(o, j.Ref)
+		if err != nil {
+			return err
+		}
+		if agent, err = partyByNumber(o, j.Lane); err != nil {
+			return err
+		}
+		if to, err = roomByNumber(o, d.channel); err != nil {
+			return err
+		}
+		rows, err := events(o, "SELECT "+eventColumns+" FROM channel_event WHERE channel = ? AND seq = ?", d.channel, d.seq)
+		if err != nil {
+			return err
+		}
+		if agent.n == 0 || len(rows) == 0 {
+			plan = gateway.Drop
+			return nil
+		}
+		e = rows[0]
+		return addTokens(o, d, callback, tool)
+	})
+	if err != nil || plan != gateway.Send {
+		return gateway.Call{}, plan, err
+	}
+	return gateway.Call{ID: e.id, Body: c.g.payload(to, agent, e, callback, tool)}, gateway.Send, nil
+}
+
+// addTokens stores an attempt and its tokens.
+func addTokens(o *gateway.Op, d delivery, callback, tool string) error {
+	n, err := gateway.Next(o.ExtTx, attemptCounter)
+	if err != nil {
+		return err
+	}
+	if err := insertAttempt(o.ExtTx, attempt{n: n, delivery: d.n, made: o.Now}); err != nil {
+		return err
+	}
+	for kind, key := range map[gateway.Kind]string{gateway.Callback: callback, gateway.ToolUser: tool} {
+		holder := gateway.Holder{Kind: kind, Owner: n, Expires: tokenExpiry(o.Now)}
+		if err := gateway.AddKey(o.ExtTx, key, holder); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// payload returns the body of a delivery (C-1).
+func (g *Gateway) payload(c room, to party, e event, callback, tool string) []byte {
+	p := payload{
+		Channel:  payloadChannel{c.id, c.name, g.service, c.context},
+		Message:  payloadMessage{e.id, e.sender, e.content()},
+		Callback: g.url + "/channels/" + c.id + "/inbox/" + callback,
+	}
+	tools := payloadMCP{URL: g.url + "/mcp/" + c.id, Headers: map[string]string{"Authorization": "Bearer " + tool}}
+	switch to.mcp {
+	case mcpObject:
+		p.MCP = tools
+	case mcpArray:
+		tools.Name = "agora"
+		p.MCP = []payloadMCP{tools}
+	}
+	return jsontext.Compact(p)
+}
+
+// attempted is what an attempt at a delivery has led to. It is the Data of a Verdict.
+type attempted struct {
+	version int64 // of the URL
+	gone    bool  // the agent has answered that it is gone
+}
+
+// Judge implements gateway.Courier.
+func (c courier) Judge(j gateway.Job, r gateway.Response, err error) gateway.Verdict {
+	version, _ := c.versions.Load(j.Lane)
+	data := attempted{gone: err == nil && (r.Status == http.StatusNotFound || r.Status == http.StatusGone)}
+	data.version, _ = version.(int64)
+	v := verdict(r, err)
+	v.Data = data
+	return v
+}
+
+// verdict returns what an answer means by the rules that all gateways share.
+func verdict(r gateway.Response, err error) gateway.Verdict {
+	v := gateway.Verdict{Outcome: gateway.Dead, Failure: fmt.Sprintf("HTTP %d", r.Status), RetryAfter: r.RetryAfter}
+	switch {
+	case err != nil:
+		v.Failure = err.Error()
+	case r.Status >= 200 && r.Status <= 299:
+		return gateway.Verdict{Outcome: gateway.Done}
+	}
+	if gateway.Retryable(r, err) {
+		v.Outcome = gateway.Retry
+	}
+	return v
+}
+
+// Settle implements gateway.Courier. A failure counts only if the connection still has the URL that failed. Otherwise
+// the delivery is made again, to the new URL (C-7).
+func (c courier) Settle(tx relay.ExtTx, j gateway.Job, v gateway.Verdict) error {
+	data, tried := v.Data.(attempted)
+	if v.Outcome == gateway.Done || !tried {
+		return nil
+	}
+	agent, err := partyByNumber(tx, j.Lane)
+	if err != nil || agent.n == 0 {
+		return err
+	}
+	if agent.version != data.version {
+		return c.g.outbox.Restart(tx, j.N)
+	}
+	if data.gone && agent.revoked == 0 {
+		agent.revoked = c.g.Relay.Now().UnixNano()
+		return updateParty(tx, agent)
+	}
+	return nil
+}
+
+// Settled implements gateway.Courier.
+func (courier) Settled(gateway.Job, gateway.Verdict) {}

@@ -1,0 +1,114 @@
+package channel
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/httpapi"
+)
+
+// Limits of GET /channels/{channel}/events.
+const (
+	maxPage     = 200
+	defaultPage = 50
+	maxWait     = 60 // seconds
+)
+
+// eventsQuery has the parameters of GET /channels/{channel}/events.
+type eventsQuery struct {
+	after, limit int64
+	wait         time.Duration
+}
+
+func parseEventsQuery(r *http.Request) (q eventsQuery, err error) {
+	p, err := gateway.Parameters(r, "after", "limit", "wait")
+	if err != nil {
+		return q, err
+	}
+	var wait int64
+	for _, number := range []struct {
+		name                string
+		value               *int64
+		least, most, absent int64
+	}{{"after", &q.after, 0, 1<<63 - 1, 0}, {"limit", &q.limit, 1, maxPage, defaultPage}, {"wait", &wait, 0, maxWait, 0}} {
+		text, given := p[number.name]
+		if *number.value = number.absent; !given {
+			continue
+		}
+		n, err := strconv.ParseUint(text, 10, 63)
+		if err != nil || int64(n) < number.least || int64(n) > number.most {
+			return q, gateway.Invalid("%s must be a whole number from %d to %d", number.name, number.least, number.most)
+		}
+		*number.value = int64(n)
+	}
+	q.wait = time.Duration(wait) * time.Second
+	return q, nil
+}
+
+// getEvents is the handler of GET /channels/{channel}/events. If there is no event yet, it waits for one.
+func (g *Gateway) getEvents(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
+	c, err := g.caller(r, from, reader)
+	if err != nil {
+		return err
+	}
+	query, err := parseEventsQuery(r)
+	if err != nil {
+		return err
+	}
+	if query.wait > 0 {
+		leave, err := g.Relay.OpenStream(from)
+		if err != nil {
+			return err
+		}
+		defer leave()
+	}
+	timeout := time.NewTimer(query.wait)
+	defer timeout.Stop()
+	for over := query.wait == 0; ; {
+		news := g.news.next(c.room.n) // before the search, so that no event is missed
+		rows, err := g.readEvents(r, from, c, query)
+		if err != nil {
+			return err
+		}
+		if len(rows) > 0 || over {
+			return writeEvents(w, rows, query.after)
+		}
+		select {
+		case <-news:
+		case <-timeout.C:
+			over = true
+		case <-g.Relay.Drained():
+			over = true
+		case <-r.Context().Done():
+			return r.Context().Err()
+		}
+	}
+}
+
+// readEvents returns the events of a page. It checks the caller's key again, because that may have ended while the
+// request waited.
+func (g *Gateway) readEvents(r *http.Request, from relay.Peer, c caller, query eventsQuery) (rows []event, err error) {
+	err = g.Relay.View(r.Context(), from, func(q relay.Querier) error {
+		if _, err := g.findCaller(q, c.key, c.room.id, reader); err != nil {
+			return err
+		}
+		rows, err = events(q, "SELECT "+eventColumns+" FROM channel_event WHERE channel = ? AND seq > ? ORDER BY seq LIMIT ?",
+			c.room.n, query.after, query.limit)
+		return err
+	})
+	return rows, err
+}
+
+func writeEvents(w http.ResponseWriter, rows []event, cursor int64) error {
+	if len(rows) > 0 {
+		cursor = rows[len(rows)-1].seq
+	}
+	return httpapi.WriteJSON(w, http.StatusOK, struct {
+		OK     bool             `json:"ok"`
+		Events []map[string]any `json:"events"`
+		Cursor int64            `json:"cursor"`
+	}{true, shownEvents(rows), cursor})
+}

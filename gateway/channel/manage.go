@@ -1,0 +1,167 @@
+package channel
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/httpapi"
+)
+
+// This file creates, shows, changes and deletes channels.
+
+// shownRoom is a channel as answers show it.
+type shownRoom struct {
+	ID        string `json:"id"`
+	Name      string `json:"name"`
+	Context   string `json:"context"`
+	CreatedAt stamp  `json:"createdAt"`
+}
+
+func (c room) shown() shownRoom { return shownRoom{c.id, c.name, c.context, stamp(c.created)} }
+
+// roomAnswer is the answer with a channel.
+type roomAnswer struct {
+	OK      bool      `json:"ok"`
+	Channel shownRoom `json:"channel"`
+	Key     string    `json:"key,omitempty"` // only for a new channel
+}
+
+// parseRoom reads the members name and context of a body into c. The name of a new channel is required.
+func parseRoom(body []byte, c room, isNew bool) (room, error) {
+	o := gateway.NewObject("", body)
+	if o.Err != nil {
+		return c, o.Err
+	}
+	if name, given := o.Sized("name", isNew, 1, maxName); given {
+		c.name = name
+	}
+	if context, given := o.Sized("context", false, 0, maxContext); given {
+		c.context = context
+	}
+	return c, o.Err
+}
+
+// postChannel is the handler of POST /channels.
+func (g *Gateway) postChannel(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
+	admit := func(q relay.Querier) error {
+		key, _ := gateway.Bearer(r)
+		h, err := g.findHolder(q, key)
+		if err == nil && h.Kind != gateway.Operator {
+			err = forbidden("only the operator creates channels; the key is in the file operator.key of the relay")
+		}
+		return err
+	}
+	if err := g.Relay.View(r.Context(), from, admit); err != nil {
+		return err
+	}
+	if err := g.Relay.AdmitCaller(from, "operator"); err != nil {
+		return err
+	}
+	_, body, err := g.ReadObject(w, r, from)
+	if err != nil {
+		return err
+	}
+	c, err := parseRoom(body, room{id: newID("ch_")}, true)
+	if err != nil {
+		return err
+	}
+	key := gateway.NewKey(gateway.Channel)
+	err = g.Update(context.WithoutCancel(r.Context()), from, func(o *gateway.Op) error {
+		if err := admit(o); err != nil {
+			return err
+		}
+		c, err = createRoom(o, c, key)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return httpapi.WriteJSON(w, http.StatusCreated, roomAnswer{true, c.shown(), key})
+}
+
+// createRoom stores a new channel and its key.
+func createRoom(o *gateway.Op, c room, key string) (room, error) {
+	count, err := o.Number("SELECT COUNT(*) FROM channel_channel WHERE deleted = 0")
+	if err != nil {
+		return c, err
+	}
+	if count >= maxChannels {
+		return c, limitReached(limitChannels, time.Hour, "this relay has %d channels, which is its limit; delete one first",
+			maxChannels)
+	}
+	if c.n, err = gateway.Next(o.ExtTx, channelCounter); err != nil {
+		return c, err
+	}
+	c.created = o.Now
+	if err := insertRoom(o.ExtTx, c); err != nil {
+		return c, err
+	}
+	return c, gateway.AddKey(o.ExtTx, key, gateway.Holder{Kind: gateway.Channel, Owner: c.n})
+}
+
+// getChannel is the handler of GET /channels/{channel}.
+func (g *Gateway) getChannel(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
+	c, err := g.caller(r, from, manager)
+	if err != nil {
+		return err
+	}
+	return httpapi.WriteJSON(w, http.StatusOK, roomAnswer{OK: true, Channel: c.room.shown()})
+}
+
+// patchChannel is the handler of PATCH /channels/{channel}.
+func (g *Gateway) patchChannel(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
+	c, err := g.caller(r, from, manager)
+	if err != nil {
+		return err
+	}
+	_, body, err := g.ReadObject(w, r, from)
+	if err != nil {
+		return err
+	}
+	var changed room
+	err = g.change(r.Context(), from, c, manager, func(o *gateway.Op, c caller) (err error) {
+		if changed, err = parseRoom(body, c.room, false); err != nil {
+			return err
+		}
+		return updateRoom(o.ExtTx, changed)
+	})
+	if err != nil {
+		return err
+	}
+	return httpapi.WriteJSON(w, http.StatusOK, roomAnswer{OK: true, Channel: changed.shown()})
+}
+
+// deleteChannel is the handler of DELETE /channels/{channel}. The sweep removes the events later.
+func (g *Gateway) deleteChannel(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
+	c, err := g.caller(r, from, manager)
+	if err != nil {
+		return err
+	}
+	if _, err := httpapi.ReadBody(w, r, gateway.MaxBody); err != nil { // what it says does not matter
+		return err
+	}
+	err = g.change(r.Context(), from, c, manager, func(o *gateway.Op, c caller) error {
+		parties, err := partiesOf(o, c.room.n)
+		if err != nil {
+			return err
+		}
+		for _, p := range parties {
+			if err := g.removeParty(o, p); err != nil {
+				return err
+			}
+		}
+		c.room.deleted = o.Now
+		if err := updateRoom(o.ExtTx, c.room); err != nil {
+			return err
+		}
+		o.Then(func() { g.news.tell(c.room.n) })
+		return gateway.DropKeys(o.ExtTx, gateway.Channel, c.room.n, "")
+	})
+	if err != nil {
+		return err
+	}
+	return httpapi.WriteJSON(w, http.StatusOK, done{true})
+}

@@ -1,0 +1,217 @@
+package channel
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/gorilla/mux"
+
+	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/relay"
+)
+
+// This file takes the events of agents with an inbox, and sends them to the callbacks of the services.
+
+// outToken returns the request of a token. Errors: 404, errGone.
+func (g *Gateway) outToken(q relay.Querier, key string) (r request, err error) {
+	h, found, err := gateway.FindKey(q, key, g.Relay.Now())
+	if err != nil {
+		return r, err
+	}
+	if found = found && h.Kind == gateway.Callback && h.Only == onlyOut; found {
+		if r, err = requestByNumber(q, h.Owner); err != nil {
+			return r, err
+		}
+	}
+	if !found || r.n == 0 {
+		return r, notFound("there is no callback with this token")
+	}
+	i, err := inboxByNumber(q, r.inbox)
+	if err == nil && (!i.live() || r.ended != 0 || !g.Relay.Now().Before(time.Unix(0, r.created).Add(answerTime))) {
+		err = gone("this token has expired, or its inbox was deleted, or the service no longer takes events")
+	}
+	return r, err
+}
+
+// name is the name of the request for AdmitCaller and for Idempotency-Keys.
+func (r request) name() string { return "channel request " + decimal(r.n) }
+
+// postOut is the handler of POST /out/{token}.
+func (g *Gateway) postOut(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
+	key := mux.Vars(r)["token"]
+	var answered request
+	if err := g.Relay.View(r.Context(), from, func(q relay.Querier) (err error) {
+		answered, err = g.outToken(q, key)
+		return err
+	}); err != nil {
+		return err
+	}
+	if err := g.Relay.AdmitCaller(from, answered.name()); err != nil {
+		return err
+	}
+	sent, body, err := g.ReadObject(w, r, from)
+	if err != nil {
+		return err
+	}
+	said, err := parseEvent("", body)
+	if err != nil {
+		return err
+	}
+	said.body = string(sent) // the service gets the event unchanged
+	repeat, given, err := gateway.ParseRepeat(r, "POST /channel/out/…", answered.name(), body)
+	if err != nil {
+		return err
+	}
+	admitted := onceFor(func(n int64) error { return g.forwarded.Take(n, g.Relay.Now) })
+	reply, err := g.answers.Once(r.Context(), from, repeat, given, func(o *gateway.Op) (err error) {
+		answered, err = g.outToken(o, key)
+		return err
+	}, func(o *gateway.Op) (gateway.Reply, error) {
+		if err := admitted(answered.n); err != nil {
+			return gateway.Reply{}, err
+		}
+		return gateway.NewReply(http.StatusOK, done{true}), g.forward(o, answered, said)
+	})
+	if err != nil {
+		return err
+	}
+	return reply.Write(w)
+}
+
+// forward stores events that are to be sent to the service of a request.
+func (g *Gateway) forward(o *gateway.Op, r request, all ...posted) error {
+	r.answered = true
+	for _, said := range all {
+		out := outgoing{id: newID("msg_"), request: r.n, lifecycle: said.typ == typeLifecycle, created: o.Now}
+		r.idle = r.idle || out.lifecycle && said.status == lifecycleIdle
+		var err error
+		if out.n, err = gateway.Next(o.ExtTx, outCounter); err != nil {
+			return err
+		}
+		out.body = g.Secrets.Encrypt(bodyPlace(out.n), []byte(said.body))
+		if err := insertOut(o.ExtTx, out); err != nil {
+			return err
+		}
+		if err := g.callbacks.Add(o.ExtTx, r.n, out.n); err != nil {
+			return err
+		}
+	}
+	o.Then(func() { g.callbacks.Wake(r.n) })
+	return updateRequest(o.ExtTx, r)
+}
+
+// forwarder sends the events of agents to services. A lane is a request, and a job is an event.
+type forwarder struct {
+	g *Gateway
+	// calls has what is being sent, by lane. An outbox calls one lane at a time.
+	calls *sync.Map
+}
+
+// forwarded is an event that is being sent.
+type forwarded struct {
+	version   int64 // of the callback
+	lifecycle bool
+	ends      bool // the service has refused the callback
+}
+
+func newForwarder(g *Gateway) forwarder { return forwarder{g, new(sync.Map)} }
+
+// Target implements gateway.Courier.
+func (f forwarder) Target(ctx context.Context, j gateway.Job) (url string, p gateway.Plan, err error) {
+	var r request
+	var out outgoing
+	if err := f.g.Relay.View(ctx, self, func(q relay.Querier) (err error) {
+		if r, err = requestByNumber(q, j.Lane); err != nil {
+			return err
+		}
+		out, err = outByNumber(q, j.Ref)
+		return err
+	}); err != nil {
+		return "", gateway.Hold, err
+	}
+	if r.n == 0 || r.ended != 0 || out.n == 0 {
+		return "", gateway.Drop, nil
+	}
+	f.calls.Store(j.Lane, forwarded{version: r.version, lifecycle: out.lifecycle})
+	text, err := f.g.Secrets.Decrypt(callbackPlace(r.n), r.callback)
+	return string(text), gateway.Send, err
+}
+
+// Call implements gateway.Courier.
+func (f forwarder) Call(ctx context.Context, j gateway.Job) (gateway.Call, gateway.Plan, error) {
+	var out outgoing
+	if err := f.g.Relay.View(ctx, self, func(q relay.Querier) (err error) {
+		out, err = outByNumber(q, j.Ref)
+		return err
+	}); err != nil {
+		return gateway.Call{}, gateway.Hold, err
+	}
+	if out.n == 0 {
+		return gateway.Call{}, gateway.Drop, nil
+	}
+	body, err := f.g.Secrets.Decrypt(bodyPlace(out.n), out.body)
+	return gateway.Call{ID: out.id, Body: body}, gateway.Send, err
+}
+
+// Judge implements gateway.Courier. A service of version 0.1 does not know lifecycle, so a refusal of it costs nothing
+// (C-24). A service that refuses another event because of the callback will take none.
+func (f forwarder) Judge(j gateway.Job, r gateway.Response, err error) gateway.Verdict {
+	call, _ := f.calls.Load(j.Lane)
+	data, _ := call.(forwarded)
+	v := verdict(r, err)
+	if refused := err == nil && r.Status >= 400 && r.Status <= 499; refused && data.lifecycle {
+		v = gateway.Verdict{Outcome: gateway.Done}
+	} else if refused {
+		switch r.Status {
+		case http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusGone:
+			data.ends = true
+		}
+	}
+	v.Data = data
+	return v
+}
+
+// Settle implements gateway.Courier. A failure counts only if the request still has the callback that failed. Otherwise
+// the event is sent again, to the new callback.
+func (f forwarder) Settle(tx relay.ExtTx, j gateway.Job, v gateway.Verdict) error {
+	if v.Outcome == gateway.Retry {
+		return nil
+	}
+	data, tried := v.Data.(forwarded)
+	if v.Outcome == gateway.Dead && tried {
+		r, err := requestByNumber(tx, j.Lane)
+		if err != nil {
+			return err
+		}
+		if r.n != 0 && r.version != data.version {
+			f.calls.Delete(j.Lane) // Settled must not report a failure
+			return f.g.callbacks.Restart(tx, j.N)
+		}
+		if r.n != 0 && data.ends {
+			if err := f.g.end(tx, r); err != nil {
+				return err
+			}
+		}
+	}
+	return gateway.Exec(tx, "DELETE FROM channel_out WHERE n = ?", j.Ref)
+}
+
+// end records that a service no longer takes the events of a request. Those that wait are dropped.
+func (g *Gateway) end(tx relay.ExtTx, r request) error {
+	r.ended = g.Relay.Now().UnixNano()
+	if err := gateway.Exec(tx, "DELETE FROM channel_out WHERE request = ?", r.n); err != nil {
+		return err
+	}
+	return updateRequest(tx, r)
+}
+
+// Settled implements gateway.Courier.
+func (f forwarder) Settled(j gateway.Job, v gateway.Verdict) {
+	_, known := f.calls.LoadAndDelete(j.Lane)
+	if v.Outcome == gateway.Dead && (known || v.Data == nil) {
+		f.g.Log.Warn("an event of an agent was not taken by its service", "delivery", fmt.Sprint(j.Lane), "failure", v.Failure)
+	}
+}

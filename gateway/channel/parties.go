@@ -1,0 +1,369 @@
+package channel
+
+import (
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gorilla/mux"
+
+	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/httpapi"
+)
+
+// This file manages the members and the connections of a channel.
+
+var nameForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+
+// The forms in which a connection gets the member mcp of a delivery.
+const (
+	mcpObject = "object" // as in version 0.1 of the protocol
+	mcpArray  = "array"  // as in newer drafts
+	mcpNone   = "none"
+)
+
+// shownMember is a member as answers show it.
+type shownMember struct {
+	Name string `json:"name"`
+}
+
+// shownConnection is a connection as answers show it.
+type shownConnection struct {
+	Name   string `json:"name"`
+	Host   string `json:"host"`
+	Status string `json:"status"` // active or revoked
+	Queued int64  `json:"queued"` // deliveries that wait, with the one that is being tried
+	Dead   int64  `json:"dead"`   // deliveries of the last 7 days that failed for good
+	MCP    string `json:"mcp"`
+}
+
+// connection returns a connection as answers show it.
+func (g *Gateway) connection(q relay.Querier, p party) (shownConnection, error) {
+	s := shownConnection{Name: p.name, Host: p.host, Status: "active", MCP: p.mcp}
+	if p.revoked != 0 {
+		s.Status = "revoked"
+	}
+	var err error
+	s.Queued, s.Dead, err = g.outbox.Count(q, p.n)
+	return s, err
+}
+
+// parsedParty is the body of a request that creates or changes a member or a connection.
+type parsedParty struct {
+	name, url, host, mcp string // empty: not given
+}
+
+// parseName reads the member name.
+func parseName(o *gateway.Object) string {
+	name, given := o.Text("name", true)
+	if given && !nameForm.MatchString(name) {
+		o.Fail("name", "must have 1 to 64 letters, digits and ._-, and begin with a letter or a digit")
+	}
+	return name
+}
+
+// parseConnection reads the members url and mcp, and, for a new connection, name.
+func (g *Gateway) parseConnection(body []byte, isNew bool) (p parsedParty, err error) {
+	o := gateway.NewObject("", body)
+	if o.Err != nil {
+		return p, o.Err
+	}
+	if isNew {
+		p.name = parseName(o)
+	}
+	if text, given := o.Text("url", isNew); given {
+		u, err := g.checkConnectionString(text)
+		if err != nil {
+			o.Fail("url", "%v", err)
+		} else {
+			p.url, p.host = text, strings.ToLower(u.Host)
+		}
+	}
+	if text, given := o.Text("mcp", false); given {
+		if p.mcp = text; !slices.Contains([]string{mcpObject, mcpArray, mcpNone}, text) {
+			o.Fail("mcp", "must be object, array or none")
+		}
+	}
+	return p, o.Err
+}
+
+// checkConnectionString parses the URL of an agent. It may be that of an inbox of this relay.
+func (g *Gateway) checkConnectionString(text string) (*url.URL, error) {
+	if _, own := g.ownInboxKey(text); own {
+		return url.Parse(text)
+	}
+	return g.Outgoing.Check(text)
+}
+
+// partyLimits are the largest numbers of members and of connections of a channel.
+var partyLimits = map[bool]struct {
+	count int64
+	limit string
+}{false: {maxMembers, limitMembers}, true: {maxConnections, limitConnections}}
+
+// createParty stores a new member, or a new connection with this URL.
+func (g *Gateway) createParty(o *gateway.Op, p party, url string) (party, error) {
+	taken, err := partyByName(o, p.channel, p.name)
+	if err != nil {
+		return p, err
+	}
+	if taken.n != 0 {
+		return p, conflict("this channel has a member or a connection with this name; choose another name")
+	}
+	most := partyLimits[p.agent]
+	count, err := o.Number("SELECT COUNT(*) FROM channel_party WHERE channel = ? AND agent = ?", p.channel, flag(p.agent))
+	if err != nil {
+		return p, err
+	}
+	if count >= most.count {
+		return p, limitReached(most.limit, time.Hour, "this channel has %d %s, which is its limit; remove one first",
+			most.count, most.limit)
+	}
+	if p.n, err = gateway.Next(o.ExtTx, partyCounter); err != nil {
+		return p, err
+	}
+	p.url = []byte{}
+	if p.agent {
+		p.url = g.Secrets.Encrypt(urlPlace(p.n), []byte(url))
+	}
+	return p, insertParty(o.ExtTx, p)
+}
+
+// removeParty removes a member or a connection, and all that is queued for it. The tokens of a connection are answered
+// with 410 from now on, because its row is missing.
+func (g *Gateway) removeParty(o *gateway.Op, p party) error {
+	if p.agent {
+		if err := g.outbox.RemoveLane(o.ExtTx, p.n); err != nil {
+			return err
+		}
+		o.Then(func() { g.outbox.Wake(p.n) })
+	} else if err := gateway.DropKeys(o.ExtTx, gateway.Member, p.n, ""); err != nil {
+		return err
+	}
+	for _, text := range []string{"DELETE FROM channel_presence WHERE party = ?", "DELETE FROM channel_party WHERE n = ?"} {
+		if err := gateway.Exec(o.ExtTx, text, p.n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// postMember is the handler of POST /channels/{channel}/members.
+func (g *Gateway) postMember(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
+	c, err := g.caller(r, from, manager)
+	if err != nil {
+		return err
+	}
+	_, body, err := g.ReadObject(w, r, from)
+	if err != nil {
+		return err
+	}
+	parsed := gateway.NewObject("", body)
+	if parsed.Err != nil {
+		return parsed.Err
+	}
+	name := parseName(parsed)
+	if parsed.Err != nil {
+		return parsed.Err
+	}
+	key := gateway.NewKey(gateway.Member)
+	err = g.change(r.Context(), from, c, manager, func(o *gateway.Op, c caller) error {
+		p, err := g.createParty(o, party{channel: c.room.n, name: name}, "")
+		if err != nil {
+			return err
+		}
+		return gateway.AddKey(o.ExtTx, key, gateway.Holder{Kind: gateway.Member, Owner: p.n})
+	})
+	if err != nil {
+		return err
+	}
+	return httpapi.WriteJSON(w, http.StatusCreated, struct {
+		OK     bool        `json:"ok"`
+		Member shownMember `json:"member"`
+		Key    string      `json:"key"`
+	}{true, shownMember{name}, key})
+}
+
+// getMembers is the handler of GET /channels/{channel}/members.
+func (g *Gateway) getMembers(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
+	members := []shownMember{}
+	if err := g.forEachParty(r, from, func(_ relay.Querier, p party) error {
+		if !p.agent {
+			members = append(members, shownMember{p.name})
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	return httpapi.WriteJSON(w, http.StatusOK, struct {
+		OK      bool          `json:"ok"`
+		Members []shownMember `json:"members"`
+	}{true, members})
+}
+
+// forEachParty calls f for each member and each connection of the channel of a request.
+func (g *Gateway) forEachParty(r *http.Request, from relay.Peer, f func(relay.Querier, party) error) error {
+	c, err := g.caller(r, from, manager)
+	if err != nil {
+		return err
+	}
+	return g.Relay.View(r.Context(), from, func(q relay.Querier) error {
+		all, err := partiesOf(q, c.room.n)
+		if err != nil {
+			return err
+		}
+		for _, p := range all {
+			if err := f(q, p); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// connectionAnswer is the answer with a connection.
+type connectionAnswer struct {
+	OK         bool            `json:"ok"`
+	Connection shownConnection `json:"connection"`
+}
+
+// postConnection is the handler of POST /channels/{channel}/connections.
+func (g *Gateway) postConnection(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
+	c, err := g.caller(r, from, manager)
+	if err != nil {
+		return err
+	}
+	_, body, err := g.ReadObject(w, r, from)
+	if err != nil {
+		return err
+	}
+	parsed, err := g.parseConnection(body, true)
+	if err != nil {
+		return err
+	}
+	if parsed.mcp == "" {
+		parsed.mcp = mcpObject
+	}
+	var shown shownConnection
+	err = g.change(r.Context(), from, c, manager, func(o *gateway.Op, c caller) error {
+		p, err := g.createParty(o, party{channel: c.room.n, name: parsed.name, agent: true, host: parsed.host,
+			mcp: parsed.mcp, version: 1}, parsed.url)
+		if err != nil {
+			return err
+		}
+		shown, err = g.connection(o, p)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return httpapi.WriteJSON(w, http.StatusCreated, connectionAnswer{true, shown})
+}
+
+// getConnections is the handler of GET /channels/{channel}/connections.
+func (g *Gateway) getConnections(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
+	connections := []shownConnection{}
+	if err := g.forEachParty(r, from, func(q relay.Querier, p party) error {
+		if !p.agent {
+			return nil
+		}
+		shown, err := g.connection(q, p)
+		connections = append(connections, shown)
+		return err
+	}); err != nil {
+		return err
+	}
+	return httpapi.WriteJSON(w, http.StatusOK, struct {
+		OK          bool              `json:"ok"`
+		Connections []shownConnection `json:"connections"`
+	}{true, connections})
+}
+
+// putConnection is the handler of PUT /channels/{channel}/connections/{name}. The connection becomes active. What is
+// queued goes to the new URL at once (C-7).
+func (g *Gateway) putConnection(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
+	c, err := g.caller(r, from, manager)
+	if err != nil {
+		return err
+	}
+	_, body, err := g.ReadObject(w, r, from)
+	if err != nil {
+		return err
+	}
+	parsed, err := g.parseConnection(body, false)
+	if err != nil {
+		return err
+	}
+	var shown shownConnection
+	err = g.change(r.Context(), from, c, manager, func(o *gateway.Op, c caller) error {
+		p, err := g.findParty(o, c, r, true)
+		if err != nil {
+			return err
+		}
+		p.revoked = 0
+		if parsed.mcp != "" {
+			p.mcp = parsed.mcp
+		}
+		if parsed.url != "" {
+			p.url, p.host = g.Secrets.Encrypt(urlPlace(p.n), []byte(parsed.url)), parsed.host
+			p.version++
+			if err := g.outbox.RestartLane(o.ExtTx, p.n); err != nil {
+				return err
+			}
+		}
+		if err := updateParty(o.ExtTx, p); err != nil {
+			return err
+		}
+		o.Then(func() { g.outbox.Wake(p.n) })
+		shown, err = g.connection(o, p)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return httpapi.WriteJSON(w, http.StatusOK, connectionAnswer{true, shown})
+}
+
+// findParty returns the member or the connection that the path of a request names.
+func (g *Gateway) findParty(q relay.Querier, c caller, r *http.Request, agent bool) (party, error) {
+	p, err := partyByName(q, c.room.n, mux.Vars(r)["name"])
+	if err == nil && (p.n == 0 || p.agent != agent) {
+		err = notFound("this channel has no " + map[bool]string{false: "member", true: "connection"}[agent] + " with this name")
+	}
+	return p, err
+}
+
+// deleteMember is the handler of DELETE /channels/{channel}/members/{name}.
+func (g *Gateway) deleteMember(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
+	return g.deleteParty(w, r, from, false)
+}
+
+// deleteConnection is the handler of DELETE /channels/{channel}/connections/{name}.
+func (g *Gateway) deleteConnection(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
+	return g.deleteParty(w, r, from, true)
+}
+
+func (g *Gateway) deleteParty(w http.ResponseWriter, r *http.Request, from relay.Peer, agent bool) error {
+	c, err := g.caller(r, from, manager)
+	if err != nil {
+		return err
+	}
+	if _, err := httpapi.ReadBody(w, r, gateway.MaxBody); err != nil { // what it says does not matter
+		return err
+	}
+	err = g.change(r.Context(), from, c, manager, func(o *gateway.Op, c caller) error {
+		p, err := g.findParty(o, c, r, agent)
+		if err != nil {
+			return err
+		}
+		return g.removeParty(o, p)
+	})
+	if err != nil {
+		return err
+	}
+	return httpapi.WriteJSON(w, http.StatusOK, done{true})
+}

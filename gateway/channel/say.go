@@ -1,0 +1,151 @@
+package channel
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/relay"
+)
+
+// Ways in which an event came.
+const (
+	viaAPI      = "api"
+	viaCallback = "callback"
+	viaTool     = "mcp"
+)
+
+// say stores an event of a party. depth is that of the event. A message is delivered to the active connections of the
+// channel, except to that of its sender. The result is the event, and the number of deliveries.
+func (g *Gateway) say(o *gateway.Op, c room, p party, said posted, via string, depth int64) (event, int, error) {
+	e := event{channel: c.n, id: newID("msg_"), ts: o.Now, party: p.n, sender: p.name, agent: p.agent, typ: said.typ,
+		via: via, depth: depth, body: said.body}
+	deliver, err := mayDeliver(o, e)
+	if err != nil {
+		return e, 0, err
+	}
+	if e.seq, err = gateway.Next(o.ExtTx, eventCounter(c.n)); err != nil {
+		return e, 0, err
+	}
+	if err := insertEvent(o.ExtTx, e); err != nil {
+		return e, 0, err
+	}
+	if err := notice(o, p.n, said.status); err != nil {
+		return e, 0, err
+	}
+	o.Then(func() { g.news.tell(c.n) })
+	if e.seq > maxKept {
+		if err := trim(o, c.n, e.seq-maxKept); err != nil {
+			return e, 0, err
+		}
+	}
+	if !deliver {
+		return e, 0, nil
+	}
+	count, err := g.deliver(o, e)
+	return e, count, err
+}
+
+// eventCounter returns the name of the counter that numbers the events of a channel.
+func eventCounter(channel int64) string { return fmt.Sprintf("channel_event_%d", channel) }
+
+// mayDeliver reports whether an event is delivered. Only messages are. The loop guard stops agents that answer each
+// other for ever: it stores what they say, and does not deliver it (C-13, C-14).
+func mayDeliver(o *gateway.Op, e event) (bool, error) {
+	if e.typ != typeMessage || e.depth > maxDepth {
+		return false, nil
+	}
+	if !e.agent {
+		return true, nil
+	}
+	said, err := o.Number("SELECT COUNT(*) FROM (SELECT 1 FROM channel_event WHERE channel = ? AND agent = 1 "+
+		"AND type = 'message' AND ts > ? LIMIT ?) AS latest", e.channel, o.Now-int64(time.Minute), maxSaid)
+	return said < maxSaid, err
+}
+
+// notice records that a party has shown itself. An empty status leaves the one that it had.
+func notice(o *gateway.Op, party int64, status string) error {
+	if status == "" {
+		known, err := presenceOf(o, party)
+		if err != nil {
+			return err
+		}
+		status = known.status
+	}
+	return setPresence(o.ExtTx, presence{party, status, o.Now})
+}
+
+// deliver adds the deliveries of a message.
+func (g *Gateway) deliver(o *gateway.Op, e event) (count int, err error) {
+	lanes, err := gateway.Numbers(o, "SELECT n FROM channel_party WHERE channel = ? AND agent = 1 AND revoked = 0 "+
+		"AND n <> ? ORDER BY n", e.channel, e.party)
+	if err != nil {
+		return 0, err
+	}
+	for _, lane := range lanes {
+		d := delivery{channel: e.channel, seq: e.seq, party: lane, depth: e.depth, created: o.Now}
+		if d.n, err = gateway.Next(o.ExtTx, deliveryCounter); err != nil {
+			return 0, err
+		}
+		if err := insertDelivery(o.ExtTx, d); err != nil {
+			return 0, err
+		}
+		if err := g.outbox.Add(o.ExtTx, lane, d.n); err != nil {
+			return 0, err
+		}
+		o.Then(func() { g.outbox.Wake(lane) })
+	}
+	return len(lanes), nil
+}
+
+// trimBatch is how many events leave a full channel with each new one.
+const trimBatch = 20
+
+// trim removes the oldest events of a channel up to a number. Events with a delivery that is remembered stay.
+func trim(o *gateway.Op, channel, upTo int64) error {
+	return gateway.Exec(o.ExtTx, "DELETE FROM channel_event WHERE (channel, seq) IN (SELECT channel, seq FROM channel_event e "+
+		"WHERE channel = ? AND seq <= ? AND NOT EXISTS (SELECT 1 FROM channel_delivery d JOIN gate_outbox j ON j.ref = d.n "+
+		"AND j.gateway = 'channel' AND j.dead = 0 WHERE d.channel = e.channel AND d.seq = e.seq) ORDER BY seq LIMIT ?)",
+		channel, upTo, trimBatch)
+}
+
+// postMessage is the handler of POST /channels/{channel}/messages.
+func (g *Gateway) postMessage(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
+	c, err := g.caller(r, from, writer)
+	if err != nil {
+		return err
+	}
+	_, body, err := g.ReadObject(w, r, from)
+	if err != nil {
+		return err
+	}
+	parsed := gateway.NewObject("", body)
+	if parsed.Err != nil {
+		return parsed.Err
+	}
+	content, _ := parsed.Sized("content", true, 1, maxContent)
+	if parsed.Err != nil {
+		return parsed.Err
+	}
+	endpoint := "POST /channel/channels/" + c.room.id + "/messages"
+	repeat, given, err := gateway.ParseRepeat(r, endpoint, c.name(), body)
+	if err != nil {
+		return err
+	}
+	reply, err := g.answers.Once(r.Context(), from, repeat, given, func(o *gateway.Op) (err error) {
+		c, err = g.findCaller(o, c.key, c.room.id, writer)
+		return err
+	}, func(o *gateway.Op) (gateway.Reply, error) {
+		e, deliveries, err := g.say(o, c.room, c.member, newMessage(content), viaAPI, 0)
+		return gateway.NewReply(http.StatusCreated, struct {
+			OK         bool           `json:"ok"`
+			Event      map[string]any `json:"event"`
+			Deliveries int            `json:"deliveries"`
+		}{true, e.shown(), deliveries}), err
+	})
+	if err != nil {
+		return err
+	}
+	return reply.Write(w)
+}

@@ -1,0 +1,184 @@
+package channel
+
+import (
+	"context"
+	"time"
+
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/thread"
+)
+
+// This file does what is due at a time, and removes what has expired. Each step is a small Update, so that messages
+// never wait for it long.
+
+const (
+	sweepInterval = time.Minute
+	sweepBatch    = 100 // rows of one Update
+	jobLife       = 24 * time.Hour
+)
+
+// sweep works once a minute, and when it is kicked, until ctx ends.
+func (g *Gateway) sweep(ctx context.Context) {
+	ticker := time.NewTicker(sweepInterval)
+	defer ticker.Stop()
+	for {
+		g.sweepOnce(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-g.kick:
+		case <-ticker.C:
+		}
+	}
+}
+
+func (g *Gateway) sweepOnce(ctx context.Context) {
+	err := g.cancelThreads(ctx)
+	for _, step := range []func(*gateway.Op) (more bool, err error){
+		g.reportSilence, forgetEvents, forgetDeliveries, forgetAttempts, forgetRequests, removeRooms, removeInboxes,
+	} {
+		for more := true; more && err == nil && ctx.Err() == nil; {
+			err = g.Update(context.WithoutCancel(ctx), self, func(o *gateway.Op) (err error) {
+				more, err = step(o)
+				return err
+			})
+		}
+	}
+	if err != nil && ctx.Err() == nil && g.Relay.Health() == nil {
+		g.logFault("what has expired cannot be removed now; the gateway tries again in a minute", err)
+	}
+}
+
+// reportSilence tells services that an agent has not shown itself for 24 hours, once for each delivery (C-29).
+func (g *Gateway) reportSilence(o *gateway.Op) (more bool, err error) {
+	silent, err := gateway.Numbers(o, "SELECT n FROM channel_request WHERE answered = 0 AND created <= ? "+
+		"ORDER BY created LIMIT ?", o.Now-int64(answerTime), sweepBatch)
+	if err != nil {
+		return false, err
+	}
+	for _, n := range silent {
+		r, err := requestByNumber(o, n)
+		if err != nil {
+			return false, err
+		}
+		if r.ended != 0 {
+			r.answered = true
+			err = updateRequest(o.ExtTx, r)
+		} else {
+			err = g.forward(o, r, newError("the agent has not answered for 24 hours", "undelivered"))
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	return len(silent) == sweepBatch, nil
+}
+
+// cancelThreads cancels the open threads of deleted inboxes.
+func (g *Gateway) cancelThreads(ctx context.Context) error {
+	for {
+		var open request
+		var of inbox
+		err := g.Relay.View(ctx, self, func(q relay.Querier) error {
+			numbers, err := gateway.Numbers(q, "SELECT r.n FROM channel_inbox i JOIN channel_request r ON r.inbox = i.n "+
+				"WHERE i.deleted > 0 AND r.state < 2 ORDER BY r.n LIMIT 1")
+			if err != nil || len(numbers) == 0 {
+				return err
+			}
+			if open, err = requestByNumber(q, numbers[0]); err != nil {
+				return err
+			}
+			of, err = inboxByNumber(q, open.inbox)
+			return err
+		})
+		if err != nil || open.n == 0 {
+			return err
+		}
+		if err := g.cancelThread(ctx, open, of); err != nil {
+			return err
+		}
+	}
+}
+
+// cancelThread cancels the thread of a request, unless it has ended.
+func (g *Gateway) cancelThread(ctx context.Context, r request, i inbox) error {
+	checked, err := g.sign(envelope.Draft{Thread: r.id, Recipient: i.owner,
+		Payload: envelope.Cancel{RequestID: r.id, Reason: "the inbox was deleted"}})
+	if err != nil {
+		return err
+	}
+	return g.Update(context.WithoutCancel(ctx), self, func(o *gateway.Op) error {
+		now, err := requestByNumber(o, r.n)
+		if err != nil || now.n == 0 {
+			return err
+		}
+		if _, err := o.Append(checked, thread.Terms{}); err != nil && !refused(err) {
+			return err
+		}
+		now.state = over
+		return updateRequest(o.ExtTx, now)
+	})
+}
+
+// forgetEvents removes events that were kept long enough.
+func forgetEvents(o *gateway.Op) (more bool, err error) {
+	return someRemoved(o.Exec("DELETE FROM channel_event WHERE (channel, seq) IN "+
+		"(SELECT channel, seq FROM channel_event WHERE ts < ? ORDER BY ts LIMIT ?)", o.Now-int64(eventLife), sweepBatch))
+}
+
+// forgetDeliveries removes deliveries of which no token is remembered.
+func forgetDeliveries(o *gateway.Op) (more bool, err error) {
+	return someRemoved(o.Exec("DELETE FROM channel_delivery WHERE n IN "+
+		"(SELECT n FROM channel_delivery WHERE created < ? ORDER BY created LIMIT ?)",
+		o.Now-int64(jobLife+tokenLife+tokenKept), sweepBatch))
+}
+
+// forgetAttempts removes attempts whose tokens have been forgotten.
+func forgetAttempts(o *gateway.Op) (more bool, err error) {
+	return someRemoved(o.Exec("DELETE FROM channel_attempt WHERE n IN "+
+		"(SELECT n FROM channel_attempt WHERE made < ? ORDER BY made LIMIT ?)", o.Now-int64(tokenLife+tokenKept), sweepBatch))
+}
+
+func someRemoved(removed int64, err error) (more bool, _ error) { return removed == sweepBatch, err }
+
+// forgetRequests removes requests whose token has been forgotten, and the events of them that were never taken.
+func forgetRequests(o *gateway.Op) (more bool, err error) {
+	old, err := gateway.Numbers(o, "SELECT n FROM channel_request WHERE created < ? ORDER BY created LIMIT ?",
+		o.Now-int64(tokenLife+tokenKept), sweepBatch)
+	for _, n := range old {
+		for _, text := range []string{"DELETE FROM channel_out WHERE request = ?", "DELETE FROM channel_request WHERE n = ?"} {
+			if err := gateway.Exec(o.ExtTx, text, n); err != nil {
+				return false, err
+			}
+		}
+	}
+	return len(old) == sweepBatch, err
+}
+
+// removeRooms removes the events of deleted channels, and then the channels. Their deliveries expire by themselves.
+func removeRooms(o *gateway.Op) (more bool, err error) {
+	deleted, err := gateway.Numbers(o, "SELECT n FROM channel_channel WHERE deleted > 0 AND (deleted < ? OR EXISTS "+
+		"(SELECT 1 FROM channel_event e WHERE e.channel = channel_channel.n)) ORDER BY n LIMIT 1",
+		o.Now-int64(jobLife+tokenLife+tokenKept))
+	if err != nil || len(deleted) == 0 {
+		return false, err
+	}
+	n := deleted[0]
+	removed, err := o.Exec("DELETE FROM channel_event WHERE channel = ? AND seq IN "+
+		"(SELECT seq FROM channel_event WHERE channel = ? ORDER BY seq LIMIT ?)", n, n, sweepBatch)
+	if err != nil || removed > 0 {
+		return true, err
+	}
+	if err := gateway.DropCounter(o.ExtTx, eventCounter(n)); err != nil {
+		return false, err
+	}
+	return true, gateway.Exec(o.ExtTx, "DELETE FROM channel_channel WHERE n = ?", n)
+}
+
+// removeInboxes removes deleted inboxes of which no request is left.
+func removeInboxes(o *gateway.Op) (more bool, err error) {
+	return someRemoved(o.Exec("DELETE FROM channel_inbox WHERE n IN (SELECT i.n FROM channel_inbox i WHERE i.deleted > 0 "+
+		"AND NOT EXISTS (SELECT 1 FROM channel_request r WHERE r.inbox = i.n) ORDER BY i.n LIMIT ?)", sweepBatch))
+}

@@ -1,0 +1,46 @@
+package channel
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// This file recognizes the URLs of this gateway.
+
+var (
+	inboxPath    = regexp.MustCompile(`^/inbox/(sk_[A-Za-z0-9_-]{43})$`)
+	callbackPath = regexp.MustCompile(`^/channels/(ch_[a-z2-7]{26})/inbox/(tok_[A-Za-z0-9_-]{43})$`)
+)
+
+// ownInboxKey returns the key in the URL of an inbox of this relay. own is false for any other URL.
+func (g *Gateway) ownInboxKey(text string) (key string, own bool) {
+	path, own := strings.CutPrefix(text, g.url)
+	found := inboxPath.FindStringSubmatch(path)
+	if !own || found == nil {
+		return "", false
+	}
+	return found[1], true
+}
+
+// ownCallbackToken returns the channel and the token in the URL of a callback of this service. own is false for any
+// other URL.
+func (g *Gateway) ownCallbackToken(text string) (channel, key string, own bool) {
+	path, own := strings.CutPrefix(text, g.url)
+	found := callbackPath.FindStringSubmatch(path)
+	if !own || found == nil {
+		return "", "", false
+	}
+	return found[1], found[2], true
+}
+
+// checkCallback checks the callback of a delivery to an inbox.
+func (g *Gateway) checkCallback(text string) error {
+	if _, _, own := g.ownCallbackToken(text); own {
+		return nil
+	}
+	_, err := g.Outgoing.Check(text)
+	return err
+}
+
+func decimal(n int64) string { return strconv.FormatInt(n, 10) }
