@@ -35,7 +35,7 @@ var allowedImports = map[string][]string{
 	"relay":                        {"internal/turns", "didkey", "envelope", "replay", "thread"},
 	"relay/httpapi":                {"didkey", "envelope", "replay", "thread", "relay"},
 	"gateway":                      {"internal/jsontext", "internal/turns", "didkey", "envelope", "relay", "relay/httpapi"},
-	"gateway/gatetest":             {"didkey", "relay", "store/sqlite"},
+	"gateway/gatetest":             {"didkey", "gateway", "relay", "relay/httpapi", "store/sqlite", "store/sqlite/check"},
 	"gateway/hub/skill":            {},
 	"gateway/hub":                  {"internal/jsontext", "envelope", "gateway", "gateway/hub/skill", "relay", "relay/httpapi"},
 	"gateway/channel":              {"internal/jsontext", "didkey", "envelope", "thread", "gateway", "relay", "relay/httpapi"},

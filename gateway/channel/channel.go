@@ -67,6 +67,8 @@ type Gateway struct {
 	outbox    *gateway.Outbox // deliveries; a lane is a connection
 	callbacks *gateway.Outbox // events for other services; a lane is a request
 	news      *news
+	keep      int64 // how many events of a channel are kept
+	open      int64 // how many unfinished deliveries an inbox may have
 
 	toolHandler http.Handler // of the MCP server
 
@@ -86,6 +88,8 @@ func New(c *gateway.Core) (*Gateway, error) {
 	}
 	g := &Gateway{Core: c, url: c.Relay.Origin() + "/channel", service: "Agora relay " + origin.Host,
 		answers:    gateway.NewAnswers(c),
+		keep:       maxKept,
+		open:       maxOpen,
 		news:       &news{waiting: map[int64]chan struct{}{}},
 		events:     relay.NewCallerRate(limitEvents, "the events of this delivery come", eventRate),
 		forwarded:  relay.NewCallerRate(limitEvents, "the events of this delivery come", eventRate),

@@ -243,7 +243,7 @@ func (g *Gateway) handOver(ctx context.Context, from relay.Peer, key string, to 
 		if g.repeats(known) {
 			return g.replaceCallback(o, known.n, d.callback)
 		}
-		if err := checkOpen(o, now); err != nil {
+		if err := g.checkOpen(o, now); err != nil {
 			return err
 		}
 		if r.n, err = gateway.Next(o.ExtTx, requestCounter); err != nil {
@@ -263,12 +263,12 @@ func (g *Gateway) handOver(ctx context.Context, from relay.Peer, key string, to 
 }
 
 // checkOpen refuses a delivery if the inbox has too many that its owner has not finished.
-func checkOpen(o *gateway.Op, i inbox) error {
+func (g *Gateway) checkOpen(o *gateway.Op, i inbox) error {
 	open, err := o.Number("SELECT COUNT(*) FROM (SELECT 1 FROM channel_request WHERE inbox = ? AND idle = 0 "+
-		"AND created > ? LIMIT ?) AS open", i.n, o.Now-int64(answerTime), maxOpen)
-	if err == nil && open >= maxOpen {
+		"AND created > ? LIMIT ?) AS open", i.n, o.Now-int64(answerTime), g.open)
+	if err == nil && open >= g.open {
 		err = envelope.NotStored(fmt.Sprintf("the agent has %d deliveries of the last 24 hours that it has not finished; "+
-			"try again later", maxOpen), waitUnlessOK)
+			"try again later", g.open), waitUnlessOK)
 	}
 	return err
 }

@@ -35,8 +35,8 @@ func (g *Gateway) say(o *gateway.Op, c room, p party, said posted, via string, d
 		return e, 0, err
 	}
 	o.Then(func() { g.news.tell(c.n) })
-	if e.seq > maxKept {
-		if err := trim(o, c.n, e.seq-maxKept); err != nil {
+	if e.seq%trimEvery == 0 {
+		if err := trim(o, c.n, g.keep); err != nil {
 			return e, 0, err
 		}
 	}
@@ -99,15 +99,19 @@ func (g *Gateway) deliver(o *gateway.Op, e event) (count int, err error) {
 	return len(lanes), nil
 }
 
-// trimBatch is how many events leave a full channel with each new one.
-const trimBatch = 20
+// trimEvery is after how many events of a channel the oldest ones are removed.
+const trimEvery = 100
 
-// trim removes the oldest events of a channel up to a number. Events with a delivery that is remembered stay.
-func trim(o *gateway.Op, channel, upTo int64) error {
-	return gateway.Exec(o.ExtTx, "DELETE FROM channel_event WHERE (channel, seq) IN (SELECT channel, seq FROM channel_event e "+
+// trim removes the oldest events of a channel, so that it has at most keep. Events that wait to be delivered stay.
+func trim(o *gateway.Op, channel, keep int64) error {
+	last, err := o.Number("SELECT seq FROM channel_event WHERE channel = ? ORDER BY seq DESC LIMIT 1 OFFSET ?", channel, keep)
+	if err != nil || last == 0 {
+		return err
+	}
+	return gateway.Exec(o.ExtTx, "DELETE FROM channel_event WHERE channel = ? AND seq IN (SELECT seq FROM channel_event e "+
 		"WHERE channel = ? AND seq <= ? AND NOT EXISTS (SELECT 1 FROM channel_delivery d JOIN gate_outbox j ON j.ref = d.n "+
 		"AND j.gateway = 'channel' AND j.dead = 0 WHERE d.channel = e.channel AND d.seq = e.seq) ORDER BY seq LIMIT ?)",
-		channel, upTo, trimBatch)
+		channel, channel, last, 2*trimEvery)
 }
 
 // postMessage is the handler of POST /channels/{channel}/messages.

@@ -34,14 +34,42 @@ func (g *Gateway) sweep(ctx context.Context) {
 	}
 }
 
+// duty is something that is due at a time.
+type duty struct {
+	due  string // a SELECT that finds a row if there is something to do; its parameter is the time since which it is due
+	keep time.Duration
+	do   func(*gateway.Op) (more bool, err error)
+}
+
+func (g *Gateway) duties() []duty {
+	const forgotten = tokenLife + tokenKept
+	return []duty{
+		{"SELECT 1 FROM channel_request WHERE answered = 0 AND created <= ? LIMIT 1", answerTime, g.reportSilence},
+		{"SELECT 1 FROM channel_event WHERE ts < ? LIMIT 1", eventLife, forgetEvents},
+		{"SELECT 1 FROM channel_attempt WHERE made < ? LIMIT 1", forgotten, forgetAttempts},
+		{"SELECT 1 FROM channel_delivery WHERE created < ? LIMIT 1", jobLife + forgotten, forgetDeliveries},
+		{"SELECT 1 FROM channel_request WHERE created < ? LIMIT 1", forgotten, forgetRequests},
+		{"SELECT 1 FROM channel_channel c WHERE c.deleted > 0 AND (c.deleted < ? OR EXISTS " +
+			"(SELECT 1 FROM channel_event e WHERE e.channel = c.n)) LIMIT 1", jobLife + forgotten, removeRooms},
+		{"SELECT 1 FROM channel_inbox WHERE deleted > 0 AND deleted < ? LIMIT 1", forgotten, removeInboxes},
+	}
+}
+
+// sweepOnce does what is due. An Update is written to disk even if it changes nothing. So the gateway first looks for
+// something to do.
 func (g *Gateway) sweepOnce(ctx context.Context) {
 	err := g.cancelThreads(ctx)
-	for _, step := range []func(*gateway.Op) (more bool, err error){
-		g.reportSilence, forgetEvents, forgetDeliveries, forgetAttempts, forgetRequests, removeRooms, removeInboxes,
-	} {
-		for more := true; more && err == nil && ctx.Err() == nil; {
+	for _, d := range g.duties() {
+		more := false
+		if err == nil {
+			err = g.Relay.View(ctx, self, func(q relay.Querier) (err error) {
+				return q.Query(func(gateway.Scanner) error { more = true; return nil }, d.due,
+					g.Relay.Now().Add(-d.keep).UnixNano())
+			})
+		}
+		for more && err == nil && ctx.Err() == nil {
 			err = g.Update(context.WithoutCancel(ctx), self, func(o *gateway.Op) (err error) {
-				more, err = step(o)
+				more, err = d.do(o)
 				return err
 			})
 		}
@@ -180,5 +208,6 @@ func removeRooms(o *gateway.Op) (more bool, err error) {
 // removeInboxes removes deleted inboxes of which no request is left.
 func removeInboxes(o *gateway.Op) (more bool, err error) {
 	return someRemoved(o.Exec("DELETE FROM channel_inbox WHERE n IN (SELECT i.n FROM channel_inbox i WHERE i.deleted > 0 "+
-		"AND NOT EXISTS (SELECT 1 FROM channel_request r WHERE r.inbox = i.n) ORDER BY i.n LIMIT ?)", sweepBatch))
+		"AND i.deleted < ? AND NOT EXISTS (SELECT 1 FROM channel_request r WHERE r.inbox = i.n) ORDER BY i.n LIMIT ?)",
+		o.Now-int64(tokenLife+tokenKept), sweepBatch))
 }
