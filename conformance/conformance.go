@@ -58,6 +58,7 @@ type Check struct {
 	// wait is about how long the check sleeps or waits for held polls. At most maxWaitingChecks checks with a wait run
 	// at the same time, and at most maxBusyChecks checks without one.
 	wait time.Duration
+	last bool // see gatewayCheck
 	run  func(*probe)
 }
 

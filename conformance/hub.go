@@ -30,28 +30,11 @@ type HubOptions struct {
 // limit the rate of requests needs less than a minute, or little more than a minute with HubOptions.Thorough.
 const DefaultHubTimeout = 3 * time.Minute
 
-// Reasons why a check is not tested.
-const (
-	needsOperator = "this needs the operator's key (--operator-key)"
-	needsWebhook  = "this needs a server for webhooks that the hub can call (--webhook-listen)"
-	needsThorough = "this takes long or uses up a limit of the hub (--thorough)"
-	needsPrefix   = "this needs a hub whose address has a path, such as https://relay.example/hub"
-)
-
 // hubCheck is a check of a hub.
-type hubCheck struct {
-	number, title, cites string
-	wait                 time.Duration // see Check
-	needs                string        // empty, or one of the reasons above
-	last                 bool          // it runs after all others, because it uses up a limit of the hub
-	run                  func(*hubProbe)
-}
+type hubCheck = gatewayCheck[*hubProbe]
 
 // hubTheme is a table of related checks of a hub.
-type hubTheme struct {
-	name   string
-	checks []hubCheck
-}
+type hubTheme = gatewayTheme[*hubProbe]
 
 // hubThemes returns all tables of checks of a hub, in the order of the documentation.
 func hubThemes() []hubTheme {
@@ -82,18 +65,7 @@ func hubThemes() []hubTheme {
 }
 
 // HubChecks returns all checks of a hub, in the order of the documentation.
-func HubChecks() []Check { return bindHubChecks(nil) }
-
-// bindHubChecks returns all checks of a hub, for this run.
-func bindHubChecks(run *hubRun) (all []Check) {
-	for _, theme := range hubThemes() {
-		for _, c := range theme.checks {
-			all = append(all, Check{Number: c.number, Title: c.title, Cites: c.cites, Theme: theme.name, wait: c.wait,
-				run: func(p *probe) { run.check(p, c) }})
-		}
-	}
-	return all
-}
+func HubChecks() []Check { return bindChecks(hubThemes(), (*hubRun)(nil).check) }
 
 // RunHub checks the hub at baseURL, which may have a path. It returns an error if the options are invalid, if baseURL
 // is not a usable address, or if no hub answers there. A hub that violates the protocol is not an error: see
@@ -112,7 +84,7 @@ func RunHub(ctx context.Context, baseURL string, o HubOptions) (Report, error) {
 		o.Timeout = DefaultHubTimeout
 	}
 	run := newHubRun(client, o)
-	chosen, err := pick(bindHubChecks(run), o.Only, "hub.register.rotate")
+	chosen, err := pick(bindChecks(hubThemes(), run.check), o.Only, "hub.register.rotate")
 	if err != nil {
 		return Report{}, err
 	}
@@ -123,41 +95,14 @@ func RunHub(ctx context.Context, baseURL string, o HubOptions) (Report, error) {
 	if err := run.connect(bounded); err != nil {
 		return Report{}, err
 	}
-	if run.hooks, err = listenForWebhooks(o); err != nil {
+	if run.hooks, err = listenForWebhooks(o.WebhookListen, o.WebhookURL); err != nil {
 		return Report{}, err
 	}
 	defer run.hooks.close()
-	report.Results = run.runAll(bounded, chosen)
+	report.Results = runInTurn(bounded, run.client, chosen, run.Progress)
 	run.deleteAgents(ctx)
 	report.Took, report.Requests = time.Since(report.Started), client.requests.Load()+run.root.requests.Load()
 	return report, nil
-}
-
-// runAll runs the checks, and those that must be last after the others. It returns the results in the order of checks.
-func (run *hubRun) runAll(ctx context.Context, checks []Check) []Result {
-	isLast := map[string]bool{}
-	for _, theme := range hubThemes() {
-		for _, c := range theme.checks {
-			isLast[c.number] = c.last
-		}
-	}
-	place := map[string]int{}
-	var early, late []Check
-	for i, c := range checks {
-		place[c.Number] = i
-		if isLast[c.Number] {
-			late = append(late, c)
-		} else {
-			early = append(early, c)
-		}
-	}
-	results := make([]Result, len(checks))
-	for _, list := range [][]Check{early, late} {
-		for _, r := range runAll(ctx, run.client, list, run.Progress) {
-			results[place[r.Number]] = r
-		}
-	}
-	return results
 }
 
 // Check returns the error that RunHub would return for invalid options or an invalid baseURL. It sends no request.
@@ -165,13 +110,8 @@ func (o HubOptions) Check(baseURL string) error {
 	if _, err := pick(HubChecks(), o.Only, "hub.register.rotate"); err != nil {
 		return err
 	}
-	if o.WebhookURL != "" {
-		if o.WebhookListen == "" {
-			return fmt.Errorf("a URL for webhooks needs an address to listen on")
-		}
-		if _, err := parseBase(o.WebhookURL); err != nil {
-			return err
-		}
+	if err := checkWebhookOptions(o.WebhookListen, o.WebhookURL); err != nil {
+		return err
 	}
 	_, err := parseBase(baseURL)
 	return err
@@ -190,7 +130,7 @@ type hubRun struct {
 }
 
 func newHubRun(client *relayClient, o HubOptions) *hubRun {
-	run := &hubRun{HubOptions: o, client: client}
+	run := &hubRun{HubOptions: o, client: client, pace: pace{isLimit: isHubRateLimit, free: isFreeAtHub}}
 	base, err := url.Parse(client.baseURL)
 	if err != nil {
 		panic(err) // cannot happen: parseBase has accepted it

@@ -127,16 +127,3 @@ var hubKeyChecks = []hubCheck{
 			}
 		}},
 }
-
-// wantNoText ends the check if the answer contains one of the texts.
-func (h *hubProbe) wantNoText(a answer, what string, texts ...string) {
-	h.expect("the answer has %s", what)
-	if a.err != nil {
-		h.failf("%s", a)
-	}
-	for _, text := range texts {
-		if i := strings.Index(string(a.body), text); i >= 0 {
-			h.failf("status %d with …%s…", a.status, excerpt(a.body[max(0, i-60):], 200))
-		}
-	}
-}

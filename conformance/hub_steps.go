@@ -1,7 +1,6 @@
 package conformance
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -9,7 +8,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 )
 
@@ -28,78 +26,21 @@ type hubProbe struct {
 // that are sent as they are, or a value that is sent as compact JSON. ask waits and repeats the request if the hub
 // limits the rate of requests.
 func (h *hubProbe) ask(what, method, target, key string, header http.Header, body any) answer {
-	all := http.Header{}
-	for name, values := range header {
-		all[name] = values
-	}
-	if key != "" {
-		all.Set("Authorization", "Bearer "+key)
-	}
 	hold := time.Duration(0)
 	if target == "/messages" {
 		hold = senderWaits
 	}
-	h.hub.pace.wait(h.ctx, method, target)
-	return h.callRetrying(h.hub.pace.refused, what, method, target, all, encodeBody(body), hold)
+	return h.askAs(&h.hub.pace, what, method, target, key, header, body, hold)
 }
 
-// pace slows down a run at a hub that limits the rate of requests. Before the first refusal it does nothing.
-type pace struct {
-	mu      sync.Mutex
-	limited bool
-	next    time.Time // when the next request may be sent
-}
-
-// paceInterval is the time between two requests. The usual limit is 50 in a second.
-const paceInterval = time.Second / 40
-
-// wait waits until a request may be sent. Requests that change nothing need not wait. Requests of an agent for its
+// isFreeAtHub reports whether a request changes nothing, so that a hub allows many of them. Requests of an agent for its
 // messages change the states of the messages.
-func (p *pace) wait(ctx context.Context, method, target string) {
-	if method == http.MethodGet && !strings.HasPrefix(target, "/agent/") {
-		return
-	}
-	wait(ctx, p.turn())
-}
-
-// turn returns how long the next request must wait.
-func (p *pace) turn() time.Duration {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	now := time.Now()
-	if !p.limited {
-		return 0
-	}
-	if p.next.Before(now) {
-		p.next = now
-	}
-	p.next = p.next.Add(paceInterval)
-	return p.next.Sub(now)
-}
-
-// refused is isHubRateLimit that remembers that there is a limit.
-func (p *pace) refused(a answer) bool {
-	limited := isHubRateLimit(a)
-	if limited {
-		p.mu.Lock()
-		p.limited = true
-		p.mu.Unlock()
-	}
-	return limited
+func isFreeAtHub(method, target string) bool {
+	return method == http.MethodGet && !strings.HasPrefix(target, "/agent/")
 }
 
 // senderWaits is how long a hub waits for a webhook before it answers the sender.
 const senderWaits = 15 * time.Second
-
-func encodeBody(body any) []byte {
-	switch body := body.(type) {
-	case nil:
-		return nil
-	case []byte:
-		return body
-	}
-	return canonical(body)
-}
 
 // isHubRateLimit reports whether the hub limits the rate of requests, and not the number of something.
 func isHubRateLimit(a answer) bool {
@@ -160,14 +101,6 @@ func (h *hubProbe) wantNoKey(a answer)    { h.wantError(a, http.StatusUnauthoriz
 func (h *hubProbe) wantNotYours(a answer) { h.wantError(a, http.StatusForbidden, "ERR_FORBIDDEN") }
 func (h *hubProbe) wantTaken(a answer)    { h.wantError(a, http.StatusConflict, "ERR_AGENT_ID_TAKEN") }
 func (h *hubProbe) wantNoAgent(a answer)  { h.wantError(a, http.StatusNotFound, "ERR_AGENT_NOT_FOUND") }
-
-// want ends the check as failed unless holds is true. The other arguments say what was expected instead of a.
-func (h *hubProbe) want(holds bool, a answer, format string, args ...any) {
-	h.expect(format, args...)
-	if !holds {
-		h.failf("%s", a)
-	}
-}
 
 var hubTimeForm = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$`)
 
@@ -321,22 +254,6 @@ func (h *hubProbe) wantRow(m sentMessage, within time.Duration, what string, rig
 func sameJSON(raw json.RawMessage, want any) bool {
 	var a, b any
 	return json.Unmarshal(raw, &a) == nil && json.Unmarshal(canonical(want), &b) == nil && reflect.DeepEqual(a, b)
-}
-
-// inParallel runs f n times at the same time and returns the answers.
-func (h *hubProbe) inParallel(n int, f func(i int) answer) []answer {
-	answers := make([]answer, n)
-	done := make(chan struct{})
-	for i := range n {
-		h.tasks.Go(func() {
-			answers[i] = f(i)
-			done <- struct{}{}
-		})
-	}
-	for range n {
-		<-done
-	}
-	return answers
 }
 
 // countStatus returns how many of the answers have the status.

@@ -3,7 +3,6 @@ package conformance
 import (
 	"context"
 	"crypto/rand"
-
 	"fmt"
 	"io"
 	"net"
@@ -13,21 +12,22 @@ import (
 	"time"
 )
 
-// hookServer receives the webhooks that the hub calls during a run.
+// hookServer receives the requests that a gateway sends during a run.
 type hookServer struct {
-	url     string // at which the hub reaches the server
+	url     string // at which the gateway reaches the server
 	address string // like WebhookListen, with port 0
 	server  *http.Server
 	mu      sync.Mutex
 	hooks   map[string]*hook // by path
 }
 
-// listenForWebhooks starts the server that the options ask for. It returns nil if they ask for none.
-func listenForWebhooks(o HubOptions) (*hookServer, error) {
-	if o.WebhookListen == "" {
+// listenForWebhooks starts a server at the address listen. It returns nil if there is no address. url is where the
+// gateway reaches the server; if it is empty, that is http:// and the address.
+func listenForWebhooks(listen, url string) (*hookServer, error) {
+	if listen == "" {
 		return nil, nil
 	}
-	listener, err := net.Listen("tcp", o.WebhookListen)
+	listener, err := net.Listen("tcp", listen)
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen for webhooks: %w", err)
 	}
@@ -35,7 +35,7 @@ func listenForWebhooks(o HubOptions) (*hookServer, error) {
 	if err != nil {
 		panic(err) // cannot happen: it is the address of a listener
 	}
-	s := &hookServer{url: strings.TrimRight(o.WebhookURL, "/"), address: net.JoinHostPort(host, "0"),
+	s := &hookServer{url: strings.TrimRight(url, "/"), address: net.JoinHostPort(host, "0"),
 		hooks: map[string]*hook{}}
 	if s.url == "" {
 		s.url = "http://" + listener.Addr().String()
@@ -105,9 +105,13 @@ func (h *hubProbe) hook(reply hookReply) *hook {
 
 // hookWith is hook with a reply for each call. Calls have numbers from 1.
 func (h *hubProbe) hookWith(reply func(call int) hookReply) *hook {
-	s := h.hub.hooks
-	name := strings.ToLower(rand.Text())
-	k := &hook{url: s.url + "/" + name, path: name, reply: reply, changed: make(chan struct{}, 1)}
+	return h.hub.hooks.add("/"+strings.ToLower(rand.Text()), reply)
+}
+
+// add returns the hook with this path. It replies to each call with what reply returns for its number, from 1.
+func (s *hookServer) add(path string, reply func(call int) hookReply) *hook {
+	name := path[strings.LastIndexByte(path, '/')+1:]
+	k := &hook{url: s.url + path, path: name, reply: reply, changed: make(chan struct{}, 1)}
 	s.mu.Lock()
 	s.hooks[name] = k
 	s.mu.Unlock()
@@ -179,7 +183,7 @@ func (k *hook) seen() (list []hookCall) {
 }
 
 // wantCalls waits until the hook has answered n calls, and returns all calls.
-func (h *hubProbe) wantCalls(k *hook, n int, within time.Duration) []hookCall {
+func (p *probe) wantCalls(k *hook, n int, within time.Duration) []hookCall {
 	timer := time.NewTimer(within)
 	defer timer.Stop()
 	for {
@@ -196,19 +200,19 @@ func (h *hubProbe) wantCalls(k *hook, n int, within time.Duration) []hookCall {
 		select {
 		case <-k.changed:
 		case <-timer.C:
-			h.expect("%d calls of the webhook within %v", n, within)
-			h.failf("%d calls", len(calls))
-		case <-h.ctx.Done():
-			h.stopped()
+			p.expect("%d calls of the webhook within %v", n, within)
+			p.failf("%d calls", len(calls))
+		case <-p.ctx.Done():
+			p.stopped()
 		}
 	}
 }
 
 // wantNoMoreCalls ends the check if the hook has more than n calls, or gets one in the next moments.
-func (h *hubProbe) wantNoMoreCalls(k *hook, n int) {
-	h.sleep(quiet)
-	h.expect("%d calls of the webhook and no more", n)
+func (p *probe) wantNoMoreCalls(k *hook, n int) {
+	p.sleep(quiet)
+	p.expect("%d calls of the webhook and no more", n)
 	if calls := k.seen(); len(calls) != n {
-		h.failf("%d calls", len(calls))
+		p.failf("%d calls", len(calls))
 	}
 }

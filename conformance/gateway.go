@@ -1,0 +1,200 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// This file has what the kits for hubs and for channel services share.
+
+// Reasons why a check of a gateway is not tested.
+const (
+	needsOperator = "this needs the operator's key (--operator-key)"
+	needsWebhook  = "this needs a server for webhooks that the hub can call (--webhook-listen)"
+	needsThorough = "this takes long or uses up a limit (--thorough)"
+	needsPrefix   = "this needs a hub whose address has a path, such as https://relay.example/hub"
+)
+
+// gatewayCheck is a check of a gateway. P is the context of the running check.
+type gatewayCheck[P any] struct {
+	number, title, cites string
+	wait                 time.Duration // see Check
+	needs                string        // empty, or the reason why the check may be not tested
+	last                 bool          // it runs after all others, because it uses up a limit
+	run                  func(P)
+}
+
+// gatewayTheme is a table of related checks of a gateway.
+type gatewayTheme[P any] struct {
+	name   string
+	checks []gatewayCheck[P]
+}
+
+// bindChecks returns all checks of the themes. run runs a check.
+func bindChecks[P any](themes []gatewayTheme[P], run func(*probe, gatewayCheck[P])) (all []Check) {
+	for _, theme := range themes {
+		for _, c := range theme.checks {
+			all = append(all, Check{Number: c.number, Title: c.title, Cites: c.cites, Theme: theme.name, wait: c.wait,
+				last: c.last, run: func(p *probe) { run(p, c) }})
+		}
+	}
+	return all
+}
+
+// runInTurn runs the checks, and those that must be last after the others. It returns the results in the order of
+// checks.
+func runInTurn(ctx context.Context, client *relayClient, checks []Check, progress func(Result)) []Result {
+	place := map[string]int{}
+	var early, late []Check
+	for i, c := range checks {
+		place[c.Number] = i
+		if c.last {
+			late = append(late, c)
+		} else {
+			early = append(early, c)
+		}
+	}
+	results := make([]Result, len(checks))
+	for _, list := range [][]Check{early, late} {
+		for _, r := range runAll(ctx, client, list, progress) {
+			results[place[r.Number]] = r
+		}
+	}
+	return results
+}
+
+// checkWebhookOptions returns an error if the run cannot receive webhooks as its options say.
+func checkWebhookOptions(listen, url string) error {
+	if url == "" {
+		return nil
+	}
+	if listen == "" {
+		return fmt.Errorf("a URL for webhooks needs an address to listen on")
+	}
+	_, err := parseBase(url)
+	return err
+}
+
+// pace slows down a run at a gateway that limits the rate of requests. Before the first refusal it does nothing.
+type pace struct {
+	isLimit func(answer) bool // whether the gateway limits the rate of requests, and not the number of something
+	free    func(method, target string) bool
+
+	mu      sync.Mutex
+	limited bool
+	next    time.Time // when the next request may be sent
+}
+
+// paceInterval is the time between two requests. The usual limit is 50 in a second.
+const paceInterval = time.Second / 40
+
+// wait waits until a request may be sent. Requests for which free is true need not wait.
+func (p *pace) wait(ctx context.Context, method, target string) {
+	if p.free(method, target) {
+		return
+	}
+	wait(ctx, p.turn())
+}
+
+// turn returns how long the next request must wait.
+func (p *pace) turn() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	if !p.limited {
+		return 0
+	}
+	if p.next.Before(now) {
+		p.next = now
+	}
+	p.next = p.next.Add(paceInterval)
+	return p.next.Sub(now)
+}
+
+// refused is isLimit that remembers that there is a limit.
+func (p *pace) refused(a answer) bool {
+	limited := p.isLimit(a)
+	if limited {
+		p.mu.Lock()
+		p.limited = true
+		p.mu.Unlock()
+	}
+	return limited
+}
+
+// askAs sends a request with the key as Authorization. If key is empty, there is no Authorization. body may be nil,
+// bytes that are sent as they are, or a value that is sent as compact JSON. hold is how long the gateway may take in
+// addition. askAs waits and repeats the request if the gateway limits the rate of requests.
+func (p *probe) askAs(
+	pace *pace, what, method, target, key string, header http.Header, body any, hold time.Duration,
+) answer {
+	all := http.Header{}
+	for name, values := range header {
+		all[name] = values
+	}
+	if key != "" {
+		all.Set("Authorization", "Bearer "+key)
+	}
+	pace.wait(p.ctx, method, target)
+	return p.callRetrying(pace.refused, what, method, target, all, encodeBody(body), hold)
+}
+
+func encodeBody(body any) []byte {
+	switch body := body.(type) {
+	case nil:
+		return nil
+	case []byte:
+		return body
+	}
+	return canonical(body)
+}
+
+// want ends the check as failed unless holds is true. The other arguments say what was expected instead of a.
+func (p *probe) want(holds bool, a answer, format string, args ...any) {
+	p.expect(format, args...)
+	if !holds {
+		p.failf("%s", a)
+	}
+}
+
+// wantNoText ends the check if the answer contains one of the texts.
+func (p *probe) wantNoText(a answer, what string, texts ...string) {
+	p.expect("the answer has %s", what)
+	if a.err != nil {
+		p.failf("%s", a)
+	}
+	for _, text := range texts {
+		if i := strings.Index(string(a.body), text); i >= 0 {
+			p.failf("status %d with …%s…", a.status, excerpt(a.body[max(0, i-60):], 200))
+		}
+	}
+}
+
+// wantAllow ends the check unless the header Allow of a has the method allowed, and not the method that was asked.
+func (p *probe) wantAllow(a answer, asked, allowed string) {
+	allow := a.header.Get("Allow")
+	methods := strings.FieldsFunc(allow, func(r rune) bool { return r == ',' || r == ' ' })
+	p.want(slices.Contains(methods, allowed) && !slices.Contains(methods, asked), a,
+		"an Allow header that has %s and not %s, instead of %q", allowed, asked, allow)
+}
+
+// inParallel runs f n times at the same time and returns the answers.
+func (p *probe) inParallel(n int, f func(i int) answer) []answer {
+	answers := make([]answer, n)
+	done := make(chan struct{})
+	for i := range n {
+		p.tasks.Go(func() {
+			answers[i] = f(i)
+			done <- struct{}{}
+		})
+	}
+	for range n {
+		<-done
+	}
+	return answers
+}
