@@ -1,4 +1,5 @@
-// Package conformance checks over HTTP whether a relay follows the Agora protocol, or a hub the Chorus protocol.
+// Package conformance checks over HTTP whether a relay follows the Agora protocol, a hub the Chorus protocol, or a
+// channel service the Chorus Channel Protocol.
 //
 // It needs only the address of the relay. The relay may be written in any language. Each check uses new keys and new
 // threads, so a relay with other traffic can be checked too. Checks of time limits use short lifetimes and timestamps
@@ -10,8 +11,9 @@
 //   - Strict adds the rules of PROTOCOL.md for questions that the specification leaves open.
 //   - Extensions adds the features that PROTOCOL.md defines beyond the specification.
 //
-// The checks of hubs are in files whose names begin with hub. RunHub runs them, and HubChecks returns them. They are
-// not part of the levels.
+// The checks of hubs are in files whose names begin with hub. RunHub runs them, and HubChecks returns them. Those of
+// channel services are in files whose names begin with channel, for RunChannel and ChannelChecks. They are not part of
+// the levels.
 //
 // The checks are tables, with one table for each theme. A run has a time limit and sends a limited number of requests.
 // The messages that it posts expire within minutes or, in checks of old timestamps, within hours. One message requests
@@ -32,7 +34,9 @@ const (
 	Strict     Level = "strict"     // Core, and the rules of PROTOCOL.md for what the specification leaves open
 	Extensions Level = "extensions" // Strict, and the features that PROTOCOL.md adds
 
-	Hub Level = "hub" // the rules of HUB.md for a Chorus hub; no other level includes it
+	// No other level includes these.
+	Hub            Level = "hub"     // the rules of HUB.md for a Chorus hub
+	ChannelService Level = "channel" // the rules of CHANNEL.md for a channel service
 )
 
 // Levels returns all levels of relays. Each level includes the levels before it.
@@ -45,8 +49,8 @@ func (l Level) Includes(other Level) bool {
 
 // Check tests one requirement that a relay must meet.
 type Check struct {
-	// Number is C-1, C-2, … for Core, S-1, … for Strict and X-1, … for Extensions. For Hub it is a name such as
-	// hub.register.rotate. It is never given to another check.
+	// Number is C-1, C-2, … for Core, S-1, … for Strict, X-1, … for Extensions and N-1, … for ChannelService. For Hub it
+	// is a name such as hub.register.rotate. It is never given to another check.
 	Number string `json:"number"`
 	Title  string `json:"title"` // the requirement, in one sentence
 	Cites  string `json:"cites"` // the section of the specification or of PROTOCOL.md that contains the requirement
@@ -69,6 +73,8 @@ func (c Check) Level() Level {
 		return Core
 	case strings.HasPrefix(c.Number, "S-"):
 		return Strict
+	case strings.HasPrefix(c.Number, "N-"):
+		return ChannelService
 	case strings.HasPrefix(c.Number, "hub."):
 		return Hub
 	}

@@ -79,6 +79,7 @@ var replyOK = hookReply{body: `{"status":"ok"}`}
 // hookCall is one call of a hook.
 type hookCall struct {
 	method     string
+	query      string
 	header     http.Header
 	body       answer
 	trace      string // the header Chorus-Trace-Id
@@ -127,7 +128,7 @@ func (k *hook) serve(w http.ResponseWriter, r *http.Request) {
 		return // the call was cut off
 	}
 	k.mu.Lock()
-	call := &hookCall{method: r.Method, header: r.Header, body: parseRow(body), trace: r.Header.Get("Chorus-Trace-Id"),
+	call := &hookCall{method: r.Method, query: r.URL.RawQuery, header: r.Header, body: parseRow(body), trace: r.Header.Get("Chorus-Trace-Id"),
 		began: time.Now(), overlapped: k.running > 0}
 	k.running++
 	k.calls = append(k.calls, call)
@@ -184,17 +185,22 @@ func (k *hook) seen() (list []hookCall) {
 
 // wantCalls waits until the hook has answered n calls, and returns all calls.
 func (p *probe) wantCalls(k *hook, n int, within time.Duration) []hookCall {
+	return p.waitForCalls(k, n, within, func(call hookCall) bool { return !call.ended.IsZero() })
+}
+
+// waitForCalls waits until the hook has n calls that count, and returns all calls.
+func (p *probe) waitForCalls(k *hook, n int, within time.Duration, counts func(hookCall) bool) []hookCall {
 	timer := time.NewTimer(within)
 	defer timer.Stop()
 	for {
 		calls := k.seen()
-		answered := 0
+		found := 0
 		for _, call := range calls {
-			if !call.ended.IsZero() {
-				answered++
+			if counts(call) {
+				found++
 			}
 		}
-		if answered >= n {
+		if found >= n {
 			return calls
 		}
 		select {

@@ -106,9 +106,12 @@ func (r Report) summary() string {
 	if !r.Holds() {
 		verdict = "does not pass all selected checks"
 	}
-	if r.Level == Hub {
+	switch r.Level {
+	case Hub:
 		fmt.Fprintf(&b, "The hub %s.\n", verdict)
-	} else {
+	case ChannelService:
+		fmt.Fprintf(&b, "The channel service %s.\n", verdict)
+	default:
 		fmt.Fprintf(&b, "The relay %s (level %s).\n", verdict, r.Level)
 	}
 	return b.String()
