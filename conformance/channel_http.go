@@ -155,7 +155,7 @@ var channelBodyChecks = []channelCheck{
 			return []string{"", " ", "null", "[]", "[" + good + "]", `"text"`, "1", good[:len(good)-1], good + "}",
 				good + " x", good + good, "\ufeff" + good, `{"a":1,}` + good, strings.ReplaceAll(good, `"`, `'`),
 				good + "\x00", strings.Replace(good, "{", "{/**/", 1), strings.Replace(good, "{", `{"n":01,`, 1),
-				strings.Replace(good, "{", `{"n":NaN,`, 1)}
+				strings.Replace(good, "{", `{"n":NaN,`, 1), strings.Replace(good, "{", `{"n":1e999,`, 1)}
 		})},
 	{number: "body.duplicates", title: "A body with a duplicate member is refused, at any depth and in any spelling",
 		cites: `GATEWAYS "Bodies and errors"; G-27`, needs: needsOperator,
