@@ -85,7 +85,7 @@ func badEvents() []message {
 
 // channelCallbackChecks test what agents report to a callback.
 var channelCallbackChecks = []channelCheck{
-	{number: "callback.types", title: "Each type of event is taken at both sides of its limits, and stored as it was sent",
+	{number: "N-73", title: "Each type of event is taken at both sides of its limits, and stored as it was sent",
 		cites: "CHANNEL §3; C-8", needs: needsAgent, run: func(h *channelProbe) {
 			alice, _, d := h.exchange()
 			for _, event := range goodEvents() {
@@ -94,7 +94,7 @@ var channelCallbackChecks = []channelCheck{
 				h.wantReported(row, event)
 			}
 		}},
-	{number: "callback.unknown-type", title: "An event of an unknown type, or without a type, is refused with 400",
+	{number: "N-74", title: "An event of an unknown type, or without a type, is refused with 400",
 		cites: "CHANNEL §3; C-9", needs: needsAgent, run: func(h *channelProbe) {
 			alice, _, d := h.exchange()
 			for _, value := range append([]any{"", "Message", "messages", "thinking", "message ", nothing, nil}, notTexts...) {
@@ -102,7 +102,7 @@ var channelCallbackChecks = []channelCheck{
 			}
 			h.wantEvents(alice.channel, 1)
 		}},
-	{number: "callback.bad-member", title: "An event with a bad or missing member is refused with 400",
+	{number: "N-75", title: "An event with a bad or missing member is refused with 400",
 		cites: "CHANNEL §3; C-8", needs: needsAgent, run: func(h *channelProbe) {
 			alice, _, d := h.exchange()
 			for _, event := range badEvents() {
@@ -111,7 +111,7 @@ var channelCallbackChecks = []channelCheck{
 			h.wantEvents(alice.channel, 1)
 			h.wantSeq(h.report(d, statusEvent("the callback still works")))
 		}},
-	{number: "callback.unknown-members", title: "Unknown members of an event are kept",
+	{number: "N-76", title: "Unknown members of an event are kept",
 		cites: "CHANNEL §3", needs: needsAgent, run: func(h *channelProbe) {
 			alice, _, d := h.exchange()
 			for _, event := range []message{messageEvent("hello"), toolCall, toolResult, errorEvent, statusEvent("reading"),
@@ -120,7 +120,7 @@ var channelCallbackChecks = []channelCheck{
 				h.wantReported(h.reported(alice.channel, d, event), event)
 			}
 		}},
-	{number: "callback.forged",
+	{number: "N-77",
 		title: "Members of an event cannot change its sender, kind, via, depth, seq and ts, and not the id of a message",
 		cites: "CHANNEL §1; CHANNEL §3", needs: needsAgent, run: func(h *channelProbe) {
 			alice, _, d := h.exchange()
@@ -138,11 +138,11 @@ var channelCallbackChecks = []channelCheck{
 				}
 			}
 		}},
-	{number: "callback.order", title: "Events are numbered in the order of receipt", cites: "CHANNEL §3; C-10",
+	{number: "N-78", title: "Events are numbered in the order of receipt", cites: "CHANNEL §3; C-10",
 		needs: needsAgent, run: callbackOrder},
-	{number: "callback.repeat", title: "An event with an Idempotency-Key is stored once, and gets 409 with another body",
+	{number: "N-79", title: "An event with an Idempotency-Key is stored once, and gets 409 with another body",
 		cites: `CHANNEL §3; GATEWAYS "Idempotency-Key"; G-21, G-22, G-23, G-24`, needs: needsAgent, run: callbackRepeats},
-	{number: "callback.unknown", title: "An unknown token is refused with 404", cites: `CHANNEL §3; GATEWAYS "Keys of callers"`,
+	{number: "N-80", title: "An unknown token is refused with 404", cites: `CHANNEL §3; GATEWAYS "Keys of callers"`,
 		needs: needsAgent, run: func(h *channelProbe) {
 			alice, _, d := h.exchange()
 			last := d.callback[len(d.callback)-1:]
@@ -153,7 +153,7 @@ var channelCallbackChecks = []channelCheck{
 			}
 			h.wantEvents(alice.channel, 1)
 		}},
-	{number: "callback.foreign", title: "A token is worth nothing for another channel", cites: "CHANNEL §3; C-12",
+	{number: "N-81", title: "A token is worth nothing for another channel", cites: "CHANNEL §3; C-12",
 		needs: needsAgent, run: func(h *channelProbe) {
 			alice, _, d := h.exchange()
 			other, _, _ := h.exchange()
@@ -164,7 +164,7 @@ var channelCallbackChecks = []channelCheck{
 			h.wantEvents(alice.channel, 1)
 			h.wantSeq(h.report(d, statusEvent("the callback still works")))
 		}},
-	{number: "callback.deleted", title: "After DELETE of its connection a callback is 410",
+	{number: "N-82", title: "After DELETE of its connection a callback is 410",
 		cites: "CHANNEL §3; C-11", needs: needsAgent, run: func(h *channelProbe) {
 			alice, _, d := h.exchange()
 			other := h.agent(alice.channel, "other", replyOK)
@@ -177,7 +177,7 @@ var channelCallbackChecks = []channelCheck{
 			h.wantSeq(h.report(kept, statusEvent("the other connection")))
 			h.wantEvents(alice.channel, 4)
 		}},
-	{number: "callback.before-answer", title: "A callback works while the agent has not answered the delivery yet",
+	{number: "N-83", title: "A callback works while the agent has not answered the delivery yet",
 		cites: "CHANNEL §3", needs: needsAgent, run: func(h *channelProbe) {
 			h.beSlow()
 			alice := h.talk()

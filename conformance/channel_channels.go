@@ -20,7 +20,7 @@ var notTexts = []any{1, true, []any{"text"}, map[string]any{"text": "text"}}
 
 // channelChecks test channels themselves.
 var channelChecks = []channelCheck{
-	{number: "channel.create", title: "POST /channels by the operator returns 201 with the channel and its key",
+	{number: "N-15", title: "POST /channels by the operator returns 201 with the channel and its key",
 		cites: "CHANNEL §1", needs: needsOperator, run: func(h *channelProbe) {
 			a := h.wantOK(h.write(h.service.OperatorKey, "/channels", message{"name": "kit-create",
 				"context": channelContext}), http.StatusCreated)
@@ -31,16 +31,16 @@ var channelChecks = []channelCheck{
 			bare := h.wantOK(h.write(h.service.OperatorKey, "/channels", message{"name": "kit-create"}), http.StatusCreated)
 			h.keep(&channel{}, bare)
 		}},
-	{number: "channel.get", title: "GET /channels/{ch} shows the channel to its key and to the operator",
+	{number: "N-16", title: "GET /channels/{ch} shows the channel to its key and to the operator",
 		cites: "CHANNEL §1", needs: needsOperator, run: func(h *channelProbe) {
 			c := h.newChannel()
 			for _, key := range []string{c.key, h.service.OperatorKey} {
 				h.wantChannel(h.wantOK(h.read(key, c.path("")), http.StatusOK), c)
 			}
 		}},
-	{number: "channel.bounds", title: "name has 1 to 80 bytes and context 0 to 2,000, when a channel is created or changed",
+	{number: "N-17", title: "name has 1 to 80 bytes and context 0 to 2,000, when a channel is created or changed",
 		cites: "CHANNEL §1", needs: needsOperator, run: channelBounds},
-	{number: "channel.patch", title: "PATCH changes the name, the context or both, and a refused PATCH changes nothing",
+	{number: "N-18", title: "PATCH changes the name, the context or both, and a refused PATCH changes nothing",
 		cites: "CHANNEL §1", needs: needsOperator, run: func(h *channelProbe) {
 			c := h.newChannel()
 			for _, change := range []message{{"name": "renamed"}, {"context": "moved"},
@@ -58,7 +58,7 @@ var channelChecks = []channelCheck{
 			h.wantInvalid(h.patch(c, message{"name": "", "context": "good"}))
 			h.wantChannel(h.wantOK(h.read(c.key, c.path("")), http.StatusOK), c)
 		}},
-	{number: "channel.delete", title: "DELETE ends the channel and all its keys",
+	{number: "N-19", title: "DELETE ends the channel and all its keys",
 		cites: "CHANNEL §1", needs: needsOperator, run: func(h *channelProbe) {
 			alice, other := h.talk(), h.newChannel()
 			h.say(alice, "hello")
@@ -73,7 +73,7 @@ var channelChecks = []channelCheck{
 			h.wantOK(h.remove(h.service.OperatorKey, other.path("")), http.StatusOK)
 			h.wantNoKey(h.read(other.key, other.path("")))
 		}},
-	{number: "channel.delete-tokens", title: "DELETE of a channel ends its callbacks and its MCP server",
+	{number: "N-20", title: "DELETE of a channel ends its callbacks and its MCP server",
 		cites: "CHANNEL §1", needs: needsAgent, run: func(h *channelProbe) {
 			alice, _, d := h.exchange()
 			h.initialize(d)
@@ -83,7 +83,7 @@ var channelChecks = []channelCheck{
 			a = h.rpc(d, "tools/list", nil)
 			h.want(a.status == http.StatusUnauthorized, a, "refused: status 401")
 		}},
-	{number: "channel.unknown", title: "An unknown channel is 403 for keys of other channels and 404 for the operator",
+	{number: "N-21", title: "An unknown channel is 403 for keys of other channels and 404 for the operator",
 		cites: `CHANNEL §1; GATEWAYS "Keys of callers"; G-11`, needs: needsOperator, run: func(h *channelProbe) {
 			alice, foreign := h.talk(), h.newChannel()
 			for _, target := range []string{"", "/members", "/connections", "/events"} {
@@ -99,7 +99,7 @@ var channelChecks = []channelCheck{
 			}
 			h.wantForbidden(h.write(alice.key, unknownChannel.path("/messages"), message{"content": "hello"}))
 		}},
-	{number: "channel.told-once", title: "No other answer contains a key or a connection string",
+	{number: "N-22", title: "No other answer contains a key or a connection string",
 		cites: `GATEWAYS "Keys of callers"; CHANNEL §1; G-9`, needs: needsOperator, run: func(h *channelProbe) {
 			alice := h.talk()
 			c := alice.channel
@@ -163,7 +163,7 @@ func channelBounds(h *channelProbe) {
 
 // channelMemberChecks test the members of a channel, and names.
 var channelMemberChecks = []channelCheck{
-	{number: "member.create", title: "POST members returns 201 with the name and a key, and GET lists all members",
+	{number: "N-23", title: "POST members returns 201 with the name and a key, and GET lists all members",
 		cites: "CHANNEL §1", needs: needsOperator, run: func(h *channelProbe) {
 			alice := h.talk()
 			carol := h.member(alice.channel, "carol")
@@ -180,7 +180,7 @@ var channelMemberChecks = []channelCheck{
 			}
 			h.wantOK(h.write(h.service.OperatorKey, alice.path("/members"), message{"name": "dave"}), http.StatusCreated)
 		}},
-	{number: "member.names", title: "A name has 1 to 64 letters, digits and ._-, and begins with a letter or a digit",
+	{number: "N-24", title: "A name has 1 to 64 letters, digits and ._-, and begins with a letter or a digit",
 		cites: "CHANNEL §1", needs: needsOperator, run: func(h *channelProbe) {
 			c := h.newChannel()
 			for i, name := range []string{"a", "7", "A.b_c-D", strings.Repeat("x", 64), "0..", "z--"} {
@@ -196,7 +196,7 @@ var channelMemberChecks = []channelCheck{
 			h.wantInvalid(h.write(c.key, c.path("/members"), message{}))
 			h.wantInvalid(h.write(c.key, c.path("/connections"), message{"url": "https://agent.example/"}))
 		}},
-	{number: "member.shared-names", title: "Members and connections share one set of names, and a taken one is 409",
+	{number: "N-25", title: "Members and connections share one set of names, and a taken one is 409",
 		cites: "CHANNEL §1", needs: needsOperator, run: func(h *channelProbe) {
 			alice, other := h.talk(), h.newChannel()
 			c := alice.channel
@@ -210,7 +210,7 @@ var channelMemberChecks = []channelCheck{
 			h.wantOK(h.write(other.key, other.path("/connections"), bot), http.StatusCreated)
 			h.say(alice, "the key still works")
 		}},
-	{number: "member.delete", title: "DELETE of a member ends its key and frees its name; its messages stay",
+	{number: "N-26", title: "DELETE of a member ends its key and frees its name; its messages stay",
 		cites: "CHANNEL §1", needs: needsOperator, run: func(h *channelProbe) {
 			alice := h.talk()
 			carol := h.member(alice.channel, "carol")

@@ -1,10 +1,66 @@
 package conformance_test
 
 import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/agora-relay/agora/conformance"
 )
+
+// TestChannelNumbers tests that the checks of channel services have the numbers N-1, N-2, …, each once, and that each
+// check has a title, a theme and citations. The sections and rules that they cite must exist.
+func TestChannelNumbers(t *testing.T) {
+	text, err := os.ReadFile("../docs/GATEWAYS.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	section := regexp.MustCompile(`^GATEWAYS "(.+)"$`)
+	rule := regexp.MustCompile(`^(CHANNEL §[1-4]|C-([1-9]|[12][0-9]|3[01]))$`)
+	shared := regexp.MustCompile(`^G-([1-9]|[12][0-9]|3[0-2])$`)
+	all := conformance.ChannelChecks()
+	seen := map[string]bool{}
+	for _, c := range all {
+		seen[c.Number] = true
+		if c.Title == "" || c.Theme == "" || c.Level() != conformance.ChannelService {
+			t.Errorf("%s has the title %q, the theme %q and the level %s", c.Number, c.Title, c.Theme, c.Level())
+		}
+		for part := range strings.SplitSeq(strings.ReplaceAll(c.Cites, ", ", "; "), "; ") {
+			m := section.FindStringSubmatch(part)
+			if !rule.MatchString(part) && !shared.MatchString(part) &&
+				(m == nil || !strings.Contains(string(text), "\n## "+m[1]+"\n")) {
+				t.Errorf("%s cites %q, which is unknown", c.Number, part)
+			}
+		}
+	}
+	for i := range all {
+		if number := fmt.Sprint("N-", i+1); !seen[number] {
+			t.Errorf("there is no check %s", number)
+		}
+	}
+}
+
+// TestChannelRequirements tests that checks cite every requirement of CHANNEL §6 that is about services. Those from C-17
+// on are about the agent inbox.
+func TestChannelRequirements(t *testing.T) {
+	cited := map[string]bool{}
+	for _, c := range conformance.ChannelChecks() {
+		for _, number := range regexp.MustCompile(`\bC-\d+`).FindAllString(c.Cites, -1) {
+			cited[number] = true
+		}
+	}
+	for i := 1; i <= 31; i++ {
+		if number := fmt.Sprint("C-", i); cited[number] != (i <= 16) {
+			t.Errorf("%s: cited %v", number, cited[number])
+		}
+	}
+}
 
 // passChannelChecks runs checks at the double that must pass, unless they need an option that is not given.
 func passChannelChecks(t *testing.T, d *channelDouble, o conformance.ChannelOptions) conformance.Report {
@@ -34,5 +90,117 @@ func TestChannelDoublePasses(t *testing.T) {
 	defer d.mu.Unlock()
 	if len(d.channels) != 0 {
 		t.Errorf("the run left %d channels", len(d.channels))
+	}
+}
+
+// TestChannelWithLimits runs all quick checks against a service that refuses every tenth request, because it limits
+// their rate. The run must repeat these requests.
+func TestChannelWithLimits(t *testing.T) {
+	t.Parallel()
+	d := startChannelDouble(t, "limits the rate of requests")
+	o := conformance.ChannelOptions{OperatorKey: d.operator, Listen: "127.0.0.1:0"}
+	for _, theme := range []string{"Members", "Connections", "Keys", "Messages", "Events", "Callback", "MCP"} {
+		o.Only = append(o.Only, everyChannelCheck(theme)...)
+	}
+	passChannelChecks(t, d, o)
+	if d.requests.Load() < 1000 {
+		t.Errorf("%d requests", d.requests.Load())
+	}
+}
+
+// TestChannelOptions tests that checks which need an option are not tested without it, and that invalid options are
+// refused.
+func TestChannelOptions(t *testing.T) {
+	t.Parallel()
+	d := startChannelDouble(t)
+	for _, c := range []struct {
+		o      conformance.ChannelOptions
+		passed int
+		reason string
+	}{
+		{conformance.ChannelOptions{}, 1, "2 not tested: this needs the operator's key"},
+		{conformance.ChannelOptions{OperatorKey: d.operator}, 2, "1 not tested: this needs a server for deliveries"},
+		{conformance.ChannelOptions{OperatorKey: d.operator, Listen: "127.0.0.1:0"}, 3, "3 passed, 0 failed, 0 skipped;"},
+	} {
+		c.o.Only = []string{"N-1", "N-2", "N-7"}
+		report := passChannelChecks(t, d, c.o)
+		var text strings.Builder
+		if err := report.WriteText(&text); err != nil {
+			t.Fatal(err)
+		}
+		if !report.Holds() || report.Count(conformance.Passed) != c.passed || !strings.Contains(text.String(), c.reason) ||
+			!strings.Contains(text.String(), "The channel service passes all selected checks.") {
+			t.Errorf("want %d passed and %q:\n%s", c.passed, c.reason, text.String())
+		}
+	}
+	for _, o := range []conformance.ChannelOptions{{Only: []string{"N-0"}}, {ListenURL: "https://kit.example"},
+		{Listen: "127.0.0.1:0", ListenURL: "kit.example"}} {
+		if _, err := conformance.RunChannel(t.Context(), d.url, o); err == nil || o.Check(d.url) == nil {
+			t.Errorf("%+v is accepted", o)
+		}
+	}
+	if (conformance.ChannelOptions{}).Check("127.0.0.1:8789/channel") == nil {
+		t.Error("an address that is no URL is accepted")
+	}
+}
+
+// TestNoChannelService tests that RunChannel soon returns an error if no channel service answers at the address.
+func TestNoChannelService(t *testing.T) {
+	t.Parallel()
+	site := httptest.NewServer(http.NotFoundHandler())
+	defer site.Close()
+	d := startChannelDouble(t)
+	for url, want := range map[string]string{site.URL: "is not a channel service", d.url + "/x": "is not a channel service",
+		"http://127.0.0.1:1": "no channel service answers"} {
+		if _, err := conformance.RunChannel(t.Context(), url, conformance.ChannelOptions{}); err == nil ||
+			!strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
+
+// TestChannelGarbage runs all checks against a server that returns random garbage, except to a request without a key.
+// The checks must fail with a description, must not panic, and must end soon.
+func TestChannelGarbage(t *testing.T) {
+	t.Parallel()
+	const id = "ch_aaaaaaaaaaaaaaaaaaaaaaaaaa"
+	key := strings.Repeat("A", 43)
+	nonsense := []string{"", "null", "[]", "{}", `{"ok":1}`, `{"ok":true}`, `{"ok":true,"events":{}}`,
+		`{"ok":true,"channel":{"id":"` + id + `"},"key":"ck_` + key + `"}`,
+		`{"ok":true,"channel":{"id":"` + id + `"},"key":"ck_` + key + `"}`,
+		`{"ok":true,"member":{"name":"alice"},"key":"cm_` + key + `"}`,
+		`{"ok":true,"connection":{"name":"bot","status":"active"}}`,
+		`{"ok":true,"event":{"id":"msg_x","seq":1},"deliveries":1}`, `{"ok":true,"events":[null,1,"x",[],{}],"cursor":1}`,
+		`{"ok":true,"events":[{"seq":1}],"cursor":[]}`, `{"ok":false,"error":1}`, "\xff\xfe", strings.Repeat("[", 1_000_000)}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") == "" && r.URL.Path == "/channel/channels" {
+			w.WriteHeader(http.StatusUnauthorized)
+			_, _ = w.Write([]byte(`{"ok":false,"error":"UNAUTHORIZED"}`)) // the client may be gone
+			return
+		}
+		if rand.IntN(10) == 0 {
+			panic(http.ErrAbortHandler)
+		}
+		w.Header().Set("Retry-After", "0")
+		w.WriteHeader([]int{200, 200, 201, 201, 202, 204, 301, 400, 429, 500}[rand.IntN(10)])
+		_, _ = w.Write([]byte(nonsense[rand.IntN(len(nonsense))])) // the client may be gone
+	}))
+	defer server.Close()
+	for range 3 {
+		report, err := conformance.RunChannel(t.Context(), server.URL+"/channel", conformance.ChannelOptions{
+			OperatorKey: "x", Listen: "127.0.0.1:0", Thorough: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		// A few checks may pass, because the garbage may be the answer that they expect.
+		if failed := report.Count(conformance.Failed); failed < len(report.Results)*8/10 ||
+			report.Took > 40*time.Second {
+			t.Errorf("%d of %d checks failed, in %v", failed, len(report.Results), report.Took)
+		}
+		for _, r := range report.Results {
+			if r.Status == conformance.Failed && (r.Sent == "" || r.Expected == "" || r.Got == "") {
+				t.Errorf("%s failed without saying why: %+v", r.Number, r)
+			}
+		}
 	}
 }

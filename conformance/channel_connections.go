@@ -25,7 +25,7 @@ func connectionOf(name, mcp string) map[string]any {
 // channelConnectionChecks test the connections of a channel. Nothing is said in these channels, so the service calls no
 // agent.
 var channelConnectionChecks = []channelCheck{
-	{number: "connection.create",
+	{number: "N-27",
 		title: "POST connections returns 201 with name, host, status, queued, dead and mcp, and GET lists the same",
 		cites: "CHANNEL §1", needs: needsOperator, run: func(h *channelProbe) {
 			c := h.newChannel()
@@ -36,7 +36,7 @@ var channelConnectionChecks = []channelCheck{
 				"url": exampleURL}), http.StatusCreated)
 			h.wantMembers(parseRow(a.members["connection"]), connectionOf("other", "object"))
 		}},
-	{number: "connection.mcp", title: "mcp is object, array or none, and object if it is not given",
+	{number: "N-28", title: "mcp is object, array or none, and object if it is not given",
 		cites: "CHANNEL §1", needs: needsOperator, run: func(h *channelProbe) {
 			c := h.newChannel()
 			for _, form := range []string{"object", "array", "none"} {
@@ -51,9 +51,9 @@ var channelConnectionChecks = []channelCheck{
 			}
 			h.wantMembers(h.connection(c, "bot-array"), connectionOf("bot-array", "array"))
 		}},
-	{number: "connection.url", title: "A connection string that the service must not call is refused with 400",
+	{number: "N-29", title: "A connection string that the service must not call is refused with 400",
 		cites: `CHANNEL §1; GATEWAYS "Requests to other servers"; G-14`, needs: needsOperator, run: connectionURLs},
-	{number: "connection.own-url", title: "A connection string with the relay's own origin is refused",
+	{number: "N-30", title: "A connection string with the relay's own origin is refused",
 		cites: `GATEWAYS "Requests to other servers"`, needs: needsAgent, run: func(h *channelProbe) {
 			alice, _, d := h.exchange()
 			callback := d.body.text("callback")
@@ -62,12 +62,13 @@ var channelConnectionChecks = []channelCheck{
 				h.wantInvalid(h.connectTo(alice.channel, "mirror", url))
 			}
 		}},
-	{number: "connection.put", title: "PUT changes the connection string, mcp or both, and a refused PUT changes nothing",
+	{number: "N-31", title: "PUT changes the connection string, mcp or both, and a refused PUT changes nothing",
 		cites: "CHANNEL §1", needs: needsOperator, run: func(h *channelProbe) {
 			c := h.newChannel()
 			h.wantOK(h.connectTo(c, "bot", "https://other.example/x"), http.StatusCreated)
 			moved := connectionOf("bot", "object")
-			for _, change := range []message{{"url": exampleURL}, {"mcp": "array"}, {"mcp": "none", "url": exampleURL}} {
+			for _, change := range []message{{"url": exampleURL}, {"mcp": "array"}, {"mcp": "none", "url": exampleURL},
+				{"url": exampleURL}} {
 				if form, ok := change["mcp"]; ok {
 					moved["mcp"] = form
 				}
@@ -82,7 +83,7 @@ var channelConnectionChecks = []channelCheck{
 			h.wantMembers(h.connection(c, "bot"), moved)
 			h.wantUnknown(h.put(c, "nobody", message{"mcp": "array"}))
 		}},
-	{number: "connection.delete", title: "DELETE of a connection removes it and frees its name",
+	{number: "N-32", title: "DELETE of a connection removes it and frees its name",
 		cites: "CHANNEL §1", needs: needsOperator, run: func(h *channelProbe) {
 			c := h.newChannel()
 			h.member(c, "alice")

@@ -8,13 +8,13 @@ import (
 
 // channelDeliveryChecks test what agents get.
 var channelDeliveryChecks = []channelCheck{
-	{number: "delivery.object", title: "A delivery has channel, message, callback and mcp, which is one object",
+	{number: "N-54", title: "A delivery has channel, message, callback and mcp, which is one object",
 		cites: "CHANNEL §2; C-1", needs: needsAgent, run: deliveryBody("object", nil)},
-	{number: "delivery.array", title: "With array, mcp is a list of one server with the name agora",
+	{number: "N-55", title: "With array, mcp is a list of one server with the name agora",
 		cites: "CHANNEL §2; C-1", needs: needsAgent, run: deliveryBody("array", "array")},
-	{number: "delivery.none", title: "With none, a delivery has no mcp",
+	{number: "N-56", title: "With none, a delivery has no mcp",
 		cites: "CHANNEL §1; CHANNEL §2; C-1", needs: needsAgent, run: deliveryBody("none", "none")},
-	{number: "delivery.headers",
+	{number: "N-57",
 		title: "A delivery is a POST to the connection string, with Content-Type and an Idempotency-Key, and no other key",
 		cites: `CHANNEL §2; GATEWAYS "Requests to other servers"`, needs: needsAgent, run: func(h *channelProbe) {
 			_, _, d := h.exchange()
@@ -25,7 +25,7 @@ var channelDeliveryChecks = []channelCheck{
 				h.failf("%s with the header %v", d.method, d.header)
 			}
 		}},
-	{number: "delivery.query", title: "A delivery goes to the whole connection string, with its query",
+	{number: "N-58", title: "A delivery goes to the whole connection string, with its query",
 		cites: "CHANNEL §2", needs: needsAgent, run: func(h *channelProbe) {
 			alice := h.talk()
 			k := h.inbox(func(int) hookReply { return replyOK })
@@ -37,7 +37,7 @@ var channelDeliveryChecks = []channelCheck{
 				h.failf("the query %q", call.query)
 			}
 		}},
-	{number: "delivery.all", title: "A message goes to every active connection of its channel, and of no other",
+	{number: "N-59", title: "A message goes to every active connection of its channel, and of no other",
 		cites: "CHANNEL §2", needs: needsAgent, run: func(h *channelProbe) {
 			alice, other := h.talk(), h.talk()
 			first, second := h.agent(alice.channel, "first", replyOK), h.agent(alice.channel, "second", replyOK)
@@ -52,7 +52,7 @@ var channelDeliveryChecks = []channelCheck{
 			}
 			h.sayTo(0, h.talk(), "to nobody")
 		}},
-	{number: "delivery.own", title: "What an agent says goes to all other agents of the channel, and not to itself",
+	{number: "N-60", title: "What an agent says goes to all other agents of the channel, and not to itself",
 		cites: "CHANNEL §2; CHANNEL §3", needs: needsAgent, run: func(h *channelProbe) {
 			alice := h.talk()
 			first, second := h.agent(alice.channel, "first", replyOK), h.agent(alice.channel, "second", replyOK)
@@ -66,7 +66,7 @@ var channelDeliveryChecks = []channelCheck{
 			h.wantNoMoreCalls(first.hook, 1)
 			h.wantNoMoreCalls(second.hook, 2)
 		}},
-	{number: "delivery.message-only", title: "Only events of the type message are delivered",
+	{number: "N-61", title: "Only events of the type message are delivered",
 		cites: "CHANNEL §2; CHANNEL §3", needs: needsAgent, run: func(h *channelProbe) {
 			alice, _, d := h.exchange()
 			other := h.agent(alice.channel, "other", replyOK)
@@ -77,7 +77,7 @@ var channelDeliveryChecks = []channelCheck{
 			}
 			h.wantNoMoreCalls(other.hook, 0)
 		}},
-	{number: "delivery.attempts",
+	{number: "N-62",
 		title: "Each attempt has the same message.id and Idempotency-Key, and another tok_ and mt_; all of them work",
 		cites: `CHANNEL §2; GATEWAYS "Requests to other servers"; C-4, C-5`, needs: needsAgent, wait: 3 * time.Second,
 		run: deliveryAttempts},

@@ -278,7 +278,7 @@ func (d *channelDouble) add(ch *doubleChannel, members object, sender, kind, via
 	for name, value := range members {
 		own := slices.Contains(relayMembers, name)
 		tool := name == "id" && (members["type"] == "tool_call" || members["type"] == "tool_result")
-		if !own || tool || d.has("believes what is sent") {
+		if !own || tool || d.has("believes what is sent") && name != "seq" {
 			event[name] = value
 		}
 	}

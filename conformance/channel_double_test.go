@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -31,6 +32,7 @@ type channelDouble struct {
 	toHost   chan struct{} // has an element for each delivery in progress
 	ctx      context.Context
 	work     sync.WaitGroup
+	requests atomic.Int64
 
 	mu       sync.Mutex // guards what follows, and all that it contains
 	channels map[string]*doubleChannel
@@ -167,6 +169,12 @@ func (d *channelDouble) serve(w http.ResponseWriter, r *http.Request) {
 	path, ok := strings.CutPrefix(r.URL.Path, "/channel")
 	if d.has("redirects double slashes") && strings.Contains(path, "//") {
 		http.Redirect(w, r, "/channel/channels", http.StatusMovedPermanently)
+		return
+	}
+	if d.requests.Add(1)%10 == 0 && d.has("limits the rate of requests") {
+		w.Header().Set("Retry-After", "0")
+		d.answer(c, http.StatusTooManyRequests, object{"error": "RATE_LIMITED", "message": "too fast", "retryable": true,
+			"details": object{"limit": "requests"}})
 		return
 	}
 	handlers := d.route(c, path)

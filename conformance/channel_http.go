@@ -8,7 +8,7 @@ import (
 
 // channelHTTPChecks test paths, methods and the form of answers.
 var channelHTTPChecks = []channelCheck{
-	{number: "http.unknown-path", title: "An unknown path is answered with 404 NOT_FOUND and never redirected",
+	{number: "N-1", title: "An unknown path is answered with 404 NOT_FOUND and never redirected",
 		cites: `GATEWAYS "Turn them on"; GATEWAYS "Bodies and errors"; G-25`, run: func(h *channelProbe) {
 			for _, path := range []string{"/nothing-is-here", "/channels/", "//channels", "/channel", "/messages",
 				"/events", "/x/../channels"} {
@@ -17,12 +17,12 @@ var channelHTTPChecks = []channelCheck{
 				}
 			}
 		}},
-	{number: "http.method",
+	{number: "N-2",
 		title: "A method that a path does not support is refused with 405 METHOD_NOT_ALLOWED and an Allow header",
 		cites: `GATEWAYS "Bodies and errors"; CHANNEL §1; G-25`, needs: needsOperator, run: channelMethods},
-	{number: "http.error-form", title: "A refusal is JSON with ok false, error, message and retryable",
+	{number: "N-3", title: "A refusal is JSON with ok false, error, message and retryable",
 		cites: `CHANNEL §1; GATEWAYS "Bodies and errors"; G-25`, needs: needsOperator, run: channelErrorForm},
-	{number: "http.content-type", title: "The Content-Type of a request is ignored",
+	{number: "N-4", title: "The Content-Type of a request is ignored",
 		cites: `GATEWAYS "Bodies and errors"`, needs: needsOperator, run: func(h *channelProbe) {
 			alice := h.talk()
 			for _, values := range [][]string{{"text/plain"}, {"application/x-www-form-urlencoded"}, {"nonsense"}, nil} {
@@ -31,7 +31,7 @@ var channelHTTPChecks = []channelCheck{
 			}
 			h.wantEvents(alice.channel, 4)
 		}},
-	{number: "http.encoding", title: "A body with any Content-Encoding is refused with 415 UNSUPPORTED_MEDIA_TYPE",
+	{number: "N-5", title: "A body with any Content-Encoding is refused with 415 UNSUPPORTED_MEDIA_TYPE",
 		cites: `GATEWAYS "Bodies and errors"; G-25`, needs: needsOperator, run: func(h *channelProbe) {
 			alice := h.talk()
 			for _, encoding := range []string{"gzip", "br", "identity"} {
@@ -44,7 +44,7 @@ var channelHTTPChecks = []channelCheck{
 			}
 			h.wantEvents(alice.channel, 0)
 		}},
-	{number: "http.parameters",
+	{number: "N-6",
 		title: "Unknown query parameters are ignored, and repeated or malformed ones are refused",
 		cites: `GATEWAYS "Bodies and errors"`, needs: needsOperator, run: func(h *channelProbe) {
 			alice := h.talk()
@@ -58,7 +58,7 @@ var channelHTTPChecks = []channelCheck{
 				h.wantInvalid(h.read(alice.channel.key, alice.path("/events"+query)))
 			}
 		}},
-	{number: "http.secret-paths",
+	{number: "N-7",
 		title: "Answers on a path with a key have Cache-Control: no-store and Referrer-Policy: no-referrer",
 		cites: `GATEWAYS "Keys of callers"`, needs: needsAgent, run: func(h *channelProbe) {
 			alice, _, d := h.exchange()
@@ -120,7 +120,7 @@ func channelErrorForm(h *channelProbe) {
 
 // channelBodyChecks test how a service reads the body of a request.
 var channelBodyChecks = []channelCheck{
-	{number: "body.size",
+	{number: "N-8",
 		title: "A body of 65,536 bytes is taken, and one byte more is refused with 413 PAYLOAD_TOO_LARGE",
 		cites: `GATEWAYS "Bodies and errors"; G-26`, needs: needsOperator, run: func(h *channelProbe) {
 			alice := h.talk()
@@ -131,7 +131,7 @@ var channelBodyChecks = []channelCheck{
 			}
 			h.wantEvents(alice.channel, 1)
 		}},
-	{number: "body.depth", title: "A body with 64 levels of nesting is taken, and one with 65 is refused",
+	{number: "N-9", title: "A body with 64 levels of nesting is taken, and one with 65 is refused",
 		cites: `GATEWAYS "Bodies and errors"; G-26`, needs: needsOperator, run: func(h *channelProbe) {
 			alice := h.talk()
 			body := message{"content": "a deep body"}
@@ -140,7 +140,7 @@ var channelBodyChecks = []channelCheck{
 			h.wantInvalid(h.write(alice.key, alice.path("/messages"), deepBody(body, 30_000)))
 			h.wantEvents(alice.channel, 1)
 		}},
-	{number: "body.unknown-members", title: "Unknown members of a body are ignored",
+	{number: "N-10", title: "Unknown members of a body are ignored",
 		cites: `GATEWAYS "Bodies and errors"`, needs: needsOperator, run: func(h *channelProbe) {
 			alice := h.talk()
 			h.said(h.write(alice.key, alice.path("/messages"), message{"content": "hello", "x": []any{nil}}), 0)
@@ -149,7 +149,7 @@ var channelBodyChecks = []channelCheck{
 			h.wantOK(h.ask("", http.MethodPatch, alice.path(""), alice.channel.key, nil, message{"x": 1, "name": "other"}),
 				http.StatusOK)
 		}},
-	{number: "body.object", title: "A body that is not one JSON object is refused",
+	{number: "N-11", title: "A body that is not one JSON object is refused",
 		cites: `GATEWAYS "Bodies and errors"; G-27`, needs: needsOperator,
 		run: refusesMessages(func(good string) []string {
 			return []string{"", " ", "null", "[]", "[" + good + "]", `"text"`, "1", good[:len(good)-1], good + "}",
@@ -157,7 +157,7 @@ var channelBodyChecks = []channelCheck{
 				good + "\x00", strings.Replace(good, "{", "{/**/", 1), strings.Replace(good, "{", `{"n":01,`, 1),
 				strings.Replace(good, "{", `{"n":NaN,`, 1), strings.Replace(good, "{", `{"n":1e999,`, 1)}
 		})},
-	{number: "body.duplicates", title: "A body with a duplicate member is refused, at any depth and in any spelling",
+	{number: "N-12", title: "A body with a duplicate member is refused, at any depth and in any spelling",
 		cites: `GATEWAYS "Bodies and errors"; G-27`, needs: needsOperator,
 		run: refusesMessages(func(good string) []string {
 			return []string{strings.Replace(good, "{", `{"x":1,"x":1,`, 1),
@@ -165,7 +165,7 @@ var channelBodyChecks = []channelCheck{
 				strings.Replace(good, "{", `{"content":"hello",`, 1),
 				strings.Replace(good, "{", `{"c\u006fntent":"other",`, 1)}
 		})},
-	{number: "body.strings", title: "A body with a lone surrogate or with invalid UTF-8 is refused",
+	{number: "N-13", title: "A body with a lone surrogate or with invalid UTF-8 is refused",
 		cites: `GATEWAYS "Bodies and errors"; G-27`, needs: needsOperator,
 		run: refusesMessages(func(good string) (bad []string) {
 			for _, text := range []string{`\ud800`, `\udc00\ud800`, "\xff", "\xed\xa0\x80", "\xc0\xaf", "a\nb", `\x41`} {
@@ -173,7 +173,7 @@ var channelBodyChecks = []channelCheck{
 			}
 			return append(bad, strings.Replace(good, "{", `{"\udfff":1,`, 1))
 		})},
-	{number: "body.callback", title: "The same rules hold for the body of a callback",
+	{number: "N-14", title: "The same rules hold for the body of a callback",
 		cites: `GATEWAYS "Bodies and errors"; G-26, G-27`, needs: needsAgent, run: callbackBodies},
 }
 

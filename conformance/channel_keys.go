@@ -60,7 +60,7 @@ func (h *channelProbe) wantUntouched(alice *member) {
 
 // channelKeyChecks test who may do what.
 var channelKeyChecks = []channelCheck{
-	{number: "key.required", title: "Without a key every request is refused with 401 and WWW-Authenticate: Bearer",
+	{number: "N-33", title: "Without a key every request is refused with 401 and WWW-Authenticate: Bearer",
 		cites: `CHANNEL §1; GATEWAYS "Keys of callers"; G-25`, needs: needsOperator, run: func(h *channelProbe) {
 			alice := h.withBot()
 			h.wantNoKey(h.write("", "/channels", message{"name": "kit"}))
@@ -70,7 +70,7 @@ var channelKeyChecks = []channelCheck{
 			}
 			h.wantUntouched(alice)
 		}},
-	{number: "key.invalid", title: "An unknown key, another scheme and a malformed Authorization are refused with 401",
+	{number: "N-34", title: "An unknown key, another scheme and a malformed Authorization are refused with 401",
 		cites: `GATEWAYS "Keys of callers"; G-10`, needs: needsOperator, run: func(h *channelProbe) {
 			alice := h.withBot()
 			key := alice.channel.key
@@ -87,7 +87,7 @@ var channelKeyChecks = []channelCheck{
 				"Bearer "+unknownChannelKey))
 			h.wantUntouched(alice)
 		}},
-	{number: "key.scheme", title: "The scheme Bearer is case-insensitive",
+	{number: "N-35", title: "The scheme Bearer is case-insensitive",
 		cites: `GATEWAYS "Keys of callers"`, needs: needsOperator, run: func(h *channelProbe) {
 			alice := h.talk()
 			for _, scheme := range []string{"bearer ", "BEARER ", "bEaReR "} {
@@ -95,7 +95,7 @@ var channelKeyChecks = []channelCheck{
 				h.said(h.try(alice.channel, scheme, ofMembers[0], scheme+alice.key), 0)
 			}
 		}},
-	{number: "key.manager", title: "The channel's key and the operator's may do everything but post messages (403)",
+	{number: "N-36", title: "The channel's key and the operator's may do everything but post messages (403)",
 		cites: "CHANNEL §1; G-10", needs: needsOperator, run: func(h *channelProbe) {
 			for _, own := range []bool{true, false} {
 				alice := h.withBot()
@@ -115,7 +115,7 @@ var channelKeyChecks = []channelCheck{
 				}
 			}
 		}},
-	{number: "key.member", title: "A member's key may post messages and read events, and do nothing else (403)",
+	{number: "N-37", title: "A member's key may post messages and read events, and do nothing else (403)",
 		cites: "CHANNEL §1; G-10", needs: needsOperator, run: func(h *channelProbe) {
 			alice := h.withBot()
 			for _, r := range ofManagers {
@@ -127,7 +127,7 @@ var channelKeyChecks = []channelCheck{
 			h.wantOK(h.remove(alice.channel.key, alice.path("/connections/bot")), http.StatusOK)
 			h.said(h.try(alice.channel, "", ofMembers[0], "Bearer "+alice.key), 0)
 		}},
-	{number: "key.foreign", title: "Keys of another channel are refused with 403",
+	{number: "N-38", title: "Keys of another channel are refused with 403",
 		cites: `GATEWAYS "Keys of callers"; G-10`, needs: needsOperator, run: func(h *channelProbe) {
 			alice, mallory := h.withBot(), h.talk()
 			for _, key := range []string{mallory.channel.key, mallory.key} {
@@ -137,14 +137,14 @@ var channelKeyChecks = []channelCheck{
 			}
 			h.wantUntouched(alice)
 		}},
-	{number: "key.operator", title: "Only the operator may create channels",
+	{number: "N-39", title: "Only the operator may create channels",
 		cites: "CHANNEL §1; G-10", needs: needsOperator, run: func(h *channelProbe) {
 			alice := h.talk()
 			h.wantForbidden(h.write(alice.channel.key, "/channels", message{"name": "kit"}))
 			h.wantForbidden(h.write(alice.key, "/channels", message{"name": "kit"}))
 			h.wantNoKey(h.write(unknownChannelKey, "/channels", message{"name": "kit"}))
 		}},
-	{number: "key.purpose", title: "A token of a delivery is no key, and a key is no token of a callback",
+	{number: "N-40", title: "A token of a delivery is no key, and a key is no token of a callback",
 		cites: `GATEWAYS "Keys of callers"; G-10`, needs: needsAgent, run: func(h *channelProbe) {
 			alice, _, d := h.exchange()
 			tok := d.callback[strings.LastIndexByte(d.callback, '/')+1:]

@@ -10,9 +10,9 @@ import (
 // channelLaneChecks test the order of deliveries, and what failures do. A service waits about 2 seconds before it
 // repeats a delivery, so most of these checks count as waiting ones.
 var channelLaneChecks = []channelCheck{
-	{number: "lane.order", title: "A connection gets the messages of its channel one after the other, in order",
+	{number: "N-63", title: "A connection gets the messages of its channel one after the other, in order",
 		cites: `CHANNEL §2; GATEWAYS "Outbox"; C-2, G-17`, needs: needsAgent, wait: 3 * time.Second, run: laneOrder},
-	{number: "lane.slow", title: "A slow connection delays no other one", cites: "CHANNEL §2; C-3, G-19",
+	{number: "N-64", title: "A slow connection delays no other one", cites: "CHANNEL §2; C-3, G-19",
 		needs: needsAgent, wait: 5 * time.Second, run: func(h *channelProbe) {
 			h.beSlow()
 			alice := h.talk()
@@ -28,9 +28,9 @@ var channelLaneChecks = []channelCheck{
 				h.failf("%d deliveries", len(calls))
 			}
 		}},
-	{number: "lane.retried", title: "After 408, 425, 429 and 5xx a delivery is repeated about 2 seconds later",
+	{number: "N-65", title: "After 408, 425, 429 and 5xx a delivery is repeated about 2 seconds later",
 		cites: `CHANNEL §2; GATEWAYS "Outbox"; C-6`, needs: needsAgent, wait: 3 * time.Second, run: laneRetried},
-	{number: "lane.retry-after", title: "A delivery is not repeated before its Retry-After",
+	{number: "N-66", title: "A delivery is not repeated before its Retry-After",
 		cites: `GATEWAYS "Outbox"; G-20`, needs: needsAgent, wait: 6 * time.Second, run: func(h *channelProbe) {
 			alice := h.talk()
 			bot := h.agentWith(alice.channel, "bot", nil, replyFirst(hookReply{status: http.StatusTooManyRequests,
@@ -42,7 +42,7 @@ var channelLaneChecks = []channelCheck{
 				h.failf("after %v", pause.Round(time.Millisecond))
 			}
 		}},
-	{number: "lane.timeout", title: "A delivery without an answer within 10 seconds is repeated",
+	{number: "N-67", title: "A delivery without an answer within 10 seconds is repeated",
 		cites: `GATEWAYS "Requests to other servers"; GATEWAYS "Outbox"; C-6, G-15`, needs: needsAgent,
 		wait: 16 * time.Second, run: func(h *channelProbe) {
 			h.beSlow()
@@ -56,11 +56,11 @@ var channelLaneChecks = []channelCheck{
 			}
 			h.wantIDs([]channelDelivery{h.delivery(calls[0]), h.delivery(calls[1])}, event, event)
 		}},
-	{number: "lane.dead", title: "After another 4xx, or 3xx, the delivery is dead and the next one follows; none is followed",
+	{number: "N-68", title: "After another 4xx, or 3xx, the delivery is dead and the next one follows; none is followed",
 		cites: `CHANNEL §2; GATEWAYS "Outbox"; C-6, G-18`, needs: needsAgent, run: laneDead},
-	{number: "lane.revoked", title: "After 404 or 410 the connection is revoked and its deliveries are dead, until PUT",
+	{number: "N-69", title: "After 404 or 410 the connection is revoked and its deliveries are dead, until PUT",
 		cites: "CHANNEL §2; C-6", needs: needsAgent, wait: 3 * time.Second, run: laneRevoked},
-	{number: "lane.queued", title: "queued counts what waits and what is being tried, and dead what has failed",
+	{number: "N-70", title: "queued counts what waits and what is being tried, and dead what has failed",
 		cites: "CHANNEL §1; CHANNEL §4", needs: needsAgent, run: func(h *channelProbe) {
 			h.beSlow()
 			alice := h.talk()
@@ -76,7 +76,7 @@ var channelLaneChecks = []channelCheck{
 			h.wantCalls(bot.hook, 2, promptLimit)
 			h.wantQueue(alice.channel, "bot", 0, 1)
 		}},
-	{number: "lane.put", title: "After PUT, what is queued goes to the new connection string only",
+	{number: "N-71", title: "After PUT, what is queued goes to the new connection string only",
 		cites: "CHANNEL §1; C-7", needs: needsAgent, wait: 4 * time.Second, run: func(h *channelProbe) {
 			alice := h.talk()
 			bot := h.agent(alice.channel, "bot", replyWith(http.StatusServiceUnavailable))
@@ -95,7 +95,7 @@ var channelLaneChecks = []channelCheck{
 			h.wantNoMoreCalls(old, seen)
 			h.wantQueue(alice.channel, "bot", 0, 0)
 		}},
-	{number: "lane.deleted", title: "After DELETE of a connection it gets no more deliveries",
+	{number: "N-72", title: "After DELETE of a connection it gets no more deliveries",
 		cites: "CHANNEL §1", needs: needsAgent, wait: 3 * time.Second, run: func(h *channelProbe) {
 			alice := h.talk()
 			bot := h.agent(alice.channel, "bot", replyWith(http.StatusServiceUnavailable))

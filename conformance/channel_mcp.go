@@ -84,14 +84,14 @@ func (h *channelProbe) call(d channelDelivery, tool string, args message) answer
 
 // channelMCPChecks test the MCP server of a channel.
 var channelMCPChecks = []channelCheck{
-	{number: "mcp.initialize", title: "The MCP server answers initialize with JSON, and needs no session",
+	{number: "N-86", title: "The MCP server answers initialize with JSON, and needs no session",
 		cites: "CHANNEL §3; C-15", needs: needsAgent, run: func(h *channelProbe) {
 			_, _, d := h.exchange()
 			h.initialize(d)
 			h.initialize(d)
 			h.wantResult(h.rpc(d, "ping", nil))
 		}},
-	{number: "mcp.tools", title: "It has the tools send_message, get_messages, get_roster and set_status",
+	{number: "N-87", title: "It has the tools send_message, get_messages, get_roster and set_status",
 		cites: "CHANNEL §3; C-15", needs: needsAgent, run: func(h *channelProbe) {
 			_, _, d := h.exchange()
 			h.initialize(d)
@@ -107,7 +107,7 @@ var channelMCPChecks = []channelCheck{
 			h.want(slices.Equal(names, []string{"get_messages", "get_roster", "send_message", "set_status"}), a,
 				"the four tools, instead of %v", names)
 		}},
-	{number: "mcp.send", title: "send_message says something in the channel, as the callback does",
+	{number: "N-88", title: "send_message says something in the channel, as the callback does",
 		cites: "CHANNEL §3; C-15", needs: needsAgent, run: func(h *channelProbe) {
 			alice, bot, d := h.exchange()
 			other := h.agent(alice.channel, "other", replyOK)
@@ -122,9 +122,9 @@ var channelMCPChecks = []channelCheck{
 			h.wantIDs(h.received(other, 3, promptLimit), h.wantEvents(alice.channel, 4)[1:]...)
 			h.wantNoMoreCalls(bot.hook, 1)
 		}},
-	{number: "mcp.messages", title: "get_messages returns messages in order, the newest ones without after",
+	{number: "N-89", title: "get_messages returns messages in order, the newest ones without after",
 		cites: "CHANNEL §3; C-15", needs: needsAgent, run: mcpMessages},
-	{number: "mcp.messages-limit", title: "get_messages returns 50 messages if limit is not given",
+	{number: "N-90", title: "get_messages returns 50 messages if limit is not given",
 		cites: "CHANNEL §3", needs: needsAgent, run: func(h *channelProbe) {
 			alice := h.talk()
 			h.sayMany(alice, 51)
@@ -134,9 +134,9 @@ var channelMCPChecks = []channelCheck{
 			h.wantMessages(h.call(d, "get_messages", message{"limit": 200}), 1, 52, false)
 			h.wantMessages(h.call(d, "get_messages", message{"limit": 1}), 52, 52, true)
 		}},
-	{number: "mcp.roster", title: "get_roster has all members and agents; it shows their status and lifecycle",
+	{number: "N-91", title: "get_roster has all members and agents; it shows their status and lifecycle",
 		cites: "CHANNEL §3; C-15", needs: needsAgent, run: mcpRoster},
-	{number: "mcp.refusals", title: "A tool that refuses returns a tool error",
+	{number: "N-92", title: "A tool that refuses returns a tool error",
 		cites: "CHANNEL §3", needs: needsAgent, run: func(h *channelProbe) {
 			alice, _, d := h.exchange()
 			h.initialize(d)
@@ -155,7 +155,7 @@ var channelMCPChecks = []channelCheck{
 			h.wantEvents(alice.channel, 1)
 			h.call(d, "set_status", message{"status": strings.Repeat("x", 500)})
 		}},
-	{number: "mcp.token", title: "A missing, unknown or foreign token is refused with 401",
+	{number: "N-93", title: "A missing, unknown or foreign token is refused with 401",
 		cites: `CHANNEL §3; GATEWAYS "Keys of callers"; C-16`, needs: needsAgent, run: func(h *channelProbe) {
 			alice, _, d := h.exchange()
 			_, _, other := h.exchange()
@@ -174,7 +174,7 @@ var channelMCPChecks = []channelCheck{
 			h.wantEvents(alice.channel, 1)
 			h.initialize(d)
 		}},
-	{number: "mcp.deleted", title: "After DELETE of its connection a token of the MCP server is 401",
+	{number: "N-94", title: "After DELETE of its connection a token of the MCP server is 401",
 		cites: "CHANNEL §1; CHANNEL §3", needs: needsAgent, run: func(h *channelProbe) {
 			alice, _, d := h.exchange()
 			kept := h.deliver(alice, h.agent(alice.channel, "other", replyOK))
@@ -184,7 +184,7 @@ var channelMCPChecks = []channelCheck{
 			h.want(a.status == http.StatusUnauthorized, a, "refused: status 401")
 			h.initialize(kept)
 		}},
-	{number: "mcp.host", title: "The MCP server works with a foreign Host header, as behind a proxy",
+	{number: "N-95", title: "The MCP server works with a foreign Host header, as behind a proxy",
 		cites: "CHANNEL §3; C-15", needs: needsAgent, run: func(h *channelProbe) {
 			alice, _, d := h.exchange()
 			header := http.Header{"Host": {"proxy.example:8443"}}
@@ -196,7 +196,7 @@ var channelMCPChecks = []channelCheck{
 			h.wantInitialized(h.post(d.mcp, "Bearer "+d.token, header, rpcRequest("initialize", initializeParams)))
 			h.wantResult(h.post(d.mcp, "Bearer "+d.token, header, rpcRequest("tools/list", nil)))
 		}},
-	{number: "mcp.own-channel", title: "A token shows its own channel only", cites: "CHANNEL §3; C-16", needs: needsAgent,
+	{number: "N-96", title: "A token shows its own channel only", cites: "CHANNEL §3; C-16", needs: needsAgent,
 		run: func(h *channelProbe) {
 			alice, _, d := h.exchange()
 			mallory := h.member(h.newChannel(), "mallory")

@@ -23,7 +23,7 @@ func (h *channelProbe) wantReplay(a, first answer) {
 
 // channelMessageChecks test messages of members.
 var channelMessageChecks = []channelCheck{
-	{number: "message.event", title: "POST messages returns 201 with the whole event and the number of deliveries",
+	{number: "N-41", title: "POST messages returns 201 with the whole event and the number of deliveries",
 		cites: "CHANNEL §1", needs: needsOperator, run: func(h *channelProbe) {
 			alice := h.talk()
 			const content = "<你好> & " + astral + " \"'\\\n\x01 e\u0301"
@@ -36,7 +36,7 @@ var channelMessageChecks = []channelCheck{
 			h.want(stored.text("id") == row.text("id") && stored.text("ts") == row.text("ts"), stored,
 				"the same event as in the answer to POST")
 		}},
-	{number: "message.bounds", title: "content has 1 to 32,768 bytes", cites: "CHANNEL §1; G-25", needs: needsOperator,
+	{number: "N-42", title: "content has 1 to 32,768 bytes", cites: "CHANNEL §1; G-25", needs: needsOperator,
 		run: func(h *channelProbe) {
 			alice := h.talk()
 			good := append(append(textsOf(32_768), textsOf(1)...), " ", "\n")
@@ -54,7 +54,7 @@ var channelMessageChecks = []channelCheck{
 			h.wantInvalid(h.write(alice.key, alice.path("/messages"), message{}))
 			h.wantEvents(alice.channel, len(good))
 		}},
-	{number: "message.forged", title: "Members of the body cannot change sender, kind, seq, id, ts, depth or via",
+	{number: "N-43", title: "Members of the body cannot change sender, kind, seq, id, ts, depth or via",
 		cites: `CHANNEL §1; GATEWAYS "Bodies and errors"`, needs: needsOperator, run: func(h *channelProbe) {
 			alice := h.talk()
 			body := message{"content": "hello"}
@@ -65,7 +65,7 @@ var channelMessageChecks = []channelCheck{
 			h.wantGenuine(row, "alice", "member", "api", 0)
 			h.want(row.text("type") == "message" && row.text("content") == "hello", row, "a message with its own content")
 		}},
-	{number: "message.repeat", title: "A repeated Idempotency-Key gets the first answer again, byte for byte",
+	{number: "N-44", title: "A repeated Idempotency-Key gets the first answer again, byte for byte",
 		cites: `CHANNEL §1; GATEWAYS "Idempotency-Key"; G-21`, needs: needsOperator, run: func(h *channelProbe) {
 			alice := h.talk()
 			id := newID("repeat")
@@ -78,7 +78,7 @@ var channelMessageChecks = []channelCheck{
 			}
 			h.wantEvents(alice.channel, 2)
 		}},
-	{number: "message.repeat-other", title: "An Idempotency-Key with another body gets 409, and changes nothing",
+	{number: "N-45", title: "An Idempotency-Key with another body gets 409, and changes nothing",
 		cites: `GATEWAYS "Idempotency-Key"; G-22`, needs: needsOperator, run: func(h *channelProbe) {
 			alice := h.talk()
 			id := newID("repeat")
@@ -88,7 +88,7 @@ var channelMessageChecks = []channelCheck{
 			h.wantReplay(h.sayWith(alice, id, message{"content": "once"}), first)
 			h.wantEvents(alice.channel, 1)
 		}},
-	{number: "message.repeat-callers", title: "The same Idempotency-Key of two callers is two keys",
+	{number: "N-46", title: "The same Idempotency-Key of two callers is two keys",
 		cites: `GATEWAYS "Idempotency-Key"; G-23`, needs: needsOperator, run: func(h *channelProbe) {
 			alice, other := h.talk(), h.talk()
 			carol := h.member(alice.channel, "carol")
@@ -100,7 +100,7 @@ var channelMessageChecks = []channelCheck{
 			h.wantEvents(alice.channel, 2)
 			h.wantEvents(other.channel, 1)
 		}},
-	{number: "message.repeat-form", title: "An Idempotency-Key has 1 to 256 printable characters; a refusal is not kept",
+	{number: "N-47", title: "An Idempotency-Key has 1 to 256 printable characters; a refusal is not kept",
 		cites: `GATEWAYS "Idempotency-Key"; G-24`, needs: needsOperator, run: func(h *channelProbe) {
 			alice := h.talk()
 			for _, id := range []string{"", strings.Repeat("x", 257), "a\tb", "ä"} {
@@ -112,7 +112,7 @@ var channelMessageChecks = []channelCheck{
 			}
 			h.wantEvents(alice.channel, 3)
 		}},
-	{number: "message.repeat-race", title: "Of several requests with one Idempotency-Key, one posts; all get its answer",
+	{number: "N-48", title: "Of several requests with one Idempotency-Key, one posts; all get its answer",
 		cites: `GATEWAYS "Idempotency-Key"; G-21`, needs: needsOperator, run: func(h *channelProbe) {
 			alice := h.talk()
 			id := newID("repeat")
@@ -147,9 +147,9 @@ func (h *channelProbe) wantMemberMessage(row answer, sender, content string) {
 
 // channelEventChecks test GET events.
 var channelEventChecks = []channelCheck{
-	{number: "event.after", title: "after selects the events with a larger seq, in order; cursor continues the list",
+	{number: "N-49", title: "after selects the events with a larger seq, in order; cursor continues the list",
 		cites: "CHANNEL §1", needs: needsOperator, run: eventPages},
-	{number: "event.limit", title: "limit is 1 to 200, and 50 if it is not given",
+	{number: "N-50", title: "limit is 1 to 200, and 50 if it is not given",
 		cites: "CHANNEL §1", needs: needsOperator, run: func(h *channelProbe) {
 			alice := h.talk()
 			h.sayMany(alice, 52)
@@ -165,7 +165,7 @@ var channelEventChecks = []channelCheck{
 				h.wantInvalid(h.read(alice.key, alice.path("/events"+query)))
 			}
 		}},
-	{number: "event.seq", title: "seq counts the events of each channel from 1", cites: "CHANNEL §1; C-10",
+	{number: "N-51", title: "seq counts the events of each channel from 1", cites: "CHANNEL §1; C-10",
 		needs: needsOperator, run: func(h *channelProbe) {
 			first, other := h.talk(), h.talk()
 			for i := 1; i <= 3; i++ {
@@ -182,7 +182,7 @@ var channelEventChecks = []channelCheck{
 			}
 			h.wantEvents(other.channel, 3)
 		}},
-	{number: "event.wait", title: "wait holds the answer until there is an event", cites: "CHANNEL §1",
+	{number: "N-52", title: "wait holds the answer until there is an event", cites: "CHANNEL §1",
 		needs: needsOperator, wait: 2 * time.Second, run: func(h *channelProbe) {
 			alice := h.talk()
 			h.say(alice, "before")
@@ -203,7 +203,7 @@ var channelEventChecks = []channelCheck{
 			a := h.poll(alice.channel, alice.key, "?wait=20", 20*time.Second)
 			h.want(len(h.eventsOf(a)) == 3 && a.took < promptLimit, a, "3 events at once, and not after %v", a.took)
 		}},
-	{number: "event.wait-end", title: "A wait without events ends with an empty list; wait is 0 to 60",
+	{number: "N-53", title: "A wait without events ends with an empty list; wait is 0 to 60",
 		cites: "CHANNEL §1", needs: needsOperator, wait: 2 * time.Second, run: func(h *channelProbe) {
 			alice := h.talk()
 			for wait, query := range []string{"?wait=0", "?wait=1", "?wait=2"} {

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -70,7 +71,7 @@ func TestHubCitations(t *testing.T) {
 
 // TestDocumentation tests that the tables in the documentation have the same checks as the code.
 func TestDocumentation(t *testing.T) {
-	var relays, hubs strings.Builder
+	var relays, hubs, channels strings.Builder
 	theme := ""
 	for _, c := range conformance.Checks() {
 		if c.Theme != theme {
@@ -90,10 +91,18 @@ func TestDocumentation(t *testing.T) {
 		}
 		fmt.Fprintf(&hubs, "| %s | %s | %s |\n", c.Title, c.Cites, c.Number)
 	}
+	for _, c := range conformance.ChannelChecks() {
+		if c.Theme != theme {
+			theme = c.Theme
+			fmt.Fprintf(&channels, "\n### Channel: %s\n\n| MUST | cited | check |\n|---|---|---|\n", theme)
+		}
+		fmt.Fprintf(&channels, "| %s | %s | %s |\n", c.Title, c.Cites, c.Number)
+	}
 	checkTable(t, "checks", relays.String()+"\n")
 	checkTable(t, "checks of hubs", hubs.String()+"\n")
-	for _, c := range append(conformance.Checks(), conformance.HubChecks()...) {
-		n := strings.Count(relays.String()+hubs.String(), "| "+c.Number+" |")
+	checkTable(t, "checks of channel services", channels.String()+"\n")
+	for _, c := range slices.Concat(conformance.Checks(), conformance.HubChecks(), conformance.ChannelChecks()) {
+		n := strings.Count(relays.String()+hubs.String()+channels.String(), "| "+c.Number+" |")
 		if n != 1 {
 			t.Errorf("%s is %d times in the tables", c.Number, n)
 		}

@@ -201,10 +201,13 @@ func (a answer) list(name string) (elements []json.RawMessage, ok bool) {
 // code returns the error code of a refusal.
 func (a answer) code() string { return a.text("error") }
 
-// String describes the answer for the report, cut to a readable length.
+// String describes the answer, or a part of it, for the report. It is cut to a readable length.
 func (a answer) String() string {
 	if a.err != nil {
 		return "no answer: " + a.err.Error()
+	}
+	if a.header == nil && len(a.body) > 0 { // a part of an answer
+		return excerpt(a.body, 600)
 	}
 	text := "status " + strconv.Itoa(a.status)
 	if location := a.header.Get("Location"); location != "" {

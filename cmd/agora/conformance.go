@@ -16,26 +16,28 @@ type conformanceCmd struct {
 	List    bool              `help:"List the checks instead of running them."`
 	JSON    bool              `help:"Print the report as one line of JSON."`
 	JUnit   string            `name:"junit" placeholder:"FILE" help:"Also write the report as JUnit XML to this file."`
-	Timeout time.Duration     `placeholder:"DURATION" help:"Time limit of the whole run. Checks that have not ended by then are skipped (default: 90s for a relay, 3m for a hub)."`
+	Timeout time.Duration     `placeholder:"DURATION" help:"Time limit of the whole run. Checks that have not ended by then are skipped (default: 90s for a relay, 3m for a hub or a channel service)."`
 
 	Hub           string `placeholder:"URL" help:"Test the Chorus hub at this URL instead of a relay, such as https://relay.example/hub."`
-	OperatorKey   string `placeholder:"FILE" help:"Also run the checks of a hub that need the key of its operator, which is in this file."`
-	WebhookListen string `placeholder:"HOST:PORT" help:"Also run the checks of a hub that need webhooks, and receive them at this address. The hub must be allowed to call it. The port may be 0."`
-	WebhookURL    string `name:"webhook-url" placeholder:"URL" help:"Where the hub reaches --webhook-listen (default: http:// and that address)."`
-	Thorough      bool   `help:"Also run the checks of a hub that take more than a minute, fill its queues or use up the registrations that it allows to this address in an hour."`
+	Channel       string `placeholder:"URL" help:"Test the channel service at this URL instead of a relay, such as https://relay.example/channel."`
+	OperatorKey   string `placeholder:"FILE" help:"With --hub or --channel: also run the checks that need the operator's key, which is in this file. Almost all checks of a channel service need it."`
+	WebhookListen string `placeholder:"HOST:PORT" help:"With --hub: also run the checks that need webhooks, and receive them at this address. With --channel: the same for the checks that need deliveries. The hub or the service must be allowed to call it. The port may be 0."`
+	WebhookURL    string `name:"webhook-url" placeholder:"URL" help:"Where the hub or the channel service reaches --webhook-listen (default: http:// and that address)."`
+	Thorough      bool   `help:"Also run the checks of a hub that take more than a minute, fill its queues or use up the registrations that it allows to this address in an hour. With --channel: those that need hundreds of requests to reach a limit."`
 }
 
 func (conformanceCmd) Help() string {
 	return "Works with any relay, in any language, because the test only uses HTTP. Each check cites the rule that it " +
 		"tests, and prints what it sent, expected and got. A run takes about a minute, because one check has to wait for " +
-		"a minute. With --hub it tests a Chorus hub. Exits with 0 only if all selected checks pass, with 1 if a check " +
-		"fails or is skipped, or if no relay or hub answers. Checks that need an option which is not given are not " +
+		"a minute. With --hub it tests a Chorus hub, with --channel a channel service. Exits with 0 only if all " +
+		"selected checks pass, with 1 if a check fails or is skipped, or if no relay, hub or channel service answers. Checks that need an option which is not given are not " +
 		"tested; they do not count.\n\n" +
 		"Examples:\n  agora conformance http://127.0.0.1:8789\n" +
 		"  agora conformance https://relay.example --level core --junit report.xml\n" +
 		"  agora conformance http://127.0.0.1:8789 --only C-5,S-50\n" +
 		"  agora conformance --hub https://relay.example/hub\n" +
 		"  agora conformance --hub http://127.0.0.1:8789/hub --operator-key operator.key --webhook-listen 127.0.0.1:0\n" +
+		"  agora conformance --channel http://127.0.0.1:8789/channel --operator-key operator.key --webhook-listen 127.0.0.1:0\n" +
 		"  agora conformance --list"
 }
 
@@ -43,24 +45,37 @@ func (c conformanceCmd) Validate() error {
 	switch {
 	case c.Timeout < 0:
 		return fmt.Errorf("--timeout must not be negative")
-	case c.URL != "" && c.Hub != "":
-		return fmt.Errorf("give the URL of a relay or --hub, not both")
-	case c.Hub == "" && (c.OperatorKey != "" || c.WebhookListen != "" || c.WebhookURL != "" || c.Thorough):
-		return fmt.Errorf("--operator-key, --webhook-listen, --webhook-url and --thorough need --hub")
+	case c.URL != "" && c.gateway():
+		return fmt.Errorf("give the URL of a relay, or --hub or --channel, not both")
+	case c.Hub != "" && c.Channel != "":
+		return fmt.Errorf("give --hub or --channel, not both")
+	case !c.gateway() && (c.OperatorKey != "" || c.WebhookListen != "" || c.WebhookURL != "" || c.Thorough):
+		return fmt.Errorf("--operator-key, --webhook-listen, --webhook-url and --thorough need --hub or --channel")
 	case c.List:
 		return nil
 	case c.Hub != "":
 		return c.hubOptions("").Check(c.Hub)
+	case c.Channel != "":
+		return c.channelOptions("").Check(c.Channel)
 	case c.URL == "":
-		return fmt.Errorf("give the relay's URL, --hub or --list")
+		return fmt.Errorf("give the relay's URL, --hub, --channel or --list")
 	}
 	return conformance.Options{Level: c.Level, Only: c.Only}.Check(c.URL)
 }
+
+// gateway reports whether the command tests a gateway and no relay.
+func (c conformanceCmd) gateway() bool { return c.Hub != "" || c.Channel != "" }
 
 // hubOptions returns the options of a run at a hub.
 func (c conformanceCmd) hubOptions(operatorKey string) conformance.HubOptions {
 	return conformance.HubOptions{Only: c.Only, Timeout: c.Timeout, OperatorKey: operatorKey, WebhookListen: c.WebhookListen,
 		WebhookURL: c.WebhookURL, Thorough: c.Thorough}
+}
+
+// channelOptions returns the options of a run at a channel service.
+func (c conformanceCmd) channelOptions(operatorKey string) conformance.ChannelOptions {
+	return conformance.ChannelOptions{Only: c.Only, Timeout: c.Timeout, OperatorKey: operatorKey, Listen: c.WebhookListen,
+		ListenURL: c.WebhookURL, Thorough: c.Thorough}
 }
 
 func (c conformanceCmd) Run(env environment) error {
@@ -92,7 +107,7 @@ func (c conformanceCmd) check(env environment) (conformance.Report, error) {
 	progress := func(r conformance.Result) {
 		fmt.Fprintf(env.stderr, "%-7s %-6s %s\n", r.Status, r.Number, r.Title)
 	}
-	if c.Hub == "" {
+	if !c.gateway() {
 		return conformance.Run(env.ctx, c.URL, conformance.Options{Level: c.Level, Only: c.Only, Timeout: c.Timeout,
 			Progress: progress})
 	}
@@ -103,12 +118,17 @@ func (c conformanceCmd) check(env environment) (conformance.Report, error) {
 			return conformance.Report{}, err
 		}
 	}
+	if c.Channel != "" {
+		options := c.channelOptions(key)
+		options.Progress = progress
+		return conformance.RunChannel(env.ctx, c.Channel, options)
+	}
 	options := c.hubOptions(key)
 	options.Progress = progress
 	return conformance.RunHub(env.ctx, c.Hub, options)
 }
 
-// readKeyOfOperator returns the operator's key in a file. The hub may be another program, so the key is any word of
+// readKeyOfOperator returns the operator's key in a file. The gateway may be another program, so the key is any word of
 // printable ASCII, as in an HTTP header.
 func readKeyOfOperator(name string) (string, error) {
 	text, err := os.ReadFile(name)
@@ -126,9 +146,11 @@ func (c conformanceCmd) list(env environment) error {
 	checks := conformance.Checks()
 	if c.Hub != "" {
 		checks = conformance.HubChecks()
+	} else if c.Channel != "" {
+		checks = conformance.ChannelChecks()
 	}
 	for _, check := range checks {
-		if c.Hub == "" && !c.Level.Includes(check.Level()) {
+		if !c.gateway() && !c.Level.Includes(check.Level()) {
 			continue
 		}
 		if c.JSON {

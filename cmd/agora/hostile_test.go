@@ -268,6 +268,7 @@ func hostileCalls() map[string][]string {
 		"hub init":     {"--dir AGENT FRESH", "FRESH --hub URL", "--hub URL --dir HOSTILE FRESH", "--dir FRESH DATA", "--dir DAMAGED FRESH", "--lang HOSTILE"},
 		"conformance": {"URL --timeout 500ms", "URL --timeout 500ms --json", "HOSTILE", "--list --only HOSTILE",
 			"--hub URL --timeout 500ms", "--hub URL --timeout 500ms --json", "--hub HOSTILE",
+			"--channel URL --timeout 500ms", "--channel HOSTILE", "--list --channel HOSTILE",
 			"--hub URL --operator-key hostile.txt", "--hub URL --webhook-listen HOSTILE"},
 		"page": {"URL --addr 127.0.0.1:0", "HOSTILE", "URL --addr HOSTILE"},
 		"bench": {"URL --count 5 --warmup 0s --connections 1 --senders 1",
