@@ -46,8 +46,8 @@ func TestChannelNumbers(t *testing.T) {
 	}
 }
 
-// TestChannelRequirements tests that checks cite every requirement of CHANNEL §6 that is about services. Those from C-17
-// on are about the agent inbox.
+// TestChannelRequirements tests that checks cite every requirement of CHANNEL §6 that is about services. Those from
+// C-17 on are about the agent inbox.
 func TestChannelRequirements(t *testing.T) {
 	cited := map[string]bool{}
 	for _, c := range conformance.ChannelChecks() {
@@ -150,8 +150,8 @@ func TestNoChannelService(t *testing.T) {
 	site := httptest.NewServer(http.NotFoundHandler())
 	defer site.Close()
 	d := startChannelDouble(t)
-	for url, want := range map[string]string{site.URL: "is not a channel service", d.url + "/x": "is not a channel service",
-		"http://127.0.0.1:1": "no channel service answers"} {
+	for url, want := range map[string]string{site.URL: "is not a channel service",
+		d.url + "/x": "is not a channel service", "http://127.0.0.1:1": "no channel service answers"} {
 		if _, err := conformance.RunChannel(t.Context(), url, conformance.ChannelOptions{}); err == nil ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)

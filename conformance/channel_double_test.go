@@ -1,13 +1,10 @@
 package conformance_test
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/base32"
 	"encoding/base64"
-	"encoding/json"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -17,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway"
 )
 
@@ -259,95 +255,6 @@ func (d *channelDouble) route(c *doubleCall, path string) map[string]func(*doubl
 		"channels/{}/inbox/{}":       {"POST": d.report},
 		"mcp/{}":                     {"POST": d.mcp},
 	}[strings.Join(parts, "/")]
-}
-
-// read reads the body of a request.
-func (d *channelDouble) read(c *doubleCall) {
-	if c.Header.Get("Content-Encoding") != "" && !d.has("ignores Content-Encoding") {
-		refuse(http.StatusUnsupportedMediaType)
-	}
-	if d.has("requires a Content-Type") && c.Header.Get("Content-Type") != "application/json" {
-		refuse(http.StatusUnsupportedMediaType)
-	}
-	text, err := io.ReadAll(c.Body)
-	if err != nil {
-		panic(http.ErrAbortHandler)
-	}
-	if len(text) > 65536 {
-		refuse(http.StatusRequestEntityTooLarge)
-	}
-	if d.has("takes 32 levels") && bytes.Contains(text, []byte(strings.Repeat("[", 32))) {
-		refuse(http.StatusBadRequest)
-	}
-	if d.has("reads one JSON value and ignores the rest") {
-		var value json.RawMessage
-		if json.NewDecoder(bytes.NewReader(text)).Decode(&value) == nil {
-			text = value
-		}
-	}
-	form, err := envelope.Canonicalize(text)
-	if d.has("parses leniently") {
-		var value object
-		if err = json.Unmarshal(text, &value); err == nil {
-			form = encode(value)
-		}
-	}
-	if err != nil || json.Unmarshal(form, &c.body) != nil || c.body == nil || depthOf(form) > 64 {
-		refuse(http.StatusBadRequest)
-	}
-	if d.has("refuses unknown members") && c.body["x"] != nil {
-		refuse(http.StatusBadRequest)
-	}
-	c.text, c.form = text, string(form)
-}
-
-// depthOf returns how deep a JSON text is nested.
-func depthOf(text []byte) (deepest int) {
-	decoder := json.NewDecoder(bytes.NewReader(text))
-	depth := 0
-	for {
-		token, err := decoder.Token()
-		if err != nil {
-			return deepest
-		}
-		switch token {
-		case json.Delim('['), json.Delim('{'):
-			depth++
-			deepest = max(deepest, depth)
-		case json.Delim(']'), json.Delim('}'):
-			depth--
-		}
-	}
-}
-
-// textIn returns a member of a body that must be a text with a length from least to most. given is false if it is
-// missing; otherwise a wrong one is refused.
-func (d *channelDouble) textIn(body object, name string, least, most int) (text string, given bool) {
-	value, given := body[name]
-	if !given {
-		return "", false
-	}
-	text, ok := value.(string)
-	n := len(text)
-	if d.has("counts characters") {
-		n = len([]rune(text))
-	}
-	if !ok && d.has("takes other values as texts") {
-		return "text", true
-	}
-	if !ok || n < least || n > most {
-		refuse(http.StatusBadRequest)
-	}
-	return text, true
-}
-
-// mustText is textIn for a member that must be there.
-func (d *channelDouble) mustText(body object, name string, least, most int) string {
-	text, given := d.textIn(body, name, least, most)
-	if !given {
-		refuse(http.StatusBadRequest)
-	}
-	return text
 }
 
 // caller returns who calls, and the channel of the path. Only the kinds of callers may call.

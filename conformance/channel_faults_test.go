@@ -17,7 +17,8 @@ type faultyChannel struct {
 }
 
 // TestChannelFaultsAreDetected tests that checks can fail, and that they fail only because of their own rules: with
-// some faults, the other checks of the same themes run too, and must pass. TestChannelDoublePasses tests that all checks pass without a fault.
+// some faults, the other checks of the same themes run too, and must pass. TestChannelDoublePasses tests that all checks
+// pass without a fault.
 func TestChannelFaultsAreDetected(t *testing.T) {
 	t.Parallel()
 	for i, f := range faultyChannels() {

@@ -190,7 +190,8 @@ func (h *channelProbe) agent(c *channel, name string, reply hookReply) *agent {
 	return h.agentWith(c, name, nil, func(int) hookReply { return reply })
 }
 
-// agentWith is agent with a form of mcp, unless it is nil, and with a reply for each delivery. They have numbers from 1.
+// agentWith is agent with a form of mcp, unless it is nil, and with a reply for each delivery. Deliveries have numbers
+// from 1.
 func (h *channelProbe) agentWith(c *channel, name string, mcp any, reply func(call int) hookReply) *agent {
 	a := &agent{channel: c, name: name, hook: h.inbox(reply)}
 	body := message{"name": name, "url": a.url}

@@ -128,8 +128,8 @@ func (k *hook) serve(w http.ResponseWriter, r *http.Request) {
 		return // the call was cut off
 	}
 	k.mu.Lock()
-	call := &hookCall{method: r.Method, query: r.URL.RawQuery, header: r.Header, body: parseRow(body), trace: r.Header.Get("Chorus-Trace-Id"),
-		began: time.Now(), overlapped: k.running > 0}
+	call := &hookCall{method: r.Method, query: r.URL.RawQuery, header: r.Header, body: parseRow(body),
+		trace: r.Header.Get("Chorus-Trace-Id"), began: time.Now(), overlapped: k.running > 0}
 	k.running++
 	k.calls = append(k.calls, call)
 	reply := k.reply(len(k.calls))

@@ -33,8 +33,8 @@ func (h *hubProbe) ask(what, method, target, key string, header http.Header, bod
 	return h.askAs(&h.hub.pace, what, method, target, key, header, body, hold)
 }
 
-// isFreeAtHub reports whether a request changes nothing, so that a hub allows many of them. Requests of an agent for its
-// messages change the states of the messages.
+// isFreeAtHub reports whether a request changes nothing, so that a hub allows many of them. Requests of an agent for
+// its messages change the states of the messages.
 func isFreeAtHub(method, target string) bool {
 	return method == http.MethodGet && !strings.HasPrefix(target, "/agent/")
 }
