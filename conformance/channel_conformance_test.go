@@ -88,6 +88,7 @@ func TestChannelDoublePasses(t *testing.T) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	t.Logf("%d channels", d.created)
 	if len(d.channels) != 0 {
 		t.Errorf("the run left %d channels", len(d.channels))
 	}

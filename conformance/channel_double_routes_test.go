@@ -32,6 +32,7 @@ func (d *channelDouble) create(c *doubleCall) {
 		shown: map[string]string{}, changed: make(chan struct{})}
 	ch.context, _ = d.textIn(c.body, "context", 0, 2000)
 	d.channels[ch.id] = ch
+	d.created++
 	key := newKey("ck_")
 	d.keys[key] = doubleKey{kind: "channel", channel: ch}
 	body := d.showChannel(ch)

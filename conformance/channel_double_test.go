@@ -35,6 +35,7 @@ type channelDouble struct {
 	keys     map[string]doubleKey
 	tokens   map[string]*doubleToken // of callbacks and of the MCP server
 	answers  map[string]doubleAnswer // to requests with an Idempotency-Key
+	created  int                     // how many channels
 	seq      int                     // of all channels, for a fault
 	oneLane  sync.Mutex              // for a fault
 }

@@ -102,12 +102,18 @@ var channelLimitChecks = []channelCheck{
 				h.end(NotTested, "%s", needsAgent)
 			}
 			_, _, d := h.exchange()
+			started := time.Now()
 			for range 150 {
 				for _, a := range h.inParallel(4, func(int) answer { return h.report(d, statusEvent("busy")) }) {
 					h.wantSeq(a)
 				}
 			}
-			h.wantLimit(h.report(d, statusEvent("one too many")), "callbackEvents")
+			a := h.report(d, statusEvent("one too many"))
+			// Meanwhile the service may have allowed one more in each six seconds.
+			for n := time.Since(started)/(6*time.Second) + 1; a.status == http.StatusOK && n > 0; n-- {
+				a = h.report(d, statusEvent("one too many"))
+			}
+			h.wantLimit(a, "callbackEvents")
 		}},
 }
 
