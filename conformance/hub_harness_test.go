@@ -39,15 +39,32 @@ func takeTurn(t *testing.T) {
 // startHub runs this project's hub until the test ends. middleware wraps the HTTP handler of its relay. It may be nil.
 func startHub(t *testing.T, middleware func(http.Handler) http.Handler) runningHub {
 	t.Helper()
+	url, operator := startGateway(t, middleware, hub.Extension,
+		func(core *gateway.Core) (mounts []httpapi.Mount, run func(context.Context), err error) {
+			served, err := hub.New(t.Context(), core, hub.Options{})
+			if err != nil {
+				return nil, nil, err
+			}
+			return []httpapi.Mount{served.Mount("/hub"), served.Document()}, served.Run, nil
+		})
+	return runningHub{url + "/hub", operator}
+}
+
+// startGateway runs a relay of this project with a gateway until the test ends. The gateway may call this machine.
+// create returns its mounts and the function that does its work in the background. startGateway returns the URL of the
+// relay and the operator's key.
+func startGateway(t *testing.T, middleware func(http.Handler) http.Handler, tables relay.Extension,
+	create func(*gateway.Core) ([]httpapi.Mount, func(context.Context), error),
+) (url, operator string) {
+	t.Helper()
 	must := func(err error) {
 		if err != nil {
 			t.Helper()
 			t.Fatal(err)
 		}
 	}
-	extensions := []relay.Extension{gateway.Extension, hub.Extension}
 	db, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "agora.db"),
-		sqlite.Options{Reserve: 1 << 20, Extensions: extensions})
+		sqlite.Options{Reserve: 1 << 20, Extensions: []relay.Extension{gateway.Extension, tables}})
 	must(err)
 	key, err := didkey.Generate()
 	must(err)
@@ -57,15 +74,15 @@ func startHub(t *testing.T, middleware func(http.Handler) http.Handler) runningH
 	must(err)
 	loopback, err := gateway.ParseException("127.0.0.1")
 	must(err)
-	operator := gateway.NewKey(gateway.Operator)
+	operator = gateway.NewKey(gateway.Operator)
 	core, err := gateway.NewCore(t.Context(), gateway.CoreOptions{Relay: r, Key: key, Operator: operator, Build: "test",
 		Log: quiet, Outgoing: gateway.OutgoingOptions{Destinations: gateway.Destinations{
 			Exceptions: []gateway.Exception{loopback}}}})
 	must(err)
-	served, err := hub.New(t.Context(), core, hub.Options{})
+	mounts, run, err := create(core)
 	must(err)
 	server.Config.Handler = httpapi.New(r, httpapi.Options{Log: quiet, Redact: gateway.Redact,
-		Mounts: []httpapi.Mount{served.Mount("/hub"), served.Document()}}).Handler(true)
+		Mounts: mounts}).Handler(true)
 	if middleware != nil {
 		server.Config.Handler = middleware(server.Config.Handler)
 	}
@@ -74,7 +91,7 @@ func startHub(t *testing.T, middleware func(http.Handler) http.Handler) runningH
 	go func() { ended <- r.Run(ctx) }()
 	var work sync.WaitGroup
 	work.Go(func() { core.Run(ctx) })
-	work.Go(func() { served.Run(ctx) })
+	work.Go(func() { run(ctx) })
 	server.Start()
 	t.Cleanup(func() {
 		r.Drain()
@@ -85,7 +102,7 @@ func startHub(t *testing.T, middleware func(http.Handler) http.Handler) runningH
 			t.Error(err)
 		}
 	})
-	return runningHub{server.URL + "/hub", operator}
+	return server.URL, operator
 }
 
 // hubPath returns the path of a request relative to the hub. It is empty if the request is for something else.
