@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 )
 
 // with returns an event with another value of a member.
@@ -111,7 +112,7 @@ var channelCallbackChecks = []channelCheck{
 			h.wantEvents(alice.channel, 1)
 			h.wantSeq(h.report(d, statusEvent("the callback still works")))
 		}},
-	{number: "N-76", title: "Unknown members of an event are kept",
+	{number: "N-76", title: "Unknown members of an event are kept, in RFC 8785 form",
 		cites: "CHANNEL §3", needs: needsAgent, run: func(h *channelProbe) {
 			alice, _, d := h.exchange()
 			for _, event := range []message{messageEvent("hello"), toolCall, toolResult, errorEvent, statusEvent("reading"),
@@ -119,6 +120,9 @@ var channelCallbackChecks = []channelCheck{
 				event = with(event, "x", map[string]any{"list": []any{1, "two", nil}, "你好": true})
 				h.wantReported(h.reported(alice.channel, d, event), event)
 			}
+			text := spliceMember(statusEvent("counting"), `"x":[1.50e1, 1E21,-0]`)
+			row := h.eventAt(alice.channel, h.wantSeq(h.write("", d.callback, text)))
+			h.want(string(row.members["x"]) == "[15,1e+21,0]", row, `"x":[15,1e+21,0], which is the RFC 8785 form`)
 		}},
 	{number: "N-77",
 		title: "Members of an event cannot change its sender, kind, via, depth, seq and ts, and not the id of a message",
@@ -178,7 +182,7 @@ var channelCallbackChecks = []channelCheck{
 			h.wantEvents(alice.channel, 4)
 		}},
 	{number: "N-83", title: "A callback works while the agent has not answered the delivery yet",
-		cites: "CHANNEL §3", needs: needsAgent, run: func(h *channelProbe) {
+		cites: "CHANNEL §3", needs: needsAgent, wait: time.Second, run: func(h *channelProbe) {
 			h.beSlow()
 			alice := h.talk()
 			bot := h.agent(alice.channel, "bot", hookReply{after: 2 * second})

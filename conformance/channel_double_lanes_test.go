@@ -2,6 +2,7 @@ package conformance_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"maps"
 	"math/rand/v2"
@@ -292,6 +293,9 @@ func (d *channelDouble) reported(token *doubleToken, members object, via string)
 	if d.has("drops unknown members") {
 		members = maps.Clone(members)
 		delete(members, "x")
+	}
+	if list, ok := members["x"].([]any); ok && d.has("keeps the spelling of numbers") {
+		list[0] = json.RawMessage("1.50e1")
 	}
 	event := d.add(lane.channel, members, lane.name, "agent", via, token.depth+1)
 	switch members["type"] {

@@ -248,6 +248,7 @@ func callbackFaults() []faultyChannel {
 			"N-61": "status 400"}},
 		{name: "takes events of every type", fails: map[string]string{"N-74": "accepted"}},
 		{name: "checks no members", fails: map[string]string{"N-75": "accepted"}},
+		{name: "keeps the spelling of numbers", fails: map[string]string{"N-76": "1.50e1"}},
 		{name: "drops unknown members", fails: map[string]string{"N-76": `"type"`}},
 		{name: "answers unknown callbacks with 401", fails: map[string]string{"N-80": "status 401",
 			"N-81": "status 401"}},

@@ -18,8 +18,9 @@ var channelLaneChecks = []channelCheck{
 			alice := h.talk()
 			slow := h.agent(alice.channel, "slow", hookReply{after: 2 * promptLimit})
 			quick := h.agent(alice.channel, "quick", replyOK)
-			var events []answer
-			for i := range 3 {
+			events := []answer{h.sayTo(2, alice, "first")}
+			h.waitForCalls(slow.hook, 1, promptLimit, func(hookCall) bool { return true })
+			for i := range 2 {
 				events = append(events, h.sayTo(2, alice, fmt.Sprint(i)))
 			}
 			h.wantIDs(h.received(quick, 3, promptLimit), events...)
@@ -61,7 +62,7 @@ var channelLaneChecks = []channelCheck{
 	{number: "N-69", title: "After 404 or 410 the connection is revoked and its deliveries are dead, until PUT",
 		cites: "CHANNEL §2; C-6", needs: needsAgent, wait: 3 * time.Second, run: laneRevoked},
 	{number: "N-70", title: "queued counts what waits and what is being tried, and dead what has failed",
-		cites: "CHANNEL §1; CHANNEL §4", needs: needsAgent, run: func(h *channelProbe) {
+		cites: "CHANNEL §1; CHANNEL §4", needs: needsAgent, wait: time.Second, run: func(h *channelProbe) {
 			h.beSlow()
 			alice := h.talk()
 			bot := h.agentWith(alice.channel, "bot", nil, func(call int) hookReply {
