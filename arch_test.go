@@ -493,8 +493,8 @@ func TestThreatsAreShown(t *testing.T) {
 			}
 		}
 	}
-	if number["T"] != 52 || number["S"] != 9 {
-		t.Errorf("%v threats, want 52 and 9", number)
+	if number["T"] != 57 || number["S"] != 9 {
+		t.Errorf("%v threats, want 57 and 9", number)
 	}
 }
 
