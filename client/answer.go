@@ -2,6 +2,7 @@ package client
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -59,6 +60,8 @@ type responseSpec struct {
 	out   any // the response is decoded into this
 	limit int // the largest size of the body, in bytes
 
+	status int // the status of a successful response; 0: 200
+
 	// showOnline signs the read at an open relay as well. There the signature only shows that the reader is online.
 	showOnline bool
 
@@ -86,7 +89,8 @@ func (c *Client) readResponse(base string, response *http.Response, spec respons
 			shorten(encoding))
 		return failed
 	}
-	if response.StatusCode != http.StatusOK {
+	success := cmp.Or(spec.status, http.StatusOK)
+	if response.StatusCode != success {
 		spec = responseSpec{limit: maxShort, out: new(struct{})}
 	}
 	body := &limitedReader{r: response.Body, total: spec.limit, left: spec.limit}
@@ -110,7 +114,7 @@ func (c *Client) readResponse(base string, response *http.Response, spec respons
 	case !head.OK:
 		failed.err = &envelope.Error{Code: envelope.Code(shorten(string(head.Error))), Message: shorten(head.Message),
 			Details: head.Details, RetryAfter: failed.retryAfter}
-	case response.StatusCode != http.StatusOK:
+	case response.StatusCode != success:
 		failed.err = fmt.Errorf("the relay's response says ok, but has the status %s", shorten(response.Status))
 	default:
 		if failed.err = json.Unmarshal(text, spec.out); failed.err == nil {

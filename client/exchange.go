@@ -110,18 +110,27 @@ func (c *Client) exchange(
 // exchangeAt is exchange for the relay with the URL base.
 func (c *Client) exchangeAt(
 	ctx context.Context, base, method, target, authorization string, body []byte, spec responseSpec,
+) *failure {
+	header := http.Header{}
+	if authorization != "" {
+		header.Set("Authorization", authorization)
+	}
+	return c.send(ctx, base, method, target, header, body, spec)
+}
+
+// send is exchangeAt with any headers. It adds those that every request has.
+func (c *Client) send(
+	ctx context.Context, base, method, target string, header http.Header, body []byte, spec responseSpec,
 ) (failed *failure) {
 	request, err := http.NewRequestWithContext(ctx, method, base+target, bytes.NewReader(body))
 	if err != nil {
 		return &failure{err: err, notSent: true}
 	}
+	request.Header = header
 	request.Header.Set("Accept", "application/json")
 	// Without this header the transport asks for gzip, and decompresses the response without a limit.
 	request.Header.Set("Accept-Encoding", "identity")
 	request.Header.Set("User-Agent", "agora-client/"+envelope.Version)
-	if authorization != "" {
-		request.Header.Set("Authorization", authorization)
-	}
 	if body != nil {
 		request.Header.Set("Content-Type", "application/json")
 	}

@@ -33,13 +33,17 @@ func methods(c *client.Client, key envelope.Signer) map[string]func(context.Cont
 			_, err := c.Request(ctx, client.RequestOptions{Intent: "i"})
 			return err
 		},
-		"Resume": func(ctx context.Context) error { _, err := c.Resume(ctx, "t"); return err },
-		"Thread": func(ctx context.Context) error { _, err := c.Thread(ctx, "t", ""); return err },
-		"Stored": func(ctx context.Context) error { _, _, err := c.Stored(ctx, client.Filter{Thread: "t"}); return err },
-		"Agents": func(ctx context.Context) error { _, err := c.Agents(ctx, client.AgentQuery{}); return err },
-		"Agent":  func(ctx context.Context) error { _, err := c.Agent(ctx, key.DID()); return err },
-		"Info":   func(ctx context.Context) error { _, err := c.Info(ctx); return err },
-		"Health": func(ctx context.Context) error { _, err := c.Health(ctx); return err },
+		"Resume":      func(ctx context.Context) error { _, err := c.Resume(ctx, "t"); return err },
+		"Thread":      func(ctx context.Context) error { _, err := c.Thread(ctx, "t", ""); return err },
+		"Stored":      func(ctx context.Context) error { _, _, err := c.Stored(ctx, client.Filter{Thread: "t"}); return err },
+		"Agents":      func(ctx context.Context) error { _, err := c.Agents(ctx, client.AgentQuery{}); return err },
+		"Agent":       func(ctx context.Context) error { _, err := c.Agent(ctx, key.DID()); return err },
+		"NewInbox":    func(ctx context.Context) error { _, _, err := c.NewInbox(ctx, "i"); return err },
+		"Inboxes":     func(ctx context.Context) error { _, err := c.Inboxes(ctx); return err },
+		"RotateInbox": func(ctx context.Context) error { _, err := c.RotateInbox(ctx, "in_1"); return err },
+		"DeleteInbox": func(ctx context.Context) error { return c.DeleteInbox(ctx, "in_1") },
+		"Info":        func(ctx context.Context) error { _, err := c.Info(ctx); return err },
+		"Health":      func(ctx context.Context) error { _, err := c.Health(ctx); return err },
 		"Directory": func(ctx context.Context) error {
 			for _, err := range c.Directory(ctx, client.AgentQuery{}) {
 				if err != nil {
