@@ -241,7 +241,8 @@ func (c *Client) RotateInbox(ctx context.Context, id string) (url string, err er
 		URL string `json:"url"`
 	}
 	// A repeat gives the inbox one more new URL, and returns it. So repeating the call does no harm.
-	err = c.signedCall(ctx, http.MethodPost, inboxPath(id)+"/rotate", nil, true, responseSpec{out: &answer, limit: maxShort})
+	spec := responseSpec{out: &answer, limit: maxShort}
+	err = c.signedCall(ctx, http.MethodPost, inboxPath(id)+"/rotate", nil, true, spec)
 	if err != nil {
 		return "", err
 	}
@@ -251,7 +252,8 @@ func (c *Client) RotateInbox(ctx context.Context, id string) (url string, err er
 // DeleteInbox deletes an inbox. Its URL and the callbacks of its deliveries end, and the relay cancels their open
 // threads. Errors: those of RotateInbox.
 func (c *Client) DeleteInbox(ctx context.Context, id string) error {
-	return c.signedCall(ctx, http.MethodDelete, inboxPath(id), nil, false, responseSpec{out: new(struct{}), limit: maxShort})
+	spec := responseSpec{out: new(struct{}), limit: maxShort}
+	return c.signedCall(ctx, http.MethodDelete, inboxPath(id), nil, false, spec)
 }
 
 func inboxPath(id string) string { return "/inboxes/" + url.PathEscape(id) }
