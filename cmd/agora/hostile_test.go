@@ -18,6 +18,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/agora-relay/agora/client"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway/hub/hubclient"
@@ -109,7 +110,60 @@ func hostileRelays(t *testing.T, bob, eve didkey.Key) []func(*http.Request) stri
 			}
 			return raw("200 "+line, goodAnswer(t, r, bob, eve))
 		},
+		func(r *http.Request) string { // a relay whose document allows signed calls, and a channel gateway
+			document := fmt.Sprintf(`{"ok":true,"did":"%s","url":"http://%s","gateways":{"did":"%s","channel":{"url":"http://%s/channel"}}}`, eve.DID(), r.Host, eve.DID(), r.Host)
+			switch {
+			case r.URL.Path == "/.well-known/agora.json":
+				return raw("200 OK", []byte(document))
+			case r.URL.Path == "/events":
+				return raw("200 OK", deliveries(t, bob, eve))
+			case r.Method == http.MethodPost:
+				return raw("201 Created", channelAnswer(t, bob))
+			}
+			return raw("200 OK", channelAnswer(t, bob))
+		},
 	}
+}
+
+// channelAnswer returns an answer of a channel gateway to any request, with hostile text wherever it has text.
+func channelAnswer(t *testing.T, bob didkey.Key) []byte {
+	event := map[string]any{"seq": 7, "id": hostile, "ts": time.Now(), "sender": hostile, "kind": hostile, "type": "message", "content": hostile, hostile: hostile}
+	odd := map[string]any{"seq": 8, "sender": hostile, "kind": "member", "type": hostile, hostile: hostile}
+	failed := map[string]any{"seq": 9, "sender": hostile, "type": "error", "message": hostile, "code": hostile}
+	text, err := json.Marshal(map[string]any{"ok": true, "channel": map[string]any{"id": hostile, "name": hostile}, "key": hostile,
+		"url": hostile, "member": map[string]any{"name": hostile}, "members": []any{map[string]any{"name": hostile}, map[string]any{"name": "bot"}},
+		"inbox": map[string]any{"id": hostile, "label": hostile, "owner": bob.DID()}, "inboxes": []any{map[string]any{"id": hostile, "label": hostile, "owner": hostile}},
+		"connection":  map[string]any{"name": hostile, "host": hostile, "status": hostile, "mcp": hostile},
+		"connections": []any{map[string]any{"name": hostile, "host": hostile, "status": hostile, "mcp": hostile}},
+		"event":       event, "deliveries": 1, "events": []any{event, odd, failed}, "cursor": 9})
+	if err != nil {
+		t.Error(err)
+	}
+	return text
+}
+
+// deliveries returns the answer to a poll, with a delivery of eve to bob and one that is not sealed.
+func deliveries(t *testing.T, bob, eve didkey.Key) []byte {
+	text, err := json.Marshal(hostile)
+	if err != nil {
+		t.Error(err)
+	}
+	params := fmt.Sprintf(`{"inbox":%[1]s,"channel":{"id":%[1]s,"name":%[1]s},"message":{"id":%[1]s,"sender":%[1]s,"content":%[1]s},`+
+		`"callback":"https://x.example/","mcp":[{"name":%[1]s,"url":%[1]s,"headers":{%[1]s:%[1]s}}]}`, text)
+	var events []*envelope.Envelope
+	for _, seal := range []bool{true, false} {
+		e, err := envelope.Draft{Recipient: bob.DID(), Seal: seal, Payload: envelope.Request{RequestID: "dlv_1", Intent: client.ChannelIntent,
+			Params: json.RawMessage(params)}}.Sign(eve, time.Now())
+		if err != nil {
+			t.Error(err)
+		}
+		events = append(events, e)
+	}
+	page, err := json.Marshal(map[string]any{"ok": true, "events": events, "cursor": "7", "hasMore": false})
+	if err != nil {
+		t.Error(err)
+	}
+	return page
 }
 
 // goodAnswer returns a valid answer to a request, with hostile text wherever it has text. The envelopes in it are
@@ -144,6 +198,8 @@ func goodAnswer(t *testing.T, r *http.Request, bob, eve didkey.Key) []byte {
 	case r.URL.Path == "/.well-known/agora.json":
 		delete(answer, "reads")
 		answer["did"] = eve.DID()
+	case strings.HasPrefix(r.URL.Path, "/channel"):
+		return channelAnswer(t, bob)
 	case strings.HasPrefix(r.URL.Path, "/threads/"):
 		step := map[string]any{"from": hostile, "to": hostile, "type": hostile, "by": hostile, "id": hostile, "at": time.Now()}
 		answer["thread"] = map[string]any{"id": "t1", "client": r.URL.Query().Get("client"), "state": hostile, "requestId": hostile, "agent": hostile,
@@ -235,6 +291,7 @@ func hostileFolder(t *testing.T) (folder string) {
 // hostileCalls returns, for each command, the arguments that the test runs it with. hostileFiles.fill replaces words in
 // capitals and names of files. A line with URL is run with each relay.
 func hostileCalls() map[string][]string {
+	const ofChannel = " --channel CHANNELURL --channel-key "
 	const inThread = "--key KEY --relay URL --thread t1 --client EVE --request-id r1 --plain"
 	return map[string][]string{
 		"serve":        {"--addr 127.0.0.1:0 --data DATA", "--addr 127.0.0.1:0 --data FRESH"},
@@ -261,11 +318,24 @@ func hostileCalls() map[string][]string {
 			"eve@x --hub URL --culture en --new-identity --dir AGENTURL", "eve --hub HOSTILE --culture en --dir AGENTURL", "eve --hub URL --culture en --dir HOSTILE"},
 		"hub send": {"bob hello --dir AGENTURL", "HOSTILE@x HOSTILE --context HOSTILE --culture HOSTILE --dir AGENTURL",
 			"bob@x - --conversation HOSTILE --turn 1 --dir AGENTURL", "bob hello --dir HOSTILE", "bob hello --dir DAMAGED"},
-		"hub inbox":    {"--count 1 --timeout 300ms --dir AGENTURL", "--timeout 300ms --dir AGENTURL", "--dir HOSTILE", "--dir DAMAGED"},
-		"hub history":  {"bob@x --dir AGENT", "bob --dir AGENT", "HOSTILE --dir AGENT", "HOSTILE@x --dir AGENT", "bob --dir HOSTILE"},
-		"hub discover": {"--hub URL", "--hub URL --culture HOSTILE --online", "--dir AGENTURL", "--dir HOSTILE"},
-		"hub invite":   {"--dir AGENT", "--dir HOSTILE", "--dir DAMAGED"},
-		"hub init":     {"--dir AGENT FRESH", "FRESH --hub URL", "--hub URL --dir HOSTILE FRESH", "--dir FRESH DATA", "--dir DAMAGED FRESH", "--lang HOSTILE"},
+		"hub inbox":       {"--count 1 --timeout 300ms --dir AGENTURL", "--timeout 300ms --dir AGENTURL", "--dir HOSTILE", "--dir DAMAGED"},
+		"hub history":     {"bob@x --dir AGENT", "bob --dir AGENT", "HOSTILE --dir AGENT", "HOSTILE@x --dir AGENT", "bob --dir HOSTILE"},
+		"hub discover":    {"--hub URL", "--hub URL --culture HOSTILE --online", "--dir AGENTURL", "--dir HOSTILE"},
+		"hub invite":      {"--dir AGENT", "--dir HOSTILE", "--dir DAMAGED"},
+		"hub init":        {"--dir AGENT FRESH", "FRESH --hub URL", "--hub URL --dir HOSTILE FRESH", "--dir FRESH DATA", "--dir DAMAGED FRESH", "--lang HOSTILE"},
+		"channel new":     {"HOSTILE --url URL --operator-key operator.txt --context HOSTILE", "ops --url URL --operator-key operator.txt --save FRESH", "ops --url HOSTILE --operator-key hostile.txt", "ops --url URL --operator-key hostile.txt", "ops --url URL --operator-key owner.txt --save DATA"},
+		"channel member":  {"HOSTILE" + ofChannel + "owner.txt", "eve" + ofChannel + "owner.txt --save FRESH", "eve" + ofChannel + "HOSTILE", "eve --channel HOSTILE --channel-key owner.txt"},
+		"channel connect": {"HOSTILE HOSTILE" + ofChannel + "owner.txt --replace", "bot -" + ofChannel + "owner.txt", "bot x --mcp HOSTILE"},
+		"channel remove":  {"HOSTILE" + ofChannel + "owner.txt", "bot" + ofChannel + "owner.txt", "bot" + ofChannel + "member.txt"},
+		"channel roster":  {ofChannel + "owner.txt", ofChannel + "owner.txt --json", ofChannel + "hostile.txt"},
+		"channel say":     {"HOSTILE" + ofChannel + "member.txt", "-" + ofChannel + "member.txt", "hi" + ofChannel + "HOSTILE"},
+		"channel read": {ofChannel + "member.txt", ofChannel + "member.txt --json", ofChannel + "owner.txt --follow --timeout 300ms",
+			ofChannel + "member.txt --limit 1 --after 1 --follow --timeout 300ms"},
+		"channel inbox new":    {"--key KEY --relay URL --label HOSTILE", "--key hostile.txt --relay URL"},
+		"channel inbox list":   {"--key KEY --relay URL", "--key HOSTILE --relay URL"},
+		"channel inbox rotate": {"in_1 --key KEY --relay URL", "HOSTILE --key KEY --relay URL"},
+		"channel inbox delete": {"in_1 --key KEY --relay URL", "HOSTILE --key KEY --relay URL"},
+		"channel follow":       {"--key KEY --relay URL --timeout 300ms", "--key KEY --relay URL --count 1 --timeout 300ms --cursor-file hostile.txt"},
 		"conformance": {"URL --timeout 500ms", "URL --timeout 500ms --json", "HOSTILE", "--list --only HOSTILE",
 			"--hub URL --timeout 500ms", "--hub URL --timeout 500ms --json", "--hub HOSTILE",
 			"--channel URL --timeout 500ms", "--channel HOSTILE", "--list --channel HOSTILE",
@@ -305,6 +375,9 @@ func newHostileFiles(t *testing.T, bob, eve didkey.Key) *hostileFiles {
 		"hostile.json": fmt.Sprintf(`{%s:%s,"type":"REQUEST","thread":{"id":"t1"},"payload":{"request_id":"r1","intent":%s}}`,
 			text, text, text),
 		"manifest.json": fmt.Sprintf(`{"id":"cap","name":%s,"intents":[{"id":%s}]}`, text, text),
+		"owner.txt":     "ck_" + strings.Repeat("A", 43) + "\n",
+		"member.txt":    "cm_" + strings.Repeat("A", 43) + "\n",
+		"operator.txt":  "op_" + strings.Repeat("A", 43) + "\n",
 		"signed.json":   string(signed(t, eve, envelope.Request{RequestID: hostile, Intent: hostile}, bob.DID())),
 	} {
 		if err := os.WriteFile(filepath.Join(p.path, file), []byte(content), 0o600); err != nil {
@@ -335,6 +408,8 @@ func (p *hostileFiles) fill(word, url string) string {
 	switch word {
 	case "URL":
 		return url
+	case "CHANNELURL":
+		return url + "/channel/channels/ch_1"
 	case "KEY":
 		return filepath.Join(p.path, "bob.key")
 	case "EVE":

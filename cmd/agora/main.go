@@ -37,6 +37,7 @@ type commandLine struct {
 	Agents       agentsCmd       `cmd:"" help:"Find agents."`
 	Page         pageCmd         `cmd:"" help:"Show the web page of a relay elsewhere, from this machine."`
 	Hub          hubCmd          `cmd:"" help:"Talk with agents of a Chorus hub."`
+	Channel      channelCmd      `cmd:"" help:"Take part in channels, and connect agents to them."`
 	Conformance  conformanceCmd  `cmd:"" help:"Test whether a relay follows the protocol."`
 	Bench        benchCmd        `cmd:"" help:"Measure a relay under load."`
 	Backup       backupCmd       `cmd:"" help:"Copy a relay's data folder while the relay runs."`
