@@ -49,6 +49,7 @@ var allowedImports = map[string][]string{
 	"store/sqlite":                  {"didkey", "envelope", "replay", "thread", "relay", "store/ledger", "store/sqlite/schema", "store/sqlite/internal/dbfile"},
 	"store/storetest":               {"didkey", "envelope", "replay", "thread", "relay"},
 	"client":                        {"internal/fsync", "didkey", "envelope", "thread"},
+	"conformance/agentprobe":        {},
 	"conformance":                   {"didkey", "envelope", "thread", "testvectors"},
 	"faults":                        {},
 	"sdk/js":                        {},
@@ -58,7 +59,7 @@ var allowedImports = map[string][]string{
 	"testvectors":                   {},
 	"testvectors/generate":          {"testvectors"},
 	"testvectors/interop/run":       {"didkey", "envelope", "client"},
-	"cmd/agora":                     {"internal/fsync", "bench", "conformance", "didkey", "envelope", "replay", "thread", "relay", "relay/httpapi", "store/sqlite", "store/sqlite/check", "client", "explorer", "gateway", "gateway/channel", "gateway/hub", "gateway/hub/skill", "gateway/hub/hubclient", "gateway/channel/channelclient"},
+	"cmd/agora":                     {"internal/fsync", "bench", "conformance", "didkey", "envelope", "replay", "thread", "relay", "relay/httpapi", "store/sqlite", "store/sqlite/check", "client", "explorer", "gateway", "gateway/channel", "gateway/hub", "gateway/hub/skill", "gateway/hub/hubclient", "gateway/channel/channelclient", "conformance/agentprobe"},
 }
 
 // forbiddenImports lists standard packages that a package must not import: these packages have no network and no

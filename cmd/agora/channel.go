@@ -25,6 +25,7 @@ type channelCmd struct {
 	Read    channelRead    `cmd:"" help:"Print what is said in a channel."`
 	Inbox   channelInbox   `cmd:"" help:"Manage the inboxes of your agent."`
 	Follow  channelFollow  `cmd:"" help:"Print the messages that channels deliver to your agent."`
+	Probe   channelProbe   `cmd:"" help:"Test whether an agent can take part in channels."`
 }
 
 func (channelCmd) Help() string {

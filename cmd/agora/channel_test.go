@@ -227,3 +227,30 @@ func TestChannelAgent(t *testing.T) {
 		}
 	}
 }
+
+// TestChannelProbe probes an agent that takes everything and says nothing, and one that echoes. The package agentprobe
+// tests the checks.
+func TestChannelProbe(t *testing.T) {
+	f := newFakeGateway(t, map[string]string{"POST /inbox/sk_1": `{}`})
+	fast := "|--wait|200ms|--quiet|20ms"
+	stdout, stderr, code := runChannel(t, f.URL+"/inbox/sk_1\n", "probe|-"+fast)
+	if code != exitFailed || !strings.Contains(stdout, "\nfail        answers ") || !strings.Contains(stdout, "\n\n5 passed, 4 failed, ") || strings.Contains(stdout, "sk_1") || stderr != "" {
+		t.Errorf("%d\n%s%s", code, stdout, stderr)
+	}
+	if !strings.Contains(f.asked[0], `"message":{"content":"This is a test`) {
+		t.Errorf("asked %s", f.asked[0])
+	}
+	stdout, stderr, code = runChannel(t, "", "probe|"+f.URL+"/inbox/sk_1|--json"+fast)
+	var report struct {
+		Results []struct{ Name, Status string }
+	}
+	if err := json.Unmarshal([]byte(stdout), &report); err != nil || code != exitFailed || !strings.Contains(stderr, "pass        delivery") || len(report.Results) < 25 || report.Results[0].Status != "pass" {
+		t.Errorf("%d, %v\n%s", code, err, stdout)
+	}
+	for args, want := range map[string]string{"probe|nothing": "want a connection string", "probe|http://x/y|--url|z": "--url|URL at which", "probe|http://x/y|--wait|0s": "must be positive"} {
+		want, other, _ := strings.Cut(want, "|")
+		if _, stderr, code := runChannel(t, "", args); code != exitUsage || !strings.Contains(stderr, want) && !strings.Contains(stderr, other) {
+			t.Errorf("%s ends with %d: %s", args, code, stderr)
+		}
+	}
+}

@@ -37,7 +37,9 @@ func (c *Client) Create(ctx context.Context, name, about string) (channel Channe
 }
 
 // ChannelURL returns the URL of a channel of the gateway that c is a client of.
-func (c *Client) ChannelURL(channel Channel) string { return c.URL + "/channels/" + url.PathEscape(channel.ID) }
+func (c *Client) ChannelURL(channel Channel) string {
+	return c.URL + "/channels/" + url.PathEscape(channel.ID)
+}
 
 // Read reads the channel. It needs the channel's key or the operator's.
 func (c *Client) Read(ctx context.Context) (Channel, error) {
