@@ -126,6 +126,9 @@ func TestServeOutputs(t *testing.T) {
 			}
 		})
 	}
+	if none, err := client.ChannelOutput(); err != nil || string(none) != `{"events":[]}` {
+		t.Errorf("no events are %s, %v", none, err)
+	}
 	if _, err := client.ChannelOutput(client.ChannelEvent{Type: "dance"}); err == nil {
 		t.Error("an event of an unknown type was taken")
 	}

@@ -58,10 +58,10 @@ func (e ChannelEvent) MarshalJSON() ([]byte, error) {
 	return json.Marshal(members)
 }
 
-// ChannelOutput returns the output of a RESULT that sends these events to the service, in this order. Errors: an event
-// with an unknown type, or with Args that are not JSON.
+// ChannelOutput returns the output of a RESULT that sends these events to the service, in this order. Without events the
+// agent says nothing. Errors: an event with an unknown type, or with Args that are not JSON.
 func ChannelOutput(events ...ChannelEvent) (json.RawMessage, error) {
-	return json.Marshal(map[string][]ChannelEvent{"events": events})
+	return json.Marshal(map[string][]ChannelEvent{"events": append([]ChannelEvent{}, events...)})
 }
 
 // ErrCallbackEnded is in the error of ChannelReply.Post if the callback takes no more events: it has expired, the inbox

@@ -63,7 +63,7 @@ func newFakeGateway(t *testing.T, answers map[string]string) *fakeGateway {
 func runChannel(t *testing.T, stdin, args string) (stdout, stderr string, code int) {
 	t.Helper()
 	var out, problems bytes.Buffer
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	env := environment{ctx: ctx, stdin: strings.NewReader(stdin), stdout: &out, stderr: &problems}
 	code = run(env, append([]string{"channel"}, strings.Split(args, "|")...))
