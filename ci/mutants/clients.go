@@ -40,6 +40,17 @@ var clients = []mutant{
 	{"client: a call is resumed without proof", "client Client.resume", "known.RequestID", never,
 		"./client -run Resume"},
 
+	{"inbox: a call is signed for any origin", "client Client.channelGateway", "",
+		swap("!sameOrigin", "false && !sameOrigin"), ofClients + " -run Inbox"},
+	{"inbox: anybody can deliver", "client Client.ChannelDelivery", "gateway.did", never, ofClients + " -run Delivery"},
+	{"inbox: a plain delivery is taken", "client Client.ChannelDelivery", "request.Opened", without,
+		ofClients + " -run Delivery"},
+	{"inbox: a second inbox is created after a lost answer", "client Client.NewInbox", "signedCall()",
+		swap("false", "true"), ofClients + " -run Inbox"},
+	{"inbox: each attempt has a new Idempotency-Key", "client ChannelReply.post", "",
+		swap("{key}", "{envelope.NewNonce() + key}"), ofClients + " -run Reply"},
+	{"inbox: an error shows the callback", "client ChannelReply.post", "hideTarget()", drop, ofClients + " -run Reply"},
+
 	{"seal: a plain answer is accepted", "client Call.checkSeal", "AllowPlain", never, ofClients + " -run Plain"},
 	{"seal: an answer that cannot be opened is accepted", "client Call.checkSeal", "closed()", never,
 		ofClients + " -run Closed"},
