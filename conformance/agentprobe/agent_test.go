@@ -216,6 +216,10 @@ func (a *double) work(d incoming) {
 	}
 	a.sleep(100 * time.Millisecond) // thinks
 	switch a.fault {
+	case "floods":
+		for range maxEvents {
+			a.post(d, `{"type":"status","status":"thinking"}`)
+		}
 	case "unknown type":
 		a.post(d, `{"type":"typing"}`)
 	case "no type":

@@ -191,8 +191,8 @@ func misplaced(before []*event, e *event, after []*event) string {
 func checkStrays(_ context.Context, p *probe) found {
 	p.service.mu.Lock()
 	defer p.service.mu.Unlock()
-	if len(p.service.strays) > 0 {
-		return found{Warn, p.service.strays[0]}
+	if p.service.stray != "" {
+		return found{Warn, p.service.stray}
 	}
 	return pass
 }
@@ -203,8 +203,8 @@ func checkAuthorization(_ context.Context, p *probe) found {
 	switch s := p.service; {
 	case s.toolCalls == 0:
 		return notTested("the agent used no tools")
-	case len(s.badCalls) > 0:
-		return fail("%d of %d requests: %s", len(s.badCalls), s.toolCalls, s.badCalls[0])
+	case s.badCalls > 0:
+		return fail("%d of %d requests: %s", s.badCalls, s.toolCalls, s.badCall)
 	}
 	return pass
 }

@@ -31,7 +31,7 @@ func (s *service) serveMCP(w http.ResponseWriter, r *http.Request) {
 		problem = "the Authorization of another channel"
 	}
 	if problem != "" {
-		s.badCalls = append(s.badCalls, problem)
+		s.badCalls, s.badCall = s.badCalls+1, problem
 	}
 	s.mu.Unlock()
 	if problem != "" {

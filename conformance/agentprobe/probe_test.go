@@ -77,6 +77,7 @@ var faults = []struct {
 	{"answers-first", "slow", "", Warn, "it took 4s"},
 	{"answers", "says nothing", "", Fail, "no event of the type message came within 30s"},
 	{"answers", "reports an error", "", Fail, "no model"},
+	{"answers", "floods", "", Fail, "no event of the type message"},
 	{"own-callback", "one callback", "", Fail, "went to the callback of the first"},
 	{"unknown-members", "strict", "", Fail, "400"},
 	{"no-mcp", "needs mcp", "", Fail, "400"},

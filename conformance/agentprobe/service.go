@@ -18,8 +18,11 @@ import (
 // heldEvents is how many events of a delivery wait for their answers, if any do.
 const heldEvents = 5
 
-// maxEvent is the size of the largest event that the probe reads, in bytes.
-const maxEvent = 64 << 10
+// Limits of what the probe takes from an agent.
+const (
+	maxEvent  = 64 << 10 // the size of an event, in bytes
+	maxEvents = 600      // of one delivery, as in CHANNEL §3
+)
 
 // service is what an agent sees of the probe: the callbacks, and a server of tools.
 type service struct {
@@ -30,9 +33,10 @@ type service struct {
 	changed   chan struct{}        // closed and replaced after each change
 	callbacks map[string]*delivery // by the token in the callback
 	tools     map[string]*delivery // by the token in the headers of mcp
-	strays    []string             // requests to paths that no delivery named
+	stray     string               // a request to a path that no delivery named; empty: there was none
 	toolCalls int                  // requests to the server of tools
-	badCalls  []string             // what is wrong with some of them
+	badCalls  int                  // those without the right Authorization
+	badCall   string               // what is wrong with one of them
 }
 
 // event is one POST to a callback.
@@ -59,7 +63,7 @@ func (s *service) serve(listener net.Listener) (stop func()) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /channels/{channel}/inbox/{token}", s.callback)
 	mux.HandleFunc("/mcp/{channel}", s.serveMCP)
-	mux.HandleFunc("/", s.stray)
+	mux.HandleFunc("/", s.refuse)
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second,
 		BaseContext: func(net.Listener) context.Context { return ctx }}
 	var serving sync.WaitGroup
@@ -88,9 +92,10 @@ func (s *service) add(d *delivery) {
 	s.callbacks[d.token], s.tools[d.toolToken] = d, d
 }
 
-func (s *service) stray(w http.ResponseWriter, r *http.Request) {
+// refuse answers a request to a path that no delivery named.
+func (s *service) refuse(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
-	s.strays = append(s.strays, shorten(r.Method+" "+r.URL.Path))
+	s.stray = shorten(r.Method + " " + r.URL.Path)
 	s.mu.Unlock()
 	answer(w, http.StatusNotFound)
 }
@@ -108,7 +113,12 @@ func (s *service) callback(w http.ResponseWriter, r *http.Request) {
 	d := s.callbacks[r.PathValue("token")]
 	if d == nil || d.channel != r.PathValue("channel") {
 		s.mu.Unlock()
-		s.stray(w, r)
+		s.refuse(w, r)
+		return
+	}
+	if len(d.events) == maxEvents {
+		s.mu.Unlock()
+		answer(w, http.StatusTooManyRequests)
 		return
 	}
 	e := readEvent(body)
