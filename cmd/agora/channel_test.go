@@ -80,10 +80,10 @@ func newKeyFile(t *testing.T, kind string, mode os.FileMode) string {
 	return name
 }
 
-// TestChannelCommands runs the commands of members and owners against fixed answers.
-func TestChannelCommands(t *testing.T) {
+// answersOfChannel are the answers of a gateway with one channel.
+func answersOfChannel() map[string]string {
 	const c = "/channels/ch_1"
-	f := newFakeGateway(t, map[string]string{
+	return map[string]string{
 		"POST /channels":                 `201 {"ok":true,"channel":{"id":"ch_1","name":"ops"},"key":"ck_new"}`,
 		"POST " + c + "/members":         `201 {"ok":true,"member":{"name":"eve"},"key":"cm_new"}`,
 		"GET " + c + "/members":          `{"ok":true,"members":[{"name":"alice"}]}`,
@@ -96,29 +96,51 @@ func TestChannelCommands(t *testing.T) {
 			`{"seq":2,"sender":"bot","kind":"agent","type":"status","status":"thinking"},{"seq":3,"sender":"bot","kind":"agent","type":"error","message":"no wind","code":"tool_error"},` +
 			`{"seq":4,"sender":"bot","kind":"agent","type":"tool_call","name":"web","args":{}},{"seq":5,"sender":"bot","kind":"agent","type":"tool_result","content":"3"},` +
 			`{"seq":6,"sender":"bot","kind":"agent","type":"tool_result","content":{"x":1}},{"seq":7,"sender":"bot","kind":"agent","type":"dance","x":1}]}`,
-	})
+	}
+}
+
+// channelCommand is a command of agora channel, and what it must do. Its words are separated by |.
+type channelCommand struct {
+	args, stdin    string
+	code           int
+	stdout, stderr string // what is in the output; empty: nothing is printed
+}
+
+// checkCommands runs commands.
+func checkCommands(t *testing.T, commands []channelCommand) {
+	t.Helper()
+	for _, c := range commands {
+		stdout, stderr, code := runChannel(t, c.stdin, c.args)
+		if code != c.code || !strings.Contains(stdout, c.stdout) || (c.stdout == "") != (stdout == "") ||
+			!strings.Contains(stderr, c.stderr) || (c.stderr == "") != (stderr == "") {
+			t.Errorf("agora channel %s ends with %d and prints %q and %q", c.args, code, stdout, stderr)
+		}
+	}
+}
+
+// wasAsked checks that a gateway got these requests.
+func (f *fakeGateway) wasAsked(t *testing.T, requests ...string) {
+	t.Helper()
+	for _, want := range requests {
+		if asked := strings.Join(f.asked, "\n"); !strings.Contains(asked, want) {
+			t.Errorf("%s was not asked for in\n%s", want, asked)
+		}
+	}
+}
+
+// TestChannelOwner runs the commands of owners and operators.
+func TestChannelOwner(t *testing.T) {
+	f := newFakeGateway(t, answersOfChannel())
 	owner, member, operator := newKeyFile(t, "ck_", 0o600), newKeyFile(t, "cm_", 0o600), newKeyFile(t, "op_", 0o600)
-	t.Setenv("AGORA_CHANNEL", f.URL+"/channel"+c)
+	t.Setenv("AGORA_CHANNEL", f.URL+"/channel/channels/ch_1")
 	saved := filepath.Join(t.TempDir(), "saved.key")
-	for _, test := range []struct {
-		args, stdin    string
-		code           int
-		stdout, stderr string // what is in the output; empty: nothing is printed
-	}{
+	checkCommands(t, []channelCommand{
 		{"new|ops|--url|" + f.URL + "/channel|--operator-key|" + operator, "", 0, `{"url":"` + f.URL + `/channel/channels/ch_1","name":"ops","key":"ck_new"}` + "\n", ""},
 		{"new|ops|--url|" + f.URL + "/channel|--operator-key|" + owner, "", 1, "", "this needs the operator's key (op_…)"},
 		{"new|ops|--url|" + f.URL + "/channel|--operator-key|" + operator + "|--save|" + operator, "", 1, "", "exists and is not overwritten"},
 		{"new|ops|--url|" + f.URL + "/channel|--operator-key|" + operator + "|--save|missing/x", "", 1, "", "--save"},
 		{"member|eve|--channel-key|" + owner + "|--save|" + saved, "", 0, `{"name":"eve","url":"` + f.URL + `/channel/channels/ch_1","keyFile":"` + saved + `"}`, ""},
 		{"member|eve|--channel-key|" + member, "", 1, "", "this needs the channel's key (ck_…), which agora channel new prints; " + member + " has a member's key"},
-		{"say|hi|--channel-key|" + member, "", 0, `{"seq":12,"id":"msg_1","deliveries":2}` + "\n", ""},
-		{"say|-|--channel-key|" + member, "from stdin\n", 0, `"seq":12`, ""},
-		{"say|-|--channel-key|" + member, "\n", 1, "", "the message is empty"},
-		{"say|-|--channel-key|" + member, "\xff", 1, "", "not UTF-8"},
-		{"say|hi|--channel-key|" + owner, "", 1, "", "this needs a member's key (cm_…)"},
-		{"say|hi|--channel-key|" + newKeyFile(t, "cm_", 0o644), "", 1, "", "chmod 600"},
-		{"say|hi|--channel-key|" + newKeyFile(t, "sk_", 0o600), "", 1, "", "does not contain a key: want ck_, cm_ or op_ and 43 characters"},
-		{"say|hi|--channel-key|nothing", "", 1, "", "nothing"},
 		{"roster|--channel-key|" + owner, "", 0, "alice                 member\nbot                   agent   active, at a.example, 1 waiting, 2 not delivered, mcp object\n", ""},
 		{"roster|--json|--channel-key|" + operator, "", 0, `{"kind":"member","name":"alice"}` + "\n" + `{"kind":"agent","name":"bot","host":"a.example",`, ""},
 		{"connect|bot|https://b.example/x|--channel-key|" + owner, "", 1, "", "the name is taken; if bot is this agent, --replace gives it"},
@@ -127,26 +149,33 @@ func TestChannelCommands(t *testing.T) {
 		{"remove|alice|--channel-key|" + owner, "", 0, "", "removed the member alice"},
 		{"remove|bot|--channel-key|" + owner, "", 1, "", "404"},
 		{"remove|nobody|--channel-key|" + owner, "", 1, "", "no member and no agent with this name"},
+	})
+	if text, err := os.ReadFile(saved); err != nil || string(text) != "cm_new\n" {
+		t.Errorf("saved %q, %v", text, err)
+	}
+	f.wasAsked(t, `PUT /channels/ch_1/connections/bot {"mcp":"array","url":"https://b.example/y"}`, `DELETE /channels/ch_1/members/alice`)
+}
+
+// TestChannelMember runs the commands of members.
+func TestChannelMember(t *testing.T) {
+	f := newFakeGateway(t, answersOfChannel())
+	owner, member := newKeyFile(t, "ck_", 0o600), newKeyFile(t, "cm_", 0o600)
+	t.Setenv("AGORA_CHANNEL", f.URL+"/channel/channels/ch_1")
+	checkCommands(t, []channelCommand{
+		{"say|hi|--channel-key|" + member, "", 0, `{"seq":12,"id":"msg_1","deliveries":2}` + "\n", ""},
+		{"say|-|--channel-key|" + member, "from stdin\n", 0, `"seq":12`, ""},
+		{"say|-|--channel-key|" + member, "\n", 1, "", "the message is empty"},
+		{"say|-|--channel-key|" + member, "\xff", 1, "", "not UTF-8"},
+		{"say|hi|--channel-key|" + owner, "", 1, "", "this needs a member's key (cm_…)"},
+		{"say|hi|--channel-key|" + newKeyFile(t, "cm_", 0o644), "", 1, "", "chmod 600"},
+		{"say|hi|--channel-key|" + newKeyFile(t, "sk_", 0o600), "", 1, "", "does not contain a key: want ck_, cm_ or op_ and 43 characters"},
+		{"say|hi|--channel-key|nothing", "", 1, "", "nothing"},
 		{"read|--json|--limit|1|--channel-key|" + member, "", 0, `{"seq":1,"ts":"2026-03-20T10:00:00.000Z","sender":"alice","kind":"member","type":"message","content":"two\nlines"}` + "\n", ""},
 		{"read|--timeout|1s|--channel-key|" + member, "", 2, "", "--timeout needs --follow"},
 		{"read|--after|7|--limit|1|--follow|--timeout|200ms|--channel-key|" + member, "", 1, "", "0 of 1 events came within 200ms"},
 		{"read|--after=-1|--channel-key|" + member, "", 2, "", "must not be negative"},
-	} {
-		stdout, stderr, code := runChannel(t, test.stdin, test.args)
-		if code != test.code || !strings.Contains(stdout, test.stdout) || (test.stdout == "") != (stdout == "") ||
-			!strings.Contains(stderr, test.stderr) || (test.stderr == "") != (stderr == "") {
-			t.Errorf("agora channel %s ends with %d and prints %q and %q", test.args, code, stdout, stderr)
-		}
-	}
-	if text, err := os.ReadFile(saved); err != nil || string(text) != "cm_new\n" {
-		t.Errorf("saved %q, %v", text, err)
-	}
-	for _, want := range []string{`POST ` + c + `/messages {"content":"from stdin"}`, `PUT ` + c + `/connections/bot {"mcp":"array","url":"https://b.example/y"}`,
-		`DELETE ` + c + `/members/alice`} {
-		if asked := strings.Join(f.asked, "\n"); !strings.Contains(asked, want) {
-			t.Errorf("%s was not asked for in\n%s", want, asked)
-		}
-	}
+	})
+	f.wasAsked(t, `POST /channels/ch_1/messages {"content":"from stdin"}`)
 	stdout, _, code := runChannel(t, "", "read|--limit|7|--channel-key|"+member)
 	when := time.Date(2026, 3, 20, 10, 0, 0, 0, time.UTC).Local().Format(time.DateTime)
 	none := strings.Repeat(" ", len(when))
@@ -155,6 +184,33 @@ func TestChannelCommands(t *testing.T) {
 	if code != exitOK || !strings.HasPrefix(stdout, want) || !strings.Contains(stdout, `sent {"seq":7,`) {
 		t.Errorf("read prints\n%s\nwant\n%s", stdout, want)
 	}
+}
+
+// deliveriesOf returns the answers to polls after 0 to 3 events: a delivery that eve has forged, another REQUEST of the
+// gateway gate, and a delivery. With --count a poll asks for one event.
+func deliveriesOf(t *testing.T, bob, eve, gate didkey.Key) (pages []string) {
+	t.Helper()
+	var events []*envelope.Envelope
+	for i, sender := range []didkey.Key{eve, gate, gate} {
+		intent := client.ChannelIntent
+		if i == 1 {
+			intent = "other"
+		}
+		e, err := envelope.Draft{Recipient: bob.DID(), Seal: true, Payload: envelope.Request{RequestID: "dlv_1", Intent: intent,
+			Params: json.RawMessage(`{"inbox":"in_1","channel":{"id":"ch_1"},"message":{"id":"m","sender":"alice","content":"hi"},"callback":"https://x.example/out/tok","mcp":[]}`)}}.Sign(sender, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		events = append(events, e)
+	}
+	for i := range 4 {
+		page, err := json.Marshal(map[string]any{"ok": true, "events": events[min(i, 3):min(i+1, 3)], "cursor": fmt.Sprint(min(i+1, 3))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages = append(pages, string(page))
+	}
+	return pages
 }
 
 // TestChannelAgent runs the commands of an agent with an inbox.
@@ -170,25 +226,8 @@ func TestChannelAgent(t *testing.T) {
 		gate.DID(), f.URL, gate.DID(), f.URL+"/channel")
 	f.answers["POST /inboxes"] = `201 {"ok":true,"inbox":` + owned + `,"url":"` + f.URL + `/channel/inbox/sk_1"}`
 	f.answers["POST /inboxes/in_1/rotate"] = `{"ok":true,"url":"` + f.URL + `/channel/inbox/sk_2"}`
-	var events []*envelope.Envelope
-	for i, sender := range []didkey.Key{eve, gate, gate} {
-		intent := client.ChannelIntent
-		if i == 1 {
-			intent = "other"
-		}
-		e, err := envelope.Draft{Recipient: bob.DID(), Seal: true, Payload: envelope.Request{RequestID: "dlv_1", Intent: intent,
-			Params: json.RawMessage(`{"inbox":"in_1","channel":{"id":"ch_1"},"message":{"id":"m","sender":"alice","content":"hi"},"callback":"https://x.example/out/tok","mcp":[]}`)}}.Sign(sender, time.Now())
-		if err != nil {
-			t.Fatal(err)
-		}
-		events = append(events, e)
-	}
-	for i := range 4 { // with --count a poll asks for one event
-		page, err := json.Marshal(map[string]any{"ok": true, "events": events[min(i, 3):min(i+1, 3)], "cursor": fmt.Sprint(min(i+1, 3))})
-		if err != nil {
-			t.Fatal(err)
-		}
-		f.answers[fmt.Sprintf("GET /events after %d", i)] = string(page)
+	for cursor, page := range deliveriesOf(t, bob, eve, gate) {
+		f.answers[fmt.Sprintf("GET /events after %d", cursor)] = page
 	}
 	key := filepath.Join(t.TempDir(), "bob.key")
 	if err := didkey.Save(key, bob); err != nil {
