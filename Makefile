@@ -11,7 +11,7 @@ endif
 
 # cmd/agora/default.pgo makes the program faster, but go test would compile all packages once more for it.
 GOFLAGS_SET := $(shell go env GOFLAGS)
-test check lint race postgres fuzz interop faults mutants: export GOFLAGS := $(GOFLAGS_SET) -pgo=off
+test check lint race postgres fuzz interop js faults mutants: export GOFLAGS := $(GOFLAGS_SET) -pgo=off
 # make lint vets everything. By itself, go test would vet all packages again, and also analyze all dependencies again.
 check race postgres faults: export GOFLAGS := $(GOFLAGS_SET) -pgo=off -vet=off
 
@@ -91,12 +91,14 @@ sbom: build
 interop:
 	go run ./testvectors/interop/run -timeout 2m
 
-# Tests the JavaScript module and its type declarations. Needs Node, and the packages that ci/install installs. The
+# Tests the JavaScript module and its type declarations, and the tools of channels with a client in JavaScript. Needs Node, and the packages that ci/install installs. The
 # vectors of Wycheproof are in a Go module. It is only downloaded: no program imports it.
 js:
 	AGORA_WYCHEPROOF="$$(go mod download -json $(WYCHEPROOF) | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')" \
 		node --test sdk/js/test/*.test.js
 	sdk/js/node_modules/.bin/tsc -p sdk/js/test
+	go vet -tags javascript ./gateway/channel
+	go test -tags javascript -count=1 -run JavaScript ./gateway/channel
 
 # Tests the web page in headless Chromium. Needs what ci/install installs. SCREENSHOTS=1 also makes the pictures of the
 # docs again. Two files of tests run at a time.

@@ -6,9 +6,9 @@ const ofOutbox = "./gateway -run Lane|Job|Attempt|Stored|Backoff|Clock|RetryAfte
 
 // The outbox of the gateways.
 var outbox = []mutant{
-	{"outbox: a later job goes ahead of one that waits", "gateway Outbox.head", "",
+	{"outbox: a later job goes ahead of one that waits", "gateway Outbox.first", "",
 		swapSQL("ORDER BY n", "ORDER BY due, n"), ofOutbox},
-	{"outbox: the newest job is tried first", "gateway Outbox.head", "",
+	{"outbox: the newest job is tried first", "gateway Outbox.first", "",
 		swapSQL("ORDER BY n", "ORDER BY n DESC"), ofOutbox},
 	{"outbox: a lane is worked on twice", "gateway Outbox.Wake", "l.index", never, ofOutbox},
 	{"outbox: a call of Wake during the work is lost", "gateway Outbox.work", "l.again", never, ofOutbox},
@@ -39,7 +39,7 @@ var outbox = []mutant{
 		before("if o != nil { return o.core.Relay.Update(ctx, own, f) }"), ofOutbox},
 	{"outbox: a result is told before it is stored", "gateway Outbox.settle", "o.update()",
 		before("o.courier.Settled(j, v)"), ofOutbox},
-	{"outbox: an attempt that is cut off counts", "gateway Outbox.send", "failed err", never, ofOutbox},
+	{"outbox: an attempt that is cut off counts", "gateway Outbox.attempt", "failed err", never, ofOutbox},
 	{"outbox: it retries without a pause", "gateway maxPause", "", set("time.Second"), ofOutbox},
 	{"outbox: a lane on hold is forgotten", "gateway decision.follow", "d.next d.expires()", set("time.Time{}"),
 		ofOutbox},

@@ -37,7 +37,7 @@ var hubs = []mutant{
 	{"hub: a full history loses queued messages", "gateway/hub op.oldest", "",
 		swapSQL("d.receiver = ? AND d.state = 0", "d.receiver = -? AND d.state = 0"), ofHub + "HistoryBytes"},
 	{"hub: timestamps follow a clock that is set back", "gateway/hub op.store", "last ms max()",
-		with("max(o.now/ms, 0*last)"), ofHub + "TimesGrow"},
+		with("max(o.Now/ms, 0*last)"), ofHub + "TimesGrow"},
 	{"hub: an agent expires while its stream opens", "gateway/hub op.expire", "streams.has()", never,
 		ofHub + "ReturnsDuringSweep"},
 

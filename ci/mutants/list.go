@@ -26,7 +26,7 @@ var topics = [][]mutant{
 	identities, signedReads, envelopes, sealing, window, threads,
 	storage, marks, updates, inboxes,
 	reading, clock, relays, limits, web,
-	clients, serving, agora, outbox, hubs,
+	clients, serving, agora, outbox, hubs, channels,
 }
 
 // repetitions are for tests that must find a fault by themselves, such as the fuzz targets over their stored inputs.

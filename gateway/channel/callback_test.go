@@ -187,6 +187,22 @@ func TestCallbackOfAnotherChannel(t *testing.T) {
 	})
 }
 
+// The token of a delivery to an inbox is worth nothing at a channel, and the other way round. The numbers of the rows that
+// they belong to are the same here.
+func TestForeignTokens(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fixture) {
+		r, _, _, d := delivered(t, f)
+		o, s := f.owner(t), newService(f)
+		f.want(s.deliver(o.url, s.body("m1", "hello")), 200, "")
+		h := o.request()
+		out := h.Callback[strings.LastIndex(h.Callback, "/")+1:]
+		callback := d.Callback[strings.LastIndex(d.Callback, "/")+1:]
+		f.want(f.post(gatetest.PublicURL+"/channel/channels/"+r.id+"/inbox/"+out, message("c")), 404, "NOT_FOUND")
+		f.want(f.post(gatetest.PublicURL+"/channel/out/"+callback, message("c")), 404, "NOT_FOUND")
+		s.wantEvents("after that")
+	})
+}
+
 // 600 events of a delivery are taken at once, and 600 an hour. All tokens of the delivery count together.
 func TestCallbackRate(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fixture) {
