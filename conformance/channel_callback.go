@@ -87,7 +87,7 @@ func badEvents() []message {
 // channelCallbackChecks test what agents report to a callback.
 var channelCallbackChecks = []channelCheck{
 	{number: "N-73", title: "Each type of event is taken at both sides of its limits, and stored as it was sent",
-		cites: "CHANNEL §3; C-8", needs: needsAgent, run: func(h *channelProbe) {
+		cites: `CHANNEL "Callback"; C-8`, needs: needsAgent, run: func(h *channelProbe) {
 			alice, _, d := h.exchange()
 			for _, event := range goodEvents() {
 				row := h.reported(alice.channel, d, event)
@@ -96,7 +96,7 @@ var channelCallbackChecks = []channelCheck{
 			}
 		}},
 	{number: "N-74", title: "An event of an unknown type, or without a type, is refused with 400",
-		cites: "CHANNEL §3; C-9", needs: needsAgent, run: func(h *channelProbe) {
+		cites: `CHANNEL "Callback"; C-9`, needs: needsAgent, run: func(h *channelProbe) {
 			alice, _, d := h.exchange()
 			for _, value := range append([]any{"", "Message", "messages", "thinking", "message ", nothing, nil}, notTexts...) {
 				h.wantInvalid(h.report(d, with(message{"content": "hello", "status": "idle"}, "type", value)))
@@ -104,7 +104,7 @@ var channelCallbackChecks = []channelCheck{
 			h.wantEvents(alice.channel, 1)
 		}},
 	{number: "N-75", title: "An event with a bad or missing member is refused with 400",
-		cites: "CHANNEL §3; C-8", needs: needsAgent, run: func(h *channelProbe) {
+		cites: `CHANNEL "Callback"; C-8`, needs: needsAgent, run: func(h *channelProbe) {
 			alice, _, d := h.exchange()
 			for _, event := range badEvents() {
 				h.wantInvalid(h.report(d, event))
@@ -113,7 +113,7 @@ var channelCallbackChecks = []channelCheck{
 			h.wantSeq(h.report(d, statusEvent("the callback still works")))
 		}},
 	{number: "N-76", title: "Unknown members of an event are kept, in RFC 8785 form",
-		cites: "CHANNEL §3", needs: needsAgent, run: func(h *channelProbe) {
+		cites: `CHANNEL "Callback"`, needs: needsAgent, run: func(h *channelProbe) {
 			alice, _, d := h.exchange()
 			for _, event := range []message{messageEvent("hello"), toolCall, toolResult, errorEvent, statusEvent("reading"),
 				lifecycle} {
@@ -126,7 +126,7 @@ var channelCallbackChecks = []channelCheck{
 		}},
 	{number: "N-77",
 		title: "Members of an event cannot change its sender, kind, via, depth, seq and ts, and not the id of a message",
-		cites: "CHANNEL §1; CHANNEL §3", needs: needsAgent, run: func(h *channelProbe) {
+		cites: `CHANNEL "The service"; CHANNEL "Callback"`, needs: needsAgent, run: func(h *channelProbe) {
 			alice, _, d := h.exchange()
 			for _, event := range []message{messageEvent("hello"), toolCall, toolResult, errorEvent, statusEvent("reading"),
 				lifecycle} {
@@ -142,11 +142,11 @@ var channelCallbackChecks = []channelCheck{
 				}
 			}
 		}},
-	{number: "N-78", title: "Events are numbered in the order of receipt", cites: "CHANNEL §3; C-10",
+	{number: "N-78", title: "Events are numbered in the order of receipt", cites: `CHANNEL "Callback"; C-10`,
 		needs: needsAgent, run: callbackOrder},
 	{number: "N-79", title: "An event with an Idempotency-Key is stored once, and gets 409 with another body",
-		cites: `CHANNEL §3; GATEWAYS "Idempotency-Key"; G-21, G-22, G-23, G-24`, needs: needsAgent, run: callbackRepeats},
-	{number: "N-80", title: "An unknown token is refused with 404", cites: `CHANNEL §3; GATEWAYS "Keys of callers"`,
+		cites: `CHANNEL "Callback"; GATEWAYS "Idempotency-Key"; G-21, G-22, G-23, G-24`, needs: needsAgent, run: callbackRepeats},
+	{number: "N-80", title: "An unknown token is refused with 404", cites: `CHANNEL "Callback"; GATEWAYS "Keys of callers"`,
 		needs: needsAgent, run: func(h *channelProbe) {
 			alice, _, d := h.exchange()
 			last := d.callback[len(d.callback)-1:]
@@ -157,7 +157,7 @@ var channelCallbackChecks = []channelCheck{
 			}
 			h.wantEvents(alice.channel, 1)
 		}},
-	{number: "N-81", title: "A token is worth nothing for another channel", cites: "CHANNEL §3; C-12",
+	{number: "N-81", title: "A token is worth nothing for another channel", cites: `CHANNEL "Callback"; C-12`,
 		needs: needsAgent, run: func(h *channelProbe) {
 			alice, _, d := h.exchange()
 			other, _, _ := h.exchange()
@@ -169,7 +169,7 @@ var channelCallbackChecks = []channelCheck{
 			h.wantSeq(h.report(d, statusEvent("the callback still works")))
 		}},
 	{number: "N-82", title: "After DELETE of its connection a callback is 410",
-		cites: "CHANNEL §3; C-11", needs: needsAgent, run: func(h *channelProbe) {
+		cites: `CHANNEL "Callback"; C-11`, needs: needsAgent, run: func(h *channelProbe) {
 			alice, _, d := h.exchange()
 			other := h.agent(alice.channel, "other", replyOK)
 			kept := h.deliver(alice, other)
@@ -182,7 +182,7 @@ var channelCallbackChecks = []channelCheck{
 			h.wantEvents(alice.channel, 4)
 		}},
 	{number: "N-83", title: "A callback works while the agent has not answered the delivery yet",
-		cites: "CHANNEL §3", needs: needsAgent, wait: time.Second, run: func(h *channelProbe) {
+		cites: `CHANNEL "Callback"`, needs: needsAgent, wait: time.Second, run: func(h *channelProbe) {
 			h.beSlow()
 			alice := h.talk()
 			bot := h.agent(alice.channel, "bot", hookReply{after: 2 * second})

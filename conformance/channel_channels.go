@@ -21,7 +21,7 @@ var notTexts = []any{1, true, []any{"text"}, map[string]any{"text": "text"}}
 // channelChecks test channels themselves.
 var channelChecks = []channelCheck{
 	{number: "N-15", title: "POST /channels by the operator returns 201 with the channel and its key",
-		cites: "CHANNEL §1", needs: needsOperator, run: func(h *channelProbe) {
+		cites: `CHANNEL "The service"`, needs: needsOperator, run: func(h *channelProbe) {
 			a := h.wantOK(h.write(h.service.OperatorKey, "/channels", message{"name": "kit-create",
 				"context": channelContext}), http.StatusCreated)
 			c := h.keep(&channel{name: "kit-create", context: channelContext}, a)
@@ -32,16 +32,16 @@ var channelChecks = []channelCheck{
 			h.keep(&channel{}, bare)
 		}},
 	{number: "N-16", title: "GET /channels/{ch} shows the channel to its key and to the operator",
-		cites: "CHANNEL §1", needs: needsOperator, run: func(h *channelProbe) {
+		cites: `CHANNEL "The service"`, needs: needsOperator, run: func(h *channelProbe) {
 			c := h.newChannel()
 			for _, key := range []string{c.key, h.service.OperatorKey} {
 				h.wantChannel(h.wantOK(h.read(key, c.path("")), http.StatusOK), c)
 			}
 		}},
 	{number: "N-17", title: "name has 1 to 80 bytes and context 0 to 2,000, when a channel is created or changed",
-		cites: "CHANNEL §1", needs: needsOperator, run: channelBounds},
+		cites: `CHANNEL "The service"`, needs: needsOperator, run: channelBounds},
 	{number: "N-18", title: "PATCH changes the name, the context or both, and a refused PATCH changes nothing",
-		cites: "CHANNEL §1", needs: needsOperator, run: func(h *channelProbe) {
+		cites: `CHANNEL "The service"`, needs: needsOperator, run: func(h *channelProbe) {
 			c := h.newChannel()
 			for _, change := range []message{{"name": "renamed"}, {"context": "moved"},
 				{"name": "both", "context": "of them"}, {"context": ""}} {
@@ -59,7 +59,7 @@ var channelChecks = []channelCheck{
 			h.wantChannel(h.wantOK(h.read(c.key, c.path("")), http.StatusOK), c)
 		}},
 	{number: "N-19", title: "DELETE ends the channel and all its keys",
-		cites: "CHANNEL §1", needs: needsOperator, run: func(h *channelProbe) {
+		cites: `CHANNEL "The service"`, needs: needsOperator, run: func(h *channelProbe) {
 			alice, other := h.talk(), h.newChannel()
 			h.say(alice, "hello")
 			h.wantOK(h.remove(alice.channel.key, alice.path("")), http.StatusOK)
@@ -74,7 +74,7 @@ var channelChecks = []channelCheck{
 			h.wantNoKey(h.read(other.key, other.path("")))
 		}},
 	{number: "N-20", title: "DELETE of a channel ends its callbacks and its MCP server",
-		cites: "CHANNEL §1", needs: needsAgent, run: func(h *channelProbe) {
+		cites: `CHANNEL "The service"`, needs: needsAgent, run: func(h *channelProbe) {
 			alice, _, d := h.exchange()
 			h.initialize(d)
 			h.wantOK(h.remove(alice.channel.key, alice.path("")), http.StatusOK)
@@ -84,7 +84,7 @@ var channelChecks = []channelCheck{
 			h.want(a.status == http.StatusUnauthorized, a, "refused: status 401")
 		}},
 	{number: "N-21", title: "An unknown channel is 403 for keys of other channels and 404 for the operator",
-		cites: `CHANNEL §1; GATEWAYS "Keys of callers"; G-11`, needs: needsOperator, run: func(h *channelProbe) {
+		cites: `CHANNEL "The service"; GATEWAYS "Keys of callers"; G-11`, needs: needsOperator, run: func(h *channelProbe) {
 			alice, foreign := h.talk(), h.newChannel()
 			for _, target := range []string{"", "/members", "/connections", "/events"} {
 				for _, key := range []string{alice.channel.key, alice.key} {
@@ -100,7 +100,7 @@ var channelChecks = []channelCheck{
 			h.wantForbidden(h.write(alice.key, unknownChannel.path("/messages"), message{"content": "hello"}))
 		}},
 	{number: "N-22", title: "No other answer contains a key or a connection string",
-		cites: `GATEWAYS "Keys of callers"; CHANNEL §1; G-9`, needs: needsOperator, run: func(h *channelProbe) {
+		cites: `GATEWAYS "Keys of callers"; CHANNEL "The service"; G-9`, needs: needsOperator, run: func(h *channelProbe) {
 			alice := h.talk()
 			c := alice.channel
 			body := message{"name": "bot", "url": "https://agent.example/inbox/sk_53cr3t"}
@@ -164,7 +164,7 @@ func channelBounds(h *channelProbe) {
 // channelMemberChecks test the members of a channel, and names.
 var channelMemberChecks = []channelCheck{
 	{number: "N-23", title: "POST members returns 201 with the name and a key, and GET lists all members",
-		cites: "CHANNEL §1", needs: needsOperator, run: func(h *channelProbe) {
+		cites: `CHANNEL "The service"`, needs: needsOperator, run: func(h *channelProbe) {
 			alice := h.talk()
 			carol := h.member(alice.channel, "carol")
 			h.expect("another key for each member")
@@ -181,7 +181,7 @@ var channelMemberChecks = []channelCheck{
 			h.wantOK(h.write(h.service.OperatorKey, alice.path("/members"), message{"name": "dave"}), http.StatusCreated)
 		}},
 	{number: "N-24", title: "A name has 1 to 64 letters, digits and ._-, and begins with a letter or a digit",
-		cites: "CHANNEL §1", needs: needsOperator, run: func(h *channelProbe) {
+		cites: `CHANNEL "The service"`, needs: needsOperator, run: func(h *channelProbe) {
 			c := h.newChannel()
 			for i, name := range []string{"a", "7", "A.b_c-D", strings.Repeat("x", 64), "0..", "z--"} {
 				h.member(c, name)
@@ -197,7 +197,7 @@ var channelMemberChecks = []channelCheck{
 			h.wantInvalid(h.write(c.key, c.path("/connections"), message{"url": "https://agent.example/"}))
 		}},
 	{number: "N-25", title: "Members and connections share one set of names, and a taken one is 409",
-		cites: "CHANNEL §1", needs: needsOperator, run: func(h *channelProbe) {
+		cites: `CHANNEL "The service"`, needs: needsOperator, run: func(h *channelProbe) {
 			alice, other := h.talk(), h.newChannel()
 			c := alice.channel
 			bot := message{"name": "bot", "url": "https://agent.example/"}
@@ -211,7 +211,7 @@ var channelMemberChecks = []channelCheck{
 			h.say(alice, "the key still works")
 		}},
 	{number: "N-26", title: "DELETE of a member ends its key and frees its name; its messages stay",
-		cites: "CHANNEL §1", needs: needsOperator, run: func(h *channelProbe) {
+		cites: `CHANNEL "The service"`, needs: needsOperator, run: func(h *channelProbe) {
 			alice := h.talk()
 			carol := h.member(alice.channel, "carol")
 			h.say(alice, "before the deletion")

@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -19,28 +18,14 @@ import (
 )
 
 // TestChannelNumbers tests that the checks of channel services have the numbers N-1, N-2, …, each once, and that each
-// check has a title, a theme and citations. The sections and rules that they cite must exist.
+// check has a title and a theme.
 func TestChannelNumbers(t *testing.T) {
-	text, err := os.ReadFile("../docs/GATEWAYS.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	section := regexp.MustCompile(`^GATEWAYS "(.+)"$`)
-	rule := regexp.MustCompile(`^(CHANNEL §[1-4]|C-([1-9]|[12][0-9]|3[01]))$`)
-	shared := regexp.MustCompile(`^G-([1-9]|[12][0-9]|3[0-2])$`)
 	all := conformance.ChannelChecks()
 	seen := map[string]bool{}
 	for _, c := range all {
 		seen[c.Number] = true
 		if c.Title == "" || c.Theme == "" || c.Level() != conformance.ChannelService {
 			t.Errorf("%s has the title %q, the theme %q and the level %s", c.Number, c.Title, c.Theme, c.Level())
-		}
-		for part := range strings.SplitSeq(strings.ReplaceAll(c.Cites, ", ", "; "), "; ") {
-			m := section.FindStringSubmatch(part)
-			if !rule.MatchString(part) && !shared.MatchString(part) &&
-				(m == nil || !strings.Contains(string(text), "\n## "+m[1]+"\n")) {
-				t.Errorf("%s cites %q, which is unknown", c.Number, part)
-			}
 		}
 	}
 	for i := range all {
@@ -50,7 +35,7 @@ func TestChannelNumbers(t *testing.T) {
 	}
 }
 
-// TestChannelRequirements tests that checks cite every requirement of CHANNEL §6 that is about services. Those from
+// TestChannelRequirements tests that checks cite every requirement of CHANNEL.md that is about services. Those from
 // C-17 on are about the agent inbox.
 func TestChannelRequirements(t *testing.T) {
 	cited := map[string]bool{}

@@ -27,7 +27,7 @@ func connectionOf(name, mcp string) map[string]any {
 var channelConnectionChecks = []channelCheck{
 	{number: "N-27",
 		title: "POST connections returns 201 with name, host, status, queued, dead and mcp, and GET lists the same",
-		cites: "CHANNEL §1", needs: needsOperator, run: func(h *channelProbe) {
+		cites: `CHANNEL "The service"`, needs: needsOperator, run: func(h *channelProbe) {
 			c := h.newChannel()
 			a := h.wantOK(h.connectTo(c, "bot", exampleURL), http.StatusCreated)
 			h.wantMembers(parseRow(a.members["connection"]), connectionOf("bot", "object"))
@@ -37,7 +37,7 @@ var channelConnectionChecks = []channelCheck{
 			h.wantMembers(parseRow(a.members["connection"]), connectionOf("other", "object"))
 		}},
 	{number: "N-28", title: "mcp is object, array or none, and object if it is not given",
-		cites: "CHANNEL §1", needs: needsOperator, run: func(h *channelProbe) {
+		cites: `CHANNEL "The service"`, needs: needsOperator, run: func(h *channelProbe) {
 			c := h.newChannel()
 			for _, form := range []string{"object", "array", "none"} {
 				body := message{"name": "bot-" + form, "url": exampleURL, "mcp": form}
@@ -52,7 +52,7 @@ var channelConnectionChecks = []channelCheck{
 			h.wantMembers(h.connection(c, "bot-array"), connectionOf("bot-array", "array"))
 		}},
 	{number: "N-29", title: "A connection string that the service must not call is refused with 400",
-		cites: `CHANNEL §1; GATEWAYS "Requests to other servers"; G-14`, needs: needsOperator, run: connectionURLs},
+		cites: `CHANNEL "The service"; GATEWAYS "Requests to other servers"; G-14`, needs: needsOperator, run: connectionURLs},
 	{number: "N-30", title: "A connection string with the relay's own origin is refused",
 		cites: `GATEWAYS "Requests to other servers"`, needs: needsAgent, run: func(h *channelProbe) {
 			alice, _, d := h.exchange()
@@ -63,7 +63,7 @@ var channelConnectionChecks = []channelCheck{
 			}
 		}},
 	{number: "N-31", title: "PUT changes the connection string, mcp or both, and a refused PUT changes nothing",
-		cites: "CHANNEL §1", needs: needsOperator, run: func(h *channelProbe) {
+		cites: `CHANNEL "The service"`, needs: needsOperator, run: func(h *channelProbe) {
 			c := h.newChannel()
 			h.wantOK(h.connectTo(c, "bot", "https://other.example/x"), http.StatusCreated)
 			moved := connectionOf("bot", "object")
@@ -84,7 +84,7 @@ var channelConnectionChecks = []channelCheck{
 			h.wantUnknown(h.put(c, "nobody", message{"mcp": "array"}))
 		}},
 	{number: "N-32", title: "DELETE of a connection removes it and frees its name",
-		cites: "CHANNEL §1", needs: needsOperator, run: func(h *channelProbe) {
+		cites: `CHANNEL "The service"`, needs: needsOperator, run: func(h *channelProbe) {
 			c := h.newChannel()
 			h.member(c, "alice")
 			h.wantOK(h.connectTo(c, "bot", exampleURL), http.StatusCreated)

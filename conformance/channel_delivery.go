@@ -9,14 +9,14 @@ import (
 // channelDeliveryChecks test what agents get.
 var channelDeliveryChecks = []channelCheck{
 	{number: "N-54", title: "A delivery has channel, message, callback and mcp, which is one object",
-		cites: "CHANNEL §2; C-1", needs: needsAgent, run: deliveryBody("object", nil)},
+		cites: `CHANNEL "Deliveries"; C-1`, needs: needsAgent, run: deliveryBody("object", nil)},
 	{number: "N-55", title: "With array, mcp is a list of one server with the name agora",
-		cites: "CHANNEL §2; C-1", needs: needsAgent, run: deliveryBody("array", "array")},
+		cites: `CHANNEL "Deliveries"; C-1`, needs: needsAgent, run: deliveryBody("array", "array")},
 	{number: "N-56", title: "With none, a delivery has no mcp",
-		cites: "CHANNEL §1; CHANNEL §2; C-1", needs: needsAgent, run: deliveryBody("none", "none")},
+		cites: `CHANNEL "The service"; CHANNEL "Deliveries"; C-1`, needs: needsAgent, run: deliveryBody("none", "none")},
 	{number: "N-57",
 		title: "A delivery is a POST to the connection string, with Content-Type and an Idempotency-Key, and no other key",
-		cites: `CHANNEL §2; GATEWAYS "Requests to other servers"`, needs: needsAgent, run: func(h *channelProbe) {
+		cites: `CHANNEL "Deliveries"; GATEWAYS "Requests to other servers"`, needs: needsAgent, run: func(h *channelProbe) {
 			_, _, d := h.exchange()
 			h.expect("POST with Content-Type: application/json, an Idempotency-Key, no Authorization and no Cookie")
 			if d.method != http.MethodPost || !strings.HasPrefix(d.header.Get("Content-Type"), "application/json") ||
@@ -26,7 +26,7 @@ var channelDeliveryChecks = []channelCheck{
 			}
 		}},
 	{number: "N-58", title: "A delivery goes to the whole connection string, with its query",
-		cites: "CHANNEL §2", needs: needsAgent, run: func(h *channelProbe) {
+		cites: `CHANNEL "Deliveries"`, needs: needsAgent, run: func(h *channelProbe) {
 			alice := h.talk()
 			k := h.inbox(func(int) hookReply { return replyOK })
 			h.wantOK(h.connectTo(alice.channel, "bot", k.url+"?key=a%20b&key=c"), http.StatusCreated)
@@ -38,7 +38,7 @@ var channelDeliveryChecks = []channelCheck{
 			}
 		}},
 	{number: "N-59", title: "A message goes to every active connection of its channel, and of no other",
-		cites: "CHANNEL §2", needs: needsAgent, run: func(h *channelProbe) {
+		cites: `CHANNEL "Deliveries"`, needs: needsAgent, run: func(h *channelProbe) {
 			alice, other := h.talk(), h.talk()
 			first, second := h.agent(alice.channel, "first", replyOK), h.agent(alice.channel, "second", replyOK)
 			foreign := h.agent(other.channel, "first", replyOK)
@@ -53,7 +53,7 @@ var channelDeliveryChecks = []channelCheck{
 			h.sayTo(0, h.talk(), "to nobody")
 		}},
 	{number: "N-60", title: "What an agent says goes to all other agents of the channel, and not to itself",
-		cites: "CHANNEL §2; CHANNEL §3", needs: needsAgent, run: func(h *channelProbe) {
+		cites: `CHANNEL "Deliveries"; CHANNEL "Callback"`, needs: needsAgent, run: func(h *channelProbe) {
 			alice := h.talk()
 			first, second := h.agent(alice.channel, "first", replyOK), h.agent(alice.channel, "second", replyOK)
 			asked := h.sayTo(2, alice, "hello")
@@ -67,7 +67,7 @@ var channelDeliveryChecks = []channelCheck{
 			h.wantNoMoreCalls(second.hook, 2)
 		}},
 	{number: "N-61", title: "Only events of the type message are delivered",
-		cites: "CHANNEL §2; CHANNEL §3", needs: needsAgent, run: func(h *channelProbe) {
+		cites: `CHANNEL "Deliveries"; CHANNEL "Callback"`, needs: needsAgent, run: func(h *channelProbe) {
 			alice, _, d := h.exchange()
 			other := h.agent(alice.channel, "other", replyOK)
 			for _, event := range goodEvents() {
@@ -79,7 +79,7 @@ var channelDeliveryChecks = []channelCheck{
 		}},
 	{number: "N-62",
 		title: "Each attempt has the same message.id and Idempotency-Key, and another tok_ and mt_; all of them work",
-		cites: `CHANNEL §2; GATEWAYS "Requests to other servers"; C-4, C-5`, needs: needsAgent, wait: 3 * time.Second,
+		cites: `CHANNEL "Deliveries"; GATEWAYS "Requests to other servers"; C-4, C-5`, needs: needsAgent, wait: 3 * time.Second,
 		run: deliveryAttempts},
 }
 

@@ -19,9 +19,9 @@ var channelHTTPChecks = []channelCheck{
 		}},
 	{number: "N-2",
 		title: "A method that a path does not support is refused with 405 METHOD_NOT_ALLOWED and an Allow header",
-		cites: `GATEWAYS "Bodies and errors"; CHANNEL §1; G-25`, needs: needsOperator, run: channelMethods},
+		cites: `GATEWAYS "Bodies and errors"; CHANNEL "The service"; G-25`, needs: needsOperator, run: channelMethods},
 	{number: "N-3", title: "A refusal is JSON with ok false, error, message and retryable",
-		cites: `CHANNEL §1; GATEWAYS "Bodies and errors"; G-25`, needs: needsOperator, run: channelErrorForm},
+		cites: `CHANNEL "The service"; GATEWAYS "Bodies and errors"; G-25`, needs: needsOperator, run: channelErrorForm},
 	{number: "N-4", title: "The Content-Type of a request is ignored",
 		cites: `GATEWAYS "Bodies and errors"`, needs: needsOperator, run: func(h *channelProbe) {
 			alice := h.talk()

@@ -61,7 +61,7 @@ func (h *channelProbe) wantUntouched(alice *member) {
 // channelKeyChecks test who may do what.
 var channelKeyChecks = []channelCheck{
 	{number: "N-33", title: "Without a key every request is refused with 401 and WWW-Authenticate: Bearer",
-		cites: `CHANNEL §1; GATEWAYS "Keys of callers"; G-25`, needs: needsOperator, run: func(h *channelProbe) {
+		cites: `CHANNEL "The service"; GATEWAYS "Keys of callers"; G-25`, needs: needsOperator, run: func(h *channelProbe) {
 			alice := h.withBot()
 			h.wantNoKey(h.write("", "/channels", message{"name": "kit"}))
 			for _, r := range everyRequest() {
@@ -96,7 +96,7 @@ var channelKeyChecks = []channelCheck{
 			}
 		}},
 	{number: "N-36", title: "The channel's key and the operator's may do everything but post messages (403)",
-		cites: "CHANNEL §1; G-10", needs: needsOperator, run: func(h *channelProbe) {
+		cites: `CHANNEL "The service"; G-10`, needs: needsOperator, run: func(h *channelProbe) {
 			for _, own := range []bool{true, false} {
 				alice := h.withBot()
 				key := h.service.OperatorKey
@@ -116,7 +116,7 @@ var channelKeyChecks = []channelCheck{
 			}
 		}},
 	{number: "N-37", title: "A member's key may post messages and read events, and do nothing else (403)",
-		cites: "CHANNEL §1; G-10", needs: needsOperator, run: func(h *channelProbe) {
+		cites: `CHANNEL "The service"; G-10`, needs: needsOperator, run: func(h *channelProbe) {
 			alice := h.withBot()
 			for _, r := range ofManagers {
 				h.wantForbidden(h.try(alice.channel, "with a member's key", r, "Bearer "+alice.key))
@@ -138,7 +138,7 @@ var channelKeyChecks = []channelCheck{
 			h.wantUntouched(alice)
 		}},
 	{number: "N-39", title: "Only the operator may create channels",
-		cites: "CHANNEL §1; G-10", needs: needsOperator, run: func(h *channelProbe) {
+		cites: `CHANNEL "The service"; G-10`, needs: needsOperator, run: func(h *channelProbe) {
 			alice := h.talk()
 			h.wantForbidden(h.write(alice.channel.key, "/channels", message{"name": "kit"}))
 			h.wantForbidden(h.write(alice.key, "/channels", message{"name": "kit"}))

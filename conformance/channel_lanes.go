@@ -11,8 +11,8 @@ import (
 // repeats a delivery, so most of these checks count as waiting ones.
 var channelLaneChecks = []channelCheck{
 	{number: "N-63", title: "A connection gets the messages of its channel one after the other, in order",
-		cites: `CHANNEL §2; GATEWAYS "Outbox"; C-2, G-17`, needs: needsAgent, wait: 3 * time.Second, run: laneOrder},
-	{number: "N-64", title: "A slow connection delays no other one", cites: "CHANNEL §2; C-3, G-19",
+		cites: `CHANNEL "Deliveries"; GATEWAYS "Outbox"; C-2, G-17`, needs: needsAgent, wait: 3 * time.Second, run: laneOrder},
+	{number: "N-64", title: "A slow connection delays no other one", cites: `CHANNEL "Deliveries"; C-3, G-19`,
 		needs: needsAgent, wait: 5 * time.Second, run: func(h *channelProbe) {
 			h.beSlow()
 			alice := h.talk()
@@ -30,7 +30,7 @@ var channelLaneChecks = []channelCheck{
 			}
 		}},
 	{number: "N-65", title: "After 408, 425, 429 and 5xx a delivery is repeated about 2 seconds later",
-		cites: `CHANNEL §2; GATEWAYS "Outbox"; C-6`, needs: needsAgent, wait: 3 * time.Second, run: laneRetried},
+		cites: `CHANNEL "Deliveries"; GATEWAYS "Outbox"; C-6`, needs: needsAgent, wait: 3 * time.Second, run: laneRetried},
 	{number: "N-66", title: "A delivery is not repeated before its Retry-After",
 		cites: `GATEWAYS "Outbox"; G-20`, needs: needsAgent, wait: 6 * time.Second, run: func(h *channelProbe) {
 			alice := h.talk()
@@ -58,11 +58,11 @@ var channelLaneChecks = []channelCheck{
 			h.wantIDs([]channelDelivery{h.delivery(calls[0]), h.delivery(calls[1])}, event, event)
 		}},
 	{number: "N-68", title: "After another 4xx, or 3xx, the delivery is dead and the next one follows; none is followed",
-		cites: `CHANNEL §2; GATEWAYS "Outbox"; C-6, G-18`, needs: needsAgent, run: laneDead},
+		cites: `CHANNEL "Deliveries"; GATEWAYS "Outbox"; C-6, G-18`, needs: needsAgent, run: laneDead},
 	{number: "N-69", title: "After 404 or 410 the connection is revoked and its deliveries are dead, until PUT",
-		cites: "CHANNEL §2; C-6", needs: needsAgent, wait: 3 * time.Second, run: laneRevoked},
+		cites: `CHANNEL "Deliveries"; C-6`, needs: needsAgent, wait: 3 * time.Second, run: laneRevoked},
 	{number: "N-70", title: "queued counts what waits and what is being tried, and dead what has failed",
-		cites: "CHANNEL §1; CHANNEL §4", needs: needsAgent, wait: time.Second, run: func(h *channelProbe) {
+		cites: `CHANNEL "The service"; CHANNEL "Agent inboxes"`, needs: needsAgent, wait: time.Second, run: func(h *channelProbe) {
 			h.beSlow()
 			alice := h.talk()
 			bot := h.agentWith(alice.channel, "bot", nil, func(call int) hookReply {
@@ -78,7 +78,7 @@ var channelLaneChecks = []channelCheck{
 			h.wantQueue(alice.channel, "bot", 0, 1)
 		}},
 	{number: "N-71", title: "After PUT, what is queued goes to the new connection string only",
-		cites: "CHANNEL §1; C-7", needs: needsAgent, wait: 4 * time.Second, run: func(h *channelProbe) {
+		cites: `CHANNEL "The service"; C-7`, needs: needsAgent, wait: 4 * time.Second, run: func(h *channelProbe) {
 			alice := h.talk()
 			bot := h.agent(alice.channel, "bot", replyWith(http.StatusServiceUnavailable))
 			first := h.say(alice, "first")
@@ -97,7 +97,7 @@ var channelLaneChecks = []channelCheck{
 			h.wantQueue(alice.channel, "bot", 0, 0)
 		}},
 	{number: "N-72", title: "After DELETE of a connection it gets no more deliveries",
-		cites: "CHANNEL §1", needs: needsAgent, wait: 3 * time.Second, run: func(h *channelProbe) {
+		cites: `CHANNEL "The service"`, needs: needsAgent, wait: 3 * time.Second, run: func(h *channelProbe) {
 			alice := h.talk()
 			bot := h.agent(alice.channel, "bot", replyWith(http.StatusServiceUnavailable))
 			h.say(alice, "first")

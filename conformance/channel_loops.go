@@ -10,10 +10,10 @@ import (
 // channelLoopChecks test that agents cannot answer each other for ever.
 var channelLoopChecks = []channelCheck{
 	{number: "N-84", title: "Answers of agents to each other are delivered up to depth 4, and stored beyond it",
-		cites: "CHANNEL §2; C-13", needs: needsAgent, run: loopDepth},
+		cites: `CHANNEL "Deliveries"; C-13`, needs: needsAgent, run: loopDepth},
 	{number: "N-85",
 		title: "The 61st message of a channel's agents in a minute is stored, but not delivered; members still are",
-		cites: "CHANNEL §2; C-14", needs: needsAgent, wait: 5 * time.Second, run: loopMinute},
+		cites: `CHANNEL "Deliveries"; C-14`, needs: needsAgent, wait: 5 * time.Second, run: loopMinute},
 }
 
 func loopDepth(h *channelProbe) {
@@ -70,7 +70,7 @@ func loopMinute(h *channelProbe) {
 
 // channelLimitChecks test the largest numbers of things. They need hundreds of requests.
 var channelLimitChecks = []channelCheck{
-	{number: "N-97", title: "A channel has at most 200 members", cites: "CHANNEL §1; G-25",
+	{number: "N-97", title: "A channel has at most 200 members", cites: `CHANNEL "The service"; G-25`,
 		needs: needsThorough, run: func(h *channelProbe) {
 			c := h.newChannel()
 			add := func(i int) answer {
@@ -86,7 +86,7 @@ var channelLimitChecks = []channelCheck{
 			list, _ := a.list("members")
 			h.want(len(list) == 200, a, "200 members, and not %d", len(list))
 		}},
-	{number: "N-98", title: "A channel has at most 50 connections", cites: "CHANNEL §1; G-25",
+	{number: "N-98", title: "A channel has at most 50 connections", cites: `CHANNEL "The service"; G-25`,
 		needs: needsThorough, run: func(h *channelProbe) {
 			c := h.newChannel()
 			for i := range 50 {
@@ -97,7 +97,7 @@ var channelLimitChecks = []channelCheck{
 			h.wantOK(h.connectTo(c, "bot-50", exampleURL), http.StatusCreated)
 		}},
 	{number: "N-99", title: "A callback takes 600 events in an hour, and then refuses them with 429",
-		cites: "CHANNEL §3; G-25", needs: needsThorough, run: func(h *channelProbe) {
+		cites: `CHANNEL "Callback"; G-25`, needs: needsThorough, run: func(h *channelProbe) {
 			if h.service.hooks == nil {
 				h.end(NotTested, "%s", needsAgent)
 			}

@@ -85,14 +85,14 @@ func (h *channelProbe) call(d channelDelivery, tool string, args message) answer
 // channelMCPChecks test the MCP server of a channel.
 var channelMCPChecks = []channelCheck{
 	{number: "N-86", title: "The MCP server answers initialize with JSON, and needs no session",
-		cites: "CHANNEL §3; C-15", needs: needsAgent, run: func(h *channelProbe) {
+		cites: `CHANNEL "Tools"; C-15`, needs: needsAgent, run: func(h *channelProbe) {
 			_, _, d := h.exchange()
 			h.initialize(d)
 			h.initialize(d)
 			h.wantResult(h.rpc(d, "ping", nil))
 		}},
 	{number: "N-87", title: "It has the tools send_message, get_messages, get_roster and set_status",
-		cites: "CHANNEL §3; C-15", needs: needsAgent, run: func(h *channelProbe) {
+		cites: `CHANNEL "Tools"; C-15`, needs: needsAgent, run: func(h *channelProbe) {
 			_, _, d := h.exchange()
 			h.initialize(d)
 			a := h.rpc(d, "tools/list", nil)
@@ -108,7 +108,7 @@ var channelMCPChecks = []channelCheck{
 				"the four tools, instead of %v", names)
 		}},
 	{number: "N-88", title: "send_message says something in the channel, as the callback does",
-		cites: "CHANNEL §3; C-15", needs: needsAgent, run: func(h *channelProbe) {
+		cites: `CHANNEL "Tools"; C-15`, needs: needsAgent, run: func(h *channelProbe) {
 			alice, bot, d := h.exchange()
 			other := h.agent(alice.channel, "other", replyOK)
 			h.initialize(d)
@@ -123,9 +123,9 @@ var channelMCPChecks = []channelCheck{
 			h.wantNoMoreCalls(bot.hook, 1)
 		}},
 	{number: "N-89", title: "get_messages returns messages in order, the newest ones without after",
-		cites: "CHANNEL §3; C-15", needs: needsAgent, run: mcpMessages},
+		cites: `CHANNEL "Tools"; C-15`, needs: needsAgent, run: mcpMessages},
 	{number: "N-90", title: "get_messages returns 50 messages if limit is not given",
-		cites: "CHANNEL §3", needs: needsAgent, run: func(h *channelProbe) {
+		cites: `CHANNEL "Tools"`, needs: needsAgent, run: func(h *channelProbe) {
 			alice := h.talk()
 			h.sayMany(alice, 51)
 			d := h.deliver(alice, h.agent(alice.channel, "bot", replyOK))
@@ -135,9 +135,9 @@ var channelMCPChecks = []channelCheck{
 			h.wantMessages(h.call(d, "get_messages", message{"limit": 1}), 52, 52, true)
 		}},
 	{number: "N-91", title: "get_roster has all members and agents; it shows their status and lifecycle",
-		cites: "CHANNEL §3; C-15", needs: needsAgent, run: mcpRoster},
+		cites: `CHANNEL "Tools"; C-15`, needs: needsAgent, run: mcpRoster},
 	{number: "N-92", title: "A tool that refuses returns a tool error",
-		cites: "CHANNEL §3", needs: needsAgent, run: func(h *channelProbe) {
+		cites: `CHANNEL "Tools"`, needs: needsAgent, run: func(h *channelProbe) {
 			alice, _, d := h.exchange()
 			h.initialize(d)
 			for _, c := range []struct {
@@ -156,7 +156,7 @@ var channelMCPChecks = []channelCheck{
 			h.call(d, "set_status", message{"status": strings.Repeat("x", 500)})
 		}},
 	{number: "N-93", title: "A missing, unknown or foreign token is refused with 401",
-		cites: `CHANNEL §3; GATEWAYS "Keys of callers"; C-16`, needs: needsAgent, run: func(h *channelProbe) {
+		cites: `CHANNEL "Tools"; GATEWAYS "Keys of callers"; C-16`, needs: needsAgent, run: func(h *channelProbe) {
 			alice, _, d := h.exchange()
 			_, _, other := h.exchange()
 			token := d.callback[strings.LastIndexByte(d.callback, '/')+1:]
@@ -175,7 +175,7 @@ var channelMCPChecks = []channelCheck{
 			h.initialize(d)
 		}},
 	{number: "N-94", title: "After DELETE of its connection a token of the MCP server is 401",
-		cites: "CHANNEL §1; CHANNEL §3", needs: needsAgent, run: func(h *channelProbe) {
+		cites: `CHANNEL "The service"; CHANNEL "Tools"`, needs: needsAgent, run: func(h *channelProbe) {
 			alice, _, d := h.exchange()
 			kept := h.deliver(alice, h.agent(alice.channel, "other", replyOK))
 			h.initialize(d)
@@ -185,7 +185,7 @@ var channelMCPChecks = []channelCheck{
 			h.initialize(kept)
 		}},
 	{number: "N-95", title: "The MCP server works with a foreign Host header, as behind a proxy",
-		cites: "CHANNEL §3; C-15", needs: needsAgent, run: func(h *channelProbe) {
+		cites: `CHANNEL "Tools"; C-15`, needs: needsAgent, run: func(h *channelProbe) {
 			alice, _, d := h.exchange()
 			header := http.Header{"Host": {"proxy.example:8443"}}
 			first := h.ask("with another Host header", http.MethodGet, alice.path(""), alice.channel.key, header, nil)
@@ -196,7 +196,7 @@ var channelMCPChecks = []channelCheck{
 			h.wantInitialized(h.post(d.mcp, "Bearer "+d.token, header, rpcRequest("initialize", initializeParams)))
 			h.wantResult(h.post(d.mcp, "Bearer "+d.token, header, rpcRequest("tools/list", nil)))
 		}},
-	{number: "N-96", title: "A token shows its own channel only", cites: "CHANNEL §3; C-16", needs: needsAgent,
+	{number: "N-96", title: "A token shows its own channel only", cites: `CHANNEL "Tools"; C-16`, needs: needsAgent,
 		run: func(h *channelProbe) {
 			alice, _, d := h.exchange()
 			mallory := h.member(h.newChannel(), "mallory")

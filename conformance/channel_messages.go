@@ -24,7 +24,7 @@ func (h *channelProbe) wantReplay(a, first answer) {
 // channelMessageChecks test messages of members.
 var channelMessageChecks = []channelCheck{
 	{number: "N-41", title: "POST messages returns 201 with the whole event and the number of deliveries",
-		cites: "CHANNEL §1", needs: needsOperator, run: func(h *channelProbe) {
+		cites: `CHANNEL "The service"`, needs: needsOperator, run: func(h *channelProbe) {
 			alice := h.talk()
 			const content = "<你好> & " + astral + " \"'\\\n\x01 e\u0301"
 			a := h.write(alice.key, alice.path("/messages"), message{"content": content})
@@ -36,7 +36,7 @@ var channelMessageChecks = []channelCheck{
 			h.want(stored.text("id") == row.text("id") && stored.text("ts") == row.text("ts"), stored,
 				"the same event as in the answer to POST")
 		}},
-	{number: "N-42", title: "content has 1 to 32,768 bytes", cites: "CHANNEL §1; G-25", needs: needsOperator,
+	{number: "N-42", title: "content has 1 to 32,768 bytes", cites: `CHANNEL "The service"; G-25`, needs: needsOperator,
 		run: func(h *channelProbe) {
 			alice := h.talk()
 			good := append(append(textsOf(32_768), textsOf(1)...), " ", "\n")
@@ -55,7 +55,7 @@ var channelMessageChecks = []channelCheck{
 			h.wantEvents(alice.channel, len(good))
 		}},
 	{number: "N-43", title: "Members of the body cannot change sender, kind, seq, id, ts, depth or via",
-		cites: `CHANNEL §1; GATEWAYS "Bodies and errors"`, needs: needsOperator, run: func(h *channelProbe) {
+		cites: `CHANNEL "The service"; GATEWAYS "Bodies and errors"`, needs: needsOperator, run: func(h *channelProbe) {
 			alice := h.talk()
 			body := message{"content": "hello"}
 			for name, value := range forged {
@@ -66,7 +66,7 @@ var channelMessageChecks = []channelCheck{
 			h.want(row.text("type") == "message" && row.text("content") == "hello", row, "a message with its own content")
 		}},
 	{number: "N-44", title: "A repeated Idempotency-Key gets the first answer again, byte for byte",
-		cites: `CHANNEL §1; GATEWAYS "Idempotency-Key"; G-21`, needs: needsOperator, run: func(h *channelProbe) {
+		cites: `CHANNEL "The service"; GATEWAYS "Idempotency-Key"; G-21`, needs: needsOperator, run: func(h *channelProbe) {
 			alice := h.talk()
 			id := newID("repeat")
 			first := h.sayWith(alice, id, message{"content": "once", "x": []any{1, "y"}})
@@ -148,9 +148,9 @@ func (h *channelProbe) wantMemberMessage(row answer, sender, content string) {
 // channelEventChecks test GET events.
 var channelEventChecks = []channelCheck{
 	{number: "N-49", title: "after selects the events with a larger seq, in order; cursor continues the list",
-		cites: "CHANNEL §1", needs: needsOperator, run: eventPages},
+		cites: `CHANNEL "The service"`, needs: needsOperator, run: eventPages},
 	{number: "N-50", title: "limit is 1 to 200, and 50 if it is not given",
-		cites: "CHANNEL §1", needs: needsOperator, run: func(h *channelProbe) {
+		cites: `CHANNEL "The service"`, needs: needsOperator, run: func(h *channelProbe) {
 			alice := h.talk()
 			h.sayMany(alice, 52)
 			for query, n := range map[string]int{"": 50, "?limit=1": 1, "?limit=51": 51, "?limit=200": 52,
@@ -165,7 +165,7 @@ var channelEventChecks = []channelCheck{
 				h.wantInvalid(h.read(alice.key, alice.path("/events"+query)))
 			}
 		}},
-	{number: "N-51", title: "seq counts the events of each channel from 1", cites: "CHANNEL §1; C-10",
+	{number: "N-51", title: "seq counts the events of each channel from 1", cites: `CHANNEL "The service"; C-10`,
 		needs: needsOperator, run: func(h *channelProbe) {
 			first, other := h.talk(), h.talk()
 			for i := 1; i <= 3; i++ {
@@ -182,7 +182,7 @@ var channelEventChecks = []channelCheck{
 			}
 			h.wantEvents(other.channel, 3)
 		}},
-	{number: "N-52", title: "wait holds the answer until there is an event", cites: "CHANNEL §1",
+	{number: "N-52", title: "wait holds the answer until there is an event", cites: `CHANNEL "The service"`,
 		needs: needsOperator, wait: 2 * time.Second, run: func(h *channelProbe) {
 			alice := h.talk()
 			h.say(alice, "before")
@@ -204,7 +204,7 @@ var channelEventChecks = []channelCheck{
 			h.want(len(h.eventsOf(a)) == 3 && a.took < promptLimit, a, "3 events at once, and not after %v", a.took)
 		}},
 	{number: "N-53", title: "A wait without events ends with an empty list; wait is 0 to 60",
-		cites: "CHANNEL §1", needs: needsOperator, wait: 2 * time.Second, run: func(h *channelProbe) {
+		cites: `CHANNEL "The service"`, needs: needsOperator, wait: 2 * time.Second, run: func(h *channelProbe) {
 			alice := h.talk()
 			for wait, query := range []string{"?wait=0", "?wait=1", "?wait=2"} {
 				a := h.poll(alice.channel, alice.key, query, 2*time.Second)

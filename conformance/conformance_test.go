@@ -43,27 +43,27 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
-// TestHubCitations checks that the sections and the rules that the checks of hubs cite are in the documentation.
-func TestHubCitations(t *testing.T) {
+// TestCitations checks that the sections and the rules that the checks of gateways cite are in the documentation.
+func TestCitations(t *testing.T) {
 	docs := map[string]string{}
-	for _, name := range []string{"HUB", "GATEWAYS"} {
+	for _, name := range []string{"HUB", "CHANNEL", "GATEWAYS"} {
 		text, err := os.ReadFile("../docs/" + name + ".md")
 		if err != nil {
 			t.Fatal(err)
 		}
 		docs[name] = string(text)
 	}
-	section, rule := regexp.MustCompile(`^(HUB|GATEWAYS) "(.+)"$`), regexp.MustCompile(`^[HG]-[0-9]+$`)
-	for _, c := range conformance.HubChecks() {
+	section, rule := regexp.MustCompile(`^(HUB|CHANNEL|GATEWAYS) "(.+)"$`), regexp.MustCompile(`^[HCG]-[0-9]+$`)
+	for _, c := range append(conformance.HubChecks(), conformance.ChannelChecks()...) {
 		for part := range strings.SplitSeq(strings.ReplaceAll(c.Cites, ", ", "; "), "; ") {
 			known := false
 			if m := section.FindStringSubmatch(part); m != nil {
-				known = strings.Contains(docs[m[1]], "\n## "+m[2]+"\n")
+				known = strings.Contains(docs[m[1]], "# "+m[2]+"\n")
 			} else if rule.MatchString(part) {
-				known = regexp.MustCompile(`\b` + part + `\b`).MatchString(docs["HUB"] + docs["GATEWAYS"])
+				known = regexp.MustCompile(`\b` + part + `\b`).MatchString(docs["HUB"] + docs["CHANNEL"] + docs["GATEWAYS"])
 			}
 			if !known {
-				t.Errorf("%s cites %q, which is in neither docs/HUB.md nor docs/GATEWAYS.md", c.Number, part)
+				t.Errorf("%s cites %q, which is in none of the documents", c.Number, part)
 			}
 		}
 	}
