@@ -43,7 +43,12 @@ func ParseRepeat(r *http.Request, endpoint, caller string, canonical []byte) (re
 		return Repeat{}, true, envelope.Errorf(envelope.CodeInvalidRequest,
 			"Idempotency-Key must be given once, with 1 to %d printable ASCII characters", maxRepeatID)
 	}
-	return Repeat{endpoint, caller, ids[0], sha256.Sum256(canonical)}, true, nil
+	return NewRepeat(endpoint, caller, ids[0], canonical), true, nil
+}
+
+// NewRepeat returns the Repeat of a request with this Idempotency-Key. canonical is that of ParseRepeat.
+func NewRepeat(endpoint, caller, id string, canonical []byte) Repeat {
+	return Repeat{endpoint, caller, id, sha256.Sum256(canonical)}
 }
 
 // place says where the answer to a request is stored. The quotes keep the three texts apart.

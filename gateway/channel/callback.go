@@ -74,12 +74,9 @@ func (t token) name() string { return "channel delivery " + decimal(t.delivery.n
 
 // postCallback is the handler of POST /channels/{channel}/inbox/{token}.
 func (g *Gateway) postCallback(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
-	channel, key := mux.Vars(r)["channel"], mux.Vars(r)["token"]
-	var t token
-	if err := g.Relay.View(r.Context(), from, func(q relay.Querier) (err error) {
-		t, err = g.callbackToken(q, key, channel)
-		return err
-	}); err != nil {
+	c := callback{mux.Vars(r)["channel"], mux.Vars(r)["token"]}
+	t, err := g.findCallback(r.Context(), from, c)
+	if err != nil {
 		return err
 	}
 	if err := g.Relay.AdmitCaller(from, t.name()); err != nil {
@@ -93,7 +90,7 @@ func (g *Gateway) postCallback(w http.ResponseWriter, r *http.Request, from rela
 	if err != nil {
 		return err
 	}
-	reply, err := g.takeEvent(r.Context(), from, channel, key, body, repeat, given)
+	reply, err := g.takeEvent(r.Context(), from, c, body, repeat, given)
 	if err != nil {
 		return err
 	}
@@ -103,9 +100,21 @@ func (g *Gateway) postCallback(w http.ResponseWriter, r *http.Request, from rela
 // callbackEndpoint is the endpoint for Idempotency-Keys. It is the same for all tokens of a delivery.
 const callbackEndpoint = "POST /channel/channels/…/inbox/…"
 
+// callback is what the URL of a callback contains.
+type callback struct{ channel, token string }
+
+// findCallback returns what the token of a callback stands for. Errors: those of callbackToken.
+func (g *Gateway) findCallback(ctx context.Context, from relay.Peer, c callback) (t token, err error) {
+	err = g.Relay.View(ctx, from, func(q relay.Querier) (err error) {
+		t, err = g.callbackToken(q, c.token, c.channel)
+		return err
+	})
+	return t, err
+}
+
 // takeEvent stores an event that came to a callback.
 func (g *Gateway) takeEvent(
-	ctx context.Context, from relay.Peer, channel, key string, body []byte, repeat gateway.Repeat, given bool,
+	ctx context.Context, from relay.Peer, c callback, body []byte, repeat gateway.Repeat, given bool,
 ) (gateway.Reply, error) {
 	said, err := parseEvent("", body)
 	if err != nil {
@@ -114,7 +123,7 @@ func (g *Gateway) takeEvent(
 	admitted := onceFor(func(delivery int64) error { return g.events.Take(delivery, g.Relay.Now) })
 	var t token
 	return g.answers.Once(ctx, from, repeat, given, func(o *gateway.Op) (err error) {
-		t, err = g.callbackToken(o, key, channel)
+		t, err = g.callbackToken(o, c.token, c.channel)
 		return err
 	}, func(o *gateway.Op) (gateway.Reply, error) {
 		if err := admitted(t.delivery.n); err != nil {
@@ -150,9 +159,10 @@ func (g *Gateway) answer(o *gateway.Op, t token, said posted, via string) (event
 }
 
 // ownCallback returns what answers the callbacks of this service, if url is one. So an inbox of this relay that gets the
-// messages of a channel of this relay needs no HTTP (C-30).
+// messages of a channel of this relay needs no HTTP (C-30). An event that is sent again after a crash is recognized by
+// the id of the call, as by an Idempotency-Key.
 func (g *Gateway) ownCallback(url string) gateway.Answerer {
-	channel, key, own := g.ownCallbackToken(url)
+	to, own := g.ownCallbackURL(url)
 	if !own {
 		return nil
 	}
@@ -161,7 +171,10 @@ func (g *Gateway) ownCallback(url string) gateway.Answerer {
 		if err != nil {
 			return g.response(err)
 		}
-		_, err = g.takeEvent(ctx, self, channel, key, body, gateway.Repeat{}, false)
+		t, err := g.findCallback(ctx, self, to)
+		if err == nil {
+			_, err = g.takeEvent(ctx, self, to, body, gateway.NewRepeat(callbackEndpoint, t.name(), c.ID, body), true)
+		}
 		return g.response(err)
 	}
 }

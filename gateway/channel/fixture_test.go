@@ -28,8 +28,9 @@ type (
 // fixture is a relay with a channel gateway.
 type fixture struct {
 	*gatetest.Site
-	t    testing.TB
-	keep int64 // how many events of a channel are kept, and how many unfinished deliveries an inbox may have; 0: as always
+	t       testing.TB
+	gateway *channel.Gateway
+	keep    int64 // how many events of a channel are kept, and how many unfinished deliveries an inbox may have; 0: as always
 }
 
 // start returns a running fixture. configure may change it before.
@@ -41,7 +42,7 @@ func start(t testing.TB, configure ...func(*fixture)) *fixture {
 		if err != nil {
 			return gatetest.Served{}, err
 		}
-		if f.keep > 0 {
+		if f.gateway = g; f.keep > 0 {
 			g.SetLimits(f.keep, f.keep)
 		}
 		return gatetest.Served{Prefix: "/channel", Mounts: g.Mounts, Run: g.Run}, nil

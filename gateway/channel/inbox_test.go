@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/gateway/gatetest"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/thread"
@@ -573,12 +574,11 @@ func TestForeignAnswers(t *testing.T) {
 		if err := other.send(h, result); err == nil {
 			t.Error("the relay takes a RESULT of another DID in this thread")
 		}
-		// A stranger opens a thread of its own with the same id, and answers there.
-		e, err := envelope.Draft{Thread: h.envelope.ID, ID: "x1", Recipient: other.key.DID(),
-			Payload: envelope.Request{RequestID: h.envelope.ID, Intent: "x"}}.Sign(newKey(t), f.Now())
-		f.must(err)
-		_, err = f.Relay.Post(t.Context(), relay.Peer{Local: true}, e.Canonical())
-		f.must(err)
+		// A stranger opens a thread of its own with the same id, and says there that it has failed.
+		for i, p := range []envelope.Payload{envelope.Request{RequestID: h.envelope.ID, Intent: "x"},
+			envelope.Failure{RequestID: h.envelope.ID, Code: "X", Message: "x"}} {
+			f.must(other.send(h, p, func(d *envelope.Draft) { d.ID = fmt.Sprint("foreign", i) }))
+		}
 		s.wantEvents("after foreign answers", processing)
 		f.must(o.send(h, result, plain))
 		s.wantEvents("after a plain RESULT", processing)
@@ -639,6 +639,38 @@ func TestDeliveryWithinTheRelay(t *testing.T) {
 		r.wantConnection("after rotate", "bot", "revoked, 0 queued, 1 dead")
 	}, func(f *fixture) {
 		f.Outgoing.Dial = nil
+	})
+}
+
+// The longest message reaches an inbox of the same relay, also if it has many characters that a delivery escapes.
+func TestLongMessageWithinTheRelay(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fixture) {
+		r, o := f.channel("ops"), f.owner(t)
+		alice := r.member("alice")
+		r.connect("bot", o.url)
+		content := strings.Repeat("\u2028", 10922) + "xx"
+		body := `{"content":"` + content + `"}`
+		f.want(f.do(call{"POST", "/channels/" + r.id + "/messages", alice, body, nil}), 201, "")
+		h := o.request()
+		if h.Message.Content != content {
+			t.Errorf("the message has %d bytes, want %d", len(h.Message.Content), len(content))
+		}
+	})
+}
+
+// An event that the relay sends to itself again after a crash is stored once.
+func TestRepeatedEventWithinTheRelay(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fixture) {
+		r, _, _, d := delivered(t, f)
+		for _, id := range []string{"msg_1", "msg_1", "msg_2"} {
+			answer, err := f.gateway.CallOwn(t.Context(), d.Callback, gateway.Call{ID: id, Body: []byte(said("again"))})
+			if err != nil || answer.Status != 200 {
+				t.Fatalf("%+v, %v", answer, err)
+			}
+		}
+		if got := r.said(); got != "alice: hello\nbot: again\nbot: again" {
+			t.Errorf("the channel has\n%s", got)
+		}
 	})
 }
 

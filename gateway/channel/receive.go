@@ -283,6 +283,10 @@ func (g *Gateway) sign(d envelope.Draft) (relay.Checked, error) {
 	return g.Relay.Check(self, e.Canonical())
 }
 
+// maxOwnBody is how many bytes a delivery within the relay may have. The text of a message may be longer in a delivery
+// than in the request of its sender, because some characters are escaped.
+const maxOwnBody = 2 * gateway.MaxBody
+
 // ownInbox returns what answers the connection strings of this relay's inboxes, if url is one. So a channel of this
 // relay reaches them without HTTP (C-30).
 func (g *Gateway) ownInbox(url string) gateway.Answerer {
@@ -291,7 +295,7 @@ func (g *Gateway) ownInbox(url string) gateway.Answerer {
 		return nil
 	}
 	return func(ctx context.Context, c gateway.Call) (gateway.Response, error) {
-		body, err := g.Relay.Object(self, c.Body, gateway.MaxBody)
+		body, err := g.Relay.Object(self, c.Body, maxOwnBody)
 		if err != nil {
 			return g.response(err)
 		}

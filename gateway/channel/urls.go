@@ -23,20 +23,19 @@ func (g *Gateway) ownInboxKey(text string) (key string, own bool) {
 	return found[1], true
 }
 
-// ownCallbackToken returns the channel and the token in the URL of a callback of this service. own is false for any
-// other URL.
-func (g *Gateway) ownCallbackToken(text string) (channel, key string, own bool) {
+// ownCallbackURL returns what the URL of a callback of this service contains. own is false for any other URL.
+func (g *Gateway) ownCallbackURL(text string) (c callback, own bool) {
 	path, own := strings.CutPrefix(text, g.url)
 	found := callbackPath.FindStringSubmatch(path)
 	if !own || found == nil {
-		return "", "", false
+		return callback{}, false
 	}
-	return found[1], found[2], true
+	return callback{found[1], found[2]}, true
 }
 
 // checkCallback checks the callback of a delivery to an inbox.
 func (g *Gateway) checkCallback(text string) error {
-	if _, _, own := g.ownCallbackToken(text); own {
+	if _, own := g.ownCallbackURL(text); own {
 		return nil
 	}
 	_, err := g.Outgoing.Check(text)
