@@ -63,6 +63,9 @@ func TestEveryFlagTakesUnits(t *testing.T) {
 				continue
 			}
 			args := append(strings.Fields(strings.TrimPrefix(leaf.FullPath(), "agora ")), "--"+flag.Name, value)
+			if leaf.FullPath() == "agora channel read" {
+				args = append(args, "--follow") // which its --timeout needs
+			}
 			_, err := parser.Parse(args)
 			if err != nil && strings.Contains(err.Error(), "--"+flag.Name) {
 				t.Errorf("%q: %v", args, err)
