@@ -69,6 +69,7 @@ type Gateway struct {
 	news      *news
 	keep      int64 // how many events of a channel are kept
 	open      int64 // how many unfinished deliveries an inbox may have
+	rooms     int64 // how many channels there may be
 
 	toolHandler http.Handler // of the MCP server
 
@@ -90,6 +91,7 @@ func New(c *gateway.Core) (*Gateway, error) {
 		answers:    gateway.NewAnswers(c),
 		keep:       maxKept,
 		open:       maxOpen,
+		rooms:      maxChannels,
 		news:       &news{waiting: map[int64]chan struct{}{}},
 		events:     relay.NewCallerRate(limitEvents, "the events of this delivery come", eventRate),
 		forwarded:  relay.NewCallerRate(limitEvents, "the events of this delivery come", eventRate),

@@ -6,8 +6,9 @@ import (
 	"github.com/agora-relay/agora/gateway"
 )
 
-// SetLimits sets how many events of a channel are kept, and how many unfinished deliveries an inbox may have.
-func (g *Gateway) SetLimits(keep, open int64) { g.keep, g.open = keep, open }
+// SetLimits sets how many events of a channel are kept, how many unfinished deliveries an inbox may have, and how many
+// channels there may be.
+func (g *Gateway) SetLimits(n int64) { g.keep, g.open, g.rooms = n, n, n }
 
 // CallOwn calls a callback of this service as the outbox does.
 func (g *Gateway) CallOwn(ctx context.Context, url string, c gateway.Call) (gateway.Response, error) {

@@ -30,7 +30,7 @@ type fixture struct {
 	*gatetest.Site
 	t       testing.TB
 	gateway *channel.Gateway
-	keep    int64 // how many events of a channel are kept, and how many unfinished deliveries an inbox may have; 0: as always
+	small   int64 // see SetLimits; 0: the limits are as always
 }
 
 // start returns a running fixture. configure may change it before.
@@ -42,8 +42,8 @@ func start(t testing.TB, configure ...func(*fixture)) *fixture {
 		if err != nil {
 			return gatetest.Served{}, err
 		}
-		if f.gateway = g; f.keep > 0 {
-			g.SetLimits(f.keep, f.keep)
+		if f.gateway = g; f.small > 0 {
+			g.SetLimits(f.small)
 		}
 		return gatetest.Served{Prefix: "/channel", Mounts: g.Mounts, Run: g.Run}, nil
 	}

@@ -409,7 +409,7 @@ func TestOpenDeliveries(t *testing.T) {
 		f.want(deliver(101), 503, "UNAVAILABLE")
 		f.pass(24 * time.Hour)
 		f.want(deliver(101), 200, "")
-	}, func(f *fixture) { f.keep = 100 })
+	}, func(f *fixture) { f.small = 100 })
 }
 
 // A full Agora inbox of the owner is 503 too.

@@ -73,7 +73,7 @@ func (g *Gateway) postChannel(w http.ResponseWriter, r *http.Request, from relay
 		if err := admit(o); err != nil {
 			return err
 		}
-		c, err = createRoom(o, c, key)
+		c, err = g.createRoom(o, c, key)
 		return err
 	})
 	if err != nil {
@@ -83,14 +83,14 @@ func (g *Gateway) postChannel(w http.ResponseWriter, r *http.Request, from relay
 }
 
 // createRoom stores a new channel and its key.
-func createRoom(o *gateway.Op, c room, key string) (room, error) {
+func (g *Gateway) createRoom(o *gateway.Op, c room, key string) (room, error) {
 	count, err := o.Number("SELECT COUNT(*) FROM channel_channel WHERE deleted = 0")
 	if err != nil {
 		return c, err
 	}
-	if count >= maxChannels {
+	if count >= g.rooms {
 		return c, limitReached(limitChannels, time.Hour, "this relay has %d channels, which is its limit; delete one first",
-			maxChannels)
+			g.rooms)
 	}
 	if c.n, err = gateway.Next(o.ExtTx, channelCounter); err != nil {
 		return c, err

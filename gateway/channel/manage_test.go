@@ -58,6 +58,22 @@ func TestChannels(t *testing.T) {
 	})
 }
 
+// A relay has at most as many channels as its limit says. A deleted one no longer counts.
+func TestChannelLimit(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fixture) {
+		var last room
+		for range 3 {
+			last = f.channel("x")
+		}
+		got := f.want(f.do(call{"POST", "/channels", f.Operator, object{"name": "x"}, nil}), 429, "RATE_LIMITED")
+		if text(got, "details", "limit") != "channels" || got.Header.Get("Retry-After") == "" {
+			t.Errorf("%v", got)
+		}
+		f.want(last.do("DELETE", "", nil), 200, "")
+		f.channel("x")
+	}, func(f *fixture) { f.small = 3 })
+}
+
 // G-10, G-11: a key is refused for everything it does not belong to. A foreign channel and an unknown one get the same
 // answer.
 func TestWhoMayDoWhat(t *testing.T) {
@@ -317,7 +333,7 @@ func TestOldestEventsAreRemoved(t *testing.T) {
 			all[1]["seq"].(float64) < 200 || len(other.events()) != 1 {
 			t.Errorf("%d events are left, from %v, %v to %v", len(all), all[0], all[1], all[len(all)-1])
 		}
-	}, func(f *fixture) { f.keep = 150 })
+	}, func(f *fixture) { f.small = 150 })
 }
 
 // Events are kept for 30 days. The events of a deleted channel are removed.

@@ -82,7 +82,7 @@ func (g *Gateway) sweepOnce(ctx context.Context) {
 // reportSilence tells services that an agent has not shown itself for 24 hours, once for each delivery (C-29).
 func (g *Gateway) reportSilence(o *gateway.Op) (more bool, err error) {
 	silent, err := gateway.Numbers(o, "SELECT n FROM channel_request WHERE answered = 0 AND created <= ? "+
-		"ORDER BY created LIMIT ?", o.Now-int64(answerTime), sweepBatch)
+		"ORDER BY created, n LIMIT ?", o.Now-int64(answerTime), sweepBatch)
 	if err != nil {
 		return false, err
 	}
@@ -153,27 +153,27 @@ func (g *Gateway) cancelThread(ctx context.Context, r request, i inbox) error {
 // forgetEvents removes events that were kept long enough.
 func forgetEvents(o *gateway.Op) (more bool, err error) {
 	return someRemoved(o.Exec("DELETE FROM channel_event WHERE (channel, seq) IN "+
-		"(SELECT channel, seq FROM channel_event WHERE ts < ? ORDER BY ts LIMIT ?)", o.Now-int64(eventLife), sweepBatch))
+		"(SELECT channel, seq FROM channel_event WHERE ts < ? ORDER BY ts, channel, seq LIMIT ?)", o.Now-int64(eventLife), sweepBatch))
 }
 
 // forgetDeliveries removes deliveries of which no token is remembered.
 func forgetDeliveries(o *gateway.Op) (more bool, err error) {
 	return someRemoved(o.Exec("DELETE FROM channel_delivery WHERE n IN "+
-		"(SELECT n FROM channel_delivery WHERE created < ? ORDER BY created LIMIT ?)",
+		"(SELECT n FROM channel_delivery WHERE created < ? ORDER BY created, n LIMIT ?)",
 		o.Now-int64(jobLife+tokenLife+tokenKept), sweepBatch))
 }
 
 // forgetAttempts removes attempts whose tokens have been forgotten.
 func forgetAttempts(o *gateway.Op) (more bool, err error) {
 	return someRemoved(o.Exec("DELETE FROM channel_attempt WHERE n IN "+
-		"(SELECT n FROM channel_attempt WHERE made < ? ORDER BY made LIMIT ?)", o.Now-int64(tokenLife+tokenKept), sweepBatch))
+		"(SELECT n FROM channel_attempt WHERE made < ? ORDER BY made, n LIMIT ?)", o.Now-int64(tokenLife+tokenKept), sweepBatch))
 }
 
 func someRemoved(removed int64, err error) (more bool, _ error) { return removed == sweepBatch, err }
 
 // forgetRequests removes requests whose token has been forgotten, and the events of them that were never taken.
 func forgetRequests(o *gateway.Op) (more bool, err error) {
-	old, err := gateway.Numbers(o, "SELECT n FROM channel_request WHERE created < ? ORDER BY created LIMIT ?",
+	old, err := gateway.Numbers(o, "SELECT n FROM channel_request WHERE created < ? ORDER BY created, n LIMIT ?",
 		o.Now-int64(tokenLife+tokenKept), sweepBatch)
 	for _, n := range old {
 		for _, text := range []string{"DELETE FROM channel_out WHERE request = ?", "DELETE FROM channel_request WHERE n = ?"} {
