@@ -288,7 +288,7 @@ func isRateLimit(err error) bool {
 
 func rateLimitError(limit string, wait time.Duration, subject string, rate Rate, factor int) error {
 	often, unit := rate.PerSecond*float64(factor), "a second"
-	if often < 1./60 {
+	if often < 0.25 {
 		often, unit = math.Round(often*3600), "an hour"
 	}
 	e := envelope.Errorf(envelope.CodeRateLimited, "%s faster than this relay allows (%v %s, after %d at once); "+
