@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -82,12 +83,19 @@ func (d Destinations) Check(raw string) (*url.URL, error) {
 		}
 		return u, nil
 	}
+	if !hostForm.MatchString(host) {
+		return nil, errors.New("the host must be a name such as agent.example, or an address in its usual form")
+	}
 	if !strings.Contains(host, ".") || slices.ContainsFunc([]string{".localhost", ".local", ".internal"},
 		func(suffix string) bool { return strings.HasSuffix(host, suffix) }) {
 		return nil, errExcluded
 	}
 	return u, nil
 }
+
+// hostForm is the form of a name. The last label must not be a number, because some programs read such names as addresses:
+// 127.1 is then 127.0.0.1 (WHATWG URL, "ends in a number").
+var hostForm = regexp.MustCompile(`^([\pL\pN_]([\pL\pN\pM_-]{0,61}[\pL\pN\pM_])?\.)*\pL([\pL\pN\pM-]{0,61}[\pL\pN\pM])?$`)
 
 func isControlOrSpace(r rune) bool { return r <= ' ' || r == 0x7f }
 

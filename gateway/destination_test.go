@@ -17,6 +17,8 @@ func TestDestinations(t *testing.T) {
 		"https://agent.example:80/", "https://agent.example:443/", "https://agent.example:1024/", "https://agent.example:65535/",
 		"https://8.8.8.8/", "https://[2606:4700::1111]/", "https://relay.example:8443/", "https://other.relay.example/",
 		"https://bücher.example/", "https://localhost.example/", "https://xlocal.example/",
+		"https://xn--bcher-kva.example/", "https://a_b.1.example/", "https://例え.テスト/", "https://a.xn--p1ai/",
+		"https://" + strings.Repeat("a", 63) + ".example/",
 	} {
 		if _, err := d.Check(good); err != nil {
 			t.Errorf("%.60s is refused: %v", good, err)
@@ -35,6 +37,10 @@ func TestDestinations(t *testing.T) {
 		"https://127.0.0.1/", "https://127.0.0.1./", "https://0.0.0.0/", "https://[::1]/", "https://[::]/",
 		"https://[::ffff:127.0.0.1]/", "https://[::ffff:7f00:1]/", "https://[64:ff9b::7f00:1]/", "https://[fe80::1%25lo]/",
 		"https://[2001:db8::1]/", "https://10.0.0.1/", "https://169.254.169.254/latest/meta-data",
+		"https://127.1/", "https://127.0.1/", "https://0x7f.0.0.1/", "https://0177.0.0.1/", "https://127.000.000.001/",
+		"https://１２７.０.０.１/", "https://①②⑦.⓪.⓪.①/", "https://127。0。0。1/", "https://8.8.8.8.8/", "https://a.example.1/",
+		"https://x..example/", "https://.example/", "https://-a.example/", "https://a.example-/", "https://a_b.example!/",
+		"https://" + strings.Repeat("a", 64) + ".example/",
 	} {
 		if _, err := d.Check(bad); err == nil {
 			t.Errorf("%.60q is accepted", bad)
