@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agora-relay/agora/internal/turns"
 	"github.com/agora-relay/agora/relay"
 )
 
@@ -104,6 +105,9 @@ type Outbox struct {
 	// nil: there are no such URLs.
 	Own func(url string) Answerer
 
+	share *turns.Queue[string] // payers take turns; nil: there is no limit beside that of out
+	payer func(Job) string
+
 	core    *Core
 	gateway string
 	out     *Outgoing
@@ -121,6 +125,12 @@ type Outbox struct {
 func NewOutbox(c *Core, gateway string, out *Outgoing, courier Courier) *Outbox {
 	return &Outbox{core: c, gateway: gateway, out: out, courier: courier, woken: make(chan struct{}, 1),
 		lanes: map[int64]*lane{}}
+}
+
+// Share lets total attempts run at a time, and each of the same payer. So users whose servers never answer cannot take
+// all calls of the gateway. payer returns who pays for a job; it is called after Target. Call Share before Run.
+func (o *Outbox) Share(total, each int, payer func(Job) string) {
+	o.share, o.payer = turns.New(total, func(string) int { return each }), payer
 }
 
 // outboxCounter numbers the jobs of all gateways.
@@ -201,20 +211,23 @@ func (o *Outbox) RestartLane(tx relay.ExtTx, lane int64) error {
 // killBatch is how many jobs one Update kills, because posts wait for it.
 const killBatch = 100
 
-// kill makes the oldest live jobs of a lane dead.
-func (o *Outbox) kill(tx relay.ExtTx, lane int64) error {
+// KillLane makes the oldest live jobs of a lane dead, as the plan Kill does. left means that there are more than most.
+func (o *Outbox) KillLane(tx relay.ExtTx, lane int64, most int) (left bool, err error) {
 	rows, err := jobRows(tx, "SELECT "+jobColumns+" FROM gate_outbox WHERE gateway = ? AND lane = ? AND dead = 0 "+
-		"ORDER BY n LIMIT ?", o.gateway, lane, killBatch)
+		"ORDER BY n LIMIT ?", o.gateway, lane, most+1)
 	if err != nil {
-		return err
+		return false, err
+	}
+	if left = len(rows) > most; left {
+		rows = rows[:most]
 	}
 	for _, r := range rows {
 		r.dead = o.core.Relay.Now()
 		if err := o.write(tx, r); err != nil {
-			return err
+			return false, err
 		}
 	}
-	return nil
+	return left, nil
 }
 
 // jobColumns are the columns that jobRows reads.

@@ -3,6 +3,7 @@ package gateway_test
 import (
 	"context"
 	"net/http"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -99,5 +100,36 @@ func TestOwnURL(t *testing.T) {
 			t.Errorf("%d calls were answered without HTTP, want 2", answered)
 		}
 		o.wantCount("at the end", 1, 0, 0)
+	})
+}
+
+// A payer whose servers never answer takes its share of the attempts. The attempts of others do not wait.
+func TestPayersShare(t *testing.T) {
+	inOffice(t, func(t *testing.T, o *office) {
+		o.stop()
+		o.share = func(box *gateway.Outbox) {
+			box.Share(4, 2, func(j gateway.Job) string { return map[bool]string{true: "slow", false: "quick"}[j.Lane < 10] })
+		}
+		o.answerWith(func(_ *http.Request, a try) (int, string, error) {
+			if a.lane < 10 {
+				time.Sleep(10 * time.Second)
+			}
+			return 200, "", nil
+		})
+		for lane := range int64(10) {
+			o.add(lane, lane)
+		}
+		o.add(10, 100, 101, 102)
+		o.start()
+		time.Sleep(time.Second)
+		refs := o.refs()
+		slices.Sort(refs)
+		if len(refs) != 5 || !slices.Equal(refs[2:], []int64{100, 101, 102}) {
+			t.Errorf("in the first second: requests for %v", refs)
+		}
+		time.Sleep(time.Minute)
+		if len(o.refs()) != 13 {
+			t.Errorf("at the end: %d requests, want 13", len(o.refs()))
+		}
 	})
 }

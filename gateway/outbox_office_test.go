@@ -54,6 +54,7 @@ type office struct {
 	stop  func()        // ends Run and waits for it
 	over  chan struct{} // is closed when Run has ended
 	own   func(url string) gateway.Answerer
+	share func(*gateway.Outbox)
 	ahead atomic.Int64 // how far the relay's clock is ahead
 
 	mu     sync.Mutex                                    // guards the fields below, and variables of the functions
@@ -130,6 +131,9 @@ func (o *office) start() {
 	over := make(chan struct{})
 	o.box = gateway.NewOutbox(o.core, "letters", o.out, o)
 	o.box.Own = o.own
+	if o.share != nil {
+		o.share(o.box)
+	}
 	go func() {
 		o.box.Run(ctx)
 		close(over)

@@ -181,7 +181,10 @@ func (o *Outbox) step(ctx context.Context, number int64) (next time.Time, err er
 	case drop:
 		err = o.update(ctx, func(tx relay.ExtTx) error { return o.record(tx, d.row, Done) })
 	case kill:
-		err = o.update(ctx, func(tx relay.ExtTx) error { return o.kill(tx, number) })
+		err = o.update(ctx, func(tx relay.ExtTx) error {
+			_, err := o.KillLane(tx, number, killBatch)
+			return err
+		})
 	case settle:
 		err = o.settle(ctx, d)
 	default:
@@ -261,7 +264,13 @@ func (o *Outbox) send(ctx context.Context, d *decision) (*decision, error) {
 	}
 	waiting, cancel := context.WithTimeout(ctx, d.expires().Sub(o.core.Relay.Now()))
 	defer cancel()
-	s, waited, err := o.out.reserve(waiting, d.url)
+	release, late, err := o.takeShare(waiting, d.row.Job)
+	var s slot
+	var waited bool
+	if err == nil {
+		defer release()
+		s, waited, err = o.out.reserve(waiting, d.url)
+	}
 	switch {
 	case errors.Is(err, Blocked):
 		o.judge(d, Response{}, err)
@@ -272,7 +281,7 @@ func (o *Outbox) send(ctx context.Context, d *decision) (*decision, error) {
 		return d, err
 	}
 	defer s.free()
-	if waited { // the job may have been removed, and the URL may have changed
+	if waited || late { // the job may have been removed, and the URL may have changed
 		again, err := o.decide(ctx, d.row.Lane)
 		if err != nil || again.do != send {
 			return again, err
@@ -283,6 +292,17 @@ func (o *Outbox) send(ctx context.Context, d *decision) (*decision, error) {
 		d = again
 	}
 	return o.attempt(ctx, d, s.post)
+}
+
+// takeShare waits until the payer of a job may have another attempt. waited is false if that was so at once. The caller
+// must call release after the attempt. The error is that of ctx.
+func (o *Outbox) takeShare(ctx context.Context, j Job) (release func(), waited bool, err error) {
+	if o.share == nil {
+		return func() {}, false, nil
+	}
+	payer := o.payer(j)
+	waited, err = acquire(ctx, o.share, payer)
+	return func() { o.share.Release(payer) }, waited, err
 }
 
 // attempt sends a job, and judges the answer.

@@ -150,11 +150,16 @@ func (o *Outgoing) reserve(ctx context.Context, url string) (s slot, waited bool
 	if err != nil {
 		return slot{}, false, Blocked
 	}
-	s = slot{o, u}
-	if o.slots.Acquire(ended, hostOf(u)) == nil { // does not wait, because ended has ended
-		return s, false, nil
+	waited, err = acquire(ctx, o.slots, hostOf(u))
+	return slot{o, u}, waited, err
+}
+
+// acquire waits for a turn of a source. waited is false if it was there at once. The error is that of ctx.
+func acquire(ctx context.Context, q *turns.Queue[string], source string) (waited bool, err error) {
+	if q.Acquire(ended, source) == nil { // does not wait, because ended has ended
+		return false, nil
 	}
-	return s, true, o.slots.Acquire(ctx, hostOf(u))
+	return true, q.Acquire(ctx, source)
 }
 
 // ended is a context that has ended.
