@@ -495,8 +495,8 @@ func TestThreatsAreShown(t *testing.T) {
 			}
 		}
 	}
-	if number["T"] != 57 || number["S"] != 9 {
-		t.Errorf("%v threats, want 57 and 9", number)
+	if number["T"] != 58 || number["S"] != 9 {
+		t.Errorf("%v threats, want 58 and 9", number)
 	}
 }
 

@@ -34,12 +34,16 @@ const (
 	tokenLife = 24 * time.Hour     // how long it is valid at most
 	tokenKept = 7 * 24 * time.Hour // how long it is remembered after that
 
-	maxInboxes   = 20 // of one DID
-	maxOpen      = 1000
-	repeatTime   = 7 * 24 * time.Hour // how long a repeated delivery is recognized
-	answerTime   = 24 * time.Hour     // how long the agent can answer
-	requestTTL   = 24 * time.Hour
-	waitUnlessOK = time.Minute // Retry-After of an inbox with too many open deliveries
+	maxInboxes = 20 // of one DID
+	maxOpen    = 1000
+	repeatTime = 7 * 24 * time.Hour // how long a repeated delivery is recognized
+	answerTime = 24 * time.Hour     // how long the agent can answer
+	requestTTL = 24 * time.Hour
+	// How many events are being sent to services at a time, in all and for one owner. A gateway makes 512 calls at a time,
+	// so services that never answer do not delay the deliveries of this relay's own channels.
+	maxForwarding    = 256
+	maxOwnForwarding = 8
+	waitUnlessOK     = time.Minute // Retry-After of an inbox with too many open deliveries
 )
 
 // Rates.
@@ -100,7 +104,9 @@ func New(c *gateway.Core) (*Gateway, error) {
 		kick:       make(chan struct{}, 1)}
 	out := gateway.NewOutgoing(c.Outgoing)
 	g.outbox = gateway.NewOutbox(c, "channel", out, newCourier(g))
-	g.callbacks = gateway.NewOutbox(c, "callback", out, newForwarder(g))
+	forwarder := newForwarder(g)
+	g.callbacks = gateway.NewOutbox(c, "callback", out, forwarder)
+	g.callbacks.Share(maxForwarding, maxOwnForwarding, forwarder.payer)
 	g.outbox.Own, g.callbacks.Own = g.ownInbox, g.ownCallback
 	g.toolHandler = g.newToolHandler()
 	return g, nil

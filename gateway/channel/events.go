@@ -95,7 +95,7 @@ func (g *Gateway) readEvents(r *http.Request, from relay.Peer, c caller, query e
 		if _, err := g.findCaller(q, c.key, c.room.id, reader); err != nil {
 			return err
 		}
-		rows, err = events(q, "SELECT "+eventColumns+" FROM channel_event WHERE channel = ? AND seq > ? ORDER BY seq LIMIT ?",
+		rows, _, err = eventsPage(q, "SELECT "+eventColumns+" FROM channel_event WHERE channel = ? AND seq > ? ORDER BY seq LIMIT ?",
 			c.room.n, query.after, query.limit)
 		return err
 	})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -170,6 +169,7 @@ type service struct {
 
 	mu     sync.Mutex
 	answer func(path, body string) int // nil: 200
+	hangs  bool                        // it never answers
 	got    []serviceCall
 }
 
@@ -194,17 +194,18 @@ func newService(f *fixture) *service {
 }
 
 func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	var body strings.Builder
-	if _, err := fmt.Fprint(&body, readAll(r)); err != nil {
-		s.f.t.Error(err)
-	}
+	body := readAll(r)
 	s.mu.Lock()
-	s.got = append(s.got, serviceCall{r.URL.Path, body.String(), r.Header.Get("Idempotency-Key"), time.Now()})
-	answer := s.answer
+	s.got = append(s.got, serviceCall{r.URL.Path, body, r.Header.Get("Idempotency-Key"), time.Now()})
+	answer, hangs := s.answer, s.hangs
 	s.mu.Unlock()
 	status := 200
 	if answer != nil {
-		status = answer(r.URL.Path, body.String())
+		status = answer(r.URL.Path, body)
+	}
+	if hangs {
+		<-r.Context().Done()
+		return
 	}
 	w.WriteHeader(status)
 }

@@ -2,9 +2,11 @@ package channel_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"regexp"
@@ -338,6 +340,27 @@ func TestMalformedDeliveries(t *testing.T) {
 	})
 }
 
+// Unknown members are handed on. If they are too large or too deep for an envelope, they are left out (G-26).
+func TestUnknownMembersOfDeliveries(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fixture) {
+		o, s := f.owner(t), newService(f)
+		nested := json.RawMessage(strings.Repeat("[", 62) + strings.Repeat("]", 62))
+		large := json.RawMessage("[" + strings.Repeat("1e20,", 12_800) + "1]")
+		for i, more := range []any{"kept", nested, large} {
+			f.want(s.deliver(o.url, s.body(fmt.Sprint("m", i), "hello", func(b object) { b["message"].(object)["more"] = more })), 200, "")
+		}
+		all := o.requests()
+		for i, h := range all {
+			if kept := bytes.Contains(h.envelope.Payload, []byte(`"more":`)); kept != (i == 0) || h.Message.Content != "hello" {
+				t.Errorf("delivery %d has the unknown member: %v; %+v", i, kept, h.Message)
+			}
+		}
+		if len(all) != 3 {
+			t.Errorf("%d deliveries, want 3", len(all))
+		}
+	})
+}
+
 // The names of the MCP servers in a list stay; missing ones are added.
 func TestMCPNames(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fixture) {
@@ -511,6 +534,44 @@ func TestServiceIsDown(t *testing.T) {
 	})
 }
 
+// C-3: services that never answer take only the share of their inbox's owner. Other owners and channels do not wait.
+func TestServicesThatHang(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fixture) {
+		hanging, o, quick := f.owner(t), f.owner(t), newService(f)
+		var services []*service // each has a host of its own
+		for i := range 40 {
+			s := newService(f)
+			s.hangs, s.base = true, strings.Replace(s.base, "127.0.0.1", fmt.Sprint("127.0.1.", i), 1)
+			services = append(services, s)
+			f.want(s.deliver(hanging.url, s.body(fmt.Sprint("m", i), "hello")), 200, "")
+		}
+		for _, h := range hanging.requests() {
+			f.want(f.post(h.Callback, message("x")), 200, "")
+		}
+		calls := 0
+		for _, s := range services {
+			calls += len(s.calls())
+		}
+		if calls != 8 {
+			t.Errorf("%d calls of hanging services at a time, want 8", calls)
+		}
+		f.want(quick.deliver(o.url, quick.body("m", "hello")), 200, "")
+		f.want(f.post(o.request().Callback, said("x")), 200, "")
+		quick.wantEvents("at once", said("x"))
+	}, func(f *fixture) {
+		exception, err := gateway.ParseException("127.0.1.0/24")
+		f.must(err)
+		f.Outgoing.Exceptions = append(f.Outgoing.Exceptions, exception)
+		f.Outgoing.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			_, port, err := net.SplitHostPort(addr)
+			if err != nil {
+				return nil, err
+			}
+			return gatetest.DialPipe(ctx, network, "127.0.0.1:"+port)
+		}
+	})
+}
+
 // C-26: no callback, MCP header or content of a delivery to an inbox, and no answer, is readable in GET /events or in
 // the database.
 func TestDeliveriesAreSecret(t *testing.T) {
@@ -637,8 +698,6 @@ func TestDeliveryWithinTheRelay(t *testing.T) {
 		f.want(f.signed(o.key, "POST", "/inboxes/"+o.id+"/rotate", ""), 200, "")
 		r.say(alice, "anybody?")
 		r.wantConnection("after rotate", "bot", "revoked, 0 queued, 1 dead")
-	}, func(f *fixture) {
-		f.Outgoing.Dial = nil
 	})
 }
 

@@ -311,6 +311,28 @@ func TestGetEvents(t *testing.T) {
 	})
 }
 
+// A page of events has at most 1 MiB, or one longer event. The next page goes on after it.
+func TestPagesAreBounded(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fixture) {
+		r, _, _, d := delivered(t, f)
+		pad := strings.Repeat("x", 30_000)
+		for i := range 40 {
+			f.want(f.post(d.Callback, object{"type": "message", "content": fmt.Sprint(i), "pad": pad}), 200, "")
+		}
+		a := f.want(r.do("GET", "/events?limit=200", nil), 200, "")
+		if n := len(member(a, "events").([]any)); n < 30 || n > 36 || len(a.Body) > 1<<20+10_000 {
+			t.Errorf("a page has %d events and %d bytes", n, len(a.Body))
+		}
+		if n := len(r.events()); n != 41 {
+			t.Errorf("all pages have %d events, want 41", n)
+		}
+		got, _ := called(t, f.session(t, d), "get_messages", object{"limit": 200, "after": 0})
+		if all := got["messages"].([]any); len(all) > 36 || got["hasMore"] != true || all[0].(object)["content"] != "hello" {
+			t.Errorf("the tool returns %d messages, more: %v", len(all), got["hasMore"])
+		}
+	})
+}
+
 // At most 10,000 events of a channel are kept, or a little more. Events that wait to be delivered stay.
 func TestOldestEventsAreRemoved(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fixture) {

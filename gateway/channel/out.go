@@ -9,6 +9,7 @@ import (
 
 	"github.com/gorilla/mux"
 
+	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/relay"
 )
@@ -112,7 +113,8 @@ type forwarder struct {
 
 // forwarded is an event that is being sent.
 type forwarded struct {
-	version   int64 // of the callback
+	owner     didkey.DID // of the inbox
+	version   int64      // of the callback
 	lifecycle bool
 	ends      bool // the service has refused the callback
 }
@@ -122,9 +124,13 @@ func newForwarder(g *Gateway) forwarder { return forwarder{g, new(sync.Map)} }
 // Target implements gateway.Courier.
 func (f forwarder) Target(ctx context.Context, j gateway.Job) (url string, p gateway.Plan, err error) {
 	var r request
+	var i inbox
 	var out outgoing
 	if err := f.g.Relay.View(ctx, self, func(q relay.Querier) (err error) {
 		if r, err = requestByNumber(q, j.Lane); err != nil {
+			return err
+		}
+		if i, err = inboxByNumber(q, r.inbox); err != nil {
 			return err
 		}
 		out, err = outByNumber(q, j.Ref)
@@ -135,9 +141,16 @@ func (f forwarder) Target(ctx context.Context, j gateway.Job) (url string, p gat
 	if r.n == 0 || r.ended != 0 || out.n == 0 {
 		return "", gateway.Drop, nil
 	}
-	f.calls.Store(j.Lane, forwarded{version: r.version, lifecycle: out.lifecycle})
+	f.calls.Store(j.Lane, forwarded{owner: i.owner, version: r.version, lifecycle: out.lifecycle})
 	text, err := f.g.Secrets.Decrypt(callbackPlace(r.n), r.callback)
 	return string(text), gateway.Send, err
+}
+
+// payer returns who pays for an attempt: the owner of the inbox.
+func (f forwarder) payer(j gateway.Job) string {
+	call, _ := f.calls.Load(j.Lane)
+	data, _ := call.(forwarded)
+	return string(data.owner)
 }
 
 // Call implements gateway.Courier.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gorilla/mux"
 
+	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
@@ -44,11 +45,11 @@ type shownConnection struct {
 // connection returns a connection as answers show it.
 func (g *Gateway) connection(q relay.Querier, p party) (shownConnection, error) {
 	s := shownConnection{Name: p.name, Host: p.host, Status: "active", MCP: p.mcp}
-	if p.revoked != 0 {
-		s.Status = "revoked"
+	queued, dead, err := g.outbox.Count(q, p.n)
+	if s.Queued, s.Dead = queued, dead; p.revoked != 0 {
+		// What is still in the queue will not be delivered. It takes some Updates to record that.
+		s.Status, s.Queued, s.Dead = "revoked", 0, dead+queued
 	}
-	var err error
-	s.Queued, s.Dead, err = g.outbox.Count(q, p.n)
 	return s, err
 }
 
@@ -304,7 +305,9 @@ func (g *Gateway) putConnection(w http.ResponseWriter, r *http.Request, from rel
 		if err != nil {
 			return err
 		}
-		p.revoked = 0
+		if err := g.activate(o, &p); err != nil {
+			return err
+		}
 		if parsed.mcp != "" {
 			p.mcp = parsed.mcp
 		}
@@ -326,6 +329,23 @@ func (g *Gateway) putConnection(w http.ResponseWriter, r *http.Request, from rel
 		return err
 	}
 	return httpapi.WriteJSON(w, http.StatusOK, connectionAnswer{true, shown})
+}
+
+// activate makes a connection active again. What was queued when it was revoked is dead before that.
+func (g *Gateway) activate(o *gateway.Op, p *party) error {
+	if p.revoked == 0 {
+		return nil
+	}
+	const most = 1000 // posts wait for this Update
+	left, err := g.outbox.KillLane(o.ExtTx, p.n, most)
+	if err != nil {
+		return err
+	}
+	if left {
+		return envelope.NotStored("the queue of this connection is still being closed; try again", time.Second)
+	}
+	p.revoked = 0
+	return nil
 }
 
 // findParty returns the member or the connection that the path of a request names.

@@ -5,7 +5,9 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/gorilla/mux"
@@ -39,6 +41,25 @@ type received struct {
 	callback         string
 	mcp              []json.RawMessage
 	subject          [sha256.Size]byte
+}
+
+// reduced returns the delivery without the members that the protocol does not know.
+func (d received) reduced() received {
+	d.channel = known(d.channel, "id", "name", "service", "context")
+	d.message = known(d.message, "id", "sender", "content")
+	d.mcp = slices.Clone(d.mcp)
+	for i, one := range d.mcp {
+		d.mcp[i] = known(one, "name", "url", "headers")
+	}
+	return d
+}
+
+// known returns an object with only these members.
+func known(object json.RawMessage, names ...string) json.RawMessage {
+	var members map[string]json.RawMessage
+	_ = json.Unmarshal(object, &members) // parseDelivery has checked that it is an object
+	maps.DeleteFunc(members, func(name string, _ json.RawMessage) bool { return !slices.Contains(names, name) })
+	return jsontext.Compact(members)
 }
 
 // parseDelivery checks a delivery. body is in the form of RFC 8785.
@@ -219,15 +240,11 @@ func (g *Gateway) replaceCallback(o *gateway.Op, n int64, callback string) error
 func (g *Gateway) handOver(ctx context.Context, from relay.Peer, key string, to inbox, d received) error {
 	r := request{id: newID("dlv_"), inbox: to.n, subject: d.subject[:], version: 1}
 	token := gateway.NewKey(gateway.Callback)
-	params := jsontext.Compact(struct {
-		Inbox    string            `json:"inbox"`
-		Channel  json.RawMessage   `json:"channel"`
-		Message  json.RawMessage   `json:"message"`
-		Callback string            `json:"callback"`
-		MCP      []json.RawMessage `json:"mcp"`
-	}{to.id, d.channel, d.message, g.url + "/out/" + token, d.mcp})
-	checked, err := g.sign(envelope.Draft{ID: r.id, Thread: r.id, Recipient: to.owner, TTL: requestTTL,
-		Payload: envelope.Request{RequestID: r.id, Intent: intent, Params: params}})
+	checked, err := g.signRequest(r.id, to, d, token)
+	if err != nil {
+		// Unknown members may be too large or too deep for an envelope. The owner does not need them.
+		checked, err = g.signRequest(r.id, to, d.reduced(), token)
+	}
 	if err != nil {
 		return err
 	}
@@ -260,6 +277,19 @@ func (g *Gateway) handOver(ctx context.Context, from relay.Peer, key string, to 
 		_, err = o.Append(checked, thread.Terms{PendingTimeout: requestTTL, ActiveTimeout: answerTime, Quiet: true})
 		return err
 	})
+}
+
+// signRequest returns the REQUEST to the owner of an inbox. token is that of its callback.
+func (g *Gateway) signRequest(id string, to inbox, d received, token string) (relay.Checked, error) {
+	params := jsontext.Compact(struct {
+		Inbox    string            `json:"inbox"`
+		Channel  json.RawMessage   `json:"channel"`
+		Message  json.RawMessage   `json:"message"`
+		Callback string            `json:"callback"`
+		MCP      []json.RawMessage `json:"mcp"`
+	}{to.id, d.channel, d.message, g.url + "/out/" + token, d.mcp})
+	return g.sign(envelope.Draft{ID: id, Thread: id, Recipient: to.owner, TTL: requestTTL,
+		Payload: envelope.Request{RequestID: id, Intent: intent, Params: params}})
 }
 
 // checkOpen refuses a delivery if the inbox has too many that its owner has not finished.

@@ -1,6 +1,8 @@
 package channel
 
 import (
+	"errors"
+
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/relay"
 )
@@ -199,6 +201,32 @@ func events(q relay.Querier, text string, args ...any) (all []event, err error) 
 	}, text, args...)
 	return all, err
 }
+
+// maxPageBytes is how many bytes of events an answer has, or one longer event.
+const maxPageBytes = 1 << 20
+
+// eventsPage returns the rows that a SELECT of eventColumns finds, up to maxPageBytes. more means that there are further
+// ones.
+func eventsPage(q relay.Querier, text string, args ...any) (all []event, more bool, err error) {
+	size := 0
+	err = q.Query(func(scan gateway.Scanner) error {
+		var e event
+		if err := scan(e.fields()...); err != nil {
+			return err
+		}
+		if size += len(e.body); len(all) > 0 && size > maxPageBytes {
+			return errPageFull
+		}
+		all = append(all, e)
+		return nil
+	}, text, args...)
+	if errors.Is(err, errPageFull) {
+		return all, true, nil
+	}
+	return all, false, err
+}
+
+var errPageFull = errors.New("the page is full")
 
 // delivery is a row of channel_delivery.
 type delivery struct{ n, channel, seq, party, depth, created int64 }

@@ -182,6 +182,37 @@ func TestAnswersOfAgents(t *testing.T) {
 	}
 }
 
+// C-6: when an agent is gone, all that is queued is dead at once, also if it is much. PUT revives nothing of it.
+func TestRevokedWithLongQueue(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fixture) {
+		r := f.channel("ops")
+		alice := r.member("alice")
+		release := make(chan struct{})
+		a := newAgent(t, func(w http.ResponseWriter, _ delivery) {
+			<-release
+			w.WriteHeader(410)
+		})
+		r.connect("bot", a.url)
+		for i := range 350 {
+			r.say(alice, fmt.Sprint(i))
+		}
+		synctest.Wait()
+		a.answerWith(nil)
+		close(release)
+		for c := r.connection("bot"); c["status"] != "revoked"; c = r.connection("bot") {
+			time.Sleep(time.Microsecond)
+		}
+		if c := r.connection("bot"); c["queued"] != 0. || c["dead"] != 350. {
+			t.Errorf("the connection is %v", c)
+		}
+		f.want(r.do("PUT", "/connections/bot", object{}), 200, "")
+		r.say(alice, "new")
+		time.Sleep(time.Minute)
+		a.wantContents("after PUT", "0 new")
+		r.wantConnection("after PUT", "bot", "active, 0 queued, 350 dead")
+	})
+}
+
 // A delivery that no agent has taken for 24 hours is dead.
 func TestDeliveryDiesAfterADay(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fixture) {

@@ -187,22 +187,22 @@ func (g *Gateway) getMessages(
 		return nil, getMessagesOut{}, errors.New("limit must be from 1 to 200, and before and after at least 0")
 	}
 	var rows []event
+	var more bool
 	err := g.look(ctx, r, func(q relay.Querier, t token) (err error) {
 		if in.After != nil {
-			rows, err = events(q, "SELECT "+eventColumns+" FROM channel_event WHERE channel = ? AND seq > ? AND seq < ? "+
+			rows, more, err = eventsPage(q, "SELECT "+eventColumns+" FROM channel_event WHERE channel = ? AND seq > ? AND seq < ? "+
 				"AND type = 'message' ORDER BY seq LIMIT ?", t.room.n, after, before, limit+1)
 			return err
 		}
-		rows, err = events(q, "SELECT "+eventColumns+" FROM channel_event WHERE channel = ? AND seq < ? "+
+		rows, more, err = eventsPage(q, "SELECT "+eventColumns+" FROM channel_event WHERE channel = ? AND seq < ? "+
 			"AND type = 'message' ORDER BY seq DESC LIMIT ?", t.room.n, before, limit+1)
 		return err
 	})
 	if err != nil {
 		return nil, getMessagesOut{}, err
 	}
-	more := int64(len(rows)) > limit
-	if more {
-		rows = rows[:limit]
+	if int64(len(rows)) > limit {
+		rows, more = rows[:limit], true
 	}
 	if in.After == nil {
 		slices.Reverse(rows)

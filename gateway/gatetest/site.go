@@ -80,7 +80,9 @@ func (s *Site) Start(t testing.TB) {
 		s.Client = remote
 	}
 	if s.Bubble {
-		s.Outgoing.Dial = DialPipe
+		if s.Outgoing.Dial == nil {
+			s.Outgoing.Dial = DialPipe
+		}
 		// Connections are kept alive, because the relay limits clients of its own machine that close them.
 		s.Client = &http.Client{Transport: &http.Transport{DialContext: DialPipe}}
 	}
