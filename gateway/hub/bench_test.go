@@ -9,7 +9,7 @@ import (
 
 // BenchmarkSend sends messages to agents with open streams, from 64 senders at a time.
 func BenchmarkSend(b *testing.B) {
-	f := start(b, func(f *fixture) { f.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 200}} })
+	f := start(b, func(f *fixture) { f.Client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 200}} })
 	const agents = 64
 	var keys [agents]string
 	for i := range keys {

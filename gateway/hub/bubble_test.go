@@ -1,25 +1,20 @@
 package hub_test
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"net/http"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/gateway/gatetest"
 )
 
 // inBubble runs a test with a hub in a bubble of testing/synctest. There, time is fake, and connections are in memory.
@@ -27,112 +22,8 @@ import (
 func inBubble(t *testing.T, test func(t *testing.T, f *fixture), configure ...func(*fixture)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		f := start(t, append(configure, func(f *fixture) {
-			f.listen = func() (net.Listener, error) { return newPipeListener(f.from), nil }
-			f.outgoing.Dial = dialPipe
-			// Connections are kept alive, because the relay limits clients of its own machine that close them.
-			f.client = &http.Client{Transport: &http.Transport{DialContext: dialPipe}}
-			wrap := f.wrap
-			f.wrap = func(s relay.Extender) relay.Extender {
-				if wrap != nil {
-					s = wrap(s)
-				}
-				return twiceStore{s}
-			}
-		})...)
-		test(t, f)
+		test(t, start(t, append(configure, func(f *fixture) { f.Bubble = true })...))
 	})
-}
-
-// twiceStore runs the function of each Update twice, and undoes the first run.
-type twiceStore struct{ relay.Extender }
-
-var errUndo = errors.New("the first run is undone")
-
-func (s twiceStore) Update(ctx context.Context, f func(relay.StoreTx) error) (time.Duration, error) {
-	took, err := s.Extender.Update(ctx, func(tx relay.StoreTx) error { return cmp.Or(f(tx), errUndo) })
-	if !errors.Is(err, errUndo) {
-		return took, err
-	}
-	return s.Extender.Update(ctx, f)
-}
-
-// pipeListener accepts connections that are in memory. Clients dial its address.
-type pipeListener struct {
-	addr   net.Addr
-	remote netip.AddrPort // of the clients
-	conns  chan net.Conn
-	closed chan struct{}
-	once   sync.Once
-}
-
-// pipes are the open pipeListeners.
-var pipes struct {
-	sync.Mutex
-	byAddr map[string]*pipeListener
-	last   int // port
-}
-
-// newPipeListener returns a listener on 127.0.0.1, on a port that no real listener has. An empty remote is 127.0.0.1:9.
-func newPipeListener(remote string) *pipeListener {
-	pipes.Lock()
-	defer pipes.Unlock()
-	pipes.last = pipes.last%1000 + 1
-	l := &pipeListener{addr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: pipes.last}, conns: make(chan net.Conn),
-		remote: netip.MustParseAddrPort(cmp.Or(remote, "127.0.0.1:9")), closed: make(chan struct{})}
-	if pipes.byAddr == nil {
-		pipes.byAddr = map[string]*pipeListener{}
-	}
-	pipes.byAddr[l.addr.String()] = l
-	return l
-}
-
-func (l *pipeListener) Addr() net.Addr { return l.addr }
-
-func (l *pipeListener) Close() error {
-	l.once.Do(func() {
-		pipes.Lock()
-		defer pipes.Unlock()
-		delete(pipes.byAddr, l.addr.String())
-		close(l.closed)
-	})
-	return nil
-}
-
-func (l *pipeListener) Accept() (net.Conn, error) {
-	select {
-	case c := <-l.conns:
-		return c, nil
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-// pipeEnd is the server's end of a connection.
-type pipeEnd struct {
-	net.Conn
-	remote netip.AddrPort
-}
-
-func (p pipeEnd) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(p.remote) }
-
-// dialPipe connects to a pipeListener.
-func dialPipe(ctx context.Context, _, addr string) (net.Conn, error) {
-	pipes.Lock()
-	l := pipes.byAddr[addr]
-	pipes.Unlock()
-	if l == nil {
-		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
-	}
-	ours, theirs := net.Pipe()
-	select {
-	case l.conns <- pipeEnd{theirs, l.remote}:
-		return ours, nil
-	case <-l.closed:
-		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
 }
 
 // feed reads a stream in the background and remembers when it has read what.
@@ -279,8 +170,8 @@ type hookCall struct {
 
 // newHook starts a webhook, which answers with answer. nil: {"status":"ok"}.
 func newHook(t testing.TB, answer func(http.ResponseWriter, hookCall)) *hook {
-	l := newPipeListener("")
-	h := &hook{url: "http://" + l.addr.String() + "/hook", answer: answer}
+	l := gatetest.NewPipeListener("")
+	h := &hook{url: "http://" + l.Addr().String() + "/hook", answer: answer}
 	server := &http.Server{Handler: h}
 	go server.Serve(l)
 	t.Cleanup(func() {
@@ -355,9 +246,9 @@ func (f *fixture) registerHook(name string, answer func(http.ResponseWriter, hoo
 func (f *fixture) sendLater(key, from, to, text string) <-chan answer {
 	answers := make(chan answer, 1)
 	go func() {
-		a, err := f.try(call{"POST", "/messages", key, messageTo(to, from, text), nil})
+		a, err := f.try(f.t.Context(), call{"POST", "/messages", key, messageTo(to, from, text), nil})
 		if err != nil {
-			a = answer{body: []byte(err.Error())}
+			a = answer{gatetest.Answer{Body: []byte(err.Error())}}
 		}
 		answers <- a
 	}()

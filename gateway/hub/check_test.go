@@ -42,12 +42,12 @@ func TestCheckFindsEveryChange(t *testing.T) {
 	t.Setenv(gatetest.Env, "") // only SQLite allows these changes
 	f := startLocal(t)
 	f.fill()
-	if err := f.relay.Update(t.Context(), relay.Peer{Local: true}, func(tx relay.ExtTx) error {
+	if err := f.Relay.Update(t.Context(), relay.Peer{Local: true}, func(tx relay.ExtTx) error {
 		return insertRow(tx, "hub_clock", int64(1), int64(1))
 	}); err != nil {
 		t.Fatal(err)
 	}
-	gatetest.Tamper(t, f.relay, hub.Extension)
+	gatetest.Tamper(t, f.Relay, hub.Extension)
 }
 
 // G-28: `agora check` also finds rows that are missing, that there are too many of, and that do not fit together.
@@ -77,7 +77,7 @@ func TestCheckFindsRelations(t *testing.T) {
 		"the number of a removed agent": {both(insertDelivery(2, 9, 2), setCounter("hub_agent", 8)), lowAgents},
 	} {
 		var found []string
-		err := f.relay.Update(t.Context(), relay.Peer{Local: true}, func(tx relay.ExtTx) error {
+		err := f.Relay.Update(t.Context(), relay.Peer{Local: true}, func(tx relay.ExtTx) error {
 			found = nil
 			if err := c.change(tx); err != nil {
 				return err

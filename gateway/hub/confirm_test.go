@@ -199,7 +199,7 @@ func TestConfirmationBeforeFrameIsRecorded(t *testing.T) {
 			synctest.Wait()
 		}
 	}, func(f *fixture) {
-		f.wrap = func(s relay.Extender) relay.Extender { return slowStore{s, &slow} }
+		f.Wrap = func(s relay.Extender) relay.Extender { return slowStore{s, &slow} }
 	})
 }
 
@@ -239,7 +239,7 @@ func TestOperationsAreSmall(t *testing.T) {
 	t.Parallel()
 	var most atomic.Int64
 	f := startLocal(t, func(f *fixture) {
-		f.wrap = func(s relay.Extender) relay.Extender { return countingStore{s, &most} }
+		f.Wrap = func(s relay.Extender) relay.Extender { return countingStore{s, &most} }
 	})
 	key := f.register("a@b")
 	const many = 70
@@ -303,7 +303,7 @@ func TestMalformedAcknowledgements(t *testing.T) {
 			p.want(p.do(call{"POST", "/agent/ack", p.bob, body, nil}), 400, "ERR_VALIDATION")
 		}
 		p.want(p.do(call{"POST", "/agent/ack", "", `{"up_to":1}`, nil}), 401, "ERR_UNAUTHORIZED")
-		p.want(p.do(call{"POST", "/agent/ack", p.operator, `{"up_to":1}`, nil}), 403, "ERR_FORBIDDEN")
+		p.want(p.do(call{"POST", "/agent/ack", p.Operator, `{"up_to":1}`, nil}), 403, "ERR_FORBIDDEN")
 		p.wantStates("after that", p.alice, "a sent")
 		p.ack(p.bob, traces(1000), 1)
 	})

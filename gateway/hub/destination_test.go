@@ -19,7 +19,7 @@ import (
 func TestBlockedEndpoints(t *testing.T) {
 	f := start(t)
 	operator := func(endpoint string) answer {
-		return f.do(call{"POST", "/agents", f.operator, object{"agent_id": alice, "endpoint": endpoint}, nil})
+		return f.do(call{"POST", "/agents", f.Operator, object{"agent_id": alice, "endpoint": endpoint}, nil})
 	}
 	agent := func(endpoint string) answer {
 		body := registrationOf(alice)
@@ -37,7 +37,7 @@ func TestBlockedEndpoints(t *testing.T) {
 		"https://user@agent.example/", "https://agent.example/#x", "https://agent.example/ x", "https://agent.example:0/",
 		"https://agent.example/" + strings.Repeat("a", 2027)} {
 		for _, register := range []func(string) answer{agent, operator} {
-			if a := register(endpoint); a.status != 400 || a.code() != "ERR_ENDPOINT_BLOCKED" {
+			if a := register(endpoint); a.Status != 400 || a.code() != "ERR_ENDPOINT_BLOCKED" {
 				t.Errorf("%q: %v", endpoint, a)
 			}
 		}
@@ -45,7 +45,7 @@ func TestBlockedEndpoints(t *testing.T) {
 	f.want(f.do(call{"GET", "/agents/" + alice, "", nil, nil}), 404, "ERR_AGENT_NOT_FOUND")
 	for _, endpoint := range []string{"https://agent.example/" + strings.Repeat("a", 2026),
 		"https://agent.example:1024/?key=1", "http://127.0.0.1:1/", "https://1.1.1.1/", "https://[2606:4700::1]:443/"} {
-		if a := operator(endpoint); a.status != 201 && a.status != 200 {
+		if a := operator(endpoint); a.Status != 201 && a.Status != 200 {
 			t.Errorf("%q: %v", endpoint, a)
 		}
 	}
@@ -55,7 +55,7 @@ func TestBlockedEndpoints(t *testing.T) {
 func TestBlockedNames(t *testing.T) {
 	addresses := []string{"127.0.0.2", "10.0.0.1", "169.254.169.254", "::1", "::ffff:10.0.0.1", "64:ff9b::a00:1",
 		"fd00::1"}
-	f := start(t, func(f *fixture) { f.outgoing.Resolver = resolver(t, addresses) })
+	f := start(t, func(f *fixture) { f.Outgoing.Resolver = resolver(t, addresses) })
 	key := f.register(alice)
 	for i, address := range addresses {
 		receiver := fmt.Sprintf("n%d@x", i)
@@ -63,7 +63,7 @@ func TestBlockedNames(t *testing.T) {
 		a := f.send(key, alice, receiver, address)
 		want := fmt.Sprintf(`{"delivery":"failed","detail":"blocked","error_code":"ERR_ENDPOINT_BLOCKED",`+
 			`"state":"failed","trace_id":"%s"}`, a.text("trace_id"))
-		if a.status != 200 || a.dataOf() != want {
+		if a.Status != 200 || a.dataOf() != want {
 			t.Errorf("a name with the address %s: %v, want %s", address, a, want)
 		}
 	}
@@ -88,15 +88,15 @@ func TestEndpointIsSecret(t *testing.T) {
 		}
 		p.register("s4@x", object{"endpoint": "http://127.0.0.1:2000/" + secret})
 		answers += p.send(p.alice, alice, "s4@x", "a").String()
-		answers += string(p.do(call{"GET", "/agent/messages", p.alice, nil, nil}).body)
+		answers += string(p.do(call{"GET", "/agent/messages", p.alice, nil, nil}).Body)
 		if strings.Contains(answers, secret) || strings.Contains(answers, "127.0.0.1") {
 			t.Errorf("the sender has %s", answers)
 		}
-		p.stop()
-		if strings.Contains(p.logged(), secret) {
+		p.Stop()
+		if strings.Contains(p.Logged(), secret) {
 			t.Error("the secret is in the log")
 		}
-		files, err := filepath.Glob(p.path + "*")
+		files, err := filepath.Glob(p.Path + "*")
 		if err != nil || len(files) == 0 {
 			t.Fatal(files, err)
 		}

@@ -20,13 +20,13 @@ func TestDocument(t *testing.T) {
 		`"session":"P/agent/session","skill":"P/skill"},` +
 		`"limits":{"max_agents":77,"max_message_bytes":65536},"server_name":"relay.example"}` + "\n"
 	posts := []string{"register", "self_register", "send", "session", "ack"}
-	for base, prefix := range map[string]string{f.url + "/hub": "", f.url: "/hub", f.own: ""} {
+	for base, prefix := range map[string]string{f.URL + "/hub": "", f.URL: "/hub", f.Own: ""} {
 		a := f.at(base, call{"GET", document, "", nil, nil})
-		if a.status != 200 || string(a.body) != strings.ReplaceAll(text, "P/", prefix+"/") {
+		if a.Status != 200 || string(a.Body) != strings.ReplaceAll(text, "P/", prefix+"/") {
 			t.Errorf("%s: %v", base+document, a)
 		}
 		var read struct{ Endpoints map[string]string }
-		if err := json.Unmarshal(a.body, &read); err != nil {
+		if err := json.Unmarshal(a.Body, &read); err != nil {
 			t.Fatal(err)
 		}
 		for name, path := range read.Endpoints {
@@ -36,33 +36,33 @@ func TestDocument(t *testing.T) {
 			}
 			a := f.at(base, call{method, strings.ReplaceAll(path, ":agent_id", "a@b"), "", "{}", nil})
 			switch {
-			case a.status == 200 && method == "GET", a.status == 401 && a.code() == "ERR_UNAUTHORIZED",
-				a.status == 400 && name == "self_register" && a.code() == "ERR_VALIDATION":
+			case a.Status == 200 && method == "GET", a.Status == 401 && a.code() == "ERR_UNAUTHORIZED",
+				a.Status == 400 && name == "self_register" && a.code() == "ERR_VALIDATION":
 			default:
 				t.Errorf("%s at %s: %v", name, base+path, a)
 			}
 		}
-		if a := f.at(base, call{"POST", document, "", "{}", nil}); a.status != 405 || a.code() != "ERR_METHOD_NOT_ALLOWED" {
+		if a := f.at(base, call{"POST", document, "", "{}", nil}); a.Status != 405 || a.code() != "ERR_METHOD_NOT_ALLOWED" {
 			t.Errorf("POST %s: %v", base+document, a)
 		}
 	}
 	// G-3: the own listener serves no path of the relay, and nothing under the prefix. G-2: it has the same agents.
 	for _, path := range []string{"/events", "/threads/x", "/.well-known/agora.json", "/hub/health", "/hub", "/",
 		"/hub" + document} {
-		if a := f.at(f.own, call{"GET", path, "", nil, nil}); a.status != 404 || a.code() != "ERR_NOT_FOUND" {
+		if a := f.at(f.Own, call{"GET", path, "", nil, nil}); a.Status != 404 || a.code() != "ERR_NOT_FOUND" {
 			t.Errorf("GET %s on the own listener: %v", path, a)
 		}
 	}
 	key := f.register("a@b")
-	for _, base := range []string{f.url + "/hub", f.own} {
+	for _, base := range []string{f.URL + "/hub", f.Own} {
 		for _, path := range []string{"/agents/a@b", "/agent/messages", "/discover", "/nothing"} {
 			a, again := f.get(path, key), f.at(base, call{"GET", path, key, nil, nil})
-			if a.status != again.status || fmt.Sprint(a.data("")) != fmt.Sprint(again.data("")) || a.code() != again.code() {
+			if a.Status != again.Status || fmt.Sprint(a.data("")) != fmt.Sprint(again.data("")) || a.code() != again.code() {
 				t.Errorf("GET %s: %v and on the own listener %v", path, a, again)
 			}
 		}
 	}
-	a := f.at(f.own, call{"GET", "/invite/a@b", "", nil, map[string]string{"Accept": asJSON}})
+	a := f.at(f.Own, call{"GET", "/invite/a@b", "", nil, map[string]string{"Accept": asJSON}})
 	if a.text("hub") != baseURL {
 		t.Errorf("on the own listener the invite is %v", a)
 	}

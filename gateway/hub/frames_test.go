@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/gateway/gatetest"
 	"github.com/agora-relay/agora/relay"
 )
 
@@ -179,10 +180,10 @@ func TestPaceDuringShutdown(t *testing.T) {
 		}
 		s := p.follow(p.bob, nil)
 		time.Sleep(150 * time.Millisecond)
-		p.stop()
+		p.Stop()
 		s.wantClosed("shutdown")
 		checkPace(t, s)
-		p.run()
+		p.Run()
 		again := p.follow(p.bob, nil)
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
@@ -200,8 +201,8 @@ func TestPaceDuringShutdown(t *testing.T) {
 // stalled opens a stream on a connection of its own and reads nothing.
 func (p party) stalled() net.Conn {
 	p.t.Helper()
-	host := strings.TrimPrefix(p.url, "http://")
-	c, err := dialPipe(p.t.Context(), "tcp", host)
+	host := strings.TrimPrefix(p.URL, "http://")
+	c, err := gatetest.DialPipe(p.t.Context(), "tcp", host)
 	if err == nil {
 		_, err = fmt.Fprintf(c, "GET /hub/agent/inbox HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\n\r\n", host, p.bob)
 	}
@@ -229,7 +230,7 @@ func TestStreamWhileReadsAreRefused(t *testing.T) {
 			t.Errorf("%d messages have come afterwards, want 1", len(s.events()))
 		}
 	}, func(f *fixture) {
-		f.wrap = func(s relay.Extender) relay.Extender { return refusingStore{s, &refused} }
+		f.Wrap = func(s relay.Extender) relay.Extender { return refusingStore{s, &refused} }
 	})
 }
 
@@ -264,16 +265,16 @@ func TestClientThatStopsReadingIsCutOff(t *testing.T) {
 			}
 			began := time.Now()
 			a := p.send(p.alice, alice, "bob", strings.Repeat("a", 8000)) // more than the buffer of the client
-			if took := time.Since(began); a.status != 202 || a.text("state") != "queued" || took != 15*time.Second {
+			if took := time.Since(began); a.Status != 202 || a.text("state") != "queued" || took != 15*time.Second {
 				t.Errorf("after %v, the sender has %v", took, a)
 			}
 			time.Sleep(14900 * time.Millisecond)
-			if n := p.relay.Waiting(); n != 1 {
+			if n := p.Relay.Waiting(); n != 1 {
 				t.Errorf("after 29.9 s, %d streams are open", n)
 			}
 			time.Sleep(200 * time.Millisecond)
 			synctest.Wait()
-			if n := p.relay.Waiting(); n != 0 {
+			if n := p.Relay.Waiting(); n != 0 {
 				t.Errorf("after 30.1 s, %d streams are open", n)
 			}
 			if _, err := io.Copy(io.Discard, in); err != nil {

@@ -128,7 +128,7 @@ func TestHistoryRows(t *testing.T) {
 	last := f.history(bob, "")[1]
 	f.want(f.post("/agent/ack", bob, object{"trace_ids": []any{last["trace_id"]}, "response": object{
 		"status": "error", "error_code": "BUSY", "detail": "later"}}), 200, "")
-	body := string(f.get("/agent/messages", alice).body)
+	body := string(f.get("/agent/messages", alice).Body)
 	const ts, trace = `"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"`, `"trace_id":"[0-9a-f-]{36}"`
 	row := func(id int, receiver, text, rest string) string {
 		return fmt.Sprintf(`\{"id":%d,%s,"sender_id":"alice@b","receiver_id":"%s","envelope":\{"chorus_version":"0.4",`+
@@ -165,16 +165,16 @@ func TestIDsAndTimesGrow(t *testing.T) {
 	step("now")
 	f.wait(-30 * time.Minute)
 	step("the clock is set back")
-	f.restart()
+	f.Restart()
 	step("after a restart")
 	f.wait(-24 * time.Hour)
-	f.restart()
+	f.Restart()
 	step("set back and restarted")
 	f.wait(100 * time.Hour)
 	f.hub.SweepNow(t.Context())
 	f.wait(-100 * time.Hour)
 	step("old messages were removed, and the clock is set back")
-	f.restart()
+	f.Restart()
 	step("after another restart")
 	f.wait(200 * time.Hour)
 	step("the clock is set forward")
@@ -215,7 +215,7 @@ func TestOwnRowsOnly(t *testing.T) {
 	f.send(bob, "bob@b", "alice@b", "bob to alice")
 	f.send(carol, "carol@b", "alice@b", "carol to alice")
 	f.send(carol, "carol@b", "carol@b", "carol to carol")
-	f.want(f.post("/messages", f.operator, messageTo("bob@b", "alice@b", "operator as alice to bob")), 202, "")
+	f.want(f.post("/messages", f.Operator, messageTo("bob@b", "alice@b", "operator as alice to bob")), 202, "")
 	for key, want := range map[string][]string{
 		alice: {"alice to bob", "bob to alice", "carol to alice", "operator as alice to bob"},
 		bob:   {"alice to bob", "bob to alice", "operator as alice to bob"},
@@ -238,14 +238,14 @@ func TestOwnRowsOnly(t *testing.T) {
 		}
 	}
 	f.want(f.get("/agent/messages", ""), 401, "ERR_UNAUTHORIZED")
-	f.want(f.get("/agent/messages", f.operator), 403, "ERR_FORBIDDEN")
+	f.want(f.get("/agent/messages", f.Operator), 403, "ERR_FORBIDDEN")
 }
 
 // stored returns how many rows a table has.
 func (f *fixture) stored(table string) int64 {
 	f.t.Helper()
 	var row []int64
-	if err := f.relay.View(f.t.Context(), relay.Peer{Local: true}, func(q relay.Querier) (err error) {
+	if err := f.Relay.View(f.t.Context(), relay.Peer{Local: true}, func(q relay.Querier) (err error) {
 		row, err = integers(q, 1, "SELECT COUNT(*) FROM "+table)
 		return err
 	}); err != nil {
@@ -361,11 +361,11 @@ func TestNewestMessageExpires(t *testing.T) {
 	key := f.register("a@b")
 	f.send(key, "a@b", "a@b", "old")
 	old := f.history(key, "")[0]["timestamp"].(string)
-	f.ahead.Store(int64(721 * time.Hour))
-	f.restart() // removes what has expired
+	f.Ahead.Store(int64(721 * time.Hour))
+	f.Restart() // removes what has expired
 	eventually(t, "the message is removed", func() bool { return len(f.history(key, "")) == 0 })
-	f.ahead.Store(int64(-time.Hour))
-	f.restart()
+	f.Ahead.Store(int64(-time.Hour))
+	f.Restart()
 	f.send(key, "a@b", "a@b", "new")
 	if now := f.history(key, "")[0]["timestamp"].(string); now <= old {
 		t.Errorf("the timestamp is %s after %s", now, old)

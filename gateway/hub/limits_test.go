@@ -70,7 +70,7 @@ func TestQueuedBytes(t *testing.T) {
 // H-34: one address can register 20 new agents an hour. Rotations do not count.
 func TestRegistrationLimit(t *testing.T) {
 	t.Parallel()
-	f := startLocal(t, func(f *fixture) { f.limits.PostsPerAddress.PerSecond = relay.Unlimited })
+	f := startLocal(t, func(f *fixture) { f.Limits.PostsPerAddress.PerSecond = relay.Unlimited })
 	register := func(addr string, n int, key string) answer {
 		return f.doFrom(addr, call{"POST", "/register", key, registrationOf(fmt.Sprintf("a%d@b", n)), nil})
 	}
@@ -96,8 +96,8 @@ func TestRegistrationCountsOnce(t *testing.T) {
 		}
 		f.wantLimit(f.rotate("a20@b", ""), "ERR_RATE_LIMITED", "registrations")
 	}, func(f *fixture) {
-		f.from = "192.0.2.1:9"
-		f.limits.PostsPerAddress.PerSecond = relay.Unlimited
+		f.From = "192.0.2.1:9"
+		f.Limits.PostsPerAddress.PerSecond = relay.Unlimited
 	})
 }
 
@@ -105,7 +105,7 @@ func TestRegistrationCountsOnce(t *testing.T) {
 func (f *fixture) wantLimit(a answer, code, limit string) {
 	f.t.Helper()
 	f.want(a, 429, code)
-	got, retry := a.errorMember("limit"), a.header.Get("Retry-After")
+	got, retry := a.errorMember("limit"), a.Header.Get("Retry-After")
 	if got != limit || !regexp.MustCompile(`^[1-9][0-9]*$`).MatchString(retry) {
 		f.t.Fatalf("the limit is %q, want %q; Retry-After is %q", got, limit, retry)
 	}
@@ -118,7 +118,7 @@ func TestRegistryFull(t *testing.T) {
 	key := f.register("a@b")
 	f.register("c@b")
 	f.wantLimit(f.rotate("d@b", ""), "ERR_REGISTRY_FULL", "agents")
-	f.wantLimit(f.post("/agents", f.operator, object{"agent_id": "d@b", "endpoint": "https://a.example"}),
+	f.wantLimit(f.post("/agents", f.Operator, object{"agent_id": "d@b", "endpoint": "https://a.example"}),
 		"ERR_REGISTRY_FULL", "agents")
 	key = f.rotated("a@b", key)
 	f.want(f.remove("/agents/a@b", key), 200, "")
@@ -146,7 +146,7 @@ func TestUnusedAgents(t *testing.T) {
 	crashes.frame()
 	f.history(keys["reads"], "") // does not count
 	f.hub.SweepNow(t.Context())
-	f.restart() // ends the streams
+	f.Restart() // ends the streams
 	f.wait(unused - 80*day - moment)
 	f.hub.SweepNow(t.Context())
 	if n := f.get("/health", "").data("agents_registered"); n != 8. {
@@ -157,7 +157,7 @@ func TestUnusedAgents(t *testing.T) {
 	f.hub.SweepNow(t.Context())
 	for name, want := range map[string]int{"receives": 200, "sends": 200, "streams": 200, "listens": 200, "crashes": 200,
 		"replies": 200, "late": 200, "reads": 404} {
-		if a := f.get("/agents/"+name+"@b", ""); a.status != want {
+		if a := f.get("/agents/"+name+"@b", ""); a.Status != want {
 			t.Errorf("after 90 days GET /agents/%s@b is %v, want %d", name, a, want)
 		}
 	}
@@ -171,7 +171,7 @@ func TestAgentReturnsDuringSweep(t *testing.T) {
 	t.Parallel()
 	var updates atomic.Int64
 	f := startLocal(t, func(f *fixture) {
-		f.wrap = func(s relay.Extender) relay.Extender { return afterUpdate{s, &updates} }
+		f.Wrap = func(s relay.Extender) relay.Extender { return afterUpdate{s, &updates} }
 	})
 	// NewCore makes one Update, and the sweep at the start makes four. That sweep must not delete the agent.
 	eventually(t, "the sweep at the start has ended", func() bool { return updates.Load() == 5 })
@@ -211,7 +211,7 @@ func TestSlowOperation(t *testing.T) {
 		slow.Store(false)
 		f.register(bob)
 	}, func(f *fixture) {
-		f.wrap = func(s relay.Extender) relay.Extender { return slowUpdates{s, &slow} }
+		f.Wrap = func(s relay.Extender) relay.Extender { return slowUpdates{s, &slow} }
 	})
 }
 

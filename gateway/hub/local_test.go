@@ -8,20 +8,23 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/agora-relay/agora/gateway/gatetest"
 )
 
 // local is a client that the relay takes for its own machine, to which no rates apply. It uses each connection once.
-var local = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: -1}, CheckRedirect: remote.CheckRedirect}
+var local = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: -1},
+	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 
 // startLocal is like start, but the clients are on the relay's machine, and the relay's clock stands still. Only wait
 // moves it.
 func startLocal(t testing.TB, configure ...func(*fixture)) *fixture {
 	t.Helper()
-	return start(t, append(configure, func(f *fixture) { f.client, f.frozen = local, time.Now() })...)
+	return start(t, append(configure, func(f *fixture) { f.Client, f.Frozen = local, time.Now() })...)
 }
 
 // wait moves the relay's clock.
-func (f *fixture) wait(d time.Duration) { f.ahead.Add(int64(d)) }
+func (f *fixture) wait(d time.Duration) { f.Ahead.Add(int64(d)) }
 
 // moment is less than the times that tests wait for.
 const moment = time.Second
@@ -42,15 +45,15 @@ func (f *fixture) remove(path, key string) answer {
 }
 
 // has reports whether the body has this text.
-func (a answer) has(text string) bool { return strings.Contains(string(a.body), text) }
+func (a answer) has(text string) bool { return strings.Contains(string(a.Body), text) }
 
 // begins reports whether the body begins with this text.
-func (a answer) begins(text string) bool { return strings.HasPrefix(string(a.body), text) }
+func (a answer) begins(text string) bool { return strings.HasPrefix(string(a.Body), text) }
 
 // doFrom sends a request under the prefix from another machine, to which the limits apply.
 func (f *fixture) doFrom(addr string, c call) answer {
 	f.t.Helper()
-	r, err := newRequest(f.t.Context(), publicURL+"/hub", c)
+	r, err := gatetest.NewRequest(f.t.Context(), gatetest.PublicURL+"/hub", gatetest.Call(c))
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -64,18 +67,8 @@ func (f *fixture) serve(r *http.Request) answer {
 		r.Body = http.NoBody
 	}
 	w := httptest.NewRecorder()
-	f.front.Handler(false).ServeHTTP(w, r)
-	return answer{w.Code, w.Header(), w.Body.Bytes()}
-}
-
-// at sends a request to another base URL than that of the prefix.
-func (f *fixture) at(base string, c call) answer {
-	f.t.Helper()
-	a, err := request(f.t.Context(), f.client, base, c)
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	return a
+	f.Front.Handler(false).ServeHTTP(w, r)
+	return answer{gatetest.Answer{Status: w.Code, Header: w.Header(), Body: w.Body.Bytes()}}
 }
 
 // fixedHook is a server that gets webhooks. It answers all of them in the same way.

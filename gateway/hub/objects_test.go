@@ -96,11 +96,11 @@ func TestEnvelopes(t *testing.T) {
 		{"a turn that is null", object{"turn_number": null}, false},
 	} {
 		body := object{"receiver_id": "a@b", "envelope": with(valid, c.change)}
-		f.wantValid(c.name, c.ok, "envelope", f.post("/messages", f.operator, body))
+		f.wantValid(c.name, c.ok, "envelope", f.post("/messages", f.Operator, body))
 	}
 	for name, envelope := range map[string]any{"a list": []int{}, "a text": "{}", "null": null} {
 		body := object{"receiver_id": "a@b", "envelope": envelope}
-		f.wantValid("an envelope that is "+name, false, "envelope", f.post("/messages", f.operator, body))
+		f.wantValid("an envelope that is "+name, false, "envelope", f.post("/messages", f.Operator, body))
 	}
 }
 
@@ -108,8 +108,8 @@ func TestEnvelopes(t *testing.T) {
 func (f *fixture) wantValid(name string, ok bool, object string, a answer) {
 	f.t.Helper()
 	switch {
-	case ok && a.status >= 200 && a.status < 300:
-	case !ok && a.status == 400 && a.code() == "ERR_VALIDATION" && a.has(object):
+	case ok && a.Status >= 200 && a.Status < 300:
+	case !ok && a.Status == 400 && a.code() == "ERR_VALIDATION" && a.has(object):
 	default:
 		f.t.Errorf("%s: %v", name, a)
 	}
@@ -142,7 +142,7 @@ func TestEnvelopeSize(t *testing.T) {
 		t.Fatalf("the envelope has %d units and %d bytes", units, bytesLen)
 	}
 	post := func() answer {
-		return f.post("/messages", f.operator, object{"receiver_id": "a@b", "envelope": envelope})
+		return f.post("/messages", f.Operator, object{"receiver_id": "a@b", "envelope": envelope})
 	}
 	f.wantValid("60,000 units in more bytes", true, "envelope", post())
 	envelope["original_text"] = strings.Replace(envelope["original_text"].(string), "好", "\\", 1)
@@ -181,7 +181,7 @@ func TestCards(t *testing.T) {
 	} {
 		key := ""
 		if !c.ok {
-			key = f.operator
+			key = f.Operator
 		}
 		a := f.post("/register", key, object{"agent_id": strings.ReplaceAll(c.name, " ", "_") + "@b",
 			"agent_card": with(valid, c.change)})
@@ -211,7 +211,7 @@ func TestCultures(t *testing.T) {
 		f.wantValid("culture "+culture, ok, "agent_card.user_culture", key)
 		if ok {
 			f.want(f.remove("/agents/a@b", key.text("api_key")), 200, "")
-			f.ahead.Add(int64(reserved))
+			f.Ahead.Add(int64(reserved))
 		}
 	}
 }

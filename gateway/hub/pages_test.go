@@ -11,18 +11,20 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/agora-relay/agora/gateway/gatetest"
 )
 
 const (
 	asJSON  = "application/json"
-	baseURL = publicURL + "/hub" // of the hub
+	baseURL = gatetest.PublicURL + "/hub" // of the hub
 )
 
 // H-23: /discover has both forms: a bare list, and with a valid key the same list in the wrapper.
 func TestDirectory(t *testing.T) {
 	t.Parallel()
 	f := startLocal(t)
-	if a := f.get("/discover", ""); string(a.body) != "[]\n" {
+	if a := f.get("/discover", ""); string(a.Body) != "[]\n" {
 		t.Errorf("the empty directory is %v", a)
 	}
 	card := func(culture string, languages ...string) object {
@@ -33,7 +35,7 @@ func TestDirectory(t *testing.T) {
 	old := f.register("a-deleted@agchorus", card("en", "en"))
 	f.want(f.remove("/agents/a-deleted@agchorus", old), 200, "")
 	hook := newFixedHook(t)
-	f.want(f.post("/agents", f.operator, object{"agent_id": "hook@agchorus", "endpoint": hook.URL}), 201, "")
+	f.want(f.post("/agents", f.Operator, object{"agent_id": "hook@agchorus", "endpoint": hook.URL}), 201, "")
 	f.open(xiaov, nil).frame()
 
 	zoe := `{"agent_id":"Zoe@agchorus","culture":"en","languages":["en"],"online":false}`
@@ -45,12 +47,12 @@ func TestDirectory(t *testing.T) {
 		t.Helper()
 		list := "[" + strings.Join(want, ",") + "]"
 		bare := f.get("/discover"+query, "")
-		if bare.status != 200 || string(bare.body) != list+"\n" || bare.header.Get("Content-Type") != asJSON {
+		if bare.Status != 200 || string(bare.Body) != list+"\n" || bare.Header.Get("Content-Type") != asJSON {
 			t.Errorf("GET /discover%s: %v, want %s", query, bare, list)
 		}
-		for _, key := range []string{xiaov, f.operator} {
+		for _, key := range []string{xiaov, f.Operator} {
 			wrapped := f.get("/discover"+query, key)
-			if wrapped.status != 200 || !wrapped.begins(`{"success":true,"data":`+list+`,"metadata":{"timestamp":"`) {
+			if wrapped.Status != 200 || !wrapped.begins(`{"success":true,"data":`+list+`,"metadata":{"timestamp":"`) {
 				t.Errorf("GET /discover%s with a key: %v, want %s", query, wrapped, list)
 			}
 		}
@@ -114,7 +116,7 @@ func TestEndpointsAreHidden(t *testing.T) {
 			t.Errorf("GET %s: %v", path, a)
 		}
 	}
-	for _, by := range []string{key, f.operator} {
+	for _, by := range []string{key, f.Operator} {
 		for _, path := range []string{"/agents", "/agents/hook@b"} {
 			a := f.get(path, by)
 			if !a.has(card) || !a.has(`Z","endpoint":"`+endpoint+`"}`) {
@@ -141,7 +143,7 @@ func TestInvitePages(t *testing.T) {
 	f.register("a@b")
 	allowed := regexp.MustCompile(`^[a-zA-Z0-9._-]+@[a-zA-Z0-9._-]+$`)
 	tagsOf := func(a answer) []string {
-		tags := regexp.MustCompile(`<[^>]*>`).FindAllString(string(a.body), -1)
+		tags := regexp.MustCompile(`<[^>]*>`).FindAllString(string(a.Body), -1)
 		return slices.DeleteFunc(tags, regexp.MustCompile(`^</?d[dt]>$`).MatchString)
 	}
 	plain := tagsOf(f.get("/invite/short", ""))
@@ -149,35 +151,35 @@ func TestInvitePages(t *testing.T) {
 	for _, part := range hostile {
 		for _, accept := range []string{"", "text/html", "*/*"} {
 			a := f.raw("GET /hub/invite/"+part+" HTTP/1.1", map[string]string{"Accept": accept})
-			contentType := a.header.Get("Content-Type")
-			if a.header.Get("X-Content-Type-Options") != "nosniff" && contentType != "text/plain; charset=utf-8" {
-				t.Errorf("%q: the header is %v", part, a.header)
+			contentType := a.Header.Get("Content-Type")
+			if a.Header.Get("X-Content-Type-Options") != "nosniff" && contentType != "text/plain; charset=utf-8" {
+				t.Errorf("%q: the header is %v", part, a.Header)
 			}
 			switch contentType {
 			case asJSON:
-				if a.status != 400 && a.status != 404 || a.code() == "" {
+				if a.Status != 400 && a.Status != 404 || a.code() == "" {
 					t.Errorf("%q: %v", part, a)
 				}
 			case "text/plain; charset=utf-8": // of net/http, which does not take the request line
-				if a.status != 400 || a.has("<") {
+				if a.Status != 400 || a.has("<") {
 					t.Errorf("%q: %v", part, a)
 				}
 			case "text/html; charset=utf-8":
 				pages++
-				id := regexp.MustCompile(`<h1>Talk to (.*)</h1>`).FindSubmatch(a.body)
-				if a.status != 200 || id == nil || !allowed.Match(id[1]) || len(a.header["Content-Security-Policy"]) != 1 ||
-					a.header.Get("Content-Security-Policy") != "default-src 'none'; style-src 'unsafe-inline'" {
-					t.Errorf("%q: %v %v", part, a.header, a)
+				id := regexp.MustCompile(`<h1>Talk to (.*)</h1>`).FindSubmatch(a.Body)
+				if a.Status != 200 || id == nil || !allowed.Match(id[1]) || len(a.Header["Content-Security-Policy"]) != 1 ||
+					a.Header.Get("Content-Security-Policy") != "default-src 'none'; style-src 'unsafe-inline'" {
+					t.Errorf("%q: %v %v", part, a.Header, a)
 				}
 				// The page has the tags of a page with a harmless address, and those of the culture.
 				if got := tagsOf(a); !slices.Equal(got, plain) {
 					t.Errorf("%q: the tags are %q", part, got)
 				}
 			default:
-				t.Errorf("%q: %v %v", part, a.header, a)
+				t.Errorf("%q: %v %v", part, a.Header, a)
 			}
-			if len(a.header["Set-Cookie"]) > 0 || a.header.Get("Location") != "" {
-				t.Errorf("%q: the header is %v", part, a.header)
+			if len(a.Header["Set-Cookie"]) > 0 || a.Header.Get("Location") != "" {
+				t.Errorf("%q: the header is %v", part, a.Header)
 			}
 		}
 	}
@@ -189,7 +191,7 @@ func TestInvitePages(t *testing.T) {
 // raw sends a request whose first line may be malformed, and returns the answer.
 func (f *fixture) raw(line string, header map[string]string) answer {
 	f.t.Helper()
-	c, err := net.Dial("tcp", strings.TrimPrefix(f.url, "http://"))
+	c, err := net.Dial("tcp", strings.TrimPrefix(f.URL, "http://"))
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -213,7 +215,7 @@ func (f *fixture) raw(line string, header map[string]string) answer {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	return answer{response.StatusCode, response.Header, body}
+	return answer{gatetest.Answer{Status: response.StatusCode, Header: response.Header, Body: body}}
 }
 
 // TestInvite checks the content of the invite, and H-26: its hub is the base URL, whatever the header Host says.
@@ -222,7 +224,7 @@ func TestInvite(t *testing.T) {
 	f := startLocal(t)
 	f.register("a@b")
 	f.open(f.register("online@b"), nil).frame()
-	f.want(f.post("/agents", f.operator, object{"agent_id": "cardless@b", "endpoint": "https://x.example"}), 201, "")
+	f.want(f.post("/agents", f.Operator, object{"agent_id": "cardless@b", "endpoint": "https://x.example"}), 201, "")
 	for id, want := range map[string]string{
 		"a@b":      `"culture":"en","online":false,"exists":true`,
 		"online@b": `"culture":"en","online":true,"exists":true`, "cardless@b": `"culture":null,"online":false,"exists":true`,
@@ -248,23 +250,23 @@ func TestInvite(t *testing.T) {
 	for _, path := range []string{"/invite/a@b", "/invite/a", "/skill", "/.well-known/chorus.json", "/agents",
 		"/agents/x@y", "/health", "/discover", "/nothing", "/agent/inbox", "/agent/messages"} {
 		for _, accept := range []string{asJSON, "text/html"} {
-			r, err := newRequest(t.Context(), publicURL+"/hub", call{"GET", path, "", nil, map[string]string{"Accept": accept,
-				"X-Forwarded-Host": evil, "Forwarded": "host=" + evil}})
+			r, err := gatetest.NewRequest(t.Context(), gatetest.PublicURL+"/hub", gatetest.Call{Method: "GET", Path: path,
+				Header: map[string]string{"Accept": accept, "X-Forwarded-Host": evil, "Forwarded": "host=" + evil}})
 			if err != nil {
 				t.Fatal(err)
 			}
 			r.Host = evil
 			a := f.serve(r)
-			if strings.Contains(fmt.Sprint(a.header)+string(a.body), "evil") {
-				t.Errorf("%s: %v %v", path, a.header, a)
+			if strings.Contains(fmt.Sprint(a.Header)+string(a.Body), "evil") {
+				t.Errorf("%s: %v %v", path, a.Header, a)
 			}
-			if strings.HasPrefix(path, "/invite") && (a.status != 200 || !a.has(baseURL)) {
+			if strings.HasPrefix(path, "/invite") && (a.Status != 200 || !a.has(baseURL)) {
 				t.Errorf("%s: %v", path, a)
 			}
 		}
 	}
 	// A listener on loopback accepts only loopback names.
-	if a := f.raw("GET /hub/invite/a@b HTTP/1.1", map[string]string{"Host": evil}); a.status != 403 || a.has("evil") {
+	if a := f.raw("GET /hub/invite/a@b HTTP/1.1", map[string]string{"Host": evil}); a.Status != 403 || a.has("evil") {
 		t.Errorf("the answer on loopback is %v", a)
 	}
 	if a := f.raw("GET /hub/invite/a@b HTTP/1.1", map[string]string{"Host": "localhost:1"}); !a.has(baseURL) ||
@@ -280,7 +282,7 @@ func TestHealth(t *testing.T) {
 	check := func(want string) {
 		t.Helper()
 		a := f.want(f.get("/health", ""), 200, "")
-		got := regexp.MustCompile(`"uptime_seconds":\d+`).ReplaceAllString(string(a.body), `"uptime_seconds":N`)
+		got := regexp.MustCompile(`"uptime_seconds":\d+`).ReplaceAllString(string(a.Body), `"uptime_seconds":N`)
 		data := `{"status":"ok","version":"test","uptime_seconds":N,` + want + "}"
 		if !strings.HasPrefix(got, `{"success":true,"data":`+data+`,"metadata":`) {
 			t.Errorf("the health is %v, want %s", a, want)
@@ -297,9 +299,9 @@ func TestHealth(t *testing.T) {
 	f.want(f.remove("/agents/carol@b", carol), 200, "")
 	eventually(t, "the message is handed out", func() bool { return f.states(bob)["hello"] == "sent" })
 	check(`"agents_registered":2,"inbox_connections":1,"messages_stored":3,"messages_queued":1,"messages_failed":1`)
-	f.restart()
+	f.Restart()
 	check(`"agents_registered":2,"inbox_connections":0,"messages_stored":3,"messages_queued":1,"messages_failed":1`)
-	if a := f.do(call{"HEAD", "/health", "", nil, nil}); a.status != 200 || len(a.body) > 0 {
+	if a := f.do(call{"HEAD", "/health", "", nil, nil}); a.Status != 200 || len(a.Body) > 0 {
 		t.Errorf("HEAD: %v", a)
 	}
 }
@@ -313,15 +315,15 @@ func TestSkill(t *testing.T) {
 	}
 	english, chinese := page("?lang=en", "zh-CN"), page("?lang=zh-CN", "en")
 	for _, a := range []answer{english, chinese} {
-		if a.status != 200 || a.header.Get("Content-Type") != "text/markdown; charset=utf-8" || !a.has(baseURL) {
-			t.Errorf("the page is %v %.200s", a.header, a.body)
+		if a.Status != 200 || a.Header.Get("Content-Type") != "text/markdown; charset=utf-8" || !a.has(baseURL) {
+			t.Errorf("the page is %v %.200s", a.Header, a.Body)
 		}
 	}
 	for accept, want := range map[string]answer{"": english, "en": english, "fr": english, "zh-CN": chinese, "zh": chinese,
 		"ZH-tw": chinese, "en-US,en;q=0.9,zh;q=0.8": english, "fr, zh;q=0.7, en;q=0.3": chinese, "zh;q=x": english,
 		"*": english} {
-		if a := page("", accept); string(a.body) != string(want.body) {
-			t.Errorf("Accept-Language %q: %.100s", accept, a.body)
+		if a := page("", accept); string(a.Body) != string(want.Body) {
+			t.Errorf("Accept-Language %q: %.100s", accept, a.Body)
 		}
 	}
 	for _, query := range []string{"?lang=", "?lang=fr", "?lang=EN", "?lang=en&lang=en"} {

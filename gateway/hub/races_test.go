@@ -17,7 +17,7 @@ func (f *fixture) inParallel(n int, c func(i int) call) (answers []answer) {
 	for i := range answers {
 		all.Go(func() {
 			var err error
-			if answers[i], err = request(f.t.Context(), f.client, f.url+"/hub", c(i)); err != nil {
+			if answers[i], err = f.try(f.t.Context(), c(i)); err != nil {
 				f.t.Error(err)
 			}
 		})
@@ -35,10 +35,10 @@ func TestRegistrationRace(t *testing.T) {
 		register := func(int) call { return call{"POST", "/register", "", registrationOf(fmt.Sprintf("a%d@b", round)), nil} }
 		for _, a := range f.inParallel(16, register) {
 			switch {
-			case a.status == 201:
+			case a.Status == 201:
 				created++
 				f.wantWorks(map[string]bool{a.text("api_key"): true})
-			case a.status != 409 || a.code() != "ERR_AGENT_ID_TAKEN":
+			case a.Status != 409 || a.code() != "ERR_AGENT_ID_TAKEN":
 				t.Errorf("the answer is %v", a)
 			}
 		}
@@ -86,7 +86,7 @@ func TestConfirmAtOnce(t *testing.T) {
 		// The writer of the store is busy, so the hub cannot record the frame.
 		busy, release, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 		go func() {
-			done <- f.relay.Update(t.Context(), relay.Peer{Local: true}, func(relay.ExtTx) error {
+			done <- f.Relay.Update(t.Context(), relay.Peer{Local: true}, func(relay.ExtTx) error {
 				busy <- struct{}{}
 				<-release
 				return nil

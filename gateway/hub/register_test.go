@@ -39,10 +39,10 @@ func (f *fixture) rotated(address, key string) string {
 func (f *fixture) works(key string) bool {
 	f.t.Helper()
 	a := f.get("/agent/messages", key)
-	if a.status != 200 {
+	if a.Status != 200 {
 		f.want(a, 401, "ERR_UNAUTHORIZED")
 	}
-	return a.status == 200
+	return a.Status == 200
 }
 
 // wantWorks checks which keys work.
@@ -68,25 +68,25 @@ func TestRegister(t *testing.T) {
 		`"registration":\{"agent_id":"a@b",` +
 		`"agent_card":\{"card_version":"0.3","supported_languages":\["en"\],"user_culture":"en"\},` +
 		`"registered_at":"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"\}\},"metadata":\{"timestamp":"[^"]*\d\d\.\d{3}Z"\}\}\n$`)
-	if !form.Match(first.body) {
+	if !form.Match(first.Body) {
 		t.Errorf("the answer is %v", first)
 	}
 	other := f.register("other@b")
 	for name, header := range map[string]map[string]string{
 		"no key": nil, "an unknown key": {"Authorization": "Bearer ca_0123456789abcdef0123456789abcdef"},
 		"the key of another agent": {"Authorization": "Bearer " + other},
-		"the key of the operator":  {"Authorization": "Bearer " + f.operator},
+		"the key of the operator":  {"Authorization": "Bearer " + f.Operator},
 		"another scheme":           {"Authorization": "Basic " + key},
 		"the key in capitals":      {"Authorization": "Bearer " + strings.ToUpper(key)},
 	} {
 		body := with(registrationOf("a@b"), object{"endpoint": "https://x.example/"})
 		a := f.do(call{"POST", "/register", "", body, header})
-		if a.status != 409 || a.code() != "ERR_AGENT_ID_TAKEN" {
+		if a.Status != 409 || a.code() != "ERR_AGENT_ID_TAKEN" {
 			t.Errorf("%s: %v", name, a)
 		}
 		// For a free id the header is ignored.
 		free := strings.ReplaceAll(name, " ", "-") + "@b"
-		if a := f.do(call{"POST", "/register", "", registrationOf(free), header}); a.status != 201 {
+		if a := f.do(call{"POST", "/register", "", registrationOf(free), header}); a.Status != 201 {
 			t.Errorf("%s, a free id: %v", name, a)
 		}
 	}
@@ -119,9 +119,9 @@ var uses = []call{
 // use makes one of the uses.
 func (f *fixture) use(u call, address, key string) answer {
 	f.t.Helper()
-	u.path, u.key = strings.ReplaceAll(u.path, "{id}", address), key
-	if u.path == "/messages" {
-		u.body = messageTo(address, address, "hi")
+	u.Path, u.Key = strings.ReplaceAll(u.Path, "{id}", address), key
+	if u.Path == "/messages" {
+		u.Body = messageTo(address, address, "hi")
 	}
 	return f.do(u)
 }
@@ -140,8 +140,8 @@ func TestOldKey(t *testing.T) {
 	}
 	f.want(f.get("/agent/inbox?session="+session, ""), 401, "ERR_UNAUTHORIZED")
 	for _, u := range uses {
-		if a := f.use(u, "a@b", old); a.status != 401 || a.code() != "ERR_UNAUTHORIZED" {
-			t.Errorf("%s %s with the old key: %v", u.method, u.path, a)
+		if a := f.use(u, "a@b", old); a.Status != 401 || a.code() != "ERR_UNAUTHORIZED" {
+			t.Errorf("%s %s with the old key: %v", u.Method, u.Path, a)
 		}
 	}
 	f.register("c@d")
@@ -163,11 +163,11 @@ func TestFirstUseOfNewKey(t *testing.T) {
 		address := fmt.Sprintf("a%d@b", n)
 		old := f.register(address)
 		key := f.rotated(address, old)
-		if a := f.use(u, address, key); a.status == 401 {
-			t.Errorf("%s %s: %v", u.method, u.path, a)
+		if a := f.use(u, address, key); a.Status == 401 {
+			t.Errorf("%s %s: %v", u.Method, u.Path, a)
 		}
-		if a := f.rotate(address, old); a.status != 409 {
-			t.Errorf("after %s %s the old key can still repeat the rotation: %v", u.method, u.path, a)
+		if a := f.rotate(address, old); a.Status != 409 {
+			t.Errorf("after %s %s the old key can still repeat the rotation: %v", u.Method, u.Path, a)
 		}
 	}
 	old := f.register("x@b")
@@ -186,7 +186,7 @@ func TestRotationTime(t *testing.T) {
 	f.rotated("a@b", old)
 	f.wait(rotation - moment)
 	key := f.rotated("a@b", old)
-	f.restart() // forgets nothing
+	f.Restart() // forgets nothing
 	f.wait(moment)
 	f.want(f.rotate("a@b", old), 409, "ERR_AGENT_ID_TAKEN")
 	f.wantWorks(map[string]bool{old: false, key: true})
@@ -221,19 +221,19 @@ func TestDelete(t *testing.T) {
 	i.frame()
 	session = f.want(f.post("/agent/session", key, nil), 200, "").text("session_token")
 
-	if a := f.want(remove("/agents/a@b", key), 200, ""); !strings.Contains(string(a.body),
+	if a := f.want(remove("/agents/a@b", key), 200, ""); !strings.Contains(string(a.Body),
 		`"data":{"deleted":true,"agent_id":"a@b"},`) {
 		t.Errorf("the answer is %v", a)
 	}
-	for _, by := range []string{key, f.operator} {
+	for _, by := range []string{key, f.Operator} {
 		if a := f.want(remove("/agents/a@b", by), 200, ""); a.data("deleted") != false || a.text("agent_id") != "a@b" {
 			t.Errorf("the repeated DELETE: %v", a)
 		}
 	}
 	// The key does nothing else.
 	for _, u := range uses[:len(uses)-1] {
-		if a := f.use(u, "a@b", key); a.status != 401 {
-			t.Errorf("%s %s with the key of a deleted agent: %v", u.method, u.path, a)
+		if a := f.use(u, "a@b", key); a.Status != 401 {
+			t.Errorf("%s %s with the key of a deleted agent: %v", u.Method, u.Path, a)
 		}
 	}
 	f.want(remove("/agents/other@b", key), 401, "ERR_UNAUTHORIZED")
@@ -246,7 +246,7 @@ func TestDelete(t *testing.T) {
 		t.Errorf("the sender sees %v", rows)
 	}
 	// The operator deletes an agent that has an open stream.
-	f.want(remove("/agents/other@b", f.operator), 200, "")
+	f.want(remove("/agents/other@b", f.Operator), 200, "")
 	if frame := i.frame(); frame != "event: closed\ndata: {\"reason\":\"deleted\"}\n" {
 		t.Errorf("the stream of the deleted agent ends with %q", frame)
 	}
@@ -272,8 +272,8 @@ func TestDeleteCountsOnce(t *testing.T) {
 			}
 		}
 	}, func(f *fixture) {
-		f.from = "192.0.2.1:9"
-		f.limits.PostsPerAddress.PerSecond = relay.Unlimited
+		f.From = "192.0.2.1:9"
+		f.Limits.PostsPerAddress.PerSecond = relay.Unlimited
 	})
 }
 
@@ -293,8 +293,8 @@ func TestReserved(t *testing.T) {
 	}
 	f.want(f.rotate("late@b", keys["own@b"]), 409, "ERR_AGENT_ID_TAKEN")
 	own := f.want(f.rotate("own@b", keys["own@b"]), 201, "").text("api_key")
-	f.want(f.rotate("by-operator@b", f.operator), 201, "")
-	f.want(f.post("/agents", f.operator, object{"agent_id": "by-operator-2@b", "endpoint": "https://a.example"}), 201, "")
+	f.want(f.rotate("by-operator@b", f.Operator), 201, "")
+	f.want(f.post("/agents", f.Operator, object{"agent_id": "by-operator-2@b", "endpoint": "https://a.example"}), 201, "")
 	// The old keys are of no use now.
 	for _, id := range []string{"own@b", "by-operator@b", "by-operator-2@b"} {
 		f.want(f.remove("/agents/"+id, keys[id]), 401, "ERR_UNAUTHORIZED")
@@ -344,7 +344,7 @@ func TestRegisteredAgain(t *testing.T) {
 func TestOperatorRegisters(t *testing.T) {
 	t.Parallel()
 	f := startLocal(t)
-	post := func(body object) answer { return f.post("/agents", f.operator, body) }
+	post := func(body object) answer { return f.post("/agents", f.Operator, body) }
 	body := with(registrationOf("a@b"), object{"endpoint": "https://agent.example/in"})
 	a := f.want(post(body), 201, "")
 	key := a.text("api_key")
@@ -364,7 +364,7 @@ func TestOperatorRegisters(t *testing.T) {
 	for _, endpoint := range []any{"", "agent.example", "http://agent.example/", "https://10.0.0.1/", "https://localhost/",
 		"https://agent.example:25/", "https://u:p@agent.example/", "https://relay.example/hub/messages"} {
 		for _, path := range []string{"/agents", "/register"} {
-			f.want(f.post(path, f.operator, with(registrationOf("c@b"), object{"endpoint": endpoint})), 400,
+			f.want(f.post(path, f.Operator, with(registrationOf("c@b"), object{"endpoint": endpoint})), 400,
 				"ERR_ENDPOINT_BLOCKED")
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/agora-relay/agora/gateway/gatetest"
 )
 
 // sendAs sends a message with an Idempotency-Key.
@@ -18,9 +20,9 @@ func (f *fixture) sendAs(id, key string, body any) answer {
 // wantReplay checks that an answer is the first one again, byte for byte.
 func (f *fixture) wantReplay(a, first answer) {
 	f.t.Helper()
-	if a.status != first.status || string(a.body) != string(first.body) || a.header.Get("Idempotent-Replay") != "true" ||
-		first.header.Get("Idempotent-Replay") != "" || a.header.Get("Content-Type") != first.header.Get("Content-Type") {
-		f.t.Errorf("the repeated request is answered with %v %v, the first one with %v %v", a, a.header, first, first.header)
+	if a.Status != first.Status || string(a.Body) != string(first.Body) || a.Header.Get("Idempotent-Replay") != "true" ||
+		first.Header.Get("Idempotent-Replay") != "" || a.Header.Get("Content-Type") != first.Header.Get("Content-Type") {
+		f.t.Errorf("the repeated request is answered with %v %v, the first one with %v %v", a, a.Header, first, first.Header)
 	}
 }
 
@@ -66,7 +68,7 @@ func TestRepeat(t *testing.T) {
 				"an unknown receiver": messageTo("x@b", "alice@b", "hello"),
 				"a member":            with(body, object{"stream": false}), "an unknown member": with(body, object{"x": 1}),
 			} {
-				if a := f.sendAs(id, alice, other); a.status != 409 || a.code() != "ERR_IDEMPOTENCY_CONFLICT" {
+				if a := f.sendAs(id, alice, other); a.Status != 409 || a.code() != "ERR_IDEMPOTENCY_CONFLICT" {
 					t.Errorf("with the other body that has %s: %v", name, a)
 				}
 			}
@@ -76,15 +78,15 @@ func TestRepeat(t *testing.T) {
 	check()
 	f.history(bob, "") // the states change
 	check()
-	f.restart()
+	f.Restart()
 	check()
-	f.want(f.remove("/agents/bob@b", f.operator), 200, "")
+	f.want(f.remove("/agents/bob@b", f.Operator), 200, "")
 	f.wait(day - moment)
 	check()
 	// A record is kept for 24 hours.
 	f.wait(moment)
 	a := f.want(f.sendAs("to hook@b", alice, bodies["to hook@b"]), 200, "")
-	if a.header.Get("Idempotent-Replay") != "" || a.text("trace_id") == first["to hook@b"].text("trace_id") {
+	if a.Header.Get("Idempotent-Replay") != "" || a.text("trace_id") == first["to hook@b"].text("trace_id") {
 		t.Errorf("after 24 hours the answer is %v", a)
 	}
 	f.want(f.sendAs("to bob@b", alice, bodies["to bob@b"]), 404, "ERR_AGENT_NOT_FOUND")
@@ -101,11 +103,12 @@ func TestRepeatForm(t *testing.T) {
 		"1": true, "a b~!\"\\": true, strings.Repeat("x", 256): true, strings.Repeat("x", 257): false, "": false, "ä": false,
 		"a\tb": false,
 	} {
-		if a := f.sendAs(id, alice, body); ok && a.status != 202 || !ok && (a.status != 400 || a.code() != "ERR_VALIDATION") {
+		if a := f.sendAs(id, alice, body); ok && a.Status != 202 || !ok && (a.Status != 400 || a.code() != "ERR_VALIDATION") {
 			t.Errorf("the Idempotency-Key %q: %v", id, a)
 		}
 	}
-	r, err := newRequest(t.Context(), publicURL+"/hub", call{"POST", "/messages", alice, body, nil})
+	r, err := gatetest.NewRequest(t.Context(), gatetest.PublicURL+"/hub",
+		gatetest.Call(call{"POST", "/messages", alice, body, nil}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,17 +124,17 @@ func TestRepeatOfOthers(t *testing.T) {
 	alice, bob := f.register("alice@b"), f.register("bob@b")
 	body := messageTo("bob@b", "alice@b", "hello")
 	first := f.want(f.sendAs("one", alice, body), 202, "")
-	byOperator := f.want(f.sendAs("one", f.operator, body), 202, "")
+	byOperator := f.want(f.sendAs("one", f.Operator, body), 202, "")
 	byBob := f.want(f.sendAs("one", bob, messageTo("bob@b", "bob@b", "hello")), 202, "")
-	f.wantReplay(f.sendAs("one", f.operator, body), byOperator)
+	f.wantReplay(f.sendAs("one", f.Operator, body), byOperator)
 	f.wantReplay(f.sendAs("one", bob, messageTo("bob@b", "bob@b", "hello")), byBob)
 	f.wantCount(bob, 3)
 	f.wantReplay(f.sendAs("one", f.rotated("alice@b", alice), body), first)
 	f.wantCount(bob, 3)
 	// An agent that has the address later is another caller.
-	f.want(f.remove("/agents/alice@b", f.operator), 200, "")
-	alice = f.want(f.rotate("alice@b", f.operator), 201, "").text("api_key")
-	if a := f.want(f.sendAs("one", alice, body), 202, ""); a.header.Get("Idempotent-Replay") != "" {
+	f.want(f.remove("/agents/alice@b", f.Operator), 200, "")
+	alice = f.want(f.rotate("alice@b", f.Operator), 201, "").text("api_key")
+	if a := f.want(f.sendAs("one", alice, body), 202, ""); a.Header.Get("Idempotent-Replay") != "" {
 		t.Errorf("another agent gets %v", a)
 	}
 	f.wantCount(bob, 4)
@@ -159,38 +162,39 @@ func TestRepeatWithoutAnswer(t *testing.T) {
 	var sending sync.WaitGroup
 	sending.Go(func() {
 		var err error
-		if first, err = request(t.Context(), f.client, f.url+"/hub", post); err != nil {
+		if first, err = f.try(t.Context(), post); err != nil {
 			t.Error(err)
 		}
 	})
 	<-called // the message is stored, and its sender waits
-	f.restart()
+	f.Restart()
 	sending.Wait()
 	f.wantError("the first answer", first, 503, "ERR_UNAVAILABLE") // so the client repeats
 	<-called
 	again := f.want(f.do(post), 202, "")
-	if again.header.Get("Idempotent-Replay") != "true" || again.text("delivery") != "queued" ||
+	if again.Header.Get("Idempotent-Replay") != "true" || again.text("delivery") != "queued" ||
 		again.text("state") != "queued" {
-		t.Errorf("the repeat is answered with %v %v", again, again.header)
+		t.Errorf("the repeat is answered with %v %v", again, again.Header)
 	}
 	if rows := f.history(alice, ""); len(rows) != 1 || rows[0]["trace_id"] != again.text("trace_id") {
 		t.Errorf("the history is %v, the answer %v", rows, again)
 	}
 	close(release)
 	eventually(t, "the message is delivered", func() bool { return f.states(alice)["hello"] == "delivered" })
-	f.wantReplay(f.do(post), answer{again.status, http.Header{"Content-Type": {asJSON}}, again.body})
-	f.restart()
-	f.wantReplay(f.do(post), answer{again.status, http.Header{"Content-Type": {asJSON}}, again.body})
+	again.Header.Del("Idempotent-Replay") // otherwise it is the same as the answer to a first request
+	f.wantReplay(f.do(post), again)
+	f.Restart()
+	f.wantReplay(f.do(post), again)
 
 	// Many equal requests at once: one message, one answer.
-	post.header = map[string]string{"Idempotency-Key": "two"}
+	post.Header = map[string]string{"Idempotency-Key": "two"}
 	answers := f.inParallel(16, func(int) call { return post })
 	replays := 0
 	for _, a := range answers {
-		if a.header.Get("Idempotent-Replay") == "true" {
+		if a.Header.Get("Idempotent-Replay") == "true" {
 			replays++
 		}
-		if a.status != 200 || string(a.body) != string(answers[0].body) || a.text("delivery") != "delivered" {
+		if a.Status != 200 || string(a.Body) != string(answers[0].Body) || a.text("delivery") != "delivered" {
 			t.Errorf("the answers are %v and %v", answers[0], a)
 		}
 	}
@@ -204,7 +208,7 @@ func TestRepeatWithoutAnswer(t *testing.T) {
 		return call{"POST", "/messages", alice, messageTo("alice@b", "alice@b", fmt.Sprint(i)),
 			map[string]string{"Idempotency-Key": "three"}}
 	}) {
-		if a.status == 202 {
+		if a.Status == 202 {
 			taken++
 		} else {
 			f.want(a, 409, "ERR_IDEMPOTENCY_CONFLICT")

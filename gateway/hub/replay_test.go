@@ -2,6 +2,7 @@ package hub_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -148,6 +149,8 @@ func TestLastMinuteOfReplacedStream(t *testing.T) {
 	})
 }
 
+var errBroken = errors.New("the store is broken")
+
 // brokenStore refuses Updates while it is broken.
 type brokenStore struct {
 	relay.Extender
@@ -156,7 +159,7 @@ type brokenStore struct {
 
 func (s brokenStore) Update(ctx context.Context, f func(relay.StoreTx) error) (time.Duration, error) {
 	if s.broken.Load() {
-		return 0, errUndo
+		return 0, errBroken
 	}
 	return s.Extender.Update(ctx, f)
 }
@@ -176,12 +179,12 @@ func TestLastMinuteAfterCrash(t *testing.T) {
 		broken.Store(true)
 		s.close()
 		synctest.Wait()
-		p.stop()
+		p.Stop()
 		broken.Store(false)
-		p.run()
+		p.Run()
 		p.follow(p.bob, nil).wantTexts("after the crash", "b c")
 	}, func(f *fixture) {
-		f.wrap = func(s relay.Extender) relay.Extender { return brokenStore{s, &broken} }
+		f.Wrap = func(s relay.Extender) relay.Extender { return brokenStore{s, &broken} }
 	})
 }
 
@@ -201,7 +204,7 @@ func TestLastMinuteAfterFailedStream(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		p.follow(p.bob, nil).wantTexts("after a stream that could not begin", "a")
 	}, func(f *fixture) {
-		f.wrap = func(s relay.Extender) relay.Extender { return secondViewFails{s, &broken, new(atomic.Int64)} }
+		f.Wrap = func(s relay.Extender) relay.Extender { return secondViewFails{s, &broken, new(atomic.Int64)} }
 	})
 }
 
@@ -216,7 +219,7 @@ func (s secondViewFails) View(ctx context.Context, f func(relay.Querier) error) 
 	if !s.broken.Load() {
 		s.views.Store(0)
 	} else if s.views.Add(1) > 1 {
-		return 0, errUndo
+		return 0, errBroken
 	}
 	return s.Extender.View(ctx, f)
 }

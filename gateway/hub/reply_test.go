@@ -99,7 +99,7 @@ func TestWebhookReplies(t *testing.T) {
 			c.checkAnswer(t, name, f.send(key, alice, receiver, name), h.seen()[0].trace)
 		}
 		time.Sleep(2 * time.Minute)
-		f.ahead.Add(int64(time.Hour))
+		f.Ahead.Add(int64(time.Hour))
 		time.Sleep(2 * time.Minute)
 		rows := f.history(key, "")
 		if len(rows) != len(replies) {
@@ -126,7 +126,7 @@ func (c replyCase) checkAnswer(t *testing.T, name string, a answer, trace string
 	if c.again > 0 {
 		wantStatus = 202
 	}
-	if got := a.data(""); a.status != wantStatus || !reflect.DeepEqual(got, want) {
+	if got := a.data(""); a.Status != wantStatus || !reflect.DeepEqual(got, want) {
 		t.Errorf("%s: the sender has %v, want %d %v", name, a, wantStatus, want)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/gateway/gatetest"
 	"github.com/agora-relay/agora/relay"
 )
 
@@ -22,16 +23,16 @@ func (f *fixture) wantError(name string, a answer, status int, code string) {
 		Error    map[string]any
 		Metadata map[string]string
 	}
-	err := json.Unmarshal(a.body, &body)
-	if err != nil || a.status != status || body.Success == nil || *body.Success || body.Error["code"] != code ||
+	err := json.Unmarshal(a.Body, &body)
+	if err != nil || a.Status != status || body.Success == nil || *body.Success || body.Error["code"] != code ||
 		body.Error["message"] == "" || len(body.Metadata["timestamp"]) != len("2026-03-20T10:00:00.000Z") {
 		f.t.Errorf("%s: %v, want %d %s", name, a, status, code)
 	}
-	retry, challenge := a.header.Get("Retry-After") != "", a.header.Get("WWW-Authenticate")
+	retry, challenge := a.Header.Get("Retry-After") != "", a.Header.Get("WWW-Authenticate")
 	if retry != (status == 429 || status == 503) || challenge != map[bool]string{true: "Bearer"}[status == 401] ||
-		(a.header.Get("Allow") != "") != (status == 405) || a.header.Get("Content-Type") != asJSON ||
-		a.header.Get("Cache-Control") != "no-store" || (body.Error["limit"] != nil) != (status == 429) {
-		f.t.Errorf("%s: the header of %v is %v", name, a, a.header)
+		(a.Header.Get("Allow") != "") != (status == 405) || a.Header.Get("Content-Type") != asJSON ||
+		a.Header.Get("Cache-Control") != "no-store" || (body.Error["limit"] != nil) != (status == 429) {
+		f.t.Errorf("%s: the header of %v is %v", name, a, a.Header)
 	}
 }
 
@@ -56,8 +57,8 @@ func TestErrors(t *testing.T) {
 		{call{"POST", "/register", "", "[]", nil}, 400, "ERR_VALIDATION"},
 		{call{"POST", "/register", "", "", nil}, 400, "ERR_VALIDATION"},
 		{call{"POST", "/register", "", object{}, nil}, 400, "ERR_VALIDATION"},
-		{call{"POST", "/agents", f.operator, object{"agent_id": "a@b"}, nil}, 400, "ERR_VALIDATION"},
-		{call{"POST", "/agents", f.operator, "{", nil}, 400, "ERR_VALIDATION"},
+		{call{"POST", "/agents", f.Operator, object{"agent_id": "a@b"}, nil}, 400, "ERR_VALIDATION"},
+		{call{"POST", "/agents", f.Operator, "{", nil}, 400, "ERR_VALIDATION"},
 		{call{"POST", "/messages", alice, object{"receiver_id": "other@b"}, nil}, 400, "ERR_VALIDATION"},
 		{call{"POST", "/agent/ack", alice, object{}, nil}, 400, "ERR_VALIDATION"},
 		{call{"POST", "/agent/ack", alice, object{"up_to": 1, "trace_ids": []string{"x"}}, nil}, 400, "ERR_VALIDATION"},
@@ -95,10 +96,10 @@ func TestErrors(t *testing.T) {
 
 		{call{"POST", "/agents", alice, object{}, nil}, 403, "ERR_FORBIDDEN"},
 		{call{"DELETE", "/agents/alice@b", other, nil, nil}, 403, "ERR_FORBIDDEN"},
-		{call{"GET", "/agent/messages", f.operator, nil, nil}, 403, "ERR_FORBIDDEN"},
-		{call{"GET", "/agent/inbox", f.operator, nil, nil}, 403, "ERR_FORBIDDEN"},
-		{call{"POST", "/agent/session", f.operator, nil, nil}, 403, "ERR_FORBIDDEN"},
-		{call{"POST", "/agent/ack", f.operator, object{"up_to": 1}, nil}, 403, "ERR_FORBIDDEN"},
+		{call{"GET", "/agent/messages", f.Operator, nil, nil}, 403, "ERR_FORBIDDEN"},
+		{call{"GET", "/agent/inbox", f.Operator, nil, nil}, 403, "ERR_FORBIDDEN"},
+		{call{"POST", "/agent/session", f.Operator, nil, nil}, 403, "ERR_FORBIDDEN"},
+		{call{"POST", "/agent/ack", f.Operator, object{"up_to": 1}, nil}, 403, "ERR_FORBIDDEN"},
 		{call{"POST", "/register", "", "{}", map[string]string{"Origin": "https://page.example"}}, 403, "ERR_FORBIDDEN"},
 
 		{call{"GET", "/", "", nil, nil}, 404, "ERR_NOT_FOUND"},
@@ -110,16 +111,17 @@ func TestErrors(t *testing.T) {
 		{call{"GET", "/agents/nobody@b", "", nil, nil}, 404, "ERR_AGENT_NOT_FOUND"},
 		{call{"GET", "/agents/a@@b", "", nil, nil}, 404, "ERR_AGENT_NOT_FOUND"},
 		{call{"GET", "/agents/%00@b", "", nil, nil}, 404, "ERR_AGENT_NOT_FOUND"},
-		{call{"DELETE", "/agents/%00@b", f.operator, nil, nil}, 404, "ERR_AGENT_NOT_FOUND"},
+		{call{"DELETE", "/agents/%00@b", f.Operator, nil, nil}, 404, "ERR_AGENT_NOT_FOUND"},
 		{call{"DELETE", "/agents/%ff@b", alice, nil, nil}, 404, "ERR_AGENT_NOT_FOUND"},
 		{call{"DELETE", "/agents/nobody@b", alice, nil, nil}, 404, "ERR_AGENT_NOT_FOUND"},
 
 		{call{"POST", "/register", "", registrationOf("alice@b"), nil}, 409, "ERR_AGENT_ID_TAKEN"},
 	} {
-		f.wantError(fmt.Sprintf("%s %s", c.method, c.path), f.do(c.call), c.status, c.code)
+		f.wantError(fmt.Sprintf("%s %s", c.Method, c.Path), f.do(c.call), c.status, c.code)
 	}
 	// Two Authorization headers are malformed.
-	r, err := newRequest(t.Context(), publicURL+"/hub", call{"GET", "/agent/messages", alice, nil, nil})
+	r, err := gatetest.NewRequest(t.Context(), gatetest.PublicURL+"/hub",
+		gatetest.Call(call{"GET", "/agent/messages", alice, nil, nil}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,11 +139,11 @@ func TestErrors(t *testing.T) {
 			}
 			a := f.do(call{method, path, alice, nil, nil})
 			if method == "HEAD" { // has no body
-				a.body = f.do(call{"PUT", path, alice, nil, nil}).body
+				a.Body = f.do(call{"PUT", path, alice, nil, nil}).Body
 			}
 			f.wantError(method+" "+path, a, 405, "ERR_METHOD_NOT_ALLOWED")
-			if a.header.Get("Allow") != methods {
-				t.Errorf("%s %s: Allow is %q, want %q", method, path, a.header.Get("Allow"), methods)
+			if a.Header.Get("Allow") != methods {
+				t.Errorf("%s %s: Allow is %q, want %q", method, path, a.Header.Get("Allow"), methods)
 			}
 		}
 	}
@@ -151,8 +153,8 @@ func TestErrors(t *testing.T) {
 func (f *fixture) bodies(key string) map[string]call {
 	return map[string]call{
 		"/register":  {"POST", "/register", key, with(registrationOf("a@b"), object{}), nil},
-		"/agents":    {"POST", "/agents", f.operator, object{"agent_id": "hook@b", "endpoint": "https://x.example"}, nil},
-		"/messages":  {"POST", "/messages", f.operator, messageTo("a@b", "a@b", "hello"), nil},
+		"/agents":    {"POST", "/agents", f.Operator, object{"agent_id": "hook@b", "endpoint": "https://x.example"}, nil},
+		"/messages":  {"POST", "/messages", f.Operator, messageTo("a@b", "a@b", "hello"), nil},
 		"/agent/ack": {"POST", "/agent/ack", key, object{"up_to": 1}, nil},
 	}
 }
@@ -166,21 +168,21 @@ func TestBodies(t *testing.T) {
 		t.Helper()
 		a := f.do(c)
 		switch {
-		case a.status >= 200 && a.status < 300:
-			if next := a.text("api_key"); next != "" && c.path == "/register" {
+		case a.Status >= 200 && a.Status < 300:
+			if next := a.text("api_key"); next != "" && c.Path == "/register" {
 				key = next
 			}
 			return true
 		case a.code() == "ERR_PAYLOAD_TOO_LARGE":
-			f.wantError(c.path, a, 413, "ERR_PAYLOAD_TOO_LARGE")
+			f.wantError(c.Path, a, 413, "ERR_PAYLOAD_TOO_LARGE")
 		default:
-			f.wantError(c.path, a, 400, "ERR_VALIDATION")
+			f.wantError(c.Path, a, 400, "ERR_VALIDATION")
 		}
 		return false
 	}
 	for path := range f.bodies(key) {
 		text := func() string {
-			body, err := json.Marshal(f.bodies(key)[path].body)
+			body, err := json.Marshal(f.bodies(key)[path].Body)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -188,7 +190,7 @@ func TestBodies(t *testing.T) {
 		}
 		with := func(body string) call {
 			c := f.bodies(key)[path]
-			c.body = body
+			c.Body = body
 			return c
 		}
 		// Unknown members of the body are ignored, so one can make the body large or deep.
@@ -238,14 +240,14 @@ func TestBodies(t *testing.T) {
 		// Content-Type is ignored. Any Content-Encoding is refused.
 		for name, value := range map[string]string{"Content-Type": "text/plain", "Content-Encoding": ""} {
 			c := with(text())
-			c.header = map[string]string{name: value}
+			c.Header = map[string]string{name: value}
 			if !taken(c) {
 				t.Errorf("POST %s: %s: %q is refused", path, name, value)
 			}
 		}
 		for _, encoding := range []string{"gzip", "identity", "x"} {
 			c := with(text())
-			c.header = map[string]string{"Content-Encoding": encoding}
+			c.Header = map[string]string{"Content-Encoding": encoding}
 			f.wantError(path+" "+encoding, f.do(c), 415, "ERR_UNSUPPORTED_MEDIA_TYPE")
 		}
 	}
@@ -254,12 +256,12 @@ func TestBodies(t *testing.T) {
 // G-25: the rows for rates. Each key may make 20 changing requests a second, after 40 at once.
 func TestRates(t *testing.T) {
 	t.Parallel()
-	f := startLocal(t, func(f *fixture) { f.limits.PostsPerAddress.PerSecond = relay.Unlimited })
+	f := startLocal(t, func(f *fixture) { f.Limits.PostsPerAddress.PerSecond = relay.Unlimited })
 	keys := map[string]string{}
 	for _, name := range []string{"session", "ack", "messages", "agents", "delete", "other"} {
 		keys[name] = f.register(name + "@b")
 	}
-	keys["operator"] = f.operator
+	keys["operator"] = f.Operator
 	calls := map[string]call{
 		"session":  {"POST", "/agent/session", "", nil, nil},
 		"ack":      {"POST", "/agent/ack", "", object{"up_to": 1}, nil},
@@ -269,22 +271,22 @@ func TestRates(t *testing.T) {
 		"operator": {"POST", "/agents", "", object{}, nil},
 	}
 	for name, c := range calls {
-		c.key = keys[name]
+		c.Key = keys[name]
 		for n := range 41 {
 			a := f.doFrom(fmt.Sprintf("198.51.100.%d", n), c) // the address does not matter
 			if n == 40 {
 				f.wantError(name, a, 429, "ERR_RATE_LIMITED")
 			}
-			if a.status == 429 && (n < 40 || a.errorMember("limit") != "requests") {
+			if a.Status == 429 && (n < 40 || a.errorMember("limit") != "requests") {
 				t.Errorf("%s: the answer to request %d is %v", name, n+1, a)
 			}
 		}
-		f.want(f.get("/discover", c.key), 200, "")
+		f.want(f.get("/discover", c.Key), 200, "")
 	}
 	f.wait(time.Second)
 	for n := range 21 {
 		a := f.doFrom("198.51.100.1", call{"POST", "/agent/session", keys["session"], nil, nil})
-		if (a.status == 429) != (n == 20) {
+		if (a.Status == 429) != (n == 20) {
 			t.Errorf("a second later the answer to request %d is %v", n+1, a)
 		}
 	}
@@ -294,15 +296,15 @@ func TestRates(t *testing.T) {
 
 	// The refusals of the relay's front have the hub's form, too.
 	slow := startLocal(t, func(f *fixture) {
-		f.limits.PostsPerAddress = relay.Rate{PerSecond: 0.01, Burst: 1}
-		f.limits.ReadsPerAddress = f.limits.PostsPerAddress
+		f.Limits.PostsPerAddress = relay.Rate{PerSecond: 0.01, Burst: 1}
+		f.Limits.ReadsPerAddress = f.Limits.PostsPerAddress
 	})
 	for _, c := range []call{{"GET", "/discover", "", nil, nil}, {"POST", "/register", "", registrationOf("a@b"), nil}} {
 		slow.doFrom("198.51.100.7", c)
 		a := slow.doFrom("198.51.100.7", c)
-		slow.wantError(c.path, a, 429, "ERR_RATE_LIMITED")
+		slow.wantError(c.Path, a, 429, "ERR_RATE_LIMITED")
 		if a.errorMember("limit") != "requests" {
-			t.Errorf("%s: the limit is %q", c.path, a.errorMember("limit"))
+			t.Errorf("%s: the limit is %q", c.Path, a.errorMember("limit"))
 		}
 	}
 	for range 3 {
@@ -316,12 +318,12 @@ func TestBodiesThatDoNotMatter(t *testing.T) {
 	f := startLocal(t)
 	key := f.register("a@b")
 	for _, c := range []call{{"DELETE", "/agents/a@b", key, nil, nil}, {"POST", "/agent/session", key, nil, nil}} {
-		c.body = strings.Repeat("x", 65_537)
-		f.wantError(c.path, f.do(c), 413, "ERR_PAYLOAD_TOO_LARGE")
-		c.header = map[string]string{"Content-Encoding": "gzip"}
-		f.wantError(c.path, f.do(c), 415, "ERR_UNSUPPORTED_MEDIA_TYPE")
-		c.key = ""
-		f.wantError(c.path, f.do(c), 401, "ERR_UNAUTHORIZED") // is checked before
+		c.Body = strings.Repeat("x", 65_537)
+		f.wantError(c.Path, f.do(c), 413, "ERR_PAYLOAD_TOO_LARGE")
+		c.Header = map[string]string{"Content-Encoding": "gzip"}
+		f.wantError(c.Path, f.do(c), 415, "ERR_UNSUPPORTED_MEDIA_TYPE")
+		c.Key = ""
+		f.wantError(c.Path, f.do(c), 401, "ERR_UNAUTHORIZED") // is checked before
 	}
 	f.wantWorks(map[string]bool{key: true})
 	f.want(f.do(call{"DELETE", "/agents/a@b", key, strings.Repeat("x", 65_536), nil}), 200, "")
@@ -330,7 +332,7 @@ func TestBodiesThatDoNotMatter(t *testing.T) {
 // TestStreamsCount: an inbox stream counts as a waiting poll.
 func TestStreamsCount(t *testing.T) {
 	t.Parallel()
-	f := start(t, func(f *fixture) { f.limits.PollsPerAddress = 1 })
+	f := start(t, func(f *fixture) { f.Limits.PollsPerAddress = 1 })
 	f.open(f.register("a@b"), nil).frame()
 	f.wantError("the second stream", f.get("/agent/inbox", f.register("c@b")), 429, "ERR_RATE_LIMITED")
 }
@@ -342,7 +344,7 @@ func TestFaultAndShutdown(t *testing.T) {
 	key := f.register("a@b", object{"endpoint": "https://agent.example/secret-path"})
 	change := func(endpoint []byte) (before []byte) {
 		t.Helper()
-		if err := f.relay.Update(t.Context(), relay.Peer{Local: true}, func(tx relay.ExtTx) error {
+		if err := f.Relay.Update(t.Context(), relay.Peer{Local: true}, func(tx relay.ExtTx) error {
 			err := tx.Query(func(scan func(...any) error) error { return scan(&before) }, "SELECT endpoint FROM hub_agent")
 			_, changed := tx.Exec("UPDATE hub_agent SET endpoint = ?", endpoint)
 			return errors.Join(err, changed)
@@ -354,13 +356,13 @@ func TestFaultAndShutdown(t *testing.T) {
 	before := change([]byte("\x01 this cannot be decrypted, because it has no tag"))
 	a := f.get("/agents/a@b", key)
 	f.wantError("a fault", a, 500, "ERR_INTERNAL")
-	if a.has("decrypt") || !strings.Contains(f.logged(), "request failed") {
-		t.Errorf("the fault is answered with %v; the log is %s", a, f.logged())
+	if a.has("decrypt") || !strings.Contains(f.Logged(), "request failed") {
+		t.Errorf("the fault is answered with %v; the log is %s", a, f.Logged())
 	}
 	change(before)
 	f.want(f.get("/agents/a@b", key), 200, "")
 
-	f.relay.Drain()
+	f.Relay.Drain()
 	calls := f.bodies(key)
 	maps.Copy(calls, map[string]call{"delete": {"DELETE", "/agents/a@b", key, nil, nil},
 		"inbox": {"GET", "/agent/inbox", key, nil, nil}, "health": {"GET", "/health", "", nil, nil}})
@@ -377,14 +379,14 @@ func TestOtherKinds(t *testing.T) {
 	for _, kind := range []gateway.Kind{gateway.Channel, gateway.Member, gateway.Inbox, gateway.Callback, gateway.ToolUser,
 		gateway.Principal, gateway.HubStream} {
 		key := gateway.NewKey(kind)
-		if err := f.relay.Update(t.Context(), relay.Peer{Local: true}, func(tx relay.ExtTx) error {
+		if err := f.Relay.Update(t.Context(), relay.Peer{Local: true}, func(tx relay.ExtTx) error {
 			return gateway.AddKey(tx, key, gateway.Holder{Kind: kind, Owner: 1}) // the number of a@b
 		}); err != nil {
 			t.Fatal(err)
 		}
 		for _, u := range uses {
-			if a := f.use(u, "a@b", key); a.status != 401 {
-				t.Errorf("%s %s with a key of the kind %s: %v", u.method, u.path, kind, a)
+			if a := f.use(u, "a@b", key); a.Status != 401 {
+				t.Errorf("%s %s with a key of the kind %s: %v", u.Method, u.Path, kind, a)
 			}
 		}
 		f.want(f.rotate("a@b", key), 409, "ERR_AGENT_ID_TAKEN")

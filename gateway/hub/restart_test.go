@@ -14,16 +14,16 @@ import (
 // breakable lets a test make Updates fail, as a crash does.
 func breakable(broken *atomic.Bool) func(*fixture) {
 	return func(f *fixture) {
-		f.wrap = func(s relay.Extender) relay.Extender { return brokenStore{s, broken} }
+		f.Wrap = func(s relay.Extender) relay.Extender { return brokenStore{s, broken} }
 	}
 }
 
 // crash restarts the relay after its Updates have failed.
 func (p party) crash(broken *atomic.Bool) {
 	p.t.Helper()
-	p.stop()
+	p.Stop()
 	broken.Store(false)
-	p.run()
+	p.Run()
 }
 
 // wantOneTrace checks that a webhook was called with some messages, in this order, and each time with the trace that
@@ -53,14 +53,14 @@ func TestRestartDuringAttempt(t *testing.T) {
 			answers = append(answers, p.sendLater(p.alice, alice, carol, text))
 			time.Sleep(time.Second)
 		}
-		p.stop()
+		p.Stop()
 		for _, a := range answers { // they are answered although the relay stops
 			if a := p.want(<-a, 202, ""); a.text("state") != "queued" {
 				t.Errorf("a sender has %v", a)
 			}
 		}
 		hook.answerWith(nil)
-		p.run()
+		p.Run()
 		time.Sleep(time.Second)
 		p.wantOneTrace(hook, "a a b c")
 		p.wantStates("after the restart", p.alice, "a delivered, b delivered, c delivered")
@@ -77,7 +77,7 @@ func TestRestartBetweenAttempts(t *testing.T) {
 		p.send(p.alice, alice, carol, "a")
 		p.sendLater(p.alice, alice, carol, "b")
 		time.Sleep(time.Minute)
-		p.restart()
+		p.Restart()
 		time.Sleep(530 * time.Second)
 		p.wantOneTrace(hook, "a")
 		hook.answerWith(nil)
@@ -140,7 +140,7 @@ func TestStreamThroughRestarts(t *testing.T) {
 			s.close()
 			synctest.Wait()
 			p.tell(fmt.Sprint("b", i))
-			p.restart()
+			p.Restart()
 			want += fmt.Sprintf("a%d b%[1]d ", i)
 			for _, e := range s.events() {
 				texts += e.text() + " "

@@ -50,10 +50,10 @@ func takeTour(t *testing.T) *tour {
 	bob := register("bob@b", "", object{"endpoint": broken.URL + "/third-secret"})
 	register("alice@b", bob, nil)
 	hidden := object{"agent_id": "carol@b", "endpoint": "https://agent.example/fourth-secret"}
-	carol := do(call{"POST", "/agents", v.operator, hidden, nil}).text("api_key")
-	do(call{"POST", "/agents", v.operator, hidden, nil})
+	carol := do(call{"POST", "/agents", v.Operator, hidden, nil}).text("api_key")
+	do(call{"POST", "/agents", v.Operator, hidden, nil})
 	register("x@b", "", object{"endpoint": "http://10.0.0.1/fourth-secret"})
-	for _, key := range []string{"", alice, v.operator} {
+	for _, key := range []string{"", alice, v.Operator} {
 		for _, path := range []string{"/agents", "/agents/alice@b", "/discover", "/invite/alice@b", "/health", "/skill",
 			"/.well-known/chorus.json", "/agent/messages", "/nothing"} {
 			do(call{"GET", path, key, nil, nil})
@@ -70,7 +70,7 @@ func takeTour(t *testing.T) *tour {
 	v.openPath("/agent/inbox?session="+session, "", nil).frame()
 	v.open(bob, nil).frame()
 	// Keys at wrong places. An error may repeat the address that the caller has sent, so these answers do not count.
-	for _, key := range []string{alice, v.operator, session} {
+	for _, key := range []string{alice, v.Operator, session} {
 		for _, path := range []string{"/agents/" + key, "/invite/" + key, "/" + key, "/agents/x/" + key + "/y",
 			"/agent/inbox?session=" + key, "/discover?culture=" + key, "/agent/messages?since=" + key, "/invite/" + key + "@b"} {
 			v.get(path, key)
@@ -80,7 +80,7 @@ func takeTour(t *testing.T) *tour {
 	}
 	do(call{"DELETE", "/agents/carol@b", carol, nil, nil})
 	do(call{"DELETE", "/agents/carol@b", carol, nil, nil})
-	v.keys = append(v.keys, v.operator)
+	v.keys = append(v.keys, v.Operator)
 	if len(v.keys) != 6 {
 		t.Errorf("the tour has seen %d keys, want 6", len(v.keys))
 	}
@@ -93,7 +93,7 @@ func TestDatabaseHasNoSecrets(t *testing.T) {
 	v := takeTour(t)
 	scan := func(when string) {
 		t.Helper()
-		files, err := filepath.Glob(filepath.Join(filepath.Dir(v.path), "*"))
+		files, err := filepath.Glob(filepath.Join(filepath.Dir(v.Path), "*"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -130,7 +130,7 @@ func TestDatabaseHasNoSecrets(t *testing.T) {
 		}
 	}
 	scan("while the relay runs")
-	v.stop()
+	v.Stop()
 	scan("after it was stopped")
 }
 
@@ -138,8 +138,8 @@ func TestDatabaseHasNoSecrets(t *testing.T) {
 func TestLogHasNoSecrets(t *testing.T) {
 	t.Parallel()
 	v := takeTour(t)
-	v.stop() // ends the streams, so that they are logged
-	log := v.logged()
+	v.Stop() // ends the streams, so that they are logged
+	log := v.Logged()
 	for _, secret := range slices.Concat(v.keys, v.secrets, []string{"agent.example"}) {
 		for _, form := range []string{secret, url.QueryEscape(secret), strings.ToUpper(secret)} {
 			if at := strings.Index(log, form); at >= 0 {
@@ -163,18 +163,18 @@ func TestKeysAreToldOnce(t *testing.T) {
 	v := takeTour(t)
 	told := map[string]int{}
 	for _, a := range v.answers {
-		for _, key := range regexp.MustCompile(`c[as]_[0-9a-f]{32}|op_[A-Za-z0-9_-]{43}`).FindAllString(string(a.body), -1) {
+		for _, key := range regexp.MustCompile(`c[as]_[0-9a-f]{32}|op_[A-Za-z0-9_-]{43}`).FindAllString(string(a.Body), -1) {
 			told[key]++
 		}
-		if a.header.Get("Cache-Control") != "no-store" || a.header.Get("Referrer-Policy") != "no-referrer" {
-			t.Errorf("the header of %v is %v", a, a.header)
+		if a.Header.Get("Cache-Control") != "no-store" || a.Header.Get("Referrer-Policy") != "no-referrer" {
+			t.Errorf("the header of %v is %v", a, a.Header)
 		}
 	}
 	want := map[string]int{}
 	for _, key := range v.keys {
 		want[key] = 1
 	}
-	delete(want, v.operator)
+	delete(want, v.Operator)
 	delete(told, "ca_0123456789abcdef0123456789abcdef") // the example in GET /skill
 	if !maps.Equal(told, want) {
 		t.Errorf("the keys were told so often: %v, want %v", told, want)
@@ -205,19 +205,19 @@ func TestKeysOfOthers(t *testing.T) {
 	// The operator has no inbox, and does not rotate keys.
 	for _, c := range []call{{"GET", "/agent/inbox", "", nil, nil}, {"GET", "/agent/messages", "", nil, nil},
 		{"POST", "/agent/session", "", nil, nil}, {"POST", "/agent/ack", "", object{"up_to": 9}, nil}} {
-		c.key = f.operator
+		c.Key = f.Operator
 		f.want(f.do(c), 403, "ERR_FORBIDDEN")
 	}
-	f.want(f.rotate("bob@b", f.operator), 409, "ERR_AGENT_ID_TAKEN")
+	f.want(f.rotate("bob@b", f.Operator), 409, "ERR_AGENT_ID_TAKEN")
 	// A session token is for one inbox stream, once, for 5 minutes.
 	token := session(bob)
 	for _, u := range uses {
-		if a := f.use(u, "bob@b", token); a.status != 401 {
-			t.Errorf("%s %s with a session token: %v", u.method, u.path, a)
+		if a := f.use(u, "bob@b", token); a.Status != 401 {
+			t.Errorf("%s %s with a session token: %v", u.Method, u.Path, a)
 		}
 	}
 	f.want(f.rotate("bob@b", token), 409, "ERR_AGENT_ID_TAKEN")
-	for _, key := range []string{bob, f.operator, "", "cs_", gateway.NewKey(gateway.HubStream)} {
+	for _, key := range []string{bob, f.Operator, "", "cs_", gateway.NewKey(gateway.HubStream)} {
 		f.want(f.get("/agent/inbox?session="+key, ""), 401, "ERR_UNAUTHORIZED")
 	}
 	frame := f.openPath("/agent/inbox?session="+token, "", nil).frame()
@@ -236,7 +236,7 @@ func TestKeysOfOthers(t *testing.T) {
 	ack := func(key string, body object) string {
 		t.Helper()
 		a := f.want(f.post("/agent/ack", key, body), 200, "")
-		return string(a.body[:strings.Index(string(a.body), `"metadata"`)])
+		return string(a.Body[:strings.Index(string(a.Body), `"metadata"`)])
 	}
 	unknown := "00000000-0000-4000-8000-000000000000"
 	for _, key := range []string{alice, f.register("carol@b")} {

@@ -17,14 +17,14 @@ func (f *fixture) queue(sender, receiver string, count, size int) {
 	f.store(sender, receiver, count, size, 0)
 }
 
-// store stores messages in a state, without the limits of POST /messages and much faster. f.checkDatabase checks these
+// store stores messages in a state, without the limits of POST /messages and much faster. f.CheckDatabase checks these
 // rows, too.
 func (f *fixture) store(sender, receiver string, count, size, state int) {
 	f.t.Helper()
 	for count > 0 {
 		some := min(count, 500)
 		count -= some
-		if err := f.relay.Update(f.t.Context(), relay.Peer{Local: true}, func(tx relay.ExtTx) error {
+		if err := f.Relay.Update(f.t.Context(), relay.Peer{Local: true}, func(tx relay.ExtTx) error {
 			return storeSome(tx, sender, receiver, some, size, state)
 		}); err != nil {
 			f.t.Fatal(err)

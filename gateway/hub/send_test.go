@@ -46,7 +46,7 @@ func TestOrderOfChecks(t *testing.T) {
 			"ERR_SENDER_NOT_REGISTERED"},
 		{"sender deleted, and not that of the key", alice, messageTo("bob@b", "deleted@b", "x"), nil, 400,
 			"ERR_SENDER_NOT_REGISTERED"},
-		{"sender not registered, Idempotency-Key", f.operator, messageTo("bob@b", "nobody@b", "x"), id("ä"), 400,
+		{"sender not registered, Idempotency-Key", f.Operator, messageTo("bob@b", "nobody@b", "x"), id("ä"), 400,
 			"ERR_SENDER_NOT_REGISTERED"},
 		{"sender, malformed Idempotency-Key", alice, messageTo("bob@b", "bob@b", "x"), id("ä"), 403, "ERR_SENDER_MISMATCH"},
 		{"sender, used Idempotency-Key", alice, messageTo("bob@b", "bob@b", "x"), id("used"), 403, "ERR_SENDER_MISMATCH"},
@@ -59,14 +59,14 @@ func TestOrderOfChecks(t *testing.T) {
 		{"receiver deleted", bob, messageTo("deleted@b", "bob@b", "x"), id("new"), 404, "ERR_AGENT_NOT_FOUND"},
 		{"limit", bob, messageTo("full@b", "bob@b", "x"), id("new"), 429, "ERR_INBOX_FULL"},
 		{"nothing", alice, with(hello, object{"stream": true, "other": 1}), id("new"), 202, ""},
-		{"the operator may use any sender", f.operator, hello, nil, 202, ""},
+		{"the operator may use any sender", f.Operator, hello, nil, 202, ""},
 	} {
-		if a := post(c.key, c.body, c.header); a.status != c.status || a.code() != c.code {
+		if a := post(c.key, c.body, c.header); a.Status != c.status || a.code() != c.code {
 			t.Errorf("%s: %v, want %d %s", c.name, a, c.status, c.code)
 		}
 	}
 	// A receiver with a full queue that does not exist any more is unknown.
-	f.want(f.remove("/agents/full@b", f.operator), 200, "")
+	f.want(f.remove("/agents/full@b", f.Operator), 200, "")
 	f.want(post(bob, messageTo("full@b", "bob@b", "x"), nil), 404, "ERR_AGENT_NOT_FOUND")
 }
 
@@ -85,7 +85,7 @@ func TestOutcomes(t *testing.T) {
 		form := regexp.MustCompile(`^\{"success":true,"data":` + strings.ReplaceAll(data, "TRACE", trace) +
 			`,"metadata":\{"timestamp":"[^"]*"\}\}\n$`)
 		a := f.want(f.post("/messages", alice, messageTo(receiver, "alice@b", "hello")), status, "")
-		if !form.Match(a.body) {
+		if !form.Match(a.Body) {
 			t.Errorf("%s: %v, want %s", receiver, a, data)
 		}
 		rows := f.history(alice, "")
@@ -150,7 +150,7 @@ func TestRefusalsAreNotKept(t *testing.T) {
 	}
 	carol := f.register("carol@b")
 	first := f.want(send(body), 202, "")
-	if again := send(body); string(again.body) != string(first.body) || first.header.Get("Idempotent-Replay") != "" {
+	if again := send(body); string(again.Body) != string(first.Body) || first.Header.Get("Idempotent-Replay") != "" {
 		t.Errorf("the first answer is %v, the repeated one %v", first, again)
 	}
 	if got := f.states(carol); !maps.Equal(got, map[string]string{"hello": "sent"}) {

@@ -27,10 +27,10 @@ func (f *fixture) refused(what, token string) {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(f.t.Context(), time.Minute)
 	defer cancel()
-	a, err := request(ctx, f.client, f.url+"/hub", call{"GET", inboxOf(token), "", nil, nil})
+	a, err := f.try(ctx, call{"GET", inboxOf(token), "", nil, nil})
 	if err != nil {
 		f.t.Errorf("%s opens a stream: %v", what, err)
-	} else if a.status != 401 || a.code() != "ERR_UNAUTHORIZED" || a.header.Get("WWW-Authenticate") != "Bearer" {
+	} else if a.Status != 401 || a.code() != "ERR_UNAUTHORIZED" || a.Header.Get("WWW-Authenticate") != "Bearer" {
 		f.t.Errorf("%s: %v", what, a)
 	}
 }
@@ -61,8 +61,8 @@ func TestSessionToken(t *testing.T) {
 		p.refused("an empty token", "")
 		p.followPath(inboxOf(unused), "", since(0)).wantTexts("the other token", "a")
 		s.wantClosed("replaced")
-		p.stop()
-		if logged := p.logged(); strings.Contains(logged, token) || strings.Contains(logged, "cs_") { // G-8
+		p.Stop()
+		if logged := p.Logged(); strings.Contains(logged, token) || strings.Contains(logged, "cs_") { // G-8
 			t.Error("the token is in the log")
 		}
 	})
@@ -77,7 +77,7 @@ func TestSessionTokenExpires(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		p.refused("after 5 minutes", late)
 		stepped := p.session(p.bob)
-		p.ahead.Add(int64(5 * time.Minute))
+		p.Ahead.Add(int64(5 * time.Minute))
 		p.refused("after 5 minutes of the relay's clock", stepped)
 	})
 }
@@ -96,12 +96,12 @@ func TestSessionTokenEnds(t *testing.T) {
 		p.want(p.do(call{"POST", "/agent/session", p.bob, nil, nil}), 401, "ERR_UNAUTHORIZED")
 		p.bob = a.text("api_key")
 		token = p.session(p.bob)
-		p.want(p.do(call{"DELETE", "/agents/bob", p.operator, nil, nil}), 200, "")
+		p.want(p.do(call{"DELETE", "/agents/bob", p.Operator, nil, nil}), 200, "")
 		p.refused("after a deletion", token)
 		p.followPath(inboxOf(other), "", nil).close()
 		synctest.Wait()
 		other = p.session(p.alice)
-		p.restart()
+		p.Restart()
 		p.refused("after a restart", other)
 	})
 }
@@ -110,12 +110,12 @@ func TestSessionTokenEnds(t *testing.T) {
 func TestStreamNeedsKeyOfAgent(t *testing.T) {
 	inParty(t, func(t *testing.T, p party) {
 		for _, c := range []call{{"GET", "/agent/inbox", "", nil, nil}, {"POST", "/agent/session", "", nil, nil}} {
-			if a := p.want(p.do(c), 401, "ERR_UNAUTHORIZED"); a.header.Get("WWW-Authenticate") != "Bearer" {
-				t.Errorf("the header is %v", a.header)
+			if a := p.want(p.do(c), 401, "ERR_UNAUTHORIZED"); a.Header.Get("WWW-Authenticate") != "Bearer" {
+				t.Errorf("the header is %v", a.Header)
 			}
-			c.key = p.operator
+			c.Key = p.Operator
 			p.want(p.do(c), 403, "ERR_FORBIDDEN")
-			c.key = "ca_00000000000000000000000000000000"
+			c.Key = "ca_00000000000000000000000000000000"
 			p.want(p.do(c), 401, "ERR_UNAUTHORIZED")
 		}
 	})

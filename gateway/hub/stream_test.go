@@ -48,7 +48,7 @@ func since(id int64) map[string]string {
 func TestMessageToAbsentAgent(t *testing.T) {
 	inParty(t, func(t *testing.T, p party) {
 		a := p.send(p.alice, alice, "bob", "a")
-		if a.status != 202 || a.text("delivery") != "queued" || a.text("state") != "queued" {
+		if a.Status != 202 || a.text("delivery") != "queued" || a.text("state") != "queued" {
 			t.Errorf("the sender has %v", a)
 		}
 		p.tell("b", "c")
@@ -71,7 +71,7 @@ func TestMessageComesAtOnce(t *testing.T) {
 		for i, text := range []string{"a", "b", "c"} {
 			a := p.send(p.alice, alice, "bob", text)
 			e := s.events()
-			if a.status != 200 || a.text("delivery") != "delivered_sse" || a.text("state") != "sent" || len(e) != i+1 ||
+			if a.Status != 200 || a.text("delivery") != "delivered_sse" || a.text("state") != "sent" || len(e) != i+1 ||
 				e[i].text() != text || e[i].Trace != a.text("trace_id") || !time.Now().Equal(began) {
 				t.Fatalf("after %v the sender has %v, and the receiver %v", time.Since(began), a, e)
 			}
@@ -172,7 +172,7 @@ func TestClosedStreams(t *testing.T) {
 		if !other.end().IsZero() {
 			t.Error("the stream of another agent has ended")
 		}
-		p.stop()
+		p.Stop()
 		other.wantClosed("shutdown")
 	})
 }
@@ -185,13 +185,13 @@ func TestStreamOpensDuringRotation(t *testing.T) {
 		after.Store(&rotate) // the first View checks the key
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		a, err := request(ctx, p.client, p.url+"/hub", call{"GET", "/agent/inbox", p.bob, nil, nil})
+		a, err := p.try(ctx, call{"GET", "/agent/inbox", p.bob, nil, nil})
 		if err != nil {
 			t.Fatalf("the stream stays open: %v", err)
 		}
 		p.want(a, 401, "ERR_UNAUTHORIZED")
 	}, func(f *fixture) {
-		f.wrap = func(s relay.Extender) relay.Extender { return afterView{s, &after} }
+		f.Wrap = func(s relay.Extender) relay.Extender { return afterView{s, &after} }
 	})
 }
 
@@ -215,17 +215,17 @@ func TestStreamsCountAsPolls(t *testing.T) {
 		s := p.follow(p.bob, nil)
 		p.follow(p.alice, nil)
 		a := p.want(p.do(call{"GET", "/agent/inbox", p.alice, nil, nil}), 429, "ERR_RATE_LIMITED")
-		if !strings.Contains(string(a.body), `"limit":"requests"`) || a.header.Get("Retry-After") == "" {
-			t.Errorf("the refusal is %v with %v", a, a.header)
+		if !strings.Contains(string(a.Body), `"limit":"requests"`) || a.Header.Get("Retry-After") == "" {
+			t.Errorf("the refusal is %v with %v", a, a.Header)
 		}
-		if n := p.relay.Waiting(); n != 2 {
+		if n := p.Relay.Waiting(); n != 2 {
 			t.Errorf("%d polls wait, want 2", n)
 		}
 		s.close()
 		synctest.Wait()
 		p.follow(p.bob, nil)
 	}, func(f *fixture) {
-		f.from = "192.0.2.1:9"
-		f.limits = relay.Limits{PollsPerAddress: 2}
+		f.From = "192.0.2.1:9"
+		f.Limits = relay.Limits{PollsPerAddress: 2}
 	})
 }

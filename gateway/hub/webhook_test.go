@@ -151,7 +151,7 @@ func TestWebhookTimeout(t *testing.T) {
 		if calls := hook.seen(); len(calls) != 2 || calls[0].trace != calls[1].trace {
 			t.Errorf("after 124 s there were %d calls, want 2 with the same trace", len(calls))
 		}
-		f.want(f.do(call{"DELETE", "/agents/bob", f.operator, nil, nil}), 200, "") // ends the attempts
+		f.want(f.do(call{"DELETE", "/agents/bob", f.Operator, nil, nil}), 200, "") // ends the attempts
 	})
 }
 
@@ -291,7 +291,7 @@ func TestWebhookOfCurrentRegistration(t *testing.T) {
 		current := newHook(t, nil)
 		body := registrationOf(bob)
 		body["endpoint"] = current.url
-		f.want(f.do(call{"POST", "/agents", f.operator, body, nil}), 200, "")
+		f.want(f.do(call{"POST", "/agents", f.Operator, body, nil}), 200, "")
 		f.send(key, alice, "bob", "b")
 		if former.texts() != "a" || current.texts() != "a b" || former.seen()[0].trace != current.seen()[0].trace {
 			t.Errorf("the former webhook has got %q, the current one %q", former.texts(), current.texts())
@@ -311,7 +311,7 @@ func TestWebhookOfDeletedAgent(t *testing.T) {
 		answers := f.sendLater(key, alice, "bob", "a")
 		time.Sleep(time.Second)
 		f.want(f.do(call{"DELETE", "/agents/bob", receiver, nil, nil}), 200, "")
-		if a := <-answers; a.status != 200 || a.text("delivery") != "failed" ||
+		if a := <-answers; a.Status != 200 || a.text("delivery") != "failed" ||
 			a.text("error_code") != "ERR_AGENT_NOT_FOUND" {
 			t.Errorf("the sender has %v", a)
 		}
