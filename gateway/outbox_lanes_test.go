@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/gateway/gatetest"
 	"github.com/agora-relay/agora/relay"
 )
 
@@ -202,7 +203,7 @@ func TestCourierFails(t *testing.T) {
 		o.set(func() {
 			o.target = func() (gateway.Plan, error) {
 				looks++
-				return gateway.Send, errBroken
+				return gateway.Send, gatetest.ErrBroken
 			}
 		})
 		o.add(1, 7)

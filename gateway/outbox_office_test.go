@@ -1,9 +1,7 @@
 package gateway_test
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"path/filepath"
@@ -25,28 +23,11 @@ import (
 var letters = relay.Extension{Name: "letters", Migrations: []string{
 	"CREATE TABLE letters_ended (ref BIGINT NOT NULL PRIMARY KEY, outcome BIGINT NOT NULL, failure TEXT NOT NULL)"}}
 
-// restlessStore runs the function of each update twice, and undoes the first run. While broken is set, all updates
-// fail.
-type restlessStore struct {
-	relay.Extender
-	broken atomic.Bool
-}
-
-var errBroken = errors.New("the disk is full")
-
-func (s *restlessStore) Update(ctx context.Context, f func(relay.StoreTx) error) (time.Duration, error) {
-	_, err := s.Extender.Update(ctx, func(tx relay.StoreTx) error { return cmp.Or(f(tx), errBroken) })
-	if s.broken.Load() || !errors.Is(err, errBroken) {
-		return 0, err
-	}
-	return s.Extender.Update(ctx, f)
-}
-
 // office is an outbox with a relay, over a store on disk. Its lanes call https://laneN.example/, and the id of a call
 // is the job's ref. It is the courier and the other servers.
 type office struct {
 	t     *testing.T
-	store *restlessStore
+	store gatetest.TwiceStore
 	relay *relay.Relay
 	core  *gateway.Core
 	out   *gateway.Outgoing
@@ -105,7 +86,7 @@ func newOffice(t *testing.T) *office {
 	t.Helper()
 	db := gatetest.Open(t, filepath.Join(t.TempDir(), "agora.db"),
 		sqlite.Options{Extensions: []relay.Extension{gateway.Extension, letters}})
-	o := &office{t: t, store: &restlessStore{Extender: db}, stop: func() {}}
+	o := &office{t: t, store: gatetest.TwiceStore{Extender: db, Broken: new(atomic.Bool)}, stop: func() {}}
 	var err error
 	o.relay, err = relay.New(t.Context(), relay.Config{Store: o.store, Key: newKey(t), Origin: origin, Log: quiet,
 		Now: func() time.Time { return time.Now().Add(time.Duration(o.ahead.Load())) }})

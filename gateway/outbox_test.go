@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/gateway/gatetest"
 	"github.com/agora-relay/agora/relay"
 )
 
@@ -83,7 +84,7 @@ func sendAtRandom(t *testing.T, o *office, random *rand.Rand) {
 	o.set(func() {
 		o.target = func() (gateway.Plan, error) {
 			if draw(20) == 0 {
-				return gateway.Send, errBroken
+				return gateway.Send, gatetest.ErrBroken
 			}
 			return gateway.Send, nil
 		}
@@ -98,9 +99,9 @@ func sendAtRandom(t *testing.T, o *office, random *rand.Rand) {
 		case 0:
 			o.start()
 		case 1:
-			o.store.broken.Store(true)
+			o.store.Broken.Store(true)
 			time.Sleep(time.Duration(draw(5)) * time.Second)
-			o.store.broken.Store(false)
+			o.store.Broken.Store(false)
 		}
 	}
 	for wait := 0; len(o.ended()) < jobs && wait < 1000; wait++ {
@@ -151,13 +152,13 @@ func TestAnswerIsStoredLater(t *testing.T) {
 			return 200, "", nil
 		})
 		o.add(1, 7, 8)
-		o.store.broken.Store(true)
+		o.store.Broken.Store(true)
 		time.Sleep(10 * time.Minute)
 		o.wantRefs("while nothing can be stored", 7)
 		if _, _, done := o.seen(); len(done) > 0 {
 			t.Errorf("%v is settled, but not on disk", done)
 		}
-		o.store.broken.Store(false)
+		o.store.Broken.Store(false)
 		time.Sleep(2 * time.Minute)
 		o.wantRefs("after that", 7, 8)
 		wantRows(t, "ended", o.ended(), "7 1 ", "8 1 ")

@@ -36,7 +36,8 @@ type Site struct {
 	Policy     relay.Policy
 	Outgoing   gateway.OutgoingOptions // Run adds an exception for 127.0.0.1
 	Public     bool                    // the relay has PublicURL as its configured URL, so no client is local
-	Bubble     bool                    // use connections in memory, and run each Update twice
+	Bubble     bool                    // use connections in memory, and a TwiceStore
+	Broken     atomic.Bool             // breaks the TwiceStore
 	From       string                  // the address of clients in a bubble; empty: 127.0.0.1:9
 	Frozen     time.Time               // the relay's clock, without Ahead; zero: the clock goes
 	Ahead      atomic.Int64            // how far the relay's clock is ahead
@@ -135,7 +136,7 @@ func (s *Site) Run() {
 		used = s.Wrap(used)
 	}
 	if s.Bubble {
-		used = twiceStore{used}
+		used = TwiceStore{used, &s.Broken}
 	}
 	var err error
 	s.Relay, err = relay.New(context.Background(), relay.Config{Store: used, Key: s.Key, Origin: PublicURL, Log: log,
@@ -219,15 +220,20 @@ func (s *Site) CheckDatabase() {
 	}
 }
 
-// twiceStore runs the function of each Update twice, and undoes the first run. A store may do that.
-type twiceStore struct{ relay.Extender }
+// TwiceStore runs the function of each Update twice, and undoes the first run. A store may do that. While Broken is set,
+// all Updates fail.
+type TwiceStore struct {
+	relay.Extender
+	Broken *atomic.Bool
+}
 
-var errUndo = errors.New("the first run is undone")
+// ErrBroken is the error of a broken TwiceStore.
+var ErrBroken = errors.New("the disk is full")
 
 // Update implements relay.Extender.
-func (s twiceStore) Update(ctx context.Context, f func(relay.StoreTx) error) (time.Duration, error) {
-	took, err := s.Extender.Update(ctx, func(tx relay.StoreTx) error { return cmp.Or(f(tx), errUndo) })
-	if !errors.Is(err, errUndo) {
+func (s TwiceStore) Update(ctx context.Context, f func(relay.StoreTx) error) (time.Duration, error) {
+	took, err := s.Extender.Update(ctx, func(tx relay.StoreTx) error { return cmp.Or(f(tx), ErrBroken) })
+	if s.Broken.Load() || !errors.Is(err, ErrBroken) {
 		return took, err
 	}
 	return s.Extender.Update(ctx, f)

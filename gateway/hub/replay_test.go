@@ -2,7 +2,6 @@ package hub_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -10,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agora-relay/agora/gateway/gatetest"
 	"github.com/agora-relay/agora/relay"
 )
 
@@ -149,25 +149,9 @@ func TestLastMinuteOfReplacedStream(t *testing.T) {
 	})
 }
 
-var errBroken = errors.New("the store is broken")
-
-// brokenStore refuses Updates while it is broken.
-type brokenStore struct {
-	relay.Extender
-	broken *atomic.Bool
-}
-
-func (s brokenStore) Update(ctx context.Context, f func(relay.StoreTx) error) (time.Duration, error) {
-	if s.broken.Load() {
-		return 0, errBroken
-	}
-	return s.Extender.Update(ctx, f)
-}
-
 // H-13: after a crash, the messages of the 60 s before the last frame come again. Here, the end of the stream cannot be
 // recorded.
 func TestLastMinuteAfterCrash(t *testing.T) {
-	var broken atomic.Bool
 	inParty(t, func(t *testing.T, p party) {
 		s := p.follow(p.bob, nil)
 		p.tell("a")
@@ -176,15 +160,11 @@ func TestLastMinuteAfterCrash(t *testing.T) {
 		time.Sleep(50 * time.Second)
 		p.tell("c")
 		time.Sleep(10 * time.Minute)
-		broken.Store(true)
+		p.Broken.Store(true)
 		s.close()
 		synctest.Wait()
-		p.Stop()
-		broken.Store(false)
-		p.Run()
+		p.crash()
 		p.follow(p.bob, nil).wantTexts("after the crash", "b c")
-	}, func(f *fixture) {
-		f.Wrap = func(s relay.Extender) relay.Extender { return brokenStore{s, &broken} }
 	})
 }
 
@@ -219,7 +199,7 @@ func (s secondViewFails) View(ctx context.Context, f func(relay.Querier) error) 
 	if !s.broken.Load() {
 		s.views.Store(0)
 	} else if s.views.Add(1) > 1 {
-		return 0, errBroken
+		return 0, gatetest.ErrBroken
 	}
 	return s.Extender.View(ctx, f)
 }

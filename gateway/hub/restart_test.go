@@ -3,26 +3,16 @@ package hub_test
 import (
 	"fmt"
 	"net/http"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/agora-relay/agora/relay"
 )
 
-// breakable lets a test make Updates fail, as a crash does.
-func breakable(broken *atomic.Bool) func(*fixture) {
-	return func(f *fixture) {
-		f.Wrap = func(s relay.Extender) relay.Extender { return brokenStore{s, broken} }
-	}
-}
-
 // crash restarts the relay after its Updates have failed.
-func (p party) crash(broken *atomic.Bool) {
+func (p party) crash() {
 	p.t.Helper()
 	p.Stop()
-	broken.Store(false)
+	p.Broken.Store(false)
 	p.Run()
 }
 
@@ -88,25 +78,23 @@ func TestRestartBetweenAttempts(t *testing.T) {
 
 // A crash between the answer of a webhook and its record: the attempt is repeated with the same trace.
 func TestCrashAfterWebhookAnswer(t *testing.T) {
-	var broken atomic.Bool
 	inParty(t, func(t *testing.T, p party) {
 		_, hook := p.registerHook(carol, func(w http.ResponseWriter, c hookCall) {
-			broken.Store(true)
+			p.Broken.Store(true)
 			status(200, `{"status":"ok"}`)(w, c)
 		})
 		p.want(p.send(p.alice, alice, carol, "a"), 202, "") // it is not known whether it was delivered
 		p.wantStates("before the crash", p.alice, "a queued")
 		hook.answerWith(nil)
-		p.crash(&broken)
+		p.crash()
 		time.Sleep(time.Second)
 		p.wantOneTrace(hook, "a a")
 		p.wantStates("after the crash", p.alice, "a delivered")
-	}, breakable(&broken))
+	})
 }
 
 // A crash between the frame of a message and its record: the message comes again, with the same id and trace.
 func TestCrashAfterFrame(t *testing.T) {
-	var broken atomic.Bool
 	inParty(t, func(t *testing.T, p party) {
 		p.tell("a", "b")
 		first := p.follow(p.bob, nil)
@@ -115,17 +103,17 @@ func TestCrashAfterFrame(t *testing.T) {
 		first.close()
 		synctest.Wait()
 		p.tell("c", "d")
-		broken.Store(true)
+		p.Broken.Store(true)
 		first = p.follow(p.bob, nil)
 		first.wantTexts("before the crash", "c d")
-		p.crash(&broken)
+		p.crash()
 		p.wantStates("after the crash", p.alice, "a sent, b sent, c queued, d queued")
 		second := p.follow(p.bob, nil)
 		second.wantTexts("after the crash", "c d")
 		if a, b := fmt.Sprint(first.events()), fmt.Sprint(second.events()); a != b {
 			t.Errorf("the messages were %s and are %s", a, b)
 		}
-	}, breakable(&broken))
+	})
 }
 
 // Streams go on after restarts: with Last-Event-ID each message comes once, and the ids grow.
