@@ -209,6 +209,7 @@ func (p party) stalled() net.Conn {
 	if err != nil {
 		p.t.Fatal(err)
 	}
+	synctest.Wait() // until the stream is open
 	return c
 }
 
