@@ -27,7 +27,7 @@ var letters = relay.Extension{Name: "letters", Migrations: []string{
 // is the job's ref. It is the courier and the other servers.
 type office struct {
 	t     *testing.T
-	store gatetest.TwiceStore
+	store *gatetest.BubbleStore
 	relay *relay.Relay
 	core  *gateway.Core
 	out   *gateway.Outgoing
@@ -86,7 +86,7 @@ func newOffice(t *testing.T) *office {
 	t.Helper()
 	db := gatetest.Open(t, filepath.Join(t.TempDir(), "agora.db"),
 		sqlite.Options{Extensions: []relay.Extension{gateway.Extension, letters}})
-	o := &office{t: t, store: gatetest.TwiceStore{Extender: db, Broken: new(atomic.Bool)}, stop: func() {}}
+	o := &office{t: t, store: &gatetest.BubbleStore{Extender: db, Broken: new(atomic.Bool)}, stop: func() {}}
 	var err error
 	o.relay, err = relay.New(t.Context(), relay.Config{Store: o.store, Key: newKey(t), Origin: origin, Log: quiet,
 		Now: func() time.Time { return time.Now().Add(time.Duration(o.ahead.Load())) }})

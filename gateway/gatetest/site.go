@@ -36,8 +36,8 @@ type Site struct {
 	Policy     relay.Policy
 	Outgoing   gateway.OutgoingOptions // Run adds an exception for 127.0.0.1
 	Public     bool                    // the relay has PublicURL as its configured URL, so no client is local
-	Bubble     bool                    // use connections in memory, and a TwiceStore
-	Broken     atomic.Bool             // breaks the TwiceStore
+	Bubble     bool                    // use connections in memory, and a BubbleStore
+	Broken     atomic.Bool             // breaks the BubbleStore
 	From       string                  // the address of clients in a bubble; empty: 127.0.0.1:9
 	Frozen     time.Time               // the relay's clock, without Ahead; zero: the clock goes
 	Ahead      atomic.Int64            // how far the relay's clock is ahead
@@ -136,7 +136,7 @@ func (s *Site) Run() {
 		used = s.Wrap(used)
 	}
 	if s.Bubble {
-		used = TwiceStore{used, &s.Broken}
+		used = &BubbleStore{Extender: used, Broken: &s.Broken}
 	}
 	var err error
 	s.Relay, err = relay.New(context.Background(), relay.Config{Store: used, Key: s.Key, Origin: PublicURL, Log: log,
@@ -220,18 +220,29 @@ func (s *Site) CheckDatabase() {
 	}
 }
 
-// TwiceStore runs the function of each Update twice, and undoes the first run. A store may do that. While Broken is set,
-// all Updates fail.
-type TwiceStore struct {
+// BubbleStore is a store for tests in bubbles. It runs the function of each Update twice, and undoes the first run. A
+// store may do that. While Broken is set, all Updates fail. It sweeps once a minute and not each second, because otherwise
+// the sweeps are most of the work of a test that sleeps long.
+type BubbleStore struct {
 	relay.Extender
 	Broken *atomic.Bool
+	next   time.Time // of the next sweep
 }
 
-// ErrBroken is the error of a broken TwiceStore.
+// ErrBroken is the error of a broken BubbleStore.
 var ErrBroken = errors.New("the disk is full")
 
+// Expire implements relay.Store.
+func (s *BubbleStore) Expire(ctx context.Context, now time.Time, notices relay.Notices) error {
+	if time.Now().Before(s.next) {
+		return nil
+	}
+	s.next = time.Now().Add(time.Minute)
+	return s.Extender.Expire(ctx, now, notices)
+}
+
 // Update implements relay.Extender.
-func (s TwiceStore) Update(ctx context.Context, f func(relay.StoreTx) error) (time.Duration, error) {
+func (s *BubbleStore) Update(ctx context.Context, f func(relay.StoreTx) error) (time.Duration, error) {
 	took, err := s.Extender.Update(ctx, func(tx relay.StoreTx) error { return cmp.Or(f(tx), ErrBroken) })
 	if s.Broken.Load() || !errors.Is(err, ErrBroken) {
 		return took, err
