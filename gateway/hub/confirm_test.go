@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -206,17 +205,11 @@ func TestConfirmationBeforeFrameIsRecorded(t *testing.T) {
 // A confirmation of many messages is complete, although it takes several transactions.
 func TestConfirmationOfMany(t *testing.T) {
 	inParty(t, func(t *testing.T, p party) {
-		s := p.follow(p.bob, nil)
 		const many = 240
-		var all sync.WaitGroup
-		for i := range 8 {
-			all.Go(func() {
-				for j := range many / 8 {
-					p.send(p.alice, alice, bob, fmt.Sprint(i, j))
-				}
-			})
-		}
-		all.Wait()
+		p.queue(alice, bob, many, 100)
+		s := p.follow(p.bob, nil)
+		time.Sleep(5 * time.Second) // for the pace
+		synctest.Wait()
 		var traces []string
 		for _, e := range s.events() {
 			traces = append(traces, e.Trace)
@@ -226,10 +219,14 @@ func TestConfirmationOfMany(t *testing.T) {
 		if n := len(p.history(p.bob, "?since=1000")); n != 0 {
 			t.Errorf("%d rows", n)
 		}
-		for text, state := range p.states(p.alice) {
-			if state != "delivered" {
-				t.Errorf("%s is %s", text, state)
+		rows := p.history(p.alice, "")
+		for _, row := range rows {
+			if row["state"] != "delivered" {
+				t.Errorf("%v is %v", row["id"], row["state"])
 			}
+		}
+		if len(rows) != many {
+			t.Errorf("%d messages are in the history, want %d", len(rows), many)
 		}
 	})
 }

@@ -117,8 +117,12 @@ func TestPaceOfBacklog(t *testing.T) {
 func TestPaceOfLargeFrames(t *testing.T) {
 	inParty(t, func(t *testing.T, p party) {
 		largest := strings.Repeat("\u0001", 9970) // 6 bytes each as JSON
+		rounds := 10
+		if raceDetector {
+			rounds = 4
+		}
 		tell := func() {
-			for i := range 10 {
+			for i := range rounds {
 				p.send(p.alice, alice, "bob", largest)
 				p.send(p.alice, alice, "bob", strings.Repeat("a", 1+3*i))
 				p.send(p.alice, alice, "bob", strings.Repeat("é", 5000))
@@ -136,7 +140,7 @@ func TestPaceOfLargeFrames(t *testing.T) {
 		p.follow(p.bob, since(0))
 		s.wantClosed("replaced")
 		all.Wait()
-		if len(s.events()) < 60 || !strings.Contains(s.bytes(), ":ping") {
+		if len(s.events()) < 6*rounds || !strings.Contains(s.bytes(), ":ping") {
 			t.Fatalf("the stream has %d messages", len(s.events()))
 		}
 		for _, frame := range s.frames() {
@@ -290,7 +294,11 @@ func TestClientThatStopsReadingIsCutOff(t *testing.T) {
 // H-17: a client that stops reading costs bounded memory, however much waits for it. Messages are read from the store.
 func TestClientThatStopsReadingCostsLittleMemory(t *testing.T) {
 	inParty(t, func(t *testing.T, p party) {
-		const senders, each = 2, 100
+		const senders = 2
+		each := 100
+		if raceDetector {
+			each = 25
+		}
 		text := strings.Repeat("语", 10_000) // 30 KB
 		heap := func() int64 {
 			var m runtime.MemStats

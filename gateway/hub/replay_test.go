@@ -96,9 +96,9 @@ func TestLastMinuteComesAgain(t *testing.T) {
 		s.close()
 		synctest.Wait()
 		traces := s.events()
-		time.Sleep(10 * time.Minute)
+		p.tenMinutes()
 		p.tell("e")
-		time.Sleep(10 * time.Minute)
+		p.tenMinutes()
 		s = p.follow(p.bob, nil)
 		s.wantTexts("after the cut", "c d e")
 		if again := s.events(); again[0].Trace != traces[2].Trace || again[0].ID != traces[2].ID ||
@@ -136,7 +136,7 @@ func TestLastMinuteOfReplacedStream(t *testing.T) {
 		for i := range 3 {
 			s := p.follow(p.bob, nil)
 			p.tell(fmt.Sprint("a", i))
-			time.Sleep(10 * time.Minute)
+			p.tenMinutes()
 			p.tell(fmt.Sprint("b", i))
 			time.Sleep(10 * time.Second)
 			again := p.follow(p.bob, nil)
@@ -159,7 +159,7 @@ func TestLastMinuteAfterCrash(t *testing.T) {
 		p.tell("b")
 		time.Sleep(50 * time.Second)
 		p.tell("c")
-		time.Sleep(10 * time.Minute)
+		p.tenMinutes()
 		p.Broken.Store(true)
 		s.close()
 		synctest.Wait()
@@ -176,12 +176,12 @@ func TestLastMinuteAfterFailedStream(t *testing.T) {
 		p.tell("a")
 		s.close()
 		synctest.Wait()
-		time.Sleep(10 * time.Minute)
+		p.tenMinutes()
 		inbox := call{"GET", "/agent/inbox", p.bob, nil, nil}
 		broken.Store(true) // Views fail from the second one on
 		p.want(p.do(inbox), 500, "ERR_INTERNAL")
 		broken.Store(false)
-		time.Sleep(10 * time.Minute)
+		p.tenMinutes()
 		p.follow(p.bob, nil).wantTexts("after a stream that could not begin", "a")
 	}, func(f *fixture) {
 		f.Wrap = func(s relay.Extender) relay.Extender { return secondViewFails{s, &broken, new(atomic.Int64)} }

@@ -40,6 +40,13 @@ func (p party) tell(texts ...string) (ids []int64) {
 	return ids[len(ids)-len(texts):]
 }
 
+// tenMinutes lets ten minutes pass by the relay's clock. For timers they are two, because a test works for each second
+// that it sleeps.
+func (p party) tenMinutes() {
+	p.wait(8 * time.Minute)
+	time.Sleep(2 * time.Minute)
+}
+
 func since(id int64) map[string]string {
 	return map[string]string{"Last-Event-ID": strconv.FormatInt(id, 10)}
 }
