@@ -147,6 +147,9 @@ func TestAnswersOfAgents(t *testing.T) {
 		408: "active, 3 queued, 0 dead", 425: "active, 3 queued, 0 dead", 429: "active, 3 queued, 0 dead",
 		500: "active, 3 queued, 0 dead", 503: "active, 3 queued, 0 dead", 0: "active, 3 queued, 0 dead",
 	} {
+		if raceDetector && code > 0 && code%100 != 0 && code != 404 {
+			continue // one code of each kind is enough
+		}
 		t.Run(fmt.Sprint(code), func(t *testing.T) {
 			inBubble(t, func(t *testing.T, f *fixture) {
 				r := f.channel("ops")
