@@ -24,6 +24,7 @@ func (f *fixture) ack(key string, body any, want int) {
 // H-14: only a confirmation makes a message delivered: an acknowledgement, Last-Event-ID, since with an id, or the
 // webhook. Nothing else does.
 func TestOnlyConfirmationDelivers(t *testing.T) {
+	t.Parallel()
 	inParty(t, func(t *testing.T, p party) {
 		receive := map[string]func(){
 			"stream": func() {
@@ -81,6 +82,7 @@ func TestOnlyConfirmationDelivers(t *testing.T) {
 // H-14: delivered and failed never change. An acknowledgement with an error makes a message failed, with the
 // receiver's code and detail.
 func TestFinalStates(t *testing.T) {
+	t.Parallel()
 	inParty(t, func(t *testing.T, p party) {
 		s := p.follow(p.bob, nil)
 		ids := p.tell("a", "b", "c", "d")
@@ -122,6 +124,7 @@ func TestFinalStates(t *testing.T) {
 
 // H-15: a confirmation touches neither messages of other agents, nor ids above N, nor what was never handed out.
 func TestConfirmationTouchesNothingElse(t *testing.T) {
+	t.Parallel()
 	inParty(t, func(t *testing.T, p party) {
 		other := p.register(carol)
 		s, foreign := p.follow(p.bob, nil), p.follow(other, nil)
@@ -179,6 +182,7 @@ func (s slowStore) Update(ctx context.Context, f func(relay.StoreTx) error) (tim
 // A message that was handed out counts as received. A client may confirm a message before the hub has recorded its
 // frame.
 func TestConfirmationBeforeFrameIsRecorded(t *testing.T) {
+	t.Parallel()
 	var slow atomic.Bool
 	inParty(t, func(t *testing.T, p party) {
 		for what, confirm := range map[string]func(event){
@@ -204,6 +208,7 @@ func TestConfirmationBeforeFrameIsRecorded(t *testing.T) {
 
 // A confirmation of many messages is complete, although it takes several transactions.
 func TestConfirmationOfMany(t *testing.T) {
+	t.Parallel()
 	inParty(t, func(t *testing.T, p party) {
 		const many = 240
 		p.queue(alice, bob, many, 100)
@@ -284,6 +289,7 @@ func (t *countingTx) Exec(text string, args ...any) (int64, error) {
 
 // The body of an acknowledgement is checked. A refused one changes nothing.
 func TestMalformedAcknowledgements(t *testing.T) {
+	t.Parallel()
 	inParty(t, func(t *testing.T, p party) {
 		s := p.follow(p.bob, nil)
 		p.tell("a")

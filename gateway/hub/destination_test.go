@@ -77,6 +77,7 @@ func TestBlockedNames(t *testing.T) {
 
 // G-7, G-8: a secret in the URL of a webhook is neither in the database nor in the log. G-16: no sender learns it.
 func TestEndpointIsSecret(t *testing.T) {
+	t.Parallel()
 	inParty(t, func(t *testing.T, p party) {
 		const secret = "SecretOfTheURL"
 		answers := ""
@@ -160,6 +161,7 @@ func resolved(query []byte, address netip.Addr) []byte {
 
 // G-14: a redirect is not followed.
 func TestRedirectIsNotFollowed(t *testing.T) {
+	t.Parallel()
 	inParty(t, func(t *testing.T, p party) {
 		inner := newHook(t, nil)
 		for _, status := range []int{301, 302, 303, 307, 308} {

@@ -22,6 +22,7 @@ import (
 
 // H-18: a stream has the headers and the bytes that HUB describes, and a ping every 20 s.
 func TestFrames(t *testing.T) {
+	t.Parallel()
 	inParty(t, func(t *testing.T, p party) {
 		i := p.open(p.bob, nil)
 		for name, want := range map[string]string{"Content-Type": "text/event-stream", "Cache-Control": "no-store",
@@ -98,6 +99,7 @@ func checkPace(t *testing.T, s *feed) {
 
 // H-19: a backlog of 200 KB is written at the pace of HUB, and not slower than necessary.
 func TestPaceOfBacklog(t *testing.T) {
+	t.Parallel()
 	inParty(t, func(t *testing.T, p party) {
 		for i := range 20 {
 			p.send(p.alice, alice, "bob", fmt.Sprint(i, strings.Repeat("a", 9998)))
@@ -115,6 +117,7 @@ func TestPaceOfBacklog(t *testing.T) {
 // H-19: the pace also holds for frames that are larger than 32 KiB, for messages that come one by one, for pings, and
 // at the end. Each frame has less than 64,000 characters.
 func TestPaceOfLargeFrames(t *testing.T) {
+	t.Parallel()
 	inParty(t, func(t *testing.T, p party) {
 		largest := strings.Repeat("\u0001", 9970) // 6 bytes each as JSON
 		rounds := 10
@@ -154,6 +157,7 @@ func TestPaceOfLargeFrames(t *testing.T) {
 
 // H-19: a client that takes a write late does not get the next one together with it.
 func TestPaceForSlowClient(t *testing.T) {
+	t.Parallel()
 	inParty(t, func(t *testing.T, p party) {
 		for range 40 {
 			p.send(p.alice, alice, "bob", strings.Repeat("a", 9900))
@@ -178,6 +182,7 @@ func TestPaceForSlowClient(t *testing.T) {
 
 // H-19: the pace also holds during a shutdown.
 func TestPaceDuringShutdown(t *testing.T) {
+	t.Parallel()
 	inParty(t, func(t *testing.T, p party) {
 		for range 20 {
 			p.send(p.alice, alice, "bob", strings.Repeat("a", 9900))
@@ -219,6 +224,7 @@ func (p party) stalled() net.Conn {
 
 // A stream goes on while the relay refuses its reads for the moment: it has pings, and its messages come afterwards.
 func TestStreamWhileReadsAreRefused(t *testing.T) {
+	t.Parallel()
 	var refused atomic.Bool
 	inParty(t, func(t *testing.T, p party) {
 		s := p.follow(p.bob, nil)
@@ -254,6 +260,7 @@ func (s refusingStore) View(ctx context.Context, f func(relay.Querier) error) (t
 
 // H-17: a client that takes no byte for 30 s is cut off, at the beginning or later. Its messages are not lost.
 func TestClientThatStopsReadingIsCutOff(t *testing.T) {
+	t.Parallel()
 	for _, reads := range []bool{false, true} {
 		inParty(t, func(t *testing.T, p party) {
 			c := p.stalled()

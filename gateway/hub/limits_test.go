@@ -90,6 +90,7 @@ func TestRegistrationLimit(t *testing.T) {
 
 // A registration counts once, even if the store runs its operation twice.
 func TestRegistrationCountsOnce(t *testing.T) {
+	t.Parallel()
 	inBubble(t, func(t *testing.T, f *fixture) {
 		for n := range 20 {
 			f.register(fmt.Sprintf("a%d@b", n))
@@ -204,6 +205,7 @@ func (s afterUpdate) Update(ctx context.Context, f func(relay.StoreTx) error) (t
 
 // G-25: an operation that takes the store too long is undone and answered with 503.
 func TestSlowOperation(t *testing.T) {
+	t.Parallel()
 	var slow atomic.Bool
 	inBubble(t, func(t *testing.T, f *fixture) {
 		slow.Store(true)

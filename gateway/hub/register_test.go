@@ -262,6 +262,7 @@ func TestDelete(t *testing.T) {
 
 // A DELETE counts as one request, even if the store runs its operation twice.
 func TestDeleteCountsOnce(t *testing.T) {
+	t.Parallel()
 	inParty(t, func(t *testing.T, p party) {
 		for n := range 41 {
 			a := p.do(call{"DELETE", "/agents/" + bob, p.bob, nil, nil})

@@ -16,6 +16,7 @@ import (
 // H-12: with Last-Event-ID the stream begins with everything received with a larger id, in whatever way, but not with
 // what has failed. What was queued follows.
 func TestLastEventID(t *testing.T) {
+	t.Parallel()
 	inParty(t, func(t *testing.T, p party) {
 		s := p.follow(p.bob, nil)
 		ids := p.tell("a", "b", "c", "d", "e")
@@ -50,6 +51,7 @@ func TestLastEventID(t *testing.T) {
 
 // A message that is queued comes on the next stream, whatever its Last-Event-ID is. Otherwise it would never come.
 func TestLastEventIDAfterQueuedMessage(t *testing.T) {
+	t.Parallel()
 	inParty(t, func(t *testing.T, p party) {
 		p.tell("a")
 		time.Sleep(time.Minute)
@@ -66,6 +68,7 @@ func TestLastEventIDAfterQueuedMessage(t *testing.T) {
 
 // Last-Event-ID consists of digits, else 400. The former stream goes on then.
 func TestMalformedLastEventID(t *testing.T) {
+	t.Parallel()
 	inParty(t, func(t *testing.T, p party) {
 		s := p.follow(p.bob, nil)
 		for _, id := range []string{"a", "-1", "+1", "1.0", "1e3", "0x1", "1 2", "١", "1,2"} {
@@ -83,6 +86,7 @@ func TestMalformedLastEventID(t *testing.T) {
 // H-13: without Last-Event-ID, the messages of the last 60 s of the last stream come again, and nothing that was sent
 // before.
 func TestLastMinuteComesAgain(t *testing.T) {
+	t.Parallel()
 	inParty(t, func(t *testing.T, p party) {
 		s := p.follow(p.bob, nil)
 		p.tell("a")
@@ -118,6 +122,7 @@ func TestLastMinuteComesAgain(t *testing.T) {
 
 // H-13: what a poll has handed out does not come again, unless Last-Event-ID asks for it.
 func TestPolledMessagesDoNotComeAgain(t *testing.T) {
+	t.Parallel()
 	inParty(t, func(t *testing.T, p party) {
 		ids := p.tell("a", "b")
 		p.history(p.bob, "")
@@ -132,6 +137,7 @@ func TestPolledMessagesDoNotComeAgain(t *testing.T) {
 
 // H-13: a stream that was replaced has ended too.
 func TestLastMinuteOfReplacedStream(t *testing.T) {
+	t.Parallel()
 	inParty(t, func(t *testing.T, p party) {
 		for i := range 3 {
 			s := p.follow(p.bob, nil)
@@ -152,6 +158,7 @@ func TestLastMinuteOfReplacedStream(t *testing.T) {
 // H-13: after a crash, the messages of the 60 s before the last frame come again. Here, the end of the stream cannot be
 // recorded.
 func TestLastMinuteAfterCrash(t *testing.T) {
+	t.Parallel()
 	inParty(t, func(t *testing.T, p party) {
 		s := p.follow(p.bob, nil)
 		p.tell("a")
@@ -170,6 +177,7 @@ func TestLastMinuteAfterCrash(t *testing.T) {
 
 // H-13: a stream that fails before it has brought the last minute again does not count as the last stream.
 func TestLastMinuteAfterFailedStream(t *testing.T) {
+	t.Parallel()
 	var broken atomic.Bool
 	inParty(t, func(t *testing.T, p party) {
 		s := p.follow(p.bob, nil)

@@ -81,6 +81,7 @@ var replies = map[string]replyCase{
 // H-30: each kind of webhook reply has the effect that HUB describes. G-16: the sender learns nothing else of the
 // response.
 func TestWebhookReplies(t *testing.T) {
+	t.Parallel()
 	inBubble(t, func(t *testing.T, f *fixture) {
 		key, hooks := f.register(alice), map[string]*hook{}
 		for name, c := range replies {

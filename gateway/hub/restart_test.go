@@ -36,6 +36,7 @@ func (p party) wantOneTrace(h *hook, want string) {
 
 // An attempt that a restart cuts off is repeated with the same trace. G-17: the others follow in their order.
 func TestRestartDuringAttempt(t *testing.T) {
+	t.Parallel()
 	inParty(t, func(t *testing.T, p party) {
 		_, hook := p.registerHook(carol, func(w http.ResponseWriter, c hookCall) { <-c.ctx.Done() })
 		var answers []<-chan answer
@@ -59,6 +60,7 @@ func TestRestartDuringAttempt(t *testing.T) {
 
 // The times between attempts go on after a restart.
 func TestRestartBetweenAttempts(t *testing.T) {
+	t.Parallel()
 	inParty(t, func(t *testing.T, p party) {
 		_, hook := p.registerHook(carol, func(w http.ResponseWriter, _ hookCall) {
 			w.Header().Set("Retry-After", "600")
@@ -78,6 +80,7 @@ func TestRestartBetweenAttempts(t *testing.T) {
 
 // A crash between the answer of a webhook and its record: the attempt is repeated with the same trace.
 func TestCrashAfterWebhookAnswer(t *testing.T) {
+	t.Parallel()
 	inParty(t, func(t *testing.T, p party) {
 		_, hook := p.registerHook(carol, func(w http.ResponseWriter, c hookCall) {
 			p.Broken.Store(true)
@@ -95,6 +98,7 @@ func TestCrashAfterWebhookAnswer(t *testing.T) {
 
 // A crash between the frame of a message and its record: the message comes again, with the same id and trace.
 func TestCrashAfterFrame(t *testing.T) {
+	t.Parallel()
 	inParty(t, func(t *testing.T, p party) {
 		p.tell("a", "b")
 		first := p.follow(p.bob, nil)
@@ -118,6 +122,7 @@ func TestCrashAfterFrame(t *testing.T) {
 
 // Streams go on after restarts: with Last-Event-ID each message comes once, and the ids grow.
 func TestStreamThroughRestarts(t *testing.T) {
+	t.Parallel()
 	inParty(t, func(t *testing.T, p party) {
 		last, texts := int64(0), ""
 		want := ""

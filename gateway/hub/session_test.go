@@ -37,6 +37,7 @@ func (f *fixture) refused(what, token string) {
 
 // A session token opens one inbox stream, within 5 minutes, and nothing else (G-10).
 func TestSessionToken(t *testing.T) {
+	t.Parallel()
 	inParty(t, func(t *testing.T, p party) {
 		token, unused := p.session(p.bob), p.session(p.bob)
 		if token == unused {
@@ -70,6 +71,7 @@ func TestSessionToken(t *testing.T) {
 
 // The 5 minutes are those of the relay's clock.
 func TestSessionTokenExpires(t *testing.T) {
+	t.Parallel()
 	inParty(t, func(t *testing.T, p party) {
 		early, late := p.session(p.bob), p.session(p.bob)
 		time.Sleep(5*time.Minute - time.Millisecond)
@@ -84,6 +86,7 @@ func TestSessionTokenExpires(t *testing.T) {
 
 // A rotation and a deletion of the agent end its session tokens, and those of no other agent. So does a restart.
 func TestSessionTokenEnds(t *testing.T) {
+	t.Parallel()
 	inParty(t, func(t *testing.T, p party) {
 		token, other := p.session(p.bob), p.session(p.alice)
 		a := p.want(p.do(call{"POST", "/register", p.bob, registrationOf(bob), nil}), 200, "")
@@ -108,6 +111,7 @@ func TestSessionTokenEnds(t *testing.T) {
 
 // Who may open streams and sessions (G-10).
 func TestStreamNeedsKeyOfAgent(t *testing.T) {
+	t.Parallel()
 	inParty(t, func(t *testing.T, p party) {
 		for _, c := range []call{{"GET", "/agent/inbox", "", nil, nil}, {"POST", "/agent/session", "", nil, nil}} {
 			if a := p.want(p.do(c), 401, "ERR_UNAUTHORIZED"); a.Header.Get("WWW-Authenticate") != "Bearer" {

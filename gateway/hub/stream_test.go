@@ -53,6 +53,7 @@ func since(id int64) map[string]string {
 
 // H-11: a message to an absent agent arrives on its next stream, once.
 func TestMessageToAbsentAgent(t *testing.T) {
+	t.Parallel()
 	inParty(t, func(t *testing.T, p party) {
 		a := p.send(p.alice, alice, "bob", "a")
 		if a.Status != 202 || a.text("delivery") != "queued" || a.text("state") != "queued" {
@@ -72,6 +73,7 @@ func TestMessageToAbsentAgent(t *testing.T) {
 
 // A message comes as soon as it is stored, and its sender has the answer then.
 func TestMessageComesAtOnce(t *testing.T) {
+	t.Parallel()
 	inParty(t, func(t *testing.T, p party) {
 		s := p.follow(p.bob, nil)
 		began := time.Now()
@@ -88,6 +90,7 @@ func TestMessageComesAtOnce(t *testing.T) {
 
 // H-16: a newer stream ends the older one, whether it reads or not.
 func TestNewerStreamEndsOlder(t *testing.T) {
+	t.Parallel()
 	inParty(t, func(t *testing.T, p party) {
 		first := p.follow(p.bob, nil)
 		second := p.follow(p.bob, since(0))
@@ -112,6 +115,7 @@ func TestNewerStreamEndsOlder(t *testing.T) {
 
 // H-16: of many streams that are opened at the same time exactly one survives, and no message is lost.
 func TestManyStreamsOpenAtOnce(t *testing.T) {
+	t.Parallel()
 	inParty(t, func(t *testing.T, p party) {
 		const streams, senders, messages = 30, 5, 60
 		var all sync.WaitGroup
@@ -165,6 +169,7 @@ func TestManyStreamsOpenAtOnce(t *testing.T) {
 
 // The reasons why the hub closes a stream.
 func TestClosedStreams(t *testing.T) {
+	t.Parallel()
 	inParty(t, func(t *testing.T, p party) {
 		s := p.follow(p.bob, nil)
 		other := p.follow(p.alice, nil)
@@ -186,6 +191,7 @@ func TestClosedStreams(t *testing.T) {
 
 // H-4: a stream that opens with the old key during a rotation is not left open.
 func TestStreamOpensDuringRotation(t *testing.T) {
+	t.Parallel()
 	var after atomic.Pointer[func()]
 	inParty(t, func(t *testing.T, p party) {
 		rotate := func() { p.want(p.do(call{"POST", "/register", p.bob, registrationOf(bob), nil}), 200, "") }
@@ -218,6 +224,7 @@ func (s afterView) View(ctx context.Context, f func(relay.Querier) error) (time.
 
 // A stream counts as a waiting poll.
 func TestStreamsCountAsPolls(t *testing.T) {
+	t.Parallel()
 	inParty(t, func(t *testing.T, p party) {
 		s := p.follow(p.bob, nil)
 		p.follow(p.alice, nil)

@@ -17,6 +17,7 @@ const (
 
 // The request has the form that clients expect, and ids by which a receiver recognizes a repeat.
 func TestWebhookRequest(t *testing.T) {
+	t.Parallel()
 	inBubble(t, func(t *testing.T, f *fixture) {
 		key := f.register(alice)
 		_, hook := f.registerHook(bob, nil)
@@ -38,6 +39,7 @@ func TestWebhookRequest(t *testing.T) {
 
 // H-28: webhooks of one receiver are called in order, one after the other, also if some attempts fail.
 func TestWebhooksAreCalledInOrder(t *testing.T) {
+	t.Parallel()
 	inBubble(t, func(t *testing.T, f *fixture) {
 		key := f.register(alice)
 		calls, running := 0, 0
@@ -75,6 +77,7 @@ func TestWebhooksAreCalledInOrder(t *testing.T) {
 
 // H-29: a message whose job is dead after 24 hours has failed. Messages that were never tried have failed too.
 func TestDeadJobFailsItsMessage(t *testing.T) {
+	t.Parallel()
 	inBubble(t, func(t *testing.T, f *fixture) {
 		key := f.register(alice)
 		_, hook := f.registerHook(bob, func(w http.ResponseWriter, _ hookCall) {
@@ -106,6 +109,7 @@ func TestDeadJobFailsItsMessage(t *testing.T) {
 // H-32: a webhook that answers after 60 s is called once. H-33: its sender has 202 after 15 s, and the state becomes
 // delivered.
 func TestSlowWebhook(t *testing.T) {
+	t.Parallel()
 	inBubble(t, func(t *testing.T, f *fixture) {
 		key := f.register(alice)
 		_, hook := f.registerHook(bob, func(w http.ResponseWriter, c hookCall) {
@@ -134,6 +138,7 @@ func TestSlowWebhook(t *testing.T) {
 
 // An attempt may take 120 s. G-16: then the failure is a timeout.
 func TestWebhookTimeout(t *testing.T) {
+	t.Parallel()
 	inBubble(t, func(t *testing.T, f *fixture) {
 		key := f.register(alice)
 		_, hook := f.registerHook(bob, func(w http.ResponseWriter, c hookCall) { <-c.ctx.Done() })
@@ -157,6 +162,7 @@ func TestWebhookTimeout(t *testing.T) {
 
 // A response whose body does not come is a response without a reply.
 func TestSlowWebhookBody(t *testing.T) {
+	t.Parallel()
 	inBubble(t, func(t *testing.T, f *fixture) {
 		key := f.register(alice)
 		f.registerHook(bob, func(w http.ResponseWriter, c hookCall) {
@@ -175,6 +181,7 @@ func TestSlowWebhookBody(t *testing.T) {
 
 // A webhook that cannot be reached is tried again. The sender learns the kind of the failure.
 func TestUnreachableWebhook(t *testing.T) {
+	t.Parallel()
 	inBubble(t, func(t *testing.T, f *fixture) {
 		key := f.register(alice)
 		f.register(bob, object{"endpoint": "http://127.0.0.1:2000/"})
@@ -192,6 +199,7 @@ func TestUnreachableWebhook(t *testing.T) {
 
 // H-31: a stream that opens takes over what waits for the webhook. The webhook is not called for what was handed out.
 func TestStreamTakesOverFromWebhook(t *testing.T) {
+	t.Parallel()
 	inBubble(t, func(t *testing.T, f *fixture) {
 		key := f.register(alice)
 		receiver, hook := f.registerHook(bob, status(500, ""))
@@ -224,6 +232,7 @@ func TestStreamTakesOverFromWebhook(t *testing.T) {
 // H-31: a stream also gets the message with which the webhook is being called. What the webhook answers then counts
 // only if it confirms the message.
 func TestStreamOpensDuringCall(t *testing.T) {
+	t.Parallel()
 	for reply, want := range map[string]string{`{"status":"ok"}`: "a delivered, b sent",
 		`{"status":"error"}`: "a sent, b sent"} {
 		t.Run(reply, func(t *testing.T) {
@@ -264,6 +273,7 @@ func (f *fixture) checkStreamDuringCall(reply, want string) {
 
 // What a stream has not handed out goes to the webhook when the stream ends.
 func TestWebhookGetsWhatStreamHasNot(t *testing.T) {
+	t.Parallel()
 	inBubble(t, func(t *testing.T, f *fixture) {
 		p := party{fixture: f, alice: f.register(alice)}
 		var hook *hook
@@ -284,6 +294,7 @@ func TestWebhookGetsWhatStreamHasNot(t *testing.T) {
 
 // A message goes to the URL of the current registration. A message that waits for the former URL does so too.
 func TestWebhookOfCurrentRegistration(t *testing.T) {
+	t.Parallel()
 	inBubble(t, func(t *testing.T, f *fixture) {
 		key := f.register(alice)
 		_, former := f.registerHook(bob, status(500, ""))
@@ -302,6 +313,7 @@ func TestWebhookOfCurrentRegistration(t *testing.T) {
 
 // The state failed never changes, not even if the webhook of a deleted agent confirms a message.
 func TestWebhookOfDeletedAgent(t *testing.T) {
+	t.Parallel()
 	inBubble(t, func(t *testing.T, f *fixture) {
 		key := f.register(alice)
 		receiver, hook := f.registerHook(bob, func(w http.ResponseWriter, c hookCall) {
