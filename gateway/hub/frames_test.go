@@ -228,6 +228,7 @@ func TestStreamWhileReadsAreRefused(t *testing.T) {
 	var refused atomic.Bool
 	inParty(t, func(t *testing.T, p party) {
 		s := p.follow(p.bob, nil)
+		synctest.Wait()
 		p.queue(alice, bob, 1, 100) // does not wake the stream
 		refused.Store(true)
 		time.Sleep(65 * time.Second)
