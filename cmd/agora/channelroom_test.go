@@ -6,13 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -21,18 +18,21 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// A worked example: a channel at a relay, with a person at a terminal, an agent that no service can reach, and an agent
-// that works with the tools of the channel.
+// A worked example: a channel at a relay, with a person at a terminal and two agents that no service can reach. One repeats
+// what it hears. The other works with the tools of the channel, as an agent with a language model does.
 
-// startEcho runs an agent that repeats what people say. It has an inbox at the relay, and no address of its own. The
-// result is the connection string of its inbox.
-func startEcho(t *testing.T, relayURL string, key didkey.Key) (connection string) {
+// worker is what an agent does with a delivery. It returns the output of its RESULT.
+type worker func(ctx context.Context, d client.ChannelDelivery) (output json.RawMessage, err error)
+
+// startAgent runs an agent with an inbox at the relay, and without an address of its own. The result is the connection
+// string of its inbox.
+func startAgent(t *testing.T, relayURL string, key didkey.Key, work worker) (connection string) {
 	t.Helper()
 	agent, err := client.New(relayURL, key, client.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, connection, err = agent.NewInbox(t.Context(), "echo")
+	_, connection, err = agent.NewInbox(t.Context(), "example")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,11 +45,7 @@ func startEcho(t *testing.T, relayURL string, key didkey.Key) (connection string
 				if err != nil {
 					return envelope.Result{}, err
 				}
-				if d.Message.Sender == "tools" { // it says nothing to other agents
-					output, err := client.ChannelOutput()
-					return envelope.Result{Output: output}, err
-				}
-				output, err := json.Marshal("You said: " + d.Message.Content)
+				output, err := work(ctx, d)
 				return envelope.Result{Output: output}, err
 			},
 		})
@@ -63,44 +59,23 @@ func startEcho(t *testing.T, relayURL string, key didkey.Key) (connection string
 	return connection
 }
 
-// toolAgent is an agent with an address of its own. It does not use the callback: it reads and writes with the channel's
-// tools, as an agent with a language model does.
-type toolAgent struct {
-	t     *testing.T
-	ctx   context.Context
-	tasks sync.WaitGroup
+// echo repeats what people say. It says nothing to the other agent.
+func echo(_ context.Context, d client.ChannelDelivery) (json.RawMessage, error) {
+	if d.Message.Sender == "tools" {
+		return client.ChannelOutput()
+	}
+	return json.Marshal("You said: " + d.Message.Content)
 }
 
-// startToolAgent runs a toolAgent, and returns its connection string.
-func startToolAgent(t *testing.T) (connection string) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	a := &toolAgent{t: t, ctx: ctx}
-	server := httptest.NewServer(a)
-	t.Cleanup(func() {
-		server.Close()
-		cancel()
-		a.tasks.Wait()
-	})
-	return server.URL + "/inbox/sk_tools"
-}
-
-func (a *toolAgent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	var delivery struct {
-		Message struct{ Sender, Content string }
-		MCP     client.MCPServer
+// useTools reads the channel with its tools, and says how the messages begin. It does not answer the other agent.
+func useTools(ctx context.Context, d client.ChannelDelivery) (json.RawMessage, error) {
+	if d.Message.Sender == "echo" {
+		return client.ChannelOutput()
 	}
-	if err := json.NewDecoder(r.Body).Decode(&delivery); err != nil || r.URL.Path != "/inbox/sk_tools" {
-		w.WriteHeader(http.StatusBadRequest)
-		return
+	if err := callTools(ctx, d.MCP[0]); err != nil {
+		return nil, err
 	}
-	if delivery.Message.Sender == "alice" { // it does not answer other agents
-		a.tasks.Go(func() {
-			if err := a.work(delivery.MCP); err != nil && a.ctx.Err() == nil {
-				a.t.Error(err)
-			}
-		})
-	}
+	return client.ChannelOutput() // it has said everything with a tool
 }
 
 // bearer adds the headers of a delivery to the requests of the SDK's client.
@@ -114,10 +89,8 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// work reads the channel, and says how much there is to read.
-func (a *toolAgent) work(server client.MCPServer) (err error) {
-	ctx, cancel := context.WithTimeout(a.ctx, 20*time.Second)
-	defer cancel()
+// callTools calls three of the channel's tools.
+func callTools(ctx context.Context, server client.MCPServer) (err error) {
 	session, err := mcp.NewClient(&mcp.Implementation{Name: "example", Version: "1"}, nil).Connect(ctx, &mcp.StreamableClientTransport{
 		Endpoint: server.URL, HTTPClient: &http.Client{Transport: bearer(server.Headers)}, DisableStandaloneSSE: true}, nil)
 	if err != nil {
@@ -187,8 +160,8 @@ func openRoom(t *testing.T) room {
 // TestChannelRoom runs the example: alice says something, and both agents answer.
 func TestChannelRoom(t *testing.T) {
 	r := openRoom(t)
-	r.agora(startEcho(t, r.relay, newKey(t))+"\n", "connect|echo|-")
-	r.agora(startToolAgent(t)+"\n", "connect|tools|-|--mcp|object")
+	r.agora(startAgent(t, r.relay, newKey(t), echo)+"\n", "connect|echo|-")
+	r.agora(startAgent(t, r.relay, newKey(t), useTools)+"\n", "connect|tools|-|--mcp|object")
 	roster := r.agora("", "roster")
 	for _, line := range []string{"alice                 member\n", "echo                  agent   active, at 127.0.0.1:", "tools                 agent   active, at 127.0.0.1:"} {
 		if !strings.Contains(roster, line) {
@@ -200,9 +173,9 @@ func TestChannelRoom(t *testing.T) {
 	if !strings.Contains(said, `"seq":1,`) || !strings.Contains(said, `"deliveries":2}`) {
 		t.Errorf("say prints %s", said)
 	}
-	// Alice's message; from tools a status and a message; from echo two events and a message about the former, and two
-	// events about the latter.
-	text := r.agora("", expand(t, "read|--follow|--limit|8|--timeout|20s|"+alice))
+	// Alice's message; from each agent its answer and what the relay reports of its work; and such reports of the work on
+	// the other agent's message.
+	text := r.agora("", expand(t, "read|--follow|--limit|12|--timeout|20s|"+alice))
 	if strings.Contains(text, "error") {
 		t.Errorf("there is an error in\n%s", text)
 	}
@@ -231,7 +204,7 @@ func expand(t *testing.T, args string) string {
 // which it does not use.
 func TestProbeOfAnInbox(t *testing.T) {
 	r, key := openRoom(t), newKey(t)
-	old := startEcho(t, r.relay, key)
+	old := startAgent(t, r.relay, key, echo)
 	owner, err := client.New(r.relay, key, client.Options{})
 	if err != nil {
 		t.Fatal(err)
