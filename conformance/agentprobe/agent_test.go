@@ -114,6 +114,9 @@ func (a *double) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		status = http.StatusForbidden
 	}
 	w.WriteHeader(status)
+	if status == http.StatusBadRequest {
+		_, _ = io.WriteString(w, "the double does not want this") // if the probe has left, nobody needs it
+	}
 }
 
 // handle takes a request, and returns the status of the answer.

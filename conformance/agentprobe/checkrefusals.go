@@ -43,7 +43,7 @@ func otherEnd(text string) string {
 // refuses sends a delivery to another URL, which must be answered with one of these statuses.
 func (p *probe) refuses(ctx context.Context, to string, allowed []int) found {
 	d, body := p.newDelivery(want{})
-	status, err := p.post(ctx, to, body)
+	status, _, err := p.post(ctx, to, body)
 	p.service.mu.Lock()
 	defer p.service.mu.Unlock()
 	switch {
@@ -70,7 +70,7 @@ func checkOldURL(ctx context.Context, p *probe) found {
 
 // refusesBody sends a body that the agent must refuse.
 func (p *probe) refusesBody(ctx context.Context, body []byte) found {
-	status, err := p.post(ctx, p.connection, body)
+	status, _, err := p.post(ctx, p.connection, body)
 	switch {
 	case err != nil:
 		return fail("the request got no answer: %s", shorten(err.Error()))

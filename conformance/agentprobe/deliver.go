@@ -25,6 +25,7 @@ type delivery struct {
 	answer                    func(*event, int) int // the status for an event and its number; nil: see callback
 	sent, answered            time.Time             // when it was sent, and when the agent had answered
 	status                    int                   // of the agent's answer; 0: there was none
+	text                      string                // of the agent's answer
 	err                       error                 // why there was none
 
 	events []*event
@@ -101,36 +102,36 @@ func (p *probe) send(ctx context.Context, d *delivery, body []byte) {
 	p.service.mu.Lock()
 	d.sent = began
 	p.service.mu.Unlock()
-	status, err := p.post(ctx, p.connection, body)
+	status, text, err := p.post(ctx, p.connection, body)
 	p.service.mu.Lock()
 	defer p.service.mu.Unlock()
-	d.status, d.err, d.answered = status, err, time.Now()
+	d.status, d.text, d.err, d.answered = status, text, err, time.Now()
 }
 
-// post sends a body to a URL of the agent. It returns the status of the answer.
-func (p *probe) post(ctx context.Context, to string, body []byte) (status int, err error) {
+// post sends a body to a URL of the agent. It returns the status and the text of the answer.
+func (p *probe) post(ctx context.Context, to string, body []byte) (status int, text string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, p.AnswerWithin)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, to, bytes.NewReader(body))
 	if err != nil {
-		return 0, err
+		return 0, "", err
 	}
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("User-Agent", "agora-channel-probe")
 	response, err := p.http.Do(r)
 	if err != nil {
-		return 0, p.withoutSecret(err)
+		return 0, "", p.withoutSecret(err)
 	}
-	_, err = io.Copy(io.Discard, io.LimitReader(response.Body, 1<<20))
+	said, err := io.ReadAll(io.LimitReader(response.Body, 1<<16))
 	if err = errors.Join(err, response.Body.Close()); err != nil {
-		return 0, p.withoutSecret(err)
+		return 0, "", p.withoutSecret(err)
 	}
 	p.service.mu.Lock()
 	defer p.service.mu.Unlock()
 	if response.StatusCode >= 300 && response.StatusCode < 400 {
 		p.redirects = append(p.redirects, fmt.Sprintf("a request was answered with %d", response.StatusCode))
 	}
-	return response.StatusCode, nil
+	return response.StatusCode, strings.TrimSpace(string(said)), nil
 }
 
 // withoutSecret returns an error of a request without the URL, and says so if the agent took too long.
@@ -150,6 +151,9 @@ func (d *delivery) acknowledged() string {
 	case d.err != nil:
 		return "the delivery got no answer: " + shorten(d.err.Error())
 	case d.status < 200 || d.status > 299:
+		if d.text != "" {
+			return fmt.Sprintf("the delivery was answered with %d, want 2xx: %s", d.status, shorten(d.text))
+		}
 		return fmt.Sprintf("the delivery was answered with %d, want 2xx", d.status)
 	}
 	return ""

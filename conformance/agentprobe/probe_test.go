@@ -79,7 +79,7 @@ var faults = []struct {
 	{"answers", "reports an error", "", Fail, "no model"},
 	{"answers", "floods", "", Fail, "no event of the type message"},
 	{"own-callback", "one callback", "", Fail, "went to the callback of the first"},
-	{"unknown-members", "strict", "", Fail, "400"},
+	{"unknown-members", "strict", "", Fail, "400, want 2xx: the double does not want this"},
 	{"no-mcp", "needs mcp", "", Fail, "400"},
 	{"no-names", "needs name", "", Fail, "400"},
 	{"no-names", "ignores nameless", "", Fail, "said nothing within 30s"},
