@@ -94,7 +94,7 @@ func TestOwnChannelPasses(t *testing.T) {
 	}
 	url, operator := startGateway(t, middleware, channel.Extension,
 		func(core *gateway.Core) ([]httpapi.Mount, func(context.Context), error) {
-			served, err := channel.New(core)
+			served, err := channel.New(t.Context(), core)
 			if err != nil {
 				return nil, nil, err
 			}

@@ -128,7 +128,7 @@ func (f gatewayFlags) open(
 			root: []httpapi.Mount{h.Document()}, run: h.Run, addr: f.HubAddr})
 	}
 	if f.Channel {
-		c, err := channel.New(g.core)
+		c, err := channel.New(ctx, g.core)
 		if err != nil {
 			return gateways{}, err
 		}

@@ -82,11 +82,13 @@ type Gateway struct {
 	deliveries *relay.CallerRate  // to an inbox
 	newInboxes *relay.AddressRate // from an address
 
+	after relay.Seq // the events up to this one were handled before the start
+
 	kick chan struct{} // makes the sweep run now; has room for one
 }
 
 // New returns the channel gateway of a relay.
-func New(c *gateway.Core) (*Gateway, error) {
+func New(ctx context.Context, c *gateway.Core) (*Gateway, error) {
 	origin, err := url.Parse(c.Relay.Origin())
 	if err != nil {
 		return nil, err
@@ -109,7 +111,9 @@ func New(c *gateway.Core) (*Gateway, error) {
 	g.callbacks.Share(maxForwarding, maxOwnForwarding, forwarder.payer)
 	g.outbox.Own, g.callbacks.Own = g.ownInbox, g.ownCallback
 	g.toolHandler = g.newToolHandler()
-	return g, nil
+	// Before the first delivery comes, so that no answer to it is missed.
+	g.after, err = g.start(ctx)
+	return g, err
 }
 
 // URL returns the base URL of the gateway: that of the relay, with /channel.

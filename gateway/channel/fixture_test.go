@@ -38,7 +38,7 @@ func start(t testing.TB, configure ...func(*fixture)) *fixture {
 	t.Helper()
 	f := &fixture{Site: &gatetest.Site{Extensions: []relay.Extension{channel.Extension}}, t: t}
 	f.Open = func(c *gateway.Core) (gatetest.Served, error) {
-		g, err := channel.New(c)
+		g, err := channel.New(t.Context(), c)
 		if err != nil {
 			return gatetest.Served{}, err
 		}

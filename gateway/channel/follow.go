@@ -30,14 +30,7 @@ func (g *Gateway) follow(ctx context.Context) {
 	defer cancel()
 	var watching sync.WaitGroup
 	defer watching.Wait()
-	var after relay.Seq
-	if g.insist(ctx, func() (err error) {
-		after, err = g.start(ctx)
-		return err
-	}) != nil {
-		return
-	}
-	mail := &mailbox{did: g.Key.DID(), woken: make(chan struct{}, 1), seen: after, recorded: after}
+	mail := &mailbox{did: g.Key.DID(), woken: make(chan struct{}, 1), seen: g.after, recorded: g.after}
 	watching.Go(func() {
 		_ = g.insist(ctx, func() error { // it returns only the error of ctx
 			cursor := relay.Cursor{Epoch: g.Relay.Epoch(), Seq: mail.last()}
@@ -190,7 +183,10 @@ func (g *Gateway) handle(ctx context.Context, e relay.Posted) error {
 		return nil
 	}
 	f, err := g.effectOf(r, opened)
-	if err != nil {
+	if refused(err) {
+		g.Log.Warn("the relay refuses the gateway's message to an agent", "delivery", r.id, "err", err)
+		return nil
+	} else if err != nil {
 		return err
 	}
 	return g.Update(context.WithoutCancel(ctx), self, func(o *gateway.Op) error {

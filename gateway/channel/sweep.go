@@ -134,7 +134,7 @@ func (g *Gateway) cancelThreads(ctx context.Context) error {
 func (g *Gateway) cancelThread(ctx context.Context, r request, i inbox) error {
 	checked, err := g.sign(envelope.Draft{Thread: r.id, Recipient: i.owner,
 		Payload: envelope.Cancel{RequestID: r.id, Reason: "the inbox was deleted"}})
-	if err != nil {
+	if err != nil && !refused(err) {
 		return err
 	}
 	return g.Update(context.WithoutCancel(ctx), self, func(o *gateway.Op) error {
@@ -142,8 +142,10 @@ func (g *Gateway) cancelThread(ctx context.Context, r request, i inbox) error {
 		if err != nil || now.n == 0 {
 			return err
 		}
-		if _, err := o.Append(checked, thread.Terms{}); err != nil && !refused(err) {
-			return err
+		if checked.Envelope() != nil {
+			if _, err := o.Append(checked, thread.Terms{}); err != nil && !refused(err) {
+				return err
+			}
 		}
 		now.state = over
 		return updateRequest(o.ExtTx, now)
