@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -21,7 +22,7 @@ type Object struct {
 func NewObject(name string, text []byte) *Object {
 	o := &Object{name: name}
 	if len(text) == 0 || text[0] != '{' || json.Unmarshal(text, &o.Members) != nil {
-		o.Err = Invalid("%s must be an object", name)
+		o.Err = Invalid("%s must be an object", cmp.Or(name, "the body"))
 	}
 	return o
 }

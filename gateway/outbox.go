@@ -37,10 +37,11 @@ type Plan int
 
 // The plans.
 const (
-	Send Plan = iota
-	Drop      // the job is no longer needed, so it is removed; Settle is not called
-	Hold      // the lane waits for a call of Wake; a held job dies of age like any other
-	Kill      // all jobs of the lane are dead, because their receiver is gone; Settle is not called
+	Send  Plan = iota
+	Drop       // the job is no longer needed, so it is removed; Settle is not called
+	Hold       // the lane waits for a call of Wake; a held job dies of age like any other
+	Kill       // all jobs of the lane are dead, because their receiver is gone; Settle is not called
+	Clear      // all jobs of the lane are removed, because their receiver was removed; Settle is not called
 )
 
 // Outcome is what becomes of a job after an attempt.
@@ -101,9 +102,12 @@ type Answerer func(ctx context.Context, c Call) (Response, error)
 //
 // The outbox writes nothing before an attempt. So an attempt that a crash cuts off is repeated.
 type Outbox struct {
-	// Own returns what answers the calls of a URL of this relay itself. It returns nil for other URLs. Set it before Run;
-	// nil: there are no such URLs.
+	// Own returns the Answerer for a URL of this relay, and nil for any other URL. Set it before Run. If Own is nil, all
+	// calls use HTTP.
 	Own func(url string) Answerer
+	// Gone reports whether the receiver of a lane is gone. It is asked in the Update that follows the plan Kill, because the
+	// receiver may have come back since. Set it before Run. If Gone is nil, the plan is followed.
+	Gone func(q relay.Querier, lane int64) (bool, error)
 
 	share *turns.Queue[string] // payers take turns; nil: there is no limit beside that of out
 	payer func(Job) string
@@ -127,8 +131,8 @@ func NewOutbox(c *Core, gateway string, out *Outgoing, courier Courier) *Outbox 
 		lanes: map[int64]*lane{}}
 }
 
-// Share lets total attempts run at a time, and each of the same payer. So users whose servers never answer cannot take
-// all calls of the gateway. payer returns who pays for a job; it is called after Target. Call Share before Run.
+// Share limits the attempts that run at a time: total in all, and each for one payer. So a user whose servers never answer
+// cannot take all calls of the gateway. payer returns who pays for a job; it is called after Target. Call Share before Run.
 func (o *Outbox) Share(total, each int, payer func(Job) string) {
 	o.share, o.payer = turns.New(total, func(string) int { return each }), payer
 }
@@ -199,9 +203,10 @@ func (o *Outbox) Restart(tx relay.ExtTx, n int64) error {
 	return o.write(tx, r)
 }
 
-// RestartLane does the same for the oldest live job of a lane, for example because its receiver has a new URL.
+// RestartLane lets the oldest live job of a lane be tried at once, for example because its receiver has a new URL. Call
+// Wake after the Update.
 func (o *Outbox) RestartLane(tx relay.ExtTx, lane int64) error {
-	r, found, err := o.first(tx, lane)
+	r, found, err := o.oldest(tx, lane)
 	if err != nil || !found {
 		return err
 	}
@@ -211,7 +216,24 @@ func (o *Outbox) RestartLane(tx relay.ExtTx, lane int64) error {
 // killBatch is how many jobs one Update kills, because posts wait for it.
 const killBatch = 100
 
-// KillLane makes the oldest live jobs of a lane dead, as the plan Kill does. left means that there are more than most.
+// killIfGone follows the plan Kill for some jobs of a lane.
+func (o *Outbox) killIfGone(tx relay.ExtTx, lane int64) error {
+	if o.Gone != nil {
+		if gone, err := o.Gone(tx, lane); err != nil || !gone {
+			return err
+		}
+	}
+	_, err := o.KillLane(tx, lane, killBatch)
+	return err
+}
+
+// clear follows the plan Clear for some jobs of a lane.
+func (o *Outbox) clear(tx relay.ExtTx, lane int64) error {
+	return Exec(tx, "DELETE FROM gate_outbox WHERE n IN (SELECT n FROM gate_outbox WHERE gateway = ? AND lane = ? "+
+		"AND dead = 0 ORDER BY n LIMIT ?)", o.gateway, lane, killBatch)
+}
+
+// KillLane makes up to most of the oldest live jobs of a lane dead. left reports whether the lane has more live jobs.
 func (o *Outbox) KillLane(tx relay.ExtTx, lane int64, most int) (left bool, err error) {
 	rows, err := jobRows(tx, "SELECT "+jobColumns+" FROM gate_outbox WHERE gateway = ? AND lane = ? AND dead = 0 "+
 		"ORDER BY n LIMIT ?", o.gateway, lane, most+1)
@@ -277,14 +299,14 @@ func sweepDead(tx relay.ExtTx, until time.Time, limit int) (removed int64, err e
 // head returns the oldest live job of a lane. found is false if the lane has none.
 func (o *Outbox) head(ctx context.Context, lane int64) (r jobRow, found bool, err error) {
 	err = o.core.Relay.View(ctx, own, func(q relay.Querier) (err error) {
-		r, found, err = o.first(q, lane)
+		r, found, err = o.oldest(q, lane)
 		return err
 	})
 	return r, found, err
 }
 
-// first does the work of head.
-func (o *Outbox) first(q relay.Querier, lane int64) (r jobRow, found bool, err error) {
+// oldest does the work of head.
+func (o *Outbox) oldest(q relay.Querier, lane int64) (r jobRow, found bool, err error) {
 	rows, err := jobRows(q, "SELECT "+jobColumns+" FROM gate_outbox WHERE gateway = ? AND lane = ? AND dead = 0 "+
 		"ORDER BY n LIMIT 1", o.gateway, lane)
 	if found = len(rows) > 0; found {

@@ -2,6 +2,7 @@ package gateway_test
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"slices"
 	"testing"
@@ -53,8 +54,10 @@ func TestKillLane(t *testing.T) {
 // A lane that is restarted is tried at once. A job that is restarted is no longer dead.
 func TestRestart(t *testing.T) {
 	inOffice(t, func(t *testing.T, o *office) {
-		status := 503
-		o.answerWith(func(*http.Request, try) (int, string, error) { return status, "3600", nil })
+		answer := func(status int) {
+			o.answerWith(func(*http.Request, try) (int, string, error) { return status, "3600", nil })
+		}
+		answer(503)
 		o.add(0, 1, 2)
 		o.add(1, 3)
 		time.Sleep(time.Minute)
@@ -65,11 +68,11 @@ func TestRestart(t *testing.T) {
 			o.box.Wake(0)
 			synctest.Wait()
 		}
-		o.set(func() { status = 400 })
+		answer(400)
 		restart(func(tx relay.ExtTx) error { return o.box.RestartLane(tx, 0) })
 		o.wantRefs("after the lane", 1, 3, 1, 2)
 		o.wantCount("after the lane", 0, 0, 2)
-		o.set(func() { status = 503 })
+		answer(503)
 		restart(func(tx relay.ExtTx) error { return o.box.Restart(tx, 1) })
 		o.wantRefs("after the job", 1, 3, 1, 2, 1)
 		o.wantCount("after the job", 0, 1, 1)
@@ -131,5 +134,77 @@ func TestPayersShare(t *testing.T) {
 		if len(o.refs()) != 13 {
 			t.Errorf("at the end: %d requests, want 13", len(o.refs()))
 		}
+	})
+}
+
+// Payers that wait for a busy host hold no share meanwhile. So payers with other hosts do not wait for that host.
+func TestPayersThatWaitForAHost(t *testing.T) {
+	inOffice(t, func(t *testing.T, o *office) {
+		o.stop()
+		o.share = func(box *gateway.Outbox) {
+			box.Share(6, 2, func(j gateway.Job) string { return fmt.Sprint(j.Lane) })
+		}
+		o.set(func() {
+			o.host = func(lane int64) string {
+				return map[bool]string{true: "slow.example", false: "quick.example"}[lane < 20]
+			}
+		})
+		o.answerWith(func(_ *http.Request, a try) (int, string, error) {
+			if a.lane < 20 {
+				time.Sleep(10 * time.Second)
+			}
+			return 200, "", nil
+		})
+		for lane := range int64(20) {
+			o.add(lane, lane)
+		}
+		o.start()
+		time.Sleep(time.Second)
+		o.add(20, 100, 101)
+		time.Sleep(time.Second)
+		refs := o.refs()
+		slices.Sort(refs)
+		if len(refs) != 6 || !slices.Equal(refs[4:], []int64{100, 101}) {
+			t.Errorf("in the first seconds: requests for %v", refs)
+		}
+		time.Sleep(2 * time.Minute)
+		if len(o.refs()) != 22 {
+			t.Errorf("at the end: %d requests, want 22", len(o.refs()))
+		}
+	})
+}
+
+// The jobs of a receiver that was removed are removed. Those of a receiver that has come back are not killed.
+func TestClearLane(t *testing.T) {
+	inOffice(t, func(t *testing.T, o *office) {
+		o.stop()
+		gone := true
+		o.share = func(box *gateway.Outbox) {
+			box.Gone = func(relay.Querier, int64) (is bool, err error) {
+				o.set(func() { is = gone })
+				return is, nil
+			}
+		}
+		o.start()
+		o.plan(gateway.Clear, gateway.Send)
+		refs := make([]int64, 250)
+		o.add(0, refs...)
+		time.Sleep(time.Minute)
+		o.wantCount("after Clear", 0, 0, 0)
+		asked := 0
+		o.set(func() {
+			o.target = func() (gateway.Plan, error) {
+				if asked++; asked == 1 { // it comes back between the plan and its Update
+					gone = false
+					return gateway.Kill, nil
+				}
+				return gateway.Send, nil
+			}
+			o.call = nil
+		})
+		o.add(1, 1, 2)
+		time.Sleep(time.Minute)
+		o.wantCount("after it came back", 1, 0, 0)
+		o.wantRefs("after it came back", 1, 2)
 	})
 }

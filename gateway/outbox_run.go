@@ -181,10 +181,9 @@ func (o *Outbox) step(ctx context.Context, number int64) (next time.Time, err er
 	case drop:
 		err = o.update(ctx, func(tx relay.ExtTx) error { return o.record(tx, d.row, Done) })
 	case kill:
-		err = o.update(ctx, func(tx relay.ExtTx) error {
-			_, err := o.KillLane(tx, number, killBatch)
-			return err
-		})
+		err = o.update(ctx, func(tx relay.ExtTx) error { return o.killIfGone(tx, number) })
+	case clear:
+		err = o.update(ctx, func(tx relay.ExtTx) error { return o.clear(tx, number) })
 	case settle:
 		err = o.settle(ctx, d)
 	default:
@@ -210,6 +209,7 @@ const (
 	send
 	drop
 	kill
+	clear
 	settle
 )
 
@@ -225,6 +225,8 @@ func (d *decision) follow(p Plan) {
 		d.do = drop
 	case Kill:
 		d.do = kill
+	case Clear:
+		d.do = clear
 	default:
 		d.do = send
 	}
@@ -264,13 +266,7 @@ func (o *Outbox) send(ctx context.Context, d *decision) (*decision, error) {
 	}
 	waiting, cancel := context.WithTimeout(ctx, d.expires().Sub(o.core.Relay.Now()))
 	defer cancel()
-	release, late, err := o.takeShare(waiting, d.row.Job)
-	var s slot
-	var waited bool
-	if err == nil {
-		defer release()
-		s, waited, err = o.out.reserve(waiting, d.url)
-	}
+	s, release, waited, err := o.reserve(waiting, d)
 	switch {
 	case errors.Is(err, Blocked):
 		o.judge(d, Response{}, err)
@@ -280,8 +276,8 @@ func (o *Outbox) send(ctx context.Context, d *decision) (*decision, error) {
 	case err != nil:
 		return d, err
 	}
-	defer s.free()
-	if waited || late { // the job may have been removed, and the URL may have changed
+	defer release()
+	if waited { // the job may have been removed, and the URL may have changed
 		again, err := o.decide(ctx, d.row.Lane)
 		if err != nil || again.do != send {
 			return again, err
@@ -294,15 +290,40 @@ func (o *Outbox) send(ctx context.Context, d *decision) (*decision, error) {
 	return o.attempt(ctx, d, s.post)
 }
 
-// takeShare waits until the payer of a job may have another attempt. waited is false if that was so at once. The caller
-// must call release after the attempt. The error is that of ctx.
-func (o *Outbox) takeShare(ctx context.Context, j Job) (release func(), waited bool, err error) {
+// reserve waits until a job may be sent: until its payer may have another attempt, and its host another call. While it
+// waits for one of them, it does not hold the other. waited is false if it did not wait. The caller must call release
+// after the attempt. Errors: those of Outgoing.reserve.
+func (o *Outbox) reserve(ctx context.Context, d *decision) (s slot, release func(), waited bool, err error) {
 	if o.share == nil {
-		return func() {}, false, nil
+		s, waited, err = o.out.reserve(ctx, d.url)
+		return s, s.free, waited, err
 	}
-	payer := o.payer(j)
-	waited, err = acquire(ctx, o.share, payer)
-	return func() { o.share.Release(payer) }, waited, err
+	payer := o.payer(d.row.Job)
+	both := func() {
+		s.free()
+		o.share.Release(payer)
+	}
+	for {
+		late, err := acquire(ctx, o.share, payer)
+		if waited = waited || late; err != nil {
+			return slot{}, nil, waited, err
+		}
+		if s, _, err = o.out.reserve(ended, d.url); err == nil {
+			return s, both, waited, nil
+		}
+		o.share.Release(payer)
+		if errors.Is(err, Blocked) {
+			return slot{}, nil, waited, err
+		}
+		if s, _, err = o.out.reserve(ctx, d.url); err != nil {
+			return slot{}, nil, true, err
+		}
+		if o.share.Acquire(ended, payer) == nil {
+			return s, both, true, nil
+		}
+		s.free()
+		waited = true
+	}
 }
 
 // attempt sends a job, and judges the answer.

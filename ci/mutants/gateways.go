@@ -6,9 +6,9 @@ const ofOutbox = "./gateway -run Lane|Job|Attempt|Stored|Backoff|Clock|RetryAfte
 
 // The outbox of the gateways.
 var outbox = []mutant{
-	{"outbox: a later job goes ahead of one that waits", "gateway Outbox.first", "",
+	{"outbox: a later job goes ahead of one that waits", "gateway Outbox.oldest", "",
 		swapSQL("ORDER BY n", "ORDER BY due, n"), ofOutbox},
-	{"outbox: the newest job is tried first", "gateway Outbox.first", "",
+	{"outbox: the newest job is tried first", "gateway Outbox.oldest", "",
 		swapSQL("ORDER BY n", "ORDER BY n DESC"), ofOutbox},
 	{"outbox: a lane is worked on twice", "gateway Outbox.Wake", "l.index", never, ofOutbox},
 	{"outbox: a call of Wake during the work is lost", "gateway Outbox.work", "l.again", never, ofOutbox},
@@ -20,7 +20,7 @@ var outbox = []mutant{
 	{"outbox: a job lives for ever", "gateway jobLife", "", set("1000 * time.Hour"), ofOutbox},
 	{"outbox: a job waits for its host for ever", "gateway Outbox.send", "",
 		swap("d.expires().Sub", "d.expires().Add(1000*time.Hour).Sub"), ofOutbox},
-	{"outbox: requests are built before they may be sent", "gateway Outbox.send", "o.out.reserve()",
+	{"outbox: requests are built before they may be sent", "gateway Outbox.send", "o.reserve()",
 		before("_, _, _ = o.courier.Call(ctx, d.row.Job)"), ofOutbox},
 	{"outbox: a job that has waited is not looked at again", "gateway Outbox.send", "waited", never, ofOutbox},
 	{"outbox: a job that has waited keeps its old URL", "gateway Outbox.send", "again.url", never, ofOutbox},

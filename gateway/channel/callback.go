@@ -3,6 +3,7 @@ package channel
 import (
 	"context"
 	"errors"
+	"math"
 	"net/http"
 	"time"
 
@@ -48,7 +49,7 @@ func (g *Gateway) findToken(q relay.Querier, key string, kind gateway.Kind, chan
 }
 
 // errGone is the error of a token that was valid once.
-var errGone = gone("this token has expired, or its connection is gone; use the callback of a newer delivery")
+var errGone = gone("this token has expired, or its connection was removed or revoked; use the callback of a newer delivery")
 
 // valid reports whether the tokens of an attempt are valid.
 func (a attempt) valid(now time.Time) bool {
@@ -116,7 +117,7 @@ func (g *Gateway) findCallback(ctx context.Context, from relay.Peer, c callback)
 func (g *Gateway) takeEvent(
 	ctx context.Context, from relay.Peer, c callback, body []byte, repeat gateway.Repeat, given bool,
 ) (gateway.Reply, error) {
-	said, err := parseEvent("", body)
+	said, err := parseEvent(body)
 	if err != nil {
 		return gateway.Reply{}, err
 	}
@@ -188,5 +189,9 @@ func (g *Gateway) response(err error) (gateway.Response, error) {
 	if !known || errors.Is(err, context.Canceled) {
 		return gateway.Response{}, err
 	}
-	return gateway.Response{Status: answer.Status, RetryAfter: decimal(int64(answer.RetryAfter / time.Second))}, nil
+	r := gateway.Response{Status: answer.Status}
+	if answer.RetryAfter > 0 {
+		r.RetryAfter = decimal(int64(math.Ceil(answer.RetryAfter.Seconds())))
+	}
+	return r, nil
 }

@@ -43,7 +43,7 @@ const (
 	// so services that never answer do not delay the deliveries of this relay's own channels.
 	maxForwarding    = 256
 	maxOwnForwarding = 8
-	waitUnlessOK     = time.Minute // Retry-After of an inbox with too many open deliveries
+	fullInboxRetry   = time.Minute // Retry-After of an inbox with too many open deliveries
 )
 
 // Rates.
@@ -110,6 +110,7 @@ func New(ctx context.Context, c *gateway.Core) (*Gateway, error) {
 	g.callbacks = gateway.NewOutbox(c, "callback", out, forwarder)
 	g.callbacks.Share(maxForwarding, maxOwnForwarding, forwarder.payer)
 	g.outbox.Own, g.callbacks.Own = g.ownInbox, g.ownCallback
+	g.outbox.Gone = revoked
 	g.toolHandler = g.newToolHandler()
 	// Before the first delivery comes, so that no answer to it is missed.
 	g.after, err = g.start(ctx)

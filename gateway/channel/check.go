@@ -62,8 +62,8 @@ func checkRelations(q relay.Querier, found func(where, what string)) error {
 		{outTable, "belongs to a delivery that does not exist",
 			"SELECT o.n FROM channel_out o LEFT JOIN channel_request r ON r.n = o.request WHERE r.n IS NULL"},
 		{deliveryTable, "waits in the outbox, but its message does not exist",
-			"SELECT d.n FROM gate_outbox j JOIN channel_delivery d ON d.n = j.ref LEFT JOIN channel_event e " +
-				"ON e.channel = d.channel AND e.seq = d.seq WHERE j.gateway = 'channel' AND j.dead = 0 AND e.seq IS NULL"},
+			"SELECT d.n FROM gate_outbox j JOIN channel_delivery d ON d.n = j.ref JOIN channel_party p ON p.n = j.lane " +
+				"LEFT JOIN channel_event e ON e.channel = d.channel AND e.seq = d.seq WHERE j.gateway = 'channel' AND j.dead = 0 AND e.seq IS NULL"},
 		{outTable, "is missing, but waits in the outbox",
 			"SELECT j.ref FROM gate_outbox j LEFT JOIN channel_out o ON o.n = j.ref LEFT JOIN channel_request r ON r.n = j.lane " +
 				"WHERE j.gateway = 'callback' AND j.dead = 0 AND o.n IS NULL AND r.n IS NOT NULL AND r.ended = 0"},

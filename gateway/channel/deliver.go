@@ -15,7 +15,8 @@ import (
 // job is a delivery.
 type courier struct {
 	g *Gateway
-	// versions has the version of the URL to which a lane is being sent, by lane. An outbox calls one lane at a time.
+	// versions has, for each lane, the version of the URL that the present attempt uses. An outbox works on a lane in one
+	// goroutine at a time.
 	versions *sync.Map
 }
 
@@ -32,7 +33,7 @@ func (c courier) Target(ctx context.Context, j gateway.Job) (url string, p gatew
 	}
 	switch {
 	case agent.n == 0:
-		return "", gateway.Drop, nil
+		return "", gateway.Clear, nil
 	case agent.revoked != 0:
 		return "", gateway.Kill, nil
 	}
@@ -76,8 +77,10 @@ func (c courier) Call(ctx context.Context, j gateway.Job) (gateway.Call, gateway
 	var e event
 	var to room
 	var agent party
-	plan := gateway.Send
+	version, _ := c.versions.Load(j.Lane)
+	var plan gateway.Plan
 	err := c.g.Update(context.WithoutCancel(ctx), self, func(o *gateway.Op) error {
+		plan = gateway.Send
 		d, err := deliveryByNumber(o, j.Ref)
 		if err != nil {
 			return err
@@ -92,11 +95,18 @@ func (c courier) Call(ctx context.Context, j gateway.Job) (gateway.Call, gateway
 		if err != nil {
 			return err
 		}
-		if agent.n == 0 || len(rows) == 0 {
+		switch {
+		case agent.n == 0 || len(rows) == 0:
 			plan = gateway.Drop
+			return nil
+		case agent.revoked != 0 || any(agent.version) != version: // PUT has changed it since Target, and wakes the lane
+			plan = gateway.Hold
 			return nil
 		}
 		e = rows[0]
+		if agent.mcp == mcpNone {
+			tool = ""
+		}
 		return addTokens(o, d, callback, tool)
 	})
 	if err != nil || plan != gateway.Send {
@@ -105,7 +115,7 @@ func (c courier) Call(ctx context.Context, j gateway.Job) (gateway.Call, gateway
 	return gateway.Call{ID: e.id, Body: c.g.payload(to, agent, e, callback, tool)}, gateway.Send, nil
 }
 
-// addTokens stores an attempt and its tokens.
+// addTokens stores an attempt and its tokens. An empty tool means that the agent gets no tools.
 func addTokens(o *gateway.Op, d delivery, callback, tool string) error {
 	n, err := gateway.Next(o.ExtTx, attemptCounter)
 	if err != nil {
@@ -115,6 +125,9 @@ func addTokens(o *gateway.Op, d delivery, callback, tool string) error {
 		return err
 	}
 	for kind, key := range map[gateway.Kind]string{gateway.Callback: callback, gateway.ToolUser: tool} {
+		if key == "" {
+			continue
+		}
 		holder := gateway.Holder{Kind: kind, Owner: n, Expires: tokenExpiry(o.Now)}
 		if err := gateway.AddKey(o.ExtTx, key, holder); err != nil {
 			return err
@@ -194,4 +207,10 @@ func (c courier) Settle(tx relay.ExtTx, j gateway.Job, v gateway.Verdict) error 
 }
 
 // Settled implements gateway.Courier.
-func (courier) Settled(gateway.Job, gateway.Verdict) {}
+func (c courier) Settled(j gateway.Job, _ gateway.Verdict) { c.versions.Delete(j.Lane) }
+
+// revoked reports whether a connection is revoked. It is Gone of the outbox.
+func revoked(q relay.Querier, lane int64) (bool, error) {
+	agent, err := partyByNumber(q, lane)
+	return agent.revoked != 0, err
+}

@@ -45,10 +45,9 @@ type posted struct {
 	body   string // the event in the form of RFC 8785
 }
 
-// parseEvent checks an event. body is in the form of RFC 8785. name is its name in messages; empty: it is the body of a
-// request. Unknown members are kept.
-func parseEvent(name string, body []byte) (e posted, err error) {
-	o := gateway.NewObject(name, body)
+// parseEvent checks an event. body is in the form of RFC 8785. Unknown members are kept.
+func parseEvent(body []byte) (e posted, err error) {
+	o := gateway.NewObject("", body)
 	if o.Err != nil {
 		return e, o.Err
 	}

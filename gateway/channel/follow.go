@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"sync"
 	"time"
 
@@ -44,13 +45,33 @@ func (g *Gateway) follow(ctx context.Context) {
 			return
 		}
 		for _, e := range mail.take() {
-			if g.insist(ctx, func() error { return g.handle(ctx, e) }) != nil {
+			if g.insist(ctx, g.handling(ctx, e)) != nil {
 				return
 			}
 		}
 		if seen := mail.handled(); seen > 0 && g.insist(ctx, func() error { return g.record(ctx, seen) }) != nil {
 			return
 		}
+	}
+}
+
+// maxAttempts is how often the gateway tries to store the effect of an event while its database works.
+const maxAttempts = 8
+
+// handling returns a function that handles an event. After too many failures, it gives the event up, so that the events
+// of others do not wait for it for ever.
+func (g *Gateway) handling(ctx context.Context, e relay.Posted) func() error {
+	attempts := 0
+	return func() error {
+		err := g.handle(ctx, e)
+		if err == nil || g.Relay.Health() != nil {
+			return err
+		}
+		if attempts++; attempts < maxAttempts {
+			return err
+		}
+		g.Log.Error("the answer of an agent is given up", "id", e.Envelope.ID, "sender", e.Envelope.Sender.ID, "err", err)
+		return nil
 	}
 }
 
@@ -225,7 +246,7 @@ func (g *Gateway) apply(o *gateway.Op, r request, f effect) error {
 	}
 	if f.answer.Envelope() != nil {
 		if _, err := o.Append(f.answer, thread.Terms{}); refused(err) {
-			return nil // the thread has ended in the meantime
+			return nil // for example, the thread has ended in the meantime
 		} else if err != nil {
 			return err
 		}
@@ -262,10 +283,10 @@ func (g *Gateway) effectOfOffer(r request, e *envelope.Envelope) (f effect, err 
 	var offer envelope.Offer
 	bad := e.DecodePayload(&offer) != nil
 	draft := envelope.Draft{Thread: r.id, Recipient: e.Sender.ID}
-	if bad || offer.Price != nil && offer.Price.Amount != 0 {
+	if priced := offer.Price != nil && offer.Price.Amount != 0; bad || priced {
 		f.state = over
 		draft.Payload = envelope.Cancel{RequestID: r.id, Reason: "deliveries to an inbox are not paid; offer without a price"}
-		f.events = []posted{newError("the agent asks for a price, and a channel pays none", "price")}
+		f.events = []posted{newError("the agent asks for a price; deliveries to an inbox are not paid", "price")}
 	} else {
 		f.state = accepted
 		now := g.Relay.Now()
@@ -296,18 +317,22 @@ func eventsOf(e *envelope.Envelope) (all []posted) {
 		list = append(append([]byte(`[{"type":"message","content":`), output["content"]...), "}]"...)
 	}
 	var events []json.RawMessage
-	if list[0] != '[' || json.Unmarshal(list, &events) != nil {
-		return []posted{newError("output.events of the agent's result is not a list", "bad_result")}
+	if list[0] != '[' || json.Unmarshal(list, &events) != nil || len(events) > maxResultEvents {
+		return []posted{newError(fmt.Sprintf("output.events of the agent's result is not a list of at most %d events",
+			maxResultEvents), "bad_result")}
 	}
 	for _, text := range events {
 		said, err := readEvent(text)
-		if err != nil {
-			said = newError("an event of the agent's result is not valid: "+messageOf(err), "bad_result")
+		if err != nil { // the rest may make no sense without this event
+			return append(all, newError("an event of the agent's result is not valid: "+messageOf(err), "bad_result"))
 		}
 		all = append(all, said)
 	}
 	return all
 }
+
+// maxResultEvents is how many events one RESULT may have.
+const maxResultEvents = 100
 
 // readEvent checks an event that is part of an envelope.
 func readEvent(text []byte) (posted, error) {
@@ -315,5 +340,5 @@ func readEvent(text []byte) (posted, error) {
 	if err != nil {
 		return posted{}, err
 	}
-	return parseEvent("", canonical)
+	return parseEvent(canonical)
 }

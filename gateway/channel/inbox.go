@@ -181,12 +181,7 @@ func (g *Gateway) deleteInbox(main bool) httpapi.Handler {
 			if err := updateInbox(o.ExtTx, i); err != nil {
 				return err
 			}
-			o.Then(func() {
-				select {
-				case g.kick <- struct{}{}:
-				default: // the sweep will run anyway
-				}
-			})
+			o.Then(g.wakeSweep)
 			return gateway.DropKeys(o.ExtTx, gateway.Inbox, i.n, "")
 		})
 		if err != nil {

@@ -53,10 +53,11 @@ func TestOutputs(t *testing.T) {
 		`{"content":"","x":[]}`: {`{"code":"bad_result","message":"an event of the agent's result is not valid: content: must have 1 to 32768 bytes of UTF-8, and has 0","type":"error"}`},
 		`{"events":[{"type":"status","status":"a"},{"type":"message","content":"b","extra":1}],"content":"c"}`: {
 			`{"status":"a","type":"status"}`, `{"content":"b","extra":1,"type":"message"}`},
-		`{"events":{}}`: {`{"code":"bad_result","message":"output.events of the agent's result is not a list","type":"error"}`},
-		`{"events":[1,{"type":"message","content":"b"}]}`: {
-			`{"code":"bad_result","message":"an event of the agent's result is not valid: the body must be one JSON object","type":"error"}`,
-			said("b")},
+		`{"events":{}}`: {`{"code":"bad_result","message":"output.events of the agent's result is not a list of at most 100 events","type":"error"}`},
+		`{"events":[{"type":"message","content":"b"},1,{"type":"message","content":"c"}]}`: {said("b"),
+			`{"code":"bad_result","message":"an event of the agent's result is not valid: the body must be one JSON object","type":"error"}`},
+		`{"events":[` + strings.Repeat("0,", 40_000) + `0]}`: {
+			`{"code":"bad_result","message":"output.events of the agent's result is not a list of at most 100 events","type":"error"}`},
 	} {
 		inBubble(t, func(t *testing.T, f *fixture) {
 			o, s := f.owner(t), newService(f)
@@ -89,7 +90,7 @@ func TestPricedOffer(t *testing.T) {
 		h := o.request()
 		f.must(o.send(h, envelope.Offer{RequestID: h.envelope.ID, Price: &envelope.Price{Amount: 0.01, Currency: "USD"}}))
 		synctest.Wait()
-		s.wantEvents("a priced OFFER", `{"code":"price","message":"the agent asks for a price, and a channel pays none","type":"error"}`)
+		s.wantEvents("a priced OFFER", `{"code":"price","message":"the agent asks for a price; deliveries to an inbox are not paid","type":"error"}`)
 		mail := o.mail()
 		if last := mail[len(mail)-1]; last.Type != envelope.TypeCancel || last.Thread != h.envelope.ID {
 			t.Errorf("the last envelope is %s", last.Type)

@@ -57,7 +57,7 @@ func (g *Gateway) postOut(w http.ResponseWriter, r *http.Request, from relay.Pee
 	if err != nil {
 		return err
 	}
-	said, err := parseEvent("", body)
+	said, err := parseEvent(body)
 	if err != nil {
 		return err
 	}
@@ -107,7 +107,7 @@ func (g *Gateway) forward(o *gateway.Op, r request, all ...posted) error {
 // forwarder sends the events of agents to services. A lane is a request, and a job is an event.
 type forwarder struct {
 	g *Gateway
-	// calls has what is being sent, by lane. An outbox calls one lane at a time.
+	// calls has, for each lane, what the present attempt sends. An outbox works on a lane in one goroutine at a time.
 	calls *sync.Map
 }
 
@@ -155,14 +155,22 @@ func (f forwarder) payer(j gateway.Job) string {
 
 // Call implements gateway.Courier.
 func (f forwarder) Call(ctx context.Context, j gateway.Job) (gateway.Call, gateway.Plan, error) {
+	var r request
 	var out outgoing
 	if err := f.g.Relay.View(ctx, self, func(q relay.Querier) (err error) {
+		if r, err = requestByNumber(q, j.Lane); err != nil {
+			return err
+		}
 		out, err = outByNumber(q, j.Ref)
 		return err
 	}); err != nil {
 		return gateway.Call{}, gateway.Hold, err
 	}
-	if out.n == 0 {
+	call, _ := f.calls.Load(j.Lane)
+	if data, _ := call.(forwarded); r.version != data.version { // it was replaced since Target, which wakes the lane
+		return gateway.Call{}, gateway.Hold, nil
+	}
+	if r.ended != 0 || out.n == 0 {
 		return gateway.Call{}, gateway.Drop, nil
 	}
 	body, err := f.g.Secrets.Decrypt(bodyPlace(out.n), out.body)
@@ -190,17 +198,14 @@ func (f forwarder) Judge(j gateway.Job, r gateway.Response, err error) gateway.V
 // Settle implements gateway.Courier. A failure counts only if the request still has the callback that failed. Otherwise
 // the event is sent again, to the new callback.
 func (f forwarder) Settle(tx relay.ExtTx, j gateway.Job, v gateway.Verdict) error {
-	if v.Outcome == gateway.Retry {
-		return nil
-	}
 	data, tried := v.Data.(forwarded)
-	if v.Outcome == gateway.Dead && tried {
+	if v.Outcome != gateway.Done && tried {
 		r, err := requestByNumber(tx, j.Lane)
 		if err != nil {
 			return err
 		}
 		if r.n != 0 && r.version != data.version {
-			f.calls.Delete(j.Lane) // Settled must not report a failure
+			f.calls.Delete(j.Lane) // so Settled logs nothing: the event will be sent again
 			return f.g.callbacks.Restart(tx, j.N)
 		}
 		if r.n != 0 && data.ends {
@@ -209,6 +214,9 @@ func (f forwarder) Settle(tx relay.ExtTx, j gateway.Job, v gateway.Verdict) erro
 			}
 		}
 	}
+	if v.Outcome == gateway.Retry {
+		return nil
+	}
 	return gateway.Exec(tx, "DELETE FROM channel_out WHERE n = ?", j.Ref)
 }
 
@@ -216,6 +224,9 @@ func (f forwarder) Settle(tx relay.ExtTx, j gateway.Job, v gateway.Verdict) erro
 func (g *Gateway) end(tx relay.ExtTx, r request) error {
 	r.ended = g.Relay.Now().UnixNano()
 	if err := gateway.Exec(tx, "DELETE FROM channel_out WHERE request = ?", r.n); err != nil {
+		return err
+	}
+	if err := g.callbacks.RemoveLane(tx, r.n); err != nil {
 		return err
 	}
 	return updateRequest(tx, r)

@@ -134,13 +134,10 @@ func (g *Gateway) createParty(o *gateway.Op, p party, url string) (party, error)
 	return p, insertParty(o.ExtTx, p)
 }
 
-// removeParty removes a member or a connection, and all that is queued for it. The tokens of a connection are answered
-// with 410 from now on, because its row is missing.
+// removeParty removes a member or a connection. The tokens of a connection are answered with 410 from now on, because its
+// row is missing. For the same reason, the outbox clears its lane.
 func (g *Gateway) removeParty(o *gateway.Op, p party) error {
 	if p.agent {
-		if err := g.outbox.RemoveLane(o.ExtTx, p.n); err != nil {
-			return err
-		}
 		o.Then(func() { g.outbox.Wake(p.n) })
 	} else if err := gateway.DropKeys(o.ExtTx, gateway.Member, p.n, ""); err != nil {
 		return err

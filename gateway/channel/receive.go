@@ -45,17 +45,17 @@ type received struct {
 
 // reduced returns the delivery without the members that the protocol does not know.
 func (d received) reduced() received {
-	d.channel = known(d.channel, "id", "name", "service", "context")
-	d.message = known(d.message, "id", "sender", "content")
+	d.channel = onlyMembers(d.channel, "id", "name", "service", "context")
+	d.message = onlyMembers(d.message, "id", "sender", "content")
 	d.mcp = slices.Clone(d.mcp)
 	for i, one := range d.mcp {
-		d.mcp[i] = known(one, "name", "url", "headers")
+		d.mcp[i] = onlyMembers(one, "name", "url", "headers")
 	}
 	return d
 }
 
-// known returns an object with only these members.
-func known(object json.RawMessage, names ...string) json.RawMessage {
+// onlyMembers returns an object with only these members.
+func onlyMembers(object json.RawMessage, names ...string) json.RawMessage {
 	var members map[string]json.RawMessage
 	_ = json.Unmarshal(object, &members) // parseDelivery has checked that it is an object
 	maps.DeleteFunc(members, func(name string, _ json.RawMessage) bool { return !slices.Contains(names, name) })
@@ -132,6 +132,11 @@ func parseTools(raw json.RawMessage) (all []json.RawMessage, err error) {
 			return nil, o.Err
 		}
 		o.Sized("url", true, 1, gateway.MaxURL)
+		for _, name := range []string{"name", "headers"} {
+			if string(o.Members[name]) == "null" {
+				delete(o.Members, name)
+			}
+		}
 		_, named := o.Text("name", false)
 		if headers, given := o.Members["headers"]; given && o.Err == nil {
 			checkHeaders(o, headers)
@@ -166,7 +171,7 @@ func (g *Gateway) inboxOf(q relay.Querier, key string) (i inbox, err error) {
 		i, err = inboxByNumber(q, h.Owner)
 	}
 	if err == nil && !i.live() {
-		err = notFound("there is no inbox with this key; its owner may have changed it")
+		err = notFound("there is no inbox with this key; its owner may have rotated or deleted it")
 	}
 	return i, err
 }
@@ -298,7 +303,7 @@ func (g *Gateway) checkOpen(o *gateway.Op, i inbox) error {
 		"AND created > ? LIMIT ?) AS open", i.n, o.Now-int64(answerTime), g.open)
 	if err == nil && open >= g.open {
 		err = envelope.NotStored(fmt.Sprintf("the agent has %d deliveries of the last 24 hours that it has not finished; "+
-			"try again later", g.open), waitUnlessOK)
+			"try again later", g.open), fullInboxRetry)
 	}
 	return err
 }

@@ -102,16 +102,29 @@ func (g *Gateway) deliver(o *gateway.Op, e event) (count int, err error) {
 // trimEvery is after how many events of a channel the oldest ones are removed.
 const trimEvery = 100
 
-// trim removes the oldest events of a channel, so that it has at most keep. Events that wait to be delivered stay.
+// trim removes the oldest events of a channel, so that it has at most keep. It stops before the oldest message that waits
+// to be delivered.
 func trim(o *gateway.Op, channel, keep int64) error {
 	last, err := o.Number("SELECT seq FROM channel_event WHERE channel = ? ORDER BY seq DESC LIMIT 1 OFFSET ?", channel, keep)
 	if err != nil || last == 0 {
 		return err
 	}
-	return gateway.Exec(o.ExtTx, "DELETE FROM channel_event WHERE channel = ? AND seq IN (SELECT seq FROM channel_event e "+
-		"WHERE channel = ? AND seq <= ? AND NOT EXISTS (SELECT 1 FROM channel_delivery d JOIN gate_outbox j ON j.ref = d.n "+
-		"AND j.gateway = 'channel' AND j.dead = 0 WHERE d.channel = e.channel AND d.seq = e.seq) ORDER BY seq LIMIT ?)",
-		channel, channel, last, 2*trimEvery)
+	lanes, err := gateway.Numbers(o, "SELECT n FROM channel_party WHERE channel = ? AND agent = 1 ORDER BY n", channel)
+	if err != nil {
+		return err
+	}
+	for _, lane := range lanes {
+		waiting, err := o.Number("SELECT d.seq FROM gate_outbox j JOIN channel_delivery d ON d.n = j.ref "+
+			"WHERE j.gateway = 'channel' AND j.lane = ? AND j.dead = 0 ORDER BY j.n LIMIT 1", lane)
+		if err != nil {
+			return err
+		}
+		if waiting > 0 {
+			last = min(last, waiting-1)
+		}
+	}
+	return gateway.Exec(o.ExtTx, "DELETE FROM channel_event WHERE channel = ? AND seq IN (SELECT seq FROM channel_event "+
+		"WHERE channel = ? AND seq <= ? ORDER BY seq LIMIT ?)", channel, channel, last, 2*trimEvery)
 }
 
 // postMessage is the handler of POST /channels/{channel}/messages.
@@ -137,11 +150,12 @@ func (g *Gateway) postMessage(w http.ResponseWriter, r *http.Request, from relay
 	if err != nil {
 		return err
 	}
+	var now caller
 	reply, err := g.answers.Once(r.Context(), from, repeat, given, func(o *gateway.Op) (err error) {
-		c, err = g.findCaller(o, c.key, c.room.id, writer)
+		now, err = g.findCaller(o, c.key, c.room.id, writer)
 		return err
 	}, func(o *gateway.Op) (gateway.Reply, error) {
-		e, deliveries, err := g.say(o, c.room, c.member, newMessage(content), viaAPI, 0)
+		e, deliveries, err := g.say(o, now.room, now.member, newMessage(content), viaAPI, 0)
 		return gateway.NewReply(http.StatusCreated, struct {
 			OK         bool           `json:"ok"`
 			Event      map[string]any `json:"event"`

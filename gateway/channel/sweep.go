@@ -1,6 +1,7 @@
 package channel
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -19,7 +20,15 @@ const (
 	jobLife       = 24 * time.Hour
 )
 
-// sweep works once a minute, and when it is kicked, until ctx ends.
+// wakeSweep makes the sweep work now.
+func (g *Gateway) wakeSweep() {
+	select {
+	case g.kick <- struct{}{}:
+	default: // it was woken before
+	}
+}
+
+// sweep works once a minute, and when g.kick wakes it, until ctx ends.
 func (g *Gateway) sweep(ctx context.Context) {
 	ticker := time.NewTicker(sweepInterval)
 	defer ticker.Stop()
@@ -36,9 +45,9 @@ func (g *Gateway) sweep(ctx context.Context) {
 
 // duty is something that is due at a time.
 type duty struct {
-	due  string // a SELECT that finds a row if there is something to do; its parameter is the time since which it is due
-	keep time.Duration
-	do   func(*gateway.Op) (more bool, err error)
+	due string // a SELECT that finds a row if there is something to do; its parameter is the present time minus age
+	age time.Duration
+	do  func(*gateway.Op) (more bool, err error)
 }
 
 func (g *Gateway) duties() []duty {
@@ -58,24 +67,26 @@ func (g *Gateway) duties() []duty {
 // sweepOnce does what is due. An Update is written to disk even if it changes nothing. So the gateway first looks for
 // something to do.
 func (g *Gateway) sweepOnce(ctx context.Context) {
-	err := g.cancelThreads(ctx)
+	again, failed := g.cancelThreads(ctx)
+	if again {
+		g.wakeSweep()
+	}
 	for _, d := range g.duties() {
 		more := false
-		if err == nil {
-			err = g.Relay.View(ctx, self, func(q relay.Querier) (err error) {
-				return q.Query(func(gateway.Scanner) error { more = true; return nil }, d.due,
-					g.Relay.Now().Add(-d.keep).UnixNano())
-			})
-		}
+		err := g.Relay.View(ctx, self, func(q relay.Querier) (err error) {
+			return q.Query(func(gateway.Scanner) error { more = true; return nil }, d.due,
+				g.Relay.Now().Add(-d.age).UnixNano())
+		})
 		for more && err == nil && ctx.Err() == nil {
 			err = g.Update(context.WithoutCancel(ctx), self, func(o *gateway.Op) (err error) {
 				more, err = d.do(o)
 				return err
 			})
 		}
+		failed = cmp.Or(failed, err)
 	}
-	if err != nil && ctx.Err() == nil && g.Relay.Health() == nil {
-		g.logFault("what has expired cannot be removed now; the gateway tries again in a minute", err)
+	if failed != nil && ctx.Err() == nil && g.Relay.Health() == nil {
+		g.logFault("what has expired cannot be removed now; the gateway tries again in a minute", failed)
 	}
 }
 
@@ -104,38 +115,47 @@ func (g *Gateway) reportSilence(o *gateway.Op) (more bool, err error) {
 	return len(silent) == sweepBatch, nil
 }
 
-// cancelThreads cancels the open threads of deleted inboxes.
-func (g *Gateway) cancelThreads(ctx context.Context) error {
-	for {
-		var open request
-		var of inbox
-		err := g.Relay.View(ctx, self, func(q relay.Querier) error {
-			numbers, err := gateway.Numbers(q, "SELECT r.n FROM channel_inbox i JOIN channel_request r ON r.inbox = i.n "+
-				"WHERE i.deleted > 0 AND r.state < 2 ORDER BY r.n LIMIT 1")
-			if err != nil || len(numbers) == 0 {
-				return err
-			}
-			if open, err = requestByNumber(q, numbers[0]); err != nil {
-				return err
-			}
-			of, err = inboxByNumber(q, open.inbox)
-			return err
-		})
-		if err != nil || open.n == 0 {
+// threadLife is how long a thread of an inbox can be open: until an OFFER comes, and from then until a RESULT comes.
+const threadLife = requestTTL + answerTime
+
+// cancelThreads cancels some open threads of a deleted inbox. more means that there may be others.
+func (g *Gateway) cancelThreads(ctx context.Context) (more bool, err error) {
+	var open []request
+	var of inbox
+	err = g.Relay.View(ctx, self, func(q relay.Querier) error {
+		deleted, err := gateway.Numbers(q, "SELECT i.n FROM channel_inbox i WHERE i.deleted > 0 AND EXISTS "+
+			"(SELECT 1 FROM channel_request r WHERE r.inbox = i.n AND r.state < 2) ORDER BY i.n LIMIT 1")
+		if err != nil || len(deleted) == 0 {
 			return err
 		}
-		if err := g.cancelThread(ctx, open, of); err != nil {
+		if of, err = inboxByNumber(q, deleted[0]); err != nil {
 			return err
+		}
+		return q.Query(func(scan gateway.Scanner) error {
+			var r request
+			err := scan(r.fields()...)
+			open = append(open, r)
+			return err
+		}, "SELECT "+requestColumns+" FROM channel_request WHERE inbox = ? AND state < 2 ORDER BY n LIMIT ?", of.n, sweepBatch)
+	})
+	for _, r := range open {
+		if err == nil {
+			err = g.cancelThread(ctx, r, of)
 		}
 	}
+	return len(open) > 0 && err == nil, err
 }
 
 // cancelThread cancels the thread of a request, unless it has ended.
 func (g *Gateway) cancelThread(ctx context.Context, r request, i inbox) error {
-	checked, err := g.sign(envelope.Draft{Thread: r.id, Recipient: i.owner,
-		Payload: envelope.Cancel{RequestID: r.id, Reason: "the inbox was deleted"}})
-	if err != nil && !refused(err) {
-		return err
+	var checked relay.Checked
+	if g.Relay.Now().Before(time.Unix(0, r.created).Add(threadLife)) { // otherwise it has timed out
+		var err error
+		checked, err = g.sign(envelope.Draft{Thread: r.id, Recipient: i.owner,
+			Payload: envelope.Cancel{RequestID: r.id, Reason: "the inbox was deleted"}})
+		if err != nil && !refused(err) {
+			return err
+		}
 	}
 	return g.Update(context.WithoutCancel(ctx), self, func(o *gateway.Op) error {
 		now, err := requestByNumber(o, r.n)

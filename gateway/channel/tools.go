@@ -119,7 +119,7 @@ func (g *Gateway) act(ctx context.Context, r *mcp.CallToolRequest, body []byte) 
 	if err != nil {
 		return stored, g.toolError(err)
 	}
-	said, err := parseEvent("", body)
+	said, err := parseEvent(body)
 	if err != nil {
 		return stored, g.toolError(err)
 	}
