@@ -66,8 +66,18 @@ func passChannelChecks(t *testing.T, url string, o conformance.ChannelOptions) c
 	return report
 }
 
+// skipWithRaceDetector skips a test that runs many checks of times: beside other packages with race detection, they take
+// too long. The tests of the faults run each check with race detection, and ci/unraced runs this test.
+func skipWithRaceDetector(t *testing.T) {
+	t.Helper()
+	if raceDetector {
+		t.Skip("the race detector makes these checks too slow")
+	}
+}
+
 // TestChannelDoublePasses runs all checks against a service without faults.
 func TestChannelDoublePasses(t *testing.T) {
+	skipWithRaceDetector(t)
 	t.Parallel()
 	d := startChannelDouble(t)
 	report := passChannelChecks(t, d.url, conformance.ChannelOptions{OperatorKey: d.operator, Listen: "127.0.0.1:0",
@@ -84,15 +94,12 @@ func TestChannelDoublePasses(t *testing.T) {
 }
 
 // TestOwnChannelPasses runs the checks against this project's channel service. Requests come from another machine, so
-// that its limits apply. With the race detector they come from this machine.
+// that its limits apply.
 func TestOwnChannelPasses(t *testing.T) {
+	skipWithRaceDetector(t)
 	t.Parallel()
 	takeTurn(t)
-	middleware := fromRemoteAddress
-	if raceDetector {
-		middleware = nil
-	}
-	url, operator := startGateway(t, middleware, channel.Extension,
+	url, operator := startGateway(t, fromRemoteAddress, channel.Extension,
 		func(core *gateway.Core) ([]httpapi.Mount, func(context.Context), error) {
 			served, err := channel.New(t.Context(), core)
 			if err != nil {
@@ -110,6 +117,7 @@ func TestOwnChannelPasses(t *testing.T) {
 // TestChannelWithLimits runs all quick checks against a service that refuses every tenth request, because it limits
 // their rate. The run must repeat these requests.
 func TestChannelWithLimits(t *testing.T) {
+	skipWithRaceDetector(t)
 	t.Parallel()
 	d := startChannelDouble(t, "limits the rate of requests")
 	o := conformance.ChannelOptions{OperatorKey: d.operator, Listen: "127.0.0.1:0"}

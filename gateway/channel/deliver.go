@@ -104,10 +104,11 @@ func (c courier) Call(ctx context.Context, j gateway.Job) (gateway.Call, gateway
 			return nil
 		}
 		e = rows[0]
-		if agent.mcp == mcpNone {
-			tool = ""
+		keys := map[gateway.Kind]string{gateway.Callback: callback}
+		if agent.mcp != mcpNone {
+			keys[gateway.ToolUser] = tool
 		}
-		return addTokens(o, d, callback, tool)
+		return addTokens(o, d, keys)
 	})
 	if err != nil || plan != gateway.Send {
 		return gateway.Call{}, plan, err
@@ -115,8 +116,8 @@ func (c courier) Call(ctx context.Context, j gateway.Job) (gateway.Call, gateway
 	return gateway.Call{ID: e.id, Body: c.g.payload(to, agent, e, callback, tool)}, gateway.Send, nil
 }
 
-// addTokens stores an attempt and its tokens. An empty tool means that the agent gets no tools.
-func addTokens(o *gateway.Op, d delivery, callback, tool string) error {
+// addTokens stores an attempt and its tokens.
+func addTokens(o *gateway.Op, d delivery, keys map[gateway.Kind]string) error {
 	n, err := gateway.Next(o.ExtTx, attemptCounter)
 	if err != nil {
 		return err
@@ -124,10 +125,7 @@ func addTokens(o *gateway.Op, d delivery, callback, tool string) error {
 	if err := insertAttempt(o.ExtTx, attempt{n: n, delivery: d.n, made: o.Now}); err != nil {
 		return err
 	}
-	for kind, key := range map[gateway.Kind]string{gateway.Callback: callback, gateway.ToolUser: tool} {
-		if key == "" {
-			continue
-		}
+	for kind, key := range keys {
 		holder := gateway.Holder{Kind: kind, Owner: n, Expires: tokenExpiry(o.Now)}
 		if err := gateway.AddKey(o.ExtTx, key, holder); err != nil {
 			return err
