@@ -18,7 +18,7 @@ import (
 
 const (
 	waitingPolls   = 5000
-	maxMemory      = 150 << 20 // resident memory in bytes, with all waiting polls
+	maxMemory      = 160 << 20 // resident memory in bytes, with all waiting polls
 	maxNoisyMemory = 300 << 20 // resident memory in bytes, with badly behaving readers
 	maxPostLatency = time.Second
 	comparedPosts  = 300
