@@ -210,11 +210,12 @@ func (h *channelProbe) wantReported(row answer, event message) {
 }
 
 func callbackOrder(h *channelProbe) {
-	alice := h.talk()
+	alice, elsewhere := h.talk(), h.talk()
 	first, second := h.agent(alice.channel, "first", replyOK), h.agent(alice.channel, "second", replyOK)
 	h.sayTo(2, alice, "hello")
 	callbacks := []channelDelivery{h.received(first, 1, promptLimit)[0], h.received(second, 1, promptLimit)[0]}
 	for i := 2; i <= 7; i++ {
+		h.sayTo(0, elsewhere, "in another channel") // each channel has its own numbers
 		seq := h.wantSeq(h.report(callbacks[i%2], statusEvent(fmt.Sprint(i))))
 		h.expect("the seq %d", i)
 		if seq != float64(i) {
