@@ -1,10 +1,6 @@
 package gateway
 
-import (
-	"fmt"
-
-	"github.com/agora-relay/agora/relay"
-)
+import "github.com/agora-relay/agora/relay"
 
 var counterTable = Table{Name: "gate_counter", Key: 1, Columns: []string{"name", "value"}}
 
@@ -30,23 +26,6 @@ func setCounter(tx relay.ExtTx, name string, n int64) error {
 // DropCounter removes a counter whose numbers nobody will see again.
 func DropCounter(tx relay.ExtTx, name string) error {
 	return Exec(tx, "DELETE FROM gate_counter WHERE name = ?", name)
-}
-
-// CheckCounter reports a counter that would give numbers that are in use. largest is a SELECT of the largest number in
-// use, and args are its arguments.
-func CheckCounter(
-	q relay.Querier, found func(where, what string), counter, largest string, args ...any,
-) error {
-	used, err := checkedNumber(q, largest, args...)
-	if err != nil {
-		return err
-	}
-	last, err := checkedNumber(q, "SELECT value FROM gate_counter WHERE name = ?", counter)
-	if err == nil && last < used {
-		found(fmt.Sprintf("gate_counter name=%q", counter),
-			fmt.Sprintf("its last number is %d, but %d is in use; it would give numbers a second time", last, used))
-	}
-	return err
 }
 
 // skipped is how many numbers a counter skips after the restore of a backup. The original database may have given that

@@ -49,12 +49,3 @@ func checkStart(q relay.Querier, found func(where, what string)) error {
 	}
 	return err
 }
-
-// checkedNumber returns the number that a SELECT finds. It returns 0 if the SELECT finds something else, because
-// CheckSums reports such a value.
-func checkedNumber(q relay.Querier, text string, args ...any) (int64, error) {
-	var value any
-	err := q.Query(func(scan func(...any) error) error { return scan(&value) }, text, args...)
-	n, _ := value.(int64)
-	return n, err
-}

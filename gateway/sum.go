@@ -52,6 +52,11 @@ type Table struct {
 	Columns []string // all columns except sum, in the order in which Sum gets them
 }
 
+// NewTable returns the description of a table. columns are separated by ", ".
+func NewTable(name string, key int, columns string) Table {
+	return Table{Name: name, Key: key, Columns: strings.Split(columns, ", ")}
+}
+
 // CheckSums calls found for each row of the tables whose sum does not fit its columns. Such a row was not written by
 // the relay (G-28).
 func CheckSums(q relay.Querier, found func(where, what string), tables ...Table) error {

@@ -86,5 +86,5 @@ var hubs = []mutant{
 		ofHub + "WebhookReplies|FinalStates"},
 	{"hub: the answer of a webhook changes what a stream has sent", "gateway/hub courier.Settle", "before sent", never,
 		ofHub + "OpensDuringCall"},
-	{"check: an agent without a key is not noticed", "gateway/hub checkKeys", "has", never, ofHub + "FindsRelations"},
+	{"check: an agent without a key is not noticed", "gateway CheckKeys", "has", never, ofHub + "FindsRelations"},
 }
