@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"time"
 
 	"github.com/agora-relay/agora/relay"
 )
@@ -40,4 +41,27 @@ func (c *Core) Update(ctx context.Context, from relay.Peer, f func(*Op) error) e
 		o.Done()
 	}
 	return err
+}
+
+// Pauses of Insist.
+const (
+	firstPause = time.Second // before the second call; each further pause is twice as long
+	maxPause   = time.Minute
+)
+
+// Insist calls f until it succeeds, and failed with each of its errors before a pause. It returns an error only if ctx
+// ends.
+func Insist(ctx context.Context, f func() error, failed func(error)) error {
+	for pause := firstPause; ; pause = min(2*pause, maxPause) {
+		err := f()
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		failed(err)
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }

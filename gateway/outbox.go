@@ -15,7 +15,7 @@ import (
 
 // Times of jobs.
 const (
-	jobLife  = 24 * time.Hour     // a job this old is dead
+	JobLife  = 24 * time.Hour     // a job of this age is dead
 	deadLife = 7 * 24 * time.Hour // how long a dead job is kept
 
 	maxRetryDelay = time.Hour
@@ -324,7 +324,7 @@ func (o *Outbox) heads(ctx context.Context) (all map[int64]time.Time, err error)
 			if err := scan(&lane, &created, &due); err != nil {
 				return err
 			}
-			all[lane] = time.Unix(0, min(due, created+int64(jobLife)))
+			all[lane] = time.Unix(0, min(due, created+int64(JobLife)))
 			return nil
 		}, "SELECT lane, created, due FROM gate_outbox WHERE n IN "+
 			"(SELECT MIN(n) FROM gate_outbox WHERE gateway = ? AND dead = 0 GROUP BY lane)", o.gateway)

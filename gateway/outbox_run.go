@@ -10,12 +10,8 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// Times of the outbox's own work.
-const (
-	maxSleep   = time.Minute // after this time Run looks at the clock of the relay again, which may have been set
-	firstPause = time.Second // before a failed step is repeated; each further pause is twice as long
-	maxPause   = time.Minute
-)
+// maxSleep is after what time Run looks at the clock of the relay again, which may have been set.
+const maxSleep = time.Minute
 
 // lane is what the outbox keeps in memory of a lane. All else is read from the database when the lane is due.
 type lane struct {
@@ -214,7 +210,7 @@ const (
 )
 
 // expires returns when the job is dead.
-func (d *decision) expires() time.Time { return d.row.Created.Add(jobLife) }
+func (d *decision) expires() time.Time { return d.row.Created.Add(JobLife) }
 
 // follow makes d follow a plan of the courier.
 func (d *decision) follow(p Plan) {
@@ -375,22 +371,13 @@ func (o *Outbox) update(ctx context.Context, f func(relay.ExtTx) error) error {
 	})
 }
 
-// insist calls f until it succeeds. It returns an error only if ctx ends.
+// insist is Insist that logs failures.
 func (o *Outbox) insist(ctx context.Context, f func() error) error {
-	for pause := firstPause; ; pause = min(2*pause, maxPause) {
-		err := f()
-		if err == nil || ctx.Err() != nil {
-			return err
-		}
+	return Insist(ctx, f, func(err error) {
 		if !errors.Is(err, relay.ErrShuttingDown) {
 			o.complain(err)
 		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
+	})
 }
 
 // complain logs an error, at most once a minute. When a disk is full, all lanes have the same error.

@@ -17,7 +17,7 @@ var outbox = []mutant{
 	{"outbox: a dead job is removed", "gateway Outbox.record", "Done outcome", with("outcome != Retry"), ofOutbox},
 	{"outbox: dead jobs are not swept", "gateway sweepDead", "", swapSQL("dead > 0", "dead < 0"), ofOutbox},
 	{"outbox: dead jobs are swept too early", "gateway deadLife", "", set("24 * time.Hour"), ofOutbox},
-	{"outbox: a job lives for ever", "gateway jobLife", "", set("1000 * time.Hour"), ofOutbox},
+	{"outbox: a job lives for ever", "gateway JobLife", "", set("1000 * time.Hour"), ofOutbox},
 	{"outbox: a job waits for its host for ever", "gateway Outbox.send", "",
 		swap("d.expires().Sub", "d.expires().Add(1000*time.Hour).Sub"), ofOutbox},
 	{"outbox: requests are built before they may be sent", "gateway Outbox.send", "o.reserve()",

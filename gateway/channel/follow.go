@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
@@ -17,12 +16,6 @@ import (
 
 // This file follows the threads of the REQUESTs to the owners of inboxes. What an owner answers there is sent to the
 // service, and the gateway plays the part of the client: it accepts an offer, or cancels the request.
-
-// Pauses of follow.
-const (
-	firstPause = time.Second // before a failed step is repeated; each further pause is twice as long
-	maxPause   = time.Minute
-)
 
 // follow handles the events of the relay that are addressed to the gateway, from the recorded position on, until ctx
 // ends. The position moves in the transaction of each effect. So an effect happens once, also after a crash.
@@ -102,24 +95,15 @@ func (g *Gateway) start(ctx context.Context) (after relay.Seq, err error) {
 	return end.Seq, g.Update(ctx, self, func(o *gateway.Op) error { return setPosition(o.ExtTx, end.Seq) })
 }
 
-// insist calls f until it succeeds. It returns an error only if ctx ends.
+// insist is gateway.Insist that logs failures.
 func (g *Gateway) insist(ctx context.Context, f func() error) error {
-	for pause := firstPause; ; pause = min(2*pause, maxPause) {
-		err := f()
-		if err == nil || ctx.Err() != nil {
-			return err
-		}
+	return gateway.Insist(ctx, f, func(err error) {
 		select {
 		case <-g.Relay.Drained(): // nothing can be stored any more, so the failure is expected
 		default:
-			g.logFault("the answers of agents with an inbox cannot be handled now; the gateway tries again", err)
+			g.Log.Error("the answers of agents with an inbox cannot be handled now; the gateway tries again", "err", err)
 		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
+	})
 }
 
 // recordAfter is how many events may come before the position moves over them. So a restart reads at most as many again.
