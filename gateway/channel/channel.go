@@ -206,11 +206,6 @@ func (n *news) tell(channel int64) {
 	}
 }
 
-// logFault logs an error of which no client can be told.
-func (g *Gateway) logFault(what string, err error) {
-	g.Log.Error(what, "err", err)
-}
-
 // refused reports whether the relay has refused an envelope of the gateway for good, for example because the thread has
 // ended.
 func refused(err error) bool {

@@ -17,7 +17,6 @@ import (
 const (
 	sweepInterval = time.Minute
 	sweepBatch    = 100 // rows of one Update
-	jobLife       = 24 * time.Hour
 )
 
 // wakeSweep makes the sweep work now.
@@ -43,23 +42,26 @@ func (g *Gateway) sweep(ctx context.Context) {
 	}
 }
 
-// duty is something that is due at a time.
+// duty is something that is due when a row has an age. before is the present time minus that age, in nanoseconds since
+// 1970.
 type duty struct {
-	due string // a SELECT that finds a row if there is something to do; its parameter is the present time minus age
+	due string // a SELECT that finds a row if there is something to do; its parameter is before
 	age time.Duration
-	do  func(*gateway.Op) (more bool, err error)
+	do  func(o *gateway.Op, before int64) (more bool, err error)
 }
 
+// forgotten is the age at which the tokens of an attempt and of a request have been forgotten.
+const forgotten = tokenLife + tokenKept
+
 func (g *Gateway) duties() []duty {
-	const forgotten = tokenLife + tokenKept
 	return []duty{
 		{"SELECT 1 FROM channel_request WHERE answered = 0 AND created <= ? LIMIT 1", answerTime, g.reportSilence},
 		{"SELECT 1 FROM channel_event WHERE ts < ? LIMIT 1", eventLife, forgetEvents},
 		{"SELECT 1 FROM channel_attempt WHERE made < ? LIMIT 1", forgotten, forgetAttempts},
-		{"SELECT 1 FROM channel_delivery WHERE created < ? LIMIT 1", jobLife + forgotten, forgetDeliveries},
+		{"SELECT 1 FROM channel_delivery WHERE created < ? LIMIT 1", gateway.JobLife + forgotten, forgetDeliveries},
 		{"SELECT 1 FROM channel_request WHERE created < ? LIMIT 1", forgotten, forgetRequests},
 		{"SELECT 1 FROM channel_channel c WHERE c.deleted > 0 AND (c.deleted < ? OR EXISTS " +
-			"(SELECT 1 FROM channel_event e WHERE e.channel = c.n)) LIMIT 1", jobLife + forgotten, removeRooms},
+			"(SELECT 1 FROM channel_event e WHERE e.channel = c.n)) LIMIT 1", gateway.JobLife + forgotten, removeRooms},
 		{"SELECT 1 FROM channel_inbox WHERE deleted > 0 AND deleted < ? LIMIT 1", forgotten, removeInboxes},
 	}
 }
@@ -79,21 +81,21 @@ func (g *Gateway) sweepOnce(ctx context.Context) {
 		})
 		for more && err == nil && ctx.Err() == nil {
 			err = g.Update(context.WithoutCancel(ctx), self, func(o *gateway.Op) (err error) {
-				more, err = d.do(o)
+				more, err = d.do(o, o.Now-int64(d.age))
 				return err
 			})
 		}
 		failed = cmp.Or(failed, err)
 	}
 	if failed != nil && ctx.Err() == nil && g.Relay.Health() == nil {
-		g.logFault("what has expired cannot be removed now; the gateway tries again in a minute", failed)
+		g.Log.Error("what has expired cannot be removed now; the gateway tries again in a minute", "err", failed)
 	}
 }
 
 // reportSilence tells services that an agent has not shown itself for 24 hours, once for each delivery (C-29).
-func (g *Gateway) reportSilence(o *gateway.Op) (more bool, err error) {
+func (g *Gateway) reportSilence(o *gateway.Op, before int64) (more bool, err error) {
 	silent, err := gateway.Numbers(o, "SELECT n FROM channel_request WHERE answered = 0 AND created <= ? "+
-		"ORDER BY created, n LIMIT ?", o.Now-int64(answerTime), sweepBatch)
+		"ORDER BY created, n LIMIT ?", before, sweepBatch)
 	if err != nil {
 		return false, err
 	}
@@ -173,30 +175,30 @@ func (g *Gateway) cancelThread(ctx context.Context, r request, i inbox) error {
 }
 
 // forgetEvents removes events that were kept long enough.
-func forgetEvents(o *gateway.Op) (more bool, err error) {
+func forgetEvents(o *gateway.Op, before int64) (more bool, err error) {
 	return someRemoved(o.Exec("DELETE FROM channel_event WHERE (channel, seq) IN "+
-		"(SELECT channel, seq FROM channel_event WHERE ts < ? ORDER BY ts, channel, seq LIMIT ?)", o.Now-int64(eventLife), sweepBatch))
+		"(SELECT channel, seq FROM channel_event WHERE ts < ? ORDER BY ts, channel, seq LIMIT ?)", before, sweepBatch))
 }
 
 // forgetDeliveries removes deliveries of which no token is remembered.
-func forgetDeliveries(o *gateway.Op) (more bool, err error) {
+func forgetDeliveries(o *gateway.Op, before int64) (more bool, err error) {
 	return someRemoved(o.Exec("DELETE FROM channel_delivery WHERE n IN "+
 		"(SELECT n FROM channel_delivery WHERE created < ? ORDER BY created, n LIMIT ?)",
-		o.Now-int64(jobLife+tokenLife+tokenKept), sweepBatch))
+		before, sweepBatch))
 }
 
 // forgetAttempts removes attempts whose tokens have been forgotten.
-func forgetAttempts(o *gateway.Op) (more bool, err error) {
+func forgetAttempts(o *gateway.Op, before int64) (more bool, err error) {
 	return someRemoved(o.Exec("DELETE FROM channel_attempt WHERE n IN "+
-		"(SELECT n FROM channel_attempt WHERE made < ? ORDER BY made, n LIMIT ?)", o.Now-int64(tokenLife+tokenKept), sweepBatch))
+		"(SELECT n FROM channel_attempt WHERE made < ? ORDER BY made, n LIMIT ?)", before, sweepBatch))
 }
 
 func someRemoved(removed int64, err error) (more bool, _ error) { return removed == sweepBatch, err }
 
 // forgetRequests removes requests whose token has been forgotten, and the events of them that were never taken.
-func forgetRequests(o *gateway.Op) (more bool, err error) {
+func forgetRequests(o *gateway.Op, before int64) (more bool, err error) {
 	old, err := gateway.Numbers(o, "SELECT n FROM channel_request WHERE created < ? ORDER BY created, n LIMIT ?",
-		o.Now-int64(tokenLife+tokenKept), sweepBatch)
+		before, sweepBatch)
 	for _, n := range old {
 		for _, text := range []string{"DELETE FROM channel_out WHERE request = ?", "DELETE FROM channel_request WHERE n = ?"} {
 			if err := gateway.Exec(o.ExtTx, text, n); err != nil {
@@ -208,10 +210,10 @@ func forgetRequests(o *gateway.Op) (more bool, err error) {
 }
 
 // removeRooms removes the events of deleted channels, and then the channels. Their deliveries expire by themselves.
-func removeRooms(o *gateway.Op) (more bool, err error) {
+func removeRooms(o *gateway.Op, before int64) (more bool, err error) {
 	deleted, err := gateway.Numbers(o, "SELECT n FROM channel_channel WHERE deleted > 0 AND (deleted < ? OR EXISTS "+
 		"(SELECT 1 FROM channel_event e WHERE e.channel = channel_channel.n)) ORDER BY n LIMIT 1",
-		o.Now-int64(jobLife+tokenLife+tokenKept))
+		before)
 	if err != nil || len(deleted) == 0 {
 		return false, err
 	}
@@ -228,8 +230,8 @@ func removeRooms(o *gateway.Op) (more bool, err error) {
 }
 
 // removeInboxes removes deleted inboxes of which no request is left.
-func removeInboxes(o *gateway.Op) (more bool, err error) {
+func removeInboxes(o *gateway.Op, before int64) (more bool, err error) {
 	return someRemoved(o.Exec("DELETE FROM channel_inbox WHERE n IN (SELECT i.n FROM channel_inbox i WHERE i.deleted > 0 "+
 		"AND i.deleted < ? AND NOT EXISTS (SELECT 1 FROM channel_request r WHERE r.inbox = i.n) ORDER BY i.n LIMIT ?)",
-		o.Now-int64(tokenLife+tokenKept), sweepBatch))
+		before, sweepBatch))
 }

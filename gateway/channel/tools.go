@@ -109,7 +109,7 @@ func (g *Gateway) toolError(err error) error {
 	if r, ok := errors.AsType[*refusal](err); ok {
 		return errors.New(r.message)
 	}
-	g.logFault("a tool of a channel failed", err)
+	g.Log.Error("a tool of a channel failed", "err", err)
 	return errors.New("the relay failed; the reason is in its log")
 }
 

@@ -3,7 +3,6 @@ package hub
 import (
 	"context"
 	_ "embed"
-	"log/slog"
 	"net/http"
 	"net/url"
 	"sync"
@@ -235,9 +234,4 @@ func (o *op) change(before state, d delivery) error {
 	}
 	o.Then(func() { o.hub.waits.changed(d) })
 	return nil
-}
-
-// logFault logs an error of which no client can be told.
-func (h *Hub) logFault(what string, err error) {
-	h.Log.Error(what, slog.Any("err", err))
 }

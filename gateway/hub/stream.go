@@ -182,7 +182,7 @@ func (h *Hub) closeStream(s *stream, caughtUp bool) {
 			})
 		})
 		if err != nil {
-			h.logFault("the end of a stream cannot be recorded", err)
+			h.Log.Error("the end of a stream cannot be recorded", "err", err)
 		}
 	}
 	h.streams.remove(s)

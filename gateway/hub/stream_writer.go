@@ -81,7 +81,7 @@ func (t *streamWriter) writeNext(ctx context.Context) (more bool, err error) {
 	b, more, err := t.next(ctx)
 	if err != nil {
 		if ctx.Err() == nil && !isTemporary(err) {
-			t.h.logFault("the messages of a stream cannot be read", err)
+			t.h.Log.Error("the messages of a stream cannot be read", "err", err)
 		}
 		return false, err
 	}
@@ -102,7 +102,7 @@ func (t *streamWriter) writeNext(ctx context.Context) (more bool, err error) {
 		handed[i] = d.message
 	}
 	if err := t.h.handOut(t.s.agent, viaStream, handed); err != nil && t.h.Relay.Health() == nil {
-		t.h.logFault("messages were handed out, but this cannot be recorded; they will be handed out again", err)
+		t.h.Log.Error("messages were handed out, but this cannot be recorded; they will be handed out again", "err", err)
 	}
 	return more, nil
 }

@@ -38,7 +38,7 @@ func (h *Hub) sweepOnce(ctx context.Context) {
 			})
 			if err != nil {
 				if ctx.Err() == nil && h.Relay.Health() == nil {
-					h.logFault("expired rows cannot be removed now; the hub tries again in a minute", err)
+					h.Log.Error("expired rows cannot be removed now; the hub tries again in a minute", "err", err)
 				}
 				break
 			}
