@@ -59,6 +59,7 @@ func TestRestart(t *testing.T) {
 		}
 		answer(503)
 		o.add(0, 1, 2)
+		synctest.Wait() // so that this lane is first
 		o.add(1, 3)
 		time.Sleep(time.Minute)
 		o.wantRefs("before", 1, 3)
