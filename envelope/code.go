@@ -65,18 +65,19 @@ const (
 // Names of the limits. They are the values of DetailLimit, and are used in a relay's description of itself
 // (PROTOCOL §5).
 const (
-	LimitPostsPerAddress       = "postsPerAddress"
-	LimitReadsPerAddress       = "readsPerAddress"
-	LimitPostsPerAgent         = "postsPerAgent"
-	LimitBroadcastsPerAddress  = "broadcastsPerAddress"
-	LimitConnectionsPerAddress = "connectionsPerAddress"
-	LimitRequestsPerAddress    = "requestsPerAddress"
-	LimitPollsPerAddress       = "pollsPerAddress"
-	LimitPolls                 = "polls"
-	LimitInbox                 = "inbox"
-	LimitManifestsPerAgent     = "manifestsPerAgent"
-	LimitOffersPerThread       = "offersPerThread"
-	LimitRequests              = "requests" // changing requests by one caller of a gateway (GATEWAYS, "Limits")
+	LimitPostsPerAddress          = "postsPerAddress"
+	LimitReadsPerAddress          = "readsPerAddress"
+	LimitPostsPerAgent            = "postsPerAgent"
+	LimitBroadcastsPerAddress     = "broadcastsPerAddress"
+	LimitConnectionsPerAddress    = "connectionsPerAddress"
+	LimitNewConnectionsPerAddress = "newConnectionsPerAddress"
+	LimitRequestsPerAddress       = "requestsPerAddress"
+	LimitPollsPerAddress          = "pollsPerAddress"
+	LimitPolls                    = "polls"
+	LimitInbox                    = "inbox"
+	LimitManifestsPerAgent        = "manifestsPerAgent"
+	LimitOffersPerThread          = "offersPerThread"
+	LimitRequests                 = "requests" // changing requests by one caller of a gateway (GATEWAYS, "Limits")
 )
 
 // Reasons why a read or a signed call was refused. They are the values of DetailReason (PROTOCOL §8; GATEWAYS, "Signed

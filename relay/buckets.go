@@ -9,7 +9,7 @@ import (
 )
 
 // maxGeneration is how many buckets a generation may hold. A bucket takes about 180 bytes, including its entry in the
-// map. A relay has five kinds of buckets, with two generations each. So together they take at most 120 MB, for any
+// map. A relay has six kinds of buckets, with two generations each. So together they take at most 140 MB, for any
 // number of addresses and identities. An AddressRate is one more kind.
 const maxGeneration = 1 << 16
 
@@ -22,35 +22,69 @@ const maxGeneration = 1 << 16
 // A generation also ends early when it has maxGeneration buckets. To get its buckets dropped early, an attacker must
 // use at least maxGeneration other keys. Those keys already allow more requests than the attacker gains.
 type buckets[K comparable] struct {
-	Rate
-	factor func(K) int   // how many times Rate a key has; nil: once
-	refill time.Duration // the time it takes a bucket to fill, at most 24 hours
+	factor func(K) int // how many times Rate a key has; nil: once
 
 	mu         sync.Mutex
+	Rate                     // with a negative PerSecond, every request is admitted and nothing is counted
+	refill     time.Duration // the time it takes a bucket to fill, at most 24 hours
 	fresh, old map[K]*rate.Limiter
 	rotatedAt  time.Time // when the fresh generation began
 	unreported map[K]int // tokens taken since the last report; nil: reports are not used
 }
 
-// newBuckets returns nil if r is Unlimited. A nil *buckets admits every request.
 func newBuckets[K comparable](r Rate, factor func(K) int) *buckets[K] {
+	b := &buckets[K]{factor: factor}
+	b.setRate(time.Time{}, r)
+	return b
+}
+
+// setRate changes the rate of all keys. A bucket keeps its tokens, up to its new size, and its debt. If r is unlimited,
+// all buckets are dropped.
+func (b *buckets[K]) setRate(now time.Time, r Rate) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.Rate = r
 	if r.PerSecond < 0 {
-		return nil
+		b.fresh, b.old = map[K]*rate.Limiter{}, nil
+		return
 	}
 	seconds := min(float64(r.Burst)/r.PerSecond, (24 * time.Hour).Seconds())
-	return &buckets[K]{Rate: r, factor: factor, refill: time.Duration(math.Ceil(seconds * float64(time.Second))),
-		fresh: map[K]*rate.Limiter{}}
+	b.refill = time.Duration(math.Ceil(seconds * float64(time.Second)))
+	if b.fresh == nil {
+		b.fresh = map[K]*rate.Limiter{}
+	}
+	for _, generation := range []map[K]*rate.Limiter{b.fresh, b.old} {
+		for k, bucket := range generation {
+			bucket.SetLimitAt(now, rate.Limit(r.PerSecond*float64(b.factorOf(k))))
+			bucket.SetBurstAt(now, r.Burst*b.factorOf(k))
+		}
+	}
+}
+
+// currentRate returns the rate of a single key.
+func (b *buckets[K]) currentRate() Rate {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Rate
+}
+
+// factorOf returns how many times Rate the key k has.
+func (b *buckets[K]) factorOf(k K) int {
+	if b.factor == nil {
+		return 1
+	}
+	return b.factor(k)
 }
 
 // take takes one token from the bucket of each key. If one of the buckets has no token, take takes none from any
 // bucket. It then returns how long it takes until that bucket has a token, and the index of its key.
 func (b *buckets[K]) take(clock func() time.Time, keys ...K) (wait time.Duration, index int) {
-	if b == nil {
-		return 0, 0
-	}
 	now := clock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.PerSecond < 0 {
+		return 0, 0
+	}
 	for i, k := range keys {
 		bucket := b.bucketFor(k, now)
 		if bucket.AllowN(now, 1) {
@@ -74,12 +108,15 @@ func timeUntil(bucket *rate.Limiter, tokens float64, now time.Time) time.Duratio
 // charge takes n more tokens from the bucket of each key, for a request that turned out to be expensive. It takes them
 // even if the bucket has fewer. The key is then in debt: take refuses it until enough tokens have been added.
 func (b *buckets[K]) charge(clock func() time.Time, n int, keys ...K) {
-	if b == nil || n <= 0 {
+	if n <= 0 {
 		return
 	}
 	now := clock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.PerSecond < 0 {
+		return
+	}
 	for _, k := range keys {
 		debit(b.bucketFor(k, now), n, now)
 	}
@@ -109,9 +146,6 @@ func (b *buckets[K]) recordSpent(n int, keys []K) {
 // report returns the tokens that were taken since the last report, by key. The first call returns nil and starts the
 // recording.
 func (b *buckets[K]) report() (spent map[K]int) {
-	if b == nil {
-		return nil
-	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.unreported == nil || len(b.unreported) > 0 {
@@ -123,12 +157,12 @@ func (b *buckets[K]) report() (spent map[K]int) {
 // applyRemote takes the tokens that other nodes have taken from these buckets. A bucket may get into debt, as with
 // charge.
 func (b *buckets[K]) applyRemote(clock func() time.Time, others map[K]int) {
-	if b == nil || len(others) == 0 {
-		return
-	}
 	now := clock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.PerSecond < 0 {
+		return
+	}
 	for k, n := range others {
 		bucket := b.bucketFor(k, now)
 		if n < 0 {
@@ -141,12 +175,12 @@ func (b *buckets[K]) applyRemote(clock func() time.Time, others map[K]int) {
 // debtWait looks for a bucket of keys that is in debt. It returns how long it takes until the first such bucket is out
 // of debt, and the index of its key. It returns a wait of 0 if no key is in debt.
 func (b *buckets[K]) debtWait(clock func() time.Time, keys ...K) (wait time.Duration, index int) {
-	if b == nil {
-		return 0, 0
-	}
 	now := clock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.PerSecond < 0 {
+		return 0, 0
+	}
 	for i, k := range keys {
 		if bucket := b.bucketFor(k, now); bucket.TokensAt(now) < 0 {
 			return timeUntil(bucket, 0, now), i
@@ -157,12 +191,12 @@ func (b *buckets[K]) debtWait(clock func() time.Time, keys ...K) (wait time.Dura
 
 // refund returns one token to the bucket of each key, for a request that does not count.
 func (b *buckets[K]) refund(clock func() time.Time, keys ...K) {
-	if b == nil {
-		return
-	}
 	now := clock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.PerSecond < 0 {
+		return
+	}
 	for _, k := range keys {
 		b.bucketFor(k, now).AllowN(now, -1) // a full bucket stays as it is
 	}
@@ -186,10 +220,7 @@ func (b *buckets[K]) bucketFor(k K, now time.Time) *rate.Limiter {
 	bucket := b.fresh[k]
 	if bucket == nil {
 		if bucket = b.old[k]; bucket == nil {
-			factor := 1
-			if b.factor != nil {
-				factor = b.factor(k)
-			}
+			factor := b.factorOf(k)
 			bucket = rate.NewLimiter(rate.Limit(b.PerSecond*float64(factor)), b.Burst*factor)
 		}
 		b.fresh[k] = bucket

@@ -137,10 +137,11 @@ func TestNetwork(t *testing.T) {
 }
 
 func BenchmarkAdmit(b *testing.B) {
-	r := &Relay{limits: Limits{PostsPerAddress: Rate{PerSecond: 1e9, Burst: 1e9}}.WithDefaults(), now: time.Now}
-	r.limiter = newLimiter(r.limits)
-	off := &Relay{limits: Limits{PostsPerAddress: Rate{PerSecond: Unlimited}}.WithDefaults(), now: time.Now}
-	off.limiter = newLimiter(off.limits)
+	withPosts := func(rate Rate) *Relay {
+		l := Limits{PostsPerAddress: rate}.WithDefaults()
+		return &Relay{limiter: newLimiter(l), now: time.Now, refusals: newRefusals(slog.New(slog.DiscardHandler))}
+	}
+	r, off := withPosts(Rate{PerSecond: 1e9, Burst: 1e9}), withPosts(Rate{PerSecond: Unlimited})
 	bench := func(name string, r *Relay, peer func(int) Peer) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
@@ -159,8 +160,7 @@ func BenchmarkAdmit(b *testing.B) {
 	bench("new addresses", r, func(i int) Peer { return Peer{Addr: v4(i)} })
 	b.Run("refused", func(b *testing.B) {
 		b.ReportAllocs()
-		r := &Relay{limits: Limits{PostsPerAddress: Rate{PerSecond: 0.01, Burst: 1}}.WithDefaults(), now: time.Now}
-		r.limiter, r.refusals = newLimiter(r.limits), newRefusals(slog.New(slog.DiscardHandler))
+		r := withPosts(Rate{PerSecond: 0.01, Burst: 1})
 		for b.Loop() {
 			_ = r.Admit(Peer{Addr: v4(1)}, Posts)
 		}
@@ -223,9 +223,51 @@ func TestBucketsReport(t *testing.T) {
 	if got := b.report(); len(got) != maxReported {
 		t.Errorf("%d keys in a report", len(got))
 	}
-	var off *buckets[int]
+	off := newBuckets[int](Rate{PerSecond: Unlimited}, nil)
+	off.take(c.now, 1)
 	off.applyRemote(c.now, map[int]int{1: 1})
-	if off.report() != nil {
+	off.report()
+	off.take(c.now, 1)
+	if len(off.report()) > 0 {
 		t.Error("an unlimited Rate reports tokens")
+	}
+}
+
+// TestBucketsChangeTheirRate changes the rate of a bucket that has been used. It keeps its tokens, up to the new size.
+func TestBucketsChangeTheirRate(t *testing.T) {
+	c := newFakeClock()
+	b := newBuckets[int](Rate{PerSecond: 1, Burst: 10}, nil)
+	taken := func() (n int) {
+		for n < 1000 {
+			if wait, _ := b.take(c.now, 1); wait > 0 {
+				return n
+			}
+			n++
+		}
+		return n
+	}
+	for range 4 {
+		b.take(c.now, 1)
+	}
+	b.setRate(c.now(), Rate{PerSecond: 2, Burst: 20})
+	if n := taken(); n != 6 {
+		t.Errorf("%d tokens after the bucket has grown, want the 6 that were left", n)
+	}
+	c.at = c.at.Add(5 * time.Second)
+	if n := taken(); n != 10 {
+		t.Errorf("%d tokens after 5 s at 2 a second, want 10", n)
+	}
+	c.at = c.at.Add(5 * time.Second)
+	b.setRate(c.now(), Rate{PerSecond: 2, Burst: 3})
+	if n := taken(); n != 3 {
+		t.Errorf("%d tokens after the bucket has shrunk to 3", n)
+	}
+	b.setRate(c.now(), Rate{PerSecond: Unlimited})
+	if n := taken(); n != 1000 {
+		t.Errorf("%d tokens without a limit", n)
+	}
+	b.setRate(c.now(), Rate{PerSecond: 1, Burst: 2})
+	if n := taken(); n != 2 {
+		t.Errorf("%d tokens of a new bucket of 2", n)
 	}
 }

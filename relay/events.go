@@ -73,7 +73,7 @@ func (r *Relay) Events(ctx context.Context, p *Poll) (d Delivery, err error) {
 		r.hub.remove(w)
 		r.countWaiting(-1)
 		if err == nil {
-			r.reportDelivery(w, d.Events)
+			r.reportDelivery(ctx, w, d.Events)
 		}
 	}()
 	if p.Since.IsZero() {
@@ -117,12 +117,12 @@ func (r *Relay) countWaiting(n int) {
 }
 
 // reportDelivery tells the observer about the answer to the poll of w. events is the first part of the answer.
-func (r *Relay) reportDelivery(w *waiter, events []Event) {
+func (r *Relay) reportDelivery(ctx context.Context, w *waiter, events []Event) {
 	report := DeliveryReport{Events: len(events), Bytes: totalSize(events)}
 	if wokenAt := r.hub.wokeAt(w); len(events) > 0 && !wokenAt.IsZero() {
 		report.Waited, report.Wake = true, time.Since(wokenAt)
 	}
-	r.observer.Delivered(report)
+	r.observer.Delivered(ctx, report)
 }
 
 // search is a read that begins at a cursor. Both parts are used until the whole answer is read.

@@ -29,7 +29,8 @@ type Limits struct {
 	PostsPerAgent   Rate // messages signed by one DID
 	// BroadcastsPerAddress limits the REQUESTs without a recipient. The reason is that every agent that offers a
 	// service reads all of them.
-	BroadcastsPerAddress Rate
+	BroadcastsPerAddress     Rate
+	NewConnectionsPerAddress Rate
 	// Limits on concurrent connections, requests and polls. Unlimited: any number.
 	ConnectionsPerAddress int // including idle ones
 	RequestsPerAddress    int
@@ -53,6 +54,7 @@ func (l Limits) WithDefaults() Limits {
 		perSecond, burstFactor float64
 	}{
 		{&l.PostsPerAddress, 50, 2}, {&l.ReadsPerAddress, 100, 2}, {&l.PostsPerAgent, 20, 2}, {&l.BroadcastsPerAddress, 5, 4},
+		{&l.NewConnectionsPerAddress, 200, 2},
 	} {
 		if f.rate.PerSecond == 0 {
 			f.rate.PerSecond = f.perSecond
@@ -78,9 +80,9 @@ const (
 
 // limiter counts what clients have asked of a relay recently, for each of its limits.
 type limiter struct {
-	posts, reads, broadcasts *buckets[netip.Prefix]
-	agents                   *buckets[didkey.DID]
-	callers                  *buckets[string]
+	posts, reads, broadcasts, connects *buckets[netip.Prefix]
+	agents                             *buckets[didkey.DID]
+	callers                            *buckets[string]
 
 	connections, requests, polls *slots
 }
@@ -89,7 +91,8 @@ func newLimiter(l Limits) *limiter {
 	return &limiter{
 		posts: newBuckets(l.PostsPerAddress, networkFactor), reads: newBuckets(l.ReadsPerAddress, networkFactor),
 		broadcasts: newBuckets(l.BroadcastsPerAddress, networkFactor), agents: newBuckets[didkey.DID](l.PostsPerAgent, nil),
-		callers: newBuckets[string](l.PostsPerAgent, nil),
+		callers:  newBuckets[string](l.PostsPerAgent, nil),
+		connects: newBuckets(l.NewConnectionsPerAddress, networkFactor),
 		connections: newSlots(envelope.LimitConnectionsPerAddress,
 			"%d connections of %s are open, which is the limit; use one of them", l.ConnectionsPerAddress, Unlimited),
 		requests: newSlots(envelope.LimitRequestsPerAddress,
@@ -100,11 +103,38 @@ func newLimiter(l Limits) *limiter {
 	}
 }
 
+// set changes the limits to l.
+func (m *limiter) set(now time.Time, l Limits) {
+	m.posts.setRate(now, l.PostsPerAddress)
+	m.reads.setRate(now, l.ReadsPerAddress)
+	m.broadcasts.setRate(now, l.BroadcastsPerAddress)
+	m.agents.setRate(now, l.PostsPerAgent)
+	m.callers.setRate(now, l.PostsPerAgent)
+	m.connects.setRate(now, l.NewConnectionsPerAddress)
+	m.connections.setLimits(l.ConnectionsPerAddress, Unlimited)
+	m.requests.setLimits(l.RequestsPerAddress, Unlimited)
+	m.polls.setLimits(l.PollsPerAddress, l.Polls)
+}
+
+// SetLimits changes the limits for clients while the relay runs. What a client has used so far still counts. Requests
+// and polls that are in progress go on.
+func (r *Relay) SetLimits(l Limits) {
+	l = l.WithDefaults()
+	r.limits.Store(&l)
+	r.limiter.set(r.now(), l)
+}
+
+// Limits returns the limits for clients, with defaults filled in.
+func (r *Relay) Limits() Limits { return *r.limits.Load() }
+
 // Admit counts a request against the allowance of p's address. A transport calls it once for every request, before it
-// reads more of the request than necessary. Refusals: CodeRateLimited.
+// reads more of the request than necessary. Refusals: CodeRateLimited, CodeForbidden if the address is banned.
 func (r *Relay) Admit(p Peer, k Kind) error {
 	if p.Local {
 		return nil
+	}
+	if err := r.checkBan(p.Addr); err != nil {
+		return err
 	}
 	var err error
 	if k == Posts {
@@ -125,7 +155,8 @@ func takeForAddress(b *buckets[netip.Prefix], now func() time.Time, limit, actio
 	if wait == 0 {
 		return nil
 	}
-	return rateLimitError(limit, wait, describeNetwork(prefixes[index])+" "+action, b.Rate, networkFactor(prefixes[index]))
+	return rateLimitError(limit, wait, describeNetwork(prefixes[index])+" "+action, b.currentRate(),
+		networkFactor(prefixes[index]))
 }
 
 // AdmitCaller counts a request that may change something against the allowance of the caller who sent it. Each caller
@@ -140,7 +171,7 @@ func (r *Relay) AdmitCaller(from Peer, caller string) error {
 	if wait == 0 {
 		return nil
 	}
-	err := rateLimitError(envelope.LimitRequests, wait, "this caller sends requests", r.limits.PostsPerAgent, 1)
+	err := rateLimitError(envelope.LimitRequests, wait, "this caller sends requests", r.Limits().PostsPerAgent, 1)
 	r.noteRefusal(from, from.Reader, err)
 	return err
 }
@@ -187,7 +218,7 @@ func (c *CallerRate) Take(user int64, now func() time.Time) error {
 	if wait == 0 {
 		return nil
 	}
-	return rateLimitError(c.limit, wait, c.action, c.buckets.Rate, 1)
+	return rateLimitError(c.limit, wait, c.action, c.buckets.currentRate(), 1)
 }
 
 // admitMessage counts a message against the allowance of its sender. A REQUEST without a recipient also counts against
@@ -198,7 +229,7 @@ func (r *Relay) admitMessage(p Peer, e *envelope.Envelope) error {
 		return nil
 	}
 	if wait, _ := r.limiter.agents.take(r.now, e.Sender.ID); wait > 0 {
-		return rateLimitError(envelope.LimitPostsPerAgent, wait, "this sender posts", r.limits.PostsPerAgent, 1)
+		return rateLimitError(envelope.LimitPostsPerAgent, wait, "this sender posts", r.Limits().PostsPerAgent, 1)
 	}
 	if !isBroadcastRequest(e) {
 		return nil
@@ -264,7 +295,7 @@ func (r *Relay) checkPostDebt(p Peer) error {
 		return nil
 	}
 	return rateLimitError(envelope.LimitPostsPerAddress, wait, describeNetwork(prefixes[index])+" posts",
-		r.limits.PostsPerAddress, networkFactor(prefixes[index]))
+		r.Limits().PostsPerAddress, networkFactor(prefixes[index]))
 }
 
 // maxWritesPerSource is how many messages of one IPv4 address, or of one IPv6 /48, may be at the store's writer at a

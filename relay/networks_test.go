@@ -81,7 +81,8 @@ func TestNetworksHaveAllowances(t *testing.T) {
 
 // TestNetworksHaveSlots takes slots from many /64s of one /48, and releases them.
 func TestNetworksHaveSlots(t *testing.T) {
-	r := start(t, relay.Config{Limits: relay.Limits{ConnectionsPerAddress: 5, RequestsPerAddress: 3}})
+	r := start(t, relay.Config{Limits: relay.Limits{ConnectionsPerAddress: 5, RequestsPerAddress: 3,
+		NewConnectionsPerAddress: noLimit}})
 	for _, c := range []struct {
 		limit   string
 		one     int

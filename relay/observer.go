@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"context"
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
@@ -13,8 +14,11 @@ import (
 //
 // Embed NoObserver to implement only some of the methods.
 type Observer interface {
-	// Posted reports a post that was stored or refused.
-	Posted(PostReport)
+	// Posted reports a post that was stored or refused. ctx is that of Relay.Post.
+	Posted(ctx context.Context, p PostReport)
+	// Served reports a request that was answered, with success or with an error. mount is the path prefix of the part of
+	// the HTTP API that answered it, such as "/hub"; it is empty for the relay's own routes.
+	Served(mount string, k Kind)
 	// Refused reports a request that was answered with an error. status is the HTTP status, or 0 for a connection that
 	// was closed at once. code is empty if a gateway uses error codes of its own. limit names the limit that was
 	// reached; it is empty if none was.
@@ -24,8 +28,8 @@ type Observer interface {
 	// Waiting reports by how much the number of polls in progress and open streams has changed, including the polls that
 	// wait.
 	Waiting(change int)
-	// Delivered reports an answer to a poll, or to a read of EventsBefore.
-	Delivered(DeliveryReport)
+	// Delivered reports an answer to a poll, or to a read of EventsBefore. ctx is that of Relay.Events.
+	Delivered(ctx context.Context, d DeliveryReport)
 	// Swept reports a sweep of the store: how long it took, and why it failed, if it did.
 	Swept(took time.Duration, err error)
 }
@@ -58,7 +62,10 @@ type DeliveryReport struct {
 type NoObserver struct{}
 
 // Posted implements Observer.
-func (NoObserver) Posted(PostReport) {}
+func (NoObserver) Posted(context.Context, PostReport) {}
+
+// Served implements Observer.
+func (NoObserver) Served(string, Kind) {}
 
 // Refused implements Observer.
 func (NoObserver) Refused(int, envelope.Code, string) {}
@@ -70,7 +77,59 @@ func (NoObserver) Committed(CommitReport) {}
 func (NoObserver) Waiting(int) {}
 
 // Delivered implements Observer.
-func (NoObserver) Delivered(DeliveryReport) {}
+func (NoObserver) Delivered(context.Context, DeliveryReport) {}
 
 // Swept implements Observer.
 func (NoObserver) Swept(time.Duration, error) {}
+
+// Observers is an Observer that passes each report on to all of its elements.
+type Observers []Observer
+
+// Posted implements Observer.
+func (all Observers) Posted(ctx context.Context, p PostReport) {
+	for _, o := range all {
+		o.Posted(ctx, p)
+	}
+}
+
+// Served implements Observer.
+func (all Observers) Served(mount string, k Kind) {
+	for _, o := range all {
+		o.Served(mount, k)
+	}
+}
+
+// Refused implements Observer.
+func (all Observers) Refused(status int, code envelope.Code, limit string) {
+	for _, o := range all {
+		o.Refused(status, code, limit)
+	}
+}
+
+// Committed implements Observer.
+func (all Observers) Committed(c CommitReport) {
+	for _, o := range all {
+		o.Committed(c)
+	}
+}
+
+// Waiting implements Observer.
+func (all Observers) Waiting(change int) {
+	for _, o := range all {
+		o.Waiting(change)
+	}
+}
+
+// Delivered implements Observer.
+func (all Observers) Delivered(ctx context.Context, d DeliveryReport) {
+	for _, o := range all {
+		o.Delivered(ctx, d)
+	}
+}
+
+// Swept implements Observer.
+func (all Observers) Swept(took time.Duration, err error) {
+	for _, o := range all {
+		o.Swept(took, err)
+	}
+}

@@ -30,6 +30,7 @@ import (
 // Config has what New needs. Store and Key are required. The relay uses the Policy with which its Store was opened.
 type Config struct {
 	Limits  Limits
+	Bans    Bans
 	Store   Store
 	Key     didkey.Key       // the relay's own key, which signs the notices of timeouts
 	Origin  string           // origin of the public URL; a message is refused if its meta.relay names only other relays
@@ -53,7 +54,8 @@ type Relay struct {
 	origin   string
 	reads    Visibility
 	maxBody  int
-	limits   Limits
+	limits   atomic.Pointer[Limits]
+	bans     atomic.Pointer[bans] // nil: nobody is banned
 	siblings Siblings
 	now      func() time.Time
 	log      *slog.Logger
@@ -116,15 +118,18 @@ func New(ctx context.Context, c Config) (*Relay, error) {
 		nonces = timedNonces{c.Nonces}
 	}
 	parseSlots := max(2, runtime.GOMAXPROCS(0))
-	return &Relay{policy: policy, store: c.Store, key: c.Key, origin: c.Origin, reads: cmp.Or(c.Reads, ToAll),
-		maxBody: c.MaxBody, limits: c.Limits, siblings: c.Siblings, now: c.Now, log: c.Log, observer: c.Observer,
+	r := &Relay{policy: policy, store: c.Store, key: c.Key, origin: c.Origin, reads: cmp.Or(c.Reads, ToAll),
+		maxBody: c.MaxBody, siblings: c.Siblings, now: c.Now, log: c.Log, observer: c.Observer,
 		hub: newHub(), limiter: newLimiter(c.Limits), cursorCipher: cursors, startCursor: end.Cursor,
 		localNonces: localNonces, nonces: nonces,
 		nonceOutage: outage{message: "signed reads and calls are refused, because the shared memory of used nonces has " +
 			"failed; check it and the connection to it"},
 		readQueue: newTurns(maxConcurrentReads, 1), parseQueue: newTurns(parseSlots, (parseSlots+1)/2),
 		writeQueue: newTurns(math.MaxInt, maxWritesPerSource), refusals: newRefusals(c.Log),
-		drained: make(chan struct{})}, nil
+		drained: make(chan struct{})}
+	r.limits.Store(&c.Limits)
+	r.SetBans(c.Bans)
+	return r, nil
 }
 
 // DID returns the relay's own identity, which signs the notices of timeouts.
@@ -138,9 +143,6 @@ func (r *Relay) Reads() Visibility { return r.reads }
 
 // MaxBody returns the maximum size of a body in bytes.
 func (r *Relay) MaxBody() int { return r.maxBody }
-
-// Limits returns the limits for clients, with defaults filled in.
-func (r *Relay) Limits() Limits { return r.limits }
 
 // Policy returns the policy of the store, with defaults filled in.
 func (r *Relay) Policy() Policy { return r.policy }
@@ -208,7 +210,7 @@ func (r *Relay) Post(ctx context.Context, from Peer, body []byte) (Receipt, erro
 	report := PostReport{Bytes: len(body)}
 	receipt, err := r.post(ctx, from, body, &report)
 	report.Code, report.Duplicate = envelope.CodeOf(err), receipt.Duplicate
-	r.observer.Posted(report)
+	r.observer.Posted(ctx, report)
 	return receipt, err
 }
 
@@ -327,6 +329,9 @@ func (r *Relay) check(body []byte) (Entry, error) {
 			"post the message to a relay that it names")
 	}
 	if err := e.VerifyWith(r.keys.Parse); err != nil {
+		return Entry{}, err
+	}
+	if err := r.checkAgentBan(e.Sender.ID); err != nil {
 		return Entry{}, err
 	}
 	entry := Entry{Envelope: e, Received: now}

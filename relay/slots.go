@@ -15,15 +15,22 @@ const slotRetryAfter = 5 * time.Second
 type slots struct {
 	// limitName is the name of the limit. message is the format of its refusal, with verbs for a number and a network.
 	limitName, message string
-	perAddress, all    int // Unlimited: any number
 
-	mu    sync.Mutex
-	total int
-	inUse map[netip.Prefix]int // by network; no entry is 0
+	mu              sync.Mutex
+	perAddress, all int // Unlimited: any number
+	total           int
+	inUse           map[netip.Prefix]int // by network; no entry is 0
 }
 
 func newSlots(limitName, message string, perAddress, all int) *slots {
 	return &slots{limitName: limitName, message: message, perAddress: perAddress, all: all, inUse: map[netip.Prefix]int{}}
+}
+
+// setLimits changes the limits. Slots that are in use stay in use, even if there are more of them than are now allowed.
+func (s *slots) setLimits(perAddress, all int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.perAddress, s.all = perAddress, all
 }
 
 // acquire takes a slot in each of p's networks. The caller must call release once, which frees the slots. acquire does
@@ -64,11 +71,18 @@ func (s *slots) release(addr netip.Addr) {
 	}
 }
 
-// Connect takes a slot for a connection. The caller must call release when the connection has ended. The number of
+// Connect takes a slot for a new connection. The caller must call release when the connection has ended. The number of
 // connections is limited because each of them uses one of the files that the process may have open, even if it is idle.
-// Connect does not wait for a slot. Refusals: CodeRateLimited.
+// The rate of new connections is limited because a TLS handshake takes much CPU time. Connect does not wait for a slot.
+// Refusals: CodeRateLimited, CodeForbidden if the address is banned.
 func (r *Relay) Connect(p Peer) (release func(), err error) {
-	release, err = r.limiter.connections.acquire(p)
+	if err := r.checkBan(p.Addr); err != nil {
+		return nil, err
+	}
+	err = takeForAddress(r.limiter.connects, r.now, envelope.LimitNewConnectionsPerAddress, "opens connections", p)
+	if err == nil {
+		release, err = r.limiter.connections.acquire(p)
+	}
 	r.noteRefusal(p, "", err)
 	return release, err
 }

@@ -112,8 +112,8 @@ const ReadSkew = time.Minute
 
 // VerifyRead returns who signed a token. It accepts each token once. First it checks that the token is for this relay,
 // this request and this time. Then it verifies the signature. Only after that it records that the token is used. The
-// transport must have admitted the request, see Admit. Refusals: CodeUnauthorized; CodeUnavailable if the relay cannot
-// record the use of the token.
+// transport must have admitted the request, see Admit. Refusals: CodeUnauthorized; CodeForbidden for a banned signer;
+// CodeUnavailable if the relay cannot record the use of the token.
 func (r *Relay) VerifyRead(ctx context.Context, token, method, target string) (didkey.DID, error) {
 	now := r.now()
 	read, err := r.parseRead(token, method, target, now)
@@ -130,7 +130,7 @@ func (r *Relay) VerifyRead(ctx context.Context, token, method, target string) (d
 // VerifyCall returns who signed the call token of a request to a gateway. It accepts each token once, also on an open
 // relay. target is the request's path and query as sent, and body its body as sent. The checks are those of VerifyRead.
 // VerifyCall also checks, before the signature, that the token is for this body. The transport must have admitted the
-// request, see Admit. Refusals: CodeUnauthorized; CodeUnavailable if the relay cannot record the use of the token.
+// request, see Admit. Refusals: as VerifyRead.
 func (r *Relay) VerifyCall(ctx context.Context, token, method, target string, body []byte) (didkey.DID, error) {
 	now := r.now()
 	call, err := envelope.ParseCall(token)
@@ -182,6 +182,9 @@ func (r *Relay) checkToken(read *envelope.Read, method, target string, now time.
 // that was used before.
 func (r *Relay) acceptOnce(ctx context.Context, read *envelope.Read, now time.Time) error {
 	if err := read.VerifyWith(r.keys.Parse); err != nil {
+		return err
+	}
+	if err := r.checkAgentBan(read.Reader); err != nil {
 		return err
 	}
 	return r.markReadUsed(ctx, sha256.Sum256(read.Once()), read.TS, now)

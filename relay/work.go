@@ -72,7 +72,7 @@ func (r *Relay) checkReadDebt(job *readJob) error {
 		return nil
 	}
 	return rateLimitError(envelope.LimitReadsPerAddress, wait, describeNetwork(prefixes[index])+" sends requests",
-		r.limits.ReadsPerAddress, networkFactor(prefixes[index]))
+		r.Limits().ReadsPerAddress, networkFactor(prefixes[index]))
 }
 
 // continues reports whether to read another slice after one that took this long and left the page incomplete. found

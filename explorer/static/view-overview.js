@@ -328,6 +328,7 @@ const WORDS = {
   readsPerAddress: ['Reads of an address'],
   postsPerAgent: ['Messages of an agent'],
   broadcastsPerAddress: ['Broadcast requests of an address'],
+  newConnectionsPerAddress: ['New connections of an address'],
 };
 
 function limits(about) {
