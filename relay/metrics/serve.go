@@ -1,0 +1,144 @@
+package metrics
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/agora-relay/agora/thread"
+)
+
+// StoreStats describes what is stored.
+type StoreStats struct {
+	Threads                 map[thread.State]int64 // how many threads have each state
+	DatabaseBytes, LogBytes int64                  // sizes of the database file and of its write-ahead log
+}
+
+// statsLifetime is how long StoreStats are used again, because counting the threads takes some time.
+const statsLifetime = 10 * time.Second
+
+// statsTimeout limits the time for getting StoreStats.
+const statsTimeout = 5 * time.Second
+
+// AddStore adds the metrics of the store. A scrape calls stats, at most once in ten seconds. If stats fails, these
+// metrics are absent, and the failure is logged.
+func (m *Metrics) AddStore(stats func(context.Context) (StoreStats, error), log *slog.Logger) {
+	m.registry.MustRegister(&storeCollector{
+		stats: stats, log: log,
+		threads:  prometheus.NewDesc("agora_threads", "Stored threads, by state.", []string{"state"}, nil),
+		database: prometheus.NewDesc("agora_database_bytes", "Size of the database file.", nil, nil),
+		wal:      prometheus.NewDesc("agora_database_log_bytes", "Size of the database's write-ahead log.", nil, nil),
+	})
+}
+
+// AddCertificates adds the times at which the TLS certificates end, by host.
+func (m *Metrics) AddCertificates(expiry func() map[string]time.Time) {
+	m.registry.MustRegister(&certificateCollector{expiry: expiry, end: prometheus.NewDesc(
+		"agora_tls_certificate_expiry_timestamp_seconds", "When a TLS certificate ends. An empty host is the certificate "+
+			"of --tls-cert.", []string{"host"}, nil)})
+}
+
+// storeCollector is a prometheus.Collector of StoreStats.
+type storeCollector struct {
+	stats                  func(context.Context) (StoreStats, error)
+	log                    *slog.Logger
+	threads, database, wal *prometheus.Desc
+
+	mu   sync.Mutex
+	last StoreStats
+	err  error
+	at   time.Time // of last; zero: there is none
+}
+
+// Describe implements prometheus.Collector.
+func (c *storeCollector) Describe(descriptions chan<- *prometheus.Desc) {
+	descriptions <- c.threads
+	descriptions <- c.database
+	descriptions <- c.wal
+}
+
+// Collect implements prometheus.Collector.
+func (c *storeCollector) Collect(out chan<- prometheus.Metric) {
+	stats, err := c.current()
+	if err != nil {
+		return
+	}
+	for state, n := range stats.Threads {
+		out <- prometheus.MustNewConstMetric(c.threads, prometheus.GaugeValue, float64(n), string(state))
+	}
+	out <- prometheus.MustNewConstMetric(c.database, prometheus.GaugeValue, float64(stats.DatabaseBytes))
+	out <- prometheus.MustNewConstMetric(c.wal, prometheus.GaugeValue, float64(stats.LogBytes))
+}
+
+// current returns the newest StoreStats, or those of the last seconds.
+func (c *storeCollector) current() (StoreStats, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.at.IsZero() && time.Since(c.at) < statsLifetime {
+		return c.last, c.err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), statsTimeout)
+	defer cancel()
+	c.last, c.err = c.stats(ctx)
+	c.at = time.Now()
+	if c.err != nil {
+		c.log.Warn("the metrics of the store are missing", "err", c.err)
+	}
+	return c.last, c.err
+}
+
+// certificateCollector is a prometheus.Collector of the ends of certificates.
+type certificateCollector struct {
+	expiry func() map[string]time.Time
+	end    *prometheus.Desc
+}
+
+// Describe implements prometheus.Collector.
+func (c *certificateCollector) Describe(descriptions chan<- *prometheus.Desc) { descriptions <- c.end }
+
+// Collect implements prometheus.Collector.
+func (c *certificateCollector) Collect(out chan<- prometheus.Metric) {
+	for host, end := range c.expiry() {
+		out <- prometheus.MustNewConstMetric(c.end, prometheus.GaugeValue, float64(end.Unix()), host)
+	}
+}
+
+// maxScrapes is how many scrapes are answered at the same time.
+const maxScrapes = 4
+
+// Server returns the server of the pages for monitors. /livez answers 200 as long as the process runs. /readyz answers
+// 200 while ready returns nil, and otherwise 503 with the reason. The pages are for the operator only: serve them on an
+// address that others cannot reach.
+func (m *Metrics) Server(ready func() error, log *slog.Logger) *http.Server {
+	logger := slog.NewLogLogger(log.Handler(), slog.LevelDebug)
+	pages := http.NewServeMux()
+	pages.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
+		ErrorLog: logger, ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: maxScrapes,
+		Timeout: 2 * statsTimeout, EnableOpenMetrics: true,
+	}))
+	pages.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { answer(w, nil) })
+	pages.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { answer(w, ready()) })
+	return &http.Server{
+		Handler: pages, ErrorLog: logger,
+		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second,
+		IdleTimeout: 75 * time.Second, MaxHeaderBytes: 16 << 10,
+	}
+}
+
+// answer writes whether something works, as text.
+func answer(w http.ResponseWriter, err error) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	text := "ok\n"
+	if err != nil {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		text = err.Error() + "\n"
+	}
+	_, _ = io.WriteString(w, text) // if it fails, the monitor has left
+}
