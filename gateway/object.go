@@ -10,7 +10,7 @@ import (
 )
 
 // Object is a JSON object of a request that is being checked. Its methods remember the first error in Err, which has
-// CodeInvalidRequest.
+// CodeInvalidRequest. After an error they may still be called, and what they return has no meaning.
 type Object struct {
 	Members map[string]json.RawMessage
 	Err     error
@@ -51,7 +51,8 @@ func (o *Object) Only(names ...string) {
 		if !envelope.ValidID(name) {
 			name = "(not shown)" // it may contain any characters
 		}
-		o.Err = Invalid("%s has the unknown member %s; it may have %s", o.name, name, strings.Join(names, ", "))
+		o.Err = Invalid("%s has the unknown member %s; it may have %s", cmp.Or(o.name, "the body"), name,
+			strings.Join(names, ", "))
 	}
 }
 

@@ -20,20 +20,20 @@ const (
 	limitEvents      = "callbackEvents"
 )
 
-// refusal is an error with a code that the relay itself does not have.
-type refusal struct {
-	status  int
-	code    envelope.Code
-	message string
-}
+// Codes of refusals that the relay itself does not have.
+const (
+	codeConflict envelope.Code = "CONFLICT"
+	codeGone     envelope.Code = "GONE"
+)
 
-func (r *refusal) Error() string { return string(r.code) + ": " + r.message }
+// statuses are the statuses of these codes.
+var statuses = map[envelope.Code]int{codeConflict: http.StatusConflict, codeGone: http.StatusGone}
 
 // conflict refuses a name that is taken, or another body for an Idempotency-Key.
-func conflict(message string) error { return &refusal{http.StatusConflict, "CONFLICT", message} }
+func conflict(message string) error { return envelope.Errorf(codeConflict, "%s", message) }
 
 // gone refuses a token that was valid once.
-func gone(message string) error { return &refusal{http.StatusGone, "GONE", message} }
+func gone(message string) error { return envelope.Errorf(codeGone, "%s", message) }
 
 func forbidden(message string) error { return envelope.Errorf(envelope.CodeForbidden, "%s", message) }
 
@@ -51,22 +51,10 @@ func limitReached(limit string, retryAfter time.Duration, format string, args ..
 	return e
 }
 
-// errorBody is the body of an answer to an error (PROTOCOL §5).
-type errorBody struct {
-	OK        bool           `json:"ok"` // false
-	Code      envelope.Code  `json:"error"`
-	Message   string         `json:"message"`
-	Retryable bool           `json:"retryable"`
-	Details   map[string]any `json:"details,omitempty"`
-}
-
 // answerTo returns the answer to an error. It is the Errors of the gateway's Mount.
 func answerTo(err error) (httpapi.ErrorAnswer, bool) {
 	if errors.Is(err, gateway.ErrOtherBody) {
 		err = conflict(gateway.ErrOtherBody.Error())
-	}
-	if r, ok := errors.AsType[*refusal](err); ok {
-		return httpapi.ErrorAnswer{Status: r.status, Body: errorBody{Code: r.code, Message: r.message}}, true
 	}
 	e, ok := errors.AsType[*envelope.Error](err)
 	if !ok {
@@ -79,6 +67,9 @@ func answerTo(err error) (httpapi.ErrorAnswer, bool) {
 		err = &limited
 	}
 	answer, ok := httpapi.RelayError(err)
+	if own, ok := statuses[e.Code]; ok {
+		answer.Status = own
+	}
 	if e.Code == envelope.CodeUnauthorized && e.Reason() == "" { // a key is missing, not the token of a signed call
 		answer.Challenge = "Bearer"
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/httpapi"
 )
 
 // caller says who sent a request, and what the request is about.
@@ -40,7 +41,7 @@ const (
 func (g *Gateway) findHolder(q relay.Querier, key string) (gateway.Holder, error) {
 	h, found, err := gateway.FindKey(q, key, g.Relay.Now())
 	if err == nil && !found {
-		err = unauthorized("this needs a valid key, as Authorization: Bearer KEY")
+		err = unauthorized("this request needs a valid key; send it as Authorization: Bearer KEY")
 	}
 	return h, err
 }
@@ -80,11 +81,11 @@ func (g *Gateway) findCaller(q relay.Querier, key, id string, needs right) (c ca
 func (n right) hint() string {
 	switch n {
 	case writer:
-		return "only its members post messages, each with the cm_ key that POST …/members has returned"
+		return "only a member can post messages, with the cm_ key that POST …/members has returned"
 	case reader:
-		return "use its own ck_ key, or the cm_ key of one of its members"
+		return "use the channel's ck_ key, or the cm_ key of one of its members"
 	}
-	return "use its own ck_ key, which POST /channels has returned"
+	return "use the channel's ck_ key, which POST /channels has returned"
 }
 
 // caller returns who sent a request about a channel. If the request changes something, it is counted against the limit
@@ -101,17 +102,43 @@ func (g *Gateway) caller(r *http.Request, from relay.Peer, needs right) (c calle
 	return c, g.Relay.AdmitCaller(from, c.name())
 }
 
-// change runs an operation of a caller in one Update. The operation gets the caller as it is then, because the key may
-// have ended since the request was admitted.
+// change handles a request that changes a channel. It reads the body and checks it with parse. Then it runs f in one
+// Update. f gets the caller as it is then, because the key may have ended since the request was admitted; f may be run
+// twice. If parse is nil, the body is ignored.
 func (g *Gateway) change(
-	ctx context.Context, from relay.Peer, c caller, needs right, f func(*gateway.Op, caller) error,
+	w http.ResponseWriter, r *http.Request, from relay.Peer, parse func(*gateway.Object),
+	f func(*gateway.Op, caller) error,
 ) error {
+	c, err := g.caller(r, from, manager)
+	if err != nil {
+		return err
+	}
+	if parse == nil {
+		_, err = httpapi.ReadBody(w, r, gateway.MaxBody)
+	} else {
+		_, err = g.read(w, r, from, parse)
+	}
+	if err != nil {
+		return err
+	}
 	// If the client disconnects now, the operation is still done.
-	return g.Update(context.WithoutCancel(ctx), from, func(o *gateway.Op) error {
-		now, err := g.findCaller(o, c.key, c.room.id, needs)
+	return g.Update(context.WithoutCancel(r.Context()), from, func(o *gateway.Op) error {
+		now, err := g.findCaller(o, c.key, c.room.id, manager)
 		if err != nil {
 			return err
 		}
 		return f(o, now)
 	})
+}
+
+// read returns the body of a request in the form of RFC 8785, after parse has checked it.
+func (g *Gateway) read(
+	w http.ResponseWriter, r *http.Request, from relay.Peer, parse func(*gateway.Object),
+) (body []byte, err error) {
+	if _, body, err = g.ReadObject(w, r, from); err != nil {
+		return nil, err
+	}
+	o := gateway.NewObject("", body)
+	parse(o)
+	return body, o.Err
 }

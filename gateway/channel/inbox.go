@@ -87,18 +87,15 @@ func (g *Gateway) postInbox(main bool) httpapi.Handler {
 			return err
 		}
 		parsed := gateway.NewObject("", body)
-		if parsed.Err != nil {
-			return parsed.Err
-		}
 		label, _ := parsed.Sized("label", false, 0, maxLabel)
 		if parsed.Err != nil {
 			return parsed.Err
 		}
 		admit := sync.OnceValue(func() error { return g.newInboxes.Take(from, g.Relay.Now) })
-		created := inbox{id: newID("in_"), owner: owner, label: label}
+		var created inbox
 		key := gateway.NewKey(gateway.Inbox)
 		err = g.Update(context.WithoutCancel(r.Context()), from, func(o *gateway.Op) (err error) {
-			created, err = createInbox(o, created, key, admit)
+			created, err = createInbox(o, inbox{id: newID("in_"), owner: owner, label: label}, key, admit)
 			return err
 		})
 		if err != nil {

@@ -29,19 +29,29 @@ type roomAnswer struct {
 	Key     string    `json:"key,omitempty"` // only for a new channel
 }
 
-// parseRoom reads the members name and context of a body into c. The name of a new channel is required.
-func parseRoom(body []byte, c room, isNew bool) (room, error) {
-	o := gateway.NewObject("", body)
-	if o.Err != nil {
-		return c, o.Err
-	}
+// parsedRoom is the body of a request that creates or changes a channel.
+type parsedRoom struct{ name, context *string } // nil: not given
+
+// parseRoom reads the members name and context. The name of a new channel is required.
+func parseRoom(o *gateway.Object, isNew bool) (p parsedRoom) {
 	if name, given := o.Sized("name", isNew, 1, maxName); given {
-		c.name = name
+		p.name = &name
 	}
 	if context, given := o.Sized("context", false, 0, maxContext); given {
-		c.context = context
+		p.context = &context
 	}
-	return c, o.Err
+	return p
+}
+
+// change returns the channel with the members that were given.
+func (p parsedRoom) change(c room) room {
+	if p.name != nil {
+		c.name = *p.name
+	}
+	if p.context != nil {
+		c.context = *p.context
+	}
+	return c
 }
 
 // postChannel is the handler of POST /channels.
@@ -60,26 +70,23 @@ func (g *Gateway) postChannel(w http.ResponseWriter, r *http.Request, from relay
 	if err := g.Relay.AdmitCaller(from, "operator"); err != nil {
 		return err
 	}
-	_, body, err := g.ReadObject(w, r, from)
-	if err != nil {
+	var parsed parsedRoom
+	if _, err := g.read(w, r, from, func(body *gateway.Object) { parsed = parseRoom(body, true) }); err != nil {
 		return err
 	}
-	c, err := parseRoom(body, room{id: newID("ch_")}, true)
-	if err != nil {
-		return err
-	}
+	var made room
 	key := gateway.NewKey(gateway.Channel)
-	err = g.Update(context.WithoutCancel(r.Context()), from, func(o *gateway.Op) error {
+	err := g.Update(context.WithoutCancel(r.Context()), from, func(o *gateway.Op) (err error) {
 		if err := admit(o); err != nil {
 			return err
 		}
-		c, err = g.createRoom(o, c, key)
+		made, err = g.createRoom(o, parsed.change(room{id: newID("ch_")}), key)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	return httpapi.WriteJSON(w, http.StatusCreated, roomAnswer{true, c.shown(), key})
+	return httpapi.WriteJSON(w, http.StatusCreated, roomAnswer{true, made.shown(), key})
 }
 
 // createRoom stores a new channel and its key.
@@ -113,19 +120,11 @@ func (g *Gateway) getChannel(w http.ResponseWriter, r *http.Request, from relay.
 
 // patchChannel is the handler of PATCH /channels/{channel}.
 func (g *Gateway) patchChannel(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
-	c, err := g.caller(r, from, manager)
-	if err != nil {
-		return err
-	}
-	_, body, err := g.ReadObject(w, r, from)
-	if err != nil {
-		return err
-	}
+	var parsed parsedRoom
 	var changed room
-	err = g.change(r.Context(), from, c, manager, func(o *gateway.Op, c caller) (err error) {
-		if changed, err = parseRoom(body, c.room, false); err != nil {
-			return err
-		}
+	parse := func(body *gateway.Object) { parsed = parseRoom(body, false) }
+	err := g.change(w, r, from, parse, func(o *gateway.Op, c caller) error {
+		changed = parsed.change(c.room)
 		return updateRoom(o.ExtTx, changed)
 	})
 	if err != nil {
@@ -136,14 +135,7 @@ func (g *Gateway) patchChannel(w http.ResponseWriter, r *http.Request, from rela
 
 // deleteChannel is the handler of DELETE /channels/{channel}. The sweep removes the events later.
 func (g *Gateway) deleteChannel(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
-	c, err := g.caller(r, from, manager)
-	if err != nil {
-		return err
-	}
-	if _, err := httpapi.ReadBody(w, r, gateway.MaxBody); err != nil { // what it says does not matter
-		return err
-	}
-	err = g.change(r.Context(), from, c, manager, func(o *gateway.Op, c caller) error {
+	err := g.change(w, r, from, nil, func(o *gateway.Op, c caller) error {
 		parties, err := partiesOf(o, c.room.n)
 		if err != nil {
 			return err

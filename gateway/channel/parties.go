@@ -1,6 +1,7 @@
 package channel
 
 import (
+	"cmp"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -68,11 +69,7 @@ func parseName(o *gateway.Object) string {
 }
 
 // parseConnection reads the members url and mcp, and, for a new connection, name.
-func (g *Gateway) parseConnection(body []byte, isNew bool) (p parsedParty, err error) {
-	o := gateway.NewObject("", body)
-	if o.Err != nil {
-		return p, o.Err
-	}
+func (g *Gateway) parseConnection(o *gateway.Object, isNew bool) (p parsedParty) {
 	if isNew {
 		p.name = parseName(o)
 	}
@@ -89,7 +86,7 @@ func (g *Gateway) parseConnection(body []byte, isNew bool) (p parsedParty, err e
 			o.Fail("mcp", "must be object, array or none")
 		}
 	}
-	return p, o.Err
+	return p
 }
 
 // checkConnectionString parses the URL of an agent. It may be that of an inbox of this relay.
@@ -152,24 +149,10 @@ func (g *Gateway) removeParty(o *gateway.Op, p party) error {
 
 // postMember is the handler of POST /channels/{channel}/members.
 func (g *Gateway) postMember(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
-	c, err := g.caller(r, from, manager)
-	if err != nil {
-		return err
-	}
-	_, body, err := g.ReadObject(w, r, from)
-	if err != nil {
-		return err
-	}
-	parsed := gateway.NewObject("", body)
-	if parsed.Err != nil {
-		return parsed.Err
-	}
-	name := parseName(parsed)
-	if parsed.Err != nil {
-		return parsed.Err
-	}
+	var name string
 	key := gateway.NewKey(gateway.Member)
-	err = g.change(r.Context(), from, c, manager, func(o *gateway.Op, c caller) error {
+	parse := func(body *gateway.Object) { name = parseName(body) }
+	err := g.change(w, r, from, parse, func(o *gateway.Op, c caller) error {
 		p, err := g.createParty(o, party{channel: c.room.n, name: name}, "")
 		if err != nil {
 			return err
@@ -231,25 +214,12 @@ type connectionAnswer struct {
 
 // postConnection is the handler of POST /channels/{channel}/connections.
 func (g *Gateway) postConnection(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
-	c, err := g.caller(r, from, manager)
-	if err != nil {
-		return err
-	}
-	_, body, err := g.ReadObject(w, r, from)
-	if err != nil {
-		return err
-	}
-	parsed, err := g.parseConnection(body, true)
-	if err != nil {
-		return err
-	}
-	if parsed.mcp == "" {
-		parsed.mcp = mcpObject
-	}
+	var parsed parsedParty
 	var shown shownConnection
-	err = g.change(r.Context(), from, c, manager, func(o *gateway.Op, c caller) error {
+	parse := func(body *gateway.Object) { parsed = g.parseConnection(body, true) }
+	err := g.change(w, r, from, parse, func(o *gateway.Op, c caller) error {
 		p, err := g.createParty(o, party{channel: c.room.n, name: parsed.name, agent: true, host: parsed.host,
-			mcp: parsed.mcp, version: 1}, parsed.url)
+			mcp: cmp.Or(parsed.mcp, mcpObject), version: 1}, parsed.url)
 		if err != nil {
 			return err
 		}
@@ -284,20 +254,10 @@ func (g *Gateway) getConnections(w http.ResponseWriter, r *http.Request, from re
 // putConnection is the handler of PUT /channels/{channel}/connections/{name}. The connection becomes active. What is
 // queued goes to the new URL at once (C-7).
 func (g *Gateway) putConnection(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
-	c, err := g.caller(r, from, manager)
-	if err != nil {
-		return err
-	}
-	_, body, err := g.ReadObject(w, r, from)
-	if err != nil {
-		return err
-	}
-	parsed, err := g.parseConnection(body, false)
-	if err != nil {
-		return err
-	}
+	var parsed parsedParty
 	var shown shownConnection
-	err = g.change(r.Context(), from, c, manager, func(o *gateway.Op, c caller) error {
+	parse := func(body *gateway.Object) { parsed = g.parseConnection(body, false) }
+	err := g.change(w, r, from, parse, func(o *gateway.Op, c caller) error {
 		p, err := g.findParty(o, c, r, true)
 		if err != nil {
 			return err
@@ -339,7 +299,7 @@ func (g *Gateway) activate(o *gateway.Op, p *party) error {
 		return err
 	}
 	if left {
-		return envelope.NotStored("the queue of this connection is still being closed; try again", time.Second)
+		return envelope.NotStored("the relay is still ending the old queue of this connection; try again after Retry-After", time.Second)
 	}
 	p.revoked = 0
 	return nil
@@ -365,14 +325,7 @@ func (g *Gateway) deleteConnection(w http.ResponseWriter, r *http.Request, from 
 }
 
 func (g *Gateway) deleteParty(w http.ResponseWriter, r *http.Request, from relay.Peer, agent bool) error {
-	c, err := g.caller(r, from, manager)
-	if err != nil {
-		return err
-	}
-	if _, err := httpapi.ReadBody(w, r, gateway.MaxBody); err != nil { // what it says does not matter
-		return err
-	}
-	err = g.change(r.Context(), from, c, manager, func(o *gateway.Op, c caller) error {
+	err := g.change(w, r, from, nil, func(o *gateway.Op, c caller) error {
 		p, err := g.findParty(o, c, r, agent)
 		if err != nil {
 			return err

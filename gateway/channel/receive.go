@@ -1,6 +1,7 @@
 package channel
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -68,31 +69,21 @@ func (g *Gateway) parseDelivery(body []byte) (d received, err error) {
 	if o.Err != nil {
 		return d, o.Err
 	}
-	channel, err := parsePart(o, "channel", []string{"id"}, []string{"name", "service", "context"})
-	if err != nil {
-		return d, err
-	}
-	message, err := parsePart(o, "message", []string{"id", "sender"}, nil)
-	if err != nil {
-		return d, err
-	}
+	channel := parsePart(o, "channel", []string{"id"}, []string{"name", "service", "context"})
+	message := parsePart(o, "message", []string{"id", "sender"}, nil)
 	if content, given := message.Text("content", true); given && content == "" {
 		message.Fail("content", "must not be empty")
 	}
-	if message.Err != nil {
-		return d, message.Err
-	}
-	d.channel, d.message = o.Members["channel"], o.Members["message"]
 	callback, given := o.Text("callback", true)
 	if given {
 		if err := g.checkCallback(callback); err != nil {
 			o.Fail("callback", "%v", err)
 		}
 	}
-	d.callback = callback
-	if o.Err != nil {
-		return d, o.Err
+	if err := cmp.Or(channel.Err, message.Err, o.Err); err != nil {
+		return d, err
 	}
+	d.channel, d.message, d.callback = o.Members["channel"], o.Members["message"], callback
 	d.subject = sha256.Sum256(fmt.Appendf(nil, "%s/%s", channel.Members["id"], message.Members["id"]))
 	d.mcp, err = parseTools(o.Members["mcp"])
 	return d, err
@@ -100,19 +91,17 @@ func (g *Gateway) parseDelivery(body []byte) (d received, err error) {
 
 // parsePart returns an object in a delivery. ids are the members that must have 1 to 256 bytes. Each of texts must be a
 // string or null, if it is given.
-func parsePart(o *gateway.Object, name string, ids, texts []string) (*gateway.Object, error) {
+func parsePart(o *gateway.Object, name string, ids, texts []string) *gateway.Object {
 	part := gateway.NewObject(name, o.Members[name])
 	for _, id := range ids {
-		if part.Err == nil {
-			part.Sized(id, true, 1, maxDeliveryID)
-		}
+		part.Sized(id, true, 1, maxDeliveryID)
 	}
 	for _, text := range texts {
-		if part.Err == nil && string(part.Members[text]) != "null" {
+		if string(part.Members[text]) != "null" {
 			part.Text(text, false)
 		}
 	}
-	return part, part.Err
+	return part
 }
 
 // parseTools returns the member mcp of a delivery as a list in which each element has a name.
@@ -128,9 +117,6 @@ func parseTools(raw json.RawMessage) (all []json.RawMessage, err error) {
 	}
 	for n, one := range all {
 		o := gateway.NewObject(fmt.Sprintf("mcp[%d]", n), one)
-		if o.Err != nil {
-			return nil, o.Err
-		}
 		o.Sized("url", true, 1, gateway.MaxURL)
 		for _, name := range []string{"name", "headers"} {
 			if string(o.Members[name]) == "null" {
@@ -138,7 +124,7 @@ func parseTools(raw json.RawMessage) (all []json.RawMessage, err error) {
 			}
 		}
 		_, named := o.Text("name", false)
-		if headers, given := o.Members["headers"]; given && o.Err == nil {
+		if headers, given := o.Members["headers"]; given {
 			checkHeaders(o, headers)
 		}
 		if o.Err != nil {

@@ -133,17 +133,10 @@ func (g *Gateway) postMessage(w http.ResponseWriter, r *http.Request, from relay
 	if err != nil {
 		return err
 	}
-	_, body, err := g.ReadObject(w, r, from)
+	var content string
+	body, err := g.read(w, r, from, func(body *gateway.Object) { content, _ = body.Sized("content", true, 1, maxContent) })
 	if err != nil {
 		return err
-	}
-	parsed := gateway.NewObject("", body)
-	if parsed.Err != nil {
-		return parsed.Err
-	}
-	content, _ := parsed.Sized("content", true, 1, maxContent)
-	if parsed.Err != nil {
-		return parsed.Err
 	}
 	endpoint := "POST /channel/channels/" + c.room.id + "/messages"
 	repeat, given, err := gateway.ParseRepeat(r, endpoint, c.name(), body)

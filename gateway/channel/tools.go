@@ -60,8 +60,8 @@ type toolUserKey struct{}
 func (g *Gateway) toolToken(q relay.Querier, u toolUser) (token, error) {
 	t, known, err := g.findToken(q, u.key, gateway.ToolUser, u.channel)
 	if err == nil && !known || errors.Is(err, errGone) {
-		err = unauthorized("this needs the token of a delivery in this channel that has not expired, as " +
-			"Authorization: Bearer TOKEN")
+		err = unauthorized("this request needs the mcp token of a delivery in this channel, as Authorization: Bearer TOKEN; " +
+			"the token must not have expired")
 	}
 	return t, err
 }
@@ -106,11 +106,8 @@ func (g *Gateway) toolError(err error) error {
 	if e, ok := errors.AsType[*envelope.Error](err); ok {
 		return errors.New(e.Message)
 	}
-	if r, ok := errors.AsType[*refusal](err); ok {
-		return errors.New(r.message)
-	}
 	g.Log.Error("a tool of a channel failed", "err", err)
-	return errors.New("the relay failed; the reason is in its log")
+	return errors.New("the relay has failed; its log says why")
 }
 
 // act stores an event that came by a tool.
