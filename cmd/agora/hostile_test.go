@@ -274,7 +274,7 @@ func hostileFolder(t *testing.T) (folder string) {
 		{"INSERT INTO party (id, did) VALUES (7, ?)", []any{hostile}},
 		{"INSERT INTO event (seq, sender, id, recipient, type, thread, ts, received, expires, forget, body, charged, network) VALUES (1, 7, ?1, 7, ?1, 1, 1, 1, ?2, ?2, CAST(?1 AS BLOB), 0, 0)",
 			[]any{hostile, late}},
-		{"INSERT INTO thread (n, id, client, due, open, record) VALUES (1, ?, 7, ?, 0, ?)", []any{hostile, late, record.Encode()}},
+		{"INSERT INTO thread (n, id, client, due, open, state, record) VALUES (1, ?, 7, ?, 0, 1, ?)", []any{hostile, late, record.Encode()}},
 		{"INSERT INTO manifest (n, sender, id, seq, ts, expires, intents, text, recipient) VALUES (1, 7, ?1, 1, 1, ?2, json_array(?1), ?1, 7)", []any{hostile, late}},
 		{"INSERT INTO meta (name, value) VALUES (?1, ?1)", []any{hostile}},
 	} {

@@ -262,7 +262,7 @@ func (l *Ledger) row(t *Thread, now time.Time) Row {
 			due = rows
 		}
 	}
-	return Row{Number: t.Number, Key: t.Key(), Due: due, Open: l.isOpen(t.Thread), Record: t.Encode()}
+	return Row{Number: t.Number, Key: t.Key(), Due: due, Open: l.isOpen(t.Thread), State: t.State, Record: t.Encode()}
 }
 
 // isOpen reports whether any agent may offer in t.

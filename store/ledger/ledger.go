@@ -134,9 +134,10 @@ type Listed struct {
 type Row struct {
 	Number int64 // the Seq of the thread's REQUEST; a smaller number means an older thread
 	thread.Key
-	Due    time.Time // when Expire must process the thread: at its deadline, and for an ended thread at its removal
-	Open   bool      // any agent may offer in the thread
-	Record []byte    // see Thread
+	Due    time.Time    // when Expire must process the thread: at its deadline, and for an ended thread at its removal
+	Open   bool         // any agent may offer in the thread
+	State  thread.State // when the row was written; engines count threads by it, see StateNumber
+	Record []byte       // see Thread
 }
 
 // Changes is what a group writes. An engine may write it in any order. Engines store times as Nanos returns them,
@@ -150,7 +151,7 @@ type Changes struct {
 // Change is a thread that is new or has changed.
 type Change struct {
 	Row
-	New     bool          // true: insert the row; false: replace Due, Open and Record
+	New     bool          // true: insert the row; false: replace Due, Open, State and Record
 	WasOpen bool          // the stored value of Open, if New is false
 	Joined  []Participant // participants and accepted agents that this group added; insert those not stored yet
 }

@@ -125,6 +125,11 @@ func TestGroupsDecideAsOneByOne(t *testing.T) {
 			t.Fatalf("stored data differs.\nthreads of groups:\n%+v\nthreads one by one:\n%+v",
 				together.threads, single.threads)
 		}
+		for _, row := range together.threads {
+			if stored, err := row.Decode(); err != nil || row.State != stored.State {
+				t.Fatalf("the row of a thread has the state %s, and its record %+v, %v", row.State, stored, err)
+			}
+		}
 	})
 }
 

@@ -32,13 +32,29 @@ type Thread struct {
 
 const recordVersion = 1
 
-// A record stores values of these types as their index in these lists. The lists must only grow at the end.
+// A record stores values of these types as their index in these lists. The lists must only grow at the end. Engines
+// store the index of a state too, see StateNumber.
 var (
 	stepTypes = []envelope.Type{envelope.TypeRequest, envelope.TypeOffer, envelope.TypeAccept, envelope.TypeCancel,
 		envelope.TypeResult, envelope.TypeError, thread.TypeTimeout}
 	bools  = []bool{false, true}
 	states = []thread.State{thread.Open, thread.Pending, thread.Active, thread.Completed, thread.Failed}
 )
+
+// States returns every state, in the order of their numbers.
+func States() []thread.State { return slices.Clone(states) }
+
+// StateNumber returns the number as which records and engines store s: its index in States. A number never changes its
+// meaning.
+func StateNumber(s thread.State) int { return slices.Index(states, s) }
+
+// StateOf returns the state with this number, or "" if there is none.
+func StateOf(number int64) thread.State {
+	if number < 0 || number >= int64(len(states)) {
+		return ""
+	}
+	return states[number]
+}
 
 // Encode returns the Record of t.
 func (t *Thread) Encode() []byte {
@@ -59,7 +75,7 @@ func (t *Thread) Encode() []byte {
 	rest = binary.AppendUvarint(rest, number(t.Agent))
 	rest = binary.AppendUvarint(rest, uint64(len(t.Transitions)))
 	for _, s := range t.Transitions {
-		rest = append(rest, byte(slices.Index(stepTypes, s.Type)), byte(slices.Index(states, s.To)))
+		rest = append(rest, byte(slices.Index(stepTypes, s.Type)), byte(StateNumber(s.To)))
 		rest = binary.AppendUvarint(rest, number(s.By))
 		rest = appendText(rest, s.ID)
 		rest = appendTime(rest, s.At)

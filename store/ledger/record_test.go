@@ -92,3 +92,21 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+// TestStateNumbers checks that the number of a state stays the same, because databases store it.
+func TestStateNumbers(t *testing.T) {
+	want := []thread.State{thread.Open, thread.Pending, thread.Active, thread.Completed, thread.Failed}
+	if got := ledger.States(); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	for number, state := range want {
+		if got, of := ledger.StateNumber(state), ledger.StateOf(int64(number)); got != number || of != state {
+			t.Errorf("%s has the number %d, and %d is the number of %q; want %d", state, got, number, of, number)
+		}
+	}
+	for _, number := range []int64{-1, int64(len(want))} {
+		if of := ledger.StateOf(number); of != "" {
+			t.Errorf("%d is the number of %q, want no state", number, of)
+		}
+	}
+}

@@ -30,12 +30,13 @@ func (w *writer) Write(c ledger.Changes) error {
 
 func (w *writer) writeThread(t ledger.Change) (err error) {
 	if t.New {
-		_, err = w.stmts.addThread.Exec(t.Number, t.ID, string(t.Client), nanos(t.Due), t.Open, t.Record)
+		_, err = w.stmts.addThread.Exec(t.Number, t.ID, string(t.Client), nanos(t.Due), t.Open,
+			ledger.StateNumber(t.State), t.Record)
 		if err == nil {
 			_, err = w.stmts.addRoles.Exec(t.ID, schema.OwnRole(t.Open), t.Number, string(t.Client))
 		}
 	} else {
-		_, err = w.stmts.updateThread.Exec(nanos(t.Due), t.Open, t.Record, t.Number)
+		_, err = w.stmts.updateThread.Exec(nanos(t.Due), t.Open, ledger.StateNumber(t.State), t.Record, t.Number)
 		if err == nil && t.Open != t.WasOpen {
 			_, err = w.stmts.updateRole.Exec(schema.OwnRole(t.Open), t.ID, schema.OwnRole(t.WasOpen), t.Number)
 		}

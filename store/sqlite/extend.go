@@ -240,7 +240,7 @@ func (s *Store) View(ctx context.Context, f func(relay.Querier) error) (took tim
 	if err := s.closed(); err != nil {
 		return 0, err
 	}
-	if stopped := s.onReader(func() {
+	if stopped := s.onReader(ctx, func() {
 		began := time.Now()
 		err = s.view(ctx, f)
 		took = time.Since(began)

@@ -205,6 +205,10 @@ func TestReadsOfADamagedDatabase(t *testing.T) {
 			_, err := s.Agents(t.Context(), relay.AgentQuery{Now: m.TS, Limit: 1})
 			return err
 		},
+		"Stats": func(s *Store, _ envelope.Envelope) error {
+			_, err := s.Stats(t.Context())
+			return err
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := openWith(t, filepath.Join(t.TempDir(), "agora.db"), Options{Log: slog.New(slog.DiscardHandler)})

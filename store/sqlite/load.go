@@ -57,16 +57,16 @@ func (w *writer) Load(wanted ledger.Wanted) (found ledger.Found, err error) {
 const (
 	keyParty  = "substr(k.value, 1, instr(k.value, ' ') - 1)"
 	keyID     = "substr(k.value, instr(k.value, ' ') + 1)"
-	knownRows = "SELECT 0, p.did, e.id, e.seq, e.expires, e.thread, e.body FROM json_each(?1) AS k " +
+	knownRows = "SELECT 0, p.did, e.id, e.seq, e.expires, e.thread, 0, e.body FROM json_each(?1) AS k " +
 		"CROSS JOIN event e ON e.sender = CAST(" + keyParty + " AS INTEGER) AND e.id = " + keyID +
 		" CROSS JOIN party p ON p.id = e.sender " +
-		"UNION ALL SELECT 1, t.client, t.id, t.n, t.due, t.open, t.record FROM json_each(?2) AS k " +
+		"UNION ALL SELECT 1, t.client, t.id, t.n, t.due, t.open, t.state, t.record FROM json_each(?2) AS k " +
 		"CROSS JOIN thread_role r ON r.id = " + keyID + " AND r.party = " + keyParty +
 		" AND r.role = 2 CROSS JOIN thread t ON t.n = r.thread"
 )
 
 // threadColumns are the columns of the table thread t that make a ledger.Row.
-const threadColumns = "t.n, t.id, t.client, t.due, t.open, t.record"
+const threadColumns = "t.n, t.id, t.client, t.due, t.open, t.state, t.record"
 
 // keys builds one list for knownRows.
 type keys struct{ text []byte }
@@ -122,12 +122,12 @@ func (w *writer) loadKnown(wanted ledger.Wanted, found *ledger.Found) error {
 		var isThread bool
 		var did didkey.DID
 		var id string
-		var number, expiresOrDue, threadOrOpen int64
+		var number, expiresOrDue, threadOrOpen, state int64
 		var blob []byte
-		err := scan(&isThread, &did, &id, &number, &expiresOrDue, &threadOrOpen, &blob)
+		err := scan(&isThread, &did, &id, &number, &expiresOrDue, &threadOrOpen, &state, &blob)
 		if isThread {
 			found.Threads = append(found.Threads, ledger.Row{Number: number, Key: thread.Key{Client: did, ID: id},
-				Due: instant(expiresOrDue), Open: threadOrOpen == 1, Record: blob})
+				Due: instant(expiresOrDue), Open: threadOrOpen == 1, State: ledger.StateOf(state), Record: blob})
 			return err
 		}
 		found.Messages = append(found.Messages, ledger.Message{MessageKey: ledger.MessageKey{Sender: did, ID: id},
@@ -148,9 +148,9 @@ func (w *writer) loadKnown(wanted ledger.Wanted, found *ledger.Found) error {
 }
 
 func scanThread(scan scanner) (row ledger.Row, err error) {
-	var due int64
-	err = scan(&row.Number, &row.ID, &row.Client, &due, &row.Open, &row.Record)
-	row.Due = instant(due)
+	var due, state int64
+	err = scan(&row.Number, &row.ID, &row.Client, &due, &row.Open, &state, &row.Record)
+	row.Due, row.State = instant(due), ledger.StateOf(state)
 	return row, err
 }
 

@@ -207,7 +207,9 @@ func TestClosedStoreReturnsUnavailable(t *testing.T) {
 	_, read := s.Read(t.Context(), relay.Query{Limit: 1})
 	_, asked := s.Thread(t.Context(), thread.Key{ID: "t"}, time.Now())
 	_, agents := s.Agents(t.Context(), relay.AgentQuery{Limit: 1})
-	for name, err := range map[string]error{"Append": appended, "Read": read, "Thread": asked, "Agents": agents} {
+	_, stats := s.Stats(t.Context())
+	for name, err := range map[string]error{"Append": appended, "Read": read, "Thread": asked, "Agents": agents,
+		"Stats": stats} {
 		if !isCode(err, envelope.CodeUnavailable) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -223,7 +225,7 @@ func TestPanicOfARead(t *testing.T) {
 				t.Errorf("recovered %v", p)
 			}
 		}()
-		_ = s.onReader(func() { panic("boom") }) // does not return
+		_ = s.onReader(t.Context(), func() { panic("boom") }) // does not return
 	}()
-	must(t, s.onReader(func() {}))
+	must(t, s.onReader(t.Context(), func() {}))
 }

@@ -157,6 +157,21 @@ func TestPlans(t *testing.T) {
 	})
 }
 
+// TestPlansOfThreads checks that the index by due yields the due threads in order, and that counting threads by state
+// reads only this index.
+func TestPlansOfThreads(t *testing.T) {
+	s := openNew(t)
+	var stmts statements
+	for text, want := range map[string]string{
+		stmts.all()[&stmts.dueThreads]: "SEARCH t USING INDEX thread_by_due (due<?)",
+		selectThreadCounts():           "SCAN thread USING COVERING INDEX thread_by_due",
+	} {
+		if got := explain(t, s, text, 1, 1); got != want {
+			t.Errorf("%s\nis run by\n%s\nwant\n%s", text, got, want)
+		}
+	}
+}
+
 // TestPlansOfBackwardReads checks that a read backwards uses the same indexes as a read forwards, and never sorts
 // events.
 func TestPlansOfBackwardReads(t *testing.T) {

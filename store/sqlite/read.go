@@ -37,7 +37,7 @@ func (s *Store) Read(ctx context.Context, q relay.Query) (relay.Page, error) {
 	}
 	var page relay.Page
 	var err error
-	if stopped := s.onReader(func() {
+	if stopped := s.onReader(ctx, func() {
 		began := time.Now()
 		page, err = s.read(ctx, q, head)
 		page.Took = time.Since(began)
@@ -48,8 +48,9 @@ func (s *Store) Read(ctx context.Context, q relay.Query) (relay.Page, error) {
 }
 
 // onReader runs f in one of the reader goroutines. SQLite makes a goroutine's stack grow to 32 KB, and the goroutine of
-// a waiting poll would keep that stack. If f panics, onReader panics with the same value.
-func (s *Store) onReader(f func()) error {
+// a waiting poll would keep that stack. If f panics, onReader panics with the same value. If ctx ends before a reader
+// is free, onReader does not run f and returns ctx's error.
+func (s *Store) onReader(ctx context.Context, f func()) error {
 	done := make(chan any)
 	select {
 	case s.reads <- func() {
@@ -60,6 +61,8 @@ func (s *Store) onReader(f func()) error {
 			panic(panicked)
 		}
 		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	case <-s.stop:
 		return relay.ErrShuttingDown
 	}
@@ -209,7 +212,7 @@ func (s *Store) Thread(ctx context.Context, k thread.Key, now time.Time) (thread
 
 // Agents implements relay.Store.
 func (s *Store) Agents(ctx context.Context, q relay.AgentQuery) (page relay.AgentPage, err error) {
-	if stopped := s.onReader(func() {
+	if stopped := s.onReader(ctx, func() {
 		began := time.Now()
 		page, err = s.directory(ctx, q)
 		page.Took = time.Since(began)

@@ -98,8 +98,8 @@ func (s *statements) all() map[**sql.Stmt]string {
 			"VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (sender, id) DO UPDATE " +
 			"SET seq = excluded.seq, ts = excluded.ts, expires = excluded.expires, intents = excluded.intents, " +
 			"text = excluded.text, recipient = excluded.recipient",
-		&s.addThread:    "INSERT INTO thread (n, id, client, due, open, record) VALUES (?, ?, ?, ?, ?, ?)",
-		&s.updateThread: "UPDATE thread SET due = ?, open = ?, record = ? WHERE n = ?",
+		&s.addThread:    "INSERT INTO thread (n, id, client, due, open, state, record) VALUES (?, ?, ?, ?, ?, ?, ?)",
+		&s.updateThread: "UPDATE thread SET due = ?, open = ?, state = ?, record = ? WHERE n = ?",
 		&s.dropThread:   "DELETE FROM thread WHERE n = ?",
 		&s.addRoles:     "INSERT INTO thread_role (id, party, role, thread) VALUES (?1, '', ?2, ?3), (?1, ?4, 2, ?3)",
 		&s.addRole:      "INSERT INTO thread_role (id, party, role, thread) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
@@ -121,7 +121,7 @@ func (s *statements) all() map[**sql.Stmt]string {
 		&s.dropEvent: "DELETE FROM event WHERE seq = ?",
 		&s.addCut: "INSERT INTO event (seq, sender, id, recipient, type, thread, ts, received, forget, expires, " +
 			"body, charged, network) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0, x'', 0, 0)",
-		&s.trimmable: "SELECT t.n, t.id, t.client, t.due, t.open, " +
+		&s.trimmable: "SELECT t.n, t.id, t.client, t.due, t.open, t.state, " +
 			"iif(EXISTS (SELECT 1 FROM event WHERE event.thread = t.n), x'', t.record) FROM thread t WHERE t.n > ? " +
 			"ORDER BY t.n LIMIT ?",
 

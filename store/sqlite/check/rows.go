@@ -123,12 +123,12 @@ func (t storedThread) where() string { return where(t.Row) }
 func where(row ledger.Row) string { return fmt.Sprintf("thread %d (%q)", row.Number, row.ID) }
 
 // anyThread selects the columns that scanThread scans.
-const anyThread = "SELECT t.n, t.id, t.client, t.due, t.open, t.record FROM thread t "
+const anyThread = "SELECT t.n, t.id, t.client, t.due, t.open, t.state, t.record FROM thread t "
 
 func scanThread(scan scanner) (row ledger.Row, err error) {
-	var due int64
-	err = scan(&row.Number, &row.ID, &row.Client, &due, &row.Open, &row.Record)
-	row.Due = ledger.Instant(due)
+	var due, state int64
+	err = scan(&row.Number, &row.ID, &row.Client, &due, &row.Open, &state, &row.Record)
+	row.Due, row.State = ledger.Instant(due), ledger.StateOf(state)
 	return row, err
 }
 
@@ -234,6 +234,9 @@ func (t storedThread) check(now time.Time) (findings []Finding) {
 	if err != nil {
 		wrong(t.where(), "its record cannot be read (%v)", err)
 		return findings
+	}
+	if t.State != r.State {
+		wrong(t.where(), "it is stored with the state %q, but its record has the state %q", t.State, r.State)
 	}
 	// Expired envelopes may have been removed. The envelope that expires last must be stored until r.Keep.
 	if keep := ledger.Nanos(r.Keep); keep < latest || keep > latest && r.Keep.After(now) {

@@ -50,9 +50,11 @@ CREATE TABLE thread (
 	client TEXT    NOT NULL, -- a DID
 	due    INTEGER NOT NULL, -- the deadline of a thread that has not ended; the time of removal of one that has
 	open   INTEGER NOT NULL, -- 1: any agent may offer
+	state  INTEGER NOT NULL, -- ledger.StateNumber: an index into the list `states` of store/ledger/record.go
 	record BLOB    NOT NULL  -- ledger.Row.Record
 ) STRICT;
-CREATE INDEX thread_by_due ON thread (due);
+-- The index has the state, so that counting the threads by state reads nothing else.
+CREATE INDEX thread_by_due ON thread (due, state);
 
 -- Every search for a thread by its id uses this table. The rows of one thread are next to each other, so a new thread
 -- changes one page of it. A search names a party, so other parties' threads with the same id do not make it slower.
