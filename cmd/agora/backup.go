@@ -36,6 +36,10 @@ const (
 	// Files that exist only after a gateway was on.
 	gatewayKeyName  = "gateway.key"
 	operatorKeyName = "operator.key"
+
+	// certificatesName is a folder of certificates that the relay has got with ACME. A backup does not have it, because
+	// the relay gets them again.
+	certificatesName = "certificates"
 )
 
 type backupCmd struct {

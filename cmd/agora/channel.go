@@ -57,7 +57,7 @@ func (u *gatewayURL) UnmarshalText(text []byte) error {
 
 // inChannel are the flags of the commands that use a channel.
 type inChannel struct {
-	Channel    channelURL `required:"" env:"AGORA_CHANNEL" placeholder:"URL" help:"The channel's URL, as agora channel new prints it."`
+	Channel    channelURL `required:"" env:"AGORA_CHANNEL_URL" placeholder:"URL" help:"The channel's URL, as agora channel new prints it."`
 	ChannelKey string     `required:"" env:"AGORA_CHANNEL_KEY" placeholder:"FILE" help:"The file with your key for the channel: one line with a ck_ key (the channel's) or a cm_ key (a member's)."`
 }
 

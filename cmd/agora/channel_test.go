@@ -132,7 +132,7 @@ func (f *fakeGateway) wasAsked(t *testing.T, requests ...string) {
 func TestChannelOwner(t *testing.T) {
 	f := newFakeGateway(t, answersOfChannel())
 	owner, member, operator := newKeyFile(t, "ck_", 0o600), newKeyFile(t, "cm_", 0o600), newKeyFile(t, "op_", 0o600)
-	t.Setenv("AGORA_CHANNEL", f.URL+"/channel/channels/ch_1")
+	t.Setenv("AGORA_CHANNEL_URL", f.URL+"/channel/channels/ch_1")
 	saved := filepath.Join(t.TempDir(), "saved.key")
 	checkCommands(t, []channelCommand{
 		{"new|ops|--url|" + f.URL + "/channel|--operator-key|" + operator, "", 0, `{"url":"` + f.URL + `/channel/channels/ch_1","name":"ops","key":"ck_new"}` + "\n", ""},
@@ -160,7 +160,7 @@ func TestChannelOwner(t *testing.T) {
 func TestChannelMember(t *testing.T) {
 	f := newFakeGateway(t, answersOfChannel())
 	owner, member := newKeyFile(t, "ck_", 0o600), newKeyFile(t, "cm_", 0o600)
-	t.Setenv("AGORA_CHANNEL", f.URL+"/channel/channels/ch_1")
+	t.Setenv("AGORA_CHANNEL_URL", f.URL+"/channel/channels/ch_1")
 	checkCommands(t, []channelCommand{
 		{"say|hi|--channel-key|" + member, "", 0, `{"seq":12,"id":"msg_1","deliveries":2}` + "\n", ""},
 		{"say|-|--channel-key|" + member, "from stdin\n", 0, `"seq":12`, ""},

@@ -150,7 +150,7 @@ func openRoom(t *testing.T) room {
 	if err := json.Unmarshal([]byte(r.agora("", "new|ops|--url|"+s.relay+"/channel|--operator-key|"+folder+"/operator.key|--save|"+owner)), &made); err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("AGORA_CHANNEL", made.URL)
+	t.Setenv("AGORA_CHANNEL_URL", made.URL)
 	t.Setenv("AGORA_CHANNEL_KEY", owner)
 	r.agora("", "member|alice|--save|"+alice)
 	t.Setenv("ALICE", alice)

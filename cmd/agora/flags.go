@@ -3,9 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/url"
-	"strconv"
 	"time"
 
 	"github.com/agora-relay/agora/didkey"
@@ -101,26 +99,4 @@ func (o *originText) UnmarshalText(text []byte) error {
 	origin, err := relay.ParseOrigin(string(text))
 	*o = originText(origin)
 	return err
-}
-
-// listenAddress is HOST:PORT. It must not be empty: the relay would then listen on all interfaces and a random port.
-type listenAddress string
-
-func (a *listenAddress) UnmarshalText(text []byte) error {
-	_, port, err := net.SplitHostPort(string(text))
-	if err == nil {
-		_, err = strconv.ParseUint(port, 10, 16)
-	}
-	if err != nil {
-		return fmt.Errorf("want HOST:PORT, such as 127.0.0.1:8789, or :8789 for every interface")
-	}
-	*a = listenAddress(text)
-	return nil
-}
-
-// isLoopback reports whether only this machine can connect. It looks only at the text and does not resolve names.
-func (a listenAddress) isLoopback() bool {
-	host, _, err := net.SplitHostPort(string(a))
-	ip := net.ParseIP(host)
-	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
 }

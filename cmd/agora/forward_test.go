@@ -249,10 +249,13 @@ func TestPageURL(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := pageURL("", addr); got != want {
+		if got := pageURL("", addr, false); got != want {
 			t.Errorf("%s: %s, want %s", at, got, want)
 		}
-		if got := pageURL("https://relay.example", addr); got != "https://relay.example/" {
+		if got, want := pageURL("", addr, true), strings.Replace(want, "http:", "https:", 1); got != want {
+			t.Errorf("%s with TLS: %s, want %s", at, got, want)
+		}
+		if got := pageURL("https://relay.example", addr, false); got != "https://relay.example/" {
 			t.Errorf("%s with an origin: %s", at, got)
 		}
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -81,19 +82,20 @@ func (n *hubName) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// exceptionText is a host or a network that gateways may call.
-type exceptionText gateway.Exception
+// exceptionText is a host or a network that gateways may call, in a form that gateway.ParseException reads.
+type exceptionText string
 
 func (e *exceptionText) UnmarshalText(text []byte) error {
-	exception, err := gateway.ParseException(string(text))
-	*e = exceptionText(exception)
+	_, err := gateway.ParseException(string(text))
+	*e = exceptionText(text)
 	return err
 }
 
 // gateways are the gateways of a relay that are on. The zero value has none.
 type gateways struct {
-	core *gateway.Core
-	all  []servedGateway
+	core    *gateway.Core
+	all     []servedGateway
+	secured bool // their own listeners have TLS
 }
 
 // servedGateway is a gateway that is on.
@@ -138,9 +140,8 @@ func (f gatewayFlags) open(
 		if s.addr == "" {
 			continue
 		}
-		if g.all[i].own, err = net.Listen("tcp", string(s.addr)); err != nil {
-			return gateways{}, errors.Join(fmt.Errorf("cannot listen on %s: %w; choose another address with --%s-addr, or stop "+
-				"the program that listens there", s.addr, err, s.name), g.close())
+		if g.all[i].own, err = s.addr.listen("--" + s.name + "-addr"); err != nil {
+			return gateways{}, errors.Join(err, g.close())
 		}
 	}
 	return g, nil
@@ -160,7 +161,11 @@ func (f gatewayFlags) newCore(
 	}
 	var exceptions []gateway.Exception
 	for _, e := range f.OutboundAllow {
-		exceptions = append(exceptions, gateway.Exception(e))
+		exception, err := gateway.ParseException(string(e))
+		if err != nil {
+			return nil, err
+		}
+		exceptions = append(exceptions, exception)
 	}
 	return gateway.NewCore(ctx, gateway.CoreOptions{Relay: r, Key: key, Operator: operator,
 		Outgoing: gateway.OutgoingOptions{Destinations: gateway.Destinations{Exceptions: exceptions}},
@@ -175,11 +180,11 @@ func (g gateways) mounts() (all []httpapi.Mount) {
 	return all
 }
 
-// listeners returns the own listeners of gateways.
-func (g gateways) listeners() (all []httpapi.Listener) {
+// listeners returns the own listeners of gateways. config is that of TLS; nil: they have no TLS.
+func (g gateways) listeners(config *tls.Config) (all []httpapi.Listener) {
 	for _, s := range g.all {
 		if s.own != nil {
-			all = append(all, httpapi.Listener{Listener: s.own, Mounts: s.mounts("")})
+			all = append(all, httpapi.Listener{Listener: s.own, Mounts: s.mounts(""), TLS: config})
 		}
 	}
 	return all
@@ -212,7 +217,7 @@ func (g gateways) lines() (text string) {
 	for _, s := range g.all {
 		text += fmt.Sprintf("%s at %s\n", s.name, s.url)
 		if s.own != nil {
-			text += fmt.Sprintf("%s listening on http://%s\n", s.name, s.own.Addr())
+			text += fmt.Sprintf("%s listening on %s\n", s.name, listenerURL(s.own.Addr(), g.secured))
 		}
 	}
 	return text

@@ -5,30 +5,35 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/httpapi"
 )
 
 // limitFlags are the flags of serve for limits, and for the proxies and web pages that may use the relay. 0 means no
 // limit.
 type limitFlags struct {
-	PostRateIP       float64     `name:"post-rate-ip" default:"50" placeholder:"N" help:"Posts per second from one address; twice as many may come at once. 0: no limit. An IPv6 /64 counts as one address. In all flags for one address, a /56 has 4 times and a /48 16 times the limit of one address (default: ${default})."`
-	ReadRateIP       float64     `name:"read-rate-ip" default:"100" placeholder:"N" help:"Other requests per second from one address; twice as many may come at once. 0: no limit (default: ${default})."`
-	PostRateDID      float64     `name:"post-rate-did" default:"20" placeholder:"N" help:"Messages per second signed by one identity; twice as many may come at once. 0: no limit (default: ${default})."`
-	BroadcastRateIP  float64     `name:"broadcast-rate-ip" default:"5" placeholder:"N" help:"REQUESTs without a recipient per second from one address; four times as many may come at once. 0: no limit (default: ${default})."`
-	ConnectionsPerIP int         `name:"connections-per-ip" default:"256" placeholder:"N" help:"Open connections of one address, idle ones included; 0: no limit (default: ${default})."`
-	RequestsPerIP    int         `name:"requests-per-ip" default:"64" placeholder:"N" help:"Concurrent requests of one address, waiting polls included; 0: no limit (default: ${default})."`
-	PollsPerIP       int         `name:"polls-per-ip" default:"32" placeholder:"N" help:"Concurrent waiting polls of one address; 0: no limit (default: ${default})."`
-	MaxPolls         int         `default:"10000" placeholder:"N" help:"Concurrent waiting polls of all addresses together; 0: no limit (default: ${default})."`
+	PostRateIP       float64     `reload:"" name:"post-rate-ip" default:"50" placeholder:"N" help:"Posts per second from one address; twice as many may come at once. 0: no limit. An IPv6 /64 counts as one address. In all flags for one address, a /56 has 4 times and a /48 16 times the limit of one address (default: ${default})."`
+	ReadRateIP       float64     `reload:"" name:"read-rate-ip" default:"100" placeholder:"N" help:"Other requests per second from one address; twice as many may come at once. 0: no limit (default: ${default})."`
+	PostRateDID      float64     `reload:"" name:"post-rate-did" default:"20" placeholder:"N" help:"Messages per second signed by one identity; twice as many may come at once. 0: no limit (default: ${default})."`
+	BroadcastRateIP  float64     `reload:"" name:"broadcast-rate-ip" default:"5" placeholder:"N" help:"REQUESTs without a recipient per second from one address; four times as many may come at once. 0: no limit (default: ${default})."`
+	ConnectionsPerIP int         `reload:"" name:"connections-per-ip" default:"256" placeholder:"N" help:"Open connections of one address, idle ones included; 0: no limit (default: ${default})."`
+	ConnectionRateIP float64     `reload:"" name:"connection-rate-ip" default:"200" placeholder:"N" help:"New connections per second from one address; twice as many may come at once. 0: no limit (default: ${default})."`
+	RequestsPerIP    int         `reload:"" name:"requests-per-ip" default:"64" placeholder:"N" help:"Concurrent requests of one address, waiting polls included; 0: no limit (default: ${default})."`
+	PollsPerIP       int         `reload:"" name:"polls-per-ip" default:"32" placeholder:"N" help:"Concurrent waiting polls of one address; 0: no limit (default: ${default})."`
+	MaxPolls         int         `reload:"" default:"10000" placeholder:"N" help:"Concurrent waiting polls of all addresses together; 0: no limit (default: ${default})."`
 	InboxEvents      int         `default:"10000" placeholder:"N" help:"Number of unexpired REQUESTs and MANIFESTs stored for one recipient. Messages of the recipient's own threads are not counted. 0: no limit (default: ${default})."`
 	InboxBytes       int64       `type:"bytes" default:"64MiB" placeholder:"SIZE" help:"Total size of these messages for one recipient; 0: no limit (default: ${default})."`
-	TrustedProxy     []proxyText `placeholder:"CIDR" sep:"none" help:"Address or network of a proxy. The relay then takes the address of a client from the proxy's header X-Forwarded-For. May be repeated. Without this flag all clients of a proxy count as one address."`
+	TrustedProxy     []proxyText `reload:"" placeholder:"CIDR" sep:"none" help:"Address or network of a proxy, or unix for a proxy that connects over a Unix socket. The relay then takes the address of a client from the proxy's header X-Forwarded-For. May be repeated. Without this flag all clients of a proxy count as one address."`
+	Ban              []banText   `reload:"" placeholder:"CIDR|DID" sep:"none" help:"Refuse this address, network or identity. May be repeated."`
 	LimitLocal       bool        `help:"Limit requests from this machine too. By default they are not limited if the relay listens on loopback only and has no --public-url."`
 	CORSOrigin       []webOrigin `name:"cors-origin" placeholder:"ORIGIN" sep:"none" help:"Let web pages of this origin use the relay, such as https://app.example; * lets all pages. May be repeated. By default no web page can read answers."`
 }
 
 func (f limitFlags) Validate() error {
 	for name, perSecond := range map[string]float64{"--post-rate-ip": f.PostRateIP, "--read-rate-ip": f.ReadRateIP,
-		"--post-rate-did": f.PostRateDID, "--broadcast-rate-ip": f.BroadcastRateIP} {
+		"--post-rate-did": f.PostRateDID, "--broadcast-rate-ip": f.BroadcastRateIP,
+		"--connection-rate-ip": f.ConnectionRateIP} {
 		if perSecond != 0 && (perSecond < 0.01 || perSecond > 1e6) {
 			return fmt.Errorf("%s must be from 0.01 to 1000000 a second, or 0 for no limit", name)
 		}
@@ -55,7 +60,7 @@ func (f limitFlags) limits() relay.Limits {
 	}
 	return relay.Limits{
 		PostsPerAddress: rate(f.PostRateIP), ReadsPerAddress: rate(f.ReadRateIP), PostsPerAgent: rate(f.PostRateDID),
-		BroadcastsPerAddress:  rate(f.BroadcastRateIP),
+		BroadcastsPerAddress: rate(f.BroadcastRateIP), NewConnectionsPerAddress: rate(f.ConnectionRateIP),
 		ConnectionsPerAddress: orUnlimited(f.ConnectionsPerIP),
 		RequestsPerAddress:    orUnlimited(f.RequestsPerIP), PollsPerAddress: orUnlimited(f.PollsPerIP),
 		Polls: orUnlimited(f.MaxPolls),
@@ -74,11 +79,15 @@ func orUnlimited[N int | int64](n N) N {
 	return n
 }
 
-func (f limitFlags) proxies() (prefixes []netip.Prefix) {
-	for _, p := range f.TrustedProxy {
-		prefixes = append(prefixes, netip.Prefix(p))
+func (f limitFlags) proxies() (p httpapi.Proxies) {
+	for _, text := range f.TrustedProxy {
+		if text == unixProxy {
+			p.UnixSockets = true
+		} else {
+			p.Networks = append(p.Networks, netip.MustParsePrefix(string(text)))
+		}
 	}
-	return prefixes
+	return p
 }
 
 func (f limitFlags) origins() (origins []string) {
@@ -88,22 +97,66 @@ func (f limitFlags) origins() (origins []string) {
 	return origins
 }
 
-// proxyText is a network of proxies. A single address is a network with one address.
-type proxyText netip.Prefix
+// proxyText is the network of a proxy in the form of netip.Prefix.String, or unixProxy.
+type proxyText string
+
+// unixProxy stands for every client of a Unix socket.
+const unixProxy proxyText = "unix"
 
 func (p *proxyText) UnmarshalText(text []byte) error {
-	prefix, err := netip.ParsePrefix(string(text))
+	if string(text) == string(unixProxy) {
+		*p = unixProxy
+		return nil
+	}
+	prefix, ok := parseNetwork(string(text))
+	if !ok {
+		return fmt.Errorf("want the proxy's address or network, such as 127.0.0.1, 10.0.0.0/8 or fd00::/8; or unix for a " +
+			"proxy that connects over a Unix socket")
+	}
+	*p = proxyText(prefix.String())
+	return nil
+}
+
+// parseNetwork parses a network. A single address is a network with one address.
+func parseNetwork(text string) (netip.Prefix, bool) {
+	prefix, err := netip.ParsePrefix(text)
 	if err != nil {
 		var addr netip.Addr
-		if addr, err = netip.ParseAddr(string(text)); err == nil {
+		if addr, err = netip.ParseAddr(text); err == nil {
 			prefix, err = addr.Unmap().Prefix(addr.Unmap().BitLen())
 		}
 	}
 	if err != nil || prefix.Addr().Is4In6() || prefix.Addr().Zone() != "" {
-		return fmt.Errorf("want the proxy's address or network, such as 127.0.0.1, 10.0.0.0/8 or fd00::/8")
+		return netip.Prefix{}, false
 	}
-	*p = proxyText(prefix.Masked())
+	return prefix.Masked(), true
+}
+
+// banText is an address, a network or an identity that the relay refuses. The text is in canonical form.
+type banText string
+
+func (b *banText) UnmarshalText(text []byte) error {
+	if did, err := didkey.Parse(string(text)); err == nil {
+		*b = banText(did)
+		return nil
+	}
+	prefix, ok := parseNetwork(string(text))
+	if !ok {
+		return fmt.Errorf("want an address or network such as 192.0.2.7 or 2001:db8::/32, or an identity such as did:key:z6Mk…")
+	}
+	*b = banText(prefix.String())
 	return nil
+}
+
+func (f limitFlags) bans() (b relay.Bans) {
+	for _, text := range f.Ban {
+		if did, err := didkey.Parse(string(text)); err == nil {
+			b.Agents = append(b.Agents, did)
+		} else {
+			b.Networks = append(b.Networks, netip.MustParsePrefix(string(text)))
+		}
+	}
+	return b
 }
 
 // webOrigin is the origin of web pages, or * for all origins.

@@ -58,15 +58,19 @@ type environment struct {
 	// only if stdout is a terminal. run sets it.
 	exact io.Writer
 
+	args []string // the command line, without the name of the program
+
 	stdinIsTerminal  bool // stdin is a terminal
 	stdoutIsTerminal bool // stdout is a terminal
+	stderrIsTerminal bool // stderr is a terminal
 }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	code := run(environment{ctx: ctx, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr,
-		stdinIsTerminal: isTerminal(os.Stdin), stdoutIsTerminal: isTerminal(os.Stdout)}, os.Args[1:])
+		stdinIsTerminal: isTerminal(os.Stdin), stdoutIsTerminal: isTerminal(os.Stdout),
+		stderrIsTerminal: isTerminal(os.Stderr)}, os.Args[1:])
 	stop()
 	os.Exit(code)
 }
@@ -83,7 +87,7 @@ const (
 var errReported = errors.New("the failure was already reported")
 
 func run(env environment, args []string) (code int) {
-	env.exact = env.stdout
+	env.args, env.exact = args, env.stdout
 	env.stdout, env.stderr = escapingWriter{env.stdout}, escapingWriter{env.stderr}
 	if env.stdoutIsTerminal {
 		env.exact = env.stdout

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
@@ -40,14 +41,13 @@ func (c pageCmd) Run(env environment) error {
 		return err
 	}
 	log := newLog(env)
-	listener, err := net.Listen("tcp", string(c.Addr))
+	listener, err := c.Addr.listen("--addr")
 	if err != nil {
-		return fmt.Errorf("cannot listen on %s: %w; choose another address with --addr, or stop the program that "+
-			"listens there", c.Addr, err)
+		return err
 	}
 	forward := newForwarder(string(c.URL), log)
 	defer forward.transport.CloseIdleConnections()
-	if _, err := fmt.Fprintf(env.stdout, "relay %s\npage at %s\n", c.URL, pageURL("", listener.Addr())); err != nil {
+	if _, err := fmt.Fprintf(env.stdout, "relay %s\npage at %s\n", c.URL, pageURL("", listener.Addr(), false)); err != nil {
 		return errors.Join(err, listener.Close())
 	}
 	server := &http.Server{
@@ -106,7 +106,7 @@ func (l localOnly) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // addPage adds the relay's own page to the options of its front, and returns the line that serve prints about it. If
 // the page is turned off, the line is empty.
-func (c serveCmd) addPage(o *httpapi.Options, at net.Addr) (line string, err error) {
+func (c serveCmd) addPage(o *httpapi.Options, at net.Addr, secured bool) (line string, err error) {
 	if !c.Page {
 		return "", nil
 	}
@@ -116,16 +116,18 @@ func (c serveCmd) addPage(o *httpapi.Options, at net.Addr) (line string, err err
 	}
 	o.Root = page.Root
 	o.Mounts = append(o.Mounts, page.Mount())
-	return fmt.Sprintf("page at %s\n", pageURL(o.PublicURL, at)), nil
+	return fmt.Sprintf("page at %s\n", pageURL(o.PublicURL, at, secured)), nil
 }
 
-// pageURL returns the address of the page for a browser. origin is the relay's public one, if it has any.
-func pageURL(origin string, at net.Addr) string {
+// pageURL returns the address of the page for a browser. origin is the relay's public one, if it has any. secured means
+// that the listener has TLS.
+func pageURL(origin string, at net.Addr, secured bool) string {
 	if origin != "" {
 		return origin + "/"
 	}
-	if tcp, ok := at.(*net.TCPAddr); ok && tcp.IP.IsUnspecified() {
-		return fmt.Sprintf("http://localhost:%d/", tcp.Port) // a browser cannot open 0.0.0.0 everywhere
+	url := listenerURL(at, secured)
+	if tcp, ok := at.(*net.TCPAddr); ok && tcp.IP.IsUnspecified() { // a browser cannot open 0.0.0.0 everywhere
+		url = strings.Replace(url, tcp.String(), fmt.Sprintf("localhost:%d", tcp.Port), 1)
 	}
-	return fmt.Sprintf("http://%s/", at)
+	return url + "/"
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -20,13 +21,15 @@ import (
 	"github.com/agora-relay/agora/replay"
 	"github.com/agora-relay/agora/store/sqlite"
 	"github.com/agora-relay/agora/thread"
+	"github.com/alecthomas/kong"
+	"github.com/coreos/go-systemd/v22/daemon"
 )
 
 type serveCmd struct {
-	Addr            listenAddress    `default:"127.0.0.1:8789" placeholder:"HOST:PORT" help:"The address to listen on (default: ${default})."`
+	Addr            listenAddress    `placeholder:"HOST:PORT" help:"The address to listen on, or unix:PATH (default: 127.0.0.1:8789, or :443 with --domain)."`
 	Data            string           `default:"./agora-data" placeholder:"FOLDER" help:"The folder of the database and of the relay's key (default: ${default})."`
 	Demo            bool             `help:"Accept POST /seed, which creates demonstration data, from everybody, not only from this machine."`
-	PublicURL       string           `placeholder:"URL" help:"The URL at which others reach this relay, for example that of a proxy. Messages whose meta.relay names only other relays are refused."`
+	PublicURL       string           `placeholder:"URL" help:"The URL at which others reach this relay, for example that of a proxy (default: https:// and the first --domain). Messages whose meta.relay names only other relays are refused."`
 	Reads           relay.Visibility `default:"open" enum:"open,parties" placeholder:"open|parties" help:"Who may read a message that has a recipient: everybody (open, the default), or its sender and its recipient, who sign their reads (parties)."`
 	MaxBody         int              `type:"bytes" default:"128KiB" placeholder:"SIZE" help:"Maximum size of a posted message (default: ${default})."`
 	MaxTTL          time.Duration    `default:"30d" placeholder:"DURATION" help:"Maximum time that a message is kept, even if its ttl is longer (default: ${default})."`
@@ -34,23 +37,51 @@ type serveCmd struct {
 	ActiveTimeout   time.Duration    `default:"1h" placeholder:"DURATION" help:"How long a thread waits for its RESULT (default: ${default})."`
 	ThreadRetention time.Duration    `default:"24h" placeholder:"DURATION" help:"How long a thread's record is kept after its messages have expired (default: ${default})."`
 	MaxDisk         int64            `type:"bytes" default:"64GiB" placeholder:"SIZE" help:"Maximum size of the database. At this size, messages are refused until others have expired (default: ${default})."`
-	AcceptLoss      bool             `help:"Start even if acknowledged messages are missing from the database. Without this flag the relay then refuses to start. All readers have to start again from the oldest message."`
-	NewIdentity     bool             `help:"Create a new identity if the file relay.key of a used database is missing. Without this flag the relay then refuses to start. Clients that know the relay by its did will not recognize it."`
+	AcceptLoss      bool             `configure:"no" help:"Start even if acknowledged messages are missing from the database. Without this flag the relay then refuses to start. All readers have to start again from the oldest message."`
+	NewIdentity     bool             `configure:"no" help:"Create a new identity if the file relay.key of a used database is missing. Without this flag the relay then refuses to start. Clients that know the relay by its did will not recognize it."`
 	Page            bool             `default:"true" negatable:"" help:"Serve a web page that shows the relay at its address (on by default; --page=false or --no-page turns it off)."`
+	Configuration   configFlags      `embed:"" group:"Configuration"`
+	TLS             tlsFlags         `embed:"" group:"TLS"`
 	Limits          limitFlags       `embed:"" group:"Limits and access"`
+	Observe         observeFlags     `embed:"" group:"Logs, metrics and traces"`
 	Gateways        gatewayFlags     `embed:"" group:"Gateways"`
-	LogLevel        slog.Level       `default:"info" placeholder:"LEVEL" help:"debug, info, warn or error (default: ${default})."`
+
+	sources map[string]string // where each setting comes from, by its name; missing: it is the default
 }
 
 func (serveCmd) Help() string {
 	return "Runs a relay until it is interrupted. Then it answers the waiting polls and closes its database. It logs to " +
-		"standard error as JSON.\n\n" +
+		"standard error. Each flag can also be given as an environment variable (--max-body as AGORA_MAX_BODY) or in the " +
+		"file of --config (as max-body). A flag comes before a variable, and a variable before the file. SIGHUP reloads " +
+		"limits, bans, trusted proxies, the log level and certificates.\n\n" +
 		"Examples:\n  agora serve\n  agora serve --addr :8789 --data /var/lib/agora --public-url https://relay.example\n" +
+		"  agora serve --domain relay.example.org --acme-email admin@example.org   (HTTPS with its own certificate)\n" +
+		"  agora serve --config agora.toml --check-config\n" +
 		"  agora serve --public-url https://relay.example --trusted-proxy 127.0.0.1   (behind a proxy on this machine)\n" +
 		"  agora serve --cors-origin https://app.example --post-rate-ip 10 --polls-per-ip 4\n" +
+		"  agora serve --metrics-addr 127.0.0.1:9464   (with metrics for Prometheus)\n" +
 		"  agora serve --public-url https://relay.example --reads parties   (messages are shown to sender and recipient only)\n" +
 		"  agora serve --public-url https://relay.example --hub --hub-addr 127.0.0.1:8790   (with a hub for Chorus agents)\n" +
 		"  agora serve --public-url https://relay.example --channel   (with chat channels and agent inboxes)"
+}
+
+// AfterApply sets the defaults that depend on other settings. kong calls it after Validate.
+func (c *serveCmd) AfterApply() error {
+	secured := len(c.TLS.Domain) > 0
+	if c.Addr == "" {
+		if c.Addr = "127.0.0.1:8789"; secured {
+			c.Addr = ":443"
+		}
+	}
+	if c.TLS.HTTPAddr == "" {
+		if c.TLS.HTTPAddr = "off"; secured {
+			c.TLS.HTTPAddr = ":80"
+		}
+	}
+	if c.PublicURL == "" {
+		c.PublicURL = c.TLS.defaultOrigin(c.Addr)
+	}
+	return nil
 }
 
 func (c serveCmd) Validate() error {
@@ -77,7 +108,7 @@ func (c serveCmd) Validate() error {
 			return fmt.Errorf("--public-url: %w", err)
 		}
 	}
-	if c.Reads == relay.ToParties && c.PublicURL == "" && !c.Addr.isLoopback() {
+	if c.Reads == relay.ToParties && c.PublicURL == "" && c.TLS.Domain == nil && c.Addr != "" && !c.Addr.isLoopback() {
 		return errors.New("--reads parties needs the relay's public URL, because signed reads contain it; " +
 			"give it with --public-url")
 	}
@@ -97,63 +128,169 @@ func (c serveCmd) policy() relay.Policy {
 // shutdownTime is how long running requests may take after the relay was told to stop.
 const shutdownTime = 4 * time.Second
 
-func (c serveCmd) Run(env environment) (err error) {
-	log := slog.New(slog.NewJSONHandler(env.stderr, &slog.HandlerOptions{Level: c.LogLevel}))
+func (c *serveCmd) Run(env environment, parsed *kong.Context) (err error) {
+	switch {
+	case c.Configuration.PrintConfig:
+		return printConfig(env.stdout, c.settingsOf(parsed))
+	case c.Configuration.CheckConfig:
+		return c.check(env)
+	}
+	level := new(slog.LevelVar)
+	level.Set(c.Observe.LogLevel)
+	log := c.Observe.newLog(env, level)
+	for name, right := range strangeVariables(parsed) {
+		log.Warn("the environment has a variable that is not a setting", "name", name, "nearest", right)
+	}
 	if err := makeFolder(c.Data); err != nil {
 		return err
 	}
-	// The database is opened first, because its lock keeps other processes out of the whole folder.
+	watched, err := c.Observe.open(env.ctx, log)
+	if err != nil {
+		return err
+	}
+	defer watched.close(log)
+	// The database is opened before everything else in the folder, because its lock keeps other processes out of it.
 	store, err := sqlite.Open(env.ctx, filepath.Join(c.Data, databaseName), sqlite.Options{
 		Policy: c.policy(), MaxBytes: c.MaxDisk, AcceptLoss: c.AcceptLoss, Log: log, Extensions: extensions(),
+		Observer: watched.observer(),
 	})
 	if err != nil {
 		return ignoreStop(env.ctx, err, log)
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
+	watched.addStore(store, log)
 	key, err := c.loadOrCreateKey(env.ctx, store)
 	if err != nil {
 		return ignoreStop(env.ctx, err, log)
 	}
-	listener, err := net.Listen("tcp", string(c.Addr))
-	if err != nil {
-		return fmt.Errorf("cannot listen on %s: %w; choose another address with --addr, or stop the program that "+
-			"listens there", c.Addr, err)
+	s := &server{serveCmd: c, env: env, settings: c.settingsOf(parsed), log: log, level: level, watched: watched}
+	if s.certificates, err = c.TLS.openCertificates(c.Data, log); err != nil {
+		return err
 	}
-	origin, public := "http://"+listener.Addr().String(), ""
-	if c.PublicURL != "" {
-		if public, err = relay.ParseOrigin(c.PublicURL); err != nil {
-			return errors.Join(err, listener.Close())
+	if s.sockets, err = c.listen(); err != nil {
+		return err
+	}
+	if err := s.open(store, key); err != nil {
+		return errors.Join(ignoreStop(env.ctx, err, log), s.sockets.close(), s.gateways.close())
+	}
+	err = s.run()
+	log.Info("stopped")
+	return err
+}
+
+// check checks what can be checked without starting: the settings, and the files that they name.
+func (c *serveCmd) check(env environment) error {
+	if _, err := c.TLS.openCertificates(c.Data, slog.New(slog.DiscardHandler)); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(env.stdout, "the configuration is valid")
+	return err
+}
+
+// server is a relay that is being started, or that runs.
+type server struct {
+	*serveCmd
+	env          environment
+	settings     []setting // in force; only the goroutine of reloadOnSignal changes them
+	log          *slog.Logger
+	level        *slog.LevelVar
+	watched      *watched
+	certificates certificates // nil: no TLS
+	sockets      sockets
+
+	relay    *relay.Relay
+	gateways gateways
+	front    *httpapi.Front
+}
+
+// open makes the relay, its gateways and its front, and prints where they are.
+func (s *server) open(store *sqlite.Store, key didkey.Key) (err error) {
+	at, secured := s.sockets.main[0].Addr(), s.certificates != nil
+	origin, public := listenerURL(at, secured), ""
+	if at.Network() == "unix" {
+		origin = s.TLS.scheme() + "://localhost"
+	}
+	if s.PublicURL != "" {
+		if public, err = relay.ParseOrigin(s.PublicURL); err != nil {
+			return err
 		}
 		origin = public
 	}
-	r, err := relay.New(env.ctx, relay.Config{Store: store, Key: key, Origin: origin, Reads: c.Reads, MaxBody: c.MaxBody,
-		Log: log, Limits: c.Limits.limits()})
+	s.relay, err = relay.New(s.env.ctx, relay.Config{Store: store, Key: key, Origin: origin, Reads: s.Reads,
+		MaxBody: s.MaxBody, Log: s.log, Limits: s.Limits.limits(), Bans: s.Limits.bans(), Observer: s.watched.observer()})
 	if err != nil {
-		return errors.Join(ignoreStop(env.ctx, err, log), listener.Close())
+		return err
 	}
-	g, err := c.Gateways.open(env.ctx, c.Data, r, log)
+	if s.gateways, err = s.Gateways.open(s.env.ctx, s.Data, s.relay, s.log); err != nil {
+		return err
+	}
+	s.gateways.secured = secured
+	options := httpapi.Options{Build: build(), Demo: s.Demo, PublicURL: public, Log: s.log, Grace: shutdownTime,
+		LimitLocal: s.Limits.LimitLocal, Proxies: s.Limits.proxies(), Origins: s.Limits.origins(),
+		Mounts: s.gateways.mounts(), Gateways: s.gateways.document(), Redact: gateway.Redact,
+		AccessLog: s.Observe.AccessLog, Tracer: s.watched.tracer()}
+	pageLine, err := s.addPage(&options, at, secured)
 	if err != nil {
-		return errors.Join(ignoreStop(env.ctx, err, log), listener.Close())
+		return err
 	}
-	options := httpapi.Options{Build: build(), Demo: c.Demo, PublicURL: public, Log: log, Grace: shutdownTime,
-		LimitLocal: c.Limits.LimitLocal, TrustedProxies: c.Limits.proxies(), Origins: c.Limits.origins(),
-		Mounts: g.mounts(), Gateways: g.document(), Redact: gateway.Redact}
-	pageLine, err := c.addPage(&options, listener.Addr())
-	if err != nil {
-		return errors.Join(err, listener.Close(), g.close())
+	s.front = httpapi.New(s.relay, options)
+	if s.certificates != nil {
+		s.watched.addCertificates(s.certificates)
 	}
-	if _, err := fmt.Fprintf(env.stdout, "Agora relay %s\n%s%slistening on %s\n",
-		key.DID(), pageLine, g.lines(), "http://"+listener.Addr().String()); err != nil {
-		return errors.Join(err, listener.Close(), g.close())
+	text := fmt.Sprintf("Agora relay %s\n%s%s", key.DID(), pageLine, s.gateways.lines())
+	if s.sockets.metrics != nil {
+		text += fmt.Sprintf("metrics at %s/metrics\n", listenerURL(s.sockets.metrics.Addr(), false))
 	}
-	log.Info("listening", "addr", listener.Addr().String(), "origin", origin, "reads", c.Reads, "did", key.DID(),
-		"data", c.Data, "build", build())
-	for _, warning := range c.warnings(onLoopback(listener.Addr())) {
-		log.Warn(warning)
+	if s.sockets.http != nil {
+		text += fmt.Sprintf("redirecting %s\n", listenerURL(s.sockets.http.Addr(), false))
 	}
-	err = serve(env.ctx, r, httpapi.New(r, options), g.tasks(), append(g.listeners(), httpapi.Listener{Listener: listener})...)
-	log.Info("stopped")
+	for _, l := range s.sockets.main {
+		text += fmt.Sprintf("listening on %s\n", listenerURL(l.Addr(), secured))
+		s.log.Info("listening", "addr", l.Addr().String(), "tls", secured, "origin", origin, "reads", s.Reads,
+			"did", key.DID(), "data", s.Data, "build", build())
+	}
+	for _, warning := range s.warnings(onLoopback(at)) {
+		s.log.Warn(warning)
+	}
+	_, err = fmt.Fprint(s.env.stdout, text)
 	return err
+}
+
+// run serves until the relay is told to stop.
+func (s *server) run() error {
+	var config *tls.Config
+	signals, stop := hangups()
+	defer stop()
+	tasks := append(s.gateways.tasks(), func(ctx context.Context) { s.reloadAt(ctx, signals) })
+	if s.certificates != nil {
+		config = tlsConfig(s.certificates)
+		tasks = append(tasks, s.certificates.run)
+	}
+	if s.sockets.metrics != nil {
+		tasks = append(tasks, func(ctx context.Context) {
+			if err := runServer(ctx, s.watched.metrics.Server(s.relay.Health, s.log), s.sockets.metrics); err != nil {
+				s.log.Error("the metrics are not served any more", "err", err)
+			}
+		})
+	}
+	listeners := s.gateways.listeners(config)
+	for _, l := range s.sockets.main {
+		listeners = append(listeners, httpapi.Listener{Listener: l, TLS: config})
+	}
+	if s.sockets.http != nil {
+		listeners = append(listeners, httpapi.Listener{Listener: s.sockets.http,
+			Mounts: []httpapi.Mount{plainHTTP(s.certificates, s.relay.Origin())}})
+	}
+	notifySystemd(s.log, daemon.SdNotifyReady)
+	defer notifySystemd(s.log, daemon.SdNotifyStopping)
+	return serve(s.env.ctx, s.relay, s.front, tasks, listeners...)
+}
+
+// notifySystemd tells systemd about the state of the relay, if systemd has started it with Type=notify.
+func notifySystemd(log *slog.Logger, state string) {
+	if _, err := daemon.SdNotify(false, state); err != nil {
+		log.Warn("cannot tell systemd about the state of the relay", "state", state, "err", err)
+	}
 }
 
 // makeFolder creates the data folder if it does not exist. It refuses a folder that other users can enter: each file in
@@ -220,6 +357,7 @@ func serve(
 // machine can connect.
 func (c serveCmd) warnings(loopbackOnly bool) (all []string) {
 	switch proxied := len(c.Limits.TrustedProxy) > 0; {
+	case c.TLS.isOn():
 	case c.PublicURL != "" && !proxied:
 		all = append(all, "--public-url is given and --trusted-proxy is not: if a proxy forwards requests to this "+
 			"relay, all its clients share the limits of one address; name the proxy with --trusted-proxy")

@@ -1,13 +1,12 @@
 package main
 
 import (
-	"net/netip"
 	"strings"
 	"testing"
 )
 
 func TestStartWarnings(t *testing.T) {
-	proxy := []proxyText{proxyText(netip.MustParsePrefix("127.0.0.1/32"))}
+	proxy := []proxyText{"127.0.0.1/32"}
 	for name, c := range map[string]struct {
 		serve        serveCmd
 		loopbackOnly bool

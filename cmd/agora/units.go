@@ -48,6 +48,21 @@ func errDuration(text string) error {
 		text)
 }
 
+// formatDuration returns the shortest text that parseDuration reads as d.
+func formatDuration(d time.Duration) string {
+	if d >= day && d%day == 0 {
+		return fmt.Sprintf("%dd", d/day)
+	}
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
+}
+
 // byteUnits are powers of ten, or powers of two if they contain an i.
 var byteUnits = map[string]int64{
 	"": 1, "b": 1,
@@ -67,6 +82,19 @@ func parseBytes(text string) (int64, error) {
 	}
 	return 0, fmt.Errorf("%q is not a size; want a number of bytes, or one with a unit, such as 128KiB, 64MiB or 1GB",
 		text)
+}
+
+// formatBytes returns the shortest text that parseBytes reads as n.
+func formatBytes(n int64) string {
+	for _, unit := range []struct {
+		name string
+		size int64
+	}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}} {
+		if n >= unit.size && n%unit.size == 0 {
+			return strconv.FormatInt(n/unit.size, 10) + unit.name
+		}
+	}
+	return strconv.FormatInt(n, 10)
 }
 
 // decodeDuration is for flags of type time.Duration.

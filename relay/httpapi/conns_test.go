@@ -105,7 +105,7 @@ func TestConnectionsExempt(t *testing.T) {
 					addr = loopback
 				}
 				l, _ := serveOn(t, addr, limited(t, relay.Limits{ConnectionsPerAddress: 1}), httpapi.Options{Log: quiet,
-					TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
+					Proxies: httpapi.Proxies{Networks: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}})
 				for i := range 4 {
 					if got, want := served(t, l.dialFrom(c.addr)), c.exempt || i == 0; got != want {
 						t.Errorf("connection %d was served: %v, want %v", i+1, got, want)

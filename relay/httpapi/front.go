@@ -18,6 +18,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/cors"
@@ -28,11 +29,11 @@ import (
 
 // Options are the settings of a Front. The zero value works.
 type Options struct {
-	Build          string         // the program's version, for /health and the well-known document
-	Demo           bool           // accept POST /seed from every address, not only from this machine
-	PublicURL      string         // the configured origin, in relay.ParseOrigin's form; if set, no request counts as local
-	LimitLocal     bool           // no request counts as local
-	TrustedProxies []netip.Prefix // proxies whose X-Forwarded-For is used; it contains the address of the client
+	Build      string  // the program's version, for /health and the well-known document
+	Demo       bool    // accept POST /seed from every address, not only from this machine
+	PublicURL  string  // the configured origin, in relay.ParseOrigin's form; if set, no request counts as local
+	LimitLocal bool    // no request counts as local
+	Proxies    Proxies // proxies whose X-Forwarded-For is used; it contains the address of the client
 	// Origins are the origins of web pages that may use the relay, in relay.ParseOrigin's form, or "*" for all. Empty:
 	// CORS is off.
 	Origins []string
@@ -46,6 +47,23 @@ type Options struct {
 	Gateways any
 	Grace    time.Duration // how long Run, when it ends, waits for requests that have begun; 0: 4 seconds
 	Log      *slog.Logger  // nil: slog.Default
+	// AccessLog means that the line about each request has the level Info; otherwise it has the level Debug. The line has
+	// no query, no header except User-Agent, and no body, and Redact is applied to its path.
+	AccessLog bool
+	Tracer    Tracer // nil: no traces
+}
+
+// Proxies are the proxies that a Front trusts.
+type Proxies struct {
+	Networks    []netip.Prefix
+	UnixSockets bool // every client of a Unix socket is a proxy
+}
+
+// Tracer makes a span for each post and each poll.
+type Tracer interface {
+	// Start begins the span of a request. route is the method and the path, such as "GET /events". The handler gets ctx.
+	// end is called once, with the HTTP status of the answer.
+	Start(r *http.Request, route string) (ctx context.Context, end func(status int))
 }
 
 // Handler answers a request that comes from a peer. If it returns an error, it must not have written anything. The
@@ -84,6 +102,7 @@ type Front struct {
 	relay   *relay.Relay
 	options Options
 	log     *slog.Logger
+	proxies atomic.Pointer[Proxies]
 
 	mu       sync.Mutex
 	draining bool           // if true, new requests are not added to requests
@@ -99,8 +118,12 @@ func New(r *relay.Relay, o Options) *Front {
 	if f.options.Grace == 0 {
 		f.options.Grace = 4 * time.Second
 	}
+	f.SetProxies(o.Proxies)
 	return f
 }
+
+// SetProxies replaces the trusted proxies while the Front runs. It holds for requests that come later.
+func (f *Front) SetProxies(p Proxies) { f.proxies.Store(&p) }
 
 // Handler returns the handler of the main listener, for callers that run their own http.Server. loopback means that
 // only this machine can connect to that server.
@@ -160,22 +183,32 @@ type site struct {
 // serve checks a request, calls its handler, writes the handler's error and recovers from its panic.
 func (s *site) serve(w http.ResponseWriter, r *http.Request) {
 	defer s.begin()()
-	started := time.Now()
+	if level := s.accessLevel(); s.log.Enabled(r.Context(), level) {
+		logged := newLoggedAnswer(w, s.requestID(r))
+		w = logged
+		defer func() { s.logAccess(r, logged, level) }()
+	}
+	defer s.relay.Observer().Served(s.Prefix, kindOf(r))
 	defer func() {
 		if p := recover(); p == http.ErrAbortHandler {
 			panic(p)
 		} else if p != nil {
-			s.log.Error("panic", "value", p, "path", s.loggedPath(r), "stack", string(debug.Stack()))
+			s.log.Error("panic", "value", p, "path", s.loggedPath(r), "id", s.nameAnswer(w, r), "stack", string(debug.Stack()))
 			s.answerError(w, r, envelope.Errorf(envelope.CodeInternal,
-				"the relay failed while it answered this request; the reason is in its log"))
+				"the relay failed while it answered this request; the reason is in its log, under the X-Request-Id of this answer"))
 		}
 	}()
 	if err := s.admit(w, s.withoutPrefix(r)); err != nil {
 		s.answerError(w, r, err)
 	}
-	if s.log.Enabled(r.Context(), slog.LevelDebug) {
-		s.log.Debug("request", "method", r.Method, "path", s.loggedPath(r), "took", time.Since(started))
+}
+
+// kindOf returns the kind of a request.
+func kindOf(r *http.Request) relay.Kind {
+	if isSafe(r.Method) {
+		return relay.Reads
 	}
+	return relay.Posts
 }
 
 // loggedPath returns the path of a request as it may be logged.
@@ -214,11 +247,7 @@ func (f *Front) begin() (end func()) {
 func (s *site) admit(w http.ResponseWriter, r *http.Request) error {
 	from := s.peer(r)
 	if s.Unlimited == nil || !s.Unlimited(r) {
-		kind := relay.Posts
-		if isSafe(r.Method) {
-			kind = relay.Reads
-		}
-		if err := s.relay.Admit(from, kind); err != nil {
+		if err := s.relay.Admit(from, kindOf(r)); err != nil {
 			return err
 		}
 		leave, err := s.relay.Enter(from)
@@ -258,8 +287,9 @@ func (s *site) answerError(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	answer, known := s.Errors(err)
 	if !known {
-		s.log.Error("request failed", "method", r.Method, "path", s.loggedPath(r), "err", err)
-		err = envelope.Errorf(envelope.CodeInternal, "the relay could not answer this request; the reason is in its log")
+		s.log.Error("request failed", "method", r.Method, "path", s.loggedPath(r), "id", s.nameAnswer(w, r), "err", err)
+		err = envelope.Errorf(envelope.CodeInternal,
+			"the relay could not answer this request; the reason is in its log, under the X-Request-Id of this answer")
 		answer, _ = s.Errors(err)
 	}
 	s.observe(answer.Status, err)

@@ -274,9 +274,10 @@ func (a *api) limits() map[string]any {
 	}
 	rates := map[string]rate{}
 	for name, r := range map[string]relay.Rate{envelope.LimitPostsPerAddress: a.relay.Limits().PostsPerAddress,
-		envelope.LimitReadsPerAddress:      a.relay.Limits().ReadsPerAddress,
-		envelope.LimitPostsPerAgent:        a.relay.Limits().PostsPerAgent,
-		envelope.LimitBroadcastsPerAddress: a.relay.Limits().BroadcastsPerAddress} {
+		envelope.LimitReadsPerAddress:          a.relay.Limits().ReadsPerAddress,
+		envelope.LimitPostsPerAgent:            a.relay.Limits().PostsPerAgent,
+		envelope.LimitBroadcastsPerAddress:     a.relay.Limits().BroadcastsPerAddress,
+		envelope.LimitNewConnectionsPerAddress: a.relay.Limits().NewConnectionsPerAddress} {
 		if r.PerSecond >= 0 {
 			rates[name] = rate(r)
 		}

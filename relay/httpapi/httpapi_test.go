@@ -329,7 +329,7 @@ func TestSeedIsLocal(t *testing.T) {
 	public := setting{httpapi.Options{Log: quiet, PublicURL: "https://relay.example"}, true}
 	demo := public
 	demo.Demo = true
-	trusting := setting{httpapi.Options{Log: quiet, TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}}, true}
+	trusting := setting{httpapi.Options{Log: quiet, Proxies: httpapi.Proxies{Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}}}, true}
 	type test struct {
 		options      setting
 		peer, host   string

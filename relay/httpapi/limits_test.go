@@ -122,7 +122,7 @@ func TestProxyOnThisMachineIsNotExempt(t *testing.T) {
 	req := httptest.NewRequest("GET", "/health", nil)
 	req.RemoteAddr, req.Host = "127.0.0.1:9", "127.0.0.1:8789"
 	for proxy, local := range map[string]bool{"127.0.0.0/8": false, "10.0.0.1/32": true} {
-		o := httpapi.Options{TrustedProxies: []netip.Prefix{netip.MustParsePrefix(proxy)}}
+		o := httpapi.Options{Proxies: httpapi.Proxies{Networks: []netip.Prefix{netip.MustParsePrefix(proxy)}}}
 		if got := httpapi.Peer(o, true, req); got.Local != local {
 			t.Errorf("with the trusted proxy %s, a request over loopback is local: %v", proxy, got.Local)
 		}
@@ -222,7 +222,7 @@ func TestClientAddress(t *testing.T) {
 			req.RemoteAddr = c.connection
 			req.Header["X-Forwarded-For"] = c.forwarded
 			req.Header.Set("Forwarded", "for=203.0.113.9")
-			if got := httpapi.Peer(httpapi.Options{TrustedProxies: proxies}, false, req); got.Addr.String() != c.want || got.Local {
+			if got := httpapi.Peer(httpapi.Options{Proxies: httpapi.Proxies{Networks: proxies}}, false, req); got.Addr.String() != c.want || got.Local {
 				t.Errorf("%v, want %s", got, c.want)
 			}
 		})
@@ -233,7 +233,7 @@ func TestClientAddress(t *testing.T) {
 // each client of a trusted proxy has its own rate limit.
 func TestForwardedForOfStrangersIsIgnored(t *testing.T) {
 	r := limited(t, relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: 0.01, Burst: 10}})
-	h := httpapi.New(r, httpapi.Options{Log: quiet, TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.1/32")}}).Handler(false)
+	h := httpapi.New(r, httpapi.Options{Log: quiet, Proxies: httpapi.Proxies{Networks: []netip.Prefix{netip.MustParsePrefix("10.0.0.1/32")}}}).Handler(false)
 	ask := func(connection, forwarded string) answer {
 		req := httptest.NewRequest("GET", "/.well-known/agora.json", nil)
 		req.RemoteAddr = connection
@@ -275,7 +275,7 @@ func TestWellKnownNamesTheLimits(t *testing.T) {
 	limits, features := ask(start(t), httpapi.Options{})
 	for name, want := range map[string]string{"connectionsPerAddress": "256", "pollsPerAddress": "32", "polls": "10000",
 		"costlyNumbers": "1000",
-		"rates":         `{"broadcastsPerAddress":{"perSecond":5,"burst":20},"postsPerAddress":{"perSecond":50,"burst":100},"postsPerAgent":{"perSecond":20,"burst":40},"readsPerAddress":{"perSecond":100,"burst":200}}`} {
+		"rates":         `{"broadcastsPerAddress":{"perSecond":5,"burst":20},"newConnectionsPerAddress":{"perSecond":200,"burst":400},"postsPerAddress":{"perSecond":50,"burst":100},"postsPerAgent":{"perSecond":20,"burst":40},"readsPerAddress":{"perSecond":100,"burst":200}}`} {
 		if string(limits[name]) != want {
 			t.Errorf("%s is %s, want %s", name, limits[name], want)
 		}
@@ -285,14 +285,15 @@ func TestWellKnownNamesTheLimits(t *testing.T) {
 	}
 	none := relay.Rate{PerSecond: relay.Unlimited}
 	limits, features = ask(limited(t, relay.Limits{PostsPerAddress: none, ReadsPerAddress: none,
-		PostsPerAgent: relay.Rate{PerSecond: 0.5}, BroadcastsPerAddress: none, PollsPerAddress: relay.Unlimited, Polls: relay.Unlimited}), httpapi.Options{Origins: []string{"*"}})
+		PostsPerAgent: relay.Rate{PerSecond: 0.5}, BroadcastsPerAddress: none, NewConnectionsPerAddress: none, PollsPerAddress: relay.Unlimited, Polls: relay.Unlimited}), httpapi.Options{Origins: []string{"*"}})
 	if _, named := limits["polls"]; named || string(limits["rates"]) != `{"postsPerAgent":{"perSecond":0.5,"burst":1}}` || limits["pollsPerAddress"] != nil {
 		t.Errorf("%s", limits)
 	}
 	if !strings.HasSuffix(features, " cors") {
 		t.Error(features)
 	}
-	limits, _ = ask(limited(t, relay.Limits{PostsPerAddress: none, ReadsPerAddress: none, PostsPerAgent: none, BroadcastsPerAddress: none}), httpapi.Options{})
+	limits, _ = ask(limited(t, relay.Limits{PostsPerAddress: none, ReadsPerAddress: none, PostsPerAgent: none, BroadcastsPerAddress: none,
+		NewConnectionsPerAddress: none}), httpapi.Options{})
 	if limits["rates"] != nil {
 		t.Errorf("rates: %s", limits["rates"])
 	}

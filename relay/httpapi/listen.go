@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"log/slog"
 	"net"
@@ -19,6 +20,7 @@ const (
 	writeTimeout      = 30 * time.Second
 	idleTimeout       = 75 * time.Second
 	maxHeaderBytes    = 16 << 10
+	maxStreams        = 250 // of an HTTP/2 connection, however many requests its address may have
 )
 
 // Listener is a net.Listener on which a Front accepts connections.
@@ -26,8 +28,10 @@ type Listener struct {
 	net.Listener
 	// Mounts are the only handlers on this listener. nil: the relay's own routes and Options.Mounts.
 	Mounts []Mount
+	// TLS is the configuration of TLS on this listener, with HTTP/2 and HTTP/1.1. nil: the listener has no TLS.
+	TLS *tls.Config
 	// Local means that all clients of this Unix socket count as the relay's own machine. Otherwise they count as
-	// remote. Because they have no addresses, they then share the limits of one address.
+	// remote. Because they have no addresses, they then share the limits of one address, see Proxies.UnixSockets.
 	Local bool
 }
 
@@ -35,6 +39,7 @@ type Listener struct {
 type listenerInfo struct {
 	loopback bool // only this machine can connect
 	trusted  bool // every client counts as this machine
+	unix     bool // a Unix socket, whose clients have no addresses
 }
 
 func (l Listener) info() listenerInfo {
@@ -42,7 +47,7 @@ func (l Listener) info() listenerInfo {
 	case *net.TCPAddr:
 		return listenerInfo{loopback: addr.IP.IsLoopback()}
 	case *net.UnixAddr:
-		return listenerInfo{trusted: l.Local}
+		return listenerInfo{trusted: l.Local, unix: true}
 	}
 	return listenerInfo{}
 }
@@ -60,7 +65,11 @@ func (f *Front) Run(ctx context.Context, listeners ...Listener) error {
 		server := f.newServer(l)
 		servers = append(servers, server)
 		serving.Go(func() {
-			if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			serve := server.Serve
+			if l.TLS != nil {
+				serve = func(l net.Listener) error { return server.ServeTLS(l, "", "") }
+			}
+			if err := serve(l.Listener); !errors.Is(err, http.ErrServerClosed) {
 				stop(err)
 			}
 		})
@@ -87,9 +96,30 @@ func (f *Front) newServer(l Listener) *http.Server {
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
 		ConnState:         newConnections(f, l.info()).changed,
+		TLSConfig:         l.TLS,
+		HTTP2:             f.http2(),
 
 		DisableGeneralOptionsHandler: true, // it would answer OPTIONS * with an empty 200
 		ErrorLog:                     slog.NewLogLogger(f.log.Handler(), slog.LevelDebug),
+	}
+}
+
+// http2 returns the limits of HTTP/2 connections. A connection has at most as many streams as its address may have
+// requests. Its buffers are small, because a client can fill the buffers of each connection with bodies that no handler
+// reads. A connection that is silent in the middle of a frame is closed, because it does not answer the ping.
+func (f *Front) http2() *http.HTTP2Config {
+	streams := f.relay.Limits().RequestsPerAddress
+	if streams < 0 {
+		streams = maxStreams
+	}
+	return &http.HTTP2Config{
+		MaxConcurrentStreams:          min(streams, maxStreams),
+		MaxReadFrameSize:              16 << 10,
+		MaxReceiveBufferPerConnection: 256 << 10,
+		MaxReceiveBufferPerStream:     64 << 10,
+		SendPingTimeout:               idleTimeout,
+		PingTimeout:                   readTimeout,
+		WriteByteTimeout:              writeTimeout,
 	}
 }
 
@@ -141,7 +171,7 @@ func newConnections(f *Front, info listenerInfo) *connections {
 func (c *connections) changed(connection net.Conn, state http.ConnState) {
 	switch state {
 	case http.StateNew:
-		if err := limitUnacknowledged(connection); err != nil {
+		if err := limitUnacknowledged(socketOf(connection)); err != nil {
 			c.front.log.Debug("TCP_USER_TIMEOUT cannot be set", "err", err)
 		}
 		from := remoteAddr(connection.RemoteAddr().String())
@@ -165,4 +195,12 @@ func (c *connections) changed(connection net.Conn, state http.ConnState) {
 			leave()
 		}
 	}
+}
+
+// socketOf returns the connection below TLS.
+func socketOf(c net.Conn) net.Conn {
+	if secured, ok := c.(*tls.Conn); ok {
+		return secured.NetConn()
+	}
+	return c
 }

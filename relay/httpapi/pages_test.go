@@ -132,7 +132,7 @@ func TestReboundPagesAreRefused(t *testing.T) {
 	local := setting{httpapi.Options{Log: quiet}, true}
 	public := setting{httpapi.Options{Log: quiet, PublicURL: "https://relay.example"}, true}
 	odd := setting{httpapi.Options{Log: quiet, PublicURL: "http://relay.example:8080"}, true}
-	trusting := setting{httpapi.Options{Log: quiet, TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}}, true}
+	trusting := setting{httpapi.Options{Log: quiet, Proxies: httpapi.Proxies{Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}}}, true}
 	pages := setting{httpapi.Options{Log: quiet, Origins: []string{"*"}}, true}
 	for name, c := range map[string]struct {
 		options setting

@@ -42,10 +42,11 @@ func (s *site) peer(r *http.Request) relay.Peer {
 // client returns the address of the client that sent a request. It starts with the address of the connection. While the
 // address is that of a trusted proxy, it continues with the address that this proxy has added to X-Forwarded-For, which
 // it reads from right to left. The entries that remain on the left are ignored, because the client can invent them.
-func (f *Front) client(r *http.Request) netip.Addr {
+func (s *site) client(r *http.Request) netip.Addr {
 	addr := remoteAddr(r.RemoteAddr)
 	chain := strings.Join(r.Header.Values("X-Forwarded-For"), ",")
-	for more := chain != ""; more && f.trusts(addr); {
+	trusted := s.fromProxy(r)
+	for more := chain != ""; more && trusted; trusted = s.trusts(addr) {
 		var last string
 		if i := strings.LastIndexByte(chain, ','); i >= 0 {
 			chain, last = chain[:i], chain[i+1:]
@@ -83,8 +84,19 @@ func parseHop(text string) (netip.Addr, bool) {
 	return addr.Unmap().WithZone(""), true
 }
 
+// trusts reports whether addr is the address of a trusted proxy.
 func (f *Front) trusts(addr netip.Addr) bool {
-	return slices.ContainsFunc(f.options.TrustedProxies, func(p netip.Prefix) bool { return p.Contains(addr) })
+	return slices.ContainsFunc(f.proxies.Load().Networks, func(p netip.Prefix) bool { return p.Contains(addr) })
+}
+
+// trustsListener reports whether every client of a listener is a trusted proxy.
+func (f *Front) trustsListener(info listenerInfo) bool {
+	return info.unix && f.proxies.Load().UnixSockets
+}
+
+// fromProxy reports whether a trusted proxy has sent a request.
+func (s *site) fromProxy(r *http.Request) bool {
+	return s.trustsListener(s.listenerInfo) || s.trusts(remoteAddr(r.RemoteAddr))
 }
 
 // proxyHeaders are headers that only proxies add. Headers with the prefix X-Forwarded- are such headers too.
@@ -100,7 +112,7 @@ var browserHeaders = []string{"Origin", "Sec-Fetch-Site", "Sec-Fetch-Mode"}
 // loopback name; the listener is on loopback only and the relay has no public URL; and nothing in the request looks
 // like a proxy. Then it is local if it has no header of a browser either. If it has one, it may come from a page of this
 // relay. A local proxy that adds no header cannot be distinguished from a local client; LimitLocal, PublicURL and
-// TrustedProxies are for that case.
+// Proxies are for that case.
 func (s *site) fromHere(r *http.Request) (local, ownPage bool) {
 	if !s.trusted {
 		addr := remoteAddr(r.RemoteAddr)
@@ -122,7 +134,7 @@ func (s *site) fromHere(r *http.Request) (local, ownPage bool) {
 	return !browser, browser && !s.trusted && fromSameOrigin(r)
 }
 
-// fromSameOrigin reports whether the browser's headers say that a page of the origin http://Host has sent r. A browser
+// fromSameOrigin reports whether the browser's headers say that a page of the relay's own origin has sent r. A browser
 // may leave out Origin if the method is safe, but then it sends Sec-Fetch-Site.
 func fromSameOrigin(r *http.Request) bool {
 	origin, site := r.Header.Values("Origin"), r.Header.Values("Sec-Fetch-Site")
@@ -132,7 +144,11 @@ func fromSameOrigin(r *http.Request) bool {
 	if len(origin) == 0 {
 		return isSafe(r.Method) && len(site) == 1
 	}
-	return len(origin) == 1 && origin[0] == "http://"+r.Host
+	scheme := "http://"
+	if r.TLS != nil {
+		scheme = "https://"
+	}
+	return len(origin) == 1 && origin[0] == scheme+r.Host
 }
 
 // exemptsLoopback reports whether requests over loopback can be exempt from limits. They cannot if other machines can
@@ -144,7 +160,7 @@ func (f *Front) exemptsLoopback(info listenerInfo) bool {
 // exempts reports whether connections from addr are not counted. Those of a trusted proxy are not, because they carry
 // the requests of many clients. Those of this machine are not if its requests are not limited.
 func (f *Front) exempts(addr netip.Addr, info listenerInfo) bool {
-	return info.trusted || f.trusts(addr) || addr.IsLoopback() && f.exemptsLoopback(info)
+	return info.trusted || f.trustsListener(info) || f.trusts(addr) || addr.IsLoopback() && f.exemptsLoopback(info)
 }
 
 // guard refuses requests that foreign web pages make through a browser on this machine. A page can use its own host

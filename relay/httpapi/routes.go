@@ -72,7 +72,8 @@ func newAPI(f *Front) *api { return &api{f} }
 
 // mount returns the relay's own routes as a Mount.
 func (a *api) mount() Mount {
-	events := map[string]Handler{http.MethodGet: a.withReader(a.getEvents), http.MethodPost: a.postEvent}
+	events := map[string]Handler{http.MethodGet: a.traced("GET /events", a.withReader(a.getEvents)),
+		http.MethodPost: a.traced("POST /events", a.postEvent)}
 	agents := map[string]Handler{http.MethodGet: a.withReader(a.getAgents)}
 	agent := map[string]Handler{http.MethodGet: a.withReader(a.getAgent)}
 	routes := []Route{
@@ -95,6 +96,26 @@ func (a *api) mount() Mount {
 		Handler: Routes("The relay answers at /events, /threads/{id}, /agents, /health and /.well-known/agora.json",
 			routes...),
 		Unlimited: isHealthCheck,
+	}
+}
+
+// traced returns h with a span for each of its requests, if there is a Tracer.
+func (a *api) traced(route string, h Handler) Handler {
+	if a.options.Tracer == nil {
+		return h
+	}
+	return func(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
+		ctx, end := a.options.Tracer.Start(r, route)
+		status := http.StatusInternalServerError // if h panics
+		defer func() { end(status) }()
+		err := h(w, r.WithContext(ctx), from)
+		if status = http.StatusOK; err != nil {
+			answer, known := RelayError(err)
+			if status = answer.Status; !known {
+				status = http.StatusInternalServerError
+			}
+		}
+		return err
 	}
 }
 

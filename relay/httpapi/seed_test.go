@@ -44,7 +44,7 @@ func pageRequests() map[string]pageRequest {
 	local := setting{httpapi.Options{Log: quiet}, true}
 	public := setting{httpapi.Options{Log: quiet, PublicURL: "http://localhost:8789"}, true}
 	limit := setting{httpapi.Options{Log: quiet, LimitLocal: true}, true}
-	trusting := setting{httpapi.Options{Log: quiet, TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}}, true}
+	trusting := setting{httpapi.Options{Log: quiet, Proxies: httpapi.Proxies{Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}}}, true}
 	wide := setting{httpapi.Options{Log: quiet}, false}
 	all := setting{httpapi.Options{Log: quiet, Origins: []string{"*"}}, true}
 	demo := setting{httpapi.Options{Log: quiet, Demo: true}, false}

@@ -1,0 +1,365 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"reflect"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/BurntSushi/toml"
+	"github.com/alecthomas/kong"
+)
+
+// A setting of serve is a flag. Its value comes from the command line, or else from an environment variable, or else
+// from the configuration file, or else it is the flag's default. Tags of the fields of serveCmd say more about a flag:
+//
+//	reload:""       SIGHUP changes it
+//	secret:""       its value is not printed
+//	configure:"no"  it can be given only on the command line
+
+// configFlags are the flags of serve about its configuration.
+type configFlags struct {
+	Config      string `configure:"no" env:"AGORA_CONFIG" placeholder:"FILE" help:"Read settings from this TOML file. Its keys are the names of the flags without --."`
+	PrintConfig bool   `configure:"no" help:"Print all settings, and where each comes from, as a configuration file. Then exit."`
+	CheckConfig bool   `configure:"no" help:"Check the settings and exit."`
+}
+
+// maxConfigBytes is the maximum size of a configuration file.
+const maxConfigBytes = 1 << 20
+
+// BeforeResolve reads the settings that are not on the command line. kong calls it.
+func (c *serveCmd) BeforeResolve(ctx *kong.Context) error {
+	flags := configurable(ctx)
+	c.sources = map[string]string{}
+	for _, p := range ctx.Path {
+		if p.Flag != nil {
+			c.sources[p.Flag.Name] = "command line"
+		}
+	}
+	values := settingValues{}
+	if path := configPath(ctx); path != "" {
+		if err := c.readFile(path, flags, values); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+	}
+	if err := c.readEnvironment(flags, values); err != nil {
+		return err
+	}
+	ctx.AddResolver(values)
+	return nil
+}
+
+// configPath returns the value of --config.
+func configPath(ctx *kong.Context) string {
+	for _, flag := range ctx.Selected().Flags {
+		if flag.Name != "config" {
+			continue
+		}
+		if path, given := ctx.FlagValue(flag).(string); given && path != "" {
+			return path
+		}
+	}
+	return os.Getenv("AGORA_CONFIG")
+}
+
+// configurable returns the flags of the command that may be set in the environment and in a file, by name.
+func configurable(ctx *kong.Context) map[string]*kong.Flag {
+	flags := map[string]*kong.Flag{}
+	for _, flag := range ctx.Selected().Flags {
+		if flag.Tag.Get("configure") != "no" && flag.Name != "help" {
+			flags[flag.Name] = flag
+		}
+	}
+	return flags
+}
+
+// settingValues are values from outside of the command line, by the name of their flag. It is a kong.Resolver.
+type settingValues map[string]any
+
+// Validate implements kong.Resolver.
+func (settingValues) Validate(*kong.Application) error { return nil }
+
+// Resolve implements kong.Resolver.
+func (v settingValues) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
+	return v[flag.Name], nil
+}
+
+// set checks a value and stores it.
+func (v settingValues) set(flag *kong.Flag, value any) error {
+	if err := flag.Parse(kong.Scan().PushTyped(value, kong.FlagValueToken), reflect.New(flag.Target.Type()).Elem()); err != nil {
+		return errors.New(strings.TrimPrefix(err.Error(), flag.Value.ShortSummary()+": "))
+	}
+	v[flag.Name] = value
+	return nil
+}
+
+// environmentName returns the environment variable of a flag.
+func environmentName(flag string) string {
+	return "AGORA_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// readEnvironment reads the settings in the environment. An empty variable counts as unset. A list is separated by
+// commas or spaces.
+func (c *serveCmd) readEnvironment(flags map[string]*kong.Flag, values settingValues) error {
+	for _, name := range commandLineOnly {
+		if name != "config" && os.Getenv(environmentName(name)) != "" {
+			return fmt.Errorf("%s: --%s can be given only on the command line", environmentName(name), name)
+		}
+	}
+	for name, flag := range flags {
+		text := strings.TrimSpace(os.Getenv(environmentName(name)))
+		if text == "" || c.sources[name] == "command line" {
+			continue
+		}
+		var value any = text
+		if flag.IsSlice() {
+			value = listOf(strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' }))
+		}
+		if err := values.set(flag, value); err != nil {
+			return fmt.Errorf("%s: %w", environmentName(name), err)
+		}
+		c.sources[name] = "environment " + environmentName(name)
+	}
+	return nil
+}
+
+// listOf returns texts in the form in which kong takes a list.
+func listOf(texts []string) []any {
+	list := make([]any, len(texts))
+	for i, text := range texts {
+		list[i] = text
+	}
+	return list
+}
+
+// readFile reads the settings in a file.
+func (c *serveCmd) readFile(path string, flags map[string]*kong.Flag, values settingValues) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return errors.Unwrap(err) // without the path, which the caller adds
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, maxConfigBytes+1))
+	if err != nil {
+		return err
+	}
+	if len(text) > maxConfigBytes {
+		return fmt.Errorf("the file is larger than %d bytes", maxConfigBytes)
+	}
+	var members map[string]any
+	meta, err := toml.Decode(string(text), &members)
+	if err != nil {
+		if syntax, ok := errors.AsType[toml.ParseError](err); ok {
+			return fmt.Errorf("line %d: %s", syntax.Position.Line, cmp.Or(syntax.Message, err.Error()))
+		}
+		return err
+	}
+	for _, key := range meta.Keys() { // in the order of the file
+		name := key[0]
+		flag, known := flags[name]
+		switch {
+		case !known && slices.ContainsFunc(commandLineOnly, func(only string) bool { return only == name }):
+			return fmt.Errorf("%s can be given only on the command line", name)
+		case !known && isTable(members[name]):
+			return fmt.Errorf("%q is a section; write all settings at the top level", name)
+		case !known:
+			names := make([]string, 0, len(flags))
+			for name := range flags {
+				names = append(names, name)
+			}
+			slices.Sort(names)
+			return fmt.Errorf("%q is not a setting%s", name, cmp.Or(didYouMean(name, names), "; agora serve --help lists them"))
+		}
+		value, err := tomlValue(members[name], flag.IsSlice())
+		if err == nil {
+			err = values.set(flag, value)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		if flag.Tag.Has("secret") && openToOthers(file) {
+			return fmt.Errorf("other users may read this file, and %s is secret; run: chmod 600 %s", name, shellQuoted(path))
+		}
+		if c.sources[name] != "command line" {
+			c.sources[name] = "file " + path
+		}
+	}
+	return nil
+}
+
+// commandLineOnly are the flags that are for one start only.
+var commandLineOnly = []string{"config", "print-config", "check-config", "accept-loss", "new-identity"}
+
+// openToOthers reports whether other users may access a file.
+func openToOthers(file *os.File) bool {
+	info, err := file.Stat()
+	return err == nil && info.Mode().Perm()&0o077 != 0 && runtime.GOOS != "windows"
+}
+
+// tomlValue converts a value of a TOML file to the form in which kong takes it: a text, or a list of texts.
+func tomlValue(value any, isList bool) (any, error) {
+	list, given := value.([]any)
+	if !isList {
+		if given {
+			return nil, errors.New("want one value, not a list")
+		}
+		return tomlText(value)
+	}
+	if !given {
+		list = []any{value}
+	}
+	texts := make([]string, len(list))
+	for i, element := range list {
+		var err error
+		if texts[i], err = tomlText(element); err != nil {
+			return nil, err
+		}
+	}
+	return listOf(texts), nil
+}
+
+func tomlText(value any) (string, error) {
+	switch v := value.(type) {
+	case string:
+		return v, nil
+	case bool:
+		return strconv.FormatBool(v), nil
+	case int64:
+		return strconv.FormatInt(v, 10), nil
+	case float64:
+		return strconv.FormatFloat(v, 'g', -1, 64), nil
+	}
+	return "", errors.New("want a text in quotes, a number, true or false")
+}
+
+// isTable reports whether a value of a TOML file is a section.
+func isTable(value any) bool {
+	_, isTable := value.(map[string]any)
+	return isTable
+}
+
+// setting is a setting with its current value.
+type setting struct {
+	flag   *kong.Flag
+	source string
+	value  string // in TOML; empty: not set
+}
+
+func (s setting) secret() bool { return s.flag.Tag.Has("secret") }
+
+// settingsOf returns all settings of serve, in the order of the help.
+func (c *serveCmd) settingsOf(ctx *kong.Context) (all []setting) {
+	flags := configurable(ctx)
+	for _, flag := range ctx.Selected().Flags {
+		if flags[flag.Name] != nil {
+			value := tomlOf(flag.Target)
+			if flag.Tag.Type == "bytes" {
+				value = strconv.Quote(formatBytes(flag.Target.Int()))
+			}
+			all = append(all, setting{flag, cmp.Or(c.sources[flag.Name], "default"), value})
+		}
+	}
+	return all
+}
+
+// tomlOf returns the value of a flag in TOML; empty: the flag is not set and has no default.
+func tomlOf(v reflect.Value) string {
+	switch value := v.Interface().(type) {
+	case time.Duration:
+		return strconv.Quote(formatDuration(value))
+	case slog.Level:
+		return strconv.Quote(strings.ToLower(value.String()))
+	case fmt.Stringer:
+		return tomlQuoted(value.String())
+	}
+	switch v.Kind() {
+	case reflect.String:
+		if v.Len() == 0 {
+			return ""
+		}
+		return tomlQuoted(v.String())
+	case reflect.Slice:
+		if v.Len() == 0 {
+			return ""
+		}
+		elements := make([]string, v.Len())
+		for i := range elements {
+			elements[i] = tomlOf(v.Index(i))
+		}
+		return "[" + strings.Join(elements, ", ") + "]"
+	default:
+		return fmt.Sprint(v.Interface())
+	}
+}
+
+// tomlQuoted returns text as a basic string of TOML.
+func tomlQuoted(text string) string {
+	var b strings.Builder
+	b.WriteByte('"')
+	for _, r := range text {
+		switch {
+		case r == '"' || r == '\\':
+			b.WriteByte('\\')
+			b.WriteRune(r)
+		case r < ' ' || r == 0x7f:
+			fmt.Fprintf(&b, "\\u%04x", r)
+		default:
+			b.WriteRune(r)
+		}
+	}
+	b.WriteByte('"')
+	return b.String()
+}
+
+// printConfig writes all settings as a configuration file. Secrets are left out.
+func printConfig(w io.Writer, settings []setting) error {
+	var b bytes.Buffer
+	group := ""
+	for _, s := range settings {
+		if s.flag.Group != nil && s.flag.Group.Title != group {
+			group = s.flag.Group.Title
+			fmt.Fprintf(&b, "\n# %s\n", group)
+		}
+		switch {
+		case s.value == "":
+			fmt.Fprintf(&b, "# %s is not set\n", s.flag.Name)
+		case s.secret():
+			fmt.Fprintf(&b, "# %s = \"(secret)\"  # %s\n", s.flag.Name, printable(s.source))
+		default:
+			fmt.Fprintf(&b, "%s = %s  # %s\n", s.flag.Name, s.value, printable(s.source))
+		}
+	}
+	_, err := w.Write(b.Bytes())
+	return err
+}
+
+// strangeVariables returns the environment variables that look like misspelled settings, with the right name of each.
+func strangeVariables(ctx *kong.Context) (wrong map[string]string) {
+	var names []string
+	for name := range configurable(ctx) {
+		names = append(names, environmentName(name))
+	}
+	wrong = map[string]string{}
+	for _, pair := range os.Environ() {
+		name, _, _ := strings.Cut(pair, "=")
+		if !strings.HasPrefix(name, "AGORA_") || slices.Contains(names, name) || slices.Contains(otherVariables, name) {
+			continue
+		}
+		if near := nearest(name, names); near != "" {
+			wrong[name] = near
+		}
+	}
+	return wrong
+}
+
+// otherVariables are the environment variables of other commands.
+var otherVariables = []string{"AGORA_CONFIG", "AGORA_RELAY", "AGORA_KEY", "AGORA_PRIVATE", "AGORA_CHANNEL_URL", "AGORA_CHANNEL_KEY"}

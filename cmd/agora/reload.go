@@ -1,0 +1,84 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+)
+
+// hangups returns a channel that gets each SIGHUP, until stop is called.
+func hangups() (signals chan os.Signal, stop func()) {
+	signals = make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGHUP)
+	return signals, func() { signal.Stop(signals) }
+}
+
+// reloadAt reloads the settings at each signal, until ctx ends.
+func (s *server) reloadAt(ctx context.Context, signals <-chan os.Signal) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-signals:
+		}
+		err := s.reload()
+		if s.watched.metrics != nil {
+			s.watched.metrics.Reloaded(err)
+		}
+		if err != nil {
+			s.log.Error("the settings were not reloaded; those before stay in force", "err", err)
+		}
+	}
+}
+
+// reload reads the settings again and applies those with the tag reload. Nothing is applied if a setting is wrong, or
+// if a certificate cannot be used. Requests and polls go on.
+func (s *server) reload() error {
+	fresh, settings, err := parseServe(s.env.args)
+	if err != nil {
+		return err
+	}
+	if s.certificates != nil {
+		if err := s.certificates.reload(); err != nil {
+			return err
+		}
+	}
+	var applied []string
+	for i, old := range s.settings {
+		now := settings[i]
+		switch {
+		case old.value == now.value:
+		case now.flag.Tag.Has("reload"):
+			applied = append(applied, now.flag.Name)
+			s.settings[i] = now
+		default:
+			s.log.Warn("a changed setting takes effect only after a restart", "setting", now.flag.Name)
+		}
+	}
+	s.relay.SetLimits(fresh.Limits.limits())
+	s.relay.SetBans(fresh.Limits.bans())
+	s.front.SetProxies(fresh.Limits.proxies())
+	s.level.Set(fresh.Observe.LogLevel)
+	slices.Sort(applied)
+	s.log.Info("reloaded", "changed", applied)
+	return nil
+}
+
+// parseServe parses the command line of serve again, with the environment and the file as they are now.
+func parseServe(args []string) (*serveCmd, []setting, error) {
+	line := new(commandLine)
+	parser, err := newParser(line, kong.Exit(func(int) {}))
+	if err != nil {
+		return nil, nil, err
+	}
+	parsed, err := parser.Parse(args)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w", err)
+	}
+	return &line.Serve, line.Serve.settingsOf(parsed), nil
+}
