@@ -93,18 +93,29 @@ func (v settingValues) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (
 	return v[flag.Name], nil
 }
 
-// set checks a value and stores it.
+// set checks a value and stores it. It checks each element of a list by itself, because kong's error about a list
+// contains the whole list, which may be secret.
 func (v settingValues) set(flag *kong.Flag, value any) error {
-	if err := flag.Parse(kong.Scan().PushTyped(value, kong.FlagValueToken), reflect.New(flag.Target.Type()).Elem()); err != nil {
-		return errors.New(strings.TrimPrefix(err.Error(), flag.Value.ShortSummary()+": "))
+	elements, isList := value.([]any)
+	if !isList {
+		elements = []any{value}
+	}
+	for _, element := range elements {
+		err := flag.Parse(kong.Scan().PushTyped(element, kong.FlagValueToken), reflect.New(flag.Target.Type()).Elem())
+		if err != nil {
+			return errors.New(strings.TrimPrefix(err.Error(), flag.Value.ShortSummary()+": "))
+		}
 	}
 	v[flag.Name] = value
 	return nil
 }
 
+// variablePrefix is the beginning of all environment variables of this program.
+const variablePrefix = "AGORA_"
+
 // environmentName returns the environment variable of a flag.
 func environmentName(flag string) string {
-	return "AGORA_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+	return variablePrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
 // readEnvironment reads the settings in the environment. An empty variable counts as unset. A list is separated by
@@ -346,16 +357,18 @@ func printConfig(w io.Writer, settings []setting) error {
 func strangeVariables(ctx *kong.Context) (wrong map[string]string) {
 	var names []string
 	for name := range configurable(ctx) {
-		names = append(names, environmentName(name))
+		names = append(names, environmentName(name)[len(variablePrefix):])
 	}
+	slices.Sort(names)
 	wrong = map[string]string{}
 	for _, pair := range os.Environ() {
-		name, _, _ := strings.Cut(pair, "=")
-		if !strings.HasPrefix(name, "AGORA_") || slices.Contains(names, name) || slices.Contains(otherVariables, name) {
+		variable, _, _ := strings.Cut(pair, "=")
+		name, ours := strings.CutPrefix(variable, variablePrefix)
+		if !ours || slices.Contains(names, name) || slices.Contains(otherVariables, variable) {
 			continue
 		}
 		if near := nearest(name, names); near != "" {
-			wrong[name] = near
+			wrong[variable] = variablePrefix + near
 		}
 	}
 	return wrong

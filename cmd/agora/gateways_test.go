@@ -13,15 +13,50 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
 
 // served is a relay that runs in this process.
 type served struct {
-	relay, hub string // URLs; hub is that of the hub's own listener, if it has one
+	relay, hub string            // URLs; hub is that of the hub's own listener, if it has one
+	printed    map[string]string // the values of other lines that it has printed, by their beginning
+	log        *logText
 	stop       func()
+}
+
+// logText is a log that can be read while a relay writes it.
+type logText struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logText) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *logText) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// await waits until the log has text, and returns the log.
+func (l *logText) await(t *testing.T, text string) string {
+	t.Helper()
+	for range 1000 {
+		if all := l.String(); strings.Contains(all, text) {
+			return all
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatalf("%q is not in the log: %s", text, l.String())
+	return ""
 }
 
 // startServe runs agora serve with these flags until stop is called or the test ends.
@@ -29,21 +64,23 @@ func startServe(t *testing.T, flags ...string) (s served) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	read, write := io.Pipe()
-	var log bytes.Buffer
+	s = served{printed: map[string]string{}, log: new(logText)}
 	ended := make(chan int, 1)
 	go func() {
-		args := append([]string{"serve", "--addr", "127.0.0.1:0"}, flags...)
-		ended <- run(environment{ctx: ctx, stdout: write, stderr: &log}, args)
+		args := append([]string{"serve"}, flags...)
+		if !slices.Contains(flags, "--addr") {
+			args = append(args, "--addr", "127.0.0.1:0")
+		}
+		ended <- run(environment{ctx: ctx, stdout: write, stderr: s.log}, args)
 		write.Close()
 	}()
 	for lines := bufio.NewScanner(read); s.relay == "" && lines.Scan(); {
-		if url, ok := strings.CutPrefix(lines.Text(), "hub listening on "); ok {
-			s.hub = url
+		for _, before := range []string{"hub listening on ", "metrics at ", "redirecting ", "page at ", "listening on "} {
+			if value, ok := strings.CutPrefix(lines.Text(), before); ok {
+				s.printed[strings.TrimSpace(before)] = value
+			}
 		}
-		s.relay, _ = strings.CutPrefix(lines.Text(), "listening on ")
-		if s.relay == lines.Text() {
-			s.relay = ""
-		}
+		s.relay, s.hub = s.printed["listening on"], s.printed["hub listening on"]
 	}
 	stopped := false
 	s.stop = func() {
@@ -53,7 +90,7 @@ func startServe(t *testing.T, flags ...string) (s served) {
 		stopped = true
 		cancel()
 		if code := <-ended; code != exitOK {
-			t.Errorf("agora serve ended with %d: %s", code, log.String())
+			t.Errorf("agora serve ended with %d: %s", code, s.log.String())
 		}
 	}
 	t.Cleanup(s.stop)

@@ -1,0 +1,324 @@
+package main
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/alecthomas/kong"
+)
+
+var update = flag.Bool("update", false, "write the generated part of docs/CONFIGURATION.md")
+
+// clearSettings removes the variables of other tests and of the user from the environment.
+func clearSettings(t *testing.T) {
+	t.Helper()
+	for _, pair := range os.Environ() {
+		if name, _, _ := strings.Cut(pair, "="); strings.HasPrefix(name, "AGORA_") {
+			t.Setenv(name, "")
+		}
+	}
+}
+
+// configFile writes a configuration file and returns its name.
+func configFile(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "agora.toml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// settingsByName parses the flags of serve and returns all settings.
+func settingsByName(t *testing.T, args ...string) (map[string]setting, error) {
+	t.Helper()
+	_, settings, err := parseServe(append([]string{"serve"}, args...))
+	byName := map[string]setting{}
+	for _, s := range settings {
+		byName[s.flag.Name] = s
+	}
+	return byName, err
+}
+
+// TestPrecedence gives each setting in three ways, then in two, then in one.
+func TestPrecedence(t *testing.T) {
+	for _, c := range []struct{ name, inFile, inEnvironment, onCommandLine, wantFile, wantEnvironment, wantCommandLine string }{
+		{"max-body", `"64KiB"`, "96KiB", "32KiB", `"64KiB"`, `"96KiB"`, `"32KiB"`},
+		{"max-body", `70000`, "80000", "90000", `"70000"`, `"80000"`, `"90000"`},
+		{"post-rate-ip", `7`, "8.5", "9", `7`, `8.5`, `9`},
+		{"max-polls", `7`, "8", "9", `7`, `8`, `9`},
+		{"max-ttl", `"7d"`, "8d", "90m", `"7d"`, `"8d"`, `"1h30m"`},
+		{"access-log", `true`, "1", "true", `true`, `true`, `true`},
+		{"page", `false`, "no", "false", `false`, `false`, `false`},
+		{"log-level", `"warn"`, "DEBUG", "error", `"warn"`, `"debug"`, `"error"`},
+		{"reads", `"parties"`, "parties", "open", `"parties"`, `"parties"`, `"open"`},
+		{"trusted-proxy", `["10.0.0.1", "unix"]`, "10.0.0.2, fd00::/8", "10.0.0.3", `["10.0.0.1/32", "unix"]`, `["10.0.0.2/32", "fd00::/8"]`, `["10.0.0.3/32"]`},
+		{"ban", `"192.0.2.1"`, "192.0.2.2 192.0.2.3", "192.0.2.0/24", `["192.0.2.1/32"]`, `["192.0.2.2/32", "192.0.2.3/32"]`, `["192.0.2.0/24"]`},
+		{"outbound-allow", `["10.0.0.0/8"]`, "localhost", "10.1.0.0/16", `["10.0.0.0/8"]`, `["localhost"]`, `["10.1.0.0/16"]`},
+		{"addr", `"127.0.0.1:1"`, "127.0.0.1:2", "unix:/run/agora.sock", `"127.0.0.1:1"`, `"127.0.0.1:2"`, `"unix:/run/agora.sock"`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			clearSettings(t)
+			check := func(want, source string, args ...string) {
+				t.Helper()
+				settings, err := settingsByName(t, args...)
+				if s := settings[c.name]; err != nil || s.value != want || !strings.HasPrefix(s.source, source) {
+					t.Errorf("%s from %s, want %s from %s (%v)", s.value, s.source, want, source, err)
+				}
+			}
+			file := configFile(t, c.name+" = "+c.inFile+"\n")
+			if settings, err := settingsByName(t); err != nil || settings[c.name].source != "default" {
+				t.Errorf("without values: from %s, %v", settings[c.name].source, err)
+			}
+			check(c.wantFile, "file "+file, "--config", file)
+			t.Setenv("AGORA_CONFIG", file)
+			check(c.wantFile, "file "+file)
+			t.Setenv(environmentName(c.name), c.inEnvironment)
+			check(c.wantEnvironment, "environment "+environmentName(c.name))
+			check(c.wantCommandLine, "command line", "--"+c.name+"="+c.onCommandLine)
+		})
+	}
+}
+
+// TestWrongSettings checks that each wrong setting is refused with its name, its source and what to do.
+func TestWrongSettings(t *testing.T) {
+	for file, want := range map[string]string{
+		`pots-rate-ip = 3`:                   `"pots-rate-ip" is not a setting; did you mean "post-rate-ip"?`,
+		`max_body = 3`:                       `did you mean "max-body"?`,
+		`zzzzzzzz = 3`:                       `"zzzzzzzz" is not a setting; agora serve --help lists them`,
+		"[limits]\npost-rate-ip = 3":         `"limits" is a section; write all settings at the top level`,
+		"[[ban]]\nx = 1":                     `ban: want a text in quotes, a number, true or false`,
+		`max-body = "3 parsecs"`:             `max-body: "3 parsecs" is not a size`,
+		`max-ttl = 5`:                        `max-ttl: "5" is not a duration`,
+		`post-rate-ip = "many"`:              `post-rate-ip: "many" is not a number`,
+		`post-rate-ip = [1, 2]`:              `post-rate-ip: want one value, not a list`,
+		`post-rate-ip = nan`:                 `post-rate-ip: "NaN" is not a number`,
+		`hub = "perhaps"`:                    `hub: bool value must be`,
+		`trusted-proxy = ["everybody"]`:      `trusted-proxy: want the proxy's address or network`,
+		`ban = ["10.0.0.0/8", "did:key:zX"]`: `ban: want an address or network`,
+		`domain = "*.example.org"`:           `domain: want a host name`,
+		`domain = "192.0.2.1"`:               `domain: want a host name`,
+		`log-level = "loud"`:                 `log-level: `,
+		`reads = "nobody"`:                   `--reads must be one of "open","parties" but got "nobody"`,
+		`post-rate-ip = 1e99`:                `--post-rate-ip must be from 0.01 to 1000000`,
+		`accept-loss = true`:                 `accept-loss can be given only on the command line`,
+		`config = "x"`:                       `config can be given only on the command line`,
+		"max-polls = 1\nmax-polls = 2":       `line 2: `,
+		`max-polls = `:                       `line 1: `,
+		`max-polls = 1 2`:                    `line 1: `,
+		`tls-cert = "c.pem"`:                 `--tls-cert and --tls-key belong together`,
+		`http-addr = ":80"`:                  `--http-addr redirects to HTTPS`,
+		`otlp-header = "A=b"`:                `--otlp-header has no effect without --otlp-url`,
+		`otlp-url = "http://u:p@localhost"`:  `otlp-url: want a URL`,
+		`trace-ratio = 2`:                    `--trace-ratio must be from 0 to 1`,
+		`max-polls = 1979-05-27`:             `max-polls: want a text in quotes`,
+	} {
+		clearSettings(t)
+		_, err := settingsByName(t, "--config", configFile(t, file))
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %v; want %s", file, err, want)
+		}
+	}
+	for name, c := range map[string]struct{ value, want string }{
+		"AGORA_MAX_TTL":      {"5x", `AGORA_MAX_TTL: "5x" is not a duration`},
+		"AGORA_BAN":          {"10.0.0.1,nobody", "AGORA_BAN: want an address or network"},
+		"AGORA_ACCEPT_LOSS":  {"1", "AGORA_ACCEPT_LOSS: --accept-loss can be given only on the command line"},
+		"AGORA_NEW_IDENTITY": {"1", "can be given only on the command line"},
+		"AGORA_CONFIG":       {"/nowhere/agora.toml", "/nowhere/agora.toml: no such file"},
+		"AGORA_OTLP_HEADER":  {"secret", "AGORA_OTLP_HEADER: want NAME=VALUE"},
+	} {
+		clearSettings(t)
+		t.Setenv(name, c.value)
+		if _, err := settingsByName(t); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s=%s: %v; want %s", name, c.value, err, c.want)
+		} else if c.value == "secret" && strings.Contains(err.Error(), c.value) {
+			t.Errorf("the error shows a secret: %v", err)
+		}
+		t.Setenv(name, "")
+	}
+	large := configFile(t, strings.Repeat("# long\n", maxConfigBytes/7+1))
+	if _, err := settingsByName(t, "--config", large); err == nil || !strings.Contains(err.Error(), "larger than") {
+		t.Errorf("a large file: %v", err)
+	}
+	open := configFile(t, `otlp-url = "http://localhost:4318"`+"\n"+`otlp-header = "Authorization=Bearer abc"`)
+	if err := os.Chmod(open, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := settingsByName(t, "--config", open); err == nil || !strings.Contains(err.Error(), "chmod 600") {
+		t.Errorf("a secret that others may read: %v", err)
+	}
+}
+
+// printed returns the output of serve --print-config.
+func printed(t *testing.T, args ...string) string {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	env := environment{ctx: t.Context(), stdout: &stdout, stderr: &stderr}
+	if code := run(env, append([]string{"serve", "--print-config"}, args...)); code != exitOK {
+		t.Fatalf("ended with %d: %s", code, stderr.String())
+	}
+	return stdout.String()
+}
+
+// TestPrintConfig checks that the printed configuration is a file with the same settings, also if values have
+// characters that mean something in TOML, and that secrets are not in it.
+func TestPrintConfig(t *testing.T) {
+	clearSettings(t)
+	hostile := "a\"b\\c\n post-rate-ip = 1 # \x1b[31m\u2028é"
+	t.Setenv("AGORA_DATA", hostile)
+	args := []string{"--max-body=96KiB", "--max-ttl=36h", "--ban=192.0.2.1", "--otlp-url=http://localhost:4318",
+		"--otlp-header=Authorization=Bearer abc", "--tls-cert=c.pem", "--tls-key=k.pem"}
+	text := printed(t, args...)
+	if strings.Contains(text, "Bearer") || !strings.Contains(text, `# otlp-header = "(secret)"  # command line`) {
+		t.Errorf("the secret is not masked:\n%s", text)
+	}
+	for _, want := range []string{"max-body = \"96KiB\"  # command line\n", "max-ttl = \"36h\"  # command line\n",
+		"ban = [\"192.0.2.1/32\"]  # command line\n", "addr = \"127.0.0.1:8789\"  # default\n", "# environment AGORA_DATA\n"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is missing in:\n%s", want, text)
+		}
+	}
+	before, err := settingsByName(t, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	clearSettings(t)
+	after, err := settingsByName(t, "--config", configFile(t, text))
+	if err != nil {
+		t.Fatalf("%v in:\n%s", err, text)
+	}
+	for name, s := range before {
+		if !s.secret() && after[name].value != s.value {
+			t.Errorf("%s: %s, printed and read again: %s", name, s.value, after[name].value)
+		}
+	}
+	if len(before) < 40 {
+		t.Errorf("only %d settings", len(before))
+	}
+}
+
+// TestDependentDefaults checks the defaults that depend on --domain.
+func TestDependentDefaults(t *testing.T) {
+	clearSettings(t)
+	for _, c := range []struct{ args, addr, http, url string }{
+		{"", `"127.0.0.1:8789"`, `"off"`, ""},
+		{"--domain relay.example.org --domain Other.example.org", `":443"`, `":80"`, `"https://relay.example.org"`},
+		{"--domain relay.example.org --addr :8443 --http-addr off", `":8443"`, `"off"`, `"https://relay.example.org:8443"`},
+		{"--domain relay.example.org --addr [::1]:443", `"[::1]:443"`, `":80"`, `"https://relay.example.org"`},
+		{"--domain relay.example.org --addr unix:/run/a.sock --public-url https://x.example", `"unix:/run/a.sock"`, `":80"`, `"https://x.example"`},
+		{"--tls-cert c.pem --tls-key k.pem --http-addr :80", `"127.0.0.1:8789"`, `":80"`, ""},
+		{"--domain relay.example.org --reads parties", `":443"`, `":80"`, `"https://relay.example.org"`},
+	} {
+		s, err := settingsByName(t, strings.Fields(c.args)...)
+		if err != nil || s["addr"].value != c.addr || s["http-addr"].value != c.http || s["public-url"].value != c.url {
+			t.Errorf("%s: %s, %s, %s (%v)", c.args, s["addr"].value, s["http-addr"].value, s["public-url"].value, err)
+		}
+	}
+}
+
+// TestCheckConfig runs serve --check-config, which starts nothing.
+func TestCheckConfig(t *testing.T) {
+	clearSettings(t)
+	folder := filepath.Join(t.TempDir(), "data")
+	for args, want := range map[string]int{"": exitOK, "--tls-cert=nowhere.pem --tls-key=nowhere.pem": exitFailed,
+		"--config=nowhere.toml": exitUsage, "--domain=relay.example.org --acme-roots=nowhere.pem": exitFailed} {
+		var stdout, stderr bytes.Buffer
+		code := run(environment{ctx: t.Context(), stdout: &stdout, stderr: &stderr},
+			append([]string{"serve", "--check-config", "--data", folder}, strings.Fields(args)...))
+		if code != want || (stdout.String() == "the configuration is valid\n") != (want == exitOK) {
+			t.Errorf("%s: ended with %d: %s%s", args, code, stdout.String(), stderr.String())
+		}
+	}
+	if _, err := os.Stat(folder); err == nil {
+		t.Error("the data folder was created")
+	}
+}
+
+// TestStrangeVariables checks that a misspelled variable is found, and a variable of something else is not.
+func TestStrangeVariables(t *testing.T) {
+	clearSettings(t)
+	t.Setenv("AGORA_MAX_BODDY", "1")
+	t.Setenv("AGORA_SERVICE_HOST", "10.0.0.1") // as Kubernetes sets it for a service with the name agora
+	t.Setenv("AGORA_PORT", "tcp://10.0.0.1:80")
+	t.Setenv("AGORA_KEY", "alice.key")
+	parser, err := newParser(new(commandLine), kong.Exit(func(int) {}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed, err := parser.Parse([]string{"serve"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprint(strangeVariables(parsed)); got != "map[AGORA_MAX_BODDY:AGORA_MAX_BODY]" {
+		t.Error(got)
+	}
+}
+
+// reference returns the table of all settings for docs/CONFIGURATION.md.
+func reference(t *testing.T) string {
+	t.Helper()
+	clearSettings(t)
+	_, settings, err := parseServe([]string{"serve"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	group := "Relay"
+	heading := func() {
+		fmt.Fprintf(&b, "\n### %s\n\n| setting | variable | default | SIGHUP | |\n|---|---|---|---|---|\n", group)
+	}
+	heading()
+	for _, s := range settings {
+		if s.flag.Group != nil && s.flag.Group.Title != group {
+			group = s.flag.Group.Title
+			heading()
+		}
+		value, reload := "", ""
+		if s.value != "" {
+			value = "`" + s.value + "`"
+		}
+		if s.flag.Tag.Has("reload") {
+			reload = "yes"
+		}
+		help, _, _ := strings.Cut(s.flag.Help, " (default:")
+		help = strings.ReplaceAll(strings.TrimSuffix(help, "."), "|", `\|`)
+		if s.flag.IsSlice() {
+			help += ". A list"
+		}
+		if s.secret() {
+			help += ". Secret"
+		}
+		fmt.Fprintf(&b, "| `%s` | `%s` | %s | %s | %s. |\n", s.flag.Name, environmentName(s.flag.Name), value, reload, help)
+	}
+	return b.String()
+}
+
+// TestReference checks that docs/CONFIGURATION.md lists every setting as the program has it. With -update it writes the
+// list.
+func TestReference(t *testing.T) {
+	const path, begin, end = "../../docs/CONFIGURATION.md", "<!-- settings -->\n", "<!-- end of settings -->"
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, ok := strings.Cut(string(text), begin)
+	old, after, ok2 := strings.Cut(rest, end)
+	if !ok || !ok2 {
+		t.Fatalf("%s has no marks for the settings", path)
+	}
+	now := reference(t) + "\n"
+	if *update {
+		if err := os.WriteFile(path, []byte(before+begin+now+end+after), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if old != now {
+		t.Error("the settings in docs/CONFIGURATION.md are not those of the program; run: go test ./cmd/agora -run TestReference -update")
+	}
+}

@@ -1,0 +1,214 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"log/slog"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/crypto/acme"
+)
+
+// writeCertificate writes a new certificate with this common name, and its key. valid is how long it is valid.
+func writeCertificate(t *testing.T, certFile, keyFile, name string, valid time.Duration) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	template := &x509.Certificate{SerialNumber: big.NewInt(now.UnixNano()), Subject: pkix.Name{CommonName: name},
+		DNSNames: []string{name}, NotBefore: now.Add(-90 * day), NotAfter: now.Add(valid)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyDER, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, block := range map[string]*pem.Block{certFile: {Type: "CERTIFICATE", Bytes: der}, keyFile: {Type: "EC PRIVATE KEY", Bytes: keyDER}} {
+		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// servedName returns the common name of the certificate that a new connection gets.
+func servedName(t *testing.T, address string) string {
+	t.Helper()
+	c, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	return c.ConnectionState().PeerCertificates[0].Subject.CommonName
+}
+
+// TestServeTLS serves HTTPS with a certificate in files, and plain HTTP that leads there.
+func TestServeTLS(t *testing.T) {
+	clearSettings(t)
+	folder := t.TempDir()
+	cert, key := filepath.Join(folder, "c.pem"), filepath.Join(folder, "k.pem")
+	writeCertificate(t, cert, key, "one.example", 90*day)
+	s := startServe(t, "--data", filepath.Join(folder, "data"), "--tls-cert", cert, "--tls-key", key, "--http-addr", "127.0.0.1:0",
+		"--metrics-addr", "127.0.0.1:0", "--hub", "--hub-addr", "127.0.0.1:0")
+	address, ok := strings.CutPrefix(s.relay, "https://")
+	if !ok || s.printed["page at"] != s.relay+"/" || s.hub == "" || !strings.HasPrefix(s.hub, "https://") {
+		t.Fatalf("listening on %s, printed %v", s.relay, s.printed)
+	}
+	client := clientOver(t, "tcp", address)
+	response, err := client.Get("https://" + address + "/.well-known/agora.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	response.Body.Close()
+	if response.StatusCode != 200 || response.Proto != "HTTP/2.0" {
+		t.Errorf("%s %s", response.Status, response.Proto)
+	}
+	if status := statusOf(t, clientOver(t, "tcp", strings.TrimPrefix(s.hub, "https://")), "GET", s.hub+"/health"); status != 200 {
+		t.Errorf("the hub's own listener: %d", status)
+	}
+	if _, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS11}); err == nil {
+		t.Error("TLS 1.1 is accepted")
+	}
+	metrics := clientOver(t, "tcp", strings.TrimSuffix(strings.TrimPrefix(s.printed["metrics at"], "http://"), "/metrics"))
+	for path, want := range map[string]int{"/metrics": 200, "/readyz": 200, "/livez": 200, "/debug/pprof/": 404, "/events": 404} {
+		if status := statusOf(t, metrics, "GET", "http://localhost"+path); status != want {
+			t.Errorf("%s on the address of the metrics: %d", path, status)
+		}
+	}
+	if _, text := call(t, "GET", s.printed["metrics at"]); !strings.Contains(text, `agora_tls_certificate_expiry_timestamp_seconds{host=""}`) ||
+		!strings.Contains(text, `agora_threads{state="ACTIVE"} 0`) {
+		t.Errorf("metrics are missing in %s", text)
+	}
+	plain := clientOver(t, "tcp", strings.TrimPrefix(s.printed["redirecting"], "http://"))
+	for path, want := range map[string]string{"/": "/", "/events?cursor=0&x=%2F": "/events?cursor=0&x=%2F", "//evil.example/": "//evil.example/",
+		"/a%0d%0ab": "/a%0d%0ab"} {
+		for _, method := range []string{"GET", "HEAD"} {
+			request, err := http.NewRequestWithContext(t.Context(), method, s.printed["redirecting"]+path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			response, err := plain.Do(request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			response.Body.Close()
+			if response.StatusCode != 308 || response.Header.Get("Location") != s.relay+want {
+				t.Errorf("%s %s: %d to %s, want %s", method, path, response.StatusCode, response.Header.Get("Location"), s.relay+want)
+			}
+		}
+	}
+	for _, method := range []string{"POST", "PUT", "DELETE"} {
+		if status, text := call(t, method, s.printed["redirecting"]+"/events", "{}"); status != 403 || !strings.Contains(text, s.relay+"/events") {
+			t.Errorf("%s: %d %s", method, status, text)
+		}
+	}
+	client.CloseIdleConnections()
+	metrics.CloseIdleConnections()
+	plain.CloseIdleConnections()
+}
+
+// TestCertificateFiles changes the files of a certificate. A new certificate is used within seconds. Files that do not
+// belong together, or that cannot be read, change nothing until they are right.
+func TestCertificateFiles(t *testing.T) {
+	folder := t.TempDir()
+	cert, key, other := filepath.Join(folder, "c.pem"), filepath.Join(folder, "k.pem"), filepath.Join(folder, "o.pem")
+	writeCertificate(t, cert, key, "one.example", 90*day)
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		c, err := tlsFlags{TLSCert: cert, TLSKey: key}.openCertificates(folder, slog.New(slog.NewTextHandler(&log, nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			c.run(ctx)
+		}()
+		want := func(step, name string, logged string) {
+			t.Helper()
+			time.Sleep(checkInterval + time.Second)
+			synctest.Wait()
+			certificate, err := c.get(nil)
+			if err != nil || certificate.Leaf.Subject.CommonName != name || !strings.Contains(log.String(), logged) {
+				t.Errorf("%s: %v, %v\n%s", step, certificate.Leaf.Subject, err, log.String())
+			}
+			log.Reset()
+		}
+		want("at first", "one.example", "a certificate is in use")
+		writeCertificate(t, cert, key, "two.example", 90*day)
+		want("a new one", "two.example", "a new certificate is in use")
+		writeCertificate(t, cert, other, "three.example", 90*day)
+		want("without its key", "two.example", "the changed certificate cannot be used")
+		if err := os.Rename(other, key); err != nil {
+			t.Fatal(err)
+		}
+		want("with its key", "three.example", "a new certificate is in use")
+		if err := os.Remove(cert); err != nil {
+			t.Fatal(err)
+		}
+		want("missing", "three.example", "")
+		writeCertificate(t, cert, key, "four.example", 2*day)
+		want("about to expire", "four.example", "the certificate expires soon")
+		writeCertificate(t, cert, key, "five.example", -time.Minute)
+		want("expired", "five.example", "the certificate has expired")
+		if err := os.WriteFile(cert, []byte("garbage\x00"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		want("garbage", "five.example", "cannot be used")
+		stop()
+		<-ended
+	})
+	if _, err := (tlsFlags{TLSCert: cert, TLSKey: key}).openCertificates(folder, slog.Default()); err == nil || !strings.Contains(err.Error(), cert) {
+		t.Errorf("a start with garbage: %v", err)
+	}
+}
+
+// TestACMEHandshakes checks that no handshake orders a certificate, or waits for one, whatever name and protocol it
+// asks for.
+func TestACMEHandshakes(t *testing.T) {
+	orders := 0
+	authority := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { orders++ }))
+	defer authority.Close()
+	c, err := tlsFlags{Domain: []domainText{"relay.example"}, ACMEDirectory: webURL(authority.URL)}.openCertificates(t.TempDir(), slog.Default())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"relay.example", "RELAY.example", "relay.example.", "", "evil.example", "../../etc/passwd", "192.0.2.1",
+		strings.Repeat("a.", 200) + "example", "\x00", "xn--relay"} {
+		for _, protocols := range [][]string{nil, {"h2"}, {acme.ALPNProto}, {acme.ALPNProto, "h2"}} {
+			began := time.Now()
+			got, err := c.get(&tls.ClientHelloInfo{ServerName: name, SupportedProtos: protocols})
+			if err == nil || time.Since(began) > time.Second {
+				t.Errorf("%q %q: %v after %v", name, protocols, got, time.Since(began))
+			}
+		}
+	}
+	if orders > 0 {
+		t.Errorf("%d requests to the authority", orders)
+	}
+	for path, want := range map[string]bool{"/.well-known/acme-challenge/x": true, "/.well-known/acme": false, "/": false} {
+		w := httptest.NewRecorder()
+		if got := c.challenge(w, httptest.NewRequest("GET", path, nil)); got != want || got && w.Code < 400 {
+			t.Errorf("%s is a challenge: %v, %d", path, got, w.Code)
+		}
+	}
+}
