@@ -11,11 +11,11 @@ endif
 
 # cmd/agora/default.pgo makes the program faster, but go test would compile all packages once more for it.
 GOFLAGS_SET := $(shell go env GOFLAGS)
-test check lint race postgres fuzz interop js faults mutants: export GOFLAGS := $(GOFLAGS_SET) -pgo=off
+test check lint race postgres fuzz interop js faults operations mutants: export GOFLAGS := $(GOFLAGS_SET) -pgo=off
 # make lint vets everything. By itself, go test would vet all packages again, and also analyze all dependencies again.
-check race postgres faults: export GOFLAGS := $(GOFLAGS_SET) -pgo=off -vet=off
+check race postgres faults operations: export GOFLAGS := $(GOFLAGS_SET) -pgo=off -vet=off
 
-.PHONY: run test check lint race postgres build fmt fuzz interop js page faults nightly mutants reproducible sbom perf profile pgo bench-guard
+.PHONY: run test check lint race postgres build fmt fuzz interop js page faults operations nightly mutants reproducible sbom perf profile pgo bench-guard
 # The timeouts of threads are one day here, so that no thread ends while you follow the README.
 run: build
 	@exec bin/agora serve --pending-timeout 24h --active-timeout 24h
@@ -91,8 +91,9 @@ sbom: build
 interop:
 	go run ./testvectors/interop/run -timeout 2m
 
-# Tests the JavaScript module and its type declarations, and the tools of channels with a client in JavaScript. Needs Node, and the packages that ci/install installs. The
-# vectors of Wycheproof are in a Go module. It is only downloaded: no program imports it.
+# Tests the JavaScript module and its type declarations, and the tools of channels with a client in JavaScript. Needs
+# Node, and the packages that ci/install installs. The vectors of Wycheproof are in a Go module. It is only downloaded:
+# no program imports it.
 js:
 	AGORA_WYCHEPROOF="$$(go mod download -json $(WYCHEPROOF) | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')" \
 		node --test sdk/js/test/*.test.js
@@ -109,6 +110,13 @@ page: build
 faults:
 	go vet -tags faults ./faults
 	go test -tags faults -count=1 -timeout 5m -run "^($$(grep -l '^//go:build faults' faults/*_test.go | xargs grep -ho '^func Test\w*' | cut -c6- | paste -sd'|'))$$" ./faults
+
+# Runs a relay as docs/OPERATING.md says, with an ACME certificate authority, nginx, Caddy, Prometheus and systemd. Needs
+# what ci/install operations installs.
+operations:
+	go -C ci/acme vet ./...
+	go vet -tags operations ./ci/operations
+	go test -tags operations -count=1 -timeout 15m ./ci/operations ./relay/metrics
 
 # Measures the tables and graphs of docs/PERFORMANCE.md and docs/SCALING.md and writes them there. Use an idle machine.
 # Takes 15 minutes. ROWS=post32,deliver runs only these measurements. ROWS=none measures nothing and makes the tables

@@ -21,8 +21,10 @@ const module = "github.com/agora-relay/agora/"
 
 // allowedImports lists, for each package, the packages of this module that it may import. Test files are not checked.
 var allowedImports = map[string][]string{
+	"ci/acme":                       {},
 	"ci/benchguard":                 {},
 	"ci/mutants":                    {},
+	"ci/operations":                 {},
 	"ci/sbom":                       {},
 	"ci/unraced":                    {},
 	"internal/fsync":                {},
@@ -34,6 +36,8 @@ var allowedImports = map[string][]string{
 	"thread":                        {"didkey", "envelope"},
 	"relay":                         {"internal/turns", "didkey", "envelope", "replay", "thread"},
 	"relay/httpapi":                 {"didkey", "envelope", "replay", "thread", "relay"},
+	"relay/metrics":                 {"envelope", "thread", "relay"},
+	"relay/tracing":                 {"relay", "relay/httpapi"},
 	"gateway":                       {"internal/jsontext", "internal/turns", "didkey", "envelope", "relay", "relay/httpapi"},
 	"gateway/gatetest":              {"didkey", "gateway", "relay", "relay/httpapi", "store/sqlite", "store/sqlite/check"},
 	"gateway/hub/skill":             {},
@@ -59,7 +63,7 @@ var allowedImports = map[string][]string{
 	"testvectors":                   {},
 	"testvectors/generate":          {"testvectors"},
 	"testvectors/interop/run":       {"didkey", "envelope", "client"},
-	"cmd/agora":                     {"internal/fsync", "bench", "conformance", "didkey", "envelope", "replay", "thread", "relay", "relay/httpapi", "store/sqlite", "store/sqlite/check", "client", "explorer", "gateway", "gateway/channel", "gateway/hub", "gateway/hub/skill", "gateway/hub/hubclient", "gateway/channel/channelclient", "conformance/agentprobe"},
+	"cmd/agora":                     {"internal/fsync", "bench", "conformance", "didkey", "envelope", "replay", "thread", "relay", "relay/httpapi", "relay/metrics", "relay/tracing", "store/sqlite", "store/sqlite/check", "client", "explorer", "gateway", "gateway/channel", "gateway/hub", "gateway/hub/skill", "gateway/hub/hubclient", "gateway/channel/channelclient", "conformance/agentprobe"},
 }
 
 // forbiddenImports lists standard packages that a package must not import: these packages have no network and no

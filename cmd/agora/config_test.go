@@ -208,7 +208,7 @@ func TestDependentDefaults(t *testing.T) {
 	for _, c := range []struct{ args, addr, http, url string }{
 		{"", `"127.0.0.1:8789"`, `"off"`, ""},
 		{"--domain relay.example.org --domain Other.example.org", `":443"`, `":80"`, `"https://relay.example.org"`},
-		{"--domain relay.example.org --addr :8443 --http-addr off", `":8443"`, `"off"`, `"https://relay.example.org:8443"`},
+		{"--domain relay.example.org --addr :8443 --http-addr off", `":8443"`, `"off"`, `"https://relay.example.org"`},
 		{"--domain relay.example.org --addr [::1]:443", `"[::1]:443"`, `":80"`, `"https://relay.example.org"`},
 		{"--domain relay.example.org --addr unix:/run/a.sock --public-url https://x.example", `"unix:/run/a.sock"`, `":80"`, `"https://x.example"`},
 		{"--tls-cert c.pem --tls-key k.pem --http-addr :80", `"127.0.0.1:8789"`, `":80"`, ""},

@@ -40,6 +40,7 @@ type commandLine struct {
 	Channel      channelCmd      `cmd:"" help:"Take part in channels, and connect agents to them."`
 	Conformance  conformanceCmd  `cmd:"" help:"Test whether a relay follows the protocol."`
 	Bench        benchCmd        `cmd:"" help:"Measure a relay under load."`
+	Monitoring   monitoringCmd   `cmd:"" help:"Print alert rules for Prometheus, or a dashboard for Grafana."`
 	Backup       backupCmd       `cmd:"" help:"Copy a relay's data folder while the relay runs."`
 	Check        checkCmd        `cmd:"" help:"Check all of a data folder or a backup."`
 	Version      versionCmd      `cmd:"" help:"Show the program's version."`

@@ -119,9 +119,13 @@ func (w *watched) addStore(store *sqlite.Store, log *slog.Logger) {
 	}, log)
 }
 
-// addCertificates adds the metrics of the certificates.
-func (w *watched) addCertificates(c certificates) {
-	if w.metrics != nil {
+// addRelay adds the metrics of the relay itself and of its certificates. c may be nil.
+func (w *watched) addRelay(r *relay.Relay, c certificates) {
+	if w.metrics == nil {
+		return
+	}
+	w.metrics.AddReady(r.Health)
+	if c != nil {
 		w.metrics.AddCertificates(c.expiry)
 	}
 }

@@ -280,7 +280,7 @@ func TestReadmeCommands(t *testing.T) {
 	var documents []byte
 	t.Setenv("AGORA_CHANNEL_URL", "http://127.0.0.1:8789/channel/channels/ch_1") // docs/CHANNEL.md sets it too
 	for _, name := range []string{"README.md", "docs/OPERATING.md", "docs/SEALING.md", "docs/HTTP.md", "docs/HUB.md", "docs/PAGE.md",
-		"docs/CHANNEL.md"} {
+		"docs/CHANNEL.md", "docs/CONFIGURATION.md"} {
 		text, err := os.ReadFile("../../" + name)
 		if err != nil {
 			t.Fatal(err)

@@ -79,7 +79,7 @@ func (c *serveCmd) AfterApply() error {
 		}
 	}
 	if c.PublicURL == "" {
-		c.PublicURL = c.TLS.defaultOrigin(c.Addr)
+		c.PublicURL = c.TLS.defaultOrigin()
 	}
 	return nil
 }
@@ -225,7 +225,7 @@ func (s *server) open(store *sqlite.Store, key didkey.Key) (err error) {
 		return err
 	}
 	s.gateways.secured = secured
-	options := httpapi.Options{Build: build(), Demo: s.Demo, PublicURL: public, Log: s.log, Grace: shutdownTime,
+	options := httpapi.Options{Build: build(), Demo: s.Demo, PublicURL: public, Hosts: s.TLS.hosts(), Log: s.log, Grace: shutdownTime,
 		LimitLocal: s.Limits.LimitLocal, Proxies: s.Limits.proxies(), Origins: s.Limits.origins(),
 		Mounts: s.gateways.mounts(), Gateways: s.gateways.document(), Redact: gateway.Redact,
 		AccessLog: s.Observe.AccessLog, Tracer: s.watched.tracer()}
@@ -234,9 +234,7 @@ func (s *server) open(store *sqlite.Store, key didkey.Key) (err error) {
 		return err
 	}
 	s.front = httpapi.New(s.relay, options)
-	if s.certificates != nil {
-		s.watched.addCertificates(s.certificates)
-	}
+	s.watched.addRelay(s.relay, s.certificates)
 	text := fmt.Sprintf("Agora relay %s\n%s%s", key.DID(), pageLine, s.gateways.lines())
 	if s.sockets.metrics != nil {
 		text += fmt.Sprintf("metrics at %s/metrics\n", listenerURL(s.sockets.metrics.Addr(), false))

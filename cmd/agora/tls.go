@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -219,6 +218,7 @@ func noteCertificate(log *slog.Logger, host string, leaf *x509.Certificate, rene
 // handshake can cause an order, or wait for one. The authority allows only a few orders an hour.
 type acmeCertificates struct {
 	manager *autocert.Manager
+	http    http.Handler // answers challenges over HTTP; nil: they come only over TLS
 	domains []string
 	log     *slog.Logger
 
@@ -239,16 +239,17 @@ func (f tlsFlags) newACME(folder string, log *slog.Logger) (certificates, error)
 		}
 		transport.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 	}
-	var domains []string
-	for _, d := range f.Domain {
-		domains = append(domains, string(d))
-	}
+	domains := f.hosts()
 	client := &acme.Client{DirectoryURL: string(f.ACMEDirectory), UserAgent: "agora",
 		HTTPClient: &http.Client{Transport: transport, Timeout: time.Minute}}
-	return &acmeCertificates{domains: domains, log: log, until: map[string]time.Time{}, manager: &autocert.Manager{
+	a := &acmeCertificates{domains: domains, log: log, until: map[string]time.Time{}, manager: &autocert.Manager{
 		Prompt: autocert.AcceptTOS, Cache: autocert.DirCache(filepath.Join(folder, certificatesName)),
 		HostPolicy: autocert.HostWhitelist(domains...), Email: f.ACMEEmail, Client: client,
-	}}, nil
+	}}
+	if f.HTTPAddr != "off" || passesSocket(httpSocket) {
+		a.http = a.manager.HTTPHandler(http.NotFoundHandler()) // from now on, the manager asks for such challenges
+	}
+	return a, nil
 }
 
 func (a *acmeCertificates) get(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
@@ -360,10 +361,10 @@ func (a *acmeCertificates) expiry() map[string]time.Time {
 }
 
 func (a *acmeCertificates) challenge(w http.ResponseWriter, r *http.Request) bool {
-	if !strings.HasPrefix(r.URL.Path, "/.well-known/acme-challenge/") {
+	if a.http == nil || !strings.HasPrefix(r.URL.Path, "/.well-known/acme-challenge/") {
 		return false
 	}
-	a.manager.HTTPHandler(http.NotFoundHandler()).ServeHTTP(w, r)
+	a.http.ServeHTTP(w, r)
 	return true
 }
 
@@ -386,6 +387,14 @@ func plainHTTP(c certificates, origin string) httpapi.Mount {
 	}}
 }
 
+// hosts returns the host names of --domain.
+func (f tlsFlags) hosts() (names []string) {
+	for _, d := range f.Domain {
+		names = append(names, string(d))
+	}
+	return names
+}
+
 // scheme returns the scheme of the relay's URLs.
 func (f tlsFlags) scheme() string {
 	if f.isOn() {
@@ -394,17 +403,11 @@ func (f tlsFlags) scheme() string {
 	return "http"
 }
 
-// defaultOrigin returns the public URL of a relay whose operator has given none; empty: there is none.
-func (f tlsFlags) defaultOrigin(addr listenAddress) string {
+// defaultOrigin returns the public URL of a relay whose operator has given none; empty: there is none. It has no port,
+// because the certificate authority reaches the host only on the standard ports.
+func (f tlsFlags) defaultOrigin() string {
 	if len(f.Domain) == 0 {
 		return ""
 	}
-	origin := "https://" + string(f.Domain[0])
-	if _, port, found := strings.Cut(string(addr), ":"); found && !addr.isUnix() {
-		port = port[strings.LastIndexByte(port, ':')+1:]
-		if cmp.Or(port, "443") != "443" && port != "0" {
-			origin += ":" + port
-		}
-	}
-	return origin
+	return "https://" + string(f.Domain[0])
 }

@@ -29,9 +29,11 @@ import (
 
 // Options are the settings of a Front. The zero value works.
 type Options struct {
-	Build      string  // the program's version, for /health and the well-known document
-	Demo       bool    // accept POST /seed from every address, not only from this machine
-	PublicURL  string  // the configured origin, in relay.ParseOrigin's form; if set, no request counts as local
+	Build     string // the program's version, for /health and the well-known document
+	Demo      bool   // accept POST /seed from every address, not only from this machine
+	PublicURL string // the configured origin, in relay.ParseOrigin's form; if set, no request counts as local
+	// Hosts are further host names of this relay. A listener on a loopback address accepts them, like that of PublicURL.
+	Hosts      []string
 	LimitLocal bool    // no request counts as local
 	Proxies    Proxies // proxies whose X-Forwarded-For is used; it contains the address of the client
 	// Origins are the origins of web pages that may use the relay, in relay.ParseOrigin's form, or "*" for all. Empty:

@@ -177,9 +177,18 @@ func (s *site) guard(r *http.Request) error {
 	return nil
 }
 
-// ownName reports whether a Host header is a loopback name or the host of the public URL.
+// ownName reports whether a Host header is a loopback name, the host of the public URL, or one of Options.Hosts.
 func (f *Front) ownName(host string) bool {
-	return IsLoopbackName(host) || f.options.PublicURL != "" && f.publicHost(host)
+	return IsLoopbackName(host) || f.options.PublicURL != "" && f.publicHost(host) ||
+		slices.ContainsFunc(f.options.Hosts, func(own string) bool { return strings.EqualFold(own, withoutPort(host)) })
+}
+
+// withoutPort returns the name in a Host header.
+func withoutPort(host string) string {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		return name
+	}
+	return host
 }
 
 // publicHost reports whether host is the host of the public URL. The scheme's default port may be left out.

@@ -37,6 +37,17 @@ func (m *Metrics) AddStore(stats func(context.Context) (StoreStats, error), log 
 	})
 }
 
+// AddReady adds whether the relay accepts messages. ready returns nil if it does.
+func (m *Metrics) AddReady(ready func() error) {
+	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "agora_ready",
+		Help: "1 while the relay accepts messages, otherwise 0. /readyz has the reason."}, func() float64 {
+		if ready() != nil {
+			return 0
+		}
+		return 1
+	}))
+}
+
 // AddCertificates adds the times at which the TLS certificates end, by host.
 func (m *Metrics) AddCertificates(expiry func() map[string]time.Time) {
 	m.registry.MustRegister(&certificateCollector{expiry: expiry, end: prometheus.NewDesc(

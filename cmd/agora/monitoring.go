@@ -1,0 +1,23 @@
+package main
+
+import (
+	"github.com/agora-relay/agora/relay/metrics"
+)
+
+type monitoringCmd struct {
+	File string `arg:"" enum:"alerts,dashboard" help:"alerts: alert rules for Prometheus, as YAML. dashboard: a dashboard for Grafana, as JSON."`
+}
+
+func (monitoringCmd) Help() string {
+	return "The rules and the dashboard use the metrics that agora serve --metrics-addr serves.\n\n" +
+		"Examples:\n  agora monitoring alerts > alerts.yml\n  agora monitoring dashboard > dashboard.json"
+}
+
+func (c monitoringCmd) Run(env environment) error {
+	text := metrics.Alerts
+	if c.File == "dashboard" {
+		text = metrics.Dashboard
+	}
+	_, err := env.exact.Write(text)
+	return err
+}
