@@ -48,7 +48,8 @@ type Config struct {
 
 // Relay is one node. Run must be running while the node is used. Any number of goroutines may call the other methods.
 type Relay struct {
-	policy   Policy // the policy of the store
+	policy   Policy                // the policy of the store, without changes of Inbox
+	inbox    atomic.Pointer[Quota] // the quota that is in force
 	store    Store
 	key      didkey.Key
 	origin   string
@@ -128,6 +129,7 @@ func New(ctx context.Context, c Config) (*Relay, error) {
 		writeQueue: newTurns(math.MaxInt, maxWritesPerSource), refusals: newRefusals(c.Log),
 		drained: make(chan struct{})}
 	r.limits.Store(&c.Limits)
+	r.inbox.Store(&policy.Inbox)
 	r.SetBans(c.Bans)
 	return r, nil
 }
@@ -145,7 +147,21 @@ func (r *Relay) Reads() Visibility { return r.reads }
 func (r *Relay) MaxBody() int { return r.maxBody }
 
 // Policy returns the policy of the store, with defaults filled in.
-func (r *Relay) Policy() Policy { return r.policy }
+func (r *Relay) Policy() Policy {
+	p := r.policy
+	p.Inbox = *r.inbox.Load()
+	return p
+}
+
+// SetInbox changes the quota of inboxes while the relay runs.
+func (r *Relay) SetInbox(ctx context.Context, q Quota) error {
+	q = q.WithDefaults()
+	if err := r.store.SetInbox(ctx, q); err != nil {
+		return err
+	}
+	r.inbox.Store(&q)
+	return nil
+}
 
 // Observer returns the observer that receives reports about the relay.
 func (r *Relay) Observer() Observer { return r.observer }

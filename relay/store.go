@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -21,9 +22,12 @@ import (
 // nothing. Any other error means that the store itself has failed. The caller then cannot know whether the step took
 // place.
 type Store interface {
-	// Policy returns the policy with which the store was opened, after WithDefaults. It never changes. The relay takes
-	// its policy from the store, so that both decide by the same one.
+	// Policy returns the policy with which the store was opened, after WithDefaults. The relay takes its policy from the
+	// store, so that both decide by the same one. Only SetInbox changes it.
 	Policy() Policy
+
+	// SetInbox changes Policy.Inbox. It holds for every message that comes after SetInbox has returned.
+	SetInbox(ctx context.Context, q Quota) error
 
 	// Append stores e durably in one atomic step. It checks that (sender, id) is new, moves the thread as
 	// thread.Rules.Apply says, and takes the next sequence number. All of this happens, or nothing. If the same
@@ -115,13 +119,14 @@ func (p Policy) WithDefaults() Policy {
 	if p.ThreadRetention == 0 {
 		p.ThreadRetention = DefaultThreadRetention
 	}
-	if p.Inbox.Events == 0 {
-		p.Inbox.Events = DefaultInbox.Events
-	}
-	if p.Inbox.Bytes == 0 {
-		p.Inbox.Bytes = DefaultInbox.Bytes
-	}
+	p.Inbox = p.Inbox.WithDefaults()
 	return p
+}
+
+// WithDefaults returns q with each zero field replaced by its default.
+func (q Quota) WithDefaults() Quota {
+	q.Events, q.Bytes = cmp.Or(q.Events, DefaultInbox.Events), cmp.Or(q.Bytes, DefaultInbox.Bytes)
+	return q
 }
 
 // Validate returns what is wrong with p, after WithDefaults, and how to fix it. A store calls it when it is opened.

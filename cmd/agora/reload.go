@@ -26,7 +26,7 @@ func (s *server) reloadAt(ctx context.Context, signals <-chan os.Signal) {
 			return
 		case <-signals:
 		}
-		err := s.reload()
+		err := s.reload(ctx)
 		if s.watched.metrics != nil {
 			s.watched.metrics.Reloaded(err)
 		}
@@ -38,7 +38,7 @@ func (s *server) reloadAt(ctx context.Context, signals <-chan os.Signal) {
 
 // reload reads the settings again and applies those with the tag reload. Nothing is applied if a setting is wrong, or
 // if a certificate cannot be used. Requests and polls go on.
-func (s *server) reload() error {
+func (s *server) reload(ctx context.Context) error {
 	fresh, settings, err := parseServe(s.env.args)
 	if err != nil {
 		return err
@@ -47,6 +47,9 @@ func (s *server) reload() error {
 		if err := s.certificates.reload(); err != nil {
 			return err
 		}
+	}
+	if err := s.relay.SetInbox(ctx, fresh.Limits.inbox()); err != nil {
+		return err
 	}
 	var applied []string
 	for i, old := range s.settings {

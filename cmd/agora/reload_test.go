@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -72,10 +73,10 @@ func TestReload(t *testing.T) {
 
 	// New limits, a trusted proxy, a ban and another log level. --polls-per-ip is on the command line, so it stays.
 	write("limit-local = true\nread-rate-ip = 0.01\ntrusted-proxy = [\"127.0.0.1\"]\nban = [\"198.51.100.0/24\"]\n" +
-		"log-level = \"debug\"\npolls-per-ip = 1\nmax-body = \"1MiB\"")
+		"log-level = \"debug\"\npolls-per-ip = 1\ninbox-events = 7\nmax-body = \"1MiB\"")
 	writeCertificate(t, cert, key, "two.example", 90*day)
 	log := hangup(`"msg":"reloaded"`, s)
-	if !strings.Contains(log, `"changed":["ban","log-level","read-rate-ip","trusted-proxy"]`) ||
+	if !strings.Contains(log, `"changed":["ban","inbox-events","log-level","read-rate-ip","trusted-proxy"]`) ||
 		!strings.Contains(log, `"setting":"max-body"`) || strings.Contains(log, `"setting":"polls-per-ip"`) {
 		t.Errorf("the log says: %s", log)
 	}
@@ -90,6 +91,15 @@ func TestReload(t *testing.T) {
 		t.Errorf("answers %s", got)
 	}
 	s.log.await(t, `"level":"DEBUG"`)
+	response, err := client.Get(s.relay + "/.well-known/agora.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(response.Body)
+	response.Body.Close()
+	if err != nil || !strings.Contains(string(text), `"inboxEvents":7,`) {
+		t.Errorf("the quota of inboxes: %s, %v", text, err)
+	}
 
 	// Wrong files. What was in force stays.
 	for _, wrong := range []string{"reed-rate-ip = 1", "read-rate-ip = [", "read-rate-ip = -1", "max-ttl = \"1ms\""} {

@@ -196,6 +196,12 @@ func New(p relay.Policy) *Ledger {
 	return &Ledger{policy: p.WithDefaults(), inboxes: map[inboxKey]inbox{}, seed: maphash.MakeSeed()}
 }
 
+// SetInbox changes the quota of inboxes. All inboxes are counted again when they next get a message.
+func (l *Ledger) SetInbox(q relay.Quota) {
+	l.policy.Inbox = q.WithDefaults()
+	l.inboxes = map[inboxKey]inbox{}
+}
+
 // Begin tells the ledger that a transaction begins.
 func (l *Ledger) Begin() { l.touched = l.touched[:0] }
 

@@ -78,7 +78,19 @@ func TestMemory(t *testing.T) {
 	})
 }
 
-func (s *memory) Policy() relay.Policy { return s.policy }
+func (s *memory) Policy() relay.Policy {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.policy
+}
+
+func (s *memory) SetInbox(_ context.Context, q relay.Quota) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.policy.Inbox = q.WithDefaults()
+	s.ledger.SetInbox(q)
+	return nil
+}
 
 // Append implements relay.Store. It stores all messages in the queue as one group.
 func (s *memory) Append(_ context.Context, e relay.Entry) (relay.Receipt, error) {

@@ -78,7 +78,7 @@ func (o Options) WithDefaults() Options {
 type Store struct {
 	path    string
 	options Options
-	policy  relay.Policy // options.Policy
+	policy  relay.Policy // options.Policy; see inbox for the quota
 	lock    *flock.Flock
 	writeDB *sql.DB // has as many connections as the constant writers
 	readDB  *sql.DB
@@ -96,7 +96,8 @@ type Store struct {
 	head    atomic.Int64 // number of the last committed event
 	care    care
 
-	mu       sync.Mutex // guards the fields below
+	mu       sync.Mutex  // guards the fields below
+	inbox    relay.Quota // the quota that is in force
 	watchers map[*watcher]struct{}
 	prepared map[string]*sql.Stmt // statements of readDB, by their SQL
 }
@@ -124,7 +125,7 @@ func Open(ctx context.Context, path string, o Options) (_ *Store, err error) {
 		return nil, err
 	}
 	s := &Store{
-		path: path, options: o, policy: o.Policy, lock: flock.New(path + ".lock"),
+		path: path, options: o, policy: o.Policy, inbox: o.Inbox, lock: flock.New(path + ".lock"),
 		appends: make(chan job, maxGroup), tasks: make(chan job), reads: make(chan func()),
 		stop: make(chan struct{}), stopped: make(chan struct{}),
 		watchers: map[*watcher]struct{}{}, prepared: map[string]*sql.Stmt{},
@@ -296,7 +297,24 @@ func openAll(ctx context.Context, db *sql.DB, n int) (err error) {
 }
 
 // Policy returns the policy that the store was opened with.
-func (s *Store) Policy() relay.Policy { return s.policy }
+func (s *Store) Policy() relay.Policy {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.policy
+	p.Inbox = s.inbox
+	return p
+}
+
+// SetInbox implements relay.Store.
+func (s *Store) SetInbox(ctx context.Context, q relay.Quota) error {
+	return s.task(ctx, func(w *writer) error {
+		w.ledger.SetInbox(q)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.inbox = q.WithDefaults()
+		return nil
+	})
+}
 
 // Close waits until the goroutines have finished their current work, closes the files and releases the lock. Calls that
 // are waiting, and later calls, get CodeUnavailable.

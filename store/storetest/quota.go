@@ -40,6 +40,29 @@ func testQuota(t *testing.T, open Opener) {
 		f.refused(f.entry(alice, to(bob, in("t3", request))), envelope.CodeRateLimited)
 	})
 
+	t.Run("the quota changes while the store is open", func(t *testing.T) {
+		f := full(t)
+		set := func(q relay.Quota) {
+			t.Helper()
+			if err := f.SetInbox(t.Context(), q); err != nil {
+				t.Fatal(err)
+			}
+			if got := f.Policy().Inbox; got != q.WithDefaults() {
+				t.Errorf("the quota is %+v, want %+v", got, q)
+			}
+		}
+		set(relay.Quota{Events: 4})
+		f.post(alice, to(bob, in("t3", request)))
+		f.refused(f.entry(alice, to(bob, in("t4", request))), envelope.CodeRateLimited)
+		set(relay.Quota{Events: -1, Bytes: -1})
+		f.post(alice, to(bob, in("t4", request)))
+		set(relay.Quota{Events: 6})
+		f.post(alice, to(bob, in("t5", request)))
+		f.refused(f.entry(alice, to(bob, in("t6", request))), envelope.CodeRateLimited)
+		set(relay.Quota{Bytes: 1})
+		f.refused(f.entry(carol, to(bob, in("t7", request))), envelope.CodeRateLimited)
+	})
+
 	t.Run("a full inbox takes the messages of the owner's thread", func(t *testing.T) {
 		f := full(t)
 		f.post(bob, in("mine", request))
