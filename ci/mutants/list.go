@@ -19,13 +19,17 @@ const (
 	ofPrivacy = "./relay -run Part|Invisible|Index|Token|Cursors|Presence|Private|Bidders|Expired"
 	ofHTTP    = "./relay/httpapi"
 	ofClients = "./client"
+
+	ofSettings = "./cmd/agora -run Precedence|WrongSettings|PrintConfig"
+	ofReloads  = "./cmd/agora -run TestReload"
+	ofTLS      = "./cmd/agora -run ServeTLS|CertificateFiles|ACMEHandshakes|UnixSocket|AbandonedSocket"
 )
 
 // topics are the faults, by what they break. Relays of this kind have had such faults, or could have them.
 var topics = [][]mutant{
 	identities, signedReads, envelopes, sealing, window, threads,
 	storage, marks, updates, inboxes,
-	reading, clock, relays, limits, web,
+	reading, clock, relays, limits, web, internet,
 	clients, serving, agora, outbox, hubs, channels,
 }
 

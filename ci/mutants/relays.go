@@ -166,7 +166,7 @@ var web = []mutant{
 	{"http: the log shows queries", "relay/httpapi Front.loggedPath", "",
 		swap("return r.URL.Path", "return r.URL.String()"), ofHTTP},
 	{"http: the log shows keys in paths", "relay/httpapi Front.loggedPath", "Redact ==", always, ofHTTP},
-	{"http: the log shows tokens", "relay/httpapi site.serve", `Debug()`,
+	{"http: the log shows tokens", "relay/httpapi site.logAccess", "Log()",
 		swap(`"request"`, `"request", "headers", r.Header`), ofHTTP},
 	{"http: everybody may use /seed", "relay/httpapi api.postSeed", "maySeed()", never, ofHTTP},
 	{"seed: a page of another origin may use it", "relay/httpapi fromSameOrigin", "r.Host ==", without,
@@ -183,7 +183,7 @@ var web = []mutant{
 	{"http: foreign pages may post", "relay/httpapi site.guard", "foreignPage()", never, ofHTTP},
 	{"http: HTTP/1.0 counts as local", "relay/httpapi site.fromHere", "ProtoAtLeast()", without, ofHTTP},
 	{"http: /health is limited", "relay/httpapi site.admit", "Unlimited", always, ofHTTP},
-	{"http: everybody's X-Forwarded-For is believed", "relay/httpapi Front.client", "trusts()", without, ofHTTP},
+	{"http: everybody's X-Forwarded-For is believed", "relay/httpapi site.fromProxy", "trusts()", with("true"), ofHTTP},
 	{"http: events are encoded again", "relay/httpapi api.answerList", "body.Write()",
 		with(`func() {
 			var v any

@@ -84,7 +84,7 @@ func TestServeTLS(t *testing.T) {
 	if status := statusOf(t, clientOver(t, "tcp", strings.TrimPrefix(s.hub, "https://")), "GET", s.hub+"/health"); status != 200 {
 		t.Errorf("the hub's own listener: %d", status)
 	}
-	if _, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS11}); err == nil {
+	if _, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}); err == nil {
 		t.Error("TLS 1.1 is accepted")
 	}
 	metrics := clientOver(t, "tcp", strings.TrimSuffix(strings.TrimPrefix(s.printed["metrics at"], "http://"), "/metrics"))
