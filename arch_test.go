@@ -499,8 +499,8 @@ func TestThreatsAreShown(t *testing.T) {
 			}
 		}
 	}
-	if number["T"] != 58 || number["S"] != 9 {
-		t.Errorf("%v threats, want 58 and 9", number)
+	if number["T"] != 66 || number["S"] != 9 {
+		t.Errorf("%v threats, want 66 and 9", number)
 	}
 }
 
