@@ -294,7 +294,9 @@ func hostileCalls() map[string][]string {
 	const ofChannel = " --channel CHANNELURL --channel-key "
 	const inThread = "--key KEY --relay URL --thread t1 --client EVE --request-id r1 --plain"
 	return map[string][]string{
-		"serve":        {"--addr 127.0.0.1:0 --data DATA", "--addr 127.0.0.1:0 --data FRESH"},
+		"serve": {"--addr 127.0.0.1:0 --data DATA", "--addr 127.0.0.1:0 --data FRESH", "--config hostile.txt --check-config",
+			"--config HOSTILE --check-config", "--data FRESH --print-config", "--data FRESH --tls-cert HOSTILE --tls-key HOSTILE",
+			"--domain HOSTILE --check-config", "--data FRESH --addr unix:HOSTILE", "--ban HOSTILE", "--otlp-url HOSTILE"},
 		"keygen":       {"HOSTILE", "FRESH"},
 		"did":          {"HOSTILE", "DATA", "hostile.txt", "--key hostile.txt", "FRESHKEY"},
 		"canonicalize": {"hostile.txt", "hostile.json", "HOSTILE"},
@@ -347,8 +349,8 @@ func hostileCalls() map[string][]string {
 			"URL --count 5 --warmup 0s --connections 1 --senders 1 --json", "HOSTILE"},
 		"backup":  {"--data DATA FRESH", "--data DATA DATA", "--data HOSTILE FRESH"},
 		"check":   {"--data DATA", "--data DATA --json", "--data HOSTILE"},
-		"version": {"", "HOSTILE"},
-		"help":    {"", "HOSTILE"},
+		"version": {"", "HOSTILE"}, "monitoring": {"alerts", "HOSTILE"},
+		"help": {"", "HOSTILE"},
 	}
 }
 

@@ -287,6 +287,14 @@ func TestReadmeCommands(t *testing.T) {
 		}
 		documents = append(documents, text...)
 	}
+	example := regexp.MustCompile("(?s)```toml\n(.*?)```").FindSubmatch(documents)
+	if example == nil {
+		t.Fatal("docs/CONFIGURATION.md has no example")
+	}
+	t.Chdir(t.TempDir())
+	if err := os.WriteFile("agora.toml", example[1], 0o600); err != nil {
+		t.Fatal(err)
+	}
 	commands := 0
 	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(string(documents), -1) {
 		for line := range strings.Lines(block[1]) {
@@ -312,7 +320,7 @@ func TestReadmeCommands(t *testing.T) {
 			}
 		}
 	}
-	if commands < 31 {
+	if commands < 40 {
 		t.Errorf("only %d commands found", commands)
 	}
 }
