@@ -146,6 +146,33 @@ func (r *Relay) Admit(p Peer, k Kind) error {
 	return err
 }
 
+// TrafficUnit is how many bytes count as one more request, see ChargeTraffic.
+const TrafficUnit = 16 << 10
+
+// ChargeTraffic charges units of TrafficUnit that p has sent over a connection to the allowance of p's address for
+// reads, whether or not they were requests. It refuses p if the address is in debt. Refusals: CodeRateLimited.
+func (r *Relay) ChargeTraffic(p Peer, units int) error {
+	if p.Local {
+		return nil
+	}
+	var buf [len(widths)]netip.Prefix
+	prefixes := networks(p.Addr, &buf)
+	r.limiter.reads.charge(r.now, units, prefixes...)
+	err := r.readDebt(prefixes)
+	r.noteRefusal(p, "", err)
+	return err
+}
+
+// readDebt refuses reads if a network is in debt. Refusals: CodeRateLimited.
+func (r *Relay) readDebt(prefixes []netip.Prefix) error {
+	wait, index := r.limiter.reads.debtWait(r.now, prefixes...)
+	if wait == 0 {
+		return nil
+	}
+	return rateLimitError(envelope.LimitReadsPerAddress, wait, describeNetwork(prefixes[index])+" sends requests",
+		r.Limits().ReadsPerAddress, networkFactor(prefixes[index]))
+}
+
 // takeForAddress takes one token for each of p's networks. If one of them has no token, it returns a refusal. action
 // says what p does too often.
 func takeForAddress(b *buckets[netip.Prefix], now func() time.Time, limit, action string, p Peer) error {

@@ -4,8 +4,6 @@ import (
 	"context"
 	"net/netip"
 	"time"
-
-	"github.com/agora-relay/agora/envelope"
 )
 
 // A read that may have to search everything that is stored is done in slices. A slice examines a bounded number of
@@ -66,13 +64,7 @@ func (r *Relay) checkReadDebt(job *readJob) error {
 		return nil
 	}
 	var buf [len(widths)]netip.Prefix
-	prefixes := networks(job.peer.Addr, &buf)
-	wait, index := r.limiter.reads.debtWait(r.now, prefixes...)
-	if wait == 0 {
-		return nil
-	}
-	return rateLimitError(envelope.LimitReadsPerAddress, wait, describeNetwork(prefixes[index])+" sends requests",
-		r.Limits().ReadsPerAddress, networkFactor(prefixes[index]))
+	return r.readDebt(networks(job.peer.Addr, &buf))
 }
 
 // continues reports whether to read another slice after one that took this long and left the page incomplete. found

@@ -95,7 +95,7 @@ func TestDocumentedCommands(t *testing.T) {
 	}
 }
 
-// TestSystemdUnit lets systemd check the unit of the page.
+// TestSystemdUnit lets systemd check the units of the page.
 func TestSystemdUnit(t *testing.T) {
 	unit := block(t, "From zero to a relay on the internet", "ini")
 	unit = strings.ReplaceAll(unit, "/usr/local/bin/agora", filepath.Join(binFolder, "agora"))
@@ -103,8 +103,12 @@ func TestSystemdUnit(t *testing.T) {
 	if err := os.WriteFile(file, []byte(unit), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.Command("systemd-analyze", "verify", "--man=no", file).CombinedOutput()
-	if err != nil || strings.Contains(string(out), "agora.service:") {
+	socket := strings.Replace(file, ".service", ".socket", 1)
+	if err := os.WriteFile(socket, []byte(block(t, "Behind a proxy", "systemd")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("systemd-analyze", "verify", "--man=no", file, socket).CombinedOutput()
+	if err != nil || strings.Contains(string(out), "agora.s") {
 		t.Errorf("%v\n%s", err, out)
 	}
 	for _, option := range strings.Fields(regexp.MustCompile(`ExecStart=\S+ (.*)`).FindStringSubmatch(unit)[1]) {

@@ -6,9 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"reflect"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -154,9 +154,12 @@ func listOf(texts []string) []any {
 
 // readFile reads the settings in a file.
 func (c *serveCmd) readFile(path string, flags map[string]*kong.Flag, values settingValues) error {
+	if _, err := regularFile(path); err != nil {
+		return cmp.Or(errors.Unwrap(err), err) // without the path, which the caller adds
+	}
 	file, err := os.Open(path)
 	if err != nil {
-		return errors.Unwrap(err) // without the path, which the caller adds
+		return errors.Unwrap(err)
 	}
 	defer file.Close()
 	text, err := io.ReadAll(io.LimitReader(file, maxConfigBytes+1))
@@ -170,7 +173,8 @@ func (c *serveCmd) readFile(path string, flags map[string]*kong.Flag, values set
 	meta, err := toml.Decode(string(text), &members)
 	if err != nil {
 		if syntax, ok := errors.AsType[toml.ParseError](err); ok {
-			return fmt.Errorf("line %d: %s", syntax.Position.Line, cmp.Or(syntax.Message, err.Error()))
+			return fmt.Errorf("line %d: %s (texts need quotes, such as addr = \"127.0.0.1:8789\")", syntax.Position.Line,
+				cmp.Or(syntax.Message, err.Error()))
 		}
 		return err
 	}
@@ -258,6 +262,19 @@ func isTable(value any) bool {
 	return isTable
 }
 
+// namedFlag is a flag that an error names.
+var namedFlag = regexp.MustCompile(`--([a-z-]+)`)
+
+// withSource adds to an error about a setting where the setting comes from, if it is not on the command line.
+func (c *serveCmd) withSource(err error) error {
+	for _, match := range namedFlag.FindAllStringSubmatch(err.Error(), -1) {
+		if source := c.sources[match[1]]; source != "" && source != "command line" {
+			return fmt.Errorf("%w (%s comes from the %s)", err, match[1], source)
+		}
+	}
+	return err
+}
+
 // setting is a setting with its current value.
 type setting struct {
 	flag   *kong.Flag
@@ -287,8 +304,6 @@ func tomlOf(v reflect.Value) string {
 	switch value := v.Interface().(type) {
 	case time.Duration:
 		return strconv.Quote(formatDuration(value))
-	case slog.Level:
-		return strconv.Quote(strings.ToLower(value.String()))
 	case fmt.Stringer:
 		return tomlQuoted(value.String())
 	}
@@ -353,14 +368,13 @@ func printConfig(w io.Writer, settings []setting) error {
 	return err
 }
 
-// strangeVariables returns the environment variables that look like misspelled settings, with the right name of each.
-func strangeVariables(ctx *kong.Context) (wrong map[string]string) {
+// strangeVariables returns warnings about environment variables that look like misspelled settings.
+func strangeVariables(ctx *kong.Context) (warnings []string) {
 	var names []string
 	for name := range configurable(ctx) {
 		names = append(names, environmentName(name)[len(variablePrefix):])
 	}
 	slices.Sort(names)
-	wrong = map[string]string{}
 	for _, pair := range os.Environ() {
 		variable, _, _ := strings.Cut(pair, "=")
 		name, ours := strings.CutPrefix(variable, variablePrefix)
@@ -368,10 +382,10 @@ func strangeVariables(ctx *kong.Context) (wrong map[string]string) {
 			continue
 		}
 		if near := nearest(name, names); near != "" {
-			wrong[variable] = variablePrefix + near
+			warnings = append(warnings, fmt.Sprintf("the variable %s is not a setting; did you mean %s%s?", variable, variablePrefix, near))
 		}
 	}
-	return wrong
+	return warnings
 }
 
 // otherVariables are the environment variables of other commands.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/alecthomas/kong"
@@ -88,35 +89,41 @@ func TestPrecedence(t *testing.T) {
 // TestWrongSettings checks that each wrong setting is refused with its name, its source and what to do.
 func TestWrongSettings(t *testing.T) {
 	for file, want := range map[string]string{
-		`pots-rate-ip = 3`:                   `"pots-rate-ip" is not a setting; did you mean "post-rate-ip"?`,
-		`max_body = 3`:                       `did you mean "max-body"?`,
-		`zzzzzzzz = 3`:                       `"zzzzzzzz" is not a setting; agora serve --help lists them`,
-		"[limits]\npost-rate-ip = 3":         `"limits" is a section; write all settings at the top level`,
-		"[[ban]]\nx = 1":                     `ban: want a text in quotes, a number, true or false`,
-		`max-body = "3 parsecs"`:             `max-body: "3 parsecs" is not a size`,
-		`max-ttl = 5`:                        `max-ttl: "5" is not a duration`,
-		`post-rate-ip = "many"`:              `post-rate-ip: "many" is not a number`,
-		`post-rate-ip = [1, 2]`:              `post-rate-ip: want one value, not a list`,
-		`post-rate-ip = nan`:                 `post-rate-ip: "NaN" is not a number`,
-		`hub = "perhaps"`:                    `hub: bool value must be`,
-		`trusted-proxy = ["everybody"]`:      `trusted-proxy: want the proxy's address or network`,
-		`ban = ["10.0.0.0/8", "did:key:zX"]`: `ban: want an address or network`,
-		`domain = "*.example.org"`:           `domain: want a host name`,
-		`domain = "192.0.2.1"`:               `domain: want a host name`,
-		`log-level = "loud"`:                 `log-level: `,
-		`reads = "nobody"`:                   `--reads must be one of "open","parties" but got "nobody"`,
-		`post-rate-ip = 1e99`:                `--post-rate-ip must be from 0.01 to 1000000`,
-		`accept-loss = true`:                 `accept-loss can be given only on the command line`,
-		`config = "x"`:                       `config can be given only on the command line`,
-		"max-polls = 1\nmax-polls = 2":       `line 2: `,
-		`max-polls = `:                       `line 1: `,
-		`max-polls = 1 2`:                    `line 1: `,
-		`tls-cert = "c.pem"`:                 `--tls-cert and --tls-key belong together`,
-		`http-addr = ":80"`:                  `--http-addr redirects to HTTPS`,
-		`otlp-header = "A=b"`:                `--otlp-header has no effect without --otlp-url`,
-		`otlp-url = "http://u:p@localhost"`:  `otlp-url: want a URL`,
-		`trace-ratio = 2`:                    `--trace-ratio must be from 0 to 1`,
-		`max-polls = 1979-05-27`:             `max-polls: want a text in quotes`,
+		`pots-rate-ip = 3`:                       `"pots-rate-ip" is not a setting; did you mean "post-rate-ip"?`,
+		`max_body = 3`:                           `did you mean "max-body"?`,
+		`zzzzzzzz = 3`:                           `"zzzzzzzz" is not a setting; agora serve --help lists them`,
+		"[limits]\npost-rate-ip = 3":             `"limits" is a section; write all settings at the top level`,
+		"[[ban]]\nx = 1":                         `ban: want a text in quotes, a number, true or false`,
+		`max-body = "3 parsecs"`:                 `max-body: "3 parsecs" is not a size`,
+		`max-ttl = 5`:                            `max-ttl: "5" is not a duration`,
+		`post-rate-ip = "many"`:                  `post-rate-ip: "many" is not a number`,
+		`post-rate-ip = [1, 2]`:                  `post-rate-ip: want one value, not a list`,
+		`post-rate-ip = nan`:                     `post-rate-ip: "NaN" is not a number`,
+		`hub = "perhaps"`:                        `hub: bool value must be`,
+		`trusted-proxy = ["everybody"]`:          `trusted-proxy: "everybody": want the proxy's address or network`,
+		`ban = ["10.0.0.0/8", "did:key:zX"]`:     `ban: "did:key:zX": want an address or network`,
+		`domain = "*.example.org"`:               `domain: "*.example.org": want a host name`,
+		`domain = "192.0.2.1"`:                   `domain: "192.0.2.1": want a host name`,
+		`log-level = "loud"`:                     `log-level: "loud" is not a level`,
+		`addr = 127.0.0.1:8789`:                  `texts need quotes`,
+		`public-url = "x"`:                       `want an origin such as https://relay.example, without a path (public-url comes from the file `,
+		`acme-email = "a@b.example"`:             `--acme-email has no effect without --domain`,
+		"metrics-addr = \":80\"\naddr = \":80\"": `--metrics-addr must be another address`,
+		"tls-cert = \"c.pem\"\ntls-key = \"k.pem\"\nhttp-addr = \":80\"": `give the relay's public URL with --public-url`,
+		"domain = \"a.example\"\npublic-url = \"http://a.example\"":      `write it with https:`,
+		`reads = "nobody"`:                  `--reads must be one of "open","parties" but got "nobody"`,
+		`post-rate-ip = 1e99`:               `--post-rate-ip must be from 0.01 to 1000000`,
+		`accept-loss = true`:                `accept-loss can be given only on the command line`,
+		`config = "x"`:                      `config can be given only on the command line`,
+		"max-polls = 1\nmax-polls = 2":      `line 2: `,
+		`max-polls = `:                      `line 1: `,
+		`max-polls = 1 2`:                   `line 1: `,
+		`tls-cert = "c.pem"`:                `--tls-cert and --tls-key belong together`,
+		`http-addr = ":80"`:                 `--http-addr redirects to HTTPS`,
+		`otlp-header = "A=b"`:               `--otlp-header has no effect without --otlp-url`,
+		`otlp-url = "http://u:p@localhost"`: `otlp-url: want a URL`,
+		`trace-ratio = 2`:                   `--trace-ratio must be from 0 to 1`,
+		`max-polls = 1979-05-27`:            `max-polls: want a text in quotes`,
 	} {
 		clearSettings(t)
 		_, err := settingsByName(t, "--config", configFile(t, file))
@@ -126,7 +133,7 @@ func TestWrongSettings(t *testing.T) {
 	}
 	for name, c := range map[string]struct{ value, want string }{
 		"AGORA_MAX_TTL":      {"5x", `AGORA_MAX_TTL: "5x" is not a duration`},
-		"AGORA_BAN":          {"10.0.0.1,nobody", "AGORA_BAN: want an address or network"},
+		"AGORA_BAN":          {"10.0.0.1,nobody", `AGORA_BAN: "nobody": want an address or network`},
 		"AGORA_ACCEPT_LOSS":  {"1", "AGORA_ACCEPT_LOSS: --accept-loss can be given only on the command line"},
 		"AGORA_NEW_IDENTITY": {"1", "can be given only on the command line"},
 		"AGORA_CONFIG":       {"/nowhere/agora.toml", "/nowhere/agora.toml: no such file"},
@@ -211,7 +218,7 @@ func TestDependentDefaults(t *testing.T) {
 		{"--domain relay.example.org --addr :8443 --http-addr off", `":8443"`, `"off"`, `"https://relay.example.org"`},
 		{"--domain relay.example.org --addr [::1]:443", `"[::1]:443"`, `":80"`, `"https://relay.example.org"`},
 		{"--domain relay.example.org --addr unix:/run/a.sock --public-url https://x.example", `"unix:/run/a.sock"`, `":80"`, `"https://x.example"`},
-		{"--tls-cert c.pem --tls-key k.pem --http-addr :80", `"127.0.0.1:8789"`, `":80"`, ""},
+		{"--tls-cert c.pem --tls-key k.pem --http-addr :80 --public-url https://x.example", `"127.0.0.1:8789"`, `":80"`, `"https://x.example"`},
 		{"--domain relay.example.org --reads parties", `":443"`, `":80"`, `"https://relay.example.org"`},
 	} {
 		s, err := settingsByName(t, strings.Fields(c.args)...)
@@ -237,6 +244,26 @@ func TestCheckConfig(t *testing.T) {
 	if _, err := os.Stat(folder); err == nil {
 		t.Error("the data folder was created")
 	}
+	t.Setenv("AGORA_MAX_BODDY", "1")
+	var stdout, stderr bytes.Buffer
+	code := run(environment{ctx: t.Context(), stdout: &stdout, stderr: &stderr}, []string{"serve", "--check-config",
+		"--public-url", "https://relay.example", "--trusted-proxy", "0.0.0.0/0", "--trusted-proxy", "unix"})
+	for _, want := range []string{"AGORA_MAX_BODDY is not a setting", "0.0.0.0/0 trusts everybody", "unix has no effect"} {
+		if code != exitOK || !strings.Contains(stderr.String(), "agora: warning: ") || !strings.Contains(stderr.String(), want) {
+			t.Errorf("ended with %d, want a warning that says %q:\n%s", code, want, stderr.String())
+		}
+	}
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"--config", pipe}, {"--tls-cert", pipe, "--tls-key", pipe}} {
+		stderr.Reset()
+		code := run(environment{ctx: t.Context(), stdout: &stdout, stderr: &stderr}, append([]string{"serve", "--check-config"}, args...))
+		if code == exitOK || !strings.Contains(stderr.String(), "is not a regular file") {
+			t.Errorf("%s with a pipe ended with %d: %s", args[0], code, stderr.String())
+		}
+	}
 }
 
 // TestStrangeVariables checks that a misspelled variable is found, and a variable of something else is not.
@@ -254,7 +281,7 @@ func TestStrangeVariables(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := fmt.Sprint(strangeVariables(parsed)); got != "map[AGORA_MAX_BODDY:AGORA_MAX_BODY]" {
+	if got := fmt.Sprint(strangeVariables(parsed)); got != "[the variable AGORA_MAX_BODDY is not a setting; did you mean AGORA_MAX_BODY?]" {
 		t.Error(got)
 	}
 }

@@ -110,8 +110,8 @@ func (p *proxyText) UnmarshalText(text []byte) error {
 	}
 	prefix, ok := parseNetwork(string(text))
 	if !ok {
-		return fmt.Errorf("want the proxy's address or network, such as 127.0.0.1, 10.0.0.0/8 or fd00::/8; or unix for a " +
-			"proxy that connects over a Unix socket")
+		return fmt.Errorf("%q: want the proxy's address or network, such as 127.0.0.1, 10.0.0.0/8 or fd00::/8; or unix for a "+
+			"proxy that connects over a Unix socket", text)
 	}
 	*p = proxyText(prefix.String())
 	return nil
@@ -142,7 +142,8 @@ func (b *banText) UnmarshalText(text []byte) error {
 	}
 	prefix, ok := parseNetwork(string(text))
 	if !ok {
-		return fmt.Errorf("want an address or network such as 192.0.2.7 or 2001:db8::/32, or an identity such as did:key:z6Mk…")
+		return fmt.Errorf("%q: want an address or network such as 192.0.2.7 or 2001:db8::/32, or an identity such as did:key:z6Mk…",
+			text)
 	}
 	*b = banText(prefix.String())
 	return nil

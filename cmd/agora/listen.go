@@ -22,8 +22,14 @@ type listenAddress string
 
 const unixPrefix = "unix:"
 
+// maxSocketPath is the longest path of a Unix socket, in bytes, that all systems allow.
+const maxSocketPath = 103
+
 func (a *listenAddress) UnmarshalText(text []byte) error {
 	if path, isUnix := strings.CutPrefix(string(text), unixPrefix); isUnix && path != "" {
+		if len(path) > maxSocketPath {
+			return fmt.Errorf("the path of a Unix socket may have at most %d bytes", maxSocketPath)
+		}
 		*a = listenAddress(text)
 		return nil
 	}
@@ -32,7 +38,8 @@ func (a *listenAddress) UnmarshalText(text []byte) error {
 		_, err = strconv.ParseUint(port, 10, 16)
 	}
 	if err != nil {
-		return fmt.Errorf("want HOST:PORT, such as 127.0.0.1:8789, or :8789 for every interface; or unix:PATH for a Unix socket")
+		return fmt.Errorf("%q: want HOST:PORT, such as 127.0.0.1:8789, or :8789 for every interface; or unix:PATH for "+
+			"a Unix socket", text)
 	}
 	*a = listenAddress(text)
 	return nil
@@ -61,6 +68,8 @@ func (a listenAddress) listen(flag string) (net.Listener, error) {
 	case errors.Is(err, syscall.EACCES):
 		return nil, fmt.Errorf("cannot listen on %s: %w; choose another address with %s, or allow the program to use ports "+
 			"below 1024, for example with AmbientCapabilities=CAP_NET_BIND_SERVICE in a systemd unit", a, err, flag)
+	case a.isUnix() && err != nil && !errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("cannot listen on %s: %w; check that its folder exists, or choose another path with %s", a, err, flag)
 	case err != nil:
 		return nil, fmt.Errorf("cannot listen on %s: %w; choose another address with %s, or stop the program that "+
 			"listens there", a, err, flag)
@@ -114,6 +123,18 @@ func passesSocket(name string) bool {
 	return slices.Contains(strings.Split(os.Getenv("LISTEN_FDNAMES"), ":"), name)
 }
 
+// passedSockets returns how many files systemd has passed to this process.
+func passedSockets() int {
+	if os.Getenv("LISTEN_PID") != strconv.Itoa(os.Getpid()) {
+		return 0
+	}
+	n, err := strconv.Atoi(os.Getenv("LISTEN_FDS"))
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
 // sockets are the listeners of serve.
 type sockets struct {
 	main          []net.Listener
@@ -128,15 +149,18 @@ func (c *serveCmd) listen() (s sockets, err error) {
 			err = errors.Join(err, s.close())
 		}
 	}()
+	count := passedSockets()
 	passed, err := activation.ListenersWithNames()
 	if err != nil {
 		return s, fmt.Errorf("the sockets that systemd has passed: %w", err)
 	}
 	for name, listeners := range passed {
 		for _, l := range listeners {
+			count--
 			switch {
-			case l == nil:
-				return s, fmt.Errorf("systemd has passed a file named %q that is not a listening socket", name)
+			case name == httpSocket && !c.TLS.isOn():
+				return s, fmt.Errorf("systemd has passed a socket named %s, which is for redirects to HTTPS, but the relay has no "+
+					"TLS; give --domain, or --tls-cert and --tls-key", name)
 			case name == httpSocket && s.http == nil:
 				s.http = l
 			case name == metricsSocket && s.metrics == nil:
@@ -145,6 +169,9 @@ func (c *serveCmd) listen() (s sockets, err error) {
 				s.main = append(s.main, l)
 			}
 		}
+	}
+	if count > 0 {
+		return s, fmt.Errorf("%d of the files that systemd has passed are not listening stream sockets", count)
 	}
 	if s.main == nil {
 		l, err := c.Addr.listen("--addr")

@@ -104,7 +104,8 @@ func run(env environment, args []string) (code int) {
 			code = int(asked)
 		}
 	}()
-	parser, err := newParser(new(commandLine), kong.Writers(env.stdout, env.stderr),
+	line := new(commandLine)
+	parser, err := newParser(line, kong.Writers(env.stdout, env.stderr),
 		kong.Exit(func(code int) { panic(exit(code)) }))
 	if err != nil {
 		env.say("%v", err)
@@ -112,7 +113,7 @@ func run(env environment, args []string) (code int) {
 	}
 	parsed, err := parser.Parse(rewriteHelp(args))
 	if err != nil {
-		return env.usageError(err, args)
+		return env.usageError(err, args, &line.Serve)
 	}
 	switch err := parsed.Run(env); {
 	case err == nil:
@@ -156,7 +157,7 @@ func (env environment) say(format string, args ...any) {
 }
 
 // usageError reports a wrong command line and returns the exit code.
-func (env environment) usageError(err error, args []string) int {
+func (env environment) usageError(err error, args []string, serve *serveCmd) int {
 	command := ""
 	if parseErr, ok := errors.AsType[*kong.ParseError](err); ok && parseErr.Context != nil &&
 		parseErr.Context.Command() != "" {
@@ -165,7 +166,7 @@ func (env environment) usageError(err error, args []string) int {
 	if mistyped := mistypedMessage(args); mistyped != nil {
 		err, command = mistyped, " send"
 	}
-	env.say("%v", err)
+	env.say("%v", serve.withSource(err))
 	fmt.Fprintf(env.stderr, "Try: agora%s --help\n", command)
 	return exitUsage
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"time"
@@ -16,7 +17,7 @@ import (
 
 // observeFlags are the flags of serve for logs, metrics and traces.
 type observeFlags struct {
-	LogLevel    slog.Level    `reload:"" default:"info" placeholder:"LEVEL" help:"debug, info, warn or error (default: ${default})."`
+	LogLevel    levelText     `reload:"" default:"info" placeholder:"LEVEL" help:"debug, info, warn or error (default: ${default})."`
 	LogFormat   string        `default:"auto" enum:"auto,text,json" placeholder:"auto|text|json" help:"Format of the log: text, json, or auto, which is text on a terminal and json otherwise (default: ${default})."`
 	AccessLog   bool          `help:"Log a line for each request, without query, tokens and payload."`
 	MetricsAddr listenAddress `placeholder:"HOST:PORT" help:"Serve metrics for Prometheus at /metrics, and /livez and /readyz, on this address. Only you should be able to reach it."`
@@ -34,6 +35,19 @@ func (f observeFlags) Validate() error {
 	}
 	return nil
 }
+
+// levelText is a slog.Level.
+type levelText slog.Level
+
+func (l *levelText) UnmarshalText(text []byte) error {
+	if err := (*slog.Level)(l).UnmarshalText(text); err != nil {
+		return fmt.Errorf("%q is not a level; want debug, info, warn or error", text)
+	}
+	return nil
+}
+
+// String returns the level as the flag takes it.
+func (l levelText) String() string { return strings.ToLower(slog.Level(l).String()) }
 
 // headerText is a header, as NAME=VALUE.
 type headerText string
@@ -119,12 +133,14 @@ func (w *watched) addStore(store *sqlite.Store, log *slog.Logger) {
 	}, log)
 }
 
-// addRelay adds the metrics of the relay itself and of its certificates. c may be nil.
-func (w *watched) addRelay(r *relay.Relay, c certificates) {
+// addRelay adds the metrics of the relay itself and of its certificates. c may be nil. maxDisk is the maximum size of the
+// database in bytes.
+func (w *watched) addRelay(r *relay.Relay, maxDisk int64, c certificates) {
 	if w.metrics == nil {
 		return
 	}
 	w.metrics.AddReady(r.Health)
+	w.metrics.AddLimits(func() int { return r.Limits().Polls }, maxDisk)
 	if c != nil {
 		w.metrics.AddCertificates(c.expiry)
 	}

@@ -2,7 +2,7 @@ package main
 
 import (
 	"context"
-	"fmt"
+	"log/slog"
 	"os"
 	"os/signal"
 	"slices"
@@ -66,7 +66,7 @@ func (s *server) reload(ctx context.Context) error {
 	s.relay.SetLimits(fresh.Limits.limits())
 	s.relay.SetBans(fresh.Limits.bans())
 	s.front.SetProxies(fresh.Limits.proxies())
-	s.level.Set(fresh.Observe.LogLevel)
+	s.level.Set(slog.Level(fresh.Observe.LogLevel))
 	slices.Sort(applied)
 	s.log.Info("reloaded", "changed", applied)
 	return nil
@@ -81,7 +81,7 @@ func parseServe(args []string) (*serveCmd, []setting, error) {
 	}
 	parsed, err := parser.Parse(args)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%w", err)
+		return nil, nil, line.Serve.withSource(err)
 	}
 	return &line.Serve, line.Serve.settingsOf(parsed), nil
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"time"
 
@@ -108,6 +109,16 @@ func (c serveCmd) Validate() error {
 			return fmt.Errorf("--public-url: %w", err)
 		}
 	}
+	switch {
+	case c.TLS.HTTPAddr.isOn() && c.TLS.TLSCert != "" && c.PublicURL == "":
+		return errors.New("--http-addr must know where to redirect to; give the relay's public URL with --public-url")
+	case c.Observe.MetricsAddr != "" && !strings.HasSuffix(string(c.Observe.MetricsAddr), ":0") && (string(c.Observe.MetricsAddr) == string(c.Addr) || string(c.Observe.MetricsAddr) == string(c.TLS.HTTPAddr)):
+		return errors.New("--metrics-addr must be another address than --addr and --http-addr")
+	case c.TLS.HTTPAddr.isOn() && !strings.HasSuffix(string(c.Addr), ":0") && string(c.TLS.HTTPAddr) == string(c.Addr):
+		return errors.New("--http-addr must be another address than --addr")
+	case len(c.TLS.Domain) > 0 && strings.HasPrefix(strings.ToLower(c.PublicURL), "http:"):
+		return errors.New("--domain serves HTTPS, but --public-url begins with http:; write it with https:, or leave it out")
+	}
 	if c.Reads == relay.ToParties && c.PublicURL == "" && c.TLS.Domain == nil && c.Addr != "" && !c.Addr.isLoopback() {
 		return errors.New("--reads parties needs the relay's public URL, because signed reads contain it; " +
 			"give it with --public-url")
@@ -133,13 +144,13 @@ func (c *serveCmd) Run(env environment, parsed *kong.Context) (err error) {
 	case c.Configuration.PrintConfig:
 		return printConfig(env.stdout, c.settingsOf(parsed))
 	case c.Configuration.CheckConfig:
-		return c.check(env)
+		return c.check(env, parsed)
 	}
 	level := new(slog.LevelVar)
-	level.Set(c.Observe.LogLevel)
+	level.Set(slog.Level(c.Observe.LogLevel))
 	log := c.Observe.newLog(env, level)
-	for name, right := range strangeVariables(parsed) {
-		log.Warn("the environment has a variable that is not a setting", "name", name, "nearest", right)
+	for _, warning := range strangeVariables(parsed) {
+		log.Warn(warning)
 	}
 	if err := makeFolder(c.Data); err != nil {
 		return err
@@ -178,10 +189,14 @@ func (c *serveCmd) Run(env environment, parsed *kong.Context) (err error) {
 	return err
 }
 
-// check checks what can be checked without starting: the settings, and the files that they name.
-func (c *serveCmd) check(env environment) error {
-	if _, err := c.TLS.openCertificates(c.Data, slog.New(slog.DiscardHandler)); err != nil {
+// check checks what can be checked without starting: the settings, and the files that they name. It prints warnings
+// about settings that are allowed and may be a mistake.
+func (c *serveCmd) check(env environment, parsed *kong.Context) error {
+	if _, err := c.TLS.openCertificates(c.Data, newLog(env)); err != nil {
 		return err
+	}
+	for _, warning := range append(strangeVariables(parsed), c.warnings(c.Addr.isLoopback())...) {
+		env.say("warning: %s", warning)
 	}
 	_, err := fmt.Fprintln(env.stdout, "the configuration is valid")
 	return err
@@ -234,7 +249,7 @@ func (s *server) open(store *sqlite.Store, key didkey.Key) (err error) {
 		return err
 	}
 	s.front = httpapi.New(s.relay, options)
-	s.watched.addRelay(s.relay, s.certificates)
+	s.watched.addRelay(s.relay, s.MaxDisk, s.certificates)
 	text := fmt.Sprintf("Agora relay %s\n%s%s", key.DID(), pageLine, s.gateways.lines())
 	if s.sockets.metrics != nil {
 		text += fmt.Sprintf("metrics at %s/metrics\n", listenerURL(s.sockets.metrics.Addr(), false))
@@ -365,6 +380,15 @@ func (c serveCmd) warnings(loopbackOnly bool) (all []string) {
 	case c.PublicURL == "" && loopbackOnly && !c.Limits.LimitLocal:
 		all = append(all, "requests over loopback are not limited; if a proxy on this machine forwards requests to this "+
 			"relay, give --public-url and --trusted-proxy, or limit all requests with --limit-local")
+	}
+	for _, network := range c.Limits.proxies().Networks {
+		if network.Bits() == 0 {
+			all = append(all, "--trusted-proxy "+network.String()+" trusts everybody: each client can invent an address with "+
+				"X-Forwarded-For; give only the addresses of your proxies")
+		}
+	}
+	if c.Limits.proxies().UnixSockets && !c.Addr.isUnix() {
+		all = append(all, "--trusted-proxy unix has no effect, because --addr is not a Unix socket")
 	}
 	if name := c.Gateways.first(); name != "" && c.PublicURL == "" && !loopbackOnly {
 		all = append(all, "--"+name+" is given and --public-url is not: the URLs that the gateway hands out have the address "+

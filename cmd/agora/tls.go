@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/crypto/acme"
@@ -46,6 +48,8 @@ func (f tlsFlags) Validate() error {
 		return errors.New("--domain gets certificates itself; give either --domain, or --tls-cert and --tls-key")
 	case f.HTTPAddr.isOn() && !f.isOn():
 		return errors.New("--http-addr redirects to HTTPS; give --domain, or --tls-cert and --tls-key, too")
+	case f.ACMEEmail != "" && len(f.Domain) == 0:
+		return errors.New("--acme-email has no effect without --domain; give both, or none")
 	case f.ACMEEmail != "" && !strings.Contains(f.ACMEEmail, "@"):
 		return errors.New("--acme-email: want an address such as admin@relay.example")
 	}
@@ -60,7 +64,7 @@ var domainForm = regexp.MustCompile(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-
 func (d *domainText) UnmarshalText(text []byte) error {
 	name := strings.ToLower(string(text))
 	if !domainForm.MatchString(name) || len(name) > 253 {
-		return errors.New("want a host name such as relay.example.org, without scheme, port or wildcard")
+		return fmt.Errorf("%q: want a host name such as relay.example.org, without scheme, port or wildcard", text)
 	}
 	*d = domainText(name)
 	return nil
@@ -86,7 +90,7 @@ type certificates interface {
 	run(ctx context.Context)
 	// reload reads the certificates again if they are in files.
 	reload() error
-	// expiry returns when the certificate of each host ends.
+	// expiry returns when the certificate of each host ends. It is in 1970 for a host that has none.
 	expiry() map[string]time.Time
 	// challenge answers a challenge of a certificate authority over HTTP, and reports whether r is one.
 	challenge(w http.ResponseWriter, r *http.Request) bool
@@ -123,16 +127,14 @@ const expiryWarning = 14 * 24 * time.Hour
 type fileCertificates struct {
 	certFile, keyFile string
 	log               *slog.Logger
+	current           atomic.Pointer[tls.Certificate]
 
-	mu      sync.Mutex
-	current *tls.Certificate
+	loading sync.Mutex     // guards seen; a handshake never waits for it
 	seen    [2]os.FileInfo // the files at the last try to load them
 }
 
 func (f *fileCertificates) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.current, nil
+	return f.current.Load(), nil
 }
 
 func (f *fileCertificates) run(ctx context.Context) {
@@ -156,8 +158,8 @@ func (f *fileCertificates) run(ctx context.Context) {
 // changed reports whether a file has changed since the last reload. A file that is missing counts as unchanged: its
 // replacement is about to come.
 func (f *fileCertificates) changed() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.loading.Lock()
+	defer f.loading.Unlock()
 	changed := false
 	for i, name := range []string{f.certFile, f.keyFile} {
 		info, err := os.Stat(name)
@@ -172,30 +174,40 @@ func (f *fileCertificates) changed() bool {
 
 // reload loads the files. If they cannot be used, the certificate stays as it is.
 func (f *fileCertificates) reload() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.loading.Lock()
+	defer f.loading.Unlock()
 	for i, name := range []string{f.certFile, f.keyFile} {
-		f.seen[i], _ = os.Stat(name) // an error comes back below
+		info, err := regularFile(name)
+		if err != nil {
+			return err
+		}
+		f.seen[i] = info
 	}
 	loaded, err := tls.LoadX509KeyPair(f.certFile, f.keyFile)
 	if err != nil {
 		return fmt.Errorf("the certificate %s with the key %s: %w", f.certFile, f.keyFile, err)
 	}
-	if info := f.seen[1]; info != nil && info.Mode().Perm()&0o007 != 0 {
+	if f.seen[1].Mode().Perm()&0o007 != 0 {
 		f.log.Warn("every user of this machine may access the private key; allow it only to the relay's user", "file", f.keyFile)
 	}
-	before := f.current
-	f.current = &loaded
+	before := f.current.Swap(&loaded)
 	if before == nil || !before.Leaf.Equal(loaded.Leaf) {
 		noteCertificate(f.log, strings.Join(loaded.Leaf.DNSNames, " "), loaded.Leaf, before != nil)
 	}
 	return nil
 }
 
+// regularFile returns a description of a file. It refuses pipes and devices, because reading one may never end.
+func regularFile(name string) (os.FileInfo, error) {
+	info, err := os.Stat(name)
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a regular file", name)
+	}
+	return info, err
+}
+
 func (f *fileCertificates) expiry() map[string]time.Time {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return map[string]time.Time{"": f.current.Leaf.NotAfter}
+	return map[string]time.Time{"": f.current.Load().Leaf.NotAfter}
 }
 
 func (f *fileCertificates) challenge(http.ResponseWriter, *http.Request) bool { return false }
@@ -311,8 +323,8 @@ func (a *acmeCertificates) keep(ctx context.Context, domain string) {
 			return
 		}
 		if err != nil {
-			a.log.Error("cannot get a certificate; the authority must reach this host on port 443 or 80", "host", domain,
-				"err", err, "next", failures)
+			a.log.Error("cannot get a certificate; the relay must reach the authority, and the authority must reach this host "+
+				"on port 443 or 80", "host", domain, "err", err, "next", failures.String())
 			wait, failures = failures, min(4*failures, maxOrderRetry)
 			continue
 		}
@@ -354,9 +366,10 @@ func (a *acmeCertificates) expiry() map[string]time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	until := map[string]time.Time{}
-	for domain, t := range a.until {
-		until[domain] = t
+	for _, domain := range a.domains {
+		until[domain] = time.Unix(0, 0)
 	}
+	maps.Copy(until, a.until)
 	return until
 }
 
@@ -374,6 +387,9 @@ func plainHTTP(c certificates, origin string) httpapi.Mount {
 	return httpapi.Mount{Handler: func(w http.ResponseWriter, r *http.Request, _ relay.Peer) error {
 		if c.challenge(w, r) {
 			return nil
+		}
+		if !strings.HasPrefix(r.URL.Path, "/") { // such as OPTIONS *
+			return envelope.Errorf(envelope.CodeNotFound, "there is nothing at this path")
 		}
 		target := origin + (&url.URL{Path: r.URL.Path, RawPath: r.URL.RawPath, RawQuery: r.URL.RawQuery}).RequestURI()
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {

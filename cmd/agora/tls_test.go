@@ -66,10 +66,11 @@ func TestServeTLS(t *testing.T) {
 	folder := t.TempDir()
 	cert, key := filepath.Join(folder, "c.pem"), filepath.Join(folder, "k.pem")
 	writeCertificate(t, cert, key, "one.example", 90*day)
+	const origin = "https://one.example"
 	s := startServe(t, "--data", filepath.Join(folder, "data"), "--tls-cert", cert, "--tls-key", key, "--http-addr", "127.0.0.1:0",
-		"--metrics-addr", "127.0.0.1:0", "--hub", "--hub-addr", "127.0.0.1:0")
+		"--public-url", origin, "--metrics-addr", "127.0.0.1:0", "--hub", "--hub-addr", "127.0.0.1:0")
 	address, ok := strings.CutPrefix(s.relay, "https://")
-	if !ok || s.printed["page at"] != s.relay+"/" || s.hub == "" || !strings.HasPrefix(s.hub, "https://") {
+	if !ok || s.printed["page at"] != origin+"/" || s.hub == "" || !strings.HasPrefix(s.hub, "https://") {
 		t.Fatalf("listening on %s, printed %v", s.relay, s.printed)
 	}
 	client := clientOver(t, "tcp", address)
@@ -110,13 +111,13 @@ func TestServeTLS(t *testing.T) {
 				t.Fatal(err)
 			}
 			response.Body.Close()
-			if response.StatusCode != 308 || response.Header.Get("Location") != s.relay+want {
-				t.Errorf("%s %s: %d to %s, want %s", method, path, response.StatusCode, response.Header.Get("Location"), s.relay+want)
+			if response.StatusCode != 308 || response.Header.Get("Location") != origin+want {
+				t.Errorf("%s %s: %d to %s, want %s", method, path, response.StatusCode, response.Header.Get("Location"), origin+want)
 			}
 		}
 	}
 	for _, method := range []string{"POST", "PUT", "DELETE"} {
-		if status, text := call(t, method, s.printed["redirecting"]+"/events", "{}"); status != 403 || !strings.Contains(text, s.relay+"/events") {
+		if status, text := call(t, method, s.printed["redirecting"]+"/events", "{}"); status != 403 || !strings.Contains(text, origin+"/events") {
 			t.Errorf("%s: %d %s", method, status, text)
 		}
 	}

@@ -67,8 +67,11 @@ func (l *loggedAnswer) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// maxLoggedAgent is how many bytes of a User-Agent are logged.
-const maxLoggedAgent = 200
+// How many bytes of a method, a path and a User-Agent are logged.
+const maxLoggedMethod, maxLoggedPath, maxLoggedAgent = 20, 512, 200
+
+// cut returns text, or its first bytes if it has more than most.
+func cut(text string, most int) string { return text[:min(len(text), most)] }
 
 // accessLevel returns the level of the lines about requests.
 func (f *Front) accessLevel() slog.Level {
@@ -80,8 +83,14 @@ func (f *Front) accessLevel() slog.Level {
 
 // logAccess logs a line about a request and its answer.
 func (s *site) logAccess(r *http.Request, l *loggedAnswer, level slog.Level) {
-	agent := r.UserAgent()
-	s.log.Log(r.Context(), level, "request", "id", l.id, "addr", s.client(r), "proto", r.Proto, "method", r.Method, "path", s.loggedPath(r),
-		"status", l.status, "bytes", l.bytes, "ms", float64(time.Since(l.began).Microseconds())/1000,
-		"agent", agent[:min(len(agent), maxLoggedAgent)])
+	if r.Method == http.MethodHead {
+		l.bytes = 0 // net/http has not sent them
+	}
+	addr := "unix"
+	if a := s.client(r); a.IsValid() {
+		addr = a.String()
+	}
+	s.log.Log(r.Context(), level, "request", "id", l.id, "addr", addr, "proto", r.Proto,
+		"method", cut(r.Method, maxLoggedMethod), "path", cut(s.loggedPath(r), maxLoggedPath), "status", l.status,
+		"bytes", l.bytes, "ms", float64(time.Since(l.began).Microseconds())/1000, "agent", cut(r.UserAgent(), maxLoggedAgent))
 }

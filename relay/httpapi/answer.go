@@ -116,6 +116,13 @@ func ExtendWrite(w http.ResponseWriter) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
 }
 
+// clearWriteDeadline removes the deadline that net/http has set when the request came. That deadline would end a long
+// poll. It remains for the answers that net/http gives without calling a handler, such as 431. Without it, an HTTP/2
+// client with a window of 0 could keep such an answer, and the request's headers, in memory for any time.
+func clearWriteDeadline(w http.ResponseWriter) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
+}
+
 // send writes the end of an answer and flushes it, so that the whole answer is sent when the handler returns. If that
 // fails, the client has left, so the error is not reported.
 func send(w http.ResponseWriter, body []byte) {

@@ -185,6 +185,7 @@ type site struct {
 // serve checks a request, calls its handler, writes the handler's error and recovers from its panic.
 func (s *site) serve(w http.ResponseWriter, r *http.Request) {
 	defer s.begin()()
+	clearWriteDeadline(w)
 	if level := s.accessLevel(); s.log.Enabled(r.Context(), level) {
 		logged := newLoggedAnswer(w, s.requestID(r))
 		w = logged
@@ -278,10 +279,16 @@ func isSafe(method string) bool {
 	return false
 }
 
+// clientLeft reports whether a handler has returned err because its client has left. The answer is then CodeUnavailable.
+func clientLeft(r *http.Request, err error) bool {
+	return errors.Is(err, context.Canceled) && r.Context().Err() != nil
+}
+
 // answerError writes err in the mount's format. An error that Mount.Errors does not know is an internal error: it is
 // logged, and the client only learns that there was one.
 func (s *site) answerError(w http.ResponseWriter, r *http.Request, err error) {
-	if errors.Is(err, context.Canceled) && r.Context().Err() != nil {
+	left := clientLeft(r, err)
+	if left {
 		// The client has left, or it has closed only its sending side and still reads. Without an answer of ours,
 		// net/http would send an empty 200.
 		err = envelope.Errorf(envelope.CodeUnavailable,
@@ -294,7 +301,9 @@ func (s *site) answerError(w http.ResponseWriter, r *http.Request, err error) {
 			"the relay could not answer this request; the reason is in its log, under the X-Request-Id of this answer")
 		answer, _ = s.Errors(err)
 	}
-	s.observe(answer.Status, err)
+	if !left { // nobody was refused
+		s.observe(answer.Status, err)
+	}
 	if err := answer.Write(w); err != nil {
 		s.log.Error("an error answer cannot be encoded as JSON", "err", err)
 	}

@@ -65,11 +65,11 @@ func (f *Front) Run(ctx context.Context, listeners ...Listener) error {
 		server := f.newServer(l)
 		servers = append(servers, server)
 		serving.Go(func() {
-			serve := server.Serve
+			serve := func() error { return server.Serve(l.Listener) }
 			if l.TLS != nil {
-				serve = func(l net.Listener) error { return server.ServeTLS(l, "", "") }
+				serve = func() error { return server.ServeTLS(meteredListener{l.Listener, f, l.info()}, "", "") }
 			}
-			if err := serve(l.Listener); !errors.Is(err, http.ErrServerClosed) {
+			if err := serve(); !errors.Is(err, http.ErrServerClosed) {
 				stop(err)
 			}
 		})
@@ -93,6 +93,7 @@ func (f *Front) newServer(l Listener) *http.Server {
 		Handler:           f.handler(mounts, l.info()),
 		ReadHeaderTimeout: readHeaderTimeout,
 		ReadTimeout:       readTimeout,
+		WriteTimeout:      writeTimeout, // of answers that net/http gives itself, see clearWriteDeadline
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
 		ConnState:         newConnections(f, l.info()).changed,
@@ -197,10 +198,13 @@ func (c *connections) changed(connection net.Conn, state http.ConnState) {
 	}
 }
 
-// socketOf returns the connection below TLS.
+// socketOf returns the connection as its listener has accepted it, without TLS.
 func socketOf(c net.Conn) net.Conn {
 	if secured, ok := c.(*tls.Conn); ok {
-		return secured.NetConn()
+		c = secured.NetConn()
+	}
+	if metered, ok := c.(*meteredConn); ok {
+		c = metered.Conn
 	}
 	return c
 }

@@ -109,7 +109,9 @@ func (a *api) traced(route string, h Handler) Handler {
 		status := http.StatusInternalServerError // if h panics
 		defer func() { end(status) }()
 		err := h(w, r.WithContext(ctx), from)
-		if status = http.StatusOK; err != nil {
+		if status = http.StatusOK; clientLeft(r, err) {
+			status = http.StatusServiceUnavailable
+		} else if err != nil {
 			answer, known := RelayError(err)
 			if status = answer.Status; !known {
 				status = http.StatusInternalServerError

@@ -118,6 +118,7 @@ func full(t testing.TB) *metrics.Metrics {
 		return map[string]time.Time{"": time.Unix(2e9, 0), "relay.example": time.Unix(1e9, 5e8)}
 	})
 	m.AddReady(func() error { return nil })
+	m.AddLimits(func() int { return 10_000 }, 64<<30)
 	m.Served("/hub", relay.Posts)
 	m.Refused(http.StatusTooManyRequests, envelope.CodeRateLimited, envelope.LimitPolls)
 	return m

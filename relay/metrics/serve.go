@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"math"
 	"net/http"
 	"sync"
 	"time"
@@ -46,6 +47,24 @@ func (m *Metrics) AddReady(ready func() error) {
 		}
 		return 1
 	}))
+}
+
+// AddLimits adds the limits that the relay can reach as a whole: how many polls may wait, and the size of the database
+// in bytes. A negative number means that there is no limit.
+func (m *Metrics) AddLimits(polls func() int, databaseBytes int64) {
+	m.registry.MustRegister(
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "agora_polls_limit",
+			Help: "How many polls may wait at the same time."}, func() float64 { return limit(int64(polls())) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "agora_database_limit_bytes",
+			Help: "Maximum size of the database."}, func() float64 { return limit(databaseBytes) }))
+}
+
+// limit returns a limit as a number. Without a limit it is infinite.
+func limit(n int64) float64 {
+	if n < 0 {
+		return math.Inf(1)
+	}
+	return float64(n)
 }
 
 // AddCertificates adds the times at which the TLS certificates end, by host.
