@@ -260,12 +260,12 @@ func inUse() int64 {
 	return int64(m.HeapInuse + m.StackInuse)
 }
 
-// TestHTTP2FloodsAreBounded sends frames as fast as possible, on four connections, two of which never read an answer.
+// TestHTTP2FloodsAreBounded sends frames as fast as possible, on two connections, one of which never reads an answer.
 // The memory and the goroutines of the process stay bounded. Another address gets its answers in well under a second.
 // The test allows three seconds for two of them, because a machine that runs other tests may pause. There are no limits
 // on rates, because they would end the floods.
 func TestHTTP2FloodsAreBounded(t *testing.T) {
-	const shortest, longest, attackers, victim = 40 * time.Millisecond, 3 * time.Second, 4, "192.0.2.2:9"
+	const shortest, longest, attackers, victim = 40 * time.Millisecond, 3 * time.Second, 2, "192.0.2.2:9"
 	none := relay.Rate{PerSecond: relay.Unlimited}
 	dial := serveAddressed(t, limited(t, relay.Limits{ReadsPerAddress: none, PostsPerAddress: none}), stranger, victim)
 	c := handshake(t, dial(t, victim), "http/1.1")
