@@ -13,6 +13,7 @@ import (
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
+	"github.com/agora-relay/agora/store/sqlite"
 )
 
 // These tests check the deadlines of HTTP/2, with the fake time of synctest. http2limits_test.go checks its limits, and
@@ -337,22 +338,29 @@ func TestHTTP2ShutdownAnswersWaitingPolls(t *testing.T) {
 	})
 }
 
-// TestHTTP2PostOfClientThatResets resets the stream of a post as soon as its body is sent. The post is stored.
+// TestHTTP2PostOfClientThatResets resets the streams of posts: as soon as the body is sent, or while the post is being
+// stored. The posts are stored nevertheless.
 func TestHTTP2PostOfClientThatResets(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := start(t)
-		l, _ := serveTLS(t, r, httpapi.Options{Log: quiet})
-		h := l.dialH2(t, stranger)
-		h.exchange()
-		const count = 20
-		for range count {
-			e := sign(t, key(t), envelope.Draft{Recipient: key(t).DID(), Payload: envelope.Request{Intent: "echo"}})
-			h.check(h.out.WriteRSTStream(h.post("/events", e.Canonical()), http2.ErrCodeCancel))
-		}
-		time.Sleep(time.Second)
-		if n := storedCount(t, r); n != count {
-			t.Errorf("%d events are stored, want %d", n, count)
-		}
-		h.exchange()
-	})
+	for _, storing := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			r := startWrapped(t, func(s relay.Store) relay.Store { return slowStore{s.(*sqlite.Store)} })
+			l, _ := serveTLS(t, r, httpapi.Options{Log: quiet})
+			h := l.dialH2(t, stranger)
+			h.exchange()
+			const count = 8
+			for range count {
+				e := sign(t, key(t), envelope.Draft{Recipient: key(t).DID(), Payload: envelope.Request{Intent: "echo"}})
+				id := h.post("/events", e.Canonical())
+				if storing {
+					synctest.Wait()
+				}
+				h.check(h.out.WriteRSTStream(id, http2.ErrCodeCancel))
+			}
+			time.Sleep(10 * time.Second)
+			if n := storedCount(t, r); n != count {
+				t.Errorf("storing %v: %d events are stored, want %d", storing, n, count)
+			}
+			h.exchange()
+		})
+	}
 }

@@ -97,7 +97,7 @@ func (f *Front) newServer(l Listener) *http.Server {
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
 		ConnState:         newConnections(f, l.info()).changed,
-		TLSConfig:         l.TLS,
+		TLSConfig:         l.TLS.Clone(), // net/http changes it, and other listeners may use l.TLS too
 		HTTP2:             f.http2(),
 
 		DisableGeneralOptionsHandler: true, // it would answer OPTIONS * with an empty 200

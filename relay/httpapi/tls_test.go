@@ -3,6 +3,7 @@ package httpapi_test
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -24,6 +25,7 @@ import (
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
+	"github.com/agora-relay/agora/store/sqlite"
 )
 
 // These tests check the handshake and HTTP/1.1 over TLS, mostly with the fake time of synctest. http2_test.go checks
@@ -365,18 +367,31 @@ func TestTLSClientThatLeavesFreesItsSlot(t *testing.T) {
 	}
 }
 
-// TestTLSPostOfClientThatLeaves closes the connection as soon as the body of a post is sent. The post is stored.
+// slowStore is a store that needs a second for each message. It gives up if its caller does.
+type slowStore struct{ *sqlite.Store }
+
+func (s slowStore) Append(ctx context.Context, e relay.Entry) (relay.Receipt, error) {
+	select {
+	case <-ctx.Done():
+		return relay.Receipt{}, ctx.Err()
+	case <-time.After(time.Second):
+		return s.Store.Append(ctx, e)
+	}
+}
+
+// TestTLSPostOfClientThatLeaves closes the connection while a post is being stored. The post is stored nevertheless.
 func TestTLSPostOfClientThatLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := start(t)
+		r := startWrapped(t, func(s relay.Store) relay.Store { return slowStore{s.(*sqlite.Store)} })
 		l, _ := serveTLS(t, r, httpapi.Options{Log: quiet})
 		c := l.dialTLS(t, stranger, "http/1.1")
 		body := sign(t, key(t), envelope.Draft{Payload: envelope.Request{Intent: "echo"}}).Canonical()
 		fmt.Fprintf(c, "POST /events HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+		synctest.Wait()
 		if err := c.NetConn().Close(); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Second)
+		time.Sleep(2 * time.Second)
 		if n := storedCount(t, r); n != 1 {
 			t.Errorf("%d events are stored, want 1", n)
 		}
