@@ -309,7 +309,7 @@ func TestCallsAtATime(t *testing.T) {
 
 // TestLongWait checks that a call may wait longer for the header of the response than connecting may take.
 func TestLongWait(t *testing.T) {
-	const step = 100 * time.Millisecond
+	const step = 300 * time.Millisecond // a handshake takes that long on a busy machine
 	port, roots, _ := server(t, func(w http.ResponseWriter, r *http.Request) { time.Sleep(6 * step) })
 	o := gateway.NewOutgoing(gateway.OutgoingOptions{Destinations: allow(t, "127.0.0.1"), TLS: roots})
 	o.SetTimeouts(step)
