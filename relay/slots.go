@@ -87,6 +87,21 @@ func (r *Relay) Connect(p Peer) (release func(), err error) {
 	return release, err
 }
 
+// HasFewConnections reports whether no network of p has more than few open connections, or few times as many as an
+// address has, see networks. Local peers always have few.
+func (r *Relay) HasFewConnections(p Peer, few int) bool {
+	s := r.limiter.connections
+	var buf [len(widths)]netip.Prefix
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, n := range networks(p.Addr, &buf) {
+		if !p.Local && s.inUse[n] > few*networkFactor(n) {
+			return false
+		}
+	}
+	return true
+}
+
 // Enter takes a slot for a request of p. The caller must call release when the request has been answered. A client that
 // sends or reads slowly uses memory for all that time, so the number of its requests is limited. Enter does not wait
 // for a slot. Refusals: CodeRateLimited.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -97,12 +98,41 @@ func (f *Front) newServer(l Listener) *http.Server {
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
 		ConnState:         newConnections(f, l.info()).changed,
-		TLSConfig:         l.TLS.Clone(), // net/http changes it, and other listeners may use l.TLS too
+		TLSConfig:         f.tlsConfig(l),
 		HTTP2:             f.http2(),
 
 		DisableGeneralOptionsHandler: true, // it would answer OPTIONS * with an empty 200
 		ErrorLog:                     slog.NewLogLogger(f.log.Handler(), slog.LevelDebug),
 	}
+}
+
+// maxHTTP2Connections is how many connections of an address may speak HTTP/2. Each of their streams can hold some memory
+// until its deadline, even if its request was refused. Further connections speak HTTP/1.1.
+const maxHTTP2Connections = 16
+
+// tlsConfig returns a copy of the TLS configuration of a listener, because net/http changes it; nil: there is none.
+func (f *Front) tlsConfig(l Listener) *tls.Config {
+	config := l.TLS.Clone()
+	if config == nil {
+		return nil
+	}
+	older := l.TLS.Clone()
+	older.NextProtos = slices.DeleteFunc(slices.Clone(older.NextProtos), func(name string) bool { return name == "h2" })
+	info := l.info()
+	given := config.GetConfigForClient
+	config.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		if given != nil {
+			if c, err := given(hello); c != nil || err != nil {
+				return c, err
+			}
+		}
+		from := remoteAddr(hello.Conn.RemoteAddr().String())
+		if f.exempts(from, info) || f.relay.HasFewConnections(relay.Peer{Addr: from}, maxHTTP2Connections) {
+			return nil, nil
+		}
+		return older, nil
+	}
+	return config
 }
 
 // http2 returns the limits of HTTP/2 connections. A connection has at most as many streams as its address may have

@@ -121,3 +121,38 @@ func TestTLSBannedNetwork(t *testing.T) {
 		}
 	})
 }
+
+// TestHTTP2ConnectionsAreLimited opens many connections from one address and keeps them open. The first speak HTTP/2, and
+// the others HTTP/1.1. When connections have ended, new ones speak HTTP/2 again. Trusted proxies always speak HTTP/2.
+func TestHTTP2ConnectionsAreLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, _ := serveTLS(t, start(t), httpapi.Options{Log: quiet, Proxies: httpapi.Proxies{Networks: networks("10.0.0.1/32")}})
+		for from, want := range map[string]int{stranger: 16, "[2001:db8::1]:9": 16, "10.0.0.1:9": 40} {
+			var open []*tls.Conn
+			count := 0
+			for range 40 {
+				c := l.dialTLS(t, from, "h2", "http/1.1")
+				open = append(open, c)
+				if c.ConnectionState().NegotiatedProtocol == "h2" {
+					count++
+				}
+			}
+			if count != want {
+				t.Errorf("%s: %d connections of 40 speak HTTP/2, want %d", from, count, want)
+			}
+			for _, c := range open {
+				if err := c.NetConn().Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			synctest.Wait()
+			c := l.dialTLS(t, from, "h2", "http/1.1")
+			if got := c.ConnectionState().NegotiatedProtocol; got != "h2" {
+				t.Errorf("%s: a new connection speaks %q", from, got)
+			}
+			if err := c.NetConn().Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
