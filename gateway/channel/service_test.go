@@ -154,8 +154,11 @@ func TestAnswersOfAgents(t *testing.T) {
 			inBubble(t, func(t *testing.T, f *fixture) {
 				r := f.channel("ops")
 				alice := r.member("alice")
-				a := newAgent(t, func(w http.ResponseWriter, _ delivery) {
-					time.Sleep(time.Second) // so that all messages are queued
+				a := newAgent(t, func(w http.ResponseWriter, d delivery) {
+					select {
+					case <-time.After(time.Second): // so that all messages are queued
+					case <-d.ctx.Done(): // the relay has stopped
+					}
 					w.WriteHeader(max(code, 200))
 				})
 				if code == 0 {
