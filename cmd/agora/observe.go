@@ -23,7 +23,7 @@ type observeFlags struct {
 	MetricsAddr listenAddress `placeholder:"HOST:PORT" help:"Serve metrics for Prometheus at /metrics, and /livez and /readyz, on this address. Only you should be able to reach it."`
 	OTLPURL     webURL        `name:"otlp-url" placeholder:"URL" help:"Send a trace span for each post and poll to this OpenTelemetry collector, with OTLP over HTTP, such as http://localhost:4318."`
 	OTLPHeader  []headerText  `name:"otlp-header" secret:"" placeholder:"NAME=VALUE" sep:"none" help:"Send this header to the collector. May be repeated."`
-	TraceRatio  float64       `default:"1" placeholder:"RATIO" help:"Share of the traces that are sent, from 0 to 1 (default: ${default})."`
+	TraceRatio  float64       `default:"1" placeholder:"RATIO" help:"Share of the spans that are sent, chosen at random, from 0 to 1 (default: ${default})."`
 }
 
 func (f observeFlags) Validate() error {

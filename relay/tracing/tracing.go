@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net/http"
 	"strings"
 	"sync"
@@ -31,7 +32,7 @@ import (
 type Options struct {
 	URL     string            // of the collector, such as http://localhost:4318; the path defaults to /v1/traces
 	Headers map[string]string // sent with each request to the collector, such as Authorization
-	Ratio   float64           // share of the traces that are sent, from 0 to 1; that of a client's own trace too
+	Ratio   float64           // share of the spans that are sent, from 0 to 1
 	Build   string            // the program's version
 	Log     *slog.Logger      // gets a line when spans cannot be sent, at most one a minute
 }
@@ -65,15 +66,29 @@ func New(ctx context.Context, o Options) (*Tracing, error) {
 	}
 	provider := sdk.NewTracerProvider(
 		sdk.WithBatcher(exporter, sdk.WithExportTimeout(exportTimeout)),
-		// A client decides about its own trace only whether it is not sent. Otherwise clients could have any number sent.
-		sdk.WithSampler(sdk.ParentBased(sdk.TraceIDRatioBased(o.Ratio),
-			sdk.WithRemoteParentSampled(sdk.TraceIDRatioBased(o.Ratio)))),
+		sdk.WithSampler(sdk.ParentBased(share(o.Ratio), sdk.WithRemoteParentSampled(share(o.Ratio)))),
 		sdk.WithResource(resource.NewSchemaless(attribute.String("service.name", "agora"),
 			attribute.String("service.version", o.Build))),
 	)
 	otel.SetErrorHandler(&failures{log: o.Log}) // the SDK has no other way to report that spans were not sent
 	return &Tracing{provider: provider, tracer: provider.Tracer("github.com/agora-relay/agora")}, nil
 }
+
+// share is a sdk.Sampler that sends this share of the spans, chosen at random. The samplers of the SDK decide by the id of
+// the trace, or by a flag of the client. A client chooses both, so it could have all of its spans sent.
+type share float64
+
+// ShouldSample implements sdk.Sampler.
+func (s share) ShouldSample(p sdk.SamplingParameters) sdk.SamplingResult {
+	result := sdk.SamplingResult{Decision: sdk.Drop, Tracestate: trace.SpanContextFromContext(p.ParentContext).TraceState()}
+	if rand.Float64() < float64(s) {
+		result.Decision = sdk.RecordAndSample
+	}
+	return result
+}
+
+// Description implements sdk.Sampler.
+func (s share) Description() string { return fmt.Sprintf("share of %v", float64(s)) }
 
 // Close sends the spans that have ended, and stops.
 func (t *Tracing) Close(ctx context.Context) error { return t.provider.Shutdown(ctx) }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -77,7 +78,8 @@ func traced(t *testing.T, o tracing.Options, f func(h http.Handler)) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := relay.New(t.Context(), relay.Config{Store: store, Key: key, Observer: tracer, Log: o.Log})
+	r, err := relay.New(t.Context(), relay.Config{Store: store, Key: key, Observer: tracer, Log: o.Log,
+		Limits: relay.Limits{PostsPerAddress: relay.Rate{PerSecond: relay.Unlimited}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,8 +155,23 @@ func TestSpans(t *testing.T) {
 	}
 }
 
-// TestRatio checks that a client cannot have its traces sent although the operator wants none.
+// TestRatio checks that a client cannot have more spans sent than the operator wants, whatever trace ids and flags it
+// sends. With the flag that says no, none is sent.
 func TestRatio(t *testing.T) {
+	const posts = 400
+	for flags, want := range map[string][2]int{"01": {posts / 8, 3 * posts / 8}, "00": {0, 0}} {
+		c := newCollector(t)
+		traced(t, tracing.Options{URL: c.URL, Ratio: 0.25}, func(h http.Handler) {
+			for i := range posts {
+				// A sampler that decides by the id sends either all or none of the traces with these ids.
+				id := fmt.Sprintf("%032x", i+1)
+				send(t, h, "POST", "/events", "{}", "Traceparent", "00-"+id+"-b7ad6b7169203331-"+flags)
+			}
+		})
+		if n := strings.Count(c.body, "POST /events"); n < want[0] || n > want[1] {
+			t.Errorf("with the flags %s, %d of %d spans are sent, want %d to %d", flags, n, posts, want[0], want[1])
+		}
+	}
 	c := newCollector(t)
 	traced(t, tracing.Options{URL: c.URL + "/own/path", Ratio: 0}, func(h http.Handler) {
 		for range 20 {
@@ -181,12 +198,12 @@ func TestCollectorIsDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	for range 10_000 { // more than the queue holds
+	for range 5_000 { // more than the queue holds
 		_, end := tracer.Start(httptest.NewRequest("POST", "/events", nil), "POST /events")
 		end(200)
 	}
 	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("10,000 spans took %v", took)
+		t.Errorf("5,000 spans took %v", took)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 100*time.Millisecond)
 	defer cancel()
