@@ -47,8 +47,8 @@ lint:
 # These packages and programs start no goroutine, and TestSequentialPackages checks that. So there are no races that the
 # detector could find in them, and their tests run without it, which is several times faster. The tests of store/ledger
 # and testvectors also run other packages, which have raced tests of their own.
-SEQUENTIAL = . ./ci/benchguard ./ci/mutants ./ci/sbom ./ci/unraced ./envelope ./gateway/hub/skill ./internal/jsontext \
-  ./replay ./store/ledger ./testvectors ./testvectors/generate ./thread
+SEQUENTIAL = . ./ci/benchguard ./ci/mutants ./ci/sbom ./ci/unraced ./envelope ./gateway/hub/skill \
+  ./gateway/jobs/credits ./internal/jsontext ./replay ./store/ledger ./testvectors ./testvectors/generate ./thread
 
 # The race run compiles two libraries without race detection, because that makes the tests up to three times as fast:
 # SQLite's C code, translated to Go, and the arithmetic of Ed25519. These tests do not look for races in them. No other

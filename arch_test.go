@@ -43,6 +43,8 @@ var allowedImports = map[string][]string{
 	"gateway/hub/skill":             {},
 	"gateway/hub":                   {"internal/jsontext", "envelope", "gateway", "gateway/hub/skill", "relay", "relay/httpapi"},
 	"gateway/channel":               {"internal/jsontext", "didkey", "envelope", "thread", "gateway", "relay", "relay/httpapi"},
+	"gateway/jobs/credits":          {},
+	"gateway/jobs":                  {"internal/jsontext", "didkey", "envelope", "gateway", "gateway/jobs/credits", "relay", "relay/httpapi"},
 	"gateway/hub/hubclient":         {"internal/fsync", "internal/jsontext", "envelope"},
 	"gateway/channel/channelclient": {},
 	"explorer":                      {"relay", "relay/httpapi", "sdk/js"},
