@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"strconv"
@@ -92,6 +93,22 @@ func Retryable(r Response, err error) bool {
 		return true
 	}
 	return r.Status >= 500 && r.Status <= 599
+}
+
+// Judge returns what an answer means by the rules that gateways share: 2xx is success, and only what Retryable reports is
+// retried. err is a Failure of Outgoing.
+func Judge(r Response, err error) Verdict {
+	v := Verdict{Outcome: Dead, Failure: fmt.Sprintf("HTTP %d", r.Status), RetryAfter: r.RetryAfter}
+	switch {
+	case err != nil:
+		v.Failure = err.Error()
+	case r.Status >= 200 && r.Status <= 299:
+		return Verdict{Outcome: Done}
+	}
+	if Retryable(r, err) {
+		v.Outcome = Retry
+	}
+	return v
 }
 
 // Answerer answers a call without HTTP. The error is a Failure, or that of ctx if ctx has ended.

@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -134,6 +135,7 @@ type Response struct {
 	Status     int
 	Body       []byte // nil: the body was too long, too slow, or broke off
 	RetryAfter string // the header Retry-After
+	Sent       bool   // the request was sent; also set beside a Failure
 }
 
 // slot is the right to make a call to a URL. Slots are limited, in all and for each host.
@@ -178,7 +180,9 @@ func (s slot) post(ctx context.Context, c Call) (Response, error) {
 	defer cancel()
 	untilHeader := time.AfterFunc(o.timeouts.connect+o.timeouts.tls+o.timeouts.send, cancel)
 	defer untilHeader.Stop()
-	call = httptrace.WithClientTrace(call, &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) {
+	var sent atomic.Bool
+	call = httptrace.WithClientTrace(call, &httptrace.ClientTrace{WroteRequest: func(w httptrace.WroteRequestInfo) {
+		sent.Store(w.Err == nil)
 		untilHeader.Reset(cmp.Or(c.Wait, defaultWait))
 	}})
 	req, err := http.NewRequestWithContext(call, http.MethodPost, s.url.String(), bytes.NewReader(c.Body))
@@ -193,7 +197,7 @@ func (s slot) post(ctx context.Context, c Call) (Response, error) {
 	req.Header.Set("User-Agent", o.userAgent)
 	answered, err := o.client.Do(req)
 	if err != nil {
-		return Response{}, failureOf(ctx, err)
+		return Response{Sent: sent.Load()}, failureOf(ctx, err)
 	}
 	defer answered.Body.Close()
 	untilHeader.Stop()
@@ -202,7 +206,7 @@ func (s slot) post(ctx context.Context, c Call) (Response, error) {
 	if err != nil || len(body) > maxResponseBody {
 		body = nil
 	}
-	return Response{answered.StatusCode, body, answered.Header.Get("Retry-After")}, ctx.Err()
+	return Response{answered.StatusCode, body, answered.Header.Get("Retry-After"), true}, ctx.Err()
 }
 
 // failureOf returns the Failure for an error of net/http.

@@ -70,10 +70,10 @@ type Gateway struct {
 	answers   *gateway.Answers
 	outbox    *gateway.Outbox // deliveries; a lane is a connection
 	callbacks *gateway.Outbox // events for other services; a lane is a request
-	news      *news
-	keep      int64 // how many events of a channel are kept
-	open      int64 // how many unfinished deliveries an inbox may have
-	rooms     int64 // how many channels there may be
+	news      *gateway.News   // by the number of the channel
+	keep      int64           // how many events of a channel are kept
+	open      int64           // how many unfinished deliveries an inbox may have
+	rooms     int64           // how many channels there may be
 
 	toolHandler http.Handler // of the MCP server
 
@@ -98,7 +98,7 @@ func New(ctx context.Context, c *gateway.Core) (*Gateway, error) {
 		keep:       maxKept,
 		open:       maxOpen,
 		rooms:      maxChannels,
-		news:       &news{waiting: map[int64]chan struct{}{}},
+		news:       gateway.NewNews(),
 		events:     relay.NewCallerRate(limitEvents, "the events of this delivery come", eventRate),
 		forwarded:  relay.NewCallerRate(limitEvents, "the events of this delivery come", eventRate),
 		deliveries: relay.NewCallerRate("deliveries", "the deliveries to this inbox come", deliveryRate),
@@ -178,32 +178,6 @@ func newID(prefix string) string {
 	var b [16]byte
 	rand.Read(b[:]) // never returns an error (crypto/rand)
 	return prefix + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(b[:]))
-}
-
-// news tells waiting requests that a channel has a new event.
-type news struct {
-	mu      sync.Mutex
-	waiting map[int64]chan struct{} // by the number of the channel; it is closed at the next event
-}
-
-// next returns a channel that is closed at the next event of a channel, or when the channel is deleted.
-func (n *news) next(channel int64) <-chan struct{} {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.waiting[channel] == nil {
-		n.waiting[channel] = make(chan struct{})
-	}
-	return n.waiting[channel]
-}
-
-// tell ends the waits for a channel.
-func (n *news) tell(channel int64) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if c := n.waiting[channel]; c != nil {
-		close(c)
-		delete(n.waiting, channel)
-	}
 }
 
 // refused reports whether the relay has refused an envelope of the gateway for good, for example because the thread has

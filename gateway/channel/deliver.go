@@ -2,7 +2,6 @@ package channel
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"sync"
 
@@ -163,23 +162,8 @@ func (c courier) Judge(j gateway.Job, r gateway.Response, err error) gateway.Ver
 	version, _ := c.versions.Load(j.Lane)
 	data := attempted{gone: err == nil && (r.Status == http.StatusNotFound || r.Status == http.StatusGone)}
 	data.version, _ = version.(int64)
-	v := verdict(r, err)
+	v := gateway.Judge(r, err)
 	v.Data = data
-	return v
-}
-
-// verdict returns what an answer means by the rules that all gateways share.
-func verdict(r gateway.Response, err error) gateway.Verdict {
-	v := gateway.Verdict{Outcome: gateway.Dead, Failure: fmt.Sprintf("HTTP %d", r.Status), RetryAfter: r.RetryAfter}
-	switch {
-	case err != nil:
-		v.Failure = err.Error()
-	case r.Status >= 200 && r.Status <= 299:
-		return gateway.Verdict{Outcome: gateway.Done}
-	}
-	if gateway.Retryable(r, err) {
-		v.Outcome = gateway.Retry
-	}
 	return v
 }
 

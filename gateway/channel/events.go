@@ -68,7 +68,7 @@ func (g *Gateway) getEvents(w http.ResponseWriter, r *http.Request, from relay.P
 	timeout := time.NewTimer(query.wait)
 	defer timeout.Stop()
 	for over := query.wait == 0; ; {
-		news := g.news.next(c.room.n) // before the search, so that no event is missed
+		news := g.news.Next(c.room.n) // before the search, so that no event is missed
 		rows, err := g.readEvents(r, from, c, query)
 		if err != nil {
 			return err

@@ -149,7 +149,7 @@ func (g *Gateway) deleteChannel(w http.ResponseWriter, r *http.Request, from rel
 		if err := updateRoom(o.ExtTx, c.room); err != nil {
 			return err
 		}
-		o.Then(func() { g.news.tell(c.room.n) })
+		o.Then(func() { g.news.Tell(c.room.n) })
 		return gateway.DropKeys(o.ExtTx, gateway.Channel, c.room.n, "")
 	})
 	if err != nil {

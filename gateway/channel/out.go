@@ -182,7 +182,7 @@ func (f forwarder) Call(ctx context.Context, j gateway.Job) (gateway.Call, gatew
 func (f forwarder) Judge(j gateway.Job, r gateway.Response, err error) gateway.Verdict {
 	call, _ := f.calls.Load(j.Lane)
 	data, _ := call.(forwarded)
-	v := verdict(r, err)
+	v := gateway.Judge(r, err)
 	if refused := err == nil && r.Status >= 400 && r.Status <= 499; refused && data.lifecycle {
 		v = gateway.Verdict{Outcome: gateway.Done}
 	} else if refused {

@@ -34,7 +34,7 @@ func (g *Gateway) say(o *gateway.Op, c room, p party, said posted, via string, d
 	if err := notice(o, p.n, said.status); err != nil {
 		return e, 0, err
 	}
-	o.Then(func() { g.news.tell(c.n) })
+	o.Then(func() { g.news.Tell(c.n) })
 	if e.seq%trimEvery == 0 {
 		if err := trim(o, c.n, g.keep); err != nil {
 			return e, 0, err
