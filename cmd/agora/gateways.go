@@ -19,6 +19,8 @@ import (
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/gateway/channel"
 	"github.com/agora-relay/agora/gateway/hub"
+	"github.com/agora-relay/agora/gateway/jobs"
+	"github.com/agora-relay/agora/gateway/jobs/credits"
 	"github.com/agora-relay/agora/internal/fsync"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
@@ -28,7 +30,7 @@ import (
 // extensions returns the extensions of every relay. A relay has the tables of all gateways, so turning a gateway on or
 // off does not change the schema.
 func extensions() []relay.Extension {
-	return []relay.Extension{gateway.Extension, hub.Extension, channel.Extension}
+	return []relay.Extension{gateway.Extension, hub.Extension, channel.Extension, jobs.Extension}
 }
 
 // gatewayFlags are the flags of serve for gateways.
@@ -40,6 +42,11 @@ type gatewayFlags struct {
 	HubRetention  time.Duration   `default:"720h" placeholder:"DURATION" help:"How long the hub keeps a message (default: ${default})."`
 	Channel       bool            `help:"Serve channels, and inboxes of agents, for the Chorus Channel protocol under /channel."`
 	ChannelAddr   listenAddress   `placeholder:"HOST:PORT" help:"Serve them at the root of this address too."`
+	Jobs          bool            `help:"Serve a registry of skills, jobs, credits and reputation for Chorus agents under /jobs."`
+	JobsAddr      listenAddress   `placeholder:"HOST:PORT" help:"Serve the registry at the root of this address too."`
+	JobsInitial   creditAmount    `default:"100" placeholder:"CREDITS" help:"Credits that a new user of the registry gets, in all accounts together (default: ${default})."`
+	JobsSupply    creditAmount    `default:"1000000" placeholder:"CREDITS" help:"Credits that are ever issued (default: ${default})."`
+	JobsTimeout   time.Duration   `default:"1h" placeholder:"DURATION" help:"Longest run of a job (default: ${default})."`
 	OutboundAllow []exceptionText `placeholder:"CIDR|HOST" sep:"none" help:"Let gateways call URLs in this network or on this host, also with http. By default they do not call private addresses. May be repeated."`
 }
 
@@ -49,6 +56,10 @@ func (f gatewayFlags) Validate() error {
 		return errors.New("--hub-addr has no effect without --hub; give both, or none")
 	case f.ChannelAddr != "" && !f.Channel:
 		return errors.New("--channel-addr has no effect without --channel; give both, or none")
+	case f.JobsAddr != "" && !f.Jobs:
+		return errors.New("--jobs-addr has no effect without --jobs; give both, or none")
+	case f.JobsTimeout < time.Second || f.JobsTimeout > 30*24*time.Hour:
+		return errors.New("--jobs-timeout must be from 1s to 720h")
 	case f.HubAgents < 1:
 		return errors.New("--hub-agents must be at least 1")
 	case f.HubRetention < time.Second || f.HubRetention > replay.MaxSpan:
@@ -64,6 +75,8 @@ func (f gatewayFlags) first() string {
 		return "hub"
 	case f.Channel:
 		return "channel"
+	case f.Jobs:
+		return "jobs"
 	}
 	return ""
 }
@@ -91,6 +104,18 @@ func (e *exceptionText) UnmarshalText(text []byte) error {
 	return err
 }
 
+// creditAmount is a number of credits, such as 100 or 0.5.
+type creditAmount credits.Amount
+
+func (a *creditAmount) UnmarshalText(text []byte) error {
+	n, err := credits.Parse(string(text))
+	*a = creditAmount(n)
+	return err
+}
+
+// MarshalText is what --print-config shows.
+func (a creditAmount) MarshalText() ([]byte, error) { return []byte(credits.Amount(a).String()), nil }
+
 // gateways are the gateways of a relay that are on. The zero value has none.
 type gateways struct {
 	core    *gateway.Core
@@ -113,7 +138,7 @@ type servedGateway struct {
 func (f gatewayFlags) open(
 	ctx context.Context, folder string, r *relay.Relay, log *slog.Logger,
 ) (g gateways, err error) {
-	if !f.Hub && !f.Channel {
+	if f.first() == "" {
 		return gateways{}, nil
 	}
 	if g.core, err = f.newCore(ctx, folder, r, log); err != nil {
@@ -135,6 +160,14 @@ func (f gatewayFlags) open(
 			return gateways{}, err
 		}
 		g.all = append(g.all, servedGateway{name: "channel", url: c.URL(), mounts: c.Mounts, run: c.Run, addr: f.ChannelAddr})
+	}
+	if f.Jobs {
+		j, err := jobs.New(ctx, g.core, jobs.Options{Initial: credits.Amount(f.JobsInitial),
+			Supply: credits.Amount(f.JobsSupply), Timeout: f.JobsTimeout})
+		if err != nil {
+			return gateways{}, err
+		}
+		g.all = append(g.all, servedGateway{name: "jobs", url: j.URL(), mounts: j.Mounts, run: j.Run, addr: f.JobsAddr})
 	}
 	for i, s := range g.all {
 		if s.addr == "" {

@@ -3,6 +3,7 @@ package credits
 
 import (
 	"errors"
+	"math/big"
 	"strconv"
 	"strings"
 )
@@ -86,18 +87,19 @@ func decimal(text string) (digits string, point int, ok bool) {
 func isDigits(text string) bool { return text != "" && strings.Trim(text, "0123456789") == "" }
 
 // String returns the shortest decimal form, such as 0.1, 12 or -0.000001.
-func (a Amount) String() string {
-	sign, n := "", uint64(a)
-	if a < 0 {
-		sign, n = "-", -n
+func (a Amount) String() string { return Format(big.NewInt(int64(a))) }
+
+// Format returns the shortest decimal form of a number of millionths that may be too large for an Amount, such as the sum
+// of all payments that were ever made.
+func Format(millionths *big.Int) string {
+	text := new(big.Int).Abs(millionths).String()
+	text = strings.Repeat("0", max(0, places+1-len(text))) + text
+	point := len(text) - places
+	text = strings.TrimSuffix(strings.TrimRight(text[:point]+"."+text[point:], "0"), ".")
+	if millionths.Sign() < 0 {
+		return "-" + text
 	}
-	text := sign + strconv.FormatUint(n/uint64(One), 10)
-	fraction := strconv.FormatUint(n%uint64(One), 10)
-	fraction = strings.TrimRight(strings.Repeat("0", places-len(fraction))+fraction, "0")
-	if fraction == "" {
-		return text
-	}
-	return text + "." + fraction
+	return text
 }
 
 // MarshalJSON implements json.Marshaler. The result is a number.

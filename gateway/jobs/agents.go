@@ -1,0 +1,502 @@
+package jobs
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/gateway/jobs/credits"
+	"github.com/agora-relay/agora/relay"
+)
+
+// This file registers, finds and removes agents.
+
+// registration is the body of POST /register.
+type registration struct {
+	id, name, owner, endpoint string
+	skills                    []skill
+}
+
+func (g *Gateway) parseRegistration(f *form) (p registration) {
+	p.id, p.owner = f.uuid("agent_id"), f.ownerID("owner_id")
+	p.name = f.text("agent_name", true, 1, maxName)
+	p.endpoint = f.url("api_endpoint", g.Outgoing.Destinations)
+	seen := map[string]bool{}
+	for i, s := range f.list("skills", maxSkills) {
+		parsed := skill{name: s.skillName("skill_name"), position: int64(i), cost: s.amount("cost_per_call", true),
+			description: s.text("description", false, 0, maxDescription), input: s.data("input_schema"),
+			output: s.data("output_schema")}
+		if seen[parsed.name] {
+			s.fail("skill_name", "is the name of an earlier skill too; each skill needs its own name")
+		}
+		seen[parsed.name] = true
+		p.skills = append(p.skills, parsed)
+	}
+	return p
+}
+
+// postAgent is the handler of POST /register.
+func (g *Gateway) postAgent(r *request) error {
+	if r.caller.kind == theOperator {
+		return r.needPrincipal()
+	}
+	f, err := g.read(r.from, r.body)
+	if err != nil {
+		return err
+	}
+	parsed := g.parseRegistration(f)
+	if err := f.err(); err != nil {
+		return err
+	}
+	if err := r.caller.mayOwn(parsed.owner); err != nil {
+		return err
+	}
+	if parsed.id == "" {
+		parsed.id = newUUID()
+	}
+	created := g.newPrincipal(r)
+	var a agent
+	var key string
+	err = g.Update(r.detached(), r.from, func(o *gateway.Op) error {
+		c, err := r.caller.now(o)
+		if err != nil {
+			return err
+		}
+		old, account, err := g.registered(o, c, parsed)
+		if err != nil {
+			return err
+		}
+		var p principal
+		if p, key, err = created.find(o); err != nil {
+			return err
+		}
+		if account.n == 0 {
+			if account, err = createOwner(o, p, parsed.owner); err != nil {
+				return err
+			}
+		}
+		a, err = g.register(o, p, account, old, parsed)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return r.answer(http.StatusCreated, struct {
+		Status     string `json:"status"`
+		AgentID    string `json:"agent_id"`
+		Reputation score  `json:"reputation_score"`
+		APIKey     string `json:"api_key,omitempty"`
+		JobURL     string `json:"job_url"`
+	}{"registered", a.id, a.score, key, g.jobURL(a)})
+}
+
+// registered returns the agent and the account that a registration names, as far as they exist. It refuses those of
+// another principal.
+func (g *Gateway) registered(q relay.Querier, c caller, p registration) (a agent, account owner, err error) {
+	if a, err = agentByID(q, p.id); err != nil {
+		return a, account, err
+	}
+	if account, err = ownerByID(q, p.owner); err != nil {
+		return a, account, err
+	}
+	switch {
+	case account.n != 0 && !c.owns(account.principal):
+		err = ownerTaken()
+	case a.n != 0 && !c.owns(a.principal):
+		err = conflict("this agent_id is taken; choose another one, or send the key of the principal that has it")
+	}
+	return a, account, err
+}
+
+// register stores an agent, which is new or replaces old. It keeps the score.
+func (g *Gateway) register(o *gateway.Op, p principal, account owner, old agent, as registration) (a agent, err error) {
+	if a = old; !old.live() {
+		if err := checkAgentLimit(o, p); err != nil {
+			return a, err
+		}
+	}
+	if old.n == 0 {
+		a = agent{id: as.id, principal: p.n, score: newScore, registered: o.Now}
+		if a.n, err = gateway.Next(o.ExtTx, agentCounter); err != nil {
+			return a, err
+		}
+		if err := insertAgent(o.ExtTx, a); err != nil {
+			return a, err
+		}
+	}
+	a.owner, a.name, a.active, a.offline, a.deleted = account.n, as.name, o.Now, false, 0
+	if a.heartbeat != 0 {
+		a.heartbeat = o.Now // it was heard from
+	}
+	if a.endpoint = nil; as.endpoint != "" {
+		a.endpoint = g.Secrets.Encrypt(endpointPlace(a.n), []byte(as.endpoint))
+	}
+	if a.pulls() && !old.pulls() {
+		if err := g.letPull(o, a); err != nil {
+			return a, err
+		}
+	}
+	if err := updateAgent(o.ExtTx, a); err != nil {
+		return a, err
+	}
+	if err := deleteSkills(o.ExtTx, a.n); err != nil {
+		return a, err
+	}
+	for _, s := range as.skills {
+		s.agent = a.n
+		if err := insertSkill(o.ExtTx, s); err != nil {
+			return a, err
+		}
+	}
+	return a, nil
+}
+
+// checkAgentLimit refuses one more agent if the principal has too many.
+func checkAgentLimit(o *gateway.Op, p principal) error {
+	live, err := o.Number("SELECT COUNT(*) FROM jobs_agent WHERE principal = ? AND deleted = 0", p.n)
+	if err != nil {
+		return err
+	}
+	all, err := o.Number("SELECT COUNT(*) FROM jobs_agent WHERE principal = ?", p.n)
+	switch {
+	case err != nil:
+		return err
+	case live >= maxAgents:
+		return limitReached(limitAgents, "a principal can have %d agents, and this one has them; delete one first", maxAgents)
+	case all >= maxAgents+maxDeleted:
+		return limitReached(limitAgents, "this principal has deleted %d agents, whose ids remain taken; register one of these "+
+			"agent_ids again", all-live)
+	}
+	return nil
+}
+
+// jobURL returns the URL to which hirers of an agent post their jobs.
+func (g *Gateway) jobURL(a agent) string { return g.url + "/a/" + a.id + "/jobs" }
+
+// online reports whether an agent is online at a time, in nanoseconds since 1970.
+func (a agent) online(now int64) bool {
+	switch {
+	case !a.live() || a.offline:
+		return false
+	case a.heartbeat != 0:
+		return a.heartbeat > now-int64(heartbeatLife)
+	}
+	return a.active > now-int64(quietLife)
+}
+
+// shownSkill is a skill as answers show it.
+type shownSkill struct {
+	Name        string          `json:"skill_name"`
+	Description string          `json:"description"`
+	Cost        credits.Amount  `json:"cost_per_call"`
+	Input       json.RawMessage `json:"input_schema"`
+	Output      json.RawMessage `json:"output_schema"`
+}
+
+func (s skill) shown() shownSkill {
+	return shownSkill{s.name, s.description, s.cost, json.RawMessage(s.input), json.RawMessage(s.output)}
+}
+
+// shownAgent is an agent as answers show it.
+type shownAgent struct {
+	ID            string       `json:"agent_id"`
+	Name          string       `json:"agent_name"`
+	OwnerID       string       `json:"owner_id"`
+	Endpoint      string       `json:"api_endpoint"`
+	JobURL        string       `json:"job_url"`
+	Skill         *shownSkill  `json:"skill"` // the one that was searched for; else the first; null: it has none
+	Skills        []shownSkill `json:"skills"`
+	Reputation    score        `json:"reputation_score"`
+	Status        string       `json:"status"` // online or offline
+	RegisteredAt  stamp        `json:"registered_at"`
+	LastHeartbeat stamp        `json:"last_heartbeat"`
+}
+
+// show returns an agent as answers to r show it. wanted is the skill that was searched for; empty: none.
+func (g *Gateway) show(q relay.Querier, r *request, a agent, wanted string) (s shownAgent, err error) {
+	account, err := ownerByNumber(q, a.owner)
+	if err != nil {
+		return s, err
+	}
+	s = shownAgent{ID: a.id, Name: a.name, OwnerID: account.id, JobURL: g.jobURL(a), Skills: []shownSkill{},
+		Reputation: a.score, Status: "offline", RegisteredAt: stamp(a.registered),
+		LastHeartbeat: stamp(max(a.heartbeat, a.registered))}
+	if a.online(g.Relay.Now().UnixNano()) {
+		s.Status = "online"
+	}
+	if s.Endpoint = r.base + "/a/" + a.id; r.base == g.url && !a.pulls() {
+		endpoint, err := g.Secrets.Decrypt(endpointPlace(a.n), a.endpoint)
+		if err != nil {
+			return s, err
+		}
+		s.Endpoint = string(endpoint)
+	}
+	skills, err := skillsOf(q, a.n)
+	for _, k := range skills {
+		shown := k.shown()
+		s.Skills = append(s.Skills, shown)
+		if s.Skill == nil && (wanted == "" || wanted == k.name) {
+			s.Skill = &shown
+		}
+	}
+	return s, err
+}
+
+// stamp is a time in an answer.
+type stamp int64
+
+// MarshalText implements encoding.TextMarshaler.
+func (s stamp) MarshalText() ([]byte, error) { return []byte(gateway.Stamp(int64(s))), nil }
+
+// getDiscover is the handler of GET /discover.
+func (g *Gateway) getDiscover(r *request) error {
+	query, err := newQuery(r.Request, "skill", "min_reputation", "max_cost")
+	if err != nil {
+		return err
+	}
+	name, given := query.values["skill"]
+	switch {
+	case !given:
+		query.fail("skill", "is missing; give the name of a skill, such as ?skill=analyze_text")
+	case !skillForm.MatchString(name):
+		query.fail("skill", "is not the name of a skill")
+	}
+	least, _ := query.amount("min_reputation", 100*credits.One) // a point has as many millionths as a credit
+	most, limited := query.amount("max_cost", credits.Limit)
+	if err := query.err(); err != nil {
+		return err
+	}
+	if !limited {
+		most = credits.Limit
+	}
+	found := []shownAgent{}
+	err = g.Relay.View(r.Context(), r.from, func(q relay.Querier) error {
+		found = found[:0]
+		now := g.Relay.Now()
+		agents, err := agents(q, "SELECT "+agentColumns+" FROM jobs_agent JOIN (SELECT agent AS skilled, cost AS price FROM "+
+			"jobs_skill WHERE name = ? AND cost <= ?) AS s ON s.skilled = n WHERE deleted = 0 AND offline = 0 AND score >= ? "+
+			"AND (heartbeat > ? OR heartbeat = 0 AND active > ?) ORDER BY score DESC, price, id LIMIT ?", name, int64(most),
+			int64(least), now.Add(-heartbeatLife).UnixNano(), now.Add(-quietLife).UnixNano(), maxFound)
+		size := 0
+		for _, a := range agents {
+			if err != nil || size > maxFoundBytes {
+				break
+			}
+			var s shownAgent
+			s, err = g.show(q, r, a, name)
+			found = append(found, s)
+			for _, k := range s.Skills {
+				size += len(k.Description) + len(k.Input) + len(k.Output)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return r.answer(http.StatusOK, struct {
+		Agents []shownAgent `json:"agents"`
+		Total  int          `json:"total"`
+	}{found, len(found)})
+}
+
+// agents returns the agents that a SELECT of agentColumns finds.
+func agents(q relay.Querier, text string, args ...any) (all []agent, err error) {
+	err = q.Query(func(scan gateway.Scanner) error {
+		var a agent
+		err := scan(a.fields()...)
+		all = append(all, a)
+		return err
+	}, text, args...)
+	return all, err
+}
+
+// unknownAgent is the refusal of an agent_id that no agent has.
+func unknownAgent() error { return notFound("there is no agent with this agent_id") }
+
+// agent returns the agent with an id. It must not have been deleted.
+func (g *Gateway) agent(r *request, id string) (a agent, err error) {
+	err = g.Relay.View(r.Context(), r.from, func(q relay.Querier) (err error) {
+		a, err = agentByID(q, id)
+		return err
+	})
+	if err == nil && !a.live() {
+		err = unknownAgent()
+	}
+	return a, err
+}
+
+// getAgent is the handler of GET /agents/{id}.
+func (g *Gateway) getAgent(r *request) error {
+	a, err := g.agent(r, r.id())
+	if err != nil {
+		return err
+	}
+	var s shownAgent
+	if err := g.Relay.View(r.Context(), r.from, func(q relay.Querier) (err error) {
+		s, err = g.show(q, r, a, "")
+		return err
+	}); err != nil {
+		return err
+	}
+	return r.answer(http.StatusOK, s)
+}
+
+// changeAgent runs f on an agent of the caller, in one Update. f may be run twice.
+func (g *Gateway) changeAgent(r *request, id string, f func(*gateway.Op, agent) error) error {
+	if err := r.needPrincipal(); err != nil {
+		return err
+	}
+	return g.Update(r.detached(), r.from, func(o *gateway.Op) error {
+		a, err := agentByID(o, id)
+		switch {
+		case err != nil:
+			return err
+		case !a.live():
+			return unknownAgent()
+		case !r.caller.owns(a.principal):
+			return foreignAgent()
+		}
+		return f(o, a)
+	})
+}
+
+// foreignAgent is the refusal of a request about an agent of another principal.
+func foreignAgent() error {
+	return forbidden("this agent belongs to another principal; send the key with which it was registered")
+}
+
+// postHeartbeat is the handler of POST /heartbeat.
+func (g *Gateway) postHeartbeat(r *request) error {
+	f, err := g.read(r.from, r.body)
+	if err != nil {
+		return err
+	}
+	id := f.requiredUUID("agent_id")
+	if err := f.err(); err != nil {
+		return err
+	}
+	var now stamp
+	if err := g.changeAgent(r, id, func(o *gateway.Op, a agent) error {
+		now = stamp(o.Now)
+		a.heartbeat, a.offline = o.Now, false
+		return updateAgent(o.ExtTx, a)
+	}); err != nil {
+		return err
+	}
+	return r.answer(http.StatusOK, struct {
+		Status    string `json:"status"`
+		AgentID   string `json:"agent_id"`
+		Timestamp stamp  `json:"timestamp"`
+	}{"ok", id, now})
+}
+
+// deleteAgent is the handler of DELETE /agents/{id}. Jobs that the agent has got can still end.
+func (g *Gateway) deleteAgent(r *request) error {
+	if err := g.changeAgent(r, r.id(), func(o *gateway.Op, a agent) error {
+		a.deleted = o.Now
+		if err := deleteSkills(o.ExtTx, a.n); err != nil {
+			return err
+		}
+		return updateAgent(o.ExtTx, a)
+	}); err != nil {
+		return err
+	}
+	return r.answer(http.StatusOK, struct {
+		Status  string `json:"status"`
+		AgentID string `json:"agent_id"`
+	}{"unregistered", r.id()})
+}
+
+// getSkills is the handler of GET /skills.
+func (g *Gateway) getSkills(r *request) error {
+	names := []string{}
+	total := int64(0)
+	now := g.Relay.Now()
+	heard, quiet := now.Add(-heartbeatLife).UnixNano(), now.Add(-quietLife).UnixNano()
+	if err := g.Relay.View(r.Context(), r.from, func(q relay.Querier) (err error) {
+		names = names[:0]
+		if err := q.Query(func(scan gateway.Scanner) error {
+			var name string
+			err := scan(&name)
+			names = append(names, name)
+			return err
+		}, "SELECT DISTINCT s.name FROM jobs_skill s JOIN jobs_agent a ON a.n = s.agent WHERE a.deleted = 0 AND "+
+			"a.offline = 0 AND (a.heartbeat > ? OR a.heartbeat = 0 AND a.active > ?) LIMIT ?",
+			heard, quiet, maxListed); err != nil {
+			return err
+		}
+		total, err = countOnline(q, now)
+		return err
+	}); err != nil {
+		return err
+	}
+	slices.Sort(names)
+	return r.answer(http.StatusOK, struct {
+		Skills      []string `json:"skills"`
+		TotalAgents int64    `json:"total_agents"`
+	}{names, total})
+}
+
+// maxListed is how many names of skills one answer has.
+const maxListed = 10_000
+
+// countOnline returns how many agents are online.
+func countOnline(q relay.Querier, now time.Time) (int64, error) {
+	return gateway.Number(q, "SELECT COUNT(*) FROM jobs_agent WHERE deleted = 0 AND offline = 0 AND (heartbeat > ? OR "+
+		"heartbeat = 0 AND active > ?)", now.Add(-heartbeatLife).UnixNano(), now.Add(-quietLife).UnixNano())
+}
+
+// getReputation is the handler of GET /reputation/{id}.
+func (g *Gateway) getReputation(r *request) error {
+	a, err := g.agent(r, r.id())
+	if err != nil {
+		return err
+	}
+	type stats struct {
+		Total     int64 `json:"total"`
+		Successes int64 `json:"successes"`
+		Failures  int64 `json:"failures"`
+	}
+	return r.answer(http.StatusOK, struct {
+		AgentID string `json:"agent_id"`
+		Score   score  `json:"score"`
+		Stats   stats  `json:"stats"`
+	}{a.id, a.score, stats{a.successes + a.failures, a.successes, a.failures}})
+}
+
+// postReputation is the handler of POST /reputation/{id}/success and …/failure, which upstream's programs use.
+func postReputation(*request) error {
+	return forbidden("nobody can report reputation; it follows from jobs that were paid or failed")
+}
+
+// getHealth is the handler of GET /health.
+func (g *Gateway) getHealth(r *request) error {
+	h := struct {
+		Service  string `json:"service"`
+		Status   string `json:"status"`
+		Online   int64  `json:"agents_online"`
+		Skills   int64  `json:"total_skills"`
+		Accounts int64  `json:"total_accounts"`
+	}{Service: "chorus-registry", Status: "healthy"}
+	if err := g.Relay.View(r.Context(), r.from, func(q relay.Querier) (err error) {
+		if h.Online, err = countOnline(q, g.Relay.Now()); err != nil {
+			return err
+		}
+		if h.Skills, err = gateway.Number(q, "SELECT COUNT(DISTINCT name) FROM jobs_skill"); err != nil {
+			return err
+		}
+		h.Accounts, err = countAccounts(q)
+		return err
+	}); err != nil {
+		return err
+	}
+	return r.answer(http.StatusOK, h)
+}
+
+// countAccounts returns how many accounts there are, without those of the relay.
+func countAccounts(q relay.Querier) (int64, error) {
+	return gateway.Number(q, "SELECT COUNT(*) FROM jobs_owner WHERE principal > 0")
+}

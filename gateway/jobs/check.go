@@ -1,0 +1,129 @@
+package jobs
+
+import (
+	"fmt"
+	"math/big"
+
+	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/relay"
+)
+
+// check reports rows that were changed or are missing, accounts that do not add up, and holds without a running job.
+func check(q relay.Querier, found func(where, what string)) error {
+	if err := gateway.CheckSums(q, found, gateway.NewTable(principalTable, 1, principalColumns),
+		gateway.NewTable(ownerTable, 1, ownerColumns), gateway.NewTable(recordTable, 1, recordColumns),
+		gateway.NewTable(entryTable, 2, entryColumns), gateway.NewTable(totalTable, 1, totalColumns),
+		gateway.NewTable(agentTable, 1, agentColumns), gateway.NewTable(skillTable, 2, skillColumns),
+		gateway.NewTable(jobTable, 1, jobColumns)); err != nil {
+		return err
+	}
+	if err := gateway.CheckRelations(q, found, relations...); err != nil {
+		return err
+	}
+	if err := checkTotals(q, found); err != nil {
+		return err
+	}
+	if err := gateway.CheckKeys(q, found, gateway.Principal, principalTable,
+		"SELECT n FROM jobs_principal WHERE did = ''"); err != nil {
+		return err
+	}
+	for counter, largest := range map[string]string{
+		principalCounter: "SELECT MAX(n) FROM jobs_principal",
+		ownerCounter:     "SELECT MAX(n) FROM jobs_owner",
+		agentCounter:     "SELECT MAX(n) FROM jobs_agent",
+		recordCounter:    "SELECT MAX(n) FROM jobs_record",
+		jobCounter:       "SELECT MAX(n) FROM jobs_job",
+	} {
+		if err := gateway.CheckCounter(q, found, counter, largest); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// relations are the rules about rows that belong together. Together they prove that no credit was lost or made: each
+// record has two entries that sum to zero, each balance is the sum of its entries, and @escrow has what running jobs hold.
+var relations = []gateway.Relation{
+	{Table: recordTable, What: "has not exactly two entries, of which one takes the amount from the payer and one gives it to the payee",
+		Broken: "SELECT r.n FROM jobs_record r WHERE (SELECT COUNT(*) FROM jobs_entry e WHERE e.record = r.n) <> 2 OR " +
+			"NOT EXISTS (SELECT 1 FROM jobs_entry e WHERE e.record = r.n AND e.owner = r.payer AND e.amount = -r.amount) OR " +
+			"NOT EXISTS (SELECT 1 FROM jobs_entry e WHERE e.record = r.n AND e.owner = r.payee AND e.amount = r.amount) ORDER BY r.n"},
+	{Table: recordTable, What: "has no amount above 0", Broken: "SELECT n FROM jobs_record WHERE amount <= 0 ORDER BY n"},
+	{Table: entryTable, What: "belongs to a record that does not exist",
+		Broken: "SELECT e.record FROM jobs_entry e LEFT JOIN jobs_record r ON r.n = e.record WHERE r.n IS NULL ORDER BY e.record"},
+	{Table: entryTable, What: "belongs to an account that does not exist",
+		Broken: "SELECT e.record FROM jobs_entry e LEFT JOIN jobs_owner a ON a.n = e.owner WHERE a.n IS NULL ORDER BY e.record"},
+	{Table: ownerTable, What: "has a balance that is not the sum of its entries",
+		Broken: "SELECT a.n FROM jobs_owner a WHERE a.balance <> " +
+			"(SELECT COALESCE(SUM(e.amount), 0) FROM jobs_entry e WHERE e.owner = a.n) ORDER BY a.n"},
+	{Table: ownerTable, What: "has a balance below 0",
+		Broken: "SELECT n FROM jobs_owner WHERE balance < 0 AND id <> '@issue' ORDER BY n"},
+	{Table: ownerTable, What: "belongs to a principal that does not exist",
+		Broken: "SELECT a.n FROM jobs_owner a LEFT JOIN jobs_principal p ON p.n = a.principal WHERE p.n IS NULL AND " +
+			"a.id NOT IN ('@issue', '@escrow') ORDER BY a.n"},
+	{Table: ownerTable, What: "is @escrow, and does not have what the running jobs hold",
+		Broken: "SELECT a.n FROM jobs_owner a WHERE a.id = '@escrow' AND a.balance <> " +
+			"(SELECT COALESCE(SUM(j.budget), 0) FROM jobs_job j WHERE j.state = 0) ORDER BY a.n"},
+	{Table: principalTable, What: "has got other initial balances than its row says",
+		Broken: "SELECT p.n FROM jobs_principal p WHERE p.issued <> (SELECT COALESCE(SUM(r.amount), 0) FROM jobs_record r " +
+			"JOIN jobs_owner a ON a.n = r.payee WHERE r.kind = 'initial' AND a.principal = p.n) ORDER BY p.n"},
+	{Table: recordTable, What: "holds, pays or refunds for a job that does not exist",
+		Broken: "SELECT r.n FROM jobs_record r LEFT JOIN jobs_job j ON j.n = r.job WHERE r.kind IN ('hold', 'settle', 'refund') " +
+			"AND j.n IS NULL ORDER BY r.n"},
+	{Table: jobTable, What: "does not hold its budget",
+		Broken: "SELECT j.n FROM jobs_job j WHERE j.budget <> (SELECT COALESCE(SUM(r.amount), 0) FROM jobs_record r WHERE " +
+			"r.job = j.n AND r.kind = 'hold' AND r.payer = j.payer) ORDER BY j.n"},
+	{Table: jobTable, What: "has ended, but what was paid and refunded is not what it held",
+		Broken: "SELECT j.n FROM jobs_job j WHERE j.state > 0 AND j.budget <> (SELECT COALESCE(SUM(r.amount), 0) FROM " +
+			"jobs_record r WHERE r.job = j.n AND (r.kind = 'settle' AND r.payee = j.payee OR r.kind = 'refund' AND " +
+			"r.payee = j.payer)) ORDER BY j.n"},
+	{Table: jobTable, What: "has another cost than what was paid",
+		Broken: "SELECT j.n FROM jobs_job j WHERE j.cost <> (SELECT COALESCE(SUM(r.amount), 0) FROM jobs_record r WHERE " +
+			"r.job = j.n AND r.kind = 'settle') ORDER BY j.n"},
+	{Table: jobTable, What: "runs, but was paid or refunded",
+		Broken: "SELECT j.n FROM jobs_job j WHERE j.state = 0 AND EXISTS (SELECT 1 FROM jobs_record r WHERE r.job = j.n AND " +
+			"r.kind IN ('settle', 'refund')) ORDER BY j.n"},
+	{Table: jobTable, What: "runs, but waits neither for its agent nor in the outbox",
+		Broken: "SELECT j.n FROM jobs_job j WHERE j.state = 0 AND j.pull = 0 AND j.dispatched = 0 AND NOT EXISTS " +
+			"(SELECT 1 FROM gate_outbox x WHERE x.gateway = 'jobs' AND x.ref = j.n AND x.dead = 0) ORDER BY j.n"},
+	{Table: jobTable, What: "is for an agent that does not exist",
+		Broken: "SELECT j.n FROM jobs_job j LEFT JOIN jobs_agent a ON a.n = j.agent WHERE a.n IS NULL ORDER BY j.n"},
+	{Table: jobTable, What: "is paid from an account of another principal",
+		Broken: "SELECT j.n FROM jobs_job j LEFT JOIN jobs_owner a ON a.n = j.payer AND a.principal = j.hirer WHERE a.n IS NULL ORDER BY j.n"},
+	{Table: agentTable, What: "has an account that does not exist, or belongs to another principal",
+		Broken: "SELECT g.n FROM jobs_agent g LEFT JOIN jobs_owner a ON a.n = g.owner AND a.principal = g.principal WHERE a.n IS NULL ORDER BY g.n"},
+	{Table: agentTable, What: "has a score below 0 or above 100",
+		Broken: "SELECT n FROM jobs_agent WHERE score < 0 OR score > 100000000 ORDER BY n"},
+	{Table: agentTable, What: "counts other jobs than those that counted",
+		Broken: "SELECT g.n FROM jobs_agent g WHERE g.successes <> (SELECT COUNT(*) FROM jobs_job j WHERE j.agent = g.n AND " +
+			"j.counted = 1 AND j.state = 1) OR g.failures <> (SELECT COUNT(*) FROM jobs_job j WHERE j.agent = g.n AND " +
+			"j.counted = 1 AND j.state = 2) ORDER BY g.n"},
+	{Table: skillTable, What: "belongs to an agent that does not exist, or was deleted",
+		Broken: "SELECT s.agent FROM jobs_skill s LEFT JOIN jobs_agent a ON a.n = s.agent AND a.deleted = 0 WHERE a.n IS NULL ORDER BY s.agent"},
+}
+
+// checkTotals reports sums that are not those of the records.
+func checkTotals(q relay.Querier, found func(where, what string)) error {
+	count, volume := int64(0), new(big.Int)
+	err := q.Query(func(scan gateway.Scanner) error {
+		var kind, amount any // it may have been changed to anything
+		err := scan(&kind, &amount)
+		if n, ok := amount.(int64); ok && (kind == kindSettle || kind == kindTransfer) {
+			volume.Add(volume, big.NewInt(n))
+		}
+		count++
+		return err
+	}, "SELECT kind, amount FROM jobs_record ORDER BY n")
+	if err != nil {
+		return err
+	}
+	var records, sum any = int64(0), "0"
+	if err := q.Query(func(scan gateway.Scanner) error { return scan(&records, &sum) },
+		"SELECT records, volume FROM jobs_total WHERE id = 1"); err != nil {
+		return err
+	}
+	if records != any(count) || sum != any(volume.String()) {
+		found(fmt.Sprintf("%s %d", totalTable, 1), "does not have the sums of the records")
+	}
+	return nil
+}

@@ -1,0 +1,144 @@
+package jobs
+
+import (
+	"context"
+	_ "embed"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/gateway/jobs/credits"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/httpapi"
+)
+
+// Limits and times of the gateway (docs/JOBS.md, "Limits").
+const (
+	maxOwners      = 16      // of one principal
+	maxAgents      = 100     // of one principal
+	maxDeleted     = 1000    // agents of one principal that were deleted; their ids remain taken
+	maxSkills      = 64      // of one agent
+	maxFound       = 500     // agents in an answer of GET /discover
+	maxFoundBytes  = 4 << 20 // the answer has no further agents when the skills have that many bytes
+	maxHirerJobs   = 1000    // unfinished jobs of one principal
+	maxAgentJobs   = 100     // unfinished jobs of one agent
+	maxCountedJobs = 20      // jobs in 24 hours for one hirer and one agent that change its score
+
+	heartbeatLife = 90 * time.Second // how long an agent is online after a heartbeat
+	quietLife     = 24 * time.Hour   // how long an agent without heartbeats is online
+	dispatchTime  = 5 * time.Minute  // in which an agent must get its job
+	answerTime    = 300 * time.Second
+	// How long an attempt to send a job can take: to connect, to send, and to wait for the answer.
+	attemptTime = answerTime + 20*time.Second
+	handTime    = 300 * time.Second // after that, an unfinished job is handed out again
+	countTime   = 24 * time.Hour
+	repeatTime  = 24 * time.Hour      // in which a transfer without an id is recognized as a repeat
+	contentLife = 30 * 24 * time.Hour // how long the input and the output of an ended job are kept
+	tokenKept   = 7 * 24 * time.Hour  // how long the callback of an ended job is known
+
+	callsToHost = 16
+	// How many jobs are being sent at a time, in all and to the agents of one principal. An endpoint may take five minutes.
+	maxSending, maxOwnSending = 400, 32
+	// The same for the callbacks of hirers. The gateway makes 512 calls at a time, so endpoints that do not answer do not
+	// delay callbacks.
+	maxTelling, maxOwnTelling = 100, 8
+)
+
+var principalRate = relay.Rate{PerSecond: 10.0 / 86_400, Burst: 10} // new principals from one address
+
+//go:embed 0001_initial.sql
+var initialSchema string
+
+// Extension has the tables of the gateway.
+var Extension = relay.Extension{Name: "jobs", Migrations: []string{initialSchema}, Check: check}
+
+// self is the gateway as a peer of the relay.
+var self = relay.Peer{Local: true}
+
+// Options are the settings of a Gateway.
+type Options struct {
+	Initial credits.Amount // initial credits of a principal, in all of its accounts
+	Supply  credits.Amount // credits that are ever issued
+	Timeout time.Duration  // longest run of a job
+}
+
+// Defaults has the default of each setting.
+var Defaults = Options{Initial: 100 * credits.One, Supply: 1_000_000 * credits.One, Timeout: time.Hour}
+
+// Gateway is the jobs gateway of a relay. Run must be running while its handlers are used.
+type Gateway struct {
+	*gateway.Core
+	options       Options
+	url           string
+	issue, escrow int64           // the accounts of the relay
+	sending       *gateway.Outbox // jobs to endpoints; a lane is a job
+	telling       *gateway.Outbox // results to the callbacks of hirers; a lane is a job
+	ended         *gateway.News   // by the number of the job
+	offered       *gateway.News   // by the number of the agent: it has a new job to pull
+	principals    *relay.AddressRate
+}
+
+// New returns the jobs gateway of a relay.
+func New(ctx context.Context, c *gateway.Core, o Options) (*Gateway, error) {
+	g := &Gateway{Core: c, options: o, url: c.Relay.Origin() + "/jobs",
+		ended: gateway.NewNews(), offered: gateway.NewNews(),
+		principals: relay.NewAddressRate(limitPrincipals, "creates principals", principalRate)}
+	calls := c.Outgoing
+	calls.PerHost = callsToHost
+	out := gateway.NewOutgoing(calls)
+	sender, teller := &sender{g: g}, &teller{g: g}
+	g.sending = gateway.NewOutbox(c, "jobs", out, sender)
+	g.sending.Share(maxSending, maxOwnSending, sender.payers.of)
+	g.telling = gateway.NewOutbox(c, "jobresult", out, teller)
+	g.telling.Share(maxTelling, maxOwnTelling, teller.payers.of)
+	return g, g.Update(ctx, self, g.openBooks)
+}
+
+// URL returns the base URL of the gateway: that of the relay, with /jobs.
+func (g *Gateway) URL() string { return g.url }
+
+// Run sends jobs and results, ends the jobs that take too long, and forgets old contents, until ctx ends.
+func (g *Gateway) Run(ctx context.Context) {
+	var tasks sync.WaitGroup
+	tasks.Go(func() { g.sending.Run(ctx) })
+	tasks.Go(func() { g.telling.Run(ctx) })
+	tasks.Go(func() { g.sweep(ctx) })
+	tasks.Wait()
+}
+
+// Mounts returns the gateway's routes under a prefix: "/jobs" on the main listener, "" on a listener of its own.
+func (g *Gateway) Mounts(prefix string) []httpapi.Mount {
+	get := func(h func(*request) error) map[string]httpapi.Handler {
+		return map[string]httpapi.Handler{http.MethodGet: handle(h)}
+	}
+	post := func(h func(*request) error) map[string]httpapi.Handler {
+		return map[string]httpapi.Handler{http.MethodPost: handle(h)}
+	}
+	routes := httpapi.Routes("docs/JOBS.md lists the paths of this gateway",
+		httpapi.Route{Path: "/accounts", Methods: post(g.postAccount)},
+		httpapi.Route{Path: "/accounts/{id}", Methods: get(g.getAccount)},
+		httpapi.Route{Path: "/register", Methods: post(g.postAgent)},
+		httpapi.Route{Path: "/discover", Methods: get(g.getDiscover)},
+		httpapi.Route{Path: "/heartbeat", Methods: post(g.postHeartbeat)},
+		httpapi.Route{Path: "/agents/{id}", Methods: map[string]httpapi.Handler{http.MethodGet: handle(g.getAgent),
+			http.MethodDelete: handle(g.deleteAgent)}},
+		httpapi.Route{Path: "/agents/{id}/jobs", Methods: get(g.getJobs)},
+		httpapi.Route{Path: "/agents/{id}/results", Methods: post(g.postResult)},
+		httpapi.Route{Path: "/skills", Methods: get(g.getSkills)},
+		httpapi.Route{Path: "/reputation/{id}", Methods: get(g.getReputation)},
+		httpapi.Route{Path: "/reputation/{id}/success", Methods: post(postReputation)},
+		httpapi.Route{Path: "/reputation/{id}/failure", Methods: post(postReputation)},
+		httpapi.Route{Path: "/a/{id}", Methods: post(g.postJob)},
+		httpapi.Route{Path: "/a/{id}/jobs", Methods: post(g.postJob)},
+		httpapi.Route{Path: "/jobs/{id}", Methods: get(g.getJob)},
+		httpapi.Route{Path: "/cb/{token}", Methods: post(g.postCallback)},
+		httpapi.Route{Path: "/transfer", Methods: post(g.postTransfer)},
+		httpapi.Route{Path: "/audit", Methods: get(g.getAudit)},
+		httpapi.Route{Path: "/economy", Methods: get(g.getEconomy)},
+		httpapi.Route{Path: "/operator/grants", Methods: post(g.postGrant)},
+		httpapi.Route{Path: "/health", Methods: get(g.getHealth)},
+	)
+	return []httpapi.Mount{{Prefix: prefix, Errors: answerTo, Methods: []string{http.MethodDelete},
+		Handler: gateway.NoReferrer(g.identified(prefix != "", routes))}}
+}

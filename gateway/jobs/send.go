@@ -1,0 +1,264 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/internal/jsontext"
+	"github.com/agora-relay/agora/relay"
+)
+
+// This file sends jobs to the endpoints of agents, and results to the callbacks of hirers.
+
+// payers remembers who pays for the calls of each lane.
+type payers struct{ byLane sync.Map }
+
+func (p *payers) set(lane, principal int64) { p.byLane.Store(lane, principal) }
+
+func (p *payers) forget(lane int64) { p.byLane.Delete(lane) }
+
+// of returns who pays for a job of an outbox. It is the payer of gateway.Outbox.Share.
+func (p *payers) of(j gateway.Job) string {
+	principal, _ := p.byLane.Load(j.Lane)
+	n, _ := principal.(int64)
+	return decimal(n)
+}
+
+// sender sends jobs to endpoints. A lane is a job.
+type sender struct {
+	g      *Gateway
+	payers payers
+}
+
+// Target implements gateway.Courier.
+func (s *sender) Target(ctx context.Context, sent gateway.Job) (target string, p gateway.Plan, err error) {
+	var j job
+	var a agent
+	if err := s.g.Relay.View(ctx, self, func(q relay.Querier) (err error) {
+		if j, err = jobByNumber(q, sent.Ref); err == nil {
+			a, err = agentByNumber(q, j.agent)
+		}
+		return err
+	}); err != nil {
+		return "", gateway.Hold, err
+	}
+	switch {
+	case j.n == 0 || j.state != running || j.pull || a.pulls():
+		return "", gateway.Drop, nil
+	case !a.live():
+		return "", gateway.Hold, nil // the job ends after dispatchTime, and is removed then
+	}
+	s.payers.set(sent.Lane, a.principal)
+	endpoint, err := s.g.Secrets.Decrypt(endpointPlace(a.n), a.endpoint)
+	if err != nil {
+		return "", gateway.Hold, err
+	}
+	target, err = jobsURL(string(endpoint), j.appended)
+	return target, gateway.Send, err
+}
+
+// hasJobs reports whether the path of an endpoint ends in /jobs.
+func hasJobs(path string) bool { return strings.HasSuffix(path, "/jobs") }
+
+// jobsURL returns the URL to which jobs for an endpoint are posted (J-23).
+func jobsURL(endpoint string, appended bool) (string, error) {
+	u, err := url.Parse(endpoint)
+	if err != nil || hasJobs(u.Path) && !appended {
+		return endpoint, err
+	}
+	return u.JoinPath("jobs").String(), nil
+}
+
+// Call implements gateway.Courier. Each attempt has a callback of its own, which the agent may use before it answers. While
+// the attempt lasts, the job does not end because it was not dispatched.
+func (s *sender) Call(ctx context.Context, sent gateway.Job) (c gateway.Call, p gateway.Plan, err error) {
+	token := gateway.NewKey(gateway.Callback)
+	var j job
+	err = s.g.Update(context.WithoutCancel(ctx), self, func(o *gateway.Op) (err error) {
+		if j, err = jobByNumber(o, sent.Ref); err != nil || j.state != running {
+			return err
+		}
+		if j.dispatched == 0 {
+			j.due = max(j.due, o.Now+int64(attemptTime))
+			if err := updateJob(o.ExtTx, j); err != nil {
+				return err
+			}
+		}
+		expires := time.Unix(0, o.Now).Add(attemptTime + s.g.options.Timeout + tokenKept)
+		return gateway.AddKey(o.ExtTx, token, gateway.Holder{Kind: gateway.Callback, Owner: j.n, Only: callbackOf,
+			Expires: expires})
+	})
+	if err == nil && j.state != running {
+		return c, gateway.Drop, nil
+	}
+	body := jsontext.Compact(j.request(s.g.url + "/cb/" + token))
+	return gateway.Call{ID: j.id, Body: body, Wait: answerTime}, gateway.Send, err
+}
+
+// attempt is what an attempt to send a job has led to. It is the Data of a Verdict.
+type attempt struct {
+	dispatched bool     // the agent has got the job
+	other      bool     // the endpoint knows no such path: it may need /jobs after it
+	result     *result  // nil: the answer is no JobResult
+	failed     *outcome // how the job ends if there is no result; nil: it goes on
+}
+
+// Judge implements gateway.Courier.
+func (s *sender) Judge(_ gateway.Job, r gateway.Response, err error) gateway.Verdict {
+	v := gateway.Judge(r, err)
+	broken := &outcome{state: failure, code: codeError, message: "the agent's endpoint answered " + v.Failure}
+	switch {
+	case errors.Is(err, gateway.Timeout) && r.Sent:
+		return gateway.Verdict{Outcome: gateway.Done, Data: attempt{dispatched: true}} // J-25
+	case v.Outcome == gateway.Retry:
+	case v.Outcome == gateway.Done:
+		broken.message = "the agent's endpoint answered with something that is not a JobResult"
+		v.Data = attempt{dispatched: true, result: s.resultIn(r.Body), failed: broken}
+	case err != nil:
+		broken.code, broken.message = codeOffline, "the agent's endpoint cannot be called: "+v.Failure
+		v.Data = attempt{failed: broken}
+	default:
+		notThere := r.Status == http.StatusNotFound || r.Status == http.StatusMethodNotAllowed
+		v.Data = attempt{other: notThere, failed: broken}
+	}
+	if v.Outcome == gateway.Dead {
+		v.Outcome = gateway.Done // the job says what has failed
+	}
+	return v
+}
+
+// resultIn returns the JobResult that an endpoint has answered; nil: it is none.
+func (s *sender) resultIn(body []byte) *result {
+	canonical, err := envelope.ParseObject(body, maxAnswer)
+	if err != nil {
+		return nil
+	}
+	f, err := newForm(body, canonical)
+	if err != nil {
+		return nil
+	}
+	p := parseResult(f)
+	if f.err() != nil {
+		return nil
+	}
+	return &p
+}
+
+// maxAnswer is how many bytes the answer of an endpoint may have.
+const maxAnswer = gateway.MaxBody
+
+// Settle implements gateway.Courier.
+func (s *sender) Settle(tx relay.ExtTx, sent gateway.Job, v gateway.Verdict) error {
+	o := s.g.NewOp(tx)
+	j, err := jobByNumber(o, sent.Ref)
+	if err != nil || j.state != running {
+		return err
+	}
+	made, ended := v.Data.(attempt)
+	switch {
+	case !ended: // retried, or dead of age
+		if j.dispatched == 0 {
+			j.due = j.created + int64(dispatchTime)
+		}
+		return updateJob(o.ExtTx, j)
+	case made.other && !j.appended && s.mayAppend(o, j):
+		j.appended = true
+		if err := updateJob(o.ExtTx, j); err != nil {
+			return err
+		}
+		return s.g.sending.Add(tx, sent.Lane, sent.Ref)
+	}
+	if made.dispatched {
+		s.g.dispatch(o, &j)
+	}
+	if made.result != nil && made.result.jobID == j.id {
+		if _, err = s.g.finish(o, j, *made.result); !isInvalid(err) {
+			return err
+		}
+	}
+	if made.failed == nil {
+		return updateJob(o.ExtTx, j)
+	}
+	_, err = s.g.end(o, j, *made.failed)
+	return err
+}
+
+func isInvalid(err error) bool {
+	_, ok := errors.AsType[*invalid](err)
+	return ok
+}
+
+// mayAppend reports whether the endpoint of a job's agent ends in /jobs, so that the attempt has used it as it is.
+func (s *sender) mayAppend(q relay.Querier, j job) bool {
+	a, err := agentByNumber(q, j.agent)
+	if err != nil || a.pulls() {
+		return false
+	}
+	endpoint, err := s.g.Secrets.Decrypt(endpointPlace(a.n), a.endpoint)
+	if err != nil {
+		return false
+	}
+	u, err := url.Parse(string(endpoint))
+	return err == nil && hasJobs(u.Path)
+}
+
+// Settled implements gateway.Courier.
+func (s *sender) Settled(sent gateway.Job, _ gateway.Verdict) {
+	s.payers.forget(sent.Lane)
+	s.g.wake(sent.Ref)
+}
+
+// teller sends results to the callbacks of hirers. A lane is a job.
+type teller struct {
+	g      *Gateway
+	payers payers
+}
+
+// Target implements gateway.Courier.
+func (t *teller) Target(ctx context.Context, sent gateway.Job) (target string, p gateway.Plan, err error) {
+	var j job
+	if err := t.g.Relay.View(ctx, self, func(q relay.Querier) (err error) {
+		j, err = jobByNumber(q, sent.Ref)
+		return err
+	}); err != nil {
+		return "", gateway.Hold, err
+	}
+	if len(j.callback) == 0 {
+		return "", gateway.Drop, nil
+	}
+	t.payers.set(sent.Lane, j.hirer)
+	text, err := t.g.Secrets.Decrypt(callbackPlace(j.n), j.callback)
+	return string(text), gateway.Send, err
+}
+
+// Call implements gateway.Courier.
+func (t *teller) Call(ctx context.Context, sent gateway.Job) (c gateway.Call, p gateway.Plan, err error) {
+	err = t.g.Relay.View(ctx, self, func(q relay.Querier) error {
+		j, err := jobByNumber(q, sent.Ref)
+		if err != nil {
+			return err
+		}
+		c.ID = j.id
+		c.Body, err = resultBody(q, j)
+		return err
+	})
+	return c, gateway.Send, err
+}
+
+// Judge implements gateway.Courier.
+func (*teller) Judge(_ gateway.Job, r gateway.Response, err error) gateway.Verdict {
+	return gateway.Judge(r, err)
+}
+
+// Settle implements gateway.Courier.
+func (*teller) Settle(relay.ExtTx, gateway.Job, gateway.Verdict) error { return nil }
+
+// Settled implements gateway.Courier.
+func (t *teller) Settled(sent gateway.Job, _ gateway.Verdict) { t.payers.forget(sent.Lane) }

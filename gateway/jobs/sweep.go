@@ -1,0 +1,93 @@
+package jobs
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/relay"
+)
+
+// This file ends the jobs that take too long, and forgets old contents. Each step is a small Update, so that posts never
+// wait for it long.
+
+const (
+	sweepInterval = time.Second
+	sweepBatch    = 20 // jobs of one Update
+)
+
+// sweep works once a second until ctx ends.
+func (g *Gateway) sweep(ctx context.Context) {
+	ticker := time.NewTicker(sweepInterval)
+	defer ticker.Stop()
+	failed := time.Time{} // when a failure was logged last
+	for {
+		err := g.sweepOnce(ctx)
+		if err != nil && ctx.Err() == nil && g.Relay.Health() == nil && g.Relay.Now().Sub(failed).Abs() >= time.Minute {
+			failed = g.Relay.Now()
+			g.Log.Error("jobs whose time is over cannot be ended now; the gateway tries again", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// sweepOnce does what is due. An Update is written to disk even if it changes nothing. So the gateway first looks for
+// something to do.
+func (g *Gateway) sweepOnce(ctx context.Context) error {
+	var failed error
+	for _, duty := range []struct {
+		find string
+		age  time.Duration
+		do   func(*gateway.Op, job) error
+	}{
+		{"SELECT n FROM jobs_job WHERE state = 0 AND due <= ? ORDER BY due LIMIT ?", 0, func(o *gateway.Op, j job) error {
+			_, err := g.expire(o, j)
+			return err
+		}},
+		{"SELECT n FROM jobs_job WHERE ended > 0 AND input <> '' AND ended <= ? ORDER BY ended LIMIT ?", contentLife, forget},
+	} {
+		for more := true; more && ctx.Err() == nil; {
+			numbers, err := g.due(ctx, duty.find, duty.age)
+			if err == nil && len(numbers) > 0 {
+				err = g.Update(context.WithoutCancel(ctx), self, func(o *gateway.Op) error { return forEach(o, numbers, duty.do) })
+			}
+			failed = cmp.Or(failed, err)
+			more = err == nil && len(numbers) == sweepBatch
+		}
+	}
+	return failed
+}
+
+// due returns the numbers of some jobs for which a duty is due.
+func (g *Gateway) due(ctx context.Context, find string, age time.Duration) (numbers []int64, err error) {
+	err = g.Relay.View(ctx, self, func(q relay.Querier) (err error) {
+		numbers, err = gateway.Numbers(q, find, g.Relay.Now().Add(-age).UnixNano(), sweepBatch)
+		return err
+	})
+	return numbers, err
+}
+
+// forEach calls f for jobs as they are now.
+func forEach(o *gateway.Op, numbers []int64, f func(*gateway.Op, job) error) error {
+	for _, n := range numbers {
+		j, err := jobByNumber(o, n)
+		if err == nil && j.n != 0 {
+			err = f(o, j)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// forget removes the contents of a job that has ended long ago. What was paid stays known, and so does the job_id.
+func forget(o *gateway.Op, j job) error {
+	j.input, j.output, j.message, j.callback = "", "", "", nil
+	return updateJob(o.ExtTx, j)
+}

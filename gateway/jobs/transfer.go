@@ -1,0 +1,280 @@
+package jobs
+
+import (
+	"net/http"
+
+	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/gateway/jobs/credits"
+	"github.com/agora-relay/agora/relay"
+)
+
+// This file moves credits between accounts, and shows the ledger.
+
+// transfer is the body of POST /transfer.
+type transfer struct {
+	id       string // empty: absent
+	from, to string
+	amount   credits.Amount
+	jobID    string // empty: absent
+}
+
+func parseTransfer(f *form) transfer {
+	p := transfer{id: f.uuid("transfer_id"), from: f.text("from_owner", true, 1, maxName),
+		to: f.text("to_owner", true, 1, maxName), amount: f.amount("amount", true), jobID: f.text("job_id", false, 1, maxName)}
+	if f.err() == nil && p.amount == 0 {
+		f.fail("amount", "must be above 0")
+	}
+	if f.err() == nil && p.from == p.to {
+		f.fail("to_owner", "must not be the same account as from_owner")
+	}
+	return p
+}
+
+// shownRecord is a record as answers show it.
+type shownRecord struct {
+	ID        string         `json:"transfer_id"`
+	From      string         `json:"from_owner"`
+	To        string         `json:"to_owner"`
+	Amount    credits.Amount `json:"amount"`
+	JobID     string         `json:"job_id"`
+	Timestamp stamp          `json:"timestamp_utc"`
+	Kind      string         `json:"kind"`
+}
+
+func showRecord(q relay.Querier, r record) (s shownRecord, err error) {
+	payer, err := ownerByNumber(q, r.payer)
+	if err != nil {
+		return s, err
+	}
+	payee, err := ownerByNumber(q, r.payee)
+	return shownRecord{r.id, payer.id, payee.id, r.amount, r.jobID, stamp(r.ts), r.kind}, err
+}
+
+// postTransfer is the handler of POST /transfer.
+func (g *Gateway) postTransfer(r *request) error {
+	if err := r.needPrincipal(); err != nil {
+		return err
+	}
+	f, err := g.read(r.from, r.body)
+	if err != nil {
+		return err
+	}
+	p := parseTransfer(f)
+	if err := f.err(); err != nil {
+		return err
+	}
+	answer := struct {
+		Status   string         `json:"status"`
+		Transfer shownRecord    `json:"transfer"`
+		Sender   credits.Amount `json:"sender_balance"`
+		Receiver credits.Amount `json:"receiver_balance"`
+	}{Status: "completed"}
+	err = g.Update(r.detached(), r.from, func(o *gateway.Op) error {
+		payer, err := ownerByID(o, p.from)
+		if err != nil {
+			return err
+		}
+		payee, err := ownerByID(o, p.to)
+		switch {
+		case err != nil:
+			return err
+		case payer.n == 0 || payer.principal == 0:
+			return notFound("there is no account with the owner_id in from_owner")
+		case !r.caller.owns(payer.principal):
+			return forbidden("only the principal of an account can pay from it")
+		case payee.n == 0 || payee.principal == 0:
+			return notFound("there is no account with the owner_id in to_owner; its owner must create it before")
+		}
+		made, err := g.transfer(o, payer, payee, p)
+		if err != nil {
+			return err
+		}
+		if answer.Transfer, err = showRecord(o, made); err != nil {
+			return err
+		}
+		// A settlement was paid by @escrow. Its hirer has the balance that it has now.
+		if answer.Sender = payer.balance; made.kind == kindTransfer {
+			if answer.Sender, err = balanceAfter(o, payer.n, made.n); err != nil {
+				return err
+			}
+		}
+		answer.Receiver, err = balanceAfter(o, payee.n, made.n)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return r.answer(http.StatusOK, answer)
+}
+
+// transfer moves credits, unless they were moved before: by the same transfer, or by the end of the job that they are for.
+func (g *Gateway) transfer(o *gateway.Op, payer, payee owner, p transfer) (record, error) {
+	if p.id != "" {
+		earlier, err := recordByID(o, p.id)
+		if err != nil {
+			return earlier, err
+		}
+		if earlier.n != 0 {
+			if earlier.kind == kindTransfer && earlier.payer == payer.n && earlier.payee == payee.n &&
+				earlier.amount == p.amount && earlier.jobID == p.jobID {
+				return earlier, nil
+			}
+			return earlier, conflict("this transfer_id was used for something else; use a new one for another transfer")
+		}
+	}
+	if p.jobID != "" {
+		settled, err := settlement(o, payer.principal, payee, p.jobID)
+		if err != nil || settled.n != 0 {
+			return settled, err
+		}
+	}
+	if p.id == "" {
+		earlier, err := repeated(o, payer, payee, p)
+		if err != nil || earlier.n != 0 {
+			return earlier, err
+		}
+	}
+	made, enough, err := g.move(o, record{id: p.id, kind: kindTransfer, payer: payer.n, payee: payee.n, amount: p.amount,
+		jobID: p.jobID, named: p.id != ""})
+	if err == nil && !enough {
+		err = &refusal{http.StatusBadRequest, codeTransfer, "the account " + payer.id + " has " + payer.balance.String() +
+			", which is less than " + p.amount.String()}
+	}
+	return made, err
+}
+
+// settlement returns the record with which a job of a principal has paid an account.
+func settlement(q relay.Querier, hirer int64, payee owner, jobID string) (r record, err error) {
+	err = q.Query(func(scan gateway.Scanner) error { return scan(r.fields()...) },
+		"SELECT "+recordColumns+" FROM jobs_record WHERE job_id = ? AND job_id <> '' AND kind = 'settle' AND payee = ? AND EXISTS "+
+			"(SELECT 1 FROM jobs_job j WHERE j.n = jobs_record.job AND j.hirer = ?) ORDER BY n LIMIT 1", jobID, payee.n, hirer)
+	return r, err
+}
+
+// repeated returns the transfer that one without an id repeats.
+func repeated(o *gateway.Op, payer, payee owner, p transfer) (r record, err error) {
+	err = o.Query(func(scan gateway.Scanner) error { return scan(r.fields()...) },
+		"SELECT "+recordColumns+" FROM jobs_record WHERE payer = ? AND payee = ? AND ts > ? AND named = 0 AND "+
+			"kind = 'transfer' AND amount = ? AND job_id = ? ORDER BY n DESC LIMIT 1", payer.n, payee.n,
+		o.Now-int64(repeatTime), int64(p.amount), p.jobID)
+	return r, err
+}
+
+// Bounds of the parameter limit of GET /audit.
+const (
+	maxAudit     = 500
+	defaultAudit = 50
+)
+
+// getAudit is the handler of GET /audit.
+func (g *Gateway) getAudit(r *request) error {
+	if r.caller.kind == anyone {
+		return unauthorized()
+	}
+	query, err := newQuery(r.Request, "job_id", "owner_id", "limit")
+	if err != nil {
+		return err
+	}
+	limit := query.number("limit", 1, maxAudit, defaultAudit)
+	if err := query.err(); err != nil {
+		return err
+	}
+	found := struct {
+		Transactions []shownRecord `json:"transactions"`
+		Total        int64         `json:"total"`
+	}{}
+	err = g.Relay.View(r.Context(), r.from, func(q relay.Querier) error {
+		found.Transactions = []shownRecord{}
+		of, err := ownerByID(q, query.values["owner_id"])
+		if err != nil || of.n == 0 && query.values["owner_id"] != "" {
+			return err
+		}
+		records, total, err := audit(q, r.caller, of.n, query.values["job_id"], limit)
+		found.Total = total
+		for i := len(records) - 1; i >= 0 && err == nil; i-- {
+			var s shownRecord
+			s, err = showRecord(q, records[i])
+			found.Transactions = append(found.Transactions, s)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return r.answer(http.StatusOK, found)
+}
+
+// auditable selects the numbers of the records that a principal may see: those of its accounts, and the payments of its
+// jobs. Its two parameters are the principal. auditFilter selects those of an account and of a job_id.
+const (
+	auditable = "(SELECT e.record AS visible FROM jobs_entry e JOIN jobs_owner w ON w.n = e.owner WHERE w.principal = ? " +
+		"UNION SELECT b.n FROM jobs_record b JOIN jobs_owner w ON w.n = b.behalf WHERE b.behalf > 0 AND w.principal = ?) AS v " +
+		"JOIN jobs_record ON n = v.visible"
+	auditFilter = "(? = 0 OR payer = ? OR payee = ? OR behalf = ?) AND (? = '' OR job_id = ?)"
+)
+
+// audit returns the newest records that the caller may see, the newest first, and how many there are. of is the number of
+// an account; 0: all. jobID is empty: all.
+func audit(q relay.Querier, c caller, of int64, jobID string, limit int64) (all []record, total int64, err error) {
+	add := func(scan gateway.Scanner) error {
+		var r record
+		err := scan(r.fields()...)
+		all = append(all, r)
+		return err
+	}
+	filter := []any{of, of, of, of, jobID, jobID}
+	if c.kind == theOperator {
+		total, err = gateway.Number(q, "SELECT COUNT(*) FROM jobs_record WHERE "+auditFilter, filter...)
+		if err != nil {
+			return nil, 0, err
+		}
+		return all, total, q.Query(add, "SELECT "+recordColumns+" FROM jobs_record WHERE "+auditFilter+
+			" ORDER BY n DESC LIMIT ?", append(filter, limit)...)
+	}
+	filter = append([]any{c.principal, c.principal}, filter...)
+	total, err = gateway.Number(q, "SELECT COUNT(*) FROM "+auditable+" WHERE "+auditFilter, filter...)
+	if err != nil {
+		return nil, 0, err
+	}
+	err = q.Query(add, "SELECT "+recordColumns+" FROM "+auditable+" WHERE "+auditFilter+" ORDER BY n DESC LIMIT ?",
+		append(filter, limit)...)
+	return all, total, err
+}
+
+// getEconomy is the handler of GET /economy.
+func (g *Gateway) getEconomy(r *request) error {
+	e := struct {
+		Accounts     int64                     `json:"total_accounts"`
+		Transactions int64                     `json:"total_transactions"`
+		Volume       raw                       `json:"total_volume"`
+		Balances     map[string]credits.Amount `json:"all_balances"`
+	}{}
+	err := g.Relay.View(r.Context(), r.from, func(q relay.Querier) (err error) {
+		e.Balances = map[string]credits.Amount{}
+		if e.Accounts, err = countAccounts(q); err != nil {
+			return err
+		}
+		t, err := readTotals(q)
+		if err != nil {
+			return err
+		}
+		e.Transactions, e.Volume = t.records, raw(credits.Format(t.volume))
+		own, err := visibleOwners(q, r.caller)
+		for _, a := range own {
+			e.Balances[a.id] = a.balance
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return r.answer(http.StatusOK, e)
+}
+
+// visibleOwners returns the accounts whose balance the caller may see in GET /economy.
+func visibleOwners(q relay.Querier, c caller) ([]owner, error) {
+	if c.kind != aPrincipal || c.principal == 0 {
+		return nil, nil
+	}
+	return ownersOf(q, c.principal)
+}
