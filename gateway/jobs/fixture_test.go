@@ -71,6 +71,14 @@ func (f *fixture) pass(d time.Duration) {
 	synctest.Wait()
 }
 
+// must ends the test if there is an error.
+func (f *fixture) must(err error) {
+	f.t.Helper()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
 // do sends a request to the gateway. key may be empty.
 func (f *fixture) do(method, path, key string, body any) answer {
 	f.t.Helper()
