@@ -38,7 +38,7 @@ const maxConfigBytes = 1 << 20
 
 // BeforeResolve reads the settings that are not on the command line. kong calls it.
 func (c *serveCmd) BeforeResolve(ctx *kong.Context) error {
-	flags := configurable(ctx)
+	flags, refused := configurable(ctx), commandLineOnly(ctx)
 	c.sources = map[string]string{}
 	for _, p := range ctx.Path {
 		if p.Flag != nil {
@@ -47,40 +47,50 @@ func (c *serveCmd) BeforeResolve(ctx *kong.Context) error {
 	}
 	values := settingValues{}
 	if path := configPath(ctx); path != "" {
-		if err := c.readFile(path, flags, values); err != nil {
+		if err := c.readFile(path, flags, refused, values); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
 	}
-	if err := c.readEnvironment(flags, values); err != nil {
+	if err := c.readEnvironment(flags, refused, values); err != nil {
 		return err
 	}
 	ctx.AddResolver(values)
 	return nil
 }
 
-// configPath returns the value of --config.
+// configPath returns the value of --config, which kong also takes from AGORA_CONFIG.
 func configPath(ctx *kong.Context) string {
 	for _, flag := range ctx.Selected().Flags {
-		if flag.Name != "config" {
-			continue
-		}
-		if path, given := ctx.FlagValue(flag).(string); given && path != "" {
+		if flag.Name == "config" {
+			path, _ := ctx.FlagValue(flag).(string)
 			return path
 		}
 	}
-	return os.Getenv("AGORA_CONFIG")
+	return ""
 }
 
 // configurable returns the flags of the command that may be set in the environment and in a file, by name.
 func configurable(ctx *kong.Context) map[string]*kong.Flag {
 	flags := map[string]*kong.Flag{}
 	for _, flag := range ctx.Selected().Flags {
-		if flag.Tag.Get("configure") != "no" && flag.Name != "help" {
+		if !isCommandLineOnly(flag) && flag.Name != "help" {
 			flags[flag.Name] = flag
 		}
 	}
 	return flags
 }
+
+// commandLineOnly returns the names of the flags that can be given only on the command line.
+func commandLineOnly(ctx *kong.Context) (names []string) {
+	for _, flag := range ctx.Selected().Flags {
+		if isCommandLineOnly(flag) {
+			names = append(names, flag.Name)
+		}
+	}
+	return names
+}
+
+func isCommandLineOnly(flag *kong.Flag) bool { return flag.Tag.Get("configure") == "no" }
 
 // settingValues are values from outside of the command line, by the name of their flag. It is a kong.Resolver.
 type settingValues map[string]any
@@ -119,9 +129,9 @@ func environmentName(flag string) string {
 }
 
 // readEnvironment reads the settings in the environment. An empty variable counts as unset. A list is separated by
-// commas or spaces.
-func (c *serveCmd) readEnvironment(flags map[string]*kong.Flag, values settingValues) error {
-	for _, name := range commandLineOnly {
+// commas or spaces. refused are the names of the flags that cannot be set there. AGORA_CONFIG is read before.
+func (c *serveCmd) readEnvironment(flags map[string]*kong.Flag, refused []string, values settingValues) error {
+	for _, name := range refused {
 		if name != "config" && os.Getenv(environmentName(name)) != "" {
 			return fmt.Errorf("%s: --%s can be given only on the command line", environmentName(name), name)
 		}
@@ -152,8 +162,8 @@ func listOf(texts []string) []any {
 	return list
 }
 
-// readFile reads the settings in a file.
-func (c *serveCmd) readFile(path string, flags map[string]*kong.Flag, values settingValues) error {
+// readFile reads the settings in a file. refused are the names of the flags that cannot be set there.
+func (c *serveCmd) readFile(path string, flags map[string]*kong.Flag, refused []string, values settingValues) error {
 	if _, err := regularFile(path); err != nil {
 		return cmp.Or(errors.Unwrap(err), err) // without the path, which the caller adds
 	}
@@ -182,7 +192,7 @@ func (c *serveCmd) readFile(path string, flags map[string]*kong.Flag, values set
 		name := key[0]
 		flag, known := flags[name]
 		switch {
-		case !known && slices.ContainsFunc(commandLineOnly, func(only string) bool { return only == name }):
+		case slices.Contains(refused, name):
 			return fmt.Errorf("%s can be given only on the command line", name)
 		case !known && isTable(members[name]):
 			return fmt.Errorf("%q is a section; write all settings at the top level", name)
@@ -210,9 +220,6 @@ func (c *serveCmd) readFile(path string, flags map[string]*kong.Flag, values set
 	}
 	return nil
 }
-
-// commandLineOnly are the flags that are for one start only.
-var commandLineOnly = []string{"config", "print-config", "check-config", "accept-loss", "new-identity"}
 
 // openToOthers reports whether other users may access a file.
 func openToOthers(file *os.File) bool {

@@ -114,6 +114,7 @@ func TestWrongSettings(t *testing.T) {
 		`reads = "nobody"`:                  `--reads must be one of "open","parties" but got "nobody"`,
 		`post-rate-ip = 1e99`:               `--post-rate-ip must be from 0.01 to 1000000`,
 		`accept-loss = true`:                `accept-loss can be given only on the command line`,
+		`check-config = true`:               `check-config can be given only on the command line`,
 		`config = "x"`:                      `config can be given only on the command line`,
 		"max-polls = 1\nmax-polls = 2":      `line 2: `,
 		`max-polls = `:                      `line 1: `,
