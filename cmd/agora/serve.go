@@ -66,7 +66,8 @@ func (serveCmd) Help() string {
 		"  agora serve --public-url https://relay.example --channel   (with chat channels and agent inboxes)"
 }
 
-// AfterApply sets the defaults that depend on other settings. kong calls it after Validate.
+// AfterApply sets the defaults that depend on other settings. Then it checks the settings that have such defaults. kong
+// calls it after Validate.
 func (c *serveCmd) AfterApply() error {
 	secured := len(c.TLS.Domain) > 0
 	if c.Addr == "" {
@@ -81,6 +82,32 @@ func (c *serveCmd) AfterApply() error {
 	}
 	if c.PublicURL == "" {
 		c.PublicURL = c.TLS.defaultOrigin()
+	}
+	switch {
+	case c.TLS.HTTPAddr.isOn() && c.PublicURL == "":
+		return errors.New("--http-addr must know where to redirect to; give the relay's public URL with --public-url")
+	case c.Reads == relay.ToParties && c.PublicURL == "" && !c.Addr.isLoopback():
+		return errors.New("--reads parties needs the relay's public URL, because signed reads contain it; " +
+			"give it with --public-url")
+	}
+	return c.checkAddresses()
+}
+
+// checkAddresses refuses to listen twice on the same address.
+func (c *serveCmd) checkAddresses() error {
+	all := []struct {
+		flag    string
+		address listenAddress
+	}{
+		{"--addr", c.Addr}, {"--http-addr", listenAddress(c.TLS.HTTPAddr)}, {"--metrics-addr", c.Observe.MetricsAddr},
+		{"--hub-addr", c.Gateways.HubAddr}, {"--channel-addr", c.Gateways.ChannelAddr},
+	}
+	for i, a := range all {
+		for _, b := range all[:i] {
+			if a.address.equals(b.address) {
+				return fmt.Errorf("%s must be another address than %s", a.flag, b.flag)
+			}
+		}
 	}
 	return nil
 }
@@ -109,19 +136,8 @@ func (c serveCmd) Validate() error {
 			return fmt.Errorf("--public-url: %w", err)
 		}
 	}
-	switch {
-	case c.TLS.HTTPAddr.isOn() && c.TLS.TLSCert != "" && c.PublicURL == "":
-		return errors.New("--http-addr must know where to redirect to; give the relay's public URL with --public-url")
-	case c.Observe.MetricsAddr != "" && !strings.HasSuffix(string(c.Observe.MetricsAddr), ":0") && (string(c.Observe.MetricsAddr) == string(c.Addr) || string(c.Observe.MetricsAddr) == string(c.TLS.HTTPAddr)):
-		return errors.New("--metrics-addr must be another address than --addr and --http-addr")
-	case c.TLS.HTTPAddr.isOn() && !strings.HasSuffix(string(c.Addr), ":0") && string(c.TLS.HTTPAddr) == string(c.Addr):
-		return errors.New("--http-addr must be another address than --addr")
-	case len(c.TLS.Domain) > 0 && strings.HasPrefix(strings.ToLower(c.PublicURL), "http:"):
+	if len(c.TLS.Domain) > 0 && strings.HasPrefix(strings.ToLower(c.PublicURL), "http:") {
 		return errors.New("--domain serves HTTPS, but --public-url begins with http:; write it with https:, or leave it out")
-	}
-	if c.Reads == relay.ToParties && c.PublicURL == "" && c.TLS.Domain == nil && c.Addr != "" && !c.Addr.isLoopback() {
-		return errors.New("--reads parties needs the relay's public URL, because signed reads contain it; " +
-			"give it with --public-url")
 	}
 	return nil
 }
