@@ -222,7 +222,7 @@ func (c *serveCmd) check(env environment, parsed *kong.Context) error {
 type server struct {
 	*serveCmd
 	env          environment
-	settings     []setting // in force; only the goroutine of reloadOnSignal changes them
+	settings     []setting // in force; only reloadAt changes them
 	log          *slog.Logger
 	level        *slog.LevelVar
 	watched      *watched
