@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -119,7 +120,7 @@ func TestAbandonedSocket(t *testing.T) {
 }
 
 // TestSystemdSockets starts the program with sockets as systemd passes them. It must use these and not those of its
-// flags, and tell systemd when it is ready and when it stops.
+// flags, and tell systemd when it is ready and when it begins to stop.
 func TestSystemdSockets(t *testing.T) {
 	clearSettings(t)
 	folder := t.TempDir()
@@ -187,11 +188,27 @@ func TestSystemdSockets(t *testing.T) {
 			t.Errorf("%s: %d", path, status)
 		}
 	}
+	// The relay says that it stops while a request is still in progress.
+	slow, err := net.Dial("tcp", addresses[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer slow.Close()
+	answer := bufio.NewReader(slow)
+	fmt.Fprintf(slow, "POST /events HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n")
+	if line, err := answer.ReadString('\n'); line != "HTTP/1.1 100 Continue\r\n" {
+		t.Fatalf("%q %v", line, err)
+	}
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	if got := state(); got != "STOPPING=1<nil>" {
 		t.Error(got)
+	}
+	fmt.Fprint(slow, "{}")
+	rest, err := io.ReadAll(answer)
+	if err != nil || !strings.Contains(string(rest), "\r\nHTTP/1.1 ") {
+		t.Errorf("the request was answered with %q, %v, after the relay had said that it stops", rest, err)
 	}
 	if err := cmd.Wait(); err != nil {
 		t.Error(err)

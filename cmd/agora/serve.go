@@ -290,7 +290,7 @@ func (s *server) run() error {
 	var config *tls.Config
 	signals, stop := hangups()
 	defer stop()
-	tasks := append(s.gateways.tasks(), func(ctx context.Context) { s.reloadAt(ctx, signals) })
+	tasks := append(s.gateways.tasks(), func(ctx context.Context) { s.reloadAt(ctx, signals) }, s.announceStop)
 	if s.certificates != nil {
 		config = tlsConfig(s.certificates)
 		tasks = append(tasks, s.certificates.run)
@@ -311,8 +311,17 @@ func (s *server) run() error {
 			Mounts: []httpapi.Mount{plainHTTP(s.certificates, s.relay.Origin())}})
 	}
 	notifySystemd(s.log, daemon.SdNotifyReady)
-	defer notifySystemd(s.log, daemon.SdNotifyStopping)
 	return serve(s.env.ctx, s.relay, s.front, tasks, listeners...)
+}
+
+// announceStop tells systemd that the relay stops, as soon as it was told to stop. Requests that have begun may still be
+// answered then. ctx ends when the relay has stopped for another reason.
+func (s *server) announceStop(ctx context.Context) {
+	select {
+	case <-s.env.ctx.Done():
+	case <-ctx.Done():
+	}
+	notifySystemd(s.log, daemon.SdNotifyStopping)
 }
 
 // notifySystemd tells systemd about the state of the relay, if systemd has started it with Type=notify.
