@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"reflect"
 	"regexp"
@@ -172,6 +173,10 @@ func (c *serveCmd) readFile(path string, flags map[string]*kong.Flag, refused []
 		return errors.Unwrap(err)
 	}
 	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return errors.Unwrap(err)
+	}
 	text, err := io.ReadAll(io.LimitReader(file, maxConfigBytes+1))
 	if err != nil {
 		return err
@@ -211,7 +216,7 @@ func (c *serveCmd) readFile(path string, flags map[string]*kong.Flag, refused []
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
-		if flag.Tag.Has("secret") && openToOthers(file) {
+		if flag.Tag.Has("secret") && openToOthers(info) {
 			return fmt.Errorf("other users may read this file, and %s is secret; run: chmod 600 %s", name, shellQuoted(path))
 		}
 		if c.sources[name] != "command line" {
@@ -221,10 +226,10 @@ func (c *serveCmd) readFile(path string, flags map[string]*kong.Flag, refused []
 	return nil
 }
 
-// openToOthers reports whether other users may access a file.
-func openToOthers(file *os.File) bool {
-	info, err := file.Stat()
-	return err == nil && info.Mode().Perm()&0o077 != 0 && runtime.GOOS != "windows"
+// openToOthers reports whether other users may access a file or a folder. On Windows it is always false, because there
+// the mode does not say who may.
+func openToOthers(info fs.FileInfo) bool {
+	return info.Mode().Perm()&0o077 != 0 && runtime.GOOS != "windows"
 }
 
 // tomlValue converts a value of a TOML file to the form in which kong takes it: a text, or a list of texts.

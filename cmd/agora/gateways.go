@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"strings"
 	"time"
 
@@ -312,9 +311,9 @@ func readOperatorKey(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if mode := info.Mode().Perm(); mode&0o077 != 0 && runtime.GOOS != "windows" {
+	if openToOthers(info) {
 		return "", fmt.Errorf("the file %s has mode %#o, so other users may access it; run: chmod 600 %s",
-			path, mode, shellQuoted(path))
+			path, info.Mode().Perm(), shellQuoted(path))
 	}
 	text, err := os.ReadFile(path)
 	return strings.TrimSuffix(string(text), "\n"), err

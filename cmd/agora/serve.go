@@ -10,7 +10,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -342,9 +341,9 @@ func makeFolder(path string) error {
 	if err != nil {
 		return err
 	}
-	if mode := info.Mode().Perm(); mode&0o077 != 0 && runtime.GOOS != "windows" {
+	if openToOthers(info) {
 		return fmt.Errorf("other users can enter the data folder %s (mode %#o); run: chmod 700 %s",
-			path, mode, shellQuoted(path))
+			path, info.Mode().Perm(), shellQuoted(path))
 	}
 	return nil
 }
