@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/alecthomas/kong"
@@ -260,17 +259,6 @@ func TestCheckConfig(t *testing.T) {
 	for _, want := range []string{"AGORA_MAX_BODDY is not a setting", "0.0.0.0/0 trusts everybody", "unix has no effect"} {
 		if code != exitOK || !strings.Contains(stderr.String(), "agora: warning: ") || !strings.Contains(stderr.String(), want) {
 			t.Errorf("ended with %d, want a warning that says %q:\n%s", code, want, stderr.String())
-		}
-	}
-	pipe := filepath.Join(t.TempDir(), "pipe")
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, args := range [][]string{{"--config", pipe}, {"--tls-cert", pipe, "--tls-key", pipe}} {
-		stderr.Reset()
-		code := run(environment{ctx: t.Context(), stdout: &stdout, stderr: &stderr}, append([]string{"serve", "--check-config"}, args...))
-		if code == exitOK || !strings.Contains(stderr.String(), "is not a regular file") {
-			t.Errorf("%s with a pipe ended with %d: %s", args[0], code, stderr.String())
 		}
 	}
 }

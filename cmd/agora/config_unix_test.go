@@ -1,0 +1,27 @@
+//go:build unix
+
+package main
+
+import (
+	"bytes"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// TestSettingsInPipes names a pipe where serve expects a file. It must not wait for somebody to write into the pipe.
+func TestSettingsInPipes(t *testing.T) {
+	clearSettings(t)
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"--config", pipe}, {"--tls-cert", pipe, "--tls-key", pipe}} {
+		var stdout, stderr bytes.Buffer
+		code := run(environment{ctx: t.Context(), stdout: &stdout, stderr: &stderr}, append([]string{"serve", "--check-config"}, args...))
+		if code == exitOK || !strings.Contains(stderr.String(), "is not a regular file") {
+			t.Errorf("%s with a pipe ended with %d: %s", args[0], code, stderr.String())
+		}
+	}
+}
