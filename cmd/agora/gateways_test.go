@@ -49,13 +49,19 @@ func (l *logText) String() string {
 // await waits until the log has text, and returns the log.
 func (l *logText) await(t *testing.T, text string) string {
 	t.Helper()
+	return l.awaitAfter(t, 0, text)
+}
+
+// awaitAfter is await without the first bytes of the log.
+func (l *logText) awaitAfter(t *testing.T, first int, text string) string {
+	t.Helper()
 	for range 1000 {
-		if all := l.String(); strings.Contains(all, text) {
-			return all
+		if after := l.String()[first:]; strings.Contains(after, text) {
+			return after
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	t.Fatalf("%q is not in the log: %s", text, l.String())
+	t.Fatalf("%q is not in the log: %s", text, l.String()[first:])
 	return ""
 }
 

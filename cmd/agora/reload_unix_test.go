@@ -34,14 +34,7 @@ func TestReload(t *testing.T) {
 		if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
 			t.Fatal(err)
 		}
-		for range 1000 {
-			if log := s.log.String()[before:]; strings.Contains(log, wait) {
-				return log
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
-		t.Fatalf("%q is not in the log: %s", wait, s.log.String()[before:])
-		return ""
+		return s.log.awaitAfter(t, before, wait)
 	}
 	write(`limit-local = true`)
 	s := startServe(t, "--config", file, "--data", filepath.Join(folder, "data"), "--polls-per-ip", "9", "--metrics-addr", "127.0.0.1:0")
