@@ -120,7 +120,8 @@ func tlsConfig(c certificates) *tls.Config {
 // checkInterval is the time between two looks at the files of a certificate.
 const checkInterval = 5 * time.Second
 
-// expiryWarning is how long before its end a certificate should have been renewed.
+// expiryWarning is how long before its end a certificate should have been renewed. For one that lives less than 56 days
+// it is a quarter of its lifetime.
 const expiryWarning = 14 * 24 * time.Hour
 
 // fileCertificates has one certificate, in two files.
@@ -215,15 +216,22 @@ func (f *fileCertificates) challenge(http.ResponseWriter, *http.Request) bool { 
 // noteCertificate logs that a certificate is in use, and warns if it ends soon.
 func noteCertificate(log *slog.Logger, host string, leaf *x509.Certificate, renewed bool) {
 	level, text := slog.LevelInfo, "a certificate is in use"
-	switch left := time.Until(leaf.NotAfter); {
-	case left <= 0:
+	switch {
+	case time.Until(leaf.NotAfter) <= 0:
 		level, text = slog.LevelError, "the certificate has expired; clients refuse it"
-	case left < expiryWarning && left < leaf.NotAfter.Sub(leaf.NotBefore)/4:
+	case expiresSoon(leaf):
 		level, text = slog.LevelWarn, "the certificate expires soon"
 	case renewed:
 		text = "a new certificate is in use"
 	}
 	log.Log(context.Background(), level, text, "host", host, "until", leaf.NotAfter.UTC(), "issuer", leaf.Issuer.CommonName)
+}
+
+// expiresSoon reports whether a certificate should have been renewed by now. autocert renews one when a third of its
+// lifetime is left, or 30 days.
+func expiresSoon(leaf *x509.Certificate) bool {
+	left := time.Until(leaf.NotAfter)
+	return left < expiryWarning && left < leaf.NotAfter.Sub(leaf.NotBefore)/4
 }
 
 // acmeCertificates gets its certificates from a certificate authority (RFC 8555). Only its own task orders them, so no
@@ -333,7 +341,7 @@ func (a *acmeCertificates) keep(ctx context.Context, domain string) {
 		before := a.until[domain]
 		a.until[domain] = leaf.NotAfter
 		a.mu.Unlock()
-		if !leaf.NotAfter.Equal(before) || time.Until(leaf.NotAfter) < expiryWarning {
+		if !leaf.NotAfter.Equal(before) || expiresSoon(leaf) {
 			noteCertificate(a.log, domain, leaf, !before.IsZero())
 		}
 		wait, failures = renewalCheck, firstOrderRetry

@@ -10,6 +10,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"log/slog"
 	"math/big"
 	"net/http"
@@ -27,13 +28,24 @@ import (
 // writeCertificate writes a new certificate with this common name, and its key. valid is how long it is valid.
 func writeCertificate(t *testing.T, certFile, keyFile, name string, valid time.Duration) {
 	t.Helper()
+	now := time.Now()
+	cert, key := newCertificate(t, name, now.Add(-90*day), now.Add(valid))
+	for file, text := range map[string][]byte{certFile: cert, keyFile: key} {
+		if err := os.WriteFile(file, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// newCertificate returns a new certificate with this common name, and its key, in PEM.
+func newCertificate(t *testing.T, name string, begin, end time.Time) (certPEM, keyPEM []byte) {
+	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	now := time.Now()
-	template := &x509.Certificate{SerialNumber: big.NewInt(now.UnixNano()), Subject: pkix.Name{CommonName: name},
-		DNSNames: []string{name}, NotBefore: now.Add(-90 * day), NotAfter: now.Add(valid)}
+	template := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
+		DNSNames: []string{name}, NotBefore: begin, NotAfter: end}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
 		t.Fatal(err)
@@ -42,11 +54,8 @@ func writeCertificate(t *testing.T, certFile, keyFile, name string, valid time.D
 	if err != nil {
 		t.Fatal(err)
 	}
-	for file, block := range map[string]*pem.Block{certFile: {Type: "CERTIFICATE", Bytes: der}, keyFile: {Type: "EC PRIVATE KEY", Bytes: keyDER}} {
-		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER})
 }
 
 // servedName returns the common name of the certificate that a new connection gets.
@@ -181,6 +190,75 @@ func TestCertificateFiles(t *testing.T) {
 	if _, err := (tlsFlags{TLSCert: cert, TLSKey: key}).openCertificates(folder, slog.Default()); err == nil || !strings.Contains(err.Error(), cert) {
 		t.Errorf("a start with garbage: %v", err)
 	}
+}
+
+// unreachable is a network in which no server can be reached.
+type unreachable struct{}
+
+func (unreachable) RoundTrip(*http.Request) (*http.Response, error) {
+	return nil, errors.New("no route to host")
+}
+
+// TestShortLivedCertificates has a certificate that lives for six days, while the authority cannot be reached. The log
+// has one line about it until it should have been renewed, then a warning each hour, and one line about the next one.
+func TestShortLivedCertificates(t *testing.T) {
+	folder := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		store := func() {
+			t.Helper()
+			now := time.Now()
+			cert, key := newCertificate(t, "relay.example", now, now.Add(6*day))
+			file := filepath.Join(folder, certificatesName, "relay.example")
+			if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, append(key, cert...), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		store()
+		var log logText
+		c, err := tlsFlags{Domain: []domainText{"relay.example"}}.openCertificates(folder, slog.New(slog.NewTextHandler(&log, nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.(*acmeCertificates).manager.Client.HTTPClient.Transport = unreachable{}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			c.run(ctx)
+		}()
+		read := 0
+		for _, step := range []struct {
+			name                   string
+			lasts                  time.Duration
+			inUse, renewed, warned int
+		}{
+			{"at first", 4 * day, 1, 0, 0},
+			{"due for renewal", 12*time.Hour + time.Minute, 0, 0, 0},
+			{"not renewed", 10 * time.Hour, 0, 0, 10},
+			{"renewed", 2 * day, 0, 1, 0},
+		} {
+			if step.renewed > 0 {
+				store() // autocert finds it there when it tries again, within an hour
+				time.Sleep(time.Hour)
+				synctest.Wait()
+			}
+			time.Sleep(step.lasts)
+			synctest.Wait()
+			lines := log.String()[read:]
+			read += len(lines)
+			for text, want := range map[string]int{"a certificate is in use": step.inUse, "a new certificate": step.renewed,
+				"expires soon": step.warned} {
+				if text == "expires soon" && step.renewed > 0 {
+					continue // there may be a last warning before autocert has found the new certificate
+				}
+				if got := strings.Count(lines, text); got != want {
+					t.Errorf("%s: %d lines have %q, want %d:\n%s", step.name, got, text, want, lines)
+				}
+			}
+		}
+		stop()
+		<-ended
+	})
 }
 
 // TestACMEHandshakes checks that no handshake orders a certificate, or waits for one, whatever name and protocol it
