@@ -311,9 +311,7 @@ func (a *acmeCertificates) run(ctx context.Context) {
 		tasks.Go(func() { a.keep(ctx, domain) })
 	}
 	tasks.Wait()
-	if transport, ok := a.manager.Client.HTTPClient.Transport.(*http.Transport); ok {
-		transport.CloseIdleConnections()
-	}
+	a.manager.Client.HTTPClient.CloseIdleConnections()
 }
 
 // keep gets the certificate of a domain, and then looks at it from time to time.
