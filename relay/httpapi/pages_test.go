@@ -72,7 +72,7 @@ func TestPreflight(t *testing.T) {
 }
 
 // TestPagesReadErrors checks that a page that may read the relay's answers may also read its refusals, with the headers
-// Retry-After and WWW-Authenticate.
+// Retry-After, WWW-Authenticate and X-Request-Id.
 func TestPagesReadErrors(t *testing.T) {
 	ask := func(h http.Handler, method, path, origin string) answer {
 		req := httptest.NewRequest(method, path, strings.NewReader("{"))
@@ -92,7 +92,7 @@ func TestPagesReadErrors(t *testing.T) {
 		if got := a.header.Get("Access-Control-Allow-Origin"); a.status != c.status || got != "https://app.example" {
 			t.Errorf("%s %s: %d for %q", c.method, c.path, a.status, got)
 		}
-		if got := a.header.Get("Access-Control-Expose-Headers"); got != "Retry-After, Www-Authenticate" {
+		if got := a.header.Get("Access-Control-Expose-Headers"); got != "Retry-After, Www-Authenticate, X-Request-Id" {
 			t.Errorf("%s %s: exposed %q", c.method, c.path, got)
 		}
 		if a.header.Get("Access-Control-Allow-Credentials") != "" {

@@ -26,7 +26,7 @@ func newCORS(origins, methods, headers []string) *cors.Cors {
 		AllowedOrigins: origins,
 		AllowedMethods: append([]string{http.MethodGet, http.MethodPost, http.MethodHead}, methods...),
 		AllowedHeaders: append([]string{"Content-Type", "Authorization"}, headers...),
-		ExposedHeaders: []string{"Retry-After", "WWW-Authenticate"},
+		ExposedHeaders: []string{"Retry-After", "WWW-Authenticate", "X-Request-Id"},
 		MaxAge:         600, // seconds
 
 		OptionsPassthrough: true, // preflights count like other requests, see admit
