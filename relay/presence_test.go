@@ -12,8 +12,8 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// TestOpenRelaysMarkPresence checks that at an open relay, a valid token marks its signer as online, and an invalid one
-// has no effect.
+// TestOpenRelaysMarkPresence checks that at an open relay, a valid token marks its signer as online. An invalid one has
+// no effect, and neither has one of a banned signer.
 func TestOpenRelaysMarkPresence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, relay.Config{Origin: ownOrigin})
@@ -50,6 +50,11 @@ func TestOpenRelaysMarkPresence(t *testing.T) {
 			}
 		}
 		token := tokenFor(t, agent, envelope.Read{})
+		r.SetBans(relay.Bans{Agents: []didkey.DID{agent.DID()}})
+		if r.MarkPresent(peer, token, "GET", "/events"); online() {
+			t.Error("a banned agent is marked as online")
+		}
+		r.SetBans(relay.Bans{})
 		r.MarkPresent(peer, token, "GET", "/events")
 		if !online() {
 			t.Error("a valid token has no effect")

@@ -191,14 +191,15 @@ func (r *Relay) acceptOnce(ctx context.Context, read *envelope.Read, now time.Ti
 }
 
 // MarkPresent marks the signer of a token as online. It is for a relay that shows everything to everybody. An invalid
-// token has no effect. Tokens are not recorded as used, so the same token may be used again within its minute. That
-// only repeats that its signer is online. For each signer, a signature is verified at most once a minute. One network
-// can mark at most 1024 signers in five minutes, so that it cannot fill the memory alone. The transport must have
-// admitted the request, see Admit.
+// token has no effect, and neither has one of a banned signer. Tokens are not recorded as used, so the same token may
+// be used again within its minute. That only repeats that its signer is online. For each signer that is not banned, a
+// signature is verified at most once a minute. One network can mark at most 1024 signers in five minutes, so that it
+// cannot fill the memory alone. The transport must have admitted the request, see Admit.
 func (r *Relay) MarkPresent(p Peer, token, method, target string) {
 	now := r.now()
 	read, err := r.parseRead(token, method, target, now)
-	if err != nil || !r.presence.wouldMark(read.Reader, siteNetwork(p.Addr), now) || read.VerifyWith(r.keys.Parse) != nil {
+	if err != nil || !r.presence.wouldMark(read.Reader, siteNetwork(p.Addr), now) ||
+		read.VerifyWith(r.keys.Parse) != nil || r.checkAgentBan(read.Reader) != nil {
 		return
 	}
 	r.presence.markFromNetwork(read.Reader, siteNetwork(p.Addr), now)
