@@ -203,6 +203,9 @@ func TestUpdatesAreCharged(t *testing.T) {
 		PostsPerAddress: relay.Rate{PerSecond: 0.001, Burst: 3}, ReadsPerAddress: relay.Rate{PerSecond: 0.001, Burst: 3},
 	}})
 	slow := from("203.0.113.7")
+	if err := errors.Join(r.Admit(slow, relay.Posts), r.Admit(slow, relay.Reads)); err != nil {
+		t.Fatal(err)
+	}
 	busy := func() { time.Sleep(50 * time.Millisecond) }
 	update := func(p relay.Peer) error {
 		return r.Update(t.Context(), p, func(relay.ExtTx) error { busy(); return nil })

@@ -290,6 +290,11 @@ func (r *Relay) refundMessage(p Peer, e *envelope.Envelope) {
 // An expensive request counts as more than one request. It counts as one more for each postUnit of its body, for each
 // workUnit of time spent on a body that is then refused, for each workUnit that the store's writer worked on a post,
 // and for each readUnit that the store worked on a read.
+//
+// These times are those of a clock, because the CPU time of a goroutine cannot be measured. So they are also long if
+// the whole machine stood still, for example because its disk was slow. The client has not caused that. So one piece of
+// work costs at most the burst of the rate, however long it took. By default, an address gets that many back in two
+// seconds.
 const (
 	postUnit = 8 << 10 // bytes
 	workUnit = 2 * time.Millisecond
@@ -330,12 +335,12 @@ func (r *Relay) checkPostDebt(p Peer) error {
 const maxWritesPerSource = 4
 
 // chargeWork charges work on a post to its address: the time spent on a body that was refused, or the time of the
-// store's only writer.
+// store's only writer. It charges at most the burst.
 func (r *Relay) chargeWork(p Peer, took time.Duration) {
 	if !p.Local {
 		var buf [len(widths)]netip.Prefix
 		units := int((took + workUnit/2) / workUnit) // rounded to the nearest unit
-		r.limiter.posts.charge(r.now, units, networks(p.Addr, &buf)...)
+		r.limiter.posts.charge(r.now, min(units, r.limits.Load().PostsPerAddress.Burst), networks(p.Addr, &buf)...)
 	}
 }
 

@@ -156,7 +156,38 @@ func TestWritesAreCharged(t *testing.T) {
 	}
 }
 
-// slowWriter is a store that reports a long time for each append.
+// TestStandstillsCostLittle lets the machine stand still for a minute during one read and one write of a client. Both are
+// charged, but the client does not have to wait for minutes because of it.
+func TestStandstillsCostLittle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, err := relay.New(t.Context(), relay.Config{Store: &slowWriter{took: time.Minute}, Key: key(t)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := from("203.0.113.7")
+		body := sign(t, key(t), envelope.Draft{Payload: request, Recipient: key(t).DID()}).Canonical()
+		for limit, c := range map[string]struct {
+			kind relay.Kind
+			work func() error
+		}{
+			envelope.LimitPostsPerAddress: {relay.Posts, func() error { _, err := r.Post(t.Context(), p, body); return err }},
+			envelope.LimitReadsPerAddress: {relay.Reads, func() error { _, err := r.Agents(t.Context(), p, relay.AgentQuery{}); return err }},
+		} {
+			if err := errors.Join(r.Admit(p, c.kind), c.work()); err != nil {
+				t.Fatalf("%s: %v", limit, err)
+			}
+			if wait := wantLimit(t, r.Admit(p, c.kind), limit); wait > 100*time.Millisecond {
+				t.Errorf("%s: the client has to wait for %v", limit, wait)
+			}
+			time.Sleep(2 * time.Second)
+			if err := r.Admit(p, c.kind); err != nil {
+				t.Errorf("%s: refused after two seconds: %v", limit, err)
+			}
+		}
+	})
+}
+
+// slowWriter is a store that reports a long time for each append, and for each page of the directory.
 type slowWriter struct {
 	stubStore
 	took time.Duration
@@ -168,3 +199,7 @@ func (s *slowWriter) Append(context.Context, relay.Entry) (relay.Receipt, error)
 }
 
 func (s *slowWriter) Read(context.Context, relay.Query) (relay.Page, error) { return relay.Page{}, nil }
+
+func (s *slowWriter) Agents(context.Context, relay.AgentQuery) (relay.AgentPage, error) {
+	return relay.AgentPage{Took: s.took}, nil
+}

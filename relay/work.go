@@ -46,14 +46,15 @@ func (r *Relay) beginSlice(ctx context.Context, job *readJob) error {
 	return err
 }
 
-// endSlice ends the turn of a slice and charges the slice to the client's address.
+// endSlice ends the turn of a slice and charges the slice to the client's address, at most the burst, see readUnit.
 func (r *Relay) endSlice(job *readJob, took time.Duration) {
 	r.readQueue.Release(job.peer.source())
 	before := job.spent / readUnit
 	job.spent += took
 	if !job.peer.Local {
 		var buf [len(widths)]netip.Prefix
-		r.limiter.reads.charge(r.now, int(job.spent/readUnit-before), networks(job.peer.Addr, &buf)...)
+		units := min(int(job.spent/readUnit-before), r.limits.Load().ReadsPerAddress.Burst)
+		r.limiter.reads.charge(r.now, units, networks(job.peer.Addr, &buf)...)
 	}
 }
 

@@ -46,6 +46,9 @@ func TestWritesTakeTurns(t *testing.T) {
 		var posting sync.WaitGroup
 		var refused atomic.Int32
 		for range 64 {
+			if err := r.Admit(from("203.0.113.7"), relay.Posts); err != nil {
+				t.Fatal(err)
+			}
 			body := sign(t, key(t), envelope.Draft{Payload: request, Recipient: key(t).DID()}).Canonical()
 			posting.Go(func() {
 				if _, err := r.Post(t.Context(), from("203.0.113.7"), body); err != nil {

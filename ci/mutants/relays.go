@@ -122,6 +122,10 @@ var relays = []mutant{
 // Limits and charges.
 var limits = []mutant{
 	{"limits: writing costs nothing", "relay Relay.appendEntry", "chargeWork()", drop, "./relay -run WritesAre"},
+	{"limits: a write of any length is charged in full", "relay Relay.chargeWork", "min()", with("units"),
+		"./relay -run Standstill"},
+	{"limits: a read of any length is charged in full", "relay Relay.endSlice", "min()", with("int(job.spent/readUnit-before)"),
+		"./relay -run Standstill"},
 	{"limits: refused bodies cost nothing", "relay Relay.inTurn", "chargeWork()", drop, "./relay -run Charged"},
 	{"limits: duplicates are charged to their sender", "relay Relay.post", "receipt.Duplicate", never,
 		"./relay -run Copies"},
