@@ -44,17 +44,11 @@ func linesOf(t testing.TB, log, msg string) (lines []logLine) {
 	return lines
 }
 
-// infoLog returns a logger for the levels INFO and higher, and a function that returns the text it has logged.
-func infoLog() (*slog.Logger, func() string) {
-	var w lockedBuffer
-	return slog.New(slog.NewJSONHandler(&w, nil)), w.text
-}
-
 // TestAccessLog sends requests over HTTP/1.1 and HTTP/2. Each has one line in the log, with the status and the bytes of
 // the answer that its client got. The line has the id that the answer has. It has no query, token or body.
 func TestAccessLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log, logged := infoLog()
+		log, logged := logTo(slog.LevelInfo)
 		r := startWith(t, asIs, relay.Config{Origin: origin, Reads: relay.ToParties,
 			Limits: relay.Limits{PostsPerAddress: relay.Rate{PerSecond: 0.01, Burst: 4}}})
 		l := newPipeListener(allInterfaces)
@@ -132,17 +126,42 @@ func TestAccessLog(t *testing.T) {
 // TestAccessLogIsOff checks that without AccessLog a request has no line at the level INFO, and its answer has no id.
 // At the level DEBUG it has both.
 func TestAccessLogIsOff(t *testing.T) {
-	log, logged := infoLog()
+	log, logged := logTo(slog.LevelInfo)
 	r := unlimited(t)
 	a := get(t, httpapi.New(r, httpapi.Options{Log: log}).Handler(false), "/agents")
 	if id := a.header["X-Request-Id"]; id != nil || logged() != "" {
 		t.Errorf("logged %s, id %q", logged(), id)
 	}
-	log, logged = logTo()
+	log, logged = logTo(slog.LevelDebug)
 	a = get(t, httpapi.New(r, httpapi.Options{Log: log}).Handler(false), "/agents")
 	lines := linesOf(t, logged(), "request")
 	if len(lines) != 1 || lines[0].Level != "DEBUG" || lines[0].ID != a.header.Get("X-Request-Id") || lines[0].ID == "" {
 		t.Errorf("logged %s, id %q", logged(), a.header["X-Request-Id"])
+	}
+}
+
+// startPoll sends a poll and waits until the relay waits for events. leave disconnects the client.
+func startPoll(t *testing.T, c *http.Client, url string) (leave func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	req, err := http.NewRequestWithContext(ctx, "GET", url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		response, err := c.Do(req)
+		if err == nil {
+			err = response.Body.Close()
+		}
+		ended <- err
+	}()
+	synctest.Wait()
+	return func() {
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("the poll ended with %v", err)
+		}
 	}
 }
 
@@ -151,7 +170,7 @@ func TestAccessLogIsOff(t *testing.T) {
 func TestAccessLogOfBrokenAnswers(t *testing.T) {
 	for _, useHTTP2 := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			log, logged := infoLog()
+			log, logged := logTo(slog.LevelInfo)
 			r := unlimited(t)
 			l := newPipeListener(allInterfaces)
 			abort := func(w http.ResponseWriter, _ *http.Request, _ relay.Peer) error {
@@ -164,24 +183,8 @@ func TestAccessLogOfBrokenAnswers(t *testing.T) {
 			runFront(t, httpapi.New(r, httpapi.Options{Log: log, AccessLog: true, Mounts: mounts}),
 				httpapi.Listener{Listener: l, TLS: serverConfig(t)})
 			c := l.client(t, stranger, useHTTP2)
-			ctx, leave := context.WithCancel(t.Context())
-			req, err := http.NewRequestWithContext(ctx, "GET", "https://localhost/events?cursor=0&timeout=60", nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			failed := make(chan error, 1)
-			go func() {
-				response, err := c.Do(req)
-				if err == nil {
-					err = response.Body.Close()
-				}
-				failed <- err
-			}()
-			synctest.Wait()
+			leave := startPoll(t, c, "https://localhost/events?cursor=0&timeout=60")
 			leave()
-			if err := <-failed; !errors.Is(err, context.Canceled) {
-				t.Errorf("the poll ended with %v", err)
-			}
 			synctest.Wait()
 			if response, err := c.Get("https://localhost/aborts"); err == nil {
 				_ = response.Body.Close()
@@ -217,7 +220,7 @@ func TestRequestIDs(t *testing.T) {
 		{trusted, []string{"ä"}, false}, {trusted, []string{"a/b"}, false}, {trusted, []string{"a,b"}, false},
 		{trusted, []string{"a", "a"}, false}, {trusted, []string{"a", "b"}, false},
 	} {
-		log, logged := infoLog()
+		log, logged := logTo(slog.LevelInfo)
 		h := httpapi.New(r, httpapi.Options{Log: log, AccessLog: true,
 			Proxies: httpapi.Proxies{Networks: networks("10.0.0.0/8")}}).Handler(false)
 		req := httptest.NewRequest("GET", "/health", nil)
@@ -237,7 +240,7 @@ func TestAccessLogOfHostileRequests(t *testing.T) {
 	r := unlimited(t)
 	for _, text := range append(slices.Clone(naughty), "\xff\xfe", strings.Repeat("é", 150), "a"+strings.Repeat("é", 150),
 		`","level":"ERROR`, "\n\n\n") {
-		log, logged := infoLog()
+		log, logged := logTo(slog.LevelInfo)
 		h := httpapi.New(r, httpapi.Options{Log: log, AccessLog: true}).Handler(false)
 		req := httptest.NewRequest("GET", "/", nil)
 		req.URL.Path, req.Host = "/"+text, text
@@ -265,14 +268,14 @@ func TestAccessLogOfHostileRequests(t *testing.T) {
 // TestFailuresAreLoggedWithTheirID checks that a panic and an unknown error are logged with the id that the answer has,
 // with and without an access log. So an operator finds the reason for an answer that a user shows.
 func TestFailuresAreLoggedWithTheirID(t *testing.T) {
-	r := startWrapped(t, func(s relay.Store) relay.Store { return panicking{failing{s}} })
+	r := startWrapped(t, func(s relay.Store) relay.Store { return panicking{&fragile{Store: s, fails: true}} })
 	for _, accessLog := range []bool{false, true} {
 		for msg, request := range map[string]*http.Request{
 			"panic": httptest.NewRequest("GET", "/agents", nil),
 			"request failed": httptest.NewRequest("POST", "/events",
 				bytes.NewReader(sign(t, key(t), envelope.Draft{Payload: envelope.Request{Intent: "echo"}}).Canonical())),
 		} {
-			log, logged := infoLog()
+			log, logged := logTo(slog.LevelInfo)
 			a := call(t, httpapi.New(r, httpapi.Options{Log: log, AccessLog: accessLog}).Handler(false), request)
 			a.want(t, 500, envelope.CodeInternal)
 			id := a.header.Get("X-Request-Id")

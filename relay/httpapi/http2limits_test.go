@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -160,7 +161,7 @@ func TestHTTP2HeaderListIsLimited(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				log, logged := logTo()
+				log, logged := logTo(slog.LevelDebug)
 				l, _ := serveTLS(t, unlimited(t), httpapi.Options{Log: log, AccessLog: true})
 				h := l.dialH2(t, stranger)
 				h.exchange()
@@ -187,7 +188,7 @@ func TestHTTP2HeaderListIsLimited(t *testing.T) {
 // TestHTTP2OddRequests sends requests that HTTP/1.1 cannot express, or that HTTP/2 forbids. None is answered with
 // success, none panics, and the connection can be used after them.
 func TestHTTP2OddRequests(t *testing.T) {
-	log, logged := logTo()
+	log, logged := logTo(slog.LevelDebug)
 	l, _ := serveTLS(t, unlimited(t), httpapi.Options{Log: log})
 	h := l.dialH2(t, stranger)
 	h.exchange()

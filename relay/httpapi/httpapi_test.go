@@ -381,7 +381,7 @@ func TestSeedIsLocal(t *testing.T) {
 
 func TestInternalErrorsAreNotShown(t *testing.T) {
 	var log bytes.Buffer
-	r := startWrapped(t, func(s relay.Store) relay.Store { return failing{s} })
+	r := startWrapped(t, func(s relay.Store) relay.Store { return &fragile{Store: s, fails: true} })
 	h := httpapi.New(r, httpapi.Options{Log: slog.New(slog.NewJSONHandler(&log, nil))}).Handler(false)
 	a := post(t, h, "/events", sign(t, key(t), envelope.Draft{Payload: envelope.Request{Intent: "echo"}}).Canonical())
 	a.want(t, 500, envelope.CodeInternal)
@@ -396,12 +396,6 @@ func TestInternalErrorsAreNotShown(t *testing.T) {
 		t.Error("503 without Retry-After")
 	}
 	get(t, h, "/health").want(t, 503, envelope.CodeUnavailable)
-}
-
-type failing struct{ relay.Store }
-
-func (failing) Append(context.Context, relay.Entry) (relay.Receipt, error) {
-	return relay.Receipt{}, errors.New("secret of the store")
 }
 
 func TestPanicIsAnswered(t *testing.T) {

@@ -26,10 +26,10 @@ var naughty = []string{
 	" ", "\t", "\x7f", "\uffff", "did:key:z6Mk", "Authorization: Bearer x", strings.Repeat("long ", 4000),
 }
 
-// logTo returns a logger for all levels, and a function that returns the text it has logged.
-func logTo() (*slog.Logger, func() string) {
+// logTo returns a logger for this level and those above, and a function that returns the text it has logged.
+func logTo(level slog.Level) (*slog.Logger, func() string) {
 	var w lockedBuffer
-	return slog.New(slog.NewJSONHandler(&w, &slog.HandlerOptions{Level: slog.LevelDebug})), w.text
+	return slog.New(slog.NewJSONHandler(&w, &slog.HandlerOptions{Level: level})), w.text
 }
 
 type lockedBuffer struct {
@@ -83,7 +83,7 @@ func checkLog(t *testing.T, text string) {
 // TestNaughtyStrings puts each naughty string into every field, path, parameter and header. Every answer is JSON and
 // never a 5xx or a redirect, and the log stays intact.
 func TestNaughtyStrings(t *testing.T) {
-	log, logged := logTo()
+	log, logged := logTo(slog.LevelDebug)
 	h := httpapi.New(start(t), httpapi.Options{Log: log, Build: "b"}).Handler(false)
 	try := func(r *http.Request) {
 		t.Helper()

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -149,7 +150,7 @@ func TestLimitsOfUnixSockets(t *testing.T) {
 func TestSetProxies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := unlimited(t)
-		log, logged := infoLog()
+		log, logged := logTo(slog.LevelInfo)
 		tcp, unix := newPipeListener(allInterfaces), newPipeListener(unixSocket)
 		front := httpapi.New(r, httpapi.Options{Log: log, AccessLog: true})
 		mounts := []httpapi.Mount{gateway{r}.mount("")}

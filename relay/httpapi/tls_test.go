@@ -11,6 +11,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/big"
 	mathrand "math/rand/v2"
 	"net"
@@ -188,7 +189,7 @@ func TestTLSHandshakeIsCut(t *testing.T) {
 // TestTLSHostileHello sends bytes that no TLS client sends. The relay closes the connection. It logs nothing at level
 // INFO or higher and does not panic, and it still serves other clients.
 func TestTLSHostileHello(t *testing.T) {
-	log, logged := logTo()
+	log, logged := logTo(slog.LevelDebug)
 	l, _ := serveTLS(t, unlimited(t), httpapi.Options{Log: log})
 	hello := clientHello(t, clientConfig(t, "h2", "http/1.1"))
 	old := clientConfig(t)
