@@ -87,8 +87,9 @@ func (r *Relay) Connect(p Peer) (release func(), err error) {
 	return release, err
 }
 
-// HasFewConnections reports whether no network of p has more than few open connections, or few times as many as an
-// address has, see networks. Local peers always have few.
+// HasFewConnections reports whether p's address has at most few open connections. Like the limits, it also looks at the
+// larger networks around an IPv6 address: a /56 may have 4 times as many, and a /48 16 times. It is true for local
+// peers.
 func (r *Relay) HasFewConnections(p Peer, few int) bool {
 	s := r.limiter.connections
 	var buf [len(widths)]netip.Prefix

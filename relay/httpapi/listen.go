@@ -136,8 +136,10 @@ func (f *Front) tlsConfig(l Listener) *tls.Config {
 }
 
 // http2 returns the limits of HTTP/2 connections. A connection has at most as many streams as its address may have
-// requests. Its buffers are small, because a client can fill the buffers of each connection with bodies that no handler
-// reads. A connection that is silent in the middle of a frame is closed, because it does not answer the ping.
+// requests. That number is taken when the listener starts: a later change of the limits does not change it. Each
+// request still counts against the limit that is then in force. Buffers are small, because a client can fill the
+// buffers of each connection with bodies that no handler reads. A connection that is silent in the middle of a frame is
+// closed, because it does not answer the ping.
 func (f *Front) http2() *http.HTTP2Config {
 	streams := f.relay.Limits().RequestsPerAddress
 	if streams < 0 {
