@@ -1,7 +1,7 @@
 // Command acme runs an ACME server on loopback, so that tests can let a relay obtain certificates without a network. It
 // is Pebble, the test server of Let's Encrypt, with a DNS server that has the same answer for all names.
 //
-//	go -C ci/acme run . -out /tmp/acme -http-port 5080 -tls-port 5443
+//	go -C ci/acme run . -out acme-files -http-port 5080 -tls-port 5443
 //
 // When the server is ready, the command prints three lines:
 //
