@@ -358,7 +358,7 @@ func tomlQuoted(text string) string {
 	return b.String()
 }
 
-// printConfig writes all settings as a configuration file. Secrets are left out.
+// printConfig writes all settings as a configuration file. In place of a secret it writes a comment.
 func printConfig(w io.Writer, settings []setting) error {
 	var b bytes.Buffer
 	group := ""

@@ -40,7 +40,7 @@ type gatewayFlags struct {
 	HubAgents     int             `default:"10000" placeholder:"N" help:"How many agents may be registered at the hub (default: ${default})."`
 	HubRetention  time.Duration   `default:"720h" placeholder:"DURATION" help:"How long the hub keeps a message (default: ${default})."`
 	Channel       bool            `help:"Serve channels, and inboxes of agents, for the Chorus Channel protocol under /channel."`
-	ChannelAddr   listenAddress   `placeholder:"HOST:PORT" help:"Serve them at the root of this address too."`
+	ChannelAddr   listenAddress   `placeholder:"HOST:PORT" help:"Serve the channels and inboxes at the root of this address too."`
 	Jobs          bool            `help:"Serve a registry of skills, jobs, credits and reputation for Chorus agents under /jobs."`
 	JobsAddr      listenAddress   `placeholder:"HOST:PORT" help:"Serve the registry at the root of this address too."`
 	JobsInitial   creditAmount    `default:"100" placeholder:"CREDITS" help:"Credits that a new user of the registry gets, in all accounts together (default: ${default})."`

@@ -23,7 +23,7 @@ type limitFlags struct {
 	PollsPerIP       int         `reload:"" name:"polls-per-ip" default:"32" placeholder:"N" help:"Concurrent waiting polls of one address; 0: no limit (default: ${default})."`
 	MaxPolls         int         `reload:"" default:"10000" placeholder:"N" help:"Concurrent waiting polls of all addresses together; 0: no limit (default: ${default})."`
 	InboxEvents      int         `reload:"" default:"10000" placeholder:"N" help:"Number of unexpired REQUESTs and MANIFESTs stored for one recipient. Messages of the recipient's own threads are not counted. 0: no limit (default: ${default})."`
-	InboxBytes       int64       `reload:"" type:"bytes" default:"64MiB" placeholder:"SIZE" help:"Total size of these messages for one recipient; 0: no limit (default: ${default})."`
+	InboxBytes       int64       `reload:"" type:"bytes" default:"64MiB" placeholder:"SIZE" help:"Total size of the messages that --inbox-events counts. 0: no limit (default: ${default})."`
 	TrustedProxy     []proxyText `reload:"" placeholder:"CIDR" sep:"none" help:"Address or network of a proxy, or unix for a proxy that connects over a Unix socket. The relay then takes the address of a client from the proxy's header X-Forwarded-For. May be repeated. Without this flag all clients of a proxy count as one address."`
 	Ban              []banText   `reload:"" placeholder:"CIDR|DID" sep:"none" help:"Refuse this address, network or identity. May be repeated."`
 	LimitLocal       bool        `help:"Limit requests from this machine too. By default they are not limited if the relay listens on loopback only and has no --public-url."`

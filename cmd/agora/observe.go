@@ -20,7 +20,7 @@ type observeFlags struct {
 	LogLevel    levelText     `reload:"" default:"info" placeholder:"LEVEL" help:"debug, info, warn or error (default: ${default})."`
 	LogFormat   string        `default:"auto" enum:"auto,text,json" placeholder:"auto|text|json" help:"Format of the log: text, json, or auto, which is text on a terminal and json otherwise (default: ${default})."`
 	AccessLog   bool          `help:"Log a line for each request, without query, tokens and payload."`
-	MetricsAddr listenAddress `placeholder:"HOST:PORT" help:"Serve metrics for Prometheus at /metrics, and /livez and /readyz, on this address. Only you should be able to reach it."`
+	MetricsAddr listenAddress `placeholder:"HOST:PORT" help:"Serve the pages for monitors on this address: /metrics for Prometheus, /livez and /readyz. Only you should be able to reach it."`
 	OTLPURL     webURL        `name:"otlp-url" placeholder:"URL" help:"Send a trace span for each post and poll to this OpenTelemetry collector, with OTLP over HTTP, such as http://localhost:4318."`
 	OTLPHeader  []headerText  `name:"otlp-header" secret:"" placeholder:"NAME=VALUE" sep:"none" help:"Send this header to the collector. May be repeated."`
 	TraceRatio  float64       `default:"1" placeholder:"RATIO" help:"Share of the spans that are sent, chosen at random, from 0 to 1 (default: ${default})."`

@@ -28,10 +28,10 @@ import (
 
 // tlsFlags are the flags of serve for TLS.
 type tlsFlags struct {
-	Domain        []domainText    `placeholder:"HOST" help:"Serve HTTPS for this host name, with certificates from an ACME certificate authority. May be repeated. You accept the terms of that authority."`
+	Domain        []domainText    `placeholder:"HOST" help:"Serve HTTPS for this host name, with certificates from an ACME certificate authority. May be repeated. By using it you accept the terms of that authority."`
 	ACMEEmail     string          `name:"acme-email" placeholder:"ADDRESS" help:"Address at which the certificate authority can reach you."`
 	ACMEDirectory webURL          `name:"acme-directory" default:"https://acme-v02.api.letsencrypt.org/directory" placeholder:"URL" help:"The certificate authority's ACME directory (default: ${default})."`
-	ACMERoots     string          `name:"acme-roots" placeholder:"FILE" help:"PEM file of the roots that have signed the certificate of the ACME directory itself, for an authority of your own (default: the roots of this machine)."`
+	ACMERoots     string          `name:"acme-roots" placeholder:"FILE" help:"PEM file with the root certificates to trust when the relay connects to the ACME directory. Only an authority of your own needs it (default: the roots of this machine)."`
 	HTTPAddr      optionalAddress `name:"http-addr" placeholder:"HOST:PORT|off" help:"With TLS: answer challenges of the certificate authority here, and redirect browsers to HTTPS (default: :80 with --domain, otherwise off)."`
 	TLSCert       string          `name:"tls-cert" placeholder:"FILE" help:"Serve HTTPS with the certificate chain in this PEM file. It is read again when it changes."`
 	TLSKey        string          `name:"tls-key" placeholder:"FILE" help:"The PEM file of the certificate's private key."`
@@ -346,8 +346,8 @@ func (a *acmeCertificates) keep(ctx context.Context, domain string) {
 	}
 }
 
-// obtain returns the certificate of a domain. If there is none, it orders one, which takes some seconds. autocert
-// cannot be interrupted, so obtain leaves it alone when ctx ends.
+// obtain returns the certificate of a domain. If there is none, it orders one, which takes some seconds. An order cannot
+// be interrupted. So when ctx ends, obtain returns, and the order goes on without it.
 func (a *acmeCertificates) obtain(ctx context.Context, domain string) (*tls.Certificate, error) {
 	type outcome struct {
 		certificate *tls.Certificate

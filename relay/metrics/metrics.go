@@ -67,7 +67,7 @@ func New(build string) *Metrics {
 	}
 	m.postBytes = m.counter("agora_post_bytes_total", "Bytes of the posted bodies.")
 	m.check = m.histogram("agora_post_check_seconds",
-		"Time for parsing and verifying a post, with the wait for a turn.", 25e-6, 2, 16)
+		"Time for parsing and verifying a post, including the wait for its turn.", 25e-6, 2, 16)
 	m.store = m.histogram("agora_post_store_seconds", "Time for storing a post, until it is durable.", 100e-6, 2, 16)
 	m.requests = m.counters("agora_http_requests_total",
 		"Answered HTTP requests, by the part of the API and by whether they may change something.", "mount", "kind")
@@ -76,10 +76,10 @@ func New(build string) *Metrics {
 	for status := range m.statuses {
 		m.statuses[status] = strconv.Itoa(status)
 	}
-	// An alert sees a series grow only if it existed before. So that of internal errors exists before the first one.
+	// An alert does not notice the first error if the series begins with it. So the series of internal errors begins at 0.
 	m.refusals.WithLabelValues(m.statusText(http.StatusInternalServerError), string(envelope.CodeInternal), "")
 	m.commitSync = m.histogram("agora_commit_sync_seconds", "Time for the commit of a group, with its fsync.", 50e-6, 2, 16)
-	m.commitWork = m.histogram("agora_commit_work_seconds", "Time for reading and writing before the commit of a group.",
+	m.commitWork = m.histogram("agora_commit_work_seconds", "Time for the reads and writes of a group, before its commit.",
 		50e-6, 2, 16)
 	m.commitSize = m.histogram("agora_commit_events", "Events that became durable together.", 1, 2, 9)
 	m.waiting = m.gauge("agora_polls_waiting", "Polls in progress, waiting ones included, and open streams.", nil)

@@ -21,7 +21,8 @@ type StoreStats struct {
 	DatabaseBytes, LogBytes int64                  // sizes of the database file and of its write-ahead log
 }
 
-// statsLifetime is how long StoreStats are used again, because counting the threads takes some time.
+// statsLifetime is how old StoreStats may be. They are not taken for each scrape, because counting the threads takes
+// some time.
 const statsLifetime = 10 * time.Second
 
 // statsTimeout limits the time for getting StoreStats.
@@ -38,7 +39,7 @@ func (m *Metrics) AddStore(stats func(context.Context) (StoreStats, error), log 
 	})
 }
 
-// AddReady adds whether the relay accepts messages. ready returns nil if it does.
+// AddReady adds the metric agora_ready, which says whether the relay accepts messages. ready returns nil if it does.
 func (m *Metrics) AddReady(ready func() error) {
 	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "agora_ready",
 		Help: "1 while the relay accepts messages, otherwise 0. /readyz has the reason."}, func() float64 {
@@ -161,7 +162,7 @@ func (m *Metrics) Server(ready func() error, log *slog.Logger) *http.Server {
 	}
 }
 
-// answer writes whether something works, as text.
+// answer answers 200 if err is nil, and otherwise 503 with the text of err.
 func answer(w http.ResponseWriter, err error) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")

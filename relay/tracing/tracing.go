@@ -74,8 +74,8 @@ func New(ctx context.Context, o Options) (*Tracing, error) {
 	return &Tracing{provider: provider, tracer: provider.Tracer("github.com/agora-relay/agora")}, nil
 }
 
-// share is a sdk.Sampler that sends this share of the spans, chosen at random. The samplers of the SDK decide by the id of
-// the trace, or by a flag of the client. A client chooses both, so it could have all of its spans sent.
+// share is a sdk.Sampler that sends this share of the spans, chosen at random. The samplers of the SDK decide by the id
+// of the trace, or by a flag in the request. The client chooses both, so it could make the relay send all of its spans.
 type share float64
 
 // ShouldSample implements sdk.Sampler.
