@@ -309,7 +309,7 @@ func reference(t *testing.T) string {
 		if s.flag.Tag.Has("reload") {
 			reload = "yes"
 		}
-		help, _, _ := strings.Cut(s.flag.Help, " (default:")
+		help := strings.Replace(s.flag.Tag.Help, " (default: ${default})", "", 1) // it has a column of its own
 		help = strings.ReplaceAll(strings.TrimSuffix(help, "."), "|", `\|`)
 		if s.flag.IsSlice() {
 			help += ". A list"
