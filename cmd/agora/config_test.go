@@ -114,6 +114,7 @@ func TestWrongSettings(t *testing.T) {
 		"addr = \"unix:/a:0\"\nmetrics-addr = \"unix:/a:0\"": `--metrics-addr must be another address than --addr`,
 		"hub = true\nhub-addr = \":9\"\naddr = \":9\"":       `--hub-addr must be another address than --addr`,
 		"channel = true\nchannel-addr = \":9\"\nhub = true\nhub-addr = \":9\"": `--channel-addr must be another address than --hub-addr`,
+		"jobs = true\njobs-addr = \":9\"\naddr = \":9\"":                       `--jobs-addr must be another address than --addr`,
 		"reads = \"parties\"\naddr = \":80\"":                                  `--reads parties needs the relay's public URL`,
 		"tls-cert = \"c.pem\"\ntls-key = \"k.pem\"\nhttp-addr = \":80\"":       `give the relay's public URL with --public-url`,
 		"domain = \"a.example\"\npublic-url = \"http://a.example\"":            `write it with https:`,

@@ -100,6 +100,7 @@ func (c *serveCmd) checkAddresses() error {
 	}{
 		{"--addr", c.Addr}, {"--http-addr", listenAddress(c.TLS.HTTPAddr)}, {"--metrics-addr", c.Observe.MetricsAddr},
 		{"--hub-addr", c.Gateways.HubAddr}, {"--channel-addr", c.Gateways.ChannelAddr},
+		{"--jobs-addr", c.Gateways.JobsAddr},
 	}
 	for i, a := range all {
 		for _, b := range all[:i] {
