@@ -112,8 +112,8 @@ func (a *creditAmount) UnmarshalText(text []byte) error {
 	return err
 }
 
-// MarshalText is what --print-config shows.
-func (a creditAmount) MarshalText() ([]byte, error) { return []byte(credits.Amount(a).String()), nil }
+// String returns the amount as the flag takes it.
+func (a creditAmount) String() string { return credits.Amount(a).String() }
 
 // gateways are the gateways of a relay that are on. The zero value has none.
 type gateways struct {
