@@ -9,7 +9,7 @@ var channels = []mutant{
 	{"channel: a revoked connection gets messages", "gateway/channel Gateway.deliver", "",
 		swapSQL("revoked = 0", "revoked >= 0"), ofChannel + "AnswersOfAgents"},
 	{"channel: a message wakes no lane", "gateway/channel Gateway.deliver", "Then()", drop, ofChannel + "WhoGets"},
-	{"channel: an event wakes no reader", "gateway/channel Gateway.say", "news.tell()", drop, ofChannel + "GetEvents"},
+	{"channel: an event wakes no reader", "gateway/channel Gateway.say", "news.Tell()", drop, ofChannel + "GetEvents"},
 	{"channel: agents may answer each other for ever", "gateway/channel mayDeliver", "maxDepth", without,
 		ofChannel + "LoopGuard"},
 	{"channel: an answer has the depth of its message", "gateway/channel Gateway.answer", "say()",
