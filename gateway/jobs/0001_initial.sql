@@ -121,7 +121,7 @@ CREATE TABLE jobs_job (
 	appended     BIGINT NOT NULL, -- 1: the endpoint needs /jobs after its path
 	created      BIGINT NOT NULL,
 	dispatched   BIGINT NOT NULL, -- when the agent has got it; 0: not yet
-	handed       BIGINT NOT NULL, -- when the agent has pulled it last; 0: not yet
+	handed       BIGINT NOT NULL, -- when the agent has pulled it last, or the last attempt to send it began; 0: not yet
 	due          BIGINT NOT NULL, -- when the job fails if nothing happens before
 	state        BIGINT NOT NULL, -- 0: it runs, 1: SUCCESS, 2: FAILURE
 	result       BYTEA  NOT NULL, -- SHA-256 of the result that has ended the job, to recognize repeats

@@ -370,6 +370,9 @@ func foreignAgent() error {
 
 // postHeartbeat is the handler of POST /heartbeat.
 func (g *Gateway) postHeartbeat(r *request) error {
+	if err := r.needPrincipal(); err != nil {
+		return err
+	}
 	f, err := g.read(r.from, r.body)
 	if err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"time"
+	"unicode/utf8"
 
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/relay"
@@ -144,7 +145,7 @@ func (g *Gateway) letPull(o *gateway.Op, a agent) error {
 		if err != nil {
 			return err
 		}
-		j.pull = true
+		j.pull, j.handed = true, 0
 		if err := g.sending.Remove(o.ExtTx, j.n); err != nil {
 			return err
 		}
@@ -165,10 +166,8 @@ var codes = []string{codeSkill, codeBudget, codeOffline, codeError, codeTransfer
 func parseResult(f *form) (p result) {
 	p.jobID, p.agentID, p.status = f.requiredUUID("job_id"), f.uuid("agent_id"), f.text("status", true, 0, math.MaxInt)
 	p.output, p.cost, p.costGiven = f.data("output_data"), f.amount("execution_cost", false), f.has("execution_cost")
-	p.message, p.code = f.text("error_message", false, 0, maxMessage), f.text("error_code", false, 0, maxName)
-	if f.has("error_code") && !slices.Contains(codes, p.code) {
-		f.fail("error_code", "must be one of %v, or absent", codes)
-	}
+	p.message, p.code = f.text("error_message", false, 0, math.MaxInt), f.text("error_code", false, 0, math.MaxInt)
+	p.message = cut(p.message, maxMessage)
 	if f.has("execution_time_ms") {
 		var millis float64
 		if json.Unmarshal(f.sent["execution_time_ms"], &millis) != nil || millis < 0 || millis > 1e15 {
@@ -178,11 +177,11 @@ func parseResult(f *form) (p result) {
 	}
 	switch p.status {
 	case statusSuccess:
-		p.state = success
+		p.state, p.code = success, ""
 	case statusFailure:
 		p.state = failure
-		if p.code == "" {
-			p.code = codeError
+		if !slices.Contains(codes, p.code) {
+			p.code = codeError // the agent has a code of its own, or none
 		}
 	case statusPending:
 	default:
@@ -194,6 +193,17 @@ func parseResult(f *form) (p result) {
 		p.message, p.code))
 	p.hash = hash[:]
 	return p
+}
+
+// cut returns a text without what follows its first most bytes. It does not split a character.
+func cut(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	for !utf8.RuneStart(text[most]) {
+		most--
+	}
+	return text[:most]
 }
 
 // done is the answer to a result.
@@ -289,6 +299,11 @@ func (g *Gateway) takeResult(r *request, find func(*gateway.Op, result) (job, er
 	return r.answer(http.StatusOK, done{"ok"})
 }
 
+// otherAgent is the refusal of a result that another agent signs.
+func otherAgent() error {
+	return invalidField("is not the agent of this job", "body", "agent_id")
+}
+
 // finish ends a job with a result of its agent. A repeat of the result that has ended the job changes nothing. late is
 // true if the job has ended in another way.
 func (g *Gateway) finish(o *gateway.Op, j job, p result) (late bool, err error) {
@@ -297,7 +312,7 @@ func (g *Gateway) finish(o *gateway.Op, j job, p result) (late bool, err error) 
 		return false, err
 	}
 	if p.agentID != "" && p.agentID != a.id {
-		return false, invalidField("is not the agent of this job", "body", "agent_id")
+		return false, otherAgent()
 	}
 	if j, err = g.expire(o, j); err != nil {
 		return false, err
@@ -308,7 +323,9 @@ func (g *Gateway) finish(o *gateway.Op, j job, p result) (late bool, err error) 
 	if err := heard(o, a); err != nil {
 		return false, err
 	}
-	g.dispatch(o, &j)
+	if j.handed != 0 { // J-16: a result for a job that the agent has not got does not count
+		g.dispatch(o, &j)
+	}
 	if p.state == running {
 		return false, updateJob(o.ExtTx, j)
 	}

@@ -94,6 +94,30 @@ func TestEndpointAnswers(t *testing.T) {
 	})
 }
 
+// TestRestartedAgent checks that an endpoint may answer as another agent of the same principal. Upstream's agents take a
+// new agent_id at each start.
+func TestRestartedAgent(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fixture) {
+		alice, bob, eve := f.user("alice"), f.user("bob"), f.user("eve")
+		e := newEndpoint(t, nil)
+		old, now := alice.agent(uuid(1), e.url), alice.agent(uuid(2), e.url)
+		foreign, moved := eve.agent(uuid(3), e.url), alice.agent(uuid(4), e.url+"/x")
+		for i, c := range []struct{ as, want, message string }{{now, "SUCCESS", ""}, {old, "SUCCESS", ""},
+			{foreign, "FAILURE EXECUTION_ERROR", "the agent's endpoint answered with the result of another agent"},
+			{moved, "FAILURE EXECUTION_ERROR", "the agent's endpoint answered with the result of another agent"}} {
+			e.answers(does(c.as, "SUCCESS"))
+			got := f.want(bob.do("POST", "/a/"+old, order(uuid(100+i))), 200)
+			if statusOf(got) != c.want || text(got, "agent_id") != old || text(got, "error_message") != c.message {
+				t.Errorf("as %s: the job is %v, want %s", c.as, got, c.want)
+			}
+		}
+		e.answers(does(old, "SUCCESS", "status", "OK"))
+		if got := f.want(bob.do("POST", "/a/"+old, order(uuid(110))), 200); !strings.Contains(text(got, "error_message"), "status") {
+			t.Errorf("the message does not name the field: %v", got)
+		}
+	})
+}
+
 // TestEndpointRetries checks that no connection, 408, 425, 429 and 5xx are retried, with the same job_id and with a new
 // callback each time.
 func TestEndpointRetries(t *testing.T) {

@@ -23,7 +23,7 @@ const (
 	maxName        = 128
 	maxDescription = 2000
 	maxData        = 49_152 // of input_data, output_data and the schemas of a skill
-	maxMessage     = 2000   // of error_message
+	maxMessage     = 2000   // of error_message; the rest of a longer one is cut off
 )
 
 var (

@@ -51,6 +51,13 @@ func TestFailures(t *testing.T) {
 		alice.pull(a)
 		f.want(alice.deliver(uuid(201), a, "FAILURE", "error_code", "SKILL_MISMATCH"), 200)
 		bob.wantStatus("with a code of the agent", uuid(201), "FAILURE SKILL_MISMATCH")
+		f.want(bob.hire(a, uuid(202)), 202)
+		alice.pull(a)
+		f.want(alice.deliver(uuid(202), a, "FAILURE", "error_code", "OWN", "error_message", strings.Repeat("é", 1001)), 200)
+		got = bob.do("GET", "/jobs/"+uuid(202), nil)
+		if statusOf(got) != "FAILURE EXECUTION_ERROR" || text(got, "error_message") != strings.Repeat("é", 1000) {
+			t.Errorf("the job is %v", got)
+		}
 		wantBalance("after failures", "100 100", alice, bob)
 	})
 }
@@ -106,7 +113,7 @@ func TestResults(t *testing.T) {
 		f.want(alice.deliver(uuid(101), a, "SUCCESS"), 403)
 		f.wantField(alice.do("POST", "/agents/"+a+"/results", result(j, b, "SUCCESS")), "body.agent_id")
 		for field, value := range map[string]any{"status": "DONE", "job_id": "x", "output_data": []int{1}, "execution_cost": -1,
-			"execution_time_ms": -1, "error_message": 1, "error_code": "OTHER"} {
+			"execution_time_ms": -1, "error_message": 1, "error_code": 1} {
 			f.wantField(alice.deliver(j, a, "SUCCESS", field, value), "body."+field)
 		}
 		f.wantField(alice.deliver(j, a, "SUCCESS", "job_id", nil), "body.job_id")

@@ -119,7 +119,8 @@ func updateJob(tx relay.ExtTx, j job) error {
 		append(gateway.WithSum(jobTable, j.values()), j.n)...)
 }
 
-// dispatch records that the agent has got the job.
+// dispatch records that the agent has got the job: it has pulled the job, its endpoint has answered, or it has reported a
+// result after an attempt to send the job.
 func (g *Gateway) dispatch(o *gateway.Op, j *job) {
 	if j.dispatched == 0 {
 		j.dispatched, j.due = o.Now, o.Now+int64(g.options.Timeout)

@@ -188,9 +188,7 @@ func (m *model) deliver() {
 		return
 	}
 	m.want("a result", a, 200)
-	if m.agents[j.agent].offline = false; !j.dispatched {
-		j.dispatched, j.due = true, m.f.Now().Add(time.Hour)
-	}
+	m.agents[j.agent].offline = false
 	switch status {
 	case "SUCCESS":
 		m.end(j, status, min(cost, price))

@@ -106,6 +106,12 @@ func TestJobsThatDoNotCount(t *testing.T) {
 		bob.wantStatus("not dispatched", uuid(103), "FAILURE AGENT_OFFLINE")
 		wantStats("a job that was not dispatched", none)
 
+		f.want(alice.do("POST", "/heartbeat", object{"agent_id": a}), 200)
+		f.want(bob.hire(a, uuid(105)), 202)
+		f.want(alice.deliver(uuid(105), a, "SUCCESS"), 200)
+		bob.wantStatus("never handed out", uuid(105), "SUCCESS")
+		wantStats("a job that was never handed out", none)
+
 		free := uuid(2)
 		f.want(alice.do("POST", "/register", skilled(free, "alice", "", 0)), 201)
 		f.want(bob.hire(free, uuid(104), "budget", 0), 202)

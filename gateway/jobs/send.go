@@ -3,6 +3,7 @@ package jobs
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
@@ -87,9 +88,10 @@ func (s *sender) Call(ctx context.Context, sent gateway.Job) (c gateway.Call, p 
 		}
 		if j.dispatched == 0 {
 			j.due = max(j.due, o.Now+int64(attemptTime))
-			if err := updateJob(o.ExtTx, j); err != nil {
-				return err
-			}
+		}
+		j.handed = o.Now
+		if err := updateJob(o.ExtTx, j); err != nil {
+			return err
 		}
 		expires := time.Unix(0, o.Now).Add(attemptTime + s.g.options.Timeout + tokenKept)
 		return gateway.AddKey(o.ExtTx, token, gateway.Holder{Kind: gateway.Callback, Owner: j.n, Only: callbackOf,
@@ -107,7 +109,7 @@ type attempt struct {
 	dispatched bool     // the agent has got the job
 	other      bool     // the endpoint knows no such path: it may need /jobs after it
 	result     *result  // nil: the answer is no JobResult
-	failed     *outcome // how the job ends if there is no result; nil: it goes on
+	failed     *outcome // how the job ends if there is no result, or one of another job; nil: it goes on
 }
 
 // Judge implements gateway.Courier.
@@ -119,8 +121,13 @@ func (s *sender) Judge(_ gateway.Job, r gateway.Response, err error) gateway.Ver
 		return gateway.Verdict{Outcome: gateway.Done, Data: attempt{dispatched: true}} // J-25
 	case v.Outcome == gateway.Retry:
 	case v.Outcome == gateway.Done:
-		broken.message = "the agent's endpoint answered with something that is not a JobResult"
-		v.Data = attempt{dispatched: true, result: s.resultIn(r.Body), failed: broken}
+		made := attempt{dispatched: true, failed: broken}
+		if p, err := resultIn(r.Body); err == nil {
+			made.result = &p
+		} else {
+			broken.message = fmt.Sprintf("the agent's endpoint answered with something that is not a JobResult: %v", err)
+		}
+		v.Data = made
 	case err != nil:
 		broken.code, broken.message = codeOffline, "the agent's endpoint cannot be called: "+v.Failure
 		v.Data = attempt{failed: broken}
@@ -134,21 +141,18 @@ func (s *sender) Judge(_ gateway.Job, r gateway.Response, err error) gateway.Ver
 	return v
 }
 
-// resultIn returns the JobResult that an endpoint has answered; nil: it is none.
-func (s *sender) resultIn(body []byte) *result {
+// resultIn returns the JobResult that an endpoint has answered.
+func resultIn(body []byte) (p result, err error) {
 	canonical, err := envelope.ParseObject(body, maxAnswer)
 	if err != nil {
-		return nil
+		return p, err
 	}
 	f, err := newForm(body, canonical)
 	if err != nil {
-		return nil
+		return p, err
 	}
-	p := parseResult(f)
-	if f.err() != nil {
-		return nil
-	}
-	return &p
+	p = parseResult(f)
+	return p, f.err()
 }
 
 // maxAnswer is how many bytes the answer of an endpoint may have.
@@ -178,21 +182,52 @@ func (s *sender) Settle(tx relay.ExtTx, sent gateway.Job, v gateway.Verdict) err
 	if made.dispatched {
 		s.g.dispatch(o, &j)
 	}
-	if made.result != nil && made.result.jobID == j.id {
-		if _, err = s.g.finish(o, j, *made.result); !isInvalid(err) {
-			return err
-		}
-	}
-	if made.failed == nil {
+	switch {
+	case made.failed == nil:
 		return updateJob(o.ExtTx, j)
+	case made.result == nil:
+		_, err = s.g.end(o, j, *made.failed)
+		return err
 	}
-	_, err = s.g.end(o, j, *made.failed)
+	return s.take(o, j, *made.result, *made.failed)
+}
+
+// take ends a job with the result that its endpoint has answered. If that is the result of something else, the job fails.
+func (s *sender) take(o *gateway.Op, j job, p result, failed outcome) error {
+	same, err := s.sameEndpoint(o, j, p.agentID)
+	switch {
+	case err != nil:
+		return err
+	case p.jobID != j.id:
+		failed.message = "the agent's endpoint answered with the result of another job"
+	case !same:
+		failed.message = "the agent's endpoint answered with the result of another agent"
+	default:
+		p.agentID = ""
+		_, err := s.g.finish(o, j, p)
+		return err
+	}
+	_, err = s.g.end(o, j, failed)
 	return err
 }
 
-func isInvalid(err error) bool {
-	_, ok := errors.AsType[*invalid](err)
-	return ok
+// sameEndpoint reports whether the agent that a result names is the agent of the job, or another one of the same principal
+// with the same endpoint. Upstream's agents take a new agent_id at each start, and one endpoint may serve several agents.
+func (s *sender) sameEndpoint(q relay.Querier, j job, agentID string) (bool, error) {
+	a, err := agentByNumber(q, j.agent)
+	if err != nil || agentID == "" || agentID == a.id {
+		return true, err
+	}
+	other, err := agentByID(q, agentID)
+	if err != nil || !other.live() || other.principal != a.principal || a.pulls() || other.pulls() {
+		return false, err
+	}
+	one, err := s.g.Secrets.Decrypt(endpointPlace(a.n), a.endpoint)
+	if err != nil {
+		return false, err
+	}
+	two, err := s.g.Secrets.Decrypt(endpointPlace(other.n), other.endpoint)
+	return string(one) == string(two), err
 }
 
 // mayAppend reports whether the endpoint of a job's agent ends in /jobs, so that the attempt has used it as it is.

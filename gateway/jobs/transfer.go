@@ -204,40 +204,50 @@ func (g *Gateway) getAudit(r *request) error {
 	return r.answer(http.StatusOK, found)
 }
 
-// auditable selects the numbers of the records that a principal may see: those of its accounts, and the payments of its
-// jobs. Its two parameters are the principal. auditFilter selects those of an account and of a job_id.
+// These conditions select the records of an account, those of a job_id, and those that a principal may see: the records of
+// its accounts, and the payments of its jobs.
 const (
-	auditable = "(SELECT e.record AS visible FROM jobs_entry e JOIN jobs_owner w ON w.n = e.owner WHERE w.principal = ? " +
+	ofAccount = "(? = 0 OR payer = ? OR payee = ? OR behalf = ?)"
+	ofJob     = "job_id = ? AND job_id <> ''"
+	ofOwn     = "EXISTS (SELECT 1 FROM jobs_owner w WHERE w.principal = ? AND (w.n = payer OR w.n = payee OR w.n = behalf))"
+	allOwn    = "(SELECT e.record AS visible FROM jobs_entry e JOIN jobs_owner w ON w.n = e.owner WHERE w.principal = ? " +
 		"UNION SELECT b.n FROM jobs_record b JOIN jobs_owner w ON w.n = b.behalf WHERE b.behalf > 0 AND w.principal = ?) AS v " +
 		"JOIN jobs_record ON n = v.visible"
-	auditFilter = "(? = 0 OR payer = ? OR payee = ? OR behalf = ?) AND (? = '' OR job_id = ?)"
 )
 
 // audit returns the newest records that the caller may see, the newest first, and how many there are. of is the number of
 // an account; 0: all. jobID is empty: all.
 func audit(q relay.Querier, c caller, of int64, jobID string, limit int64) (all []record, total int64, err error) {
-	add := func(scan gateway.Scanner) error {
+	count, page, args := "", "", []any{}
+	account := []any{of, of, of, of}
+	switch isOperator := c.kind == theOperator; {
+	case isOperator && jobID == "":
+		count = "SELECT COUNT(*) FROM jobs_record WHERE " + ofAccount
+		page = "SELECT " + recordColumns + " FROM jobs_record WHERE " + ofAccount + " ORDER BY n DESC LIMIT ?"
+		args = account
+	case isOperator:
+		count = "SELECT COUNT(*) FROM jobs_record WHERE " + ofJob + " AND " + ofAccount
+		page = "SELECT " + recordColumns + " FROM jobs_record WHERE " + ofJob + " AND " + ofAccount + " ORDER BY n DESC LIMIT ?"
+		args = append([]any{jobID}, account...)
+	case jobID == "":
+		count = "SELECT COUNT(*) FROM " + allOwn + " WHERE " + ofAccount
+		page = "SELECT " + recordColumns + " FROM " + allOwn + " WHERE " + ofAccount + " ORDER BY n DESC LIMIT ?"
+		args = append([]any{c.principal, c.principal}, account...)
+	default:
+		count = "SELECT COUNT(*) FROM jobs_record WHERE " + ofJob + " AND " + ofOwn + " AND " + ofAccount
+		page = "SELECT " + recordColumns + " FROM jobs_record WHERE " + ofJob + " AND " + ofOwn + " AND " + ofAccount +
+			" ORDER BY n DESC LIMIT ?"
+		args = append([]any{jobID, c.principal}, account...)
+	}
+	if total, err = gateway.Number(q, count, args...); err != nil {
+		return nil, 0, err
+	}
+	err = q.Query(func(scan gateway.Scanner) error {
 		var r record
 		err := scan(r.fields()...)
 		all = append(all, r)
 		return err
-	}
-	filter := []any{of, of, of, of, jobID, jobID}
-	if c.kind == theOperator {
-		total, err = gateway.Number(q, "SELECT COUNT(*) FROM jobs_record WHERE "+auditFilter, filter...)
-		if err != nil {
-			return nil, 0, err
-		}
-		return all, total, q.Query(add, "SELECT "+recordColumns+" FROM jobs_record WHERE "+auditFilter+
-			" ORDER BY n DESC LIMIT ?", append(filter, limit)...)
-	}
-	filter = append([]any{c.principal, c.principal}, filter...)
-	total, err = gateway.Number(q, "SELECT COUNT(*) FROM "+auditable+" WHERE "+auditFilter, filter...)
-	if err != nil {
-		return nil, 0, err
-	}
-	err = q.Query(add, "SELECT "+recordColumns+" FROM "+auditable+" WHERE "+auditFilter+" ORDER BY n DESC LIMIT ?",
-		append(filter, limit)...)
+	}, page, append(args, limit)...)
 	return all, total, err
 }
 
