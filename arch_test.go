@@ -501,8 +501,8 @@ func TestThreatsAreShown(t *testing.T) {
 			}
 		}
 	}
-	if number["T"] != 66 || number["S"] != 9 {
-		t.Errorf("%v threats, want 66 and 9", number)
+	if number["T"] != 72 || number["S"] != 9 {
+		t.Errorf("%v threats, want 72 and 9", number)
 	}
 }
 

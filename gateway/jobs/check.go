@@ -65,8 +65,9 @@ var relations = []gateway.Relation{
 		Broken: "SELECT a.n FROM jobs_owner a WHERE a.id = '@escrow' AND a.balance <> " +
 			"(SELECT COALESCE(SUM(j.budget), 0) FROM jobs_job j WHERE j.state = 0) ORDER BY a.n"},
 	{Table: principalTable, What: "has got other initial balances than its row says",
-		Broken: "SELECT p.n FROM jobs_principal p WHERE p.issued <> (SELECT COALESCE(SUM(r.amount), 0) FROM jobs_record r " +
-			"JOIN jobs_owner a ON a.n = r.payee WHERE r.kind = 'initial' AND a.principal = p.n) ORDER BY p.n"},
+		Broken: "SELECT p.n FROM jobs_principal p WHERE p.issued <> (SELECT COALESCE(SUM(e.amount), 0) FROM jobs_owner a " +
+			"JOIN jobs_entry e ON e.owner = a.n JOIN jobs_record r ON r.n = e.record AND r.kind = 'initial' " +
+			"WHERE a.principal = p.n) ORDER BY p.n"},
 	{Table: recordTable, What: "holds, pays or refunds for a job that does not exist",
 		Broken: "SELECT r.n FROM jobs_record r LEFT JOIN jobs_job j ON j.n = r.job WHERE r.kind IN ('hold', 'settle', 'refund') " +
 			"AND j.n IS NULL ORDER BY r.n"},

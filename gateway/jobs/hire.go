@@ -260,7 +260,11 @@ func (g *Gateway) await(r *request, j job, wait time.Duration) (job, error) {
 		}); err != nil {
 			return j, err
 		}
-		if j.state != running || over {
+		if j.state != running {
+			g.ended.Tell(j.n) // it may have ended before Next, and nothing else would end this wait
+			return j, nil
+		}
+		if over {
 			return j, nil
 		}
 		select {
