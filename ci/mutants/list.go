@@ -30,7 +30,7 @@ var topics = [][]mutant{
 	identities, signedReads, envelopes, sealing, window, threads,
 	storage, marks, updates, inboxes,
 	reading, clock, relays, limits, web, internet,
-	clients, serving, agora, outbox, hubs, channels,
+	clients, serving, agora, outbox, hubs, channels, registries,
 }
 
 // repetitions are for tests that must find a fault by themselves, such as the fuzz targets over their stored inputs.

@@ -278,6 +278,28 @@ func TestTimeout(t *testing.T) {
 	})
 }
 
+// TestForgotten checks that the contents of a job are forgotten 30 days after its end, and that its payment is not.
+func TestForgotten(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fixture) {
+		alice, bob := f.user("alice"), f.user("bob")
+		a, j := alice.agent(uuid(1), ""), uuid(100)
+		f.want(bob.hire(a, j), 202)
+		alice.pull(a)
+		f.want(alice.deliver(j, a, "SUCCESS"), 200)
+		f.pass(30*24*time.Hour - time.Minute)
+		if got := bob.do("GET", "/jobs/"+j, nil); text(got, "output_data", "text") != "done" {
+			t.Errorf("after 30 days the job is %v", got)
+		}
+		f.pass(time.Minute)
+		got := f.want(bob.hire(a, j), 200)
+		if statusOf(got) != "SUCCESS" || number(got, "execution_cost") != "0.1" || number(got, "output_data") != "{}" {
+			t.Errorf("after more than 30 days the job is %v", got)
+		}
+		f.want(alice.deliver(j, a, "SUCCESS"), 200) // the same result
+		wantBalance("in the end", "100.1 99.9", alice, bob)
+	})
+}
+
 // TestJobLimits checks the limits on unfinished jobs.
 func TestJobLimits(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fixture) {
