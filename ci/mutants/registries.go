@@ -77,7 +77,7 @@ var registries = []mutant{
 	{"jobs: a job ends while its endpoint works", "gateway/jobs sender.Call", "attemptTime j.due", drop, ofJobs + "SilentEndpoint"},
 	{"jobs: any answer is a result", "gateway/jobs sender.take", "p.jobID j.id", with("false"), ofJobs + "EndpointAnswers"},
 	{"jobs: any agent answers", "gateway/jobs sender.take", "same", when("false && !same"), ofJobs + "EndpointAnswers"},
-	{"jobs: all attempts have one callback", "gateway/jobs sender.Call", "NewKey()", with(`"tok_" + decimal(1e18) + decimal(1e18) + "12345"`), ofJobs + "EndpointRetries|Callback"},
+	{"jobs: all attempts have one callback", "gateway/jobs sender.Call", "NewKey()", with(`"tok_" + strings.Repeat("x", 43)`), ofJobs + "EndpointRetries|Callback"},
 	{"jobs: the callback of a hirer is stored in clear", "gateway/jobs Gateway.begin", "Encrypt()", with("[]byte(p.callback)"), ofJobs + "HirersCallback|Secrets"},
 	{"jobs: contents are kept for ever", "gateway/jobs forget", "updateJob()", with("error(nil)"), ofJobs + "Forgotten"},
 	{"credits: noise is refused", "gateway/jobs/credits Parse", `"999"`, with("false"), "./gateway/jobs/credits"},

@@ -47,7 +47,7 @@ func refuse(status int, format string, args ...any) error {
 
 func unauthorized() error {
 	return refuse(http.StatusUnauthorized, "this needs the key of a principal, which POST /accounts returns; send it as "+
-		"Authorization: Bearer KEY, or use {relay}/jobs/k/KEY as the base URL")
+		"Authorization: Bearer KEY, or add /k/KEY to the base URL")
 }
 
 func forbidden(format string, args ...any) error {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -29,7 +30,7 @@ func (p *payers) forget(lane int64) { p.byLane.Delete(lane) }
 func (p *payers) of(j gateway.Job) string {
 	principal, _ := p.byLane.Load(j.Lane)
 	n, _ := principal.(int64)
-	return decimal(n)
+	return strconv.FormatInt(n, 10)
 }
 
 // sender sends jobs to endpoints. A lane is a job.
