@@ -167,14 +167,15 @@ func sendHello(t *testing.T, hub, key, text, id string) (status int, answer stri
 		"Authorization", "Bearer "+key, "Idempotency-Key", id)
 }
 
-// TestHubIsOff checks G-1: without --hub, its paths answer as any unknown path of the relay.
-func TestHubIsOff(t *testing.T) {
+// TestGatewaysAreOff checks G-1: without its flag, the paths of a gateway answer as any unknown path of the relay.
+func TestGatewaysAreOff(t *testing.T) {
 	s := startServe(t, "--data", filepath.Join(t.TempDir(), "data"))
 	_, unknown := call(t, "GET", s.relay+"/nothing")
 	if !strings.HasPrefix(unknown, "404\n") || !strings.Contains(unknown, `"error":"NOT_FOUND"`) {
 		t.Fatalf("an unknown path: %s", unknown)
 	}
-	for _, path := range []string{"/hub", "/hub/", "/hub/health", "/hub/agents", "/.well-known/chorus.json"} {
+	for _, path := range []string{"/hub", "/hub/", "/hub/health", "/hub/agents", "/.well-known/chorus.json", "/channel",
+		"/channel/channels/x", "/channel/inboxes", "/jobs", "/jobs/health", "/jobs/k/x/health"} {
 		if _, answer := call(t, "GET", s.relay+path); answer != unknown {
 			t.Errorf("%s: %s", path, answer)
 		}
