@@ -13,7 +13,7 @@ endif
 GOFLAGS_SET := $(shell go env GOFLAGS)
 test check lint race postgres fuzz interop js faults operations mutants: export GOFLAGS := $(GOFLAGS_SET) -pgo=off
 # make lint vets everything. By itself, go test would vet all packages again, and also analyze all dependencies again.
-check race postgres faults operations: export GOFLAGS := $(GOFLAGS_SET) -pgo=off -vet=off
+check race postgres js faults operations: export GOFLAGS := $(GOFLAGS_SET) -pgo=off -vet=off
 
 .PHONY: run test check lint race postgres build fmt fuzz interop js page faults operations nightly mutants reproducible sbom perf profile pgo bench-guard
 # The timeouts of threads are one day here, so that no thread ends while you follow the README.
@@ -29,43 +29,36 @@ test:
 	@echo 'Running all tests. This takes some minutes. A line is printed when a package is finished.'
 	go test ./...
 
-# Runs the linters, the tests with race detection, and those with PostgreSQL. A change must pass this, and also make
-# interop, make faults and make sbom. .ci/run runs them all.
-check: lint race postgres
-	go run ./ci/unraced
+# Runs the linters, then all tests once without race detection, those of the gateways with PostgreSQL too, and then some
+# tests with race detection. A change must pass this, and also make interop, make js, make page, make faults and make
+# sbom. .ci/run runs them all. -short: what a test repeats, it repeats less often. make nightly repeats it more often.
+# -p 3: three packages run at a time, because some of them mostly wait. The longest packages start first.
+check: lint
+	bash ci/postgres go test -short -p 3 $(LONG) ./...
+	@$(MAKE) --no-print-directory race
 	@echo 'make check: all passed'
+
+LONG = ./conformance ./store/sqlite ./relay ./cmd/agora ./gateway/... ./faults
+
+# TAGS are the build tags of the tests that need more than Go.
+TAGS = postgres,javascript,faults,operations
 
 # Runs the checks that need no tests, the fastest first. If the vulnerability database cannot be reached,
 # ci/vulnerabilities prints that and passes.
 lint:
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "run make fmt for: $$unformatted"; exit 1; }
-	go vet ./...
-	go run $(STATICCHECK) ./...
+	go vet -tags $(TAGS) ./...
+	go run $(STATICCHECK) -tags $(TAGS) ./...
 	go mod verify
 	bash ci/vulnerabilities go run $(GOVULNCHECK)
 
-# These packages and programs start no goroutine, and TestSequentialPackages checks that. So there are no races that the
-# detector could find in them, and their tests run without it, which is several times faster. The tests of store/ledger
-# and testvectors also run other packages, which have raced tests of their own.
-SEQUENTIAL = . ./ci/benchguard ./ci/mutants ./ci/sbom ./ci/unraced ./envelope ./gateway/hub/skill \
-  ./gateway/jobs/credits ./internal/jsontext ./replay ./store/ledger ./testvectors ./testvectors/generate ./thread
-
-# The race run compiles two libraries without race detection, because that makes the tests up to three times as fast:
-# SQLite's C code, translated to Go, and the arithmetic of Ed25519. These tests do not look for races in them. No other
-# package is exempt: for one that uses sync/atomic, the detector would report races that do not exist. GORACE: by
-# default a process with race detection sleeps for a second before it ends, and the tests start hundreds of processes.
-# -p 3: three packages run at a time, because some of them mostly wait. AGORA_BUILD_FLAGS: the tests in faults build the
-# program with the same flags. Otherwise they would compile SQLite once more.
-NO_RACE = -gcflags=modernc.org/sqlite/lib=-race=false -gcflags=filippo.io/edwards25519/...=-race=false
+# Runs with race detection the tests of the packages that start goroutines, without those that ci/race leaves out.
 race:
-	go test -p 3 $(SEQUENTIAL)
-	packages=$$(go list ./... | grep -vxF $(SEQUENTIAL:.%=-e github.com/agora-relay/agora%)) && \
-	AGORA_BUILD_FLAGS='$(NO_RACE)' GORACE=atexit_sleep_ms=10 go test -race -p 3 $(NO_RACE) $$packages
+	bash ci/race
 
 # Repeats on PostgreSQL 15 what the tests of the gateways do with SQLite, and compares. See gateway/gatetest.
 postgres:
-	go vet -tags postgres ./gateway/gatetest
-	bash ci/postgres go test -tags postgres -count=1 ./gateway/...
+	bash ci/postgres go test -count=1 ./gateway/...
 
 # Runs what takes long: an hour or two. Do so before you call a larger change finished.
 nightly:
@@ -98,7 +91,6 @@ js:
 	AGORA_WYCHEPROOF="$$(go mod download -json $(WYCHEPROOF) | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')" \
 		node --test sdk/js/test/*.test.js
 	sdk/js/node_modules/.bin/tsc -p sdk/js/test
-	go vet -tags javascript ./gateway/channel
 	go test -tags javascript -count=1 -run JavaScript ./gateway/channel
 
 # Tests the web page in headless Chromium. Needs what ci/install installs. SCREENSHOTS=1 also makes the pictures of the
@@ -108,14 +100,12 @@ page: build
 
 # Tests the running binary with failing system calls and a full disk. Needs Linux, strace and permission to mount.
 faults:
-	go vet -tags faults ./faults
 	go test -tags faults -count=1 -timeout 5m -run "^($$(grep -l '^//go:build faults' faults/*_test.go | xargs grep -ho '^func Test\w*' | cut -c6- | paste -sd'|'))$$" ./faults
 
 # Runs a relay as docs/OPERATING.md says, with an ACME certificate authority, nginx, Caddy, Prometheus and systemd. Needs
 # what ci/install operations installs.
 operations:
 	go -C ci/acme vet ./...
-	go vet -tags operations ./ci/operations
 	go test -tags operations -count=1 -timeout 15m ./ci/operations ./relay/metrics
 
 # Measures the tables and graphs of docs/PERFORMANCE.md and docs/SCALING.md and writes them there. Use an idle machine.

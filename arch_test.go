@@ -26,7 +26,6 @@ var allowedImports = map[string][]string{
 	"ci/mutants":                    {},
 	"ci/operations":                 {},
 	"ci/sbom":                       {},
-	"ci/unraced":                    {},
 	"internal/fsync":                {},
 	"internal/jsontext":             {},
 	"internal/turns":                {},
@@ -342,7 +341,7 @@ func TestLinks(t *testing.T) {
 }
 
 // TestMakeTargets checks that the Makefile has each target that a document names, and that CONTRIBUTING.md names every
-// target except run and race.
+// target except run.
 func TestMakeTargets(t *testing.T) {
 	makefile, contributing := read(t, "Makefile"), read(t, "CONTRIBUTING.md")
 	var targets []string
@@ -357,7 +356,7 @@ func TestMakeTargets(t *testing.T) {
 		}
 	}
 	for _, target := range targets {
-		if target != "run" && target != "race" && !strings.Contains(contributing, "`make "+target+"`") {
+		if target != "run" && !strings.Contains(contributing, "`make "+target+"`") {
 			t.Errorf("CONTRIBUTING.md does not name make %s", target)
 		}
 	}
@@ -366,32 +365,63 @@ func TestMakeTargets(t *testing.T) {
 	}
 }
 
-// TestSequentialPackages checks that the packages in the Makefile's list SEQUENTIAL start no goroutine and lock nothing.
-// Their tests run without race detection.
-func TestSequentialPackages(t *testing.T) {
-	list := regexp.MustCompile(`(?m)^SEQUENTIAL = ((?:.*\\\n)*.*)$`).FindStringSubmatch(read(t, "Makefile"))
-	if list == nil {
-		t.Fatal("the Makefile has no list SEQUENTIAL")
-	}
-	known := packages(t)
-	for _, dir := range strings.Fields(strings.ReplaceAll(list[1], "\\\n", " ")) {
-		if dir = strings.TrimPrefix(dir, "./"); dir != "." && !slices.Contains(known, dir) {
-			t.Errorf("%s has no Go files", dir)
+// TestRaceLists checks the lists in ci/race. Each package that starts goroutines or locks something, and has tests, must
+// be in one of them. Each test that a list names must exist in its package, and in no other package of the list.
+func TestRaceLists(t *testing.T) {
+	script := read(t, "ci/race")
+	listed := map[string]bool{}
+	for _, list := range []string{"skip", "only"} {
+		text := regexp.MustCompile(`(?ms)^` + list + `='$(.*?)^'$`).FindStringSubmatch(script)
+		if text == nil {
+			t.Fatalf("ci/race has no list %s", list)
 		}
-		for _, name := range goFiles(t, dir) {
-			file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
-			if err != nil {
-				t.Fatal(err)
+		dir, owner := "", map[string]string{} // test → package that the list has it under
+		var dirs []string
+		for word := range strings.FieldsSeq(text[1]) {
+			if name, ok := strings.CutSuffix(word, ":"); ok {
+				dir, listed[name], dirs = name, true, append(dirs, name)
+			} else {
+				owner[word] = dir
 			}
-			ast.Inspect(file, func(n ast.Node) bool {
-				_, starts := n.(*ast.GoStmt)
-				if i, ok := n.(*ast.ImportSpec); starts || ok && (i.Path.Value == `"sync"` || i.Path.Value == `"sync/atomic"`) {
-					t.Errorf("%s starts goroutines or expects other ones; remove %s from SEQUENTIAL in the Makefile", name, dir)
+		}
+		for _, dir := range dirs {
+			tests := testsIn(t, dir)
+			if len(tests) == 0 {
+				t.Errorf("ci/race lists %s, which has no tests", dir)
+			}
+			for name, wanted := range owner {
+				if (dir == wanted) != slices.Contains(tests, name) {
+					t.Errorf("ci/race: %s is listed as a test of %s; %s has it: %v", name, wanted, dir, dir != wanted)
 				}
-				return true
-			})
+			}
 		}
 	}
+	for _, dir := range packages(t) {
+		if concurrent(t, dir) && len(testsIn(t, dir)) > 0 && !listed[dir] && dir != "bench/perf" && !strings.HasPrefix(dir, "ci/") {
+			t.Errorf("%s starts goroutines or expects other ones; add it to ci/race", dir)
+		}
+	}
+	if len(listed) < 15 {
+		t.Errorf("found only %d packages", len(listed))
+	}
+}
+
+// concurrent reports whether a package starts goroutines or locks something.
+func concurrent(t *testing.T, dir string) (found bool) {
+	t.Helper()
+	for _, name := range goFiles(t, dir) {
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			_, starts := n.(*ast.GoStmt)
+			i, ok := n.(*ast.ImportSpec)
+			found = found || starts || ok && (i.Path.Value == `"sync"` || i.Path.Value == `"sync/atomic"`)
+			return true
+		})
+	}
+	return found
 }
 
 // TestVulnerabilityCheck runs ci/vulnerabilities with commands that print what govulncheck would print.
@@ -508,20 +538,23 @@ func TestThreatsAreShown(t *testing.T) {
 
 // testNames returns the names of all tests of the module.
 func testNames(t *testing.T) (names []string) {
-	declared := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`)
 	for _, dir := range append(packages(t), ".", "faults") {
-		files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, file := range files {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, m := range declared.FindAllStringSubmatch(string(text), -1) {
-				names = append(names, m[1])
-			}
+		names = append(names, testsIn(t, dir)...)
+	}
+	return names
+}
+
+// testsIn returns the names of the tests of a package.
+func testsIn(t *testing.T, dir string) (names []string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	declared := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`)
+	for _, file := range files {
+		for _, m := range declared.FindAllStringSubmatch(read(t, file), -1) {
+			names = append(names, m[1])
 		}
 	}
 	return names

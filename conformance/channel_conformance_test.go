@@ -67,7 +67,7 @@ func passChannelChecks(t *testing.T, url string, o conformance.ChannelOptions) c
 }
 
 // skipWithRaceDetector skips a test that runs many checks of times: beside other packages with race detection, they take
-// too long. The tests of the faults run each check with race detection, and ci/unraced runs this test.
+// too long.
 func skipWithRaceDetector(t *testing.T) {
 	t.Helper()
 	if raceDetector {
