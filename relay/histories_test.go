@@ -1,6 +1,7 @@
 package relay_test
 
 import (
+	"cmp"
 	"flag"
 	"testing"
 	"time"
@@ -11,14 +12,14 @@ import (
 	"github.com/agora-relay/agora/store/storetest"
 )
 
-var histories = flag.Int("histories", usualHistories,
-	"number of histories of racing messages to record and check; 50 for a thorough check")
+var histories = flag.Int("histories", 0,
+	"number of histories of racing messages to record and check; 50 for a thorough check; 0: 3, or 1 with -short")
 
 // TestHistories checks the whole relay against PROTOCOL §4 while messages race for the same threads.
 func TestHistories(t *testing.T) {
-	n := *histories
-	if raceDetector {
-		n = max(1, n/5)
+	n := cmp.Or(*histories, 3)
+	if *histories == 0 && testing.Short() {
+		n = 1
 	}
 	for seed := range n {
 		r := start(t, relay.Config{})

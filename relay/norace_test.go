@@ -3,5 +3,3 @@
 package relay_test
 
 const raceDetector = false
-
-const usualHistories = 3

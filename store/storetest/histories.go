@@ -17,8 +17,8 @@ import (
 // The size of a recorded history.
 const (
 	historyClients = 16               // clients that post concurrently
-	historyOps     = 400              // messages that each client posts
-	historyThreads = 100              // thread ids
+	historyOps     = 400              // messages that each client posts; with -short a quarter
+	historyThreads = 100              // thread ids; with -short a quarter
 	historyCheck   = 10 * time.Second // the longest time for checking a history, on a busy machine
 )
 
@@ -99,7 +99,8 @@ var historyModel = porcupine.Model{
 
 // Histories checks linearizability. It lets 16 clients post messages concurrently in threads with 100 ids. Then it
 // checks that the answers are the same as if the messages had been posted one by one in some order. post signs and
-// posts a message. If post returns an error that is not an *envelope.Error, the test fails.
+// posts a message. If post returns an error that is not an *envelope.Error, the test fails. With -short, a history has
+// a quarter of the messages and threads.
 func Histories(t *testing.T, seed uint64, post func(by didkey.Key, d envelope.Draft) error) {
 	t.Helper()
 	history := record(t, seed, post)
@@ -114,13 +115,22 @@ func Histories(t *testing.T, seed uint64, post func(by didkey.Key, d envelope.Dr
 	for _, op := range history {
 		answers[op.Output.(envelope.Code)]++
 	}
-	if answers[""] < historyThreads || answers[envelope.CodeInvalidTransition] < historyThreads ||
+	threads := historyThreads / historyParts()
+	if answers[""] < threads || answers[envelope.CodeInvalidTransition] < threads ||
 		answers[envelope.CodeForbidden] == 0 {
 		t.Errorf("seed %d: the history has too few accepted or rejected messages to test with: %v", seed, answers)
 	}
 	if porcupine.CheckOperationsTimeout(historyModel, doubleAccept(t, history), time.Minute) != porcupine.Illegal {
 		t.Errorf("seed %d: the checker did not notice a second ACCEPT in one thread", seed)
 	}
+}
+
+// historyParts returns the divisor of the size of a history.
+func historyParts() int {
+	if testing.Short() {
+		return 4
+	}
+	return 1
 }
 
 // record posts the messages that seed determines. It returns the messages with their answers and times.
@@ -132,7 +142,7 @@ func record(t *testing.T, seed uint64, post func(by didkey.Key, d envelope.Draft
 	for n := range historyClients {
 		clients.Go(func() {
 			random := rand.New(rand.NewPCG(seed, uint64(n)))
-			for i := range historyOps {
+			for i := range historyOps / historyParts() {
 				m := drawMessage(random, i)
 				by, d := m.draft()
 				op := porcupine.Operation{ClientId: n, Input: m, Call: int64(time.Since(began))}
