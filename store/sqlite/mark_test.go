@@ -119,7 +119,7 @@ const logHeader, logFrame = 32, 24 + pageSize
 // mark must show what is missing.
 func TestCutLog(t *testing.T) {
 	receipts, every, others := 40, 1, 60
-	if raceDetector {
+	if testing.Short() {
 		receipts, every, others = 20, 8, 20
 	}
 	r := runAndKill(t, receipts)
@@ -153,7 +153,7 @@ func TestFlippedBits(t *testing.T) {
 	r := runAndKill(t, 40)
 	log := r.files[logSuffix]
 	short, flips := 0, 60
-	if raceDetector {
+	if testing.Short() {
 		flips = 20
 	}
 	for range flips {
