@@ -29,16 +29,9 @@ test:
 	@echo 'Running all tests. This takes some minutes. A line is printed when a package is finished.'
 	go test ./...
 
-# Runs the linters, then all tests once without race detection, those of the gateways with PostgreSQL too, and then some
-# tests with race detection. A change must pass this, and also make interop, make js, make page, make faults and make
-# sbom. .ci/run runs them all. -short: what a test repeats, it repeats less often. make nightly repeats it more often.
-# -p 3: three packages run at a time, because some of them mostly wait. The longest packages start first.
-check: lint
-	bash ci/postgres go test -short -p 3 $(LONG) ./...
-	@$(MAKE) --no-print-directory race
+# A change must pass this, and also make interop, make js, make page, make faults and make sbom. .ci/run runs them all.
+check: lint postgres race
 	@echo 'make check: all passed'
-
-LONG = ./conformance ./store/sqlite ./relay ./cmd/agora ./gateway/... ./faults
 
 # TAGS are the build tags of the tests that need more than Go.
 TAGS = postgres,javascript,faults,operations
@@ -56,9 +49,13 @@ lint:
 race:
 	bash ci/race
 
-# Repeats on PostgreSQL 15 what the tests of the gateways do with SQLite, and compares. See gateway/gatetest.
+# Runs all tests. With PostgreSQL 15, the tests of the gateways repeat there what they do with SQLite, and compare. See
+# gateway/gatetest. PACKAGES=./gateway/... runs only those. -short: what a test repeats, it repeats less often. make
+# nightly runs all tests without it. -p 3: three packages run at a time, because some of them mostly wait. Those that
+# take longest start first.
+PACKAGES ?= ./conformance ./store/sqlite ./relay ./cmd/agora ./gateway/... ./faults ./...
 postgres:
-	bash ci/postgres go test -count=1 ./gateway/...
+	bash ci/postgres go test -short -p 3 $(PACKAGES)
 
 # Runs what takes long: an hour or two. Do so before you call a larger change finished.
 nightly:
