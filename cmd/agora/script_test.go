@@ -53,7 +53,7 @@ func TestScripts(t *testing.T) {
 		t.Fatalf("the scripts: %q, %v", files, err)
 	}
 	if raceDetector { // these have the most that is concurrent; a program with race detection takes 200 ms to start
-		files = []string{"testdata/bench.txtar", "testdata/conformance.txtar", "testdata/hub.txtar", "testdata/private.txtar"}
+		files = []string{"testdata/bench.txtar", "testdata/hub.txtar"}
 	}
 	testscript.Run(t, testscript.Params{
 		Files: files,
