@@ -44,6 +44,7 @@ var allowedImports = map[string][]string{
 	"gateway/channel":               {"internal/jsontext", "didkey", "envelope", "thread", "gateway", "relay", "relay/httpapi"},
 	"gateway/jobs/credits":          {},
 	"gateway/jobs":                  {"internal/jsontext", "didkey", "envelope", "gateway", "gateway/jobs/credits", "relay", "relay/httpapi"},
+	"gateway/jobs/jobsclient":       {"envelope", "gateway/jobs/credits"},
 	"gateway/hub/hubclient":         {"internal/fsync", "internal/jsontext", "envelope"},
 	"gateway/channel/channelclient": {},
 	"explorer":                      {"relay", "relay/httpapi", "sdk/js"},
@@ -64,7 +65,7 @@ var allowedImports = map[string][]string{
 	"testvectors":                   {},
 	"testvectors/generate":          {"testvectors"},
 	"testvectors/interop/run":       {"didkey", "envelope", "client"},
-	"cmd/agora":                     {"internal/fsync", "bench", "conformance", "didkey", "envelope", "replay", "thread", "relay", "relay/httpapi", "relay/metrics", "relay/tracing", "store/sqlite", "store/sqlite/check", "client", "explorer", "gateway", "gateway/channel", "gateway/hub", "gateway/hub/skill", "gateway/hub/hubclient", "gateway/channel/channelclient", "gateway/jobs", "gateway/jobs/credits", "conformance/agentprobe"},
+	"cmd/agora":                     {"internal/fsync", "bench", "conformance", "didkey", "envelope", "replay", "thread", "relay", "relay/httpapi", "relay/metrics", "relay/tracing", "store/sqlite", "store/sqlite/check", "client", "explorer", "gateway", "gateway/channel", "gateway/hub", "gateway/hub/skill", "gateway/hub/hubclient", "gateway/channel/channelclient", "gateway/jobs", "gateway/jobs/credits", "gateway/jobs/jobsclient", "conformance/agentprobe"},
 }
 
 // forbiddenImports lists standard packages that a package must not import: these packages have no network and no

@@ -1,0 +1,360 @@
+// Package jobsclient is the client side of a relay's jobs gateway (docs/JOBS.md): accounts, agents and their skills,
+// jobs from either side, transfers, and the operator's grants.
+package jobsclient
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/agora-relay/agora/envelope"
+)
+
+// Client calls a jobs gateway. It may be used by several goroutines. Do not change its fields while a call runs.
+//
+// The caller is a principal or the operator. It proves who it is by a key in Key, by a key in URL, or by a signature of
+// Signer. Without any of them calls are anonymous.
+type Client struct {
+	URL    string // as CheckURL returns it, for example https://relay.example/jobs, or that and /k/cj_…
+	Key    string // a cj_ or op_ key; empty: none
+	Signer envelope.Signer
+	HTTP   *http.Client
+	Log    *slog.Logger // gets warnings, for example when a request is repeated
+
+	clock clock
+}
+
+// New returns an anonymous client for the gateway at a URL that CheckURL has returned. Set Key or Signer to be
+// somebody.
+func New(gatewayURL string, log *slog.Logger) *Client {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.DisableCompression = true // a compressed answer could be huge
+	return &Client{URL: gatewayURL, Log: log, HTTP: &http.Client{Transport: transport,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+}
+
+// Close closes idle connections.
+func (c *Client) Close() { c.HTTP.CloseIdleConnections() }
+
+// keyInURL matches the path of a base URL with a key.
+var keyInURL = regexp.MustCompile(`/k/([^/]*)$`)
+
+// CheckURL checks the base URL of a jobs gateway and returns it without a slash at the end. It may end in /k/ and a cj_
+// key.
+func CheckURL(text string) (string, error) {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" ||
+		u.Fragment != "" {
+		return "", errors.New("want the URL of a jobs gateway, such as https://relay.example/jobs")
+	}
+	checked := strings.TrimRight(u.String(), "/")
+	if m := keyInURL.FindStringSubmatch(checked); m != nil {
+		if kind, err := ParseKey(m[1]); err != nil || kind != PrincipalKey {
+			return "", fmt.Errorf("after /k/ the URL must have a key: cj_ and %d characters", keyLength)
+		}
+	}
+	return checked, nil
+}
+
+// HasKey reports whether a base URL contains a key.
+func HasKey(gatewayURL string) bool { return keyInURL.MatchString(gatewayURL) }
+
+// Key says whose key a text is, by its first characters.
+type Key string
+
+// The kinds of keys.
+const (
+	PrincipalKey Key = "cj_"
+	OperatorKey  Key = "op_"
+)
+
+// keyLength is the number of characters of a key after its kind.
+const keyLength = 43
+
+// ParseKey returns the kind of a key.
+func ParseKey(text string) (Key, error) {
+	for _, kind := range []Key{PrincipalKey, OperatorKey} {
+		if len(text) == len(kind)+keyLength && text[:len(kind)] == string(kind) {
+			return kind, nil
+		}
+	}
+	return "", fmt.Errorf("want cj_ or op_ and %d characters", keyLength)
+}
+
+// Error is an answer of a gateway with a status other than 2xx.
+type Error struct {
+	Status     int
+	Detail     string        // what is wrong, in words; of 422 the fields and what is wrong with each
+	Code       string        // error_code, such as TRANSFER_FAILED; empty: none
+	Limit      string        // of 429: the name of the limit
+	Reason     string        // of 401 to a signed call: the check that failed
+	RetryAfter time.Duration // 0: the gateway does not say when to try again
+
+	now time.Time // the gateway's clock, with the reason time
+	aud string    // the gateway's origin, with the reason audience
+}
+
+func (e *Error) Error() string {
+	text := fmt.Sprintf("the gateway refused the request with status %d", e.Status)
+	if e.Code != "" {
+		text += ", " + e.Code
+	}
+	switch {
+	case e.Detail != "":
+		text += ": " + e.Detail
+	case e.Status == http.StatusNotFound:
+		text += "; is the URL right? The jobs gateway of a relay is usually at URL/jobs"
+	}
+	if e.Limit != "" {
+		text += " (limit: " + e.Limit + ")"
+	}
+	if e.aud != "" {
+		text += "; signed calls go to " + e.aud + " and nowhere else; use that URL if you trust it"
+	}
+	if e.RetryAfter > 0 {
+		text += fmt.Sprintf("; try again in %v", e.RetryAfter)
+	}
+	return text
+}
+
+// lost is the error of a request that got no complete and valid answer.
+type lost struct {
+	text   string
+	unsent bool // it is certain that the request was not sent
+}
+
+func (l *lost) Error() string { return l.text }
+
+// Unknown reports whether err leaves open if the gateway has done what it was asked to do.
+func Unknown(err error) bool {
+	if l, isLost := errors.AsType[*lost](err); isLost {
+		return !l.unsent
+	}
+	e, refused := errors.AsType[*Error](err)
+	return refused && e.Status >= 500 || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// Limits of one request, and of its repeats. They are low because a person may be waiting for the result.
+const (
+	exchangeTimeout = 30 * time.Second
+	maxAnswer       = 16 << 20
+	maxErrorText    = 500
+	attempts        = 6           // how often a request is sent at most
+	patience        = time.Minute // the longest Retry-After after which the request is repeated
+	minPause        = 500 * time.Millisecond
+	maxPause        = time.Minute
+)
+
+// call is one request and how to treat it.
+type call struct {
+	method, path string
+	body         any           // encoded as JSON; nil: no body
+	safe         bool          // a repeat does no harm, even if the request has had its effect
+	gone         bool          // the answer 404 to a repeat means that the request has had its effect
+	wait         time.Duration // how long the gateway may wait before it answers
+	out          any           // the answer is decoded into this
+}
+
+// do sends a request until it succeeds, fails for good, or has failed too often. All attempts have the same bytes.
+// Errors: *Error; the error of ctx; one of a request without an answer.
+func (c *Client) do(ctx context.Context, q call) error {
+	var body []byte
+	if q.body != nil {
+		var err error
+		if body, err = json.Marshal(q.body); err != nil {
+			return err
+		}
+	}
+	var pause backoff
+	for attempt := 1; ; attempt++ {
+		err := c.exchange(ctx, q, body)
+		refused, _ := errors.AsType[*Error](err)
+		if refused != nil && q.gone && attempt > 1 && refused.Status == http.StatusNotFound {
+			return nil
+		}
+		after, again := repeatable(err, q.safe)
+		if err == nil || !again || attempt == attempts || after > patience {
+			return err
+		}
+		c.Log.Warn("the request is repeated", "err", err)
+		if stopped := pause.wait(ctx, after); stopped != nil {
+			return stopped
+		}
+	}
+}
+
+// repeatable reports whether the same request may succeed later, and may be sent again. after is how long the gateway
+// asks to wait; 0: it does not say.
+func repeatable(err error, safe bool) (after time.Duration, ok bool) {
+	if l, isLost := errors.AsType[*lost](err); isLost {
+		return 0, safe || l.unsent
+	}
+	e, refused := errors.AsType[*Error](err)
+	if !refused {
+		return 0, false
+	}
+	failed := e.Status >= 500 || e.Status == http.StatusRequestTimeout
+	return e.RetryAfter, e.Status == http.StatusTooManyRequests || safe && failed
+}
+
+// exchange sends one request and reads the answer. If only the token of a signed call was wrong, it sends the request
+// again with a new token.
+func (c *Client) exchange(ctx context.Context, q call, body []byte) error {
+	for attempt := 1; ; attempt++ {
+		err := c.exchangeOnce(ctx, q, body)
+		refused, ok := errors.AsType[*Error](err)
+		if !ok || c.Signer == nil || attempt == tokenAttempts || !c.renewable(refused) {
+			return err
+		}
+	}
+}
+
+func (c *Client) exchangeOnce(ctx context.Context, q call, body []byte) error {
+	limited, cancel := context.WithTimeout(ctx, exchangeTimeout+q.wait)
+	defer cancel()
+	r, err := http.NewRequestWithContext(limited, q.method, c.URL+q.path, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	r.Header.Set("User-Agent", "agora-jobsclient")
+	r.Header.Set("Accept", "application/json")
+	if body != nil {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	if err := c.authorize(r, body); err != nil {
+		return err
+	}
+	response, err := c.HTTP.Do(r)
+	if err != nil {
+		return c.lostError(ctx, err)
+	}
+	text, err := readBody(response)
+	if err != nil {
+		return c.lostError(ctx, err)
+	}
+	if response.StatusCode < 200 || response.StatusCode > 299 {
+		return refusal(response, text)
+	}
+	if json.Unmarshal(text, q.out) != nil {
+		return &lost{text: "the answer does not have the form of a jobs gateway; is the URL right?"}
+	}
+	return nil
+}
+
+// readBody reads and closes the body of a response.
+func readBody(response *http.Response) (text []byte, err error) {
+	defer func() { err = errors.Join(err, response.Body.Close()) }()
+	text, err = io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
+	if err == nil && len(text) > maxAnswer {
+		err = fmt.Errorf("the answer has more than %d bytes", maxAnswer)
+	}
+	return text, err
+}
+
+// lostError returns the error of a request that got no complete answer. If ctx has ended, it returns the error of ctx.
+// It shows only the host of the URL, because the path may contain a key.
+func (c *Client) lostError(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	host := strings.TrimPrefix(strings.TrimPrefix(c.URL, "http://"), "https://")
+	host, _, _ = strings.Cut(host, "/")
+	if dial, ok := errors.AsType[*net.OpError](err); ok && dial.Op == "dial" {
+		return &lost{fmt.Sprintf("no jobs gateway answers at %s (%v); agora serve --jobs starts one", host, dial.Err), true}
+	}
+	if request, ok := errors.AsType[*url.Error](err); ok {
+		err = request.Err
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return &lost{text: fmt.Sprintf("the gateway at %s has not answered in time", host)}
+	}
+	return &lost{text: fmt.Sprintf("the gateway at %s has not answered completely: %v", host, err)}
+}
+
+// refusal returns the error of an answer with another status than 2xx.
+func refusal(response *http.Response, text []byte) error {
+	e := &Error{Status: response.StatusCode}
+	var body struct {
+		Detail json.RawMessage
+		Code   string `json:"error_code"`
+		Limit  string
+		Reason string
+		Now    string
+		Aud    string
+	}
+	if json.Unmarshal(text, &body) == nil {
+		e.Detail, e.Code = shorten(detail(body.Detail)), shorten(body.Code)
+		e.Limit, e.Reason, e.aud = shorten(body.Limit), shorten(body.Reason), shorten(body.Aud)
+		e.now, _ = envelope.ParseTime(body.Now)
+	}
+	if seconds, err := strconv.ParseUint(response.Header.Get("Retry-After"), 10, 20); err == nil {
+		e.RetryAfter = time.Duration(seconds) * time.Second
+	}
+	return e
+}
+
+// detail returns the member detail of a refusal as a text. It is a text, or a list of fields with what is wrong.
+func detail(raw json.RawMessage) string {
+	var text string
+	if json.Unmarshal(raw, &text) == nil {
+		return text
+	}
+	var fields []struct {
+		Loc []any
+		Msg string
+	}
+	if json.Unmarshal(raw, &fields) != nil {
+		return ""
+	}
+	var all []string
+	for _, f := range fields {
+		var place []string
+		for _, part := range f.Loc {
+			place = append(place, fmt.Sprint(part))
+		}
+		all = append(all, strings.Join(place, ".")+": "+f.Msg)
+	}
+	return strings.Join(all, "; ")
+}
+
+// shorten cuts a text from a gateway that is used in an error.
+func shorten(text string) string {
+	if len(text) > maxErrorText {
+		text = strings.ToValidUTF8(text[:maxErrorText], "") + "…"
+	}
+	return text
+}
+
+// backoff computes the pauses between attempts. Each pause is twice as long as the one before, and partly random.
+type backoff struct{ failures int }
+
+// wait sleeps for the next pause, which is at least atLeast. It returns ctx's error if ctx ends first.
+func (b *backoff) wait(ctx context.Context, atLeast time.Duration) error {
+	span := min(minPause<<min(b.failures, 10), maxPause)
+	b.failures++
+	return sleep(ctx, max(atLeast, span/2+rand.N(span/2+1)))
+}
+
+// sleep returns after a time, or with ctx's error if ctx ends first.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
