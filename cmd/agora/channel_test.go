@@ -20,13 +20,16 @@ import (
 	"github.com/agora-relay/agora/envelope"
 )
 
-// fakeGateway answers the requests of the channel commands with fixed texts, and keeps the requests.
+// fakeGateway answers the requests of the channel commands and the jobs commands with fixed texts, and keeps the
+// requests.
 type fakeGateway struct {
 	*httptest.Server
 	answers map[string]string // by method and path after /channel; a number before the text is the status
+	during  func()            // runs while a request is in progress; nil: nothing
 
 	mu    sync.Mutex
 	asked []string // method, path, body
+	auth  string   // the Authorization of the last request
 }
 
 func newFakeGateway(t *testing.T, answers map[string]string) *fakeGateway {
@@ -40,6 +43,10 @@ func newFakeGateway(t *testing.T, answers map[string]string) *fakeGateway {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.asked = append(f.asked, strings.TrimSpace(r.Method+" "+path+" "+string(body)))
+		f.auth = r.Header.Get("Authorization")
+		if f.during != nil {
+			f.during()
+		}
 		route := r.Method + " " + path
 		if cursor := r.URL.Query().Get("cursor"); cursor != "" {
 			route += " after " + cursor

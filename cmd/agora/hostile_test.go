@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -87,6 +88,7 @@ func raw(head string, body []byte) string {
 func hostileRelays(t *testing.T, bob, eve didkey.Key) []func(*http.Request) string {
 	refusal := func(code string) []byte {
 		text, err := json.Marshal(map[string]any{"ok": false, "error": code, "message": hostile, "retryable": true,
+			"detail": hostile, "error_code": hostile, "limit": hostile, "aud": hostile, "reason": hostile,
 			"details": map[string]any{"reason": hostile, "now": hostile, "state": hostile, hostile: hostile}})
 		if err != nil {
 			t.Fatal(err)
@@ -136,6 +138,41 @@ func channelAnswer(t *testing.T, bob didkey.Key) []byte {
 		"connection":  map[string]any{"name": hostile, "host": hostile, "status": hostile, "mcp": hostile},
 		"connections": []any{map[string]any{"name": hostile, "host": hostile, "status": hostile, "mcp": hostile}},
 		"event":       event, "deliveries": 1, "events": []any{event, odd, failed}, "cursor": 9})
+	if err != nil {
+		t.Error(err)
+	}
+	return text
+}
+
+// jobsAnswer returns an answer of a jobs gateway to any request, with hostile text wherever it has text.
+func jobsAnswer(t *testing.T, r *http.Request) []byte {
+	job := strings.TrimPrefix(r.URL.Path, "/jobs/jobs/")
+	if r.Method == http.MethodPost {
+		var asked struct {
+			ID string `json:"job_id"`
+		}
+		if json.Unmarshal(readAll(r), &asked) == nil {
+			job = asked.ID
+		}
+	}
+	record := map[string]any{"transfer_id": hostile, "from_owner": hostile, "to_owner": hostile, "amount": 1, "job_id": hostile, "timestamp_utc": time.Now(), "kind": hostile}
+	skill := map[string]any{"skill_name": hostile, "description": hostile, "cost_per_call": 1, "input_schema": map[string]any{hostile: hostile}}
+	agent := map[string]any{"agent_id": hostile, "agent_name": hostile, "owner_id": hostile, "api_endpoint": hostile, "job_url": hostile, "skill": skill,
+		"skills": []any{skill}, "reputation_score": 50, "status": hostile, "registered_at": time.Now(), "last_heartbeat": time.Now()}
+	answer := map[string]any{"balance": 1, "api_key": hostile, "agents": []any{agent}, "skills": []any{hostile}, "transactions": []any{record}, "total": 9,
+		"all_balances": map[string]any{hostile: 1}, "transfer": record, "score": 50, "stats": map[string]any{"total": 1}, hostile: hostile,
+		"jobs": []any{map[string]any{"job_id": hostile, "skill_name": hostile, "input_data": map[string]any{hostile: hostile}, "budget": 1}}}
+	switch {
+	case strings.HasPrefix(r.URL.Path, "/jobs/agents/") && r.Method == http.MethodGet && !strings.HasSuffix(r.URL.Path, "/jobs"), r.URL.Path == "/jobs/register":
+		maps.Copy(answer, agent)
+	case strings.HasPrefix(r.URL.Path, "/jobs/jobs/"), strings.HasPrefix(r.URL.Path, "/jobs/a/"):
+		answer = map[string]any{"job_id": job, "agent_id": hostile, "status": "FAILURE", "output_data": map[string]any{hostile: hostile}, "error_message": hostile, "error_code": hostile}
+	case r.URL.Path == "/jobs/operator/grants":
+		maps.Copy(answer, record)
+	default:
+		answer["owner_id"] = hostile
+	}
+	text, err := json.Marshal(answer)
 	if err != nil {
 		t.Error(err)
 	}
@@ -200,6 +237,8 @@ func goodAnswer(t *testing.T, r *http.Request, bob, eve didkey.Key) []byte {
 		answer["did"] = eve.DID()
 	case strings.HasPrefix(r.URL.Path, "/channel"):
 		return channelAnswer(t, bob)
+	case strings.HasPrefix(r.URL.Path, "/jobs/"):
+		return jobsAnswer(t, r)
 	case strings.HasPrefix(r.URL.Path, "/threads/"):
 		step := map[string]any{"from": hostile, "to": hostile, "type": hostile, "by": hostile, "id": hostile, "at": time.Now()}
 		answer["thread"] = map[string]any{"id": "t1", "client": r.URL.Query().Get("client"), "state": hostile, "requestId": hostile, "agent": hostile,
@@ -292,6 +331,7 @@ func hostileFolder(t *testing.T) (folder string) {
 // capitals and names of files. A line with URL is run with each relay.
 func hostileCalls() map[string][]string {
 	const ofChannel = " --channel CHANNELURL --channel-key "
+	const asBob = " --jobs JOBSURL --key-file principal.txt"
 	const inThread = "--key KEY --relay URL --thread t1 --client EVE --request-id r1 --plain"
 	return map[string][]string{
 		"serve": {"--addr 127.0.0.1:0 --data DATA", "--addr 127.0.0.1:0 --data FRESH", "--config hostile.txt --check-config",
@@ -340,6 +380,21 @@ func hostileCalls() map[string][]string {
 		"channel probe": {"URL --wait 50ms --quiet 10ms", "URL --wait 50ms --quiet 10ms --json --content HOSTILE --old-url HOSTILE", "HOSTILE", "-",
 			"URL --listen HOSTILE", "URL --url HOSTILE", "URL --mcp HOSTILE"},
 		"channel follow": {"--key KEY --relay URL --timeout 300ms", "--key KEY --relay URL --count 1 --timeout 300ms --cursor-file hostile.txt"},
+		"jobs account": {"HOSTILE" + asBob, "eve --jobs JOBSURL --key-file FRESH", "eve --jobs JOBSURL", "eve --jobs JOBSURL --key KEY", "eve --jobs HOSTILE",
+			"eve --jobs JOBSURL --key-file hostile.txt --initial HOSTILE", "eve --jobs JOBSURL/k/HOSTILE", "eve --jobs JOBSURL --key-file HOSTILE/x"},
+		"jobs balance":    {asBob, asBob + " --text", "HOSTILE" + asBob + " --json", "--jobs JOBSURL --key-file HOSTILE"},
+		"jobs register":   {"HOSTILE --owner HOSTILE --skill s=1 --endpoint HOSTILE" + asBob, "eve --owner eve --skills hostile.json" + asBob, "eve --owner eve --jobs JOBSURL --key-file FRESH", "eve --owner eve --skill HOSTILE"},
+		"jobs discover":   {"--jobs JOBSURL", "HOSTILE --jobs JOBSURL --text", "s --jobs JOBSURL --json --max-cost 1"},
+		"jobs agent":      {"UUID --jobs JOBSURL", "UUID --jobs JOBSURL --text", "HOSTILE"},
+		"jobs hire":       {"UUID HOSTILE --budget 1" + asBob, "UUID s --budget 1 --input HOSTILE" + asBob, "UUID s --budget 1 --input - --no-wait --orchestrator HOSTILE --callback HOSTILE" + asBob, "UUID s --budget HOSTILE" + asBob},
+		"jobs status":     {"UUID" + asBob, "UUID --timeout 300ms" + asBob, "HOSTILE" + asBob},
+		"jobs pull":       {"UUID --timeout 300ms" + asBob, "UUID" + asBob, "HOSTILE" + asBob},
+		"jobs deliver":    {"UUID UUID --output {}" + asBob, "UUID UUID --output -" + asBob, "UUID UUID --failure HOSTILE" + asBob},
+		"jobs heartbeat":  {"UUID" + asBob, "UUID --every 1s" + asBob, "HOSTILE" + asBob},
+		"jobs unregister": {"UUID" + asBob, "UUID --jobs JOBSURL --key-file hostile.txt"},
+		"jobs transfer":   {"HOSTILE HOSTILE 1" + asBob, "a b 1 --job HOSTILE" + asBob, "a b HOSTILE" + asBob},
+		"jobs audit":      {asBob, asBob + " --text", asBob + " --json --owner HOSTILE --job HOSTILE"},
+		"jobs grant":      {"HOSTILE 1 --jobs JOBSURL --operator-key operator.txt", "eve 1 --jobs JOBSURL --operator-key hostile.txt", "eve 1 --operator-key HOSTILE"},
 		"conformance": {"URL --timeout 500ms", "URL --timeout 500ms --json", "HOSTILE", "--list --only HOSTILE",
 			"--hub URL --timeout 500ms", "--hub URL --timeout 500ms --json", "--hub HOSTILE",
 			"--channel URL --timeout 500ms", "--channel HOSTILE", "--list --channel HOSTILE",
@@ -381,6 +436,7 @@ func newHostileFiles(t *testing.T, bob, eve didkey.Key) *hostileFiles {
 		"manifest.json": fmt.Sprintf(`{"id":"cap","name":%s,"intents":[{"id":%s}]}`, text, text),
 		"owner.txt":     "ck_" + strings.Repeat("A", 43) + "\n",
 		"member.txt":    "cm_" + strings.Repeat("A", 43) + "\n",
+		"principal.txt": "cj_" + strings.Repeat("A", 43) + "\n",
 		"operator.txt":  "op_" + strings.Repeat("A", 43) + "\n",
 		"signed.json":   string(signed(t, eve, envelope.Request{RequestID: hostile, Intent: hostile}, bob.DID())),
 	} {
@@ -412,6 +468,10 @@ func (p *hostileFiles) fill(word, url string) string {
 	switch word {
 	case "URL":
 		return url
+	case "JOBSURL":
+		return url + "/jobs"
+	case "UUID":
+		return testAgent
 	case "CHANNELURL":
 		return url + "/channel/channels/ch_1"
 	case "KEY":

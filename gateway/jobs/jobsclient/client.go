@@ -102,8 +102,9 @@ type Error struct {
 	Reason     string        // of 401 to a signed call: the check that failed
 	RetryAfter time.Duration // 0: the gateway does not say when to try again
 
-	now time.Time // the gateway's clock, with the reason time
-	aud string    // the gateway's origin, with the reason audience
+	now     time.Time // the gateway's clock, with the reason time
+	aud     string    // the gateway's origin, with the reason audience
+	unknown bool      // it refused only a repeat: an attempt before may have had its effect
 }
 
 func (e *Error) Error() string {
@@ -143,7 +144,7 @@ func Unknown(err error) bool {
 		return !l.unsent
 	}
 	e, refused := errors.AsType[*Error](err)
-	return refused && e.Status >= 500 || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	return refused && (e.Status >= 500 || e.unknown) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // Limits of one request, and of its repeats. They are low because a person may be waiting for the result.
@@ -178,9 +179,13 @@ func (c *Client) do(ctx context.Context, q call) error {
 		}
 	}
 	var pause backoff
+	unknown := false
 	for attempt := 1; ; attempt++ {
 		err := c.exchange(ctx, q, body)
 		refused, _ := errors.AsType[*Error](err)
+		if unknown = unknown || Unknown(err); unknown && refused != nil && refused.Status == http.StatusTooManyRequests {
+			refused.unknown = true
+		}
 		if refused != nil && q.gone && attempt > 1 && refused.Status == http.StatusNotFound {
 			return nil
 		}

@@ -265,6 +265,18 @@ func TestUnknown(t *testing.T) {
 	}
 }
 
+// TestUnknownRepeat checks that a request whose first answer was lost stays unknown if its repeat is refused for now.
+func TestUnknownRepeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeGateway()
+		f.faults = []fault{lose, refuse(429, "Retry-After", "600")}
+		_, err := f.client(gatewayURL).Transfer(t.Context(), Transfer{})
+		if refused, ok := errors.AsType[*Error](err); !ok || refused.Status != 429 || !Unknown(err) {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
 // TestOddAnswers checks answers that are not those of a jobs gateway.
 func TestOddAnswers(t *testing.T) {
 	for _, text := range []string{"", "<html>", "[]", `{"agents":7}`, `{"agents":[` + strings.Repeat(" ", maxAnswer) + "]}"} {

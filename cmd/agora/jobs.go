@@ -1,0 +1,293 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/gateway/jobs/credits"
+	"github.com/agora-relay/agora/gateway/jobs/jobsclient"
+	"github.com/agora-relay/agora/internal/fsync"
+)
+
+// jobsCmd are the commands for the registry of jobs (Chorus registry).
+type jobsCmd struct {
+	Account    jobsAccount    `cmd:"" help:"Open an account."`
+	Balance    jobsBalance    `cmd:"" help:"Show the balances of your accounts."`
+	Register   jobsRegister   `cmd:"" help:"Register an agent with its skills, or change it."`
+	Discover   jobsDiscover   `cmd:"" help:"Find agents by a skill."`
+	Agent      jobsAgent      `cmd:"" help:"Show an agent and its reputation."`
+	Hire       jobsHire       `cmd:"" help:"Hire an agent for a job, and wait for the result."`
+	Status     jobsStatus     `cmd:"" help:"Show what came of a job."`
+	Pull       jobsPull       `cmd:"" help:"Wait for the next job of your agent, and print it."`
+	Deliver    jobsDeliver    `cmd:"" help:"Report the result of a job."`
+	Heartbeat  jobsHeartbeat  `cmd:"" help:"Keep your agent online."`
+	Unregister jobsUnregister `cmd:"" help:"Remove your agent from the registry."`
+	Transfer   jobsTransfer   `cmd:"" help:"Pay somebody."`
+	Audit      jobsAudit      `cmd:"" help:"List the records of the ledger."`
+	Grant      jobsGrant      `cmd:"" help:"Issue credits to somebody, as the relay's operator."`
+}
+
+func (jobsCmd) Help() string {
+	return "A registry in which agents offer skills at a price, and others hire them (Chorus registry). Credits are " +
+		"held while a job runs, and paid when it succeeds. An agent's reputation follows from its jobs. agora serve " +
+		"--jobs runs a registry.\n\n" +
+		"Examples:\n  agora jobs account acme --key-file acme.key\n" +
+		"  agora jobs register Texts --owner acme --skill analyze_text=0.1 --key-file acme.key\n" +
+		"  agora jobs discover analyze_text\n" +
+		"  agora jobs hire AGENT analyze_text --budget 0.15 --input '{\"text\":\"…\"}' --key-file bob.key"
+}
+
+// jobsURL is the base URL of a jobs gateway.
+type jobsURL string
+
+func (u *jobsURL) UnmarshalText(text []byte) error {
+	checked, err := jobsclient.CheckURL(string(text))
+	*u = jobsURL(checked)
+	return err
+}
+
+// atJobs is the flag of all commands for jobs.
+type atJobs struct {
+	Jobs jobsURL `env:"AGORA_JOBS_URL" default:"${relay}/jobs" placeholder:"URL" help:"The URL of the registry (default: ${default}). It may end in /k/ and your key."`
+}
+
+// undecided returns the error of a request of which it is unknown if the registry has done it. what says so, and how to
+// go on.
+func undecided(err error, what string, args ...any) error {
+	if errors.Is(err, context.Canceled) {
+		err = errors.New("interrupted")
+	}
+	return fmt.Errorf("%w; %s", err, fmt.Sprintf(what, args...))
+}
+
+// inJobs are the flags of the commands that need to know who you are.
+type inJobs struct {
+	atJobs
+	KeyFile string `xor:"who" placeholder:"FILE" help:"The file with your key for the registry: one line with a cj_ key. agora jobs account creates it (default: $$AGORA_JOBS_KEY)."`
+	Key     string `xor:"who" placeholder:"FILE" help:"A key file of agora keygen, to be known by its did:key. It needs no key of the registry."`
+}
+
+// file returns the name of the file with the caller's key for the registry; empty: there is none. kong does not read
+// the variable, because it would then refuse --key while the variable is set.
+func (c inJobs) file() string {
+	if c.Key != "" {
+		return ""
+	}
+	return cmp.Or(c.KeyFile, os.Getenv("AGORA_JOBS_KEY"))
+}
+
+// errNoIdentity is the error of a command that needs to know who you are.
+var errNoIdentity = errors.New("say who you are: give --key-file FILE (or AGORA_JOBS_KEY), or --key FILE")
+
+// Validate implements kong's check of flags.
+func (c inJobs) Validate() error {
+	if c.file() == "" && c.Key == "" && !jobsclient.HasKey(string(c.Jobs)) {
+		return errNoIdentity
+	}
+	return nil
+}
+
+// client returns a client for a caller who is nobody yet.
+func (c atJobs) client(env environment) *jobsclient.Client {
+	return jobsclient.New(string(c.Jobs), newLog(env))
+}
+
+// jobsKeyNames describe the kinds of keys.
+var jobsKeyNames = map[jobsclient.Key]string{
+	jobsclient.PrincipalKey: "your key for the registry (cj_…), which agora jobs account creates",
+	jobsclient.OperatorKey:  "the operator's key (op_…), which is in operator.key in the relay's data folder",
+}
+
+// readJobsKey returns the key in a file. It refuses a file that other users may access, and a key that is not of one of
+// these kinds. The first kind is the usual one.
+func readJobsKey(name string, kinds ...jobsclient.Key) (string, error) {
+	text, err := readOperatorKey(name)
+	if err != nil {
+		return "", err
+	}
+	key := strings.TrimSpace(text)
+	kind, err := jobsclient.ParseKey(key)
+	if err != nil {
+		return "", fmt.Errorf("%s does not contain a key: %w, on one line", name, err)
+	}
+	if slices.Contains(kinds, kind) {
+		return key, nil
+	}
+	return "", fmt.Errorf("this needs %s; %s has %s", jobsKeyNames[kinds[0]], name, jobsKeyNames[kind])
+}
+
+// open returns a client for the caller that the flags name. kinds are as for readJobsKey.
+func (c inJobs) open(env environment, kinds ...jobsclient.Key) (*jobsclient.Client, error) {
+	jobs := c.client(env)
+	switch {
+	case c.Key != "":
+		key, err := didkey.Load(c.Key)
+		if err != nil {
+			return nil, err
+		}
+		jobs.Signer = key
+	case c.file() != "":
+		key, err := readJobsKey(c.file(), kinds...)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("%w; agora jobs account OWNER --key-file FILE creates it", err)
+		}
+		if err != nil {
+			return nil, err
+		}
+		jobs.Key = key
+	}
+	return jobs, nil
+}
+
+// explain adds to the error of a call what to do.
+func (c inJobs) explain(err error) error {
+	refused, ok := errors.AsType[*jobsclient.Error](err)
+	switch {
+	case !ok:
+	case refused.Status == http.StatusUnauthorized && c.file() != "":
+		return fmt.Errorf("%w; the key in %s is not valid at this registry", err, c.file())
+	case refused.Status == http.StatusForbidden:
+		return fmt.Errorf("%w; is it yours, and is the key the right one?", err)
+	}
+	return err
+}
+
+// newcomer are the flags of the commands that may make a new principal: if the key file does not exist, they create it.
+type newcomer struct{ inJobs }
+
+// Validate implements kong's check of flags. A newcomer need not be anybody yet.
+func (newcomer) Validate() error { return nil }
+
+// join returns a client for the caller that the flags name. If that is nobody yet, join checks that the key file can be
+// written, because the gateway tells a key only once.
+func (c newcomer) join(env environment) (*jobsclient.Client, error) {
+	file := c.file()
+	if file == "" {
+		return c.open(env)
+	}
+	jobs, err := c.open(env, jobsclient.PrincipalKey)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return jobs, err
+	}
+	if jobsclient.HasKey(string(c.Jobs)) {
+		return nil, fmt.Errorf("%s does not exist, and the URL of the registry has a key; leave out one of them", file)
+	}
+	trial, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)+".*.tmp")
+	if err == nil {
+		err = errors.Join(trial.Close(), os.Remove(trial.Name()))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the key file could not be created, so nothing was sent: %w", err)
+	}
+	return c.client(env), nil
+}
+
+// jobsKeyLine is where a new key is: in the line itself or in a file.
+type jobsKeyLine struct {
+	Key  string `json:"api_key,omitempty"`
+	File string `json:"key_file,omitempty"`
+}
+
+// keep stores the key of a new principal, and returns what to print. If the key cannot be stored, it is printed.
+func (c newcomer) keep(env environment, key string) (jobsKeyLine, error) {
+	if key == "" || c.file() == "" {
+		return jobsKeyLine{Key: key}, nil
+	}
+	if err := fsync.Create(c.file(), []byte(key+"\n")); err != nil {
+		return jobsKeyLine{Key: key}, fmt.Errorf("the key could not be written to the file, so it is printed: %w", err)
+	}
+	env.say("your key is in %s; do not lose it, and keep it secret", c.file())
+	return jobsKeyLine{File: c.file()}, nil
+}
+
+// explainJoin is explain for a request that may have made a principal. owner is its owner.
+func (c newcomer) explainJoin(err error, jobs *jobsclient.Client, owner string) error {
+	anonymous := jobs.Key == "" && jobs.Signer == nil && !jobsclient.HasKey(jobs.URL)
+	refused, _ := errors.AsType[*jobsclient.Error](err)
+	switch {
+	case anonymous && jobsclient.Unknown(err):
+		return undecided(err, "it is unknown if the registry has done this; if %s is taken when you try again, its key is "+
+			"lost, and you need another name", owner)
+	case anonymous && refused != nil && refused.Status == http.StatusConflict && c.file() != "":
+		return fmt.Errorf("%w; there is no key file %s, so you asked as somebody new", err, c.file())
+	}
+	return c.explain(err)
+}
+
+// jobsID is the UUID of an agent, a job, a transfer or a grant.
+type jobsID string
+
+var uuidForm = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+
+func (i *jobsID) UnmarshalText(text []byte) error {
+	*i = jobsID(strings.ToLower(string(text)))
+	if !uuidForm.MatchString(string(*i)) {
+		return errors.New("want a UUID, such as a3b8d1b6-0b3b-4b1a-9c1a-1a2b3c4d5e6f")
+	}
+	return nil
+}
+
+// orNew returns the id, or a new one if it is empty.
+func (i jobsID) orNew() string { return cmp.Or(string(i), jobsclient.NewID()) }
+
+// amountText is an amount of credits.
+type amountText credits.Amount
+
+func (a *amountText) UnmarshalText(text []byte) error {
+	amount, err := credits.Parse(string(text))
+	*a = amountText(amount)
+	return err
+}
+
+// listing are the flags of the commands that list something.
+type listing struct {
+	JSON bool `xor:"form" help:"Print one line of JSON for each, also on a terminal."`
+	Text bool `xor:"form" help:"Print a table, also if standard output is not a terminal."`
+}
+
+// show prints one line of JSON for each of all, or a table with a row for each. cells returns the cells of a row.
+func show[T any](env environment, l listing, head []string, all []T, cells func(T) []string) error {
+	if l.JSON || !l.Text && !env.stdoutIsTerminal {
+		for _, one := range all {
+			if err := env.printJSON(one); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	rows := [][]string{head}
+	for _, one := range all {
+		rows = append(rows, cells(one))
+	}
+	_, err := env.stdout.Write(alignedTable(rows))
+	return err
+}
+
+// alignedTable returns rows as lines with aligned columns.
+func alignedTable(rows [][]string) []byte {
+	var b bytes.Buffer
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	for _, row := range rows {
+		for i, cell := range row {
+			row[i] = cmp.Or(printable(cell), "-")
+		}
+		fmt.Fprintln(w, strings.Join(row, "\t"))
+	}
+	_ = w.Flush() // to a buffer, which never fails
+	return b.Bytes()
+}
