@@ -202,12 +202,13 @@ func lookPath(ts *testscript.TestScript) string {
 }
 
 // TestReadmeWalkThrough checks that walkthrough.txtar runs each agora command of the README's walk-through, exactly as
-// it is written there, that seal.txtar runs those of docs/SEALING.md, where DID is that of Bob, and that hub.txtar runs
-// those of docs/HUB.md.
+// it is written there, that seal.txtar runs those of docs/SEALING.md, where DID is that of Bob, that hub.txtar runs those
+// of docs/HUB.md, and that jobs.txtar runs those of docs/JOBS.md.
 func TestReadmeWalkThrough(t *testing.T) {
 	checkReadme(t, "walkthrough.txtar", "README.md", "## Five minutes", "## The Go client", 10)
 	checkReadme(t, "seal.txtar", "docs/SEALING.md", "## Use it", "## What it gives", 6)
 	checkReadme(t, "hub.txtar", "docs/HUB.md", "## From the shell", "## Endpoints", 10)
+	checkReadme(t, "jobs.txtar", "docs/JOBS.md", "## Try it", "## Who is who", 10)
 }
 
 func checkReadme(t *testing.T, name, document, from, to string, fewest int) {
@@ -234,7 +235,11 @@ func checkReadme(t *testing.T, name, document, from, to string, fewest int) {
 		commands++
 		// A script has no redirections; it uses cp stdout FILE.
 		line, _, _ = strings.Cut(line, " > ")
+		line, _, _ = strings.Cut(line, "  ") // a comment
 		line = strings.Replace(line, " DID ", " $BOB ", 1)
+		for _, id := range []string{"AGENT", "JOB"} {
+			line = regexp.MustCompile(` `+id+`\b`).ReplaceAllString(line, " $$"+id)
+		}
 		line = strings.Replace(line, "http://127.0.0.1:8789", "$AGORA_RELAY", 1)
 		if !strings.Contains(string(script), "exec "+line) {
 			t.Errorf("testdata/%s does not run: %s", name, line)
@@ -280,7 +285,7 @@ func TestReadmeCommands(t *testing.T) {
 	var documents []byte
 	t.Setenv("AGORA_CHANNEL_URL", "http://127.0.0.1:8789/channel/channels/ch_1") // docs/CHANNEL.md sets it too
 	for _, name := range []string{"README.md", "docs/OPERATING.md", "docs/SEALING.md", "docs/HTTP.md", "docs/HUB.md", "docs/PAGE.md",
-		"docs/CHANNEL.md", "docs/CONFIGURATION.md"} {
+		"docs/CHANNEL.md", "docs/JOBS.md", "docs/CONFIGURATION.md"} {
 		text, err := os.ReadFile("../../" + name)
 		if err != nil {
 			t.Fatal(err)
@@ -306,8 +311,11 @@ func TestReadmeCommands(t *testing.T) {
 			commands++
 			var args []string
 			for _, word := range regexp.MustCompile(`'[^']*'|"[^"]*"|\S+`).FindAllString(strings.TrimSuffix(line, " &"), -1) {
-				if word = strings.Trim(word, `'"`); word == "DID" {
+				switch word = strings.Trim(word, `'"`); word {
+				case "DID":
 					word = "did:key:z6MkiTBz1ymuepAQ4HEHYSF1H8quG5GLVVQR3djdX3mDooWp"
+				case "AGENT", "JOB":
+					word = testAgent
 				}
 				args = append(args, word)
 			}
