@@ -215,8 +215,8 @@ func TestRepeats(t *testing.T) {
 	}
 }
 
-// TestErrors checks what an error has of a refusal, and what its text says.
-func TestErrors(t *testing.T) {
+// TestRefusedCalls checks what an error has of a refusal, and what its text says.
+func TestRefusedCalls(t *testing.T) {
 	for text, test := range map[string]struct {
 		fault fault
 		want  Error
@@ -277,8 +277,8 @@ func TestUnknownRepeat(t *testing.T) {
 	})
 }
 
-// TestOddAnswers checks answers that are not those of a jobs gateway.
-func TestOddAnswers(t *testing.T) {
+// TestStrangeAnswers checks answers that are not those of a jobs gateway.
+func TestStrangeAnswers(t *testing.T) {
 	for _, text := range []string{"", "<html>", "[]", `{"agents":7}`, `{"agents":[` + strings.Repeat(" ", maxAnswer) + "]}"} {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFakeGateway()
