@@ -221,8 +221,8 @@ func TestWait(t *testing.T) {
 		}
 		time.Sleep(100 * time.Second)
 		f.want(alice.deliver(uuid(101), a, "SUCCESS"), 200)
-		if got := f.want(<-answers, 200); statusOf(got) != "SUCCESS" {
-			t.Errorf("the hirer gets %v", got)
+		if got := f.want(<-answers, 200); statusOf(got) != "SUCCESS" || time.Since(began).Round(time.Second) != 100*time.Second {
+			t.Errorf("after %v the hirer gets %v", time.Since(began), got)
 		}
 		f.wantField(bob.do("POST", "/a/"+a+"?wait=121", order(uuid(102))), "query.wait")
 		f.wantField(alice.do("GET", "/agents/"+a+"/jobs?wait=61", nil), "query.wait")

@@ -138,8 +138,8 @@ type outcome struct {
 	hash          []byte // of the agent's result; empty: the relay has ended the job
 }
 
-// end ends a job: it pays or refunds what was held, changes the agent's score, and stores the outcome (J-7). Nothing else
-// ends a job.
+// end ends a job, unless it has ended: it pays or refunds what was held, changes the agent's score, and stores the outcome
+// (J-7). Nothing else ends a job.
 func (g *Gateway) end(o *gateway.Op, j job, out outcome) (job, error) {
 	if j.state != running {
 		return j, nil
@@ -227,9 +227,9 @@ func counts(o *gateway.Op, j job, a agent) (bool, error) {
 	return counted < maxCountedJobs, err
 }
 
-// expire ends a job whose time is over, and returns it.
+// expire ends a job whose time is over, and returns it. It leaves a job that has ended as it is.
 func (g *Gateway) expire(o *gateway.Op, j job) (job, error) {
-	if j.state != running || o.Now < j.due {
+	if o.Now < j.due {
 		return j, nil
 	}
 	out := outcome{state: failure, code: codeError, message: "the agent has not delivered in time"}
