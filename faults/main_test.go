@@ -14,7 +14,8 @@ import (
 
 var (
 	roundsFlag = flag.Int("rounds", 0,
-		"kills in TestKillLoop before each audit, and in the loops of gateways; 0: 50 and 8, or 5 and 3 with -short or the race detector")
+		"kills in TestKillLoop before each audit, and in the loops of gateways; 0: 50 and 8 (4 in the loop with 1,000 jobs), "+
+			"or 5 and 3 with -short or the race detector")
 	minutesFlag = flag.Float64("minutes", 0,
 		"repeat TestKillLoop, with an audit each time, for at least this many minutes")
 	hoardEvents    = flag.Int("hoard-events", 15_000, "events in the database of TestReadersFromOneAddressDelayNoOther")
