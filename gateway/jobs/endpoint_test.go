@@ -8,8 +8,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/gateway/gatetest"
 	"github.com/agora-relay/agora/gateway/jobs"
+	"github.com/agora-relay/agora/relay"
 )
 
 // J-23: endpoints registered with and without /jobs are reached.
@@ -213,6 +215,11 @@ func TestCallback(t *testing.T) {
 		bob.wantStatus("after PENDING", j, "PENDING")
 		f.want(f.do("POST", "/cb/tok_"+strings.Repeat("x", 43), "", result(j, a, "SUCCESS")), 404)
 		f.want(f.do("POST", "/cb/"+bob.key, "", result(j, a, "SUCCESS")), 404)
+		ofChannel := gateway.NewKey(gateway.Callback)
+		f.must(f.Relay.Update(t.Context(), relay.Peer{Local: true}, func(tx relay.ExtTx) error {
+			return gateway.AddKey(tx, ofChannel, gateway.Holder{Kind: gateway.Callback, Owner: 1})
+		}))
+		f.want(f.do("POST", "/cb/"+ofChannel, "", result(j, a, "SUCCESS")), 404)
 		f.wantField(f.callback(job, result(uuid(101), a, "SUCCESS")), "body.job_id")
 		f.wantField(f.callback(job, result(j, uuid(2), "SUCCESS")), "body.agent_id")
 		f.want(f.callback(job, result(j, a, "PENDING")), 200)
