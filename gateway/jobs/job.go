@@ -119,6 +119,9 @@ func updateJob(tx relay.ExtTx, j job) error {
 		append(gateway.WithSum(jobTable, j.values()), j.n)...)
 }
 
+// sends reports whether the job is to be sent to its agent's endpoint. The zero job is not.
+func (j job) sends() bool { return j.n != 0 && j.state == running && !j.pull }
+
 // dispatch records that the agent has got the job: it has pulled the job, its endpoint has answered, or it has reported a
 // result after an attempt to send the job.
 func (g *Gateway) dispatch(o *gateway.Op, j *job) {

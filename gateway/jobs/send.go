@@ -52,7 +52,7 @@ func (s *sender) Target(ctx context.Context, sent gateway.Job) (target string, p
 		return "", gateway.Hold, err
 	}
 	switch {
-	case j.n == 0 || j.state != running || j.pull || a.pulls():
+	case !j.sends():
 		return "", gateway.Drop, nil
 	case !a.live():
 		return "", gateway.Hold, nil // the job ends after dispatchTime, and is removed then
@@ -84,7 +84,7 @@ func (s *sender) Call(ctx context.Context, sent gateway.Job) (c gateway.Call, p 
 	token := gateway.NewKey(gateway.Callback)
 	var j job
 	err = s.g.Update(context.WithoutCancel(ctx), self, func(o *gateway.Op) (err error) {
-		if j, err = jobByNumber(o, sent.Ref); err != nil || j.state != running {
+		if j, err = jobByNumber(o, sent.Ref); err != nil || !j.sends() {
 			return err
 		}
 		if j.dispatched == 0 {
@@ -98,7 +98,7 @@ func (s *sender) Call(ctx context.Context, sent gateway.Job) (c gateway.Call, p 
 		return gateway.AddKey(o.ExtTx, token, gateway.Holder{Kind: gateway.Callback, Owner: j.n, Only: callbackOf,
 			Expires: expires})
 	})
-	if err == nil && j.state != running {
+	if err == nil && !j.sends() {
 		return c, gateway.Drop, nil
 	}
 	body := jsontext.Compact(j.request(s.g.url + "/cb/" + token))

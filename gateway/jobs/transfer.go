@@ -207,7 +207,7 @@ func (g *Gateway) getAudit(r *request) error {
 // These conditions select the records of an account, those of a job_id, and those that a principal may see: the records of
 // its accounts, and the payments of its jobs.
 const (
-	ofAccount = "(? = 0 OR payer = ? OR payee = ? OR behalf = ?)"
+	ofAccount = "(CAST(? AS BIGINT) = 0 OR payer = ? OR payee = ? OR behalf = ?)"
 	ofJob     = "job_id = ? AND job_id <> ''"
 	ofOwn     = "EXISTS (SELECT 1 FROM jobs_owner w WHERE w.principal = ? AND (w.n = payer OR w.n = payee OR w.n = behalf))"
 	allOwn    = "(SELECT e.record AS visible FROM jobs_entry e JOIN jobs_owner w ON w.n = e.owner WHERE w.principal = ? " +
