@@ -57,6 +57,15 @@ CREATE TABLE jobs_entry (
 );
 CREATE INDEX jobs_entry_by_record ON jobs_entry (record);
 
+-- The transfer_ids that were answered with the payment of a job, so that they are not used for something else.
+CREATE TABLE jobs_settled (
+	id      TEXT   NOT NULL PRIMARY KEY, -- transfer_id
+	content BYTEA  NOT NULL, -- SHA-256 of the transfer
+	record  BIGINT NOT NULL, -- the payment
+	balance BIGINT NOT NULL, -- of the payer when it was answered
+	sum     BIGINT NOT NULL
+);
+
 -- One row: sums over jobs_record.
 CREATE TABLE jobs_total (
 	id      BIGINT NOT NULL PRIMARY KEY, -- 1

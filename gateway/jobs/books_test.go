@@ -34,6 +34,7 @@ func tour(t *testing.T, f *fixture) (alice, bob user) {
 	e.answers(says(503, nil))
 	f.want(bob.hire(a, uuid(102)), 202)
 	f.want(bob.do("POST", "/transfer", send("bob", "alice", 1)), 200)
+	f.want(bob.do("POST", "/transfer", send("bob", "alice", 1, "job_id", uuid(100), "transfer_id", uuid(7))), 200)
 	f.want(f.do("POST", "/operator/grants", f.Operator, object{"owner_id": "alice", "amount": 1}), 201)
 	for _, path := range []string{"/k/" + alice.key + "/accounts/alice", "/k/" + alice.key + "/nothing", "/cb/" + bob.key, "/" + bob.key} {
 		f.do("GET", path, "", nil)
@@ -115,6 +116,7 @@ func TestCheckFindsRelations(t *testing.T) {
 			"UPDATE jobs_owner SET balance = balance + 1 WHERE id = 'bob'":              "jobs_owner 4: has a balance that is not the sum",
 			"UPDATE jobs_owner SET balance = -1 WHERE id = 'bob'":                       "jobs_owner 4: has a balance below 0",
 			"UPDATE jobs_owner SET principal = 99 WHERE id = 'bob'":                     "jobs_owner 4: belongs to a principal",
+			"UPDATE jobs_settled SET record = 1":                                        "jobs_settled 1: names a record",
 			"UPDATE jobs_job SET budget = budget + 1 WHERE n = 2":                       "jobs_owner 2: is @escrow",
 			"UPDATE jobs_principal SET issued = 1 WHERE n = 1":                          "jobs_principal 1: has got other initial",
 			"DELETE FROM jobs_job WHERE n = 2":                                          "jobs_record 4: holds, pays or refunds",

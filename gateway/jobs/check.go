@@ -13,6 +13,7 @@ func check(q relay.Querier, found func(where, what string)) error {
 	if err := gateway.CheckSums(q, found, gateway.NewTable(principalTable, 1, principalColumns),
 		gateway.NewTable(ownerTable, 1, ownerColumns), gateway.NewTable(recordTable, 1, recordColumns),
 		gateway.NewTable(entryTable, 2, entryColumns), gateway.NewTable(totalTable, 1, totalColumns),
+		gateway.NewTable(settledTable, 1, settledColumns),
 		gateway.NewTable(agentTable, 1, agentColumns), gateway.NewTable(skillTable, 2, skillColumns),
 		gateway.NewTable(jobTable, 1, jobColumns)); err != nil {
 		return err
@@ -71,6 +72,9 @@ var relations = []gateway.Relation{
 	{Table: recordTable, What: "holds, pays or refunds for a job that does not exist",
 		Broken: "SELECT r.n FROM jobs_record r LEFT JOIN jobs_job j ON j.n = r.job WHERE r.kind IN ('hold', 'settle', 'refund') " +
 			"AND j.n IS NULL ORDER BY r.n"},
+	{Table: settledTable, What: "names a record that is no payment of a job",
+		Broken: "SELECT s.record FROM jobs_settled s LEFT JOIN jobs_record r ON r.n = s.record AND r.kind = 'settle' WHERE " +
+			"r.n IS NULL ORDER BY s.record"},
 	{Table: jobTable, What: "does not hold its budget",
 		Broken: "SELECT j.n FROM jobs_job j WHERE j.budget <> (SELECT COALESCE(SUM(r.amount), 0) FROM jobs_record r WHERE " +
 			"r.job = j.n AND r.kind = 'hold' AND r.payer = j.payer) ORDER BY j.n"},

@@ -63,6 +63,12 @@ func recordByID(q relay.Querier, id string) (r record, err error) {
 	return r, err
 }
 
+func recordByNumber(q relay.Querier, n int64) (r record, err error) {
+	err = q.Query(func(scan gateway.Scanner) error { return scan(r.fields()...) },
+		"SELECT "+recordColumns+" FROM jobs_record WHERE n = ?", n)
+	return r, err
+}
+
 // entry is a row of jobs_entry.
 type entry struct {
 	owner, record int64

@@ -2,6 +2,7 @@ package jobs_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -117,12 +118,33 @@ func TestTransferForSettledJob(t *testing.T) {
 			}
 		}
 		wantBalance("after the transfers", "100.1 99.9", alice, bob)
+		// Its transfer_id stands for this transfer from now on, and is answered as it was.
+		named := send("bob", "alice", 0.1, "job_id", strings.ToUpper(hex), "transfer_id", uuid(6))
+		f.want(bob.hire(a, hex), 202)
+		alice.pull(a)
+		f.want(alice.deliver(hex, a, "SUCCESS"), 200)
+		first := f.want(bob.do("POST", "/transfer", named), 200)
+		f.want(bob.do("POST", "/transfer", send("bob", "alice", 1, "transfer_id", uuid(9))), 200)
+		if again := f.want(bob.do("POST", "/transfer", changed(named, "job_id", hex)), 200); text(first, "transfer", "kind") != "settle" ||
+			string(again.Body) != string(first.Body) {
+			t.Errorf("the repeat gets %v, and the first got %v", again, first)
+		}
+		for _, other := range []object{changed(named, "amount", 0.2), changed(named, "job_id", "j"), changed(named, "job_id", nil)} {
+			f.want(bob.do("POST", "/transfer", other), 409)
+		}
+		if got := kinds(bob.do("GET", "/audit?job_id="+strings.ToUpper(hex), nil)); !strings.Contains(got, "settle") {
+			t.Errorf("the audit is %s", got)
+		}
+		wantBalance("after another job and a transfer", "101.2 98.8", alice, bob)
 		// Others can pay alice with the same job_id, because the job was not theirs.
 		carol := f.user("carol")
 		f.want(carol.do("POST", "/transfer", send("carol", "alice", 0.1, "job_id", j)), 200)
-		wantBalance("after that of another", "100.2 99.9 99.9", alice, bob, carol)
+		wantBalance("after that of another", "101.3 98.8 99.9", alice, bob, carol)
 	})
 }
+
+// hex is a UUID that has an upper case.
+const hex = "a3b8d1b6-0b3b-4b1a-9c1a-1a2b3c4d5e6f"
 
 // J-8, J-9, J-31: what is issued, and when.
 func TestInitialBalances(t *testing.T) {

@@ -213,7 +213,7 @@ func testSeed(t *testing.T, f *fixture, path string) {
 		t.Errorf("§3.5: the transfer for the job is answered %v", settled)
 	}
 	wantBalance("after the transfer for the job", "99.9 0.1", boss, worker)
-	transfer = filled(t, transfer, seedJob, uuid(3))
+	transfer = filled(t, filled(t, transfer, seedJob, uuid(3)), uuid(2), uuid(4))
 	for range 2 {
 		made := f.want(boss.do("POST", "/transfer", transfer), 200)
 		wantMembers(t, "§3.5", `{"status": "completed", "transfer": `+filled(t, transfer, "2026-02-11T14:15:09Z",

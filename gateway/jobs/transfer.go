@@ -1,7 +1,12 @@
 package jobs
 
 import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"fmt"
 	"net/http"
+	"strings"
 
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/gateway/jobs/credits"
@@ -20,7 +25,8 @@ type transfer struct {
 
 func parseTransfer(f *form) transfer {
 	p := transfer{id: f.uuid("transfer_id"), from: f.text("from_owner", true, 1, maxName),
-		to: f.text("to_owner", true, 1, maxName), amount: f.amount("amount", true), jobID: f.text("job_id", false, 1, maxName)}
+		to: f.text("to_owner", true, 1, maxName), amount: f.amount("amount", true),
+		jobID: asJobID(f.text("job_id", false, 1, maxName))}
 	if f.err() == nil && p.amount == 0 {
 		f.fail("amount", "must be above 0")
 	}
@@ -28,6 +34,20 @@ func parseTransfer(f *form) transfer {
 		f.fail("to_owner", "must not be the same account as from_owner")
 	}
 	return p
+}
+
+// asJobID returns a UUID in lower case, as the ids of jobs are kept, and any other text as it is.
+func asJobID(text string) string {
+	if uuidForm.MatchString(text) {
+		return strings.ToLower(text)
+	}
+	return text
+}
+
+// content returns a hash of what a transfer says, to recognize its repeats.
+func (p transfer) content() []byte {
+	hash := sha256.Sum256(fmt.Appendf(nil, "%q %q %d %q", p.from, p.to, int64(p.amount), p.jobID))
+	return hash[:]
 }
 
 // shownRecord is a record as answers show it.
@@ -85,18 +105,13 @@ func (g *Gateway) postTransfer(r *request) error {
 		case payee.n == 0 || payee.principal == 0:
 			return notFound("there is no account with the owner_id in to_owner; its owner must create it before")
 		}
-		made, err := g.transfer(o, payer, payee, p)
+		made, balance, err := g.transfer(o, payer, payee, p)
 		if err != nil {
 			return err
 		}
+		answer.Sender = balance
 		if answer.Transfer, err = showRecord(o, made); err != nil {
 			return err
-		}
-		// A settlement was paid by @escrow. Its hirer has the balance that it has now.
-		if answer.Sender = payer.balance; made.kind == kindTransfer {
-			if answer.Sender, err = balanceAfter(o, payer.n, made.n); err != nil {
-				return err
-			}
 		}
 		answer.Receiver, err = balanceAfter(o, payee.n, made.n)
 		return err
@@ -108,30 +123,16 @@ func (g *Gateway) postTransfer(r *request) error {
 }
 
 // transfer moves credits, unless they were moved before: by the same transfer, or by the end of the job that they are for.
-func (g *Gateway) transfer(o *gateway.Op, payer, payee owner, p transfer) (record, error) {
-	if p.id != "" {
-		earlier, err := recordByID(o, p.id)
-		if err != nil {
-			return earlier, err
-		}
-		if earlier.n != 0 {
-			if earlier.kind == kindTransfer && earlier.payer == payer.n && earlier.payee == payee.n &&
-				earlier.amount == p.amount && earlier.jobID == p.jobID {
-				return earlier, nil
-			}
-			return earlier, conflict("this transfer_id was used for something else; use a new one for another transfer")
-		}
+// It returns the record, and the balance of the payer after it.
+func (g *Gateway) transfer(o *gateway.Op, payer, payee owner, p transfer) (made record, balance credits.Amount, err error) {
+	earlier, balance, err := known(o, payer, payee, p)
+	if err != nil || earlier.n != 0 {
+		return earlier, balance, err
 	}
 	if p.jobID != "" {
-		settled, err := settlement(o, payer.principal, payee, p.jobID)
-		if err != nil || settled.n != 0 {
-			return settled, err
-		}
-	}
-	if p.id == "" {
-		earlier, err := repeated(o, payer, payee, p)
-		if err != nil || earlier.n != 0 {
-			return earlier, err
+		paid, err := settlement(o, payer.principal, payee, p.jobID)
+		if err != nil || paid.n != 0 {
+			return paid, payer.balance, cmp.Or(err, remember(o, payer, p, paid))
 		}
 	}
 	made, enough, err := g.move(o, record{id: p.id, kind: kindTransfer, payer: payer.n, payee: payee.n, amount: p.amount,
@@ -140,7 +141,52 @@ func (g *Gateway) transfer(o *gateway.Op, payer, payee owner, p transfer) (recor
 		err = &refusal{http.StatusBadRequest, codeTransfer, "the account " + payer.id + " has " + payer.balance.String() +
 			", which is less than " + p.amount.String()}
 	}
-	return made, err
+	return made, payer.balance - p.amount, err
+}
+
+// known returns the record with which a transfer was answered before.
+func known(o *gateway.Op, payer, payee owner, p transfer) (r record, balance credits.Amount, err error) {
+	taken := conflict("this transfer_id was used for something else; use a new one for another transfer")
+	if p.id == "" {
+		if r, err = repeated(o, payer, payee, p); err != nil || r.n == 0 {
+			return r, 0, err
+		}
+	} else if r, err = recordByID(o, p.id); err != nil {
+		return r, 0, err
+	} else if r.n == 0 {
+		var content []byte
+		number := int64(0)
+		err := o.Query(func(scan gateway.Scanner) error { return scan(&content, &number, &balance) },
+			"SELECT content, record, balance FROM jobs_settled WHERE id = ?", p.id)
+		if err != nil || number == 0 {
+			return r, 0, err
+		}
+		if !bytes.Equal(content, p.content()) {
+			return r, 0, taken
+		}
+		r, err = recordByNumber(o, number)
+		return r, balance, err
+	} else if r.kind != kindTransfer || r.payer != payer.n || r.payee != payee.n || r.amount != p.amount || r.jobID != p.jobID {
+		return r, 0, taken
+	}
+	balance, err = balanceAfter(o, payer.n, r.n)
+	return r, balance, err
+}
+
+// jobs_settled has the transfer_ids that were answered with the payment of a job.
+const (
+	settledTable   = "jobs_settled"
+	settledColumns = "id, content, record, balance"
+)
+
+// remember records that a transfer was answered with the payment of a job. A transfer without an id is not remembered: its
+// repeats get that payment again.
+func remember(o *gateway.Op, payer owner, p transfer, paid record) error {
+	if p.id == "" {
+		return nil
+	}
+	return gateway.Exec(o.ExtTx, "INSERT INTO jobs_settled ("+settledColumns+", sum) VALUES (?, ?, ?, ?, ?)",
+		gateway.WithSum(settledTable, []any{p.id, p.content(), paid.n, int64(payer.balance)})...)
 }
 
 // settlement returns the record with which a job of a principal has paid an account.
@@ -189,7 +235,7 @@ func (g *Gateway) getAudit(r *request) error {
 		if err != nil || of.n == 0 && query.values["owner_id"] != "" {
 			return err
 		}
-		records, total, err := audit(q, r.caller, of.n, query.values["job_id"], limit)
+		records, total, err := audit(q, r.caller, of.n, asJobID(query.values["job_id"]), limit)
 		found.Total = total
 		for i := len(records) - 1; i >= 0 && err == nil; i-- {
 			var s shownRecord
