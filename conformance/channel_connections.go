@@ -5,8 +5,6 @@ import (
 	"strings"
 )
 
-const exampleURL = "https://agent.example/inbox/sk_a1b2c3"
-
 // connectTo asks for a connection with this URL.
 func (h *channelProbe) connectTo(c *channel, name string, url any) answer {
 	return h.write(c.key, c.path("/connections"), message{"name": name, "url": url})
@@ -103,23 +101,15 @@ var channelConnectionChecks = []channelCheck{
 
 func connectionURLs(h *channelProbe) {
 	c := h.newChannel()
-	for _, url := range []any{
-		"https://10.1.2.3/", "https://172.16.0.1/x", "https://192.168.1.1:8443/", "https://169.254.169.254/latest",
-		"https://100.64.0.1/", "https://198.18.0.1/", "https://224.0.0.1/", "https://0.0.0.0/", "https://[fe80::1]/",
-		"https://[fc00::1]/", "https://[2001:db8::1]/", "https://[::ffff:10.0.0.1]/", "https://[64:ff9b::a00:1]/",
-		"https://printer/", "https://db.internal/", "https://printer.local/", "https://service.localhost/",
-		"https://agent.example:25/", "https://agent.example:22/", "http://agent.example/inbox",
-		"ftp://agent.example/", "//agent.example/", "/inbox", "https://", "https://user:word@agent.example/",
-		"https://agent.example/#part", "https://agent.example/ x", "https://167837955/", "", nil,
-		"https://agent.example/" + strings.Repeat("a", 2049-len("https://agent.example/")),
-		1, true, []any{exampleURL},
-	} {
+	for _, url := range blockedURLs() {
+		h.wantInvalid(h.connectTo(c, "bot", url))
+	}
+	for _, url := range append(notURLs(), "", nil) {
 		h.wantInvalid(h.connectTo(c, "bot", url))
 	}
 	h.wantInvalid(h.write(c.key, c.path("/connections"), message{"name": "bot"}))
-	for name, url := range map[string]string{
-		"long": "https://agent.example/" + strings.Repeat("a", 2048-len("https://agent.example/")),
-		"port": "https://agent.example:8443/x", "query": "https://agent.example/?key=1"} {
+	for name, url := range map[string]string{"long": longURL(2048), "port": "https://agent.example:8443/x",
+		"query": "https://agent.example/?key=1"} {
 		h.wantOK(h.connectTo(c, name, url), http.StatusCreated)
 	}
 }

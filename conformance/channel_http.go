@@ -151,41 +151,15 @@ var channelBodyChecks = []channelCheck{
 		}},
 	{number: "N-11", title: "A body that is not one JSON object is refused",
 		cites: `GATEWAYS "Bodies and errors"; G-27`, needs: needsOperator,
-		run: refusesMessages(func(good string) []string {
-			return []string{"", " ", "null", "[]", "[" + good + "]", `"text"`, "1", good[:len(good)-1], good + "}",
-				good + " x", good + good, "\ufeff" + good, `{"a":1,}` + good, strings.ReplaceAll(good, `"`, `'`),
-				good + "\x00", strings.Replace(good, "{", "{/**/", 1), strings.Replace(good, "{", `{"n":01,`, 1),
-				strings.Replace(good, "{", `{"n":NaN,`, 1), strings.Replace(good, "{", `{"n":1e999,`, 1)}
-		})},
+		run: refusesMessages(func(good string) []string { return append(notOneObject(good), hugeNumbers(good)...) })},
 	{number: "N-12", title: "A body with a duplicate member is refused, at any depth and in any spelling",
 		cites: `GATEWAYS "Bodies and errors"; G-27`, needs: needsOperator,
-		run: refusesMessages(func(good string) []string {
-			return []string{strings.Replace(good, "{", `{"x":1,"x":1,`, 1),
-				strings.Replace(good, "{", `{"x":{"y":1,"y":2},`, 1),
-				strings.Replace(good, "{", `{"content":"hello",`, 1),
-				strings.Replace(good, "{", `{"c\u006fntent":"other",`, 1)}
-		})},
+		run: refusesMessages(func(good string) []string { return doubledMembers(good, "content") })},
 	{number: "N-13", title: "A body with a lone surrogate or with invalid UTF-8 is refused",
 		cites: `GATEWAYS "Bodies and errors"; G-27`, needs: needsOperator,
-		run: refusesMessages(func(good string) (bad []string) {
-			for _, text := range []string{`\ud800`, `\udc00\ud800`, "\xff", "\xed\xa0\x80", "\xc0\xaf", "a\nb", `\x41`} {
-				bad = append(bad, strings.Replace(good, "hello", text, 1))
-			}
-			return append(bad, strings.Replace(good, "{", `{"\udfff":1,`, 1))
-		})},
+		run: refusesMessages(badTexts)},
 	{number: "N-14", title: "The same rules hold for the body of a callback",
 		cites: `GATEWAYS "Bodies and errors"; G-26, G-27`, needs: needsAgent, run: callbackBodies},
-}
-
-// padBody returns the text of a body with spaces at its end, so that it has size bytes.
-func padBody(body message, size int) []byte {
-	text := canonical(body)
-	return append(text, strings.Repeat(" ", size-len(text))...)
-}
-
-// deepBody returns the text of a body with this many levels of nesting. The object itself is a level.
-func deepBody(body message, levels int) []byte {
-	return spliceMember(body, `"x":`+strings.Repeat("[", levels-1)+strings.Repeat("]", levels-1))
 }
 
 // refusesMessages returns a check that posts a good message, which the service must take, and then variants of its

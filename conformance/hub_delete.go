@@ -2,7 +2,6 @@ package conformance
 
 import (
 	"net/http"
-	"strings"
 )
 
 // hubDeleteChecks test the end of a registration. Most of them end an agent and register its address again with the
@@ -143,23 +142,11 @@ func blockedEndpoints(h *hubProbe) {
 		body["endpoint"] = endpoint
 		return h.write(a.key, "/register", body)
 	}
-	for _, endpoint := range []string{
-		"https://10.1.2.3/", "https://172.16.0.1/x", "https://192.168.1.1:8443/", "https://169.254.169.254/latest",
-		"https://100.64.0.1/", "https://198.18.0.1/", "https://224.0.0.1/", "https://0.0.0.0/", "https://[fe80::1]/",
-		"https://[fc00::1]/", "https://[2001:db8::1]/", "https://[::ffff:10.0.0.1]/", "https://[64:ff9b::a00:1]/",
-		"https://printer/", "https://db.internal/", "https://printer.local/", "https://service.localhost/",
-		"https://agent.example:25/", "https://agent.example:22/", "http://agent.example/receive", own + "/x",
-	} {
+	for _, endpoint := range append(blockedURLs(), own+"/x") {
 		h.wantError(register(endpoint), http.StatusBadRequest, "ERR_ENDPOINT_BLOCKED")
 	}
-	for _, endpoint := range []any{"ftp://agent.example/", "//agent.example/", "/receive", "https://",
-		"https://user:word@agent.example/", "https://agent.example/#part",
-		"https://agent.example/" + strings.Repeat("a", 2048),
-		"https://agent.example/ x", "https://167837955/", "", 1, true, []any{"https://agent.example/"}} {
+	for _, endpoint := range append(notURLs(), "") {
 		h.wantError(register(endpoint), http.StatusBadRequest, "ERR_ENDPOINT_BLOCKED", "ERR_VALIDATION")
 	}
-	h.rotate(
-		a,
-		set("endpoint", "https://agent.example:8443/"+strings.Repeat("a", 2048-len("https://agent.example:8443/"))),
-	)
+	h.rotate(a, set("endpoint", longURL(2048)))
 }
