@@ -76,41 +76,16 @@ func RunChannel(ctx context.Context, baseURL string, o ChannelOptions) (Report, 
 		return Report{}, err
 	}
 	defer client.close()
-	if o.Timeout == 0 {
-		o.Timeout = DefaultChannelTimeout
-	}
 	run := &channelRun{ChannelOptions: o, client: client, slow: make(chan struct{}, maxSlowAgents),
 		pace: pace{isLimit: isChannelRateLimit, free: isFreeAtChannel}}
-	chosen, err := pick(bindChecks(channelThemes(), run.check), o.Only, channelLike)
-	if err != nil {
-		return Report{}, err
-	}
-	report := Report{URL: client.baseURL, Level: ChannelService, Started: time.Now()}
-	bounded, cancel := context.WithTimeoutCause(ctx, o.Timeout,
-		fmt.Errorf("the time limit of the run, %v, has passed", o.Timeout))
-	defer cancel()
-	if err := run.connect(bounded); err != nil {
-		return Report{}, err
-	}
-	if run.hooks, err = listenForWebhooks(o.Listen, o.ListenURL); err != nil {
-		return Report{}, err
-	}
-	defer run.hooks.close()
-	report.Results = runInTurn(bounded, client, chosen, o.Progress)
-	report.Took, report.Requests = time.Since(report.Started), client.requests.Load()
-	return report, nil
+	return gatewayRun{level: ChannelService, checks: bindChecks(channelThemes(), run.check), like: channelLike,
+		only: o.Only, timeout: o.Timeout, usual: DefaultChannelTimeout, progress: o.Progress, listen: o.Listen,
+		listenURL: o.ListenURL, connect: run.connect, hooks: &run.hooks}.run(ctx, client, func(*Report) {})
 }
 
 // Check returns the error that RunChannel would return for invalid options or an invalid baseURL. It sends no request.
 func (o ChannelOptions) Check(baseURL string) error {
-	if _, err := pick(ChannelChecks(), o.Only, channelLike); err != nil {
-		return err
-	}
-	if err := checkWebhookOptions(o.Listen, o.ListenURL); err != nil {
-		return err
-	}
-	_, err := parseBase(baseURL)
-	return err
+	return checkGatewayOptions(baseURL, ChannelChecks(), o.Only, channelLike, o.Listen, o.ListenURL)
 }
 
 // channelRun is what the checks of one run share.
@@ -129,8 +104,6 @@ const maxSlowAgents = 2
 
 // connect checks that a channel service answers. Without a key, nobody can create a channel.
 func (run *channelRun) connect(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, connectTimeout, fmt.Errorf("no answer within %v", connectTimeout))
-	defer cancel()
 	a := run.client.do(ctx, http.MethodPost, "/channels", nil, []byte("{}"))
 	if a.err != nil {
 		return fmt.Errorf("no channel service answers at %s: %w", run.client.baseURL, a.err)
@@ -155,7 +128,7 @@ func (run *channelRun) check(p *probe, c channelCheck) {
 		}
 		p.end(NotTested, "%s", c.needs)
 	}
-	h := &channelProbe{probe: p, service: run}
+	h := &channelProbe{gatewayProbe: gatewayProbe{p, &run.pace, holdOfWait}, service: run}
 	defer h.release()
 	c.run(h)
 }

@@ -190,7 +190,7 @@ var channelEventChecks = []channelCheck{
 				last := h.wantOK(h.read(key, alice.path("/events?limit=200")), http.StatusOK).number("cursor")
 				answered := make(chan answer, 1)
 				h.tasks.Go(func() {
-					answered <- h.poll(alice.channel, key, fmt.Sprintf("?wait=20&after=%d", int(last)), 20*time.Second)
+					answered <- h.read(key, alice.path(fmt.Sprintf("/events?wait=20&after=%d", int(last))))
 				})
 				h.sleep(time.Second)
 				row := h.say(alice, "while a reader waits")
@@ -200,14 +200,14 @@ var channelEventChecks = []channelCheck{
 				h.want(a.took > 800*time.Millisecond && a.took < time.Second+promptLimit, a,
 					"the answer at once after the message, and not after %v", a.took.Round(second/10))
 			}
-			a := h.poll(alice.channel, alice.key, "?wait=20", 20*time.Second)
+			a := h.read(alice.key, alice.path("/events?wait=20"))
 			h.want(len(h.eventsOf(a)) == 3 && a.took < promptLimit, a, "3 events at once, and not after %v", a.took)
 		}},
 	{number: "N-53", title: "A wait without events ends with an empty list; wait is 0 to 60",
 		cites: `CHANNEL "The service"`, needs: needsOperator, wait: 2 * time.Second, run: func(h *channelProbe) {
 			alice := h.talk()
 			for wait, query := range []string{"?wait=0", "?wait=1", "?wait=2"} {
-				a := h.poll(alice.channel, alice.key, query, 2*time.Second)
+				a := h.read(alice.key, alice.path("/events"+query))
 				least := time.Duration(wait)*time.Second - 200*time.Millisecond
 				h.want(len(h.eventsOf(a)) == 0 && a.took >= least && a.took < least+promptLimit, a,
 					"no events, after %d s and not after %v", wait, a.took.Round(second/10))
@@ -216,13 +216,8 @@ var channelEventChecks = []channelCheck{
 				h.wantInvalid(h.read(alice.key, alice.path("/events"+query)))
 			}
 			h.say(alice, "hello")
-			h.eventsOf(h.poll(alice.channel, alice.key, "?wait=60", time.Minute))
+			h.eventsOf(h.read(alice.key, alice.path("/events?wait=60")))
 		}},
-}
-
-// poll reads events and may be held for as long as hold.
-func (h *channelProbe) poll(c *channel, key, query string, hold time.Duration) answer {
-	return h.askAs(&h.service.pace, "", http.MethodGet, c.path("/events"+query), key, nil, nil, hold)
 }
 
 // sayMany posts n short messages.

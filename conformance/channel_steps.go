@@ -13,7 +13,7 @@ import (
 
 // channelProbe is the context of one running check of a channel service.
 type channelProbe struct {
-	*probe
+	gatewayProbe
 	service *channelRun
 	made    []*channel // that the check has created
 	slow    bool       // the check holds an element of channelRun.slow
@@ -70,26 +70,6 @@ var channelLimits = []string{"channels", "members", "connections", "inboxes", "c
 // isFreeAtChannel reports whether a request changes nothing, so that a service allows many of them.
 func isFreeAtChannel(method, _ string) bool { return method == http.MethodGet }
 
-// ask sends a request, see probe.askAs.
-func (h *channelProbe) ask(what, method, target, key string, header http.Header, body any) answer {
-	return h.askAs(&h.service.pace, what, method, target, key, header, body, 0)
-}
-
-// read sends GET.
-func (h *channelProbe) read(key, target string) answer {
-	return h.ask("", http.MethodGet, target, key, nil, nil)
-}
-
-// write sends POST.
-func (h *channelProbe) write(key, target string, body any) answer {
-	return h.ask("", http.MethodPost, target, key, nil, body)
-}
-
-// remove sends DELETE.
-func (h *channelProbe) remove(key, target string) answer {
-	return h.ask("", http.MethodDelete, target, key, nil, nil)
-}
-
 // wantOK ends the check unless a is a success with this status.
 func (h *channelProbe) wantOK(a answer, status int) answer {
 	h.expect(`status %d with {"ok":true,…}`, status)
@@ -129,13 +109,6 @@ func (h *channelProbe) wantGone(a answer)      { h.wantError(a, http.StatusGone,
 func (h *channelProbe) wantNoKey(a answer) {
 	h.wantError(a, http.StatusUnauthorized, "UNAUTHORIZED")
 	h.wantChallenge(a)
-}
-
-// wantChallenge ends the check unless a says how to authorize.
-func (h *channelProbe) wantChallenge(a answer) {
-	challenge, _, _ := strings.Cut(a.header.Get("WWW-Authenticate"), " ")
-	h.want(strings.EqualFold(challenge, "Bearer"), a, "WWW-Authenticate: Bearer, instead of %q",
-		a.header.Get("WWW-Authenticate"))
 }
 
 // newChannel creates a channel as the operator. The check deletes it at its end.

@@ -4,13 +4,15 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 )
 
-// This file has what the kits for hubs and for channel services share.
+// This file has what the kits for hubs, for channel services and for registries of jobs share.
 
 // Reasons why a check of a gateway is not tested.
 const (
@@ -44,6 +46,61 @@ func bindChecks[P any](themes []gatewayTheme[P], run func(*probe, gatewayCheck[P
 		}
 	}
 	return all
+}
+
+// gatewayRun is a run at a gateway: what its kit is, and what its options say.
+type gatewayRun struct {
+	level             Level
+	checks            []Check
+	like              string // what the numbers of the checks look like
+	only              []string
+	timeout           time.Duration // 0: usual
+	usual             time.Duration
+	progress          func(Result)
+	listen, listenURL string
+	connect           func(context.Context) error // checks that a gateway of this kind answers
+	hooks             **hookServer                // gets the server for the gateway's requests; nil: there is none
+}
+
+// run runs the selected checks. end runs after them, before the number of requests is known.
+func (g gatewayRun) run(ctx context.Context, client *relayClient, end func(*Report)) (Report, error) {
+	chosen, err := pick(g.checks, g.only, g.like)
+	if err != nil {
+		return Report{}, err
+	}
+	if g.timeout == 0 {
+		g.timeout = g.usual
+	}
+	report := Report{URL: client.baseURL, Level: g.level, Started: time.Now()}
+	bounded, cancel := context.WithTimeoutCause(ctx, g.timeout,
+		fmt.Errorf("the time limit of the run, %v, has passed", g.timeout))
+	defer cancel()
+	first, answered := context.WithTimeoutCause(bounded, connectTimeout, fmt.Errorf("no answer within %v", connectTimeout))
+	err = g.connect(first)
+	answered()
+	if err != nil {
+		return Report{}, err
+	}
+	if *g.hooks, err = listenForWebhooks(g.listen, g.listenURL); err != nil {
+		return Report{}, err
+	}
+	defer (*g.hooks).close()
+	report.Results = runInTurn(bounded, client, chosen, g.progress)
+	end(&report)
+	report.Took, report.Requests = time.Since(report.Started), report.Requests+client.requests.Load()
+	return report, nil
+}
+
+// checkGatewayOptions returns an error if a run with these options cannot begin. It sends no request.
+func checkGatewayOptions(baseURL string, checks []Check, only []string, like, listen, listenURL string) error {
+	if _, err := pick(checks, only, like); err != nil {
+		return err
+	}
+	if err := checkWebhookOptions(listen, listenURL); err != nil {
+		return err
+	}
+	_, err := parseBase(baseURL)
+	return err
 }
 
 // runInTurn runs the checks, and those that must be last after the others. It returns the results in the order of
@@ -127,12 +184,17 @@ func (p *pace) refused(a answer) bool {
 	return limited
 }
 
-// askAs sends a request with the key as Authorization. If key is empty, there is no Authorization. body may be nil,
-// bytes that are sent as they are, or a value that is sent as compact JSON. hold is how long the gateway may take in
-// addition. askAs waits and repeats the request if the gateway limits the rate of requests.
-func (p *probe) askAs(
-	pace *pace, what, method, target, key string, header http.Header, body any, hold time.Duration,
-) answer {
+// gatewayProbe is the context of one running check of a gateway.
+type gatewayProbe struct {
+	*probe
+	pace *pace
+	hold func(target string) time.Duration // how long an answer may take in addition
+}
+
+// ask sends a request with the key as Authorization. If key is empty, there is no Authorization. body may be nil, bytes
+// that are sent as they are, or a value that is sent as compact JSON. ask waits and repeats the request if the gateway
+// limits the rate of requests.
+func (p *gatewayProbe) ask(what, method, target, key string, header http.Header, body any) answer {
 	all := http.Header{}
 	for name, values := range header {
 		all[name] = values
@@ -140,8 +202,34 @@ func (p *probe) askAs(
 	if key != "" {
 		all.Set("Authorization", "Bearer "+key)
 	}
-	pace.wait(p.ctx, method, target)
-	return p.callRetrying(pace.refused, what, method, target, all, encodeBody(body), hold)
+	p.pace.wait(p.ctx, method, target)
+	return p.callRetrying(p.pace.refused, what, method, target, all, encodeBody(body), p.hold(target))
+}
+
+// holdOfWait returns how long a request asks to be held with the parameter wait, in seconds.
+func holdOfWait(target string) time.Duration {
+	_, query, _ := strings.Cut(target, "?")
+	values, _ := url.ParseQuery(query) // a check may send a malformed query
+	seconds, err := strconv.Atoi(values.Get("wait"))
+	if err != nil || seconds < 0 {
+		return 0
+	}
+	return time.Duration(min(seconds, 120)) * time.Second
+}
+
+// read sends GET.
+func (p *gatewayProbe) read(key, target string) answer {
+	return p.ask("", http.MethodGet, target, key, nil, nil)
+}
+
+// write sends POST.
+func (p *gatewayProbe) write(key, target string, body any) answer {
+	return p.ask("", http.MethodPost, target, key, nil, body)
+}
+
+// remove sends DELETE.
+func (p *gatewayProbe) remove(key, target string) answer {
+	return p.ask("", http.MethodDelete, target, key, nil, nil)
 }
 
 func encodeBody(body any) []byte {
@@ -160,6 +248,13 @@ func (p *probe) want(holds bool, a answer, format string, args ...any) {
 	if !holds {
 		p.failf("%s", a)
 	}
+}
+
+// wantChallenge ends the check unless a says how to authorize.
+func (p *probe) wantChallenge(a answer) {
+	challenge, _, _ := strings.Cut(a.header.Get("WWW-Authenticate"), " ")
+	p.want(strings.EqualFold(challenge, "Bearer"), a, "WWW-Authenticate: Bearer, instead of %q",
+		a.header.Get("WWW-Authenticate"))
 }
 
 // wantNoText ends the check if the answer contains one of the texts.

@@ -80,41 +80,21 @@ func RunHub(ctx context.Context, baseURL string, o HubOptions) (Report, error) {
 		return Report{}, err
 	}
 	defer client.close()
-	if o.Timeout == 0 {
-		o.Timeout = DefaultHubTimeout
-	}
 	run := newHubRun(client, o)
-	chosen, err := pick(bindChecks(hubThemes(), run.check), o.Only, "hub.register.rotate")
-	if err != nil {
-		return Report{}, err
-	}
-	report := Report{URL: client.baseURL, Level: Hub, Started: time.Now()}
-	bounded, cancel := context.WithTimeoutCause(ctx, o.Timeout,
-		fmt.Errorf("the time limit of the run, %v, has passed", o.Timeout))
-	defer cancel()
-	if err := run.connect(bounded); err != nil {
-		return Report{}, err
-	}
-	if run.hooks, err = listenForWebhooks(o.WebhookListen, o.WebhookURL); err != nil {
-		return Report{}, err
-	}
-	defer run.hooks.close()
-	report.Results = runInTurn(bounded, run.client, chosen, run.Progress)
-	run.deleteAgents(ctx)
-	report.Took, report.Requests = time.Since(report.Started), client.requests.Load()+run.root.requests.Load()
-	return report, nil
+	return gatewayRun{level: Hub, checks: bindChecks(hubThemes(), run.check), like: hubLike, only: o.Only,
+		timeout: o.Timeout, usual: DefaultHubTimeout, progress: o.Progress, listen: o.WebhookListen,
+		listenURL: o.WebhookURL, connect: run.connect, hooks: &run.hooks}.run(ctx, client, func(report *Report) {
+		run.deleteAgents(ctx)
+		report.Requests = run.root.requests.Load()
+	})
 }
+
+// hubLike shows what the numbers of checks of a hub look like.
+const hubLike = "hub.register.rotate"
 
 // Check returns the error that RunHub would return for invalid options or an invalid baseURL. It sends no request.
 func (o HubOptions) Check(baseURL string) error {
-	if _, err := pick(HubChecks(), o.Only, "hub.register.rotate"); err != nil {
-		return err
-	}
-	if err := checkWebhookOptions(o.WebhookListen, o.WebhookURL); err != nil {
-		return err
-	}
-	_, err := parseBase(baseURL)
-	return err
+	return checkGatewayOptions(baseURL, HubChecks(), o.Only, hubLike, o.WebhookListen, o.WebhookURL)
 }
 
 // hubRun is what the checks of one run share.
@@ -144,8 +124,6 @@ func newHubRun(client *relayClient, o HubOptions) *hubRun {
 
 // connect checks that a hub answers, and learns its name.
 func (run *hubRun) connect(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, connectTimeout, fmt.Errorf("no answer within %v", connectTimeout))
-	defer cancel()
 	document := run.client.do(ctx, http.MethodGet, "/.well-known/chorus.json", nil, nil)
 	if document.err != nil {
 		return fmt.Errorf("no hub answers at %s: %w", run.client.baseURL, document.err)
@@ -173,7 +151,7 @@ func (run *hubRun) check(p *probe, c hubCheck) {
 	if missing[c.needs] {
 		p.end(NotTested, "%s", c.needs)
 	}
-	h := &hubProbe{probe: p, hub: run}
+	h := &hubProbe{gatewayProbe: gatewayProbe{p, &run.pace, holdOfHub}, hub: run}
 	defer h.release()
 	c.run(h)
 }

@@ -13,7 +13,7 @@ import (
 
 // hubProbe is the context of one running check of a hub.
 type hubProbe struct {
-	*probe
+	gatewayProbe
 	hub     *hubRun
 	taken   []*hubAgent  // of the pool
 	made    []*hubAgent  // that the check has registered
@@ -22,15 +22,12 @@ type hubProbe struct {
 
 // The steps of checks of a hub. As in steps.go, each step records what it sends and what it expects.
 
-// ask sends a request with the key as Authorization. If key is empty, there is no Authorization. body may be nil, bytes
-// that are sent as they are, or a value that is sent as compact JSON. ask waits and repeats the request if the hub
-// limits the rate of requests.
-func (h *hubProbe) ask(what, method, target, key string, header http.Header, body any) answer {
-	hold := time.Duration(0)
+// holdOfHub returns how long a hub may hold its answer to a request.
+func holdOfHub(target string) time.Duration {
 	if target == "/messages" {
-		hold = senderWaits
+		return senderWaits
 	}
-	return h.askAs(&h.hub.pace, what, method, target, key, header, body, hold)
+	return 0
 }
 
 // isFreeAtHub reports whether a request changes nothing, so that a hub allows many of them. Requests of an agent for
@@ -45,16 +42,6 @@ const senderWaits = 15 * time.Second
 // isHubRateLimit reports whether the hub limits the rate of requests, and not the number of something.
 func isHubRateLimit(a answer) bool {
 	return a.status == http.StatusTooManyRequests && hubCode(a) == "ERR_RATE_LIMITED"
-}
-
-// read sends GET.
-func (h *hubProbe) read(key, target string) answer {
-	return h.ask("", http.MethodGet, target, key, nil, nil)
-}
-
-// write sends POST.
-func (h *hubProbe) write(key, target string, body any) answer {
-	return h.ask("", http.MethodPost, target, key, nil, body)
 }
 
 // hubCode returns the error code of a refusal by a hub.
