@@ -3,7 +3,6 @@ package conformance
 import (
 	"fmt"
 	"net/http"
-	"strconv"
 	"time"
 )
 
@@ -120,7 +119,6 @@ var channelLimitChecks = []channelCheck{
 // wantLimit ends the check unless a names this limit and says when to try again.
 func (h *channelProbe) wantLimit(a answer, limit string) {
 	h.wantError(a, http.StatusTooManyRequests, "RATE_LIMITED")
-	seconds, err := strconv.Atoi(a.header.Get("Retry-After"))
-	h.want(a.object("details").text("limit") == limit && err == nil && seconds >= 1, a,
+	h.want(a.object("details").text("limit") == limit && waitsForSeconds(a), a,
 		"details.limit %q, and the header Retry-After with seconds, instead of %q", limit, a.header.Get("Retry-After"))
 }

@@ -206,15 +206,16 @@ func (p *gatewayProbe) ask(what, method, target, key string, header http.Header,
 	return p.callRetrying(p.pace.refused, what, method, target, all, encodeBody(body), p.hold(target))
 }
 
-// holdOfWait returns how long a request asks to be held with the parameter wait, in seconds.
+// holdOfWait returns how long a request asks to be held with the parameter wait, in seconds. No gateway takes more than
+// 120.
 func holdOfWait(target string) time.Duration {
 	_, query, _ := strings.Cut(target, "?")
 	values, _ := url.ParseQuery(query) // a check may send a malformed query
 	seconds, err := strconv.Atoi(values.Get("wait"))
-	if err != nil || seconds < 0 {
+	if err != nil || seconds < 0 || seconds > 120 {
 		return 0
 	}
-	return time.Duration(min(seconds, 120)) * time.Second
+	return time.Duration(seconds) * time.Second
 }
 
 // read sends GET.
@@ -257,6 +258,12 @@ func (p *probe) wantChallenge(a answer) {
 		a.header.Get("WWW-Authenticate"))
 }
 
+// waitsForSeconds reports whether a says when to try again, as a whole number of seconds.
+func waitsForSeconds(a answer) bool {
+	seconds, err := strconv.Atoi(a.header.Get("Retry-After"))
+	return err == nil && seconds >= 1
+}
+
 // wantNoText ends the check if the answer contains one of the texts.
 func (p *probe) wantNoText(a answer, what string, texts ...string) {
 	p.expect("the answer has %s", what)
@@ -292,4 +299,57 @@ func (p *probe) inParallel(n int, f func(i int) answer) []answer {
 		<-done
 	}
 	return answers
+}
+
+// pool lends things to checks, such as registered agents. At any time only one check has a thing.
+type pool[T any] struct {
+	mu       sync.Mutex
+	idle     []T
+	size     int           // all things of the pool, idle or not
+	returned chan struct{} // is closed and removed when a thing has become idle or is lost
+}
+
+// take takes n things at once, so that no two checks wait for each other. The pool may have limit things. take returns
+// those that exist. The caller must make the others, or lose them. It reports false if ctx ends first.
+func (l *pool[T]) take(ctx context.Context, n, limit int) (taken []T, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for len(l.idle)+limit-l.size < n {
+		if l.returned == nil {
+			l.returned = make(chan struct{})
+		}
+		returned := l.returned
+		l.mu.Unlock()
+		select {
+		case <-returned:
+			l.mu.Lock()
+		case <-ctx.Done():
+			l.mu.Lock()
+			return nil, false
+		}
+	}
+	ready := min(n, len(l.idle))
+	taken = slices.Clone(l.idle[len(l.idle)-ready:])
+	l.idle = l.idle[:len(l.idle)-ready]
+	l.size += n - ready
+	return taken, true
+}
+
+// give returns a thing to the pool.
+func (l *pool[T]) give(thing T) { l.change(0, thing) }
+
+// add gives the pool a thing that it did not have.
+func (l *pool[T]) add(thing T) { l.change(1, thing) }
+
+// lose tells the pool that a thing that a check has taken does not come back.
+func (l *pool[T]) lose() { l.change(-1) }
+
+func (l *pool[T]) change(more int, given ...T) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.idle, l.size = append(l.idle, given...), l.size+more
+	if l.returned != nil {
+		close(l.returned)
+		l.returned = nil
+	}
 }

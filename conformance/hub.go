@@ -2,9 +2,10 @@ package conformance
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"net/http"
-	"net/url"
+	"strings"
 	"time"
 )
 
@@ -111,14 +112,8 @@ type hubRun struct {
 
 func newHubRun(client *relayClient, o HubOptions) *hubRun {
 	run := &hubRun{HubOptions: o, client: client, pace: pace{isLimit: isHubRateLimit, free: isFreeAtHub}}
-	base, err := url.Parse(client.baseURL)
-	if err != nil {
-		panic(err) // cannot happen: parseBase has accepted it
-	}
-	run.prefix = base.EscapedPath()
-	base.Path, base.RawPath = "", ""
-	run.root = &relayClient{baseURL: base.String(), client: client.client}
-	run.agents.prepare()
+	run.root, run.prefix = client.atRoot()
+	run.agents.run = strings.ToLower(rand.Text()[:8])
 	return run
 }
 

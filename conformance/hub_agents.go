@@ -2,12 +2,10 @@ package conformance
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
 	"net/http"
 	"regexp"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 )
@@ -29,20 +27,13 @@ type hubAgent struct {
 
 // agentPool holds the agents that the checks share.
 type agentPool struct {
-	run string // part of all addresses of the run
+	shared pool[*hubAgent]
+	run    string // part of all addresses of the run
 
-	mu       sync.Mutex
-	number   int // of addresses so far
-	idle     []*hubAgent
-	spare    []*hubAgent   // agents that checks have registered and that are not in the pool yet
-	size     int           // agents of the pool, idle or not
-	returned chan struct{} // is closed and replaced when an agent has become idle or has left
-	all      []*hubAgent   // all agents that the run has registered
-}
-
-func (pool *agentPool) prepare() {
-	pool.run = strings.ToLower(rand.Text()[:8])
-	pool.returned = make(chan struct{})
+	mu     sync.Mutex  // guards what follows
+	number int         // of addresses so far
+	spare  []*hubAgent // agents that checks have registered and that are not in the pool yet
+	all    []*hubAgent // all agents that the run has registered
 }
 
 // address returns a new address. Its host is the name of the hub, if that is known.
@@ -79,24 +70,13 @@ func (h *hubProbe) take(n int) []*hubAgent {
 	if h.hub.Thorough {
 		limit = maxPooledAgents + 4 // for hub.limits.messages
 	}
-	for {
-		pool.mu.Lock()
-		if len(pool.idle)+limit-pool.size >= n {
-			break
-		}
-		returned := pool.returned
-		pool.mu.Unlock()
-		select {
-		case <-returned:
-		case <-h.ctx.Done():
-			h.stopped()
-		}
+	taken, ok := pool.shared.take(h.ctx, n, limit)
+	if !ok {
+		h.stopped()
 	}
-	ready := min(n, len(pool.idle))
-	h.taken = append(h.taken, pool.idle[len(pool.idle)-ready:]...)
-	pool.idle = pool.idle[:len(pool.idle)-ready]
-	pool.size += n - ready
-	for range n - ready {
+	h.taken = taken
+	pool.mu.Lock()
+	for range n - len(taken) {
 		h.taken = append(h.taken, &hubAgent{lost: true})
 		if last := len(pool.spare) - 1; last >= 0 {
 			h.taken[len(h.taken)-1] = pool.spare[last]
@@ -175,16 +155,11 @@ func (h *hubProbe) release() {
 	}
 	pool := &h.hub.agents
 	for _, a := range h.taken {
-		usable := h.ctx.Err() == nil && !a.lost && h.settle(a)
-		pool.mu.Lock()
-		if usable {
-			pool.idle = append(pool.idle, a)
+		if h.ctx.Err() == nil && !a.lost && h.settle(a) {
+			pool.shared.give(a)
 		} else {
-			pool.size--
+			pool.shared.lose()
 		}
-		close(pool.returned)
-		pool.returned = make(chan struct{})
-		pool.mu.Unlock()
 	}
 	for _, a := range h.made {
 		if !slices.Contains(h.taken, a) && h.ctx.Err() == nil && !a.lost && h.settle(a) {

@@ -57,6 +57,17 @@ func newRelayClient(base string) (*relayClient, error) {
 	}, nil
 }
 
+// atRoot returns a client for the root of the same server, and the path of the client's own address.
+func (w *relayClient) atRoot() (root *relayClient, prefix string) {
+	base, err := url.Parse(w.baseURL)
+	if err != nil {
+		panic(err) // cannot happen: parseBase has accepted it
+	}
+	prefix = base.EscapedPath()
+	base.Path, base.RawPath = "", ""
+	return &relayClient{baseURL: base.String(), client: w.client}, prefix
+}
+
 func (w *relayClient) close() { w.client.CloseIdleConnections() }
 
 // connect checks that a relay answers. It sets the clock offset, and the audience of tokens if the relay has private
