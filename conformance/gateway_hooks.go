@@ -55,9 +55,7 @@ func (s *hookServer) close() {
 }
 
 func (s *hookServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	s.mu.Lock()
-	found := s.hooks[r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]]
-	s.mu.Unlock()
+	found := s.find(r.URL.Path)
 	if found == nil {
 		http.NotFound(w, r)
 		return
@@ -65,12 +63,25 @@ func (s *hookServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	found.serve(w, r)
 }
 
+// find returns the hook whose name is a part of the path, or nil. A gateway may append something to the URL of a hook.
+func (s *hookServer) find(path string) *hook {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for part := range strings.SplitSeq(path, "/") {
+		if k := s.hooks[part]; k != nil {
+			return k
+		}
+	}
+	return nil
+}
+
 // hookReply is what a hook answers.
 type hookReply struct {
 	status int // 0: 200
 	header http.Header
 	body   string
-	after  time.Duration // how long the hook waits before it answers
+	bodyOf func(sent answer) string // makes the body from that of the call, if it is not nil
+	after  time.Duration            // how long the hook waits before it answers
 }
 
 // replyOK is the reply of a receiver that has taken a message.
@@ -79,6 +90,7 @@ var replyOK = hookReply{body: `{"status":"ok"}`}
 // hookCall is one call of a hook.
 type hookCall struct {
 	method     string
+	target     string // the path
 	query      string
 	header     http.Header
 	body       answer
@@ -88,7 +100,7 @@ type hookCall struct {
 	overlapped bool      // another call was in progress
 }
 
-// hook is a URL that the hub calls, with its calls so far.
+// hook is a URL that a gateway calls, with its calls so far.
 type hook struct {
 	url     string
 	path    string
@@ -128,7 +140,7 @@ func (k *hook) serve(w http.ResponseWriter, r *http.Request) {
 		return // the call was cut off
 	}
 	k.mu.Lock()
-	call := &hookCall{method: r.Method, query: r.URL.RawQuery, header: r.Header, body: parseRow(body),
+	call := &hookCall{method: r.Method, target: r.URL.Path, query: r.URL.RawQuery, header: r.Header, body: parseRow(body),
 		trace: r.Header.Get("Chorus-Trace-Id"), began: time.Now(), overlapped: k.running > 0}
 	k.running++
 	k.calls = append(k.calls, call)
@@ -149,7 +161,10 @@ func (k *hook) serve(w http.ResponseWriter, r *http.Request) {
 	if reply.status != 0 {
 		w.WriteHeader(reply.status)
 	}
-	_, _ = io.WriteString(w, reply.body) // the hub may be gone
+	if reply.bodyOf != nil {
+		reply.body = reply.bodyOf(call.body)
+	}
+	_, _ = io.WriteString(w, reply.body) // the gateway may be gone
 	k.notify()
 }
 
