@@ -5,19 +5,25 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/agora-relay/agora/envelope"
 )
 
-// How a double reads the bodies of requests.
+// How doubles read the bodies of requests.
 
-// read reads the body of a request.
-func (d *channelDouble) read(c *doubleCall) {
-	if c.Header.Get("Content-Encoding") != "" && !d.has("ignores Content-Encoding") {
+// doubleFaults are the faults of a double.
+type doubleFaults []string
+
+func (f doubleFaults) has(fault string) bool { return slices.Contains(f, fault) }
+
+// read reads the body of a request. bad is the status of a refusal.
+func (f doubleFaults) read(c *doubleCall, bad int) {
+	if c.Header.Get("Content-Encoding") != "" && !f.has("ignores Content-Encoding") {
 		refuse(http.StatusUnsupportedMediaType)
 	}
-	if d.has("requires a Content-Type") && c.Header.Get("Content-Type") != "application/json" {
+	if f.has("requires a Content-Type") && c.Header.Get("Content-Type") != "application/json" {
 		refuse(http.StatusUnsupportedMediaType)
 	}
 	text, err := io.ReadAll(c.Body)
@@ -27,30 +33,36 @@ func (d *channelDouble) read(c *doubleCall) {
 	if len(text) > 65536 {
 		refuse(http.StatusRequestEntityTooLarge)
 	}
-	if d.has("takes 32 levels") && bytes.Contains(text, []byte(strings.Repeat("[", 32))) {
-		refuse(http.StatusBadRequest)
+	if f.has("takes 32 levels") && bytes.Contains(text, []byte(strings.Repeat("[", 32))) {
+		refuse(bad)
 	}
-	if d.has("reads one JSON value and ignores the rest") {
+	if f.has("takes huge numbers") {
+		text = bytes.ReplaceAll(bytes.ReplaceAll(text, []byte("1e999"), []byte("1")), []byte("-1e400"), []byte("1"))
+	}
+	if f.has("reads one JSON value and ignores the rest") {
 		var value json.RawMessage
 		if json.NewDecoder(bytes.NewReader(text)).Decode(&value) == nil {
 			text = value
 		}
 	}
 	form, err := envelope.Canonicalize(text)
-	if d.has("parses leniently") {
+	if f.has("parses leniently") {
 		var value object
 		if err = json.Unmarshal(text, &value); err == nil {
 			form = encode(value)
 		}
 	}
 	if err != nil || json.Unmarshal(form, &c.body) != nil || c.body == nil || depthOf(form) > 64 {
-		refuse(http.StatusBadRequest)
+		refuse(bad)
 	}
-	if d.has("refuses unknown members") && c.body["x"] != nil {
-		refuse(http.StatusBadRequest)
+	if f.has("refuses unknown members") && c.body["x"] != nil {
+		refuse(bad)
 	}
 	c.text, c.form = text, string(form)
 }
+
+// read reads the body of a request.
+func (d *channelDouble) read(c *doubleCall) { d.doubleFaults.read(c, http.StatusBadRequest) }
 
 // depthOf returns how deep a JSON text is nested.
 func depthOf(text []byte) (deepest int) {

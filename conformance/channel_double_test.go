@@ -22,7 +22,7 @@ type channelDouble struct {
 	t        *testing.T
 	url      string // of the service
 	operator string // the operator's key
-	faults   []string
+	doubleFaults
 	urls     gateway.Destinations
 	client   *http.Client
 	toHost   chan struct{} // has an element for each delivery in progress
@@ -78,7 +78,7 @@ func startChannelDouble(t *testing.T, faults ...string) *channelDouble {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	d := &channelDouble{t: t, faults: faults, operator: newKey("op_"), toHost: make(chan struct{}, 4), ctx: ctx,
+	d := &channelDouble{t: t, doubleFaults: faults, operator: newKey("op_"), toHost: make(chan struct{}, 4), ctx: ctx,
 		channels: map[string]*doubleChannel{}, keys: map[string]doubleKey{}, tokens: map[string]*doubleToken{},
 		answers: map[string]doubleAnswer{}}
 	d.keys[d.operator] = doubleKey{kind: "operator"}
@@ -105,8 +105,6 @@ func startChannelDouble(t *testing.T, faults ...string) *channelDouble {
 	})
 	return d
 }
-
-func (d *channelDouble) has(fault string) bool { return slices.Contains(d.faults, fault) }
 
 func randomBytes(n int) []byte {
 	b := make([]byte, n)
