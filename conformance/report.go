@@ -111,6 +111,8 @@ func (r Report) summary() string {
 		fmt.Fprintf(&b, "The hub %s.\n", verdict)
 	case ChannelService:
 		fmt.Fprintf(&b, "The channel service %s.\n", verdict)
+	case JobsRegistry:
+		fmt.Fprintf(&b, "The registry of jobs %s.\n", verdict)
 	default:
 		fmt.Fprintf(&b, "The relay %s (level %s).\n", verdict, r.Level)
 	}
