@@ -16,28 +16,30 @@ type conformanceCmd struct {
 	List    bool              `help:"List the checks instead of running them."`
 	JSON    bool              `help:"Print the report as one line of JSON."`
 	JUnit   string            `name:"junit" placeholder:"FILE" help:"Also write the report as JUnit XML to this file."`
-	Timeout time.Duration     `placeholder:"DURATION" help:"Time limit of the whole run. Checks that have not ended by then are skipped (default: 90s for a relay, 3m for a hub or a channel service)."`
+	Timeout time.Duration     `placeholder:"DURATION" help:"Time limit of the whole run. Checks that have not ended by then are skipped (default: 90s for a relay, else 3m)."`
 
 	Hub           string `placeholder:"URL" help:"Test the Chorus hub at this URL instead of a relay, such as https://relay.example/hub."`
 	Channel       string `placeholder:"URL" help:"Test the channel service at this URL instead of a relay, such as https://relay.example/channel."`
-	OperatorKey   string `placeholder:"FILE" help:"With --hub or --channel: also run the checks that need the operator's key, which is in this file. Almost all checks of a channel service need it."`
-	WebhookListen string `placeholder:"HOST:PORT" help:"With --hub: also run the checks that need webhooks, and receive them at this address. With --channel: the same for the checks that need deliveries. The hub or the service must be allowed to call it. The port may be 0."`
-	WebhookURL    string `name:"webhook-url" placeholder:"URL" help:"Where the hub or the channel service reaches --webhook-listen (default: http:// and that address)."`
-	Thorough      bool   `help:"Also run the checks of a hub that take more than a minute, fill its queues or use up the registrations that it allows to this address in an hour. With --channel: those that need hundreds of requests to reach a limit."`
+	Jobs          string `placeholder:"URL" help:"Test the registry of jobs at this URL instead of a relay, such as https://relay.example/jobs."`
+	OperatorKey   string `placeholder:"FILE" help:"With --hub, --channel or --jobs: also run the checks that need the operator's key, which is in this file. Almost all checks of a channel service need it."`
+	WebhookListen string `placeholder:"HOST:PORT" help:"With --hub: also run the checks that need webhooks, and receive them at this address. With --channel: the same for the checks that need deliveries. With --jobs: for those of agents with an endpoint. The hub, the service or the registry must be allowed to call it. The port may be 0."`
+	WebhookURL    string `name:"webhook-url" placeholder:"URL" help:"Where the hub, the channel service or the registry reaches --webhook-listen (default: http:// and that address)."`
+	Thorough      bool   `help:"Also run the checks of a hub that take more than a minute, fill its queues or use up the registrations that it allows to this address in an hour. With --channel: those that need hundreds of requests to reach a limit. With --jobs: those that take more than a minute, or use up the agents of a principal or the principals that it allows to this address in a day."`
 }
 
 func (conformanceCmd) Help() string {
 	return "Works with any relay, in any language, because the test only uses HTTP. Each check cites the rule that it " +
 		"tests, and prints what it sent, expected and got. A run takes about a minute, because one check has to wait for " +
-		"a minute. With --hub it tests a Chorus hub, with --channel a channel service. Exits with 0 only if all " +
-		"selected checks pass, with 1 if a check fails or is skipped, or if no relay, hub or channel service answers. Checks that need an option which is not given are not " +
-		"tested; they do not count.\n\n" +
+		"a minute. With --hub it tests a Chorus hub, with --channel a channel service, with --jobs a registry of jobs. " +
+		"Exits with 0 only if all selected checks pass, with 1 if a check fails or is skipped, or if nothing answers at the " +
+		"address. Checks that need an option which is not given are not tested; they do not count.\n\n" +
 		"Examples:\n  agora conformance http://127.0.0.1:8789\n" +
 		"  agora conformance https://relay.example --level core --junit report.xml\n" +
 		"  agora conformance http://127.0.0.1:8789 --only C-5,S-50\n" +
 		"  agora conformance --hub https://relay.example/hub\n" +
 		"  agora conformance --hub http://127.0.0.1:8789/hub --operator-key operator.key --webhook-listen 127.0.0.1:0\n" +
 		"  agora conformance --channel http://127.0.0.1:8789/channel --operator-key operator.key --webhook-listen 127.0.0.1:0\n" +
+		"  agora conformance --jobs http://127.0.0.1:8789/jobs --operator-key operator.key --webhook-listen 127.0.0.1:0\n" +
 		"  agora conformance --list"
 }
 
@@ -45,26 +47,35 @@ func (c conformanceCmd) Validate() error {
 	switch {
 	case c.Timeout < 0:
 		return fmt.Errorf("--timeout must not be negative")
-	case c.URL != "" && c.gateway():
-		return fmt.Errorf("give the URL of a relay, or --hub or --channel, not both")
-	case c.Hub != "" && c.Channel != "":
-		return fmt.Errorf("give --hub or --channel, not both")
-	case !c.gateway() && (c.OperatorKey != "" || c.WebhookListen != "" || c.WebhookURL != "" || c.Thorough):
-		return fmt.Errorf("--operator-key, --webhook-listen, --webhook-url and --thorough need --hub or --channel")
+	case c.URL != "" && c.gateways() > 0:
+		return fmt.Errorf("give the URL of a relay, or --hub, --channel or --jobs, not both")
+	case c.gateways() > 1:
+		return fmt.Errorf("give one of --hub, --channel and --jobs")
+	case c.gateways() == 0 && (c.OperatorKey != "" || c.WebhookListen != "" || c.WebhookURL != "" || c.Thorough):
+		return fmt.Errorf("--operator-key, --webhook-listen, --webhook-url and --thorough need --hub, --channel or --jobs")
 	case c.List:
 		return nil
 	case c.Hub != "":
 		return c.hubOptions("").Check(c.Hub)
 	case c.Channel != "":
 		return c.channelOptions("").Check(c.Channel)
+	case c.Jobs != "":
+		return c.jobsOptions("").Check(c.Jobs)
 	case c.URL == "":
-		return fmt.Errorf("give the relay's URL, --hub, --channel or --list")
+		return fmt.Errorf("give the relay's URL, --hub, --channel, --jobs or --list")
 	}
 	return conformance.Options{Level: c.Level, Only: c.Only}.Check(c.URL)
 }
 
-// gateway reports whether the command tests a gateway and no relay.
-func (c conformanceCmd) gateway() bool { return c.Hub != "" || c.Channel != "" }
+// gateways returns how many gateways the command must test; 0: it tests a relay.
+func (c conformanceCmd) gateways() (n int) {
+	for _, url := range []string{c.Hub, c.Channel, c.Jobs} {
+		if url != "" {
+			n++
+		}
+	}
+	return n
+}
 
 // hubOptions returns the options of a run at a hub.
 func (c conformanceCmd) hubOptions(operatorKey string) conformance.HubOptions {
@@ -75,6 +86,12 @@ func (c conformanceCmd) hubOptions(operatorKey string) conformance.HubOptions {
 // channelOptions returns the options of a run at a channel service.
 func (c conformanceCmd) channelOptions(operatorKey string) conformance.ChannelOptions {
 	return conformance.ChannelOptions{Only: c.Only, Timeout: c.Timeout, OperatorKey: operatorKey, Listen: c.WebhookListen,
+		ListenURL: c.WebhookURL, Thorough: c.Thorough}
+}
+
+// jobsOptions returns the options of a run at a registry of jobs.
+func (c conformanceCmd) jobsOptions(operatorKey string) conformance.JobsOptions {
+	return conformance.JobsOptions{Only: c.Only, Timeout: c.Timeout, OperatorKey: operatorKey, Listen: c.WebhookListen,
 		ListenURL: c.WebhookURL, Thorough: c.Thorough}
 }
 
@@ -107,7 +124,7 @@ func (c conformanceCmd) check(env environment) (conformance.Report, error) {
 	progress := func(r conformance.Result) {
 		fmt.Fprintf(env.stderr, "%-7s %-6s %s\n", r.Status, r.Number, r.Title)
 	}
-	if !c.gateway() {
+	if c.gateways() == 0 {
 		return conformance.Run(env.ctx, c.URL, conformance.Options{Level: c.Level, Only: c.Only, Timeout: c.Timeout,
 			Progress: progress})
 	}
@@ -118,10 +135,15 @@ func (c conformanceCmd) check(env environment) (conformance.Report, error) {
 			return conformance.Report{}, err
 		}
 	}
-	if c.Channel != "" {
+	switch {
+	case c.Channel != "":
 		options := c.channelOptions(key)
 		options.Progress = progress
 		return conformance.RunChannel(env.ctx, c.Channel, options)
+	case c.Jobs != "":
+		options := c.jobsOptions(key)
+		options.Progress = progress
+		return conformance.RunJobs(env.ctx, c.Jobs, options)
 	}
 	options := c.hubOptions(key)
 	options.Progress = progress
@@ -144,13 +166,16 @@ func readKeyOfOperator(name string) (string, error) {
 
 func (c conformanceCmd) list(env environment) error {
 	checks := conformance.Checks()
-	if c.Hub != "" {
+	switch {
+	case c.Hub != "":
 		checks = conformance.HubChecks()
-	} else if c.Channel != "" {
+	case c.Channel != "":
 		checks = conformance.ChannelChecks()
+	case c.Jobs != "":
+		checks = conformance.JobsChecks()
 	}
 	for _, check := range checks {
-		if !c.gateway() && !c.Level.Includes(check.Level()) {
+		if c.gateways() == 0 && !c.Level.Includes(check.Level()) {
 			continue
 		}
 		if c.JSON {

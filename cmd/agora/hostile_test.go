@@ -398,6 +398,7 @@ func hostileCalls() map[string][]string {
 		"conformance": {"URL --timeout 500ms", "URL --timeout 500ms --json", "HOSTILE", "--list --only HOSTILE",
 			"--hub URL --timeout 500ms", "--hub URL --timeout 500ms --json", "--hub HOSTILE",
 			"--channel URL --timeout 500ms", "--channel HOSTILE", "--list --channel HOSTILE",
+			"--jobs URL --timeout 500ms", "--jobs HOSTILE", "--list --jobs HOSTILE",
 			"--hub URL --operator-key hostile.txt", "--hub URL --webhook-listen HOSTILE"},
 		"page": {"URL --addr 127.0.0.1:0", "HOSTILE", "URL --addr HOSTILE"},
 		"bench": {"URL --count 5 --warmup 0s --connections 1 --senders 1",
