@@ -46,21 +46,22 @@ func TestNumbers(t *testing.T) {
 // TestCitations checks that the sections and the rules that the checks of gateways cite are in the documentation.
 func TestCitations(t *testing.T) {
 	docs := map[string]string{}
-	for _, name := range []string{"HUB", "CHANNEL", "GATEWAYS"} {
+	for _, name := range []string{"HUB", "CHANNEL", "JOBS", "GATEWAYS"} {
 		text, err := os.ReadFile("../docs/" + name + ".md")
 		if err != nil {
 			t.Fatal(err)
 		}
 		docs[name] = string(text)
 	}
-	section, rule := regexp.MustCompile(`^(HUB|CHANNEL|GATEWAYS) "(.+)"$`), regexp.MustCompile(`^[HCG]-[0-9]+$`)
-	for _, c := range append(conformance.HubChecks(), conformance.ChannelChecks()...) {
+	section, rule := regexp.MustCompile(`^(HUB|CHANNEL|JOBS|GATEWAYS) "(.+)"$`), regexp.MustCompile(`^[HCJG]-[0-9]+$`)
+	for _, c := range slices.Concat(conformance.HubChecks(), conformance.ChannelChecks(), conformance.JobsChecks()) {
 		for part := range strings.SplitSeq(strings.ReplaceAll(c.Cites, ", ", "; "), "; ") {
 			known := false
 			if m := section.FindStringSubmatch(part); m != nil {
 				known = strings.Contains(docs[m[1]], "# "+m[2]+"\n")
 			} else if rule.MatchString(part) {
-				known = regexp.MustCompile(`\b` + part + `\b`).MatchString(docs["HUB"] + docs["CHANNEL"] + docs["GATEWAYS"])
+				known = regexp.MustCompile(`\b` + part + `\b`).MatchString(docs["HUB"] + docs["CHANNEL"] +
+					docs["JOBS"] + docs["GATEWAYS"])
 			}
 			if !known {
 				t.Errorf("%s cites %q, which is in none of the documents", c.Number, part)
@@ -71,7 +72,7 @@ func TestCitations(t *testing.T) {
 
 // TestDocumentation tests that the tables in the documentation have the same checks as the code.
 func TestDocumentation(t *testing.T) {
-	var relays, hubs, channels strings.Builder
+	var relays, hubs, channels, jobs strings.Builder
 	theme := ""
 	for _, c := range conformance.Checks() {
 		if c.Theme != theme {
@@ -98,11 +99,20 @@ func TestDocumentation(t *testing.T) {
 		}
 		fmt.Fprintf(&channels, "| %s | %s | %s |\n", c.Title, c.Cites, c.Number)
 	}
+	for _, c := range conformance.JobsChecks() {
+		if c.Theme != theme {
+			theme = c.Theme
+			fmt.Fprintf(&jobs, "\n### Jobs: %s\n\n| MUST | cited | check |\n|---|---|---|\n", theme)
+		}
+		fmt.Fprintf(&jobs, "| %s | %s | %s |\n", c.Title, c.Cites, c.Number)
+	}
 	checkTable(t, "checks", relays.String()+"\n")
 	checkTable(t, "checks of hubs", hubs.String()+"\n")
 	checkTable(t, "checks of channel services", channels.String()+"\n")
-	for _, c := range slices.Concat(conformance.Checks(), conformance.HubChecks(), conformance.ChannelChecks()) {
-		n := strings.Count(relays.String()+hubs.String()+channels.String(), "| "+c.Number+" |")
+	checkTable(t, "checks of registries of jobs", jobs.String()+"\n")
+	for _, c := range slices.Concat(conformance.Checks(), conformance.HubChecks(), conformance.ChannelChecks(),
+		conformance.JobsChecks()) {
+		n := strings.Count(relays.String()+hubs.String()+channels.String()+jobs.String(), "| "+c.Number+" |")
 		if n != 1 {
 			t.Errorf("%s is %d times in the tables", c.Number, n)
 		}
