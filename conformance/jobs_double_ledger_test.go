@@ -139,6 +139,9 @@ func (d *jobsDouble) transfer(c *jobsCall) {
 	r.from, r.to = d.mustText(c.body, "from_owner", 1, 128, "body"), d.mustText(c.body, "to_owner", 1, 128, "body")
 	r.amount = d.mustAmount(c.body, "amount", "body")
 	r.job, _ = d.text(c.body, "job_id", 1, 128, "body")
+	if lower := strings.ToLower(r.job); doubleUUID.MatchString(lower) && !d.has("compares the spelling of job ids") {
+		r.job = lower
+	}
 	if r.amount == 0 && !d.has("takes transfers of nothing") {
 		invalid("body", "amount")
 	}
@@ -190,8 +193,13 @@ func (d *jobsDouble) repeated(r *doubleRecord, payer *doubleAccount) *doubleReco
 			return old
 		}
 	}
+	if first := d.settled[r.id]; first != nil && *first != [4]any{r.from, r.to, r.amount, r.job} &&
+		!d.has("forgets the ids of settlements") {
+		refuse(http.StatusConflict)
+	}
 	j := d.jobs[r.job]
 	if j != nil && j.hirer == payer.of && j.settled != nil && j.settled.to == r.to && !d.has("pays settled jobs again") {
+		d.settled[r.id] = &[4]any{r.from, r.to, r.amount, r.job}
 		return j.settled
 	}
 	return nil

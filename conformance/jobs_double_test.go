@@ -41,6 +41,7 @@ type jobsDouble struct {
 	jobs       map[string]*doubleJob
 	callbacks  map[string]*doubleJob
 	records    []*doubleRecord
+	settled    map[string]*[4]any // what transfers said that were answered with a settlement, by transfer_id
 	nonces     map[string]bool
 }
 
@@ -70,6 +71,7 @@ func startJobsDouble(t *testing.T, faults ...string) *jobsDouble {
 	d := &jobsDouble{doubleFaults: faults, operator: newKey("op_"), ctx: ctx, changed: make(chan struct{}),
 		principals: map[string]*doublePrincipal{}, accounts: map[string]*doubleAccount{}, agents: map[string]*doubleAgent{},
 		jobs: map[string]*doubleJob{}, callbacks: map[string]*doubleJob{}, nonces: map[string]bool{},
+		settled: map[string]*[4]any{},
 		client: &http.Client{Timeout: 10 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error {
 			return http.ErrUseLastResponse
 		}}}

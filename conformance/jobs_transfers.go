@@ -110,6 +110,38 @@ var jobsTransferChecks = []jobsCheck{
 	{number: "jobs.transfer.settled",
 		title: "A transfer for a job that has paid the payee answers with that payment and moves nothing",
 		cites: `JOBS "Credits"; J-5`, run: settledTransfers},
+	{number: "jobs.transfer.settled-case", title: "A job_id in upper case names the same job in a transfer",
+		cites: `JOBS "The HTTP interface"; JOBS "Credits"; J-4, J-5`, run: func(h *jobsProbe) {
+			hirer, a := h.pair()
+			j := h.hire(hirer, a)
+			h.finish(j, successOf(j))
+			before := h.watch(hirer, a.principal)
+			got := h.transferred(hirer, transferOf(hirer.owner, a.owner, number("0.1"), set("job_id", strings.ToUpper(j.id)),
+				without("transfer_id")))
+			h.want(got.object("transfer").text("kind") == "settle", got, "the settlement of the job")
+			before.wantMoved("0", "0")
+			id := newUUID()
+			for _, text := range []string{id, strings.ToUpper(id)} {
+				h.transferred(hirer, transferOf(hirer.owner, a.owner, number("0.25"), set("job_id", text),
+					without("transfer_id")))
+			}
+			before.wantMoved("-0.25", "0.25")
+		}},
+	{number: "jobs.transfer.settled-id", title: "A transfer_id that was answered with a settlement is 409 with other content",
+		cites: `JOBS "Credits"; J-4`, run: func(h *jobsProbe) {
+			hirer, a := h.pair()
+			j := h.hire(hirer, a)
+			h.finish(j, successOf(j))
+			before := h.watch(hirer, a.principal)
+			body := transferOf(hirer.owner, a.owner, number("0.1"), set("job_id", j.id))
+			first := h.transferred(hirer, body)
+			h.want(first.object("transfer").text("kind") == "settle", first, "the settlement of the job")
+			h.wantTaken(h.transfer(hirer, with(body, "job_id", newUUID())))
+			again := h.transferred(hirer, body)
+			h.want(again.object("transfer").text("transfer_id") == first.object("transfer").text("transfer_id"), again,
+				"the same settlement")
+			before.wantMoved("0", "0")
+		}},
 	{number: "jobs.transfer.refused",
 		title: "An unknown payer or payee is 404, also @issue and @escrow; the same payer and payee are 422",
 		cites: `JOBS "Credits"; JOBS "Jobs"`, run: func(h *jobsProbe) {
