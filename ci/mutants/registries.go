@@ -69,7 +69,6 @@ var registries = []mutant{
 	{"jobs: a settled transfer_id is used again", "gateway/jobs remember", "Exec()", with("error(nil)"), ofJobs + "SettledJob"},
 	{"jobs: a settled transfer_id is good for anything", "gateway/jobs known", "bytes.Equal()", with("(true || $)"), ofJobs + "SettledJob"},
 	{"jobs: a job_id in upper case is another job", "gateway/jobs asJobID", "strings.ToLower()", with("strings.ToUpper(text)"), ofJobs + "SettledJob"},
-	{"jobs: a job that the agent pulls is sent", "gateway/jobs job.sends", "j.pull", without, ofJobs + "EndpointGiven"},
 	{"jobs: a job of others settles a transfer", "gateway/jobs settlement", "", swapSQL("j.hirer = ?", "j.hirer <> -?"), ofJobs + "SettledJob"},
 	{"jobs: a transfer without an id is done again", "gateway/jobs known", `p.id == ""`, never, ofJobs + "TestTransfer$"},
 	{"jobs: a transfer without an id is done once for ever", "gateway/jobs repeated", "repeatTime", swap("o.Now - int64(repeatTime)", "0"), ofJobs + "TestTransfer$"},
