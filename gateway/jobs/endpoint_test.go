@@ -79,7 +79,7 @@ func TestEndpointAnswers(t *testing.T) {
 			{"too much", does(a, "SUCCESS", "output_data", object{"x": strings.Repeat("x", 49_152)}), broken, "45.5"},
 			{"400", says(400, object{}), broken, "50.0"},
 			{"404", says(404, object{}), broken, "50.0"},
-			{"302", func(w http.ResponseWriter, r *http.Request, _ object) { http.Redirect(w, r, "/x", 302) }, broken, "50.0"},
+			{"302", func(w http.ResponseWriter, r *http.Request, _ object) { http.Redirect(w, r, "/x", http.StatusFound) }, broken, "50.0"},
 		} {
 			next++
 			f.must(f.gateway.SetScore(t.Context(), a, 50_000_000))

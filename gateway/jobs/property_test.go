@@ -36,11 +36,11 @@ type modelAgent struct {
 }
 
 type modelJob struct {
-	hirer, agent        int
-	budget, cost        int64
-	status              string // of GET /jobs
-	dispatched, counted bool
-	handed, due         time.Time
+	hirer, agent int
+	budget, cost int64
+	status       string // of GET /jobs
+	dispatched   bool
+	handed, due  time.Time
 }
 
 const price = 100_000

@@ -53,6 +53,7 @@ func (s *sender) Target(ctx context.Context, sent gateway.Job) (target string, p
 	}
 	switch {
 	case !j.sends():
+		s.payers.forget(sent.Lane)
 		return "", gateway.Drop, nil
 	case !a.live():
 		return "", gateway.Hold, nil // the job ends after dispatchTime, and is removed then
@@ -99,6 +100,7 @@ func (s *sender) Call(ctx context.Context, sent gateway.Job) (c gateway.Call, p 
 			Expires: expires})
 	})
 	if err == nil && !j.sends() {
+		s.payers.forget(sent.Lane)
 		return c, gateway.Drop, nil
 	}
 	body := jsontext.Compact(j.request(s.g.url + "/cb/" + token))

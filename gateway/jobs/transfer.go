@@ -264,7 +264,8 @@ const (
 // audit returns the newest records that the caller may see, the newest first, and how many there are. of is the number of
 // an account; 0: all. jobID is empty: all.
 func audit(q relay.Querier, c caller, of int64, jobID string, limit int64) (all []record, total int64, err error) {
-	count, page, args := "", "", []any{}
+	var count, page string
+	var args []any
 	account := []any{of, of, of, of}
 	switch isOperator := c.kind == theOperator; {
 	case isOperator && jobID == "":

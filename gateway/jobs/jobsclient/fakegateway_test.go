@@ -141,7 +141,7 @@ func (f *fakeGateway) serve(r *http.Request, body []byte) (status int, text stri
 	case r.Method == "POST" && path == "/a/"+agentID+"/jobs":
 		return f.start(string(body), wait)
 	case r.Method == "GET" && strings.HasPrefix(path, "/jobs/") && f.jobs[path[6:]] != nil:
-		status, text = f.shown(path[6:])
+		_, text = f.shown(path[6:])
 		return 200, text
 	case r.Method == "GET" && path == "/agents/"+agentID+"/jobs":
 		return f.handOut(r, wait)
