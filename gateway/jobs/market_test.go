@@ -404,11 +404,6 @@ func checkRanking(ctx context.Context, t *testing.T, rows []row, skill string) {
 	if slices.Sort(want); !ranked || !slices.Equal(slices.Sorted(slices.Values(got)), want) {
 		t.Errorf("the agents for %s are %q, want %q by their scores", skill, got, want)
 	}
-	for _, r := range rows {
-		if r.skill == skill && r.worst == 0 && found[0].OwnerID != r.name && !raceDetector {
-			t.Errorf("%s never fails and is not the first of the agents for %s: %q", r.name, skill, got)
-		}
-	}
 }
 
 // table returns the rows as a text.
