@@ -533,8 +533,8 @@ func TestThreatsAreShown(t *testing.T) {
 			}
 		}
 	}
-	if number["T"] != 72 || number["S"] != 9 {
-		t.Errorf("%v threats, want 72 and 9", number)
+	if number["T"] != 73 || number["S"] != 9 {
+		t.Errorf("%v threats, want 73 and 9", number)
 	}
 }
 

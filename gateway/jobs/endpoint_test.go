@@ -202,6 +202,43 @@ func TestSilentEndpoint(t *testing.T) {
 	}
 }
 
+// TestHangingEndpoints checks that the endpoints of one principal take 8 calls at a time, and that the jobs of another one
+// do not wait for them. An agent is not offline because its job was not sent.
+func TestHangingEndpoints(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fixture) {
+		thief, alice, bob := f.user("thief"), f.user("alice"), f.user("bob")
+		hangs := func(_ http.ResponseWriter, r *http.Request, _ object) { <-r.Context().Done() }
+		first, second := newEndpoint(t, hangs), newEndpoint(t, hangs)
+		one, two := thief.agent(uuid(1), first.url), thief.agent(uuid(2), second.url)
+		for i := range 10 {
+			f.want(thief.hire(one, uuid(100+i)), 202)
+			f.want(thief.hire(two, uuid(200+i)), 202)
+		}
+		if n := len(first.calls()) + len(second.calls()); n != 8 {
+			t.Errorf("the endpoints of one principal got %d calls", n)
+		}
+		e := newEndpoint(t, nil)
+		a := alice.agent(uuid(3), e.url)
+		e.answers(does(a, "SUCCESS"))
+		began := time.Now()
+		if got := f.want(bob.do("POST", "/a/"+a, order(uuid(300))), 200); statusOf(got) != "SUCCESS" || time.Since(began) > 0 {
+			t.Errorf("after %v the job is %v", time.Since(began), got)
+		}
+		time.Sleep(dispatchTime + 5*time.Second)
+		failed := 0
+		for i := range 10 {
+			for _, j := range []string{uuid(100 + i), uuid(200 + i)} {
+				if thief.status(j) == "FAILURE AGENT_OFFLINE" {
+					failed++
+				}
+			}
+		}
+		if failed == 0 || text(f.do("GET", "/agents/"+one, "", nil), "status") != "online" {
+			t.Errorf("%d jobs were never sent, and the agent is %v", failed, f.do("GET", "/agents/"+one, "", nil))
+		}
+	})
+}
+
 // J-22: a callback ends a job whose endpoint has answered PENDING.
 func TestCallback(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fixture) {

@@ -139,6 +139,7 @@ type outcome struct {
 	millis        int64
 	code, message string // empty: none
 	hash          []byte // of the agent's result; empty: the relay has ended the job
+	untried       bool   // the relay had no time to send the job
 }
 
 // end ends a job, unless it has ended: it pays or refunds what was held, changes the agent's score, and stores the outcome
@@ -164,7 +165,7 @@ func (g *Gateway) end(o *gateway.Op, j job, out outcome) (job, error) {
 			return j, cmp.Or(err, errBooks)
 		}
 	}
-	if err := g.judge(o, &j); err != nil {
+	if err := g.judge(o, &j, out.untried); err != nil {
 		return j, err
 	}
 	if err := updateJob(o.ExtTx, j); err != nil {
@@ -189,14 +190,15 @@ func (g *Gateway) wake(job int64) {
 	g.telling.Wake(job)
 }
 
-// judge changes the agent of a job that ends, and its score if the job counts.
-func (g *Gateway) judge(o *gateway.Op, j *job) error {
+// judge changes the agent of a job that ends, and its score if the job counts. The agent is not offline because the relay
+// had no time to send the job.
+func (g *Gateway) judge(o *gateway.Op, j *job, untried bool) error {
 	a, err := agentByNumber(o, j.agent)
 	if err != nil {
 		return err
 	}
 	a.active = o.Now
-	if j.code == codeOffline {
+	if j.code == codeOffline && !untried {
 		a.offline = true
 	}
 	if j.counted, err = counts(o, *j, a); err != nil {
@@ -238,6 +240,7 @@ func (g *Gateway) expire(o *gateway.Op, j job) (job, error) {
 	out := outcome{state: failure, code: codeError, message: "the agent has not delivered in time"}
 	if j.dispatched == 0 {
 		out.code, out.message = codeOffline, "the agent could not be reached in 5 minutes"
+		out.untried = !j.pull && j.handed == 0
 	}
 	return g.end(o, j, out)
 }

@@ -38,8 +38,9 @@ const (
 	tokenKept   = 7 * 24 * time.Hour  // how long the callback of an ended job is known
 
 	callsToHost = 16
-	// How many jobs are being sent at a time, in all and to the agents of one principal. An endpoint may take five minutes.
-	maxSending, maxOwnSending = 400, 32
+	// How many jobs are being sent at a time, in all and to the agents of one principal. An endpoint may take five minutes,
+	// so with endpoints that never answer, fifty principals are needed to delay the jobs of others.
+	maxSending, maxOwnSending = 400, 8
 	// The same for the callbacks of hirers. The gateway makes 512 calls at a time, so endpoints that do not answer do not
 	// delay callbacks.
 	maxTelling, maxOwnTelling = 100, 8
