@@ -63,7 +63,7 @@ func (d Destinations) Check(raw string) (*url.URL, error) {
 	port, err := portOf(u)
 	switch {
 	case u.Scheme != "https" && (u.Scheme != "http" || !excepted):
-		return nil, errors.New("the URL must begin with https://")
+		return nil, errors.New("the URL must begin with https://; http:// is only for hosts that the operator allows with --outbound-allow")
 	case u.User != nil:
 		return nil, errors.New("the URL must not contain a user name or a password")
 	case strings.Contains(raw, "#"):

@@ -187,8 +187,10 @@ func (g *Gateway) plan(o *gateway.Op, c caller, a agent, p order) (j job, code, 
 		code, message = codeBudget, fmt.Sprintf("the agent takes %v for this skill, and the budget is %v", j.price, p.budget)
 	case !a.online(o.Now):
 		code, message = codeOffline, "the agent is offline"
-	case payer.n == 0 || payer.balance < p.budget:
-		code, message = codeTransfer, fmt.Sprintf("your account has less than the budget of %v", p.budget)
+	case payer.n == 0:
+		code, message = codeTransfer, fmt.Sprintf("none of your accounts has the budget of %v", p.budget)
+	case payer.balance < p.budget:
+		code, message = codeTransfer, tooLittle(payer, p.budget)
 	}
 	return j, code, message, nil
 }

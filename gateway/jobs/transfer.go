@@ -138,10 +138,14 @@ func (g *Gateway) transfer(o *gateway.Op, payer, payee owner, p transfer) (made 
 	made, enough, err := g.move(o, record{id: p.id, kind: kindTransfer, payer: payer.n, payee: payee.n, amount: p.amount,
 		jobID: p.jobID, named: p.id != ""})
 	if err == nil && !enough {
-		err = &refusal{http.StatusBadRequest, codeTransfer, "the account " + payer.id + " has " + payer.balance.String() +
-			", which is less than " + p.amount.String()}
+		err = &refusal{http.StatusBadRequest, codeTransfer, tooLittle(payer, p.amount)}
 	}
 	return made, payer.balance - p.amount, err
+}
+
+// tooLittle says that an account has less than an amount. Only the account's principal may see it.
+func tooLittle(a owner, amount credits.Amount) string {
+	return fmt.Sprintf("the account %s has %v, which is less than %v", a.id, a.balance, amount)
 }
 
 // known returns the record with which a transfer was answered before.
