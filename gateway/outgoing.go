@@ -202,6 +202,9 @@ func (s slot) post(ctx context.Context, c Call) (Response, error) {
 	defer answered.Body.Close()
 	untilHeader.Stop()
 	defer time.AfterFunc(o.timeouts.body, cancel).Stop()
+	if answered.StatusCode == http.StatusSwitchingProtocols {
+		return Response{Status: answered.StatusCode, Sent: true}, nil // its body is the connection, and has no time limit
+	}
 	body, err := io.ReadAll(io.LimitReader(answered.Body, maxResponseBody+1))
 	if err != nil || len(body) > maxResponseBody {
 		body = nil

@@ -352,7 +352,13 @@ func isRateLimit(err error) bool {
 func rateLimitError(limit string, wait time.Duration, subject string, rate Rate, factor int) error {
 	often, unit := rate.PerSecond*float64(factor), "a second"
 	if often < 0.25 {
-		often, unit = math.Round(often*3600), "an hour"
+		often, unit = often*3600, "an hour"
+	}
+	if often < 1 {
+		often, unit = often*24, "a day"
+	}
+	if unit != "a second" {
+		often = math.Round(often)
 	}
 	e := envelope.Errorf(envelope.CodeRateLimited, "%s faster than this relay allows (%v %s, after %d at once); "+
 		"wait for the time in Retry-After", subject, often, unit, rate.Burst*factor)

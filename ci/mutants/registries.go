@@ -83,6 +83,8 @@ var registries = []mutant{
 	{"jobs: all attempts have one callback", "gateway/jobs sender.Call", "NewKey()", with(`"tok_" + strings.Repeat("x", 43)`), ofJobs + "EndpointRetries|Callback"},
 	{"jobs: the callback of a hirer is stored in clear", "gateway/jobs Gateway.begin", "Encrypt()", with("[]byte(p.callback)"), ofJobs + "HirersCallback|Secrets"},
 	{"jobs: contents are kept for ever", "gateway/jobs forget", "updateJob()", with("error(nil)"), ofJobs + "Forgotten"},
+	{"jobs: another protocol keeps a call for ever", "gateway slot.post", "StatusSwitchingProtocols", never, ofJobs + "EndpointAnswers"},
+	{"jobs: long skills make an answer long", "gateway/jobs Gateway.getDiscover", "size maxFoundBytes", with("false"), ofJobs + "LongDiscovery"},
 	{"credits: noise is refused", "gateway/jobs/credits Parse", `"999"`, swap(`"999"`, `"x"`), "./gateway/jobs/credits"},
 	{"credits: half a millionth is taken", "gateway/jobs/credits Parse", `"001"`, swap(`"001"`, `"0"`), "./gateway/jobs/credits"},
 	{"credits: negative amounts are taken", "gateway/jobs/credits Parse", "negative len()", swap("negative ||", "negative && whole < 0 ||"), "./gateway/jobs/credits"},

@@ -214,8 +214,9 @@ type shownAgent struct {
 	LastHeartbeat stamp        `json:"last_heartbeat"`
 }
 
-// show returns an agent as answers to r show it. wanted is the skill that was searched for; empty: none.
-func (g *Gateway) show(q relay.Querier, r *request, a agent, wanted string) (s shownAgent, err error) {
+// show returns an agent as answers to r show it. wanted is the skill that was searched for; empty: none. If short is true,
+// that skill is its only one, and has no schemas.
+func (g *Gateway) show(q relay.Querier, r *request, a agent, wanted string, short bool) (s shownAgent, err error) {
 	account, err := ownerByNumber(q, a.owner)
 	if err != nil {
 		return s, err
@@ -233,7 +234,12 @@ func (g *Gateway) show(q relay.Querier, r *request, a agent, wanted string) (s s
 		}
 		s.Endpoint = string(endpoint)
 	}
-	skills, err := skillsOf(q, a.n)
+	var skills []skill
+	if short {
+		skills, err = skillNamed(q, a.n, wanted)
+	} else {
+		skills, err = skillsOf(q, a.n)
+	}
 	for _, k := range skills {
 		shown := k.shown()
 		s.Skills = append(s.Skills, shown)
@@ -281,11 +287,11 @@ func (g *Gateway) getDiscover(r *request) error {
 			int64(least), now.Add(-heartbeatLife).UnixNano(), now.Add(-quietLife).UnixNano(), maxFound)
 		size := 0
 		for _, a := range agents {
-			if err != nil || size > maxFoundBytes {
+			if err != nil {
 				break
 			}
 			var s shownAgent
-			s, err = g.show(q, r, a, name)
+			s, err = g.show(q, r, a, name, size > maxFoundBytes)
 			found = append(found, s)
 			for _, k := range s.Skills {
 				size += len(k.Description) + len(k.Input) + len(k.Output)
@@ -336,7 +342,7 @@ func (g *Gateway) getAgent(r *request) error {
 	}
 	var s shownAgent
 	if err := g.Relay.View(r.Context(), r.from, func(q relay.Querier) (err error) {
-		s, err = g.show(q, r, a, "")
+		s, err = g.show(q, r, a, "", false)
 		return err
 	}); err != nil {
 		return err

@@ -78,6 +78,34 @@ func TestDiscover(t *testing.T) {
 	})
 }
 
+// TestLongDiscovery checks that agents with very long skills do not hide others, and that the answer stays small.
+func TestLongDiscovery(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fixture) {
+		alice := f.user("alice")
+		long := object{"x": strings.Repeat("x", 40_000)}
+		for n := range 30 {
+			registration := skilled(uuid(n), "alice", "", 0.1)
+			registration["skills"] = append(registration["skills"].([]object),
+				object{"skill_name": "other", "cost_per_call": 1, "input_schema": long})
+			f.want(alice.do("POST", "/register", registration), 201)
+		}
+		a := f.want(f.do("GET", "/discover?skill=echo", "", nil), 200)
+		if total := member(a, "total"); total != 30. || len(a.Body) > 400_000 {
+			t.Errorf("%v agents in %d bytes", total, len(a.Body))
+		}
+		for i, want := range map[int]string{0: "2 skills, echo for 0.1", 29: "1 skills, echo for 0.1"} {
+			skills, _ := member(a, "agents", i, "skills").([]any)
+			if got := fmt.Sprintf("%d skills, %v for %v", len(skills), text(a, "agents", i, "skill", "skill_name"),
+				member(a, "agents", i, "skill", "cost_per_call")); got != want {
+				t.Errorf("agent %d has %s, want %s", i, got, want)
+			}
+		}
+		if skills, _ := member(f.do("GET", "/agents/"+uuid(29), "", nil), "skills").([]any); len(skills) != 2 {
+			t.Errorf("the agent has %d skills", len(skills))
+		}
+	})
+}
+
 // J-19: an agent disappears 90 seconds after its last heartbeat, or after 24 hours without any.
 func TestOnline(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fixture) {

@@ -29,6 +29,7 @@ func tour(t *testing.T, f *fixture) (alice, bob user) {
 	a := alice.agent(uuid(1), e.url+"/url-secret")
 	e.answers(does(a, "PENDING"))
 	f.want(bob.hire(a, uuid(100), "callback_url", hook.url+"/url-secret"), 202)
+	e.calls() // it has got the job
 	f.want(bob.hire(a, uuid(101)), 202)
 	f.want(f.callback(e.calls()[0].body, result(uuid(100), a, "SUCCESS")), 200)
 	e.answers(says(503, nil))

@@ -77,6 +77,13 @@ func TestEndpointAnswers(t *testing.T) {
 			{"a result of another agent", does(uuid(2), "SUCCESS"), broken, "45.5"},
 			{"a bad cost", does(a, "SUCCESS", "execution_cost", -1), broken, "45.5"},
 			{"too much", does(a, "SUCCESS", "output_data", object{"x": strings.Repeat("x", 49_152)}), broken, "45.5"},
+			{"another protocol", func(w http.ResponseWriter, _ *http.Request, _ object) {
+				conn, _, err := w.(http.Hijacker).Hijack()
+				f.must(err)
+				t.Cleanup(func() { _ = conn.Close() }) // the relay has closed it
+				_, err = conn.Write([]byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n"))
+				f.must(err)
+			}, broken, "50.0"},
 			{"400", says(400, object{}), broken, "50.0"},
 			{"404", says(404, object{}), broken, "50.0"},
 			{"302", func(w http.ResponseWriter, r *http.Request, _ object) { http.Redirect(w, r, "/x", http.StatusFound) }, broken, "50.0"},

@@ -93,7 +93,7 @@ func (g *Gateway) postJob(r *request) error {
 	if hired.result.Status != statusPending {
 		return r.answer(http.StatusOK, hired.result)
 	}
-	r.w.Header().Set("Location", g.url+"/jobs/"+hired.job.id)
+	r.w.Header().Set("Location", r.base+"/jobs/"+hired.job.id)
 	return r.answer(http.StatusAccepted, hired.result)
 }
 

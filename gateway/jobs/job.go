@@ -240,6 +240,9 @@ func (g *Gateway) expire(o *gateway.Op, j job) (job, error) {
 	out := outcome{state: failure, code: codeError, message: "the agent has not delivered in time"}
 	if j.dispatched == 0 {
 		out.code, out.message = codeOffline, "the agent could not be reached in 5 minutes"
+		if j.pull {
+			out.message = "the agent did not pull the job in 5 minutes"
+		}
 		out.untried = !j.pull && j.handed == 0
 	}
 	return g.end(o, j, out)

@@ -15,15 +15,15 @@ import (
 
 // Limits and times of the gateway (docs/JOBS.md, "Limits").
 const (
-	maxOwners      = 16      // of one principal
-	maxAgents      = 100     // of one principal
-	maxDeleted     = 1000    // agents of one principal that were deleted; their ids remain taken
-	maxSkills      = 64      // of one agent
-	maxFound       = 500     // agents in an answer of GET /discover
-	maxFoundBytes  = 4 << 20 // the answer has no further agents when the skills have that many bytes
-	maxHirerJobs   = 1000    // unfinished jobs of one principal
-	maxAgentJobs   = 100     // unfinished jobs of one agent
-	maxCountedJobs = 20      // jobs in 24 hours for one hirer and one agent that change its score
+	maxOwners      = 16        // of one principal
+	maxAgents      = 100       // of one principal
+	maxDeleted     = 1000      // agents of one principal that were deleted; their ids remain taken
+	maxSkills      = 64        // of one agent
+	maxFound       = 500       // agents in an answer of GET /discover
+	maxFoundBytes  = 256 << 10 // when the skills in an answer have that many bytes, further agents are shown in short
+	maxHirerJobs   = 1000      // unfinished jobs of one principal
+	maxAgentJobs   = 100       // unfinished jobs of one agent
+	maxCountedJobs = 20        // jobs in 24 hours for one hirer and one agent that change its score
 
 	heartbeatLife = 90 * time.Second // how long an agent is online after a heartbeat
 	quietLife     = 24 * time.Hour   // how long an agent without heartbeats is online

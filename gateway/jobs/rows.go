@@ -224,6 +224,17 @@ func skillsOf(q relay.Querier, agent int64) (all []skill, err error) {
 	return all, err
 }
 
+// skillNamed returns a skill of an agent without its schemas. It does not read them, because they may be large.
+func skillNamed(q relay.Querier, agent int64, name string) (all []skill, err error) {
+	err = q.Query(func(scan gateway.Scanner) error {
+		s := skill{agent: agent, name: name, input: "{}", output: "{}"}
+		err := scan(&s.cost, &s.description)
+		all = append(all, s)
+		return err
+	}, "SELECT cost, description FROM jobs_skill WHERE agent = ? AND name = ?", agent, name)
+	return all, err
+}
+
 func insertSkill(tx relay.ExtTx, s skill) error {
 	return gateway.Exec(tx, "INSERT INTO jobs_skill ("+skillColumns+", sum) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
 		gateway.WithSum(skillTable, s.values())...)

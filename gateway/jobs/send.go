@@ -144,8 +144,14 @@ func (s *sender) Judge(_ gateway.Job, r gateway.Response, err error) gateway.Ver
 	return v
 }
 
+// errUnreadable is the error of an answer without a body that could be read.
+var errUnreadable = errors.New("its body is larger than 64 KiB, came too slowly, or broke off")
+
 // resultIn returns the JobResult that an endpoint has answered.
 func resultIn(body []byte) (p result, err error) {
+	if body == nil {
+		return p, errUnreadable
+	}
 	canonical, err := envelope.ParseObject(body, maxAnswer)
 	if err != nil {
 		return p, err
