@@ -22,7 +22,7 @@ func (c *Core) SignedCaller(r *http.Request, body []byte, main bool) (didkey.DID
 	}
 	if !main {
 		err := unsigned(envelope.ReasonAudience, "this address of the gateway takes no signed requests; send them to the "+
-			"relay's own URL, which details.aud has")
+			"relay's own URL, which is in aud")
 		err.Details[envelope.DetailAudience] = c.Relay.Origin()
 		return "", err
 	}

@@ -43,8 +43,8 @@ type gatewayFlags struct {
 	ChannelAddr   listenAddress   `placeholder:"HOST:PORT" help:"Serve the channels and inboxes at the root of this address too."`
 	Jobs          bool            `help:"Serve a registry of skills, jobs, credits and reputation for Chorus agents under /jobs."`
 	JobsAddr      listenAddress   `placeholder:"HOST:PORT" help:"Serve the registry at the root of this address too."`
-	JobsInitial   creditAmount    `default:"100" placeholder:"CREDITS" help:"Credits that a new user of the registry gets, in all accounts together (default: ${default})."`
-	JobsSupply    creditAmount    `default:"1000000" placeholder:"CREDITS" help:"Credits that are ever issued (default: ${default})."`
+	JobsInitial   creditAmount    `default:"100" placeholder:"CREDITS" help:"The most initial credits of one user of the registry, over all its accounts (default: ${default})."`
+	JobsSupply    creditAmount    `default:"1000000" placeholder:"CREDITS" help:"The most credits that the registry ever issues, to all users together (default: ${default})."`
 	JobsTimeout   time.Duration   `default:"1h" placeholder:"DURATION" help:"Longest run of a job (default: ${default})."`
 	OutboundAllow []exceptionText `placeholder:"CIDR|HOST" sep:"none" help:"Let gateways call URLs in this network or on this host, also with http. By default they do not call private addresses. May be repeated."`
 }

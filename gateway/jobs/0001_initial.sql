@@ -44,7 +44,7 @@ CREATE UNIQUE INDEX jobs_record_by_id ON jobs_record (id);
 CREATE INDEX jobs_record_by_job ON jobs_record (job, n);
 CREATE INDEX jobs_record_by_job_id ON jobs_record (job_id, n) WHERE job_id <> '';
 CREATE INDEX jobs_record_by_behalf ON jobs_record (behalf, n) WHERE behalf > 0;
-CREATE INDEX jobs_record_unnamed ON jobs_record (payer, payee, ts) WHERE named = 0 AND kind = 'transfer';
+CREATE INDEX jobs_record_unnamed ON jobs_record (payer, payee, amount, job_id, ts) WHERE named = 0 AND kind = 'transfer';
 
 -- The two entries of each record, which sum to zero.
 CREATE TABLE jobs_entry (

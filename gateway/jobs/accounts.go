@@ -12,8 +12,8 @@ import (
 
 // This file creates and shows principals and their accounts.
 
-// newPrincipal is the principal of a request that may create one. The operation may run twice, so the key is made before
-// it, and the limit is counted once.
+// newPrincipal is the principal of a request that may create one. Update may run the operation twice. So the key is made
+// before it, and admit counts the request once.
 type newPrincipal struct {
 	g     *Gateway
 	r     *request
@@ -101,6 +101,9 @@ func (g *Gateway) open(o *gateway.Op, p principal, a owner, wanted credits.Amoun
 	return ownerByNumber(o, a.n)
 }
 
+// usualBalance is the initial_balance of a request that has none.
+const usualBalance = 100 * credits.One
+
 // accountAnswer is the answer with an account.
 type accountAnswer struct {
 	OwnerID string         `json:"owner_id"`
@@ -123,7 +126,7 @@ func (g *Gateway) postAccount(r *request) error {
 		return err
 	}
 	id := f.ownerID("owner_id")
-	wanted := Defaults.Initial
+	wanted := usualBalance
 	if f.has("initial_balance") {
 		wanted = f.amount("initial_balance", true)
 	}
@@ -177,7 +180,9 @@ func (g *Gateway) getAccount(r *request) error {
 	}
 	var a owner
 	if err := g.Relay.View(r.Context(), r.from, func(q relay.Querier) (err error) {
-		a, err = ownerByID(q, r.path("id"))
+		if id := r.path("id"); ownerForm.MatchString(id) {
+			a, err = ownerByID(q, id)
+		}
 		return err
 	}); err != nil {
 		return err

@@ -130,11 +130,15 @@ func (g *Gateway) register(o *gateway.Op, p principal, account owner, old agent,
 	if a.heartbeat != 0 {
 		a.heartbeat = o.Now // it was heard from
 	}
+	before, err := g.endpointOf(old)
+	if err != nil {
+		return a, err
+	}
 	if a.endpoint = nil; as.endpoint != "" {
 		a.endpoint = g.Secrets.Encrypt(endpointPlace(a.n), []byte(as.endpoint))
 	}
-	if a.pulls() && !old.pulls() {
-		if err := g.letPull(o, a); err != nil {
+	if before != as.endpoint || !old.live() {
+		if err := g.reroute(o, a); err != nil {
 			return a, err
 		}
 	}
@@ -151,6 +155,15 @@ func (g *Gateway) register(o *gateway.Op, p principal, account owner, old agent,
 		}
 	}
 	return a, nil
+}
+
+// endpointOf returns the endpoint of an agent; empty: it has none.
+func (g *Gateway) endpointOf(a agent) (string, error) {
+	if a.pulls() {
+		return "", nil
+	}
+	endpoint, err := g.Secrets.Decrypt(endpointPlace(a.n), a.endpoint)
+	return string(endpoint), err
 }
 
 // checkAgentLimit refuses one more agent if the principal has too many.
@@ -228,11 +241,9 @@ func (g *Gateway) show(q relay.Querier, r *request, a agent, wanted string, shor
 		s.Status = "online"
 	}
 	if s.Endpoint = r.base + "/a/" + a.id; r.base == g.url && !a.pulls() {
-		endpoint, err := g.Secrets.Decrypt(endpointPlace(a.n), a.endpoint)
-		if err != nil {
+		if s.Endpoint, err = g.endpointOf(a); err != nil {
 			return s, err
 		}
-		s.Endpoint = string(endpoint)
 	}
 	var skills []skill
 	if short {

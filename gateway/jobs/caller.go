@@ -68,8 +68,13 @@ type request struct {
 // path returns a variable of the request's path.
 func (r *request) path(name string) string { return mux.Vars(r.Request)[name] }
 
-// id returns a variable of the path that is a UUID, in lower case.
-func (r *request) id() string { return strings.ToLower(r.path("id")) }
+// id returns the UUID in the path, in lower case. It is empty if the path has no UUID; nothing has that id.
+func (r *request) id() string {
+	if id := r.path("id"); uuidForm.MatchString(id) {
+		return strings.ToLower(id)
+	}
+	return ""
+}
 
 // needPrincipal refuses a request that only a principal may send.
 func (r *request) needPrincipal() error {
@@ -94,8 +99,8 @@ const keyPath = "/k/"
 // contextKey is the key of the request in the context of an http.Request.
 type contextKey struct{}
 
-// identified returns a handler that finds out who sent a request, before next looks at the path. main is that of
-// gateway.Core.SignedCaller.
+// identified returns a handler that finds out who sent a request, before next looks at the path. main is true on the
+// relay's main listener, the only one that takes signed calls.
 func (g *Gateway) identified(main bool, next httpapi.Handler) httpapi.Handler {
 	return func(w http.ResponseWriter, sent *http.Request, from relay.Peer) (err error) {
 		r := &request{Request: sent, w: w, from: from, base: g.url}
@@ -162,7 +167,7 @@ func (g *Gateway) identify(r *request, baseKey string, hasBase, main bool) (c ca
 	case found && h.Kind == gateway.Operator && !hasBase:
 		return caller{kind: theOperator}, nil
 	}
-	return c, unauthorized()
+	return c, refuse(http.StatusUnauthorized, "this key is not known here; send the key that POST /accounts has returned, or none")
 }
 
 // callerOf returns the caller with a DID.

@@ -90,7 +90,7 @@ var relations = []gateway.Relation{
 			"r.kind IN ('settle', 'refund')) ORDER BY j.n"},
 	{Table: jobTable, What: "runs, but waits neither for its agent nor in the outbox",
 		Broken: "SELECT j.n FROM jobs_job j WHERE j.state = 0 AND j.pull = 0 AND j.dispatched = 0 AND NOT EXISTS " +
-			"(SELECT 1 FROM gate_outbox x WHERE x.gateway = 'jobs' AND x.ref = j.n AND x.dead = 0) ORDER BY j.n"},
+			"(SELECT 1 FROM gate_outbox x WHERE x.gateway = 'jobs' AND x.lane = j.n AND x.dead = 0) ORDER BY j.n"},
 	{Table: jobTable, What: "is for an agent that does not exist",
 		Broken: "SELECT j.n FROM jobs_job j LEFT JOIN jobs_agent a ON a.n = j.agent WHERE a.n IS NULL ORDER BY j.n"},
 	{Table: jobTable, What: "is paid from an account of another principal",

@@ -8,6 +8,7 @@ import (
 	"math"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -138,18 +139,20 @@ func heard(o *gateway.Op, a agent) error {
 	return updateAgent(o.ExtTx, a)
 }
 
-// letPull lets an agent that has no endpoint any more pull its jobs.
-func (g *Gateway) letPull(o *gateway.Op, a agent) error {
-	all, err := jobs(o, "SELECT "+jobColumns+" FROM jobs_job WHERE agent = ? AND state = 0 AND pull = 0 ORDER BY n", a.n)
+// reroute gives an agent that has registered again the jobs that it has not got yet: at its endpoint, or to pull.
+func (g *Gateway) reroute(o *gateway.Op, a agent) error {
+	all, err := jobs(o, "SELECT "+jobColumns+" FROM jobs_job WHERE agent = ? AND state = 0 AND dispatched = 0 ORDER BY n", a.n)
 	for _, j := range all {
 		if err != nil {
 			return err
 		}
-		j.pull, j.handed = true, 0
-		if err := g.sending.Remove(o.ExtTx, j.n); err != nil {
+		if err := g.sending.RemoveLane(o.ExtTx, j.n); err != nil {
 			return err
 		}
-		err = updateJob(o.ExtTx, j)
+		j.pull, j.appended, j.handed = a.pulls(), false, 0
+		if err = updateJob(o.ExtTx, j); err == nil {
+			err = g.offer(o, j, a)
+		}
 	}
 	return err
 }
@@ -166,8 +169,8 @@ var codes = []string{codeSkill, codeBudget, codeOffline, codeError, codeTransfer
 func parseResult(f *form) (p result) {
 	p.jobID, p.agentID, p.status = f.requiredUUID("job_id"), f.uuid("agent_id"), f.text("status", true, 0, math.MaxInt)
 	p.output, p.cost, p.costGiven = f.data("output_data"), f.amount("execution_cost", false), f.has("execution_cost")
-	p.message, p.code = f.text("error_message", false, 0, math.MaxInt), f.text("error_code", false, 0, math.MaxInt)
-	p.message = cut(p.message, maxMessage)
+	p.message, p.code = f.anyText("error_message", false), f.text("error_code", false, 0, math.MaxInt)
+	p.message = cut(strings.ReplaceAll(p.message, "\x00", "\uFFFD"), maxMessage)
 	if f.has("execution_time_ms") {
 		var millis float64
 		if json.Unmarshal(f.sent["execution_time_ms"], &millis) != nil || millis < 0 || millis > 1e15 {
@@ -227,8 +230,14 @@ func (g *Gateway) postResult(r *request) error {
 		case !r.caller.owns(a.principal):
 			return j, foreignAgent()
 		}
-		if j, err = jobByID(o, p.jobID); err == nil && (j.n == 0 || j.agent != a.n) {
+		if j, err = jobByID(o, p.jobID); err != nil {
+			return j, err
+		}
+		switch {
+		case j.n == 0 || j.agent != a.n:
 			err = forbidden("this agent has no job with this job_id")
+		case p.agentID != "" && p.agentID != a.id:
+			err = otherAgent()
 		}
 		return j, err
 	})
@@ -264,8 +273,15 @@ func (g *Gateway) postCallback(r *request) error {
 	}
 	return g.takeResult(r, func(o *gateway.Op, p result) (job, error) {
 		j, err := find(o)
-		if err == nil && p.jobID != j.id {
-			err = invalidField("is not the job of this callback", "body", "job_id")
+		if err != nil {
+			return j, err
+		}
+		if p.jobID != j.id {
+			return j, invalidField("is not the job of this callback", "body", "job_id")
+		}
+		same, err := g.sameEndpoint(o, j, p.agentID)
+		if err == nil && !same {
+			err = otherAgent()
 		}
 		return j, err
 	})
@@ -310,9 +326,6 @@ func (g *Gateway) finish(o *gateway.Op, j job, p result) (late bool, err error) 
 	a, err := agentByNumber(o, j.agent)
 	if err != nil {
 		return false, err
-	}
-	if p.agentID != "" && p.agentID != a.id {
-		return false, otherAgent()
 	}
 	if j, err = g.expire(o, j); err != nil {
 		return false, err

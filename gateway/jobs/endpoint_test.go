@@ -120,6 +120,20 @@ func TestRestartedAgent(t *testing.T) {
 				t.Errorf("as %s: the job is %v, want %s", c.as, got, c.want)
 			}
 		}
+		e.answers(does(now, "PENDING"))
+		f.want(bob.hire(old, uuid(109)), 202)
+		calls := e.calls()
+		f.wantField(f.callback(calls[len(calls)-1].body, result(uuid(109), foreign, "SUCCESS")), "body.agent_id")
+		f.want(f.callback(calls[len(calls)-1].body, result(uuid(109), now, "SUCCESS")), 200)
+		n := len(calls)
+		e.answers(func(_ http.ResponseWriter, r *http.Request, _ object) { <-r.Context().Done() })
+		f.want(bob.hire(old, uuid(111)), 202)
+		synctest.Wait()
+		alice.agent(old, e.url) // with the same endpoint, so the call goes on
+		time.Sleep(time.Minute)
+		if calls := e.calls(); len(calls) != n+1 {
+			t.Errorf("an agent that registers again gets %d calls", len(calls)-n)
+		}
 		e.answers(does(old, "SUCCESS", "status", "OK"))
 		if got := f.want(bob.do("POST", "/a/"+old, order(uuid(110))), 200); !strings.Contains(text(got, "error_message"), "status") {
 			t.Errorf("the message does not name the field: %v", got)
@@ -344,16 +358,27 @@ func TestEndpointGiven(t *testing.T) {
 		}
 		n := len(e.calls())
 		f.want(bob.hire(a, uuid(101)), 202)
-		e.answers(does(a, "SUCCESS"))
-		alice.agent(a, e.url)
-		f.want(bob.do("POST", "/a/"+a, order(uuid(102))), 200)
-		time.Sleep(3 * time.Minute)
-		if calls := e.calls(); len(calls) != n+1 || calls[n].body["job_id"] != uuid(102) {
+		time.Sleep(time.Minute)
+		if calls := e.calls(); len(calls) != n {
 			t.Errorf("the endpoint got %d further calls", len(calls)-n)
 		}
-		if got := alice.pull(a); len(got) != 1 || got[0] != uuid(101) {
+		e.answers(does(a, "SUCCESS"))
+		alice.agent(a, e.url)
+		synctest.Wait()
+		bob.wantStatus("with an endpoint", uuid(101), "SUCCESS")
+		bob.wantStatus("pulled before", uuid(100), "PENDING")
+		if got := alice.pull(a); len(got) != 0 {
 			t.Errorf("the agent pulls %v", got)
 		}
+		// A job for an agent that was deleted is sent if it is registered again.
+		e.answers(says(503, nil))
+		f.want(bob.hire(a, uuid(102)), 202)
+		f.want(alice.do("DELETE", "/agents/"+a, nil), 200)
+		time.Sleep(4 * time.Minute)
+		e.answers(does(a, "SUCCESS"))
+		alice.agent(a, e.url)
+		synctest.Wait()
+		bob.wantStatus("registered again", uuid(102), "SUCCESS")
 		f.want(alice.do("DELETE", "/agents/"+a, nil), 200)
 		f.want(alice.deliver(uuid(100), a, "SUCCESS"), 200)
 		f.want(bob.hire(a, uuid(103)), 404)

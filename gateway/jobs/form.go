@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/gateway/jobs/credits"
@@ -32,7 +33,7 @@ var (
 	skillForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$`)
 )
 
-// The values of a URL that mean that there is none.
+// memoryURL means that there is no URL, as "" does.
 const memoryURL = "local://memory"
 
 const currency = "chorus_credits_v1"
@@ -104,8 +105,22 @@ func (f *form) has(field string) bool {
 	return ok && string(raw) != "null"
 }
 
-// text returns a string field of least to most bytes. An absent field is "", and wrong if it is required.
+// text returns a string field of least to most bytes, without U+0000, which databases refuse. An absent field is "", and
+// wrong if it is required.
 func (f *form) text(field string, required bool, least, most int) string {
+	text := f.anyText(field, required)
+	switch {
+	case !f.has(field):
+	case len(text) < least || len(text) > most:
+		f.fail(field, "must have %d to %d bytes of UTF-8, and has %d", least, most, len(text))
+	case strings.Contains(text, "\x00"):
+		f.fail(field, "must not contain U+0000")
+	}
+	return text
+}
+
+// anyText returns a string field. An absent field is "", and wrong if it is required.
+func (f *form) anyText(field string, required bool) string {
 	if !f.has(field) {
 		if required {
 			f.fail(field, "is missing")
@@ -115,8 +130,6 @@ func (f *form) text(field string, required bool, least, most int) string {
 	var text string
 	if raw := f.canonical[field]; raw[0] != '"' || json.Unmarshal(raw, &text) != nil {
 		f.fail(field, "must be a string")
-	} else if len(text) < least || len(text) > most {
-		f.fail(field, "must have %d to %d bytes of UTF-8, and has %d", least, most, len(text))
 	}
 	return text
 }
@@ -248,7 +261,9 @@ func newQuery(r *http.Request, known ...string) (*query, error) {
 		switch list := values[name]; len(list) {
 		case 0:
 		case 1:
-			q.values[name] = list[0]
+			if q.values[name] = list[0]; !utf8.ValidString(list[0]) || strings.Contains(list[0], "\x00") {
+				q.fail(name, "must be UTF-8 without U+0000")
+			}
 		default:
 			q.fail(name, "is given more than once; give it once")
 		}

@@ -72,10 +72,14 @@ func (g *Gateway) postJob(r *request) error {
 	}
 	if wait > 0 {
 		leave, err := g.Relay.OpenStream(r.from)
-		if err != nil {
+		switch {
+		case err == nil:
+			defer leave()
+		case envelope.CodeOf(err) == envelope.CodeRateLimited:
+			wait = 0 // too many requests of this address wait; this one is answered with 202
+		default:
 			return err
 		}
-		defer leave()
 	}
 	var hired hired
 	if err := g.Update(r.detached(), r.from, func(o *gateway.Op) (err error) {
@@ -206,8 +210,11 @@ func paying(q relay.Querier, c caller, p order) (payer owner, boss int64, err er
 		payer, err = ownerByNumber(q, orders.owner)
 		return payer, orders.n, err
 	}
+	if c.principal == 0 { // the accounts of the relay have this number
+		return payer, 0, nil
+	}
 	own, err := ownersOf(q, c.principal)
-	if c.principal == 0 || err != nil {
+	if err != nil {
 		return payer, 0, err
 	}
 	for _, a := range own {
@@ -242,12 +249,21 @@ func (g *Gateway) begin(o *gateway.Op, j job, p order) (job, error) {
 			return j, cmp.Or(err, errBooks)
 		}
 	}
+	a, err := agentByNumber(o, j.agent)
+	if err != nil {
+		return j, err
+	}
+	return j, g.offer(o, j, a)
+}
+
+// offer lets an agent pull a job, or puts it into the outbox.
+func (g *Gateway) offer(o *gateway.Op, j job, a agent) error {
 	if j.pull {
 		o.Then(func() { g.offered.Tell(j.agent) })
-		return j, nil
+		return nil
 	}
 	o.Then(func() { g.sending.Wake(j.n) })
-	return j, g.sending.Add(o.ExtTx, j.n, j.n)
+	return g.sending.Add(o.ExtTx, j.n, a.principal)
 }
 
 // await waits until a job ends, the time is over, or the relay drains. It returns the job as it is then.

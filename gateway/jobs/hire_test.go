@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/gateway/jobs"
+	"github.com/agora-relay/agora/relay"
 )
 
 // J-20: each code of a failure occurs. J-21: no failure leaves a hold.
@@ -227,6 +228,26 @@ func TestWait(t *testing.T) {
 		f.wantField(bob.do("POST", "/a/"+a+"?wait=121", order(uuid(102))), "query.wait")
 		f.wantField(alice.do("GET", "/agents/"+a+"/jobs?wait=61", nil), "query.wait")
 	})
+}
+
+// TestManyWait checks that a hirer whose address has too many waiting requests gets 202, and that the job is made.
+func TestManyWait(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fixture) {
+		alice, bob := f.user("alice"), f.user("bob")
+		a := alice.agent(uuid(1), "")
+		answers := make(chan answer)
+		go func() { answers <- bob.do("POST", "/a/"+a, order(uuid(100))) }()
+		synctest.Wait()
+		began := time.Now()
+		f.want(bob.do("POST", "/a/"+a, order(uuid(101))), 202)
+		if took := time.Since(began); took > 0 {
+			t.Errorf("the second hirer waits for %v", took)
+		}
+		if got := alice.pull(a); len(got) != 2 {
+			t.Errorf("the agent pulls %v", got)
+		}
+		f.want(<-answers, 202)
+	}, func(f *fixture) { f.Public, f.From, f.Limits = true, "192.0.2.1:9", relay.Limits{PollsPerAddress: 1} })
 }
 
 // TestHandedAgain checks that a job that was handed out is handed out again after 300 seconds, until it ends.

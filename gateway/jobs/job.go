@@ -139,7 +139,7 @@ type outcome struct {
 	millis        int64
 	code, message string // empty: none
 	hash          []byte // of the agent's result; empty: the relay has ended the job
-	untried       bool   // the relay had no time to send the job
+	untried       bool   // the job has waited for a free call all the time, and was never sent
 }
 
 // end ends a job, unless it has ended: it pays or refunds what was held, changes the agent's score, and stores the outcome
@@ -171,11 +171,11 @@ func (g *Gateway) end(o *gateway.Op, j job, out outcome) (job, error) {
 	if err := updateJob(o.ExtTx, j); err != nil {
 		return j, err
 	}
-	if err := g.sending.Remove(o.ExtTx, j.n); err != nil {
+	if err := g.sending.RemoveLane(o.ExtTx, j.n); err != nil {
 		return j, err
 	}
 	if len(j.callback) > 0 {
-		if err := g.telling.Add(o.ExtTx, j.n, j.n); err != nil {
+		if err := g.telling.Add(o.ExtTx, j.n, j.hirer); err != nil {
 			return j, err
 		}
 	}
@@ -240,10 +240,12 @@ func (g *Gateway) expire(o *gateway.Op, j job) (job, error) {
 	out := outcome{state: failure, code: codeError, message: "the agent has not delivered in time"}
 	if j.dispatched == 0 {
 		out.code, out.message = codeOffline, "the agent could not be reached in 5 minutes"
-		if j.pull {
+		switch {
+		case j.pull:
 			out.message = "the agent did not pull the job in 5 minutes"
+		case j.handed == 0:
+			out.message, out.untried = "too many other jobs were being sent, so that of this agent was not sent in 5 minutes", true
 		}
-		out.untried = !j.pull && j.handed == 0
 	}
 	return g.end(o, j, out)
 }

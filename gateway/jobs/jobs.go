@@ -27,7 +27,7 @@ const (
 
 	heartbeatLife = 90 * time.Second // how long an agent is online after a heartbeat
 	quietLife     = 24 * time.Hour   // how long an agent without heartbeats is online
-	dispatchTime  = 5 * time.Minute  // in which an agent must get its job
+	dispatchTime  = 5 * time.Minute  // a job that its agent has not got after this time fails
 	answerTime    = 300 * time.Second
 	// How long an attempt to send a job can take: to connect, to send, and to wait for the answer.
 	attemptTime = answerTime + 20*time.Second
@@ -88,11 +88,11 @@ func New(ctx context.Context, c *gateway.Core, o Options) (*Gateway, error) {
 	calls := c.Outgoing
 	calls.PerHost = callsToHost
 	out := gateway.NewOutgoing(calls)
-	sender, teller := &sender{g: g}, &teller{g: g}
+	sender, teller := &sender{g}, &teller{g}
 	g.sending = gateway.NewOutbox(c, "jobs", out, sender)
-	g.sending.Share(maxSending, maxOwnSending, sender.payers.of)
+	g.sending.Share(maxSending, maxOwnSending, payer)
 	g.telling = gateway.NewOutbox(c, "jobresult", out, teller)
-	g.telling.Share(maxTelling, maxOwnTelling, teller.payers.of)
+	g.telling.Share(maxTelling, maxOwnTelling, payer)
 	return g, g.Update(ctx, self, g.openBooks)
 }
 

@@ -172,6 +172,17 @@ func TestBodies(t *testing.T) {
 				t.Errorf("%s: %v", path, got)
 			}
 		}
+		f.wantField(bob.hire(a, uuid(103), "orchestrator_id", "a\x00b"), "body.orchestrator_id")
+		f.wantField(f.do("GET", "/discover?skill=%00", "", nil), "query.skill")
+		f.wantField(bob.do("GET", "/audit?job_id=%ff", nil), "query.job_id")
+		f.want(bob.do("GET", "/accounts/%00", nil), 404)
+		f.want(bob.do("GET", "/jobs/%00", nil), 403)
+		f.want(f.do("GET", "/agents/%ff", "", nil), 404)
+		alice.pull(a)
+		f.want(alice.deliver(uuid(100), a, "FAILURE", "error_message", "a\x00b"), 200)
+		if got := text(bob.do("GET", "/jobs/"+uuid(100), nil), "error_message"); got != "a\uFFFDb" {
+			t.Errorf("the message is %q", got)
+		}
 		big := object{"x": strings.Repeat("x", 49_152-len(`{"x":""}`))}
 		f.want(bob.hire(a, uuid(101), "input_data", big), 202)
 		big["x"] = big["x"].(string) + "x"

@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
@@ -19,32 +18,18 @@ import (
 
 // This file sends jobs to the endpoints of agents, and results to the callbacks of hirers.
 
-// payers remembers who pays for the calls of each lane.
-type payers struct{ byLane sync.Map }
+// payer returns who pays for a call: the principal, which is the ref of all jobs in the outboxes of this gateway.
+func payer(sent gateway.Job) string { return strconv.FormatInt(sent.Ref, 10) }
 
-func (p *payers) set(lane, principal int64) { p.byLane.Store(lane, principal) }
-
-func (p *payers) forget(lane int64) { p.byLane.Delete(lane) }
-
-// of returns who pays for a job of an outbox. It is the payer of gateway.Outbox.Share.
-func (p *payers) of(j gateway.Job) string {
-	principal, _ := p.byLane.Load(j.Lane)
-	n, _ := principal.(int64)
-	return strconv.FormatInt(n, 10)
-}
-
-// sender sends jobs to endpoints. A lane is a job.
-type sender struct {
-	g      *Gateway
-	payers payers
-}
+// sender sends jobs to endpoints. A lane is a job. Its principal is that of the agent.
+type sender struct{ g *Gateway }
 
 // Target implements gateway.Courier.
 func (s *sender) Target(ctx context.Context, sent gateway.Job) (target string, p gateway.Plan, err error) {
 	var j job
 	var a agent
 	if err := s.g.Relay.View(ctx, self, func(q relay.Querier) (err error) {
-		if j, err = jobByNumber(q, sent.Ref); err == nil {
+		if j, err = jobByNumber(q, sent.Lane); err == nil {
 			a, err = agentByNumber(q, j.agent)
 		}
 		return err
@@ -53,17 +38,15 @@ func (s *sender) Target(ctx context.Context, sent gateway.Job) (target string, p
 	}
 	switch {
 	case !j.sends():
-		s.payers.forget(sent.Lane)
 		return "", gateway.Drop, nil
 	case !a.live():
 		return "", gateway.Hold, nil // the job ends after dispatchTime, and is removed then
 	}
-	s.payers.set(sent.Lane, a.principal)
-	endpoint, err := s.g.Secrets.Decrypt(endpointPlace(a.n), a.endpoint)
+	endpoint, err := s.g.endpointOf(a)
 	if err != nil {
 		return "", gateway.Hold, err
 	}
-	target, err = jobsURL(string(endpoint), j.appended)
+	target, err = jobsURL(endpoint, j.appended)
 	return target, gateway.Send, err
 }
 
@@ -85,7 +68,7 @@ func (s *sender) Call(ctx context.Context, sent gateway.Job) (c gateway.Call, p 
 	token := gateway.NewKey(gateway.Callback)
 	var j job
 	err = s.g.Update(context.WithoutCancel(ctx), self, func(o *gateway.Op) (err error) {
-		if j, err = jobByNumber(o, sent.Ref); err != nil || !j.sends() {
+		if j, err = jobByNumber(o, sent.Lane); err != nil || !j.sends() {
 			return err
 		}
 		if j.dispatched == 0 {
@@ -100,7 +83,6 @@ func (s *sender) Call(ctx context.Context, sent gateway.Job) (c gateway.Call, p 
 			Expires: expires})
 	})
 	if err == nil && !j.sends() {
-		s.payers.forget(sent.Lane)
 		return c, gateway.Drop, nil
 	}
 	body := jsontext.Compact(j.request(s.g.url + "/cb/" + token))
@@ -112,7 +94,7 @@ type attempt struct {
 	dispatched bool     // the agent has got the job
 	other      bool     // the endpoint knows no such path: it may need /jobs after it
 	result     *result  // nil: the answer is no JobResult
-	failed     *outcome // how the job ends if there is no result, or one of another job; nil: it goes on
+	failed     *outcome // how the job ends, unless result is its result; nil: it goes on
 }
 
 // Judge implements gateway.Courier.
@@ -170,7 +152,7 @@ const maxAnswer = gateway.MaxBody
 // Settle implements gateway.Courier.
 func (s *sender) Settle(tx relay.ExtTx, sent gateway.Job, v gateway.Verdict) error {
 	o := s.g.NewOp(tx)
-	j, err := jobByNumber(o, sent.Ref)
+	j, err := jobByNumber(o, sent.Lane)
 	if err != nil || j.state != running {
 		return err
 	}
@@ -181,12 +163,17 @@ func (s *sender) Settle(tx relay.ExtTx, sent gateway.Job, v gateway.Verdict) err
 			j.due = j.created + int64(dispatchTime)
 		}
 		return updateJob(o.ExtTx, j)
-	case made.other && !j.appended && s.mayAppend(o, j):
-		j.appended = true
-		if err := updateJob(o.ExtTx, j); err != nil {
+	case made.other && !j.appended:
+		again, err := s.g.mayAppend(o, j)
+		if err != nil {
 			return err
 		}
-		return s.g.sending.Add(tx, sent.Lane, sent.Ref)
+		if j.appended = again; again {
+			if err := updateJob(o.ExtTx, j); err != nil {
+				return err
+			}
+			return s.g.sending.Add(tx, sent.Lane, sent.Ref)
+		}
 	}
 	if made.dispatched {
 		s.g.dispatch(o, &j)
@@ -203,7 +190,7 @@ func (s *sender) Settle(tx relay.ExtTx, sent gateway.Job, v gateway.Verdict) err
 
 // take ends a job with the result that its endpoint has answered. If that is the result of something else, the job fails.
 func (s *sender) take(o *gateway.Op, j job, p result, failed outcome) error {
-	same, err := s.sameEndpoint(o, j, p.agentID)
+	same, err := s.g.sameEndpoint(o, j, p.agentID)
 	switch {
 	case err != nil:
 		return err
@@ -212,7 +199,6 @@ func (s *sender) take(o *gateway.Op, j job, p result, failed outcome) error {
 	case !same:
 		failed.message = "the agent's endpoint answered with the result of another agent"
 	default:
-		p.agentID = ""
 		_, err := s.g.finish(o, j, p)
 		return err
 	}
@@ -222,7 +208,7 @@ func (s *sender) take(o *gateway.Op, j job, p result, failed outcome) error {
 
 // sameEndpoint reports whether the agent that a result names is the agent of the job, or another one of the same principal
 // with the same endpoint. Upstream's agents take a new agent_id at each start, and one endpoint may serve several agents.
-func (s *sender) sameEndpoint(q relay.Querier, j job, agentID string) (bool, error) {
+func (g *Gateway) sameEndpoint(q relay.Querier, j job, agentID string) (bool, error) {
 	a, err := agentByNumber(q, j.agent)
 	if err != nil || agentID == "" || agentID == a.id {
 		return true, err
@@ -231,45 +217,39 @@ func (s *sender) sameEndpoint(q relay.Querier, j job, agentID string) (bool, err
 	if err != nil || !other.live() || other.principal != a.principal || a.pulls() || other.pulls() {
 		return false, err
 	}
-	one, err := s.g.Secrets.Decrypt(endpointPlace(a.n), a.endpoint)
+	one, err := g.endpointOf(a)
 	if err != nil {
 		return false, err
 	}
-	two, err := s.g.Secrets.Decrypt(endpointPlace(other.n), other.endpoint)
-	return string(one) == string(two), err
+	two, err := g.endpointOf(other)
+	return one == two, err
 }
 
 // mayAppend reports whether the endpoint of a job's agent ends in /jobs, so that the attempt has used it as it is.
-func (s *sender) mayAppend(q relay.Querier, j job) bool {
+func (g *Gateway) mayAppend(q relay.Querier, j job) (bool, error) {
 	a, err := agentByNumber(q, j.agent)
-	if err != nil || a.pulls() {
-		return false
-	}
-	endpoint, err := s.g.Secrets.Decrypt(endpointPlace(a.n), a.endpoint)
 	if err != nil {
-		return false
+		return false, err
 	}
-	u, err := url.Parse(string(endpoint))
-	return err == nil && hasJobs(u.Path)
+	endpoint, err := g.endpointOf(a)
+	if err != nil {
+		return false, err
+	}
+	u, err := url.Parse(endpoint)
+	return err == nil && hasJobs(u.Path), err
 }
 
 // Settled implements gateway.Courier.
-func (s *sender) Settled(sent gateway.Job, _ gateway.Verdict) {
-	s.payers.forget(sent.Lane)
-	s.g.wake(sent.Ref)
-}
+func (s *sender) Settled(sent gateway.Job, _ gateway.Verdict) { s.g.wake(sent.Lane) }
 
-// teller sends results to the callbacks of hirers. A lane is a job.
-type teller struct {
-	g      *Gateway
-	payers payers
-}
+// teller sends results to the callbacks of hirers. A lane is a job. Its principal is the hirer.
+type teller struct{ g *Gateway }
 
 // Target implements gateway.Courier.
 func (t *teller) Target(ctx context.Context, sent gateway.Job) (target string, p gateway.Plan, err error) {
 	var j job
 	if err := t.g.Relay.View(ctx, self, func(q relay.Querier) (err error) {
-		j, err = jobByNumber(q, sent.Ref)
+		j, err = jobByNumber(q, sent.Lane)
 		return err
 	}); err != nil {
 		return "", gateway.Hold, err
@@ -277,7 +257,6 @@ func (t *teller) Target(ctx context.Context, sent gateway.Job) (target string, p
 	if len(j.callback) == 0 {
 		return "", gateway.Drop, nil
 	}
-	t.payers.set(sent.Lane, j.hirer)
 	text, err := t.g.Secrets.Decrypt(callbackPlace(j.n), j.callback)
 	return string(text), gateway.Send, err
 }
@@ -285,7 +264,7 @@ func (t *teller) Target(ctx context.Context, sent gateway.Job) (target string, p
 // Call implements gateway.Courier.
 func (t *teller) Call(ctx context.Context, sent gateway.Job) (c gateway.Call, p gateway.Plan, err error) {
 	err = t.g.Relay.View(ctx, self, func(q relay.Querier) error {
-		j, err := jobByNumber(q, sent.Ref)
+		j, err := jobByNumber(q, sent.Lane)
 		if err != nil {
 			return err
 		}
@@ -305,4 +284,4 @@ func (*teller) Judge(_ gateway.Job, r gateway.Response, err error) gateway.Verdi
 func (*teller) Settle(relay.ExtTx, gateway.Job, gateway.Verdict) error { return nil }
 
 // Settled implements gateway.Courier.
-func (t *teller) Settled(sent gateway.Job, _ gateway.Verdict) { t.payers.forget(sent.Lane) }
+func (*teller) Settled(gateway.Job, gateway.Verdict) {}

@@ -55,6 +55,9 @@ func (g *Gateway) sweepOnce(ctx context.Context) error {
 			numbers, err := g.due(ctx, duty.find, duty.age)
 			if err == nil && len(numbers) > 0 {
 				err = g.Update(context.WithoutCancel(ctx), self, func(o *gateway.Op) error { return forEach(o, numbers, duty.do) })
+				if err != nil { // one by one, so that a job which cannot be ended does not keep the others from their end
+					err = g.oneByOne(ctx, numbers, duty.do)
+				}
 			}
 			failed = cmp.Or(failed, err)
 			more = err == nil && len(numbers) == sweepBatch
@@ -70,6 +73,16 @@ func (g *Gateway) due(ctx context.Context, find string, age time.Duration) (numb
 		return err
 	})
 	return numbers, err
+}
+
+// oneByOne calls f for each job in an Update of its own. It returns the first error.
+func (g *Gateway) oneByOne(ctx context.Context, numbers []int64, f func(*gateway.Op, job) error) (failed error) {
+	for i := range numbers {
+		failed = cmp.Or(failed, g.Update(context.WithoutCancel(ctx), self, func(o *gateway.Op) error {
+			return forEach(o, numbers[i:i+1], f)
+		}))
+	}
+	return failed
 }
 
 // forEach calls f for jobs as they are now.

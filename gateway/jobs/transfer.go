@@ -193,20 +193,24 @@ func remember(o *gateway.Op, payer owner, p transfer, paid record) error {
 		gateway.WithSum(settledTable, []any{p.id, p.content(), paid.n, int64(payer.balance)})...)
 }
 
-// settlement returns the record with which a job of a principal has paid an account.
+// settlement returns the record with which a job of a principal has paid an account. A job has three records at most, so
+// this takes no longer if there are many other transfers with its job_id.
 func settlement(q relay.Querier, hirer int64, payee owner, jobID string) (r record, err error) {
+	j, err := jobByID(q, jobID)
+	if err != nil || j.n == 0 || j.hirer != hirer {
+		return r, err
+	}
 	err = q.Query(func(scan gateway.Scanner) error { return scan(r.fields()...) },
-		"SELECT "+recordColumns+" FROM jobs_record WHERE job_id = ? AND job_id <> '' AND kind = 'settle' AND payee = ? AND EXISTS "+
-			"(SELECT 1 FROM jobs_job j WHERE j.n = jobs_record.job AND j.hirer = ?) ORDER BY n LIMIT 1", jobID, payee.n, hirer)
+		"SELECT "+recordColumns+" FROM jobs_record WHERE job = ? AND kind = 'settle' AND payee = ? ORDER BY n LIMIT 1", j.n, payee.n)
 	return r, err
 }
 
 // repeated returns the transfer that one without an id repeats.
 func repeated(o *gateway.Op, payer, payee owner, p transfer) (r record, err error) {
 	err = o.Query(func(scan gateway.Scanner) error { return scan(r.fields()...) },
-		"SELECT "+recordColumns+" FROM jobs_record WHERE payer = ? AND payee = ? AND ts > ? AND named = 0 AND "+
-			"kind = 'transfer' AND amount = ? AND job_id = ? ORDER BY n DESC LIMIT 1", payer.n, payee.n,
-		o.Now-int64(repeatTime), int64(p.amount), p.jobID)
+		"SELECT "+recordColumns+" FROM jobs_record WHERE payer = ? AND payee = ? AND amount = ? AND job_id = ? AND ts > ? AND "+
+			"named = 0 AND kind = 'transfer' ORDER BY ts DESC LIMIT 1", payer.n, payee.n, int64(p.amount), p.jobID,
+		o.Now-int64(repeatTime))
 	return r, err
 }
 
