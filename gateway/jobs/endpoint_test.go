@@ -129,8 +129,8 @@ func TestRestartedAgent(t *testing.T) {
 		e.answers(func(_ http.ResponseWriter, r *http.Request, _ object) { <-r.Context().Done() })
 		f.want(bob.hire(old, uuid(111)), 202)
 		synctest.Wait()
-		alice.agent(old, e.url) // with the same endpoint, so the call goes on
-		time.Sleep(time.Minute)
+		alice.agent(old, e.url+"/") // the silent call is not repeated at the new endpoint
+		time.Sleep(dispatchTime + time.Minute)
 		if calls := e.calls(); len(calls) != n+1 {
 			t.Errorf("an agent that registers again gets %d calls", len(calls)-n)
 		}

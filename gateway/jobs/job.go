@@ -119,8 +119,8 @@ func updateJob(tx relay.ExtTx, j job) error {
 		append(gateway.WithSum(jobTable, j.values()), j.n)...)
 }
 
-// sends reports whether the job is to be sent to its agent's endpoint. The zero job is not.
-func (j job) sends() bool { return j.n != 0 && j.state == running && !j.pull }
+// sends reports whether the job is still to be sent to its agent's endpoint. The zero job is not.
+func (j job) sends() bool { return j.n != 0 && j.state == running && !j.pull && j.dispatched == 0 }
 
 // dispatch records that the agent has got the job: it has pulled the job, its endpoint has answered, or it has reported a
 // result after an attempt to send the job.

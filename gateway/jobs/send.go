@@ -71,10 +71,7 @@ func (s *sender) Call(ctx context.Context, sent gateway.Job) (c gateway.Call, p 
 		if j, err = jobByNumber(o, sent.Lane); err != nil || !j.sends() {
 			return err
 		}
-		if j.dispatched == 0 {
-			j.due = max(j.due, o.Now+int64(attemptTime))
-		}
-		j.handed = o.Now
+		j.handed, j.due = o.Now, max(j.due, o.Now+int64(attemptTime))
 		if err := updateJob(o.ExtTx, j); err != nil {
 			return err
 		}
