@@ -135,8 +135,17 @@ func TestRestartedAgent(t *testing.T) {
 			t.Errorf("an agent that registers again gets %d calls", len(calls)-n)
 		}
 		e.answers(does(old, "SUCCESS", "status", "OK"))
-		if got := f.want(bob.do("POST", "/a/"+old, order(uuid(110))), 200); !strings.Contains(text(got, "error_message"), "status") {
-			t.Errorf("the message does not name the field: %v", got)
+		const notResult = "the agent's endpoint answered with something that is not a JobResult"
+		if got := text(f.want(bob.do("POST", "/a/"+old, order(uuid(110))), 200), "error_message"); got !=
+			notResult+": body.status: must be SUCCESS, FAILURE or PENDING" {
+			t.Errorf("the message is %s", got)
+		}
+		// G-16: hirers do not learn what servers answer that are no agents.
+		for i, answer := range []string{`{"status":"OK"}`, "not JSON", "", `{"job_id":"x"}`, strings.Repeat("[", 70)} {
+			e.answers(func(w http.ResponseWriter, _ *http.Request, _ object) { _, _ = w.Write([]byte(answer)) })
+			if got := text(f.want(bob.do("POST", "/a/"+old, order(uuid(120+i))), 200), "error_message"); got != notResult {
+				t.Errorf("%q: the message is %s", answer, got)
+			}
 		}
 	})
 }

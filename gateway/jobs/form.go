@@ -49,7 +49,8 @@ type wrongField struct {
 type invalid struct{ fields []wrongField }
 
 func (e *invalid) Error() string {
-	return fmt.Sprintf("%v: %s", e.fields[0].Loc, e.fields[0].Msg)
+	loc := strings.Trim(fmt.Sprint(e.fields[0].Loc), "[]")
+	return strings.ReplaceAll(loc, " ", ".") + ": " + e.fields[0].Msg
 }
 
 // invalidField returns the refusal of one field.

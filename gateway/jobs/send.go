@@ -3,7 +3,6 @@ package jobs
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -90,7 +89,8 @@ func (s *sender) Call(ctx context.Context, sent gateway.Job) (c gateway.Call, p 
 type attempt struct {
 	dispatched bool     // the agent has got the job
 	other      bool     // the endpoint knows no such path: it may need /jobs after it
-	result     *result  // nil: the answer is no JobResult
+	result     *result  // what was answered with 2xx
+	wrong      error    // why that is no JobResult
 	failed     *outcome // how the job ends, unless result is its result; nil: it goes on
 }
 
@@ -103,13 +103,9 @@ func (s *sender) Judge(_ gateway.Job, r gateway.Response, err error) gateway.Ver
 		return gateway.Verdict{Outcome: gateway.Done, Data: attempt{dispatched: true}} // J-25
 	case v.Outcome == gateway.Retry:
 	case v.Outcome == gateway.Done:
-		made := attempt{dispatched: true, failed: broken}
-		if p, err := resultIn(r.Body); err == nil {
-			made.result = &p
-		} else {
-			broken.message = fmt.Sprintf("the agent's endpoint answered with something that is not a JobResult: %v", err)
-		}
-		v.Data = made
+		broken.message = "the agent's endpoint answered with something that is not a JobResult"
+		p, wrong := resultIn(r.Body)
+		v.Data = attempt{dispatched: true, failed: broken, result: &p, wrong: wrong}
 	case err != nil:
 		broken.code, broken.message = codeOffline, "the agent's endpoint cannot be called: "+v.Failure
 		v.Data = attempt{failed: broken}
@@ -123,14 +119,8 @@ func (s *sender) Judge(_ gateway.Job, r gateway.Response, err error) gateway.Ver
 	return v
 }
 
-// errUnreadable is the error of an answer without a body that could be read.
-var errUnreadable = errors.New("its body is larger than 64 KiB, came too slowly, or broke off")
-
 // resultIn returns the JobResult that an endpoint has answered.
 func resultIn(body []byte) (p result, err error) {
-	if body == nil {
-		return p, errUnreadable
-	}
 	canonical, err := envelope.ParseObject(body, maxAnswer)
 	if err != nil {
 		return p, err
@@ -182,15 +172,20 @@ func (s *sender) Settle(tx relay.ExtTx, sent gateway.Job, v gateway.Verdict) err
 		_, err = s.g.end(o, j, *made.failed)
 		return err
 	}
-	return s.take(o, j, *made.result, *made.failed)
+	return s.take(o, j, made)
 }
 
-// take ends a job with the result that its endpoint has answered. If that is the result of something else, the job fails.
-func (s *sender) take(o *gateway.Op, j job, p result, failed outcome) error {
+// take ends a job with the result that its endpoint has answered. If that is no result of the job, the job fails. What is
+// wrong with it is told only if it names the job. Otherwise hirers could learn what any server answers (G-16).
+func (s *sender) take(o *gateway.Op, j job, made attempt) error {
+	p, failed := *made.result, *made.failed
 	same, err := s.g.sameEndpoint(o, j, p.agentID)
 	switch {
 	case err != nil:
 		return err
+	case made.wrong != nil && p.jobID == j.id:
+		failed.message += ": " + made.wrong.Error()
+	case made.wrong != nil:
 	case p.jobID != j.id:
 		failed.message = "the agent's endpoint answered with the result of another job"
 	case !same:
