@@ -79,7 +79,7 @@ var registries = []mutant{
 	{"jobs: an endpoint is called as it is only", "gateway/jobs sender.Settle", "made.other", never, ofJobs + "EndpointPaths"},
 	{"jobs: a silent endpoint is called again", "gateway/jobs sender.Judge", "errors.Is() r.Sent", swap("&& r.Sent", "&& r.Sent && r.Status > 0"), ofJobs + "SilentEndpoint"},
 	{"jobs: a job ends while its endpoint works", "gateway/jobs sender.Call", "attemptTime j.due", swap("max(j.due, o.Now+int64(attemptTime))", "j.due"), ofJobs + "SilentEndpoint"},
-	{"jobs: any answer is a result", "gateway/jobs sender.take", "p.jobID j.id !=", with("false"), ofJobs + "EndpointAnswers"},
+	{"jobs: any answer is a result", "gateway/jobs sender.take", "", swap("case p.jobID != j.id:", "case false:"), ofJobs + "EndpointAnswers"},
 	{"jobs: any agent answers", "gateway/jobs sender.take", "same", when("false && !same"), ofJobs + "EndpointAnswers"},
 	{"jobs: all attempts have one callback", "gateway/jobs sender.Call", "NewKey()", with(`"tok_" + strings.Repeat("x", 43)`), ofJobs + "EndpointRetries|Callback"},
 	{"jobs: the callback of a hirer is stored in clear", "gateway/jobs Gateway.begin", "Encrypt()", with("[]byte(p.callback)"), ofJobs + "HirersCallback|Secrets"},
