@@ -14,6 +14,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/alecthomas/kong"
+
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/gateway/channel"
@@ -106,11 +108,21 @@ func (e *exceptionText) UnmarshalText(text []byte) error {
 // creditAmount is a number of credits, such as 100 or 0.5.
 type creditAmount credits.Amount
 
-func (a *creditAmount) UnmarshalText(text []byte) error {
-	n, err := credits.Parse(string(text))
-	*a = creditAmount(n)
-	return err
+// Decode implements kong.MapperValue. kong takes -3 for a flag, so Decode looks at it first, to say what is wrong.
+func (a *creditAmount) Decode(ctx *kong.DecodeContext) error {
+	if next := ctx.Scan.Peek().String(); negativeNumber.MatchString(next) {
+		_, err := credits.Parse(next)
+		return err
+	}
+	return decode(ctx, "amount", func(text string) error {
+		n, err := credits.Parse(text)
+		*a = creditAmount(n)
+		return err
+	})
 }
+
+// negativeNumber matches the beginning of a negative number.
+var negativeNumber = regexp.MustCompile(`^-[0-9.]`)
 
 // String returns the amount as the flag takes it.
 func (a creditAmount) String() string { return credits.Amount(a).String() }

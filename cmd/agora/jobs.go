@@ -16,7 +16,6 @@ import (
 	"text/tabwriter"
 
 	"github.com/agora-relay/agora/didkey"
-	"github.com/agora-relay/agora/gateway/jobs/credits"
 	"github.com/agora-relay/agora/gateway/jobs/jobsclient"
 	"github.com/agora-relay/agora/internal/fsync"
 )
@@ -241,15 +240,6 @@ func (i *jobsID) UnmarshalText(text []byte) error {
 
 // orNew returns the id, or a new one if it is empty.
 func (i jobsID) orNew() string { return cmp.Or(string(i), jobsclient.NewID()) }
-
-// amountText is an amount of credits.
-type amountText credits.Amount
-
-func (a *amountText) UnmarshalText(text []byte) error {
-	amount, err := credits.Parse(string(text))
-	*a = amountText(amount)
-	return err
-}
 
 // listing are the flags of the commands that list something.
 type listing struct {

@@ -87,9 +87,9 @@ func (c jobsRegister) Run(env environment) error {
 type jobsDiscover struct {
 	atJobs
 	listing
-	Skill         string      `arg:"" optional:"" help:"The skill. Without it, the command lists the skills that there are."`
-	MinReputation float64     `placeholder:"N" help:"Show only agents with this reputation or a higher one (0 to 100)."`
-	MaxCost       *amountText `placeholder:"N" help:"Show only agents that cost at most this much."`
+	Skill         string        `arg:"" optional:"" help:"The skill. Without it, the command lists the skills that there are."`
+	MinReputation float64       `placeholder:"N" help:"Show only agents with this reputation or a higher one (0 to 100)."`
+	MaxCost       *creditAmount `placeholder:"N" help:"Show only agents that cost at most this much."`
 }
 
 func (c jobsDiscover) Validate() error {
@@ -329,11 +329,11 @@ func atLeast(ctx context.Context, d time.Duration, began time.Time) error {
 
 type jobsDeliver struct {
 	inJobs
-	Agent   jobsID      `arg:"" help:"The agent's id."`
-	Job     jobsID      `arg:"" help:"The id of the job (job_id)."`
-	Output  string      `xor:"outcome" required:"" placeholder:"JSON" help:"The result, a JSON object; - is standard input. The hirer then pays."`
-	Failure string      `xor:"outcome" required:"" placeholder:"TEXT" help:"Why the job failed. The hirer then pays nothing."`
-	Cost    *amountText `placeholder:"N" help:"Take less than the price."`
+	Agent   jobsID        `arg:"" help:"The agent's id."`
+	Job     jobsID        `arg:"" help:"The id of the job (job_id)."`
+	Output  string        `xor:"outcome" required:"" placeholder:"JSON" help:"The result, a JSON object; - is standard input. The hirer then pays."`
+	Failure string        `xor:"outcome" required:"" placeholder:"TEXT" help:"Why the job failed. The hirer then pays nothing."`
+	Cost    *creditAmount `placeholder:"N" help:"Take less than the price."`
 }
 
 func (jobsDeliver) Help() string {

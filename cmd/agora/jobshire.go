@@ -17,7 +17,7 @@ type jobsHire struct {
 	inJobs
 	Agent        jobsID        `arg:"" help:"The agent's id, which agora jobs discover prints."`
 	Skill        string        `arg:"" help:"The skill."`
-	Budget       amountText    `required:"" placeholder:"N" help:"What you pay at most. It is held while the job runs. You pay the price of the skill, and get the rest back."`
+	Budget       creditAmount  `required:"" placeholder:"N" help:"What you pay at most. It is held while the job runs. You pay the price of the skill, and get the rest back."`
 	Input        string        `default:"{}" placeholder:"JSON" help:"What the agent needs, a JSON object; - is standard input (default: ${default})."`
 	Orchestrator string        `placeholder:"ID" help:"Your agent or your account that hires and pays (default: the oldest of your accounts that has enough)."`
 	Callback     string        `placeholder:"URL" help:"A URL to which the registry POSTs the result, too."`

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -167,10 +168,16 @@ func (env environment) usageError(err error, args []string, serve *serveCmd) int
 	if mistyped := mistypedMessage(args); mistyped != nil {
 		err, command = mistyped, " send"
 	}
+	if negativeArgument.MatchString(err.Error()) {
+		err = errors.New("no number may be negative here")
+	}
 	env.say("%v", serve.withSource(err))
 	fmt.Fprintf(env.stderr, "Try: agora%s --help\n", command)
 	return exitUsage
 }
+
+// negativeArgument matches kong's error about a negative number among the arguments, which it takes for a flag.
+var negativeArgument = regexp.MustCompile(`^unknown flag -[0-9.]`)
 
 // explain prints why a command failed, and what to do.
 func (env environment) explain(err error) {
