@@ -256,8 +256,11 @@ func TestCheckConfig(t *testing.T) {
 	t.Setenv("AGORA_MAX_BODDY", "1")
 	var stdout, stderr bytes.Buffer
 	code := run(environment{ctx: t.Context(), stdout: &stdout, stderr: &stderr}, []string{"serve", "--check-config",
-		"--public-url", "https://relay.example", "--trusted-proxy", "0.0.0.0/0", "--trusted-proxy", "unix"})
-	for _, want := range []string{"AGORA_MAX_BODDY is not a setting", "0.0.0.0/0 trusts everybody", "unix has no effect"} {
+		"--public-url", "https://relay.example", "--trusted-proxy", "0.0.0.0/0", "--trusted-proxy", "unix", "--jobs-initial", "5",
+		"--hub-agents", "7", "--outbound-allow", "localhost"})
+	for _, want := range []string{"AGORA_MAX_BODDY is not a setting", "0.0.0.0/0 trusts everybody", "unix has no effect",
+		"--jobs-initial has no effect without --jobs\n", "--hub-agents has no effect without --hub\n",
+		"--outbound-allow has no effect without a gateway: --hub, --channel or --jobs\n"} {
 		if code != exitOK || !strings.Contains(stderr.String(), "agora: warning: ") || !strings.Contains(stderr.String(), want) {
 			t.Errorf("ended with %d, want a warning that says %q:\n%s", code, want, stderr.String())
 		}

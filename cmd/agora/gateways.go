@@ -82,6 +82,21 @@ func (f gatewayFlags) first() string {
 	return ""
 }
 
+// missing returns the flag without which the setting with this name has no effect; empty: it has one.
+func (f gatewayFlags) missing(setting string) string {
+	switch {
+	case strings.HasPrefix(setting, "hub-") && !f.Hub:
+		return "--hub"
+	case strings.HasPrefix(setting, "channel-") && !f.Channel:
+		return "--channel"
+	case strings.HasPrefix(setting, "jobs-") && !f.Jobs:
+		return "--jobs"
+	case setting == "outbound-allow" && f.first() == "":
+		return "a gateway: --hub, --channel or --jobs"
+	}
+	return ""
+}
+
 // hubName is the host of a hub address.
 type hubName string
 

@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -418,6 +420,11 @@ func (c serveCmd) warnings(loopbackOnly bool) (all []string) {
 	if name := c.Gateways.first(); name != "" && c.PublicURL == "" && !loopbackOnly {
 		all = append(all, "--"+name+" is given and --public-url is not: the URLs that the gateway hands out have the address "+
 			"of --addr, which other machines may not be able to reach; give the URL at which they reach this relay with --public-url")
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.sources)) {
+		if needed := c.Gateways.missing(name); needed != "" {
+			all = append(all, "--"+name+" has no effect without "+needed)
+		}
 	}
 	return all
 }
