@@ -15,6 +15,8 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/alecthomas/kong"
+
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/gateway/jobs/jobsclient"
 	"github.com/agora-relay/agora/internal/fsync"
@@ -59,7 +61,19 @@ func (u *jobsURL) UnmarshalText(text []byte) error {
 
 // atJobs is the flag of all commands for jobs.
 type atJobs struct {
-	Jobs jobsURL `env:"AGORA_JOBS_URL" default:"${relay}/jobs" placeholder:"URL" help:"The URL of the registry (default: ${default}). It may end in /k/ and your key."`
+	Jobs jobsURL `env:"AGORA_JOBS_URL" placeholder:"URL" help:"The URL of the registry. It may end in /k/ and your key (default: AGORA_RELAY with /jobs after it, or else ${relay}/jobs)."`
+}
+
+// AfterApply sets the default. kong calls it after Validate.
+func (c *atJobs) AfterApply(vars kong.Vars) error {
+	if c.Jobs != "" {
+		return nil
+	}
+	relay := cmp.Or(os.Getenv("AGORA_RELAY"), vars["relay"])
+	if err := c.Jobs.UnmarshalText([]byte(strings.TrimRight(relay, "/") + "/jobs")); err != nil {
+		return fmt.Errorf("AGORA_RELAY: %w", err)
+	}
+	return nil
 }
 
 // undecided returns the error of a request of which it is unknown if the registry has done it. what says so, and how to

@@ -130,6 +130,23 @@ func TestJobsLedger(t *testing.T) {
 	checkJobs(t, false, []jobsCommand{{"account|acme", "", 1, "", "it is unknown if the registry has done this"}})
 }
 
+// TestJobsFindTheRegistry checks that the commands go to the relay of AGORA_RELAY unless a URL is given.
+func TestJobsFindTheRegistry(t *testing.T) {
+	f := newRegistry(t)
+	discover := jobsCommand{"discover", "", 0, `{"skill_name":"s"}`, ""}
+	t.Setenv("AGORA_RELAY", "http://127.0.0.1:1")
+	checkJobs(t, false, []jobsCommand{discover})
+	if err := os.Unsetenv("AGORA_JOBS_URL"); err != nil { // newRegistry has set it, so the test restores it
+		t.Fatal(err)
+	}
+	for _, relay := range []string{f.URL, f.URL + "/"} {
+		t.Setenv("AGORA_RELAY", relay)
+		checkJobs(t, false, []jobsCommand{discover})
+	}
+	t.Setenv("AGORA_RELAY", "http://127.0.0.1/?x")
+	checkJobs(t, false, []jobsCommand{{"discover", "", 2, "", "AGORA_RELAY"}})
+}
+
 // TestJobsKeyIsNotLost checks that a key which cannot be written to its file is printed.
 func TestJobsKeyIsNotLost(t *testing.T) {
 	f := newRegistry(t)
