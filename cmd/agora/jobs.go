@@ -88,7 +88,7 @@ func undecided(err error, what string, args ...any) error {
 // inJobs are the flags of the commands that need to know who you are.
 type inJobs struct {
 	atJobs
-	KeyFile string `xor:"who" placeholder:"FILE" help:"The file with your key for the registry: one line with a cj_ key. agora jobs account creates it (default: $$AGORA_JOBS_KEY)."`
+	KeyFile string `xor:"who" placeholder:"FILE" help:"The file with your key for the registry: one line with a cj_ key. agora jobs account and agora jobs register create it (default: the file that AGORA_JOBS_KEY names)."`
 	Key     string `xor:"who" placeholder:"FILE" help:"A key file of agora keygen, to be known by its did:key. It needs no key of the registry."`
 }
 
@@ -126,19 +126,23 @@ var jobsKeyNames = map[jobsclient.Key]string{
 // readJobsKey returns the key in a file. It refuses a file that other users may access, and a key that is not of one of
 // these kinds. The first kind is the usual one.
 func readJobsKey(name string, kinds ...jobsclient.Key) (string, error) {
+	if _, err := jobsclient.ParseKey(name); err == nil {
+		return "", errors.New("this needs the name of a file with the key, not the key itself; write the key to a file that " +
+			"only you can read")
+	}
 	text, err := readOperatorKey(name)
 	if err != nil {
 		return "", err
 	}
 	key := strings.TrimSpace(text)
 	kind, err := jobsclient.ParseKey(key)
-	if err != nil {
-		return "", fmt.Errorf("%s does not contain a key: %w, on one line", name, err)
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("this needs %s, on one line; %s does not contain a key of a registry", jobsKeyNames[kinds[0]], name)
+	case !slices.Contains(kinds, kind):
+		return "", fmt.Errorf("this needs %s; %s has %s", jobsKeyNames[kinds[0]], name, jobsKeyNames[kind])
 	}
-	if slices.Contains(kinds, kind) {
-		return key, nil
-	}
-	return "", fmt.Errorf("this needs %s; %s has %s", jobsKeyNames[kinds[0]], name, jobsKeyNames[kind])
+	return key, nil
 }
 
 // open returns a client for the caller that the flags name. kinds are as for readJobsKey.
@@ -171,8 +175,8 @@ func (c inJobs) explain(err error) error {
 	case !ok:
 	case refused.Status == http.StatusUnauthorized && c.file() != "":
 		return fmt.Errorf("%w; the key in %s is not valid at this registry", err, c.file())
-	case refused.Status == http.StatusForbidden:
-		return fmt.Errorf("%w; is it yours, and is the key the right one?", err)
+	case refused.Status == http.StatusForbidden && cmp.Or(c.Key, c.file()) != "":
+		return fmt.Errorf("%w; you have asked with the key in %s", err, cmp.Or(c.Key, c.file()))
 	}
 	return err
 }
@@ -215,7 +219,11 @@ type jobsKeyLine struct {
 
 // keep stores the key of a new principal, and returns what to print. If the key cannot be stored, it is printed.
 func (c newcomer) keep(env environment, key string) (jobsKeyLine, error) {
-	if key == "" || c.file() == "" {
+	if key == "" {
+		return jobsKeyLine{}, nil
+	}
+	if c.file() == "" {
+		env.say("save api_key now, because it is shown only once; with --key-file FILE, the command writes it to a file")
 		return jobsKeyLine{Key: key}, nil
 	}
 	if err := fsync.Create(c.file(), []byte(key+"\n")); err != nil {
@@ -235,6 +243,8 @@ func (c newcomer) explainJoin(err error, jobs *jobsclient.Client, owner string) 
 			"lost, and you need another name", owner)
 	case anonymous && refused != nil && refused.Status == http.StatusConflict && c.file() != "":
 		return fmt.Errorf("%w; there is no key file %s, so you asked as somebody new", err, c.file())
+	case anonymous && refused != nil && refused.Status == http.StatusConflict:
+		return fmt.Errorf("%w; if it is yours, give your key with --key-file FILE", err)
 	}
 	return c.explain(err)
 }

@@ -81,17 +81,18 @@ func TestJobsLedger(t *testing.T) {
 	balances := `{"owner_id":"acme","balance":99.5}` + "\n" + `{"owner_id":"b","balance":0.000001}` + "\n"
 	checkJobs(t, false, []jobsCommand{
 		{"account|acme|--key-file|" + fresh, "", 0, `{"owner_id":"acme","balance":99.5,"key_file":"` + fresh + `"}` + "\n", "your key is in " + fresh},
-		{"account|acme|--initial|5", "", 0, `{"owner_id":"acme","balance":99.5,"api_key":"cj_NNN`, ""},
+		{"account|acme|--initial|5", "", 0, `{"owner_id":"acme","balance":99.5,"api_key":"cj_NNN`, "save api_key now"},
 		{"account|acme|--initial|0.0000001", "", 2, "", "--initial: must be a number"},
 		{"account|acme|--key-file|missing/x", "", 1, "", "could not be created, so nothing was sent"},
 		{"account|acme|--key-file|" + operator, "", 1, "", "this needs your key for the registry (cj_…)"},
+		{"account|acme|--key-file|cj_" + strings.Repeat("A", 43), "", 1, "", "agora: this needs the name of a file with the key, not the key itself"},
 		{"account|acme|--key-file|" + newKeyFile(t, "cj_", 0o644), "", 1, "", "chmod 600"},
 		{"account|acme|--key-file|" + fresh + "2|--jobs|" + f.URL + "/jobs/k/cj_" + strings.Repeat("A", 43), "", 1, "", "leave out one of them"},
 		{"account|acme|--key-file|" + key + "|--key|x", "", 2, "", "--key-file and --key can't be used together"},
 		{"balance", "", 2, "", "say who you are"},
 		{"balance|--key-file|" + key, "", 0, balances, ""},
 		{"balance|acme|--key-file|" + operator, "", 0, `{"owner_id":"acme","balance":99.5}` + "\n", ""},
-		{"balance|bob|--key-file|" + key, "", 1, "", "403: not yours; is it yours"},
+		{"balance|bob|--key-file|" + key, "", 1, "", "403: not yours; you have asked with the key in " + key},
 		{"balance|--key-file|missing", "", 1, "", "agora jobs account OWNER --key-file FILE creates it"},
 		{"transfer|acme|bob|0.5|--key-file|" + key, "", 0, `{"transfer":{"transfer_id":"t",`, ""},
 		{"transfer|acme|bob|0.5|--transfer-id|" + strings.ToUpper(testJob) + "|--job|j|--key-file|" + key, "", 0, `"sender_balance":99,"receiver_balance":1}`, ""},
@@ -104,6 +105,7 @@ func TestJobsLedger(t *testing.T) {
 		{"audit", "", 2, "", "say who you are"},
 		{"grant|acme|100|--operator-key|" + operator, "", 0, `"amount":0.5`, ""},
 		{"grant|acme|100|--operator-key|" + key, "", 1, "", "this needs the operator's key (op_…)"},
+		{"grant|acme|100|--operator-key|" + newKeyFile(t, "zz_", 0o600), "", 1, "", "this needs the operator's key (op_…), which is in operator.key in the relay's data folder, on one line"},
 	})
 	if text, err := os.ReadFile(fresh); err != nil || string(text) != "cj_"+strings.Repeat("N", 43)+"\n" {
 		t.Errorf("saved %q, %v", text, err)
@@ -124,6 +126,8 @@ func TestJobsLedger(t *testing.T) {
 	f.answers["POST /jobs/accounts"] = `409 {"detail":"taken"}`
 	checkJobs(t, true, []jobsCommand{
 		{"balance|--key-file|" + key, "", 0, "", "you have no account"},
+		{"balance|--key-file|" + operator, "", 0, "", "the operator has no accounts; agora jobs balance OWNER"},
+		{"account|acme", "", 1, "", "409: taken; if it is yours, give your key with --key-file FILE"},
 		{"account|acme|--key-file|" + fresh + "3", "", 1, "", "you asked as somebody new"},
 	})
 	f.answers["POST /jobs/accounts"] = `500 {}`
@@ -206,7 +210,7 @@ func TestJobsAgent(t *testing.T) {
 	f.asked = nil
 	checkJobs(t, true, []jobsCommand{
 		{"pull|" + testAgent + "|--timeout|300ms", "", 1, "", "no job came within 300ms"},
-		{"deliver|" + testAgent + "|" + testJob + "|--output|{}", "", 1, "", "the job has ended already; agora jobs status " + testJob},
+		{"deliver|" + testAgent + "|" + testJob + "|--output|{}", "", 1, "", "agora: the job has ended already, in another way; agora jobs status " + testJob},
 		{"discover|s", "", 0, "", "no such agent is online"},
 		{"discover", "", 0, "", "no agent is online"},
 	})

@@ -44,7 +44,9 @@ type jobsRegister struct {
 
 func (jobsRegister) Help() string {
 	return "Registers an agent with its skills, and prints its id as one line of JSON. The id of your agent never " +
-		"belongs to somebody else, also after agora jobs unregister. Registering again keeps its reputation.\n\n" +
+		"belongs to somebody else, also after agora jobs unregister. To change an agent, give its id with --agent; " +
+		"without it, the command makes another agent. A changed agent keeps its reputation.\n\n" +
+		"If the key file does not exist, you are new, and the command creates it.\n\n" +
 		"Examples:\n  agora jobs register Texts --owner acme --skill analyze_text=0.1 --key-file acme.key\n" +
 		"  agora jobs register Texts --owner acme --skills skills.json --endpoint https://host.example/jobs " +
 		"--key-file acme.key"
@@ -361,7 +363,7 @@ func (c jobsDeliver) Run(env environment) error {
 	}
 	err = jobs.Report(env.ctx, string(c.Agent), r)
 	if refused, ok := errors.AsType[*jobsclient.Error](err); ok && refused.Status == http.StatusConflict {
-		return fmt.Errorf("%w; the job has ended already; agora jobs status %s shows how", err, c.Job)
+		return fmt.Errorf("the job has ended already, in another way; agora jobs status %s shows how", c.Job)
 	}
 	if err != nil {
 		return c.explain(err)

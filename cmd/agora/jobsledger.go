@@ -78,11 +78,20 @@ func (c jobsBalance) Run(env environment) error {
 			all = append(all, jobsclient.Account{OwnerID: owner, Balance: economy.Balances[owner]})
 		}
 		if len(all) == 0 {
-			env.say("you have no account; agora jobs account OWNER opens one")
+			env.say("%s", noAccount(jobs.Key))
 		}
 	}
 	return show(env, c.listing, []string{"OWNER", "BALANCE"}, all,
 		func(a jobsclient.Account) []string { return []string{a.OwnerID, a.Balance.String()} })
+}
+
+// noAccount says to a caller with this key what to do, because it has no account.
+func noAccount(key string) string {
+	if kind, err := jobsclient.ParseKey(key); err == nil && kind == jobsclient.OperatorKey {
+		return "the operator has no accounts; agora jobs balance OWNER shows that of somebody, and agora jobs audit shows who " +
+			"has one"
+	}
+	return "you have no account; agora jobs account OWNER opens one"
 }
 
 type jobsTransfer struct {
@@ -166,7 +175,7 @@ type jobsGrant struct {
 	atJobs
 	Owner       string       `arg:"" help:"The account that gets the credits."`
 	Amount      creditAmount `arg:"" help:"How many credits, such as 100."`
-	OperatorKey string       `required:"" placeholder:"FILE" help:"The file operator.key in the relay's data folder."`
+	OperatorKey string       `required:"" placeholder:"FILE" help:"The file operator.key in the relay's data folder. AGORA_JOBS_KEY does not replace it."`
 	GrantID     jobsID       `placeholder:"UUID" help:"The id of the grant (default: a new one). With the same id, credits are issued once."`
 }
 
