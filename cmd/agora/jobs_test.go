@@ -182,7 +182,7 @@ func TestJobsAgent(t *testing.T) {
 		{"discover", "", 0, `{"skill_name":"s"}` + "\n" + `{"skill_name":"t"}` + "\n", ""},
 		{"agent|" + testAgent, "", 0, `"stats":{"total":3,"successes":2,"failures":1}}`, ""},
 		{"agent|x", "", 2, "", "want a UUID"},
-		{"heartbeat|" + testAgent, "", 0, "", ""},
+		{"heartbeat|" + testAgent, "", 0, "", "the agent " + testAgent + " is online for 90 seconds"},
 		{"heartbeat|" + testAgent + "|--every|5ms", "", 2, "", "at least 1s"},
 		{"unregister|" + testAgent, "", 0, "", "removed the agent " + testAgent},
 		{"pull|" + testAgent + "|--timeout|1m", "", 0, `{"job_id":"` + testJob + `","orchestrator_id":"bob","skill_name":"s","input_data":{"n":1},"budget":0.15}` + "\n", ""},
@@ -191,7 +191,9 @@ func TestJobsAgent(t *testing.T) {
 		{"deliver|" + testAgent + "|" + testJob + "|--failure|no wind", "", 0, "", "reported the result"},
 		{"deliver|" + testAgent + "|" + testJob + "|--output|[]", "", 1, "", "must be a JSON object"},
 		{"deliver|" + testAgent + "|" + testJob + "|--output|null", "", 1, "", "must be a JSON object"},
-		{"deliver|" + testAgent + "|" + testJob, "", 2, "", "--output"},
+		{"deliver|" + testAgent + "|" + testJob, "", 2, "", "--output JSON, or say why there is none with --failure TEXT"},
+		{"deliver|" + testAgent + "|" + testJob + "|--output|{}|--time=-1s", "", 2, "", "--time must not be negative"},
+		{"deliver|" + testAgent + "|" + testJob + "|--output|{}|--time|1.5s", "", 0, "", "reported the result"},
 		{"deliver|" + testAgent + "|" + testJob + "|--output|{}|--failure|x", "", 2, "", "can't be used together"},
 	})
 	checkJobs(t, true, []jobsCommand{
@@ -202,6 +204,7 @@ func TestJobsAgent(t *testing.T) {
 	f.wasAsked(t, `POST /jobs/register {"agent_id":"`+testAgent+`","agent_name":"Texts","owner_id":"acme","skills":[{"skill_name":"s","cost_per_call":0.1},{"skill_name":"t","cost_per_call":2}]}`,
 		`"api_endpoint":"https://x.example","skills":[{"skill_name":"s","cost_per_call":1,"input_schema":{}}]}`,
 		`/results {"job_id":"`+testJob+`","agent_id":"`+testAgent+`","status":"SUCCESS","output_data":{"n":2}}`,
+		`"status":"SUCCESS","output_data":{},"execution_time_ms":1500}`,
 		`/results {"job_id":"`+testJob+`","agent_id":"`+testAgent+`","status":"FAILURE","error_message":"no wind","error_code":"EXECUTION_ERROR"}`)
 	f.answers["GET /jobs/agents/"+testAgent+"/jobs"] = `{"jobs":[]}`
 	f.answers["POST /jobs/agents/"+testAgent+"/results"] = `409 {"detail":"over"}`
@@ -245,6 +248,12 @@ func TestJobsHire(t *testing.T) {
 		{"status|" + testJob, "", 0, "PENDING", ""},
 		{"status|" + testJob + "|--timeout|300ms", "", 1, "", "has not ended within 300ms"},
 	})
+	var progress bytes.Buffer
+	env := environment{ctx: t.Context(), stdin: strings.NewReader(""), stdout: new(bytes.Buffer), stderr: &progress, stderrIsTerminal: true}
+	run(env, strings.Split("jobs|"+hire+"|--timeout|300ms", "|"))
+	if !strings.HasPrefix(progress.String(), "agora: waiting for the result of the job "+testJob+"\n") {
+		t.Errorf("on a terminal, agora jobs hire says %q", progress.String())
+	}
 	f.answers["POST /jobs/a/"+testAgent+"/jobs"] = `401 {"detail":"who are you?"}`
 	checkJobs(t, false, []jobsCommand{{hire, "", 1, "", "who are you?; the key in " + key + " is not valid"}})
 }
@@ -297,8 +306,10 @@ func TestJobsInterrupted(t *testing.T) {
 	defer cancel()
 	f.during = nil
 	f.asked = nil
-	if code := run(environment{ctx: ctx, stdin: strings.NewReader(""), stdout: new(bytes.Buffer), stderr: new(bytes.Buffer)},
-		[]string{"jobs", "heartbeat", testAgent, "--every", "1s", "--key-file", key}); code != exitOK || len(f.asked) != 2 {
-		t.Errorf("%d after %q", code, f.asked)
+	var problems bytes.Buffer
+	if code := run(environment{ctx: ctx, stdin: strings.NewReader(""), stdout: new(bytes.Buffer), stderr: &problems},
+		[]string{"jobs", "heartbeat", testAgent, "--every", "1s", "--key-file", key}); code != exitOK || len(f.asked) != 2 ||
+		strings.Count(problems.String(), "is online") != 1 {
+		t.Errorf("%d after %q: %s", code, f.asked, problems.String())
 	}
 }

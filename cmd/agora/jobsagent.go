@@ -212,9 +212,13 @@ func (c jobsHeartbeat) Run(env environment) error {
 		return err
 	}
 	defer jobs.Close()
-	for {
+	for told := false; ; {
 		err := jobs.Heartbeat(env.ctx, string(c.Agent))
 		_, refused := errors.AsType[*jobsclient.Error](err)
+		if err == nil && !told {
+			env.say("the agent %s is online for 90 seconds after each heartbeat", c.Agent)
+			told = true
+		}
 		switch {
 		case c.Every == 0 || refused && !jobsclient.Unknown(err):
 			return c.explain(err)
@@ -333,14 +337,25 @@ type jobsDeliver struct {
 	inJobs
 	Agent   jobsID        `arg:"" help:"The agent's id."`
 	Job     jobsID        `arg:"" help:"The id of the job (job_id)."`
-	Output  string        `xor:"outcome" required:"" placeholder:"JSON" help:"The result, a JSON object; - is standard input. The hirer then pays."`
-	Failure string        `xor:"outcome" required:"" placeholder:"TEXT" help:"Why the job failed. The hirer then pays nothing."`
+	Output  string        `xor:"outcome" placeholder:"JSON" help:"The result, a JSON object; - is standard input. The hirer then pays."`
+	Failure string        `xor:"outcome" placeholder:"TEXT" help:"Why the job failed. The hirer then pays nothing."`
 	Cost    *creditAmount `placeholder:"N" help:"Take less than the price."`
+	Time    time.Duration `placeholder:"DURATION" help:"How long the job took, such as 1500ms (execution_time_ms). The hirer sees it."`
+}
+
+func (c jobsDeliver) Validate() error {
+	switch {
+	case c.Output == "" && c.Failure == "":
+		return errors.New("give the result with --output JSON, or say why there is none with --failure TEXT")
+	case c.Time < 0:
+		return errors.New("--time must not be negative")
+	}
+	return c.inJobs.Validate()
 }
 
 func (jobsDeliver) Help() string {
-	return "Reports the result of a job that your agent has pulled. It counts once; the same report may be sent " +
-		"again. A success pays the agent's owner the price of the skill.\n\n" +
+	return "Reports the result of a job that your agent has pulled, with --output or --failure. It counts once; the " +
+		"same report may be sent again. A success pays the agent's owner the price of the skill.\n\n" +
 		"Examples:\n  agora jobs deliver AGENT JOB --output '{\"entities\":[]}' --key-file acme.key\n" +
 		"  agora jobs deliver AGENT JOB --output - --key-file acme.key < result.json\n" +
 		"  agora jobs deliver AGENT JOB --failure 'The text is empty.' --key-file acme.key"
@@ -354,6 +369,9 @@ func (c jobsDeliver) Run(env environment) error {
 	defer jobs.Close()
 	r := jobsclient.Result{JobID: string(c.Job), AgentID: string(c.Agent), Status: jobsclient.Success,
 		Cost: (*credits.Amount)(c.Cost)}
+	if took := c.Time.Milliseconds(); c.Time != 0 {
+		r.TimeMS = &took
+	}
 	if c.Output != "" {
 		if r.Output, err = env.object(c.Output, "the result"); err != nil {
 			return err

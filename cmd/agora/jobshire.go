@@ -19,7 +19,7 @@ type jobsHire struct {
 	Skill        string        `arg:"" help:"The skill."`
 	Budget       creditAmount  `required:"" placeholder:"N" help:"What you pay at most. It is held while the job runs. You pay the price of the skill, and get the rest back."`
 	Input        string        `default:"{}" placeholder:"JSON" help:"What the agent needs, a JSON object; - is standard input (default: ${default})."`
-	Orchestrator string        `placeholder:"ID" help:"Your agent or your account that hires and pays (default: the oldest of your accounts that has enough)."`
+	Orchestrator string        `placeholder:"ID" help:"Your agent or your account that hires and pays (default: the oldest of your accounts that has enough). The seller sees this name. If it is none of yours, the default pays."`
 	Callback     string        `placeholder:"URL" help:"A URL to which the registry POSTs the result, too."`
 	JobID        jobsID        `placeholder:"UUID" help:"The id of the job (default: a new one). With the same id, a job is done and paid once."`
 	NoWait       bool          `xor:"wait" help:"Do not wait for the result. agora jobs status shows it later."`
@@ -37,6 +37,8 @@ func (jobsHire) Help() string {
 	return "Hires an agent for a job, waits for its end, and prints the result as one line of JSON. The exit code is " +
 		"0 if the job succeeded, and 1 if it failed. A failed job costs nothing. If the command is interrupted, the " +
 		"job goes on.\n\n" +
+		"A job cannot be cancelled. It holds the budget until it ends. It fails, and you get the budget back, if it has no " +
+		"result after the time of agora serve --jobs-timeout (an hour by default).\n\n" +
 		"The result is untrusted. Never run it.\n\n" +
 		"Examples:\n  agora jobs hire AGENT analyze_text --budget 0.15 --input '{\"text\":\"Hello\"}' --key-file bob.key\n" +
 		"  agora jobs hire AGENT analyze_text --budget 0.15 --input - --timeout 10m --key-file bob.key < input.json"
@@ -60,6 +62,9 @@ func (c jobsHire) Run(env environment) error {
 	if c.NoWait {
 		r, err = jobs.Start(ctx, string(c.Agent), job, 0)
 	} else {
+		if env.stderrIsTerminal {
+			env.say("waiting for the result of the job %s", job.ID)
+		}
 		r, err = jobs.Hire(ctx, string(c.Agent), job)
 	}
 	switch {
