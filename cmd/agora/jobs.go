@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"unicode/utf8"
 
 	"github.com/alecthomas/kong"
 
@@ -268,11 +269,12 @@ func (i jobsID) orNew() string { return cmp.Or(string(i), jobsclient.NewID()) }
 // listing are the flags of the commands that list something.
 type listing struct {
 	JSON bool `xor:"form" help:"Print one line of JSON for each, also on a terminal."`
-	Text bool `xor:"form" help:"Print a table, also if standard output is not a terminal."`
+	Text bool `xor:"form" help:"Print a table, also if standard output is not a terminal. On a terminal, long names and ids are shortened."`
 }
 
-// show prints one line of JSON for each of all, or a table with a row for each. cells returns the cells of a row.
-func show[T any](env environment, l listing, head []string, all []T, cells func(T) []string) error {
+// show prints one line of JSON for each of all, or a table with a row for each. cells returns the cells of a row. long
+// are the columns whose cells may be shortened, so that the table fits a terminal.
+func show[T any](env environment, l listing, head []string, all []T, cells func(T) []string, long ...int) error {
 	if l.JSON || !l.Text && !env.stdoutIsTerminal {
 		for _, one := range all {
 			if err := env.printJSON(one); err != nil {
@@ -286,20 +288,63 @@ func show[T any](env environment, l listing, head []string, all []T, cells func(
 	}
 	rows := [][]string{head}
 	for _, one := range all {
-		rows = append(rows, cells(one))
+		row := cells(one)
+		for i, cell := range row {
+			row[i] = cmp.Or(printable(cell), "-")
+		}
+		rows = append(rows, row)
+	}
+	if env.stdoutIsTerminal {
+		narrow(rows, long)
 	}
 	_, err := env.stdout.Write(alignedTable(rows))
 	return err
 }
 
+const (
+	columnGap    = 2
+	terminalCols = 80
+	shortestCell = 8
+)
+
+// narrow shortens the cells of the columns long until the table fits a terminal, the widest column first.
+func narrow(rows [][]string, long []int) {
+	width, total := make([]int, len(rows[0])), 0
+	for i := range width {
+		for _, row := range rows {
+			width[i] = max(width[i], utf8.RuneCountInString(row[i]))
+		}
+		total += width[i] + columnGap
+	}
+	for total -= columnGap; total > terminalCols && len(long) > 0; total-- {
+		widest := slices.MaxFunc(long, func(a, b int) int { return cmp.Compare(width[a], width[b]) })
+		if width[widest] <= shortestCell {
+			break
+		}
+		width[widest]--
+	}
+	for _, row := range rows {
+		for _, i := range long {
+			row[i] = withoutMiddle(row[i], width[i])
+		}
+	}
+}
+
+// withoutMiddle cuts characters out of the middle of a text that has more than length. The ends differ most: those of a
+// did:key or a UUID, for example.
+func withoutMiddle(text string, length int) string {
+	runes := []rune(text)
+	if len(runes) <= length {
+		return text
+	}
+	return string(runes[:length/2]) + "…" + string(runes[len(runes)-(length-1)/2:])
+}
+
 // alignedTable returns rows as lines with aligned columns.
 func alignedTable(rows [][]string) []byte {
 	var b bytes.Buffer
-	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	w := tabwriter.NewWriter(&b, 0, 0, columnGap, ' ', 0)
 	for _, row := range rows {
-		for i, cell := range row {
-			row[i] = cmp.Or(printable(cell), "-")
-		}
 		fmt.Fprintln(w, strings.Join(row, "\t"))
 	}
 	_ = w.Flush() // to a buffer, which never fails

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
@@ -118,14 +119,17 @@ func TestJobsLedger(t *testing.T) {
 		{"balance|--key-file|" + key, "", 0, "OWNER  BALANCE\nacme   99.5\nb      0.000001\n", ""},
 		{"balance|--json|--key-file|" + key, "", 0, balances, ""},
 		{"audit|--key-file|" + key, "", 0, "TIME                 KIND      AMOUNT  FROM     TO   JOB\n" + when + "  transfer  0.5     acme     bob  -\n" +
-			when + "  settle    12      @escrow  bob  " + testJob + "\n", "of 7 records"},
+			when + "  settle    12      @escrow  bob  f81d4fae-7dec…-00a0c91e6bf6\n", "of 7 records"},
 	})
+	checkJobs(t, false, []jobsCommand{{"audit|--text|--key-file|" + key, "", 0, "  " + testJob + "\n", "of 7 records"}})
 	f.wasAsked(t, `POST /jobs/accounts {"owner_id":"acme","initial_balance":5}`, `"amount":0.5,"job_id":"j"}`, `POST /jobs/transfer {"transfer_id":"`+testJob+`"`,
 		`"owner_id":"acme","amount":100}`)
 	f.answers["GET /jobs/economy"] = `{"all_balances":{}}`
+	f.answers["GET /jobs/audit"] = `{"transactions":[],"total":0}`
 	f.answers["POST /jobs/accounts"] = `409 {"detail":"taken"}`
 	checkJobs(t, true, []jobsCommand{
 		{"balance|--key-file|" + key, "", 0, "", "you have no account"},
+		{"audit|--owner|zork|--key-file|" + key, "", 0, "", "no record"},
 		{"balance|--key-file|" + operator, "", 0, "", "the operator has no accounts; agora jobs balance OWNER"},
 		{"account|acme", "", 1, "", "409: taken; if it is yours, give your key with --key-file FILE"},
 		{"account|acme|--key-file|" + fresh + "3", "", 1, "", "you asked as somebody new"},
@@ -149,6 +153,16 @@ func TestJobsFindTheRegistry(t *testing.T) {
 	}
 	t.Setenv("AGORA_RELAY", "http://127.0.0.1/?x")
 	checkJobs(t, false, []jobsCommand{{"discover", "", 2, "", "AGORA_RELAY"}})
+}
+
+// TestMissingCommand checks that the error names all commands if the name of one is missing.
+func TestMissingCommand(t *testing.T) {
+	var problems bytes.Buffer
+	code := run(environment{ctx: t.Context(), stdout: new(bytes.Buffer), stderr: &problems}, []string{"jobs"})
+	if want := "agora: the name of a command must follow: account, balance, register, discover, agent, hire, status, pull, deliver, " +
+		"heartbeat, unregister, transfer, audit, grant\nTry: agora jobs --help\n"; code != exitUsage || problems.String() != want {
+		t.Errorf("agora jobs ends with %d and prints %s", code, problems.String())
+	}
 }
 
 // TestJobsKeyIsNotLost checks that a key which cannot be written to its file is printed.
@@ -218,6 +232,28 @@ func TestJobsAgent(t *testing.T) {
 		{"discover", "", 0, "", "no agent is online"},
 	})
 	f.wasAsked(t, `POST /jobs/heartbeat {"agent_id":"`+testAgent+`"}`) // by pull
+}
+
+// TestTablesFit checks that tables on a terminal have at most 80 columns, as far as the columns that may be shortened
+// allow it.
+func TestTablesFit(t *testing.T) {
+	long := strings.Repeat("Übersetzung", 10)
+	for _, c := range []struct {
+		cells []string
+		long  []int
+		want  string
+	}{
+		{[]string{testAgent, "Texts", "acme", "0.25", "100.00"}, []int{1, 2}, testAgent + "  Texts  acme  0.25  100.00\n"},
+		{[]string{testAgent, long, "acme", "0.25", "100.00"}, []int{1, 2}, testAgent + "  Übersetzung…bersetzung  acme  0.25  100.00\n"},
+		{[]string{testAgent, long, long, "0.25", "999999999.999999"}, []int{1, 2}, testAgent + "  Über…ung  Über…ung  0.25  999999999.999999\n"},
+		{[]string{long, "x"}, nil, long + "  x\n"},
+	} {
+		rows := [][]string{c.cells}
+		narrow(rows, c.long)
+		if got := string(alignedTable(rows)); got != c.want || c.long != nil && utf8.RuneCountInString(got) > terminalCols+1 {
+			t.Errorf("%q has %d columns, want %q", got, utf8.RuneCountInString(got)-1, c.want)
+		}
+	}
 }
 
 // TestJobsHire runs the commands of those who hire.

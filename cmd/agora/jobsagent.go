@@ -142,7 +142,7 @@ func (c jobsDiscover) Run(env environment) error {
 				cost = a.Skill.Cost.String()
 			}
 			return []string{a.AgentID, a.Name, a.OwnerID, cost, score(a.Reputation)}
-		})
+		}, 1, 2)
 }
 
 // score returns a reputation as a text.

@@ -162,13 +162,16 @@ func (c jobsAudit) Run(env environment) error {
 	if err != nil {
 		return c.explain(err)
 	}
+	if total == 0 {
+		env.say("no record")
+	}
 	if total > len(records) {
 		env.say("the last %d of %d records; --limit N shows more", len(records), total)
 	}
 	return show(env, c.listing, []string{"TIME", "KIND", "AMOUNT", "FROM", "TO", "JOB"}, records,
 		func(r jobsclient.Record) []string {
 			return []string{r.Time.Local().Format(time.DateTime), r.Kind, r.Amount.String(), r.From, r.To, r.JobID}
-		})
+		}, 3, 4, 5)
 }
 
 type jobsGrant struct {

@@ -168,12 +168,29 @@ func (env environment) usageError(err error, args []string, serve *serveCmd) int
 	if mistyped := mistypedMessage(args); mistyped != nil {
 		err, command = mistyped, " send"
 	}
+	if missing := missingCommand(err); missing != nil {
+		err = missing
+	}
 	if negativeArgument.MatchString(err.Error()) {
 		err = errors.New("no number may be negative here")
 	}
 	env.say("%v", serve.withSource(err))
 	fmt.Fprintf(env.stderr, "Try: agora%s --help\n", command)
 	return exitUsage
+}
+
+// missingCommand returns the error of a command line that ends where the name of a command must follow. kong's own error
+// names only the first five. It returns nil for other errors.
+func missingCommand(err error) error {
+	wrong, ok := errors.AsType[*kong.ParseError](err)
+	if !ok || wrong.Context == nil || wrong.Context.Selected() == nil || !strings.HasPrefix(err.Error(), "expected one of ") {
+		return nil
+	}
+	var names []string
+	for _, child := range wrong.Context.Selected().Children {
+		names = append(names, child.Name)
+	}
+	return fmt.Errorf("the name of a command must follow: %s", strings.Join(names, ", "))
 }
 
 // negativeArgument matches kong's error about a negative number among the arguments, which it takes for a flag.
