@@ -22,7 +22,7 @@ func NewID() string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
-// Account is an account. Its owner belongs to a principal.
+// Account is an account of a principal. OwnerID is its name.
 type Account struct {
 	OwnerID string         `json:"owner_id"`
 	Balance credits.Amount `json:"balance"`

@@ -1,5 +1,7 @@
 // Package jobsclient is the client side of a relay's jobs gateway (docs/JOBS.md): accounts, agents and their skills,
 // jobs from either side, transfers, and the operator's grants.
+//
+// Credits are a [credits.Amount]. credits.Parse("0.25") and credits.One/4 are a quarter of a credit.
 package jobsclient
 
 import (
@@ -27,17 +29,17 @@ import (
 // The caller is a principal or the operator. It proves who it is by a key in Key, by a key in URL, or by a signature of
 // Signer. Without any of them calls are anonymous.
 type Client struct {
-	URL    string // as CheckURL returns it, for example https://relay.example/jobs, or that and /k/cj_…
-	Key    string // a cj_ or op_ key; empty: none
-	Signer envelope.Signer
-	HTTP   *http.Client
-	Log    *slog.Logger // gets warnings, for example when a request is repeated
+	URL    string          // as CheckURL returns it, for example https://relay.example/jobs, or that and /k/cj_…
+	Key    string          // a cj_ or op_ key; empty: none
+	Signer envelope.Signer // signs the requests if Key is empty, for example a didkey.Key; nil: they are not signed
+	HTTP   *http.Client    // sends the requests; New sets it, and it must not be nil
+	Log    *slog.Logger    // gets warnings, for example when a request is repeated; it must not be nil
 
 	clock clock
 }
 
 // New returns an anonymous client for the gateway at a URL that CheckURL has returned. Set Key or Signer to be
-// somebody.
+// somebody. log must not be nil.
 func New(gatewayURL string, log *slog.Logger) *Client {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.DisableCompression = true // a compressed answer could be huge
@@ -116,7 +118,7 @@ func (e *Error) Error() string {
 	case e.Detail != "":
 		text += ": " + e.Detail
 	case e.Status == http.StatusNotFound:
-		text += "; is the URL right? The jobs gateway of a relay is usually at URL/jobs"
+		text += "; is the URL right? The jobs gateway of a relay is usually at URL/jobs, if the relay runs with --jobs"
 	}
 	if e.Limit != "" {
 		text += " (limit: " + e.Limit + ")"
@@ -138,7 +140,7 @@ type lost struct {
 
 func (l *lost) Error() string { return l.text }
 
-// Unknown reports whether err leaves open if the gateway has done what it was asked to do.
+// Unknown reports whether, after err, the caller cannot know if the gateway has done what it was asked to do.
 func Unknown(err error) bool {
 	if l, isLost := errors.AsType[*lost](err); isLost {
 		return !l.unsent

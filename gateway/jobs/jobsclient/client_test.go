@@ -228,8 +228,8 @@ func TestRefusedCalls(t *testing.T) {
 			Error{Status: 429, Detail: "slower", Limit: "unfinishedJobs", RetryAfter: 10 * time.Minute}},
 		"status 401: no; signed calls go to https://other.example": {answer(401, `{"detail":"no","reason":"audience","aud":"https://other.example"}`),
 			Error{Status: 401, Detail: "no", Reason: "audience", aud: "https://other.example"}},
-		"status 404; is the URL right? The jobs gateway of a relay is usually at URL/jobs": {answer(404, "<html>"), Error{Status: 404}},
-		"status 418: " + strings.Repeat("x", maxErrorText) + "…":                           {answer(418, `{"detail":"`+strings.Repeat("x", 1000)+`"}`), Error{Status: 418, Detail: strings.Repeat("x", maxErrorText) + "…"}},
+		"status 404; is the URL right? The jobs gateway of a relay is usually at URL/jobs, if the relay runs with --jobs": {answer(404, "<html>"), Error{Status: 404}},
+		"status 418: " + strings.Repeat("x", maxErrorText) + "…":                                                          {answer(418, `{"detail":"`+strings.Repeat("x", 1000)+`"}`), Error{Status: 418, Detail: strings.Repeat("x", maxErrorText) + "…"}},
 		"status 302": {answer(302, "", "Location", "https://x.example"), Error{Status: 302}},
 	} {
 		f := newFakeGateway()
@@ -416,7 +416,11 @@ func TestHire(t *testing.T) {
 		if r, err := c.Hire(t.Context(), agentID, Job{ID: "mine", Skill: "s"}); err != nil || r.Status != Success || string(r.Output) != `{"n":2}` {
 			t.Errorf("%+v, %v", r, err)
 		}
-		if r, err := c.Hire(t.Context(), agentID, Job{ID: "mine", Skill: "other"}); err == nil || r.JobID != "mine" {
+		if r, err := c.Hire(t.Context(), agentID, Job{ID: "mine", Skill: "other"}); err == nil || r.JobID != "mine" || r.Status != "" {
+			t.Errorf("%+v, %v", r, err)
+		}
+		f.faults = slices.Repeat([]fault{lose}, attempts)
+		if r, err := c.Start(t.Context(), agentID, Job{ID: "lost", Skill: "s"}, 0); err == nil || r.JobID != "lost" || r.Status != Pending {
 			t.Errorf("%+v, %v", r, err)
 		}
 		f.faults = []fault{nil, refuse(403)}

@@ -32,8 +32,14 @@ const (
 	Pending Status = "PENDING"
 )
 
-// ExecutionError is the usual code of an agent that could not do a job.
-const ExecutionError = "EXECUTION_ERROR"
+// Why a job failed: the values of Result.ErrorCode.
+const (
+	SkillMismatch      = "SKILL_MISMATCH"      // the agent does not have the skill
+	BudgetInsufficient = "BUDGET_INSUFFICIENT" // the budget is below the price
+	TransferFailed     = "TRANSFER_FAILED"     // the account has less than the budget
+	AgentOffline       = "AGENT_OFFLINE"       // the agent is offline, or could not be reached
+	ExecutionError     = "EXECUTION_ERROR"     // the agent could not do the job, or gave no result in time
+)
 
 // Result is what came of a job (JobResult).
 type Result struct {
@@ -42,9 +48,9 @@ type Result struct {
 	Status       Status          `json:"status"`
 	Output       json.RawMessage `json:"output_data,omitempty"`       // an object
 	Cost         *credits.Amount `json:"execution_cost,omitempty"`    // to the agent's owner; nil in a report: the price
-	TimeMS       *int64          `json:"execution_time_ms,omitempty"` // nil: not known
+	TimeMS       *int64          `json:"execution_time_ms,omitempty"` // as the agent has measured it; nil: not known
 	ErrorMessage string          `json:"error_message,omitempty"`
-	ErrorCode    string          `json:"error_code,omitempty"`
+	ErrorCode    string          `json:"error_code,omitempty"` // of a FAILURE: why, such as AgentOffline
 }
 
 // anyOrchestrator is neither an agent nor an owner. So the oldest account of the hirer that has enough pays.
@@ -55,7 +61,8 @@ const MaxWait = 120 * time.Second
 
 // Start posts a job to an agent, and lets the gateway wait up to this time for its end. The result may be PENDING; Job
 // reads it again later. The same job with the same ID is held and paid once, however often it is posted. A FAILURE is
-// no error.
+// no error. With an error, the result has the id of the job. Its status is PENDING if the job may run (Unknown), and
+// empty if the gateway has refused it.
 func (c *Client) Start(ctx context.Context, agent string, j Job, wait time.Duration) (Result, error) {
 	if j.ID == "" {
 		j.ID = NewID()
@@ -74,9 +81,18 @@ func (c *Client) Start(ctx context.Context, agent string, j Job, wait time.Durat
 		err = answer.check(j.ID)
 	}
 	if err != nil {
-		return Result{JobID: j.ID, Status: Pending}, err
+		return unanswered(j.ID, err), err
 	}
 	return answer, nil
+}
+
+// unanswered returns the result of a call about a job that has failed with err. It is PENDING if the job may run.
+func unanswered(job string, err error) Result {
+	r := Result{JobID: job}
+	if Unknown(err) {
+		r.Status = Pending
+	}
+	return r
 }
 
 // check returns an error unless r is a result of this job.
@@ -98,7 +114,7 @@ func (c *Client) Job(ctx context.Context, job string) (Result, error) {
 		err = answer.check(job)
 	}
 	if err != nil {
-		return Result{JobID: job, Status: Pending}, err
+		return unanswered(job, err), err
 	}
 	return answer, nil
 }
@@ -110,8 +126,8 @@ const (
 	hireWait  = time.Minute
 )
 
-// Hire posts a job to an agent, and waits until it ends or ctx ends. With an error, the result is PENDING and has the id
-// of the job, because the job may run. Hire with the same job and id goes on. A FAILURE is no error.
+// Hire posts a job to an agent, and waits until it ends or ctx ends. A FAILURE is no error. With an error, the result is
+// that of Start. If the job may run, call Hire with the same job and ID to wait for it. A job cannot be cancelled.
 func (c *Client) Hire(ctx context.Context, agent string, j Job) (Result, error) {
 	r, err := c.Start(ctx, agent, j, hireWait)
 	if err != nil || r.Status != Pending {
@@ -133,7 +149,7 @@ func (c *Client) Wait(ctx context.Context, job string) (Result, error) {
 			return r, nil
 		}
 		if err := sleep(ctx, pause); err != nil {
-			return Result{JobID: job, Status: Pending}, err
+			return unanswered(job, err), err
 		}
 	}
 }
