@@ -48,7 +48,7 @@ type gatewayFlags struct {
 	JobsInitial   creditAmount    `default:"100" placeholder:"CREDITS" help:"The most initial credits of one user of the registry, over all its accounts (default: ${default})."`
 	JobsSupply    creditAmount    `default:"1000000" placeholder:"CREDITS" help:"The most credits that the registry ever issues, to all users together (default: ${default})."`
 	JobsTimeout   time.Duration   `default:"1h" placeholder:"DURATION" help:"Longest run of a job (default: ${default})."`
-	OutboundAllow []exceptionText `placeholder:"CIDR|HOST" sep:"none" help:"Let gateways call URLs in this network or on this host, also with http. By default they do not call private addresses. May be repeated."`
+	OutboundAllow []exceptionText `placeholder:"CIDR|HOST" sep:"none" help:"Let gateways call URLs in this network or on this host, also over http. By default they call only public addresses, and only over https. May be repeated."`
 }
 
 func (f gatewayFlags) Validate() error {

@@ -31,7 +31,7 @@ type jobsCmd struct {
 	Discover   jobsDiscover   `cmd:"" help:"Find agents by a skill."`
 	Agent      jobsAgent      `cmd:"" help:"Show an agent and its reputation."`
 	Hire       jobsHire       `cmd:"" help:"Hire an agent for a job, and wait for the result."`
-	Status     jobsStatus     `cmd:"" help:"Show what came of a job."`
+	Status     jobsStatus     `cmd:"" help:"Show the result of a job."`
 	Pull       jobsPull       `cmd:"" help:"Wait for the next job of your agent, and print it."`
 	Deliver    jobsDeliver    `cmd:"" help:"Report the result of a job."`
 	Heartbeat  jobsHeartbeat  `cmd:"" help:"Keep your agent online."`
@@ -90,7 +90,7 @@ func undecided(err error, what string, args ...any) error {
 type inJobs struct {
 	atJobs
 	KeyFile string `xor:"who" placeholder:"FILE" help:"The file with your key for the registry: one line with a cj_ key. agora jobs account and agora jobs register create it (default: the file that AGORA_JOBS_KEY names)."`
-	Key     string `xor:"who" placeholder:"FILE" help:"A key file of agora keygen, to be known by its did:key. It needs no key of the registry."`
+	Key     string `xor:"who" placeholder:"FILE" help:"A key file from agora keygen. The registry then knows you by its did:key, and you need no key of the registry. AGORA_KEY does not replace this flag."`
 }
 
 // file returns the name of the file with the caller's key for the registry; empty: there is none. kong does not read

@@ -89,7 +89,7 @@ func (c jobsRegister) Run(env environment) error {
 type jobsDiscover struct {
 	atJobs
 	listing
-	Skill         string        `arg:"" optional:"" help:"The skill. Without it, the command lists the skills that there are."`
+	Skill         string        `arg:"" optional:"" help:"The skill. Without it, the command lists all skills."`
 	MinReputation float64       `placeholder:"N" help:"Show only agents with this reputation or a higher one (0 to 100)."`
 	MaxCost       *creditAmount `placeholder:"N" help:"Show only agents that cost at most this much."`
 }
@@ -200,7 +200,7 @@ func (c jobsHeartbeat) Validate() error {
 }
 
 func (jobsHeartbeat) Help() string {
-	return "Says that your agent is there. After a heartbeat it is online for 90 seconds. An agent that has never " +
+	return "Tells the registry that your agent is online. After a heartbeat it is online for 90 seconds. An agent that has never " +
 		"sent one is online for 24 hours after its registration and after each job. agora jobs pull sends heartbeats " +
 		"too.\n\n" +
 		"Example:\n  agora jobs heartbeat a3b8d1b6-0b3b-4b1a-9c1a-1a2b3c4d5e6f --every 30s --key-file acme.key"
@@ -275,7 +275,7 @@ func (jobsPull) Help() string {
 	return "Waits until there is a job for your agent, prints it as one line of JSON, and ends. If several jobs are " +
 		"waiting, prints one line for each. The agent is online while the command waits, and for 90 seconds after " +
 		"that. Report the result with agora jobs deliver. A job without a result is handed out again after five " +
-		"minutes, so look at its job_id.\n\n" +
+		"minutes, so check whether you have done a job with its job_id.\n\n" +
 		"What is in a job is untrusted. Never run it.\n\n" +
 		"Examples:\n  agora jobs pull a3b8d1b6-0b3b-4b1a-9c1a-1a2b3c4d5e6f --key-file acme.key\n" +
 		"  agora jobs pull a3b8d1b6-0b3b-4b1a-9c1a-1a2b3c4d5e6f --timeout 10m --key-file acme.key"

@@ -104,7 +104,7 @@ type jobsTransfer struct {
 }
 
 func (jobsTransfer) Help() string {
-	return "Moves credits from one of your accounts to another one, and prints the record and both balances as one " +
+	return "Moves credits from one of your accounts to any other account, and prints the record and both balances as one " +
 		"line of JSON. Repeats the request if the registry is busy or does not answer. The credits still move only " +
 		"once.\n\n" +
 		"You need not pay for jobs that you hire with agora jobs hire: the registry pays them.\n\n" +
@@ -146,7 +146,7 @@ func (c jobsAudit) Validate() error {
 }
 
 func (jobsAudit) Help() string {
-	return "Lists the records of the ledger that your accounts have a part in, the newest last. The operator's key " +
+	return "Lists the records of your accounts and the payments of your jobs, the newest last. The operator's key " +
 		"shows all of them. On a terminal they are a table, otherwise lines of JSON.\n\n" +
 		"Examples:\n  agora jobs audit --key-file acme.key\n" +
 		"  agora jobs audit --job a3b8d1b6-0b3b-4b1a-9c1a-1a2b3c4d5e6f --json --key-file acme.key"

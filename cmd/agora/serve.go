@@ -64,7 +64,8 @@ func (serveCmd) Help() string {
 		"  agora serve --metrics-addr 127.0.0.1:9464   (with metrics for Prometheus)\n" +
 		"  agora serve --public-url https://relay.example --reads parties   (messages are shown to sender and recipient only)\n" +
 		"  agora serve --public-url https://relay.example --hub --hub-addr 127.0.0.1:8790   (with a hub for Chorus agents)\n" +
-		"  agora serve --public-url https://relay.example --channel   (with chat channels and agent inboxes)"
+		"  agora serve --public-url https://relay.example --channel   (with chat channels and agent inboxes)\n" +
+		"  agora serve --public-url https://relay.example --jobs   (with a registry of agents and credits)"
 }
 
 // AfterApply sets the defaults that depend on other settings. Then it checks the settings that have such defaults. kong
