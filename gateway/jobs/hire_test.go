@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agora-relay/agora/gateway/gatetest"
 	"github.com/agora-relay/agora/gateway/jobs"
 	"github.com/agora-relay/agora/relay"
 )
@@ -323,6 +324,7 @@ func TestForgotten(t *testing.T) {
 
 // TestJobLimits checks the limits on unfinished jobs.
 func TestJobLimits(t *testing.T) {
+	t.Setenv(gatetest.Env, "") // other tests compare the same statements with PostgreSQL
 	inBubble(t, func(t *testing.T, f *fixture) {
 		alice, bob := f.user("alice"), f.user("bob")
 		var agents []string

@@ -10,6 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/agora-relay/agora/gateway/gatetest"
 	"github.com/agora-relay/agora/gateway/jobs"
 	"github.com/agora-relay/agora/gateway/jobs/credits"
 	"github.com/agora-relay/agora/relay"
@@ -274,6 +275,7 @@ type noDeadline struct{ rapid.TB }
 // TestLedgerProperties compares the gateway with a model, for any interleaving of jobs, results, timeouts, transfers and
 // crashes: no credit is lost or made, no balance is negative, no job is paid twice (J-2 to J-7, J-15 to J-17).
 func TestLedgerProperties(t *testing.T) {
+	t.Setenv(gatetest.Env, "") // other tests compare the same statements with PostgreSQL
 	inBubble(t, func(t *testing.T, f *fixture) {
 		round := 0
 		rapid.Check(noDeadline{t}, func(rt *rapid.T) {
