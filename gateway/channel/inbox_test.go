@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"path"
 	"regexp"
 	"strings"
 	"testing"
@@ -209,8 +210,7 @@ func TestMCPNames(t *testing.T) {
 func TestDeliveriesAreSecret(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fixture) {
 		o, s := f.owner(t), newService(f)
-		secrets := []string{"the-content", "callback-secret", "mcp-secret", "zoe", "general", "the-answer", "the-result", "tok_", "sk_",
-			"cm_", "ck_", "mt_"}
+		secrets := []string{"the-content", "callback-secret", "mcp-secret", "zoe", "general", "the-answer", "the-result", path.Base(o.url)}
 		f.want(s.deliver(o.url, s.body("m1", "the-content", func(b object) { b["callback"] = s.base + "callback-secret" })), 200, "")
 		h := o.request()
 		s.answerWith(func(string, string) int { return 503 })
@@ -219,7 +219,13 @@ func TestDeliveriesAreSecret(t *testing.T) {
 		synctest.Wait()
 		f.must(o.send(h, envelope.Result{RequestID: h.envelope.ID, Status: "success", Output: []byte(`"the-result"`)}))
 		r := f.channel("other")
-		r.member("alice")
+		// Encrypted texts are so long that some have a part with the form of a key. So the test looks for the keys themselves.
+		secrets = append(secrets, path.Base(h.Callback), r.key, r.member("alice"))
+		for _, key := range secrets[7:] {
+			if len(key) < 43 {
+				t.Errorf("%q is no key", key)
+			}
+		}
 		r.connect("inbox", o.url)
 		synctest.Wait()
 		got, err := gatetest.Do(t.Context(), f.Client, f.URL, gatetest.Call{Method: "GET", Path: "/events?cursor=0&timeout=0"})
@@ -238,13 +244,8 @@ func TestDeliveriesAreSecret(t *testing.T) {
 				if place == "the log" && strings.Contains("zoe general", secret) {
 					continue
 				}
-				// The names of kinds of keys are in the database; a key is longer.
-				pattern := regexp.QuoteMeta(secret)
-				if strings.HasSuffix(secret, "_") {
-					pattern += "[A-Za-z0-9_-]{20}"
-				}
-				if found := regexp.MustCompile(pattern).Find(content); found != nil {
-					t.Errorf("%s has %s", place, found)
+				if bytes.Contains(content, []byte(secret)) {
+					t.Errorf("%s has %s", place, secret)
 				}
 			}
 		}
