@@ -171,7 +171,7 @@ func TestEndpointRetries(t *testing.T) {
 		if got := f.want(bob.do("POST", "/a/"+a+"?wait=120", order(uuid(100))), 200); statusOf(got) != "SUCCESS" || len(callbacks) != 6 {
 			t.Errorf("with %d callbacks the job is %v", len(callbacks), got)
 		}
-		nobody := "http://127.0.0.1:9"
+		nobody := "http://127.0.0.1:2009" // the listeners of tests have ports up to 1000
 		f.want(alice.do("POST", "/register", skilled(a, "alice", nobody, 0.1)), 201)
 		f.want(bob.hire(a, uuid(101)), 202)
 		f.pass(dispatchTime - 3*time.Second)
