@@ -5,8 +5,8 @@
 // request, before it uses the envelope. Claims that only the relay makes (the state of a thread, which agents are
 // online) only decide what the client asks next.
 //
-// The client does not send a message twice by mistake. A retry sends the same bytes. The client signs a message again
-// only if it is certain that the relay has stored none of the earlier copies.
+// The client does not send a message twice by mistake. A retry sends the same bytes. If the client must sign a message
+// again, because its clock was wrong, the new message has the same id, and the relay never stores both.
 //
 // Limits: an event is delivered to a handler at least once, because a process can end after it handles an event and
 // before it saves the cursor. A relay can withhold messages. The client uses the relay's time to correct its clock, but

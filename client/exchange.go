@@ -83,14 +83,14 @@ func (c *Client) get(ctx context.Context, path string, query url.Values, spec re
 		if failed == nil {
 			return nil
 		}
-		if attempt == readAttempts {
-			return failed
-		}
-		if token != "" && !grantsAccess && c.readAuth.pausePresence(failed) {
+		if attempt < readAttempts && token != "" && !grantsAccess && c.readAuth.pausePresence(failed) {
 			continue
 		}
-		if failed = c.prepareRetry(failed, grantsAccess); failed != nil {
-			return failed
+		if refused := c.prepareRetry(failed, grantsAccess); refused != nil {
+			return refused
+		}
+		if attempt == readAttempts { // a later try may succeed, for example if a proxy sends some requests twice
+			return &failure{notSent: true, err: fmt.Errorf("the relay refused the read %d times: %v", attempt, failed)}
 		}
 	}
 }

@@ -44,8 +44,9 @@ type ThreadState struct {
 // refuses the message and asks for more than two minutes, Post does not wait. It returns the error at once, with the
 // delay in RetryAfter.
 //
-// If the relay refuses the message because of a stale timestamp, and no earlier attempt can have been stored, Post
-// corrects its clock and signs and posts the message once more with the same id. It does not do so if d.TS was set.
+// If the relay refuses the message because of a stale timestamp, Post corrects its clock and signs and posts the message
+// once more with the same id. It does not do so if d.TS was set. The relay never stores two messages with the same id:
+// if it has stored an earlier attempt after all, it refuses the new one, and the error is ErrUnknownOutcome.
 //
 // Post also returns the envelope with every error after the first signature. Errors, for errors.Is and errors.As:
 //   - ErrUnknownOutcome: the relay may have stored the message.
@@ -72,11 +73,10 @@ func (c *Client) post(ctx context.Context, d envelope.Draft, retryLimited bool) 
 	}
 	receipt, err := c.postEnvelope(ctx, e, retryLimited)
 	refusal, ok := errors.AsType[*envelope.Error](err)
-	if !ok || refusal.Code != envelope.CodeStaleTimestamp || errors.Is(err, ErrUnknownOutcome) ||
-		!d.TS.IsZero() || !c.correctClock(refusal) {
+	if !ok || refusal.Code != envelope.CodeStaleTimestamp || !d.TS.IsZero() || !c.correctClock(refusal) {
 		return e, receipt, err
 	}
-	// The new envelope has the same ids. If the relay has stored the first one after all, it answers 409 to the second.
+	unknown := errors.Is(err, ErrUnknownOutcome)
 	d.ID, d.Thread = e.ID, e.Thread
 	if request, ok := d.Payload.(envelope.Request); ok {
 		request.RequestID = e.RequestID
@@ -86,6 +86,12 @@ func (c *Client) post(ctx context.Context, d envelope.Draft, retryLimited bool) 
 		return nil, Receipt{}, err
 	}
 	receipt, err = c.postEnvelope(ctx, e, retryLimited)
+	if unknown && err != nil && !errors.Is(err, ErrUnknownOutcome) {
+		refusal, ok := errors.AsType[*envelope.Error](err)
+		if !ok || refusal.Code == envelope.CodeDuplicateID || !settlesEarlierAttempts(refusal) {
+			err = fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
+		}
+	}
 	return e, receipt, err
 }
 
@@ -118,7 +124,8 @@ func (c *Client) postEnvelope(ctx context.Context, e *envelope.Envelope, retryLi
 			}
 			err = fmt.Errorf("%w; stopped before a retry: %w", failed, waitErr)
 		}
-		if !failed.noEffect() || mayBeStored && !settlesEarlierAttempts(failed) {
+		refusal, refused := errors.AsType[*envelope.Error](failed)
+		if !failed.noEffect() || mayBeStored && !(refused && settlesEarlierAttempts(refusal)) {
 			err = fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
 		}
 		return Receipt{}, err
@@ -151,11 +158,7 @@ func (c *Client) postOnce(ctx context.Context, e *envelope.Envelope) (receipt Re
 // relay checks for duplicates before it applies the rules of the thread (PROTOCOL §3). So a refusal by these rules, or
 // because another message has the same id, proves it. A refusal because of the time or a rate proves nothing, because
 // the relay checks those before it checks for duplicates.
-func settlesEarlierAttempts(f *failure) bool {
-	refusal, ok := errors.AsType[*envelope.Error](f)
-	if !ok {
-		return false
-	}
+func settlesEarlierAttempts(refusal *envelope.Error) bool {
 	switch refusal.Code {
 	case envelope.CodeInvalidTransition, envelope.CodeThreadNotFound, envelope.CodeForbidden,
 		envelope.CodeDuplicateID, envelope.CodeInvalidRequest:

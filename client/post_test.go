@@ -97,9 +97,13 @@ func script(relay *fakeRelay, faults ...fault) (bodies *[]string) {
 }
 
 func TestPostOutcome(t *testing.T) {
-	stale := func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
-		return response(400, `{"ok":false,"error":"STALE_TIMESTAMP","message":"stale","details":{"now":"`+envelope.FormatTime(time.Now().Add(time.Hour))+`"}}`), nil
+	staleBy := func(d time.Duration) fault {
+		return func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+			return response(400, `{"ok":false,"error":"STALE_TIMESTAMP","message":"stale","details":{"now":"`+
+				envelope.FormatTime(time.Now().Add(d))+`"}}`), nil
+		}
 	}
+	stale := staleBy(time.Hour)
 	const limited = `{"ok":false,"error":"RATE_LIMITED","message":"slowly","retryable":true}`
 	for name, test := range map[string]struct {
 		faults  []fault
@@ -120,9 +124,11 @@ func TestPostOutcome(t *testing.T) {
 		"stale first: signed again":          {faults: []fault{stale}, code: envelope.CodeStaleTimestamp, posts: 2, signed: 2},
 		"no connection, stale: signed again": {faults: []fault{noConnection, stale}, code: envelope.CodeStaleTimestamp, posts: 3, signed: 2},
 		"limited, stale: signed again":       {faults: []fault{answering(429, limited), stale}, code: envelope.CodeStaleTimestamp, posts: 3, signed: 2},
-		"reset, stale: not signed again":     {faults: []fault{reset, stale}, unknown: true, code: envelope.CodeStaleTimestamp, posts: 2, signed: 1},
-		"lost, stale: not signed again":      {faults: []fault{lost, stale}, unknown: true, code: envelope.CodeStaleTimestamp, posts: 2, signed: 1},
-		"500, stale: not signed again":       {faults: []fault{answering(500, unavailable), stale}, unknown: true, code: envelope.CodeStaleTimestamp, posts: 2, signed: 1},
+		"reset, always stale":                {faults: []fault{reset, stale}, unknown: true, code: envelope.CodeStaleTimestamp, posts: 3, signed: 2},
+		"500, always stale":                  {faults: []fault{answering(500, unavailable), stale}, unknown: true, code: envelope.CodeStaleTimestamp, posts: 3, signed: 2},
+		"reset, stale, then stored":          {faults: []fault{reset, staleBy(0), pass}, ok: true, posts: 3, signed: 2},
+		"reset, stale, refused":              {faults: []fault{reset, staleBy(0), answering(409, wrongState)}, code: envelope.CodeInvalidTransition, posts: 3, signed: 2},
+		"lost, stale, stored before":         {faults: []fault{lost, staleBy(0), pass}, unknown: true, code: envelope.CodeDuplicateID, posts: 3, signed: 2},
 		"502, a gateway's 404":               {faults: []fault{answering(502, ""), answering(404, "<html>")}, unknown: true, posts: 2, signed: 1},
 		"reset, refused by the thread":       {faults: []fault{reset, answering(409, wrongState)}, code: envelope.CodeInvalidTransition, posts: 2, signed: 1},
 		"always reset":                       {faults: []fault{reset}, unknown: true, posts: 8, signed: 1},

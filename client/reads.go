@@ -348,9 +348,10 @@ func (c *Client) prepareRetry(failed *failure, signed bool) *failure {
 	return nil
 }
 
-// maxReadCorrection is the largest difference between the time in a token and this machine's clock. Without this bound
-// an impostor could ask for a token with a future time, and use the token then.
-const maxReadCorrection = 5 * time.Minute
+// maxReadAhead is how far the time in a token may be ahead of this machine's clock. Without this bound an impostor could
+// ask for a token with a future time, and use the token then. A token with a past time is worth nothing to an impostor,
+// so it may be behind this machine's clock by as much as a message, maxCorrection.
+const maxReadAhead = 15 * time.Minute
 
 // now returns the time to write into tokens: raw, this machine's time, plus the correction.
 func (r *readAuth) now(raw time.Time) time.Time {
@@ -359,20 +360,20 @@ func (r *readAuth) now(raw time.Time) time.Time {
 	return raw.Add(r.correction)
 }
 
-// correct sets the clock for tokens to the relay's time, which refusal contains. raw is this machine's time. The
-// correction is at most maxReadCorrection, and is set at most once per recheckInterval. correct returns nil if it set
-// the clock, else the failure to report. The caller holds r.mu.
+// correct sets the clock for tokens to the relay's time, which refusal contains. raw is this machine's time. The clock
+// is set forward by at most maxReadAhead and back by at most maxCorrection, and at most once per recheckInterval.
+// correct returns nil if it set the clock, else the failure to report. The caller holds r.mu.
 func (r *readAuth) correct(refusal *envelope.Error, failed *failure, raw time.Time) *failure {
 	relayNow, ok := refusal.Now()
 	if !ok {
 		return failed
 	}
 	difference := relayNow.Sub(raw)
-	if difference.Abs() > maxReadCorrection {
+	if difference > maxReadAhead || -difference > maxCorrection {
 		return permanentFailure(envelope.Errorf(envelope.CodeUnauthorized,
 			"the relay's clock says %s and differs from this machine's clock by %v; set this machine's clock: "+
-				"the client corrects the time of signed reads by %v at most",
-			envelope.FormatTime(relayNow), difference.Abs().Round(time.Second), maxReadCorrection))
+				"the client sets the time of signed reads forward by %v at most, and back by %v at most",
+			envelope.FormatTime(relayNow), difference.Abs().Round(time.Second), maxReadAhead, maxCorrection))
 	}
 	if !r.correctedAt.IsZero() && time.Since(r.correctedAt) < recheckInterval {
 		return &failure{notSent: true, err: fmt.Errorf(

@@ -212,9 +212,16 @@ func TestRefusedTokensAreReplaced(t *testing.T) {
 	if _, err := c.Agents(t.Context(), client.AgentQuery{}); err != nil || len(seen.tokens()) != 2 {
 		t.Errorf("a clock four minutes behind: %v, %d requests", err, len(seen.tokens()))
 	}
-	c, seen = clientOf(t, r.URL, key, client.Options{Now: func() time.Time { return time.Now().Add(6 * time.Minute) }})
-	if _, err := c.Agents(t.Context(), client.AgentQuery{}); !hasCode(err, envelope.CodeUnauthorized) || !strings.Contains(err.Error(), "set this machine's clock") || len(seen.tokens()) != 1 {
-		t.Errorf("a clock six minutes ahead: %v, %d requests", err, len(seen.tokens()))
+	c, seen = clientOf(t, r.URL, key, client.Options{Now: func() time.Time { return time.Now().Add(23 * time.Hour) }})
+	if _, err := c.Agents(t.Context(), client.AgentQuery{}); err != nil || len(seen.tokens()) != 2 {
+		t.Errorf("a clock 23 hours ahead: %v, %d requests", err, len(seen.tokens()))
+	}
+	for _, off := range []time.Duration{-16 * time.Minute, 25 * time.Hour} {
+		c, seen = clientOf(t, r.URL, key, client.Options{Now: func() time.Time { return time.Now().Add(off) }})
+		if _, err := c.Agents(t.Context(), client.AgentQuery{}); !hasCode(err, envelope.CodeUnauthorized) ||
+			!strings.Contains(err.Error(), "set this machine's clock") || len(seen.tokens()) != 1 {
+			t.Errorf("a clock %v ahead: %v, %d requests", off, err, len(seen.tokens()))
+		}
 	}
 	c, seen = clientOf(t, r.URL, key, client.Options{})
 	seen.setDocument(map[string]any{"reads": "open"})
@@ -335,4 +342,30 @@ func followOne(t *testing.T, c *client.Client) error {
 		return nil
 	}
 	return err
+}
+
+// TestFollowOutlivesRepeatedRequests: a proxy sends the first reads to the relay twice, and returns the second answer,
+// which says that the token was used before. Follow goes on until the proxy stops doing so.
+func TestFollowOutlivesRepeatedRequests(t *testing.T) {
+	r, key, repeats := startPrivate(t), newKey(t), 0
+	c := newClientVia(t, r.URL, key, func(q *http.Request) (*http.Response, error) {
+		if q.Header.Get("Authorization") != "" && repeats < 5 {
+			repeats++
+			first, err := http.DefaultTransport.RoundTrip(q.Clone(q.Context()))
+			if err = errors.Join(err, first.Body.Close()); err != nil {
+				return nil, err
+			}
+		}
+		return http.DefaultTransport.RoundTrip(q)
+	})
+	if _, _, err := c.Post(t.Context(), envelope.Draft{
+		Payload: envelope.Request{Intent: "echo"}, Recipient: key.DID()}); err != nil {
+		t.Fatal(err)
+	}
+	enough := errors.New("enough")
+	err := c.Follow(t.Context(), client.FollowOptions{Filter: client.Filter{Recipient: key.DID()}, FromOldest: true},
+		func(context.Context, *envelope.Envelope) error { return enough })
+	if !errors.Is(err, enough) || repeats != 5 {
+		t.Errorf("Follow ended with %v after %d repeated reads", err, repeats)
+	}
 }
