@@ -28,6 +28,7 @@ var allowedImports = map[string][]string{
 	"ci/sbom":                       {},
 	"internal/fsync":                {},
 	"internal/jsontext":             {},
+	"internal/safetext":             {},
 	"internal/turns":                {},
 	"didkey":                        {"internal/fsync"},
 	"envelope":                      {"didkey"},
@@ -65,7 +66,7 @@ var allowedImports = map[string][]string{
 	"testvectors":                   {},
 	"testvectors/generate":          {"testvectors"},
 	"testvectors/interop/run":       {"didkey", "envelope", "client"},
-	"cmd/agora":                     {"internal/fsync", "bench", "conformance", "didkey", "envelope", "replay", "thread", "relay", "relay/httpapi", "relay/metrics", "relay/tracing", "store/sqlite", "store/sqlite/check", "client", "explorer", "gateway", "gateway/channel", "gateway/hub", "gateway/hub/skill", "gateway/hub/hubclient", "gateway/channel/channelclient", "gateway/jobs", "gateway/jobs/credits", "gateway/jobs/jobsclient", "conformance/agentprobe"},
+	"cmd/agora":                     {"internal/fsync", "internal/safetext", "bench", "conformance", "didkey", "envelope", "replay", "thread", "relay", "relay/httpapi", "relay/metrics", "relay/tracing", "store/sqlite", "store/sqlite/check", "client", "explorer", "gateway", "gateway/channel", "gateway/hub", "gateway/hub/skill", "gateway/hub/hubclient", "gateway/channel/channelclient", "gateway/jobs", "gateway/jobs/credits", "gateway/jobs/jobsclient", "conformance/agentprobe"},
 }
 
 // forbiddenImports lists standard packages that a package must not import: these packages have no network and no

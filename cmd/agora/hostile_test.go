@@ -23,6 +23,7 @@ import (
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway/hub/hubclient"
+	"github.com/agora-relay/agora/internal/safetext"
 	"github.com/agora-relay/agora/store/ledger"
 	"github.com/agora-relay/agora/thread"
 )
@@ -39,7 +40,7 @@ func foundIn(text string) (found []string) {
 		found = append(found, "bytes that are not UTF-8")
 	}
 	for _, r := range text {
-		if r != '\n' && r != '\t' && isUnsafe(r) {
+		if r != '\n' && r != '\t' && safetext.Unsafe(r) {
 			found = append(found, fmt.Sprintf("%U", r))
 		}
 	}
@@ -558,37 +559,5 @@ func TestNothingHostileIsShown(t *testing.T) {
 				all.Wait()
 			}
 		})
-	}
-}
-
-// TestEscapeKeepsJSON checks that escaped JSON has the same value as before, and that it contains no unsafe characters.
-func TestEscapeKeepsJSON(t *testing.T) {
-	const together = 256 // runes that are tested in one string
-	step := rune(together)
-	if raceDetector {
-		step *= 17 // escape starts no goroutines
-	}
-	for first := rune(0); first <= utf8.MaxRune; first += step {
-		var all strings.Builder
-		for r := first; r < first+together; r++ {
-			if utf8.ValidRune(r) {
-				all.WriteString("\\" + string(r) + "\"" + string(r))
-			}
-		}
-		text, err := json.Marshal(all.String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		escaped := escape(text, "")
-		var got string
-		if err := json.Unmarshal(escaped, &got); err != nil || got != all.String() {
-			t.Fatalf("a string with the runes from %U on becomes %q: %v", first, escaped, err)
-		}
-		if i := bytes.IndexFunc(escaped, isUnsafe); i >= 0 {
-			t.Fatalf("a rune is not escaped: %q", escaped[i:i+utf8.UTFMax])
-		}
-	}
-	if got := printable("a\xff\x9b\nb"); got != "a\uFFFD\uFFFD\\u000ab" {
-		t.Errorf("got %q", got)
 	}
 }

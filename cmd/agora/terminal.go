@@ -1,60 +1,33 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"os"
 	"slices"
 	"strings"
 	"unicode"
-	"unicode/utf16"
 	"unicode/utf8"
+
+	"github.com/agora-relay/agora/internal/safetext"
 )
 
 // Text from others (a relay, an agent, a database, a file name) may contain characters that control a terminal, are
-// invisible, or reverse the direction of writing. The function escape replaces all of them.
+// invisible, or reverse the direction of writing. safetext.Escape replaces all of them.
 //
-// escape is used in two ways. run wraps standard output and standard error in an escapingWriter, so that no command can
+// It is used in two ways. run wraps standard output and standard error in an escapingWriter, so that no command can
 // forget to escape. printable escapes foreign text within a line, because a line break in it could forge a line of
 // agora.
 
-// isUnsafe reports whether r may control a terminal or be invisible: control characters (C0, DEL, C1), format
-// characters (bidi controls, zero-width characters, the soft hyphen), line and paragraph separators, and the block of
-// tags and variation selectors (U+E0000 to U+E0FFF).
-func isUnsafe(r rune) bool {
-	return unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) || r >= 0xE0000 && r <= 0xE0FFF
-}
-
-// escape replaces each unsafe character that is not in keep by \uXXXX, in UTF-16 as JSON does. JSON has such characters
-// only within strings, so the value of escaped JSON stays the same. Bytes that are not UTF-8 become U+FFFD.
-func escape(text []byte, keep string) []byte {
-	unsafe := func(r rune) bool { return r == utf8.RuneError || isUnsafe(r) && !strings.ContainsRune(keep, r) }
-	if bytes.IndexFunc(text, unsafe) < 0 {
-		return text
-	}
-	out := make([]byte, 0, len(text)+len(text)/4)
-	for _, r := range string(text) {
-		if r == utf8.RuneError || !unsafe(r) {
-			out = utf8.AppendRune(out, r)
-			continue
-		}
-		for _, unit := range utf16.AppendRune(nil, r) {
-			out = fmt.Appendf(out, `\u%04x`, unit)
-		}
-	}
-	return out
-}
-
 // printable returns foreign text in a form that can be a part of one line.
-func printable[T ~string | ~[]byte](text T) string { return string(escape([]byte(text), "")) }
+func printable[T ~string | ~[]byte](text T) string { return string(safetext.Escape([]byte(text), "")) }
 
 // escapingWriter escapes all unsafe characters except line breaks and tabs. Each Write must consist of whole
 // characters, as the writes of fmt, json, slog and kong do.
 type escapingWriter struct{ io.Writer }
 
 func (w escapingWriter) Write(p []byte) (int, error) {
-	if _, err := w.Writer.Write(escape(p, "\n\t")); err != nil {
+	if _, err := w.Writer.Write(safetext.Escape(p, "\n\t")); err != nil {
 		return 0, err
 	}
 	return len(p), nil
