@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/agora-relay/agora/internal/fsync"
@@ -44,20 +43,6 @@ func (f FileCursor) Load(context.Context) (string, error) {
 }
 
 // Save replaces the file. The folder of the file must exist.
-func (f FileCursor) Save(_ context.Context, cursor string) (err error) {
-	folder := filepath.Dir(string(f))
-	temp, err := os.CreateTemp(folder, filepath.Base(string(f))+".*.tmp")
-	if err != nil {
-		return err
-	}
-	if _, err = temp.WriteString(cursor + "\n"); err == nil {
-		err = temp.Sync()
-	}
-	if err = errors.Join(err, temp.Close()); err == nil {
-		err = os.Rename(temp.Name(), string(f))
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(temp.Name()))
-	}
-	return fsync.Folder(folder)
+func (f FileCursor) Save(_ context.Context, cursor string) error {
+	return fsync.Replace(string(f), []byte(cursor+"\n"))
 }

@@ -49,3 +49,23 @@ func Create(path string, text []byte) (err error) {
 	}
 	return Folder(filepath.Dir(path))
 }
+
+// Replace writes text to the file at path, which only its owner can read, and replaces a file that exists. If the
+// process or the machine stops at any time, the file has the old text or the new one.
+func Replace(path string, text []byte) error {
+	folder := filepath.Dir(path)
+	temp, err := os.CreateTemp(folder, filepath.Base(path)+".*.tmp") // mode 0600
+	if err != nil {
+		return err
+	}
+	if _, err = temp.Write(text); err == nil {
+		err = temp.Sync()
+	}
+	if err = errors.Join(err, temp.Close()); err == nil {
+		err = os.Rename(temp.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(temp.Name()))
+	}
+	return Folder(folder)
+}
