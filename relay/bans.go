@@ -26,7 +26,8 @@ var (
 		Message: "the operator of this relay has banned this identity"}
 )
 
-// SetBans replaces the bans while the relay runs. Polls that wait go on until they are answered.
+// SetBans replaces the bans while the relay runs. Polls that wait go on until they are answered. A stream of events
+// ends before its next page.
 func (r *Relay) SetBans(b Bans) {
 	if len(b.Networks) == 0 && len(b.Agents) == 0 {
 		r.bans.Store(nil)

@@ -56,7 +56,7 @@ func deliveryOf(p Page) Delivery {
 // event. It returns an empty page when p.Wait is over or the relay shuts down. If ctx ends while the poll waits, the
 // poll ends at once. A poll with a Wait needs a slot. If no slot is free, it is refused with CodeRateLimited. The
 // caller must not use p until Events has returned.
-func (r *Relay) Events(ctx context.Context, p *Poll) (d Delivery, err error) {
+func (r *Relay) Events(ctx context.Context, p *Poll) (Delivery, error) {
 	if err := r.admitReader(p); err != nil {
 		return Delivery{}, err
 	}
@@ -66,12 +66,17 @@ func (r *Relay) Events(ctx context.Context, p *Poll) (d Delivery, err error) {
 	}
 	defer release()
 	r.countWaiting(1)
+	defer r.countWaiting(-1)
+	return r.deliver(ctx, p)
+}
+
+// deliver answers a poll that was admitted and that has the slot it needs.
+func (r *Relay) deliver(ctx context.Context, p *Poll) (d Delivery, err error) {
 	// First register the waiter, then read the store. An event that is stored in between is then seen twice, and its
 	// number shows this. The other way round, it would be missed.
 	w := r.hub.add(p.Filter)
 	defer func() {
 		r.hub.remove(w)
-		r.countWaiting(-1)
 		if err == nil {
 			r.reportDelivery(ctx, w, d.Events)
 		}

@@ -205,6 +205,17 @@ func (r *Relay) MarkPresent(p Peer, token, method, target string) {
 	r.presence.markFromNetwork(read.Reader, siteNetwork(p.Addr), now)
 }
 
+// VerifyPresent returns who signed a token, for a stream of a relay that shows everything to everybody. The stream then
+// keeps its reader online. Unlike MarkPresent, it verifies every signature, because a stream lasts longer than a minute.
+// It returns "" for an invalid token. The transport must have admitted the request, see Admit.
+func (r *Relay) VerifyPresent(token, method, target string) didkey.DID {
+	read, err := r.parseRead(token, method, target, r.now())
+	if err != nil || read.VerifyWith(r.keys.Parse) != nil {
+		return ""
+	}
+	return read.Reader
+}
+
 func readTimeError(now time.Time) error {
 	e := unauthorized(envelope.ReasonTime, "the token's ts is not within a minute of the relay's clock, or is before "+
 		"the start of the relay; compare your clock with details.now, and sign a new token")

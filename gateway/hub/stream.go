@@ -93,11 +93,10 @@ func parseID(text string) (int64, bool) {
 func (h *Hub) serveStream(
 	w http.ResponseWriter, r *http.Request, from relay.Peer, owner caller, after int64, resumes bool,
 ) error {
-	out := http.NewResponseController(w)
+	out := httpapi.NewEventStream(w)
 	s := &stream{agent: owner.agent, news: make(chan struct{}, 1), ended: make(chan string, 1), done: make(chan struct{}),
-		turn:  make(chan struct{}, 1),
-		abort: func() { _ = out.SetWriteDeadline(time.Now()) }} // a writer without deadlines has no connection to wait for
-	writer := &streamWriter{h: h, w: w, out: out, s: s, from: from}
+		turn: make(chan struct{}, 1), abort: out.Abort}
+	writer := &streamWriter{h: h, out: out, s: s, from: from}
 	h.streams.add(s)
 	defer func() { h.closeStream(s, writer.phase == live) }()
 	if resumes {
@@ -112,10 +111,7 @@ func (h *Hub) serveStream(
 	if resumes {
 		writer.phase, writer.last = missed, min(after, writer.last)
 	}
-	// net/http reads from the connection to learn whether the client is still there. A deadline would end that.
-	_ = out.SetReadDeadline(time.Time{})
-	httpapi.SetHeader(w, "text/event-stream")
-	w.Header().Set("X-Accel-Buffering", "no") // nginx then passes on each event at once
+	out.Begin()
 	if writer.send(r.Context(), "retry: 3000\nevent: connected\ndata: "+string(jsontext.Compact(struct {
 		AgentID string `json:"agent_id"`
 		Message string `json:"message"`

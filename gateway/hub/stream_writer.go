@@ -3,7 +3,6 @@ package hub
 import (
 	"context"
 	"errors"
-	"net/http"
 	"strings"
 	"time"
 
@@ -15,8 +14,7 @@ import (
 // streamWriter writes one stream. Only its handler's goroutine uses it.
 type streamWriter struct {
 	h    *Hub
-	w    http.ResponseWriter
-	out  *http.ResponseController
+	out  *httpapi.EventStream
 	s    *stream
 	from relay.Peer
 	position
@@ -212,13 +210,9 @@ func (t *streamWriter) waitForPace(ctx context.Context, bytes int) error {
 	}
 }
 
-// write writes and flushes a part of the stream.
+// write writes a part of the stream.
 func (t *streamWriter) write(text string) error {
-	httpapi.ExtendWrite(t.w)
-	if _, err := t.w.Write([]byte(text)); err != nil {
-		return err
-	}
-	if err := t.out.Flush(); err != nil {
+	if _, err := t.out.Write([]byte(text)); err != nil {
 		return err
 	}
 	t.pace.writes = append(t.pace.writes, paced{time.Now(), len(text)})

@@ -84,7 +84,7 @@ type Mount struct {
 	// format of the relay's own routes.
 	Errors func(err error) (answer ErrorAnswer, ok bool)
 	// Methods and Headers are the methods and headers that web pages may use in this mount, in addition to GET, HEAD,
-	// POST, Content-Type and Authorization.
+	// POST, Content-Type, Authorization and Last-Event-ID.
 	Methods, Headers []string
 	// Unlimited reports whether a request is exempt from the limits on requests, as health checks are. nil: no request
 	// is exempt.

@@ -229,7 +229,7 @@ func (a *api) getWellKnown(w http.ResponseWriter, _ *http.Request, from relay.Pe
 			"defaultTtl": envelope.DefaultTTL.Seconds(), "maxTtl": policy.Window.MaxTTL.Seconds(),
 			"pendingTimeout": policy.Rules.PendingTimeout.Seconds(), "activeTimeout": policy.Rules.ActiveTimeout.Seconds(),
 			"threadRetention": policy.ThreadRetention.Seconds(),
-			"pollDefault":     relay.DefaultWait.Seconds(), "pollMax": relay.MaxWait.Seconds(),
+			"pollDefault":     relay.DefaultWait.Seconds(), "pollMax": relay.MaxWait.Seconds(), "streamMax": maxStream.Seconds(),
 		},
 	}
 	if a.options.Gateways != nil {
@@ -240,7 +240,7 @@ func (a *api) getWellKnown(w http.ResponseWriter, _ *http.Request, from relay.Pe
 
 // features returns what this relay can do for a client.
 func (a *api) features(from relay.Peer) []string {
-	features := []string{"cursor", "before", "broadcast", "threads", "agents", "duplicate-receipts"}
+	features := []string{"cursor", "before", "sse", "broadcast", "threads", "agents", "duplicate-receipts"}
 	if len(a.options.Origins) > 0 {
 		features = append(features, "cors")
 	}

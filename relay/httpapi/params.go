@@ -61,25 +61,34 @@ type eventsQuery struct {
 	since, before string // the texts of these parameters; empty: absent
 }
 
+// eventsParams are the names of the parameters of GET /events.
+var eventsParams = []string{"since", "cursor", "before", "recipient", "sender", "type", "thread", "broadcast", "timeout",
+	"limit"}
+
 // theEnd is the value of before for the position after the newest stored event. It has no cursor yet.
 const theEnd = "end"
 
 // parseEvents reads the parameters of GET /events. For before=end, it leaves the Cursor of the Poll empty.
 func (a *api) parseEvents(r *http.Request) (*eventsQuery, error) {
-	p, err := parseParams(r, "since", "cursor", "before", "recipient", "sender", "type", "thread", "broadcast", "timeout",
-		"limit")
+	p, err := parseParams(r, eventsParams...)
 	if err != nil {
 		return nil, err
 	}
 	q := &eventsQuery{since: p["since"], before: p["before"]}
-	for _, step := range []func(params, *relay.Poll) error{
-		a.parseStart, parseParties, parseTypeAndThread, parseTimeoutAndLimit,
-	} {
-		if err := step(p, &q.Poll); err != nil {
-			return nil, err
+	if err := a.parseStart(p, &q.Poll); err != nil {
+		return nil, err
+	}
+	return q, parseFilter(p, &q.Poll)
+}
+
+// parseFilter reads all parameters of GET /events but the position.
+func parseFilter(p params, poll *relay.Poll) error {
+	for _, step := range []func(params, *relay.Poll) error{parseParties, parseTypeAndThread, parseTimeoutAndLimit} {
+		if err := step(p, poll); err != nil {
+			return err
 		}
 	}
-	return q, nil
+	return nil
 }
 
 // parseStart reads the position at which the answer begins: since, cursor or before.

@@ -25,7 +25,7 @@ func newCORS(origins, methods, headers []string) *cors.Cors {
 	return cors.New(cors.Options{
 		AllowedOrigins: origins,
 		AllowedMethods: append([]string{http.MethodGet, http.MethodPost, http.MethodHead}, methods...),
-		AllowedHeaders: append([]string{"Content-Type", "Authorization"}, headers...),
+		AllowedHeaders: append([]string{"Content-Type", "Authorization", headerLastEventID}, headers...),
 		ExposedHeaders: []string{"Retry-After", "WWW-Authenticate", "X-Request-Id"},
 		MaxAge:         600, // seconds
 

@@ -72,7 +72,9 @@ func newAPI(f *Front) *api { return &api{f} }
 
 // mount returns the relay's own routes as a Mount.
 func (a *api) mount() Mount {
-	events := map[string]Handler{http.MethodGet: a.traced("GET /events", a.withReader(a.getEvents)),
+	events := map[string]Handler{
+		// A stream has no span, because it would last for minutes.
+		http.MethodGet:  negotiated(a.traced("GET /events", a.withReader(a.getEvents)), a.withReader(a.streamEvents)),
 		http.MethodPost: a.traced("POST /events", a.postEvent)}
 	agents := map[string]Handler{http.MethodGet: a.withReader(a.getAgents)}
 	agent := map[string]Handler{http.MethodGet: a.withReader(a.getAgent)}
