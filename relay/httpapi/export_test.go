@@ -23,3 +23,6 @@ func ParsePoll(r *http.Request) (poll *relay.Poll, before string, err error) {
 	}
 	return &q.Poll, q.before, nil
 }
+
+// PrefersStream reports whether the headers Accept prefer a stream.
+var PrefersStream = prefersStream

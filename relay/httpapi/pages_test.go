@@ -37,6 +37,7 @@ func TestPreflight(t *testing.T) {
 		"listed":              {listed, "/events", "https://app.example", "POST", "content-type", 204, "Origin=https://app.example Methods=POST Headers=content-type"},
 		"also listed":         {listed, "/events", "http://localhost:3000", "GET", "authorization", 204, "Origin=http://localhost:3000 Methods=GET Headers=authorization"},
 		"both headers":        {listed, "/v1/messages", "https://app.example", "POST", "authorization,content-type", 204, "Origin=https://app.example Methods=POST Headers=authorization,content-type"},
+		"of a stream":         {listed, "/events", "https://app.example", "GET", "authorization,last-event-id", 204, "Origin=https://app.example Methods=GET Headers=authorization,last-event-id"},
 		"without headers":     {listed, "/health", "https://app.example", "HEAD", "", 204, "Origin=https://app.example Methods=HEAD"},
 		"any":                 {all, "/events", "https://anywhere.example", "POST", "content-type", 204, "Origin=* Methods=POST Headers=content-type"},
 		"any, opaque origin":  {all, "/events", "null", "GET", "authorization", 204, "Origin=* Methods=GET Headers=authorization"},
