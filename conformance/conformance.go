@@ -117,6 +117,7 @@ func themes() []theme {
 		{"Existing clients", "", clientChecks},
 		{"Private reads", "reads.json", privateChecks},
 		{"Reading backwards", "", backwardChecks},
+		{"Server-sent events", "", streamChecks},
 	}
 }
 

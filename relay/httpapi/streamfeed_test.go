@@ -167,7 +167,7 @@ func (s *feed) wantEnd(what, reason string) {
 	}
 }
 
-var randomParts = regexp.MustCompile(`(?m)^(retry: )\d+$|^(id: )[0-9a-f]{32}$`)
+var randomParts = regexp.MustCompile(`(?m)(retry: )\d+$|(id: )[0-9a-f]{32}$`)
 
 // transcript returns when the client has read what, without the parts that are random on a private relay.
 func (s *feed) transcript() string {
