@@ -534,9 +534,11 @@ func TestThreatsAreShown(t *testing.T) {
 			}
 		}
 	}
-	if number["T"] != 73 || number["S"] != 9 {
-		t.Errorf("%v threats, want 73 and 9", number)
+	if number["T"] != 75 || number["S"] != 9 {
+		t.Errorf("%v threats, want 75 and 9", number)
 	}
+	}
+}
 }
 
 // testNames returns the names of all tests of the module.
