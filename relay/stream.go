@@ -11,6 +11,7 @@ import (
 type Stream struct {
 	relay *Relay
 	poll  Poll
+	begun bool // the first page was asked for
 	leave func()
 }
 
@@ -23,7 +24,7 @@ func (r *Relay) OpenEvents(ctx context.Context, p *Poll) (*Stream, Delivery, err
 		return nil, Delivery{}, err
 	}
 	s := &Stream{relay: r, poll: *p, leave: leave}
-	first, err := s.read(ctx, 0)
+	first, err := s.Next(ctx, 0)
 	if err != nil {
 		s.Close()
 		return nil, Delivery{}, err
@@ -35,32 +36,35 @@ func (r *Relay) OpenEvents(ctx context.Context, p *Poll) (*Stream, Delivery, err
 func (s *Stream) Close() { s.leave() }
 
 // Next returns the next page. If there are no events, it waits for the first one, at most for wait, and then returns an
-// empty page. It counts against the allowance of the client's address as a poll does. The page before must have been
-// read completely. Refusals: those of Admit and of Events; CodeForbidden also if the client was banned meanwhile. After
-// a refusal with a RetryAfter, Next may be called again.
+// empty page. Each page but the first counts against the allowance of the client's address, as a poll does. The page
+// before must have been read completely. Refusals: those of Admit and of Events; CodeForbidden also if the client was
+// banned meanwhile. After a refusal with CodeRateLimited, Next may be called again.
 func (s *Stream) Next(ctx context.Context, wait time.Duration) (Delivery, error) {
-	if err := s.relay.Admit(s.poll.Peer, Reads); err != nil {
+	if err := s.admit(); err != nil {
 		return Delivery{}, err
 	}
-	return s.read(ctx, wait)
-}
-
-func (s *Stream) read(ctx context.Context, wait time.Duration) (Delivery, error) {
-	p := &s.poll
-	if err := s.relay.admitReader(p); err != nil {
-		return Delivery{}, err
-	}
-	s.relay.keepPresent(p.Peer)
-	p.Wait = wait
-	d, err := s.relay.deliver(ctx, p)
+	s.poll.Wait = wait
+	d, err := s.relay.deliver(ctx, &s.poll)
 	if err == nil {
-		err = s.relay.checkPeerBan(p.Peer)
+		err = s.relay.checkPeerBan(s.poll.Peer)
 	}
 	if err != nil {
 		return Delivery{}, err
 	}
-	p.Since, p.Cursor = time.Time{}, d.Cursor
+	s.poll.Since, s.poll.Cursor = time.Time{}, d.Cursor
 	return d, nil
+}
+
+// admit does before each page what is done before a poll. The first page was admitted with its request.
+func (s *Stream) admit() error {
+	if s.begun {
+		if err := s.relay.Admit(s.poll.Peer, Reads); err != nil {
+			return err
+		}
+	}
+	s.begun = true
+	s.relay.keepPresent(s.poll.Peer)
+	return s.relay.admitReader(&s.poll)
 }
 
 // checkPeerBan refuses a client that was banned after its request was admitted. Refusals: CodeForbidden.

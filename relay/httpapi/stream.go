@@ -68,25 +68,33 @@ func prefersStream(accept []string) bool {
 	return stream > json || stream > 0 && stream == json && specific < 3
 }
 
-// streamEvents is the handler of GET /events for a stream.
+// streamEvents is the handler of GET /events for a stream. It is small, and keeps nothing large on its stack, because
+// thousands of streams wait with their stacks.
 func (a *api) streamEvents(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
-	poll, err := a.parseStream(r)
+	s, err := a.openStream(w, r, from)
 	if err != nil {
 		return err
+	}
+	defer s.pages.Close()
+	s.run(r.Context())
+	return nil
+}
+
+// openStream reads the first page of a stream. Nothing is written yet.
+func (a *api) openStream(w http.ResponseWriter, r *http.Request, from relay.Peer) (*pageStream, error) {
+	poll, err := a.parseStream(r)
+	if err != nil {
+		return nil, err
 	}
 	if token, ok := tokenOf(r.Header.Values("Authorization")); ok && a.relay.Reads() != relay.ToParties {
 		from.Reader = a.relay.VerifyPresent(token, r.Method, r.RequestURI)
 	}
 	poll.Peer = from
-	pages, first, err := a.relay.OpenEvents(r.Context(), poll)
-	if err != nil {
-		return err
+	s := &pageStream{a: a, out: NewEventStream(w), end: time.Now().Add(maxStream)}
+	if s.pages, s.page, err = a.relay.OpenEvents(r.Context(), poll); err != nil {
+		return nil, err
 	}
-	defer pages.Close()
-	s := &pageStream{a: a, out: NewEventStream(w), pages: pages, end: time.Now().Add(maxStream), cursor: first.Cursor}
-	s.out.Begin()
-	s.run(r.Context(), first)
-	return nil
+	return s, nil
 }
 
 // parseStream reads the parameters of a stream. The header Last-Event-ID takes precedence over the position in the
@@ -127,21 +135,15 @@ type pageStream struct {
 	a      *api
 	out    *EventStream
 	pages  *relay.Stream
+	page   relay.Delivery // what is written next
 	end    time.Time    // when to end the stream
 	alive  time.Time    // when to write the next keep-alive
 	cursor relay.Cursor // behind what was written and searched
 }
 
-// run writes the stream until it ends. first is its first page.
-func (s *pageStream) run(ctx context.Context, first relay.Delivery) {
-	retry := minRetry + rand.N(maxRetry-minRetry)
-	err := s.write([]byte("retry: " + strconv.FormatInt(retry.Milliseconds(), 10) + "\n\n"))
-	if err == nil {
-		err = s.writeEvents(first)
-	}
-	if err == nil {
-		err = s.writeCursor("begin")
-	}
+// run writes the stream until it ends.
+func (s *pageStream) run(ctx context.Context) {
+	err := s.begin()
 	var resume time.Time // when to read again after a refusal
 	for err == nil {
 		now := time.Now()
@@ -155,15 +157,27 @@ func (s *pageStream) run(ctx context.Context, first relay.Delivery) {
 			s.sleep(ctx, s.soonest(resume).Sub(now))
 			err = ctx.Err()
 		default:
-			var page relay.Delivery
-			if page, err = s.pages.Next(ctx, s.soonest(s.alive).Sub(now)); err == nil {
-				err = s.writeEvents(page)
+			if s.page, err = s.pages.Next(ctx, s.soonest(s.alive).Sub(now)); err == nil {
+				err = s.writePage()
 			} else if after := temporary(err); after > 0 {
 				resume, err = now.Add(after), nil
 			}
 		}
 	}
 	s.giveUp(ctx, err)
+}
+
+// begin writes the header and the first page.
+func (s *pageStream) begin() error {
+	s.out.Begin()
+	retry := minRetry + rand.N(maxRetry-minRetry)
+	if err := s.write([]byte("retry: " + strconv.FormatInt(retry.Milliseconds(), 10) + "\n\n")); err != nil {
+		return err
+	}
+	if err := s.writePage(); err != nil {
+		return err
+	}
+	return s.writeCursor("begin")
 }
 
 // temporary returns when to read again after a refusal that is only for the moment. It is 0 for other errors.
@@ -223,9 +237,11 @@ func (s *pageStream) giveUp(ctx context.Context, err error) {
 	_ = s.write([]byte(": end; " + reason + "\n\n")) // the stream ends in any case
 }
 
-// writeEvents writes a page, in parts. Only one part of the page is in memory while a slow client reads. It stops early,
+// writePage writes the events of the page, in parts. Only one part of the page is in memory while a slow client reads. It stops early,
 // between two events, if the stream must end.
-func (s *pageStream) writeEvents(page relay.Delivery) error {
+func (s *pageStream) writePage() error {
+	page := s.page
+	s.page = relay.Delivery{} // so that it is not in memory while the stream waits
 	var part bytes.Buffer
 	for events, err := range page.Pieces() {
 		if err != nil {
