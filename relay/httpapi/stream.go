@@ -136,9 +136,9 @@ type pageStream struct {
 	out    *EventStream
 	pages  *relay.Stream
 	page   relay.Delivery // what is written next
-	end    time.Time    // when to end the stream
-	alive  time.Time    // when to write the next keep-alive
-	cursor relay.Cursor // behind what was written and searched
+	end    time.Time      // when to end the stream
+	alive  time.Time      // when to write the next keep-alive
+	cursor relay.Cursor   // behind what was written and searched
 }
 
 // run writes the stream until it ends.
