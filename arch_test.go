@@ -537,8 +537,6 @@ func TestThreatsAreShown(t *testing.T) {
 	if number["T"] != 75 || number["S"] != 9 {
 		t.Errorf("%v threats, want 75 and 9", number)
 	}
-	}
-}
 }
 
 // testNames returns the names of all tests of the module.
