@@ -1,0 +1,355 @@
+"""The client of a relay."""
+from __future__ import annotations
+
+import asyncio
+import datetime
+import json
+import logging
+import time
+from typing import Any, AsyncGenerator, Callable, Iterable, Mapping
+
+from .answer import (
+    MAX_DIRECTORY, MAX_DOCUMENT, MAX_PAGE, MAX_ROWS, MAX_SHORT, MAX_THREAD, Envelopes, Spec, TooLong, split_list, text_of,
+)
+from .call import Call, continue_request, resume_call
+from .didkey import Identity, key_of
+from .envelope import DEFAULT_TTL, Envelope, check_envelope, format_time, new_id, sign, thread_of, valid_id
+from .errors import RelayError, Refused, UnknownOutcome
+from .follow import PAGE, CursorStore, Event, Filter, Follower, cursor_of, load_cursor, save_cursor, seconds_of, wanted
+from .jsontext import canonicalize
+from .payloads import Job, Limits
+from .records import About, Agent, AgentPage, Receipt, Thread, agent_of, malformed, row_of
+from .sealing import seal as seal_envelope
+from .serve import serve
+from .session import EXCHANGE_SECONDS, HEALTH, WELL_KNOWN, Session, quote
+from .transport import StreamTransport, Transport
+from .waiting import POST_PATIENCE, Backoff, Recent
+
+log = logging.getLogger("agora_relay")
+
+ATTEMPTS = 8  # how often a message is sent before post gives up, with about 30 s of pauses in total
+MAX_IDLE_PAGES = 100  # pages of the directory in a row without a new agent
+MAX_PAGES = 100_000  # pages of the directory in total
+
+# Refusals that prove that no earlier attempt with the same bytes was stored: a relay checks for duplicates before it
+# applies the rules of the thread (PROTOCOL §3). It checks times and rates before duplicates, so those prove nothing.
+SETTLING = {"INVALID_TRANSITION", "THREAD_NOT_FOUND", "FORBIDDEN", "DUPLICATE_ID", "INVALID_REQUEST"}
+
+
+class Client:
+    """A client of the relay at url, such as https://relay.example, as the identity me. Without me it can only read.
+
+    It verifies every message, and checks that the message matches the request, before it uses it. What only the relay
+    claims decides what it asks next. Use it in one event loop; any number of tasks may use it at once.
+
+        async with Client(url, me) as client:
+            call = await client.request("echo", {"text": "hi"})
+
+    require_parties allows only relays that show a directed message to its two parties only (PROTOCOL §8). clock returns
+    seconds since 1970. attempts is how often post sends a message before it gives up. Raises ValueError for a bad url.
+    """
+
+    def __init__(self, url: str, me: Identity | None = None, *, require_parties: bool = False,
+                 transport: Transport | None = None, clock: Callable[[], float] = time.time, attempts: int = ATTEMPTS):
+        self.me = me
+        self._attempts = attempts
+        self._session = Session(url, me, transport or StreamTransport(), clock, require_parties)
+        self._relay_did: str | None = None
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes the connections. The client can be used again."""
+        await self._session.transport.close()
+
+    @property
+    def url(self) -> str:
+        """The relay's URL, without a slash at the end."""
+        return self._session.base
+
+    def now(self) -> float:
+        """The time of the client's clock in seconds since 1970, corrected by the relay's if that was necessary."""
+        return self._session.now()
+
+    def identity(self) -> Identity:
+        """The client's identity. Raises ValueError if it has none."""
+        if self.me is None:
+            raise ValueError("this needs an identity; pass one to Client, such as load_or_create_key('my.key')")
+        return self.me
+
+    # --- Posting
+
+    async def post(self, type: str, payload: Mapping[str, Any], *, to: str | None = None, thread: str | None = None,
+                   ttl: int = DEFAULT_TTL, seal: bool = False) -> Receipt:
+        """Signs a message and posts it. ttl is in seconds. With seal, only the recipient to can read the payload.
+
+        It sends the same bytes again after a temporary failure (no connection, 429, 5xx), and waits as Retry-After says.
+        If the relay refuses the timestamp, it corrects its clock and signs once more with the same id.
+
+        Raises UnknownOutcome if the relay may have stored the message; otherwise Refused or RelayError, and the relay
+        has not stored it."""
+        return await self._post(type, payload, to=to, thread=thread, ttl=ttl, seal=seal)
+
+    async def post_envelope(self, envelope: Envelope) -> Receipt:
+        """Posts a message that is signed already. It retries as post does, but never changes the message. Raises what
+        post raises."""
+        return await self._post_envelope(envelope, retry_limited=True)
+
+    async def _post(self, type: str, payload: Mapping[str, Any], *, to: str | None, thread: str | None,
+                    ttl: int = DEFAULT_TTL, seal: bool, retry_limited: bool = True) -> Receipt:
+        draft = self._draft(type, payload, to, thread, ttl)
+        e = self._signed(draft, seal)
+        try:
+            return await self._post_envelope(e, retry_limited)
+        except (RelayError, UnknownOutcome) as err:
+            refusal = err.__cause__ if isinstance(err, UnknownOutcome) else err
+            stale = isinstance(refusal, RelayError) and refusal.code == "STALE_TIMESTAMP"
+            if not stale or not isinstance(refusal, RelayError) or not self._session.correct_clock(refusal):
+                raise
+            unknown = isinstance(err, UnknownOutcome)
+        e = self._signed(draft, seal)
+        try:
+            return await self._post_envelope(e, retry_limited)
+        except RelayError as err:
+            # The relay never stores two messages with one id. So DUPLICATE_ID means that it has the first one.
+            if unknown and (err.code == "DUPLICATE_ID" or err.code not in SETTLING):
+                raise UnknownOutcome(err, e) from err
+            raise
+
+    def _draft(self, type: str, payload: Mapping[str, Any], to: str | None, thread: str | None, ttl: int) -> Envelope:
+        me, now, payload = self.identity(), self._session.now(), dict(payload)
+        if type == "REQUEST":  # the thread and the request share one id, because some agents answer with request_id alone
+            payload.setdefault("request_id", thread or new_id("req", now))
+            thread = thread or (payload["request_id"] if valid_id(payload["request_id"]) else new_id("thread", now))
+        draft: Envelope = {"version": "1.0", "id": new_id("msg", now), "type": type, "sender": {"id": me.did},
+                           "payload": payload, "meta": {"ttl": ttl}}
+        if to is not None:
+            key_of(to)
+            draft["recipient"] = {"id": to}
+        if thread is not None:
+            draft["thread"] = {"id": thread}
+        return draft
+
+    def _signed(self, draft: Envelope, seal: bool) -> Envelope:
+        e = draft | {"ts": format_time(self._session.now())}
+        # Parsing gives what the relay will read, also if the payload has tuples.
+        e = json.loads(canonicalize(sign(seal_envelope(e) if seal else e, self.identity())))
+        return check_envelope(e)
+
+    async def _post_envelope(self, e: Envelope, retry_limited: bool) -> Receipt:
+        pause, may_be_stored = Backoff(), False
+        for attempt in range(1, self._attempts + 1):
+            try:
+                return await self._post_once(e)
+            except RelayError as err:
+                failed = err
+            # After a failure with an unknown effect an early retry is useful: it shows whether the relay has the message.
+            too_long = failed.no_effect and failed.retry_after > POST_PATIENCE
+            if (not failed.temporary or too_long or attempt == self._attempts
+                    or failed.status == 429 and not retry_limited):
+                break
+            log.debug("post failed, will be retried: %s", failed)
+            may_be_stored = may_be_stored or not failed.no_effect
+            await pause.wait(min(failed.retry_after, POST_PATIENCE))
+        if not failed.no_effect or may_be_stored and not (failed.from_relay and failed.code in SETTLING):
+            raise UnknownOutcome(failed, e)
+        raise failed
+
+    async def _post_once(self, e: Envelope) -> Receipt:
+        try:
+            async with asyncio.timeout(EXCHANGE_SECONDS):
+                await self._session.assure_parties()
+                answer = await self._session.exchange("POST", "/events", Spec(MAX_SHORT), body=canonicalize(e))
+        except TimeoutError:
+            raise RelayError("NO_ANSWER", f"the relay did not answer within {EXCHANGE_SECONDS:.0f} s") from None
+        return Receipt.of(answer, e)
+
+    # --- Reading
+
+    async def follow(self, *, recipient: str | None = None, broadcast: bool = False, sender: str | None = None,
+                     type: str | None = None, thread: str | None = None, cursor: CursorStore | None = None,
+                     from_oldest: bool = False, since: datetime.datetime | None = None, page: int = PAGE,
+                     ) -> AsyncGenerator[Event, None]:
+        """Yields the events that match, in the relay's order, and waits for more without end. broadcast adds events
+        without a recipient to those of recipient.
+
+        It begins at the cursor in the store cursor. If there is none: at the relay's oldest event with from_oldest, else
+        after since, else now. The cursor of a page is saved when the caller asks for the event after the page. So after
+        a crash, at most one page of events comes again. Within one call, each event comes once.
+
+        It yields only verified events. A payload that is sealed to this client is opened; an event whose payload cannot
+        be opened is skipped. It retries failures of the network and the relay. If the relay does not know the cursor, it
+        begins again with the oldest event. Raises RelayError if a retry would not help, and errors of the store."""
+        filter = Filter(recipient, broadcast, sender, type, thread)
+        follower = Follower(self._session, filter, from_oldest=from_oldest, page=page,
+                            since=seconds_of(since) if since else None)
+        pages: list[tuple[list[Event], str]] = []
+
+        async def on_page(events: list[Event], position: str) -> None:
+            pages.append((events, position))
+
+        follower.on_page = on_page
+        follower.begin(await load_cursor(cursor))
+        while True:
+            await follower.step()
+            for events, position in pages:
+                for event in events:
+                    if not (event.closed and self.me and event.recipient == self.me.did):
+                        yield event
+                await save_cursor(cursor, position)
+            pages.clear()
+
+    async def thread(self, id: str, client: str | None = None) -> Thread:
+        """Reads the thread that client has opened with this id; without client, the oldest thread with this id. Raises
+        RelayError, most often with THREAD_NOT_FOUND."""
+        envelopes = Envelopes(MAX_THREAD)
+        answer = await self._session.read(f"/threads/{quote(id)}", {"client": client} if client else {},
+                                          Spec(MAX_PAGE, "events", envelopes.add))
+        thread = Thread.of(answer, wanted(self.me, envelopes, lambda event: event.thread == id))
+        if thread.id != id or client and thread.client != client:
+            raise malformed("it is about another thread")
+        return thread
+
+    async def agents(self, *, intent: str | None = None, text: str | None = None, online: bool = False,
+                     limit: int | None = None, cursor: str | None = None) -> AgentPage:
+        """A page of the directory: agents with this intent, whose manifests contain this text, and that were online in
+        the last five minutes. Rows whose manifest does not verify are skipped. Raises RelayError."""
+        members = {"intent": intent, "q": text, "online": "true" if online else None, "cursor": cursor,
+                   "limit": str(limit) if limit else None}
+        agents: list[Agent] = []
+        rows = 0
+
+        def take(text: bytes) -> None:
+            nonlocal rows
+            rows += 1
+            if rows > MAX_ROWS:
+                raise TooLong(f"the response has more than {MAX_ROWS} agents")
+            try:
+                row = json.loads(text)
+                if not isinstance(row, dict):
+                    raise malformed("a row is not an object")
+                manifest = json.dumps(row.pop("envelope", None), allow_nan=False).encode()
+                agents.append(row_of(row, manifest, self.me))
+            except (Refused, ValueError, RecursionError) as err:
+                log.warning("a row of the directory was skipped: %s", err)
+
+        answer = await self._session.read("/agents", {name: value for name, value in members.items() if value},
+                                          Spec(MAX_DIRECTORY, "agents", take))
+        return AgentPage(agents, answer.get("hasMore") is True, cursor_of(answer))
+
+    async def directory(self, *, intent: str | None = None, text: str | None = None, online: bool = False,
+                        ) -> AsyncGenerator[Agent, None]:
+        """Yields the agents that match. Raises RelayError, also if the relay always claims to have more agents, but
+        sends no new ones."""
+        seen: Recent[tuple[str, str], None] = Recent(1 << 16)
+        cursor, idle = "", 0
+        for _ in range(MAX_PAGES):
+            page = await self.agents(intent=intent, text=text, online=online, cursor=cursor)
+            idle += 1
+            for agent in page.agents:
+                if seen.add((agent.id, agent.manifests[0].id), None):
+                    idle = 0
+                yield agent
+            if not page.has_more:
+                return
+            if page.cursor in ("", cursor) or idle == MAX_IDLE_PAGES:
+                break
+            cursor = page.cursor
+        raise malformed("the directory does not end: the relay claims to have more agents, but sends no new ones")
+
+    async def agent(self, did: str) -> Agent:
+        """One agent with all its manifests. Those that do not verify are skipped. Raises RelayError, most often with
+        AGENT_NOT_FOUND."""
+        answer = await self._session.read(f"/agents/{quote(did)}", {}, Spec(MAX_DIRECTORY))
+        envelopes = Envelopes(MAX_ROWS)
+        try:
+            row = split_list(json.dumps(answer.get("agent"), allow_nan=False).encode(), "manifests", envelopes.add)
+        except (ValueError, RecursionError) as err:
+            raise malformed(str(err)) from None
+        envelopes.log()
+        return agent_of(row, envelopes, did, self.me)
+
+    async def about(self) -> About:
+        """The relay's document: who it is, its limits, and who may read. Raises RelayError."""
+        return About.of(await self._session.read(WELL_KNOWN, {}, Spec(MAX_DOCUMENT)))
+
+    async def health(self) -> str:
+        """The version of the protocol that the relay uses. Raises RelayError if it does not work."""
+        return text_of(await self._session.read(HEALTH, {}, Spec(MAX_SHORT)), "version")
+
+    async def relay_did(self) -> str:
+        """The relay's identity, with which it signs its notices. Raises RelayError."""
+        if self._relay_did is None:
+            self._relay_did = (await self.about()).did
+        return self._relay_did
+
+    # --- Asking
+
+    def new_thread(self) -> str:
+        """A new id for the thread of a request. Save it before you call request, to continue after a crash."""
+        return new_id("thread", self.now())
+
+    async def request(self, intent: str, params: Any = None, *, to: str | None = None, max_cost: float | None = None,
+                      deadline: datetime.datetime | None = None, seal: bool = False, allow_plain: bool = False,
+                      ttl: int = DEFAULT_TTL, thread: str | None = None, title: str | None = None,
+                      description: str | None = None) -> Call:
+        """Asks for a service: it opens a thread. to is the only agent that may offer; None: every agent. max_cost is in
+        USD. With seal only the agent to can read the request, and only sealed answers count, unless allow_plain.
+
+        If this client has opened the thread before, request returns its Call, in any state. So a program that has saved
+        the id continues after a crash when it makes the same call. Raises what post raises; UnknownOutcome has the
+        Call, because there will be offers if the relay has stored the request."""
+        limits = Limits(max_cost, deadline)
+        payload: dict[str, Any] = {"intent": intent}
+        more = {"request_id": thread, "title": title, "description": description, "constraints": limits.payload() or None}
+        payload |= {name: value for name, value in more.items() if value is not None}
+        if params is not None:
+            payload["params"] = params
+
+        def call(e: Envelope) -> Call:
+            return Call(self, thread_of(e), e["payload"]["request_id"], recipient=to, limits=limits, seal=seal,
+                        allow_plain=allow_plain)
+
+        try:
+            receipt = await self._post("REQUEST", payload, to=to, thread=thread, ttl=ttl, seal=seal)
+        except UnknownOutcome as err:
+            err.call = call(err.envelope)
+            raise
+        except RelayError as err:
+            if err.code != "INVALID_TRANSITION" or thread is None:
+                raise
+            return await continue_request(self, thread, intent=intent, to=to, limits=limits, seal=seal,
+                                          allow_plain=allow_plain, refused=err)
+        return call(receipt.envelope)
+
+    async def resume(self, thread: str, *, request_id: str | None = None, to: str | None = None,
+                     allow_plain: bool = False) -> Call:
+        """The Call of a thread that this client has opened, in any state. request_id and to are those of the request;
+        they are needed only if the relay no longer shows the request. Raises RelayError, most often with
+        THREAD_NOT_FOUND, and Unproven."""
+        record = await self.thread(thread, self.identity().did)
+        return resume_call(self, record, request_id=request_id, recipient=to, allow_plain=allow_plain)
+
+    # --- Serving
+
+    async def serve(self, intents: str | Iterable[str], work: Callable[[Job], Any], *,
+                    quote: Callable[[Job], Any] | None = None, manifest: Mapping[str, Any] | None = None,
+                    cursor: CursorStore | None = None, concurrency: int = 8, quote_seconds: float = 60.0,
+                    dropped: Callable[[Event], None] | None = None) -> None:
+        """Runs an agent until it is cancelled. It answers requests for its intents with offers. When a client accepts,
+        it does the work and posts the result. See serve.py for the rules.
+
+        quote(job) returns the price in USD, a Quote, or the payload of an OFFER; without it every job is free. work(job)
+        returns the output, or a Delivery. Both may be async or blocking; blocking ones run in threads. They raise
+        AgentError to choose the error for the client. Everything else that they raise becomes INTERNAL_ERROR.
+
+        cursor stores the position across restarts: work that was accepted before a crash is done after it. manifest is
+        the payload of a MANIFEST, which is kept in the directory. At most concurrency jobs run at once. dropped is called
+        with each REQUEST that gets no answer, because too many wait. Raises RelayError if the relay refuses to be read,
+        and errors of the store."""
+        await serve(self, self._session, intents, work, quote=quote, manifest=manifest, cursor=cursor,
+                    concurrency=concurrency, quote_seconds=quote_seconds, dropped=dropped)

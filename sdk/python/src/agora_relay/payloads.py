@@ -1,0 +1,216 @@
+"""Payloads: what clients and agents read in a message's payload, and what they write."""
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import math
+import threading
+from typing import Any, Mapping
+
+from .envelope import SECOND, Envelope, format_time, instant
+from .errors import AgentError, Refused
+from .follow import Event, seconds_of
+
+
+def _number(payload: Mapping[str, Any], name: str) -> float | None:
+    value = payload.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"{name} is not a number")
+    return float(value)
+
+
+def _text(payload: Mapping[str, Any], name: str) -> str:
+    value = payload.get(name)
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{name} is not a text")
+    return value or ""
+
+
+def read_time(payload: Mapping[str, Any], name: str) -> datetime.datetime | None:
+    """A member of a payload that is a time; absent: None. Raises ValueError if it is malformed."""
+    value = payload.get(name)
+    if value is None:
+        return None
+    try:
+        return time_of(value)
+    except (Refused, OverflowError, OSError) as err:
+        raise ValueError(f"{name} is not a time") from err
+
+
+def time_of(text: object) -> datetime.datetime:
+    """Converts an RFC 3339 date-time to a datetime in UTC. Raises Refused, and OverflowError or ValueError for a year
+    that a datetime cannot have."""
+    return datetime.datetime.fromtimestamp(instant(text) / SECOND, datetime.timezone.utc)
+
+
+def _object(payload: Mapping[str, Any], name: str) -> dict[str, Any] | None:
+    value = payload.get(name)
+    if value is not None and not isinstance(value, dict):
+        raise ValueError(f"{name} is not an object")
+    return value
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What a client demands of offers. max_cost is in USD. None: no limit."""
+
+    max_cost: float | None = None
+    deadline: datetime.datetime | None = None
+
+    @classmethod
+    def of(cls, request: Mapping[str, Any]) -> Limits:
+        """The limits in the payload of a REQUEST. Raises ValueError."""
+        constraints = _object(request, "constraints") or {}
+        return cls(_number(constraints, "max_cost_usd"), read_time(constraints, "deadline"))
+
+    def payload(self) -> dict[str, Any]:
+        """The member constraints of a REQUEST. Raises ValueError."""
+        if self.max_cost is not None and not (math.isfinite(self.max_cost) and self.max_cost >= 0):
+            raise ValueError("max_cost is not an amount of USD, such as 0.5")
+        constraints: dict[str, Any] = {} if self.max_cost is None else {"max_cost_usd": self.max_cost}
+        if self.deadline is not None:
+            constraints["deadline"] = format_time(seconds_of(self.deadline))
+        return constraints
+
+
+@dataclasses.dataclass(frozen=True)
+class Offer:
+    """An agent's verified OFFER."""
+
+    agent: str
+    """The did:key of the agent."""
+    price: float | None
+    """None: the offer names no price."""
+    currency: str
+    """ISO 4217, such as USD."""
+    eta_seconds: float
+    plan: str
+    valid_until: datetime.datetime | None
+    event: Event
+
+    @classmethod
+    def of(cls, event: Event) -> Offer:
+        """The offer in an OFFER. Raises ValueError if its payload is malformed."""
+        payload = event.payload
+        price = _object(payload, "price")
+        amount = _number(price, "amount") if price is not None else None
+        return cls(agent=event.sender, price=(amount or 0.0) if price is not None else None,
+                   currency=_text(price or {}, "currency"), eta_seconds=_number(payload, "eta_seconds") or 0.0,
+                   plan=_text(payload, "plan"), valid_until=read_time(payload, "valid_until"), event=event)
+
+    @property
+    def in_usd(self) -> bool:
+        """Whether the price can be compared with max_cost: it is in USD, or it is zero, in any currency."""
+        return comparable(self.price, self.currency)
+
+
+def comparable(price: float | None, currency: str) -> bool:
+    """Whether a price is in USD, or is zero."""
+    return price is not None and (currency.upper() == "USD" or price == 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """An agent's verified RESULT."""
+
+    output: Any
+    """What the agent delivers."""
+    status: str
+    """By convention, success."""
+    agent: str
+    """The did:key of the agent."""
+    thread: str
+    artifacts: Any
+    metrics: Any
+    event: Event
+
+    @classmethod
+    def of(cls, event: Event) -> Result:
+        """The result in a RESULT. Raises ValueError if its payload is malformed."""
+        payload = event.payload
+        return cls(payload.get("output"), _text(payload, "status"), event.sender, event.thread,
+                   payload.get("artifacts"), payload.get("metrics"), event)
+
+    @property
+    def envelope(self) -> Envelope:
+        """The message as the agent has signed it."""
+        return self.event.envelope
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What an agent is asked to do."""
+
+    intent: str
+    params: Any
+    client: str
+    """The did:key of the client."""
+    thread: str
+    """The id of the thread. It is the same if the agent does the work again after a crash."""
+    limits: Limits
+    title: str
+    description: str
+    event: Event
+    """The verified REQUEST."""
+    cancelled: threading.Event = dataclasses.field(default_factory=threading.Event, compare=False)
+    """Set when the work is no longer wanted. A blocking function should look at it now and then."""
+
+    @classmethod
+    def of(cls, event: Event) -> Job:
+        """The job in a REQUEST. Raises ValueError if its payload is malformed."""
+        payload = event.payload
+        return cls(intent=_text(payload, "intent"), params=payload.get("params"), client=event.sender,
+                   thread=event.thread, limits=Limits.of(payload), title=_text(payload, "title"),
+                   description=_text(payload, "description"), event=event)
+
+
+@dataclasses.dataclass(frozen=True)
+class Quote:
+    """What an agent offers to do a job for. eta_seconds is how long the work will take."""
+
+    price: float = 0.0
+    currency: str = "USD"
+    eta_seconds: float | None = None
+    plan: str | None = None
+    valid_until: datetime.datetime | None = None
+
+    def payload(self) -> dict[str, Any]:
+        """The payload of an OFFER, without the request_id. Raises ValueError if the price is not a number."""
+        if not math.isfinite(self.price):
+            raise ValueError("the price is not a number")
+        valid_until = format_time(seconds_of(self.valid_until)) if self.valid_until else None
+        optional = {"eta_seconds": self.eta_seconds, "plan": self.plan, "valid_until": valid_until}
+        return {"price": {"amount": self.price, "currency": self.currency}} | {
+            name: value for name, value in optional.items() if value is not None}
+
+
+@dataclasses.dataclass(frozen=True)
+class Delivery:
+    """The result of the work, for an agent that has more to say than an output."""
+
+    output: Any = None
+    status: str = "success"
+    artifacts: Any = None
+    metrics: Any = None
+
+    def payload(self) -> dict[str, Any]:
+        """The payload of a RESULT, without the request_id."""
+        optional = {"artifacts": self.artifacts, "metrics": self.metrics}
+        return {"status": self.status, "output": self.output} | {
+            name: value for name, value in optional.items() if value is not None}
+
+
+def failure(err: AgentError) -> dict[str, Any]:
+    """The payload of an ERROR, without the request_id."""
+    details = {"details": err.details} if err.details else {}
+    return {"code": err.code, "message": err.message or err.code} | details
+
+
+def agent_error(event: Event) -> AgentError:
+    """The error in an ERROR. Raises ValueError if its payload is malformed."""
+    payload = event.payload
+    details = payload.get("details")
+    return AgentError(_text(payload, "code"), _text(payload, "message"), sender=event.sender,
+                      details=details if isinstance(details, dict) else None)

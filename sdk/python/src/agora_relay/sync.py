@@ -1,0 +1,285 @@
+"""The same client without asyncio: every method blocks, and iterators take the place of async iterators.
+
+    with Client(url, me) as client:
+        call = client.request("echo", {"text": "hi"})
+
+A Client may be used from several threads. Ctrl-C ends a call, as a cancellation does in asyncio."""
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import datetime
+import threading
+import time
+from typing import Any, AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping, TypeVar
+
+from . import call as _call
+from . import client as _client
+from .call import CallState, Rule
+from .didkey import Identity
+from .envelope import DEFAULT_TTL, Envelope
+from .errors import UnknownOutcome
+from .follow import PAGE, CursorStore, Event
+from .payloads import Job, Offer, Result
+from .records import About, Agent, AgentPage, Receipt, Thread
+from .transport import Transport
+
+T = TypeVar("T")
+
+
+class _Loop:
+    """An event loop in a thread of its own. The thread ends with close."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="agora-client", daemon=True)
+        self._thread.start()
+
+    def run(self, job: Coroutine[Any, Any, T]) -> T:
+        """Runs a coroutine and returns its result. If this thread is interrupted, the coroutine is cancelled first."""
+        if threading.current_thread() is self._thread:
+            job.close()
+            raise RuntimeError("this would wait for itself; use agora_relay.Client in async functions")
+        if self._loop.is_closed():
+            job.close()
+            raise RuntimeError("the client is closed")
+        future = asyncio.run_coroutine_threadsafe(job, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            if not future.done():  # such as KeyboardInterrupt in this thread
+                future.cancel()
+                self._settle()
+            raise
+
+    def _settle(self) -> None:
+        """Gives the cancelled coroutine the time to end, but not for ever."""
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline:
+            if asyncio.run_coroutine_threadsafe(_others(), self._loop).result() == 0:
+                return
+            time.sleep(0.01)
+
+    def iterate(self, source: AsyncGenerator[T, None]) -> Iterator[T]:
+        """Yields what an async generator yields. When the caller ends the loop early, the generator ends too."""
+        try:
+            while True:
+                try:
+                    value = self.run(_next(source))
+                except StopAsyncIteration:
+                    return
+                yield value
+        finally:
+            if not self._loop.is_closed() and threading.current_thread() is not self._thread:
+                self.run(_close(source))
+
+    def close(self, last: Coroutine[Any, Any, None]) -> None:
+        """Runs a last coroutine, cancels all others, and ends the thread."""
+        if self._loop.is_closed():
+            last.close()
+            return
+        self.run(_cancel_others())
+        self.run(last)
+        self.run(_shut_down(self._loop))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def _next(source: AsyncGenerator[T, None]) -> T:
+    # A future cannot have StopIteration as its result; StopAsyncIteration is fine.
+    return await source.__anext__()
+
+
+async def _close(source: AsyncGenerator[Any, None]) -> None:
+    await source.aclose()
+
+
+async def _others() -> int:
+    return sum(not task.done() and task is not asyncio.current_task() for task in asyncio.all_tasks())
+
+
+async def _cancel_others() -> None:
+    others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+async def _shut_down(loop: asyncio.AbstractEventLoop) -> None:
+    await loop.shutdown_asyncgens()
+    await loop.shutdown_default_executor()
+
+
+class Client:
+    """A client of the relay at url, as the identity me. See agora_relay.Client for all arguments and methods."""
+
+    def __init__(self, url: str, me: Identity | None = None, *, require_parties: bool = False,
+                 transport: Transport | None = None, clock: Callable[[], float] = time.time,
+                 attempts: int = _client.ATTEMPTS):
+        self._client = _client.Client(url, me, require_parties=require_parties, transport=transport, clock=clock,
+                                      attempts=attempts)
+        self._loop = _Loop()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends all calls of other threads, closes the connections, and ends the client's thread."""
+        self._loop.close(self._client.close())
+
+    @property
+    def me(self) -> Identity | None:
+        """The client's identity."""
+        return self._client.me
+
+    @property
+    def url(self) -> str:
+        """See agora_relay.Client.url."""
+        return self._client.url
+
+    def now(self) -> float:
+        """See agora_relay.Client.now."""
+        return self._client.now()
+
+    def post(self, type: str, payload: Mapping[str, Any], *, to: str | None = None, thread: str | None = None,
+             ttl: int = DEFAULT_TTL, seal: bool = False) -> Receipt:
+        """See agora_relay.Client.post."""
+        return self._loop.run(self._client.post(type, payload, to=to, thread=thread, ttl=ttl, seal=seal))
+
+    def post_envelope(self, envelope: Envelope) -> Receipt:
+        """See agora_relay.Client.post_envelope."""
+        return self._loop.run(self._client.post_envelope(envelope))
+
+    def follow(self, *, recipient: str | None = None, broadcast: bool = False, sender: str | None = None,
+               type: str | None = None, thread: str | None = None, cursor: CursorStore | None = None,
+               from_oldest: bool = False, since: datetime.datetime | None = None, page: int = PAGE) -> Iterator[Event]:
+        """See agora_relay.Client.follow."""
+        return self._loop.iterate(self._client.follow(
+            recipient=recipient, broadcast=broadcast, sender=sender, type=type, thread=thread, cursor=cursor,
+            from_oldest=from_oldest, since=since, page=page))
+
+    def thread(self, id: str, client: str | None = None) -> Thread:
+        """See agora_relay.Client.thread."""
+        return self._loop.run(self._client.thread(id, client))
+
+    def agents(self, *, intent: str | None = None, text: str | None = None, online: bool = False,
+               limit: int | None = None, cursor: str | None = None) -> AgentPage:
+        """See agora_relay.Client.agents."""
+        return self._loop.run(self._client.agents(intent=intent, text=text, online=online, limit=limit, cursor=cursor))
+
+    def directory(self, *, intent: str | None = None, text: str | None = None, online: bool = False) -> Iterator[Agent]:
+        """See agora_relay.Client.directory."""
+        return self._loop.iterate(self._client.directory(intent=intent, text=text, online=online))
+
+    def agent(self, did: str) -> Agent:
+        """See agora_relay.Client.agent."""
+        return self._loop.run(self._client.agent(did))
+
+    def about(self) -> About:
+        """See agora_relay.Client.about."""
+        return self._loop.run(self._client.about())
+
+    def health(self) -> str:
+        """See agora_relay.Client.health."""
+        return self._loop.run(self._client.health())
+
+    def relay_did(self) -> str:
+        """See agora_relay.Client.relay_did."""
+        return self._loop.run(self._client.relay_did())
+
+    def new_thread(self) -> str:
+        """See agora_relay.Client.new_thread."""
+        return self._client.new_thread()
+
+    def request(self, intent: str, params: Any = None, *, to: str | None = None, max_cost: float | None = None,
+                deadline: datetime.datetime | None = None, seal: bool = False, allow_plain: bool = False,
+                ttl: int = DEFAULT_TTL, thread: str | None = None, title: str | None = None,
+                description: str | None = None) -> Call:
+        """See agora_relay.Client.request."""
+        try:
+            call = self._loop.run(self._client.request(
+                intent, params, to=to, max_cost=max_cost, deadline=deadline, seal=seal, allow_plain=allow_plain, ttl=ttl,
+                thread=thread, title=title, description=description))
+        except UnknownOutcome as err:
+            err.call = Call(self._loop, err.call)
+            raise
+        return Call(self._loop, call)
+
+    def resume(self, thread: str, *, request_id: str | None = None, to: str | None = None,
+               allow_plain: bool = False) -> Call:
+        """See agora_relay.Client.resume."""
+        return Call(self._loop, self._loop.run(self._client.resume(
+            thread, request_id=request_id, to=to, allow_plain=allow_plain)))
+
+    def serve(self, intents: str | Iterable[str], work: Callable[[Job], Any], *,
+              quote: Callable[[Job], Any] | None = None, manifest: Mapping[str, Any] | None = None,
+              cursor: CursorStore | None = None, concurrency: int = 8, quote_seconds: float = 60.0,
+              dropped: Callable[[Event], None] | None = None) -> None:
+        """See agora_relay.Client.serve. It runs until Ctrl-C, or until another thread calls close."""
+        try:
+            self._loop.run(self._client.serve(intents, work, quote=quote, manifest=manifest, cursor=cursor,
+                                              concurrency=concurrency, quote_seconds=quote_seconds, dropped=dropped))
+        except concurrent.futures.CancelledError:
+            pass  # another thread has called close
+
+
+class Call:
+    """The client's side of a thread. See agora_relay.Call. Only one thread may use it at a time."""
+
+    def __init__(self, loop: _Loop, call: _call.Call):
+        self._loop, self._call = loop, call
+
+    @property
+    def thread(self) -> str:
+        """The id of the thread, for Client.resume."""
+        return self._call.thread
+
+    @property
+    def agent(self) -> str | None:
+        """The did:key of the agent whose offer was accepted, or None."""
+        return self._call.agent
+
+    @property
+    def seal(self) -> bool:
+        """Whether messages to the agent are sealed."""
+        return self._call.seal
+
+    def offers(self) -> Iterator[Offer]:
+        """See agora_relay.Call.offers."""
+        return self._loop.iterate(self._call.offers())
+
+    def collect(self, *, seconds: float) -> list[Offer]:
+        """See agora_relay.Call.collect."""
+        return self._loop.run(self._call.collect(seconds=seconds))
+
+    def best(self, rule: Rule = "cheapest", *, seconds: float) -> Offer:
+        """See agora_relay.Call.best."""
+        return self._loop.run(self._call.best(rule, seconds=seconds))
+
+    def limit(self, *, max_cost: float | None = None, deadline: datetime.datetime | None = None) -> None:
+        """See agora_relay.Call.limit."""
+        self._call.limit(max_cost=max_cost, deadline=deadline)
+
+    def refusal(self, offer: Offer, max_cost: float | None = None) -> str | None:
+        """See agora_relay.Call.refusal."""
+        return self._call.refusal(offer, max_cost)
+
+    def accept(self, offer: Offer, *, max_cost: float | None = None) -> None:
+        """See agora_relay.Call.accept."""
+        self._loop.run(self._call.accept(offer, max_cost=max_cost))
+
+    def result(self, *, seconds: float | None = None) -> Result:
+        """See agora_relay.Call.result."""
+        return self._loop.run(self._call.result(seconds=seconds))
+
+    def state(self) -> CallState:
+        """See agora_relay.Call.state."""
+        return self._loop.run(self._call.state())
+
+    def cancel(self, reason: str = "") -> None:
+        """See agora_relay.Call.cancel."""
+        self._loop.run(self._call.cancel(reason))
