@@ -2,7 +2,9 @@
 meant for this relay, and new, and whether the thread allows it. Clients and agents do not need this. It is here because
 a second implementation of the rules finds gaps in the specification.
 """
-from agora import SECOND, Refused, canonicalize, instant, thread_of
+from agora_relay import Refused, canonicalize, instant, thread_of
+
+SECOND = 1_000_000_000  # instants are nanoseconds since 1970
 
 PENDING_TIMEOUT, ACTIVE_TIMEOUT, MEMORY = 300 * SECOND, 3600 * SECOND, 1800 * SECOND
 MAX_OFFERS = 100
@@ -34,7 +36,6 @@ def check_meant(e, origin, now):
         key = auth["public_key"]
         if e["sender"]["id"] not in (key, f"did:key:{key}"):
             raise Refused("INVALID_REQUEST", "another's public_key")
-
 
 
 class Ledger:

@@ -100,8 +100,8 @@ class Call:
         if not good:
             why = f"; the last one of {len(found)}: {self.refusal(found[-1])}" if found else ""
             raise NoOffer(f"there was no acceptable offer within {seconds:g} s{why}")
-        if callable(rule):
-            return min(good, key=functools.cmp_to_key(lambda a, b: _sign(rule(a, b))))
+        if not isinstance(rule, str):
+            return min(good, key=_key(rule))
         ranks: dict[str, Callable[[Offer], Any]] = {
             "first": lambda offer: 0, "cheapest": lambda offer: (_cost(offer), offer.eta_seconds),
             "fastest": lambda offer: (offer.eta_seconds, _cost(offer))}
@@ -264,8 +264,14 @@ class Call:
             return None
 
 
-def _sign(x: float) -> int:
-    return (x > 0) - (x < 0)
+def _key(compare: Callable[[Offer, Offer], float]) -> Callable[[Offer], Any]:
+    """The key by which min finds the offer that compare prefers."""
+
+    def sign(a: Offer, b: Offer) -> int:
+        x = compare(a, b)
+        return (x > 0) - (x < 0)
+
+    return functools.cmp_to_key(sign)
 
 
 def _cost(offer: Offer) -> float:

@@ -112,7 +112,10 @@ def _utf16(name: str) -> bytes:
 
 def _number(value: int | float) -> str:
     """A number as ECMAScript writes it. repr returns the same shortest digits, but another position of the point."""
-    x = float(value) if abs(value) < 2**1023 else math.inf
+    try:
+        x = float(value)
+    except OverflowError:
+        x = math.inf
     refuse_unless(math.isfinite(x), "INVALID_REQUEST", "a number is not finite or too large for JSON")
     refuse_unless(x == value, "INVALID_REQUEST", "a whole number beyond 2^53 would lose digits; send it as a text")
     mantissa, _, exponent = repr(abs(x)).partition("e")
