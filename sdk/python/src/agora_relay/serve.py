@@ -15,7 +15,6 @@ message. That takes time, but loses nothing: the record of each thread shows wha
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING, Any, Callable, Coroutine, Iterable, Mapping
 
 from .answer import log, permanent, retry_after_of
@@ -269,8 +268,8 @@ class Agent:
         """Reports REQUESTs that get no answer, and releases their pages."""
         for w in dropped:
             self._dropped += 1
-            if time.monotonic() - self._dropped_logged >= LOG_SECONDS:
-                self._dropped_logged = time.monotonic()
+            if self.clock() - self._dropped_logged >= LOG_SECONDS:
+                self._dropped_logged = self.clock()
                 log.warning("REQUESTs were dropped without an answer, because too many were waiting, or their ttl ended: "
                             "%d in total", self._dropped)
             if self._on_dropped:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import time
 import urllib.parse
 from typing import Any, Callable, Mapping
 
@@ -207,7 +206,7 @@ class Session:
         return "Agora " + read_token(audience, full, self.me, ts), grants_access
 
     def _known(self) -> bool:
-        recent = self._fetched_at is not None and time.monotonic() - self._fetched_at < RECHECK_SECONDS
+        recent = self._fetched_at is not None and _monotonic() - self._fetched_at < RECHECK_SECONDS
         return recent or self._audience != "" and not self.require_parties
 
     async def _find_audience(self) -> str:
@@ -225,7 +224,7 @@ class Session:
             return self._audience
 
     async def _fetch_audience(self) -> None:
-        started, base = time.monotonic(), self.base
+        started, base = _monotonic(), self.base
         url, reads = await self._fetch_document(base)
         if reads == "parties" and is_other_loopback(url, base):
             # The document names another loopback address. Another process may listen there, so only a document that is
@@ -279,14 +278,14 @@ class Session:
 
     def _presence_audience(self) -> str:
         paused = self._presence_paused_at
-        return "" if paused is not None and time.monotonic() - paused < RECHECK_SECONDS else self._open_audience
+        return "" if paused is not None and _monotonic() - paused < RECHECK_SECONDS else self._open_audience
 
     def _pause_presence(self, failed: RelayError) -> bool:
         """Stops signing reads of an open relay for some minutes if a proxy may have refused the token. Returns whether
         to retry the read."""
         if failed.status not in (401, 403, 431):
             return False
-        self._presence_paused_at = time.monotonic()
+        self._presence_paused_at = _monotonic()
         if failed.challenged:  # the relay has become private, so its document has changed
             self._fetched_at = None
         return True
@@ -316,10 +315,15 @@ class Session:
                                "machine's clock: the client sets the time of signed reads forward by 15 minutes at most, "
                                "and back by a day at most")
         corrected = self._read_corrected_at
-        if corrected is not None and time.monotonic() - corrected < RECHECK_SECONDS:
+        if corrected is not None and _monotonic() - corrected < RECHECK_SECONDS:
             raise RelayError("NO_ANSWER", "the relay refuses the time of a signed read again, although it was corrected "
                              f"less than 5 minutes ago: {failed}", not_sent=True)
-        self._read_correction, self._read_corrected_at = difference, time.monotonic()
+        self._read_correction, self._read_corrected_at = difference, _monotonic()
+
+
+def _monotonic() -> float:
+    """The time of the loop's clock, for delays."""
+    return asyncio.get_running_loop().time()
 
 
 def unauthorized(message: str) -> RelayError:
