@@ -196,7 +196,7 @@ class FakeRelay:
             position = int(number)
         else:
             since = agora_relay.instant(query["since"]) / 1e9
-            position = sum(arrived < since for _, arrived in self.events)
+            position = sum(arrived <= since for _, arrived in self.events)
         while True:
             found = [(n, e) for n, e in self.alive() if n > position and self.matches(e, query)][:int(query["limit"])]
             left = until - asyncio.get_running_loop().time()

@@ -1,6 +1,7 @@
 """Requests, offers, results: agent and client together, over a relay in memory."""
 import asyncio
 import datetime
+import json
 
 from agora_relay import (
     AgentError, Cancelled, Closed, Delivery, Gone, Identity, NoOffer, Plain, Quote, Refused, RelayError, Unacceptable,
@@ -302,7 +303,7 @@ class Conversations(RelayTest):
                  "meta": {"ttl": 300}, "thread": {"id": call.thread}, "ts": format_time(relay.wall())}
             if key:  # sealed to another key
                 e = seal(e | {"recipient": {"id": key.did}}) | {"recipient": {"id": self.alice.did}}
-            relay.post(__import__("json").dumps(sign(e, self.bob)).encode())
+            relay.post(json.dumps(sign(e, self.bob)).encode())
 
         for allow in (False, True):
             call = await client.request("x", to=self.bob.did, seal=True, allow_plain=allow)
