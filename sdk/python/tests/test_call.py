@@ -4,8 +4,8 @@ import datetime
 import json
 
 from agora_relay import (
-    AgentError, Cancelled, Closed, Delivery, Gone, Identity, NoOffer, Plain, Quote, Refused, RelayError, Unacceptable,
-    UnknownOutcome, Unproven, format_time, seal, sign,
+    AgentError, Cancelled, Closed, Delivery, Gone, Identity, Plain, Quote, Refused, RelayError, Unacceptable,
+    UnknownOutcome, Unproven, format_time, new_thread, seal, sign,
 )
 
 from .support import RelayTest, Serving, lost, refusal, virtual
@@ -76,11 +76,11 @@ class Conversations(RelayTest):
     async def test_no_offer(self):
         client = self.setup().client(self.alice)
         call = await client.request("x", max_cost=1)
-        with self.assertRaises(NoOffer) as caught:
+        with self.assertRaises(Unacceptable) as caught:
             await call.best(seconds=5)
         self.assertTrue(caught.exception.retryable)
         await self.offer(client, call, price={"amount": 2, "currency": "USD"})
-        with self.assertRaisesRegex(NoOffer, "it costs 2 USD"):
+        with self.assertRaisesRegex(Unacceptable, "it costs 2 USD"):
             await call.best(seconds=5)
 
     @virtual
@@ -116,6 +116,8 @@ class Conversations(RelayTest):
             await other.accept(offer)
         with self.assertRaisesRegex(Unacceptable, "the limit is 0.9"):
             await call.accept(offer, max_cost=0.9)
+        with self.assertRaisesRegex(Unacceptable, "too late"):
+            await call.accept(offer, deadline=at(0))
         with self.assertRaises(ValueError):
             await call.result()
 
@@ -203,7 +205,7 @@ class Conversations(RelayTest):
                         return job.params
 
                     async with Serving(relay.client(self.bob), "echo", slow, quote=lambda job: 1):
-                        thread = relay.client(self.alice).new_thread()
+                        thread = new_thread()
                         options = {"to": self.bob.did, "max_cost": 2, "seal": seal_it, "thread": thread}
                         call = await relay.client(self.alice).request("echo", [1, 2], **options)
                         if kill_after != "request":
@@ -219,10 +221,9 @@ class Conversations(RelayTest):
                         if kill_after == "request":
                             self.assertIsNone(again.agent)
                             if seal_it:  # its own sender cannot decrypt it
-                                with self.assertRaisesRegex(Unacceptable, "set them with limit"):
+                                with self.assertRaisesRegex(Unacceptable, "pass max_cost"):
                                     await resumed.accept((await resumed.collect(seconds=1))[0])
-                                resumed.limit(max_cost=2)
-                            await again.accept(await resumed.best(seconds=1))
+                            await again.accept(await resumed.best(seconds=1, max_cost=2))
                         else:
                             self.assertEqual(again.agent, self.bob.did)
                         work.set()

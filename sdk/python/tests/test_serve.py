@@ -27,13 +27,13 @@ class Serves(RelayTest):
                 raise AgentError("BUSY", "come back later", details={"at": 5})
             if job.params == "fail":
                 raise ValueError("a secret")
-            return {"bad": None, "nan": float("nan"), "dear": 3, "dict": {"price": {"amount": 2, "currency": "EUR"}}}[job.params]
+            return {"none": None, "bad": "free", "nan": float("nan"), "dear": 3, "dict": {"price": {"amount": 2, "currency": "EUR"}}}[job.params]
 
         async with Serving(self.relay.client(self.bob), ["x", "y"], lambda job: None, quote=quote):
             client = self.relay.client(self.alice)
             for intent, params, code, message in [
                 ("z", None, "INTENT_NOT_SUPPORTED", "x, y"), ("x", "raise", "BUSY", "come back later"),
-                ("x", "fail", "INTERNAL_ERROR", "its log"), ("x", "bad", "INTERNAL_ERROR", ""), ("x", "nan", "INTERNAL_ERROR", ""),
+                ("x", "fail", "INTERNAL_ERROR", "its log"), ("x", "bad", "INTERNAL_ERROR", ""), ("x", "none", "UNAVAILABLE", "no offer"), ("x", "nan", "INTERNAL_ERROR", ""),
                 ("x", "dear", "INSUFFICIENT_BUDGET", "3 USD"),
             ]:
                 with self.subTest(params=params), self.assertRaises(AgentError) as caught:
@@ -351,12 +351,13 @@ class Serves(RelayTest):
     @virtual
     async def test_manifest_is_renewed(self):
         self.setup()
-        manifest = {"id": "m", "name": "A", "intents": [{"id": "x"}]}
+        manifest = {"name": "A"}
         async with Serving(self.relay.client(self.bob), "x", lambda job: 1, manifest=manifest):
             await asyncio.sleep(26 * 3600)
             client = self.relay.client()
             self.assertEqual([a.id async for a in client.directory()][0], self.bob.did)
-            self.assertEqual((await client.agent(self.bob.did)).manifests[0].payload, manifest)
+            self.assertEqual((await client.agent(self.bob.did)).manifests[0].payload,
+                             {"id": "main", "name": "A", "intents": [{"id": "x"}]})
         self.assertEqual(len(self.relay.events), 3)
 
     @virtual

@@ -5,11 +5,11 @@ from .call import Call, CallState, Rule
 from .client import Client
 from .didkey import Identity, did_of, key_of
 from .envelope import (
-    Envelope, check_envelope, covered, decode64, encode64, format_time, instant, new_id, read_envelope, sign, thread_of,
+    Envelope, check_envelope, covered, decode64, encode64, format_time, instant, new_id, new_thread, read_envelope, sign, thread_of,
     verifies, verify,
 )
 from .errors import (
-    AgentError, AgoraError, Cancelled, Closed, Gone, NoOffer, Plain, Refused, RelayError, Unacceptable, UnknownOutcome,
+    AgentError, AgoraError, Cancelled, Closed, Endless, Gone, Plain, Refused, RelayError, Unacceptable, UnknownOutcome,
     Unproven,
 )
 from .files import FileCursor, format_key_file, load_key, load_or_create_key, read_key_file, save_key
@@ -27,11 +27,10 @@ __version__ = "0.1.0"
 
 __all__ = [
     "About", "Agent", "AgentError", "AgentPage", "AgoraError", "BodyTooLong", "Call", "CallState", "Cancelled", "Client",
-    "Closed", "CursorStore", "Delivery", "Envelope", "Event", "FileCursor", "Gone", "Identity", "Job", "Limits", "NoOffer",
-    "Offer", "Plain", "Quote", "Receipt", "Refused", "RelayError", "Response", "Result", "Rule", "StreamTransport",
+    "Closed", "CursorStore", "Delivery", "Endless", "Envelope", "Event", "FileCursor", "Gone", "Identity", "Job", "Limits", "Offer", "Plain", "Quote", "Receipt", "Refused", "RelayError", "Response", "Result", "Rule", "StreamTransport",
     "Thread", "Transition", "Transport", "TransportFailed", "Unacceptable", "UnknownOutcome", "Unproven", "canonical_text",
     "canonicalize", "check_envelope", "check_read", "covered", "decode64", "did_of", "encode64", "format_key_file",
-    "format_time", "instant", "is_sealed", "key_of", "load_key", "load_or_create_key", "new_id", "open_payload", "parse",
+    "format_time", "instant", "is_sealed", "key_of", "load_key", "load_or_create_key", "new_id", "new_thread", "open_payload", "parse",
     "place", "read_envelope", "read_key_file", "read_token", "save_key", "seal", "sign", "sync", "thread_of", "verifies",
     "verify", "x25519_private", "x25519_public",
 ]

@@ -6,14 +6,15 @@ import contextlib
 import dataclasses
 import datetime
 import functools
+import math
 from typing import TYPE_CHECKING, Any, AsyncGenerator, Callable, Literal
 
 from .answer import log, permanent
 from .errors import (
-    AgentError, AgoraError, Cancelled, Closed, Gone, NoOffer, Plain, RelayError, Unacceptable, Unproven,
+    AgentError, AgoraError, Cancelled, Closed, Gone, Plain, RelayError, Unacceptable, Unproven,
 )
 from .envelope import DEFAULT_TTL, format_time
-from .follow import Event, Filter, Follower
+from .follow import Event, Filter, Follower, seconds_of
 from .payloads import Limits, Offer, Result, agent_error
 from .records import Thread
 
@@ -72,12 +73,12 @@ class Call:
             if watch.reached:
                 return
 
-    async def collect(self, *, seconds: float) -> list[Offer]:
+    async def collect(self, *, seconds: float = 5.0) -> list[Offer]:
         """Waits and returns all offers, also those that were made before, in the order of their arrival. It returns
-        earlier if an offer has been accepted. Raises what offers raises, if there are no offers yet."""
+        earlier if an offer has been accepted. Raises what offers raises."""
         return await self._gather(seconds, lambda offer: False)
 
-    async def _gather(self, seconds: float, enough: Callable[[Offer], bool]) -> list[Offer]:
+    async def _gather(self, seconds: float | None, enough: Callable[[Offer], bool]) -> list[Offer]:
         found: list[Offer] = []
         try:
             async with asyncio.timeout(seconds), contextlib.aclosing(self.offers()) as offers:
@@ -87,27 +88,24 @@ class Call:
                         break
         except TimeoutError:
             pass
-        except AgoraError:
-            if not found:
-                raise
         return found
 
-    async def best(self, rule: Rule = "cheapest", *, seconds: float) -> Offer:
-        """Waits and returns the best acceptable offer. With the rule first it returns as soon as there is one. Raises
-        NoOffer if there is none in time, and what offers raises."""
-        found = await self._gather(seconds, lambda offer: rule == "first" and self.refusal(offer) is None)
-        good = [offer for offer in found if self.refusal(offer) is None]
-        if not good:
-            why = f"; the last one of {len(found)}: {self.refusal(found[-1])}" if found else ""
-            raise NoOffer(f"there was no acceptable offer within {seconds:g} s{why}")
-        if not isinstance(rule, str):
-            return min(good, key=_key(rule))
-        ranks: dict[str, Callable[[Offer], Any]] = {
-            "first": lambda offer: 0, "cheapest": lambda offer: (_cost(offer), offer.eta_seconds),
-            "fastest": lambda offer: (offer.eta_seconds, _cost(offer))}
-        if rule not in ranks:
-            raise ValueError(f"{rule!r} is not a rule; use cheapest, fastest, first, or a function")
-        return min(good, key=ranks[rule])
+    async def best(self, rule: Rule = "cheapest", *, seconds: float | None = None, max_cost: float | None = None,
+                   deadline: datetime.datetime | None = None) -> Offer:
+        """Waits, by default for 5 seconds, and returns the best acceptable offer. With the rule first it returns as soon
+        as there is one, and by default waits without a limit. max_cost and deadline take the place of those of the
+        request. Raises Unacceptable if there is none in time, and what offers raises."""
+        if isinstance(rule, str) and rule not in RULES:
+            raise ValueError(f"{rule!r} is not a rule; use cheapest, fastest, first, or a function that compares offers")
+        first = rule == "first"
+        seconds = 5.0 if seconds is None and not first else seconds
+        limits = self._limits_with(max_cost, deadline)
+        found = await self._gather(seconds, lambda offer: first and self._objection(offer, limits) is None)
+        good = [offer for offer in found if self._objection(offer, limits) is None]
+        if good:
+            return min(good, key=RULES[rule] if isinstance(rule, str) else _key(rule))
+        why = f"no offer is acceptable: {self._objection(found[-1], limits)}" if found else "there was no offer in time"
+        raise Unacceptable(why, retryable=True)
 
     def _offer(self, event: Event) -> Offer | None:
         """Reads an OFFER to this call; None: it is none, or it cannot be accepted. But a sealed REQUEST asks one agent
@@ -127,44 +125,45 @@ class Call:
 
     # --- Accepting
 
-    def limit(self, *, max_cost: float | None = None, deadline: datetime.datetime | None = None) -> None:
-        """Sets the limits of a resumed call. It is needed if the relay no longer has the REQUEST, or if it is sealed,
-        because its own sender cannot decrypt it."""
-        self._limits = Limits(max_cost, deadline)
+    def _limits_with(self, max_cost: float | None, deadline: datetime.datetime | None) -> Limits | None:
+        """The limits of the request, or those that take their place; None: unknown."""
+        if max_cost is None and deadline is None:
+            return self._limits
+        known = self._limits or Limits()
+        return Limits(known.max_cost if max_cost is None else max_cost, deadline or known.deadline)
 
-    def refusal(self, offer: Offer, max_cost: float | None = None) -> str | None:
+    def _objection(self, offer: Offer, limits: Limits | None) -> str | None:
         """Why an offer cannot be accepted now; None: it can."""
-        if offer.event.request_id != self.request_id or not offer.agent:
+        if offer.request_id != self.request_id or not offer.agent:
             return "the offer belongs to another request"
-        if self._limits is None:
+        if limits is None:
             why = "the REQUEST is sealed" if self.seal else "the relay no longer has the REQUEST"
-            return f"{why}, so a resumed call does not know its limits; set them with limit"
+            return f"{why}, so a resumed call does not know its limits; pass max_cost, which may be math.inf"
         now = self._client.now()
         if offer.valid_until and now >= offer.valid_until.timestamp():
             return f"the offer was valid until {format_time(offer.valid_until.timestamp())} only"
-        for limit in (self._limits.max_cost, max_cost):
-            if limit is None or offer.price is None:
-                continue
+        if limits.max_cost is not None and limits.max_cost < math.inf and offer.price is not None:
             if not offer.in_usd:
                 return f"the price is in {offer.currency!r}, which cannot be compared with a cost in USD"
-            if offer.price > limit:
-                return f"it costs {offer.price:g} USD, and the limit is {limit:g}"
-        deadline = self._limits.deadline
-        if deadline and deadline.timestamp() - now <= max(offer.eta_seconds, 0):
-            return (f"with an ETA of {offer.eta_seconds:g} s the result would come too late for the deadline, "
-                    f"{format_time(deadline.timestamp())}")
+            if offer.price > limits.max_cost:
+                return f"it costs {offer.price:g} USD, and the limit is {limits.max_cost:g}"
+        if limits.deadline and seconds_of(limits.deadline) - now <= max(offer.eta_seconds or 0.0, 0.0):
+            return (f"with an ETA of {offer.eta_seconds or 0:g} s the result would come too late for the deadline, "
+                    f"{format_time(limits.deadline.timestamp())}")
         return None
 
-    async def accept(self, offer: Offer, *, max_cost: float | None = None) -> None:
-        """Accepts an offer, if it is within the limits of the request and, if given, of max_cost in USD. A thread can
-        have only one ACCEPT. Raises Unacceptable with the reason, and what Client.post raises. After UnknownOutcome,
-        state shows whether the relay has the ACCEPT; if it has, call result."""
-        why = self.refusal(offer, max_cost)
-        if why or self._limits is None:
+    async def accept(self, offer: Offer, *, max_cost: float | None = None,
+                     deadline: datetime.datetime | None = None) -> None:
+        """Accepts an offer, if it is valid, costs no more than max_cost in USD, and can meet the deadline; by default
+        those of the request. A thread can have only one ACCEPT. Raises Unacceptable with the reason, and what
+        Client.post raises. After UnknownOutcome, state shows whether the relay has the ACCEPT; if it has, call result."""
+        limits = self._limits_with(max_cost, deadline)
+        why = self._objection(offer, limits)
+        if why or limits is None:
             raise Unacceptable(why or "")
         terms: dict[str, object] = {"price_usd": offer.price} if offer.in_usd else {}
-        if self._limits.deadline:
-            terms["deadline"] = format_time(self._limits.deadline.timestamp())
+        if limits.deadline:
+            terms["deadline"] = format_time(limits.deadline.timestamp())
         payload = {"request_id": self.request_id, "accepted_at": format_time(self._client.now()), "terms": terms}
         self._seal_directed = self.seal or self._seal_directed or offer.event.sealed
         await self._client._post("ACCEPT", payload, to=offer.agent, thread=self.thread, seal=self._seal_directed)
@@ -275,8 +274,19 @@ def _key(compare: Callable[[Offer, Offer], float]) -> Callable[[Offer], Any]:
 
 
 def _cost(offer: Offer) -> float:
-    """What an offer costs in USD; an unknown cost comes after every other."""
-    return offer.price if offer.price is not None and offer.in_usd else float("inf")
+    """What an offer costs in USD. Without a price it is free. A price in another currency comes after all others."""
+    return (offer.price if offer.in_usd else math.inf) if offer.price is not None else 0.0
+
+
+def _eta(offer: Offer) -> float:
+    return math.inf if offer.eta_seconds is None else offer.eta_seconds
+
+
+RULES: dict[str, Callable[[Offer], Any]] = {
+    "cheapest": lambda offer: (_cost(offer), _eta(offer)),
+    "fastest": lambda offer: (_eta(offer), _cost(offer)),
+    "first": lambda offer: 0,
+}
 
 
 class _Watch:

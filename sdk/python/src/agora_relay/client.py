@@ -14,7 +14,7 @@ from .answer import (
 from .call import Call, continue_request, resume_call
 from .didkey import Identity, key_of
 from .envelope import DEFAULT_TTL, Envelope, check_envelope, format_time, new_id, sign, thread_of, valid_id
-from .errors import RelayError, Refused, UnknownOutcome
+from .errors import Endless, RelayError, Refused, UnknownOutcome
 from .follow import PAGE, CursorStore, Event, Filter, Follower, cursor_of, load_cursor, save_cursor, seconds_of, wanted
 from .jsontext import canonicalize
 from .payloads import Job, Limits
@@ -243,8 +243,8 @@ class Client:
 
     async def directory(self, *, intent: str | None = None, text: str | None = None, online: bool = False,
                         ) -> AsyncGenerator[Agent, None]:
-        """Yields the agents that match. Raises RelayError, also if the relay always claims to have more agents, but
-        sends no new ones."""
+        """Yields the agents that match. Raises RelayError, and Endless if the relay always claims to have more agents,
+        but sends no new ones."""
         seen: Recent[tuple[str, str], None] = Recent(1 << 16)
         cursor, idle = "", 0
         for _ in range(MAX_PAGES):
@@ -259,7 +259,7 @@ class Client:
             if page.cursor in ("", cursor) or idle == MAX_IDLE_PAGES:
                 break
             cursor = page.cursor
-        raise malformed("the directory does not end: the relay claims to have more agents, but sends no new ones")
+        raise Endless
 
     async def agent(self, did: str) -> Agent:
         """One agent with all its manifests. Those that do not verify are skipped. Raises RelayError, most often with
@@ -289,23 +289,20 @@ class Client:
 
     # --- Asking
 
-    def new_thread(self) -> str:
-        """A new id for the thread of a request. Save it before you call request, to continue after a crash."""
-        return new_id("thread", self.now())
-
     async def request(self, intent: str, params: Any = None, *, to: str | None = None, max_cost: float | None = None,
-                      deadline: datetime.datetime | None = None, seal: bool = False, allow_plain: bool = False,
-                      ttl: int = DEFAULT_TTL, thread: str | None = None, title: str | None = None,
-                      description: str | None = None) -> Call:
+                      deadline: datetime.datetime | None = None, constraints: Mapping[str, Any] | None = None, 
+                      seal: bool = False, allow_plain: bool = False, ttl: int = DEFAULT_TTL, thread: str | None = None,
+                      title: str | None = None, description: str | None = None) -> Call:
         """Asks for a service: it opens a thread. to is the only agent that may offer; None: every agent. max_cost is in
-        USD. With seal only the agent to can read the request, and only sealed answers count, unless allow_plain.
+        USD. constraints has further ones, as the protocol names them, such as max_latency_ms. With seal only the agent to can read the request, and only sealed answers count, unless allow_plain.
 
         If this client has opened the thread before, request returns its Call, in any state. So a program that has saved
         the id continues after a crash when it makes the same call. Raises what post raises; UnknownOutcome has the
         Call, because there will be offers if the relay has stored the request."""
         limits = Limits(max_cost, deadline)
         payload: dict[str, Any] = {"intent": intent}
-        more = {"request_id": thread, "title": title, "description": description, "constraints": limits.payload() or None}
+        more = {"request_id": thread, "title": title, "description": description, 
+                "constraints": dict(constraints or {}) | limits.payload() or None}
         payload |= {name: value for name, value in more.items() if value is not None}
         if params is not None:
             payload["params"] = params
@@ -343,12 +340,12 @@ class Client:
         """Runs an agent until it is cancelled. It answers requests for its intents with offers. When a client accepts,
         it does the work and posts the result. See serve.py for the rules.
 
-        quote(job) returns the price in USD, a Quote, or the payload of an OFFER; without it every job is free. work(job)
-        returns the output, or a Delivery. Both may be async or blocking; blocking ones run in threads. They raise
+        quote(job) returns the price in USD, a Quote, the payload of an OFFER, or None for no offer; without quote every
+        job is free. work(job) returns the output, or a Delivery. Both may be async or blocking; blocking ones run in threads. They raise
         AgentError to choose the error for the client. Everything else that they raise becomes INTERNAL_ERROR.
 
         cursor stores the position across restarts: work that was accepted before a crash is done after it. manifest is
-        the payload of a MANIFEST, which is kept in the directory. At most concurrency jobs run at once. dropped is called
+        the payload of a MANIFEST, which is kept in the directory; its id and its intents have defaults. At most concurrency jobs run at once. dropped is called
         with each REQUEST that gets no answer, because too many wait. Raises RelayError if the relay refuses to be read,
         and errors of the store."""
         await serve(self, self._session, intents, work, quote=quote, manifest=manifest, cursor=cursor,

@@ -5,6 +5,7 @@ import base64
 import datetime
 import os
 import re
+import time
 from typing import Any, Mapping
 
 from cryptography.exceptions import InvalidSignature
@@ -140,10 +141,10 @@ def instant(text: object) -> int:
 def format_time(seconds: float) -> str:
     """Formats seconds since 1970 as RFC 3339 in UTC with milliseconds. Raises Refused for a time after the year 9999."""
     try:
-        time = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
+        utc = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
     except (ValueError, OverflowError, OSError):
         raise Refused("INVALID_REQUEST", "a time is not in the years 1 to 9999") from None
-    return time.strftime("%Y-%m-%dT%H:%M:%S.").rjust(20, "0") + f"{time.microsecond // 1000:03d}Z"
+    return utc.strftime("%Y-%m-%dT%H:%M:%S.").rjust(20, "0") + f"{utc.microsecond // 1000:03d}Z"
 
 
 _CROCKFORD = "0123456789abcdefghjkmnpqrstvwxyz"
@@ -153,6 +154,11 @@ def new_id(prefix: str, seconds: float) -> str:
     """prefix, an underscore and a ULID in lower case: 48 bits of milliseconds and 80 random bits. seconds: since 1970."""
     number = (max(int(seconds * 1000), 0) % 2**48 << 80) | int.from_bytes(os.urandom(10), "big")
     return prefix + "_" + "".join(_CROCKFORD[number >> 5 * i & 31] for i in reversed(range(26)))
+
+
+def new_thread() -> str:
+    """A new id for the thread of a request. Save it before the request, to continue after a crash."""
+    return new_id("thread", time.time())
 
 
 def covered(e: Mapping[str, Any]) -> bytes:

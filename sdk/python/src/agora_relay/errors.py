@@ -101,17 +101,11 @@ class UnknownOutcome(AgoraError):
 
 
 class Unacceptable(AgoraError):
-    """An offer cannot be accepted: it breaks the limits of the request, belongs to another one, or is not valid now."""
+    """An offer cannot be accepted: it breaks the limits of the request, belongs to another one, or is not valid now. Or
+    no acceptable offer came in time; then it is retryable."""
 
-    def __init__(self, message: str):
-        super().__init__("UNACCEPTABLE", message)
-
-
-class NoOffer(AgoraError):
-    """There was no acceptable offer in time."""
-
-    def __init__(self, message: str):
-        super().__init__("NO_OFFER", message, retryable=True)
+    def __init__(self, message: str, *, retryable: bool = False):
+        super().__init__("UNACCEPTABLE", message, retryable=retryable)
 
 
 class Cancelled(AgoraError):
@@ -152,6 +146,13 @@ class Unproven(AgoraError):
     def __init__(self, thread: str):
         super().__init__("UNPROVEN", f"the relay shows no message of this client in thread {thread}; "
                                      "pass the request_id to resume")
+
+
+class Endless(AgoraError):
+    """The relay claims that its directory has more agents, but sends no new ones."""
+
+    def __init__(self) -> None:
+        super().__init__("ENDLESS", "the relay claims that its directory has more agents, but sends no new ones")
 
 
 def refuse_unless(ok: object, code: str, message: str) -> None:

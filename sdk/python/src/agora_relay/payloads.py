@@ -67,9 +67,9 @@ class Limits:
 
     def payload(self) -> dict[str, Any]:
         """The member constraints of a REQUEST. Raises ValueError."""
-        if self.max_cost is not None and not (math.isfinite(self.max_cost) and self.max_cost >= 0):
+        if self.max_cost is not None and not self.max_cost >= 0:
             raise ValueError("max_cost is not an amount of USD, such as 0.5")
-        constraints: dict[str, Any] = {} if self.max_cost is None else {"max_cost_usd": self.max_cost}
+        constraints: dict[str, Any] = {} if self.max_cost in (None, math.inf) else {"max_cost_usd": self.max_cost}
         if self.deadline is not None:
             constraints["deadline"] = format_time(seconds_of(self.deadline))
         return constraints
@@ -82,10 +82,10 @@ class Offer:
     agent: str
     """The did:key of the agent."""
     price: float | None
-    """None: the offer names no price."""
+    """None: the agent asks for no money."""
     currency: str
     """ISO 4217, such as USD."""
-    eta_seconds: float
+    eta_seconds: float | None
     plan: str
     valid_until: datetime.datetime | None
     event: Event
@@ -97,8 +97,18 @@ class Offer:
         price = _object(payload, "price")
         amount = _number(price, "amount") if price is not None else None
         return cls(agent=event.sender, price=(amount or 0.0) if price is not None else None,
-                   currency=_text(price or {}, "currency"), eta_seconds=_number(payload, "eta_seconds") or 0.0,
+                   currency=_text(price or {}, "currency"), eta_seconds=_number(payload, "eta_seconds"),
                    plan=_text(payload, "plan"), valid_until=read_time(payload, "valid_until"), event=event)
+
+    @property
+    def request_id(self) -> str:
+        """The request that the offer is for."""
+        return self.event.request_id
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        """The whole payload of the OFFER."""
+        return self.event.payload
 
     @property
     def in_usd(self) -> bool:
@@ -164,6 +174,16 @@ class Job:
         return cls(intent=_text(payload, "intent"), params=payload.get("params"), client=event.sender,
                    thread=event.thread, limits=Limits.of(payload), title=_text(payload, "title"),
                    description=_text(payload, "description"), event=event)
+
+    @property
+    def constraints(self) -> dict[str, Any]:
+        """The constraints as the protocol names them: max_cost_usd, deadline, max_latency_ms."""
+        return self.event.payload.get("constraints") or {}
+
+    @property
+    def sealed(self) -> bool:
+        """Whether the REQUEST was sealed. The answers are sealed then too."""
+        return self.event.sealed
 
 
 @dataclasses.dataclass(frozen=True)

@@ -122,6 +122,8 @@ class Run:
         if self.unposted and not _over(self.unposted, agent.client.now()):
             return self.unposted
         value = await self._call(agent.quote, job, agent.quote_seconds)
+        if value is None:
+            raise AgentError("UNAVAILABLE", "the agent makes no offer for this request")
         try:
             offer, price, currency = _offer_of(value)
         except (ValueError, TypeError, AttributeError, Refused) as err:

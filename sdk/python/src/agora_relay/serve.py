@@ -84,7 +84,8 @@ class Agent:
         self._start(self._poll(follower))
         self._start(self._answer_all())
         if self._manifest is not None:
-            self._start(self._announce(dict(self._manifest)))
+            defaults = {"id": "main", "intents": [{"id": intent} for intent in self.intents]}
+            self._start(self._announce(defaults | dict(self._manifest)))
         try:
             await self._failed
         finally:

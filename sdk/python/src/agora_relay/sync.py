@@ -191,19 +191,15 @@ class Client:
         """See agora_relay.Client.relay_did."""
         return self._loop.run(self._client.relay_did())
 
-    def new_thread(self) -> str:
-        """See agora_relay.Client.new_thread."""
-        return self._client.new_thread()
-
     def request(self, intent: str, params: Any = None, *, to: str | None = None, max_cost: float | None = None,
-                deadline: datetime.datetime | None = None, seal: bool = False, allow_plain: bool = False,
-                ttl: int = DEFAULT_TTL, thread: str | None = None, title: str | None = None,
-                description: str | None = None) -> Call:
+                deadline: datetime.datetime | None = None, constraints: Mapping[str, Any] | None = None,
+                seal: bool = False, allow_plain: bool = False, ttl: int = DEFAULT_TTL, thread: str | None = None,
+                title: str | None = None, description: str | None = None) -> Call:
         """See agora_relay.Client.request."""
         try:
             call = self._loop.run(self._client.request(
-                intent, params, to=to, max_cost=max_cost, deadline=deadline, seal=seal, allow_plain=allow_plain, ttl=ttl,
-                thread=thread, title=title, description=description))
+                intent, params, to=to, max_cost=max_cost, deadline=deadline, constraints=constraints, seal=seal,
+                allow_plain=allow_plain, ttl=ttl, thread=thread, title=title, description=description))
         except UnknownOutcome as err:
             err.call = Call(self._loop, err.call)
             raise
@@ -252,25 +248,18 @@ class Call:
         """See agora_relay.Call.offers."""
         return self._loop.iterate(self._call.offers())
 
-    def collect(self, *, seconds: float) -> list[Offer]:
+    def collect(self, *, seconds: float = 5.0) -> list[Offer]:
         """See agora_relay.Call.collect."""
         return self._loop.run(self._call.collect(seconds=seconds))
 
-    def best(self, rule: Rule = "cheapest", *, seconds: float) -> Offer:
+    def best(self, rule: Rule = "cheapest", *, seconds: float | None = None, max_cost: float | None = None,
+             deadline: datetime.datetime | None = None) -> Offer:
         """See agora_relay.Call.best."""
-        return self._loop.run(self._call.best(rule, seconds=seconds))
+        return self._loop.run(self._call.best(rule, seconds=seconds, max_cost=max_cost, deadline=deadline))
 
-    def limit(self, *, max_cost: float | None = None, deadline: datetime.datetime | None = None) -> None:
-        """See agora_relay.Call.limit."""
-        self._call.limit(max_cost=max_cost, deadline=deadline)
-
-    def refusal(self, offer: Offer, max_cost: float | None = None) -> str | None:
-        """See agora_relay.Call.refusal."""
-        return self._call.refusal(offer, max_cost)
-
-    def accept(self, offer: Offer, *, max_cost: float | None = None) -> None:
+    def accept(self, offer: Offer, *, max_cost: float | None = None, deadline: datetime.datetime | None = None) -> None:
         """See agora_relay.Call.accept."""
-        self._loop.run(self._call.accept(offer, max_cost=max_cost))
+        self._loop.run(self._call.accept(offer, max_cost=max_cost, deadline=deadline))
 
     def result(self, *, seconds: float | None = None) -> Result:
         """See agora_relay.Call.result."""
