@@ -198,7 +198,7 @@ class FakeRelay:
             since = agora_relay.instant(query["since"]) / 1e9
             position = sum(arrived <= since for _, arrived in self.events)
         while True:
-            found = [(n, e) for n, e in self.alive() if n > position and self.matches(e, query)][:int(query["limit"])]
+            found = [(n, e) for n, e in self.alive() if n > position and self.matches(e, query)][:int(query.get("limit", 100))]
             left = until - asyncio.get_running_loop().time()
             if found or left <= 0:
                 break

@@ -174,9 +174,10 @@ def sign(e: Mapping[str, Any], me: Identity) -> Envelope:
 def verify(e: Mapping[str, Any]) -> None:
     """Raises Refused unless sender and recipient are valid did:keys and the signature is the sender's. Check the form
     of e first, with read_envelope or check_envelope."""
+    sender, recipient = e.get("sender"), e.get("recipient")
     if "recipient" in e:
-        key_of(e["recipient"]["id"])
-    verify_by(e["sender"]["id"], e)
+        key_of(recipient.get("id") if isinstance(recipient, dict) else None)
+    verify_by(sender.get("id") if isinstance(sender, dict) else None, e)
 
 
 def verify_by(did: object, e: Mapping[str, Any]) -> None:

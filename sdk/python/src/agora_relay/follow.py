@@ -18,6 +18,7 @@ from .waiting import MAX_PAUSE, READ_PATIENCE, Backoff, Recent
 
 POLL_SECONDS = 30  # how long a relay waits for new events before it answers a poll
 QUICK_SECONDS = 5.0  # a poll that ends before this time without news is followed by a pause
+HELD_SECONDS = 2.0  # a poll that fails after this time was held by a working relay, so the next pause is short
 PAGE = 100  # events in a page
 SEEN = 4096  # how many events a reader remembers, to recognize repeats
 OLDEST = "0"  # the cursor before the relay's oldest event
@@ -186,7 +187,7 @@ class Follower:
         try:
             page = await self._poll()
         except RelayError as failed:
-            if loop.time() - began >= QUICK_SECONDS:
+            if loop.time() - began >= HELD_SECONDS:
                 self._pause.reset()
             self._recover(failed)
             return
