@@ -82,16 +82,28 @@ def answer(status, members, **headers):
 def refusal(code, status, retryable=False, **details):
     """A refusal of a relay. The detail retry_after becomes a header."""
     headers = {"retry_after": details.pop("retry_after")} if "retry_after" in details else {}
-    return answer(status, {"ok": False, "error": code, "message": "a test", "retryable": retryable, "details": details}, **headers)
+    return answer(
+        status,
+        {"ok": False, "error": code, "message": "a test", "retryable": retryable, "details": details},
+        **headers,
+    )
 
 
-STATUS = {"FORBIDDEN": 403, "THREAD_NOT_FOUND": 404, "INVALID_TRANSITION": 409, "DUPLICATE_ID": 409, "RATE_LIMITED": 429,
-          "INVALID_SIGNATURE": 403, "PAYLOAD_TOO_LARGE": 413}
+STATUS = {
+    "FORBIDDEN": 403,
+    "THREAD_NOT_FOUND": 404,
+    "INVALID_TRANSITION": 409,
+    "DUPLICATE_ID": 409,
+    "RATE_LIMITED": 429,
+    "INVALID_SIGNATURE": 403,
+    "PAYLOAD_TOO_LARGE": 413,
+}
 
 
 class FakeRelay:
-    """A relay in memory, which is also the transport of its clients. A hook may change, lose or refuse requests: it gets
-    the request and a function that answers it. Its rules of threads are those of testvectors/interop/python/rules.py."""
+    """A relay in memory, which is also the transport of its clients. A hook may change, lose or refuse requests: it
+    gets the request and a function that answers it. Its rules of threads are those of
+    testvectors/interop/python/rules.py. """
 
     url = "http://relay.test"
 
@@ -122,8 +134,10 @@ class FakeRelay:
         if parts.path == "/.well-known/agora.json":
             response = answer(200, {"ok": True, "did": self.identity.did, "url": self.url, "reads": self.reads})
         else:
+
             async def next():
                 return await self.serve(method, parts, body)
+
             response = await (self.hook(method, parts, next) if self.hook else next())
         if isinstance(response, Exception):
             raise response
@@ -164,11 +178,23 @@ class FakeRelay:
         state, client, duplicate = self.ledger.take(e, now)
         if not duplicate:
             if client:
-                step = {"type": e["type"], "from": "", "to": state, "by": e["sender"]["id"], "id": e["id"], "at": e["ts"]}
+                step = {
+                    "type": e["type"],
+                    "from": "",
+                    "to": state,
+                    "by": e["sender"]["id"],
+                    "id": e["id"],
+                    "at": e["ts"],
+                }
                 self.transitions.setdefault((client, agora_relay.thread_of(e)), []).append(step)
             self.add(e)
-        receipt = {"ok": True, "id": e["id"], "cursor": f"{self.db}-{len(self.events)}", "duplicate": duplicate,
-                   "expiresAt": agora_relay.format_time(agora_relay.instant(e["ts"]) / 1e9 + e["meta"]["ttl"])}
+        receipt = {
+            "ok": True,
+            "id": e["id"],
+            "cursor": f"{self.db}-{len(self.events)}",
+            "duplicate": duplicate,
+            "expiresAt": agora_relay.format_time(agora_relay.instant(e["ts"]) / 1e9 + e["meta"]["ttl"]),
+        }
         if client:
             receipt["thread"] = {"id": agora_relay.thread_of(e), "client": client, "state": state}
         return answer(200, receipt)
@@ -181,8 +207,11 @@ class FakeRelay:
 
     def alive(self):
         """The events that have not expired, with their positions."""
-        return [(n, e) for n, (e, _) in enumerate(self.events, 1)
-                if agora_relay.instant(e["ts"]) / 1e9 + e["meta"]["ttl"] > self.now()]
+        return [
+            (n, e)
+            for n, (e, _) in enumerate(self.events, 1)
+            if agora_relay.instant(e["ts"]) / 1e9 + e["meta"]["ttl"] > self.now()
+        ]
 
     # --- Reads
 
@@ -198,7 +227,9 @@ class FakeRelay:
             since = agora_relay.instant(query["since"]) / 1e9
             position = sum(arrived <= since for _, arrived in self.events)
         while True:
-            found = [(n, e) for n, e in self.alive() if n > position and self.matches(e, query)][:int(query.get("limit", 100))]
+            found = [(n, e) for n, e in self.alive() if n > position and self.matches(e, query)][
+                : int(query.get("limit", 100))
+            ]
             left = until - asyncio.get_running_loop().time()
             if found or left <= 0:
                 break
@@ -212,9 +243,12 @@ class FakeRelay:
 
     def matches(self, e, query):
         to = e.get("recipient", {}).get("id")
-        return (("recipient" not in query or to == query["recipient"] or query.get("broadcast") and to is None)
-                and query.get("sender") in (None, e["sender"]["id"]) and query.get("type") in (None, e["type"])
-                and query.get("thread") in (None, agora_relay.thread_of(e)))
+        return (
+            ("recipient" not in query or to == query["recipient"] or query.get("broadcast") and to is None)
+            and query.get("sender") in (None, e["sender"]["id"])
+            and query.get("type") in (None, e["type"])
+            and query.get("thread") in (None, agora_relay.thread_of(e))
+        )
 
     def record(self, id, client=None):
         """A thread as the relay shows it. Raises Refused."""
@@ -224,10 +258,17 @@ class FakeRelay:
                 steps, state = list(self.transitions[t["client"], id]), t["state"]
                 if t["deadline"] is not None and now >= t["deadline"]:
                     state = "ERROR"
-                    steps.append({"type": "TIMEOUT", "from": "", "to": "ERROR", "at": agora_relay.format_time(self.now())})
-                record = {"id": id, "client": t["client"], "state": state, "requestId": t["request_id"],
-                          "offers": [{"agent": agent, "id": "o", "at": steps[0]["at"]} for agent in t["offers"]],
-                          "transitions": steps}
+                    steps.append(
+                        {"type": "TIMEOUT", "from": "", "to": "ERROR", "at": agora_relay.format_time(self.now())}
+                    )
+                record = {
+                    "id": id,
+                    "client": t["client"],
+                    "state": state,
+                    "requestId": t["request_id"],
+                    "offers": [{"agent": agent, "id": "o", "at": steps[0]["at"]} for agent in t["offers"]],
+                    "transitions": steps,
+                }
                 if t["agent"]:
                     record["agent"] = t["agent"]
                 if state in ("PENDING", "ACTIVE"):

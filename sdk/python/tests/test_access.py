@@ -23,8 +23,9 @@ class Access(RelayTest):
                 if not header.startswith("Agora "):
                     return self.challenge(reason="unsigned")
                 target = parts.path + ("?" + parts.query if parts.query else "")
-                self.readers.append(check_read(header[6:], origin=relay.url, method="GET", target=target,
-                                               now=int(relay.now() * 1e9)))
+                self.readers.append(
+                    check_read(header[6:], origin=relay.url, method="GET", target=target, now=int(relay.now() * 1e9))
+                )
             return await next()
 
         relay.hook = hook
@@ -57,10 +58,14 @@ class Access(RelayTest):
     async def test_refused_tokens_are_replaced(self):
         now = {"now": "2026-02-02T12:05:00Z"}
         for refusals, want in [
-            ([{"reason": "used"}], None), ([{"reason": "time"} | now], None), ([{"reason": "audience"}], "UNAUTHORIZED"),
-            ([{"reason": "time"} | now] * 2, "NO_ANSWER"), ([{"reason": "used"}] * 3, "NO_ANSWER"),
+            ([{"reason": "used"}], None),
+            ([{"reason": "time"} | now], None),
+            ([{"reason": "audience"}], "UNAUTHORIZED"),
+            ([{"reason": "time"} | now] * 2, "NO_ANSWER"),
+            ([{"reason": "used"}] * 3, "NO_ANSWER"),
             ([{"reason": "time", "now": "2026-02-02T13:00:00Z"}], "UNAUTHORIZED"),  # too far ahead
-            ([{"reason": "time", "now": "2026-02-01T00:00:00Z"}], "UNAUTHORIZED"), ([{"reason": "time"}], "UNAUTHORIZED"),
+            ([{"reason": "time", "now": "2026-02-01T00:00:00Z"}], "UNAUTHORIZED"),
+            ([{"reason": "time"}], "UNAUTHORIZED"),
         ]:
             relay = self.private()
             if want is None and "now" in refusals[0]:
@@ -121,14 +126,24 @@ class Access(RelayTest):
     async def test_documents(self):
         document = {"ok": True, "url": "http://relay.test", "reads": "parties"}
         for body, status, tokens, code in [
-            (document, 200, 1, None), (document | {"url": "http://other.test"}, 200, 0, "UNAUTHORIZED"),
+            (document, 200, 1, None),
+            (document | {"url": "http://other.test"}, 200, 0, "UNAUTHORIZED"),
             (document | {"url": "http://relay.test:81"}, 200, 0, "UNAUTHORIZED"),
             (document | {"url": "https://relay.test"}, 200, 0, "UNAUTHORIZED"),
             (document | {"url": "http://relay.test/x"}, 200, 0, "UNAUTHORIZED"),
-            (document | {"url": 7}, 200, 0, "NO_ANSWER"), (document | {"reads": "maybe"}, 200, 0, "UNAUTHORIZED"),
-            (document | {"reads": "open"}, 200, 0, None), ({"ok": True}, 200, 0, None),
-            ({"ok": False, "error": "NOT_FOUND"}, 404, 0, None),  # a relay without a document, which answers the read of an inbox
-            ({"ok": False, "error": "FORBIDDEN"}, 403, 0, "NO_ANSWER"), ({"ok": False, "error": "X"}, 500, 0, "X"), ({}, 200, 0, "NO_ANSWER"),
+            (document | {"url": 7}, 200, 0, "NO_ANSWER"),
+            (document | {"reads": "maybe"}, 200, 0, "UNAUTHORIZED"),
+            (document | {"reads": "open"}, 200, 0, None),
+            ({"ok": True}, 200, 0, None),
+            (
+                {"ok": False, "error": "NOT_FOUND"},
+                404,
+                0,
+                None,
+            ),  # a relay without a document, which answers the read of an inbox
+            ({"ok": False, "error": "FORBIDDEN"}, 403, 0, "NO_ANSWER"),
+            ({"ok": False, "error": "X"}, 500, 0, "X"),
+            ({}, 200, 0, "NO_ANSWER"),
         ]:
             relay = self.setup()
             send = relay.send
@@ -162,18 +177,27 @@ class Access(RelayTest):
             async for event in events:
                 self.assertEqual(event.type, "REQUEST")
                 break
-        self.assertEqual(["Authorization" in r[2] for r in relay.requests if r[1] == "/events" and r[0] == "GET"], [True, False])
+        self.assertEqual(
+            ["Authorization" in r[2] for r in relay.requests if r[1] == "/events" and r[0] == "GET"], [True, False]
+        )
 
 
 class Origins(unittest.TestCase):
     def test_loopback(self):
         for claimed, used, other, same in [
-            ("http://127.0.0.1:1", "http://localhost:1/x", True, False), ("http://localhost:1", "http://127.0.0.1:1", False, False),
-            ("http://[::1]:1", "http://127.0.0.1:1", True, False), ("http://127.0.0.1:2", "http://localhost:1", False, False),
-            ("https://127.0.0.1:1", "http://localhost:1", False, False), ("http://10.0.0.1:1", "http://localhost:1", False, False),
-            ("http://127.0.0.1:1", "http://relay.example:1", False, False), ("http://a", "http://A:80/path", False, True),
-            ("http://127.0.0.1:1", "http://127.0.0.1:1", False, True), ("http://u@a", "http://a", False, False),
-            ("", "http://a", False, False), ("http://a:x", "http://a", False, False), ("http://a?", "http://a", False, True),
+            ("http://127.0.0.1:1", "http://localhost:1/x", True, False),
+            ("http://localhost:1", "http://127.0.0.1:1", False, False),
+            ("http://[::1]:1", "http://127.0.0.1:1", True, False),
+            ("http://127.0.0.1:2", "http://localhost:1", False, False),
+            ("https://127.0.0.1:1", "http://localhost:1", False, False),
+            ("http://10.0.0.1:1", "http://localhost:1", False, False),
+            ("http://127.0.0.1:1", "http://relay.example:1", False, False),
+            ("http://a", "http://A:80/path", False, True),
+            ("http://127.0.0.1:1", "http://127.0.0.1:1", False, True),
+            ("http://u@a", "http://a", False, False),
+            ("", "http://a", False, False),
+            ("http://a:x", "http://a", False, False),
+            ("http://a?", "http://a", False, True),
         ]:
             with self.subTest(claimed=claimed, used=used):
                 self.assertEqual((is_other_loopback(claimed, used), same_origin(claimed, used)), (other, same))

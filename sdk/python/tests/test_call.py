@@ -4,8 +4,23 @@ import datetime
 import json
 
 from agora_relay import (
-    AgentError, Cancelled, Closed, Delivery, Gone, Identity, Plain, Quote, Refused, RelayError, Unacceptable,
-    UnknownOutcome, Unproven, format_time, new_thread, seal, sign,
+    AgentError,
+    Cancelled,
+    Closed,
+    Delivery,
+    Gone,
+    Identity,
+    Plain,
+    Quote,
+    Refused,
+    RelayError,
+    Unacceptable,
+    UnknownOutcome,
+    Unproven,
+    format_time,
+    new_thread,
+    seal,
+    sign,
 )
 
 from .support import RelayTest, Serving, lost, refusal, virtual
@@ -18,15 +33,23 @@ class Conversations(RelayTest):
         for seal_it in (False, True):
             for work in (lambda job: job.params["text"].upper(), self.upper):
                 async with relay.client(self.bob) as agent, relay.client(self.alice) as client:
-                    async with Serving(agent, "shout", work, quote=lambda job: Quote(0.5, eta_seconds=2, plan="shout")):
+                    async with Serving(
+                        agent, "shout", work, quote=lambda job: Quote(0.5, eta_seconds=2, plan="shout")
+                    ):
                         to = self.bob.did if seal_it else None
-                        call = await client.request("shout", {"text": "hi"}, max_cost=1, to=to, seal=seal_it, title="t")
+                        call = await client.request(
+                            "shout", {"text": "hi"}, max_cost=1, to=to, seal=seal_it, title="t"
+                        )
                         offer = await call.best(seconds=5)
-                        self.assertEqual((offer.agent, offer.price, offer.currency, offer.eta_seconds, offer.plan),
-                                         (self.bob.did, 0.5, "USD", 2, "shout"))
+                        self.assertEqual(
+                            (offer.agent, offer.price, offer.currency, offer.eta_seconds, offer.plan),
+                            (self.bob.did, 0.5, "USD", 2, "shout"),
+                        )
                         await call.accept(offer)
                         result = await call.result()
-                        self.assertEqual((result.output, result.status, result.agent), ("HI", "success", self.bob.did))
+                        self.assertEqual(
+                            (result.output, result.status, result.agent), ("HI", "success", self.bob.did)
+                        )
                         self.assertEqual(result.event.sealed, seal_it)
                         state = await call.state()
                         self.assertEqual((state.state, state.agent), ("COMPLETED", self.bob.did))
@@ -40,7 +63,8 @@ class Conversations(RelayTest):
     async def offer(self, client, call, agent=None, **payload):
         """Posts an offer by hand."""
         await self.relay.client(agent or self.bob).post(
-            "OFFER", {"request_id": call.request_id} | payload, to=self.alice.did, thread=call.thread)
+            "OFFER", {"request_id": call.request_id} | payload, to=self.alice.did, thread=call.thread
+        )
 
     @virtual
     async def test_best(self):
@@ -50,10 +74,20 @@ class Conversations(RelayTest):
         agents = {}
         for name, price in prices.items():
             agents[name] = Identity.generate()
-            await self.offer(client, call, agents[name], price={"amount": price, "currency": "USD"}, plan=name,
-                             eta_seconds={"a": 1, "b": 30, "c": 20, "dear": 0}[name])
-        for rule, want in [("cheapest", "b"), ("fastest", "a"), ("first", "a"),
-                           (lambda x, y: (y.plan > x.plan) - (x.plan > y.plan), "c")]:
+            await self.offer(
+                client,
+                call,
+                agents[name],
+                price={"amount": price, "currency": "USD"},
+                plan=name,
+                eta_seconds={"a": 1, "b": 30, "c": 20, "dear": 0}[name],
+            )
+        for rule, want in [
+            ("cheapest", "b"),
+            ("fastest", "a"),
+            ("first", "a"),
+            (lambda x, y: (y.plan > x.plan) - (x.plan > y.plan), "c"),
+        ]:
             self.assertEqual((await call.best(rule, seconds=1)).plan, want)
         self.assertEqual([offer.plan for offer in await call.collect(seconds=1)], list(prices))
         with self.assertRaises(ValueError):
@@ -93,11 +127,14 @@ class Conversations(RelayTest):
 
         usd = {"amount": 1, "currency": "USD"}
         for limits, payload, want in [
-            ({}, {}, None), ({"max_cost": 1}, {"price": usd}, None), ({"max_cost": 1}, {}, None),
+            ({}, {}, None),
+            ({"max_cost": 1}, {"price": usd}, None),
+            ({"max_cost": 1}, {}, None),
             ({"max_cost": 0.5}, {"price": usd}, "it costs 1 USD, and the limit is 0.5"),
             ({"max_cost": 5}, {"price": {"amount": 1, "currency": "EUR"}}, "cannot be compared"),
             ({"max_cost": 5}, {"price": {"amount": 0, "currency": "EUR"}}, None),
-            ({"deadline": at(100)}, {"eta_seconds": 50}, None), ({"deadline": at(100)}, {"eta_seconds": 101}, "too late"),
+            ({"deadline": at(100)}, {"eta_seconds": 50}, None),
+            ({"deadline": at(100)}, {"eta_seconds": 101}, "too late"),
             ({}, {"valid_until": format_time(relay.wall() - 1)}, "valid until"),
         ]:
             with self.subTest(limits=limits, payload=payload):
@@ -126,12 +163,24 @@ class Conversations(RelayTest):
         relay = self.setup()
         client, stranger = relay.client(self.alice), Identity.generate()
         call = await client.request("x", to=self.bob.did)
-        base = {"version": "1.0", "meta": {"ttl": 300}, "thread": {"id": call.thread}, "ts": format_time(relay.wall())}
+        base = {
+            "version": "1.0",
+            "meta": {"ttl": 300},
+            "thread": {"id": call.thread},
+            "ts": format_time(relay.wall()),
+        }
         good = {"request_id": call.request_id, "price": {"amount": 1, "currency": "USD"}}
 
         def event(who, type="OFFER", payload=good, to=None, **more):
-            relay.add(sign(base | {"id": f"m{len(relay.events)}", "type": type, "sender": {"id": who.did}, "payload": payload}
-                           | ({"recipient": {"id": to}} if to else {}) | more, who))
+            relay.add(
+                sign(
+                    base
+                    | {"id": f"m{len(relay.events)}", "type": type, "sender": {"id": who.did}, "payload": payload}
+                    | ({"recipient": {"id": to}} if to else {})
+                    | more,
+                    who,
+                )
+            )
 
         event(stranger)  # not the agent that was asked
         event(self.bob, payload=good | {"request_id": "other"})
@@ -139,7 +188,9 @@ class Conversations(RelayTest):
         event(self.bob, payload=good | {"price": "free"})  # malformed
         event(self.bob, payload=good | {"valid_until": "tomorrow"})
         event(stranger, "ERROR", {"code": "X", "message": "m", "request_id": call.request_id})
-        forged = sign(base | {"id": "forged", "type": "OFFER", "sender": {"id": self.bob.did}, "payload": good}, stranger)
+        forged = sign(
+            base | {"id": "forged", "type": "OFFER", "sender": {"id": self.bob.did}, "payload": good}, stranger
+        )
         relay.add(forged)
         self.assertEqual(await call.collect(seconds=2), [])
         event(self.bob)  # without a recipient, as some agents do
@@ -151,13 +202,19 @@ class Conversations(RelayTest):
         relay = self.setup()
         client, agent = relay.client(self.alice), relay.client(self.bob)
         call = await client.request("x", to=self.bob.did)
-        await agent.post("ERROR", {"request_id": call.request_id, "code": "UNAVAILABLE", "message": "busy\x1b[2J",
-                                   "details": {"a": 1}}, to=self.alice.did, thread=call.thread)
+        await agent.post(
+            "ERROR",
+            {"request_id": call.request_id, "code": "UNAVAILABLE", "message": "busy\x1b[2J", "details": {"a": 1}},
+            to=self.alice.did,
+            thread=call.thread,
+        )
         with self.assertRaises(AgentError) as caught:
             await call.best(seconds=5)
         err = caught.exception
-        self.assertEqual((err.code, err.message, err.sender, err.retryable, err.details),
-                         ("UNAVAILABLE", "busy\x1b[2J", self.bob.did, True, {"a": 1}))
+        self.assertEqual(
+            (err.code, err.message, err.sender, err.retryable, err.details),
+            ("UNAVAILABLE", "busy\x1b[2J", self.bob.did, True, {"a": 1}),
+        )
         self.assertNotIn("\x1b", str(err))
 
         call = await client.request("x")  # nobody offers
@@ -176,7 +233,12 @@ class Conversations(RelayTest):
 
         call = await client.request("x")  # an offer that is withdrawn does not end the thread
         await self.offer(client, call)
-        await agent.post("ERROR", {"request_id": call.request_id, "code": "X", "message": "m"}, to=self.alice.did, thread=call.thread)
+        await agent.post(
+            "ERROR",
+            {"request_id": call.request_id, "code": "X", "message": "m"},
+            to=self.alice.did,
+            thread=call.thread,
+        )
         self.assertEqual(len(await call.collect(seconds=5)), 1)
         self.assertEqual((await call.state()).offers, 0)
 
@@ -187,7 +249,9 @@ class Conversations(RelayTest):
         call = await client.request("x")
         await self.offer(client, call)
         await call.accept(await call.best("first", seconds=1))
-        await agent.post("RESULT", {"request_id": call.request_id, "status": "s"}, to=self.alice.did, thread=call.thread, ttl=10)
+        await agent.post(
+            "RESULT", {"request_id": call.request_id, "status": "s"}, to=self.alice.did, thread=call.thread, ttl=10
+        )
         await asyncio.sleep(60)
         with self.assertRaises(Gone):
             await call.result()
@@ -236,7 +300,11 @@ class Conversations(RelayTest):
         relay = self.setup()
         client = relay.client(self.alice)
         await client.request("a", thread="t1")
-        for options in ({"intent": "b"}, {"intent": "a", "to": self.bob.did}, {"intent": "a", "to": self.bob.did, "seal": True}):
+        for options in (
+            {"intent": "b"},
+            {"intent": "a", "to": self.bob.did},
+            {"intent": "a", "to": self.bob.did, "seal": True},
+        ):
             with self.assertRaises(RelayError) as caught:
                 await client.request(**options, thread="t1")
             self.assertEqual(caught.exception.code, "INVALID_TRANSITION")
@@ -250,8 +318,15 @@ class Conversations(RelayTest):
         client = relay.client(self.alice)
         call = await client.request("x", ttl=10, thread="t")
         await asyncio.sleep(60)
-        relay.record = lambda id, client: {"id": "t", "client": self.alice.did, "state": "ACTIVE", "requestId": "other",
-                                           "agent": self.bob.did, "offers": [], "transitions": []}
+        relay.record = lambda id, client: {
+            "id": "t",
+            "client": self.alice.did,
+            "state": "ACTIVE",
+            "requestId": "other",
+            "agent": self.bob.did,
+            "offers": [],
+            "transitions": [],
+        }
         with self.assertRaises(Unproven):
             await client.resume("t")
         resumed = await client.resume("t", request_id="t", to=self.bob.did)
@@ -264,8 +339,14 @@ class Conversations(RelayTest):
         client = relay.client(self.alice)
         call = await client.request("x")
         good = relay.record(call.thread)
-        for change in ({"id": "u"}, {"client": self.bob.did}, {"state": 7}, {"offers": [1]}, {"transitions": "x"},
-                       {"deadline": "soon"}):
+        for change in (
+            {"id": "u"},
+            {"client": self.bob.did},
+            {"state": 7},
+            {"offers": [1]},
+            {"transitions": "x"},
+            {"deadline": "soon"},
+        ):
             relay.record = lambda id, client, change=change: good | change
             with self.assertRaises(RelayError) as caught:
                 await call.state()
@@ -299,9 +380,17 @@ class Conversations(RelayTest):
         client, agent = relay.client(self.alice), relay.client(self.bob)
 
         def to_me(type, payload, call, key=None):
-            e = {"version": "1.0", "id": f"m{len(relay.events)}", "type": type, "sender": {"id": self.bob.did},
-                 "recipient": {"id": self.alice.did}, "payload": payload | {"request_id": call.request_id},
-                 "meta": {"ttl": 300}, "thread": {"id": call.thread}, "ts": format_time(relay.wall())}
+            e = {
+                "version": "1.0",
+                "id": f"m{len(relay.events)}",
+                "type": type,
+                "sender": {"id": self.bob.did},
+                "recipient": {"id": self.alice.did},
+                "payload": payload | {"request_id": call.request_id},
+                "meta": {"ttl": 300},
+                "thread": {"id": call.thread},
+                "ts": format_time(relay.wall()),
+            }
             if key:  # sealed to another key
                 e = seal(e | {"recipient": {"id": key.did}}) | {"recipient": {"id": self.alice.did}}
             relay.post(json.dumps(sign(e, self.bob)).encode())

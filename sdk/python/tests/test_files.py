@@ -7,7 +7,16 @@ import tempfile
 import threading
 import unittest
 
-from agora_relay import FileCursor, Identity, Refused, format_key_file, load_key, load_or_create_key, read_key_file, save_key
+from agora_relay import (
+    FileCursor,
+    Identity,
+    Refused,
+    format_key_file,
+    load_key,
+    load_or_create_key,
+    read_key_file,
+    save_key,
+)
 
 from .support import binary
 
@@ -41,8 +50,18 @@ class Files(unittest.TestCase):
             self.path.chmod(mode)
             with self.assertRaisesRegex(Refused, "chmod 600"):
                 load_key(self.path)
-        for text in ("", "x", "[]", "{}", json.dumps(good | {"kty": "RSA"}), json.dumps(good | {"kid": other.did}),
-                     json.dumps(good | {"x": "A" * 43}), json.dumps(good | {"d": "AAAA"}), json.dumps(good | {"d": 5}), "[" * 100_000):
+        for text in (
+            "",
+            "x",
+            "[]",
+            "{}",
+            json.dumps(good | {"kty": "RSA"}),
+            json.dumps(good | {"kid": other.did}),
+            json.dumps(good | {"x": "A" * 43}),
+            json.dumps(good | {"d": "AAAA"}),
+            json.dumps(good | {"d": 5}),
+            "[" * 100_000,
+        ):
             path = self.folder / "bad.key"
             path.write_text(text)
             path.chmod(0o600)
@@ -56,7 +75,9 @@ class Files(unittest.TestCase):
     def test_race(self):
         """Several threads create the key at the same time. All get the same one."""
         found = []
-        threads = [threading.Thread(target=lambda: found.append(load_or_create_key(self.path).did)) for _ in range(16)]
+        threads = [
+            threading.Thread(target=lambda: found.append(load_or_create_key(self.path).did)) for _ in range(16)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -71,8 +92,12 @@ class Files(unittest.TestCase):
         ours = self.folder / "ours.key"
         save_key(ours, me)
         self.assertEqual((ours.read_bytes(), ours.stat().st_mode), (self.path.read_bytes(), self.path.stat().st_mode))
-        shown = subprocess.run([agora, "sign", "--key", ours, "-"], capture_output=True, text=True, input=json.dumps(
-            {"type": "REQUEST", "thread": {"id": "t"}, "payload": {"intent": "x"}}))
+        shown = subprocess.run(
+            [agora, "sign", "--key", ours, "-"],
+            capture_output=True,
+            text=True,
+            input=json.dumps({"type": "REQUEST", "thread": {"id": "t"}, "payload": {"intent": "x"}}),
+        )
         self.assertIn(me.did, shown.stdout, shown.stderr)
 
     def test_cursor(self):

@@ -13,8 +13,15 @@ class Follows(RelayTest):
     def event(self, number, who=None, **more):
         """Stores a broadcast REQUEST in the relay."""
         who = who or self.alice
-        e = {"version": "1.0", "id": f"m{number}", "ts": format_time(self.relay.wall()), "type": "REQUEST",
-             "sender": {"id": who.did}, "payload": {"intent": "x", "request_id": f"r{number}"}, "meta": {"ttl": 86400}} | more
+        e = {
+            "version": "1.0",
+            "id": f"m{number}",
+            "ts": format_time(self.relay.wall()),
+            "type": "REQUEST",
+            "sender": {"id": who.did},
+            "payload": {"intent": "x", "request_id": f"r{number}"},
+            "meta": {"ttl": 86400},
+        } | more
         e = sign(e, who)
         self.relay.add(e)
         return e
@@ -70,15 +77,25 @@ class Follows(RelayTest):
         forged["payload"]["intent"] = "y"
         self.relay.matches = lambda e, query: True  # the relay ignores the filter
         self.relay.events += self.relay.events  # and repeats itself
-        self.assertEqual(await self.take(9, 60, from_oldest=True, recipient=self.bob.did, broadcast=True), ["m1", "m3"])
+        self.assertEqual(
+            await self.take(9, 60, from_oldest=True, recipient=self.bob.did, broadcast=True), ["m1", "m3"]
+        )
         self.assertEqual(await self.take(9, 60, from_oldest=True, recipient=self.bob.did), ["m1"])
-        self.assertEqual(await self.take(9, 60, from_oldest=True, thread="r2", sender=self.alice.did, type="REQUEST"), ["m2"])
+        self.assertEqual(
+            await self.take(9, 60, from_oldest=True, thread="r2", sender=self.alice.did, type="REQUEST"), ["m2"]
+        )
 
     @virtual
     async def test_opens(self):
         self.setup()
-        base = {"version": "1.0", "ts": format_time(self.relay.wall()), "type": "REQUEST", "sender": {"id": self.alice.did},
-                "payload": {"intent": "x", "request_id": "r", "params": "secret"}, "meta": {"ttl": 300}}
+        base = {
+            "version": "1.0",
+            "ts": format_time(self.relay.wall()),
+            "type": "REQUEST",
+            "sender": {"id": self.alice.did},
+            "payload": {"intent": "x", "request_id": "r", "params": "secret"},
+            "meta": {"ttl": 300},
+        }
         other = Identity.generate()
         for id, to, key in [("good", self.bob, self.bob), ("bad", self.bob, other), ("foreign", other, other)]:
             e = seal(base | {"id": id, "recipient": {"id": key.did}})
@@ -125,8 +142,16 @@ class Follows(RelayTest):
     @virtual
     async def test_flaky_relay(self):
         self.setup()
-        troubles = [lost(), refusal("RATE_LIMITED", 429, True, retry_after=1), refusal("UNAVAILABLE", 503, True, retry_after=1),
-                    answer(502, {}), answer(200, {"ok": True}), answer(200, {"ok": True, "events": [], "cursor": 7}), "late", "twice"]
+        troubles = [
+            lost(),
+            refusal("RATE_LIMITED", 429, True, retry_after=1),
+            refusal("UNAVAILABLE", 503, True, retry_after=1),
+            answer(502, {}),
+            answer(200, {"ok": True}),
+            answer(200, {"ok": True, "events": [], "cursor": 7}),
+            "late",
+            "twice",
+        ]
         turn = 0
 
         async def hook(method, parts, next):
@@ -149,7 +174,13 @@ class Follows(RelayTest):
 
     @virtual
     async def test_no_hot_loop(self):
-        for page in ({"events": [], "cursor": "a-0"}, {"events": "repeat", "cursor": "a-0"}, {"events": "repeat"}, {}, None):
+        for page in (
+            {"events": [], "cursor": "a-0"},
+            {"events": "repeat", "cursor": "a-0"},
+            {"events": "repeat"},
+            {},
+            None,
+        ):
             self.setup()
             known = [self.event(1)]
             count = 0

@@ -9,8 +9,26 @@ import unittest
 
 import agora_relay
 from agora_relay import (
-    Identity, Refused, canonical_text, canonicalize, check_envelope, decode64, did_of, encode64, format_time, instant,
-    is_sealed, key_of, new_id, new_thread, parse, read_envelope, seal, sign, verifies, verify,
+    Identity,
+    Refused,
+    canonical_text,
+    canonicalize,
+    check_envelope,
+    decode64,
+    did_of,
+    encode64,
+    format_time,
+    instant,
+    is_sealed,
+    key_of,
+    new_id,
+    new_thread,
+    parse,
+    read_envelope,
+    seal,
+    sign,
+    verifies,
+    verify,
 )
 from agora_relay.answer import Envelopes, TooLong, permanent, retry_after, split_list
 from agora_relay.errors import RelayError, safe
@@ -35,9 +53,35 @@ def form(text):
 
 class Json(unittest.TestCase):
     def test_only_i_json(self):
-        for text in ('', ' ', '{', '{}{}', "{'a':1}", '[1,]', '01', '+1', '.5', 'NaN', '-Infinity', '"\t"', '\ufeff{}',
-                     '{"a":1,"a":2}', '{"a":1,"\\u0061":1}', '[{"x":{"b":[],"b":[]}}]', '"\\ud800"', '{"\\udc00":1}', '1e400',
-                     '-1e400', '{"a":1}\0', '-', '"', '"\\', '9' * 400, '[' * 65 + ']' * 65, '[' * 100_000):
+        for text in (
+            "",
+            " ",
+            "{",
+            "{}{}",
+            "{'a':1}",
+            "[1,]",
+            "01",
+            "+1",
+            ".5",
+            "NaN",
+            "-Infinity",
+            '"\t"',
+            "\ufeff{}",
+            '{"a":1,"a":2}',
+            '{"a":1,"\\u0061":1}',
+            '[{"x":{"b":[],"b":[]}}]',
+            '"\\ud800"',
+            '{"\\udc00":1}',
+            "1e400",
+            "-1e400",
+            '{"a":1}\0',
+            "-",
+            '"',
+            '"\\',
+            "9" * 400,
+            "[" * 65 + "]" * 65,
+            "[" * 100_000,
+        ):
             with self.subTest(text=text[:50]):
                 self.assertIsNone(form(text.encode()))
         for body in (b"\xff", b'"\xc0\x80"', b'"\xed\xa0\x80"', b"\xef\xbb\xbf1"):
@@ -49,9 +93,22 @@ class Json(unittest.TestCase):
             self.assertEqual(parse(text.encode()), value)
         for text in ("5.0", "1e3", "9007199254740994", "1" * 30, "-0"):
             self.assertIs(type(parse(text.encode())), float)
-        self.assertEqual(canonical_text([1, 1.0, -0.0, 1e21, 1e-7, True, None, 10**20, (1,)]),
-                         "[1,1,0,1e+21,1e-7,true,null,100000000000000000000,[1]]")
-        for value in (float("nan"), math.inf, 2**53 + 1, 10**400, {1: 2}, b"x", {"\ud800": 1}, "\udfff", object(), {1, 2}):
+        self.assertEqual(
+            canonical_text([1, 1.0, -0.0, 1e21, 1e-7, True, None, 10**20, (1,)]),
+            "[1,1,0,1e+21,1e-7,true,null,100000000000000000000,[1]]",
+        )
+        for value in (
+            float("nan"),
+            math.inf,
+            2**53 + 1,
+            10**400,
+            {1: 2},
+            b"x",
+            {"\ud800": 1},
+            "\udfff",
+            object(),
+            {1, 2},
+        ):
             with self.subTest(value=repr(value)[:40]), self.assertRaises(Refused):
                 canonicalize(value)
 
@@ -78,7 +135,9 @@ class Json(unittest.TestCase):
         files = list(vectors("jcs/cyberphone/input").iterdir())
         self.assertEqual(len(files), 3)
         for path in files:
-            self.assertEqual(form(path.read_bytes()), vectors(f"jcs/cyberphone/output/{path.name}").read_bytes().strip())
+            self.assertEqual(
+                form(path.read_bytes()), vectors(f"jcs/cyberphone/output/{path.name}").read_bytes().strip()
+            )
 
     def test_public_nasty(self):
         for v in json.loads(vectors("jcs/nasty_json.json").read_bytes()):
@@ -133,14 +192,26 @@ class Keys(unittest.TestCase):
             for v in group["tests"]:
                 counted += 1
                 with self.subTest(v["comment"], tcId=v["tcId"]):
-                    self.assertEqual(verifies(bytes.fromhex(v["sig"]), bytes.fromhex(v["msg"]), did), v["result"] == "valid")
+                    self.assertEqual(
+                        verifies(bytes.fromhex(v["sig"]), bytes.fromhex(v["msg"]), did), v["result"] == "valid"
+                    )
         self.assertGreater(counted, 50)
 
     def test_signature(self):
         e = sign(message(extra={"sig": "x"}), ALICE)
         verify(check_envelope(e))
-        for change in ({"id": "m2"}, {"more": 1}, {"payload": {}}, {"sig": None}, {"sig": ""}, {"sig": e["sig"] + "A"},
-                       {"sig": e["sig"] + "=="}, {"sig": " " + e["sig"][1:]}, {"sig": "A" * 86}, {"sig": 5}):
+        for change in (
+            {"id": "m2"},
+            {"more": 1},
+            {"payload": {}},
+            {"sig": None},
+            {"sig": ""},
+            {"sig": e["sig"] + "A"},
+            {"sig": e["sig"] + "=="},
+            {"sig": " " + e["sig"][1:]},
+            {"sig": "A" * 86},
+            {"sig": 5},
+        ):
             with self.subTest(change=change), self.assertRaises(Refused) as caught:
                 verify(e | change)
             self.assertEqual(caught.exception.code, "INVALID_SIGNATURE")
@@ -152,14 +223,28 @@ class Keys(unittest.TestCase):
 
 
 def message(**more):
-    return {"version": "1.0", "id": "m1", "ts": "2026-02-02T12:00:00Z", "type": "REQUEST", "sender": {"id": ALICE.did},
-            "payload": {"intent": "x", "request_id": "r"}} | more
+    return {
+        "version": "1.0",
+        "id": "m1",
+        "ts": "2026-02-02T12:00:00Z",
+        "type": "REQUEST",
+        "sender": {"id": ALICE.did},
+        "payload": {"intent": "x", "request_id": "r"},
+    } | more
 
 
 class Messages(unittest.TestCase):
     def test_times(self):
-        for text in ("2026-02-02T12:00:00Z", "2026-02-02t12:00:00Z", "2026-02-30T12:00:00Z", "2026-02-02T12:00:00,5Z",
-                     "2026-02-02T12:00:00+24:00", "2026-02-02T24:00:00Z", "2026-02-02T12:00:00", "\u0662026-02-02T12:00:00Z"):
+        for text in (
+            "2026-02-02T12:00:00Z",
+            "2026-02-02t12:00:00Z",
+            "2026-02-30T12:00:00Z",
+            "2026-02-02T12:00:00,5Z",
+            "2026-02-02T12:00:00+24:00",
+            "2026-02-02T24:00:00Z",
+            "2026-02-02T12:00:00",
+            "\u0662026-02-02T12:00:00Z",
+        ):
             ok = text == "2026-02-02T12:00:00Z"
             with self.subTest(text):
                 if ok:
@@ -189,12 +274,22 @@ class Messages(unittest.TestCase):
         self.assertTrue(is_sealed(sealed))
         self.assertEqual(agora_relay.open(sealed, BOB), e["payload"])
         self.assertEqual(sorted(sealed["payload"]), ["intent", "request_id", "sealed"])
-        for bad in (sign(sealed | {"id": "m2"}, ALICE), sealed | {"id": "m2"}, e, sign(sealed | {"sender": {"id": BOB.did}}, BOB)):
+        for bad in (
+            sign(sealed | {"id": "m2"}, ALICE),
+            sealed | {"id": "m2"},
+            e,
+            sign(sealed | {"sender": {"id": BOB.did}}, BOB),
+        ):
             with self.assertRaises(Refused) as caught:
                 agora_relay.open(bad, BOB)
             self.assertEqual(str(caught.exception), "INVALID_REQUEST: the sealed payload cannot be opened")
         self.assertRaises(Refused, agora_relay.open, sealed, ALICE)
-        for wrong in (message(), e | {"type": "MANIFEST"}, e | {"payload": {"sealed": "x"}}, e | {"recipient": {"id": "bob"}}):
+        for wrong in (
+            message(),
+            e | {"type": "MANIFEST"},
+            e | {"payload": {"sealed": "x"}},
+            e | {"recipient": {"id": "bob"}},
+        ):
             self.assertRaises(Refused, seal, wrong)
 
     def test_limits(self):
@@ -212,7 +307,9 @@ class Messages(unittest.TestCase):
     def test_project_vectors(self):
         """testvectors/interop/python/vectors.py uses the package."""
         program = ROOT / "testvectors/interop/python/vectors.py"
-        run = subprocess.run([sys.executable, program, ROOT / "testvectors"], capture_output=True, text=True, timeout=60)
+        run = subprocess.run(
+            [sys.executable, program, ROOT / "testvectors"], capture_output=True, text=True, timeout=60
+        )
         self.assertEqual(run.returncode, 0, run.stderr)
         lines = [line.split() for line in run.stdout.splitlines()]
         self.assertEqual(len(lines), len(list((ROOT / "testvectors").glob("*.json"))))
@@ -227,11 +324,27 @@ class Messages(unittest.TestCase):
 class Answers(unittest.TestCase):
     def test_split_list(self):
         elements = []
-        rest = split_list(b' { "a" : [1] , "events" : [ {"x":"]"} , 12 ,"s"] , "b":null } ', "events", elements.append)
+        rest = split_list(
+            b' { "a" : [1] , "events" : [ {"x":"]"} , 12 ,"s"] , "b":null } ', "events", elements.append
+        )
         self.assertEqual((rest, elements), ({"a": [1], "b": None}, [b'{"x":"]"}', b"12", b'"s"']))
         self.assertEqual(split_list(b'{"events":null}', "events", elements.append), {})
-        for text in (b"", b"[]", b"{", b"{}x", b'{"events":{}}', b'{"events":[1,]}', b'{"events":[1 2]}', b'{"events":[1', b"{1:2}",
-                     b'{"a":NaN}', b'{"a":1,}', b'{,"a":1}', b'{"a" 1}', b'{"events":[' + b"[" * 100_000):
+        for text in (
+            b"",
+            b"[]",
+            b"{",
+            b"{}x",
+            b'{"events":{}}',
+            b'{"events":[1,]}',
+            b'{"events":[1 2]}',
+            b'{"events":[1',
+            b"{1:2}",
+            b'{"a":NaN}',
+            b'{"a":1,}',
+            b'{,"a":1}',
+            b'{"a" 1}',
+            b'{"events":[' + b"[" * 100_000,
+        ):
             with self.subTest(text=text[:30]), self.assertRaises((ValueError, RecursionError)):
                 split_list(text, "events", elements.append)
         for text in (b'{"a":"' + b"x" * 600_000 + b'"}', b'{"events":["' + b"x" * (5 << 20) + b'"]}'):
@@ -245,15 +358,28 @@ class Answers(unittest.TestCase):
         self.assertEqual((envelopes.valid, len(envelopes.invalid)), ([], 2))
 
     def test_retry_after(self):
-        for text, want in [("5", 5), ("0", 0), ("", 0), ("-1", 0), ("x", 0), ("9" * 40, 2**31 - 1), ("\u0665", 0),
-                           ("Mon, 02 Feb 2026 12:00:10 GMT", 10), ("Mon, 02 Feb 2026 11:00:00 GMT", 0)]:
+        for text, want in [
+            ("5", 5),
+            ("0", 0),
+            ("", 0),
+            ("-1", 0),
+            ("x", 0),
+            ("9" * 40, 2**31 - 1),
+            ("\u0665", 0),
+            ("Mon, 02 Feb 2026 12:00:10 GMT", 10),
+            ("Mon, 02 Feb 2026 11:00:00 GMT", 0),
+        ]:
             self.assertEqual(retry_after(text, 1_770_033_600), want)
 
     def test_permanent(self):
-        for err, want in [(RelayError("FORBIDDEN", "", status=403), True), (RelayError("NO_ANSWER", ""), False),
-                          (RelayError("INVALID_ANSWER", "", status=404), False), (Refused("INVALID_REQUEST", ""), True),
-                          (RelayError("STALE_TIMESTAMP", "", status=400), False), (RelayError("RATE_LIMITED", "", status=429), False),
-                          (RelayError("RATE_LIMITED", "", status=429, details={"maxOffers": 100}), True), (ValueError(), False)]:
+        for err, want in [
+            (RelayError("FORBIDDEN", "", status=403), True),
+            (RelayError("NO_ANSWER", ""), False),
+            (RelayError("INVALID_ANSWER", "", status=404), False),
+            (Refused("INVALID_REQUEST", ""), True),
+            (RelayError("STALE_TIMESTAMP", "", status=400), False),
+            (RelayError("RATE_LIMITED", "", status=429), False),
+            (RelayError("RATE_LIMITED", "", status=429, details={"maxOffers": 100}), True),
+            (ValueError(), False),
+        ]:
             self.assertEqual(permanent(err), want, err)
-
-

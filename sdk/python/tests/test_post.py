@@ -8,8 +8,8 @@ from .support import RelayTest, answer, lost, refusal, virtual
 
 class Posts(RelayTest):
     def trouble(self, *answers):
-        """The relay gives these answers to posts, one after the other. "pass" lets the relay answer; "lose" too, but the
-        answer gets lost."""
+        """The relay gives these answers to posts, one after the other. "pass" lets the relay answer; "lose" too, but
+        the answer gets lost."""
         left = list(answers)
 
         async def hook(method, parts, next):
@@ -28,10 +28,17 @@ class Posts(RelayTest):
     @virtual
     async def test_retries(self):
         for answers in (
-            ["lose"], ["lose"] * 7, [lost()], [TransportFailed("no connection", sent=False)] * 7,
-            [refusal("UNAVAILABLE", 503, True, retry_after=1)], [refusal("RATE_LIMITED", 429, True, retry_after=60)],
-            [refusal("INTERNAL_ERROR", 500, True)], [answer(502, {})], [answer(200, {"ok": True, "id": "another"})],
-            [answer(200, {"no": "relay"})], [refusal("X", 408)],
+            ["lose"],
+            ["lose"] * 7,
+            [lost()],
+            [TransportFailed("no connection", sent=False)] * 7,
+            [refusal("UNAVAILABLE", 503, True, retry_after=1)],
+            [refusal("RATE_LIMITED", 429, True, retry_after=60)],
+            [refusal("INTERNAL_ERROR", 500, True)],
+            [answer(502, {})],
+            [answer(200, {"ok": True, "id": "another"})],
+            [answer(200, {"no": "relay"})],
+            [refusal("X", 408)],
         ):
             self.setup()
             self.trouble(*answers)
@@ -48,14 +55,20 @@ class Posts(RelayTest):
         for answers, want in [
             ([refusal("FORBIDDEN", 403)], "FORBIDDEN"),
             ([refusal("RATE_LIMITED", 429, True, retry_after=121)], "RATE_LIMITED"),  # longer than a post waits
-            ([limited] * 8, "RATE_LIMITED"), ([not_sent] * 8, "NO_ANSWER"),
+            ([limited] * 8, "RATE_LIMITED"),
+            ([not_sent] * 8, "NO_ANSWER"),
             ([refusal("UNAVAILABLE", 503, True, stored=False)] * 8, "UNAVAILABLE"),
             ([stale], "STALE_TIMESTAMP"),
-            (["lose"] * 8, None), ([refusal("UNAVAILABLE", 503, True)] * 8, None), ([answer(200, {"ok": True})] * 8, None),
-            (["lose"] + [not_sent] * 7, None), (["lose", stale], None), ([lost(), refusal("EXPIRED", 400)], None),
+            (["lose"] * 8, None),
+            ([refusal("UNAVAILABLE", 503, True)] * 8, None),
+            ([answer(200, {"ok": True})] * 8, None),
+            (["lose"] + [not_sent] * 7, None),
+            (["lose", stale], None),
+            ([lost(), refusal("EXPIRED", 400)], None),
             # These prove that no earlier attempt was stored, because a relay checks for duplicates first.
             ([lost(), refusal("INVALID_TRANSITION", 409)], "INVALID_TRANSITION"),
-            ([lost(), refusal("FORBIDDEN", 403)], "FORBIDDEN"), ([lost(), refusal("DUPLICATE_ID", 409)], "DUPLICATE_ID"),
+            ([lost(), refusal("FORBIDDEN", 403)], "FORBIDDEN"),
+            ([lost(), refusal("DUPLICATE_ID", 409)], "DUPLICATE_ID"),
         ]:
             self.setup()
             self.trouble(*answers)
@@ -114,6 +127,7 @@ class Posts(RelayTest):
     async def test_cancelled(self):
         self.setup()
         for seconds in (0, 0.2, 5, 29.9):
+
             async def slow(method, parts, next):
                 await asyncio.sleep(0.3)
                 return lost()
@@ -151,7 +165,15 @@ class Posts(RelayTest):
             await self.relay.client().post("REQUEST", {"intent": "x"})
 
     def test_url(self):
-        for url in ("relay.example", "ftp://relay.example", "http://", "http://h/?q", "http://h/#f", "http://u:p@h", "http://h:99999"):
+        for url in (
+            "relay.example",
+            "ftp://relay.example",
+            "http://",
+            "http://h/?q",
+            "http://h/#f",
+            "http://u:p@h",
+            "http://h:99999",
+        ):
             with self.subTest(url=url), self.assertRaises(ValueError):
                 Client(url)
         self.assertEqual(Client("http://h/relay//").url, "http://h/relay")

@@ -1,5 +1,5 @@
-"""The package against the built relay and its command line: processes that are killed, the sync face, sealing both ways,
-the programs of the README. They need AGORA_BINARY."""
+"""The package against the built relay and its command line: processes that are killed, the sync face, sealing both
+ways, the programs of the README. They need AGORA_BINARY."""
 import asyncio
 import contextlib
 import io
@@ -45,14 +45,29 @@ class RealRelay(unittest.TestCase):
         temp = tempfile.TemporaryDirectory()
         cls.addClassCleanup(temp.cleanup)
         cls.folder = pathlib.Path(temp.name)
-        cls.relay = cls.start([cls.agora, "serve", "--addr", "127.0.0.1:0", "--data", cls.folder / "data", "--log-level",
-                               "warn", "--reads", cls.reads], cls.addClassCleanup)
+        cls.relay = cls.start(
+            [
+                cls.agora,
+                "serve",
+                "--addr",
+                "127.0.0.1:0",
+                "--data",
+                cls.folder / "data",
+                "--log-level",
+                "warn",
+                "--reads",
+                cls.reads,
+            ],
+            cls.addClassCleanup,
+        )
         cls.url = line_of(cls.relay, r"listening on (http\S+)")[1]
 
     @staticmethod
     def start(command, cleanup):
         environment = os.environ | {"PYTHONPATH": SOURCES, "PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"}
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+        )
         process.lines = queue.Queue()
 
         def read():
@@ -79,8 +94,14 @@ class RealRelay(unittest.TestCase):
         return self.start([sys.executable, path], self.addCleanup)
 
     def cli(self, *args, **options):
-        run = subprocess.run([self.agora, *map(str, args)], capture_output=True, text=True, timeout=30, **options,
-                             env=os.environ | {"AGORA_RELAY": self.url})
+        run = subprocess.run(
+            [self.agora, *map(str, args)],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            **options,
+            env=os.environ | {"AGORA_RELAY": self.url},
+        )
         self.assertEqual(run.returncode, 0, run.stderr)
         return run.stdout
 
@@ -126,7 +147,8 @@ with Client("{url}", load_or_create_key("{folder}/{name}.client.key")) as client
 """
 
     def test_kill_9(self):
-        """The agent is killed between ACCEPT and RESULT. The client is killed while it waits. Both are started again."""
+        """The agent is killed between ACCEPT and RESULT. The client is killed while it waits. Both are started
+        again."""
         values = {"url": self.url, "folder": self.folder, "name": f"kill{self.reads}"}
         agent = self.program("agent", self.AGENT.format(**values, wait=True))
         line_of(agent, "did did:key")
@@ -158,7 +180,9 @@ class KilledOnPrivateRelay(Killed):
 class Programs(RealRelay):
     def test_interrupt(self):
         """Ctrl-C ends an agent at once, also while a blocking function runs."""
-        agent = self.program("agent", f"""
+        agent = self.program(
+            "agent",
+            f"""
 import time
 from agora_relay import Identity
 from agora_relay.sync import Client
@@ -170,7 +194,8 @@ def work(job):
 with Client("{self.url}", Identity.generate()) as client:
     print("ready", flush=True)
     client.serve("interrupt{self.reads}", work)
-""")
+""",
+        )
         line_of(agent, "ready")
         with sync.Client(self.url, Identity.generate()) as client:
             call = client.request(f"interrupt{self.reads}")
@@ -188,7 +213,9 @@ with Client("{self.url}", Identity.generate()) as client:
         for name in ("agent.py", "client.py"):
             [program] = re.findall(f"```python\n(# {name}\n.*?)```", text, re.DOTALL)
             self.assertLessEqual(len(program.splitlines()), 20)
-            programs[name] = program.replace("http://127.0.0.1:8789", self.url).replace('_key("', f'_key("{self.folder}/{self.reads}.')
+            programs[name] = program.replace("http://127.0.0.1:8789", self.url).replace(
+                '_key("', f'_key("{self.folder}/{self.reads}.'
+            )
             self.assertIn(self.url, programs[name])
         agent = self.program("agent.py", programs["agent.py"])
         line_of(agent, "I am did:key")
@@ -200,14 +227,21 @@ with Client("{self.url}", Identity.generate()) as client:
     def test_resume_of_the_readme(self):
         text = (ROOT / "sdk/python/README.md").read_text()
         [snippet] = re.findall("```python\n(job = pathlib.*?)```", text, re.DOTALL)
-        lines = "".join("    " + line + "\n" for line in snippet.splitlines()).replace('"job.thread"', repr(f"{self.folder}/job"))
-        code = ("import pathlib\nfrom agora_relay import Quote, new_thread\nasync def main(client):\n" + lines).replace(
-            '"shout"', f'"resume{self.reads}"').replace("seconds=5", "seconds=1")
+        lines = "".join("    " + line + "\n" for line in snippet.splitlines()).replace(
+            '"job.thread"', repr(f"{self.folder}/job")
+        )
+        code = (
+            ("import pathlib\nfrom agora_relay import Quote, new_thread\nasync def main(client):\n" + lines)
+            .replace('"shout"', f'"resume{self.reads}"')
+            .replace("seconds=5", "seconds=1")
+        )
         scope = {}
         exec(code, scope)
 
         async def main():
-            async with Client(self.url, Identity.generate()) as agent, Client(self.url, Identity.generate()) as client:
+            async with Client(self.url, Identity.generate()) as agent, Client(
+                self.url, Identity.generate()
+            ) as client:
                 serving = asyncio.create_task(agent.serve(f"resume{self.reads}", lambda job: job.params["text"]))
                 for _ in range(2):
                     with contextlib.redirect_stdout(io.StringIO()) as printed:
@@ -226,11 +260,26 @@ class CommandLine(RealRelay):
         alice, bob, alice_key, bob_key = self.keys()
         with sync.Client(self.url, bob) as agent:
             threading.Thread(target=agent.serve, args=("seal.a", lambda job: {"got": job.params})).start()
-            self.cli("send", "request", "--key", alice_key, "--intent", "seal.a", "--to", bob.did, "--thread", "sa",
-                     "--params", '{"n":1.50}', "--seal")
+            self.cli(
+                "send",
+                "request",
+                "--key",
+                alice_key,
+                "--intent",
+                "seal.a",
+                "--to",
+                bob.did,
+                "--thread",
+                "sa",
+                "--params",
+                '{"n":1.50}',
+                "--seal",
+            )
             self.cli("follow", "--key", alice_key, "--count", "1", "--timeout", "20s")
             self.cli("send", "accept", "--key", alice_key, "--thread", "sa", "--max-cost", "1")
-            out = self.cli("follow", "--key", alice_key, "--thread", "sa", "--count", "2", "--timeout", "20s", "--json")
+            out = self.cli(
+                "follow", "--key", alice_key, "--thread", "sa", "--count", "2", "--timeout", "20s", "--json"
+            )
         last = json.loads(out.splitlines()[-1])
         self.assertIn("sealed", last["envelope"]["payload"])
         self.assertEqual(last["opened"]["output"], {"got": {"n": 1.5}})
@@ -250,7 +299,9 @@ class CommandLine(RealRelay):
     def test_sync_face(self):
         alice, bob, *_ = self.keys()
         with sync.Client(self.url, alice) as client, sync.Client(self.url, bob) as agent:
-            self.assertEqual((client.health(), client.about().private, client.url, client.me), ("1.0.0", False, self.url, alice))
+            self.assertEqual(
+                (client.health(), client.about().private, client.url, client.me), ("1.0.0", False, self.url, alice)
+            )
             self.assertEqual(client.relay_did(), client.about().did)
             done = threading.Event()
 
@@ -271,7 +322,10 @@ class CommandLine(RealRelay):
                 other._call.agent = bob.did  # as if it were accepted
                 other.result(seconds=0.2)
             call.accept(offer)
-            self.assertEqual((call.result(seconds=20).output, call.state().state, call.agent, call.seal), (42, "COMPLETED", bob.did, False))
+            self.assertEqual(
+                (call.result(seconds=20).output, call.state().state, call.agent, call.seal),
+                (42, "COMPLETED", bob.did, False),
+            )
             again = client.resume(call.thread)
             self.assertEqual(again.result().output, 42)
             with self.assertRaises(RelayError):
@@ -284,7 +338,9 @@ class CommandLine(RealRelay):
             self.assertEqual(events, ["REQUEST", "OFFER", "ACCEPT", "RESULT"])
             self.assertEqual(client.thread(call.thread).state, "COMPLETED")
             deadline = time.monotonic() + 20
-            while bob.did not in [found.id for found in client.directory(intent="sync")] and time.monotonic() < deadline:
+            while (
+                bob.did not in [found.id for found in client.directory(intent="sync")] and time.monotonic() < deadline
+            ):
                 time.sleep(0.1)
             self.assertEqual(client.agent(bob.did).manifests[0].payload["name"], "Sync")
             self.assertEqual(client.agents(text="Sync").agents[0].id, bob.did)
@@ -299,8 +355,12 @@ class CommandLine(RealRelay):
 
     def test_sync_client_in_its_own_functions(self):
         alice, bob, *_ = self.keys()
-        with (sync.Client(self.url, bob) as agent, sync.Client(self.url, Identity.generate()) as other,
-              sync.Client(self.url, alice) as client):
+        with (
+            sync.Client(self.url, bob) as agent,
+            sync.Client(self.url, Identity.generate()) as other,
+            sync.Client(self.url, alice) as client,
+        ):
+
             async def work(job):
                 return agent.health()  # would wait for itself
 

@@ -4,9 +4,7 @@ import contextlib
 import json
 import threading
 
-from agora_relay import (
-    AgentError, Call, Delivery, Identity, RelayError, format_time, seal, sign,
-)
+from agora_relay import AgentError, Call, Delivery, Identity, RelayError, format_time, seal, sign
 
 from .support import MemoryCursor, RelayTest, Serving, lost, refusal, virtual
 
@@ -27,13 +25,23 @@ class Serves(RelayTest):
                 raise AgentError("BUSY", "come back later", details={"at": 5})
             if job.params == "fail":
                 raise ValueError("a secret")
-            return {"none": None, "bad": "free", "nan": float("nan"), "dear": 3, "dict": {"price": {"amount": 2, "currency": "EUR"}}}[job.params]
+            return {
+                "none": None,
+                "bad": "free",
+                "nan": float("nan"),
+                "dear": 3,
+                "dict": {"price": {"amount": 2, "currency": "EUR"}},
+            }[job.params]
 
         async with Serving(self.relay.client(self.bob), ["x", "y"], lambda job: None, quote=quote):
             client = self.relay.client(self.alice)
             for intent, params, code, message in [
-                ("z", None, "INTENT_NOT_SUPPORTED", "x, y"), ("x", "raise", "BUSY", "come back later"),
-                ("x", "fail", "INTERNAL_ERROR", "its log"), ("x", "bad", "INTERNAL_ERROR", ""), ("x", "none", "UNAVAILABLE", "no offer"), ("x", "nan", "INTERNAL_ERROR", ""),
+                ("z", None, "INTENT_NOT_SUPPORTED", "x, y"),
+                ("x", "raise", "BUSY", "come back later"),
+                ("x", "fail", "INTERNAL_ERROR", "its log"),
+                ("x", "bad", "INTERNAL_ERROR", ""),
+                ("x", "none", "UNAVAILABLE", "no offer"),
+                ("x", "nan", "INTERNAL_ERROR", ""),
                 ("x", "dear", "INSUFFICIENT_BUDGET", "3 USD"),
             ]:
                 with self.subTest(params=params), self.assertRaises(AgentError) as caught:
@@ -52,8 +60,15 @@ class Serves(RelayTest):
     @virtual
     async def test_work_fails(self):
         self.setup()
-        works = {"secret": ValueError("a secret"), "busy": AgentError("UNAVAILABLE", "busy"), "exit": SystemExit(3),
-                 "stop": asyncio.CancelledError(), "big": "x" * 200_000, "nan": float("nan"), "odd": object()}
+        works = {
+            "secret": ValueError("a secret"),
+            "busy": AgentError("UNAVAILABLE", "busy"),
+            "exit": SystemExit(3),
+            "stop": asyncio.CancelledError(),
+            "big": "x" * 200_000,
+            "nan": float("nan"),
+            "odd": object(),
+        }
 
         def work(job):
             value = works[job.params]
@@ -86,9 +101,13 @@ class Serves(RelayTest):
             call = await self.ask(params={"n": 1}, max_cost=7, title="T", description="D")
             result = await call.result()
         [job] = jobs
-        self.assertEqual((job.intent, job.client, job.thread, job.title, job.description, job.limits.max_cost),
-                         ("x", self.alice.did, call.thread, "T", "D", 7))
-        self.assertEqual((result.output, result.status, result.artifacts, result.metrics), ({"n": 2}, "partial", [1], {"s": 2}))
+        self.assertEqual(
+            (job.intent, job.client, job.thread, job.title, job.description, job.limits.max_cost),
+            ("x", self.alice.did, call.thread, "T", "D", 7),
+        )
+        self.assertEqual(
+            (result.output, result.status, result.artifacts, result.metrics), ({"n": 2}, "partial", [1], {"s": 2})
+        )
 
     @virtual
     async def test_cancel(self):
@@ -149,7 +168,9 @@ class Serves(RelayTest):
                         return response
 
                     self.relay.hook = hook
-                    first = asyncio.create_task(self.relay.client(self.bob).serve("x", work, quote=quote, cursor=store))
+                    first = asyncio.create_task(
+                        self.relay.client(self.bob).serve("x", work, quote=quote, cursor=store)
+                    )
                     asking = asyncio.create_task(self.ask(seconds=100))
                     await reached.wait()
                     await asyncio.sleep(1)
@@ -161,7 +182,9 @@ class Serves(RelayTest):
                         self.assertEqual((await call.result(seconds=100)).output, "done")
                         await asyncio.sleep(5)
                     self.assertEqual(done, [call.thread])
-                    results = [e for e, _ in self.relay.events if e["type"] == "RESULT" and e["thread"]["id"] == call.thread]
+                    results = [
+                        e for e, _ in self.relay.events if e["type"] == "RESULT" and e["thread"]["id"] == call.thread
+                    ]
                     self.assertEqual(len(results), 1)
 
     @virtual
@@ -223,12 +246,29 @@ class Serves(RelayTest):
             call = await self.relay.client(self.alice).request("x")
             await call.best("first", seconds=5)
             mallory = Identity.generate()
-            e = sign({"version": "1.0", "id": "a", "type": "ACCEPT", "sender": {"id": mallory.did},
-                      "recipient": {"id": self.bob.did}, "payload": {"request_id": call.request_id}, "meta": {"ttl": 300},
-                      "thread": {"id": call.thread}, "ts": format_time(self.relay.wall())}, mallory)
+            e = sign(
+                {
+                    "version": "1.0",
+                    "id": "a",
+                    "type": "ACCEPT",
+                    "sender": {"id": mallory.did},
+                    "recipient": {"id": self.bob.did},
+                    "payload": {"request_id": call.request_id},
+                    "meta": {"ttl": 300},
+                    "thread": {"id": call.thread},
+                    "ts": format_time(self.relay.wall()),
+                },
+                mallory,
+            )
             self.relay.record = lambda id, client=None: {
-                "id": id, "client": client, "state": "ACTIVE", "agent": self.bob.did, "requestId": call.request_id,
-                "offers": [], "transitions": []}
+                "id": id,
+                "client": client,
+                "state": "ACTIVE",
+                "agent": self.bob.did,
+                "requestId": call.request_id,
+                "offers": [],
+                "transitions": [],
+            }
             self.relay.add(e | {"id": "b"})
             self.relay.add(sign(e | {"payload": {"request_id": "other"}}, mallory))
             await asyncio.sleep(60)
@@ -239,9 +279,17 @@ class Serves(RelayTest):
         self.setup()
         other = Identity.generate()
         async with Serving(self.relay.client(self.bob), "x", lambda job: 1):
-            e = {"version": "1.0", "id": "s", "type": "REQUEST", "sender": {"id": self.alice.did},
-                 "recipient": {"id": other.did}, "payload": {"intent": "x", "request_id": "r", "params": 1},
-                 "meta": {"ttl": 300}, "thread": {"id": "t"}, "ts": format_time(self.relay.wall())}
+            e = {
+                "version": "1.0",
+                "id": "s",
+                "type": "REQUEST",
+                "sender": {"id": self.alice.did},
+                "recipient": {"id": other.did},
+                "payload": {"intent": "x", "request_id": "r", "params": 1},
+                "meta": {"ttl": 300},
+                "thread": {"id": "t"},
+                "ts": format_time(self.relay.wall()),
+            }
             e = sign(seal(e) | {"recipient": {"id": self.bob.did}}, self.alice)
             await self.relay.client(self.alice).post_envelope(e)
             await asyncio.sleep(5)
@@ -253,8 +301,14 @@ class Serves(RelayTest):
     async def test_flaky_relay(self):
         """Every third request fails, in turn in each way. Everything is worked for once."""
         self.setup()
-        troubles = [lost(), refusal("RATE_LIMITED", 429, True, retry_after=1), refusal("UNAVAILABLE", 503, True, retry_after=1),
-                    "lose", "twice", "late"]
+        troubles = [
+            lost(),
+            refusal("RATE_LIMITED", 429, True, retry_after=1),
+            refusal("UNAVAILABLE", 503, True, retry_after=1),
+            "lose",
+            "twice",
+            "late",
+        ]
         turn, done = 0, []
 
         async def hook(method, parts, next):
@@ -328,7 +382,9 @@ class Serves(RelayTest):
         async def quote(job):
             await asyncio.sleep(1e5)
 
-        async with Serving(self.relay.client(self.bob), "x", lambda job: 1, quote=quote, quote_seconds=3, concurrency=1):
+        async with Serving(
+            self.relay.client(self.bob), "x", lambda job: 1, quote=quote, quote_seconds=3, concurrency=1
+        ):
             with self.assertRaisesRegex(AgentError, "INTERNAL_ERROR"):
                 await (await self.relay.client(self.alice).request("x", to=self.bob.did)).best(seconds=60)
 
@@ -356,8 +412,10 @@ class Serves(RelayTest):
             await asyncio.sleep(26 * 3600)
             client = self.relay.client()
             self.assertEqual([a.id async for a in client.directory()][0], self.bob.did)
-            self.assertEqual((await client.agent(self.bob.did)).manifests[0].payload,
-                             {"id": "main", "name": "A", "intents": [{"id": "x"}]})
+            self.assertEqual(
+                (await client.agent(self.bob.did)).manifests[0].payload,
+                {"id": "main", "name": "A", "intents": [{"id": "x"}]},
+            )
         self.assertEqual(len(self.relay.events), 3)
 
     @virtual
@@ -388,6 +446,7 @@ class Serves(RelayTest):
 
         self.relay.send, self.relay.hook = spy, hook
         async with Serving(self.relay.client(self.bob), "x", lambda job: job.params):
+
             async def one(number):
                 call = await self.ask(params=number, client=self.relay.client(Identity.generate()), seconds=250)
                 return (await call.result(seconds=250)).output
@@ -408,7 +467,9 @@ class Serves(RelayTest):
 
         length, queue.QUEUE_LENGTH = queue.QUEUE_LENGTH, 20
         self.addCleanup(setattr, queue, "QUEUE_LENGTH", length)
-        async with Serving(self.relay.client(self.bob), "x", lambda job: 1, quote=quote, concurrency=1, dropped=dropped.append):
+        async with Serving(
+            self.relay.client(self.bob), "x", lambda job: 1, quote=quote, concurrency=1, dropped=dropped.append
+        ):
             flooder = self.relay.client(Identity.generate())
             for _ in range(60):
                 await flooder.request("x")

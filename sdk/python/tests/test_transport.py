@@ -81,10 +81,19 @@ class Transports(unittest.IsolatedAsyncioTestCase):
                 writer.write(bytes([byte]))
                 await writer.drain()
 
-        chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2;x=y\r\nhe\r\n3\r\nllo\r\n0\r\nTrailer: x\r\n\r\n"
-        for script in (ok(), chunked, to_the_end, slow, b"HTTP/1.1 103 Early\r\nLink: x\r\n\r\n" + ok(),
-                       ok(b"hello", b"Connection: close"), b"HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\nhello",
-                       b"HTTP/1.1 200\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\nhello"):
+        chunked = (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2;x=y\r\nhe\r\n3\r\nllo\r\n0\r\nTrailer: x\r\n\r\n"
+        )
+        for script in (
+            ok(),
+            chunked,
+            to_the_end,
+            slow,
+            b"HTTP/1.1 103 Early\r\nLink: x\r\n\r\n" + ok(),
+            ok(b"hello", b"Connection: close"),
+            b"HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+            b"HTTP/1.1 200\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\nhello",
+        ):
             async with Server(script) as server:
                 with self.subTest(script=script):
                     response = await self.send(server.url + "/p/a?q=1#f", method="POST", body=b"{}")
@@ -120,17 +129,37 @@ class Transports(unittest.IsolatedAsyncioTestCase):
             writer.write(b"HTTP/1.1 200 OK\r\nContent-")
             writer.close()
 
-        for script in (endless_header, cut, cut_chunk, cut_head, close, b"SSH-2.0-x\r\n\r\n", b"HTTP/2 200 OK\r\n\r\n",
-                       head + b"Content-Length: -1\r\n\r\n", head + b"Content-Length: 1, 2\r\n\r\n", head + b" a: b\r\n\r\n",
-                       head + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nxx", head + b"a b: c\r\n\r\n",
-                       head + b"Transfer-Encoding: gzip, chunked\r\n\r\n", head + b"Transfer-Encoding: chunked\r\n\r\nxyz\r\n",
-                       head + b"Transfer-Encoding: chunked\r\n\r\n2\r\nabcd", b"HTTP/1.1 100 Continue\r\n\r\n" * 9):
+        for script in (
+            endless_header,
+            cut,
+            cut_chunk,
+            cut_head,
+            close,
+            b"SSH-2.0-x\r\n\r\n",
+            b"HTTP/2 200 OK\r\n\r\n",
+            head + b"Content-Length: -1\r\n\r\n",
+            head + b"Content-Length: 1, 2\r\n\r\n",
+            head + b" a: b\r\n\r\n",
+            head + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nxx",
+            head + b"a b: c\r\n\r\n",
+            head + b"Transfer-Encoding: gzip, chunked\r\n\r\n",
+            head + b"Transfer-Encoding: chunked\r\n\r\nxyz\r\n",
+            head + b"Transfer-Encoding: chunked\r\n\r\n2\r\nabcd",
+            b"HTTP/1.1 100 Continue\r\n\r\n" * 9,
+        ):
             async with Server(script) as server:
                 with self.subTest(script=script), self.assertRaises(TransportFailed) as caught:
                     await self.send(server.url)
                 self.assertTrue(caught.exception.sent)
-        chunks = head + b"Transfer-Encoding: chunked\r\n\r\n" + b"40\r\n" + b"x" * 64 + b"\r\n40\r\n" + b"x" * 64 + b"\r\n"
-        for script in (ok(b"x" * 101), head + b"Content-Length: 99999999999\r\n\r\n", chunks, head + b"\r\n" + b"x" * 200):
+        chunks = (
+            head + b"Transfer-Encoding: chunked\r\n\r\n" + b"40\r\n" + b"x" * 64 + b"\r\n40\r\n" + b"x" * 64 + b"\r\n"
+        )
+        for script in (
+            ok(b"x" * 101),
+            head + b"Content-Length: 99999999999\r\n\r\n",
+            chunks,
+            head + b"\r\n" + b"x" * 200,
+        ):
             async with Server(script) as server:
                 with self.subTest(script=script), self.assertRaises(BodyTooLong) as caught:
                     await self.send(server.url)
@@ -140,7 +169,12 @@ class Transports(unittest.IsolatedAsyncioTestCase):
         with socket.socket() as unused:
             unused.bind(("127.0.0.1", 0))
             url = f"http://127.0.0.1:{unused.getsockname()[1]}"
-            for bad, headers in ((url, {}), ("http://127.0.0.1:1/a b", {}), ("http://nowhere.invalid", {}), (url, {"A": "b\r\nC: d"})):
+            for bad, headers in (
+                (url, {}),
+                ("http://127.0.0.1:1/a b", {}),
+                ("http://nowhere.invalid", {}),
+                (url, {"A": "b\r\nC: d"}),
+            ):
                 with self.subTest(url=bad), self.assertRaises(TransportFailed) as caught:
                     await self.send(bad, headers=headers)
                 self.assertFalse(caught.exception.sent)
@@ -171,6 +205,7 @@ class Transports(unittest.IsolatedAsyncioTestCase):
 
     async def test_cancelled(self):
         """A cancelled request closes its connection, so that no later request gets its answer."""
+
         async def wait(reader, writer):
             await asyncio.sleep(0.2)
             writer.write(ok(b"late"))
@@ -213,9 +248,13 @@ class Transports(unittest.IsolatedAsyncioTestCase):
                 await trusting.close()
 
     async def test_client_over_sockets(self):
-        for script, code in [(ok(b'{"ok":true,"version":"1.0.0"}'), None), (ok(b"<html>"), "INVALID_ANSWER"),
-                             (ok(b"{}" * 40_000), "INVALID_ANSWER"), (close, "NO_ANSWER"),
-                             (ok(b"{}", b"Content-Encoding: gzip"), "INVALID_ANSWER")]:
+        for script, code in [
+            (ok(b'{"ok":true,"version":"1.0.0"}'), None),
+            (ok(b"<html>"), "INVALID_ANSWER"),
+            (ok(b"{}" * 40_000), "INVALID_ANSWER"),
+            (close, "NO_ANSWER"),
+            (ok(b"{}", b"Content-Encoding: gzip"), "INVALID_ANSWER"),
+        ]:
             async with Server(script) as server, Client(server.url) as client:
                 if code is None:
                     self.assertEqual(await client.health(), "1.0.0")
@@ -230,9 +269,21 @@ def make_certificate(key, cert):
     private = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
     now = datetime.datetime.now(datetime.timezone.utc)
-    built = (x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(private.public_key())
-             .serial_number(1).not_valid_before(now - datetime.timedelta(days=1)).not_valid_after(now + datetime.timedelta(days=1))
-             .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
-             .add_extension(x509.BasicConstraints(ca=True, path_length=None), True).sign(private, hashes.SHA256()))
-    key.write_bytes(private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
+    built = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(private.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
+        .sign(private, hashes.SHA256())
+    )
+    key.write_bytes(
+        private.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+    )
     cert.write_bytes(built.public_bytes(serialization.Encoding.PEM))

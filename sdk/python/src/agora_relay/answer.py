@@ -49,13 +49,21 @@ def read_answer(base: str, response: Response, spec: Spec, now: float) -> dict[s
     """The members of a successful answer, without the list of spec. Raises RelayError for every other answer."""
 
     def failed(code: str, message: str, details: dict[str, Any] | None = None) -> RelayError:
-        return RelayError(code, message, status=response.status, details=details,
-                          retry_after=retry_after(response.header("retry-after"), now), challenged=challenged(response))
+        return RelayError(
+            code,
+            message,
+            status=response.status,
+            details=details,
+            retry_after=retry_after(response.header("retry-after"), now),
+            challenged=challenged(response),
+        )
 
     encoding = response.header("content-encoding")
     if encoding and encoding.lower() != "identity":
-        raise failed("INVALID_ANSWER", f"the answer is compressed ({encoding[:MAX_TEXT]}), although the request does "
-                                       "not allow that")
+        raise failed(
+            "INVALID_ANSWER",
+            f"the answer is compressed ({encoding[:MAX_TEXT]}), although the request does " "not allow that",
+        )
     try:
         if spec.on_element and response.status == 200:
             answer = split_list(response.body, spec.list_name, spec.on_element)
@@ -71,11 +79,17 @@ def read_answer(base: str, response: Response, spec: Spec, now: float) -> dict[s
     if answer.get("ok") is True:
         raise failed("INVALID_ANSWER", f"the answer says ok, but has the status {response.status}")
     if not isinstance(code, str) or not code:
-        raise failed("INVALID_ANSWER", f"{base} answered with status {response.status} and a body that is not from an "
-                                       "Agora relay; check its URL")
+        raise failed(
+            "INVALID_ANSWER",
+            f"{base} answered with status {response.status} and a body that is not from an "
+            "Agora relay; check its URL",
+        )
     details = answer.get("details")
-    raise failed(code[:MAX_TEXT], message[:MAX_TEXT] if isinstance(message, str) else "",
-                 details if isinstance(details, dict) else None)
+    raise failed(
+        code[:MAX_TEXT],
+        message[:MAX_TEXT] if isinstance(message, str) else "",
+        details if isinstance(details, dict) else None,
+    )
 
 
 def _load(body: bytes) -> dict[str, Any]:
@@ -101,7 +115,9 @@ def retry_after(text: str, now: float) -> float:
 
 def challenged(response: Response) -> bool:
     """Whether an answer asks for a signed read: it has a WWW-Authenticate header with the scheme Agora."""
-    return any(value.strip().partition(" ")[0].lower() == "agora" for value in response.headers.get("www-authenticate", []))
+    return any(
+        value.strip().partition(" ")[0].lower() == "agora" for value in response.headers.get("www-authenticate", [])
+    )
 
 
 _SPACE = " \t\n\r"
@@ -117,7 +133,7 @@ class _Scanner:
 
     def skip(self, char: str) -> bool:
         """Skips white space, and char if it comes next. Returns whether it came."""
-        while self.text[self.at:self.at + 1] in _SPACE and self.at < len(self.text):
+        while self.text[self.at : self.at + 1] in _SPACE and self.at < len(self.text):
             self.at += 1
         if self.text.startswith(char, self.at):
             self.at += len(char)
@@ -132,7 +148,7 @@ class _Scanner:
         """Reads one value of at most limit characters. Returns it and its text."""
         self.skip("")
         for window in (64 << 10, limit):
-            part = self.text[self.at:self.at + window + 1]
+            part = self.text[self.at : self.at + window + 1]
             try:
                 value, end = _DECODER.raw_decode(part)
             except ValueError:
@@ -206,7 +222,9 @@ class Envelopes:
     def log(self) -> None:
         """Logs how many events are not valid."""
         if self.invalid:
-            log.warning("%d events were skipped because they are invalid; the first: %s", len(self.invalid), self.invalid[0])
+            log.warning(
+                "%d events were skipped because they are invalid; the first: %s", len(self.invalid), self.invalid[0]
+            )
 
 
 def verified(text: bytes) -> Envelope:

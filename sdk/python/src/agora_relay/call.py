@@ -10,9 +10,7 @@ import math
 from typing import TYPE_CHECKING, Any, AsyncGenerator, Callable, Literal
 
 from .answer import log, permanent
-from .errors import (
-    AgentError, AgoraError, Cancelled, Closed, Gone, Plain, RelayError, Unacceptable, Unproven,
-)
+from .errors import AgentError, AgoraError, Cancelled, Closed, Gone, Plain, RelayError, Unacceptable, Unproven
 from .envelope import DEFAULT_TTL, format_time
 from .follow import Event, Filter, Follower, seconds_of
 from .payloads import Limits, Offer, Result, agent_error
@@ -43,11 +41,20 @@ class CallState:
 
 
 class Call:
-    """The client's side of a thread, which Client.request and Client.resume return. Only one task may use it at a time.
-    thread is the id for Client.resume."""
+    """The client's side of a thread, which Client.request and Client.resume return. Only one task may use it at a
+    time. thread is the id for Client.resume."""
 
-    def __init__(self, client: Client, thread: str, request_id: str, *, recipient: str | None = None,
-                 limits: Limits | None = None, seal: bool = False, allow_plain: bool = False):
+    def __init__(
+        self,
+        client: Client,
+        thread: str,
+        request_id: str,
+        *,
+        recipient: str | None = None,
+        limits: Limits | None = None,
+        seal: bool = False,
+        allow_plain: bool = False,
+    ):
         self.thread, self.request_id = thread, request_id
         self.seal, self.allow_plain = seal, allow_plain
         self.agent: str | None = None  # the agent whose offer was accepted
@@ -90,13 +97,21 @@ class Call:
             pass
         return found
 
-    async def best(self, rule: Rule = "cheapest", *, seconds: float | None = None, max_cost: float | None = None,
-                   deadline: datetime.datetime | None = None) -> Offer:
-        """Waits, by default for 5 seconds, and returns the best acceptable offer. With the rule first it returns as soon
-        as there is one, and by default waits without a limit. max_cost and deadline take the place of those of the
-        request. Raises Unacceptable if there is none in time, and what offers raises."""
+    async def best(
+        self,
+        rule: Rule = "cheapest",
+        *,
+        seconds: float | None = None,
+        max_cost: float | None = None,
+        deadline: datetime.datetime | None = None,
+    ) -> Offer:
+        """Waits, by default for 5 seconds, and returns the best acceptable offer. With the rule first it returns as
+        soon as there is one, and by default waits without a limit. max_cost and deadline take the place of those of
+        the request. Raises Unacceptable if there is none in time, and what offers raises."""
         if isinstance(rule, str) and rule not in RULES:
-            raise ValueError(f"{rule!r} is not a rule; use cheapest, fastest, first, or a function that compares offers")
+            raise ValueError(
+                f"{rule!r} is not a rule; use cheapest, fastest, first, or a function that compares offers"
+            )
         first = rule == "first"
         seconds = 5.0 if seconds is None and not first else seconds
         limits = self._limits_with(max_cost, deadline)
@@ -104,7 +119,9 @@ class Call:
         good = [offer for offer in found if self._objection(offer, limits) is None]
         if good:
             return min(good, key=RULES[rule] if isinstance(rule, str) else _key(rule))
-        why = f"no offer is acceptable: {self._objection(found[-1], limits)}" if found else "there was no offer in time"
+        why = (
+            f"no offer is acceptable: {self._objection(found[-1], limits)}" if found else "there was no offer in time"
+        )
         raise Unacceptable(why, retryable=True)
 
     def _offer(self, event: Event) -> Offer | None:
@@ -148,15 +165,19 @@ class Call:
             if offer.price > limits.max_cost:
                 return f"it costs {offer.price:g} USD, and the limit is {limits.max_cost:g}"
         if limits.deadline and seconds_of(limits.deadline) - now <= max(offer.eta_seconds or 0.0, 0.0):
-            return (f"with an ETA of {offer.eta_seconds or 0:g} s the result would come too late for the deadline, "
-                    f"{format_time(limits.deadline.timestamp())}")
+            return (
+                f"with an ETA of {offer.eta_seconds or 0:g} s the result would come too late for the deadline, "
+                f"{format_time(limits.deadline.timestamp())}"
+            )
         return None
 
-    async def accept(self, offer: Offer, *, max_cost: float | None = None,
-                     deadline: datetime.datetime | None = None) -> None:
+    async def accept(
+        self, offer: Offer, *, max_cost: float | None = None, deadline: datetime.datetime | None = None
+    ) -> None:
         """Accepts an offer, if it is valid, costs no more than max_cost in USD, and can meet the deadline; by default
         those of the request. A thread can have only one ACCEPT. Raises Unacceptable with the reason, and what
-        Client.post raises. After UnknownOutcome, state shows whether the relay has the ACCEPT; if it has, call result."""
+        Client.post raises. After UnknownOutcome, state shows whether the relay has the ACCEPT; if it has, call result.
+        """
         limits = self._limits_with(max_cost, deadline)
         why = self._objection(offer, limits)
         if why or limits is None:
@@ -171,7 +192,8 @@ class Call:
 
     async def result(self, *, seconds: float | None = None) -> Result:
         """Waits for the result of the agent whose offer was accepted. Raises AgentError if the agent sent an ERROR or
-        the relay ended the thread (TIMEOUT); Plain, Closed, Cancelled, Gone; RelayError; TimeoutError after seconds."""
+        the relay ended the thread (TIMEOUT); Plain, Closed, Cancelled, Gone; RelayError; TimeoutError after seconds.
+        """
         if self.agent is None:
             raise ValueError("there is no result to wait for; accept an offer first")
         async with asyncio.timeout(seconds):
@@ -204,10 +226,11 @@ class Call:
     # --- What counts
 
     def _for_me(self, event: Event) -> bool:
-        """Whether an event is an answer to this call. A thread of another client may have the same id, so the request_id
-        must match too. The recipient may be absent, because some agents leave it out."""
-        return (event.sender != self._me and event.request_id == self.request_id
-                and event.recipient in (None, self._me))
+        """Whether an event is an answer to this call. A thread of another client may have the same id, so the
+        request_id must match too. The recipient may be absent, because some agents leave it out."""
+        return (
+            event.sender != self._me and event.request_id == self.request_id and event.recipient in (None, self._me)
+        )
 
     def _check_seal(self, event: Event) -> None:
         what = f"{event.type} {event.id}"
@@ -217,10 +240,13 @@ class Call:
             raise Plain(what)
 
     def _find_accepted(self, record: Thread) -> bool:
-        """Sets agent to the one whose offer this client has accepted by its own signed ACCEPT. Returns whether there is
-        an ACCEPT."""
-        accepts = [event for event in record.events
-                   if event.type == "ACCEPT" and event.sender == self._me and event.request_id == self.request_id]
+        """Sets agent to the one whose offer this client has accepted by its own signed ACCEPT. Returns whether there
+        is an ACCEPT."""
+        accepts = [
+            event
+            for event in record.events
+            if event.type == "ACCEPT" and event.sender == self._me and event.request_id == self.request_id
+        ]
         if accepts:
             self.agent = accepts[-1].recipient or self._only_offer(record.events)
         return bool(accepts)
@@ -240,13 +266,19 @@ class Call:
         if record.state != "ERROR" or not record.transitions:
             return
         if record.timed_out:
-            raise AgentError("TIMEOUT", "the relay ended the thread, because no message came before its deadline",
-                             sender=await self._relay_did())
+            raise AgentError(
+                "TIMEOUT",
+                "the relay ended the thread, because no message came before its deadline",
+                sender=await self._relay_did(),
+            )
         last = record.transitions[-1]
         if last.by == self._me:
             raise Cancelled
         for event in record.events:
-            if (event.type, event.id, event.sender) == ("ERROR", last.id, last.by) and event.recipient in (None, self._me):
+            if (event.type, event.id, event.sender) == ("ERROR", last.id, last.by) and event.recipient in (
+                None,
+                self._me,
+            ):
                 if event.closed:
                     raise Closed(f"ERROR {event.id}")
                 err = agent_error(event)
@@ -292,10 +324,10 @@ RULES: dict[str, Callable[[Offer], Any]] = {
 class _Watch:
     """Reads the events of a thread from the oldest. It raises an error when the thread has ended without a RESULT.
 
-    The filter of the poll has the thread but not the recipient, because agents may leave the recipient out. The events do
-    not show whether a thread has ended without a RESULT: an ERROR may also withdraw an offer, or belong to another
-    client's thread with the same id. So it reads the relay's record of the thread. It also does so when a poll brings
-    nothing, because the awaited message may have expired while this client was not connected."""
+    The filter of the poll has the thread but not the recipient, because agents may leave the recipient out. The
+    events do not show whether a thread has ended without a RESULT: an ERROR may also withdraw an offer, or belong to
+    another client's thread with the same id. So it reads the relay's record of the thread. It also does so when a
+    poll brings nothing, because the awaited message may have expired while this client was not connected."""
 
     def __init__(self, call: Call, ends: tuple[str, ...]):
         self.reached = False  # whether the thread is in one of the states ends, and all of its events were returned
@@ -341,14 +373,20 @@ class _Watch:
 # --- Resuming
 
 
-def resume_call(client: Client, record: Thread, *, request_id: str | None, recipient: str | None,
-                allow_plain: bool) -> Call:
+def resume_call(
+    client: Client, record: Thread, *, request_id: str | None, recipient: str | None, allow_plain: bool
+) -> Call:
     """The Call of a record. It takes the agent and the request from envelopes that this client has signed, because the
     record itself is not signed. Raises Unproven and RelayError."""
     record = dataclasses.replace(record, request_id=request_id or record.request_id)
     request = record.request
-    call = Call(client, record.id, record.request_id, recipient=request.recipient if request else recipient,
-                allow_plain=allow_plain)
+    call = Call(
+        client,
+        record.id,
+        record.request_id,
+        recipient=request.recipient if request else recipient,
+        allow_plain=allow_plain,
+    )
     if request and not request.closed and not request.sealed:
         try:
             call._limits = Limits.of(request.payload)
@@ -363,8 +401,17 @@ def resume_call(client: Client, record: Thread, *, request_id: str | None, recip
     return call
 
 
-async def continue_request(client: Client, thread: str, *, intent: str, to: str | None, limits: Limits, seal: bool,
-                           allow_plain: bool, refused: RelayError) -> Call:
+async def continue_request(
+    client: Client,
+    thread: str,
+    *,
+    intent: str,
+    to: str | None,
+    limits: Limits,
+    seal: bool,
+    allow_plain: bool,
+    refused: RelayError,
+) -> Call:
     """The Call of a thread that an earlier request opened. refused is the relay's error for the present request. It is
     raised if the thread was opened with another intent, recipient or seal."""
     record = await client.thread(thread, client.identity().did)

@@ -9,13 +9,34 @@ import time
 from typing import Any, AsyncGenerator, Callable, Iterable, Mapping
 
 from .answer import (
-    MAX_DIRECTORY, MAX_DOCUMENT, MAX_PAGE, MAX_ROWS, MAX_SHORT, MAX_THREAD, Envelopes, Spec, TooLong, split_list, text_of,
+    MAX_DIRECTORY,
+    MAX_DOCUMENT,
+    MAX_PAGE,
+    MAX_ROWS,
+    MAX_SHORT,
+    MAX_THREAD,
+    Envelopes,
+    Spec,
+    TooLong,
+    split_list,
+    text_of,
 )
 from .call import Call, continue_request, resume_call
 from .didkey import Identity, key_of
 from .envelope import DEFAULT_TTL, Envelope, check_envelope, format_time, new_id, sign, thread_of, valid_id
 from .errors import Endless, RelayError, Refused, UnknownOutcome
-from .follow import PAGE, CursorStore, Event, Filter, Follower, cursor_of, load_cursor, save_cursor, seconds_of, wanted
+from .follow import (
+    PAGE,
+    CursorStore,
+    Event,
+    Filter,
+    Follower,
+    cursor_of,
+    load_cursor,
+    save_cursor,
+    seconds_of,
+    wanted,
+)
 from .jsontext import canonicalize
 from .payloads import Job, Limits
 from .records import About, Agent, AgentPage, Receipt, Thread, agent_of, malformed, row_of
@@ -45,12 +66,20 @@ class Client:
         async with Client(url, me) as client:
             call = await client.request("echo", {"text": "hi"})
 
-    require_parties allows only relays that show a directed message to its two parties only (PROTOCOL §8). clock returns
-    seconds since 1970. attempts is how often post sends a message before it gives up. Raises ValueError for a bad url.
-    """
+    require_parties allows only relays that show a directed message to its two parties only (PROTOCOL §8). clock
+    returns seconds since 1970. attempts is how often post sends a message before it gives up. Raises ValueError for a
+    bad url. """
 
-    def __init__(self, url: str, me: Identity | None = None, *, require_parties: bool = False,
-                 transport: Transport | None = None, clock: Callable[[], float] = time.time, attempts: int = ATTEMPTS):
+    def __init__(
+        self,
+        url: str,
+        me: Identity | None = None,
+        *,
+        require_parties: bool = False,
+        transport: Transport | None = None,
+        clock: Callable[[], float] = time.time,
+        attempts: int = ATTEMPTS,
+    ):
         self.me = me
         self._attempts = attempts
         self._session = Session(url, me, transport or StreamTransport(), clock, require_parties)
@@ -83,12 +112,20 @@ class Client:
 
     # --- Posting
 
-    async def post(self, type: str, payload: Mapping[str, Any], *, to: str | None = None, thread: str | None = None,
-                   ttl: int = DEFAULT_TTL, seal: bool = False) -> Receipt:
+    async def post(
+        self,
+        type: str,
+        payload: Mapping[str, Any],
+        *,
+        to: str | None = None,
+        thread: str | None = None,
+        ttl: int = DEFAULT_TTL,
+        seal: bool = False,
+    ) -> Receipt:
         """Signs a message and posts it. ttl is in seconds. With seal, only the recipient to can read the payload.
 
-        It sends the same bytes again after a temporary failure (no connection, 429, 5xx), and waits as Retry-After says.
-        If the relay refuses the timestamp, it corrects its clock and signs once more with the same id.
+        It sends the same bytes again after a temporary failure (no connection, 429, 5xx), and waits as Retry-After
+        says. If the relay refuses the timestamp, it corrects its clock and signs once more with the same id.
 
         Raises UnknownOutcome if the relay may have stored the message; otherwise Refused or RelayError, and the relay
         has not stored it."""
@@ -99,8 +136,17 @@ class Client:
         post raises."""
         return await self._post_envelope(envelope, retry_limited=True)
 
-    async def _post(self, type: str, payload: Mapping[str, Any], *, to: str | None, thread: str | None,
-                    ttl: int = DEFAULT_TTL, seal: bool, retry_limited: bool = True) -> Receipt:
+    async def _post(
+        self,
+        type: str,
+        payload: Mapping[str, Any],
+        *,
+        to: str | None,
+        thread: str | None,
+        ttl: int = DEFAULT_TTL,
+        seal: bool,
+        retry_limited: bool = True,
+    ) -> Receipt:
         draft = self._draft(type, payload, to, thread, ttl)
         e = self._signed(draft, seal)
         try:
@@ -122,11 +168,19 @@ class Client:
 
     def _draft(self, type: str, payload: Mapping[str, Any], to: str | None, thread: str | None, ttl: int) -> Envelope:
         me, now, payload = self.identity(), self._session.now(), dict(payload)
-        if type == "REQUEST":  # the thread and the request share one id, because some agents answer with request_id alone
+        if (
+            type == "REQUEST"
+        ):  # the thread and the request share one id, because some agents answer with request_id alone
             payload.setdefault("request_id", thread or new_id("req", now))
             thread = thread or (payload["request_id"] if valid_id(payload["request_id"]) else new_id("thread", now))
-        draft: Envelope = {"version": "1.0", "id": new_id("msg", now), "type": type, "sender": {"id": me.did},
-                           "payload": payload, "meta": {"ttl": ttl}}
+        draft: Envelope = {
+            "version": "1.0",
+            "id": new_id("msg", now),
+            "type": type,
+            "sender": {"id": me.did},
+            "payload": payload,
+            "meta": {"ttl": ttl},
+        }
         if to is not None:
             key_of(to)
             draft["recipient"] = {"id": to}
@@ -147,10 +201,16 @@ class Client:
                 return await self._post_once(e)
             except RelayError as err:
                 failed = err
-            # After a failure with an unknown effect an early retry is useful: it shows whether the relay has the message.
+            # After a failure with an unknown effect an early retry is useful: it shows whether the relay has the
+            # message.
             too_long = failed.no_effect and failed.retry_after > POST_PATIENCE
-            if (not failed.temporary or too_long or attempt == self._attempts
-                    or failed.status == 429 and not retry_limited):
+            if (
+                not failed.temporary
+                or too_long
+                or attempt == self._attempts
+                or failed.status == 429
+                and not retry_limited
+            ):
                 break
             log.debug("post failed, will be retried: %s", failed)
             may_be_stored = may_be_stored or not failed.no_effect
@@ -170,23 +230,34 @@ class Client:
 
     # --- Reading
 
-    async def follow(self, *, recipient: str | None = None, broadcast: bool = False, sender: str | None = None,
-                     type: str | None = None, thread: str | None = None, cursor: CursorStore | None = None,
-                     from_oldest: bool = False, since: datetime.datetime | None = None, page: int = PAGE,
-                     ) -> AsyncGenerator[Event, None]:
+    async def follow(
+        self,
+        *,
+        recipient: str | None = None,
+        broadcast: bool = False,
+        sender: str | None = None,
+        type: str | None = None,
+        thread: str | None = None,
+        cursor: CursorStore | None = None,
+        from_oldest: bool = False,
+        since: datetime.datetime | None = None,
+        page: int = PAGE,
+    ) -> AsyncGenerator[Event, None]:
         """Yields the events that match, in the relay's order, and waits for more without end. broadcast adds events
         without a recipient to those of recipient.
 
-        It begins at the cursor in the store cursor. If there is none: at the relay's oldest event with from_oldest, else
-        after since, else now. The cursor of a page is saved when the caller asks for the event after the page. So after
-        a crash, at most one page of events comes again. Within one call, each event comes once.
+        It begins at the cursor in the store cursor. If there is none: at the relay's oldest event with from_oldest,
+        else after since, else now. The cursor of a page is saved when the caller asks for the event after the page.
+        So after a crash, at most one page of events comes again. Within one call, each event comes once.
 
-        It yields only verified events. A payload that is sealed to this client is opened; an event whose payload cannot
-        be opened is skipped. It retries failures of the network and the relay. If the relay does not know the cursor, it
-        begins again with the oldest event. Raises RelayError if a retry would not help, and errors of the store."""
+        It yields only verified events. A payload that is sealed to this client is opened; an event whose payload
+        cannot be opened is skipped. It retries failures of the network and the relay. If the relay does not know the
+        cursor, it begins again with the oldest event. Raises RelayError if a retry would not help, and errors of the
+        store."""
         filter = Filter(recipient, broadcast, sender, type, thread)
-        follower = Follower(self._session, filter, from_oldest=from_oldest, page=page,
-                            since=seconds_of(since) if since else None)
+        follower = Follower(
+            self._session, filter, from_oldest=from_oldest, page=page, since=seconds_of(since) if since else None
+        )
         pages: list[tuple[list[Event], str]] = []
 
         async def on_page(events: list[Event], position: str) -> None:
@@ -207,19 +278,32 @@ class Client:
         """Reads the thread that client has opened with this id; without client, the oldest thread with this id. Raises
         RelayError, most often with THREAD_NOT_FOUND."""
         envelopes = Envelopes(MAX_THREAD)
-        answer = await self._session.read(f"/threads/{quote(id)}", {"client": client} if client else {},
-                                          Spec(MAX_PAGE, "events", envelopes.add))
+        answer = await self._session.read(
+            f"/threads/{quote(id)}", {"client": client} if client else {}, Spec(MAX_PAGE, "events", envelopes.add)
+        )
         thread = Thread.of(answer, wanted(self.me, envelopes, lambda event: event.thread == id))
         if thread.id != id or client and thread.client != client:
             raise malformed("it is about another thread")
         return thread
 
-    async def agents(self, *, intent: str | None = None, text: str | None = None, online: bool = False,
-                     limit: int | None = None, cursor: str | None = None) -> AgentPage:
+    async def agents(
+        self,
+        *,
+        intent: str | None = None,
+        text: str | None = None,
+        online: bool = False,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> AgentPage:
         """A page of the directory: agents with this intent, whose manifests contain this text, and that were online in
         the last five minutes. Rows whose manifest does not verify are skipped. Raises RelayError."""
-        members = {"intent": intent, "q": text, "online": "true" if online else None, "cursor": cursor,
-                   "limit": str(limit) if limit else None}
+        members = {
+            "intent": intent,
+            "q": text,
+            "online": "true" if online else None,
+            "cursor": cursor,
+            "limit": str(limit) if limit else None,
+        }
         agents: list[Agent] = []
         rows = 0
 
@@ -237,12 +321,14 @@ class Client:
             except (Refused, ValueError, RecursionError) as err:
                 log.warning("a row of the directory was skipped: %s", err)
 
-        answer = await self._session.read("/agents", {name: value for name, value in members.items() if value},
-                                          Spec(MAX_DIRECTORY, "agents", take))
+        answer = await self._session.read(
+            "/agents", {name: value for name, value in members.items() if value}, Spec(MAX_DIRECTORY, "agents", take)
+        )
         return AgentPage(agents, answer.get("hasMore") is True, cursor_of(answer))
 
-    async def directory(self, *, intent: str | None = None, text: str | None = None, online: bool = False,
-                        ) -> AsyncGenerator[Agent, None]:
+    async def directory(
+        self, *, intent: str | None = None, text: str | None = None, online: bool = False
+    ) -> AsyncGenerator[Agent, None]:
         """Yields the agents that match. Raises RelayError, and Endless if the relay always claims to have more agents,
         but sends no new ones."""
         seen: Recent[tuple[str, str], None] = Recent(1 << 16)
@@ -289,27 +375,51 @@ class Client:
 
     # --- Asking
 
-    async def request(self, intent: str, params: Any = None, *, to: str | None = None, max_cost: float | None = None,
-                      deadline: datetime.datetime | None = None, constraints: Mapping[str, Any] | None = None, 
-                      seal: bool = False, allow_plain: bool = False, ttl: int = DEFAULT_TTL, thread: str | None = None,
-                      title: str | None = None, description: str | None = None) -> Call:
-        """Asks for a service: it opens a thread. to is the only agent that may offer; None: every agent. max_cost is in
-        USD. constraints has further ones, as the protocol names them, such as max_latency_ms. With seal only the agent to can read the request, and only sealed answers count, unless allow_plain.
+    async def request(
+        self,
+        intent: str,
+        params: Any = None,
+        *,
+        to: str | None = None,
+        max_cost: float | None = None,
+        deadline: datetime.datetime | None = None,
+        constraints: Mapping[str, Any] | None = None,
+        seal: bool = False,
+        allow_plain: bool = False,
+        ttl: int = DEFAULT_TTL,
+        thread: str | None = None,
+        title: str | None = None,
+        description: str | None = None,
+    ) -> Call:
+        """Asks for a service: it opens a thread. to is the only agent that may offer; None: every agent. max_cost is
+        in USD. constraints has further ones, as the protocol names them, such as max_latency_ms. With seal only the
+        agent to can read the request, and only sealed answers count, unless allow_plain.
 
-        If this client has opened the thread before, request returns its Call, in any state. So a program that has saved
-        the id continues after a crash when it makes the same call. Raises what post raises; UnknownOutcome has the
-        Call, because there will be offers if the relay has stored the request."""
+        If this client has opened the thread before, request returns its Call, in any state. So a program that has
+        saved the id continues after a crash when it makes the same call. Raises what post raises; UnknownOutcome has
+        the Call, because there will be offers if the relay has stored the request."""
         limits = Limits(max_cost, deadline)
         payload: dict[str, Any] = {"intent": intent}
-        more = {"request_id": thread, "title": title, "description": description, 
-                "constraints": dict(constraints or {}) | limits.payload() or None}
+        more = {
+            "request_id": thread,
+            "title": title,
+            "description": description,
+            "constraints": dict(constraints or {}) | limits.payload() or None,
+        }
         payload |= {name: value for name, value in more.items() if value is not None}
         if params is not None:
             payload["params"] = params
 
         def call(e: Envelope) -> Call:
-            return Call(self, thread_of(e), e["payload"]["request_id"], recipient=to, limits=limits, seal=seal,
-                        allow_plain=allow_plain)
+            return Call(
+                self,
+                thread_of(e),
+                e["payload"]["request_id"],
+                recipient=to,
+                limits=limits,
+                seal=seal,
+                allow_plain=allow_plain,
+            )
 
         try:
             receipt = await self._post("REQUEST", payload, to=to, thread=thread, ttl=ttl, seal=seal)
@@ -319,12 +429,14 @@ class Client:
         except RelayError as err:
             if err.code != "INVALID_TRANSITION" or thread is None:
                 raise
-            return await continue_request(self, thread, intent=intent, to=to, limits=limits, seal=seal,
-                                          allow_plain=allow_plain, refused=err)
+            return await continue_request(
+                self, thread, intent=intent, to=to, limits=limits, seal=seal, allow_plain=allow_plain, refused=err
+            )
         return call(receipt.envelope)
 
-    async def resume(self, thread: str, *, request_id: str | None = None, to: str | None = None,
-                     allow_plain: bool = False) -> Call:
+    async def resume(
+        self, thread: str, *, request_id: str | None = None, to: str | None = None, allow_plain: bool = False
+    ) -> Call:
         """The Call of a thread that this client has opened, in any state. request_id and to are those of the request;
         they are needed only if the relay no longer shows the request. Raises RelayError, most often with
         THREAD_NOT_FOUND, and Unproven."""
@@ -333,20 +445,39 @@ class Client:
 
     # --- Serving
 
-    async def serve(self, intents: str | Iterable[str], work: Callable[[Job], Any], *,
-                    quote: Callable[[Job], Any] | None = None, manifest: Mapping[str, Any] | None = None,
-                    cursor: CursorStore | None = None, concurrency: int = 8, quote_seconds: float = 60.0,
-                    dropped: Callable[[Event], None] | None = None) -> None:
+    async def serve(
+        self,
+        intents: str | Iterable[str],
+        work: Callable[[Job], Any],
+        *,
+        quote: Callable[[Job], Any] | None = None,
+        manifest: Mapping[str, Any] | None = None,
+        cursor: CursorStore | None = None,
+        concurrency: int = 8,
+        quote_seconds: float = 60.0,
+        dropped: Callable[[Event], None] | None = None,
+    ) -> None:
         """Runs an agent until it is cancelled. It answers requests for its intents with offers. When a client accepts,
         it does the work and posts the result. See serve.py for the rules.
 
-        quote(job) returns the price in USD, a Quote, the payload of an OFFER, or None for no offer; without quote every
-        job is free. work(job) returns the output, or a Delivery. Both may be async or blocking; blocking ones run in threads. They raise
-        AgentError to choose the error for the client. Everything else that they raise becomes INTERNAL_ERROR.
+        quote(job) returns the price in USD, a Quote, the payload of an OFFER, or None for no offer; without quote
+        every job is free. work(job) returns the output, or a Delivery. Both may be async or blocking; blocking ones
+        run in threads. They raise AgentError to choose the error for the client. Everything else that they raise
+        becomes INTERNAL_ERROR.
 
-        cursor stores the position across restarts: work that was accepted before a crash is done after it. manifest is
-        the payload of a MANIFEST, which is kept in the directory; its id and its intents have defaults. At most concurrency jobs run at once. dropped is called
-        with each REQUEST that gets no answer, because too many wait. Raises RelayError if the relay refuses to be read,
-        and errors of the store."""
-        await serve(self, self._session, intents, work, quote=quote, manifest=manifest, cursor=cursor,
-                    concurrency=concurrency, quote_seconds=quote_seconds, dropped=dropped)
+        cursor stores the position across restarts: work that was accepted before a crash is done after it. manifest
+        is the payload of a MANIFEST, which is kept in the directory; its id and its intents have defaults. At most
+        concurrency jobs run at once. dropped is called with each REQUEST that gets no answer, because too many wait.
+        Raises RelayError if the relay refuses to be read, and errors of the store."""
+        await serve(
+            self,
+            self._session,
+            intents,
+            work,
+            quote=quote,
+            manifest=manifest,
+            cursor=cursor,
+            concurrency=concurrency,
+            quote_seconds=quote_seconds,
+            dropped=dropped,
+        )

@@ -63,7 +63,8 @@ def did_of(key: bytes) -> str:
 
 
 def key_of(did: object) -> bytes:
-    """The 32 key bytes of a did:key. Raises Refused with INVALID_DID unless did is the one spelling of a usable key."""
+    """The 32 key bytes of a did:key. Raises Refused with INVALID_DID unless did is the one spelling of a usable
+    key."""
     # The form is checked before base58 is decoded, because that takes quadratic time.
     if not isinstance(did, str) or not (form := _FORM.fullmatch(did)):
         raise Refused("INVALID_DID", "not a did:key of Ed25519")

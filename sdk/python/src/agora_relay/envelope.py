@@ -67,7 +67,10 @@ def _check(e: object, canonical: bytes, max_bytes: int) -> Envelope:
     if not isinstance(e, dict):
         raise Refused("INVALID_REQUEST", "the message is not a JSON object")
     for name in e:
-        valid(name in FIELDS or name.casefold() not in FIELDS, "name of a member: one differs from a known name only in case")
+        valid(
+            name in FIELDS or name.casefold() not in FIELDS,
+            "name of a member: one differs from a known name only in case",
+        )
     refuse_unless(e.get("version") == "1.0", "UNSUPPORTED_VERSION", 'the version is not "1.0"')
     valid(valid_id(e.get("id")), "id")
     valid(isinstance(e.get("type"), str) and e["type"] in TYPES, "type")
@@ -95,12 +98,18 @@ def _check_parties(e: Envelope) -> None:
     sender = e.get("sender")
     if not isinstance(sender, dict) or not isinstance(sender.get("id"), str):
         raise Refused("INVALID_DID", "the message has no valid sender")
-    refuse_unless(all(isinstance(sender.get(name, ""), str) for name in ("name", "url")), "INVALID_DID",
-                  "the name or the url of the sender is not a text")
+    refuse_unless(
+        all(isinstance(sender.get(name, ""), str) for name in ("name", "url")),
+        "INVALID_DID",
+        "the name or the url of the sender is not a text",
+    )
     if "recipient" in e:
         recipient = e["recipient"]
-        refuse_unless(isinstance(recipient, dict) and isinstance(recipient.get("id"), str), "INVALID_DID",
-                      "the message has no valid recipient")
+        refuse_unless(
+            isinstance(recipient, dict) and isinstance(recipient.get("id"), str),
+            "INVALID_DID",
+            "the message has no valid recipient",
+        )
 
 
 def valid_id(value: object) -> bool:
@@ -109,7 +118,12 @@ def valid_id(value: object) -> bool:
 
 
 def _is_whole(value: object, low: int, high: int) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value == int(value) and low <= value <= high
+    return (
+        isinstance(value, (int, float))
+        and not isinstance(value, bool)
+        and value == int(value)
+        and low <= value <= high
+    )
 
 
 def thread_of(e: Mapping[str, Any]) -> Any:
@@ -117,8 +131,10 @@ def thread_of(e: Mapping[str, Any]) -> Any:
     return e["thread"].get("id") if "thread" in e else e["payload"].get("request_id")
 
 
-_TIME = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([01][0-9]|2[0-3]):([0-5][0-9]):([0-5][0-9])(?:\.([0-9]{1,9}))?"
-                   r"(?:Z|([+-])([01][0-9]|2[0-3]):([0-5][0-9]))")
+_TIME = re.compile(
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([01][0-9]|2[0-3]):([0-5][0-9]):([0-5][0-9])(?:\.([0-9]{1,9}))?"
+    r"(?:Z|([+-])([01][0-9]|2[0-3]):([0-5][0-9]))"
+)
 
 
 def instant(text: object) -> int:
@@ -139,7 +155,8 @@ def instant(text: object) -> int:
 
 
 def format_time(seconds: float) -> str:
-    """Formats seconds since 1970 as RFC 3339 in UTC with milliseconds. Raises Refused for a time after the year 9999."""
+    """Formats seconds since 1970 as RFC 3339 in UTC with milliseconds. Raises Refused for a time after the year
+    9999."""
     try:
         utc = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
     except (ValueError, OverflowError, OSError):
@@ -151,7 +168,8 @@ _CROCKFORD = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
 def new_id(prefix: str, seconds: float) -> str:
-    """prefix, an underscore and a ULID in lower case: 48 bits of milliseconds and 80 random bits. seconds: since 1970."""
+    """prefix, an underscore and a ULID in lower case: 48 bits of milliseconds and 80 random bits. seconds: since
+    1970."""
     number = (max(int(seconds * 1000), 0) % 2**48 << 80) | int.from_bytes(os.urandom(10), "big")
     return prefix + "_" + "".join(_CROCKFORD[number >> 5 * i & 31] for i in reversed(range(26)))
 

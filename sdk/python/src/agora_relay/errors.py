@@ -49,15 +49,25 @@ class RelayError(Refused):
     not_sent: bool
     """Whether the request was certainly not sent."""
 
-    def __init__(self, code: str, message: str, *, status: int = 0, retry_after: float = 0.0, challenged: bool = False,
-                 not_sent: bool = False, details: dict[str, Any] | None = None):
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        status: int = 0,
+        retry_after: float = 0.0,
+        challenged: bool = False,
+        not_sent: bool = False,
+        details: dict[str, Any] | None = None,
+    ):
         super().__init__(code, message, details=details)
         self.status, self.retry_after, self.challenged, self.not_sent = status, retry_after, challenged, not_sent
         self.retryable = self.temporary and not self.details.get("maxOffers")
 
     @property
     def temporary(self) -> bool:
-        """Whether the status says that the same request may succeed later: no answer, a malformed 200, 5xx, 408, 429."""
+        """Whether the status says that the same request may succeed later: no answer, a malformed 200, 5xx, 408,
+        429."""
         return self.status in (408, 429) or not 300 <= self.status < 500
 
     @property
@@ -81,16 +91,18 @@ class AgentError(AgoraError):
     sender: str | None
     """The DID of the sender of the ERROR; None if it is raised by an agent's own function."""
 
-    def __init__(self, code: str, message: str = "", *, details: dict[str, Any] | None = None,
-                 sender: str | None = None):
+    def __init__(
+        self, code: str, message: str = "", *, details: dict[str, Any] | None = None, sender: str | None = None
+    ):
         super().__init__(code, message or code, retryable=code in AGENT_RETRYABLE, details=details)
         self.sender = sender
 
 
 class UnknownOutcome(AgoraError):
-    """The relay may or may not have stored the message: the connection broke or the server failed, and no later answer
-    shows what happened. envelope is the message. It is safe to post it again with post_envelope, because the relay
-    recognizes duplicates. call is the Call if request raises this: its thread may exist, and then there will be offers."""
+    """The relay may or may not have stored the message: the connection broke or the server failed, and no later
+    answer shows what happened. envelope is the message. It is safe to post it again with post_envelope, because the
+    relay recognizes duplicates. call is the Call if request raises this: its thread may exist, and then there will be
+    offers. """
 
     envelope: dict[str, Any]
     call: Any
@@ -101,8 +113,8 @@ class UnknownOutcome(AgoraError):
 
 
 class Unacceptable(AgoraError):
-    """An offer cannot be accepted: it breaks the limits of the request, belongs to another one, or is not valid now. Or
-    no acceptable offer came in time; then it is retryable."""
+    """An offer cannot be accepted: it breaks the limits of the request, belongs to another one, or is not valid now.
+    Or no acceptable offer came in time; then it is retryable."""
 
     def __init__(self, message: str, *, retryable: bool = False):
         super().__init__("UNACCEPTABLE", message, retryable=retryable)
@@ -121,8 +133,11 @@ class Plain(AgoraError):
     error: AgentError | None
 
     def __init__(self, what: str, error: AgentError | None = None):
-        super().__init__("PLAIN", f"the agent has answered a sealed request in plaintext ({what}); "
-                                  "to accept such answers, pass allow_plain" + (f": {error}" if error else ""))
+        super().__init__(
+            "PLAIN",
+            f"the agent has answered a sealed request in plaintext ({what}); "
+            "to accept such answers, pass allow_plain" + (f": {error}" if error else ""),
+        )
         self.error = error
 
 
@@ -130,7 +145,9 @@ class Closed(AgoraError):
     """An answer is sealed and cannot be decrypted with this client's key."""
 
     def __init__(self, what: str):
-        super().__init__("CLOSED", f"the agent's answer is sealed and cannot be decrypted with this client's key ({what})")
+        super().__init__(
+            "CLOSED", f"the agent's answer is sealed and cannot be decrypted with this client's key ({what})"
+        )
 
 
 class Gone(AgoraError):
@@ -144,8 +161,10 @@ class Unproven(AgoraError):
     """resume found neither the REQUEST nor an ACCEPT of this client, and the relay's record is not signed."""
 
     def __init__(self, thread: str):
-        super().__init__("UNPROVEN", f"the relay shows no message of this client in thread {thread}; "
-                                     "pass the request_id to resume")
+        super().__init__(
+            "UNPROVEN",
+            f"the relay shows no message of this client in thread {thread}; " "pass the request_id to resume",
+        )
 
 
 class Endless(AgoraError):

@@ -18,7 +18,8 @@ _MAX_KEY_FILE = 64 * 1024
 
 
 def format_key_file(me: Identity) -> str:
-    """The text of a key file: a private JSON Web Key (RFC 8037). Save it with save_key, so that only you can read it."""
+    """The text of a key file: a private JSON Web Key (RFC 8037). Save it with save_key, so that only you can read
+    it."""
     key = {"kty": "OKP", "crv": "Ed25519", "kid": me.did, "x": encode64(me.public_key), "d": encode64(me.seed)}
     return json.dumps(key, indent=2) + "\n"
 
@@ -30,14 +31,19 @@ def read_key_file(text: str) -> Identity:
     except (ValueError, RecursionError):
         key = None  # the parser's own error may quote the text, which is secret
     if not isinstance(key, dict) or key.get("kty") != "OKP" or key.get("crv") != "Ed25519":
-        raise Refused("INVALID_KEY", "not an Ed25519 key file (a JSON Web Key with kty OKP); make one with: agora keygen")
+        raise Refused(
+            "INVALID_KEY", "not an Ed25519 key file (a JSON Web Key with kty OKP); make one with: agora keygen"
+        )
     seed = decode64(key.get("d"))
     if seed is None or len(seed) != 32:
         raise Refused("INVALID_KEY", "the member d of the key file is not the base64url of 32 bytes")
     me = Identity(seed)
-    refuse_unless(key.get("kid") == me.did and key.get("x") == encode64(me.public_key), "INVALID_KEY",
-                  f"the key file is damaged: its private key belongs to {me.did}, but kid and x do not match; "
-                  "restore it from a backup")
+    refuse_unless(
+        key.get("kid") == me.did and key.get("x") == encode64(me.public_key),
+        "INVALID_KEY",
+        f"the key file is damaged: its private key belongs to {me.did}, but kid and x do not match; "
+        "restore it from a backup",
+    )
     return me
 
 
@@ -50,12 +56,16 @@ def load_key(path: Path) -> Identity:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             text = file.read(_MAX_KEY_FILE + 1)
     except FileNotFoundError as err:
-        raise FileNotFoundError(err.errno, "there is no key file; use load_or_create_key, or make one with: agora keygen",
-                                name) from None
+        raise FileNotFoundError(
+            err.errno, "there is no key file; use load_or_create_key, or make one with: agora keygen", name
+        ) from None
     try:
         refuse_unless(len(text) <= _MAX_KEY_FILE, "INVALID_KEY", "the file is too long for a key file")
-        refuse_unless(os.name == "nt" or mode & 0o077 == 0, "INVALID_KEY",
-                      f"the key file has mode {mode:#o}, so other users may access it; run: chmod 600 {name}")
+        refuse_unless(
+            os.name == "nt" or mode & 0o077 == 0,
+            "INVALID_KEY",
+            f"the key file has mode {mode:#o}, so other users may access it; run: chmod 600 {name}",
+        )
         return read_key_file(text.decode(errors="replace"))
     except Refused as err:
         raise Refused("INVALID_KEY", f"{name}: {err.message}") from None
@@ -96,7 +106,9 @@ class FileCursor:
         except FileNotFoundError:
             return None
         if len(text) > MAX_CURSOR:
-            raise ValueError(f"the file {self.path} is too long to be a cursor; move it away to start without a cursor")
+            raise ValueError(
+                f"the file {self.path} is too long to be a cursor; move it away to start without a cursor"
+            )
         return text.decode(errors="replace").strip() or None
 
     def save(self, cursor: str) -> None:
@@ -105,7 +117,9 @@ class FileCursor:
 
 
 def _write_temp(path: str, text: bytes) -> str:
-    descriptor, temp = tempfile.mkstemp(".tmp", os.path.basename(path) + ".", os.path.dirname(path) or ".")  # mode 0600
+    descriptor, temp = tempfile.mkstemp(
+        ".tmp", os.path.basename(path) + ".", os.path.dirname(path) or "."
+    )  # mode 0600
     try:
         with open(descriptor, "wb") as file:
             file.write(text)
@@ -122,8 +136,11 @@ def _create(path: str, text: bytes) -> None:
     try:
         os.link(temp, path)  # unlike a rename, a link never replaces a file
     except FileExistsError as err:
-        raise FileExistsError(err.errno, "the file exists and is not overwritten; choose another name, or move the file "
-                                         "away first", path) from None
+        raise FileExistsError(
+            err.errno,
+            "the file exists and is not overwritten; choose another name, or move the file " "away first",
+            path,
+        ) from None
     finally:
         os.unlink(temp)
     _sync_folder(path)

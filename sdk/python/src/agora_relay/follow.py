@@ -60,9 +60,15 @@ class Filter:
 
     def matches(self, event: Event) -> bool:
         """Whether the filter selects an event."""
-        to_me = self.recipient is None or event.recipient == self.recipient or self.broadcast and event.recipient is None
-        return (to_me and self.sender in (None, event.sender) and self.type in (None, event.type)
-                and self.thread in (None, event.thread))
+        to_me = (
+            self.recipient is None or event.recipient == self.recipient or self.broadcast and event.recipient is None
+        )
+        return (
+            to_me
+            and self.sender in (None, event.sender)
+            and self.type in (None, event.type)
+            and self.thread in (None, event.thread)
+        )
 
     def query(self) -> dict[str, str]:
         """The parameters of GET /events."""
@@ -88,8 +94,11 @@ class Event:
             try:
                 return cls(envelope, open_payload(envelope, me), True)
             except Refused:
-                log.info("the sealed message %s of %s cannot be decrypted with this client's key", envelope["id"],
-                         envelope["sender"]["id"])
+                log.info(
+                    "the sealed message %s of %s cannot be decrypted with this client's key",
+                    envelope["id"],
+                    envelope["sender"]["id"],
+                )
         return cls(envelope, envelope["payload"], False)
 
     @property
@@ -153,8 +162,15 @@ class _Page:
 class Follower:
     """Polls for the events that match a filter. One task uses it. Call begin first, and then step again and again."""
 
-    def __init__(self, session: Session, filter: Filter, *, from_oldest: bool = False, since: float | None = None,
-                 page: int = PAGE):
+    def __init__(
+        self,
+        session: Session,
+        filter: Filter,
+        *,
+        from_oldest: bool = False,
+        since: float | None = None,
+        page: int = PAGE,
+    ):
         self._session, self._filter, self._limit = session, filter, page
         self._since, self.cursor = since, OLDEST if from_oldest else ""
         self._seen: Recent[tuple[str, str], None] = Recent(SEEN)
@@ -176,9 +192,9 @@ class Follower:
         return self._seen.add((event.sender, event.id), None)
 
     async def step(self) -> None:
-        """Polls once and handles the answer. If a poll brings nothing new and ends quickly, the next one begins after a
-        pause, whatever the reason. So no relay can make a reader poll in a hot loop. Raises RelayError if a retry would
-        not help."""
+        """Polls once and handles the answer. If a poll brings nothing new and ends quickly, the next one begins after
+        a pause, whatever the reason. So no relay can make a reader poll in a hot loop. Raises RelayError if a retry
+        would not help."""
         delay, self._delay = self._delay, 0.0
         if delay:
             await asyncio.sleep(delay)
@@ -209,8 +225,10 @@ class Follower:
 
     def _recover(self, failed: RelayError) -> None:
         if failed.details.get("reason") == "unknown_cursor":
-            log.warning("the relay does not know the saved cursor, so it has probably lost its data; reading again from "
-                        "the relay's oldest event")
+            log.warning(
+                "the relay does not know the saved cursor, so it has probably lost its data; reading again from "
+                "the relay's oldest event"
+            )
             self.cursor = OLDEST
             self._session.forget_document()  # so it is if the relay has changed between open and private
         elif failed.from_relay and not failed.temporary:
@@ -229,8 +247,9 @@ class Follower:
             query |= {"since": format_time(self._since or 0.0), "timeout": "0"}
         try:
             async with asyncio.timeout(POLL_SECONDS + EXCHANGE_SECONDS):
-                answer = await self._session.get("/events", query, Spec(MAX_PAGE, "events", envelopes.add),
-                                                 show_online=True)
+                answer = await self._session.get(
+                    "/events", query, Spec(MAX_PAGE, "events", envelopes.add), show_online=True
+                )
         except TimeoutError:
             raise RelayError("NO_ANSWER", "the relay did not answer the poll") from None
         cursor = cursor_of(answer)

@@ -16,7 +16,8 @@ _EXACT = 2**53  # integers up to here are exact as a double
 def parse(body: bytes | bytearray | memoryview, *, depth: int = MAX_DEPTH, costly: int = MAX_COSTLY) -> Any:
     """Parses bytes as one I-JSON value. Raises Refused with INVALID_REQUEST.
 
-    A whole number in plain digits up to ±2^53 becomes an int; every other number becomes a float, as in JavaScript."""
+    A whole number in plain digits up to ±2^53 becomes an int; every other number becomes a float, as in JavaScript.
+    """
     body = bytes(body)
     refuse_unless(depth_of(body) <= depth, "INVALID_REQUEST", "the JSON is nested too deep")
     try:
@@ -25,8 +26,11 @@ def parse(body: bytes | bytearray | memoryview, *, depth: int = MAX_DEPTH, costl
         canonicalize(value)  # refuses half a surrogate pair, and numbers that are not finite, such as 1e400
     except (ValueError, RecursionError):
         raise Refused("INVALID_REQUEST", "the text is not I-JSON in UTF-8") from None
-    refuse_unless(costly_numbers(text) <= costly, "INVALID_REQUEST",
-                  "the JSON has too many numbers with many digits or below 1e-307")
+    refuse_unless(
+        costly_numbers(text) <= costly,
+        "INVALID_REQUEST",
+        "the JSON has too many numbers with many digits or below 1e-307",
+    )
     return value
 
 
@@ -97,7 +101,9 @@ def _jcs(value: Any) -> str:
     if isinstance(value, (int, float)):
         return _number(value)
     if isinstance(value, dict):
-        refuse_unless(all(isinstance(name, str) for name in value), "INVALID_REQUEST", "the names of members must be texts")
+        refuse_unless(
+            all(isinstance(name, str) for name in value), "INVALID_REQUEST", "the names of members must be texts"
+        )
         # Sorted by UTF-16 code units, which differs from the order of code points.
         names: list[str] = sorted(value, key=_utf16)
         return "{" + ",".join(_jcs(name) + ":" + _jcs(value[name]) for name in names) + "}"

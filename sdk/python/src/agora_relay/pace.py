@@ -7,7 +7,8 @@ KNOWN = 0  # the rank of the REQUESTs of clients with credit; see queue.py
 
 class Pace:
     """A copy of the relay's token bucket for this sender. It delays offers only after the relay has refused a post
-    because of the rate, because a relay on the same machine may have no limit. Times are those of a monotonic clock."""
+    because of the rate, because a relay on the same machine may have no limit. Times are those of a monotonic clock.
+    """
 
     def __init__(self) -> None:
         self._rate: tuple[float, float] | None = None  # posts a second and burst; None: no post was refused yet
@@ -25,8 +26,8 @@ class Pace:
         self._closed = max(self._closed, now + delay)
 
     def until(self, rank: int, now: float) -> float:
-        """How many seconds a REQUEST of this rank has to wait. Known clients leave an eighth of the burst unused, others
-        a quarter: these tokens are reserved for other messages."""
+        """How many seconds a REQUEST of this rank has to wait. Known clients leave an eighth of the burst unused,
+        others a quarter: these tokens are reserved for other messages."""
         wait = max(self._closed - now, 0.0)
         if self._rate is None:
             return wait

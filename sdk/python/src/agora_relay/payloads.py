@@ -96,9 +96,15 @@ class Offer:
         payload = event.payload
         price = _object(payload, "price")
         amount = _number(price, "amount") if price is not None else None
-        return cls(agent=event.sender, price=(amount or 0.0) if price is not None else None,
-                   currency=_text(price or {}, "currency"), eta_seconds=_number(payload, "eta_seconds"),
-                   plan=_text(payload, "plan"), valid_until=read_time(payload, "valid_until"), event=event)
+        return cls(
+            agent=event.sender,
+            price=(amount or 0.0) if price is not None else None,
+            currency=_text(price or {}, "currency"),
+            eta_seconds=_number(payload, "eta_seconds"),
+            plan=_text(payload, "plan"),
+            valid_until=read_time(payload, "valid_until"),
+            event=event,
+        )
 
     @property
     def request_id(self) -> str:
@@ -140,8 +146,15 @@ class Result:
     def of(cls, event: Event) -> Result:
         """The result in a RESULT. Raises ValueError if its payload is malformed."""
         payload = event.payload
-        return cls(payload.get("output"), _text(payload, "status"), event.sender, event.thread,
-                   payload.get("artifacts"), payload.get("metrics"), event)
+        return cls(
+            payload.get("output"),
+            _text(payload, "status"),
+            event.sender,
+            event.thread,
+            payload.get("artifacts"),
+            payload.get("metrics"),
+            event,
+        )
 
     @property
     def envelope(self) -> Envelope:
@@ -171,9 +184,16 @@ class Job:
     def of(cls, event: Event) -> Job:
         """The job in a REQUEST. Raises ValueError if its payload is malformed."""
         payload = event.payload
-        return cls(intent=_text(payload, "intent"), params=payload.get("params"), client=event.sender,
-                   thread=event.thread, limits=Limits.of(payload), title=_text(payload, "title"),
-                   description=_text(payload, "description"), event=event)
+        return cls(
+            intent=_text(payload, "intent"),
+            params=payload.get("params"),
+            client=event.sender,
+            thread=event.thread,
+            limits=Limits.of(payload),
+            title=_text(payload, "title"),
+            description=_text(payload, "description"),
+            event=event,
+        )
 
     @property
     def constraints(self) -> dict[str, Any]:
@@ -203,7 +223,8 @@ class Quote:
         valid_until = format_time(seconds_of(self.valid_until)) if self.valid_until else None
         optional = {"eta_seconds": self.eta_seconds, "plan": self.plan, "valid_until": valid_until}
         return {"price": {"amount": self.price, "currency": self.currency}} | {
-            name: value for name, value in optional.items() if value is not None}
+            name: value for name, value in optional.items() if value is not None
+        }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,7 +240,8 @@ class Delivery:
         """The payload of a RESULT, without the request_id."""
         optional = {"artifacts": self.artifacts, "metrics": self.metrics}
         return {"status": self.status, "output": self.output} | {
-            name: value for name, value in optional.items() if value is not None}
+            name: value for name, value in optional.items() if value is not None
+        }
 
 
 def failure(err: AgentError) -> dict[str, Any]:
@@ -232,5 +254,9 @@ def agent_error(event: Event) -> AgentError:
     """The error in an ERROR. Raises ValueError if its payload is malformed."""
     payload = event.payload
     details = payload.get("details")
-    return AgentError(_text(payload, "code"), _text(payload, "message"), sender=event.sender,
-                      details=details if isinstance(details, dict) else None)
+    return AgentError(
+        _text(payload, "code"),
+        _text(payload, "message"),
+        sender=event.sender,
+        details=details if isinstance(details, dict) else None,
+    )

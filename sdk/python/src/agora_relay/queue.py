@@ -15,10 +15,13 @@ from .waiting import Backoff, Recent
 Key = tuple[str, str]
 """A thread: the did:key of its client, and its id."""
 
-DIRECTED, BROADCAST = 1, 2  # ranks after KNOWN: REQUESTs of other clients, with this agent as recipient and without one
+DIRECTED, BROADCAST = (
+    1,
+    2,
+)  # ranks after KNOWN: REQUESTs of other clients, with this agent as recipient and without one
 RANKS = (KNOWN, DIRECTED, BROADCAST)
-# Bounds of each rank. A relay accepts 20 offers a second by default, so a REQUEST that does not fit would have to wait for
-# more than a minute and a half.
+# Bounds of each rank. A relay accepts 20 offers a second by default, so a REQUEST that does not fit would have to
+# wait for more than a minute and a half.
 QUEUE_LENGTH = 2048
 QUEUE_BYTES = 8 << 20
 TURN_SECONDS = 60.0  # after this time all counts of turns are reset
@@ -104,9 +107,9 @@ class Queue:
         return None
 
     def next(self, now: float, pace: Pace) -> tuple[Queued | None, list[Queued], float | None]:
-        """Removes and returns the REQUEST to answer now, and counts one post in pace. If there is none, the third value
-        is how long to wait before the next call; None: until a REQUEST is added. The second value has the REQUESTs whose
-        ttl has ended. They are removed as well."""
+        """Removes and returns the REQUEST to answer now, and counts one post in pace. If there is none, the third
+        value is how long to wait before the next call; None: until a REQUEST is added. The second value has the
+        REQUESTs whose ttl has ended. They are removed as well."""
         if now - self._counted >= TURN_SECONDS or len(self._served) >= MAX_CLIENTS:
             self._served.clear()
             self._counted = now
@@ -129,10 +132,11 @@ class Queue:
         return None, late, min(waits, default=None)
 
     def _best(self, rank: int, now: float) -> tuple[Queued | None, float | None]:
-        """The REQUEST of a rank to answer next. If all must wait before a retry, it returns the time until the first one.
+        """The REQUEST of a rank to answer next. If all must wait before a retry, it returns the time until the first
+        one.
 
-        The client with the fewest turns comes first. Of equals, it picks one of their new REQUESTs at random, because to
-        pick the newest would favour a client that floods the queue. If none is new, it picks the newest."""
+        The client with the fewest turns comes first. Of equals, it picks one of their new REQUESTs at random, because
+        to pick the newest would favour a client that floods the queue. If none is new, it picks the newest."""
         ready = [w for w in self._lists[rank] if w.not_before <= now]
         if not ready:
             return None, min((w.not_before - now for w in self._lists[rank]), default=None)
@@ -143,8 +147,8 @@ class Queue:
 
 
 class FairSlots:
-    """Slots that clients share. A free slot goes to the waiting client that holds the fewest slots; of equals, to the one
-    that has waited longest."""
+    """Slots that clients share. A free slot goes to the waiting client that holds the fewest slots; of equals, to the
+    one that has waited longest."""
 
     def __init__(self, free: int):
         self._free = free

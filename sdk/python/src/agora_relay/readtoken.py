@@ -17,8 +17,13 @@ MAX_TOKEN = 8192  # characters
 def read_token(aud: str, target: str, me: Identity, ts: str | None = None, nonce: str | None = None) -> str:
     """Makes a token for one GET of target (path and query as sent) from the relay whose origin is aud."""
     token = {
-        "typ": "agora-read", "did": me.did, "aud": aud, "method": "GET", "target": target,
-        "ts": ts or format_time(time.time()), "nonce": nonce or encode64(os.urandom(16)),
+        "typ": "agora-read",
+        "did": me.did,
+        "aud": aud,
+        "method": "GET",
+        "target": target,
+        "ts": ts or format_time(time.time()),
+        "nonce": nonce or encode64(os.urandom(16)),
     }
     return encode64(canonicalize(sign(token, me)))
 
@@ -33,7 +38,9 @@ def check_read(token: str, *, origin: str, method: str, target: str, now: int) -
 
     text = decode64(token) if len(token) <= MAX_TOKEN else None
     if text is None:
-        raise Refused("UNAUTHORIZED", "the token is not unpadded base64url, or too long", details={"reason": "malformed"})
+        raise Refused(
+            "UNAUTHORIZED", "the token is not unpadded base64url, or too long", details={"reason": "malformed"}
+        )
     try:
         t = parse(text)
         ts = instant(t.get("ts")) if isinstance(t, dict) else 0

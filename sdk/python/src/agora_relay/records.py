@@ -54,8 +54,15 @@ class Receipt:
             expires = min(expires, signed) if expires else None
         except (ValueError, OverflowError):
             pass  # later than a datetime can be
-        return cls(envelope["id"], text_of(answer, "cursor"), answer.get("duplicate") is True, expires,
-                   text_of(thread, "id"), text_of(thread, "state"), envelope)
+        return cls(
+            envelope["id"],
+            text_of(answer, "cursor"),
+            answer.get("duplicate") is True,
+            expires,
+            text_of(thread, "id"),
+            text_of(thread, "state"),
+            envelope,
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,12 +102,20 @@ class Thread:
         if not isinstance(record, dict) or not isinstance(expired, int):
             raise malformed("it has no thread")
         return cls(
-            id=text_of(record, "id"), client=text_of(record, "client"), state=text_of(record, "state"),
-            request_id=text_of(record, "requestId"), agent=text_of(record, "agent"),
+            id=text_of(record, "id"),
+            client=text_of(record, "client"),
+            state=text_of(record, "state"),
+            request_id=text_of(record, "requestId"),
+            agent=text_of(record, "agent"),
             offers=[text_of(offer, "agent") for offer in _objects(record, "offers")],
-            transitions=[Transition(*(text_of(step, name) for name in ("type", "to", "by", "id")))
-                         for step in _objects(record, "transitions")],
-            deadline=_time(record, "deadline"), events=events, expired=expired)
+            transitions=[
+                Transition(*(text_of(step, name) for name in ("type", "to", "by", "id")))
+                for step in _objects(record, "transitions")
+            ],
+            deadline=_time(record, "deadline"),
+            events=events,
+            expired=expired,
+        )
 
     @property
     def request(self) -> Event | None:
@@ -111,10 +126,14 @@ class Thread:
         return None
 
     def sealed(self, agent: str) -> bool:
-        """Whether any message between the client and this agent is sealed, as far as the relay shows their messages."""
-        return any(event.sealed and event.request_id == self.request_id
-                   and (event.sender, event.recipient) in ((self.client, agent), (agent, self.client))
-                   for event in self.events)
+        """Whether any message between the client and this agent is sealed, as far as the relay shows their
+        messages."""
+        return any(
+            event.sealed
+            and event.request_id == self.request_id
+            and (event.sender, event.recipient) in ((self.client, agent), (agent, self.client))
+            for event in self.events
+        )
 
     @property
     def timed_out(self) -> bool:

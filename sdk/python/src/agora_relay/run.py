@@ -19,17 +19,22 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# How far the relay's clock can differ from this machine's clock before the relay refuses its messages (PROTOCOL §1). Work
-# may continue for this long after the thread's deadline, because this machine's clock may be fast.
+# How far the relay's clock can differ from this machine's clock before the relay refuses its messages (PROTOCOL §1).
+# Work may continue for this long after the thread's deadline, because this machine's clock may be fast.
 CLOCK_SKEW = 300.0
 
 # It does not contain the cause, because the cause may be private. The log has the cause.
 INTERNAL = AgentError("INTERNAL_ERROR", "the agent failed; the agent's operator can find the reason in its log")
 # It is the same for every reason, so that it shows nothing about the reason (docs/SEALING.md).
-NOT_OPENED = AgentError("INVALID_REQUEST", "the sealed payload cannot be opened; seal it to this agent's key as described "
-                                           "in docs/SEALING.md, or send it in plaintext")
+NOT_OPENED = AgentError(
+    "INVALID_REQUEST",
+    "the sealed payload cannot be opened; seal it to this agent's key as described "
+    "in docs/SEALING.md, or send it in plaintext",
+)
 EXPIRED = AgentError("UNAVAILABLE", "the REQUEST has expired, so the agent can no longer read it; send a new REQUEST")
-MALFORMED = AgentError("INVALID_REQUEST", "the payload of the REQUEST does not have the form that the protocol requires")
+MALFORMED = AgentError(
+    "INVALID_REQUEST", "the payload of the REQUEST does not have the form that the protocol requires"
+)
 
 # The relay refused a post because the state of the thread has changed since it was read.
 MOVED_ON = {"INVALID_TRANSITION", "FORBIDDEN", "THREAD_NOT_FOUND", "DUPLICATE_ID"}
@@ -47,7 +52,9 @@ class Run:
         self.ended = asyncio.Event()
         self.tried_post = False
         self._agent, self._event = agent, event
-        self._outcome: tuple[str, dict[str, Any]] | None = None  # kept, so a retry of the post does not repeat the work
+        self._outcome: tuple[
+            str, dict[str, Any]
+        ] | None = None  # kept, so a retry of the post does not repeat the work
         self._seal = False  # whether answers are sealed: the client has sealed a message to this agent
         self._threads: set[asyncio.Future[Any]] = set()  # blocking functions that still run
 
@@ -69,8 +76,10 @@ class Run:
                 raise
             record = Thread(self.key[1], self.key[0], "PENDING", self._event.request_id)
         request = self._request(record)
-        self._seal = any(e.sender == self.key[0] and e.recipient == agent.me and e.sealed
-                         for e in [*record.events, self._event, *([request] if request else [])])
+        self._seal = any(
+            e.sender == self.key[0] and e.recipient == agent.me and e.sealed
+            for e in [*record.events, self._event, *([request] if request else [])]
+        )
         if is_request:
             if record.state == "PENDING" and request and agent.me not in record.offers:
                 await self._offer(request)
@@ -84,14 +93,18 @@ class Run:
     def _by_client(self, type: str, record: Thread) -> Event | None:
         """The client's message of this type about the thread's request, to this agent or to nobody."""
         for event in [*record.events, self._event]:
-            if (event.type == type and event.sender == self.key[0] and event.request_id == record.request_id
-                    and event.recipient in (None, self._agent.me)):
+            if (
+                event.type == type
+                and event.sender == self.key[0]
+                and event.request_id == record.request_id
+                and event.recipient in (None, self._agent.me)
+            ):
                 return event
         return None
 
     def _request(self, record: Thread) -> Event | None:
-        """The client's REQUEST. The relay deletes it when its ttl ends, which may be before the client accepts the offer.
-        So the agent keeps the REQUESTs that it has seen."""
+        """The client's REQUEST. The relay deletes it when its ttl ends, which may be before the client accepts the
+        offer. So the agent keeps the REQUESTs that it has seen."""
         request = self._by_client("REQUEST", record)
         if request:
             self._agent.remember(self.key, request)
@@ -117,7 +130,9 @@ class Run:
         """The payload of an OFFER, without the request_id. Raises AgentError if there is no offer."""
         agent = self._agent
         if not agent.serves(request):
-            raise AgentError("INTENT_NOT_SUPPORTED", "this agent only serves these intents: " + ", ".join(agent.intents))
+            raise AgentError(
+                "INTENT_NOT_SUPPORTED", "this agent only serves these intents: " + ", ".join(agent.intents)
+            )
         job = _job_of(request)
         if self.unposted and not _over(self.unposted, agent.client.now()):
             return self.unposted
@@ -131,8 +146,11 @@ class Run:
             raise INTERNAL from None
         budget = job.limits.max_cost
         if budget is not None and comparable(price, currency) and price > budget:
-            raise AgentError("INSUFFICIENT_BUDGET", f"the agent's price is {price:g} USD, but max_cost_usd of the REQUEST "
-                             f"is {budget:g}", details={"min_required": price, "provided": budget})
+            raise AgentError(
+                "INSUFFICIENT_BUDGET",
+                f"the agent's price is {price:g} USD, but max_cost_usd of the REQUEST " f"is {budget:g}",
+                details={"min_required": price, "provided": budget},
+            )
         return offer
 
     # --- The work
@@ -183,8 +201,9 @@ class Run:
         retry_limited = self._event.type != "REQUEST"
         if retry_limited:
             self._agent.pace.spend(self._agent.clock())
-        await self._agent.client._post(type, payload, to=self.key[0], thread=self.key[1], seal=self._seal,
-                                       retry_limited=retry_limited)
+        await self._agent.client._post(
+            type, payload, to=self.key[0], thread=self.key[1], seal=self._seal, retry_limited=retry_limited
+        )
 
     async def _call(self, function: Callable[[Job], T], job: Job, seconds: float | None) -> T:
         """Calls quote or work. Raises AgentError for every error of it."""
@@ -200,7 +219,9 @@ class Run:
         except asyncio.CancelledError:
             if self.task.cancelling():
                 raise
-            log.error("the function of the agent was cancelled by its own code")  # for example, it awaited a cancelled task
+            log.error(
+                "the function of the agent was cancelled by its own code"
+            )  # for example, it awaited a cancelled task
             raise INTERNAL from None
         except Exception:
             log.exception("the function of the agent failed in the thread %s of %s", self.key[1], self.key[0])
@@ -209,8 +230,8 @@ class Run:
             job.cancelled.set()
 
     async def _in_thread(self, function: Callable[[Job], T], job: Job) -> T:
-        """Runs a blocking function in a thread. Nothing can stop a thread. So if the task is cancelled, the thread goes on,
-        and sees job.cancelled. It is a daemon, so it does not keep the process from ending."""
+        """Runs a blocking function in a thread. Nothing can stop a thread. So if the task is cancelled, the thread
+        goes on, and sees job.cancelled. It is a daemon, so it does not keep the process from ending."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
         context = contextvars.copy_context()
@@ -272,7 +293,9 @@ def _offer_of(value: Any) -> tuple[dict[str, Any], float, str]:
     if isinstance(value, Quote):
         return value.payload(), value.price, value.currency
     if not isinstance(value, Mapping):
-        raise TypeError(f"it returned {type(value).__name__}; return a price in USD, a Quote, or the payload of an OFFER")
+        raise TypeError(
+            f"it returned {type(value).__name__}; return a price in USD, a Quote, or the payload of an OFFER"
+        )
     price = value.get("price", {})
     return dict(value), float(price.get("amount", 0.0)), str(price.get("currency", ""))
 

@@ -65,8 +65,11 @@ def _opened(e: Mapping[str, Any], me: Identity) -> dict[str, Any]:
 def seal(e: Mapping[str, Any], ephemeral: bytes | None = None) -> Envelope:
     """Returns e with its payload sealed to its recipient, to be signed. Only tests pass an ephemeral key, 32 bytes.
     Raises Refused if e has no recipient."""
-    refuse_unless("recipient" in e and e["type"] != "MANIFEST", "INVALID_REQUEST",
-                  "only a message to one recipient can be sealed, and no MANIFEST; name the recipient")
+    refuse_unless(
+        "recipient" in e and e["type"] != "MANIFEST",
+        "INVALID_REQUEST",
+        "only a message to one recipient can be sealed, and no MANIFEST; name the recipient",
+    )
     names = _clear_names(e)
     refuse_unless("sealed" not in e["payload"], "INVALID_REQUEST", "the payload has a member named sealed")
     clear = {name: value for name, value in e["payload"].items() if name in names}
@@ -82,8 +85,13 @@ def seal(e: Mapping[str, Any], ephemeral: bytes | None = None) -> Envelope:
 
 def place(e: Mapping[str, Any]) -> bytes:
     """The info of the sealing: the members of e that the ciphertext is bound to, in RFC 8785 form."""
-    parts = {"sender": e["sender"]["id"], "recipient": e["recipient"]["id"], "id": e["id"], "type": e["type"],
-             "thread": thread_of(e)}
+    parts = {
+        "sender": e["sender"]["id"],
+        "recipient": e["recipient"]["id"],
+        "id": e["id"],
+        "type": e["type"],
+        "thread": thread_of(e),
+    }
     if "request_id" in e["payload"]:
         parts["request_id"] = e["payload"]["request_id"]
     return canonicalize(parts)

@@ -1,17 +1,20 @@
 """The agent's side: answers REQUESTs with OFFERs, does the work when an offer is accepted, and posts the RESULT.
 
-A directed REQUEST for another intent gets the ERROR INTENT_NOT_SUPPORTED. If the budget of a directed REQUEST is below
-the price, it gets INSUFFICIENT_BUDGET. In both cases a broadcast REQUEST is ignored. A client that seals its messages gets
-sealed answers. If a sealed message cannot be decrypted, the answer is INVALID_REQUEST, always with the same message.
+A directed REQUEST for another intent gets the ERROR INTENT_NOT_SUPPORTED. If the budget of a directed REQUEST is
+below the price, it gets INSUFFICIENT_BUDGET. In both cases a broadcast REQUEST is ignored. A client that seals its
+messages gets sealed answers. If a sealed message cannot be decrypted, the answer is INVALID_REQUEST, always with the
+same message.
 
-If more REQUESTs arrive than the relay's rate allows to answer, they are answered in three groups: those of clients for
-which the agent has worked, then those that name this agent, then the other broadcasts. Every fourth turn takes the groups
-in reverse order. Within a group the client with the fewest turns comes first. Accepted work never waits for REQUESTs.
+If more REQUESTs arrive than the relay's rate allows to answer, they are answered in three groups: those of clients
+for which the agent has worked, then those that name this agent, then the other broadcasts. Every fourth turn takes
+the groups in reverse order. Within a group the client with the fewest turns comes first. Accepted work never waits
+for REQUESTs.
 
-Work is done at least once, and only one RESULT counts. The agent keeps no state except the cursor: for each event it reads
-the state of the thread from the relay, and then posts the next message. After a crash between ACCEPT and RESULT the saved
-cursor is before the ACCEPT, so the work is done again. Without a saved cursor the agent begins with the relay's oldest
-message. That takes time, but loses nothing: the record of each thread shows what was already handled."""
+Work is done at least once, and only one RESULT counts. The agent keeps no state except the cursor: for each event it
+reads the state of the thread from the relay, and then posts the next message. After a crash between ACCEPT and RESULT
+the saved cursor is before the ACCEPT, so the work is done again. Without a saved cursor the agent begins with the
+relay's oldest message. That takes time, but loses nothing: the record of each thread shows what was already
+handled."""
 from __future__ import annotations
 
 import asyncio
@@ -37,9 +40,19 @@ MAX_REMEMBERED = 32 << 10  # bytes of the largest REQUEST that an agent keeps in
 LOG_SECONDS = 10.0  # the shortest time between two log lines about dropped REQUESTs
 
 
-async def serve(client: Client, session: Session, intents: str | Iterable[str], work: Callable[[Job], Any], *,
-                quote: Callable[[Job], Any] | None, manifest: Mapping[str, Any] | None, cursor: CursorStore | None,
-                concurrency: int, quote_seconds: float, dropped: Callable[[Event], None] | None) -> None:
+async def serve(
+    client: Client,
+    session: Session,
+    intents: str | Iterable[str],
+    work: Callable[[Job], Any],
+    *,
+    quote: Callable[[Job], Any] | None,
+    manifest: Mapping[str, Any] | None,
+    cursor: CursorStore | None,
+    concurrency: int,
+    quote_seconds: float,
+    dropped: Callable[[Event], None] | None,
+) -> None:
     """Runs an agent until it is cancelled. See Client.serve."""
     names = [intents] if isinstance(intents, str) else list(intents)
     if not names or not all(isinstance(name, str) and name for name in names):
@@ -57,9 +70,18 @@ class Agent:
 
     quote_seconds: float
 
-    def __init__(self, client: Client, session: Session, intents: list[str], work: Callable[[Job], Any],
-                 quote: Callable[[Job], Any], manifest: Mapping[str, Any] | None, store: CursorStore | None,
-                 concurrency: int, dropped: Callable[[Event], None] | None):
+    def __init__(
+        self,
+        client: Client,
+        session: Session,
+        intents: list[str],
+        work: Callable[[Job], Any],
+        quote: Callable[[Job], Any],
+        manifest: Mapping[str, Any] | None,
+        store: CursorStore | None,
+        concurrency: int,
+        dropped: Callable[[Event], None] | None,
+    ):
         self.client, self.session, self.me = client, session, client.identity().did
         self.intents, self.work, self.quote = intents, work, quote
         self._manifest, self._store, self._on_dropped = manifest, store, dropped
@@ -187,7 +209,8 @@ class Agent:
 
     async def _guard(self, run: Run, job: Coroutine[Any, Any, AgoraError | None]) -> AgoraError | None:
         """Registers a run while it works on its thread. Returns the error of the job, or None if the client has ended
-        the thread meanwhile. If the whole agent ends, it raises CancelledError, and the event counts as not handled."""
+        the thread meanwhile. If the whole agent ends, it raises CancelledError, and the event counts as not handled.
+        """
         self._running[run.key] = run
         err: AgoraError | None = None
         try:
@@ -271,8 +294,11 @@ class Agent:
             self._dropped += 1
             if self.clock() - self._dropped_logged >= LOG_SECONDS:
                 self._dropped_logged = self.clock()
-                log.warning("REQUESTs were dropped without an answer, because too many were waiting, or their ttl ended: "
-                            "%d in total", self._dropped)
+                log.warning(
+                    "REQUESTs were dropped without an answer, because too many were waiting, or their ttl ended: "
+                    "%d in total",
+                    self._dropped,
+                )
             if self._on_dropped:
                 self._on_dropped(w.event)
             await self._progress.release(w.page)

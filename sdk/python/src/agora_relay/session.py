@@ -2,11 +2,12 @@
 
 The member "reads" of a relay's document has one of two values. With "parties" (a private relay), the relay shows a
 directed message only to its sender and its recipient, and a client with an identity signs each read with a new token.
-With "open", the relay shows every message to everybody. Then only polls are signed, so that the reader is shown online.
+With "open", the relay shows every message to everybody. Then only polls are signed, so that the reader is shown
+online.
 
-A token names the origin of the relay. The client takes this origin from the URL that it was given, and rejects a document
-that names another origin. So an impostor gets no token that another relay would accept. There is one exception, for
-loopback addresses: see is_other_loopback."""
+A token names the origin of the relay. The client takes this origin from the URL that it was given, and rejects a
+document that names another origin. So an impostor gets no token that another relay would accept. There is one
+exception, for loopback addresses: see is_other_loopback."""
 from __future__ import annotations
 
 import asyncio
@@ -49,10 +50,16 @@ def quote(text: str) -> str:
 
 
 def is_other_loopback(claimed: str, used: str) -> bool:
-    """Whether used has a loopback host and claimed names another loopback address with the same scheme and port. A name
-    such as localhost may stand for two addresses, on which two processes may listen, so claimed must have an address."""
+    """Whether used has a loopback host and claimed names another loopback address with the same scheme and port. A
+    name such as localhost may stand for two addresses, on which two processes may listen, so claimed must have an
+    address. """
     claimed_host, used_host = _hosts(claimed, used)
-    return _is_loopback(claimed_host) and claimed_host != "localhost" and claimed_host != used_host and _is_loopback(used_host)
+    return (
+        _is_loopback(claimed_host)
+        and claimed_host != "localhost"
+        and claimed_host != used_host
+        and _is_loopback(used_host)
+    )
 
 
 def same_origin(claimed: str, used: str) -> bool:
@@ -62,7 +69,8 @@ def same_origin(claimed: str, used: str) -> bool:
 
 
 def _hosts(claimed: str, used: str) -> tuple[str, str]:
-    """The hosts of both URLs in lower case; empty if the schemes or ports differ, or if claimed is more than an origin."""
+    """The hosts of both URLs in lower case; empty if the schemes or ports differ, or if claimed is more than an
+    origin."""
     default = {"http": 80, "https": 443}
     try:
         a, b = urllib.parse.urlsplit(claimed), urllib.parse.urlsplit(used)
@@ -85,8 +93,9 @@ def _is_loopback(host: str) -> bool:
 class Session:
     """Sends requests to a relay as an identity, or as nobody. Several requests may be under way at once."""
 
-    def __init__(self, url: str, me: Identity | None, transport: Transport, clock: Callable[[], float],
-                 require_parties: bool):
+    def __init__(
+        self, url: str, me: Identity | None, transport: Transport, clock: Callable[[], float], require_parties: bool
+    ):
         self.base = self._given = relay_url(url)
         self.me, self.transport, self.require_parties = me, transport, require_parties
         self.clock = clock
@@ -118,12 +127,24 @@ class Session:
 
     # --- One request
 
-    async def exchange(self, method: str, target: str, spec: Spec, *, body: bytes | None = None, token: str = "",
-                       base: str | None = None) -> dict[str, Any]:
+    async def exchange(
+        self,
+        method: str,
+        target: str,
+        spec: Spec,
+        *,
+        body: bytes | None = None,
+        token: str = "",
+        base: str | None = None,
+    ) -> dict[str, Any]:
         """Sends one request and returns the answer. Raises RelayError."""
         base = base or self.base
         # Without Accept-Encoding some proxies compress, and a small answer could become very large.
-        headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "agora-relay-python/0.1"}
+        headers = {
+            "Accept": "application/json",
+            "Accept-Encoding": "identity",
+            "User-Agent": "agora-relay-python/0.1",
+        }
         if token:
             headers["Authorization"] = token
         if body is not None:
@@ -136,9 +157,13 @@ class Session:
             raise RelayError("INVALID_ANSWER", str(err), status=err.response.status) from None
         if len(response.body) <= 64 << 10:
             return read_answer(base, response, spec, self.now())
-        return await asyncio.to_thread(read_answer, base, response, spec, self.now())  # others need the loop meanwhile
+        return await asyncio.to_thread(
+            read_answer, base, response, spec, self.now()
+        )  # others need the loop meanwhile
 
-    async def get(self, path: str, query: Mapping[str, str], spec: Spec, *, show_online: bool = False) -> dict[str, Any]:
+    async def get(
+        self, path: str, query: Mapping[str, str], spec: Spec, *, show_online: bool = False
+    ) -> dict[str, Any]:
         """Sends a GET. If the relay refuses its token, it retries the read with a better one. The caller limits the
         time. Raises RelayError."""
         target = path + ("?" + urllib.parse.urlencode(query) if query else "")
@@ -232,24 +257,31 @@ class Session:
             base = url + urllib.parse.urlsplit(self._given).path
             url, reads = await self._fetch_document(base)
         if reads != "parties" and self.require_parties:
-            raise unauthorized("this relay shows messages to everybody, or does not say who can read them; nothing was "
-                               "sent to it, because this client requires private reads")
+            raise unauthorized(
+                "this relay shows messages to everybody, or does not say who can read them; nothing was "
+                "sent to it, because this client requires private reads"
+            )
         if reads not in ("parties", "open", ""):
-            raise unauthorized(f'the relay\'s document says "reads":"{reads[:MAX_TEXT]}", which this client does not '
-                               "know; use a newer client")
+            raise unauthorized(
+                f'the relay\'s document says "reads":"{reads[:MAX_TEXT]}", which this client does not '
+                "know; use a newer client"
+            )
         if reads != "parties":
             self._audience = ""
             self._open_audience = url if reads == "open" and same_origin(url, base) else ""
         elif same_origin(url, base):
             self.base, self._audience, self._open_audience = base, url, ""
         else:
-            raise unauthorized(f"the relay's document says that its URL is {url[:MAX_TEXT]}, but this client was given "
-                               "another URL; signed reads need the URL from the document, so use that one if you trust it")
+            raise unauthorized(
+                f"the relay's document says that its URL is {url[:MAX_TEXT]}, but this client was given "
+                "another URL; signed reads need the URL from the document, so use that one if you trust it"
+            )
         self._fetched_at = started
 
     async def _fetch_document(self, base: str) -> tuple[str, str]:
-        """The members url and reads of the document of the relay at base. If the relay has no document (404), it counts
-        as open if it answers an unsigned read for this client's own inbox. Everything else is a temporary failure."""
+        """The members url and reads of the document of the relay at base. If the relay has no document (404), it
+        counts as open if it answers an unsigned read for this client's own inbox. Everything else is a temporary
+        failure."""
         try:
             doc = await self.exchange("GET", WELL_KNOWN, Spec(MAX_DOCUMENT), base=base)
             self.rate = _rate(doc)
@@ -268,13 +300,22 @@ class Session:
             else:
                 inbox = {"recipient": self.me.did, "since": format_time(self.now()), "timeout": "0"}
                 try:
-                    await self.exchange("GET", "/events?" + urllib.parse.urlencode(inbox),
-                                        Spec(MAX_PAGE, "events", Envelopes(MAX_SINCE).add), base=base)
+                    await self.exchange(
+                        "GET",
+                        "/events?" + urllib.parse.urlencode(inbox),
+                        Spec(MAX_PAGE, "events", Envelopes(MAX_SINCE).add),
+                        base=base,
+                    )
                     return "", ""
                 except RelayError as err:
                     failed = err
-        raise RelayError("NO_ANSWER", "the relay's /.well-known/agora.json cannot be read, so it is unknown who can read "
-                         f"messages there: {failed}", not_sent=True, retry_after=failed.retry_after)
+        raise RelayError(
+            "NO_ANSWER",
+            "the relay's /.well-known/agora.json cannot be read, so it is unknown who can read "
+            f"messages there: {failed}",
+            not_sent=True,
+            retry_after=failed.retry_after,
+        )
 
     def _presence_audience(self) -> str:
         paused = self._presence_paused_at
@@ -291,8 +332,8 @@ class Session:
         return True
 
     def _prepare_retry(self, failed: RelayError, signed: bool) -> None:
-        """Prepares the retry of a read that the relay refused with 401 and a challenge. Raises the error to report if a
-        retry would not help. signed is whether the read had a token that grants access."""
+        """Prepares the retry of a read that the relay refused with 401 and a challenge. Raises the error to report if
+        a retry would not help. signed is whether the read had a token that grants access."""
         if not failed.from_relay or failed.status != 401 or not failed.challenged:
             raise failed
         reason = failed.details.get("reason")
@@ -311,13 +352,19 @@ class Session:
             raise failed
         difference = relay_now - self.clock()
         if not -MAX_CORRECTION <= difference <= MAX_READ_AHEAD:
-            raise unauthorized(f"the relay's clock differs from this machine's clock by {abs(difference):.0f} s; set this "
-                               "machine's clock: the client sets the time of signed reads forward by 15 minutes at most, "
-                               "and back by a day at most")
+            raise unauthorized(
+                f"the relay's clock differs from this machine's clock by {abs(difference):.0f} s; set this "
+                "machine's clock: the client sets the time of signed reads forward by 15 minutes at most, "
+                "and back by a day at most"
+            )
         corrected = self._read_corrected_at
         if corrected is not None and _monotonic() - corrected < RECHECK_SECONDS:
-            raise RelayError("NO_ANSWER", "the relay refuses the time of a signed read again, although it was corrected "
-                             f"less than 5 minutes ago: {failed}", not_sent=True)
+            raise RelayError(
+                "NO_ANSWER",
+                "the relay refuses the time of a signed read again, although it was corrected "
+                f"less than 5 minutes ago: {failed}",
+                not_sent=True,
+            )
         self._read_correction, self._read_corrected_at = difference, _monotonic()
 
 

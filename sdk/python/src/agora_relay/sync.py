@@ -114,11 +114,19 @@ async def _shut_down(loop: asyncio.AbstractEventLoop) -> None:
 class Client:
     """A client of the relay at url, as the identity me. See agora_relay.Client for all arguments and methods."""
 
-    def __init__(self, url: str, me: Identity | None = None, *, require_parties: bool = False,
-                 transport: Transport | None = None, clock: Callable[[], float] = time.time,
-                 attempts: int = _client.ATTEMPTS):
-        self._client = _client.Client(url, me, require_parties=require_parties, transport=transport, clock=clock,
-                                      attempts=attempts)
+    def __init__(
+        self,
+        url: str,
+        me: Identity | None = None,
+        *,
+        require_parties: bool = False,
+        transport: Transport | None = None,
+        clock: Callable[[], float] = time.time,
+        attempts: int = _client.ATTEMPTS,
+    ):
+        self._client = _client.Client(
+            url, me, require_parties=require_parties, transport=transport, clock=clock, attempts=attempts
+        )
         self._loop = _Loop()
 
     def __enter__(self) -> Client:
@@ -145,8 +153,16 @@ class Client:
         """See agora_relay.Client.now."""
         return self._client.now()
 
-    def post(self, type: str, payload: Mapping[str, Any], *, to: str | None = None, thread: str | None = None,
-             ttl: int = DEFAULT_TTL, seal: bool = False) -> Receipt:
+    def post(
+        self,
+        type: str,
+        payload: Mapping[str, Any],
+        *,
+        to: str | None = None,
+        thread: str | None = None,
+        ttl: int = DEFAULT_TTL,
+        seal: bool = False,
+    ) -> Receipt:
         """See agora_relay.Client.post."""
         return self._loop.run(self._client.post(type, payload, to=to, thread=thread, ttl=ttl, seal=seal))
 
@@ -154,24 +170,55 @@ class Client:
         """See agora_relay.Client.post_envelope."""
         return self._loop.run(self._client.post_envelope(envelope))
 
-    def follow(self, *, recipient: str | None = None, broadcast: bool = False, sender: str | None = None,
-               type: str | None = None, thread: str | None = None, cursor: CursorStore | None = None,
-               from_oldest: bool = False, since: datetime.datetime | None = None, page: int = PAGE) -> Iterator[Event]:
+    def follow(
+        self,
+        *,
+        recipient: str | None = None,
+        broadcast: bool = False,
+        sender: str | None = None,
+        type: str | None = None,
+        thread: str | None = None,
+        cursor: CursorStore | None = None,
+        from_oldest: bool = False,
+        since: datetime.datetime | None = None,
+        page: int = PAGE,
+    ) -> Iterator[Event]:
         """See agora_relay.Client.follow."""
-        return self._loop.iterate(self._client.follow(
-            recipient=recipient, broadcast=broadcast, sender=sender, type=type, thread=thread, cursor=cursor,
-            from_oldest=from_oldest, since=since, page=page))
+        return self._loop.iterate(
+            self._client.follow(
+                recipient=recipient,
+                broadcast=broadcast,
+                sender=sender,
+                type=type,
+                thread=thread,
+                cursor=cursor,
+                from_oldest=from_oldest,
+                since=since,
+                page=page,
+            )
+        )
 
     def thread(self, id: str, client: str | None = None) -> Thread:
         """See agora_relay.Client.thread."""
         return self._loop.run(self._client.thread(id, client))
 
-    def agents(self, *, intent: str | None = None, text: str | None = None, online: bool = False,
-               limit: int | None = None, cursor: str | None = None) -> AgentPage:
+    def agents(
+        self,
+        *,
+        intent: str | None = None,
+        text: str | None = None,
+        online: bool = False,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> AgentPage:
         """See agora_relay.Client.agents."""
-        return self._loop.run(self._client.agents(intent=intent, text=text, online=online, limit=limit, cursor=cursor))
+        return self._loop.run(
+            self._client.agents(intent=intent, text=text, online=online, limit=limit, cursor=cursor)
+        )
 
-    def directory(self, *, intent: str | None = None, text: str | None = None, online: bool = False) -> Iterator[Agent]:
+    def directory(
+        self, *, intent: str | None = None, text: str | None = None, online: bool = False
+    ) -> Iterator[Agent]:
         """See agora_relay.Client.directory."""
         return self._loop.iterate(self._client.directory(intent=intent, text=text, online=online))
 
@@ -191,34 +238,80 @@ class Client:
         """See agora_relay.Client.relay_did."""
         return self._loop.run(self._client.relay_did())
 
-    def request(self, intent: str, params: Any = None, *, to: str | None = None, max_cost: float | None = None,
-                deadline: datetime.datetime | None = None, constraints: Mapping[str, Any] | None = None,
-                seal: bool = False, allow_plain: bool = False, ttl: int = DEFAULT_TTL, thread: str | None = None,
-                title: str | None = None, description: str | None = None) -> Call:
+    def request(
+        self,
+        intent: str,
+        params: Any = None,
+        *,
+        to: str | None = None,
+        max_cost: float | None = None,
+        deadline: datetime.datetime | None = None,
+        constraints: Mapping[str, Any] | None = None,
+        seal: bool = False,
+        allow_plain: bool = False,
+        ttl: int = DEFAULT_TTL,
+        thread: str | None = None,
+        title: str | None = None,
+        description: str | None = None,
+    ) -> Call:
         """See agora_relay.Client.request."""
         try:
-            call = self._loop.run(self._client.request(
-                intent, params, to=to, max_cost=max_cost, deadline=deadline, constraints=constraints, seal=seal,
-                allow_plain=allow_plain, ttl=ttl, thread=thread, title=title, description=description))
+            call = self._loop.run(
+                self._client.request(
+                    intent,
+                    params,
+                    to=to,
+                    max_cost=max_cost,
+                    deadline=deadline,
+                    constraints=constraints,
+                    seal=seal,
+                    allow_plain=allow_plain,
+                    ttl=ttl,
+                    thread=thread,
+                    title=title,
+                    description=description,
+                )
+            )
         except UnknownOutcome as err:
             err.call = Call(self._loop, err.call)
             raise
         return Call(self._loop, call)
 
-    def resume(self, thread: str, *, request_id: str | None = None, to: str | None = None,
-               allow_plain: bool = False) -> Call:
+    def resume(
+        self, thread: str, *, request_id: str | None = None, to: str | None = None, allow_plain: bool = False
+    ) -> Call:
         """See agora_relay.Client.resume."""
-        return Call(self._loop, self._loop.run(self._client.resume(
-            thread, request_id=request_id, to=to, allow_plain=allow_plain)))
+        return Call(
+            self._loop,
+            self._loop.run(self._client.resume(thread, request_id=request_id, to=to, allow_plain=allow_plain)),
+        )
 
-    def serve(self, intents: str | Iterable[str], work: Callable[[Job], Any], *,
-              quote: Callable[[Job], Any] | None = None, manifest: Mapping[str, Any] | None = None,
-              cursor: CursorStore | None = None, concurrency: int = 8, quote_seconds: float = 60.0,
-              dropped: Callable[[Event], None] | None = None) -> None:
+    def serve(
+        self,
+        intents: str | Iterable[str],
+        work: Callable[[Job], Any],
+        *,
+        quote: Callable[[Job], Any] | None = None,
+        manifest: Mapping[str, Any] | None = None,
+        cursor: CursorStore | None = None,
+        concurrency: int = 8,
+        quote_seconds: float = 60.0,
+        dropped: Callable[[Event], None] | None = None,
+    ) -> None:
         """See agora_relay.Client.serve. It runs until Ctrl-C, or until another thread calls close."""
         try:
-            self._loop.run(self._client.serve(intents, work, quote=quote, manifest=manifest, cursor=cursor,
-                                              concurrency=concurrency, quote_seconds=quote_seconds, dropped=dropped))
+            self._loop.run(
+                self._client.serve(
+                    intents,
+                    work,
+                    quote=quote,
+                    manifest=manifest,
+                    cursor=cursor,
+                    concurrency=concurrency,
+                    quote_seconds=quote_seconds,
+                    dropped=dropped,
+                )
+            )
         except concurrent.futures.CancelledError:
             pass  # another thread has called close
 
@@ -252,12 +345,20 @@ class Call:
         """See agora_relay.Call.collect."""
         return self._loop.run(self._call.collect(seconds=seconds))
 
-    def best(self, rule: Rule = "cheapest", *, seconds: float | None = None, max_cost: float | None = None,
-             deadline: datetime.datetime | None = None) -> Offer:
+    def best(
+        self,
+        rule: Rule = "cheapest",
+        *,
+        seconds: float | None = None,
+        max_cost: float | None = None,
+        deadline: datetime.datetime | None = None,
+    ) -> Offer:
         """See agora_relay.Call.best."""
         return self._loop.run(self._call.best(rule, seconds=seconds, max_cost=max_cost, deadline=deadline))
 
-    def accept(self, offer: Offer, *, max_cost: float | None = None, deadline: datetime.datetime | None = None) -> None:
+    def accept(
+        self, offer: Offer, *, max_cost: float | None = None, deadline: datetime.datetime | None = None
+    ) -> None:
         """See agora_relay.Call.accept."""
         self._loop.run(self._call.accept(offer, max_cost=max_cost, deadline=deadline))
 

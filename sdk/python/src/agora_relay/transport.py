@@ -49,7 +49,9 @@ class BodyTooLong(Exception):
 class Transport(Protocol):
     """Sends requests. Several requests may be under way at once, and each may be cancelled."""
 
-    async def send(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, limit: int) -> Response:
+    async def send(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, limit: int
+    ) -> Response:
         """Sends one request and reads the whole answer, whose body has at most limit bytes. It follows no redirects.
         The caller limits the time. Raises TransportFailed and BodyTooLong."""
 
@@ -78,7 +80,9 @@ class StreamTransport:
         self._ssl = ssl_context
         self._idle: dict[tuple[str, str, int], list[_Connection]] = {}
 
-    async def send(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, limit: int) -> Response:
+    async def send(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, limit: int
+    ) -> Response:
         """Implements Transport.send."""
         parts = urllib.parse.urlsplit(url)
         origin = parts.scheme, parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
@@ -130,11 +134,14 @@ class StreamTransport:
             if self._ssl is None:
                 self._ssl = ssl.create_default_context()
             context = self._ssl
-        reader, writer = await asyncio.open_connection(host, port, ssl=context, limit=MAX_HEADERS,
-                                                       happy_eyeballs_delay=0.25)
+        reader, writer = await asyncio.open_connection(
+            host, port, ssl=context, limit=MAX_HEADERS, happy_eyeballs_delay=0.25
+        )
         return _Connection(reader, writer)
 
-    async def _exchange(self, connection: _Connection, origin: tuple[str, str, int], request: bytes, limit: int) -> Response:
+    async def _exchange(
+        self, connection: _Connection, origin: tuple[str, str, int], request: bytes, limit: int
+    ) -> Response:
         reusable = False
         try:
             connection.writer.write(request)

@@ -47,7 +47,8 @@ class Recent(Generic[K, V]):
         self._values: dict[K, V] = {}
 
     def add(self, key: K, value: V) -> bool:
-        """Sets the value of a key. Returns whether the key is new. A new key replaces the oldest one if the map is full."""
+        """Sets the value of a key. Returns whether the key is new. A new key replaces the oldest one if the map is
+        full."""
         new = key not in self._values
         self._values[key] = value
         if len(self._values) > self._size:
