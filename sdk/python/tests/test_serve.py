@@ -245,21 +245,6 @@ class Serves(RelayTest):
         async with Serving(self.relay.client(self.bob), "x", done.append):
             call = await self.relay.client(self.alice).request("x")
             await call.best("first", seconds=5)
-            mallory = Identity.generate()
-            e = sign(
-                {
-                    "version": "1.0",
-                    "id": "a",
-                    "type": "ACCEPT",
-                    "sender": {"id": mallory.did},
-                    "recipient": {"id": self.bob.did},
-                    "payload": {"request_id": call.request_id},
-                    "meta": {"ttl": 300},
-                    "thread": {"id": call.thread},
-                    "ts": format_time(self.relay.wall()),
-                },
-                mallory,
-            )
             self.relay.record = lambda id, client=None: {
                 "id": id,
                 "client": client,
@@ -269,8 +254,22 @@ class Serves(RelayTest):
                 "offers": [],
                 "transitions": [],
             }
-            self.relay.add(e | {"id": "b"})
-            self.relay.add(sign(e | {"payload": {"request_id": "other"}}, mallory))
+            accept = {
+                "version": "1.0",
+                "id": "a",
+                "type": "ACCEPT",
+                "sender": {"id": self.alice.did},
+                "recipient": {"id": self.bob.did},
+                "payload": {"request_id": call.request_id},
+                "meta": {"ttl": 300},
+                "thread": {"id": call.thread},
+                "ts": format_time(self.relay.wall()),
+            }
+            mallory = Identity.generate()
+            self.relay.add(sign(accept, mallory))  # not signed by its sender
+            self.relay.add(sign(accept | {"sender": {"id": mallory.did}}, mallory))
+            self.relay.add(sign(accept | {"payload": {"request_id": "other"}}, self.alice))
+            self.relay.add(sign(accept | {"id": "b", "recipient": {"id": mallory.did}}, self.alice))
             await asyncio.sleep(60)
         self.assertEqual(done, [])
 
