@@ -86,6 +86,16 @@ class Follows(RelayTest):
         )
 
     @virtual
+    async def test_large_pages(self):
+        """A large page is read in a thread, because that takes time."""
+        self.setup()
+        for number in range(4):
+            self.event(number, payload={"intent": "x", "request_id": "r", "params": "x" * 100_000})
+        self.relay.add(self.event(4) | {"payload": {"intent": "x", "request_id": "r", "params": "x" * (2 << 20)}})
+        self.event(5)
+        self.assertEqual(await self.take(6, from_oldest=True), ["m0", "m1", "m2", "m3", "m4", "m5"])
+
+    @virtual
     async def test_opens(self):
         self.setup()
         base = {

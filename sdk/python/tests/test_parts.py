@@ -347,6 +347,9 @@ class Answers(unittest.TestCase):
         ):
             with self.subTest(text=text[:30]), self.assertRaises((ValueError, RecursionError)):
                 split_list(text, "events", elements.append)
+        long = b"1." + b"0" * 70_000
+        self.assertEqual(split_list(b'{"a":' + long + b',"events":[' + long + b"]}", "events", elements.append), {"a": 1.0})
+        self.assertEqual(elements[-1], long)
         for text in (b'{"a":"' + b"x" * 600_000 + b'"}', b'{"events":["' + b"x" * (5 << 20) + b'"]}'):
             with self.assertRaises(TooLong):
                 split_list(text, "events", lambda _: None)

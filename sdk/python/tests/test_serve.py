@@ -375,6 +375,43 @@ class Serves(RelayTest):
             self.assertEqual([(await call.result()).output for call in calls], [True] * 4)
 
     @virtual
+    async def test_slot_of_a_blocking_function(self):
+        """A blocking function cannot be stopped. It keeps its slot until it returns, so at most concurrency run."""
+        self.setup()
+        started, go = [], threading.Event()
+
+        def work(job):
+            started.append(job.params)
+            go.wait(30)
+
+        async with Serving(self.relay.client(self.bob), "x", work, concurrency=1):
+            first = await self.ask(params=1)
+            while not started:
+                await asyncio.sleep(0.1)
+            await first.cancel()
+            second = await self.ask(params=2)
+            for _ in range(10):
+                await asyncio.sleep(0.1)
+            self.assertEqual(started, [1])
+            go.set()
+            await second.result()
+        self.assertEqual(started, [1, 2])
+
+    @virtual
+    async def test_work_is_not_repeated_to_post_its_result(self):
+        self.setup()
+        done = []
+
+        async def hook(method, parts, next):
+            return lost() if method == "POST" and done and asyncio.get_running_loop().time() < 300 else await next()
+
+        self.relay.hook = hook
+        async with Serving(self.relay.client(self.bob), "x", lambda job: done.append(1)):
+            call = await self.ask()
+            await call.result(seconds=1000)
+        self.assertEqual(done, [1])
+
+    @virtual
     async def test_slow_quotes_end(self):
         self.setup()
 

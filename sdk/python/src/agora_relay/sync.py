@@ -43,22 +43,15 @@ class _Loop:
         if self._loop.is_closed():
             job.close()
             raise RuntimeError("the client is closed")
-        future = asyncio.run_coroutine_threadsafe(job, self._loop)
+        ended = threading.Event()
+        future = asyncio.run_coroutine_threadsafe(_and_tell(job, ended), self._loop)
         try:
             return future.result()
         except BaseException:
             if not future.done():  # such as KeyboardInterrupt in this thread
                 future.cancel()
-                self._settle()
+                ended.wait(5)
             raise
-
-    def _settle(self) -> None:
-        """Gives the cancelled coroutine the time to end, but not for ever."""
-        deadline = time.monotonic() + 5
-        while time.monotonic() < deadline:
-            if asyncio.run_coroutine_threadsafe(_others(), self._loop).result() == 0:
-                return
-            time.sleep(0.01)
 
     def iterate(self, source: AsyncGenerator[T, None]) -> Iterator[T]:
         """Yields what an async generator yields. When the caller ends the loop early, the generator ends too."""
@@ -86,17 +79,19 @@ class _Loop:
         self._loop.close()
 
 
+async def _and_tell(job: Coroutine[Any, Any, T], ended: threading.Event) -> T:
+    try:
+        return await job
+    finally:
+        ended.set()
+
+
 async def _next(source: AsyncGenerator[T, None]) -> T:
-    # A future cannot have StopIteration as its result; StopAsyncIteration is fine.
     return await source.__anext__()
 
 
 async def _close(source: AsyncGenerator[Any, None]) -> None:
     await source.aclose()
-
-
-async def _others() -> int:
-    return sum(not task.done() and task is not asyncio.current_task() for task in asyncio.all_tasks())
 
 
 async def _cancel_others() -> None:
