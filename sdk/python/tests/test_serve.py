@@ -31,6 +31,7 @@ class Serves(RelayTest):
                 "nan": float("nan"),
                 "dear": 3,
                 "dict": {"price": {"amount": 2, "currency": "EUR"}},
+                "number": {"price": 0.5, "eta_seconds": 1},
             }[job.params]
 
         async with Serving(self.relay.client(self.bob), ["x", "y"], lambda job: None, quote=quote):
@@ -51,8 +52,10 @@ class Serves(RelayTest):
                 self.assertNotIn("secret", caught.exception.message)
                 call = await client.request(intent, params, max_cost=1)  # a broadcast gets no answer at all
                 self.assertEqual(await call.collect(seconds=5), [])
-            call = await client.request("y", "dict", max_cost=1)
-            self.assertEqual([(o.price, o.currency) for o in await call.collect(seconds=2)], [(2, "EUR")])
+            for params, want in (("dict", (2, "EUR", None)), ("number", (0.5, "USD", 1))):
+                call = await client.request("y", params, max_cost=1)
+                [offer] = await call.collect(seconds=2)
+                self.assertEqual((offer.price, offer.currency, offer.eta_seconds), want)
             await client.post("REQUEST", {"intent": "x", "constraints": {"max_cost_usd": "much"}}, to=self.bob.did)
             await asyncio.sleep(1)
             self.assertEqual(self.relay.events[-1][0]["payload"]["code"], "INVALID_REQUEST")

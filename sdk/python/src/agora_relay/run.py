@@ -296,8 +296,11 @@ def _offer_of(value: Any) -> tuple[dict[str, Any], float, str]:
         raise TypeError(
             f"it returned {type(value).__name__}; return a price in USD, a Quote, or the payload of an OFFER"
         )
-    price = value.get("price", {})
-    return dict(value), float(price.get("amount", 0.0)), str(price.get("currency", ""))
+    offer = dict(value)
+    price = offer.get("price", {})
+    if isinstance(price, (int, float)):
+        price = offer["price"] = Quote(float(price)).payload()["price"]
+    return offer, float(price.get("amount", 0.0)), str(price.get("currency", ""))
 
 
 def _over(offer: Mapping[str, Any], now: float) -> bool:

@@ -143,7 +143,7 @@ class Session:
         headers = {
             "Accept": "application/json",
             "Accept-Encoding": "identity",
-            "User-Agent": "agora-relay-python/0.1",
+            "User-Agent": "agora-client-python/1.0",
         }
         if token:
             headers["Authorization"] = token
