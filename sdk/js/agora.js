@@ -8,9 +8,7 @@
 export class Refused extends Error {
   constructor(code, message, details = {}) {
     super(`${code}: ${message}`);
-    this.name = 'Refused';
-    this.code = code;
-    this.details = details;
+    Object.assign(this, { name: 'Refused', code, details, retryable: false });
   }
 }
 
@@ -19,7 +17,17 @@ export class Refused extends Error {
 export class RelayError extends Refused {
   constructor(code, message, { details, ...rest }) {
     super(code, message, details);
-    Object.assign(this, { name: 'RelayError', status: 0, retryable: true, retryAfter: 0, challenged: false }, rest);
+    const defaults = { status: 0, retryable: true, retryAfter: 0, challenged: false, notSent: false };
+    Object.assign(this, { name: 'RelayError' }, defaults, rest);
+  }
+}
+
+/** The error of a post if the relay may or may not have stored the message. envelope is the message; it is safe to post
+ *  the same envelope again with postEnvelope. cause is the last failure. */
+export class UnknownOutcome extends Error {
+  constructor(envelope, cause) {
+    super(`UNKNOWN_OUTCOME: it is unknown whether the relay has stored the message (${cause.message})`, { cause });
+    Object.assign(this, { name: 'UnknownOutcome', code: 'UNKNOWN_OUTCOME', retryable: true, details: {}, envelope });
   }
 }
 
@@ -29,8 +37,7 @@ export class Unavailable extends Error {
   constructor(cause) {
     super('NO_WEBCRYPTO: signatures cannot be checked here, because WebCrypto with Ed25519 and X25519 is missing. ' +
       'Use https or a loopback address, and a current browser', { cause });
-    this.name = 'Unavailable';
-    this.code = 'NO_WEBCRYPTO';
+    Object.assign(this, { name: 'Unavailable', code: 'NO_WEBCRYPTO', retryable: false });
   }
 }
 
@@ -790,22 +797,35 @@ function finish(h, s) {
 
 const MAX_ANSWER = 32 << 20, MAX_REFUSAL = 64 << 10, MAX_TEXT = 1000; // bytes, and characters of a relay's text
 const PAGE = { depth: MAX_DEPTH + 4, costly: Infinity }; // envelopes are inside of an answer, and there are many
-const ATTEMPTS = 5, READ_ATTEMPTS = 3;
-const EXCHANGE = 30_000, PATIENCE = 120_000, HOUR = 3_600_000, FIVE_MINUTES = 300_000; // milliseconds
+const ATTEMPTS = 8, READ_ATTEMPTS = 3;
+const EXCHANGE = 30_000, PATIENCE = 120_000; // milliseconds
+const FIVE_MINUTES = 300_000, QUARTER = 900_000, DAY = 86_400_000; // milliseconds
+const MAX_KEPT = 30 * DAY; // the longest time that a relay keeps a message
+const UNSAFE = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\u{E0000}-\u{E0FFF}]/gu;
 
-// Waits, or throws the signal's reason as soon as it is aborted.
-function pause(ms, signal) {
+// A refusal with one of these codes proves that the relay has not stored an earlier attempt with the same bytes: the
+// relay looks for duplicates first (§3).
+const SETTLED = ['INVALID_TRANSITION', 'THREAD_NOT_FOUND', 'FORBIDDEN', 'DUPLICATE_ID', 'INVALID_REQUEST'];
+// The codes of errors of fetch that prove that there was no connection. Browsers do not tell.
+const NO_CONNECTION = ['ECONNREFUSED', 'ENOTFOUND', 'EAI_AGAIN', 'EHOSTUNREACH', 'ENETUNREACH',
+  'UND_ERR_CONNECT_TIMEOUT', 'ConnectionRefused'];
+const TOKEN_REFUSALS = [401, 403, 431]; // the statuses with which a proxy may refuse a token
+
+/** Waits, or throws the signal's reason as soon as it is aborted. */
+export function pause(ms, signal) {
   return new Promise((resolve, reject) => {
     signal?.throwIfAborted();
     const end = () => { clearTimeout(timer); reject(signal.reason); };
-    const timer = setTimeout(() => { signal?.removeEventListener('abort', end); resolve(); }, ms);
+    const done = () => { signal?.removeEventListener('abort', end); resolve(); };
+    const timer = setTimeout(done, Math.min(ms, 2 ** 31 - 1)); // a longer timer would end at once
     signal?.addEventListener('abort', end, { once: true });
   });
 }
 
-// The pause before the next attempt. It is partly random, so that clients that failed together do not retry together.
-function backoff(failures, atLeast) {
-  const span = Math.min(500 * 2 ** Math.min(failures, 10), 30_000) / 2;
+/** The pause in milliseconds before the next attempt, after this number of earlier failures. It is partly random, so
+ *  that clients that failed together do not retry together. */
+export function backoff(failures, atLeast = 0, limit = 30_000) {
+  const span = Math.min(500 * 2 ** Math.min(failures, 10), limit) / 2;
   return (atLeast || span) + Math.random() * span;
 }
 
@@ -815,105 +835,119 @@ function withQuery(path, query) {
   return text ? `${path}?${text}` : path;
 }
 
-const matches = ({ recipient, broadcast, sender, type, thread }, e) =>
-  (!recipient || e.recipient?.id === recipient || String(broadcast) === 'true' && !e.recipient) &&
-  (!sender || e.sender.id === sender) && (!type || e.type === type) && (!thread || threadOf(e) === thread);
-
-const warn = (err) => console.warn('agora: an event was left out:', err.message);
-
-/** A relay, used as the identity me. Without me, it only reads, and unsigned. */
+/** A relay, used as the identity me. Without me, it only reads, and unsigned. It does not verify what it reads. */
 export class Relay {
   #fetch;
   #clock;
+  #sender;
   #own; // the relay's own address, if it is not that of url
-  #audience; // of tokens; '': reads are not signed; undefined: not known yet
-  #correction = 0; // milliseconds to add to the clock for tokens
-  #correctedAt = -Infinity;
+  #requireParties;
+  #correction = 0; // milliseconds to add to the clock for messages
+  // What the relay's document, read at the time at, says about reads. audience is that of all tokens; '': the relay is
+  // open. presence is that of tokens which only show that we are online; '': there are none.
+  #rule;
+  #tokensCorrection = 0; // milliseconds to add to the clock for tokens
+  #tokensCorrectedAt = -Infinity;
+  #absentSince = -Infinity; // when a read of an open relay was refused that had a token
 
   /** clock returns the time in milliseconds since 1970. origin is the relay's own address, if url is that of a proxy
-   *  that you trust: reads are then signed for origin. */
-  constructor(url, { me, origin: own, fetch = (...args) => globalThis.fetch(...args), clock = Date.now } = {}) {
+   *  that you trust: reads are then signed for origin. With requireParties, nothing is sent to a relay that shows
+   *  directed messages to others than their parties. */
+  constructor(url, { me, name, home, origin: own, requireParties = false,
+    fetch = (...args) => globalThis.fetch(...args), clock = Date.now } = {}) {
     const { origin, pathname } = new URL(url);
     this.url = origin + pathname.replace(/\/+$/, '');
     this.me = me;
+    this.#sender = { ...(name && { name }), ...(home && { url: home }) };
     this.#own = own;
+    this.#requireParties = requireParties;
     this.#fetch = fetch;
     this.#clock = clock;
   }
 
+  /** The time in milliseconds since 1970, by the clock. If the relay has refused a message because of its time, this is
+   *  the relay's time. */
+  now() { return this.#clock() + this.#correction; }
+
+  /** Whether the relay is known to show directed messages to their parties only. */
+  get isPrivate() { return Boolean(this.#rule?.audience); }
+
   /** The relay's document: who it is, its limits, and who may read. */
   about({ signal } = {}) { return this.#exchange('/.well-known/agora.json', { signal }); }
+
+  /** Whether the relay accepts messages, and the version of the protocol. */
+  health({ signal } = {}) { return this.#exchange('/health', { signal }); }
 
   /** One page of events, which are not verified. query has the parameters of GET /events. */
   async page(query = {}, { signal } = {}) {
     const seconds = Math.min(Number(query.timeout ?? 30) || 0, 60);
-    const answer = await this.#read(withQuery('/events', query), signal, seconds * 1000);
-    if (!Array.isArray(answer.events)) throw invalidAnswer(200);
+    const answer = await this.#read(withQuery('/events', query), signal, seconds * 1000, true);
+    const { events, cursor } = answer;
+    if (!Array.isArray(events) || typeof cursor !== 'string' || cursor === '' || cursor.length > 1024) {
+      throw invalidAnswer(200);
+    }
     return answer;
   }
 
-  /** The place after all stored events that match filter, to follow only new events. */
-  async newest(filter = {}, { signal } = {}) {
-    let query = { since: this.#now().toISOString() }, page;
-    do {
-      page = await this.page({ ...filter, ...query, timeout: 0 }, { signal });
-      query = { cursor: cursorOf(page) };
-    } while (page.hasMore === true);
-    return query;
-  }
-
-  /** Yields the verified events that match filter (recipient, broadcast, sender, type, thread), beginning at place. It
-   *  waits for more until signal is aborted. When the events of a page were consumed, it sets place.cursor. Store it,
-   *  so that the next process can continue there. It retries what may succeed later, and throws any other error. If its
-   *  details.reason is unknown_cursor, the relay has lost its events: set place.cursor to '0' and call follow again.
-   *  Polls begin at least spacing milliseconds apart, and at least a second apart if there is no news. It calls skipped
-   *  with the error and the event for each event that is not valid. */
-  async *follow(filter = {}, place = { cursor: '0' }, { signal, spacing = 0, skipped = warn } = {}) {
-    for (let failures = 0; ;) {
-      const began = performance.now();
-      let page, news = false;
-      try {
-        page = await this.page({ ...filter, cursor: place.cursor, timeout: 30 }, { signal });
-        news = cursorOf(page) !== place.cursor && page.events.length > 0;
-        failures = 0;
-      } catch (err) {
-        if (!err?.retryable) throw err;
-        await pause(backoff(failures++, Math.min(err.retryAfter, HOUR)), signal);
-        continue;
-      }
-      for (const event of page.events) {
-        try {
-          checkEnvelope(event, { maxBytes: MAX_EVENT });
-          must(matches(filter, event), 'INVALID_REQUEST', 'the event does not match the filter');
-          await verify(event);
-        } catch (err) {
-          if (!(err instanceof Refused)) throw err;
-          skipped(err, event);
-          continue;
-        }
-        yield event;
-      }
-      place.cursor = page.cursor;
-      await pause(began + Math.max(spacing, news ? 0 : 1000) - performance.now(), signal);
-    }
-  }
-
   /** Signs and posts a message and returns the receipt. to, thread and ttl (seconds) are optional. With seal, only the
-   *  recipient can read the payload. If there is no answer, it sends the same bytes again, which is safe. */
-  async post(type, payload, { to, thread, ttl = 86_400, seal: sealed = false } = {}, { signal } = {}) {
+   *  recipient can read the payload. If there is no answer, it sends the same bytes again, which is safe. If the relay
+   *  says that our clock is wrong, it corrects the clock and signs once more, with the same id. */
+  async post(type, payload, { to, thread, ttl = 86_400, seal: sealed = false } = {}, options = {}) {
     must(this.me, 'INVALID_REQUEST', 'posting needs an identity: new Relay(url, { me })');
-    const e = {
-      version: '1.0', id: `msg_${encode64(random(16))}`, ts: new Date(this.#clock()).toISOString(), type, payload,
-      meta: { ttl }, sender: { id: this.me.did },
-      ...(to && { recipient: { id: to } }), ...(thread && { thread: { id: thread } }),
+    const id = `msg_${encode64(random(16))}`;
+    const make = async () => {
+      const e = {
+        version: '1.0', id, ts: new Date(this.now()).toISOString(), type, payload, meta: { ttl },
+        sender: { ...this.#sender, id: this.me.did },
+        ...(to && { recipient: { id: to } }), ...(thread && { thread: { id: thread } }),
+      };
+      return checkEnvelope(await sign(sealed ? await seal(e) : e, this.me));
     };
-    const body = canonicalize(await sign(sealed ? await seal(e) : e, this.me));
+    try { return await this.postEnvelope(await make(), options); } catch (err) {
+      const unknown = err instanceof UnknownOutcome, refusal = unknown ? err.cause : err;
+      if (refusal?.code !== 'STALE_TIMESTAMP' || !this.#correct(millis(refusal.details.now))) throw err;
+      const again = await make();
+      return this.postEnvelope(again, options).catch((failed) => {
+        const settled = failed.code !== 'DUPLICATE_ID' && SETTLED.includes(failed.code);
+        throw unknown && failed instanceof Refused && !settled ? new UnknownOutcome(again, failed) : failed;
+      });
+    }
+  }
+
+  /** Posts a signed message, and repeats it until the relay has answered, eight times at most. Returns the receipt.
+   *  Without retryLimited it does not repeat a message that the relay refuses with 429. */
+  async postEnvelope(e, { signal, retryLimited = true } = {}) {
+    const body = canonicalize(e);
+    let maybeStored = false; // by an earlier attempt
     for (let attempt = 1; ; attempt++) {
-      try { return await this.#exchange('/events', { body, signal }); } catch (err) {
-        if (!err?.retryable || attempt === ATTEMPTS || err.retryAfter > PATIENCE) throw err;
-        await pause(backoff(attempt - 1, err.retryAfter), signal);
+      try { return await this.#postOnce(e, body, signal); } catch (err) {
+        if (!(err instanceof RelayError)) throw err;
+        const harmless = err.notSent || err.status >= 400 && err.status < 500 || err.details.stored === false;
+        const waits = !(harmless && err.retryAfter > PATIENCE) && (retryLimited || err.status !== 429);
+        if (!err.retryable || !waits || attempt === ATTEMPTS) {
+          throw harmless && !(maybeStored && !SETTLED.includes(err.code)) ? err : new UnknownOutcome(e, err);
+        }
+        maybeStored ||= !harmless;
+        await pause(backoff(attempt - 1, Math.min(err.retryAfter, PATIENCE)), signal);
       }
     }
+  }
+
+  async #postOnce(e, body, signal) {
+    if (this.#requireParties) await this.#reads(signal);
+    const receipt = await this.#exchange('/events', { body, signal });
+    if (receipt.id !== e.id) throw invalidAnswer(200);
+    const end = millis(e.ts) + Math.min((e.meta?.ttl ?? 300) * 1000, MAX_KEPT); // no relay keeps a message longer
+    if (!(millis(receipt.expiresAt) <= end)) receipt.expiresAt = new Date(end).toISOString();
+    return receipt;
+  }
+
+  // Sets the clock to the relay's time, unless that differs by more than a day.
+  #correct(relayNow) {
+    const correction = relayNow - this.#clock();
+    if (!(Math.abs(correction) <= DAY)) return false;
+    this.#correction = correction;
+    return true;
   }
 
   /** A thread and its envelopes, which are not verified. client selects one of several threads with this id. */
@@ -928,60 +962,93 @@ export class Relay {
    *  request, in milliseconds. */
   get(path, { signal, wait = 0 } = {}) { return this.#read(path, signal, wait); }
 
-  #now() { return new Date(this.#clock() + this.#correction); }
-
-  async #read(path, signal, wait = 0) {
+  // With presence, a read of an open relay is signed too, which shows there that we are online.
+  async #read(path, signal, wait = 0, presence = false) {
     for (let attempt = 1; ; attempt++) {
-      const token = this.me && await this.#token(path, signal);
+      const { audience = '', presence: shown } = await this.#reads(signal);
+      const present = presence && !audience && Math.abs(this.#clock() - this.#absentSince) >= FIVE_MINUTES;
+      const token = await this.#token(audience || present && shown, path);
       try { return await this.#exchange(path, { token, signal, wait }); } catch (err) {
-        if (!this.#recovers(err, token) || attempt === READ_ATTEMPTS) throw err;
+        if (!(err instanceof RelayError)) throw err;
+        const again = token && !audience ? this.#hide(err) : this.#recovers(err, token);
+        if (!again) throw err;
+        if (attempt === READ_ATTEMPTS) throw Object.assign(err, { retryable: true });
       }
     }
   }
 
-  // Whether a read that was refused may be signed again (§8 "Readers"). It corrects the clock for tokens, once in five
-  // minutes and by at most five. Otherwise an impostor could ask for a token that is good later.
-  #recovers(err, token) {
-    if (!this.me || err.status !== 401 || !err.challenged) return false;
-    if (!token) this.#audience = undefined; // the relay shows messages only to their parties by now
-    if (!token || err.details.reason === 'used') return true;
-    if (err.details.reason !== 'time') return false;
-    const now = this.#clock(), difference = millis(err.details.now) - now;
-    if (!(Math.abs(difference) <= FIVE_MINUTES)) return false;
-    if (now - this.#correctedAt < FIVE_MINUTES) {
-      err.retryable = true;
-      return false;
-    }
-    this.#correction = difference;
-    this.#correctedAt = now;
+  // Whether a read of an open relay may be repeated without a token, because a proxy may have refused the token.
+  #hide(err) {
+    if (!TOKEN_REFUSALS.includes(err.status)) return false;
+    this.#absentSince = this.#clock();
+    if (err.challenged) this.forgetRule();
     return true;
   }
 
-  async #token(path, signal) {
-    this.#audience ??= await this.#findAudience(signal);
-    const { pathname, search } = new URL(this.url + path);
-    return this.#audience && readToken(this.#audience, pathname + search, this.me, this.#now().toISOString());
+  // Whether a read that was refused may be signed again (§8 "Readers"). It corrects the clock for tokens, once in five
+  // minutes, by at most 15 minutes forward and a day back. Otherwise an impostor could ask for a token that is good
+  // later.
+  #recovers(err, token) {
+    if (!this.me || err.status !== 401 || !err.challenged) return false;
+    if (!token) this.forgetRule(); // the relay shows messages only to their parties by now
+    if (!token || err.details.reason === 'used') return true;
+    if (err.details.reason !== 'time') return false;
+    const now = this.#clock(), difference = millis(err.details.now) - now;
+    if (!(difference <= QUARTER && difference >= -DAY)) return false;
+    if (now - this.#tokensCorrectedAt < FIVE_MINUTES) {
+      err.retryable = true;
+      return false;
+    }
+    this.#tokensCorrection = difference;
+    this.#tokensCorrectedAt = now;
+    return true;
+  }
+
+  /** Makes the next read ask the relay again who may read, unless the relay has said already that only parties may. */
+  forgetRule() { if (this.#rule) this.#rule.at = -Infinity; }
+
+  #token(audience, path) {
+    if (!this.me || !audience) return undefined;
+    const { pathname, search } = new URL(this.url + path), time = new Date(this.#clock() + this.#tokensCorrection);
+    return readToken(audience, pathname + search, this.me, time.toISOString());
+  }
+
+  // The rule for reads. A relay that was private once gets signed reads from then on, whatever it says later.
+  async #reads(signal) {
+    if (!this.me && !this.#requireParties) return {};
+    const known = this.#rule, fresh = known && Math.abs(this.#clock() - known.at) < FIVE_MINUTES;
+    if (!fresh && !(known?.audience && !this.#requireParties)) this.#rule = await this.#findRule(signal);
+    return this.#rule;
   }
 
   // The origin for tokens is the one that we use, not another one that the relay claims to have.
-  async #findAudience(signal) {
-    const about = await this.about({ signal }).catch((err) => {
-      if (err.status === 404) return {}; // a relay without the document knows no tokens
-      throw err;
-    });
-    if (about.reads === undefined || about.reads === 'open') return '';
+  async #findRule(signal) {
+    const at = this.#clock(), about = await this.about({ signal }).catch((err) => this.#withoutDocument(err, signal));
+    const { url, reads } = about, { origin, pathname } = new URL(this.url);
     const unauthorized = (ok, what) => must(ok, 'UNAUTHORIZED', what);
-    unauthorized(about.reads === 'parties', 'the relay has a rule for reads that this client does not know');
+    if (reads === undefined || reads === 'open') {
+      unauthorized(!this.#requireParties, 'the relay shows messages to everybody, or does not say who can read them; ' +
+        'nothing was sent to it, because private reads are required');
+      return { at, audience: '', presence: reads && url === (this.#own ?? origin) ? url : '' };
+    }
+    unauthorized(reads === 'parties', 'the relay has a rule for reads that this client does not know');
     if (this.#own) {
-      unauthorized(about.url === this.#own, 'the relay says that it has another address than the one that was given');
-      return this.#own;
+      unauthorized(url === this.#own, 'the relay says that it has another address than the one that was given');
+    } else if (isOtherLoopback(url, this.url)) { // another process may listen there, so ask again
+      this.url = url + pathname.replace(/\/+$/, '');
+      return this.#findRule(signal);
+    } else unauthorized(url === origin, 'this relay must be reached at the url in its document');
+    return { at, audience: url };
+  }
+
+  // A relay without a document is open if it answers an unsigned read of our own inbox.
+  async #withoutDocument(err, signal) {
+    if (err.status === 404 && this.me && !this.isPrivate) {
+      const inbox = { recipient: this.me.did, since: new Date(this.now()).toISOString(), timeout: 0 };
+      err = await this.#exchange(withQuery('/events', inbox), { signal }).then(() => undefined, (failed) => failed);
+      if (!err) return {};
     }
-    if (isOtherLoopback(about.url, this.url)) { // another process may listen there, so ask again
-      this.url = about.url + new URL(this.url).pathname.replace(/\/+$/, '');
-      return this.#findAudience(signal);
-    }
-    unauthorized(about.url === new URL(this.url).origin, 'this relay must be reached at the url in its document');
-    return about.url;
+    throw err instanceof RelayError ? Object.assign(err, { retryable: true }) : err;
   }
 
   async #exchange(path, { body, token, signal, wait = 0 }) {
@@ -997,11 +1064,13 @@ export class Relay {
         method: body ? 'POST' : 'GET', headers, body, signal: ours.signal,
         redirect: 'error', credentials: 'omit', cache: 'no-store', referrerPolicy: 'no-referrer',
       });
-      return readAnswer(response, await readBody(response), this.#clock());
+      return readAnswer(response, await readBody(response), this.now());
     } catch (err) {
       signal?.throwIfAborted();
       if (err instanceof RelayError) throw err;
-      throw new RelayError('NO_ANSWER', 'the relay cannot be reached, or its answer was cut off', { cause: err });
+      const notSent = NO_CONNECTION.includes(err?.cause?.code ?? err?.code);
+      throw new RelayError('NO_ANSWER', `${this.url} cannot be reached, or its answer was cut off`,
+        { notSent, cause: err });
     } finally {
       clearTimeout(timer);
       signal?.removeEventListener('abort', abort);
@@ -1034,21 +1103,21 @@ function readAnswer({ status, headers }, bytes, now) {
   try { answer = parse(bytes, PAGE); } catch { throw invalidAnswer(status); }
   if (answer?.ok === true && status === 200) return answer;
   if (typeof answer?.error !== 'string' || status === 200) throw invalidAnswer(status);
-  const { error, message, retryable, details } = answer;
-  throw new RelayError(error.slice(0, MAX_TEXT), String(message).slice(0, MAX_TEXT), {
-    status, retryable: typeof retryable === 'boolean' ? retryable : isTemporary(status),
+  const { error, message, details } = answer;
+  throw new RelayError(printable(error), printable(String(message)), {
+    status, retryable: isTemporary(status) && details?.maxOffers === undefined, // a full thread stays full
     details: isObject(details) ? details : {}, retryAfter: retryAfter(headers.get('retry-after') ?? '', now),
     challenged: /^Agora\b/i.test(headers.get('www-authenticate') ?? ''),
   });
 }
 
+/** A text of others that is safe to print: at most 1000 characters, and \uXXXX in place of characters that control a
+ *  terminal, are invisible, or change the direction of writing. */
+export const printable = (text) => text.slice(0, MAX_TEXT).replace(UNSAFE, (found) =>
+  Array.from({ length: found.length }, (_, i) => `\\u${found.charCodeAt(i).toString(16).padStart(4, '0')}`).join(''));
+
 // The header Retry-After in milliseconds: it has seconds, or a date.
 const retryAfter = (text, now) => Math.max(/^\d+$/.test(text) ? Number(text) * 1000 : Date.parse(text) - now, 0) || 0;
-
-function cursorOf({ cursor }) {
-  if (typeof cursor !== 'string' || cursor === '' || cursor.length > 256) throw invalidAnswer(200);
-  return cursor;
-}
 
 // The milliseconds since 1970 of an RFC 3339 date-time; NaN if it is none.
 function millis(text) {

@@ -1,0 +1,169 @@
+// A client of a relay that runs both sides of a thread: request asks for a service, serve offers services. It does not
+// trust the relay: it verifies every envelope, and checks that the envelope was asked for, before it uses it. What only
+// the relay claims, such as the state of a thread, decides what the client asks next. client.d.ts documents everything.
+import { backoff, encode64, keyOf, pause, printable, Relay, threadOf, UnknownOutcome } from './agora.js';
+import { Call, constraintsOf, requestIn, resumed } from './call.js';
+import { Endless } from './errors.js';
+import { Recent } from './queue.js';
+import { isClosed, isObject, malformed, nameOf, pages, verified, wasSealed } from './reading.js';
+import { serve } from './serve.js';
+
+const PATIENCE = 30_000; // milliseconds that a read waits for a relay that limits it
+const MAX_ROWS = 1000, MAX_THREAD = 10_000; // agents in a page, or manifests of an agent; events of a thread
+const MAX_IDLE = 100, MAX_PAGES = 100_000; // pages of the directory in a row without a new agent; in total
+const DEFAULT_RATE = { perSecond: 20, burst: 40 }; // §5
+
+/** A new id for a thread. */
+export const newThread = () => `thread_${encode64(crypto.getRandomValues(new Uint8Array(16)))}`;
+
+// By default a line goes to the console. Errors of this package need no stack.
+function toConsole(text, err) {
+  if (err === undefined) console.warn(`agora: ${text}`);
+  else if (err instanceof Error && 'retryable' in err) console.warn(`agora: ${text}: ${printable(err.message)}`);
+  else console.warn(`agora: ${text}:`, err);
+}
+
+export class Client extends Relay {
+  #rate = DEFAULT_RATE;
+  #did;
+
+  constructor(url, { log = toConsole, ...options } = {}) {
+    super(url, options);
+    this.log = log;
+  }
+
+  get postRate() { return this.#rate; }
+
+  async about(options) {
+    const document = await super.about(options), rate = document.limits?.rates?.postsPerAgent;
+    const isRate = rate?.perSecond >= 0.01 && rate.perSecond <= 1e6 && rate.burst >= 1 && rate.burst <= 1e6;
+    this.#rate = isRate ? { perSecond: rate.perSecond, burst: rate.burst } : DEFAULT_RATE;
+    return document;
+  }
+
+  async relayDid({ signal } = {}) {
+    if (!this.#did) {
+      const { did } = await this.#patiently(() => this.about({ signal }), signal);
+      keyOf(did);
+      this.#did = did;
+    }
+    return this.#did;
+  }
+
+  async thread(id, client, { signal } = {}) {
+    const answer = await this.#patiently(() => super.thread(id, client, { signal }), signal);
+    const thread = recordOf(answer.thread);
+    if (thread.id !== id || client && thread.client !== client) throw malformed('the answer is about another thread');
+    const events = await verified(this, answer.events, (e) => threadOf(e) === id, MAX_THREAD);
+    return { ...answer, thread, events };
+  }
+
+  async agents(query, { signal } = {}) {
+    const answer = await this.#patiently(() => super.agents(query, { signal }), signal), { agents, cursor } = answer;
+    if (!Array.isArray(agents) || agents.length > MAX_ROWS || cursor !== undefined && !isCursor(cursor)) {
+      throw malformed('the answer is not a page of agents');
+    }
+    const rows = agents.filter((row) => isObject(row) && isObject(row.envelope)), byManifest = new Map();
+    for (const row of rows) byManifest.set(row.envelope, row);
+    const owns = (e) => e.type === 'MANIFEST' && e.sender.id === byManifest.get(e).id;
+    const manifests = await verified(this, rows.map(({ envelope }) => envelope), owns, MAX_ROWS);
+    return { ...answer, agents: manifests.map((e) => agentOf(byManifest.get(e), { envelope: e })) };
+  }
+
+  async agent(did, { signal } = {}) {
+    const path = `/agents/${encodeURIComponent(did)}`;
+    const { agent } = await this.#patiently(() => this.get(path, { signal }), signal);
+    if (!isObject(agent) || agent.id !== did) throw malformed('the answer is about another agent');
+    const owns = (e) => e.type === 'MANIFEST' && e.sender.id === did;
+    return agentOf(agent, { manifests: await verified(this, agent.manifests, owns, MAX_ROWS) });
+  }
+
+  async *directory({ cursor, ...query } = {}, { signal } = {}) {
+    const seen = new Recent(1 << 16);
+    for (let idle = 1, n = 0; n < MAX_PAGES; n++, idle++) {
+      const page = await this.agents({ ...query, cursor }, { signal });
+      for (const agent of page.agents) {
+        if (seen.add(nameOf(agent.envelope))) idle = 0;
+        yield agent;
+      }
+      if (page.hasMore !== true) return;
+      if (!page.cursor || page.cursor === cursor || idle === MAX_IDLE) break;
+      cursor = page.cursor;
+    }
+    throw new Endless();
+  }
+
+  async *follow(filter = {}, { cursor: store, from, limit, signal } = {}) {
+    for await (const { events, cursor, moved } of pages(this, { filter, store, from, limit, signal })) {
+      for (const e of events) {
+        const isUnreadable = isClosed(e) && e.recipient?.id === this.me?.did;
+        if (isUnreadable) this.log(`a sealed message of ${e.sender.id} cannot be opened, and was left out`);
+        else yield e;
+      }
+      if (moved || events.length > 0) await store?.save(cursor);
+    }
+  }
+
+  async request(intent, params, options = {}) {
+    const { to, maxCost, deadline, constraints, title, description, seal = false, allowPlain, ttl, signal } = options;
+    const thread = options.thread ?? newThread(), limits = constraintsOf(constraints, maxCost, deadline);
+    const payload = { request_id: thread, intent, title, description, params, constraints: limits };
+    const call = new Call(this, { thread, requestId: thread, recipient: to, constraints: limits ?? {}, seal, allowPlain });
+    try { await this.post('REQUEST', payload, { to, thread, ttl, seal }, { signal }); } catch (err) {
+      if (err instanceof UnknownOutcome) throw Object.assign(err, { call });
+      if (err.code !== 'INVALID_TRANSITION' || options.thread === undefined) throw err;
+      return this.#continued(call, { intent, limits: limits ?? {}, allowPlain, signal }, err);
+    }
+    return call;
+  }
+
+  // The call of a thread that an earlier request has opened. refused is the relay's error for the present REQUEST. It is
+  // thrown if the thread was opened with other options.
+  async #continued(wanted, { intent, limits, allowPlain, signal }, refused) {
+    const { thread: id, recipient: to, seal } = wanted, record = await this.thread(id, this.me.did, { signal });
+    const request = requestIn(record); // another program may have opened the thread with another request_id
+    const call = resumed(this, record, { requestId: request?.payload.request_id ?? id, to });
+    if (call.recipient !== to || request && (request.payload.intent !== intent || wasSealed(request) !== seal)) {
+      throw refused;
+    }
+    const isReadable = request && !isClosed(request); // else the relay does not show it any more, or it is sealed
+    call.continueAs({ limits: isReadable ? undefined : limits, seal: call.seal || !request && seal, allowPlain });
+    return call;
+  }
+
+  async resume(thread, { requestId, to, allowPlain, signal } = {}) {
+    const call = resumed(this, await this.thread(thread, this.me.did, { signal }), { requestId, to });
+    call.continueAs({ allowPlain });
+    return call;
+  }
+
+  serve(intents, options) { return serve(this, intents, options); }
+
+  // Calls read, and again if the relay limits reads and says that it will answer soon.
+  async #patiently(read, signal) {
+    const end = performance.now() + PATIENCE;
+    for (let failures = 0; ; failures++) {
+      try { return await read(); } catch (err) {
+        if (err?.status !== 429 || !err.retryAfter || performance.now() + err.retryAfter > end) throw err;
+        await pause(backoff(failures, err.retryAfter), signal);
+      }
+    }
+  }
+}
+
+const isCursor = (v) => typeof v === 'string' && v.length <= 1024;
+const isOptionalText = (v) => v === undefined || typeof v === 'string';
+
+// What the relay says about an agent, with the verified part.
+const agentOf = ({ id, online, lastSeen }, manifests) =>
+  ({ id, online: online === true, lastSeen: typeof lastSeen === 'string' ? lastSeen : undefined, ...manifests });
+
+// A copy of the relay's record of a thread, whose members have the types that they must have.
+function recordOf(record) {
+  const isList = (v) => Array.isArray(v) && v.every(isObject);
+  const fits = isObject(record) && typeof record.state === 'string' && typeof record.client === 'string' &&
+    isList(record.offers) && isList(record.transitions) && isOptionalText(record.agent) &&
+    isOptionalText(record.requestId) && (record.deadline === undefined || !Number.isNaN(Date.parse(record.deadline)));
+  if (!fits) throw malformed('the answer is not the record of a thread');
+  return { ...record };
+}

@@ -1,0 +1,7 @@
+// Everything that runs in browsers too. Programs for Node that need files import node.js, which has all of this as well.
+export * from './agora.js';
+export { AgentError, Cancelled, Closed, Endless, Gone, Plain, Unacceptable, Unproven } from './errors.js';
+export { Call } from './call.js';
+export { Client, newThread } from './client.js';
+export { signedForm, wasSealed } from './reading.js';
+export { Result } from './serve.js';

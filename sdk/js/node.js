@@ -1,0 +1,85 @@
+// What needs the file system: key files and cursor files. It has everything of index.js too.
+import { constants } from 'node:fs';
+import { link, open, readFile, rename, rm, stat } from 'node:fs/promises';
+import { randomUUID } from 'node:crypto';
+import { dirname } from 'node:path';
+import { formatKeyFile, identity, readKeyFile, Refused } from './agora.js';
+
+export * from './index.js';
+
+const MAX_CURSOR = 1024; // characters
+const isWindows = process.platform === 'win32';
+
+// Writes text to a new file beside path, which only its owner can read, and then publishes it with act(temporary, path).
+// The file survives a crash of the machine once this has returned.
+async function write(path, text, act) {
+  const temporary = `${path}.${randomUUID()}.tmp`;
+  try {
+    const file = await open(temporary, constants.O_CREAT | constants.O_EXCL | constants.O_WRONLY, 0o600);
+    try {
+      await file.writeFile(text);
+      await file.sync();
+    } finally { await file.close(); }
+    await act(temporary, path);
+  } finally { await rm(temporary, { force: true }); }
+  if (isWindows) return; // folders cannot be synced there, and NTFS does not need it
+  const folder = await open(dirname(path), 'r');
+  try { await folder.sync(); } finally { await folder.close(); }
+}
+
+const failure = (code, message, cause) => Object.assign(new Error(message, { cause }), { code, retryable: false });
+
+export async function saveKey(path, me) {
+  try { await write(String(path), formatKeyFile(me), link); } catch (err) { // unlike a rename, a link replaces no file
+    if (err.code !== 'EEXIST') throw err;
+    throw failure('EEXIST', `${path} exists and is not overwritten; choose another name, or move the file away first`, err);
+  }
+}
+
+export async function loadKey(path) {
+  let text, mode;
+  try {
+    ({ mode } = await stat(path));
+    text = await readFile(path, 'utf8');
+  } catch (err) {
+    if (err.code !== 'ENOENT') throw err;
+    throw failure('ENOENT', `there is no key file ${path}; make one with loadOrCreateKey, or with: agora keygen ${path}`,
+      err);
+  }
+  if (mode & 0o077 && !isWindows) {
+    throw new Refused('INVALID_KEY', `key file ${path} has mode 0${(mode & 0o777).toString(8)}, so other users may ` +
+      `access it; run: chmod 600 ${path}`);
+  }
+  return readKeyFile(text);
+}
+
+export async function loadOrCreateKey(path) {
+  try { return await loadKey(path); } catch (err) { if (err.code !== 'ENOENT') throw err; }
+  const me = await identity();
+  try { await saveKey(path, me); } catch (err) {
+    if (err.code !== 'EEXIST') throw err;
+    return loadKey(path); // another process has created it since
+  }
+  return me;
+}
+
+export class FileCursor {
+  #path;
+
+  constructor(path) { this.#path = String(path); }
+
+  async load() {
+    let text;
+    try { text = await readFile(this.#path, 'utf8'); } catch (err) {
+      if (err.code === 'ENOENT') return undefined;
+      throw err;
+    }
+    if (text.length > MAX_CURSOR) {
+      throw failure('INVALID_CURSOR', `the file ${this.#path} is too long to be a cursor; move it away to start without ` +
+        'a cursor');
+    }
+    return text.trim() || undefined;
+  }
+
+  save(cursor) { return write(this.#path, `${cursor}\n`, rename); }
+}
