@@ -36,6 +36,8 @@ export class Refused extends Error {
   /** A code of the protocol (PROTOCOL §5), INVALID_KEY for a seed or a key file, or a code of RelayError. */
   readonly code: string;
   readonly details: JsonObject;
+  /** Whether the same may succeed later. */
+  readonly retryable: boolean;
 }
 
 /** A request without a successful answer. code is that of the relay, NO_ANSWER if it cannot be reached, or
@@ -50,12 +52,29 @@ export class RelayError extends Refused {
   readonly retryAfter: number;
   /** Whether the relay asks for a signed read. */
   readonly challenged: boolean;
+  /** Whether the request certainly did not reach a server. Browsers do not tell, so it is always false there. */
+  readonly notSent: boolean;
+}
+
+/** The error of a post if the relay may or may not have stored the message: the connection broke or the server failed,
+ *  and no later answer shows what happened. It is safe to post the same envelope again, with Relay.postEnvelope. A
+ *  newly signed message may have the same effect a second time. */
+export class UnknownOutcome extends Error {
+  constructor(envelope: Envelope, cause: Error);
+  readonly code: 'UNKNOWN_OUTCOME';
+  readonly retryable: true;
+  readonly details: JsonObject;
+  /** The signed message. */
+  readonly envelope: Envelope;
+  /** The last failure. */
+  readonly cause: Error;
 }
 
 /** WebCrypto, or an algorithm of it, is missing. Nothing is known then about a signature. */
 export class Unavailable extends Error {
   constructor(cause?: unknown);
   readonly code: 'NO_WEBCRYPTO';
+  readonly retryable: false;
 }
 
 /** Unpadded base64url of bytes. */
@@ -172,8 +191,6 @@ export interface Filter {
   sender?: string;
   type?: MessageType;
   thread?: string;
-  /** The largest number of events in a page. */
-  limit?: number;
 }
 
 export interface Page { ok: true; events: Envelope[]; hasMore: boolean; cursor: string; lastTs?: string }
@@ -204,37 +221,80 @@ export interface AgentQuery { intent?: string; q?: string; online?: boolean; lim
 
 export interface Agent { id: string; online: boolean; lastSeen?: string; envelope: Envelope }
 
-/** Ends a call early. The call then throws the reason of the signal. */
+/** Ends a call early. The call then throws the reason of the signal. A message that was being posted may have been
+ *  stored. */
 export interface Abortable { signal?: AbortSignal }
 
-/** A relay, used as the identity me. Without me, it only reads, and unsigned. Methods throw RelayError, and Refused if
- *  they refuse something themselves. Reads are signed if the relay's document says parties (PROTOCOL §8). */
+/** Waits, or throws the signal's reason as soon as it is aborted. */
+export function pause(ms: number, signal?: AbortSignal): Promise<void>;
+/** The pause in milliseconds before the next attempt, after this number of earlier failures. It is partly random and at
+ *  least atLeast. It about doubles with each failure, up to limit, 30000 by default. */
+export function backoff(failures: number, atLeast?: number, limit?: number): number;
+/** A text of others that is safe to print: at most 1000 characters, and \uXXXX in place of characters that control a
+ *  terminal, are invisible, or change the direction of writing. */
+export function printable(text: string): string;
+
+export interface RelayOptions {
+  /** Who posts and signs reads. Without an identity the relay is only read, and reads are not signed. */
+  me?: Identity;
+  /** sender.name and sender.url of the messages. */
+  name?: string;
+  home?: string;
+  /** The relay's own address, if the given URL is that of a proxy that you trust: reads are signed for this address. */
+  origin?: string;
+  /** Send nothing to a relay that shows directed messages to others than their parties. */
+  requireParties?: boolean;
+  /** Sends the requests; by default the global fetch. */
+  fetch?: typeof globalThis.fetch;
+  /** The time in milliseconds since 1970; by default Date.now. */
+  clock?: () => number;
+}
+
+/** How a message is posted. */
+export interface PostOptions {
+  /** The recipient; without one, the message is a broadcast. */
+  to?: string;
+  thread?: string;
+  /** How long the relay keeps the message, in seconds; 86400 by default. */
+  ttl?: number;
+  /** Only the recipient can read the payload. */
+  seal?: boolean;
+}
+
+export interface Posting extends Abortable {
+  /** false: a message that the relay refuses with 429 is not repeated. Default true. */
+  retryLimited?: boolean;
+}
+
+/** A relay, used as the identity me. It does not verify what it reads; Client does. Methods throw RelayError, and
+ *  Refused if they refuse something themselves. Reads are signed if the relay's document says parties. At an open
+ *  relay, polls are signed too: that shows there that me is online (PROTOCOL §8). */
 export class Relay {
-  /** clock returns the time in milliseconds since 1970. fetch and clock are for tests. origin is the relay's own
-   *  address, if url is that of a proxy that you trust: reads are then signed for origin. */
-  constructor(url: string | URL,
-    options?: { me?: Identity; origin?: string; fetch?: typeof globalThis.fetch; clock?: () => number });
+  constructor(url: string | URL, options?: RelayOptions);
   url: string;
   me?: Identity;
+  /** Whether the relay is known to show directed messages to their parties only. It is false before the first read. */
+  readonly isPrivate: boolean;
+  /** The time in milliseconds since 1970, by the clock. If the relay has refused a message because of its time, this is
+   *  the relay's time. */
+  now(): number;
   /** The relay's document: who it is, its limits, and who may read. */
   about(options?: Abortable): Promise<any>;
+  /** Throws if the relay accepts no messages. version is that of the protocol. */
+  health(options?: Abortable): Promise<{ ok: true; version: string; [name: string]: Json | undefined }>;
   /** One page of events, which are not verified. query has the parameters of GET /events. */
   page(query?: Record<string, string | number | boolean | undefined>, options?: Abortable): Promise<Page>;
-  /** The place after all stored events that match filter, to follow only new events. */
-  newest(filter?: Filter, options?: Abortable): Promise<{ cursor: string }>;
-  /** Yields the verified events that match filter, beginning at place, and waits for more until signal is aborted.
-   *  When the events of a page were consumed, it sets place.cursor. Store it, so that the next process can continue
-   *  there. It retries what may succeed later, and throws any other error. If its details.reason is unknown_cursor,
-   *  the relay has lost its events: set place.cursor to '0' and call follow again. Polls begin at least spacing
-   *  milliseconds apart (default 0), and at least a second apart if there is no news. It calls skipped with the error
-   *  and the event for each event that is not valid; by default it writes a warning to the console. */
-  follow(filter?: Filter, place?: { cursor: string },
-    options?: Abortable & { spacing?: number; skipped?: (err: Refused, event: unknown) => void },
-  ): AsyncGenerator<Envelope, never, void>;
-  /** Signs and posts a message and returns the receipt. With seal, only the recipient can read the payload. ttl is in
-   *  seconds, 86400 by default. If there is no answer, it sends the same bytes again, which is safe. */
-  post(type: MessageType, payload: JsonObject,
-    options?: { to?: string; thread?: string; ttl?: number; seal?: boolean }, abortable?: Abortable): Promise<Receipt>;
+  /** Signs and posts a message and returns the receipt.
+   *
+   *  It repeats the same bytes after a temporary failure (no answer, 429, 5xx), eight times at most, and waits as long
+   *  as the relay asks for. If that is more than two minutes, it throws at once. If the relay refuses the time of the
+   *  message, it sets its clock to the relay's, by at most a day, and signs once more with the same id.
+   *
+   *  Errors: UnknownOutcome; RelayError if the relay has refused the message; Refused if it cannot be signed. */
+  post(type: MessageType, payload: JsonObject, options?: PostOptions, posting?: Posting): Promise<Receipt>;
+  /** Posts a message that is signed already. It repeats it as post does, and never changes it. Errors: those of
+   *  post. */
+  postEnvelope(e: Envelope, posting?: Posting): Promise<Receipt>;
   /** Any answer of the relay to a GET of path, which has the query too. wait is how long the relay may hold the
    *  request, in milliseconds (default 0). */
   get(path: string, options?: Abortable & { wait?: number }): Promise<any>;
@@ -244,4 +304,6 @@ export class Relay {
   /** A page of the directory. The envelopes are not verified. */
   agents(query?: AgentQuery, options?: Abortable):
     Promise<{ ok: true; agents: Agent[]; hasMore: boolean; cursor?: string }>;
+  /** Makes the next read ask the relay again who may read, unless the relay has said already that only parties may. */
+  forgetRule(): void;
 }

@@ -1,5 +1,5 @@
 // The client's side of a thread.
-import { instant } from './agora.js';
+import { instant, printable } from './agora.js';
 import { AgentError, Cancelled, Closed, Gone, isPermanent, Plain, Unacceptable, Unproven } from './errors.js';
 import { isClosed, isObject, linked, nameOf, newSeen, pages, wasSealed } from './reading.js';
 
@@ -41,8 +41,9 @@ function offerOf(envelope) {
   if (!isOptional(plan, 'string') || !isOptional(etaSeconds, 'number') || !isOptionalTime(until)) return undefined;
   const offer = { agent: envelope.sender.id, requestId: payload.request_id, payload, envelope };
   if (price !== undefined && price !== null) {
-    if (!isObject(price) || !isOptional(price.amount, 'number') || !isOptional(price.currency, 'string')) return undefined;
-    offer.price = { amount: price.amount ?? 0, currency: price.currency ?? '' };
+    const { amount, currency } = price;
+    if (!isObject(price) || !isOptional(amount, 'number') || !isOptional(currency, 'string')) return undefined;
+    offer.price = { amount: amount ?? 0, currency: currency ?? '' };
   }
   if (plan) offer.plan = plan;
   if (typeof etaSeconds === 'number') offer.etaSeconds = etaSeconds;
@@ -159,7 +160,7 @@ export class Call {
     const { price, etaSeconds = 0, validUntil } = offer, { max_cost_usd: maxCost, deadline } = limits;
     if (validUntil && now >= validUntil) return `the offer was valid until ${formatTime(validUntil)} only`;
     if (typeof maxCost === 'number' && price) {
-      if (!isUSD(price)) return `the price is in ${JSON.stringify(price.currency)}, which cannot be compared with maxCost`;
+      if (!isUSD(price)) return `the price is in "${printable(price.currency)}", which cannot be compared with maxCost`;
       if (price.amount > maxCost) return `it costs ${price.amount} USD, and maxCost is ${maxCost}`;
     }
     if (deadline && (timeOf(deadline) - now) / 1000 <= Math.max(etaSeconds, 0)) {
@@ -223,10 +224,10 @@ export class Call {
     if (this.seal && !this.allowPlain && !wasSealed(e)) throw new Plain(e.type);
   }
 
-  // Yields { event } for each event of the thread, and { state }, the relay's claim, whenever it has asked for that: when
-  // a poll brings no new event, and after an ERROR or a CANCEL. Ends with an error when the thread has ended without a
-  // RESULT. The events do not show that: an ERROR may also withdraw an offer, or belong to another client's thread with
-  // the same id. And the awaited message may have expired while this client was not connected.
+  // Yields { event } for each event of the thread, and { state }, the relay's claim, whenever it has asked for that:
+  // when a poll brings no new event, and after an ERROR or a CANCEL. Ends with an error when the thread has ended
+  // without a RESULT. The events do not show that: an ERROR may also withdraw an offer, or belong to another client's
+  // thread with the same id. And the awaited message may have expired while this client was not connected.
   async *#watch(signal) {
     const client = this.#client, seen = newSeen();
     for await (const { events } of pages(client, { filter: { thread: this.thread }, from: 'oldest', seen, signal })) {
@@ -252,14 +253,16 @@ export class Call {
     if (state !== 'ERROR' || !last) return undefined;
     if (last.type === 'TIMEOUT') {
       const from = await this.#client.relayDid({ signal }).catch(() => undefined);
-      return new AgentError('TIMEOUT', 'the relay ended the thread, because no message came before its deadline', { from });
+      return new AgentError('TIMEOUT', 'the relay ended the thread, because no message came before its deadline',
+        { from });
     }
     if (last.by === me) return new Cancelled();
     const e = events.find((other) => other.id === last.id && other.sender.id === last.by && other.type === 'ERROR' &&
       (!other.recipient || other.recipient.id === me));
     if (!e) return new Gone();
     if (isClosed(e)) return new Closed(e.type);
-    const { code, message, details } = e.payload, failed = new AgentError(code, message, { details, from: e.sender.id });
+    const { code, message, details } = e.payload;
+    const failed = new AgentError(code, message, { details, from: e.sender.id });
     return this.seal && !this.allowPlain && !wasSealed(e) ? new Plain(e.type, failed) : failed;
   }
 }
@@ -272,7 +275,8 @@ function acceptedAgent(events, me, requestId, recipient) {
   return { accepted: Boolean(e), agent: e && (e.recipient?.id ?? onlyOffer(events, me, requestId, recipient)) };
 }
 
-// The only agent with an open OFFER; undefined: there is none, or more than one. An ERROR of the agent withdraws its offer.
+// The only agent with an open OFFER; undefined: there is none, or more than one. An ERROR of the agent withdraws its
+// offer.
 function onlyOffer(events, me, requestId, recipient) {
   const open = new Set();
   for (const e of events) {
@@ -287,8 +291,8 @@ function onlyOffer(events, me, requestId, recipient) {
 export const requestIn = ({ thread, events }) => events.find((e) => e.type === 'REQUEST' &&
   e.sender.id === thread.client && e.payload.request_id === thread.requestId);
 
-/** The Call of a record. It takes the agent and the request from known and from messages that this client has signed: the
- *  record itself is not signed. */
+/** The Call of a record. It takes the agent and the request from what the caller knows, and from messages that this
+ *  client has signed: the record itself is not signed. */
 export function resumed(client, record, { requestId, to }) {
   const { thread, events } = record, me = thread.client;
   if (requestId) thread.requestId = requestId;

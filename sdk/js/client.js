@@ -108,7 +108,8 @@ export class Client extends Relay {
     const { to, maxCost, deadline, constraints, title, description, seal = false, allowPlain, ttl, signal } = options;
     const thread = options.thread ?? newThread(), limits = constraintsOf(constraints, maxCost, deadline);
     const payload = { request_id: thread, intent, title, description, params, constraints: limits };
-    const call = new Call(this, { thread, requestId: thread, recipient: to, constraints: limits ?? {}, seal, allowPlain });
+    const known = { thread, requestId: thread, recipient: to, constraints: limits ?? {} };
+    const call = new Call(this, { ...known, seal, allowPlain });
     try { await this.post('REQUEST', payload, { to, thread, ttl, seal }, { signal }); } catch (err) {
       if (err instanceof UnknownOutcome) throw Object.assign(err, { call });
       if (err.code !== 'INVALID_TRANSITION' || options.thread === undefined) throw err;
@@ -117,8 +118,8 @@ export class Client extends Relay {
     return call;
   }
 
-  // The call of a thread that an earlier request has opened. refused is the relay's error for the present REQUEST. It is
-  // thrown if the thread was opened with other options.
+  // The call of a thread that an earlier request has opened. refused is the relay's error for the present REQUEST. It
+  // is thrown if the thread was opened with other options.
   async #continued(wanted, { intent, limits, allowPlain, signal }, refused) {
     const { thread: id, recipient: to, seal } = wanted, record = await this.thread(id, this.me.did, { signal });
     const request = requestIn(record); // another program may have opened the thread with another request_id

@@ -47,7 +47,8 @@ export class Closed extends ClientError {
 /** The thread has ended, but the relay does not show the message that ended it. */
 export class Gone extends ClientError {
   constructor() {
-    super('GONE', 'the thread has ended, but the relay does not show the message that ended it; it has probably expired');
+    super('GONE', 'the thread has ended, but the relay does not show the message that ended it; it has probably ' +
+      'expired');
   }
 }
 

@@ -1,4 +1,4 @@
-// Everything that runs in browsers too. Programs for Node that need files import node.js, which has all of this as well.
+// Everything that runs in browsers too. Programs for Node that need files import node.js, which has all of this too.
 export * from './agora.js';
 export { AgentError, Cancelled, Closed, Endless, Gone, Plain, Unacceptable, Unproven } from './errors.js';
 export { Call } from './call.js';

@@ -3,6 +3,7 @@ import { constants } from 'node:fs';
 import { link, open, readFile, rename, rm, stat } from 'node:fs/promises';
 import { randomUUID } from 'node:crypto';
 import { dirname } from 'node:path';
+import { fileURLToPath } from 'node:url';
 import { formatKeyFile, identity, readKeyFile, Refused } from './agora.js';
 
 export * from './index.js';
@@ -10,8 +11,10 @@ export * from './index.js';
 const MAX_CURSOR = 1024; // characters
 const isWindows = process.platform === 'win32';
 
-// Writes text to a new file beside path, which only its owner can read, and then publishes it with act(temporary, path).
-// The file survives a crash of the machine once this has returned.
+const nameOf = (path) => path instanceof URL ? fileURLToPath(path) : String(path);
+
+// Writes text to a new file beside path, which only its owner can read, and then publishes it with act(temporary,
+// path). The file survives a crash of the machine once this has returned.
 async function write(path, text, act) {
   const temporary = `${path}.${randomUUID()}.tmp`;
   try {
@@ -30,25 +33,28 @@ async function write(path, text, act) {
 const failure = (code, message, cause) => Object.assign(new Error(message, { cause }), { code, retryable: false });
 
 export async function saveKey(path, me) {
-  try { await write(String(path), formatKeyFile(me), link); } catch (err) { // unlike a rename, a link replaces no file
+  const name = nameOf(path);
+  try { await write(name, formatKeyFile(me), link); } catch (err) { // unlike a rename, a link replaces no file
     if (err.code !== 'EEXIST') throw err;
-    throw failure('EEXIST', `${path} exists and is not overwritten; choose another name, or move the file away first`, err);
+    throw failure('EEXIST', `${name} exists and is not overwritten; choose another name, or move the file away first`,
+      err);
   }
 }
 
 export async function loadKey(path) {
+  const name = nameOf(path);
   let text, mode;
   try {
-    ({ mode } = await stat(path));
-    text = await readFile(path, 'utf8');
+    ({ mode } = await stat(name));
+    text = await readFile(name, 'utf8');
   } catch (err) {
     if (err.code !== 'ENOENT') throw err;
-    throw failure('ENOENT', `there is no key file ${path}; make one with loadOrCreateKey, or with: agora keygen ${path}`,
-      err);
+    throw failure('ENOENT', `there is no key file ${name}; make one with loadOrCreateKey, or with: ` +
+      `agora keygen ${name}`, err);
   }
   if (mode & 0o077 && !isWindows) {
-    throw new Refused('INVALID_KEY', `key file ${path} has mode 0${(mode & 0o777).toString(8)}, so other users may ` +
-      `access it; run: chmod 600 ${path}`);
+    throw new Refused('INVALID_KEY', `key file ${name} has mode 0${(mode & 0o777).toString(8)}, so other users may ` +
+      `access it; run: chmod 600 ${name}`);
   }
   return readKeyFile(text);
 }
@@ -66,7 +72,7 @@ export async function loadOrCreateKey(path) {
 export class FileCursor {
   #path;
 
-  constructor(path) { this.#path = String(path); }
+  constructor(path) { this.#path = nameOf(path); }
 
   async load() {
     let text;
@@ -75,8 +81,8 @@ export class FileCursor {
       throw err;
     }
     if (text.length > MAX_CURSOR) {
-      throw failure('INVALID_CURSOR', `the file ${this.#path} is too long to be a cursor; move it away to start without ` +
-        'a cursor');
+      throw failure('INVALID_CURSOR', `the file ${this.#path} is too long to be a cursor; move it away to start ` +
+        'without a cursor');
     }
     return text.trim() || undefined;
   }

@@ -60,7 +60,7 @@ export class Queue {
     return this.putBack(item);
   }
 
-  /** Adds an item again that next has returned, but that could not be answered. Returns the items that no longer fit. */
+  /** Adds an item again that next has returned, but that could not be answered. Returns what no longer fits. */
   putBack(item) {
     const list = this.#lists[item.rank], dropped = [];
     list.push(item);
@@ -230,8 +230,8 @@ export class Pace {
   /** Stops all offers for ms milliseconds. */
   close(ms, now) { this.#closed = Math.max(this.#closed, now + ms); }
 
-  /** How long an offer has to wait; 0: it can be made now. Some tokens are reserved for other messages: an eighth of the
-   *  burst for a known client, a quarter for others. */
+  /** How long an offer has to wait; 0: it can be made now. Some tokens are reserved for other messages: an eighth of
+   *  the burst for a known client, a quarter for others. */
   until(isKnown, now) {
     const wait = Math.max(this.#closed - now, 0);
     if (!this.#rate) return wait;

@@ -8,7 +8,7 @@ const MAX_EVENT = 1 << 20; // bytes; larger events are left out
 const MAX_CURSOR = 1024; // characters
 const MAX_SINCE = 100_000; // events in an answer to a read with since, which may exceed the limit (§7)
 const POLL = 30; // seconds that a relay waits for events
-const QUICK = 5000; // milliseconds; a poll that ends sooner without news is followed by a pause
+const QUICK = 2000; // milliseconds; a poll that ends sooner without news is followed by a pause
 const HOUR = 3_600_000;
 const OLDEST = '0'; // the cursor before the oldest event
 const SEEN = 4096; // how many events a reader remembers, to recognize repeats
@@ -75,8 +75,8 @@ const matches = ({ recipient, broadcast, sender, type, thread }, e) =>
   (!recipient || e.recipient?.id === recipient || broadcast && !e.recipient) &&
   (!sender || e.sender.id === sender) && (!type || e.type === type) && (!thread || threadOf(e) === thread);
 
-/** Reads page after page, and yields { events, cursor, moved } for each answer: the new events, and the place after them.
- *  moved says whether this is another place than before. It waits and retries as Client.follow says. */
+/** Reads page after page, and yields { events, cursor, moved } for each answer: the new events, and the place after
+ *  them. moved says whether this is another place than before. It waits and retries as Client.follow says. */
 export async function* pages(client, { filter = {}, store, from, limit = 100, seen = newSeen(), signal }) {
   const { recipient, broadcast, sender, type, thread } = filter, since = new Date(from ?? client.now());
   const query = { recipient, broadcast: recipient && broadcast ? true : undefined, sender, type, thread, limit };
@@ -131,7 +131,7 @@ function recover(client, err, cursor) {
   return cursor;
 }
 
-/** An AbortController whose signal is also aborted when the given one is. Call unlink when it is not needed any more. */
+/** An AbortController that is also aborted with the given signal. Call unlink when it is not needed any more. */
 export function linked(signal) {
   const controller = new AbortController(), end = () => controller.abort(signal.reason);
   if (signal?.aborted) end();

@@ -16,9 +16,10 @@ const SKEW = 300_000;
 const MOVED_ON = ['INVALID_TRANSITION', 'FORBIDDEN', 'THREAD_NOT_FOUND', 'DUPLICATE_ID'];
 
 // These ERRORs show nothing about the reason: it may be private, or help to attack a sealed payload.
-const INTERNAL = new AgentError('INTERNAL_ERROR', "the agent failed; the agent's operator can find the reason in its log");
-const NOT_OPENED = new AgentError('INVALID_REQUEST', "the sealed payload cannot be opened; seal it to this agent's key " +
-  'as described in docs/SEALING.md, or send it in plaintext');
+const INTERNAL = new AgentError('INTERNAL_ERROR',
+  "the agent failed; the agent's operator can find the reason in its log");
+const NOT_OPENED = new AgentError('INVALID_REQUEST', "the sealed payload cannot be opened; seal it to this agent's " +
+  'key as described in docs/SEALING.md, or send it in plaintext');
 
 /** What work returns to send more than an output. */
 export class Result {
@@ -42,8 +43,8 @@ export async function serve(client, intents, options = {}) {
 
 class Agent {
   constructor(client, intents, options) {
-    const { quote = () => ({ price: 0 }), work, manifest, cursor, concurrency = 8, quoteSeconds = 60, dropped, signal } =
-      options;
+    const { quote = () => ({ price: 0 }), work, manifest, cursor, concurrency = 8, quoteSeconds = 60, dropped,
+      signal } = options;
     Object.assign(this, { client, intents, quote, work, manifest, dropped, quoteSeconds, cursor });
     this.me = client.me.did;
     this.outer = signal;
@@ -68,8 +69,8 @@ class Agent {
     this.start(this.answerAll());
     if (this.manifest) this.start(this.announce());
     try {
-      const filter = { recipient: this.me, broadcast: true };
-      for await (const page of pages(this.client, { filter, store: this.cursor, from: 'oldest', signal: this.signal })) {
+      const { cursor: store, signal } = this, filter = { recipient: this.me, broadcast: true };
+      for await (const page of pages(this.client, { filter, store, from: 'oldest', signal })) {
         if (page.moved || page.events.length > 0) await this.page(page);
       }
     } catch (err) { this.stop.abort(err); }
@@ -126,8 +127,8 @@ class Agent {
       this.droppedCount++;
       if (performance.now() - this.droppedLogged >= LOG_EVERY) {
         this.droppedLogged = performance.now();
-        this.client.log(`${this.droppedCount} REQUESTs were dropped without an answer: too many were waiting, or their ` +
-          'ttl ended');
+        this.client.log(`${this.droppedCount} REQUESTs were dropped without an answer: too many were waiting, or ` +
+          'their ttl ended');
       }
       this.dropped?.(event);
       this.progress.release(page);
@@ -342,8 +343,8 @@ class Run {
     }
     const job = jobOf(request);
     if (unposted && !(unposted.valid_until && Date.parse(unposted.valid_until) <= agent.client.now())) return unposted;
-    const quote = linked(this.signal), timer = setTimeout(() => quote.abort(new AgentError('TIMEOUT', 'the quote took ' +
-      'too long')), agent.quoteSeconds * 1000);
+    const quote = linked(this.signal), late = new AgentError('TIMEOUT', 'the quote took too long');
+    const timer = setTimeout(() => quote.abort(late), agent.quoteSeconds * 1000);
     try {
       return await this.call('quote', async () => offerOf(await agent.quote(job, { signal: quote.signal }), job));
     } finally {
@@ -432,7 +433,8 @@ function offerOf(quoted, { constraints }) {
   if (!isObject(quoted)) throw new TypeError('quote must return an object such as { price: 0.05, etaSeconds: 10 }');
   const { plan, etaSeconds, validUntil } = quoted;
   const price = typeof quoted.price === 'number' ? { amount: quoted.price, currency: 'USD' } : quoted.price;
-  if (price !== undefined && !(isObject(price) && Number.isFinite(price.amount) && typeof price.currency === 'string')) {
+  const fits = isObject(price) && Number.isFinite(price.amount) && typeof price.currency === 'string';
+  if (price !== undefined && !fits) {
     throw new TypeError('the price must be a number of USD, or { amount, currency }');
   }
   const { max_cost_usd: budget } = constraints;

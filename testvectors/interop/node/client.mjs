@@ -1,29 +1,20 @@
-// A client. It requests a service, accepts the first offer within its budget, and prints the result.
+// A client. It requests a service, accepts the first offer within its budget, and prints the output of the result.
 //   node client.mjs RELAY INTENT PARAMS [AGENT]
-import { randomUUID } from 'node:crypto';
-import { canonicalize, identity, parse, Relay } from '../../../sdk/js/agora.js';
+// With AGORA_SEAL=1 only the agent can read what it asks. AGORA_CLOCK_OFFSET is how many seconds its clock is ahead.
+import { canonicalize, Client, identity, newThread, parse, UnknownOutcome } from '../../../sdk/js/node.js';
 
-const [url, intent, params, agent] = process.argv.slice(2);
-const relay = new Relay(url, { me: await identity() });
-const max_cost_usd = 0.01;
+const [url, intent, params, to] = process.argv.slice(2);
+const { AGORA_CLOCK_OFFSET: offset = 0, AGORA_SEAL: seal } = process.env;
+const client = new Client(url, { me: await identity(), clock: () => Date.now() + Number(offset) * 1000 });
+const options = { to, maxCost: 0.01, seal: seal === '1', thread: newThread() };
 
-// The thread and the request have the same id. So messages of agents that send only request_id belong to the thread.
-const thread = `req_${randomUUID()}`, request_id = thread;
-const request = { request_id, intent, params: parse(Buffer.from(params)), constraints: { max_cost_usd } };
-await relay.post('REQUEST', request, { to: agent, thread });
-
-let chosen; // the agent whose offer was accepted
-for await (const e of relay.follow({ thread })) {
-  const from = e.sender.id, { payload } = e;
-  // Skip our own messages, and messages in a copy of our thread.
-  if (from === relay.me.did || e.recipient && e.recipient.id !== relay.me.did) continue;
-  if (e.type === 'ERROR' && from === (chosen ?? agent)) throw new Error(`${payload.code}: ${payload.message}`);
-  if (payload.request_id !== request_id || agent && from !== agent) continue;
-  if (e.type === 'OFFER' && !chosen && (payload.price?.amount ?? 0) <= max_cost_usd) {
-    await relay.post('ACCEPT', { request_id }, { to: from, thread });
-    chosen = from;
-  } else if (e.type === 'RESULT' && from === chosen) {
-    process.stdout.write(canonicalize(payload.output));
+// After an unknown outcome the same thread is continued, so nothing is asked or accepted twice.
+for (;;) {
+  try {
+    const call = await client.request(intent, parse(Buffer.from(params)), options);
+    if (!call.agent) await call.accept(await call.best('first'));
+    const { output } = await call.result();
+    process.stdout.write(canonicalize(output));
     break;
-  }
+  } catch (err) { if (!(err instanceof UnknownOutcome)) throw err; }
 }

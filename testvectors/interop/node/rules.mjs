@@ -1,7 +1,7 @@
 // What a relay checks beyond the form and the signature of a message (PROTOCOL §1, §3, §4, §6): whether it is fresh,
 // meant for this relay, and new, and whether the thread allows it. Clients and agents do not need this. It is here because a
 // second implementation of the rules finds gaps in the specification.
-import { canonicalText, instant, Refused, threadOf } from '../../../sdk/js/agora.js';
+import { canonicalText, instant, Refused, threadOf } from '../../../sdk/js/index.js';
 
 const SECOND = 1_000_000_000n, PENDING_TIMEOUT = 300n * SECOND, ACTIVE_TIMEOUT = 3600n * SECOND, MEMORY = 1800n * SECOND;
 const MAX_OFFERS = 100;

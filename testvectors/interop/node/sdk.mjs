@@ -5,7 +5,7 @@
 //   node sdk.mjs agent RELAY INTENT
 //   node sdk.mjs client RELAY INTENT PARAMS [--recipient: poll only messages with us as recipient]
 import { randomUUID } from 'node:crypto';
-import { canonicalize, identity, sign, verify } from '../../../sdk/js/agora.js';
+import { canonicalize, identity, sign, verify } from '../../../sdk/js/index.js';
 
 const [role, url, intent, params, recipient] = process.argv.slice(2);
 const me = await identity();

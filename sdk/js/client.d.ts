@@ -1,0 +1,294 @@
+import type {
+  Abortable, Agent, AgentQuery, Envelope, Filter, Json, JsonObject, RelayOptions, Thread,
+} from './agora.js';
+import { Relay as Base } from './agora.js';
+
+/** Stores the position of a reader in the relay's events. Use one store for one reader of one relay with one filter. */
+export interface CursorStore {
+  /** The cursor that was saved last; undefined, null or '' if none was. */
+  load(): string | null | undefined | Promise<string | null | undefined>;
+  /** Saves a cursor durably. It is not called again before it has returned. */
+  save(cursor: string): unknown;
+}
+
+export interface ClientOptions extends RelayOptions {
+  /** Gets a line for each event that is left out and each request that is retried or given up; err says why. Texts of
+   *  others in the line are safe to print. By default it writes to the console. */
+  log?: (text: string, err?: unknown) => void;
+}
+
+export interface FollowOptions extends Abortable {
+  /** Keeps the position of the reader across restarts. */
+  cursor?: CursorStore;
+  /** Where to begin if the store has no cursor: with the relay's oldest event, or with the events after a time. By
+   *  default it is the present time. */
+  from?: 'oldest' | Date;
+  /** The largest number of events in one answer of the relay, 100 by default. */
+  limit?: number;
+}
+
+export interface RequestOptions extends Abortable {
+  /** The only agent that may make an offer; by default all agents may. */
+  to?: string;
+  /** The most that an offer may cost, in USD. */
+  maxCost?: number;
+  /** When the result is needed at the latest, as a Date or an RFC 3339 text. */
+  deadline?: Date | string;
+  /** Further constraints, as the protocol names them, such as max_latency_ms. */
+  constraints?: JsonObject;
+  title?: string;
+  description?: string;
+  /** Encrypt the REQUEST, except its intent, and all later messages of the thread. It needs to. */
+  seal?: boolean;
+  /** With seal: take answers in plaintext too. */
+  allowPlain?: boolean;
+  /** How long the relay keeps the REQUEST, in seconds; 86400 by default. */
+  ttl?: number;
+  /** The id of the thread; by default a new one. Save the id before the request. After a crash, request again with the
+   *  same id and the same options: that continues the thread, whatever its state is. */
+  thread?: string;
+}
+
+export interface ResumeOptions extends Abortable {
+  /** The request_id and the recipient of the REQUEST, if the relay does not show the REQUEST any more. */
+  requestId?: string;
+  to?: string;
+  allowPlain?: boolean;
+}
+
+export interface Price { amount: number; currency: string }
+
+/** An agent's verified OFFER to a Call. */
+export interface Offer {
+  agent: string;
+  /** Absent: the agent asks for no money. */
+  price?: Price;
+  plan?: string;
+  etaSeconds?: number;
+  validUntil?: Date;
+  requestId: string;
+  payload: JsonObject;
+  envelope: Envelope;
+}
+
+/** The verified RESULT of a Call. */
+export interface CallResult {
+  output: any;
+  /** 'success' by convention. */
+  status: string;
+  artifacts?: Json;
+  metrics?: Json;
+  agent: string;
+  envelope: Envelope;
+}
+
+export interface CallState {
+  thread: string;
+  /** As the relay claims. */
+  state: Thread['state'];
+  /** The agent in this client's own signed ACCEPT. */
+  agent?: string;
+  /** The number of open offers, as the relay claims. */
+  offers: number;
+  /** When the relay will end the thread, by its clock; absent if the thread has ended. */
+  deadline?: Date;
+}
+
+/** Limits for offers, in place of those of the request. maxCost is in USD; Infinity: no limit. */
+export interface Limits { maxCost?: number; deadline?: Date | string }
+
+/** What Client.best calls a rule. A function compares two offers like that of Array.sort. */
+export type Rule = 'cheapest' | 'fastest' | 'first' | ((a: Offer, b: Offer) => number);
+
+/** The client's side of a thread. Use one method at a time. Another process can continue the call if it knows
+ *  thread. */
+export class Call {
+  private constructor();
+  /** The thread's id, for Client.resume. */
+  readonly thread: string;
+  readonly requestId: string;
+  /** The only agent that may make an offer. */
+  readonly recipient?: string;
+  /** The agent whose offer was accepted. */
+  readonly agent?: string;
+  /** Whether messages to the agent are sealed, and answers in plaintext are refused unless allowPlain is true. */
+  seal: boolean;
+  allowPlain: boolean;
+  /** Yields each offer once: those that were made already, and then new ones. It ends when an offer was accepted. It
+   *  throws AgentError if the named recipient has refused or the relay has ended the thread (TIMEOUT), Cancelled,
+   *  Plain, Closed, or an error of Client.follow. */
+  offers(options?: Abortable): AsyncGenerator<Offer, void, void>;
+  /** All offers that come within some seconds, 5 by default, with those that were made before. */
+  collect(options?: Abortable & { seconds?: number }): Promise<Offer[]>;
+  /** The best acceptable offer that comes within some seconds, 5 by default. 'first' is the first acceptable one,
+   *  without a limit of time by default. 'cheapest' compares prices in USD, 'fastest' compares etaSeconds. Throws
+   *  Unacceptable if there is none, and what offers throws. */
+  best(rule?: Rule, options?: Abortable & Limits & { seconds?: number }): Promise<Offer>;
+  /** Accepts an offer, if it is valid, costs no more than maxCost, and can meet the deadline. A thread can have only
+   *  one ACCEPT. Throws Unacceptable with the reason, and what Relay.post throws. */
+  accept(offer: Offer, options?: Abortable & Limits): Promise<void>;
+  /** Waits for the RESULT of the agent whose offer was accepted. Throws AgentError if the agent has sent an ERROR or
+   *  the relay has ended the thread (TIMEOUT), Cancelled, Plain, Closed, Gone, or an error of Client.follow. */
+  result(options?: Abortable): Promise<CallResult>;
+  /** Reads the state of the thread. After an UnknownOutcome of accept, agent says whether the relay has the ACCEPT. */
+  state(options?: Abortable): Promise<CallState>;
+  /** Cancels the request. */
+  cancel(reason?: string, options?: Abortable): Promise<void>;
+}
+
+/** A REQUEST, as the functions of an agent get it. */
+export interface Job {
+  intent: string;
+  params: any;
+  title?: string;
+  description?: string;
+  /** As the protocol names them: max_cost_usd, deadline, max_latency_ms. */
+  constraints: JsonObject;
+  requestId?: string;
+  /** The DID of the client. */
+  client: string;
+  thread: string;
+  /** Whether the REQUEST was sealed. The answers are sealed then too. */
+  sealed: boolean;
+  envelope: Envelope;
+}
+
+/** What an agent offers. A price that is a number is in USD. */
+export interface Quote {
+  price?: number | Price;
+  etaSeconds?: number;
+  plan?: string;
+  validUntil?: Date | string;
+}
+
+type Awaitable<T> = T | Promise<T>;
+
+export interface ServeOptions extends Abortable {
+  /** Does the job after the client has accepted, and returns the output, or a Result. The signal is aborted when the
+   *  client ends the thread (its reason is a Cancelled), five minutes after the deadline of the thread, and when serve
+   *  ends. To send an ERROR, throw an AgentError. After any other error the client gets INTERNAL_ERROR without details,
+   *  and the log gets the error. It is called again for the same job only if the agent was restarted before the RESULT
+   *  was stored. */
+  work: (job: Job, context: { signal: AbortSignal }) => Awaitable<unknown>;
+  /** Returns the offer for a job; by default every job is free. If it returns nothing or throws, a broadcast REQUEST
+   *  gets no answer, and a directed one an ERROR. It may be called again for the same REQUEST. */
+  quote?: (job: Job, context: { signal: AbortSignal }) => Awaitable<Quote | null | undefined | void>;
+  /** Is posted at the start, and again before it expires. id ('main') and intents have defaults. */
+  manifest?: JsonObject;
+  /** Keeps the position across restarts. Without it, all events that the relay still has are read again after a
+   *  restart, which takes time, but loses nothing. */
+  cursor?: CursorStore;
+  /** How many REQUESTs are answered, and how many jobs are done, at the same time; 8 by default. */
+  concurrency?: number;
+  /** How many seconds a call of quote may take before its signal is aborted; 60 by default. */
+  quoteSeconds?: number;
+  /** Is called for each REQUEST that is dropped, because too many were waiting, or its ttl has ended. */
+  dropped?: (request: Envelope) => void;
+}
+
+/** A client of a relay. It verifies every envelope, and checks that the envelope was asked for. Claims that only the
+ *  relay makes (the state of a thread, who is online) only decide what the client asks next. */
+export class Client extends Base {
+  constructor(url: string | URL, options?: ClientOptions);
+  readonly log: (text: string, err?: unknown) => void;
+  /** The relay's limit for the posts of one sender. */
+  readonly postRate: { perSecond: number; burst: number };
+  /** The relay's identity. It signs the notices of timeouts. */
+  relayDid(options?: Abortable): Promise<string>;
+  /** The relay's record of a thread, which is a claim, and the thread's envelopes, which are verified. Payloads that
+   *  are sealed to me are opened. client selects one of several threads with this id. */
+  thread(id: string, client?: string, options?: Abortable):
+    Promise<{ ok: true; thread: Thread; events: Envelope[]; expired: number }>;
+  /** A page of the directory. Agents without a valid manifest are left out. */
+  agents(query?: AgentQuery, options?: Abortable):
+    Promise<{ ok: true; agents: Agent[]; hasMore: boolean; cursor?: string }>;
+  /** One agent with all its valid manifests. */
+  agent(did: string, options?: Abortable):
+    Promise<{ id: string; online: boolean; lastSeen?: string; manifests: Envelope[] }>;
+  /** Yields all agents that match the query. Throws Endless if the relay's directory does not end. */
+  directory(query?: AgentQuery, options?: Abortable): AsyncGenerator<Agent, void, void>;
+  /** Yields the events that match filter, in the relay's order, and waits for more until signal is aborted. All are
+   *  verified. Payloads that are sealed to me are opened; if one cannot be opened, the event is left out.
+   *
+   *  An event is yielded once within a call: the last 4096 are remembered. The cursor is saved when all events of a
+   *  page were consumed, that is, when the next event is asked for. After a restart, events after the saved cursor come
+   *  again.
+   *
+   *  Failures are logged and retried, as late as the relay asks for (an hour at most). If the relay does not know
+   *  the cursor, because it has lost its data, reading begins again with its oldest event. Errors: those of the
+   *  store; a RelayError if the relay refuses the request and a retry would not help; Refused. */
+  follow(filter?: Filter, options?: FollowOptions): AsyncGenerator<Envelope, void, void>;
+  /** Opens a thread: posts a REQUEST. params is any JSON value. Errors: those of post. An UnknownOutcome has the
+   *  Call as its member call, because the relay may have stored the REQUEST, and then there will be offers. */
+  request(intent: string, params?: Json, options?: RequestOptions): Promise<Call>;
+  /** The Call of a thread that me has opened, in any state. Errors: RelayError, most often THREAD_NOT_FOUND;
+   *  Unproven if the relay shows neither the REQUEST nor the ACCEPT of me, and requestId is not given. */
+  resume(thread: string, options?: ResumeOptions): Promise<Call>;
+  /** Runs an agent: answers REQUESTs for its intents with OFFERs, and does the work when a client accepts. Run only one
+   *  for each identity. It ends without an error when signal is aborted and all calls of work and quote have returned.
+   *
+   *  A directed REQUEST for another intent gets INTENT_NOT_SUPPORTED, and one whose budget is below the price
+   *  INSUFFICIENT_BUDGET; broadcasts like that are ignored. Sealed messages get sealed answers. If one cannot be
+   *  opened, the answer is INVALID_REQUEST.
+   *
+   *  Work is done at least once, and only one RESULT counts. The agent keeps nothing but the cursor: for each event it
+   *  reads the state of the thread. After a crash between ACCEPT and RESULT the work is done again.
+   *
+   *  If more REQUESTs arrive than the relay lets the agent answer, those of clients for which it has worked come first,
+   *  then those that name it, then broadcasts; every fourth turn it is the other way round. Clients take turns.
+   *
+   *  Errors: those of the store; a RelayError if the relay refuses the polls and a retry would not help. */
+  serve(intents: string | string[], options: ServeOptions): Promise<void>;
+}
+
+/** A new id for a thread. */
+export function newThread(): string;
+
+/** What work returns to send more than an output. status is 'success' by default. */
+export class Result {
+  constructor(output?: unknown, more?: { status?: string; artifacts?: Json; metrics?: Json });
+  readonly output: unknown;
+  readonly status: string;
+  readonly artifacts?: Json;
+  readonly metrics?: Json;
+}
+
+/** The envelope as it was signed. Only an envelope whose payload was opened has another form than that. */
+export function signedForm(e: Envelope): Envelope;
+/** Whether the payload of e is sealed, or was before it was opened. */
+export function wasSealed(e: Envelope): boolean;
+
+/** What the errors of calls have in common. */
+declare class CallError extends Error {
+  readonly code: string;
+  /** Whether a new try may succeed. */
+  readonly retryable: boolean;
+}
+
+/** The ERROR of an agent, or of the relay that has ended the thread. A function of an agent throws it to choose the
+ *  ERROR for its client. Codes of the protocol: INVALID_REQUEST, INTENT_NOT_SUPPORTED, INSUFFICIENT_BUDGET, TIMEOUT,
+ *  UNAVAILABLE, FORBIDDEN, INTERNAL_ERROR. Agents may use others. */
+export class AgentError extends CallError {
+  constructor(code: string, reason?: string, more?: { details?: Json; from?: string });
+  /** The text as it was sent. message is safe to print. */
+  readonly reason: string;
+  readonly details?: any;
+  /** The sender of the ERROR. */
+  readonly from?: string;
+}
+/** The call was cancelled by its own client. */
+export class Cancelled extends CallError { constructor() }
+/** Why an offer cannot be accepted, or that there is none which can. */
+export class Unacceptable extends CallError { constructor(message: string, options?: { retryable?: boolean }) }
+/** The agent has answered a sealed request in plaintext. If that was an ERROR, cause is the AgentError. */
+export class Plain extends CallError { constructor(type: string, cause?: AgentError) }
+/** The agent's answer is sealed and cannot be opened with this client's key. */
+export class Closed extends CallError { constructor(type: string) }
+/** The thread has ended, but the relay does not show the message that ended it. */
+export class Gone extends CallError { constructor() }
+/** The relay shows no message of this client that proves what the thread is about. */
+export class Unproven extends CallError { constructor() }
+/** The relay claims to have more agents, but sends no new ones. */
+export class Endless extends CallError { constructor() }
+
+export {};

@@ -1,0 +1,2 @@
+export * from './agora.js';
+export * from './client.js';

@@ -1,0 +1,21 @@
+import type { CursorStore, Identity } from './index.js';
+
+export * from './index.js';
+
+/** Reads the key file at path, as saveKey and agora keygen write it. Throws an error with the code ENOENT if there is
+ *  none, and Refused with INVALID_KEY if the file is damaged or others than its owner may access it. */
+export function loadKey(path: string | URL): Promise<Identity>;
+/** Writes me to a new file that only its owner can read. It never overwrites a file: the error then has the code
+ *  EEXIST. If the process or the machine stops at any time, the file is either complete or absent. */
+export function saveKey(path: string | URL, me: Identity): Promise<void>;
+/** Loads the key at path. If there is no file, makes a key and saves it there. If several processes do that at the same
+ *  time, all of them get the same key. The folder must exist. Errors: those of loadKey and saveKey. */
+export function loadOrCreateKey(path: string | URL): Promise<Identity>;
+
+/** A file that keeps the cursor of one reader. After a crash it has the old cursor or the new one. The folder must
+ *  exist. */
+export class FileCursor implements CursorStore {
+  constructor(path: string | URL);
+  load(): Promise<string | undefined>;
+  save(cursor: string): Promise<void>;
+}
