@@ -102,6 +102,7 @@ export class Call {
   async best(rule = 'cheapest', { seconds = rule === 'first' ? Infinity : 5, maxCost, deadline, signal } = {}) {
     const compare = typeof rule === 'function' ? rule : Object.hasOwn(RULES, rule) && RULES[rule];
     if (!compare) throw new TypeError("the rule must be 'cheapest', 'fastest', 'first' or a function that compares");
+    if (this.#agent) throw new Unacceptable('an offer was accepted already; wait for its result');
     const limits = this.#limits(maxCost, deadline), good = [];
     let reason = `there was no offer within ${seconds} seconds`;
     for await (const offer of this.#offersWithin(seconds, signal)) {
@@ -111,8 +112,7 @@ export class Call {
       else if (good.push(offer) === MAX_COLLECTED) break;
     }
     const [best] = good.filter((offer) => !this.#objection(offer, limits)).sort(compare); // some may have ended since
-    if (this.#agent) reason = 'an offer was accepted already; wait for its result';
-    if (!best) throw new Unacceptable(reason, { retryable: !this.#agent });
+    if (!best) throw new Unacceptable(reason, { retryable: true });
     return best;
   }
 

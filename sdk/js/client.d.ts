@@ -97,7 +97,7 @@ export interface CallState {
 /** Limits for offers, in place of those of the request. maxCost is in USD; Infinity: no limit. */
 export interface Limits { maxCost?: number; deadline?: Date | string }
 
-/** What Client.best calls a rule. A function compares two offers like that of Array.sort. */
+/** What Call.best calls a rule. A function compares two offers like that of Array.sort. */
 export type Rule = 'cheapest' | 'fastest' | 'first' | ((a: Offer, b: Offer) => number);
 
 /** The client's side of a thread. Use one method at a time. Another process can continue the call if it knows

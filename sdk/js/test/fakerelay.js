@@ -1,0 +1,215 @@
+// A relay in memory, with the rules of PROTOCOL §3 to §5. Its method fetch is the transport of its clients. A hook
+// between client and relay can change, lose or refuse requests and answers.
+import { checkRead, identity, instant, readEnvelope, Refused, threadOf, verify } from '../agora.js';
+import { Client } from '../index.js';
+import { checkFresh, expiry, Ledger } from '../../../testvectors/interop/node/rules.mjs';
+
+export const DOCUMENT = '/.well-known/agora.json';
+export const URL_OF_FAKE = 'http://relay.test';
+const STATUSES = { FORBIDDEN: 403, THREAD_NOT_FOUND: 404, INVALID_TRANSITION: 409, DUPLICATE_ID: 409, RATE_LIMITED: 429,
+  UNAUTHORIZED: 401, AGENT_NOT_FOUND: 404, NOT_FOUND: 404, PAYLOAD_TOO_LARGE: 413 };
+
+/** The error that fetch throws if the connection breaks. */
+export const broken = (code = 'ECONNRESET') => Object.assign(new TypeError('fetch failed'), { cause: { code } });
+
+/** An answer with a status and headers. */
+export const answer = (status, object, headers = {}) => Response.json(object, { status, headers });
+
+/** A refusal. */
+export const refuse = (status, error, details = {}, headers = {}) =>
+  answer(status, { ok: false, error, message: 'a test', retryable: status >= 429, details }, headers);
+
+export class FakeRelay {
+  skew = 0; // how many milliseconds the relay's clock is ahead
+  reads = 'open';
+  database = 'a'; // the prefix of its cursors
+  events = [];
+  transitions = new Map(); // by thread and client
+  hook; // (url, options, next) => Response
+  polls = [];
+  posts = [];
+  authorized = []; // the paths of reads with a valid token
+  #ledger = new Ledger();
+  #changed = new EventTarget();
+
+  static async start() {
+    const relay = new FakeRelay();
+    relay.me = await identity();
+    return relay;
+  }
+
+  now() { return BigInt(Date.now() + this.skew) * 1_000_000n; }
+
+  /** A client of this relay. */
+  client(me, options) { return new Client(URL_OF_FAKE, { me, fetch: this.fetch, log() {}, ...options }); }
+
+  /** The events of a type. */
+  of(type) { return this.events.filter((e) => e.type === type); }
+
+  fetch = async (url, options = {}) => {
+    options.signal?.throwIfAborted();
+    const next = () => this.#route(new URL(url), options), at = new URL(url);
+    if (at.pathname === '/events' && options.method !== 'POST') this.polls.push(at);
+    const response = this.hook && at.pathname !== DOCUMENT ? await this.hook(at, options, next) : await next();
+    options.signal?.throwIfAborted();
+    return response;
+  };
+
+  async #route(url, options) {
+    try {
+      return answer(200, { ok: true, ...await this.#answer(url, options) });
+    } catch (err) {
+      if (!(err instanceof Refused)) throw err;
+      const { status = STATUSES[err.code] ?? 400, code, details } = err;
+      return refuse(status, code, details, status === 401 ? { 'www-authenticate': 'Agora' } : {});
+    }
+  }
+
+  async #answer({ pathname, search, searchParams: query, origin }, { method = 'GET', headers = {}, body, signal }) {
+    if (pathname === DOCUMENT) return { did: this.me.did, url: origin, reads: this.reads };
+    if (pathname === '/health') return { version: '1.0.0' };
+    if (method === 'POST') return this.#post(body);
+    const token = headers.authorization?.slice('Agora '.length);
+    let reader;
+    if (token) {
+      const now = this.now();
+      try { reader = await checkRead(token, { origin, method, target: pathname + search }, now); } catch (err) {
+        if (this.reads === 'parties') {
+          throw Object.assign(err, { details: { ...err.details, now: new Date(Number(now / 1_000_000n)).toISOString() } });
+        }
+      }
+      if (reader) this.authorized.push(pathname);
+    }
+    if (pathname === '/events') return this.#poll(query, reader, signal);
+    if (pathname.startsWith('/threads/')) return this.#thread(decodeURIComponent(pathname.slice(9)), query, reader);
+    if (pathname.startsWith('/agents')) return this.#agents(decodeURIComponent(pathname.slice(8)));
+    throw new Refused('NOT_FOUND', 'no such path');
+  }
+
+  async #post(body) {
+    const e = readEnvelope(body), now = this.now();
+    await verify(e);
+    this.posts.push(e);
+    try { checkFresh(instant(e.ts), e.meta?.ttl, now); } catch (err) {
+      throw Object.assign(err, { details: { now: new Date(Number(now / 1_000_000n)).toISOString() } });
+    }
+    const threads = () => (this.#ledger.threads.get(threadOf(e)) ?? []).map((t) => ({ ...t }));
+    const before = e.type === 'MANIFEST' ? [] : threads();
+    const { duplicate, state, client } = this.#ledger.take(e, now);
+    if (!duplicate) {
+      if (client) {
+        const key = `${client} ${threadOf(e)}`, list = this.transitions.get(key) ?? [];
+        const from = before.find((t) => t.client === client)?.state ?? 'OPEN';
+        if (from !== state) list.push({ from, to: state, type: e.type, by: e.sender.id, id: e.id, at: e.ts });
+        this.transitions.set(key, list);
+      }
+      this.add(e);
+    }
+    const end = new Date(Number(expiry(instant(e.ts), e.meta?.ttl) / 1_000_000n)).toISOString();
+    const thread = client && { id: threadOf(e), client, state };
+    return { id: e.id, cursor: this.cursor(), duplicate, expiresAt: end, thread };
+  }
+
+  /** Adds an event without any check. */
+  add(e) {
+    this.events.push(e);
+    this.#changed.dispatchEvent(new Event('change'));
+  }
+
+  /** Ends a thread, as the relay does at its deadline. */
+  timeOut(client, id) {
+    const t = this.#ledger.threads.get(id).find((other) => other.client === client);
+    this.transitions.get(`${client} ${id}`).push({ from: t.state, to: 'ERROR', type: 'TIMEOUT', at: '2026-02-02T12:00:00Z' });
+    Object.assign(t, { state: 'ERROR', deadline: undefined });
+    this.#changed.dispatchEvent(new Event('change'));
+  }
+
+  cursor(n = this.events.length) { return `${this.database}-${n}`; }
+
+  async #poll(query, reader, signal) {
+    const { recipient } = Object.fromEntries(query), isPrivate = this.reads === 'parties';
+    if (isPrivate && recipient && recipient !== reader) throw new Refused('UNAUTHORIZED', 'unsigned', { reason: 'unsigned' });
+    const cursor = query.get('cursor'), [database, place] = cursor === '0' ? [this.database, '0'] : cursor?.split('-') ?? [];
+    if (cursor !== null && database !== this.database) {
+      throw new Refused('INVALID_REQUEST', 'cursor', { reason: 'unknown_cursor' });
+    }
+    const since = query.get('since'), limit = Number(query.get('limit') ?? 100), sees = (e) => !isPrivate ||
+      !e.recipient || e.recipient.id === reader || e.sender.id === reader;
+    const matches = (e) => sees(e) && (!recipient || e.recipient?.id === recipient ||
+      query.get('broadcast') === 'true' && !e.recipient) && (!query.get('thread') || threadOf(e) === query.get('thread')) &&
+      (!query.get('sender') || e.sender.id === query.get('sender')) && (!query.get('type') || e.type === query.get('type'));
+    for (let first = since ? 0 : Number(place), n = first; ;) {
+      const events = [];
+      for (; n < this.events.length && events.length < limit; n++) {
+        if ((!since || instant(this.events[n].ts) > instant(since)) && matches(this.events[n])) events.push(this.events[n]);
+      }
+      if (events.length > 0 || query.get('timeout') === '0') {
+        return { events, cursor: this.cursor(n), hasMore: n < this.events.length };
+      }
+      await new Promise((resolve, reject) => {
+        this.#changed.addEventListener('change', resolve, { once: true });
+        signal?.addEventListener('abort', () => reject(signal.reason), { once: true });
+        const timer = setTimeout(resolve, Number(query.get('timeout')) * 1000);
+        signal?.addEventListener('abort', () => clearTimeout(timer), { once: true });
+        timer.unref();
+      });
+      if (n === this.events.length) return { events: [], cursor: this.cursor(n), hasMore: false };
+    }
+  }
+
+  #thread(id, query, reader) {
+    const client = query.get('client') ?? undefined;
+    const t = (this.#ledger.threads.get(id) ?? []).find((other) => !client || other.client === client);
+    const isParty = t && [t.client, t.agent ?? t.named ?? t.offers].flat().includes(reader);
+    if (!t || this.reads === 'parties' && !isParty) throw new Refused('THREAD_NOT_FOUND', 'no thread has this id');
+    const parties = (e) => threadOf(e) === id && e.type !== 'MANIFEST';
+    return {
+      thread: { id, client: t.client, state: t.state, requestId: t.requestId || undefined, recipient: t.named, agent: t.agent,
+        offers: t.offers.map((agent) => ({ agent, id: 'msg_1', at: '2026-02-02T12:00:00Z' })),
+        transitions: this.transitions.get(`${t.client} ${id}`) ?? [],
+        deadline: t.deadline && new Date(Number(t.deadline / 1_000_000n)).toISOString() },
+      events: this.events.filter(parties), expired: 0,
+    };
+  }
+
+  #agents(did) {
+    const manifests = this.of('MANIFEST'), row = (e) => ({ id: e.sender.id, online: true, lastSeen: e.ts });
+    if (!did) return { agents: manifests.map((e) => ({ ...row(e), envelope: e })), hasMore: false };
+    const own = manifests.filter((e) => e.sender.id === did);
+    if (own.length === 0) throw new Refused('AGENT_NOT_FOUND', 'no such agent');
+    return { agent: { ...row(own[0]), manifests: own } };
+  }
+}
+
+/** Makes waits of less than 30 seconds short. Returns how long they were to be. */
+export function skipWaits(t) {
+  const real = globalThis.setTimeout, waits = [];
+  t.mock.method(globalThis, 'setTimeout', (act, ms, ...args) => {
+    if (ms < 30_000) waits.push(ms);
+    return real(act, ms < 30_000 ? 0 : ms, ...args);
+  });
+  return waits;
+}
+
+/** Waits until check returns something. */
+export async function until(check, what = check) {
+  for (let n = 0; n < 1000; n++) {
+    const found = check();
+    if (found) return found;
+    await new Promise((resolve) => { setImmediate(() => setTimeout(resolve, 5)); });
+  }
+  throw new Error(`waited in vain for ${what}`);
+}
+
+/** Runs an agent until the test ends, or until the returned function is called. */
+export function serving(t, client, intents, options) {
+  const stop = new AbortController(), ended = client.serve(intents, { signal: stop.signal, ...options });
+  ended.catch(() => {});
+  const end = async () => {
+    stop.abort(new Error('stopped'));
+    await ended;
+  };
+  t.after(() => end().catch(() => {}));
+  return end;
+}
+
