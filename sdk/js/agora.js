@@ -795,7 +795,10 @@ function finish(h, s) {
 
 // --- The API of a relay (§5 to §8)
 
-const MAX_ANSWER = 32 << 20, MAX_REFUSAL = 64 << 10, MAX_TEXT = 1000; // bytes, and characters of a relay's text
+// Bytes of an answer: a page of events or a thread, a page of agents, the document, and all others.
+const MAX_EVENTS = 32 << 20, MAX_AGENTS = 8 << 20, MAX_DOCUMENT = 256 << 10, MAX_SHORT = 64 << 10;
+const MAX_TEXT = 1000; // characters of a relay's text
+const DOCUMENT = '/.well-known/agora.json';
 const PAGE = { depth: MAX_DEPTH + 4, costly: Infinity }; // envelopes are inside of an answer, and there are many
 const ATTEMPTS = 8, READ_ATTEMPTS = 3;
 const EXCHANGE = 30_000, PATIENCE = 120_000; // milliseconds
@@ -873,7 +876,7 @@ export class Relay {
   get isPrivate() { return Boolean(this.#rule?.audience); }
 
   /** The relay's document: who it is, its limits, and who may read. */
-  about({ signal } = {}) { return this.#exchange('/.well-known/agora.json', { signal }); }
+  about({ signal } = {}) { return this.#exchange(DOCUMENT, { signal }); }
 
   /** Whether the relay accepts messages, and the version of the protocol. */
   health({ signal } = {}) { return this.#exchange('/health', { signal }); }
@@ -1064,7 +1067,7 @@ export class Relay {
         method: body ? 'POST' : 'GET', headers, body, signal: ours.signal,
         redirect: 'error', credentials: 'omit', cache: 'no-store', referrerPolicy: 'no-referrer',
       });
-      return readAnswer(response, await readBody(response), this.now());
+      return readAnswer(response, await readBody(response, limitOf(path, body)), this.now());
     } catch (err) {
       signal?.throwIfAborted();
       if (err instanceof RelayError) throw err;
@@ -1082,9 +1085,15 @@ const invalidAnswer = (status) => new RelayError('INVALID_ANSWER',
   'the answer is not that of an Agora relay; check its URL', { status, retryable: isTemporary(status) });
 const isTemporary = (status) => status < 300 || status === 408 || status === 429 || status >= 500;
 
-// Reads at most MAX_ANSWER bytes of an answer.
-async function readBody(response) {
-  const limit = response.ok ? MAX_ANSWER : MAX_REFUSAL, parts = [], reader = response.body?.getReader();
+function limitOf(path, body) {
+  if (body || path === '/health') return MAX_SHORT;
+  if (path === DOCUMENT) return MAX_DOCUMENT;
+  return path.startsWith('/agents') ? MAX_AGENTS : MAX_EVENTS;
+}
+
+// Reads an answer of at most limit bytes, or a refusal of at most MAX_SHORT.
+async function readBody(response, most) {
+  const limit = response.ok ? most : MAX_SHORT, parts = [], reader = response.body?.getReader();
   for (let size = 0; reader;) {
     const { done, value } = await reader.read();
     if (done) break;
