@@ -131,11 +131,22 @@ function recover(client, err, cursor) {
   return cursor;
 }
 
+// By signal: the controllers that are aborted with it. So a signal has one listener, however many controllers there are:
+// Node warns if there are many.
+const followers = new WeakMap();
+
 /** An AbortController that is also aborted with the given signal. Call unlink when it is not needed any more. */
 export function linked(signal) {
-  const controller = new AbortController(), end = () => controller.abort(signal.reason);
-  if (signal?.aborted) end();
-  else signal?.addEventListener('abort', end, { once: true });
-  controller.unlink = () => signal?.removeEventListener('abort', end);
+  const controller = new AbortController();
+  controller.unlink = () => {};
+  if (!signal) return controller;
+  if (!followers.has(signal)) {
+    const all = new Set();
+    followers.set(signal, all);
+    signal.addEventListener('abort', () => { for (const each of all) each.abort(signal.reason); }, { once: true });
+  }
+  if (signal.aborted) controller.abort(signal.reason);
+  else followers.get(signal).add(controller);
+  controller.unlink = () => followers.get(signal).delete(controller);
   return controller;
 }

@@ -12,9 +12,11 @@ test('post gives up after eight attempts', async (t) => {
   let count = 0;
   const fetch = fake((n) => { count = n; throw broken('ECONNREFUSED'); });
   await assert.rejects(new Relay('http://127.0.0.1:1', { me: alice, fetch }).post('CANCEL', {}, { thread: 't' }),
-    (err) => err.code === 'NO_ANSWER' && err.status === 0 && err.retryable && err.notSent && err.cause instanceof TypeError);
+    (err) => err.code === 'NO_ANSWER' && err.status === 0 && err.retryable && err.notSent &&
+      err.cause instanceof TypeError);
   assert.equal(count, 8);
-  assert.deepEqual(waits.slice(0, 6).map((ms) => Math.floor(Math.log2(ms / 250))), [0, 1, 2, 3, 4, 5], 'the pauses grow');
+  const powers = waits.slice(0, 6).map((ms) => Math.floor(Math.log2(ms / 250)));
+  assert.deepEqual(powers, [0, 1, 2, 3, 4, 5], 'the pauses grow');
   assert.ok(waits.length === 7 && waits[6] >= 15_000 && waits[6] <= 30_000);
 });
 
@@ -22,7 +24,8 @@ const unavailable = () => refuse(503, 'UNAVAILABLE'), full = () => refuse(503, '
 const limited = () => refuse(429, 'RATE_LIMITED'), wrongState = () => refuse(409, 'INVALID_TRANSITION');
 const gateway = () => new Response('<html>', { status: 502 }), cut = () => { throw broken(); };
 const refused = () => { throw broken('ECONNREFUSED'); };
-const stale = (ms = 3_600_000) => () => refuse(400, 'STALE_TIMESTAMP', { now: new Date(Date.now() + ms).toISOString() });
+const stale = (ms = 3_600_000) => () =>
+  refuse(400, 'STALE_TIMESTAMP', { now: new Date(Date.now() + ms).toISOString() });
 const stored = (n, url, { body }) => ({ ok: true, id: parse(body).id, expiresAt: '9999-01-01T00:00:00Z' });
 const foreign = () => ({ ok: true, id: 'msg_other' });
 const always = (act) => Array.from({ length: 20 }, () => act);
@@ -43,7 +46,8 @@ const OUTCOMES = {
   'always unavailable': [always(unavailable), 'UNKNOWN_OUTCOME', 8, 1],
   'cut, then never a connection': [[cut, ...always(refused)], 'UNKNOWN_OUTCOME', 8, 1],
   'cut, then refused by the rules of the thread': [[cut, wrongState], 'INVALID_TRANSITION', 2, 1],
-  'cut, then refused because of something else': [[cut, () => refuse(403, 'INVALID_SIGNATURE')], 'UNKNOWN_OUTCOME', 2, 1],
+  'cut, then refused because of something else':
+    [[cut, () => refuse(403, 'INVALID_SIGNATURE')], 'UNKNOWN_OUTCOME', 2, 1],
   'cut, then expired': [[cut, () => refuse(400, 'EXPIRED')], 'UNKNOWN_OUTCOME', 2, 1],
   'stale, then stored': [[stale(), stored], '', 2, 2],
   'stale, and stale again': [[stale(), stale(-1000)], 'STALE_TIMESTAMP', 2, 2],
@@ -80,7 +84,8 @@ test('the outcome of a post', async (t) => {
 
 test('without retryLimited a limit is not waited for', async () => {
   let count = 0;
-  const fetch = fake((n) => { count = n; return limited(); }), r = new Relay('http://127.0.0.1:1', { me: alice, fetch });
+  const fetch = fake((n) => { count = n; return limited(); });
+  const r = new Relay('http://127.0.0.1:1', { me: alice, fetch });
   await assert.rejects(r.post('CANCEL', {}, { thread: 't' }, { retryLimited: false }), (err) => err.status === 429);
   assert.equal(count, 1);
 });

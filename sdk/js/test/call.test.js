@@ -1,8 +1,8 @@
 // Both sides of a thread, through a relay in memory.
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { AgentError, Cancelled, Closed, identity, isSealed, newThread, Plain, Result, sign, Unacceptable, UnknownOutcome,
-  Unproven, wasSealed } from '../index.js';
+import { AgentError, Cancelled, Closed, identity, isSealed, newThread, Plain, Result, sign, Unacceptable,
+  UnknownOutcome, Unproven, wasSealed } from '../index.js';
 import { broken, FakeRelay, refuse, serving, skipWaits, until } from './fakerelay.js';
 import { alice, bob } from './helpers.js';
 
@@ -15,13 +15,14 @@ async function parties(t, handler = echo) {
 }
 
 // Posts a message of the agent in the thread of a call.
-const post = (agent, type, call, payload = {}, options = {}) => agent.post(type, { request_id: call.requestId, ...payload },
-  { to: alice.did, thread: call.thread, ...options });
+const post = (agent, type, call, payload = {}, options = {}) => agent.post(type,
+  { request_id: call.requestId, ...payload }, { to: alice.did, thread: call.thread, ...options });
 
 for (const [name, options] of Object.entries({ 'a broadcast': {}, 'to one agent': { to: bob.did },
   sealed: { to: bob.did, seal: true } })) {
   test(`a request and its result: ${name}`, async (t) => {
-    const { relay, client } = await parties(t, { ...echo, quote: () => ({ price: 0.5, etaSeconds: 2, plan: 'quickly' }) });
+    const quote = () => ({ price: 0.5, etaSeconds: 2, plan: 'quickly' });
+    const { relay, client } = await parties(t, { ...echo, quote });
     const call = await client.request('echo', { text: 'hello' }, { maxCost: 1, title: 'T', ...options });
     const offer = await call.best('first');
     assert.deepEqual([offer.agent, offer.price, offer.etaSeconds, offer.plan],
@@ -67,7 +68,8 @@ test('offers that break the limits are left out and refused', async (t) => {
     slow: { eta_seconds: 100 }, over: { valid_until: later(-1000).toISOString() },
     bad: { price: 'cheap' }, wrong: { eta_seconds: 'soon' }, odd: { valid_until: 'now' },
     good: { price: { amount: 0.9, currency: 'usd' }, eta_seconds: 50 },
-    better: { price: { amount: 0.8, currency: 'USD' }, eta_seconds: 60 }, free: { price: { amount: 0, currency: 'EUR' } },
+    better: { price: { amount: 0.8, currency: 'USD' }, eta_seconds: 60 },
+    free: { price: { amount: 0, currency: 'EUR' } },
   })) {
     const other = await identity();
     offers[other.did] = name;
@@ -84,7 +86,8 @@ test('offers that break the limits are left out and refused', async (t) => {
   await assert.rejects(call.best('first', { maxCost: -1, seconds: 0.2 }), (err) => err instanceof Unacceptable &&
     err.retryable && /acceptable/.test(err.message));
   await assert.rejects(call.best('cheap'), TypeError);
-  for (const [name, why] of [['dear', /costs 1.01/], ['euro', /"EUR"/], ['slow', /deadline/], ['over', /valid until/]]) {
+  const reasons = { dear: /costs 1.01/, euro: /"EUR"/, slow: /deadline/, over: /valid until/ };
+  for (const [name, why] of Object.entries(reasons)) {
     await assert.rejects(call.accept(all.find((offer) => named(offer) === name)),
       (err) => err instanceof Unacceptable && err.code === 'UNACCEPTABLE' && why.test(err.message), name);
   }
@@ -99,8 +102,8 @@ test('offers that break the limits are left out and refused', async (t) => {
 test('messages of others do not count', async (t) => {
   const { relay, client, agent } = await parties(t, null), mallory = await identity();
   const call = await client.request('echo', 1, { to: bob.did });
-  const forged = async (type, payload, me, more = {}) => relay.add(await sign({ version: '1.0', id: `msg_${Math.random()}`,
-    ts: new Date().toISOString(), type, payload: { request_id: call.requestId, ...payload }, sender: { id: me.did },
+  const forged = async (type, payload, me, more = {}) => relay.add(await sign({
+    version: '1.0', id: `msg_${Math.random()}`, ts: new Date().toISOString(), type, payload: { request_id: call.requestId, ...payload }, sender: { id: me.did },
     recipient: { id: alice.did }, thread: { id: call.thread }, ...more }, me));
   await forged('OFFER', {}, mallory); // not the agent that was asked
   await forged('OFFER', { request_id: 'other' }, bob);
@@ -121,7 +124,8 @@ test('a thread that ends without a result', async (t) => {
   const open = async (options = { to: bob.did }) => client.request('echo', 1, options);
   let call = await open();
   await post(agent, 'ERROR', call, { code: 'UNAVAILABLE', message: 'busy' });
-  await assert.rejects(call.best('first'), (err) => err instanceof AgentError && err.code === 'UNAVAILABLE' && err.retryable);
+  await assert.rejects(call.best('first'), (err) => err instanceof AgentError && err.code === 'UNAVAILABLE' &&
+    err.retryable);
   call = await open();
   await call.cancel('enough');
   assert.equal(relay.events.at(-1).payload.reason, 'enough');
@@ -229,8 +233,8 @@ test('a hostile record neither ends nor continues a call', async (t) => {
   let n = 0;
   const lies = [
     { thread: null }, { thread: { ...real, id: 'other' } }, { thread: { ...real, client: bob.did } }, { thread: [] },
-    { thread: { ...real, offers: 'many' } }, { thread: { ...real, transitions: [null] } }, { thread: { ...real, state: 5 } },
-    { thread: { ...real, deadline: 'x' } }, { events: 'none' },
+    { thread: { ...real, offers: 'many' } }, { thread: { ...real, transitions: [null] } },
+    { thread: { ...real, state: 5 } }, { thread: { ...real, deadline: 'x' } }, { events: 'none' },
     { thread: { ...real, state: 'ERROR', transitions: [{ type: 'ERROR', by: bob.did, id: 'msg_x' }] } },
   ];
   relay.hook = async (url, options, next) => {

@@ -6,7 +6,9 @@ import { answer, broken, DOCUMENT, FakeRelay, refuse, skipWaits, URL_OF_FAKE } f
 import { alice, bob, fake, message, page } from './helpers.js';
 
 // A store that keeps a cursor in memory, and all that were saved.
-const store = (cursor) => ({ saved: [], load: () => cursor, async save(next) { cursor = next; this.saved.push(next); } });
+const store = (cursor) => ({
+  saved: [], load: () => cursor, async save(next) { cursor = next; this.saved.push(next); },
+});
 
 // Follows until there are count events. Returns their ids, or what pick makes of them.
 async function take(client, count, filter, options, pick = (e) => e.id) {
@@ -22,8 +24,8 @@ test('follow yields what is valid, new and asked for, and saves the cursor after
   const events = [];
   for (const n of [1, 2, 3, 4]) events.push(await message({ id: `m${n}`, recipient: { id: bob.did } }));
   const bad = { ...events[0], id: 'changed' }, notAsked = await message({ id: 'broadcast' });
-  const pages = [page([events[0], bad, notAsked, events[1]], 'c1'), page([events[0], { ...events[0], ts: 'now' }], 'c2'),
-    page([null, 5, events[2], events[2]], 'c3'), page([events[3]], 'c4')];
+  const pages = [page([events[0], bad, notAsked, events[1]], 'c1'),
+    page([events[0], { ...events[0], ts: 'now' }], 'c2'), page([null, 5, events[2], events[2]], 'c3'), page([events[3]], 'c4')];
   const cursors = [], logged = [], place = store();
   const client = clientOf((url) => {
     cursors.push(url.searchParams.get('cursor'));
@@ -92,7 +94,8 @@ test('follow retries what may succeed, as late as the relay asks for', async (t)
   assert.ok(waits[0] >= 20_000 && waits[0] < 20_300, `${waits}`);
   assert.ok(waits.slice(1).every((ms, i) => ms >= 125 * 2 ** i && ms <= 30_000), `${waits}`);
   for (const [status, code] of [[400, 'INVALID_REQUEST'], [403, 'FORBIDDEN'], [401, 'UNAUTHORIZED']]) {
-    await assert.rejects(take(clientOf(() => refuse(status, code)), 1), (err) => err.code === code && err.status === status);
+    const refused = take(clientOf(() => refuse(status, code)), 1);
+    await assert.rejects(refused, (err) => err.code === code && err.status === status);
   }
 });
 
@@ -113,7 +116,8 @@ test('follow opens what is sealed to us, and leaves out what cannot be opened', 
   const relay = await FakeRelay.start(), client = relay.client(bob), sender = relay.client(alice);
   const options = { to: bob.did, thread: 't', seal: true };
   await sender.post('REQUEST', { intent: 'echo', request_id: 'r', params: 'secret' }, options);
-  relay.add(await message({ recipient: { id: bob.did }, payload: { request_id: 'r', sealed: 'v1.AAAA', intent: 'i' } }));
+  const payload = { request_id: 'r', sealed: 'v1.AAAA', intent: 'i' };
+  relay.add(await message({ recipient: { id: bob.did }, payload }));
   await sender.post('CANCEL', { reason: 'over' }, { to: bob.did, thread: 't' });
   const [first, second] = await take(client, 2, { recipient: bob.did }, { from: 'oldest' }, (e) => e);
   assert.equal(first.payload.params, 'secret');
@@ -146,8 +150,8 @@ test('a read waits for a relay that limits it, if that is soon', async (t) => {
   await assert.rejects(late.agent(bob.did), (err) => err.retryAfter === 60_000);
 });
 
-const manifest = (me, payload = {}) => message({ id: 'm', type: 'MANIFEST', payload: { id: 'm', intents: [], ...payload },
-  thread: undefined }, me).then(({ thread: _, ...e }) => e);
+const manifest = (me) => message({ id: 'm', type: 'MANIFEST', payload: { id: 'm', intents: [] }, thread: undefined }, me)
+  .then(({ thread: _, ...e }) => e);
 
 test('the directory is verified', async () => {
   const relay = await FakeRelay.start(), client = relay.client(alice), own = await manifest(bob);
@@ -169,7 +173,8 @@ test('the directory is verified', async () => {
 test('a directory that does not end is an error', async () => {
   const row = { id: bob.did, online: true, envelope: await manifest(bob) };
   for (const [name, next] of Object.entries({
-    'the same cursor': () => ({ hasMore: true, cursor: '1', agents: [row] }), 'no cursor': () => ({ hasMore: true, agents: [row] }),
+    'the same cursor': () => ({ hasMore: true, cursor: '1', agents: [row] }),
+    'no cursor': () => ({ hasMore: true, agents: [row] }),
     'new cursors': (n) => ({ hasMore: true, cursor: `${n}`, agents: [row] }),
     'empty pages': (n) => ({ hasMore: true, cursor: `${n}`, agents: [] }),
   })) {
@@ -186,9 +191,9 @@ test('a directory that does not end is an error', async () => {
 
 test('the relay says how often we may post, within bounds', async () => {
   const limits = (rate) => ({ ok: true, did: bob.did, limits: { rates: { postsPerAgent: rate } } });
-  for (const [rate, want] of [[{ perSecond: 5, burst: 9 }, { perSecond: 5, burst: 9 }],
-    [{ perSecond: 1e-9, burst: 1 }, { perSecond: 20, burst: 40 }], [{ perSecond: 'x', burst: 1 }, { perSecond: 20, burst: 40 }],
-    [null, { perSecond: 20, burst: 40 }]]) {
+  const usual = { perSecond: 20, burst: 40 }, stated = { perSecond: 5, burst: 9 };
+  for (const [rate, want] of [[stated, stated], [{ perSecond: 1e-9, burst: 1 }, usual],
+    [{ perSecond: 'x', burst: 1 }, usual], [null, usual]]) {
     const client = new Client(URL_OF_FAKE, { fetch: fake(() => limits(rate)) });
     assert.equal(await client.relayDid(), bob.did);
     assert.deepEqual(client.postRate, want);
@@ -198,7 +203,8 @@ test('the relay says how often we may post, within bounds', async () => {
   assert.equal((await clientOf(() => ({ ok: true, version: '1.0.0' })).health()).version, '1.0.0');
 });
 
-test('a hostile relay takes neither much memory nor much time', async () => {
+test('a hostile relay takes neither much memory nor much time', async (t) => {
+  skipWaits(t);
   const text = (head, unit) => () => {
     const many = new TextEncoder().encode(unit.repeat(1 + (1 << 18) / unit.length));
     let first = true;
@@ -208,8 +214,8 @@ test('a hostile relay takes neither much memory nor much time', async () => {
     } }));
   };
   const list = (name) => `{"ok":true,"cursor":"1","${name}":[`;
-  for (const answers of [text(`${list('events')}{}`, ',{}'), text(`${list('agents')}0`, ',0'), text('{"ok":true', ',"a":1'),
-    text(list('events'), '['), text('{"', 'a'), text('{"ok":', '1'), text('{"ok":true,', ' ')]) {
+  for (const answers of [text(`${list('events')}{}`, ',{}'), text(`${list('agents')}0`, ',0'),
+    text('{"ok":true', ',"a":1'), text(list('events'), '['), text('{"', 'a'), text('{"ok":', '1'), text('{"ok":true,', ' ')]) {
     const client = new Client(URL_OF_FAKE, { fetch: fake(answers) });
     for (const act of [() => client.about(), () => client.health(), () => client.agents()]) {
       await assert.rejects(act(), (err) => err.code === 'INVALID_ANSWER' && err.message.length < 4000);

@@ -19,6 +19,8 @@ export const answer = (status, object, headers = {}) => Response.json(object, { 
 export const refuse = (status, error, details = {}, headers = {}) =>
   answer(status, { ok: false, error, message: 'a test', retryable: status >= 429, details }, headers);
 
+const formatted = (nanoseconds) => new Date(Number(nanoseconds / 1_000_000n)).toISOString();
+
 export class FakeRelay {
   skew = 0; // how many milliseconds the relay's clock is ahead
   reads = 'open';
@@ -30,7 +32,7 @@ export class FakeRelay {
   posts = [];
   authorized = []; // the paths of reads with a valid token
   #ledger = new Ledger();
-  #changed = new EventTarget();
+  #waiting = new Set(); // functions that are called when there is something new
 
   static async start() {
     const relay = new FakeRelay();
@@ -75,7 +77,7 @@ export class FakeRelay {
       const now = this.now();
       try { reader = await checkRead(token, { origin, method, target: pathname + search }, now); } catch (err) {
         if (this.reads === 'parties') {
-          throw Object.assign(err, { details: { ...err.details, now: new Date(Number(now / 1_000_000n)).toISOString() } });
+          throw Object.assign(err, { details: { ...err.details, now: formatted(now) } });
         }
       }
       if (reader) this.authorized.push(pathname);
@@ -91,7 +93,7 @@ export class FakeRelay {
     await verify(e);
     this.posts.push(e);
     try { checkFresh(instant(e.ts), e.meta?.ttl, now); } catch (err) {
-      throw Object.assign(err, { details: { now: new Date(Number(now / 1_000_000n)).toISOString() } });
+      throw Object.assign(err, { details: { now: formatted(now) } });
     }
     const threads = () => (this.#ledger.threads.get(threadOf(e)) ?? []).map((t) => ({ ...t }));
     const before = e.type === 'MANIFEST' ? [] : threads();
@@ -105,52 +107,65 @@ export class FakeRelay {
       }
       this.add(e);
     }
-    const end = new Date(Number(expiry(instant(e.ts), e.meta?.ttl) / 1_000_000n)).toISOString();
-    const thread = client && { id: threadOf(e), client, state };
+    const thread = client && { id: threadOf(e), client, state }, end = formatted(expiry(instant(e.ts), e.meta?.ttl));
     return { id: e.id, cursor: this.cursor(), duplicate, expiresAt: end, thread };
   }
 
   /** Adds an event without any check. */
   add(e) {
     this.events.push(e);
-    this.#changed.dispatchEvent(new Event('change'));
+    this.#wake();
   }
 
   /** Ends a thread, as the relay does at its deadline. */
   timeOut(client, id) {
     const t = this.#ledger.threads.get(id).find((other) => other.client === client);
-    this.transitions.get(`${client} ${id}`).push({ from: t.state, to: 'ERROR', type: 'TIMEOUT', at: '2026-02-02T12:00:00Z' });
+    const at = '2026-02-02T12:00:00Z';
+    this.transitions.get(`${client} ${id}`).push({ from: t.state, to: 'ERROR', type: 'TIMEOUT', at });
     Object.assign(t, { state: 'ERROR', deadline: undefined });
-    this.#changed.dispatchEvent(new Event('change'));
+    this.#wake();
   }
+
+  #wake() { for (const change of [...this.#waiting]) change(); }
 
   cursor(n = this.events.length) { return `${this.database}-${n}`; }
 
   async #poll(query, reader, signal) {
     const { recipient } = Object.fromEntries(query), isPrivate = this.reads === 'parties';
-    if (isPrivate && recipient && recipient !== reader) throw new Refused('UNAUTHORIZED', 'unsigned', { reason: 'unsigned' });
-    const cursor = query.get('cursor'), [database, place] = cursor === '0' ? [this.database, '0'] : cursor?.split('-') ?? [];
+    if (isPrivate && recipient && recipient !== reader) {
+      throw new Refused('UNAUTHORIZED', 'unsigned', { reason: 'unsigned' });
+    }
+    const cursor = query.get('cursor');
+    const [database, place] = cursor === '0' ? [this.database, '0'] : cursor?.split('-') ?? [];
     if (cursor !== null && database !== this.database) {
       throw new Refused('INVALID_REQUEST', 'cursor', { reason: 'unknown_cursor' });
     }
     const since = query.get('since'), limit = Number(query.get('limit') ?? 100), sees = (e) => !isPrivate ||
       !e.recipient || e.recipient.id === reader || e.sender.id === reader;
-    const matches = (e) => sees(e) && (!recipient || e.recipient?.id === recipient ||
-      query.get('broadcast') === 'true' && !e.recipient) && (!query.get('thread') || threadOf(e) === query.get('thread')) &&
-      (!query.get('sender') || e.sender.id === query.get('sender')) && (!query.get('type') || e.type === query.get('type'));
+    const is = (name, value) => !query.get(name) || query.get(name) === value;
+    const isForUs = (e) => is('recipient', e.recipient?.id) || query.get('broadcast') === 'true' && !e.recipient;
+    const matches = (e) => sees(e) && isForUs(e) && is('thread', threadOf(e)) && is('sender', e.sender.id) &&
+      is('type', e.type);
     for (let first = since ? 0 : Number(place), n = first; ;) {
       const events = [];
       for (; n < this.events.length && events.length < limit; n++) {
-        if ((!since || instant(this.events[n].ts) > instant(since)) && matches(this.events[n])) events.push(this.events[n]);
+        const e = this.events[n];
+        if ((!since || instant(e.ts) > instant(since)) && matches(e)) events.push(e);
       }
       if (events.length > 0 || query.get('timeout') === '0') {
         return { events, cursor: this.cursor(n), hasMore: n < this.events.length };
       }
       await new Promise((resolve, reject) => {
-        this.#changed.addEventListener('change', resolve, { once: true });
-        signal?.addEventListener('abort', () => reject(signal.reason), { once: true });
-        const timer = setTimeout(resolve, Number(query.get('timeout')) * 1000);
-        signal?.addEventListener('abort', () => clearTimeout(timer), { once: true });
+        const timer = setTimeout(() => end(resolve), Number(query.get('timeout')) * 1000);
+        const end = (act) => {
+          clearTimeout(timer);
+          this.#waiting.delete(change);
+          signal?.removeEventListener('abort', abort);
+          act(signal?.reason);
+        };
+        const change = () => end(resolve), abort = () => end(reject);
+        this.#waiting.add(change);
+        signal?.addEventListener('abort', abort);
         timer.unref();
       });
       if (n === this.events.length) return { events: [], cursor: this.cursor(n), hasMore: false };
@@ -164,10 +179,11 @@ export class FakeRelay {
     if (!t || this.reads === 'parties' && !isParty) throw new Refused('THREAD_NOT_FOUND', 'no thread has this id');
     const parties = (e) => threadOf(e) === id && e.type !== 'MANIFEST';
     return {
-      thread: { id, client: t.client, state: t.state, requestId: t.requestId || undefined, recipient: t.named, agent: t.agent,
+      thread: { id, client: t.client, state: t.state, requestId: t.requestId || undefined, recipient: t.named,
+        agent: t.agent,
         offers: t.offers.map((agent) => ({ agent, id: 'msg_1', at: '2026-02-02T12:00:00Z' })),
         transitions: this.transitions.get(`${t.client} ${id}`) ?? [],
-        deadline: t.deadline && new Date(Number(t.deadline / 1_000_000n)).toISOString() },
+        deadline: t.deadline && formatted(t.deadline) },
       events: this.events.filter(parties), expired: 0,
     };
   }
