@@ -131,8 +131,8 @@ function recover(client, err, cursor) {
   return cursor;
 }
 
-// By signal: the controllers that are aborted with it. So a signal has one listener, however many controllers there are:
-// Node warns if there are many.
+// By signal: the controllers that are aborted with it. So a signal has one listener, however many controllers there
+// are: Node warns if there are many.
 const followers = new WeakMap();
 
 /** An AbortController that is also aborted with the given signal. Call unlink when it is not needed any more. */

@@ -103,7 +103,8 @@ test('messages of others do not count', async (t) => {
   const { relay, client, agent } = await parties(t, null), mallory = await identity();
   const call = await client.request('echo', 1, { to: bob.did });
   const forged = async (type, payload, me, more = {}) => relay.add(await sign({
-    version: '1.0', id: `msg_${Math.random()}`, ts: new Date().toISOString(), type, payload: { request_id: call.requestId, ...payload }, sender: { id: me.did },
+    version: '1.0', id: `msg_${Math.random()}`, ts: new Date().toISOString(), type,
+    payload: { request_id: call.requestId, ...payload }, sender: { id: me.did },
     recipient: { id: alice.did }, thread: { id: call.thread }, ...more }, me));
   await forged('OFFER', {}, mallory); // not the agent that was asked
   await forged('OFFER', { request_id: 'other' }, bob);

@@ -25,7 +25,8 @@ test('follow yields what is valid, new and asked for, and saves the cursor after
   for (const n of [1, 2, 3, 4]) events.push(await message({ id: `m${n}`, recipient: { id: bob.did } }));
   const bad = { ...events[0], id: 'changed' }, notAsked = await message({ id: 'broadcast' });
   const pages = [page([events[0], bad, notAsked, events[1]], 'c1'),
-    page([events[0], { ...events[0], ts: 'now' }], 'c2'), page([null, 5, events[2], events[2]], 'c3'), page([events[3]], 'c4')];
+    page([events[0], { ...events[0], ts: 'now' }], 'c2'),
+    page([null, 5, events[2], events[2]], 'c3'), page([events[3]], 'c4')];
   const cursors = [], logged = [], place = store();
   const client = clientOf((url) => {
     cursors.push(url.searchParams.get('cursor'));
@@ -150,8 +151,11 @@ test('a read waits for a relay that limits it, if that is soon', async (t) => {
   await assert.rejects(late.agent(bob.did), (err) => err.retryAfter === 60_000);
 });
 
-const manifest = (me) => message({ id: 'm', type: 'MANIFEST', payload: { id: 'm', intents: [] }, thread: undefined }, me)
-  .then(({ thread: _, ...e }) => e);
+async function manifest(me) {
+  const payload = { id: 'm', intents: [] };
+  const { thread: _, ...e } = await message({ id: 'm', type: 'MANIFEST', payload, thread: undefined }, me);
+  return e;
+}
 
 test('the directory is verified', async () => {
   const relay = await FakeRelay.start(), client = relay.client(alice), own = await manifest(bob);
@@ -215,7 +219,8 @@ test('a hostile relay takes neither much memory nor much time', async (t) => {
   };
   const list = (name) => `{"ok":true,"cursor":"1","${name}":[`;
   for (const answers of [text(`${list('events')}{}`, ',{}'), text(`${list('agents')}0`, ',0'),
-    text('{"ok":true', ',"a":1'), text(list('events'), '['), text('{"', 'a'), text('{"ok":', '1'), text('{"ok":true,', ' ')]) {
+    text('{"ok":true', ',"a":1'), text(list('events'), '['), text('{"', 'a'), text('{"ok":', '1'),
+    text('{"ok":true,', ' ')]) {
     const client = new Client(URL_OF_FAKE, { fetch: fake(answers) });
     for (const act of [() => client.about(), () => client.health(), () => client.agents()]) {
       await assert.rejects(act(), (err) => err.code === 'INVALID_ANSWER' && err.message.length < 4000);

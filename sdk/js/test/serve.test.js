@@ -39,7 +39,8 @@ test('an agent refuses what it cannot do, and ignores such broadcasts', async (t
   const cases = [
     ['other', 1, {}, 'INTENT_NOT_SUPPORTED'], ['echo', 1, { maxCost: 1 }, 'INSUFFICIENT_BUDGET'],
     ['echo', 'decline', {}, 'UNAVAILABLE'], ['echo', 'refuse', {}, 'FORBIDDEN'], ['echo', 'fail', {}, 'INTERNAL_ERROR'],
-    ['echo', 'nonsense', {}, 'INTERNAL_ERROR'], ['echo', 1, { constraints: { max_cost_usd: 'much' } }, 'INVALID_REQUEST'],
+    ['echo', 'nonsense', {}, 'INTERNAL_ERROR'],
+    ['echo', 1, { constraints: { max_cost_usd: 'much' } }, 'INVALID_REQUEST'],
   ];
   for (const [intent, params, options] of cases) await client.request(intent, params, options); // broadcasts
   for (const [intent, params, options, code] of cases) {
@@ -120,7 +121,8 @@ test('after a crash between ACCEPT and RESULT the work is done again', async (t)
     stop = serving(t, relay.client(bob), 'echo', hold);
     await new Promise((resolve) => { setTimeout(resolve, 100); });
     await stop();
-    assert.deepEqual([works, relay.of('OFFER').length, relay.of('RESULT').length, relay.of('ERROR').length], [3, 3, 2, 0]);
+    const counts = ['OFFER', 'RESULT', 'ERROR'].map((type) => relay.of(type).length);
+    assert.deepEqual([works, ...counts], [3, 3, 2, 0]);
   }
 });
 
@@ -142,7 +144,8 @@ test('the cursor stays before work that is not done', async (t) => {
 
 test('an agent ends if its cursor cannot be saved', async () => {
   const { client, agent } = await parties();
-  const serving = agent.serve('echo', { work: () => 1, cursor: { load() {}, save() { throw new Error('disk full'); } } });
+  const cursor = { load() {}, save() { throw new Error('disk full'); } };
+  const serving = agent.serve('echo', { work: () => 1, cursor });
   const ended = assert.rejects(serving, /disk full/);
   await client.request('echo', 1);
   await ended;

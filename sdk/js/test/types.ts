@@ -1,20 +1,18 @@
-// The uses below must agree with agora.d.ts. tsc checks them; nothing runs them.
+// The uses below must agree with the declarations. tsc checks them; nothing runs them.
 import {
-  chacha20poly1305, checkEnvelope, explain, identity, instant, keyOf, open, readEnvelope, Refused, Relay, RelayError,
-  seal,
-  sign, Unavailable, verify, type Envelope, type Identity,
+  AgentError, Call, Cancelled, chacha20poly1305, checkEnvelope, Client, explain, identity, instant, keyOf, newThread,
+  open, readEnvelope, Refused, Relay, RelayError, Result, seal, sign, signedForm, Unacceptable, Unavailable,
+  UnknownOutcome, verify, wasSealed, type CursorStore, type Envelope, type Identity, type Offer,
 } from 'agora-relay';
+import { FileCursor, loadKey, loadOrCreateKey, saveKey, Client as NodeClient } from 'agora-relay/node';
 
-export async function agent(bytes: Uint8Array, signal: AbortSignal): Promise<string> {
-  const me: Identity = await identity(), relay = new Relay('http://127.0.0.1:8789', { me });
-  const place = await relay.newest({ recipient: me.did, broadcast: true }, { signal });
-  for await (const e of relay.follow({ recipient: me.did, type: 'REQUEST' }, place, { signal, spacing: 250 })) {
-    const answer = { to: e.sender.id, thread: e.thread?.id, seal: true };
-    const receipt = await relay.post('OFFER', { request_id: e.payload.request_id }, answer, { signal });
-    if (receipt.thread?.state === 'ERROR') break;
-  }
+export async function core(bytes: Uint8Array, signal: AbortSignal): Promise<string> {
+  const me: Identity = await identity(), relay = new Relay('http://127.0.0.1:8789', { me, requireParties: true });
+  const options = { to: me.did, thread: 't', seal: true, ttl: 60 };
+  const receipt = await relay.post('OFFER', { request_id: 'r' }, options, { signal });
+  if (receipt.thread?.state === 'ERROR') await relay.postEnvelope(readEnvelope(bytes), { retryLimited: false });
   const { events, cursor } = await relay.page({ before: 'end', limit: 10 });
-  const trusted = new Relay('http://127.0.0.1:8788', { me, origin: 'https://relay.example' });
+  const trusted = new Relay('http://127.0.0.1:8788', { me, origin: 'https://relay.example', name: 'A' });
   await trusted.get('/health', { signal, wait: 1000 });
   const checked: Envelope = checkEnvelope(events[0]);
   await verify(readEnvelope(bytes));
@@ -24,9 +22,45 @@ export async function agent(bytes: Uint8Array, signal: AbortSignal): Promise<str
   return cursor + rest.sig + ok + nanoseconds + chacha20poly1305.seal(keyOf(me.did), bytes, bytes).length;
 }
 
+export async function agent(signal: AbortSignal): Promise<void> {
+  const me = await loadOrCreateKey('key'), client = new NodeClient('http://127.0.0.1:8789', { me, log: console.log });
+  await saveKey(new URL('file:///key'), await loadKey('key'));
+  await client.serve(['echo'], {
+    signal, concurrency: 2, quoteSeconds: 5, manifest: { name: 'Echo' }, cursor: new FileCursor('cursor'),
+    quote: (job) => job.constraints.max_cost_usd === 0 ? null : { price: 0.1, etaSeconds: 1, validUntil: new Date() },
+    async work(job, { signal: cancelled }) {
+      if (cancelled.aborted) throw new AgentError('BUSY', 'try again', { details: { after: 5 } });
+      return new Result(job.params, { artifacts: [], metrics: { ms: 1 } });
+    },
+    dropped: (request) => request.sender.id,
+  });
+}
+
+export async function client(signal: AbortSignal): Promise<string> {
+  const me = await identity(), client: Relay = new Client('http://127.0.0.1:8789', { me });
+  if (!(client instanceof Client)) return '';
+  const call: Call = await client.request('echo', { text: ['a', 1, null] },
+    { to: me.did, maxCost: 1, deadline: new Date(), seal: true, ttl: 60, thread: newThread(), signal });
+  for await (const offer of call.offers({ signal })) if (offer.price?.currency === 'USD') break;
+  const offers: Offer[] = await call.collect({ seconds: 1 });
+  await call.accept(await call.best((a, b) => (a.etaSeconds ?? 0) - (b.etaSeconds ?? 0)), { maxCost: Infinity });
+  const { output, agent } = await call.result(), state: string = (await call.state()).state;
+  await (await client.resume(call.thread, { requestId: call.requestId })).cancel('enough', { signal });
+  const store: CursorStore = { load: () => null, save: async () => {} };
+  for await (const e of client.follow({ type: 'RESULT', recipient: me.did }, { cursor: store, from: 'oldest' })) {
+    if (wasSealed(e)) await verify(signedForm(e));
+  }
+  for await (const { id, online } of client.directory({ intent: 'echo' })) if (online) return id;
+  const { manifests } = await client.agent(agent), { thread } = await client.thread('t', me.did);
+  return offers.length + output + state + manifests.length + thread.state + (await client.relayDid());
+}
+
 export function describe(err: unknown): string {
+  if (err instanceof UnknownOutcome) return err.envelope.id + err.cause.message;
   if (err instanceof RelayError) return `${err.code} ${err.status} ${err.retryAfter / 1000} ${err.retryable}`;
   if (err instanceof Refused) return `${err.code} ${err.details.reason}`;
+  if (err instanceof AgentError) return `${err.code} ${err.reason} ${err.from} ${err.retryable}`;
+  if (err instanceof Unacceptable || err instanceof Cancelled) return `${err.code} ${err.retryable}`;
   return err instanceof Unavailable ? err.code satisfies 'NO_WEBCRYPTO' : 'unknown';
 }
 
@@ -36,3 +70,9 @@ new Relay('http://127.0.0.1:8789').post('OFERR', {});
 identity('01');
 // @ts-expect-error: verify is given an envelope, not its bytes
 verify(new Uint8Array());
+// @ts-expect-error: an agent needs a function that works
+new Client('http://127.0.0.1:8789').serve('echo', {});
+// @ts-expect-error: calls are made by request and resume
+new Call();
+// @ts-expect-error: there is no such rule
+(call: Call) => call.best('cheap');
