@@ -4,7 +4,7 @@ import { printable } from './agora.js';
 
 class ClientError extends Error {
   constructor(code, message, { retryable = false, cause } = {}) {
-    super(`${code}: ${message}`, { cause });
+    super(`${code}: ${message}`, cause && { cause });
     Object.assign(this, { name: new.target.name, code, retryable });
   }
 }
