@@ -1082,7 +1082,8 @@ export class Relay {
 }
 
 const invalidAnswer = (status) => new RelayError('INVALID_ANSWER',
-  `the answer, with status ${status}, is not that of an Agora relay; check its URL`, { status, retryable: isTemporary(status) });
+  `the answer, with status ${status}, is not that of an Agora relay; check its URL`,
+  { status, retryable: isTemporary(status) });
 const isTemporary = (status) => status < 300 || status === 408 || status === 429 || status >= 500;
 
 function limitOf(path, body) {

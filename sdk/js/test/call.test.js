@@ -132,8 +132,9 @@ test('a thread that ends without a result', async (t) => {
   assert.equal(relay.events.at(-1).payload.reason, 'enough');
   await assert.rejects(call.best('first'), (err) => err instanceof Cancelled && err.code === 'CANCELLED');
   call = await open();
-  setTimeout(() => relay.timeOut(alice.did, call.thread), 50);
-  await assert.rejects(call.best('first'), (err) => err instanceof AgentError && err.code === 'TIMEOUT' &&
+  const waiting = call.best('first');
+  until(() => relay.waiting).then(() => relay.timeOut(alice.did, call.thread));
+  await assert.rejects(waiting, (err) => err instanceof AgentError && err.code === 'TIMEOUT' &&
     err.from === relay.me.did);
   call = await open({});
   await post(agent, 'OFFER', call);

@@ -40,6 +40,9 @@ export class FakeRelay {
     return relay;
   }
 
+  /** How many polls are waiting. */
+  get waiting() { return this.#waiting.size; }
+
   now() { return BigInt(Date.now() + this.skew) * 1_000_000n; }
 
   /** A client of this relay. */
@@ -165,7 +168,8 @@ export class FakeRelay {
         };
         const change = () => end(resolve), abort = () => end(reject);
         this.#waiting.add(change);
-        signal?.addEventListener('abort', abort);
+        if (signal?.aborted) abort();
+        else signal?.addEventListener('abort', abort);
         timer.unref();
       });
       if (n === this.events.length) return { events: [], cursor: this.cursor(n), hasMore: false };

@@ -173,8 +173,8 @@ test('the record alone does not start work', async (t) => {
     return Response.json({ ...answer, thread: { ...answer.thread, state: 'ACTIVE', agent: bob.did } });
   };
   relay.add(await sign({ version: '1.0', id: 'forged', ts: new Date().toISOString(), type: 'ACCEPT',
-    payload: { request_id: call.requestId }, sender: { id: relay.me.did }, recipient: { id: bob.did },
-    thread: { id: call.thread } }, relay.me));
+    payload: { request_id: 'other' }, sender: { id: alice.did }, recipient: { id: bob.did },
+    thread: { id: call.thread } }, alice));
   await new Promise((resolve) => { setTimeout(resolve, 200); });
   assert.equal(works, 0);
 });
