@@ -110,7 +110,7 @@ func saveCursor(ctx context.Context, store CursorStore, cursor string) error {
 
 const (
 	pollTimeout = 30 * time.Second // how long a relay waits for new events before it answers a poll
-	quickPoll   = 5 * time.Second  // a poll that ends before this time without new events is followed by a pause
+	quickPoll   = 2 * time.Second  // a poll that ends before this time without new events is followed by a pause
 	pageLimit   = 100              // events in a page, unless FollowOptions.Page is set
 	seenLimit   = 4096             // how many events a reader remembers, to recognize repeats
 )
