@@ -70,13 +70,22 @@ func run(ctx context.Context) (err error) {
 
 	t := &table{}
 	t.vectors(ctx, languages)
-	relay, err := startRelay(ctx, temp, logs)
+	binary, err := buildRelay(ctx, temp)
+	if err != nil {
+		return err
+	}
+	relay, err := startRelay(ctx, binary, filepath.Join(temp, "data"), logs)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, relay.stop()) }()
-	if err := t.conversations(ctx, relay.url, languages, logs); err != nil {
+	if err := t.conversations(ctx, place{relay: relay.url}, languages, logs); err != nil {
 		return err
+	}
+	for _, reads := range []string{"open", "parties"} {
+		if err := t.troubled(ctx, binary, filepath.Join(temp, reads), reads, languages, logs); err != nil {
+			return err
+		}
 	}
 	for _, err := range missing {
 		fmt.Println("not run:", err)
@@ -118,7 +127,7 @@ func (t *table) vectors(ctx context.Context, languages []language) {
 	defer w.Flush()
 	fmt.Fprintln(w, "vectors\tfile\tpassed\tfailed\t")
 	outputs := inParallel(len(languages), len(languages), func(i int) output {
-		return languages[i].run(ctx, "vectors", filepath.Dir(folder))
+		return languages[i].run(ctx, nil, "vectors", filepath.Dir(folder))
 	})
 	for i, out := range outputs {
 		rows := 0
@@ -152,10 +161,11 @@ type pair struct {
 	agent  party
 	did    string // the agent's DID
 	named  bool   // whether the REQUEST names the agent
+	sealed bool
 }
 
 // conversations starts one agent of each kind. Each kind of client has a conversation with each agent.
-func (t *table) conversations(ctx context.Context, relay string, languages []language, logs *os.File) error {
+func (t *table) conversations(ctx context.Context, at place, languages []language, logs *os.File) error {
 	ctx, stop := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	defer func() { stop(); running.Wait() }()
@@ -166,34 +176,42 @@ func (t *table) conversations(ctx context.Context, relay string, languages []lan
 		if agent.serve == nil {
 			continue
 		}
-		did, err := agent.serve(ctx, &running, logs, relay, "interop."+agent.name)
+		did, err := agent.serve(ctx, &running, logs, at, "interop."+agent.name)
 		if err != nil {
 			return fmt.Errorf("the %s agent: %w", agent.name, err)
 		}
 		for _, client := range clients {
 			if client.canSeeOffers(agent) {
-				pairs = append(pairs, pair{client, agent, did, false})
+				pairs = append(pairs, pair{client: client, agent: agent, did: did})
 			}
 			if client.canName {
-				pairs = append(pairs, pair{client, agent, did, true})
+				pairs = append(pairs, pair{client: client, agent: agent, did: did, named: true})
 			}
 		}
 	}
+	return t.converse(ctx, pairs, conversationTimeout, func(pair) place { return at })
+}
+
+// converse runs the conversations, some at a time, and prints a row for each. at says where the client of a pair is.
+func (t *table) converse(ctx context.Context, pairs []pair, timeout time.Duration, at func(pair) place) error {
 	type outcome struct {
 		err  error
 		took time.Duration
 	}
 	outcomes := inParallel(len(pairs), maxConversations, func(i int) outcome {
 		start := time.Now()
-		ctx, cancel := context.WithTimeout(ctx, conversationTimeout)
+		ctx, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
-		return outcome{pairs[i].converse(ctx, relay), time.Since(start)}
+		return outcome{pairs[i].converse(ctx, at(pairs[i])), time.Since(start)}
 	})
 	w := newWriter()
 	fmt.Fprintln(w, "client\tagent\tREQUEST to\ttook\t")
 	for i, o := range outcomes {
 		to := "all"
-		if pairs[i].named {
+		switch {
+		case pairs[i].sealed:
+			to = "the agent, sealed"
+		case pairs[i].named:
 			to = "the agent"
 		}
 		t.add(w, o.err, pairs[i].client.name, pairs[i].agent.name, to, o.took.Round(time.Millisecond))

@@ -23,13 +23,27 @@ const params = `{"text":"Hello, \u4e16\u754c \ud83c\udf0d",` +
 	`"escapes":"\u2028\u0001\u007f\"\\\/\b","\u005f_proto__":{"constructor":null},"empty":[{},[],""],"true":true}`
 
 // party is one kind of participant. serve starts an agent for an intent and returns its DID. Errors of the agent are
-// written to logs. ask runs a client that requests the intent and returns the output of the RESULT. If did is not
-// empty, the client sends the REQUEST to the agent with this DID.
+// written to logs. ask runs a client that requests the intent and returns the output of the RESULT.
 type party struct {
 	name    string
 	canName bool // as a client, it can send the REQUEST to a named agent
-	serve   func(ctx context.Context, running *sync.WaitGroup, logs *os.File, relay, intent string) (did string, err error)
-	ask     func(ctx context.Context, relay, intent, did string) ([]byte, error)
+	serve   func(ctx context.Context, running *sync.WaitGroup, logs *os.File, at place, intent string) (did string, err error)
+	ask     func(ctx context.Context, at place, q question) ([]byte, error)
+}
+
+// place is where a party is: the URL of its relay, and how far its clock is ahead. worked is called with the thread each
+// time an agent works; nil: not called. The stand-in for the SDK does not call it.
+type place struct {
+	relay  string
+	clock  time.Duration
+	worked func(thread string)
+}
+
+// question is what a client asks for. If did is not empty, only the agent with this DID is asked. A sealed question
+// needs a did.
+type question struct {
+	intent, did string
+	sealed      bool
 }
 
 // sdkPolling is the name of the SDK's client that polls only messages with itself as recipient. It does not see the
@@ -43,15 +57,15 @@ func parties(languages []language) []party {
 	all := []party{{name: "go", canName: true, serve: serveGo, ask: askGo}}
 	for _, l := range languages {
 		all = append(all, party{name: l.name, canName: true,
-			serve: func(ctx context.Context, running *sync.WaitGroup, logs *os.File, relay, intent string) (string, error) {
-				return l.start(ctx, running, logs, "agent", relay, intent)
+			serve: func(ctx context.Context, running *sync.WaitGroup, logs *os.File, at place, intent string) (string, error) {
+				return l.start(ctx, running, logs, at, "agent", at.relay, intent)
 			},
-			ask: func(ctx context.Context, relay, intent, did string) ([]byte, error) {
-				args := []string{relay, intent, params}
-				if did != "" {
-					args = append(args, did)
+			ask: func(ctx context.Context, at place, q question) ([]byte, error) {
+				args := []string{at.relay, q.intent, params}
+				if q.did != "" {
+					args = append(args, q.did)
 				}
-				out := l.run(ctx, "client", args...)
+				out := l.run(ctx, environment(at, q), "client", args...)
 				return []byte(out.text), out.err
 			},
 		})
@@ -64,26 +78,26 @@ func parties(languages []language) []party {
 
 // sdk returns two participants: the stand-in for the ecosystem's SDK, and its client with recipient= in its polls.
 func sdk(node language) []party {
-	ask := func(more ...string) func(context.Context, string, string, string) ([]byte, error) {
-		return func(ctx context.Context, relay, intent, _ string) ([]byte, error) {
-			out := node.run(ctx, "sdk", append([]string{"client", relay, intent, params}, more...)...)
+	ask := func(more ...string) func(context.Context, place, question) ([]byte, error) {
+		return func(ctx context.Context, at place, q question) ([]byte, error) {
+			out := node.run(ctx, nil, "sdk", append([]string{"client", at.relay, q.intent, params}, more...)...)
 			return []byte(out.text), out.err
 		}
 	}
-	serve := func(ctx context.Context, running *sync.WaitGroup, logs *os.File, relay, intent string) (string, error) {
-		return node.start(ctx, running, logs, "sdk", "agent", relay, intent)
+	serve := func(ctx context.Context, running *sync.WaitGroup, logs *os.File, at place, intent string) (string, error) {
+		return node.start(ctx, running, logs, at, "sdk", "agent", at.relay, intent)
 	}
 	return []party{{name: "sdk", serve: serve, ask: ask()}, {name: sdkPolling, ask: ask("--recipient")}}
 }
 
 // converse runs the conversation. It checks that the canonical form of the returned output is as expected, byte for
 // byte.
-func (p pair) converse(ctx context.Context, relay string) error {
-	did := ""
+func (p pair) converse(ctx context.Context, at place) error {
+	q := question{intent: "interop." + p.agent.name, sealed: p.sealed}
 	if p.named {
-		did = p.did
+		q.did = p.did
 	}
-	output, err := p.client.ask(ctx, relay, "interop."+p.agent.name, did)
+	output, err := p.client.ask(ctx, at, q)
 	if err != nil {
 		return err
 	}
@@ -101,18 +115,18 @@ func (p pair) converse(ctx context.Context, relay string) error {
 // echo returns the output of an agent.
 func echo(by, params string) string { return fmt.Sprintf(`{"by":%q,"echo":%s}`, by, params) }
 
-func newClient(relay string) (*client.Client, didkey.DID, error) {
+func newClient(at place) (*client.Client, didkey.DID, error) {
 	key, err := didkey.Generate()
 	if err != nil {
 		return nil, "", err
 	}
-	c, err := client.New(relay, key, client.Options{})
+	c, err := client.New(at.relay, key, client.Options{Now: func() time.Time { return time.Now().Add(at.clock) }})
 	return c, key.DID(), err
 }
 
 // serveGo runs an agent that uses the Go client.
-func serveGo(ctx context.Context, running *sync.WaitGroup, logs *os.File, relay, intent string) (string, error) {
-	c, did, err := newClient(relay)
+func serveGo(ctx context.Context, running *sync.WaitGroup, logs *os.File, at place, intent string) (string, error) {
+	c, did, err := newClient(at)
 	if err != nil {
 		return "", err
 	}
@@ -123,6 +137,9 @@ func serveGo(ctx context.Context, running *sync.WaitGroup, logs *os.File, relay,
 				return envelope.Offer{Price: &envelope.Price{Amount: 0.001, Currency: "USD"}, ETASeconds: 1}, nil
 			},
 			Work: func(_ context.Context, job client.Job) (envelope.Result, error) {
+				if at.worked != nil {
+					at.worked(job.Envelope.Thread)
+				}
 				return envelope.Result{Output: json.RawMessage(echo("go", string(job.Request.Params)))}, nil
 			},
 		})
@@ -133,22 +150,17 @@ func serveGo(ctx context.Context, running *sync.WaitGroup, logs *os.File, relay,
 	return string(did), nil
 }
 
-// askGo runs a client that uses the Go client. The thread's id is the REQUEST's request_id, because the SDK's agents
-// send only the request_id. In a thread with another id their messages would not belong to the thread.
-func askGo(ctx context.Context, relay, intent, agent string) ([]byte, error) {
-	c, _, err := newClient(relay)
+// askGo runs a client that uses the Go client. The id that it gives to the thread is also the request_id, because the
+// SDK's agents send only the request_id. In a thread with another id their messages would not belong to the thread.
+func askGo(ctx context.Context, at place, q question) ([]byte, error) {
+	c, _, err := newClient(at)
 	if err != nil {
 		return nil, err
 	}
 	budget := 0.01
-	id := envelope.NewID("req", time.Now())
-	_, _, err = c.Post(ctx, envelope.Draft{Thread: id, Recipient: didkey.DID(agent), Payload: envelope.Request{
-		RequestID: id, Intent: intent, Params: json.RawMessage(params), Constraints: &envelope.Constraints{MaxCostUSD: &budget},
-	}})
-	if err != nil {
-		return nil, err
-	}
-	call, err := c.Resume(ctx, id)
+	call, err := c.Request(ctx, client.RequestOptions{Thread: envelope.NewID("req", time.Now()), Intent: q.intent,
+		Params: json.RawMessage(params), Recipient: didkey.DID(q.did), Seal: q.sealed,
+		Constraints: &envelope.Constraints{MaxCostUSD: &budget}})
 	if err != nil {
 		return nil, err
 	}

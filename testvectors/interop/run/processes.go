@@ -41,10 +41,19 @@ func findLanguages(ctx context.Context) (found []language, missing []error) {
 	return found, append(missing, errors.New("python: install Python 3.11 or later with the package cryptography (Debian: python3-cryptography)"))
 }
 
-func (l language) program(ctx context.Context, stderr io.Writer, name string, args ...string) *exec.Cmd {
+// environment returns the environment variables that tell a program of testvectors/interop where it is, and what it asks.
+func environment(at place, q question) []string {
+	env := []string{fmt.Sprintf("AGORA_CLOCK_OFFSET=%v", at.clock.Seconds())}
+	if q.sealed {
+		env = append(env, "AGORA_SEAL=1")
+	}
+	return env
+}
+
+func (l language) program(ctx context.Context, stderr io.Writer, env []string, name string, args ...string) *exec.Cmd {
 	args = append([]string{filepath.Join(folder, l.name, name+l.extension)}, args...)
 	cmd := exec.CommandContext(ctx, l.command, args...)
-	cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1", "PYTHONUTF8=1", "no_proxy=127.0.0.1")
+	cmd.Env = append(append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1", "PYTHONUTF8=1", "no_proxy=127.0.0.1"), env...)
 	cmd.WaitDelay = time.Second
 	cmd.Stderr = stderr
 	return cmd
@@ -57,9 +66,9 @@ type output struct {
 }
 
 // run runs a program of the language and waits until it ends.
-func (l language) run(ctx context.Context, name string, args ...string) output {
+func (l language) run(ctx context.Context, env []string, name string, args ...string) output {
 	stderr := new(bytes.Buffer)
-	text, err := l.program(ctx, stderr, name, args...).Output()
+	text, err := l.program(ctx, stderr, env, name, args...).Output()
 	if ctx.Err() != nil {
 		err = fmt.Errorf("the program was stopped before it ended: %w", ctx.Err())
 	}
@@ -69,21 +78,29 @@ func (l language) run(ctx context.Context, name string, args ...string) output {
 	return output{string(text), err}
 }
 
-// start starts an agent and returns its DID, which the agent prints when it has started to read its inbox. The agent
-// ends when ctx ends.
+// start starts an agent and returns its DID, which the agent prints when it has started to read its inbox. Each time it
+// works, it prints "work " and the id of the thread. The agent ends when ctx ends.
 func (l language) start(
-	ctx context.Context, running *sync.WaitGroup, logs *os.File, name string, args ...string,
+	ctx context.Context, running *sync.WaitGroup, logs *os.File, at place, name string, args ...string,
 ) (did string, err error) {
-	cmd := l.program(ctx, logs, name, args...)
-	if did, err = startReading(cmd, "did:key:"); err != nil {
+	cmd := l.program(ctx, logs, environment(at, question{}), name, args...)
+	if did, err = startReading(cmd, "did:key:", at.workedLine); err != nil {
 		return "", err
 	}
 	running.Go(func() { _ = cmd.Wait() }) // ctx kills it, so the error is expected
 	return did, nil
 }
 
-// startReading starts cmd. It returns the rest of the first line that contains prefix, from prefix on.
-func startReading(cmd *exec.Cmd, prefix string) (string, error) {
+// workedLine calls worked if line is printed by an agent that works.
+func (p place) workedLine(line string) {
+	if thread, ok := strings.CutPrefix(line, "work "); ok && p.worked != nil {
+		p.worked(thread)
+	}
+}
+
+// startReading starts cmd. It returns the rest of the first line that contains prefix, from prefix on. later gets each
+// line after it.
+func startReading(cmd *exec.Cmd, prefix string, later func(line string)) (string, error) {
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		return "", err
@@ -94,7 +111,11 @@ func startReading(cmd *exec.Cmd, prefix string) (string, error) {
 	lines := bufio.NewScanner(stdout)
 	for lines.Scan() {
 		if i := strings.Index(lines.Text(), prefix); i >= 0 {
-			go io.Copy(io.Discard, stdout) // returns when the process ends
+			go func() { // ends when the process ends
+				for lines.Scan() {
+					later(lines.Text())
+				}
+			}()
 			return strings.TrimSpace(lines.Text()[i:]), nil
 		}
 	}
@@ -108,20 +129,25 @@ type relayProcess struct {
 	cmd *exec.Cmd
 }
 
-// startRelay builds the relay as users build it, into temp, and starts it with its data in temp.
-func startRelay(ctx context.Context, temp string, logs *os.File) (*relayProcess, error) {
-	binary := filepath.Join(temp, "agora")
+// buildRelay builds the relay as users build it, into temp, and returns the path of the program.
+func buildRelay(ctx context.Context, temp string) (binary string, err error) {
+	binary = filepath.Join(temp, "agora")
 	if out, err := exec.CommandContext(ctx, "go", "build", "-o", binary, "./cmd/agora").CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("building the relay: %w\n%s", err, out)
+		return "", fmt.Errorf("building the relay: %w\n%s", err, out)
 	}
+	return binary, nil
+}
+
+// startRelay starts a relay with its data in this folder.
+func startRelay(ctx context.Context, binary, data string, logs *os.File, flags ...string) (*relayProcess, error) {
 	r := &relayProcess{}
-	r.cmd = exec.CommandContext(ctx, binary, "serve", "--addr", "127.0.0.1:0", "--data", filepath.Join(temp, "data"),
-		"--log-level", "warn")
+	r.cmd = exec.CommandContext(ctx, binary,
+		append([]string{"serve", "--addr", "127.0.0.1:0", "--data", data, "--log-level", "warn"}, flags...)...)
 	r.cmd.Stderr = logs
 	r.cmd.Cancel = func() error { return r.cmd.Process.Signal(syscall.SIGTERM) }
 	r.cmd.WaitDelay = 10 * time.Second
 	const announcement = "listening on "
-	line, err := startReading(r.cmd, announcement)
+	line, err := startReading(r.cmd, announcement, func(string) {})
 	if err != nil {
 		return nil, fmt.Errorf("starting the relay: %w", err)
 	}
