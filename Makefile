@@ -15,7 +15,7 @@ test check lint race postgres fuzz interop js faults operations mutants: export 
 # make lint vets everything. By itself, go test would vet all packages again, and also analyze all dependencies again.
 check race postgres js faults operations: export GOFLAGS := $(GOFLAGS_SET) -pgo=off -vet=off
 
-.PHONY: run test check lint race postgres build fmt fuzz interop js page faults operations nightly mutants reproducible sbom perf profile pgo bench-guard
+.PHONY: run test check lint race postgres build fmt fuzz interop js python packages page faults operations nightly mutants reproducible sbom perf profile pgo bench-guard
 # The timeouts of threads are one day here, so that no thread ends while you follow the README.
 run: build
 	@exec bin/agora serve --pending-timeout 24h --active-timeout 24h
@@ -29,7 +29,8 @@ test:
 	@echo 'Running all tests. This takes some minutes. A line is printed when a package is finished.'
 	go test ./...
 
-# A change must pass this, and also make interop, make js, make page, make faults and make sbom. .ci/run runs them all.
+# A change must pass this, and also make interop, make js, make python, make packages, make page,
+# make faults and make sbom. .ci/run runs them all.
 check: lint postgres race
 	@echo 'make check: all passed'
 
@@ -79,16 +80,26 @@ sbom: build
 
 # Tests the clients in other languages with the test vectors and a relay. Needs the packages that ci/install installs.
 interop:
-	go run ./testvectors/interop/run -timeout 2m
+	go run ./testvectors/interop/run -timeout 4m
 
 # Tests the JavaScript module and its type declarations, and the tools of channels with a client in JavaScript. Needs
 # Node, and the packages that ci/install installs. The vectors of Wycheproof are in a Go module. It is only downloaded:
 # no program imports it.
-js:
+js: build
 	AGORA_WYCHEPROOF="$$(go mod download -json $(WYCHEPROOF) | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')" \
 		node --test sdk/js/test/*.test.js
 	sdk/js/node_modules/.bin/tsc -p sdk/js/test
 	go test -tags javascript -count=1 -run JavaScript ./gateway/channel
+
+# Tests the Python package, and checks its types with mypy. Needs the packages that ci/install installs.
+python: build
+	AGORA_BINARY=$(abspath bin/agora) PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 -m unittest discover -s sdk/python/tests -t sdk/python
+	mypy --config-file sdk/python/pyproject.toml sdk/python/src
+
+# Builds the npm package and the Python wheel into bin/packages, installs both into empty projects, and runs the
+# programs of their READMEs there.
+packages: build
+	bash ci/packages
 
 # Tests the web page in headless Chromium. Needs what ci/install installs. SCREENSHOTS=1 also makes the pictures of the
 # docs again. Two files of tests run at a time.
