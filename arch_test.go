@@ -300,7 +300,7 @@ func documents(t *testing.T) []string {
 		t.Fatal(err)
 	}
 	return append(docs, "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "testvectors/README.md", "testvectors/interop/README.md",
-		"sdk/js/README.md")
+		"sdk/js/README.md", "sdk/python/README.md")
 }
 
 // TestLinks checks the links between documents: the file exists, and so does the heading if the link names one.
@@ -442,6 +442,24 @@ func TestVulnerabilityCheck(t *testing.T) {
 		out, err := exec.Command("bash", "ci/vulnerabilities", "bash", "-c", c.command).CombinedOutput()
 		if (err == nil) != c.passes || !strings.Contains(string(out), c.output) {
 			t.Errorf("%s: %v, %s", name, err, out)
+		}
+	}
+}
+
+// TestVersion checks that the packages have the version in the file VERSION, and that CHANGELOG.md begins with it.
+func TestVersion(t *testing.T) {
+	version := strings.TrimSpace(read(t, "VERSION"))
+	if !regexp.MustCompile(`^\d+\.\d+\.\d+$`).MatchString(version) {
+		t.Errorf("VERSION is %q", version)
+	}
+	for name, pattern := range map[string]string{
+		"sdk/js/package.json":       `(?m)^  "version": "(.*)",$`,
+		"sdk/js/package-lock.json":  `(?m)^  "version": "(.*)",$`,
+		"sdk/python/pyproject.toml": `(?m)^version = "(.*)"$`,
+		"CHANGELOG.md":              `(?m)^## ([^ ]*)`,
+	} {
+		if m := regexp.MustCompile(pattern).FindStringSubmatch(read(t, name)); m == nil || m[1] != version {
+			t.Errorf("%s: the version is %q, not %s as in VERSION", name, m, version)
 		}
 	}
 }

@@ -205,7 +205,7 @@ func lookPath(ts *testscript.TestScript) string {
 // it is written there, that seal.txtar runs those of docs/SEALING.md, where DID is that of Bob, that hub.txtar runs those
 // of docs/HUB.md, and that jobs.txtar runs those of docs/JOBS.md.
 func TestReadmeWalkThrough(t *testing.T) {
-	checkReadme(t, "walkthrough.txtar", "README.md", "## Five minutes", "## The Go client", 10)
+	checkReadme(t, "walkthrough.txtar", "README.md", "## Five minutes", "## From a program", 10)
 	checkReadme(t, "seal.txtar", "docs/SEALING.md", "## Use it", "## What it gives", 6)
 	checkReadme(t, "hub.txtar", "docs/HUB.md", "## From the shell", "## Endpoints", 10)
 	checkReadme(t, "jobs.txtar", "docs/JOBS.md", "## Try it", "## Who is who", 10)
