@@ -189,16 +189,19 @@ func (t *table) conversations(ctx context.Context, at place, languages []languag
 			}
 		}
 	}
-	return t.converse(ctx, pairs, conversationTimeout, func(pair) place { return at })
+	return t.converse(ctx, pairs, maxConversations, conversationTimeout, func(pair) place { return at })
 }
 
-// converse runs the conversations, some at a time, and prints a row for each. at says where the client of a pair is.
-func (t *table) converse(ctx context.Context, pairs []pair, timeout time.Duration, at func(pair) place) error {
+// converse runs the conversations, atOnce at a time, and prints a row for each. timeout is for one conversation. at says
+// where the client of a pair is.
+func (t *table) converse(
+	ctx context.Context, pairs []pair, atOnce int, timeout time.Duration, at func(pair) place,
+) error {
 	type outcome struct {
 		err  error
 		took time.Duration
 	}
-	outcomes := inParallel(len(pairs), maxConversations, func(i int) outcome {
+	outcomes := inParallel(len(pairs), atOnce, func(i int) outcome {
 		start := time.Now()
 		ctx, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()

@@ -13,6 +13,7 @@ import (
 const (
 	clockOffset     = 10 * time.Minute // how far the clocks of the parties are off: half of them are ahead, half behind
 	restartEvery    = 5 * time.Second  // how often the relay is killed and started again
+	troubledAtOnce  = 9                // conversations at the same time
 	troubledTimeout = 60 * time.Second // for one conversation
 	proxySeed       = 19               // so that two runs make about the same trouble
 )
@@ -65,7 +66,7 @@ func (t *table) troubled(
 		reads, restartEvery, clockOffset)
 	killed := make(chan error, 1)
 	running.Go(func() { killed <- relay.killAgainAndAgain(ctx) })
-	err = t.converse(ctx, pairs, troubledTimeout, func(p pair) place {
+	err = t.converse(ctx, pairs, troubledAtOnce, troubledTimeout, func(p pair) place {
 		return place{relay: proxy.URL, clock: -clocks[p.client.name]} // not the clock of the agent in the same language
 	})
 	stop()
