@@ -24,10 +24,19 @@ var static embed.FS
 // prefix is where the files of the page are, except for index.html, which is at the root.
 const prefix = "/page"
 
+// contentTypes are the kinds of files that the page may have.
+var contentTypes = map[string]string{
+	".css":  "text/css; charset=utf-8",
+	".html": "text/html; charset=utf-8",
+	".js":   "text/javascript; charset=utf-8",
+	".json": "application/json",
+	".svg":  "image/svg+xml",
+}
+
 // Page answers requests for the web page. It is safe for concurrent use.
 type Page struct {
-	index *file
-	files map[string]*file // by name, without index.html
+	index *httpapi.File
+	files map[string]*httpapi.File // by name, without index.html
 }
 
 // New returns the page. remote is the origin of the relay that the page shows, such as https://relay.example, if
@@ -53,9 +62,13 @@ func New(remote string) (*Page, error) {
 			return nil, err
 		}
 	}
-	p := &Page{files: map[string]*file{}}
+	p := &Page{files: map[string]*httpapi.File{}}
 	for name, content := range contents {
-		if p.files[name], err = newFile(name, content); err != nil {
+		contentType := contentTypes[path.Ext(name)]
+		if contentType == "" {
+			return nil, fmt.Errorf("explorer: the kind of the file %s is unknown", name)
+		}
+		if p.files[name], err = httpapi.NewFile(contentType, content); err != nil {
 			return nil, err
 		}
 	}
@@ -68,7 +81,7 @@ func New(remote string) (*Page, error) {
 
 // Root answers GET / and HEAD /. It is for the Options of a Front.
 func (p *Page) Root(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
-	return secured(p.index.serve)(w, r, from)
+	return secured(p.index.Serve)(w, r, from)
 }
 
 // Mount returns the routes of the page's other files, for the Options of a Front.
@@ -91,9 +104,8 @@ func (p *Page) routes(folder string) (routes []httpapi.Route) {
 	return routes
 }
 
-func route(at string, f *file) httpapi.Route {
-	return httpapi.Route{Path: at,
-		Methods: map[string]httpapi.Handler{http.MethodGet: f.serve, http.MethodHead: f.serve}}
+func route(at string, f *httpapi.File) httpapi.Route {
+	return httpapi.Route{Path: at, Methods: f.Methods()}
 }
 
 // policy lets the page load only its own files and call only the program that serves it. It also forbids the page to

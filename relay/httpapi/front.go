@@ -25,6 +25,7 @@ import (
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/httpapi/apidocs"
 )
 
 // Options are the settings of a Front. The zero value works.
@@ -47,12 +48,16 @@ type Options struct {
 	// Gateways is the member "gateways" of the well-known document. It says which gateways are on. nil: there is no such
 	// member.
 	Gateways any
-	Grace    time.Duration // how long Run, when it ends, waits for requests that have begun; 0: 4 seconds
-	Log      *slog.Logger  // nil: slog.Default
+	// APIs are the parts of /openapi.json and /llms.txt that describe the gateways which are on.
+	APIs  []apidocs.Part
+	Grace time.Duration // how long Run, when it ends, waits for requests that have begun; 0: 4 seconds
+	Log   *slog.Logger  // nil: slog.Default
 	// AccessLog means that the line about each request has the level Info; otherwise it has the level Debug. The line has
 	// no query, no header except User-Agent, and no body, and Redact is applied to its path.
 	AccessLog bool
 	Tracer    Tracer // nil: no traces
+	// Wrap wraps the handler of each listener. Tests use it to check all requests and answers. nil: it is not wrapped.
+	Wrap func(http.Handler) http.Handler
 }
 
 // Proxies are the proxies that a Front trusts.
@@ -144,7 +149,7 @@ func (f *Front) handler(mounts []Mount, info listenerInfo) http.Handler {
 	for _, m := range mounts {
 		handlers[m.Prefix] = f.handle(m, info)
 	}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	find := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		prefix := r.URL.Path
 		for {
 			if h, mounted := handlers[prefix]; mounted {
@@ -154,6 +159,10 @@ func (f *Front) handler(mounts []Mount, info listenerInfo) http.Handler {
 			prefix = prefix[:max(0, strings.LastIndexByte(prefix, '/'))]
 		}
 	})
+	if f.options.Wrap != nil {
+		return f.options.Wrap(find)
+	}
+	return find
 }
 
 // notFound answers the paths that no mount of a listener has.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/httpapi/apidocs"
 )
 
 // Route is a path and its handlers by method. Path has the syntax of gorilla/mux; mux.Vars returns the values of its
@@ -66,9 +67,17 @@ func (m *methods) handle(w http.ResponseWriter, r *http.Request, from relay.Peer
 }
 
 // api has the handlers of the relay's own routes.
-type api struct{ *Front }
+type api struct {
+	*Front
+	openAPI, guide func() (*File, error)
+}
 
-func newAPI(f *Front) *api { return &api{f} }
+func newAPI(f *Front) *api {
+	a := &api{Front: f}
+	a.openAPI = a.document("application/json", apidocs.OpenAPI)
+	a.guide = a.document("text/plain; charset=utf-8", apidocs.Guide)
+	return a
+}
 
 // mount returns the relay's own routes as a Mount.
 func (a *api) mount() Mount {
@@ -85,6 +94,8 @@ func (a *api) mount() Mount {
 		{"/agents/{did}", agent},
 		{healthPath, map[string]Handler{http.MethodGet: a.getHealth, http.MethodHead: a.getHealth}},
 		{"/.well-known/agora.json", map[string]Handler{http.MethodGet: a.getWellKnown}},
+		{"/openapi.json", serving(a.openAPI)},
+		{"/llms.txt", serving(a.guide)},
 		{"/seed", map[string]Handler{http.MethodPost: a.postSeed}},
 		// Older names of these paths, used by clients that were written before this relay.
 		{"/v1/messages", events},
@@ -95,8 +106,8 @@ func (a *api) mount() Mount {
 		routes = append(routes, Route{"/", map[string]Handler{http.MethodGet: root, http.MethodHead: root}})
 	}
 	return Mount{
-		Handler: Routes("The relay answers at /events, /threads/{id}, /agents, /health and /.well-known/agora.json",
-			routes...),
+		Handler: Routes("The relay answers at /events, /threads/{id}, /agents, /health and /.well-known/agora.json; "+
+			"/openapi.json describes all paths", routes...),
 		Unlimited: isHealthCheck,
 	}
 }

@@ -1,31 +1,19 @@
-package explorer
+package httpapi
 
 import (
 	"bytes"
 	"compress/gzip"
 	"crypto/sha256"
 	"encoding/base64"
-	"fmt"
 	"net/http"
-	"path"
 	"strconv"
 	"strings"
 
 	"github.com/agora-relay/agora/relay"
-	"github.com/agora-relay/agora/relay/httpapi"
 )
 
-// contentTypes are the kinds of files that the page may have.
-var contentTypes = map[string]string{
-	".css":  "text/css; charset=utf-8",
-	".html": "text/html; charset=utf-8",
-	".js":   "text/javascript; charset=utf-8",
-	".json": "application/json",
-	".svg":  "image/svg+xml",
-}
-
-// file is a file of the page in the codings in which it is sent.
-type file struct {
+// File is a document that stays the same while the program runs, in the codings in which it is sent.
+type File struct {
 	contentType   string
 	plain, zipped encoded // zipped has no body if gzip makes the file larger
 }
@@ -37,11 +25,9 @@ type encoded struct {
 	tag    string // the ETag, in quotes
 }
 
-func newFile(name string, content []byte) (*file, error) {
-	f := &file{contentType: contentTypes[path.Ext(name)], plain: newEncoded("", content)}
-	if f.contentType == "" {
-		return nil, fmt.Errorf("explorer: the kind of the file %s is unknown", name)
-	}
+// NewFile returns a File. contentType is its header Content-Type.
+func NewFile(contentType string, content []byte) (*File, error) {
+	f := &File{contentType: contentType, plain: newEncoded("", content)}
 	var small bytes.Buffer
 	zip, err := gzip.NewWriterLevel(&small, gzip.BestCompression)
 	if err != nil {
@@ -65,12 +51,13 @@ func newEncoded(coding string, body []byte) encoded {
 	return encoded{coding, body, `"` + base64.RawURLEncoding.EncodeToString(sum[:16]) + `"`}
 }
 
-// serve answers GET and HEAD. A browser keeps the file, and asks each time whether it has changed.
-func (f *file) serve(w http.ResponseWriter, r *http.Request, _ relay.Peer) error {
-	httpapi.ExtendWrite(w)
+// Serve answers GET and HEAD. It is a Handler. A browser keeps the file, and asks each time whether it has changed.
+func (f *File) Serve(w http.ResponseWriter, r *http.Request, _ relay.Peer) error {
+	ExtendWrite(w)
 	header, best := w.Header(), f.plain
 	header.Add("Vary", "Accept-Encoding")
 	header.Set("Cache-Control", "no-cache")
+	header.Set("X-Content-Type-Options", "nosniff")
 	if f.zipped.body != nil && acceptsGzip(r.Header) {
 		best = f.zipped
 	}
@@ -89,6 +76,11 @@ func (f *file) serve(w http.ResponseWriter, r *http.Request, _ relay.Peer) error
 		_, _ = w.Write(best.body) // an error means that the client has left
 	}
 	return nil
+}
+
+// Methods returns the methods of a Route that serves the file.
+func (f *File) Methods() map[string]Handler {
+	return map[string]Handler{http.MethodGet: f.Serve, http.MethodHead: f.Serve}
 }
 
 // acceptsGzip reports whether the client takes gzip (RFC 9110 §12.5.3). Only the value 0 of q refuses.
