@@ -52,7 +52,7 @@ func TestAccessLog(t *testing.T) {
 		r := startWith(t, asIs, relay.Config{Origin: origin, Reads: relay.ToParties,
 			Limits: relay.Limits{PostsPerAddress: relay.Rate{PerSecond: 0.01, Burst: 4}}})
 		l := newPipeListener(allInterfaces)
-		runFront(t, httpapi.New(r, httpapi.Options{Log: log, AccessLog: true, Origins: []string{"https://app.example"},
+		runFront(t, newFront(t, r, httpapi.Options{Log: log, AccessLog: true, Origins: []string{"https://app.example"},
 			Redact: func(path string) string { return strings.ReplaceAll(path, tokenSecret, "…") },
 			Mounts: []httpapi.Mount{gateway{r}.mount("/gateway")}}), httpapi.Listener{Listener: l, TLS: serverConfig(t)})
 		me := key(t)
@@ -128,12 +128,12 @@ func TestAccessLog(t *testing.T) {
 func TestAccessLogIsOff(t *testing.T) {
 	log, logged := logTo(slog.LevelInfo)
 	r := unlimited(t)
-	a := get(t, httpapi.New(r, httpapi.Options{Log: log}).Handler(false), "/agents")
+	a := get(t, newFront(t, r, httpapi.Options{Log: log}).Handler(false), "/agents")
 	if id := a.header["X-Request-Id"]; id != nil || logged() != "" {
 		t.Errorf("logged %s, id %q", logged(), id)
 	}
 	log, logged = logTo(slog.LevelDebug)
-	a = get(t, httpapi.New(r, httpapi.Options{Log: log}).Handler(false), "/agents")
+	a = get(t, newFront(t, r, httpapi.Options{Log: log}).Handler(false), "/agents")
 	lines := linesOf(t, logged(), "request")
 	if len(lines) != 1 || lines[0].Level != "DEBUG" || lines[0].ID != a.header.Get("X-Request-Id") || lines[0].ID == "" {
 		t.Errorf("logged %s, id %q", logged(), a.header["X-Request-Id"])
@@ -180,7 +180,7 @@ func TestAccessLogOfBrokenAnswers(t *testing.T) {
 				panic(http.ErrAbortHandler)
 			}
 			mounts := []httpapi.Mount{{Prefix: "/aborts", Handler: abort}}
-			runFront(t, httpapi.New(r, httpapi.Options{Log: log, AccessLog: true, Mounts: mounts}),
+			runFront(t, newFront(t, r, httpapi.Options{Log: log, AccessLog: true, Mounts: mounts}),
 				httpapi.Listener{Listener: l, TLS: serverConfig(t)})
 			c := l.client(t, stranger, useHTTP2)
 			leave := startPoll(t, c, "https://localhost/events?cursor=0&timeout=60")
@@ -221,7 +221,7 @@ func TestRequestIDs(t *testing.T) {
 		{trusted, []string{"a", "a"}, false}, {trusted, []string{"a", "b"}, false},
 	} {
 		log, logged := logTo(slog.LevelInfo)
-		h := httpapi.New(r, httpapi.Options{Log: log, AccessLog: true,
+		h := newFront(t, r, httpapi.Options{Log: log, AccessLog: true,
 			Proxies: httpapi.Proxies{Networks: networks("10.0.0.0/8")}}).Handler(false)
 		req := httptest.NewRequest("GET", "/health", nil)
 		req.RemoteAddr, req.Header["X-Request-Id"] = c.from, c.ids
@@ -241,7 +241,7 @@ func TestAccessLogOfHostileRequests(t *testing.T) {
 	for _, text := range append(slices.Clone(naughty), "\xff\xfe", strings.Repeat("é", 150), "a"+strings.Repeat("é", 150),
 		`","level":"ERROR`, "\n\n\n") {
 		log, logged := logTo(slog.LevelInfo)
-		h := httpapi.New(r, httpapi.Options{Log: log, AccessLog: true}).Handler(false)
+		h := newFront(t, r, httpapi.Options{Log: log, AccessLog: true}).Handler(false)
 		req := httptest.NewRequest("GET", "/", nil)
 		req.URL.Path, req.Host = "/"+text, text
 		req.Header["User-Agent"] = []string{text, "a second one"}
@@ -276,7 +276,7 @@ func TestFailuresAreLoggedWithTheirID(t *testing.T) {
 				bytes.NewReader(sign(t, key(t), envelope.Draft{Payload: envelope.Request{Intent: "echo"}}).Canonical())),
 		} {
 			log, logged := logTo(slog.LevelInfo)
-			a := call(t, httpapi.New(r, httpapi.Options{Log: log, AccessLog: accessLog}).Handler(false), request)
+			a := call(t, newFront(t, r, httpapi.Options{Log: log, AccessLog: accessLog}).Handler(false), request)
 			a.want(t, 500, envelope.CodeInternal)
 			id := a.header.Get("X-Request-Id")
 			lines := linesOf(t, logged(), msg)

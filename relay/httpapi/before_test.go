@@ -15,7 +15,7 @@ import (
 // TestBefore reads an inbox backwards, and follows it from where it began. It does so on an open and on a private
 // relay, by both names of the path.
 func TestBefore(t *testing.T) {
-	open := httpapi.New(start(t), httpapi.Options{Log: quiet}).Handler(false)
+	open := newFront(t, start(t), httpapi.Options{Log: quiet}).Handler(false)
 	for name, c := range map[string]struct {
 		handler http.Handler
 		get     func(h http.Handler, reader didkey.Key, target string) answer
@@ -70,7 +70,7 @@ func TestBefore(t *testing.T) {
 func TestBeforeTakesNoOtherStart(t *testing.T) {
 	for _, reads := range []relay.Visibility{relay.ToAll, relay.ToParties} {
 		r := startWith(t, asIs, relay.Config{Origin: origin, Reads: reads})
-		h := httpapi.New(r, httpapi.Options{Log: quiet}).Handler(false)
+		h := newFront(t, r, httpapi.Options{Log: quiet}).Handler(false)
 		for query, want := range map[string]string{
 			"before=end&timeout=0":                "leave out since, cursor and timeout",
 			"before=end&cursor=0":                 "leave out since, cursor and timeout",

@@ -118,9 +118,9 @@ func ask(t *testing.T, h http.Handler, method, target string, headers ...string)
 func TestMount(t *testing.T) {
 	r := unlimited(t)
 	mount := gateway{r}.mount("/gateway")
-	local := httpapi.New(r, httpapi.Options{Log: quiet, Mounts: []httpapi.Mount{mount, gateway{r}.mount("/gateway/inner")},
+	local := newFront(t, r, httpapi.Options{Log: quiet, Mounts: []httpapi.Mount{mount, gateway{r}.mount("/gateway/inner")},
 		Root: gateway{r}.describe, Origins: []string{"https://app.example"}}).Handler(true)
-	plain := httpapi.New(r, httpapi.Options{Log: quiet, Mounts: []httpapi.Mount{mount}}).Handler(true)
+	plain := newFront(t, r, httpapi.Options{Log: quiet, Mounts: []httpapi.Mount{mount}}).Handler(true)
 	const described = `{"from":"127.0.0.1","local":true,"path":"%s"}`
 	for _, c := range []struct {
 		h              http.Handler
@@ -178,7 +178,7 @@ func TestMount(t *testing.T) {
 // A preflight allows the methods and headers of the mount that it is for.
 func TestMountsHavePreflightsOfTheirOwn(t *testing.T) {
 	r := unlimited(t)
-	h := httpapi.New(r, httpapi.Options{Log: quiet, Mounts: []httpapi.Mount{gateway{r}.mount("/gateway")},
+	h := newFront(t, r, httpapi.Options{Log: quiet, Mounts: []httpapi.Mount{gateway{r}.mount("/gateway")},
 		Origins: []string{"*"}}).Handler(false)
 	for target, allowed := range map[string]bool{"/gateway/items/first": true, "/events": false} {
 		for header, value := range map[string]string{
@@ -201,7 +201,7 @@ func TestMountsHavePreflightsOfTheirOwn(t *testing.T) {
 func TestMountIsLimited(t *testing.T) {
 	r := limited(t, relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: 0.01, Burst: 3},
 		PostsPerAddress: relay.Rate{PerSecond: 0.01, Burst: 1}})
-	h := httpapi.New(r, httpapi.Options{Log: quiet, Mounts: []httpapi.Mount{gateway{r}.mount("/gateway")}}).Handler(false)
+	h := newFront(t, r, httpapi.Options{Log: quiet, Mounts: []httpapi.Mount{gateway{r}.mount("/gateway")}}).Handler(false)
 	// No request reads the store, because a read that takes long counts as more than one.
 	for i, c := range []struct {
 		method, target string
@@ -304,7 +304,7 @@ func (l failingListener) Accept() (net.Conn, error) {
 func TestFailingListener(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		good := newPipeListener(allInterfaces)
-		front := httpapi.New(unlimited(t), httpapi.Options{Log: quiet})
+		front := newFront(t, unlimited(t), httpapi.Options{Log: quiet})
 		failing := failingListener{newPipeListener(allInterfaces)}
 		err := front.Run(t.Context(), httpapi.Listener{Listener: good}, httpapi.Listener{Listener: failing})
 		if err == nil || !strings.Contains(err.Error(), "this listener fails") {

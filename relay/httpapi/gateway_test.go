@@ -29,7 +29,7 @@ func TestPathsAreRedacted(t *testing.T) {
 		Redact: func(path string) string { return strings.NewReplacer("panics", "…", "fails", "…").Replace(path) },
 		Mounts: []httpapi.Mount{gateway{unlimited(t)}.mount("/gateway")},
 	}
-	h := httpapi.New(unlimited(t), o).Handler(true)
+	h := newFront(t, unlimited(t), o).Handler(true)
 	for _, item := range []string{"panics", "fails"} { // each is logged as a failure and as a request
 		log.Reset()
 		if status, _ := ask(t, h, "GET", "/gateway/items/"+item); status != 422 {
@@ -49,7 +49,7 @@ func TestWellKnownListsGateways(t *testing.T) {
 		"": {Log: quiet},
 	} {
 		var document map[string]json.RawMessage
-		status, body := ask(t, httpapi.New(r, o).Handler(true), "GET", "/.well-known/agora.json")
+		status, body := ask(t, newFront(t, r, o).Handler(true), "GET", "/.well-known/agora.json")
 		err := json.Unmarshal([]byte(body), &document)
 		if got := string(document["gateways"]); err != nil || status != 200 || got != want {
 			t.Errorf("%d %v %s, want %s", status, err, body, want)

@@ -169,7 +169,7 @@ func (a answer) want(t testing.TB, status int, code envelope.Code) {
 }
 
 func TestPostAndRead(t *testing.T) {
-	h := httpapi.New(start(t), httpapi.Options{}).Handler(false)
+	h := newFront(t, start(t), httpapi.Options{}).Handler(false)
 	client, agent := key(t), key(t)
 	e := sign(t, client, envelope.Draft{Thread: "t1", Recipient: agent.DID(),
 		Payload: envelope.Request{RequestID: "r1", Intent: "echo", Params: json.RawMessage(`{"html":"<b>&</b>","n":1e3}`)}})
@@ -213,7 +213,7 @@ func TestPostAndRead(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
-	h := httpapi.New(start(t), httpapi.Options{}).Handler(false)
+	h := newFront(t, start(t), httpapi.Options{}).Handler(false)
 	did := string(key(t).DID())
 	for _, c := range []struct {
 		method, target, body string
@@ -289,7 +289,7 @@ func TestRefusals(t *testing.T) {
 
 func TestSinceFarFromToday(t *testing.T) {
 	r := start(t)
-	h := httpapi.New(r, httpapi.Options{}).Handler(false)
+	h := newFront(t, r, httpapi.Options{}).Handler(false)
 	post(t, h, "/events", sign(t, key(t), envelope.Draft{Payload: envelope.Request{Intent: "echo"}}).Canonical()).want(t, 200, "")
 	for since, want := range map[string]int{"0001-01-01T00:00:00Z": 1, "1677-01-01T00:00:00Z": 1, "9999-12-31T23:59:59Z": 0} {
 		a := get(t, h, "/events?timeout=0&since="+since)
@@ -371,7 +371,7 @@ func TestSeedIsLocal(t *testing.T) {
 			if c.change != nil {
 				c.change(req)
 			}
-			a := call(t, c.options.handler(r), req)
+			a := call(t, c.options.handler(t, r), req)
 			if a.status != c.want || a.status == 200 && a.Count != 12 {
 				t.Errorf("%d %s", a.status, a.body)
 			}
@@ -382,7 +382,7 @@ func TestSeedIsLocal(t *testing.T) {
 func TestInternalErrorsAreNotShown(t *testing.T) {
 	var log bytes.Buffer
 	r := startWrapped(t, func(s relay.Store) relay.Store { return &fragile{Store: s, fails: true} })
-	h := httpapi.New(r, httpapi.Options{Log: slog.New(slog.NewJSONHandler(&log, nil))}).Handler(false)
+	h := newFront(t, r, httpapi.Options{Log: slog.New(slog.NewJSONHandler(&log, nil))}).Handler(false)
 	a := post(t, h, "/events", sign(t, key(t), envelope.Draft{Payload: envelope.Request{Intent: "echo"}}).Canonical())
 	a.want(t, 500, envelope.CodeInternal)
 	if !*a.Retryable || bytes.Contains(a.body, []byte("secret")) || !strings.Contains(log.String(), "secret") {
@@ -400,7 +400,7 @@ func TestInternalErrorsAreNotShown(t *testing.T) {
 
 func TestPanicIsAnswered(t *testing.T) {
 	r := startWrapped(t, func(s relay.Store) relay.Store { return panicking{s} })
-	a := get(t, httpapi.New(r, httpapi.Options{Log: quiet}).Handler(false), "/agents")
+	a := get(t, newFront(t, r, httpapi.Options{Log: quiet}).Handler(false), "/agents")
 	a.want(t, 500, envelope.CodeInternal)
 }
 
@@ -414,8 +414,8 @@ type setting struct {
 	loopback bool
 }
 
-func (s setting) handler(r *relay.Relay) http.Handler {
-	return httpapi.New(r, s.Options).Handler(s.loopback)
+func (s setting) handler(t testing.TB, r *relay.Relay) http.Handler {
+	return newFront(t, r, s.Options).Handler(s.loopback)
 }
 
 // pipeListener is a listener of in-memory pipes instead of sockets, so that it works with the fake time of synctest.
@@ -463,7 +463,7 @@ func serve(t testing.TB, r *relay.Relay) (l *pipeListener, stop func()) {
 func serveOn(t testing.TB, addr net.Addr, r *relay.Relay, o httpapi.Options) (l *pipeListener, stop func()) {
 	t.Helper()
 	l = newPipeListener(addr)
-	return l, runFront(t, httpapi.New(r, o), httpapi.Listener{Listener: l})
+	return l, runFront(t, newFront(t, r, o), httpapi.Listener{Listener: l})
 }
 
 func runFront(t testing.TB, f *httpapi.Front, listeners ...httpapi.Listener) (stop func()) {
@@ -494,7 +494,7 @@ func readAll(t testing.TB, c net.Conn) string {
 // between them. So all of them come in one answer, sent in pieces, although the answer exceeds the limit and the 4 MiB
 // of other pages.
 func TestOversizedPage(t *testing.T) {
-	h := httpapi.New(unlimited(t), httpapi.Options{}).Handler(false)
+	h := newFront(t, unlimited(t), httpapi.Options{}).Handler(false)
 	me, ts := key(t).DID(), time.Now()
 	big := json.RawMessage(`"` + strings.Repeat("x", 120<<10) + `"`)
 	const count = 48 // about 6 MB

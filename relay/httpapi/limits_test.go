@@ -44,7 +44,7 @@ func TestLimitsComeBeforeReading(t *testing.T) {
 		"GET /.well-known/agora.json", "GET /nowhere", "GET /events/", "PUT /events", "DELETE /x", "OPTIONS /events",
 	} {
 		t.Run(asked, func(t *testing.T) {
-			h := httpapi.New(limited(t, relay.Limits{PostsPerAddress: once, ReadsPerAddress: once}), httpapi.Options{Log: quiet, Demo: true}).Handler(false)
+			h := newFront(t, limited(t, relay.Limits{PostsPerAddress: once, ReadsPerAddress: once}), httpapi.Options{Log: quiet, Demo: true}).Handler(false)
 			method, target, _ := strings.Cut(asked, " ")
 			first, other, limit := "GET", "POST", envelope.LimitReadsPerAddress
 			if method == "POST" || method == "PUT" || method == "DELETE" {
@@ -61,7 +61,7 @@ func TestLimitsComeBeforeReading(t *testing.T) {
 // TestHealthIsAlwaysAnswered makes health checks from an address that has used up its limits.
 func TestHealthIsAlwaysAnswered(t *testing.T) {
 	once := relay.Rate{PerSecond: 0.01, Burst: 1}
-	h := httpapi.New(limited(t, relay.Limits{PostsPerAddress: once, ReadsPerAddress: once}), httpapi.Options{Log: quiet}).Handler(false)
+	h := newFront(t, limited(t, relay.Limits{PostsPerAddress: once, ReadsPerAddress: once}), httpapi.Options{Log: quiet}).Handler(false)
 	for range 1000 {
 		get(t, h, "/health").want(t, 200, "")
 	}
@@ -79,7 +79,7 @@ func TestHealthIsAlwaysAnswered(t *testing.T) {
 
 func TestDefaultRatesOverHTTP(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := httpapi.New(start(t), httpapi.Options{Log: quiet}).Handler(false)
+		h := newFront(t, start(t), httpapi.Options{Log: quiet}).Handler(false)
 		for range 100 {
 			post(t, h, "/events", []byte("{}")).want(t, 400, envelope.CodeUnsupportedVersion)
 		}
@@ -89,7 +89,7 @@ func TestDefaultRatesOverHTTP(t *testing.T) {
 		}
 		get(t, h, "/.well-known/agora.json").wantLimit(t, envelope.LimitReadsPerAddress, "1")
 
-		h = httpapi.New(limited(t, relay.Limits{PostsPerAddress: relay.Rate{PerSecond: relay.Unlimited},
+		h = newFront(t, limited(t, relay.Limits{PostsPerAddress: relay.Rate{PerSecond: relay.Unlimited},
 			BroadcastsPerAddress: relay.Rate{PerSecond: relay.Unlimited}}), httpapi.Options{Log: quiet}).Handler(false)
 		alice := key(t)
 		message := func() []byte {
@@ -105,7 +105,7 @@ func TestDefaultRatesOverHTTP(t *testing.T) {
 func TestLocalRequestsAreExempt(t *testing.T) {
 	r := limited(t, relay.Limits{PostsPerAddress: relay.Rate{PerSecond: 1}, ReadsPerAddress: relay.Rate{PerSecond: 1},
 		PostsPerAgent: relay.Rate{PerSecond: 1}})
-	h := httpapi.New(r, httpapi.Options{Log: quiet}).Handler(true)
+	h := newFront(t, r, httpapi.Options{Log: quiet}).Handler(true)
 	alice := key(t)
 	for range 50 {
 		body := sign(t, alice, envelope.Draft{Payload: envelope.Request{Intent: "echo"}}).Canonical()
@@ -132,8 +132,8 @@ func TestProxyOnThisMachineIsNotExempt(t *testing.T) {
 func TestWaitingPollsOverHTTP(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := limited(t, relay.Limits{PollsPerAddress: 3})
-		h := httpapi.New(r, httpapi.Options{Log: quiet}).Handler(false)
-		localHandler := httpapi.New(r, httpapi.Options{Log: quiet}).Handler(true)
+		h := newFront(t, r, httpapi.Options{Log: quiet}).Handler(false)
+		localHandler := newFront(t, r, httpapi.Options{Log: quiet}).Handler(true)
 		for range 3 {
 			go h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/events?cursor=0", nil))
 		}
@@ -154,8 +154,8 @@ func TestWaitingPollsOverHTTP(t *testing.T) {
 func TestConcurrentRequestsPerAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := startWith(t, func(s relay.Store) relay.Store { return panicking{s} }, relay.Config{Limits: relay.Limits{RequestsPerAddress: 3}})
-		h := httpapi.New(r, httpapi.Options{Log: quiet}).Handler(false)
-		localHandler := httpapi.New(r, httpapi.Options{Log: quiet}).Handler(true)
+		h := newFront(t, r, httpapi.Options{Log: quiet}).Handler(false)
+		localHandler := newFront(t, r, httpapi.Options{Log: quiet}).Handler(true)
 		const document = "/.well-known/agora.json"
 		for range 10 {
 			get(t, h, "/agents").want(t, 500, envelope.CodeInternal)
@@ -233,7 +233,7 @@ func TestClientAddress(t *testing.T) {
 // each client of a trusted proxy has its own rate limit.
 func TestForwardedForOfStrangersIsIgnored(t *testing.T) {
 	r := limited(t, relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: 0.01, Burst: 10}})
-	h := httpapi.New(r, httpapi.Options{Log: quiet, Proxies: httpapi.Proxies{Networks: []netip.Prefix{netip.MustParsePrefix("10.0.0.1/32")}}}).Handler(false)
+	h := newFront(t, r, httpapi.Options{Log: quiet, Proxies: httpapi.Proxies{Networks: []netip.Prefix{netip.MustParsePrefix("10.0.0.1/32")}}}).Handler(false)
 	ask := func(connection, forwarded string) answer {
 		req := httptest.NewRequest("GET", "/.well-known/agora.json", nil)
 		req.RemoteAddr = connection
@@ -266,7 +266,7 @@ func TestWellKnownNamesTheLimits(t *testing.T) {
 			Limits   map[string]json.RawMessage `json:"limits"`
 			Features []string                   `json:"features"`
 		}
-		a := get(t, httpapi.New(r, o).Handler(false), "/.well-known/agora.json")
+		a := get(t, newFront(t, r, o).Handler(false), "/.well-known/agora.json")
 		if err := json.Unmarshal(a.body, &document); err != nil {
 			t.Fatal(err)
 		}
@@ -280,7 +280,7 @@ func TestWellKnownNamesTheLimits(t *testing.T) {
 			t.Errorf("%s is %s, want %s", name, limits[name], want)
 		}
 	}
-	if features != "cursor before sse broadcast threads agents duplicate-receipts" {
+	if features != "cursor before sse broadcast threads agents duplicate-receipts openapi" {
 		t.Error(features)
 	}
 	none := relay.Rate{PerSecond: relay.Unlimited}

@@ -84,7 +84,7 @@ func checkLog(t *testing.T, text string) {
 // never a 5xx or a redirect, and the log stays intact.
 func TestNaughtyStrings(t *testing.T) {
 	log, logged := logTo(slog.LevelDebug)
-	h := httpapi.New(start(t), httpapi.Options{Log: log, Build: "b"}).Handler(false)
+	h := newFront(t, start(t), httpapi.Options{Log: log, Build: "b"}).Handler(false)
 	try := func(r *http.Request) {
 		t.Helper()
 		r.Header.Set("Authorization", "Agora "+tokenSecret)
@@ -145,7 +145,7 @@ func naughtyBodies(t *testing.T, text string) (bodies [][]byte) {
 // TestNaughtyStringsAreKept stores messages that contain naughty strings. Reads and searches return the same bytes, and
 // a search for a string finds the manifest that contains it.
 func TestNaughtyStringsAreKept(t *testing.T) {
-	h := httpapi.New(unlimited(t), httpapi.Options{Log: quiet}).Handler(false)
+	h := newFront(t, unlimited(t), httpapi.Options{Log: quiet}).Handler(false)
 	var sent [][]byte
 	for i, text := range naughty {
 		if text == "" {

@@ -31,7 +31,7 @@ func TestObserverSeesRefusals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		seen := &refusals{}
 		r := startWith(t, asIs, relay.Config{Observer: seen, Limits: relay.Limits{ConnectionsPerAddress: 1, ReadsPerAddress: relay.Rate{PerSecond: 0.01, Burst: 4}}})
-		h := httpapi.New(r, httpapi.Options{Log: quiet, Mounts: []httpapi.Mount{gateway{r}.mount("/gateway")}}).Handler(false)
+		h := newFront(t, r, httpapi.Options{Log: quiet, Mounts: []httpapi.Mount{gateway{r}.mount("/gateway")}}).Handler(false)
 		for _, target := range []string{
 			"/nowhere", "/gateway/items/removed", "/gateway/items/fails", "/health", "/agents", "/agents",
 		} {

@@ -61,7 +61,7 @@ func TestPreflight(t *testing.T) {
 				req.Header.Set("Access-Control-Request-Headers", c.headers)
 			}
 			w := httptest.NewRecorder()
-			httpapi.New(r, httpapi.Options{Log: quiet, Origins: c.origins}).Handler(false).ServeHTTP(w, req)
+			newFront(t, r, httpapi.Options{Log: quiet, Origins: c.origins}).Handler(false).ServeHTTP(w, req)
 			if got := corsHeaders(w.Header()); w.Code != c.status || got != c.want {
 				t.Errorf("%d with %q, want %d with %q", w.Code, got, c.status, c.want)
 			}
@@ -81,7 +81,7 @@ func TestPagesReadErrors(t *testing.T) {
 		return call(t, h, req)
 	}
 	r := limited(t, relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: 0.01, Burst: 3}})
-	h := httpapi.New(r, httpapi.Options{Log: quiet, Origins: []string{"https://app.example"}}).Handler(false)
+	h := newFront(t, r, httpapi.Options{Log: quiet, Origins: []string{"https://app.example"}}).Handler(false)
 	for _, c := range []struct {
 		method, path string
 		status       int
@@ -103,7 +103,7 @@ func TestPagesReadErrors(t *testing.T) {
 	if a := ask(h, "POST", "/events", "https://evil.example"); a.header.Get("Access-Control-Allow-Origin") != "" {
 		t.Error("a page of an origin that is not listed may read the answer")
 	}
-	off := httpapi.New(start(t), httpapi.Options{Log: quiet}).Handler(false)
+	off := newFront(t, start(t), httpapi.Options{Log: quiet}).Handler(false)
 	for name := range ask(off, "GET", "/health", "https://app.example").header {
 		if name == "Vary" || strings.HasPrefix(name, "Access-Control-") {
 			t.Errorf("the answer has the header %s although CORS is off", name)
@@ -113,7 +113,7 @@ func TestPagesReadErrors(t *testing.T) {
 
 func TestPreflightsCountAsReads(t *testing.T) {
 	r := limited(t, relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: 0.01, Burst: 3}})
-	h := httpapi.New(r, httpapi.Options{Log: quiet, Origins: []string{"*"}}).Handler(false)
+	h := newFront(t, r, httpapi.Options{Log: quiet, Origins: []string{"*"}}).Handler(false)
 	for i := range 4 {
 		req := httptest.NewRequest("OPTIONS", "/events", nil)
 		req.Header.Set("Origin", "https://app.example")
@@ -162,7 +162,7 @@ func TestReboundPagesAreRefused(t *testing.T) {
 					req := httptest.NewRequest(method, path, strings.NewReader("{"))
 					req.RemoteAddr, req.Host = "127.0.0.1:9", host
 					req.Header.Set(header[0], header[1])
-					a := call(t, c.options.handler(r), req)
+					a := call(t, c.options.handler(t, r), req)
 					if (a.status == 403) != c.refused || c.refused && !strings.Contains(a.Message, "--public-url") {
 						t.Errorf("%s: %s with Host %q and %s %s: %d %s", name, target, host, header[0], header[1], a.status, a.body)
 					}
@@ -228,7 +228,7 @@ func TestForeignPagesDoNotPost(t *testing.T) {
 				if c.site != "" {
 					req.Header.Set("Sec-Fetch-Site", c.site)
 				}
-				a := call(t, c.options.handler(r), req)
+				a := call(t, c.options.handler(t, r), req)
 				if (a.status == 403) != c.refused || c.refused && !strings.Contains(a.Message, "--cors-origin") {
 					t.Errorf("%s: %d %s", target, a.status, a.body)
 				}
@@ -239,7 +239,7 @@ func TestForeignPagesDoNotPost(t *testing.T) {
 			if req.Header["Origin"] = c.origin; c.origin == nil {
 				delete(req.Header, "Origin")
 			}
-			call(t, c.options.handler(r), req).want(t, 200, "")
+			call(t, c.options.handler(t, r), req).want(t, 200, "")
 		})
 	}
 }

@@ -254,7 +254,7 @@ func (e *endless) Read(b []byte) (int, error) {
 // TestEndlessBody checks that a body without a Content-Length is read only up to about the size limit.
 func TestEndlessBody(t *testing.T) {
 	body := &endless{}
-	a := call(t, httpapi.New(start(t), httpapi.Options{Log: quiet}).Handler(false), httptest.NewRequest("POST", "/events", body))
+	a := call(t, newFront(t, start(t), httpapi.Options{Log: quiet}).Handler(false), httptest.NewRequest("POST", "/events", body))
 	a.want(t, 413, envelope.CodePayloadTooLarge)
 	if body.read > 2*envelope.DefaultMaxBytes {
 		t.Errorf("%d bytes were read", body.read)

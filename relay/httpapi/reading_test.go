@@ -24,7 +24,7 @@ const origin = "https://relay.example"
 func privateHandler(t *testing.T) http.Handler {
 	t.Helper()
 	r := startWith(t, asIs, relay.Config{Origin: origin, Reads: relay.ToParties})
-	return httpapi.New(r, httpapi.Options{Log: quiet}).Handler(false)
+	return newFront(t, r, httpapi.Options{Log: quiet}).Handler(false)
 }
 
 // authorization returns the header Authorization of a read that k signs.
@@ -167,7 +167,7 @@ func TestHiddenThreadLooksMissing(t *testing.T) {
 func TestOpenRelayRefusesNoToken(t *testing.T) {
 	var c clock
 	r := startWith(t, asIs, relay.Config{Origin: origin, Now: c.now})
-	h := httpapi.New(r, httpapi.Options{Log: quiet}).Handler(false)
+	h := newFront(t, r, httpapi.Options{Log: quiet}).Handler(false)
 	alice, bob := key(t), key(t)
 	e := sign(t, alice, envelope.Draft{Payload: envelope.Request{Intent: "echo"}, Recipient: bob.DID()})
 	receipt := post(t, h, "/events", e.Canonical())
@@ -217,7 +217,7 @@ func TestOpenRelayRefusesNoToken(t *testing.T) {
 func TestOpenRelayLimitsReadsBeforeTokens(t *testing.T) {
 	var c clock
 	r := startWith(t, asIs, relay.Config{Origin: origin, Now: c.now, Limits: relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: 0.001, Burst: 1}}})
-	h := httpapi.New(r, httpapi.Options{Log: quiet}).Handler(false)
+	h := newFront(t, r, httpapi.Options{Log: quiet}).Handler(false)
 	bob := key(t)
 	post(t, h, "/events", sign(t, bob, envelope.Draft{Payload: envelope.Manifest{ID: "m", Intents: []envelope.Intent{}}}).Canonical())
 	c.advance(10 * time.Minute)
@@ -238,7 +238,7 @@ func TestOpenRelayLimitsReadsBeforeTokens(t *testing.T) {
 func TestTokensAreNotLogged(t *testing.T) {
 	var log bytes.Buffer
 	r := startWith(t, asIs, relay.Config{Origin: origin, Reads: relay.ToParties})
-	h := httpapi.New(r, httpapi.Options{Log: slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))}).Handler(false)
+	h := newFront(t, r, httpapi.Options{Log: slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))}).Handler(false)
 	bob := key(t)
 	target := "/events?cursor=0&timeout=0&recipient=" + string(bob.DID())
 	good := authorization(t, bob, target)
@@ -260,7 +260,7 @@ func TestTokensAreNotLogged(t *testing.T) {
 func TestRateLimitComesBeforeTokens(t *testing.T) {
 	r := startWith(t, asIs, relay.Config{Origin: origin, Reads: relay.ToParties,
 		Limits: relay.Limits{ReadsPerAddress: relay.Rate{PerSecond: 0.001, Burst: 1}}})
-	h := httpapi.New(r, httpapi.Options{Log: quiet}).Handler(false)
+	h := newFront(t, r, httpapi.Options{Log: quiet}).Handler(false)
 	bob := key(t)
 	if a := getWith(t, h, "/agents", "Agora x"); a.status != 401 {
 		t.Errorf("the first read: %d", a.status)

@@ -117,7 +117,7 @@ func TestSeedFromPages(t *testing.T) {
 	r := unlimited(t)
 	for name, c := range pageRequests() {
 		t.Run(name, func(t *testing.T) {
-			h := c.options.handler(r)
+			h := c.options.handler(t, r)
 			if a := call(t, h, c.request("POST", "/seed")); a.status != c.status || a.status == 200 && a.Count != 12 {
 				t.Errorf("POST /seed: %d %s, want %d", a.status, a.body, c.status)
 			}
@@ -132,7 +132,7 @@ func TestSeedFromPages(t *testing.T) {
 // TestOwnPageIsLimited checks that requests of the relay's own page count as remote for all limits.
 func TestOwnPageIsLimited(t *testing.T) {
 	once := relay.Rate{PerSecond: 0.01, Burst: 1}
-	h := httpapi.New(limited(t, relay.Limits{PostsPerAddress: once, ReadsPerAddress: once}), httpapi.Options{Log: quiet}).Handler(true)
+	h := newFront(t, limited(t, relay.Limits{PostsPerAddress: once, ReadsPerAddress: once}), httpapi.Options{Log: quiet}).Handler(true)
 	page := pageRequest{header: map[string]string{"Origin": "http://localhost:8789", "Sec-Fetch-Site": "same-origin"}}
 	call(t, h, page.request("POST", "/seed"))
 	// How long to wait depends on the time that the first request took in the store.
@@ -152,7 +152,7 @@ func TestSeedOverUnixSocket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer runFront(t, httpapi.New(unlimited(t), httpapi.Options{Log: quiet}), httpapi.Listener{Listener: l, Local: true})()
+	defer runFront(t, newFront(t, unlimited(t), httpapi.Options{Log: quiet}), httpapi.Listener{Listener: l, Local: true})()
 	for origin, want := range map[string]int{"": 200, "http://localhost": 404} {
 		conn, err := net.Dial("unix", path)
 		if err != nil {

@@ -76,7 +76,7 @@ func clientConfig(t testing.TB, protocols ...string) *tls.Config {
 func serveTLS(t testing.TB, r *relay.Relay, o httpapi.Options) (l *pipeListener, stop func()) {
 	t.Helper()
 	l = newPipeListener(allInterfaces)
-	return l, runFront(t, httpapi.New(r, o), httpapi.Listener{Listener: l, TLS: serverConfig(t)})
+	return l, runFront(t, newFront(t, r, o), httpapi.Listener{Listener: l, TLS: serverConfig(t)})
 }
 
 // stranger is the address of a client that has no privileges.

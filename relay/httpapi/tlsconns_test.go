@@ -52,7 +52,7 @@ func TestTLSNewConnectionsAreLimited(t *testing.T) {
 		r := startWith(t, asIs, relay.Config{Observer: seen,
 			Limits: relay.Limits{NewConnectionsPerAddress: relay.Rate{PerSecond: 0.5, Burst: 3}}})
 		l := newPipeListener(allInterfaces)
-		front := httpapi.New(r, httpapi.Options{Log: quiet, Proxies: httpapi.Proxies{Networks: networks("10.0.0.0/8")}})
+		front := newFront(t, r, httpapi.Options{Log: quiet, Proxies: httpapi.Proxies{Networks: networks("10.0.0.0/8")}})
 		runFront(t, front, httpapi.Listener{Listener: l, TLS: config})
 		count := func(from string, tries int) (served int64) {
 			t.Helper()

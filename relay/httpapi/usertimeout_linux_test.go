@@ -31,7 +31,7 @@ func TestUserTimeout(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := &keepingListener{Listener: tcp}
-	runFront(t, httpapi.New(unlimited(t), httpapi.Options{Log: quiet}), httpapi.Listener{Listener: l})
+	runFront(t, newFront(t, unlimited(t), httpapi.Options{Log: quiet}), httpapi.Listener{Listener: l})
 	c, err := net.Dial("tcp", tcp.Addr().String())
 	if err != nil {
 		t.Fatal(err)
