@@ -53,7 +53,7 @@ func newForwarder(origin string, log *slog.Logger) *forwarder {
 // routes returns the reads that are forwarded.
 func (f *forwarder) routes() (routes []httpapi.Route) {
 	for _, path := range []string{"/events", "/threads/{id:" + idForm + "}", "/agents", "/agents/{did:" + idForm + "}",
-		"/health", "/.well-known/agora.json"} {
+		"/health", "/.well-known/agora.json", "/openapi.json"} {
 		routes = append(routes, httpapi.Route{Path: path, Methods: map[string]httpapi.Handler{http.MethodGet: f.forward}})
 	}
 	return routes

@@ -25,6 +25,7 @@ import (
 	"github.com/agora-relay/agora/internal/fsync"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
+	"github.com/agora-relay/agora/relay/httpapi/apidocs"
 	"github.com/agora-relay/agora/replay"
 )
 
@@ -153,6 +154,7 @@ type gateways struct {
 type servedGateway struct {
 	name   string // as in its flags, its path and the well-known document
 	url    string
+	api    apidocs.Part
 	mounts func(prefix string) []httpapi.Mount
 	root   []httpapi.Mount // further mounts on the main listener
 	run    func(context.Context)
@@ -177,7 +179,7 @@ func (f gatewayFlags) open(
 			return gateways{}, err
 		}
 		mounts := func(prefix string) []httpapi.Mount { return []httpapi.Mount{h.Mount(prefix)} }
-		g.all = append(g.all, servedGateway{name: "hub", url: h.URL(), mounts: mounts,
+		g.all = append(g.all, servedGateway{name: "hub", url: h.URL(), api: hub.API, mounts: mounts,
 			root: []httpapi.Mount{h.Document()}, run: h.Run, addr: f.HubAddr})
 	}
 	if f.Channel {
@@ -185,7 +187,8 @@ func (f gatewayFlags) open(
 		if err != nil {
 			return gateways{}, err
 		}
-		g.all = append(g.all, servedGateway{name: "channel", url: c.URL(), mounts: c.Mounts, run: c.Run, addr: f.ChannelAddr})
+		g.all = append(g.all, servedGateway{name: "channel", url: c.URL(), api: channel.API, mounts: c.Mounts, run: c.Run,
+			addr: f.ChannelAddr})
 	}
 	if f.Jobs {
 		j, err := jobs.New(ctx, g.core, jobs.Options{Initial: credits.Amount(f.JobsInitial),
@@ -193,7 +196,8 @@ func (f gatewayFlags) open(
 		if err != nil {
 			return gateways{}, err
 		}
-		g.all = append(g.all, servedGateway{name: "jobs", url: j.URL(), mounts: j.Mounts, run: j.Run, addr: f.JobsAddr})
+		g.all = append(g.all, servedGateway{name: "jobs", url: j.URL(), api: jobs.API, mounts: j.Mounts, run: j.Run,
+			addr: f.JobsAddr})
 	}
 	for i, s := range g.all {
 		if s.addr == "" {
@@ -269,6 +273,18 @@ func (g gateways) document() any {
 		members[s.name] = map[string]any{"url": s.url}
 	}
 	return members
+}
+
+// apis returns the parts of the OpenAPI document that describe the gateways.
+func (g gateways) apis() (all []apidocs.Part) {
+	if g.core == nil {
+		return nil
+	}
+	all = append(all, gateway.API)
+	for _, s := range g.all {
+		all = append(all, s.api)
+	}
+	return all
 }
 
 // lines returns the lines that serve prints about the gateways.

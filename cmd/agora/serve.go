@@ -261,7 +261,7 @@ func (s *server) open(store *sqlite.Store, key didkey.Key) (err error) {
 	s.gateways.secured = secured
 	options := httpapi.Options{Build: build(), Demo: s.Demo, PublicURL: public, Hosts: s.TLS.hosts(), Log: s.log, Grace: shutdownTime,
 		LimitLocal: s.Limits.LimitLocal, Proxies: s.Limits.proxies(), Origins: s.Limits.origins(),
-		Mounts: s.gateways.mounts(), Gateways: s.gateways.document(), Redact: gateway.Redact,
+		Mounts: s.gateways.mounts(), Gateways: s.gateways.document(), APIs: s.gateways.apis(), Redact: gateway.Redact,
 		AccessLog: s.Observe.AccessLog, Tracer: s.watched.tracer()}
 	pageLine, err := s.addPage(&options, at, secured)
 	if err != nil {

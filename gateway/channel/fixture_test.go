@@ -45,7 +45,7 @@ func start(t testing.TB, configure ...func(*fixture)) *fixture {
 		if f.gateway = g; f.small > 0 {
 			g.SetLimits(f.small)
 		}
-		return gatetest.Served{Prefix: "/channel", Mounts: g.Mounts, Run: g.Run}, nil
+		return gatetest.Served{Prefix: "/channel", API: channel.API, Mounts: g.Mounts, Run: g.Run}, nil
 	}
 	for _, c := range configure {
 		c(f)

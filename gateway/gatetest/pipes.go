@@ -68,8 +68,12 @@ func (l *PipeListener) Accept() (net.Conn, error) {
 // pipeEnd is the server's end of a connection.
 type pipeEnd struct {
 	net.Conn
+	local  net.Addr
 	remote netip.AddrPort
 }
+
+// LocalAddr implements net.Conn.
+func (p pipeEnd) LocalAddr() net.Addr { return p.local }
 
 // RemoteAddr implements net.Conn.
 func (p pipeEnd) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(p.remote) }
@@ -84,7 +88,7 @@ func DialPipe(ctx context.Context, _, addr string) (net.Conn, error) {
 	}
 	ours, theirs := net.Pipe()
 	select {
-	case l.conns <- pipeEnd{theirs, l.remote}:
+	case l.conns <- pipeEnd{theirs, l.addr, l.remote}:
 		return ours, nil
 	case <-l.closed:
 		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -18,6 +19,8 @@ import (
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
+	"github.com/agora-relay/agora/relay/httpapi/apidocs"
+	"github.com/agora-relay/agora/relay/httpapi/apidocs/apicheck"
 	"github.com/agora-relay/agora/store/sqlite"
 	"github.com/agora-relay/agora/store/sqlite/check"
 )
@@ -61,6 +64,7 @@ type Served struct {
 	Prefix string                              // on the main listener
 	Mounts func(prefix string) []httpapi.Mount // on both listeners
 	Root   []httpapi.Mount                     // further mounts of the main listener
+	API    apidocs.Part                        // for the check of all requests and answers
 	Run    func(context.Context)
 }
 
@@ -161,8 +165,10 @@ func (s *Site) serve(store Store, served Served, log *slog.Logger) {
 	if s.Public {
 		options.PublicURL = PublicURL
 	}
-	s.Front = httpapi.New(s.Relay, options)
 	main, own := s.listen(), s.listen()
+	options.APIs = []apidocs.Part{gateway.API, served.API}
+	options.Wrap = s.documented(options.APIs, served.Prefix, own.Addr())
+	s.Front = httpapi.New(s.Relay, options)
 	s.URL, s.Own = "http://"+main.Addr().String(), "http://"+own.Addr().String()
 	ctx, cancel := context.WithCancel(context.Background())
 	working, end := context.WithCancel(context.Background())
@@ -182,6 +188,24 @@ func (s *Site) serve(store Store, served Served, log *slog.Logger) {
 		s.report(store.Close())
 		s.Stop = nil
 	}
+}
+
+// documented returns a function that checks all requests and answers against the OpenAPI document. own is the address of
+// the gateway's own listener, where the paths have no prefix.
+func (s *Site) documented(apis []apidocs.Part, prefix string, own net.Addr) func(http.Handler) http.Handler {
+	checker, err := apicheck.Of(apis...)
+	s.must(err)
+	return checker.Wrap(s.t, func(r *http.Request) (string, bool) {
+		path := r.URL.Path
+		if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && local.String() == own.String() {
+			path = prefix + path
+		}
+		if rest, found := strings.CutPrefix(path, prefix+"/k/"); found { // a base URL with a key
+			_, rest, _ = strings.Cut(rest, "/")
+			path = prefix + "/" + rest
+		}
+		return path, true
+	})
 }
 
 func (s *Site) report(err error) {

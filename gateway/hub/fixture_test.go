@@ -35,7 +35,7 @@ func start(t testing.TB, configure ...func(*fixture)) *fixture {
 			return served, err
 		}
 		mounts := func(prefix string) []httpapi.Mount { return []httpapi.Mount{f.hub.Mount(prefix)} }
-		return gatetest.Served{Prefix: "/hub", Mounts: mounts, Root: []httpapi.Mount{f.hub.Document()}, Run: f.hub.Run}, nil
+		return gatetest.Served{Prefix: "/hub", API: hub.API, Mounts: mounts, Root: []httpapi.Mount{f.hub.Document()}, Run: f.hub.Run}, nil
 	}
 	for _, c := range configure {
 		c(f)

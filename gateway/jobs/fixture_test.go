@@ -41,7 +41,7 @@ func start(t testing.TB, configure ...func(*fixture)) *fixture {
 			return gatetest.Served{}, err
 		}
 		f.gateway = g
-		return gatetest.Served{Prefix: "/jobs", Mounts: g.Mounts, Run: g.Run}, nil
+		return gatetest.Served{Prefix: "/jobs", API: jobs.API, Mounts: g.Mounts, Run: g.Run}, nil
 	}
 	for _, c := range configure {
 		c(f)

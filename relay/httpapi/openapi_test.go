@@ -3,7 +3,6 @@ package httpapi_test
 import (
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/agora-relay/agora/relay"
@@ -11,14 +10,11 @@ import (
 	"github.com/agora-relay/agora/relay/httpapi/apidocs/apicheck"
 )
 
-// documented checks exchanges with the relay's own routes against the OpenAPI document.
-var documented = sync.OnceValues(func() (*apicheck.Checker, error) { return apicheck.New() })
-
 // newFront returns a Front whose requests and answers are checked against the OpenAPI document, except those of the
 // mounts and of the root in o.
 func newFront(t testing.TB, r *relay.Relay, o httpapi.Options) *httpapi.Front {
 	t.Helper()
-	checker, err := documented()
+	checker, err := apicheck.Of()
 	if err != nil {
 		t.Fatal(err)
 	}

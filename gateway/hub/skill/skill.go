@@ -69,3 +69,6 @@ func text(folder, name string) string {
 	}
 	return string(b)
 }
+
+// EnvelopeSchema returns the JSON Schema of an envelope.
+func EnvelopeSchema() []byte { return []byte(text("shared", "envelope.schema.json")) }

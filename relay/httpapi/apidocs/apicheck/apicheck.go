@@ -52,8 +52,22 @@ const (
 	forAnswers  = "https://relay.test/answers.json"
 )
 
-// New returns a Checker for a relay with these gateways.
-func New(parts ...apidocs.Part) (*Checker, error) {
+// known has the Checkers that Of has made, by the texts of their parts. To compile the schemas takes longer than most
+// tests.
+var known sync.Map
+
+// Of returns a Checker for a relay with these gateways. All calls with the same parts share one.
+func Of(parts ...apidocs.Part) (*Checker, error) {
+	var texts strings.Builder
+	for _, p := range parts {
+		texts.Write(p.Text)
+	}
+	make, _ := known.LoadOrStore(texts.String(), sync.OnceValues(func() (*Checker, error) { return newChecker(parts) }))
+	return make.(func() (*Checker, error))()
+}
+
+// newChecker returns a Checker for a relay with these gateways.
+func newChecker(parts []apidocs.Part) (*Checker, error) {
 	text, err := apidocs.OpenAPI(apidocs.Relay{URL: "https://relay.example", Build: "test", Parts: parts})
 	if err != nil {
 		return nil, err
