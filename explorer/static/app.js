@@ -1,6 +1,7 @@
 // The page of a relay. It reads only the relay's public API and checks each signature in this browser.
 import * as agora from './agora.js';
 import { agents, oneAgent } from './view-agents.js';
+import { api } from './view-api.js';
 import { feed } from './view-feed.js';
 import { overview } from './view-overview.js';
 import { thread } from './view-thread.js';
@@ -31,6 +32,7 @@ const ROUTES = new Map([
   ['agents', { view: agents, tab: 'agents' }],
   ['agent', { view: oneAgent, tab: 'agents' }],
   ['verify', { view: verify, tab: 'verify' }],
+  ['api', { view: api, tab: 'api' }],
 ]);
 
 function nothing() {
