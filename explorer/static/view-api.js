@@ -92,7 +92,7 @@ function details(document, address, o) {
   const sent = media && example(document, media);
   return [
     prose(o.description),
-    facts(['Key', keys(document, o)], ['Name', h('code', null, visible(o.operationId, 80))]),
+    facts(['Key', keys(document, o)], ['operationId', h('code', null, visible(o.operationId, 80))]),
     o.parameters.length > 0 && [
       h('h3', null, 'Parameters'),
       h('ul', { class: 'api-fields' }, o.parameters.map((p) =>

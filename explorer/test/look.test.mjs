@@ -44,7 +44,7 @@ test('every route fits and has no violation', { timeout: 180_000 }, async (t) =>
   const page = await openPage(t, relay.url, axe);
   await connection(page, 'live');
   const routes = { overview: '#/', feed: '#/feed', thread: done.hash, agents: '#/agents', agent: `#/agent/${bob.did}`,
-    verify: '#/verify' };
+    verify: '#/verify', api: '#/api/getEvents' };
   for (const [name, hash] of Object.entries(routes)) {
     await goTo(page, hash);
     await look(page, faults, name, ALL);
