@@ -44,7 +44,8 @@ function nothing() {
 class App {
   model = new Model();
   pasted; // what the reader searched for, on the way to the view that finds it
-  address = location.origin; // where others reach the relay
+  address = location.origin; // where others reach the relay, once configured is done
+  configured; // a promise
   #page; // the view that is shown
   #stop = new AbortController(); // ends the view
   #following; // the feed that follows, what ends it, and when it has ended
@@ -75,8 +76,16 @@ class App {
   }
 
   async start() {
+    this.configured = this.#configure();
     this.route();
     this.follow(this.feed);
+    await this.configured;
+    await this.#learn();
+    setInterval(() => this.#learn(), CLOCK_EVERY);
+  }
+
+  // Reads for which relay this page is.
+  async #configure() {
     try {
       this.#config = await (await fetch('page/config.json')).json();
     } catch {
@@ -87,8 +96,6 @@ class App {
       $('host').textContent = new URL(this.address).host;
       this.reader.relay = this.#relay();
     }
-    await this.#learn();
-    setInterval(() => this.#learn(), CLOCK_EVERY);
   }
 
   // The relay as the reader's key sees it. Reads are signed for the relay that "agora page" names, or for the relay of

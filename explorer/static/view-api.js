@@ -13,6 +13,7 @@ export function api(app, _params, signal, wanted) {
 
   async function read() {
     try {
+      await app.configured; // the commands have the relay's address
       const response = await fetch('openapi.json', { signal });
       if (!response.ok) throw new Error(`The relay does not describe its API: status ${response.status}`);
       fillWith(content, reference(await response.json(), app.address, wanted));
@@ -163,8 +164,8 @@ function kind(document, s) {
   const name = types.join(' or ').replace('array', `list of ${s.items ? kind(document, s.items) : 'any'}`);
   const bounds = [
     s.format,
-    s.minimum !== undefined && `from ${s.minimum}`,
-    s.maximum !== undefined && `to ${s.maximum}`,
+    [s.minimum !== undefined && `from ${s.minimum}`, s.maximum !== undefined && `to ${s.maximum}`]
+      .filter(Boolean).join(' '),
     s.maxLength !== undefined && `at most ${s.maxLength} characters`,
     s.default !== undefined && `default ${JSON.stringify(s.default)}`,
   ];
