@@ -347,7 +347,7 @@ func (c *Checker) checkAnswer(response node, e Exchange, wrong func(string, ...a
 }
 
 // ignored are the names of parameters that tests send to see that a gateway ignores unknown ones.
-var ignored = []string{"other", "x"}
+var ignored = []string{"other", "unknown", "x"}
 
 func (c *Checker) checkRequest(item, operation node, values map[string]string, e Exchange, wrong func(string, ...any)) {
 	query, err := url.ParseQuery(e.Query)
