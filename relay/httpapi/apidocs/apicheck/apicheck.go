@@ -7,8 +7,10 @@ package apicheck
 
 import (
 	"bytes"
+	"compress/gzip"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"mime"
 	"net/http"
@@ -336,7 +338,11 @@ func (c *Checker) checkAnswer(response node, e Exchange, wrong func(string, ...a
 	case !ok:
 		wrong("the Content-Type %q is not documented", kind)
 	case kind == "application/json":
-		value, err := jsonschema.UnmarshalJSON(bytes.NewReader(e.Answer))
+		body, err := decoded(e)
+		var value any
+		if err == nil {
+			value, err = jsonschema.UnmarshalJSON(body)
+		}
 		if err == nil {
 			err = c.validate(forAnswers, media, value)
 		}
@@ -344,6 +350,14 @@ func (c *Checker) checkAnswer(response node, e Exchange, wrong func(string, ...a
 			wrong("%v\nin %.2000s", err, e.Answer)
 		}
 	}
+}
+
+// decoded returns the body of an answer without its Content-Encoding.
+func decoded(e Exchange) (io.Reader, error) {
+	if e.AnswerHeader.Get("Content-Encoding") == "gzip" {
+		return gzip.NewReader(bytes.NewReader(e.Answer))
+	}
+	return bytes.NewReader(e.Answer), nil
 }
 
 // ignored are the names of parameters that tests send to see that a gateway ignores unknown ones.
