@@ -57,7 +57,7 @@ func TestForwardedRequests(t *testing.T) {
 	for _, target := range []string{
 		"/events", "/events?", "/events?cursor=0&recipient=did:key:z6Mk&timeout=30", "/events?cursor=%30&x=a+b%2f;&&=",
 		"/threads/a?client=did%3akey", "/threads/did%3Akey%3Az6", "/threads/a~b.c:d", "/agents", "/agents/did:key:z6Mk",
-		"/agents?q=%E4%BD%A0", "/health", "/.well-known/agora.json",
+		"/agents?q=%E4%BD%A0", "/health", "/.well-known/agora.json", "/openapi.json",
 	} {
 		got = nil
 		w := askPage(h, target, "Authorization", "Agora token", "Cookie", "a=b", "Referer", "http://x/", "Origin", "http://x",

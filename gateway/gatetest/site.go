@@ -55,6 +55,7 @@ type Site struct {
 	Stop   func() // nil: the site does not run
 
 	t     testing.TB
+	apis  []apidocs.Part // of the OpenAPI document
 	logMu sync.Mutex
 	log   bytes.Buffer
 }
@@ -166,8 +167,9 @@ func (s *Site) serve(store Store, served Served, log *slog.Logger) {
 		options.PublicURL = PublicURL
 	}
 	main, own := s.listen(), s.listen()
-	options.APIs = []apidocs.Part{gateway.API, served.API}
-	options.Wrap = s.documented(options.APIs, served.Prefix, own.Addr())
+	s.apis = []apidocs.Part{gateway.API, served.API}
+	options.APIs = s.apis
+	options.Wrap = s.documented(served.Prefix, own.Addr())
 	s.Front = httpapi.New(s.Relay, options)
 	s.URL, s.Own = "http://"+main.Addr().String(), "http://"+own.Addr().String()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -192,8 +194,8 @@ func (s *Site) serve(store Store, served Served, log *slog.Logger) {
 
 // documented returns a function that checks all requests and answers against the OpenAPI document. own is the address of
 // the gateway's own listener, where the paths have no prefix.
-func (s *Site) documented(apis []apidocs.Part, prefix string, own net.Addr) func(http.Handler) http.Handler {
-	checker, err := apicheck.Of(apis...)
+func (s *Site) documented(prefix string, own net.Addr) func(http.Handler) http.Handler {
+	checker, err := apicheck.Of(s.apis...)
 	s.must(err)
 	return checker.Wrap(s.t, func(r *http.Request) (string, bool) {
 		path := r.URL.Path
