@@ -114,7 +114,7 @@ func serveAddressed(t *testing.T, r *relay.Relay, addresses ...string) (dial fun
 		at[from] = l.Addr().String()
 		listeners = append(listeners, httpapi.Listener{Listener: addressed{l, from}, TLS: config})
 	}
-	runFront(t, newFront(t, r, httpapi.Options{Log: quiet}), listeners...)
+	runFront(t, httpapi.New(r, httpapi.Options{Log: quiet}), listeners...)
 	return func(t *testing.T, from string) net.Conn {
 		t.Helper()
 		c, err := net.Dial("tcp", at[from])
