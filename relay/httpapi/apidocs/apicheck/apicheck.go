@@ -131,10 +131,13 @@ func closeObjects(at any) {
 	}
 }
 
+// escape and unescape translate names for JSON pointers.
+var escape, unescape = strings.NewReplacer("~", "~0", "/", "~1"), strings.NewReplacer("~1", "/", "~0", "~")
+
 // child returns the object at this name in n.
 func (n node) child(name string) (node, bool) {
 	value, ok := n.value[name].(map[string]any)
-	return node{n.place + "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(name), value}, ok
+	return node{n.place + "/" + escape.Replace(name), value}, ok
 }
 
 // follow returns the object to which the $ref in n leads, or n.
@@ -146,7 +149,7 @@ func (c *Checker) follow(n node) node {
 		}
 		n = c.document
 		for segment := range strings.SplitSeq(strings.TrimPrefix(ref, "#/"), "/") {
-			n, _ = n.child(strings.NewReplacer("~1", "/", "~0", "~").Replace(segment))
+			n, _ = n.child(unescape.Replace(segment))
 		}
 	}
 }
