@@ -160,9 +160,15 @@ func (s *feed) wantOpen(what string) {
 // wantEnd checks that the stream has just ended cleanly, and that it says why.
 func (s *feed) wantEnd(what, reason string) {
 	s.t.Helper()
+	s.wantEndAt(time.Now(), what, reason)
+}
+
+// wantEndAt checks that the stream has ended cleanly at about this time, and that it says why.
+func (s *feed) wantEndAt(when time.Time, what, reason string) {
+	s.t.Helper()
 	synctest.Wait()
 	at, err := s.end()
-	if time.Since(at) > 100*time.Millisecond || err != nil || !strings.Contains(s.read(), "\n: end; "+reason) {
+	if when.Sub(at).Abs() > 100*time.Millisecond || err != nil || !strings.Contains(s.read(), "\n: end; "+reason) {
 		s.t.Errorf("%s: the stream ended at %v with %v; it is %v\n%q", what, at, err, time.Now(), s.read())
 	}
 }
