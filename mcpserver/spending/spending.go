@@ -1,8 +1,9 @@
 // Package spending keeps an identity within its spending limits. The limits, and what the identity has promised to pay,
 // are in a file beside its key. Each change locks the file, so that several programs with the same key share the limits.
 //
-// A price is reserved before the ACCEPT is sent. It stays reserved for 24 hours, whatever becomes of the job, unless the
-// ACCEPT was not sent or the relay refused it.
+// A price is reserved before the ACCEPT is signed. From then on it counts for 24 hours, whatever the relay says: the
+// answer of a relay is not signed, and a relay that lies could refuse an ACCEPT and pass it on. Only the agent can end
+// the reservation earlier, with a signed ERROR in the thread.
 package spending
 
 import (
@@ -40,6 +41,10 @@ type Limits struct {
 // Day is how long a reservation counts.
 const Day = 24 * time.Hour
 
+// keep is how long a reservation stays in the file. It is longer than Day, so that a clock that is fast for a while
+// makes the book forget nothing.
+const keep = 7 * Day
+
 // maxReservations is how many reservations a book has at most. Jobs without a price need none.
 const maxReservations = 10_000
 
@@ -53,7 +58,7 @@ var ErrLimit = errors.New("the spending limits do not allow this")
 type Job struct {
 	Relay  string          // the relay's URL
 	Thread string          // the id of the thread
-	Offer  string          // the id of the OFFER
+	Offer  string          // the content hash of the OFFER; another OFFER may have the same id
 	Agent  didkey.DID      // who made the offer
 	Intent string          // the intent of the REQUEST
 	Price  *envelope.Price // the price in the OFFER; nil: none
@@ -61,8 +66,7 @@ type Job struct {
 
 // Reservation is a price that the identity may have promised to pay.
 type Reservation struct {
-	ID     string         `json:"id"` // chosen by Reserve
-	Time   time.Time      `json:"time"`
+	Time   time.Time      `json:"time"` // of the last call of Reserve for the offer
 	Relay  string         `json:"relay"`
 	Thread string         `json:"thread"`
 	Offer  string         `json:"offer"`
@@ -111,7 +115,8 @@ type Status struct {
 // Status returns the limits, and what is reserved.
 func (b *Book) Status(ctx context.Context) (s Status, err error) {
 	err = b.use(ctx, func(c *contents) (changed bool, err error) {
-		s = Status{Limits: c.Limits, Reserved: total(c.Reserved), Jobs: c.Reserved}
+		jobs := b.counting(c)
+		s = Status{Limits: c.Limits, Reserved: total(jobs), Jobs: jobs}
 		return false, nil
 	})
 	return s, err
@@ -174,77 +179,89 @@ func (l Limits) Allows(job Job) (amount credits.Amount, err error) {
 	return amount, nil
 }
 
-// usd returns a price in USD. A price above 0 is at least one millionth.
+// usd returns a price in USD. A price above 0 is at least one millionth. The errors hold nothing of the price's text.
 func usd(p *envelope.Price) (credits.Amount, error) {
-	if p == nil {
+	if p == nil || p.Amount == 0 {
 		return 0, nil
 	}
-	if p.Amount != 0 && !strings.EqualFold(p.Currency, "USD") {
-		return 0, fmt.Errorf("%w: the price is in the currency %q, and the limits are in USD", ErrLimit, p.Currency)
+	if !strings.EqualFold(p.Currency, "USD") {
+		return 0, fmt.Errorf("%w: the currency of the price is not USD", ErrLimit)
 	}
 	amount, err := credits.Parse(strconv.FormatFloat(p.Amount, 'f', -1, 64))
 	if err != nil {
 		return 0, fmt.Errorf("%w: the price %v %w", ErrLimit, p.Amount, err)
 	}
-	if p.Amount > 0 {
-		amount = max(amount, 1)
+	return max(amount, 1), nil
+}
+
+// Reserve reserves the price of job and returns the reserved amount. It returns an error with ErrLimit, and reserves
+// nothing, if the limits do not allow the job. The ACCEPT must not promise more than the amount.
+//
+// A second reservation of the same offer replaces the first. Offers of the same thread add up, and must stay within the
+// limit of one job together.
+func (b *Book) Reserve(ctx context.Context, job Job) (amount credits.Amount, err error) {
+	err = b.use(ctx, func(c *contents) (changed bool, err error) {
+		if amount, err = c.Limits.Allows(job); err != nil || amount == 0 {
+			return false, err
+		}
+		r := Reservation{Time: b.now().UTC(), Relay: job.Relay, Thread: job.Thread, Offer: job.Offer, Agent: job.Agent,
+			Intent: job.Intent, USD: amount}
+		sameOffer := func(o Reservation) bool {
+			return o.Relay == r.Relay && o.Thread == r.Thread && o.Offer == r.Offer && o.Agent == r.Agent
+		}
+		if i := slices.IndexFunc(c.Reserved, sameOffer); i >= 0 {
+			if before := c.Reserved[i]; before.Time.After(r.Time) { // the clock was set back
+				r.Time = before.Time
+			}
+			c.Reserved = slices.Delete(c.Reserved, i, i+1)
+		}
+		others := b.counting(c)
+		c.Reserved = append(c.Reserved, r)
+		inThread := credits.Amount(0)
+		for _, o := range c.Reserved {
+			if o.Relay == r.Relay && o.Thread == r.Thread {
+				inThread += o.USD
+			}
+		}
+		switch {
+		case len(c.Reserved) > maxReservations:
+			return false, fmt.Errorf("%w: there were %d paid jobs in 7 days", ErrLimit, maxReservations)
+		case inThread > c.Limits.PerJob:
+			return false, fmt.Errorf("%w: another offer of this thread may already be accepted, and together they cost %v USD; "+
+				"the limit of a job is %v USD", ErrLimit, inThread, c.Limits.PerJob)
+		case total(others)+amount > c.Limits.PerDay:
+			return false, fmt.Errorf("%w: the price is %v USD, %v USD are reserved or spent in the last 24 hours, and the limit of "+
+				"a day is %v USD", ErrLimit, amount, total(others), c.Limits.PerDay)
+		}
+		return true, nil
+	})
+	if err != nil {
+		return 0, err
 	}
 	return amount, nil
 }
 
-// Reserve reserves the price of job and returns the id of the reservation, for Release; "" if the job has no price. It
-// returns an error with ErrLimit, and reserves nothing, if the limits do not allow the job.
-//
-// Several reservations for the same offer count once. Offers of the same thread add up, and must stay within the limit of
-// one job together.
-func (b *Book) Reserve(ctx context.Context, job Job) (id string, err error) {
-	err = b.use(ctx, func(c *contents) (bool, error) {
-		amount, err := c.Limits.Allows(job)
-		if err != nil || amount == 0 {
-			return false, err
-		}
-		before := total(c.Reserved)
-		r := Reservation{ID: envelope.NewNonce(), Time: b.now().UTC(), Relay: job.Relay, Thread: job.Thread, Offer: job.Offer,
-			Agent: job.Agent, Intent: job.Intent, USD: amount}
-		c.Reserved = append(c.Reserved, r)
-		sameThread := slices.DeleteFunc(slices.Clone(c.Reserved), func(o Reservation) bool { return o.Thread != r.Thread })
-		switch sum := total(c.Reserved); {
-		case len(c.Reserved) > maxReservations:
-			return false, fmt.Errorf("%w: there were %d jobs in 24 hours", ErrLimit, maxReservations)
-		case total(sameThread) > c.Limits.PerJob:
-			return false, fmt.Errorf("%w: another offer of this thread may already be accepted, and together they cost %v USD; "+
-				"the limit of a job is %v USD", ErrLimit, total(sameThread), c.Limits.PerJob)
-		case sum > c.Limits.PerDay:
-			return false, fmt.Errorf("%w: the price is %v USD, %v USD are reserved or spent in the last 24 hours, and the limit of "+
-				"a day is %v USD", ErrLimit, amount, before, c.Limits.PerDay)
-		}
-		id = r.ID
-		return true, nil
-	})
-	return id, err
-}
-
-// Release ends a reservation. Call it only if the ACCEPT was not sent, or was refused. An id without a reservation is no
-// error.
-func (b *Book) Release(ctx context.Context, id string) error {
-	if id == "" {
-		return nil
-	}
-	return b.use(ctx, func(c *contents) (bool, error) {
+// Release ends the reservations for an agent in a thread. Call it only if the agent has signed that it does not do the
+// job.
+func (b *Book) Release(ctx context.Context, relay, thread string, agent didkey.DID) error {
+	return b.use(ctx, func(c *contents) (changed bool, err error) {
 		before := len(c.Reserved)
-		c.Reserved = slices.DeleteFunc(c.Reserved, func(r Reservation) bool { return r.ID == id })
+		c.Reserved = slices.DeleteFunc(c.Reserved, func(r Reservation) bool {
+			return r.Relay == relay && r.Thread == thread && r.Agent == agent
+		})
 		return len(c.Reserved) < before, nil
 	})
 }
 
-// total returns the sum of reservations. Those for the same offer count once.
+// counting returns the reservations that count now. One with a time in the future counts: the clock was set back.
+func (b *Book) counting(c *contents) []Reservation {
+	oldest := b.now().Add(-Day)
+	return slices.DeleteFunc(slices.Clone(c.Reserved), func(r Reservation) bool { return !r.Time.After(oldest) })
+}
+
 func total(reserved []Reservation) (sum credits.Amount) {
-	type offer struct{ relay, thread, id string }
-	counted := make(map[offer]credits.Amount)
 	for _, r := range reserved {
-		o := offer{r.Relay, r.Thread, r.Offer}
-		sum += max(0, r.USD-counted[o])
-		counted[o] = max(r.USD, counted[o])
+		sum += r.USD
 	}
 	return sum
 }
@@ -271,7 +288,7 @@ func (b *Book) use(ctx context.Context, f func(*contents) (changed bool, err err
 	return fsync.Replace(b.path, append(text, '\n'))
 }
 
-// read reads the file. The reservations older than a Day are left out.
+// read reads the file, without the reservations that are too old to be kept.
 func (b *Book) read() (contents, error) {
 	c := contents{DID: b.did}
 	f, err := os.Open(b.path)
@@ -296,7 +313,7 @@ func (b *Book) read() (contents, error) {
 	if c.DID != b.did {
 		return c, fmt.Errorf("%s has the limits of another identity, %s; remove it to start with limits of 0", b.path, c.DID)
 	}
-	oldest := b.now().Add(-Day)
+	oldest := b.now().Add(-keep)
 	c.Reserved = slices.DeleteFunc(c.Reserved, func(r Reservation) bool { return !r.Time.After(oldest) })
 	return c, nil
 }

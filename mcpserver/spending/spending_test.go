@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -81,6 +82,8 @@ func TestWhatIsAllowed(t *testing.T) {
 		refused string // part of the error; empty: allowed
 	}{
 		"as much as allowed": {good, ""},
+		"not a number":       {with(func(j *spending.Job) { j.Price = price(math.NaN()) }), "price"},
+		"infinite":           {with(func(j *spending.Job) { j.Price = price(math.Inf(1)) }), "price"},
 		"no price":           {with(func(j *spending.Job) { j.Price = nil }), ""},
 		"a price of 0 EUR":   {with(func(j *spending.Job) { j.Price = &envelope.Price{Currency: "EUR"} }), ""},
 		"usd":                {with(func(j *spending.Job) { j.Price = &envelope.Price{Amount: 0.1, Currency: "usd"} }), ""},
@@ -147,54 +150,54 @@ func TestDay(t *testing.T) {
 	if err := reserve(5, 1); err != nil {
 		t.Errorf("a day later: %v", err)
 	}
+	now = now.Add(-3 * time.Minute) // so the first job was less than a day ago
+	if got := reserved(t, book); got != usd*16/10 {
+		t.Errorf("after the clock was fast for a while, %v are reserved", got)
+	}
 }
 
 // TestAttempts checks how reservations for the same thread count.
 func TestAttempts(t *testing.T) {
 	ctx := t.Context()
 	book, keyFile := open(t, spending.Limits{PerJob: usd, PerDay: 2 * usd}, nil)
-	first, err := book.Reserve(ctx, job(1, 0.7))
-	if err != nil {
-		t.Fatal(err)
-	}
-	second, err := book.Reserve(ctx, job(1, 0.7)) // the same offer, as after an unknown outcome
-	if err != nil {
-		t.Fatal(err)
+	for range 2 { // the second time as after an unknown outcome
+		if got, err := book.Reserve(ctx, job(1, 0.7)); err != nil || got != usd*7/10 {
+			t.Fatalf("reserved %v: %v", got, err)
+		}
 	}
 	if got := reserved(t, book); got != usd*7/10 {
 		t.Errorf("two attempts for one offer count %v", got)
 	}
-	if err := book.Release(ctx, second); err != nil {
-		t.Fatal(err)
+	for name, change := range map[string]func(*spending.Job){
+		"another offer":                  func(j *spending.Job) { j.Offer = "another" },
+		"another agent's, same id":       func(j *spending.Job) { j.Agent = "did:key:zOther" },
+		"the same offer, changed to 1.1": func(j *spending.Job) { j.Price = price(1.1) },
+	} {
+		other := job(1, 0.4)
+		change(&other)
+		if _, err := book.Reserve(ctx, other); !errors.Is(err, spending.ErrLimit) {
+			t.Errorf("%s in the same thread: %v", name, err)
+		}
 	}
-	if got := reserved(t, book); got != usd*7/10 {
-		t.Errorf("after the release of one attempt %v are reserved", got)
-	}
-	other := job(1, 0.4)
-	other.Offer = "another"
-	if _, err := book.Reserve(ctx, other); !errors.Is(err, spending.ErrLimit) {
-		t.Errorf("another offer of the same thread: %v", err)
-	}
-	if err := book.Release(ctx, first); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := book.Reserve(ctx, other); err != nil {
-		t.Errorf("another offer after the release: %v", err)
+	for _, wrong := range [][3]string{{"http://other", "thread1", "did:key:zAgent"}, {"http://relay", "thread2", "did:key:zAgent"},
+		{"http://relay", "thread1", "did:key:zOther"}} {
+		if err := book.Release(ctx, wrong[0], wrong[1], didkey.DID(wrong[2])); err != nil || reserved(t, book) != usd*7/10 {
+			t.Errorf("the release of %v: %v", wrong, err)
+		}
 	}
 	link := filepath.Join(t.TempDir(), "link.key")
 	if err := os.Symlink(keyFile, link); err != nil {
-		t.Fatal(err)
-	}
-	s, err := book.Status(ctx)
-	if err != nil {
 		t.Fatal(err)
 	}
 	linked, err := spending.Open(link, didOf(t, keyFile), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := reserved(t, linked); got != s.Reserved {
-		t.Errorf("through a symbolic link %v are reserved, not %v", got, s.Reserved)
+	if got := reserved(t, linked); got != usd*7/10 {
+		t.Errorf("through a symbolic link %v are reserved", got)
+	}
+	if err := book.Release(ctx, "http://relay", "thread1", "did:key:zAgent"); err != nil || reserved(t, book) != 0 {
+		t.Errorf("after the release %v are reserved: %v", reserved(t, book), err)
 	}
 }
 
