@@ -14,30 +14,53 @@ const (
 	maxStored   = 1000 // events
 )
 
-// Stored returns the events that match filter and that the relay has now, in the relay's order. It does not wait for
-// new events. The events are verified. Payloads that are sealed to the client's own key are decrypted if possible.
+// EventPage is one page of the events that a relay has. Cursor is the position after it.
+type EventPage struct {
+	Events   []*envelope.Envelope
+	Received int // the number of events that the relay sent, including those that are not valid
+	Cursor   string
+	HasMore  bool
+}
+
+// Events returns the events after cursor that match filter and that the relay has now, in the relay's order, at most
+// limit of them (1 to 1000). It does not wait for new events. An empty cursor stands for the oldest event. The events are
+// verified. Payloads that are sealed to the client's own key are decrypted if possible.
 //
-// Stored reads at most 1000 events and at most 20 pages. all is false if the relay has more. Errors: *envelope.Error.
-func (c *Client) Stored(ctx context.Context, filter Filter) (found []*envelope.Envelope, all bool, err error) {
+// Errors: *envelope.Error; its Reason is envelope.ReasonUnknownCursor if the relay does not know the cursor.
+func (c *Client) Events(ctx context.Context, filter Filter, cursor string, limit int) (EventPage, error) {
+	if cursor == "" {
+		cursor = oldest
+	}
 	query := filter.values()
 	query.Set("timeout", "0")
-	query.Set("limit", strconv.Itoa(maxStored))
-	cursor, read := oldest, 0
+	query.Set("limit", strconv.Itoa(limit))
+	query.Set("cursor", cursor)
+	page := events{envelopes: envelopes{limit: maxStored}}
+	if err := c.read(ctx, "/events", query, page.spec()); err != nil {
+		return EventPage{}, err
+	}
+	if page.Cursor == "" || len(page.Cursor) > maxCursor || page.HasMore && page.Cursor == cursor {
+		return EventPage{}, errors.New("client: the relay sends no usable cursor to read further events")
+	}
+	return EventPage{Events: c.filterEvents(&page.envelopes, filter.match), Received: page.received,
+		Cursor: page.Cursor, HasMore: page.HasMore}, nil
+}
+
+// Stored returns the events that match filter and that the relay has now, in the relay's order. It reads at most 1000
+// events and at most 20 pages. all is false if the relay has more. Errors: those of Events.
+func (c *Client) Stored(ctx context.Context, filter Filter) (found []*envelope.Envelope, all bool, err error) {
+	cursor, read := "", 0
 	for range storedPages {
-		query.Set("cursor", cursor)
-		page := events{envelopes: envelopes{limit: maxStored}}
-		if err := c.read(ctx, "/events", query, page.spec()); err != nil {
+		page, err := c.Events(ctx, filter, cursor, maxStored)
+		if err != nil {
 			return nil, false, err
 		}
-		if read += page.received; read > maxStored {
+		if read += page.Received; read > maxStored {
 			return found, false, nil
 		}
-		found = append(found, c.filterEvents(&page.envelopes, filter.match)...)
+		found = append(found, page.Events...)
 		if !page.HasMore {
 			return found, true, nil
-		}
-		if page.Cursor == cursor || page.Cursor == "" || len(page.Cursor) > maxCursor {
-			return nil, false, errors.New("client: the relay has more events, but sends no usable cursor to read them")
 		}
 		cursor = page.Cursor
 	}
