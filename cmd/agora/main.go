@@ -40,6 +40,7 @@ type commandLine struct {
 	Hub          hubCmd          `cmd:"" help:"Talk with agents of a Chorus hub."`
 	Channel      channelCmd      `cmd:"" help:"Take part in channels, and connect agents to them."`
 	Jobs         jobsCmd         `cmd:"" help:"Hire agents, and let agents be hired, at a registry with credits."`
+	Mcp          mcpCmd          `cmd:"" help:"Give an LLM the tools of an agent, over MCP."`
 	Conformance  conformanceCmd  `cmd:"" help:"Test whether a relay follows the protocol."`
 	Bench        benchCmd        `cmd:"" help:"Measure a relay under load."`
 	Monitoring   monitoringCmd   `cmd:"" help:"Print alert rules for Prometheus, or a dashboard for Grafana."`

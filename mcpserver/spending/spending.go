@@ -170,7 +170,7 @@ func (l Limits) Allows(job Job) (amount credits.Amount, err error) {
 	if err := l.Allow(job.Intent, job.Agent); err != nil {
 		return 0, err
 	}
-	if amount, err = usd(job.Price); err != nil {
+	if amount, err = USD(job.Price); err != nil {
 		return 0, err
 	}
 	if amount > l.PerJob {
@@ -179,8 +179,9 @@ func (l Limits) Allows(job Job) (amount credits.Amount, err error) {
 	return amount, nil
 }
 
-// usd returns a price in USD. A price above 0 is at least one millionth. The errors hold nothing of the price's text.
-func usd(p *envelope.Price) (credits.Amount, error) {
+// USD returns a price. A price above 0 is at least one millionth. Errors: ErrLimit, if the price is not an amount
+// of USD; they hold nothing of the currency's text.
+func USD(p *envelope.Price) (credits.Amount, error) {
 	if p == nil || p.Amount == 0 {
 		return 0, nil
 	}

@@ -1,0 +1,274 @@
+package main
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/gateway/jobs/credits"
+	"github.com/agora-relay/agora/internal/fsync"
+	"github.com/agora-relay/agora/mcpserver"
+	"github.com/agora-relay/agora/mcpserver/spending"
+)
+
+// mcpCmd are the commands for hosts of LLMs that speak MCP.
+type mcpCmd struct {
+	Serve  mcpServe  `cmd:"" default:"withargs" help:"Give an LLM the tools of an agent, over MCP (the default)."`
+	Limits mcpLimits `cmd:"" help:"Show or change what the LLM may spend."`
+}
+
+func (mcpCmd) Help() string { return mcpHelp }
+
+const mcpHelp = "Lets an LLM find agents, hire them, and work for them. A host such as Claude Desktop, Cursor or VS Code " +
+	"starts the command and talks with it over standard input and output. The LLM acts with your key, but never sees it. " +
+	"It can spend nothing until you allow it with agora mcp limits. See docs/MCP.md.\n\n" +
+	"Examples:\n  agora mcp --print-config claude-desktop --key alice.key\n  agora mcp --key alice.key\n" +
+	"  agora mcp --key alice.key --http 127.0.0.1:8790\n  agora mcp limits --key alice.key --per-job 0.10 --per-day 1"
+
+// mcpKey is the flag of both commands.
+type mcpKey struct {
+	Key string `env:"AGORA_KEY" default:"agora.key" placeholder:"FILE" help:"Your key file. If it does not exist, the command creates it (default: ${default})."`
+}
+
+// open returns the key, and the spending limits that lie beside it. file is the absolute name of the key file without
+// symbolic links, so that all names of one file lead to the same limits.
+func (k mcpKey) open() (key didkey.Key, book *spending.Book, file string, err error) {
+	if key, err = didkey.LoadOrCreate(k.Key); err != nil {
+		return key, nil, "", err
+	}
+	if file, err = filepath.Abs(k.Key); err == nil {
+		file, err = filepath.EvalSymlinks(file)
+	}
+	if err != nil {
+		return key, nil, "", err
+	}
+	book, err = spending.Open(file, key.DID(), nil)
+	return key, book, file, err
+}
+
+type mcpServe struct {
+	remote
+	mcpKey
+	HTTP        string `name:"http" placeholder:"ADDR" help:"Serve streamable HTTP at this loopback address, such as 127.0.0.1:8790, instead of standard input and output."`
+	TokenFile   string `placeholder:"FILE" help:"With --http: the file with the token that clients need. If it does not exist, the command creates it (default: the key file's name with .token after it). AGORA_MCP_TOKEN replaces the file."`
+	PrintConfig bool   `xor:"print" help:"Print what to put into the configuration of a host, and end."`
+	PrintSkill  bool   `xor:"print" help:"Print a page that teaches an agent with a shell the same work by commands of agora, and end."`
+	Host        string `arg:"" optional:"" help:"With --print-config: claude-desktop, claude-code, cursor, vscode, codex or generic (the default)."`
+}
+
+func (mcpServe) Help() string { return mcpHelp }
+
+func (c mcpServe) Validate() error {
+	switch {
+	case c.Host != "" && !c.PrintConfig:
+		return fmt.Errorf("unexpected argument %s; the name of a host is for --print-config", c.Host)
+	case c.TokenFile != "" && c.HTTP == "":
+		return errors.New("--token-file needs --http")
+	case c.PrintConfig:
+		_, _, err := mcpserver.Config(c.host(), "", nil)
+		return err
+	case c.HTTP != "":
+		_, err := loopback(c.HTTP)
+		return err
+	}
+	return nil
+}
+
+func (c mcpServe) host() string {
+	if c.Host == "" {
+		return "generic"
+	}
+	return c.Host
+}
+
+// loopback checks an address of --http. Other machines must not reach it: whoever can use the tools can spend.
+func loopback(address string) (string, error) {
+	host, port, err := net.SplitHostPort(address)
+	if err == nil && host == "localhost" {
+		host = "127.0.0.1"
+	}
+	if ip := net.ParseIP(host); err != nil || ip == nil || !ip.IsLoopback() {
+		return "", errors.New("--http needs a loopback address with a port, such as 127.0.0.1:8790; other machines must not reach " +
+			"the tools. Use an SSH tunnel to reach them from elsewhere")
+	}
+	return net.JoinHostPort(host, port), nil
+}
+
+func (c mcpServe) Run(env environment) error {
+	switch {
+	case c.PrintSkill:
+		_, err := io.WriteString(env.stdout, mcpserver.Skill)
+		return err
+	case c.PrintConfig:
+		return c.printConfig(env)
+	}
+	key, book, file, err := c.open()
+	if err != nil {
+		return err
+	}
+	// The position in the events of one relay means nothing to another.
+	folder := filepath.Join(file+".mcp", fmt.Sprintf("%x", sha256.Sum256([]byte(c.Relay)))[:16])
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		return err
+	}
+	log := newLog(env)
+	relay, err := client.New(string(c.Relay), key, client.Options{Logger: log, Attempts: attempts, RequireParties: c.Private})
+	if err != nil {
+		return err
+	}
+	server := mcpserver.New(mcpserver.Options{Client: relay, DID: key.DID(), Relay: string(c.Relay), Book: book, Folder: folder,
+		Version: build(), Log: log,
+		RaiseLimits: "agora mcp limits --key " + shellQuoted(file) + " --per-job USD --per-day USD"})
+	if c.HTTP != "" {
+		return c.serveHTTP(env, server, file)
+	}
+	if env.stdinIsTerminal {
+		env.say("a host of an LLM starts this command and talks with it; agora mcp --print-config shows how. End it with Ctrl-D")
+	}
+	return server.Run(env.ctx, &mcp.IOTransport{Reader: io.NopCloser(env.stdin), Writer: openWriter{env.stdout}})
+}
+
+// openWriter is a writer that stays open.
+type openWriter struct{ io.Writer }
+
+func (openWriter) Close() error { return nil }
+
+func (c mcpServe) serveHTTP(env environment, server *mcpserver.Server, keyFile string) error {
+	token, where, err := c.token(keyFile)
+	if err != nil {
+		return err
+	}
+	address, err := loopback(c.HTTP)
+	if err != nil {
+		return err
+	}
+	l, err := new(net.ListenConfig).Listen(env.ctx, "tcp", address)
+	if err != nil {
+		return fmt.Errorf("--http: %w", err)
+	}
+	env.say("listening on http://%s%s; clients need the token in %s", l.Addr(), mcpserver.Path, where)
+	return server.RunHTTP(env.ctx, l, token)
+}
+
+// shortestToken is how many characters a token must have at least.
+const shortestToken = 20
+
+// token returns the token that clients need, and where it is.
+func (c mcpServe) token(keyFile string) (token, where string, err error) {
+	const variable = "AGORA_MCP_TOKEN"
+	if token, where = strings.TrimSpace(os.Getenv(variable)), variable; token == "" {
+		if where = c.TokenFile; where == "" {
+			where = keyFile + ".token"
+		}
+		token, err = readOperatorKey(where)
+		if errors.Is(err, fs.ErrNotExist) {
+			token = envelope.NewNonce()
+			err = fsync.Create(where, []byte(token+"\n"))
+		}
+	}
+	if err == nil && (len(token) < shortestToken || strings.ContainsAny(token, " \t\r\n")) {
+		err = fmt.Errorf("the token in %s needs at least %d characters without spaces", where, shortestToken)
+	}
+	return token, where, err
+}
+
+func (c mcpServe) printConfig(env environment) error {
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	key, err := filepath.Abs(c.Key)
+	if err != nil {
+		return err
+	}
+	args := []string{"mcp", "--key", key, "--relay", string(c.Relay)}
+	if c.Private {
+		args = append(args, "--private")
+	}
+	where, text, err := mcpserver.Config(c.host(), program, args)
+	if err != nil {
+		return err
+	}
+	env.say("%s", where)
+	_, err = io.WriteString(env.stdout, text)
+	return err
+}
+
+type mcpLimits struct {
+	mcpKey
+	PerJob    *creditAmount `placeholder:"USD" help:"The most that one job may cost."`
+	PerDay    *creditAmount `placeholder:"USD" help:"The most that all jobs of 24 hours may cost."`
+	Intent    []string      `sep:"none" placeholder:"INTENT" help:"Allow only this intent; text.* allows all that begin with text. May be repeated."`
+	AnyIntent bool          `help:"Allow all intents again."`
+	Agent     []didText     `sep:"none" placeholder:"DID" help:"Allow to hire only this agent. May be repeated."`
+	AnyAgent  bool          `help:"Allow to hire any agent again."`
+}
+
+func (c mcpLimits) Validate() error {
+	if c.AnyIntent && len(c.Intent) > 0 || c.AnyAgent && len(c.Agent) > 0 {
+		return errors.New("--any-intent excludes --intent, and --any-agent excludes --agent")
+	}
+	return nil
+}
+
+func (mcpLimits) Help() string {
+	return "Shows what the LLM may spend with this key, and what is reserved or spent of it, as one line of JSON. With flags it " +
+		"changes the limits first; a running server obeys them at once. Without limits the LLM can accept only offers that are " +
+		"free. The limits are in a file beside the key, with .spending after its name. No tool of agora mcp changes it. But an LLM " +
+		"that can also run commands as you can run this one.\n\n" +
+		"Examples:\n  agora mcp limits --key alice.key\n  agora mcp limits --key alice.key --per-job 0.10 --per-day 1\n" +
+		"  agora mcp limits --key alice.key --intent 'translation.*' --any-agent"
+}
+
+func (c mcpLimits) Run(env environment) error {
+	_, book, _, err := c.open()
+	if err != nil {
+		return err
+	}
+	if c.PerJob != nil || c.PerDay != nil || len(c.Intent) > 0 || len(c.Agent) > 0 || c.AnyIntent || c.AnyAgent {
+		if err := book.SetLimits(env.ctx, c.change); err != nil {
+			return err
+		}
+	}
+	status, err := book.Status(env.ctx)
+	if err != nil {
+		return err
+	}
+	if status.Limits.PerJob > status.Limits.PerDay {
+		env.say("a job can cost at most the limit of a day, %v USD", status.Limits.PerDay)
+	}
+	return env.printJSON(struct {
+		Limits   spending.Limits        `json:"limits"`
+		Reserved credits.Amount         `json:"reserved_usd"`
+		Jobs     []spending.Reservation `json:"jobs"`
+	}{status.Limits, status.Reserved, append([]spending.Reservation{}, status.Jobs...)})
+}
+
+func (c mcpLimits) change(l *spending.Limits) {
+	if c.PerJob != nil {
+		l.PerJob = credits.Amount(*c.PerJob)
+	}
+	if c.PerDay != nil {
+		l.PerDay = credits.Amount(*c.PerDay)
+	}
+	if c.AnyIntent || len(c.Intent) > 0 {
+		l.Intents = c.Intent
+	}
+	if c.AnyAgent || len(c.Agent) > 0 {
+		l.Agents = nil
+	}
+	for _, agent := range c.Agent {
+		l.Agents = append(l.Agents, didkey.DID(agent))
+	}
+}

@@ -1,0 +1,317 @@
+package mcpserver
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/fsync"
+)
+
+// The tools that only read.
+
+func (s *Server) addReading() {
+	add(s, "find_agents", "Find agents", "Find agents and what they do. Search with text for words in their names, descriptions and "+
+		"intents, or with intent for the exact name of a service. Each agent's manifest says which intents it serves, what input "+
+		"they need, and what they cost. Use one of these intents with ask.",
+		kind{reads: true}, s.findAgents)
+	add(s, "inbox", "Read the inbox", "Read the messages that others have sent to you: requests, offers, results, errors, "+
+		"cancellations. By default it shows what is new since the last call. To answer a request use next_job; to go on with "+
+		"a request of your own use follow_up.",
+		kind{repeats: false}, s.inbox)
+	add(s, "read_message", "Read a long message", "Read the payload of one message from an offset on, 16 KiB at a time. Other tools "+
+		"say when and how to use it, if they have cut a text.",
+		kind{reads: true}, s.readMessage)
+	add(s, "verify", "Verify a message", "Check the form and the signature of a signed Agora message (an envelope), however old "+
+		"it is. A valid signature proves who wrote the message, and not that it is true.",
+		kind{reads: true}, s.verify)
+}
+
+type findIn struct {
+	Text   string `json:"text,omitempty" jsonschema:"words to look for, such as translate"`
+	Intent string `json:"intent,omitempty" jsonschema:"the exact name of a service, such as translation.en_zh"`
+	Online bool   `json:"online,omitempty" jsonschema:"only agents that the relay has heard from in the last five minutes"`
+	After  string `json:"after,omitempty" jsonschema:"more of the last call, to get the next agents"`
+}
+
+type findOut struct {
+	Agents []agentView `json:"agents"`
+	More   string      `json:"more,omitempty" jsonschema:"there are more agents: call find_agents again with this as after"`
+}
+
+type agentView struct {
+	Agent    string    `json:"agent" jsonschema:"the DID of the agent"`
+	You      bool      `json:"you,omitempty" jsonschema:"this is yourself"`
+	Online   bool      `json:"online" jsonschema:"as the relay claims"`
+	LastSeen time.Time `json:"last_seen" jsonschema:"as the relay claims"`
+	Manifest []Foreign `json:"manifests"`
+}
+
+// pageAgents is how many agents an answer of find_agents has at most.
+const pageAgents = 10
+
+func (s *Server) findAgents(ctx context.Context, _ *mcp.CallToolRequest, in findIn, p *page) (findOut, error) {
+	out := findOut{Agents: []agentView{}}
+	after, err := base64.RawURLEncoding.DecodeString(in.After)
+	if err != nil {
+		return out, mistake("after must be what the last call has returned as more")
+	}
+	found, err := s.Client.Agents(ctx, client.AgentQuery{Intent: in.Intent, Text: in.Text, Online: in.Online, Cursor: string(after),
+		Limit: pageAgents})
+	if err != nil {
+		return out, err
+	}
+	for _, a := range found.Agents {
+		v := s.agentView(a, shortText)
+		v.show(p)
+		out.Agents = append(out.Agents, v)
+	}
+	switch {
+	case found.HasMore && found.Cursor != "":
+		out.More = base64.RawURLEncoding.EncodeToString([]byte(found.Cursor)) // the relay has chosen the cursor's text
+		p.say("There are more agents: call find_agents with after %s.", out.More)
+	case len(out.Agents) == 0:
+		p.say("No such agent has announced itself. Try other words, or leave out intent and online.")
+	}
+	return out, nil
+}
+
+func (s *Server) agentView(a client.Agent, limit int) agentView {
+	v := agentView{Agent: string(a.ID), You: a.ID == s.DID, Online: a.Online, LastSeen: a.LastSeen, Manifest: []Foreign{}}
+	for _, m := range a.Manifests {
+		v.Manifest = append(v.Manifest, payloadOf(m, 0, limit))
+	}
+	return v
+}
+
+func (v agentView) show(p *page) {
+	who, seen := v.Agent, "offline"
+	if v.You {
+		who += " (you)"
+	}
+	if v.Online {
+		seen = "online"
+	}
+	p.say("Agent %s, %s.", who, seen)
+	for _, m := range v.Manifest {
+		p.quote(m)
+	}
+}
+
+type inboxIn struct {
+	From string `json:"from,omitempty" jsonschema:"new (default): what is new since the last call; last: the same messages as the last call; oldest: begin again with the oldest message that the relay still has"`
+}
+
+type inboxOut struct {
+	Messages []messageView `json:"messages"`
+	More     bool          `json:"more" jsonschema:"there are more messages: call inbox again"`
+}
+
+type messageView struct {
+	Message string    `json:"message" jsonschema:"for read_message"`
+	Type    string    `json:"type" jsonschema:"REQUEST, OFFER, ACCEPT, RESULT, ERROR, CANCEL or MANIFEST"`
+	From    string    `json:"from" jsonschema:"the DID of the sender, proved by its signature"`
+	Thread  string    `json:"thread,omitempty"`
+	Sent    time.Time `json:"sent" jsonschema:"as the sender claims"`
+	Sealed  bool      `json:"sealed,omitempty" jsonschema:"it was encrypted"`
+	Payload Foreign   `json:"payload"`
+}
+
+func viewOf(e *envelope.Envelope, limit int) messageView {
+	return messageView{Message: handle(e), Type: string(e.Type), From: string(e.Sender.ID), Thread: e.Thread, Sent: e.TS,
+		Sealed: e.Sealed(), Payload: payloadOf(e, 0, limit)}
+}
+
+func (v messageView) show(p *page) {
+	p.say("%s from %s, sent %s, thread %s:", v.Type, v.From, envelope.FormatTime(v.Sent), cmp.Or(v.Thread, "none"))
+	p.quote(v.Payload)
+}
+
+// pageMessages is how many messages an answer of inbox has at most.
+const pageMessages = 20
+
+// inboxPosition is the JSON of the file that remembers what inbox has shown. Messages are shown again if the answer of
+// the last call was lost: the LLM asks for them with from=last.
+type inboxPosition struct {
+	Last string `json:"last"` // where the last page began
+	Next string `json:"next"` // where the next page begins
+}
+
+func (s *Server) inbox(ctx context.Context, _ *mcp.CallToolRequest, in inboxIn, p *page) (inboxOut, error) {
+	s.reading.Lock()
+	defer s.reading.Unlock()
+	out := inboxOut{Messages: []messageView{}}
+	if !slices.Contains([]string{"", "new", "last", "oldest"}, in.From) {
+		return out, mistake("from must be new, last or oldest")
+	}
+	var at inboxPosition
+	if err := s.load("inbox.json", &at); err != nil {
+		return out, err
+	}
+	cursor := at.Next
+	switch in.From {
+	case "last":
+		cursor = at.Last
+	case "oldest":
+		cursor = ""
+	}
+	filter := client.Filter{Recipient: s.DID}
+	found, err := s.Client.Events(ctx, filter, cursor, pageMessages)
+	if refusal, ok := errors.AsType[*envelope.Error](err); ok && refusal.Reason() == envelope.ReasonUnknownCursor {
+		p.say("The relay has lost its data, so these are the oldest messages that it has.")
+		cursor = ""
+		found, err = s.Client.Events(ctx, filter, cursor, pageMessages)
+	}
+	if err != nil {
+		return out, err
+	}
+	for _, e := range found.Events {
+		v := viewOf(e, shortText)
+		v.show(p)
+		out.Messages = append(out.Messages, v)
+	}
+	if out.More = found.HasMore; out.More {
+		p.say("There are more messages: call inbox again.")
+	}
+	if len(out.Messages) == 0 {
+		p.say("There are no new messages.")
+		if in.From != "oldest" && !out.More {
+			return out, nil // so that "last" still means the last messages
+		}
+	}
+	return out, s.save("inbox.json", inboxPosition{Last: cursor, Next: found.Cursor})
+}
+
+// load reads a file of s.Folder as JSON into v. It leaves v unchanged if there is no such file.
+func (s *Server) load(name string, v any) error {
+	text, err := os.ReadFile(filepath.Join(s.Folder, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = json.Unmarshal(text, v)
+	}
+	return err
+}
+
+func (s *Server) save(name string, v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return fsync.Replace(filepath.Join(s.Folder, name), append(text, '\n'))
+}
+
+type readIn struct {
+	Message string `json:"message" jsonschema:"the id of the message, as another tool has shown it"`
+	Thread  string `json:"thread,omitempty" jsonschema:"the thread of the message"`
+	Client  string `json:"client,omitempty" jsonschema:"who opened the thread, if it was not you and several threads have this id"`
+	Agent   string `json:"agent,omitempty" jsonschema:"for a manifest, instead of thread: the DID of the agent"`
+	Offset  int    `json:"offset,omitempty" jsonschema:"where to begin, in bytes"`
+}
+
+func (s *Server) readMessage(ctx context.Context, _ *mcp.CallToolRequest, in readIn, p *page) (v messageView, err error) {
+	var events []*envelope.Envelope
+	switch {
+	case (in.Thread == "") == (in.Agent == ""):
+		return v, mistake("Give thread, or agent for a manifest.")
+	case in.Agent != "":
+		var id didkey.DID
+		if id, err = did("agent", in.Agent); err != nil {
+			return v, err
+		}
+		a, err := s.Client.Agent(ctx, id)
+		if err != nil {
+			return v, err
+		}
+		events = a.Manifests
+	default:
+		record, err := s.anyThread(ctx, in.Thread, in.Client)
+		if err != nil {
+			return v, err
+		}
+		events = record.Events
+	}
+	i := slices.IndexFunc(events, func(e *envelope.Envelope) bool { return handle(e) == in.Message })
+	if i < 0 {
+		return v, mistake("There is no such message there, or it has expired.")
+	}
+	if in.Offset < 0 || in.Offset > len(events[i].Payload) {
+		return v, mistake("offset must be from 0 to %d, the size of the payload", len(events[i].Payload))
+	}
+	v = viewOf(events[i], longText)
+	v.Payload = payloadOf(events[i], in.Offset, longText)
+	v.show(p)
+	return v, nil
+}
+
+// anyThread reads a thread of anybody. If whose is empty, it is this identity's own thread, or else the oldest with this
+// id.
+func (s *Server) anyThread(ctx context.Context, id, whose string) (*client.Thread, error) {
+	if err := threadID(id); err != nil {
+		return nil, err
+	}
+	if whose != "" {
+		opener, err := did("client", whose)
+		if err != nil {
+			return nil, err
+		}
+		return s.Client.Thread(ctx, id, opener)
+	}
+	record, err := s.Client.Thread(ctx, id, s.DID)
+	if envelope.CodeOf(err) == envelope.CodeThreadNotFound {
+		return s.Client.Thread(ctx, id, "")
+	}
+	return record, err
+}
+
+type verifyIn struct {
+	Envelope any `json:"envelope" jsonschema:"the signed message: a JSON object, or its text"`
+}
+
+type verifyOut struct {
+	Valid   bool         `json:"valid"`
+	Why     string       `json:"why,omitempty" jsonschema:"what is wrong"`
+	Message *messageView `json:"contents,omitempty"`
+}
+
+// maxEnvelope is the size in bytes of the largest envelope that verify reads.
+const maxEnvelope = 1 << 20
+
+func (s *Server) verify(_ context.Context, _ *mcp.CallToolRequest, in verifyIn, p *page) (out verifyOut, err error) {
+	text, isText := in.Envelope.(string)
+	if !isText {
+		encoded, err := json.Marshal(in.Envelope)
+		if err != nil {
+			return out, err
+		}
+		text = string(encoded)
+	}
+	e, err := envelope.Parse([]byte(strings.TrimSpace(text)), maxEnvelope)
+	if err == nil {
+		err = e.Verify()
+	}
+	if err != nil { // the errors of package envelope hold nothing of the input
+		out.Why = err.Error()
+		p.say("The message is not valid: %s", out.Why)
+		return out, nil
+	}
+	v := viewOf(e, longText)
+	out = verifyOut{Valid: true, Message: &v}
+	p.say("The signature is valid. The message is signed by %s.", e.Sender.ID)
+	v.show(p)
+	return out, nil
+}

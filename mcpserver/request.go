@@ -1,0 +1,361 @@
+package mcpserver
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/gateway/jobs/credits"
+	"github.com/agora-relay/agora/mcpserver/spending"
+	"github.com/agora-relay/agora/thread"
+)
+
+// request is a request of this identity.
+type request struct {
+	*client.Call
+	intent string // empty: the relay no longer shows the REQUEST
+}
+
+// resume returns a request that this identity made earlier, and the relay's record of it.
+func (s *Server) resume(ctx context.Context, id string) (request, *client.Thread, error) {
+	if err := threadID(id); err != nil {
+		return request{}, nil, err
+	}
+	record, err := s.Client.Thread(ctx, id, s.DID)
+	if envelope.CodeOf(err) == envelope.CodeThreadNotFound {
+		return request{}, nil, mistake("You have made no request with this thread at %s, or it ended long ago. For a job of yours "+
+			"use deliver or fail_job.", s.Relay)
+	}
+	if err != nil {
+		return request{}, nil, err
+	}
+	call, err := s.Client.Resume(ctx, id)
+	if err != nil {
+		return request{}, nil, err
+	}
+	if err := s.settle(ctx, record); err != nil {
+		return request{}, nil, err
+	}
+	r := request{Call: call}
+	sent := record.Request()
+	if sent != nil {
+		r.intent = sent.PayloadString("intent")
+	}
+	if sent == nil || sent.Sealed() {
+		call.Limit(nil) // its constraints cannot be read; the spending limits hold anyway
+	}
+	return r, record, nil
+}
+
+type acceptIn struct {
+	Thread string `json:"thread"`
+	Offer  string `json:"offer" jsonschema:"the id of the offer, as ask or follow_up has shown it"`
+	Wait
+}
+
+func (s *Server) acceptOffer(ctx context.Context, r *mcp.CallToolRequest, in acceptIn, p *page) (v requestView, err error) {
+	wait, err := in.duration()
+	if err != nil {
+		return v, err
+	}
+	q, _, err := s.resume(ctx, in.Thread)
+	if err != nil {
+		return v, err
+	}
+	waiting, stop := s.waiting(ctx, r, wait, "waiting for the result")
+	defer stop()
+	found := func(offers []client.Offer) bool {
+		return slices.ContainsFunc(offers, func(o client.Offer) bool { return handle(o.Envelope) == in.Offer })
+	}
+	// All offers that can have been shown are at the relay, so they come at once.
+	at, cancel := context.WithTimeout(ctx, relayPatience)
+	defer cancel()
+	offers, err := s.collect(at, q, found)
+	switch {
+	case err != nil:
+		v, err = s.ended(ctx, q, err)
+	case !found(offers):
+		return v, mistake("The thread %s has no offer %s that can be accepted. Call follow_up to see its state.", q.Thread, in.Offer)
+	default:
+		v, err = s.accept(ctx, waiting, q, offers[len(offers)-1])
+	}
+	if err == nil {
+		v.show(p)
+	}
+	return v, err
+}
+
+// relayPatience is how long a tool waits for a relay that need not wait itself.
+const relayPatience = 30 * time.Second
+
+type threadIn struct {
+	Thread string `json:"thread" jsonschema:"the id of a request of yours"`
+	Wait
+}
+
+func (s *Server) followUp(ctx context.Context, r *mcp.CallToolRequest, in threadIn, p *page) (v requestView, err error) {
+	wait, err := in.duration()
+	if err != nil {
+		return v, err
+	}
+	q, record, err := s.resume(ctx, in.Thread)
+	if err != nil {
+		return v, err
+	}
+	waiting, stop := s.waiting(ctx, r, wait, "waiting for agents")
+	defer stop()
+	if record.State == thread.Pending {
+		v, err = s.proceed(ctx, waiting, q, "show")
+	} else {
+		v, err = s.result(ctx, waiting, q)
+	}
+	if err == nil {
+		v.show(p)
+	}
+	return v, err
+}
+
+type cancelIn struct {
+	Thread string `json:"thread" jsonschema:"the id of a request of yours"`
+	Reason string `json:"reason,omitempty" jsonschema:"why, for the agents to read"`
+}
+
+func (s *Server) cancel(ctx context.Context, _ *mcp.CallToolRequest, in cancelIn, p *page) (v requestView, err error) {
+	q, record, err := s.resume(ctx, in.Thread)
+	if err != nil {
+		return v, err
+	}
+	if record.State == thread.Pending || record.State == thread.Active {
+		err = q.Cancel(ctx, in.Reason)
+		if envelope.CodeOf(err) == envelope.CodeInvalidTransition && !errors.Is(err, client.ErrUnknownOutcome) {
+			err = nil // it has just ended; result says how
+		}
+		if err != nil {
+			return v, err
+		}
+	}
+	waiting, stop := context.WithTimeout(ctx, relayPatience)
+	defer stop()
+	if v, err = s.result(ctx, waiting, q); err == nil {
+		v.show(p)
+	}
+	return v, err
+}
+
+// proceed waits for offers, accepts one by the rule, and waits for the result. waiting is ctx with the end of the wait.
+func (s *Server) proceed(ctx, waiting context.Context, q request, rule string) (requestView, error) {
+	status, err := s.Book.Status(ctx)
+	if err != nil {
+		return requestView{}, err
+	}
+	allowed := func(o client.Offer) bool { return s.refuses(status.Limits, q, o) == nil }
+	offers, err := s.collect(waiting, q, func(offers []client.Offer) bool {
+		return rule == "first" && slices.ContainsFunc(offers, allowed)
+	})
+	if err != nil {
+		return s.ended(ctx, q, err)
+	}
+	good := slices.DeleteFunc(slices.Clone(offers), func(o client.Offer) bool { return !allowed(o) })
+	if rule == "show" || len(good) == 0 {
+		return s.offersView(ctx, q, offers)
+	}
+	if rule == "cheapest" {
+		slices.SortStableFunc(good, func(a, b client.Offer) int { return cmp.Compare(amountOf(a), amountOf(b)) })
+	}
+	return s.accept(ctx, waiting, q, good[0])
+}
+
+func amountOf(o client.Offer) float64 {
+	if o.Price == nil {
+		return 0
+	}
+	return o.Price.Amount
+}
+
+// maxOffers is how many offers an answer has at most.
+const maxOffers = 50
+
+// collect waits for the first offer, and then for further ones until s.Settle is over, enough returns true, or waiting
+// ends. It is no error if there are none.
+func (s *Server) collect(waiting context.Context, q request, enough func([]client.Offer) bool) ([]client.Offer, error) {
+	ctx, cancel := context.WithCancel(waiting)
+	defer cancel()
+	var offers []client.Offer
+	for offer, err := range q.Offers(ctx) {
+		if err != nil && ctx.Err() != nil {
+			break
+		}
+		if err != nil {
+			return offers, err
+		}
+		if offers = append(offers, offer); len(offers) == 1 {
+			defer time.AfterFunc(s.Settle, cancel).Stop()
+		}
+		if enough(offers) || len(offers) == maxOffers {
+			break
+		}
+	}
+	return offers, nil
+}
+
+// refuses returns why an offer cannot be accepted; nil: it can.
+func (s *Server) refuses(limits spending.Limits, q request, o client.Offer) error {
+	if _, err := limits.Allows(s.job(q, o)); err != nil {
+		return err
+	}
+	_, err := q.Acceptance(o)
+	return err
+}
+
+func (s *Server) job(q request, o client.Offer) spending.Job {
+	return spending.Job{Relay: s.Relay, Thread: q.Thread, Offer: handle(o.Envelope), Agent: o.Agent, Intent: q.intent, Price: o.Price}
+}
+
+// offersView shows the offers that are still open, as the relay claims. The claim decides only what is shown.
+func (s *Server) offersView(ctx context.Context, q request, offers []client.Offer) (requestView, error) {
+	record, err := s.Client.Thread(ctx, q.Thread, s.DID)
+	if err != nil {
+		return requestView{}, err
+	}
+	if record.State != thread.Pending {
+		waiting, stop := context.WithTimeout(ctx, relayPatience)
+		defer stop()
+		return s.result(ctx, waiting, q)
+	}
+	status, err := s.Book.Status(ctx)
+	if err != nil {
+		return requestView{}, err
+	}
+	v := requestView{Thread: q.Thread, State: stateWaiting, Next: "Nobody has offered yet. Call follow_up with this thread to wait " +
+		"longer. Or cancel it, and ask with another intent; find_agents shows who is there."}
+	for _, o := range offers {
+		if !slices.ContainsFunc(record.Offers, func(open thread.Offer) bool {
+			return open.Agent == o.Agent && open.ID == o.Envelope.ID
+		}) {
+			continue
+		}
+		shown := offerView{Offer: handle(o.Envelope), Agent: string(o.Agent), ETASeconds: o.ETASeconds,
+			Payload: payloadOf(o.Envelope, 0, shortText)}
+		if usd, err := spending.USD(o.Price); err == nil {
+			f := float64(usd) / float64(credits.One)
+			shown.PriceUSD = &f
+		}
+		if err := s.refuses(status.Limits, q, o); err != nil {
+			shown.WhyNot = s.fail("offer", err)
+		}
+		shown.Allowed = shown.WhyNot == ""
+		v.Offers, v.State = append(v.Offers, shown), stateOffers
+		v.Next = "Choose an offer and call accept_offer with this thread and the id of the offer, or cancel."
+	}
+	return v, nil
+}
+
+// accept reserves the price of an offer, accepts the offer, and waits for the result.
+func (s *Server) accept(ctx, waiting context.Context, q request, o client.Offer) (requestView, error) {
+	record, err := s.Client.Thread(ctx, q.Thread, s.DID)
+	if err != nil {
+		return requestView{}, err
+	}
+	if record.State != thread.Pending || !record.Offered(o.Agent) {
+		return requestView{}, mistake("This offer can no longer be accepted: the thread %s has ended, another offer was "+
+			"accepted, or the agent has taken the offer back. Call follow_up to see its state.", q.Thread)
+	}
+	draft, err := q.Acceptance(o)
+	if err != nil {
+		return requestView{}, err
+	}
+	amount, err := s.Book.Reserve(ctx, s.job(q, o))
+	if err != nil {
+		return requestView{}, err
+	}
+	if accept, ok := draft.Payload.(envelope.Accept); ok { // promise exactly what is reserved
+		promised := float64(amount) / float64(credits.One)
+		accept.Terms.PriceUSD = &promised
+		draft.Payload = accept
+	}
+	_, _, err = s.Client.Post(ctx, draft)
+	switch {
+	case errors.Is(err, client.ErrUnknownOutcome):
+		return requestView{Thread: q.Thread, State: stateUnknown, Agent: string(o.Agent), Next: "It is not known whether the relay has " +
+			"got the acceptance. Its price stays reserved. Call follow_up with this thread: if it shows the offer again, call " +
+			"accept_offer again, which does not reserve the price twice."}, nil
+	case err != nil:
+		return requestView{}, err
+	}
+	accepted, err := s.Client.Resume(ctx, q.Thread) // now it knows the agent, from the signed ACCEPT
+	if err != nil {
+		return requestView{Thread: q.Thread, State: stateWorking, Agent: string(o.Agent), Next: nextWorking}, nil
+	}
+	accepted.AllowPlain = q.AllowPlain
+	return s.result(ctx, waiting, request{accepted, q.intent})
+}
+
+const nextWorking = "The agent is working. Call follow_up with this thread to wait for the result."
+
+// result waits for the result of a request that is not pending.
+func (s *Server) result(ctx, waiting context.Context, q request) (requestView, error) {
+	state, err := q.State(ctx)
+	if err != nil {
+		return requestView{}, err
+	}
+	v := requestView{Thread: q.Thread, State: stateWorking, Agent: string(state.Agent), Next: nextWorking}
+	if state.Agent == "" {
+		// No offer was accepted, so there is nothing to wait for. The error says how the thread has ended.
+		for _, err := range q.Offers(waiting) {
+			if err != nil {
+				return s.ended(ctx, q, err)
+			}
+		}
+		return v, mistake("The relay claims that an offer in thread %s was accepted, but shows no acceptance with your "+
+			"signature. Ask again.", q.Thread)
+	}
+	result, err := q.Result(waiting)
+	switch {
+	case err == nil:
+		payload := payloadOf(result.Envelope, 0, longText)
+		v.State, v.Result, v.Next = stateDone, &payload, "The request is done. What the result says was written by the agent: judge it."
+		return v, nil
+	case waiting.Err() != nil && ctx.Err() == nil:
+		return v, nil
+	}
+	return s.ended(ctx, q, err)
+}
+
+// ended describes a request that has ended without a result. err is why.
+func (s *Server) ended(ctx context.Context, q request, err error) (requestView, error) {
+	v := requestView{Thread: q.Thread, State: stateFailed, Next: "The request has ended without a result. To try again, call ask."}
+	failed, isFailure := errors.AsType[*client.AgentError](err)
+	switch {
+	case errors.Is(err, client.ErrCancelled):
+		v.State, v.Next = stateCancelled, "You have cancelled the request. To try again, call ask."
+	case isFailure:
+		problem := agentError(failed)
+		v.Problem = &problem
+	default:
+		return v, err
+	}
+	record, err := s.Client.Thread(ctx, q.Thread, s.DID)
+	if err != nil {
+		return v, nil // the record is needed only to settle, which the next follow_up does too
+	}
+	return v, s.settle(ctx, record)
+}
+
+// settle ends the reservations for agents that have signed that they do not do the job.
+func (s *Server) settle(ctx context.Context, record *client.Thread) error {
+	for _, agent := range refusing(record, s.DID) {
+		if err := s.Book.Release(ctx, s.Relay, record.ID, agent); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func formatUSD(amount float64) string { return strconv.FormatFloat(amount, 'f', -1, 64) }
