@@ -3,7 +3,7 @@ package mcpserver_test
 import (
 	"context"
 	"encoding/json"
-	"fmt"
+	"errors"
 	"log/slog"
 	"net"
 	"net/http"
@@ -285,10 +285,51 @@ func (a *agent) nextJob(seconds int) (wait func() jobView) {
 	}
 }
 
+// work does all jobs until the test ends.
+func (a *agent) work(output any) {
+	ctx, stop := context.WithCancel(context.Background())
+	var working sync.WaitGroup
+	call := func(tool string, args map[string]any, out any) bool {
+		result, err := a.session.CallTool(ctx, &mcp.CallToolParams{Name: tool, Arguments: args})
+		if ctx.Err() != nil {
+			return false
+		}
+		if err == nil && result.IsError {
+			err = result.GetError()
+		}
+		encoded, _ := json.Marshal(result.StructuredContent) // it was decoded from JSON
+		if err = errors.Join(err, json.Unmarshal(encoded, out)); err != nil {
+			a.t.Errorf("%s: %v", tool, err)
+		}
+		return err == nil
+	}
+	working.Go(func() {
+		for {
+			var job jobView
+			if !call("next_job", map[string]any{"wait_seconds": 20}, &job) ||
+				!job.Waiting && !call("deliver", deliverTo(job, output), new(struct{})) {
+				return
+			}
+		}
+	})
+	a.t.Cleanup(func() {
+		stop()
+		working.Wait()
+	})
+}
+
 func deliverTo(job jobView, output any) map[string]any {
 	return map[string]any{"thread": job.Thread, "client": job.Client, "output": output}
 }
 
 const usd = credits.One
 
-var _ = fmt.Sprint
+// resource reads a resource.
+func (a *agent) resource(uri string) string {
+	a.t.Helper()
+	result, err := a.session.ReadResource(a.t.Context(), &mcp.ReadResourceParams{URI: uri})
+	if err != nil || len(result.Contents) != 1 {
+		a.t.Fatalf("%s: %v", uri, err)
+	}
+	return result.Contents[0].Text
+}

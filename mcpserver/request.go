@@ -112,7 +112,7 @@ func (s *Server) followUp(ctx context.Context, r *mcp.CallToolRequest, in thread
 	waiting, stop := s.waiting(ctx, r, wait, "waiting for agents")
 	defer stop()
 	if record.State == thread.Pending {
-		v, err = s.proceed(ctx, waiting, q, "show")
+		v, err = s.pending(ctx, waiting, q, record)
 	} else {
 		v, err = s.result(ctx, waiting, q)
 	}
@@ -120,6 +120,24 @@ func (s *Server) followUp(ctx context.Context, r *mcp.CallToolRequest, in thread
 		v.show(p)
 	}
 	return v, err
+}
+
+// pending shows the open offers of a request. If there are none yet, it waits for the first.
+func (s *Server) pending(ctx, waiting context.Context, q request, record *client.Thread) (requestView, error) {
+	if len(record.Offers) == 0 {
+		return s.proceed(ctx, waiting, q, "show")
+	}
+	at, cancel := context.WithTimeout(ctx, relayPatience) // they are at the relay, so they come at once
+	defer cancel()
+	offers, err := s.collect(at, q, func(offers []client.Offer) bool {
+		return !slices.ContainsFunc(record.Offers, func(open thread.Offer) bool {
+			return !slices.ContainsFunc(offers, func(o client.Offer) bool { return o.Agent == open.Agent && o.Envelope.ID == open.ID })
+		})
+	})
+	if err != nil {
+		return s.ended(ctx, q, err)
+	}
+	return s.offersView(ctx, q, offers)
 }
 
 type cancelIn struct {
@@ -162,7 +180,7 @@ func (s *Server) proceed(ctx, waiting context.Context, q request, rule string) (
 	if err != nil {
 		return s.ended(ctx, q, err)
 	}
-	good := slices.DeleteFunc(slices.Clone(offers), func(o client.Offer) bool { return !allowed(o) })
+	good := slices.DeleteFunc(newest(offers), func(o client.Offer) bool { return !allowed(o) })
 	if rule == "show" || len(good) == 0 {
 		return s.offersView(ctx, q, offers)
 	}
@@ -170,6 +188,15 @@ func (s *Server) proceed(ctx, waiting context.Context, q request, rule string) (
 		slices.SortStableFunc(good, func(a, b client.Offer) int { return cmp.Compare(amountOf(a), amountOf(b)) })
 	}
 	return s.accept(ctx, waiting, q, good[0])
+}
+
+// newest returns the last offer of each agent. An ACCEPT names an agent and not an offer, so only the last one is valid.
+func newest(offers []client.Offer) (last []client.Offer) {
+	for _, o := range offers {
+		last = slices.DeleteFunc(last, func(earlier client.Offer) bool { return earlier.Agent == o.Agent })
+		last = append(last, o)
+	}
+	return last
 }
 
 func amountOf(o client.Offer) float64 {
@@ -235,10 +262,8 @@ func (s *Server) offersView(ctx context.Context, q request, offers []client.Offe
 	}
 	v := requestView{Thread: q.Thread, State: stateWaiting, Next: "Nobody has offered yet. Call follow_up with this thread to wait " +
 		"longer. Or cancel it, and ask with another intent; find_agents shows who is there."}
-	for _, o := range offers {
-		if !slices.ContainsFunc(record.Offers, func(open thread.Offer) bool {
-			return open.Agent == o.Agent && open.ID == o.Envelope.ID
-		}) {
+	for _, o := range newest(offers) {
+		if !isOpen(record, o) {
 			continue
 		}
 		shown := offerView{Offer: handle(o.Envelope), Agent: string(o.Agent), ETASeconds: o.ETASeconds,
@@ -257,15 +282,25 @@ func (s *Server) offersView(ctx context.Context, q request, offers []client.Offe
 	return v, nil
 }
 
+// isOpen reports whether an offer is the newest open offer of its agent, as the relay claims.
+func isOpen(record *client.Thread, o client.Offer) bool {
+	for _, open := range slices.Backward(record.Offers) {
+		if open.Agent == o.Agent {
+			return open.ID == o.Envelope.ID
+		}
+	}
+	return false
+}
+
 // accept reserves the price of an offer, accepts the offer, and waits for the result.
 func (s *Server) accept(ctx, waiting context.Context, q request, o client.Offer) (requestView, error) {
 	record, err := s.Client.Thread(ctx, q.Thread, s.DID)
 	if err != nil {
 		return requestView{}, err
 	}
-	if record.State != thread.Pending || !record.Offered(o.Agent) {
+	if record.State != thread.Pending || !isOpen(record, o) {
 		return requestView{}, mistake("This offer can no longer be accepted: the thread %s has ended, another offer was "+
-			"accepted, or the agent has taken the offer back. Call follow_up to see its state.", q.Thread)
+			"accepted, or the agent has changed the offer or taken it back. Call follow_up to see its state.", q.Thread)
 	}
 	draft, err := q.Acceptance(o)
 	if err != nil {

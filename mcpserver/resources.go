@@ -21,8 +21,8 @@ const (
 )
 
 func (s *Server) addResources() {
-	s.addResource("thread", threadURI+"{id}", "A thread: its state, and its messages with verified signatures.", s.threadPage)
-	s.addResource("agent", agentURI+"{did}", "An agent: its manifests with verified signatures.", s.agentPage)
+	s.addResource("thread", threadURI+"{+id}", "A thread: its state, and its messages with verified signatures.", s.threadPage)
+	s.addResource("agent", agentURI+"{+did}", "An agent: its manifests with verified signatures.", s.agentPage)
 }
 
 func (s *Server) addResource(name, uri, description string, write func(ctx context.Context, id string, p *page) error) {

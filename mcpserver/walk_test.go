@@ -69,19 +69,10 @@ func TestRules(t *testing.T) {
 	alice := newAgent(t, r, usd/2, 10*usd)
 	alice.options.Settle = time.Second
 	alice.reconnect()
-	for i, price := range []float64{0.75, 0.5, 0.25} {
+	for _, price := range []float64{0.75, 0.5, 0.25} {
 		bob := newAgent(t, r, 0, 0)
 		bob.offer("echo", price)
-		go func() { // each worker does at most two jobs
-			for range 2 {
-				job := bob.nextJob(20)()
-				if job.Waiting {
-					return
-				}
-				bob.call("deliver", deliverTo(job, price), nil)
-			}
-		}()
-		_ = i
+		bob.work(price)
 	}
 	for rule, want := range map[string][]string{"first": {"0.5", "0.25"}, "cheapest": {"0.25"}} {
 		var v requestView
