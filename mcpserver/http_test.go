@@ -120,16 +120,19 @@ func TestHTTPGuard(t *testing.T) {
 		change func(*http.Request)
 		status int
 	}{
-		"no token":          {func(q *http.Request) { q.Header.Del("Authorization") }, 401},
-		"a wrong token":     {func(q *http.Request) { q.Header.Set("Authorization", "Bearer "+token+"x") }, 401},
-		"another scheme":    {func(q *http.Request) { q.Header.Set("Authorization", "Basic "+token) }, 401},
-		"a foreign page":    {func(q *http.Request) { q.Header.Set("Origin", "https://evil.example") }, 403},
-		"a sandboxed page":  {func(q *http.Request) { q.Header.Set("Origin", "null") }, 403},
-		"a local page":      {func(q *http.Request) { q.Header.Set("Origin", "http://127.0.0.1:1") }, 403},
-		"a rebound page":    {func(q *http.Request) { q.Host = "evil.example:" + port }, 403},
-		"a rebound origin":  {func(q *http.Request) { q.Host = "evil.example:" + port; q.Header.Set("Origin", "http://"+q.Host) }, 403},
-		"another path":      {func(q *http.Request) { q.URL.Path = "/" }, 404},
-		"a large body":      {func(q *http.Request) { q.Body = io.NopCloser(bytes.NewReader(make([]byte, 2<<20))); q.ContentLength = -1 }, 413},
+		"no token":         {func(q *http.Request) { q.Header.Del("Authorization") }, 401},
+		"a wrong token":    {func(q *http.Request) { q.Header.Set("Authorization", "Bearer "+token+"x") }, 401},
+		"another scheme":   {func(q *http.Request) { q.Header.Set("Authorization", "Basic "+token) }, 401},
+		"a foreign page":   {func(q *http.Request) { q.Header.Set("Origin", "https://evil.example") }, 403},
+		"a sandboxed page": {func(q *http.Request) { q.Header.Set("Origin", "null") }, 403},
+		"a local page":     {func(q *http.Request) { q.Header.Set("Origin", "http://127.0.0.1:1") }, 403},
+		"a rebound page":   {func(q *http.Request) { q.Host = "evil.example:" + port }, 403},
+		"a rebound origin": {func(q *http.Request) { q.Host = "evil.example:" + port; q.Header.Set("Origin", "http://"+q.Host) }, 403},
+		"another path":     {func(q *http.Request) { q.URL.Path = "/" }, 404},
+		"a large body": {func(q *http.Request) {
+			q.Body = io.NopCloser(bytes.NewReader(make([]byte, 2<<20)))
+			q.ContentLength = -1
+		}, 413},
 		"localhost":         {func(q *http.Request) { q.Host = "localhost:" + port }, 200},
 		"its own origin":    {func(q *http.Request) { q.Header.Set("Origin", "http://"+host) }, 200},
 		"scheme in capital": {func(q *http.Request) { q.Header.Set("Authorization", "BEARER "+token) }, 200},

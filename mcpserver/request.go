@@ -12,7 +12,6 @@ import (
 
 	"github.com/agora-relay/agora/client"
 	"github.com/agora-relay/agora/envelope"
-	"github.com/agora-relay/agora/gateway/jobs/credits"
 	"github.com/agora-relay/agora/mcpserver/spending"
 	"github.com/agora-relay/agora/thread"
 )
@@ -65,26 +64,21 @@ func (s *Server) acceptOffer(ctx context.Context, r *mcp.CallToolRequest, in acc
 	if err != nil {
 		return v, err
 	}
-	q, _, err := s.resume(ctx, in.Thread)
+	q, record, err := s.resume(ctx, in.Thread)
 	if err != nil {
 		return v, err
 	}
 	waiting, stop := s.waiting(ctx, r, wait, "waiting for the result")
 	defer stop()
-	found := func(offers []client.Offer) bool {
-		return slices.ContainsFunc(offers, func(o client.Offer) bool { return handle(o.Envelope) == in.Offer })
-	}
-	// All offers that can have been shown are at the relay, so they come at once.
-	at, cancel := context.WithTimeout(ctx, relayPatience)
-	defer cancel()
-	offers, err := s.collect(at, q, found)
+	offers, err := s.openOffers(ctx, q, record)
+	i := slices.IndexFunc(offers, func(o client.Offer) bool { return handle(o.Envelope) == in.Offer })
 	switch {
 	case err != nil:
 		v, err = s.ended(ctx, q, err)
-	case !found(offers):
+	case i < 0:
 		return v, mistake("The thread %s has no offer %s that can be accepted. Call follow_up to see its state.", q.Thread, in.Offer)
 	default:
-		v, err = s.accept(ctx, waiting, q, offers[len(offers)-1])
+		v, err = s.accept(ctx, waiting, q, offers[i])
 	}
 	if err == nil {
 		v.show(p)
@@ -127,17 +121,25 @@ func (s *Server) pending(ctx, waiting context.Context, q request, record *client
 	if len(record.Offers) == 0 {
 		return s.proceed(ctx, waiting, q, "show")
 	}
-	at, cancel := context.WithTimeout(ctx, relayPatience) // they are at the relay, so they come at once
-	defer cancel()
-	offers, err := s.collect(at, q, func(offers []client.Offer) bool {
-		return !slices.ContainsFunc(record.Offers, func(open thread.Offer) bool {
-			return !slices.ContainsFunc(offers, func(o client.Offer) bool { return o.Agent == open.Agent && o.Envelope.ID == open.ID })
-		})
-	})
+	offers, err := s.openOffers(ctx, q, record)
 	if err != nil {
 		return s.ended(ctx, q, err)
 	}
 	return s.offersView(ctx, q, offers)
+}
+
+// openOffers returns the offers that the relay has, including all that are open.
+func (s *Server) openOffers(ctx context.Context, q request, record *client.Thread) ([]client.Offer, error) {
+	if record.State != thread.Pending || len(record.Offers) == 0 {
+		return nil, nil
+	}
+	at, cancel := context.WithTimeout(ctx, relayPatience) // they are at the relay, so they come at once
+	defer cancel()
+	return s.collect(at, q, func(offers []client.Offer) bool {
+		return !slices.ContainsFunc(record.Offers, func(open thread.Offer) bool {
+			return !slices.ContainsFunc(offers, func(o client.Offer) bool { return o.Agent == open.Agent && o.Envelope.ID == open.ID })
+		})
+	})
 }
 
 type cancelIn struct {
@@ -269,7 +271,7 @@ func (s *Server) offersView(ctx context.Context, q request, offers []client.Offe
 		shown := offerView{Offer: handle(o.Envelope), Agent: string(o.Agent), ETASeconds: o.ETASeconds,
 			Payload: payloadOf(o.Envelope, 0, shortText)}
 		if usd, err := spending.USD(o.Price); err == nil {
-			f := float64(usd) / float64(credits.One)
+			f := inUSD(usd)
 			shown.PriceUSD = &f
 		}
 		if err := s.refuses(status.Limits, q, o); err != nil {
@@ -311,7 +313,7 @@ func (s *Server) accept(ctx, waiting context.Context, q request, o client.Offer)
 		return requestView{}, err
 	}
 	if accept, ok := draft.Payload.(envelope.Accept); ok { // promise exactly what is reserved
-		promised := float64(amount) / float64(credits.One)
+		promised := inUSD(amount)
 		accept.Terms.PriceUSD = &promised
 		draft.Payload = accept
 	}

@@ -169,7 +169,9 @@ func TestVerify(t *testing.T) {
 func TestMistakes(t *testing.T) {
 	r := startRelay(t)
 	alice, eve := newAgent(t, r, 0, 0), newAgent(t, r, 0, 0)
-	service := func(intent string, price float64) []any { return []any{map[string]any{"intent": intent, "price_usd": price}} }
+	service := func(intent string, price float64) []any {
+		return []any{map[string]any{"intent": intent, "price_usd": price}}
+	}
 	for _, c := range []struct {
 		tool string
 		args map[string]any
