@@ -396,6 +396,10 @@ func hostileCalls() map[string][]string {
 		"jobs transfer":   {"HOSTILE HOSTILE 1" + asBob, "a b 1 --job HOSTILE" + asBob, "a b HOSTILE" + asBob},
 		"jobs audit":      {asBob, asBob + " --text", asBob + " --json --owner HOSTILE --job HOSTILE"},
 		"jobs grant":      {"HOSTILE 1 --jobs JOBSURL --operator-key operator.txt", "eve 1 --jobs JOBSURL --operator-key hostile.txt", "eve 1 --operator-key HOSTILE"},
+		"mcp serve": {"--key KEY --relay URL", "--key HOSTILE/x", "--key hostile.txt", "--print-config HOSTILE", "--print-config codex --key HOSTILE",
+			"--print-config vscode --key HOSTILE --relay URL", "--print-skill", "--http HOSTILE", "--key KEY --http 127.0.0.1:0 --token-file hostile.txt",
+			"--key KEY --http 127.0.0.1:0 --token-file FRESH"},
+		"mcp limits": {"--key FRESH", "--key FRESH --intent HOSTILE", "--key FRESH --agent HOSTILE", "--key FRESH --per-job HOSTILE", "--key hostile.txt"},
 		"conformance": {"URL --timeout 500ms", "URL --timeout 500ms --json", "HOSTILE", "--list --only HOSTILE",
 			"--hub URL --timeout 500ms", "--hub URL --timeout 500ms --json", "--hub HOSTILE",
 			"--channel URL --timeout 500ms", "--channel HOSTILE", "--list --channel HOSTILE",
@@ -513,7 +517,7 @@ func tryHostile(t *testing.T, command string, args []string, terminal bool) {
 	if found := foundIn(stderr.String()); len(found) > 0 {
 		t.Errorf("agora %s %q (exit code %d) prints %q to stderr: %q", command, args, code, found, stderr.String())
 	}
-	if text := stdout.String(); strings.HasPrefix(text, "{") && !exact {
+	if text := stdout.String(); strings.HasPrefix(text, "{") && !exact && !json.Valid([]byte(text)) {
 		for line := range strings.Lines(text) {
 			if !json.Valid([]byte(line)) {
 				t.Errorf("agora %s %q prints a line that is not JSON: %q", command, args, line)

@@ -203,12 +203,13 @@ func lookPath(ts *testscript.TestScript) string {
 
 // TestReadmeWalkThrough checks that walkthrough.txtar runs each agora command of the README's walk-through, exactly as
 // it is written there, that seal.txtar runs those of docs/SEALING.md, where DID is that of Bob, that hub.txtar runs those
-// of docs/HUB.md, and that jobs.txtar runs those of docs/JOBS.md.
+// of docs/HUB.md, that jobs.txtar runs those of docs/JOBS.md, and that mcpskill.txtar runs those of the page for agents.
 func TestReadmeWalkThrough(t *testing.T) {
 	checkReadme(t, "walkthrough.txtar", "README.md", "## Five minutes", "## From a program", 10)
 	checkReadme(t, "seal.txtar", "docs/SEALING.md", "## Use it", "## What it gives", 6)
 	checkReadme(t, "hub.txtar", "docs/HUB.md", "## From the shell", "## Endpoints", 10)
 	checkReadme(t, "jobs.txtar", "docs/JOBS.md", "## Try it", "## Who is who", 10)
+	checkReadme(t, "mcpskill.txtar", "mcpserver/skill.md", "## Begin", "## If something fails", 15)
 }
 
 func checkReadme(t *testing.T, name, document, from, to string, fewest int) {
@@ -285,7 +286,7 @@ func TestReadmeCommands(t *testing.T) {
 	var documents []byte
 	t.Setenv("AGORA_CHANNEL_URL", "http://127.0.0.1:8789/channel/channels/ch_1") // docs/CHANNEL.md sets it too
 	for _, name := range []string{"README.md", "docs/OPERATING.md", "docs/SEALING.md", "docs/HTTP.md", "docs/HUB.md", "docs/PAGE.md",
-		"docs/CHANNEL.md", "docs/JOBS.md", "docs/CONFIGURATION.md"} {
+		"docs/CHANNEL.md", "docs/JOBS.md", "docs/MCP.md", "docs/CONFIGURATION.md"} {
 		text, err := os.ReadFile("../../" + name)
 		if err != nil {
 			t.Fatal(err)
