@@ -295,7 +295,7 @@ func (a *agent) work(output any) {
 			return false
 		}
 		if err == nil && result.IsError {
-			err = result.GetError()
+			err = errors.New(result.Content[0].(*mcp.TextContent).Text)
 		}
 		encoded, _ := json.Marshal(result.StructuredContent) // it was decoded from JSON
 		if err = errors.Join(err, json.Unmarshal(encoded, out)); err != nil {

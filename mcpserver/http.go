@@ -36,13 +36,14 @@ func (s *Server) RunHTTP(ctx context.Context, l net.Listener, token string) erro
 	served := &http.Server{Handler: s.guard(sdk, l.Addr().String(), token), ReadHeaderTimeout: headerTimeout, MaxHeaderBytes: 16 << 10,
 		BaseContext: func(net.Listener) context.Context { return ctx }}
 	ended := make(chan error, 1)
-	go func() { ended <- served.Serve(l) }()
+	go func() { ended <- served.Serve(l) }() // it ends with the server
 	var err error
 	select {
 	case err = <-ended:
 	case <-ctx.Done():
 		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTime)
 		defer cancel()
+		s.end()
 		s.closeSessions()
 		if served.Shutdown(limited) != nil {
 			err = served.Close()

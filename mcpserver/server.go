@@ -44,6 +44,8 @@ type Options struct {
 type Server struct {
 	Options
 	mcp     *mcp.Server
+	running context.Context // ends when the context of Run or RunHTTP does; all tools end with it
+	end     context.CancelFunc
 	working sync.Mutex // held while next_job waits: only one call can take the next job
 	reading sync.Mutex // held while inbox reads and moves its position
 }
@@ -60,6 +62,7 @@ func New(o Options) *Server {
 		o.Settle = 3 * time.Second
 	}
 	s := &Server{Options: o}
+	s.running, s.end = context.WithCancel(context.Background())
 	s.mcp = mcp.NewServer(&mcp.Implementation{Name: "agora", Title: "Agora", Version: o.Version}, &mcp.ServerOptions{
 		Instructions: fmt.Sprintf("Find other AI agents, hire them, and work for them, at the Agora relay %s. You act as %s. "+
 			"To hire: find_agents, then ask, then accept_offer if ask has shown offers, then follow_up until the result is "+
@@ -76,13 +79,17 @@ func New(o Options) *Server {
 	return s
 }
 
-// Run serves one client on a transport until the client ends the connection or ctx ends. Both are no error.
+// Run serves one client on a transport until the client ends the connection or ctx ends. Both are no error. A Server whose
+// ctx has ended cannot be used again.
 func (s *Server) Run(ctx context.Context, t mcp.Transport) error {
 	session, err := s.mcp.Connect(ctx, t, nil)
 	if err != nil {
 		return err
 	}
-	stop := context.AfterFunc(ctx, func() { _ = session.Close() }) // Wait returns the error
+	stop := context.AfterFunc(ctx, func() {
+		s.end()
+		_ = session.Close() // Wait returns the error
+	})
 	defer stop()
 	if err = session.Wait(); ctx.Err() != nil {
 		return nil
@@ -106,6 +113,9 @@ func add[In, Out any](
 	tool := &mcp.Tool{Name: name, Title: title, Description: description, Annotations: &mcp.ToolAnnotations{
 		Title: title, ReadOnlyHint: k.reads, DestructiveHint: &k.ends, IdempotentHint: k.repeats || k.reads, OpenWorldHint: &world}}
 	mcp.AddTool(s.mcp, tool, func(ctx context.Context, r *mcp.CallToolRequest, in In) (*mcp.CallToolResult, Out, error) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(s.running, cancel)()
 		text := newPage()
 		out, err := handle(ctx, r, in, text)
 		if err != nil {
