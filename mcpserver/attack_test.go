@@ -97,6 +97,9 @@ func TestDayLimit(t *testing.T) {
 		v := alice.offers(thread)
 		if !c.accepted {
 			alice.refused("accept_offer", acceptArgs(v), "the limit of a day")
+			if v.Offers[0].Allowed || !strings.Contains(v.Offers[0].WhyNot, "the limit of a day") {
+				t.Errorf("%v is shown as %+v", c.price, v)
+			}
 			continue
 		}
 		before := alice.reserved()
@@ -187,7 +190,7 @@ func TestLyingRelay(t *testing.T) {
 		alice.post(eve, thread, offerOf(thread, 0.5, "USD"))
 		shown := alice.offers(thread)
 		if i < 2 {
-			alice.refused("accept_offer", acceptArgs(shown), "[UNTRUSTED ", "Now call accept_offer again.")
+			alice.refused("accept_offer", acceptArgs(shown), "[UNTRUSTED ", "Now call accept_offer again.", "stays reserved")
 		} else {
 			alice.refused("accept_offer", acceptArgs(shown), "1 USD are reserved")
 		}

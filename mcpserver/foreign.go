@@ -108,15 +108,32 @@ func (e userError) Error() string { return e.text }
 
 func mistake(format string, args ...any) error { return userError{fmt.Sprintf(format, args...)} }
 
+// noted is an error with a note for the LLM, in the server's own words.
+type noted struct {
+	error
+	note string
+}
+
+func (n noted) Unwrap() error { return n.error }
+
 // fail returns the text of a tool's error. Only errors of this package, and of the spending limits, are shown as they
 // are. All others may contain text of the relay or of an agent, and are marked.
 func (s *Server) fail(tool string, err error) string {
 	p := newPage()
+	s.explain(p, tool, err)
+	for rest := err; rest != nil; rest = errors.Unwrap(rest) {
+		if n, ok := rest.(noted); ok {
+			p.say("%s", n.note)
+		}
+	}
+	return p.String()
+}
+
+func (s *Server) explain(p *page, tool string, err error) {
 	if own, ok := errors.AsType[userError](err); ok {
 		p.say("%s", own.text)
-		return p.String()
+		return
 	}
-	s.Log.Warn("a tool failed", "tool", tool, "error", err)
 	agent, isAgent := errors.AsType[*client.AgentError](err)
 	refusal, isRefusal := errors.AsType[*envelope.Error](err)
 	switch {
@@ -131,13 +148,14 @@ func (s *Server) fail(tool string, err error) string {
 	case isAgent:
 		p.quote(agentError(agent))
 	case isRefusal:
+		s.Log.Warn("the relay has refused what a tool asked for", "tool", tool, "error", err)
 		p.say("The relay %s did not do this%s.", s.Relay, retry(refusal))
 		p.quote(foreign(s.Relay, "error of the relay", []byte(err.Error()), shortText, ""))
 	default:
+		s.Log.Warn("a tool failed", "tool", tool, "error", err)
 		p.say("This failed. The relay %s may be unreachable; try again later.", s.Relay)
 		p.quote(foreign(s.Relay, "error", []byte(err.Error()), shortText, ""))
 	}
-	return p.String()
 }
 
 func retry(refusal *envelope.Error) string {

@@ -150,8 +150,9 @@ func (s *Server) ask(ctx context.Context, r *mcp.CallToolRequest, in askIn, p *p
 		return v, err
 	}
 	v, err = s.proceed(ctx, waiting, request{call, in.Intent}, cmp.Or(in.Accept, "show"))
-	if err == nil {
-		v.show(p)
+	if err != nil {
+		return v, noted{err, "The request is open as thread " + o.Thread + ". Call follow_up or cancel with it."}
 	}
-	return v, err
+	v.show(p)
+	return v, nil
 }

@@ -171,11 +171,7 @@ func (s *Server) cancel(ctx context.Context, _ *mcp.CallToolRequest, in cancelIn
 
 // proceed waits for offers, accepts one by the rule, and waits for the result. waiting is ctx with the end of the wait.
 func (s *Server) proceed(ctx, waiting context.Context, q request, rule string) (requestView, error) {
-	status, err := s.Book.Status(ctx)
-	if err != nil {
-		return requestView{}, err
-	}
-	allowed := func(o client.Offer) bool { return s.refuses(status.Limits, q, o) == nil }
+	allowed := func(o client.Offer) bool { return s.refuses(ctx, q, o) == nil }
 	offers, err := s.collect(waiting, q, func(offers []client.Offer) bool {
 		return rule == "first" && slices.ContainsFunc(offers, allowed)
 	})
@@ -235,8 +231,8 @@ func (s *Server) collect(waiting context.Context, q request, enough func([]clien
 }
 
 // refuses returns why an offer cannot be accepted; nil: it can.
-func (s *Server) refuses(limits spending.Limits, q request, o client.Offer) error {
-	if _, err := limits.Allows(s.job(q, o)); err != nil {
+func (s *Server) refuses(ctx context.Context, q request, o client.Offer) error {
+	if err := s.Book.Check(ctx, s.job(q, o)); err != nil {
 		return err
 	}
 	_, err := q.Acceptance(o)
@@ -258,10 +254,6 @@ func (s *Server) offersView(ctx context.Context, q request, offers []client.Offe
 		defer stop()
 		return s.result(ctx, waiting, q)
 	}
-	status, err := s.Book.Status(ctx)
-	if err != nil {
-		return requestView{}, err
-	}
 	v := requestView{Thread: q.Thread, State: stateWaiting, Next: "Nobody has offered yet. Call follow_up with this thread to wait " +
 		"longer. Or cancel it, and ask with another intent; find_agents shows who is there."}
 	for _, o := range newest(offers) {
@@ -274,7 +266,7 @@ func (s *Server) offersView(ctx context.Context, q request, offers []client.Offe
 			f := inUSD(usd)
 			shown.PriceUSD = &f
 		}
-		if err := s.refuses(status.Limits, q, o); err != nil {
+		if err := s.refuses(ctx, q, o); err != nil {
 			shown.WhyNot = s.fail("offer", err)
 		}
 		shown.Allowed = shown.WhyNot == ""
@@ -323,6 +315,8 @@ func (s *Server) accept(ctx, waiting context.Context, q request, o client.Offer)
 		return requestView{Thread: q.Thread, State: stateUnknown, Agent: string(o.Agent), Next: "It is not known whether the relay has " +
 			"got the acceptance. Its price stays reserved. Call follow_up with this thread: if it shows the offer again, call " +
 			"accept_offer again, which does not reserve the price twice."}, nil
+	case err != nil && amount > 0:
+		return requestView{}, noted{err, "The price of the offer stays reserved for 24 hours, because the refusal of a relay proves nothing."}
 	case err != nil:
 		return requestView{}, err
 	}

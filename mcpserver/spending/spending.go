@@ -164,9 +164,9 @@ func (l Limits) Allow(intent string, agent didkey.DID) error {
 	return nil
 }
 
-// Allows returns an error if job cannot be accepted whatever else is reserved. The amount is the price of job. Errors
+// allows returns an error if job cannot be accepted whatever else is reserved. The amount is the price of job. Errors
 // with ErrLimit: see Limits; a price that is not a number from 0 or not in USD.
-func (l Limits) Allows(job Job) (amount credits.Amount, err error) {
+func (l Limits) allows(job Job) (amount credits.Amount, err error) {
 	if err := l.Allow(job.Intent, job.Agent); err != nil {
 		return 0, err
 	}
@@ -202,42 +202,54 @@ func USD(p *envelope.Price) (credits.Amount, error) {
 // limit of one job together.
 func (b *Book) Reserve(ctx context.Context, job Job) (amount credits.Amount, err error) {
 	err = b.use(ctx, func(c *contents) (changed bool, err error) {
-		if amount, err = c.Limits.Allows(job); err != nil || amount == 0 {
-			return false, err
-		}
-		r := Reservation{Time: b.now().UTC(), Relay: job.Relay, Thread: job.Thread, Offer: job.Offer, Agent: job.Agent,
-			Intent: job.Intent, USD: amount}
-		sameOffer := func(o Reservation) bool {
-			return o.Relay == r.Relay && o.Thread == r.Thread && o.Offer == r.Offer && o.Agent == r.Agent
-		}
-		if i := slices.IndexFunc(c.Reserved, sameOffer); i >= 0 {
-			if before := c.Reserved[i]; before.Time.After(r.Time) { // the clock was set back
-				r.Time = before.Time
-			}
-			c.Reserved = slices.Delete(c.Reserved, i, i+1)
-		}
-		others := b.counting(c)
-		c.Reserved = append(c.Reserved, r)
-		inThread := credits.Amount(0)
-		for _, o := range c.Reserved {
-			if o.Relay == r.Relay && o.Thread == r.Thread {
-				inThread += o.USD
-			}
-		}
-		switch {
-		case len(c.Reserved) > maxReservations:
-			return false, fmt.Errorf("%w: there were %d paid jobs in 7 days", ErrLimit, maxReservations)
-		case inThread > c.Limits.PerJob:
-			return false, fmt.Errorf("%w: another offer of this thread may already be accepted, and together they cost %v USD; "+
-				"the limit of a job is %v USD", ErrLimit, inThread, c.Limits.PerJob)
-		case total(others)+amount > c.Limits.PerDay:
-			return false, fmt.Errorf("%w: the price is %v USD, %v USD are reserved or spent in the last 24 hours, and the limit of "+
-				"a day is %v USD", ErrLimit, amount, total(others), c.Limits.PerDay)
-		}
-		return true, nil
+		amount, err = b.reserve(c, job)
+		return amount > 0, err
 	})
-	if err != nil {
+	return amount, err
+}
+
+// Check returns the error that Reserve would return now. It reserves nothing.
+func (b *Book) Check(ctx context.Context, job Job) error {
+	return b.use(ctx, func(c *contents) (changed bool, err error) {
+		_, err = b.reserve(c, job)
+		return false, err
+	})
+}
+
+// reserve changes c as Reserve changes the file. After an error c must not be used.
+func (b *Book) reserve(c *contents, job Job) (credits.Amount, error) {
+	amount, err := c.Limits.allows(job)
+	if err != nil || amount == 0 {
 		return 0, err
+	}
+	r := Reservation{Time: b.now().UTC(), Relay: job.Relay, Thread: job.Thread, Offer: job.Offer, Agent: job.Agent,
+		Intent: job.Intent, USD: amount}
+	sameOffer := func(o Reservation) bool {
+		return o.Relay == r.Relay && o.Thread == r.Thread && o.Offer == r.Offer && o.Agent == r.Agent
+	}
+	if i := slices.IndexFunc(c.Reserved, sameOffer); i >= 0 {
+		if before := c.Reserved[i]; before.Time.After(r.Time) { // the clock was set back
+			r.Time = before.Time
+		}
+		c.Reserved = slices.Delete(c.Reserved, i, i+1)
+	}
+	others := total(b.counting(c))
+	c.Reserved = append(c.Reserved, r)
+	inThread := credits.Amount(0)
+	for _, o := range c.Reserved {
+		if o.Relay == r.Relay && o.Thread == r.Thread {
+			inThread += o.USD
+		}
+	}
+	switch {
+	case len(c.Reserved) > maxReservations:
+		return 0, fmt.Errorf("%w: there were %d paid jobs in 7 days", ErrLimit, maxReservations)
+	case inThread > c.Limits.PerJob:
+		return 0, fmt.Errorf("%w: another offer of this thread may already be accepted, and together they cost %v USD; "+
+			"the limit of a job is %v USD", ErrLimit, inThread, c.Limits.PerJob)
+	case others+amount > c.Limits.PerDay:
+		return 0, fmt.Errorf("%w: the price is %v USD, %v USD are reserved or spent in the last 24 hours, and the limit of "+
+			"a day is %v USD", ErrLimit, amount, others, c.Limits.PerDay)
 	}
 	return amount, nil
 }
