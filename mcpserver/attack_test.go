@@ -232,7 +232,7 @@ func outside(t *testing.T, text string) string {
 	if mark == nil {
 		return text
 	}
-	quoted := regexp.MustCompile(`(?ms)^\[UNTRUSTED ` + regexp.QuoteMeta(mark[1]) + ` BEGIN: [^\n]*\]$.*?^\[UNTRUSTED ` + regexp.QuoteMeta(mark[1]) + ` END\]$`)
+	quoted := regexp.MustCompile(`(?ms)^\[UNTRUSTED ` + regexp.QuoteMeta(mark[1]) + ` BEGIN: [^\n]*\]$.*?\[UNTRUSTED ` + regexp.QuoteMeta(mark[1]) + ` END\]`)
 	return quoted.ReplaceAllString(text, "")
 }
 

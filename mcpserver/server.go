@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/agora-relay/agora/client"
@@ -112,6 +113,7 @@ func add[In, Out any](
 	world := true // all tools depend on a relay or on other agents
 	tool := &mcp.Tool{Name: name, Title: title, Description: description, Annotations: &mcp.ToolAnnotations{
 		Title: title, ReadOnlyHint: k.reads, DestructiveHint: &k.ends, IdempotentHint: k.repeats || k.reads, OpenWorldHint: &world}}
+	tool.InputSchema, tool.OutputSchema = schemaOf[In](), schemaOf[Out]()
 	mcp.AddTool(s.mcp, tool, func(ctx context.Context, r *mcp.CallToolRequest, in In) (*mcp.CallToolResult, Out, error) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
@@ -124,6 +126,30 @@ func add[In, Out any](
 		}
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text.String()}}}, out, nil
 	})
+}
+
+// schemaOf returns the JSON Schema of T. An optional member has one type and not also null, because some hosts know no
+// unions of types.
+func schemaOf[T any]() *jsonschema.Schema {
+	schema, err := jsonschema.For[T](nil)
+	if err != nil {
+		panic(err) // T is a type of this package, so each start of the program would fail
+	}
+	withoutNull(schema)
+	return schema
+}
+
+func withoutNull(schema *jsonschema.Schema) {
+	if schema == nil {
+		return
+	}
+	if len(schema.Types) == 2 && schema.Types[0] == "null" {
+		schema.Type, schema.Types = schema.Types[1], nil
+	}
+	for _, member := range schema.Properties {
+		withoutNull(member)
+	}
+	withoutNull(schema.Items)
 }
 
 // How long a tool waits, in seconds. Many hosts end a call after 60 seconds.

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"os"
@@ -38,6 +39,9 @@ func TestTools(t *testing.T) {
 		if hints.ReadOnlyHint != slices.Contains(reads, tool.Name) || *hints.DestructiveHint != slices.Contains(ends, tool.Name) ||
 			!*hints.OpenWorldHint || tool.OutputSchema == nil || len(tool.Description) < 50 {
 			t.Errorf("%s: %+v, %d characters", tool.Name, hints, len(tool.Description))
+		}
+		if schemas := fmt.Sprint(tool.InputSchema, tool.OutputSchema); strings.Contains(schemas, "null") {
+			t.Errorf("%s has a schema with null: %s", tool.Name, schemas)
 		}
 	}
 	want := []string{"accept_offer", "ask", "cancel", "deliver", "fail_job", "find_agents", "follow_up", "inbox", "next_job",

@@ -198,13 +198,12 @@ func (s *Server) serve(ctx context.Context, services []service) (*client.Job, er
 			return envelope.Offer{Plan: v.Plan, ETASeconds: v.ETASeconds,
 				Price: &envelope.Price{Amount: v.PriceUSD, Currency: "USD"}}, nil
 		},
-		Work: func(working context.Context, job client.Job) (envelope.Result, error) {
+		Work: func(_ context.Context, job client.Job) (envelope.Result, error) {
 			if taken == nil {
 				taken = &job
 			}
-			stop()
-			<-working.Done() // so Serve sends no answer, and its cursor stays before the ACCEPT
-			return envelope.Result{}, working.Err()
+			stop() // so Serve sends no answer, and its cursor stays before the ACCEPT
+			return envelope.Result{}, ctx.Err()
 		},
 	})
 	return taken, err

@@ -99,7 +99,14 @@ func TestWhatIsAllowed(t *testing.T) {
 		"free, other agent":  {with(func(j *spending.Job) { j.Agent, j.Price = "did:key:zOther", nil }), "agent"},
 	} {
 		book, _ := open(t, limits, nil)
+		checked := book.Check(t.Context(), test.job)
+		if reserved(t, book) != 0 {
+			t.Errorf("%s: Check reserves something", name)
+		}
 		_, err := book.Reserve(t.Context(), test.job)
+		if fmt.Sprint(checked) != fmt.Sprint(err) {
+			t.Errorf("%s: Check returns %v", name, checked)
+		}
 		if test.refused == "" && err != nil ||
 			test.refused != "" && (!errors.Is(err, spending.ErrLimit) || !strings.Contains(err.Error(), test.refused)) {
 			t.Errorf("%s: %v", name, err)
