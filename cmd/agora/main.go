@@ -46,6 +46,10 @@ type commandLine struct {
 	Monitoring   monitoringCmd   `cmd:"" help:"Print alert rules for Prometheus, or a dashboard for Grafana."`
 	Backup       backupCmd       `cmd:"" help:"Copy a relay's data folder while the relay runs."`
 	Check        checkCmd        `cmd:"" help:"Check all of a data folder or a backup."`
+	Health       healthCmd       `cmd:"" help:"Check whether a relay accepts messages."`
+	Completion   completionCmd   `cmd:"" help:"Print a script with which a shell completes commands and flags."`
+	Complete     completeCmd     `cmd:"" hidden:"" help:"Print the words that can end a command line."`
+	Generate     generateCmd     `cmd:"" hidden:"" help:"Write the files that packages have besides the program."`
 	Version      versionCmd      `cmd:"" help:"Show the program's version."`
 	Help         helpCmd         `cmd:"" help:"Show help for a command."`
 

@@ -23,8 +23,14 @@ func versionLine() string {
 		build(), envelope.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
-// build names the program's version as the Go toolchain recorded it.
+// version is the version of a release. The linker sets it: go build -ldflags "-X main.version=1.2.3".
+var version string
+
+// build names the program's version: that of the release, or else what the Go toolchain recorded.
 func build() string {
+	if version != "" {
+		return version
+	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok || info.Main.Version == "" {
 		return "(devel)"

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/agora-relay/agora/internal/clidoc"
+)
+
+type completionCmd struct {
+	Shell string `arg:"" enum:"bash,zsh,fish" help:"The shell: bash, zsh or fish."`
+}
+
+func (completionCmd) Help() string {
+	return "With the script, the shell completes commands, flags and their values when you press Tab. The packages install " +
+		"it. Otherwise let the shell read it when it starts.\n\n" +
+		"Examples:\n  echo 'source <(agora completion bash)' >> ~/.bashrc\n" +
+		"  echo 'source <(agora completion zsh)' >> ~/.zshrc   (after compinit)\n" +
+		"  agora completion fish > ~/.config/fish/completions/agora.fish"
+}
+
+func (c completionCmd) Run(env environment, parsed *kong.Context) error {
+	script, err := clidoc.Script(c.Shell, parsed.Model.Name)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprint(env.exact, script)
+	return err
+}
+
+// completeCmd is what the scripts of completionCmd run.
+type completeCmd struct {
+	Words []string `arg:"" optional:"" name:"word" help:"The words after agora. The last is the one to complete."`
+}
+
+func (completeCmd) Help() string {
+	return "The completion scripts of the shells run this. It prints the words that can stand in place of the last one, " +
+		"each with a tab and its help.\n\n" + exampleTitle + "agora complete -- send re"
+}
+
+func (c completeCmd) Run(env environment, parsed *kong.Context) error {
+	words := c.Words
+	if len(words) > 1 && words[0] == "help" {
+		words = words[1:]
+	}
+	for _, candidate := range clidoc.Complete(parsed.Model, words) {
+		if _, err := fmt.Fprintf(env.stdout, "%s\t%s\n", candidate.Word, candidate.Help); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,32 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+type healthCmd struct {
+	remote
+	Timeout time.Duration `default:"5s" placeholder:"DURATION" help:"How long to wait for the answer (default: ${default})."`
+}
+
+func (healthCmd) Help() string {
+	return "Asks the relay once and exits with 0 if it accepts messages, and otherwise with 1. Service managers and containers " +
+		"use it to check a relay.\n\n" + exampleTitle + "agora health --relay https://relay.example"
+}
+
+func (c healthCmd) Run(env environment) error {
+	ctx, cancel := context.WithTimeout(env.ctx, c.Timeout)
+	defer cancel()
+	relay, err := c.connect(env, nil)
+	if err != nil {
+		return err
+	}
+	version, err := relay.Health(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(env.stdout, "%s accepts messages (protocol %s)\n", printable(c.Relay), printable(version))
+	return err
+}
