@@ -11,11 +11,11 @@ endif
 
 # cmd/agora/default.pgo makes the program faster, but go test would compile all packages once more for it.
 GOFLAGS_SET := $(shell go env GOFLAGS)
-test check lint race postgres fuzz interop js faults operations mutants: export GOFLAGS := $(GOFLAGS_SET) -pgo=off
+test check lint race postgres fuzz interop js faults operations mutants install-test: export GOFLAGS := $(GOFLAGS_SET) -pgo=off
 # make lint vets everything. By itself, go test would vet all packages again, and also analyze all dependencies again.
-check race postgres js faults operations: export GOFLAGS := $(GOFLAGS_SET) -pgo=off -vet=off
+check race postgres js faults operations install-test: export GOFLAGS := $(GOFLAGS_SET) -pgo=off -vet=off
 
-.PHONY: run test check lint race postgres build fmt fuzz interop js python packages page faults operations nightly mutants reproducible sbom perf profile pgo bench-guard
+.PHONY: run test check lint race postgres build fmt fuzz interop js python packages page faults operations nightly mutants reproducible sbom perf profile pgo bench-guard deb rpm release install-test
 # The timeouts of threads are one day here, so that no thread ends while you follow the README.
 run: build
 	@exec bin/agora serve --pending-timeout 24h --active-timeout 24h
@@ -35,7 +35,7 @@ check: lint postgres race
 	@echo 'make check: all passed'
 
 # TAGS are the build tags of the tests that need more than Go.
-TAGS = postgres,javascript,faults,operations
+TAGS = postgres,javascript,faults,operations,packages
 
 # Runs the checks that need no tests, the fastest first. If the vulnerability database cannot be reached,
 # ci/vulnerabilities prints that and passes.
@@ -77,6 +77,24 @@ reproducible:
 # Writes the bill of materials of bin/agora as CycloneDX JSON.
 sbom: build
 	go run ./ci/sbom bin/agora > bin/agora.cdx.json
+
+# These build packages for this machine's architecture into dist. The first time, nfpm is compiled, too.
+deb:
+	$(PACKAGE)
+rpm:
+	$(PACKAGE)
+PACKAGE = go run ./ci/release -build-flags '$(BUILD_FLAGS)' -formats $@ -targets linux/$$(go env GOARCH)
+
+# Builds into dist what a release consists of: archives, packages, bills of materials and checksums, for all platforms.
+# Also vets the code for each operating system. Takes some minutes for each platform.
+release:
+	for system in linux darwin windows; do CGO_ENABLED=0 GOOS=$$system go vet -trimpath ./... || exit 1; done
+	go run ./ci/release
+
+# Installs the packages in a copy of this system, with systemd as its first process, as docs/INSTALL.md says. Needs
+# Debian, root and what ci/install packages installs.
+install-test:
+	go test -tags packages -count=1 -timeout 30m ./ci/release
 
 # Tests the clients in other languages with the test vectors and a relay. Needs the packages that ci/install installs.
 interop:

@@ -8,11 +8,13 @@
 package main
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"debug/buildinfo"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -56,18 +58,20 @@ type property struct {
 }
 
 func main() {
-	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: sbom PROGRAM")
+	version := flag.String("version", "", "the version of the program (default: what the Go toolchain recorded)")
+	flag.Parse()
+	if flag.NArg() != 1 {
+		fmt.Fprintln(os.Stderr, "usage: sbom [-version VERSION] PROGRAM")
 		os.Exit(2)
 	}
-	if err := write(os.Stdout, os.Args[1]); err != nil {
+	if err := write(os.Stdout, flag.Arg(0), *version); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-// write writes the bill of the program at path.
-func write(w io.Writer, path string) error {
+// write writes the bill of the program at path. version is the program's version; empty: what the Go toolchain recorded.
+func write(w io.Writer, path, version string) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return err
@@ -77,8 +81,9 @@ func write(w io.Writer, path string) error {
 		return err
 	}
 	sum := sha256.Sum256(text)
-	program := component{Type: "application", Name: filepath.Base(path), Version: info.Main.Version,
-		Hashes: []hash{{"SHA-256", hex.EncodeToString(sum[:])}}, PURL: purl(info.Main.Path, info.Main.Version)}
+	version = cmp.Or(version, info.Main.Version)
+	program := component{Type: "application", Name: filepath.Base(path), Version: version,
+		Hashes: []hash{{"SHA-256", hex.EncodeToString(sum[:])}}, PURL: purl(info.Main.Path, version)}
 	program.Ref = program.PURL
 	for _, s := range info.Settings { // the build settings
 		program.Properties = append(program.Properties, property{"go:build:" + s.Key, s.Value})

@@ -23,10 +23,10 @@ func TestBill(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	var first, again bytes.Buffer
-	if err := write(&first, program); err != nil {
+	if err := write(&first, program, ""); err != nil {
 		t.Fatal(err)
 	}
-	if err := write(&again, program); err != nil || !bytes.Equal(first.Bytes(), again.Bytes()) {
+	if err := write(&again, program, ""); err != nil || !bytes.Equal(first.Bytes(), again.Bytes()) {
 		t.Errorf("a second bill differs, %v", err)
 	}
 	var b bill
