@@ -25,7 +25,9 @@ var allowedImports = map[string][]string{
 	"ci/benchguard":                  {},
 	"ci/mutants":                     {},
 	"ci/operations":                  {},
+	"ci/release":                     {},
 	"ci/sbom":                        {},
+	"internal/clidoc":                {},
 	"internal/fsync":                 {},
 	"internal/jsontext":              {},
 	"internal/safetext":              {},
@@ -71,7 +73,7 @@ var allowedImports = map[string][]string{
 	"testvectors/schema":             {},
 	"testvectors/generate":           {"testvectors"},
 	"testvectors/interop/run":        {"didkey", "envelope", "client"},
-	"cmd/agora":                      {"internal/fsync", "internal/safetext", "bench", "conformance", "didkey", "envelope", "replay", "thread", "relay", "relay/httpapi", "relay/httpapi/apidocs", "relay/metrics", "relay/tracing", "store/sqlite", "store/sqlite/check", "client", "explorer", "gateway", "gateway/channel", "gateway/hub", "gateway/hub/skill", "gateway/hub/hubclient", "gateway/channel/channelclient", "gateway/jobs", "gateway/jobs/credits", "gateway/jobs/jobsclient", "conformance/agentprobe", "mcpserver", "mcpserver/spending"},
+	"cmd/agora":                      {"internal/fsync", "internal/safetext", "bench", "conformance", "didkey", "envelope", "replay", "thread", "relay", "relay/httpapi", "relay/httpapi/apidocs", "relay/metrics", "relay/tracing", "store/sqlite", "store/sqlite/check", "client", "explorer", "gateway", "gateway/channel", "gateway/hub", "gateway/hub/skill", "gateway/hub/hubclient", "gateway/channel/channelclient", "gateway/jobs", "gateway/jobs/credits", "gateway/jobs/jobsclient", "conformance/agentprobe", "mcpserver", "mcpserver/spending", "internal/clidoc"},
 }
 
 // forbiddenImports lists standard packages that a package must not import: these packages have no network and no

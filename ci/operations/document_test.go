@@ -95,10 +95,13 @@ func TestDocumentedCommands(t *testing.T) {
 	}
 }
 
-// TestSystemdUnit lets systemd check the units of the page.
+// TestSystemdUnit lets systemd check the unit, together with the socket of the page.
 func TestSystemdUnit(t *testing.T) {
-	unit := block(t, "From zero to a relay on the internet", "ini")
-	unit = strings.ReplaceAll(unit, "/usr/local/bin/agora", filepath.Join(binFolder, "agora"))
+	text, err := os.ReadFile("../../packaging/agora.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	unit := strings.ReplaceAll(string(text), "/usr/bin/agora", filepath.Join(binFolder, "agora"))
 	file := filepath.Join(t.TempDir(), "agora.service")
 	if err := os.WriteFile(file, []byte(unit), 0o600); err != nil {
 		t.Fatal(err)
