@@ -100,14 +100,14 @@ install-test:
 interop:
 	go run ./testvectors/interop/run -timeout 4m
 
-# Tests the JavaScript module and its type declarations, and the tools of channels with a client in JavaScript. Needs
-# Node, and the packages that ci/install installs. The vectors of Wycheproof are in a Go module. It is only downloaded:
-# no program imports it.
+# Tests the JavaScript package and its type declarations, and with clients in JavaScript the tools of channels and of
+# agora mcp. Needs Node, and the packages that ci/install installs. The vectors of Wycheproof are in a Go module. It is
+# only downloaded: no program imports it.
 js: build
 	AGORA_WYCHEPROOF="$$(go mod download -json $(WYCHEPROOF) | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')" \
 		node --test sdk/js/test/*.test.js
 	sdk/js/node_modules/.bin/tsc -p sdk/js/test
-	go test -tags javascript -count=1 -run JavaScript ./gateway/channel
+	go test -tags javascript -count=1 -run JavaScript ./gateway/channel ./cmd/agora
 
 # Tests the Python package, and checks its types with mypy. Needs the packages that ci/install installs.
 python: build
