@@ -1,6 +1,7 @@
 package mcpserver
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -151,6 +152,8 @@ func (s *Server) explain(p *page, tool string, err error) {
 		s.Log.Warn("the relay has refused what a tool asked for", "tool", tool, "error", err)
 		p.say("The relay %s did not do this%s.", s.Relay, retry(refusal))
 		p.quote(foreign(s.Relay, "error of the relay", []byte(err.Error()), shortText, ""))
+	case errors.Is(err, context.Canceled): // by the client, or because the server ends
+		p.say("The call was cancelled.")
 	default:
 		s.Log.Warn("a tool failed", "tool", tool, "error", err)
 		p.say("This failed. The relay %s may be unreachable; try again later.", s.Relay)
