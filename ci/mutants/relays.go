@@ -49,7 +49,7 @@ var reading = []mutant{
 	{"reads: one network fills the directory", "relay presence.hasRoom", "byNetwork[] maxReadersPerNetwork",
 		with("true"), "./relay -run Presence"},
 
-	{"poll: the waiter is registered after the query", "relay Relay.Events", "hub.add()",
+	{"poll: the waiter is registered after the query", "relay Relay.deliver", "hub.add()",
 		with(`func() *waiter {
 			w := &waiter{filter: p.Filter, woken: make(chan struct{}, 1)}
 			go func() {
