@@ -174,7 +174,8 @@ test('hostile answers of a relay are inert', async (t) => {
 test('a hostile document of a relay is inert', async (t) => {
   const relay = await startRelay(t), proxy = await startProxy(t, relay), harm = [];
   const page = await openPage(t, proxy.url, { allow: isRefusal });
-  for (const [name, text] of Object.entries(TEXTS)) {
+  for (const [name, whole] of Object.entries(TEXTS)) {
+    const text = cut(whole, 20_000); // the module refuses a document of more than 256 KiB
     const key = cut(text, 500), wrong = { ok: true, did: text, url: text, build: text, version: text, reads: text,
       gateways: text, features: [text, 5, null], limits: { [key]: text, rates: { [key]: { perSecond: text } } },
       seconds: { [key]: text, pendingTimeout: text } };
