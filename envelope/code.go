@@ -81,7 +81,7 @@ const (
 )
 
 // Reasons why a read or a signed call was refused. They are the values of DetailReason (PROTOCOL §8; GATEWAYS, "Signed
-// calls"). All except ReasonUnknownCursor come with CodeUnauthorized.
+// calls"). All except the last three come with CodeUnauthorized.
 const (
 	ReasonUnsigned      = "unsigned"       // the read needs a token, but there is none, or it is by another reader
 	ReasonMalformed     = "malformed"      // the token is malformed or its signature is invalid
@@ -90,6 +90,8 @@ const (
 	ReasonTime          = "time"           // the token's ts is too old or too new; DetailNow has the relay's clock
 	ReasonBody          = "body"           // the token is for another body; only signed calls name a body
 	ReasonUsed          = "used"           // the token was used before
+	ReasonRemoved       = "removed"        // the operator has removed the message with this id, with CodeForbidden
+	ReasonPolicy        = "policy"         // the policy of the operator refuses the message, with CodeForbidden
 	ReasonUnknownCursor = "unknown_cursor" // the cursor belongs to another database, with CodeInvalidRequest
 )
 

@@ -26,8 +26,8 @@ var (
 		Message: "the operator of this relay has banned this identity"}
 )
 
-// SetBans replaces the bans while the relay runs. Polls that wait go on until they are answered. A stream of events
-// ends before its next page.
+// SetBans replaces the bans while the relay runs. When it returns, the polls and streams of banned clients end. A post
+// that has reached the store's writer by then may still be stored. No later one is.
 func (r *Relay) SetBans(b Bans) {
 	if len(b.Networks) == 0 && len(b.Agents) == 0 {
 		r.bans.Store(nil)
@@ -41,6 +41,23 @@ func (r *Relay) SetBans(b Bans) {
 		banned.agents[did] = struct{}{}
 	}
 	r.bans.Store(banned)
+	r.endWaits(r.checkPeer)
+}
+
+// checkPeer refuses p with CodeForbidden if its address or its reader is banned.
+func (r *Relay) checkPeer(p Peer) error {
+	if r.bans.Load() == nil {
+		return nil
+	}
+	if !p.Local {
+		if err := r.checkBan(p.Addr); err != nil {
+			return err
+		}
+	}
+	if p.Reader == "" {
+		return nil
+	}
+	return r.checkAgentBan(p.Reader)
 }
 
 // checkBan refuses a banned address with CodeForbidden.

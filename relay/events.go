@@ -74,13 +74,17 @@ func (r *Relay) Events(ctx context.Context, p *Poll) (Delivery, error) {
 func (r *Relay) deliver(ctx context.Context, p *Poll) (d Delivery, err error) {
 	// First register the waiter, then read the store. An event that is stored in between is then seen twice, and its
 	// number shows this. The other way round, it would be missed.
-	w := r.hub.add(p.Filter)
+	w := r.hub.add(p.Filter, p.Peer)
 	defer func() {
 		r.hub.remove(w)
 		if err == nil {
 			r.reportDelivery(ctx, w, d.Events)
 		}
 	}()
+	// SetBans and Pause end the polls that are registered. This poll may have been admitted before, and registered after.
+	if err := r.mayStay(p.Peer); err != nil {
+		return Delivery{}, err
+	}
 	if p.Since.IsZero() {
 		return r.fromCursor(ctx, p, w)
 	}
@@ -94,25 +98,6 @@ func (r *Relay) admitReader(p *Poll) error {
 	}
 	p.Viewer = r.viewer(p.Peer)
 	return r.checkInbox(p)
-}
-
-// OpenStream takes the slot of a waiting poll for a stream to from. Like a poll, the stream counts in Waiting. The
-// caller must call end once, when the stream has ended. A stream must end when Drained is closed. OpenStream does not
-// wait for a slot. Refusals: CodeRateLimited, CodeUnavailable if the relay drains.
-func (r *Relay) OpenStream(from Peer) (end func(), err error) {
-	if err := r.draining(); err != nil {
-		return nil, err
-	}
-	release, err := r.limiter.polls.acquire(from)
-	if err != nil {
-		r.noteRefusal(from, from.Reader, err)
-		return nil, err
-	}
-	r.countWaiting(1)
-	return func() {
-		r.countWaiting(-1)
-		release()
-	}, nil
 }
 
 // countWaiting changes the number of polls and streams by n.
@@ -164,17 +149,23 @@ func (r *Relay) fromCursor(ctx context.Context, p *Poll, w *waiter) (Delivery, e
 		return r.complete(ctx, &search.readJob, &search.Query, first, PageBytes)
 	}
 	fresh, err := r.waitForEvents(ctx, p, w, first.Cursor, deadline)
-	return deliveryOf(fresh), err
+	if err != nil {
+		return endedPoll(fresh, err)
+	}
+	return deliveryOf(fresh), nil
 }
 
 // waitForEvents waits until the hub hands over events to w that come after seen, and returns them. At the deadline, or
-// when the relay shuts down, it returns an empty page.
+// when the relay shuts down, it returns an empty page. If SetBans or Pause ends the poll, it returns their reason.
 func (r *Relay) waitForEvents(ctx context.Context, p *Poll, w *waiter, seen Cursor, deadline time.Time) (Page, error) {
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
 	for {
 		select {
 		case <-w.woken:
+			if err := r.hub.endedBy(w); err != nil {
+				return Page{Cursor: seen}, err
+			}
 			if fresh := pageFromMemory(r.hub.take(w), seen, p.Limit); len(fresh.Events) > 0 {
 				return fresh, nil
 			}

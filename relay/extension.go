@@ -77,7 +77,8 @@ type Checked struct{ entry Entry }
 // Envelope returns the envelope. It returns nil for the zero Checked.
 func (c Checked) Envelope() *envelope.Envelope { return c.entry.Envelope }
 
-// Check does all that Post does with a body before it is stored: it applies the limits, parses, and verifies. After
+// Check does all that Post does with a body before it is stored: it applies the limits, parses, verifies, and asks the
+// Screen. After
 // that, an Update can append the envelope, as long as its ts is fresh. The envelope counts as a post of its sender and
 // of from. Refusals: those of Post, except for those of the Store.
 func (r *Relay) Check(from Peer, body []byte) (Checked, error) {
@@ -85,7 +86,15 @@ func (r *Relay) Check(from Peer, body []byte) (Checked, error) {
 		return Checked{}, err
 	}
 	entry, err := r.prepare(from, body)
-	return Checked{entry}, err
+	if err == nil && r.screening != nil {
+		var settled func()
+		settled, err = r.screen(context.Background(), from, entry.Envelope)
+		settled()
+	}
+	if err != nil {
+		return Checked{}, err
+	}
+	return Checked{entry}, nil
 }
 
 // ExtTx is the transaction of Relay.Update. It must not be used after the function that received it has returned.

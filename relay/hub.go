@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -21,7 +22,10 @@ type indexKey struct{ field, value string }
 // events.
 type waiter struct {
 	filter  Filter
+	peer    Peer          // the client
+	since   time.Time     // when the poll began, by the machine's clock
 	woken   chan struct{} // has a buffer of one
+	ended   error         // why the poll ends early; nil: it does not; guarded by hub.mu
 	events  []Posted      // guarded by hub.mu
 	wokenAt time.Time     // when the first event was handed over; guarded by hub.mu
 }
@@ -54,8 +58,8 @@ func keysOf(e *envelope.Envelope) [5]indexKey {
 		{"type", string(e.Type)}, {}}
 }
 
-func (h *hub) add(f Filter) *waiter {
-	w := &waiter{filter: f, woken: make(chan struct{}, 1)}
+func (h *hub) add(f Filter, p Peer) *waiter {
+	w := &waiter{filter: f, peer: p, since: time.Now(), woken: make(chan struct{}, 1)}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, k := range f.keys() {
@@ -92,13 +96,53 @@ func (h *hub) publish(events []Posted) {
 					w.wokenAt = time.Now()
 				}
 				w.events = append(w.events, e)
-				select {
-				case w.woken <- struct{}{}:
-				default: // the waiter was woken before and has not looked yet
-				}
+				w.wake()
 			}
 		}
 	}
+}
+
+// wake wakes the poll of w.
+func (w *waiter) wake() {
+	select {
+	case w.woken <- struct{}{}:
+	default: // it was woken before and has not looked yet
+	}
+}
+
+// each calls f with every waiter, once or twice.
+func (h *hub) each(f func(*waiter)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, some := range h.waiters {
+		for w := range some {
+			f(w)
+		}
+	}
+}
+
+// end ends the polls for which reason returns an error. Each of them gets its error from endedBy.
+func (h *hub) end(reason func(Peer) error) {
+	h.each(func(w *waiter) {
+		if err := reason(w.peer); err != nil && w.ended == nil {
+			w.ended, w.events = err, nil
+			w.wake()
+		}
+	})
+}
+
+// endedBy returns why the poll of w must end; nil: it need not.
+func (h *hub) endedBy(w *waiter) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return w.ended
+}
+
+// forget takes events away from the waiters that they were handed to.
+func (h *hub) forget(removed map[Seq]bool) {
+	h.each(func(w *waiter) {
+		w.events = slices.DeleteFunc(w.events, func(e Posted) bool { return removed[e.Seq] })
+	})
 }
 
 // wokeAt returns when the first event was handed to w. It returns the zero time if none was.

@@ -30,7 +30,7 @@ func TestIndexWakesPermittedReadersOnly(t *testing.T) {
 		{Recipient: bob.DID(), Broadcast: true}} {
 		for reader, sees := range map[didkey.DID]bool{"": false, eve.DID(): false, alice.DID(): true, bob.DID(): true} {
 			f.Viewer = Viewer{Limited: true, DID: reader}
-			w := h.add(f)
+			w := h.add(f, Peer{})
 			h.publish([]Posted{{Envelope: e}})
 			if woken := len(w.woken) > 0; woken != sees || len(w.events) > 0 != sees {
 				t.Errorf("%+v: woken %v with %d events", f, woken, len(w.events))

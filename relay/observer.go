@@ -16,6 +16,9 @@ import (
 type Observer interface {
 	// Posted reports a post that was stored or refused. ctx is that of Relay.Post.
 	Posted(ctx context.Context, p PostReport)
+	// Screened reports a decision of the Screen: how long it took, with the wait for its turn, and the code of its refusal.
+	// code is empty if it has accepted the message.
+	Screened(took time.Duration, code envelope.Code)
 	// Served reports a request that was answered, with success or with an error. mount is the path prefix of the part of
 	// the HTTP API that answered it, such as "/hub"; it is empty for the relay's own routes.
 	Served(mount string, k Kind)
@@ -40,6 +43,7 @@ type PostReport struct {
 	Duplicate bool          // the message was stored before
 	Bytes     int           // size of the body
 	Check     time.Duration // time for parsing and verifying, including the wait for a turn
+	Screen    time.Duration // time until the Screen had decided; 0: it was not asked
 	Store     time.Duration // time for storing, until it was durable; 0: the post was refused before
 }
 
@@ -63,6 +67,9 @@ type NoObserver struct{}
 
 // Posted implements Observer.
 func (NoObserver) Posted(context.Context, PostReport) {}
+
+// Screened implements Observer.
+func (NoObserver) Screened(time.Duration, envelope.Code) {}
 
 // Served implements Observer.
 func (NoObserver) Served(string, Kind) {}
@@ -89,6 +96,13 @@ type Observers []Observer
 func (all Observers) Posted(ctx context.Context, p PostReport) {
 	for _, o := range all {
 		o.Posted(ctx, p)
+	}
+}
+
+// Screened implements Observer.
+func (all Observers) Screened(took time.Duration, code envelope.Code) {
+	for _, o := range all {
+		o.Screened(took, code)
 	}
 }
 

@@ -40,6 +40,7 @@ type Config struct {
 	Log     *slog.Logger     // nil: slog.Default
 
 	Observer Observer // nil: NoObserver
+	Screen   Screen   // decides about messages before they are stored; nil: all may be stored
 
 	// Only for a relay that runs as several nodes.
 	Nonces   Nonces   // nil: this process remembers which signed reads and calls were used
@@ -78,6 +79,9 @@ type Relay struct {
 	refusals    *refusals
 	drained     chan struct{}
 	drain       sync.Once
+	paused      atomic.Bool // see Pause
+	streams     streams
+	screening   *screening // nil: all messages may be stored
 	openPolls   atomic.Int64
 	sweepError  atomic.Pointer[envelope.Error] // why the last sweep failed; nil: it did not fail
 }
@@ -101,6 +105,10 @@ func New(ctx context.Context, c Config) (*Relay, error) {
 	}
 	if c.Observer == nil {
 		c.Observer = NoObserver{}
+	}
+	screening, err := newScreening(c.Screen, c.Store)
+	if err != nil {
+		return nil, err
 	}
 	end, err := c.Store.Read(ctx, Query{})
 	if err != nil {
@@ -127,7 +135,8 @@ func New(ctx context.Context, c Config) (*Relay, error) {
 			"failed; check it and the connection to it"},
 		readQueue: newTurns(maxConcurrentReads, 1), parseQueue: newTurns(parseSlots, (parseSlots+1)/2),
 		writeQueue: newTurns(math.MaxInt, maxWritesPerSource), refusals: newRefusals(c.Log),
-		drained: make(chan struct{})}
+		drained: make(chan struct{}), streams: streams{all: map[*Stream]struct{}{}}}
+	r.screening = screening
 	r.limits.Store(&c.Limits)
 	r.inbox.Store(&policy.Inbox)
 	r.SetBans(c.Bans)
@@ -193,9 +202,14 @@ func (r *Relay) Run(ctx context.Context) error {
 
 // Drain answers every waiting poll with an empty page, and refuses later requests with CodeUnavailable. It is the first
 // step of a shutdown, while answers can still be sent.
-func (r *Relay) Drain() { r.drain.Do(func() { close(r.drained) }) }
+func (r *Relay) Drain() {
+	r.drain.Do(func() {
+		close(r.drained)
+		r.streams.end(func(Peer) error { return ErrShuttingDown })
+	})
+}
 
-// Drained returns a channel that is closed when Drain is called. Streams end then.
+// Drained returns a channel that is closed when Drain is called.
 func (r *Relay) Drained() <-chan struct{} { return r.drained }
 
 func (r *Relay) draining() error {
@@ -203,8 +217,11 @@ func (r *Relay) draining() error {
 	case <-r.drained:
 		return ErrShuttingDown
 	default:
-		return nil
 	}
+	if r.paused.Load() {
+		return ErrPaused
+	}
+	return nil
 }
 
 // Health returns nil if the relay accepts posts, as far as the last sweep could tell. Otherwise it returns the reason.
@@ -242,6 +259,15 @@ func (r *Relay) post(ctx context.Context, from Peer, body []byte, report *PostRe
 	if err != nil {
 		return Receipt{}, err
 	}
+	if r.screening != nil {
+		settled, err := r.screen(ctx, from, entry.Envelope)
+		defer settled()
+		report.Screen = time.Since(checked)
+		checked = checked.Add(report.Screen)
+		if err != nil {
+			return Receipt{}, err
+		}
+	}
 	receipt, err := r.appendEntry(ctx, from, entry)
 	report.Store = time.Since(checked)
 	r.noteRefusal(from, entry.Envelope.Sender.ID, err)
@@ -252,7 +278,7 @@ func (r *Relay) post(ctx context.Context, from Peer, body []byte, report *PostRe
 	return receipt, r.hideForeignThreads(ctx, from, err, entry)
 }
 
-// prepare does everything that Post does before it stores the envelope.
+// prepare does everything that Post does before it asks the Screen and stores the envelope.
 func (r *Relay) prepare(from Peer, body []byte) (Entry, error) {
 	if err := r.chargePost(from, len(body)); err != nil {
 		return Entry{}, err
@@ -282,6 +308,9 @@ func (r *Relay) prepare(from Peer, body []byte) (Entry, error) {
 // Store.Append.
 func (r *Relay) appendEntry(ctx context.Context, from Peer, entry Entry) (Receipt, error) {
 	if from.Local {
+		if err := r.checkAgentBan(entry.Envelope.Sender.ID); err != nil {
+			return Receipt{}, err
+		}
 		return r.store.Append(ctx, entry)
 	}
 	src := from.source()
@@ -291,6 +320,10 @@ func (r *Relay) appendEntry(ctx context.Context, from Peer, entry Entry) (Receip
 	defer r.writeQueue.Release(src)
 	if err := r.checkPostDebt(from); err != nil {
 		r.refundMessage(from, entry.Envelope)
+		return Receipt{}, err
+	}
+	// The entry may have waited here or for the Screen. A ban that was set meanwhile holds for it.
+	if err := cmp.Or(r.checkBan(from.Addr), r.checkAgentBan(entry.Envelope.Sender.ID)); err != nil {
 		return Receipt{}, err
 	}
 	receipt, err := r.store.Append(ctx, entry)

@@ -57,6 +57,9 @@ func (r *Relay) since(ctx context.Context, p *Poll, w *waiter) (Delivery, error)
 		for refresh := false; !refresh; {
 			select {
 			case <-w.woken:
+				if err := r.hub.endedBy(w); err != nil {
+					return endedPoll(Page{Cursor: snap.resumeCursor()}, err)
+				}
 				var sameTSArrival time.Time
 				if refresh, sameTSArrival = snap.needsNewSnapshot(r.hub.take(w), p.Since); !sameTSArrival.IsZero() {
 					settleTimer.Reset(sameTSArrival.Add(settleAfter).Sub(r.now()))

@@ -242,8 +242,9 @@ type Event struct {
 	TS       time.Time // as claimed by the sender
 	Received time.Time
 	Expires  time.Time
-	Size     int    // size of the body in bytes, also if Body is nil
-	Body     []byte // canonical JSON; nil if Query.Headers
+	Removed  time.Time // when the operator removed the body; zero: it is there. See Query.Removed
+	Size     int       // size of the body in bytes, also if Body is nil
+	Body     []byte    // canonical JSON; nil if Query.Headers
 }
 
 // Posted is an event that has just been stored.
@@ -277,6 +278,7 @@ type Query struct {
 	Filter
 	Now         time.Time // leaves out events that have expired by then
 	Expired     bool      // includes expired events, as long as their ids are remembered
+	Removed     bool      // includes events that the operator has removed, without their bodies
 	Backward    bool      // reads towards the oldest event
 	After       Cursor    // where the read begins: only events after this position; with Backward only those before it
 	Until       Seq       // where the read ends: with this event; 0: no limit

@@ -20,6 +20,13 @@ type ThreadView struct {
 	Delivery           // its unexpired envelopes, including notices of a timeout
 	Deadline time.Time // when the thread will time out; zero: it has ended
 	Expired  int       // how many of the envelopes that the reader may see have expired
+	Removed  []Tombstone
+}
+
+// Tombstone says that the operator has removed an envelope of a thread. Steps of the thread still have its id.
+type Tombstone struct {
+	ID string    `json:"id"` // of the envelope
+	At time.Time `json:"at"` // when it was removed
 }
 
 // maxThreadEvents returns an upper bound of the number of envelopes of a thread: a REQUEST, the offers, a withdrawal of
@@ -38,7 +45,7 @@ func (r *Relay) Thread(ctx context.Context, p Peer, k thread.Key) (ThreadView, e
 		return ThreadView{}, err
 	}
 	q := Query{Filter: Filter{Thread: t.ID, Client: t.Client, Viewer: r.viewer(p)}, Now: now, Headers: true,
-		Limit: maxThreadEvents(r.policy.Rules)}
+		Removed: true, Limit: maxThreadEvents(r.policy.Rules)}
 	all, err := r.scan(ctx, job, &q)
 	if err != nil {
 		return ThreadView{}, err
@@ -48,6 +55,9 @@ func (r *Relay) Thread(ctx context.Context, p Peer, k thread.Key) (ThreadView, e
 	unexpired := map[string]int{}
 	for _, e := range all.Events {
 		unexpired[e.ID]++
+		if !e.Removed.IsZero() {
+			v.Removed = append(v.Removed, Tombstone{e.ID, e.Removed.UTC()})
+		}
 	}
 	for _, step := range t.Transitions {
 		if !q.Viewer.countsTransition(t, step) {
@@ -57,7 +67,7 @@ func (r *Relay) Thread(ctx context.Context, p Peer, k thread.Key) (ThreadView, e
 			v.Expired++
 		}
 	}
-	q.Headers, q.MaxBytes, q.Until = false, pieceBytes, all.Cursor.Seq
+	q.Headers, q.Removed, q.MaxBytes, q.Until = false, false, pieceBytes, all.Cursor.Seq
 	first, err := r.scan(ctx, job, &q)
 	if err != nil {
 		return v, err

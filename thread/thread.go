@@ -79,6 +79,18 @@ type Transition struct {
 // TypeTimeout is the type of a Transition at a deadline. No envelope has this type.
 const TypeTimeout envelope.Type = "TIMEOUT"
 
+// TypeRemoved is the type of a Transition by which the operator of the relay has ended the thread. Like TypeTimeout, it
+// has an empty By.
+const TypeRemoved envelope.Type = "REMOVED"
+
+// Remove returns t after the operator of the relay has ended it at now. A thread that has ended is unchanged.
+func (t Thread) Remove(now time.Time) Thread {
+	if t.State == Completed || t.State == Failed {
+		return t
+	}
+	return t.step(Failed, Transition{Type: TypeRemoved, At: now})
+}
+
 // Key returns the thread's key.
 func (t Thread) Key() Key { return Key{t.Client, t.ID} }
 

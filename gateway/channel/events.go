@@ -58,12 +58,12 @@ func (g *Gateway) getEvents(w http.ResponseWriter, r *http.Request, from relay.P
 	if err != nil {
 		return err
 	}
+	var stream *relay.Stream
 	if query.wait > 0 {
-		leave, err := g.Relay.OpenStream(from)
-		if err != nil {
+		if stream, err = g.Relay.OpenStream(from, ""); err != nil {
 			return err
 		}
-		defer leave()
+		defer stream.Close()
 	}
 	timeout := time.NewTimer(query.wait)
 	defer timeout.Stop()
@@ -80,7 +80,7 @@ func (g *Gateway) getEvents(w http.ResponseWriter, r *http.Request, from relay.P
 		case <-news:
 		case <-timeout.C:
 			over = true
-		case <-g.Relay.Drained():
+		case <-stream.Ended():
 			over = true
 		case <-r.Context().Done():
 			return r.Context().Err()

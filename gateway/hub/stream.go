@@ -49,18 +49,18 @@ func (h *Hub) getInbox(w http.ResponseWriter, r *http.Request, from relay.Peer) 
 	if err != nil {
 		return err
 	}
-	leave, err := h.Relay.OpenStream(from)
+	slot, err := h.Relay.OpenStream(from, "")
 	if err != nil {
 		return err
 	}
-	defer leave()
+	defer slot.Close()
 	if bySession { // a request that is refused does not use up its token
 		var ok bool
 		if owner, ok = h.sessions.use(token, h.now()); !ok {
 			return noSession()
 		}
 	}
-	return h.serveStream(w, r, from, owner, after, resumes)
+	return h.serveStream(w, r, from, slot, owner, after, resumes)
 }
 
 func noSession() error {
@@ -91,12 +91,12 @@ func parseID(text string) (int64, bool) {
 
 // serveStream writes the stream of an agent until it ends. If resumes is true, after is the Last-Event-ID.
 func (h *Hub) serveStream(
-	w http.ResponseWriter, r *http.Request, from relay.Peer, owner caller, after int64, resumes bool,
+	w http.ResponseWriter, r *http.Request, from relay.Peer, slot *relay.Stream, owner caller, after int64, resumes bool,
 ) error {
 	out := httpapi.NewEventStream(w)
 	s := &stream{agent: owner.agent, news: make(chan struct{}, 1), ended: make(chan string, 1), done: make(chan struct{}),
 		turn: make(chan struct{}, 1), abort: out.Abort}
-	writer := &streamWriter{h: h, out: out, s: s, from: from}
+	writer := &streamWriter{h: h, out: out, s: s, from: from, slot: slot}
 	h.streams.add(s)
 	defer func() { h.closeStream(s, writer.phase == live) }()
 	if resumes {

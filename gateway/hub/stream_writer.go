@@ -17,6 +17,7 @@ type streamWriter struct {
 	out  *httpapi.EventStream
 	s    *stream
 	from relay.Peer
+	slot *relay.Stream
 	position
 	pace pace
 }
@@ -42,7 +43,7 @@ func (t *streamWriter) run(ctx context.Context) {
 		case reason := <-t.s.ended:
 			_ = t.send(ctx, "event: closed\ndata: {\"reason\":\""+reason+"\"}\n\n") // the stream ends in any case
 			return
-		case <-t.h.Relay.Drained():
+		case <-t.slot.Ended():
 			_ = t.send(ctx, "event: closed\ndata: {\"reason\":\"shutdown\"}\n\n")
 			return
 		case <-ctx.Done():
@@ -60,7 +61,7 @@ func (t *streamWriter) run(ctx context.Context) {
 // mustEnd reports whether the hub closes the stream or the relay shuts down. Then no further message is written.
 func (t *streamWriter) mustEnd() bool {
 	select {
-	case <-t.h.Relay.Drained():
+	case <-t.slot.Ended():
 		return true
 	default:
 		return len(t.s.ended) > 0

@@ -44,14 +44,14 @@ func (g *Gateway) getJobs(r *request) error {
 	if !r.caller.owns(a.principal) {
 		return foreignAgent()
 	}
+	var stream *relay.Stream
 	if wait > 0 {
-		leave, err := g.Relay.OpenStream(r.from)
-		if err != nil {
+		if stream, err = g.Relay.OpenStream(r.from, r.caller.did); err != nil {
 			return err
 		}
-		defer leave()
+		defer stream.Close()
 	}
-	handed, err := g.pull(r, a, wait)
+	handed, err := g.pull(r, a, wait, stream)
 	if err != nil {
 		return err
 	}
@@ -60,8 +60,8 @@ func (g *Gateway) getJobs(r *request) error {
 	}{handed})
 }
 
-// pull hands out the jobs of an agent. If there is none, it waits for one.
-func (g *Gateway) pull(r *request, a agent, wait time.Duration) ([]jobRequest, error) {
+// pull hands out the jobs of an agent. If there is none, it waits for one until stream ends.
+func (g *Gateway) pull(r *request, a agent, wait time.Duration, stream *relay.Stream) ([]jobRequest, error) {
 	timeout := time.NewTimer(wait)
 	defer timeout.Stop()
 	for over := wait == 0; ; {
@@ -89,7 +89,7 @@ func (g *Gateway) pull(r *request, a agent, wait time.Duration) ([]jobRequest, e
 		case <-news:
 		case <-timeout.C:
 			over = true
-		case <-g.Relay.Drained():
+		case <-stream.Ended():
 			return []jobRequest{}, nil
 		case <-r.Context().Done():
 			return nil, r.Context().Err()

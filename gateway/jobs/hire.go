@@ -70,11 +70,12 @@ func (g *Gateway) postJob(r *request) error {
 	if ordered.id == "" {
 		ordered.id = newUUID()
 	}
+	var stream *relay.Stream
 	if wait > 0 {
-		leave, err := g.Relay.OpenStream(r.from)
+		stream, err = g.Relay.OpenStream(r.from, r.caller.did)
 		switch {
 		case err == nil:
-			defer leave()
+			defer stream.Close()
 		case envelope.CodeOf(err) == envelope.CodeRateLimited:
 			wait = 0 // too many requests of this address wait; this one is answered with 202
 		default:
@@ -89,7 +90,7 @@ func (g *Gateway) postJob(r *request) error {
 		return err
 	}
 	if hired.job.n != 0 && !hired.known {
-		if hired.job, err = g.await(r, hired.job, wait); err != nil {
+		if hired.job, err = g.await(r, hired.job, wait, stream); err != nil {
 			return err
 		}
 		hired.result = hired.job.shown(hired.result.AgentID)
@@ -266,8 +267,8 @@ func (g *Gateway) offer(o *gateway.Op, j job, a agent) error {
 	return g.sending.Add(o.ExtTx, j.n, a.principal)
 }
 
-// await waits until a job ends, the time is over, or the relay drains. It returns the job as it is then.
-func (g *Gateway) await(r *request, j job, wait time.Duration) (job, error) {
+// await waits until a job ends, the time is over, or stream ends. It returns the job as it is then.
+func (g *Gateway) await(r *request, j job, wait time.Duration, stream *relay.Stream) (job, error) {
 	timeout := time.NewTimer(wait)
 	defer timeout.Stop()
 	for over := wait == 0; ; {
@@ -289,7 +290,7 @@ func (g *Gateway) await(r *request, j job, wait time.Duration) (job, error) {
 		case <-news:
 		case <-timeout.C:
 			over = true
-		case <-g.Relay.Drained():
+		case <-stream.Ended():
 			return j, nil
 		case <-r.Context().Done():
 			return j, r.Context().Err()

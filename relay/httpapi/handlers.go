@@ -146,7 +146,11 @@ func (a *api) getThread(w http.ResponseWriter, r *http.Request, from relay.Peer)
 	if !view.Deadline.IsZero() {
 		record.Deadline = &view.Deadline
 	}
-	return a.answerEvents(w, view.Delivery, map[string]any{"thread": record, "expired": view.Expired})
+	members := map[string]any{"thread": record, "expired": view.Expired}
+	if len(view.Removed) > 0 {
+		members["removed"] = view.Removed
+	}
+	return a.answerEvents(w, view.Delivery, members)
 }
 
 type agentRow struct {

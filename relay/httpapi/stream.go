@@ -134,7 +134,7 @@ func (a *api) parseStream(r *http.Request) (*relay.Poll, error) {
 type pageStream struct {
 	a      *api
 	out    *EventStream
-	pages  *relay.Stream
+	pages  *relay.Feed
 	page   relay.Delivery // what is written next
 	end    time.Time      // when to end the stream
 	alive  time.Time      // when to write the next keep-alive
@@ -149,8 +149,10 @@ func (s *pageStream) run(ctx context.Context) {
 		now := time.Now()
 		switch {
 		case s.over():
-			_ = s.writeCursor("end; continue with the last id") // the stream ends in any case
-			return
+			if err = s.pages.Banned(); err == nil {
+				_ = s.writeCursor("end; continue with the last id") // the stream ends in any case
+				return
+			}
 		case !now.Before(s.alive):
 			err = s.writeCursor("keep-alive")
 		case now.Before(resume):
@@ -202,20 +204,20 @@ func (s *pageStream) soonest(at time.Time) time.Time {
 // over reports whether the stream must end.
 func (s *pageStream) over() bool {
 	select {
-	case <-s.a.relay.Drained():
+	case <-s.pages.Ended():
 		return true
 	default:
 		return !time.Now().Before(s.end)
 	}
 }
 
-// sleep waits until d is over, the relay drains or ctx ends.
+// sleep waits until d is over, the stream must end or ctx ends.
 func (s *pageStream) sleep(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-s.a.relay.Drained():
+	case <-s.pages.Ended():
 	case <-ctx.Done():
 	}
 }
@@ -237,8 +239,8 @@ func (s *pageStream) giveUp(ctx context.Context, err error) {
 	_ = s.write([]byte(": end; " + reason + "\n\n")) // the stream ends in any case
 }
 
-// writePage writes the events of the page, in parts. Only one part of the page is in memory while a slow client reads. It stops early,
-// between two events, if the stream must end.
+// writePage writes the events of the page, in parts. Only one part of the page is in memory while a slow client reads. It
+// stops early, between two events, if the stream must end.
 func (s *pageStream) writePage() error {
 	page := s.page
 	s.page = relay.Delivery{} // so that it is not in memory while the stream waits

@@ -91,6 +91,7 @@ type known struct {
 	seq     relay.Seq
 	expires time.Time
 	body    []byte
+	removed bool
 	thread  *groupThread
 }
 
@@ -131,6 +132,9 @@ func (g *group) append(e relay.Entry) (relay.Receipt, error) {
 // duplicate answers a message whose id is already known. If the bytes of both messages are equal, it returns the
 // receipt of the first one. Otherwise it returns errOtherMessage.
 func (g *group) duplicate(k known, e relay.Entry) (relay.Receipt, error) {
+	if k.removed {
+		return relay.Receipt{}, errRemoved
+	}
 	if !bytes.Equal(k.body, e.Envelope.Canonical()) {
 		return relay.Receipt{}, errOtherMessage
 	}
@@ -141,6 +145,11 @@ func (g *group) duplicate(k known, e relay.Entry) (relay.Receipt, error) {
 	}
 	return r, nil
 }
+
+// errRemoved rejects a copy of a message that the operator has removed, or another message with its id.
+var errRemoved = &envelope.Error{Code: envelope.CodeForbidden,
+	Message: "the operator of this relay has removed your message with this id",
+	Details: map[string]any{envelope.DetailReason: envelope.ReasonRemoved}}
 
 // errOtherMessage rejects a message whose id its sender has already used for a message with other content.
 var errOtherMessage = envelope.Errorf(envelope.CodeDuplicateID,
@@ -202,7 +211,7 @@ func (g *group) add(e relay.Entry, h *groupThread, charge int64, expires, forget
 		event.Thread = h.Number
 	}
 	g.events = append(g.events, event)
-	g.known[MessageKey{m.Sender.ID, m.ID}] = known{g.end.Seq, expires, m.Canonical(), h}
+	g.known[MessageKey{m.Sender.ID, m.ID}] = known{seq: g.end.Seq, expires: expires, body: m.Canonical(), thread: h}
 	g.addToInbox(inboxKey{m.Recipient, e.Network}, charge, expires)
 	return &g.events[len(g.events)-1]
 }

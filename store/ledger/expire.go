@@ -150,6 +150,25 @@ func (l *Ledger) HasEnded(row Row, now time.Time) (gone Removal, ended bool, err
 	return Removal{t.Number, t.Key(), t.Participants()}, !alive && !t.Keep.After(now), nil
 }
 
+// End returns the change that ends the thread of row at now, see thread.Thread.Remove. ended is false if the thread had
+// ended before.
+func (l *Ledger) End(row Row, now time.Time) (c Change, ended bool, err error) {
+	t, err := row.Decode()
+	if err != nil {
+		return Change{}, false, err
+	}
+	before := l.policy.Rules.At(t.Thread, now)
+	after := before.Remove(now)
+	if len(after.Transitions) == len(before.Transitions) {
+		return Change{}, false, nil
+	}
+	t.Thread = after
+	return Change{Row: l.row(t, now), WasOpen: row.Open}, true, nil
+}
+
+// Forget drops the cached counts of all inboxes. An engine calls it when it has removed messages.
+func (l *Ledger) Forget() { clear(l.inboxes) }
+
 // At returns the thread of row at now: if its deadline has passed, it has timed out.
 func At(row Row, rules thread.Rules, now time.Time) (thread.Thread, error) {
 	t, err := row.Decode()

@@ -111,7 +111,8 @@ type Message struct {
 	MessageKey
 	Seq     relay.Seq
 	Expires time.Time
-	Body    []byte // empty if it was deleted because the disk was full
+	Body    []byte // empty if it was deleted because the disk was full, or if it was removed
+	Removed bool   // the operator has removed it, see relay.Remover
 	Thread  *Row   // nil if the message has no thread, or if the thread's record was removed before the message
 }
 

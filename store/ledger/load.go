@@ -62,7 +62,7 @@ func (g *group) loadNamed(tx Tx, entries []relay.Entry) error {
 		}
 	}
 	for _, m := range found.Messages {
-		k := known{seq: m.Seq, expires: m.Expires, body: m.Body}
+		k := known{seq: m.Seq, expires: m.Expires, body: m.Body, removed: m.Removed}
 		if m.Thread != nil {
 			if k.thread, err = g.addRow(*m.Thread); err != nil {
 				return err

@@ -36,7 +36,7 @@ const recordVersion = 1
 // store the index of a state too, see StateNumber.
 var (
 	stepTypes = []envelope.Type{envelope.TypeRequest, envelope.TypeOffer, envelope.TypeAccept, envelope.TypeCancel,
-		envelope.TypeResult, envelope.TypeError, thread.TypeTimeout}
+		envelope.TypeResult, envelope.TypeError, thread.TypeTimeout, thread.TypeRemoved}
 	bools  = []bool{false, true}
 	states = []thread.State{thread.Open, thread.Pending, thread.Active, thread.Completed, thread.Failed}
 )

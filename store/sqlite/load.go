@@ -131,7 +131,7 @@ func (w *writer) loadKnown(wanted ledger.Wanted, found *ledger.Found) error {
 			return err
 		}
 		found.Messages = append(found.Messages, ledger.Message{MessageKey: ledger.MessageKey{Sender: did, ID: id},
-			Seq: relay.Seq(number), Expires: instant(expiresOrDue), Body: blob})
+			Seq: relay.Seq(number), Expires: instant(expiresOrDue), Body: blob, Removed: expiresOrDue < 0})
 		threadNumbers = append(threadNumbers, threadOrOpen)
 		return err
 	}, func() (*sql.Rows, error) { return w.stmts.knownRows.Query(messages.list(), threads.list()) })

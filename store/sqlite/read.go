@@ -108,6 +108,9 @@ func (s *Store) read(ctx context.Context, q relay.Query, head relay.Seq) (relay.
 			break
 		}
 		e.TS, e.Received, e.Expires = instant(ts), instant(received), instant(expires)
+		if expires < 0 {
+			e.Removed, e.Expires = instant(-expires), time.Time{}
+		}
 		page.Events = append(page.Events, e)
 	}
 	switch {

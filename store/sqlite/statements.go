@@ -29,6 +29,9 @@ type statements struct {
 	// For a full disk.
 	cuttable, dropEvent, addCut, trimmable *sql.Stmt
 
+	// For Remove.
+	removeEvent, removeManifest *sql.Stmt
+
 	// For the write-ahead log.
 	logStatus, restartLog, truncateLog *sql.Stmt
 }
@@ -124,6 +127,10 @@ func (s *statements) all() map[**sql.Stmt]string {
 		&s.trimmable: "SELECT t.n, t.id, t.client, t.due, t.open, t.state, " +
 			"iif(EXISTS (SELECT 1 FROM event WHERE event.thread = t.n), x'', t.record) FROM thread t WHERE t.n > ? " +
 			"ORDER BY t.n LIMIT ?",
+
+		&s.removeEvent: "UPDATE event SET body = x'', expires = ?2, charged = 0, network = 0 " +
+			"WHERE seq = ?1 AND expires >= 0 RETURNING seq",
+		&s.removeManifest: "DELETE FROM manifest WHERE sender = (SELECT sender FROM event WHERE seq = ?1) AND seq = ?1",
 
 		&s.logStatus:   "PRAGMA wal_checkpoint(NOOP)",
 		&s.restartLog:  "PRAGMA wal_checkpoint(RESTART)",

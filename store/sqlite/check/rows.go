@@ -221,6 +221,7 @@ func (t storedThread) check(now time.Time) (findings []Finding) {
 	}
 	envelopes := map[messageKey]*envelope.Envelope{} // the events' envelopes; nil: cut or damaged
 	var latest int64
+	removed := false // the operator has removed an event, so its expiry is not known any more
 	for _, e := range t.events {
 		m, found := e.check(now)
 		findings = append(findings, found...)
@@ -229,6 +230,7 @@ func (t storedThread) check(now time.Time) (findings []Finding) {
 		}
 		envelopes[messageKey{didkey.DID(e.sender), e.id}] = m
 		latest = max(latest, e.expires)
+		removed = removed || e.expires < 0
 	}
 	r, err := t.Decode()
 	if err != nil {
@@ -239,7 +241,7 @@ func (t storedThread) check(now time.Time) (findings []Finding) {
 		wrong(t.where(), "it is stored with the state %q, but its record has the state %q", t.State, r.State)
 	}
 	// Expired envelopes may have been removed. The envelope that expires last must be stored until r.Keep.
-	if keep := ledger.Nanos(r.Keep); keep < latest || keep > latest && r.Keep.After(now) {
+	if keep := ledger.Nanos(r.Keep); keep < latest || keep > latest && !removed && r.Keep.After(now) {
 		wrong(t.where(), "its record says that its last envelope expires at %s, but the last stored one expires at %s",
 			envelope.FormatTime(r.Keep), envelope.FormatTime(ledger.Instant(latest)))
 	}
@@ -248,7 +250,7 @@ func (t storedThread) check(now time.Time) (findings []Finding) {
 	}
 	begin := messageKey{r.Transitions[0].By, r.Transitions[0].ID}
 	for _, e := range t.events {
-		if (messageKey{didkey.DID(e.sender), e.id}) == begin && e.expires != 0 &&
+		if (messageKey{didkey.DID(e.sender), e.id}) == begin && e.expires > 0 &&
 			e.expires != ledger.Nanos(r.RequestExpires) {
 			wrong(t.where(), "its REQUEST expires at %s, but its record says %s",
 				envelope.FormatTime(ledger.Instant(e.expires)), envelope.FormatTime(r.RequestExpires))
@@ -258,7 +260,7 @@ func (t storedThread) check(now time.Time) (findings []Finding) {
 	for _, step := range r.Transitions {
 		n := messageKey{step.By, step.ID}
 		steps[n] = step.At
-		if _, stored := envelopes[n]; !stored && step.Type != thread.TypeTimeout &&
+		if _, stored := envelopes[n]; !stored && step.ID != "" &&
 			now.Before(step.At.Add(replay.DefaultMemory)) {
 			wrong(t.where(), "its record has a step by the %s %q, which is not stored", step.Type, step.ID)
 		}
@@ -289,7 +291,7 @@ func checkHistory(r thread.Thread, envelopes map[messageKey]*envelope.Envelope) 
 			return errors.New("it does not begin with its client's REQUEST")
 		}
 		m := envelopes[messageKey{step.By, step.ID}]
-		if complete = complete && (m != nil || step.Type == thread.TypeTimeout); !complete {
+		if complete = complete && (m != nil || step.ID == ""); !complete {
 			continue
 		}
 		var err error
@@ -322,6 +324,9 @@ func replayStep(t thread.Thread, step thread.Transition, m *envelope.Envelope) (
 			return t, err
 		}
 		return noTimeouts.Next(t, m, step.At)
+	}
+	if step.Type == thread.TypeRemoved {
+		return t.Remove(step.At), nil
 	}
 	earliest, alive := thread.Rules{PendingTimeout: 1, ActiveTimeout: 1}.Deadline(t)
 	if !alive || !step.At.After(earliest) {

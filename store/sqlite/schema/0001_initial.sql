@@ -28,9 +28,9 @@ CREATE TABLE event (
 	thread    INTEGER NOT NULL, -- thread.n; 0: none
 	ts        INTEGER NOT NULL,
 	received  INTEGER NOT NULL,
-	expires   INTEGER NOT NULL, -- 0: the body was cut on a full disk
+	expires   INTEGER NOT NULL, -- 0: the body was cut on a full disk; negative: the operator removed it at minus this time
 	forget    INTEGER NOT NULL,
-	body      BLOB    NOT NULL, -- canonical JSON; empty: cut
+	body      BLOB    NOT NULL, -- canonical JSON; empty: cut or removed
 	charged   INTEGER NOT NULL, -- bytes that count against the recipient's inbox; 0: the recipient asked for the event
 	network   INTEGER NOT NULL, -- relay.Entry.Network
 	UNIQUE (sender, id)
