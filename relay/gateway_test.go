@@ -83,17 +83,17 @@ func TestStreamsTakePollSlots(t *testing.T) {
 	r := start(t, relay.Config{Limits: relay.Limits{PollsPerAddress: 2}, Observer: seen})
 	open := func(p relay.Peer) func() {
 		t.Helper()
-		end, err := r.OpenStream(p)
+		stream, err := r.OpenStream(p, "")
 		if err != nil {
 			t.Fatal(err)
 		}
-		return end
+		return stream.Close
 	}
 	remote := from("192.0.2.1")
 	first := open(remote)
 	open(remote)
 	open(local)
-	_, err := r.OpenStream(remote)
+	_, err := r.OpenStream(remote, "")
 	wantLimit(t, err, envelope.LimitPollsPerAddress)
 	_, err = r.Events(t.Context(), &relay.Poll{Peer: remote, Wait: time.Second, Limit: 1})
 	wantLimit(t, err, envelope.LimitPollsPerAddress)
@@ -112,7 +112,7 @@ func TestStreamsTakePollSlots(t *testing.T) {
 	}
 	r.Drain()
 	<-r.Drained()
-	_, err = r.OpenStream(local)
+	_, err = r.OpenStream(local, "")
 	wantCode(t, err, envelope.CodeUnavailable)
 }
 

@@ -21,6 +21,7 @@ type recorder struct {
 	delivered []relay.DeliveryReport
 	waiting   []int
 	sweeps    []error
+	screened  []envelope.Code
 }
 
 func note[T any](r *recorder, list *[]T, item T) {
@@ -30,6 +31,7 @@ func note[T any](r *recorder, list *[]T, item T) {
 }
 
 func (r *recorder) Posted(_ context.Context, p relay.PostReport)        { note(r, &r.posts, p) }
+func (r *recorder) Screened(_ time.Duration, code envelope.Code)        { note(r, &r.screened, code) }
 func (r *recorder) Served(string, relay.Kind)                           {}
 func (r *recorder) Refused(int, envelope.Code, string)                  {}
 func (r *recorder) Committed(c relay.CommitReport)                      { note(r, &r.commits, c) }

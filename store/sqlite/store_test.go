@@ -10,8 +10,11 @@ import (
 	"github.com/agora-relay/agora/store/storetest"
 )
 
-func TestStore(t *testing.T) {
-	storetest.Test(t, func(ctx context.Context, place string, policy relay.Policy) (relay.Store, error) {
-		return sqlite.Open(ctx, filepath.Join(place, "agora.db"), sqlite.Options{Policy: policy, Reserve: 1 << 16})
-	})
+// openStore is a storetest.Opener.
+func openStore(ctx context.Context, place string, policy relay.Policy) (relay.Store, error) {
+	return sqlite.Open(ctx, filepath.Join(place, "agora.db"), sqlite.Options{Policy: policy, Reserve: 1 << 16})
 }
+
+func TestStore(t *testing.T) { storetest.Test(t, openStore) }
+
+func TestRemover(t *testing.T) { storetest.TestRemover(t, openStore) }

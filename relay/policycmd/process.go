@@ -1,0 +1,93 @@
+package policycmd
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"os/exec"
+	"time"
+
+	"github.com/agora-relay/agora/internal/safetext"
+)
+
+// process is a running program.
+type process struct {
+	cmd         *exec.Cmd
+	in          io.WriteCloser
+	out, errors io.ReadCloser
+}
+
+// startProcess starts a program in a process group of its own.
+func startProcess(argv []string) (*process, error) {
+	p := &process{cmd: exec.Command(argv[0], argv[1:]...)}
+	ownGroup(p.cmd)
+	var errs [3]error
+	p.in, errs[0] = p.cmd.StdinPipe()
+	p.out, errs[1] = p.cmd.StdoutPipe()
+	p.errors, errs[2] = p.cmd.StderrPipe()
+	if err := errors.Join(errs[:]...); err != nil {
+		return nil, err
+	}
+	return p, p.cmd.Start()
+}
+
+// stop asks the program to end, and waits for up to patience until ended is closed.
+func (p *process) stop(ended <-chan struct{}, patience time.Duration) {
+	_ = p.in.Close() // this tells the program; an error means that it has ended
+	select {
+	case <-ended:
+	case <-time.After(patience):
+	}
+}
+
+// kill kills the process group and frees what it has used. A program that has ended by itself is no error.
+func (p *process) kill() error {
+	// The group is killed before Wait, because its number may be used again after that.
+	killed := killGroup(p.cmd)
+	// If a process has left the group, it may still hold the other ends.
+	_, _, _ = p.in.Close(), p.out.Close(), p.errors.Close() // the program has ended, so nothing is lost
+	err := p.cmd.Wait()
+	if _, status := errors.AsType[*exec.ExitError](err); status {
+		err = nil
+	}
+	return errors.Join(killed, err)
+}
+
+// Limits on what is logged of a program's standard error.
+const (
+	maxLogLine  = 1 << 10 // bytes of a line; the rest is left out
+	maxLogLines = 20      // lines in logInterval
+	logInterval = 10 * time.Second
+)
+
+// logLines logs what a program writes to its standard error. It never makes the program wait.
+func (c *Command) logLines(from io.Reader) {
+	lines := bufio.NewReaderSize(from, maxLogLine)
+	var since time.Time // of the interval
+	logged, dropped := 0, 0
+	for {
+		line, prefix, err := lines.ReadLine()
+		if err != nil {
+			break
+		}
+		if now := time.Now(); now.Sub(since) >= logInterval {
+			c.reportDropped(dropped)
+			since, logged, dropped = now, 0, 0
+		}
+		if logged++; logged > maxLogLines {
+			dropped++
+		} else {
+			c.log.Info("the policy command says", "line", string(safetext.Escape(line, "")))
+		}
+		for prefix && err == nil {
+			_, prefix, err = lines.ReadLine()
+		}
+	}
+	c.reportDropped(dropped)
+}
+
+func (c *Command) reportDropped(lines int) {
+	if lines > 0 {
+		c.log.Warn("the policy command says too much; some lines are not logged", "lines", lines)
+	}
+}
