@@ -150,7 +150,7 @@ func (r *Relay) Update(ctx context.Context, from Peer, f func(ExtTx) error) erro
 	if !ok {
 		return errNoExtensions
 	}
-	if err := r.draining(); err != nil {
+	if err := r.draining(); err != nil && !(from.Operator && err == ErrPaused) {
 		return err
 	}
 	if !from.Local {

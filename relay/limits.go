@@ -18,6 +18,8 @@ type Peer struct {
 	// OwnPage means that a web page of this relay has sent the request, in a browser on the relay's own machine. The
 	// limits of remote clients apply.
 	OwnPage bool
+	// Operator means that the request comes over the admin socket, or from a task of the operator. Pause does not stop it.
+	Operator bool
 
 	Reader didkey.DID // who signed the read, see Relay.VerifyRead; empty: it is not signed
 }

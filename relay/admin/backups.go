@@ -1,0 +1,216 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/agora-relay/agora/envelope"
+)
+
+// Backups makes backups in one folder, by schedule and when the operator asks. At most one is made at a time.
+type Backups struct {
+	folder string
+	make   func(ctx context.Context, to string) error
+	every  time.Duration // 0: only when the operator asks
+	keep   int           // how many backups stay; 0: all
+	now    func() time.Time
+	log    *slog.Logger
+
+	ctx  context.Context // ends when the relay stops
+	stop context.CancelFunc
+	turn chan struct{} // has a value while a backup is made
+
+	mu   sync.Mutex
+	info BackupInfo
+}
+
+// BackupInfo says how the backups are going.
+type BackupInfo struct {
+	Folder  string     `json:"folder"`
+	Last    *time.Time `json:"last,omitempty"` // when the newest backup was begun; nil: there is none
+	Next    *time.Time `json:"next,omitempty"`
+	Running bool       `json:"running,omitempty"`
+	Failed  string     `json:"failed,omitempty"` // why the last attempt failed
+}
+
+// BackupOptions configure Backups.
+type BackupOptions struct {
+	Folder string
+	Make   func(ctx context.Context, to string) error // makes a backup in a folder that does not exist yet
+	Every  time.Duration                              // 0: only when the operator asks
+	Keep   int                                        // how many backups stay; 0: all
+	Now    func() time.Time                           // nil: time.Now
+	Log    *slog.Logger
+}
+
+// NewBackups returns Backups. It reads the folder, which need not exist, to find the time of the last backup.
+func NewBackups(o BackupOptions) (*Backups, error) {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	b := &Backups{folder: o.Folder, make: o.Make, every: o.Every, keep: o.Keep, now: o.Now, log: o.Log, turn: make(chan struct{}, 1)}
+	b.ctx, b.stop = context.WithCancel(context.Background())
+	b.info.Folder = o.Folder
+	names, err := listBackups(o.Folder)
+	if err != nil {
+		return nil, err
+	}
+	if len(names) > 0 {
+		at, err := time.Parse(backupLayout, names[len(names)-1])
+		if err != nil {
+			return nil, err
+		}
+		b.info.Last = &at
+	}
+	return b, nil
+}
+
+// backupLayout is the form of the names of backups: the time at which they were begun, UTC. It sorts by time.
+const backupLayout = "agora-20060102T150405Z"
+
+var backupForm = regexp.MustCompile(`^agora-\d{8}T\d{6}Z$`)
+
+// BackupName returns the name of a backup that is begun at now.
+func BackupName(now time.Time) string { return now.UTC().Format(backupLayout) }
+
+// listBackups returns the names of the backups in a folder, the oldest first. Other files are ignored.
+func listBackups(folder string) (names []string, err error) {
+	entries, err := os.ReadDir(folder)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for _, e := range entries {
+		if _, wrong := time.Parse(backupLayout, e.Name()); e.IsDir() && wrong == nil && backupForm.MatchString(e.Name()) {
+			names = append(names, e.Name())
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// PruneBackups removes all but the newest keep backups of a folder. It removes only folders with the name of a backup.
+func PruneBackups(folder string, keep int) (removed []string, err error) {
+	names, err := listBackups(folder)
+	if err != nil {
+		return nil, err
+	}
+	for len(names) > keep {
+		if err := os.RemoveAll(filepath.Join(folder, names[0])); err != nil {
+			return removed, err
+		}
+		removed, names = append(removed, names[0]), names[1:]
+	}
+	return removed, nil
+}
+
+// Info returns how the backups are going.
+func (b *Backups) Info() BackupInfo {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.info
+}
+
+// Made is a backup that was made.
+type Made struct {
+	Folder  string   `json:"folder"`
+	Removed []string `json:"removed,omitempty"` // older backups that were removed
+}
+
+// Now makes a backup. Errors: CodeUnavailable if one is being made.
+func (b *Backups) Now() (m Made, err error) {
+	select {
+	case b.turn <- struct{}{}:
+		defer func() { <-b.turn }()
+	default:
+		return m, envelope.NotStored("a backup is being made; wait until it is complete", time.Second)
+	}
+	if b.ctx.Err() != nil {
+		return m, envelope.NotStored("the relay stops", time.Second)
+	}
+	began := b.now()
+	b.mu.Lock()
+	b.info.Running = true
+	b.mu.Unlock()
+	m.Folder = filepath.Join(b.folder, BackupName(began))
+	err = b.make(b.ctx, m.Folder)
+	if err == nil && b.keep > 0 {
+		m.Removed, err = PruneBackups(b.folder, b.keep)
+		if err != nil {
+			err = fmt.Errorf("the backup is complete, but older ones cannot be removed: %w", err)
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.info.Running, b.info.Failed = false, ""
+	if err != nil {
+		b.info.Failed = err.Error()
+		b.log.Error("a backup failed", "folder", m.Folder, "err", err)
+		return m, err
+	}
+	b.info.Last = &began
+	b.log.Info("a backup is complete", "folder", m.Folder, "took", b.now().Sub(began), "removed", m.Removed)
+	return m, nil
+}
+
+// retryBackup is when a scheduled backup that has failed is tried again.
+const retryBackup = 10 * time.Minute
+
+// Run makes the scheduled backups until ctx ends. A backup that is due at the start, because the relay did not run, is
+// made at once. When Run returns, no backup is being made.
+func (b *Backups) Run(ctx context.Context) {
+	defer func() { b.turn <- struct{}{} }() // waits for a backup of the operator, and allows no other
+	defer b.stop()
+	if b.every == 0 {
+		<-ctx.Done()
+		return
+	}
+	stop := context.AfterFunc(ctx, b.stop)
+	defer stop()
+	failed := false
+	for {
+		wait := b.untilNext(failed)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		if b.untilNext(failed) > 0 {
+			continue // the operator has made one meanwhile, or the clock was set
+		}
+		_, err := b.Now()
+		failed = err != nil
+	}
+}
+
+// maxBackupSleep is how long Run sleeps at most, in case the clock is set.
+const maxBackupSleep = time.Minute
+
+// untilNext returns how long to wait for the next backup, at most maxBackupSleep.
+func (b *Backups) untilNext(failed bool) time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := b.now()
+	next := now
+	if b.info.Last != nil {
+		next = b.info.Last.Add(b.every)
+	}
+	if next.Before(now) {
+		next = now
+	}
+	if failed && b.info.Next != nil && b.info.Next.After(now) {
+		next = *b.info.Next
+	} else if failed {
+		failed = false
+	}
+	b.info.Next = &next
+	return min(max(0, next.Sub(now)), maxBackupSleep)
+}

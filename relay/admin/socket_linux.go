@@ -1,0 +1,38 @@
+package admin
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// withShortPath calls f with a path of the same file that fits into the address of a socket. A long path is replaced by
+// one that begins at an open folder.
+func withShortPath(path string, f func(short string) error) error {
+	if len(path) <= maxSocketPath {
+		return f(path)
+	}
+	folder, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer folder.Close() // it was only read
+	return f(fmt.Sprintf("/proc/self/fd/%d/%s", folder.Fd(), filepath.Base(path)))
+}
+
+// isOwn reports whether the other end belongs to the user of this process or to root. The mode of the socket says the
+// same. This also holds if the mode was changed.
+func isOwn(c *net.UnixConn) bool {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return false
+	}
+	own := false
+	err = raw.Control(func(fd uintptr) {
+		peer, err := syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
+		own = err == nil && (peer.Uid == 0 || int(peer.Uid) == os.Geteuid())
+	})
+	return err == nil && own
+}

@@ -1,0 +1,189 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/ledger"
+	"github.com/agora-relay/agora/store/sqlite/internal/dbfile"
+	"github.com/agora-relay/agora/thread"
+)
+
+// Usage describes what a database holds.
+type Usage struct {
+	Events    int64 `json:"events"`    // that can be delivered
+	Expired   int64 `json:"expired"`   // of which only the ids are remembered
+	Removed   int64 `json:"removed"`   // by the operator
+	BodyBytes int64 `json:"bodyBytes"` // of all bodies
+	LastHour  int64 `json:"lastHour"`  // events that came in the hour before
+	LastDay   int64 `json:"lastDay"`   // events that came in the 24 hours before
+
+	Oldest *time.Time `json:"oldest"` // arrival of the oldest event that can be delivered; nil: there is none
+	Newest *time.Time `json:"newest"`
+
+	Types   []TypeUsage            `json:"types"`   // sorted by type
+	Threads map[thread.State]int64 `json:"threads"` // see Stats.Threads
+
+	Agents     int64 `json:"agents"`     // with a manifest that has not expired
+	Identities int64 `json:"identities"` // that any row names
+
+	DatabaseBytes int64     `json:"databaseBytes"` // size of the file
+	FreeBytes     int64     `json:"freeBytes"`     // of the file, without content
+	LogBytes      int64     `json:"logBytes"`      // size of the write-ahead log
+	Seq           relay.Seq `json:"seq"`           // last number given to an event
+}
+
+// TypeUsage describes the events of one type that can be delivered.
+type TypeUsage struct {
+	Type   envelope.Type `json:"type"`
+	Events int64         `json:"events"`
+	Bytes  int64         `json:"bytes"`
+}
+
+// Measure returns what the database at path holds at now. A store may have the database open. It reads all of the
+// database, and takes a second for about a gigabyte.
+func Measure(ctx context.Context, path string, now time.Time) (u Usage, err error) {
+	err = readOnly(ctx, path, func(db *sql.DB) error {
+		u, err = measure(ctx, db, now)
+		return err
+	})
+	if err != nil {
+		return Usage{}, err
+	}
+	if u.DatabaseBytes, err = fileSize(path); err != nil {
+		return Usage{}, err
+	}
+	u.LogBytes, err = fileSize(path + "-wal")
+	return u, err
+}
+
+// readOnly opens a database for reading, calls f, and closes it.
+func readOnly(ctx context.Context, path string, f func(db *sql.DB) error) error {
+	db, err := dbfile.OpenReadOnly(path)
+	if err != nil {
+		return err
+	}
+	db.SetMaxOpenConns(1)
+	if err := errors.Join(f(db), db.Close()); err != nil {
+		return dbfile.WithPath(ctx, path, err)
+	}
+	return nil
+}
+
+func measure(ctx context.Context, db *sql.DB, now time.Time) (u Usage, err error) {
+	at := nanos(now)
+	var oldest, newest sql.NullInt64
+	row := db.QueryRowContext(ctx, "SELECT count(*) FILTER (WHERE expires > ?1), "+
+		"count(*) FILTER (WHERE expires BETWEEN 0 AND ?1), count(*) FILTER (WHERE expires < 0), ifnull(sum(length(body)), 0), "+
+		"count(*) FILTER (WHERE received > ?2), count(*) FILTER (WHERE received > ?3), "+
+		"min(received) FILTER (WHERE expires > ?1), max(received) FILTER (WHERE expires > ?1) FROM event",
+		at, nanos(now.Add(-time.Hour)), nanos(now.Add(-24*time.Hour)))
+	if err := row.Scan(&u.Events, &u.Expired, &u.Removed, &u.BodyBytes, &u.LastHour, &u.LastDay, &oldest, &newest); err != nil {
+		return u, err
+	}
+	u.Oldest, u.Newest = maybeInstant(oldest), maybeInstant(newest)
+	u.Types = []TypeUsage{}
+	err = eachRow(func(scan scanner) error {
+		var t TypeUsage
+		err := scan(&t.Type, &t.Events, &t.Bytes)
+		u.Types = append(u.Types, t)
+		return err
+	}, func() (*sql.Rows, error) {
+		return db.QueryContext(ctx, "SELECT type, count(*), sum(length(body)) FROM event WHERE expires > ? GROUP BY type ORDER BY type", at)
+	})
+	if err != nil {
+		return u, err
+	}
+	u.Threads = map[thread.State]int64{}
+	for _, state := range ledger.States() {
+		u.Threads[state] = 0
+	}
+	err = eachRow(func(scan scanner) error {
+		var state, n int64
+		err := scan(&state, &n)
+		u.Threads[ledger.StateOf(state)] = n
+		return err
+	}, func() (*sql.Rows, error) {
+		return db.QueryContext(ctx, "SELECT state, count(*) FROM thread GROUP BY state")
+	})
+	if err != nil {
+		return u, err
+	}
+	err = db.QueryRowContext(ctx, "SELECT (SELECT count(DISTINCT sender) FROM manifest WHERE expires > ?), "+
+		"(SELECT count(*) FROM party), freelist_count * page_size FROM pragma_freelist_count, pragma_page_size", at).
+		Scan(&u.Agents, &u.Identities, &u.FreeBytes)
+	if err != nil {
+		return u, err
+	}
+	_, u.Seq, err = epochAndHead(ctx, db)
+	return u, err
+}
+
+func maybeInstant(nanos sql.NullInt64) *time.Time {
+	if !nanos.Valid {
+		return nil
+	}
+	t := instant(nanos.Int64).UTC()
+	return &t
+}
+
+// Ranking selects what Top counts.
+type Ranking string
+
+const (
+	BySender Ranking = "sender" // the messages that each identity has sent
+	ByInbox  Ranking = "inbox"  // the messages for each recipient
+)
+
+// Ranked is an identity and its messages that can be delivered.
+type Ranked struct {
+	DID     didkey.DID `json:"did"`
+	Events  int64      `json:"events"`
+	Bytes   int64      `json:"bytes"`
+	Unasked int64      `json:"unasked,omitempty"` // ByInbox: messages that count against the inbox
+}
+
+// Top returns the identities with the most messages at now, or with the most bytes. Like Measure, it reads all of the
+// database.
+func Top(ctx context.Context, path string, by Ranking, bytes bool, limit int, now time.Time) (top []Ranked, err error) {
+	column, order := "sender", "2"
+	if by == ByInbox {
+		column = "recipient"
+	}
+	if bytes {
+		order = "3"
+	}
+	top = []Ranked{}
+	err = readOnly(ctx, path, func(db *sql.DB) error {
+		return eachRow(func(scan scanner) error {
+			var r Ranked
+			err := scan(&r.DID, &r.Events, &r.Bytes, &r.Unasked)
+			if by == BySender {
+				r.Unasked = 0
+			}
+			top = append(top, r)
+			return err
+		}, func() (*sql.Rows, error) {
+			return db.QueryContext(ctx, "SELECT p.did, n, size, unasked FROM (SELECT "+column+" AS who, count(*) AS n, "+
+				"sum(length(body)) AS size, count(*) FILTER (WHERE charged > 0) AS unasked FROM event WHERE expires > ? AND "+column+
+				" <> 0 GROUP BY "+column+" ORDER BY "+order+" DESC, 1 LIMIT ?) JOIN party p ON p.id = who ORDER BY "+order+" DESC, 1",
+				nanos(now), limit)
+		})
+	})
+	return top, err
+}
+
+// Checkpoint copies the write-ahead log into the database and truncates its file. done is false if a reader is in the
+// way.
+func (s *Store) Checkpoint(ctx context.Context) (done bool, err error) {
+	err = s.task(ctx, func(w *writer) error {
+		done, err = w.truncateLog()
+		return w.store.care.handleError(err)
+	})
+	return done, err
+}
