@@ -119,7 +119,7 @@ func (t ExtTx) Append(c Checked, terms thread.Terms) (Receipt, error) {
 	// accepted as new.
 	// The quota of the recipient's inbox holds for all envelopes of extensions, whoever has asked the extension.
 	e.Received, e.Terms, e.Local = t.relay.now(), terms, false
-	if err := t.relay.policy.Window.Check(e.Envelope.TS, e.Envelope.TTL, e.Received); err != nil {
+	if err := t.relay.policy.WindowOf(e.Envelope.Type).Check(e.Envelope.TS, e.Envelope.TTL, e.Received); err != nil {
 		return Receipt{}, err
 	}
 	return t.tx.Append(e)

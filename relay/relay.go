@@ -370,7 +370,7 @@ func (r *Relay) check(body []byte) (Entry, error) {
 		return Entry{}, err
 	}
 	now := r.now()
-	if err := r.policy.Window.Check(e.TS, e.TTL, now); err != nil {
+	if err := r.policy.WindowOf(e.Type).Check(e.TS, e.TTL, now); err != nil {
 		return Entry{}, err
 	}
 	if e.Relays != nil && !slices.ContainsFunc(e.Relays, r.isOwnOrigin) {

@@ -73,10 +73,22 @@ type Notices func(t thread.Thread, request time.Time) []*envelope.Envelope
 // Policy has the rules of a relay about time, threads and inboxes. A store is opened with a policy, and the relay takes
 // it from the store.
 type Policy struct {
-	Window          replay.Window
-	Rules           thread.Rules
+	Window replay.Window
+	Rules  thread.Rules
+	// Retention is how long messages of a type are kept at most, if that is less than Window.MaxTTL. A type without an
+	// entry is kept up to Window.MaxTTL.
+	Retention       map[envelope.Type]time.Duration
 	ThreadRetention time.Duration // how long a thread's record is kept after its envelopes; 0: 24 hours
 	Inbox           Quota
+}
+
+// WindowOf returns the window for messages of a type.
+func (p Policy) WindowOf(t envelope.Type) replay.Window {
+	w := p.Window
+	if limit := p.Retention[t]; limit > 0 {
+		w.MaxTTL = min(limit, w.WithDefaults().MaxTTL)
+	}
+	return w
 }
 
 // DefaultThreadRetention is the ThreadRetention of the zero Policy.
@@ -142,6 +154,11 @@ func (p Policy) Validate() error {
 		if span.value < 0 || span.value > replay.MaxSpan {
 			return fmt.Errorf("policy: %s is %v; set it above 0 and to at most %v, or to 0 for the default",
 				span.name, span.value, replay.MaxSpan)
+		}
+	}
+	for kind, limit := range p.Retention {
+		if limit < time.Second {
+			return fmt.Errorf("policy: the Retention of %s is %v; set it to at least 1s", kind, limit)
 		}
 	}
 	if p.Rules.MaxOffers < 0 {

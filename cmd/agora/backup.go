@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/internal/fsync"
+	"github.com/agora-relay/agora/relay/admin"
 	"github.com/agora-relay/agora/store/sqlite"
 )
 
@@ -44,68 +46,94 @@ const (
 
 type backupCmd struct {
 	dataFolder
-	Dest string `arg:"" name:"dest" help:"The folder to create. If it exists, it must be empty."`
+	Keep int    `placeholder:"N" help:"Make the backup in a new folder within DEST, which is named after the time, and remove all but the newest N there."`
+	Dest string `arg:"" name:"dest" help:"The folder to create. If it exists, it must be empty, except with --keep."`
 }
 
 func (backupCmd) Help() string {
 	return "Creates a data folder with a consistent copy of the database and with the relay's keys. The relay may keep " +
-		"running. The new folder appears only when the backup is complete. To restore a backup, start a relay with it " +
-		"(agora serve --data), or move it to where the old data folder was.\n\n" +
+		"running. The new folder appears only when the backup is complete. agora restore puts a backup in place.\n\n" +
 		"A backup contains the relay's keys and is not encrypted: anyone who has the backup can act as the relay. After a " +
 		"restore the cursors of readers are no longer valid (unknown_cursor). Readers start again with the oldest stored " +
 		"event.\n\n" +
 		"Examples:\n  agora backup backups/monday\n  agora backup --data /var/lib/agora /mnt/backups/$(date +%F)\n" +
-		"  agora check --data backups/monday\n  agora serve --data backups/monday"
+		"  agora backup --keep 7 /mnt/backups\n" +
+		"  agora check --data backups/monday\n  agora restore backups/monday"
+}
+
+func (c backupCmd) Validate() error {
+	if c.Keep < 0 {
+		return errors.New("--keep must be at least 1")
+	}
+	return c.dataFolder.Validate()
 }
 
 func (c backupCmd) Run(env environment) (err error) {
 	began := time.Now()
-	dest, err := filepath.Abs(c.Dest)
+	shown := c.Dest
+	if c.Keep > 0 {
+		shown = filepath.Join(c.Dest, admin.BackupName(began))
+	}
+	copied, err := makeBackup(env.ctx, c.Data, shown, func(done, total int64) {
+		fmt.Fprintf(env.stderr, "agora: copied %s of about %s\n", megabytes(done), megabytes(max(done, total)))
+	})
 	if err != nil {
 		return err
+	}
+	_, err = fmt.Fprintf(env.stdout, "%s: %s up to number %d, %s, in %s\n", printable(shown),
+		count(copied.Events, "event"), copied.Seq, megabytes(copied.Bytes), time.Since(began).Round(10*time.Millisecond))
+	if err != nil || c.Keep == 0 {
+		return err
+	}
+	removed, err := admin.PruneBackups(c.Dest, c.Keep)
+	for _, name := range removed {
+		env.say("removed the older backup %s", filepath.Join(c.Dest, name))
+	}
+	return err
+}
+
+// makeBackup copies a data folder, which a relay may use meanwhile, into the new folder to. progress may be nil. On an
+// error it leaves nothing behind.
+func makeBackup(ctx context.Context, data, to string, progress func(done, total int64)) (copied sqlite.Copied, err error) {
+	dest, err := filepath.Abs(to)
+	if err != nil {
+		return copied, err
 	}
 	if err := checkNewOrEmpty(dest); err != nil {
-		return err
+		return copied, err
 	}
-	key, err := didkey.Load(filepath.Join(c.Data, keyName))
+	key, err := didkey.Load(filepath.Join(data, keyName))
 	if err != nil {
-		return err
+		return copied, err
 	}
 	parent := filepath.Dir(dest)
 	if err := os.MkdirAll(parent, 0o700); err != nil {
-		return err
+		return copied, err
 	}
 	unfinished, err := os.MkdirTemp(parent, "."+filepath.Base(dest)+".unfinished-") // mode 0700
 	if err != nil {
-		return err
+		return copied, err
 	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, os.RemoveAll(unfinished))
 		}
 	}()
-	copied, err := sqlite.Backup(env.ctx, c.database(), filepath.Join(unfinished, databaseName), func(done, total int64) {
-		fmt.Fprintf(env.stderr, "agora: copied %s of about %s\n", megabytes(done), megabytes(max(done, total)))
-	})
+	copied, err = sqlite.Backup(ctx, filepath.Join(data, databaseName), filepath.Join(unfinished, databaseName), progress)
 	if err != nil {
-		return err
+		return copied, err
 	}
 	if err := didkey.Save(filepath.Join(unfinished, keyName), key); err != nil {
-		return err
+		return copied, err
 	}
 	// These keys are copied after the database. So if the database was used with a gateway key, that key is here.
-	if err := copyGatewayKeys(c.Data, unfinished); err != nil {
-		return err
+	if err := copyGatewayKeys(data, unfinished); err != nil {
+		return copied, err
 	}
-	if err := errors.Join(fsync.Folder(unfinished), env.ctx.Err()); err != nil {
-		return err
+	if err := errors.Join(fsync.Folder(unfinished), ctx.Err()); err != nil {
+		return copied, err
 	}
-	if err := moveInto(unfinished, dest); err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(env.stdout, "%s: %s up to number %d, %s, in %s\n", printable(c.Dest),
-		count(copied.Events, "event"), copied.Seq, megabytes(copied.Bytes), time.Since(began).Round(10*time.Millisecond))
-	return err
+	return copied, moveInto(unfinished, dest)
 }
 
 // copyGatewayKeys copies the keys of the gateways. Both are missing if no gateway was ever on. If only the operator's key

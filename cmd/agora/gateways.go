@@ -24,6 +24,7 @@ import (
 	"github.com/agora-relay/agora/gateway/jobs/credits"
 	"github.com/agora-relay/agora/internal/fsync"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/admin"
 	"github.com/agora-relay/agora/relay/httpapi"
 	"github.com/agora-relay/agora/relay/httpapi/apidocs"
 	"github.com/agora-relay/agora/replay"
@@ -32,7 +33,7 @@ import (
 // extensions returns the extensions of every relay. A relay has the tables of all gateways, so turning a gateway on or
 // off does not change the schema.
 func extensions() []relay.Extension {
-	return []relay.Extension{gateway.Extension, hub.Extension, channel.Extension, jobs.Extension}
+	return []relay.Extension{admin.Extension, gateway.Extension, hub.Extension, channel.Extension, jobs.Extension}
 }
 
 // gatewayFlags are the flags of serve for gateways.

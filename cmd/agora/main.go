@@ -44,6 +44,10 @@ type commandLine struct {
 	Conformance  conformanceCmd  `cmd:"" help:"Test whether a relay follows the protocol."`
 	Bench        benchCmd        `cmd:"" help:"Measure a relay under load."`
 	Monitoring   monitoringCmd   `cmd:"" help:"Print alert rules for Prometheus, or a dashboard for Grafana."`
+	Admin        adminCmd        `cmd:"" help:"Govern a relay that runs on this machine: bans, removals, backups."`
+	Stats        statsCmd        `cmd:"" help:"Show what a data folder holds."`
+	Prune        pruneCmd        `cmd:"" help:"Remove old messages from a data folder, and give its disk space back."`
+	Restore      restoreCmd      `cmd:"" help:"Put a backup in place."`
 	Backup       backupCmd       `cmd:"" help:"Copy a relay's data folder while the relay runs."`
 	Check        checkCmd        `cmd:"" help:"Check all of a data folder or a backup."`
 	Health       healthCmd       `cmd:"" help:"Check whether a relay accepts messages."`

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/admin"
 	"github.com/agora-relay/agora/relay/httpapi"
 	"github.com/agora-relay/agora/relay/metrics"
 	"github.com/agora-relay/agora/relay/tracing"
@@ -135,15 +136,29 @@ func (w *watched) addStore(store *sqlite.Store, log *slog.Logger) {
 
 // addRelay adds the metrics of the relay itself and of its certificates. c may be nil. maxDisk is the maximum size of the
 // database in bytes.
-func (w *watched) addRelay(r *relay.Relay, maxDisk int64, c certificates) {
+func (w *watched) addRelay(r *relay.Relay, maxDisk int64, c certificates, ready func() error) {
 	if w.metrics == nil {
 		return
 	}
-	w.metrics.AddReady(r.Health)
+	w.metrics.AddReady(ready)
 	w.metrics.AddLimits(func() int { return r.Limits().Polls }, maxDisk)
 	if c != nil {
 		w.metrics.AddCertificates(c.expiry)
 	}
+}
+
+// addBackups adds the metrics of the backups. b may be nil.
+func (w *watched) addBackups(b *admin.Backups) {
+	if w.metrics == nil || b == nil {
+		return
+	}
+	w.metrics.AddBackups(func() (at time.Time, failed bool) {
+		info := b.Info()
+		if info.Last != nil {
+			at = *info.Last
+		}
+		return at, info.Failed != ""
+	})
 }
 
 // closeTime is how long sending the last spans may take.

@@ -64,7 +64,7 @@ func (s *server) reload(ctx context.Context) error {
 		}
 	}
 	s.relay.SetLimits(fresh.Limits.limits())
-	s.relay.SetBans(fresh.Limits.bans())
+	s.governed.bans.SetSettings(fresh.Limits.bans())
 	s.front.SetProxies(fresh.Limits.proxies())
 	s.level.Set(slog.Level(fresh.Observe.LogLevel))
 	slices.Sort(applied)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -46,6 +47,7 @@ type serveCmd struct {
 	TLS             tlsFlags         `embed:"" group:"TLS"`
 	Limits          limitFlags       `embed:"" group:"Limits and access"`
 	Observe         observeFlags     `embed:"" group:"Logs, metrics and traces"`
+	Govern          governFlags      `embed:"" group:"Policy, backups and retention"`
 	Gateways        gatewayFlags     `embed:"" group:"Gateways"`
 
 	sources map[string]string // where each setting comes from, by its name; missing: it is the default
@@ -149,6 +151,7 @@ func (c serveCmd) Validate() error {
 func (c serveCmd) policy() relay.Policy {
 	return relay.Policy{
 		Window:          replay.Window{MaxTTL: c.MaxTTL},
+		Retention:       c.Govern.retention(),
 		Rules:           thread.Rules{PendingTimeout: c.PendingTimeout, ActiveTimeout: c.ActiveTimeout},
 		ThreadRetention: c.ThreadRetention,
 		Inbox:           c.Limits.inbox(),
@@ -171,7 +174,7 @@ func (c *serveCmd) Run(env environment, parsed *kong.Context) (err error) {
 	for _, warning := range strangeVariables(parsed) {
 		log.Warn(warning)
 	}
-	if err := makeFolder(c.Data); err != nil {
+	if err := errors.Join(c.Govern.checkPolicy(), makeFolder(c.Data)); err != nil {
 		return err
 	}
 	watched, err := c.Observe.open(env.ctx, log)
@@ -201,7 +204,7 @@ func (c *serveCmd) Run(env environment, parsed *kong.Context) (err error) {
 		return err
 	}
 	if err := s.open(store, key); err != nil {
-		return errors.Join(ignoreStop(env.ctx, err, log), s.sockets.close(), s.gateways.close())
+		return errors.Join(ignoreStop(env.ctx, err, log), s.sockets.close(), s.gateways.close(), s.governed.close())
 	}
 	err = s.run()
 	log.Info("stopped")
@@ -212,6 +215,9 @@ func (c *serveCmd) Run(env environment, parsed *kong.Context) (err error) {
 // about settings that are allowed and may be a mistake.
 func (c *serveCmd) check(env environment, parsed *kong.Context) error {
 	if _, err := c.TLS.openCertificates(c.Data, newLog(env)); err != nil {
+		return err
+	}
+	if err := c.Govern.checkPolicy(); err != nil {
 		return err
 	}
 	for _, warning := range append(strangeVariables(parsed), c.warnings(c.Addr.isLoopback())...) {
@@ -233,6 +239,7 @@ type server struct {
 	sockets      sockets
 
 	relay    *relay.Relay
+	governed governed
 	gateways gateways
 	front    *httpapi.Front
 }
@@ -250,9 +257,15 @@ func (s *server) open(store *sqlite.Store, key didkey.Key) (err error) {
 		}
 		origin = public
 	}
-	s.relay, err = relay.New(s.env.ctx, relay.Config{Store: store, Key: key, Origin: origin, Reads: s.Reads,
-		MaxBody: s.MaxBody, Log: s.log, Limits: s.Limits.limits(), Bans: s.Limits.bans(), Observer: s.watched.observer()})
-	if err != nil {
+	config := relay.Config{Store: store, Key: key, Origin: origin, Reads: s.Reads,
+		MaxBody: s.MaxBody, Log: s.log, Limits: s.Limits.limits(), Observer: s.watched.observer()}
+	if s.governed.policy = s.Govern.policy(s.log); s.governed.policy != nil {
+		config.Screen = s.governed.policy
+	}
+	if s.relay, err = relay.New(s.env.ctx, config); err != nil {
+		return err
+	}
+	if err := s.openGoverned(store); err != nil { // it sets the bans
 		return err
 	}
 	if s.gateways, err = s.Gateways.open(s.env.ctx, s.Data, s.relay, s.log); err != nil {
@@ -268,7 +281,8 @@ func (s *server) open(store *sqlite.Store, key didkey.Key) (err error) {
 		return err
 	}
 	s.front = httpapi.New(s.relay, options)
-	s.watched.addRelay(s.relay, s.MaxDisk, s.certificates)
+	s.watched.addRelay(s.relay, s.MaxDisk, s.certificates, s.ready)
+	s.watched.addBackups(s.governed.backups)
 	text := fmt.Sprintf("Agora relay %s\n%s%s", key.DID(), pageLine, s.gateways.lines())
 	if s.sockets.metrics != nil {
 		text += fmt.Sprintf("metrics at %s/metrics\n", listenerURL(s.sockets.metrics.Addr(), false))
@@ -293,14 +307,14 @@ func (s *server) run() error {
 	var config *tls.Config
 	signals, stop := hangups()
 	defer stop()
-	tasks := append(s.gateways.tasks(), func(ctx context.Context) { s.reloadAt(ctx, signals) }, s.announceStop)
+	tasks := append(append(s.gateways.tasks(), s.governed.tasks()...), func(ctx context.Context) { s.reloadAt(ctx, signals) }, s.announceStop)
 	if s.certificates != nil {
 		config = tlsConfig(s.certificates)
 		tasks = append(tasks, s.certificates.run)
 	}
 	if s.sockets.metrics != nil {
 		tasks = append(tasks, func(ctx context.Context) {
-			if err := runServer(ctx, s.watched.metrics.Server(s.relay.Health, s.log), s.sockets.metrics); err != nil {
+			if err := runServer(ctx, s.watched.metrics.Server(s.ready, s.log), s.sockets.metrics); err != nil {
 				s.log.Error("the metrics are not served any more", "err", err)
 			}
 		})
@@ -316,6 +330,9 @@ func (s *server) run() error {
 	notifySystemd(s.log, daemon.SdNotifyReady)
 	return serve(s.env.ctx, s.relay, s.front, tasks, listeners...)
 }
+
+// ready returns nil if the relay accepts messages.
+func (s *server) ready() error { return cmp.Or(s.relay.Health(), s.governed.policyHealth()) }
 
 // announceStop tells systemd that the relay stops, as soon as it was told to stop. Requests that have begun may still be
 // answered then. ctx ends when the relay has stopped for another reason.

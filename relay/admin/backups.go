@@ -29,8 +29,9 @@ type Backups struct {
 	stop context.CancelFunc
 	turn chan struct{} // has a value while a backup is made
 
-	mu   sync.Mutex
-	info BackupInfo
+	mu    sync.Mutex
+	info  BackupInfo
+	retry time.Time // no scheduled backup is made before this; zero: the last attempt did not fail
 }
 
 // BackupInfo says how the backups are going.
@@ -150,8 +151,9 @@ func (b *Backups) Now() (m Made, err error) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.info.Running, b.info.Failed = false, ""
+	b.info.Running, b.info.Failed, b.retry = false, "", time.Time{}
 	if err != nil {
+		b.retry = b.now().Add(retryBackup)
 		b.info.Failed = err.Error()
 		b.log.Error("a backup failed", "folder", m.Folder, "err", err)
 		return m, err
@@ -175,19 +177,15 @@ func (b *Backups) Run(ctx context.Context) {
 	}
 	stop := context.AfterFunc(ctx, b.stop)
 	defer stop()
-	failed := false
 	for {
-		wait := b.untilNext(failed)
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(wait):
+		case <-time.After(b.untilNext()):
 		}
-		if b.untilNext(failed) > 0 {
-			continue // the operator has made one meanwhile, or the clock was set
+		if b.untilNext() == 0 { // else the clock was set, or the operator has made a backup meanwhile
+			_, _ = b.Now() // Now logs the error, and untilNext waits before the next attempt
 		}
-		_, err := b.Now()
-		failed = err != nil
 	}
 }
 
@@ -195,22 +193,17 @@ func (b *Backups) Run(ctx context.Context) {
 const maxBackupSleep = time.Minute
 
 // untilNext returns how long to wait for the next backup, at most maxBackupSleep.
-func (b *Backups) untilNext(failed bool) time.Duration {
+func (b *Backups) untilNext() time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := b.now()
 	next := now
-	if b.info.Last != nil {
+	if b.info.Last != nil && b.info.Last.Add(b.every).After(now) {
 		next = b.info.Last.Add(b.every)
 	}
-	if next.Before(now) {
-		next = now
-	}
-	if failed && b.info.Next != nil && b.info.Next.After(now) {
-		next = *b.info.Next
-	} else if failed {
-		failed = false
+	if b.retry.After(next) {
+		next = b.retry
 	}
 	b.info.Next = &next
-	return min(max(0, next.Sub(now)), maxBackupSleep)
+	return min(next.Sub(now), maxBackupSleep)
 }

@@ -224,17 +224,24 @@ const protocolVersion = "1.0.0"
 
 func (a *api) getWellKnown(w http.ResponseWriter, _ *http.Request, from relay.Peer) error {
 	policy := a.relay.Policy()
+	seconds := map[string]any{
+		"skew": policy.Window.Skew.Seconds(), "idMemory": policy.Window.Memory.Seconds(),
+		"defaultTtl": envelope.DefaultTTL.Seconds(), "maxTtl": policy.Window.MaxTTL.Seconds(),
+		"pendingTimeout": policy.Rules.PendingTimeout.Seconds(), "activeTimeout": policy.Rules.ActiveTimeout.Seconds(),
+		"threadRetention": policy.ThreadRetention.Seconds(),
+		"pollDefault":     relay.DefaultWait.Seconds(), "pollMax": relay.MaxWait.Seconds(), "streamMax": maxStream.Seconds(),
+	}
+	if len(policy.Retention) > 0 {
+		limits := map[envelope.Type]float64{}
+		for t := range policy.Retention {
+			limits[t] = policy.WindowOf(t).MaxTTL.Seconds()
+		}
+		seconds["maxTtlOf"] = limits
+	}
 	document := map[string]any{
 		"ok": true, "version": protocolVersion, "build": a.options.Build,
 		"did": a.relay.DID(), "url": a.relay.Origin(), "reads": a.relay.Reads(),
-		"features": a.features(from), "limits": a.limits(),
-		"seconds": map[string]any{
-			"skew": policy.Window.Skew.Seconds(), "idMemory": policy.Window.Memory.Seconds(),
-			"defaultTtl": envelope.DefaultTTL.Seconds(), "maxTtl": policy.Window.MaxTTL.Seconds(),
-			"pendingTimeout": policy.Rules.PendingTimeout.Seconds(), "activeTimeout": policy.Rules.ActiveTimeout.Seconds(),
-			"threadRetention": policy.ThreadRetention.Seconds(),
-			"pollDefault":     relay.DefaultWait.Seconds(), "pollMax": relay.MaxWait.Seconds(), "streamMax": maxStream.Seconds(),
-		},
+		"features": a.features(from), "limits": a.limits(), "seconds": seconds,
 	}
 	if a.options.Gateways != nil {
 		document["gateways"] = a.options.Gateways

@@ -26,6 +26,13 @@ const (
 	duplicate = "duplicate"
 )
 
+// Values of the label result for decisions of the policy command.
+const (
+	accepted = "accepted"
+	refused  = "refused"
+	failed   = "failed"
+)
+
 // Metrics receives the reports of a relay and of its store. New creates one.
 type Metrics struct {
 	relay.NoObserver
@@ -40,6 +47,8 @@ type Metrics struct {
 	commitSync prometheus.Observer
 	commitWork prometheus.Observer
 	commitSize prometheus.Observer
+	decisions  map[string]prometheus.Counter // by result
+	decide     prometheus.Observer
 	waiting    prometheus.Gauge
 	answers    prometheus.Counter
 	delivered  prometheus.Counter
@@ -82,6 +91,13 @@ func New(build string) *Metrics {
 	m.commitWork = m.histogram("agora_commit_work_seconds", "Time for the reads and writes of a group, before its commit.",
 		50e-6, 2, 16)
 	m.commitSize = m.histogram("agora_commit_events", "Events that became durable together.", 1, 2, 9)
+	decisions := m.counters("agora_policy_decisions_total",
+		"Messages that the policy command was asked about, by result: accepted, refused, or failed if it did not answer.", "result")
+	m.decisions = map[string]prometheus.Counter{}
+	for _, result := range []string{accepted, refused, failed} {
+		m.decisions[result] = decisions.WithLabelValues(result)
+	}
+	m.decide = m.histogram("agora_policy_seconds", "Time until the policy command has decided about a message.", 50e-6, 2, 18)
 	m.waiting = m.gauge("agora_polls_waiting", "Polls in progress, waiting ones included, and open streams.", nil)
 	m.answers = m.counter("agora_poll_answers_total", "Answers to polls.")
 	m.delivered = m.counter("agora_events_delivered_total", "Events in answers to polls, up to the first 64 KiB of each answer.")
@@ -148,6 +164,19 @@ func (m *Metrics) Posted(_ context.Context, p relay.PostReport) {
 	if p.Store > 0 {
 		m.store.Observe(p.Store.Seconds())
 	}
+}
+
+// Screened implements relay.Observer.
+func (m *Metrics) Screened(took time.Duration, code envelope.Code) {
+	result := failed
+	switch code {
+	case "":
+		result = accepted
+	case envelope.CodeForbidden:
+		result = refused
+	}
+	m.decisions[result].Inc()
+	m.decide.Observe(took.Seconds())
 }
 
 // Served implements relay.Observer.

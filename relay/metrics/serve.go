@@ -50,6 +50,26 @@ func (m *Metrics) AddReady(ready func() error) {
 	}))
 }
 
+// AddBackups adds the times of the backups. last returns when the newest one was begun, or the zero time, and whether
+// the last attempt has failed.
+func (m *Metrics) AddBackups(last func() (at time.Time, failed bool)) {
+	m.registry.MustRegister(
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "agora_backup_last_timestamp_seconds",
+			Help: "When the newest backup was begun; 0: there is none."}, func() float64 {
+			if at, _ := last(); !at.IsZero() {
+				return float64(at.Unix())
+			}
+			return 0
+		}),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "agora_backup_failed",
+			Help: "1 if the last attempt to make a backup has failed, otherwise 0."}, func() float64 {
+			if _, failed := last(); failed {
+				return 1
+			}
+			return 0
+		}))
+}
+
 // AddLimits adds the limits that the relay can reach as a whole: how many polls may wait, and the size of the database
 // in bytes. A negative number means that there is no limit.
 func (m *Metrics) AddLimits(polls func() int, databaseBytes int64) {

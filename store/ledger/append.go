@@ -175,7 +175,7 @@ func (g *group) move(e relay.Entry) (thread.Thread, *groupThread, error) {
 // group's thread that e changes; nil if e opens a new thread.
 func (g *group) accept(e relay.Entry, t thread.Thread, h *groupThread, charge int64) relay.Receipt {
 	m := e.Envelope
-	expires := g.policy.Window.Expires(m.TS, m.TTL)
+	expires := g.policy.WindowOf(m.Type).Expires(m.TS, m.TTL)
 	if m.Type != envelope.TypeManifest {
 		h = g.putThread(h, t, e.Received, expires)
 		h.join(m)

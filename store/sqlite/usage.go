@@ -187,3 +187,54 @@ func (s *Store) Checkpoint(ctx context.Context) (done bool, err error) {
 	})
 	return done, err
 }
+
+// Older returns the events of a type that arrived before a time and can be delivered at now. An empty type means all.
+func (s *Store) Older(ctx context.Context, before time.Time, of envelope.Type, now time.Time) (found []relay.Seq, err error) {
+	err = readOnly(ctx, s.path, func(db *sql.DB) error {
+		return eachRow(func(scan scanner) error {
+			var seq relay.Seq
+			err := scan(&seq)
+			found = append(found, seq)
+			return err
+		}, func() (*sql.Rows, error) {
+			return db.QueryContext(ctx, "SELECT seq FROM event WHERE received < ?1 AND expires > ?2 AND (?3 = '' OR type = ?3) "+
+				"ORDER BY seq", nanos(before), nanos(now), string(of))
+		})
+	})
+	return found, err
+}
+
+// Compact removes events whose ids need not be remembered at now, and gives the free space of the database file back to
+// the disk. It needs as much free disk space as the database has. Nothing else may use the store meanwhile. before and
+// after are the sizes of the file.
+func (s *Store) Compact(ctx context.Context, now time.Time) (before, after int64, err error) {
+	if before, err = fileSize(s.path); err != nil {
+		return 0, 0, err
+	}
+	for more := true; more; {
+		err := s.task(ctx, func(w *writer) error {
+			return w.transact(func() (err error) {
+				affected := parties{}
+				if _, more, err = w.drop(now, expireEvents, affected); err != nil {
+					return err
+				}
+				return w.removeParties(affected)
+			})
+		})
+		if err != nil {
+			return 0, 0, err
+		}
+	}
+	err = s.task(ctx, func(w *writer) error {
+		if _, err := w.conn.ExecContext(ctx, "VACUUM"); err != nil {
+			return w.store.care.handleError(err)
+		}
+		_, err := w.truncateLog()
+		return w.store.care.handleError(err)
+	})
+	if err != nil {
+		return 0, 0, err
+	}
+	after, err = fileSize(s.path)
+	return before, after, err
+}

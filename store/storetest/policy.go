@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"reflect"
 	"testing"
 	"time"
 
@@ -20,7 +21,7 @@ func testPolicy(t *testing.T, open Opener) {
 	for name, policy := range map[string]relay.Policy{"all fields set": given, "default values": {}} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, open, policy)
-			if got, want := f.Policy(), policy.WithDefaults(); got != want {
+			if got, want := f.Policy(), policy.WithDefaults(); !reflect.DeepEqual(got, want) {
 				t.Errorf("Policy() = %+v, want %+v", got, want)
 			}
 		})

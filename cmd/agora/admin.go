@@ -1,0 +1,479 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/admin"
+	"github.com/agora-relay/agora/store/sqlite"
+)
+
+// adminCmd has the commands that govern a running relay.
+type adminCmd struct {
+	Status     adminStatusCmd     `cmd:"" help:"Show the state of the relay, and what it holds."`
+	Ban        adminBanCmd        `cmd:"" help:"Refuse an identity, an address or a network from now on."`
+	Unban      adminUnbanCmd      `cmd:"" help:"End a ban."`
+	Bans       adminBansCmd       `cmd:"" help:"List the bans."`
+	Remove     adminRemoveCmd     `cmd:"" help:"Remove a message or a thread."`
+	Top        adminTopCmd        `cmd:"" help:"List the senders or the inboxes with the most messages."`
+	Waiters    adminWaitersCmd    `cmd:"" help:"List the polls that wait and the open streams."`
+	Drain      adminDrainCmd      `cmd:"" help:"Refuse posts and polls for a while, for example before the relay moves."`
+	Checkpoint adminCheckpointCmd `cmd:"" help:"Copy the write-ahead log into the database file."`
+	Backup     adminBackupCmd     `cmd:"" help:"Make a backup in the folder of --backup-dir now."`
+	Stats      adminStatusCmd     `cmd:"" help:"The same as status."`
+	Profile    adminProfileCmd    `cmd:"" help:"Write a profile of the running program, for go tool pprof."`
+}
+
+func (adminCmd) Help() string {
+	return "Governs a relay over the socket admin.sock in its data folder. Only the user of the relay, and root, can open the " +
+		"socket. The relay must be running.\n\nExamples:\n  agora admin status\n" +
+		"  agora admin ban did:key:z6Mk… --reason spam --for 7d\n  agora admin remove --event MESSAGE-ID --sender did:key:z6Mk…"
+}
+
+// governing are the flags of all commands of adminCmd.
+type governing struct {
+	Data string `default:"./agora-data" env:"AGORA_DATA" placeholder:"FOLDER" help:"The data folder of the relay, which must be running (default: ${default})."`
+	JSON bool   `help:"Print the answer as one line of JSON."`
+}
+
+// call sends a request to the relay. If --json is given, it prints the answer and returns printed.
+func (g governing) call(env environment, method, path string, in, out any) (printed bool, err error) {
+	if err := admin.NewClient(g.Data).Call(env.ctx, method, path, in, out); err != nil {
+		return false, err
+	}
+	if g.JSON {
+		return true, env.printJSON(out)
+	}
+	return false, nil
+}
+
+// tell prints a line, unless --json has printed the answer.
+func (g governing) tell(env environment, printed bool, err error, format string, args ...any) error {
+	if printed || err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(env.stdout, printable(fmt.Sprintf(format, args...)))
+	return err
+}
+
+// printRows prints rows as a table. Its cells may be foreign text.
+func (env environment) printRows(rows [][]string) error {
+	for _, row := range rows {
+		for i := range row {
+			row[i] = printable(row[i])
+		}
+	}
+	_, err := env.stdout.Write(alignedTable(rows))
+	return err
+}
+
+// subjectText is a client that can be banned, in canonical form.
+type subjectText string
+
+func (s *subjectText) UnmarshalText(text []byte) error {
+	subject, err := admin.ParseSubject(string(text))
+	if err != nil {
+		return fmt.Errorf("%q: %w", text, err)
+	}
+	*s = subjectText(subject)
+	return nil
+}
+
+type adminBanCmd struct {
+	governing
+	Subject subjectText `arg:"" name:"did|address|network" help:"Whom to refuse, such as did:key:z6Mk…, 192.0.2.7 or 2001:db8::/32."`
+	Reason  string      `placeholder:"TEXT" help:"Why, for agora admin bans. Clients do not see it."`
+	For     lifetime    `placeholder:"DURATION" help:"When the ban ends, such as 7d. Without it, the ban does not end by itself."`
+}
+
+func (adminBanCmd) Help() string {
+	return "Refuses the messages, signed reads and signed calls of an identity, or the requests from an address or a network, " +
+		"also those to gateways. Its waiting polls and streams end at once. What it has sent before stays; see agora admin " +
+		"remove. The ban is kept in the database. A ban of the same subject is replaced.\n\n" +
+		"Examples:\n  agora admin ban did:key:z6Mk… --reason spam --for 7d\n  agora admin ban 192.0.2.0/24\n" +
+		"  agora admin ban --data /var/lib/agora 2001:db8::/48 --for 1h"
+}
+
+func (c adminBanCmd) Run(env environment) error {
+	var ban admin.Ban
+	printed, err := c.call(env, http.MethodPost, "/bans", admin.BanRequest{Subject: string(c.Subject), Reason: c.Reason,
+		Seconds: int64(time.Duration(c.For) / time.Second)}, &ban)
+	until := "until it is ended with agora admin unban"
+	if ban.Expires != nil {
+		until = "until " + envelope.FormatTime(*ban.Expires)
+	}
+	return c.tell(env, printed, err, "%s is banned %s", ban.Subject, until)
+}
+
+type adminUnbanCmd struct {
+	governing
+	Subject subjectText `arg:"" name:"did|address|network" help:"The subject of the ban, as agora admin bans shows it."`
+}
+
+func (adminUnbanCmd) Help() string { return "Example:\n  agora admin unban 192.0.2.0/24" }
+
+func (c adminUnbanCmd) Run(env environment) error {
+	printed, err := c.call(env, http.MethodPost, "/unban", admin.BanRequest{Subject: string(c.Subject)}, new(struct{}))
+	return c.tell(env, printed, err, "%s is not banned any more", c.Subject)
+}
+
+type adminBansCmd struct{ governing }
+
+func (adminBansCmd) Help() string {
+	return "Lists the bans of agora admin ban, and those of the setting --ban.\n\nExample:\n  agora admin bans --json"
+}
+
+func (c adminBansCmd) Run(env environment) error {
+	var answer struct {
+		Bans []admin.Ban `json:"bans"`
+	}
+	printed, err := c.call(env, http.MethodGet, "/bans", nil, &answer)
+	if printed || err != nil {
+		return err
+	}
+	if len(answer.Bans) == 0 {
+		return c.tell(env, false, nil, "nobody is banned")
+	}
+	rows := [][]string{{"BANNED", "UNTIL", "SINCE", "REASON"}}
+	for _, b := range answer.Bans {
+		row := []string{b.Subject, "", "", b.Reason}
+		if row[1] = "-"; b.Expires != nil {
+			row[1] = envelope.FormatTime(*b.Expires)
+		}
+		if b.Created != nil {
+			row[2] = envelope.FormatTime(*b.Created)
+		}
+		if b.Settings {
+			row[2] = "setting --ban"
+		}
+		rows = append(rows, row)
+	}
+	return env.printRows(rows)
+}
+
+type adminRemoveCmd struct {
+	governing
+	Event  idText  `placeholder:"ID" help:"Remove the message with this id; give its --sender too."`
+	Sender didText `placeholder:"DID" help:"The sender of the message."`
+	Seq    int     `placeholder:"NUMBER" help:"Remove the message with this number in the relay's sequence."`
+	Thread idText  `placeholder:"ID" help:"End the thread with this id, and remove all its messages; give its --client too."`
+	Client didText `placeholder:"DID" help:"The client of the thread: the sender of its REQUEST."`
+}
+
+func (adminRemoveCmd) Help() string {
+	return "Removes the content of a message, so that nobody gets it any more. Its id stays remembered: a copy is refused. The " +
+		"thread's record keeps the step, and readers of the thread see that the operator has removed the message. Messages " +
+		"of hubs and channels are not messages of the relay; see docs/OPERATING.md. Backups that were made before still have " +
+		"the content.\n\nExamples:\n  agora admin remove --event MESSAGE-ID --sender did:key:z6Mk…\n  agora admin remove --seq 4711\n" +
+		"  agora admin remove --thread THREAD-ID --client did:key:z6Mk…"
+}
+
+func (c adminRemoveCmd) Validate() error {
+	message, number, of := c.Event != "" || c.Sender != "", c.Seq != 0, c.Thread != "" || c.Client != ""
+	switch {
+	case message && !number && !of && c.Event != "" && c.Sender != "",
+		number && !message && !of && c.Seq > 0,
+		of && !message && !number && c.Thread != "" && c.Client != "":
+		return nil
+	}
+	return fmt.Errorf("give --event with --sender, or --seq, or --thread with --client")
+}
+
+func (c adminRemoveCmd) Run(env environment) error {
+	var removed admin.Removed
+	printed, err := c.call(env, http.MethodPost, "/remove", admin.RemoveRequest{Sender: didkey.DID(c.Sender), ID: string(c.Event),
+		Seq: relay.Seq(c.Seq), Client: didkey.DID(c.Client), Thread: string(c.Thread)}, &removed)
+	what := "removed " + count(int64(len(removed.Events)), "message")
+	if c.Thread != "" {
+		what = "the thread has ended; " + what
+	}
+	return c.tell(env, printed, err, "%s", what)
+}
+
+type adminTopCmd struct {
+	governing
+	By    string `default:"sender" enum:"sender,inbox" placeholder:"sender|inbox" help:"Count the messages that identities have sent, or those for them (default: ${default})."`
+	Order string `default:"count" enum:"count,bytes" placeholder:"count|bytes" help:"What to sort by (default: ${default})."`
+	Limit int    `default:"20" placeholder:"N" help:"How many to list (default: ${default})."`
+}
+
+func (adminTopCmd) Help() string {
+	return "Counts the messages that can be delivered now. It reads the whole database.\n\n" +
+		"Examples:\n  agora admin top\n  agora admin top --by inbox --order bytes --limit 5"
+}
+
+func (c adminTopCmd) Run(env environment) error {
+	var answer struct {
+		Top []sqlite.Ranked `json:"top"`
+	}
+	query := url.Values{"by": {c.By}, "order": {c.Order}, "limit": {strconv.Itoa(c.Limit)}}
+	printed, err := c.call(env, http.MethodGet, "/top?"+query.Encode(), nil, &answer)
+	if printed || err != nil {
+		return err
+	}
+	rows := [][]string{{strings.ToUpper(c.By), "MESSAGES", "SIZE"}}
+	for _, r := range answer.Top {
+		rows = append(rows, []string{string(r.DID), strconv.FormatInt(r.Events, 10), megabytes(r.Bytes)})
+	}
+	return env.printRows(rows)
+}
+
+type adminWaitersCmd struct {
+	governing
+	Limit int `default:"100" placeholder:"N" help:"How many to list (default: ${default})."`
+}
+
+func (adminWaitersCmd) Help() string { return "Example:\n  agora admin waiters --limit 10" }
+
+func (c adminWaitersCmd) Run(env environment) error {
+	var answer struct {
+		Waiters []admin.Waiting `json:"waiters"`
+		All     int             `json:"all"`
+	}
+	printed, err := c.call(env, http.MethodGet, "/waiters?limit="+strconv.Itoa(c.Limit), nil, &answer)
+	if printed || err != nil {
+		return err
+	}
+	rows := [][]string{{"SINCE", "KIND", "ADDRESS", "READER", "WAITS FOR"}}
+	for _, w := range answer.Waiters {
+		var filter []string
+		for _, f := range [][2]string{{"to ", string(w.Recipient)}, {"from ", string(w.Sender)}, {"type ", w.Type}, {"thread ", w.Thread}} {
+			if f[1] != "" {
+				filter = append(filter, f[0]+f[1])
+			}
+		}
+		rows = append(rows, []string{envelope.FormatTime(w.Since), w.Kind, w.Address, string(w.Reader), strings.Join(filter, ", ")})
+	}
+	if err := env.printRows(rows); err != nil {
+		return err
+	}
+	return c.tell(env, false, nil, "%d of %d", len(answer.Waiters), answer.All)
+}
+
+type adminDrainCmd struct {
+	governing
+	Undo bool `help:"Accept posts and polls again."`
+}
+
+func (adminDrainCmd) Help() string {
+	return "Ends the waiting polls and streams, and refuses requests with 503 and a Retry-After. /readyz and /health fail, so a " +
+		"load balancer sends clients elsewhere. The relay goes on running, and agora admin still works. A restart ends the " +
+		"pause too.\n\nExamples:\n  agora admin drain\n  agora admin drain --undo"
+}
+
+func (c adminDrainCmd) Run(env environment) error {
+	path, text := "/drain", "the relay refuses posts and polls; agora admin drain --undo ends that"
+	if c.Undo {
+		path, text = "/resume", "the relay accepts posts and polls"
+	}
+	printed, err := c.call(env, http.MethodPost, path, nil, &map[string]any{})
+	return c.tell(env, printed, err, "%s", text)
+}
+
+type adminCheckpointCmd struct{ governing }
+
+func (adminCheckpointCmd) Help() string {
+	return "Copies the write-ahead log into the database and truncates it. The relay does this by itself; the command is for a " +
+		"snapshot of the disk.\n\nExample:\n  agora admin checkpoint"
+}
+
+func (c adminCheckpointCmd) Run(env environment) error {
+	printed, err := c.call(env, http.MethodPost, "/checkpoint", nil, new(struct{}))
+	return c.tell(env, printed, err, "the write-ahead log is in the database")
+}
+
+type adminBackupCmd struct{ governing }
+
+func (adminBackupCmd) Help() string {
+	return "The relay must have been started with --backup-dir. Backups beyond --backup-keep are removed.\n\n" +
+		"Example:\n  agora admin backup"
+}
+
+func (c adminBackupCmd) Run(env environment) error {
+	var made admin.Made
+	printed, err := c.call(env, http.MethodPost, "/backup", nil, &made)
+	return c.tell(env, printed, err, "%s is complete", made.Folder)
+}
+
+type adminProfileCmd struct {
+	governing
+	Name    string `arg:"" help:"cpu, trace, heap, allocs, goroutine, threadcreate, block or mutex."`
+	Seconds int    `default:"30" placeholder:"N" help:"How long to measure, for cpu and trace (default: ${default})."`
+	Out     string `required:"" placeholder:"FILE" help:"The file to create."`
+}
+
+func (adminProfileCmd) Help() string {
+	return "Examples:\n  agora admin profile cpu --seconds 10 --out cpu.pprof\n  go tool pprof -top cpu.pprof"
+}
+
+func (c adminProfileCmd) Run(env environment) (err error) {
+	out, err := os.OpenFile(c.Out, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	path := "/profile/" + url.PathEscape(c.Name) + "?seconds=" + strconv.Itoa(c.Seconds)
+	err = admin.NewClient(c.Data).Copy(env.ctx, path, out)
+	if closed := out.Close(); err == nil {
+		err = closed
+	}
+	if err != nil {
+		_ = os.Remove(c.Out) // it has no profile
+		return err
+	}
+	return c.tell(env, false, nil, "%s", c.Out)
+}
+
+type adminStatusCmd struct{ governing }
+
+func (adminStatusCmd) Help() string {
+	return "It reads the whole database. agora stats shows the same of a relay that does not run.\n\nExample:\n  agora admin status --json"
+}
+
+func (c adminStatusCmd) Run(env environment) error {
+	var answer struct {
+		admin.Status
+		Store sqlite.Usage `json:"store"`
+	}
+	printed, err := c.call(env, http.MethodGet, "/status", nil, &answer)
+	if printed || err != nil {
+		return err
+	}
+	state := "accepts messages"
+	if !answer.Ready {
+		state = "does not accept messages: " + answer.Reason
+	}
+	rows := [][]string{{"relay", string(answer.DID)}, {"version", answer.Build}, {"state", state},
+		{"waiting", fmt.Sprintf("%d polls and streams", answer.Waiting)}, {"bans", strconv.Itoa(answer.Bans)}}
+	if b := answer.Backup; b != nil {
+		text := "none yet in " + b.Folder
+		if b.Last != nil {
+			text = envelope.FormatTime(*b.Last) + " in " + b.Folder
+		}
+		if b.Failed != "" {
+			text += "; the last attempt failed: " + b.Failed
+		}
+		rows = append(rows, []string{"backup", text})
+	}
+	return env.printRows(append(rows, usageRows(answer.Store, answer.Now)...))
+}
+
+type statsCmd struct {
+	dataFolder
+	JSON bool `help:"Print the figures as one line of JSON."`
+}
+
+func (statsCmd) Help() string {
+	return "Shows how many events, threads and agents a database has, how large and how old they are, and how many came lately. " +
+		"It reads the whole database, and changes nothing.\n\nExamples:\n  agora stats\n  agora stats --data backups/monday --json"
+}
+
+func (c statsCmd) Run(env environment) error {
+	now := time.Now()
+	usage, err := sqlite.Measure(env.ctx, c.database(), now)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return env.printJSON(usage)
+	}
+	return env.printRows(usageRows(usage, now))
+}
+
+// usageRows returns a table of what a database holds.
+func usageRows(u sqlite.Usage, now time.Time) [][]string {
+	age := func(t *time.Time) string {
+		if t == nil {
+			return "-"
+		}
+		return fmt.Sprintf("%s (%v ago)", envelope.FormatTime(*t), now.Sub(*t).Round(time.Second))
+	}
+	number := func(n int64) string { return strconv.FormatInt(n, 10) }
+	rows := [][]string{
+		{"events", fmt.Sprintf("%d, and %d expired and %d removed ones whose ids are remembered", u.Events, u.Expired, u.Removed)},
+		{"bodies", megabytes(u.BodyBytes)}, {"oldest", age(u.Oldest)}, {"newest", age(u.Newest)},
+		{"last hour", number(u.LastHour)}, {"last day", number(u.LastDay)},
+		{"rate", fmt.Sprintf("%.2f a second in the last hour, %.2f in the last day", float64(u.LastHour)/3600, float64(u.LastDay)/86400)},
+		{"last number", number(int64(u.Seq))},
+	}
+	for _, t := range u.Types {
+		rows = append(rows, []string{string(t.Type), fmt.Sprintf("%s, %s", count(t.Events, "event"), megabytes(t.Bytes))})
+	}
+	threads := []string{}
+	for _, state := range []string{"PENDING", "ACTIVE", "COMPLETED", "ERROR"} {
+		for s, n := range u.Threads {
+			if string(s) == state {
+				threads = append(threads, fmt.Sprintf("%d %s", n, state))
+			}
+		}
+	}
+	return append(rows, []string{"threads", strings.Join(threads, ", ")},
+		[]string{"agents", fmt.Sprintf("%d with a manifest, %s", u.Agents, count(u.Identities, "identity"))},
+		[]string{"database", fmt.Sprintf("%s, of which %s are free; log %s", megabytes(u.DatabaseBytes), megabytes(u.FreeBytes), megabytes(u.LogBytes))})
+}
+
+type pruneCmd struct {
+	dataFolder
+	OlderThan lifetime `placeholder:"DURATION" help:"Also remove messages that came longer ago than this, although they have not expired."`
+	Type      typeText `placeholder:"TYPE" help:"With --older-than: only messages of this type."`
+	DryRun    bool     `help:"Only say how many messages --older-than would remove."`
+}
+
+func (pruneCmd) Help() string {
+	return "Removes what has expired, and gives the free space of the database back to the disk. The relay must not be running. A " +
+		"running relay removes by itself what has expired, and uses the free space again; this is for a disk that others need.\n\n" +
+		"With --older-than it also removes messages, as agora admin remove does.\n\n" +
+		"Examples:\n  agora prune\n  agora prune --older-than 30d\n  agora prune --older-than 24h --type MANIFEST --dry-run"
+}
+
+func (c pruneCmd) Validate() error {
+	if (c.Type != "" || c.DryRun) && c.OlderThan == 0 {
+		return fmt.Errorf("--type and --dry-run need --older-than")
+	}
+	return c.dataFolder.Validate()
+}
+
+func (c pruneCmd) Run(env environment) (err error) {
+	now := time.Now()
+	store, err := sqlite.Open(env.ctx, c.database(), sqlite.Options{Log: newLog(env), Extensions: extensions()})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if closed := store.Close(); err == nil {
+			err = closed
+		}
+	}()
+	if c.OlderThan > 0 {
+		before := now.Add(-time.Duration(c.OlderThan))
+		old, err := store.Older(env.ctx, before, envelope.Type(c.Type), now)
+		if err != nil {
+			return err
+		}
+		if c.DryRun {
+			_, err := fmt.Fprintf(env.stdout, "%s came before %s\n", count(int64(len(old)), "message"), envelope.FormatTime(before))
+			return err
+		}
+		for len(old) > 0 {
+			n := min(len(old), relay.MaxRemove)
+			if _, err := store.Remove(env.ctx, old[:n], now); err != nil {
+				return err
+			}
+			old = old[n:]
+		}
+	}
+	before, after, err := store.Compact(env.ctx, now)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(env.stdout, "%s: %s before, %s now\n", printable(filepath.Clean(c.Data)), megabytes(before), megabytes(after))
+	return err
+}

@@ -1,0 +1,151 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/gofrs/flock"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/internal/fsync"
+)
+
+type restoreCmd struct {
+	Backup  string `arg:"" help:"The folder of the backup. It is not changed."`
+	Data    string `default:"./agora-data" placeholder:"FOLDER" help:"The data folder to create (default: ${default})."`
+	Replace bool   `help:"If the data folder exists, keep it under another name, and put the backup in its place."`
+}
+
+func (restoreCmd) Help() string {
+	return "Checks a backup as agora check does, copies it, checks the copy, and only then puts it in place as a data folder. The " +
+		"backup can be used again. A relay that uses the data folder must be stopped first. After a restore the cursors of " +
+		"readers are no longer valid (unknown_cursor); readers start again with the oldest stored event.\n\n" +
+		"With --replace, the old data folder stays beside the new one under a name that ends in the time. Certificates of " +
+		"--domain are not in a backup; the relay gets them again.\n\n" +
+		"Examples:\n  agora restore backups/monday\n  agora restore backups/monday --data /var/lib/agora --replace"
+}
+
+func (c restoreCmd) Validate() error { return dataFolder{c.Backup}.Validate() }
+
+func (c restoreCmd) Run(env environment) (err error) {
+	data, err := filepath.Abs(c.Data)
+	if err != nil {
+		return err
+	}
+	backup, err := filepath.Abs(c.Backup)
+	if err != nil {
+		return err
+	}
+	if same, err := sameFile(backup, data); same || err != nil {
+		return errors.Join(err, errors.New("the backup is the data folder itself; name another one"))
+	}
+	exists, err := c.checkTarget(data)
+	if err != nil {
+		return err
+	}
+	release, err := lockFolder(data, exists)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, release()) }()
+	if _, err := didkey.Load(filepath.Join(backup, keyName)); err != nil {
+		return fmt.Errorf("the backup has no usable key of the relay: %w", err)
+	}
+	if err := c.check(env, c.Backup); err != nil {
+		return err
+	}
+	parent := filepath.Dir(data)
+	if err := os.MkdirAll(parent, 0o700); err != nil {
+		return err
+	}
+	unfinished := filepath.Join(parent, "."+filepath.Base(data)+".restore-"+time.Now().UTC().Format("20060102T150405Z"))
+	if _, err := makeBackup(env.ctx, backup, unfinished, nil); err != nil {
+		return err
+	}
+	if err := c.check(env, unfinished); err != nil {
+		return errors.Join(fmt.Errorf("the copy is not like the backup: %w", err), os.RemoveAll(unfinished))
+	}
+	old, err := c.putInPlace(unfinished, data, exists)
+	if err != nil {
+		return errors.Join(err, os.RemoveAll(unfinished))
+	}
+	text := fmt.Sprintf("%s: restored from %s", printable(c.Data), printable(c.Backup))
+	if old != "" {
+		text += "; the folder before is now " + printable(old)
+	}
+	_, err = fmt.Fprintln(env.stdout, text)
+	return err
+}
+
+// sameFile reports whether two paths are the same folder. A path that does not exist is no other folder.
+func sameFile(a, b string) (bool, error) {
+	one, err := os.Stat(a)
+	if err != nil {
+		return false, err
+	}
+	two, err := os.Stat(b)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil && os.SameFile(one, two), err
+}
+
+// checkTarget returns whether the data folder exists and has files. It returns an error if the folder must not be
+// replaced.
+func (c restoreCmd) checkTarget(data string) (exists bool, err error) {
+	entries, err := os.ReadDir(data)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	switch {
+	case err != nil:
+		return false, err
+	case len(entries) > 0 && !c.Replace:
+		return true, fmt.Errorf("%s is not empty; name a folder that does not exist, or give --replace, which keeps the old "+
+			"folder under another name", c.Data)
+	}
+	return len(entries) > 0, nil
+}
+
+// lockFolder makes sure that no relay uses the data folder.
+func lockFolder(data string, exists bool) (release func() error, err error) {
+	if !exists {
+		return func() error { return nil }, nil
+	}
+	lock := flock.New(filepath.Join(data, databaseName+".lock"))
+	locked, err := lock.TryLock()
+	if err == nil && !locked {
+		err = fmt.Errorf("a relay uses %s; stop it first", data)
+	}
+	return lock.Unlock, err
+}
+
+// check checks a folder as agora check does. It prints what it finds.
+func (c restoreCmd) check(env environment, folder string) error {
+	quiet := env
+	quiet.stdout = env.stderr
+	err := checkCmd{dataFolder: dataFolder{folder}}.Run(quiet)
+	if errors.Is(err, errReported) {
+		return fmt.Errorf("%s has the findings above, so it is not put in place; use an older backup", folder)
+	}
+	return err
+}
+
+// putInPlace renames the finished folder to data. old is the new name of the folder that was there before.
+func (c restoreCmd) putInPlace(finished, data string, exists bool) (old string, err error) {
+	if exists {
+		old = data + ".before-" + time.Now().UTC().Format("20060102T150405Z")
+		if err := os.Rename(data, old); err != nil {
+			return "", err
+		}
+	}
+	err = moveInto(finished, data)
+	if err != nil && exists {
+		return "", errors.Join(err, os.Rename(old, data))
+	}
+	return old, errors.Join(err, fsync.Folder(filepath.Dir(data)))
+}
