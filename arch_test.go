@@ -41,6 +41,8 @@ var allowedImports = map[string][]string{
 	"relay/httpapi/apidocs":          {"testvectors/schema"},
 	"relay/httpapi/apidocs/apicheck": {"relay/httpapi/apidocs"},
 	"relay/metrics":                  {"envelope", "thread", "relay"},
+	"relay/admin":                    {"didkey", "envelope", "thread", "relay"},
+	"relay/policycmd":                {"internal/safetext", "envelope", "relay"},
 	"relay/tracing":                  {"relay", "relay/httpapi"},
 	"gateway":                        {"internal/jsontext", "internal/turns", "didkey", "envelope", "relay", "relay/httpapi", "relay/httpapi/apidocs"},
 	"gateway/gatetest":               {"didkey", "gateway", "relay", "relay/httpapi", "relay/httpapi/apidocs", "relay/httpapi/apidocs/apicheck", "store/sqlite", "store/sqlite/check"},
@@ -73,7 +75,7 @@ var allowedImports = map[string][]string{
 	"testvectors/schema":             {},
 	"testvectors/generate":           {"testvectors"},
 	"testvectors/interop/run":        {"didkey", "envelope", "client"},
-	"cmd/agora":                      {"internal/fsync", "internal/safetext", "bench", "conformance", "didkey", "envelope", "replay", "thread", "relay", "relay/httpapi", "relay/httpapi/apidocs", "relay/metrics", "relay/tracing", "store/sqlite", "store/sqlite/check", "client", "explorer", "gateway", "gateway/channel", "gateway/hub", "gateway/hub/skill", "gateway/hub/hubclient", "gateway/channel/channelclient", "gateway/jobs", "gateway/jobs/credits", "gateway/jobs/jobsclient", "conformance/agentprobe", "mcpserver", "mcpserver/spending", "internal/clidoc"},
+	"cmd/agora":                      {"internal/fsync", "internal/safetext", "bench", "conformance", "didkey", "envelope", "replay", "thread", "relay", "relay/httpapi", "relay/httpapi/apidocs", "relay/metrics", "relay/tracing", "store/sqlite", "store/sqlite/check", "client", "explorer", "gateway", "gateway/channel", "gateway/hub", "gateway/hub/skill", "gateway/hub/hubclient", "gateway/channel/channelclient", "gateway/jobs", "gateway/jobs/credits", "gateway/jobs/jobsclient", "conformance/agentprobe", "mcpserver", "mcpserver/spending", "internal/clidoc", "relay/admin", "relay/policycmd"},
 }
 
 // forbiddenImports lists standard packages that a package must not import: these packages have no network and no

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -25,7 +26,7 @@ func TestPolicyIsTheStores(t *testing.T) {
 			Inbox:  relay.Quota{Events: 7, Bytes: 1 << 20}, ThreadRetention: time.Minute,
 		}
 		r := startWith(t, given, relay.Config{})
-		if r.Policy() != given {
+		if !reflect.DeepEqual(r.Policy(), given) {
 			t.Errorf("the relay has %+v; want %+v, which the store was opened with", r.Policy(), given)
 		}
 		late := sign(t, key(t), envelope.Draft{Payload: request, TS: time.Now().Add(-2 * time.Minute)})

@@ -178,13 +178,21 @@ func Top(ctx context.Context, path string, by Ranking, bytes bool, limit int, no
 	return top, err
 }
 
+// checkpointAttempts is how often Checkpoint tries, because maintenance may be in the way for a moment.
+const checkpointAttempts = 4
+
 // Checkpoint copies the write-ahead log into the database and truncates its file. done is false if a reader is in the
 // way.
 func (s *Store) Checkpoint(ctx context.Context) (done bool, err error) {
-	err = s.task(ctx, func(w *writer) error {
-		done, err = w.truncateLog()
-		return w.store.care.handleError(err)
-	})
+	for range checkpointAttempts {
+		err = s.task(ctx, func(w *writer) error {
+			done, err = w.truncateLog() // it waits for readers, see writePragmas
+			return w.store.care.handleError(err)
+		})
+		if done || err != nil {
+			break
+		}
+	}
 	return done, err
 }
 

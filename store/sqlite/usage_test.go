@@ -1,4 +1,4 @@
-package sqlite_test
+package sqlite
 
 import (
 	"path/filepath"
@@ -7,14 +7,13 @@ import (
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
-	"github.com/agora-relay/agora/store/sqlite"
 	"github.com/agora-relay/agora/thread"
 )
 
 // TestUsage compares what Measure and Top report with what was stored. The store is open meanwhile.
 func TestUsage(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "agora.db")
-	store, err := sqlite.Open(t.Context(), path, sqlite.Options{Reserve: 1 << 16})
+	store, err := Open(t.Context(), path, Options{Reserve: 1 << 16})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -22,7 +21,7 @@ func TestUsage(t *testing.T) {
 	now := time.Now()
 	post := func(by byte, d envelope.Draft, at time.Time) relay.Receipt {
 		t.Helper()
-		e, err := d.Sign(keyOf(t, by), at)
+		e, err := d.Sign(key(int(by)), at)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -33,16 +32,19 @@ func TestUsage(t *testing.T) {
 		return r
 	}
 	request := envelope.Request{RequestID: "r", Intent: "echo"}
-	inbox := keyOf(t, 9).DID()
+	inbox := key(9).DID()
 	post(1, envelope.Draft{Thread: "old", Payload: request, TTL: time.Minute}, now.Add(-2*time.Hour))
 	post(1, envelope.Draft{Thread: "a", Payload: request, Recipient: inbox, TTL: 4 * time.Hour}, now.Add(-2*time.Hour))
 	post(1, envelope.Draft{Thread: "b", Payload: request, Recipient: inbox}, now)
 	post(2, envelope.Draft{Thread: "c", Payload: request}, now)
+	if done, err := store.Checkpoint(t.Context()); !done || err != nil {
+		t.Errorf("checkpoint: %v, %v", done, err)
+	}
 	gone := post(2, envelope.Draft{Thread: "d", Payload: request}, now)
 	if _, err := store.Remove(t.Context(), []relay.Seq{gone.Cursor.Seq}, now); err != nil {
 		t.Fatal(err)
 	}
-	u, err := sqlite.Measure(t.Context(), path, now.Add(time.Second))
+	u, err := Measure(t.Context(), path, now.Add(time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,12 +53,12 @@ func TestUsage(t *testing.T) {
 		u.BodyBytes <= u.Types[0].Bytes || u.DatabaseBytes == 0 || !u.Oldest.Equal(now.Add(-2*time.Hour)) {
 		t.Errorf("%+v", u)
 	}
-	for by, want := range map[sqlite.Ranking][]sqlite.Ranked{
-		sqlite.BySender: {{DID: keyOf(t, 1).DID(), Events: 2}, {DID: keyOf(t, 2).DID(), Events: 1}},
-		sqlite.ByInbox:  {{DID: inbox, Events: 2, Unasked: 2}},
+	for by, want := range map[Ranking][]Ranked{
+		BySender: {{DID: key(1).DID(), Events: 2}, {DID: key(2).DID(), Events: 1}},
+		ByInbox:  {{DID: inbox, Events: 2, Unasked: 2}},
 	} {
 		for _, bytes := range []bool{false, true} {
-			top, err := sqlite.Top(t.Context(), path, by, bytes, 5, now.Add(time.Second))
+			top, err := Top(t.Context(), path, by, bytes, 5, now.Add(time.Second))
 			if err != nil || len(top) != len(want) {
 				t.Fatalf("%s: %+v, %v", by, top, err)
 			}
