@@ -213,7 +213,9 @@ func TestRemoveThread(t *testing.T) {
 // screenFunc is a relay.Screen.
 type screenFunc func(relay.Peer, *envelope.Envelope) error
 
-func (f screenFunc) Screen(_ context.Context, p relay.Peer, e *envelope.Envelope) error { return f(p, e) }
+func (f screenFunc) Screen(_ context.Context, p relay.Peer, e *envelope.Envelope) error {
+	return f(p, e)
+}
 
 var errPolicy = &envelope.Error{Code: envelope.CodeForbidden, Message: "no"}
 
