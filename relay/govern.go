@@ -89,7 +89,8 @@ type Remover interface {
 	// Remove removes the bodies of events and their manifests, and returns the events that it has removed. Their ids stay
 	// remembered as long as without the removal. A copy of a removed message is refused with CodeForbidden. A number that
 	// is not stored, or whose event was removed before, is ignored. When Remove has returned, no Watch and no Read that
-	// begins later delivers the events, and their content is overwritten in the database. At most MaxRemove numbers are allowed.
+	// begins later delivers the events. Their content is overwritten in the database as far as the engine can. At most
+	// MaxRemove numbers are allowed.
 	Remove(ctx context.Context, events []Seq, now time.Time) ([]Seq, error)
 
 	// EndThread ends a thread at now, see thread.Thread.Remove. It does nothing to a thread that has ended. Refusals:

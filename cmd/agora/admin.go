@@ -416,7 +416,7 @@ func usageRows(u sqlite.Usage, now time.Time) [][]string {
 		}
 	}
 	return append(rows, []string{"threads", strings.Join(threads, ", ")},
-		[]string{"agents", fmt.Sprintf("%d with a manifest, %s", u.Agents, count(u.Identities, "identity"))},
+		[]string{"agents", fmt.Sprintf("%d with a manifest, %d identities in all", u.Agents, u.Identities)},
 		[]string{"database", fmt.Sprintf("%s, of which %s are free; log %s", megabytes(u.DatabaseBytes), megabytes(u.FreeBytes), megabytes(u.LogBytes))})
 }
 

@@ -30,8 +30,9 @@ func (s *Store) Known(ctx context.Context, sender didkey.DID, id string) (seq re
 	return seq, s.handleReadError(err)
 }
 
-// Remove implements relay.Remover. Free pages of the database that held the bodies are overwritten. The write-ahead log
-// is copied and truncated, unless a reader is in the way; then it is overwritten as it is used again.
+// Remove implements relay.Remover. The pages that only the bodies had used are overwritten, and the write-ahead log is
+// truncated unless a reader is in the way. A piece of a body that is shorter than a page can stay in the free space of a
+// page that is still in use, because SQLite moves rows between pages. Compact removes it.
 func (s *Store) Remove(ctx context.Context, events []relay.Seq, now time.Time) (removed []relay.Seq, err error) {
 	if err := s.closed(); err != nil {
 		return nil, err
@@ -47,7 +48,8 @@ func (s *Store) Remove(ctx context.Context, events []relay.Seq, now time.Time) (
 		return nil, err
 	}
 	s.forget(removed)
-	return removed, nil
+	_, err = s.Checkpoint(ctx) // a reader in the way is no error
+	return removed, err
 }
 
 // remove removes events in one transaction.
@@ -81,11 +83,7 @@ func (w *writer) remove(events []relay.Seq, now time.Time) (removed []relay.Seq,
 	if _, failed := w.conn.ExecContext(context.Background(), keep); err == nil && failed != nil {
 		err = w.store.care.handleError(failed)
 	}
-	if err != nil {
-		return nil, err
-	}
-	_, err = w.truncateLog()
-	return removed, w.store.care.handleError(err)
+	return removed, err
 }
 
 // EndThread implements relay.Remover.

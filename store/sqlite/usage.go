@@ -179,12 +179,22 @@ func Top(ctx context.Context, path string, by Ranking, bytes bool, limit int, no
 }
 
 // checkpointAttempts is how often Checkpoint tries, because maintenance may be in the way for a moment.
-const checkpointAttempts = 4
+const (
+	checkpointAttempts = 4
+	checkpointPause    = 50 * time.Millisecond
+)
 
 // Checkpoint copies the write-ahead log into the database and truncates its file. done is false if a reader is in the
 // way.
 func (s *Store) Checkpoint(ctx context.Context) (done bool, err error) {
-	for range checkpointAttempts {
+	for attempt := range checkpointAttempts {
+		if attempt > 0 { // while care copies the log, another checkpoint fails at once
+			select {
+			case <-time.After(checkpointPause):
+			case <-ctx.Done():
+				return false, ctx.Err()
+			}
+		}
 		err = s.task(ctx, func(w *writer) error {
 			done, err = w.truncateLog() // it waits for readers, see writePragmas
 			return w.store.care.handleError(err)
