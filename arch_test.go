@@ -561,8 +561,8 @@ func TestThreatsAreShown(t *testing.T) {
 			}
 		}
 	}
-	if number["T"] != 80 || number["S"] != 9 {
-		t.Errorf("%v threats, want 80 and 9", number)
+	if number["T"] != 85 || number["S"] != 9 {
+		t.Errorf("%v threats, want 85 and 9", number)
 	}
 }
 

@@ -246,7 +246,9 @@ func TestAPI(t *testing.T) {
 			t.Errorf("%s %s %v: %v, want %s", q.method, q.path, q.body, err, q.code)
 		}
 	}
-	if err := NewClient(t.TempDir()).Call(t.Context(), "GET", "/bans", nil, new(any)); !errors.As(err, new(*NotRunning)) {
+	if err := NewClient(t.TempDir()).Call(t.Context(), "GET", "/bans", nil, new(any)); err == nil {
+		t.Error("a call without a relay succeeds")
+	} else if _, none := errors.AsType[*NotRunning](err); !none {
 		t.Errorf("no relay: %v", err)
 	}
 	// The standard library registers its profiles at the default mux. That mux is not used.

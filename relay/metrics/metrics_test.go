@@ -119,6 +119,7 @@ func full(t testing.TB) *metrics.Metrics {
 	})
 	m.AddReady(func() error { return nil })
 	m.AddLimits(func() int { return 10_000 }, 64<<30)
+	m.AddBackups(func() (time.Time, bool) { return time.Unix(1e9, 0), false })
 	m.Served("/hub", relay.Posts)
 	m.Refused(http.StatusTooManyRequests, envelope.CodeRateLimited, envelope.LimitPolls)
 	return m
@@ -180,6 +181,12 @@ func TestReportsAreCounted(t *testing.T) {
 				"agora_delivered_bytes_total": 9, "agora_wake_seconds_sum": 0.5, "agora_wake_seconds_count": 1}},
 		"an empty answer": {func() { m.Delivered(ctx, relay.DeliveryReport{}) },
 			map[string]float64{"agora_poll_answers_total": 1}},
+		"an accepted message": {func() { m.Screened(quarter, "") },
+			map[string]float64{`agora_policy_decisions_total{result="accepted"}`: 1, "agora_policy_seconds_sum": 0.25, "agora_policy_seconds_count": 1}},
+		"a refused message": {func() { m.Screened(quarter, envelope.CodeForbidden) },
+			map[string]float64{`agora_policy_decisions_total{result="refused"}`: 1, "agora_policy_seconds_sum": 0.25, "agora_policy_seconds_count": 1}},
+		"no decision": {func() { m.Screened(quarter, envelope.CodeUnavailable) },
+			map[string]float64{`agora_policy_decisions_total{result="failed"}`: 1, "agora_policy_seconds_sum": 0.25, "agora_policy_seconds_count": 1}},
 		"a sweep": {func() { m.Swept(quarter, nil) },
 			map[string]float64{"agora_sweep_seconds_sum": 0.25, "agora_sweep_seconds_count": 1}},
 		"a failed sweep": {func() { m.Swept(quarter, errors.New("the disk is full")) },
@@ -254,13 +261,14 @@ func TestHistogramsReachFarEnough(t *testing.T) {
 		"agora_post_check_seconds": {100e-6, 0.5}, "agora_post_store_seconds": {500e-6, 1}, "agora_sweep_seconds": {1e-3, 1},
 		"agora_commit_sync_seconds": {100e-6, 0.5}, "agora_commit_work_seconds": {100e-6, 0.5},
 		"agora_wake_seconds": {20e-6, 0.25}, "agora_commit_events": {1, 200},
+		"agora_policy_seconds": {100e-6, 5},
 	} {
 		if len(ends[name]) == 0 || slices.Min(ends[name]) > reach[0] || slices.Max(ends[name]) <= reach[1] {
 			t.Errorf("%s has the buckets %v, want from %v to more than %v", name, ends[name], reach[0], reach[1])
 		}
 	}
-	if len(ends) != 7 {
-		t.Errorf("%d histograms, want 7", len(ends))
+	if len(ends) != 8 {
+		t.Errorf("%d histograms, want 8", len(ends))
 	}
 }
 
@@ -288,6 +296,7 @@ func reports(ctx context.Context, m *metrics.Metrics) map[string]func() {
 		"Committed":       func() { m.Committed(relay.CommitReport{Events: 3, Work: 1e6, Commit: 2e6}) },
 		"Waiting":         func() { m.Waiting(1) },
 		"Delivered":       func() { m.Delivered(ctx, relay.DeliveryReport{Events: 1, Bytes: 700, Waited: true, Wake: 30e3}) },
+		"Screened":        func() { m.Screened(1e6, "") },
 		"Swept":           func() { m.Swept(1e6, nil) },
 	}
 }

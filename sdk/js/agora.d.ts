@@ -300,7 +300,7 @@ export class Relay {
   get(path: string, options?: Abortable & { wait?: number }): Promise<any>;
   /** A thread and its envelopes, which are not verified. client selects one of several threads with this id. */
   thread(id: string, client?: string, options?: Abortable):
-    Promise<{ ok: true; thread: Thread; events: Envelope[]; expired: number }>;
+    Promise<{ ok: true; thread: Thread; events: Envelope[]; expired: number; removed?: { id: string; at: string }[] }>;
   /** A page of the directory. The envelopes are not verified. */
   agents(query?: AgentQuery, options?: Abortable):
     Promise<{ ok: true; agents: Agent[]; hasMore: boolean; cursor?: string }>;
