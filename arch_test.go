@@ -60,6 +60,8 @@ var allowedImports = map[string][]string{
 	"store/sqlite/internal/dbfile":   {"relay"},
 	"store/sqlite/check":             {"didkey", "envelope", "replay", "thread", "relay", "store/ledger", "store/sqlite/schema", "store/sqlite/internal/dbfile"},
 	"store/sqlite":                   {"didkey", "envelope", "replay", "thread", "relay", "store/ledger", "store/sqlite/schema", "store/sqlite/internal/dbfile"},
+	"store/postgres/schema":          {"relay"},
+	"store/postgres":                 {"didkey", "envelope", "replay", "thread", "relay", "store/ledger", "store/postgres/schema"},
 	"store/storetest":                {"didkey", "envelope", "replay", "thread", "relay"},
 	"client":                         {"internal/fsync", "didkey", "envelope", "thread"},
 	"mcpserver/spending":             {"internal/fsync", "didkey", "envelope", "gateway/jobs/credits"},

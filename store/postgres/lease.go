@@ -1,0 +1,160 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/postgres/schema"
+)
+
+// lease is the connection that shows the other nodes that this one is alive. It holds a lock that all nodes share, and
+// in one of the nodes the lock of the lease. The server releases both when the connection ends.
+type lease struct {
+	held atomic.Bool // this node sweeps and serves the gateways
+	mu   sync.Mutex  // guards conn
+	conn *pgx.Conn
+}
+
+// leaseEvery is how often a node asks for the lease, and how often the holder checks that it still has it. A node that
+// has died or is cut off loses the lease within six seconds, see session. So another node takes over within ten.
+const leaseEvery = 2 * time.Second
+
+// Leads reports whether this node holds the lease. Only one node does. It sweeps, and it serves the gateways.
+func (s *Store) Leads() bool { return s.lease.held.Load() }
+
+// openLease connects, compares the policy with that of the other nodes, and takes the lease if it is free.
+func (s *Store) openLease(ctx context.Context) error {
+	s.lease.mu.Lock()
+	defer s.lease.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, 2*connectTime)
+	defer cancel()
+	conn, err := pgx.ConnectConfig(ctx, s.config.Copy())
+	if err != nil {
+		return err
+	}
+	s.lease.conn = conn
+	if err := s.sharePolicy(ctx, conn); err != nil {
+		return err
+	}
+	return s.takeLease(ctx, conn)
+}
+
+func (s *Store) takeLease(ctx context.Context, conn *pgx.Conn) error {
+	var held bool
+	err := conn.QueryRow(ctx, "SELECT pg_try_advisory_lock($1, $2)", int32(schema.LockLease), schema.Space(s.schema)).
+		Scan(&held)
+	if err == nil && held && s.closed() == nil {
+		s.lease.held.Store(true)
+		s.options.Log.Info("this node sweeps the database now, and serves the gateways")
+	}
+	return err
+}
+
+// sharePolicy takes the lock that all nodes share. Before that, it checks that the policy is that of the other nodes.
+// A node that is alone may change the policy.
+func (s *Store) sharePolicy(ctx context.Context, conn *pgx.Conn) (err error) {
+	space := schema.Space(s.schema)
+	if _, err := conn.Exec(ctx, "SELECT pg_advisory_lock($1, $2)", int32(schema.LockMigrate), space); err != nil {
+		return err
+	}
+	defer func() {
+		_, failed := conn.Exec(ctx, "SELECT pg_advisory_unlock($1, $2)", int32(schema.LockMigrate), space)
+		err = errors.Join(err, failed)
+	}()
+	shared := s.policy
+	shared.Inbox = relay.Quota{} // each node may change it while it runs
+	mine, err := json.Marshal(shared)
+	if err != nil {
+		return err
+	}
+	var stored []byte
+	err = conn.QueryRow(ctx, "SELECT value FROM setting WHERE name = 'policy'").Scan(&stored)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return err
+	}
+	if string(stored) != string(mine) {
+		var alone bool
+		if err := conn.QueryRow(ctx, "SELECT pg_try_advisory_lock($1, $2)", int32(schema.LockNodes), space).
+			Scan(&alone); err != nil {
+			return err
+		}
+		if !alone {
+			return fmt.Errorf("%w: they have %s and this one has %s; give all nodes the same settings, "+
+				"or stop the others first", ErrPolicy, stored, mine)
+		}
+		_, err := conn.Exec(ctx, "INSERT INTO setting (name, value) VALUES ('policy', $1) "+
+			"ON CONFLICT (name) DO UPDATE SET value = excluded.value", mine)
+		if err == nil {
+			_, err = conn.Exec(ctx, "SELECT pg_advisory_unlock($1, $2)", int32(schema.LockNodes), space)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	_, err = conn.Exec(ctx, "SELECT pg_advisory_lock_shared($1, $2)", int32(schema.LockNodes), space)
+	return err
+}
+
+// keepLease keeps the connection, and asks for the lease while another node has it, until the store is closed.
+func (s *Store) keepLease() {
+	for failures := 0; s.wait(leaseEvery/2 + rand.N(leaseEvery/2)); {
+		err := s.checkLease()
+		switch {
+		case err == nil:
+			failures = 0
+		case errors.Is(err, ErrPolicy):
+			s.breakWith(err)
+			return
+		default:
+			if failures++; failures == 1 && s.ctx.Err() == nil {
+				s.options.Log.Warn("the connection for the lease was lost; connecting again", "err", cleaned(err))
+			}
+		}
+	}
+}
+
+func (s *Store) checkLease() error {
+	s.lease.mu.Lock()
+	conn := s.lease.conn
+	s.lease.mu.Unlock()
+	if conn == nil || conn.IsClosed() {
+		return s.openLease(s.ctx)
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, leaseEvery)
+	defer cancel()
+	var err error
+	if s.Leads() {
+		_, err = conn.Exec(ctx, "SELECT 1")
+	} else {
+		err = s.takeLease(ctx, conn)
+	}
+	if err != nil {
+		s.lease.release()
+	}
+	return err
+}
+
+// release gives the lease back and closes the connection.
+func (l *lease) release() {
+	l.held.Store(false)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.conn == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	// Without this, the server would release the locks a moment after the connection was closed.
+	_, _ = l.conn.Exec(ctx, "SELECT pg_advisory_unlock_all()") // if it fails, the server releases the locks itself
+	_ = l.conn.Close(ctx)
+	l.conn = nil
+}

@@ -1,0 +1,257 @@
+// Package postgres is the store for several relay nodes over one PostgreSQL database.
+//
+// In each node one goroutine writes: the committer. It takes all waiting envelopes as one group. It locks the only row
+// of the table head, decides about the group, numbers its events, and commits. The lock is held until the commit is
+// durable, on the primary and on as many standbys as the server's synchronous_standby_names says. So the groups of all
+// nodes take effect one after the other, and their events become visible in the order of their numbers. A group costs
+// two round trips to the server, rarely four.
+//
+// After a commit, another goroutine tells the other nodes the last number with NOTIFY. Each node has one connection
+// that listens, and one goroutine that reads the new events of other nodes and passes all events to the watchers, in
+// order. It also looks once a second, because a notification may be lost.
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/ledger"
+	"github.com/agora-relay/agora/store/postgres/schema"
+)
+
+// Options configure a store. The zero value works.
+type Options struct {
+	relay.Policy
+	Extensions []relay.Extension
+	Log        *slog.Logger     // nil: slog.Default
+	Now        func() time.Time // nil: time.Now
+	Observer   relay.Observer   // receives a report of each commit; nil: relay.NoObserver
+	Conns      int              // connections for reads; 0: DefaultConns. The store uses three more
+	Partition  int64            // events in one partition of a new database; 0: DefaultPartition
+}
+
+// Defaults of Options.
+const (
+	DefaultConns     = 8
+	DefaultPartition = 1 << 20
+)
+
+// WithDefaults returns o with its zero fields set to their defaults.
+func (o Options) WithDefaults() Options {
+	o.Policy = o.Policy.WithDefaults()
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Observer == nil {
+		o.Observer = relay.NoObserver{}
+	}
+	if o.Conns <= 0 {
+		o.Conns = DefaultConns
+	}
+	if o.Partition <= 0 {
+		o.Partition = DefaultPartition
+	}
+	return o
+}
+
+// Store is a relay.Store in a PostgreSQL database. Close ends its goroutines and closes its connections.
+type Store struct {
+	options Options
+	policy  relay.Policy // options.Policy; see inbox for the quota
+	config  *pgx.ConnConfig
+	pool    *pgxpool.Pool // for reads
+	schema  string        // where the tables are
+	epoch   uint32
+
+	appends chan job
+	tasks   chan job
+	ctx     context.Context // ends when the store is closed
+	cancel  context.CancelFunc
+	// patience ends a while after ctx. A commit that waits for a standby ends then at the latest.
+	patience context.Context
+	giveUp   context.CancelFunc
+	stopped chan struct{} // closed by the committer when it ends
+	workers sync.WaitGroup
+	closing sync.Once
+
+	down   atomic.Pointer[outage] // why nothing can be stored at the moment; nil: it can
+	stuck  atomic.Int64           // since when the committer waits for a commit, in nanoseconds; 0: it does not
+	broken chan struct{}          // closed when the store can never be used again
+	reason error                  // why; set before broken is closed
+	breaks sync.Once
+
+	readOutage repeated // failures of reads
+
+	tail    tail
+	lease   lease
+	sweeper sweeper
+
+	mu       sync.Mutex  // guards the fields below
+	inbox    relay.Quota // the quota that is in force
+	watchers map[*watcher]struct{}
+}
+
+var _ relay.Extender = (*Store)(nil)
+
+// Open connects to the database of dsn, which is a URL or a connection string of libpq, and updates its schema. The
+// tables are in the first schema of the search_path. Open fails if other nodes run with another policy.
+func Open(ctx context.Context, dsn string, o Options) (_ *Store, err error) {
+	o = o.WithDefaults()
+	if err := o.Policy.Validate(); err != nil {
+		return nil, err
+	}
+	pools, err := configOf(dsn)
+	if err != nil {
+		return nil, err
+	}
+	pools.MaxConns = int32(o.Conns)
+	s := &Store{
+		options: o, policy: o.Policy, inbox: o.Inbox, config: pools.ConnConfig,
+		appends: make(chan job, maxGroup), tasks: make(chan job), stopped: make(chan struct{}),
+		broken: make(chan struct{}), watchers: map[*watcher]struct{}{},
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.patience, s.giveUp = context.WithCancel(context.Background())
+	if s.pool, err = pgxpool.NewWithConfig(ctx, pools); err != nil {
+		return nil, cleaned(err)
+	}
+	w, err := s.open(ctx)
+	if err != nil {
+		s.cancel()
+		s.giveUp()
+		s.lease.release()
+		s.pool.Close()
+		return nil, fmt.Errorf("PostgreSQL: %w", cleaned(err))
+	}
+	s.workers.Go(w.run)
+	s.workers.Go(s.listen)
+	s.workers.Go(s.follow)
+	s.workers.Go(s.notify)
+	s.workers.Go(s.keepLease)
+	return s, nil
+}
+
+// open does the work of Open after the pool exists.
+func (s *Store) open(ctx context.Context) (w *writer, err error) {
+	w = &writer{store: s, ledger: ledger.New(s.policy)}
+	if err := w.connect(ctx); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			w.disconnect()
+		}
+	}()
+	if err := w.conn.QueryRow(ctx, "SELECT coalesce(current_schema()::text, '')").Scan(&s.schema); err != nil {
+		return nil, err
+	}
+	if err := schema.Migrate(ctx, w.conn, s.options.Extensions, s.options.Partition); err != nil {
+		return nil, err
+	}
+	h, err := readHead(ctx, w.conn)
+	if err != nil {
+		return nil, err
+	}
+	s.epoch = h.epoch
+	s.tail.init(h.last)
+	s.sweeper.size = h.partition
+	if err := s.ensurePartitions(ctx, w.conn, h.last); err != nil {
+		return nil, err
+	}
+	return w, s.openLease(ctx)
+}
+
+// head is the row of the table head.
+type head struct {
+	epoch            uint32
+	last             relay.Seq
+	swept, partition int64
+}
+
+func readHead(ctx context.Context, q interface {
+	QueryRow(context.Context, string, ...any) pgx.Row
+}) (h head, err error) {
+	err = q.QueryRow(ctx, "SELECT epoch, last, swept, partition FROM head").
+		Scan(&h.epoch, &h.last, &h.swept, &h.partition)
+	return h, err
+}
+
+// Policy returns the policy that the store was opened with.
+func (s *Store) Policy() relay.Policy {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.policy
+	p.Inbox = s.inbox
+	return p
+}
+
+// SetInbox implements relay.Store. It changes the quota of this node only.
+func (s *Store) SetInbox(ctx context.Context, q relay.Quota) error {
+	return s.task(ctx, func(w *writer) error {
+		w.ledger.SetInbox(q)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.inbox = q.WithDefaults()
+		return nil
+	})
+}
+
+// closeTime is how long Close waits for a commit that waits for a standby. The outcome is then unknown.
+const closeTime = 5 * time.Second
+
+// Close waits until the goroutines have finished their current work, and closes the connections. Calls that are
+// waiting, and later calls, get CodeUnavailable.
+func (s *Store) Close() error {
+	s.closing.Do(func() {
+		s.cancel()
+		defer time.AfterFunc(closeTime, s.giveUp).Stop()
+		s.workers.Wait()
+		s.giveUp()
+		s.lease.release()
+		s.pool.Close()
+	})
+	return nil
+}
+
+// closed returns relay.ErrShuttingDown after Close was called, and the reason if the store cannot be used any more.
+func (s *Store) closed() error {
+	select {
+	case <-s.ctx.Done():
+		return relay.ErrShuttingDown
+	case <-s.broken:
+		return s.reason
+	default:
+		return nil
+	}
+}
+
+// breakWith ends the use of the store. The first reason counts. Watch returns it, so the relay ends.
+func (s *Store) breakWith(reason error) {
+	s.breaks.Do(func() {
+		s.options.Log.Error("the database cannot be used any more", "err", reason)
+		s.reason = reason
+		close(s.broken)
+	})
+}
+
+func (s *Store) cursor(seq relay.Seq) relay.Cursor { return relay.Cursor{Epoch: s.epoch, Seq: seq} }
+
+// nanos returns t as the tables store it, see ledger.Nanos.
+func nanos(t time.Time) int64 { return ledger.Nanos(t) }
+
+func instant(nanos int64) time.Time { return ledger.Instant(nanos) }
+
+// ErrPolicy is the error of Open if other nodes run with another policy.
+var ErrPolicy = errors.New("other nodes of this relay run with another policy")

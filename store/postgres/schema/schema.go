@@ -1,0 +1,232 @@
+// Package schema defines the tables of a relay's PostgreSQL database. It has numbered schema files, and runs them and
+// the migrations of extensions.
+package schema
+
+import (
+	"context"
+	"crypto/rand"
+	"embed"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/agora-relay/agora/relay"
+)
+
+// Files are the schema files. Their names begin with consecutive numbers, from 1.
+//
+//go:embed *.sql
+var Files embed.FS
+
+// The names in the table setting.
+const (
+	Version         = "schema"     // the number of the last schema file that was run
+	ExtensionPrefix = "extension." // and the name of an extension: the number of its last migration
+)
+
+// Locks of the whole database, which tell nodes from each other. They are the first key of an advisory lock. The second
+// key is the hash of the schema's name, so that two relays may share a database.
+const (
+	LockMigrate = 0x61676f01 // held while the schema is updated
+	LockLease   = 0x61676f02 // held by the node that sweeps and serves the gateways
+	LockNodes   = 0x61676f03 // shared by all nodes that run
+)
+
+// Space returns the second key of the advisory locks of a relay whose tables are in this schema.
+func Space(schema string) int32 {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(schema)) // never fails
+	return int32(h.Sum32())
+}
+
+// Migrate runs the schema files and the migrations of extensions that the database has not run yet, each in a
+// transaction of its own. partition is how many events a partition has if the database is new. If there is nothing to
+// run, Migrate changes nothing, so it needs no right to create tables. Two nodes may call it at the same time.
+func Migrate(ctx context.Context, conn *pgx.Conn, extensions []relay.Extension, partition int64) (err error) {
+	if err := relay.ValidateExtensions(extensions); err != nil {
+		return err
+	}
+	var name *string
+	if err := conn.QueryRow(ctx, "SELECT current_schema()::text").Scan(&name); err != nil {
+		return err
+	}
+	if name == nil {
+		return errors.New("the schema of the search_path does not exist; create it: CREATE SCHEMA agora")
+	}
+	space := Space(*name)
+	if _, err := conn.Exec(ctx, "SELECT pg_advisory_lock($1, $2)", int32(LockMigrate), space); err != nil {
+		return err
+	}
+	defer func() {
+		_, failed := conn.Exec(ctx, "SELECT pg_advisory_unlock($1, $2)", int32(LockMigrate), space)
+		err = errors.Join(err, failed)
+	}()
+	have, files, err := of(ctx, conn)
+	if err != nil {
+		return err
+	}
+	for number := have + 1; number <= len(files); number++ {
+		if err := runFile(ctx, conn, files[number-1], number, partition); err != nil {
+			return fmt.Errorf("schema %d: %w", number, err)
+		}
+	}
+	for _, x := range extensions {
+		if err := extend(ctx, conn, x); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// of returns the number of the database's schema, 0 if it has none, and the names of all schema files.
+func of(ctx context.Context, conn *pgx.Conn) (have int, files []string, err error) {
+	if files, err = fs.Glob(Files, "*.sql"); err != nil {
+		return 0, nil, err
+	}
+	var exists bool
+	err = conn.QueryRow(ctx, "SELECT to_regclass(quote_ident(current_schema()) || '.setting') IS NOT NULL").Scan(&exists)
+	if err != nil || !exists {
+		return 0, files, err
+	}
+	if have, err = Number(ctx, conn, Version); err != nil {
+		return 0, nil, err
+	}
+	if have > len(files) {
+		return 0, nil, fmt.Errorf("the database has schema %d, but this program supports only schemas up to %d; "+
+			"it was written by a newer version, so use that version", have, len(files))
+	}
+	return have, files, nil
+}
+
+func runFile(ctx context.Context, conn *pgx.Conn, file string, number int, partition int64) error {
+	text, err := Files.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		if _, err := tx.Conn().PgConn().Exec(ctx, string(text)).ReadAll(); err != nil {
+			return err
+		}
+		if number == 1 {
+			if _, err := tx.Exec(ctx, "INSERT INTO head (epoch, last, swept, partition) VALUES ($1, 0, 0, $2)",
+				int64(NewEpoch()), partition); err != nil {
+				return err
+			}
+		}
+		return setNumber(ctx, tx, Version, number)
+	})
+}
+
+// extend runs the migrations of x that were not run yet.
+func extend(ctx context.Context, conn *pgx.Conn, x relay.Extension) error {
+	if slices.Contains(reserved, x.Name) {
+		return fmt.Errorf("an extension cannot be named %s, because tables of the store have that name; "+
+			"choose another name", x.Name)
+	}
+	have, err := Number(ctx, conn, ExtensionPrefix+x.Name)
+	if err != nil {
+		return err
+	}
+	if have > len(x.Migrations) {
+		return fmt.Errorf("the tables of %s have run %d migrations, but this program has only %d; "+
+			"they were written by a newer version, so use that version", x.Name, have, len(x.Migrations))
+	}
+	for number := have + 1; number <= len(x.Migrations); number++ {
+		err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+			before, err := otherNames(ctx, tx, x.Name)
+			if err != nil {
+				return err
+			}
+			if _, err := tx.Conn().PgConn().Exec(ctx, x.Migrations[number-1]).ReadAll(); err != nil {
+				return err
+			}
+			after, err := otherNames(ctx, tx, x.Name)
+			if err != nil {
+				return err
+			}
+			if after != before {
+				return fmt.Errorf("the names of its tables and indexes must begin with %s_; "+
+					"the other names were %s before, and are %s now", x.Name, before, after)
+			}
+			return setNumber(ctx, tx, ExtensionPrefix+x.Name, number)
+		})
+		if err != nil {
+			return fmt.Errorf("migration %d of %s: %w", number, x.Name, err)
+		}
+	}
+	return nil
+}
+
+// otherNames returns the names of the tables and indexes that do not belong to an extension.
+func otherNames(ctx context.Context, tx pgx.Tx, extension string) (names string, err error) {
+	err = tx.QueryRow(ctx, `SELECT coalesce(string_agg(relname, ', ' ORDER BY relname), '') FROM pg_class
+		WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'p', 'i', 'I', 'v', 'm', 'S')
+		AND NOT starts_with(relname, $1 || '_')`, extension).Scan(&names)
+	return names, err
+}
+
+// reserved are names that extensions must not have: they begin the names of the store's tables and indexes.
+var reserved = []string{"event", "message", "manifest", "thread", "participant", "agent", "nonce", "head", "setting",
+	"report", "pg"}
+
+type querier interface {
+	QueryRow(ctx context.Context, text string, args ...any) pgx.Row
+}
+
+// Number returns the number in a row of the table setting, 0 if there is no such row.
+func Number(ctx context.Context, q querier, name string) (number int, err error) {
+	var value []byte
+	err = q.QueryRow(ctx, "SELECT value FROM setting WHERE name = $1", name).Scan(&value)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(string(value))
+}
+
+func setNumber(ctx context.Context, tx pgx.Tx, name string, number int) error {
+	_, err := tx.Exec(ctx, "INSERT INTO setting (name, value) VALUES ($1, $2) "+
+		"ON CONFLICT (name) DO UPDATE SET value = excluded.value", name, []byte(strconv.Itoa(number)))
+	return err
+}
+
+// NewEpoch returns a random epoch. It is never 0, the epoch of the zero Cursor.
+func NewEpoch() uint32 {
+	var random [4]byte
+	rand.Read(random[:]) // never fails (crypto/rand)
+	return binary.BigEndian.Uint32(random[:]) | 1
+}
+
+// Numbered returns a statement with $1, $2… in place of its question marks, as PostgreSQL wants it. Question marks in
+// quotes stay.
+func Numbered(text string) string {
+	if !strings.Contains(text, "?") {
+		return text
+	}
+	var b strings.Builder
+	n, quote := 0, rune(0)
+	for _, r := range text {
+		switch {
+		case quote == 0 && (r == '\'' || r == '"'):
+			quote = r
+		case r == quote:
+			quote = 0
+		case r == '?' && quote == 0:
+			n++
+			b.WriteByte('$')
+			b.WriteString(strconv.Itoa(n))
+			continue
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
+}

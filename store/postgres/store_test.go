@@ -1,0 +1,59 @@
+//go:build postgres
+
+package postgres
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"os"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/goleak"
+
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/storetest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) } // exits; no goroutine may outlive the tests
+
+// dsnOf returns the address of a schema of its own for each place, in the server of make postgres. It creates the
+// schema if it does not exist.
+func dsnOf(ctx context.Context, place string) (string, error) {
+	folder := os.Getenv("AGORA_POSTGRES")
+	if folder == "" {
+		return "", fmt.Errorf("AGORA_POSTGRES is not set; use make postgres")
+	}
+	hash := sha256.Sum256([]byte(place))
+	name := "t" + hex.EncodeToString(hash[:8])
+	server := fmt.Sprintf("host=%s user=agora dbname=postgres", folder)
+	conn, err := pgx.Connect(ctx, server)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close(ctx)
+	if _, err := conn.Exec(ctx, "CREATE SCHEMA IF NOT EXISTS "+name); err != nil {
+		return "", err
+	}
+	return server + " search_path=" + name, nil
+}
+
+func openAt(ctx context.Context, place string, o Options) (*Store, error) {
+	dsn, err := dsnOf(ctx, place)
+	if err != nil {
+		return nil, err
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return Open(ctx, dsn, o)
+}
+
+func TestStore(t *testing.T) {
+	storetest.Test(t, func(ctx context.Context, place string, policy relay.Policy) (relay.Store, error) {
+		return openAt(ctx, place, Options{Policy: policy, Partition: 200})
+	})
+}

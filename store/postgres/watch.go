@@ -1,0 +1,312 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+)
+
+// tail knows up to which event this node has passed events to its watchers.
+type tail struct {
+	mu      sync.Mutex // held while events are passed on
+	passed  relay.Seq
+	pending []ownGroup // groups of this node behind passed, in order
+
+	wake   chan struct{} // tells follow to look; has room for one
+	tell   chan struct{} // tells notify that this node has committed; has room for one
+	told   relay.Seq     // number for the next notification; guarded by toldMu
+	toldMu sync.Mutex
+}
+
+// ownGroup is a group that this node has committed. So its events need not be read from the database.
+type ownGroup struct {
+	after, last relay.Seq // it has the numbers behind after, up to last
+	posted      []relay.Posted
+}
+
+// maxPending bounds the groups that wait for events of other nodes. Events of further groups are read again.
+const maxPending = 256
+
+func (t *tail) init(last relay.Seq) {
+	t.passed, t.wake, t.tell = last, make(chan struct{}, 1), make(chan struct{}, 1)
+}
+
+func (t *tail) position() relay.Seq {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.passed
+}
+
+// signal sends on a channel with room for one, unless it is full.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// committed passes on a group that this node has committed, as soon as all events before it were passed on.
+func (s *Store) committed(after, last relay.Seq, posted []relay.Posted) {
+	if last == after {
+		return
+	}
+	t := &s.tail
+	t.mu.Lock()
+	if len(t.pending) < maxPending {
+		t.pending = append(t.pending, ownGroup{after, last, posted})
+	}
+	s.passPending()
+	behind := t.passed < last
+	t.mu.Unlock()
+	if behind {
+		signal(t.wake)
+	}
+	t.toldMu.Lock()
+	t.told = max(t.told, last)
+	t.toldMu.Unlock()
+	signal(t.tell)
+}
+
+// passPending passes on the groups of this node that are next. The caller holds s.tail.mu.
+func (s *Store) passPending() {
+	t := &s.tail
+	for len(t.pending) > 0 && t.pending[0].after <= t.passed {
+		g := t.pending[0]
+		t.pending = t.pending[1:]
+		if g.last <= t.passed {
+			continue // its events were read from the database
+		}
+		for len(g.posted) > 0 && g.posted[0].Seq <= t.passed {
+			g.posted = g.posted[1:]
+		}
+		t.passed = g.last
+		s.publish(g.posted)
+	}
+}
+
+// follow passes on the events of other nodes. It looks when it is woken, and once a second, because a notification may
+// be lost.
+func (s *Store) follow() {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-s.tail.wake:
+		case <-tick.C:
+		}
+		for more := true; more && s.ctx.Err() == nil; {
+			var err error
+			if more, err = s.catchUp(s.ctx); err != nil {
+				break // reading has logged it; the next tick tries again
+			}
+		}
+	}
+}
+
+// catchUp reads the next events and passes them on. more reports that there may be further ones.
+func (s *Store) catchUp(ctx context.Context) (more bool, err error) {
+	t := &s.tail
+	t.mu.Lock()
+	s.passPending()
+	after, until := t.passed, relay.Seq(0)
+	if len(t.pending) > 0 {
+		until = t.pending[0].after
+	}
+	t.mu.Unlock()
+	// Only this goroutine reads, so nobody else passes these events on, except for groups of this node.
+	q := relay.Query{After: s.cursor(after), Until: until, Expired: true, Limit: relay.MaxPage, MaxBytes: relay.PageBytes}
+	page, err := s.Read(ctx, q)
+	switch {
+	case errors.Is(err, relay.ErrUnknownCursor):
+		s.breakWith(errMissing)
+		return false, err
+	case err != nil:
+		return false, err
+	}
+	posted, err := parsed(page.Events)
+	if err != nil {
+		s.breakWith(err)
+		return false, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for len(posted) > 0 && posted[0].Seq <= t.passed {
+		posted = posted[1:]
+	}
+	end := page.Cursor.Seq
+	if until > 0 && !page.More {
+		end = min(end, until)
+	}
+	if end > t.passed {
+		t.passed = end
+		s.publish(posted)
+	}
+	s.passPending()
+	return page.More || len(t.pending) > 0, nil
+}
+
+// parsed returns stored events in the form that watchers get.
+func parsed(events []relay.Event) ([]relay.Posted, error) {
+	posted := make([]relay.Posted, 0, len(events))
+	for _, e := range events {
+		m, err := envelope.Parse(e.Body, e.Size)
+		if err != nil {
+			return nil, err
+		}
+		posted = append(posted, relay.Posted{Event: e, Envelope: m})
+	}
+	return posted, nil
+}
+
+// channel is the name for NOTIFY. It has the name of the schema, because notifications reach all of a database.
+func (s *Store) channel() string { return "agora." + s.schema }
+
+// listen waits for notifications of other nodes, until the store is closed.
+func (s *Store) listen() {
+	for failures := 0; ; failures++ {
+		began := time.Now()
+		err := s.listenOnce()
+		if s.ctx.Err() != nil {
+			return
+		}
+		if time.Since(began) > time.Minute {
+			failures = 0
+		}
+		if failures == 0 {
+			s.options.Log.Warn("the connection for notifications was lost; connecting again", "err", cleaned(err))
+		}
+		if !s.wait(backoff(failures)) {
+			return
+		}
+	}
+}
+
+func (s *Store) listenOnce() error {
+	conn, err := pgx.ConnectConfig(s.ctx, s.config.Copy())
+	if err != nil {
+		return err
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = conn.Close(ctx) // it is of no use any more
+	}()
+	if _, err := conn.Exec(s.ctx, "LISTEN "+pgx.Identifier{s.channel()}.Sanitize()); err != nil {
+		return err
+	}
+	signal(s.tail.wake) // there may have been notifications before
+	for {
+		if _, err := conn.WaitForNotification(s.ctx); err != nil {
+			return err
+		}
+		signal(s.tail.wake)
+	}
+}
+
+// notify tells the other nodes the number of the last event, after commits of this node. NOTIFY takes a lock of the
+// whole server until its commit, so it is not part of the transaction that stores. This one need not be durable.
+func (s *Store) notify() {
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-s.tail.tell:
+		}
+		s.tail.toldMu.Lock()
+		last := s.tail.told
+		s.tail.toldMu.Unlock()
+		// If this fails, the other nodes find the events within a second. reading has logged the reason.
+		_ = s.reading(s.ctx, func(ctx context.Context, conn *pgx.Conn) error {
+			batch := &pgx.Batch{}
+			batch.Queue("BEGIN")
+			batch.Queue("SET LOCAL synchronous_commit = off")
+			batch.Queue("SELECT pg_notify($1, $2::bigint::text)", s.channel(), last)
+			batch.Queue("COMMIT")
+			return conn.SendBatch(ctx, batch).Close()
+		})
+	}
+}
+
+// watcher is one call of Watch. publish appends to its queue, and the goroutine of Watch empties it.
+type watcher struct {
+	queue []relay.Posted // guarded by Store.mu
+	woken chan struct{}  // has room for one
+}
+
+// publish passes events to the watchers, in order.
+func (s *Store) publish(events []relay.Posted) {
+	if len(events) == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for w := range s.watchers {
+		w.queue = append(w.queue, events...)
+		signal(w.woken)
+	}
+}
+
+// Watch implements relay.Store. While the database cannot be reached, it waits.
+func (s *Store) Watch(ctx context.Context, after relay.Cursor, f func([]relay.Posted)) error {
+	w := &watcher{woken: make(chan struct{}, 1)}
+	s.mu.Lock()
+	s.watchers[w] = struct{}{}
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		delete(s.watchers, w)
+		s.mu.Unlock()
+	}()
+	// From here on new events go into the queue. The loop reads the events stored before. Events in both are skipped by
+	// their numbers.
+	last := after.Seq
+	for more := true; more; {
+		page, err := s.Read(ctx, relay.Query{After: after, Expired: true, Limit: relay.MaxPage, MaxBytes: relay.PageBytes})
+		if errors.Is(err, errNoAnswer) {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(time.Second):
+			}
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		missed, err := parsed(page.Events)
+		if err != nil {
+			return err
+		}
+		if len(missed) > 0 {
+			last = missed[len(missed)-1].Seq
+			f(missed)
+		}
+		after, more = page.Cursor, page.More
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-s.broken:
+			return s.reason
+		case <-w.woken:
+			s.mu.Lock()
+			events := w.queue
+			w.queue = nil
+			s.mu.Unlock()
+			i, _ := slices.BinarySearchFunc(events, last+1, func(e relay.Posted, seq relay.Seq) int { return int(e.Seq - seq) })
+			if events = events[i:]; len(events) > 0 {
+				f(events)
+			}
+		}
+	}
+}

@@ -1,0 +1,184 @@
+package postgres
+
+import (
+	"crypto/sha256"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/store/ledger"
+)
+
+// The statements of Write. Each gets all its rows as arrays, one for each column.
+const (
+	addEvents = "INSERT INTO event (seq, sender, id, recipient, type, thread, ts, received, expires, forget, charged, " +
+		"network, body) SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::bytea[], $5::bytea[], " +
+		"$6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bytea[])"
+	addMessages = "INSERT INTO message (seq, sender, id, forget) " +
+		"SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::bigint[])"
+	addThreads = "INSERT INTO thread (n, id, client, due, open, state, record) SELECT * FROM " +
+		"unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::bigint[], $5::boolean[], $6::smallint[], $7::bytea[])"
+	updateThreads = "UPDATE thread t SET due = k.due, open = k.open, state = k.state, record = k.record FROM " +
+		"unnest($1::bigint[], $2::bigint[], $3::boolean[], $4::smallint[], $5::bytea[]) k (n, due, open, state, record) " +
+		"WHERE t.n = k.n"
+	addParticipants = "INSERT INTO participant (id, party, role, thread) SELECT * FROM " +
+		"unnest($1::bytea[], $2::bytea[], $3::smallint[], $4::bigint[]) ON CONFLICT DO NOTHING"
+	dropThreads      = "DELETE FROM thread t USING unnest($1::bigint[]) k (n) WHERE t.n = k.n"
+	dropParticipants = "DELETE FROM participant p USING unnest($1::bytea[], $2::bytea[], $3::bigint[]) k (id, party, thread) " +
+		"WHERE p.id = k.id AND p.party = k.party AND p.role IN (0, 1) AND p.thread = k.thread"
+	addManifests = "INSERT INTO manifest (n, sender, id, seq, ts, expires, recipient, text) SELECT seq, * FROM " +
+		"(SELECT k.sender, k.id, k.seq, k.ts, k.expires, k.recipient, k.text FROM unnest($1::bytea[], $2::bytea[], " +
+		"$3::bigint[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bytea[]) k (sender, id, seq, ts, expires, recipient, text)) k " +
+		"ON CONFLICT (sender, id) DO UPDATE SET seq = excluded.seq, ts = excluded.ts, expires = excluded.expires, " +
+		"recipient = excluded.recipient, text = excluded.text"
+	dropIntents = "DELETE FROM manifest_intent i USING unnest($1::bytea[], $2::bytea[]) k (sender, id), manifest m " +
+		"WHERE m.sender = k.sender AND m.id = k.id AND i.n = m.n"
+	addIntents = "INSERT INTO manifest_intent (n, intent, sender, recipient) SELECT m.n, k.intent, m.sender, m.recipient " +
+		"FROM unnest($1::bytea[], $2::bytea[], $3::bytea[]) k (sender, id, intent) " +
+		"JOIN manifest m ON m.sender = k.sender AND m.id = k.id ON CONFLICT DO NOTHING"
+	addAgents = "INSERT INTO agent (did, seen) SELECT * FROM unnest($1::bytea[], $2::bigint[]) ON CONFLICT DO NOTHING"
+	seeAgents = "UPDATE agent a SET seen = k.seen FROM unnest($1::bytea[], $2::bigint[]) k (did, seen) " +
+		"WHERE a.did = k.did AND a.seen < k.seen"
+)
+
+// Write implements ledger.Tx. It queues the statements. The next round trip sends them, which is that of the commit
+// unless an update follows in the group.
+func (w *writer) Write(c ledger.Changes) error {
+	w.begin()
+	w.writeThreads(c.Threads)
+	w.writeEvents(c.Events)
+	w.writeManifests(c.Events)
+	w.removeThreads(c.Removed)
+	if n := len(c.Events); n > 0 {
+		w.last = c.Events[n-1].Seq
+	}
+	return nil
+}
+
+func (w *writer) writeThreads(changes []ledger.Change) {
+	var added, updated struct {
+		n, due              []int64
+		id, client, records [][]byte
+		open                []bool
+		state               []int16
+	}
+	var ids, parties [][]byte
+	var roles []int16
+	var numbers []int64
+	for _, t := range changes {
+		into := &updated
+		if t.New {
+			into = &added
+		}
+		into.n, into.due = append(into.n, t.Number), append(into.due, nanos(t.Due))
+		into.id, into.client = append(into.id, []byte(t.ID)), append(into.client, []byte(t.Client))
+		into.records, into.open = append(into.records, t.Record), append(into.open, t.Open)
+		into.state = append(into.state, int16(ledger.StateNumber(t.State)))
+		for _, p := range t.Joined {
+			role := int16(1)
+			if p.Works {
+				role = 0
+			}
+			ids, parties = append(ids, []byte(t.ID)), append(parties, []byte(p.DID))
+			roles, numbers = append(roles, role), append(numbers, t.Number)
+		}
+	}
+	if a := added; len(a.n) > 0 {
+		w.batch.Queue(addThreads, a.n, a.id, a.client, a.due, a.open, a.state, a.records)
+	}
+	if u := updated; len(u.n) > 0 {
+		w.batch.Queue(updateThreads, u.n, u.due, u.open, u.state, u.records)
+	}
+	if len(ids) > 0 {
+		w.batch.Queue(addParticipants, ids, parties, roles, numbers)
+	}
+}
+
+func (w *writer) writeEvents(events []ledger.Event) {
+	n := len(events)
+	if n == 0 {
+		return
+	}
+	bytea := func() [][]byte { return make([][]byte, 0, n) }
+	bigint := func() []int64 { return make([]int64, 0, n) }
+	seq, threads, ts, received, expires := bigint(), bigint(), bigint(), bigint(), bigint()
+	forget, charged, network := bigint(), bigint(), bigint()
+	sender, id, recipient, kind, body := bytea(), bytea(), bytea(), bytea(), bytea()
+	for _, e := range events {
+		m := e.Envelope
+		seq, threads = append(seq, int64(e.Seq)), append(threads, e.Thread)
+		ts, received = append(ts, nanos(e.TS)), append(received, nanos(e.Received))
+		expires, forget = append(expires, nanos(e.Expires)), append(forget, nanos(e.Forget))
+		charged, network = append(charged, e.Charge), append(network, e.Network)
+		sender, id = append(sender, []byte(m.Sender.ID)), append(id, []byte(m.ID))
+		recipient, kind = append(recipient, []byte(m.Recipient)), append(kind, []byte(m.Type))
+		body = append(body, e.Body)
+	}
+	w.batch.Queue(addEvents, seq, sender, id, recipient, kind, threads, ts, received, expires, forget, charged, network,
+		body)
+	w.batch.Queue(addMessages, seq, sender, id, forget)
+}
+
+// writeManifests puts the listings of events into the directory, and records when the agents in it were heard from.
+func (w *writer) writeManifests(events []ledger.Event) {
+	var senders, ids, recipients, texts, intentSenders, intentIDs, intents [][]byte
+	var seqs, ts, expires []int64
+	seen, listed := map[didkey.DID]int64{}, map[didkey.DID]bool{}
+	for _, e := range events {
+		sender := e.Envelope.Sender.ID
+		if !e.Unseen {
+			seen[sender] = max(seen[sender], nanos(e.Received))
+		}
+		if e.Listing == nil {
+			continue
+		}
+		listed[sender] = true
+		senders, ids = append(senders, []byte(sender)), append(ids, []byte(e.Listing.ID))
+		seqs, ts, expires = append(seqs, int64(e.Seq)), append(ts, nanos(e.TS)), append(expires, nanos(e.Expires))
+		recipients, texts = append(recipients, []byte(e.Envelope.Recipient)), append(texts, []byte(e.Listing.Text))
+		for _, intent := range e.Listing.Intents {
+			intentSenders, intentIDs = append(intentSenders, []byte(sender)), append(intentIDs, []byte(e.Listing.ID))
+			intents = append(intents, hashOf(intent))
+		}
+	}
+	if len(ids) > 0 {
+		var dids [][]byte
+		for did := range listed {
+			dids = append(dids, []byte(did))
+		}
+		w.batch.Queue(addManifests, senders, ids, seqs, ts, expires, recipients, texts)
+		w.batch.Queue(dropIntents, senders, ids)
+		w.batch.Queue(addIntents, intentSenders, intentIDs, intents)
+		w.batch.Queue(addAgents, dids, make([]int64, len(dids)))
+	}
+	if len(seen) > 0 {
+		var dids [][]byte
+		var times []int64
+		for did, at := range seen {
+			dids, times = append(dids, []byte(did)), append(times, at)
+		}
+		w.batch.Queue(seeAgents, dids, times)
+	}
+}
+
+// hashOf returns the form in which the table manifest_intent has an intent.
+func hashOf(intent string) []byte {
+	hash := sha256.Sum256([]byte(intent))
+	return hash[:]
+}
+
+func (w *writer) removeThreads(removed []ledger.Removal) {
+	if len(removed) == 0 {
+		return
+	}
+	var numbers, of []int64
+	var ids, parties [][]byte
+	for _, r := range removed {
+		numbers = append(numbers, r.Number)
+		for _, did := range r.Participants {
+			ids, parties, of = append(ids, []byte(r.ID)), append(parties, []byte(did)), append(of, r.Number)
+		}
+	}
+	if len(ids) > 0 {
+		w.batch.Queue(dropParticipants, ids, parties, of)
+	}
+	w.batch.Queue(dropThreads, numbers)
+}

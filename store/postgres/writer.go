@@ -1,0 +1,410 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/ledger"
+)
+
+// maxGroup is the largest number of envelopes in one transaction. The committer does not wait for a group to fill.
+const maxGroup = 256
+
+// maxGroupBytes ends a group when its envelopes have this size together.
+const maxGroupBytes = 8 << 20
+
+// job is work for the committer: an envelope to append, an update, or a task.
+type job struct {
+	entry  relay.Entry
+	update *update
+	task   func(*writer) error
+	done   chan outcome // has room for one outcome, so the committer never waits for a caller that has left
+}
+
+func (j job) size() int {
+	if j.update != nil {
+		return 1 << 16
+	}
+	return len(j.entry.Envelope.Canonical())
+}
+
+type outcome struct {
+	receipt relay.Receipt
+	err     error
+}
+
+// writer is the committer. No other goroutine uses its fields.
+type writer struct {
+	store  *Store
+	ledger *ledger.Ledger
+
+	conn     *pgx.Conn // nil: not connected
+	failures int       // attempts to connect that have failed since the last success
+	batch    *pgx.Batch
+	begun    bool           // a transaction is open, or queued in batch
+	after    relay.Seq      // number of the last event when the transaction began
+	last     relay.Seq      // number of the last event, including those of the transaction
+	locked   bool           // after and last are those of the open transaction
+	warning  *pgconn.Notice // the last warning of the server since the transaction began
+	took     time.Duration  // of the last commit
+}
+
+// connect opens the connection.
+func (w *writer) connect(ctx context.Context) (err error) {
+	w.conn, err = w.store.connectWriter(ctx, func(n *pgconn.Notice) {
+		if n.Severity == "WARNING" {
+			w.warning = n
+		}
+	})
+	w.reset()
+	return err
+}
+
+// disconnect closes the connection without waiting for the server.
+func (w *writer) disconnect() {
+	if w.conn == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = w.conn.Close(ctx) // it is of no use any more
+	w.conn = nil
+	w.reset()
+}
+
+// reset forgets the transaction.
+func (w *writer) reset() { w.batch, w.begun, w.locked = &pgx.Batch{}, false, false }
+
+// run executes jobs until the store is closed. It finishes the group or task that it has started. Callers that still
+// wait get their error from Store.do.
+func (w *writer) run() {
+	defer close(w.store.stopped)
+	defer w.disconnect()
+	for {
+		var retry <-chan time.Time
+		if w.conn == nil {
+			retry = time.After(backoff(w.failures))
+		}
+		select {
+		case <-w.store.ctx.Done():
+			return
+		case <-retry:
+			w.reconnect()
+		case j := <-w.store.appends:
+			w.appendGroup(w.group(j))
+		case j := <-w.store.tasks:
+			j.done <- outcome{err: j.task(w)}
+		}
+	}
+}
+
+// reconnect tries to connect to a primary. Then it checks that the database still has all events that this node knows.
+func (w *writer) reconnect() {
+	ctx, cancel := context.WithTimeout(w.store.ctx, 4*connectTime) // a DSN may have several hosts
+	defer cancel()
+	err := w.connect(ctx)
+	if err == nil {
+		err = w.store.checkHead(ctx, w.conn)
+	}
+	if err != nil {
+		w.disconnect()
+		if w.failures++; w.failures == 1 || w.failures%30 == 0 {
+			w.store.options.Log.Error("cannot connect to a PostgreSQL primary; nothing is stored until this succeeds",
+				"attempts", w.failures, "err", cleaned(err))
+		}
+		return
+	}
+	w.store.options.Log.Info("connected to the PostgreSQL primary again", "attempts", w.failures+1)
+	w.failures = 0
+	w.store.down.Store(nil)
+}
+
+// lost records that the connection is gone.
+func (w *writer) lost(err error) {
+	if w.store.closed() == nil {
+		w.store.options.Log.Error("the connection to PostgreSQL was lost; connecting again", "err", cleaned(err))
+	}
+	w.disconnect()
+	w.failures = 0
+	w.store.down.Store(&outage{errUnreachable})
+}
+
+// group returns first and the jobs that wait behind it.
+func (w *writer) group(first job) []job {
+	group, size := []job{first}, first.size()
+	for yielded := false; len(group) < maxGroup && size < maxGroupBytes; {
+		select {
+		case j := <-w.store.appends:
+			group, size, yielded = append(group, j), size+j.size(), true
+		default:
+			if yielded {
+				return group
+			}
+			// Let goroutines that are about to hand over an envelope run first.
+			runtime.Gosched()
+			yielded = true
+		}
+	}
+	return group
+}
+
+// appendGroup runs the jobs of a group in one transaction and answers each caller after the commit. If the database
+// fails, every caller gets the error.
+func (w *writer) appendGroup(group []job) {
+	outcomes := make([]outcome, len(group))
+	var posted []relay.Posted
+	began := time.Now()
+	run := func() (err error) {
+		posted, err = w.runGroup(group, outcomes)
+		return err
+	}
+	err := w.transact(run)
+	if errors.Is(err, errUnreachable) && w.conn == nil {
+		// The connection may have been lost long ago, without anybody noticing. So try once more with a new one.
+		if w.reconnect(); w.conn != nil {
+			err = w.transact(run)
+		}
+	}
+	switch {
+	case err == nil:
+		report := relay.CommitReport{Events: len(posted), Commit: w.took}
+		report.Work = max(0, time.Since(began)-w.took)
+		w.store.options.Observer.Committed(report)
+		w.store.committed(w.after, w.last, posted)
+	case len(group) > 1 && isDataError(err):
+		// A statement rejected the data of one job. Run each job in its own transaction, so that the others succeed.
+		for i := range group {
+			w.appendGroup(group[i : i+1])
+		}
+		return
+	}
+	for i, j := range group {
+		if err != nil {
+			outcomes[i] = outcome{err: err}
+		}
+		j.done <- outcomes[i]
+	}
+}
+
+// runGroup runs the jobs of a group in order. Consecutive entries form one group of the ledger.
+func (w *writer) runGroup(group []job, outcomes []outcome) (posted []relay.Posted, err error) {
+	for len(group) > 0 {
+		n := slices.IndexFunc(group, func(j job) bool { return j.update != nil })
+		var some []relay.Posted
+		switch n {
+		case 0:
+			n = 1
+			outcomes[0], some, err = w.runUpdate(group[0].update)
+		case -1:
+			n = len(group)
+			fallthrough
+		default:
+			some, err = w.appendEntries(group[:n], outcomes[:n])
+		}
+		if err != nil {
+			return nil, err
+		}
+		posted = append(posted, some...)
+		group, outcomes = group[n:], outcomes[n:]
+	}
+	return posted, nil
+}
+
+// appendEntries passes the entries of jobs to the ledger, which stores the accepted ones in the open transaction.
+func (w *writer) appendEntries(group []job, outcomes []outcome) ([]relay.Posted, error) {
+	entries := make([]relay.Entry, len(group))
+	for i, j := range group {
+		entries[i] = j.entry
+	}
+	decided, posted, err := w.ledger.Append(w, entries)
+	for i, o := range decided {
+		outcomes[i] = outcome{o.Receipt, o.Err}
+	}
+	return posted, err
+}
+
+// transact runs f in a transaction. It ignores the caller's context: if a commit were cancelled half-way, the caller
+// would not know its result. Errors: errUnreachable and errRefused if nothing was stored; errUnknown; errors that f's
+// data caused; errors that are not PostgreSQL's.
+func (w *writer) transact(f func() error) error {
+	if w.conn == nil {
+		return errUnreachable
+	}
+	w.reset()
+	w.warning = nil
+	w.ledger.Begin()
+	err := f()
+	if err == nil {
+		err = w.commit()
+	}
+	if err == nil {
+		return nil
+	}
+	w.ledger.Undo(relay.Cursor{}) // the next group counts the inboxes again
+	if errors.Is(err, errUnknown) {
+		return err
+	}
+	pg, isPostgres := errors.AsType[*pgconn.PgError](err)
+	switch {
+	case w.conn.IsClosed(), isPostgres && isLost(err):
+		w.lost(err)
+		return errUnreachable
+	case w.begun:
+		w.reset()
+		ctx, cancel := context.WithTimeout(context.Background(), readTime)
+		defer cancel()
+		if _, failed := w.conn.Exec(ctx, "ROLLBACK"); failed != nil {
+			w.lost(failed)
+			return errUnreachable
+		}
+	}
+	if isPostgres && !isDataError(err) {
+		w.store.options.Log.Error("PostgreSQL refuses to store", "code", pg.Code, "err", cleaned(err))
+		return errRefused
+	}
+	return err
+}
+
+// begin queues the start of the transaction, unless it has started. The lock comes first. In the isolation level READ
+// COMMITTED, each statement after it has a snapshot that was taken after the lock.
+func (w *writer) begin() {
+	if w.begun {
+		return
+	}
+	w.begun = true
+	w.batch.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
+	w.batch.Queue("SELECT epoch, last FROM head FOR UPDATE").QueryRow(func(row pgx.Row) error {
+		var epoch uint32
+		if err := row.Scan(&epoch, &w.after); err != nil {
+			return err
+		}
+		if epoch != w.store.epoch {
+			w.store.breakWith(errEpoch)
+			return errEpoch
+		}
+		w.last, w.locked = w.after, true
+		return nil
+	})
+}
+
+// groupTime limits one round trip of the committer, including the wait for the lock. After it, the connection is closed.
+const groupTime = 30 * time.Second
+
+// flush sends the queued statements and waits for their results.
+func (w *writer) flush() error {
+	if w.batch.Len() == 0 {
+		return nil
+	}
+	batch := w.batch
+	w.batch = &pgx.Batch{}
+	ctx, cancel := context.WithTimeout(context.Background(), groupTime)
+	defer cancel()
+	return w.conn.SendBatch(ctx, batch).Close()
+}
+
+// commit ends the transaction. It waits until the commit is durable, however long that takes. errUnknown: the changes
+// may be stored, or not. Other errors: nothing is stored.
+//
+// The lock of the row of head gives each transaction a number. So its commit waits for the standbys even if it has
+// stored nothing. This matters for a duplicate: its answer says that the first message is durable.
+func (w *writer) commit() error {
+	w.begin()
+	if w.last > w.after {
+		w.batch.Queue("UPDATE head SET last = $1", w.last)
+	}
+	tag := ""
+	w.batch.Queue("COMMIT").Exec(func(t pgconn.CommandTag) error {
+		tag = t.String()
+		return nil
+	})
+	batch := w.batch
+	w.batch = &pgx.Batch{}
+	began := time.Now()
+	w.store.stuck.Store(began.UnixNano())
+	defer w.store.stuck.Store(0)
+	err := w.conn.SendBatch(w.store.patience, batch).Close()
+	w.took = time.Since(began)
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && !isLost(pg) {
+		return err // a statement failed, so the server has not run the COMMIT
+	}
+	switch {
+	case err != nil && pgconn.SafeToRetry(err):
+		return err // it was not sent
+	case err != nil:
+		w.lost(err)
+		return errUnknown
+	case tag != "COMMIT":
+		return fmt.Errorf("the transaction ended with %s", tag)
+	case w.warning != nil:
+		// The wait for the standbys was cancelled: the commit is on the primary only, and a failover may lose it.
+		w.store.options.Log.Error("a commit did not wait for the standbys", "warning", w.warning.Message)
+		return errUnknown
+	}
+	w.begun = false
+	return nil
+}
+
+// do gives a job to the committer and waits for its outcome. If ctx ends first, do returns ctx's error and the outcome
+// is unknown.
+func (s *Store) do(ctx context.Context, queue chan<- job, j job) (relay.Receipt, error) {
+	if err := s.refusal(); err != nil {
+		return relay.Receipt{}, err
+	}
+	j.done = make(chan outcome, 1)
+	select {
+	case queue <- j:
+	case <-s.ctx.Done():
+		return relay.Receipt{}, relay.ErrShuttingDown
+	case <-ctx.Done():
+		return relay.Receipt{}, ctx.Err()
+	}
+	select {
+	case o := <-j.done:
+		return o.receipt, o.err
+	case <-s.stopped:
+		select {
+		case o := <-j.done:
+			return o.receipt, o.err
+		default:
+			return relay.Receipt{}, relay.ErrShuttingDown
+		}
+	case <-ctx.Done():
+		return relay.Receipt{}, ctx.Err()
+	}
+}
+
+// stuckTime is how long a commit may wait for the standbys before further posts are refused.
+const stuckTime = 10 * time.Second
+
+// refusal returns why nothing can be stored at the moment, or nil.
+func (s *Store) refusal() error {
+	if err := s.closed(); err != nil {
+		return err
+	}
+	if d := s.down.Load(); d != nil {
+		return d.refusal
+	}
+	if since := s.stuck.Load(); since != 0 && time.Since(time.Unix(0, since)) > stuckTime {
+		return errStuck
+	}
+	return nil
+}
+
+// task runs f in the committer's goroutine and waits for it.
+func (s *Store) task(ctx context.Context, f func(*writer) error) error {
+	_, err := s.do(ctx, s.tasks, job{task: f})
+	return err
+}
+
+// Append implements relay.Store.
+func (s *Store) Append(ctx context.Context, e relay.Entry) (relay.Receipt, error) {
+	return s.do(ctx, s.appends, job{entry: e})
+}
