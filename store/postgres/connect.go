@@ -61,7 +61,7 @@ func configOf(dsn string) (*pgxpool.Config, error) {
 	return c, nil
 }
 
-var password = regexp.MustCompile(`(?i)(password=)('[^']*'|\S+)|(://[^:@/\s]*:)[^@/\s]+@`)
+var password = regexp.MustCompile(`(?i)(password=)('[^']*'|[^\s&]+)|(://[^:@/\s]*:)[^@/\s]+@`)
 
 // Masked returns a DSN without its password.
 func Masked(dsn string) string {

@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"time"
 
@@ -11,7 +10,6 @@ import (
 
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/ledger"
-	"github.com/agora-relay/agora/store/postgres/schema"
 )
 
 // expireRows is how many rows of a table one transaction of Expire removes. It keeps the transaction short, because
@@ -109,19 +107,17 @@ func (w *writer) forget(now time.Time) (more bool, err error) {
 
 // sweeper has what the sweep of partitions remembers. Only the committer uses it after Open.
 type sweeper struct {
-	size    int64     // head.partition
-	ready   int64     // partitions up to this number exist
-	lookAt  time.Time // when to look for partitions next
-	changes int       // partitions that were created or dropped, for tests
+	size   int64     // head.partition
+	ready  int64     // partitions up to this number exist
+	lookAt time.Time // when the sweep has looked for due partitions last
 }
 
 // Partitions.
 const (
-	aheadPartitions  = 2           // how many empty partitions are ready
-	partitionsEvery  = time.Minute // how often the sweep looks for partitions whose events are all due
-	dropWithin       = time.Hour   // events stay in a partition that will be dropped within this time
-	maxRowsPerSweep  = 20_000      // rows that one sweep removes from partitions that stay
-	partitionRowsOne = 1000        // rows that one statement removes
+	aheadPartitions = 2           // how many empty partitions are ready
+	partitionsEvery = time.Minute // how often the sweep looks for partitions whose events are all due
+	dropWithin      = time.Hour   // events stay in a partition that will be dropped within this time
+	maxRowsPerSweep = 20_000      // rows that one sweep removes from a partition that stays
 )
 
 // ensurePartitions creates the partition of the next event, and some after it, unless they exist.
@@ -130,33 +126,22 @@ func (s *Store) ensurePartitions(ctx context.Context, conn *pgx.Conn, last relay
 	if s.sweeper.ready >= next+aheadPartitions {
 		return nil
 	}
-	space := schema.Space(s.schema)
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1, $2)", int32(schema.LockMigrate), space); err != nil {
+		// The lock keeps other nodes from creating the same partitions.
+		if _, err := tx.Exec(ctx, "SELECT 1 FROM head FOR UPDATE"); err != nil {
 			return err
 		}
 		for n := next; n <= next+aheadPartitions; n++ {
-			var exists bool
-			name := fmt.Sprintf("event_p%d", n)
-			if err := tx.QueryRow(ctx, "SELECT to_regclass(quote_ident(current_schema()) || '.' || $1) IS NOT NULL", name).
-				Scan(&exists); err != nil {
+			if _, err := tx.Exec(ctx, addPartition, n); err != nil {
 				return err
 			}
-			if exists {
-				continue
-			}
-			from, to := n*s.sweeper.size, (n+1)*s.sweeper.size
-			if _, err := tx.Exec(ctx, fmt.Sprintf("CREATE TABLE %s PARTITION OF event FOR VALUES FROM (%d) TO (%d) "+
-				"WITH (autovacuum_vacuum_insert_scale_factor = 0.1, autovacuum_analyze_scale_factor = 0.2)",
-				name, from, to)); err != nil {
-				return err
-			}
-			s.sweeper.changes++
 		}
 		s.sweeper.ready = next + aheadPartitions
 		return nil
 	})
 }
+
+const addPartition = "SELECT event_partition_add($1)"
 
 // partition is a partition of the table event.
 type partition struct {
@@ -189,29 +174,29 @@ func (s *Store) dropPartitions(ctx context.Context, conn *pgx.Conn, now time.Tim
 	if err != nil {
 		return err
 	}
-	all, err := partitionsUpTo(ctx, conn, int64(h.last)/h.partition-1)
+	all, err := s.partitionsUpTo(ctx, conn, int64(h.last)/h.partition-1)
 	if err != nil {
 		return err
 	}
 	for _, p := range all {
-		name := fmt.Sprintf("event_p%d", p.number)
 		switch {
 		case p.forget == nil || *p.forget <= h.swept:
-			if err := dropPartition(ctx, conn, name); err != nil {
-				return err
-			}
-			s.sweeper.changes++
+			err = s.dropPartition(ctx, conn, p.number)
 		case *p.forget > nanos(now.Add(dropWithin)):
-			if err := removeRows(ctx, conn, name, h.swept); err != nil {
-				return err
-			}
+			err = s.removeRows(ctx, conn, p.number, h.swept)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
+// inPartition is the condition for the events of one partition. Its number is $1 and its size is $2.
+const inPartition = "seq >= $1::bigint * $2::bigint AND seq < ($1::bigint + 1) * $2::bigint"
+
 // partitionsUpTo returns the partitions with numbers up to the given one. The one with the next event is never dropped.
-func partitionsUpTo(ctx context.Context, conn *pgx.Conn, most int64) (all []partition, err error) {
+func (s *Store) partitionsUpTo(ctx context.Context, conn *pgx.Conn, most int64) (all []partition, err error) {
 	rows, err := conn.Query(ctx, "SELECT substr(relname, 8)::bigint FROM pg_class c JOIN pg_inherits i ON i.inhrelid = c.oid "+
 		"WHERE i.inhparent = 'event'::regclass AND relname ~ '^event_p[0-9]+$' ORDER BY 1")
 	if err != nil {
@@ -223,7 +208,7 @@ func partitionsUpTo(ctx context.Context, conn *pgx.Conn, most int64) (all []part
 			break
 		}
 		p := partition{number: n}
-		err = conn.QueryRow(ctx, fmt.Sprintf("SELECT max(forget) FROM event_p%d", n)).Scan(&p.forget)
+		err = conn.QueryRow(ctx, "SELECT max(forget) FROM event WHERE "+inPartition, n, s.sweeper.size).Scan(&p.forget)
 		all = append(all, p)
 	}
 	return all, err
@@ -231,10 +216,10 @@ func partitionsUpTo(ctx context.Context, conn *pgx.Conn, most int64) (all []part
 
 // dropPartition drops a partition. If a long read keeps it busy, the partition stays until the next attempt. Otherwise
 // the drop would wait, and all later reads behind it.
-func dropPartition(ctx context.Context, conn *pgx.Conn, name string) error {
+func (s *Store) dropPartition(ctx context.Context, conn *pgx.Conn, number int64) error {
 	_, err := conn.Exec(ctx, "SET lock_timeout = '200ms'")
 	if err == nil {
-		if _, err = conn.Exec(ctx, "DROP TABLE "+name); isBusy(err) {
+		if _, err = conn.Exec(ctx, "SELECT event_partition_drop($1)", number); isBusy(err) {
 			err = nil
 		}
 		_, failed := conn.Exec(ctx, "SET lock_timeout = 0")
@@ -244,14 +229,13 @@ func dropPartition(ctx context.Context, conn *pgx.Conn, name string) error {
 }
 
 // removeRows removes due events from a partition that stays because of others.
-func removeRows(ctx context.Context, conn *pgx.Conn, name string, swept int64) error {
-	for removed := int64(0); removed < maxRowsPerSweep; {
-		tag, err := conn.Exec(ctx, fmt.Sprintf("DELETE FROM %s WHERE seq = ANY (ARRAY "+
-			"(SELECT seq FROM %s WHERE forget <= $1 ORDER BY forget LIMIT $2))", name, name), swept, partitionRowsOne)
-		if err != nil || tag.RowsAffected() < partitionRowsOne {
+func (s *Store) removeRows(ctx context.Context, conn *pgx.Conn, number, swept int64) error {
+	for removed := int64(0); removed < maxRowsPerSweep; removed += expireRows {
+		tag, err := conn.Exec(ctx, "DELETE FROM event WHERE seq = ANY (ARRAY (SELECT seq FROM event WHERE "+inPartition+
+			" AND forget <= $3 ORDER BY forget LIMIT $4))", number, s.sweeper.size, swept, expireRows)
+		if err != nil || tag.RowsAffected() < expireRows {
 			return err
 		}
-		removed += tag.RowsAffected()
 	}
 	return nil
 }

@@ -55,7 +55,7 @@ func (w *writer) runUpdate(u *update) (o outcome, posted []relay.Posted, err err
 		return outcome{}, nil, err
 	}
 	began := time.Now()
-	last := w.last
+	last, ready := w.last, w.store.sweeper.ready
 	tx := &updateTx{w: w, deadline: began.Add(updateTime)}
 	o.err = tx.run(u)
 	if tx.failed != nil {
@@ -78,7 +78,7 @@ func (w *writer) runUpdate(u *update) (o outcome, posted []relay.Posted, err err
 	}
 	if o.err != nil {
 		w.batch = &pgx.Batch{}
-		w.last = last
+		w.last, w.store.sweeper.ready = last, ready
 		w.ledger.Undo(w.store.cursor(last))
 		w.batch.Queue("ROLLBACK TO SAVEPOINT step")
 		tx.posted = nil
@@ -284,4 +284,3 @@ func allowed(text string) error {
 	return fmt.Errorf("an extension's statement must begin with SELECT, INSERT, UPDATE, DELETE, WITH or VALUES, not with %q",
 		keyword)
 }
-

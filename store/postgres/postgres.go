@@ -82,9 +82,9 @@ type Store struct {
 	// patience ends a while after ctx. A commit that waits for a standby ends then at the latest.
 	patience context.Context
 	giveUp   context.CancelFunc
-	stopped chan struct{} // closed by the committer when it ends
-	workers sync.WaitGroup
-	closing sync.Once
+	stopped  chan struct{} // closed by the committer when it ends
+	workers  sync.WaitGroup
+	closing  sync.Once
 
 	down   atomic.Pointer[outage] // why nothing can be stored at the moment; nil: it can
 	stuck  atomic.Int64           // since when the committer waits for a commit, in nanoseconds; 0: it does not
@@ -149,28 +149,32 @@ func (s *Store) open(ctx context.Context) (w *writer, err error) {
 	if err := w.connect(ctx); err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			w.disconnect()
-		}
-	}()
-	if err := w.conn.QueryRow(ctx, "SELECT coalesce(current_schema()::text, '')").Scan(&s.schema); err != nil {
+	if err := s.prepare(ctx, w.conn); err != nil {
+		w.disconnect()
 		return nil, err
 	}
-	if err := schema.Migrate(ctx, w.conn, s.options.Extensions, s.options.Partition); err != nil {
-		return nil, err
+	return w, nil
+}
+
+// prepare updates the schema, and reads what the store keeps in memory.
+func (s *Store) prepare(ctx context.Context, conn *pgx.Conn) error {
+	if err := conn.QueryRow(ctx, "SELECT coalesce(current_schema()::text, '')").Scan(&s.schema); err != nil {
+		return err
 	}
-	h, err := readHead(ctx, w.conn)
+	if err := schema.Migrate(ctx, conn, s.options.Extensions, s.options.Partition); err != nil {
+		return err
+	}
+	h, err := readHead(ctx, conn)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	s.epoch = h.epoch
 	s.tail.init(h.last)
 	s.sweeper.size = h.partition
-	if err := s.ensurePartitions(ctx, w.conn, h.last); err != nil {
-		return nil, err
+	if err := s.ensurePartitions(ctx, conn, h.last); err != nil {
+		return err
 	}
-	return w, s.openLease(ctx)
+	return s.openLease(ctx)
 }
 
 // head is the row of the table head.

@@ -35,7 +35,7 @@ func (s *Store) Stats(ctx context.Context) (stats Stats, err error) {
 			}
 			return nil
 		})
-		batch.Queue("SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class "+
+		batch.Queue("SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class " +
 			"WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'").QueryRow(func(row pgx.Row) error {
 			return row.Scan(&stats.DatabaseBytes)
 		})

@@ -97,6 +97,10 @@ func (w *writer) writeEvents(events []ledger.Event) {
 	if n == 0 {
 		return
 	}
+	// Usually the sweep has created the partitions long before.
+	for s := &w.store.sweeper; s.ready < int64(events[n-1].Seq)/s.size; s.ready++ {
+		w.batch.Queue(addPartition, s.ready+1)
+	}
 	bytea := func() [][]byte { return make([][]byte, 0, n) }
 	bigint := func() []int64 { return make([]int64, 0, n) }
 	seq, threads, ts, received, expires := bigint(), bigint(), bigint(), bigint(), bigint()

@@ -240,6 +240,7 @@ func (w *writer) transact(f func() error) error {
 	}
 	w.reset()
 	w.warning = nil
+	ready := w.store.sweeper.ready
 	w.ledger.Begin()
 	err := f()
 	if err == nil {
@@ -249,6 +250,7 @@ func (w *writer) transact(f func() error) error {
 		return nil
 	}
 	w.ledger.Undo(relay.Cursor{}) // the next group counts the inboxes again
+	w.store.sweeper.ready = ready // partitions that the transaction has created are gone
 	if errors.Is(err, errUnknown) {
 		return err
 	}

@@ -41,6 +41,23 @@ CREATE INDEX event_by_thread ON event (thread, seq) WHERE thread > 0;
 CREATE INDEX event_by_ts ON event (ts, recipient, seq);
 CREATE INDEX event_by_forget ON event (forget);
 
+-- The functions run as the owner of the tables. So the nodes can run as a role that may not create tables.
+CREATE FUNCTION event_partition_add(number BIGINT) RETURNS VOID LANGUAGE plpgsql SECURITY DEFINER
+SET search_path FROM CURRENT AS $$
+DECLARE
+	size BIGINT := (SELECT partition FROM head);
+BEGIN
+	EXECUTE format('CREATE TABLE IF NOT EXISTS event_p%s PARTITION OF event FOR VALUES FROM (%s) TO (%s) '
+		'WITH (autovacuum_vacuum_insert_scale_factor = 0.1, autovacuum_analyze_scale_factor = 0.2)',
+		number, number * size, (number + 1) * size);
+END $$;
+CREATE FUNCTION event_partition_drop(number BIGINT) RETURNS VOID LANGUAGE plpgsql SECURITY DEFINER
+SET search_path FROM CURRENT AS $$
+BEGIN
+	EXECUTE format('DROP TABLE IF EXISTS event_p%s', number);
+END $$;
+REVOKE ALL ON FUNCTION event_partition_add(BIGINT), event_partition_drop(BIGINT) FROM PUBLIC;
+
 -- The memory of ids. A row keeps the id of a message from being used again. It is apart from the events, because a
 -- unique index over all partitions of event is not possible.
 CREATE TABLE message (

@@ -1,0 +1,305 @@
+//go:build postgres
+
+package postgres
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+)
+
+func key(n byte) didkey.Key {
+	k, err := didkey.FromSeed(bytes.Repeat([]byte{n}, 32))
+	if err != nil {
+		panic(err) // 32 bytes are always a valid seed
+	}
+	return k
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func open(t testing.TB, place string, o Options) *Store {
+	t.Helper()
+	s, err := openAt(t.Context(), place, o)
+	must(t, err)
+	t.Cleanup(func() { must(t, s.Close()) })
+	return s
+}
+
+func signed(t testing.TB, by didkey.Key, d envelope.Draft) relay.Entry {
+	t.Helper()
+	now := time.Now()
+	m, err := d.Sign(by, now)
+	must(t, err)
+	return relay.Entry{Envelope: m, Received: now}
+}
+
+func request(t testing.TB, by didkey.Key, thread string) relay.Entry {
+	t.Helper()
+	return signed(t, by, envelope.Draft{Thread: thread, Payload: envelope.Request{RequestID: "r", Intent: "translate"}})
+}
+
+// seen collects what a Watch delivers.
+type seen struct {
+	mu   sync.Mutex
+	seqs []relay.Seq
+}
+
+func watch(t *testing.T, s *Store) *seen {
+	w := &seen{}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- s.Watch(ctx, relay.Cursor{}, func(events []relay.Posted) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			for _, e := range events {
+				w.seqs = append(w.seqs, e.Seq)
+			}
+		})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("watch: %v", err)
+		}
+	})
+	return w
+}
+
+// until waits until n events have come.
+func (w *seen) until(t *testing.T, n int) []relay.Seq {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		w.mu.Lock()
+		got := slices.Clone(w.seqs)
+		w.mu.Unlock()
+		if len(got) >= n {
+			return got
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d of %d events have come", len(got), n)
+		}
+	}
+}
+
+// TestNodesAgree lets three nodes store messages at the same time. Each node must see all of them once, in the same
+// order, without a gap.
+func TestNodesAgree(t *testing.T) {
+	place := t.TempDir()
+	const each, callers = 40, 4
+	var nodes [3]*Store
+	var watches [3]*seen
+	for i := range nodes {
+		nodes[i] = open(t, place, Options{Partition: 100})
+		watches[i] = watch(t, nodes[i])
+	}
+	var posts sync.WaitGroup
+	for i, node := range nodes {
+		for c := range callers {
+			by := key(byte(10*i + c + 1))
+			posts.Go(func() {
+				var last relay.Seq
+				for n := range each {
+					r, err := node.Append(t.Context(), request(t, by, fmt.Sprintf("t%d", n)))
+					if err != nil || r.Cursor.Seq <= last {
+						t.Errorf("append after %d: %+v, %v", last, r, err)
+						return
+					}
+					last = r.Cursor.Seq
+					page, err := nodes[(i+1)%3].Read(t.Context(), relay.Query{After: r.Cursor, Limit: 1})
+					if err != nil {
+						t.Errorf("another node does not know the cursor of an event that was just stored: %+v, %v", page, err)
+					}
+				}
+			})
+		}
+	}
+	posts.Wait()
+	all := len(nodes) * callers * each
+	var want []relay.Seq
+	for n := range all {
+		want = append(want, relay.Seq(n+1))
+	}
+	for i, w := range watches {
+		if got := w.until(t, all); !slices.Equal(got, want) {
+			t.Errorf("node %d has seen %v, want 1 to %d", i, got, all)
+		}
+	}
+}
+
+// TestOneNodeAccepts lets two nodes store an ACCEPT for the same thread at the same time. One of them must win.
+func TestOneNodeAccepts(t *testing.T) {
+	place := t.TempDir()
+	nodes := []*Store{open(t, place, Options{}), open(t, place, Options{})}
+	alice, bob := key(1), key(2)
+	for n := range 20 {
+		id := fmt.Sprint("t", n)
+		_, err := nodes[0].Append(t.Context(), request(t, alice, id))
+		must(t, err)
+		_, err = nodes[1].Append(t.Context(), signed(t, bob, envelope.Draft{Recipient: alice.DID(), Thread: id,
+			Payload: envelope.Offer{RequestID: "r"}}))
+		must(t, err)
+		errs := make([]error, 8)
+		var posts sync.WaitGroup
+		for i := range errs {
+			e := signed(t, alice, envelope.Draft{Recipient: bob.DID(), Thread: id, Payload: envelope.Accept{RequestID: "r"}})
+			posts.Go(func() { _, errs[i] = nodes[i%2].Append(t.Context(), e) })
+		}
+		posts.Wait()
+		won := 0
+		for _, err := range errs {
+			if err == nil {
+				won++
+			} else if envelope.CodeOf(err) != envelope.CodeInvalidTransition {
+				t.Error(err)
+			}
+		}
+		if won != 1 {
+			t.Fatalf("%d ACCEPTs have won, want 1", won)
+		}
+	}
+}
+
+// TestQuotaCountsOtherNodes checks that a node does not rely on its own count of an inbox after another node has
+// stored messages in it.
+func TestQuotaCountsOtherNodes(t *testing.T) {
+	place := t.TempDir()
+	o := Options{Policy: relay.Policy{Inbox: relay.Quota{Events: 4, Bytes: -1}}}
+	nodes := []*Store{open(t, place, o), open(t, place, o)}
+	bob := key(9).DID()
+	for n := range 5 {
+		e := signed(t, key(byte(n+1)), envelope.Draft{Recipient: bob, Payload: envelope.Request{Intent: "x"}})
+		_, err := nodes[n%2].Append(t.Context(), e)
+		if want := n == 4; want != (envelope.CodeOf(err) == envelope.CodeRateLimited) {
+			t.Fatalf("message %d: %v", n+1, err)
+		}
+	}
+}
+
+// TestPolicyIsShared checks that a node with another policy does not start while others run, and that it does
+// afterwards.
+func TestPolicyIsShared(t *testing.T) {
+	place := t.TempDir()
+	a := open(t, place, Options{})
+	open(t, place, Options{})
+	other := Options{Policy: relay.Policy{ThreadRetention: time.Hour}}
+	if s, err := openAt(t.Context(), place, other); !errors.Is(err, ErrPolicy) {
+		t.Fatalf("a node with another policy: %v, %v", s, err)
+	}
+	must(t, a.Close())
+	if s, err := openAt(t.Context(), place, other); !errors.Is(err, ErrPolicy) {
+		t.Fatalf("while one node still runs: %v, %v", s, err)
+	}
+}
+
+// TestLeaseMoves checks that one node has the lease, and that another one gets it when that node ends.
+func TestLeaseMoves(t *testing.T) {
+	place := t.TempDir()
+	a, b := open(t, place, Options{}), open(t, place, Options{})
+	if !a.Leads() || b.Leads() {
+		t.Fatalf("the first node leads: %v, the second: %v", a.Leads(), b.Leads())
+	}
+	must(t, a.Close())
+	for deadline := time.Now().Add(10 * time.Second); !b.Leads(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("no node has the lease ten seconds after its holder has ended")
+		}
+	}
+	if a.Leads() {
+		t.Error("a node that was closed leads")
+	}
+}
+
+// direct runs f with a connection of its own to the schema of place.
+func direct(t testing.TB, place string, f func(*pgx.Conn) error) {
+	t.Helper()
+	dsn, err := dsnOf(t.Context(), place)
+	must(t, err)
+	conn, err := pgx.Connect(t.Context(), dsn)
+	must(t, err)
+	defer conn.Close(context.Background())
+	must(t, f(conn))
+}
+
+// terminate ends the connections of a store whose last statement is like pattern. It returns how many.
+func terminate(t testing.TB, place, pattern string) (n int) {
+	t.Helper()
+	direct(t, place, func(conn *pgx.Conn) error {
+		return conn.QueryRow(t.Context(), "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "+
+			"WHERE application_name = 'agora' AND query LIKE $1", pattern).Scan(&n)
+	})
+	return n
+}
+
+// TestLostConnections ends all connections of a node. It must go on by itself: store, read, deliver, and sweep.
+func TestLostConnections(t *testing.T) {
+	place := t.TempDir()
+	a, b := open(t, place, Options{}), open(t, place, Options{})
+	w := watch(t, b)
+	_, err := a.Append(t.Context(), request(t, key(1), "before"))
+	must(t, err)
+	w.until(t, 1)
+	if n := terminate(t, place, "%"); n < 6 {
+		t.Fatalf("%d connections were ended, want at least those for writing, listening and the lease of two nodes", n)
+	}
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		_, err := a.Append(t.Context(), request(t, key(1), "after"))
+		if err == nil {
+			break
+		}
+		if e, ok := errors.AsType[*envelope.Error](err); !ok || !e.NothingStored() || e.RetryAfter <= 0 {
+			t.Fatalf("while the connection is lost: %v", err)
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+	w.until(t, 2)
+	for deadline := time.Now().Add(10 * time.Second); !a.Leads() && !b.Leads(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("no node has the lease")
+		}
+	}
+	must(t, a.Expire(t.Context(), time.Now(), nil))
+}
+
+// TestMissingEventsAreNoticed takes events away, as the promotion of a standby without them does. The node must not
+// go on with the same cursors.
+func TestMissingEventsAreNoticed(t *testing.T) {
+	place := t.TempDir()
+	s := open(t, place, Options{})
+	for n := range 3 {
+		_, err := s.Append(t.Context(), request(t, key(1), fmt.Sprint("t", n)))
+		must(t, err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- s.Watch(t.Context(), relay.Cursor{}, func([]relay.Posted) {}) }()
+	direct(t, place, func(conn *pgx.Conn) error {
+		_, err := conn.Exec(t.Context(), "BEGIN; UPDATE head SET last = 2; DELETE FROM event WHERE seq = 3; COMMIT")
+		return err
+	})
+	terminate(t, place, "%")
+	if err := <-ended; !errors.Is(err, errMissing) {
+		t.Errorf("watch: %v", err)
+	}
+	if _, err := s.Append(t.Context(), request(t, key(2), "t")); err == nil {
+		t.Error("a message was stored after the loss of others")
+	}
+}
