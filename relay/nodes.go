@@ -55,6 +55,31 @@ type Report struct {
 	Agents     map[didkey.DID]int
 }
 
+// Add adds what happened at another node to r.
+func (r *Report) Add(other Report) {
+	r.Seen = sumOf(r.Seen, other.Seen, func(a, b time.Time) time.Time {
+		if b.After(a) {
+			return b
+		}
+		return a
+	})
+	plus := func(a, b int) int { return a + b }
+	r.Posts = sumOf(r.Posts, other.Posts, plus)
+	r.Broadcasts = sumOf(r.Broadcasts, other.Broadcasts, plus)
+	r.Agents = sumOf(r.Agents, other.Agents, plus)
+}
+
+// sumOf adds the entries of from to into, which may be nil.
+func sumOf[K comparable, V any](into, from map[K]V, join func(V, V) V) map[K]V {
+	if into == nil {
+		into = make(map[K]V, len(from))
+	}
+	for k, v := range from {
+		into[k] = join(into[k], v)
+	}
+	return into
+}
+
 const (
 	exchangeEvery = 200 * time.Millisecond
 	// nodeTimeout limits each call of Nonces and Siblings.

@@ -57,24 +57,9 @@ func (s *exchangeMember) Exchange(_ context.Context, mine relay.Report) (relay.R
 		if err := json.Unmarshal(s.reports[s.received], &r); err != nil {
 			return relay.Report{}, err
 		}
-		others.Seen = merged(others.Seen, r.Seen, func(_, at time.Time) time.Time { return at })
-		others.Posts = merged(others.Posts, r.Posts, add)
-		others.Broadcasts = merged(others.Broadcasts, r.Broadcasts, add)
-		others.Agents = merged(others.Agents, r.Agents, add)
+		others.Add(r)
 	}
 	return others, nil
-}
-
-func add(a, b int) int { return a + b }
-
-func merged[K comparable, V any](into, from map[K]V, join func(V, V) V) map[K]V {
-	if into == nil {
-		into = map[K]V{}
-	}
-	for k, v := range from {
-		into[k] = join(into[k], v)
-	}
-	return into
 }
 
 // startNodes runs two relays over one store until the test ends. They share nonces and exchange reports.

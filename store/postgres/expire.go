@@ -36,6 +36,9 @@ func (s *Store) Expire(ctx context.Context, now time.Time, notices relay.Notices
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
+	if err := s.sweepShared(ctx, now); err != nil {
+		return err
+	}
 	return s.task(ctx, func(w *writer) error { return s.sweepPartitions(w, now) })
 }
 

@@ -77,6 +77,7 @@ type Store struct {
 
 	appends chan job
 	tasks   chan job
+	uses    chan nonceUse
 	ctx     context.Context // ends when the store is closed
 	cancel  context.CancelFunc
 	// patience ends a while after ctx. A commit that waits for a standby ends then at the latest.
@@ -119,7 +120,7 @@ func Open(ctx context.Context, dsn string, o Options) (_ *Store, err error) {
 	pools.MaxConns = int32(o.Conns)
 	s := &Store{
 		options: o, policy: o.Policy, inbox: o.Inbox, config: pools.ConnConfig,
-		appends: make(chan job, maxGroup), tasks: make(chan job), stopped: make(chan struct{}),
+		appends: make(chan job, maxGroup), tasks: make(chan job), uses: make(chan nonceUse, maxGroup), stopped: make(chan struct{}),
 		broken: make(chan struct{}), watchers: map[*watcher]struct{}{},
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -140,6 +141,7 @@ func Open(ctx context.Context, dsn string, o Options) (_ *Store, err error) {
 	s.workers.Go(s.follow)
 	s.workers.Go(s.notify)
 	s.workers.Go(s.keepLease)
+	s.workers.Go(s.useNonces)
 	return s, nil
 }
 

@@ -130,3 +130,10 @@ CREATE UNLOGGED TABLE nonce (
 	forget BIGINT NOT NULL
 );
 CREATE INDEX nonce_by_forget ON nonce (forget);
+CREATE UNLOGGED TABLE report (
+	node   BYTEA  NOT NULL, -- random, new at each start of a node
+	n      BIGINT NOT NULL, -- the reports of a node are numbered from 1
+	forget BIGINT NOT NULL,
+	body   BYTEA  NOT NULL, -- relay.Report in JSON
+	PRIMARY KEY (node, n)
+);
