@@ -25,8 +25,17 @@ type keyFile struct {
 // Save writes k to a new file at path that only its owner can read. It never overwrites a file, because a lost key is a
 // lost identity. If the process or the machine stops at any time, the file is either complete or absent.
 func Save(path string, k Key) error {
+	text, err := Marshal(k)
+	if err != nil {
+		return err
+	}
+	return fsync.Create(path, text)
+}
+
+// Marshal returns the text of the file that Save writes.
+func Marshal(k Key) ([]byte, error) {
 	if k.private == nil {
-		return errors.New("didkey: the zero Key cannot be saved; use Generate, FromSeed or Load")
+		return nil, errors.New("didkey: the zero Key cannot be saved; use Generate, FromSeed or Load")
 	}
 	text, err := json.MarshalIndent(keyFile{
 		Kty: "OKP", Crv: "Ed25519", Kid: string(k.did),
@@ -34,9 +43,9 @@ func Save(path string, k Key) error {
 		D: base64.RawURLEncoding.EncodeToString(k.private.Seed()),
 	}, "", "  ")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return fsync.Create(path, append(text, '\n'))
+	return append(text, '\n'), nil
 }
 
 // LoadOrCreate loads the key at path. If there is no file, it generates a key and saves it there. If several processes

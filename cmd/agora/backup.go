@@ -23,6 +23,10 @@ type dataFolder struct {
 
 func (d dataFolder) Validate() error {
 	if info, err := os.Stat(d.database()); err != nil || !info.Mode().IsRegular() {
+		if _, err := os.Stat(filepath.Join(d.Data, markName)); err == nil {
+			return fmt.Errorf("--data: the messages of %s are in PostgreSQL (--store), and this command is for the database of a "+
+				"single node; copy PostgreSQL with pg_dump or pgBackRest, and the keys with agora key fetch or cp", d.Data)
+		}
 		return fmt.Errorf("--data: there is no database %s; name the data folder of a relay, or a backup", d.database())
 	}
 	return nil
@@ -34,6 +38,8 @@ func (d dataFolder) database() string { return filepath.Join(d.Data, databaseNam
 const (
 	databaseName = "agora.db"
 	keyName      = "relay.key"
+
+	markName = "postgres.mark" // exists only if the database is PostgreSQL
 
 	// Files that exist only after a gateway was on.
 	gatewayKeyName  = "gateway.key"

@@ -200,6 +200,39 @@ func (f gatewayFlags) open(
 		g.all = append(g.all, servedGateway{name: "jobs", url: j.URL(), api: jobs.API, mounts: j.Mounts, run: j.Run,
 			addr: f.JobsAddr})
 	}
+	return g, nil
+}
+
+// standby returns the gateways that are on, without opening them. Only their mounts and their listeners may be used,
+// and the handlers of the mounts must be replaced.
+func (f gatewayFlags) standby(folder string, r *relay.Relay, log *slog.Logger) (g gateways, err error) {
+	if f.first() == "" {
+		return gateways{}, nil
+	}
+	key, err := didkey.Load(filepath.Join(folder, gatewayKeyName))
+	if err != nil {
+		return gateways{}, err
+	}
+	g.core = &gateway.Core{Relay: r, Key: key, Build: build(), Log: log}
+	add := func(name string, api apidocs.Part, addr listenAddress, mounts func(string) []httpapi.Mount, root ...httpapi.Mount) {
+		g.all = append(g.all, servedGateway{name: name, url: r.Origin() + "/" + name, api: api, mounts: mounts, root: root,
+			addr: addr})
+	}
+	if f.Hub {
+		h := &hub.Hub{Core: g.core}
+		add("hub", hub.API, f.HubAddr, func(prefix string) []httpapi.Mount { return []httpapi.Mount{h.Mount(prefix)} }, h.Document())
+	}
+	if f.Channel {
+		add("channel", channel.API, f.ChannelAddr, (&channel.Gateway{Core: g.core}).Mounts)
+	}
+	if f.Jobs {
+		add("jobs", jobs.API, f.JobsAddr, (&jobs.Gateway{Core: g.core}).Mounts)
+	}
+	return g, nil
+}
+
+// listen opens the own listeners of gateways.
+func (g gateways) listen() (_ gateways, err error) {
 	for i, s := range g.all {
 		if s.addr == "" {
 			continue

@@ -28,6 +28,7 @@ import (
 type commandLine struct {
 	Serve        serveCmd        `cmd:"" help:"Run a relay."`
 	Keygen       keygenCmd       `cmd:"" help:"Create an identity: a new private key in a new file."`
+	Key          keyCmd          `cmd:"" help:"Share the keys of a relay among its nodes."`
 	Did          didCmd          `cmd:"" help:"Check a did:key and show its public key."`
 	Canonicalize canonicalizeCmd `cmd:"" help:"Print JSON in its canonical form (RFC 8785)."`
 	Sign         signCmd         `cmd:"" help:"Sign an envelope that you have written as JSON."`

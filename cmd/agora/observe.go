@@ -13,7 +13,6 @@ import (
 	"github.com/agora-relay/agora/relay/httpapi"
 	"github.com/agora-relay/agora/relay/metrics"
 	"github.com/agora-relay/agora/relay/tracing"
-	"github.com/agora-relay/agora/store/sqlite"
 )
 
 // observeFlags are the flags of serve for logs, metrics and traces.
@@ -124,14 +123,11 @@ func (w *watched) tracer() httpapi.Tracer {
 }
 
 // addStore adds the metrics of the store.
-func (w *watched) addStore(store *sqlite.Store, log *slog.Logger) {
+func (w *watched) addStore(store openedStore, log *slog.Logger) {
 	if w.metrics == nil {
 		return
 	}
-	w.metrics.AddStore(func(ctx context.Context) (metrics.StoreStats, error) {
-		stats, err := store.Stats(ctx)
-		return metrics.StoreStats(stats), err
-	}, log)
+	w.metrics.AddStore(store.stats, log)
 }
 
 // addRelay adds the metrics of the relay itself and of its certificates. c may be nil. maxDisk is the maximum size of the

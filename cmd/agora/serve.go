@@ -22,7 +22,6 @@ import (
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
 	"github.com/agora-relay/agora/replay"
-	"github.com/agora-relay/agora/store/sqlite"
 	"github.com/agora-relay/agora/thread"
 	"github.com/alecthomas/kong"
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -49,6 +48,7 @@ type serveCmd struct {
 	Observe         observeFlags     `embed:"" group:"Logs, metrics and traces"`
 	Govern          governFlags      `embed:"" group:"Policy, backups and retention"`
 	Gateways        gatewayFlags     `embed:"" group:"Gateways"`
+	Nodes           storeFlags       `embed:"" group:"Several nodes"`
 
 	sources map[string]string // where each setting comes from, by its name; missing: it is the default
 }
@@ -67,6 +67,7 @@ func (serveCmd) Help() string {
 		"  agora serve --public-url https://relay.example --reads parties   (messages are shown to sender and recipient only)\n" +
 		"  agora serve --public-url https://relay.example --hub --hub-addr 127.0.0.1:8790   (with a hub for Chorus agents)\n" +
 		"  agora serve --public-url https://relay.example --channel   (with chat channels and agent inboxes)\n" +
+		"  agora serve --store postgres://agora@db1,db2,db3/agora --key-secret key-secret   (one of several nodes)\n" +
 		"  agora serve --public-url https://relay.example --jobs   (with a registry of agents and credits)"
 }
 
@@ -183,14 +184,14 @@ func (c *serveCmd) Run(env environment, parsed *kong.Context) (err error) {
 	}
 	defer watched.close(log)
 	// The database is opened before everything else in the folder, because its lock keeps other processes out of it.
-	store, err := sqlite.Open(env.ctx, filepath.Join(c.Data, databaseName), sqlite.Options{
-		Policy: c.policy(), MaxBytes: c.MaxDisk, AcceptLoss: c.AcceptLoss, Log: log, Extensions: extensions(),
-		Observer: watched.observer(),
-	})
+	store, err := c.openStore(env.ctx, watched.observer(), log)
 	if err != nil {
 		return ignoreStop(env.ctx, err, log)
 	}
-	defer func() { err = errors.Join(err, store.Close()) }()
+	defer func() { err = errors.Join(err, store.close()) }()
+	if err := c.shareKeys(env.ctx, store); err != nil {
+		return ignoreStop(env.ctx, err, log)
+	}
 	watched.addStore(store, log)
 	key, err := c.loadOrCreateKey(env.ctx, store)
 	if err != nil {
@@ -241,11 +242,12 @@ type server struct {
 	relay    *relay.Relay
 	governed governed
 	gateways gateways
+	leased   *leasedGateways // in place of gateways, if the relay has several nodes; nil: it has one
 	front    *httpapi.Front
 }
 
 // open makes the relay, its gateways and its front, and prints where they are.
-func (s *server) open(store *sqlite.Store, key didkey.Key) (err error) {
+func (s *server) open(store openedStore, key didkey.Key) (err error) {
 	at, secured := s.sockets.main[0].Addr(), s.certificates != nil
 	origin, public := listenerURL(at, secured), ""
 	if at.Network() == "unix" {
@@ -257,8 +259,8 @@ func (s *server) open(store *sqlite.Store, key didkey.Key) (err error) {
 		}
 		origin = public
 	}
-	config := relay.Config{Store: store, Key: key, Origin: origin, Reads: s.Reads,
-		MaxBody: s.MaxBody, Log: s.log, Limits: s.Limits.limits(), Observer: s.watched.observer()}
+	config := store.config(relay.Config{Key: key, Origin: origin, Reads: s.Reads,
+		MaxBody: s.MaxBody, Log: s.log, Limits: s.Limits.limits(), Observer: s.watched.observer()})
 	if s.governed.policy = s.Govern.policy(s.log); s.governed.policy != nil {
 		config.Screen = s.governed.policy
 	}
@@ -268,14 +270,17 @@ func (s *server) open(store *sqlite.Store, key didkey.Key) (err error) {
 	if err := s.openGoverned(store); err != nil { // it sets the bans
 		return err
 	}
-	if s.gateways, err = s.Gateways.open(s.env.ctx, s.Data, s.relay, s.log); err != nil {
+	if err := s.openGateways(store); err != nil {
 		return err
 	}
 	s.gateways.secured = secured
 	options := httpapi.Options{Build: build(), Demo: s.Demo, PublicURL: public, Hosts: s.TLS.hosts(), Log: s.log, Grace: shutdownTime,
 		LimitLocal: s.Limits.LimitLocal, Proxies: s.Limits.proxies(), Origins: s.Limits.origins(),
-		Mounts: s.gateways.mounts(), Gateways: s.gateways.document(), APIs: s.gateways.apis(), Redact: gateway.Redact,
+		Mounts: s.mounts(), Gateways: s.gateways.document(), APIs: s.gateways.apis(), Redact: gateway.Redact,
 		AccessLog: s.Observe.AccessLog, Tracer: s.watched.tracer()}
+	if store.nodes != nil {
+		options.Durability, options.Node = store.nodes.Durability(), func() any { return store.nodes.Health() }
+	}
 	pageLine, err := s.addPage(&options, at, secured)
 	if err != nil {
 		return err
@@ -302,12 +307,50 @@ func (s *server) open(store *sqlite.Store, key didkey.Key) (err error) {
 	return err
 }
 
+// openGateways opens the gateways that are on, or prepares them if this is one of several nodes.
+func (s *server) openGateways(store openedStore) (err error) {
+	open := func(ctx context.Context) (gateways, error) { return s.Gateways.open(ctx, s.Data, s.relay, s.log) }
+	if store.nodes == nil {
+		s.gateways, err = open(s.env.ctx)
+	} else {
+		s.gateways, err = s.Gateways.standby(s.Data, s.relay, s.log)
+	}
+	if err == nil {
+		s.gateways, err = s.gateways.listen()
+	}
+	if err == nil && store.nodes != nil && s.gateways.core != nil {
+		s.leased = &leasedGateways{flags: s.Gateways, lease: store.nodes.Lease, open: open, standby: s.gateways, log: s.log}
+	}
+	return err
+}
+
+func (s *server) mounts() []httpapi.Mount {
+	if s.leased != nil {
+		return s.leased.mounts()
+	}
+	return s.gateways.mounts()
+}
+
+func (s *server) gatewayTasks() []func(context.Context) {
+	if s.leased != nil {
+		return []func(context.Context){s.leased.run}
+	}
+	return s.gateways.tasks()
+}
+
+func (s *server) gatewayListeners(config *tls.Config) []httpapi.Listener {
+	if s.leased != nil {
+		return s.leased.listeners(config)
+	}
+	return s.gateways.listeners(config)
+}
+
 // run serves until the relay is told to stop.
 func (s *server) run() error {
 	var config *tls.Config
 	signals, stop := hangups()
 	defer stop()
-	tasks := append(append(s.gateways.tasks(), s.governed.tasks()...), func(ctx context.Context) { s.reloadAt(ctx, signals) }, s.announceStop)
+	tasks := append(append(s.gatewayTasks(), s.governed.tasks()...), func(ctx context.Context) { s.reloadAt(ctx, signals) }, s.announceStop)
 	if s.certificates != nil {
 		config = tlsConfig(s.certificates)
 		tasks = append(tasks, s.certificates.run)
@@ -319,7 +362,7 @@ func (s *server) run() error {
 			}
 		})
 	}
-	listeners := s.gateways.listeners(config)
+	listeners := s.gatewayListeners(config)
 	for _, l := range s.sockets.main {
 		listeners = append(listeners, httpapi.Listener{Listener: l, TLS: config})
 	}
@@ -445,6 +488,20 @@ func (c serveCmd) warnings(loopbackOnly bool) (all []string) {
 		}
 	}
 	return all
+}
+
+// shareKeys makes the keys in the data folder those of all nodes. It does nothing for a relay with a single node.
+func (c serveCmd) shareKeys(ctx context.Context, store openedStore) (err error) {
+	if store.nodes == nil {
+		return nil
+	}
+	k := sharedKeys{store: store.nodes, folder: c.Data, renew: c.NewIdentity}
+	if c.Nodes.KeySecret != "" {
+		if k.secret, err = readKeySecret(c.Nodes.KeySecret); err != nil {
+			return err
+		}
+	}
+	return k.sync(ctx, c.Gateways.first() != "")
 }
 
 // loadOrCreateKey loads the relay's own key. If the file is missing, it creates a key for a database that was never

@@ -49,7 +49,13 @@ type Options struct {
 	// member.
 	Gateways any
 	// APIs are the parts of /openapi.json and /llms.txt that describe the gateways which are on.
-	APIs  []apidocs.Part
+	APIs []apidocs.Part
+	// Durability is the member "durability" of the well-known document. It says where a message is stored when its sender
+	// gets the receipt. Empty: there is no such member.
+	Durability string
+	// Node returns the member "node" of /health, which describes this node of a relay with several nodes. nil: there is no
+	// such member.
+	Node  func() any
 	Grace time.Duration // how long Run, when it ends, waits for requests that have begun; 0: 4 seconds
 	Log   *slog.Logger  // nil: slog.Default
 	// AccessLog means that the line about each request has the level Info; otherwise it has the level Debug. The line has

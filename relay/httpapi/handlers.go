@@ -216,7 +216,16 @@ func (a *api) getHealth(w http.ResponseWriter, _ *http.Request, _ relay.Peer) er
 		Version string    `json:"version"`
 		Build   string    `json:"build"`
 		Now     time.Time `json:"now"`
-	}{true, protocolVersion, a.options.Build, a.relay.Now().UTC()})
+		Node    any       `json:"node,omitempty"`
+	}{true, protocolVersion, a.options.Build, a.relay.Now().UTC(), a.node()})
+}
+
+// node describes this node of a relay with several nodes; nil: there is one node.
+func (a *api) node() any {
+	if a.options.Node == nil {
+		return nil
+	}
+	return a.options.Node()
 }
 
 // protocolVersion is the version that /health and the well-known document show.
@@ -242,6 +251,9 @@ func (a *api) getWellKnown(w http.ResponseWriter, _ *http.Request, from relay.Pe
 		"ok": true, "version": protocolVersion, "build": a.options.Build,
 		"did": a.relay.DID(), "url": a.relay.Origin(), "reads": a.relay.Reads(),
 		"features": a.features(from), "limits": a.limits(), "seconds": seconds,
+	}
+	if a.options.Durability != "" {
+		document["durability"] = a.options.Durability
 	}
 	if a.options.Gateways != nil {
 		document["gateways"] = a.options.Gateways

@@ -34,7 +34,7 @@ const session = `SET enable_seqscan = off; SET enable_bitmapscan = off; SET enab
 	`SET enable_mergejoin = off; SET enable_sort = off; SET jit = off; SET max_parallel_workers_per_gather = 0; ` +
 	`SET idle_in_transaction_session_timeout = '8s'; SET tcp_keepalives_idle = 3; SET tcp_keepalives_interval = 1; ` +
 	`SET tcp_keepalives_count = 3; SET tcp_user_timeout = '6s'; SET client_min_messages = 'warning'; ` +
-	`SET statement_timeout = 0; SET lock_timeout = 0`
+	`SET statement_timeout = 0; SET lock_timeout = 0; SET synchronous_commit = on`
 
 // configOf parses a DSN. Without a target_session_attrs in it, only a primary is accepted.
 func configOf(dsn string) (*pgxpool.Config, error) {
@@ -172,18 +172,11 @@ var (
 		"must start again because their cursors are unknown")
 )
 
-// checkHead checks that the database has all events that this node knows.
-func (s *Store) checkHead(ctx context.Context, conn *pgx.Conn) error {
-	h, err := readHead(ctx, conn)
-	switch {
-	case err != nil:
-		return err
-	case h.epoch != s.epoch:
-		s.breakWith(errEpoch)
-		return errEpoch
-	case h.last < s.tail.position():
-		s.breakWith(errMissing)
-		return errMissing
+// CheckAddress returns an error if dsn cannot be parsed. The error does not contain it.
+func CheckAddress(dsn string) error {
+	if _, err := configOf(dsn); err != nil {
+		return errors.New("want a URL such as postgres://agora@db1,db2/agora, or a connection string of libpq such as " +
+			"\"host=db1,db2 dbname=agora user=agora\"")
 	}
 	return nil
 }

@@ -60,6 +60,7 @@ func (w *writer) expire(now time.Time, notices relay.Notices) (again bool, err e
 		return err
 	})
 	if err == nil {
+		w.store.acknowledge(w.last, posted)
 		w.store.committed(w.after, w.last, posted)
 	}
 	return again, err

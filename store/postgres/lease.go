@@ -20,8 +20,31 @@ import (
 // in one of the nodes the lock of the lease. The server releases both when the connection ends.
 type lease struct {
 	held atomic.Bool // this node sweeps and serves the gateways
-	mu   sync.Mutex  // guards conn
+	mu   sync.Mutex  // guards the fields below
 	conn *pgx.Conn
+
+	changed chan struct{} // closed and replaced when held changes
+}
+
+// set changes held.
+func (l *lease) set(held bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.held.Swap(held) != held && l.changed != nil {
+		close(l.changed)
+		l.changed = nil
+	}
+}
+
+// Lease reports whether this node holds the lease, and returns a channel that is closed when this changes.
+func (s *Store) Lease() (held bool, changed <-chan struct{}) {
+	l := &s.lease
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.changed == nil {
+		l.changed = make(chan struct{})
+	}
+	return l.held.Load(), l.changed
 }
 
 // leaseEvery is how often a node asks for the lease, and how often the holder checks that it still has it. A node that
@@ -33,15 +56,15 @@ func (s *Store) Leads() bool { return s.lease.held.Load() }
 
 // openLease connects, compares the policy with that of the other nodes, and takes the lease if it is free.
 func (s *Store) openLease(ctx context.Context) error {
-	s.lease.mu.Lock()
-	defer s.lease.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, 2*connectTime)
 	defer cancel()
 	conn, err := pgx.ConnectConfig(ctx, s.config.Copy())
 	if err != nil {
 		return err
 	}
+	s.lease.mu.Lock()
 	s.lease.conn = conn
+	s.lease.mu.Unlock()
 	if err := s.sharePolicy(ctx, conn); err != nil {
 		return err
 	}
@@ -53,7 +76,7 @@ func (s *Store) takeLease(ctx context.Context, conn *pgx.Conn) error {
 	err := conn.QueryRow(ctx, "SELECT pg_try_advisory_lock($1, $2)", int32(schema.LockLease), schema.Space(s.schema)).
 		Scan(&held)
 	if err == nil && held && s.closed() == nil {
-		s.lease.held.Store(true)
+		s.lease.set(true)
 		s.options.Log.Info("this node sweeps the database now, and serves the gateways")
 	}
 	return err
@@ -145,7 +168,7 @@ func (s *Store) checkLease() error {
 
 // release gives the lease back and closes the connection.
 func (l *lease) release() {
-	l.held.Store(false)
+	l.set(false)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.conn == nil {

@@ -37,6 +37,10 @@ type Options struct {
 	Observer   relay.Observer   // receives a report of each commit; nil: relay.NoObserver
 	Conns      int              // connections for reads; 0: DefaultConns. The store uses three more
 	Partition  int64            // events in one partition of a new database; 0: DefaultPartition
+
+	AcceptAsync bool   // start although the server does not wait for a standby, or not even for its disk
+	AcceptLoss  bool   // open a database even if acknowledged events are missing; it gets a new epoch
+	Mark        string // path of the file that remembers the last acknowledged event of this node; empty: none
 }
 
 // Defaults of Options.
@@ -93,8 +97,11 @@ type Store struct {
 	reason error                  // why; set before broken is closed
 	breaks sync.Once
 
-	readOutage repeated // failures of reads
+	readOutage, markFailure repeated
 
+	mark    markFile // only the committer uses it after Open
+	durable atomic.Bool
+	known   atomic.Int64 // the last number that a notification has told
 	tail    tail
 	lease   lease
 	sweeper sweeper
@@ -134,7 +141,7 @@ func Open(ctx context.Context, dsn string, o Options) (_ *Store, err error) {
 		s.giveUp()
 		s.lease.release()
 		s.pool.Close()
-		return nil, fmt.Errorf("PostgreSQL: %w", cleaned(err))
+		return nil, errors.Join(fmt.Errorf("PostgreSQL: %w", cleaned(err)), s.mark.close())
 	}
 	s.workers.Go(w.run)
 	s.workers.Go(s.listen)
@@ -164,6 +171,12 @@ func (s *Store) prepare(ctx context.Context, conn *pgx.Conn) error {
 		return err
 	}
 	if err := schema.Migrate(ctx, conn, s.options.Extensions, s.options.Partition); err != nil {
+		return err
+	}
+	if err := s.checkDurability(ctx, conn); err != nil {
+		return err
+	}
+	if err := s.openMark(ctx, conn); err != nil {
 		return err
 	}
 	h, err := readHead(ctx, conn)
@@ -219,7 +232,7 @@ const closeTime = 5 * time.Second
 
 // Close waits until the goroutines have finished their current work, and closes the connections. Calls that are
 // waiting, and later calls, get CodeUnavailable.
-func (s *Store) Close() error {
+func (s *Store) Close() (err error) {
 	s.closing.Do(func() {
 		s.cancel()
 		defer time.AfterFunc(closeTime, s.giveUp).Stop()
@@ -227,8 +240,9 @@ func (s *Store) Close() error {
 		s.giveUp()
 		s.lease.release()
 		s.pool.Close()
+		err = s.mark.close()
 	})
-	return nil
+	return err
 }
 
 // closed returns relay.ErrShuttingDown after Close was called, and the reason if the store cannot be used any more.

@@ -224,3 +224,59 @@ func (s *Store) sweepShared(ctx context.Context, now time.Time) error {
 		return conn.SendBatch(ctx, batch).Close()
 	})
 }
+
+// Setting returns a value that all nodes share, nil if there is none.
+func (s *Store) Setting(ctx context.Context, name string) (value []byte, err error) {
+	err = s.reading(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, "SELECT value FROM setting WHERE name = $1", name).Scan(&value)
+	})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	return value, err
+}
+
+// Share stores a value for all nodes, unless there is one. It returns the one that is stored.
+func (s *Store) Share(ctx context.Context, name string, value []byte) (stored []byte, err error) {
+	err = s.reading(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, "INSERT INTO setting (name, value) VALUES ($1, $2) ON CONFLICT DO NOTHING", name, value)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return s.Setting(ctx, name)
+}
+
+// Forget removes a value that all nodes share.
+func (s *Store) Forget(ctx context.Context, name string) error {
+	return s.reading(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, "DELETE FROM setting WHERE name = $1", name)
+		return err
+	})
+}
+
+// ReadSettings returns the shared values whose names begin with prefix, from a database that no store has open.
+func ReadSettings(ctx context.Context, dsn, prefix string) (values map[string][]byte, err error) {
+	config, err := configOf(dsn)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := pgx.ConnectConfig(ctx, config.ConnConfig)
+	if err != nil {
+		return nil, cleaned(err)
+	}
+	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
+	rows, err := conn.Query(ctx, "SELECT name, value FROM setting WHERE starts_with(name, $1)", prefix)
+	if err != nil {
+		return nil, err
+	}
+	values = map[string][]byte{}
+	var name string
+	var value []byte
+	_, err = pgx.ForEachRow(rows, []any{&name, &value}, func() error {
+		values[name] = append([]byte{}, value...)
+		return nil
+	})
+	return values, err
+}

@@ -49,6 +49,7 @@ func openAt(ctx context.Context, place string, o Options) (*Store, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
+	o.AcceptAsync = true // the server of make postgres has no standby
 	return Open(ctx, dsn, o)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -205,8 +206,12 @@ func (s *Store) listenOnce() error {
 	}
 	signal(s.tail.wake) // there may have been notifications before
 	for {
-		if _, err := conn.WaitForNotification(s.ctx); err != nil {
+		n, err := conn.WaitForNotification(s.ctx)
+		if err != nil {
 			return err
+		}
+		if last, err := strconv.ParseInt(n.Payload, 10, 64); err == nil {
+			s.known.Store(max(s.known.Load(), last)) // only this goroutine writes it
 		}
 		signal(s.tail.wake)
 	}

@@ -112,6 +112,9 @@ func (w *writer) reconnect() {
 	defer cancel()
 	err := w.connect(ctx)
 	if err == nil {
+		err = w.store.checkDurability(ctx, w.conn)
+	}
+	if err == nil {
 		err = w.store.checkHead(ctx, w.conn)
 	}
 	if err != nil {
@@ -178,6 +181,7 @@ func (w *writer) appendGroup(group []job) {
 		report := relay.CommitReport{Events: len(posted), Commit: w.took}
 		report.Work = max(0, time.Since(began)-w.took)
 		w.store.options.Observer.Committed(report)
+		w.store.acknowledge(w.last, posted)
 		w.store.committed(w.after, w.last, posted)
 	case len(group) > 1 && isDataError(err):
 		// A statement rejected the data of one job. Run each job in its own transaction, so that the others succeed.

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/httpapi"
+)
+
+// errNotServing is the answer of a node that does not serve the gateways now.
+var errNotServing = envelope.NotStored("another node of this relay serves the gateways; send the request there, or try "+
+	"again in a moment", 2*time.Second)
+
+// leasedGateways are the gateways of a relay of several nodes. The node with the lease serves them. The others answer
+// their paths with 503, so that a proxy tries the next node. A gateway keeps things in memory, so a node that gets the
+// lease opens its gateways anew.
+type leasedGateways struct {
+	flags   gatewayFlags
+	lease   func() (held bool, changed <-chan struct{})
+	open    func(context.Context) (gateways, error)
+	standby gateways // has the mounts and the listeners, and is never run
+	log     *slog.Logger
+
+	current atomic.Pointer[servingGateways] // nil: another node serves
+}
+
+// servingGateways are the gateways while this node has the lease.
+type servingGateways struct {
+	gateways
+	ctx  context.Context // ends with the lease
+	main []httpapi.Mount
+	own  [][]httpapi.Mount // for each gateway, those of its own listener
+}
+
+// mounts returns the mounts of the main listener.
+func (l *leasedGateways) mounts() []httpapi.Mount {
+	return l.leased(l.standby.mounts(), func(s *servingGateways) []httpapi.Mount { return s.main })
+}
+
+// listeners returns the own listeners of gateways.
+func (l *leasedGateways) listeners(config *tls.Config) (all []httpapi.Listener) {
+	for i, s := range l.standby.all {
+		if s.own != nil {
+			all = append(all, httpapi.Listener{Listener: s.own, TLS: config,
+				Mounts: l.leased(s.mounts(""), func(s *servingGateways) []httpapi.Mount { return s.own[i] })})
+		}
+	}
+	return all
+}
+
+// leased returns mounts that pass requests to those of the gateways that are served now.
+func (l *leasedGateways) leased(mounts []httpapi.Mount, of func(*servingGateways) []httpapi.Mount) []httpapi.Mount {
+	for i := range mounts {
+		mounts[i].Handler = func(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
+			serving := l.current.Load()
+			if serving == nil || serving.ctx.Err() != nil {
+				return errNotServing
+			}
+			// Streams end with the lease, so that their clients come to the next node.
+			ctx, cancel := context.WithCancel(r.Context())
+			defer cancel()
+			defer context.AfterFunc(serving.ctx, cancel)()
+			return of(serving)[i].Handler(w, r.WithContext(ctx), from)
+		}
+	}
+	return mounts
+}
+
+// run serves the gateways whenever this node has the lease, until ctx ends.
+func (l *leasedGateways) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		held, changed := l.lease()
+		if held {
+			if err := l.serve(ctx, changed); err != nil && ctx.Err() == nil {
+				l.log.Error("the gateways cannot be opened; trying again", "err", err)
+				changed = nil
+			}
+			if changed != nil {
+				continue
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		case <-time.After(5 * time.Second):
+		}
+	}
+}
+
+// serve opens the gateways and serves them until the lease changes or ctx ends.
+func (l *leasedGateways) serve(ctx context.Context, changed <-chan struct{}) error {
+	g, err := l.open(ctx)
+	if err != nil {
+		return errors.Join(err, g.close())
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s := &servingGateways{gateways: g, ctx: ctx, main: g.mounts()}
+	for _, one := range g.all {
+		s.own = append(s.own, one.mounts(""))
+	}
+	var tasks sync.WaitGroup
+	for _, task := range g.tasks() {
+		tasks.Go(func() { task(ctx) })
+	}
+	l.current.Store(s)
+	select {
+	case <-ctx.Done():
+	case <-changed:
+	}
+	l.current.Store(nil)
+	cancel()
+	tasks.Wait()
+	return nil
+}

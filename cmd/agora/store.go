@@ -1,0 +1,91 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/relay/metrics"
+	"github.com/agora-relay/agora/store/postgres"
+	"github.com/agora-relay/agora/store/sqlite"
+)
+
+// storeFlags are the flags of serve for a relay of several nodes over one PostgreSQL database.
+type storeFlags struct {
+	Store       storeAddress `secret:"" placeholder:"URL" help:"Keep the messages in PostgreSQL, at a URL such as postgres://agora@db1,db2/agora, so that several nodes can serve one relay. By default they are in the data folder. See docs/CLUSTER.md."`
+	StoreConns  int          `default:"8" placeholder:"N" help:"Connections of this node to PostgreSQL for reads; it uses three more (default: ${default})."`
+	KeySecret   string       `placeholder:"FILE" help:"Share the keys of the data folder with the other nodes, encrypted with the secret in this file, which agora key secret creates. Without it, copy the keys to each node yourself."`
+	AcceptAsync bool         `help:"Start although PostgreSQL does not wait for a standby. If its machine is lost, acknowledged messages are lost too."`
+}
+
+func (f storeFlags) Validate() error {
+	switch {
+	case f.Store == "" && f.KeySecret != "":
+		return errors.New("--key-secret has no effect without --store; give both, or none")
+	case f.Store == "" && f.AcceptAsync:
+		return errors.New("--accept-async has no effect without --store; give both, or none")
+	case f.StoreConns < 1 || f.StoreConns > 1000:
+		return errors.New("--store-conns must be from 1 to 1000")
+	}
+	return nil
+}
+
+// storeAddress is the address of a PostgreSQL database. Its String has no password.
+type storeAddress string
+
+func (a *storeAddress) UnmarshalText(text []byte) error {
+	*a = storeAddress(text)
+	return postgres.CheckAddress(string(text))
+}
+
+// String returns the address without its password.
+func (a storeAddress) String() string { return postgres.Masked(string(a)) }
+
+// openedStore is the store of a relay, and what the commands need besides.
+type openedStore struct {
+	relay.Extender
+	close func() error
+	stats func(context.Context) (metrics.StoreStats, error)
+	nodes *postgres.Store // nil: the relay is a single node
+}
+
+// openStore opens the store that the flags name.
+func (c *serveCmd) openStore(ctx context.Context, observer relay.Observer, log *slog.Logger) (openedStore, error) {
+	if c.Nodes.Store == "" {
+		store, err := sqlite.Open(ctx, filepath.Join(c.Data, databaseName), sqlite.Options{
+			Policy: c.policy(), MaxBytes: c.MaxDisk, AcceptLoss: c.AcceptLoss, Log: log, Extensions: extensions(),
+			Observer: observer,
+		})
+		if err != nil {
+			return openedStore{}, err
+		}
+		return openedStore{Extender: store, close: store.Close, stats: func(ctx context.Context) (metrics.StoreStats, error) {
+			stats, err := store.Stats(ctx)
+			return metrics.StoreStats(stats), err
+		}}, nil
+	}
+	store, err := postgres.Open(ctx, string(c.Nodes.Store), postgres.Options{
+		Policy: c.policy(), AcceptLoss: c.AcceptLoss, AcceptAsync: c.Nodes.AcceptAsync, Log: log, Extensions: extensions(),
+		Observer: observer, Conns: c.Nodes.StoreConns, Mark: filepath.Join(c.Data, markName),
+	})
+	if err != nil {
+		return openedStore{}, fmt.Errorf("--store: %w", err)
+	}
+	return openedStore{Extender: store, close: store.Close, nodes: store,
+		stats: func(ctx context.Context) (metrics.StoreStats, error) {
+			stats, err := store.Stats(ctx)
+			return metrics.StoreStats{Threads: stats.Threads, DatabaseBytes: stats.DatabaseBytes}, err
+		}}, nil
+}
+
+// config adds to the configuration of a relay what its nodes share.
+func (s openedStore) config(c relay.Config) relay.Config {
+	c.Store = s.Extender
+	if s.nodes != nil {
+		c.Nonces, c.Siblings = s.nodes.Nonces(), s.nodes.Siblings()
+	}
+	return c
+}

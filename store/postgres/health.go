@@ -1,0 +1,33 @@
+package postgres
+
+import "github.com/agora-relay/agora/relay"
+
+// Health describes a node for an operator.
+type Health struct {
+	// State is "ok", or what is wrong: "unreachable", there is no connection to a primary; "waiting", a commit waits for a
+	// standby; "failed", the node must be restarted.
+	State string `json:"state"`
+	// Role is "leader" for the node that sweeps and serves the gateways, "follower" for the others.
+	Role       string    `json:"role"`
+	Durability string    `json:"durability"` // see Store.Durability
+	Last       relay.Seq `json:"last"`       // the last event that the polls of this node can see
+	Lag        relay.Seq `json:"lag"`        // events of other nodes that are known to exist and were not read yet
+}
+
+// Health returns the state of this node. It asks nobody.
+func (s *Store) Health() Health {
+	h := Health{State: "ok", Role: "follower", Durability: s.Durability(), Last: s.tail.position()}
+	h.Lag = max(0, relay.Seq(s.known.Load())-h.Last)
+	if s.Leads() {
+		h.Role = "leader"
+	}
+	switch err := s.refusal(); {
+	case err == errStuck:
+		h.State = "waiting"
+	case s.down.Load() != nil:
+		h.State = "unreachable"
+	case err != nil:
+		h.State = "failed"
+	}
+	return h
+}
