@@ -1,0 +1,225 @@
+//go:build postgres
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// storeURL returns the address of a new schema in the server of make postgres.
+func storeURL(t *testing.T) string {
+	t.Helper()
+	folder := os.Getenv("AGORA_POSTGRES")
+	if folder == "" {
+		t.Fatal("AGORA_POSTGRES is not set; use make postgres")
+	}
+	name := fmt.Sprintf("cmd%d", time.Now().UnixNano())
+	server := "host=" + folder + " user=agora dbname=postgres"
+	conn, err := pgx.Connect(t.Context(), server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	if _, err := conn.Exec(t.Context(), "CREATE SCHEMA "+name); err != nil {
+		t.Fatal(err)
+	}
+	return server + " password=pa5sword search_path=" + name
+}
+
+// output is a buffer that the test reads while a command writes.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+// relayNode is `agora serve` in this process.
+type relayNode struct {
+	url    string
+	did    string
+	stop   func() int // and returns the exit code
+	stderr *output
+}
+
+var listening = regexp.MustCompile(`(?s)Agora relay (did:key:\S+).*listening on (http://\S+)`)
+
+// startNode runs agora serve with these arguments. It waits until the node listens, or ends.
+func startNode(t *testing.T, args ...string) *relayNode {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	stdout, n := &output{}, &relayNode{stderr: &output{}}
+	ended := make(chan int, 1)
+	go func() {
+		ended <- run(environment{ctx: ctx, stdin: strings.NewReader(""), stdout: stdout, stderr: n.stderr},
+			append([]string{"serve", "--addr", "127.0.0.1:0", "--accept-async"}, args...))
+	}()
+	code, over := 0, false
+	n.stop = func() int {
+		if cancel(); !over {
+			code, over = <-ended, true
+		}
+		return code
+	}
+	t.Cleanup(func() { n.stop() })
+	for deadline := time.Now().Add(time.Minute); n.url == ""; time.Sleep(10 * time.Millisecond) {
+		if found := listening.FindStringSubmatch(stdout.String()); found != nil {
+			n.did, n.url = found[1], found[2]
+		}
+		select {
+		case code = <-ended:
+			over = true
+			return n
+		default:
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the node does not listen: %s", n.stderr)
+		}
+	}
+	return n
+}
+
+// get returns the status and the body of an answer.
+func get(t *testing.T, url string) (int, string) {
+	t.Helper()
+	resp, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(body)
+}
+
+// TestNodesShareARelay runs two nodes with a common secret. They are one relay: one identity, one sequence of messages,
+// and one node that serves the gateways. When that node ends, the other one serves them.
+func TestNodesShareARelay(t *testing.T) {
+	folder, store := t.TempDir(), storeURL(t)
+	secret := filepath.Join(folder, "secret")
+	if code := run(environment{ctx: t.Context(), stdout: io.Discard, stderr: os.Stderr}, []string{"key", "secret", secret}); code != 0 {
+		t.Fatal("key secret failed")
+	}
+	args := func(data string) []string {
+		return []string{"--store", store, "--key-secret", secret, "--data", filepath.Join(folder, data), "--hub", "--channel",
+			"--jobs"}
+	}
+	a := startNode(t, args("a")...)
+	b := startNode(t, args("b")...)
+	if a.url == "" || a.did != b.did {
+		t.Fatalf("the nodes are %s and %s: %s %s", a.did, b.did, a.stderr, b.stderr)
+	}
+	key := filepath.Join(folder, "bob.key")
+	for _, c := range [][]string{{"keygen", key}, {"send", "request", "--key", key, "--relay", a.url, "--intent", "x"}} {
+		if code := run(environment{ctx: t.Context(), stdin: strings.NewReader(""), stdout: io.Discard, stderr: os.Stderr},
+			c); code != 0 {
+			t.Fatalf("%v: exit %d", c, code)
+		}
+	}
+	if status, body := get(t, b.url+"/events?cursor=0"); status != 200 || strings.Count(body, `"request_id"`) == 0 {
+		t.Errorf("the other node answers %d %s", status, body)
+	}
+	for _, path := range []string{"/hub/health", "/jobs/health"} {
+		waitFor(t, a.url+path, 200)
+		if status, body := get(t, b.url+path); status != 503 {
+			t.Errorf("a node without the lease answers %s with %d %s", path, status, body)
+		}
+	}
+	if _, body := get(t, b.url+"/health"); !strings.Contains(body, `"role":"follower"`) ||
+		!strings.Contains(body, `"durability":"primary"`) {
+		t.Errorf("/health of the other node is %s", body)
+	}
+	if a.stop() != 0 {
+		t.Errorf("the first node failed: %s", a.stderr)
+	}
+	waitFor(t, b.url+"/hub/health", 200)
+	for _, n := range []*relayNode{a, b} {
+		if strings.Contains(n.stderr.String(), "pa5sword") {
+			t.Error("the log has the password of the database")
+		}
+	}
+
+	t.Run("another key", func(t *testing.T) {
+		n := startNode(t, "--store", store, "--data", filepath.Join(folder, "c"))
+		if code := n.stop(); code == 0 || !strings.Contains(n.stderr.String(), "copy their file to this node") {
+			t.Errorf("a node without the key: exit %d, %s", code, n.stderr)
+		}
+	})
+	t.Run("another policy", func(t *testing.T) {
+		n := startNode(t, append(args("a"), "--active-timeout", "2h")...)
+		if code := n.stop(); code == 0 || !strings.Contains(n.stderr.String(), "another policy") {
+			t.Errorf("a node with another policy: exit %d, %s", code, n.stderr)
+		}
+	})
+	t.Run("key fetch", func(t *testing.T) {
+		data := filepath.Join(folder, "fetched")
+		if code := run(environment{ctx: t.Context(), stdout: io.Discard, stderr: io.Discard},
+			[]string{"key", "fetch", "--store", store, "--key-secret", secret, "--data", data}); code != 0 {
+			t.Fatalf("exit %d", code)
+		}
+		for _, name := range sharedFiles {
+			want, err := os.ReadFile(filepath.Join(folder, "b", name))
+			got, err2 := os.ReadFile(filepath.Join(data, name))
+			if err != nil || err2 != nil || !bytes.Equal(got, want) {
+				t.Errorf("%s: %v %v", name, err, err2)
+			}
+		}
+	})
+	t.Run("backup", func(t *testing.T) {
+		var stderr bytes.Buffer
+		if code := run(environment{ctx: t.Context(), stdout: io.Discard, stderr: &stderr},
+			[]string{"backup", "--data", filepath.Join(folder, "b"), filepath.Join(folder, "copy")}); code == 0 ||
+			!strings.Contains(stderr.String(), "pg_dump") {
+			t.Errorf("exit %d, %s", code, &stderr)
+		}
+	})
+}
+
+// waitFor waits until a GET is answered with this status.
+func waitFor(t *testing.T, url string, status int) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		got, body := get(t, url)
+		if got == status {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("GET %s: %d %s, want %d", url, got, body, status)
+		}
+	}
+}
+
+// TestAsyncIsRefused checks that a node does not promise what the database cannot keep.
+func TestAsyncIsRefused(t *testing.T) {
+	var stderr bytes.Buffer
+	code := run(environment{ctx: t.Context(), stdout: io.Discard, stderr: &stderr},
+		[]string{"serve", "--addr", "127.0.0.1:0", "--store", storeURL(t), "--data", filepath.Join(t.TempDir(), "data")})
+	if code == 0 || !strings.Contains(stderr.String(), "synchronous_standby_names") {
+		t.Errorf("exit %d, %s", code, &stderr)
+	}
+}
