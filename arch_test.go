@@ -69,6 +69,7 @@ var allowedImports = map[string][]string{
 	"conformance/agentprobe":         {},
 	"conformance":                    {"didkey", "envelope", "thread", "testvectors"},
 	"faults":                         {},
+	"faults/cluster":                 {},
 	"sdk/js":                         {},
 	"bench/stage":                    {"didkey", "envelope"},
 	"bench":                          {"didkey", "envelope"},

@@ -1,0 +1,245 @@
+//go:build cluster && linux
+
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// link carries the connections of one node to one server. It can be cut.
+type link struct {
+	listener net.Listener
+	to       string
+	mu       sync.Mutex
+	conns    map[net.Conn]struct{}
+	cut      bool
+}
+
+func newLink(t *testing.T, to int) *link {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	l := &link{listener: listener, to: fmt.Sprintf("127.0.0.1:%d", to), conns: map[net.Conn]struct{}{}}
+	t.Cleanup(func() { l.set(true); _ = listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go l.carry(conn)
+		}
+	}()
+	return l
+}
+
+func (l *link) port() int { return l.listener.Addr().(*net.TCPAddr).Port }
+
+// add remembers a connection, so that a cut ends it.
+func (l *link) add(conn net.Conn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.cut {
+		return false
+	}
+	l.conns[conn] = struct{}{}
+	return true
+}
+
+func (l *link) carry(from net.Conn) {
+	defer from.Close()
+	if !l.add(from) {
+		return
+	}
+	to, err := net.Dial("tcp", l.to)
+	if err != nil {
+		return
+	}
+	defer to.Close()
+	if !l.add(to) {
+		return
+	}
+	go func() { _, _ = io.Copy(to, from); _ = to.Close() }() // the ends of the connections end the copies
+	_, _ = io.Copy(from, to)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.conns, from)
+	delete(l.conns, to)
+}
+
+// set cuts the link, or repairs it. A cut ends all connections with a reset.
+func (l *link) set(cut bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.cut = cut
+	if cut {
+		for conn := range l.conns {
+			_ = conn.(*net.TCPConn).SetLinger(0)
+			_ = conn.Close()
+		}
+		clear(l.conns)
+	}
+}
+
+// node is agora serve.
+type node struct {
+	t       *testing.T
+	name    string
+	data    string
+	secret  string
+	port    int
+	links   [3]*link
+	process *exec.Cmd
+}
+
+// agora is the path of the program.
+var agora = sync.OnceValues(func() (string, error) {
+	path := filepath.Join(os.TempDir(), fmt.Sprintf("agora-cluster-program-%d", os.Getpid()))
+	out, err := exec.Command("go", "build", "-o", path, "github.com/agora-relay/agora/cmd/agora").CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("%w: %s", err, out)
+	}
+	return path, err
+})
+
+// startNodes starts three nodes over the database.
+func startNodes(t *testing.T, d *database) (nodes [3]*node) {
+	t.Helper()
+	program, err := agora()
+	must(t, err)
+	t.Cleanup(func() { _ = os.Remove(program) })
+	folder := t.TempDir()
+	secret := filepath.Join(folder, "secret")
+	if out, err := exec.Command(program, "key", "secret", secret).CombinedOutput(); err != nil {
+		t.Fatalf("key secret: %v %s", err, out)
+	}
+	for i := range nodes {
+		n := &node{t: t, name: fmt.Sprintf("n%d", i+1), port: freePort(t), secret: secret}
+		n.data = filepath.Join(folder, n.name)
+		for k, s := range d.servers {
+			n.links[k] = newLink(t, s.port)
+		}
+		nodes[i] = n
+		t.Cleanup(n.kill)
+		n.start()
+	}
+	return nodes
+}
+
+func (n *node) url() string { return fmt.Sprintf("http://127.0.0.1:%d", n.port) }
+
+func (n *node) store() string {
+	var hosts []string
+	for _, l := range n.links {
+		hosts = append(hosts, fmt.Sprintf("127.0.0.1:%d", l.port()))
+	}
+	return "postgres://agora@" + strings.Join(hosts, ",") + "/postgres?target_session_attrs=read-write&connect_timeout=2"
+}
+
+// start starts the node and waits until it listens.
+func (n *node) start() {
+	n.t.Helper()
+	n.launch()
+	waitUntil(n.t, n.name+" starts", func() bool {
+		if n.process.ProcessState != nil {
+			n.launch()
+		}
+		conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", n.port))
+		if err != nil {
+			return false
+		}
+		return conn.Close() == nil
+	})
+}
+
+func (n *node) launch() {
+	n.t.Helper()
+	program, err := agora()
+	must(n.t, err)
+	log, err := os.OpenFile(n.data+".log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	must(n.t, err)
+	defer log.Close()
+	n.process = exec.Command(program, "serve", "--addr", fmt.Sprintf("127.0.0.1:%d", n.port), "--data", n.data,
+		"--key-secret", n.secret, "--hub", "--pending-timeout", "10m")
+	n.process.Env = append(os.Environ(), "AGORA_STORE="+n.store())
+	n.process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	n.process.Stdout, n.process.Stderr = log, log
+	must(n.t, n.process.Start())
+}
+
+// kill kills the node with SIGKILL.
+func (n *node) kill() {
+	if n.process != nil {
+		_ = n.process.Process.Kill() // it may have ended
+		_ = n.process.Wait()         // says that it was killed
+		n.process = nil
+	}
+}
+
+// stop stops the node with SIGTERM and waits for its end.
+func (n *node) stop() {
+	n.t.Helper()
+	must(n.t, n.process.Process.Signal(syscall.SIGTERM))
+	if err := n.process.Wait(); err != nil {
+		n.t.Errorf("%s ends with %v\n%s", n.name, err, n.logs())
+	}
+	n.process = nil
+}
+
+func (n *node) logs() string {
+	text, _ := os.ReadFile(n.data + ".log") // a missing log is empty
+	return fmt.Sprintf("--- %s\n%s\n", n.name, text[max(0, len(text)-3000):])
+}
+
+// balancer is a proxy that gives each request to the next node. If a node does not accept the connection, it asks the
+// next one.
+type balancer struct {
+	nodes [3]*node
+	next  atomic.Uint64
+}
+
+// RoundTrip implements http.RoundTripper.
+func (b *balancer) RoundTrip(r *http.Request) (resp *http.Response, err error) {
+	for range b.nodes {
+		n := b.nodes[b.next.Add(1)%uint64(len(b.nodes))]
+		r.URL.Scheme, r.URL.Host = "http", fmt.Sprintf("127.0.0.1:%d", n.port)
+		resp, err = http.DefaultTransport.RoundTrip(r)
+		if err == nil {
+			return resp, nil
+		}
+		op, isOp := errors.AsType[*net.OpError](err)
+		if !isOp || op.Op != "dial" && r.Method != http.MethodGet {
+			return nil, err // the node may have acted on it
+		}
+	}
+	return nil, err
+}
+
+// serve serves the proxy until the test ends, and returns its URL.
+func (b *balancer) serve(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	target := &url.URL{Scheme: "http", Host: listener.Addr().String()}
+	proxy := &httputil.ReverseProxy{Transport: b, FlushInterval: -1, ErrorLog: nil,
+		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target); r.Out.Host = r.In.Host }}
+	server := &http.Server{Handler: proxy, ReadHeaderTimeout: time.Minute}
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(func() { _ = server.Close() })
+	return "http://" + listener.Addr().String()
+}
