@@ -62,6 +62,7 @@ var allowedImports = map[string][]string{
 	"store/sqlite":                   {"didkey", "envelope", "replay", "thread", "relay", "store/ledger", "store/sqlite/schema", "store/sqlite/internal/dbfile"},
 	"store/postgres/schema":          {"relay"},
 	"store/postgres":                 {"didkey", "envelope", "replay", "thread", "relay", "store/ledger", "store/postgres/schema"},
+	"store/storetest/engine":         {"relay", "store/postgres", "store/sqlite"},
 	"store/storetest":                {"didkey", "envelope", "replay", "thread", "relay"},
 	"client":                         {"internal/fsync", "didkey", "envelope", "thread"},
 	"mcpserver/spending":             {"internal/fsync", "didkey", "envelope", "gateway/jobs/credits"},

@@ -17,6 +17,7 @@ import (
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
 	"github.com/agora-relay/agora/store/sqlite"
+	"github.com/agora-relay/agora/store/storetest/engine"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -34,7 +35,7 @@ func startWithVisibility(
 	middleware func(http.Handler) http.Handler,
 ) string {
 	t.Helper()
-	db, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "agora.db"), sqlite.Options{Reserve: 1 << 20})
+	db, err := engine.Open(t, filepath.Join(t.TempDir(), "agora.db"), sqlite.Options{Reserve: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/replay"
 	"github.com/agora-relay/agora/store/sqlite"
+	"github.com/agora-relay/agora/store/storetest/engine"
 	"github.com/agora-relay/agora/thread"
 )
 
@@ -55,7 +56,7 @@ func runWith(t *testing.T, path string, policy relay.Policy, c relay.Config) (r 
 // runOver is the same as runAt, with these options for the store.
 func runOver(t *testing.T, path string, o sqlite.Options, c relay.Config) (r *relay.Relay, stop func()) {
 	t.Helper()
-	store, err := sqlite.Open(t.Context(), path, o)
+	store, err := engine.Open(t, path, o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -207,7 +207,7 @@ func (n *node) logs() string {
 }
 
 // balancer is a proxy that gives each request to the next node. If a node does not accept the connection, it asks the
-// next one.
+// next one, as it does if the connection ends without an answer to a GET.
 type balancer struct {
 	nodes [3]*node
 	next  atomic.Uint64
@@ -223,8 +223,8 @@ func (b *balancer) RoundTrip(r *http.Request) (resp *http.Response, err error) {
 			return resp, nil
 		}
 		op, isOp := errors.AsType[*net.OpError](err)
-		if !isOp || op.Op != "dial" && r.Method != http.MethodGet {
-			return nil, err // the node may have acted on it
+		if r.Context().Err() != nil || r.Method != http.MethodGet && !(isOp && op.Op == "dial") {
+			return nil, err // the client has left, or the node may have acted on it
 		}
 	}
 	return nil, err

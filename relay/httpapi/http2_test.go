@@ -13,7 +13,7 @@ import (
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
-	"github.com/agora-relay/agora/store/sqlite"
+	"github.com/agora-relay/agora/store/storetest/engine"
 )
 
 // These tests check the deadlines of HTTP/2, with the fake time of synctest. http2limits_test.go checks its limits, and
@@ -343,7 +343,7 @@ func TestHTTP2ShutdownAnswersWaitingPolls(t *testing.T) {
 func TestHTTP2PostOfClientThatResets(t *testing.T) {
 	for _, storing := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			r := startWrapped(t, func(s relay.Store) relay.Store { return slowStore{s.(*sqlite.Store)} })
+			r := startWrapped(t, func(s relay.Store) relay.Store { return slowStore{s.(engine.Store)} })
 			l, _ := serveTLS(t, r, httpapi.Options{Log: quiet})
 			h := l.dialH2(t, stranger)
 			h.exchange()

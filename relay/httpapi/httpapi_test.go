@@ -26,6 +26,7 @@ import (
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
 	"github.com/agora-relay/agora/store/sqlite"
+	"github.com/agora-relay/agora/store/storetest/engine"
 )
 
 // start runs a relay over a new database until the test ends.
@@ -60,7 +61,7 @@ func asIs(s relay.Store) relay.Store { return s }
 // startWith runs a relay with this configuration, to which it adds the store, a key and a logger.
 func startWith(t testing.TB, wrap func(relay.Store) relay.Store, c relay.Config) *relay.Relay {
 	t.Helper()
-	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "agora.db"), sqlite.Options{Reserve: 1 << 22})
+	store, err := engine.Open(t, filepath.Join(t.TempDir(), "agora.db"), sqlite.Options{Reserve: 1 << 22})
 	if err != nil {
 		t.Fatal(err)
 	}

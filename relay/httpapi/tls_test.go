@@ -26,7 +26,7 @@ import (
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
-	"github.com/agora-relay/agora/store/sqlite"
+	"github.com/agora-relay/agora/store/storetest/engine"
 )
 
 // These tests check the handshake and HTTP/1.1 over TLS, mostly with the fake time of synctest. http2_test.go checks
@@ -369,7 +369,7 @@ func TestTLSClientThatLeavesFreesItsSlot(t *testing.T) {
 }
 
 // slowStore is a store that needs a second for each message. It gives up if its caller does.
-type slowStore struct{ *sqlite.Store }
+type slowStore struct{ engine.Store }
 
 func (s slowStore) Append(ctx context.Context, e relay.Entry) (relay.Receipt, error) {
 	select {
@@ -383,7 +383,7 @@ func (s slowStore) Append(ctx context.Context, e relay.Entry) (relay.Receipt, er
 // TestTLSPostOfClientThatLeaves closes the connection while a post is being stored. The post is stored nevertheless.
 func TestTLSPostOfClientThatLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := startWrapped(t, func(s relay.Store) relay.Store { return slowStore{s.(*sqlite.Store)} })
+		r := startWrapped(t, func(s relay.Store) relay.Store { return slowStore{s.(engine.Store)} })
 		l, _ := serveTLS(t, r, httpapi.Options{Log: quiet})
 		c := l.dialTLS(t, stranger, "http/1.1")
 		body := sign(t, key(t), envelope.Draft{Payload: envelope.Request{Intent: "echo"}}).Canonical()

@@ -119,6 +119,10 @@ func runFile(ctx context.Context, conn *pgx.Conn, file string, number int, parti
 				int64(NewEpoch()), partition); err != nil {
 				return err
 			}
+			// While this row is there, no use of a signed read was forgotten early.
+			if _, err := tx.Exec(ctx, "INSERT INTO nonce (id, forget) VALUES ('', 0)"); err != nil {
+				return err
+			}
 		}
 		return setNumber(ctx, tx, Version, number)
 	})
