@@ -59,9 +59,10 @@ var allowedImports = map[string][]string{
 	"store/sqlite/schema":            {"relay"},
 	"store/sqlite/internal/dbfile":   {"relay"},
 	"store/sqlite/check":             {"didkey", "envelope", "replay", "thread", "relay", "store/ledger", "store/sqlite/schema", "store/sqlite/internal/dbfile"},
-	"store/sqlite":                   {"didkey", "envelope", "replay", "thread", "relay", "store/ledger", "store/sqlite/schema", "store/sqlite/internal/dbfile"},
+	"store/sqlite":                   {"didkey", "envelope", "replay", "thread", "relay", "store/ledger", "store/sqlite/schema", "store/sqlite/internal/dbfile", "store/transfer"},
 	"store/postgres/schema":          {"relay"},
-	"store/postgres":                 {"didkey", "envelope", "replay", "thread", "relay", "store/ledger", "store/postgres/schema"},
+	"store/postgres":                 {"didkey", "envelope", "replay", "thread", "relay", "store/ledger", "store/postgres/schema", "store/transfer"},
+	"store/transfer":                 {"relay"},
 	"store/storetest/engine":         {"relay", "store/postgres", "store/sqlite"},
 	"store/storetest":                {"didkey", "envelope", "replay", "thread", "relay"},
 	"client":                         {"internal/fsync", "didkey", "envelope", "thread"},
@@ -79,7 +80,7 @@ var allowedImports = map[string][]string{
 	"testvectors/schema":             {},
 	"testvectors/generate":           {"testvectors"},
 	"testvectors/interop/run":        {"didkey", "envelope", "client"},
-	"cmd/agora":                      {"internal/fsync", "internal/safetext", "bench", "conformance", "didkey", "envelope", "replay", "thread", "relay", "relay/httpapi", "relay/httpapi/apidocs", "relay/metrics", "relay/tracing", "store/sqlite", "store/sqlite/check", "client", "explorer", "gateway", "gateway/channel", "gateway/hub", "gateway/hub/skill", "gateway/hub/hubclient", "gateway/channel/channelclient", "gateway/jobs", "gateway/jobs/credits", "gateway/jobs/jobsclient", "conformance/agentprobe", "mcpserver", "mcpserver/spending", "internal/clidoc", "relay/admin", "relay/policycmd", "store/postgres"},
+	"cmd/agora":                      {"internal/fsync", "internal/safetext", "bench", "conformance", "didkey", "envelope", "replay", "thread", "relay", "relay/httpapi", "relay/httpapi/apidocs", "relay/metrics", "relay/tracing", "store/sqlite", "store/sqlite/check", "client", "explorer", "gateway", "gateway/channel", "gateway/hub", "gateway/hub/skill", "gateway/hub/hubclient", "gateway/channel/channelclient", "gateway/jobs", "gateway/jobs/credits", "gateway/jobs/jobsclient", "conformance/agentprobe", "mcpserver", "mcpserver/spending", "internal/clidoc", "relay/admin", "relay/policycmd", "store/postgres", "store/transfer"},
 }
 
 // forbiddenImports lists standard packages that a package must not import: these packages have no network and no

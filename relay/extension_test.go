@@ -19,7 +19,7 @@ import (
 // tasksExtension is a minimal gateway. It opens threads for tasks.
 var tasksExtension = relay.Extension{
 	Name:       "tasks",
-	Migrations: []string{"CREATE TABLE tasks_task (name TEXT PRIMARY KEY, message TEXT NOT NULL) STRICT"},
+	Migrations: []string{"CREATE TABLE tasks_task (name TEXT PRIMARY KEY, message TEXT NOT NULL)"},
 }
 
 func startTasks(t *testing.T, c relay.Config) *relay.Relay {

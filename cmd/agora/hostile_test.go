@@ -343,6 +343,7 @@ func hostileCalls() map[string][]string {
 		"complete":         {"HOSTILE", "-- send --mode=HOSTILE", "-- HOSTILE HOSTILE"},
 		"generate":         {"FRESH", "--date HOSTILE FRESH", "hostile.txt"},
 		"keygen":           {"HOSTILE", "FRESH"},
+		"migrate":          {"--from HOSTILE --to postgres://127.0.0.1:1/a", "--from DATA --to HOSTILE", "--from DATA --to postgres://127.0.0.1:1/a"},
 		"key secret":       {"HOSTILE"},
 		"key fetch":        {"--store HOSTILE --key-secret HOSTILE", "--store postgres://127.0.0.1:1/a --key-secret HOSTILE --data FRESH"},
 		"did":              {"HOSTILE", "DATA", "hostile.txt", "--key hostile.txt", "FRESHKEY"},

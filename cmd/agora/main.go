@@ -51,6 +51,7 @@ type commandLine struct {
 	Restore      restoreCmd      `cmd:"" help:"Put a backup in place."`
 	Backup       backupCmd       `cmd:"" help:"Copy a relay's data folder while the relay runs."`
 	Check        checkCmd        `cmd:"" help:"Check all of a data folder or a backup."`
+	Migrate      migrateCmd      `cmd:"" help:"Move a relay from its data folder to PostgreSQL, or back."`
 	Health       healthCmd       `cmd:"" help:"Check whether a relay accepts messages."`
 	Completion   completionCmd   `cmd:"" help:"Print a script with which a shell completes commands and flags."`
 	Complete     completeCmd     `cmd:"" hidden:"" help:"Print the words that can end a command line."`

@@ -75,7 +75,7 @@ func startNode(t *testing.T, args ...string) *relayNode {
 	ended := make(chan int, 1)
 	go func() {
 		ended <- run(environment{ctx: ctx, stdin: strings.NewReader(""), stdout: stdout, stderr: n.stderr},
-			append([]string{"serve", "--addr", "127.0.0.1:0", "--accept-async"}, args...))
+			append([]string{"serve", "--addr", "127.0.0.1:0"}, args...))
 	}()
 	code, over := 0, false
 	n.stop = func() int {
@@ -126,7 +126,7 @@ func TestNodesShareARelay(t *testing.T) {
 		t.Fatal("key secret failed")
 	}
 	args := func(data string) []string {
-		return []string{"--store", store, "--key-secret", secret, "--data", filepath.Join(folder, data), "--hub", "--channel",
+		return []string{"--accept-async", "--store", store, "--key-secret", secret, "--data", filepath.Join(folder, data), "--hub", "--channel",
 			"--jobs"}
 	}
 	a := startNode(t, args("a")...)
@@ -165,7 +165,7 @@ func TestNodesShareARelay(t *testing.T) {
 	}
 
 	t.Run("another key", func(t *testing.T) {
-		n := startNode(t, "--store", store, "--data", filepath.Join(folder, "c"))
+		n := startNode(t, "--accept-async", "--store", store, "--data", filepath.Join(folder, "c"))
 		if code := n.stop(); code == 0 || !strings.Contains(n.stderr.String(), "copy their file to this node") {
 			t.Errorf("a node without the key: exit %d, %s", code, n.stderr)
 		}
@@ -198,6 +198,80 @@ func TestNodesShareARelay(t *testing.T) {
 			t.Errorf("exit %d, %s", code, &stderr)
 		}
 	})
+}
+
+// TestMigrate moves a relay from its data folder to PostgreSQL, and back into another folder.
+func TestMigrate(t *testing.T) {
+	folder, store := t.TempDir(), storeURL(t)
+	data, back, key := filepath.Join(folder, "data"), filepath.Join(folder, "back"), filepath.Join(folder, "bob.key")
+	command := func(args ...string) string {
+		t.Helper()
+		var stdout, stderr bytes.Buffer
+		if code := run(environment{ctx: t.Context(), stdin: strings.NewReader(""), stdout: &stdout, stderr: &stderr}, args); code != 0 {
+			t.Fatalf("%v: exit %d: %s", args, code, &stderr)
+		}
+		return stdout.String()
+	}
+	single := startNode(t, "--data", data, "--jobs")
+	command("keygen", key)
+	for range 3 {
+		command("send", "request", "--key", key, "--relay", single.url, "--intent", "x")
+	}
+	list := func(url string) string {
+		status, body := get(t, url)
+		events, _, _ := strings.Cut(body, `"hasMore"`) // the gateways take numbers when they start, so the end may differ
+		if status != 200 || events == "" {
+			t.Fatalf("GET %s: %d %s", url, status, body)
+		}
+		return events
+	}
+	const all = "/events?cursor=0&timeout=0"
+	want := list(single.url + all)
+	_, body := get(t, single.url+"/events?cursor=0&timeout=0&limit=1")
+	cursor := regexp.MustCompile(`"cursor":"([^"]*)"`).FindStringSubmatch(body)[1]
+	rest := "/events?timeout=0&cursor=" + cursor
+	wantRest := list(single.url + rest)
+	var stderr bytes.Buffer
+	if code := run(environment{ctx: t.Context(), stdout: io.Discard, stderr: &stderr},
+		[]string{"migrate", "--from", data, "--to", store, "--accept-async"}); code == 0 || !strings.Contains(stderr.String(), "in use") {
+		t.Errorf("while the relay runs: exit %d, %s", code, &stderr)
+	}
+	if single.stop() != 0 {
+		t.Fatal(single.stderr)
+	}
+	if out := command("migrate", "--from", data, "--to", store, "--accept-async"); !strings.Contains(out, "moved 3 events") {
+		t.Error(out)
+	}
+	node := startNode(t, "--data", data, "--store", store, "--accept-async", "--jobs")
+	if got, gotRest := list(node.url+all), list(node.url+rest); got != want || gotRest != wantRest {
+		t.Errorf("the node shows %s, the relay showed %s", got, want)
+	}
+	stderr.Reset()
+	if code := run(environment{ctx: t.Context(), stdout: io.Discard, stderr: &stderr},
+		[]string{"migrate", "--from", store, "--to", back, "--accept-async"}); code == 0 || !strings.Contains(stderr.String(), "stop them first") {
+		t.Errorf("while a node runs: exit %d, %s", code, &stderr)
+	}
+	if node.stop() != 0 {
+		t.Fatal(node.stderr)
+	}
+	command("migrate", "--from", store, "--to", back, "--accept-async")
+	for _, name := range sharedFiles {
+		content, err := os.ReadFile(filepath.Join(data, name))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(back, name), content, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	again := startNode(t, "--data", back, "--jobs")
+	if got, gotRest := list(again.url+all), list(again.url+rest); got != want || gotRest != wantRest {
+		t.Errorf("after the way back the relay shows %s, it showed %s", got, want)
+	}
+	again.stop()
+	if out := command("check", "--data", back); !strings.Contains(out, "clean") {
+		t.Errorf("agora check: %s", out)
+	}
 }
 
 // waitFor waits until a GET is answered with this status.

@@ -6,10 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httputil"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -102,6 +102,7 @@ type node struct {
 	name    string
 	data    string
 	secret  string
+	public  string // URL of the proxy
 	port    int
 	links   [3]*link
 	process *exec.Cmd
@@ -118,7 +119,7 @@ var agora = sync.OnceValues(func() (string, error) {
 })
 
 // startNodes starts three nodes over the database.
-func startNodes(t *testing.T, d *database) (nodes [3]*node) {
+func startNodes(t *testing.T, d *database, public string) (nodes [3]*node) {
 	t.Helper()
 	program, err := agora()
 	must(t, err)
@@ -129,7 +130,7 @@ func startNodes(t *testing.T, d *database) (nodes [3]*node) {
 		t.Fatalf("key secret: %v %s", err, out)
 	}
 	for i := range nodes {
-		n := &node{t: t, name: fmt.Sprintf("n%d", i+1), port: freePort(t), secret: secret}
+		n := &node{t: t, name: fmt.Sprintf("n%d", i+1), port: freePort(t), secret: secret, public: public}
 		n.data = filepath.Join(folder, n.name)
 		for k, s := range d.servers {
 			n.links[k] = newLink(t, s.port)
@@ -175,7 +176,10 @@ func (n *node) launch() {
 	must(n.t, err)
 	defer log.Close()
 	n.process = exec.Command(program, "serve", "--addr", fmt.Sprintf("127.0.0.1:%d", n.port), "--data", n.data,
-		"--key-secret", n.secret, "--hub", "--pending-timeout", "10m")
+		"--key-secret", n.secret, "--hub", "--pending-timeout", "10m", "--public-url", n.public,
+		// All requests come from one address.
+		"--post-rate-ip", "0", "--read-rate-ip", "0", "--post-rate-did", "0", "--broadcast-rate-ip", "0",
+		"--connections-per-ip", "0", "--connection-rate-ip", "0", "--requests-per-ip", "0", "--polls-per-ip", "0")
 	n.process.Env = append(os.Environ(), "AGORA_STORE="+n.store())
 	n.process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	n.process.Stdout, n.process.Stderr = log, log
@@ -209,8 +213,9 @@ func (n *node) logs() string {
 // balancer is a proxy that gives each request to the next node. If a node does not accept the connection, it asks the
 // next one, as it does if the connection ends without an answer to a GET.
 type balancer struct {
-	nodes [3]*node
-	next  atomic.Uint64
+	listener net.Listener
+	nodes    [3]*node
+	next     atomic.Uint64
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -230,16 +235,22 @@ func (b *balancer) RoundTrip(r *http.Request) (resp *http.Response, err error) {
 	return nil, err
 }
 
-// serve serves the proxy until the test ends, and returns its URL.
-func (b *balancer) serve(t *testing.T) string {
+// listen returns the URL of the proxy, which serve serves until the test ends.
+func (b *balancer) listen(t *testing.T) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	var err error
+	b.listener, err = net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
-	target := &url.URL{Scheme: "http", Host: listener.Addr().String()}
-	proxy := &httputil.ReverseProxy{Transport: b, FlushInterval: -1, ErrorLog: nil,
-		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target); r.Out.Host = r.In.Host }}
+	t.Cleanup(func() { _ = b.listener.Close() })
+	return "http://" + b.listener.Addr().String()
+}
+
+func (b *balancer) serve() {
+	proxy := &httputil.ReverseProxy{Transport: b, FlushInterval: -1, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0),
+		Rewrite: func(r *httputil.ProxyRequest) {
+			target := *r.In.URL // as it is, even if its query is malformed
+			r.Out.URL, r.Out.Host = &target, r.In.Host
+		}}
 	server := &http.Server{Handler: proxy, ReadHeaderTimeout: time.Minute}
-	go func() { _ = server.Serve(listener) }()
-	t.Cleanup(func() { _ = server.Close() })
-	return "http://" + listener.Addr().String()
+	go func() { _ = server.Serve(b.listener) }()
 }

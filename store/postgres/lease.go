@@ -93,6 +93,18 @@ func (s *Store) sharePolicy(ctx context.Context, conn *pgx.Conn) (err error) {
 		_, failed := conn.Exec(ctx, "SELECT pg_advisory_unlock($1, $2)", int32(schema.LockMigrate), space)
 		err = errors.Join(err, failed)
 	}()
+	if s.options.Alone {
+		if alone, err := tryAlone(ctx, conn, space); err != nil || !alone {
+			return errors.Join(err, errNotAlone)
+		}
+		if _, err := conn.Exec(ctx, "SELECT pg_advisory_unlock($1, $2)", int32(schema.LockNodes), space); err != nil {
+			return err
+		}
+	}
+	if s.options.KeepPolicy {
+		_, err = conn.Exec(ctx, "SELECT pg_advisory_lock_shared($1, $2)", int32(schema.LockNodes), space)
+		return err
+	}
 	shared := s.policy
 	shared.Inbox = relay.Quota{} // each node may change it while it runs
 	mine, err := json.Marshal(shared)
@@ -105,16 +117,15 @@ func (s *Store) sharePolicy(ctx context.Context, conn *pgx.Conn) (err error) {
 		return err
 	}
 	if string(stored) != string(mine) {
-		var alone bool
-		if err := conn.QueryRow(ctx, "SELECT pg_try_advisory_lock($1, $2)", int32(schema.LockNodes), space).
-			Scan(&alone); err != nil {
+		alone, err := tryAlone(ctx, conn, space)
+		if err != nil {
 			return err
 		}
 		if !alone {
 			return fmt.Errorf("%w: they have %s and this one has %s; give all nodes the same settings, "+
 				"or stop the others first", ErrPolicy, stored, mine)
 		}
-		_, err := conn.Exec(ctx, "INSERT INTO setting (name, value) VALUES ('policy', $1) "+
+		_, err = conn.Exec(ctx, "INSERT INTO setting (name, value) VALUES ('policy', $1) "+
 			"ON CONFLICT (name) DO UPDATE SET value = excluded.value", mine)
 		if err == nil {
 			_, err = conn.Exec(ctx, "SELECT pg_advisory_unlock($1, $2)", int32(schema.LockNodes), space)
@@ -125,6 +136,14 @@ func (s *Store) sharePolicy(ctx context.Context, conn *pgx.Conn) (err error) {
 	}
 	_, err = conn.Exec(ctx, "SELECT pg_advisory_lock_shared($1, $2)", int32(schema.LockNodes), space)
 	return err
+}
+
+var errNotAlone = errors.New("nodes of this relay run with this database; stop them first")
+
+// tryAlone takes the lock of all nodes for this one alone. It returns false if others run.
+func tryAlone(ctx context.Context, conn *pgx.Conn, space int32) (alone bool, err error) {
+	err = conn.QueryRow(ctx, "SELECT pg_try_advisory_lock($1, $2)", int32(schema.LockNodes), space).Scan(&alone)
+	return alone, err
 }
 
 // keepLease keeps the connection, and asks for the lease while another node has it, until the store is closed.

@@ -39,6 +39,8 @@ type Options struct {
 	Partition  int64            // events in one partition of a new database; 0: DefaultPartition
 
 	AcceptAsync bool   // start although the server does not wait for a standby, or not even for its disk
+	KeepPolicy  bool   // do not compare the policy with that of the nodes, and do not store it; for tools
+	Alone       bool   // fail while other nodes run; for tools
 	AcceptLoss  bool   // open a database even if acknowledged events are missing; it gets a new epoch
 	Mark        string // path of the file that remembers the last acknowledged event of this node; empty: none
 }
@@ -91,11 +93,12 @@ type Store struct {
 	workers  sync.WaitGroup
 	closing  sync.Once
 
-	down   atomic.Pointer[outage] // why nothing can be stored at the moment; nil: it can
-	stuck  atomic.Int64           // since when the committer waits for a commit, in nanoseconds; 0: it does not
-	broken chan struct{}          // closed when the store can never be used again
-	reason error                  // why; set before broken is closed
-	breaks sync.Once
+	down atomic.Pointer[outage] // why nothing can be stored at the moment; nil: it can
+	// busySince is when the transaction of the committer began, in nanoseconds; 0: there is none.
+	busySince atomic.Int64
+	broken    chan struct{} // closed when the store can never be used again
+	reason    error         // why; set before broken is closed
+	breaks    sync.Once
 
 	readOutage, markFailure repeated
 

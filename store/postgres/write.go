@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"crypto/sha256"
+	"encoding/json"
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/store/ledger"
@@ -24,11 +25,11 @@ const (
 	dropThreads      = "DELETE FROM thread t USING unnest($1::bigint[]) k (n) WHERE t.n = k.n"
 	dropParticipants = "DELETE FROM participant p USING unnest($1::bytea[], $2::bytea[], $3::bigint[]) k (id, party, thread) " +
 		"WHERE p.id = k.id AND p.party = k.party AND p.role IN (0, 1) AND p.thread = k.thread"
-	addManifests = "INSERT INTO manifest (n, sender, id, seq, ts, expires, recipient, text) SELECT seq, * FROM " +
-		"(SELECT k.sender, k.id, k.seq, k.ts, k.expires, k.recipient, k.text FROM unnest($1::bytea[], $2::bytea[], " +
-		"$3::bigint[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bytea[]) k (sender, id, seq, ts, expires, recipient, text)) k " +
+	addManifests = "INSERT INTO manifest (n, sender, id, seq, ts, expires, recipient, text, intents) SELECT k.seq, k.* FROM " +
+		"unnest($1::bytea[], $2::bytea[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bytea[], $8::bytea[]) " +
+		"k (sender, id, seq, ts, expires, recipient, text, intents) " +
 		"ON CONFLICT (sender, id) DO UPDATE SET seq = excluded.seq, ts = excluded.ts, expires = excluded.expires, " +
-		"recipient = excluded.recipient, text = excluded.text"
+		"recipient = excluded.recipient, text = excluded.text, intents = excluded.intents"
 	dropIntents = "DELETE FROM manifest_intent i USING unnest($1::bytea[], $2::bytea[]) k (sender, id), manifest m " +
 		"WHERE m.sender = k.sender AND m.id = k.id AND i.n = m.n"
 	addIntents = "INSERT INTO manifest_intent (n, intent, sender, recipient) SELECT m.n, k.intent, m.sender, m.recipient " +
@@ -45,7 +46,9 @@ func (w *writer) Write(c ledger.Changes) error {
 	w.begin()
 	w.writeThreads(c.Threads)
 	w.writeEvents(c.Events)
-	w.writeManifests(c.Events)
+	if err := w.writeManifests(c.Events); err != nil {
+		return err
+	}
 	w.removeThreads(c.Removed)
 	if n := len(c.Events); n > 0 {
 		w.last = c.Events[n-1].Seq
@@ -122,8 +125,8 @@ func (w *writer) writeEvents(events []ledger.Event) {
 }
 
 // writeManifests puts the listings of events into the directory, and records when the agents in it were heard from.
-func (w *writer) writeManifests(events []ledger.Event) {
-	var senders, ids, recipients, texts, intentSenders, intentIDs, intents [][]byte
+func (w *writer) writeManifests(events []ledger.Event) error {
+	var senders, ids, recipients, texts, lists, intentSenders, intentIDs, intents [][]byte
 	var seqs, ts, expires []int64
 	seen, listed := map[didkey.DID]int64{}, map[didkey.DID]bool{}
 	for _, e := range events {
@@ -138,6 +141,11 @@ func (w *writer) writeManifests(events []ledger.Event) {
 		senders, ids = append(senders, []byte(sender)), append(ids, []byte(e.Listing.ID))
 		seqs, ts, expires = append(seqs, int64(e.Seq)), append(ts, nanos(e.TS)), append(expires, nanos(e.Expires))
 		recipients, texts = append(recipients, []byte(e.Envelope.Recipient)), append(texts, []byte(e.Listing.Text))
+		list, err := json.Marshal(e.Listing.Intents)
+		if err != nil {
+			return err
+		}
+		lists = append(lists, list)
 		for _, intent := range e.Listing.Intents {
 			intentSenders, intentIDs = append(intentSenders, []byte(sender)), append(intentIDs, []byte(e.Listing.ID))
 			intents = append(intents, hashOf(intent))
@@ -148,7 +156,7 @@ func (w *writer) writeManifests(events []ledger.Event) {
 		for did := range listed {
 			dids = append(dids, []byte(did))
 		}
-		w.batch.Queue(addManifests, senders, ids, seqs, ts, expires, recipients, texts)
+		w.batch.Queue(addManifests, senders, ids, seqs, ts, expires, recipients, texts, lists)
 		w.batch.Queue(dropIntents, senders, ids)
 		w.batch.Queue(addIntents, intentSenders, intentIDs, intents)
 		w.batch.Queue(addAgents, dids, make([]int64, len(dids)))
@@ -161,6 +169,7 @@ func (w *writer) writeManifests(events []ledger.Event) {
 		}
 		w.batch.Queue(seeAgents, dids, times)
 	}
+	return nil
 }
 
 // hashOf returns the form in which the table manifest_intent has an intent.

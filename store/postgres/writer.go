@@ -170,7 +170,7 @@ func (w *writer) appendGroup(group []job) {
 		return err
 	}
 	err := w.transact(run)
-	if errors.Is(err, errUnreachable) && w.conn == nil {
+	if errors.Is(err, errUnreachable) && time.Since(began) < connectTime {
 		// The connection may have been lost long ago, without anybody noticing. So try once more with a new one.
 		if w.reconnect(); w.conn != nil {
 			err = w.transact(run)
@@ -245,6 +245,8 @@ func (w *writer) transact(f func() error) error {
 	w.reset()
 	w.warning = nil
 	ready := w.store.sweeper.ready
+	w.store.busySince.Store(time.Now().UnixNano())
+	defer w.store.busySince.Store(0)
 	w.ledger.Begin()
 	err := f()
 	if err == nil {
@@ -334,8 +336,6 @@ func (w *writer) commit() error {
 	batch := w.batch
 	w.batch = &pgx.Batch{}
 	began := time.Now()
-	w.store.stuck.Store(began.UnixNano())
-	defer w.store.stuck.Store(0)
 	err := w.conn.SendBatch(w.store.patience, batch).Close()
 	w.took = time.Since(began)
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && !isLost(pg) {
@@ -387,7 +387,7 @@ func (s *Store) do(ctx context.Context, queue chan<- job, j job) (relay.Receipt,
 	}
 }
 
-// stuckTime is how long a commit may wait for the standbys before further posts are refused.
+// stuckTime is how long a transaction may wait, for the standbys or for another node, before further posts are refused.
 const stuckTime = 10 * time.Second
 
 // refusal returns why nothing can be stored at the moment, or nil.
@@ -398,7 +398,7 @@ func (s *Store) refusal() error {
 	if d := s.down.Load(); d != nil {
 		return d.refusal
 	}
-	if since := s.stuck.Load(); since != 0 && time.Since(time.Unix(0, since)) > stuckTime {
+	if since := s.busySince.Load(); since != 0 && time.Since(time.Unix(0, since)) > stuckTime {
 		return errStuck
 	}
 	return nil

@@ -101,6 +101,7 @@ CREATE TABLE manifest (
 	expires   BIGINT NOT NULL,
 	recipient BYTEA  NOT NULL, -- event.recipient
 	text      BYTEA  NOT NULL, -- text for searches, in lower case
+	intents   BYTEA  NOT NULL, -- JSON array of their ids
 	UNIQUE (sender, id)
 );
 CREATE INDEX manifest_by_expires ON manifest (expires);

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/postgres"
+	"github.com/agora-relay/agora/store/sqlite"
+	"github.com/agora-relay/agora/store/transfer"
+)
+
+type migrateCmd struct {
+	From        migratePlace `required:"" placeholder:"FOLDER|URL" help:"Where the relay is now: a data folder, or the URL of a PostgreSQL database."`
+	To          migratePlace `required:"" placeholder:"FOLDER|URL" help:"Where to move it: the other one of both. It must have no messages yet."`
+	AcceptAsync bool         `help:"Move although PostgreSQL does not wait for a standby."`
+}
+
+func (migrateCmd) Help() string {
+	return "Moves a relay from the database in a data folder to PostgreSQL, or back. Stop the relay, or all its nodes, first. " +
+		"The command copies everything, reads the copy again, and compares the number of rows and a hash of each table. The " +
+		"copy has the same messages, numbers and epoch, so the cursors of readers stay valid. The original is not changed; do " +
+		"not start a relay with it again.\n\n" +
+		"The keys stay where they are: start the first node with the old data folder as its --data. On the way back, put " +
+		"relay.key, gateway.key and operator.key into the new folder (agora key fetch).\n\n" +
+		"Examples:\n  agora migrate --from /var/lib/agora --to postgres://agora@db1,db2,db3/agora\n" +
+		"  agora migrate --from postgres://agora@db1,db2,db3/agora --to /var/lib/agora-new"
+}
+
+// migratePlace is a data folder or the address of a PostgreSQL database. Its String has no password.
+type migratePlace string
+
+func (p *migratePlace) UnmarshalText(text []byte) error {
+	*p = migratePlace(text)
+	if p.isServer() {
+		return postgres.CheckAddress(string(text))
+	}
+	return nil
+}
+
+// String returns the place without its password.
+func (p migratePlace) String() string { return postgres.Masked(string(p)) }
+
+func (p migratePlace) isServer() bool {
+	return strings.HasPrefix(string(p), "postgres://") || strings.HasPrefix(string(p), "postgresql://") ||
+		strings.Contains(string(p), "=")
+}
+
+func (c migrateCmd) Validate() error {
+	if c.From.isServer() == c.To.isServer() {
+		return errors.New("one of --from and --to must be a data folder, and the other one the URL of a PostgreSQL database, such as " +
+			"postgres://agora@db1/agora")
+	}
+	if info, err := os.Stat(filepath.Join(string(c.From), databaseName)); !c.From.isServer() &&
+		(err != nil || !info.Mode().IsRegular()) {
+		return fmt.Errorf("--from: there is no database in %s", c.From)
+	}
+	return nil
+}
+
+// migrated is a store that is moved.
+type migrated interface {
+	transfer.Engine
+	Policy() relay.Policy
+	Close() error
+}
+
+// open opens a store with this policy; the zero Policy for the source.
+func (c migrateCmd) open(ctx context.Context, env environment, place migratePlace) (migrated, error) {
+	log := newLog(env)
+	if place.isServer() {
+		return postgres.Open(ctx, string(place), postgres.Options{Log: log, Extensions: extensions(), AcceptAsync: c.AcceptAsync,
+			KeepPolicy: true, Alone: true})
+	}
+	if err := makeFolder(string(place)); err != nil {
+		return nil, err
+	}
+	return sqlite.Open(ctx, filepath.Join(string(place), databaseName), sqlite.Options{Log: log, Extensions: extensions()})
+}
+
+func (c migrateCmd) Run(env environment) (err error) {
+	began := time.Now()
+	from, err := c.open(env.ctx, env, c.From)
+	if err != nil {
+		return fmt.Errorf("--from: %w", err)
+	}
+	defer func() { err = errors.Join(err, from.Close()) }()
+	to, err := c.open(env.ctx, env, c.To)
+	if err != nil {
+		return fmt.Errorf("--to: %w", err)
+	}
+	defer func() { err = errors.Join(err, to.Close()) }()
+	head, tables, err := transfer.Copy(env.ctx, from, to, func() (transfer.Engine, error) {
+		fmt.Fprintln(env.stderr, "agora: copied; comparing")
+		if err := to.Close(); err != nil {
+			return nil, err
+		}
+		to, err = c.open(env.ctx, env, c.To)
+		return to, err
+	})
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(env.stdout, "moved %s up to number %d, %s, %s, in %s; the copy has the same rows\n",
+		count(tables[transfer.Events].Rows, "event"), head.Last, count(tables[transfer.Threads].Rows, "thread"),
+		count(tables[transfer.Manifests].Rows, "manifest"), time.Since(began).Round(10*time.Millisecond))
+	return err
+}

@@ -1,0 +1,184 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/store/sqlite/schema"
+	"github.com/agora-relay/agora/store/transfer"
+)
+
+var _ transfer.Engine = (*Store)(nil)
+
+// exports are the statements of Export, by table.
+var exports = []struct{ table, text string }{
+	{transfer.Events, "SELECT e.seq, s.did, e.id, ifnull(r.did, ''), e.type, e.thread, e.ts, e.received, e.expires, e.forget, " +
+		"e.charged, e.network, e.body FROM event e JOIN party s ON s.id = e.sender LEFT JOIN party r ON r.id = e.recipient " +
+		"WHERE length(e.body) > 0 ORDER BY e.seq"},
+	{transfer.Threads, "SELECT n, id, client, due, open, state, record FROM thread ORDER BY n"},
+	{transfer.Participants, "SELECT id, party, role = 3, thread FROM thread_role WHERE role > 2"},
+	{transfer.Manifests, "SELECT m.n, s.did, m.id, m.seq, m.ts, m.expires, ifnull(r.did, ''), m.text, m.intents " +
+		"FROM manifest m JOIN party s ON s.id = m.sender LEFT JOIN party r ON r.id = m.recipient ORDER BY m.n"},
+	{transfer.Agents, "SELECT p.did, p.seen FROM party p WHERE p.id IN (SELECT sender FROM manifest)"},
+}
+
+// Export implements transfer.Engine.
+func (s *Store) Export(ctx context.Context, emit transfer.Emit) (head transfer.Head, err error) {
+	tx, err := s.readDB.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	if err != nil {
+		return transfer.Head{}, err
+	}
+	defer func() { err = errors.Join(err, tx.Rollback()) }()
+	head = transfer.Head{Epoch: s.epoch}
+	if err := tx.QueryRowContext(ctx, schema.LastNumber).Scan(&head.Last); err != nil {
+		return head, err
+	}
+	for _, x := range exports {
+		err := emitRows(ctx, tx, x.text, func(row []any) error {
+			for i, value := range row {
+				if text, ok := value.(string); ok {
+					row[i] = []byte(text)
+				}
+			}
+			return emit(x.table, row)
+		})
+		if err != nil {
+			return head, err
+		}
+	}
+	tables, err := s.extensionTables(ctx, tx)
+	for table, columns := range tables {
+		if err == nil {
+			err = emitRows(ctx, tx, "SELECT "+columns+" FROM "+table, func(row []any) error { return emit(table, row) })
+		}
+	}
+	return head, err
+}
+
+// emitRows passes the values of each row of a query to f.
+func emitRows(ctx context.Context, tx *sql.Tx, text string, f func([]any) error) error {
+	rows, err := tx.QueryContext(ctx, text)
+	if err != nil {
+		return err
+	}
+	columns, err := rows.Columns()
+	for err == nil && rows.Next() {
+		row, into := make([]any, len(columns)), make([]any, len(columns))
+		for i := range row {
+			into[i] = &row[i]
+		}
+		if err = rows.Scan(into...); err == nil {
+			err = f(row)
+		}
+	}
+	return errors.Join(err, rows.Err(), rows.Close())
+}
+
+type queryer interface {
+	QueryContext(ctx context.Context, text string, args ...any) (*sql.Rows, error)
+}
+
+// extensionTables returns the tables of all extensions, and the names of their columns in order.
+func (s *Store) extensionTables(ctx context.Context, q queryer) (map[string]string, error) {
+	tables := map[string]string{}
+	for _, x := range s.options.Extensions {
+		err := eachRow(func(scan scanner) error {
+			var table, columns string
+			err := scan(&table, &columns)
+			tables[table] = columns
+			return err
+		}, func() (*sql.Rows, error) {
+			return q.QueryContext(ctx, "SELECT t.name, group_concat(c.name, ', ' ORDER BY c.name) FROM sqlite_schema t, "+
+				"pragma_table_info(t.name) c WHERE t.type = 'table' AND t.name GLOB ? || '_*' GROUP BY t.name", x.Name)
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return tables, nil
+}
+
+// Import implements transfer.Engine.
+func (s *Store) Import(ctx context.Context, produce func(transfer.Emit) (transfer.Head, error)) error {
+	if s.head.Load() > 0 {
+		return fmt.Errorf("%s has messages; move into a new data folder", s.path)
+	}
+	return s.task(ctx, func(w *writer) error {
+		return w.transact(func() error {
+			tables, err := s.extensionTables(ctx, w.conn)
+			if err != nil {
+				return err
+			}
+			for table := range tables { // migrations may have added rows
+				if _, err := w.conn.ExecContext(ctx, "DELETE FROM "+table); err != nil {
+					return err
+				}
+			}
+			head, err := produce(func(table string, row []any) error { return w.importRow(ctx, tables, table, row) })
+			if err != nil {
+				return err
+			}
+			if _, err := w.conn.ExecContext(ctx, "UPDATE meta SET value = ? WHERE name = 'epoch'",
+				fmt.Sprintf("%08x", head.Epoch)); err != nil {
+				return err
+			}
+			_, err = w.stmts.keepLast.ExecContext(ctx, head.Last)
+			return err
+		})
+	})
+}
+
+// importRow stores one row.
+func (w *writer) importRow(ctx context.Context, tables map[string]string, table string, row []any) (err error) {
+	text := func(i int) string { return string(row[i].([]byte)) }
+	number := func(i int) int64 { return row[i].(int64) }
+	party := func(i int) int64 {
+		id, failed := w.intern(didkey.DID(text(i)))
+		err = errors.Join(err, failed)
+		return id
+	}
+	run := func(stmt *sql.Stmt, args ...any) error {
+		if err == nil {
+			_, err = stmt.ExecContext(ctx, args...)
+		}
+		return err
+	}
+	switch table {
+	case transfer.Events:
+		return run(w.stmts.addEvent, number(0), party(1), text(2), party(3), text(4), number(5), number(6), number(7), number(8),
+			number(9), row[12], number(10), number(11))
+	case transfer.Threads:
+		open := number(4) == 1
+		if err := run(w.stmts.addThread, number(0), text(1), text(2), number(3), open, number(5), row[6]); err != nil {
+			return err
+		}
+		return run(w.stmts.addRoles, text(1), schema.OwnRole(open), number(0), text(2))
+	case transfer.Participants:
+		return run(w.stmts.addRole, text(0), text(1), schema.RolePartner-number(2), number(3))
+	case transfer.Manifests:
+		if !json.Valid(row[8].([]byte)) {
+			return errors.New("the intents of a manifest are not JSON")
+		}
+		sender, recipient := party(1), party(6)
+		if err == nil {
+			_, err = w.conn.ExecContext(ctx, "INSERT INTO manifest (n, sender, id, seq, ts, expires, recipient, text, intents) "+
+				"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", number(0), sender, text(2), number(3), number(4), number(5), recipient,
+				text(7), text(8))
+		}
+		return err
+	case transfer.Agents:
+		return run(w.stmts.seen, number(1), party(0))
+	}
+	columns, known := tables[table]
+	if !known {
+		return fmt.Errorf("the table %s is not known here", table)
+	}
+	marks := strings.Repeat(", ?", len(row))[2:]
+	_, err = w.conn.ExecContext(ctx, "INSERT INTO "+table+" ("+columns+") VALUES ("+marks+")", row...)
+	return err
+}

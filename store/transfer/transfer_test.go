@@ -1,0 +1,185 @@
+//go:build postgres
+
+package transfer_test
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/postgres"
+	"github.com/agora-relay/agora/store/sqlite"
+	"github.com/agora-relay/agora/store/storetest/engine"
+	"github.com/agora-relay/agora/store/transfer"
+	"github.com/agora-relay/agora/thread"
+)
+
+var items = relay.Extension{Name: "items", Migrations: []string{
+	"CREATE TABLE items_item (n BIGINT PRIMARY KEY, name TEXT NOT NULL, data BYTEA); INSERT INTO items_item VALUES (9, 'x', NULL)"}}
+
+var quiet = slog.New(slog.DiscardHandler)
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func key(n byte) didkey.Key {
+	k, err := didkey.FromSeed(bytes.Repeat([]byte{n}, 32))
+	if err != nil {
+		panic(err) // 32 bytes are always a valid seed
+	}
+	return k
+}
+
+// fill stores a conversation, manifests, and a row of an extension.
+func fill(t *testing.T, s relay.Extender) {
+	t.Helper()
+	alice, bob := key(1), key(2)
+	post := func(by didkey.Key, d envelope.Draft, listing *relay.Listing) {
+		m, err := d.Sign(by, time.Now())
+		must(t, err)
+		_, err = s.Append(t.Context(), relay.Entry{Envelope: m, Received: time.Now(), Listing: listing})
+		must(t, err)
+	}
+	_, err := s.Update(t.Context(), func(tx relay.StoreTx) error {
+		_, err := tx.Exec("INSERT INTO items_item (n, name, data) VALUES (?, ?, ?)", 1, "ä", []byte{0, 255})
+		return err
+	})
+	must(t, err)
+	for n := range 30 {
+		id := fmt.Sprint("t", n)
+		post(alice, envelope.Draft{Thread: id, Payload: envelope.Request{RequestID: "r", Intent: "x"}}, nil)
+		post(bob, envelope.Draft{Recipient: alice.DID(), Thread: id, Payload: envelope.Offer{RequestID: "r"}}, nil)
+		if n%2 == 0 {
+			post(alice, envelope.Draft{Recipient: bob.DID(), Thread: id, Payload: envelope.Accept{RequestID: "r"}}, nil)
+		}
+		post(bob, envelope.Draft{Payload: envelope.Manifest{ID: "m", Intents: []envelope.Intent{{ID: id}}}},
+			&relay.Listing{ID: "m", Intents: []string{id, "ä\x00"}, Text: "a\x00text" + id})
+	}
+}
+
+// seen returns as text what a reader can see of a store.
+func seen(t *testing.T, s relay.Extender) string {
+	t.Helper()
+	var b strings.Builder
+	page, err := s.Read(t.Context(), relay.Query{Limit: 1000})
+	must(t, err)
+	fmt.Fprintln(&b, page.Cursor)
+	for _, e := range page.Events {
+		fmt.Fprintln(&b, e.Seq, e.ID, e.TS, e.Received, e.Expires, string(e.Body))
+	}
+	for n := range 30 {
+		found, err := s.Thread(t.Context(), thread.Key{Client: key(1).DID(), ID: fmt.Sprint("t", n)}, time.Now())
+		must(t, err)
+		fmt.Fprintf(&b, "%+v\n", found)
+	}
+	for _, q := range []relay.AgentQuery{{}, {Intent: "t29"}, {Text: "text"}, {Intent: "t1"}} {
+		q.Now, q.Limit = time.Now(), 9
+		agents, err := s.Agents(t.Context(), q)
+		must(t, err)
+		for _, a := range agents.Agents {
+			fmt.Fprintln(&b, a.DID, a.LastSeen, string(a.Manifest))
+		}
+	}
+	_, err = s.View(t.Context(), func(q relay.Querier) error {
+		return q.Query(func(scan func(...any) error) error {
+			var n int64
+			var name string
+			var data []byte
+			err := scan(&n, &name, &data)
+			fmt.Fprintln(&b, n, name, data)
+			return err
+		}, "SELECT n, name, data FROM items_item ORDER BY n")
+	})
+	must(t, err)
+	return b.String()
+}
+
+// same checks that a copy shows what the original did. It reports the first line that differs.
+func same(t *testing.T, what, got, want string) {
+	t.Helper()
+	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
+	for i := range max(len(g), len(w)) {
+		if i >= len(g) || i >= len(w) || g[i] != w[i] {
+			t.Errorf("%s differs in line %d:\n%.300s\n%.300s", what, i, strings.Join(g[min(i, len(g)):], "\n"),
+				strings.Join(w[min(i, len(w)):], "\n"))
+			return
+		}
+	}
+}
+
+// TestThereAndBack moves a store from SQLite to PostgreSQL and back. Each copy must show the same, with the same
+// cursors, and go on: it knows the ids that were used, and the threads.
+func TestThereAndBack(t *testing.T) {
+	folder := t.TempDir()
+	embedded := func(name string) *sqlite.Store {
+		s, err := sqlite.Open(t.Context(), filepath.Join(folder, name), sqlite.Options{Reserve: 1 << 20, Log: quiet,
+			Extensions: []relay.Extension{items}})
+		must(t, err)
+		return s
+	}
+	dsn, err := engine.Schema(t.Context(), folder)
+	must(t, err)
+	server := func() *postgres.Store {
+		s, err := postgres.Open(t.Context(), dsn, postgres.Options{Log: quiet, AcceptAsync: true, Partition: 16,
+			Extensions: []relay.Extension{items}})
+		must(t, err)
+		return s
+	}
+	first := embedded("first.db")
+	fill(t, first)
+	want := seen(t, first)
+
+	there := server()
+	head, copied, err := transfer.Copy(t.Context(), first, there, func() (transfer.Engine, error) {
+		must(t, there.Close())
+		there = server()
+		return there, nil
+	})
+	must(t, err)
+	if copied[transfer.Events].Rows != int64(head.Last)-1 || copied["items_item"].Rows != 2 {
+		t.Errorf("copied %d events up to %d, and %d items", copied[transfer.Events].Rows, head.Last, copied["items_item"].Rows)
+	}
+	same(t, "PostgreSQL", seen(t, there), want)
+	if _, _, err := transfer.Copy(t.Context(), first, there, nil); err == nil {
+		t.Error("a database with messages was overwritten")
+	}
+
+	back := embedded("back.db")
+	_, _, err = transfer.Copy(t.Context(), there, back, func() (transfer.Engine, error) {
+		must(t, back.Close())
+		back = embedded("back.db")
+		return back, nil
+	})
+	must(t, err)
+	same(t, "SQLite after the way back", seen(t, back), want)
+	for name, s := range map[string]relay.Extender{"PostgreSQL": there, "SQLite": back} {
+		page, err := s.Read(t.Context(), relay.Query{Limit: 1})
+		must(t, err)
+		m, err := envelope.Parse(page.Events[0].Body, 1<<20)
+		must(t, err)
+		r, err := s.Append(t.Context(), relay.Entry{Envelope: m, Received: time.Now()})
+		if err != nil || !r.Duplicate || r.Cursor.Seq != page.Events[0].Seq {
+			t.Errorf("%s: the first message again: %+v, %v", name, r, err)
+		}
+		m, err = envelope.Draft{Thread: "t1", Payload: envelope.Cancel{RequestID: "r"}}.Sign(key(1), time.Now())
+		must(t, err)
+		r, err = s.Append(t.Context(), relay.Entry{Envelope: m, Received: time.Now()})
+		if err != nil || r.Cursor.Seq != head.Last+1 {
+			t.Errorf("%s: a further message: %+v, %v; want the number %d", name, r, err, head.Last+1)
+		}
+	}
+	must(t, first.Close())
+	must(t, there.Close())
+	must(t, back.Close())
+}
