@@ -230,6 +230,7 @@ func TestCluster(t *testing.T) {
 	t.Run("one node accepts", func(t *testing.T) { testAccepts(t, urls) })
 	t.Run("conformance", func(t *testing.T) { testConformance(t, url) })
 	t.Run("rolling restart", func(t *testing.T) { testRollingRestart(t, url, nodes) })
+	t.Run("no standby", func(t *testing.T) { testNoStandby(t, d, urls) })
 	t.Run("faults", func(t *testing.T) { testFaults(t, d, nodes, urls) })
 }
 
@@ -337,6 +338,60 @@ func testRollingRestart(t *testing.T, front string, nodes [3]*node) {
 	if failed.Load() > 0 {
 		t.Errorf("%d polls failed during the restart", failed.Load())
 	}
+}
+
+// testNoStandby stops both standbys. A post must not get a receipt then. If its wait is cancelled, it must not be told
+// that nothing was stored. After a while, further posts are refused. When a standby is back, the same message is there.
+func testNoStandby(t *testing.T, d *database, urls []string) {
+	var standbys []*pgServer
+	for i, s := range d.servers {
+		if i != d.primary {
+			standbys = append(standbys, s)
+			s.kill()
+		}
+	}
+	body := sign(t, newKey(t), envelope.Draft{Payload: envelope.Request{Intent: "x"}})
+	type result struct {
+		status int
+		answer []byte
+	}
+	answered := make(chan result, 1)
+	go func() {
+		status, answer := request(http.MethodPost, urls[0]+"/events", body)
+		answered <- result{status, answer}
+	}()
+	primary := d.servers[d.primary]
+	const waiting = "FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query = 'COMMIT'"
+	waitUntil(t, "the commit waits for a standby", func() bool { return d.query(primary, "SELECT count(*) "+waiting) != "0" })
+	other := sign(t, newKey(t), envelope.Draft{Payload: envelope.Request{Intent: "x"}})
+	waitUntil(t, "further posts are refused", func() bool {
+		client := http.Client{Timeout: 2 * time.Second}
+		resp, err := client.Post(urls[0]+"/events", "application/json", bytes.NewReader(other))
+		if err != nil {
+			return false
+		}
+		defer resp.Body.Close()
+		return resp.StatusCode == 503 && resp.Header.Get("Retry-After") != ""
+	})
+	select {
+	case r := <-answered:
+		t.Errorf("without a standby the post was answered with %d %s", r.status, r.answer)
+		return
+	default:
+	}
+	d.query(primary, "SELECT count(pg_cancel_backend(pid)) "+waiting)
+	r := <-answered
+	if r.status != 503 || bytes.Contains(r.answer, []byte(`"stored":false`)) {
+		t.Errorf("a post whose wait was cancelled was answered with %d %s", r.status, r.answer)
+	}
+	for _, s := range standbys {
+		d.start(s)
+	}
+	d.synced()
+	waitUntil(t, "the same message gets its receipt", func() bool {
+		status, answer := request(http.MethodPost, urls[1]+"/events", body)
+		return status == 200 && bytes.Contains(answer, []byte(`"duplicate":true`))
+	})
 }
 
 // testFaults causes faults while messages are posted to all nodes and each node is followed.

@@ -176,7 +176,7 @@ func (n *node) launch() {
 	must(n.t, err)
 	defer log.Close()
 	n.process = exec.Command(program, "serve", "--addr", fmt.Sprintf("127.0.0.1:%d", n.port), "--data", n.data,
-		"--key-secret", n.secret, "--hub", "--pending-timeout", "10m", "--public-url", n.public,
+		"--key-secret", n.secret, "--hub", "--page=false", "--pending-timeout", "10m", "--public-url", n.public,
 		// All requests come from one address.
 		"--post-rate-ip", "0", "--read-rate-ip", "0", "--post-rate-did", "0", "--broadcast-rate-ip", "0",
 		"--connections-per-ip", "0", "--connection-rate-ip", "0", "--requests-per-ip", "0", "--polls-per-ip", "0")
