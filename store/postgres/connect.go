@@ -111,6 +111,9 @@ var (
 	errUnknown = &envelope.Error{Code: envelope.CodeUnavailable, RetryAfter: 2 * time.Second,
 		Message: "the connection to the relay's database was lost during the commit, so it is not known whether this was " +
 			"stored; post the same message again, it is stored only once"}
+	errLate = &envelope.Error{Code: envelope.CodeUnavailable, RetryAfter: 5 * time.Second,
+		Message: "the relay's database waits for its standbys, so it is not known yet whether this is stored; post the " +
+			"same message again, it is stored only once"}
 )
 
 // outage is the answer for callers while nothing can be stored.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -27,7 +28,12 @@ type job struct {
 	update *update
 	task   func(*writer) error
 	done   chan outcome // has room for one outcome, so the committer never waits for a caller that has left
+	taken  *atomic.Bool // the committer has begun with it, or its caller has given up; see take
 }
+
+// take reports whether the job is still open. The first call decides: the committer then does the job, or its caller
+// knows that it will not be done.
+func (j job) take() bool { return j.taken.CompareAndSwap(false, true) }
 
 func (j job) size() int {
 	if j.update != nil {
@@ -99,9 +105,13 @@ func (w *writer) run() {
 		case <-retry:
 			w.reconnect()
 		case j := <-w.store.appends:
-			w.appendGroup(w.group(j))
+			if j.take() {
+				w.appendGroup(w.group(j))
+			}
 		case j := <-w.store.tasks:
-			j.done <- outcome{err: j.task(w)}
+			if j.take() {
+				j.done <- outcome{err: j.task(w)}
+			}
 		}
 	}
 }
@@ -146,7 +156,9 @@ func (w *writer) group(first job) []job {
 	for yielded := false; len(group) < maxGroup && size < maxGroupBytes; {
 		select {
 		case j := <-w.store.appends:
-			group, size, yielded = append(group, j), size+j.size(), true
+			if yielded = true; j.take() {
+				group, size = append(group, j), size+j.size()
+			}
 		default:
 			if yielded {
 				return group
@@ -364,9 +376,13 @@ func (s *Store) do(ctx context.Context, queue chan<- job, j job) (relay.Receipt,
 	if err := s.refusal(); err != nil {
 		return relay.Receipt{}, err
 	}
-	j.done = make(chan outcome, 1)
+	j.done, j.taken = make(chan outcome, 1), new(atomic.Bool)
+	late := time.NewTimer(stuckTime)
+	defer late.Stop()
 	select {
 	case queue <- j:
+	case <-late.C:
+		return relay.Receipt{}, errStuck
 	case <-s.ctx.Done():
 		return relay.Receipt{}, relay.ErrShuttingDown
 	case <-ctx.Done():
@@ -375,6 +391,11 @@ func (s *Store) do(ctx context.Context, queue chan<- job, j job) (relay.Receipt,
 	select {
 	case o := <-j.done:
 		return o.receipt, o.err
+	case <-late.C:
+		if j.take() {
+			return relay.Receipt{}, errStuck
+		}
+		return relay.Receipt{}, errLate
 	case <-s.stopped:
 		select {
 		case o := <-j.done:
@@ -388,6 +409,7 @@ func (s *Store) do(ctx context.Context, queue chan<- job, j job) (relay.Receipt,
 }
 
 // stuckTime is how long a transaction may wait, for the standbys or for another node, before further posts are refused.
+// It is also how long a caller waits.
 const stuckTime = 10 * time.Second
 
 // refusal returns why nothing can be stored at the moment, or nil.
