@@ -50,7 +50,7 @@ func TestFigures(t *testing.T) {
 	}
 	entries := make([]relay.Entry, 24_000) // signed before, so that only the stores are measured
 	for i := range entries {
-		m, err := envelope.Draft{TTL: time.Hour, Payload: envelope.Request{RequestID: "r", Intent: "translate",
+		m, err := envelope.Draft{TTL: time.Hour, Payload: envelope.Request{Intent: "translate",
 			Description: strings.Repeat("x", 300)}}.Sign(keys[i%len(keys)], time.Now())
 		must(t, err)
 		entries[i] = relay.Entry{Envelope: m, Received: time.Now()}
@@ -113,7 +113,7 @@ func deliveryTimes(t *testing.T, nodes []relay.Store) string {
 	var times []time.Duration
 	by := newKey(t)
 	for range events {
-		m, err := envelope.Draft{Payload: envelope.Request{RequestID: "r", Intent: "x"}}.Sign(by, time.Now())
+		m, err := envelope.Draft{Payload: envelope.Request{Intent: "x"}}.Sign(by, time.Now())
 		must(t, err)
 		began := time.Now()
 		_, err = nodes[0].Append(ctx, relay.Entry{Envelope: m, Received: began})

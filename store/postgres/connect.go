@@ -144,6 +144,10 @@ func isDataError(err error) bool {
 // connectWriter opens a connection whose warnings go to warn.
 func (s *Store) connectWriter(ctx context.Context, warn func(*pgconn.Notice)) (*pgx.Conn, error) {
 	config := s.config.Copy()
+	config.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
+		_, err := conn.Exec(ctx, session+"; SET plan_cache_mode = force_generic_plan").ReadAll() // planning costs as much
+		return err
+	}
 	config.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) { warn(n) }
 	return pgx.ConnectConfig(ctx, config)
 }
