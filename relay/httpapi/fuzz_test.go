@@ -228,7 +228,7 @@ func storedCount(t testing.TB, r *relay.Relay) int {
 	t.Helper()
 	count := 0
 	err := r.View(t.Context(), relay.Peer{Local: true}, func(q relay.Querier) error {
-		return q.Query(func(scan func(...any) error) error { return scan(&count) }, "SELECT ifnull(max(seq), 0) FROM event")
+		return q.Query(func(scan func(...any) error) error { return scan(&count) }, "SELECT coalesce(max(seq), 0) FROM event")
 	})
 	if err != nil {
 		t.Fatal(err)
