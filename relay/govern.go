@@ -102,7 +102,7 @@ type Remover interface {
 const MaxRemove = 1000
 
 var (
-	errNoRemover = errors.New("this store cannot remove messages; use one that implements relay.Remover")
+	errNoRemover = envelope.Errorf(envelope.CodeInvalidRequest, "the store of this relay cannot remove messages")
 	errNotStored = envelope.Errorf(envelope.CodeNotFound, "no such message is stored; it may have expired")
 )
 

@@ -341,7 +341,7 @@ func (adminStatusCmd) Help() string {
 func (c adminStatusCmd) Run(env environment) error {
 	var answer struct {
 		admin.Status
-		Store sqlite.Usage `json:"store"`
+		Store *sqlite.Usage `json:"store"` // nil: the messages are in PostgreSQL
 	}
 	printed, err := c.call(env, http.MethodGet, "/status", nil, &answer)
 	if printed || err != nil {
@@ -363,7 +363,10 @@ func (c adminStatusCmd) Run(env environment) error {
 		}
 		rows = append(rows, []string{"backup", text})
 	}
-	return env.printRows(append(rows, usageRows(answer.Store, answer.Now)...))
+	if answer.Store != nil {
+		rows = append(rows, usageRows(*answer.Store, answer.Now)...)
+	}
+	return env.printRows(rows)
 }
 
 type statsCmd struct {

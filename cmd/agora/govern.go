@@ -118,7 +118,7 @@ type governed struct {
 }
 
 // openGoverned prepares what the operator uses. It needs s.relay and s.policy.
-func (s *server) openGoverned(store *sqlite.Store) (err error) {
+func (s *server) openGoverned(store openedStore) (err error) {
 	g := &s.governed
 	g.log = s.log
 	if g.bans, err = admin.OpenBans(s.env.ctx, s.relay, s.Limits.bans()); err != nil {
@@ -137,17 +137,36 @@ func (s *server) openGoverned(store *sqlite.Store) (err error) {
 	if g.socket, err = admin.Listen(s.Data); err != nil {
 		s.log.Error("agora admin does not work, because there is no admin socket", "err", err)
 	}
-	path := filepath.Join(s.Data, databaseName)
 	handler := admin.Handler(admin.Options{Relay: s.relay, Bans: g.bans, Build: build(), Log: s.log, Backups: g.backups,
-		Policy: g.policyHealth, Checkpoint: store.Checkpoint,
-		Stats: func(ctx context.Context) (any, error) { return sqlite.Measure(ctx, path, s.relay.Now()) },
-		Top: func(ctx context.Context, by, order string, limit int) (any, error) {
-			return sqlite.Top(ctx, path, sqlite.Ranking(by), order == "bytes", limit, s.relay.Now())
-		}})
+		Policy: g.policyHealth, Checkpoint: store.checkpoint, Stats: s.usage(store), Top: s.top(store)})
 	if g.socket != nil {
 		g.serve = func(ctx context.Context) error { return admin.Serve(ctx, g.socket, handler, s.log) }
 	}
 	return nil
+}
+
+// errNotOnPostgres refuses what an operator can do only with the database of a single node.
+var errNotOnPostgres = envelope.Errorf(envelope.CodeInvalidRequest, "this works only with the database of a single node, and "+
+	"the messages of this relay are in PostgreSQL (--store); use the tools of PostgreSQL, see docs/CLUSTER.md")
+
+// usage returns a function that measures the database. With PostgreSQL the function returns nothing.
+func (s *server) usage(store openedStore) func(context.Context) (any, error) {
+	return func(ctx context.Context) (any, error) {
+		if store.nodes != nil {
+			return nil, nil
+		}
+		return sqlite.Measure(ctx, filepath.Join(s.Data, databaseName), s.relay.Now())
+	}
+}
+
+// top returns a function that ranks identities by their messages.
+func (s *server) top(store openedStore) func(ctx context.Context, by, order string, limit int) (any, error) {
+	return func(ctx context.Context, by, order string, limit int) (any, error) {
+		if store.nodes != nil {
+			return nil, errNotOnPostgres
+		}
+		return sqlite.Top(ctx, filepath.Join(s.Data, databaseName), sqlite.Ranking(by), order == "bytes", limit, s.relay.Now())
+	}
 }
 
 // policyHealth returns why the policy program does not decide; nil: it does, or there is none.

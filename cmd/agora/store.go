@@ -50,6 +50,8 @@ type openedStore struct {
 	close func() error
 	stats func(context.Context) (metrics.StoreStats, error)
 	nodes *postgres.Store // nil: the relay is a single node
+	// checkpoint copies the write-ahead log into the database, see sqlite.Store.Checkpoint.
+	checkpoint func(context.Context) (done bool, err error)
 }
 
 // openStore opens the store that the flags name.
@@ -62,7 +64,7 @@ func (c *serveCmd) openStore(ctx context.Context, observer relay.Observer, log *
 		if err != nil {
 			return openedStore{}, err
 		}
-		return openedStore{Extender: store, close: store.Close, stats: func(ctx context.Context) (metrics.StoreStats, error) {
+		return openedStore{Extender: store, close: store.Close, checkpoint: store.Checkpoint, stats: func(ctx context.Context) (metrics.StoreStats, error) {
 			stats, err := store.Stats(ctx)
 			return metrics.StoreStats(stats), err
 		}}, nil
@@ -75,6 +77,7 @@ func (c *serveCmd) openStore(ctx context.Context, observer relay.Observer, log *
 		return openedStore{}, fmt.Errorf("--store: %w", err)
 	}
 	return openedStore{Extender: store, close: store.Close, nodes: store,
+		checkpoint: func(context.Context) (bool, error) { return false, errNotOnPostgres },
 		stats: func(ctx context.Context) (metrics.StoreStats, error) {
 			stats, err := store.Stats(ctx)
 			return metrics.StoreStats{Threads: stats.Threads, DatabaseBytes: stats.DatabaseBytes}, err
