@@ -102,7 +102,7 @@ func (w *writer) loadMessages(wanted []ledger.MessageKey, found *ledger.Found) {
 				return err
 			}
 			m.MessageKey = ledger.MessageKey{Sender: didkey.DID(sender), ID: string(id)}
-			m.Seq, m.Expires = relay.Seq(seq), instant(expires)
+			m.Seq, m.Expires, m.Removed = relay.Seq(seq), instant(expires), expires < 0
 			if number != nil {
 				m.Thread = &ledger.Row{Number: *number, Key: thread.Key{Client: didkey.DID(client), ID: string(threadID)},
 					Due: instant(*due), Open: *open, State: ledger.StateOf(int64(*state)), Record: record}

@@ -132,6 +132,9 @@ func (s *Store) events(ctx context.Context, conn *pgx.Conn, q relay.Query, scanA
 		if seq != nil {
 			events = append(events, relay.Event{Seq: relay.Seq(*seq), ID: string(id), TS: instant(*ts),
 				Received: instant(*received), Expires: instant(*expires), Size: int(*size), Body: body})
+			if e := &events[len(events)-1]; *expires < 0 { // removed before the relay was moved here
+				e.Removed, e.Expires = instant(-*expires), time.Time{}
+			}
 		}
 	}
 	// A join need not keep the order of its rows.

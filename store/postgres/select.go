@@ -226,7 +226,11 @@ func (s *selection) filter(q relay.Query) {
 	if !q.NewerThan.IsZero() {
 		s.add("(ts > ? OR received > ?)", nanos(q.NewerThan), nanos(q.NewerThan))
 	}
-	if !q.Expired {
+	switch {
+	case q.Expired:
+	case q.Removed:
+		s.add("(expires > ? OR expires < 0)", nanos(q.Now))
+	default:
 		s.add("expires > ?", nanos(q.Now))
 	}
 }

@@ -159,6 +159,9 @@ func (s *Store) catchUp(ctx context.Context) (more bool, err error) {
 func parsed(events []relay.Event) ([]relay.Posted, error) {
 	posted := make([]relay.Posted, 0, len(events))
 	for _, e := range events {
+		if e.Size == 0 {
+			continue // the operator has removed it
+		}
 		m, err := envelope.Parse(e.Body, e.Size)
 		if err != nil {
 			return nil, err

@@ -19,7 +19,7 @@ var _ transfer.Engine = (*Store)(nil)
 var exports = []struct{ table, text string }{
 	{transfer.Events, "SELECT e.seq, s.did, e.id, ifnull(r.did, ''), e.type, e.thread, e.ts, e.received, e.expires, e.forget, " +
 		"e.charged, e.network, e.body FROM event e JOIN party s ON s.id = e.sender LEFT JOIN party r ON r.id = e.recipient " +
-		"WHERE length(e.body) > 0 ORDER BY e.seq"},
+		"WHERE length(e.body) > 0 OR e.expires < 0 ORDER BY e.seq"},
 	{transfer.Threads, "SELECT n, id, client, due, open, state, record FROM thread ORDER BY n"},
 	{transfer.Participants, "SELECT id, party, role = 3, thread FROM thread_role WHERE role > 2"},
 	{transfer.Manifests, "SELECT m.n, s.did, m.id, m.seq, m.ts, m.expires, ifnull(r.did, ''), m.text, m.intents " +

@@ -28,7 +28,7 @@ CREATE TABLE event (
 	thread    BIGINT NOT NULL, -- thread.n; 0: none
 	ts        BIGINT NOT NULL,
 	received  BIGINT NOT NULL,
-	expires   BIGINT NOT NULL,
+	expires   BIGINT NOT NULL, -- negative: the operator removed the body at minus this time, before the relay was moved here
 	forget    BIGINT NOT NULL,
 	charged   BIGINT NOT NULL, -- bytes that count against the recipient's inbox; 0: the recipient asked for the event
 	network   BIGINT NOT NULL, -- relay.Entry.Network
