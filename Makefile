@@ -11,11 +11,11 @@ endif
 
 # cmd/agora/default.pgo makes the program faster, but go test would compile all packages once more for it.
 GOFLAGS_SET := $(shell go env GOFLAGS)
-test check lint race postgres fuzz interop js faults operations mutants install-test: export GOFLAGS := $(GOFLAGS_SET) -pgo=off
+test check lint race postgres fuzz interop js faults cluster operations mutants install-test: export GOFLAGS := $(GOFLAGS_SET) -pgo=off
 # make lint vets everything. By itself, go test would vet all packages again, and also analyze all dependencies again.
-check race postgres js faults operations install-test: export GOFLAGS := $(GOFLAGS_SET) -pgo=off -vet=off
+check race postgres js faults cluster operations install-test: export GOFLAGS := $(GOFLAGS_SET) -pgo=off -vet=off
 
-.PHONY: run test check lint race postgres build fmt fuzz interop js python packages page faults operations nightly mutants reproducible sbom perf profile pgo bench-guard deb rpm release install-test
+.PHONY: run test check lint race postgres build fmt fuzz interop js python packages page faults cluster operations nightly mutants reproducible sbom perf profile pgo bench-guard deb rpm release install-test
 # The timeouts of threads are one day here, so that no thread ends while you follow the README.
 run: build
 	@exec bin/agora serve --pending-timeout 24h --active-timeout 24h
@@ -35,7 +35,7 @@ check: lint postgres race
 	@echo 'make check: all passed'
 
 # TAGS are the build tags of the tests that need more than Go.
-TAGS = postgres,javascript,faults,operations,packages
+TAGS = postgres,javascript,faults,operations,packages,cluster
 
 # Runs the checks that need no tests, the fastest first. If the vulnerability database cannot be reached,
 # ci/vulnerabilities prints that and passes.
@@ -57,6 +57,11 @@ race:
 PACKAGES ?= ./conformance ./store/sqlite ./relay ./cmd/agora ./gateway/... ./faults ./...
 postgres:
 	bash ci/postgres go test -short -p 3 $(PACKAGES)
+
+# Runs three nodes over three PostgreSQL servers, ends and separates them, and checks that no message is lost. Needs
+# PostgreSQL 15.
+cluster:
+	go test -tags cluster -short -count=1 -timeout 10m ./faults/cluster
 
 # Runs what takes long: an hour or two. Do so before you call a larger change finished.
 nightly:
