@@ -77,7 +77,7 @@ func (c *Client) read(ctx context.Context, path string, query url.Values, spec r
 // events that it skips.
 func (c *Client) filterEvents(events *envelopes, wanted func(*envelope.Envelope) bool) []*envelope.Envelope {
 	events.log(c)
-	var all []*envelope.Envelope
+	all := []*envelope.Envelope{}
 	for _, e := range events.valid {
 		if !wanted(e) {
 			c.log.Warn("an event was skipped because it was not requested", "id", e.ID, "sender", e.Sender.ID)
