@@ -868,6 +868,9 @@ export class Relay {
     this.#clock = clock;
   }
 
+  /** Gets a line before each retry of a post. Client has an option for it. */
+  log() {}
+
   /** The time in milliseconds since 1970, by the clock. If the relay has refused a message because of its time, this is
    *  the relay's time. */
   now() { return this.#clock() + this.#correction; }
@@ -931,6 +934,7 @@ export class Relay {
           throw harmless && !(maybeStored && !SETTLED.includes(err.code)) ? err : new UnknownOutcome(e, err);
         }
         maybeStored ||= !harmless;
+        this.log('posting a message failed, will be retried', err);
         await pause(backoff(attempt - 1, Math.min(err.retryAfter, PATIENCE)), signal);
       }
     }
@@ -1071,14 +1075,21 @@ export class Relay {
     } catch (err) {
       signal?.throwIfAborted();
       if (err instanceof RelayError) throw err;
-      const notSent = NO_CONNECTION.includes(err?.cause?.code ?? err?.code);
-      throw new RelayError('NO_ANSWER', `${this.url} cannot be reached, or its answer was cut off`,
+      const why = err?.cause?.code ?? err?.code, notSent = NO_CONNECTION.includes(why);
+      throw new RelayError('NO_ANSWER', `${this.url} cannot be reached, or its answer was cut off${causeOf(why)}`,
         { notSent, cause: err });
     } finally {
       clearTimeout(timer);
       signal?.removeEventListener('abort', abort);
     }
   }
+}
+
+// What to add to a message about an error of fetch with this code of the system.
+function causeOf(code) {
+  if (typeof code !== 'string') return '';
+  const isRefused = code === 'ECONNREFUSED' || code === 'ConnectionRefused'; // Bun has the second one
+  return ` (${printable(code)}${isRefused ? ': no relay answers there; is it running?' : ''})`;
 }
 
 const invalidAnswer = (status) => new RelayError('INVALID_ANSWER',

@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 import { parse, printable, Refused, Relay, RelayError, UnknownOutcome } from '../agora.js';
+import { Client } from '../index.js';
 import { broken, refuse, skipWaits } from './fakerelay.js';
 import { alice, fake, page, refusal } from './helpers.js';
 
@@ -18,6 +19,19 @@ test('post gives up after eight attempts', async (t) => {
   const powers = waits.slice(0, 6).map((ms) => Math.floor(Math.log2(ms / 250)));
   assert.deepEqual(powers, [0, 1, 2, 3, 4, 5], 'the pauses grow');
   assert.ok(waits.length === 7 && waits[6] >= 15_000 && waits[6] <= 30_000);
+});
+
+test('a failed post says why, and each retry is logged', async (t) => {
+  skipWaits(t);
+  const logged = [], log = (text, err) => logged.push([text, err.code]);
+  const post = (code) => {
+    const client = new Client('http://127.0.0.1:1', { me: alice, log, fetch: fake(() => { throw broken(code); }) });
+    return client.request('echo', 1).then(assert.fail, (err) => err.message);
+  };
+  assert.match(await post('ECONNREFUSED'), /:1 .*\(ECONNREFUSED: no relay answers there; is it running\?\)$/);
+  assert.deepEqual(logged, Array(7).fill(['posting a message failed, will be retried', 'NO_ANSWER']));
+  assert.match(await post('ENOTFOUND'), /\(ENOTFOUND\)$/);
+  assert.match(await post(20), /cut off\)$/, 'the number in a DOMException is not shown');
 });
 
 const unavailable = () => refuse(503, 'UNAVAILABLE'), full = () => refuse(503, 'UNAVAILABLE', { stored: false });
