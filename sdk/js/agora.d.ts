@@ -105,6 +105,8 @@ export function formatKeyFile(me: Identity): string;
 export function readEnvelope(bytes: Uint8Array, limits?: { maxBytes?: number }): Envelope;
 /** Checks what readEnvelope checks, for an envelope that is parsed already, such as an event of a page. Returns it. */
 export function checkEnvelope(e: unknown, limits?: { maxBytes?: number }): Envelope;
+/** Whether v has the form of the id of a message or a thread (PROTOCOL §1). */
+export function isId(v: unknown): v is string;
 /** The id of the message's thread. */
 export function threadOf(e: Pick<Envelope, 'thread' | 'payload'>): string;
 /** Converts an RFC 3339 date-time to nanoseconds since 1970. Throws Refused. */
@@ -270,6 +272,7 @@ export interface Posting extends Abortable {
  *  Refused if they refuse something themselves. Reads are signed if the relay's document says parties. At an open
  *  relay, polls are signed too: that shows there that me is online (PROTOCOL §8). */
 export class Relay {
+  /** Throws TypeError if url does not begin with http:// or https://, or me is no identity. */
   constructor(url: string | URL, options?: RelayOptions);
   url: string;
   me?: Identity;

@@ -335,7 +335,9 @@ const FOLDED = new RegExp(`^(${FIELDS.join('|')})$`, 'iu'); // iu: Unicode case 
 const TYPES = ['REQUEST', 'OFFER', 'ACCEPT', 'RESULT', 'ERROR', 'CANCEL', 'MANIFEST'];
 const MAX_BYTES = 128 * 1024, MAX_TTL = 9_223_372_036; // MAX_TTL in nanoseconds fits into 64 bits
 const MAX_EVENT = 1 << 20; // bytes of an event; the limit of a relay may be above MAX_BYTES
-const isId = (v) => typeof v === 'string' && /^[A-Za-z0-9][A-Za-z0-9._:~-]{0,127}$/.test(v);
+
+/** Whether v has the form of the id of a message or a thread. */
+export const isId = (v) => typeof v === 'string' && /^[A-Za-z0-9][A-Za-z0-9._:~-]{0,127}$/.test(v);
 const isOptional = (v, type) => v === undefined || typeof v === type;
 const isWhole = (v, min, max) => Number.isInteger(v) && v >= min && v <= max;
 
@@ -858,6 +860,11 @@ export class Relay {
    *  directed messages to others than their parties. */
   constructor(url, { me, name, home, origin: own, requireParties = false,
     fetch = (...args) => globalThis.fetch(...args), clock = Date.now } = {}) {
+    const isURL = /^https?:\/\//i.test(url) && URL.canParse(url), isIdentity = me?.did && me.seed?.length === 32;
+    if (!isURL) throw new TypeError('url must begin with http:// or https://, such as http://127.0.0.1:8789');
+    if (me !== undefined && me !== null && !isIdentity) {
+      throw new TypeError('me must be an identity; did you forget await before loadOrCreateKey?');
+    }
     const { origin, pathname } = new URL(url);
     this.url = origin + pathname.replace(/\/+$/, '');
     this.me = me;
@@ -899,7 +906,7 @@ export class Relay {
    *  recipient can read the payload. If there is no answer, it sends the same bytes again, which is safe. If the relay
    *  says that our clock is wrong, it corrects the clock and signs once more, with the same id. */
   async post(type, payload, { to, thread, ttl = 86_400, seal: sealed = false } = {}, options = {}) {
-    must(this.me, 'INVALID_REQUEST', 'posting needs an identity: new Relay(url, { me })');
+    must(this.me, 'INVALID_REQUEST', 'posting needs an identity: new Client(url, { me })');
     const id = `msg_${encode64(random(16))}`;
     const make = async () => {
       const e = {

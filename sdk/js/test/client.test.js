@@ -40,6 +40,16 @@ test('follow yields what is valid, new and asked for, and saves the cursor after
   assert.deepEqual(logged, ['INVALID_SIGNATURE', 'INVALID_REQUEST', 'INVALID_REQUEST'], 'a line for each answer');
 });
 
+test('a client needs a URL and, if any, an identity', () => {
+  for (const url of ['localhost:8901', '127.0.0.1:8901', undefined, '', 'ftp://relay.test', 'http://']) {
+    assert.throws(() => new Client(url), { name: 'TypeError', message: /^url must begin with http:/ });
+  }
+  for (const me of [identity(), 'alice.jwk', {}, { did: alice.did }, true]) {
+    assert.throws(() => new Client(URL_OF_FAKE, { me }), { name: 'TypeError', message: /^me must .* forget await/ });
+  }
+  for (const me of [alice, undefined, null]) assert.equal(new Client(new URL(URL_OF_FAKE), { me }).url, URL_OF_FAKE);
+});
+
 test('follow filters by each member', async () => {
   const events = [await message({ id: 'a', recipient: { id: bob.did } }),
     await message({ id: 'b', thread: { id: 'other' } }), await message({ id: 'c', type: 'OFFER' }, bob)];
