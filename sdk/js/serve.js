@@ -30,12 +30,15 @@ export class Result {
 
 /** See Client.serve. */
 export async function serve(client, intents, options = {}) {
-  const names = [intents].flat(), { work, quote } = options;
+  const names = [intents].flat(), { work, quote, manifest } = options;
   if (names.length === 0 || !names.every((name) => typeof name === 'string' && name !== '')) {
     throw new TypeError('serve needs the names of the intents that the agent serves');
   }
   if (typeof work !== 'function' || quote !== undefined && typeof quote !== 'function') {
     throw new TypeError('serve needs a function work, and quote must be a function too');
+  }
+  if (manifest !== undefined && !isObject(manifest)) {
+    throw new TypeError("manifest must be an object such as { name: 'Upper' }");
   }
   if (!client.me) throw new Refused('INVALID_REQUEST', 'an agent needs an identity: new Client(url, { me })');
   await new Agent(client, names, options).run();
@@ -433,9 +436,10 @@ function offerOf(quoted, { constraints }) {
   if (!isObject(quoted)) throw new TypeError('quote must return an object such as { price: 0.05, etaSeconds: 10 }');
   const { plan, etaSeconds, validUntil } = quoted;
   const price = typeof quoted.price === 'number' ? { amount: quoted.price, currency: 'USD' } : quoted.price;
-  const fits = isObject(price) && Number.isFinite(price.amount) && typeof price.currency === 'string';
+  const fits = isObject(price) && Number.isFinite(price.amount) && price.amount >= 0 &&
+    typeof price.currency === 'string';
   if (price !== undefined && !fits) {
-    throw new TypeError('the price must be a number of USD, or { amount, currency }');
+    throw new TypeError('the price of quote must be a number of USD, or { amount, currency }, and not negative');
   }
   const { max_cost_usd: budget } = constraints;
   if (typeof budget === 'number' && price && isUSD(price) && price.amount > budget) {

@@ -20,7 +20,8 @@ async function ask(client, params, options) {
 
 test('serve checks its arguments', async () => {
   const { relay, agent } = await parties(), work = () => 1;
-  for (const [intents, options] of [[[], { work }], [['echo'], {}], ['', { work }], ['echo', { work, quote: 1 }]]) {
+  for (const [intents, options] of [[[], { work }], [['echo'], {}], ['', { work }], ['echo', { work, quote: 1 }],
+    [['echo', 5], { work }], ['echo', { work, manifest: 'Echo' }], ['echo', { work, manifest: ['Echo'] }]]) {
     await assert.rejects(agent.serve(intents, options), TypeError);
   }
   await assert.rejects(relay.client(undefined).serve('echo', { work }), (err) => err.code === 'INVALID_REQUEST');
@@ -28,18 +29,19 @@ test('serve checks its arguments', async () => {
 
 test('an agent refuses what it cannot do, and ignores such broadcasts', async (t) => {
   const { relay, client, agent } = await parties(), logged = [];
-  agent.log = (text) => logged.push(text);
+  const prices = { nothing: NaN, negative: -1, text: '1', object: { amount: -1, currency: 'USD' } };
+  agent.log = (text, err) => logged.push(`${text}: ${err?.message}`);
   serving(t, agent, ['echo'], { work: ({ params }) => params, quote({ params }) {
     if (params === 'decline') return undefined;
     if (params === 'refuse') throw new AgentError('FORBIDDEN', 'not for you');
     if (params === 'fail') throw new Error('secret');
-    if (params === 'nonsense') return { price: NaN };
+    if (Object.hasOwn(prices, params)) return { price: prices[params] };
     return { price: 2 };
   } });
   const cases = [
     ['other', 1, {}, 'INTENT_NOT_SUPPORTED'], ['echo', 1, { maxCost: 1 }, 'INSUFFICIENT_BUDGET'],
     ['echo', 'decline', {}, 'UNAVAILABLE'], ['echo', 'refuse', {}, 'FORBIDDEN'], ['echo', 'fail', {}, 'INTERNAL_ERROR'],
-    ['echo', 'nonsense', {}, 'INTERNAL_ERROR'],
+    ...Object.keys(prices).map((name) => ['echo', name, {}, 'INTERNAL_ERROR']),
     ['echo', 1, { constraints: { max_cost_usd: 'much' } }, 'INVALID_REQUEST'],
   ];
   for (const [intent, params, options] of cases) await client.request(intent, params, options); // broadcasts
@@ -52,6 +54,7 @@ test('an agent refuses what it cannot do, and ignores such broadcasts', async (t
   assert.equal(relay.of('OFFER').length, 0);
   assert.deepEqual(relay.of('ERROR')[1].payload.details, { min_required: 2, provided: 1 });
   assert.ok(logged.some((text) => text.includes('quote failed')));
+  assert.equal(logged.filter((text) => text.includes('the price of quote must be')).length, 2 * 4);
 });
 
 test('a sealed payload that cannot be opened gets always the same ERROR', async (t) => {
