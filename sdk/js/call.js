@@ -15,9 +15,15 @@ export const formatTime = (time) => new Date(timeOf(time)).toISOString();
 /** Whether a price can be compared with max_cost_usd: it is in USD, or it is zero, in any currency. */
 export const isUSD = ({ amount, currency }) => currency.toUpperCase() === 'USD' || amount === 0;
 
-/** The constraints in the payload of a REQUEST, or undefined. */
+/** The constraints in the payload of a REQUEST, or undefined. Throws TypeError if an option is wrong. */
 export function constraintsOf(constraints = {}, maxCost, deadline) {
   const all = { ...constraints };
+  if (maxCost !== undefined && !(typeof maxCost === 'number' && maxCost >= 0)) {
+    throw new TypeError('maxCost must be a number of USD, 0 or more');
+  }
+  if (deadline !== undefined && (deadline === null || !isOptionalTime(deadline))) {
+    throw new TypeError('deadline must be a valid Date, or an RFC 3339 text such as 2030-01-31T12:00:00Z');
+  }
   if (maxCost !== undefined && maxCost !== Infinity) all.max_cost_usd = maxCost;
   if (deadline !== undefined) all.deadline = formatTime(deadline);
   return Object.keys(all).length > 0 ? all : undefined;

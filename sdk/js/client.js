@@ -1,8 +1,8 @@
 // A client of a relay that runs both sides of a thread: request asks for a service, serve offers services. It does not
 // trust the relay: it verifies every envelope, and checks that the envelope was asked for, before it uses it. What only
 // the relay claims, such as the state of a thread, decides what the client asks next. client.d.ts documents everything.
-import { backoff, encode64, keyOf, pause, printable, Relay, threadOf, UnknownOutcome } from './agora.js';
-import { Call, constraintsOf, requestIn, resumed } from './call.js';
+import { backoff, encode64, isId, keyOf, pause, printable, Refused, Relay, threadOf, UnknownOutcome } from './agora.js';
+import { Call, constraintsOf, requestIn, resumed, timeOf } from './call.js';
 import { Endless } from './errors.js';
 import { Recent } from './queue.js';
 import { isClosed, isObject, malformed, nameOf, pages, verified, wasSealed } from './reading.js';
@@ -106,7 +106,12 @@ export class Client extends Relay {
 
   async request(intent, params, options = {}) {
     const { to, maxCost, deadline, constraints, title, description, seal = false, allowPlain, ttl, signal } = options;
+    if (typeof intent !== 'string' || intent === '') throw new TypeError('intent must be a text that is not empty');
+    this.#checkCaller(options.thread);
     const thread = options.thread ?? newThread(), limits = constraintsOf(constraints, maxCost, deadline);
+    if (options.thread === undefined && limits?.deadline && timeOf(limits.deadline) <= this.now()) {
+      throw new TypeError(`deadline has passed already: ${limits.deadline}`); // a request may be repeated after that
+    }
     const payload = { request_id: thread, intent, title, description, params, constraints: limits };
     const known = { thread, requestId: thread, recipient: to, constraints: limits ?? {} };
     const call = new Call(this, { ...known, seal, allowPlain });
@@ -133,9 +138,18 @@ export class Client extends Relay {
   }
 
   async resume(thread, { requestId, to, allowPlain, signal } = {}) {
+    this.#checkCaller(thread ?? '');
     const call = resumed(this, await this.thread(thread, this.me.did, { signal }), { requestId, to });
     call.continueAs({ allowPlain });
     return call;
+  }
+
+  // Refuses what request and resume cannot work with, before anything is sent.
+  #checkCaller(thread) {
+    if (!this.me) throw new Refused('INVALID_REQUEST', 'a request needs an identity: new Client(url, { me })');
+    if (thread !== undefined && !isId(thread)) {
+      throw new TypeError('thread must be the id of a thread: 1 to 128 letters, digits and . _ : ~ -, and no newline');
+    }
   }
 
   serve(intents, options) { return serve(this, intents, options); }

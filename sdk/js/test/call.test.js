@@ -60,7 +60,7 @@ test('a result may have more than an output, and an agent may refuse', async (t)
 });
 
 test('offers that break the limits are left out and refused', async (t) => {
-  const { relay, client } = await parties(t, null), later = (ms) => new Date(Date.now() + ms);
+  const { relay, client, agent } = await parties(t, null), later = (ms) => new Date(Date.now() + ms);
   const call = await client.request('echo', null, { maxCost: 1, deadline: later(100_000) });
   const offers = {};
   for (const [name, payload] of Object.entries({
@@ -83,8 +83,12 @@ test('offers that break the limits are left out and refused', async (t) => {
   assert.equal(await best('fastest', { seconds: 0.2 }), 'good');
   assert.equal(await best((a, b) => (b.price?.amount ?? 0) - (a.price?.amount ?? 0), { seconds: 0.2 }), 'good');
   assert.equal(await best('first', { maxCost: Infinity }), 'dear');
-  await assert.rejects(call.best('first', { maxCost: -1, seconds: 0.2 }), (err) => err instanceof Unacceptable &&
+  const other = await client.request('echo', null);
+  await post(agent, 'OFFER', other, { price: { amount: 1, currency: 'USD' } });
+  await assert.rejects(other.best('first', { maxCost: 0.5, seconds: 0.2 }), (err) => err instanceof Unacceptable &&
     err.retryable && /acceptable/.test(err.message));
+  await assert.rejects(call.best('first', { maxCost: '1' }), { name: 'TypeError', message: /^maxCost/ });
+  await assert.rejects(call.accept(all[0], { deadline: 'soon' }), { name: 'TypeError', message: /^deadline/ });
   await assert.rejects(call.best('cheap'), TypeError);
   const reasons = { dear: /costs 1.01/, euro: /"EUR"/, slow: /deadline/, over: /valid until/ };
   for (const [name, why] of Object.entries(reasons)) {
@@ -97,6 +101,37 @@ test('offers that break the limits are left out and refused', async (t) => {
   await call.accept(all.find((offer) => named(offer) === 'dear'), { maxCost: 2 });
   assert.equal((await call.collect({ seconds: 60 })).length, all.length, 'offers end with the ACCEPT');
   await assert.rejects(call.best('first'), (err) => err instanceof Unacceptable && !err.retryable);
+});
+
+test('request and resume refuse wrong arguments before anything is sent', async () => {
+  const relay = await FakeRelay.start(), client = relay.client(alice), past = new Date(Date.now() - 1000);
+  relay.hook = () => assert.fail('sent');
+  const wrong = { maxCost: ['1', NaN, -1, null], thread: ['', 'a\n', 'a b', null, 5],
+    deadline: ['soon', '', 5, null, new Date(NaN), past, past.toISOString()] };
+  for (const [name, values] of Object.entries(wrong)) {
+    for (const value of values) {
+      await assert.rejects(client.request('echo', 1, { [name]: value }),
+        (err) => err instanceof TypeError && err.message.startsWith(name), `${name}: ${value}`);
+    }
+  }
+  for (const intent of ['', undefined, ['echo']]) {
+    await assert.rejects(client.request(intent), { name: 'TypeError', message: /^intent must/ });
+  }
+  for (const thread of ['', 'a\n', undefined]) {
+    await assert.rejects(client.resume(thread), { name: 'TypeError', message: /^thread must/ });
+  }
+  for (const act of [(c) => c.request('echo'), (c) => c.resume('t'), (c) => c.post('CANCEL', {}, { thread: 't' })]) {
+    await assert.rejects(async () => act(relay.client()), (err) => /identity: new Client\(url/.test(err.message));
+  }
+});
+
+test('a request with the same thread may be repeated after its deadline', async (t) => {
+  const { client } = await parties(t), thread = newThread(), deadline = new Date(Date.now() + 1000);
+  const first = await client.request('echo', 1, { thread, deadline });
+  await first.accept(await first.best('first'));
+  await first.result();
+  await until(() => Date.now() > deadline);
+  assert.deepEqual((await (await client.request('echo', 1, { thread, deadline })).result()).output, { echo: 1 });
 });
 
 test('messages of others do not count', async (t) => {
