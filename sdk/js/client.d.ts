@@ -12,8 +12,8 @@ export interface CursorStore {
 }
 
 export interface ClientOptions extends RelayOptions {
-  /** Gets a line for each event that is left out and each request that is retried or given up; err says why. Texts of
-   *  others in the line are safe to print. By default it writes to the console. */
+  /** Gets a line for each event that is left out, and each post or read that is retried or given up; err says
+   *  why. Texts of others in the line are safe to print. By default it writes to the console. */
   log?: (text: string, err?: unknown) => void;
 }
 
@@ -30,9 +30,11 @@ export interface FollowOptions extends Abortable {
 export interface RequestOptions extends Abortable {
   /** The only agent that may make an offer; by default all agents may. */
   to?: string;
-  /** The most that an offer may cost, in USD. */
+  /** The most that an offer may cost, in USD: 0 or more; Infinity: no limit. Agents whose price is above it do not
+   *  answer a broadcast; the agent in to answers INSUFFICIENT_BUDGET. */
   maxCost?: number;
-  /** When the result is needed at the latest, as a Date or an RFC 3339 text. */
+  /** When the result is needed at the latest, as a Date or an RFC 3339 text. It must be in the future, unless thread
+   *  is given. */
   deadline?: Date | string;
   /** Further constraints, as the protocol names them, such as max_latency_ms. */
   constraints?: JsonObject;
@@ -153,7 +155,7 @@ export interface Job {
   envelope: Envelope;
 }
 
-/** What an agent offers. A price that is a number is in USD. */
+/** What an agent offers. A price that is a number is in USD. A negative price counts as a failure of quote. */
 export interface Quote {
   price?: number | Price;
   etaSeconds?: number;
@@ -218,11 +220,12 @@ export class Client extends Base {
    *  the cursor, because it has lost its data, reading begins again with its oldest event. Errors: those of the
    *  store; a RelayError if the relay refuses the request and a retry would not help; Refused. */
   follow(filter?: Filter, options?: FollowOptions): AsyncGenerator<Envelope, void, void>;
-  /** Opens a thread: posts a REQUEST. params is any JSON value. Errors: those of post. An UnknownOutcome has the
+  /** Opens a thread: posts a REQUEST. params is any JSON value. Errors: TypeError for a wrong argument, before
+   *  anything is sent; those of post. An UnknownOutcome has the
    *  Call as its member call, because the relay may have stored the REQUEST, and then there will be offers. */
   request(intent: string, params?: Json, options?: RequestOptions): Promise<Call>;
-  /** The Call of a thread that me has opened, in any state. Errors: RelayError, most often THREAD_NOT_FOUND;
-   *  Unproven if the relay shows neither the REQUEST nor the ACCEPT of me, and requestId is not given. */
+  /** The Call of a thread that me has opened, in any state. Errors: TypeError if thread is no id; RelayError,
+   *  most often THREAD_NOT_FOUND; Unproven if the relay shows neither the REQUEST nor the ACCEPT of me, and requestId is not given. */
   resume(thread: string, options?: ResumeOptions): Promise<Call>;
   /** Runs an agent: answers REQUESTs for its intents with OFFERs, and does the work when a client accepts. Run only one
    *  for each identity. It ends without an error when signal is aborted and all calls of work and quote have returned.
@@ -237,7 +240,8 @@ export class Client extends Base {
    *  If more REQUESTs arrive than the relay lets the agent answer, those of clients for which it has worked come first,
    *  then those that name it, then broadcasts; every fourth turn it is the other way round. Clients take turns.
    *
-   *  Errors: those of the store; a RelayError if the relay refuses the polls and a retry would not help. */
+   *  Errors: TypeError for a wrong argument; those of the store; a RelayError if the relay refuses the polls and a
+   *  retry would not help. */
   serve(intents: string | string[], options: ServeOptions): Promise<void>;
 }
 
@@ -261,7 +265,7 @@ export function wasSealed(e: Envelope): boolean;
 /** What the errors of calls have in common. */
 declare class CallError extends Error {
   readonly code: string;
-  /** Whether a new try may succeed. */
+  /** Whether a new try may succeed; for an AgentError: a new request, in a new thread. */
   readonly retryable: boolean;
 }
 
