@@ -22,7 +22,7 @@ test('serve checks its arguments', async () => {
   const { relay, agent } = await parties(), work = () => 1;
   for (const [intents, options] of [[[], { work }], [['echo'], {}], ['', { work }], ['echo', { work, quote: 1 }],
     [['echo', 5], { work }], ['echo', { work, manifest: 'Echo' }], ['echo', { work, manifest: ['Echo'] }]]) {
-    await assert.rejects(agent.serve(intents, options), TypeError);
+    await assert.rejects(agent.serve(intents, { signal: AbortSignal.abort(), ...options }), TypeError);
   }
   await assert.rejects(relay.client(undefined).serve('echo', { work }), (err) => err.code === 'INVALID_REQUEST');
 });
