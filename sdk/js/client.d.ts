@@ -225,7 +225,8 @@ export class Client extends Base {
    *  Call as its member call, because the relay may have stored the REQUEST, and then there will be offers. */
   request(intent: string, params?: Json, options?: RequestOptions): Promise<Call>;
   /** The Call of a thread that me has opened, in any state. Errors: TypeError if thread is no id; RelayError,
-   *  most often THREAD_NOT_FOUND; Unproven if the relay shows neither the REQUEST nor the ACCEPT of me, and requestId is not given. */
+   *  most often THREAD_NOT_FOUND;
+   *  Unproven if the relay shows neither the REQUEST nor the ACCEPT of me, and requestId is not given. */
   resume(thread: string, options?: ResumeOptions): Promise<Call>;
   /** Runs an agent: answers REQUESTs for its intents with OFFERs, and does the work when a client accepts. Run only one
    *  for each identity. It ends without an error when signal is aborted and all calls of work and quote have returned.
