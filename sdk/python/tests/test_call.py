@@ -118,6 +118,23 @@ class Conversations(RelayTest):
             await call.best(seconds=5)
 
     @virtual
+    async def test_zero_seconds(self):
+        client = self.setup().client(self.alice)
+        call = await client.request("x", max_cost=1)
+        self.assertEqual(await call.collect(seconds=0), [])
+        with self.assertRaisesRegex(Unacceptable, "no offer in time"):
+            await call.best(seconds=0)
+        await self.offer(client, call, price={"amount": 1, "currency": "USD"})
+        began = asyncio.get_running_loop().time()
+        self.assertEqual([offer.price for offer in await call.collect(seconds=0)], [1])
+        for rule in ("cheapest", "first"):
+            self.assertEqual((await call.best(rule, seconds=0)).price, 1)
+        self.assertEqual(asyncio.get_running_loop().time(), began)
+        await call.cancel()
+        with self.assertRaises(Cancelled):
+            await call.collect(seconds=0)
+
+    @virtual
     async def test_limits(self):
         relay = self.setup()
         client = relay.client(self.alice)

@@ -82,10 +82,12 @@ class Call:
 
     async def collect(self, *, seconds: float = 5.0) -> list[Offer]:
         """Waits and returns all offers, also those that were made before, in the order of their arrival. It returns
-        earlier if an offer has been accepted. Raises what offers raises."""
+        earlier if an offer has been accepted. With 0 seconds it reads the thread once. Raises what offers raises."""
         return await self._gather(seconds, lambda offer: False)
 
     async def _gather(self, seconds: float | None, enough: Callable[[Offer], bool]) -> list[Offer]:
+        if seconds is not None and seconds <= 0:
+            return await self._offers_now()
         found: list[Offer] = []
         try:
             async with asyncio.timeout(seconds), contextlib.aclosing(self.offers()) as offers:
@@ -97,6 +99,13 @@ class Call:
             pass
         return found
 
+    async def _offers_now(self) -> list[Offer]:
+        """The offers that the relay has now, by one read of the thread. Raises what offers raises."""
+        record = await self._client.thread(self.thread, self._me)
+        await self._raise_end(record)
+        offers = [offer for event in record.events if (offer := self._offer(event))]
+        return offers[:MAX_COLLECTED]
+
     async def best(
         self,
         rule: Rule = "cheapest",
@@ -105,7 +114,8 @@ class Call:
         max_cost: float | None = None,
         deadline: datetime.datetime | None = None,
     ) -> Offer:
-        """Waits, by default for 5 seconds, and returns the best acceptable offer. With the rule first it returns as
+        """Waits, by default for 5 seconds, and returns the best acceptable offer. It needs no collect before. With 0
+        seconds it chooses among the offers that are there. With the rule first it returns as
         soon as there is one, and by default waits without a limit. max_cost and deadline take the place of those of
         the request. Raises Unacceptable if there is none in time, and what offers raises."""
         if isinstance(rule, str) and rule not in RULES:
