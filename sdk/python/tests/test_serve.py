@@ -557,6 +557,10 @@ class Serves(RelayTest):
                 await client.serve(intents, lambda job: 1, **options)
         with self.assertRaises(ValueError):
             await self.relay.client().serve("x", lambda job: 1)
+        with self.assertRaisesRegex(TypeError, "quote must be a function, such as lambda job: 0.01"):
+            await client.serve("x", lambda job: 1, quote=0.01)
+        with self.assertRaisesRegex(TypeError, "work must be a function"):
+            await client.serve("x", "output")
 
         async def refuse(*_):
             return refusal("FORBIDDEN", 403)

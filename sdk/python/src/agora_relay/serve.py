@@ -57,6 +57,10 @@ async def serve(
     names = [intents] if isinstance(intents, str) else list(intents)
     if not names or not all(isinstance(name, str) and name for name in names):
         raise ValueError("serve needs at least one intent, such as 'translation.en_zh'")
+    if not callable(work):
+        raise TypeError("work must be a function, such as lambda job: job.params")
+    if quote is not None and not callable(quote):
+        raise TypeError("quote must be a function, such as lambda job: 0.01")
     if concurrency < 1:
         raise ValueError("concurrency must be 1 or more")
     client.identity()
