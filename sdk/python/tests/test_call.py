@@ -316,15 +316,25 @@ class Conversations(RelayTest):
     async def test_thread_of_another_request(self):
         relay = self.setup()
         client = relay.client(self.alice)
-        await client.request("a", thread="t1")
-        for options in (
-            {"intent": "b"},
-            {"intent": "a", "to": self.bob.did},
-            {"intent": "a", "to": self.bob.did, "seal": True},
+        first = {"intent": "a", "params": {"n": 1}, "max_cost": 1}
+        await client.request(**first, thread="t1")
+        for changed, names in (
+            ({"intent": "b"}, "intent"),
+            ({"to": self.bob.did}, "recipient"),
+            ({"to": self.bob.did, "seal": True}, "recipient, seal"),
+            ({"params": {"n": 2}}, "params"),
+            ({"params": None}, "params"),
+            ({"max_cost": 2}, "max_cost"),
+            ({"max_cost": None}, "max_cost"),
         ):
-            with self.assertRaises(RelayError) as caught:
-                await client.request(**options, thread="t1")
-            self.assertEqual(caught.exception.code, "INVALID_TRANSITION")
+            with self.subTest(changed=changed), self.assertRaises(RelayError) as caught:
+                await client.request(**first | changed, thread="t1")
+            self.assertEqual((caught.exception.code, caught.exception.status), ("INVALID_TRANSITION", 409))
+            self.assertRegex(
+                str(caught.exception),
+                rf"opened with another request \(what differs: {names}\); use a new id, or resume\(thread\)",
+            )
+        await client.request("a", {"n": 1.0}, max_cost=1.0, thread="t1")
         with self.assertRaises(RelayError) as caught:
             await client.resume("unknown")
         self.assertEqual(caught.exception.code, "THREAD_NOT_FOUND")

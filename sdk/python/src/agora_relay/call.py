@@ -13,6 +13,7 @@ from .answer import log, permanent
 from .errors import AgentError, AgoraError, Cancelled, Closed, Gone, Plain, RelayError, Unacceptable, Unproven
 from .envelope import DEFAULT_TTL, format_time
 from .follow import Event, Filter, Follower, seconds_of
+from .jsontext import canonicalize
 from .payloads import Limits, Offer, Result, agent_error
 from .records import Thread
 
@@ -416,6 +417,7 @@ async def continue_request(
     thread: str,
     *,
     intent: str,
+    params: Any,
     to: str | None,
     limits: Limits,
     seal: bool,
@@ -423,7 +425,8 @@ async def continue_request(
     refused: RelayError,
 ) -> Call:
     """The Call of a thread that an earlier request opened. refused is the relay's error for the present request. It is
-    raised if the thread was opened with another intent, recipient or seal."""
+    raised with another message if the thread was opened with another request. The params and the max_cost of a sealed
+    request cannot be compared."""
     record = await client.thread(thread, client.identity().did)
     request_id = thread
     for event in record.events:  # another program may have opened the thread with another request_id
@@ -431,8 +434,21 @@ async def continue_request(
             request_id = event.request_id
     call = resume_call(client, record, request_id=request_id, recipient=to, allow_plain=allow_plain)
     request = dataclasses.replace(record, request_id=request_id).request
-    if call._recipient != to or request and (request.text("intent") != intent or call.seal != seal):
-        raise refused
+    differs = {"recipient": call._recipient != to}
+    if request:
+        differs |= {"intent": request.text("intent") != intent, "seal": call.seal != seal}
+        if not request.sealed and call._limits:
+            max_cost = None if limits.max_cost == math.inf else limits.max_cost
+            differs["params"] = canonicalize(request.payload.get("params")) != canonicalize(params)
+            differs["max_cost"] = call._limits.max_cost != max_cost
+    if names := [name for name, is_different in differs.items() if is_different]:
+        raise RelayError(
+            refused.code,
+            f"this thread was opened with another request (what differs: {', '.join(names)}); use a new id, "
+            "or resume(thread)",
+            status=refused.status,
+            details=refused.details,
+        ) from refused
     if call._limits is None:  # the REQUEST is sealed or has expired
         call._limits, call.seal = limits, call.seal or seal
     return call

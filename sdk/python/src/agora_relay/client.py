@@ -396,7 +396,8 @@ class Client:
         agent to can read the request, and only sealed answers count, unless allow_plain.
 
         If this client has opened the thread before, request returns its Call, in any state. So a program that has
-        saved the id continues after a crash when it makes the same call. Raises what post raises; UnknownOutcome has
+        saved the id continues after a crash when it makes the same call. If that request was another one, it raises
+        RelayError with INVALID_TRANSITION. Raises what post raises; UnknownOutcome has
         the Call, because there will be offers if the relay has stored the request."""
         limits = Limits(max_cost, deadline)
         payload: dict[str, Any] = {"intent": intent}
@@ -430,7 +431,15 @@ class Client:
             if err.code != "INVALID_TRANSITION" or thread is None:
                 raise
             return await continue_request(
-                self, thread, intent=intent, to=to, limits=limits, seal=seal, allow_plain=allow_plain, refused=err
+                self,
+                thread,
+                intent=intent,
+                params=params,
+                to=to,
+                limits=limits,
+                seal=seal,
+                allow_plain=allow_plain,
+                refused=err,
             )
         return call(receipt.envelope)
 
