@@ -43,7 +43,10 @@ class Posts(RelayTest):
             self.setup()
             self.trouble(*answers)
             with self.subTest(answers=answers):
-                receipt = await self.request()
+                with self.assertLogs("agora_relay", "WARNING") as logged:
+                    receipt = await self.request()
+                self.assertEqual(len(logged.output), len(answers))
+                self.assertIn("posting failed, will be retried: ", logged.output[0])
                 self.assertEqual((len(self.relay.events), receipt.state), (1, "PENDING"))
                 self.assertEqual(receipt.duplicate, "lose" in answers)
                 self.assertEqual(len(set(self.relay.posts)), 1)

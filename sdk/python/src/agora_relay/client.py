@@ -212,7 +212,7 @@ class Client:
                 and not retry_limited
             ):
                 break
-            log.debug("post failed, will be retried: %s", failed)
+            log.warning("posting failed, will be retried: %s", failed)
             may_be_stored = may_be_stored or not failed.no_effect
             await pause.wait(min(failed.retry_after, POST_PATIENCE))
         if not failed.no_effect or may_be_stored and not (failed.from_relay and failed.code in SETTLING):
