@@ -167,6 +167,19 @@ class Posts(RelayTest):
         with self.assertRaisesRegex(ValueError, "needs an identity"):
             await self.relay.client().post("REQUEST", {"intent": "x"})
 
+    @virtual
+    async def test_wrong_types(self):
+        client = self.setup().client(self.alice)
+        with self.assertRaisesRegex(TypeError, r"me must be an Identity; pass load_or_create_key"):
+            self.relay.client("agent.key")
+        with self.assertRaisesRegex(TypeError, r"pass FileCursor\('agent.cursor'\)"):
+            await anext(client.follow(cursor="agent.cursor"))
+        with self.assertRaisesRegex(TypeError, "max_cost must be a number of USD"):
+            await client.request("x", max_cost="0.05")
+        call = await client.request("x")
+        with self.assertRaisesRegex(TypeError, "max_cost must be a number of USD"):
+            await call.best(seconds=0, max_cost="0.05")
+
     def test_url(self):
         for url in (
             "relay.example",

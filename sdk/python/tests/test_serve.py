@@ -561,6 +561,8 @@ class Serves(RelayTest):
             await client.serve("x", lambda job: 1, quote=0.01)
         with self.assertRaisesRegex(TypeError, "work must be a function"):
             await client.serve("x", "output")
+        with self.assertRaisesRegex(TypeError, r"pass FileCursor\('agent.cursor'\)"):
+            await client.serve("x", lambda job: 1, cursor="agent.cursor")
 
         async def refuse(*_):
             return refusal("FORBIDDEN", 403)

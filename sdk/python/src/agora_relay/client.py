@@ -68,7 +68,7 @@ class Client:
 
     require_parties allows only relays that show a directed message to its two parties only (PROTOCOL §8). clock
     returns seconds since 1970. attempts is how often post sends a message before it gives up. Raises ValueError for a
-    bad url. """
+    bad url, and TypeError if me is no Identity."""
 
     def __init__(
         self,
@@ -80,6 +80,8 @@ class Client:
         clock: Callable[[], float] = time.time,
         attempts: int = ATTEMPTS,
     ):
+        if me is not None and not isinstance(me, Identity):
+            raise TypeError("me must be an Identity; pass load_or_create_key('agent.key')")
         self.me = me
         self._attempts = attempts
         self._session = Session(url, me, transport or StreamTransport(), clock, require_parties)

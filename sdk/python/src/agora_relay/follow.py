@@ -5,6 +5,7 @@ import asyncio
 import dataclasses
 import datetime
 import inspect
+import os
 from typing import Any, Awaitable, Callable, Mapping, Protocol
 
 from .answer import MAX_PAGE, MAX_SINCE, Envelopes, Spec, log
@@ -35,7 +36,9 @@ class CursorStore(Protocol):
 
 
 async def load_cursor(store: CursorStore | None) -> str:
-    """The saved cursor of a store; empty: there is none."""
+    """The saved cursor of a store; empty: there is none. Raises TypeError for a path."""
+    if isinstance(store, (str, bytes, os.PathLike)):
+        raise TypeError(f"the cursor must be a store, and not a path; pass FileCursor({os.fspath(store)!r})")
     value = store.load() if store else None
     return (await value if inspect.isawaitable(value) else value) or ""
 

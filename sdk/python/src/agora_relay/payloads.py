@@ -59,6 +59,10 @@ class Limits:
     max_cost: float | None = None
     deadline: datetime.datetime | None = None
 
+    def __post_init__(self) -> None:
+        if self.max_cost is not None and (isinstance(self.max_cost, bool) or not isinstance(self.max_cost, (int, float))):
+            raise TypeError(f"max_cost must be a number of USD, such as 0.05, and not {type(self.max_cost).__name__}")
+
     @classmethod
     def of(cls, request: Mapping[str, Any]) -> Limits:
         """The limits in the payload of a REQUEST. Raises ValueError."""
