@@ -168,6 +168,14 @@ class Posts(RelayTest):
             await self.relay.client().post("REQUEST", {"intent": "x"})
 
     @virtual
+    async def test_no_relay_at_the_url(self):
+        self.setup()
+        self.trouble(answer(501, {}), answer(501, {}))
+        with self.assertRaises(UnknownOutcome) as caught:
+            await self.request(attempts=2)
+        self.assertRegex(str(caught.exception), "^[A-Z_]+: [A-Z_]+: .* not from an Agora relay; check its URL; it is")
+
+    @virtual
     async def test_wrong_types(self):
         client = self.setup().client(self.alice)
         with self.assertRaisesRegex(TypeError, r"me must be an Identity; pass load_or_create_key"):

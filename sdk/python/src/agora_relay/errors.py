@@ -108,7 +108,7 @@ class UnknownOutcome(AgoraError):
     call: Any
 
     def __init__(self, cause: Exception, envelope: dict[str, Any]):
-        super().__init__("UNKNOWN_OUTCOME", f"it is unknown whether the relay stored the message: {cause}")
+        super().__init__("UNKNOWN_OUTCOME", f"{cause}; it is unknown whether the relay stored the message")
         self.__cause__, self.envelope, self.call = cause, envelope, None
 
 
