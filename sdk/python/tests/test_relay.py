@@ -223,6 +223,8 @@ with Client("{self.url}", Identity.generate()) as client:
         line_of(client, "asks for 0.01 USD")
         line_of(client, "HELLO")
         self.assertEqual(client.wait(10), 0)
+        agent.send_signal(signal.SIGINT)
+        self.assertEqual(agent.wait(10), 0)
 
     def test_resume_of_the_readme(self):
         text = (ROOT / "sdk/python/README.md").read_text()

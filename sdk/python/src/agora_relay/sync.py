@@ -131,7 +131,8 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Ends all calls of other threads, closes the connections, and ends the client's thread."""
+        """Ends all calls of other threads, closes the connections, and ends the client's thread. Unlike an
+        agora_relay.Client, a closed client cannot be used again: its methods raise RuntimeError."""
         self._loop.close(self._client.close())
 
     @property
@@ -293,7 +294,8 @@ class Client:
         quote_seconds: float = 60.0,
         dropped: Callable[[Event], None] | None = None,
     ) -> None:
-        """See agora_relay.Client.serve. It runs until Ctrl-C, or until another thread calls close."""
+        """See agora_relay.Client.serve. It runs until another thread calls close. After Ctrl-C it cancels what
+        the agent does, and raises KeyboardInterrupt."""
         try:
             self._loop.run(
                 self._client.serve(
