@@ -33,14 +33,17 @@ class Files(unittest.TestCase):
         save_key(self.path, me)
         self.assertEqual(self.path.stat().st_mode & 0o777, 0o600)
         self.assertEqual((load_key(self.path).did, load_or_create_key(str(self.path)).seed), (me.did, me.seed))
+        with self.assertRaisesRegex(Refused, "load_or_create_key"):
+            read_key_file("{}")
         with self.assertRaises(FileExistsError):
             save_key(self.path, Identity.generate())
         self.assertEqual(load_key(self.path).did, me.did)
         self.assertEqual(os.listdir(self.folder), ["my.key"])
         with self.assertRaisesRegex(FileNotFoundError, "keygen"):
             load_key(self.folder / "none")
-        with self.assertRaises(FileNotFoundError):
+        with self.assertRaisesRegex(FileNotFoundError, "folder .*none' does not exist") as caught:
             load_or_create_key(self.folder / "none/my.key")
+        self.assertEqual(caught.exception.filename, str(self.folder / "none/my.key"))
 
     def test_bad_key_files(self):
         me, other = Identity.generate(), Identity.generate()

@@ -32,7 +32,8 @@ def read_key_file(text: str) -> Identity:
         key = None  # the parser's own error may quote the text, which is secret
     if not isinstance(key, dict) or key.get("kty") != "OKP" or key.get("crv") != "Ed25519":
         raise Refused(
-            "INVALID_KEY", "not an Ed25519 key file (a JSON Web Key with kty OKP); make one with: agora keygen"
+            "INVALID_KEY", "not an Ed25519 key file (a JSON Web Key with kty OKP); make a new one with load_or_create_key(path), "
+            "or with: agora keygen",
         )
     seed = decode64(key.get("d"))
     if seed is None or len(seed) != 32:
@@ -117,9 +118,13 @@ class FileCursor:
 
 
 def _write_temp(path: str, text: bytes) -> str:
-    descriptor, temp = tempfile.mkstemp(
-        ".tmp", os.path.basename(path) + ".", os.path.dirname(path) or "."
-    )  # mode 0600
+    folder = os.path.dirname(path) or "."
+    try:
+        descriptor, temp = tempfile.mkstemp(".tmp", os.path.basename(path) + ".", folder)  # mode 0600
+    except OSError as err:  # it names the temporary file, which the caller does not know
+        missing = isinstance(err, FileNotFoundError)
+        why = f"the folder {folder!r} does not exist; make it first" if missing else err.strerror
+        raise OSError(err.errno, why, path) from None
     try:
         with open(descriptor, "wb") as file:
             file.write(text)
