@@ -16,7 +16,7 @@ import threading
 import time
 import unittest
 
-from agora_relay import AgentError, Client, Identity, RelayError, canonicalize, load_key, save_key, sync
+from agora_relay import AgentError, Client, Identity, RelayError, canonicalize, load_key, new_thread, save_key, sync
 
 from . import ROOT
 from .support import binary
@@ -237,7 +237,7 @@ with Client("{self.url}", Identity.generate()) as client:
             .replace('"shout"', f'"resume{self.reads}"')
             .replace("seconds=5", "seconds=1")
         )
-        scope = {}
+        scope, thread = {}, new_thread()
         exec(code, scope)
 
         async def main():
@@ -245,10 +245,13 @@ with Client("{self.url}", Identity.generate()) as client:
                 self.url, Identity.generate()
             ) as client:
                 serving = asyncio.create_task(agent.serve(f"resume{self.reads}", lambda job: job.params["text"]))
-                for _ in range(2):
+                file = self.folder / "job"
+                for crashed in (False, True, True):  # the last time: after the result, before the file was deleted
+                    if crashed:
+                        file.write_text(thread)
                     with contextlib.redirect_stdout(io.StringIO()) as printed:
                         await scope["main"](client)
-                    self.assertEqual(printed.getvalue(), "hello\n")
+                    self.assertEqual((printed.getvalue(), file.exists()), ("hello\n", False))
                 serving.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await serving

@@ -43,7 +43,18 @@ class CallState:
 
 class Call:
     """The client's side of a thread, which Client.request and Client.resume return. Only one task may use it at a
-    time. thread is the id for Client.resume."""
+    time."""
+
+    thread: str
+    """The id of the thread, for Client.resume."""
+    request_id: str
+    """The id of the request, which all messages about it have."""
+    agent: str | None
+    """The did:key of the agent whose offer was accepted; None: no ACCEPT is known."""
+    seal: bool
+    """Whether messages to the agent are sealed."""
+    allow_plain: bool
+    """Whether answers in plaintext to a sealed request count."""
 
     def __init__(
         self,
@@ -58,7 +69,7 @@ class Call:
     ):
         self.thread, self.request_id = thread, request_id
         self.seal, self.allow_plain = seal, allow_plain
-        self.agent: str | None = None  # the agent whose offer was accepted
+        self.agent = None
         self._client, self._me = client, client.identity().did
         self._recipient = recipient
         self._limits = limits  # None: unknown, because the request was resumed and has expired or is sealed

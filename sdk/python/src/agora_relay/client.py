@@ -48,7 +48,7 @@ from .waiting import POST_PATIENCE, Backoff, Recent
 
 log = logging.getLogger("agora_relay")
 
-ATTEMPTS = 8  # how often a message is sent before post gives up, with about 30 s of pauses in total
+ATTEMPTS = 8  # how often a message is sent before post gives up, with about 45 s of pauses in total
 MAX_IDLE_PAGES = 100  # pages of the directory in a row without a new agent
 MAX_PAGES = 100_000  # pages of the directory in total
 
@@ -469,7 +469,11 @@ class Client:
         dropped: Callable[[Event], None] | None = None,
     ) -> None:
         """Runs an agent until it is cancelled. It answers requests for its intents with offers. When a client accepts,
-        it does the work and posts the result. See serve.py for the rules.
+        it does the work and posts the result.
+
+        A request to this agent for another intent gets the ERROR INTENT_NOT_SUPPORTED, and one whose max_cost is below
+        the price INSUFFICIENT_BUDGET. Such open requests get no answer. A sealed request gets sealed answers. Work is
+        done at least once, and only one RESULT counts.
 
         quote(job) returns the price in USD, a Quote, the payload of an OFFER, or None for no offer; without quote
         every job is free. work(job) returns the output, or a Delivery. Both may be async or blocking; blocking ones
@@ -479,7 +483,8 @@ class Client:
         cursor stores the position across restarts: work that was accepted before a crash is done after it. manifest
         is the payload of a MANIFEST, which is kept in the directory; its id and its intents have defaults. At most
         concurrency jobs run at once. dropped is called with each REQUEST that gets no answer, because too many wait.
-        Raises RelayError if the relay refuses to be read, and errors of the store."""
+        Raises TypeError and ValueError for wrong arguments, RelayError if the relay refuses to be read, and errors of
+        the store."""
         await serve(
             self,
             self._session,

@@ -32,8 +32,8 @@ def read_key_file(text: str) -> Identity:
         key = None  # the parser's own error may quote the text, which is secret
     if not isinstance(key, dict) or key.get("kty") != "OKP" or key.get("crv") != "Ed25519":
         raise Refused(
-            "INVALID_KEY", "not an Ed25519 key file (a JSON Web Key with kty OKP); make a new one with load_or_create_key(path), "
-            "or with: agora keygen",
+            "INVALID_KEY", "not an Ed25519 key file (a JSON Web Key with kty OKP); make a new one with "
+            "load_or_create_key(path), or with: agora keygen",
         )
     seed = decode64(key.get("d"))
     if seed is None or len(seed) != 32:

@@ -60,7 +60,8 @@ class Limits:
     deadline: datetime.datetime | None = None
 
     def __post_init__(self) -> None:
-        if self.max_cost is not None and (isinstance(self.max_cost, bool) or not isinstance(self.max_cost, (int, float))):
+        number = isinstance(self.max_cost, (int, float)) and not isinstance(self.max_cost, bool)
+        if self.max_cost is not None and not number:
             raise TypeError(f"max_cost must be a number of USD, such as 0.05, and not {type(self.max_cost).__name__}")
 
     @classmethod
@@ -81,18 +82,22 @@ class Limits:
 
 @dataclasses.dataclass(frozen=True)
 class Offer:
-    """An agent's verified OFFER."""
+    """An agent's verified OFFER. Compare prices only if in_usd is true for both."""
 
     agent: str
     """The did:key of the agent."""
     price: float | None
-    """None: the agent asks for no money."""
+    """The amount in currency; None: the offer names no price."""
     currency: str
-    """ISO 4217, such as USD."""
+    """ISO 4217, such as USD; empty: the offer names none."""
     eta_seconds: float | None
+    """How long the work will take, by the agent's estimate; None: the offer does not say."""
     plan: str
+    """How the agent will do the work, in words for people; may be empty."""
     valid_until: datetime.datetime | None
+    """When the offer ends; None: it does not say."""
     event: Event
+    """The verified OFFER."""
 
     @classmethod
     def of(cls, event: Event) -> Offer:
@@ -136,15 +141,19 @@ class Result:
     """An agent's verified RESULT."""
 
     output: Any
-    """What the agent delivers."""
+    """What the agent delivers: any JSON value."""
     status: str
     """By convention, success."""
     agent: str
     """The did:key of the agent."""
     thread: str
+    """The id of the thread."""
     artifacts: Any
+    """What the agent delivers besides the output, as the agent has written it; None: nothing."""
     metrics: Any
+    """What the agent says about the work, such as its duration, as the agent has written it; None: nothing."""
     event: Event
+    """The verified RESULT."""
 
     @classmethod
     def of(cls, event: Event) -> Result:
@@ -171,14 +180,19 @@ class Job:
     """What an agent is asked to do."""
 
     intent: str
+    """The intent of the REQUEST, one of those that the agent serves."""
     params: Any
+    """The input: any JSON value that the client has chosen, so check it; None: there is none."""
     client: str
     """The did:key of the client."""
     thread: str
     """The id of the thread. It is the same if the agent does the work again after a crash."""
     limits: Limits
+    """The client's max_cost and deadline."""
     title: str
+    """A title for people; may be empty."""
     description: str
+    """What the client wants, in words for people; may be empty."""
     event: Event
     """The verified REQUEST."""
     cancelled: threading.Event = dataclasses.field(default_factory=threading.Event, compare=False)
