@@ -11,6 +11,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/mcpserver/spending"
 	"github.com/agora-relay/agora/thread"
@@ -332,11 +333,26 @@ const nextWorking = "The agent is working. Call follow_up with this thread to wa
 
 // result waits for the result of a request that is not pending.
 func (s *Server) result(ctx, waiting context.Context, q request) (requestView, error) {
-	state, err := q.State(ctx)
+	state, err := q.State(ctx) // it also finds the agent
 	if err != nil {
 		return requestView{}, err
 	}
+	if state.State == thread.Failed {
+		record, err := s.Client.Thread(ctx, q.Thread, s.DID)
+		if err != nil {
+			return requestView{}, err
+		}
+		if record.TimedOut() { // no message says so
+			return s.ended(ctx, q, &client.AgentError{Code: envelope.AgentTimeout, From: didkey.DID(s.Relay),
+				Message: "the relay ended the thread, because no message came before its deadline"})
+		}
+	}
 	v := requestView{Thread: q.Thread, State: stateWorking, Agent: string(state.Agent), Next: nextWorking}
+	if state.State != thread.Active { // the message that ended it is at the relay, so also wait_seconds 0 shows it
+		at, cancel := context.WithTimeout(ctx, relayPatience)
+		defer cancel()
+		waiting = at
+	}
 	if state.Agent == "" {
 		// No offer was accepted, so there is nothing to wait for. The error says how the thread has ended.
 		for _, err := range q.Offers(waiting) {

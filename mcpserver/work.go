@@ -136,6 +136,9 @@ type jobView struct {
 	Request  *Foreign  `json:"request,omitempty" jsonschema:"the payload of the REQUEST; its member params is the input"`
 }
 
+// leastWork is how long next_job waits at least. It is long enough to read a job that the relay already has.
+const leastWork = 2 * time.Second
+
 func (s *Server) nextJob(ctx context.Context, r *mcp.CallToolRequest, in Wait, p *page) (v jobView, err error) {
 	wait, err := in.duration()
 	if err != nil {
@@ -157,7 +160,7 @@ func (s *Server) nextJob(ctx context.Context, r *mcp.CallToolRequest, in Wait, p
 			return v, err
 		}
 	}
-	waiting, stop := s.waiting(ctx, r, wait, "waiting for a job")
+	waiting, stop := s.waiting(ctx, r, max(wait, leastWork), "waiting for a job")
 	defer stop()
 	job, err := s.serve(waiting, d.Services)
 	switch {
