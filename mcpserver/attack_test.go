@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -221,6 +223,59 @@ func TestAgentGivesUp(t *testing.T) {
 	if v.State != "failed" || v.Problem == nil || !strings.Contains(v.Problem.Text, "out of paper") || alice.reserved() != 0 {
 		t.Errorf("after the ERROR: %+v, %v reserved", v, alice.reserved())
 	}
+}
+
+// TestOfferTexts checks what is said about offers that cannot be accepted, and about those without a price.
+func TestOfferTexts(t *testing.T) {
+	r := startRelay(t)
+	alice, eve := newAgent(t, r, usd, usd), newAgent(t, r, 0, 0)
+	const none = "No offer can be accepted now. Tell the person why, or cancel."
+	for price, want := range map[string][]string{
+		`"price":{"amount":0.04,"currency":"USD"}`: {"It cannot be accepted: it costs 0.04 USD, and your max_price_usd is 0.01.\n", none},
+		`"price":{"amount":2,"currency":"USD"}`:    {"the limit of a job is 1 USD.\n", none},
+		`"price":{"currency":"USD"}`:               {"a price that is not an amount", "its price has no number as amount.\n", none},
+		`"price":{"Amount":0,"currency":"USD"}`:    {"its price has no number as amount.\n", none},
+		`"price":{"amount":null}`:                  {"its price has no number as amount.\n", none},
+		`"price":null`:                             {"names no price (counts as 0 USD)", "Choose an offer"},
+		`"price_usd":7`:                            {"names no price (counts as 0 USD)", "Choose an offer"},
+		`"price":{"amount":0,"currency":"USD"}`:    {"for 0 USD", "Choose an offer"},
+	} {
+		var asked requestView
+		alice.call("ask", map[string]any{"intent": "echo", "max_price_usd": 0.01, "wait_seconds": 0}, &asked)
+		alice.post(eve, asked.Thread, envelope.Raw{Type: envelope.TypeOffer,
+			JSON: json.RawMessage(`{"request_id":"` + asked.Thread + `",` + price + `}`)})
+		var v requestView
+		text := outside(t, alice.call("follow_up", map[string]any{"thread": asked.Thread, "wait_seconds": 20}, &v))
+		for _, words := range want {
+			if !strings.Contains(text, words) || strings.Contains(text, `\u000a`) {
+				t.Errorf("%s is shown as %q, want %q", price, text, words)
+			}
+		}
+		if !v.Offers[0].Allowed {
+			alice.refused("accept_offer", acceptArgs(v), strings.Trim(want[len(want)-2], "\n"))
+		}
+	}
+}
+
+// TestLocalErrors checks that errors of this machine are said plainly, and not as text of the relay.
+func TestLocalErrors(t *testing.T) {
+	r := startRelay(t)
+	alice := newAgent(t, r, usd, usd)
+	check := func(tool string, args map[string]any, words string) {
+		t.Helper()
+		alice.refused(tool, args, words)
+		if text, _ := alice.try(tool, args, nil); strings.Contains(text, "UNTRUSTED") {
+			t.Errorf("%s quotes %q", tool, text)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(alice.options.Folder, "agent.key.spending"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	check("spending", nil, "is damaged")
+	check("ask", map[string]any{"intent": "echo"}, "restore it, or remove it")
+	r.stop()
+	check("find_agents", nil, "No relay answers at "+r.URL+" (")
+	check("find_agents", nil, "agora serve")
 }
 
 // TestNoWait checks that tools with wait_seconds 0 return what the relay already has.

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"net"
 	"strings"
 	"unicode/utf8"
 
@@ -109,6 +111,19 @@ func (e userError) Error() string { return e.text }
 
 func mistake(format string, args ...any) error { return userError{fmt.Sprintf(format, args...)} }
 
+// localError is an error of this machine: a file that cannot be used.
+type localError struct{ error }
+
+func (e localError) Unwrap() error { return e.error }
+
+// local marks an error as one of this machine. Errors of the limits stay as they are.
+func local(err error) error {
+	if err == nil || errors.Is(err, spending.ErrLimit) {
+		return err
+	}
+	return localError{err}
+}
+
 // noted is an error with a note for the LLM, in the server's own words.
 type noted struct {
 	error
@@ -117,8 +132,8 @@ type noted struct {
 
 func (n noted) Unwrap() error { return n.error }
 
-// fail returns the text of a tool's error. Only errors of this package, and of the spending limits, are shown as they
-// are. All others may contain text of the relay or of an agent, and are marked.
+// fail returns the text of a tool's error. Only errors of this package, of the spending limits and of this machine are
+// shown as they are. All others may contain text of the relay or of an agent, and are marked.
 func (s *Server) fail(tool string, err error) string {
 	p := newPage()
 	s.explain(p, tool, err)
@@ -137,6 +152,7 @@ func (s *Server) explain(p *page, tool string, err error) {
 	}
 	agent, isAgent := errors.AsType[*client.AgentError](err)
 	refusal, isRefusal := errors.AsType[*envelope.Error](err)
+	dial, isDial := errors.AsType[*net.OpError](err)
 	switch {
 	case errors.Is(err, spending.ErrLimit):
 		p.say("%v.", err)
@@ -144,8 +160,7 @@ func (s *Server) explain(p *page, tool string, err error) {
 	case errors.Is(err, client.ErrUnproven):
 		p.say("The relay no longer shows the request of this thread, so nothing about it can be proved. Ask again.")
 	case errors.Is(err, client.ErrUnacceptable):
-		p.say("The offer cannot be accepted.")
-		p.quote(foreign("the offer", "reason", []byte(err.Error()), shortText, ""))
+		p.say("%s", whyNot(err))
 	case isAgent:
 		p.quote(agentError(agent))
 	case isRefusal:
@@ -154,11 +169,26 @@ func (s *Server) explain(p *page, tool string, err error) {
 		p.quote(foreign(s.Relay, "error of the relay", []byte(err.Error()), shortText, ""))
 	case errors.Is(err, context.Canceled): // by the client, or because the server ends
 		p.say("The call was cancelled.")
+	case isLocal(err):
+		s.Log.Warn("a tool failed on this machine", "tool", tool, "error", err)
+		p.say("This failed on this machine, not at the relay: %s.", strings.ReplaceAll(err.Error(), "\n", "; "))
+		p.say("Tell the person, who can repair it.")
+	case isDial && dial.Op == "dial":
+		s.Log.Warn("no relay answers", "tool", tool, "error", err)
+		p.say("No relay answers at %s (%v). Try again later. Or tell the person to start a relay with agora serve, or to name "+
+			"another one with --relay.", s.Relay, dial.Err)
 	default:
 		s.Log.Warn("a tool failed", "tool", tool, "error", err)
 		p.say("This failed. The relay %s may be unreachable; try again later.", s.Relay)
 		p.quote(foreign(s.Relay, "error", []byte(err.Error()), shortText, ""))
 	}
+}
+
+// isLocal reports whether an error comes from this machine. The client's files give a *fs.PathError.
+func isLocal(err error) bool {
+	_, marked := errors.AsType[localError](err)
+	_, ofFile := errors.AsType[*fs.PathError](err)
+	return marked || ofFile
 }
 
 func retry(refusal *envelope.Error) string {

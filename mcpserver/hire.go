@@ -61,7 +61,8 @@ type requestView struct {
 type offerView struct {
 	Offer      string   `json:"offer" jsonschema:"the id of the offer, for accept_offer"`
 	Agent      string   `json:"agent"`
-	PriceUSD   *float64 `json:"price_usd,omitempty" jsonschema:"absent if the price is not in USD"`
+	PriceUSD   *float64 `json:"price_usd,omitempty" jsonschema:"absent if the price is not an amount of USD"`
+	NoPrice    bool     `json:"no_price,omitempty" jsonschema:"the offer names no price, which counts as 0 USD"`
 	Allowed    bool     `json:"allowed" jsonschema:"whether the spending limits allow to accept it"`
 	WhyNot     string   `json:"why_not,omitempty"`
 	ETASeconds float64  `json:"eta_seconds,omitempty"`
@@ -72,13 +73,16 @@ type offerView struct {
 func (v requestView) show(p *page) {
 	p.say("Thread %s: %s.", v.Thread, v.State)
 	for i, o := range v.Offers {
-		price := "a price that is not in USD"
-		if o.PriceUSD != nil {
-			price = formatUSD(*o.PriceUSD) + " USD"
+		price := "for a price that is not an amount of USD"
+		switch {
+		case o.NoPrice:
+			price = "names no price (counts as 0 USD)"
+		case o.PriceUSD != nil:
+			price = "for " + formatUSD(*o.PriceUSD) + " USD"
 		}
-		p.say("Offer %d: %s, for %s, by %s.", i+1, o.Offer, price, o.Agent)
+		p.say("Offer %d: %s, %s, by %s.", i+1, o.Offer, price, o.Agent)
 		if !o.Allowed {
-			p.say("It cannot be accepted: %s", o.WhyNot)
+			p.say("%s", o.WhyNot)
 		}
 		p.quote(o.Payload)
 	}
@@ -128,7 +132,7 @@ func (s *Server) ask(ctx context.Context, r *mcp.CallToolRequest, in askIn, p *p
 		return v, mistake("agent is your own DID; ask somebody else")
 	}
 	status, err := s.Book.Status(ctx)
-	if err == nil {
+	if err = local(err); err == nil {
 		err = status.Limits.Allow(in.Intent, o.Recipient)
 	}
 	if err != nil {

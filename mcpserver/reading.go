@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -202,9 +203,11 @@ func (s *Server) load(name string, v any) error {
 		return nil
 	}
 	if err == nil {
-		err = json.Unmarshal(text, v)
+		if err = json.Unmarshal(text, v); err != nil {
+			err = fmt.Errorf("%s is damaged: %w; remove it", filepath.Join(s.Folder, name), err)
+		}
 	}
-	return err
+	return local(err)
 }
 
 func (s *Server) save(name string, v any) error {
@@ -212,7 +215,7 @@ func (s *Server) save(name string, v any) error {
 	if err != nil {
 		return err
 	}
-	return fsync.Replace(filepath.Join(s.Folder, name), append(text, '\n'))
+	return local(fsync.Replace(filepath.Join(s.Folder, name), append(text, '\n')))
 }
 
 type readIn struct {

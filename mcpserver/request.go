@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -231,13 +233,35 @@ func (s *Server) collect(waiting context.Context, q request, enough func([]clien
 	return offers, nil
 }
 
-// refuses returns why an offer cannot be accepted; nil: it can.
+// refuses returns why an offer cannot be accepted; nil: it can. The error holds no text of the agent: the client's error
+// names the currency only if the price is not in USD, and then the limits refuse the offer first.
 func (s *Server) refuses(ctx context.Context, q request, o client.Offer) error {
+	if o.Price != nil && !hasAmount(o) {
+		return fmt.Errorf("%w: its price has no number as amount", client.ErrUnacceptable)
+	}
 	if err := s.Book.Check(ctx, s.job(q, o)); err != nil {
-		return err
+		return local(err)
 	}
 	_, err := q.Acceptance(o)
 	return err
+}
+
+// hasAmount reports whether the payload of an offer has a number as price.amount. The decoded price does not show it,
+// because its amount is then 0.
+func hasAmount(o client.Offer) bool {
+	var payload struct {
+		Price struct {
+			Amount *float64 `json:"amount"`
+		} `json:"price"`
+	}
+	return o.Envelope.DecodePayload(&payload) == nil && payload.Price.Amount != nil
+}
+
+// whyNot returns an error of refuses as one sentence in the server's own words.
+func whyNot(err error) string {
+	text := strings.TrimPrefix(err.Error(), client.ErrUnacceptable.Error()+": ")
+	text = strings.Replace(text, "and max_cost_usd is", "and your max_price_usd is", 1)
+	return "It cannot be accepted: " + strings.TrimSuffix(strings.ReplaceAll(text, "\n", "; "), ".") + "."
 }
 
 func (s *Server) job(q request, o client.Offer) spending.Job {
@@ -257,22 +281,30 @@ func (s *Server) offersView(ctx context.Context, q request, offers []client.Offe
 	}
 	v := requestView{Thread: q.Thread, State: stateWaiting, Next: "Nobody has offered yet. Call follow_up with this thread to wait " +
 		"longer. Or cancel it, and ask with another intent; find_agents shows who is there."}
+	allowed := false
 	for _, o := range newest(offers) {
 		if !isOpen(record, o) {
 			continue
 		}
 		shown := offerView{Offer: handle(o.Envelope), Agent: string(o.Agent), ETASeconds: o.ETASeconds,
 			Payload: payloadOf(o.Envelope, 0, shortText)}
-		if usd, err := spending.USD(o.Price); err == nil {
+		shown.NoPrice = o.Price == nil
+		if usd, err := spending.USD(o.Price); err == nil && (o.Price == nil || hasAmount(o)) {
 			f := inUSD(usd)
 			shown.PriceUSD = &f
 		}
 		if err := s.refuses(ctx, q, o); err != nil {
-			shown.WhyNot = s.fail("offer", err)
+			shown.WhyNot = whyNot(err)
 		}
 		shown.Allowed = shown.WhyNot == ""
+		allowed = allowed || shown.Allowed
 		v.Offers, v.State = append(v.Offers, shown), stateOffers
+	}
+	switch {
+	case allowed:
 		v.Next = "Choose an offer and call accept_offer with this thread and the id of the offer, or cancel."
+	case len(v.Offers) > 0:
+		v.Next = "No offer can be accepted now. Tell the person why, or cancel."
 	}
 	return v, nil
 }
@@ -297,13 +329,16 @@ func (s *Server) accept(ctx, waiting context.Context, q request, o client.Offer)
 		return requestView{}, mistake("This offer can no longer be accepted: the thread %s has ended, another offer was "+
 			"accepted, or the agent has changed the offer or taken it back. Call follow_up to see its state.", q.Thread)
 	}
+	if err := s.refuses(ctx, q, o); err != nil {
+		return requestView{}, err
+	}
 	draft, err := q.Acceptance(o)
 	if err != nil {
 		return requestView{}, err
 	}
 	amount, err := s.Book.Reserve(ctx, s.job(q, o))
 	if err != nil {
-		return requestView{}, err
+		return requestView{}, local(err)
 	}
 	if accept, ok := draft.Payload.(envelope.Accept); ok { // promise exactly what is reserved
 		promised := inUSD(amount)
@@ -399,7 +434,7 @@ func (s *Server) ended(ctx context.Context, q request, err error) (requestView, 
 func (s *Server) settle(ctx context.Context, record *client.Thread) error {
 	for _, agent := range refusing(record, s.DID) {
 		if err := s.Book.Release(ctx, s.Relay, record.ID, agent); err != nil {
-			return err
+			return local(err)
 		}
 	}
 	return nil

@@ -35,7 +35,7 @@ const shownJobs = 20
 func (s *Server) spending(ctx context.Context, _ *mcp.CallToolRequest, _ struct{}, p *page) (out spendingOut, err error) {
 	status, err := s.Book.Status(ctx)
 	if err != nil {
-		return out, err
+		return out, local(err)
 	}
 	l := status.Limits
 	left := max(0, l.PerDay-status.Reserved)
