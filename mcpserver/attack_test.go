@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/agora-relay/agora/didkey"
@@ -276,6 +277,36 @@ func TestLocalErrors(t *testing.T) {
 	r.stop()
 	check("find_agents", nil, "No relay answers at "+r.URL+" (")
 	check("find_agents", nil, "agora serve")
+}
+
+// TestAcceptTwice checks that accepting an offer again returns the state, also from two calls at the same time, and that
+// another offer of the thread is still refused.
+func TestAcceptTwice(t *testing.T) {
+	r := startRelay(t)
+	alice, eve, bob := newAgent(t, r, usd, usd), newAgent(t, r, 0, 0), newAgent(t, r, 0, 0)
+	for range 5 {
+		thread := alice.ask("echo")
+		alice.post(bob, thread, offerOf(thread, 0, "USD"))
+		alice.post(eve, thread, offerOf(thread, 0.1, "USD"))
+		v := alice.offers(thread)
+		args := acceptArgs(v)
+		var both sync.WaitGroup
+		for range 2 {
+			both.Go(func() {
+				var got requestView
+				if text, isError := alice.try("accept_offer", args, &got); isError || got.State != "working" {
+					t.Errorf("at the same time: %s", text)
+				}
+			})
+		}
+		both.Wait()
+		var again requestView
+		if alice.call("accept_offer", args, &again); again.State != "working" || again.Agent != v.Offers[0].Agent {
+			t.Errorf("again: %+v", again)
+		}
+		args["offer"] = v.Offers[1].Offer
+		alice.refused("accept_offer", args, "has no offer")
+	}
 }
 
 // TestNoWait checks that tools with wait_seconds 0 return what the relay already has.

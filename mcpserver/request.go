@@ -78,15 +78,37 @@ func (s *Server) acceptOffer(ctx context.Context, r *mcp.CallToolRequest, in acc
 	switch {
 	case err != nil:
 		v, err = s.ended(ctx, q, err)
+	case i < 0 && accepted(record, s.DID, in.Offer):
+		v, err = s.result(ctx, waiting, q)
 	case i < 0:
 		return v, mistake("The thread %s has no offer %s that can be accepted. Call follow_up to see its state.", q.Thread, in.Offer)
 	default:
 		v, err = s.accept(ctx, waiting, q, offers[i])
+		if errors.Is(err, errClosed) { // another call may just have accepted the same offer
+			if record, err := s.Client.Thread(ctx, q.Thread, s.DID); err == nil && accepted(record, s.DID, in.Offer) {
+				return s.followUp(ctx, r, threadIn{in.Thread, in.Wait}, p)
+			}
+		}
 	}
 	if err == nil {
 		v.show(p)
 	}
 	return v, err
+}
+
+// accepted reports whether I have accepted this offer in the thread: the relay has my ACCEPT for its agent, and the offer
+// is the agent's last one before it.
+func accepted(record *client.Thread, me didkey.DID, offer string) bool {
+	last := map[didkey.DID]string{}
+	for _, e := range record.Events {
+		switch {
+		case e.Type == envelope.TypeOffer:
+			last[e.Sender.ID] = handle(e)
+		case e.Type == envelope.TypeAccept && e.Sender.ID == me && e.RequestID == record.ID:
+			return last[e.Recipient] == offer
+		}
+	}
+	return false
 }
 
 // relayPatience is how long a tool waits for a relay that need not wait itself.
@@ -319,6 +341,9 @@ func isOpen(record *client.Thread, o client.Offer) bool {
 	return false
 }
 
+var errClosed = mistake("This offer can no longer be accepted: its thread has ended, another offer was accepted, or the " +
+	"agent has changed the offer or taken it back.")
+
 // accept reserves the price of an offer, accepts the offer, and waits for the result.
 func (s *Server) accept(ctx, waiting context.Context, q request, o client.Offer) (requestView, error) {
 	record, err := s.Client.Thread(ctx, q.Thread, s.DID)
@@ -326,8 +351,7 @@ func (s *Server) accept(ctx, waiting context.Context, q request, o client.Offer)
 		return requestView{}, err
 	}
 	if record.State != thread.Pending || !isOpen(record, o) {
-		return requestView{}, mistake("This offer can no longer be accepted: the thread %s has ended, another offer was "+
-			"accepted, or the agent has changed the offer or taken it back. Call follow_up to see its state.", q.Thread)
+		return requestView{}, noted{errClosed, "The thread is " + q.Thread + ". Call follow_up to see its state."}
 	}
 	if err := s.refuses(ctx, q, o); err != nil {
 		return requestView{}, err
@@ -346,6 +370,12 @@ func (s *Server) accept(ctx, waiting context.Context, q request, o client.Offer)
 		draft.Payload = accept
 	}
 	_, _, err = s.Client.Post(ctx, draft)
+	if envelope.CodeOf(err) == envelope.CodeInvalidTransition && !errors.Is(err, client.ErrUnknownOutcome) {
+		record, failed := s.Client.Thread(ctx, q.Thread, s.DID)
+		if failed == nil && accepted(record, s.DID, handle(o.Envelope)) { // by another call
+			err = nil
+		}
+	}
 	switch {
 	case errors.Is(err, client.ErrUnknownOutcome):
 		return requestView{Thread: q.Thread, State: stateUnknown, Agent: string(o.Agent), Next: "It is not known whether the relay has " +
