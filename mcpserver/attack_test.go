@@ -309,6 +309,26 @@ func TestAcceptTwice(t *testing.T) {
 	}
 }
 
+// TestFollowUpBridgesOutage checks that follow_up goes on when the relay is back, and what it says if it is not.
+func TestFollowUpBridgesOutage(t *testing.T) {
+	r := startRelay(t)
+	alice, eve := newAgent(t, r, usd, usd), newAgent(t, r, 0, 0)
+	thread := alice.ask("echo")
+	alice.post(eve, thread, offerOf(thread, 0, "USD"))
+	failing := 2
+	r.setFilter(func(w http.ResponseWriter, _ *http.Request) bool { // requests of one call come one after the other
+		if failing--; failing >= 0 {
+			w.WriteHeader(http.StatusBadGateway)
+		}
+		return failing >= 0
+	})
+	if v := alice.offers(thread); v.State != "offers" {
+		t.Errorf("after the outage: %+v", v)
+	}
+	r.stop()
+	alice.refused("follow_up", map[string]any{"thread": thread, "wait_seconds": 0}, "No relay answers", thread, "Call follow_up")
+}
+
 // TestNoWait checks that tools with wait_seconds 0 return what the relay already has.
 func TestNoWait(t *testing.T) {
 	r := startRelay(t)

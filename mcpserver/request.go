@@ -124,21 +124,44 @@ func (s *Server) followUp(ctx context.Context, r *mcp.CallToolRequest, in thread
 	if err != nil {
 		return v, err
 	}
-	q, record, err := s.resume(ctx, in.Thread)
-	if err != nil {
-		return v, err
-	}
 	waiting, stop := s.waiting(ctx, r, wait, "waiting for agents")
 	defer stop()
+	for pause := time.Second; ; pause = min(2*pause, maxPause) {
+		if v, err = s.look(ctx, waiting, in.Thread); err == nil {
+			v.show(p)
+			return v, nil
+		}
+		if !outage(err) {
+			return v, err
+		}
+		select { // the relay may be back before the waiting is over
+		case <-time.After(pause):
+		case <-waiting.Done():
+			return v, noted{err, "The thread is " + in.Thread + ". Call follow_up with it again."}
+		}
+	}
+}
+
+// maxPause is the longest pause between two tries to reach a relay.
+const maxPause = 5 * time.Second
+
+// outage reports whether a later try may succeed: the relay did not answer, or it asks for another try.
+func outage(err error) bool {
+	_, own := errors.AsType[userError](err)
+	refusal, refused := errors.AsType[*envelope.Error](err)
+	return !own && !isLocal(err) && !errors.Is(err, spending.ErrLimit) && (!refused || refusal.Code.Retryable())
+}
+
+// look describes a request of this identity. It waits for offers or the result, as follow_up does.
+func (s *Server) look(ctx, waiting context.Context, id string) (requestView, error) {
+	q, record, err := s.resume(ctx, id)
+	if err != nil {
+		return requestView{}, err
+	}
 	if record.State == thread.Pending {
-		v, err = s.pending(ctx, waiting, q, record)
-	} else {
-		v, err = s.result(ctx, waiting, q)
+		return s.pending(ctx, waiting, q, record)
 	}
-	if err == nil {
-		v.show(p)
-	}
-	return v, err
+	return s.result(ctx, waiting, q)
 }
 
 // pending shows the open offers of a request. If there are none yet, it waits for the first.
