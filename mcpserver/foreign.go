@@ -203,7 +203,8 @@ func retry(refusal *envelope.Error) string {
 
 // tellPerson says what the LLM can do about a limit: tell the person.
 func (s *Server) tellPerson() string {
-	return "Only the person who owns this key may change the limits. Do not run the command yourself. Tell the person: " +
+	return "Only the person who owns this key may change the limits. Do not run the command yourself. Tell the person, who chooses the " +
+		"amounts: " +
 		s.RaiseLimits
 }
 

@@ -100,7 +100,7 @@ type askIn struct {
 	Input       any      `json:"input,omitempty" jsonschema:"any JSON: what the service needs (params)"`
 	Description string   `json:"description,omitempty" jsonschema:"what you want, in words"`
 	Agent       string   `json:"agent,omitempty" jsonschema:"the DID of the only agent that may offer"`
-	MaxPriceUSD *float64 `json:"max_price_usd,omitempty" jsonschema:"the most you would pay; the agents see it"`
+	MaxPriceUSD *float64 `json:"max_price_usd,omitempty" jsonschema:"the most you would pay. Offers above it cannot be accepted, and agents see it"`
 	Accept      string   `json:"accept,omitempty" jsonschema:"show (default), first or cheapest"`
 	Seal        bool     `json:"seal,omitempty" jsonschema:"encrypt the request and all answers; needs agent"`
 	Wait

@@ -469,10 +469,13 @@ func (s *Server) ended(ctx context.Context, q request, err error) (requestView, 
 	failed, isFailure := errors.AsType[*client.AgentError](err)
 	switch {
 	case errors.Is(err, client.ErrCancelled):
-		v.State, v.Next = stateCancelled, "You have cancelled the request. To try again, call ask."
+		v.State, v.Next = stateCancelled, "You have cancelled the request. A price that was promised stays reserved until 24 hours after you "+
+			"accepted, unless the agent signs that it does not do the job. To try again, call ask."
 	case isFailure:
 		problem := agentError(failed)
 		v.Problem = &problem
+		v.Next = "The request has ended without a result. What was reserved for an agent that has signed an ERROR is free again; " +
+			"the tool spending shows the rest. To try again, call ask."
 	default:
 		return v, err
 	}

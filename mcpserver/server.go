@@ -113,7 +113,11 @@ func add[In, Out any](
 	world := true // all tools depend on a relay or on other agents
 	tool := &mcp.Tool{Name: name, Title: title, Description: description, Annotations: &mcp.ToolAnnotations{
 		Title: title, ReadOnlyHint: k.reads, DestructiveHint: &k.ends, IdempotentHint: k.repeats || k.reads, OpenWorldHint: &world}}
-	tool.InputSchema, tool.OutputSchema = schemaOf[In](), schemaOf[Out]()
+	input := schemaOf[In]()
+	for argument, values := range choices[name] {
+		input.Properties[argument].Enum = values
+	}
+	tool.InputSchema, tool.OutputSchema = input, schemaOf[Out]()
 	mcp.AddTool(s.mcp, tool, func(ctx context.Context, r *mcp.CallToolRequest, in In) (*mcp.CallToolResult, Out, error) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
@@ -126,6 +130,14 @@ func add[In, Out any](
 		}
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text.String()}}}, out, nil
 	})
+}
+
+// choices are the values of the arguments that have only a few, by tool and argument.
+var choices = map[string]map[string][]any{
+	"ask":      {"accept": {"show", "first", "cheapest"}},
+	"inbox":    {"from": {"new", "last", "oldest"}},
+	"deliver":  {"status": {"success", "partial"}},
+	"fail_job": {"code": {"INTERNAL_ERROR", "INVALID_REQUEST", "UNAVAILABLE", "FORBIDDEN"}},
 }
 
 // schemaOf returns the JSON Schema of T. An optional member has one type and not also null, because some hosts know no

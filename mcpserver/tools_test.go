@@ -118,7 +118,7 @@ func TestInbox(t *testing.T) {
 	check("last", 20, true)
 	check("new", 5, false)
 	check("oldest", 20, true)
-	alice.refused("inbox", map[string]any{"from": "yesterday"}, "from must be")
+	alice.refused("inbox", map[string]any{"from": "yesterday"}, "new last oldest")
 	r.stop()
 	for _, end := range []string{"", "-wal", "-shm"} {
 		_ = os.Remove(r.database + end) // not all of them exist
@@ -182,7 +182,7 @@ func TestMistakes(t *testing.T) {
 		want string
 	}{
 		{"ask", map[string]any{"intent": ""}, "find_agents"},
-		{"ask", map[string]any{"intent": "x", "accept": "all"}, "show, first or cheapest"},
+		{"ask", map[string]any{"intent": "x", "accept": "all"}, "show first cheapest"},
 		{"ask", map[string]any{"intent": "x", "seal": true}, "seal needs agent"},
 		{"ask", map[string]any{"intent": "x", "agent": "bob"}, "did:key"},
 		{"ask", map[string]any{"intent": "x", "agent": string(alice.did)}, "your own DID"},

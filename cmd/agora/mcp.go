@@ -38,7 +38,7 @@ const mcpHelp = "Lets an LLM find agents, hire them, and work for them. A host s
 
 // mcpKey is the flag of both commands.
 type mcpKey struct {
-	Key string `env:"AGORA_KEY" default:"agora.key" placeholder:"FILE" help:"Your key file. If it does not exist, the command creates it (default: ${default})."`
+	Key string `env:"AGORA_KEY" default:"agora.key" placeholder:"FILE" help:"Your key file; agora mcp creates it if it does not exist (default: ${default})."`
 }
 
 // open returns the key, and the spending limits that lie beside it. file is the absolute name of the key file without
@@ -129,7 +129,7 @@ func (c mcpServe) Run(env environment) error {
 	}
 	server := mcpserver.New(mcpserver.Options{Client: relay, DID: key.DID(), Relay: string(c.Relay), Book: book, Folder: folder,
 		Version: build(), Log: log,
-		RaiseLimits: "agora mcp limits --key " + shellQuoted(file) + " --per-job USD --per-day USD"})
+		RaiseLimits: "agora mcp limits --key " + shellQuoted(file) + " --per-job 0.05 --per-day 0.50"})
 	if c.HTTP != "" {
 		return c.serveHTTP(env, server, file)
 	}
@@ -232,6 +232,9 @@ func (mcpLimits) Help() string {
 }
 
 func (c mcpLimits) Run(env environment) error {
+	if _, err := os.Stat(c.Key); errors.Is(err, fs.ErrNotExist) { // a mistyped name must not become a new identity
+		return fmt.Errorf("there is no key %s; create one with agora keygen %s", c.Key, shellQuoted(c.Key))
+	}
 	_, book, _, err := c.open()
 	if err != nil {
 		return err

@@ -126,6 +126,9 @@ func (p *mcpProcess) call(tool string, args map[string]any, out any) {
 // limits runs agora mcp limits and returns what is reserved.
 func limits(t *testing.T, key string, flags ...string) (reserved float64) {
 	t.Helper()
+	if _, err := didkey.LoadOrCreate(key); err != nil {
+		t.Fatal(err)
+	}
 	var stdout, stderr bytes.Buffer
 	code := run(environment{ctx: t.Context(), stdout: &stdout, stderr: &stderr}, append([]string{"mcp", "limits", "--key", key}, flags...))
 	var answer struct {
@@ -135,6 +138,15 @@ func limits(t *testing.T, key string, flags ...string) (reserved float64) {
 		t.Fatalf("agora mcp limits ended with %d: %s%s", code, stdout.String(), stderr.String())
 	}
 	return answer.Reserved
+}
+
+// TestMCPLimitsNeedAKey checks that a mistyped name does not create a key.
+func TestMCPLimitsNeedAKey(t *testing.T) {
+	key := filepath.Join(t.TempDir(), "typo.key")
+	code, output := runAgora(t.Context(), "mcp", "limits", "--key", key, "--per-job", "1")
+	if _, err := os.Stat(key); code == exitOK || !strings.Contains(output, "agora keygen "+key) || !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("ended with %d: %s; the key: %v", code, output, err)
+	}
 }
 
 type askedView struct {
