@@ -16,7 +16,7 @@ var internet = []mutant{
 	{"config: a secret may be open to others", "cmd/agora serveCmd.readFile", "openToOthers()", never, ofSettings},
 	{"config: control characters are printed", "cmd/agora tomlQuoted", "0x7f", never, ofSettings},
 	{"config: an error shows a whole list", "cmd/agora settingValues.set", "isList", always, ofSettings},
-	{"reload: bans stay as they are", "cmd/agora server.reload", "SetBans()", drop, ofReloads},
+	{"reload: bans stay as they are", "cmd/agora server.reload", "SetSettings()", drop, ofReloads},
 	{"reload: proxies stay as they are", "cmd/agora server.reload", "SetProxies()", drop, ofReloads},
 	{"reload: the certificate stays as it is", "cmd/agora server.reload", "reload()", never, ofReloads},
 	{"tls: changed files are not read", "cmd/agora fileCertificates.run", "f.changed()", always, ofTLS},

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -322,7 +323,7 @@ func TestBansAreKept(t *testing.T) {
 func TestSchedule(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "backups")
-		var failing error
+		var failing atomic.Pointer[error] // nil: backups succeed
 		began := time.Now()
 		var at []time.Duration
 		entered := make(chan struct{}, 100)
@@ -330,8 +331,8 @@ func TestSchedule(t *testing.T) {
 			at = append(at, time.Since(began))
 			entered <- struct{}{}
 			time.Sleep(time.Second)
-			if failing != nil {
-				return failing
+			if err := failing.Load(); err != nil {
+				return *err
 			}
 			return os.MkdirAll(to, 0o700)
 		}
@@ -360,12 +361,13 @@ func TestSchedule(t *testing.T) {
 		stop()
 		b, stop = open() // a restart does not change when the next one is due
 		time.Sleep(90 * time.Minute)
-		failing = errors.New("no space")
+		noSpace := errors.New("no space")
+		failing.Store(&noSpace)
 		time.Sleep(24 * time.Hour)
 		if info := b.Info(); info.Failed != "no space" {
 			t.Errorf("%+v", info)
 		}
-		failing = nil
+		failing.Store(nil)
 		time.Sleep(11 * time.Minute)
 		if info := b.Info(); info.Failed != "" || time.Since(*info.Last) > 12*time.Minute {
 			t.Errorf("%+v", info)

@@ -231,7 +231,7 @@ func (s *selection) filter(q relay.Query) {
 	switch {
 	case q.Expired:
 	case q.Removed:
-		s.add("(+expires > ? OR +expires < 0)", nanos(q.Now))
+		s.add("+expires NOT BETWEEN 0 AND ?", nanos(q.Now))
 	default:
 		s.add("+expires > ?", nanos(q.Now))
 	}
