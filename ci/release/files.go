@@ -53,7 +53,7 @@ func (r *release) commonFiles(program string) (string, error) {
 }
 
 // thirdPartyLicenses returns the licenses of the modules in a program and of the Go standard library, as they require it
-// of whoever distributes the program. The files come from the folder of downloaded modules.
+// of a distributor. The files come from the folder of downloaded modules.
 func thirdPartyLicenses(program string) ([]byte, error) {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {

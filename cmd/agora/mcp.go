@@ -92,7 +92,7 @@ func (c mcpServe) host() string {
 	return c.Host
 }
 
-// loopback checks an address of --http. Other machines must not reach it: whoever can use the tools can spend.
+// loopback checks an address of --http. Other machines must not reach it, because the tools spend money.
 func loopback(address string) (string, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err == nil && host == "localhost" {
