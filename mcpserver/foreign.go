@@ -133,10 +133,10 @@ type noted struct {
 func (n noted) Unwrap() error { return n.error }
 
 // fail returns the text of a tool's error. Only errors of this package, of the spending limits and of this machine are
-// shown as they are. All others may contain text of the relay or of an agent, and are marked.
-func (s *Server) fail(tool string, err error) string {
+// shown as they are. All others may contain text of the relay or of an agent, and are marked. ctx is that of the call.
+func (s *Server) fail(ctx context.Context, tool string, err error) string {
 	p := newPage()
-	s.explain(p, tool, err)
+	s.explain(ctx, p, tool, err)
 	for rest := err; rest != nil; rest = errors.Unwrap(rest) {
 		if n, ok := rest.(noted); ok {
 			p.say("%s", n.note)
@@ -145,7 +145,7 @@ func (s *Server) fail(tool string, err error) string {
 	return p.String()
 }
 
-func (s *Server) explain(p *page, tool string, err error) {
+func (s *Server) explain(ctx context.Context, p *page, tool string, err error) {
 	if own, ok := errors.AsType[userError](err); ok {
 		p.say("%s", own.text)
 		return
@@ -167,7 +167,7 @@ func (s *Server) explain(p *page, tool string, err error) {
 		s.Log.Warn("the relay has refused what a tool asked for", "tool", tool, "error", err)
 		p.say("The relay %s did not do this%s.", s.Relay, retry(refusal))
 		p.quote(foreign(s.Relay, "error of the relay", []byte(err.Error()), shortText, ""))
-	case errors.Is(err, context.Canceled): // by the client, or because the server ends
+	case ctx.Err() != nil: // by the client, or because the server ends; the error may be the cause, such as io.EOF
 		p.say("The call was cancelled.")
 	case isLocal(err):
 		s.Log.Warn("a tool failed on this machine", "tool", tool, "error", err)

@@ -39,7 +39,7 @@ func (s *Server) addResource(name, uri, description string, write func(ctx conte
 		case code == envelope.CodeThreadNotFound, code == envelope.CodeAgentNotFound:
 			return nil, mcp.ResourceNotFoundError(r.Params.URI)
 		case err != nil:
-			return nil, errors.New(s.fail(name, err))
+			return nil, errors.New(s.fail(ctx, name, err))
 		}
 		return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: r.Params.URI, MIMEType: "text/plain", Text: p.String()}}}, nil
 	})

@@ -126,7 +126,7 @@ func add[In, Out any](
 		out, err := handle(ctx, r, in, text)
 		if err != nil {
 			var none Out
-			return nil, none, errors.New(s.fail(name, err))
+			return nil, none, errors.New(s.fail(ctx, name, err))
 		}
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text.String()}}}, out, nil
 	})
