@@ -387,7 +387,7 @@ func TestMakeTargets(t *testing.T) {
 func TestRaceLists(t *testing.T) {
 	script := read(t, "ci/race")
 	listed := map[string]bool{}
-	for _, list := range []string{"skip", "only"} {
+	for _, list := range []string{"skip", "only", "programs"} {
 		text := regexp.MustCompile(`(?ms)^` + list + `='$(.*?)^'$`).FindStringSubmatch(script)
 		if text == nil {
 			t.Fatalf("ci/race has no list %s", list)
@@ -453,10 +453,17 @@ func TestVulnerabilityCheck(t *testing.T) {
 		"no network":    {"echo 'govulncheck: fetching vulnerabilities: Get: connection refused'; exit 1", true, "cannot be reached"},
 		"broken":        {"echo 'govulncheck: loading packages: undefined'; exit 1", false, "undefined"},
 	} {
-		out, err := exec.Command("bash", "ci/vulnerabilities", "bash", "-c", c.command).CombinedOutput()
+		cmd := exec.Command("bash", "ci/vulnerabilities", "localhost", "bash", "-c", c.command)
+		cmd.Env = append(os.Environ(), "HTTPS_PROXY=http://localhost") // then the host is not looked for
+		out, err := cmd.CombinedOutput()
 		if (err == nil) != c.passes || !strings.Contains(string(out), c.output) {
 			t.Errorf("%s: %v, %s", name, err, out)
 		}
+	}
+	cmd := exec.Command("bash", "ci/vulnerabilities", "unknown.invalid", "bash", "-c", "echo it was run; exit 1")
+	cmd.Env = append(os.Environ(), "HTTPS_PROXY=", "https_proxy=")
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "cannot be reached") {
+		t.Errorf("a host that does not answer: %v, %s", err, out)
 	}
 }
 
