@@ -100,7 +100,7 @@ func (x *expiry) expire(h *groupThread, notices relay.Notices) (n int, size int6
 // Therefore the id of a notice is remembered only until the notice expires.
 func (x *expiry) write(tx Tx) ([]relay.Posted, error) {
 	if len(x.notices) > 0 {
-		var w Wanted
+		w := Wanted{Since: x.lastEnd}
 		for _, n := range x.notices {
 			w.Messages = append(w.Messages, MessageKey{n.Sender.ID, n.ID})
 		}
@@ -108,7 +108,7 @@ func (x *expiry) write(tx Tx) ([]relay.Posted, error) {
 		if err != nil {
 			return nil, err
 		}
-		x.startAfter(found.End)
+		x.startAfter(found)
 		for _, m := range found.Messages {
 			x.known[m.MessageKey] = known{}
 		}

@@ -65,6 +65,7 @@ type Wanted struct {
 	Oldest   []string        // thread ids: threads with that id, whoever takes part in them
 	Inboxes  []Inbox
 	Listings []Listings
+	Since    relay.Cursor // asks for Found.Arrivals; zero: does not
 }
 
 // Participation asks for the threads with an id in which Party takes part, but not as the client.
@@ -104,7 +105,22 @@ type Found struct {
 
 	Inboxes  []Count
 	Listings [][]Listed
+
+	// Arrivals are the events after Wanted.Since with a Charge above 0, in any order. They are known only if Counted is
+	// true. An engine with a single writer needs no Arrivals, because Since is the End of its last group.
+	Arrivals []Arrival
+	Counted  bool
 }
+
+// Arrival is an event that another writer has stored.
+type Arrival struct {
+	Recipient       didkey.DID
+	Network, Charge int64 // as in Event
+	Expires         time.Time
+}
+
+// MaxArrivals is how many Arrivals an engine returns at most. If there are more, it leaves Counted false.
+const MaxArrivals = 4096
 
 // Message is a stored message of Wanted.Messages.
 type Message struct {
@@ -182,8 +198,8 @@ type Event struct {
 }
 
 // Ledger decides about messages by one policy. It belongs to the single goroutine that writes, and its methods must not
-// be called concurrently. Between groups it caches how much waits in inboxes. It drops these counts when Found.End
-// shows that another writer has changed the database.
+// be called concurrently. Between groups it caches how much waits in inboxes. If another writer has stored events since
+// the last group, it adds them to these counts. If they are not known, it drops the counts.
 type Ledger struct {
 	policy  relay.Policy
 	inboxes map[inboxKey]inbox

@@ -35,7 +35,8 @@ func (l *Ledger) newGroup(entries int) *group {
 // loadNamed loads the messages with the entries' ids, the threads whose client is the sender or the recipient of an
 // entry, and the manifests of senders that list one.
 func (g *group) loadNamed(tx Tx, entries []relay.Entry) error {
-	w := Wanted{Messages: make([]MessageKey, 0, len(entries)), Threads: make([]thread.Key, 0, len(entries))}
+	w := Wanted{Messages: make([]MessageKey, 0, len(entries)), Threads: make([]thread.Key, 0, len(entries)),
+		Since: g.lastEnd}
 	for i, e := range entries {
 		m := e.Envelope
 		g.weights[i] = 1
@@ -55,7 +56,7 @@ func (g *group) loadNamed(tx Tx, entries []relay.Entry) error {
 	if err != nil {
 		return err
 	}
-	g.startAfter(found.End)
+	g.startAfter(found)
 	for _, row := range found.Threads {
 		if _, err := g.addRow(row); err != nil {
 			return err
@@ -76,12 +77,18 @@ func (g *group) loadNamed(tx Tx, entries []relay.Entry) error {
 	return nil
 }
 
-// startAfter makes the group start after end. If the last group ended at another cursor, another writer has changed the
-// database and the cached counts of inboxes may be too low. Then startAfter drops all counts. It also drops them if the
-// cache has become too large. After this, no count is dropped until the group is decided.
-func (g *group) startAfter(end relay.Cursor) {
-	if g.end = end; end != g.lastEnd || len(g.inboxes) >= maxInboxes {
+// startAfter makes the group start after found.End. If the last group ended at another cursor, another writer has stored
+// events, and the cached counts of inboxes may be too low. startAfter adds these events to the counts if they are known.
+// Otherwise it drops all counts. It also drops them if the cache has become too large. After this, no count is dropped
+// until the group is decided.
+func (g *group) startAfter(found Found) {
+	g.end = found.End
+	if len(g.inboxes) >= maxInboxes || g.end != g.lastEnd && !found.Counted {
 		clear(g.inboxes)
+		return
+	}
+	for _, a := range found.Arrivals {
+		g.addToInbox(inboxKey{a.Recipient, a.Network}, a.Charge, a.Expires)
 	}
 }
 

@@ -10,10 +10,12 @@ import (
 	"github.com/agora-relay/agora/store/ledger"
 )
 
-// inboxes is an engine that counts the lookups of inboxes. It returns examined as Count.Examined.
+// inboxes is an engine that counts the lookups of inboxes. It returns examined as Count.Examined. If arrivals is true,
+// it knows what other writers have stored.
 type inboxes struct {
 	*data
 	counts, examined int
+	arrivals         bool
 }
 
 func (d *inboxes) Load(w ledger.Wanted) (ledger.Found, error) {
@@ -21,6 +23,15 @@ func (d *inboxes) Load(w ledger.Wanted) (ledger.Found, error) {
 	found, err := d.data.Load(w)
 	for i := range found.Inboxes {
 		found.Inboxes[i].Examined = d.examined
+	}
+	if d.arrivals && w.Since.Seq > 0 && w.Since.Epoch == d.epoch {
+		found.Counted = true
+		for _, e := range d.events {
+			if e.Seq > w.Since.Seq && e.Charge > 0 {
+				found.Arrivals = append(found.Arrivals, ledger.Arrival{Recipient: e.Envelope.Recipient, Network: e.Network,
+					Charge: e.Charge, Expires: e.Expires})
+			}
+		}
 	}
 	return found, err
 }

@@ -38,6 +38,7 @@ const (
 		"unnest($1::bytea[], $2::bigint[]) WITH ORDINALITY k (recipient, now, i) " +
 		"CROSS JOIN LATERAL (SELECT count(*) AS events, coalesce(sum(charged), 0)::bigint AS bytes, " +
 		"coalesce(min(expires), 0) AS first FROM event WHERE recipient = k.recipient AND expires > k.now AND charged > 0) c"
+	findArrivals = "SELECT recipient, network, charged, expires FROM event WHERE seq > $1 AND charged > 0 LIMIT $2"
 	findListings = "SELECT k.i, m.id, m.ts, m.expires FROM " +
 		"unnest($1::bytea[], $2::bigint[]) WITH ORDINALITY k (sender, now, i) " +
 		"JOIN manifest m ON m.sender = k.sender AND m.expires > k.now"
@@ -68,6 +69,9 @@ func (w *writer) Load(wanted ledger.Wanted) (found ledger.Found, err error) {
 	}
 	w.loadInboxes(wanted.Inboxes, found.Inboxes)
 	w.loadListings(wanted.Listings, found.Listings)
+	if wanted.Since.Seq > 0 && wanted.Since.Epoch == w.store.epoch {
+		w.loadArrivals(wanted.Since.Seq, &found)
+	}
 	err = w.flush()
 	found.End = w.store.cursor(w.last)
 	return found, err
@@ -215,6 +219,25 @@ func (w *writer) loadListings(wanted []ledger.Listings, found [][]ledger.Listed)
 				return err
 			}
 			found[i-1] = append(found[i-1], ledger.Listed{ID: string(id), TS: instant(ts), Expires: instant(expires)})
+		}
+		return nil
+	})
+}
+
+func (w *writer) loadArrivals(since relay.Seq, found *ledger.Found) {
+	w.batch.Queue(findArrivals, int64(since), ledger.MaxArrivals+1).Query(func(rows pgx.Rows) error {
+		for rows.Next() {
+			var recipient []byte
+			var a ledger.Arrival
+			var expires int64
+			if err := rows.Scan(&recipient, &a.Network, &a.Charge, &expires); err != nil {
+				return err
+			}
+			a.Recipient, a.Expires = didkey.DID(recipient), instant(expires)
+			found.Arrivals = append(found.Arrivals, a)
+		}
+		if found.Counted = len(found.Arrivals) <= ledger.MaxArrivals; !found.Counted {
+			found.Arrivals = nil
 		}
 		return nil
 	})
