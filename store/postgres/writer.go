@@ -80,7 +80,7 @@ func (w *writer) run() {
 			w.reconnect()
 		case j := <-w.store.appends:
 			if j.take() {
-				w.appendGroup(w.group(j))
+				w.appendWaiting(j)
 			}
 		case j := <-w.store.tasks:
 			if j.take() {
@@ -145,14 +145,32 @@ func (w *writer) group(first job) []job {
 	return group
 }
 
-// appendGroup runs the jobs of a group in one transaction and answers each caller after the commit. If the database
-// fails, every caller gets the error.
-func (w *writer) appendGroup(group []job) {
-	outcomes := make([]outcome, len(group))
+// appendWaiting runs first and the jobs behind it as one group. The group is closed when the transaction has the lock.
+// While other nodes have the lock, more jobs join the group. So a group has about as many jobs as callers wait, however
+// many nodes there are.
+func (w *writer) appendWaiting(first job) {
+	var group []job
+	w.appendGroup(func() []job {
+		if group == nil {
+			group = w.group(first)
+		}
+		return group
+	})
+}
+
+// appendGroup runs the jobs of a group in one transaction and answers each caller after the commit. It calls jobs when
+// the transaction has the lock, or has failed. If the database fails, every caller gets the error.
+func (w *writer) appendGroup(jobs func() []job) {
+	var outcomes []outcome
 	var posted []relay.Posted
 	began := time.Now()
-	run := func() (err error) {
-		posted, err = w.runGroup(group, outcomes)
+	run := func() error {
+		w.begin()
+		err := w.flush()
+		if err == nil {
+			outcomes = make([]outcome, len(jobs()))
+			posted, err = w.runGroup(jobs(), outcomes)
+		}
 		return err
 	}
 	err := w.transact(run)
@@ -162,6 +180,7 @@ func (w *writer) appendGroup(group []job) {
 			err = w.transact(run)
 		}
 	}
+	group := jobs()
 	switch {
 	case err == nil:
 		report := relay.CommitReport{Events: len(posted), Commit: w.took}
@@ -172,15 +191,16 @@ func (w *writer) appendGroup(group []job) {
 	case len(group) > 1 && isDataError(err):
 		// A statement rejected the data of one job. Run each job in its own transaction, so that the others succeed.
 		for i := range group {
-			w.appendGroup(group[i : i+1])
+			w.appendGroup(func() []job { return group[i : i+1] })
 		}
 		return
 	}
 	for i, j := range group {
-		if err != nil {
-			outcomes[i] = outcome{err: err}
+		o := outcome{err: err}
+		if err == nil {
+			o = outcomes[i]
 		}
-		j.done <- outcomes[i]
+		j.done <- o
 	}
 }
 
