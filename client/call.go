@@ -152,8 +152,8 @@ func (call *Call) Acceptance(offer Offer) (envelope.Draft, error) {
 		return envelope.Draft{}, fmt.Errorf("%w: %w", ErrUnacceptable, err)
 	}
 	accept := envelope.Accept{RequestID: call.requestID, AcceptedAt: &now, Terms: &envelope.Terms{}}
-	if price := offer.Price; price != nil && inUSD(*price) {
-		accept.Terms.PriceUSD = &price.Amount
+	if amount, _ := offer.Amount(); offer.Price == nil || inUSD(*offer.Price) {
+		accept.Terms.PriceUSD = &amount // also 0: so the agent cannot claim later that a price was accepted
 	}
 	if limits := call.request.Constraints; limits != nil {
 		accept.Terms.Deadline = limits.Deadline
@@ -173,6 +173,11 @@ func (call *Call) check(offer Offer, now time.Time) error {
 		return errors.New("the relay no longer has the REQUEST, so its constraints are unknown; set them with Limit")
 	case offer.ValidUntil != nil && !now.Before(*offer.ValidUntil):
 		return fmt.Errorf("the offer was valid until %s only", envelope.FormatTime(*offer.ValidUntil))
+	}
+	if amount, ok := offer.Amount(); !ok {
+		return errors.New("its price has no number as amount")
+	} else if amount < 0 {
+		return errors.New("its price is negative")
 	}
 	limits := call.request.Constraints
 	if limits == nil {

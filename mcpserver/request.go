@@ -1,7 +1,6 @@
 package mcpserver
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -221,35 +220,16 @@ func (s *Server) cancel(ctx context.Context, _ *mcp.CallToolRequest, in cancelIn
 func (s *Server) proceed(ctx, waiting context.Context, q request, rule string) (requestView, error) {
 	allowed := func(o client.Offer) bool { return s.refuses(ctx, q, o) == nil }
 	offers, err := s.collect(waiting, q, func(offers []client.Offer) bool {
-		return rule == "first" && slices.ContainsFunc(offers, allowed)
+		return client.Rule(rule) == client.First && slices.ContainsFunc(offers, allowed)
 	})
 	if err != nil {
 		return s.ended(ctx, q, err)
 	}
-	good := slices.DeleteFunc(newest(offers), func(o client.Offer) bool { return !allowed(o) })
-	if rule == "show" || len(good) == 0 {
+	best, ok := client.Rule(rule).Best(offers, allowed)
+	if rule == "show" || !ok {
 		return s.offersView(ctx, q, offers)
 	}
-	if rule == "cheapest" {
-		slices.SortStableFunc(good, func(a, b client.Offer) int { return cmp.Compare(amountOf(a), amountOf(b)) })
-	}
-	return s.accept(ctx, waiting, q, good[0])
-}
-
-// newest returns the last offer of each agent. An ACCEPT names an agent and not an offer, so only the last one is valid.
-func newest(offers []client.Offer) (last []client.Offer) {
-	for _, o := range offers {
-		last = slices.DeleteFunc(last, func(earlier client.Offer) bool { return earlier.Agent == o.Agent })
-		last = append(last, o)
-	}
-	return last
-}
-
-func amountOf(o client.Offer) float64 {
-	if o.Price == nil {
-		return 0
-	}
-	return o.Price.Amount
+	return s.accept(ctx, waiting, q, best)
 }
 
 // maxOffers is how many offers an answer has at most.
@@ -281,7 +261,7 @@ func (s *Server) collect(waiting context.Context, q request, enough func([]clien
 // refuses returns why an offer cannot be accepted; nil: it can. The error holds no text of the agent: the client's error
 // names the currency only if the price is not in USD, and then the limits refuse the offer first.
 func (s *Server) refuses(ctx context.Context, q request, o client.Offer) error {
-	if o.Price != nil && !hasAmount(o) {
+	if _, ok := o.Amount(); !ok {
 		return fmt.Errorf("%w: its price has no number as amount", client.ErrUnacceptable)
 	}
 	if err := s.Book.Check(ctx, s.job(q, o)); err != nil {
@@ -289,17 +269,6 @@ func (s *Server) refuses(ctx context.Context, q request, o client.Offer) error {
 	}
 	_, err := q.Acceptance(o)
 	return err
-}
-
-// hasAmount reports whether the payload of an offer has a number as price.amount. The decoded price does not show it,
-// because its amount is then 0.
-func hasAmount(o client.Offer) bool {
-	var payload struct {
-		Price struct {
-			Amount *float64 `json:"amount"`
-		} `json:"price"`
-	}
-	return o.Envelope.DecodePayload(&payload) == nil && payload.Price.Amount != nil
 }
 
 // whyNot returns an error of refuses as one sentence in the server's own words.
@@ -327,16 +296,18 @@ func (s *Server) offersView(ctx context.Context, q request, offers []client.Offe
 	v := requestView{Thread: q.Thread, State: stateWaiting, Next: "Nobody has offered yet. Call follow_up with this thread to wait " +
 		"longer. Or cancel it, and ask with another intent; find_agents shows who is there."}
 	allowed := false
-	for _, o := range newest(offers) {
-		if !isOpen(record, o) {
+	for _, o := range client.Newest(offers) {
+		if !record.IsOpen(o) {
 			continue
 		}
 		shown := offerView{Offer: handle(o.Envelope), Agent: string(o.Agent), ETASeconds: o.ETASeconds,
 			Payload: payloadOf(o.Envelope, 0, shortText)}
 		shown.NoPrice = o.Price == nil
-		if usd, err := spending.USD(o.Price); err == nil && (o.Price == nil || hasAmount(o)) {
-			f := inUSD(usd)
-			shown.PriceUSD = &f
+		if usd, err := spending.USD(o.Price); err == nil {
+			if _, ok := o.Amount(); ok {
+				f := inUSD(usd)
+				shown.PriceUSD = &f
+			}
 		}
 		if err := s.refuses(ctx, q, o); err != nil {
 			shown.WhyNot = whyNot(err)
@@ -354,16 +325,6 @@ func (s *Server) offersView(ctx context.Context, q request, offers []client.Offe
 	return v, nil
 }
 
-// isOpen reports whether an offer is the newest open offer of its agent, as the relay claims.
-func isOpen(record *client.Thread, o client.Offer) bool {
-	for _, open := range slices.Backward(record.Offers) {
-		if open.Agent == o.Agent {
-			return open.ID == o.Envelope.ID
-		}
-	}
-	return false
-}
-
 var errClosed = mistake("This offer can no longer be accepted: its thread has ended, another offer was accepted, or the " +
 	"agent has changed the offer or taken it back.")
 
@@ -373,7 +334,7 @@ func (s *Server) accept(ctx, waiting context.Context, q request, o client.Offer)
 	if err != nil {
 		return requestView{}, err
 	}
-	if record.State != thread.Pending || !isOpen(record, o) {
+	if record.State != thread.Pending || !record.IsOpen(o) {
 		return requestView{}, noted{errClosed, "The thread is " + q.Thread + ". Call follow_up to see its state."}
 	}
 	if err := s.refuses(ctx, q, o); err != nil {
