@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/url"
 	"time"
@@ -44,16 +43,6 @@ func (t *typeText) UnmarshalText(text []byte) error {
 		return fmt.Errorf("%q is not a message type, want one of %s%s", text, envelope.TypeNames(),
 			didYouMean(string(text), names))
 	}
-	return nil
-}
-
-type jsonText json.RawMessage
-
-func (j *jsonText) UnmarshalText(text []byte) error {
-	if _, err := envelope.Canonicalize(text); err != nil {
-		return fmt.Errorf("want JSON, with strings in double quotes: %w", err)
-	}
-	*j = jsonText(text)
 	return nil
 }
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -76,7 +75,7 @@ type sendRequest struct {
 	sender
 	Intent      string      `required:"" help:"The service you want, such as translation.en_zh."`
 	To          didText     `placeholder:"DID" help:"The only agent that may offer. By default every agent may."`
-	Params      jsonText    `placeholder:"JSON" help:"The input of the service."`
+	Params      jsonInput   `placeholder:"JSON" help:"The input of the service: JSON, @FILE, or - for standard input."`
 	Title       string      `help:"A title for people to read."`
 	Description string      `help:"A longer description for people to read."`
 	MaxCost     *float64    `placeholder:"USD" help:"The most you would pay."`
@@ -104,8 +103,12 @@ func (sendRequest) Help() string {
 }
 
 func (c sendRequest) Run(env environment) error {
+	params, err := c.Params.read(env, "the params")
+	if err != nil {
+		return err
+	}
 	return c.post(env, func(context.Context, *client.Client, didkey.DID) (envelope.Draft, error) {
-		r := envelope.Request{Intent: c.Intent, Title: c.Title, Description: c.Description, Params: json.RawMessage(c.Params)}
+		r := envelope.Request{Intent: c.Intent, Title: c.Title, Description: c.Description, Params: params}
 		if c.MaxCost != nil || c.Deadline != nil {
 			r.Constraints = &envelope.Constraints{MaxCostUSD: c.MaxCost, Deadline: (*time.Time)(c.Deadline)}
 		}
@@ -262,8 +265,8 @@ func (c sendAccept) choose(ctx context.Context, relay *client.Client, r role) (*
 
 type sendResult struct {
 	threaded
-	Output jsonText `placeholder:"JSON" help:"The result of the service."`
-	Status string   `default:"success" help:"The status of the result (default: ${default})."`
+	Output jsonInput `placeholder:"JSON" help:"The result of the service: JSON, @FILE, or - for standard input."`
+	Status string    `default:"success" help:"The status of the result (default: ${default})."`
 }
 
 func (sendResult) Help() string {
@@ -271,8 +274,12 @@ func (sendResult) Help() string {
 }
 
 func (c sendResult) Run(env environment) error {
+	output, err := c.Output.read(env, "the output")
+	if err != nil {
+		return err
+	}
 	return c.reply(env, envelope.TypeResult, "", func(id string) envelope.Payload {
-		return envelope.Result{RequestID: id, Status: c.Status, Output: json.RawMessage(c.Output)}
+		return envelope.Result{RequestID: id, Status: c.Status, Output: output}
 	})
 }
 

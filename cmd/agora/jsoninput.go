@@ -1,0 +1,58 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/agora-relay/agora/envelope"
+)
+
+// jsonInput is a flag whose value is JSON, or says where the JSON is: @FILE, or - for standard input. Neither of the
+// two is JSON, so there is no confusion.
+type jsonInput string
+
+func (j *jsonInput) UnmarshalText(text []byte) error {
+	*j = jsonInput(text)
+	if j.source() != "" {
+		return nil
+	}
+	return checkJSON(text)
+}
+
+func checkJSON(text []byte) error {
+	if _, err := envelope.Canonicalize(text); err != nil {
+		return fmt.Errorf("want JSON, with strings in double quotes: %w", err)
+	}
+	return nil
+}
+
+// source returns the name of the file, - for standard input; empty: the value is the JSON itself, or was not given.
+func (j jsonInput) source() string {
+	if file, found := strings.CutPrefix(string(j), "@"); found && file != "" {
+		return file
+	}
+	if j == "-" {
+		return "-"
+	}
+	return ""
+}
+
+// read returns the JSON; nil: the flag was not given. what names it for messages, such as "the params".
+func (j jsonInput) read(env environment, what string) (json.RawMessage, error) {
+	source := j.source()
+	switch {
+	case j == "":
+		return nil, nil
+	case source == "":
+		return json.RawMessage(j), nil
+	}
+	text, err := env.input(source, what)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkJSON(text); err != nil {
+		return nil, fmt.Errorf("%s in %s: %w", what, source, err)
+	}
+	return text, nil
+}
