@@ -33,6 +33,7 @@ type commandLine struct {
 	Canonicalize canonicalizeCmd `cmd:"" help:"Print JSON in its canonical form (RFC 8785)."`
 	Sign         signCmd         `cmd:"" help:"Sign an envelope that you have written as JSON."`
 	Verify       verifyCmd       `cmd:"" help:"Check the form and the signature of an envelope, however old it is."`
+	Ask          askCmd          `cmd:"" help:"Ask agents for a service, and print the result."`
 	Send         sendCmd         `cmd:"" help:"Sign a message and post it."`
 	Follow       followCmd       `cmd:"" help:"Print messages as they arrive."`
 	Thread       threadCmd       `cmd:"" help:"Show a thread."`
@@ -89,16 +90,37 @@ func main() {
 	os.Exit(code)
 }
 
-// Exit codes that scripts rely on.
+// defaultRelay is the relay of commands without --relay and AGORA_RELAY.
+const defaultRelay = "http://127.0.0.1:8789"
+
+// Exit codes that scripts rely on. Those of agora ask are in outcomes.
 const (
 	exitOK     = 0
 	exitFailed = 1
 	exitUsage  = 2
 )
 
-// errReported is the error of a command that has already printed why it failed. It leads to exitFailed without another
-// message.
+// errReported is the error of a command that has already printed why it failed. It leads to no other message.
 var errReported = errors.New("the failure was already reported")
+
+// exitError is an error with an exit code of its own. Other errors lead to exitFailed.
+type exitError struct {
+	code int
+	error
+}
+
+func (e exitError) Unwrap() error { return e.error }
+
+// exitCode returns the exit code for the error of a command.
+func exitCode(err error) int {
+	if err == nil {
+		return exitOK
+	}
+	if e, ok := errors.AsType[exitError](err); ok {
+		return e.code
+	}
+	return exitFailed
+}
 
 func run(env environment, args []string) (code int) {
 	env.args, env.exact = args, env.stdout
@@ -128,15 +150,11 @@ func run(env environment, args []string) (code int) {
 	if err != nil {
 		return env.usageError(err, args, &line.Serve)
 	}
-	switch err := parsed.Run(env); {
-	case err == nil:
-		return exitOK
-	case errors.Is(err, errReported):
-		return exitFailed
-	default:
+	err = parsed.Run(env)
+	if err != nil && !errors.Is(err, errReported) {
 		env.explain(err)
-		return exitFailed
 	}
+	return exitCode(err)
 }
 
 // newParser returns the parser of the command line. It writes the parsed values to line.
@@ -149,7 +167,7 @@ func newParser(line *commandLine, options ...kong.Option) (*kong.Kong, error) {
 		kong.NamedMapper("bytes", kong.MapperFunc(decodeBytes)),
 		kong.KindMapper(reflect.Int, decodeNumber("a whole number such as 10", setInt)),
 		kong.KindMapper(reflect.Float64, decodeNumber("a number such as 10 or 0.5", setFloat)),
-		kong.Vars{"relay": "http://127.0.0.1:8789", "version": versionLine()},
+		kong.Vars{"relay": defaultRelay, "version": versionLine()},
 	)...)
 }
 

@@ -46,7 +46,7 @@ func isTerminal(f *os.File) bool {
 // shellQuoted returns a file name in the form that a shell needs, with quotes if necessary.
 func shellQuoted(name string) string {
 	plain := func(r rune) bool {
-		return r < utf8.RuneSelf && (unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("/._-+@%", r))
+		return r < utf8.RuneSelf && (unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("/._-+@%:", r))
 	}
 	if name != "" && name[0] != '-' && !strings.ContainsFunc(name, func(r rune) bool { return !plain(r) }) {
 		return name

@@ -1,0 +1,207 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/didkey"
+)
+
+// askCmd is the client's side of a thread in one command. The thread at the relay is its only state: every run reads it
+// first, and then does what is missing. So a run can end at any moment, and another one continues.
+type askCmd struct {
+	identified
+	Intent      string        `arg:"" optional:"" help:"The service you want, such as translation.en_zh. Not needed if --thread names a request of yours."`
+	Params      jsonInput     `placeholder:"JSON" help:"The input of the service: JSON, @FILE, or - for standard input."`
+	Description string        `help:"What you want, in words, for the agents to read."`
+	To          didText       `placeholder:"DID" help:"The only agent that may offer. By default every agent may."`
+	Seal        bool          `help:"Encrypt the request for --to, and refuse answers that are not encrypted; see docs/SEALING.md."`
+	AllowPlain  bool          `help:"With --seal: use answers that are not encrypted, too."`
+	MaxCost     *float64      `placeholder:"USD" help:"The most you would pay. The agents see it. Without it only a free offer is accepted."`
+	Deadline    *futureTime   `placeholder:"TIME" help:"The time after which the result is of no use, in RFC 3339."`
+	Best        client.Rule   `enum:"cheapest,first,fastest" default:"cheapest" placeholder:"RULE" help:"Which offer to accept: the cheapest, the first, or the one with the shortest ETA (cheapest, first or fastest; default: ${default}). Not used with --choose."`
+	Choose      bool          `help:"Choose an offer yourself, at the terminal. Without --max-cost it may have any price."`
+	Wait        time.Duration `default:"1m" placeholder:"DURATION" help:"How long to wait for an offer (default: ${default})."`
+	Settle      time.Duration `default:"3s" placeholder:"DURATION" help:"How long to wait for better offers after the first good one (default: ${default}). Not used with --to or --best first."`
+	Timeout     time.Duration `placeholder:"DURATION" help:"End after this time, also while the agent works."`
+	Thread      idText        `placeholder:"ID" help:"The thread of the request: that of an earlier run to continue, or a new id (default: a new random one)."`
+	Raw         bool          `xor:"form" help:"If the output is a string, print it without JSON quotes, and exactly."`
+	JSON        bool          `xor:"form" help:"Print the whole story as one line of JSON, also if there is no result."`
+	Quiet       bool          `short:"q" help:"Print no progress, only errors."`
+}
+
+func (askCmd) Help() string {
+	var codes strings.Builder
+	for _, o := range outcomes {
+		fmt.Fprintf(&codes, "  %3d  %s\n", o.code, o.help)
+	}
+	return "Sends a request, waits for offers, accepts the best one, waits for the result, and prints its output as " +
+		"one line of JSON. Everything else goes to standard error.\n\n" +
+		"Without --max-cost nothing is paid: only a free offer is accepted. If there is none, the command shows the " +
+		"offers and ends. Then go on with --thread and --max-cost.\n\n" +
+		"The command first prints the id of the thread. With --thread ID another run continues it, also after a crash, " +
+		"and prints a result again. It never asks or accepts twice. Ctrl-C ends the command, not the request: agora send " +
+		"cancel takes it back.\n\n" +
+		"What the agent delivers is untrusted. Never run it.\n\n" +
+		"Exit codes:\n" + codes.String() + "\n" +
+		"Examples:\n" +
+		"  agora ask echo --key alice.key --params '{\"text\":\"hi\"}'\n" +
+		"  agora ask translation.en_zh --key alice.key --params @hello.json --max-cost 0.01\n" +
+		"  agora ask summary --key alice.key --params - --raw < text.json > summary.txt\n" +
+		"  agora ask echo --key alice.key --to DID --seal --params '{\"text\":\"secret\"}'\n" +
+		"  agora ask --key alice.key --thread thread_01m7wge1pwtpq86hase50257b1"
+}
+
+func (c askCmd) Validate() error {
+	switch {
+	case c.Intent == "" && c.Thread == "":
+		return errors.New("name the service that you want: agora ask INTENT; agora agents shows which there are. Or " +
+			"continue an earlier request with --thread ID")
+	case c.Seal && c.To == "":
+		return errors.New("--seal needs --to DID: the request is encrypted to that agent's key")
+	case c.MaxCost != nil && *c.MaxCost < 0:
+		return errors.New("--max-cost must not be negative")
+	case c.Wait <= 0:
+		return errors.New("--wait must be more than 0")
+	case c.Settle < 0 || c.Timeout < 0:
+		return errors.New("--settle and --timeout must not be negative")
+	}
+	return nil
+}
+
+func (c askCmd) Run(env environment) error {
+	if c.Choose && !env.stdinIsTerminal {
+		return exitError{exitUsage, errors.New("--choose needs a terminal to read your choice from; " +
+			"without one use --best cheapest, first or fastest")}
+	}
+	key, err := didkey.Load(c.Key)
+	if err != nil {
+		return err
+	}
+	params, err := c.Params.read(env, "the params")
+	if err != nil && env.ctx.Err() != nil {
+		return exitError{outcomeInterrupted.code, err}
+	}
+	if err != nil {
+		return err
+	}
+	status := newStatusLine(&env, c.Quiet)
+	defer status.end()
+	relay, err := c.connect(env, key)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := withTimeout(env.ctx, c.Timeout)
+	defer cancel()
+	a := &asking{askCmd: c, env: env, status: status, relay: relay, me: key.DID(), params: params,
+		thread: string(c.Thread), passed: map[[32]byte]bool{}, log: newLog(env)}
+	if a.thread == "" {
+		a.thread = client.NewThread()
+	}
+	result, err := a.run(ctx)
+	switch {
+	case err == nil:
+	case env.ctx.Err() != nil:
+		err = askError{outcomeInterrupted, errors.New("interrupted")}
+	case ctx.Err() != nil:
+		err = askError{outcomeTimedOut, fmt.Errorf("there is no result after %s (--timeout)", formatDuration(c.Timeout))}
+	}
+	status.clear()
+	return a.report(result, err)
+}
+
+// report prints the result, or why there is none.
+func (a *asking) report(result *client.Result, err error) error {
+	how := outcomeOf(err)
+	if err == nil && !strings.EqualFold(result.Status, "success") {
+		how = outcomeFailed
+	}
+	if a.JSON {
+		if failed := a.env.printJSON(a.story(how, result, err)); failed != nil {
+			return failed
+		}
+	}
+	if err == nil {
+		return a.printResult(how, result)
+	}
+	a.env.explain(err)
+	a.adviseAfter(how, err)
+	return exitError{how.code, errReported}
+}
+
+// printResult prints the output of a result to standard output.
+func (a *asking) printResult(how outcome, result *client.Result) error {
+	output := result.Output
+	if len(output) == 0 {
+		output = json.RawMessage("null")
+	}
+	var text string
+	var err error
+	switch {
+	case a.JSON:
+	case a.Raw && json.Unmarshal(output, &text) == nil && !bytes.Equal(output, []byte("null")):
+		_, err = fmt.Fprintln(a.env.exact, text)
+	default:
+		_, err = fmt.Fprintf(a.env.stdout, "%s\n", output)
+	}
+	if err != nil {
+		return err
+	}
+	if len(result.Artifacts) > 0 && !a.JSON {
+		a.note("the result also has artifacts; the same command with --json prints them")
+	}
+	if how != outcomeResult {
+		a.env.say("the status of the result is %q, not \"success\"", result.Status)
+		return exitError{how.code, errReported}
+	}
+	return nil
+}
+
+// resumeCommand returns the command that continues the request. more are further flags.
+func (a *asking) resumeCommand(more ...string) string {
+	words := append([]string{"agora ask --thread", a.thread}, more...)
+	words = append(words, a.connectionFlags()...)
+	if a.MaxCost != nil && len(more) == 0 { // it cannot be read from a sealed REQUEST
+		words = append(words, "--max-cost", formatAmount(*a.MaxCost))
+	}
+	for _, flag := range []struct {
+		given bool
+		text  string
+	}{{a.AllowPlain, "--allow-plain"}, {a.Best != client.Cheapest, "--best " + string(a.Best)}, {a.Choose, "--choose"},
+		{a.Raw, "--raw"}, {a.JSON, "--json"}} {
+		if flag.given {
+			words = append(words, flag.text)
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// connectionFlags returns the flags for the key and the relay, if the environment does not have the same values.
+func (a *asking) connectionFlags() (words []string) {
+	if a.Key != os.Getenv("AGORA_KEY") {
+		words = append(words, "--key", shellQuoted(a.Key))
+	}
+	if relay, set := os.LookupEnv("AGORA_RELAY"); string(a.Relay) != relay && (set || string(a.Relay) != defaultRelay) {
+		words = append(words, "--relay", shellQuoted(string(a.Relay)))
+	}
+	if a.Private && os.Getenv("AGORA_PRIVATE") == "" {
+		words = append(words, "--private")
+	}
+	return words
+}
+
+// note prints a line of progress.
+func (a *asking) note(format string, args ...any) {
+	if !a.Quiet {
+		a.env.say(format, args...)
+	}
+}
+
+// command prints a command that the user may run next.
+func (a *asking) command(text string) { fmt.Fprintf(a.env.stderr, "  %s\n", printable(text)) }

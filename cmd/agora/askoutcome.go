@@ -1,0 +1,169 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/thread"
+)
+
+// outcome is a way in which agora ask ends.
+type outcome struct {
+	code int
+	name string // in the output of --json
+	help string
+}
+
+// The outcomes of agora ask, in the order of the help. Scripts rely on the codes and the names.
+var (
+	outcomeResult      = outcome{exitOK, "result", "the result is on standard output"}
+	outcomeError       = outcome{exitFailed, "error", "something on this machine failed, such as reading a file"}
+	outcomeUsage       = outcome{exitUsage, "usage", "the command line is wrong, or does not fit to the --thread"}
+	outcomeNoOffer     = outcome{3, "no_offer", "there was no offer in time"}
+	outcomeNoneGood    = outcome{4, "no_acceptable_offer", "no offer was acceptable, for example all were too expensive"}
+	outcomeRefused     = outcome{5, "refused", "the relay refused a message, or has no such thread of yours"}
+	outcomeFailed      = outcome{6, "failed", "the agent reported an error, or its answer is unusable"}
+	outcomeCancelled   = outcome{7, "cancelled", "you have cancelled the request"}
+	outcomeTimedOut    = outcome{8, "timed_out", "no result in time: the agent is late, or --timeout is over"}
+	outcomeUnreachable = outcome{9, "unreachable", "the relay does not answer"}
+	outcomeInterrupted = outcome{130, "interrupted", "interrupted, for example by Ctrl-C"}
+)
+
+var outcomes = []outcome{outcomeResult, outcomeError, outcomeUsage, outcomeNoOffer, outcomeNoneGood, outcomeRefused,
+	outcomeFailed, outcomeCancelled, outcomeTimedOut, outcomeUnreachable, outcomeInterrupted}
+
+// askError is the error of a run that ends without a result, with the way in which it ends.
+type askError struct {
+	how outcome
+	error
+}
+
+func (e askError) Unwrap() error { return e.error }
+
+// outcomeOf returns the outcome of a run that has ended with err.
+func outcomeOf(err error) outcome {
+	if err == nil {
+		return outcomeResult
+	}
+	if e, ok := errors.AsType[askError](err); ok {
+		return e.how
+	}
+	return outcomeError
+}
+
+// fromRelay adds the outcome to an error of a message to the relay, or of a read.
+func (a *asking) fromRelay(err error) error {
+	if err == nil {
+		return nil
+	}
+	switch code := envelope.CodeOf(err); { // CodeInternal: also if it is no answer of the relay
+	case errors.Is(err, client.ErrUnknownOutcome), code == envelope.CodeUnavailable, code == envelope.CodeInternal:
+		return askError{outcomeUnreachable, err}
+	}
+	return askError{outcomeRefused, err}
+}
+
+// fromThread adds the outcome to an error of Offers or Result.
+func (a *asking) fromThread(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	failed, isFailure := errors.AsType[*client.AgentError](err)
+	switch {
+	case errors.Is(err, client.ErrCancelled):
+		return askError{outcomeCancelled, errors.New("you have cancelled the request")}
+	case isFailure && a.endedByClock(ctx, failed):
+		return a.timedOut()
+	case isFailure && failed.Code == envelope.AgentInsufficientBudget:
+		return askError{outcomeNoneGood, fmt.Errorf("%s wants more than you would pay: %w", failed.From, err)}
+	case isFailure:
+		return askError{outcomeFailed, fmt.Errorf("%s has reported an error: %w", failed.From, err)}
+	case envelope.CodeOf(err) != envelope.CodeInternal:
+		return a.fromRelay(err)
+	}
+	return askError{outcomeFailed, err}
+}
+
+// endedByClock reports whether an error says that the relay has ended the thread at its deadline. An agent may report
+// an error with the code TIMEOUT, too.
+func (a *asking) endedByClock(ctx context.Context, failed *client.AgentError) bool {
+	if failed.Code != envelope.AgentTimeout {
+		return false
+	}
+	record, err := a.look(ctx)
+	return err == nil && record.TimedOut()
+}
+
+// timedOut returns the error for a thread that the relay has ended at its deadline.
+func (a *asking) timedOut() error {
+	switch state, err := a.call.State(context.WithoutCancel(a.env.ctx)); {
+	case err == nil && state.Agent != "":
+		return askError{outcomeTimedOut, fmt.Errorf("%s has delivered nothing before the deadline of the relay",
+			state.Agent)}
+	case len(a.offers) > 0:
+		return askError{outcomeNoneGood, errors.New("no offer was accepted before the deadline of the relay; ask again")}
+	}
+	return askError{outcomeNoOffer, errors.New("there was no offer before the deadline of the relay" + a.hint())}
+}
+
+// describe says in which state the thread is. open is false if the request has ended.
+func (a *asking) describe(ctx context.Context) (text string, open bool) {
+	record, err := a.relay.Thread(ctx, a.thread, a.me)
+	until := func(t time.Time) string { return t.Local().Format(time.TimeOnly) }
+	switch {
+	case envelope.CodeOf(err) == envelope.CodeThreadNotFound:
+		return "the relay does not have the request; to ask, run the same command again with --thread " +
+			a.thread, false
+	case err != nil:
+		return "the relay does not answer, so it is not known how far the request is", true
+	case record.State == thread.Pending:
+		return fmt.Sprintf("the request is open until %s; offers so far: %d", until(record.Deadline),
+			len(record.Offers)), true
+	case record.State == thread.Active:
+		return fmt.Sprintf("%s has the job, and must deliver before %s", orElse(record.Agent, "an agent"),
+			until(record.Deadline)), true
+	case record.State == thread.Completed:
+		return "the result is there", true
+	}
+	return "the request has ended without a result", false
+}
+
+// describePatience is how long describe waits for the relay. A person waits for its answer after Ctrl-C.
+const describePatience = 3 * time.Second
+
+// adviseAfter says in which state the thread is, and how to go on, unless the request has ended.
+func (a *asking) adviseAfter(how outcome, err error) {
+	switch how {
+	case outcomeNoOffer, outcomeNoneGood, outcomeTimedOut, outcomeUnreachable, outcomeInterrupted:
+	default:
+		return
+	}
+	if !a.began {
+		if how == outcomeInterrupted {
+			a.env.say("this run has asked nothing")
+		}
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.env.ctx), describePatience)
+	defer cancel()
+	state, open := a.describe(ctx)
+	a.env.say("%s", state)
+	if !open {
+		return
+	}
+	var more []string
+	if e, ok := errors.AsType[*tooExpensive](err); ok {
+		a.env.say("to accept the offer for %s USD:", formatAmount(e.price))
+		more = []string{"--max-cost", formatAmount(e.price)}
+	} else {
+		a.env.say("to go on:")
+	}
+	a.command(a.resumeCommand(more...))
+	a.env.say("to take it back:")
+	a.command(strings.Join(append([]string{"agora send cancel --thread", a.thread}, a.connectionFlags()...), " "))
+}
