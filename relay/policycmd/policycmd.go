@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/program"
 	"github.com/agora-relay/agora/internal/safetext"
 	"github.com/agora-relay/agora/relay"
 )
@@ -245,7 +246,7 @@ func (c *Command) runOnce(ctx context.Context) error {
 		cancel(c.readAnswers(s, p.out))
 	})
 	tasks.Go(func() { c.writeQuestions(running, s, p.in) })
-	tasks.Go(func() { c.logLines(p.errors) })
+	tasks.Go(func() { program.EachLine(p.errors, c.logLine) })
 	<-running.Done()
 	if ctx.Err() != nil {
 		p.stop(ended, stopTime)

@@ -23,6 +23,7 @@ import (
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/program"
 	"github.com/agora-relay/agora/relay"
 	"go.uber.org/goleak"
 )
@@ -335,7 +336,7 @@ func TestStandardError(t *testing.T) {
 	if err := c.Screen(t.Context(), peer, message(t)); err != nil {
 		t.Fatal(err)
 	}
-	if n := strings.Count(log.String(), "the policy command says"); n > 3*maxLogLines || n == 0 {
+	if n := strings.Count(log.String(), "the policy command says"); n > 3*program.LogLines || n == 0 {
 		t.Errorf("%d lines are logged", n)
 	}
 	if strings.Contains(log.String(), "\x1b") {

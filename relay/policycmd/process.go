@@ -1,12 +1,12 @@
 package policycmd
 
 import (
-	"bufio"
 	"errors"
 	"io"
 	"os/exec"
 	"time"
 
+	"github.com/agora-relay/agora/internal/program"
 	"github.com/agora-relay/agora/internal/safetext"
 )
 
@@ -20,7 +20,7 @@ type process struct {
 // startProcess starts a program in a process group of its own.
 func startProcess(argv []string) (*process, error) {
 	p := &process{cmd: exec.Command(argv[0], argv[1:]...)}
-	ownGroup(p.cmd)
+	program.OwnGroup(p.cmd)
 	var errs [3]error
 	p.in, errs[0] = p.cmd.StdinPipe()
 	p.out, errs[1] = p.cmd.StdoutPipe()
@@ -43,7 +43,7 @@ func (p *process) stop(ended <-chan struct{}, patience time.Duration) {
 // kill kills the process group and frees what it has used. A program that has ended by itself is no error.
 func (p *process) kill() error {
 	// The group is killed before Wait, because its number may be used again after that.
-	killed := killGroup(p.cmd)
+	killed := program.KillGroup(p.cmd)
 	// If a process has left the group, it may still hold the other ends.
 	_, _, _ = p.in.Close(), p.out.Close(), p.errors.Close() // the program has ended, so nothing is lost
 	err := p.cmd.Wait()
@@ -53,41 +53,11 @@ func (p *process) kill() error {
 	return errors.Join(killed, err)
 }
 
-// Limits on what is logged of a program's standard error.
-const (
-	maxLogLine  = 1 << 10 // bytes of a line; the rest is left out
-	maxLogLines = 20      // lines in logInterval
-	logInterval = 10 * time.Second
-)
-
-// logLines logs what a program writes to its standard error. It never makes the program wait.
-func (c *Command) logLines(from io.Reader) {
-	lines := bufio.NewReaderSize(from, maxLogLine)
-	var since time.Time // of the interval
-	logged, dropped := 0, 0
-	for {
-		line, prefix, err := lines.ReadLine()
-		if err != nil {
-			break
-		}
-		if now := time.Now(); now.Sub(since) >= logInterval {
-			c.reportDropped(dropped)
-			since, logged, dropped = now, 0, 0
-		}
-		if logged++; logged > maxLogLines {
-			dropped++
-		} else {
-			c.log.Info("the policy command says", "line", string(safetext.Escape(line, "")))
-		}
-		for prefix && err == nil {
-			_, prefix, err = lines.ReadLine()
-		}
+// logLine logs what a program writes to its standard error. It is a program.LogFunc.
+func (c *Command) logLine(line []byte, leftOut int) {
+	if leftOut > 0 {
+		c.log.Warn("the policy command says too much; some lines are not logged", "lines", leftOut)
+		return
 	}
-	c.reportDropped(dropped)
-}
-
-func (c *Command) reportDropped(lines int) {
-	if lines > 0 {
-		c.log.Warn("the policy command says too much; some lines are not logged", "lines", lines)
-	}
+	c.log.Info("the policy command says", "line", string(safetext.Escape(line, "")))
 }
