@@ -30,10 +30,14 @@ func (a *agent) answerAll(ctx context.Context) {
 // next waits for the next REQUEST to answer and returns it, or nil if ctx ended first.
 func (a *agent) next(ctx context.Context) *queuedRequest {
 	for {
-		w, late, wait := a.queue.next(time.Now(), &a.pace)
-		a.drop(ctx, late)
-		if w != nil {
-			return w
+		var wait time.Duration
+		if !a.full() {
+			w, late, pause := a.queue.next(time.Now(), &a.pace)
+			a.drop(ctx, late)
+			if w != nil {
+				return w
+			}
+			wait = pause
 		}
 		timer := time.NewTimer(wait)
 		if wait == 0 {
@@ -41,6 +45,7 @@ func (a *agent) next(ctx context.Context) *queuedRequest {
 		}
 		select {
 		case <-a.queue.wake:
+		case <-a.room:
 		case <-timer.C:
 		case <-ctx.Done():
 		}

@@ -28,6 +28,10 @@ type run struct {
 	triedPost     bool             // whether the run has tried to post a message
 	outcome       envelope.Payload // the RESULT or ERROR after the work; kept, so a retry of the post does not repeat the work
 	seal          bool             // whether answers are sealed; true if the client has sealed a message to this agent
+	accepted      bool             // whether agent.accepted counts the job; guarded by the agent's mutex
+	checking      bool             // whether agent.checkEnd is reading the state of the thread; guarded by the agent's mutex
+	job           *Job             // the job of Handler.Work; nil: it was not called
+	failed        error            // why the outcome was not delivered; nil: it was
 }
 
 // step reads the state of the thread. If the thread waits for this agent, step posts the agent's next message. It
@@ -56,6 +60,7 @@ func (r *run) step() error {
 	}
 	request := r.request(record)
 	r.seal = r.sealed(record, request)
+	r.failed = nil
 	switch {
 	case isRequest && record.State == thread.Pending && request != nil && !record.Offered(r.agent.me):
 		return r.offer(request)
@@ -67,8 +72,26 @@ func (r *run) step() error {
 		default:
 			return r.work(request, record.Deadline)
 		}
+	case r.job != nil && !r.endedByAgent(record):
+		r.failed = errThreadEnded
 	}
 	return nil
+}
+
+// errThreadEnded is the cause of the end of work in a thread that has ended.
+var errThreadEnded = errors.New("client: the thread has ended")
+
+// endedByAgent reports whether the thread has ended with the RESULT or the ERROR of this agent.
+func (r *run) endedByAgent(record *Thread) bool {
+	n := len(record.Transitions)
+	return record.State != thread.Active && n > 0 && record.Transitions[n-1].By == r.agent.me
+}
+
+// reportFinished calls ServeOptions.Finished if Handler.Work was called.
+func (r *run) reportFinished() {
+	if r.job != nil && r.agent.opts.Finished != nil {
+		r.agent.opts.Finished(*r.job, r.outcome, r.failed)
+	}
 }
 
 // mayBeHidden reports whether the relay may hide the thread's record from this agent: the event is a REQUEST without a
@@ -228,6 +251,7 @@ func (r *run) perform(request *envelope.Envelope, deadline time.Time) error {
 	if failed == nil {
 		a := r.agent
 		a.queue.earn(r.key.Client)
+		a.admit(r)
 		if err := a.workSlots.acquire(r.ctx, r.key.Client); err != nil {
 			return err
 		}
@@ -237,6 +261,7 @@ func (r *run) perform(request *envelope.Envelope, deadline time.Time) error {
 			ctx, cancel = context.WithTimeout(ctx, deadline.Sub(a.client.now())+clockSkew)
 		}
 		defer cancel()
+		job.Deadline, r.job = deadline, &job
 		var result envelope.Result
 		var err error
 		if result, failed, err = call(r, ctx, a.handler.Work, job); err != nil {

@@ -19,17 +19,27 @@ type ServeOptions struct {
 	// Cursor stores the position in the relay's events across restarts; nil: after a restart the agent reads all events
 	// again that the relay still has.
 	Cursor CursorStore
-	// Manifest is posted at the start, and again before it expires; nil: none is posted.
-	Manifest *envelope.Manifest
+	// Manifest is posted at the start, and again before it expires. It is an envelope.Manifest, or an envelope.Raw of type
+	// MANIFEST. nil: none is posted.
+	Manifest envelope.Payload
 	// Concurrency is the largest number of REQUESTs that are answered at the same time. It is also the largest number
 	// of calls of Work that run at the same time. 0: 8.
 	Concurrency int
+	// MaxAccepted limits how many accepted jobs the agent has at a time, those that wait for their turn included. While it
+	// has that many, REQUESTs wait without an answer, until their ttl ends. If several open offers are accepted at the
+	// same time, the agent gets more jobs than that. 0: no limit.
+	MaxAccepted int
 	// QuoteTimeout is how long a call of Quote may take before its ctx ends; 0: one minute.
 	QuoteTimeout time.Duration
 	// Dropped is called for each REQUEST that Serve drops without an answer, because too many REQUESTs were waiting or
 	// because the REQUEST waited for longer than its ttl. Dropped must return quickly. The number of dropped REQUESTs
 	// is also logged. nil: not called.
 	Dropped func(request *envelope.Envelope)
+	// Finished is called for each job that Handler.Work has worked on, when nothing is left to do for it. outcome is the
+	// Result or the Failure that the relay has stored for the client, and err is nil. Or err says why nothing was
+	// stored, for example ErrCancelled, and outcome may be nil. Finished is not called for a job that ends with Serve.
+	// It must return quickly. nil: not called.
+	Finished func(job Job, outcome envelope.Payload, err error)
 }
 
 const (
@@ -45,6 +55,7 @@ const (
 type Job struct {
 	Request  envelope.Request   // the payload of the REQUEST
 	Envelope *envelope.Envelope // the verified REQUEST; Sender.ID is the client, Thread is the id of the thread
+	Deadline time.Time          // for Work: when the relay ends the thread, by its clock; zero if it did not say
 }
 
 // Handler has the functions that an agent consists of. Work is required.
@@ -58,8 +69,8 @@ type Handler struct {
 	// REQUEST if the offer cannot be posted at once.
 	Quote func(ctx context.Context, job Job) (envelope.Offer, error)
 	// Work does the job after the offer is accepted, and returns the result. Serve sets the request_id of the result,
-	// and sets an empty status to "success". ctx ends when the client cancels the job, five minutes after the deadline
-	// of the thread, or when Serve ends.
+	// and sets an empty status to "success". ctx ends when the client cancels the job, when the relay reports that the
+	// thread has ended, at the latest five minutes after the deadline of the thread, or when Serve ends.
 	Work func(ctx context.Context, job Job) (envelope.Result, error)
 }
 
@@ -120,6 +131,7 @@ func (c *Client) Serve(ctx context.Context, opts ServeOptions, handler Handler) 
 		acceptSlots: make(chan struct{}, maxAccepts),
 		readSlots:   make(chan struct{}, opts.Concurrency),
 		answerSlots: make(chan struct{}, opts.Concurrency),
+		room:        make(chan struct{}, 1),
 		workSlots:   fairSlots{free: opts.Concurrency},
 		running:     map[thread.Key]*run{},
 		requests:    newRecent[thread.Key, *envelope.Envelope](maxAccepts),
@@ -157,10 +169,12 @@ type agent struct {
 	readSlots   chan struct{} // a semaphore: one element for each read of the state of a thread with an ACCEPT
 	answerSlots chan struct{} // a semaphore: one element for each REQUEST that is being answered
 	workSlots   fairSlots     // one slot for each call of Handler.Work
+	room        chan struct{} // has one element after an accepted job has ended
 	dropped     dropped
 
 	mu       sync.Mutex
 	running  map[thread.Key]*run                     // the threads that are being handled
+	accepted int                                     // the number of accepted jobs, see ServeOptions.MaxAccepted
 	requests *recent[thread.Key, *envelope.Envelope] // see run.request
 }
 
@@ -175,6 +189,7 @@ func (a *agent) page(ctx context.Context, events []*envelope.Envelope, cursor st
 		switch e.Type {
 		case envelope.TypeCancel, envelope.TypeError:
 			a.cancel(ctx, key)
+			a.checkEnd(ctx, e)
 		case envelope.TypeRequest:
 			if e.Recipient != "" || a.serves(e) {
 				a.progress.hold(p)
@@ -190,8 +205,9 @@ func (a *agent) page(ctx context.Context, events []*envelope.Envelope, cursor st
 			a.progress.hold(p)
 			a.tasks.Go(func() {
 				defer func() { <-a.acceptSlots }()
-				if a.handleAccept(ctx, key, e) {
+				if r := a.handleAccept(ctx, key, e); r != nil {
 					a.release(ctx, p)
+					r.reportFinished()
 				}
 			})
 		}
@@ -217,14 +233,49 @@ func (a *agent) cancel(ctx context.Context, key thread.Key) {
 	}
 }
 
+// checkEnd is called for each ERROR of somebody else than the client. It may be the relay's notice that the thread has
+// ended, which does not name the client. So for each thread with this id in which the agent works, checkEnd asks the
+// relay whether the thread has ended, and then ends the work.
+func (a *agent) checkEnd(ctx context.Context, e *envelope.Envelope) {
+	if e.Type != envelope.TypeError {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for key, r := range a.running {
+		if key.ID != e.Thread || key.Client == e.Sender.ID || r.event.Type != envelope.TypeAccept || r.checking {
+			continue
+		}
+		r.checking = true
+		a.tasks.Go(func() {
+			if a.hasEnded(ctx, key) {
+				r.cancel(errThreadEnded)
+			}
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			r.checking = false
+		})
+	}
+}
+
+// hasEnded reports whether the relay says that the agent has no work to do in a thread any more.
+func (a *agent) hasEnded(ctx context.Context, key thread.Key) bool {
+	if acquireSlot(ctx, a.readSlots) != nil {
+		return false
+	}
+	defer func() { <-a.readSlots }()
+	record, err := a.client.Thread(ctx, key.ID, key.Client)
+	return err == nil && (record.State != thread.Active || record.Agent != a.me)
+}
+
 // handleAccept handles the ACCEPT e. It first waits for the end of any other run in the same thread. It retries after
-// temporary failures. It returns false if ctx ended before the ACCEPT was handled.
-func (a *agent) handleAccept(ctx context.Context, key thread.Key, e *envelope.Envelope) bool {
+// temporary failures. It returns the run, or nil if ctx ended before the ACCEPT was handled.
+func (a *agent) handleAccept(ctx context.Context, key thread.Key, e *envelope.Envelope) *run {
 	r := &run{agent: a, key: key, event: e, ended: make(chan struct{})}
 	r.ctx, r.cancel = context.WithCancelCause(ctx)
 	defer r.cancel(nil)
 	if !a.register(ctx, r) {
-		return false
+		return nil
 	}
 	defer a.unregister(r)
 	var pause backoff
@@ -232,19 +283,24 @@ func (a *agent) handleAccept(ctx context.Context, key thread.Key, e *envelope.En
 		err := r.step()
 		switch {
 		case ctx.Err() != nil:
-			return false
+			return nil
 		case err == nil:
-			return true
+			return r
 		case r.ctx.Err() != nil, permanent(err):
 			a.client.log.Info("the agent does nothing more in a thread",
 				"thread", key.ID, "client", key.Client, "reason", err)
-			return true
+			r.failed = err
+			return r
 		}
 		a.client.log.Warn("handling an ACCEPT failed, will be retried",
 			"thread", key.ID, "client", key.Client, "error", err)
 		// The thread may end during a longer pause.
 		if pause.wait(r.ctx, min(retryAfter(err), postPatience), maxPause) != nil {
-			return ctx.Err() == nil
+			if ctx.Err() != nil {
+				return nil
+			}
+			r.failed = context.Cause(r.ctx)
+			return r
 		}
 	}
 }
@@ -282,6 +338,30 @@ func (a *agent) unregister(r *run) {
 	defer a.mu.Unlock()
 	delete(a.running, r.key)
 	close(r.ended)
+	if r.accepted {
+		a.accepted--
+		select {
+		case a.room <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// admit counts the job of r as accepted, until unregister.
+func (a *agent) admit(r *run) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !r.accepted {
+		r.accepted = true
+		a.accepted++
+	}
+}
+
+// full reports whether the agent has as many accepted jobs as ServeOptions.MaxAccepted allows.
+func (a *agent) full() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.opts.MaxAccepted > 0 && a.accepted >= a.opts.MaxAccepted
 }
 
 // announce posts the manifest, and posts it again after half of its lifetime in the relay. It returns when ctx ends or
@@ -290,7 +370,7 @@ func (a *agent) announce(ctx context.Context) {
 	var pause backoff
 	for {
 		a.pace.spend(time.Now())
-		_, receipt, err := a.client.Post(ctx, envelope.Draft{Payload: *a.opts.Manifest})
+		_, receipt, err := a.client.Post(ctx, envelope.Draft{Payload: a.opts.Manifest})
 		next := min(retryAfter(err), readPatience)
 		switch {
 		case ctx.Err() != nil:
