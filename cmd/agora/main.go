@@ -38,6 +38,7 @@ type commandLine struct {
 	Follow       followCmd       `cmd:"" help:"Print messages as they arrive."`
 	Thread       threadCmd       `cmd:"" help:"Show a thread."`
 	Agents       agentsCmd       `cmd:"" help:"Find agents."`
+	Work         workCmd         `cmd:"" help:"Make an agent out of any program."`
 	Page         pageCmd         `cmd:"" help:"Show the web page of a relay elsewhere, from this machine."`
 	Hub          hubCmd          `cmd:"" help:"Talk with agents of a Chorus hub."`
 	Channel      channelCmd      `cmd:"" help:"Take part in channels, and connect agents to them."`

@@ -47,10 +47,7 @@ func (k mcpKey) open() (key didkey.Key, book *spending.Book, file string, err er
 	if key, err = didkey.LoadOrCreate(k.Key); err != nil {
 		return key, nil, "", err
 	}
-	if file, err = filepath.Abs(k.Key); err == nil {
-		file, err = filepath.EvalSymlinks(file)
-	}
-	if err != nil {
+	if file, err = realPath(k.Key); err != nil {
 		return key, nil, "", err
 	}
 	book, err = spending.Open(file, key.DID(), nil)

@@ -1,0 +1,300 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+)
+
+// workCmd makes an agent out of any program.
+type workCmd struct {
+	identified
+	Intent      []string      `sep:"none" placeholder:"INTENT" help:"A service that the program does, such as translation.en_zh. May be repeated (default: the intents of --manifest)."`
+	Exec        string        `placeholder:"CMD" help:"The program and its arguments in one text. Quotes and backslashes work as in a shell, but there is no shell. Or give them after --, as PROGRAM ARG..."`
+	Program     []string      `arg:"" optional:"" name:"program" help:"The program and its arguments, in place of --exec; put -- before them."`
+	Input       string        `default:"job" enum:"job,params,text" placeholder:"job|params|text" help:"What the program reads: the whole job as JSON (job, the default), only its params as JSON (params), or the text in its params (text)."`
+	Output      string        `default:"auto" enum:"auto,json,text" placeholder:"auto|json|text" help:"What the program writes: JSON (json), a text (text), or JSON if it is valid and otherwise a text (auto, the default)."`
+	Price       float64       `placeholder:"AMOUNT" help:"The price of a job (default: 0, free)."`
+	Currency    string        `default:"USD" help:"The currency of the price, an ISO 4217 code (default: ${default})."`
+	Plan        string        `help:"What the offers say about how you would do the work."`
+	ETA         time.Duration `placeholder:"DURATION" help:"What the offers say about how long a job takes."`
+	Name        string        `help:"The agent's name in the manifest that is made from --intent."`
+	Manifest    string        `placeholder:"FILE" help:"The capability manifest to announce, as JSON (default: one made from --intent, --name and --price)."`
+	Concurrency int           `default:"1" placeholder:"N" help:"How many programs run at the same time. While N jobs are accepted and not finished, the agent makes no more offers (default: ${default})."`
+	Timeout     time.Duration `default:"10m" placeholder:"DURATION" help:"How long a program may run for a job; 0: until the relay ends the thread (default: ${default})."`
+	Grace       time.Duration `default:"10s" placeholder:"DURATION" help:"How long a program may take to end after SIGTERM (default: ${default})."`
+	Attempts    int           `default:"3" placeholder:"N" help:"How often a job is begun again after this command was killed (default: ${default})."`
+	MaxJobs     int           `placeholder:"N" help:"End after N jobs."`
+	ErrorDetail bool          `help:"When the program fails, also tell the client the last line of its standard error."`
+	State       string        `placeholder:"FILE" help:"The file that says how far the agent has come (default: one for each relay, in a folder beside the key file with .work after its name)."`
+}
+
+func (workCmd) Help() string {
+	return "Makes an agent out of any program. The agent announces the service and offers it to whoever asks. For each job that " +
+		"a client accepts it starts the program, and sends what the program prints as the RESULT. It runs until it is " +
+		"interrupted.\n\n" +
+		"Input. The program reads one line of JSON:\n" +
+		`  {"thread":"t1","request_id":"r1","intent":"echo","client":"did:key:…","params":{"text":"Hi"},"attempt":1,` + "\n" +
+		`   "title":"…","description":"…","max_cost_usd":0.01,"deadline":"2030-02-02T15:30:00Z"}` + "\n" +
+		"params is null if there are none. title, description and max_cost_usd are absent if the client did not set them. deadline " +
+		"is the client's, or when the relay ends the thread if that is earlier. With --input params it reads only the params. With --input text it reads the text " +
+		"in the params: they are a string, or an object with a string text. Other requests are refused then.\n" +
+		"AGORA_THREAD, AGORA_REQUEST_ID, AGORA_INTENT, AGORA_CLIENT and AGORA_ATTEMPT have the same values. The rest of the " +
+		"environment is yours, except that all other variables that begin with AGORA_ are removed: they may have secrets.\n\n" +
+		"All of it comes from strangers. Never let a shell evaluate it, and quote variables.\n\n" +
+		"Output. With --output auto, valid JSON is the result as it is; anything else is a text, without the line breaks at " +
+		"its end. A text must be UTF-8. A result must fit into a message, most often 128 KiB. Standard error goes to the " +
+		"log: at most 100 lines in 10 seconds.\n\n" +
+		"Failures. The client gets an ERROR in place of a RESULT: INVALID_REQUEST if the program exits with 65, UNAVAILABLE " +
+		"(try again later) with 75, TIMEOUT after --timeout, and otherwise EXECUTION_FAILED.\n\n" +
+		"Processes. Each program has a process group of its own. It gets SIGTERM, and SIGKILL after --grace, when its time is " +
+		"over, when the client cancels, and when the agent is interrupted. When the program has ended, its whole group is " +
+		"killed, so wait in it for what it starts in the background. Processes that leave the group (setsid) go on. A second " +
+		"interrupt kills at once. If the agent itself is killed (SIGKILL), Linux ends the program, but not what it has started. On Windows programs are ended at once, without what they have started.\n\n" +
+		"Restarts. A job that was not finished is begun again, also after kill -9, and its client gets one answer. attempt says " +
+		"how often it was begun. After --attempts it fails with EXECUTION_FAILED.\n\n" +
+		"Examples:\n" +
+		"  agora work --key bob.key --intent translation.en_zh --exec ./translate.sh --price 0.005\n" +
+		"  agora work --key bob.key --intent text.upper --input text -- tr a-z A-Z\n" +
+		"  agora work --key bob.key --intent text.count --input text -- sh -c 'wc -w | tr -d \" \"'\n" +
+		"  agora work --key bob.key --manifest bob.json --exec 'python3 agent.py' --concurrency 4 --timeout 1m"
+}
+
+func (c workCmd) Validate() error {
+	switch {
+	case c.Exec == "" && len(c.Program) == 0:
+		return errors.New("name the program with --exec CMD, or put it and its arguments after --")
+	case c.Exec != "" && len(c.Program) > 0:
+		return errors.New("give either --exec CMD or -- PROGRAM ARG..., not both; --exec takes the program and all its arguments in " +
+			"one text, such as --exec 'python3 agent.py'")
+	case len(c.Intent) == 0 && c.Manifest == "":
+		return errors.New("say what the program does with --intent INTENT, or with --manifest FILE")
+	case c.Manifest != "" && c.Name != "":
+		return errors.New("--name is for the manifest that is made from --intent; put the name into the file of --manifest")
+	case c.Price < 0 || c.ETA < 0 || c.Timeout < 0 || c.Grace < 0 || c.MaxJobs < 0:
+		return errors.New("--price, --eta, --timeout, --grace and --max-jobs must not be negative")
+	case c.Concurrency < 1 || c.Concurrency > maxPrograms:
+		return fmt.Errorf("--concurrency must be from 1 to %d", maxPrograms)
+	case c.Attempts < 1 || c.Attempts > math.MaxInt32:
+		return errors.New("--attempts must be at least 1")
+	}
+	for _, intent := range c.Intent {
+		if intent == "" {
+			return errors.New("--intent must not be empty")
+		}
+	}
+	_, err := c.argv()
+	return err
+}
+
+// maxPrograms is the largest --concurrency.
+const maxPrograms = 1000
+
+// argv returns the program and its arguments.
+func (c workCmd) argv() ([]string, error) {
+	argv := c.Program
+	if c.Exec != "" {
+		var err error
+		if argv, err = splitWords(c.Exec, runtime.GOOS != "windows"); err != nil {
+			return nil, fmt.Errorf("--exec: %w", err)
+		}
+	}
+	if len(argv) == 0 || argv[0] == "" {
+		return nil, errors.New("the name of the program is empty")
+	}
+	return argv, nil
+}
+
+// lookProgram returns an error if the program cannot be started, and says why.
+func lookProgram(name string) error {
+	_, err := exec.LookPath(name)
+	if err == nil {
+		return nil
+	}
+	info, missing := os.Stat(name)
+	switch {
+	case missing != nil:
+		return fmt.Errorf("there is no program %s: %w", name, err)
+	case info.IsDir():
+		return fmt.Errorf("%s is a folder, not a program", name)
+	case !strings.ContainsRune(name, filepath.Separator):
+		return fmt.Errorf("there is no program %s in PATH; for the file in this folder write .%c%s", name, filepath.Separator, name)
+	}
+	return fmt.Errorf("%s cannot be run: %w; make it executable with chmod +x %s", name, err, shellQuoted(name))
+}
+
+// announced returns the manifest, and the intents that the agent serves.
+func (c workCmd) announced() (envelope.Payload, []string, error) {
+	if c.Manifest == "" {
+		m := envelope.Manifest{ID: "cap_work", Name: c.Name}
+		for _, intent := range c.Intent {
+			m.Intents = append(m.Intents, envelope.Intent{ID: intent})
+		}
+		if c.Price > 0 {
+			m.Pricing = &envelope.Pricing{Model: "fixed", Currency: c.Currency, FixedPrice: c.Price}
+		} else {
+			m.Pricing = &envelope.Pricing{Model: "free"}
+		}
+		return m, c.Intent, nil
+	}
+	text, err := os.ReadFile(c.Manifest)
+	if err != nil {
+		return nil, nil, fmt.Errorf("--manifest: %w", err)
+	}
+	var m envelope.Manifest
+	if _, err = envelope.Canonicalize(text); err == nil {
+		err = json.Unmarshal(text, &m)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("the manifest in %s is not valid: %w", c.Manifest, err)
+	}
+	if len(c.Intent) > 0 {
+		return envelope.Raw{Type: envelope.TypeManifest, JSON: text}, c.Intent, nil
+	}
+	var intents []string
+	for _, intent := range m.Intents {
+		if intent.ID != "" {
+			intents = append(intents, intent.ID)
+		}
+	}
+	if len(intents) == 0 {
+		return nil, nil, fmt.Errorf("the manifest in %s has no intents; add some, or give --intent", c.Manifest)
+	}
+	return envelope.Raw{Type: envelope.TypeManifest, JSON: text}, intents, nil
+}
+
+// stateFile returns the name of the state file, and creates its folder. The position in the events of one relay means
+// nothing to another.
+func (c workCmd) stateFile() (string, error) {
+	if c.State != "" {
+		return c.State, nil
+	}
+	key, err := realPath(c.Key)
+	if err != nil {
+		return "", err
+	}
+	folder, relay := key+".work", sha256.Sum256([]byte(c.Relay))
+	return filepath.Join(folder, fmt.Sprintf("%x.json", relay[:8])), os.MkdirAll(folder, 0o700)
+}
+
+// realPath returns the absolute name of a file without symbolic links.
+func realPath(name string) (string, error) {
+	path, err := filepath.Abs(name)
+	if err == nil {
+		path, err = filepath.EvalSymlinks(path)
+	}
+	return path, err
+}
+
+func (c workCmd) Run(env environment) (err error) {
+	argv, err := c.argv()
+	if err == nil {
+		err = lookProgram(argv[0])
+	}
+	if err != nil {
+		return err
+	}
+	manifest, intents, err := c.announced()
+	if err != nil {
+		return err
+	}
+	relay, me, err := c.worker(env)
+	if err != nil {
+		return err
+	}
+	file, err := c.stateFile()
+	if err != nil {
+		return err
+	}
+	state, err := openWorkState(file, string(c.Relay), me)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, state.close()) }()
+	ctx, stop := context.WithCancelCause(env.ctx)
+	defer stop(nil)
+	w := newWorkAgent(c, env, argv, state, stop)
+	w.maxMessage = maxMessage(ctx, relay)
+	defer w.watch(env.ctx)()
+	hint := ""
+	if env.stderrIsTerminal {
+		hint = "; Ctrl-C ends it"
+	}
+	env.say("working for %s as %s at %s%s", strings.Join(intents, ", "), me, c.Relay, hint)
+	err = relay.Serve(ctx, client.ServeOptions{Intents: intents, Cursor: state, Manifest: manifest, Concurrency: c.Concurrency,
+		MaxAccepted: c.Concurrency, Finished: w.finished}, client.Handler{Quote: w.quote, Work: w.work})
+	if errors.Is(err, errMaxJobs) || env.ctx.Err() != nil && errors.Is(err, context.Cause(env.ctx)) {
+		return nil
+	}
+	return err
+}
+
+// worker returns the client. It retries for longer than that of other commands, because nobody waits for it.
+func (c workCmd) worker(env environment) (*client.Client, didkey.DID, error) {
+	key, err := didkey.Load(c.Key)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, "", fmt.Errorf("there is no key %s; create one with agora keygen %s", c.Key, shellQuoted(c.Key))
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	relay, err := client.New(string(c.Relay), key, client.Options{Logger: newLog(env), RequireParties: c.Private})
+	return relay, key.DID(), err
+}
+
+// maxMessage returns the size of the largest message that the relay takes, in bytes. If the relay does not answer now,
+// the answer is the usual size.
+func maxMessage(ctx context.Context, relay *client.Client) int {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	info, err := relay.Info(ctx)
+	var document struct {
+		Limits struct {
+			BodyBytes int `json:"bodyBytes"`
+		} `json:"limits"`
+	}
+	const smallest, largest = 4 << 10, 16 << 20
+	if err != nil || json.Unmarshal(info.JSON, &document) != nil || document.Limits.BodyBytes < smallest {
+		return envelope.DefaultMaxBytes
+	}
+	return min(document.Limits.BodyBytes, largest)
+}
+
+// watch says that the command ends when ctx does, and kills the programs at a second signal. stop ends watching.
+func (w *workAgent) watch(ctx context.Context) (stop func()) {
+	ended, watching := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(watching)
+		select {
+		case <-ctx.Done():
+		case <-ended:
+			return
+		}
+		second := make(chan os.Signal, 1)
+		signal.Notify(second, os.Interrupt, syscall.SIGTERM)
+		defer signal.Stop(second)
+		w.sayStopping()
+		select {
+		case <-second:
+			close(w.kill)
+		case <-ended:
+		}
+	}()
+	return func() { close(ended); <-watching }
+}

@@ -1,0 +1,359 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+	"unicode/utf8"
+
+	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/jsontext"
+	"github.com/agora-relay/agora/internal/program"
+	"github.com/agora-relay/agora/thread"
+)
+
+// workAgent is the agent of agora work. It runs a program for each job.
+type workAgent struct {
+	cmd        workCmd
+	env        environment
+	argv       []string
+	environ    []string // what all programs get
+	state      *workState
+	stop       context.CancelCauseFunc // ends the agent
+	kill       chan struct{}           // closed when programs must end at once
+	maxMessage int                     // the size of the largest message in bytes
+
+	mu      sync.Mutex // also for what is printed
+	begun   int        // jobs, for --max-jobs
+	ended   int        // jobs, for --max-jobs
+	running map[thread.Key]time.Time
+}
+
+// errMaxJobs ends the agent when --max-jobs is reached.
+var errMaxJobs = errors.New("--max-jobs is reached")
+
+func newWorkAgent(c workCmd, env environment, argv []string, state *workState, stop context.CancelCauseFunc) *workAgent {
+	return &workAgent{cmd: c, env: env, argv: argv, environ: programEnvironment(os.Environ()), state: state, stop: stop,
+		kill: make(chan struct{}), running: map[thread.Key]time.Time{}}
+}
+
+// programEnvironment returns the environment without the variables of agora. They may have keys and tokens.
+func programEnvironment(own []string) []string {
+	return slices.DeleteFunc(slices.Clone(own), func(pair string) bool { return strings.HasPrefix(strings.ToUpper(pair), "AGORA_") })
+}
+
+// workJob is what the program reads about a job.
+type workJob struct {
+	Thread      string          `json:"thread"`
+	RequestID   string          `json:"request_id"`
+	Intent      string          `json:"intent"`
+	Client      didkey.DID      `json:"client"`
+	Params      json.RawMessage `json:"params"` // null: there are none
+	Attempt     int             `json:"attempt"`
+	Title       string          `json:"title,omitempty"`
+	Description string          `json:"description,omitempty"`
+	MaxCostUSD  *float64        `json:"max_cost_usd,omitempty"`
+	Deadline    string          `json:"deadline,omitempty"` // RFC 3339: when the thread ends, or the client's deadline if that is earlier
+}
+
+func newWorkJob(job client.Job, attempt int) workJob {
+	w := workJob{Thread: job.Envelope.Thread, RequestID: job.Request.RequestID, Intent: job.Request.Intent,
+		Client: job.Envelope.Sender.ID, Params: job.Request.Params, Attempt: attempt, Title: job.Request.Title,
+		Description: job.Request.Description}
+	deadline := job.Deadline
+	if limits := job.Request.Constraints; limits != nil {
+		w.MaxCostUSD = limits.MaxCostUSD
+		if limits.Deadline != nil && (deadline.IsZero() || limits.Deadline.Before(deadline)) {
+			deadline = *limits.Deadline
+		}
+	}
+	if !deadline.IsZero() {
+		w.Deadline = envelope.FormatTime(deadline)
+	}
+	return w
+}
+
+// environment returns what the program finds in its environment.
+func (j workJob) environment() []string {
+	return []string{"AGORA_THREAD=" + j.Thread, "AGORA_REQUEST_ID=" + j.RequestID, "AGORA_INTENT=" + j.Intent,
+		"AGORA_CLIENT=" + string(j.Client), "AGORA_ATTEMPT=" + strconv.Itoa(j.Attempt)}
+}
+
+// input returns what the program reads, by --input. Errors are for the client.
+func (j workJob) input(kind string) ([]byte, error) {
+	switch kind {
+	case "params":
+		if len(j.Params) == 0 {
+			return []byte("null\n"), nil
+		}
+		return append(slices.Clone(j.Params), '\n'), nil
+	case "text":
+		text, err := textOf(j.Params)
+		if !strings.HasSuffix(text, "\n") {
+			text += "\n" // as the lines of a file have; otherwise some programs ignore the last one
+		}
+		return []byte(text), err
+	}
+	return append(jsontext.Compact(j), '\n'), nil
+}
+
+// textOf returns the text in params.
+func textOf(params json.RawMessage) (string, error) {
+	var text string
+	if json.Unmarshal(params, &text) == nil && len(params) > 0 && params[0] == '"' {
+		return text, nil
+	}
+	var object struct {
+		Text *string `json:"text"`
+	}
+	if json.Unmarshal(params, &object) == nil && object.Text != nil {
+		return *object.Text, nil
+	}
+	return "", &client.AgentError{Code: envelope.AgentInvalidRequest,
+		Message: `the params must be a string, or an object with a string "text"`}
+}
+
+// quote makes the offer for a job.
+func (w *workAgent) quote(_ context.Context, job client.Job) (envelope.Offer, error) {
+	if _, err := newWorkJob(job, 1).input(w.cmd.Input); err != nil {
+		return envelope.Offer{}, err
+	}
+	return envelope.Offer{Plan: w.cmd.Plan, ETASeconds: w.cmd.ETA.Seconds(),
+		Price: &envelope.Price{Amount: w.cmd.Price, Currency: w.cmd.Currency}}, nil
+}
+
+// executionFailed is the code of the ERROR for a program that has failed. It is not retryable.
+const executionFailed envelope.AgentCode = "EXECUTION_FAILED"
+
+// failed returns an error for the client.
+func failed(code envelope.AgentCode, format string, args ...any) *client.AgentError {
+	return &client.AgentError{Code: code, Message: fmt.Sprintf(format, args...)}
+}
+
+// work runs the program for a job.
+func (w *workAgent) work(ctx context.Context, job client.Job) (envelope.Result, error) {
+	key := keyOf(job)
+	if !w.begin(key) {
+		<-ctx.Done() // the agent ends soon, and the job waits for its next start
+		return envelope.Result{}, context.Cause(ctx)
+	}
+	attempt, err := w.state.begin(key)
+	if err != nil { // without the state, a job that kills the agent would be begun for ever
+		w.stop(fmt.Errorf("the state cannot be saved: %w", err))
+		return envelope.Result{}, err
+	}
+	if attempt > w.cmd.Attempts {
+		return envelope.Result{}, failed(executionFailed, "the job was begun %d times, and the agent ended each time", w.cmd.Attempts)
+	}
+	about := newWorkJob(job, attempt)
+	input, err := about.input(w.cmd.Input)
+	if err != nil {
+		return envelope.Result{}, err
+	}
+	again := ""
+	if attempt > 1 {
+		again = fmt.Sprintf(", attempt %d", attempt)
+	}
+	w.say(key.ID, "started for %s (%s%s)", key.Client, about.Intent, again)
+	written, err := program.Run(ctx, program.Options{Argv: w.argv, Env: slices.Concat(w.environ, about.environment()), Input: input,
+		MaxOutput: w.maxMessage, Timeout: w.cmd.Timeout, Grace: w.cmd.Grace, Kill: w.kill, Log: w.logger(key.ID)})
+	if ctx.Err() != nil && !errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+		return envelope.Result{}, context.Cause(ctx)
+	}
+	if err != nil {
+		return envelope.Result{}, w.failure(key, written, err)
+	}
+	return w.result(key, written.Output, job.Envelope.Sealed())
+}
+
+func keyOf(job client.Job) thread.Key {
+	return thread.Key{Client: job.Envelope.Sender.ID, ID: job.Envelope.Thread}
+}
+
+// begin records that a job begins. It returns false if --max-jobs allows no further job.
+func (w *workAgent) begin(key thread.Key) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.cmd.MaxJobs > 0 && w.begun >= w.cmd.MaxJobs {
+		return false
+	}
+	w.begun++
+	w.running[key] = time.Now()
+	return true
+}
+
+// failure returns the error that the client gets when the program has failed. The log gets more.
+func (w *workAgent) failure(key thread.Key, written program.Result, err error) error {
+	exit, exited := errors.AsType[*program.ExitError](err)
+	start, notStarted := errors.AsType[*program.StartError](err)
+	var answer *client.AgentError
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return failed(envelope.AgentTimeout, "the thread has ended")
+	case errors.Is(err, program.ErrTimeout):
+		answer = failed(envelope.AgentTimeout, "the program did not end within %v", w.cmd.Timeout)
+	case errors.Is(err, program.ErrTooMuchOutput):
+		answer = w.tooLarge()
+	case notStarted:
+		w.say(key.ID, "the program cannot be started: %v%s", start, startAdvice(start))
+		return failed(envelope.AgentUnavailable, "the agent's program cannot be started")
+	case !exited:
+		w.say(key.ID, "the program failed: %v", err)
+		return failed(envelope.AgentInternal, "the agent failed; its operator can find the reason in its log")
+	case exit.Signal != "":
+		answer = failed(executionFailed, "%v", exit)
+	default:
+		answer = failed(exitCode(exit.Code), "%v", exit)
+		answer.Details = jsontext.Compact(map[string]int{"exit_code": exit.Code})
+	}
+	if w.cmd.ErrorDetail && len(written.LastLine) > 0 {
+		line := []rune(printable(bytes.TrimSpace(written.LastLine)))
+		if len(line) > maxDetail {
+			line = append(line[:maxDetail], '…')
+		}
+		answer.Message += ": " + string(line)
+	}
+	return answer
+}
+
+// startAdvice says how to correct a program that cannot be started, if that is known.
+func startAdvice(err error) string {
+	if errors.Is(err, syscall.ENOEXEC) {
+		return "; a script must begin with a line such as #!/bin/sh"
+	}
+	return ""
+}
+
+// maxDetail is how many characters of standard error a client gets.
+const maxDetail = 300
+
+// exitCode returns the code of the ERROR for an exit code. 65 and 75 are EX_DATAERR and EX_TEMPFAIL of sysexits.h.
+func exitCode(code int) envelope.AgentCode {
+	switch code {
+	case 65:
+		return envelope.AgentInvalidRequest
+	case 75:
+		return envelope.AgentUnavailable
+	}
+	return executionFailed
+}
+
+func (w *workAgent) tooLarge() *client.AgentError {
+	return failed(executionFailed, "the program's output does not fit into a message of at most %s", formatBytes(int64(w.maxMessage)))
+}
+
+// messageOverhead is the size in bytes that a message has besides the output: keys, ids, a signature, a name.
+const messageOverhead = 2 << 10
+
+// result returns the RESULT for what the program has written.
+func (w *workAgent) result(key thread.Key, written []byte, sealed bool) (envelope.Result, error) {
+	output, err := outputOf(written, w.cmd.Output)
+	if err != nil {
+		w.say(key.ID, "%v", err)
+		return envelope.Result{}, err
+	}
+	canonical, err := envelope.Canonicalize(output)
+	if err != nil {
+		w.say(key.ID, "the program's output is JSON that no message may have: %v", err)
+		return envelope.Result{}, failed(executionFailed, "the program's output is JSON that no message may have")
+	}
+	size := len(canonical) + messageOverhead
+	if sealed {
+		size = size*4/3 + messageOverhead // base64
+	}
+	if size > w.maxMessage {
+		return envelope.Result{}, w.tooLarge()
+	}
+	return envelope.Result{Output: output}, nil
+}
+
+// outputOf returns the output of a RESULT, by --output. Errors are for the client.
+func outputOf(written []byte, kind string) (json.RawMessage, error) {
+	text := bytes.TrimRight(written, "\r\n")
+	valid := json.Valid(text)
+	switch {
+	case kind != "text" && valid:
+		return text, nil
+	case kind == "json":
+		return nil, failed(executionFailed, "the program's output is not JSON")
+	case !utf8.Valid(text):
+		return nil, failed(executionFailed, "the program's output is not UTF-8; it must encode other bytes, for example in base64")
+	}
+	return jsontext.Compact(string(text)), nil
+}
+
+// finished is called when a job has ended.
+func (w *workAgent) finished(job client.Job, outcome envelope.Payload, err error) {
+	key := keyOf(job)
+	w.mu.Lock()
+	began, ran := w.running[key]
+	delete(w.running, key)
+	w.mu.Unlock()
+	if !ran {
+		return // it waited for the next start of the agent, and has ended meanwhile
+	}
+	took := time.Since(began).Round(time.Millisecond)
+	switch answer := outcome.(type) {
+	case envelope.Failure:
+		if err == nil {
+			w.say(key.ID, "failed after %v: %s: %s", took, answer.Code, answer.Message)
+		}
+	case envelope.Result:
+		if err == nil {
+			w.say(key.ID, "delivered after %v", took)
+		}
+	}
+	if err != nil {
+		w.say(key.ID, "ended after %v without an answer: %v", took, err)
+	}
+	w.state.end(key)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ended++; w.cmd.MaxJobs > 0 && w.ended >= w.cmd.MaxJobs {
+		w.stop(errMaxJobs)
+	}
+}
+
+// say prints a line about a job.
+func (w *workAgent) say(id, format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.env.say("job %s: %s", id, fmt.Sprintf(format, args...))
+}
+
+// logger returns what prints the standard error of a job's program.
+func (w *workAgent) logger(id string) program.LogFunc {
+	return func(line []byte, leftOut int) {
+		if leftOut > 0 {
+			w.say(id, "the program says too much; %d lines are not shown", leftOut)
+			return
+		}
+		w.say(id, "| %s", line)
+	}
+}
+
+// sayStopping says that the agent ends, and what it waits for.
+func (w *workAgent) sayStopping() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	jobs := "1 running job, which begins"
+	switch n := len(w.running); n {
+	case 0:
+		return
+	case 1:
+	default:
+		jobs = fmt.Sprintf("%d running jobs, which begin", n)
+	}
+	w.env.say("stopping; waiting up to %v for %s again at the next start. Interrupt again to end at once", w.cmd.Grace, jobs)
+}
