@@ -27,7 +27,7 @@ var (
 )
 
 // SetBans replaces the bans while the relay runs. When it returns, the polls and streams of banned clients end. A post
-// that has reached the store's writer by then may still be stored. No later one is.
+// or an Update that has reached the store's writer by then may still be stored. No later one is.
 func (r *Relay) SetBans(b Bans) {
 	if len(b.Networks) == 0 && len(b.Agents) == 0 {
 		r.bans.Store(nil)
@@ -59,6 +59,10 @@ func (r *Relay) checkPeer(p Peer) error {
 	}
 	return r.checkAgentBan(p.Reader)
 }
+
+// CheckAgent refuses a banned identity with CodeForbidden. It is for clients of gateways that prove in another way than
+// by a signature that they act for an identity. Call it only after the proof.
+func (r *Relay) CheckAgent(did didkey.DID) error { return r.checkAgentBan(did) }
 
 // checkBan refuses a banned address with CodeForbidden.
 func (r *Relay) checkBan(addr netip.Addr) error {

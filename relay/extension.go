@@ -78,9 +78,8 @@ type Checked struct{ entry Entry }
 func (c Checked) Envelope() *envelope.Envelope { return c.entry.Envelope }
 
 // Check does all that Post does with a body before it is stored: it applies the limits, parses, verifies, and asks the
-// Screen. After
-// that, an Update can append the envelope, as long as its ts is fresh. The envelope counts as a post of its sender and
-// of from. Refusals: those of Post, except for those of the Store.
+// Screen. After that, an Update can append the envelope, as long as its ts is fresh. The envelope counts as a post of its
+// sender and of from. Refusals: those of Post, except for those of the Store.
 func (r *Relay) Check(from Peer, body []byte) (Checked, error) {
 	if err := r.draining(); err != nil {
 		return Checked{}, err
@@ -144,7 +143,7 @@ var errNoExtensions = errors.New("this store does not support extensions; use on
 // writer, and all posts wait for it. So f must not do I/O, and must take well under a millisecond. f may be run twice.
 // The time that it takes is charged to from.
 //
-// Errors: f's error, CodeRateLimited if from is in debt for its posts, CodeUnavailable.
+// Errors: f's error, CodeRateLimited if from is in debt for its posts, CodeForbidden if from is banned, CodeUnavailable.
 func (r *Relay) Update(ctx context.Context, from Peer, f func(ExtTx) error) error {
 	store, ok := r.store.(Extender)
 	if !ok {
@@ -163,13 +162,17 @@ func (r *Relay) Update(ctx context.Context, from Peer, f func(ExtTx) error) erro
 			return err
 		}
 	}
+	if err := r.checkPeer(from); err != nil { // it may have been banned since its request was admitted
+		return err
+	}
 	took, err := store.Update(ctx, func(tx StoreTx) error { return f(ExtTx{tx, r}) })
 	r.chargeWork(from, took)
 	return err
 }
 
 // View runs f on one state of the database. It waits for a turn of from, like other reads. f changes nothing. The time
-// that it takes is charged to from. Errors: f's error, CodeRateLimited if from is in debt for its reads.
+// that it takes is charged to from. Errors: f's error, CodeRateLimited if from is in debt for its reads, CodeForbidden if
+// from is banned.
 func (r *Relay) View(ctx context.Context, from Peer, f func(Querier) error) (err error) {
 	store, ok := r.store.(Extender)
 	if !ok {
@@ -181,6 +184,9 @@ func (r *Relay) View(ctx context.Context, from Peer, f func(Querier) error) (err
 	}
 	var took time.Duration
 	defer func() { r.endSlice(&job, took) }()
+	if err := r.checkPeer(from); err != nil { // a long answer has many parts, and from may have been banned meanwhile
+		return err
+	}
 	took, err = store.View(ctx, f)
 	return err
 }

@@ -306,3 +306,31 @@ func TestBanWhileScreened(t *testing.T) {
 	close(leave)
 	wantCode(t, <-posted, envelope.CodeForbidden)
 }
+
+// TestBansHoldForGateways checks that a client of a gateway who was banned after its request was admitted can neither
+// change nor read anything.
+func TestBansHoldForGateways(t *testing.T) {
+	r := startTasks(t, relay.Config{})
+	spammer, client := key(t).DID(), from("192.0.2.7")
+	signed := from("198.51.100.7")
+	signed.Reader = spammer
+	try := func(p relay.Peer) (update, view error) {
+		return r.Update(t.Context(), p, func(relay.ExtTx) error { return nil }),
+			r.View(t.Context(), p, func(relay.Querier) error { return nil })
+	}
+	r.SetBans(relay.Bans{Networks: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, Agents: []didkey.DID{spammer}})
+	for _, p := range []relay.Peer{client, signed} {
+		update, view := try(p)
+		wantCode(t, update, envelope.CodeForbidden)
+		wantCode(t, view, envelope.CodeForbidden)
+	}
+	for _, p := range []relay.Peer{local, from("198.51.100.7")} {
+		if update, view := try(p); update != nil || view != nil {
+			t.Errorf("another client: %v, %v", update, view)
+		}
+	}
+	wantCode(t, r.CheckAgent(spammer), envelope.CodeForbidden)
+	if err := r.CheckAgent(key(t).DID()); err != nil {
+		t.Error(err)
+	}
+}

@@ -81,6 +81,9 @@ func (g *Gateway) getEvents(w http.ResponseWriter, r *http.Request, from relay.P
 		case <-timeout.C:
 			over = true
 		case <-stream.Ended():
+			if err := stream.Banned(); err != nil {
+				return err
+			}
 			over = true
 		case <-r.Context().Done():
 			return r.Context().Err()

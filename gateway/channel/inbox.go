@@ -45,6 +45,7 @@ func (g *Gateway) signed(
 		if err != nil {
 			return err
 		}
+		from.Reader = owner
 		if r.Method != http.MethodGet {
 			if err := g.Relay.AdmitCaller(from, string(owner)); err != nil {
 				return err

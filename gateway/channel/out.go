@@ -16,7 +16,8 @@ import (
 
 // This file takes the events of agents with an inbox, and sends them to the callbacks of the services.
 
-// outToken returns the request of a token. Errors: 404, errGone.
+// outToken returns the request of a token. Only the owner of the inbox has got the token. Errors: 404, errGone; 403 if the
+// owner is banned.
 func (g *Gateway) outToken(q relay.Querier, key string) (r request, err error) {
 	h, found, err := gateway.FindKey(q, key, g.Relay.Now())
 	if err != nil {
@@ -31,8 +32,12 @@ func (g *Gateway) outToken(q relay.Querier, key string) (r request, err error) {
 		return r, notFound("there is no callback with this token")
 	}
 	i, err := inboxByNumber(q, r.inbox)
-	if err == nil && (!i.live() || r.ended != 0 || !g.Relay.Now().Before(time.Unix(0, r.created).Add(answerTime))) {
+	switch {
+	case err != nil:
+	case !i.live() || r.ended != 0 || !g.Relay.Now().Before(time.Unix(0, r.created).Add(answerTime)):
 		err = gone("this token has expired, or its inbox was deleted, or the service no longer takes events")
+	default:
+		err = g.Relay.CheckAgent(i.owner)
 	}
 	return r, err
 }

@@ -56,14 +56,38 @@ type toolUser struct {
 
 type toolUserKey struct{}
 
-// toolToken returns what the token of an MCP client stands for. Errors: 401.
+// toolToken returns what the token of an MCP client stands for. Errors: 401; 403 if the client is banned.
 func (g *Gateway) toolToken(q relay.Querier, u toolUser) (token, error) {
 	t, known, err := g.findToken(q, u.key, gateway.ToolUser, u.channel)
 	if err == nil && !known || errors.Is(err, errGone) {
 		err = unauthorized("this request needs the mcp token of a delivery in this channel, as Authorization: Bearer TOKEN; " +
 			"the token must not have expired")
 	}
+	if err == nil {
+		err = g.checkConnection(q, t.agent)
+	}
 	return t, err
+}
+
+// checkConnection refuses a connection to an inbox of this relay whose owner is banned. The relay does not know who has
+// another inbox.
+func (g *Gateway) checkConnection(q relay.Querier, agent party) error {
+	url, err := g.Secrets.Decrypt(urlPlace(agent.n), agent.url)
+	if err != nil {
+		return err
+	}
+	key, own := g.ownInboxKey(string(url))
+	if !own {
+		return nil
+	}
+	i, err := g.inboxOf(q, key)
+	if envelope.CodeOf(err) == envelope.CodeNotFound {
+		return nil // it was rotated or deleted
+	}
+	if err != nil {
+		return err
+	}
+	return g.Relay.CheckAgent(i.owner)
 }
 
 // newToolHandler returns the handler that answers the requests of MCP clients. The SDK's own check of the Host is off:

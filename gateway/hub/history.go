@@ -136,7 +136,9 @@ func (h *Hub) getHistory(w http.ResponseWriter, r *http.Request, from relay.Peer
 		}
 		text = ""
 		if part, more, err = h.nextPartLater(r.Context(), from, &q); err != nil {
-			h.Log.Error("a history was cut off because its next messages cannot be read", "err", err)
+			if envelope.CodeOf(err) != envelope.CodeForbidden { // the client was banned meanwhile
+				h.Log.Error("a history was cut off because its next messages cannot be read", "err", err)
+			}
 			panic(http.ErrAbortHandler) // breaks the connection, so that the client sees that the history is not complete
 		}
 	}

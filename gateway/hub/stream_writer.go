@@ -33,6 +33,7 @@ func (t *streamWriter) run(ctx context.Context) {
 			switch {
 			case isTemporary(err):
 				again = time.After(time.Second)
+			case t.slot.Banned() != nil: // then the slot has ended, or is about to
 			case err != nil:
 				return
 			case more:
@@ -44,7 +45,11 @@ func (t *streamWriter) run(ctx context.Context) {
 			_ = t.send(ctx, "event: closed\ndata: {\"reason\":\""+reason+"\"}\n\n") // the stream ends in any case
 			return
 		case <-t.slot.Ended():
-			_ = t.send(ctx, "event: closed\ndata: {\"reason\":\"shutdown\"}\n\n")
+			reason := "shutdown"
+			if t.slot.Banned() != nil {
+				reason = "banned"
+			}
+			_ = t.send(ctx, "event: closed\ndata: {\"reason\":\""+reason+"\"}\n\n")
 			return
 		case <-ctx.Done():
 			return
@@ -79,7 +84,7 @@ type batch struct {
 func (t *streamWriter) writeNext(ctx context.Context) (more bool, err error) {
 	b, more, err := t.next(ctx)
 	if err != nil {
-		if ctx.Err() == nil && !isTemporary(err) {
+		if ctx.Err() == nil && !isTemporary(err) && t.slot.Banned() == nil {
 			t.h.Log.Error("the messages of a stream cannot be read", "err", err)
 		}
 		return false, err

@@ -121,12 +121,13 @@ func (g *Gateway) identified(main bool, next httpapi.Handler) httpapi.Handler {
 		if r.caller, err = g.identify(r, key, hasBase, main); err != nil {
 			return err
 		}
+		r.from.Reader = r.caller.did
 		if r.caller.kind != anyone && r.Method != http.MethodGet && r.Method != http.MethodHead {
 			if err := g.Relay.AdmitCaller(from, r.caller.name()); err != nil {
 				return err
 			}
 		}
-		return next(w, r.Request.WithContext(context.WithValue(r.Context(), contextKey{}, r)), from)
+		return next(w, r.Request.WithContext(context.WithValue(r.Context(), contextKey{}, r)), r.from)
 	}
 }
 
@@ -178,6 +179,14 @@ func (g *Gateway) callerOf(r *request, did didkey.DID) (caller, error) {
 		return err
 	})
 	return c, err
+}
+
+// checkBan refuses a principal whose DID is banned. A principal with a key has no DID.
+func (g *Gateway) checkBan(p principal) error {
+	if p.did == "" {
+		return nil
+	}
+	return g.Relay.CheckAgent(p.did)
 }
 
 // handle returns the handler of a route.

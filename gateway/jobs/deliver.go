@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
@@ -259,7 +260,11 @@ func (g *Gateway) postCallback(r *request) error {
 		if err == nil && j.n == 0 {
 			err = notFound("there is no callback with this token")
 		}
-		return j, err
+		if err != nil {
+			return j, err
+		}
+		_, p, err := agentWithPrincipal(q, j.agent)
+		return j, cmp.Or(err, g.checkBan(p))
 	}
 	var j job
 	if err := g.Relay.View(r.Context(), r.from, func(q relay.Querier) (err error) {

@@ -172,6 +172,14 @@ func agentByNumber(q relay.Querier, n int64) (a agent, err error) {
 	return a, err
 }
 
+// agentWithPrincipal returns an agent and its principal.
+func agentWithPrincipal(q relay.Querier, n int64) (a agent, p principal, err error) {
+	if a, err = agentByNumber(q, n); err == nil {
+		p, err = principalByNumber(q, a.principal)
+	}
+	return a, p, err
+}
+
 // agentByID finds an agent, also one that was deleted.
 func agentByID(q relay.Querier, id string) (a agent, err error) {
 	err = q.Query(func(scan gateway.Scanner) error { return scan(a.fields()...) },

@@ -24,12 +24,13 @@ func payer(sent gateway.Job) string { return strconv.FormatInt(sent.Ref, 10) }
 type sender struct{ g *Gateway }
 
 // Target implements gateway.Courier.
-func (s *sender) Target(ctx context.Context, sent gateway.Job) (target string, p gateway.Plan, err error) {
+func (s *sender) Target(ctx context.Context, sent gateway.Job) (target string, plan gateway.Plan, err error) {
 	var j job
 	var a agent
+	var p principal
 	if err := s.g.Relay.View(ctx, self, func(q relay.Querier) (err error) {
 		if j, err = jobByNumber(q, sent.Lane); err == nil {
-			a, err = agentByNumber(q, j.agent)
+			a, p, err = agentWithPrincipal(q, j.agent)
 		}
 		return err
 	}); err != nil {
@@ -38,7 +39,7 @@ func (s *sender) Target(ctx context.Context, sent gateway.Job) (target string, p
 	switch {
 	case !j.sends():
 		return "", gateway.Drop, nil
-	case !a.live():
+	case !a.live() || s.g.checkBan(p) != nil:
 		return "", gateway.Hold, nil // the job ends after dispatchTime, and is removed then
 	}
 	endpoint, err := s.g.endpointOf(a)
@@ -240,14 +241,20 @@ type teller struct{ g *Gateway }
 // Target implements gateway.Courier.
 func (t *teller) Target(ctx context.Context, sent gateway.Job) (target string, p gateway.Plan, err error) {
 	var j job
+	var hirer principal
 	if err := t.g.Relay.View(ctx, self, func(q relay.Querier) (err error) {
-		j, err = jobByNumber(q, sent.Lane)
+		if j, err = jobByNumber(q, sent.Lane); err == nil {
+			hirer, err = principalByNumber(q, j.hirer)
+		}
 		return err
 	}); err != nil {
 		return "", gateway.Hold, err
 	}
-	if len(j.callback) == 0 {
+	switch {
+	case len(j.callback) == 0:
 		return "", gateway.Drop, nil
+	case t.g.checkBan(hirer) != nil:
+		return "", gateway.Hold, nil // the hirer gets the result with GET when it is no longer banned
 	}
 	text, err := t.g.Secrets.Decrypt(callbackPlace(j.n), j.callback)
 	return string(text), gateway.Send, err
