@@ -174,6 +174,9 @@ func TestLongPath(t *testing.T) {
 // the relay if somebody has opened both.
 func TestSocketOfOthers(t *testing.T) {
 	if os.Geteuid() != 0 {
+		if os.Getenv("CI") == "true" {
+			t.Fatal("needs root, to become another user")
+		}
 		t.Skip("needs root, to become another user")
 	}
 	path := folder(t)
@@ -314,6 +317,80 @@ func TestBansAreKept(t *testing.T) {
 			if err := store.Close(); err != nil {
 				t.Fatal(err)
 			}
+		}
+	})
+}
+
+// TestBansOfTwoNodes checks that nodes over one database share their bans, and that a ban which is set again just when it
+// ends at another node stays.
+func TestBansOfTwoNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := slog.New(slog.DiscardHandler)
+		store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "agora.db"), sqlite.Options{Reserve: 1 << 20,
+			Extensions: []relay.Extension{Extension}, Log: log})
+		if err != nil {
+			t.Fatal(err)
+		}
+		key, err := didkey.Generate()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		node := func() *Bans {
+			r, err := relay.New(t.Context(), relay.Config{Store: store, Key: key, Log: log})
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, err := OpenBans(t.Context(), r, relay.Bans{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return b
+		}
+		one, two := node(), node()
+		running.Go(func() { two.Run(ctx) })
+		wantInForce := func(what, subjects string) {
+			t.Helper()
+			time.Sleep(61 * time.Second)
+			synctest.Wait()
+			var found []string
+			for _, b := range two.List() {
+				if envelope.CodeOf(two.relay.Admit(relay.Peer{Addr: netip.MustParsePrefix(b.Subject).Addr()}, relay.Reads)) == envelope.CodeForbidden {
+					found = append(found, b.Subject)
+				}
+			}
+			slices.Sort(found)
+			if got := strings.Join(found, " "); got != subjects {
+				t.Errorf("%s: the other node has %q, want %q", what, got, subjects)
+			}
+		}
+		add := func(subject string, d time.Duration) {
+			t.Helper()
+			if _, err := one.Add(t.Context(), subject, "", time.Now().Add(d)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		add("192.0.2.1", time.Hour)
+		add("192.0.2.2", 2*time.Hour)
+		wantInForce("after the bans", "192.0.2.1/32 192.0.2.2/32")
+		time.Sleep(time.Hour - 62*time.Second)
+		add("192.0.2.1", 3*time.Hour) // the other node still has the ban that ends now
+		wantInForce("after the first one was renewed", "192.0.2.1/32 192.0.2.2/32")
+		if err := two.Remove(t.Context(), "192.0.2.1"); err != nil {
+			t.Error(err)
+		}
+		if err := one.Remove(t.Context(), "192.0.2.2"); err != nil {
+			t.Error(err)
+		}
+		wantInForce("after both were ended", "")
+		if err := one.Remove(t.Context(), "192.0.2.1"); envelope.CodeOf(err) != envelope.CodeNotFound {
+			t.Errorf("a ban that the other node has ended: %v", err)
+		}
+		cancel()
+		running.Wait()
+		if err := store.Close(); err != nil {
+			t.Error(err)
 		}
 	})
 }

@@ -54,7 +54,8 @@ func ParseSubject(text string) (string, error) {
 }
 
 // Bans are the bans of a relay: those of its settings, and those that the operator has set while it runs. The latter are
-// kept in the database, and end when they expire.
+// kept in the database, and end when they expire. Several nodes of a relay share them: what is changed at one node is in
+// force at the others within a minute.
 type Bans struct {
 	relay *relay.Relay
 
@@ -69,8 +70,17 @@ var local = relay.Peer{Local: true, Operator: true}
 
 // OpenBans reads the stored bans, and puts them in force together with those of the settings.
 func OpenBans(ctx context.Context, r *relay.Relay, settings relay.Bans) (*Bans, error) {
-	b := &Bans{relay: r, settings: settings, stored: map[string]Ban{}, changed: make(chan struct{}, 1)}
-	err := r.View(ctx, local, func(q relay.Querier) error {
+	b := &Bans{relay: r, settings: settings, changed: make(chan struct{}, 1)}
+	if err := b.load(ctx); err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+// load reads the stored bans, and puts them in force. The caller holds mu, or is the only user.
+func (b *Bans) load(ctx context.Context) error {
+	stored := map[string]Ban{}
+	err := b.relay.View(ctx, local, func(q relay.Querier) error {
 		return q.Query(func(scan func(...any) error) error {
 			var ban Ban
 			var created, expires int64
@@ -78,15 +88,16 @@ func OpenBans(ctx context.Context, r *relay.Relay, settings relay.Bans) (*Bans, 
 				return err
 			}
 			ban.setTimes(created, expires)
-			b.stored[ban.Subject] = ban
+			stored[ban.Subject] = ban
 			return nil
 		}, "SELECT subject, reason, created, expires FROM admin_ban")
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
+	b.stored = stored
 	b.apply()
-	return b, nil
+	return nil
 }
 
 func (b *Ban) setTimes(created, expires int64) {
@@ -174,26 +185,28 @@ func (b *Bans) Remove(ctx context.Context, subject string) error {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if err := b.load(ctx); err != nil { // another node may have set the ban
+		return err
+	}
 	if _, known := b.stored[subject]; !known {
 		if b.isSetting(subject) {
 			return invalid("this ban is a setting of agora serve; remove it from --ban and reload")
 		}
 		return envelope.Errorf(envelope.CodeNotFound, "there is no ban of exactly this; agora admin bans lists them")
 	}
-	return b.drop(ctx, subject)
+	return b.drop(ctx, "DELETE FROM admin_ban WHERE subject = ?", subject)
 }
 
-// drop removes a stored ban. The caller holds mu.
-func (b *Bans) drop(ctx context.Context, subject string) error {
+// drop removes stored bans with a statement. The caller holds mu.
+func (b *Bans) drop(ctx context.Context, text string, args ...any) error {
 	err := b.relay.Update(ctx, local, func(tx relay.ExtTx) error {
-		_, err := tx.Exec("DELETE FROM admin_ban WHERE subject = ?", subject)
+		_, err := tx.Exec(text, args...)
 		return err
 	})
-	if err == nil {
-		delete(b.stored, subject)
-		b.apply()
+	if err != nil {
+		return err
 	}
-	return err
+	return b.load(ctx)
 }
 
 func (b *Bans) isSetting(subject string) bool {
@@ -233,7 +246,7 @@ func (b *Bans) wake() {
 // maxSleep is how long Run sleeps at most, in case the clock is set.
 const maxSleep = time.Minute
 
-// Run ends bans when they expire, until ctx ends.
+// Run ends bans when they expire, and looks for those of other nodes, until ctx ends.
 func (b *Bans) Run(ctx context.Context) {
 	for {
 		timer := time.NewTimer(b.dropExpired(ctx))
@@ -248,23 +261,38 @@ func (b *Bans) Run(ctx context.Context) {
 	}
 }
 
-// dropExpired removes the bans that have expired, and returns when to look again.
+// dropExpired ends the bans that have expired, and returns when to look again. If the database does not work now, the
+// bans that are known stay as they are, and their rows are removed later.
 func (b *Bans) dropExpired(ctx context.Context) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	now, next := b.relay.Now(), maxSleep
-	for subject, ban := range b.stored {
-		if ban.Expires == nil {
-			continue
-		}
-		if left := ban.Expires.Sub(now); left > 0 {
-			next = min(next, left)
-		} else if b.drop(ctx, subject) != nil {
-			b.apply() // the ban ends although its row stays for now
-			next = min(next, time.Second)
+	now := b.relay.Now()
+	failed := b.load(ctx)
+	if _, expired := b.untilNext(now); expired {
+		// The statement names no subject: another node may have banned an expired one again.
+		failed = b.drop(ctx, "DELETE FROM admin_ban WHERE expires > 0 AND expires <= ?", now.UnixNano())
+	}
+	left, _ := b.untilNext(now)
+	if failed != nil {
+		b.apply() // without those that have expired
+		return min(left, time.Second)
+	}
+	return left
+}
+
+// untilNext returns how long it takes until the next ban expires, at most maxSleep. expired means that one has expired.
+func (b *Bans) untilNext(now time.Time) (left time.Duration, expired bool) {
+	left = maxSleep
+	for _, ban := range b.stored {
+		switch {
+		case ban.Expires == nil:
+		case now.Before(*ban.Expires):
+			left = min(left, ban.Expires.Sub(now))
+		default:
+			expired = true
 		}
 	}
-	return next
+	return left, expired
 }
 
 // check reports the bans that no relay has written.

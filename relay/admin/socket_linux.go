@@ -32,7 +32,10 @@ func isOwn(c *net.UnixConn) bool {
 	own := false
 	err = raw.Control(func(fd uintptr) {
 		peer, err := syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
-		own = err == nil && (peer.Uid == 0 || int(peer.Uid) == os.Geteuid())
+		own = err == nil && mayGovern(int(peer.Uid), os.Geteuid())
 	})
 	return err == nil && own
 }
+
+// mayGovern reports whether a user may govern a relay that runs as the user self: it is that user, or root.
+func mayGovern(user, self int) bool { return user == 0 || user == self }
