@@ -1,11 +1,12 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
 	"os"
-	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -23,13 +24,12 @@ type adminCmd struct {
 	Ban        adminBanCmd        `cmd:"" help:"Refuse an identity, an address or a network from now on."`
 	Unban      adminUnbanCmd      `cmd:"" help:"End a ban."`
 	Bans       adminBansCmd       `cmd:"" help:"List the bans."`
-	Remove     adminRemoveCmd     `cmd:"" help:"Remove a message or a thread."`
+	Remove     adminRemoveCmd     `cmd:"" help:"Remove a message or a thread, or what a gateway has."`
 	Top        adminTopCmd        `cmd:"" help:"List the senders or the inboxes with the most messages."`
 	Waiters    adminWaitersCmd    `cmd:"" help:"List the polls that wait and the open streams."`
 	Drain      adminDrainCmd      `cmd:"" help:"Refuse posts and polls for a while, for example before the relay moves."`
 	Checkpoint adminCheckpointCmd `cmd:"" help:"Copy the write-ahead log into the database file."`
 	Backup     adminBackupCmd     `cmd:"" help:"Make a backup in the folder of --backup-dir now."`
-	Stats      adminStatusCmd     `cmd:"" help:"The same as status."`
 	Profile    adminProfileCmd    `cmd:"" help:"Write a profile of the running program, for go tool pprof."`
 }
 
@@ -162,39 +162,62 @@ func (c adminBansCmd) Run(env environment) error {
 
 type adminRemoveCmd struct {
 	governing
-	Event  idText  `placeholder:"ID" help:"Remove the message with this id; give its --sender too."`
-	Sender didText `placeholder:"DID" help:"The sender of the message."`
-	Seq    int     `placeholder:"NUMBER" help:"Remove the message with this number in the relay's sequence."`
-	Thread idText  `placeholder:"ID" help:"End the thread with this id, and remove all its messages; give its --client too."`
-	Client didText `placeholder:"DID" help:"The client of the thread: the sender of its REQUEST."`
+	Event   idText  `placeholder:"ID" help:"Remove the message with this id; give its --sender too."`
+	Sender  didText `placeholder:"DID" help:"The sender of the message."`
+	Seq     int     `placeholder:"NUMBER" help:"Remove the message with this number in the relay's sequence."`
+	Thread  idText  `placeholder:"ID" help:"End the thread with this id, and remove all its messages; give its --client too."`
+	Client  didText `placeholder:"DID" help:"The client of the thread: the sender of its REQUEST."`
+	Hub     string  `placeholder:"ID" help:"Remove the text of a message of the hub; give its id or its trace_id."`
+	Channel string  `placeholder:"ID" help:"Remove the text of a message of a channel; give its id, such as msg_…, or the id of the channel, a slash and the seq of the message."`
+	Jobs    string  `placeholder:"ID" help:"Remove the content of a job, which fails if it runs, or remove an agent of the registry; give the job_id or the agent_id."`
 }
 
 func (adminRemoveCmd) Help() string {
 	return "Removes the content of a message, so that nobody gets it any more. Its id stays remembered: a copy is refused. The " +
-		"thread's record keeps the step, and readers of the thread see that the operator has removed the message. Messages " +
-		"of hubs and channels are not messages of the relay; see docs/OPERATING.md. Backups that were made before still have " +
-		"the content.\n\nExamples:\n  agora admin remove --event MESSAGE-ID --sender did:key:z6Mk…\n  agora admin remove --seq 4711\n" +
-		"  agora admin remove --thread THREAD-ID --client did:key:z6Mk…"
+		"thread's record keeps the step, and readers of the thread see that the operator has removed the message. What a " +
+		"gateway has is removed with --hub, --channel or --jobs; a text that says so stays in its place. Backups that were " +
+		"made before still have the content, and so may unused parts of the database until agora prune.\n\n" +
+		"Examples:\n  agora admin remove --event MESSAGE-ID --sender did:key:z6Mk…\n  agora admin remove --seq 4711\n" +
+		"  agora admin remove --thread THREAD-ID --client did:key:z6Mk…\n  agora admin remove --hub 17\n" +
+		"  agora admin remove --channel msg_…"
+}
+
+// request returns what the flags name. It returns an error if they name nothing, or more than one thing.
+func (c adminRemoveCmd) request() (q admin.RemoveRequest, err error) {
+	all := []admin.RemoveRequest{
+		{Sender: didkey.DID(c.Sender), ID: string(c.Event)}, {Seq: relay.Seq(c.Seq)},
+		{Client: didkey.DID(c.Client), Thread: string(c.Thread)},
+	}
+	for name, id := range map[string]string{"hub": c.Hub, "channel": c.Channel, "jobs": c.Jobs} {
+		if id != "" {
+			all = append(all, admin.RemoveRequest{Gateway: name, ID: id})
+		}
+	}
+	all = slices.DeleteFunc(all, func(q admin.RemoveRequest) bool { return q == admin.RemoveRequest{} })
+	if len(all) != 1 || (c.Event == "") != (c.Sender == "") || (c.Thread == "") != (c.Client == "") || c.Seq < 0 {
+		return q, errors.New("give --event with --sender, or --seq, or --thread with --client, or one of --hub, --channel and --jobs")
+	}
+	return all[0], nil
 }
 
 func (c adminRemoveCmd) Validate() error {
-	message, number, of := c.Event != "" || c.Sender != "", c.Seq != 0, c.Thread != "" || c.Client != ""
-	switch {
-	case message && !number && !of && c.Event != "" && c.Sender != "",
-		number && !message && !of && c.Seq > 0,
-		of && !message && !number && c.Thread != "" && c.Client != "":
-		return nil
-	}
-	return fmt.Errorf("give --event with --sender, or --seq, or --thread with --client")
+	_, err := c.request()
+	return err
 }
 
 func (c adminRemoveCmd) Run(env environment) error {
+	request, err := c.request()
+	if err != nil {
+		return err
+	}
 	var removed admin.Removed
-	printed, err := c.call(env, http.MethodPost, "/remove", admin.RemoveRequest{Sender: didkey.DID(c.Sender), ID: string(c.Event),
-		Seq: relay.Seq(c.Seq), Client: didkey.DID(c.Client), Thread: string(c.Thread)}, &removed)
+	printed, err := c.call(env, http.MethodPost, "/remove", request, &removed)
 	what := "removed " + count(int64(len(removed.Events)), "message")
-	if c.Thread != "" {
+	switch {
+	case request.Thread != "":
 		what = "the thread has ended; " + what
+	case request.Gateway != "":
+		what = "removed " + request.ID
 	}
 	return c.tell(env, printed, err, "%s", what)
 }
@@ -367,116 +390,4 @@ func (c adminStatusCmd) Run(env environment) error {
 		rows = append(rows, usageRows(*answer.Store, answer.Now)...)
 	}
 	return env.printRows(rows)
-}
-
-type statsCmd struct {
-	dataFolder
-	JSON bool `help:"Print the figures as one line of JSON."`
-}
-
-func (statsCmd) Help() string {
-	return "Shows how many events, threads and agents a database has, how large and how old they are, and how many came lately. " +
-		"It reads the whole database, and changes nothing.\n\nExamples:\n  agora stats\n  agora stats --data backups/monday --json"
-}
-
-func (c statsCmd) Run(env environment) error {
-	now := time.Now()
-	usage, err := sqlite.Measure(env.ctx, c.database(), now)
-	if err != nil {
-		return err
-	}
-	if c.JSON {
-		return env.printJSON(usage)
-	}
-	return env.printRows(usageRows(usage, now))
-}
-
-// usageRows returns a table of what a database holds.
-func usageRows(u sqlite.Usage, now time.Time) [][]string {
-	age := func(t *time.Time) string {
-		if t == nil {
-			return "-"
-		}
-		return fmt.Sprintf("%s (%v ago)", envelope.FormatTime(*t), now.Sub(*t).Round(time.Second))
-	}
-	number := func(n int64) string { return strconv.FormatInt(n, 10) }
-	rows := [][]string{
-		{"events", fmt.Sprintf("%d, and %d expired and %d removed ones whose ids are remembered", u.Events, u.Expired, u.Removed)},
-		{"bodies", megabytes(u.BodyBytes)}, {"oldest", age(u.Oldest)}, {"newest", age(u.Newest)},
-		{"last hour", number(u.LastHour)}, {"last day", number(u.LastDay)},
-		{"rate", fmt.Sprintf("%.2f a second in the last hour, %.2f in the last day", float64(u.LastHour)/3600, float64(u.LastDay)/86400)},
-		{"last number", number(int64(u.Seq))},
-	}
-	for _, t := range u.Types {
-		rows = append(rows, []string{string(t.Type), fmt.Sprintf("%s, %s", count(t.Events, "event"), megabytes(t.Bytes))})
-	}
-	threads := []string{}
-	for _, state := range []string{"PENDING", "ACTIVE", "COMPLETED", "ERROR"} {
-		for s, n := range u.Threads {
-			if string(s) == state {
-				threads = append(threads, fmt.Sprintf("%d %s", n, state))
-			}
-		}
-	}
-	return append(rows, []string{"threads", strings.Join(threads, ", ")},
-		[]string{"agents", fmt.Sprintf("%d with a manifest, %d identities in all", u.Agents, u.Identities)},
-		[]string{"database", fmt.Sprintf("%s, of which %s are free; log %s", megabytes(u.DatabaseBytes), megabytes(u.FreeBytes), megabytes(u.LogBytes))})
-}
-
-type pruneCmd struct {
-	dataFolder
-	OlderThan lifetime `placeholder:"DURATION" help:"Also remove messages that came longer ago than this, although they have not expired."`
-	Type      typeText `placeholder:"TYPE" help:"With --older-than: only messages of this type."`
-	DryRun    bool     `help:"Only say how many messages --older-than would remove."`
-}
-
-func (pruneCmd) Help() string {
-	return "Removes what has expired, and gives the free space of the database back to the disk. The relay must not be running. A " +
-		"running relay removes by itself what has expired, and uses the free space again; this is for a disk that others need.\n\n" +
-		"With --older-than it also removes messages, as agora admin remove does.\n\n" +
-		"Examples:\n  agora prune\n  agora prune --older-than 30d\n  agora prune --older-than 24h --type MANIFEST --dry-run"
-}
-
-func (c pruneCmd) Validate() error {
-	if (c.Type != "" || c.DryRun) && c.OlderThan == 0 {
-		return fmt.Errorf("--type and --dry-run need --older-than")
-	}
-	return c.dataFolder.Validate()
-}
-
-func (c pruneCmd) Run(env environment) (err error) {
-	now := time.Now()
-	store, err := sqlite.Open(env.ctx, c.database(), sqlite.Options{Log: newLog(env), Extensions: extensions()})
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if closed := store.Close(); err == nil {
-			err = closed
-		}
-	}()
-	if c.OlderThan > 0 {
-		before := now.Add(-time.Duration(c.OlderThan))
-		old, err := store.Older(env.ctx, before, envelope.Type(c.Type), now)
-		if err != nil {
-			return err
-		}
-		if c.DryRun {
-			_, err := fmt.Fprintf(env.stdout, "%s came before %s\n", count(int64(len(old)), "message"), envelope.FormatTime(before))
-			return err
-		}
-		for len(old) > 0 {
-			n := min(len(old), relay.MaxRemove)
-			if _, err := store.Remove(env.ctx, old[:n], now); err != nil {
-				return err
-			}
-			old = old[n:]
-		}
-	}
-	before, after, err := store.Compact(env.ctx, now)
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(env.stdout, "%s: %s before, %s now\n", printable(filepath.Clean(c.Data)), megabytes(before), megabytes(after))
-	return err
 }

@@ -159,6 +159,7 @@ type servedGateway struct {
 	mounts func(prefix string) []httpapi.Mount
 	root   []httpapi.Mount // further mounts on the main listener
 	run    func(context.Context)
+	remove func(ctx context.Context, id string) error // removes content for the operator
 	addr   listenAddress
 	own    net.Listener // at addr; nil: it has none
 }
@@ -181,7 +182,8 @@ func (f gatewayFlags) open(
 		}
 		mounts := func(prefix string) []httpapi.Mount { return []httpapi.Mount{h.Mount(prefix)} }
 		g.all = append(g.all, servedGateway{name: "hub", url: h.URL(), api: hub.API, mounts: mounts,
-			root: []httpapi.Mount{h.Document()}, run: h.Run, addr: f.HubAddr})
+			root: []httpapi.Mount{h.Document()}, run: h.Run,
+			remove: h.Remove, addr: f.HubAddr})
 	}
 	if f.Channel {
 		c, err := channel.New(ctx, g.core)
@@ -189,7 +191,7 @@ func (f gatewayFlags) open(
 			return gateways{}, err
 		}
 		g.all = append(g.all, servedGateway{name: "channel", url: c.URL(), api: channel.API, mounts: c.Mounts, run: c.Run,
-			addr: f.ChannelAddr})
+			remove: c.Remove, addr: f.ChannelAddr})
 	}
 	if f.Jobs {
 		j, err := jobs.New(ctx, g.core, jobs.Options{Initial: credits.Amount(f.JobsInitial),
@@ -198,7 +200,7 @@ func (f gatewayFlags) open(
 			return gateways{}, err
 		}
 		g.all = append(g.all, servedGateway{name: "jobs", url: j.URL(), api: jobs.API, mounts: j.Mounts, run: j.Run,
-			addr: f.JobsAddr})
+			remove: j.Remove, addr: f.JobsAddr})
 	}
 	return g, nil
 }

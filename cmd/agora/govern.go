@@ -138,7 +138,8 @@ func (s *server) openGoverned(store openedStore) (err error) {
 		s.log.Error("agora admin does not work, because there is no admin socket", "err", err)
 	}
 	handler := admin.Handler(admin.Options{Relay: s.relay, Bans: g.bans, Build: build(), Log: s.log, Backups: g.backups,
-		Policy: g.policyHealth, Checkpoint: store.checkpoint, Stats: s.usage(store), Top: s.top(store)})
+		Policy: g.policyHealth, Checkpoint: store.checkpoint, Stats: s.usage(store), Top: s.top(store),
+		Remove: s.removeFromGateway})
 	if g.socket != nil {
 		g.serve = func(ctx context.Context) error { return admin.Serve(ctx, g.socket, handler, s.log) }
 	}
@@ -167,6 +168,24 @@ func (s *server) top(store openedStore) func(ctx context.Context, by, order stri
 		}
 		return sqlite.Top(ctx, filepath.Join(s.Data, databaseName), sqlite.Ranking(by), order == "bytes", limit, s.relay.Now())
 	}
+}
+
+// removeFromGateway removes the content that has an id at a gateway.
+func (s *server) removeFromGateway(ctx context.Context, name, id string) error {
+	all := s.gateways.all
+	if s.leased != nil {
+		serving := s.leased.current.Load()
+		if serving == nil {
+			return errNotServing
+		}
+		all = serving.all
+	}
+	for _, g := range all {
+		if g.name == name {
+			return g.remove(ctx, id)
+		}
+	}
+	return envelope.Errorf(envelope.CodeInvalidRequest, "this relay does not serve the gateway %s; start it with --%s", name, name)
 }
 
 // policyHealth returns why the policy program does not decide; nil: it does, or there is none.

@@ -37,7 +37,8 @@ CREATE TABLE channel_presence (
 	sum    BIGINT NOT NULL
 );
 
--- All that was said or reported in the channels. These rows never change.
+-- All that was said or reported in the channels. These rows do not change, except that the operator can remove the texts
+-- of a body.
 CREATE TABLE channel_event (
 	channel BIGINT NOT NULL,
 	seq     BIGINT NOT NULL,

@@ -191,6 +191,13 @@ func insertEvent(tx relay.ExtTx, e event) error {
 		gateway.WithSum(eventTable, e.values())...)
 }
 
+// updateBody replaces the body of an event. Nothing else of an event ever changes.
+func updateBody(tx relay.ExtTx, e event) error {
+	values := gateway.WithSum(eventTable, e.values())
+	return gateway.Exec(tx, "UPDATE channel_event SET body = ?, sum = ? WHERE channel = ? AND seq = ?", e.body,
+		values[len(values)-1], e.channel, e.seq)
+}
+
 // events returns the rows that a SELECT of eventColumns finds.
 func events(q relay.Querier, text string, args ...any) (all []event, err error) {
 	err = q.Query(func(scan gateway.Scanner) error {

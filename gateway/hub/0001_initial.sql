@@ -31,7 +31,7 @@ CREATE TABLE hub_use (
 );
 CREATE INDEX hub_use_by_used ON hub_use (used);
 
--- The messages. These rows never change.
+-- The messages. These rows do not change, except that the operator can remove the text of an envelope.
 CREATE TABLE hub_message (
 	n           BIGINT NOT NULL PRIMARY KEY, -- the id
 	trace       TEXT   NOT NULL,

@@ -138,6 +138,12 @@ func insertMessage(tx relay.ExtTx, m message) error {
 		gateway.WithSum(messageTable, m.values())...)
 }
 
+// updateEnvelope replaces the row of a message. Only its envelope ever changes.
+func updateEnvelope(tx relay.ExtTx, m message) error {
+	values := gateway.WithSum(messageTable, m.values())
+	return gateway.Exec(tx, "UPDATE hub_message SET envelope = ?, sum = ? WHERE n = ?", m.envelope, values[len(values)-1], m.n)
+}
+
 // state is how far a delivery is.
 type state int64
 

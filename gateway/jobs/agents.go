@@ -1,17 +1,13 @@
 package jobs
 
 import (
-	"encoding/json"
 	"net/http"
-	"slices"
-	"time"
 
 	"github.com/agora-relay/agora/gateway"
-	"github.com/agora-relay/agora/gateway/jobs/credits"
 	"github.com/agora-relay/agora/relay"
 )
 
-// This file registers, finds and removes agents.
+// This file registers, changes and removes agents.
 
 // registration is the body of POST /register.
 type registration struct {
@@ -199,126 +195,6 @@ func (a agent) online(now int64) bool {
 	return a.active > now-int64(quietLife)
 }
 
-// shownSkill is a skill as answers show it.
-type shownSkill struct {
-	Name        string          `json:"skill_name"`
-	Description string          `json:"description"`
-	Cost        credits.Amount  `json:"cost_per_call"`
-	Input       json.RawMessage `json:"input_schema"`
-	Output      json.RawMessage `json:"output_schema"`
-}
-
-func (s skill) shown() shownSkill {
-	return shownSkill{s.name, s.description, s.cost, json.RawMessage(s.input), json.RawMessage(s.output)}
-}
-
-// shownAgent is an agent as answers show it.
-type shownAgent struct {
-	ID            string       `json:"agent_id"`
-	Name          string       `json:"agent_name"`
-	OwnerID       string       `json:"owner_id"`
-	Endpoint      string       `json:"api_endpoint"`
-	JobURL        string       `json:"job_url"`
-	Skill         *shownSkill  `json:"skill"` // the one that was searched for; else the first; null: it has none
-	Skills        []shownSkill `json:"skills"`
-	Reputation    score        `json:"reputation_score"`
-	Status        string       `json:"status"` // online or offline
-	RegisteredAt  stamp        `json:"registered_at"`
-	LastHeartbeat stamp        `json:"last_heartbeat"`
-}
-
-// show returns an agent as answers to r show it. wanted is the skill that was searched for; empty: none. If short is true,
-// that skill is its only one, and has no schemas.
-func (g *Gateway) show(q relay.Querier, r *request, a agent, wanted string, short bool) (s shownAgent, err error) {
-	account, err := ownerByNumber(q, a.owner)
-	if err != nil {
-		return s, err
-	}
-	s = shownAgent{ID: a.id, Name: a.name, OwnerID: account.id, JobURL: g.jobURL(a), Skills: []shownSkill{},
-		Reputation: a.score, Status: "offline", RegisteredAt: stamp(a.registered),
-		LastHeartbeat: stamp(max(a.heartbeat, a.registered))}
-	if a.online(g.Relay.Now().UnixNano()) {
-		s.Status = "online"
-	}
-	if s.Endpoint = r.base + "/a/" + a.id; r.base == g.url && !a.pulls() {
-		if s.Endpoint, err = g.endpointOf(a); err != nil {
-			return s, err
-		}
-	}
-	var skills []skill
-	if short {
-		skills, err = skillNamed(q, a.n, wanted)
-	} else {
-		skills, err = skillsOf(q, a.n)
-	}
-	for _, k := range skills {
-		shown := k.shown()
-		s.Skills = append(s.Skills, shown)
-		if s.Skill == nil && (wanted == "" || wanted == k.name) {
-			s.Skill = &shown
-		}
-	}
-	return s, err
-}
-
-// stamp is a time in an answer.
-type stamp int64
-
-// MarshalText implements encoding.TextMarshaler.
-func (s stamp) MarshalText() ([]byte, error) { return []byte(gateway.Stamp(int64(s))), nil }
-
-// getDiscover is the handler of GET /discover.
-func (g *Gateway) getDiscover(r *request) error {
-	query, err := newQuery(r.Request, "skill", "min_reputation", "max_cost")
-	if err != nil {
-		return err
-	}
-	name, given := query.values["skill"]
-	switch {
-	case !given:
-		query.fail("skill", "is missing; give the name of a skill, such as ?skill=analyze_text")
-	case !skillForm.MatchString(name):
-		query.fail("skill", "is not the name of a skill")
-	}
-	least, _ := query.amount("min_reputation", 100*credits.One) // a point has as many millionths as a credit
-	most, limited := query.amount("max_cost", credits.Limit)
-	if err := query.err(); err != nil {
-		return err
-	}
-	if !limited {
-		most = credits.Limit
-	}
-	found := []shownAgent{}
-	err = g.Relay.View(r.Context(), r.from, func(q relay.Querier) error {
-		found = found[:0]
-		now := g.Relay.Now()
-		agents, err := agents(q, "SELECT "+agentColumns+" FROM jobs_agent JOIN (SELECT agent AS skilled, cost AS price FROM "+
-			"jobs_skill WHERE name = ? AND cost <= ?) AS s ON s.skilled = n WHERE deleted = 0 AND offline = 0 AND score >= ? "+
-			"AND (heartbeat > ? OR heartbeat = 0 AND active > ?) ORDER BY score DESC, price, id LIMIT ?", name, int64(most),
-			int64(least), now.Add(-heartbeatLife).UnixNano(), now.Add(-quietLife).UnixNano(), maxFound)
-		size := 0
-		for _, a := range agents {
-			if err != nil {
-				break
-			}
-			var s shownAgent
-			s, err = g.show(q, r, a, name, size > maxFoundBytes)
-			found = append(found, s)
-			for _, k := range s.Skills {
-				size += len(k.Description) + len(k.Input) + len(k.Output)
-			}
-		}
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	return r.answer(http.StatusOK, struct {
-		Agents []shownAgent `json:"agents"`
-		Total  int          `json:"total"`
-	}{found, len(found)})
-}
-
 // agents returns the agents that a SELECT of agentColumns finds.
 func agents(q relay.Querier, text string, args ...any) (all []agent, err error) {
 	err = q.Query(func(scan gateway.Scanner) error {
@@ -343,22 +219,6 @@ func (g *Gateway) agent(r *request, id string) (a agent, err error) {
 		err = unknownAgent()
 	}
 	return a, err
-}
-
-// getAgent is the handler of GET /agents/{id}.
-func (g *Gateway) getAgent(r *request) error {
-	a, err := g.agent(r, r.id())
-	if err != nil {
-		return err
-	}
-	var s shownAgent
-	if err := g.Relay.View(r.Context(), r.from, func(q relay.Querier) (err error) {
-		s, err = g.show(q, r, a, "", false)
-		return err
-	}); err != nil {
-		return err
-	}
-	return r.answer(http.StatusOK, s)
 }
 
 // changeAgent runs f on an agent of the caller, in one Update. f may be run twice.
@@ -415,13 +275,7 @@ func (g *Gateway) postHeartbeat(r *request) error {
 
 // deleteAgent is the handler of DELETE /agents/{id}. Jobs that the agent has got can still end.
 func (g *Gateway) deleteAgent(r *request) error {
-	if err := g.changeAgent(r, r.id(), func(o *gateway.Op, a agent) error {
-		a.deleted = o.Now
-		if err := deleteSkills(o.ExtTx, a.n); err != nil {
-			return err
-		}
-		return updateAgent(o.ExtTx, a)
-	}); err != nil {
+	if err := g.changeAgent(r, r.id(), unregister); err != nil {
 		return err
 	}
 	return r.answer(http.StatusOK, struct {
@@ -430,43 +284,13 @@ func (g *Gateway) deleteAgent(r *request) error {
 	}{"unregistered", r.id()})
 }
 
-// getSkills is the handler of GET /skills.
-func (g *Gateway) getSkills(r *request) error {
-	names := []string{}
-	total := int64(0)
-	now := g.Relay.Now()
-	heard, quiet := now.Add(-heartbeatLife).UnixNano(), now.Add(-quietLife).UnixNano()
-	if err := g.Relay.View(r.Context(), r.from, func(q relay.Querier) (err error) {
-		names = names[:0]
-		if err := q.Query(func(scan gateway.Scanner) error {
-			var name string
-			err := scan(&name)
-			names = append(names, name)
-			return err
-		}, "SELECT DISTINCT s.name FROM jobs_skill s JOIN jobs_agent a ON a.n = s.agent WHERE a.deleted = 0 AND "+
-			"a.offline = 0 AND (a.heartbeat > ? OR a.heartbeat = 0 AND a.active > ?) LIMIT ?",
-			heard, quiet, maxListed); err != nil {
-			return err
-		}
-		total, err = countOnline(q, now)
-		return err
-	}); err != nil {
+// unregister deletes an agent.
+func unregister(o *gateway.Op, a agent) error {
+	a.deleted = o.Now
+	if err := deleteSkills(o.ExtTx, a.n); err != nil {
 		return err
 	}
-	slices.Sort(names)
-	return r.answer(http.StatusOK, struct {
-		Skills      []string `json:"skills"`
-		TotalAgents int64    `json:"total_agents"`
-	}{names, total})
-}
-
-// maxListed is how many names of skills one answer has.
-const maxListed = 10_000
-
-// countOnline returns how many agents are online.
-func countOnline(q relay.Querier, now time.Time) (int64, error) {
-	return gateway.Number(q, "SELECT COUNT(*) FROM jobs_agent WHERE deleted = 0 AND offline = 0 AND (heartbeat > ? OR "+
-		"heartbeat = 0 AND active > ?)", now.Add(-heartbeatLife).UnixNano(), now.Add(-quietLife).UnixNano())
+	return updateAgent(o.ExtTx, a)
 }
 
 // getReputation is the handler of GET /reputation/{id}.

@@ -140,6 +140,7 @@ type outcome struct {
 	code, message string // empty: none
 	hash          []byte // of the agent's result; empty: the relay has ended the job
 	untried       bool   // the job has waited for a free call all the time, and was never sent
+	removed       bool   // by the operator; the job does not count
 }
 
 // end ends a job, unless it has ended: it pays or refunds what was held, changes the agent's score, and stores the outcome
@@ -165,7 +166,7 @@ func (g *Gateway) end(o *gateway.Op, j job, out outcome) (job, error) {
 			return j, cmp.Or(err, errBooks)
 		}
 	}
-	if err := g.judge(o, &j, out.untried); err != nil {
+	if err := g.judge(o, &j, out); err != nil {
 		return j, err
 	}
 	if err := updateJob(o.ExtTx, j); err != nil {
@@ -192,18 +193,19 @@ func (g *Gateway) wake(job int64) {
 
 // judge changes the agent of a job that ends, and its score if the job counts. The agent is not offline because the relay
 // had no time to send the job.
-func (g *Gateway) judge(o *gateway.Op, j *job, untried bool) error {
+func (g *Gateway) judge(o *gateway.Op, j *job, out outcome) error {
 	a, err := agentByNumber(o, j.agent)
 	if err != nil {
 		return err
 	}
 	a.active = o.Now
-	if j.code == codeOffline && !untried {
+	if j.code == codeOffline && !out.untried {
 		a.offline = true
 	}
 	if j.counted, err = counts(o, *j, a); err != nil {
 		return err
 	}
+	j.counted = j.counted && !out.removed
 	if j.counted && j.state == success {
 		c := newScore
 		if j.boss != 0 {

@@ -33,9 +33,11 @@ type Options struct {
 	Stats func(ctx context.Context) (any, error)
 	// Checkpoint copies the write-ahead log into the database. done is false if a reader is in the way.
 	Checkpoint func(ctx context.Context) (done bool, err error)
-	Backups    *Backups     // nil: there is no folder for backups
-	Policy     func() error // why the policy command does not decide; nil: there is none
-	Log        *slog.Logger // every change is logged
+	// Remove removes the content that has an id at a gateway, such as hub. Errors: CodeNotFound.
+	Remove  func(ctx context.Context, gateway, id string) error
+	Backups *Backups     // nil: there is no folder for backups
+	Policy  func() error // why the policy command does not decide; nil: there is none
+	Log     *slog.Logger // every change is logged
 }
 
 // Status describes a relay that runs.
@@ -208,18 +210,19 @@ func (a *api) unban(r *http.Request) (any, error) {
 }
 
 // RemoveRequest is the body of POST /remove. It names one message by Sender and ID, or by Seq, or a thread by Client and
-// Thread.
+// Thread, or content of a gateway by Gateway and ID.
 type RemoveRequest struct {
-	Sender didkey.DID `json:"sender,omitempty"`
-	ID     string     `json:"id,omitempty"`
-	Seq    relay.Seq  `json:"seq,omitempty"`
-	Client didkey.DID `json:"client,omitempty"`
-	Thread string     `json:"thread,omitempty"`
+	Sender  didkey.DID `json:"sender,omitempty"`
+	ID      string     `json:"id,omitempty"`
+	Seq     relay.Seq  `json:"seq,omitempty"`
+	Client  didkey.DID `json:"client,omitempty"`
+	Thread  string     `json:"thread,omitempty"`
+	Gateway string     `json:"gateway,omitempty"`
 }
 
 // Removed is the answer to POST /remove.
 type Removed struct {
-	Events []relay.Seq `json:"events"`
+	Events []relay.Seq `json:"events"` // of the relay; empty for content of a gateway
 }
 
 func (a *api) remove(r *http.Request) (any, error) {
@@ -233,25 +236,37 @@ func (a *api) remove(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.Log.Warn("removed by the operator", "events", removed, "sender", q.Sender, "id", q.ID, "client", q.Client, "thread", q.Thread)
+	a.Log.Warn("removed by the operator", "events", removed, "sender", q.Sender, "id", q.ID, "client", q.Client,
+		"thread", q.Thread, "gateway", q.Gateway)
 	return Removed{append([]relay.Seq{}, removed...)}, nil
 }
 
 func (a *api) removeFrom(ctx context.Context, q RemoveRequest) ([]relay.Seq, error) {
-	message, number, of := q.Sender != "" || q.ID != "", q.Seq != 0, q.Client != "" || q.Thread != ""
-	switch {
-	case message && !number && !of && q.Sender != "" && q.ID != "":
+	switch q {
+	case RemoveRequest{Sender: q.Sender, ID: q.ID}:
+		if q.Sender == "" || q.ID == "" {
+			break
+		}
 		seq, err := a.Relay.FindEvent(ctx, q.Sender, q.ID)
 		if err != nil {
 			return nil, err
 		}
 		return a.Relay.Remove(ctx, seq)
-	case number && !message && !of:
+	case RemoveRequest{Seq: q.Seq}:
 		return a.Relay.Remove(ctx, q.Seq)
-	case of && !message && !number && q.Client != "" && q.Thread != "":
+	case RemoveRequest{Client: q.Client, Thread: q.Thread}:
+		if q.Client == "" || q.Thread == "" {
+			break
+		}
 		return a.Relay.RemoveThread(ctx, thread.Key{Client: q.Client, ID: q.Thread})
+	case RemoveRequest{Gateway: q.Gateway, ID: q.ID}:
+		if q.Gateway == "" || q.ID == "" {
+			break
+		}
+		return nil, a.Remove(ctx, q.Gateway, q.ID)
 	}
-	return nil, invalid("name one message by sender and id, or by seq, or one thread by client and thread")
+	return nil, invalid("name one message by sender and id, or by seq, or one thread by client and thread, or the gateway " +
+		"and the id of what it has")
 }
 
 func (a *api) top(r *http.Request) (any, error) {

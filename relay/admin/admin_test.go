@@ -135,7 +135,8 @@ func run(t *testing.T, path string, change func(*Options)) (*relay.Relay, *Clien
 		t.Fatal(err)
 	}
 	o := Options{Relay: r, Bans: bans, Log: log, Checkpoint: store.Checkpoint,
-		Stats: func(context.Context) (any, error) { return nil, nil }, Policy: func() error { return nil }}
+		Stats: func(context.Context) (any, error) { return nil, nil }, Policy: func() error { return nil },
+		Remove: func(_ context.Context, gateway, id string) error { return errNoGateway }}
 	if change != nil {
 		change(&o)
 	}
@@ -157,6 +158,8 @@ func run(t *testing.T, path string, change func(*Options)) (*relay.Relay, *Clien
 	})
 	return r, NewClient(path)
 }
+
+var errNoGateway = envelope.Errorf(envelope.CodeInvalidRequest, "there is no such gateway")
 
 // TestLongPath uses a data folder whose path does not fit into the address of a socket.
 func TestLongPath(t *testing.T) {
@@ -239,6 +242,9 @@ func TestAPI(t *testing.T) {
 		{"POST", "/remove", map[string]any{}, "INVALID_REQUEST"},
 		{"POST", "/remove", map[string]any{"seq": 1, "thread": "t"}, "INVALID_REQUEST"},
 		{"POST", "/remove", map[string]any{"seq": 99}, "NOT_FOUND"},
+		{"POST", "/remove", map[string]any{"gateway": "hub"}, "INVALID_REQUEST"},
+		{"POST", "/remove", map[string]any{"gateway": "hub", "id": "1"}, "INVALID_REQUEST"},
+		{"POST", "/remove", map[string]any{"gateway": "hub", "id": "1", "seq": 1}, "INVALID_REQUEST"},
 		{"POST", "/remove", map[string]any{"sender": "did:key:x", "id": "m"}, "NOT_FOUND"},
 		{"GET", "/top?by=all", nil, "INVALID_REQUEST"},
 		{"GET", "/waiters?limit=0", nil, "INVALID_REQUEST"},

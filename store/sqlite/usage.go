@@ -206,9 +206,12 @@ func (s *Store) Checkpoint(ctx context.Context) (done bool, err error) {
 	return done, err
 }
 
-// Older returns the events of a type that arrived before a time and can be delivered at now. An empty type means all.
-func (s *Store) Older(ctx context.Context, before time.Time, of envelope.Type, now time.Time) (found []relay.Seq, err error) {
-	err = readOnly(ctx, s.path, func(db *sql.DB) error {
+// Older returns the events of a type, in the database at path, that arrived before a time and can be delivered at now. An
+// empty type means all. A store may have the database open.
+func Older(
+	ctx context.Context, path string, before time.Time, of envelope.Type, now time.Time,
+) (found []relay.Seq, err error) {
+	err = readOnly(ctx, path, func(db *sql.DB) error {
 		return eachRow(func(scan scanner) error {
 			var seq relay.Seq
 			err := scan(&seq)

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/sqlite"
+)
+
+// This file has the commands for the upkeep of a data folder: stats and prune.
+
+type statsCmd struct {
+	dataFolder
+	JSON bool `help:"Print the figures as one line of JSON."`
+}
+
+func (statsCmd) Help() string {
+	return "Shows how many events, threads and agents a database has, how large and how old they are, and how many came lately. " +
+		"It reads the whole database, and changes nothing.\n\nExamples:\n  agora stats\n  agora stats --data backups/monday --json"
+}
+
+func (c statsCmd) Run(env environment) error {
+	now := time.Now()
+	usage, err := sqlite.Measure(env.ctx, c.database(), now)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return env.printJSON(usage)
+	}
+	return env.printRows(usageRows(usage, now))
+}
+
+// usageRows returns a table of what a database holds.
+func usageRows(u sqlite.Usage, now time.Time) [][]string {
+	age := func(t *time.Time) string {
+		if t == nil {
+			return "-"
+		}
+		return fmt.Sprintf("%s (%v ago)", envelope.FormatTime(*t), now.Sub(*t).Round(time.Second))
+	}
+	number := func(n int64) string { return strconv.FormatInt(n, 10) }
+	rows := [][]string{
+		{"events", fmt.Sprintf("%d, and %d expired and %d removed ones whose ids are remembered", u.Events, u.Expired, u.Removed)},
+		{"bodies", megabytes(u.BodyBytes)}, {"oldest", age(u.Oldest)}, {"newest", age(u.Newest)},
+		{"last hour", number(u.LastHour)}, {"last day", number(u.LastDay)},
+		{"rate", fmt.Sprintf("%.2f a second in the last hour, %.2f in the last day", float64(u.LastHour)/3600, float64(u.LastDay)/86400)},
+		{"last number", number(int64(u.Seq))},
+	}
+	for _, t := range u.Types {
+		rows = append(rows, []string{string(t.Type), fmt.Sprintf("%s, %s", count(t.Events, "event"), megabytes(t.Bytes))})
+	}
+	threads := []string{}
+	for _, state := range []string{"PENDING", "ACTIVE", "COMPLETED", "ERROR"} {
+		for s, n := range u.Threads {
+			if string(s) == state {
+				threads = append(threads, fmt.Sprintf("%d %s", n, state))
+			}
+		}
+	}
+	return append(rows, []string{"threads", strings.Join(threads, ", ")},
+		[]string{"agents", fmt.Sprintf("%d with a manifest, %d identities in all", u.Agents, u.Identities)},
+		[]string{"database", fmt.Sprintf("%s, of which %s are free; log %s", megabytes(u.DatabaseBytes), megabytes(u.FreeBytes), megabytes(u.LogBytes))})
+}
+
+type pruneCmd struct {
+	dataFolder
+	OlderThan lifetime `placeholder:"DURATION" help:"Also remove messages that came longer ago than this, although they have not expired."`
+	Type      typeText `placeholder:"TYPE" help:"With --older-than: only messages of this type."`
+	DryRun    bool     `help:"Only say how many messages --older-than would remove. The relay may be running."`
+}
+
+func (pruneCmd) Help() string {
+	return "Removes what has expired, and gives the free space of the database back to the disk. The relay must not be running. A " +
+		"running relay removes by itself what has expired, and uses the free space again; this is for a disk that others need.\n\n" +
+		"With --older-than it also removes messages, as agora admin remove does.\n\n" +
+		"Examples:\n  agora prune\n  agora prune --older-than 30d\n  agora prune --older-than 24h --type MANIFEST --dry-run"
+}
+
+func (c pruneCmd) Validate() error {
+	if (c.Type != "" || c.DryRun) && c.OlderThan == 0 {
+		return fmt.Errorf("--type and --dry-run need --older-than")
+	}
+	return c.dataFolder.Validate()
+}
+
+func (c pruneCmd) Run(env environment) (err error) {
+	now := time.Now()
+	older := func() ([]relay.Seq, error) {
+		return sqlite.Older(env.ctx, c.database(), now.Add(-time.Duration(c.OlderThan)), envelope.Type(c.Type), now)
+	}
+	if c.DryRun {
+		old, err := older()
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(env.stdout, "%s came before %s\n", count(int64(len(old)), "message"),
+			envelope.FormatTime(now.Add(-time.Duration(c.OlderThan))))
+		return err
+	}
+	store, err := sqlite.Open(env.ctx, c.database(), sqlite.Options{Log: newLog(env), Extensions: extensions()})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if closed := store.Close(); err == nil {
+			err = closed
+		}
+	}()
+	if c.OlderThan > 0 {
+		old, err := older()
+		if err != nil {
+			return err
+		}
+		for len(old) > 0 {
+			n := min(len(old), relay.MaxRemove)
+			if _, err := store.Remove(env.ctx, old[:n], now); err != nil {
+				return err
+			}
+			old = old[n:]
+		}
+	}
+	before, after, err := store.Compact(env.ctx, now)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(env.stdout, "%s: %s before, %s now\n", printable(filepath.Clean(c.Data)), megabytes(before), megabytes(after))
+	return err
+}
