@@ -91,7 +91,7 @@ func (c backupCmd) Run(env environment) (err error) {
 	if err != nil || c.Keep == 0 {
 		return err
 	}
-	removed, err := admin.PruneBackups(c.Dest, c.Keep)
+	removed, err := admin.PruneBackups(c.Dest, filepath.Base(shown), c.Keep)
 	for _, name := range removed {
 		env.say("removed the older backup %s", filepath.Join(c.Dest, name))
 	}

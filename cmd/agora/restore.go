@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/gofrs/flock"
@@ -25,23 +26,25 @@ func (restoreCmd) Help() string {
 		"backup can be used again. A relay that uses the data folder must be stopped first. After a restore the cursors of " +
 		"readers are no longer valid (unknown_cursor); readers start again with the oldest stored event.\n\n" +
 		"With --replace, the old data folder stays beside the new one under a name that ends in the time. Certificates of " +
-		"--domain are not in a backup; the relay gets them again.\n\n" +
+		"--domain are not in a backup; the relay gets them again. If root restores, the files belong to the owner of the old " +
+		"data folder. If the command is killed when it has just moved the old folder away, repeat it before you start the " +
+		"relay.\n\n" +
 		"Examples:\n  agora restore backups/monday\n  agora restore backups/monday --data /var/lib/agora --replace"
 }
 
 func (c restoreCmd) Validate() error { return dataFolder{c.Backup}.Validate() }
 
 func (c restoreCmd) Run(env environment) (err error) {
-	data, err := filepath.Abs(c.Data)
+	data, err := realPath(c.Data)
 	if err != nil {
 		return err
 	}
-	backup, err := filepath.Abs(c.Backup)
+	backup, err := realPath(c.Backup)
 	if err != nil {
 		return err
 	}
-	if same, err := sameFile(backup, data); same || err != nil {
-		return errors.Join(err, errors.New("the backup is the data folder itself; name another one"))
+	if within, err := filepath.Rel(backup, data); err == nil && filepath.IsLocal(within) {
+		return errors.New("the data folder is the backup itself or in it; name another one")
 	}
 	exists, err := c.checkTarget(data)
 	if err != nil {
@@ -69,6 +72,9 @@ func (c restoreCmd) Run(env environment) (err error) {
 	if err := c.check(env, unfinished); err != nil {
 		return errors.Join(fmt.Errorf("the copy is not like the backup: %w", err), os.RemoveAll(unfinished))
 	}
+	if err := giveToOwner(unfinished, data); err != nil {
+		return errors.Join(err, os.RemoveAll(unfinished))
+	}
 	old, err := c.putInPlace(unfinished, data, exists)
 	if err != nil {
 		return errors.Join(err, os.RemoveAll(unfinished))
@@ -81,21 +87,31 @@ func (c restoreCmd) Run(env environment) (err error) {
 	return err
 }
 
-// sameFile reports whether two paths are the same folder. A path that does not exist is no other folder.
-func sameFile(a, b string) (bool, error) {
-	one, err := os.Stat(a)
-	if err != nil {
-		return false, err
-	}
-	two, err := os.Stat(b)
+// realPath returns the path of a folder without symbolic links, so that a link to the data folder stays a link. The folder
+// need not exist.
+func realPath(path string) (string, error) {
+	real, err := filepath.EvalSymlinks(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
+		if _, err := os.Lstat(path); err == nil {
+			return "", fmt.Errorf("%s is a symbolic link to a folder that does not exist; create that folder first", path)
+		}
+		parent, err := filepath.Abs(filepath.Dir(path))
+		if err != nil {
+			return "", err
+		}
+		if real, err := filepath.EvalSymlinks(parent); err == nil {
+			parent = real
+		}
+		return filepath.Join(parent, filepath.Base(path)), nil
 	}
-	return err == nil && os.SameFile(one, two), err
+	if err != nil {
+		return "", err
+	}
+	return filepath.Abs(real)
 }
 
 // checkTarget returns whether the data folder exists and has files. It returns an error if the folder must not be
-// replaced.
+// replaced, for example because it has other things than the data of a relay.
 func (c restoreCmd) checkTarget(data string) (exists bool, err error) {
 	entries, err := os.ReadDir(data)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -107,8 +123,20 @@ func (c restoreCmd) checkTarget(data string) (exists bool, err error) {
 	case len(entries) > 0 && !c.Replace:
 		return true, fmt.Errorf("%s is not empty; name a folder that does not exist, or give --replace, which keeps the old "+
 			"folder under another name", c.Data)
+	case len(entries) == 0:
+		return false, nil
 	}
-	return len(entries) > 0, nil
+	has := func(name string) bool {
+		return slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == name })
+	}
+	switch {
+	case has(markName):
+		err = fmt.Errorf("the messages of %s are in PostgreSQL (--store), and a backup has those of a single node; restore "+
+			"PostgreSQL with its own tools, or name another folder", c.Data)
+	case !has(databaseName) && !has(keyName):
+		err = fmt.Errorf("%s is not empty, and is not the data folder of a relay; name another one", c.Data)
+	}
+	return true, err
 }
 
 // lockFolder makes sure that no relay uses the data folder.
@@ -140,7 +168,8 @@ func (c restoreCmd) putInPlace(finished, data string, exists bool) (old string, 
 	if exists {
 		old = data + ".before-" + time.Now().UTC().Format("20060102T150405Z")
 		if err := os.Rename(data, old); err != nil {
-			return "", err
+			return "", fmt.Errorf("the old data folder cannot be renamed (%w); if a disk is mounted there, name a folder on that "+
+				"disk with --data, and let the relay use it", err)
 		}
 	}
 	err = moveInto(finished, data)

@@ -98,11 +98,16 @@ func listBackups(folder string) (names []string, err error) {
 	return names, nil
 }
 
-// PruneBackups removes all but the newest keep backups of a folder. It removes only folders with the name of a backup.
-func PruneBackups(folder string, keep int) (removed []string, err error) {
+// PruneBackups removes all but the newest keep backups of a folder, after the one with the name made was added. It keeps
+// that one also if the clock was set back, so that others have later names. It removes only folders with the name of a
+// backup.
+func PruneBackups(folder, made string, keep int) (removed []string, err error) {
 	names, err := listBackups(folder)
 	if err != nil {
 		return nil, err
+	}
+	if i := slices.Index(names, made); i >= 0 {
+		names = append(slices.Delete(names, i, i+1), made)
 	}
 	for len(names) > keep {
 		if err := os.RemoveAll(filepath.Join(folder, names[0])); err != nil {
@@ -144,7 +149,7 @@ func (b *Backups) Now() (m Made, err error) {
 	m.Folder = filepath.Join(b.folder, BackupName(began))
 	err = b.make(b.ctx, m.Folder)
 	if err == nil && b.keep > 0 {
-		m.Removed, err = PruneBackups(b.folder, b.keep)
+		m.Removed, err = PruneBackups(b.folder, filepath.Base(m.Folder), b.keep)
 		if err != nil {
 			err = fmt.Errorf("the backup is complete, but older ones cannot be removed: %w", err)
 		}

@@ -1,0 +1,30 @@
+//go:build unix
+
+package main
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// giveToOwner gives a folder and all that is in it to the user and the group who own another folder, if that exists and
+// this process may do so. So a relay with a user of its own can use what root has restored.
+func giveToOwner(folder, owned string) error {
+	info, err := os.Stat(owned)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || os.Geteuid() != 0 {
+		return nil
+	}
+	return filepath.WalkDir(folder, func(path string, _ fs.DirEntry, err error) error {
+		return errors.Join(err, os.Lchown(path, int(owner.Uid), int(owner.Gid)))
+	})
+}
