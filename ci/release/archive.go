@@ -41,7 +41,8 @@ func (r *release) archive(name, system, program, common string) error {
 
 // archiveFiles returns the files of an archive, in its order.
 func archiveFiles(name, system, program, common string) (all []entry, err error) {
-	patterns := []string{"LICENSE", "README.md", "CHANGELOG.md", "third-party-licenses", "agora.toml", "docs/*", "man/*", "completions/*"}
+	patterns := []string{"LICENSE", "README.md", "CHANGELOG.md", "third-party-licenses", "agora.toml", "docs/*", "man/*",
+		"completions/*"}
 	switch system {
 	case "linux":
 		patterns = append(patterns, "packaging/agora.service")
@@ -81,7 +82,8 @@ func (r *release) tar(w io.Writer, entries []entry) error {
 	var b bytes.Buffer
 	t := tar.NewWriter(&b)
 	for _, e := range entries {
-		header := &tar.Header{Name: e.name, Mode: e.mode, Size: int64(len(e.text)), ModTime: r.date, Uname: "root", Gname: "root"}
+		header := &tar.Header{Name: e.name, Mode: e.mode, Size: int64(len(e.text)), ModTime: r.date, Uname: "root",
+			Gname: "root"}
 		if err := t.WriteHeader(header); err != nil {
 			return err
 		}

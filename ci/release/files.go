@@ -29,7 +29,8 @@ func (r *release) commonFiles(program string) (string, error) {
 	if err := run(generate); err != nil {
 		return "", err
 	}
-	for _, pattern := range []string{"packaging/*", "packaging/*/*", "docs/*.md", "LICENSE", "README.md", "CHANGELOG.md"} {
+	patterns := []string{"packaging/*", "packaging/*/*", "docs/*.md", "LICENSE", "README.md", "CHANGELOG.md"}
+	for _, pattern := range patterns {
 		names, err := filepath.Glob(pattern)
 		if err != nil {
 			return "", err
@@ -90,6 +91,9 @@ func moduleFolder(m *debug.Module) (string, error) {
 	return string(bytes.TrimSpace(out)), nil
 }
 
+// licenseNames are the beginnings of the names of license files, in upper case.
+var licenseNames = []string{"LICENSE", "LICENCE", "COPYING", "NOTICE", "PATENTS"}
+
 // addLicenses adds the license files in a folder.
 func addLicenses(b *bytes.Buffer, name, version, folder string) error {
 	entries, err := os.ReadDir(folder)
@@ -99,9 +103,7 @@ func addLicenses(b *bytes.Buffer, name, version, folder string) error {
 	found := false
 	for _, entry := range entries {
 		upper := strings.ToUpper(entry.Name())
-		isLicense := slices.ContainsFunc([]string{"LICENSE", "LICENCE", "COPYING", "NOTICE", "PATENTS"}, func(start string) bool {
-			return strings.HasPrefix(upper, start)
-		})
+		isLicense := slices.ContainsFunc(licenseNames, func(start string) bool { return strings.HasPrefix(upper, start) })
 		if !isLicense || entry.IsDir() {
 			continue
 		}
@@ -110,8 +112,8 @@ func addLicenses(b *bytes.Buffer, name, version, folder string) error {
 			return err
 		}
 		found = true
-		fmt.Fprintf(b, "\n%s\n%s %s: %s\n%s\n\n%s\n", strings.Repeat("=", 72), name, version, entry.Name(), strings.Repeat("=", 72),
-			strings.TrimSpace(string(text)))
+		line := strings.Repeat("=", 72)
+		fmt.Fprintf(b, "\n%s\n%s %s: %s\n%s\n\n%s\n", line, name, version, entry.Name(), line, strings.TrimSpace(string(text)))
 	}
 	if !found {
 		return fmt.Errorf("%s has no license file", name)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -104,7 +105,7 @@ StandardError=inherit
 	}
 }
 
-// document is docs/INSTALL.md, with the version that is being built.
+// document is docs/INSTALL.md, with the architecture of this machine.
 type document struct {
 	sections map[string][]string // the blocks of shell commands, by heading
 	used     map[string]int      // how many of them were run
@@ -116,9 +117,9 @@ func installDocument(t *testing.T) *document {
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := strings.NewReplacer("0.1.1-1_amd64.deb", strings.TrimPrefix(debName(built.next), "agora_"),
-		"0.1.0-1_amd64.deb", strings.TrimPrefix(debName(built.version), "agora_"),
-		"agora-0.1.0-1.x86_64.rpm", rpmName(), "agora-0.1.0-linux-amd64", archiveName())
+	_, rpm, _ := strings.Cut(rpmName(), built.version)
+	names := strings.NewReplacer("-1_amd64.deb", "-1_"+runtime.GOARCH+".deb", "-1.x86_64.rpm", rpm,
+		"-linux-amd64", "-linux-"+runtime.GOARCH)
 	d := &document{sections: map[string][]string{}, used: map[string]int{}}
 	for i, part := range strings.Split(names.Replace(string(text)), "\n## ") {
 		heading, _, _ := strings.Cut(part, "\n")

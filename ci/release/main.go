@@ -132,7 +132,8 @@ func (r *release) build(system, arch string) (string, error) {
 	if _, err := os.Stat(program); err == nil {
 		return program, nil
 	}
-	args := append([]string{"build", "-buildvcs=false", "-ldflags", "-s -w -X main.version=" + r.version, "-o", program}, r.flags...)
+	args := append([]string{"build", "-buildvcs=false", "-ldflags", "-s -w -X main.version=" + r.version, "-o", program},
+		r.flags...)
 	cmd := exec.Command("go", append(args, "./cmd/agora")...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+system, "GOARCH="+arch)
 	return program, run(cmd)

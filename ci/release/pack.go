@@ -13,6 +13,9 @@ import (
 // proxies do not serve.
 const nfpm = "github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2"
 
+// maintainer is who answers for the packages.
+const maintainer = "Agora authors <authors@agora-relay.example>"
+
 // pack makes a package with nfpm: format is deb or rpm. It first makes a folder with the files that
 // packaging/nfpm.yaml names.
 func (r *release) pack(format, arch, program, common string) error {
@@ -54,10 +57,12 @@ func (r *release) pack(format, arch, program, common string) error {
 	if err := os.WriteFile(filepath.Join(folder, "changelog.yaml"), r.changelog(), 0o644); err != nil {
 		return err
 	}
-	cmd := exec.Command("go", "run", nfpm, "package", "--config", "packaging/nfpm.yaml", "--packager", format, "--target", r.out)
+	cmd := exec.Command("go", "run", nfpm, "package", "--config", "packaging/nfpm.yaml", "--packager", format,
+		"--target", r.out)
 	cmd.Dir = folder
 	// The flags of this build are not those of nfpm: the Go toolchain keeps one compiled nfpm for each set of flags.
-	cmd.Env = append(os.Environ(), "GOFLAGS=", "VERSION="+r.version, "ARCH="+arch, fmt.Sprintf("SOURCE_DATE_EPOCH=%d", r.date.Unix()))
+	cmd.Env = append(os.Environ(), "GOFLAGS=", "VERSION="+r.version, "ARCH="+arch, "MAINTAINER="+maintainer,
+		fmt.Sprintf("SOURCE_DATE_EPOCH=%d", r.date.Unix()))
 	return run(cmd)
 }
 
@@ -65,9 +70,9 @@ func (r *release) pack(format, arch, program, common string) error {
 func (r *release) changelog() []byte {
 	return fmt.Appendf(nil, `- semver: %s
   date: %s
-  packager: Agora authors <authors@agora-relay.example>
+  packager: %s
   deb: {urgency: medium, distributions: [stable]}
   changes:
     - note: Version %s. CHANGELOG.md has what is new.
-`, r.version, r.date.Format(time.RFC3339), r.version)
+`, r.version, r.date.Format(time.RFC3339), maintainer, r.version)
 }

@@ -54,11 +54,9 @@ func buildAndRun(m *testing.M) (code int, err error) {
 		return 0, err
 	}
 	built.version = strings.TrimSpace(string(version))
-	var major, minor, patch int
-	if _, err := fmt.Sscanf(built.version, "%d.%d.%d", &major, &minor, &patch); err != nil {
-		return 0, fmt.Errorf("VERSION: %w", err)
+	if built.next, err = nextVersion(built.version); err != nil {
+		return 0, err
 	}
-	built.next = fmt.Sprintf("%d.%d.%d", major, minor, patch+1)
 	built.out = filepath.Join(folder, "dist")
 	target := []string{"linux/" + runtime.GOARCH}
 	for _, r := range []release{{version: built.next, formats: []string{"deb"}}, {version: built.version, formats: []string{"archive", "deb", "rpm"}}} {
