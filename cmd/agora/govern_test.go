@@ -3,8 +3,11 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,14 +16,41 @@ import (
 	"testing"
 
 	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/relay/policycmd"
 )
 
-// TestPolicyExample runs the policy program of docs/OPERATING.md.
+// playPolicy is a policy program that decides like the one in docs/OPERATING.md.
+func playPolicy() {
+	lines := bufio.NewScanner(os.Stdin)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var q policycmd.Question
+		if err := json.Unmarshal(lines.Bytes(), &q); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		switch {
+		case q.Event.Bytes > 32768:
+			fmt.Printf("{\"id\":%d,\"accept\":false,\"message\":\"messages have at most 32 KiB here\"}\n", q.ID)
+		case q.Event.Intent == "gamble":
+			fmt.Printf("{\"id\":%d,\"accept\":false,\"message\":\"no gambling\"}\n", q.ID)
+		default:
+			fmt.Printf("{\"id\":%d,\"accept\":true}\n", q.ID)
+		}
+	}
+}
+
+// TestPolicyCommand runs a relay with a policy program.
+func TestPolicyCommand(t *testing.T) { testPolicy(t, "policy") }
+
+// TestPolicyExample runs a relay with the policy program of docs/OPERATING.md.
 func TestPolicyExample(t *testing.T) {
 	if _, err := exec.LookPath("python3"); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal("needs python3")
+		}
 		t.Skip("needs python3")
 	}
-	clearSettings(t)
 	docs, err := os.ReadFile("../../docs/OPERATING.md")
 	if err != nil {
 		t.Fatal(err)
@@ -29,11 +59,18 @@ func TestPolicyExample(t *testing.T) {
 	if program == nil {
 		t.Fatal("docs/OPERATING.md has no policy program")
 	}
-	folder := t.TempDir()
-	file, key := filepath.Join(folder, "policy.py"), filepath.Join(folder, "alice.key")
+	file := filepath.Join(t.TempDir(), "policy.py")
 	if err := os.WriteFile(file, program[1], 0o600); err != nil {
 		t.Fatal(err)
 	}
+	testPolicy(t, "python3", file)
+}
+
+// testPolicy checks what becomes of messages with a policy program that decides like the one in docs/OPERATING.md.
+func testPolicy(t *testing.T, argv ...string) {
+	clearSettings(t)
+	folder := t.TempDir()
+	key := filepath.Join(folder, "alice.key")
 	alice, err := didkey.Generate()
 	if err != nil {
 		t.Fatal(err)
@@ -41,8 +78,11 @@ func TestPolicyExample(t *testing.T) {
 	if err := didkey.Save(key, alice); err != nil {
 		t.Fatal(err)
 	}
-	s := startServe(t, "--data", filepath.Join(folder, "data"), "--policy-cmd", "python3", "--policy-cmd", file,
-		"--policy-timeout", "8s", "--metrics-addr", "127.0.0.1:0")
+	flags := []string{"--data", filepath.Join(folder, "data"), "--policy-timeout", "8s", "--metrics-addr", "127.0.0.1:0"}
+	for _, arg := range argv {
+		flags = append(flags, "--policy-cmd", arg)
+	}
+	s := startServe(t, flags...)
 	send := func(args ...string) (int, string) {
 		var out bytes.Buffer
 		code := run(environment{ctx: t.Context(), stdin: strings.NewReader(""), stdout: &out, stderr: &out},

@@ -19,7 +19,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(withoutLeaks{m}, map[string]func(){"agora": main})
+	testscript.Main(withoutLeaks{m}, map[string]func(){"agora": main, "policy": playPolicy})
 }
 
 // withoutLeaks runs the tests and fails if a goroutine outlives them.

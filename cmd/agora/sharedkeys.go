@@ -269,7 +269,7 @@ type keySecretCmd struct {
 
 func (keySecretCmd) Help() string {
 	return "Creates a file with a random secret. Copy it to each node of a relay, and start the nodes with --key-secret. They " +
-		"then share relay.key, gateway.key and operator.key in the database, encrypted with this secret. Who has the secret " +
+		"then share relay.key, gateway.key and operator.key in the database, encrypted with this secret. Anyone who has the secret " +
 		"and the database can act as the relay.\n\nExample:\n  agora key secret /etc/agora/key-secret"
 }
 
