@@ -29,7 +29,7 @@ const (
 var topics = [][]mutant{
 	identities, signedReads, envelopes, sealing, window, threads,
 	storage, marks, updates, inboxes,
-	reading, clock, relays, limits, web, internet,
+	reading, clock, relays, limits, web, internet, governing,
 	clients, serving, agora, outbox, hubs, channels, registries,
 }
 

@@ -472,6 +472,32 @@ func TestSchedule(t *testing.T) {
 	})
 }
 
+// TestPruneBackups checks that the backup which was just made stays, also if the clock was set back, and that nothing but
+// backups is removed.
+func TestPruneBackups(t *testing.T) {
+	folder := t.TempDir()
+	other := t.TempDir()
+	for _, name := range []string{"agora-20260101T000000Z", "agora-20260103T000000Z", "agora-20260104T000000Z", "agora-2026", "mine"} {
+		if err := os.Mkdir(filepath.Join(folder, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(other, filepath.Join(folder, "agora-20250101T000000Z")); err != nil {
+		t.Fatal(err)
+	}
+	removed, err := PruneBackups(folder, "agora-20260101T000000Z", 2)
+	if err != nil || !slices.Equal(removed, []string{"agora-20260103T000000Z"}) {
+		t.Errorf("removed %q, %v", removed, err)
+	}
+	left, err := os.ReadDir(folder)
+	if err != nil || len(left) != 5 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+	if _, err := os.Stat(other); err != nil {
+		t.Error(err)
+	}
+}
+
 func mustURL(path string) *url.URL { return &url.URL{Path: path} }
 
 func mustAddr(text string) netip.Addr { return netip.MustParseAddr(text) }
