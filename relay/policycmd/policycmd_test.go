@@ -413,26 +413,28 @@ func TestCrowd(t *testing.T) {
 	}
 }
 
-// BenchmarkScreen measures what a decision costs a post.
-func BenchmarkScreen(b *testing.B) {
-	b.Setenv("POLICY_TEST_MODE", "accept")
-	program, _ := os.Executable()
-	c := New(Options{Argv: []string{program}, Log: slog.New(slog.DiscardHandler), Timeout: time.Minute})
-	ctx, cancel := context.WithCancel(b.Context())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		c.Run(ctx)
-	}()
-	e, err := envelope.Draft{Thread: "t", Payload: envelope.Request{RequestID: "r", Intent: "translate"}}.Sign(sender, time.Now())
-	if err != nil {
-		b.Fatal(err)
+// TestQueueIsBounded checks that questions are refused at once when too many wait for a program that does not read them.
+func TestQueueIsBounded(t *testing.T) {
+	c, _ := start(t, "deaf", Options{Timeout: time.Minute})
+	e := message(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	const all, room = 2000, 1000 // the pipe to the program has room for some hundred questions, too
+	answered := make(chan error, all)
+	for range all {
+		go func() { answered <- c.Screen(ctx, peer, e) }()
 	}
-	for b.Loop() {
-		if err := c.Screen(b.Context(), peer, e); err != nil {
-			b.Fatal(err)
+	for i := range all - room {
+		select {
+		case err := <-answered:
+			if codeOf(err) != envelope.CodeUnavailable {
+				t.Errorf("%v", err)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatalf("only %d of %d questions are refused at once", i, all)
 		}
 	}
 	cancel()
-	<-done
+	for range room {
+		<-answered
+	}
 }
