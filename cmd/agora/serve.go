@@ -1,30 +1,23 @@
 package main
 
 import (
-	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
 	"maps"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/agora-relay/agora/didkey"
-	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/relay"
-	"github.com/agora-relay/agora/relay/httpapi"
 	"github.com/agora-relay/agora/replay"
 	"github.com/agora-relay/agora/thread"
 	"github.com/alecthomas/kong"
-	"github.com/coreos/go-systemd/v22/daemon"
 )
 
 type serveCmd struct {
@@ -234,172 +227,6 @@ func (c *serveCmd) check(env environment, parsed *kong.Context) error {
 	return err
 }
 
-// server is a relay that is being started, or that runs.
-type server struct {
-	*serveCmd
-	env          environment
-	settings     []setting // in force; only reloadAt changes them
-	log          *slog.Logger
-	level        *slog.LevelVar
-	watched      *watched
-	certificates certificates // nil: no TLS
-	sockets      sockets
-
-	relay    *relay.Relay
-	governed governed
-	gateways gateways
-	leased   *leasedGateways // in place of gateways, if the relay has several nodes; nil: it has one
-	front    *httpapi.Front
-}
-
-// open makes the relay, its gateways and its front, and prints where they are.
-func (s *server) open(store openedStore, key didkey.Key) (err error) {
-	at, secured := s.sockets.main[0].Addr(), s.certificates != nil
-	origin, public := listenerURL(at, secured), ""
-	if at.Network() == "unix" {
-		origin = s.TLS.scheme() + "://localhost"
-	}
-	if s.PublicURL != "" {
-		if public, err = relay.ParseOrigin(s.PublicURL); err != nil {
-			return err
-		}
-		origin = public
-	}
-	config := store.config(relay.Config{Key: key, Origin: origin, Reads: s.Reads,
-		MaxBody: s.MaxBody, Log: s.log, Limits: s.Limits.limits(), Observer: s.watched.observer()})
-	if s.governed.policy = s.Govern.policy(s.log); s.governed.policy != nil {
-		config.Screen = s.governed.policy
-	}
-	if s.relay, err = relay.New(s.env.ctx, config); err != nil {
-		return err
-	}
-	if err := s.openGoverned(store); err != nil { // it sets the bans
-		return err
-	}
-	if err := s.openGateways(store); err != nil {
-		return err
-	}
-	s.gateways.secured = secured
-	options := httpapi.Options{Build: build(), Demo: s.Demo, PublicURL: public, Hosts: s.TLS.hosts(), Log: s.log, Grace: shutdownTime,
-		LimitLocal: s.Limits.LimitLocal, Proxies: s.Limits.proxies(), Origins: s.Limits.origins(),
-		Mounts: s.mounts(), Gateways: s.gateways.document(), APIs: s.gateways.apis(), Redact: gateway.Redact,
-		AccessLog: s.Observe.AccessLog, Tracer: s.watched.tracer()}
-	if store.nodes != nil {
-		options.Durability, options.Node = store.nodes.Durability(), func() any { return store.nodes.Health() }
-	}
-	pageLine, err := s.addPage(&options, at, secured)
-	if err != nil {
-		return err
-	}
-	s.front = httpapi.New(s.relay, options)
-	s.watched.addRelay(s.relay, s.MaxDisk, s.certificates, s.ready)
-	s.watched.addBackups(s.governed.backups)
-	text := fmt.Sprintf("Agora relay %s\n%s%s", key.DID(), pageLine, s.gateways.lines())
-	if s.sockets.metrics != nil {
-		text += fmt.Sprintf("metrics at %s/metrics\n", listenerURL(s.sockets.metrics.Addr(), false))
-	}
-	if s.sockets.http != nil {
-		text += fmt.Sprintf("redirecting %s\n", listenerURL(s.sockets.http.Addr(), false))
-	}
-	for _, l := range s.sockets.main {
-		text += fmt.Sprintf("listening on %s\n", listenerURL(l.Addr(), secured))
-		s.log.Info("listening", "addr", l.Addr().String(), "tls", secured, "origin", origin, "reads", s.Reads,
-			"did", key.DID(), "data", s.Data, "build", build())
-	}
-	for _, warning := range s.warnings(onLoopback(at)) {
-		s.log.Warn(warning)
-	}
-	_, err = fmt.Fprint(s.env.stdout, text)
-	return err
-}
-
-// openGateways opens the gateways that are on, or prepares them if this is one of several nodes.
-func (s *server) openGateways(store openedStore) (err error) {
-	open := func(ctx context.Context) (gateways, error) { return s.Gateways.open(ctx, s.Data, s.relay, s.log) }
-	if store.nodes == nil {
-		s.gateways, err = open(s.env.ctx)
-	} else {
-		s.gateways, err = s.Gateways.standby(s.Data, s.relay, s.log)
-	}
-	if err == nil {
-		s.gateways, err = s.gateways.listen()
-	}
-	if err == nil && store.nodes != nil && s.gateways.core != nil {
-		s.leased = &leasedGateways{flags: s.Gateways, lease: store.nodes.Lease, open: open, standby: s.gateways, log: s.log}
-	}
-	return err
-}
-
-func (s *server) mounts() []httpapi.Mount {
-	if s.leased != nil {
-		return s.leased.mounts()
-	}
-	return s.gateways.mounts()
-}
-
-func (s *server) gatewayTasks() []func(context.Context) {
-	if s.leased != nil {
-		return []func(context.Context){s.leased.run}
-	}
-	return s.gateways.tasks()
-}
-
-func (s *server) gatewayListeners(config *tls.Config) []httpapi.Listener {
-	if s.leased != nil {
-		return s.leased.listeners(config)
-	}
-	return s.gateways.listeners(config)
-}
-
-// run serves until the relay is told to stop.
-func (s *server) run() error {
-	var config *tls.Config
-	signals, stop := hangups()
-	defer stop()
-	tasks := append(append(s.gatewayTasks(), s.governed.tasks()...), func(ctx context.Context) { s.reloadAt(ctx, signals) }, s.announceStop)
-	if s.certificates != nil {
-		config = tlsConfig(s.certificates)
-		tasks = append(tasks, s.certificates.run)
-	}
-	if s.sockets.metrics != nil {
-		tasks = append(tasks, func(ctx context.Context) {
-			if err := runServer(ctx, s.watched.metrics.Server(s.ready, s.log), s.sockets.metrics); err != nil {
-				s.log.Error("the metrics are not served any more", "err", err)
-			}
-		})
-	}
-	listeners := s.gatewayListeners(config)
-	for _, l := range s.sockets.main {
-		listeners = append(listeners, httpapi.Listener{Listener: l, TLS: config})
-	}
-	if s.sockets.http != nil {
-		listeners = append(listeners, httpapi.Listener{Listener: s.sockets.http,
-			Mounts: []httpapi.Mount{plainHTTP(s.certificates, s.relay.Origin())}})
-	}
-	notifySystemd(s.log, daemon.SdNotifyReady)
-	return serve(s.env.ctx, s.relay, s.front, tasks, listeners...)
-}
-
-// ready returns nil if the relay accepts messages.
-func (s *server) ready() error { return cmp.Or(s.relay.Health(), s.governed.policyHealth()) }
-
-// announceStop tells systemd that the relay stops, as soon as it was told to stop. Requests that have begun may still be
-// answered then. ctx ends when the relay has stopped for another reason.
-func (s *server) announceStop(ctx context.Context) {
-	select {
-	case <-s.env.ctx.Done():
-	case <-ctx.Done():
-	}
-	notifySystemd(s.log, daemon.SdNotifyStopping)
-}
-
-// notifySystemd tells systemd about the state of the relay, if systemd has started it with Type=notify.
-func notifySystemd(log *slog.Logger, state string) {
-	if _, err := daemon.SdNotify(false, state); err != nil {
-		log.Warn("cannot tell systemd about the state of the relay", "state", state, "err", err)
-	}
-}
-
 // makeFolder creates the data folder if it does not exist. It refuses a folder that other users can enter: each file in
 // it is private, but users who can write to the folder could replace the files. It does not change the mode of an
 // existing folder, because the folder may contain other things.
@@ -426,38 +253,6 @@ func ignoreStop(ctx context.Context, err error, log *slog.Logger) error {
 	}
 	log.Info("stopping", "err", err)
 	return nil
-}
-
-// onLoopback reports whether only this machine can connect to a listener.
-func onLoopback(addr net.Addr) bool {
-	tcp, ok := addr.(*net.TCPAddr)
-	return ok && tcp.IP.IsLoopback()
-}
-
-// serve runs the relay, its front and further tasks until ctx ends or the relay or the front fails. It returns when all
-// of them have ended.
-func serve(
-	ctx context.Context, r *relay.Relay, front *httpapi.Front, tasks []func(context.Context),
-	listeners ...httpapi.Listener,
-) error {
-	// The relay and the tasks must run until the front has ended, because the front still answers requests.
-	running, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var background sync.WaitGroup
-	for _, task := range tasks {
-		background.Go(func() { task(running) })
-	}
-	var failed error
-	background.Go(func() {
-		failed = r.Run(running)
-		cancel()
-	})
-	err := front.Run(ctx, listeners...)
-	stop()
-	background.Wait()
-	return errors.Join(err, failed)
 }
 
 // warnings returns warnings about settings that the operator may have forgotten. loopbackOnly means that only this
