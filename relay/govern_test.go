@@ -311,7 +311,8 @@ func TestBanWhileScreened(t *testing.T) {
 // change nor read anything.
 func TestBansHoldForGateways(t *testing.T) {
 	r := startTasks(t, relay.Config{})
-	spammer, client := key(t).DID(), from("192.0.2.7")
+	spam, client := key(t), from("192.0.2.7")
+	spammer := spam.DID()
 	signed := from("198.51.100.7")
 	signed.Reader = spammer
 	try := func(p relay.Peer) (update, view error) {
@@ -329,6 +330,9 @@ func TestBansHoldForGateways(t *testing.T) {
 			t.Errorf("another client: %v, %v", update, view)
 		}
 	}
+	body := sign(t, spam, envelope.Draft{Payload: request}).Canonical()
+	_, err := r.Check(local, body) // what a gateway posts for others
+	wantCode(t, err, envelope.CodeForbidden)
 	wantCode(t, r.CheckAgent(spammer), envelope.CodeForbidden)
 	if err := r.CheckAgent(key(t).DID()); err != nil {
 		t.Error(err)
