@@ -136,7 +136,6 @@ func add[In, Out any](
 var choices = map[string]map[string][]any{
 	"ask":      {"accept": {"show", "first", "cheapest"}},
 	"inbox":    {"from": {"new", "last", "oldest"}},
-	"deliver":  {"status": {"success", "partial"}},
 	"fail_job": {"code": {"INTERNAL_ERROR", "INVALID_REQUEST", "UNAVAILABLE", "FORBIDDEN"}},
 }
 

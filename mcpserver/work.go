@@ -220,7 +220,7 @@ type jobIn struct {
 type deliverIn struct {
 	jobIn
 	Output any    `json:"output" jsonschema:"any JSON: the result"`
-	Status string `json:"status,omitempty" jsonschema:"default success"`
+	Status string `json:"status,omitempty" jsonschema:"what has come of the work; default success"`
 }
 
 type failIn struct {
