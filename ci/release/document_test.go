@@ -52,7 +52,7 @@ func TestDocumentVersions(t *testing.T) {
 		return
 	}
 	if !*update {
-		t.Fatal("docs/INSTALL.md does not have the version of the file VERSION; run: go test ./ci/release -run Versions -update")
+		t.Fatal("docs/INSTALL.md has another version than the file VERSION; run: go test ./ci/release -run Versions -update")
 	}
 	if err := os.WriteFile(root+"docs/INSTALL.md", []byte(updated), 0o644); err != nil {
 		t.Fatal(err)

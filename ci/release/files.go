@@ -53,8 +53,8 @@ func (r *release) commonFiles(program string) (string, error) {
 	return folder, os.WriteFile(filepath.Join(folder, "third-party-licenses"), licenses, 0o644)
 }
 
-// thirdPartyLicenses returns the licenses of the modules in a program and of the Go standard library, as they require it
-// of a distributor. The files come from the folder of downloaded modules.
+// thirdPartyLicenses returns the licenses of the modules in a program and of the Go standard library, which a distributor
+// must pass on. The files come from the folder of downloaded modules.
 func thirdPartyLicenses(program string) ([]byte, error) {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {
@@ -113,7 +113,8 @@ func addLicenses(b *bytes.Buffer, name, version, folder string) error {
 		}
 		found = true
 		line := strings.Repeat("=", 72)
-		fmt.Fprintf(b, "\n%s\n%s %s: %s\n%s\n\n%s\n", line, name, version, entry.Name(), line, strings.TrimSpace(string(text)))
+		fmt.Fprintf(b, "\n%s\n%s %s: %s\n%s\n\n%s\n", line, name, version, entry.Name(), line,
+			strings.TrimSpace(string(text)))
 	}
 	if !found {
 		return fmt.Errorf("%s has no license file", name)
