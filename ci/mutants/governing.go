@@ -21,8 +21,6 @@ var governing = []mutant{
 		"./gateway/channel -run BannedOwner"},
 	{"bans: a banned owner uses its tools", "gateway/channel Gateway.toolToken", "checkConnection()", drop,
 		"./gateway/channel -run BannedOwner"},
-	{"bans: a waiting request ends with a page", "gateway/channel Gateway.getEvents", "stream.Banned()", never,
-		"./gateway/channel -run BannedAddress"},
 	{"bans: a banned principal goes on by tokens", "gateway/jobs Gateway.checkBan", `p.did ""`, always,
 		"./gateway/jobs -run Banned"},
 	{"bans: they are not stored", "relay/admin Bans.Add", "tx.Exec()", with("0, error(nil)"), ofAdmin},

@@ -10,6 +10,24 @@ import (
 	"syscall"
 )
 
+// isMountPoint reports whether another file system begins at a folder.
+func isMountPoint(path string) bool {
+	device := func(path string) (uint64, bool) {
+		info, err := os.Stat(path)
+		if err != nil {
+			return 0, false
+		}
+		status, ok := info.Sys().(*syscall.Stat_t)
+		if !ok {
+			return 0, false
+		}
+		return uint64(status.Dev), true
+	}
+	own, ok := device(path)
+	above, known := device(filepath.Dir(path))
+	return ok && known && own != above
+}
+
 // giveToOwner gives a folder and all that is in it to the user and the group who own another folder, if that exists and
 // this process may do so. So a relay with a user of its own can use what root has restored.
 func giveToOwner(folder, owned string) error {

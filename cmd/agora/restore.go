@@ -123,6 +123,9 @@ func (c restoreCmd) checkTarget(data string) (exists bool, err error) {
 	case len(entries) > 0 && !c.Replace:
 		return true, fmt.Errorf("%s is not empty; name a folder that does not exist, or give --replace, which keeps the old "+
 			"folder under another name", c.Data)
+	case isMountPoint(data):
+		return true, fmt.Errorf("a disk is mounted at %s, so this folder cannot be replaced; name a folder on that disk, and let "+
+			"the relay use it", c.Data)
 	case len(entries) == 0:
 		return false, nil
 	}
@@ -168,8 +171,7 @@ func (c restoreCmd) putInPlace(finished, data string, exists bool) (old string, 
 	if exists {
 		old = data + ".before-" + time.Now().UTC().Format("20060102T150405Z")
 		if err := os.Rename(data, old); err != nil {
-			return "", fmt.Errorf("the old data folder cannot be renamed (%w); if a disk is mounted there, name a folder on that "+
-				"disk with --data, and let the relay use it", err)
+			return "", fmt.Errorf("the old data folder stays in place: %w", err)
 		}
 	}
 	err = moveInto(finished, data)

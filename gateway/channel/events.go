@@ -81,10 +81,7 @@ func (g *Gateway) getEvents(w http.ResponseWriter, r *http.Request, from relay.P
 		case <-timeout.C:
 			over = true
 		case <-stream.Ended():
-			if err := stream.Banned(); err != nil {
-				return err
-			}
-			over = true
+			over = true // if the client was banned, the next read refuses it
 		case <-r.Context().Done():
 			return r.Context().Err()
 		}

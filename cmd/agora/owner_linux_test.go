@@ -1,0 +1,63 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+)
+
+// TestMountPoint checks that agora restore recognizes a folder that cannot be replaced.
+func TestMountPoint(t *testing.T) {
+	if folder := t.TempDir(); isMountPoint(folder) {
+		t.Errorf("%s is a mount point", folder)
+	}
+	if !isMountPoint("/proc") || isMountPoint("/no/such/folder") {
+		t.Error("/proc must be a mount point, and what does not exist none")
+	}
+}
+
+// TestRestoreKeepsOwner checks that a relay with a user of its own can use what root has restored.
+func TestRestoreKeepsOwner(t *testing.T) {
+	if os.Geteuid() != 0 {
+		if os.Getenv("CI") == "true" {
+			t.Fatal("needs root, to give files to another user")
+		}
+		t.Skip("needs root, to give files to another user")
+	}
+	clearSettings(t)
+	const user, group = 65533, 65532
+	folder := t.TempDir()
+	data, backup := filepath.Join(folder, "data"), filepath.Join(folder, "backup")
+	startServe(t, "--data", data).stop()
+	for _, args := range [][]string{{"backup", "--data", data, backup}, {"restore", backup, "--data", data, "--replace"}} {
+		if err := os.Lchown(data, user, group); err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		if code := run(environment{ctx: context.Background(), stdout: &out, stderr: &out}, args); code != exitOK {
+			t.Fatalf("%q: %s", args, out.String())
+		}
+	}
+	files := 0
+	err := filepath.WalkDir(data, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		files++
+		if owner := info.Sys().(*syscall.Stat_t); owner.Uid != user || owner.Gid != group {
+			t.Errorf("%s belongs to %d:%d", path, owner.Uid, owner.Gid)
+		}
+		return nil
+	})
+	if err != nil || files < 3 {
+		t.Errorf("%d files, %v", files, err)
+	}
+}
