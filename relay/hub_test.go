@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -37,5 +38,32 @@ func TestIndexWakesPermittedReadersOnly(t *testing.T) {
 			}
 			h.remove(w)
 		}
+	}
+}
+
+// removing is a store that removes whatever it is asked to remove.
+type removing struct{ Remover }
+
+func (removing) Remove(_ context.Context, events []Seq, _ time.Time) ([]Seq, error) { return events, nil }
+
+// TestRemovalReachesWaiters examines the waiters themselves. A removed event that was handed to a waiting poll, which has
+// not taken it yet, is taken away.
+func TestRemovalReachesWaiters(t *testing.T) {
+	sender, err := didkey.Generate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := envelope.Draft{Payload: envelope.Request{RequestID: "r", Intent: "echo"}}.Sign(sender, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &Relay{store: removing{}, hub: newHub(), now: time.Now}
+	w := r.hub.add(Filter{}, Peer{})
+	r.hub.publish([]Posted{{Event{Seq: 1}, e}, {Event{Seq: 2}, e}})
+	if _, err := r.Remove(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	if events := r.hub.take(w); len(events) != 1 || events[0].Seq != 2 {
+		t.Errorf("the waiter has %v, want event 2", events)
 	}
 }

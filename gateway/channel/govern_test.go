@@ -79,18 +79,26 @@ func TestRemove(t *testing.T) {
 		r := f.channel("ops")
 		alice := r.member("alice")
 		bot := newAgent(t, status(503))
-		r.connect("bot", bot.url)
+		r.connect("bot", bot.url, "object")
 		r.say(alice, "first")
 		synctest.Wait()
 		f.want(f.post(bot.deliveries()[0].Callback, object{"type": "status", "status": "secret status"}), 200, "")
 		f.want(f.post(bot.deliveries()[0].Callback, object{"type": "tool_call", "id": "c1", "name": "secret tool"}), 200, "")
 		r.say(alice, "second")
 		r.say(alice, "third")
+		roster := func() string {
+			a := f.rpc(r.id, bot.deliveries()[0].token(), "tools/call", object{"name": "get_roster", "arguments": object{}})
+			return string(a.Body)
+		}
+		if got := roster(); !strings.Contains(got, "secret status") {
+			t.Errorf("the roster is %s", got)
+		}
 		f.Relay.Pause() // a paused relay can be governed
 		for _, id := range []string{fmt.Sprint(r.events()[3]["id"]), r.id + "/2", r.id + "/3"} {
 			f.must(f.gateway.Remove(t.Context(), id))
 		}
 		f.Relay.Resume()
+		rosterAfter := roster()
 		bot.answerWith(nil)
 		time.Sleep(time.Hour)
 		if got := bot.contents(); strings.Contains(got, "second") || !strings.HasSuffix(got, "first third") {
@@ -105,8 +113,8 @@ func TestRemove(t *testing.T) {
 		if n := strings.Count(text, "[removed by the operator]"); n != 4 { // a tool call has two texts
 			t.Errorf("%d texts say that they were removed: %s", n, text)
 		}
-		if c := fmt.Sprint(r.connection("bot")); strings.Contains(c, "secret") {
-			t.Errorf("the connection still has the status: %s", c)
+		if strings.Contains(rosterAfter, "secret") {
+			t.Errorf("the roster still has the status: %s", rosterAfter)
 		}
 		for id, want := range map[string]envelope.Code{"msg_unknown": envelope.CodeNotFound, r.id + "/9": envelope.CodeNotFound,
 			"ch_unknown/1": envelope.CodeNotFound, r.id + "/x": envelope.CodeInvalidRequest} {

@@ -314,8 +314,8 @@ func TestBansAreKept(t *testing.T) {
 			if start == 1 {
 				time.Sleep(2 * time.Minute)
 				synctest.Wait()
-				if refused("192.0.2.1") || !refused("2001:db8::9") || len(b.List()) != 1 {
-					t.Errorf("after its end: %+v", b.List())
+				if refused("192.0.2.1") || !refused("2001:db8::9") || len(b.List()) != 1 || len(b.stored) != 1 {
+					t.Errorf("after its end: %+v, %+v", b.List(), b.stored)
 				}
 			}
 			cancel()
@@ -379,8 +379,11 @@ func TestBansOfTwoNodes(t *testing.T) {
 		}
 		add("192.0.2.1", time.Hour)
 		add("192.0.2.2", 2*time.Hour)
-		wantInForce("after the bans", "192.0.2.1/32 192.0.2.2/32")
-		time.Sleep(time.Hour - 62*time.Second)
+		add("192.0.2.3", 30*time.Minute)
+		wantInForce("after the bans", "192.0.2.1/32 192.0.2.2/32 192.0.2.3/32")
+		time.Sleep(30 * time.Minute)
+		wantInForce("after the end of the third one", "192.0.2.1/32 192.0.2.2/32")
+		time.Sleep(30*time.Minute - 2*time.Minute - 3*time.Second)
 		add("192.0.2.1", 3*time.Hour) // the other node still has the ban that ends now
 		wantInForce("after the first one was renewed", "192.0.2.1/32 192.0.2.2/32")
 		if err := two.Remove(t.Context(), "192.0.2.1"); err != nil {
