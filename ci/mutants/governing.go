@@ -46,8 +46,8 @@ var governing = []mutant{
 
 	{"policy: it fails open", "relay/policycmd Command.Screen", "FailOpen", always, ofPolicy},
 	{"policy: any number of questions waits", "relay/policycmd maxQueued", "", set("1 << 20"), ofPolicy + " -run Crowd"},
-	{"policy: a decision takes any time", "relay/policycmd Command.ask", "WithTimeout()", with("context.WithCancel(ctx)"),
-		ofPolicy + " -run Faulty|Slow"},
+	{"policy: a decision takes any time", "relay/policycmd Command.ask", "WithTimeout()",
+		with("context.WithTimeout(ctx, 25*time.Second)"), ofPolicy + " -run Slow"},
 	{"policy: a silent program stays", "relay/policycmd session.giveUp", "silent", never, ofPolicy + " -run Faulty"},
 	{"policy: an answer to no question counts", "relay/policycmd Command.readAnswers", "s.answer()", never,
 		ofPolicy + " -run Faulty"},

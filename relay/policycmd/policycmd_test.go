@@ -233,6 +233,7 @@ func TestPipelining(t *testing.T) {
 func TestSlowDecision(t *testing.T) {
 	c, log := start(t, "first-slow", Options{Timeout: time.Second})
 	failed := make(chan error)
+	began := time.Now()
 	go func() { failed <- c.Screen(t.Context(), peer, message(t)) }()
 	for c.nextID.Load() == 0 {
 		time.Sleep(time.Millisecond)
@@ -242,6 +243,9 @@ func TestSlowDecision(t *testing.T) {
 		case err := <-failed:
 			if codeOf(err) != envelope.CodeUnavailable || !codeOf(err).Retryable() {
 				t.Errorf("the slow decision: %v", err)
+			}
+			if took := time.Since(began); took > 20*time.Second {
+				t.Errorf("the slow decision is given up after %v, want 1s", took)
 			}
 			if strings.Contains(log.String(), "has failed") {
 				t.Errorf("the program was killed: %s", log)
