@@ -44,7 +44,9 @@ func TestIndexWakesPermittedReadersOnly(t *testing.T) {
 // removing is a store that removes whatever it is asked to remove.
 type removing struct{ Remover }
 
-func (removing) Remove(_ context.Context, events []Seq, _ time.Time) ([]Seq, error) { return events, nil }
+func (removing) Remove(_ context.Context, events []Seq, _ time.Time) ([]Seq, error) {
+	return events, nil
+}
 
 // TestRemovalReachesWaiters examines the waiters themselves. A removed event that was handed to a waiting poll, which has
 // not taken it yet, is taken away.
