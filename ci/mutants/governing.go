@@ -56,7 +56,7 @@ var governing = []mutant{
 	{"policy: its standard error floods the log", "relay/policycmd Command.logLines", "maxLogLines", never,
 		ofPolicy + " -run StandardError"},
 	{"policy: a refusal controls the terminal", "relay/policycmd Answer.refusal", "safetext.Escape()",
-		with("string(reason)"), ofPolicy + " -run HostileMessage"},
+		with("append(safetext.Escape(nil, \"\"), string(reason)...)"), ofPolicy + " -run HostileMessage"},
 	{"policy: duplicates are asked about", "relay screening.known", "seq >", with("(false && $)"), ofScreen},
 	{"policy: copies are asked about", "relay screening.join", "d ==", always, ofScreen},
 	{"policy: gateways are not asked about", "relay Relay.Check", "r.screening", without, ofScreen},
