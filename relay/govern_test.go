@@ -338,3 +338,20 @@ func TestBansHoldForGateways(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestScreenOfGateways checks that the Screen is asked about what gateways post, too.
+func TestScreenOfGateways(t *testing.T) {
+	refusal := envelope.Errorf(envelope.CodeForbidden, "no gambling")
+	r := start(t, relay.Config{Screen: screenFunc(func(_ relay.Peer, e *envelope.Envelope) error {
+		if e.Thread == "casino" {
+			return refusal
+		}
+		return nil
+	})})
+	for thread, want := range map[string]envelope.Code{"casino": envelope.CodeForbidden, "library": ""} {
+		_, err := r.Check(local, sign(t, key(t), envelope.Draft{Payload: request, Thread: thread}).Canonical())
+		if codeOf(err) != want {
+			t.Errorf("%s: %v, want the code %q", thread, err, want)
+		}
+	}
+}
