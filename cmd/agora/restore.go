@@ -87,13 +87,13 @@ func (c restoreCmd) Run(env environment) (err error) {
 	return err
 }
 
-// realPath returns the path of a folder without symbolic links, so that a link to the data folder stays a link. The folder
+// realPath returns the absolute path of a file or folder without symbolic links, so that a link to it stays a link. It
 // need not exist.
 func realPath(path string) (string, error) {
 	real, err := filepath.EvalSymlinks(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, err := os.Lstat(path); err == nil {
-			return "", fmt.Errorf("%s is a symbolic link to a folder that does not exist; create that folder first", path)
+			return "", fmt.Errorf("%s is a symbolic link to a place that does not exist; create that first", path)
 		}
 		parent, err := filepath.Abs(filepath.Dir(path))
 		if err != nil {

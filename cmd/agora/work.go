@@ -193,15 +193,6 @@ func (c workCmd) stateFile() (string, error) {
 	return filepath.Join(folder, fmt.Sprintf("%x.json", relay[:8])), os.MkdirAll(folder, 0o700)
 }
 
-// realPath returns the absolute name of a file without symbolic links.
-func realPath(name string) (string, error) {
-	path, err := filepath.Abs(name)
-	if err == nil {
-		path, err = filepath.EvalSymlinks(path)
-	}
-	return path, err
-}
-
 func (c workCmd) Run(env environment) (err error) {
 	argv, err := c.argv()
 	if err == nil {

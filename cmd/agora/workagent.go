@@ -214,7 +214,7 @@ func (w *workAgent) failure(key thread.Key, written program.Result, err error) e
 	case exit.Signal != "":
 		answer = failed(executionFailed, "%v", exit)
 	default:
-		answer = failed(exitCode(exit.Code), "%v", exit)
+		answer = failed(agentCode(exit.Code), "%v", exit)
 		answer.Details = jsontext.Compact(map[string]int{"exit_code": exit.Code})
 	}
 	if w.cmd.ErrorDetail && len(written.LastLine) > 0 {
@@ -238,8 +238,8 @@ func startAdvice(err error) string {
 // maxDetail is how many characters of standard error a client gets.
 const maxDetail = 300
 
-// exitCode returns the code of the ERROR for an exit code. 65 and 75 are EX_DATAERR and EX_TEMPFAIL of sysexits.h.
-func exitCode(code int) envelope.AgentCode {
+// agentCode returns the code of the ERROR for an exit code. 65 and 75 are EX_DATAERR and EX_TEMPFAIL of sysexits.h.
+func agentCode(code int) envelope.AgentCode {
 	switch code {
 	case 65:
 		return envelope.AgentInvalidRequest
