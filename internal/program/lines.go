@@ -18,8 +18,8 @@ const (
 // left out.
 type LogFunc func(line []byte, leftOut int)
 
-// EachLine reads lines until the end of from. It passes on at most LogLines in LogInterval, and how many it has left out.
-// It always reads on, so it never makes a program wait that writes the lines. It returns the last line that is not
+// EachLine reads lines until the end of from. It passes on at most LogLines in LogInterval, and how many it has left
+// out. It always reads on, so it never makes a program wait that writes the lines. It returns the last line that is not
 // empty, whether it was passed on or not. log may be nil.
 func EachLine(from io.Reader, log LogFunc) (last []byte) {
 	if log == nil {

@@ -2,8 +2,8 @@
 // what they get.
 //
 // A program starts in a process group of its own. The group is killed when the program has ended, or must end. So the
-// processes that it has started end too, except those that have left the group (setsid, setpgid). Windows has no process
-// groups. There only the program itself is ended, and at once: it cannot be asked to end.
+// processes that it has started end too, except those that have left the group (setsid, setpgid). Windows has no
+// process groups. There only the program itself is ended, and at once: it cannot be asked to end.
 package program
 
 import (
@@ -75,8 +75,8 @@ const drainTime = time.Second
 // If ctx ends, or the time is over, the group gets SIGTERM, and SIGKILL after Options.Grace. On Linux the program is
 // also killed when this process dies; processes that it has started are not.
 //
-// Errors: *StartError; *ExitError; ErrTimeout; ErrTooMuchOutput; the cause of ctx's end. The result is also returned with
-// an error, as far as it was read.
+// Errors: *StartError; *ExitError; ErrTimeout; ErrTooMuchOutput; the cause of ctx's end. The result is also returned
+// with an error, as far as it was read.
 func Run(ctx context.Context, o Options) (result Result, err error) {
 	if ctx.Err() != nil {
 		return Result{}, context.Cause(ctx)
