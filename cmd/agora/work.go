@@ -39,35 +39,47 @@ type workCmd struct {
 	Concurrency int           `default:"1" placeholder:"N" help:"How many programs run at the same time. While N jobs are accepted and not finished, the agent makes no more offers (default: ${default})."`
 	Timeout     time.Duration `default:"10m" placeholder:"DURATION" help:"How long a program may run for a job; 0: until the relay ends the thread (default: ${default})."`
 	Grace       time.Duration `default:"10s" placeholder:"DURATION" help:"How long a program may take to end after SIGTERM (default: ${default})."`
-	Attempts    int           `default:"3" placeholder:"N" help:"How often a job is begun again after this command was killed (default: ${default})."`
+	Attempts    int           `default:"3" placeholder:"N" help:"How often a job is begun at most, if this command is killed each time (default: ${default})."`
 	MaxJobs     int           `placeholder:"N" help:"End after N jobs."`
 	ErrorDetail bool          `help:"When the program fails, also tell the client the last line of its standard error."`
 	State       string        `placeholder:"FILE" help:"The file that says how far the agent has come (default: one for each relay, in a folder beside the key file with .work after its name)."`
 }
 
 func (workCmd) Help() string {
-	return "Makes an agent out of any program. The agent announces the service and offers it to whoever asks. For each job that " +
+	return "Makes an agent out of any program. The agent announces the service and offers it to whoever asks. For " +
+		"each job that " +
 		"a client accepts it starts the program, and sends what the program prints as the RESULT. It runs until it is " +
 		"interrupted.\n\n" +
 		"Input. The program reads one line of JSON:\n" +
 		`  {"thread":"t1","request_id":"r1","intent":"echo","client":"did:key:…","params":{"text":"Hi"},"attempt":1,` + "\n" +
 		`   "title":"…","description":"…","max_cost_usd":0.01,"deadline":"2030-02-02T15:30:00Z"}` + "\n" +
-		"params is null if there are none. title, description and max_cost_usd are absent if the client did not set them. deadline " +
-		"is the client's, or when the relay ends the thread if that is earlier. With --input params it reads only the params. With --input text it reads the text " +
+		"params is null if there are none. title, description and max_cost_usd are absent if the client did not set " +
+		"them. deadline " +
+		"is the client's, or when the relay ends the thread if that is earlier. With --input params it reads only the " +
+		"params. With --input text it reads the text " +
 		"in the params: they are a string, or an object with a string text. Other requests are refused then.\n" +
-		"AGORA_THREAD, AGORA_REQUEST_ID, AGORA_INTENT, AGORA_CLIENT and AGORA_ATTEMPT have the same values. The rest of the " +
-		"environment is yours, except that all other variables that begin with AGORA_ are removed: they may have secrets.\n\n" +
+		"AGORA_THREAD, AGORA_REQUEST_ID, AGORA_INTENT, AGORA_CLIENT and AGORA_ATTEMPT have the same values. The rest " +
+		"of the " +
+		"environment is yours, except that all other variables that begin with AGORA_ are removed: they may have " +
+		"secrets.\n\n" +
 		"All of it comes from strangers. Never let a shell evaluate it, and quote variables.\n\n" +
-		"Output. With --output auto, valid JSON is the result as it is; anything else is a text, without the line breaks at " +
+		"Output. With --output auto, valid JSON is the result as it is; anything else is a text, without the line " +
+		"breaks at " +
 		"its end. A text must be UTF-8. A result must fit into a message, most often 128 KiB. Standard error goes to the " +
 		"log: at most 100 lines in 10 seconds.\n\n" +
-		"Failures. The client gets an ERROR in place of a RESULT: INVALID_REQUEST if the program exits with 65, UNAVAILABLE " +
+		"Failures. The client gets an ERROR in place of a RESULT: INVALID_REQUEST if the program exits with 65, " +
+		"UNAVAILABLE " +
 		"(try again later) with 75, TIMEOUT after --timeout, and otherwise EXECUTION_FAILED.\n\n" +
-		"Processes. Each program has a process group of its own. It gets SIGTERM, and SIGKILL after --grace, when its time is " +
-		"over, when the client cancels, and when the agent is interrupted. When the program has ended, its whole group is " +
-		"killed, so wait in it for what it starts in the background. Processes that leave the group (setsid) go on. A second " +
-		"interrupt kills at once. If the agent itself is killed (SIGKILL), Linux ends the program, but not what it has started. On Windows programs are ended at once, without what they have started.\n\n" +
-		"Restarts. A job that was not finished is begun again, also after kill -9, and its client gets one answer. attempt says " +
+		"Processes. Each program has a process group of its own. It gets SIGTERM, and SIGKILL after --grace, when its " +
+		"time is " +
+		"over, when the client cancels, and when the agent is interrupted. When the program has ended, its whole " +
+		"group is " +
+		"killed, so wait in it for what it starts in the background. Processes that leave the group (setsid) go on. A " +
+		"second " +
+		"interrupt kills at once. If the agent itself is killed (SIGKILL), Linux ends the program, but not what it " +
+		"has started. On Windows programs are ended at once, without what they have started.\n\n" +
+		"Restarts. A job that was not finished is begun again, also after kill -9, and its client gets one answer. " +
+		"attempt says " +
 		"how often it was begun. After --attempts it fails with EXECUTION_FAILED.\n\n" +
 		"Examples:\n" +
 		"  agora work --key bob.key --intent translation.en_zh --exec ./translate.sh --price 0.005\n" +
@@ -228,8 +240,9 @@ func (c workCmd) Run(env environment) (err error) {
 		hint = "; Ctrl-C ends it"
 	}
 	env.say("working for %s as %s at %s%s", strings.Join(intents, ", "), me, c.Relay, hint)
-	err = relay.Serve(ctx, client.ServeOptions{Intents: intents, Cursor: state, Manifest: manifest, Concurrency: c.Concurrency,
-		MaxAccepted: c.Concurrency, Finished: w.finished}, client.Handler{Quote: w.quote, Work: w.work})
+	err = relay.Serve(ctx, client.ServeOptions{Intents: intents, Cursor: state, Manifest: manifest,
+		Concurrency: c.Concurrency, MaxAccepted: c.Concurrency, Finished: w.finished},
+		client.Handler{Quote: w.quote, Work: w.work})
 	if errors.Is(err, errMaxJobs) || env.ctx.Err() != nil && errors.Is(err, context.Cause(env.ctx)) {
 		return nil
 	}

@@ -43,14 +43,18 @@ type workAgent struct {
 // errMaxJobs ends the agent when --max-jobs is reached.
 var errMaxJobs = errors.New("--max-jobs is reached")
 
-func newWorkAgent(c workCmd, env environment, argv []string, state *workState, stop context.CancelCauseFunc) *workAgent {
+func newWorkAgent(
+	c workCmd, env environment, argv []string, state *workState, stop context.CancelCauseFunc,
+) *workAgent {
 	return &workAgent{cmd: c, env: env, argv: argv, environ: programEnvironment(os.Environ()), state: state, stop: stop,
 		kill: make(chan struct{}), running: map[thread.Key]time.Time{}}
 }
 
 // programEnvironment returns the environment without the variables of agora. They may have keys and tokens.
 func programEnvironment(own []string) []string {
-	return slices.DeleteFunc(slices.Clone(own), func(pair string) bool { return strings.HasPrefix(strings.ToUpper(pair), "AGORA_") })
+	return slices.DeleteFunc(slices.Clone(own), func(pair string) bool {
+		return strings.HasPrefix(strings.ToUpper(pair), "AGORA_")
+	})
 }
 
 // workJob is what the program reads about a job.
@@ -64,7 +68,8 @@ type workJob struct {
 	Title       string          `json:"title,omitempty"`
 	Description string          `json:"description,omitempty"`
 	MaxCostUSD  *float64        `json:"max_cost_usd,omitempty"`
-	Deadline    string          `json:"deadline,omitempty"` // RFC 3339: when the thread ends, or the client's deadline if that is earlier
+	// Deadline is when the thread ends, or the client's deadline if that is earlier, in RFC 3339.
+	Deadline string `json:"deadline,omitempty"`
 }
 
 func newWorkJob(job client.Job, attempt int) workJob {
@@ -154,7 +159,8 @@ func (w *workAgent) work(ctx context.Context, job client.Job) (envelope.Result, 
 		return envelope.Result{}, err
 	}
 	if attempt > w.cmd.Attempts {
-		return envelope.Result{}, failed(executionFailed, "the job was begun %d times, and the agent ended each time", w.cmd.Attempts)
+		return envelope.Result{}, failed(executionFailed, "the job was begun %d times, and the agent ended each time",
+			w.cmd.Attempts)
 	}
 	about := newWorkJob(job, attempt)
 	input, err := about.input(w.cmd.Input)
@@ -166,8 +172,9 @@ func (w *workAgent) work(ctx context.Context, job client.Job) (envelope.Result, 
 		again = fmt.Sprintf(", attempt %d", attempt)
 	}
 	w.say(key.ID, "started for %s (%s%s)", key.Client, about.Intent, again)
-	written, err := program.Run(ctx, program.Options{Argv: w.argv, Env: slices.Concat(w.environ, about.environment()), Input: input,
-		MaxOutput: w.maxMessage, Timeout: w.cmd.Timeout, Grace: w.cmd.Grace, Kill: w.kill, Log: w.logger(key.ID)})
+	written, err := program.Run(ctx, program.Options{Argv: w.argv, Env: slices.Concat(w.environ, about.environment()),
+		Input: input, MaxOutput: w.maxMessage, Timeout: w.cmd.Timeout, Grace: w.cmd.Grace, Kill: w.kill,
+		Log: w.logger(key.ID)})
 	if ctx.Err() != nil && !errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 		return envelope.Result{}, context.Cause(ctx)
 	}
@@ -250,7 +257,8 @@ func agentCode(code int) envelope.AgentCode {
 }
 
 func (w *workAgent) tooLarge() *client.AgentError {
-	return failed(executionFailed, "the program's output does not fit into a message of at most %s", formatBytes(int64(w.maxMessage)))
+	return failed(executionFailed, "the program's output does not fit into a message of at most %s",
+		formatBytes(int64(w.maxMessage)))
 }
 
 // messageOverhead is the size in bytes that a message has besides the output: keys, ids, a signature, a name.
@@ -288,7 +296,8 @@ func outputOf(written []byte, kind string) (json.RawMessage, error) {
 	case kind == "json":
 		return nil, failed(executionFailed, "the program's output is not JSON")
 	case !utf8.Valid(text):
-		return nil, failed(executionFailed, "the program's output is not UTF-8; it must encode other bytes, for example in base64")
+		return nil, failed(executionFailed,
+			"the program's output is not UTF-8; it must encode other bytes, for example in base64")
 	}
 	return jsontext.Compact(string(text)), nil
 }
