@@ -23,6 +23,13 @@ type Thread struct {
 	// are sealed to the client's own key are decrypted if possible.
 	Events  []*envelope.Envelope
 	Expired int // the number of further envelopes that have expired, as the relay claims
+	Removed []Removed
+}
+
+// Removed is an envelope of a thread that the operator of the relay has removed (PROTOCOL §4), as the relay claims.
+type Removed struct {
+	ID string    `json:"id"`
+	At time.Time `json:"at"` // by the relay's clock
 }
 
 // Thread reads the thread that client has opened with this id. If client is empty, it reads the oldest thread with this
@@ -37,7 +44,8 @@ func (c *Client) Thread(ctx context.Context, id string, client didkey.DID) (*Thr
 			thread.Thread
 			Deadline time.Time `json:"deadline"`
 		} `json:"thread"`
-		Expired int `json:"expired"`
+		Expired int       `json:"expired"`
+		Removed []Removed `json:"removed"`
 	}
 	events := &envelopes{limit: maxThread}
 	spec := responseSpec{out: &answer, limit: maxPage, listName: "events", onElement: events.add}
@@ -48,7 +56,7 @@ func (c *Client) Thread(ctx context.Context, id string, client didkey.DID) (*Thr
 	if record.ID != id || client != "" && record.Client != client {
 		return nil, fmt.Errorf("client: the relay's response is not about the thread %s, but about another one", id)
 	}
-	t := &Thread{Thread: record, Deadline: answer.Thread.Deadline, Expired: answer.Expired}
+	t := &Thread{Thread: record, Deadline: answer.Thread.Deadline, Expired: answer.Expired, Removed: answer.Removed}
 	t.Events = c.filterEvents(events, func(e *envelope.Envelope) bool { return e.Thread == id })
 	return t, nil
 }
