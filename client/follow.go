@@ -136,6 +136,7 @@ type follower struct {
 	cursor string // "": no response yet
 	seen   *recent[messageKey, struct{}]
 	pause  backoff
+	failed bool // the last poll has failed
 }
 
 // run polls until ctx ends, or until an error that a retry cannot fix.
@@ -176,6 +177,10 @@ func (f *follower) step(ctx context.Context) error {
 	if err != nil {
 		return f.recover(ctx, err)
 	}
+	again := f.failed
+	if f.failed = false; again {
+		f.client.log.Warn("connected again") // whoever reads of a failure must also read of its end
+	}
 	events := f.accept(answer)
 	moved := answer.Cursor != f.cursor
 	if moved || len(events) > 0 {
@@ -194,7 +199,7 @@ func (f *follower) step(ctx context.Context) error {
 		}
 	}
 	switch {
-	case first, !quick: // the first poll does not wait
+	case first, again, !quick: // the first poll does not wait, nor does the one after a failure
 		return nil
 	case moved && answer.received > 0: // the reader gets known events again: continue after a short pause
 		return f.pause.wait(ctx, 0, time.Second)
@@ -219,6 +224,7 @@ func (f *follower) recover(ctx context.Context, err error) error {
 	case refused && !failed.temporary():
 		return err
 	default:
+		f.failed = true
 		f.client.log.Warn("polling failed, will be retried", "error", err)
 	}
 	return f.pause.wait(ctx, min(failed.retryAfter, readPatience), maxPause)
@@ -249,6 +255,9 @@ func (f *follower) poll(ctx context.Context) (*events, error) {
 	} else {
 		v.Set("cursor", f.cursor)
 		v.Set("timeout", strconv.Itoa(int(pollTimeout/time.Second)))
+		if f.failed { // find out at once whether the relay answers again
+			v.Set("timeout", "0")
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, pollTimeout+exchangeTimeout)
 	defer cancel()
