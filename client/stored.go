@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strconv"
@@ -28,18 +29,34 @@ type EventPage struct {
 //
 // Errors: *envelope.Error; its Reason is envelope.ReasonUnknownCursor if the relay does not know the cursor.
 func (c *Client) Events(ctx context.Context, filter Filter, cursor string, limit int) (EventPage, error) {
-	if cursor == "" {
-		cursor = oldest
-	}
+	return c.eventPage(ctx, filter, "cursor", cmp.Or(cursor, oldest), limit)
+}
+
+// EventsBefore returns the events before the position before that match filter, the newest first, at most limit of them
+// (1 to 1000). An empty before stands for the end, so the page begins with the newest event. EventPage.Cursor is the
+// before of the next page, which has older events. The rest is as in Events.
+func (c *Client) EventsBefore(ctx context.Context, filter Filter, before string, limit int) (EventPage, error) {
+	return c.eventPage(ctx, filter, "before", cmp.Or(before, theEnd), limit)
+}
+
+// theEnd is the value of the parameter before for the position after the newest event.
+const theEnd = "end"
+
+// eventPage reads a page of GET /events. position is the value of the parameter start, cursor or before.
+func (c *Client) eventPage(
+	ctx context.Context, filter Filter, start, position string, limit int,
+) (EventPage, error) {
 	query := filter.values()
-	query.Set("timeout", "0")
+	query.Set(start, position)
 	query.Set("limit", strconv.Itoa(limit))
-	query.Set("cursor", cursor)
+	if start == "cursor" {
+		query.Set("timeout", "0")
+	}
 	page := events{envelopes: envelopes{limit: maxStored}}
 	if err := c.read(ctx, "/events", query, page.spec()); err != nil {
 		return EventPage{}, err
 	}
-	if page.Cursor == "" || len(page.Cursor) > maxCursor || page.HasMore && page.Cursor == cursor {
+	if page.Cursor == "" || len(page.Cursor) > maxCursor || page.HasMore && page.Cursor == position {
 		return EventPage{}, errors.New("client: the relay sends no usable cursor to read further events")
 	}
 	return EventPage{Events: c.filterEvents(&page.envelopes, filter.match), Received: page.received,
