@@ -33,6 +33,7 @@ var allowedImports = map[string][]string{
 	"internal/program":               {},
 	"internal/safetext":              {},
 	"internal/turns":                 {},
+	"internal/profile":               {"internal/fsync", "didkey"},
 	"didkey":                         {"internal/fsync"},
 	"envelope":                       {"didkey"},
 	"replay":                         {"didkey", "envelope"},
@@ -81,7 +82,7 @@ var allowedImports = map[string][]string{
 	"testvectors/schema":             {},
 	"testvectors/generate":           {"testvectors"},
 	"testvectors/interop/run":        {"didkey", "envelope", "client"},
-	"cmd/agora":                      {"internal/fsync", "internal/jsontext", "internal/program", "internal/safetext", "bench", "conformance", "didkey", "envelope", "replay", "thread", "relay", "relay/httpapi", "relay/httpapi/apidocs", "relay/metrics", "relay/tracing", "store/sqlite", "store/sqlite/check", "client", "explorer", "gateway", "gateway/channel", "gateway/hub", "gateway/hub/skill", "gateway/hub/hubclient", "gateway/channel/channelclient", "gateway/jobs", "gateway/jobs/credits", "gateway/jobs/jobsclient", "conformance/agentprobe", "mcpserver", "mcpserver/spending", "internal/clidoc", "relay/admin", "relay/policycmd", "store/postgres", "store/transfer"},
+	"cmd/agora":                      {"internal/fsync", "internal/jsontext", "internal/program", "internal/safetext", "bench", "conformance", "didkey", "envelope", "replay", "thread", "relay", "relay/httpapi", "relay/httpapi/apidocs", "relay/metrics", "relay/tracing", "store/sqlite", "store/sqlite/check", "client", "explorer", "gateway", "gateway/channel", "gateway/hub", "gateway/hub/skill", "gateway/hub/hubclient", "gateway/channel/channelclient", "gateway/jobs", "gateway/jobs/credits", "gateway/jobs/jobsclient", "conformance/agentprobe", "mcpserver", "mcpserver/spending", "internal/clidoc", "relay/admin", "relay/policycmd", "store/postgres", "store/transfer", "internal/profile"},
 }
 
 // forbiddenImports lists standard packages that a package must not import: these packages have no network and no
