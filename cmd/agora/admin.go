@@ -67,12 +67,7 @@ func (g governing) tell(env environment, printed bool, err error, format string,
 
 // printRows prints rows as a table. Its cells may be foreign text.
 func (env environment) printRows(rows [][]string) error {
-	for _, row := range rows {
-		for i := range row {
-			row[i] = printable(row[i])
-		}
-	}
-	_, err := env.stdout.Write(alignedTable(rows))
+	_, err := env.stdout.Write(alignedTable(rows, nil))
 	return err
 }
 

@@ -99,7 +99,7 @@ func (c askCmd) Run(env environment) error {
 	}
 	ctx, cancel := withTimeout(env.ctx, c.Timeout)
 	defer cancel()
-	a := &asking{askCmd: c, env: env, status: status, relay: relay, me: key.DID(), params: params,
+	a := &asking{askCmd: c, env: env, status: status, relay: relay, me: key.DID(), people: env.people(key.DID()), params: params,
 		thread: string(c.Thread), passed: map[[32]byte]bool{}, log: newLog(env)}
 	if a.thread == "" {
 		a.thread = client.NewThread()
@@ -187,7 +187,7 @@ func (a *asking) connectionFlags() (words []string) {
 	if a.Key != os.Getenv("AGORA_KEY") {
 		words = append(words, "--key", shellQuoted(a.Key))
 	}
-	if relay, set := os.LookupEnv("AGORA_RELAY"); string(a.Relay) != relay && (set || string(a.Relay) != defaultRelay) {
+	if relay, set := os.LookupEnv("AGORA_RELAY"); string(a.Relay) != relay && (set || string(a.Relay) != relayURL) {
 		words = append(words, "--relay", shellQuoted(string(a.Relay)))
 	}
 	if a.Private && os.Getenv("AGORA_PRIVATE") == "" {

@@ -459,7 +459,7 @@ func TestAskWaitsForBetterOffers(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	b.post("t1", alice.key.DID(), envelope.Result{RequestID: "t1", Status: "SUCCESS", Output: json.RawMessage(`1`)})
-	(<-ended).want(t, outcomeResult, "1\n", "- 1  "+who(a.key.DID()))
+	(<-ended).want(t, outcomeResult, "1\n", "- 1  "+shortDID(a.key.DID()))
 }
 
 // TestAskChoose lets a person choose.
@@ -506,7 +506,7 @@ func TestOffersTable(t *testing.T) {
 	for i, o := range []envelope.Offer{{}, {Plan: long, Price: usd(0.30000000000000004), ETASeconds: 1e300, ValidUntil: &later},
 		{Plan: hostile, Price: &envelope.Price{Amount: 1e308, Currency: hostile}, ETASeconds: 90}, {Price: usd(1e-9), ETASeconds: 0.1}} {
 		shown := client.Offer{Offer: o, Agent: key.DID()}
-		rows = append(rows, []string{fmt.Sprintf("* %d", i+1), who(shown.Agent), priceOf(shown), etaOf(shown), untilOf(shown, later.AddDate(0, 0, 1)), o.Plan})
+		rows = append(rows, []string{fmt.Sprintf("* %d", i+1), shortDID(shown.Agent), priceOf(shown), etaOf(shown), untilOf(shown, later.AddDate(0, 0, 1)), o.Plan})
 	}
 	lines := tableLines(rows)
 	for _, line := range lines {
@@ -523,7 +523,7 @@ func TestOffersTable(t *testing.T) {
 			t.Errorf("%q has %d columns", text, got)
 		}
 	}
-	if got := fit("你好吗", 4); got != "你…" {
+	if got := withoutEnd("你好吗", 4); got != "你…" {
 		t.Errorf("cut to %q", got)
 	}
 }

@@ -22,6 +22,7 @@ type asking struct {
 	status *statusLine
 	relay  *client.Client
 	me     didkey.DID
+	people people
 	params json.RawMessage
 	thread string
 
@@ -218,7 +219,7 @@ func (a *asking) accept(ctx context.Context, offer client.Offer) error {
 	switch code := envelope.CodeOf(err); {
 	case err == nil:
 		a.accepted = true
-		a.note("accepted the offer of %s for %s", who(offer.Agent), priceOf(offer))
+		a.note("accepted the offer of %s for %s", a.who(offer.Agent), priceOf(offer))
 		return nil
 	case errors.Is(err, client.ErrUnknownOutcome):
 	case code == envelope.CodeInvalidTransition:
@@ -264,7 +265,7 @@ func (a *asking) result(ctx context.Context) (*client.Result, error) {
 	a.status.set("reading the result")
 	if state.State == thread.Active {
 		a.note("%s is working", state.Agent)
-		a.status.set(who(state.Agent) + " is working")
+		a.status.set(a.who(state.Agent) + " is working")
 	}
 	result, err := a.call.Result(ctx)
 	if err != nil {

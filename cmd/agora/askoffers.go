@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -168,7 +169,7 @@ func (a *asking) showOffers(offers []client.Offer, chosen *client.Offer) {
 			mark = "-"
 			reasons = append(reasons, fmt.Sprintf("- %s: %s", number, a.reason(why)))
 		}
-		rows = append(rows, []string{mark + " " + number, who(o.Agent), priceOf(o), etaOf(o), untilOf(o, time.Now()),
+		rows = append(rows, []string{mark + " " + number, a.who(o.Agent), priceOf(o), etaOf(o), untilOf(o, time.Now()),
 			o.Plan})
 	}
 	for _, line := range tableLines(rows) {
@@ -199,7 +200,7 @@ func tableLines(rows [][]string) (lines []string) {
 		line := ""
 		for j, cell := range row {
 			if j == len(row)-1 {
-				line = strings.TrimRight(line+fit(cell, max(screenWidth-columns(line), 0)), " ")
+				line = strings.TrimRight(line+withoutEnd(cell, max(screenWidth-columns(line), 0)), " ")
 				break
 			}
 			line += cell + strings.Repeat(" ", widths[j]-columns(cell)+2)
@@ -209,14 +210,8 @@ func tableLines(rows [][]string) (lines []string) {
 	return lines
 }
 
-// who returns a short name of an agent for tables and progress.
-func who(did didkey.DID) string {
-	key := did.Multibase()
-	if len(key) <= 15 {
-		return key
-	}
-	return key[:8] + "…" + key[len(key)-6:]
-}
+// who returns the name of an agent for tables and progress: that of the address book, or else its DID in short.
+func (a *asking) who(did didkey.DID) string { return cmp.Or(a.people.name(did), shortDID(did)) }
 
 // priceOf returns the price of an offer for people.
 func priceOf(o client.Offer) string {
@@ -226,7 +221,7 @@ func priceOf(o client.Offer) string {
 	case amount == 0:
 		return "free"
 	default:
-		return formatAmount(amount) + " " + fit(printable(o.Price.Currency), 6)
+		return formatAmount(amount) + " " + withoutEnd(printable(o.Price.Currency), 6)
 	}
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -125,7 +126,7 @@ func (a *asking) describe(ctx context.Context) (text string, open bool) {
 		return fmt.Sprintf("the request is open until %s; offers so far: %d", until(record.Deadline),
 			len(record.Offers)), true
 	case record.State == thread.Active:
-		return fmt.Sprintf("%s has the job, and must deliver before %s", orElse(record.Agent, "an agent"),
+		return fmt.Sprintf("%s has the job, and must deliver before %s", cmp.Or(record.Agent, "an agent"),
 			until(record.Deadline)), true
 	case record.State == thread.Completed:
 		return "the result is there", true

@@ -401,5 +401,5 @@ func strangeVariables(ctx *kong.Context) (warnings []string) {
 }
 
 // otherVariables are the environment variables of other commands.
-var otherVariables = []string{"AGORA_CONFIG", "AGORA_RELAY", "AGORA_KEY", "AGORA_PRIVATE", "AGORA_CHANNEL_URL", "AGORA_CHANNEL_KEY",
+var otherVariables = []string{"AGORA_CONFIG", "AGORA_PROFILE", "AGORA_RELAY", "AGORA_KEY", "AGORA_PRIVATE", "AGORA_CHANNEL_URL", "AGORA_CHANNEL_KEY",
 	"AGORA_JOBS_URL", "AGORA_JOBS_KEY"}

@@ -14,10 +14,11 @@ import (
 // wrong value is reported with the name of the flag, and the exit code is 2. The zero value means that the flag was not
 // given.
 
+// didText is a did:key. On the command line it can also be a name of the address book.
 type didText didkey.DID
 
 func (d *didText) UnmarshalText(text []byte) error {
-	did, err := didkey.Parse(string(text))
+	did, err := personDID(string(text))
 	*d = didText(did)
 	return err
 }

@@ -1,15 +1,20 @@
 package main
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/agora-relay/agora/client"
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/safetext"
 )
 
 type followCmd struct {
@@ -20,11 +25,12 @@ type followCmd struct {
 	All        bool          `help:"Show all messages that the relay shows to you, not only those sent to you."`
 	Type       typeText      `help:"Only messages of this type." placeholder:"TYPE"`
 	Sender     didText       `help:"Only messages from this agent." placeholder:"DID"`
-	Thread     idText        `help:"Only messages of threads with this id." placeholder:"ID"`
+	Thread     idText        `complete:"thread" help:"Only messages of threads with this id." placeholder:"ID"`
 	Count      int           `help:"End after N messages." placeholder:"N"`
 	Timeout    time.Duration `help:"End after this time. The exit code is 1 if --count was not reached." placeholder:"DURATION"`
 	JSON       bool          `xor:"form" help:"Print one JSON envelope per line, also on a terminal."`
-	Text       bool          `xor:"form" help:"Print the readable form, also if standard output is not a terminal."`
+	Text       bool          `xor:"form" help:"Print all of each message in a readable form, also if standard output is not a terminal."`
+	Format     *rowFormat    `xor:"form" placeholder:"TEMPLATE" help:"Print a line for each message with this Go template, such as '{{.Type}} {{.Thread}}'."`
 	AllowPlain bool          `help:"Show plain answers to your sealed requests too."`
 }
 
@@ -36,12 +42,14 @@ func (c followCmd) Validate() error {
 }
 
 func (followCmd) Help() string {
-	return "Prints each message that is sent to you, as soon as it arrives: one JSON envelope per line, or a readable " +
-		"form on a terminal. Verifies every signature first. Decrypts payloads that are sealed to your key and prints " +
+	return "Prints each message that is sent to you, as soon as it arrives: one JSON envelope per line, or on a terminal one " +
+		"line with the most important of it (--text shows all). Times are local, and as the sender claims. " +
+		"Verifies every signature first. Decrypts payloads that are sealed to your key and prints " +
 		"{\"envelope\":…,\"opened\":…} for them: the signed message and its decrypted payload. Runs until it is " +
-		"interrupted, and keeps trying while the relay does not answer.\n\n" +
+		"interrupted, and keeps trying while the relay does not answer.\n\n" + formatHelp(messageRow{}) +
 		"Examples:\n  agora follow --key bob.key --cursor-file bob.cursor\n" +
-		"  agora follow --key bob.key --type REQUEST --broadcast --count 1 --timeout 30s"
+		"  agora follow --key bob.key --type REQUEST --broadcast --count 1 --timeout 30s\n" +
+		"  agora follow --format '{{.Type}} {{.Thread}} {{.Price}}'"
 }
 
 // errCountReached ends Follow when --count is reached.
@@ -74,6 +82,9 @@ func (c countingCursor) Save(ctx context.Context, cursor string) error {
 }
 
 func (c followCmd) Run(env environment) error {
+	if err := c.Format.check(messageRow{}); err != nil {
+		return err
+	}
 	relay, me, err := c.client(env)
 	if err != nil {
 		return err
@@ -100,11 +111,9 @@ func (c followCmd) Run(env environment) error {
 		ctx, cancel = context.WithTimeout(ctx, c.Timeout)
 		defer cancel()
 	}
-	show := showJSON
-	if c.Text || !c.JSON && env.stdoutIsTerminal {
-		show = showText
-	}
-	c.announce(ctx, env, relay, me)
+	p := env.people(me)
+	show := c.printer(env, p)
+	c.announce(ctx, env, relay, p)
 	plain := plainAnswers{relay: relay, me: me, asked: map[string][]didkey.DID{}}
 	err = relay.Follow(ctx, opts, func(ctx context.Context, e *envelope.Envelope) error {
 		if c.Count > 0 && printed >= c.Count {
@@ -115,7 +124,7 @@ func (c followCmd) Run(env environment) error {
 			return nil
 		}
 		printed++
-		return show(env.stdout, e)
+		return show(e)
 	})
 	switch {
 	case errors.Is(err, errCountReached), env.ctx.Err() != nil:
@@ -129,13 +138,34 @@ func (c followCmd) Run(env environment) error {
 	return err
 }
 
+// printer returns a function that prints a message in the form that the flags choose.
+func (c followCmd) printer(env environment, p people) func(*envelope.Envelope) error {
+	switch {
+	case c.Format != nil:
+		return func(e *envelope.Envelope) error { return env.printRow(c.Format, newMessageRow(p, e)) }
+	case c.Text:
+		return func(e *envelope.Envelope) error { return showText(env.stdout, env, p, e) }
+	case c.JSON || !env.stdoutIsTerminal:
+		return func(e *envelope.Envelope) error { return showJSON(env.stdout, e) }
+	}
+	to := len("me")
+	switch {
+	case c.All:
+		to = partyWidth
+	case c.Broadcast:
+		to = len("everybody")
+	}
+	l := newLiner(env, p, to, c.Thread == "")
+	return func(e *envelope.Envelope) error { return l.print(l.message(e)) }
+}
+
 // threadCheckTimeout is how long announce waits for the relay's answer. It is short, because messages are shown only
 // after it.
 const threadCheckTimeout = 5 * time.Second
 
 // announce prints a warning if the thread of --thread does not exist. On a terminal it also prints which messages are
 // shown.
-func (c followCmd) announce(ctx context.Context, env environment, relay *client.Client, me didkey.DID) {
+func (c followCmd) announce(ctx context.Context, env environment, relay *client.Client, p people) {
 	if c.Thread != "" {
 		ctx, cancel := context.WithTimeout(ctx, threadCheckTimeout)
 		defer cancel()
@@ -146,14 +176,14 @@ func (c followCmd) announce(ctx context.Context, env environment, relay *client.
 	if !env.stdoutIsTerminal {
 		return
 	}
-	what := "messages to " + string(me)
+	what := "messages to " + cmp.Or(p.book.Name(p.me), shortDID(p.me))
 	switch {
 	case c.All:
-		what = "all messages that this relay lets you read"
+		what = "all messages that you may read"
 	case c.Broadcast:
 		what += " and to everybody"
 	}
-	env.say("showing %s as they arrive; Ctrl-C ends it", what)
+	env.say("waiting for %s… Ctrl-C ends it", what)
 }
 
 // showJSON prints a message for programs.
@@ -166,20 +196,29 @@ func showJSON(w io.Writer, e *envelope.Envelope) error {
 	return err
 }
 
-// showText prints a message for people.
-func showText(w io.Writer, e *envelope.Envelope) error {
-	from, to := string(e.Sender.ID), "everybody"
+// showText prints a message for people, with all of its payload. env says where: on a terminal a long payload has more
+// lines. What it writes is escaped.
+func showText(w io.Writer, env environment, p people, e *envelope.Envelope) error {
+	from, to := p.who(e.Sender.ID), "everybody"
 	if e.Sender.Name != "" {
-		from = fmt.Sprintf("\"%s\" %s", printable(e.Sender.Name), e.Sender.ID)
+		from = quoted(e.Sender.Name) + " " + from
 	}
 	if e.Recipient != "" {
-		to = string(e.Recipient)
+		to = p.who(e.Recipient)
 	}
 	thread := ""
 	if e.Thread != "" {
-		thread = "\n  thread  " + e.Thread
+		thread = "\n  thread  " + printable(e.Thread)
 	}
-	_, err := fmt.Fprintf(w, "%s  %s  (signature verified%s)\n  from    %s\n  to      %s%s\n  payload %s\n\n",
-		e.TS.Local().Format(time.DateTime), e.Type, sealNote(e), from, to, thread, printable(e.Payload))
+	const indent = "  payload "
+	payload := printable(e.Payload)
+	if len(indent)+columns(payload) > env.columns() {
+		var lines bytes.Buffer
+		if json.Indent(&lines, e.Payload, strings.Repeat(" ", len(indent)), "  ") == nil {
+			payload = string(safetext.Escape(lines.Bytes(), "\n"))
+		}
+	}
+	_, err := fmt.Fprintf(w, "%s  %s  (signature verified%s)\n  from    %s\n  to      %s%s\n%s%s\n\n",
+		e.TS.Local().Format(localTime), e.Type, sealNote(e), from, to, thread, indent, payload)
 	return err
 }

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -338,9 +339,10 @@ func hostileCalls() map[string][]string {
 		"serve": {"--addr 127.0.0.1:0 --data DATA", "--addr 127.0.0.1:0 --data FRESH", "--config hostile.txt --check-config",
 			"--config HOSTILE --check-config", "--data FRESH --print-config", "--data FRESH --tls-cert HOSTILE --tls-key HOSTILE",
 			"--domain HOSTILE --check-config", "--data FRESH --addr unix:HOSTILE", "--ban HOSTILE", "--otlp-url HOSTILE", "--store HOSTILE"},
-		"health":       {"--relay URL", "--relay HOSTILE"},
-		"completion":   {"bash", "HOSTILE"},
-		"complete":     {"HOSTILE", "-- send --mode=HOSTILE", "-- HOSTILE HOSTILE"},
+		"health":     {"--relay URL", "--relay HOSTILE"},
+		"completion": {"bash", "HOSTILE"},
+		"complete": {"HOSTILE", "-- send --mode=HOSTILE", "-- HOSTILE HOSTILE", "-- agents --relay=URL EVE", "-- thread --relay=URL --key KEY t",
+			"-- agents --relay URL --intent i", "-- follow --profile h", "-- agents --relay HOSTILE d"},
 		"generate":     {"FRESH", "--date HOSTILE FRESH", "hostile.txt"},
 		"keygen":       {"HOSTILE", "FRESH"},
 		"migrate":      {"--from HOSTILE --to postgres://127.0.0.1:1/a", "--from DATA --to HOSTILE", "--from DATA --to postgres://127.0.0.1:1/a"},
@@ -377,11 +379,15 @@ func hostileCalls() map[string][]string {
 		"send cancel":   {inThread + " --reason HOSTILE", "--key KEY --relay URL --thread t1"},
 		"send manifest": {"--key KEY --relay URL manifest.json", "--key KEY --relay URL hostile.txt"},
 		"send raw":      {"--relay URL signed.json", "--relay URL --json signed.json", "--relay URL hostile.txt", "HOSTILE"},
-		"follow": {"--key KEY --relay URL --count 1 --timeout 300ms --text", "--key KEY --relay URL --count 1 --timeout 300ms --json --all",
+		"follow": {"--key KEY --relay URL --count 2 --timeout 300ms", "--key KEY --relay URL --count 2 --timeout 300ms --format x{{.}}", "--key KEY --relay URL --count 1 --timeout 300ms --text", "--key KEY --relay URL --count 1 --timeout 300ms --json --all",
 			"--key KEY --relay URL --timeout 300ms --thread t1", "--key KEY --type HOSTILE",
 			"--key KEY --relay URL --count 1 --timeout 300ms --cursor-file hostile.txt"},
-		"thread": {"t1 --relay URL", "t1 --relay URL --text --key KEY", "t1 --relay URL --json --client EVE", "HOSTILE"},
-		"agents": {"--relay URL", "--relay URL --intent HOSTILE -q HOSTILE --online", "--relay URL EVE", "HOSTILE"},
+		"init":    {"--relay URL --key FRESH --name HOSTILE", "--relay URL --key FRESH", "--relay URL --key FRESH --intent HOSTILE", "--relay URL --key FRESH --intent i --announce --profile h1", "--key HOSTILE --relay HOSTILE", "--profile HOSTILE --relay URL"},
+		"profile": {"", "--json", "--text", "--format x{{.}}", "--format {{HOSTILE", "--profile HOSTILE"},
+		"name":    {"", "--text", "--json", "HOSTILE EVE", "eve HOSTILE", "--remove HOSTILE", "nobody", "--format {{.HOSTILE}}"},
+		"threads": {"--key KEY --relay URL", "--key KEY --relay URL --text", "--key KEY --relay URL --json --state ACTIVE", "--key KEY --relay URL --format x{{.}}", "--key HOSTILE", "--key KEY --relay URL --state HOSTILE"},
+		"thread":  {"t1 --relay URL", "t1 --relay URL --format x{{.}}", "t1 --relay URL --watch --client EVE", "t1 --relay URL --watch --text --key KEY", "t1 --relay URL --format {{HOSTILE", "t1 --relay URL --text --key KEY", "t1 --relay URL --json --client EVE", "HOSTILE"},
+		"agents":  {"--relay URL", "--relay URL --text", "--relay URL --format x{{.}}", "--relay URL EVE --text", "--relay URL --intent HOSTILE -q HOSTILE --online", "--relay URL EVE", "HOSTILE"},
 		"hub register": {"eve --hub URL --culture HOSTILE --dir FRESH", "HOSTILE@x --hub URL --culture en --language HOSTILE --dir FRESH",
 			"eve@x --hub URL --culture en --new-identity --dir AGENTURL", "eve --hub HOSTILE --culture en --dir AGENTURL", "eve --hub URL --culture en --dir HOSTILE"},
 		"hub send": {"bob hello --dir AGENTURL", "HOSTILE@x HOSTILE --context HOSTILE --culture HOSTILE --dir AGENTURL",
@@ -531,6 +537,9 @@ func (p *hostileFiles) fill(word, url string) string {
 	return strings.ReplaceAll(word, "HOSTILE", hostile)
 }
 
+// ownColours matches the codes that agora writes.
+var ownColours = regexp.MustCompile("\x1b\\[(3[1-6]|0)m")
+
 // tryHostile runs a command, with or without a terminal, and checks its output.
 func tryHostile(t *testing.T, command string, args []string, terminal bool) {
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
@@ -540,7 +549,11 @@ func tryHostile(t *testing.T, command string, args []string, terminal bool) {
 		stdoutIsTerminal: terminal, stdinIsTerminal: terminal}, append(strings.Fields(command), args...))
 	// The output of these two commands is bytes to sign or to post, and is not escaped.
 	exact := !terminal && (command == "canonicalize" || command == "sign")
-	if found := foundIn(stdout.String()); len(found) > 0 && !exact {
+	shown := stdout.String()
+	if terminal { // the colours of agora itself; the hostile text has one of them too, but also characters of other kinds
+		shown = ownColours.ReplaceAllString(shown, "")
+	}
+	if found := foundIn(shown); len(found) > 0 && !exact {
 		t.Errorf("agora %s %q (exit code %d) prints %q to stdout: %q", command, args, code, found, stdout.String())
 	}
 	if found := foundIn(stderr.String()); len(found) > 0 {
@@ -559,6 +572,8 @@ func tryHostile(t *testing.T, command string, args []string, terminal bool) {
 // None of these characters may be printed, with or without a terminal, as text or as JSON. A command without lines in
 // hostileCalls fails.
 func TestNothingHostileIsShown(t *testing.T) {
+	t.Setenv("XDG_CONFIG_HOME", t.TempDir()) // agora init and agora name write there
+	t.Setenv("NO_COLOR", "")
 	bob, eve := newKey(t), newKey(t)
 	files, calls := newHostileFiles(t, bob, eve), hostileCalls()
 	var urls []string

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -13,8 +12,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"text/tabwriter"
-	"unicode/utf8"
 
 	"github.com/alecthomas/kong"
 
@@ -62,17 +59,17 @@ func (u *jobsURL) UnmarshalText(text []byte) error {
 
 // atJobs is the flag of all commands for jobs.
 type atJobs struct {
-	Jobs jobsURL `env:"AGORA_JOBS_URL" placeholder:"URL" help:"The URL of the registry. It may end in /k/ and your key (default: AGORA_RELAY with /jobs after it, or else ${relay}/jobs)."`
+	Jobs jobsURL `env:"AGORA_JOBS_URL" placeholder:"URL" help:"The URL of the registry. It may end in /k/ and your key (default: AGORA_RELAY or the relay of the profile with /jobs after it, or else ${relay}/jobs)."`
 }
 
 // AfterApply sets the default. kong calls it after Validate.
-func (c *atJobs) AfterApply(vars kong.Vars) error {
+func (c *atJobs) AfterApply(vars kong.Vars, used chosenProfile) error {
 	if c.Jobs != "" {
 		return nil
 	}
-	relay := cmp.Or(os.Getenv("AGORA_RELAY"), vars["relay"])
+	relay := cmp.Or(os.Getenv("AGORA_RELAY"), used.text("relay"), vars["relay"])
 	if err := c.Jobs.UnmarshalText([]byte(strings.TrimRight(relay, "/") + "/jobs")); err != nil {
-		return fmt.Errorf("AGORA_RELAY: %w", err)
+		return fmt.Errorf("the URL of the relay in AGORA_RELAY or the profile: %w", err)
 	}
 	return nil
 }
@@ -265,88 +262,3 @@ func (i *jobsID) UnmarshalText(text []byte) error {
 
 // orNew returns the id, or a new one if it is empty.
 func (i jobsID) orNew() string { return cmp.Or(string(i), jobsclient.NewID()) }
-
-// listing are the flags of the commands that list something.
-type listing struct {
-	JSON bool `xor:"form" help:"Print one line of JSON for each, also on a terminal."`
-	Text bool `xor:"form" help:"Print a table, also if standard output is not a terminal. On a terminal, long names and ids are shortened."`
-}
-
-// show prints one line of JSON for each of all, or a table with a row for each. cells returns the cells of a row. long
-// are the columns whose cells may be shortened, so that the table fits a terminal.
-func show[T any](env environment, l listing, head []string, all []T, cells func(T) []string, long ...int) error {
-	if l.JSON || !l.Text && !env.stdoutIsTerminal {
-		for _, one := range all {
-			if err := env.printJSON(one); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	if len(all) == 0 {
-		return nil
-	}
-	rows := [][]string{head}
-	for _, one := range all {
-		row := cells(one)
-		for i, cell := range row {
-			row[i] = cmp.Or(printable(cell), "-")
-		}
-		rows = append(rows, row)
-	}
-	if env.stdoutIsTerminal {
-		narrow(rows, long)
-	}
-	_, err := env.stdout.Write(alignedTable(rows))
-	return err
-}
-
-const (
-	columnGap    = 2
-	terminalCols = 80
-	shortestCell = 8
-)
-
-// narrow shortens the cells of the columns long until the table fits a terminal, the widest column first.
-func narrow(rows [][]string, long []int) {
-	width, total := make([]int, len(rows[0])), 0
-	for i := range width {
-		for _, row := range rows {
-			width[i] = max(width[i], utf8.RuneCountInString(row[i]))
-		}
-		total += width[i] + columnGap
-	}
-	for total -= columnGap; total > terminalCols && len(long) > 0; total-- {
-		widest := slices.MaxFunc(long, func(a, b int) int { return cmp.Compare(width[a], width[b]) })
-		if width[widest] <= shortestCell {
-			break
-		}
-		width[widest]--
-	}
-	for _, row := range rows {
-		for _, i := range long {
-			row[i] = withoutMiddle(row[i], width[i])
-		}
-	}
-}
-
-// withoutMiddle cuts characters out of the middle of a text that has more than length. The ends differ most: those of a
-// did:key or a UUID, for example.
-func withoutMiddle(text string, length int) string {
-	runes := []rune(text)
-	if len(runes) <= length {
-		return text
-	}
-	return string(runes[:length/2]) + "…" + string(runes[len(runes)-(length-1)/2:])
-}
-
-// alignedTable returns rows as lines with aligned columns.
-func alignedTable(rows [][]string) []byte {
-	var b bytes.Buffer
-	w := tabwriter.NewWriter(&b, 0, 0, columnGap, ' ', 0)
-	for _, row := range rows {
-		fmt.Fprintln(w, strings.Join(row, "\t"))
-	}
-	_ = w.Flush() // to a buffer, which never fails
-	return b.Bytes()
-}

@@ -249,8 +249,8 @@ func TestTablesFit(t *testing.T) {
 		{[]string{long, "x"}, nil, long + "  x\n"},
 	} {
 		rows := [][]string{c.cells}
-		narrow(rows, c.long)
-		if got := string(alignedTable(rows)); got != c.want || c.long != nil && utf8.RuneCountInString(got) > terminalCols+1 {
+		narrow(rows, c.long, defaultWidth)
+		if got := string(alignedTable(rows, nil)); got != c.want || c.long != nil && utf8.RuneCountInString(got) > defaultWidth+1 {
 			t.Errorf("%q has %d columns, want %q", got, utf8.RuneCountInString(got)-1, c.want)
 		}
 	}

@@ -34,7 +34,7 @@ func (c keygenCmd) Run(env environment) error {
 }
 
 type didCmd struct {
-	DID *string `arg:"" name:"did" optional:"" help:"The did:key to check, or a key file whose identity is shown."`
+	DID *string `arg:"" name:"did" optional:"" help:"The did:key to check, or a name of the address book, or a key file whose identity is shown."`
 	Key string  `help:"Show the identity of this key file." placeholder:"FILE"`
 }
 
@@ -67,9 +67,9 @@ func (c didCmd) did() (didkey.DID, error) {
 	if c.DID != nil {
 		_, missing := os.Stat(*c.DID)
 		if missing != nil || strings.HasPrefix(*c.DID, "did:") {
-			did, err := didkey.Parse(*c.DID)
+			did, err := personDID(*c.DID)
 			if err != nil && !strings.HasPrefix(*c.DID, "did:") {
-				err = fmt.Errorf("there is no key file %q, and it is not a did:key: %w", *c.DID, err)
+				err = fmt.Errorf("there is no key file %q, and it is neither a did:key nor a name: %w", *c.DID, err)
 			}
 			return did, err
 		}

@@ -27,6 +27,9 @@ import (
 // commandLine has a field for each command. The tags contain the help texts.
 type commandLine struct {
 	Serve        serveCmd        `cmd:"" help:"Run a relay."`
+	Init         initCmd         `cmd:"" help:"Begin: make a key and a profile, so that the commands need no flags."`
+	Profile      profileCmd      `cmd:"" help:"List your profiles."`
+	Name         nameCmd         `cmd:"" help:"Give names to DIDs, in your own address book."`
 	Keygen       keygenCmd       `cmd:"" help:"Create an identity: a new private key in a new file."`
 	Key          keyCmd          `cmd:"" help:"Share the keys of a relay among its nodes."`
 	Did          didCmd          `cmd:"" help:"Check a did:key and show its public key."`
@@ -36,6 +39,7 @@ type commandLine struct {
 	Ask          askCmd          `cmd:"" help:"Ask agents for a service, and print the result."`
 	Send         sendCmd         `cmd:"" help:"Sign a message and post it."`
 	Follow       followCmd       `cmd:"" help:"Print messages as they arrive."`
+	Threads      threadsCmd      `cmd:"" help:"List your threads."`
 	Thread       threadCmd       `cmd:"" help:"Show a thread."`
 	Agents       agentsCmd       `cmd:"" help:"Find agents."`
 	Work         workCmd         `cmd:"" help:"Make an agent out of any program."`
@@ -61,6 +65,7 @@ type commandLine struct {
 	Version      versionCmd      `cmd:"" help:"Show the program's version."`
 	Help         helpCmd         `cmd:"" help:"Show help for a command."`
 
+	With         string           `name:"profile" env:"AGORA_PROFILE" complete:"profile" placeholder:"NAME" help:"Use this profile (default: default); see agora profile."`
 	PrintVersion kong.VersionFlag `name:"version" help:"Show the program's version."`
 }
 
@@ -73,12 +78,16 @@ type environment struct {
 	// exact is stdout for commands whose output must be exact to the byte, such as canonicalize. It escapes characters
 	// only if stdout is a terminal. run sets it.
 	exact io.Writer
+	// raw is stdout without any escaping, for text that is escaped and has colours. run sets it.
+	raw io.Writer
 
 	args []string // the command line, without the name of the program
 
 	stdinIsTerminal  bool // stdin is a terminal
 	stdoutIsTerminal bool // stdout is a terminal
 	stderrIsTerminal bool // stderr is a terminal
+
+	width func() int // returns how many columns the terminal of stdout has, 0 if that is unknown; nil: unknown
 }
 
 func main() {
@@ -86,13 +95,10 @@ func main() {
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	code := run(environment{ctx: ctx, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr,
 		stdinIsTerminal: isTerminal(os.Stdin), stdoutIsTerminal: isTerminal(os.Stdout),
-		stderrIsTerminal: isTerminal(os.Stderr)}, os.Args[1:])
+		stderrIsTerminal: isTerminal(os.Stderr), width: func() int { return terminalWidth(os.Stdout) }}, os.Args[1:])
 	stop()
 	os.Exit(code)
 }
-
-// defaultRelay is the relay of commands without --relay and AGORA_RELAY.
-const defaultRelay = "http://127.0.0.1:8789"
 
 // Exit codes that scripts rely on. Those of agora ask are in outcomes.
 const (
@@ -124,7 +130,7 @@ func exitCode(err error) int {
 }
 
 func run(env environment, args []string) (code int) {
-	env.args, env.exact = args, env.stdout
+	env.args, env.exact, env.raw = args, env.stdout, env.stdout
 	env.stdout, env.stderr = escapingWriter{env.stdout}, escapingWriter{env.stderr}
 	if env.stdoutIsTerminal {
 		env.exact = env.stdout
@@ -152,11 +158,20 @@ func run(env environment, args []string) (code int) {
 		return env.usageError(err, args, &line.Serve)
 	}
 	err = parsed.Run(env)
-	if err != nil && !errors.Is(err, errReported) {
+	switch {
+	case err == nil, errors.Is(err, errReported):
+	case errors.Is(err, errFormat):
+		env.say("%v", err)
+		fmt.Fprintf(env.stderr, "Try: agora %s --help\n", parsed.Selected().Name)
+		return exitUsage
+	default:
 		env.explain(err)
 	}
 	return exitCode(err)
 }
+
+// relayURL is the URL of a relay that agora serve runs on this machine.
+const relayURL = "http://127.0.0.1:8789"
 
 // newParser returns the parser of the command line. It writes the parsed values to line.
 func newParser(line *commandLine, options ...kong.Option) (*kong.Kong, error) {
@@ -168,7 +183,7 @@ func newParser(line *commandLine, options ...kong.Option) (*kong.Kong, error) {
 		kong.NamedMapper("bytes", kong.MapperFunc(decodeBytes)),
 		kong.KindMapper(reflect.Int, decodeNumber("a whole number such as 10", setInt)),
 		kong.KindMapper(reflect.Float64, decodeNumber("a number such as 10 or 0.5", setFloat)),
-		kong.Vars{"relay": defaultRelay, "version": versionLine()},
+		kong.Vars{"relay": relayURL, "version": versionLine()},
 	)...)
 }
 

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"time"
 
 	"github.com/agora-relay/agora/client"
 	"github.com/agora-relay/agora/didkey"
@@ -29,7 +28,7 @@ func (f receiptFlags) report(env environment, e *envelope.Envelope, receipt clie
 		return err
 	}
 	if env.stdoutIsTerminal && !f.JSON {
-		return showReceipt(env.stdout, e, receipt)
+		return showReceipt(env.stdout, env.people(e.Sender.ID), e, receipt)
 	}
 	return env.printJSON(struct {
 		OK bool `json:"ok"`
@@ -41,8 +40,11 @@ func (f receiptFlags) report(env environment, e *envelope.Envelope, receipt clie
 }
 
 // showReceipt prints a receipt for people.
-func showReceipt(w io.Writer, e *envelope.Envelope, r client.Receipt) error {
-	to := orElse(e.Recipient, "everybody")
+func showReceipt(w io.Writer, p people, e *envelope.Envelope, r client.Receipt) error {
+	to := "everybody"
+	if e.Recipient != "" {
+		to = p.whole(e.Recipient)
+	}
 	if e.Sealed() {
 		to += "  (sealed: only the recipient can read it)"
 	}
@@ -53,7 +55,7 @@ func showReceipt(w io.Writer, e *envelope.Envelope, r client.Receipt) error {
 	if e.RequestID != "" {
 		text += fmt.Sprintf("  request %s\n", printable(e.RequestID)) // the other side may have chosen it
 	}
-	text += fmt.Sprintf("  kept    until %s\n", r.ExpiresAt.Local().Format(time.DateTime))
+	text += fmt.Sprintf("  kept    until %s\n", r.ExpiresAt.Local().Format(localTime))
 	if r.Duplicate {
 		text += "  the relay already had this message\n"
 	}

@@ -20,22 +20,19 @@ type reader struct {
 	Key string `env:"AGORA_KEY" placeholder:"FILE" help:"Your key file, for relays that show messages to their parties only."`
 }
 
-// identified adds a required key.
+// identified adds a key that the command needs.
 type identified struct {
 	remote
-	Key string `required:"" env:"AGORA_KEY" placeholder:"FILE" help:"Your key file."`
+	Key string `needed:"" env:"AGORA_KEY" placeholder:"FILE" help:"Your key file."`
 }
 
-// client returns a client that reads with the key, or anonymously without one.
-func (r reader) client(env environment) (*client.Client, error) {
+// identity returns a client that reads with the key, or anonymously without one, and the DID of the key.
+func (r reader) identity(env environment) (*client.Client, didkey.DID, error) {
 	if r.Key == "" {
-		return r.connect(env, nil)
+		c, err := r.connect(env, nil)
+		return c, "", err
 	}
-	key, err := didkey.Load(r.Key)
-	if err != nil {
-		return nil, err
-	}
-	return r.connect(env, key)
+	return identified(r).client(env)
 }
 
 func (i identified) client(env environment) (*client.Client, didkey.DID, error) {

@@ -26,6 +26,12 @@ func TestMain(m *testing.M) {
 type withoutLeaks struct{ *testing.M }
 
 func (m withoutLeaks) Run() int {
+	// Tests do not use the profile and the address book of the person who runs them. Most compare output without colours.
+	home, err := os.MkdirTemp("", "agora-test")
+	if err = errors.Join(err, os.Setenv("XDG_CONFIG_HOME", home), os.Setenv("XDG_CACHE_HOME", home), os.Setenv("NO_COLOR", "1")); err != nil {
+		panic(err)
+	}
+	defer func() { _ = os.RemoveAll(home) }()
 	code := m.M.Run()
 	if err := goleak.Find(); err != nil && code == 0 {
 		fmt.Fprintln(os.Stderr, err)

@@ -73,7 +73,7 @@ func (s sender) post(
 
 type sendRequest struct {
 	sender
-	Intent      string      `required:"" help:"The service you want, such as translation.en_zh."`
+	Intent      string      `required:"" complete:"intent" help:"The service you want, such as translation.en_zh."`
 	To          didText     `placeholder:"DID" help:"The only agent that may offer. By default every agent may."`
 	Params      jsonInput   `placeholder:"JSON" help:"The input of the service: JSON, @FILE, or - for standard input."`
 	Title       string      `help:"A title for people to read."`
@@ -119,7 +119,7 @@ func (c sendRequest) Run(env environment) error {
 // threaded are the flags that all messages within a thread have.
 type threaded struct {
 	sender
-	Thread    idText  `required:"" placeholder:"ID" help:"The thread's id."`
+	Thread    idText  `required:"" complete:"thread" placeholder:"ID" help:"The thread's id."`
 	Client    didText `placeholder:"DID" help:"The agent that opened the thread. Needed if several threads have this id, or the relay no longer has the REQUEST."`
 	RequestID idText  `name:"request-id" placeholder:"ID" help:"The request_id of the REQUEST. Needed if the relay no longer has the REQUEST."`
 	Seal      bool    `xor:"sealing" help:"Encrypt the payload for the recipient. In a sealed thread all messages are sealed without this flag."`
@@ -199,7 +199,7 @@ func (c sendAccept) Run(env environment) error {
 		if err != nil {
 			return envelope.Draft{}, err
 		}
-		chosen, err := c.choose(ctx, relay, r)
+		chosen, err := c.choose(ctx, relay, r, env.people(me))
 		if err != nil {
 			return envelope.Draft{}, err
 		}
@@ -229,7 +229,9 @@ func (c sendAccept) Run(env environment) error {
 }
 
 // choose returns the OFFER to accept: the newest one of the chosen agent.
-func (c sendAccept) choose(ctx context.Context, relay *client.Client, r role) (*envelope.Envelope, error) {
+func (c sendAccept) choose(
+	ctx context.Context, relay *client.Client, r role, p people,
+) (*envelope.Envelope, error) {
 	record, err := relay.Thread(ctx, string(c.Thread), r.me)
 	if err != nil {
 		return nil, err
@@ -253,7 +255,7 @@ func (c sendAccept) choose(ctx context.Context, relay *client.Client, r role) (*
 	case len(offers) > 1:
 		var agents []string
 		for _, offer := range offers {
-			agents = append(agents, string(offer.Sender.ID))
+			agents = append(agents, p.who(offer.Sender.ID))
 		}
 		return nil, fmt.Errorf("%d agents have offered; choose one with --agent: %s (agora thread %s shows their offers)",
 			len(offers), strings.Join(agents, ", "), c.Thread)

@@ -35,7 +35,7 @@ func (c canonicalizeCmd) Run(env environment) error {
 }
 
 type signCmd struct {
-	Key  string `required:"" env:"AGORA_KEY" placeholder:"FILE" help:"Your key file."`
+	Key  string `needed:"" env:"AGORA_KEY" placeholder:"FILE" help:"Your key file."`
 	File string `arg:"" optional:"" default:"-" help:"The envelope; - is standard input."`
 }
 

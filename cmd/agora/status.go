@@ -91,7 +91,7 @@ func (s *statusLine) draw() {
 		return
 	}
 	line := printable(s.text + "  " + time.Since(s.since).Truncate(time.Second).String())
-	_, _ = io.WriteString(s.out, eraseLine+fit(line, screenWidth-1))
+	_, _ = io.WriteString(s.out, eraseLine+withoutEnd(line, screenWidth-1))
 	s.drawn = true
 }
 

@@ -16,22 +16,27 @@ import (
 
 type statsCmd struct {
 	dataFolder
-	JSON bool `help:"Print the figures as one line of JSON."`
+	JSON   bool       `xor:"form" help:"Print the figures as one line of JSON."`
+	Format *rowFormat `xor:"form" placeholder:"TEMPLATE" help:"Print a line with this Go template, such as '{{.Events}}'."`
 }
 
 func (statsCmd) Help() string {
 	return "Shows how many events, threads and agents a database has, how large and how old they are, and how many came lately. " +
-		"It reads the whole database, and changes nothing.\n\nExamples:\n  agora stats\n  agora stats --data backups/monday --json"
+		"It reads the whole database, and changes nothing.\n\n" + formatHelp(sqlite.Usage{}) +
+		"Examples:\n  agora stats\n  agora stats --data backups/monday --json\n  agora stats --format '{{.Events}} {{.Threads.ACTIVE}}'"
 }
 
 func (c statsCmd) Run(env environment) error {
+	if err := c.Format.check(sqlite.Usage{}); err != nil {
+		return err
+	}
 	now := time.Now()
 	usage, err := sqlite.Measure(env.ctx, c.database(), now)
 	if err != nil {
 		return err
 	}
-	if c.JSON {
-		return env.printJSON(usage)
+	if c.JSON || c.Format != nil {
+		return env.printRow(c.Format, usage)
 	}
 	return env.printRows(usageRows(usage, now))
 }

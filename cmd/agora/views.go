@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
+	"strings"
 	"time"
 
 	"github.com/agora-relay/agora/client"
@@ -15,38 +15,56 @@ import (
 
 type threadCmd struct {
 	reader
-	ID     idText  `arg:"" help:"The thread's id."`
-	Client didText `placeholder:"DID" help:"The agent that opened the thread. Needed if several threads have this id (default: the oldest thread)."`
-	JSON   bool    `xor:"form" help:"Print the record and its envelopes as one line of JSON, also on a terminal."`
-	Text   bool    `xor:"form" help:"Print the readable form, also if standard output is not a terminal."`
+	ID     idText     `arg:"" complete:"thread" help:"The thread's id."`
+	Client didText    `placeholder:"DID" help:"The agent that opened the thread. Needed if several threads have this id (default: the oldest thread)."`
+	Watch  bool       `help:"Show each step as it happens, until the thread ends. The exit code is then 0 if it is COMPLETED, and 1 if it ends with ERROR."`
+	JSON   bool       `xor:"form" help:"Print the record and its envelopes as one line of JSON, also on a terminal. With --watch: a line for each step."`
+	Text   bool       `xor:"form" help:"Print the readable form, also if standard output is not a terminal."`
+	Format *rowFormat `xor:"form" placeholder:"TEMPLATE" help:"Print a line for each step with this Go template, such as '{{.Type}} {{.State}}'."`
 }
 
 func (threadCmd) Help() string {
 	return "Shows a thread's state, its parties, every transition with its time, and the messages that have not " +
-		"expired. Their signatures are verified. Some relays show a thread to its parties only; then give the --key of a " +
-		"party.\n\n" +
+		"expired. Their signatures are verified. Messages that the operator of the relay has removed are shown as removed. " +
+		"Some relays show a thread to its parties only; then give the --key of a party.\n\n" + formatHelp(stepRow{}) +
 		"Examples:\n  agora thread thread_01m7wge1pwtpq86hase50257b1\n  agora thread --text hello-1 | less\n" +
-		"  agora thread --key bob.key thread_01m7wge1pwtpq86hase50257b1"
+		"  agora thread --key bob.key thread_01m7wge1pwtpq86hase50257b1\n  agora thread --watch hello-1 && echo done"
 }
 
 func (c threadCmd) Run(env environment) error {
-	relay, err := c.client(env)
+	if err := c.Format.check(stepRow{}); err != nil {
+		return err
+	}
+	relay, me, err := c.identity(env)
 	if err != nil {
 		return err
+	}
+	if c.Watch {
+		return c.watch(env, relay, me)
 	}
 	t, err := relay.Thread(env.ctx, string(c.ID), didkey.DID(c.Client))
 	if err != nil {
 		return c.explain(env, relay, err)
 	}
-	if c.JSON || !c.Text && !env.stdoutIsTerminal {
+	p := env.people(me)
+	switch {
+	case c.Format != nil:
+		for i := range t.Transitions {
+			if err := env.printRow(c.Format, newStepRow(p, t, i)); err != nil {
+				return err
+			}
+		}
+		return nil
+	case c.JSON || !c.Text && !env.stdoutIsTerminal:
 		return env.printJSON(struct {
 			Thread   thread.Thread        `json:"thread"`
 			Deadline *time.Time           `json:"deadline,omitempty"`
 			Events   []*envelope.Envelope `json:"events"`
 			Expired  int                  `json:"expired"`
-		}{t.Thread, deadline(t), t.Events, t.Expired})
+			Removed  []client.Removed     `json:"removed,omitempty"`
+		}{t.Thread, deadline(t), t.Events, t.Expired, t.Removed})
 	}
-	return showThread(env.stdout, t)
+	return showThread(env, p, t)
 }
 
 // explain adds to the error THREAD_NOT_FOUND that the relay may hide the thread. A private relay gives this error also
@@ -67,29 +85,50 @@ func (c threadCmd) explain(env environment, relay *client.Client, err error) err
 }
 
 // showThread prints a thread for people.
-func showThread(w io.Writer, t *client.Thread) error {
+func showThread(env environment, p people, t *client.Thread) error {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "%s  %s\n  client  %s\n  agent   %s\n", printable(t.ID), printable(t.State), printable(t.Client),
-		orElse(t.Agent, "none yet"))
+	agent := "none yet"
+	if t.Agent != "" {
+		agent = p.whole(t.Agent)
+	}
+	fmt.Fprintf(&b, "%s  %s\n  client  %s\n  agent   %s\n", printable(t.ID), env.styled(string(t.State)), p.whole(t.Client), agent)
 	if !t.Deadline.IsZero() {
-		fmt.Fprintf(&b, "  ends    %s, if nothing happens before\n", t.Deadline.Local().Format(time.DateTime))
+		fmt.Fprintf(&b, "  ends    %s, if nothing happens before\n", t.Deadline.Local().Format(localTime))
 	}
 	if t.Expired > 0 {
 		fmt.Fprintf(&b, "  expired %d messages\n", t.Expired)
 	}
 	b.WriteByte('\n')
+	var rows [][]string
+	steps := p
+	steps.short = env.stdoutIsTerminal
 	for _, step := range t.Transitions {
-		fmt.Fprintf(&b, "%s  %-7s → %-9s  %-8s %s\n", step.At.Local().Format(time.DateTime),
-			printable(step.From), printable(step.To), printable(step.Type), orElse(step.By, "the relay, at the deadline"))
+		rows = append(rows, []string{step.At.Local().Format(localTime), string(step.Type), string(step.From) + " → " + string(step.To),
+			stepBy(steps, step)})
+	}
+	b.Write(alignedTable(rows, env.style()))
+	for _, removed := range t.Removed {
+		fmt.Fprintf(&b, "%s  the operator of the relay has removed the message %s\n", removed.At.Local().Format(localTime),
+			printable(removed.ID))
 	}
 	b.WriteByte('\n')
 	for _, e := range t.Events {
-		if err := showText(&b, e); err != nil {
+		if err := showText(&b, env, p, e); err != nil {
 			return err
 		}
 	}
-	_, err := w.Write(b.Bytes())
-	return err
+	return env.printStyled(b.Bytes())
+}
+
+// stepBy says who has taken a step.
+func stepBy(p people, step thread.Transition) string {
+	switch {
+	case step.By != "":
+		return p.who(step.By)
+	case step.Type == thread.TypeRemoved:
+		return "the operator of the relay"
+	}
+	return "the relay, at the deadline"
 }
 
 func deadline(t *client.Thread) *time.Time {
@@ -99,26 +138,20 @@ func deadline(t *client.Thread) *time.Time {
 	return &t.Deadline
 }
 
-// orElse returns did, or words if did is empty.
-func orElse(did didkey.DID, words string) string {
-	if did == "" {
-		return words
-	}
-	return printable(did) // a relay's record may contain any text
-}
-
 type agentsCmd struct {
 	reader
 	DID    didText `arg:"" name:"did" optional:"" help:"Show only this agent, with all its manifests."`
-	Intent string  `placeholder:"INTENT" help:"Show only agents that offer this intent."`
+	Intent string  `complete:"intent" placeholder:"INTENT" help:"Show only agents that offer this intent."`
 	Search string  `short:"q" placeholder:"TEXT" help:"Show only agents with this text in their name, description or intents."`
 	Online bool    `help:"Show only agents that the relay has heard from in the last five minutes."`
+	listing
 }
 
 func (agentsCmd) Help() string {
-	return "Lists agents by the manifests that they have announced. Verifies each manifest's signature and prints the " +
-		"manifest as one line of JSON.\n\n" +
-		"Example:\n  agora agents --intent translation.en_zh --online"
+	return "Lists agents by the manifests that they have announced. Verifies each manifest's signature. Prints a table on a " +
+		"terminal, otherwise each manifest as one line of JSON. Names in quotes are those that agents give themselves; " +
+		"agora name gives names of your own.\n\n" + formatHelp(agentRow{}) +
+		"Examples:\n  agora agents --intent translation.en_zh --online\n  agora agents --format '{{.Agent}} {{.Price}}'"
 }
 
 type agentLine struct {
@@ -128,25 +161,106 @@ type agentLine struct {
 	Manifest json.RawMessage `json:"manifest"`
 }
 
+// agentRow is a manifest of an agent for --format and in tables.
+type agentRow struct {
+	Agent       didkey.DID
+	AgentName   string // "me", or the name in the address book
+	Name        string // as the agent calls itself
+	Description string
+	Online      bool
+	LastSeen    time.Time
+	Intents     []string
+	Price       string // such as 0.01 USD; empty: the manifest has none
+	Manifest    map[string]any
+}
+
+func newAgentRow(p people, a client.Agent, e *envelope.Envelope) agentRow {
+	m := manifestOf(e)
+	row := agentRow{Agent: a.ID, AgentName: p.name(a.ID), Name: m.Name, Description: m.Description, Online: a.Online,
+		LastSeen: a.LastSeen, Intents: m.intents(), Price: m.price(), Manifest: map[string]any{}}
+	_ = json.Unmarshal(e.Payload, &row.Manifest) // a verified payload is an object
+	return row
+}
+
 func (c agentsCmd) Run(env environment) error {
-	relay, err := c.client(env)
+	if err := c.Format.check(agentRow{}); err != nil {
+		return err
+	}
+	relay, me, err := c.identity(env)
 	if err != nil {
 		return err
 	}
-	if c.DID != "" {
-		a, err := relay.Agent(env.ctx, didkey.DID(c.DID))
-		if err != nil {
-			return err
-		}
-		return printAgent(env, a)
+	p := env.people(me)
+	if c.Format == nil && (c.JSON || !c.Text && !env.stdoutIsTerminal) {
+		return c.each(env, relay, func(a client.Agent, m *envelope.Envelope) error {
+			return env.printJSON(agentLine{a.ID, a.Online, a.LastSeen, m.Payload})
+		})
 	}
-	q := client.AgentQuery{Intent: c.Intent, Text: c.Search, Online: c.Online}
-	shown := 0
-	for a, err := range relay.Directory(env.ctx, q) {
-		if err != nil {
-			return err
+	var rows []agentRow
+	err = c.each(env, relay, func(a client.Agent, m *envelope.Envelope) error {
+		row := newAgentRow(p, a, m)
+		if c.Format != nil {
+			return env.printRow(c.Format, row)
 		}
-		if err := printAgent(env, a); err != nil {
+		rows = append(rows, row)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	p.short = env.stdoutIsTerminal
+	if c.DID != "" && c.Format == nil {
+		return c.showOne(env, p, rows)
+	}
+	now := time.Now()
+	return show(env, c.listing, []string{"AGENT", "SEEN", "NAME", "PRICE", "INTENTS"}, rows, func(r agentRow) []string {
+		return []string{p.who(r.Agent), r.seen(now), quoted(r.Name), r.Price, strings.Join(r.Intents, " ")}
+	}, 2, 3, 4)
+}
+
+// seen says when the relay has heard from the agent.
+func (r agentRow) seen(now time.Time) string {
+	if r.Online {
+		return "online"
+	}
+	return age(now.Sub(r.LastSeen))
+}
+
+// showOne prints the manifests of the agent that the argument names.
+func (c agentsCmd) showOne(env environment, p people, manifests []agentRow) error {
+	if len(manifests) == 0 {
+		return nil
+	}
+	rows := [][]string{{"agent", p.whole(manifests[0].Agent)}, {"seen", manifests[0].seen(time.Now())}}
+	for _, m := range manifests {
+		rows = append(rows, nil)
+		for _, row := range [][]string{{"name", quoted(m.Name)}, {"about", m.Description}, {"price", m.Price},
+			{"intents", strings.Join(m.Intents, " ")}} {
+			if row[1] != "" {
+				rows = append(rows, row)
+			}
+		}
+	}
+	return env.printStyled(alignedTable(rows, env.style()))
+}
+
+// each calls f for each manifest of the agents that the flags select. If there are none, it says so.
+func (c agentsCmd) each(
+	env environment, relay *client.Client, f func(client.Agent, *envelope.Envelope) error,
+) error {
+	all := relay.Directory(env.ctx, client.AgentQuery{Intent: c.Intent, Text: c.Search, Online: c.Online})
+	if c.DID != "" {
+		one, err := relay.Agent(env.ctx, didkey.DID(c.DID))
+		all = func(yield func(client.Agent, error) bool) { yield(one, err) }
+	}
+	shown := 0
+	for a, err := range all {
+		for _, m := range a.Manifests {
+			if err == nil {
+				err = f(a, m)
+			}
+		}
+		if err != nil {
 			return err
 		}
 		shown++
@@ -170,13 +284,4 @@ func (c agentsCmd) emptyResult() string {
 		what += fmt.Sprintf(" with %q in its manifest", c.Search)
 	}
 	return who + " " + what + " at this relay"
-}
-
-func printAgent(env environment, a client.Agent) error {
-	for _, m := range a.Manifests {
-		if err := env.printJSON(agentLine{a.ID, a.Online, a.LastSeen, m.Payload}); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -1,0 +1,187 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"regexp"
+	"strings"
+	"text/template"
+)
+
+// listing are the flags of the commands that list something.
+type listing struct {
+	JSON   bool       `xor:"form" help:"Print one line of JSON for each, also on a terminal."`
+	Text   bool       `xor:"form" help:"Print a table, also if standard output is not a terminal. On a terminal, long names and ids are shortened."`
+	Format *rowFormat `xor:"form" placeholder:"TEMPLATE" help:"Print a line for each with this Go template, such as '{{.Name}}'. If a field is not known, the error lists all."`
+}
+
+// show prints one line of JSON for each of all, or a line of the template --format, or a table with a row for each.
+// cells returns the cells of a row. long are the columns whose cells may be shortened, so that the table fits a terminal.
+func show[T any](env environment, l listing, head []string, all []T, cells func(T) []string, long ...int) error {
+	if err := l.Format.check(*new(T)); err != nil {
+		return err
+	}
+	if l.Format != nil || l.JSON || !l.Text && !env.stdoutIsTerminal {
+		for _, one := range all {
+			if err := env.printRow(l.Format, one); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	rows := [][]string{head}
+	for _, one := range all {
+		row := cells(one)
+		for i, cell := range row {
+			row[i] = cmp.Or(printable(cell), "-")
+		}
+		rows = append(rows, row)
+	}
+	return env.printTable(rows, long...)
+}
+
+// printRow prints row as one line of JSON or, unless format is nil, as one line of this format.
+func (env environment) printRow(format *rowFormat, row any) error {
+	if format == nil {
+		return env.printJSON(row)
+	}
+	var line bytes.Buffer
+	if err := format.Execute(&line, safeFields(row)); err != nil {
+		return fmt.Errorf("--format: %w", templateError(err))
+	}
+	line.WriteByte('\n')
+	_, err := env.stdout.Write(line.Bytes())
+	return err
+}
+
+// rowFormat is a Go template (https://pkg.go.dev/text/template) for one line of output.
+type rowFormat struct{ *template.Template }
+
+// errFormat is in the error of a template that is wrong whatever it is used for. It leads to exitUsage.
+var errFormat = errors.New("--format")
+
+func (f *rowFormat) UnmarshalText(text []byte) (err error) {
+	f.Template, err = template.New("format").Funcs(template.FuncMap{"json": encoded}).Parse(string(text))
+	if err != nil {
+		return templateError(err)
+	}
+	return nil
+}
+
+// encoded returns v as JSON. Templates call it by the name json.
+func encoded(v any) (string, error) {
+	var b strings.Builder
+	out := json.NewEncoder(&b)
+	out.SetEscapeHTML(false)
+	err := out.Encode(v)
+	return strings.TrimSuffix(b.String(), "\n"), err
+}
+
+// check returns an error with errFormat if the template names a field that rows of this type do not have. row is any
+// row. f may be nil.
+func (f *rowFormat) check(row any) error {
+	if f == nil {
+		return nil
+	}
+	err := f.Execute(io.Discard, row)
+	if err == nil {
+		return nil
+	}
+	name := unknownField.FindStringSubmatch(err.Error())
+	if name == nil || name[2] != reflect.TypeOf(row).String() {
+		return nil // an empty row may lack what the template needs
+	}
+	return fmt.Errorf("%w: there is no field %s; the fields are %s", errFormat, "."+name[1], fieldNames(row))
+}
+
+// unknownField matches the error of a template that names an unknown field of a type.
+var unknownField = regexp.MustCompile(`can't evaluate field (\w+) in type (\S+)$`)
+
+// templateError returns an error of package template without the name of the template.
+func templateError(err error) error {
+	return errors.New(strings.NewReplacer("template: format:", "column ", "executing \"format\" at ", "").Replace(err.Error()))
+}
+
+// fieldNames returns the fields of a row for a template, such as ".Type .Thread".
+func fieldNames(row any) string {
+	var names []string
+	for _, field := range reflect.VisibleFields(reflect.TypeOf(row)) {
+		if field.IsExported() && !field.Anonymous {
+			names = append(names, "."+field.Name)
+		}
+	}
+	return strings.Join(names, " ")
+}
+
+// formatHelp returns a paragraph about the fields of --format.
+func formatHelp(row any) string {
+	return "Fields of --format: " + fieldNames(row) + ". A template can also use json, such as '{{json .}}', and the " +
+		"functions of Go templates.\n\n"
+}
+
+// safeFields returns a copy of a row in which every text is escaped, so that a line break in foreign text cannot forge
+// a line.
+func safeFields(row any) any {
+	value := reflect.New(reflect.TypeOf(row)).Elem()
+	value.Set(reflect.ValueOf(row))
+	escapeIn(value)
+	return value.Interface()
+}
+
+// escapeIn escapes the texts in a value. It copies lists and maps, because other values may share them.
+func escapeIn(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.String:
+		v.SetString(printable(v.String()))
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if v.Field(i).CanSet() {
+				escapeIn(v.Field(i))
+			}
+		}
+	case reflect.Interface, reflect.Pointer:
+		if !v.IsNil() {
+			inner := reflect.New(v.Elem().Type())
+			inner.Elem().Set(v.Elem())
+			escapeIn(inner.Elem())
+			if v.Kind() == reflect.Pointer {
+				v.Set(inner)
+			} else {
+				v.Set(inner.Elem())
+			}
+		}
+	case reflect.Slice:
+		if v.IsNil() || v.Type().Elem().Kind() == reflect.Uint8 { // the bytes of JSON are escaped when they are printed
+			return
+		}
+		all := reflect.MakeSlice(v.Type(), v.Len(), v.Len())
+		reflect.Copy(all, v)
+		for i := range all.Len() {
+			escapeIn(all.Index(i))
+		}
+		v.Set(all)
+	case reflect.Map:
+		if v.IsNil() {
+			return
+		}
+		all := reflect.MakeMap(v.Type())
+		for _, key := range v.MapKeys() {
+			pair := [2]reflect.Value{key, v.MapIndex(key)}
+			for i, part := range pair {
+				pair[i] = reflect.New(part.Type()).Elem()
+				pair[i].Set(part)
+				escapeIn(pair[i])
+			}
+			all.SetMapIndex(pair[0], pair[1])
+		}
+		v.Set(all)
+	}
+}

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"bytes"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+)
+
+// Lines of messages that arrive one by one, in columns of fixed width.
+
+const (
+	typeWidth   = 8  // REQUEST, MANIFEST
+	threadWidth = 8  // the end of the thread's id
+	partyWidth  = 15 // a short DID
+	tightWidth  = 11 // the same, if the terminal is narrow
+	wideColumns = 100
+	fewest      = 16 // columns of the summary
+)
+
+// liner prints a line for each message.
+type liner struct {
+	env    environment
+	people people
+	to     int // the width of the recipient's column
+	thread bool
+	party  int
+	day    string // of the last line, with the zone of its time
+}
+
+// newLiner returns a liner. to is the width of the recipient's column. thread says that there is a column with the
+// thread.
+func newLiner(env environment, p people, to int, thread bool) *liner {
+	p.short = env.stdoutIsTerminal
+	l := &liner{env: env, people: p, thread: thread, party: partyWidth, to: to}
+	if env.columns() < wideColumns {
+		l.party, l.to = tightWidth, min(to, tightWidth)
+	}
+	return l
+}
+
+// line is one line. Its texts may be foreign.
+type line struct {
+	at       time.Time
+	kind     string // such as the type of the message
+	thread   string
+	from, to didkey.DID // to may be empty: everybody
+	fromName string     // replaces from if it is empty
+	toName   string     // replaces to, if it is not empty
+	summary  string
+}
+
+// message returns the line of a message.
+func (l *liner) message(e *envelope.Envelope) line {
+	return line{at: e.TS, kind: string(e.Type), thread: e.Thread, from: e.Sender.ID, to: e.Recipient, summary: summary(e)}
+}
+
+// print prints a line, and before it a line with the day and the time zone if they are others than before.
+func (l *liner) print(one line) error {
+	at := one.at.Local()
+	row, widths := []string{at.Format(time.TimeOnly), one.kind}, []int{len(time.TimeOnly), typeWidth}
+	if l.thread {
+		row, widths = append(row, shortThread(one.thread)), append(widths, threadWidth)
+	}
+	from, to := one.fromName, one.toName
+	if one.from != "" {
+		from = l.people.who(one.from)
+	}
+	if to == "" {
+		if to = "everybody"; one.to != "" {
+			to = l.people.who(one.to)
+		}
+	}
+	if l.people.short {
+		from, to = withoutMiddle(from, l.party), withoutMiddle(to, l.to)
+	}
+	parties := pad(from, l.party) + " → " + to
+	row, widths = append(row, parties), append(widths, l.party+columns(" → ")+l.to)
+	left := l.env.columns()
+	for _, w := range widths {
+		left -= w + columnGap
+	}
+	row = append(row, withoutEnd(printable(one.summary), max(left, fewest)))
+	if row[len(row)-1] == "" {
+		row = row[:len(row)-1]
+	}
+	var b bytes.Buffer
+	if day := at.Format("Mon 2 Jan 2006 MST"); day != l.day {
+		b.WriteString(day + "\n")
+		l.day = day
+	}
+	writeLine(&b, row, append(widths, 0), l.env.style())
+	return l.env.printStyled(b.Bytes())
+}
+
+// pad adds spaces to a text until it takes width columns.
+func pad(text string, width int) string {
+	for columns(text) < width {
+		text += " "
+	}
+	return text
+}
+
+// shortThread returns the end of the id of a thread. The beginning is a time, which many threads share.
+func shortThread(id string) string {
+	runes := []rune(printable(id))
+	if len(runes) <= threadWidth {
+		return string(runes)
+	}
+	return "…" + string(runes[len(runes)-threadWidth+1:])
+}

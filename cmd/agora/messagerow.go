@@ -1,0 +1,191 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+)
+
+// messageRow is a message for --format.
+type messageRow struct {
+	Time       string // when it was signed, RFC 3339 in UTC
+	Type       string
+	ID         string
+	Thread     string
+	From       didkey.DID
+	FromName   string // "me", or the name in the address book
+	SenderName string // as the sender calls itself
+	To         didkey.DID
+	ToName     string
+	Intent     string
+	Price      string // of an OFFER or an ACCEPT, such as 0.005 USD
+	Summary    string // the most important of the payload
+	Sealed     bool
+	Payload    map[string]any // empty if it is sealed to somebody else
+	Envelope   string         // the signed message, as JSON
+}
+
+// newMessageRow returns what a template shows of a message.
+func newMessageRow(p people, e *envelope.Envelope) messageRow {
+	row := messageRow{Time: envelope.FormatTime(e.TS), Type: string(e.Type), ID: e.ID, Thread: e.Thread, From: e.Sender.ID,
+		FromName: p.name(e.Sender.ID), SenderName: e.Sender.Name, To: e.Recipient, ToName: p.name(e.Recipient),
+		Intent: e.PayloadString("intent"), Price: price(e), Summary: summary(e), Sealed: e.Sealed(), Payload: map[string]any{},
+		Envelope: string(e.Canonical())}
+	if !e.Sealed() || e.Opened {
+		_ = json.Unmarshal(e.Payload, &row.Payload) // a verified payload is an object
+	}
+	return row
+}
+
+// summary returns what is most important in the payload of a message, for a line of text. It is foreign text.
+func summary(e *envelope.Envelope) string {
+	if e.Sealed() && !e.Opened {
+		return strings.TrimSpace(e.PayloadString("intent") + " (sealed)")
+	}
+	switch e.Type {
+	case envelope.TypeRequest:
+		return requestSummary(e)
+	case envelope.TypeOffer:
+		var offer envelope.Offer
+		_ = e.DecodePayload(&offer) // what does not fit is left out
+		eta := ""
+		if offer.ETASeconds > 0 {
+			eta = "in " + strconv.FormatFloat(offer.ETASeconds, 'f', -1, 64) + "s"
+		}
+		return joinWords(price(e), eta, offer.Plan)
+	case envelope.TypeAccept:
+		return price(e)
+	case envelope.TypeResult:
+		var result envelope.Result
+		_ = e.DecodePayload(&result)
+		status := result.Status
+		if status == "success" && len(result.Output) > 0 {
+			status = ""
+		}
+		return joinWords(status, string(result.Output))
+	case envelope.TypeError:
+		return joinWords(e.PayloadString("code"), e.PayloadString("message"))
+	case envelope.TypeCancel:
+		return e.PayloadString("reason")
+	case envelope.TypeManifest:
+		return manifestSummary(e)
+	}
+	return ""
+}
+
+func requestSummary(e *envelope.Envelope) string {
+	var request envelope.Request
+	_ = e.DecodePayload(&request)
+	most := ""
+	if c := request.Constraints; c != nil && c.MaxCostUSD != nil {
+		most = "≤ " + amount(*c.MaxCostUSD, "USD")
+	}
+	return joinWords(cmp.Or(request.Intent, e.PayloadString("intent")), most, quoted(request.Title), string(request.Params))
+}
+
+func manifestSummary(e *envelope.Envelope) string {
+	m := manifestOf(e)
+	return joinWords(quoted(m.Name), strings.Join(m.intents(), " "))
+}
+
+// joinWords joins the texts that are not empty.
+func joinWords(all ...string) string {
+	var words []string
+	for _, word := range all {
+		if word != "" {
+			words = append(words, word)
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// price returns the price in an OFFER or an ACCEPT; empty: there is none, or it is not one.
+func price(e *envelope.Envelope) string {
+	if e.Sealed() && !e.Opened {
+		return ""
+	}
+	switch e.Type {
+	case envelope.TypeOffer:
+		var offer envelope.Offer
+		if e.DecodePayload(&offer) == nil && offer.Price != nil {
+			return amount(offer.Price.Amount, offer.Price.Currency)
+		}
+	case envelope.TypeAccept:
+		var accept envelope.Accept
+		if e.DecodePayload(&accept) == nil && accept.Terms != nil && accept.Terms.PriceUSD != nil {
+			return amount(*accept.Terms.PriceUSD, "USD")
+		}
+	}
+	return ""
+}
+
+func amount(number float64, currency string) string {
+	return strings.TrimSpace(strconv.FormatFloat(number, 'f', -1, 64) + " " + currency)
+}
+
+// manifest is what tables show of a MANIFEST.
+type manifest struct {
+	Name        string            `json:"name"`
+	Description string            `json:"description"`
+	Intents     []envelope.Intent `json:"intents"`
+	Pricing     *envelope.Pricing `json:"pricing"`
+}
+
+// manifestOf returns what is in a MANIFEST. Members that have another form than they should are left out.
+func manifestOf(e *envelope.Envelope) (m manifest) {
+	if e.DecodePayload(&m) == nil {
+		return m
+	}
+	m = manifest{Name: e.PayloadString("name"), Description: e.PayloadString("description")}
+	var only struct {
+		Intents []envelope.Intent `json:"intents"`
+	}
+	if e.DecodePayload(&only) == nil {
+		m.Intents = only.Intents
+	}
+	return m
+}
+
+func (m manifest) intents() (ids []string) {
+	for _, intent := range m.Intents {
+		ids = append(ids, intent.ID)
+	}
+	return ids
+}
+
+// price returns what the agent asks for, such as "0.01 USD" or "free".
+func (m manifest) price() string {
+	switch p := m.Pricing; {
+	case p == nil:
+		return ""
+	case p.FixedPrice > 0:
+		return amount(p.FixedPrice, p.Currency)
+	case p.MeteredRate > 0:
+		return amount(p.MeteredRate, p.Currency) + "/" + cmp.Or(p.MeteredUnit, "unit")
+	default:
+		return p.Model
+	}
+}
+
+// localTime is the form of a time for people: local time, with its zone.
+const localTime = time.DateTime + " MST"
+
+// age returns how long ago something was, such as 45s, 12m, 3h or 5d.
+func age(since time.Duration) string {
+	const day = 24 * time.Hour
+	switch since = max(since, 0); {
+	case since < time.Minute:
+		return fmt.Sprintf("%ds", since/time.Second)
+	case since < time.Hour:
+		return fmt.Sprintf("%dm", since/time.Minute)
+	case since < 2*day:
+		return fmt.Sprintf("%dh", since/time.Hour)
+	}
+	return fmt.Sprintf("%dd", since/day)
+}

@@ -1,0 +1,246 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/internal/profile"
+)
+
+// A flag of a command takes its value from the command line, or else from its environment variable, or else from the
+// profile, or else it has its default. The settings relay, key and private of a profile are for all commands that take
+// them also from AGORA_RELAY, AGORA_KEY and AGORA_PRIVATE. A table of a profile, such as [follow] or [send.request], has
+// flags of one command.
+
+// profileSettings are the settings of a profile that are not in a table.
+var profileSettings = []string{"relay", "key", "private"}
+
+// chosenProfile is the profile that a command uses; Profile is nil if there is none.
+type chosenProfile struct{ *profile.Profile }
+
+// text returns a setting that is a text; empty: there is none.
+func (c chosenProfile) text(name string) string {
+	if c.Profile == nil {
+		return ""
+	}
+	return c.Text(name)
+}
+
+// BeforeResolve takes flags from the profile. kong calls it.
+func (c *commandLine) BeforeResolve(ctx *kong.Context) error {
+	chosen := chosenProfile{}
+	defer func() { ctx.Bind(chosen) }()
+	command := ctx.Selected()
+	if command == nil || !readsProfile(command) {
+		return nil
+	}
+	p, err := loadProfile(profileName(ctx))
+	if err != nil || p == nil {
+		return err
+	}
+	chosen.Profile = p
+	values := settingValues{}
+	if err := fromProfile(p, ctx.Model.Node, command, values); err != nil {
+		return fmt.Errorf("%s: %w", p.Path, err)
+	}
+	ctx.AddResolver(values)
+	return nil
+}
+
+// AfterApply refuses a command line without a flag that has the tag needed: its value may also come from a profile, so
+// kong must not require it. kong calls AfterApply.
+func (*commandLine) AfterApply(ctx *kong.Context) error {
+	if command := ctx.Selected(); command != nil {
+		for _, flag := range command.Flags {
+			if flag.Tag.Has("needed") && ctx.FlagValue(flag) == "" {
+				return errors.New("no key: make one with agora init, or give --key or AGORA_KEY")
+			}
+		}
+	}
+	return nil
+}
+
+// profileName returns the value of --profile, which kong also takes from AGORA_PROFILE; empty: none is named.
+func profileName(ctx *kong.Context) string {
+	for _, flag := range ctx.Model.Flags {
+		if flag.Name == "profile" {
+			name, _ := ctx.FlagValue(flag).(string)
+			return name
+		}
+	}
+	return ""
+}
+
+// readsProfile reports whether a command takes settings from a profile: it talks to a relay or uses a key.
+func readsProfile(command *kong.Node) bool {
+	return slices.ContainsFunc(command.Flags, func(f *kong.Flag) bool { return inProfile(f) || f.Name == "jobs" })
+}
+
+// inProfile reports whether a flag is one of profileSettings.
+func inProfile(flag *kong.Flag) bool {
+	return slices.Contains(profileSettings, flag.Name) && slices.Contains(flag.Envs, environmentName(flag.Name))
+}
+
+// loadProfile reads a profile. An empty name stands for the default profile. It returns nil if there is no default
+// profile.
+func loadProfile(name string) (*profile.Profile, error) {
+	folder, err := profile.Folder()
+	if err != nil {
+		if name == "" {
+			return nil, nil // without a home there are no profiles
+		}
+		return nil, err
+	}
+	p, err := profile.Load(folder, orDefault(name))
+	if !errors.Is(err, fs.ErrNotExist) {
+		return p, err
+	}
+	if name == "" {
+		return nil, nil
+	}
+	names, err := profile.List(folder)
+	return nil, errors.Join(fmt.Errorf("there is no profile %s%s; make it with: agora init --profile %s", name,
+		didYouMean(name, names), name), err)
+}
+
+func orDefault(name string) string {
+	if name == "" {
+		return profile.Default
+	}
+	return name
+}
+
+// fromProfile adds to values what the profile says about the flags of a command. root is the whole command line.
+func fromProfile(p *profile.Profile, root, command *kong.Node, values settingValues) error {
+	if err := checkSettings(p.Values, root); err != nil {
+		return err
+	}
+	own := p.Values
+	for name := range strings.FieldsSeq(strings.TrimPrefix(command.FullPath(), root.Name)) {
+		own, _ = own[name].(map[string]any)
+	}
+	for _, flag := range command.Flags {
+		value, given := own[flag.Name]
+		if !given && inProfile(flag) {
+			value, given = p.Values[flag.Name]
+			if file := p.File(flag.Name); flag.Name == "key" && file != "" {
+				value = file
+			}
+		}
+		if !given || inEnvironment(flag) {
+			continue
+		}
+		value, err := tomlValue(value, flag.IsSlice())
+		if err == nil {
+			err = values.set(flag, value)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", flag.Name, err)
+		}
+	}
+	return nil
+}
+
+// inEnvironment reports whether an environment variable of a flag is set.
+func inEnvironment(flag *kong.Flag) bool {
+	return slices.ContainsFunc(flag.Envs, func(name string) bool { _, set := os.LookupEnv(name); return set })
+}
+
+// checkSettings returns an error if a setting is not known, or a table does not name a command or a flag of it.
+func checkSettings(values map[string]any, node *kong.Node) error {
+	known := slices.Clone(profileSettings)
+	if node.Type != kong.ApplicationNode {
+		known = nil
+		for _, flag := range node.Flags {
+			known = append(known, flag.Name)
+		}
+	}
+	for name, value := range values {
+		table, isSection := value.(map[string]any)
+		child := slices.IndexFunc(node.Children, func(n *kong.Node) bool { return n.Name == name })
+		switch {
+		case isSection && child >= 0:
+			if err := checkSettings(table, node.Children[child]); err != nil {
+				return fmt.Errorf("[%s]: %w", name, err)
+			}
+		case isSection:
+			return fmt.Errorf("there is no command %q; the name of a table is that of a command", name)
+		case !slices.Contains(known, name):
+			return fmt.Errorf("%q is not a setting here, want one of %s%s", name, strings.Join(known, ", "), didYouMean(name, known))
+		}
+	}
+	return nil
+}
+
+type profileCmd struct{ listing }
+
+// profileRow is a line of the list of profiles.
+type profileRow struct {
+	Name  string     `json:"name"`
+	Used  bool       `json:"used"` // without another --profile
+	Relay string     `json:"relay,omitempty"`
+	DID   didkey.DID `json:"did,omitempty"`
+	Key   string     `json:"key,omitempty"`
+	File  string     `json:"file"`
+}
+
+func (profileCmd) Help() string {
+	return "Lists your profiles. A profile is a file with the URL of a relay, the name of a key file and, if you like, flags of " +
+		"commands. agora init makes one. The profile named default is used if neither --profile nor AGORA_PROFILE names " +
+		"another. A flag comes before its environment variable, and the variable comes before the profile.\n\n" +
+		"To change a profile, edit its file: relay, key and private are for all commands, and a table such as [follow] " +
+		"has flags of one command. To remove a profile, remove its file.\n\n" + formatHelp(profileRow{}) +
+		"Examples:\n  agora profile\n  agora init --profile work --relay https://relay.example\n  agora --profile work follow\n" +
+		"  export AGORA_PROFILE=work"
+}
+
+func (c profileCmd) Run(env environment, parsed *kong.Context) error {
+	if err := c.Format.check(profileRow{}); err != nil {
+		return err
+	}
+	folder, err := profile.Folder()
+	if err != nil {
+		return err
+	}
+	names, err := profile.List(folder)
+	if err != nil {
+		return err
+	}
+	used := orDefault(profileName(parsed))
+	var all []profileRow
+	for _, name := range names {
+		p, err := profile.Load(folder, name)
+		if err != nil {
+			env.say("%v", err)
+			continue
+		}
+		row := profileRow{Name: name, Used: name == used, Relay: p.Text("relay"), Key: p.File("key"), File: p.Path}
+		if key, err := didkey.Load(row.Key); row.Key != "" {
+			if err != nil {
+				env.say("%v", err)
+			}
+			row.DID = key.DID()
+		}
+		all = append(all, row)
+	}
+	if len(all) == 0 {
+		env.say("there is no profile yet; agora init makes one")
+	}
+	return show(env, c.listing, []string{"PROFILE", "RELAY", "IDENTITY", "FILE"}, all, func(r profileRow) []string {
+		name, did := r.Name, string(r.DID)
+		if r.Used {
+			name += " *"
+		}
+		if env.stdoutIsTerminal && did != "" {
+			did = shortDID(r.DID)
+		}
+		return []string{name, r.Relay, did, r.File}
+	}, 1, 3)
+}
