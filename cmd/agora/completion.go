@@ -44,7 +44,8 @@ func (c completeCmd) Run(env environment, parsed *kong.Context) error {
 	if len(words) > 1 && words[0] == "help" {
 		words = words[1:]
 	}
-	for _, candidate := range clidoc.Complete(parsed.Model, words) {
+	known := suggestions{env: env, words: words}
+	for _, candidate := range clidoc.Complete(parsed.Model, words, known.of) {
 		if _, err := fmt.Fprintf(env.stdout, "%s\t%s\n", candidate.Word, candidate.Help); err != nil {
 			return err
 		}

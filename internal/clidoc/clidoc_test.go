@@ -85,19 +85,43 @@ func TestComplete(t *testing.T) {
 		"nothing ":                     "send serve",
 	} {
 		var got []string
-		for _, c := range clidoc.Complete(app, strings.Split(line, " ")) {
+		for _, c := range clidoc.Complete(app, strings.Split(line, " "), nil) {
 			got = append(got, c.Word)
 		}
 		if strings.Join(got, " ") != want {
 			t.Errorf("%q: %q, want %q", line, got, want)
 		}
 	}
-	if got := clidoc.Complete(app, nil); got != nil {
+	if got := clidoc.Complete(app, nil, nil); got != nil {
 		t.Errorf("no words: %v", got)
 	}
 	want := clidoc.Candidate{Word: "ask", Help: "Ask. Politely."}
-	if got := clidoc.Complete(app, []string{"send", "a"}); !slices.Equal(got, []clidoc.Candidate{want}) {
+	if got := clidoc.Complete(app, []string{"send", "a"}, nil); !slices.Equal(got, []clidoc.Candidate{want}) {
 		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+// TestCompleteKnown checks that Complete asks for the values that the program knows, but not for those that the command
+// line lists.
+func TestCompleteKnown(t *testing.T) {
+	known := func(v *kong.Value) []clidoc.Candidate {
+		return []clidoc.Candidate{{Word: v.Name + ".1", Help: "two\nlines"}, {Word: "other"}}
+	}
+	for line, want := range map[string]string{
+		"send --key ":    "key.1=two lines other=",
+		"send --key=k":   "--key=key.1=two lines",
+		"send tell f":    "file.1=two lines",
+		"send --mode ":   "fast= safe=",
+		"serve --page=t": "--page=true=",
+		"serve ":         "",
+	} {
+		var got []string
+		for _, c := range clidoc.Complete(model(t), strings.Split(line, " "), known) {
+			got = append(got, c.Word+"="+c.Help)
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%q: %q, want %q", line, got, want)
+		}
 	}
 }
 

@@ -36,7 +36,10 @@ func Script(shell, app string) (string, error) {
 // Complete returns the words that can stand in place of the last of words and begin like it: commands, flags, and values
 // of flags and arguments that allow only some values. words are those after the name of the program. Complete returns
 // nil if any text, such as a file name, can stand there.
-func Complete(app *kong.Application, words []string) []Candidate {
+//
+// known returns values of a flag or an argument that the command line does not list, such as names of files of the
+// program. It returns nil if it knows none. known may be nil.
+func Complete(app *kong.Application, words []string, known func(*kong.Value) []Candidate) []Candidate {
 	if len(words) == 0 {
 		return nil
 	}
@@ -46,17 +49,17 @@ func Complete(app *kong.Application, words []string) []Candidate {
 	var all []Candidate
 	switch {
 	case at.flag != nil: // the value of the flag before it
-		all = values(at.flag.Value, "")
+		all = values(at.flag.Value, "", known)
 	case !at.onlyArguments && hasValue && strings.HasPrefix(word, "-"):
 		if flag := flagNamed(at.node, name); flag != nil {
-			all = values(flag.Value, name+"=")
+			all = values(flag.Value, name+"=", known)
 		}
 	case !at.onlyArguments && strings.HasPrefix(word, "-"):
 		all = flags(at.node)
 	case len(at.node.Children) > 0:
 		all = commands(at.node)
 	case at.argument() != nil:
-		all = values(at.argument(), "")
+		all = values(at.argument(), "", known)
 	}
 	return slices.DeleteFunc(all, func(c Candidate) bool { return !strings.HasPrefix(c.Word, word) })
 }
@@ -148,9 +151,9 @@ func commands(node *kong.Node) (all []Candidate) {
 	return all
 }
 
-// values returns the values that a flag or an argument can have, each with a text in front of it; nil if it can have
-// any.
-func values(v *kong.Value, before string) (all []Candidate) {
+// values returns the values that a flag or an argument can have, or those of known, each with a text in front of it; nil
+// if it can have any.
+func values(v *kong.Value, before string, known func(*kong.Value) []Candidate) (all []Candidate) {
 	switch {
 	case v.Enum != "":
 		for _, value := range v.EnumSlice() {
@@ -158,6 +161,10 @@ func values(v *kong.Value, before string) (all []Candidate) {
 		}
 	case v.IsBool() && before != "": // a flag without a value is true
 		return []Candidate{{Word: before + "true"}, {Word: before + "false"}}
+	case known != nil && !v.IsBool():
+		for _, value := range known(v) {
+			all = append(all, Candidate{before + value.Word, oneLine(value.Help)})
+		}
 	}
 	return all
 }
