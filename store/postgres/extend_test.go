@@ -90,7 +90,7 @@ func TestUpdate(t *testing.T) {
 // leaves the update usable.
 func TestUpdateAppends(t *testing.T) {
 	s := openItems(t)
-	w := watch(t, s)
+	w := watchAll(t, s)
 	first := request(t, key(1), "t")
 	_, err := s.Update(t.Context(), func(tx relay.StoreTx) error {
 		if _, err := tx.Append(first); err != nil {

@@ -61,7 +61,7 @@ type seen struct {
 	seqs []relay.Seq
 }
 
-func watch(t *testing.T, s *Store) *seen {
+func watchAll(t *testing.T, s *Store) *seen {
 	w := &seen{}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -108,7 +108,7 @@ func TestNodesAgree(t *testing.T) {
 	var watches [3]*seen
 	for i := range nodes {
 		nodes[i] = open(t, place, Options{Partition: 100})
-		watches[i] = watch(t, nodes[i])
+		watches[i] = watchAll(t, nodes[i])
 	}
 	var posts sync.WaitGroup
 	for i, node := range nodes {
@@ -252,7 +252,7 @@ func terminate(t testing.TB, place, pattern string) (n int) {
 func TestLostConnections(t *testing.T) {
 	place := t.TempDir()
 	a, b := open(t, place, Options{}), open(t, place, Options{})
-	w := watch(t, b)
+	w := watchAll(t, b)
 	_, err := a.Append(t.Context(), request(t, key(1), "before"))
 	must(t, err)
 	w.until(t, 1)

@@ -26,6 +26,7 @@ import (
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/ledger"
 	"github.com/agora-relay/agora/store/postgres/schema"
+	"github.com/agora-relay/agora/store/watch"
 )
 
 // Options configure a store. The zero value works.
@@ -111,7 +112,7 @@ type Store struct {
 
 	mu       sync.Mutex  // guards the fields below
 	inbox    relay.Quota // the quota that is in force
-	watchers map[*watcher]struct{}
+	watchers watch.Watchers
 }
 
 var _ relay.Extender = (*Store)(nil)
@@ -131,7 +132,7 @@ func Open(ctx context.Context, dsn string, o Options) (_ *Store, err error) {
 	s := &Store{
 		options: o, policy: o.Policy, inbox: o.Inbox, config: pools.ConnConfig,
 		appends: make(chan job, maxGroup), tasks: make(chan job), uses: make(chan nonceUse, maxGroup), stopped: make(chan struct{}),
-		broken: make(chan struct{}), watchers: map[*watcher]struct{}{},
+		broken: make(chan struct{}),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.patience, s.giveUp = context.WithCancel(context.Background())

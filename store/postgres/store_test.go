@@ -58,3 +58,9 @@ func TestStore(t *testing.T) {
 		return openAt(ctx, place, Options{Policy: policy, Partition: 200})
 	})
 }
+
+func TestRemover(t *testing.T) {
+	storetest.TestRemover(t, func(ctx context.Context, place string, policy relay.Policy) (relay.Store, error) {
+		return openAt(ctx, place, Options{Policy: policy, Partition: 200})
+	})
+}

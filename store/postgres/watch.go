@@ -3,15 +3,14 @@ package postgres
 import (
 	"context"
 	"errors"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
+	"github.com/agora-relay/agora/store/watch"
 )
 
 // tail knows up to which event this node has passed events to its watchers.
@@ -88,7 +87,7 @@ func (s *Store) passPending() {
 			g.posted = g.posted[1:]
 		}
 		t.passed = g.last
-		s.publish(g.posted)
+		s.watchers.Publish(g.posted)
 	}
 }
 
@@ -133,7 +132,7 @@ func (s *Store) catchUp(ctx context.Context) (more bool, err error) {
 	case err != nil:
 		return false, err
 	}
-	posted, err := parsed(page.Events)
+	posted, err := watch.Parse(page.Events)
 	if err != nil {
 		s.breakWith(err)
 		return false, err
@@ -149,26 +148,10 @@ func (s *Store) catchUp(ctx context.Context) (more bool, err error) {
 	}
 	if end > t.passed {
 		t.passed = end
-		s.publish(posted)
+		s.watchers.Publish(posted)
 	}
 	s.passPending()
 	return page.More || len(t.pending) > 0, nil
-}
-
-// parsed returns stored events in the form that watchers get.
-func parsed(events []relay.Event) ([]relay.Posted, error) {
-	posted := make([]relay.Posted, 0, len(events))
-	for _, e := range events {
-		if e.Size == 0 {
-			continue // the operator has removed it
-		}
-		m, err := envelope.Parse(e.Body, e.Size)
-		if err != nil {
-			return nil, err
-		}
-		posted = append(posted, relay.Posted{Event: e, Envelope: m})
-	}
-	return posted, nil
 }
 
 // channel is the name for NOTIFY. It has the name of the schema, because notifications reach all of a database.
@@ -244,77 +227,23 @@ func (s *Store) notify() {
 	}
 }
 
-// watcher is one call of Watch. publish appends to its queue, and the goroutine of Watch empties it.
-type watcher struct {
-	queue []relay.Posted // guarded by Store.mu
-	woken chan struct{}  // has room for one
-}
-
-// publish passes events to the watchers, in order.
-func (s *Store) publish(events []relay.Posted) {
-	if len(events) == 0 {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for w := range s.watchers {
-		w.queue = append(w.queue, events...)
-		signal(w.woken)
-	}
-}
-
 // Watch implements relay.Store. While the database cannot be reached, it waits.
 func (s *Store) Watch(ctx context.Context, after relay.Cursor, f func([]relay.Posted)) error {
-	w := &watcher{woken: make(chan struct{}, 1)}
-	s.mu.Lock()
-	s.watchers[w] = struct{}{}
-	s.mu.Unlock()
-	defer func() {
-		s.mu.Lock()
-		delete(s.watchers, w)
-		s.mu.Unlock()
-	}()
-	// From here on new events go into the queue. The loop reads the events stored before. Events in both are skipped by
-	// their numbers.
-	last := after.Seq
-	for more := true; more; {
-		page, err := s.Read(ctx, relay.Query{After: after, Expired: true, Limit: relay.MaxPage, MaxBytes: relay.PageBytes})
-		if errors.Is(err, errNoAnswer) {
+	read := func(q relay.Query) (page relay.Page, err error) {
+		q.MaxBytes = relay.PageBytes
+		for {
+			if page, err = s.Read(ctx, q); !errors.Is(err, errNoAnswer) {
+				return page, err
+			}
 			select {
 			case <-ctx.Done():
-				return ctx.Err()
+				return page, ctx.Err()
 			case <-time.After(time.Second):
 			}
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		missed, err := parsed(page.Events)
-		if err != nil {
-			return err
-		}
-		if len(missed) > 0 {
-			last = missed[len(missed)-1].Seq
-			f(missed)
-		}
-		after, more = page.Cursor, page.More
-	}
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-s.broken:
-			return s.reason
-		case <-w.woken:
-			s.mu.Lock()
-			events := w.queue
-			w.queue = nil
-			s.mu.Unlock()
-			i, _ := slices.BinarySearchFunc(events, last+1, func(e relay.Posted, seq relay.Seq) int { return int(e.Seq - seq) })
-			if events = events[i:]; len(events) > 0 {
-				f(events)
-			}
 		}
 	}
+	if err := s.watchers.Watch(ctx, after, s.broken, read, f); err != nil {
+		return err
+	}
+	return s.reason
 }

@@ -47,7 +47,7 @@ func (s *Store) Remove(ctx context.Context, events []relay.Seq, now time.Time) (
 	if err != nil {
 		return nil, err
 	}
-	s.forget(removed)
+	s.watchers.Forget(removed)
 	_, err = s.Checkpoint(ctx) // a reader in the way is no error
 	return removed, err
 }

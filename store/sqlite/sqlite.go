@@ -28,6 +28,7 @@ import (
 	"github.com/agora-relay/agora/store/ledger"
 	"github.com/agora-relay/agora/store/sqlite/internal/dbfile"
 	"github.com/agora-relay/agora/store/sqlite/schema"
+	"github.com/agora-relay/agora/store/watch"
 )
 
 // Options configure a store. The zero value works.
@@ -98,7 +99,7 @@ type Store struct {
 
 	mu       sync.Mutex  // guards the fields below
 	inbox    relay.Quota // the quota that is in force
-	watchers map[*watcher]struct{}
+	watchers watch.Watchers
 	prepared map[string]*sql.Stmt // statements of readDB, by their SQL
 }
 
@@ -128,7 +129,7 @@ func Open(ctx context.Context, path string, o Options) (_ *Store, err error) {
 		path: path, options: o, policy: o.Policy, inbox: o.Inbox, lock: flock.New(path + ".lock"),
 		appends: make(chan job, maxGroup), tasks: make(chan job), reads: make(chan func()),
 		stop: make(chan struct{}), stopped: make(chan struct{}),
-		watchers: map[*watcher]struct{}{}, prepared: map[string]*sql.Stmt{},
+		prepared: map[string]*sql.Stmt{},
 	}
 	s.care.path, s.care.maxBytes, s.care.tickInterval, s.care.log = path, o.MaxBytes, o.tickInterval, o.Log
 	s.care.task, s.care.logGrown, s.care.reserve = s.task, make(chan struct{}, 1),

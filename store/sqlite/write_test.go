@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -72,10 +73,22 @@ func TestRefusalWithinGroup(t *testing.T) {
 func TestFailingEntry(t *testing.T) {
 	s := openNew(t)
 	entries := requests(t, 5)
-	watching := &watcher{woken: make(chan struct{}, 1)}
-	s.mu.Lock()
-	s.watchers[watching] = struct{}{}
-	s.mu.Unlock()
+	published := make(chan relay.Posted, 10)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- s.Watch(ctx, relay.Cursor{}, func(events []relay.Posted) {
+			for _, e := range events {
+				published <- e
+			}
+		})
+	}()
+	defer func() {
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	}()
 	execute(t, s, fmt.Sprintf("CREATE TRIGGER fail BEFORE INSERT ON event WHEN new.id = '%s' "+
 		"BEGIN SELECT RAISE(ABORT, 'broken'); END",
 		entries[3].Envelope.ID))
@@ -88,9 +101,13 @@ func TestFailingEntry(t *testing.T) {
 	if got := events(t, s); len(got) != 4 {
 		t.Errorf("%d events were stored, want 4", len(got))
 	}
-	if s.head.Load() != 4 || len(watching.queue) != 4 || s.care.mark.Seq != 4 {
-		t.Errorf("head is %d, %d events were published, the mark has %d; want 4 each", s.head.Load(),
-			len(watching.queue), s.care.mark.Seq)
+	for want := range relay.Seq(4) {
+		if e := <-published; e.Seq != want+1 {
+			t.Errorf("event %d was published, want %d", e.Seq, want+1)
+		}
+	}
+	if s.head.Load() != 4 || s.care.mark.Seq != 4 {
+		t.Errorf("head is %d, the mark has %d; want 4 each", s.head.Load(), s.care.mark.Seq)
 	}
 	execute(t, s, "DROP TRIGGER fail")
 	for i, err := range appendTogether(t, s, entries) {
