@@ -64,6 +64,7 @@ func TestLastingClockStepIsAccepted(t *testing.T) {
 		r := startWith(t, relay.Policy{Rules: thread.Rules{PendingTimeout: 30 * time.Minute}}, relay.Config{Now: clock.now})
 		client := key(t)
 		post(t, r, sign(t, client, envelope.Draft{Payload: request, Thread: "t1"}))
+		synctest.Wait() // the first sweep has seen the clock before its step
 		clock.set(time.Hour)
 		began := time.Now()
 		page := poll(t, r, relay.Poll{Filter: relay.Filter{Recipient: client.DID()}, Wait: 10 * time.Minute, Limit: 1})

@@ -124,9 +124,6 @@ func (c serveCmd) Validate() error {
 	if c.Data == "" {
 		return fmt.Errorf("--data must name a folder")
 	}
-	if c.Nodes.Store != "" && len(c.Govern.PolicyCmd) > 0 {
-		return errors.New("--policy-cmd does not work with --store; leave one of them out")
-	}
 	if c.Nodes.Store != "" && c.Govern.BackupDir != "" {
 		return errors.New("--backup-dir does not work with --store; copy PostgreSQL with pg_dump or pgBackRest")
 	}
