@@ -204,7 +204,7 @@ func (d *jobsDouble) waitFor(c *jobsCall, seconds int, done func() bool) {
 func (d *jobsDouble) pause(fault string) {
 	if d.has(fault) {
 		d.mu.Unlock()
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(250 * time.Millisecond) // longer than requests made at the same time take to arrive
 		d.mu.Lock()
 	}
 }
