@@ -49,7 +49,7 @@ function offerOf(envelope) {
   if (price !== undefined && price !== null) {
     const { amount, currency } = price;
     if (!isObject(price) || !isOptional(amount, 'number') || !isOptional(currency, 'string')) return undefined;
-    offer.price = { amount: amount ?? 0, currency: currency ?? '' };
+    offer.price = { amount: amount ?? NaN, currency: currency ?? '' };
   }
   if (plan) offer.plan = plan;
   if (typeof etaSeconds === 'number') offer.etaSeconds = etaSeconds;
@@ -139,7 +139,7 @@ export class Call {
     const limits = this.#limits(maxCost, deadline), why = this.#objection(offer, limits);
     if (why) throw new Unacceptable(why);
     const { agent, price } = offer, terms = {};
-    if (price && isUSD(price)) terms.price_usd = price.amount;
+    if (!price || isUSD(price)) terms.price_usd = price?.amount ?? 0; // so the agent cannot claim another price later
     if (limits.deadline) terms.deadline = limits.deadline;
     const seal = this.seal || this.#sealDirected || wasSealed(offer.envelope);
     const payload = { request_id: this.#requestId, accepted_at: new Date(this.#client.now()).toISOString(), terms };
@@ -165,6 +165,8 @@ export class Call {
     }
     const { price, etaSeconds = 0, validUntil } = offer, { max_cost_usd: maxCost, deadline } = limits;
     if (validUntil && now >= validUntil) return `the offer was valid until ${formatTime(validUntil)} only`;
+    if (price && Number.isNaN(price.amount)) return 'its price has no number as amount';
+    if (price?.amount < 0) return 'its price is negative';
     if (typeof maxCost === 'number' && price) {
       if (!isUSD(price)) return `the price is in "${printable(price.currency)}", which cannot be compared with maxCost`;
       if (price.amount > maxCost) return `it costs ${price.amount} USD, and maxCost is ${maxCost}`;

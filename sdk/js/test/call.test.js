@@ -70,13 +70,15 @@ test('offers that break the limits are left out and refused', async (t) => {
     good: { price: { amount: 0.9, currency: 'usd' }, eta_seconds: 50 },
     better: { price: { amount: 0.8, currency: 'USD' }, eta_seconds: 60 },
     free: { price: { amount: 0, currency: 'EUR' } },
+    numberless: { price: { currency: 'USD' } }, negative: { price: { amount: -1, currency: 'USD' } },
   })) {
     const other = await identity();
     offers[other.did] = name;
     await post(relay.client(other), 'OFFER', call, payload);
   }
   const all = await call.collect({ seconds: 0.3 }), named = (offer) => offers[offer.agent];
-  assert.deepEqual(all.map(named).sort(), ['better', 'dear', 'euro', 'free', 'good', 'over', 'slow']);
+  assert.deepEqual(all.map(named).sort(), ['better', 'dear', 'euro', 'free', 'good', 'negative', 'numberless', 'over',
+    'slow']);
   const best = async (...args) => named(await call.best(...args));
   assert.equal(await best('first'), 'good');
   assert.equal(await best('cheapest', { seconds: 2 }), 'free');
@@ -90,7 +92,8 @@ test('offers that break the limits are left out and refused', async (t) => {
   await assert.rejects(call.best('first', { maxCost: '1' }), { name: 'TypeError', message: /^maxCost/ });
   await assert.rejects(call.accept(all[0], { deadline: 'soon' }), { name: 'TypeError', message: /^deadline/ });
   await assert.rejects(call.best('cheap'), TypeError);
-  const reasons = { dear: /costs 1.01/, euro: /"EUR"/, slow: /deadline/, over: /valid until/ };
+  const reasons = { dear: /costs 1.01/, euro: /"EUR"/, slow: /deadline/, over: /valid until/, numberless: /no number/,
+    negative: /negative/ };
   for (const [name, why] of Object.entries(reasons)) {
     await assert.rejects(call.accept(all.find((offer) => named(offer) === name)),
       (err) => err instanceof Unacceptable && err.code === 'UNACCEPTABLE' && why.test(err.message), name);

@@ -157,6 +157,8 @@ class Conversations(RelayTest):
             ({"max_cost": 0.5}, {"price": usd}, "it costs 1 USD, and the limit is 0.5"),
             ({"max_cost": 5}, {"price": {"amount": 1, "currency": "EUR"}}, "cannot be compared"),
             ({"max_cost": 5}, {"price": {"amount": 0, "currency": "EUR"}}, None),
+            ({}, {"price": {"currency": "USD"}}, "no number"),
+            ({}, {"price": {"amount": -1, "currency": "USD"}}, "negative"),
             ({"deadline": at(100)}, {"eta_seconds": 50}, None),
             ({"deadline": at(100)}, {"eta_seconds": 101}, "too late"),
             ({}, {"valid_until": format_time(relay.wall() - 1)}, "valid until"),

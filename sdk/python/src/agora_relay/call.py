@@ -181,6 +181,10 @@ class Call:
         now = self._client.now()
         if offer.valid_until and now >= offer.valid_until.timestamp():
             return f"the offer was valid until {format_time(offer.valid_until.timestamp())} only"
+        if offer.price is not None and math.isnan(offer.price):
+            return "its price has no number as amount"
+        if offer.price is not None and offer.price < 0:
+            return "its price is negative"
         if limits.max_cost is not None and limits.max_cost < math.inf and offer.price is not None:
             if not offer.in_usd:
                 return f"the price is in {offer.currency!r}, which cannot be compared with a cost in USD"
@@ -204,7 +208,8 @@ class Call:
         why = self._objection(offer, limits)
         if why or limits is None:
             raise Unacceptable(why or "")
-        terms: dict[str, object] = {"price_usd": offer.price} if offer.in_usd else {}
+        # Also without a price the terms say 0, so that the agent cannot claim another price later.
+        terms: dict[str, object] = {"price_usd": offer.price or 0.0} if offer.price is None or offer.in_usd else {}
         if limits.deadline:
             terms["deadline"] = format_time(limits.deadline.timestamp())
         payload = {"request_id": self.request_id, "accepted_at": format_time(self._client.now()), "terms": terms}

@@ -87,7 +87,7 @@ class Offer:
     agent: str
     """The did:key of the agent."""
     price: float | None
-    """The amount in currency; None: the offer names no price."""
+    """The amount in currency; None: the offer names no price; NaN: its price has no number as amount."""
     currency: str
     """ISO 4217, such as USD; empty: the offer names none."""
     eta_seconds: float | None
@@ -107,7 +107,7 @@ class Offer:
         amount = _number(price, "amount") if price is not None else None
         return cls(
             agent=event.sender,
-            price=(amount or 0.0) if price is not None else None,
+            price=None if price is None else math.nan if amount is None else amount,
             currency=_text(price or {}, "currency"),
             eta_seconds=_number(payload, "eta_seconds"),
             plan=_text(payload, "plan"),
