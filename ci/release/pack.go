@@ -34,7 +34,7 @@ func (r *release) pack(format, arch, program, common string) error {
 		files["doc/CHANGELOG.md"] = filepath.Join(common, "CHANGELOG.md")
 	}
 	for _, tree := range []struct{ to, pattern, ending string }{
-		{"man", "man/*", ".gz"}, {"completions", "completions/*", ""}, {"doc", "docs/*", ""},
+		{"man", "man/*", ".gz"}, {"completions", "completions/*", ""}, {"docs", "docs/*", ""},
 		{"packaging", "packaging/*.*", ""}, {"packaging/" + format, "packaging/" + format + "/*", ""},
 	} {
 		names, err := filepath.Glob(filepath.Join(common, tree.pattern))
