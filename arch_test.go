@@ -30,6 +30,7 @@ var allowedImports = map[string][]string{
 	"internal/clidoc":                {},
 	"internal/fsync":                 {},
 	"internal/jsontext":              {},
+	"internal/markdown":              {},
 	"internal/program":               {},
 	"internal/safetext":              {},
 	"internal/turns":                 {},

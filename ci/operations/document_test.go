@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/agora-relay/agora/internal/markdown"
 )
 
 // prelude defines what the commands of a section need. serve starts a relay, after it has stopped the one before, and
@@ -36,9 +38,9 @@ trap 'stop; kill $(jobs -p) 2> /dev/null || true; wait || true' EXIT
 
 // script returns the shell commands of a section as one script. A relay that the reader starts in a terminal of its own,
 // or in the background, runs until the next one starts. The ports in the page are replaced by free ones.
-func script(t *testing.T, section string) string {
+func script(t *testing.T, section markdown.Section) string {
 	t.Helper()
-	text := strings.Join(blocks(section, "sh"), "\n")
+	text := strings.Join(section.Code("sh"), "\n")
 	for _, port := range []string{"8789", "8790", "9464", "9090", "4318"} {
 		text = strings.ReplaceAll(text, ":"+port, ":"+freePort(t))
 	}
@@ -55,16 +57,16 @@ func script(t *testing.T, section string) string {
 // TestDocumentedCommands runs each shell command of docs/OPERATING.md, section by section, as a reader would.
 func TestDocumentedCommands(t *testing.T) {
 	ran := 0
-	for heading, text := range sections(t) {
-		if len(blocks(text, "sh")) == 0 {
+	for _, section := range document(t).Sections {
+		if len(section.Code("sh")) == 0 {
 			continue
 		}
 		ran++
-		t.Run(heading, func(t *testing.T) {
+		t.Run(section.Heading, func(t *testing.T) {
 			t.Parallel() // they mostly wait
 			folder := t.TempDir()
 			variables := []string{"AGORA_ADDR=127.0.0.1:" + freePort(t)} // in place of the default, which others use too
-			if heading == "From zero to a relay on the internet" {
+			if section.Heading == "From zero to a relay on the internet" {
 				a := startAuthority(t)
 				variables = a.variables()
 				curlrc := fmt.Sprintf("connect-to = relay.example.org:443:127.0.0.1:%s\ncacert = %s\n", a.tlsPort, a.roots)
@@ -72,9 +74,10 @@ func TestDocumentedCommands(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			commands := script(t, text)
-			if heading == "Backup" { // the reader's relay is running
+			commands := script(t, section)
+			if section.Heading == "Backup" { // the reader's relay is running
 				commands = strings.Replace(commands, "\nagora backup", "\nserve serve --data agora-data --addr 127.0.0.1:0\nagora backup", 1)
+				commands = strings.Replace(commands, "\nagora restore", "\nstop\nagora restore", 1) // as the page says
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 			defer cancel()

@@ -22,6 +22,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/agora-relay/agora/internal/markdown"
 )
 
 // Programs under test, built once for all tests.
@@ -57,44 +59,34 @@ func buildAndRun(m *testing.M) (code int, err error) {
 	return m.Run(), nil
 }
 
-// section returns the part of docs/OPERATING.md below a heading of the second level.
-func section(t *testing.T, heading string) string {
+// section returns the section of docs/OPERATING.md with this heading.
+func section(t *testing.T, heading string) markdown.Section {
 	t.Helper()
-	text, found := sections(t)[heading]
+	s, found := document(t).Section(heading)
 	if !found {
 		t.Fatalf("docs/OPERATING.md has no section %q", heading)
 	}
-	return text
+	return s
 }
 
-// sections returns the parts of docs/OPERATING.md by their headings of the second level.
-func sections(t *testing.T) map[string]string {
+// document returns docs/OPERATING.md.
+func document(t *testing.T) *markdown.Page {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/OPERATING.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := map[string]string{}
-	for _, part := range strings.Split(string(text), "\n## ")[1:] {
-		heading, rest, _ := strings.Cut(part, "\n")
-		all[heading] = rest
+	page, err := markdown.Parse(string(text))
+	if err != nil {
+		t.Fatal(err)
 	}
-	return all
-}
-
-// blocks returns the code blocks of a section that have this language.
-func blocks(section, language string) (all []string) {
-	for _, part := range strings.Split(section, "\n```"+language+"\n")[1:] {
-		block, _, _ := strings.Cut(part, "\n```")
-		all = append(all, block+"\n")
-	}
-	return all
+	return page
 }
 
 // block returns the only code block of a section that has this language.
 func block(t *testing.T, heading, language string) string {
 	t.Helper()
-	all := blocks(section(t, heading), language)
+	all := section(t, heading).Code(language)
 	if len(all) != 1 {
 		t.Fatalf("%q has %d blocks of %s, want one", heading, len(all), language)
 	}

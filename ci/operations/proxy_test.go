@@ -56,7 +56,7 @@ func checkProxied(t *testing.T, client *http.Client, relay *program) {
 func proxiedRelay(t *testing.T) (relay *program, port string) {
 	t.Helper()
 	port = freePort(t)
-	line, _, _ := strings.Cut(blocks(section(t, "Behind a proxy"), "sh")[0], "\n")
+	line, _, _ := strings.Cut(section(t, "Behind a proxy").Code("sh")[0], "\n")
 	args := append(strings.Fields(line)[1:], "--addr", "127.0.0.1:"+port, "--data", filepath.Join(t.TempDir(), "data"),
 		"--access-log", "--read-rate-ip", "10")
 	relay = agora(t, nil, args...)

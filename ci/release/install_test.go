@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/agora-relay/agora/internal/markdown"
 )
 
 // A machine for these tests is a copy of this system: an overlay, so that nothing of this system changes, in which
@@ -120,16 +122,13 @@ func installDocument(t *testing.T) *document {
 	_, rpm, _ := strings.Cut(rpmName(), built.version)
 	names := strings.NewReplacer("-1_amd64.deb", "-1_"+runtime.GOARCH+".deb", "-1.x86_64.rpm", rpm,
 		"-linux-amd64", "-linux-"+runtime.GOARCH)
+	page, err := markdown.Parse(names.Replace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
 	d := &document{sections: map[string][]string{}, used: map[string]int{}}
-	for i, part := range strings.Split(names.Replace(string(text)), "\n## ") {
-		heading, _, _ := strings.Cut(part, "\n")
-		if i == 0 {
-			heading = ""
-		}
-		for _, block := range strings.Split(part, "\n```sh\n")[1:] {
-			commands, _, _ := strings.Cut(block, "\n```")
-			d.sections[heading] = append(d.sections[heading], commands+"\n")
-		}
+	for _, section := range page.Sections {
+		d.sections[section.Heading] = section.Code("sh")
 	}
 	return d
 }
