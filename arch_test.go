@@ -74,6 +74,7 @@ var allowedImports = map[string][]string{
 	"mcpserver":                      {"internal/fsync", "internal/safetext", "didkey", "envelope", "thread", "client", "gateway/jobs/credits", "mcpserver/spending"},
 	"conformance/agentprobe":         {},
 	"conformance":                    {"didkey", "envelope", "thread", "testvectors"},
+	"docs/diagrams":                  {},
 	"faults":                         {},
 	"faults/cluster":                 {},
 	"sdk/js":                         {},
