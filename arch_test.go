@@ -25,6 +25,7 @@ var allowedImports = map[string][]string{
 	"ci/benchguard":                  {},
 	"ci/mutants":                     {},
 	"ci/operations":                  {},
+	"ci/recipes":                     {},
 	"ci/release":                     {},
 	"ci/sbom":                        {},
 	"internal/clidoc":                {},
@@ -311,56 +312,6 @@ func TestEveryPackageIsDocumented(t *testing.T) {
 	}
 }
 
-// documents returns the names of the project's documents.
-func documents(t *testing.T) []string {
-	t.Helper()
-	docs, err := filepath.Glob("docs/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return append(docs, "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "testvectors/README.md", "testvectors/interop/README.md",
-		"sdk/js/README.md", "sdk/python/README.md")
-}
-
-// TestLinks checks the links between documents: the file exists, and so does the heading if the link names one.
-func TestLinks(t *testing.T) {
-	link := regexp.MustCompile(`\]\(([^)\s]+)\)`)
-	heading := regexp.MustCompile(`(?m)^#+ (.*)$`)
-	mark := regexp.MustCompile(`[^\p{L}\p{N} _-]`)
-	checked := 0
-	for _, name := range documents(t) {
-		for _, m := range link.FindAllStringSubmatch(read(t, name), -1) {
-			target, anchor, _ := strings.Cut(m[1], "#")
-			if strings.Contains(target, ":") {
-				continue // not a file of the project
-			}
-			checked++
-			path := name
-			if target != "" {
-				path = filepath.Join(filepath.Dir(name), target)
-			}
-			if _, err := os.Stat(path); err != nil {
-				t.Errorf("%s links to %s: %v", name, m[1], err)
-				continue
-			}
-			if anchor == "" {
-				continue
-			}
-			found := false
-			for _, h := range heading.FindAllStringSubmatch(read(t, path), -1) {
-				slug := strings.ReplaceAll(mark.ReplaceAllString(strings.ToLower(h[1]), ""), " ", "-")
-				found = found || slug == anchor
-			}
-			if !found {
-				t.Errorf("%s links to %s, which has no such heading", name, m[1])
-			}
-		}
-	}
-	if checked < 20 {
-		t.Errorf("found only %d links", checked)
-	}
-}
-
 // TestMakeTargets checks that the Makefile has each target that a document names, and that CONTRIBUTING.md names every
 // target except run.
 func TestMakeTargets(t *testing.T) {
@@ -487,13 +438,6 @@ func TestVersion(t *testing.T) {
 		if m := regexp.MustCompile(pattern).FindStringSubmatch(read(t, name)); m == nil || m[1] != version {
 			t.Errorf("%s: the version is %q, not %s as in VERSION", name, m, version)
 		}
-	}
-}
-
-// TestReadmeIsShort checks that README.md has at most 1,300 words.
-func TestReadmeIsShort(t *testing.T) {
-	if n := len(strings.Fields(read(t, "README.md"))); n > 1300 {
-		t.Errorf("README.md has %d words; move to docs/ what only some readers need", n)
 	}
 }
 

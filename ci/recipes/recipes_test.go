@@ -1,0 +1,210 @@
+//go:build unix
+
+package recipes
+
+import (
+	"cmp"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/agora-relay/agora/internal/markdown"
+)
+
+// pages are the pages whose sections are followed, if they have commands.
+var pages = []string{"README.md", "docs/COOKBOOK.md", "docs/COMING-FROM.md", "docs/HTTP.md", "docs/HUB.md",
+	"docs/CHANNEL.md", "docs/MCP.md"}
+
+// elsewhere are the pages, and the sections of pages, whose commands are run by another test, or why none runs them.
+var elsewhere = map[string]string{
+	"README.md#Start":                        "it builds the relay and runs all tests",
+	"README.md#Five minutes with two agents": "cmd/agora/testdata/walkthrough.txtar",
+	"docs/CHANNEL.md#Start it":               "the relay of these tests is started with it",
+	"docs/HUB.md#Start a hub":                "the relay of these tests is started with it",
+	"docs/HUB.md#From the shell":             "cmd/agora/testdata/hub.txtar",
+	"docs/MCP.md#HTTP":                       "cmd/agora/mcp_test.go; it needs a port of its own",
+	"docs/CLUSTER.md":                        "faults/cluster, and cmd/agora/nodes_test.go for agora migrate",
+	"docs/CONFIGURATION.md":                  "cmd/agora/docs_test.go checks the flags, and config_test.go what they do",
+	"docs/INSTALL.md":                        "ci/release",
+	"docs/JOBS.md":                           "cmd/agora/testdata/jobs.txtar",
+	"docs/OPERATING.md":                      "ci/operations",
+	"docs/PAGE.md":                           "cmd/agora/testdata/page.txtar",
+	"docs/SEALING.md":                        "cmd/agora/testdata/seal.txtar",
+}
+
+var binFolder string // has the program agora
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		folder, err := os.MkdirTemp("", "agora-recipes")
+		if err != nil {
+			panic(err)
+		}
+		defer os.RemoveAll(folder)
+		binFolder = folder
+		build := exec.Command("go", "build", "-o", filepath.Join(folder, "agora"), "../../cmd/agora")
+		build.Stderr = os.Stderr
+		if err := build.Run(); err != nil {
+			panic(err)
+		}
+		return m.Run()
+	}())
+}
+
+// TestRecipes follows each section that needs nothing but Go, curl and a shell.
+func TestRecipes(t *testing.T) { follow(t, "") }
+
+// follow follows each section of the pages with a program in this language, or, if language is "", with neither
+// JavaScript nor Python. variables are added to the environment.
+func follow(t *testing.T, language string, variables ...string) {
+	ran := 0
+	for _, name := range pages {
+		for _, section := range parse(t, name).Sections {
+			if needs(section) != language || len(section.Code("sh")) == 0 || elsewhere[name+"#"+section.Heading] != "" {
+				continue
+			}
+			ran++
+			t.Run(cmp.Or(section.Heading, name), func(t *testing.T) {
+				t.Parallel() // they mostly wait
+				newReader(t, variables).follow(t, section)
+			})
+		}
+	}
+	if ran == 0 {
+		t.Errorf("no section has code of %q", language)
+	}
+}
+
+// parse reads a page.
+func parse(t *testing.T, name string) *markdown.Page {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "..", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := markdown.Parse(string(text))
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return page
+}
+
+// TestEveryCommandIsRun checks that each page with commands is one of pages or elsewhere, and that each entry of
+// elsewhere is about commands that there are.
+func TestEveryCommandIsRun(t *testing.T) {
+	used := map[string]bool{}
+	names, err := filepath.Glob("../../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range append(names, "../../README.md") {
+		name = strings.TrimPrefix(filepath.ToSlash(name), "../../")
+		for _, section := range parse(t, name).Sections {
+			if len(section.Code("sh")) == 0 {
+				continue
+			}
+			used[name], used[name+"#"+section.Heading] = true, true
+			if !slices.Contains(pages, name) && elsewhere[name] == "" {
+				t.Errorf("no test runs the commands of %s; add it to pages", name)
+			}
+		}
+	}
+	for name := range elsewhere {
+		if !used[name] {
+			t.Errorf("%s has no commands", name)
+		}
+	}
+}
+
+// needs returns js or python if the section has a program in that language, and otherwise "".
+func needs(section markdown.Section) string {
+	for _, b := range section.Blocks {
+		if (b.Language == "js" || b.Language == "python") && fileName.MatchString(b.Text) {
+			return b.Language
+		}
+	}
+	return ""
+}
+
+// reader does what a section says.
+type reader struct {
+	folder      string
+	environment []string
+	url         string
+	shell       *shell
+	terminals   []*terminal
+}
+
+// newReader starts a relay, and opens a terminal in an empty folder. variables are added to the environment.
+func newReader(t *testing.T, variables []string) *reader {
+	t.Helper()
+	r := &reader{folder: t.TempDir()}
+	source, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "AGORA_") })
+	r.environment = slices.Concat(own, []string{"PATH=" + binFolder + ":" + os.Getenv("PATH"), "AGORA_SRC=" + source,
+		"XDG_CONFIG_HOME=" + t.TempDir()}, variables) // the folder of profiles and names
+	relay := start(t, r.folder, r.environment, "exec agora serve --addr 127.0.0.1:0 --log-level warn --hub --channel")
+	relay.await(t, "listening on …")
+	r.url = regexp.MustCompile(`listening on (\S+)`).FindStringSubmatch(relay.output.String())[1]
+	r.environment = append(r.environment, "AGORA_RELAY="+r.url)
+	r.shell = newShell(t, r.folder, r.environment)
+	return r
+}
+
+// fileName matches the beginning of a block that is the content of a file.
+var fileName = regexp.MustCompile(`^(?:#!.*\n)?(?://|#) ([\w.-]+\.\w+)\n`)
+
+// follow does what the blocks of a section say, one after the other. See the package comment.
+func (r *reader) follow(t *testing.T, section markdown.Section) {
+	t.Helper()
+	var printed string   // by the block before, if it was for the reader's terminal
+	var beside *terminal // that the block before has started
+	for _, b := range section.Blocks {
+		text := strings.ReplaceAll(b.Text, "http://127.0.0.1:8789", r.url)
+		terminalBlock := b.Language == "sh" && slices.Contains(b.Words, "terminal")
+		if beside != nil && b.Language != "output" {
+			t.Fatalf("line %d: after a terminal, the page must show by what its reader sees that it is ready", b.Line)
+		}
+		switch name := fileName.FindStringSubmatch(b.Text); {
+		case name != nil:
+			if err := os.WriteFile(filepath.Join(r.folder, name[1]), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		case terminalBlock:
+			beside = start(t, r.folder, r.environment, text)
+			r.terminals = append(r.terminals, beside)
+			continue
+		case b.Language == "sh":
+			printed = r.shell.run(t, text)
+			continue
+		case b.Language == "output" && beside != nil:
+			beside.await(t, text)
+		case b.Language == "output":
+			if missing := missingLine(printed, text); missing != "" {
+				t.Fatalf("line %d: %q is not printed, but:\n%s", b.Line, missing, printed)
+			}
+		}
+		printed, beside = "", nil
+	}
+	for _, term := range r.terminals {
+		if addresses := listeners(t, term.cmd.Process.Pid); len(addresses) > 0 {
+			t.Errorf("an agent behind NAT cannot listen, but this one does: %q", addresses)
+		}
+		select {
+		case <-term.ended:
+			if term.err != nil {
+				t.Errorf("a terminal ended with %v:\n%s", term.err, term.output.String())
+			}
+		default:
+			term.stop(syscall.SIGINT)
+		}
+	}
+}
