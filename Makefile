@@ -11,10 +11,10 @@ endif
 
 # cmd/agora/default.pgo makes the program faster, but go test would compile all packages once more for it.
 GOFLAGS_SET := $(shell go env GOFLAGS)
-test check lint race postgres fuzz interop js faults cluster operations mutants install-test: export GOFLAGS := $(GOFLAGS_SET) -pgo=off
+test check lint race postgres fuzz interop js python faults cluster operations mutants install-test: export GOFLAGS := $(GOFLAGS_SET) -pgo=off
 # make lint vets everything. By itself, go test would vet all packages again, and also analyze all dependencies again.
 # Without a symbol table, the programs of the tests are linked in two thirds of the time.
-check race postgres js faults cluster operations install-test: export GOFLAGS := $(GOFLAGS_SET) -pgo=off -vet=off -ldflags=-s
+check race postgres js python faults cluster operations install-test: export GOFLAGS := $(GOFLAGS_SET) -pgo=off -vet=off -ldflags=-s
 
 .PHONY: run test check lint race postgres build fmt fuzz interop js python packages page faults cluster operations nightly mutants reproducible sbom perf profile pgo bench-guard deb rpm release install-test
 # The timeouts of threads are one day here, so that no thread ends while you follow the README.
@@ -36,7 +36,7 @@ check: lint postgres race
 	@echo 'make check: all passed'
 
 # TAGS are the build tags of the tests that need more than Go.
-TAGS = postgres,javascript,faults,operations,packages,cluster
+TAGS = postgres,javascript,python,faults,operations,packages,cluster
 
 # Runs the checks that need no tests, the fastest first. If the vulnerability database cannot be reached,
 # ci/vulnerabilities prints that and passes. GOGC saves staticcheck a quarter of its time, and needs 4 GB.
@@ -113,12 +113,13 @@ js: build
 	AGORA_WYCHEPROOF="$$(go mod download -json $(WYCHEPROOF) | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')" \
 		node --test sdk/js/test/*.test.js
 	sdk/js/node_modules/.bin/tsc -p sdk/js/test
-	go test -tags javascript -count=1 -run JavaScript ./gateway/channel ./cmd/agora
+	go test -tags javascript -count=1 -run JavaScript ./gateway/channel ./cmd/agora ./ci/recipes
 
 # Tests the Python package, and checks its types with mypy. Needs the packages that ci/install installs.
 python: build
 	AGORA_BINARY=$(abspath bin/agora) PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 -m unittest discover -s sdk/python/tests -t sdk/python
 	mypy --config-file sdk/python/pyproject.toml sdk/python/src
+	go test -tags python -count=1 -run Python ./ci/recipes
 
 # Builds the npm package and the Python wheel into bin/packages, installs both into empty projects, and runs the
 # programs of their READMEs there.
