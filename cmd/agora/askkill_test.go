@@ -325,11 +325,11 @@ func TestAskDistrustsTheRelay(t *testing.T) {
 	}).want(t, outcomeRefused, "", "claims that no offer was accepted; do not trust this relay")
 	run("stranger", func(r *http.Request, _, answer string) string {
 		return strings.Replace(answer, `"events":[`, `"events":[`+forged(eve, "stranger")+`,`, 1)
-	}).want(t, outcomeResult, "7\n", string(bob))
+	}).want(t, outcomeResult, "7\n", shortDID(bob))
 	run("signature", func(r *http.Request, _, answer string) string {
 		false := strings.ReplaceAll(forged(eve, "signature"), string(eve.DID()), string(bob))
 		return strings.Replace(answer, `"events":[`, `"events":[`+false+`,`, 1)
-	}).want(t, outcomeResult, "7\n", string(bob))
+	}).want(t, outcomeResult, "7\n", shortDID(bob))
 	hidden := run("hidden", func(r *http.Request, body, answer string) string {
 		if r.Method == http.MethodGet && strings.Contains(answer, `"type":"ACCEPT"`) {
 			return `{"ok":true,"thread":{"id":"hidden","client":"` + string(alice.key.DID()) + `","state":"ACTIVE","transitions":[],"offers":[]},"events":[],"cursor":"7"}`
