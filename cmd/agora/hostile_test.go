@@ -595,7 +595,7 @@ func TestNothingHostileIsShown(t *testing.T) {
 				for _, url := range to {
 					for _, terminal := range []bool{true, false} {
 						// Each run makes a parser, which takes 10 ms, or 50 ms with race detection.
-						if runs++; raceDetector && runs%29 != 0 || testing.Short() && runs%3 != 0 {
+						if runs++; raceDetector && runs%29 != 0 || testing.Short() && runs%11 != 0 {
 							continue
 						}
 						var args []string
