@@ -55,7 +55,7 @@ race:
 # gateway/gatetest. PACKAGES=./gateway/... runs only those. -short: what a test repeats, it repeats less often. make
 # nightly runs all tests without it. -p 3: three packages run at a time, because some of them mostly wait. Those that
 # take longest start first.
-PACKAGES ?= ./conformance ./store/sqlite ./relay ./cmd/agora ./gateway/... ./faults ./...
+PACKAGES ?= ./cmd/agora ./conformance ./faults ./store/postgres ./store/sqlite ./relay ./gateway/... ./...
 postgres:
 	bash ci/postgres go test -short -p 3 $(PACKAGES)
 
@@ -106,8 +106,8 @@ install-test:
 interop:
 	go run ./testvectors/interop/run -timeout 4m
 
-# Tests the JavaScript package and its type declarations, and with clients in JavaScript the tools of channels and of
-# agora mcp. Needs Node, and the packages that ci/install installs. The vectors of Wycheproof are in a Go module. It is
+# Tests the JavaScript package and its type declarations, with clients in JavaScript the tools of channels and of agora
+# mcp, and follows the recipes of the docs in JavaScript. Needs Node, and the packages that ci/install installs. The vectors of Wycheproof are in a Go module. It is
 # only downloaded: no program imports it.
 js: build
 	AGORA_WYCHEPROOF="$$(go mod download -json $(WYCHEPROOF) | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')" \
@@ -115,7 +115,8 @@ js: build
 	sdk/js/node_modules/.bin/tsc -p sdk/js/test
 	go test -tags javascript -count=1 -run JavaScript ./gateway/channel ./cmd/agora ./ci/recipes
 
-# Tests the Python package, and checks its types with mypy. Needs the packages that ci/install installs.
+# Tests the Python package, checks its types with mypy, and follows the recipes of the docs in Python. Needs the packages
+# that ci/install installs.
 python: build
 	AGORA_BINARY=$(abspath bin/agora) PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 -m unittest discover -s sdk/python/tests -t sdk/python
 	mypy --config-file sdk/python/pyproject.toml sdk/python/src

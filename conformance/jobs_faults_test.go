@@ -33,11 +33,21 @@ func TestJobsFaultsAreDetected(t *testing.T) {
 	}
 }
 
+// runAtJobsDouble runs checks at a new double with a fault.
+func runAtJobsDouble(t *testing.T, fault string, o conformance.JobsOptions) conformance.Report {
+	d := startJobsDouble(t, fault)
+	o.OperatorKey = d.operator
+	report, err := conformance.RunJobs(t.Context(), d.url, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return report
+}
+
 // runFaultyJobs runs the checks that must find the fault f. withTheme adds the other checks of their themes.
 func runFaultyJobs(t *testing.T, f faultyJobs, withTheme bool) {
-	d := startJobsDouble(t, f.name)
 	themes := map[string]bool{}
-	o := conformance.JobsOptions{OperatorKey: d.operator, Listen: "127.0.0.1:0", Thorough: true}
+	o := conformance.JobsOptions{Listen: "127.0.0.1:0", Thorough: true}
 	for _, c := range conformance.JobsChecks() {
 		if _, named := f.fails[c.Number]; named {
 			themes[c.Theme] = withTheme
@@ -48,9 +58,11 @@ func runFaultyJobs(t *testing.T, f faultyJobs, withTheme bool) {
 			o.Only = append(o.Only, c.Number)
 		}
 	}
-	report, err := conformance.RunJobs(t.Context(), d.url, o)
-	if err != nil {
-		t.Fatal(err)
+	report := runAtJobsDouble(t, f.name, o)
+	if slices.ContainsFunc(report.Results, func(r conformance.Result) bool { return r.Status == conformance.Skipped }) {
+		// Another test used the port of this double before, and sent it requests late. They used up what one address may
+		// register.
+		report = runAtJobsDouble(t, f.name, o)
 	}
 	failed := 0
 	for _, r := range report.Results {

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -60,6 +61,11 @@ func TestScripts(t *testing.T) {
 	}
 	if raceDetector { // these have the most that is concurrent; a program with race detection takes 200 ms to start
 		files = []string{"testdata/bench.txtar", "testdata/hub.txtar"}
+	}
+	if testing.Short() { // ./bench and ./conformance test the same without processes
+		files = slices.DeleteFunc(files, func(name string) bool {
+			return !raceDetector && slices.Contains([]string{"bench.txtar", "conformance.txtar"}, filepath.Base(name))
+		})
 	}
 	testscript.Run(t, testscript.Params{
 		Files: files,
