@@ -187,21 +187,27 @@ var channelEventChecks = []channelCheck{
 			alice := h.talk()
 			h.say(alice, "before")
 			for _, key := range []string{alice.channel.key, alice.key} {
-				last := h.wantOK(h.read(key, alice.path("/events?limit=200")), http.StatusOK).number("cursor")
-				answered := make(chan answer, 1)
-				h.tasks.Go(func() {
-					answered <- h.read(key, alice.path(fmt.Sprintf("/events?wait=20&after=%d", int(last))))
-				})
-				h.sleep(time.Second)
-				row := h.say(alice, "while a reader waits")
-				a := <-answered
-				rows := h.eventsOf(a)
-				h.want(len(rows) == 1 && rows[0].text("id") == row.text("id"), a, "the event %s", row.text("id"))
-				h.want(a.took > 200*time.Millisecond && a.took < time.Second+promptLimit, a, // the reader may begin late
+				var a answer
+				for range 3 { // a reader that had to wait for its turn may begin after the message
+					last := h.wantOK(h.read(key, alice.path("/events?limit=200")), http.StatusOK).number("cursor")
+					answered := make(chan answer, 1)
+					h.tasks.Go(func() {
+						answered <- h.read(key, alice.path(fmt.Sprintf("/events?wait=20&after=%d", int(last))))
+					})
+					h.sleep(time.Second)
+					row := h.say(alice, "while a reader waits")
+					a = <-answered
+					rows := h.eventsOf(a)
+					h.want(len(rows) == 1 && rows[0].text("id") == row.text("id"), a, "the event %s", row.text("id"))
+					if a.took > 200*time.Millisecond {
+						break
+					}
+				}
+				h.want(a.took > 200*time.Millisecond && a.took < time.Second+promptLimit, a,
 					"the answer at once after the message, and not after %v", a.took.Round(second/10))
 			}
 			a := h.read(alice.key, alice.path("/events?wait=20"))
-			h.want(len(h.eventsOf(a)) == 3 && a.took < promptLimit, a, "3 events at once, and not after %v", a.took)
+			h.want(len(h.eventsOf(a)) >= 3 && a.took < promptLimit, a, "3 events at once, and not after %v", a.took)
 		}},
 	{number: "N-53", title: "A wait without events ends with an empty list; wait is 0 to 60",
 		cites: `CHANNEL "The service"`, needs: needsOperator, wait: 2 * time.Second, run: func(h *channelProbe) {
