@@ -22,7 +22,7 @@ async def main():
             call = await client.request(intent, parse(params.encode()), to=agent, max_cost=0.01, seal=seal)
         except UnknownOutcome as err:
             call = err.call  # if the relay has the request, there will be offers
-        await call.accept(await call.best("first", seconds=60))
+        await call.accept(await call.best("first", seconds=100))
         result = await call.result()
         sys.stdout.buffer.write(canonicalize(result.output))
 

@@ -14,7 +14,7 @@ const (
 	clockOffset     = 10 * time.Minute // how far the clocks of the parties are off: half of them are ahead, half behind
 	restartEvery    = 5 * time.Second  // how often the relay is killed and started again
 	troubledAtOnce  = 9                // conversations at the same time
-	troubledTimeout = 60 * time.Second // for one conversation
+	troubledTimeout = 100 * time.Second // for one conversation
 	proxySeed       = 19               // so that two runs make about the same trouble
 )
 
