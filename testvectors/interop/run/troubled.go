@@ -11,11 +11,11 @@ import (
 )
 
 const (
-	clockOffset     = 10 * time.Minute // how far the clocks of the parties are off: half of them are ahead, half behind
-	restartEvery    = 5 * time.Second  // how often the relay is killed and started again
-	troubledAtOnce  = 9                // conversations at the same time
+	clockOffset     = 10 * time.Minute  // how far the clocks of the parties are off: half of them are ahead, half behind
+	restartEvery    = 5 * time.Second   // how often the relay is killed and started again
+	troubledAtOnce  = 9                 // conversations at the same time
 	troubledTimeout = 100 * time.Second // for one conversation
-	proxySeed       = 19               // so that two runs make about the same trouble
+	proxySeed       = 19                // so that two runs make about the same trouble
 )
 
 // troubled has each kind of client talk with each kind of agent again, in plaintext and sealed, while everything goes
