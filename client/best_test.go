@@ -68,7 +68,7 @@ func TestBest(t *testing.T) {
 	}
 }
 
-// TestAmount checks that a price without a number is not taken for a free offer.
+// TestAmount checks that a price without a number is not read as a free offer.
 func TestAmount(t *testing.T) {
 	key := newKey(t)
 	for payload, want := range map[string]struct {

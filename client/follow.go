@@ -179,7 +179,7 @@ func (f *follower) step(ctx context.Context) error {
 	}
 	again := f.failed
 	if f.failed = false; again {
-		f.client.log.Warn("connected again") // whoever reads of a failure must also read of its end
+		f.client.log.Warn("connected again") // a log that shows a failure must also show its end
 	}
 	events := f.accept(answer)
 	moved := answer.Cursor != f.cursor

@@ -26,10 +26,10 @@ type run struct {
 	ended         chan struct{}    // closed when the run has ended
 	unpostedOffer *envelope.Offer  // the offer of Handler.Quote, until it is posted
 	triedPost     bool             // whether the run has tried to post a message
-	outcome       envelope.Payload // the RESULT or ERROR after the work; kept, so a retry of the post does not repeat the work
+	outcome       envelope.Payload // the RESULT or ERROR after the work; a retry posts it again
 	seal          bool             // whether answers are sealed; true if the client has sealed a message to this agent
 	accepted      bool             // whether agent.accepted counts the job; guarded by the agent's mutex
-	checking      bool             // whether agent.checkEnd is reading the state of the thread; guarded by the agent's mutex
+	checking      bool             // agent.checkEnd is reading the thread; guarded by the agent's mutex
 	job           *Job             // the job of Handler.Work; nil: it was not called
 	failed        error            // why the outcome was not delivered; nil: it was
 }

@@ -127,7 +127,7 @@ func personDID(text string) (didkey.DID, error) {
 	return "", unknownName(text, names)
 }
 
-// people says who is who in the output of a command.
+// people gives identities their names in the output of a command.
 type people struct {
 	me    didkey.DID // the identity of the key; empty: none
 	book  profile.Book

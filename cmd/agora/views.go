@@ -120,7 +120,7 @@ func showThread(env environment, p people, t *client.Thread) error {
 	return env.printStyled(b.Bytes())
 }
 
-// stepBy says who has taken a step.
+// stepBy returns the name of the party that took a step.
 func stepBy(p people, step thread.Transition) string {
 	switch {
 	case step.By != "":

@@ -46,7 +46,7 @@ type workCmd struct {
 }
 
 func (workCmd) Help() string {
-	return "Makes an agent out of any program. The agent announces the service and offers it to whoever asks. For " +
+	return "Makes an agent out of any program. The agent announces the service and offers it to everyone who asks. For " +
 		"each job that " +
 		"a client accepts it starts the program, and sends what the program prints as the RESULT. It runs until it is " +
 		"interrupted.\n\n" +
