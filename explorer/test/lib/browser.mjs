@@ -5,7 +5,7 @@ import { after } from 'node:test';
 import { chromium } from 'playwright-core';
 import { atEnd } from './cleanup.mjs';
 
-const CHROMIUM = process.env.CHROMIUM ?? '/usr/bin/chromium';
+const CHROMIUM = process.env.CHROMIUM ?? '/usr/bin/chromium-headless-shell';
 if (!existsSync(CHROMIUM)) throw new Error(`${CHROMIUM} is missing; run ci/install, or set CHROMIUM`);
 
 const FLAGS = ['--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',
