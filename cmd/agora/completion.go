@@ -39,13 +39,17 @@ func (completeCmd) Help() string {
 		"each with a tab and its help.\n\n" + exampleTitle + "agora complete -- send re"
 }
 
-func (c completeCmd) Run(env environment, parsed *kong.Context) error {
+func (c completeCmd) Run(env environment) error {
+	app, err := wholeCommandLine()
+	if err != nil {
+		return err
+	}
 	words := c.Words
 	if len(words) > 1 && words[0] == "help" {
 		words = words[1:]
 	}
 	known := suggestions{env: env, words: words}
-	for _, candidate := range clidoc.Complete(parsed.Model, words, known.of) {
+	for _, candidate := range clidoc.Complete(app, words, known.of) {
 		if _, err := fmt.Fprintf(env.stdout, "%s\t%s\n", candidate.Word, candidate.Help); err != nil {
 			return err
 		}

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/alecthomas/kong"
-
 	"github.com/agora-relay/agora/internal/clidoc"
 )
 
@@ -37,18 +35,22 @@ func (c generateCmd) Validate() error {
 // exitMeaning says what the exit codes of all commands mean.
 const exitMeaning = "0: the command did what it says. 1: it failed, and standard error says why. 2: the command line is wrong."
 
-func (c generateCmd) Run(parsed *kong.Context) error {
+func (c generateCmd) Run() error {
+	app, err := wholeCommandLine()
+	if err != nil {
+		return err
+	}
 	files := map[string][]byte{}
 	manual := clidoc.Manual{Version: build(), Date: c.Date, Exit: exitMeaning}
-	for _, page := range manual.Pages(parsed.Model) {
+	for _, page := range manual.Pages(app) {
 		files[filepath.Join("man", page.Name+".1")] = []byte(page.Text)
 	}
 	for _, shell := range clidoc.Shells {
-		script, err := clidoc.Script(shell, parsed.Model.Name)
+		script, err := clidoc.Script(shell, app.Name)
 		if err != nil {
 			return err
 		}
-		files[filepath.Join("completions", completionFile(parsed.Model.Name, shell))] = []byte(script)
+		files[filepath.Join("completions", completionFile(app.Name, shell))] = []byte(script)
 	}
 	var config bytes.Buffer
 	if err := writeTemplate(&config); err != nil {

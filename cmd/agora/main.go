@@ -147,13 +147,14 @@ func run(env environment, args []string) (code int) {
 		}
 	}()
 	line := new(commandLine)
+	words := rewriteHelp(args)
 	parser, err := newParser(line, kong.Writers(env.stdout, env.stderr),
-		kong.Exit(func(code int) { panic(exit(code)) }))
+		kong.Exit(func(code int) { panic(exit(code)) }), onlyCommand(words))
 	if err != nil {
 		env.say("%v", err)
 		return exitFailed
 	}
-	parsed, err := parser.Parse(rewriteHelp(args))
+	parsed, err := parser.Parse(words)
 	if err != nil {
 		return env.usageError(err, args, &line.Serve)
 	}
@@ -185,6 +186,37 @@ func newParser(line *commandLine, options ...kong.Option) (*kong.Kong, error) {
 		kong.KindMapper(reflect.Float64, decodeNumber("a number such as 10 or 0.5", setFloat)),
 		kong.Vars{"relay": relayURL, "version": versionLine()},
 	)...)
+}
+
+// onlyCommand makes a parser ignore all commands but the one that args begin with, because each start of the program
+// would otherwise spend most of its time on the flags of all commands. If args begin with something else, it ignores
+// none.
+func onlyCommand(args []string) kong.Option {
+	var others []string
+	named := false
+	for field := range reflect.TypeFor[commandLine]().Fields() {
+		_, isCommand := field.Tag.Lookup("cmd")
+		switch {
+		case !isCommand:
+		case strings.EqualFold(field.Name, args[0]):
+			named = true
+		default:
+			others = append(others, field.Name)
+		}
+	}
+	if !named {
+		return kong.IgnoreFields()
+	}
+	return kong.IgnoreFields(`^commandLine\.(` + strings.Join(others, "|") + `)$`)
+}
+
+// wholeCommandLine returns all commands, for those that describe or check others than themselves.
+func wholeCommandLine() (*kong.Application, error) {
+	parser, err := newParser(new(commandLine))
+	if err != nil {
+		return nil, err
+	}
+	return parser.Model, nil
 }
 
 // rewriteHelp replaces "agora", "agora help" and "agora help COMMAND" by the flag --help, which kong understands.

@@ -117,8 +117,15 @@ func orDefault(name string) string {
 	return name
 }
 
-// fromProfile adds to values what the profile says about the flags of a command. root is the whole command line.
+// fromProfile adds to values what the profile says about the flags of a command. root is the command line.
 func fromProfile(p *profile.Profile, root, command *kong.Node, values settingValues) error {
+	if p.HasTables() { // a table may name another command
+		app, err := wholeCommandLine()
+		if err != nil {
+			return err
+		}
+		root = app.Node
+	}
 	if err := checkSettings(p.Values, root); err != nil {
 		return err
 	}

@@ -129,7 +129,7 @@ func (s suggestions) connect() (url string, relay *client.Client, me didkey.DID,
 		}
 	}
 	line := new(commandLine)
-	parser, err := newParser(line)
+	parser, err := newParser(line, onlyCommand(args))
 	if err == nil {
 		_, err = parser.Parse(args)
 	}

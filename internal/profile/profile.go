@@ -66,6 +66,16 @@ func (p *Profile) Text(name string) string {
 	return text
 }
 
+// HasTables reports whether there are settings of a command by itself.
+func (p *Profile) HasTables() bool {
+	for _, value := range p.Values {
+		if _, is := value.(map[string]any); is {
+			return true
+		}
+	}
+	return false
+}
+
 // File returns a setting that is the name of a file. A relative name is relative to the folder of the profile, and ~/
 // at its start stands for the person's home. Empty: there is no such setting.
 func (p *Profile) File(name string) string {
