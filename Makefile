@@ -46,8 +46,8 @@ lint:
 	GOGC=400 go run $(STATICCHECK) -tags $(TAGS) ./...
 	bash ci/vulnerabilities vuln.go.dev go run $(GOVULNCHECK)
 
-# Runs with race detection the tests of the packages that start goroutines, without those that ci/race leaves out. make
-# nightly also runs whole programs with race detection.
+# Runs with race detection the tests of the relay, its store, the gateways and the client. make nightly also runs those of
+# the other packages that start goroutines, and whole programs.
 race:
 	bash ci/race
 

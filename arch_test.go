@@ -343,7 +343,7 @@ func TestMakeTargets(t *testing.T) {
 func TestRaceLists(t *testing.T) {
 	script := read(t, "ci/race")
 	listed := map[string]bool{}
-	for _, list := range []string{"skip", "only", "programs"} {
+	for _, list := range []string{"core", "jobs", "others", "checks", "programs"} {
 		text := regexp.MustCompile(`(?ms)^` + list + `='$(.*?)^'$`).FindStringSubmatch(script)
 		if text == nil {
 			t.Fatalf("ci/race has no list %s", list)
