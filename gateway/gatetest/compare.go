@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/agora-relay/agora/relay"
 )
@@ -17,7 +18,6 @@ import (
 type comparison struct {
 	*client
 	schema   string
-	parsed   int                 // statements so far
 	prepared map[string]prepared // by the text of the statement
 }
 
@@ -39,11 +39,59 @@ func (r *recorder) check() error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	c, err := compareIn(os.Getenv(Env), r.extensions)
+	c, err := idle.take(os.Getenv(Env), r.extensions)
 	if err != nil {
 		return err
 	}
-	return errors.Join(c.repeat(r, after), c.close())
+	if err := c.repeat(r, after); err != nil {
+		return errors.Join(err, c.close())
+	}
+	return idle.put(c, r.extensions, after)
+}
+
+// comparisons are connections whose schema has empty tables, for the next recordings with the same extensions. To make
+// a schema takes longer than to repeat most recordings.
+type comparisons struct {
+	mu   sync.Mutex
+	idle map[string][]*comparison // by the migrations of the extensions
+}
+
+var idle = comparisons{idle: map[string][]*comparison{}}
+
+func (c *comparisons) take(folder string, extensions []relay.Extension) (*comparison, error) {
+	key := migrationsOf(extensions)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if all := c.idle[key]; len(all) > 0 {
+		last := len(all) - 1
+		c.idle[key] = all[:last]
+		return all[last], nil
+	}
+	return compareIn(folder, extensions)
+}
+
+// put empties the tables and keeps the connection until the process ends.
+func (c *comparisons) put(one *comparison, extensions []relay.Extension, tables []table) error {
+	script := "SET session_replication_role = replica;" // foreign keys are not checked
+	for _, t := range tables {
+		script += " DELETE FROM " + t.name + ";"
+	}
+	if err := one.script(script + " SET session_replication_role = origin"); err != nil {
+		return errors.Join(err, one.close())
+	}
+	key := migrationsOf(extensions)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.idle[key] = append(c.idle[key], one)
+	return nil
+}
+
+func migrationsOf(extensions []relay.Extension) string {
+	var b strings.Builder
+	for _, x := range extensions {
+		fmt.Fprintf(&b, "%s %q\n", x.Name, x.Migrations)
+	}
+	return b.String()
 }
 
 // compareIn connects to the server and runs the migrations of the extensions in a new schema.
@@ -80,16 +128,16 @@ func (c *comparison) repeat(r *recorder, after []table) error {
 		return err
 	}
 	var errs []error
+	tried := map[string]bool{}
 	for _, s := range r.steps {
 		for _, one := range s.statements {
-			if _, known := c.prepared[one.text]; known || s.dropped || one.err != nil {
+			if s.dropped || one.err != nil || tried[one.text] {
 				continue
 			}
-			p, err := c.parse(one.text)
-			if err != nil {
+			tried[one.text] = true
+			if _, err := c.parse(one.text); err != nil {
 				errs = append(errs, describe(one, err))
 			}
-			c.prepared[one.text] = p
 		}
 	}
 	if len(errs) > 10 {
@@ -137,14 +185,16 @@ func (c *comparison) insert(tables []table) error {
 	return c.script("SET session_replication_role = origin")
 }
 
-// parse prepares a statement. It fails if a column of the result has a type that only PostgreSQL has.
+// parse prepares a statement, once for each text. It fails if a column of the result has a type that only PostgreSQL has.
 func (c *comparison) parse(text string) (prepared, error) {
+	if p, known := c.prepared[text]; known {
+		return p, nil
+	}
 	ours, err := numbered(text)
 	if err != nil {
 		return prepared{}, err
 	}
-	c.parsed++
-	p, err := c.prepare(fmt.Sprintf("s%d", c.parsed), ours)
+	p, err := c.prepare(fmt.Sprintf("s%d", len(c.prepared)), ours)
 	if err != nil {
 		return prepared{}, fmt.Errorf("PostgreSQL refuses the statement: %w", err)
 	}
@@ -153,6 +203,7 @@ func (c *comparison) parse(text string) (prepared, error) {
 			return prepared{}, fmt.Errorf("column %d of the result has the type %v in PostgreSQL; use CAST(… AS BIGINT)", i+1, o)
 		}
 	}
+	c.prepared[text] = p
 	return p, nil
 }
 

@@ -88,11 +88,9 @@ func Statements(t testing.TB, extensions ...relay.Extension) {
 		t.Fatal(err)
 	}
 	for _, text := range texts {
-		p, err := c.parse(text)
-		if err != nil {
+		if _, err := c.parse(text); err != nil {
 			t.Errorf("%v\n\t%s", err, text)
 		}
-		c.prepared[text] = p
 	}
 	if err := c.close(); err != nil {
 		t.Error(err)

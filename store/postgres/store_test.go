@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -20,6 +21,12 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) } // exits; no goroutine may outlive the tests
 
+// creator is the connection with which dsnOf creates schemas. It stays open until the process ends.
+var creator struct {
+	mu   sync.Mutex
+	conn *pgx.Conn
+}
+
 // dsnOf returns the address of a schema of its own for each place, in the server of make postgres. It creates the
 // schema if it does not exist.
 func dsnOf(ctx context.Context, place string) (string, error) {
@@ -30,12 +37,15 @@ func dsnOf(ctx context.Context, place string) (string, error) {
 	hash := sha256.Sum256([]byte(place))
 	name := "t" + hex.EncodeToString(hash[:8])
 	server := fmt.Sprintf("host=%s user=agora dbname=postgres", folder)
-	conn, err := pgx.Connect(ctx, server)
-	if err != nil {
-		return "", err
+	creator.mu.Lock()
+	defer creator.mu.Unlock()
+	if creator.conn == nil {
+		var err error
+		if creator.conn, err = pgx.Connect(context.WithoutCancel(ctx), server); err != nil {
+			return "", err
+		}
 	}
-	defer conn.Close(ctx)
-	if _, err := conn.Exec(ctx, "CREATE SCHEMA IF NOT EXISTS "+name); err != nil {
+	if _, err := creator.conn.Exec(context.WithoutCancel(ctx), "CREATE SCHEMA IF NOT EXISTS "+name); err != nil {
 		return "", err
 	}
 	return server + " search_path=" + name, nil
