@@ -66,7 +66,13 @@ class RealRelay(unittest.TestCase):
     def start(command, cleanup):
         environment = os.environ | {"PYTHONPATH": SOURCES, "PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"}
         process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment,
+            # A shell lets what runs in its background ignore SIGINT. Programs inherit that.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
         process.lines = queue.Queue()
 
