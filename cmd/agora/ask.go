@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -75,7 +76,7 @@ func (c askCmd) Validate() error {
 	return nil
 }
 
-func (c askCmd) Run(env environment) error {
+func (c askCmd) Run(env environment, used chosenProfile) error {
 	if c.Choose && !env.stdinIsTerminal {
 		return exitError{exitUsage, errors.New("--choose needs a terminal to read your choice from; " +
 			"without one use --best cheapest, first or fastest")}
@@ -99,7 +100,7 @@ func (c askCmd) Run(env environment) error {
 	}
 	ctx, cancel := withTimeout(env.ctx, c.Timeout)
 	defer cancel()
-	a := &asking{askCmd: c, env: env, status: status, relay: relay, me: key.DID(), people: env.people(key.DID()), params: params,
+	a := &asking{askCmd: c, env: env, status: status, relay: relay, me: key.DID(), people: env.people(key.DID()), params: params, used: used,
 		thread: string(c.Thread), passed: map[[32]byte]bool{}, log: newLog(env)}
 	if a.thread == "" {
 		a.thread = client.NewThread()
@@ -182,15 +183,29 @@ func (a *asking) resumeCommand(more ...string) string {
 	return strings.Join(words, " ")
 }
 
-// connectionFlags returns the flags for the key and the relay, if the environment does not have the same values.
+// connectionFlags returns the flags for the profile, the key and the relay. It leaves out what the next command finds by
+// itself, in the profile or in the environment.
 func (a *asking) connectionFlags() (words []string) {
-	if a.Key != os.Getenv("AGORA_KEY") {
+	known := func(variable, inProfile, otherwise string) string {
+		if value, set := os.LookupEnv(variable); set {
+			return value
+		}
+		return cmp.Or(inProfile, otherwise)
+	}
+	profileKey := ""
+	if a.used.Profile != nil {
+		profileKey = a.used.File("key")
+		if name := a.used.Name; name != orDefault(os.Getenv("AGORA_PROFILE")) {
+			words = append(words, "--profile", name)
+		}
+	}
+	if a.Key != known("AGORA_KEY", profileKey, "") {
 		words = append(words, "--key", shellQuoted(a.Key))
 	}
-	if relay, set := os.LookupEnv("AGORA_RELAY"); string(a.Relay) != relay && (set || string(a.Relay) != relayURL) {
+	if string(a.Relay) != known("AGORA_RELAY", a.used.text("relay"), relayURL) {
 		words = append(words, "--relay", shellQuoted(string(a.Relay)))
 	}
-	if a.Private && os.Getenv("AGORA_PRIVATE") == "" {
+	if a.Private && os.Getenv("AGORA_PRIVATE") == "" && (a.used.Profile == nil || a.used.Values["private"] != true) {
 		words = append(words, "--private")
 	}
 	return words

@@ -25,6 +25,7 @@ type asking struct {
 	people people
 	params json.RawMessage
 	thread string
+	used   chosenProfile
 
 	began       bool // the relay may have the REQUEST
 	call        *client.Call
