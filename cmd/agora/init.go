@@ -305,7 +305,8 @@ func (b *beginning) report(posted bool) error {
 	}
 	_, noManifest := os.Stat(b.manifestFile())
 	next := [][]string{{"agents", "who is there, and what they offer"}, {"follow", "the messages to you, as they arrive"},
-		{"threads", "your threads"}}
+		{"threads", "your threads"},
+		{"ask INTENT", "asks for a service, and prints the result; agora ask --help has examples"}}
 	switch {
 	case noManifest == nil && !posted:
 		next[0] = []string{"send manifest " + shownPath(b.manifestFile()), "says what you offer"}

@@ -85,7 +85,7 @@ func (c threadsCmd) emptyResult() string {
 	if len(c.State) > 0 {
 		return "none of your threads at this relay is " + strings.Join(c.State, " or ")
 	}
-	return "you have no threads at this relay; agora send request opens one"
+	return "you have no threads at this relay; agora ask opens one"
 }
 
 // with says with whom I am in the thread.
