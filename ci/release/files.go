@@ -53,8 +53,8 @@ func (r *release) commonFiles(program string) (string, error) {
 	return folder, os.WriteFile(filepath.Join(folder, "third-party-licenses"), licenses, 0o644)
 }
 
-// thirdPartyLicenses returns the licenses of the modules in a program and of the Go standard library, which a distributor
-// must pass on. The files come from the folder of downloaded modules.
+// thirdPartyLicenses returns the licenses of the modules in a program and of the Go standard library, which a
+// distributor must pass on. The files come from the folder of downloaded modules.
 func thirdPartyLicenses(program string) ([]byte, error) {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {

@@ -453,7 +453,7 @@ func TestAskWaitsForBetterOffers(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	a.post("t1", alice.key.DID(), envelope.Offer{RequestID: "t1", Price: usd(9)})
-	time.Sleep(300 * time.Millisecond)
+	time.Sleep(300 * time.Millisecond) // alice sees the expensive offer by itself; nothing shows when
 	b.post("t1", alice.key.DID(), envelope.Offer{RequestID: "t1", Price: usd(0.5)})
 	for len(alice.sent("t1", envelope.TypeAccept)) == 0 {
 		time.Sleep(10 * time.Millisecond)

@@ -69,7 +69,7 @@ func TestDocumentsNameRealCommands(t *testing.T) {
 	}
 }
 
-// unknown says which of the words after agora is neither a command nor a flag that there is, or "".
+// unknown returns a text about the first of the words after agora that is no command and no flag; empty: all are known.
 func unknown(node *kong.Node, words []string) string {
 	for i, w := range words {
 		if w == "--" || w == "#" || strings.HasPrefix(w, "…") {

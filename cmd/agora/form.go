@@ -20,8 +20,8 @@ type listing struct {
 	Format *rowFormat `xor:"form" placeholder:"TEMPLATE" help:"Print a line for each with this Go template, such as '{{.Name}}'. If a field is not known, the error lists all."`
 }
 
-// show prints one line of JSON for each of all, or a line of the template --format, or a table with a row for each.
-// cells returns the cells of a row. long are the columns whose cells may be shortened, so that the table fits a terminal.
+// show prints all values: each as a line of JSON, as a line in the form of --format, or as a row of a table. cells
+// returns the cells of a row. long are the columns whose cells may be shortened, so that the table fits a terminal.
 func show[T any](env environment, l listing, head []string, all []T, cells func(T) []string, long ...int) error {
 	if err := l.Format.check(*new(T)); err != nil {
 		return err

@@ -36,7 +36,7 @@ func columns(text string) (n int) {
 	return n
 }
 
-// withoutEnd shortens a text that takes more than most columns. It ends in … then.
+// withoutEnd shortens a text that takes more than most columns, and puts … at its end.
 func withoutEnd(text string, most int) string {
 	if columns(text) <= most {
 		return text
