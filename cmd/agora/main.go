@@ -188,9 +188,9 @@ func newParser(line *commandLine, options ...kong.Option) (*kong.Kong, error) {
 	)...)
 }
 
-// onlyCommand makes a parser ignore all commands but the one that args begin with, because each start of the program
-// would otherwise spend most of its time on the flags of all commands. If args begin with something else, it ignores
-// none.
+// onlyCommand makes a parser ignore all commands but the one that args begin with. Otherwise each start of the program
+// would spend a third of its time on the flags of the other commands. If args begin with something else, the parser
+// ignores none.
 func onlyCommand(args []string) kong.Option {
 	var others []string
 	named := false
