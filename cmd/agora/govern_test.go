@@ -3,11 +3,8 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,29 +13,7 @@ import (
 	"testing"
 
 	"github.com/agora-relay/agora/didkey"
-	"github.com/agora-relay/agora/relay/policycmd"
 )
-
-// playPolicy is a policy program that decides like the one in docs/OPERATING.md.
-func playPolicy() {
-	lines := bufio.NewScanner(os.Stdin)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		var q policycmd.Question
-		if err := json.Unmarshal(lines.Bytes(), &q); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		switch {
-		case q.Event.Bytes > 32768:
-			fmt.Printf("{\"id\":%d,\"accept\":false,\"message\":\"messages have at most 32 KiB here\"}\n", q.ID)
-		case q.Event.Intent == "gamble":
-			fmt.Printf("{\"id\":%d,\"accept\":false,\"message\":\"no gambling\"}\n", q.ID)
-		default:
-			fmt.Printf("{\"id\":%d,\"accept\":true}\n", q.ID)
-		}
-	}
-}
 
 // TestPolicyCommand runs a relay with a policy program.
 func TestPolicyCommand(t *testing.T) { testPolicy(t, "policy") }

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -17,10 +18,33 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"go.uber.org/goleak"
+
+	"github.com/agora-relay/agora/relay/policycmd"
 )
 
 func TestMain(m *testing.M) {
 	testscript.Main(withoutLeaks{m}, map[string]func(){"agora": main, "policy": playPolicy})
+}
+
+// playPolicy is a policy program that decides like the one in docs/OPERATING.md.
+func playPolicy() {
+	lines := bufio.NewScanner(os.Stdin)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var q policycmd.Question
+		if err := json.Unmarshal(lines.Bytes(), &q); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		switch {
+		case q.Event.Bytes > 32768:
+			fmt.Printf("{\"id\":%d,\"accept\":false,\"message\":\"messages have at most 32 KiB here\"}\n", q.ID)
+		case q.Event.Intent == "gamble":
+			fmt.Printf("{\"id\":%d,\"accept\":false,\"message\":\"no gambling\"}\n", q.ID)
+		default:
+			fmt.Printf("{\"id\":%d,\"accept\":true}\n", q.ID)
+		}
+	}
 }
 
 // withoutLeaks runs the tests and fails if a goroutine outlives them.

@@ -32,7 +32,7 @@ func withoutDescriptors(path string) error {
 	if err := s.care.reserve.release(); err != nil {
 		return err
 	}
-	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 64, Max: 64}); err != nil {
+	if err := limitDescriptors(64); err != nil {
 		return err
 	}
 	var taken []io.Closer

@@ -4,10 +4,8 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -24,15 +22,14 @@ func appendLimited(path string) error {
 	if err != nil {
 		return err
 	}
-	signal.Ignore(syscall.SIGXFSZ)
-	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 1 << 20, Max: 1 << 20}); err != nil {
+	if err := limitFileSize(1 << 20); err != nil {
 		return err
 	}
 	for err == nil {
 		err = converse(ctx, s, 0)
 	}
 	fmt.Println("failed:", err)
-	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 1 << 19, Max: 1 << 19}); err != nil {
+	if err := limitFileSize(1 << 19); err != nil {
 		return err
 	}
 	fmt.Println("again:", converse(ctx, s, 0))
