@@ -77,7 +77,7 @@ func (a *asking) hint() string {
 	if a.To != "" {
 		return "; agora agents DID shows whether the agent is online"
 	}
-	return "; agora agents shows who is there"
+	return "; agora agents shows who is there; an agent that declines says why only if you ask it with --to DID"
 }
 
 // objection returns why an offer cannot be accepted; nil: it can.
