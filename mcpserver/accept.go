@@ -1,0 +1,119 @@
+package mcpserver
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/agora-relay/agora/client"
+	"github.com/agora-relay/agora/didkey"
+	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/thread"
+)
+
+type acceptIn struct {
+	Thread string `json:"thread"`
+	Offer  string `json:"offer" jsonschema:"the id of the offer, as ask or follow_up has shown it"`
+	Wait
+}
+
+func (s *Server) acceptOffer(ctx context.Context, r *mcp.CallToolRequest, in acceptIn, p *page) (v requestView, err error) {
+	wait, err := in.duration()
+	if err != nil {
+		return v, err
+	}
+	q, record, err := s.resume(ctx, in.Thread)
+	if err != nil {
+		return v, err
+	}
+	waiting, stop := s.waiting(ctx, r, wait, "waiting for the result")
+	defer stop()
+	offers, err := s.openOffers(ctx, q, record)
+	i := slices.IndexFunc(offers, func(o client.Offer) bool { return handle(o.Envelope) == in.Offer })
+	switch {
+	case err != nil:
+		v, err = s.ended(ctx, q, err)
+	case i < 0 && accepted(record, s.DID, in.Offer):
+		v, err = s.result(ctx, waiting, q)
+	case i < 0:
+		return v, mistake("The thread %s has no offer %s that can be accepted. Call follow_up to see its state.", q.Thread, in.Offer)
+	default:
+		v, err = s.accept(ctx, waiting, q, offers[i])
+		if errors.Is(err, errClosed) { // another call may just have accepted the same offer
+			if record, err := s.Client.Thread(ctx, q.Thread, s.DID); err == nil && accepted(record, s.DID, in.Offer) {
+				return s.followUp(ctx, r, threadIn{in.Thread, in.Wait}, p)
+			}
+		}
+	}
+	if err == nil {
+		v.show(p)
+	}
+	return v, err
+}
+
+// accepted reports whether I have accepted this offer in the thread: the relay has my ACCEPT for its agent, and the offer
+// is the agent's last one before it.
+func accepted(record *client.Thread, me didkey.DID, offer string) bool {
+	last := map[didkey.DID]string{}
+	for _, e := range record.Events {
+		switch {
+		case e.Type == envelope.TypeOffer:
+			last[e.Sender.ID] = handle(e)
+		case e.Type == envelope.TypeAccept && e.Sender.ID == me && e.RequestID == record.ID:
+			return last[e.Recipient] == offer
+		}
+	}
+	return false
+}
+
+// accept reserves the price of an offer, accepts the offer, and waits for the result.
+func (s *Server) accept(ctx, waiting context.Context, q request, o client.Offer) (requestView, error) {
+	record, err := s.Client.Thread(ctx, q.Thread, s.DID)
+	if err != nil {
+		return requestView{}, err
+	}
+	if record.State != thread.Pending || !record.IsOpen(o) {
+		return requestView{}, noted{errClosed, "The thread is " + q.Thread + ". Call follow_up to see its state."}
+	}
+	if err := s.refuses(ctx, q, o); err != nil {
+		return requestView{}, err
+	}
+	draft, err := q.Acceptance(o)
+	if err != nil {
+		return requestView{}, err
+	}
+	amount, err := s.Book.Reserve(ctx, s.job(q, o))
+	if err != nil {
+		return requestView{}, local(err)
+	}
+	if accept, ok := draft.Payload.(envelope.Accept); ok { // promise exactly what is reserved
+		promised := inUSD(amount)
+		accept.Terms.PriceUSD = &promised
+		draft.Payload = accept
+	}
+	_, _, err = s.Client.Post(ctx, draft)
+	if envelope.CodeOf(err) == envelope.CodeInvalidTransition && !errors.Is(err, client.ErrUnknownOutcome) {
+		record, failed := s.Client.Thread(ctx, q.Thread, s.DID)
+		if failed == nil && accepted(record, s.DID, handle(o.Envelope)) { // by another call
+			err = nil
+		}
+	}
+	switch {
+	case errors.Is(err, client.ErrUnknownOutcome):
+		return requestView{Thread: q.Thread, State: stateUnknown, Agent: string(o.Agent), Next: "It is not known whether the relay has " +
+			"got the acceptance. Its price stays reserved. Call follow_up with this thread: if it shows the offer again, call " +
+			"accept_offer again, which does not reserve the price twice."}, nil
+	case err != nil && amount > 0:
+		return requestView{}, noted{err, "The price of the offer stays reserved for 24 hours, because the refusal of a relay proves nothing."}
+	case err != nil:
+		return requestView{}, err
+	}
+	accepted, err := s.Client.Resume(ctx, q.Thread) // now it knows the agent, from the signed ACCEPT
+	if err != nil {
+		return requestView{Thread: q.Thread, State: stateWorking, Agent: string(o.Agent), Next: nextWorking}, nil
+	}
+	accepted.AllowPlain = q.AllowPlain
+	return s.result(ctx, waiting, request{accepted, q.intent})
+}
