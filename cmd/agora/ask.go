@@ -100,8 +100,8 @@ func (c askCmd) Run(env environment, used chosenProfile) error {
 	}
 	ctx, cancel := withTimeout(env.ctx, c.Timeout)
 	defer cancel()
-	a := &asking{askCmd: c, env: env, status: status, relay: relay, me: key.DID(), people: env.people(key.DID()), params: params, used: used,
-		thread: string(c.Thread), passed: map[[32]byte]bool{}, log: newLog(env)}
+	a := &asking{askCmd: c, env: env, status: status, relay: relay, me: key.DID(), people: env.people(key.DID()),
+		params: params, used: used, thread: string(c.Thread), passed: map[[32]byte]bool{}, log: newLog(env)}
 	if a.thread == "" {
 		a.thread = client.NewThread()
 	}

@@ -98,6 +98,18 @@ func (a *asker) sent(thread string, typ envelope.Type) (sent []*envelope.Envelop
 	return all
 }
 
+// awaitSent waits until the asker has sent a message of this type in the thread.
+func (a *asker) awaitSent(thread string, typ envelope.Type) {
+	a.t.Helper()
+	for range 1000 {
+		if len(a.sent(thread, typ)) > 0 {
+			return
+		}
+		time.Sleep(10 * time.Millisecond) // a real process sends it, and nothing tells the test when
+	}
+	a.t.Fatalf("the asker has sent no %s in the thread %s", typ, thread)
+}
+
 // wantOnce checks that there is exactly one REQUEST and one ACCEPT in the thread.
 func (a *asker) wantOnce(thread string) {
 	a.t.Helper()
@@ -449,15 +461,11 @@ func TestAskWaitsForBetterOffers(t *testing.T) {
 	go func() {
 		ended <- alice.ask("i", "--thread", "t1", "--max-cost", "0.5", "--timeout", "20s", "--best", "first")
 	}()
-	for len(alice.sent("t1", envelope.TypeRequest)) == 0 {
-		time.Sleep(10 * time.Millisecond)
-	}
+	alice.awaitSent("t1", envelope.TypeRequest)
 	a.post("t1", alice.key.DID(), envelope.Offer{RequestID: "t1", Price: usd(9)})
-	time.Sleep(300 * time.Millisecond) // alice sees the expensive offer by itself; nothing shows when
+	time.Sleep(300 * time.Millisecond) // alice must see the first offer before the second; nothing tells the test when she has
 	b.post("t1", alice.key.DID(), envelope.Offer{RequestID: "t1", Price: usd(0.5)})
-	for len(alice.sent("t1", envelope.TypeAccept)) == 0 {
-		time.Sleep(10 * time.Millisecond)
-	}
+	alice.awaitSent("t1", envelope.TypeAccept)
 	b.post("t1", alice.key.DID(), envelope.Result{RequestID: "t1", Status: "SUCCESS", Output: json.RawMessage(`1`)})
 	(<-ended).want(t, outcomeResult, "1\n", "- 1  "+shortDID(a.key.DID()))
 }

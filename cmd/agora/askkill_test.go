@@ -269,9 +269,7 @@ func TestAskOutlivesTheRelay(t *testing.T) {
 		return answer
 	}
 	p := alice.start(g.URL, "echo", "--params", "7", "--max-cost", "1", quickly, "--thread", "t1")
-	for len(alice.sent("t1", envelope.TypeRequest)) == 0 {
-		time.Sleep(10 * time.Millisecond)
-	}
+	alice.awaitSent("t1", envelope.TypeRequest)
 	relay.restart()
 	working, deliver := make(chan struct{}), make(chan struct{})
 	serveAgent(t, relay.URL, "echo", 0.005, client.Handler{Work: func(_ context.Context, job client.Job) (envelope.Result, error) {

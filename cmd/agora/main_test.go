@@ -31,6 +31,27 @@ func commandNames(t *testing.T) (names []string) {
 	return names
 }
 
+// TestOnlyCommand checks that each command is parsed without the other ones. All are parsed if none is named.
+func TestOnlyCommand(t *testing.T) {
+	app, err := wholeCommandLine()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range app.Children {
+		parser, err := newParser(new(commandLine), onlyCommand([]string{command.Name, "--help"}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if parsed := parser.Model.Children; len(parsed) != 1 || parsed[0].Name != command.Name {
+			t.Errorf("%s: %d commands are parsed", command.Name, len(parsed))
+		}
+	}
+	parser, err := newParser(new(commandLine), onlyCommand([]string{"--profile", "p", "send"}))
+	if err != nil || len(parser.Model.Children) != len(app.Children) {
+		t.Errorf("%d of %d commands, %v", len(parser.Model.Children), len(app.Children), err)
+	}
+}
+
 // TestEveryCommandHasAnExample runs the help of each command as a user would. The help must contain an example.
 func TestEveryCommandHasAnExample(t *testing.T) {
 	for i, name := range append(commandNames(t), "send") {
