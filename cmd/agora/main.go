@@ -210,7 +210,7 @@ func onlyCommand(args []string) kong.Option {
 	return kong.IgnoreFields(`^commandLine\.(` + strings.Join(others, "|") + `)$`)
 }
 
-// wholeCommandLine returns all commands, for those that describe or check others than themselves.
+// wholeCommandLine returns all commands. Some commands need it, because they describe or check other commands.
 func wholeCommandLine() (*kong.Application, error) {
 	parser, err := newParser(new(commandLine))
 	if err != nil {

@@ -117,7 +117,8 @@ func orDefault(name string) string {
 	return name
 }
 
-// fromProfile adds to values what the profile says about the flags of a command. root is the command line.
+// fromProfile adds to values what the profile says about the flags of a command. root is the
+// command line of the parser, which may lack other commands.
 func fromProfile(p *profile.Profile, root, command *kong.Node, values settingValues) error {
 	if p.HasTables() { // a table may name another command
 		app, err := wholeCommandLine()

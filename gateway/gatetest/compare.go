@@ -49,8 +49,8 @@ func (r *recorder) check() error {
 	return idle.put(c, r.extensions, after)
 }
 
-// comparisons are connections whose schema has empty tables, for the next recordings with the same extensions. To make
-// a schema takes longer than to repeat most recordings.
+// comparisons are connections whose schema has empty tables, for the next recordings with the same extensions. Making a
+// schema takes longer than repeating most recordings.
 type comparisons struct {
 	mu   sync.Mutex
 	idle map[string][]*comparison // by the migrations of the extensions
@@ -86,6 +86,7 @@ func (c *comparisons) put(one *comparison, extensions []relay.Extension, tables 
 	return nil
 }
 
+// migrationsOf returns a text that is the same for extensions with the same migrations.
 func migrationsOf(extensions []relay.Extension) string {
 	var b strings.Builder
 	for _, x := range extensions {
