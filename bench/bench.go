@@ -83,8 +83,12 @@ type Options struct {
 	// CatchUp has no warm-up.
 	WarmUp time.Duration
 
+	// Nodes are the addresses (host:port) of the nodes of a relay. Each connection goes to the next one, and none to
+	// the host of the relay's URL. nil: all connections go there.
+	Nodes []string
+
 	Foreign  bool     // allow a relay that is not on this machine's loopback interface
-	PID      int      // process id of the relay on this machine; 0: look it up by the relay's port, if possible
+	PID      int      // process id of the relay on this machine; 0: look it up by the relay's port if there are no Nodes
 	Floor    []string // command that runs ServeFloor, which is then loaded in turns with the relay; nil: no floor
 	Progress func(Progress)
 
@@ -140,9 +144,22 @@ func (o Options) Check(baseURL string) error {
 	if err != nil {
 		return err
 	}
-	if !o.Foreign && !onLoopback(to.host) {
-		return fmt.Errorf("%s is not on this machine's loopback interface, and a load test can disturb the other "+
-			"users of a relay; pass --yes if you may put load on this one", to.host)
+	hosts := []string{to.host}
+	for _, node := range o.Nodes {
+		host, _, err := net.SplitHostPort(node)
+		if err != nil {
+			return fmt.Errorf("--nodes takes addresses such as 127.0.0.1:8789, not %q", node)
+		}
+		hosts = append(hosts, host)
+	}
+	for _, host := range hosts {
+		if !o.Foreign && !onLoopback(host) {
+			return fmt.Errorf("%s is not on this machine's loopback interface, and a load test can disturb the other "+
+				"users of a relay; pass --yes if you may put load on this one", host)
+		}
+	}
+	if len(o.Nodes) > 0 && len(o.Floor) > 0 {
+		return fmt.Errorf("--floor compares with a single node; leave out --nodes")
 	}
 	if o.Pollers != 0 && !o.withDefaults().delivers() {
 		return fmt.Errorf("--pollers is for the modes deliver and mixed")
@@ -218,6 +235,9 @@ func Run(ctx context.Context, baseURL string, o Options) (Report, error) {
 	to, err := parseTarget(baseURL)
 	if err != nil {
 		return Report{}, err
+	}
+	if len(o.Nodes) > 0 {
+		to.nodes = &nodes{addresses: o.Nodes}
 	}
 	r := &run{Options: o.withDefaults(), to: to, began: time.Now()}
 	return r.do(ctx)

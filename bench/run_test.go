@@ -4,6 +4,9 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -42,7 +45,9 @@ func TestInvalidOptions(t *testing.T) {
 	nan := 0.0
 	for i, o := range []Options{{Mode: "fast"}, {Pollers: 3}, {Mode: Mixed, Rate: 5}, {Connections: -1}, {Senders: -1},
 		{Idle: -1}, {Body: MinBody - 1}, {Rate: -1}, {Rate: nan / nan}, {Duration: -1}, {Duration: 2 * time.Hour},
-		{Count: -1}, {WarmUp: -1}, {WarmUp: time.Hour}, {PID: -1}} {
+		{Count: -1}, {WarmUp: -1}, {WarmUp: time.Hour}, {PID: -1},
+		{Nodes: []string{"127.0.0.1"}}, {Nodes: []string{"192.0.2.1:8789"}},
+		{Nodes: []string{"127.0.0.1:8789"}, Floor: []string{"agora"}}} {
 		if o.Check(url) == nil {
 			t.Errorf("case %d was accepted: %+v", i, o)
 		}
@@ -51,6 +56,32 @@ func TestInvalidOptions(t *testing.T) {
 		if err := o.Check(url); err != nil {
 			t.Errorf("%+v: %v", o, err)
 		}
+	}
+}
+
+// TestNodes posts to two addresses of a relay. The host of the URL is not one of them.
+func TestNodes(t *testing.T) {
+	t.Parallel()
+	var requests [2]atomic.Int64
+	front := func(i int, relay string) string {
+		to, err := url.Parse(relay)
+		if err != nil {
+			t.Fatal(err)
+		}
+		proxy := httputil.NewSingleHostReverseProxy(to)
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			requests[i].Add(1)
+			proxy.ServeHTTP(w, r)
+		}))
+		t.Cleanup(server.Close)
+		return server.Listener.Addr().String()
+	}
+	relay := start(t, nil)
+	o := small(Post)
+	o.Nodes = []string{front(0, relay), front(1, relay)}
+	report, err := Run(t.Context(), "http://127.0.0.1:1", o)
+	if err != nil || !report.Holds() || requests[0].Load() == 0 || requests[1].Load() == 0 {
+		t.Errorf("%v, %d and %d requests: %+v", err, requests[0].Load(), requests[1].Load(), report)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http/httputil"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/agora-relay/agora/didkey"
@@ -24,8 +25,23 @@ type target struct {
 	header  string // value of the Host header
 	host    string // host name or address, without the port
 	address string // host and port to connect to
+	nodes   *nodes // connect to these in place of address; nil: to address
 	path    string // path before /events; usually empty
 	origin  string // audience of signed reads (PROTOCOL §8); empty: reads need no signature
+}
+
+// nodes are the nodes of a relay. Each connection goes to the next one.
+type nodes struct {
+	addresses []string
+	last      atomic.Uint64
+}
+
+// dial returns the address for a new connection.
+func (t target) dial() string {
+	if t.nodes == nil {
+		return t.address
+	}
+	return t.nodes.addresses[t.nodes.last.Add(1)%uint64(len(t.nodes.addresses))]
 }
 
 // request returns the bytes of an unsigned request.
@@ -99,9 +115,9 @@ func (c *conn) open() error {
 		DialContext(context.Context, string, string) (net.Conn, error)
 	} = &net.Dialer{}
 	if c.to.secure {
-		dialer = &tls.Dialer{}
+		dialer = &tls.Dialer{Config: &tls.Config{ServerName: c.to.host}}
 	}
-	n, err := dialer.DialContext(ctx, "tcp", c.to.address)
+	n, err := dialer.DialContext(ctx, "tcp", c.to.dial())
 	if err != nil {
 		return err
 	}

@@ -23,7 +23,8 @@ type benchCmd struct {
 	WarmUp      time.Duration `name:"warmup" default:"2s" placeholder:"DURATION" help:"How long to post before the measurement (default: ${default})."`
 	Floor       bool          `help:"Also measure a minimal net/http server (the floor) that only verifies signatures and answers, in turns with the relay, and print the ratio of both rates. The server is started on this machine for the run. The run takes twice as long. Only for the mode post without --rate."`
 	ServeFloor  bool          `hidden:"" help:"Run the server of --floor at the address URL until standard input ends."`
-	PID         int           `name:"pid" placeholder:"PID" help:"Process id of the relay on this machine, to report its CPU time and memory (default: the process that listens at URL; Linux only)."`
+	Nodes       []string      `placeholder:"HOST:PORT" help:"Addresses of the relay's nodes. Each connection goes to the next one, and none to the host of the URL."`
+	PID         int           `name:"pid" placeholder:"PID" help:"Process id of the relay on this machine, to report its CPU time and memory (default: the process that listens at URL, without --nodes; Linux only)."`
 	JSON        bool          `help:"Print the report as one line of JSON."`
 	Yes         bool          `help:"Allow a relay that is not on this machine. A bench puts load on it and fills its database."`
 }
@@ -44,6 +45,7 @@ func (benchCmd) Help() string {
 		"  agora bench http://127.0.0.1:8789 --floor --count 40000   (the relay's rate as a share of a minimal server's)\n" +
 		"  agora bench http://127.0.0.1:8789 --mode deliver --pollers 1000 --rate 200\n" +
 		"  agora bench http://127.0.0.1:8789 --idle 5000 --json\n" +
+		"  agora bench http://relay.example --nodes 10.0.0.11:8789,10.0.0.12:8789 --yes\n" +
 		"  agora bench http://127.0.0.1:8789 --mode catchup --count 100000"
 }
 
@@ -58,7 +60,7 @@ func (c benchCmd) Validate() error {
 func (c benchCmd) options() (bench.Options, error) {
 	o := bench.Options{Mode: c.Mode, Connections: c.Connections, Senders: c.Senders, Pollers: c.Pollers, Idle: c.Idle,
 		Body: c.Body, Pretty: c.Pretty, Rate: c.Rate, Duration: c.Duration, Count: c.Count, WarmUp: c.WarmUp,
-		Foreign: c.Yes, PID: c.PID}
+		Nodes: c.Nodes, Foreign: c.Yes, PID: c.PID}
 	if c.Floor {
 		agora, err := os.Executable()
 		if err != nil {

@@ -442,7 +442,7 @@ func hostileCalls() map[string][]string {
 			"--key hostile.txt --intent i -- cat", "--key KEY --intent i --state hostile.txt -- cat", "--key KEY --intent i --state HOSTILE/x -- cat"},
 		"page": {"URL --addr 127.0.0.1:0", "HOSTILE", "URL --addr HOSTILE"},
 		"bench": {"URL --count 5 --warmup 0s --connections 1 --senders 1",
-			"URL --count 5 --warmup 0s --connections 1 --senders 1 --json", "HOSTILE"},
+			"URL --count 5 --warmup 0s --connections 1 --senders 1 --json", "HOSTILE", "URL --nodes HOSTILE"},
 		"backup":  {"--data DATA FRESH", "--data DATA DATA", "--data HOSTILE FRESH"},
 		"check":   {"--data DATA", "--data DATA --json", "--data HOSTILE"},
 		"version": {"", "HOSTILE"}, "monitoring": {"alerts", "HOSTILE"},
