@@ -212,7 +212,10 @@ func TestCluster(t *testing.T) {
 	d.synced()
 	front := &balancer{}
 	url := front.listen(t)
-	nodes := startNodes(t, d, url)
+	nodes := newNodes(t, d, url)
+	for _, n := range nodes {
+		n.start()
+	}
 	front.nodes = nodes
 	front.serve()
 	t.Cleanup(func() {

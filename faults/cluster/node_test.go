@@ -101,10 +101,10 @@ type node struct {
 	t       *testing.T
 	name    string
 	data    string
-	secret  string
-	public  string // URL of the proxy
+	args    []string // arguments that not all nodes have
 	port    int
-	links   [3]*link
+	links   [3]*link // to the servers
+	store   string   // URL of the database; empty: the node has one of its own
 	process *exec.Cmd
 }
 
@@ -118,8 +118,8 @@ var agora = sync.OnceValues(func() (string, error) {
 	return path, err
 })
 
-// startNodes starts three nodes over the database.
-func startNodes(t *testing.T, d *database, public string) (nodes [3]*node) {
+// newNodes makes three nodes that reach the database by their links. They do not run yet.
+func newNodes(t *testing.T, d *database, public string) (nodes [3]*node) {
 	t.Helper()
 	program, err := agora()
 	must(t, err)
@@ -130,27 +130,22 @@ func startNodes(t *testing.T, d *database, public string) (nodes [3]*node) {
 		t.Fatalf("key secret: %v %s", err, out)
 	}
 	for i := range nodes {
-		n := &node{t: t, name: fmt.Sprintf("n%d", i+1), port: freePort(t), secret: secret, public: public}
+		n := &node{t: t, name: fmt.Sprintf("n%d", i+1), port: freePort(t),
+			args: []string{"--key-secret", secret, "--hub", "--public-url", public}}
 		n.data = filepath.Join(folder, n.name)
+		var hosts []string
 		for k, s := range d.servers {
 			n.links[k] = newLink(t, s.port)
+			hosts = append(hosts, fmt.Sprintf("127.0.0.1:%d", n.links[k].port()))
 		}
+		n.store = "postgres://agora@" + strings.Join(hosts, ",") + "/postgres?target_session_attrs=read-write&connect_timeout=2"
 		nodes[i] = n
 		t.Cleanup(n.kill)
-		n.start()
 	}
 	return nodes
 }
 
 func (n *node) url() string { return fmt.Sprintf("http://127.0.0.1:%d", n.port) }
-
-func (n *node) store() string {
-	var hosts []string
-	for _, l := range n.links {
-		hosts = append(hosts, fmt.Sprintf("127.0.0.1:%d", l.port()))
-	}
-	return "postgres://agora@" + strings.Join(hosts, ",") + "/postgres?target_session_attrs=read-write&connect_timeout=2"
-}
 
 // start starts the node and waits until it listens.
 func (n *node) start() {
@@ -175,12 +170,13 @@ func (n *node) launch() {
 	log, err := os.OpenFile(n.data+".log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	must(n.t, err)
 	defer log.Close()
-	n.process = exec.Command(program, "serve", "--addr", fmt.Sprintf("127.0.0.1:%d", n.port), "--data", n.data,
-		"--key-secret", n.secret, "--hub", "--page=false", "--pending-timeout", "10m", "--public-url", n.public,
+	args := []string{"serve", "--addr", fmt.Sprintf("127.0.0.1:%d", n.port), "--data", n.data,
+		"--page=false", "--pending-timeout", "10m",
 		// All requests come from one address.
 		"--post-rate-ip", "0", "--read-rate-ip", "0", "--post-rate-did", "0", "--broadcast-rate-ip", "0",
-		"--connections-per-ip", "0", "--connection-rate-ip", "0", "--requests-per-ip", "0", "--polls-per-ip", "0")
-	n.process.Env = append(os.Environ(), "AGORA_STORE="+n.store())
+		"--connections-per-ip", "0", "--connection-rate-ip", "0", "--requests-per-ip", "0", "--polls-per-ip", "0"}
+	n.process = exec.Command(program, append(args, n.args...)...)
+	n.process.Env = append(os.Environ(), "AGORA_STORE="+n.store)
 	n.process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	n.process.Stdout, n.process.Stderr = log, log
 	must(n.t, n.process.Start())
