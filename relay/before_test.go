@@ -244,8 +244,9 @@ func TestBeforeRefusals(t *testing.T) {
 		}
 	}
 	r.Drain()
-	_, err := r.EventsBefore(t.Context(), &relay.Poll{Limit: 1})
-	wantCode(t, err, envelope.CodeUnavailable)
+	if _, err := r.EventsBefore(t.Context(), &relay.Poll{Peer: signedPeer(alice), Limit: 1}); err != nil {
+		t.Errorf("a read while the relay drains: %v", err)
+	}
 }
 
 // TestBeforeNeverWaits checks that a read backwards is answered at once, although all slots of waiting polls are taken,

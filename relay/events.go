@@ -93,7 +93,7 @@ func (r *Relay) deliver(ctx context.Context, p *Poll) (d Delivery, err error) {
 
 // admitReader sets what p's client may see, and refuses p if the client may not have an answer.
 func (r *Relay) admitReader(p *Poll) error {
-	if err := r.draining(); err != nil {
+	if err := r.pausing(); err != nil {
 		return err
 	}
 	p.Viewer = r.viewer(p.Peer)

@@ -40,8 +40,17 @@ func (r *Relay) endWaits(reason func(Peer) error) {
 	r.streams.end(reason)
 }
 
-// mayStay returns why a poll or a stream of p must end; nil: it may stay.
-func (r *Relay) mayStay(p Peer) error { return cmp.Or(r.draining(), r.checkPeer(p)) }
+// mayStay returns why a poll or a stream of p must end; nil: it may stay. While the relay drains, a poll does not wait
+// and a stream ends.
+func (r *Relay) mayStay(p Peer) error { return cmp.Or(r.pausing(), r.checkPeer(p)) }
+
+// pausing returns ErrPaused while the relay is paused.
+func (r *Relay) pausing() error {
+	if r.paused.Load() {
+		return ErrPaused
+	}
+	return nil
+}
 
 // endedPoll returns the answer to a poll that ended early because of err. While the relay is paused, that is an empty
 // page, which loses nothing.

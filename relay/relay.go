@@ -200,8 +200,9 @@ func (r *Relay) Run(ctx context.Context) error {
 	return nil
 }
 
-// Drain answers every waiting poll with an empty page, and refuses later requests with CodeUnavailable. It is the first
-// step of a shutdown, while answers can still be sent.
+// Drain answers every waiting poll with an empty page. Later polls do not wait, and other later requests are refused
+// with CodeUnavailable. So a poll that arrives while a node ends does not fail. Drain is the first step of a shutdown,
+// while answers can still be sent.
 func (r *Relay) Drain() {
 	r.drain.Do(func() {
 		close(r.drained)
@@ -218,10 +219,7 @@ func (r *Relay) draining() error {
 		return ErrShuttingDown
 	default:
 	}
-	if r.paused.Load() {
-		return ErrPaused
-	}
-	return nil
+	return r.pausing()
 }
 
 // Health returns nil if the relay accepts posts, as far as the last sweep could tell. Otherwise it returns the reason.

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"sync"
 	"time"
 
@@ -45,7 +46,7 @@ func (r *Relay) OpenStream(from Peer, caller didkey.DID) (*Stream, error) {
 	r.streams.mu.Unlock()
 	r.countWaiting(1)
 	// SetBans, Pause and Drain end the streams that are registered. So look again now that this one is.
-	if err := r.mayStay(from); err != nil {
+	if err := cmp.Or(r.draining(), r.mayStay(from)); err != nil {
 		s.Close()
 		return nil, err
 	}

@@ -300,7 +300,7 @@ func TestHTTP2ClientThatLeavesFreesItsSlot(t *testing.T) {
 }
 
 // TestHTTP2ShutdownAnswersWaitingPolls stops the relay while two polls wait on a connection and another connection is
-// idle. The polls get empty answers while the listener is open. Then both connections get GOAWAY, and they are closed.
+// idle. The polls get empty answers. Both connections get GOAWAY, and they are closed.
 func TestHTTP2ShutdownAnswersWaitingPolls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, stop := serveTLS(t, start(t), httpapi.Options{Log: quiet})
@@ -315,8 +315,8 @@ func TestHTTP2ShutdownAnswersWaitingPolls(t *testing.T) {
 		synctest.Wait()
 		select {
 		case <-l.closed:
-			t.Error("the listener was closed before the polls were answered")
 		default:
+			t.Error("the listener is open, so a client whose poll was answered may come again")
 		}
 		for _, id := range polls {
 			h.answer(id).want(t, "200", `"events":[]`)

@@ -391,7 +391,8 @@ func TestInternalErrorsAreNotShown(t *testing.T) {
 	}
 	get(t, h, "/health").want(t, 200, "")
 	r.Drain()
-	a = get(t, h, "/events?cursor=0")
+	get(t, h, "/events?cursor=0&timeout=20").want(t, 200, "") // does not wait
+	a = get(t, h, "/agents")
 	a.want(t, 503, envelope.CodeUnavailable)
 	if a.header.Get("Retry-After") == "" {
 		t.Error("503 without Retry-After")

@@ -76,8 +76,7 @@ func (f *Front) Run(ctx context.Context, listeners ...Listener) error {
 		})
 	}
 	<-ctx.Done()
-	f.shutDown(context.WithoutCancel(ctx), servers)
-	serving.Wait()
+	f.shutDown(context.WithoutCancel(ctx), servers, &serving)
 	if err := context.Cause(ctx); !errors.Is(err, ctx.Err()) {
 		return err
 	}
@@ -156,15 +155,26 @@ func (f *Front) http2() *http.HTTP2Config {
 	}
 }
 
-// shutDown answers the waiting polls, waits for the other requests that have begun, and closes the servers.
-func (f *Front) shutDown(ctx context.Context, servers []*http.Server) {
+// shutDown closes the listeners, answers the waiting polls, and waits for the other requests that have begun. The
+// listeners come first, and each connection is closed after its answer. So clients poll again at another node. serving
+// has the loops that accept connections.
+func (f *Front) shutDown(ctx context.Context, servers []*http.Server, serving *sync.WaitGroup) {
 	f.log.Info("stopping", "waiting", f.relay.Waiting())
+	ctx, cancel := context.WithTimeout(ctx, f.options.Grace)
+	defer cancel()
+	var closing sync.WaitGroup
+	for _, server := range servers {
+		closing.Go(func() {
+			if err := server.Shutdown(ctx); err != nil {
+				f.log.Warn("requests were cut off", "err", errors.Join(err, server.Close()))
+			}
+		})
+	}
+	serving.Wait()
 	f.relay.Drain()
 	f.mu.Lock()
 	f.draining = true
 	f.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, f.options.Grace)
-	defer cancel()
 	answered := make(chan struct{})
 	go func() { // ends with the last request, at the latest after its deadlines
 		f.requests.Wait()
@@ -173,14 +183,6 @@ func (f *Front) shutDown(ctx context.Context, servers []*http.Server) {
 	select {
 	case <-answered:
 	case <-ctx.Done():
-	}
-	var closing sync.WaitGroup
-	for _, server := range servers {
-		closing.Go(func() {
-			if err := server.Shutdown(ctx); err != nil {
-				f.log.Warn("requests were cut off", "err", errors.Join(err, server.Close()))
-			}
-		})
 	}
 	closing.Wait()
 }

@@ -399,8 +399,7 @@ func TestTLSPostOfClientThatLeaves(t *testing.T) {
 	})
 }
 
-// TestTLSShutdownAnswersWaitingPolls stops the relay while a poll waits over TLS. The poll gets an empty answer before
-// the listener is closed.
+// TestTLSShutdownAnswersWaitingPolls stops the relay while a poll waits over TLS. The poll gets an empty answer.
 func TestTLSShutdownAnswersWaitingPolls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, stop := serveTLS(t, start(t), httpapi.Options{Log: quiet})
@@ -414,11 +413,6 @@ func TestTLSShutdownAnswersWaitingPolls(t *testing.T) {
 			close(ended)
 		}()
 		synctest.Wait()
-		select {
-		case <-l.closed:
-			t.Error("the listener was closed before the poll was answered")
-		default:
-		}
 		response, err := http.ReadResponse(bufio.NewReader(c), nil)
 		if err != nil {
 			t.Fatal(err)
