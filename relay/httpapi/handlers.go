@@ -209,7 +209,15 @@ func (a *api) getAgent(w http.ResponseWriter, r *http.Request, from relay.Peer) 
 
 func (a *api) getHealth(w http.ResponseWriter, _ *http.Request, _ relay.Peer) error {
 	if err := a.relay.Health(); err != nil {
-		return err
+		answer, known := RelayError(err)
+		if !known || a.options.Node == nil {
+			return err
+		}
+		answer.Body = struct {
+			errorBody
+			Node any `json:"node"`
+		}{answer.Body.(errorBody), a.node()}
+		return answer.Write(w)
 	}
 	return WriteJSON(w, http.StatusOK, struct {
 		OK      bool      `json:"ok"`

@@ -400,6 +400,24 @@ func TestInternalErrorsAreNotShown(t *testing.T) {
 	get(t, h, "/health").want(t, 503, envelope.CodeUnavailable)
 }
 
+// TestHealthOfANode checks that a node describes itself when it is well and when it is not.
+func TestHealthOfANode(t *testing.T) {
+	r := start(t)
+	const node = `{"state":"ok","role":"leader","durability":"standby","last":7,"lag":0}`
+	h := newFront(t, r, httpapi.Options{Log: quiet, Node: func() any { return json.RawMessage(node) }}).Handler(false)
+	a := get(t, h, "/health")
+	a.want(t, 200, "")
+	if !strings.Contains(string(a.body), `"node":`+node) {
+		t.Errorf("healthy: %s", a.body)
+	}
+	r.Drain()
+	a = get(t, h, "/health")
+	a.want(t, 503, envelope.CodeUnavailable)
+	if !strings.Contains(string(a.body), `"node":`+node) || a.header.Get("Retry-After") == "" {
+		t.Errorf("not healthy: %s, Retry-After %q", a.body, a.header.Get("Retry-After"))
+	}
+}
+
 func TestPanicIsAnswered(t *testing.T) {
 	r := startWrapped(t, func(s relay.Store) relay.Store { return panicking{s} })
 	a := get(t, newFront(t, r, httpapi.Options{Log: quiet}).Handler(false), "/agents")
