@@ -73,6 +73,11 @@ func emitRows(ctx context.Context, tx *sql.Tx, text string, f func([]any) error)
 			into[i] = &row[i]
 		}
 		if err = rows.Scan(into...); err == nil {
+			for i, value := range row {
+				if b, ok := value.([]byte); ok && b == nil {
+					row[i] = []byte{} // the driver returns an empty BLOB as nil slice, and NULL as nil
+				}
+			}
 			err = f(row)
 		}
 	}

@@ -52,7 +52,7 @@ func fill(t *testing.T, s relay.Extender) {
 		must(t, err)
 	}
 	_, err := s.Update(t.Context(), func(tx relay.StoreTx) error {
-		_, err := tx.Exec("INSERT INTO items_item (n, name, data) VALUES (?, ?, ?)", 1, "ä", []byte{0, 255})
+		_, err := tx.Exec("INSERT INTO items_item (n, name, data) VALUES (1, ?, ?), (2, '', ?)", "ä", []byte{0, 255}, []byte{})
 		return err
 	})
 	must(t, err)
@@ -72,11 +72,11 @@ func fill(t *testing.T, s relay.Extender) {
 func seen(t *testing.T, s relay.Extender) string {
 	t.Helper()
 	var b strings.Builder
-	page, err := s.Read(t.Context(), relay.Query{Limit: 1000})
+	page, err := s.Read(t.Context(), relay.Query{Limit: 1000, Removed: true})
 	must(t, err)
 	fmt.Fprintln(&b, page.Cursor)
 	for _, e := range page.Events {
-		fmt.Fprintln(&b, e.Seq, e.ID, e.TS, e.Received, e.Expires, string(e.Body))
+		fmt.Fprintln(&b, e.Seq, e.ID, e.TS, e.Received, e.Expires, e.Removed, string(e.Body))
 	}
 	for n := range 30 {
 		found, err := s.Thread(t.Context(), thread.Key{Client: key(1).DID(), ID: fmt.Sprint("t", n)}, time.Now())
@@ -96,10 +96,11 @@ func seen(t *testing.T, s relay.Extender) string {
 			var n int64
 			var name string
 			var data []byte
-			err := scan(&n, &name, &data)
-			fmt.Fprintln(&b, n, name, data)
+			var null int64
+			err := scan(&n, &name, &data, &null)
+			fmt.Fprintln(&b, n, name, data, null)
 			return err
-		}, "SELECT n, name, data FROM items_item ORDER BY n")
+		}, "SELECT n, name, data, CASE WHEN data IS NULL THEN 1 ELSE 0 END FROM items_item ORDER BY n")
 	})
 	must(t, err)
 	return b.String()
@@ -138,6 +139,9 @@ func TestThereAndBack(t *testing.T) {
 	}
 	first := embedded("first.db")
 	fill(t, first)
+	if removed, err := first.Remove(t.Context(), []relay.Seq{3}, time.Now()); err != nil || len(removed) != 1 {
+		t.Fatalf("removed %v, %v", removed, err)
+	}
 	want := seen(t, first)
 
 	there := server()
@@ -147,7 +151,7 @@ func TestThereAndBack(t *testing.T) {
 		return there, nil
 	})
 	must(t, err)
-	if copied[transfer.Events].Rows != int64(head.Last)-1 || copied["items_item"].Rows != 2 {
+	if copied[transfer.Events].Rows != int64(head.Last)-1 || copied["items_item"].Rows != 3 {
 		t.Errorf("copied %d events up to %d, and %d items", copied[transfer.Events].Rows, head.Last, copied["items_item"].Rows)
 	}
 	same(t, "PostgreSQL", seen(t, there), want)
