@@ -177,6 +177,42 @@ func TestOneNodeAccepts(t *testing.T) {
 	}
 }
 
+// TestRemoveReachesAllNodes removes a message at one node while polls wait at another one. No read and no poll that
+// begins later may have it, at any node.
+func TestRemoveReachesAllNodes(t *testing.T) {
+	place := t.TempDir()
+	nodes := []*Store{open(t, place, Options{}), open(t, place, Options{})}
+	before := watchAll(t, nodes[1])
+	var all []relay.Seq
+	for n := range 3 {
+		r, err := nodes[n%2].Append(t.Context(), request(t, key(1), fmt.Sprint("t", n)))
+		must(t, err)
+		all = append(all, r.Cursor.Seq)
+	}
+	before.until(t, 3)
+	removed, err := nodes[0].Remove(t.Context(), all[1:2], time.Now())
+	if err != nil || !slices.Equal(removed, all[1:2]) {
+		t.Fatalf("removed %v, %v", removed, err)
+	}
+	want := []relay.Seq{all[0], all[2]}
+	for i, node := range nodes {
+		page, err := node.Read(t.Context(), relay.Query{Now: time.Now(), Limit: 9})
+		must(t, err)
+		var read []relay.Seq
+		for _, e := range page.Events {
+			read = append(read, e.Seq)
+		}
+		if got := watchAll(t, node).until(t, 2); !slices.Equal(read, want) || !slices.Equal(got, want) {
+			t.Errorf("node %d: read %v and watched %v, want %v", i, read, got, want)
+		}
+	}
+	last, err := nodes[0].Append(t.Context(), request(t, key(1), "t3"))
+	must(t, err)
+	if got := before.until(t, 4); got[3] != last.Cursor.Seq {
+		t.Errorf("the poll that waited has %v, want %d at the end", got, last.Cursor.Seq)
+	}
+}
+
 // TestQuotaCountsOtherNodes checks that a node does not rely on its own count of an inbox after another node has
 // stored messages in it.
 func TestQuotaCountsOtherNodes(t *testing.T) {
