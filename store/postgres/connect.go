@@ -32,7 +32,7 @@ const (
 // transaction after a few seconds. Otherwise the lock of that node would stop all others.
 const session = `SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; ` +
 	`SET enable_mergejoin = off; SET enable_sort = off; SET jit = off; SET max_parallel_workers_per_gather = 0; ` +
-	`SET idle_in_transaction_session_timeout = '8s'; SET tcp_keepalives_idle = 3; SET tcp_keepalives_interval = 1; ` +
+	`SET idle_in_transaction_session_timeout = '6s'; SET tcp_keepalives_idle = 3; SET tcp_keepalives_interval = 1; ` +
 	`SET tcp_keepalives_count = 3; SET tcp_user_timeout = '6s'; SET client_min_messages = 'warning'; ` +
 	`SET client_connection_check_interval = '2s'; SET statement_timeout = 0; SET lock_timeout = 0; SET synchronous_commit = on`
 

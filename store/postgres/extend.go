@@ -19,12 +19,15 @@ import (
 	"github.com/agora-relay/agora/store/postgres/schema"
 )
 
-// updateTime is how long the function of an Update may occupy the committer.
+// updateTime is how long the function of an Update may occupy the committer. The server ends an idle transaction a
+// little later, see session.
 const updateTime = 5 * time.Second
 
 var (
 	errTooLong = envelope.NotStored("this took the relay's database too long; nothing was stored, try again in a moment",
 		time.Second)
+	errNoLease = envelope.NotStored("another node of this relay serves the gateways now; nothing was stored, try again in "+
+		"a moment", leaseEvery)
 	errOver     = errors.New("the transaction is over")
 	errPanicked = errors.New("the update panicked")
 )
@@ -46,8 +49,13 @@ func (s *Store) Update(ctx context.Context, f func(relay.StoreTx) error) (time.D
 }
 
 // runUpdate runs an update under a savepoint of the open transaction. o is the outcome for the caller of Update. err
-// means that the database failed, and is for all callers of the group.
+// means that the database failed, and is for all callers of the group. Updates are those of gateways. What a gateway
+// knows may be old if the node has lost the lease, for example because it was frozen. So the lease is checked when the
+// transaction has the lock.
 func (w *writer) runUpdate(u *update) (o outcome, posted []relay.Posted, err error) {
+	if !w.store.Leads() {
+		return outcome{err: errNoLease}, nil, nil
+	}
 	w.begin()
 	w.batch.Queue("SAVEPOINT step")
 	w.batch.Queue("SET LOCAL statement_timeout = '5s'")

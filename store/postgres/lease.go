@@ -19,9 +19,10 @@ import (
 // lease is the connection that shows the other nodes that this one is alive. It holds a lock that all nodes share, and
 // in one of the nodes the lock of the lease. The server releases both when the connection ends.
 type lease struct {
-	held atomic.Bool // this node sweeps and serves the gateways
-	mu   sync.Mutex  // guards the fields below
-	conn *pgx.Conn
+	held      atomic.Bool               // this node sweeps and serves the gateways
+	confirmed atomic.Pointer[time.Time] // when the server was last asked whether this node has the lease, and it had
+	mu        sync.Mutex                // guards the fields below
+	conn      *pgx.Conn
 
 	changed chan struct{} // closed and replaced when held changes
 }
@@ -48,11 +49,22 @@ func (s *Store) Lease() (held bool, changed <-chan struct{}) {
 }
 
 // leaseEvery is how often a node asks for the lease, and how often the holder checks that it still has it. A node that
-// has died or is cut off loses the lease within six seconds, see session. So another node takes over within ten.
+// has died, is cut off or is frozen loses the lease within seven seconds, see session and leaseSession. So another node
+// takes over within ten.
 const leaseEvery = 2 * time.Second
 
+// leaseSession are the settings of the connection for the lease. The server ends it if the node does not ask for long.
+const leaseSession = "SET idle_session_timeout = '7s'"
+
+// leaseTrust is how long a node relies on the last answer that it has the lease. It ends before the server gives the
+// lease to another node. A node that was frozen meanwhile finds that it does not lead any more.
+const leaseTrust = 5 * time.Second
+
 // Leads reports whether this node holds the lease. Only one node does. It sweeps, and it serves the gateways.
-func (s *Store) Leads() bool { return s.lease.held.Load() }
+func (s *Store) Leads() bool {
+	at := s.lease.confirmed.Load()
+	return s.lease.held.Load() && at != nil && time.Since(*at) < leaseTrust
+}
 
 // openLease connects, compares the policy with that of the other nodes, and takes the lease if it is free.
 func (s *Store) openLease(ctx context.Context) error {
@@ -65,6 +77,9 @@ func (s *Store) openLease(ctx context.Context) error {
 	s.lease.mu.Lock()
 	s.lease.conn = conn
 	s.lease.mu.Unlock()
+	if _, err := conn.Exec(ctx, leaseSession); err != nil {
+		return err
+	}
 	if err := s.sharePolicy(ctx, conn); err != nil {
 		return err
 	}
@@ -73,9 +88,11 @@ func (s *Store) openLease(ctx context.Context) error {
 
 func (s *Store) takeLease(ctx context.Context, conn *pgx.Conn) error {
 	var held bool
+	asked := time.Now()
 	err := conn.QueryRow(ctx, "SELECT pg_try_advisory_lock($1, $2)", int32(schema.LockLease), schema.Space(s.schema)).
 		Scan(&held)
 	if err == nil && held && s.closed() == nil {
+		s.lease.confirmed.Store(&asked)
 		s.lease.set(true)
 		s.options.Log.Info("this node sweeps the database now, and serves the gateways")
 	}
@@ -174,8 +191,10 @@ func (s *Store) checkLease() error {
 	ctx, cancel := context.WithTimeout(s.ctx, leaseEvery)
 	defer cancel()
 	var err error
-	if s.Leads() {
-		_, err = conn.Exec(ctx, "SELECT 1")
+	if asked := time.Now(); s.lease.held.Load() {
+		if _, err = conn.Exec(ctx, "SELECT 1"); err == nil {
+			s.lease.confirmed.Store(&asked)
+		}
 	} else {
 		err = s.takeLease(ctx, conn)
 	}

@@ -263,6 +263,34 @@ func TestLeaseMoves(t *testing.T) {
 	}
 }
 
+// TestFrozenLeaderLosesTheLease keeps the leader from asking for its lease, as if its process were frozen. Another node
+// must lead within ten seconds, and never both. When the first one goes on, it may not change what gateways have.
+func TestFrozenLeaderLosesTheLease(t *testing.T) {
+	place := t.TempDir()
+	a, b := open(t, place, Options{}), open(t, place, Options{})
+	a.lease.mu.Lock() // its goroutine waits for this
+	began := time.Now()
+	for !b.Leads() {
+		if a.Leads() && time.Since(began) > leaseTrust+leaseEvery {
+			t.Fatal("the frozen node still relies on its lease")
+		}
+		if time.Since(began) > 10*time.Second {
+			t.Fatal("no other node leads after ten seconds")
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if a.Leads() {
+		t.Error("both nodes lead")
+	}
+	a.lease.mu.Unlock()
+	if _, err := a.Update(t.Context(), func(relay.StoreTx) error { return nil }); !errors.Is(err, errNoLease) {
+		t.Errorf("an update at the node that was frozen: %v", err)
+	}
+	if _, err := b.Update(t.Context(), func(relay.StoreTx) error { return nil }); err != nil {
+		t.Errorf("an update at the leader: %v", err)
+	}
+}
+
 // direct runs f with a connection of its own to the schema of place.
 func direct(t testing.TB, place string, f func(*pgx.Conn) error) {
 	t.Helper()
