@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -422,10 +423,10 @@ func testFaults(t *testing.T, d *database, nodes [3]*node, urls []string) {
 		defer o.mu.Unlock()
 		return len(o.acked)
 	}
-	for deadline, round := time.Now().Add(clusterTime(t)), 0; time.Now().Before(deadline) || round < 4; round++ {
+	for deadline, round := time.Now().Add(clusterTime(t)), 0; time.Now().Before(deadline) || round < 5; round++ {
 		before := acked()
 		n := nodes[rand.IntN(len(nodes))]
-		switch kind := round % 4; kind {
+		switch kind := round % 5; kind {
 		case 0:
 			faults["node killed"]++
 			n.kill()
@@ -449,6 +450,15 @@ func testFaults(t *testing.T, d *database, nodes [3]*node, urls []string) {
 		case 3:
 			faults["primary killed, standby promoted"]++
 			d.failOver()
+		case 4:
+			faults["node frozen"]++
+			must(t, n.process.Process.Signal(syscall.SIGSTOP))
+			if testing.Short() {
+				time.Sleep(time.Second)
+			} else {
+				time.Sleep(12 * time.Second) // the server ends its connections, and another node takes over
+			}
+			must(t, n.process.Process.Signal(syscall.SIGCONT))
 		}
 		d.synced()
 		waitUntil(t, "posts succeed again", func() bool { return acked() > before+20 })
