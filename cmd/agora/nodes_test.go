@@ -190,6 +190,20 @@ func TestNodesShareARelay(t *testing.T) {
 			}
 		}
 	})
+	t.Run("what only a single node can do", func(t *testing.T) {
+		for _, c := range [][]string{{"top"}, {"checkpoint"}} {
+			var stderr bytes.Buffer
+			if code := run(environment{ctx: t.Context(), stdout: io.Discard, stderr: &stderr},
+				append([]string{"admin"}, append(c, "--data", filepath.Join(folder, "b"))...)); code == 0 ||
+				!strings.Contains(stderr.String(), "docs/CLUSTER.md") {
+				t.Errorf("agora admin %v: exit %d, %s", c, code, &stderr)
+			}
+		}
+		n := startNode(t, append(args("d"), "--backup-dir", filepath.Join(folder, "backups"))...)
+		if code := n.stop(); code == 0 || !strings.Contains(n.stderr.String(), "pg_dump") {
+			t.Errorf("a node with --backup-dir: exit %d, %s", code, n.stderr)
+		}
+	})
 	t.Run("backup", func(t *testing.T) {
 		var stderr bytes.Buffer
 		if code := run(environment{ctx: t.Context(), stdout: io.Discard, stderr: &stderr},

@@ -237,11 +237,26 @@ func TestCluster(t *testing.T) {
 	for _, n := range nodes {
 		urls = append(urls, n.url())
 	}
+	if !testing.Short() {
+		t.Run("suite of stores", func(t *testing.T) { testStoreSuite(t, d) })
+	}
 	t.Run("one node accepts", func(t *testing.T) { testAccepts(t, urls) })
 	t.Run("conformance", func(t *testing.T) { testConformance(t, url) })
 	t.Run("rolling restart", func(t *testing.T) { testRollingRestart(t, url, nodes) })
 	t.Run("no standby", func(t *testing.T) { testNoStandby(t, d, urls) })
 	t.Run("faults", func(t *testing.T) { testFaults(t, d, nodes, urls) })
+}
+
+// testStoreSuite runs the suite of all stores with the primary, whose commits wait for a standby.
+func testStoreSuite(t *testing.T, d *database) {
+	cmd := exec.Command("go", "test", "-tags", "postgres", "-vet=off", "-short", "-count=1", "-run", "^(TestStore|TestRemover)$",
+		"github.com/agora-relay/agora/store/postgres")
+	cmd.Env = append(os.Environ(), fmt.Sprintf("AGORA_POSTGRES=127.0.0.1 port=%d", d.servers[d.primary].port))
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	t.Logf("%s", out)
 }
 
 // testAccepts posts ACCEPTs for the same thread to all nodes at the same time. One of them must win.

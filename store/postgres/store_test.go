@@ -28,15 +28,15 @@ var creator struct {
 }
 
 // dsnOf returns the address of a schema of its own for each place, in the server of make postgres. It creates the
-// schema if it does not exist.
+// schema if it does not exist. AGORA_POSTGRES is the folder of the server's socket, or a host with "port=N" behind it.
 func dsnOf(ctx context.Context, place string) (string, error) {
-	folder := os.Getenv("AGORA_POSTGRES")
-	if folder == "" {
+	host := os.Getenv("AGORA_POSTGRES")
+	if host == "" {
 		return "", fmt.Errorf("AGORA_POSTGRES is not set; use make postgres")
 	}
 	hash := sha256.Sum256([]byte(place))
 	name := "t" + hex.EncodeToString(hash[:8])
-	server := fmt.Sprintf("host=%s user=agora dbname=postgres", folder)
+	server := fmt.Sprintf("host=%s user=agora dbname=postgres", host)
 	creator.mu.Lock()
 	defer creator.mu.Unlock()
 	if creator.conn == nil {
