@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -63,5 +64,38 @@ func TestLeastPrivileges(t *testing.T) {
 	must(t, s.Expire(t.Context(), time.Now().Add(48*time.Hour), nil))
 	if found := partitions(t, place); found["event_p0"] != 0 || len(found) > 5 {
 		t.Errorf("after the sweep the partitions have %v events", found)
+	}
+}
+
+// TestMonitoringQueries runs the queries that docs/CLUSTER.md has for operators.
+func TestMonitoringQueries(t *testing.T) {
+	place := t.TempDir()
+	s := open(t, place, Options{})
+	_, err := s.Append(t.Context(), request(t, key(1), "t"))
+	must(t, err)
+	guide, err := os.ReadFile("../../docs/CLUSTER.md")
+	must(t, err)
+	_, text, found := strings.Cut(string(guide), "```sql\n-- Do commits wait")
+	text, _, closed := strings.Cut(text, "```")
+	if !found || !closed {
+		t.Fatal("the queries were not found")
+	}
+	queries := strings.Split(strings.TrimSuffix(strings.TrimSpace("-- "+text), ";"), ";")
+	if len(queries) < 5 {
+		t.Errorf("%d queries, want at least 5", len(queries))
+	}
+	for _, query := range queries {
+		direct(t, place, func(conn *pgx.Conn) error {
+			query = strings.NewReplacer("agora.event", s.schema+".event", "agora.head", s.schema+".head").Replace(query)
+			rows, err := conn.Query(t.Context(), query)
+			if err == nil {
+				rows.Close()
+				err = rows.Err()
+			}
+			if err != nil {
+				t.Errorf("%s: %v", query, err)
+			}
+			return nil
+		})
 	}
 }
