@@ -103,12 +103,12 @@ type Store struct {
 
 	readOutage, markFailure repeated
 
-	mark    markFile // only the committer uses it after Open
-	durable atomic.Bool
-	known   atomic.Int64 // the last number that a notification has told
-	tail    tail
-	lease   lease
-	sweeper sweeper
+	mark      markFile // only the committer uses it after Open
+	durable   atomic.Bool
+	confirmed confirmed
+	tail      tail
+	lease     lease
+	sweeper   sweeper
 
 	mu       sync.Mutex  // guards the fields below
 	inbox    relay.Quota // the quota that is in force

@@ -59,10 +59,24 @@ func (s *Store) Read(ctx context.Context, q relay.Query) (page relay.Page, err e
 		page.Took = time.Since(began)
 		return err
 	})
+	if err == nil {
+		err = s.confirm(ctx, newest(page, q))
+	}
 	if err != nil {
 		return relay.Page{}, err
 	}
 	return page, nil
+}
+
+// newest returns the highest number in a page, including that of its cursor.
+func newest(page relay.Page, q relay.Query) (seq relay.Seq) {
+	if !q.Backward && (q.Until == 0 || page.Cursor.Seq <= q.Until) {
+		seq = page.Cursor.Seq
+	}
+	for _, e := range page.Events {
+		seq = max(seq, e.Seq)
+	}
+	return seq
 }
 
 func (s *Store) read(ctx context.Context, conn *pgx.Conn, q relay.Query) (relay.Page, error) {

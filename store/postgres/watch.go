@@ -54,6 +54,7 @@ func signal(c chan struct{}) {
 
 // committed passes on a group that this node has committed, as soon as all events before it were passed on.
 func (s *Store) committed(after, last relay.Seq, posted []relay.Posted) {
+	s.confirmed.raise(last)
 	if last == after {
 		return
 	}
@@ -122,6 +123,9 @@ func (s *Store) catchUp(ctx context.Context) (more bool, err error) {
 		until = t.pending[0].after
 	}
 	t.mu.Unlock()
+	if last, _ := s.confirmed.get(); until == 0 && last > after {
+		until = last // newer events will be notified, too
+	}
 	// Only this goroutine reads, so nobody else passes these events on, except for groups of this node.
 	q := relay.Query{After: s.cursor(after), Until: until, Expired: true, Limit: relay.MaxPage, MaxBytes: relay.PageBytes}
 	page, err := s.Read(ctx, q)
@@ -197,7 +201,7 @@ func (s *Store) listenOnce() error {
 			return err
 		}
 		if last, err := strconv.ParseInt(n.Payload, 10, 64); err == nil {
-			s.known.Store(max(s.known.Load(), last)) // only this goroutine writes it
+			s.confirmed.raise(relay.Seq(last))
 		}
 		signal(s.tail.wake)
 	}
