@@ -16,9 +16,9 @@ import (
 // process is another process on this machine. A nil *process reports no CPU time and no memory.
 type process struct{ pid int }
 
-// findProcess returns the process with this pid. If pid is 0 and the target is a loopback address without nodes, it returns
-// the process that listens at the target. It returns nil if there is no such process, if the process cannot be inspected,
-// or if it is this process, because its figures would include the generator.
+// findProcess returns the process with this pid. If pid is 0 and the target is a loopback address without nodes, it
+// returns the process that listens at the target. It returns nil if there is no such process, if the process cannot be
+// inspected, or if it is this process, because its figures would include the generator.
 func findProcess(pid int, to target) *process {
 	if pid == 0 && to.nodes == nil && onLoopback(to.host) {
 		if port, err := netip.ParseAddrPort(
