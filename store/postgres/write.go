@@ -113,7 +113,8 @@ func (w *writer) writeEvents(events []ledger.Event) {
 		m := e.Envelope
 		seq, threads = append(seq, int64(e.Seq)), append(threads, e.Thread)
 		ts, received = append(ts, nanos(e.TS)), append(received, nanos(e.Received))
-		expires, forget = append(expires, nanos(e.Expires)), append(forget, nanos(e.Forget))
+		// After the clock was set back, a new event could count as removed already.
+		expires, forget = append(expires, nanos(e.Expires)), append(forget, max(nanos(e.Forget), w.swept+1))
 		charged, network = append(charged, e.Charge), append(network, e.Network)
 		sender, id = append(sender, []byte(m.Sender.ID)), append(id, []byte(m.ID))
 		recipient, kind = append(recipient, []byte(m.Recipient)), append(kind, []byte(m.Type))

@@ -32,7 +32,8 @@ type writer struct {
 	begun    bool           // a transaction is open, or queued in batch
 	after    relay.Seq      // number of the last event when the transaction began
 	last     relay.Seq      // number of the last event, including those of the transaction
-	locked   bool           // after and last are those of the open transaction
+	swept    int64          // head.swept
+	locked   bool           // after, last and swept are those of the open transaction
 	warning  *pgconn.Notice // the last warning of the server since the transaction began
 	took     time.Duration  // of the last commit
 }
@@ -295,9 +296,9 @@ func (w *writer) begin() {
 	}
 	w.begun = true
 	w.batch.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
-	w.batch.Queue("SELECT epoch, last FROM head FOR UPDATE").QueryRow(func(row pgx.Row) error {
+	w.batch.Queue("SELECT epoch, last, swept FROM head FOR UPDATE").QueryRow(func(row pgx.Row) error {
 		var epoch uint32
-		if err := row.Scan(&epoch, &w.after); err != nil {
+		if err := row.Scan(&epoch, &w.after, &w.swept); err != nil {
 			return err
 		}
 		if epoch != w.store.epoch {
