@@ -19,7 +19,7 @@ var httpChecks = []Check{
 		Cites: overHTTP + " (error shape)", run: errorShape},
 	{Number: "S-91", Title: "An unknown path is answered with 404 NOT_FOUND in JSON",
 		Cites: overHTTP + " (every answer is JSON)", run: func(p *probe) {
-			for _, path := range []string{"/", "/nothing-is-here", "/events/1", "/health/x"} {
+			for _, path := range []string{"/nothing-is-here", "/events/1", "/health/x"} {
 				p.checkRefused(p.call("", "GET", path, nil, nil, 0), notFound)
 			}
 		}},

@@ -93,7 +93,7 @@ func (r *Relay) exchange(ctx context.Context) {
 	tick := time.NewTicker(exchangeEvery)
 	defer tick.Stop()
 	unreachable := outage{message: "cannot exchange reports with the other nodes; until it works again, limits and " +
-		"presence count only what this node has seen; check the connection between the nodes"}
+		"presence count only what this node has seen; check the connection to what the nodes share, such as the database"}
 	for {
 		if err := r.exchangeOnce(ctx); err != nil && ctx.Err() == nil {
 			unreachable.report(r.log, err)

@@ -338,7 +338,8 @@ func (a *api) checkpoint(r *http.Request) (any, error) {
 
 func (a *api) backup(*http.Request) (any, error) {
 	if a.Backups == nil {
-		return nil, invalid("there is no folder for backups; start the relay with --backup-dir")
+		return nil, invalid("there is no folder for backups; start the relay with --backup-dir, or copy PostgreSQL with " +
+			"pg_dump if the messages are there (--store)")
 	}
 	return a.Backups.Now()
 }
