@@ -190,6 +190,12 @@ func TestNodesShareARelay(t *testing.T) {
 			}
 		}
 	})
+	t.Run("a data folder in use", func(t *testing.T) {
+		n := startNode(t, args("b")...)
+		if code := n.stop(); code == 0 || !strings.Contains(n.stderr.String(), "in use by another process") {
+			t.Errorf("a node with the data folder of another one: exit %d, %s", code, n.stderr)
+		}
+	})
 	t.Run("what only a single node can do", func(t *testing.T) {
 		for _, c := range [][]string{{"top"}, {"checkpoint"}} {
 			var stderr bytes.Buffer

@@ -244,6 +244,7 @@ func TestCluster(t *testing.T) {
 	t.Run("conformance", func(t *testing.T) { testConformance(t, url) })
 	t.Run("rolling restart", func(t *testing.T) { testRollingRestart(t, url, nodes) })
 	t.Run("no standby", func(t *testing.T) { testNoStandby(t, d, urls) })
+	t.Run("health", func(t *testing.T) { testHealth(t, nodes[2]) })
 	t.Run("faults", func(t *testing.T) { testFaults(t, d, nodes, urls) })
 }
 
@@ -408,6 +409,30 @@ func testNoStandby(t *testing.T, d *database, urls []string) {
 	if n := strings.Count(strings.Join(ids, "\n"), waitingID); n != 1 {
 		t.Errorf("the message is stored %d times", n)
 	}
+}
+
+// testHealth cuts off a node while nobody posts. Its health must show it, so that a load balancer leaves it out.
+func testHealth(t *testing.T, n *node) {
+	isNow := func(want int, state string) func() bool {
+		return func() bool {
+			status, answer := request(http.MethodGet, n.url()+"/health", nil)
+			var health struct{ Node struct{ State string } }
+			return status == want && json.Unmarshal(answer, &health) == nil && health.Node.State == state
+		}
+	}
+	waitUntil(t, "the node is healthy", isNow(200, "ok"))
+	for _, l := range n.links {
+		l.set(true)
+	}
+	began := time.Now()
+	waitUntil(t, "the node is not healthy", isNow(503, "unreachable"))
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("this took %v", took)
+	}
+	for _, l := range n.links {
+		l.set(false)
+	}
+	waitUntil(t, "the node is healthy again", isNow(200, "ok"))
 }
 
 // testFaults causes faults while messages are posted to all nodes and each node is followed.

@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
@@ -46,7 +45,7 @@ func (c *confirmed) get() (last relay.Seq, changed <-chan struct{}) {
 // milliseconds. It does not come if that node has ended.
 const confirmAfter = 50 * time.Millisecond
 
-// confirm waits until all events up to seq are durable. Errors: errNoAnswer, ctx's error, relay.ErrShuttingDown.
+// confirm waits until all events up to seq are durable. Errors: errNoAnswer, errUnconfirmed, ctx's error, those of closed.
 func (s *Store) confirm(ctx context.Context, seq relay.Seq) error {
 	late := time.NewTimer(confirmAfter)
 	defer late.Stop()
@@ -83,8 +82,11 @@ func (s *Store) confirm(ctx context.Context, seq relay.Seq) error {
 		}
 		return err
 	})
-	if err != nil && ctx.Err() == nil && s.closed() == nil && !errors.Is(err, relay.ErrShuttingDown) {
-		return errNoAnswer
+	switch {
+	case err == nil || ctx.Err() != nil || s.closed() != nil:
+		return err
+	case err == errStuck || err == errLate:
+		return errUnconfirmed
 	}
-	return err
+	return errNoAnswer
 }

@@ -73,10 +73,10 @@ func Masked(dsn string) string {
 	})
 }
 
-// cleaned returns err with a text that has no password.
+// cleaned returns err with a text that has no password, and is in one line.
 func cleaned(err error) error {
-	if text := err.Error(); Masked(text) != text {
-		return errors.New(Masked(text))
+	if text := strings.NewReplacer("\n\t", " ", "\n", " ").Replace(Masked(err.Error())); text != err.Error() {
+		return errors.New(text)
 	}
 	return err
 }
@@ -104,6 +104,9 @@ var (
 		"try again in a moment", 2*time.Second)
 	errNoAnswer = &envelope.Error{Code: envelope.CodeUnavailable, RetryAfter: 2 * time.Second,
 		Message: "the relay's database cannot be reached at the moment; try again in a moment"}
+	errUnconfirmed = &envelope.Error{Code: envelope.CodeUnavailable, RetryAfter: 5 * time.Second,
+		Message: "the relay's database waits for its standbys, so it is not known which messages are durable; try again in " +
+			"a moment"}
 	errRefused = envelope.NotStored("the relay's database refuses to store; nothing was stored, try again in a moment",
 		5*time.Second)
 	errStuck = envelope.NotStored("the relay's database waits for its standbys; nothing was stored, try again in a moment",
@@ -175,8 +178,8 @@ var (
 	errEpoch = errors.New("the database has got a new epoch, because events were lost or it was replaced; " +
 		"restart this node")
 	errMissing = errors.New("acknowledged messages are missing from the database: a server was promoted that did not " +
-		"have them all, or the database was restored from a copy; start the nodes with --accept-loss, after which readers " +
-		"must start again because their cursors are unknown")
+		"have them all, or the database was restored from a copy; promote the server that has them, or start the nodes with " +
+		"--accept-loss, after which readers must start again because their cursors are unknown")
 )
 
 // CheckAddress returns an error if dsn cannot be parsed. The error does not contain it.

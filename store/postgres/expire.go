@@ -17,10 +17,13 @@ import (
 const expireRows = 1000
 
 // Expire implements relay.Store. Only the node with the lease does something. Refusals: CodeUnavailable while nothing
-// can be stored.
+// can be stored, also at the other nodes, whose health this shows.
 func (s *Store) Expire(ctx context.Context, now time.Time, notices relay.Notices) error {
 	if err := s.refusal(); err != nil {
 		return err
+	}
+	if s.unreachable.Load() {
+		return errUnreachable
 	}
 	if !s.Leads() {
 		return nil

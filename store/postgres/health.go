@@ -23,10 +23,10 @@ func (s *Store) Health() Health {
 		h.Role = "leader"
 	}
 	switch err := s.refusal(); {
+	case s.down.Load() != nil || s.closed() == nil && s.unreachable.Load():
+		h.State = "unreachable"
 	case err == errStuck:
 		h.State = "waiting"
-	case s.down.Load() != nil:
-		h.State = "unreachable"
 	case err != nil:
 		h.State = "failed"
 	}

@@ -167,6 +167,7 @@ func tryAlone(ctx context.Context, conn *pgx.Conn, space int32) (alone bool, err
 func (s *Store) keepLease() {
 	for failures := 0; s.wait(leaseEvery/2 + rand.N(leaseEvery/2)); {
 		err := s.checkLease()
+		s.unreachable.Store(err != nil)
 		switch {
 		case err == nil:
 			failures = 0

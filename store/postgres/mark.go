@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/gofrs/flock"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/agora-relay/agora/relay"
@@ -50,15 +51,18 @@ func parseMark(text string) (m mark, err error) {
 // markFile is the mark of a node and its file.
 type markFile struct {
 	mark
-	file *os.File // nil: the mark is only in memory
+	file *os.File     // nil: the mark is only in memory
+	lock *flock.Flock // keeps another node from using the file
 }
 
-func (f *markFile) close() error {
-	if f.file == nil {
-		return nil
+func (f *markFile) close() (err error) {
+	if f.file != nil {
+		err = errors.Join(f.file.Sync(), f.file.Close())
+		f.file = nil
 	}
-	err := errors.Join(f.file.Sync(), f.file.Close())
-	f.file = nil
+	if f.lock != nil {
+		err = errors.Join(err, f.lock.Close())
+	}
 	return err
 }
 
@@ -71,6 +75,14 @@ func (s *Store) openMark(ctx context.Context, conn *pgx.Conn) (err error) {
 	s.mark.mark = mark{epoch: h.epoch, last: h.last, hash: "-"}
 	if s.options.Mark == "" {
 		return nil
+	}
+	s.mark.lock = flock.New(s.options.Mark + ".lock")
+	locked, err := s.mark.lock.TryLock()
+	switch {
+	case err != nil:
+		return fmt.Errorf("lock %s: %w", s.options.Mark, err)
+	case !locked:
+		return fmt.Errorf("%s is in use by another process; each node needs a data folder of its own", s.options.Mark)
 	}
 	text, err := os.ReadFile(s.options.Mark)
 	if err == nil && len(text) > 0 {

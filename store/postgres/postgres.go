@@ -103,12 +103,15 @@ type Store struct {
 
 	readOutage, markFailure repeated
 
-	mark      markFile // only the committer uses it after Open
-	durable   atomic.Bool
-	confirmed confirmed
-	tail      tail
-	lease     lease
-	sweeper   sweeper
+	mark    markFile // only the committer uses it after Open
+	durable atomic.Bool
+	// unreachable means that the last question to the server, on the connection for the lease, had no answer. A node asks
+	// every few seconds, so this is known if nobody posts, too.
+	unreachable atomic.Bool
+	confirmed   confirmed
+	tail        tail
+	lease       lease
+	sweeper     sweeper
 
 	mu       sync.Mutex  // guards the fields below
 	inbox    relay.Quota // the quota that is in force
@@ -139,7 +142,7 @@ func Open(ctx context.Context, dsn string, o Options) (_ *Store, err error) {
 	if s.pool, err = pgxpool.NewWithConfig(ctx, pools); err != nil {
 		return nil, cleaned(err)
 	}
-	w, err := s.open(ctx)
+	w, err := s.openWithin(ctx, openTime)
 	if err != nil {
 		s.cancel()
 		s.giveUp()
@@ -155,6 +158,25 @@ func Open(ctx context.Context, dsn string, o Options) (_ *Store, err error) {
 	s.workers.Go(s.useNonces)
 	return s, nil
 }
+
+// openTime is how long Open waits for the server. Its first commit waits for a standby.
+const openTime = time.Minute
+
+// openWithin calls open, and logs that it waits if this takes long.
+func (s *Store) openWithin(ctx context.Context, limit time.Duration) (*writer, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, errOpenTime)
+	defer cancel()
+	defer time.AfterFunc(limit/12, func() {
+		s.options.Log.Warn("waiting for PostgreSQL; it may wait for a standby, see pg_stat_replication", "limit", limit)
+	}).Stop()
+	w, err := s.open(ctx)
+	if err != nil && errors.Is(context.Cause(ctx), errOpenTime) {
+		err = errOpenTime
+	}
+	return w, err
+}
+
+var errOpenTime = errors.New("the server has not answered within a minute; it may wait for a standby, see pg_stat_replication")
 
 // open does the work of Open after the pool exists.
 func (s *Store) open(ctx context.Context) (w *writer, err error) {

@@ -84,6 +84,9 @@ func (s *Store) refusal() error {
 		return d.refusal
 	}
 	if since := s.busySince.Load(); since != 0 && time.Since(time.Unix(0, since)) > stuckTime {
+		if s.unreachable.Load() {
+			return errUnreachable
+		}
 		return errStuck
 	}
 	return nil

@@ -236,7 +236,7 @@ func (s *Store) Watch(ctx context.Context, after relay.Cursor, f func([]relay.Po
 	read := func(q relay.Query) (page relay.Page, err error) {
 		q.MaxBytes = relay.PageBytes
 		for {
-			if page, err = s.Read(ctx, q); !errors.Is(err, errNoAnswer) {
+			if page, err = s.Read(ctx, q); !errors.Is(err, errNoAnswer) && !errors.Is(err, errUnconfirmed) {
 				return page, err
 			}
 			select {

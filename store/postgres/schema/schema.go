@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/agora-relay/agora/relay"
 )
@@ -74,6 +75,10 @@ func Migrate(ctx context.Context, conn *pgx.Conn, extensions []relay.Extension, 
 	}
 	for number := have + 1; number <= len(files); number++ {
 		if err := runFile(ctx, conn, files[number-1], number, partition); err != nil {
+			if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "42501" {
+				return fmt.Errorf("this role may not create the tables: %w; connect once as the role that owns the schema %s",
+					err, *name)
+			}
 			return fmt.Errorf("schema %d: %w", number, err)
 		}
 	}
