@@ -171,9 +171,16 @@ func TestNodesShareARelay(t *testing.T) {
 		}
 	})
 	t.Run("another policy", func(t *testing.T) {
-		n := startNode(t, append(args("a"), "--active-timeout", "2h")...)
-		if code := n.stop(); code == 0 || !strings.Contains(n.stderr.String(), "another policy") {
-			t.Errorf("a node with another policy: exit %d, %s", code, n.stderr)
+		for _, c := range []struct{ flag, value, want string }{
+			{"--active-timeout", "2h", `--active-timeout is \"2h0m0s\" here and \"`},
+			{"--reads", "parties", `--reads is \"parties\" here and \"open\" there`},
+			{"--public-url", "https://other.example", `--public-url is \"https://other.example\" here and \"\" there`},
+		} {
+			n := startNode(t, append(args("a"), c.flag, c.value)...)
+			if code := n.stop(); code == 0 || !strings.Contains(n.stderr.String(), c.want) &&
+				!strings.Contains(n.stderr.String(), strings.ReplaceAll(c.want, `\`, "")) {
+				t.Errorf("a node with another policy: exit %d, %s, want %s", code, n.stderr, c.want)
+			}
 		}
 	})
 	t.Run("key fetch", func(t *testing.T) {

@@ -70,7 +70,8 @@ func (c *serveCmd) openStore(ctx context.Context, observer relay.Observer, log *
 		}}, nil
 	}
 	store, err := postgres.Open(ctx, string(c.Nodes.Store), postgres.Options{
-		Policy: c.policy(), AcceptLoss: c.AcceptLoss, AcceptAsync: c.Nodes.AcceptAsync, Log: log, Extensions: extensions(),
+		Settings: c.sharedSettings(),
+		Policy:   c.policy(), AcceptLoss: c.AcceptLoss, AcceptAsync: c.Nodes.AcceptAsync, Log: log, Extensions: extensions(),
 		Observer: observer, Conns: c.Nodes.StoreConns, Mark: filepath.Join(c.Data, markName),
 	})
 	if err != nil {
@@ -82,6 +83,16 @@ func (c *serveCmd) openStore(ctx context.Context, observer relay.Observer, log *
 			stats, err := store.Stats(ctx)
 			return metrics.StoreStats{Threads: stats.Threads, DatabaseBytes: stats.DatabaseBytes}, err
 		}}, nil
+}
+
+// sharedSettings are the settings that all nodes of a relay must have in common. The policy of the store is made of some
+// of them; they are here so that an error can name the flags.
+func (c *serveCmd) sharedSettings() map[string]string {
+	return map[string]string{
+		"--reads": string(c.Reads), "--public-url": c.PublicURL, "--max-ttl": c.MaxTTL.String(),
+		"--pending-timeout": c.PendingTimeout.String(), "--active-timeout": c.ActiveTimeout.String(),
+		"--thread-retention": c.ThreadRetention.String(),
+	}
 }
 
 // config adds to the configuration of a relay what its nodes share.

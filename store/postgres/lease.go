@@ -5,7 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -99,8 +102,8 @@ func (s *Store) takeLease(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-// sharePolicy takes the lock that all nodes share. Before that, it checks that the policy is that of the other nodes.
-// A node that is alone may change the policy.
+// sharePolicy takes the lock that all nodes share. Before that, it checks that the policy and the settings are those of
+// the other nodes. A node that is alone may change them.
 func (s *Store) sharePolicy(ctx context.Context, conn *pgx.Conn) (err error) {
 	space := schema.Space(s.schema)
 	if _, err := conn.Exec(ctx, "SELECT pg_advisory_lock($1, $2)", int32(schema.LockMigrate), space); err != nil {
@@ -124,7 +127,7 @@ func (s *Store) sharePolicy(ctx context.Context, conn *pgx.Conn) (err error) {
 	}
 	shared := s.policy
 	shared.Inbox = relay.Quota{} // each node may change it while it runs
-	mine, err := json.Marshal(shared)
+	mine, err := json.Marshal(sharedSettings{shared, s.options.Settings})
 	if err != nil {
 		return err
 	}
@@ -139,8 +142,8 @@ func (s *Store) sharePolicy(ctx context.Context, conn *pgx.Conn) (err error) {
 			return err
 		}
 		if !alone {
-			return fmt.Errorf("%w: they have %s and this one has %s; give all nodes the same settings, "+
-				"or stop the others first", ErrPolicy, stored, mine)
+			return fmt.Errorf("%w: %s; give all nodes the same settings, or stop the others first", ErrPolicy,
+				s.differences(stored))
 		}
 		_, err = conn.Exec(ctx, "INSERT INTO setting (name, value) VALUES ('policy', $1) "+
 			"ON CONFLICT (name) DO UPDATE SET value = excluded.value", mine)
@@ -153,6 +156,31 @@ func (s *Store) sharePolicy(ctx context.Context, conn *pgx.Conn) (err error) {
 	}
 	_, err = conn.Exec(ctx, "SELECT pg_advisory_lock_shared($1, $2)", int32(schema.LockNodes), space)
 	return err
+}
+
+// sharedSettings are what all nodes must have in common, as the database has them.
+type sharedSettings struct {
+	Policy   relay.Policy
+	Settings map[string]string
+}
+
+// differences says in which settings this node differs from the others, whose settings are stored.
+func (s *Store) differences(stored []byte) string {
+	var theirs sharedSettings
+	if err := json.Unmarshal(stored, &theirs); err != nil {
+		return "their settings are those of another version"
+	}
+	var found []string
+	mine := s.options.Settings
+	for _, name := range slices.Sorted(maps.Keys(mine)) {
+		if their := theirs.Settings[name]; their != mine[name] {
+			found = append(found, fmt.Sprintf("%s is %q here and %q there", name, mine[name], their))
+		}
+	}
+	if len(found) == 0 {
+		return "their timeouts or limits differ"
+	}
+	return strings.Join(found, ", ")
 }
 
 var errNotAlone = errors.New("nodes of this relay run with this database; stop them first")

@@ -32,6 +32,8 @@ import (
 // Options configure a store. The zero value works.
 type Options struct {
 	relay.Policy
+	// Settings are further settings that all nodes must share, by the names that an operator knows.
+	Settings   map[string]string
 	Extensions []relay.Extension
 	Log        *slog.Logger     // nil: slog.Default
 	Now        func() time.Time // nil: time.Now
