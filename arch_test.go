@@ -522,8 +522,8 @@ func TestThreatsAreShown(t *testing.T) {
 			}
 		}
 	}
-	if number["T"] != 87 || number["S"] != 9 {
-		t.Errorf("%v threats, want 87 and 9", number)
+	if number["T"] != 93 || number["S"] != 9 {
+		t.Errorf("%v threats, want 93 and 9", number)
 	}
 }
 
