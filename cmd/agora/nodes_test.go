@@ -203,6 +203,20 @@ func TestNodesShareARelay(t *testing.T) {
 			t.Errorf("a node with the data folder of another one: exit %d, %s", code, n.stderr)
 		}
 	})
+	t.Run("a ban at a node that does not lead", func(t *testing.T) {
+		var stderr bytes.Buffer
+		c := startNode(t, args("e")...)
+		if _, body := get(t, c.url+"/health"); !strings.Contains(body, `"role":"follower"`) {
+			t.Errorf("the node leads: %s", body)
+		}
+		if code := run(environment{ctx: t.Context(), stdout: io.Discard, stderr: &stderr},
+			[]string{"admin", "ban", "--data", filepath.Join(folder, "e"), "203.0.113.7"}); code != 0 {
+			t.Errorf("exit %d, %s", code, &stderr)
+		}
+		if code := c.stop(); code != 0 {
+			t.Errorf("the node ends with %d", code)
+		}
+	})
 	t.Run("what only a single node can do", func(t *testing.T) {
 		for _, c := range [][]string{{"top"}, {"checkpoint"}} {
 			var stderr bytes.Buffer

@@ -49,11 +49,11 @@ func (s *Store) Update(ctx context.Context, f func(relay.StoreTx) error) (time.D
 }
 
 // runUpdate runs an update under a savepoint of the open transaction. o is the outcome for the caller of Update. err
-// means that the database failed, and is for all callers of the group. Updates are those of gateways. What a gateway
-// knows may be old if the node has lost the lease, for example because it was frozen. So the lease is checked when the
-// transaction has the lock.
+// means that the database failed, and is for all callers of the group. What a gateway knows may be old if its node
+// was frozen and has lost the lease without noticing yet. So a leader whose lease is not sure refuses updates. Other
+// nodes have updates too: those of the operator.
 func (w *writer) runUpdate(u *update) (o outcome, posted []relay.Posted, err error) {
-	if !w.store.Leads() {
+	if w.store.lease.held.Load() && !w.store.Leads() {
 		return outcome{err: errNoLease}, nil, nil
 	}
 	w.begin()
