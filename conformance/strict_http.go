@@ -22,6 +22,11 @@ var httpChecks = []Check{
 			for _, path := range []string{"/nothing-is-here", "/events/1", "/health/x"} {
 				p.checkRefused(p.call("", "GET", path, nil, nil, 0), notFound)
 			}
+			// A relay may show a page for people at /. Anything else there must be refused.
+			root := p.call("", "GET", "/", nil, nil, 0)
+			if page := strings.HasPrefix(root.header.Get("Content-Type"), "text/html"); root.status != http.StatusOK || !page {
+				p.checkRefused(root, notFound)
+			}
 		}},
 	{Number: "S-92",
 		Title: "A path with a trailing or double slash is answered with 404 and never redirected, also for POST",
