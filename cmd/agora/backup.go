@@ -78,7 +78,9 @@ func (c backupCmd) Run(env environment) (err error) {
 	began := time.Now()
 	shown := c.Dest
 	if c.Keep > 0 {
-		shown = filepath.Join(c.Dest, admin.BackupName(began))
+		if shown, err = admin.NewBackup(c.Dest, began); err != nil {
+			return err
+		}
 	}
 	copied, err := makeBackup(env.ctx, c.Data, shown, func(done, total int64) {
 		fmt.Fprintf(env.stderr, "agora: copied %s of about %s\n", megabytes(done), megabytes(max(done, total)))

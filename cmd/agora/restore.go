@@ -13,6 +13,7 @@ import (
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/internal/fsync"
+	"github.com/agora-relay/agora/relay/admin"
 )
 
 type restoreCmd struct {
@@ -65,9 +66,12 @@ func (c restoreCmd) Run(env environment) (err error) {
 	if err := os.MkdirAll(parent, 0o700); err != nil {
 		return err
 	}
-	unfinished := filepath.Join(parent, "."+filepath.Base(data)+".restore-"+time.Now().UTC().Format("20060102T150405Z"))
-	if _, err := makeBackup(env.ctx, backup, unfinished, nil); err != nil {
+	unfinished, err := os.MkdirTemp(parent, "."+filepath.Base(data)+".restore-")
+	if err != nil {
 		return err
+	}
+	if _, err := makeBackup(env.ctx, backup, unfinished, nil); err != nil {
+		return errors.Join(err, os.RemoveAll(unfinished))
 	}
 	if err := c.check(env, unfinished); err != nil {
 		return errors.Join(fmt.Errorf("the copy is not like the backup: %w", err), os.RemoveAll(unfinished))
@@ -169,7 +173,9 @@ func (c restoreCmd) check(env environment, folder string) error {
 // putInPlace renames the finished folder to data. old is the new name of the folder that was there before.
 func (c restoreCmd) putInPlace(finished, data string, exists bool) (old string, err error) {
 	if exists {
-		old = data + ".before-" + time.Now().UTC().Format("20060102T150405Z")
+		if old, err = admin.NewPath(data+".before-", time.Now()); err != nil {
+			return "", err
+		}
 		if err := os.Rename(data, old); err != nil {
 			return "", fmt.Errorf("the old data folder stays in place: %w", err)
 		}

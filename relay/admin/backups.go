@@ -75,13 +75,33 @@ func NewBackups(o BackupOptions) (*Backups, error) {
 	return b, nil
 }
 
-// backupLayout is the form of the names of backups: the time at which they were begun, UTC. It sorts by time.
-const backupLayout = "agora-20060102T150405Z"
+// Names of folders that were made at some time end in that time, UTC. They sort by it.
+const (
+	timeLayout   = "20060102T150405Z"
+	backupPrefix = "agora-"
+	backupLayout = backupPrefix + timeLayout
+)
 
 var backupForm = regexp.MustCompile(`^agora-\d{8}T\d{6}Z$`)
 
-// BackupName returns the name of a backup that is begun at now.
-func BackupName(now time.Time) string { return now.UTC().Format(backupLayout) }
+// NewBackup returns the path of a new backup in the folder, which is begun at now.
+func NewBackup(folder string, now time.Time) (path string, err error) {
+	return NewPath(filepath.Join(folder, backupPrefix), now)
+}
+
+// NewPath returns a path that does not exist yet: the prefix, and now to the second. If that path exists, NewPath takes
+// the next second, and so forth.
+func NewPath(prefix string, now time.Time) (path string, err error) {
+	for ; ; now = now.Add(time.Second) {
+		path = prefix + now.UTC().Format(timeLayout)
+		switch _, err := os.Lstat(path); {
+		case errors.Is(err, fs.ErrNotExist):
+			return path, nil
+		case err != nil:
+			return "", err
+		}
+	}
+}
 
 // listBackups returns the names of the backups in a folder, the oldest first. Other files are ignored.
 func listBackups(folder string) (names []string, err error) {
@@ -146,8 +166,10 @@ func (b *Backups) Now() (m Made, err error) {
 	b.mu.Lock()
 	b.info.Running = true
 	b.mu.Unlock()
-	m.Folder = filepath.Join(b.folder, BackupName(began))
-	err = b.make(b.ctx, m.Folder)
+	m.Folder, err = NewBackup(b.folder, began)
+	if err == nil {
+		err = b.make(b.ctx, m.Folder)
+	}
 	if err == nil && b.keep > 0 {
 		m.Removed, err = PruneBackups(b.folder, filepath.Base(m.Folder), b.keep)
 		if err != nil {
