@@ -20,6 +20,7 @@ var (
 		"repeat TestKillLoop, with an audit each time, for at least this many minutes")
 	hoardEvents    = flag.Int("hoard-events", 15_000, "events in the database of TestReadersFromOneAddressDelayNoOther")
 	hoardManifests = flag.Int("hoard-manifests", 100, "manifests of 100 KB each in that database")
+	bareFlag       = flag.Bool("bare", false, "run no tests, but the server of bareServer")
 	seedFlag       = flag.Uint64("seed", 0, "seed of the random numbers; 0: a new seed, which the test logs")
 )
 
@@ -29,7 +30,11 @@ var binary string
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	code, err := buildAndRun(m)
+	run := func() (int, error) { return buildAndRun(m) }
+	if *bareFlag {
+		run = func() (int, error) { return 1, serveBare() }
+	}
+	code, err := run()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
