@@ -171,7 +171,7 @@ func (p *program) stop(t *testing.T) {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM) // the error says only that it has ended already
 	select {
 	case <-p.ended:
-	case <-time.After(15 * time.Second):
+	case <-time.After(time.Minute):
 		t.Errorf("%s does not end", p.cmd.Path)
 		_ = p.cmd.Process.Kill()
 		<-p.ended
@@ -181,7 +181,7 @@ func (p *program) stop(t *testing.T) {
 // await returns the rest of the next line that begins with before.
 func (p *program) await(t *testing.T, before string) string {
 	t.Helper()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(time.Minute)
 	for {
 		select {
 		case line := <-p.lines:

@@ -76,7 +76,7 @@ func (term *terminal) stop(signal syscall.Signal) {
 	_ = syscall.Kill(-term.cmd.Process.Pid, signal) // it fails if they have ended
 	select {
 	case <-term.ended:
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		_ = syscall.Kill(-term.cmd.Process.Pid, syscall.SIGKILL)
 		<-term.ended
 	}

@@ -132,7 +132,7 @@ func TestImage(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("the relay does not end")
 		_ = relay.Process.Kill()
 	}

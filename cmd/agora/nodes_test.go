@@ -318,7 +318,7 @@ func TestMigrate(t *testing.T) {
 // waitFor waits until a GET is answered with this status.
 func waitFor(t *testing.T, url string, status int) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		got, body := get(t, url)
 		if got == status {
 			return

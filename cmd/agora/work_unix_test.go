@@ -178,7 +178,7 @@ func (w *workTest) gone(line string) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	for deadline := time.Now().Add(20 * time.Second); syscall.Kill(pid, 0) == nil && !isZombie(pid); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); syscall.Kill(pid, 0) == nil && !isZombie(pid); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			w.t.Fatalf("the process %d goes on", pid)
 		}

@@ -259,7 +259,7 @@ func (i *inbox) texts(n int) (texts []string) {
 // eventually waits until f returns true.
 func eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
-	for range 500 {
+	for range 6000 { // a minute, because the machine may be busy
 		if f() {
 			return
 		}

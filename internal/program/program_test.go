@@ -133,7 +133,7 @@ func options(t *testing.T, name string, l *log) Options {
 // gone fails the test if a process does not end.
 func gone(t *testing.T, pid int) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); syscall.Kill(pid, 0) == nil && !isZombie(pid); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); syscall.Kill(pid, 0) == nil && !isZombie(pid); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("the process %d goes on", pid)
 		}

@@ -320,7 +320,7 @@ func TestProcessGroup(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(10 * time.Second); syscall.Kill(pid, 0) == nil && !isZombie(pid); {
+	for deadline := time.Now().Add(time.Minute); syscall.Kill(pid, 0) == nil && !isZombie(pid); {
 		if time.Now().After(deadline) {
 			t.Fatalf("process %d of the group runs after the group was killed", pid)
 		}
@@ -368,7 +368,7 @@ func TestShutdown(t *testing.T) {
 		cancel()
 		select {
 		case <-done:
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatalf("%s: Run does not end", mode)
 		}
 		if err := c.Screen(t.Context(), peer, message(t)); codeOf(err) != envelope.CodeUnavailable {
@@ -433,7 +433,7 @@ func TestQueueIsBounded(t *testing.T) {
 			if codeOf(err) != envelope.CodeUnavailable {
 				t.Errorf("%v", err)
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatalf("only %d of %d questions are refused at once", i, all)
 		}
 	}
