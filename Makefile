@@ -11,10 +11,10 @@ endif
 
 # cmd/agora/default.pgo makes the program faster, but go test would compile all packages once more for it.
 GOFLAGS_SET := $(shell go env GOFLAGS)
-test check lint race postgres fuzz interop js python faults cluster operations mutants install-test: export GOFLAGS := $(GOFLAGS_SET) -pgo=off
+lint fuzz interop mutants: export GOFLAGS := $(GOFLAGS_SET) -pgo=off
 # make lint vets everything. By itself, go test would vet all packages again, and also analyze all dependencies again.
 # Without a symbol table, the programs of the tests are linked in two thirds of the time.
-check race postgres js python faults cluster operations install-test: export GOFLAGS := $(GOFLAGS_SET) -pgo=off -vet=off -ldflags=-s
+test check race postgres js python faults cluster operations install-test: export GOFLAGS := $(GOFLAGS_SET) -pgo=off -vet=off -ldflags=-s
 
 .PHONY: run test check lint race postgres build fmt fuzz interop js python packages page faults cluster operations nightly mutants reproducible sbom perf profile pgo bench-guard deb rpm release install-test
 # The timeouts of threads are one day here, so that no thread ends while you follow the README.
@@ -26,13 +26,16 @@ build:
 	@echo 'Building bin/agora. The first time takes a minute or two.'
 	@go build $(BUILD_FLAGS) -o bin/agora ./cmd/agora
 
+# -short: what a test repeats, it repeats less often. make nightly runs all tests without it. -p 3: three packages run at
+# a time, because some of them mostly wait. Those that take longest start first.
+TEST = go test -short -p 3
 test:
 	@echo 'Running all tests. This takes some minutes. A line is printed when a package is finished.'
-	go test ./...
+	$(TEST) ./cmd/agora ./conformance ./faults ./gateway/... ./relay/... ./store/... ./...
 
 # A change must pass this, and also make interop, make js, make python, make packages, make page,
 # make faults and make sbom. .ci/run runs them all.
-check: lint postgres race
+check: lint test postgres race
 	@echo 'make check: all passed'
 
 # TAGS are the build tags of the tests that need more than Go.
@@ -51,13 +54,13 @@ lint:
 race:
 	bash ci/race
 
-# Runs all tests. With PostgreSQL 15, the tests of the gateways repeat there what they do with SQLite, and compare. See
-# gateway/gatetest. PACKAGES=./gateway/... runs only those. -short: what a test repeats, it repeats less often. make
-# nightly runs all tests without it. -p 3: three packages run at a time, because some of them mostly wait. Those that
-# take longest start first.
-PACKAGES ?= ./cmd/agora ./conformance ./faults ./store/postgres ./store/sqlite ./relay ./gateway/... ./...
+# Runs the tests that need PostgreSQL 15, and those of the gateways, which repeat there what they do with SQLite, and
+# compare. See gateway/gatetest. PACKAGES=./gateway/hub runs only those.
+PACKAGES ?= ./store/postgres ./store/transfer ./gateway/...
+tests_with = ^($$(grep -l '^//go:build $(1)' $(2)/*_test.go | xargs grep -ho '^func Test\w*' | cut -c6- | paste -sd'|'))$$
 postgres:
-	bash ci/postgres go test -short -p 3 $(PACKAGES)
+	bash ci/postgres $(TEST) $(PACKAGES)
+	bash ci/postgres $(TEST) -run "$(call tests_with,postgres,cmd/agora)" ./cmd/agora
 
 # Runs three nodes over three PostgreSQL servers, ends and separates them, and checks that no message is lost. Needs
 # PostgreSQL 15.
@@ -134,7 +137,7 @@ page: build
 
 # Tests the running binary with failing system calls and a full disk. Needs Linux, strace and permission to mount.
 faults:
-	go test -tags faults -count=1 -timeout 5m -run "^($$(grep -l '^//go:build faults' faults/*_test.go | xargs grep -ho '^func Test\w*' | cut -c6- | paste -sd'|'))$$" ./faults
+	go test -tags faults -count=1 -timeout 5m -run "$(call tests_with,faults,faults)" ./faults
 
 # Runs a relay as docs/OPERATING.md says, with an ACME certificate authority, nginx, Caddy, Prometheus and systemd. Needs
 # what ci/install operations installs.
