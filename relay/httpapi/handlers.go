@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"strings"
 	"time"
@@ -53,8 +54,10 @@ func (a *api) postEvent(w http.ResponseWriter, r *http.Request, from relay.Peer)
 	return WriteJSON(w, http.StatusOK, answer)
 }
 
-// initialBody bounds the memory, in bytes, that ReadBody allocates before it reads.
-const initialBody = 4 << 10
+const (
+	initialBody = 4 << 10   // memory in bytes that ReadBody allocates before it reads
+	drainedBody = 256 << 10 // how much of a body that is too large is still read, in bytes
+)
 
 // ReadBody reads a request body of at most limit bytes. The body must not have a Content-Encoding. Any Content-Type is
 // accepted, so that a plain curl -d works.
@@ -65,7 +68,7 @@ func ReadBody(w http.ResponseWriter, r *http.Request, limit int) ([]byte, error)
 		return nil, envelope.Errorf(envelope.CodeUnsupportedMedia, "the body must be sent without Content-Encoding")
 	}
 	if r.ContentLength > int64(limit) {
-		return nil, envelope.TooLarge(limit) // before any of the body is read
+		return nil, tooLarge(r, limit)
 	}
 	// A client may announce a large body and never send it. So only a little memory is allocated now. The buffer grows
 	// as the body arrives.
@@ -74,10 +77,17 @@ func ReadBody(w http.ResponseWriter, r *http.Request, limit int) ([]byte, error)
 	if err == nil {
 		return body.Bytes(), nil
 	}
-	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
-		return nil, envelope.TooLarge(limit)
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return nil, tooLarge(r, limit)
 	}
 	return nil, envelope.Errorf(envelope.CodeInvalidRequest, "the body ended early or arrived too slowly")
+}
+
+// tooLarge returns the error for a body of more than limit bytes. Before, it reads some of the rest. A client that still
+// sends when the server closes the connection would not get the answer.
+func tooLarge(r *http.Request, limit int) error {
+	_, _ = io.CopyN(io.Discard, r.Body, drainedBody) // if this fails, the client has left
+	return envelope.TooLarge(limit)
 }
 
 func (a *api) getEvents(w http.ResponseWriter, r *http.Request, from relay.Peer) error {

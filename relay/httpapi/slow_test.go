@@ -43,6 +43,32 @@ func TestSlowBodyIsCut(t *testing.T) {
 	})
 }
 
+// TestTooLargeBodyIsAnswered checks that a client that sends a body that is somewhat too large gets the answer, also if it
+// sends slowly and lets the server close the connection.
+func TestTooLargeBodyIsAnswered(t *testing.T) {
+	const size = 200_000
+	for _, header := range []string{fmt.Sprintf("Content-Length: %d\r\n\r\n", size),
+		fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n", size)} {
+		synctest.Test(t, func(t *testing.T) {
+			l, _ := serve(t, start(t))
+			c := l.dial()
+			fmt.Fprint(c, "POST /events HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"+header)
+			text := make(chan string)
+			go func() { text <- readAll(t, c) }()
+			for range 4 {
+				time.Sleep(time.Second)
+				if _, err := fmt.Fprint(c, strings.Repeat(" ", size/4)); err != nil {
+					t.Error(err)
+				}
+			}
+			fmt.Fprint(c, "\r\n0\r\n\r\n")
+			if got := <-text; !strings.Contains(got, "PAYLOAD_TOO_LARGE") {
+				t.Errorf("the client gets %q", got)
+			}
+		})
+	}
+}
+
 func TestLongPollOutlivesTheOtherDeadlines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := serve(t, start(t))
