@@ -163,11 +163,11 @@ func (s *server) waitForExit(timeout time.Duration) {
 }
 
 // mustFailToStart starts a relay that must refuse to run, and returns its error output. The relay must end within
-// timeout.
-func (s *server) mustFailToStart(timeout time.Duration) string {
+// startTimeout.
+func (s *server) mustFailToStart() string {
 	s.t.Helper()
 	must(s.t, s.launch())
-	s.waitForExit(timeout)
+	s.waitForExit(startTimeout)
 	select {
 	case <-s.process.listens:
 		s.t.Error("the relay listens, but it must refuse to start")

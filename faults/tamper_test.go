@@ -42,7 +42,7 @@ func TestDamagedData(t *testing.T) {
 			relay.kill()
 			damage(t, older, relay.data)
 
-			if output := relay.mustFailToStart(startTimeout); !strings.Contains(output, "--accept-loss") {
+			if output := relay.mustFailToStart(); !strings.Contains(output, "--accept-loss") {
 				t.Errorf("the error of the relay does not name --accept-loss: %q", output)
 			}
 			accepting := serverOn(t, relay.data, append([]string{"--accept-loss"}, longTimeouts...)...)
