@@ -165,6 +165,18 @@ func (r *Relay) ChargeTraffic(p Peer, units int) error {
 	return err
 }
 
+// AnswerUnit is how many bytes of an answer count as one more request, see ChargeAnswer.
+const AnswerUnit = 64 << 10
+
+// ChargeAnswer charges units of AnswerUnit that were sent to p in an answer to the allowance of p's address for reads. A
+// long list costs more to send than to ask for.
+func (r *Relay) ChargeAnswer(p Peer, units int) {
+	if !p.Local && units > 0 {
+		var buf [len(widths)]netip.Prefix
+		r.limiter.reads.charge(r.now, units, networks(p.Addr, &buf)...)
+	}
+}
+
 // readDebt refuses reads if a network is in debt. Refusals: CodeRateLimited.
 func (r *Relay) readDebt(prefixes []netip.Prefix) error {
 	wait, index := r.limiter.reads.debtWait(r.now, prefixes...)

@@ -95,3 +95,8 @@ func (s stamp) MarshalText() ([]byte, error) { return []byte(gateway.Stamp(int64
 type done struct {
 	OK bool `json:"ok"`
 }
+
+// writeList answers a request with a list, which is the member name of the answer. tail returns the text after the list.
+func writeList(w http.ResponseWriter, name string, elements gateway.Elements, tail func() string) error {
+	return httpapi.WriteList(w, httpapi.List{Head: `{"ok":true,"` + name + `":[`, Elements: elements, Tail: tail})
+}

@@ -1,13 +1,13 @@
 package channel
 
 import (
+	"errors"
 	"net/http"
 	"strconv"
 	"time"
 
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/relay"
-	"github.com/agora-relay/agora/relay/httpapi"
 )
 
 // Limits of GET /channels/{channel}/events.
@@ -69,12 +69,12 @@ func (g *Gateway) getEvents(w http.ResponseWriter, r *http.Request, from relay.P
 	defer timeout.Stop()
 	for over := query.wait == 0; ; {
 		news := g.news.Next(c.room.n) // before the search, so that no event is missed
-		rows, err := g.readEvents(r, from, c, query)
+		has, err := g.hasEvents(r, from, c, query)
 		if err != nil {
 			return err
 		}
-		if len(rows) > 0 || over {
-			return writeEvents(w, rows, query.after)
+		if has || over {
+			return g.writeEvents(w, r, from, c, query)
 		}
 		select {
 		case <-news:
@@ -88,27 +88,50 @@ func (g *Gateway) getEvents(w http.ResponseWriter, r *http.Request, from relay.P
 	}
 }
 
-// readEvents returns the events of a page. It checks the caller's key again, because that may have ended while the
+// hasEvents reports whether a page has an event. It checks the caller's key again, because that may have ended while the
 // request waited.
-func (g *Gateway) readEvents(r *http.Request, from relay.Peer, c caller, query eventsQuery) (rows []event, err error) {
+func (g *Gateway) hasEvents(r *http.Request, from relay.Peer, c caller, query eventsQuery) (has bool, err error) {
 	err = g.Relay.View(r.Context(), from, func(q relay.Querier) error {
 		if _, err := g.findCaller(q, c.key, c.room.id, reader); err != nil {
 			return err
 		}
-		rows, _, err = eventsPage(q, "SELECT "+eventColumns+" FROM channel_event WHERE channel = ? AND seq > ? ORDER BY seq LIMIT ?",
-			c.room.n, query.after, query.limit)
+		next, err := gateway.Number(q, "SELECT seq FROM channel_event WHERE channel = ? AND seq > ? ORDER BY seq LIMIT 1",
+			c.room.n, query.after)
+		has = next != 0
 		return err
 	})
-	return rows, err
+	return has, err
 }
 
-func writeEvents(w http.ResponseWriter, rows []event, cursor int64) error {
-	if len(rows) > 0 {
-		cursor = rows[len(rows)-1].seq
+// writeEvents answers a request with a page of events.
+func (g *Gateway) writeEvents(w http.ResponseWriter, r *http.Request, from relay.Peer, c caller, query eventsQuery) error {
+	type position struct {
+		seq, left int64
+		size      int // of the events so far, in bytes
 	}
-	return httpapi.WriteJSON(w, http.StatusOK, struct {
-		OK     bool             `json:"ok"`
-		Events []map[string]any `json:"events"`
-		Cursor int64            `json:"cursor"`
-	}{true, shownEvents(rows), cursor})
+	at := position{seq: query.after, left: query.limit}
+	return writeList(w, "events", gateway.List(r.Context(), g.Core, from, at,
+		func(q relay.Querier, next position, p *gateway.Piece) (position, bool, error) {
+			full := false
+			err := q.Query(func(scan gateway.Scanner) error {
+				var e event
+				if err := scan(e.fields()...); err != nil {
+					return err
+				}
+				if full = p.Full(); full || next.size > 0 && next.size+len(e.body) > maxPageBytes {
+					return errPageFull
+				}
+				p.Add(e.shown())
+				next.seq, next.left, next.size = e.seq, next.left-1, next.size+len(e.body)
+				return nil
+			}, "SELECT "+eventColumns+" FROM channel_event WHERE channel = ? AND seq > ? ORDER BY seq LIMIT ?",
+				c.room.n, next.seq, next.left)
+			if errors.Is(err, errPageFull) {
+				err = nil
+			}
+			if err == nil {
+				at = next
+			}
+			return next, full, err
+		}), func() string { return `],"cursor":` + strconv.FormatInt(at.seq, 10) + "}\n" })
 }

@@ -58,21 +58,14 @@ func (g *Gateway) signed(
 // getInboxes returns the handler of GET /inboxes.
 func (g *Gateway) getInboxes(main bool) httpapi.Handler {
 	return g.signed(main, func(w http.ResponseWriter, r *http.Request, from relay.Peer, owner didkey.DID, _ []byte) error {
-		shown := []shownInbox{}
-		err := g.Relay.View(r.Context(), from, func(q relay.Querier) error {
-			all, err := inboxesOf(q, owner)
-			for _, i := range all {
-				shown = append(shown, i.shown())
-			}
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		return httpapi.WriteJSON(w, http.StatusOK, struct {
-			OK      bool         `json:"ok"`
-			Inboxes []shownInbox `json:"inboxes"`
-		}{true, shown})
+		return writeList(w, "inboxes", gateway.List(r.Context(), g.Core, from, 0,
+			func(q relay.Querier, _ int, p *gateway.Piece) (int, bool, error) {
+				all, err := inboxesOf(q, owner) // at most maxInboxes
+				for _, i := range all {
+					p.Add(i.shown())
+				}
+				return 0, false, err
+			}), func() string { return "]}\n" })
 	})
 }
 

@@ -171,39 +171,34 @@ func (g *Gateway) postMember(w http.ResponseWriter, r *http.Request, from relay.
 
 // getMembers is the handler of GET /channels/{channel}/members.
 func (g *Gateway) getMembers(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
-	members := []shownMember{}
-	if err := g.forEachParty(r, from, func(_ relay.Querier, p party) error {
-		if !p.agent {
-			members = append(members, shownMember{p.name})
-		}
-		return nil
-	}); err != nil {
-		return err
-	}
-	return httpapi.WriteJSON(w, http.StatusOK, struct {
-		OK      bool          `json:"ok"`
-		Members []shownMember `json:"members"`
-	}{true, members})
+	return g.listParties(w, r, from, false, "members", func(_ relay.Querier, p party) (any, error) {
+		return shownMember{p.name}, nil
+	})
 }
 
-// forEachParty calls f for each member and each connection of the channel of a request.
-func (g *Gateway) forEachParty(r *http.Request, from relay.Peer, f func(relay.Querier, party) error) error {
+// listParties answers a request with the members or the connections of its channel. show returns one as answers show it.
+func (g *Gateway) listParties(
+	w http.ResponseWriter, r *http.Request, from relay.Peer, agents bool, name string,
+	show func(relay.Querier, party) (any, error),
+) error {
 	c, err := g.caller(r, from, manager)
 	if err != nil {
 		return err
 	}
-	return g.Relay.View(r.Context(), from, func(q relay.Querier) error {
-		all, err := partiesOf(q, c.room.n)
-		if err != nil {
-			return err
-		}
-		for _, p := range all {
-			if err := f(q, p); err != nil {
-				return err
+	return writeList(w, name, gateway.List(r.Context(), g.Core, from, int64(0),
+		func(q relay.Querier, last int64, piece *gateway.Piece) (int64, bool, error) {
+			some, err := partiesAfter(q, c.room.n, agents, last)
+			if err != nil {
+				return last, false, err
 			}
-		}
-		return nil
-	})
+			done, err := gateway.AddRows(piece, some, func(p party) error {
+				shown, err := show(q, p)
+				piece.Add(shown)
+				last = p.n
+				return err
+			})
+			return last, done < len(some) || len(some) == gateway.PieceRows, err
+		}), func() string { return "]}\n" })
 }
 
 // connectionAnswer is the answer with a connection.
@@ -234,21 +229,9 @@ func (g *Gateway) postConnection(w http.ResponseWriter, r *http.Request, from re
 
 // getConnections is the handler of GET /channels/{channel}/connections.
 func (g *Gateway) getConnections(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
-	connections := []shownConnection{}
-	if err := g.forEachParty(r, from, func(q relay.Querier, p party) error {
-		if !p.agent {
-			return nil
-		}
-		shown, err := g.connection(q, p)
-		connections = append(connections, shown)
-		return err
-	}); err != nil {
-		return err
-	}
-	return httpapi.WriteJSON(w, http.StatusOK, struct {
-		OK          bool              `json:"ok"`
-		Connections []shownConnection `json:"connections"`
-	}{true, connections})
+	return g.listParties(w, r, from, true, "connections", func(q relay.Querier, p party) (any, error) {
+		return g.connection(q, p)
+	})
 }
 
 // putConnection is the handler of PUT /channels/{channel}/connections/{name}. The connection becomes active. What is

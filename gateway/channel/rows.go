@@ -115,14 +115,25 @@ func partyByName(q relay.Querier, channel int64, name string) (p party, err erro
 	return p, err
 }
 
-// partiesOf returns the members and connections of a channel, by name.
-func partiesOf(q relay.Querier, channel int64) (all []party, err error) {
+// partiesOf returns the members and connections of a channel, the oldest first.
+func partiesOf(q relay.Querier, channel int64) ([]party, error) {
+	return parties(q, "SELECT "+partyColumns+" FROM channel_party WHERE channel = ? ORDER BY n", channel)
+}
+
+// partiesAfter returns the next members or connections of a channel whose numbers are larger than last.
+func partiesAfter(q relay.Querier, channel int64, agents bool, last int64) ([]party, error) {
+	return parties(q, "SELECT "+partyColumns+" FROM channel_party WHERE channel = ? AND agent = ? AND n > ? ORDER BY n LIMIT ?",
+		channel, flag(agents), last, gateway.PieceRows)
+}
+
+// parties returns the rows that a SELECT of partyColumns finds.
+func parties(q relay.Querier, text string, args ...any) (all []party, err error) {
 	err = q.Query(func(scan gateway.Scanner) error {
 		var p party
 		err := scan(p.fields()...)
 		all = append(all, p)
 		return err
-	}, "SELECT "+partyColumns+" FROM channel_party WHERE channel = ? ORDER BY n", channel)
+	}, text, args...)
 	return all, err
 }
 
@@ -209,10 +220,11 @@ func events(q relay.Querier, text string, args ...any) (all []event, err error) 
 	return all, err
 }
 
-// maxPageBytes is how many bytes of events an answer has, or one longer event.
-const maxPageBytes = 1 << 20
+// How many bytes of events an answer has, or one longer event. The answer of a tool is built whole in memory, so it has
+// fewer.
+const maxPageBytes, maxToolBytes = 1 << 20, 128 << 10
 
-// eventsPage returns the rows that a SELECT of eventColumns finds, up to maxPageBytes. more means that there are further
+// eventsPage returns the rows that a SELECT of eventColumns finds, up to maxToolBytes. more means that there are further
 // ones.
 func eventsPage(q relay.Querier, text string, args ...any) (all []event, more bool, err error) {
 	size := 0
@@ -221,7 +233,7 @@ func eventsPage(q relay.Querier, text string, args ...any) (all []event, more bo
 		if err := scan(e.fields()...); err != nil {
 			return err
 		}
-		if size += len(e.body); len(all) > 0 && size > maxPageBytes {
+		if size += len(e.body); len(all) > 0 && size > maxToolBytes {
 			return errPageFull
 		}
 		all = append(all, e)

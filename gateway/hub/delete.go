@@ -88,7 +88,7 @@ func (o *op) deleteBy(key, address string) (deleted bool, err error) {
 // delete deletes an agent. The messages that are queued for it fail.
 func (o *op) delete(a agent) error {
 	a.deletedAt, a.endpoint = o.Now, []byte{}
-	if err := updateAgent(o.ExtTx, a); err != nil {
+	if err := o.saveAgent(a); err != nil {
 		return err
 	}
 	o.agents--

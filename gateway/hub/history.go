@@ -7,12 +7,9 @@ import (
 	"math"
 	"net/http"
 	"strconv"
-	"strings"
-	"time"
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway"
-	"github.com/agora-relay/agora/internal/jsontext"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
 )
@@ -46,12 +43,8 @@ func newHistoryRow(m message, d delivery) historyRow {
 	return row
 }
 
-// Limits of a part of a history. Each part is read, marked as handed out, and written before the next one is read.
-const (
-	partRows  = 200
-	partBytes = 256 << 10
-	maxLimit  = 10_000
-)
+// maxLimit is how many rows one answer may have if its reader gives a limit.
+const maxLimit = 10_000
 
 // historyQuery is what a reader asks for.
 type historyQuery struct {
@@ -119,81 +112,44 @@ func (h *Hub) getHistory(w http.ResponseWriter, r *http.Request, from relay.Peer
 			return err
 		}
 	}
-	part, more, err := h.nextPart(r.Context(), from, &q)
-	if err != nil {
-		return err
-	}
-	httpapi.SetHeader(w, "application/json")
-	text := `{"success":true,"data":[`
-	for {
-		text += strings.Join(part, ",")
-		if !more || q.left == 0 {
-			break
-		}
-		httpapi.ExtendWrite(w)
-		if _, err := w.Write([]byte(text + ",")); err != nil {
-			return nil // the client has disconnected
-		}
-		text = ""
-		if part, more, err = h.nextPartLater(r.Context(), from, &q); err != nil {
-			if envelope.CodeOf(err) != envelope.CodeForbidden { // the client was banned meanwhile
-				h.Log.Error("a history was cut off because its next messages cannot be read", "err", err)
-			}
-			panic(http.ErrAbortHandler) // breaks the connection, so that the client sees that the history is not complete
-		}
-	}
-	metadata := h.metadata()
-	metadata.HasMore = more
-	httpapi.ExtendWrite(w)
-	text += `],"metadata":` + string(jsontext.Compact(metadata)) + "}\n"
-	_, _ = w.Write([]byte(text)) // if that fails, the client has disconnected
-	return nil
-}
-
-// nextPartLater is like nextPart, but waits if the relay refuses reads for the moment.
-func (h *Hub) nextPartLater(ctx context.Context, from relay.Peer, q *historyQuery) ([]string, bool, error) {
-	for {
-		part, more, err := h.nextPart(ctx, from, q)
-		if err == nil || !isTemporary(err) || h.Relay.Health() != nil {
-			return part, more, err
-		}
-		wait := time.NewTimer(time.Second)
-		select {
-		case <-wait.C:
-		case <-ctx.Done():
-			wait.Stop()
-			return nil, false, ctx.Err()
-		}
-	}
+	hasMore := false
+	return httpapi.WriteList(w, httpapi.List{Head: listHead, Tail: func() string { return h.listTail(hasMore) },
+		Elements: gateway.Parts(r.Context(), h.Core, from, func() (part []byte, more bool, err error) {
+			part, hasMore, err = h.nextPart(r.Context(), from, &q)
+			return part, hasMore && q.left != 0, err
+		})})
 }
 
 // nextPart returns the next rows of a history as JSON, and changes q so that the next call continues after them. It
 // marks messages that were queued for the reader as handed out. more means that other rows follow, even if q.left is
 // now 0.
-func (h *Hub) nextPart(ctx context.Context, from relay.Peer, q *historyQuery) (part []string, more bool, err error) {
-	limit := partRows
+func (h *Hub) nextPart(ctx context.Context, from relay.Peer, q *historyQuery) (part []byte, more bool, err error) {
+	limit := gateway.PieceRows
 	if q.left >= 0 {
 		limit = min(limit, q.left)
 	}
-	type joined struct {
-		message
-		delivery
-	}
-	var rows []joined
-	size := 0
+	var piece gateway.Piece
+	var handed []int64
+	var rows int
+	var last int64
 	err = h.Relay.View(ctx, from, func(querier relay.Querier) error {
-		rows, size, more = nil, 0, false
+		piece, handed, rows, more = gateway.Piece{}, nil, 0, false
 		err := querier.Query(func(scan gateway.Scanner) error {
-			var row joined
-			if err := scan(append(row.message.fields(), row.delivery.fields()...)...); err != nil {
+			var m message
+			var d delivery
+			if err := scan(append(m.fields(), d.fields()...)...); err != nil {
 				return err
 			}
-			if len(rows) == limit || size > partBytes {
+			if rows == limit || piece.Full() {
 				more = true
 				return errBatchFull
 			}
-			size += len(row.envelope)
-			rows = append(rows, row)
+			if d.receiver == q.agent && d.state == queued {
+				handed = append(handed, m.n)
+				d.state, d.via = sent, viaPoll
+			}
+			rows, last = rows+1, m.n
+			piece.Add(newHistoryRow(m, d))
 			return nil
 		}, "SELECT "+joinedColumns+" FROM hub_entry e JOIN hub_message m ON m.n = e.message "+
 			"JOIN hub_delivery d ON d.message = e.message WHERE e.agent = ? AND e.message > ? AND m.ts >= ? "+
@@ -203,27 +159,17 @@ func (h *Hub) nextPart(ctx context.Context, from relay.Peer, q *historyQuery) (p
 		}
 		return err
 	})
-	if err != nil || len(rows) == 0 {
+	if err != nil || rows == 0 {
 		return nil, false, err
-	}
-	var handed []int64
-	for i, row := range rows {
-		if row.delivery.receiver == q.agent && row.state == queued {
-			handed = append(handed, row.n)
-			rows[i].state, rows[i].via = sent, viaPoll
-		}
 	}
 	if len(handed) > 0 {
 		if err := h.handOut(q.agent, viaPoll, handed); err != nil {
 			return nil, false, err
 		}
 	}
-	for _, row := range rows {
-		part = append(part, string(jsontext.Compact(newHistoryRow(row.message, row.delivery))))
-	}
-	q.after = rows[len(rows)-1].n
+	q.after = last
 	if q.left > 0 {
-		q.left -= len(rows)
+		q.left -= rows
 	}
-	return part, more, nil
+	return piece.Text(), more, nil
 }

@@ -3,6 +3,7 @@ package hub
 import (
 	"context"
 	_ "embed"
+	"errors"
 	"net/http"
 	"net/url"
 	"sync"
@@ -76,6 +77,7 @@ type Hub struct {
 	streams       *streams
 	sessions      *sessions
 	waits         *waits
+	directory     *directory
 	started       time.Time
 
 	agents, stored, queued, failed atomic.Int64 // for /health
@@ -101,9 +103,9 @@ func New(ctx context.Context, c *gateway.Core, o Options) (*Hub, error) {
 	h := &Hub{Core: c, options: o, url: c.Relay.Origin() + "/hub", answers: gateway.NewAnswers(c),
 		registrations: relay.NewAddressRate(limitRegistrations, "registers new agents", registrationRate),
 		streams:       &streams{open: map[int64]*stream{}}, sessions: &sessions{byHash: map[[32]byte]session{}},
-		waits: &waits{byMessage: map[int64]*wait{}}, started: c.Relay.Now()}
+		waits: &waits{byMessage: map[int64]*wait{}}, directory: newDirectory(), started: c.Relay.Now()}
 	h.outbox = gateway.NewOutbox(c, "hub", gateway.NewOutgoing(c.Outgoing), courier{h, new(sync.Map)})
-	return h, h.count(ctx)
+	return h, errors.Join(h.count(ctx), h.load(ctx))
 }
 
 // count reads the numbers of agents and messages that /health shows.

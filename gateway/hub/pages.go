@@ -2,7 +2,6 @@ package hub
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"html/template"
 	"net/http"
@@ -18,40 +17,29 @@ import (
 	"github.com/agora-relay/agora/relay/httpapi"
 )
 
-// registered returns all registered agents, by address.
-func (h *Hub) registered(ctx context.Context, from relay.Peer) (all []agent, err error) {
-	err = h.Relay.View(ctx, from, func(q relay.Querier) error {
-		all = nil
-		return q.Query(func(scan gateway.Scanner) error {
-			var a agent
-			err := scan(a.fields()...)
-			all = append(all, a)
-			return err
-		}, "SELECT "+agentColumns+" FROM hub_agent WHERE deleted = 0")
-	})
-	slices.SortFunc(all, func(a, b agent) int { return cmp.Compare(a.address, b.address) })
-	return all, err
-}
-
 // getAgents is the handler of GET /agents.
 func (h *Hub) getAgents(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
 	c, err := h.caller(r.Context(), from, r, false)
 	if err != nil {
 		return err
 	}
-	all, err := h.registered(r.Context(), from)
-	if err != nil {
+	if err := h.refresh(r.Context()); err != nil {
 		return err
 	}
-	list := make([]registration, 0, len(all))
-	for _, a := range all {
-		shown, err := h.registration(a, c)
-		if err != nil {
+	return httpapi.WriteList(w, httpapi.List{Head: listHead, Tail: func() string { return h.listTail(false) },
+		Elements: h.listAgents(r.Context(), from, func(q relay.Querier, e *entry, p *gateway.Piece) error {
+			if !c.operator && c.agent != e.n {
+				p.AddText(e.shown)
+				return nil
+			}
+			a, err := agentByNumber(q, e.n)
+			if err != nil || !a.live() {
+				return err
+			}
+			shown, err := h.registration(a, c)
+			p.Add(shown)
 			return err
-		}
-		list = append(list, shown)
-	}
-	return h.answer(w, http.StatusOK, list)
+		})})
 }
 
 // getAgent is the handler of GET /agents/{id}.
@@ -87,14 +75,6 @@ func (h *Hub) find(ctx context.Context, from relay.Peer, address string) (a agen
 	return a, err
 }
 
-// listed is an agent in the directory.
-type listed struct {
-	AgentID   string   `json:"agent_id"`
-	Culture   *string  `json:"culture"`
-	Languages []string `json:"languages"`
-	Online    bool     `json:"online"`
-}
-
 // getDirectory is the handler of GET /discover. A request with a key gets the list in the usual form of answers. A
 // request without a key gets the bare list.
 func (h *Hub) getDirectory(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
@@ -114,57 +94,22 @@ func (h *Hub) getDirectory(w http.ResponseWriter, r *http.Request, from relay.Pe
 	if byOnline && online != "true" && online != "false" {
 		return gateway.Invalid("online must be true or false")
 	}
-	all, err := h.registered(r.Context(), from)
-	if err != nil {
+	if err := h.refresh(r.Context()); err != nil {
 		return err
 	}
-	replied, err := h.replied(r.Context(), from)
-	if err != nil {
-		return err
-	}
-	list := []listed{}
-	for _, a := range all {
-		l := listed{a.address, nil, languagesOf(a.card), h.streams.has(a.n) || replied[a.n]}
-		if a.culture != "" {
-			l.Culture = &a.culture
-		}
-		if byCulture && a.culture != culture || byOnline && l.Online != (online == "true") {
-			continue
-		}
-		list = append(list, l)
-	}
+	list := httpapi.List{Head: listHead, Tail: func() string { return h.listTail(false) },
+		Elements: h.listAgents(r.Context(), from, func(_ relay.Querier, e *entry, p *gateway.Piece) error {
+			isOnline := h.isOnline(e.n)
+			if byCulture && e.culture != culture || byOnline && isOnline != (online == "true") {
+				return nil
+			}
+			p.AddText(e.listed, strconv.AppendBool(nil, isOnline), []byte("}"))
+			return nil
+		})}
 	if c.key == "" {
-		return httpapi.WriteJSON(w, http.StatusOK, list)
+		list.Head, list.Tail = "[", func() string { return "]\n" }
 	}
-	return h.answer(w, http.StatusOK, list)
-}
-
-// replied returns the agents whose webhooks have replied in the last onlineAfter.
-func (h *Hub) replied(ctx context.Context, from relay.Peer) (agents map[int64]bool, err error) {
-	since := h.now().Add(-onlineAfter).UnixNano()
-	err = h.Relay.View(ctx, from, func(q relay.Querier) error {
-		agents = map[int64]bool{}
-		return q.Query(func(scan gateway.Scanner) error {
-			var n int64
-			err := scan(&n)
-			agents[n] = true
-			return err
-		}, "SELECT agent FROM hub_use WHERE used >= ? AND replied >= ?", since, since) // used has an index
-	})
-	return agents, err
-}
-
-// online reports whether an agent has a stream, or a webhook that has replied in the last onlineAfter.
-func (h *Hub) online(ctx context.Context, from relay.Peer, a agent) (bool, error) {
-	if !a.live() || h.streams.has(a.n) {
-		return a.live(), nil
-	}
-	var u usage
-	err := h.Relay.View(ctx, from, func(q relay.Querier) (err error) {
-		u, err = usageOf(q, a.n)
-		return err
-	})
-	return u.replied > h.now().Add(-onlineAfter).UnixNano(), err
+	return httpapi.WriteList(w, list)
 }
 
 // invite is the content of an invite link.
@@ -193,9 +138,7 @@ func (h *Hub) getInvite(w http.ResponseWriter, r *http.Request, from relay.Peer)
 	if !i.Exists {
 		i.Instructions = "Nobody is registered as " + address + " at the moment. " + i.Instructions
 	}
-	if i.Online, err = h.online(r.Context(), from, a); err != nil {
-		return err
-	}
+	i.Online = i.Exists && h.isOnline(a.n)
 	if i.Exists && a.culture != "" {
 		i.Culture = &a.culture
 	}

@@ -23,15 +23,11 @@ type registration struct {
 
 // registration returns an agent as c may see it.
 func (h *Hub) registration(a agent, c caller) (registration, error) {
-	r := registration{AgentID: a.address, Card: json.RawMessage("null"), RegisteredAt: gateway.Stamp(a.registered)}
-	if a.card != "" {
-		r.Card = json.RawMessage(a.card)
-	}
 	if !c.operator && c.agent != a.n {
 		has := len(a.endpoint) > 0
-		r.HasEndpoint = &has
-		return r, nil
+		return newRegistration(a, &has), nil
 	}
+	r := newRegistration(a, nil)
 	endpoint, err := h.endpoint(a)
 	r.Endpoint = endpoint
 	return r, err
@@ -233,6 +229,7 @@ func (o *op) create(q registerBody, old agent, admit func() error) (a agent, err
 	if err := insertAgent(o.ExtTx, a); err != nil {
 		return a, err
 	}
+	o.Then(func() { o.hub.directory.mark(a.n) })
 	return a, insertUsage(o.ExtTx, usage{agent: a.n, used: o.Now})
 }
 
@@ -245,10 +242,16 @@ func (o *op) fill(a agent, q registerBody) agent {
 	return a
 }
 
+// saveAgent replaces the row of an agent.
+func (o *op) saveAgent(a agent) error {
+	o.Then(func() { o.hub.directory.mark(a.n) })
+	return updateAgent(o.ExtTx, a)
+}
+
 // replace stores a new registration of an agent. The messages that are queued go to the new endpoint.
 func (o *op) replace(q registerBody, a agent) (agent, error) {
 	a = o.fill(a, q)
-	if err := updateAgent(o.ExtTx, a); err != nil {
+	if err := o.saveAgent(a); err != nil {
 		return a, err
 	}
 	waiting, err := queuedFor(o, a.n)

@@ -30,6 +30,7 @@ func (h *Hub) sweep(ctx context.Context) {
 }
 
 func (h *Hub) sweepOnce(ctx context.Context) {
+	h.directory.forgetReplies(h.now().Add(-onlineAfter).UnixNano())
 	for _, step := range []func(*op) (more bool, err error){(*op).touch, (*op).expire, (*op).purge, (*op).forget} {
 		for more := true; more && ctx.Err() == nil; {
 			err := h.update(ctx, self, func(o *op) (err error) {

@@ -152,6 +152,7 @@ func (c courier) Settle(tx relay.ExtTx, j gateway.Job, v gateway.Verdict) error 
 		d.result = known.text()
 	}
 	if said.answered {
+		o.Then(func() { c.h.directory.reply(d.receiver, o.Now) })
 		if err := changeUsage(tx, d.receiver, func(u *usage) { u.replied, u.used = o.Now, o.Now }); err != nil {
 			return err
 		}

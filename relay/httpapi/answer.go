@@ -4,14 +4,12 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"iter"
 	"math"
 	"net/http"
 	"strconv"
 	"time"
 
 	"github.com/agora-relay/agora/envelope"
-	"github.com/agora-relay/agora/relay"
 )
 
 // status returns the HTTP status of a code (PROTOCOL §5). A test checks that it knows every code.
@@ -128,79 +126,5 @@ func clearWriteDeadline(w http.ResponseWriter) {
 func send(w http.ResponseWriter, body []byte) {
 	if _, err := w.Write(body); err == nil {
 		_ = http.NewResponseController(w).Flush()
-	}
-}
-
-// sendBytes is how many bytes of a long answer are collected before they are sent.
-const sendBytes = 64 << 10
-
-// list is the JSON text before and after the elements of an answer's list.
-type list struct{ head, tail string }
-
-// answerEvents writes the events of d, and after them the members of last, which must be a JSON object.
-func (a *api) answerEvents(w http.ResponseWriter, d relay.Delivery, last any) error {
-	tail, err := json.Marshal(last)
-	if err != nil {
-		return err
-	}
-	l := list{head: `{"ok":true,"events":[`, tail: "]," + string(tail[1:]) + "\n"}
-	a.answerList(w, l, elements(d.Pieces(), func(e relay.Event) []byte { return e.Body }))
-	return nil
-}
-
-// elements yields the bytes of each element of the pieces. It ends after the first error.
-func elements[T any](pieces iter.Seq2[[]T, error], bytes func(T) []byte) iter.Seq2[[]byte, error] {
-	return func(yield func([]byte, error) bool) {
-		for piece, err := range pieces {
-			if err != nil {
-				yield(nil, err)
-				return
-			}
-			for _, element := range piece {
-				if !yield(bytes(element), nil) {
-					return
-				}
-			}
-		}
-	}
-}
-
-// answerList writes a list of envelopes. It writes the canonical bytes that were signed, and never encodes them again.
-// A long answer is sent in parts, without a Content-Length, so that only a part of it is in memory while a slow client
-// reads.
-func (a *api) answerList(w http.ResponseWriter, l list, envelopes iter.Seq2[[]byte, error]) {
-	var body bytes.Buffer
-	body.WriteString(l.head)
-	begun, sent := false, false
-	for envelope, err := range envelopes {
-		if err != nil {
-			a.log.Error("an answer was cut off because its next events cannot be read", "err", err)
-			panic(http.ErrAbortHandler) // breaks the connection, so that the client does not take this for the whole answer
-		}
-		if begun {
-			body.WriteByte(',')
-		}
-		body.Write(envelope)
-		begun = true
-		if body.Len() < sendBytes {
-			continue
-		}
-		if sent {
-			ExtendWrite(w)
-		} else {
-			SetHeader(w, contentJSON)
-			sent = true
-		}
-		if _, err := w.Write(body.Bytes()); err != nil {
-			return // the client has left
-		}
-		body.Reset()
-	}
-	body.WriteString(l.tail)
-	if sent {
-		ExtendWrite(w)
-		send(w, body.Bytes())
-	} else {
-		write(w, http.StatusOK, body.Bytes())
 	}
 }

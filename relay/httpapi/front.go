@@ -208,9 +208,8 @@ func (s *site) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	defer s.relay.Observer().Served(s.Prefix, kindOf(r))
 	defer func() {
-		if p := recover(); p == http.ErrAbortHandler {
-			panic(p)
-		} else if p != nil {
+		if p := recover(); p != nil {
+			s.breakOff(r, p)
 			s.log.Error("panic", "value", p, "path", s.loggedPath(r), "id", s.nameAnswer(w, r), "stack", string(debug.Stack()))
 			s.answerError(w, r, envelope.Errorf(envelope.CodeInternal,
 				"the relay failed while it answered this request; the reason is in its log, under the X-Request-Id of this answer"))

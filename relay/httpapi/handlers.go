@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"iter"
 	"net/http"
 	"strings"
 	"time"
@@ -163,11 +164,11 @@ func (a *api) getThread(w http.ResponseWriter, r *http.Request, from relay.Peer)
 	return a.answerEvents(w, view.Delivery, members)
 }
 
+// agentRow is an agent in the directory, without its manifest.
 type agentRow struct {
-	ID       didkey.DID      `json:"id"`
-	Online   bool            `json:"online"`
-	LastSeen time.Time       `json:"lastSeen"`
-	Envelope json.RawMessage `json:"envelope"`
+	ID       didkey.DID `json:"id"`
+	Online   bool       `json:"online"`
+	LastSeen time.Time  `json:"lastSeen"`
 }
 
 func (a *api) getAgents(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
@@ -179,16 +180,30 @@ func (a *api) getAgents(w http.ResponseWriter, r *http.Request, from relay.Peer)
 	if err != nil {
 		return err
 	}
-	rows := make([]agentRow, len(page.Agents))
-	for i, agent := range page.Agents {
-		rows[i] = agentRow{agent.DID, a.relay.Online(agent), agent.LastSeen, agent.Manifest}
+	tail, err := json.Marshal(struct {
+		HasMore bool   `json:"hasMore"`
+		Cursor  string `json:"cursor"`
+	}{page.More, a.formatAgentCursor(page.Next)})
+	if err != nil {
+		return err
 	}
-	return WriteJSON(w, http.StatusOK, struct {
-		OK      bool       `json:"ok"`
-		Agents  []agentRow `json:"agents"`
-		HasMore bool       `json:"hasMore"`
-		Cursor  string     `json:"cursor"`
-	}{true, rows, page.More, a.formatAgentCursor(page.Next)})
+	return WriteList(w, List{Head: `{"ok":true,"agents":[`, Elements: a.agentRows(page.Agents),
+		Tail: func() string { return "]," + string(tail[1:]) + "\n" }})
+}
+
+// agentRows yields the rows of a page of the directory as JSON.
+func (a *api) agentRows(agents []relay.Agent) iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		for _, agent := range agents {
+			row, err := json.Marshal(agentRow{agent.DID, a.relay.Online(agent), agent.LastSeen})
+			if err == nil { // the manifest is sent as it was signed
+				row = append(append(append(row[:len(row)-1], `,"envelope":`...), agent.Manifest...), '}')
+			}
+			if !yield(row, err) || err != nil {
+				return
+			}
+		}
+	}
 }
 
 func (a *api) getAgent(w http.ResponseWriter, r *http.Request, from relay.Peer) error {
@@ -207,14 +222,14 @@ func (a *api) getAgent(w http.ResponseWriter, r *http.Request, from relay.Peer) 
 	if err != nil {
 		return err
 	}
-	l := list{head: `{"ok":true,"agent":` + strings.TrimSuffix(string(head), "}") + `,"manifests":[`, tail: "]}}\n"}
 	pieces := func(yield func([]relay.Agent, error) bool) {
 		if yield(first, nil) {
 			rest(yield)
 		}
 	}
-	a.answerList(w, l, elements(pieces, func(a relay.Agent) []byte { return a.Manifest }))
-	return nil
+	return WriteList(w, List{Head: `{"ok":true,"agent":` + strings.TrimSuffix(string(head), "}") + `,"manifests":[`,
+		Elements: elements(pieces, func(a relay.Agent) []byte { return a.Manifest }),
+		Tail:     func() string { return "]}}\n" }})
 }
 
 func (a *api) getHealth(w http.ResponseWriter, _ *http.Request, _ relay.Peer) error {
