@@ -25,6 +25,8 @@ type Core struct {
 	Outgoing OutgoingOptions // for NewOutgoing; a gateway may set PerHost
 	Build    string          // the program's version
 	Log      *slog.Logger
+
+	sourceKey []byte // for Source
 }
 
 // CoreOptions are the settings of a Core.
@@ -51,7 +53,12 @@ func NewCore(ctx context.Context, o CoreOptions) (*Core, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Core{Relay: o.Relay, Key: o.Key, Secrets: secrets, Outgoing: o.Outgoing, Build: o.Build, Log: o.Log}
+	sourceKey, err := o.Key.Derive("agora source key")
+	if err != nil {
+		return nil, err
+	}
+	c := &Core{Relay: o.Relay, Key: o.Key, Secrets: secrets, Outgoing: o.Outgoing, Build: o.Build, Log: o.Log,
+		sourceKey: sourceKey}
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}

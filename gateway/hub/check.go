@@ -10,7 +10,8 @@ func check(q relay.Querier, found func(where, what string)) error {
 	if err := gateway.CheckSums(q, found, gateway.NewTable(agentTable, 1, agentColumns),
 		gateway.NewTable(usageTable, 1, usageColumns), gateway.NewTable(messageTable, 1, messageColumns),
 		gateway.NewTable(deliveryTable, 1, deliveryColumns), gateway.NewTable(entryTable, 2, "agent, message"),
-		gateway.NewTable(clockTable, 1, clockColumns)); err != nil {
+		gateway.NewTable(clockTable, 1, clockColumns), gateway.NewTable(originTable, 1, originColumns),
+		gateway.NewTable(peerTable, 2, peerColumns), gateway.NewTable(receivedTable, 2, receivedColumns)); err != nil {
 		return err
 	}
 	if err := gateway.CheckRelations(q, found, relations...); err != nil {
@@ -49,4 +50,15 @@ var relations = []gateway.Relation{
 		Broken: "SELECT u.agent FROM hub_use u LEFT JOIN (SELECT receiver, COUNT(*) AS queued, SUM(size) AS size " +
 			"FROM hub_delivery WHERE state = 0 GROUP BY receiver) h ON h.receiver = u.agent " +
 			"WHERE u.queued <> COALESCE(h.queued, 0) OR u.queued_bytes <> COALESCE(h.size, 0)"},
+	{Table: receivedTable, What: "is not in the history of its agent, or the agent has not received it",
+		Broken: "SELECT r.message FROM hub_received r LEFT JOIN hub_entry e ON e.agent = r.agent AND e.message = r.message " +
+			"LEFT JOIN hub_delivery d ON d.message = r.message WHERE e.message IS NULL OR d.message IS NULL OR r.agent <> d.receiver"},
+	{Table: receivedTable, What: "is not counted in hub_peer",
+		Broken: "SELECT r.message FROM hub_received r LEFT JOIN hub_peer p ON p.agent = r.agent AND p.source = r.source " +
+			"WHERE p.agent IS NULL"},
+	{Table: peerTable, What: "counts the messages of a source wrongly",
+		Broken: "SELECT p.agent FROM hub_peer p LEFT JOIN (SELECT r.agent, r.source, COUNT(*) AS kept, SUM(d.size) AS size, " +
+			"SUM(CASE WHEN d.state = 0 THEN 1 ELSE 0 END) AS queued FROM hub_received r JOIN hub_delivery d " +
+			"ON d.message = r.message GROUP BY r.agent, r.source) h ON h.agent = p.agent AND h.source = p.source " +
+			"WHERE p.kept <> COALESCE(h.kept, 0) OR p.kept_bytes <> COALESCE(h.size, 0) OR p.queued <> COALESCE(h.queued, 0)"},
 }

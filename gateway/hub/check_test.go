@@ -20,6 +20,7 @@ func (f *fixture) fill() {
 	alice := f.register("alice@b", object{"endpoint": hook.URL})
 	bob := f.register("bob@b")
 	gone := f.register("gone@b")
+	f.want(f.doFrom("198.51.100.7", call{"POST", "/register", "", registrationOf("remote@b"), nil}), 201, "")
 	for _, to := range []string{"alice@b", "bob@b", "gone@b"} { // delivered, sent, failed
 		f.send(alice, "alice@b", to, "hello")
 	}

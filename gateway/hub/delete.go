@@ -92,6 +92,9 @@ func (o *op) delete(a agent) error {
 		return err
 	}
 	o.agents--
+	if err := changeUsage(o.ExtTx, a.n, func(u *usage) { u.framed = max(u.framed, neverFramed) }); err != nil {
+		return err
+	}
 	if err := o.hub.outbox.RemoveLane(o.ExtTx, a.n); err != nil {
 		return err
 	}

@@ -20,13 +20,15 @@ const (
 	defaultAgents    = 10_000
 	defaultRetention = 720 * time.Hour
 
-	maxQueued           = 1000 // messages to one agent
+	maxQueued           = 1000 // messages to one agent; strangers may fill half, as with maxQueuedBytes
 	maxQueuedBytes      = 16 << 20
-	maxQueuedFromSender = 100
+	maxQueuedFromSender = 100    // to one agent from all senders of one source
 	maxKept             = 10_000 // messages in one history
 	maxKeptBytes        = 64 << 20
 
 	unusedAfter   = 90 * 24 * time.Hour // a registration that was not used for so long is deleted
+	idleAfter     = 3 * 24 * time.Hour  // the same for an agent that never sent or received a message
+	roomAfter     = time.Hour           // such an agent makes room for a new one if the registry is full
 	reservedFor   = 30 * 24 * time.Hour // how long the address of a deleted agent is reserved
 	rotationTime  = 10 * time.Minute    // how long the old key can repeat a rotation
 	sessionTime   = 5 * time.Minute     // how long a session token is valid
@@ -55,8 +57,11 @@ var registrationRate = relay.Rate{PerSecond: 20.0 / 3600, Burst: 20}
 //go:embed 0001_initial.sql
 var initialSchema string
 
+//go:embed 0002_senders.sql
+var sendersSchema string
+
 // Extension has the tables of the hub.
-var Extension = relay.Extension{Name: "hub", Migrations: []string{initialSchema}, Check: check}
+var Extension = relay.Extension{Name: "hub", Migrations: []string{initialSchema, sendersSchema}, Check: check}
 
 // Options are the settings of a hub. The zero value works.
 type Options struct {
@@ -225,6 +230,9 @@ func (o *op) change(before state, d delivery) error {
 				u.framed = d.handed
 			}
 		}); err != nil {
+			return err
+		}
+		if err := o.dequeued(d); err != nil {
 			return err
 		}
 		if err := o.hub.outbox.Remove(o.ExtTx, d.message); err != nil {

@@ -20,6 +20,8 @@ func TestQueuedMessages(t *testing.T) {
 	post := func(key, sender string) answer {
 		return f.post("/messages", key, messageTo("full@b", sender, "hello"))
 	}
+	f.send(full, "full@b", "a@b", "you may fill the second half")
+	f.send(full, "full@b", "b@b", "you too")
 	f.queue("a@b", "full@b", 99, 100)
 	f.want(post(a, "a@b"), 202, "") // the 100th
 	f.wantLimit(post(a, "a@b"), "ERR_INBOX_FULL", "queuedFromSender")
@@ -34,11 +36,11 @@ func TestQueuedMessages(t *testing.T) {
 		f.want(post(b, "b@b"), 202, "") // the last one is the 1,000th
 	}
 	f.wantLimit(post(b, "b@b"), "ERR_INBOX_FULL", "queuedMessages")
-	// What the receiver gets no longer counts.
-	f.history(full, "?limit=1")
+	// What the receiver gets no longer counts. The first two messages are its own.
+	f.history(full, "?limit=3")
 	f.want(post(b, "b@b"), 202, "")
 	f.wantLimit(post(b, "b@b"), "ERR_INBOX_FULL", "queuedMessages")
-	f.history(full, "?limit=3")
+	f.history(full, "?limit=5")
 	f.want(post(a, "a@b"), 202, "")
 }
 
@@ -47,6 +49,7 @@ func TestQueuedBytes(t *testing.T) {
 	t.Parallel()
 	f := startLocal(t)
 	full, a := f.register("full@b"), f.register("a@b")
+	f.send(full, "full@b", "a@b", "you may fill the second half")
 	for _, sender := range []string{"b@b", "c@b", "d@b"} {
 		f.register(sender)
 		f.queue(sender, "full@b", 93, 60_000)
@@ -61,7 +64,7 @@ func TestQueuedBytes(t *testing.T) {
 	f.wantLimit(post(101), "ERR_INBOX_FULL", "queuedBytes")
 	f.want(post(100), 202, "")
 	f.wantLimit(post(100), "ERR_INBOX_FULL", "queuedBytes")
-	f.history(full, "?limit=1")
+	f.history(full, "?limit=2")
 	f.want(post(59_900), 202, "")
 	f.wantLimit(post(101), "ERR_INBOX_FULL", "queuedBytes")
 	f.want(post(100), 202, "")
@@ -127,7 +130,8 @@ func TestRegistryFull(t *testing.T) {
 	f.wantLimit(f.rotate("a@b", key), "ERR_REGISTRY_FULL", "agents")
 }
 
-// TestUnusedAgents: a registration without a message, a stream or a webhook reply for 90 days expires like a DELETE.
+// TestUnusedAgents: a registration without a message, a stream or a webhook reply for 90 days expires like a DELETE. All
+// these agents have had a message, which is no longer stored.
 func TestUnusedAgents(t *testing.T) {
 	t.Parallel()
 	f := startLocal(t)
@@ -137,10 +141,14 @@ func TestUnusedAgents(t *testing.T) {
 		keys[name] = f.register(name + "@b")
 	}
 	f.register("replies@b", object{"endpoint": hook.URL})
+	for name := range keys {
+		f.send(keys["sends"], "sends@b", name+"@b", "hello")
+	}
 	i := f.open(keys["listens"], nil) // stays open
 	i.frame()
 	f.wait(80 * day)
 	keys["late"] = f.register("late@b")
+	f.send(keys["late"], "late@b", "late@b", "hello")
 	f.send(keys["sends"], "sends@b", "replies@b", "hello")
 	f.open(keys["streams"], nil).close()
 	crashes := f.open(keys["crashes"], nil)
@@ -167,6 +175,62 @@ func TestUnusedAgents(t *testing.T) {
 	f.wantWorks(map[string]bool{keys["reads"]: false, keys["listens"]: true})
 }
 
+// TestIdleAgents: an agent that never sent or received a message expires after 3 days without a stream.
+func TestIdleAgents(t *testing.T) {
+	t.Parallel()
+	f := startLocal(t)
+	keys := map[string]string{}
+	for _, name := range []string{"sends", "receives", "listened", "listens", "idle"} {
+		keys[name] = f.register(name + "@b")
+	}
+	f.send(keys["sends"], "sends@b", "receives@b", "hello")
+	f.open(keys["listens"], nil).frame() // stays open
+	f.wait(day)
+	i := f.open(keys["listened"], nil)
+	i.frame()
+	i.close()
+	eventually(t, "the end of the stream is recorded", func() bool { return f.stored("hub_use WHERE stream_ended > 0") == 1 })
+	f.wait(2*day - moment)
+	f.hub.SweepNow(t.Context())
+	if n := f.get("/health", "").data("agents_registered"); n != 5. {
+		t.Errorf("%v agents are registered before 3 days have passed, want 5", n)
+	}
+	f.wait(2 * moment)
+	f.hub.SweepNow(t.Context())
+	for name, want := range map[string]int{"sends": 200, "receives": 200, "listened": 200, "listens": 200, "idle": 404} {
+		if a := f.get("/agents/"+name+"@b", ""); a.Status != want {
+			t.Errorf("after 3 days GET /agents/%s@b is %v, want %d", name, a, want)
+		}
+	}
+	f.wait(day)
+	f.hub.SweepNow(t.Context())
+	f.want(f.get("/agents/listened@b", ""), 404, "ERR_AGENT_NOT_FOUND")
+	f.want(f.rotate("idle@b", ""), 409, "ERR_AGENT_ID_TAKEN") // like after a DELETE
+	f.want(f.rotate("idle@b", keys["idle"]), 201, "")
+}
+
+// TestRegistryMakesRoom: if the registry is full, an agent that never sent or received a message and has no stream makes
+// room for a new one after an hour.
+func TestRegistryMakesRoom(t *testing.T) {
+	t.Parallel()
+	f := startLocal(t, func(f *fixture) { f.options.MaxAgents = 4 })
+	sends, listens := f.register("sends@b"), f.register("listens@b")
+	f.send(sends, "sends@b", "sends@b", "hello")
+	f.open(listens, nil).frame() // stays open
+	f.register("idle@b")
+	f.wait(moment)
+	f.register("later@b")
+	f.wait(time.Hour - moment)
+	f.wantLimit(f.rotate("new0@b", ""), "ERR_REGISTRY_FULL", "agents")
+	f.wait(2 * moment)
+	for n, gone := range []string{"idle@b", "later@b"} {
+		f.register(fmt.Sprintf("new%d@b", n))
+		f.want(f.get("/agents/"+gone, ""), 404, "ERR_AGENT_NOT_FOUND")
+	}
+	f.wantLimit(f.rotate("new2@b", ""), "ERR_REGISTRY_FULL", "agents")
+	f.wantWorks(map[string]bool{sends: true, listens: true})
+}
+
 // An agent does not expire if its stream opens while expired agents are being removed.
 func TestAgentReturnsDuringSweep(t *testing.T) {
 	t.Parallel()
@@ -174,8 +238,8 @@ func TestAgentReturnsDuringSweep(t *testing.T) {
 	f := startLocal(t, func(f *fixture) {
 		f.Wrap = func(s relay.Extender) relay.Extender { return afterUpdate{s, &updates} }
 	})
-	// NewCore makes one Update, and the sweep at the start makes four. That sweep must not delete the agent.
-	eventually(t, "the sweep at the start has ended", func() bool { return updates.Load() == 5 })
+	// NewCore makes one Update, and the sweep at the start makes five. That sweep must not delete the agent.
+	eventually(t, "the sweep at the start has ended", func() bool { return updates.Load() == 6 })
 	key := f.register("a@b")
 	f.wait(unused + moment)
 	returns := sync.OnceFunc(func() { f.open(key, nil).frame() })

@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -52,6 +53,7 @@ type registerBody struct {
 	culture  string // of the card; empty: there is no card
 	card     string // JSON; empty: there is no card
 	endpoint string // the URL of the webhook; empty: there is none
+	source   int64  // from which the registration comes; 0: the agent is a source of its own
 }
 
 // readObject reads the body of a request, which must be one JSON object. It returns the RFC 8785 form of the body.
@@ -107,6 +109,7 @@ func (h *Hub) postRegister(w http.ResponseWriter, r *http.Request, from relay.Pe
 	key, _ := gateway.Bearer(r)
 	newKey := gateway.NewKey(gateway.HubAgent)
 	admit := h.admitRegistration(from)
+	q.source = h.Source(from)
 	var a agent
 	status := 0
 	err = h.update(context.WithoutCancel(r.Context()), from, func(o *op) (err error) {
@@ -213,8 +216,10 @@ func (o *op) create(q registerBody, old agent, admit func() error) (a agent, err
 		return a, err
 	}
 	if registered >= int64(o.hub.options.MaxAgents) {
-		return a, limitReached(codeRegistryFull, limitAgents, time.Hour, "this hub has %d agents, which is its limit; "+
-			"use another hub, or ask its operator", o.hub.options.MaxAgents)
+		if made, err := o.makeRoom(); err != nil || !made {
+			return a, cmp.Or(err, limitReached(codeRegistryFull, limitAgents, time.Hour, "this hub has %d agents, which is its "+
+				"limit; use another hub, or ask its operator", o.hub.options.MaxAgents))
+		}
 	}
 	if old.n != 0 {
 		if err := gateway.DropKeys(o.ExtTx, gateway.HubAgent, old.n, onlyDelete); err != nil {
@@ -230,6 +235,9 @@ func (o *op) create(q registerBody, old agent, admit func() error) (a agent, err
 		return a, err
 	}
 	o.Then(func() { o.hub.directory.mark(a.n) })
+	if err := o.setSource(a.n, q.source); err != nil {
+		return a, err
+	}
 	return a, insertUsage(o.ExtTx, usage{agent: a.n, used: o.Now})
 }
 

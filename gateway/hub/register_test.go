@@ -302,6 +302,7 @@ func TestReserved(t *testing.T) {
 		f.want(f.rotate(id, keys[id]), 409, "ERR_AGENT_ID_TAKEN")
 	}
 	f.wantWorks(map[string]bool{own: true})
+	f.send(own, "own@b", "other@b", "so that these two are not idle")
 	f.wait(reserved - moment)
 	f.want(f.rotate("late@b", ""), 409, "ERR_AGENT_ID_TAKEN")
 	f.wait(moment)

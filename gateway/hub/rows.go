@@ -62,12 +62,15 @@ func updateAgent(tx relay.ExtTx, a agent) error {
 		"deleted = ?, sum = ? WHERE n = ?", append(gateway.WithSum(agentTable, a.values()), a.n)...)
 }
 
-// usage is a row of hub_use.
+// usage is a row of hub_use. framed is neverFramed if the agent has sent or received a message, but none on a stream.
 type usage struct {
 	agent                               int64
 	used, replied, framed, streamEnded  int64
 	kept, keptBytes, queued, queueBytes int64
 }
+
+// neverFramed is a time before all messages. With it, the row is not in the index hub_use_idle.
+const neverFramed = 1
 
 const (
 	usageTable   = "hub_use"

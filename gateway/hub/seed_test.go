@@ -52,7 +52,7 @@ func storeSome(tx relay.ExtTx, sender, receiver string, count, size, state int) 
 		return err
 	}
 	n, ts := last[0], max(time.Now().UnixMilli()*1e6, last[1])
-	var messages, deliveries, entries [][]any
+	var messages, deliveries, entries, received [][]any
 	for range count {
 		n++
 		ts += 1e6
@@ -66,12 +66,14 @@ func storeSome(tx relay.ExtTx, sender, receiver string, count, size, state int) 
 		for _, party := range parties {
 			entries = append(entries, []any{party, n})
 		}
+		received = append(received, []any{to, n, from})
 	}
 	if _, err := tx.Exec("DELETE FROM gate_counter WHERE name = 'hub_message'"); err != nil {
 		return err
 	}
 	err = errors.Join(insertRow(tx, "gate_counter", "hub_message", n), insertRows(tx, "hub_message", messages),
-		insertRows(tx, "hub_delivery", deliveries), insertRows(tx, "hub_entry", entries))
+		insertRows(tx, "hub_delivery", deliveries), insertRows(tx, "hub_entry", entries),
+		insertRows(tx, "hub_received", received), addPeer(tx, to, from, count, state, size))
 	for _, party := range parties {
 		queued := 0
 		if party == to && state == 0 {
@@ -80,6 +82,24 @@ func storeSome(tx relay.ExtTx, sender, receiver string, count, size, state int) 
 		err = errors.Join(err, addUse(tx, party, count, queued, size))
 	}
 	return err
+}
+
+// addPeer counts messages from an agent that is a source of its own.
+func addPeer(tx relay.ExtTx, agent, source int64, count, state, size int) error {
+	p, err := integers(tx, 5, "SELECT known, queued, kept, kept_bytes, used FROM hub_peer WHERE agent = ? AND source = ?",
+		agent, source)
+	if err != nil {
+		return err
+	}
+	if p[2] += int64(count); state == 0 {
+		p[1] += int64(count)
+	} else {
+		p[0] = max(p[0], 1)
+	}
+	p[3] += int64(count * size)
+	p[4] = max(p[4], 1)
+	_, err = tx.Exec("DELETE FROM hub_peer WHERE agent = ? AND source = ?", agent, source)
+	return errors.Join(err, insertRow(tx, "hub_peer", agent, source, p[0], p[1], p[2], p[3], p[4]))
 }
 
 // addUse counts messages of an agent.

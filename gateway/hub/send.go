@@ -139,43 +139,52 @@ func (o *op) send(c caller, m outgoing, badKey error) (n int64, repeated bool, f
 	if !receiver.live() {
 		return 0, false, first, unknownAgent(m.receiverID)
 	}
-	if err := o.checkQueue(sender, receiver, len(m.envelope)); err != nil {
+	source, err := sourceOf(o, sender.n)
+	if err != nil {
 		return 0, false, first, err
 	}
-	if n, err = o.store(sender, receiver, m.envelope, m.request); err == nil && m.repeatable {
+	if err := o.checkQueue(source, receiver, len(m.envelope)); err != nil {
+		return 0, false, first, err
+	}
+	if n, err = o.store(sender, receiver, source, m.envelope, m.request); err == nil && m.repeatable {
 		err = o.hub.answers.Add(o.ExtTx, m.repeat, n)
 	}
 	return n, false, first, err
 }
 
 // checkQueue refuses a message of size bytes if too much is queued for its receiver.
-func (o *op) checkQueue(sender, receiver agent, size int) error {
+func (o *op) checkQueue(source int64, receiver agent, size int) error {
 	u, err := usageOf(o, receiver.n)
 	if err != nil {
 		return err
 	}
-	refused := func(limit, format string, args ...any) error {
-		return limitReached(codeInboxFull, limit, time.Minute, "the inbox of "+receiver.address+" is full: "+format+
-			"; wait until it has received some", args...)
+	p, err := peerOf(o, receiver.n, source)
+	if err != nil {
+		return err
 	}
-	switch {
-	case u.queued >= maxQueued:
-		return refused(limitQueued, "%d messages are queued", maxQueued)
-	case u.queueBytes+int64(size) > maxQueuedBytes:
-		return refused(limitQueuedBytes, "more than %d bytes would be queued", maxQueuedBytes)
-	case u.queued < maxQueuedFromSender:
+	queue := gateway.Queue{Most: maxQueued, MostBytes: maxQueuedBytes, MostOfSource: maxQueuedFromSender,
+		Count: u.queued, Bytes: u.queueBytes, OfSource: p.queued}
+	full, most := queue.Check(p.known > stranger, int64(size))
+	limit, what := "", ""
+	switch full {
+	case gateway.NotFull:
 		return nil
+	case gateway.FullCount:
+		limit, what = limitQueued, "%d messages are queued"
+	case gateway.FullBytes:
+		limit, what = limitQueuedBytes, "more than %d bytes would be queued"
+	case gateway.FullOfSource:
+		limit, what = limitQueuedFromSender, "%d messages of this sender, or of others from its network, are queued"
 	}
-	own, err := o.Number("SELECT COUNT(*) FROM hub_delivery WHERE receiver = ? AND state = 0 AND sender = ?",
-		receiver.n, sender.n)
-	if err == nil && own >= maxQueuedFromSender {
-		err = refused(limitQueuedFromSender, "%d messages of this sender are queued", maxQueuedFromSender)
+	if full != gateway.FullOfSource && p.known == stranger {
+		what += ", and the other half of it is kept for senders that it knows"
 	}
-	return err
+	return limitReached(codeInboxFull, limit, time.Minute,
+		"the inbox of "+receiver.address+" is full: "+what+"; wait until it has received some", most)
 }
 
 // store writes the rows of a new message and returns its number.
-func (o *op) store(sender, receiver agent, envelope string, request *sending) (n int64, err error) {
+func (o *op) store(sender, receiver agent, source int64, envelope string, request *sending) (n int64, err error) {
 	m := message{trace: newTrace(), sender: sender.n, senderID: sender.address, receiver: receiver.n,
 		receiverID: receiver.address, envelope: envelope}
 	if m.n, err = gateway.Next(o.ExtTx, messageCounter); err != nil {
@@ -194,6 +203,9 @@ func (o *op) store(sender, receiver agent, envelope string, request *sending) (n
 		return 0, err
 	}
 	if err := insertDelivery(o.ExtTx, d); err != nil {
+		return 0, err
+	}
+	if err := o.enqueued(d, source); err != nil {
 		return 0, err
 	}
 	for i, party := range []int64{sender.n, receiver.n} {
@@ -225,7 +237,7 @@ func (o *op) keep(party int64, d delivery) error {
 	}
 	var over bool
 	if err := changeUsage(o.ExtTx, party, func(u *usage) {
-		u.used = o.Now
+		u.used, u.framed = o.Now, max(u.framed, neverFramed)
 		u.kept++
 		u.keptBytes += d.size
 		if party == d.receiver {

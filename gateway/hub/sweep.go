@@ -31,7 +31,8 @@ func (h *Hub) sweep(ctx context.Context) {
 
 func (h *Hub) sweepOnce(ctx context.Context) {
 	h.directory.forgetReplies(h.now().Add(-onlineAfter).UnixNano())
-	for _, step := range []func(*op) (more bool, err error){(*op).touch, (*op).expire, (*op).purge, (*op).forget} {
+	for _, step := range []func(*op) (more bool, err error){(*op).touch, (*op).expire, (*op).purge, (*op).forget,
+		(*op).forgetPeers} {
 		for more := true; more && ctx.Err() == nil; {
 			err := h.update(ctx, self, func(o *op) (err error) {
 				more, err = step(o)
@@ -68,6 +69,9 @@ func (o *op) touch() (more bool, err error) {
 func (o *op) expire() (more bool, err error) {
 	unused, err := gateway.Numbers(o, "SELECT u.agent FROM hub_use u JOIN hub_agent a ON a.n = u.agent WHERE u.used < ? "+
 		"AND a.deleted = 0 ORDER BY u.used LIMIT 1", o.Now-int64(unusedAfter))
+	if err == nil && len(unused) == 0 {
+		unused, err = o.idle(idleAfter, 1)
+	}
 	if err != nil || len(unused) == 0 {
 		return false, err
 	}
@@ -79,6 +83,34 @@ func (o *op) expire() (more bool, err error) {
 		return false, err
 	}
 	return true, o.delete(a)
+}
+
+// idle returns agents that never sent or received a message, and had no stream for some time, those that were used least
+// lately first.
+func (o *op) idle(after time.Duration, limit int) ([]int64, error) {
+	return gateway.Numbers(o, "SELECT agent FROM hub_use WHERE kept = 0 AND framed = 0 AND replied = 0 AND used < ? "+
+		"ORDER BY used LIMIT ?", o.Now-int64(after), limit)
+}
+
+// makeRoom deletes an agent that never sent or received a message, so that a new one can be registered in its place.
+// Otherwise somebody with many addresses could fill the registry for days. made is false if there is none.
+func (o *op) makeRoom() (made bool, err error) {
+	const look = 20 // posts wait for this Update
+	idle, err := o.idle(roomAfter, look)
+	if err != nil {
+		return false, err
+	}
+	for _, n := range idle {
+		if o.hub.streams.has(n) {
+			continue
+		}
+		a, err := agentByNumber(o, n)
+		if err != nil {
+			return false, err
+		}
+		return true, o.delete(a)
+	}
+	return false, nil
 }
 
 // purge removes messages that were kept long enough.
@@ -124,7 +156,13 @@ func (o *op) forget() (more bool, err error) {
 	if len(rows) > 0 {
 		return true, o.dropAll(agents[0], rows)
 	}
-	for _, text := range []string{"DELETE FROM hub_use WHERE agent = ?", "DELETE FROM hub_agent WHERE n = ?"} {
+	peers, err := o.Exec("DELETE FROM hub_peer WHERE agent = ? AND source IN (SELECT source FROM hub_peer WHERE agent = ? "+
+		"ORDER BY source LIMIT ?)", agents[0], agents[0], sweepBatch)
+	if err != nil || peers == sweepBatch {
+		return true, err
+	}
+	for _, text := range []string{"DELETE FROM hub_origin WHERE agent = ?", "DELETE FROM hub_use WHERE agent = ?",
+		"DELETE FROM hub_agent WHERE n = ?"} {
 		if err := gateway.Exec(o.ExtTx, text, agents[0]); err != nil {
 			return false, err
 		}
@@ -141,11 +179,11 @@ func (o *op) oldest(agent int64, limit int) ([]delivery, error) {
 
 // trim makes an agent's history smaller than its limits.
 func (o *op) trim(agent int64) error {
-	rows, err := o.oldest(agent, trimBatch)
+	u, err := usageOf(o, agent)
 	if err != nil {
 		return err
 	}
-	u, err := usageOf(o, agent)
+	rows, err := o.surplus(u)
 	if err != nil {
 		return err
 	}
@@ -184,6 +222,11 @@ func (o *op) drop(agent int64, d delivery) error {
 	removed, err := o.Exec("DELETE FROM hub_entry WHERE agent = ? AND message = ?", agent, d.message)
 	if err != nil || removed == 0 {
 		return err
+	}
+	if agent == d.receiver {
+		if err := o.dropped(d); err != nil {
+			return err
+		}
 	}
 	return changeUsage(o.ExtTx, agent, func(u *usage) {
 		u.kept--
