@@ -52,7 +52,8 @@ type Extender interface {
 	// while f is still running. Other refusals: those of Store.Append while the store accepts no writes.
 	Update(ctx context.Context, f func(StoreTx) error) (took time.Duration, err error)
 
-	// View runs f on one state of the database. f changes nothing.
+	// View runs f on one state of the database. f changes nothing. If ctx ends, the statement that runs is interrupted,
+	// and Query returns ctx's error. took is also set with an error.
 	View(ctx context.Context, f func(Querier) error) (took time.Duration, err error)
 }
 
@@ -170,15 +171,30 @@ func (r *Relay) Update(ctx context.Context, from Peer, f func(ExtTx) error) erro
 	return err
 }
 
-// View runs f on one state of the database. It waits for a turn of from, like other reads. f changes nothing. The time
-// that it takes is charged to from. Errors: f's error, CodeRateLimited if from is in debt for its reads, CodeForbidden if
-// from is banned.
+// viewTime is how long a View of a remote client may take. What a gateway shows must need much less: its statements find
+// rows by an index, and read totals from counters.
+const viewTime = time.Second
+
+// errViewTime is the refusal of a View that takes longer than viewTime.
+var errViewTime = &envelope.Error{Code: envelope.CodeUnavailable, RetryAfter: 5 * time.Second,
+	Message: "this read took the relay's database too long; ask for less, or try again in a few seconds"}
+
+// View runs f on one state of the database. f changes nothing. View waits for a turn of from, like other reads. At least
+// one of the read slots is never used by a View, so Views cannot keep the relay's own reads waiting. If from is remote
+// and f takes longer than viewTime, its statement is interrupted. All the time that f takes is charged to from, as a
+// debt if it is more than from has left. Errors: f's error, CodeUnavailable if f took too long, CodeRateLimited if from
+// is in debt for its reads, CodeForbidden if from is banned.
 func (r *Relay) View(ctx context.Context, from Peer, f func(Querier) error) (err error) {
 	store, ok := r.store.(Extender)
 	if !ok {
 		return errNoExtensions
 	}
-	job := readJob{peer: from}
+	src := from.source()
+	if err := r.viewQueue.Acquire(ctx, src); err != nil {
+		return err
+	}
+	defer r.viewQueue.Release(src)
+	job := readJob{peer: from, chargeAll: true}
 	if err := r.beginSlice(ctx, &job); err != nil {
 		return err
 	}
@@ -187,7 +203,16 @@ func (r *Relay) View(ctx context.Context, from Peer, f func(Querier) error) (err
 	if err := r.checkPeer(from); err != nil { // a long answer has many parts, and from may have been banned meanwhile
 		return err
 	}
-	took, err = store.View(ctx, f)
+	limited := ctx
+	if !from.Local {
+		var cancel context.CancelFunc
+		limited, cancel = context.WithTimeout(ctx, viewTime)
+		defer cancel()
+	}
+	took, err = store.View(limited, f)
+	if errors.Is(err, context.DeadlineExceeded) && limited.Err() != nil && ctx.Err() == nil {
+		return errViewTime
+	}
 	return err
 }
 

@@ -308,7 +308,7 @@ func (r *Relay) refundMessage(p Peer, e *envelope.Envelope) {
 // These times are those of a clock, because the CPU time of a goroutine cannot be measured. So they are also long if
 // the whole machine stood still, for example because its disk was slow. The client has not caused that. So one piece of
 // work costs at most the burst of the rate, however long it took. By default, an address gets that many back in two
-// seconds.
+// seconds. A View costs all of its time, because it is not split into slices. It is interrupted after viewTime.
 const (
 	postUnit = 8 << 10 // bytes
 	workUnit = 2 * time.Millisecond

@@ -74,6 +74,7 @@ type Relay struct {
 	presence    presence
 	startCursor Cursor               // end of the store when the relay was made; Run watches from here
 	readQueue   *turns.Queue[source] // for reads of the store
+	viewQueue   *turns.Queue[source] // for those reads that are Views; a View then also waits in readQueue
 	parseQueue  *turns.Queue[source] // for parsing and verifying bodies, which needs a hundred times their size in memory
 	writeQueue  *turns.Queue[source] // for writes to the store
 	refusals    *refusals
@@ -133,7 +134,7 @@ func New(ctx context.Context, c Config) (*Relay, error) {
 		localNonces: localNonces, nonces: nonces,
 		nonceOutage: outage{message: "signed reads and calls are refused, because the shared memory of used nonces has " +
 			"failed; check it and the connection to it"},
-		readQueue: newTurns(maxConcurrentReads, 1), parseQueue: newTurns(parseSlots, (parseSlots+1)/2),
+		readQueue: newTurns(maxConcurrentReads, 1), viewQueue: newTurns(maxConcurrentViews, 1), parseQueue: newTurns(parseSlots, (parseSlots+1)/2),
 		writeQueue: newTurns(math.MaxInt, maxWritesPerSource), refusals: newRefusals(c.Log),
 		drained: make(chan struct{}), streams: streams{all: map[*Stream]struct{}{}}}
 	r.screening = screening

@@ -6,8 +6,12 @@ import (
 	"github.com/agora-relay/agora/internal/turns"
 )
 
-// maxConcurrentReads is how many reads the store works on at a time.
-const maxConcurrentReads = 4
+// maxConcurrentReads is how many reads the store works on at a time. maxConcurrentViews is how many of them may be Views
+// of extensions. So one slot is only for the relay's own reads (G-34).
+const (
+	maxConcurrentReads = 4
+	maxConcurrentViews = maxConcurrentReads - 1
+)
 
 // source says who waits for a turn: an IPv4 address, the /48 of an IPv6 address, or all local requests together. It is
 // an array of bytes because hashing it needs little stack. The stack of a poll keeps its largest size while the poll

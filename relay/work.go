@@ -30,6 +30,7 @@ type readJob struct {
 	minSliceSize  int           // lower limit of sliceSize
 	mustComplete  bool          // a page that ends early is of no use
 	answerStarted bool          // the answer has begun, so the rest is not refused
+	chargeAll     bool          // it is not split into slices, so more than the burst may be charged
 	searchUntil   time.Time     // go on until then while nothing is found; zero: only for readBudget
 }
 
@@ -46,7 +47,7 @@ func (r *Relay) beginSlice(ctx context.Context, job *readJob) error {
 	return err
 }
 
-// endSlice ends the turn of a slice and charges the slice to the client's address, at most the burst, see readUnit.
+// endSlice ends the turn of a slice and charges the slice to the client's address, see readUnit.
 func (r *Relay) endSlice(job *readJob, took time.Duration) {
 	r.readQueue.Release(job.peer.source())
 	before := job.spent / readUnit
@@ -54,6 +55,9 @@ func (r *Relay) endSlice(job *readJob, took time.Duration) {
 	if !job.peer.Local {
 		var buf [len(widths)]netip.Prefix
 		units := min(int(job.spent/readUnit-before), r.limits.Load().ReadsPerAddress.Burst)
+		if job.chargeAll {
+			units = int((took + readUnit/2) / readUnit) // rounded to the nearest unit
+		}
 		r.limiter.reads.charge(r.now, units, networks(job.peer.Addr, &buf)...)
 	}
 }

@@ -260,17 +260,17 @@ type viewTx struct {
 
 // Query implements relay.Querier. It reads all rows before it calls row. So row may run another query.
 func (t viewTx) Query(row func(func(...any) error) error, text string, args ...any) error {
-	if err := allowed(text); err != nil {
+	if err := cmp.Or(t.ctx.Err(), allowed(text)); err != nil {
 		return err
 	}
 	rows, err := t.conn.Query(t.ctx, schema.Numbered(text), args...)
 	if err != nil {
-		return err
+		return cmp.Or(t.ctx.Err(), err)
 	}
 	all, err := valuesOf(rows)
 	rows.Close()
 	if err != nil {
-		return err
+		return cmp.Or(t.ctx.Err(), err)
 	}
 	return eachRow(all, row)
 }

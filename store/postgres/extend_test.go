@@ -205,3 +205,20 @@ func TestMasked(t *testing.T) {
 		}
 	}
 }
+
+// TestViewEndsWithItsContext checks that the statement of a View ends when the View's time is over, and that the next
+// View works.
+func TestViewEndsWithItsContext(t *testing.T) {
+	s := openItems(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	_, err := s.View(ctx, func(q relay.Querier) error {
+		return q.Query(func(func(...any) error) error { return nil }, "SELECT COUNT(*) FROM generate_series(1, 1000000000000)")
+	})
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("an endless View ended with %v", err)
+	}
+	if got := names(t, s); got != "" {
+		t.Errorf("afterwards: %q", got)
+	}
+}

@@ -302,9 +302,14 @@ type viewTx struct {
 
 // Query implements relay.Querier.
 func (t *viewTx) Query(row func(func(...any) error) error, text string, args ...any) (err error) {
-	if err := t.conn.allowed(text); err != nil {
+	if err := cmp.Or(t.ctx.Err(), t.conn.allowed(text)); err != nil {
 		return err
 	}
+	defer func() {
+		if err != nil && t.ctx.Err() != nil {
+			err = t.ctx.Err() // the statement was interrupted
+		}
+	}()
 	rows, done, err := t.conn.query(t.ctx, text, args...)
 	if err != nil {
 		return t.store.handleReadError(err)
