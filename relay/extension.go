@@ -135,6 +135,13 @@ func (t ExtTx) Query(row func(scan func(...any) error) error, text string, args 
 	return t.tx.Query(row, text, args...)
 }
 
+// UpdateStore runs f in one transaction of a store that no relay serves, for commands of the operator. f must not call
+// Append. f may be run twice. Errors: f's error, CodeUnavailable.
+func UpdateStore(ctx context.Context, store Extender, f func(ExtTx) error) error {
+	_, err := store.Update(ctx, func(tx StoreTx) error { return f(ExtTx{tx: tx}) })
+	return err
+}
+
 // errNoExtensions is the error for a store that is not an Extender.
 var errNoExtensions = errors.New("this store does not support extensions; use one that implements relay.Extender")
 

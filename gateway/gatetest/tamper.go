@@ -88,8 +88,8 @@ func (c tampering) change(table, rowid, set string) {
 		if n, err := tx.Exec("UPDATE "+table+" SET "+set+" WHERE rowid = ?", rowid); n != 1 || err != nil {
 			c.t.Fatalf("%s: %s: %d rows, %v", table, set, n, err)
 		}
-		if found := c.findings(tx); len(found) == 0 || !strings.HasPrefix(found[0], table+" ") ||
-			!strings.Contains(found[0], "checksum") {
+		// A counter and a copy of another row have no checksum. Check compares them with the rows that they are made of.
+		if found := c.findings(tx); len(found) == 0 || !strings.HasPrefix(found[0], table+" ") {
 			c.t.Errorf("%s: %s: found %q", table, set, found)
 		}
 		return undo

@@ -74,7 +74,10 @@ func createOwner(o *gateway.Op, p principal, id string) (owner, error) {
 	if a.n, err = gateway.Next(o.ExtTx, ownerCounter); err != nil {
 		return a, err
 	}
-	return a, insertOwner(o.ExtTx, a)
+	if err := insertOwner(o.ExtTx, a); err != nil {
+		return a, err
+	}
+	return a, addFigures(o.ExtTx, figures{accounts: 1})
 }
 
 // open pays the initial balance of an account, once.

@@ -146,7 +146,7 @@ func (g *Gateway) register(o *gateway.Op, p principal, account owner, old agent,
 	}
 	for _, s := range as.skills {
 		s.agent = a.n
-		if err := insertSkill(o.ExtTx, s); err != nil {
+		if err := insertSkill(o.ExtTx, s, a); err != nil {
 			return a, err
 		}
 	}
@@ -184,27 +184,20 @@ func checkAgentLimit(o *gateway.Op, p principal) error {
 // jobURL returns the URL to which hirers of an agent post their jobs.
 func (g *Gateway) jobURL(a agent) string { return g.url + "/a/" + a.id + "/jobs" }
 
-// online reports whether an agent is online at a time, in nanoseconds since 1970.
-func (a agent) online(now int64) bool {
+// until returns when an agent stops to be online if nothing is heard from it, in nanoseconds since 1970; 0: it is not
+// online.
+func (a agent) until() int64 {
 	switch {
 	case !a.live() || a.offline:
-		return false
+		return 0
 	case a.heartbeat != 0:
-		return a.heartbeat > now-int64(heartbeatLife)
+		return a.heartbeat + int64(heartbeatLife)
 	}
-	return a.active > now-int64(quietLife)
+	return a.active + int64(quietLife)
 }
 
-// agents returns the agents that a SELECT of agentColumns finds.
-func agents(q relay.Querier, text string, args ...any) (all []agent, err error) {
-	err = q.Query(func(scan gateway.Scanner) error {
-		var a agent
-		err := scan(a.fields()...)
-		all = append(all, a)
-		return err
-	}, text, args...)
-	return all, err
-}
+// online reports whether an agent is online at a time, in nanoseconds since 1970.
+func (a agent) online(now int64) bool { return a.until() > now }
 
 // unknownAgent is the refusal of an agent_id that no agent has.
 func unknownAgent() error { return notFound("there is no agent with this agent_id") }
@@ -325,22 +318,12 @@ func (g *Gateway) getHealth(r *request) error {
 		Skills   int64  `json:"total_skills"`
 		Accounts int64  `json:"total_accounts"`
 	}{Service: "chorus-registry", Status: "healthy"}
-	if err := g.Relay.View(r.Context(), r.from, func(q relay.Querier) (err error) {
-		if h.Online, err = countOnline(q, g.Relay.Now()); err != nil {
-			return err
-		}
-		if h.Skills, err = gateway.Number(q, "SELECT COUNT(DISTINCT name) FROM jobs_skill"); err != nil {
-			return err
-		}
-		h.Accounts, err = countAccounts(q)
+	if err := g.Relay.View(r.Context(), r.from, func(q relay.Querier) error {
+		f, err := readFigures(q, g.Relay.Now().UnixNano())
+		h.Online, h.Skills, h.Accounts = f.online, f.skills, f.accounts
 		return err
 	}); err != nil {
 		return err
 	}
 	return r.answer(http.StatusOK, h)
-}
-
-// countAccounts returns how many accounts there are, without those of the relay.
-func countAccounts(q relay.Querier) (int64, error) {
-	return gateway.Number(q, "SELECT COUNT(*) FROM jobs_owner WHERE principal > 0")
 }

@@ -93,7 +93,9 @@ func TestCheckFindsEveryChange(t *testing.T) {
 	}
 	t.Setenv(gatetest.Env, "") // only SQLite allows these changes
 	synctest.Test(t, func(t *testing.T) {
-		f := start(t, func(f *fixture) { f.Bubble = true })
+		f, store := startFolding(t)
+		oldMarket(t, f)
+		f.fold(store)
 		tour(t, f)
 		gatetest.Tamper(t, f.Relay, jobs.Extension)
 	})

@@ -3,6 +3,7 @@ package jobs
 import (
 	"fmt"
 	"math/big"
+	"slices"
 
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/relay"
@@ -15,10 +16,12 @@ func check(q relay.Querier, found func(where, what string)) error {
 		gateway.NewTable(entryTable, 2, entryColumns), gateway.NewTable(totalTable, 1, totalColumns),
 		gateway.NewTable(settledTable, 1, settledColumns),
 		gateway.NewTable(agentTable, 1, agentColumns), gateway.NewTable(skillTable, 2, skillColumns),
-		gateway.NewTable(jobTable, 1, jobColumns)); err != nil {
+		gateway.NewTable(jobTable, 1, jobColumns), gateway.NewTable(foldedTable, 1, foldedColumns),
+		gateway.NewTable(foldedTotalTable, 1, foldedTotalColumns),
+		gateway.NewTable(foldedAgentTable, 1, foldedAgentColumns)); err != nil {
 		return err
 	}
-	if err := gateway.CheckRelations(q, found, relations...); err != nil {
+	if err := gateway.CheckRelations(q, found, append(slices.Clip(relations), counterRelations...)...); err != nil {
 		return err
 	}
 	if err := checkTotals(q, found); err != nil {
@@ -55,7 +58,7 @@ var relations = []gateway.Relation{
 	{Table: entryTable, What: "belongs to an account that does not exist",
 		Broken: "SELECT e.record FROM jobs_entry e LEFT JOIN jobs_owner a ON a.n = e.owner WHERE a.n IS NULL ORDER BY e.record"},
 	{Table: ownerTable, What: "has a balance that is not the sum of its entries",
-		Broken: "SELECT a.n FROM jobs_owner a WHERE a.balance <> " +
+		Broken: "SELECT a.n FROM jobs_owner a LEFT JOIN jobs_folded f ON f.owner = a.n WHERE a.balance <> COALESCE(f.amount, 0) + " +
 			"(SELECT COALESCE(SUM(e.amount), 0) FROM jobs_entry e WHERE e.owner = a.n) ORDER BY a.n"},
 	{Table: ownerTable, What: "has a balance below 0",
 		Broken: "SELECT n FROM jobs_owner WHERE balance < 0 AND id <> '@issue' ORDER BY n"},
@@ -68,7 +71,11 @@ var relations = []gateway.Relation{
 	{Table: principalTable, What: "has got other initial balances than its row says",
 		Broken: "SELECT p.n FROM jobs_principal p WHERE p.issued <> (SELECT COALESCE(SUM(e.amount), 0) FROM jobs_owner a " +
 			"JOIN jobs_entry e ON e.owner = a.n JOIN jobs_record r ON r.n = e.record AND r.kind = 'initial' " +
-			"WHERE a.principal = p.n) ORDER BY p.n"},
+			"WHERE a.principal = p.n) + (SELECT COALESCE(SUM(f.initial), 0) FROM jobs_owner a JOIN jobs_folded f ON " +
+			"f.owner = a.n WHERE a.principal = p.n) ORDER BY p.n"},
+	{Table: foldedTable, What: "belongs to an account that does not exist, or the amounts of all accounts do not sum to 0",
+		Broken: "SELECT f.owner FROM jobs_folded f LEFT JOIN jobs_owner a ON a.n = f.owner WHERE a.n IS NULL OR " +
+			"(SELECT SUM(s.amount) FROM jobs_folded s) <> 0 ORDER BY f.owner"},
 	{Table: recordTable, What: "holds, pays or refunds for a job that does not exist",
 		Broken: "SELECT r.n FROM jobs_record r LEFT JOIN jobs_job j ON j.n = r.job WHERE r.kind IN ('hold', 'settle', 'refund') " +
 			"AND j.n IS NULL ORDER BY r.n"},
@@ -100,11 +107,52 @@ var relations = []gateway.Relation{
 	{Table: agentTable, What: "has a score below 0 or above 100",
 		Broken: "SELECT n FROM jobs_agent WHERE score < 0 OR score > 100000000 ORDER BY n"},
 	{Table: agentTable, What: "counts other jobs than those that counted",
-		Broken: "SELECT g.n FROM jobs_agent g WHERE g.successes <> (SELECT COUNT(*) FROM jobs_job j WHERE j.agent = g.n AND " +
-			"j.counted = 1 AND j.state = 1) OR g.failures <> (SELECT COUNT(*) FROM jobs_job j WHERE j.agent = g.n AND " +
-			"j.counted = 1 AND j.state = 2) ORDER BY g.n"},
+		Broken: "SELECT g.n FROM jobs_agent g LEFT JOIN jobs_folded_agent f ON f.agent = g.n WHERE g.successes <> " +
+			"COALESCE(f.successes, 0) + (SELECT COUNT(*) FROM jobs_job j WHERE j.agent = g.n AND j.counted = 1 AND j.state = 1) OR " +
+			"g.failures <> COALESCE(f.failures, 0) + (SELECT COUNT(*) FROM jobs_job j WHERE j.agent = g.n AND j.counted = 1 AND " +
+			"j.state = 2) ORDER BY g.n"},
+	{Table: foldedAgentTable, What: "is for an agent that does not exist",
+		Broken: "SELECT f.agent FROM jobs_folded_agent f LEFT JOIN jobs_agent a ON a.n = f.agent WHERE a.n IS NULL ORDER BY f.agent"},
 	{Table: skillTable, What: "belongs to an agent that does not exist, or was deleted",
 		Broken: "SELECT s.agent FROM jobs_skill s LEFT JOIN jobs_agent a ON a.n = s.agent AND a.deleted = 0 WHERE a.n IS NULL ORDER BY s.agent"},
+}
+
+// counterRelations are the rules about counters and copies. None of them has a checksum, so each of their columns must be
+// in a rule.
+var counterRelations = []gateway.Relation{
+	{Table: countTable, What: "counts neither the records of an account nor those of a principal",
+		Broken: "SELECT n FROM jobs_count WHERE kind NOT IN (1, 2) ORDER BY n"},
+	{Table: countTable, What: "counts the records of an account or a principal that does not exist",
+		Broken: "SELECT c.n FROM jobs_count c WHERE c.kind = 1 AND NOT EXISTS (SELECT 1 FROM jobs_owner a WHERE a.n = c.n) OR " +
+			"c.kind = 2 AND NOT EXISTS (SELECT 1 FROM jobs_principal p WHERE p.n = c.n) ORDER BY c.n"},
+	{Table: countTable, What: "counts other records than there are of the account",
+		Broken: "SELECT c.n FROM jobs_count c WHERE c.kind = 1 AND c.records <> (SELECT COUNT(*) FROM jobs_entry e WHERE " +
+			"e.owner = c.n) + (SELECT COUNT(*) FROM jobs_record b WHERE b.behalf = c.n AND b.behalf > 0 AND b.payer <> c.n AND " +
+			"b.payee <> c.n) ORDER BY c.n"},
+	{Table: countTable, What: "counts other records than there are of the principal",
+		Broken: "SELECT c.n FROM jobs_count c LEFT JOIN (SELECT w.principal AS p, COUNT(DISTINCT s.record) AS k FROM " +
+			"(SELECT owner, record FROM jobs_entry UNION ALL SELECT behalf, n FROM jobs_record WHERE behalf > 0) AS s " +
+			"JOIN jobs_owner w ON w.n = s.owner GROUP BY w.principal) AS x ON x.p = c.n WHERE c.kind = 2 AND " +
+			"c.records <> COALESCE(x.k, 0) ORDER BY c.n"},
+	{Table: ownerTable, What: "has records that are not counted",
+		Broken: "SELECT a.n FROM jobs_owner a WHERE EXISTS (SELECT 1 FROM jobs_entry e WHERE e.owner = a.n) AND (NOT EXISTS " +
+			"(SELECT 1 FROM jobs_count c WHERE c.kind = 1 AND c.n = a.n) OR a.principal > 0 AND NOT EXISTS " +
+			"(SELECT 1 FROM jobs_count c WHERE c.kind = 2 AND c.n = a.principal)) ORDER BY a.n"},
+	{Table: agentTable, What: "stops to be online at another time than its row says",
+		Broken: "SELECT n FROM jobs_agent WHERE until <> 0 AND (deleted <> 0 OR offline <> 0 OR until <> " +
+			"CASE WHEN heartbeat <> 0 THEN heartbeat + 90000000000 ELSE active + 86400000000000 END) ORDER BY n"},
+	{Table: skillTable, What: "has another id, score or state than its agent",
+		Broken: "SELECT s.agent FROM jobs_skill s JOIN jobs_agent a ON a.n = s.agent WHERE s.id <> a.id OR s.score <> a.score OR " +
+			"s.online <> CASE WHEN a.until > 0 THEN 1 ELSE 0 END ORDER BY s.agent"},
+	{Table: nameTable, What: "does not count the agents that have a skill of this name",
+		Broken: "SELECT m.name FROM jobs_skill_name m WHERE m.agents < 1 OR m.agents <> (SELECT COUNT(*) FROM jobs_skill s WHERE " +
+			"s.name = m.name) OR m.online <> (SELECT COALESCE(SUM(s.online), 0) FROM jobs_skill s WHERE s.name = m.name)"},
+	{Table: skillTable, What: "has a name that is not in the list of names",
+		Broken: "SELECT s.agent FROM jobs_skill s LEFT JOIN jobs_skill_name m ON m.name = s.name WHERE m.name IS NULL ORDER BY s.agent"},
+	{Table: figureTable, What: "does not have the numbers of accounts, agents online and skills",
+		Broken: "SELECT f.id FROM jobs_figure f WHERE f.id <> 1 OR f.accounts <> (SELECT COUNT(*) FROM jobs_owner WHERE " +
+			"principal > 0) OR f.online <> (SELECT COUNT(*) FROM jobs_agent WHERE until > 0) OR f.skills <> (SELECT COUNT(*) FROM " +
+			"jobs_skill_name) ORDER BY f.id"},
 }
 
 // checkTotals reports sums that are not those of the records.
@@ -120,6 +168,19 @@ func checkTotals(q relay.Querier, found func(where, what string)) error {
 		return err
 	}, "SELECT kind, amount FROM jobs_record ORDER BY n")
 	if err != nil {
+		return err
+	}
+	if err := q.Query(func(scan gateway.Scanner) error {
+		var records, sum any
+		err := scan(&records, &sum)
+		n, _ := records.(int64) // CheckSums reports other values
+		count += n
+		text, _ := sum.(string)
+		if v, ok := new(big.Int).SetString(text, 10); ok {
+			volume.Add(volume, v)
+		}
+		return err
+	}, "SELECT records, volume FROM jobs_folded_total WHERE id = 1"); err != nil {
 		return err
 	}
 	var records, sum any = int64(0), "0"

@@ -2,9 +2,9 @@ package jobs
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 	"slices"
-	"time"
 
 	"github.com/agora-relay/agora/gateway"
 	"github.com/agora-relay/agora/gateway/jobs/credits"
@@ -102,26 +102,9 @@ func (g *Gateway) getDiscover(r *request) error {
 	if !limited {
 		most = credits.Limit
 	}
-	found := []shownAgent{}
-	err = g.Relay.View(r.Context(), r.from, func(q relay.Querier) error {
-		found = found[:0]
-		now := g.Relay.Now()
-		agents, err := agents(q, "SELECT "+agentColumns+" FROM jobs_agent JOIN (SELECT agent AS skilled, cost AS price FROM "+
-			"jobs_skill WHERE name = ? AND cost <= ?) AS s ON s.skilled = n WHERE deleted = 0 AND offline = 0 AND score >= ? "+
-			"AND (heartbeat > ? OR heartbeat = 0 AND active > ?) ORDER BY score DESC, price, id LIMIT ?", name, int64(most),
-			int64(least), now.Add(-heartbeatLife).UnixNano(), now.Add(-quietLife).UnixNano(), maxFound)
-		size := 0
-		for _, a := range agents {
-			if err != nil {
-				break
-			}
-			var s shownAgent
-			s, err = g.show(q, r, a, name, size > maxFoundBytes)
-			found = append(found, s)
-			for _, k := range s.Skills {
-				size += len(k.Description) + len(k.Input) + len(k.Output)
-			}
-		}
+	var found []shownAgent
+	err = g.Relay.View(r.Context(), r.from, func(q relay.Querier) (err error) {
+		found, err = g.discover(q, r, name, score(least), most)
 		return err
 	})
 	if err != nil {
@@ -131,6 +114,42 @@ func (g *Gateway) getDiscover(r *request) error {
 		Agents []shownAgent `json:"agents"`
 		Total  int          `json:"total"`
 	}{found, len(found)})
+}
+
+// errEnough ends the reading of rows.
+var errEnough = errors.New("the answer is full")
+
+// discover returns the agents that are online, have a skill, have at least this score, and cost at most this. It examines
+// the maxExamined best agents with the skill.
+func (g *Gateway) discover(q relay.Querier, r *request, name string, least score, most credits.Amount) ([]shownAgent, error) {
+	found, size, now := []shownAgent{}, 0, g.Relay.Now().UnixNano()
+	err := q.Query(func(scan gateway.Scanner) error {
+		var n int64
+		var cost credits.Amount
+		if err := scan(&n, &cost); err != nil || cost > most {
+			return err
+		}
+		a, err := agentByNumber(q, n)
+		if err != nil || !a.online(now) {
+			return err
+		}
+		s, err := g.show(q, r, a, name, size > maxFoundBytes)
+		if err != nil {
+			return err
+		}
+		for _, k := range s.Skills {
+			size += len(k.Description) + len(k.Input) + len(k.Output)
+		}
+		if found = append(found, s); len(found) == maxFound {
+			return errEnough
+		}
+		return nil
+	}, "SELECT agent, cost FROM jobs_skill WHERE name = ? AND online = 1 AND score >= ? ORDER BY score DESC, cost, id LIMIT ?",
+		name, int64(least), maxExamined)
+	if errors.Is(err, errEnough) {
+		err = nil
+	}
+	return found, err
 }
 
 // getAgent is the handler of GET /agents/{id}.
@@ -153,21 +172,19 @@ func (g *Gateway) getAgent(r *request) error {
 func (g *Gateway) getSkills(r *request) error {
 	names := []string{}
 	total := int64(0)
-	now := g.Relay.Now()
-	heard, quiet := now.Add(-heartbeatLife).UnixNano(), now.Add(-quietLife).UnixNano()
-	if err := g.Relay.View(r.Context(), r.from, func(q relay.Querier) (err error) {
+	if err := g.Relay.View(r.Context(), r.from, func(q relay.Querier) error {
 		names = names[:0]
 		if err := q.Query(func(scan gateway.Scanner) error {
 			var name string
 			err := scan(&name)
 			names = append(names, name)
 			return err
-		}, "SELECT DISTINCT s.name FROM jobs_skill s JOIN jobs_agent a ON a.n = s.agent WHERE a.deleted = 0 AND "+
-			"a.offline = 0 AND (a.heartbeat > ? OR a.heartbeat = 0 AND a.active > ?) LIMIT ?",
-			heard, quiet, maxListed); err != nil {
+		}, "SELECT name FROM (SELECT name FROM jobs_skill_name WHERE online > 0 ORDER BY online DESC LIMIT ?) AS most",
+			maxListed); err != nil {
 			return err
 		}
-		total, err = countOnline(q, now)
+		f, err := readFigures(q, g.Relay.Now().UnixNano())
+		total = f.online
 		return err
 	}); err != nil {
 		return err
@@ -179,11 +196,5 @@ func (g *Gateway) getSkills(r *request) error {
 	}{names, total})
 }
 
-// maxListed is how many names of skills one answer has.
-const maxListed = 10_000
-
-// countOnline returns how many agents are online.
-func countOnline(q relay.Querier, now time.Time) (int64, error) {
-	return gateway.Number(q, "SELECT COUNT(*) FROM jobs_agent WHERE deleted = 0 AND offline = 0 AND (heartbeat > ? OR "+
-		"heartbeat = 0 AND active > ?)", now.Add(-heartbeatLife).UnixNano(), now.Add(-quietLife).UnixNano())
-}
+// maxListed is how many names of skills one answer has: those that most agents have.
+const maxListed = 1000

@@ -20,6 +20,7 @@ const (
 	maxDeleted     = 1000      // agents of one principal that were deleted; their ids remain taken
 	maxSkills      = 64        // of one agent
 	maxFound       = 500       // agents in an answer of GET /discover
+	maxExamined    = 5000      // agents that GET /discover examines
 	maxFoundBytes  = 256 << 10 // when the skills in an answer have that many bytes, further agents are shown in short
 	maxHirerJobs   = 1000      // unfinished jobs of one principal
 	maxAgentJobs   = 100       // unfinished jobs of one agent
@@ -48,11 +49,15 @@ const (
 
 var principalRate = relay.Rate{PerSecond: 10.0 / 86_400, Burst: 10} // new principals from one address
 
-//go:embed 0001_initial.sql
-var initialSchema string
+var (
+	//go:embed 0001_initial.sql
+	initialSchema string
+	//go:embed 0002_counters.sql
+	countersSchema string
+)
 
 // Extension has the tables of the gateway.
-var Extension = relay.Extension{Name: "jobs", Migrations: []string{initialSchema}, Check: check}
+var Extension = relay.Extension{Name: "jobs", Migrations: []string{initialSchema, countersSchema}, Check: check}
 
 // self is the gateway as a peer of the relay.
 var self = relay.Peer{Local: true}

@@ -63,6 +63,17 @@ func recordByID(q relay.Querier, id string) (r record, err error) {
 	return r, err
 }
 
+// records returns the records that a SELECT of recordColumns finds.
+func records(q relay.Querier, text string, args ...any) (all []record, err error) {
+	err = q.Query(func(scan gateway.Scanner) error {
+		var r record
+		err := scan(r.fields()...)
+		all = append(all, r)
+		return err
+	}, text, args...)
+	return all, err
+}
+
 func recordByNumber(q relay.Querier, n int64) (r record, err error) {
 	err = q.Query(func(scan gateway.Scanner) error { return scan(r.fields()...) },
 		"SELECT "+recordColumns+" FROM jobs_record WHERE n = ?", n)
@@ -91,7 +102,7 @@ func balanceAfter(q relay.Querier, owner, record int64) (credits.Amount, error) 
 	return credits.Amount(n), err
 }
 
-// totalTable has the sums over all records.
+// totalTable has the sums over all records that were ever made.
 const (
 	totalTable   = "jobs_total"
 	totalColumns = "id, records, volume"
@@ -103,16 +114,20 @@ type totals struct {
 	volume  *big.Int // millionths of a credit that were paid or transferred
 }
 
-func readTotals(q relay.Querier) (t totals, err error) {
+// readTotals returns the sums over all records that were ever made, also those that were folded.
+func readTotals(q relay.Querier) (totals, error) {
+	return readSums(q, totalTable, "SELECT records, volume FROM jobs_total WHERE id = 1")
+}
+
+// readSums returns the sums in the one row of a table.
+func readSums(q relay.Querier, table, text string) (t totals, err error) {
 	volume := "0"
-	err = q.Query(func(scan gateway.Scanner) error { return scan(&t.records, &volume) },
-		"SELECT records, volume FROM jobs_total WHERE id = 1")
-	if err != nil {
+	if err = q.Query(func(scan gateway.Scanner) error { return scan(&t.records, &volume) }, text); err != nil {
 		return t, err
 	}
 	var ok bool
 	if t.volume, ok = new(big.Int).SetString(volume, 10); !ok {
-		return t, fmt.Errorf("jobs_total has the volume %q, which is not a number", volume)
+		return t, fmt.Errorf("%s has the volume %q, which is not a number", table, volume)
 	}
 	return t, nil
 }
@@ -183,6 +198,9 @@ func (g *Gateway) move(o *gateway.Op, r record) (moved record, enough bool, err 
 		if err := enter(o, r, e); err != nil {
 			return r, false, err
 		}
+	}
+	if err := countRecord(o.ExtTx, r, 1); err != nil {
+		return r, false, err
 	}
 	t, err := readTotals(o)
 	if err != nil {

@@ -192,10 +192,22 @@ func insertAgent(tx relay.ExtTx, a agent) error {
 		"?, ?, ?)", gateway.WithSum(agentTable, a.values())...)
 }
 
+// updateAgent stores an agent, and changes the lists if it has another score, has become online, or is no longer.
 func updateAgent(tx relay.ExtTx, a agent) error {
-	return gateway.Exec(tx, "UPDATE jobs_agent SET n = ?, id = ?, principal = ?, owner = ?, name = ?, endpoint = ?, "+
-		"score = ?, successes = ?, failures = ?, registered = ?, heartbeat = ?, active = ?, offline = ?, deleted = ?, sum = ? "+
-		"WHERE n = ?", append(gateway.WithSum(agentTable, a.values()), a.n)...)
+	before, wasOnline, err := listed(tx, a.n)
+	if err != nil {
+		return err
+	}
+	until := a.until()
+	if err := gateway.Exec(tx, "UPDATE jobs_agent SET n = ?, id = ?, principal = ?, owner = ?, name = ?, endpoint = ?, "+
+		"score = ?, successes = ?, failures = ?, registered = ?, heartbeat = ?, active = ?, offline = ?, deleted = ?, sum = ?, "+
+		"until = ? WHERE n = ?", append(gateway.WithSum(agentTable, a.values()), until, a.n)...); err != nil {
+		return err
+	}
+	if online := until > 0; a.score != before || online != wasOnline {
+		return relist(tx, a.n, a.score, online, wasOnline)
+	}
+	return nil
 }
 
 // skill is a row of jobs_skill.
@@ -243,11 +255,26 @@ func skillNamed(q relay.Querier, agent int64, name string) (all []skill, err err
 	return all, err
 }
 
-func insertSkill(tx relay.ExtTx, s skill) error {
-	return gateway.Exec(tx, "INSERT INTO jobs_skill ("+skillColumns+", sum) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-		gateway.WithSum(skillTable, s.values())...)
+// insertSkill stores a skill of an agent, whose row must be stored.
+func insertSkill(tx relay.ExtTx, s skill, of agent) error {
+	rating, online, err := listed(tx, of.n)
+	if err != nil {
+		return err
+	}
+	if err := gateway.Exec(tx, "INSERT INTO jobs_skill ("+skillColumns+", sum, id, score, online) VALUES (?, ?, ?, ?, ?, ?, "+
+		"?, ?, ?, ?, ?)", append(gateway.WithSum(skillTable, s.values()), of.id, int64(rating), flag(online))...); err != nil {
+		return err
+	}
+	return nameSkill(tx, s.name, online)
 }
 
 func deleteSkills(tx relay.ExtTx, agent int64) error {
+	_, online, err := listed(tx, agent)
+	if err != nil {
+		return err
+	}
+	if err := unnameSkills(tx, agent, online); err != nil {
+		return err
+	}
 	return gateway.Exec(tx, "DELETE FROM jobs_skill WHERE agent = ?", agent)
 }

@@ -9,7 +9,8 @@ import (
 	"github.com/agora-relay/agora/relay"
 )
 
-// This file ends the jobs that take too long, and forgets old contents. Each step is a small Update, so that posts never
+// This file ends the jobs that take too long, takes agents off the lists that are no longer online, and forgets old
+// contents. Each step is a small Update, so that posts never
 // wait for it long.
 
 const (
@@ -63,7 +64,29 @@ func (g *Gateway) sweepOnce(ctx context.Context) error {
 			more = err == nil && len(numbers) == sweepBatch
 		}
 	}
-	return failed
+	return cmp.Or(failed, g.lapseAll(ctx))
+}
+
+// lapseAll takes all agents off the lists that have stopped to be online.
+func (g *Gateway) lapseAll(ctx context.Context) error {
+	for more := true; more && ctx.Err() == nil; {
+		some := int64(0)
+		err := g.Relay.View(ctx, self, func(q relay.Querier) (err error) {
+			some, err = gateway.Number(q, "SELECT n FROM jobs_agent WHERE until > 0 AND until <= ? ORDER BY until LIMIT 1",
+				g.Relay.Now().UnixNano())
+			return err
+		})
+		if err != nil || some == 0 {
+			return err
+		}
+		if err := g.Update(context.WithoutCancel(ctx), self, func(o *gateway.Op) (err error) {
+			more, err = lapse(o, sweepBatch)
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // due returns the numbers of some jobs for which a duty is due.
