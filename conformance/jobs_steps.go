@@ -80,7 +80,7 @@ func isJobsRateLimit(a answer) bool {
 }
 
 // jobsLimits are the limits that are not limits on the rate of requests (GATEWAYS §7a).
-var jobsLimits = []string{"principals", "owners", "agents", "unfinishedJobs"}
+var jobsLimits = []string{"principals", "owners", "agents", "unfinishedJobs", "payments"}
 
 // isFreeAtJobs reports whether a request changes nothing, so that a registry allows many of them.
 func isFreeAtJobs(method, _ string) bool { return method == http.MethodGet }

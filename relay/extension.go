@@ -52,6 +52,10 @@ type Extender interface {
 	// while f is still running. Other refusals: those of Store.Append while the store accepts no writes.
 	Update(ctx context.Context, f func(StoreTx) error) (took time.Duration, err error)
 
+	// Room returns a refusal if the database has so little room left that only the relay's own messages may use it; nil:
+	// extensions may use it too. Refusals: CodeUnavailable.
+	Room() error
+
 	// View runs f on one state of the database. f changes nothing. If ctx ends, the statement that runs is interrupted,
 	// and Query returns ctx's error. took is also set with an error.
 	View(ctx context.Context, f func(Querier) error) (took time.Duration, err error)
@@ -151,6 +155,9 @@ var errNoExtensions = errors.New("this store does not support extensions; use on
 // writer, and all posts wait for it. So f must not do I/O, and must take well under a millisecond. f may be run twice.
 // The time that it takes is charged to from.
 //
+// The room for extensions ends before the room for messages. Then Update refuses clients, and only the relay itself and
+// its operator can still change the tables of extensions, for example to remove what has expired (G-36).
+//
 // Errors: f's error, CodeRateLimited if from is in debt for its posts, CodeForbidden if from is banned, CodeUnavailable.
 func (r *Relay) Update(ctx context.Context, from Peer, f func(ExtTx) error) error {
 	store, ok := r.store.(Extender)
@@ -172,6 +179,11 @@ func (r *Relay) Update(ctx context.Context, from Peer, f func(ExtTx) error) erro
 	}
 	if err := r.checkPeer(from); err != nil { // it may have been banned since its request was admitted
 		return err
+	}
+	if from.isClient() {
+		if err := store.Room(); err != nil {
+			return err
+		}
 	}
 	took, err := store.Update(ctx, func(tx StoreTx) error { return f(ExtTx{tx, r}) })
 	r.chargeWork(from, took)

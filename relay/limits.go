@@ -24,6 +24,9 @@ type Peer struct {
 	Reader didkey.DID // who signed the read, see Relay.VerifyRead; empty: it is not signed
 }
 
+// isClient reports whether p is a client. The zero Peer is one; the relay itself and its operator are not.
+func (p Peer) isClient() bool { return !p.Operator && (!p.Local || p.Addr.IsValid()) }
+
 // Limits bound what one client may ask of a relay (PROTOCOL §5). A field that is zero means its default.
 type Limits struct {
 	PostsPerAddress Rate // requests by any method that may change something, valid or not

@@ -50,6 +50,7 @@ type gatewayFlags struct {
 	JobsInitial   creditAmount    `default:"100" placeholder:"CREDITS" help:"The most initial credits of one user of the registry, over all its accounts (default: ${default})."`
 	JobsSupply    creditAmount    `default:"1000000" placeholder:"CREDITS" help:"The most credits that the registry ever issues, to all users together (default: ${default})."`
 	JobsTimeout   time.Duration   `default:"1h" placeholder:"DURATION" help:"Longest run of a job (default: ${default})."`
+	JobsDaily     int             `default:"5000" placeholder:"N" help:"How many transfers and jobs one account of the registry may pay in 24 hours. All accounts of one address together may pay twice as many (default: ${default})."`
 	OutboundAllow []exceptionText `placeholder:"CIDR|HOST" sep:"none" help:"Let gateways call URLs in this network or on this host, also over http. By default they call only public addresses, and only over https. May be repeated."`
 }
 
@@ -63,6 +64,8 @@ func (f gatewayFlags) Validate() error {
 		return errors.New("--jobs-addr has no effect without --jobs; give both, or none")
 	case f.JobsTimeout < time.Second || f.JobsTimeout > 30*24*time.Hour:
 		return errors.New("--jobs-timeout must be from 1s to 720h")
+	case f.JobsDaily < 1:
+		return errors.New("--jobs-daily must be at least 1")
 	case f.HubAgents < 1:
 		return errors.New("--hub-agents must be at least 1")
 	case f.HubRetention < time.Second || f.HubRetention > replay.MaxSpan:
@@ -195,7 +198,7 @@ func (f gatewayFlags) open(
 	}
 	if f.Jobs {
 		j, err := jobs.New(ctx, g.core, jobs.Options{Initial: credits.Amount(f.JobsInitial),
-			Supply: credits.Amount(f.JobsSupply), Timeout: f.JobsTimeout})
+			Supply: credits.Amount(f.JobsSupply), Timeout: f.JobsTimeout, Daily: f.JobsDaily})
 		if err != nil {
 			return gateways{}, err
 		}

@@ -54,6 +54,7 @@ type commandLine struct {
 	Admin        adminCmd        `cmd:"" help:"Govern a relay that runs on this machine: bans, removals, backups."`
 	Stats        statsCmd        `cmd:"" help:"Show what a data folder holds."`
 	Prune        pruneCmd        `cmd:"" help:"Remove old messages from a data folder, and give its disk space back."`
+	Fold         foldCmd         `cmd:"" help:"Fold old transfers and jobs of the registry into balances."`
 	Restore      restoreCmd      `cmd:"" help:"Put a backup in place."`
 	Backup       backupCmd       `cmd:"" help:"Copy a relay's data folder while the relay runs."`
 	Check        checkCmd        `cmd:"" help:"Check all of a data folder or a backup."`

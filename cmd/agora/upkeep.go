@@ -134,6 +134,10 @@ func (c pruneCmd) Run(env environment) (err error) {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(env.stdout, "%s: %s before, %s now\n", printable(filepath.Clean(c.Data)), megabytes(before), megabytes(after))
+	kept, err := keptByPrune(env.ctx, c.Data, store, now)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(env.stdout, "%s: %s before, %s now\n%s", printable(filepath.Clean(c.Data)), megabytes(before), megabytes(after), printable(kept))
 	return err
 }

@@ -17,10 +17,12 @@ const (
 	limitOwners     = "owners"
 	limitAgents     = "agents"
 	limitJobs       = "unfinishedJobs"
+	limitPayments   = "payments"
 )
 
 // ownLimits has these names.
-var ownLimits = map[string]bool{limitPrincipals: true, limitOwners: true, limitAgents: true, limitJobs: true}
+var ownLimits = map[string]bool{limitPrincipals: true, limitOwners: true, limitAgents: true, limitJobs: true,
+	limitPayments: true}
 
 // The codes of failed jobs ([003] §5).
 const (

@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"strconv"
@@ -74,6 +75,28 @@ func (r *request) id() string {
 		return strings.ToLower(id)
 	}
 	return ""
+}
+
+// paymentUnit is how many bytes of a body count as one more payment, because the job keeps them.
+const paymentUnit = 8 << 10
+
+// payment returns a function that counts a transfer or a job against the daily numbers of the account that pays and of
+// the caller's address. The ledger keeps its records until the operator folds them, so their number must be bounded.
+// Update may run an operation twice; the function counts once.
+func (g *Gateway) payment(r *request) func(account int64) error {
+	counted, refused := false, error(nil)
+	return func(account int64) error {
+		if counted || r.from.Local {
+			return refused
+		}
+		counted = true
+		for range 1 + len(r.body)/paymentUnit {
+			if refused == nil {
+				refused = cmp.Or(g.payments.Take(account, g.Relay.Now), g.payers.Take(r.from, g.Relay.Now))
+			}
+		}
+		return refused
+	}
 }
 
 // needPrincipal refuses a request that only a principal may send.

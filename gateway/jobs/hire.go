@@ -83,8 +83,9 @@ func (g *Gateway) postJob(r *request) error {
 		}
 	}
 	var hired hired
+	admit := g.payment(r)
 	if err := g.Update(r.detached(), r.from, func(o *gateway.Op) (err error) {
-		hired, err = g.hire(o, r.caller, r.id(), ordered)
+		hired, err = g.hire(o, r.caller, r.id(), ordered, admit)
 		return err
 	}); err != nil {
 		return err
@@ -110,7 +111,9 @@ type hired struct {
 }
 
 // hire stores a job and holds its budget, or finds out why it cannot.
-func (g *Gateway) hire(o *gateway.Op, c caller, agentID string, p order) (h hired, err error) {
+func (g *Gateway) hire(
+	o *gateway.Op, c caller, agentID string, p order, admit func(account int64) error,
+) (h hired, err error) {
 	a, err := agentByID(o, agentID)
 	if err != nil {
 		return h, err
@@ -139,6 +142,9 @@ func (g *Gateway) hire(o *gateway.Op, c caller, agentID string, p order) (h hire
 	if code != "" {
 		h.result = job{id: p.id, state: failure, code: code, message: message, created: o.Now}.shown(a.id)
 		return h, nil
+	}
+	if err := admit(j.payer); err != nil {
+		return h, err
 	}
 	h.job, err = g.begin(o, j, p)
 	h.result = h.job.shown(a.id)

@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"net/http"
@@ -47,6 +48,9 @@ const (
 	maxTelling, maxOwnTelling = 100, 8
 )
 
+// networkShare is how many accounts' daily numbers the accounts of one address have together.
+const networkShare = 2
+
 var principalRate = relay.Rate{PerSecond: 10.0 / 86_400, Burst: 10} // new principals from one address
 
 var (
@@ -67,10 +71,11 @@ type Options struct {
 	Initial credits.Amount // initial credits of a principal, in all of its accounts
 	Supply  credits.Amount // credits that are ever issued
 	Timeout time.Duration  // longest run of a job
+	Daily   int            // transfers and jobs that one account may pay in 24 hours; 0: the default
 }
 
 // Defaults has the default of each setting.
-var Defaults = Options{Initial: 100 * credits.One, Supply: 1_000_000 * credits.One, Timeout: time.Hour}
+var Defaults = Options{Initial: 100 * credits.One, Supply: 1_000_000 * credits.One, Timeout: time.Hour, Daily: 5000}
 
 // Gateway is the jobs gateway of a relay. Run must be running while its handlers are used.
 type Gateway struct {
@@ -83,6 +88,8 @@ type Gateway struct {
 	ended         *gateway.News   // by the number of the job
 	offered       *gateway.News   // by the number of the agent: it has a new job to pull
 	principals    *relay.AddressRate
+	payments      *relay.CallerRate  // transfers and jobs that an account pays
+	payers        *relay.AddressRate // the same for all accounts of an address
 }
 
 // New returns the jobs gateway of a relay.
@@ -90,6 +97,10 @@ func New(ctx context.Context, c *gateway.Core, o Options) (*Gateway, error) {
 	g := &Gateway{Core: c, options: o, url: c.Relay.Origin() + "/jobs",
 		ended: gateway.NewNews(), offered: gateway.NewNews(),
 		principals: relay.NewAddressRate(limitPrincipals, "creates principals", principalRate)}
+	day := func(n int) relay.Rate { return relay.Rate{PerSecond: float64(n) / 86_400, Burst: n} }
+	daily := cmp.Or(o.Daily, Defaults.Daily)
+	g.payments = relay.NewCallerRate(limitPayments, "this account pays transfers and jobs", day(daily))
+	g.payers = relay.NewAddressRate(limitPayments, "pays transfers and jobs", day(networkShare*daily))
 	calls := c.Outgoing
 	calls.PerHost = callsToHost
 	out := gateway.NewOutgoing(calls)

@@ -89,6 +89,7 @@ func (g *Gateway) postTransfer(r *request) error {
 		Sender   credits.Amount `json:"sender_balance"`
 		Receiver credits.Amount `json:"receiver_balance"`
 	}{Status: "completed"}
+	admit := g.payment(r)
 	err = g.Update(r.detached(), r.from, func(o *gateway.Op) error {
 		payer, err := ownerByID(o, p.from)
 		if err != nil {
@@ -105,7 +106,7 @@ func (g *Gateway) postTransfer(r *request) error {
 		case payee.n == 0 || payee.principal == 0:
 			return notFound("there is no account with the owner_id in to_owner; its owner must create it before")
 		}
-		made, balance, err := g.transfer(o, payer, payee, p)
+		made, balance, err := g.transfer(o, payer, payee, p, admit)
 		if err != nil {
 			return err
 		}
@@ -123,10 +124,15 @@ func (g *Gateway) postTransfer(r *request) error {
 }
 
 // transfer moves credits, unless they were moved before: by the same transfer, or by the end of the job that they are for.
-// It returns the record, and the balance of the payer after it.
-func (g *Gateway) transfer(o *gateway.Op, payer, payee owner, p transfer) (made record, balance credits.Amount, err error) {
+// It returns the record, and the balance of the payer after it. A transfer that stores something is admitted first.
+func (g *Gateway) transfer(
+	o *gateway.Op, payer, payee owner, p transfer, admit func(account int64) error,
+) (made record, balance credits.Amount, err error) {
 	earlier, balance, err := known(o, payer, payee, p)
 	if err != nil || earlier.n != 0 {
+		return earlier, balance, err
+	}
+	if err := admit(payer.n); err != nil {
 		return earlier, balance, err
 	}
 	if p.jobID != "" {

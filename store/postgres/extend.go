@@ -48,6 +48,9 @@ func (s *Store) Update(ctx context.Context, f func(relay.StoreTx) error) (time.D
 	return receipt.Took, err
 }
 
+// Room implements relay.Extender. The relay does not limit the size of a PostgreSQL database.
+func (s *Store) Room() error { return nil }
+
 // runUpdate runs an update under a savepoint of the open transaction. o is the outcome for the caller of Update. err
 // means that the database failed, and is for all callers of the group. What a gateway knows may be old if its node
 // was frozen and has lost the lease without noticing yet. So a leader whose lease is not sure refuses updates. Other

@@ -49,6 +49,7 @@ type care struct {
 	db           *sql.DB                                          // pool whose second connection copies the log
 
 	state    atomic.Int32
+	crowded  atomic.Bool           // extensions may use no more room
 	tickErr  atomic.Pointer[error] // error of the last tick
 	due      atomic.Int64          // nanoseconds; time of the last Expire, a purge removes only what is due then
 	logLimit atomic.Int64          // pages, see watchLog

@@ -25,6 +25,8 @@ const updatePages = 64
 var (
 	errTooLong = envelope.NotStored("this took the relay's database too long; nothing was stored, try again in a moment",
 		time.Second)
+	errCrowded = envelope.NotStored("the relay's room for gateways is used up; nothing was stored, try again later",
+		time.Minute)
 	errOver = errors.New("the transaction is over")
 )
 
@@ -42,6 +44,32 @@ func (s *Store) Update(ctx context.Context, f func(relay.StoreTx) error) (time.D
 		panic(u.panicked)
 	}
 	return receipt.Took, err
+}
+
+// coreShare is the part of the database's room that only messages may use, not extensions: a quarter.
+const coreShare = 4
+
+// Room implements relay.Extender. The answer is as old as the last tick at most.
+func (s *Store) Room() error {
+	if s.care.crowded.Load() {
+		return errCrowded
+	}
+	return nil
+}
+
+// noteRoom remembers whether extensions may use more room. count and free are those of pageCounts.
+func (w *writer) noteRoom(count, free int64) {
+	c := &w.store.care
+	crowded := w.maxPages-count+free < w.maxPages/coreShare
+	if c.crowded.Swap(crowded) == crowded {
+		return
+	}
+	if crowded {
+		c.log.Warn("three quarters of the database's room are used; the gateways store nothing more for clients until there "+
+			"is room. Raise --max-disk, or make room with agora fold and agora prune", "pages", count-free, "limit", w.maxPages)
+	} else {
+		c.log.Info("the gateways have room again")
+	}
 }
 
 var errPanicked = errors.New("the update panicked")

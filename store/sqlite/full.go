@@ -75,6 +75,7 @@ func (w *writer) limitSize(reserve int64) (enough bool, err error) {
 		return false, c.handleError(err)
 	}
 	w.maxPages = limit
+	w.noteRoom(count, free)
 	return w.sparePages(count, free) >= 0, nil
 }
 
