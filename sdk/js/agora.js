@@ -230,44 +230,63 @@ export const formatKeyFile = ({ did, seed }) =>
 
 // --- JSON: only I-JSON is accepted, because all parsers agree about its meaning (§1)
 
-const MAX_DEPTH = 64, MAX_COSTLY = 1000;
+const MAX_DEPTH = 64, MAX_COSTLY = 1000, STRICT = { depth: MAX_DEPTH, costly: MAX_COSTLY };
 const LONE_SURROGATE = /\p{Surrogate}/u;
 
 /** Parses bytes as one I-JSON value. */
 export function parse(bytes, { depth = MAX_DEPTH, costly = MAX_COSTLY } = {}) {
-  let text, value;
+  let text;
   try {
     // ignoreBOM keeps a byte order mark in the text, so JSON.parse refuses it.
     text = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(bytes);
   } catch { throw new Refused('INVALID_REQUEST', 'not UTF-8'); }
-  const found = scan(text);
-  must(found.depth <= depth, 'INVALID_REQUEST', 'the JSON is nested too deep');
-  must(found.costly <= costly, 'INVALID_REQUEST', 'too many numbers with many digits or below 1e-307');
+  return parseText(text, { depth, costly });
+}
+
+function parseText(text, limits) {
+  const found = scan(text, limits);
+  let value;
   try { value = JSON.parse(text); } catch { throw new Refused('INVALID_REQUEST', 'not JSON'); }
   must(countMembers(value) === found.members, 'INVALID_REQUEST', 'a member occurs twice in one object');
   return value;
 }
 
-// Reads a JSON text without parsing it: how deep it is nested, how many members its objects have, and how many costly
-// numbers it has. JSON.parse keeps only the last of two equal members, so the parsed value then has fewer members.
-function scan(text) {
+// Reads a JSON text without parsing it, and refuses it as soon as it is nested deeper than depth, or has more costly
+// numbers than costly. Returns how many members its objects have. JSON.parse keeps only the last of two equal members,
+// so the parsed value then has fewer members.
+function scan(text, { depth, costly }) {
   const numbers = /-?(\d+)(?:\.(\d+))?(?:[eE]([+-]?\d+))?/y;
-  let level = 0, depth = 0, members = 0, costly = 0;
+  let level = 0, members = 0, found = 0;
   for (let i = 0; i < text.length; i++) {
     const c = text.charCodeAt(i);
     if (c === 0x22) i = endOfString(text, i);
-    else if (c === 0x7b || c === 0x5b) depth = Math.max(depth, ++level); // { [
-    else if (c === 0x7d || c === 0x5d) level--; // } ]
+    else if (c === 0x7b || c === 0x5b) { // { [
+      must(++level <= depth, 'INVALID_REQUEST', 'the JSON is nested too deep');
+    } else if (c === 0x7d || c === 0x5d) level--; // } ]
     else if (c === 0x3a) members++; // :
-    else if (c === 0x2d || c >= 0x30 && c <= 0x39) {
+    else if (c === 0x2d || isDigit(c)) {
+      const end = endOfDigits(text, i + 1), next = text.charCodeAt(end) | 0x20;
+      const isShort = end - i <= 17 && next !== 0x2e && next !== 0x65; // a whole number without . or e: not costly
+      if (isShort) {
+        i = end - 1;
+        continue;
+      }
       numbers.lastIndex = i;
       const [match, whole, fraction = '', exponent = 0] = numbers.exec(text) ?? [];
       if (!match) continue;
-      if (isCostly(whole, fraction, Number(exponent))) costly++;
+      if (isCostly(whole, fraction, Number(exponent))) found++;
+      must(found <= costly, 'INVALID_REQUEST', 'too many numbers with many digits or below 1e-307');
       i += match.length - 1;
     }
   }
-  return { depth, members, costly };
+  return { members };
+}
+
+const isDigit = (c) => c >= 0x30 && c <= 0x39;
+
+function endOfDigits(text, i) {
+  while (isDigit(text.charCodeAt(i))) i++;
+  return i;
 }
 
 // The index of the quote that ends the string whose first quote is at start; without one, the end of the text.
@@ -341,9 +360,12 @@ export const isId = (v) => typeof v === 'string' && /^[A-Za-z0-9][A-Za-z0-9._:~-
 const isOptional = (v, type) => v === undefined || typeof v === type;
 const isWhole = (v, min, max) => Number.isInteger(v) && v >= min && v <= max;
 
+const checkSize = (size, most) =>
+  must(size <= most, 'PAYLOAD_TOO_LARGE', `the message has ${size} bytes, and the limit is ${most}`);
+
 /** Parses a body: an envelope, or {"envelope": …} around one. Checks all that needs neither a clock nor a key. */
 export function readEnvelope(bytes, { maxBytes = MAX_BYTES } = {}) {
-  must(bytes.byteLength <= maxBytes, 'PAYLOAD_TOO_LARGE', 'too many bytes');
+  checkSize(bytes.byteLength, maxBytes);
   let e = parse(bytes);
   if (isObject(e) && isObject(e.envelope) && Object.keys(e).length === 1) e = e.envelope;
   return checkEnvelope(e, { maxBytes });
@@ -352,13 +374,17 @@ export function readEnvelope(bytes, { maxBytes = MAX_BYTES } = {}) {
 /** Checks what readEnvelope checks, for an envelope that is parsed already, such as an event of a page. Returns it. */
 export function checkEnvelope(e, { maxBytes = MAX_BYTES } = {}) {
   must(isObject(e), 'INVALID_REQUEST', 'no JSON object');
-  const text = canonicalText(e), { depth, costly } = scan(text);
-  must(utf8(text).length <= maxBytes, 'PAYLOAD_TOO_LARGE', 'too many bytes');
-  must(depth <= MAX_DEPTH, 'INVALID_REQUEST', 'the JSON is nested too deep');
-  must(costly <= MAX_COSTLY, 'INVALID_REQUEST', 'too many numbers with many digits or below 1e-307');
+  const text = canonicalText(e);
+  checkSize(utf8(text).length, maxBytes);
+  scan(text, STRICT);
+  checkParts(e);
+  return e;
+}
+
+function checkParts(e) {
+  must(isObject(e), 'INVALID_REQUEST', 'no JSON object');
   checkHead(e);
   checkRest(e);
-  return e;
 }
 
 function checkHead(e) {
@@ -402,11 +428,12 @@ const DATE_TIME = new RegExp(`^(\\d{4})-(\\d\\d)-(\\d\\d)T${TIME}:([0-5]\\d)(?:\
 
 /** Converts an RFC 3339 date-time to nanoseconds since 1970. Date has only milliseconds and accepts invalid dates. */
 export function instant(text) {
+  must(typeof text === 'string', 'INVALID_REQUEST', 'ts must be an RFC 3339 date-time'); // exec would convert it
   const [, year, month, day, h, m, s, fraction = '', sign, oh = 0, om = 0] = DATE_TIME.exec(text) ?? [];
   const date = new Date(0);
   date.setUTCFullYear(year, month - 1, day); // becomes a day of the next month if the day does not exist
   const exists = date.getUTCMonth() === month - 1 && date.getUTCDate() === Number(day);
-  must(typeof text === 'string' && exists, 'INVALID_REQUEST', 'ts must be an RFC 3339 date-time');
+  must(exists, 'INVALID_REQUEST', 'ts must be an RFC 3339 date-time');
   const offset = (Number(oh) * 60 + Number(om)) * (sign === '-' ? -60 : 60);
   const seconds = date.getTime() / 1000 + Number(h) * 3600 + Number(m) * 60 + Number(s) - offset;
   return BigInt(seconds) * 1_000_000_000n + BigInt(fraction.padEnd(9, '0'));
@@ -797,11 +824,15 @@ function finish(h, s) {
 
 // --- The API of a relay (§5 to §8)
 
-// Bytes of an answer: a page of events or a thread, a page of agents, the document, and all others.
-const MAX_EVENTS = 32 << 20, MAX_AGENTS = 8 << 20, MAX_DOCUMENT = 256 << 10, MAX_SHORT = 64 << 10;
+// Bounds of an answer, in bytes. Relays end a page of events at 4 MiB, and one of agents at 256 KiB.
+const MAX_POLL = 8 << 20, MAX_AGENTS = 8 << 20, MAX_DOCUMENT = 256 << 10, MAX_SHORT = 64 << 10, MAX_OTHER = 8 << 20;
+const MAX_SINCE = 16 << 20; // a page of a read with since, which may exceed the 4 MiB (§7)
+const MAX_THREAD = 32 << 20; // a thread, which may have 100 offers
+const MAX_REST = 512 << 10; // all of an answer except its list
+// How many elements a list may have: the limit that was asked for, or one of these.
+const MAX_ROWS = 1000, MAX_THREAD_EVENTS = 10_000, MAX_SINCE_EVENTS = 100_000, DEFAULT_LIMIT = 100;
 const MAX_TEXT = 1000; // characters of a relay's text
 const DOCUMENT = '/.well-known/agora.json';
-const PAGE = { depth: MAX_DEPTH + 4, costly: Infinity }; // envelopes are inside of an answer, and there are many
 const ATTEMPTS = 8, READ_ATTEMPTS = 3;
 const EXCHANGE = 30_000, PATIENCE = 120_000; // milliseconds
 const FIVE_MINUTES = 300_000, QUARTER = 900_000, DAY = 86_400_000; // milliseconds
@@ -892,9 +923,10 @@ export class Relay {
   health({ signal } = {}) { return this.#exchange('/health', { signal }); }
 
   /** One page of events, which are not verified. query has the parameters of GET /events. */
-  async page(query = {}, { signal } = {}) {
+  async page(query = {}, { signal, take } = {}) {
     const seconds = Math.min(Number(query.timeout ?? 30) || 0, 60);
-    const answer = await this.#read(withQuery('/events', query), signal, seconds * 1000, true);
+    const how = { signal, take, wait: seconds * 1000, presence: true };
+    const answer = await this.#read(withQuery('/events', query), how);
     const { events, cursor } = answer;
     if (!Array.isArray(events) || typeof cursor !== 'string' || cursor === '' || cursor.length > 1024) {
       throw invalidAnswer(200);
@@ -965,24 +997,25 @@ export class Relay {
   }
 
   /** A thread and its envelopes, which are not verified. client selects one of several threads with this id. */
-  thread(id, client, { signal } = {}) {
-    return this.#read(withQuery(`/threads/${encodeURIComponent(id)}`, { client }), signal);
+  thread(id, client, { signal, take } = {}) {
+    return this.#read(withQuery(`/threads/${encodeURIComponent(id)}`, { client }), { signal, take });
   }
 
   /** A page of the directory. query may have intent, q, online, limit and cursor. The envelopes are not verified. */
-  agents(query = {}, { signal } = {}) { return this.#read(withQuery('/agents', query), signal); }
+  agents(query = {}, { signal, take } = {}) { return this.#read(withQuery('/agents', query), { signal, take }); }
 
   /** Any answer of the relay to a GET of path, which has the query too. wait is how long the relay may hold the
    *  request, in milliseconds. */
-  get(path, { signal, wait = 0 } = {}) { return this.#read(path, signal, wait); }
+  get(path, { signal, wait = 0, take } = {}) { return this.#read(path, { signal, wait, take }); }
 
-  // With presence, a read of an open relay is signed too, which shows there that we are online.
-  async #read(path, signal, wait = 0, presence = false) {
+  // With presence, a read of an open relay is signed too, which shows there that we are online. take gets the elements
+  // of the answer's list one by one.
+  async #read(path, { signal, wait = 0, take, presence = false }) {
     for (let attempt = 1; ; attempt++) {
       const { audience = '', presence: shown } = await this.#reads(signal);
       const present = presence && !audience && Math.abs(this.#clock() - this.#absentSince) >= FIVE_MINUTES;
       const token = await this.#token(audience || present && shown, path);
-      try { return await this.#exchange(path, { token, signal, wait }); } catch (err) {
+      try { return await this.#exchange(path, { token, signal, wait, take }); } catch (err) {
         if (!(err instanceof RelayError)) throw err;
         const again = token && !audience ? this.#hide(err) : this.#recovers(err, token);
         if (!again) throw err;
@@ -1065,7 +1098,7 @@ export class Relay {
     throw err instanceof RelayError ? Object.assign(err, { retryable: true }) : err;
   }
 
-  async #exchange(path, { body, token, signal, wait = 0 }) {
+  async #exchange(path, { body, token, signal, wait = 0, take = takeAll }) {
     const headers = { accept: 'application/json' };
     if (body) headers['content-type'] = 'application/json';
     if (token) headers.authorization = `Agora ${token}`;
@@ -1078,10 +1111,10 @@ export class Relay {
         method: body ? 'POST' : 'GET', headers, body, signal: ours.signal,
         redirect: 'error', credentials: 'omit', cache: 'no-store', referrerPolicy: 'no-referrer',
       });
-      return readAnswer(response, await readBody(response, limitOf(path, body)), this.now());
+      return await readAnswer(response, boundsOf(path, body), take, this.now());
     } catch (err) {
       signal?.throwIfAborted();
-      if (err instanceof RelayError) throw err;
+      if (err instanceof Refused || err instanceof Unavailable) throw err;
       const why = err?.cause?.code ?? err?.code, notSent = NO_CONNECTION.includes(why);
       throw new RelayError('NO_ANSWER', `${this.url} cannot be reached, or its answer was cut off${causeOf(why)}`,
         { notSent, cause: err });
@@ -1102,41 +1135,199 @@ function causeOf(code) {
 const invalidAnswer = (status) => new RelayError('INVALID_ANSWER',
   `the answer, with status ${status}, is not that of an Agora relay; check its URL`,
   { status, retryable: isTemporary(status) });
+const tooLong = (status) => new RelayError('INVALID_ANSWER', 'the answer is too long',
+  { status, retryable: false, details: { reason: 'too_long' } });
 const isTemporary = (status) => status < 300 || status === 408 || status === 429 || status >= 500;
 
-function limitOf(path, body) {
-  if (body || path === '/health') return MAX_SHORT;
-  if (path === DOCUMENT) return MAX_DOCUMENT;
-  return path.startsWith('/agents') ? MAX_AGENTS : MAX_EVENTS;
+// What the answer to a request may cost: its bytes; the place of the list whose elements are read one by one, and their
+// number.
+function boundsOf(path, body) {
+  const [name, query = ''] = path.split('?');
+  if (body || name === '/health') return { limit: MAX_SHORT };
+  if (name === DOCUMENT) return { limit: MAX_DOCUMENT };
+  if (name === '/agents') return { limit: MAX_AGENTS, list: ['agents'], most: MAX_ROWS };
+  if (name.startsWith('/agents/')) return { limit: MAX_AGENTS, list: ['agent', 'manifests'], most: MAX_ROWS };
+  if (name.startsWith('/threads/')) return { limit: MAX_THREAD, list: ['events'], most: MAX_THREAD_EVENTS };
+  if (name !== '/events') return { limit: MAX_OTHER };
+  const asked = new URLSearchParams(query), limit = Number(asked.get('limit') ?? DEFAULT_LIMIT) || DEFAULT_LIMIT;
+  return asked.has('since') ? { limit: MAX_SINCE, list: ['events'], most: MAX_SINCE_EVENTS }
+    : { limit: MAX_POLL, list: ['events'], most: limit };
 }
 
-// Reads an answer of at most limit bytes, or a refusal of at most MAX_SHORT.
-async function readBody(response, most) {
-  const limit = response.ok ? most : MAX_SHORT, parts = [], reader = response.body?.getReader();
-  for (let size = 0; reader;) {
-    const { done, value } = await reader.read();
-    if (done) break;
-    size += value.length;
-    if (size > limit) {
-      await reader.cancel();
-      throw new RelayError('INVALID_ANSWER', 'the answer is too long', { status: response.status, retryable: false });
-    }
-    parts.push(value);
+// Splits the text of a JSON object, as it arrives, into the elements of one of its lists and the rest, which has an
+// empty list then. So no answer is parsed whole: a parsed value may take many times as much memory as its text. The
+// splitter only looks at brackets, commas and strings. All that it returns is parsed strictly later.
+class Splitter {
+  #path; // the names of the members that lead to the list; empty: there is none
+  #most; // elements
+  #count = 0;
+  #rest = [];
+  #restSize = 0;
+  #element = '';
+  #isOversize = false;
+  #level = 0; // of nesting
+  #entered = 0; // how many members of the path the present object is in
+  #name = ''; // the last string outside of the list; it may be the name of a member
+  #inList = false;
+  #inString = false;
+  #isEscaped = false;
+
+  constructor(path = [], most = 0) {
+    this.#path = path;
+    this.#most = most;
   }
-  return concat(...parts);
+
+  /** The texts of the elements that end in this part of the text; undefined for an element of more than MAX_EVENT. */
+  feed(text) {
+    const done = [];
+    let from = 0; // what comes before was kept already
+    for (let i = 0; i < text.length; i++) {
+      const c = text.charCodeAt(i);
+      if (this.#inString) {
+        if (this.#isEscaped) this.#isEscaped = false;
+        else if (c === 0x5c) this.#isEscaped = true; // a backslash
+        else if (c === 0x22) {
+          this.#inString = false;
+          if (this.#isAtNames) this.#name += text.slice(from, from = this.#keep(text, from, i + 1));
+        }
+      } else if (c === 0x22) {
+        this.#inString = true;
+        if (this.#isAtNames) from = this.#keep(text, from, i);
+        this.#name = '';
+      } else if (c === 0x7b || c === 0x5b) { // { [
+        if (this.#open(c === 0x5b)) from = this.#keep(text, from, i + 1, true);
+      } else if (c === 0x7d || c === 0x5d) { // } ]
+        this.#level--;
+        this.#entered = Math.min(this.#entered, Math.max(this.#level - 1, 0));
+        if (this.#inList && this.#level === this.#path.length) {
+          from = this.#keep(text, from, i);
+          this.#end(done, true);
+          this.#inList = false;
+        }
+      } else if (c === 0x2c && this.#inList && this.#level === this.#path.length + 1) { // a comma
+        this.#keep(text, from, i);
+        from = i + 1;
+        this.#end(done);
+      }
+    }
+    if (this.#inString && this.#isAtNames) this.#name += text.slice(from);
+    this.#keep(text, from, text.length);
+    return done;
+  }
+
+  // Whether a string here may be the name of a member on the path.
+  get #isAtNames() { return !this.#inList && this.#level <= this.#path.length && this.#path.length > 0; }
+
+  // Enters an object or a list. Returns whether it is the list.
+  #open(isList) {
+    const level = this.#level++, isNext = level > 0 && this.#entered === level - 1 && !this.#inList &&
+      level <= this.#path.length && this.#name === JSON.stringify(this.#path[level - 1]);
+    if (!isNext) return false;
+    if (level < this.#path.length) this.#entered = level;
+    else this.#inList = isList;
+    return this.#inList;
+  }
+
+  // Keeps a part of the text: as the rest, or as part of an element. Returns its end.
+  #keep(text, from, end, isRest = !this.#inList) {
+    if (isRest) {
+      this.#rest.push(text.slice(from, end));
+      this.#restSize += end - from;
+    } else if (this.#element.length + end - from <= MAX_EVENT) this.#element += text.slice(from, end);
+    else {
+      this.#element = '';
+      this.#isOversize = true;
+    }
+    return end;
+  }
+
+  #end(done, isLast = false) {
+    const text = this.#element, isEmpty = isLast && this.#count === 0 && !this.#isOversize && text.trim() === '';
+    if (!isEmpty) {
+      this.#count++;
+      done.push(this.#isOversize ? undefined : text);
+    }
+    this.#element = '';
+    this.#isOversize = false;
+  }
+
+  get tooMany() { return this.#count > this.#most; }
+  get restSize() { return this.#restSize; }
+  get rest() { return this.#rest.join(''); }
 }
 
-function readAnswer({ status, headers }, bytes, now) {
+// Reads an answer within the bounds: a refusal has at most MAX_SHORT. take gets each element of the list as soon as it
+// has arrived, as a function that reads it. It returns what takes its place; undefined: nothing.
+async function readAnswer(response, { limit, list, most }, take, now) {
+  const { status, ok } = response, splitter = new Splitter(ok ? list : [], most), kept = [];
+  const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
+  const maxBytes = ok ? limit : MAX_SHORT, maxRest = list ? MAX_REST : maxBytes;
+  const feed = async (text) => {
+    const elements = splitter.feed(text);
+    if (splitter.tooMany || splitter.restSize > maxRest) throw tooLong(status);
+    for (const element of elements) {
+      const value = await take((find) => readElement(element, find), status);
+      if (value !== undefined) kept.push(value);
+    }
+  };
+  await eachChunk(response, maxBytes, (chunk) => feed(decode(decoder, status, chunk)));
+  await feed(decode(decoder, status));
+  return checkAnswer(response, splitter.rest, list, kept, now);
+}
+
+function decode(decoder, status, bytes) {
+  try { return decoder.decode(bytes, { stream: bytes !== undefined }); } catch { throw invalidAnswer(status); }
+}
+
+// Passes the parts of the body on. It ends the connection if there are more than limit bytes, or use throws.
+async function eachChunk(response, limit, use) {
+  const reader = response.body?.getReader();
+  try {
+    for (let size = 0; reader;) {
+      const { done, value } = await reader.read();
+      if (done) break;
+      size += value.length;
+      if (size > limit) throw tooLong(response.status);
+      await use(value);
+    }
+  } catch (err) {
+    await reader.cancel().catch(() => {});
+    throw err;
+  }
+}
+
+// The answer of a relay, whose list has the kept elements. Throws RelayError for every other answer than a success.
+function checkAnswer({ status, headers }, text, list, kept, now) {
   let answer;
-  try { answer = parse(bytes, PAGE); } catch { throw invalidAnswer(status); }
-  if (answer?.ok === true && status === 200) return answer;
+  try { answer = parseText(text, STRICT); } catch { throw invalidAnswer(status); }
+  if (answer?.ok === true && status === 200) {
+    const holder = list?.slice(0, -1).reduce((value, name) => isObject(value) ? value[name] : undefined, answer);
+    if (isObject(holder) && Array.isArray(holder[list.at(-1)])) holder[list.at(-1)] = kept;
+    return answer;
+  }
   if (typeof answer?.error !== 'string' || status === 200) throw invalidAnswer(status);
   const { error, message, details } = answer;
-  throw new RelayError(printable(error), printable(String(message)), {
+  throw new RelayError(printable(error), typeof message === 'string' ? printable(message) : '', {
     status, retryable: isTemporary(status) && details?.maxOffers === undefined, // a full thread stays full
     details: isObject(details) ? details : {}, retryAfter: retryAfter(headers.get('retry-after') ?? '', now),
     challenged: /^Agora\b/i.test(headers.get('www-authenticate') ?? ''),
   });
+}
+
+// The value of an element of an answer. Throws Refused if the element breaks the rules of §1. With find, which returns
+// the envelope in it, that is checked too. The text was measured and scanned, so it needs no canonical form for that.
+function readElement(text, find) {
+  const size = text === undefined ? Infinity : utf8(text).length;
+  must(size <= MAX_EVENT, 'PAYLOAD_TOO_LARGE', `a part of the answer has more than ${MAX_EVENT} bytes`);
+  const element = parseText(text, { depth: MAX_DEPTH + 1, costly: MAX_COSTLY }); // an envelope may be in a row
+  const e = find?.(element);
+  if (find) checkParts(e);
+  return { element, e };
+}
+
+// Reads without verification take an answer whole or not at all.
+function takeAll(read, status) {
+  try { return read().element; } catch { throw invalidAnswer(status); }
 }
 
 /** A text of others that is safe to print: at most 1000 characters, and \uXXXX in place of characters that control a
@@ -1155,7 +1346,7 @@ function millis(text) {
 // Whether claimed is the origin of another loopback address, with the same scheme and port. It must be an address,
 // because a name such as localhost may stand for two addresses.
 function isOtherLoopback(claimed, url) {
-  if (!URL.canParse(claimed)) return false;
+  if (typeof claimed !== 'string' || !URL.canParse(claimed)) return false;
   const theirs = new URL(claimed), ours = new URL(url), address = /^(127\.\d+\.\d+\.\d+|\[::1\])$/;
   return theirs.origin === claimed && address.test(theirs.hostname) && theirs.hostname !== ours.hostname &&
     (address.test(ours.hostname) || ours.hostname === 'localhost') &&

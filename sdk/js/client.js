@@ -5,11 +5,10 @@ import { backoff, encode64, isId, keyOf, pause, printable, Refused, Relay, threa
 import { Call, constraintsOf, requestIn, resumed, timeOf } from './call.js';
 import { Endless } from './errors.js';
 import { Recent } from './queue.js';
-import { isClosed, isObject, malformed, nameOf, pages, verified, wasSealed } from './reading.js';
+import { checker, isClosed, isObject, malformed, nameOf, pages, wasSealed } from './reading.js';
 import { serve } from './serve.js';
 
 const PATIENCE = 30_000; // milliseconds that a read waits for a relay that limits it
-const MAX_ROWS = 1000, MAX_THREAD = 10_000; // agents in a page, or manifests of an agent; events of a thread
 const MAX_IDLE = 100, MAX_PAGES = 100_000; // pages of the directory in a row without a new agent; in total
 const DEFAULT_RATE = { perSecond: 20, burst: 40 }; // §5
 
@@ -36,7 +35,7 @@ export class Client extends Relay {
 
   async about(options) {
     const document = await super.about(options), rate = document.limits?.rates?.postsPerAgent;
-    const isRate = rate?.perSecond >= 0.01 && rate.perSecond <= 1e6 && rate.burst >= 1 && rate.burst <= 1e6;
+    const isRate = isWithin(rate?.perSecond, 0.01, 1e6) && isWithin(rate.burst, 1, 1e6);
     this.#rate = isRate ? { perSecond: rate.perSecond, burst: rate.burst } : DEFAULT_RATE;
     return document;
   }
@@ -51,31 +50,40 @@ export class Client extends Relay {
   }
 
   async thread(id, client, { signal } = {}) {
-    const answer = await this.#patiently(() => super.thread(id, client, { signal }), signal);
+    const { answer, log } = await this.#patiently(async () => {
+      const { take, log } = checker(this, (e) => threadOf(e) === id);
+      return { answer: await super.thread(id, client, { signal, take }), log };
+    }, signal);
     const thread = recordOf(answer.thread);
     if (thread.id !== id || client && thread.client !== client) throw malformed('the answer is about another thread');
-    const events = await verified(this, answer.events, (e) => threadOf(e) === id, MAX_THREAD);
-    return { ...answer, thread, events };
+    if (!Array.isArray(answer.events)) throw malformed('the answer has no list of events');
+    log();
+    return { ...answer, thread };
   }
 
   async agents(query, { signal } = {}) {
-    const answer = await this.#patiently(() => super.agents(query, { signal }), signal), { agents, cursor } = answer;
-    if (!Array.isArray(agents) || agents.length > MAX_ROWS || cursor !== undefined && !isCursor(cursor)) {
+    const { answer, log } = await this.#patiently(async () => {
+      const { take, log } = checker(this, (e, row) => e.type === 'MANIFEST' && e.sender.id === row.id,
+        { find: (row) => row?.envelope, make: (envelope, row) => agentOf(row, { envelope }) });
+      return { answer: await super.agents(query, { signal, take }), log };
+    }, signal), { agents, cursor } = answer;
+    if (!Array.isArray(agents) || cursor !== undefined && !isCursor(cursor)) {
       throw malformed('the answer is not a page of agents');
     }
-    const rows = agents.filter((row) => isObject(row) && isObject(row.envelope)), byManifest = new Map();
-    for (const row of rows) byManifest.set(row.envelope, row);
-    const owns = (e) => e.type === 'MANIFEST' && e.sender.id === byManifest.get(e).id;
-    const manifests = await verified(this, rows.map(({ envelope }) => envelope), owns, MAX_ROWS);
-    return { ...answer, agents: manifests.map((e) => agentOf(byManifest.get(e), { envelope: e })) };
+    log();
+    return answer;
   }
 
   async agent(did, { signal } = {}) {
     const path = `/agents/${encodeURIComponent(did)}`;
-    const { agent } = await this.#patiently(() => this.get(path, { signal }), signal);
+    const { agent, log } = await this.#patiently(async () => {
+      const { take, log } = checker(this, (e) => e.type === 'MANIFEST' && e.sender.id === did);
+      return { ...await this.get(path, { signal, take }), log };
+    }, signal);
     if (!isObject(agent) || agent.id !== did) throw malformed('the answer is about another agent');
-    const owns = (e) => e.type === 'MANIFEST' && e.sender.id === did;
-    return agentOf(agent, { manifests: await verified(this, agent.manifests, owns, MAX_ROWS) });
+    if (!Array.isArray(agent.manifests)) throw malformed('the answer has no list of manifests');
+    log();
+    return agentOf(agent, { manifests: agent.manifests });
   }
 
   async *directory({ cursor, ...query } = {}, { signal } = {}) {
@@ -166,6 +174,9 @@ export class Client extends Relay {
   }
 }
 
+// A relay may send a value of any type. It must be checked before it is compared or converted: {"valueOf":1} throws.
+const isWithin = (v, min, max) => typeof v === 'number' && v >= min && v <= max;
+const isTime = (v) => typeof v === 'string' && !Number.isNaN(Date.parse(v));
 const isCursor = (v) => typeof v === 'string' && v.length <= 1024;
 const isOptionalText = (v) => v === undefined || typeof v === 'string';
 
@@ -178,7 +189,7 @@ function recordOf(record) {
   const isList = (v) => Array.isArray(v) && v.every(isObject);
   const fits = isObject(record) && typeof record.state === 'string' && typeof record.client === 'string' &&
     isList(record.offers) && isList(record.transitions) && isOptionalText(record.agent) &&
-    isOptionalText(record.requestId) && (record.deadline === undefined || !Number.isNaN(Date.parse(record.deadline)));
+    isOptionalText(record.requestId) && (record.deadline === undefined || isTime(record.deadline));
   if (!fits) throw malformed('the answer is not the record of a thread');
   return { ...record };
 }

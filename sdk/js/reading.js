@@ -1,12 +1,10 @@
 // Reads events that can be trusted: each one is verified, was asked for, and is new. Payloads that are sealed to the
 // reader are opened.
-import { backoff, checkEnvelope, isSealed, open, pause, Refused, RelayError, threadOf, Unavailable,
+import { backoff, isSealed, open, pause, Refused, RelayError, threadOf, Unavailable,
   verify } from './agora.js';
 import { Recent } from './queue.js';
 
-const MAX_EVENT = 1 << 20; // bytes; larger events are left out
 const MAX_CURSOR = 1024; // characters
-const MAX_SINCE = 100_000; // events in an answer to a read with since, which may exceed the limit (§7)
 const POLL = 30; // seconds that a relay waits for events
 const QUICK = 2000; // milliseconds; a poll that ends sooner without news is followed by a pause
 const HOUR = 3_600_000;
@@ -48,27 +46,29 @@ async function opened(client, e) {
   }
 }
 
-/** The events of a list that are valid and wanted, with payloads opened. The others are logged, as one line. */
-export async function verified(client, list, wanted, max) {
-  if (!Array.isArray(list)) throw malformed('the answer has no list of events');
-  if (list.length > max) throw malformed(`the answer has more than ${max} events`);
-  const events = [];
+/** Takes the elements of an answer one by one, so only one of them is in memory before it is checked. take returns the
+ *  verified event, with its payload opened, or undefined if it is not valid or not wanted. find gets the envelope in an
+ *  element, and make what to keep. log writes one line about those that were left out. */
+export function checker(client, wanted, { find = (element) => element, make = (event) => event } = {}) {
   let skipped = 0, first;
-  for (const e of list) {
-    try {
-      checkEnvelope(e, { maxBytes: MAX_EVENT });
-      if (!wanted(e)) throw new Refused('INVALID_REQUEST', 'it was not asked for');
-      await verify(e);
-    } catch (err) {
-      if (!(err instanceof Refused)) throw err;
-      first ??= err;
-      skipped++;
-      continue;
-    }
-    events.push(await opened(client, e));
-  }
-  if (skipped > 0) client.log(`${skipped} events were left out, because they are not valid; the first`, first);
-  return events;
+  return {
+    async take(read) {
+      try {
+        const { element, e } = read(find);
+        if (!wanted(e, element)) throw new Refused('INVALID_REQUEST', 'it was not asked for');
+        await verify(e);
+        return make(await opened(client, e), element);
+      } catch (err) {
+        if (err instanceof Unavailable) throw err; // any other error makes the event invalid, whatever it is
+        first ??= err;
+        skipped++;
+        return undefined;
+      }
+    },
+    log() {
+      if (skipped > 0) client.log(`${skipped} events were left out, because they are not valid; the first`, first);
+    },
+  };
 }
 
 const matches = ({ recipient, broadcast, sender, type, thread }, e) =>
@@ -79,26 +79,27 @@ const matches = ({ recipient, broadcast, sender, type, thread }, e) =>
  *  them. moved says whether this is another place than before. It waits and retries as Client.follow says. */
 export async function* pages(client, { filter = {}, store, from, limit = 100, seen = newSeen(), signal }) {
   const { recipient, broadcast, sender, type, thread } = filter, since = new Date(from ?? client.now());
-  const query = { recipient, broadcast: recipient && broadcast ? true : undefined, sender, type, thread, limit };
-  let cursor = await loadCursor(store) ?? (from === 'oldest' ? OLDEST : undefined), failures = 0;
+  const query = { recipient, broadcast: recipient && broadcast ? true : undefined, sender, type, thread };
+  let cursor = await loadCursor(store) ?? (from === 'oldest' ? OLDEST : undefined), failures = 0, size = limit;
   for (;;) {
     signal?.throwIfAborted();
     const began = performance.now(), first = cursor === undefined;
     const isQuick = () => performance.now() - began < QUICK;
-    let answer, events;
-    try {
-      answer = await client.page(
-        { ...query, ...(first ? { since: since.toISOString(), timeout: 0 } : { cursor, timeout: POLL }) }, { signal });
-      events = await verified(client, answer.events, (e) => matches(filter, e), first ? MAX_SINCE : limit);
-    } catch (err) {
+    const { take, log } = checker(client, (e) => matches(filter, e));
+    const place = first ? { since: since.toISOString(), timeout: 0 } : { cursor, timeout: POLL };
+    let answer;
+    try { answer = await client.page({ ...query, limit: size, ...place }, { signal, take }); } catch (err) {
       signal?.throwIfAborted();
+      if (err?.details?.reason === 'too_long') size = Math.max(size >> 1, 1); // a smaller page may fit
       if (!isQuick()) failures = 0;
       cursor = recover(client, err, cursor);
       await pause(backoff(failures++, Math.min(err.retryAfter, HOUR)), signal);
       continue;
     }
     if (!isQuick()) failures = 0;
-    events = events.filter((e) => seen.add(nameOf(e)));
+    size = Math.min(size * 2, limit);
+    log();
+    const events = answer.events.filter((e) => seen.add(nameOf(e)));
     const moved = answer.cursor !== cursor;
     yield { events, cursor: answer.cursor, moved };
     cursor = answer.cursor;
@@ -119,7 +120,11 @@ async function loadCursor(store) {
 
 // The cursor after a poll has failed. Throws the error if a retry would not help.
 function recover(client, err, cursor) {
-  if (!(err instanceof Refused)) throw err;
+  if (err instanceof Unavailable) throw err;
+  if (!(err instanceof Refused)) { // a defect of this package: what a relay sends must not end a reader
+    client.log('reading an answer of the relay failed, will be retried', err);
+    return cursor;
+  }
   if (err.details.reason === 'unknown_cursor') {
     client.log('the relay does not know the saved cursor, so it has probably lost its data; reading again from its ' +
       'oldest event');
