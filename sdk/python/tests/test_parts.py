@@ -358,7 +358,7 @@ class Answers(unittest.TestCase):
         envelopes = Envelopes(2)
         with self.assertRaises(TooLong):
             split_list(b'{"events":[1,1,1]}', "events", envelopes.add)
-        self.assertEqual((envelopes.valid, len(envelopes.invalid)), ([], 2))
+        self.assertEqual((envelopes.valid, envelopes.invalid), ([], 2))
 
     def test_retry_after(self):
         for text, want in [

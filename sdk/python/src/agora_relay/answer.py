@@ -6,9 +6,10 @@ import dataclasses
 import email.utils
 import json
 import logging
+import re
 from typing import Any, Callable, Mapping
 
-from .envelope import Envelope, read_envelope, verify
+from .envelope import Envelope, read_delivered, verify
 from .errors import RelayError, Refused, UnknownOutcome
 from .transport import Response
 
@@ -18,7 +19,9 @@ log = logging.getLogger("agora_relay")
 MAX_SHORT = 64 << 10  # an error, a receipt, the answer of /health
 MAX_DOCUMENT = 256 << 10  # the well-known document
 MAX_DIRECTORY = 8 << 20  # a page of agents (relays end a page at 256 KiB), or all manifests of one agent
-MAX_PAGE = 32 << 20  # a page of events (relays end a page at 4 MiB), or a thread (it may have 100 offers)
+MAX_POLL = 8 << 20  # a page of events; relays end a page at 4 MiB
+MAX_SINCE_PAGE = 16 << 20  # a page of a read with since, which may exceed the 4 MiB (PROTOCOL §7)
+MAX_RECORD = 32 << 20  # a thread, which may have 100 offers
 MAX_ELEMENT = 4 << 20  # one element of a list
 MAX_EVENT = 1 << 20  # an event; a larger event is skipped
 MAX_REST = 512 << 10  # all members of an answer except its list
@@ -29,6 +32,10 @@ MAX_RETRY_AFTER = 2**31 - 1.0  # seconds
 MAX_ROWS = 1000  # agents in a page; manifests of one agent
 MAX_THREAD = 10_000  # events of a thread
 MAX_SINCE = 100_000  # events in an answer to a read with since; it may exceed the limit (PROTOCOL §7)
+
+
+TOO_LONG = {"reason": "too_long"}
+"""The details of the error for an answer that is too long. A shorter page may fit."""
 
 
 class TooLong(ValueError):
@@ -70,7 +77,7 @@ def read_answer(base: str, response: Response, spec: Spec, now: float) -> dict[s
         else:
             answer = _load(response.body)
     except TooLong as err:
-        raise failed("INVALID_ANSWER", str(err)) from None
+        raise failed("INVALID_ANSWER", str(err), TOO_LONG) from None
     except (ValueError, RecursionError):
         answer = {}
     code, message = answer.get("error"), answer.get("message")
@@ -120,21 +127,23 @@ def challenged(response: Response) -> bool:
     )
 
 
-_SPACE = " \t\n\r"
+_BLANKS = re.compile(r"[ \t\n\r]*")
 _DECODER = json.JSONDecoder(parse_constant=_constant)
+_WINDOWS = (4 << 10, 64 << 10, MAX_EVENT)  # most values are short, so most of the text is looked at once
 
 
 class _Scanner:
-    """Reads a JSON text from left to right."""
+    """Reads a JSON text from left to right. Every byte is one character of its text, so a part of the text keeps its
+    bytes, valid or not, and no character takes more memory than one byte."""
 
     def __init__(self, body: bytes):
-        self.text = body.decode("utf-8", "surrogateescape")  # an element keeps its bytes, valid or not
+        self.text = body.decode("latin-1")
         self.at = 0
 
     def skip(self, char: str) -> bool:
         """Skips white space, and char if it comes next. Returns whether it came."""
-        while self.text[self.at : self.at + 1] in _SPACE and self.at < len(self.text):
-            self.at += 1
+        blanks = _BLANKS.match(self.text, self.at)
+        self.at = blanks.end() if blanks else self.at
         if self.text.startswith(char, self.at):
             self.at += len(char)
             return True
@@ -144,18 +153,18 @@ class _Scanner:
         if not self.skip(char):
             raise ValueError(f"{char} is missing")
 
-    def value(self, limit: int) -> tuple[Any, str]:
-        """Reads one value of at most limit characters. Returns it and its text."""
+    def value(self, limit: int) -> bytes:
+        """Reads one value of at most limit bytes, and returns its text."""
         self.skip("")
-        for window in (64 << 10, limit):
+        for window in (*(size for size in _WINDOWS if size < limit), limit):
             part = self.text[self.at : self.at + window + 1]
             try:
-                value, end = _DECODER.raw_decode(part)
+                _, end = _DECODER.raw_decode(part)
             except ValueError:
                 continue
             if end <= window:  # else a number may go on after the window
                 self.at += end
-                return value, part[:end]
+                return part[:end].encode("latin-1")
         if len(self.text) - self.at > limit:
             raise TooLong("a part of the response is too long")
         raise ValueError("malformed JSON")
@@ -164,28 +173,28 @@ class _Scanner:
 def split_list(body: bytes, name: str, on_element: Callable[[bytes], None]) -> dict[str, Any]:
     """Passes each element of the member name of a JSON object to on_element, and returns the other members."""
     scanner = _Scanner(body)
-    rest: dict[str, Any] = {}
-    size = 0
+    rest: list[bytes] = []
+    size, first = 0, True
     scanner.expect("{")
     while not scanner.skip("}"):
-        if rest or size:
+        if not first:
             scanner.expect(",")
-        key, text = scanner.value(MAX_REST)
+        first = False
+        key = scanner.value(MAX_REST)
         scanner.expect(":")
-        size += len(text)
-        if not isinstance(key, str):
+        if not key.startswith(b'"'):
             raise ValueError("the name of a member is missing")
-        if key == name:
+        if json.loads(key.decode("utf-8", "replace")) == name:
             _read_list(scanner, on_element)
             continue
-        rest[key], text = scanner.value(MAX_REST)
-        size += len(text)
+        rest.append(key + b":" + scanner.value(MAX_REST))
+        size += len(rest[-1])
         if size > MAX_REST:
             raise TooLong("the response is too long")
     scanner.skip("")
     if scanner.at < len(scanner.text):
         raise ValueError("there is more text after the JSON object")
-    return rest
+    return _load(b"{" + b",".join(rest) + b"}")
 
 
 def _read_list(scanner: _Scanner, on_element: Callable[[bytes], None]) -> None:
@@ -197,8 +206,7 @@ def _read_list(scanner: _Scanner, on_element: Callable[[bytes], None]) -> None:
         if not first:
             scanner.expect(",")
         first = False
-        _, text = scanner.value(MAX_ELEMENT)
-        on_element(text.encode("utf-8", "surrogateescape"))
+        on_element(scanner.value(MAX_ELEMENT))
 
 
 class Envelopes:
@@ -207,7 +215,7 @@ class Envelopes:
     def __init__(self, limit: int):
         self.limit, self.received = limit, 0
         self.valid: list[Envelope] = []
-        self.invalid: list[str] = []  # what is wrong with the others
+        self.invalid, self.first = 0, ""  # how many others there were, and what is wrong with the first one
 
     def add(self, text: bytes) -> None:
         """Parses and verifies one event. It is used as Spec.on_element."""
@@ -216,20 +224,21 @@ class Envelopes:
             raise TooLong(f"the response has more than {self.limit} events")
         try:
             self.valid.append(verified(text))
-        except Refused as err:
-            self.invalid.append(str(err))
+        except Exception as err:  # whatever is wrong with an event, it only makes the event invalid
+            self.invalid += 1
+            self.first = self.first or str(err)
 
     def log(self) -> None:
         """Logs how many events are not valid."""
         if self.invalid:
             log.warning(
-                "%d events were skipped because they are invalid; the first: %s", len(self.invalid), self.invalid[0]
+                "%d events were skipped because they are invalid; the first: %s", self.invalid, self.first
             )
 
 
 def verified(text: bytes) -> Envelope:
     """Parses and verifies a delivered envelope. It may be larger than this client's own may be. Raises Refused."""
-    e = read_envelope(text, max_bytes=MAX_EVENT)
+    e = read_delivered(text, MAX_EVENT)
     verify(e)
     return e
 

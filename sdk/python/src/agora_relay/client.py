@@ -11,7 +11,7 @@ from typing import Any, AsyncGenerator, Callable, Iterable, Mapping
 from .answer import (
     MAX_DIRECTORY,
     MAX_DOCUMENT,
-    MAX_PAGE,
+    MAX_RECORD,
     MAX_ROWS,
     MAX_SHORT,
     MAX_THREAD,
@@ -281,7 +281,7 @@ class Client:
         RelayError, most often with THREAD_NOT_FOUND."""
         envelopes = Envelopes(MAX_THREAD)
         answer = await self._session.read(
-            f"/threads/{quote(id)}", {"client": client} if client else {}, Spec(MAX_PAGE, "events", envelopes.add)
+            f"/threads/{quote(id)}", {"client": client} if client else {}, Spec(MAX_RECORD, "events", envelopes.add)
         )
         thread = Thread.of(answer, wanted(self.me, envelopes, lambda event: event.thread == id))
         if thread.id != id or client and thread.client != client:

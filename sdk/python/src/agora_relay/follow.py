@@ -8,10 +8,10 @@ import inspect
 import os
 from typing import Any, Awaitable, Callable, Mapping, Protocol
 
-from .answer import MAX_PAGE, MAX_SINCE, Envelopes, Spec, log
+from .answer import MAX_POLL, MAX_SINCE, MAX_SINCE_PAGE, Envelopes, Spec, log
 from .didkey import Identity
 from .envelope import SECOND, Envelope, format_time, instant, thread_of
-from .errors import RelayError, Refused
+from .errors import AgoraError, RelayError, Refused
 from .files import MAX_CURSOR
 from .sealing import is_sealed, open_payload
 from .session import EXCHANGE_SECONDS, Session
@@ -174,7 +174,7 @@ class Follower:
         since: float | None = None,
         page: int = PAGE,
     ):
-        self._session, self._filter, self._limit = session, filter, page
+        self._session, self._filter, self._page, self._limit = session, filter, page, page
         self._since, self.cursor = since, OLDEST if from_oldest else ""
         self._seen: Recent[tuple[str, str], None] = Recent(SEEN)
         self._pause = Backoff()
@@ -210,6 +210,13 @@ class Follower:
                 self._pause.reset()
             self._recover(failed)
             return
+        except AgoraError:
+            raise
+        except Exception:  # a defect of this package: what a relay sends must not end a reader
+            log.exception("reading an answer of the relay failed, will be retried")
+            self._delay = self._pause.next()
+            return
+        self._limit = min(self._limit * 2, self._page)
         quick = loop.time() - began < QUICK_SECONDS
         if not quick:
             self._pause.reset()
@@ -238,20 +245,22 @@ class Follower:
             raise failed
         else:
             log.warning("polling failed, will be retried: %s", failed)
+        if failed.details.get("reason") == "too_long":
+            self._limit = max(self._limit // 2, 1)  # a smaller page may fit
         self._delay = self._pause.next(min(failed.retry_after, READ_PATIENCE))
 
     async def _poll(self) -> _Page:
         query = self._filter.query() | {"limit": str(self._limit)}
         if self.cursor:
-            envelopes = Envelopes(self._limit)
+            envelopes, most = Envelopes(self._limit), MAX_POLL
             query |= {"cursor": self.cursor, "timeout": str(POLL_SECONDS)}
         else:
-            envelopes = Envelopes(MAX_SINCE)
+            envelopes, most = Envelopes(MAX_SINCE), MAX_SINCE_PAGE
             query |= {"since": format_time(self._since or 0.0), "timeout": "0"}
         try:
             async with asyncio.timeout(POLL_SECONDS + EXCHANGE_SECONDS):
                 answer = await self._session.get(
-                    "/events", query, Spec(MAX_PAGE, "events", envelopes.add), show_online=True
+                    "/events", query, Spec(most, "events", envelopes.add), show_online=True
                 )
         except TimeoutError:
             raise RelayError("NO_ANSWER", "the relay did not answer the poll") from None

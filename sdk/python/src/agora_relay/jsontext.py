@@ -10,6 +10,7 @@ from .errors import Refused, refuse_unless
 
 MAX_DEPTH = 64
 MAX_COSTLY = 1000  # numbers that take parsers long
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _EXACT = 2**53  # integers up to here are exact as a double
 
 
@@ -19,11 +20,14 @@ def parse(body: bytes | bytearray | memoryview, *, depth: int = MAX_DEPTH, costl
     A whole number in plain digits up to ±2^53 becomes an int; every other number becomes a float, as in JavaScript.
     """
     body = bytes(body)
-    refuse_unless(depth_of(body) <= depth, "INVALID_REQUEST", "the JSON is nested too deep")
+    refuse_unless(depth_of(body, depth) <= depth, "INVALID_REQUEST", "the JSON is nested too deep")
     try:
         text = body.decode()
-        value = json.loads(text, object_pairs_hook=_members, parse_int=_whole, parse_constant=_constant)
-        canonicalize(value)  # refuses half a surrogate pair, and numbers that are not finite, such as 1e400
+        value = json.loads(
+            text, object_pairs_hook=_members, parse_int=_whole, parse_float=_float, parse_constant=_constant
+        )
+        if _SURROGATE.search(text):
+            canonicalize(value)  # refuses half a surrogate pair
     except (ValueError, RecursionError):
         raise Refused("INVALID_REQUEST", "the text is not I-JSON in UTF-8") from None
     refuse_unless(
@@ -40,8 +44,15 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-def _whole(digits: str) -> int | float:
+def _float(digits: str) -> float:
     value = float(digits)
+    if math.isinf(value):
+        raise ValueError("a number is too large for a double")
+    return value
+
+
+def _whole(digits: str) -> int | float:
+    value = _float(digits)
     return int(value) if abs(value) <= _EXACT and digits != "-0" else value
 
 
@@ -49,24 +60,33 @@ def _constant(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
 
 
-def depth_of(body: bytes) -> int:
-    """How deep a JSON text is nested."""
-    level = deepest = 0
-    for token in re.findall(rb'"[^"\\]*(?:\\.[^"\\]*)*"?|[{}[\]]', body, re.DOTALL):
-        if token in (b"{", b"["):
-            level += 1
-            deepest = max(deepest, level)
-        elif token in (b"}", b"]"):
-            level -= 1
-    return deepest
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
+_BRACKETS = bytes.maketrans(b"{}", b"[]")
+_OTHERS = bytes(set(range(256)) - set(b"{}[]"))
 
 
+def depth_of(body: bytes, limit: int = 1000) -> int:
+    """How deep a JSON text is nested; more than limit: at least that deep. For a text that is not JSON, it is some
+    number."""
+    brackets = _STRING.sub(b"", body).translate(_BRACKETS, _OTHERS)
+    depth = 0
+    while brackets and depth <= limit:  # each round removes the innermost brackets
+        shorter = brackets.replace(b"[]", b"")
+        if len(shorter) == len(brackets):
+            return depth + brackets.count(b"[")
+        brackets, depth = shorter, depth + 1
+    return depth
+
+
+_MAYBE_COSTLY = re.compile(r"[0-9.]{18}|[eE]-")  # without one of these, no number is costly
 _NUMBER = re.compile(r'"(?:[^"\\]|\\.)*"|-?([0-9.]+)(?:[eE]([+-]?[0-9]+))?')
 
 
 def costly_numbers(text: str) -> int:
     """The number of numbers in a JSON text with more than 17 significant digits, or not zero and below 1e-307."""
     count = 0
+    if not _MAYBE_COSTLY.search(text):
+        return count
     for digits, exponent in _NUMBER.findall(text):
         whole, _, fraction = digits.partition(".")
         if (whole + fraction).strip("0"):  # otherwise it is a string, or zero

@@ -10,6 +10,7 @@ from typing import Any, Mapping
 from .envelope import SECOND, Envelope, format_time, instant
 from .errors import AgentError, Refused
 from .follow import Event, seconds_of
+from .jsontext import canonical_text
 
 
 def _number(payload: Mapping[str, Any], name: str) -> float | None:
@@ -26,6 +27,10 @@ def _text(payload: Mapping[str, Any], name: str) -> str:
     if value is not None and not isinstance(value, str):
         raise ValueError(f"{name} is not a text")
     return value or ""
+
+
+def _shown(value: object) -> str:
+    return value if isinstance(value, str) else "" if value is None else canonical_text(value)
 
 
 def read_time(payload: Mapping[str, Any], name: str) -> datetime.datetime | None:
@@ -143,7 +148,7 @@ class Result:
     output: Any
     """What the agent delivers: any JSON value."""
     status: str
-    """By convention, success."""
+    """By convention, success; empty if it is absent or no text."""
     agent: str
     """The did:key of the agent."""
     thread: str
@@ -157,11 +162,11 @@ class Result:
 
     @classmethod
     def of(cls, event: Event) -> Result:
-        """The result in a RESULT. Raises ValueError if its payload is malformed."""
+        """The result in a RESULT."""
         payload = event.payload
         return cls(
             payload.get("output"),
-            _text(payload, "status"),
+            event.text("status"),
             event.sender,
             event.thread,
             payload.get("artifacts"),
@@ -269,12 +274,12 @@ def failure(err: AgentError) -> dict[str, Any]:
 
 
 def agent_error(event: Event) -> AgentError:
-    """The error in an ERROR. Raises ValueError if its payload is malformed."""
+    """The error in an ERROR. A code or a message that is no text is shown as JSON."""
     payload = event.payload
     details = payload.get("details")
     return AgentError(
-        _text(payload, "code"),
-        _text(payload, "message"),
+        _shown(payload.get("code")),
+        _shown(payload.get("message")),
         sender=event.sender,
         details=details if isinstance(details, dict) else None,
     )

@@ -15,7 +15,7 @@ import ipaddress
 import urllib.parse
 from typing import Any, Callable, Mapping
 
-from .answer import MAX_DOCUMENT, MAX_PAGE, MAX_SINCE, MAX_TEXT, Envelopes, Spec, log, read_answer
+from .answer import MAX_DOCUMENT, MAX_SINCE, MAX_SINCE_PAGE, MAX_TEXT, TOO_LONG, Envelopes, Spec, log, read_answer
 from .didkey import Identity
 from .envelope import SECOND, format_time, instant
 from .errors import RelayError, Refused
@@ -154,7 +154,7 @@ class Session:
         except TransportFailed as err:
             raise RelayError("NO_ANSWER", str(err), not_sent=not err.sent) from err
         except BodyTooLong as err:
-            raise RelayError("INVALID_ANSWER", str(err), status=err.response.status) from None
+            raise RelayError("INVALID_ANSWER", str(err), status=err.response.status, details=TOO_LONG) from None
         if len(response.body) <= 64 << 10:
             return read_answer(base, response, spec, self.now())
         return await asyncio.to_thread(
@@ -303,7 +303,7 @@ class Session:
                     await self.exchange(
                         "GET",
                         "/events?" + urllib.parse.urlencode(inbox),
-                        Spec(MAX_PAGE, "events", Envelopes(MAX_SINCE).add),
+                        Spec(MAX_SINCE_PAGE, "events", Envelopes(MAX_SINCE).add),
                         base=base,
                     )
                     return "", ""
