@@ -109,6 +109,8 @@ export function checkEnvelope(e: unknown, limits?: { maxBytes?: number }): Envel
 export function isId(v: unknown): v is string;
 /** The id of the message's thread. */
 export function threadOf(e: Pick<Envelope, 'thread' | 'payload'>): string;
+/** A new id such as msg_01kq…: prefix, an underscore and a ULID in lower case, with the time in milliseconds. */
+export function newId(prefix: string, ms?: number): string;
 /** Converts an RFC 3339 date-time to nanoseconds since 1970. Throws Refused. */
 export function instant(text: string): bigint;
 
@@ -236,9 +238,9 @@ export function backoff(failures: number, atLeast?: number, limit?: number): num
  *  terminal, are invisible, or change the direction of writing. */
 export function printable(text: string): string;
 
-export interface RelayOptions {
+export interface RelayOptions<Me extends Identity | undefined = Identity | undefined> {
   /** Who posts and signs reads. Without an identity the relay is only read, and reads are not signed. */
-  me?: Identity;
+  me?: Me;
   /** sender.name and sender.url of the messages. */
   name?: string;
   home?: string;
@@ -271,11 +273,11 @@ export interface Posting extends Abortable {
 /** A relay, used as the identity me. It does not verify what it reads; Client does. Methods throw RelayError, and
  *  Refused if they refuse something themselves. Reads are signed if the relay's document says parties. At an open
  *  relay, polls are signed too: that shows there that me is online (PROTOCOL §8). */
-export class Relay {
+export class Relay<Me extends Identity | undefined = Identity | undefined> {
   /** Throws TypeError if url does not begin with http:// or https://, or me is no identity. */
-  constructor(url: string | URL, options?: RelayOptions);
+  constructor(url: string | URL, options?: RelayOptions<Me>);
   url: string;
-  me?: Identity;
+  me: Me;
   /** Whether the relay is known to show directed messages to their parties only. It is false before the first read. */
   readonly isPrivate: boolean;
   /** The time in milliseconds since 1970, by the clock. If the relay has refused a message because of its time, this is

@@ -426,6 +426,15 @@ export const threadOf = (e) => e.thread === undefined ? e.payload.request_id : e
 const TIME = '([01]\\d|2[0-3]):([0-5]\\d)';
 const DATE_TIME = new RegExp(`^(\\d{4})-(\\d\\d)-(\\d\\d)T${TIME}:([0-5]\\d)(?:\\.(\\d{1,9}))?(?:Z|([+-])${TIME})$`);
 
+const CROCKFORD = '0123456789abcdefghjkmnpqrstvwxyz';
+
+/** prefix, an underscore and a ULID in lower case: 48 bits of milliseconds and 80 random bits. */
+export function newId(prefix, ms = Date.now()) {
+  let n = BigInt(Math.max(Math.trunc(ms), 0)) % 2n ** 48n << 80n | number(random(10)), text = '';
+  for (let i = 0; i < 26; i++, n >>= 5n) text = CROCKFORD[Number(n & 31n)] + text;
+  return `${prefix}_${text}`;
+}
+
 /** Converts an RFC 3339 date-time to nanoseconds since 1970. Date has only milliseconds and accepts invalid dates. */
 export function instant(text) {
   must(typeof text === 'string', 'INVALID_REQUEST', 'ts must be an RFC 3339 date-time'); // exec would convert it
@@ -939,7 +948,7 @@ export class Relay {
    *  says that our clock is wrong, it corrects the clock and signs once more, with the same id. */
   async post(type, payload, { to, thread, ttl = 86_400, seal: sealed = false } = {}, options = {}) {
     must(this.me, 'INVALID_REQUEST', 'posting needs an identity: new Client(url, { me })');
-    const id = `msg_${encode64(random(16))}`;
+    const id = newId('msg', this.now());
     const make = async () => {
       const e = {
         version: '1.0', id, ts: new Date(this.now()).toISOString(), type, payload, meta: { ttl },
@@ -1111,13 +1120,14 @@ export class Relay {
         method: body ? 'POST' : 'GET', headers, body, signal: ours.signal,
         redirect: 'error', credentials: 'omit', cache: 'no-store', referrerPolicy: 'no-referrer',
       });
-      return await readAnswer(response, boundsOf(path, body), take, this.now());
+      return await readAnswer(response, boundsOf(path, body), take, this);
     } catch (err) {
       signal?.throwIfAborted();
       if (err instanceof Refused || err instanceof Unavailable) throw err;
-      const why = err?.cause?.code ?? err?.code, notSent = NO_CONNECTION.includes(why);
-      throw new RelayError('NO_ANSWER', `${this.url} cannot be reached, or its answer was cut off${causeOf(why)}`,
-        { notSent, cause: err });
+      const code = err?.cause?.code ?? err?.code, seconds = (EXCHANGE + wait) / 1000;
+      const why = ours.signal.aborted ? `: it has not answered within ${seconds} s` : causeOf(code, this.url);
+      throw new RelayError('NO_ANSWER', `${this.url} cannot be reached, or its answer was cut off${why}`,
+        { notSent: NO_CONNECTION.includes(code), cause: err });
     } finally {
       clearTimeout(timer);
       signal?.removeEventListener('abort', abort);
@@ -1125,16 +1135,41 @@ export class Relay {
   }
 }
 
-// What to add to a message about an error of fetch with this code of the system.
-function causeOf(code) {
-  if (typeof code !== 'string') return '';
-  const isRefused = code === 'ECONNREFUSED' || code === 'ConnectionRefused'; // Bun has the second one
-  return ` (${printable(code)}${isRefused ? ': no relay answers there; is it running?' : ''})`;
+const isHTTP = (url) => url.startsWith('http:');
+
+// What the codes of errors of fetch mean. Bun has names of its own for some.
+const CAUSES = [
+  [/^(ECONNREFUSED|ConnectionRefused)$/, 'no relay answers there; is it running?'],
+  [/^(ENOTFOUND|EAI_AGAIN|FailedToOpenSocket)$/, 'the name of the host has no address; check the URL, and this ' +
+    "machine's network"],
+  [/^(EHOSTUNREACH|ENETUNREACH)$/, 'there is no way to this host; check the network'],
+  [/TIMEOUT|^ETIMEDOUT$/, 'it does not answer in time; check the URL, and whether a firewall is between'],
+  [/^(ERR_SSL_WRONG_VERSION_NUMBER|ERR_SSL_PACKET_LENGTH_TOO_LONG|EPROTO)$/, 'what answers there does not speak ' +
+    'https; if this is a relay without TLS, write http://'],
+  [/^HPE_/, 'what answers there does not speak http; if the relay has TLS, write https://'],
+  [/CERT|SELF_SIGNED|UNABLE_TO_VERIFY/, 'its certificate is not valid here'],
+  [/^(ECONNRESET|EPIPE|UND_ERR_SOCKET|ConnectionClosed)$/, 'the connection was closed before the end of the answer; ' +
+    'if it always is, check whether the URL needs https:// or http://'],
+];
+
+// What to add to a message about an error of fetch with this code of the system. Browsers have no codes: they tell a
+// page nothing about an answer that it may not read.
+function causeOf(code, url) {
+  if (typeof code === 'string') {
+    const [, words] = CAUSES.find(([pattern]) => pattern.test(code)) ?? [];
+    return ` (${printable(code)}${words ? `: ${words}` : ''})`;
+  }
+  const { origin } = globalThis.location ?? {};
+  if (typeof origin !== 'string' || origin === new URL(url).origin) return '';
+  if (origin.startsWith('https:') && isHTTP(url)) return '. A page that came over https needs a relay with https';
+  return `. If the relay is running, the browser may not let this page read its answers (CORS). The operator of the ` +
+    `relay allows it with: agora serve --cors-origin ${origin === 'null' ? "'*'" : origin}`;
 }
 
-const invalidAnswer = (status) => new RelayError('INVALID_ANSWER',
-  `the answer, with status ${status}, is not that of an Agora relay; check its URL`,
-  { status, retryable: isTemporary(status) });
+// A server of https may answer a request over http with 400.
+const invalidAnswer = (status, url = '') => new RelayError('INVALID_ANSWER',
+  `the answer, with status ${status}, is not that of an Agora relay; check its URL` +
+  (status === 400 && isHTTP(url) ? ', which may need https://' : ''), { status, retryable: isTemporary(status) });
 const tooLong = (status) => new RelayError('INVALID_ANSWER', 'the answer is too long',
   { status, retryable: false, details: { reason: 'too_long' } });
 const isTemporary = (status) => status < 300 || status === 408 || status === 429 || status >= 500;
@@ -1258,7 +1293,7 @@ class Splitter {
 
 // Reads an answer within the bounds: a refusal has at most MAX_SHORT. take gets each element of the list as soon as it
 // has arrived, as a function that reads it. It returns what takes its place; undefined: nothing.
-async function readAnswer(response, { limit, list, most }, take, now) {
+async function readAnswer(response, { limit, list, most }, take, relay) {
   const { status, ok } = response, splitter = new Splitter(ok ? list : [], most), kept = [];
   const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
   const maxBytes = ok ? limit : MAX_SHORT, maxRest = list ? MAX_REST : maxBytes;
@@ -1272,7 +1307,7 @@ async function readAnswer(response, { limit, list, most }, take, now) {
   };
   await eachChunk(response, maxBytes, (chunk) => feed(decode(decoder, status, chunk)));
   await feed(decode(decoder, status));
-  return checkAnswer(response, splitter.rest, list, kept, now);
+  return checkAnswer(response, splitter.rest, list, kept, relay);
 }
 
 function decode(decoder, status, bytes) {
@@ -1297,9 +1332,9 @@ async function eachChunk(response, limit, use) {
 }
 
 // The answer of a relay, whose list has the kept elements. Throws RelayError for every other answer than a success.
-function checkAnswer({ status, headers }, text, list, kept, now) {
+function checkAnswer({ status, headers }, text, list, kept, relay) {
   let answer;
-  try { answer = parseText(text, STRICT); } catch { throw invalidAnswer(status); }
+  try { answer = parseText(text, STRICT); } catch { throw invalidAnswer(status, relay.url); }
   if (answer?.ok === true && status === 200) {
     const holder = list?.slice(0, -1).reduce((value, name) => isObject(value) ? value[name] : undefined, answer);
     if (isObject(holder) && Array.isArray(holder[list.at(-1)])) holder[list.at(-1)] = kept;
@@ -1309,7 +1344,7 @@ function checkAnswer({ status, headers }, text, list, kept, now) {
   const { error, message, details } = answer;
   throw new RelayError(printable(error), typeof message === 'string' ? printable(message) : '', {
     status, retryable: isTemporary(status) && details?.maxOffers === undefined, // a full thread stays full
-    details: isObject(details) ? details : {}, retryAfter: retryAfter(headers.get('retry-after') ?? '', now),
+    details: isObject(details) ? details : {}, retryAfter: retryAfter(headers.get('retry-after') ?? '', relay.now()),
     challenged: /^Agora\b/i.test(headers.get('www-authenticate') ?? ''),
   });
 }

@@ -1,9 +1,11 @@
 // The client's side of a thread.
 import { instant, printable } from './agora.js';
 import { AgentError, Cancelled, Closed, Gone, isPermanent, Plain, Unacceptable, Unproven } from './errors.js';
+import { hint } from './outlook.js';
 import { isClosed, isObject, linked, nameOf, newSeen, pages, wasSealed } from './reading.js';
 
 const MAX_COLLECTED = 1000; // offers
+const SILENCE = 5; // seconds until best says why there may be no offer
 const isOptional = (v, type) => v === undefined || v === null || typeof v === type;
 
 /** The milliseconds since 1970 of a Date or an RFC 3339 text. */
@@ -67,15 +69,18 @@ export class Call {
   #requestId;
   #recipient; // the only agent that may offer
   #constraints; // of the REQUEST; undefined: not known
+  #intent; // undefined: not known
   #agent;
   #sealDirected; // seal messages to one agent even if seal is false
 
   // Only the package makes calls: see Client.request and Client.resume.
-  constructor(client, { thread, requestId, recipient, constraints, agent, seal, sealDirected = false, allowPlain }) {
+  constructor(client, { thread, requestId, recipient, intent, constraints, agent, seal, sealDirected = false,
+    allowPlain }) {
     Object.assign(this, { thread, seal: Boolean(seal), allowPlain: Boolean(allowPlain) });
     this.#client = client;
     this.#requestId = requestId;
     this.#recipient = recipient;
+    this.#intent = intent;
     this.#constraints = constraints;
     this.#agent = agent;
     this.#sealDirected = sealDirected;
@@ -110,16 +115,34 @@ export class Call {
     if (!compare) throw new TypeError("the rule must be 'cheapest', 'fastest', 'first' or a function that compares");
     if (this.#agent) throw new Unacceptable('an offer was accepted already; wait for its result');
     const limits = this.#limits(maxCost, deadline), good = [];
-    let reason = `there was no offer within ${seconds} seconds`;
-    for await (const offer of this.#offersWithin(seconds, signal)) {
-      const why = this.#objection(offer, limits);
-      if (why) reason = `no offer is acceptable: ${why}`;
-      else if (rule === 'first') return offer;
-      else if (good.push(offer) === MAX_COLLECTED) break;
-    }
+    let reason, silence;
+    if (seconds > SILENCE) silence = setTimeout(() => this.#explainSilence(limits, signal), SILENCE * 1000);
+    try {
+      for await (const offer of this.#offersWithin(seconds, signal)) {
+        clearTimeout(silence);
+        const why = this.#objection(offer, limits);
+        if (why) reason = `no offer is acceptable: ${why}`;
+        else if (rule === 'first') return offer;
+        else if (good.push(offer) === MAX_COLLECTED) break;
+      }
+    } finally { clearTimeout(silence); }
     const [best] = good.filter((offer) => !this.#objection(offer, limits)).sort(compare); // some may have ended since
-    if (!best) throw new Unacceptable(reason, { retryable: true });
-    return best;
+    if (best) return best;
+    reason ??= `there was no offer within ${seconds} seconds; ${await this.#hint(limits, signal)}`;
+    throw new Unacceptable(`${reason}. The request is still open: wait again, or end it with cancel()`,
+      { retryable: true });
+  }
+
+  async #explainSilence(limits, signal) {
+    this.#client.log(`no offer after ${SILENCE} seconds; ${await this.#hint(limits, signal)}`);
+  }
+
+  // Why there may be no offer, by the relay's directory.
+  async #hint(limits, signal) {
+    const options = { to: this.#recipient, maxCost: limits?.max_cost_usd };
+    if (this.#intent === undefined) return hint(undefined, '', options);
+    const found = await this.#client.outlook(this.#intent, { ...options, signal }).catch(() => undefined);
+    return hint(found, this.#intent, options);
   }
 
   // The offers that come within this time.
@@ -307,7 +330,8 @@ export function resumed(client, record, { requestId, to }) {
   const request = requestIn(record), recipient = request ? request.recipient?.id : to;
   const { accepted, agent } = acceptedAgent(events, me, thread.requestId, recipient);
   if (!accepted && !request && !requestId) throw new Unproven();
-  const counterpart = agent ?? recipient, call = { thread: thread.id, requestId: thread.requestId, recipient, agent };
+  const counterpart = agent ?? recipient, known = { thread: thread.id, requestId: thread.requestId };
+  const intent = request?.payload.intent, call = { ...known, recipient, agent, intent };
   const sealed = Boolean(counterpart) && events.some((e) => e.payload.request_id === thread.requestId && wasSealed(e) &&
     (e.sender.id === me && e.recipient?.id === counterpart || e.sender.id === counterpart && e.recipient?.id === me));
   if (!request) return new Call(client, { ...call, seal: sealed, sealDirected: true });

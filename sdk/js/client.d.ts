@@ -1,5 +1,5 @@
 import type {
-  Abortable, Agent, AgentQuery, Envelope, Filter, Json, JsonObject, RelayOptions, Thread,
+  Abortable, Agent, AgentQuery, Envelope, Filter, Identity, Json, JsonObject, RelayOptions, Thread,
 } from './agora.js';
 import { Relay as Base } from './agora.js';
 
@@ -11,7 +11,7 @@ export interface CursorStore {
   save(cursor: string): unknown;
 }
 
-export interface ClientOptions extends RelayOptions {
+export interface ClientOptions<Me extends Identity | undefined = Identity | undefined> extends RelayOptions<Me> {
   /** Gets a line for each event that is left out, and each post or read that is retried or given up; err says
    *  why. Texts of others in the line are safe to print. By default it writes to the console. */
   log?: (text: string, err?: unknown) => void;
@@ -51,6 +51,28 @@ export interface RequestOptions extends Abortable {
   thread?: string;
 }
 
+export interface AskOptions extends RequestOptions {
+  /** How the offer is chosen, and for how many seconds offers are awaited; as in Call.best. */
+  rule?: Rule;
+  seconds?: number;
+}
+
+/** What the relay's directory says about a request. It proves nothing: an agent may serve what it does not announce,
+ *  and may offer for less than it announces. */
+export interface Outlook {
+  /** How many agents announce the intent; at most 300 are read. */
+  agents: number;
+  /** How many of them the relay has heard from in the last five minutes. */
+  online: number;
+  /** The lowest price in USD, if each of them announces one. */
+  price?: number;
+  /** If no agent announces the intent: at most five announced intents, the most similar first. They are texts of
+   *  others. */
+  nearest: string[];
+  /** The DID of an agent that announces the intent, an online one if there is one. */
+  example?: string;
+}
+
 export interface ResumeOptions extends Abortable {
   /** The request_id and the recipient of the REQUEST, if the relay does not show the REQUEST any more. */
   requestId?: string;
@@ -73,9 +95,9 @@ export interface Offer {
   envelope: Envelope;
 }
 
-/** The verified RESULT of a Call. */
-export interface CallResult {
-  output: any;
+/** The verified RESULT of a Call. Output is the type that the program expects; nothing has checked it. */
+export interface CallResult<Output = any> {
+  output: Output;
   /** 'success' by convention. */
   status: string;
   artifacts?: Json;
@@ -104,7 +126,7 @@ export type Rule = 'cheapest' | 'fastest' | 'first' | ((a: Offer, b: Offer) => n
 
 /** The client's side of a thread. Use one method at a time. Another process can continue the call if it knows
  *  thread. */
-export class Call {
+export class Call<Output = any> {
   private constructor();
   /** The thread's id, for Client.resume. */
   readonly thread: string;
@@ -131,17 +153,18 @@ export class Call {
   accept(offer: Offer, options?: Abortable & Limits): Promise<void>;
   /** Waits for the RESULT of the agent whose offer was accepted. Throws AgentError if the agent has sent an ERROR or
    *  the relay has ended the thread (TIMEOUT), Cancelled, Plain, Closed, Gone, or an error of Client.follow. */
-  result(options?: Abortable): Promise<CallResult>;
+  result(options?: Abortable): Promise<CallResult<Output>>;
   /** Reads the state of the thread. After an UnknownOutcome of accept, agent says whether the relay has the ACCEPT. */
   state(options?: Abortable): Promise<CallState>;
   /** Cancels the request. */
   cancel(reason?: string, options?: Abortable): Promise<void>;
 }
 
-/** A REQUEST, as the functions of an agent get it. */
-export interface Job {
+/** A REQUEST, as the functions of an agent get it. Params is the type that the program expects; nothing has checked
+ *  it. */
+export interface Job<Params = any> {
   intent: string;
-  params: any;
+  params: Params;
   title?: string;
   description?: string;
   /** As the protocol names them: max_cost_usd, deadline, max_latency_ms. */
@@ -165,17 +188,20 @@ export interface Quote {
 
 type Awaitable<T> = T | Promise<T>;
 
-export interface ServeOptions extends Abortable {
+export interface ServeOptions<Params = any, Output = unknown> extends Abortable {
   /** Does the job after the client has accepted, and returns the output, or a Result. The signal is aborted when the
    *  client ends the thread (its reason is a Cancelled), five minutes after the deadline of the thread, and when serve
    *  ends. To send an ERROR, throw an AgentError. After any other error the client gets INTERNAL_ERROR without details,
    *  and the log gets the error. It is called again for the same job only if the agent was restarted before the RESULT
    *  was stored. */
-  work: (job: Job, context: { signal: AbortSignal }) => Awaitable<unknown>;
-  /** Returns the offer for a job; by default every job is free. If it returns nothing or throws, a broadcast REQUEST
-   *  gets no answer, and a directed one an ERROR. It may be called again for the same REQUEST. */
-  quote?: (job: Job, context: { signal: AbortSignal }) => Awaitable<Quote | null | undefined | void>;
-  /** Is posted at the start, and again before it expires. id ('main') and intents have defaults. */
+  work: (job: Job<Params>, context: { signal: AbortSignal }) => Awaitable<Output | Result>;
+  /** The price of every job: a number of USD, or another amount. It is 0 by default. The manifest announces it. */
+  price?: number | Price;
+  /** Returns the offer for a job, or only its price. If it returns nothing or throws, a broadcast REQUEST gets no
+   *  answer, and a directed one an ERROR. It may be called again for the same REQUEST. */
+  quote?: (job: Job<Params>, context: { signal: AbortSignal }) => Awaitable<Quote | number | null | undefined | void>;
+  /** Is posted at the start, and again before it expires. id ('main') and intents have defaults. pricing is that of
+   *  price; with quote and without price, nothing is announced. */
   manifest?: JsonObject;
   /** Keeps the position across restarts. Without it, all events that the relay still has are read again after a
    *  restart, which takes time, but loses nothing. */
@@ -190,8 +216,8 @@ export interface ServeOptions extends Abortable {
 
 /** A client of a relay. It verifies every envelope, and checks that the envelope was asked for. Claims that only the
  *  relay makes (the state of a thread, who is online) only decide what the client asks next. */
-export class Client extends Base {
-  constructor(url: string | URL, options?: ClientOptions);
+export class Client<Me extends Identity | undefined = Identity | undefined> extends Base<Me> {
+  constructor(url: string | URL, options?: ClientOptions<Me>);
   readonly log: (text: string, err?: unknown) => void;
   /** The relay's limit for the posts of one sender. */
   readonly postRate: { perSecond: number; burst: number };
@@ -223,11 +249,20 @@ export class Client extends Base {
   /** Opens a thread: posts a REQUEST. params is any JSON value. Errors: TypeError for a wrong argument, before
    *  anything is sent; those of post. An UnknownOutcome has the
    *  Call as its member call, because the relay may have stored the REQUEST, and then there will be offers. */
-  request(intent: string, params?: Json, options?: RequestOptions): Promise<Call>;
+  request<Output = any, Params = Json>(intent: string, params?: Params, options?: RequestOptions):
+    Promise<Call<Output>>;
+  /** Asks, accepts the best acceptable offer, and waits for the result. First it looks into the directory: a line in
+   *  the log says at once that nobody announces the intent, or that all are dearer than maxCost. It waits for offers
+   *  anyway, and the Unacceptable that it throws then says the same. Without a result it cancels the request, unless
+   *  thread is given: then the same call continues it. Errors: those of request, best, accept and result. */
+  ask<Output = any, Params = Json>(intent: string, params?: Params, options?: AskOptions): Promise<CallResult<Output>>;
+  /** Reads in the directory who announces an intent; with to, only what that agent announces. It takes three seconds
+   *  at most. Errors: those of agents and agent. */
+  outlook(intent: string, options?: Abortable & { to?: string }): Promise<Outlook>;
   /** The Call of a thread that me has opened, in any state. Errors: TypeError if thread is no id; RelayError,
    *  most often THREAD_NOT_FOUND;
    *  Unproven if the relay shows neither the REQUEST nor the ACCEPT of me, and requestId is not given. */
-  resume(thread: string, options?: ResumeOptions): Promise<Call>;
+  resume<Output = any>(thread: string, options?: ResumeOptions): Promise<Call<Output>>;
   /** Runs an agent: answers REQUESTs for its intents with OFFERs, and does the work when a client accepts. Run only one
    *  for each identity. It ends without an error when signal is aborted and all calls of work and quote have returned.
    *
@@ -243,7 +278,8 @@ export class Client extends Base {
    *
    *  Errors: TypeError for a wrong argument; those of the store; a RelayError if the relay refuses the polls and a
    *  retry would not help. */
-  serve(intents: string | string[], options: ServeOptions): Promise<void>;
+  serve<Params = any, Output = unknown>(intents: string | string[], options: ServeOptions<Params, Output>):
+    Promise<void>;
 }
 
 /** A new id for a thread. */

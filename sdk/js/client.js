@@ -1,19 +1,21 @@
 // A client of a relay that runs both sides of a thread: request asks for a service, serve offers services. It does not
 // trust the relay: it verifies every envelope, and checks that the envelope was asked for, before it uses it. What only
 // the relay claims, such as the state of a thread, decides what the client asks next. client.d.ts documents everything.
-import { backoff, encode64, isId, keyOf, pause, printable, Refused, Relay, threadOf, UnknownOutcome } from './agora.js';
+import { backoff, isId, newId, keyOf, pause, printable, Refused, Relay, threadOf, UnknownOutcome } from './agora.js';
 import { Call, constraintsOf, requestIn, resumed, timeOf } from './call.js';
-import { Endless } from './errors.js';
+import { AgentError, Cancelled, Endless, Gone } from './errors.js';
+import { doubt, outlook } from './outlook.js';
 import { Recent } from './queue.js';
 import { checker, isClosed, isObject, malformed, nameOf, pages, wasSealed } from './reading.js';
 import { serve } from './serve.js';
 
 const PATIENCE = 30_000; // milliseconds that a read waits for a relay that limits it
+const LAST_PATIENCE = 10_000; // milliseconds that a CANCEL may take after a failure
 const MAX_IDLE = 100, MAX_PAGES = 100_000; // pages of the directory in a row without a new agent; in total
 const DEFAULT_RATE = { perSecond: 20, burst: 40 }; // §5
 
 /** A new id for a thread. */
-export const newThread = () => `thread_${encode64(crypto.getRandomValues(new Uint8Array(16)))}`;
+export const newThread = () => newId('thread');
 
 // By default a line goes to the console. Errors of this package need no stack.
 function toConsole(text, err) {
@@ -121,7 +123,7 @@ export class Client extends Relay {
       throw new TypeError(`deadline has passed already: ${limits.deadline}`); // a request may be repeated after that
     }
     const payload = { request_id: thread, intent, title, description, params, constraints: limits };
-    const known = { thread, requestId: thread, recipient: to, constraints: limits ?? {} };
+    const known = { thread, requestId: thread, recipient: to, intent, constraints: limits ?? {} };
     const call = new Call(this, { ...known, seal, allowPlain });
     try { await this.post('REQUEST', payload, { to, thread, ttl, seal }, { signal }); } catch (err) {
       if (err instanceof UnknownOutcome) throw Object.assign(err, { call });
@@ -129,6 +131,36 @@ export class Client extends Relay {
       return this.#continued(call, { intent, limits: limits ?? {}, allowPlain, signal }, err);
     }
     return call;
+  }
+
+  outlook(intent, options) { return outlook(this, intent, options); }
+
+  async ask(intent, params, { rule, seconds, ...options } = {}) {
+    const { signal, thread } = options;
+    const found = await this.outlook(intent, options).catch(() => undefined); // the request says what is wrong
+    signal?.throwIfAborted();
+    const why = doubt(found, intent, options);
+    if (why) this.log(`${why}; waiting for an offer anyway`);
+    let call;
+    try {
+      call = await this.request(intent, params, options);
+      if (!call.agent) await call.accept(await call.best(rule, { seconds, signal }), { signal });
+      return await call.result({ signal });
+    } catch (err) {
+      call ??= err.call;
+      const isOver = err instanceof AgentError || err instanceof Cancelled || err instanceof Gone;
+      if (call && !isOver && thread === undefined) await this.#giveUp(call);
+      throw err;
+    }
+  }
+
+  // Cancels a request that has ended without a result, or says how.
+  async #giveUp(call) {
+    const ours = new AbortController(), timer = setTimeout(() => ours.abort(), LAST_PATIENCE);
+    try { await call.cancel('', { signal: ours.signal }); } catch (err) {
+      if (err.code === 'INVALID_TRANSITION' || err.code === 'THREAD_NOT_FOUND') return; // it is not open
+      this.log(`the request may still be open; end it with: (await client.resume('${call.thread}')).cancel()`, err);
+    } finally { clearTimeout(timer); }
   }
 
   // The call of a thread that an earlier request has opened. refused is the relay's error for the present REQUEST. It

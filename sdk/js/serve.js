@@ -30,7 +30,7 @@ export class Result {
 
 /** See Client.serve. */
 export async function serve(client, intents, options = {}) {
-  const names = [intents].flat(), { work, quote, manifest } = options;
+  const names = [intents].flat(), { work, quote, manifest, price } = options;
   if (names.length === 0 || !names.every((name) => typeof name === 'string' && name !== '')) {
     throw new TypeError('serve needs the names of the intents that the agent serves');
   }
@@ -40,14 +40,16 @@ export async function serve(client, intents, options = {}) {
   if (manifest !== undefined && !isObject(manifest)) {
     throw new TypeError("manifest must be an object such as { name: 'Upper' }");
   }
+  if (price !== undefined) priceOf(price);
   if (!client.me) throw new Refused('INVALID_REQUEST', 'an agent needs an identity: new Client(url, { me })');
   await new Agent(client, names, options).run();
 }
 
 class Agent {
   constructor(client, intents, options) {
-    const { quote = () => ({ price: 0 }), work, manifest, cursor, concurrency = 8, quoteSeconds = 60, dropped,
+    const { price, quote = () => price ?? 0, work, manifest, cursor, concurrency = 8, quoteSeconds = 60, dropped,
       signal } = options;
+    this.pricing = options.quote && price === undefined ? undefined : pricingOf(priceOf(price ?? 0));
     Object.assign(this, { client, intents, quote, work, manifest, dropped, quoteSeconds, cursor });
     this.me = client.me.did;
     this.outer = signal;
@@ -225,7 +227,8 @@ class Agent {
 
   // Posts the manifest, and posts it again after half of its lifetime.
   async announce() {
-    const intents = this.intents.map((id) => ({ id })), manifest = { id: 'main', intents, ...this.manifest };
+    const intents = this.intents.map((id) => ({ id })), defaults = { id: 'main', intents, pricing: this.pricing };
+    const manifest = { ...defaults, ...this.manifest };
     for (let failures = 0; ;) {
       let wait;
       try {
@@ -430,17 +433,24 @@ function jobOf(envelope) {
     thread: threadOf(envelope), sealed: wasSealed(envelope), envelope };
 }
 
-// The payload of the OFFER for what quote has returned. A price that is a number is in USD.
+// A price of the program in the form of messages. A number is in USD.
+function priceOf(price) {
+  const full = typeof price === 'number' ? { amount: price, currency: 'USD' } : price;
+  const fits = isObject(full) && Number.isFinite(full.amount) && full.amount >= 0 && typeof full.currency === 'string';
+  if (!fits) throw new TypeError('a price must be a number of USD, or { amount, currency }, and not negative');
+  return full;
+}
+
+const pricingOf = ({ amount, currency }) =>
+  amount === 0 ? { model: 'free' } : { model: 'fixed', currency, fixed_price: amount };
+
+// The payload of the OFFER for what quote has returned.
 function offerOf(quoted, { constraints }) {
   if (quoted === undefined || quoted === null) throw new AgentError('UNAVAILABLE', 'the agent makes no offer');
-  if (!isObject(quoted)) throw new TypeError('quote must return an object such as { price: 0.05, etaSeconds: 10 }');
+  if (typeof quoted === 'number') quoted = { price: quoted };
+  if (!isObject(quoted)) throw new TypeError('quote must return a price, or { price: 0.05, etaSeconds: 10 }');
   const { plan, etaSeconds, validUntil } = quoted;
-  const price = typeof quoted.price === 'number' ? { amount: quoted.price, currency: 'USD' } : quoted.price;
-  const fits = isObject(price) && Number.isFinite(price.amount) && price.amount >= 0 &&
-    typeof price.currency === 'string';
-  if (price !== undefined && !fits) {
-    throw new TypeError('the price of quote must be a number of USD, or { amount, currency }, and not negative');
-  }
+  const price = quoted.price === undefined ? undefined : priceOf(quoted.price);
   const { max_cost_usd: budget } = constraints;
   if (typeof budget === 'number' && price && isUSD(price) && price.amount > budget) {
     throw new AgentError('INSUFFICIENT_BUDGET', `the agent's price is ${price.amount} USD, but max_cost_usd of the ` +

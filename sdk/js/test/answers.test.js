@@ -30,7 +30,13 @@ test('a failed post says why, and each retry is logged', async (t) => {
   };
   assert.match(await post('ECONNREFUSED'), /:1 .*\(ECONNREFUSED: no relay answers there; is it running\?\)$/);
   assert.deepEqual(logged, Array(7).fill(['posting a message failed, will be retried', 'NO_ANSWER']));
-  assert.match(await post('ENOTFOUND'), /\(ENOTFOUND\)$/);
+  for (const [code, words] of Object.entries({ ENOTFOUND: 'check the URL', ECONNRESET: 'https:// or http://',
+    ERR_SSL_WRONG_VERSION_NUMBER: 'write http://', HPE_INVALID_CONSTANT: 'write https://', ETIMEDOUT: 'in time',
+    DEPTH_ZERO_SELF_SIGNED_CERT: 'certificate', UND_ERR_SOCKET: 'closed', EHOSTUNREACH: 'network' })) {
+    const message = await post(code);
+    assert.ok(message.includes(`(${code}: `) && message.includes(words), message);
+  }
+  assert.match(await post('EOTHER'), /\(EOTHER\)\)$/);
   assert.match(await post(20), /cut off\)$/, 'the number in a DOMException is not shown');
 });
 

@@ -54,7 +54,7 @@ test('an agent refuses what it cannot do, and ignores such broadcasts', async (t
   assert.equal(relay.of('OFFER').length, 0);
   assert.deepEqual(relay.of('ERROR')[1].payload.details, { min_required: 2, provided: 1 });
   assert.ok(logged.some((text) => text.includes('quote failed')));
-  assert.equal(logged.filter((text) => text.includes('the price of quote must be')).length, 2 * 4);
+  assert.equal(logged.filter((text) => text.includes('a price must be a number of USD')).length, 2 * 4);
 });
 
 test('a sealed payload that cannot be opened gets always the same ERROR', async (t) => {
@@ -193,7 +193,8 @@ test('the manifest is posted, completed, and posted again', async (t) => {
   serving(t, agent, ['echo', 'shout'], { work: () => 1, manifest: { name: 'Echo' } });
   await until(() => relay.of('MANIFEST').length === 3);
   const intents = [{ id: 'echo' }, { id: 'shout' }];
-  assert.deepEqual(relay.of('MANIFEST')[0].payload, { id: 'main', intents, name: 'Echo' });
+  assert.deepEqual(relay.of('MANIFEST')[0].payload, 
+    { id: 'main', intents, name: 'Echo', pricing: { model: 'free' } });
   assert.ok(long[0] > 43_000_000 && long[0] < 44_000_000, `${long}`);
   relay.hook = (url, options, next) => options.method === 'POST' ? refuse(403, 'FORBIDDEN') : next();
 });

@@ -55,6 +55,21 @@ export async function client(signal: AbortSignal): Promise<string> {
   return offers.length + output + state + manifests.length + thread.state + (await client.relayDid());
 }
 
+// A client with an identity has one, and outputs and params may have types.
+export async function typed(): Promise<string> {
+  const me = await identity(), client = new NodeClient('http://127.0.0.1:8789', { me });
+  const price = { amount: 0.1, currency: 'USD' };
+  await client.serve<{ text: string }, number>('length', { price, work: (job) => job.params.text.length });
+  const { output } = await client.ask<number, { text: string }>('length', { text: 'a' }, { maxCost: 1, seconds: 1 });
+  const { nearest, price: lowest } = await client.outlook('length', { to: me.did }), all: string[] = nearest;
+  const call = await client.resume<number>('t'), half: number = (await call.result()).output / 2 + output;
+  // @ts-expect-error: a client without an identity may have none
+  new Client('http://127.0.0.1:8789').me.did;
+  // @ts-expect-error: the output is a number
+  output.length;
+  return client.me.did + all.length + (lowest ?? 0) + half;
+}
+
 export function describe(err: unknown): string {
   if (err instanceof UnknownOutcome) return err.envelope.id + err.cause.message;
   if (err instanceof RelayError) return `${err.code} ${err.status} ${err.retryAfter / 1000} ${err.retryable}`;
