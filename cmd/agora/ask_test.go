@@ -98,16 +98,21 @@ func (a *asker) sent(thread string, typ envelope.Type) (sent []*envelope.Envelop
 	return all
 }
 
-// awaitSent waits until the asker has sent a message of this type in the thread.
-func (a *asker) awaitSent(thread string, typ envelope.Type) {
+// awaitSent waits until the asker has sent a message of this type in the thread, and returns it.
+func (a *asker) awaitSent(thread string, typ envelope.Type) (sent *envelope.Envelope) {
 	a.t.Helper()
-	for range 1000 {
-		if len(a.sent(thread, typ)) > 0 {
-			return
-		}
-		time.Sleep(10 * time.Millisecond) // a real process sends it, and nothing tells the test when
+	ctx, cancel := context.WithTimeout(a.t.Context(), time.Minute)
+	defer cancel()
+	err := connectAs(a.t, a.url, a.key).Follow(ctx, client.FollowOptions{FromOldest: true,
+		Filter: client.Filter{Thread: thread, Sender: a.key.DID(), Type: typ}},
+		func(_ context.Context, e *envelope.Envelope) error {
+			sent = e
+			return errCountReached
+		})
+	if !errors.Is(err, errCountReached) {
+		a.t.Fatalf("the asker has sent no %s in the thread %s: %v", typ, thread, err)
 	}
-	a.t.Fatalf("the asker has sent no %s in the thread %s", typ, thread)
+	return sent
 }
 
 // wantOnce checks that there is exactly one REQUEST and one ACCEPT in the thread.
@@ -377,6 +382,16 @@ func (r rival) post(thread string, to didkey.DID, p envelope.Payload) {
 
 func usd(amount float64) *envelope.Price { return &envelope.Price{Amount: amount, Currency: "USD"} }
 
+// openThread sends a REQUEST with the intent i in this thread, and returns its request_id.
+func openThread(t *testing.T, from *asker, id string, flags ...string) (requestID string) {
+	t.Helper()
+	args := []string{"send", "request", "--key", from.file, "--relay", from.url, "--intent", "i", "--thread", id}
+	if code := run(environment{ctx: t.Context(), stdout: io.Discard, stderr: io.Discard}, append(args, flags...)); code != exitOK {
+		t.Fatal(code)
+	}
+	return from.sent(id, envelope.TypeRequest)[0].RequestID
+}
+
 // TestAskChoosesAmongRivals lets several agents offer, change their offers and take them back.
 func TestAskChoosesAmongRivals(t *testing.T) {
 	s := startServe(t, "--data", filepath.Join(t.TempDir(), "data"))
@@ -428,17 +443,22 @@ func TestAskChoosesAmongRivals(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			id := "t" + strings.ReplaceAll(name, " ", "-")
 			// All offers are there before the run looks, so that the test does not depend on the time.
-			sendRequest := []string{"send", "request", "--key", alice.file, "--relay", s.relay, "--intent", "i", "--thread", id, "--max-cost", "0.5"}
-			if code := run(environment{ctx: t.Context(), stdout: io.Discard, stderr: io.Discard}, sendRequest); code != exitOK {
-				t.Fatal(code)
+			requestID := openThread(t, alice, id, "--max-cost", "0.5")
+			test.offers(func(r rival, p envelope.Payload) { r.post(id, alice.key.DID(), p) }, requestID)
+			ended := make(chan asked, 1)
+			go func() { ended <- alice.ask(append(test.args, "--thread", id, quickly, "--json")...) }()
+			want := outcomeNoneGood.name
+			if test.want != "" {
+				want = outcomeResult.name
+				agent := alice.awaitSent(id, envelope.TypeAccept).Recipient
+				for _, r := range []rival{a, b, c} {
+					if r.key.DID() == agent {
+						r.post(id, alice.key.DID(), envelope.Result{RequestID: requestID, Status: "success"})
+					}
+				}
 			}
-			request := alice.sent(id, envelope.TypeRequest)[0]
-			test.offers(func(r rival, p envelope.Payload) { r.post(id, alice.key.DID(), p) }, request.RequestID)
-			r := alice.ask(append(test.args, "--thread", id, quickly, "--timeout", "1s", "--json")...)
-			got, want := r.story(t), outcomeTimedOut.name
-			if test.want == "" {
-				want = outcomeNoneGood.name
-			}
+			r := <-ended
+			got := r.story(t)
 			if got.Agent != test.want || got.Outcome != want {
 				t.Fatalf("%s with %s, want %s with %s:\n%s", got.Outcome, got.Agent, want, test.want, r.stderr)
 			}
@@ -496,7 +516,7 @@ func TestAskChoose(t *testing.T) {
 			a.post(id, alice.key.DID(), envelope.Offer{RequestID: id, ValidUntil: &past})
 			b.post(id, alice.key.DID(), envelope.Offer{RequestID: id, Price: &envelope.Price{Amount: 3, Currency: "EUR"}})
 			got := r.ask("--thread", id, "--choose", quickly, "--timeout", "2s", "--wait", "200ms")
-			got.want(t, test.how, "", "Accept which offer? [1-2, Enter to wait for more, q to quit]")
+			got.want(t, test.how, "", "Accept which offer? [1 = free, 2 = 3 EUR; Enter to wait for more, q to quit]")
 			accepts := r.sent(id, envelope.TypeAccept)
 			if len(accepts) > 1 || (len(accepts) == 1) != (test.want != "") || len(accepts) == 1 && accepts[0].Recipient != test.want {
 				t.Errorf("accepted %v:\n%s", accepts, got.stderr)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -36,7 +37,7 @@ type asking struct {
 	accepted    bool              // this run has posted an ACCEPT
 	pauses      int               // how many tries in a row had no answer
 	log         *slog.Logger
-	lines       chan string // what the person types; nil: nothing is read yet
+	typed       *bufio.Reader // of env.stdin; nil: nothing is read yet
 }
 
 // run does what is missing until there is a result. Each turn begins with the state of the thread at the relay.

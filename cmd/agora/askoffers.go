@@ -267,8 +267,7 @@ func (a *asking) letPick(ctx context.Context, offers []client.Offer) error {
 		a.passed[o.Envelope.Hash()] = true
 	}
 	for {
-		fmt.Fprintf(a.env.stderr, "Accept which offer? [1-%d, Enter to wait for more, q to quit] ", len(offers))
-		answer, err := a.readLine(ctx)
+		answer, err := a.answerTo(ctx, "Accept which offer? "+choices(offers))
 		if err != nil {
 			return err
 		}
@@ -290,28 +289,45 @@ func (a *asking) letPick(ctx context.Context, offers []client.Offer) error {
 	}
 }
 
-// readLine reads a line from the terminal. The end of the input counts as q.
-func (a *asking) readLine(ctx context.Context) (string, error) {
-	if a.lines == nil {
-		a.lines = make(chan string)
-		input := bufio.NewScanner(a.env.stdin)
-		go func() { // ends with the input, or with the process
-			defer close(a.lines)
-			for input.Scan() {
-				select {
-				case a.lines <- input.Text():
-				case <-a.env.ctx.Done():
-					return
-				}
-			}
-		}()
+// maxPriced is how many offers the question names with their price. The table has all of them.
+const maxPriced = 5
+
+// choices returns the possible answers with their prices.
+func choices(offers []client.Offer) string {
+	var all []string
+	for i, o := range offers[:min(len(offers), maxPriced)] {
+		all = append(all, fmt.Sprintf("%d = %s", i+1, priceOf(o)))
 	}
-	select {
-	case line, ok := <-a.lines:
-		if !ok {
-			return "q", nil
+	if len(offers) > maxPriced {
+		all = append(all, fmt.Sprintf("… %d", len(offers)))
+	}
+	return "[" + strings.Join(all, ", ") + "; Enter to wait for more, q to quit] "
+}
+
+// answerTo asks a question at the terminal, and returns the line that the person types then. What was typed before does
+// not count: it was no answer to this question, and the answer may cost something. The end of the input counts as q.
+func (a *asking) answerTo(ctx context.Context, question string) (string, error) {
+	if a.typed == nil {
+		a.typed = bufio.NewReader(a.env.stdin)
+	}
+	if a.env.dropTyped != nil {
+		if err := a.env.dropTyped(); err != nil {
+			return "", fmt.Errorf("what was typed before the question cannot be dropped: %w", err)
 		}
-		return strings.TrimSpace(line), nil
+		a.typed.Reset(a.env.stdin)
+	}
+	fmt.Fprint(a.env.stderr, question)
+	read := make(chan string, 1)
+	go func() { // ends with the line, or with the process
+		line, err := a.typed.ReadString('\n')
+		if err != nil && line == "" {
+			line = "q"
+		}
+		read <- strings.TrimSpace(line)
+	}()
+	select {
+	case line := <-read:
+		return line, nil
 	case <-ctx.Done():
 		return "", ctx.Err()
 	}

@@ -88,15 +88,22 @@ type environment struct {
 	stdoutIsTerminal bool // stdout is a terminal
 	stderrIsTerminal bool // stderr is a terminal
 
+	// dropTyped drops what was typed at the terminal and is not read yet. nil: stdin is no terminal.
+	dropTyped func() error
+
 	width func() int // returns how many columns the terminal of stdout has, 0 if that is unknown; nil: unknown
 }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	code := run(environment{ctx: ctx, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr,
+	env := environment{ctx: ctx, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr,
 		stdinIsTerminal: isTerminal(os.Stdin), stdoutIsTerminal: isTerminal(os.Stdout),
-		stderrIsTerminal: isTerminal(os.Stderr), width: func() int { return terminalWidth(os.Stdout) }}, os.Args[1:])
+		stderrIsTerminal: isTerminal(os.Stderr), width: func() int { return terminalWidth(os.Stdout) }}
+	if env.stdinIsTerminal {
+		env.dropTyped = func() error { return dropTyped(os.Stdin) }
+	}
+	code := run(env, os.Args[1:])
 	stop()
 	os.Exit(code)
 }

@@ -14,3 +14,6 @@ func terminalWidth(f *os.File) int {
 	}
 	return int(info.Window.Right) - int(info.Window.Left) + 1
 }
+
+// dropTyped drops what was typed at a terminal and is not read yet.
+func dropTyped(f *os.File) error { return windows.FlushConsoleInputBuffer(windows.Handle(f.Fd())) }
