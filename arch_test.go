@@ -34,6 +34,7 @@ var allowedImports = map[string][]string{
 	"internal/markdown":              {},
 	"internal/program":               {},
 	"internal/safetext":              {},
+	"internal/similar":               {},
 	"internal/turns":                 {},
 	"internal/profile":               {"internal/fsync", "didkey"},
 	"didkey":                         {"internal/fsync"},
@@ -70,7 +71,7 @@ var allowedImports = map[string][]string{
 	"store/watch":                    {"envelope", "relay"},
 	"store/storetest/engine":         {"relay", "store/postgres", "store/sqlite"},
 	"store/storetest":                {"didkey", "envelope", "replay", "thread", "relay"},
-	"client":                         {"internal/fsync", "didkey", "envelope", "thread"},
+	"client":                         {"internal/fsync", "internal/similar", "didkey", "envelope", "thread"},
 	"mcpserver/spending":             {"internal/fsync", "didkey", "envelope", "gateway/jobs/credits"},
 	"mcpserver":                      {"internal/fsync", "internal/safetext", "didkey", "envelope", "thread", "client", "gateway/jobs/credits", "mcpserver/spending"},
 	"conformance/agentprobe":         {},
@@ -86,7 +87,7 @@ var allowedImports = map[string][]string{
 	"testvectors/schema":             {},
 	"testvectors/generate":           {"testvectors"},
 	"testvectors/interop/run":        {"didkey", "envelope", "client"},
-	"cmd/agora":                      {"internal/fsync", "internal/jsontext", "internal/program", "internal/safetext", "bench", "conformance", "didkey", "envelope", "replay", "thread", "relay", "relay/httpapi", "relay/httpapi/apidocs", "relay/metrics", "relay/tracing", "store/sqlite", "store/sqlite/check", "client", "explorer", "gateway", "gateway/channel", "gateway/hub", "gateway/hub/skill", "gateway/hub/hubclient", "gateway/channel/channelclient", "gateway/jobs", "gateway/jobs/credits", "gateway/jobs/jobsclient", "conformance/agentprobe", "mcpserver", "mcpserver/spending", "internal/clidoc", "relay/admin", "relay/policycmd", "store/postgres", "store/transfer", "internal/profile"},
+	"cmd/agora":                      {"internal/fsync", "internal/jsontext", "internal/program", "internal/safetext", "internal/similar", "bench", "conformance", "didkey", "envelope", "replay", "thread", "relay", "relay/httpapi", "relay/httpapi/apidocs", "relay/metrics", "relay/tracing", "store/sqlite", "store/sqlite/check", "client", "explorer", "gateway", "gateway/channel", "gateway/hub", "gateway/hub/skill", "gateway/hub/hubclient", "gateway/channel/channelclient", "gateway/jobs", "gateway/jobs/credits", "gateway/jobs/jobsclient", "conformance/agentprobe", "mcpserver", "mcpserver/spending", "internal/clidoc", "relay/admin", "relay/policycmd", "store/postgres", "store/transfer", "internal/profile"},
 }
 
 // forbiddenImports lists standard packages that a package must not import: these packages have no network and no
