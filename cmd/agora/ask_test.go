@@ -327,7 +327,9 @@ func TestAskSealed(t *testing.T) {
 				return errors.Join(err, errCountReached)
 			})
 	}()
-	alice.ask("priced", "--to", string(eve.DID()), "--seal").want(t, outcomeFailed, "", "answered a sealed request in plaintext")
+	refused := alice.ask("priced", "--to", string(eve.DID()), "--seal")
+	refused.want(t, outcomeFailed, "", "answered a sealed request in plaintext")
+	refused.want(t, outcomeFailed, "", "agora: to take it back:\n  agora send cancel --thread") // it is still open
 	if err := <-answered; !errors.Is(err, errCountReached) {
 		t.Error(err)
 	}

@@ -35,6 +35,8 @@ type asking struct {
 	passed      map[[32]byte]bool // offers, by their hash, that no longer count: gone, or shown to the person
 	offers      []client.Offer    // the offers so far, in the order of their arrival
 	accepted    bool              // this run has posted an ACCEPT
+	outlook     *client.Outlook   // what the directory says about the request; nil: it was not asked
+	hinted      bool              // the person knows why there may be no offer
 	pauses      int               // how many tries in a row had no answer
 	log         *slog.Logger
 	typed       *bufio.Reader // of env.stdin; nil: nothing is read yet
@@ -90,11 +92,12 @@ func (a *asking) open(ctx context.Context) error {
 	if a.MaxCost == nil && a.Deadline == nil {
 		constraints = nil
 	}
+	opts := client.RequestOptions{Thread: a.thread, Intent: a.Intent, Description: a.Description,
+		Params: paramsOf(a.params), Constraints: constraints, Recipient: didkey.DID(a.To), Seal: a.Seal}
+	a.foresee(ctx, opts)
 	posting, cancel := lingering(ctx)
 	defer cancel()
-	call, err := a.relay.Request(posting, client.RequestOptions{Thread: a.thread, Intent: a.Intent,
-		Description: a.Description, Params: paramsOf(a.params), Constraints: constraints,
-		Recipient: didkey.DID(a.To), Seal: a.Seal})
+	call, err := a.relay.Request(posting, opts)
 	a.began = err == nil || errors.Is(err, client.ErrUnknownOutcome)
 	if err != nil {
 		return a.fromRelay(err)

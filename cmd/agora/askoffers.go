@@ -72,14 +72,6 @@ func (a *asking) chooseOffer(ctx context.Context) error {
 	return askError{outcomeNoneGood, a.noneGood(open)}
 }
 
-// hint says what to do if nobody offers.
-func (a *asking) hint() string {
-	if a.To != "" {
-		return "; agora agents DID shows whether the agent is online"
-	}
-	return "; agora agents shows who is there; an agent that declines says why only if you ask it with --to DID"
-}
-
 // objection returns why an offer cannot be accepted; nil: it can.
 func (a *asking) objection(o client.Offer) error {
 	if a.passed[o.Envelope.Hash()] && !a.Choose {
@@ -103,7 +95,12 @@ func (a *asking) reason(objection error) string {
 // can be accepted. Without a limit for the price, every offer counts: then the command only shows what it would cost.
 // accepted is true if an offer was already accepted.
 func (a *asking) collect(ctx context.Context) (accepted bool, err error) {
-	within, cancel := context.WithDeadline(ctx, a.offersUntil)
+	until, silent := a.offersUntil, time.Now().Add(silence)
+	first := !a.hinted && !a.Choose && silent.Before(until)
+	if first { // then the person learns why it is so quiet
+		until = silent
+	}
+	within, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
 	a.offers = nil
 	a.status.set("waiting for offers")
@@ -113,6 +110,9 @@ func (a *asking) collect(ctx context.Context) (accepted bool, err error) {
 		case ctx.Err() != nil:
 			return false, ctx.Err()
 		case err != nil && within.Err() != nil:
+			if first && len(a.offers) == 0 {
+				a.explainSilence()
+			}
 			return false, nil
 		case err != nil:
 			return false, a.fromThread(ctx, err)

@@ -140,7 +140,7 @@ const describePatience = 3 * time.Second
 // adviseAfter says in which state the thread is, and how to go on, unless the request has ended.
 func (a *asking) adviseAfter(how outcome, err error) {
 	switch how {
-	case outcomeNoOffer, outcomeNoneGood, outcomeTimedOut, outcomeUnreachable, outcomeInterrupted:
+	case outcomeNoOffer, outcomeNoneGood, outcomeTimedOut, outcomeUnreachable, outcomeInterrupted, outcomeFailed:
 	default:
 		return
 	}
@@ -153,7 +153,9 @@ func (a *asking) adviseAfter(how outcome, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.env.ctx), describePatience)
 	defer cancel()
 	state, open := a.describe(ctx)
-	a.env.say("%s", state)
+	if open || how != outcomeFailed { // that of an agent that has failed is clear
+		a.env.say("%s", state)
+	}
 	if !open {
 		return
 	}

@@ -4,12 +4,12 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/agora-relay/agora/internal/safetext"
+	"github.com/agora-relay/agora/internal/similar"
 )
 
 // Text from others (a relay, an agent, a database, a file name) may contain characters that control a terminal, are
@@ -74,35 +74,11 @@ func nearest(word string, known []string) string {
 	word = strings.ToLower(word)
 	best, most := "", 1+len(word)/3
 	for _, candidate := range known {
-		if d := distance(word, strings.ToLower(candidate)); d <= most {
+		if d := similar.Distance(word, strings.ToLower(candidate)); d <= most {
 			best, most = candidate, d-1
 		}
 	}
 	return best
-}
-
-// distance returns how many letters must be added, removed, replaced or swapped to turn a into b.
-func distance(a, b string) int {
-	before, above := make([]int, len(b)+1), make([]int, len(b)+1)
-	for j := range above {
-		above[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		row := make([]int, len(b)+1)
-		row[0] = i
-		for j := 1; j <= len(b); j++ {
-			change := 1
-			if a[i-1] == b[j-1] {
-				change = 0
-			}
-			row[j] = min(above[j]+1, row[j-1]+1, above[j-1]+change)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				row[j] = min(row[j], before[j-2]+1)
-			}
-		}
-		before, above = above, slices.Clone(row)
-	}
-	return above[len(b)]
 }
 
 // didYouMean returns a suggestion to add to an error about an unknown word, or "".
