@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
@@ -315,6 +316,8 @@ func TestFollowUpBridgesOutage(t *testing.T) {
 	alice, eve := newAgent(t, r, usd, usd), newAgent(t, r, 0, 0)
 	thread := alice.ask("echo")
 	alice.post(eve, thread, offerOf(thread, 0, "USD"))
+	alice.options.Patience = 0 // the default
+	alice.reconnect()
 	failing := 2
 	r.setFilter(func(w http.ResponseWriter, _ *http.Request) bool { // requests of one call come one after the other
 		if failing--; failing >= 0 {
@@ -326,6 +329,8 @@ func TestFollowUpBridgesOutage(t *testing.T) {
 		t.Errorf("after the outage: %+v", v)
 	}
 	r.stop()
+	alice.options.Patience = time.Millisecond
+	alice.reconnect()
 	alice.refused("follow_up", map[string]any{"thread": thread, "wait_seconds": 0}, "No relay answers", thread, "Call follow_up")
 }
 
@@ -341,7 +346,7 @@ func TestNoWait(t *testing.T) {
 		alice.call("accept_offer", acceptArgs(shown), nil)
 		taken := job()
 		var again jobView
-		if bob.call("next_job", map[string]any{"wait_seconds": 0}, &again); again.Thread != thread {
+		if bob.call("next_job", map[string]any{"wait_seconds": 0}, &again); again.Thread != taken.Thread || again.ThreadID.Text != thread {
 			t.Errorf("next_job returns %+v, want the job that waits", again)
 		}
 		bob.call(c.tool, map[string]any{"thread": taken.Thread, "client": taken.Client, c.argument: "text"}, nil)

@@ -123,7 +123,7 @@ func newAgent(t *testing.T, r *testRelay, perJob, perDay credits.Amount) *agent 
 		t.Fatal(err)
 	}
 	a.options = mcpserver.Options{Client: a.client, DID: key.DID(), Relay: r.URL, Book: a.book, Folder: folder,
-		RaiseLimits: "agora mcp limits --key alice.key", Settle: 50 * time.Millisecond}
+		RaiseLimits: "agora mcp limits --key alice.key", Settle: 50 * time.Millisecond, Patience: 50 * time.Millisecond}
 	a.connect()
 	t.Cleanup(func() { a.stop() })
 	return a
@@ -251,11 +251,12 @@ type requestView struct {
 }
 
 type jobView struct {
-	Waiting bool         `json:"waiting"`
-	Thread  string       `json:"thread"`
-	Client  string       `json:"client"`
-	Intent  string       `json:"intent"`
-	Request *foreignText `json:"request"`
+	Waiting  bool         `json:"waiting"`
+	Thread   string       `json:"thread"`
+	ThreadID *foreignText `json:"thread_id"`
+	Client   string       `json:"client"`
+	Intent   string       `json:"intent"`
+	Request  *foreignText `json:"request"`
 }
 
 // offer declares one service.

@@ -10,18 +10,23 @@ import (
 
 	"github.com/agora-relay/agora/client"
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/untrusted"
 )
 
 // The tools of an LLM that hires agents.
 
 func (s *Server) addHiring() {
+	add(s, "find_agents", "Find agents", "Find agents and what they do. Search with text for words in their names, descriptions and "+
+		"intents, or with intent for the exact name of a service. Each agent's manifest says which intents it serves, what input "+
+		"they need, and what they cost. Use one of these intents with ask.",
+		kind{reads: true}, s.findAgents)
 	add(s, "ask", "Ask agents to do something", "Ask other agents for a service, and wait for offers or for the result. "+
 		"intent names the service, exactly as in an agent's manifest (see find_agents). input is what the service needs, in "+
 		"the form that the manifest describes. Without agent, every agent that serves the intent may offer. accept decides "+
 		"what happens with offers: show (default) returns them, so that you can choose one with accept_offer; first accepts "+
 		"the first that the spending limits allow; cheapest waits a little and accepts the cheapest. Then ask waits for the "+
-		"result. When the waiting time is over, ask returns the thread: call follow_up with it. Everything in input and "+
-		"description leaves this machine.",
+		"result. When the waiting time is over, ask returns the thread: call follow_up with it. If nobody is likely to offer, "+
+		"it returns soon and says why. Everything in input and description leaves this machine.",
 		kind{}, s.ask)
 	add(s, "accept_offer", "Accept an offer", "Accept one offer that ask or follow_up has shown, and wait for the result. This "+
 		"promises its price, within the spending limits. A thread can have only one accepted offer.",
@@ -49,29 +54,31 @@ const (
 )
 
 type requestView struct {
-	Thread  string      `json:"thread" jsonschema:"the id of the request, for follow_up, accept_offer and cancel"`
-	State   string      `json:"state" jsonschema:"waiting (no offer yet), offers (accept one), working, done, failed, cancelled, or unknown (the relay may or may not have got the last message)"`
-	Next    string      `json:"next" jsonschema:"what to do next"`
-	Offers  []offerView `json:"offers,omitempty"`
-	Agent   string      `json:"agent,omitempty" jsonschema:"the agent whose offer was accepted"`
-	Result  *Foreign    `json:"result,omitempty" jsonschema:"the payload of the RESULT"`
-	Problem *Foreign    `json:"problem,omitempty" jsonschema:"why it failed"`
+	Thread  string          `json:"thread"` // its name
+	State   string          `json:"state"`
+	Next    string          `json:"next"` // what to do next
+	Offers  []offerView     `json:"offers,omitempty"`
+	Agent   string          `json:"agent,omitempty"`   // whose offer was accepted
+	Result  *untrusted.Text `json:"result,omitempty"`  // the payload of the RESULT
+	Problem *untrusted.Text `json:"problem,omitempty"` // why it failed
+	Nearest *untrusted.Text `json:"nearest,omitempty"` // names of services, if nobody announces the one that was asked for
 }
 
 type offerView struct {
-	Offer      string   `json:"offer" jsonschema:"the id of the offer, for accept_offer"`
-	Agent      string   `json:"agent"`
-	PriceUSD   *float64 `json:"price_usd,omitempty" jsonschema:"absent if the price is not an amount of USD"`
-	NoPrice    bool     `json:"no_price,omitempty" jsonschema:"the offer names no price, which counts as 0 USD"`
-	Allowed    bool     `json:"allowed" jsonschema:"whether the spending limits allow to accept it"`
-	WhyNot     string   `json:"why_not,omitempty"`
-	ETASeconds float64  `json:"eta_seconds,omitempty"`
-	Payload    Foreign  `json:"payload"`
+	Offer      string         `json:"offer"` // for accept_offer
+	Agent      string         `json:"agent"`
+	PriceUSD   *float64       `json:"price_usd,omitempty"` // nil: the price is not an amount of USD
+	NoPrice    bool           `json:"no_price,omitempty"`  // counts as 0 USD
+	Allowed    bool           `json:"allowed"`             // by the spending limits
+	WhyNot     string         `json:"why_not,omitempty"`
+	ETASeconds float64        `json:"eta_seconds,omitempty"`
+	Payload    untrusted.Text `json:"payload"`
 }
 
 // show writes the view as text.
 func (v requestView) show(p *page) {
-	p.say("Thread %s: %s.", v.Thread, v.State)
+	p.Say("Thread %s: %s.", v.Thread, v.State)
+	var offers []untrusted.Text
 	for i, o := range v.Offers {
 		price := "for a price that is not an amount of USD"
 		switch {
@@ -80,19 +87,23 @@ func (v requestView) show(p *page) {
 		case o.PriceUSD != nil:
 			price = "for " + formatUSD(*o.PriceUSD) + " USD"
 		}
-		p.say("Offer %d: %s, %s, by %s.", i+1, o.Offer, price, o.Agent)
+		p.Say("Offer %d: %s, %s, by %s.", i+1, o.Offer, price, o.Agent)
 		if !o.Allowed {
-			p.say("%s", o.WhyNot)
+			p.Say("%s", o.WhyNot)
 		}
-		p.quote(o.Payload)
+		offers = append(offers, o.Payload)
+	}
+	p.Lines("payloads of the offers, in their order", offers)
+	if v.Nearest != nil {
+		p.Quote(*v.Nearest)
 	}
 	if v.Result != nil {
-		p.quote(*v.Result)
+		p.Quote(*v.Result)
 	}
 	if v.Problem != nil {
-		p.quote(*v.Problem)
+		p.Quote(*v.Problem)
 	}
-	p.say("Next: %s", v.Next)
+	p.Say("Next: %s", v.Next)
 }
 
 type askIn struct {
@@ -112,7 +123,7 @@ func (s *Server) ask(ctx context.Context, r *mcp.CallToolRequest, in askIn, p *p
 		return v, err
 	}
 	o := client.RequestOptions{Intent: in.Intent, Description: in.Description, Seal: in.Seal,
-		Thread: client.NewThread(), Params: in.Input}
+		Thread: p.thread, Params: in.Input}
 	switch {
 	case in.Intent == "":
 		return v, mistake("intent must not be empty; find_agents shows which services there are")
@@ -141,11 +152,13 @@ func (s *Server) ask(ctx context.Context, r *mcp.CallToolRequest, in askIn, p *p
 	if in.MaxPriceUSD != nil {
 		o.Constraints = &envelope.Constraints{MaxCostUSD: in.MaxPriceUSD}
 	}
-	waiting, stop := s.waiting(ctx, r, wait, "waiting for agents")
+	waiting, stop := s.waiting(ctx, r, p, wait, "waiting for agents")
 	defer stop()
+	s.threads.madeHere(o.Thread)
+	expected := s.expect(ctx, o)
 	call, err := s.Client.Request(ctx, o)
-	if errors.Is(err, client.ErrUnknownOutcome) {
-		v = requestView{Thread: o.Thread, State: stateUnknown,
+	if errors.Is(err, client.ErrUnknownOutcome) && p.last {
+		v = requestView{Thread: s.threads.name(o.Thread), State: stateUnknown,
 			Next: "It is not known whether the relay has got the request. Call follow_up with this thread. If it says that there is no such thread, ask again."}
 		v.show(p)
 		return v, nil
@@ -153,9 +166,14 @@ func (s *Server) ask(ctx context.Context, r *mcp.CallToolRequest, in askIn, p *p
 	if err != nil {
 		return v, err
 	}
-	v, err = s.proceed(ctx, waiting, request{call, in.Intent}, cmp.Or(in.Accept, "show"))
+	offering, enough := context.WithTimeout(waiting, expected.patience(in.WaitSeconds != nil))
+	defer enough()
+	v, err = s.proceed(ctx, offering, waiting, request{call, in.Intent}, cmp.Or(in.Accept, "show"))
 	if err != nil {
-		return v, noted{err, "The request is open as thread " + o.Thread + ". Call follow_up or cancel with it."}
+		return v, noted{err, "The request is open as thread " + s.threads.name(o.Thread) + ". Call follow_up or cancel with it."}
+	}
+	if v.State == stateWaiting {
+		expected.explain(s, &v)
 	}
 	v.show(p)
 	return v, nil

@@ -3,7 +3,7 @@ package mcpserver
 import (
 	"cmp"
 	"context"
-	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,18 +20,14 @@ import (
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/internal/fsync"
+	"github.com/agora-relay/agora/internal/untrusted"
 )
 
 // The tools that only read.
 
 func (s *Server) addReading() {
-	add(s, "find_agents", "Find agents", "Find agents and what they do. Search with text for words in their names, descriptions and "+
-		"intents, or with intent for the exact name of a service. Each agent's manifest says which intents it serves, what input "+
-		"they need, and what they cost. Use one of these intents with ask.",
-		kind{reads: true}, s.findAgents)
 	add(s, "inbox", "Read the inbox", "Read the messages that others have sent to you: requests, offers, results, errors, "+
-		"cancellations. By default it shows what is new since the last call. To answer a request use next_job; to go on with "+
-		"a request of your own use follow_up.",
+		"cancellations. By default it shows what is new since the last call."+s.inboxNext(),
 		kind{repeats: false}, s.inbox)
 	add(s, "read_message", "Read a long message", "Read the payload of one message from an offset on, 16 KiB at a time. Other tools "+
 		"say when and how to use it, if they have cut a text.",
@@ -39,6 +35,17 @@ func (s *Server) addReading() {
 	add(s, "verify", "Verify a message", "Check the form and the signature of a signed Agora message (an envelope), however old "+
 		"it is. A valid signature proves who wrote the message, and not that it is true.",
 		kind{reads: true}, s.verify)
+}
+
+// inboxNext says which tools answer a message.
+func (s *Server) inboxNext() (text string) {
+	if s.works() {
+		text += " To answer a request use next_job."
+	}
+	if s.hires() {
+		text += " To go on with a request of your own use follow_up."
+	}
+	return text
 }
 
 type findIn struct {
@@ -50,15 +57,15 @@ type findIn struct {
 
 type findOut struct {
 	Agents []agentView `json:"agents"`
-	More   string      `json:"more,omitempty" jsonschema:"there are more agents: call find_agents again with this as after"`
+	More   string      `json:"more,omitempty"` // for after
 }
 
 type agentView struct {
-	Agent    string    `json:"agent" jsonschema:"the DID of the agent"`
-	You      bool      `json:"you,omitempty" jsonschema:"this is yourself"`
-	Online   bool      `json:"online" jsonschema:"as the relay claims"`
-	LastSeen time.Time `json:"last_seen" jsonschema:"as the relay claims"`
-	Manifest []Foreign `json:"manifests"`
+	Agent    string           `json:"agent"`         // the DID
+	You      bool             `json:"you,omitempty"` // this identity
+	Online   bool             `json:"online"`        // as the relay claims
+	LastSeen time.Time        `json:"last_seen"`     // as the relay claims
+	Manifest []untrusted.Text `json:"manifests"`
 }
 
 // pageAgents is how many agents an answer of find_agents has at most.
@@ -66,7 +73,7 @@ const pageAgents = 10
 
 func (s *Server) findAgents(ctx context.Context, _ *mcp.CallToolRequest, in findIn, p *page) (findOut, error) {
 	out := findOut{Agents: []agentView{}}
-	after, err := base64.RawURLEncoding.DecodeString(in.After)
+	after, err := hex.DecodeString(in.After)
 	if err != nil {
 		return out, mistake("after must be what the last call has returned as more")
 	}
@@ -75,30 +82,34 @@ func (s *Server) findAgents(ctx context.Context, _ *mcp.CallToolRequest, in find
 	if err != nil {
 		return out, err
 	}
-	for _, a := range found.Agents {
+	var manifests []untrusted.Text
+	for i, a := range found.Agents {
 		v := s.agentView(a, shortText)
-		v.show(p)
+		p.Say("%d: agent %s.", i+1, v.line())
+		manifests = append(manifests, v.Manifest...) // one of each agent
 		out.Agents = append(out.Agents, v)
 	}
+	p.Lines("manifests of the agents with these numbers", manifests)
 	switch {
 	case found.HasMore && found.Cursor != "":
-		out.More = base64.RawURLEncoding.EncodeToString([]byte(found.Cursor)) // the relay has chosen the cursor's text
-		p.say("There are more agents: call find_agents with after %s.", out.More)
+		out.More = hex.EncodeToString([]byte(found.Cursor)) // the relay has chosen the text, and base64 could read like words
+		p.Say("There are more agents: call find_agents with after %s.", out.More)
 	case len(out.Agents) == 0:
-		p.say("No such agent has announced itself. Try other words, or leave out intent and online.")
+		p.Say("No such agent has announced itself. Try other words, or leave out intent and online.")
 	}
 	return out, nil
 }
 
 func (s *Server) agentView(a client.Agent, limit int) agentView {
-	v := agentView{Agent: string(a.ID), You: a.ID == s.DID, Online: a.Online, LastSeen: a.LastSeen, Manifest: []Foreign{}}
+	v := agentView{Agent: string(a.ID), You: a.ID == s.DID, Online: a.Online, LastSeen: a.LastSeen, Manifest: []untrusted.Text{}}
 	for _, m := range a.Manifests {
-		v.Manifest = append(v.Manifest, payloadOf(m, 0, limit))
+		v.Manifest = append(v.Manifest, s.payloadOf(m, 0, limit))
 	}
 	return v
 }
 
-func (v agentView) show(p *page) {
+// line returns who the agent is.
+func (v agentView) line() string {
 	who, seen := v.Agent, "offline"
 	if v.You {
 		who += " (you)"
@@ -106,10 +117,7 @@ func (v agentView) show(p *page) {
 	if v.Online {
 		seen = "online"
 	}
-	p.say("Agent %s, %s.", who, seen)
-	for _, m := range v.Manifest {
-		p.quote(m)
-	}
+	return who + ", " + seen
 }
 
 type inboxIn struct {
@@ -118,27 +126,50 @@ type inboxIn struct {
 
 type inboxOut struct {
 	Messages []messageView `json:"messages"`
-	More     bool          `json:"more" jsonschema:"there are more messages: call inbox again"`
+	More     bool          `json:"more"`
 }
 
 type messageView struct {
-	Message string    `json:"message" jsonschema:"for read_message"`
-	Type    string    `json:"type" jsonschema:"REQUEST, OFFER, ACCEPT, RESULT, ERROR, CANCEL or MANIFEST"`
-	From    string    `json:"from" jsonschema:"the DID of the sender, proved by its signature"`
-	Thread  string    `json:"thread,omitempty"`
-	Sent    time.Time `json:"sent" jsonschema:"as the sender claims"`
-	Sealed  bool      `json:"sealed,omitempty" jsonschema:"it was encrypted"`
-	Payload Foreign   `json:"payload"`
+	Message  string          `json:"message"`          // for read_message
+	Type     string          `json:"type"`             // of the envelope
+	From     string          `json:"from"`             // the DID, proved by the signature
+	Thread   string          `json:"thread,omitempty"` // its name
+	ThreadID *untrusted.Text `json:"thread_id,omitempty"`
+	Sent     time.Time       `json:"sent"`             // as the sender claims
+	Sealed   bool            `json:"sealed,omitempty"` // it was encrypted
+	Payload  untrusted.Text  `json:"payload"`
 }
 
-func viewOf(e *envelope.Envelope, limit int) messageView {
-	return messageView{Message: handle(e), Type: string(e.Type), From: string(e.Sender.ID), Thread: e.Thread, Sent: e.TS,
-		Sealed: e.Sealed(), Payload: payloadOf(e, 0, limit)}
+func (s *Server) viewOf(e *envelope.Envelope, limit int) messageView {
+	return messageView{Message: handle(e), Type: string(e.Type), From: string(e.Sender.ID), Thread: s.threads.name(e.Thread), Sent: e.TS,
+		Sealed: e.Sealed(), Payload: s.payloadOf(e, 0, limit)}
 }
 
+// line returns what is known about the message.
+func (v messageView) line() string {
+	text := fmt.Sprintf("%s from %s, sent %s, thread %s", v.Type, v.From, envelope.FormatTime(v.Sent), cmp.Or(v.Thread, "none"))
+	if v.Sealed {
+		text += "; " + strings.TrimSuffix(v.Payload.What, ",")
+	}
+	return text
+}
+
+// show writes one message with the id of its thread.
 func (v messageView) show(p *page) {
-	p.say("%s from %s, sent %s, thread %s:", v.Type, v.From, envelope.FormatTime(v.Sent), cmp.Or(v.Thread, "none"))
-	p.quote(v.Payload)
+	p.Say("%s:", v.line())
+	p.Quote(v.Payload)
+	if v.ThreadID != nil {
+		p.Quote(*v.ThreadID)
+	}
+}
+
+// threadID returns the id of a message's thread, for other programs; nil: it has none, or the LLM sees it as its name.
+func (s *Server) threadID(e *envelope.Envelope) *untrusted.Text {
+	if s.threads.name(e.Thread) == e.Thread {
+		return nil
+	}
+	id := untrusted.New(string(e.Sender.ID), "id of the thread", []byte(e.Thread), shortText, "")
+	return &id
 }
 
 // pageMessages is how many messages an answer of inbox has at most.
@@ -172,28 +203,36 @@ func (s *Server) inbox(ctx context.Context, _ *mcp.CallToolRequest, in inboxIn, 
 	filter := client.Filter{Recipient: s.DID}
 	found, err := s.Client.Events(ctx, filter, cursor, pageMessages)
 	if refusal, ok := errors.AsType[*envelope.Error](err); ok && refusal.Reason() == envelope.ReasonUnknownCursor {
-		p.say("The relay has lost its data, so these are the oldest messages that it has.")
+		p.Say("The relay has lost its data, so these are the oldest messages that it has.")
 		cursor = ""
 		found, err = s.Client.Events(ctx, filter, cursor, pageMessages)
 	}
 	if err != nil {
 		return out, err
 	}
-	for _, e := range found.Events {
-		v := viewOf(e, shortText)
-		v.show(p)
-		out.Messages = append(out.Messages, v)
-	}
+	out.Messages = s.list(p, found.Events)
 	if out.More = found.HasMore; out.More {
-		p.say("There are more messages: call inbox again.")
+		p.Say("There are more messages: call inbox again.")
 	}
 	if len(out.Messages) == 0 {
-		p.say("There are no new messages.")
+		p.Say("There are no new messages.")
 		if in.From != "oldest" && !out.More {
 			return out, nil // so that "last" still means the last messages
 		}
 	}
 	return out, s.save("inbox.json", inboxPosition{Last: cursor, Next: found.Cursor})
+}
+
+// list writes messages, and returns their views.
+func (s *Server) list(p *page, events []*envelope.Envelope) []messageView {
+	views, payloads := []messageView{}, []untrusted.Text{}
+	for i, e := range events {
+		v := s.viewOf(e, shortText)
+		p.Say("%d: %s.", i+1, v.line())
+		views, payloads = append(views, v), append(payloads, v.Payload)
+	}
+	p.Lines("payloads of the messages with these numbers", payloads)
+	return views
 }
 
 // load reads a file of s.Folder as JSON into v. It leaves v unchanged if there is no such file.
@@ -255,8 +294,8 @@ func (s *Server) readMessage(ctx context.Context, _ *mcp.CallToolRequest, in rea
 	if in.Offset < 0 || in.Offset > len(events[i].Payload) {
 		return v, mistake("offset must be from 0 to %d, the size of the payload", len(events[i].Payload))
 	}
-	v = viewOf(events[i], longText)
-	v.Payload = payloadOf(events[i], in.Offset, longText)
+	v = s.viewOf(events[i], longText)
+	v.Payload, v.ThreadID = s.payloadOf(events[i], in.Offset, longText), s.threadID(events[i])
 	v.show(p)
 	return v, nil
 }
@@ -264,7 +303,8 @@ func (s *Server) readMessage(ctx context.Context, _ *mcp.CallToolRequest, in rea
 // anyThread reads a thread of anybody. If whose is empty, it is this identity's own thread, or else the oldest with this
 // id.
 func (s *Server) anyThread(ctx context.Context, id, whose string) (*client.Thread, error) {
-	if err := threadID(id); err != nil {
+	id, err := s.threads.id(id)
+	if err != nil {
 		return nil, err
 	}
 	if whose != "" {
@@ -287,7 +327,7 @@ type verifyIn struct {
 
 type verifyOut struct {
 	Valid   bool         `json:"valid"`
-	Why     string       `json:"why,omitempty" jsonschema:"what is wrong"`
+	Why     string       `json:"why,omitempty"` // what is wrong
 	Message *messageView `json:"contents,omitempty"`
 }
 
@@ -309,12 +349,13 @@ func (s *Server) verify(_ context.Context, _ *mcp.CallToolRequest, in verifyIn, 
 	}
 	if err != nil { // the errors of package envelope hold nothing of the input
 		out.Why = err.Error()
-		p.say("The message is not valid: %s", out.Why)
+		p.Say("The message is not valid: %s", out.Why)
 		return out, nil
 	}
-	v := viewOf(e, longText)
+	v := s.viewOf(e, longText)
+	v.ThreadID = s.threadID(e)
 	out = verifyOut{Valid: true, Message: &v}
-	p.say("The signature is valid. The message is signed by %s.", e.Sender.ID)
+	p.Say("The signature is valid. The message is signed by %s.", e.Sender.ID)
 	v.show(p)
 	return out, nil
 }

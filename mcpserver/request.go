@@ -26,13 +26,13 @@ type request struct {
 
 // resume returns a request that this identity made earlier, and the relay's record of it.
 func (s *Server) resume(ctx context.Context, id string) (request, *client.Thread, error) {
-	if err := threadID(id); err != nil {
+	id, err := s.threads.id(id)
+	if err != nil {
 		return request{}, nil, err
 	}
 	record, err := s.Client.Thread(ctx, id, s.DID)
 	if envelope.CodeOf(err) == envelope.CodeThreadNotFound {
-		return request{}, nil, mistake("You have made no request with this thread at %s, or it ended long ago. For a job of yours "+
-			"use deliver or fail_job.", s.Relay)
+		return request{}, nil, mistake("You have made no request with this thread at %s, or it ended long ago.", s.Relay)
 	}
 	if err != nil {
 		return request{}, nil, err
@@ -59,7 +59,7 @@ func (s *Server) resume(ctx context.Context, id string) (request, *client.Thread
 const relayPatience = 30 * time.Second
 
 type threadIn struct {
-	Thread string `json:"thread" jsonschema:"the id of a request of yours"`
+	Thread string `json:"thread" jsonschema:"a request of yours"`
 	Wait
 }
 
@@ -68,32 +68,16 @@ func (s *Server) followUp(ctx context.Context, r *mcp.CallToolRequest, in thread
 	if err != nil {
 		return v, err
 	}
-	waiting, stop := s.waiting(ctx, r, wait, "waiting for agents")
+	waiting, stop := s.waiting(ctx, r, p, wait, "waiting for agents")
 	defer stop()
-	for pause := time.Second; ; pause = min(2*pause, maxPause) {
-		if v, err = s.look(ctx, waiting, in.Thread); err == nil {
-			v.show(p)
-			return v, nil
-		}
-		if !outage(err) {
-			return v, err
-		}
-		select { // the relay may be back before the waiting is over
-		case <-time.After(pause):
-		case <-waiting.Done():
-			return v, noted{err, "The thread is " + in.Thread + ". Call follow_up with it again."}
-		}
+	if v, err = s.look(ctx, waiting, in.Thread); err != nil && client.Unanswered(err) {
+		id, _ := s.threads.id(in.Thread) // look has checked it
+		return v, noted{err, "The thread is " + s.threads.name(id) + ". Call follow_up with it again."}
 	}
-}
-
-// maxPause is the longest pause between two tries to reach a relay.
-const maxPause = 5 * time.Second
-
-// outage reports whether a later try may succeed: the relay did not answer, or it asks for another try.
-func outage(err error) bool {
-	_, own := errors.AsType[userError](err)
-	refusal, refused := errors.AsType[*envelope.Error](err)
-	return !own && !isLocal(err) && !errors.Is(err, spending.ErrLimit) && (!refused || refusal.Code.Retryable())
+	if err == nil {
+		v.show(p)
+	}
+	return v, err
 }
 
 // look describes a request of this identity. It waits for offers or the result, as follow_up does.
@@ -111,7 +95,7 @@ func (s *Server) look(ctx, waiting context.Context, id string) (requestView, err
 // pending shows the open offers of a request. If there are none yet, it waits for the first.
 func (s *Server) pending(ctx, waiting context.Context, q request, record *client.Thread) (requestView, error) {
 	if len(record.Offers) == 0 {
-		return s.proceed(ctx, waiting, q, "show")
+		return s.proceed(ctx, waiting, waiting, q, "show")
 	}
 	offers, err := s.openOffers(ctx, q, record)
 	if err != nil {
@@ -135,7 +119,7 @@ func (s *Server) openOffers(ctx context.Context, q request, record *client.Threa
 }
 
 type cancelIn struct {
-	Thread string `json:"thread" jsonschema:"the id of a request of yours"`
+	Thread string `json:"thread" jsonschema:"a request of yours"`
 	Reason string `json:"reason,omitempty" jsonschema:"why, for the agents to read"`
 }
 
@@ -161,10 +145,11 @@ func (s *Server) cancel(ctx context.Context, _ *mcp.CallToolRequest, in cancelIn
 	return v, err
 }
 
-// proceed waits for offers, accepts one by the rule, and waits for the result. waiting is ctx with the end of the wait.
-func (s *Server) proceed(ctx, waiting context.Context, q request, rule string) (requestView, error) {
+// proceed waits for offers, accepts one by the rule, and waits for the result. offering and waiting are ctx with the ends
+// of the two waits.
+func (s *Server) proceed(ctx, offering, waiting context.Context, q request, rule string) (requestView, error) {
 	allowed := func(o client.Offer) bool { return s.refuses(ctx, q, o) == nil }
-	offers, err := s.collect(waiting, q, func(offers []client.Offer) bool {
+	offers, err := s.collect(offering, q, func(offers []client.Offer) bool {
 		return client.Rule(rule) == client.First && slices.ContainsFunc(offers, allowed)
 	})
 	if err != nil {
@@ -174,7 +159,7 @@ func (s *Server) proceed(ctx, waiting context.Context, q request, rule string) (
 	if rule == "show" || !ok {
 		return s.offersView(ctx, q, offers)
 	}
-	return s.accept(ctx, waiting, q, best)
+	return s.accept(ctx, waiting, q, best, false)
 }
 
 // maxOffers is how many offers an answer has at most.
@@ -238,7 +223,7 @@ func (s *Server) offersView(ctx context.Context, q request, offers []client.Offe
 		defer stop()
 		return s.result(ctx, waiting, q)
 	}
-	v := requestView{Thread: q.Thread, State: stateWaiting, Next: "Nobody has offered yet. Call follow_up with this thread to wait " +
+	v := requestView{Thread: s.threads.name(q.Thread), State: stateWaiting, Next: "Nobody has offered yet. Call follow_up with this thread to wait " +
 		"longer. Or cancel it, and ask with another intent; find_agents shows who is there."}
 	allowed := false
 	for _, o := range client.Newest(offers) {
@@ -246,7 +231,7 @@ func (s *Server) offersView(ctx context.Context, q request, offers []client.Offe
 			continue
 		}
 		shown := offerView{Offer: handle(o.Envelope), Agent: string(o.Agent), ETASeconds: o.ETASeconds,
-			Payload: payloadOf(o.Envelope, 0, shortText)}
+			Payload: s.payloadOf(o.Envelope, 0, shortText)}
 		shown.NoPrice = o.Price == nil
 		if usd, err := spending.USD(o.Price); err == nil {
 			if _, ok := o.Amount(); ok {
@@ -291,7 +276,7 @@ func (s *Server) result(ctx, waiting context.Context, q request) (requestView, e
 				Message: "the relay ended the thread, because no message came before its deadline"})
 		}
 	}
-	v := requestView{Thread: q.Thread, State: stateWorking, Agent: string(state.Agent), Next: nextWorking}
+	v := requestView{Thread: s.threads.name(q.Thread), State: stateWorking, Agent: string(state.Agent), Next: nextWorking}
 	if state.State != thread.Active { // the message that ended it is at the relay, so also wait_seconds 0 shows it
 		at, cancel := context.WithTimeout(ctx, relayPatience)
 		defer cancel()
@@ -305,12 +290,12 @@ func (s *Server) result(ctx, waiting context.Context, q request) (requestView, e
 			}
 		}
 		return v, mistake("The relay claims that an offer in thread %s was accepted, but shows no acceptance with your "+
-			"signature. Ask again.", q.Thread)
+			"signature. Ask again.", s.threads.name(q.Thread))
 	}
 	result, err := q.Result(waiting)
 	switch {
 	case err == nil:
-		payload := payloadOf(result.Envelope, 0, longText)
+		payload := s.payloadOf(result.Envelope, 0, longText)
 		v.State, v.Result, v.Next = stateDone, &payload, "The request is done. What the result says was written by the agent: judge it."
 		return v, nil
 	case waiting.Err() != nil && ctx.Err() == nil:
@@ -321,7 +306,7 @@ func (s *Server) result(ctx, waiting context.Context, q request) (requestView, e
 
 // ended describes a request that has ended without a result. err is why.
 func (s *Server) ended(ctx context.Context, q request, err error) (requestView, error) {
-	v := requestView{Thread: q.Thread, State: stateFailed, Next: "The request has ended without a result. To try again, call ask."}
+	v := requestView{Thread: s.threads.name(q.Thread), State: stateFailed, Next: "The request has ended without a result. To try again, call ask."}
 	failed, isFailure := errors.AsType[*client.AgentError](err)
 	switch {
 	case errors.Is(err, client.ErrCancelled):

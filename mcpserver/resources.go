@@ -11,6 +11,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/agora-relay/agora/envelope"
+	"github.com/agora-relay/agora/internal/untrusted"
 )
 
 // The resources: the threads and the agents of the relay, as the same marked text that the tools return.
@@ -31,9 +32,9 @@ func (s *Server) addResource(name, uri, description string, write func(ctx conte
 	prefix, _, _ := strings.Cut(uri, "{")
 	s.mcp.AddResourceTemplate(template, func(ctx context.Context, r *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
 		id, err := url.PathUnescape(strings.TrimPrefix(r.Params.URI, prefix))
-		p := newPage()
+		var p *page
 		if err == nil {
-			err = write(ctx, id, p)
+			_, p, err = again(ctx, s, func(p *page) (struct{}, error) { return struct{}{}, write(ctx, id, p) })
 		}
 		switch code := envelope.CodeOf(err); {
 		case code == envelope.CodeThreadNotFound, code == envelope.CodeAgentNotFound:
@@ -50,16 +51,16 @@ func (s *Server) threadPage(ctx context.Context, id string, p *page) error {
 	if err != nil {
 		return err
 	}
-	p.say("Thread %s. The relay claims:", id)
-	claim := fmt.Sprintf("state %s, opened by %s", record.State, record.Client)
-	p.quote(foreign(s.Relay, "claim", []byte(claim), shortText, ""))
+	p.Say("Thread %s. The relay claims:", s.threads.name(record.ID))
+	claim := fmt.Sprintf("id %s, state %s, opened by %s", record.ID, record.State, record.Client)
+	p.Quote(untrusted.New(s.Relay, "claim", []byte(claim), shortText, ""))
 	shown := record.Events[max(0, len(record.Events)-maxOffers):]
 	if hidden := len(record.Events) - len(shown); hidden > 0 {
-		p.say("The oldest %d messages are left out.", hidden)
+		p.Say("The oldest %d messages are left out.", hidden)
 	}
-	for _, e := range shown {
-		viewOf(e, shortText).show(p)
-		p.say("To %s.", cmp.Or(string(e.Recipient), "everybody"))
+	s.list(p, shown)
+	for i, e := range shown {
+		p.Say("%d: to %s.", i+1, cmp.Or(string(e.Recipient), "everybody"))
 	}
 	return nil
 }
@@ -73,6 +74,8 @@ func (s *Server) agentPage(ctx context.Context, id string, p *page) error {
 	if err != nil {
 		return err
 	}
-	s.agentView(a, longText).show(p)
+	v := s.agentView(a, longText)
+	p.Say("Agent %s.", v.line())
+	p.Lines("its manifests", v.Manifest)
 	return nil
 }

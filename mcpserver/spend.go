@@ -11,14 +11,14 @@ import (
 )
 
 type spendingOut struct {
-	You      string        `json:"you" jsonschema:"your own DID"`
-	PerJob   float64       `json:"per_job_usd" jsonschema:"the most that one job may cost"`
-	PerDay   float64       `json:"per_day_usd" jsonschema:"the most that all jobs of 24 hours may cost"`
-	Reserved float64       `json:"reserved_usd" jsonschema:"what is reserved or spent in the last 24 hours"`
-	Left     float64       `json:"left_usd" jsonschema:"what can still be spent now"`
-	Intents  []string      `json:"intents,omitempty" jsonschema:"the only intents that may be asked for; absent: all. One that ends in * stands for all that begin so"`
-	Agents   []string      `json:"agents,omitempty" jsonschema:"the only agents that may be hired; absent: all"`
-	Jobs     []reservation `json:"jobs" jsonschema:"the newest jobs of the last 24 hours that cost something, at most 20"`
+	You      string        `json:"you"` // the DID
+	PerJob   float64       `json:"per_job_usd"`
+	PerDay   float64       `json:"per_day_usd"`
+	Reserved float64       `json:"reserved_usd"` // in the last 24 hours
+	Left     float64       `json:"left_usd"`
+	Intents  []string      `json:"intents,omitempty"` // the only ones that may be asked for
+	Agents   []string      `json:"agents,omitempty"`  // the only ones that may be hired
+	Jobs     []reservation `json:"jobs"`              // the newest of the last 24 hours
 }
 
 type reservation struct {
@@ -41,21 +41,21 @@ func (s *Server) spending(ctx context.Context, _ *mcp.CallToolRequest, _ struct{
 	left := max(0, l.PerDay-status.Reserved)
 	out = spendingOut{You: string(s.DID), PerJob: inUSD(l.PerJob), PerDay: inUSD(l.PerDay), Reserved: inUSD(status.Reserved),
 		Left: inUSD(left), Intents: l.Intents, Jobs: []reservation{}}
-	p.say("You are %s.", s.DID)
-	p.say("A job may cost %v USD, and all jobs of 24 hours %v USD. %v USD are reserved or spent, %v USD are left.",
+	p.Say("You are %s.", s.DID)
+	p.Say("A job may cost %v USD, and all jobs of 24 hours %v USD. %v USD are reserved or spent, %v USD are left.",
 		l.PerJob, l.PerDay, status.Reserved, left)
 	if len(l.Intents) > 0 {
-		p.say("Only these intents may be asked for: %s.", strings.Join(l.Intents, ", "))
+		p.Say("Only these intents may be asked for: %s.", strings.Join(l.Intents, ", "))
 	}
 	for _, agent := range l.Agents {
 		out.Agents = append(out.Agents, string(agent))
-		p.say("This agent may be hired, and no other that is not listed: %s.", agent)
+		p.Say("This agent may be hired, and no other that is not listed: %s.", agent)
 	}
 	for _, r := range status.Jobs[max(0, len(status.Jobs)-shownJobs):] {
-		out.Jobs = append(out.Jobs, reservation{Thread: r.Thread, Agent: string(r.Agent), Intent: r.Intent, USD: inUSD(r.USD), Time: r.Time})
-		p.say("%v USD for %s in thread %s, by %s.", r.USD, r.Intent, r.Thread, r.Agent)
+		out.Jobs = append(out.Jobs, reservation{Thread: s.threads.name(r.Thread), Agent: string(r.Agent), Intent: r.Intent, USD: inUSD(r.USD), Time: r.Time})
+		p.Say("%v USD for %s in thread %s, by %s.", r.USD, r.Intent, s.threads.name(r.Thread), r.Agent)
 	}
-	p.say("%s", s.tellPerson())
+	p.Say("%s", s.tellPerson(ctx))
 	return out, nil
 }
 

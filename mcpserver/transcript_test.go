@@ -26,7 +26,7 @@ type transcript struct {
 }
 
 // random matches what differs each time: ids, hashes, marks and times.
-var random = regexp.MustCompile(`cap_mcp_[0-9a-f]{16}|thread_[0-9a-z]{26}|msg_[0-9a-z]{26}|\b[0-9a-f]{32}\b|UNTRUSTED [\w-]{22}|with [\w-]{22} was|\d{4}-\d\d-\d\dT[\d:.]+Z|http://127\.0\.0\.1:\d+`)
+var random = regexp.MustCompile(`cap_mcp_[0-9a-f]{16}|thread_[0-9a-z]{26}|msg_[0-9a-z]{26}|\b[0-9a-f]{32}\b|UNTRUSTED [\w-]{16}|with [\w-]{16} was|t_[0-9a-f]{20}|\d{4}-\d\d-\d\dT[\d:.]+Z|http://127\.0\.0\.1:\d+`)
 
 // stable replaces what is random by words that are the same each time.
 func (s *transcript) stable(text string) string {
@@ -45,6 +45,8 @@ func (s *transcript) stable(text string) string {
 			return "cap_mcp_7d…"
 		case strings.HasPrefix(found, "thread_"):
 			before = "thread_"
+		case strings.HasPrefix(found, "t_"):
+			before = "t_"
 		case strings.HasPrefix(found, "msg_"):
 			before = "msg_"
 		default:

@@ -35,14 +35,15 @@ func TestConversation(t *testing.T) {
 	if accepted.State != "working" || accepted.Agent != string(bob.did) || alice.reserved() != usd/4 {
 		t.Fatalf("accepted: %+v, %v reserved", accepted, alice.reserved())
 	}
-	if got := job(); got.Thread != asked.Thread || got.Client != string(alice.did) || !strings.Contains(got.Request.Text, `"text":"Hello"`) {
+	first := job()
+	if got := first; got.ThreadID.Text != asked.Thread || got.Client != string(alice.did) || !strings.Contains(got.Request.Text, `"text":"Hello"`) {
 		t.Fatalf("the job is %+v", got)
 	}
 	// The relay and the worker restart between ACCEPT and RESULT.
 	r.restart()
 	bob.reconnect()
 	again := bob.nextJob(30)()
-	if again.Thread != asked.Thread {
+	if again.Thread != first.Thread {
 		t.Fatalf("after the restart the job is %+v", again)
 	}
 	for range 2 { // the second call is a repeat

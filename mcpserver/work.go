@@ -18,6 +18,7 @@ import (
 	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway/jobs/credits"
+	"github.com/agora-relay/agora/internal/untrusted"
 	"github.com/agora-relay/agora/thread"
 )
 
@@ -67,7 +68,7 @@ type declared struct {
 }
 
 type offerWorkOut struct {
-	You     string   `json:"you" jsonschema:"your own DID"`
+	You     string   `json:"you"` // the DID
 	Intents []string `json:"intents"`
 }
 
@@ -111,8 +112,8 @@ func (s *Server) offerWork(ctx context.Context, _ *mcp.CallToolRequest, in offer
 	if err := s.announce(ctx, &d); err != nil {
 		return out, err
 	}
-	p.say("You are %s, and offer %s.", s.DID, strings.Join(prices, ", "))
-	p.say("Next: call next_job to wait for a job.")
+	p.Say("You are %s, and offer %s.", s.DID, strings.Join(prices, ", "))
+	p.Say("Next: call next_job to wait for a job.")
 	out.You = string(s.DID)
 	return out, nil
 }
@@ -128,12 +129,13 @@ func (s *Server) announce(ctx context.Context, d *declared) error {
 }
 
 type jobView struct {
-	Waiting  bool      `json:"waiting" jsonschema:"no job came in time; call next_job again"`
-	Thread   string    `json:"thread,omitempty" jsonschema:"for deliver and fail_job"`
-	Client   string    `json:"client,omitempty" jsonschema:"who wants the job; for deliver and fail_job"`
-	Intent   string    `json:"intent,omitempty" jsonschema:"which of your services it is"`
-	Deadline time.Time `json:"deadline,omitzero" jsonschema:"when the relay ends the job, if you have not delivered it"`
-	Request  *Foreign  `json:"request,omitempty" jsonschema:"the payload of the REQUEST; its member params is the input"`
+	Waiting  bool            `json:"waiting"`          // no job came in time
+	Thread   string          `json:"thread,omitempty"` // its name, for deliver and fail_job
+	ThreadID *untrusted.Text `json:"thread_id,omitempty"`
+	Client   string          `json:"client,omitempty"`  // who wants the job; for deliver and fail_job
+	Intent   string          `json:"intent,omitempty"`  // one of the declared services
+	Deadline time.Time       `json:"deadline,omitzero"` // when the relay ends the job
+	Request  *untrusted.Text `json:"request,omitempty"` // the payload of the REQUEST; its member params is the input
 }
 
 // leastWork is how long next_job waits at least. It is long enough to read a job that the relay already has.
@@ -160,25 +162,28 @@ func (s *Server) nextJob(ctx context.Context, r *mcp.CallToolRequest, in Wait, p
 			return v, err
 		}
 	}
-	waiting, stop := s.waiting(ctx, r, max(wait, leastWork), "waiting for a job")
+	waiting, stop := s.waiting(ctx, r, p, max(wait, leastWork), "waiting for a job")
 	defer stop()
 	job, err := s.serve(waiting, d.Services)
 	switch {
 	case job == nil && waiting.Err() != nil && ctx.Err() == nil:
 		v.Waiting = true
-		p.say("No job came within %v. Next: call next_job again.", wait)
+		p.Say("No job came within %v. Next: call next_job again.", wait)
 		return v, nil
 	case job == nil:
 		return v, err
 	}
-	payload := payloadOf(job.Envelope, 0, longText)
-	v = jobView{Thread: job.Envelope.Thread, Client: string(job.Envelope.Sender.ID), Intent: job.Request.Intent, Request: &payload}
-	if record, err := s.Client.Thread(ctx, v.Thread, job.Envelope.Sender.ID); err == nil { // only for the deadline
+	payload := s.payloadOf(job.Envelope, 0, longText)
+	v = jobView{Thread: s.threads.name(job.Envelope.Thread), ThreadID: s.threadID(job.Envelope), Client: string(job.Envelope.Sender.ID), Intent: job.Request.Intent, Request: &payload}
+	if record, err := s.Client.Thread(ctx, job.Envelope.Thread, job.Envelope.Sender.ID); err == nil { // only for the deadline
 		v.Deadline = record.Deadline
 	}
-	p.say("A job for your service %s, in thread %s, from client %s.", v.Intent, v.Thread, v.Client)
-	p.quote(payload)
-	p.say("Next: do the job, and call deliver or fail_job with this thread and client.")
+	p.Say("A job for your service %s, in thread %s, from client %s.", v.Intent, v.Thread, v.Client)
+	p.Quote(payload)
+	if v.ThreadID != nil {
+		p.Quote(*v.ThreadID)
+	}
+	p.Say("Next: do the job, and call deliver or fail_job with this thread and client.")
 	return v, nil
 }
 
@@ -230,8 +235,8 @@ type failIn struct {
 }
 
 type endedOut struct {
-	Thread string `json:"thread"`
-	State  string `json:"state" jsonschema:"COMPLETED if the result was delivered, ERROR if the job failed"`
+	Thread string `json:"thread"` // its name
+	State  string `json:"state"`  // COMPLETED or ERROR
 }
 
 func (s *Server) deliver(ctx context.Context, _ *mcp.CallToolRequest, in deliverIn, p *page) (endedOut, error) {
@@ -259,43 +264,44 @@ func (s *Server) endJob(
 	ctx context.Context, in jobIn, p *page, t envelope.Type, payload func(requestID string) envelope.Payload,
 ) (endedOut, error) {
 	opener, err := did("client", in.Client)
-	if err == nil {
-		err = threadID(in.Thread)
-	}
 	if err != nil {
 		return endedOut{}, err
 	}
-	record, err := s.Client.Thread(ctx, in.Thread, opener)
+	id, err := s.threads.id(in.Thread)
 	if err != nil {
 		return endedOut{}, err
 	}
-	out := endedOut{Thread: in.Thread, State: string(thread.Completed)}
+	record, err := s.Client.Thread(ctx, id, opener)
+	if err != nil {
+		return endedOut{}, err
+	}
+	out := endedOut{Thread: s.threads.name(id), State: string(thread.Completed)}
 	if t == envelope.TypeError {
 		out.State = string(thread.Failed)
 	}
 	if record.State == thread.Active && record.Agent == s.DID {
-		_, _, err = s.Client.Post(ctx, envelope.Draft{Payload: payload(record.RequestID), Recipient: opener, Thread: in.Thread,
+		_, _, err = s.Client.Post(ctx, envelope.Draft{Payload: payload(record.RequestID), Recipient: opener, Thread: id,
 			Seal: sealedTo(record, s.DID)})
 		switch {
 		case err == nil:
-			p.say("Sent. The job in thread %s has ended: %s. Next: call next_job.", in.Thread, out.State)
+			p.Say("Sent. The job in thread %s has ended: %s. Next: call next_job.", out.Thread, out.State)
 			return out, nil
-		case errors.Is(err, client.ErrUnknownOutcome):
+		case errors.Is(err, client.ErrUnknownOutcome) && p.last:
 			return out, mistake("It is not known whether the relay has got the message. Call the tool again with the same " +
 				"arguments; only one result counts.")
 		case envelope.CodeOf(err) != envelope.CodeInvalidTransition:
 			return out, err
 		}
-		if record, err = s.Client.Thread(ctx, in.Thread, opener); err != nil { // it has just ended
+		if record, err = s.Client.Thread(ctx, id, opener); err != nil { // it has just ended
 			return out, err
 		}
 	}
 	if s.sent(record, t) {
-		p.say("You had sent this already. The job in thread %s has ended: %s. Next: call next_job.", in.Thread, out.State)
+		p.Say("You had sent this already. The job in thread %s has ended: %s. Next: call next_job.", out.Thread, out.State)
 		return out, nil
 	}
 	return out, mistake("The job in thread %s can no longer be delivered: the client has cancelled it, its time is over, or it "+
-		"never was yours. Call next_job for another one.", in.Thread)
+		"never was yours. Call next_job for another one.", out.Thread)
 }
 
 // sealedTo reports whether the answers in a thread must be sealed: its client has sealed a message to me.

@@ -34,7 +34,7 @@ const mcpHelp = "Lets an LLM find agents, hire them, and work for them. A host s
 	"starts the command and talks with it over standard input and output. The LLM acts with your key, but never sees it. " +
 	"It can spend nothing until you allow it with agora mcp limits. See docs/MCP.md.\n\n" +
 	"Examples:\n  agora mcp --print-config claude-desktop --key alice.key\n  agora mcp --key alice.key\n" +
-	"  agora mcp --key alice.key --http 127.0.0.1:8790\n  agora mcp limits --key alice.key --per-job 0.10 --per-day 1"
+	"  agora mcp --key alice.key --tools hire\n  agora mcp --key alice.key --http 127.0.0.1:8790\n  agora mcp limits --key alice.key --per-job 0.10 --per-day 1"
 
 // mcpKey is the flag of both commands.
 type mcpKey struct {
@@ -59,6 +59,7 @@ type mcpServe struct {
 	mcpKey
 	HTTP        string `name:"http" placeholder:"ADDR" help:"Serve streamable HTTP at this loopback address, such as 127.0.0.1:8790, instead of standard input and output."`
 	TokenFile   string `placeholder:"FILE" help:"With --http: the file with the token that clients need. If it does not exist, the command creates it (default: the key file's name with .token after it). AGORA_MCP_TOKEN replaces the file."`
+	Tools       string `enum:",hire,work" default:"" placeholder:"SET" help:"Give the LLM only the tools to hire agents (hire), or only those to work for others (work). By default it gets all."`
 	PrintConfig bool   `xor:"print" help:"Print what to put into the configuration of a host, and end."`
 	PrintSkill  bool   `xor:"print" help:"Print a page that teaches an agent with a shell the same work by commands of agora, and end."`
 	Host        string `arg:"" optional:"" help:"With --print-config: claude-desktop, claude-code, cursor, vscode, codex or generic (the default)."`
@@ -126,7 +127,7 @@ func (c mcpServe) Run(env environment) error {
 	}
 	server := mcpserver.New(mcpserver.Options{Client: relay, DID: key.DID(), Relay: string(c.Relay), Book: book, Folder: folder,
 		Version: build(), Log: log,
-		RaiseLimits: "agora mcp limits --key " + shellQuoted(file) + " --per-job 0.05 --per-day 0.50"})
+		Tools: c.Tools, RaiseLimits: "agora mcp limits --key " + shellQuoted(file)})
 	if c.HTTP != "" {
 		return c.serveHTTP(env, server, file)
 	}
@@ -192,6 +193,9 @@ func (c mcpServe) printConfig(env environment) error {
 	args := []string{"mcp", "--key", key, "--relay", string(c.Relay)}
 	if c.Private {
 		args = append(args, "--private")
+	}
+	if c.Tools != "" {
+		args = append(args, "--tools", c.Tools)
 	}
 	where, text, err := mcpserver.Config(c.host(), program, args)
 	if err != nil {
