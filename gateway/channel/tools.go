@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -14,6 +15,8 @@ import (
 
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/gateway"
+	"github.com/agora-relay/agora/internal/jsontext"
+	"github.com/agora-relay/agora/internal/untrusted"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/relay/httpapi"
 )
@@ -228,7 +231,22 @@ func (g *Gateway) getMessages(
 	if in.After == nil {
 		slices.Reverse(rows)
 	}
-	return nil, getMessagesOut{shownEvents(rows), more}, nil
+	out := getMessagesOut{shownEvents(rows), more}
+	return marked(fmt.Sprintf("Messages of the channel: %d, the oldest first. There are more: %v.", len(rows), more), out.Messages), out, nil
+}
+
+// marked returns rows as the text of an answer. What members have written may give orders to the LLM that reads it, so it
+// stands between marks. The same rows are the structured answer, for programs.
+func marked[T any](about string, rows []T) *mcp.CallToolResult {
+	p := untrusted.NewPage()
+	p.Say("%s", about)
+	texts := make([]untrusted.Text, len(rows))
+	for i, row := range rows {
+		text := jsontext.Compact(row)
+		texts[i] = untrusted.New("", "", text, len(text), "")
+	}
+	p.Lines("written by members of the channel", texts)
+	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: p.String()}}}
 }
 
 // valueOr returns a parameter, or a default if it is absent.
@@ -273,7 +291,10 @@ func (g *Gateway) getRoster(
 		}
 		return nil
 	})
-	return nil, out, err
+	if err != nil {
+		return nil, out, err
+	}
+	return marked(fmt.Sprintf("Members and agents of the channel: %d.", len(out.Members)), out.Members), out, nil
 }
 
 // look runs a tool that only reads.
