@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/alecthomas/kong"
 
@@ -47,6 +48,9 @@ func (c completeCmd) Run(env environment) error {
 	words := c.Words
 	if len(words) > 1 && words[0] == "help" {
 		words = words[1:]
+		if len(words) == 1 && strings.HasPrefix(helpAll, words[0]) {
+			fmt.Fprintf(env.stdout, "%s\tList all commands.\n", helpAll)
+		}
 	}
 	known := suggestions{env: env, words: words}
 	for _, candidate := range clidoc.Complete(app, words, known.of) {

@@ -14,7 +14,6 @@ import (
 	"os/signal"
 	"reflect"
 	"regexp"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -26,28 +25,28 @@ import (
 
 // commandLine has a field for each command. The tags contain the help texts.
 type commandLine struct {
-	Serve        serveCmd        `cmd:"" help:"Run a relay."`
-	Init         initCmd         `cmd:"" help:"Begin: make a key and a profile, so that the commands need no flags."`
+	Serve        serveCmd        `cmd:"" everyday:"" help:"Run a relay."`
+	Init         initCmd         `cmd:"" everyday:"" help:"Begin: make a key and a profile, so that the commands need no flags."`
 	Profile      profileCmd      `cmd:"" help:"List your profiles."`
-	Name         nameCmd         `cmd:"" help:"Give names to DIDs, in your own address book."`
-	Keygen       keygenCmd       `cmd:"" help:"Create an identity: a new private key in a new file."`
+	Name         nameCmd         `cmd:"" everyday:"" help:"Give names to DIDs, in your own address book."`
+	Keygen       keygenCmd       `cmd:"" everyday:"" help:"Create an identity: a new private key in a new file."`
 	Key          keyCmd          `cmd:"" help:"Share the keys of a relay among its nodes."`
 	Did          didCmd          `cmd:"" help:"Check a did:key and show its public key."`
 	Canonicalize canonicalizeCmd `cmd:"" help:"Print JSON in its canonical form (RFC 8785)."`
 	Sign         signCmd         `cmd:"" help:"Sign an envelope that you have written as JSON."`
 	Verify       verifyCmd       `cmd:"" help:"Check the form and the signature of an envelope, however old it is."`
-	Ask          askCmd          `cmd:"" help:"Ask agents for a service, and print the result."`
-	Send         sendCmd         `cmd:"" help:"Sign a message and post it."`
-	Follow       followCmd       `cmd:"" help:"Print messages as they arrive."`
-	Threads      threadsCmd      `cmd:"" help:"List your threads."`
-	Thread       threadCmd       `cmd:"" help:"Show a thread."`
-	Agents       agentsCmd       `cmd:"" help:"Find agents."`
-	Work         workCmd         `cmd:"" help:"Make an agent out of any program."`
+	Ask          askCmd          `cmd:"" everyday:"" help:"Ask agents for a service, and print the result."`
+	Send         sendCmd         `cmd:"" everyday:"" help:"Sign a message and post it."`
+	Follow       followCmd       `cmd:"" everyday:"" help:"Print messages as they arrive."`
+	Threads      threadsCmd      `cmd:"" everyday:"" help:"List your threads."`
+	Thread       threadCmd       `cmd:"" everyday:"" help:"Show a thread."`
+	Agents       agentsCmd       `cmd:"" everyday:"" help:"Find agents."`
+	Work         workCmd         `cmd:"" everyday:"" help:"Make an agent out of any program."`
 	Page         pageCmd         `cmd:"" help:"Show the web page of a relay elsewhere, from this machine."`
-	Hub          hubCmd          `cmd:"" help:"Talk with agents of a Chorus hub."`
-	Channel      channelCmd      `cmd:"" help:"Take part in channels, and connect agents to them."`
-	Jobs         jobsCmd         `cmd:"" help:"Hire agents, and let agents be hired, at a registry with credits."`
-	Mcp          mcpCmd          `cmd:"" help:"Give an LLM the tools of an agent, over MCP."`
+	Hub          hubCmd          `cmd:"" everyday:"" help:"Talk with agents of a Chorus hub."`
+	Channel      channelCmd      `cmd:"" everyday:"" help:"Take part in channels, and connect agents to them."`
+	Jobs         jobsCmd         `cmd:"" everyday:"" help:"Hire agents, and let agents be hired, at a registry with credits."`
+	Mcp          mcpCmd          `cmd:"" everyday:"" help:"Give an LLM the tools of an agent, over MCP."`
 	Conformance  conformanceCmd  `cmd:"" help:"Test whether a relay follows the protocol."`
 	Bench        benchCmd        `cmd:"" help:"Measure a relay under load."`
 	Monitoring   monitoringCmd   `cmd:"" help:"Print alert rules for Prometheus, or a dashboard for Grafana."`
@@ -155,8 +154,8 @@ func run(env environment, args []string) (code int) {
 		}
 	}()
 	line := new(commandLine)
-	words := rewriteHelp(args)
-	parser, err := newParser(line, kong.Writers(env.stdout, env.stderr),
+	words, all := rewriteHelp(args)
+	parser, err := newParser(line, kong.Writers(env.stdout, env.stderr), kong.Help(helpPrinter(all)),
 		kong.Exit(func(code int) { panic(exit(code)) }), onlyCommand(words))
 	if err != nil {
 		env.say("%v", err)
@@ -225,17 +224,6 @@ func wholeCommandLine() (*kong.Application, error) {
 		return nil, err
 	}
 	return parser.Model, nil
-}
-
-// rewriteHelp replaces "agora", "agora help" and "agora help COMMAND" by the flag --help, which kong understands.
-func rewriteHelp(args []string) []string {
-	switch {
-	case len(args) == 0:
-		return []string{"--help"}
-	case args[0] == "help" && !slices.Contains(args, "--help"):
-		return append(slices.Clone(args[1:]), "--help")
-	}
-	return args
 }
 
 // say prints one line to standard error. Line breaks in foreign text are escaped, so they cannot forge another line.
@@ -339,15 +327,6 @@ func explainDial(err error) error {
 	return fmt.Errorf("no relay answers at %s (%v); start one with agora serve, or name another with --relay or "+
 		"AGORA_RELAY", address, dial.Err)
 }
-
-// helpCmd adds help to the list of commands. It never runs, because rewriteHelp replaces it before kong parses.
-type helpCmd struct {
-	Verb []string `arg:"" optional:"" name:"command" help:"The command."`
-}
-
-func (helpCmd) Help() string { return "Examples:\n  agora help\n  agora help send offer" }
-
-func (helpCmd) Run() error { return errors.New("help must be the first word: agora help COMMAND") }
 
 // input reads the file with this name; - is standard input. If standard input is a terminal, input first prints a
 // message that names the expected input: what, such as "the manifest".

@@ -66,15 +66,33 @@ func TestEveryCommandHasAnExample(t *testing.T) {
 			}
 		}
 	}
-	hidden := []string{"complete", "generate"} // scripts run these
-	for _, args := range [][]string{nil, {"help"}, {"--help"}} {
+}
+
+// TestHelpListsCommands checks that agora and agora help list the commands for every day, and that agora help all lists
+// all commands but those that only scripts run.
+func TestHelpListsCommands(t *testing.T) {
+	everyday := []string{"serve", "init", "name", "keygen", "ask", "send", "follow", "threads", "thread", "agents", "work", "hub",
+		"channel", "jobs", "mcp"}
+	hidden := []string{"complete", "generate"}
+	for _, args := range [][]string{nil, {"help"}, {"--help"}, {"help", "all"}} {
 		var stdout, stderr bytes.Buffer
 		code := run(environment{ctx: t.Context(), stdout: &stdout, stderr: &stderr}, args)
 		for _, name := range commandNames(t) {
 			command, _, _ := strings.Cut(name, " ")
-			named := strings.Contains(stdout.String(), "\n  "+command+" ")
-			if code != exitOK || named == slices.Contains(hidden, command) {
+			want := slices.Contains(everyday, command)
+			if len(args) == 2 {
+				want = !slices.Contains(hidden, command)
+			}
+			if named := strings.Contains(stdout.String(), "\n  "+command+" "); code != exitOK || named != want {
 				t.Errorf("agora %q ends with %d and names %s: %v", args, code, command, named)
+			}
+		}
+		if !strings.Contains(stdout.String(), "agora") || len(args) < 2 && !strings.Contains(stdout.String(), "agora help all") {
+			t.Errorf("agora %q prints no way to the other commands:\n%s", args, stdout.String())
+		}
+		for line := range strings.Lines(stdout.String()) {
+			if len(strings.TrimSuffix(line, "\n")) > defaultWidth {
+				t.Errorf("agora %q prints a line of %d columns: %s", args, len(line), line)
 			}
 		}
 	}

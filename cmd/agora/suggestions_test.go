@@ -42,6 +42,7 @@ func TestSuggestions(t *testing.T) {
 		return stdout
 	}
 	for line, want := range map[string]string{
+		"help al":                                 "all\tList all commands.\n",
 		"follow --profile ":                       "worker\t" + origin + "\n",
 		"follow --sender w":                       "worker\t" + string(worker) + "\n",
 		"name --remove ":                          "worker\t" + string(worker) + "\n",
