@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"strings"
 	"time"
 
 	"github.com/agora-relay/agora/didkey"
@@ -56,7 +57,8 @@ func (l *liner) message(e *envelope.Envelope) line {
 	return line{at: e.TS, kind: string(e.Type), thread: e.Thread, from: e.Sender.ID, to: e.Recipient, summary: summary(e)}
 }
 
-// print prints a line, and before it a line with the day and the time zone if they are others than before.
+// print prints a line, and before it a line with the day and the time zone if they are others than before. A
+// summary that does not fit into the line stands below, where it has more room.
 func (l *liner) print(one line) error {
 	at := one.at.Local()
 	row, widths := []string{at.Format(time.TimeOnly), one.kind}, []int{len(time.TimeOnly), typeWidth}
@@ -77,13 +79,16 @@ func (l *liner) print(one line) error {
 	}
 	parties := pad(from, l.party) + " → " + to
 	row, widths = append(row, parties), append(widths, l.party+columns(" → ")+l.to)
+	text := printable(one.summary)
 	left := l.env.columns()
 	for _, w := range widths {
 		left -= w + columnGap
 	}
-	row = append(row, withoutEnd(printable(one.summary), max(left, fewest)))
-	if row[len(row)-1] == "" {
-		row = row[:len(row)-1]
+	below := ""
+	if indent := len(time.TimeOnly) + columnGap; columns(text) > left {
+		below = strings.Repeat(" ", indent) + withoutEnd(text, max(l.env.columns()-indent, fewest)) + "\n"
+	} else if text != "" {
+		row = append(row, text)
 	}
 	var b bytes.Buffer
 	if day := at.Format("Mon 2 Jan 2006 MST"); day != l.day {
@@ -91,6 +96,7 @@ func (l *liner) print(one line) error {
 		l.day = day
 	}
 	writeLine(&b, row, append(widths, 0), l.env.style())
+	b.WriteString(below)
 	return l.env.printStyled(b.Bytes())
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -97,21 +98,26 @@ func TestLines(t *testing.T) {
 	}{
 		{len("everybody"), true, "1", `
 Tue 24 Nov 2026 CET
-23:59:58  MANIFEST            bob         → everybody  "alice" translation.en_z…
-23:59:58  REQUEST   …50257b1  me          → everybody  translation.en_zh ≤ 0.02…
+23:59:58  MANIFEST            bob         → everybody
+          "alice" translation.en_zh echo
+23:59:58  REQUEST   …50257b1  me          → everybody
+          translation.en_zh ≤ 0.02 USD {"text":"Hello, and a long text"}
 23:59:58  OFFER     …50257b1  bob         → me         0.01 USD in 2s Slowly
 23:59:58  ACCEPT    …50257b1  me          → bob        0.02 USD
-23:59:58  RESULT    …50257b1  bob         → me         {"translation":"你好，你…
+23:59:58  RESULT    …50257b1  bob         → me
+          {"translation":"你好，你好，你好，你好，你好，你好，你好"}
 23:59:58  ERROR     …50257b1  bob         → me         BUSY a\u000ab\u001b[31m
 23:59:58  CANCEL    …50257b1  me          → bob        never mind
 `},
 		{len("me"), false, "", `
 Tue 24 Nov 2026 CET
 23:59:58  <35>MANIFEST<0>            z6Mko…VBiyH → e…  "alice" translation.en_zh echo
-23:59:58  <34>REQUEST<0>   …50257b1  me          → e…  translation.en_zh ≤ 0.02 USD {"…
+23:59:58  <34>REQUEST<0>   …50257b1  me          → e…
+          translation.en_zh ≤ 0.02 USD {"text":"Hello, and a long text"}
 23:59:58  <33>OFFER<0>     …50257b1  z6Mko…VBiyH → me  0.01 USD in 2s Slowly
 23:59:58  <36>ACCEPT<0>    …50257b1  me          → z…  0.02 USD
-23:59:58  <32>RESULT<0>    …50257b1  z6Mko…VBiyH → me  {"translation":"你好，你好，你…
+23:59:58  <32>RESULT<0>    …50257b1  z6Mko…VBiyH → me
+          {"translation":"你好，你好，你好，你好，你好，你好，你好"}
 23:59:58  <31>ERROR<0>     …50257b1  z6Mko…VBiyH → me  BUSY a\u000ab\u001b[31m
 23:59:58  <31>CANCEL<0>    …50257b1  me          → z…  never mind
 `},
@@ -292,6 +298,22 @@ func TestInitDoesNotHang(t *testing.T) {
 			stdoutIsTerminal: terminal[1]}, []string{"init", "--profile", fmt.Sprintf("p%d", i)})
 		if code != exitOK || !strings.Contains(stdout.String(), "(new)") {
 			t.Errorf("%v: %d, %s%s", terminal, code, stdout.String(), stderr.String())
+		}
+	}
+}
+
+// TestInitWithFlagsDoesNotAsk checks that agora init with any flag reads nothing on a terminal either. What follows it may
+// be further commands that were pasted with it.
+func TestInitWithFlagsDoesNotAsk(t *testing.T) {
+	atHome(t)
+	t.Setenv("AGORA_RELAY", startRelay(t, time.Now))
+	for i, flags := range []string{"--name alice", "--relay http://127.0.0.1:1", "--key " + filepath.Join(t.TempDir(), "a.key"),
+		"--intent echo", "--intent echo --price 1", "--intent echo --announce"} {
+		var stdout, stderr bytes.Buffer
+		code := run(environment{ctx: t.Context(), stdin: unreadable{t}, stdout: &stdout, stderr: &stderr, stdinIsTerminal: true,
+			stdoutIsTerminal: true}, append([]string{"init", "--profile", fmt.Sprintf("f%d", i)}, strings.Fields(flags)...))
+		if code != exitOK || !strings.Contains(stdout.String(), "(new)") {
+			t.Errorf("%s: %d, %s%s", flags, code, stdout.String(), stderr.String())
 		}
 	}
 }
