@@ -6,13 +6,13 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
-// listeners returns the addresses of the TCP sockets that the processes of a process group listen on, as /proc shows
-// them.
-func listeners(t *testing.T, group int) (addresses []string) {
+// listeners returns the addresses of the TCP sockets that the processes of a session listen on, as /proc shows them.
+func listeners(t *testing.T, session int) (addresses []string) {
 	t.Helper()
 	inodes := map[string]string{} // inode of a listening socket → its address
 	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
@@ -39,8 +39,8 @@ func listeners(t *testing.T, group int) (addresses []string) {
 			continue // the process has ended
 		}
 		_, rest, _ := strings.Cut(string(text), ") ") // the name of the program is in brackets
-		fields := strings.Fields(rest)                // state, parent, group, …
-		if len(fields) < 3 || fields[2] != strconv.Itoa(group) {
+		fields := strings.Fields(rest)                // state, parent, group, session, …
+		if len(fields) < 4 || fields[3] != strconv.Itoa(session) {
 			continue
 		}
 		descriptors, err := filepath.Glob(filepath.Join(filepath.Dir(stat), "fd", "*"))
@@ -63,7 +63,11 @@ func TestListeners(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	if len(listeners(t, syscall.Getpgrp())) == 0 {
+	session, err := unix.Getsid(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(listeners(t, session)) == 0 {
 		t.Error("no listening socket is found")
 	}
 }

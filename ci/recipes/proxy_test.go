@@ -14,7 +14,7 @@ import (
 // TestProxyOfTheEnvironment checks that the commands reach a relay through the proxy that the environment names.
 func TestProxyOfTheEnvironment(t *testing.T) {
 	const name = "http://relay.example" // only the proxy knows the way
-	r := newReader(t, nil)
+	r := newReader(t, inScripts, nil)
 	target, err := url.Parse(r.url)
 	if err != nil {
 		t.Fatal(err)

@@ -35,5 +35,5 @@ func TestPythonRecipes(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(folder, "python3"), []byte(python), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	follow(t, "python", "PATH="+folder+":"+binFolder+":"+os.Getenv("PATH"))
+	follow(t, "python", inScripts, "PATH="+folder+":"+binFolder+":"+os.Getenv("PATH"))
 }

@@ -66,12 +66,34 @@ func TestRecipes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	follow(t, "")
+	follow(t, "", inScripts)
+}
+
+// runner runs blocks of commands in one shell, one block after the other, and returns what each prints. The test fails if
+// a command fails.
+type runner interface {
+	run(t *testing.T, commands string) string
+}
+
+// way is how a reader enters commands.
+type way struct {
+	shell func(t *testing.T, folder string, environment []string) runner                     // the reader's terminal
+	open  func(t *testing.T, folder string, environment []string, commands string) *terminal // another terminal
+}
+
+// inScripts is the way in which programs see no terminal.
+var inScripts = way{
+	shell: func(t *testing.T, folder string, environment []string) runner {
+		return newShell(t, folder, environment)
+	},
+	open: func(t *testing.T, folder string, environment []string, commands string) *terminal {
+		return start(t, folder, environment, commands)
+	},
 }
 
 // follow follows each section of the pages with a program in this language, or, if language is "", with neither
 // JavaScript nor Python. variables are added to the environment.
-func follow(t *testing.T, language string, variables ...string) {
+func follow(t *testing.T, language string, w way, variables ...string) {
 	ran := 0
 	for _, name := range pages {
 		for _, section := range parse(t, name).Sections {
@@ -81,7 +103,7 @@ func follow(t *testing.T, language string, variables ...string) {
 			ran++
 			t.Run(cmp.Or(section.Heading, name), func(t *testing.T) {
 				t.Parallel() // they mostly wait
-				newReader(t, variables).follow(t, section)
+				newReader(t, w, variables).follow(t, section)
 			})
 		}
 	}
@@ -146,14 +168,15 @@ type reader struct {
 	folder      string
 	environment []string
 	url         string
-	shell       *shell
+	way         way
+	shell       runner
 	terminals   []*terminal
 }
 
 // newReader starts a relay, and opens a terminal in an empty folder. variables are added to the environment.
-func newReader(t *testing.T, variables []string) *reader {
+func newReader(t *testing.T, w way, variables []string) *reader {
 	t.Helper()
-	r := &reader{folder: t.TempDir()}
+	r := &reader{folder: t.TempDir(), way: w}
 	source, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)
@@ -165,7 +188,7 @@ func newReader(t *testing.T, variables []string) *reader {
 	relay.await(t, "listening on …")
 	r.url = regexp.MustCompile(`listening on (\S+)`).FindStringSubmatch(relay.output.String())[1]
 	r.environment = append(r.environment, "AGORA_RELAY="+r.url)
-	r.shell = newShell(t, r.folder, r.environment)
+	r.shell = w.shell(t, r.folder, r.environment)
 	return r
 }
 
@@ -189,7 +212,7 @@ func (r *reader) follow(t *testing.T, section markdown.Section) {
 				t.Fatal(err)
 			}
 		case terminalBlock:
-			beside = start(t, r.folder, r.environment, text)
+			beside = r.way.open(t, r.folder, r.environment, text)
 			r.terminals = append(r.terminals, beside)
 			continue
 		case b.Language == "sh":

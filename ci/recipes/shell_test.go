@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -40,15 +41,20 @@ func (o *output) Write(p []byte) (int, error) {
 func (o *output) String() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.text.String()
+	return unseen.ReplaceAllString(strings.ReplaceAll(o.text.String(), "\r\n", "\n"), "")
 }
 
-// terminal is a shell that runs beside the test, in a process group of its own.
+// unseen matches what a person at a terminal does not see: what sets colours and modes, and what \r lets other text
+// replace.
+var unseen = regexp.MustCompile("\x1b\\[[0-9;?]*[A-Za-z]|[^\n]*\r")
+
+// terminal is a shell that runs beside the test, in a session of its own.
 type terminal struct {
-	cmd    *exec.Cmd
-	output output
-	ended  chan struct{} // closed when the shell has ended
-	err    error         // of cmd.Wait, after ended is closed
+	cmd      *exec.Cmd
+	keyboard *os.File // the other side of the pseudo-terminal; nil: there is none, the shell runs a script
+	output   output
+	ended    chan struct{} // closed when the shell has ended
+	err      error         // of cmd.Wait, after ended is closed
 }
 
 // start starts a shell that runs a script. files are its file descriptors from 3.
@@ -58,7 +64,7 @@ func start(t *testing.T, folder string, environment []string, script string, fil
 		output: output{changed: make(chan struct{}, 1)}}
 	term.cmd.Dir, term.cmd.Env, term.cmd.ExtraFiles = folder, environment, files
 	term.cmd.Stdout, term.cmd.Stderr = &term.output, &term.output
-	term.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	term.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	term.cmd.WaitDelay = 10 * time.Second
 	if err := term.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -71,9 +77,14 @@ func start(t *testing.T, folder string, environment []string, script string, fil
 	return term
 }
 
-// stop sends a signal to the shell and everything that it has started, and waits until the shell has ended.
+// stop sends a signal to the shell and everything that it has started, and waits until the shell has ended. A
+// pseudo-terminal is closed instead, as a person closes a window: the kernel sends SIGHUP then.
 func (term *terminal) stop(signal syscall.Signal) {
-	_ = syscall.Kill(-term.cmd.Process.Pid, signal) // it fails if they have ended
+	if term.keyboard != nil {
+		_ = term.keyboard.Close()
+	} else {
+		_ = syscall.Kill(-term.cmd.Process.Pid, signal) // it fails if they have ended
+	}
 	select {
 	case <-term.ended:
 	case <-time.After(time.Minute):

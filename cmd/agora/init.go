@@ -32,8 +32,8 @@ type initCmd struct {
 
 func (initCmd) Help() string {
 	return "Makes a key and a profile with the key and the relay, so that the other commands need no flags. With --intent, " +
-		"also writes a first manifest that says what you offer. Checks that the relay answers. On a terminal it asks for " +
-		"what the flags do not say. It never overwrites a file: a second run says what is there, and adds what is missing.\n\n" +
+		"also writes a first manifest that says what you offer. Checks that the relay answers. Without flags, on a terminal, it " +
+		"asks. It never overwrites a file: a second run says what is there, and adds what is missing.\n\n" +
 		"--profile NAME makes another profile, for another relay or another key; agora profile lists all.\n\n" +
 		"Examples:\n  agora init\n  agora init --name alice --relay https://relay.example\n" +
 		"  agora init --profile bob --name bob --intent translation.en_zh --price 0.01 --announce"
@@ -81,7 +81,7 @@ func (c initCmd) Run(env environment, parsed *kong.Context) error {
 	if err := b.find(); err != nil {
 		return err
 	}
-	if b.before == nil && env.stdinIsTerminal && env.stdoutIsTerminal {
+	if b.before == nil && c.withoutFlags() && env.stdinIsTerminal && env.stdoutIsTerminal {
 		if err := b.askAll(); err != nil {
 			return err
 		}
@@ -93,6 +93,12 @@ func (c initCmd) Run(env environment, parsed *kong.Context) error {
 	}
 	posted, err := b.useRelay()
 	return errors.Join(b.report(posted), err)
+}
+
+// withoutFlags reports whether the command line says nothing. Only then may init ask: a person who pastes it together with
+// other commands would otherwise answer with these.
+func (c initCmd) withoutFlags() bool {
+	return c.Name == "" && c.Relay == "" && c.Key == "" && len(c.Intent) == 0 && c.Price == nil && !c.Announce
 }
 
 // find reads the profile, if it exists, and refuses flags that differ from it.

@@ -12,28 +12,22 @@ import (
 	"github.com/agora-relay/agora/internal/profile"
 )
 
-// askAll asks for what the flags do not say.
+// askAll asks for everything that a flag could say. There is none.
 func (b *beginning) askAll() error {
 	in := questions{env: b.env, in: bufio.NewReader(b.env.stdin)}
 	fmt.Fprintf(b.env.stdout, "This makes the profile %s. Press Enter to take what is in brackets.\n", b.profile)
-	if b.Name == "" {
-		in.ask("Your name", loginName(), func(text string) error {
-			if b.Name = text; text == "" {
-				return nil
-			}
-			return profile.CheckPerson(text)
-		})
-	}
-	if b.Relay == "" {
-		in.ask("The relay", defaultRelay(), func(text string) error { return b.Relay.UnmarshalText([]byte(text)) })
-	}
-	if len(b.Intent) == 0 {
-		in.ask("Services that you offer, such as translation.en_zh, separated by spaces (none)", "", func(text string) error {
-			b.Intent = strings.Fields(text)
-			return b.Validate()
-		})
-	}
-	if len(b.Intent) > 0 && b.Price == nil {
+	in.ask("Your name", loginName(), func(text string) error {
+		if b.Name = text; text == "" {
+			return nil
+		}
+		return profile.CheckPerson(text)
+	})
+	in.ask("The relay", defaultRelay(), func(text string) error { return b.Relay.UnmarshalText([]byte(text)) })
+	in.ask("Services that you offer, such as translation.en_zh, separated by spaces (none)", "", func(text string) error {
+		b.Intent = strings.Fields(text)
+		return b.Validate()
+	})
+	if len(b.Intent) > 0 {
 		in.ask("The price of a service in USD (not said)", "", func(text string) error {
 			if text == "" {
 				return nil
@@ -45,7 +39,7 @@ func (b *beginning) askAll() error {
 			return nil
 		})
 	}
-	if len(b.Intent) > 0 && !b.Announce {
+	if len(b.Intent) > 0 {
 		in.ask("Announce them now? yes or no", "no", func(text string) error {
 			b.Announce = strings.HasPrefix("yes", strings.ToLower(text))
 			if !b.Announce && !strings.HasPrefix("no", strings.ToLower(text)) {

@@ -1,0 +1,150 @@
+package recipes
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestRecipesAtTerminals follows the sections of TestRecipes as a person does who pastes each block into a terminal with
+// 80 columns. A program that reads standard input then gets the lines that follow its own.
+func TestRecipesAtTerminals(t *testing.T) { follow(t, "", atTerminals) }
+
+// atTerminals is the way of a person.
+var atTerminals = way{
+	shell: func(t *testing.T, folder string, environment []string) runner {
+		return &pastingShell{terminal: openTerminal(t, folder, environment, "")}
+	},
+	open: openTerminal,
+}
+
+// openPseudoTerminal returns both sides of a new pseudo-terminal with 80 columns. It shows nothing of what is typed, so
+// that what it prints is what programs print.
+func openPseudoTerminal(t *testing.T) (keyboard, screen *os.File) {
+	t.Helper()
+	keyboard, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd := int(keyboard.Fd())
+	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	number, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	screen, err = os.OpenFile(fmt.Sprint("/dev/pts/", number), os.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 80}); err != nil {
+		t.Fatal(err)
+	}
+	modes, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	modes.Lflag &^= unix.ECHO
+	if err := unix.IoctlSetTermios(fd, unix.TCSETS, modes); err != nil {
+		t.Fatal(err)
+	}
+	return keyboard, screen
+}
+
+// openTerminal starts an interactive shell in a pseudo-terminal, and pastes a script. The shell ends at the first command
+// that fails.
+func openTerminal(t *testing.T, folder string, environment []string, script string) *terminal {
+	t.Helper()
+	keyboard, screen := openPseudoTerminal(t)
+	term := &terminal{cmd: exec.Command("bash", "--norc", "--noprofile", "--noediting", "-i", "-euo", "pipefail"),
+		keyboard: keyboard, ended: make(chan struct{}), output: output{changed: make(chan struct{}, 1)}}
+	term.cmd.Dir = folder
+	term.cmd.Env = append(environment[:len(environment):len(environment)], "PS1=", "PS2=", "TERM=xterm", "HISTFILE=")
+	term.cmd.Stdin, term.cmd.Stdout, term.cmd.Stderr = screen, screen, screen
+	term.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	err := term.cmd.Start()
+	screen.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied := make(chan struct{})
+	go func() {
+		defer close(copied)
+		_, _ = io.Copy(&term.output, keyboard) // it ends with EIO when no program has the terminal any more
+	}()
+	go func() {
+		defer close(term.ended)
+		term.err = term.cmd.Wait()
+		select {
+		case <-copied:
+		case <-time.After(time.Second): // a program in the background still has the terminal
+		}
+	}()
+	t.Cleanup(func() { term.stop(syscall.SIGHUP) })
+	term.paste(t, script)
+	return term
+}
+
+// paste types all lines at once.
+func (term *terminal) paste(t *testing.T, lines string) {
+	t.Helper()
+	if len(lines) > 4000 { // the kernel keeps no more than 4095 bytes that no program has read
+		t.Fatalf("a block of %d bytes is too long to be pasted", len(lines))
+	}
+	if _, err := io.WriteString(term.keyboard, lines); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// pastingShell is the reader's own terminal, into which blocks of commands are pasted.
+type pastingShell struct {
+	*terminal
+	steps int
+	read  int // bytes of the output that earlier blocks have printed
+}
+
+// run pastes commands and returns what they print. The test fails if one of them fails, or reads the lines that follow.
+func (s *pastingShell) run(t *testing.T, commands string) string {
+	t.Helper()
+	s.steps++
+	end := fmt.Sprintf("the end of block %d", s.steps)
+	s.paste(t, commands+"printf '%s\\n' '"+end+"'\n")
+	deadline := time.After(patience)
+	for {
+		printed, _, done := strings.Cut(s.output.String()[s.read:], end+"\n")
+		if done {
+			s.read += len(printed) + len(end) + 1
+			return printed
+		}
+		select {
+		case <-s.output.changed:
+		case <-s.ended:
+			t.Fatalf("a command fails:\n%s\nThe commands:\n%s", s.output.String()[s.read:], commands)
+		case <-deadline:
+			t.Fatalf("a command takes too long, or has read those that follow:\n%s\nThe commands:\n%s", printed, commands)
+		}
+	}
+}
+
+// TestPastingShell checks that programs see a terminal with 80 columns, that a program that reads gets the next line,
+// and that a block ends at the first command that fails.
+func TestPastingShell(t *testing.T) {
+	s := &pastingShell{terminal: openTerminal(t, t.TempDir(), os.Environ(), "")}
+	got := s.run(t, "test -t 0 && test -t 1 && test -t 2\nstty size\nread -r line\nanswer\necho \"$line\"\n")
+	if got != "24 80\nanswer\n" {
+		t.Errorf("printed %q", got)
+	}
+	s.paste(t, "echo before\nfalse\necho after\n")
+	<-s.ended
+	if printed := s.output.String()[s.read:]; !strings.HasPrefix(printed, "before\n") || strings.Contains(printed, "after") {
+		t.Errorf("a command that fails: %q", printed)
+	}
+}
