@@ -57,7 +57,9 @@ func (workCmd) Help() string {
 		"them. deadline " +
 		"is the client's, or when the relay ends the thread if that is earlier. With --input params it reads only the " +
 		"params. With --input text it reads the text " +
-		"in the params: they are a string, or an object with a string text. Other requests are refused then.\n" +
+		"in the params: they are a string, or an object with a string text. Other requests are refused then. " +
+		"The text of the intent " + client.ChannelIntent + " is a message that was said in a channel; only the relay's gateway " +
+		"may send it, and the result is the answer in the channel.\n" +
 		"AGORA_THREAD, AGORA_REQUEST_ID, AGORA_INTENT, AGORA_CLIENT and AGORA_ATTEMPT have the same values. The rest " +
 		"of the " +
 		"environment is yours, except that all other variables that begin with AGORA_ are removed: they may have " +
@@ -233,7 +235,7 @@ func (c workCmd) Run(env environment) (err error) {
 	ctx, stop := context.WithCancelCause(env.ctx)
 	defer stop(nil)
 	w := newWorkAgent(c, env, argv, state, stop)
-	w.maxMessage = maxMessage(ctx, relay)
+	w.relay, w.maxMessage = relay, maxMessage(ctx, relay)
 	defer w.watch(env.ctx)()
 	hint := ""
 	if env.stderrIsTerminal {

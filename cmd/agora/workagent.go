@@ -33,6 +33,7 @@ type workAgent struct {
 	stop       context.CancelCauseFunc // ends the agent
 	kill       chan struct{}           // closed when programs must end at once
 	maxMessage int                     // the size of the largest message in bytes
+	relay      *client.Client
 
 	mu      sync.Mutex // also for what is printed
 	begun   int        // jobs, for --max-jobs
@@ -95,7 +96,26 @@ func (j workJob) environment() []string {
 		"AGORA_CLIENT=" + string(j.Client), "AGORA_ATTEMPT=" + strconv.Itoa(j.Attempt)}
 }
 
-// input returns what the program reads, by --input. Errors are for the client.
+// input returns what the program reads about a job, by --input. Errors are for the client. A message of a channel must
+// come from the relay's gateway: anybody can post a REQUEST that looks like one.
+func (w *workAgent) input(ctx context.Context, job client.Job, about workJob) ([]byte, error) {
+	if about.Intent != client.ChannelIntent {
+		return about.input(w.cmd.Input)
+	}
+	delivery, err := w.relay.ChannelDelivery(ctx, job.Envelope)
+	switch {
+	case err != nil:
+		return nil, err
+	case w.cmd.Input == inputText:
+		return asLine(delivery.Message.Content), nil
+	}
+	return about.input(w.cmd.Input)
+}
+
+// inputText is the --input with which a program reads only a text.
+const inputText = "text"
+
+// input returns what the program reads about a job that is no message of a channel.
 func (j workJob) input(kind string) ([]byte, error) {
 	switch kind {
 	case "params":
@@ -103,14 +123,20 @@ func (j workJob) input(kind string) ([]byte, error) {
 			return []byte("null\n"), nil
 		}
 		return append(slices.Clone(j.Params), '\n'), nil
-	case "text":
+	case inputText:
 		text, err := textOf(j.Params)
-		if !strings.HasSuffix(text, "\n") {
-			text += "\n" // as the lines of a file have; otherwise some programs ignore the last one
-		}
-		return []byte(text), err
+		return asLine(text), err
 	}
 	return append(jsontext.Compact(j), '\n'), nil
+}
+
+// asLine returns a text that ends with a line break, as the lines of a file do. Some programs ignore a last line without
+// one.
+func asLine(text string) []byte {
+	if !strings.HasSuffix(text, "\n") {
+		text += "\n"
+	}
+	return []byte(text)
 }
 
 // textOf returns the text in params.
@@ -130,8 +156,8 @@ func textOf(params json.RawMessage) (string, error) {
 }
 
 // quote makes the offer for a job.
-func (w *workAgent) quote(_ context.Context, job client.Job) (envelope.Offer, error) {
-	if _, err := newWorkJob(job, 1).input(w.cmd.Input); err != nil {
+func (w *workAgent) quote(ctx context.Context, job client.Job) (envelope.Offer, error) {
+	if _, err := w.input(ctx, job, newWorkJob(job, 1)); err != nil {
 		return envelope.Offer{}, err
 	}
 	return envelope.Offer{Plan: w.cmd.Plan, ETASeconds: w.cmd.ETA.Seconds(),
@@ -163,7 +189,7 @@ func (w *workAgent) work(ctx context.Context, job client.Job) (envelope.Result, 
 			w.cmd.Attempts)
 	}
 	about := newWorkJob(job, attempt)
-	input, err := about.input(w.cmd.Input)
+	input, err := w.input(ctx, job, about)
 	if err != nil {
 		return envelope.Result{}, err
 	}
