@@ -18,7 +18,8 @@ import (
 )
 
 type followCmd struct {
-	identified
+	remote
+	Key        string        `needed:"all" env:"AGORA_KEY" placeholder:"FILE" help:"Your key file. With --all, only relays that show messages to their parties only need it."`
 	CursorFile string        `placeholder:"FILE" help:"Save in this file how far you have read, and continue from there the next time."`
 	New        bool          `help:"Begin with new messages. Without --new and without a saved cursor, follow begins with the oldest message that the relay still has."`
 	Broadcast  bool          `help:"Show messages without a recipient too."`
@@ -49,7 +50,7 @@ func (followCmd) Help() string {
 		"interrupted, and keeps trying while the relay does not answer.\n\n" + formatHelp(messageRow{}) +
 		"Examples:\n  agora follow --key bob.key --cursor-file bob.cursor\n" +
 		"  agora follow --key bob.key --type REQUEST --broadcast --count 1 --timeout 30s\n" +
-		"  agora follow --format '{{.Type}} {{.Thread}} {{.Price}}'"
+		"  agora follow --format '{{.Type}} {{.Thread}} {{.Price}}'\n  agora follow --all"
 }
 
 // errCountReached ends Follow when --count is reached.
@@ -85,7 +86,7 @@ func (c followCmd) Run(env environment) error {
 	if err := c.Format.check(messageRow{}); err != nil {
 		return err
 	}
-	relay, me, err := c.client(env)
+	relay, me, err := reader{c.remote, c.Key}.identity(env)
 	if err != nil {
 		return err
 	}

@@ -55,11 +55,15 @@ func (c *commandLine) BeforeResolve(ctx *kong.Context) error {
 }
 
 // AfterApply refuses a command line without a flag that has the tag needed: its value may also come from a profile, so
-// kong must not require it. kong calls AfterApply.
+// kong must not require it. The value of the tag names a flag with which it is not needed; empty: there is none. kong
+// calls AfterApply.
 func (*commandLine) AfterApply(ctx *kong.Context) error {
 	if command := ctx.Selected(); command != nil {
 		for _, flag := range command.Flags {
-			if flag.Tag.Has("needed") && ctx.FlagValue(flag) == "" {
+			replaced := slices.ContainsFunc(command.Flags, func(other *kong.Flag) bool {
+				return other.Name == flag.Tag.Get("needed") && ctx.FlagValue(other) == true
+			})
+			if flag.Tag.Has("needed") && !replaced && ctx.FlagValue(flag) == "" {
 				return errors.New("no key: make one with agora init, or give --key or AGORA_KEY")
 			}
 		}

@@ -76,7 +76,7 @@ type plainAnswers struct {
 // notices are never refused. If the relay shows no message of mine in the thread, e is not refused either.
 func (p plainAnswers) refused(ctx context.Context, e *envelope.Envelope) bool {
 	answers := []envelope.Type{envelope.TypeOffer, envelope.TypeResult, envelope.TypeError}
-	if e.Sealed() || e.Recipient != p.me || e.Sender.ID == p.me || !slices.Contains(answers, e.Type) {
+	if p.me == "" || e.Sealed() || e.Recipient != p.me || e.Sender.ID == p.me || !slices.Contains(answers, e.Type) {
 		return false
 	}
 	agents, known := p.asked[e.Thread]
