@@ -18,23 +18,25 @@ import (
 
 // pages are the pages whose sections are followed, if they have commands.
 var pages = []string{"README.md", "docs/COOKBOOK.md", "docs/COMING-FROM.md", "docs/HTTP.md", "docs/HUB.md",
-	"docs/CHANNEL.md", "docs/MCP.md"}
+	"docs/CHANNEL.md", "docs/JOBS.md", "docs/MCP.md"}
+
+// onlyAtTerminals are the sections that show what only a terminal shows.
+var onlyAtTerminals = map[string]bool{"README.md#Five minutes with two agents": true}
 
 // elsewhere are the pages, and the sections of pages, whose commands are run by another test, or why none runs them.
 var elsewhere = map[string]string{
-	"README.md#Start":                        "it builds the relay and runs all tests",
-	"README.md#Five minutes with two agents": "cmd/agora/testdata/walkthrough.txtar",
-	"docs/CHANNEL.md#Start it":               "the relay of these tests is started with it",
-	"docs/HUB.md#Start a hub":                "the relay of these tests is started with it",
-	"docs/HUB.md#From the shell":             "cmd/agora/testdata/hub.txtar",
-	"docs/MCP.md#HTTP":                       "cmd/agora/mcp_test.go; it needs a port of its own",
-	"docs/CLUSTER.md":                        "faults/cluster, and cmd/agora/nodes_test.go for agora migrate",
-	"docs/CONFIGURATION.md":                  "cmd/agora/docs_test.go checks the flags, and config_test.go what they do",
-	"docs/INSTALL.md":                        "ci/release",
-	"docs/JOBS.md":                           "cmd/agora/testdata/jobs.txtar",
-	"docs/OPERATING.md":                      "ci/operations",
-	"docs/PAGE.md":                           "cmd/agora/testdata/page.txtar",
-	"docs/SEALING.md":                        "cmd/agora/testdata/seal.txtar",
+	"README.md#Start":                 "it builds the relay and runs all tests",
+	"docs/CHANNEL.md#Start it":        "the relay of these tests is started with it",
+	"docs/HUB.md#Start a hub":         "the relay of these tests is started with it",
+	"docs/MCP.md#HTTP":                "cmd/agora/mcp_test.go; it needs a port of its own",
+	"docs/CLUSTER.md":                 "faults/cluster, and cmd/agora/nodes_test.go for agora migrate",
+	"docs/CONFIGURATION.md":           "cmd/agora/docs_test.go checks the flags, and config_test.go what they do",
+	"docs/INSTALL.md":                 "ci/release",
+	"docs/JOBS.md#Programs of Chorus": "programs elsewhere, with a relay that allows them",
+	"docs/JOBS.md#Start it":           "the relay of these tests is started with it",
+	"docs/OPERATING.md":               "ci/operations",
+	"docs/PAGE.md":                    "cmd/agora/testdata/page.txtar",
+	"docs/SEALING.md":                 "cmd/agora/testdata/seal.txtar",
 }
 
 var binFolder string // has the program agora
@@ -79,6 +81,7 @@ type runner interface {
 type way struct {
 	shell func(t *testing.T, folder string, environment []string) runner                     // the reader's terminal
 	open  func(t *testing.T, folder string, environment []string, commands string) *terminal // another terminal
+	shown bool                                                                               // programs see a terminal
 }
 
 // inScripts is the way in which programs see no terminal.
@@ -97,7 +100,8 @@ func follow(t *testing.T, language string, w way, variables ...string) {
 	ran := 0
 	for _, name := range pages {
 		for _, section := range parse(t, name).Sections {
-			if needs(section) != language || len(section.Code("sh")) == 0 || elsewhere[name+"#"+section.Heading] != "" {
+			if needs(section) != language || len(section.Code("sh")) == 0 || elsewhere[name+"#"+section.Heading] != "" ||
+				onlyAtTerminals[name+"#"+section.Heading] && !w.shown {
 				continue
 			}
 			ran++
@@ -184,12 +188,20 @@ func newReader(t *testing.T, w way, variables []string) *reader {
 	own := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "AGORA_") })
 	r.environment = slices.Concat(own, []string{"PATH=" + binFolder + ":" + os.Getenv("PATH"), "AGORA_SRC=" + source,
 		"XDG_CONFIG_HOME=" + t.TempDir()}, variables) // the folder of profiles and names
-	relay := start(t, r.folder, r.environment, "exec agora serve --addr 127.0.0.1:0 --log-level warn --hub --channel")
+	relay := start(t, r.folder, r.environment, "exec agora serve --addr 127.0.0.1:0 --log-level warn --hub --channel --jobs")
 	relay.await(t, "listening on …")
 	r.url = regexp.MustCompile(`listening on (\S+)`).FindStringSubmatch(relay.output.String())[1]
 	r.environment = append(r.environment, "AGORA_RELAY="+r.url)
 	r.shell = w.shell(t, r.folder, r.environment)
 	return r
+}
+
+// eachFails returns commands that succeed if each line of text fails.
+func eachFails(text string) (commands string) {
+	for line := range strings.Lines(text) {
+		commands += "if " + strings.TrimSuffix(line, "\n") + "; then false; fi\n"
+	}
+	return commands
 }
 
 // fileName matches the beginning of a block that is the content of a file.
@@ -214,6 +226,9 @@ func (r *reader) follow(t *testing.T, section markdown.Section) {
 		case terminalBlock:
 			beside = r.way.open(t, r.folder, r.environment, text)
 			r.terminals = append(r.terminals, beside)
+			continue
+		case b.Language == "sh" && slices.Contains(b.Words, "fails"):
+			printed = r.shell.run(t, eachFails(text))
 			continue
 		case b.Language == "sh":
 			printed = r.shell.run(t, text)

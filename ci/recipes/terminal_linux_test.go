@@ -22,7 +22,8 @@ var atTerminals = way{
 	shell: func(t *testing.T, folder string, environment []string) runner {
 		return &pastingShell{terminal: openTerminal(t, folder, environment, "")}
 	},
-	open: openTerminal,
+	open:  openTerminal,
+	shown: true,
 }
 
 // openPseudoTerminal returns both sides of a new pseudo-terminal with 80 columns. It shows nothing of what is typed, so
