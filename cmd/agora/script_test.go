@@ -239,12 +239,11 @@ func lookPath(ts *testscript.TestScript) string {
 
 // TestReadmeWalkThrough checks that walkthrough.txtar runs each agora command of the README's walk-through, exactly as
 // it is written there, that seal.txtar runs those of docs/SEALING.md, where DID is that of Bob, that hub.txtar runs those
-// of docs/HUB.md, that jobs.txtar runs those of docs/JOBS.md, and that mcpskill.txtar runs those of the page for agents.
+// of docs/HUB.md, and that mcpskill.txtar runs those of the page for agents.
 func TestReadmeWalkThrough(t *testing.T) {
 	checkReadme(t, "walkthrough.txtar", "README.md", "## Five minutes", "## From a program", 10)
 	checkReadme(t, "seal.txtar", "docs/SEALING.md", "## Use it", "## What it gives", 6)
 	checkReadme(t, "hub.txtar", "docs/HUB.md", "## From the shell", "## Endpoints", 10)
-	checkReadme(t, "jobs.txtar", "docs/JOBS.md", "## Try it", "## Who is who", 10)
 	checkReadme(t, "mcpskill.txtar", "mcpserver/skill.md", "## Begin", "## If something fails", 15)
 }
 
@@ -274,9 +273,6 @@ func checkReadme(t *testing.T, name, document, from, to string, fewest int) {
 		line, _, _ = strings.Cut(line, " > ")
 		line, _, _ = strings.Cut(line, "  ") // a comment
 		line = strings.Replace(line, " DID ", " $BOB ", 1)
-		for _, id := range []string{"AGENT", "JOB"} {
-			line = regexp.MustCompile(` `+id+`\b`).ReplaceAllString(line, " $$"+id)
-		}
 		line = strings.Replace(line, "http://127.0.0.1:8789", "$AGORA_RELAY", 1)
 		if !strings.Contains(string(script), "exec "+line) {
 			t.Errorf("testdata/%s does not run: %s", name, line)
