@@ -52,6 +52,10 @@ type Extender interface {
 	// while f is still running. Other refusals: those of Store.Append while the store accepts no writes.
 	Update(ctx context.Context, f func(StoreTx) error) (took time.Duration, err error)
 
+	// Govern runs f like Update, for what the operator does. While the disk is full and Update refuses, it uses the room
+	// that the store holds back.
+	Govern(ctx context.Context, f func(StoreTx) error) (took time.Duration, err error)
+
 	// Room returns a refusal if the database has so little room left that only the relay's own messages may use it; nil:
 	// extensions may use it too. Refusals: CodeUnavailable.
 	Room() error
@@ -153,7 +157,7 @@ var errNoExtensions = errors.New("this store does not support extensions; use on
 // which they come. All that f appends and writes becomes durable together, and the events are delivered like those of
 // any post. If f returns an error or panics, nothing of it is stored; the posts of others are. f runs in the store's
 // writer, and all posts wait for it. So f must not do I/O, and must take well under a millisecond. f may be run twice.
-// The time that it takes is charged to from.
+// The time that it takes is charged to from. What the operator does also works on a full disk.
 //
 // The room for extensions ends before the room for messages. Then Update refuses clients, and only the relay itself and
 // its operator can still change the tables of extensions, for example to remove what has expired (G-36).
@@ -185,7 +189,11 @@ func (r *Relay) Update(ctx context.Context, from Peer, f func(ExtTx) error) erro
 			return err
 		}
 	}
-	took, err := store.Update(ctx, func(tx StoreTx) error { return f(ExtTx{tx, r}) })
+	update := store.Update
+	if from.Operator {
+		update = store.Govern
+	}
+	took, err := update(ctx, func(tx StoreTx) error { return f(ExtTx{tx, r}) })
 	r.chargeWork(from, took)
 	return err
 }

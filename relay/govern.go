@@ -99,11 +99,12 @@ type Remover interface {
 	// remembered as long as without the removal. A copy of a removed message is refused with CodeForbidden. A number that
 	// is not stored, or whose event was removed before, is ignored. When Remove has returned, no Watch and no Read that
 	// begins later delivers the events. Their content is overwritten in the database as far as the engine can. At most
-	// MaxRemove numbers are allowed.
+	// MaxRemove numbers are allowed. Posts do not wait long for it. On a full disk it uses the room that the store holds
+	// back. If it fails, some of the events may have been removed, and it returns those.
 	Remove(ctx context.Context, events []Seq, now time.Time) ([]Seq, error)
 
-	// EndThread ends a thread at now, see thread.Thread.Remove. It does nothing to a thread that has ended. Refusals:
-	// CodeThreadNotFound.
+	// EndThread ends a thread at now, see thread.Thread.Remove. It does nothing to a thread that has ended. It works on a
+	// full disk, as Remove does. Refusals: CodeThreadNotFound.
 	EndThread(ctx context.Context, k thread.Key, now time.Time) error
 }
 
@@ -138,19 +139,19 @@ func (r *Relay) Remove(ctx context.Context, events ...Seq) (removed []Seq, err e
 	}
 	for some := range slices.Chunk(events, MaxRemove) {
 		done, err := store.Remove(ctx, some, r.now())
+		gone := make(map[Seq]bool, len(done))
+		for _, seq := range done {
+			gone[seq] = true
+		}
+		r.hub.forget(gone) // the store's Watch will not hand them over any more
+		removed = append(removed, done...)
 		if err != nil {
 			return removed, err
 		}
-		removed = append(removed, done...)
 	}
 	if len(removed) == 0 {
 		return nil, errNotStored
 	}
-	gone := make(map[Seq]bool, len(removed))
-	for _, seq := range removed {
-		gone[seq] = true
-	}
-	r.hub.forget(gone) // the store's Watch will not hand them over any more
 	return removed, nil
 }
 

@@ -80,6 +80,19 @@ func (r *recorder) Close() (err error) {
 
 // Update implements relay.Extender.
 func (r *recorder) Update(ctx context.Context, f func(relay.StoreTx) error) (took time.Duration, err error) {
+	return r.update(ctx, r.Store.Update, f)
+}
+
+// Govern implements relay.Extender.
+func (r *recorder) Govern(ctx context.Context, f func(relay.StoreTx) error) (took time.Duration, err error) {
+	return r.update(ctx, r.Store.Govern, f)
+}
+
+// update records what f does in a transaction of store.
+func (r *recorder) update(
+	ctx context.Context, store func(context.Context, func(relay.StoreTx) error) (time.Duration, error),
+	f func(relay.StoreTx) error,
+) (took time.Duration, err error) {
 	var last *step // guarded by r.mu
 	r.mu.Lock()
 	r.updates++
@@ -98,7 +111,7 @@ func (r *recorder) Update(ctx context.Context, f func(relay.StoreTx) error) (too
 		}
 		r.running--
 	}()
-	return r.Store.Update(ctx, func(tx relay.StoreTx) error {
+	return store(ctx, func(tx relay.StoreTx) error {
 		r.mu.Lock()
 		if last != nil {
 			last.dropped = true // the function runs a second time

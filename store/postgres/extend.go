@@ -51,6 +51,11 @@ func (s *Store) Update(ctx context.Context, f func(relay.StoreTx) error) (time.D
 // Room implements relay.Extender. The relay does not limit the size of a PostgreSQL database.
 func (s *Store) Room() error { return nil }
 
+// Govern implements relay.Extender. The disk of PostgreSQL is the business of its operator.
+func (s *Store) Govern(ctx context.Context, f func(relay.StoreTx) error) (time.Duration, error) {
+	return s.Update(ctx, f)
+}
+
 // runUpdate runs an update under a savepoint of the open transaction. o is the outcome for the caller of Update. err
 // means that the database failed, and is for all callers of the group. What a gateway knows may be old if its node
 // was frozen and has lost the lease without noticing yet. So a leader whose lease is not sure refuses updates. Other

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"log/slog"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -37,7 +38,8 @@ const (
 //	diskFailed  any other event                         diskFailed  none
 //
 // A purge removes what is due: events past their forget time, bodies of expired events, and records of ended threads.
-// If it needs the room, it first deletes the reserve. The reserve is created again afterwards.
+// If it needs the room, it first deletes the reserve. The reserve is created again afterwards. What the operator does in
+// the state diskFull is done all the same, see Store.urgent.
 //
 // The store never leaves diskFailed; see handleError.
 type care struct {
@@ -57,8 +59,10 @@ type care struct {
 	unsynced atomic.Bool           // the mark was written after its last sync
 
 	mark    *markFile              // written by the writer, synced by ticks
-	reserve reserve                // used by ticks only
+	reserve reserve                // used by who holds reserving
 	files   map[string]os.FileInfo // database and write-ahead log as Open found them, by path
+
+	reserving sync.Mutex // held by a tick, and by Store.urgent; its holder may wait for the writer
 }
 
 // run does the maintenance until stop is closed. Store.Close waits until run returns.
@@ -79,6 +83,8 @@ func (c *care) run(stop <-chan struct{}) {
 
 // tick does one round of maintenance and keeps its error for Expire to report.
 func (c *care) tick() {
+	c.reserving.Lock()
+	defer c.reserving.Unlock()
 	err := c.checkDisk()
 	if err == nil {
 		switch state(c.state.Load()) {

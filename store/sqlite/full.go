@@ -6,9 +6,9 @@ import (
 	"database/sql"
 	"errors"
 	"path/filepath"
-	"strconv"
 	"time"
 
+	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/ledger"
 )
 
@@ -68,11 +68,8 @@ func (w *writer) limitSize(reserve int64) (enough bool, err error) {
 		room -= max(0, reserve-sizes[2])
 		limit = min(limit, count+max(0, room)/pageSize)
 	}
-	var set int64
-	err = w.conn.QueryRowContext(context.Background(),
-		"PRAGMA max_page_count = "+strconv.FormatInt(max(limit, 1), 10)).Scan(&set)
-	if err != nil {
-		return false, c.handleError(err)
+	if err := w.setMaxPages(limit); err != nil {
+		return false, err
 	}
 	w.maxPages = limit
 	w.noteRoom(count, free)
@@ -215,18 +212,14 @@ func (w *writer) purge(now time.Time) (again bool, err error) {
 // cut empties the bodies of expired events whose ids must still be remembered. It sets their expires column to 0, so
 // that they are not delivered if the clock is set back. again reports that there are more events to scan.
 func (w *writer) cut(now time.Time, rows int64) (again bool, err error) {
-	type row struct {
-		seq, sender, recipient, thread, ts, received, forget int64
-		id, kind                                             string
-	}
-	var found []row
+	var found []bareEvent
 	var n int64
 	after, seq := max(w.cutForget, nanos(now)), w.cutSeq
 	err = eachRow(func(scan scanner) error {
-		var r row
+		var r bareEvent
 		var expired bool
-		err := scan(&r.seq, &r.sender, &r.id, &r.recipient, &r.kind, &r.thread, &r.ts, &r.received, &r.forget, &expired)
-		n, w.cutForget, w.cutSeq = n+1, r.forget, r.seq
+		err := scan(append(r.columns(), &expired)...)
+		n, w.cutForget, w.cutSeq = n+1, r.forget, int64(r.seq)
 		if expired {
 			found = append(found, r)
 		}
@@ -234,17 +227,13 @@ func (w *writer) cut(now time.Time, rows int64) (again bool, err error) {
 	}, func() (*sql.Rows, error) {
 		return w.stmts.cuttable.Query(nanos(now), after, seq, nanos(now.Add(w.store.policy.Window.Memory)), rows)
 	})
-	// Delete the rows and insert them again: SQLite does not free a page whose rows only became shorter.
 	for _, r := range found {
 		if err == nil {
 			_, err = w.stmts.dropEvent.Exec(r.seq)
 		}
 	}
-	for _, r := range found {
-		if err == nil {
-			_, err = w.stmts.addCut.Exec(r.seq, r.sender, r.id, r.recipient, r.kind, r.thread, r.ts, r.received,
-				r.forget)
-		}
+	if err == nil {
+		err = w.addBare(found, 0)
 	}
 	w.cutScanned += n
 	if again = n == rows && err == nil && w.cutScanned < cutRows; !again {
@@ -254,4 +243,30 @@ func (w *writer) cut(now time.Time, rows int64) (again bool, err error) {
 		w.cutForget, w.cutSeq = 0, 0
 	}
 	return again, err
+}
+
+// bareEvent is an event whose body is removed. Its row is deleted and inserted again, because SQLite does not free a page
+// whose rows only became shorter.
+type bareEvent struct {
+	seq                                             relay.Seq
+	sender, recipient, thread, ts, received, forget int64
+	id, kind                                        string
+}
+
+// bareColumns are the columns of a bareEvent.
+const bareColumns = "seq, sender, id, recipient, type, thread, ts, received, forget"
+
+func (e *bareEvent) columns() []any {
+	return []any{&e.seq, &e.sender, &e.id, &e.recipient, &e.kind, &e.thread, &e.ts, &e.received, &e.forget}
+}
+
+// addBare inserts events without their bodies. The rows that they had are deleted.
+func (w *writer) addBare(all []bareEvent, expires int64) error {
+	for _, e := range all {
+		if _, err := w.stmts.addBare.Exec(e.seq, e.sender, e.id, e.recipient, e.kind, e.thread, e.ts, e.received, e.forget,
+			expires); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"time"
 
@@ -40,21 +41,63 @@ func (s *Store) Remove(ctx context.Context, events []relay.Seq, now time.Time) (
 	if len(events) > relay.MaxRemove {
 		return nil, fmt.Errorf("%d events are too many for one Remove; the limit is %d", len(events), relay.MaxRemove)
 	}
-	err = s.task(ctx, func(w *writer) error {
-		removed, err = w.remove(events, now)
-		return err
+	err = s.urgent(func(run runTask) error {
+		for len(events) > 0 {
+			err := run(func(w *writer) error {
+				n, err := w.removable(events)
+				if err != nil {
+					return err
+				}
+				some, err := w.remove(events[:n], now)
+				if err == nil {
+					removed, events = append(removed, some...), events[n:]
+				}
+				return err
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
 	s.watchers.Forget(removed)
-	_, err = s.Checkpoint(ctx) // a reader in the way is no error
-	return removed, err
+	if err != nil {
+		return removed, err
+	}
+	if _, err := s.Checkpoint(ctx); err != nil && !errors.Is(err, errDiskFull) { // a reader in the way is no error
+		return removed, err
+	}
+	return removed, nil
+}
+
+// removeStep is how many events one transaction of Remove changes, so that posts do not wait long for it.
+const removeStep = 100
+
+// removable returns how many of the first events one transaction may remove. On a full disk, that is only as many as
+// change care.logLimit pages, but at least one.
+func (w *writer) removable(events []relay.Seq) (int, error) {
+	n := min(len(events), removeStep)
+	if !w.scarce {
+		return n, nil
+	}
+	var pages int64
+	for i, seq := range events[:n] {
+		var size int64
+		err := w.conn.QueryRowContext(context.Background(), "SELECT ifnull((SELECT length(body) FROM event WHERE seq = ?), 0)",
+			int64(seq)).Scan(&size)
+		if err != nil {
+			return 0, w.store.care.handleError(err)
+		}
+		if pages += eventPages + size/pageSize; i > 0 && pages > w.store.care.logLimit.Load() {
+			return i, nil
+		}
+	}
+	return n, nil
 }
 
 // remove removes events in one transaction.
 func (w *writer) remove(events []relay.Seq, now time.Time) (removed []relay.Seq, err error) {
-	if err := w.store.care.refusal(); err != nil {
+	if err := w.refusal(); err != nil {
 		return nil, err
 	}
 	const overwrite, keep = "PRAGMA secure_delete = ON", "PRAGMA secure_delete = OFF"
@@ -62,20 +105,23 @@ func (w *writer) remove(events []relay.Seq, now time.Time) (removed []relay.Seq,
 		return nil, w.store.care.handleError(err)
 	}
 	err = w.transact(func() error {
-		removed = nil
+		var bare []bareEvent
 		for _, seq := range events {
-			err := eachRow(func(scan scanner) error {
-				var n relay.Seq
-				err := scan(&n)
-				removed = append(removed, n)
-				return err
-			}, func() (*sql.Rows, error) { return w.stmts.removeEvent.Query(seq, -nanos(now)) })
-			if err != nil {
-				return err
-			}
 			if _, err := w.stmts.removeManifest.Exec(seq); err != nil {
 				return err
 			}
+			err := eachRow(func(scan scanner) error {
+				var e bareEvent
+				err := scan(e.columns()...)
+				bare, removed = append(bare, e), append(removed, e.seq)
+				return err
+			}, func() (*sql.Rows, error) { return w.stmts.removeEvent.Query(seq) })
+			if err != nil {
+				return err
+			}
+		}
+		if err := w.addBare(bare, -nanos(now)); err != nil {
+			return err
 		}
 		w.ledger.Forget()
 		return nil
@@ -87,38 +133,43 @@ func (w *writer) remove(events []relay.Seq, now time.Time) (removed []relay.Seq,
 }
 
 // EndThread implements relay.Remover.
-func (s *Store) EndThread(ctx context.Context, k thread.Key, now time.Time) error {
+func (s *Store) EndThread(_ context.Context, k thread.Key, now time.Time) error {
 	if err := s.closed(); err != nil {
 		return err
 	}
-	return s.task(ctx, func(w *writer) error {
-		if err := w.store.care.refusal(); err != nil {
+	return s.urgent(func(run runTask) error {
+		return run(func(w *writer) error { return w.endThread(k, now) })
+	})
+}
+
+func (w *writer) endThread(k thread.Key, now time.Time) error {
+	if err := w.refusal(); err != nil {
+		return err
+	}
+	var number []int64
+	err := eachRow(func(scan scanner) error {
+		var n int64
+		err := scan(&n)
+		number = append(number, n)
+		return err
+	}, func() (*sql.Rows, error) {
+		return w.conn.QueryContext(context.Background(), threadOfClient, k.ID, string(k.Client))
+	})
+	if err != nil {
+		return w.store.care.handleError(err)
+	}
+	if len(number) == 0 {
+		return thread.ErrNotFound
+	}
+	return w.transact(func() error {
+		rows, _, err := w.rows(w.stmts.threadByNumber, number[0])
+		if err != nil || len(rows) == 0 {
 			return err
 		}
-		var number []int64
-		text, args := threadOfClient, []any{k.ID, string(k.Client)}
-		err := eachRow(func(scan scanner) error {
-			var n int64
-			err := scan(&n)
-			number = append(number, n)
+		change, ended, err := w.ledger.End(rows[0], now)
+		if err != nil || !ended {
 			return err
-		}, func() (*sql.Rows, error) { return w.conn.QueryContext(context.Background(), text, args...) })
-		if err != nil {
-			return w.store.care.handleError(err)
 		}
-		if len(number) == 0 {
-			return thread.ErrNotFound
-		}
-		return w.transact(func() error {
-			rows, _, err := w.rows(w.stmts.threadByNumber, number[0])
-			if err != nil || len(rows) == 0 {
-				return err
-			}
-			change, ended, err := w.ledger.End(rows[0], now)
-			if err != nil || !ended {
-				return err
-			}
-			return w.Write(ledger.Changes{Threads: []ledger.Change{change}})
-		})
+		return w.Write(ledger.Changes{Threads: []ledger.Change{change}})
 	})
 }

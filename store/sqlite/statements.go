@@ -27,7 +27,7 @@ type statements struct {
 	dueThreads, dropEvents, keepLast, dropManifests *sql.Stmt
 
 	// For a full disk.
-	cuttable, dropEvent, addCut, trimmable *sql.Stmt
+	cuttable, dropEvent, addBare, trimmable *sql.Stmt
 
 	// For Remove.
 	removeEvent, removeManifest *sql.Stmt
@@ -118,18 +118,16 @@ func (s *statements) all() map[**sql.Stmt]string {
 		&s.dropManifests: "DELETE FROM manifest WHERE n IN (SELECT n FROM manifest WHERE expires <= ? LIMIT ?) " +
 			"RETURNING sender",
 
-		&s.cuttable: "SELECT seq, sender, id, recipient, type, thread, ts, received, forget, " +
-			"expires <= ? AND length(body) > 0 FROM event WHERE (forget, seq) > (?, ?) AND forget <= ? " +
+		&s.cuttable: "SELECT " + bareColumns + ", expires <= ? AND length(body) > 0 FROM event WHERE (forget, seq) > (?, ?) AND forget <= ? " +
 			"ORDER BY forget, seq LIMIT ?",
 		&s.dropEvent: "DELETE FROM event WHERE seq = ?",
-		&s.addCut: "INSERT INTO event (seq, sender, id, recipient, type, thread, ts, received, forget, expires, " +
-			"body, charged, network) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0, x'', 0, 0)",
+		&s.addBare: "INSERT INTO event (" + bareColumns + ", expires, body, charged, network) " +
+			"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, x'', 0, 0)",
 		&s.trimmable: "SELECT t.n, t.id, t.client, t.due, t.open, t.state, " +
 			"iif(EXISTS (SELECT 1 FROM event WHERE event.thread = t.n), x'', t.record) FROM thread t WHERE t.n > ? " +
 			"ORDER BY t.n LIMIT ?",
 
-		&s.removeEvent: "UPDATE event SET body = x'', expires = ?2, charged = 0, network = 0 " +
-			"WHERE seq = ?1 AND expires >= 0 RETURNING seq",
+		&s.removeEvent:    "DELETE FROM event WHERE seq = ? AND expires >= 0 RETURNING " + bareColumns,
 		&s.removeManifest: "DELETE FROM manifest WHERE sender = (SELECT sender FROM event WHERE seq = ?1) AND seq = ?1",
 
 		&s.logStatus:   "PRAGMA wal_checkpoint(NOOP)",

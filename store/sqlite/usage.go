@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/agora-relay/agora/didkey"
@@ -206,11 +207,15 @@ func (s *Store) Checkpoint(ctx context.Context) (done bool, err error) {
 	return done, err
 }
 
-// Older returns the events of a type, in the database at path, that arrived before a time and can be delivered at now. An
-// empty type means all. A store may have the database open.
-func Older(
-	ctx context.Context, path string, before time.Time, of envelope.Type, now time.Time,
-) (found []relay.Seq, err error) {
+// Selection selects events of a database, see Select.
+type Selection struct {
+	Before time.Time     // only those that arrived before this time
+	Type   envelope.Type // only those of this type; empty: all
+	Sender didkey.DID    // only those of this sender; empty: all
+}
+
+// Select returns the events in the database at path that can be delivered at now. A store may have the database open.
+func Select(ctx context.Context, path string, of Selection, now time.Time) (found []relay.Seq, err error) {
 	err = readOnly(ctx, path, func(db *sql.DB) error {
 		return eachRow(func(scan scanner) error {
 			var seq relay.Seq
@@ -219,43 +224,76 @@ func Older(
 			return err
 		}, func() (*sql.Rows, error) {
 			return db.QueryContext(ctx, "SELECT seq FROM event WHERE received < ?1 AND expires > ?2 AND (?3 = '' OR type = ?3) "+
-				"ORDER BY seq", nanos(before), nanos(now), string(of))
+				"AND (?4 = '' OR sender = (SELECT id FROM party WHERE did = ?4)) ORDER BY seq",
+				nanos(of.Before), nanos(now), string(of.Type), string(of.Sender))
 		})
 	})
 	return found, err
 }
 
 // Compact removes events whose ids need not be remembered at now, and gives the free space of the database file back to
-// the disk. It needs as much free disk space as the database has. Nothing else may use the store meanwhile. before and
-// after are the sizes of the file.
+// the disk. It needs as much free disk space as the file has afterwards, and uses the reserve if there is less. Nothing
+// else may use the store meanwhile. before and after are the sizes of the file. Errors: NoRoom.
 func (s *Store) Compact(ctx context.Context, now time.Time) (before, after int64, err error) {
 	if before, err = fileSize(s.path); err != nil {
 		return 0, 0, err
 	}
-	for more := true; more; {
-		err := s.task(ctx, func(w *writer) error {
-			return w.transact(func() (err error) {
-				affected := parties{}
-				if _, more, err = w.drop(now, expireEvents, affected); err != nil {
-					return err
-				}
-				return w.removeParties(affected)
-			})
-		})
-		if err != nil {
-			return 0, 0, err
+	err = s.urgent(func(run runTask) error {
+		for more := true; more; {
+			if err := run(func(w *writer) (err error) { more, err = w.forget(now); return err }); err != nil {
+				return err
+			}
 		}
-	}
-	err = s.task(ctx, func(w *writer) error {
-		if _, err := w.conn.ExecContext(ctx, "VACUUM"); err != nil {
-			return w.store.care.handleError(err)
-		}
-		_, err := w.truncateLog()
-		return w.store.care.handleError(err)
+		return nil
 	})
+	if err != nil {
+		return 0, 0, err
+	}
+	var needed int64
+	err = s.urgent(func(run runTask) error {
+		return run(func(w *writer) error {
+			all, free, err := w.pageCounts()
+			if err != nil {
+				return err
+			}
+			needed = (all - free) * pageSize
+			if _, err := w.conn.ExecContext(ctx, "VACUUM"); err != nil {
+				return w.store.care.handleError(err)
+			}
+			_, err = w.truncateLog()
+			return w.store.care.handleError(err)
+		})
+	})
+	if errors.Is(err, errNoReserve) {
+		return 0, 0, NoRoom{Needed: needed}
+	}
 	if err != nil {
 		return 0, 0, err
 	}
 	after, err = fileSize(s.path)
 	return before, after, err
+}
+
+// NoRoom is the error of Compact on a disk with less free space than the database file would have afterwards.
+type NoRoom struct{ Needed int64 } // bytes
+
+func (e NoRoom) Error() string {
+	return fmt.Sprintf("the disk has not enough room to make the database smaller; that needs %d bytes of free space", e.Needed)
+}
+
+// forget removes events whose ids need not be remembered at now, in one transaction. more reports that there may be more
+// of them.
+func (w *writer) forget(now time.Time) (more bool, err error) {
+	rows := int64(expireEvents)
+	if w.scarce {
+		rows = w.store.care.logLimit.Load()/eventPages + 1
+	}
+	err = w.transact(func() (err error) {
+		affected := parties{}
+		if _, more, err = w.drop(now, rows, affected); err != nil {
+			return err
+		}
+		return w.removeParties(affected)
+	})
+	return more, err
 }

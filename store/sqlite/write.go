@@ -48,6 +48,7 @@ type writer struct {
 	commit  time.Duration        // duration of the last commit
 
 	maxPages int64 // limit of the database's size, see limitSize
+	scarce   bool  // the disk is full, and the operator changes something, see scarcely
 
 	uncheckedPages int // upper bound of the pages changed since the log's length was last read
 	forcedLength   int // length of the write-ahead log, in pages, when it was last restarted
@@ -144,7 +145,7 @@ func (w *writer) appendGroup(group []job) {
 	outcomes := make([]outcome, len(group))
 	var posted []relay.Posted
 	began := time.Now()
-	err := w.store.care.refusal()
+	err := w.refusal()
 	if err == nil {
 		err = w.transact(func() (err error) {
 			posted, err = w.runGroup(group, outcomes)
