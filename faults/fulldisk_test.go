@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -149,4 +150,50 @@ func checkKept(t *testing.T, relay *server, kept map[string]bool) {
 			t.Errorf("message %s was acknowledged and is stored %d times", id, counts[id])
 		}
 	}
+}
+
+// TestOperatorOnFullDisk checks that an operator can remove messages and ban senders on a full disk, over the admin socket
+// while the relay runs and with agora prune while it does not. The relay then accepts messages again (SECURITY.md T12).
+func TestOperatorOnFullDisk(t *testing.T) {
+	for _, othersFill := range []bool{false, true} {
+		t.Run(fmt.Sprintf("another file fills it: %t", othersFill), func(t *testing.T) { removeOnFullDisk(t, 48, othersFill) })
+	}
+}
+
+func removeOnFullDisk(t *testing.T, megabytes int, othersFill bool) {
+	disk := smallDisk(t, megabytes)
+	relay := serverOn(t, filepath.Join(disk, "data"), longTimeouts...)
+	relay.start()
+	limit := maxFillMessages * megabytes / 8
+	if othersFill {
+		limit = 200
+	}
+	kept := map[string]bool{}
+	_, taken := fill(t, relay, operator, kept, limit)
+	if othersFill {
+		if err := os.WriteFile(filepath.Join(disk, "filler"), make([]byte, megabytes<<20), 0o600); !errors.Is(err, syscall.ENOSPC) {
+			t.Fatalf("the disk is not full: %v", err)
+		}
+		within(t, recoveryTimeout, "the relay refuses messages", func() bool {
+			refusal, _ := fill(t, relay, operator, kept, 1)
+			return refusal.Error == envelope.CodeUnavailable
+		})
+	}
+	govern := func(args ...string) {
+		t.Helper()
+		if out, err := exec.Command(binary, append(args, "--data", relay.data)...).CombinedOutput(); err != nil {
+			t.Errorf("agora %v: %v\n%s", args, err, out)
+		}
+	}
+	govern("admin", "ban", "192.0.2.7")
+	for seq := range taken / 4 {
+		if seq < 18 {
+			govern("admin", "remove", "--seq", fmt.Sprint(seq+1))
+		}
+	}
+	govern("admin", "unban", "192.0.2.7")
+	relay.stop()
+	govern("prune", "--older-than", "1ms")
+	relay.start()
+	relay.mustAccept(request(t, newKey(t), newKey(t).DID(), time.Hour, 500))
 }

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/agora-relay/agora/didkey"
 	"github.com/agora-relay/agora/envelope"
 	"github.com/agora-relay/agora/relay"
 	"github.com/agora-relay/agora/store/sqlite"
@@ -76,36 +79,45 @@ func usageRows(u sqlite.Usage, now time.Time) [][]string {
 type pruneCmd struct {
 	dataFolder
 	OlderThan lifetime `placeholder:"DURATION" help:"Also remove messages that came longer ago than this, although they have not expired."`
-	Type      typeText `placeholder:"TYPE" help:"With --older-than: only messages of this type."`
-	DryRun    bool     `help:"Only say how many messages --older-than would remove. The relay may be running."`
+	Sender    didText  `placeholder:"DID" help:"Also remove the messages of this sender; with --older-than, only those that came longer ago."`
+	Type      typeText `placeholder:"TYPE" help:"With --older-than or --sender: only messages of this type."`
+	DryRun    bool     `help:"Only say how many messages --older-than and --sender would remove. The relay may be running."`
 }
 
 func (pruneCmd) Help() string {
 	return "Removes what has expired, and gives the free space of the database back to the disk. The relay must not be running. A " +
-		"running relay removes by itself what has expired, and uses the free space again; this is for a disk that others need.\n\n" +
-		"With --older-than it also removes messages, as agora admin remove does.\n\n" +
-		"Examples:\n  agora prune\n  agora prune --older-than 30d\n  agora prune --older-than 24h --type MANIFEST --dry-run"
+		"running relay removes by itself what has expired, and uses the free space again; this is for a disk that others need. " +
+		"It also works on a full disk: it uses the room that the relay holds back. To make the file smaller, it needs as much " +
+		"free space as the file has afterwards.\n\n" +
+		"With --older-than or --sender it also removes messages of the relay, as agora admin remove does. What gateways have, " +
+		"agora admin remove removes while the relay runs.\n\n" +
+		"Examples:\n  agora prune\n  agora prune --older-than 30d\n  agora prune --older-than 24h --type MANIFEST --dry-run\n" +
+		"  agora prune --sender did:key:z6Mk…"
 }
 
+// removes reports whether the command removes messages that have not expired.
+func (c pruneCmd) removes() bool { return c.OlderThan > 0 || c.Sender != "" }
+
 func (c pruneCmd) Validate() error {
-	if (c.Type != "" || c.DryRun) && c.OlderThan == 0 {
-		return fmt.Errorf("--type and --dry-run need --older-than")
+	if (c.Type != "" || c.DryRun) && !c.removes() {
+		return fmt.Errorf("--type and --dry-run need --older-than or --sender")
 	}
 	return c.dataFolder.Validate()
 }
 
 func (c pruneCmd) Run(env environment) (err error) {
 	now := time.Now()
-	older := func() ([]relay.Seq, error) {
-		return sqlite.Older(env.ctx, c.database(), now.Add(-time.Duration(c.OlderThan)), envelope.Type(c.Type), now)
+	before := now.Add(-time.Duration(c.OlderThan))
+	selected := func() ([]relay.Seq, error) {
+		return sqlite.Select(env.ctx, c.database(),
+			sqlite.Selection{Before: before, Type: envelope.Type(c.Type), Sender: didkey.DID(c.Sender)}, now)
 	}
 	if c.DryRun {
-		old, err := older()
+		found, err := selected()
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(env.stdout, "%s came before %s\n", count(int64(len(old)), "message"),
-			envelope.FormatTime(now.Add(-time.Duration(c.OlderThan))))
+		_, err = fmt.Fprintf(env.stdout, "%s came before %s\n", count(int64(len(found)), "message"), envelope.FormatTime(before))
 		return err
 	}
 	store, err := sqlite.Open(env.ctx, c.database(), sqlite.Options{Log: newLog(env), Extensions: extensions()})
@@ -117,20 +129,31 @@ func (c pruneCmd) Run(env environment) (err error) {
 			err = closed
 		}
 	}()
-	if c.OlderThan > 0 {
-		old, err := older()
+	if c.removes() {
+		found, err := selected()
 		if err != nil {
 			return err
 		}
-		for len(old) > 0 {
-			n := min(len(old), relay.MaxRemove)
-			if _, err := store.Remove(env.ctx, old[:n], now); err != nil {
+		for some := range slices.Chunk(found, relay.MaxRemove) {
+			if _, err := store.Remove(env.ctx, some, now); err != nil {
 				return err
 			}
-			old = old[n:]
+		}
+		if _, err := fmt.Fprintf(env.stdout, "removed %s\n", count(int64(len(found)), "message")); err != nil {
+			return err
 		}
 	}
+	return c.compact(env, store, now)
+}
+
+// compact gives the free space of the database back to the disk.
+func (c pruneCmd) compact(env environment, store *sqlite.Store, now time.Time) error {
 	before, after, err := store.Compact(env.ctx, now)
+	if short, ok := errors.AsType[sqlite.NoRoom](err); ok {
+		return fmt.Errorf("%s keeps its size: to make it smaller, prune needs %s of free space on this disk. What was removed is "+
+			"free inside the database, and the relay uses it again. Free some space, or copy the relay to another disk: agora "+
+			"backup makes a copy without free space", shellQuoted(c.database()), megabytes(short.Needed))
+	}
 	if err != nil {
 		return err
 	}
