@@ -193,7 +193,7 @@ func removeOnFullDisk(t *testing.T, megabytes int, othersFill bool) {
 	}
 	govern("admin", "unban", "192.0.2.7")
 	relay.stop()
-	govern("prune", "--older-than", "1ms")
+	govern("prune", "--older-than", "1s")
 	relay.start()
 	relay.mustAccept(request(t, newKey(t), newKey(t).DID(), time.Hour, 500))
 }
